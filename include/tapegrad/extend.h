@@ -1,0 +1,378 @@
+/* For writers of ops, devices, communicators and bindings: the tables behind the API.
+ *
+ * An op is one static const tg_op; tg_apply records it, ours and yours alike. A device is one static const
+ * tg_device_ops; every op of the table runs on it through its slots.
+ */
+#ifndef TAPEGRAD_EXTEND_H
+#define TAPEGRAD_EXTEND_H
+
+#include <tapegrad/tapegrad.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- What a kernel sees ---- */
+
+/* Bytes resolved at launch, with their layout; valid during one call. Strides are in elements, 0 where a dim is
+ * broadcast. data is NULL for an absent array. */
+typedef struct tg_array {
+    void *data;
+    const int64_t *shape, *stride;
+    int64_t numel;
+    uint8_t ndim;
+    uint8_t dtype;
+    bool contiguous; /* row-major without gaps */
+} tg_array;
+
+TG_API tg_array tg_array_of(const tg_tensor *x);
+
+/* ---- Devices ---- */
+
+/* Element-wise formulas, by number: the rows of src/kernels/scalar.h. */
+typedef int tg_formula;
+TG_API int tg_formula_count(void);
+TG_API const char *tg_formula_name(tg_formula f);
+TG_API int tg_formula_inputs(tg_formula f);
+/* The formula on doubles: the reference for a device's map. in[] holds its inputs, p two parameters. */
+TG_API double tg_formula_eval(tg_formula f, const double *in, const double *p);
+
+typedef enum tg_reduction { TG_SUM, TG_PROD, TG_MAX, TG_MIN, TG_ARGMAX, TG_ARGMIN, TG_SUMSQ } tg_reduction;
+typedef enum tg_random { TG_RANDOM_UNIFORM, TG_RANDOM_NORMAL } tg_random;
+typedef enum tg_activation { TG_ACT_NONE, TG_ACT_RELU, TG_ACT_GELU_TANH, TG_ACT_GELU, TG_ACT_SILU } tg_activation;
+typedef enum tg_copy_kind { TG_COPY_DEVICE, TG_COPY_TO_HOST, TG_COPY_FROM_HOST } tg_copy_kind;
+
+/* A matrix, or batch[0] x batch[1] of them: element (i, j) of the one at (u, v) lies at
+ * data + u bs[0] + v bs[1] + i rs + j cs, in elements. Any strides; transposition is a swap of rs and cs. */
+typedef struct tg_matrix {
+    void *data;
+    int64_t rs, cs, bs[2];
+    tg_dtype dtype;
+} tg_matrix;
+
+/* C[m,n] = act(alpha A[m,k] B[k,n] + beta C + bias[n]), for every batch. A and B have one dtype; C that dtype, or
+ * float32 beside 16-bit operands; sums run in float32 (float64 for float64). K is cut by shape alone, in a fixed
+ * order: bits depend neither on the thread count nor on neighbours in the batch. beta 0 never reads C. */
+typedef struct tg_gemm {
+    int64_t m, n, k, batch[2];
+    tg_matrix a, b, c;
+    double alpha, beta;
+    const void *bias; /* [n], contiguous, of bias_dtype; NULL: none */
+    tg_dtype bias_dtype;
+    tg_activation act;
+    tg_matrix pre; /* data not NULL: receives the value before the activation, laid out as it says */
+} tg_gemm;
+
+/* Attention over q [b,h,sq,dk], k [b,g,sk,dk], v [b,g,sk,dv], out [b,h,sq,dv]; h a multiple of g (grouped-query).
+ * Query i sees keys j <= i + sk - sq when causal. The scores exist in tiles only. lse [b,h,sq]: log-sum-exp of each
+ * row's scaled scores, float32 (float64 for float64). Dropout of element (b,h,i,j) draws number
+ * ((b*H + h)*sq + i)*sk + j of rng. */
+typedef struct tg_attention_args {
+    tg_array q, k, v, out, lse;
+    double scale, dropout;
+    bool causal;
+    tg_rng rng;
+    tg_array gout, gq, gk, gv; /* of the gradient; data NULL: not wanted */
+    bool add_q, add_k, add_v;  /* add into gq, gk, gv instead of writing */
+} tg_attention_args;
+
+/* Rows of the last dim. y = (x - mean) rstd w + b, or with rms: y = x rstd w. mean and rstd are [rows], float32
+ * (float64 for float64); rms leaves mean alone. w, b: [last dim], data NULL: absent. */
+typedef struct tg_norm_args {
+    tg_array x, w, b, y, mean, rstd;
+    double eps;
+    bool rms;
+    tg_array gy, gx, gw, gb; /* of the gradient; data NULL: not wanted */
+    bool add_x, add_w, add_b;
+} tg_norm_args;
+
+/* Rows of logits [rows, classes], contiguous rows; target [rows] int64. loss[r] = (1 - s) nll + s mean(-log p) (the
+ * smoothing of PyTorch), 0 where target is ignore_index. lse and loss: float32 (float64 for float64). glogits
+ * may be the logits' own memory. A target out of range is a data error: bad[0] receives row + 1 of the first. */
+typedef struct tg_cross_entropy_args {
+    tg_array logits, target, loss, lse;
+    int64_t ignore_index;
+    double smoothing;
+    int64_t *bad;
+    tg_array gloss, glogits; /* of the gradient */
+    bool add;
+} tg_cross_entropy_args;
+
+/* One AdamW step (Loshchilov and Hutter, arXiv 1711.05101) of one parameter; arrays contiguous, of one numel.
+ * master is the float32 (float64) copy that is stepped; data NULL: the parameter itself. step holds what changes from
+ * step to step, on the device: {lr, clip coefficient, 1 - beta1^t, 1 - beta2^t, skip (not 0: do nothing)}. */
+typedef struct tg_adamw_args {
+    tg_array param, grad, m, v, master;
+    double beta1, beta2, eps, weight_decay;
+    bool decoupled; /* AdamW; false: Adam with the decay added to the gradient */
+    const double *step;
+} tg_adamw_args;
+
+typedef struct tg_device_ops tg_device_ops;
+
+/* Slots return TG_OK or call tg_ctx_fail. Arrays have been checked by the caller: shapes fit, dtypes are among the
+ * eight of the core. `add` adds to the output instead of writing; a writing slot never reads its output. Outputs do not
+ * overlap inputs, except where an element-wise slot's output is exactly an input. */
+struct tg_device_ops {
+    size_t size;
+    const char *name;
+    bool host; /* the host may read and write the device's bytes directly */
+
+    /* Required: memory and order */
+    tg_status (*open)(tg_ctx *ctx, void **dev);
+    void (*close)(tg_ctx *ctx, void *dev);
+    void *(*alloc)(tg_ctx *ctx, size_t bytes, size_t align);
+    void (*free)(tg_ctx *ctx, void *p, size_t bytes);
+    tg_status (*copy)(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind);
+    tg_status (*sync)(tg_ctx *ctx);
+    tg_status (*event_record)(tg_ctx *ctx, void **event); /* *event NULL: makes one */
+    tg_status (*event_wait)(tg_ctx *ctx, void *event);
+    void (*event_free)(tg_ctx *ctx, void *event);
+
+    /* Required: the operations that every other can be composed of. All take any strides and dtypes: they convert as
+     * they load and store (round to nearest even). */
+    /* out = formula(in...): map, zip, cast, permute and strided copy in one. in[] has out's shape (broadcast by stride
+     * 0). Computes in float32, float64 or int64, by the widest input. */
+    tg_status (*map)(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n_in, const double p[2], bool add);
+    tg_status (*fill)(tg_ctx *ctx, tg_array out, double value);
+    /* out[i] = start + i step, in row-major order. */
+    tg_status (*iota)(tg_ctx *ctx, tg_array out, double start, double step);
+    /* out has in's ndim, with size 1 (or stride 0) in the reduced dims. Fixed order. ARG*: int64 index within the one
+     * reduced dim, the first of equals; NaN wins over any number, as in MAX and MIN. out = scale * reduction. */
+    tg_status (*reduce)(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array in, double scale, bool add);
+    tg_status (*gemm)(tg_ctx *ctx, const tg_gemm *g);
+    /* out[.., i, ..] = src[.., index[.., i, ..], ..] along dim; index (int64 or int32) has out's shape, stride 0 where
+     * broadcast. put_add adds src into dst at index, in row-major order of src (sums of fixed order).
+     * bad[0] receives 1 + position of the first index out of range, where nothing is read or written. */
+    tg_status (*take)(tg_ctx *ctx, tg_array out, tg_array src, tg_array index, int dim, int64_t *bad);
+    tg_status (*put_add)(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
+    /* Element i (row-major) draws number rng.counter + i: uniform in [a, b), or normal of mean a and deviation b. */
+    tg_status (*random)(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_rng *rng);
+
+    /* Optional: NULL is composed from the required ones. softmax and norm work on the last dim, any strides. */
+    tg_status (*softmax)(tg_ctx *ctx, tg_array y, tg_array x, bool log);
+    tg_status (*softmax_grad)(tg_ctx *ctx, tg_array gx, tg_array gy, tg_array y, bool log, bool add);
+    tg_status (*norm)(tg_ctx *ctx, const tg_norm_args *a);
+    tg_status (*norm_grad)(tg_ctx *ctx, const tg_norm_args *a);
+    tg_status (*cross_entropy)(tg_ctx *ctx, const tg_cross_entropy_args *a);
+    tg_status (*cross_entropy_grad)(tg_ctx *ctx, const tg_cross_entropy_args *a);
+    tg_status (*attention)(tg_ctx *ctx, const tg_attention_args *a);
+    tg_status (*attention_grad)(tg_ctx *ctx, const tg_attention_args *a);
+    /* y (+)= x keep / (1 - p), where keep of element i is draw i of rng's uniforms >= p. Serves both directions. */
+    tg_status (*dropout)(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_rng *rng, bool add);
+    tg_status (*adamw)(tg_ctx *ctx, const tg_adamw_args *a);
+};
+
+/* A context on the caller's own device, which must outlive it; config->device is ignored. Devices are arguments, there
+ * is no registry. NULL slots among the required ones are refused. */
+TG_API tg_ctx *tg_ctx_new_on(const tg_device_ops *ops, const tg_config *config);
+TG_API const tg_device_ops *tg_ctx_ops(const tg_ctx *ctx);
+TG_API void *tg_ctx_device_state(const tg_ctx *ctx);
+/* Runs body over [0, n) on the context's threads; chunk boundaries are up to the pool. */
+TG_API void tg_parallel_run(tg_ctx *ctx, int64_t n, tg_range_fn body, void *arg);
+/* Work memory of a slot, kept for the next call: at least bytes, 64-byte aligned, one block a slot number in
+ * [0, TG_WORKSPACES). NULL after recording the error. */
+enum { TG_WORKSPACES = 8 };
+TG_API void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes);
+
+/* ---- Ops ---- */
+
+typedef enum tg_grad_mode {
+    TG_GRAD_NONE,  /* not needed: leave gin[i] alone (it is NULL) */
+    TG_GRAD_WRITE, /* first contribution: overwrite whatever the memory holds */
+    TG_GRAD_ADD,   /* add to what is there */
+} tg_grad_mode;
+
+/* One call of an op, as its functions see it. Absent optional inputs are NULL. */
+typedef struct tg_call {
+    tg_ctx *ctx;
+    tg_tape *tape;
+    const tg_op *op;
+    void *params; /* the tape's copy; infer may complete it */
+    void *state;  /* of a user-defined op */
+    int n_in, n_out, n_saved;
+    tg_tensor *const *in;
+    tg_tensor **out;
+    tg_tensor **saved;           /* private buffers declared by infer */
+    uint32_t needs;              /* bit i: input i needs a gradient (31: any from 31 on) */
+    uint32_t saves_in, saves_out; /* infer may clear bits that the needed gradients do not read */
+    tg_tensor *const *gout;      /* backward: NULL where no gradient came (it is zero); never all NULL */
+    tg_tensor **gin;             /* backward: input i's gradient, of its shape, contiguous, as gin_mode[i] says */
+    const uint8_t *gin_mode;     /* tg_grad_mode */
+    uint32_t dims;               /* infer: input 0's dims that the family calls reduced, cut or needed whole (bit mask) */
+    void *impl;
+} tg_call;
+
+/* How an op's dims behave under a shard, and where it is linear (docs/placements.md). */
+typedef enum tg_family {
+    TG_FAMILY_STRICT, /* all dims whole, none linear: always safe */
+    TG_FAMILY_POINTWISE, /* free, broadcasting; nonlinear */
+    TG_FAMILY_SCALE,     /* free; linear in its first input (neg, times a constant, identity) */
+    TG_FAMILY_ADDITIVE,  /* free, broadcasting; jointly linear in all inputs */
+    TG_FAMILY_FACTORS,   /* free, broadcasting; linear in each input */
+    TG_FAMILY_QUOTIENT,  /* free, broadcasting; linear in the first */
+    TG_FAMILY_SELECT,    /* where: jointly linear in the last two */
+    TG_FAMILY_MATMUL,
+    TG_FAMILY_LINEAR,
+    TG_FAMILY_SUM,
+    TG_FAMILY_MEAN,
+    TG_FAMILY_REDUCE,  /* reduced dims whole, nonlinear */
+    TG_FAMILY_SOFTMAX, /* the last dim whole, the rest free, nonlinear */
+    TG_FAMILY_SHAPE,   /* linear in all inputs; the op's infer moves shards */
+    TG_FAMILY_TAKE,    /* embedding, gather: linear in the first */
+    TG_FAMILY_LOSS,
+    TG_FAMILY_ATTENTION,
+    TG_FAMILY_CUSTOM, /* infer states roles and linear sets */
+} tg_family;
+
+/* ---- Samples: the inputs that every test from the op table runs an op on ---- */
+
+typedef enum tg_sample_kind { TG_SAMPLE_FLOAT, TG_SAMPLE_INDEX, TG_SAMPLE_BOOL, TG_SAMPLE_ABSENT } tg_sample_kind;
+typedef enum tg_sample_layout {
+    TG_SAMPLE_ROWS,       /* row-major */
+    TG_SAMPLE_TRANSPOSED, /* last two dims swapped in memory */
+    TG_SAMPLE_STRIDED,    /* every second element along the last dim */
+    TG_SAMPLE_EXPANDED,   /* stride 0 along the first dim */
+} tg_sample_layout;
+
+typedef struct tg_sample_input {
+    tg_shape shape;
+    tg_sample_kind kind;
+    tg_sample_layout layout;
+    double lo, hi; /* floats: uniform in [lo, hi); both 0: normal. INDEX: integers in [lo, hi) */
+    bool frozen;   /* needs no gradient */
+    tg_dtype dtype; /* of an input that must have another than the test's */
+} tg_sample_input;
+
+enum { TG_SAMPLE_INPUTS = 10 };
+typedef struct tg_sample {
+    const char *note;
+    const void *params;
+    int n_in;
+    tg_sample_input in[TG_SAMPLE_INPUTS];
+    tg_status refused; /* not TG_OK: this call must be refused so, when recorded (or by forward: TG_ERR_DATA) */
+    double rtol;       /* of gradcheck; 0: 1e-6 */
+    bool kinked;       /* values may sit near a kink: gradcheck may report kinks */
+    bool bench;        /* big: for the bench, skipped by the tests */
+    bool slow;         /* for the long suite */
+    bool aliases;      /* one tensor is given for all inputs */
+} tg_sample;
+
+/* Inputs of samples: TG_S(2, 3) is a normal float32 [2, 3]; TG_S_(scalar shape). TG_S_RANGE(lo, hi, dims...). */
+#define TG_S_SHAPE(...) {.ndim = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), .dim = {__VA_ARGS__}}
+#define TG_S(...) {.shape = TG_S_SHAPE(__VA_ARGS__)}
+#define TG_S_SCALAR {.shape = {.ndim = 0, .dim = {0}}}
+#define TG_S_IN(lo_, hi_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .lo = (lo_), .hi = (hi_)}
+#define TG_S_AS(layout_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .layout = (layout_)}
+#define TG_S_INDEX(n_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_INDEX, .hi = (n_)}
+#define TG_S_BOOL(...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_BOOL}
+#define TG_S_ABSENT {.kind = TG_SAMPLE_ABSENT}
+#define TG_SAMPLES(s) \
+    .samples = (s), .n_samples = (int)(sizeof(s) / sizeof((s)[0])), .sample_size = sizeof((s)[0])
+
+struct tg_op {
+    size_t size;
+    const char *name, *formula; /* errors, docs, traces and benches use them */
+    int n_in, n_out;            /* n_in < 0: variadic, at least -n_in; n_out < 0: infer says how many */
+    size_t params_size;
+    uint32_t saves_in, saves_out; /* bit masks of what backward reads (bit 31: all from 31 on) */
+    uint32_t optional; /* bit mask of inputs that may be NULL */
+    uint32_t passes; /* of inputs whose gradient backward gives by tg_call_pass or writes into tg_call_gin: no buffer is
+                        made for them before the call */
+    tg_family family;
+    bool inplace; /* output 0 overwrites input 0's storage */
+    bool sums_f32; /* backward can write or add float32 gradients of 16-bit inputs (main_grad) */
+    /* Ranks meet in it. Its backward runs on every rank whenever one that needs it runs: where no gradient came on this
+     * rank, gout is zeros, never pruned away, or its peers would wait for ever. */
+    bool collective;
+    tg_status (*infer)(tg_call *c);
+    tg_status (*forward)(tg_call *c);  /* NULL: infer made views, nothing runs */
+    tg_status (*backward)(tg_call *c); /* NULL: not differentiable */
+    tg_status (*vjp)(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
+    tg_status (*jvp)(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);
+    int64_t (*flops)(const tg_node *n); /* of forward; NULL: counts as one an output element */
+    const tg_sample *samples;
+    int n_samples;
+    size_t sample_size; /* sizeof(tg_sample), which may grow; 0: today's */
+};
+
+/* For infer. */
+TG_API tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape);
+/* Output i is a view of input 0: the same bytes, offset elements further, with these strides. */
+TG_API tg_status tg_call_view(tg_call *c, int i, int64_t offset, int ndim, const int64_t *shape, const int64_t *stride);
+TG_API tg_status tg_call_outputs(tg_call *c, int n); /* for n_out < 0: before the first tg_call_out */
+TG_API tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape);
+/* Takes n draws of the default random stream: the state to draw from. */
+TG_API tg_rng tg_call_draw(tg_call *c, int64_t n);
+/* Records an error that names the op, and every input's dtype and shape. */
+TG_API tg_status tg_call_fail(tg_call *c, tg_status s, const char *format, ...) TG_PRINTF(3, 4);
+
+/* For forward and backward. A temporary of this call, gone when it returns. */
+TG_API tg_tensor *tg_call_temp(tg_call *c, tg_dtype dtype, int ndim, const int64_t *shape);
+/* Input i's gradient is g itself or a view of it, without a copy: g is an output gradient of this call or a
+ * temporary, and has input i's shape. Honours gin_mode. */
+TG_API tg_status tg_call_pass(tg_call *c, int i, tg_tensor *g);
+/* Input i's gradient to write or add into, made on demand; gin[i], where that is not NULL. NULL on error. */
+TG_API tg_tensor *tg_call_gin(tg_call *c, int i);
+/* A handle on g's bytes with another layout, for tg_call_pass; gone when the call returns. */
+TG_API tg_tensor *tg_call_view_of(tg_call *c, tg_tensor *g, int64_t offset, int ndim, const int64_t *shape,
+                                  const int64_t *stride);
+/* Gives input i's gradient through a work that will fill g: nobody waits before a reader needs it. */
+TG_API tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w);
+
+/* Records one op: copies params, infers, runs forward and, where a gradient is needed, keeps the node. state (may be
+ * NULL) is the op's own, destroyed when its node ends, also on failure. site: the caller's return address (TG_SITE), quoted in
+ * errors. out[] receives n_out handles, inert ones on failure. */
+TG_API tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in,
+                          tg_tensor **out, int n_out, void *state, void (*destroy)(void *state), const void *site);
+#define TG_SITE __builtin_return_address(0)
+
+/* ---- Works ---- */
+
+/* One operation in flight that fills a storage. test and wait are called by the thread of the context. */
+typedef struct tg_work_ops {
+    size_t size;
+    const char *name;
+    bool (*test)(void *self);
+    tg_status (*wait)(tg_ctx *ctx, void *self);
+    void (*abort)(void *self);
+    void (*free)(void *self);
+} tg_work_ops;
+
+TG_API tg_work *tg_work_new(tg_ctx *ctx, const tg_work_ops *ops, void *self);
+TG_API bool tg_work_test(tg_work *w);
+/* Waits and ends w. Not for a work that was handed to a storage (tg_call_in_flight): whoever reads that waits. */
+TG_API tg_status tg_work_wait(tg_work *w);
+
+/* ---- Storage states ---- */
+
+typedef enum tg_storage_state { TG_PRESENT, TG_IN_FLIGHT, TG_DISCARDED } tg_storage_state;
+TG_API tg_storage_state tg_storage_state_of(const tg_tensor *x);
+/* Gives x's bytes back now; whoever reads them next calls refill, which writes dst. free ends user. */
+TG_API tg_status tg_discard_with(tg_tensor *x, tg_status (*refill)(void *user, tg_ctx *ctx, void *dst, size_t bytes),
+                                 void (*free)(void *user), void *user);
+
+/* ---- The op table, nodes ---- */
+
+TG_API int tg_op_count(void);
+TG_API const tg_op *tg_op_at(int i); /* in the order of op_list.h; NULL out of range */
+TG_API const tg_op *tg_op_find(const char *name);
+
+TG_API int64_t tg_tape_nodes(const tg_tape *t);
+TG_API const tg_node *tg_tape_node(tg_tape *t, int64_t i); /* in recorded order; NULL out of range */
+TG_API const tg_node *tg_node_of(const tg_tensor *x);      /* that made x; NULL for a leaf */
+TG_API const tg_op *tg_node_op(const tg_node *n);
+TG_API int tg_node_inputs(const tg_node *n);
+TG_API int tg_node_outputs(const tg_node *n);
+TG_API tg_tensor *tg_node_input(const tg_node *n, int i);
+TG_API tg_tensor *tg_node_output(const tg_node *n, int i);
+TG_API const void *tg_node_params(const tg_node *n);
+TG_API int64_t tg_node_flops(const tg_node *n);
+TG_API int64_t tg_node_saved_bytes(const tg_node *n);
+TG_API size_t tg_node_site(const tg_node *n, char *buf, size_t size); /* "module path, symbol+offset" */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,108 @@
+/* Modules: named parameters and children, and the layers of a GPT.
+ *
+ * A module owns its parameters and children. Its forward (tg_module_forward, or a function of its kind such as
+ * tg_gpt_loss) is recorded on the tape that it is given. Parameters are drawn when the module is made, each from its
+ * own position of the context's random stream, so that initialisation depends on the seed and the order of making
+ * alone. Dtype: the context's default.
+ */
+#ifndef TAPEGRAD_NN_H
+#define TAPEGRAD_NN_H
+
+#include <tapegrad/tapegrad.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Modules ---- */
+
+/* forward runs it (may be NULL for containers); free ends state. Inert (every call does nothing) on error. */
+typedef struct tg_module_ops {
+    size_t size;
+    const char *kind;
+    tg_tensor *(*forward)(tg_module *m, tg_tape *t, tg_tensor *x);
+    void (*free)(void *state);
+} tg_module_ops;
+
+TG_API tg_module *tg_module_new(tg_ctx *ctx, const tg_module_ops *ops, void *state);
+TG_API void tg_module_free(tg_module *m); /* with its children and parameters */
+TG_API tg_ctx *tg_module_ctx(const tg_module *m);
+TG_API void *tg_module_state(const tg_module *m);
+TG_API const char *tg_module_kind(const tg_module *m);
+/* The parameter is dropped with the module; adding one tensor under two names ties them: it is listed once. */
+TG_API tg_status tg_module_add_param(tg_module *m, const char *name, tg_tensor *param);
+TG_API tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child);
+TG_API tg_module *tg_module_child(const tg_module *m, const char *name); /* NULL: none */
+TG_API tg_tensor *tg_module_forward(tg_module *m, tg_tape *t, tg_tensor *x); /* inside a scope of the module's name */
+
+/* The state dict: parameters by path ("h.0.attn.c_attn.weight"), depth first in the order of adding. */
+TG_API int tg_module_param_count(const tg_module *m);
+TG_API tg_tensor *tg_module_param(const tg_module *m, int i, const char **path); /* path may be NULL */
+/* Fills out[] with the first n of them; returns how many there are. */
+TG_API int tg_module_params(const tg_module *m, tg_tensor **out, int n);
+TG_API tg_tensor *tg_module_find(const tg_module *m, const char *path);         /* NULL: none */
+TG_API int64_t tg_module_numel(const tg_module *m);
+
+/* ---- Layers ---- */
+
+TG_API tg_module *tg_nn_linear(tg_ctx *ctx, int64_t in, int64_t out, bool bias, double std);
+TG_API tg_module *tg_nn_embedding(tg_ctx *ctx, int64_t vocab, int64_t hidden, double std);
+TG_API tg_module *tg_nn_layer_norm(tg_ctx *ctx, int64_t hidden, double eps);
+TG_API tg_module *tg_nn_rms_norm(tg_ctx *ctx, int64_t hidden, double eps);
+
+/* ---- GPT ---- */
+
+typedef enum tg_gpt_arch { TG_GPT2, TG_LLAMA } tg_gpt_arch;
+
+/* GPT2: LayerNorm, GELU (tanh), learned positions, biases, tied output. LLAMA: RMSNorm, SwiGLU, RoPE, grouped-query,
+ * no biases, untied output. */
+typedef struct tg_gpt_config {
+    size_t size;
+    tg_gpt_arch arch;
+    int64_t vocab, layers, heads, hidden; /* must be given */
+    int64_t kv_heads;  /* 0: heads */
+    int64_t ffn;       /* 0: 4 hidden (GPT2), 8/3 hidden rounded up to 64 (LLAMA) */
+    int64_t positions; /* the longest sequence; must be given */
+    int64_t head_dim;  /* 0: hidden / heads */
+    double dropout;    /* embedding, attention and residual; GPT2 only */
+    double norm_eps;   /* 0: 1e-5 (GPT2), 1e-6 (LLAMA) */
+    double rope_base;  /* 0: 10000 */
+    double init_std;   /* 0: 0.02; residual projections get std / sqrt(2 layers) */
+    bool untied;       /* GPT2 with an output matrix of its own */
+    bool tied;         /* LLAMA with the embedding as output */
+    bool recompute;    /* every layer by tg_recompute */
+} tg_gpt_config;
+
+#define TG_GPT(...) (&(tg_gpt_config){.size = sizeof(tg_gpt_config), __VA_ARGS__})
+
+/* One layer's parts, of a GPT's config (layers scales the residual projections): x [s, b, h] -> [s, b, h]. */
+TG_API tg_module *tg_nn_attention(tg_ctx *ctx, const tg_gpt_config *config);
+TG_API tg_module *tg_nn_mlp(tg_ctx *ctx, const tg_gpt_config *config);
+TG_API tg_module *tg_nn_transformer_layer(tg_ctx *ctx, const tg_gpt_config *config);
+
+TG_API tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *config);
+TG_API const tg_gpt_config *tg_gpt_config_of(const tg_module *gpt); /* completed; NULL for another module */
+/* ids [b, s] int64 -> logits [b, s, vocab] */
+TG_API tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids);
+/* ids and target [b, s] -> the sum (or mean) of the cross-entropy over all tokens; logits exist in chunks only */
+TG_API tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target, tg_loss_reduction reduction);
+
+/* Generation with a key-value cache: one for each sequence batch. */
+typedef struct tg_gpt_cache tg_gpt_cache;
+TG_API tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions);
+TG_API void tg_gpt_cache_free(tg_gpt_cache *c);
+TG_API int64_t tg_gpt_cache_length(const tg_gpt_cache *c);
+/* ids [b, n]: the next n tokens -> logits [b, vocab] of the last; no gradients. */
+TG_API tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids);
+
+/* A model directory: config.json and model.safetensors with the names, layouts and keys of the published GPT-2 and
+ * Llama checkpoints (Hugging Face transformers). Loading refuses missing, unknown and misshapen tensors. */
+TG_API tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir);
+TG_API tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path); /* random weights; a config.json */
+TG_API tg_status tg_gpt_save(tg_module *gpt, const char *dir);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

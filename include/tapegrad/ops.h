@@ -1,0 +1,160 @@
+/* Ops: one prototype each, grouped; one line of shapes here, the full comment at the function in src/autograd/ops.
+ *
+ * Every op records on the tape t, runs at once, and returns a tensor that the tape owns (an inert one on error).
+ * Shapes broadcast as in NumPy where a line says "broadcasts". Negative dims count from the end. Float ops take float32,
+ * float64, bfloat16 and float16 (16-bit ones compute in float32); all tensor operands have one dtype unless said.
+ */
+#ifndef TAPEGRAD_OPS_H
+#define TAPEGRAD_OPS_H
+
+#include <tapegrad/tapegrad.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Unary: y has x's shape ---- */
+TG_API tg_tensor *tg_neg(tg_tape *t, tg_tensor *x);        /* -x */
+TG_API tg_tensor *tg_abs(tg_tape *t, tg_tensor *x);        /* |x|, gradient 0 at 0 */
+TG_API tg_tensor *tg_exp(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_log(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_sqrt(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_rsqrt(tg_tape *t, tg_tensor *x);      /* 1 / sqrt(x) */
+TG_API tg_tensor *tg_reciprocal(tg_tape *t, tg_tensor *x); /* 1 / x */
+TG_API tg_tensor *tg_square(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_sin(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_cos(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_tanh(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_sigmoid(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_relu(tg_tape *t, tg_tensor *x);      /* gradient 0 at 0 */
+TG_API tg_tensor *tg_silu(tg_tape *t, tg_tensor *x);      /* x sigmoid(x) */
+TG_API tg_tensor *tg_gelu(tg_tape *t, tg_tensor *x);      /* x Phi(x), by erf */
+TG_API tg_tensor *tg_gelu_tanh(tg_tape *t, tg_tensor *x); /* GPT-2's approximation */
+TG_API tg_tensor *tg_pow_scalar(tg_tape *t, tg_tensor *x, double p);
+TG_API tg_tensor *tg_clamp(tg_tape *t, tg_tensor *x, double lo, double hi); /* gradient 1 in [lo, hi] */
+TG_API tg_tensor *tg_scale(tg_tape *t, tg_tensor *x, double a);             /* a x */
+TG_API tg_tensor *tg_add_scalar(tg_tape *t, tg_tensor *x, double b);        /* x + b */
+TG_API tg_tensor *tg_cast(tg_tape *t, tg_tensor *x, tg_dtype dtype);        /* rounds to nearest even */
+TG_API tg_tensor *tg_detach(tg_tape *t, tg_tensor *x);                      /* the same bytes, no gradient */
+
+/* ---- Binary: a and b broadcast ---- */
+TG_API tg_tensor *tg_add(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_sub(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_mul(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_div(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_pow(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_maximum(tg_tape *t, tg_tensor *a, tg_tensor *b); /* ties: half the gradient each */
+TG_API tg_tensor *tg_minimum(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_eq(tg_tape *t, tg_tensor *a, tg_tensor *b); /* comparisons: bool, no gradient */
+TG_API tg_tensor *tg_ne(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_lt(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_le(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_gt(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_ge(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_where(tg_tape *t, tg_tensor *c, tg_tensor *a, tg_tensor *b); /* c bool; all broadcast */
+TG_API tg_tensor *tg_masked_fill(tg_tape *t, tg_tensor *x, tg_tensor *mask, double value); /* mask bool, broadcasts */
+
+/* ---- In place: write into a's bytes and return a's new handle; the old one is refused from then on. Refused: on a
+ * view, with live views, on a leaf that needs a gradient. b broadcasts to a. ---- */
+TG_API tg_tensor *tg_add_(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_sub_(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_mul_(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_relu_(tg_tape *t, tg_tensor *a);
+TG_API tg_tensor *tg_copy_(tg_tape *t, tg_tensor *a, tg_tensor *b); /* a := b */
+
+/* ---- Reductions over dims (TG_DIMS(0, -1), TG_ALL_DIMS); keepdim leaves them with size 1 ---- */
+TG_API tg_tensor *tg_sum(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
+TG_API tg_tensor *tg_mean(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
+TG_API tg_tensor *tg_var(tg_tape *t, tg_tensor *x, tg_dims dims, int correction, bool keepdim); /* / (n - correction) */
+TG_API tg_tensor *tg_max(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim); /* ties share the gradient evenly */
+TG_API tg_tensor *tg_min(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
+TG_API tg_tensor *tg_logsumexp(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
+TG_API tg_tensor *tg_argmax(tg_tape *t, tg_tensor *x, int dim, bool keepdim); /* int64, the first of equals */
+
+/* ---- Linear algebra ---- */
+/* [.., m, k] x [.., k, n] -> [.., m, n]; leading dims broadcast; any strides, transposes cost nothing. Both ndim >= 2 */
+TG_API tg_tensor *tg_matmul(tg_tape *t, tg_tensor *a, tg_tensor *b);
+/* x [.., in], w [out, in], b [out] or NULL -> [.., out]: x w^T + b */
+TG_API tg_tensor *tg_linear(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b);
+TG_API tg_tensor *tg_linear_relu(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b);      /* fused activation */
+TG_API tg_tensor *tg_linear_gelu(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b);      /* erf */
+TG_API tg_tensor *tg_linear_gelu_tanh(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b);
+TG_API tg_tensor *tg_linear_silu(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b);
+
+/* ---- Shape. Views share bytes: reshape copies only where the strides force it. ---- */
+TG_API tg_tensor *tg_reshape(tg_tape *t, tg_tensor *x, tg_shape shape); /* one dim may be -1 */
+TG_API tg_tensor *tg_view(tg_tape *t, tg_tensor *x, tg_shape shape);    /* refuses where reshape would copy */
+TG_API tg_tensor *tg_permute(tg_tape *t, tg_tensor *x, tg_dims order);
+TG_API tg_tensor *tg_transpose(tg_tape *t, tg_tensor *x, int d0, int d1);
+TG_API tg_tensor *tg_expand(tg_tape *t, tg_tensor *x, tg_shape shape);  /* -1 keeps a dim; new dims in front */
+TG_API tg_tensor *tg_squeeze(tg_tape *t, tg_tensor *x, int dim);        /* of size 1 */
+TG_API tg_tensor *tg_unsqueeze(tg_tape *t, tg_tensor *x, int dim);
+TG_API tg_tensor *tg_slice(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t stop, int64_t step); /* step > 0 */
+TG_API tg_tensor *tg_select(tg_tape *t, tg_tensor *x, int dim, int64_t index); /* dim goes */
+TG_API tg_tensor *tg_contiguous(tg_tape *t, tg_tensor *x);              /* x itself where it already is */
+TG_API tg_tensor *tg_concat(tg_tape *t, tg_tensor *const *x, int n, int dim);
+TG_API tg_tensor *tg_stack(tg_tape *t, tg_tensor *const *x, int n, int dim);
+/* out[i] is [.., sizes[i], ..]: views. The sizes add up to dim's. */
+TG_API tg_status tg_split(tg_tape *t, tg_tensor *x, int dim, const int64_t *sizes, int n, tg_tensor **out);
+/* before and after: elements of `value` added at each end of dim */
+TG_API tg_tensor *tg_pad(tg_tape *t, tg_tensor *x, int dim, int64_t before, int64_t after, double value);
+
+/* ---- Indexing: int64 or int32 indices; out of range is TG_ERR_DATA ---- */
+TG_API tg_tensor *tg_gather(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index); /* y of index's shape */
+/* x with src added at index along dim; index and src have one shape, dims no larger than x's but for dim */
+TG_API tg_tensor *tg_scatter_add(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src);
+TG_API tg_tensor *tg_index_select(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index); /* index [n]: dim becomes n */
+TG_API tg_tensor *tg_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids); /* [v, h], ids [..] -> [.., h] */
+
+/* ---- Makers ---- */
+TG_API tg_tensor *tg_arange(tg_tape *t, tg_dtype dtype, double start, double stop, double step);
+TG_API tg_tensor *tg_full(tg_tape *t, tg_dtype dtype, tg_shape shape, double value);
+
+/* ---- Networks ---- */
+TG_API tg_tensor *tg_softmax(tg_tape *t, tg_tensor *x, int dim);
+TG_API tg_tensor *tg_log_softmax(tg_tape *t, tg_tensor *x, int dim);
+/* over the last dim; w, b [h] or NULL */
+TG_API tg_tensor *tg_layer_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps);
+TG_API tg_tensor *tg_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, double eps);
+TG_API tg_tensor *tg_dropout(tg_tape *t, tg_tensor *x, double p); /* identity in evaluation mode */
+/* x [.., s, d], even d: rotates the pairs (i, i + d/2) of position offset + s by theta base^(-2i/d) (NeoX layout) */
+TG_API tg_tensor *tg_rope(tg_tape *t, tg_tensor *x, double base, int64_t offset);
+TG_API tg_tensor *tg_swiglu(tg_tape *t, tg_tensor *gate, tg_tensor *up); /* silu(gate) up */
+
+typedef struct tg_attention_opts {
+    size_t size;
+    bool causal;    /* query i sees keys j <= i + sk - sq */
+    double scale;   /* of the scores; 0: 1 / sqrt(dk) */
+    double dropout; /* of the probabilities, in training mode */
+} tg_attention_opts;
+
+#define TG_ATTENTION(...) (&(tg_attention_opts){.size = sizeof(tg_attention_opts), __VA_ARGS__})
+
+/* q [b, h, sq, dk], k [b, g, sk, dk], v [b, g, sk, dv] -> [b, h, sq, dv]; g divides h. opts may be NULL. */
+TG_API tg_tensor *tg_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, const tg_attention_opts *opts);
+
+/* ---- Losses ---- */
+typedef enum tg_loss_reduction { TG_LOSS_MEAN, TG_LOSS_SUM, TG_LOSS_NONE } tg_loss_reduction;
+
+typedef struct tg_cross_entropy_opts {
+    size_t size;
+    int64_t ignore_index; /* 0: -100; TG_IGNORE_ZERO: class 0 itself */
+    double smoothing;     /* in [0, 1], PyTorch's: s / V on every class */
+    tg_loss_reduction reduction; /* mean: over the rows that are not ignored */
+} tg_cross_entropy_opts;
+
+enum { TG_IGNORE_ZERO = -2147483647 };
+#define TG_CROSS_ENTROPY(...) (&(tg_cross_entropy_opts){.size = sizeof(tg_cross_entropy_opts), __VA_ARGS__})
+
+/* logits [.., v], target [..] int64 -> scalar, or [..] float32 (float64) with TG_LOSS_NONE */
+TG_API tg_tensor *tg_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *target, const tg_cross_entropy_opts *opts);
+/* cross_entropy(x w^T, target), x [.., h], w [v, h]: the logits exist in chunks of rows only */
+TG_API tg_tensor *tg_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
+                                          const tg_cross_entropy_opts *opts);
+TG_API tg_tensor *tg_mse(tg_tape *t, tg_tensor *x, tg_tensor *y); /* mean (x - y)^2, one shape */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,91 @@
+/* Optimisers, learning-rate schedules, clipping.
+ *
+ * An optimiser holds a list of parameters in groups. It takes all its memory (moments, master weights) when it is made,
+ * before its first write. Steps whose gradients met a data error, or are not finite, change nothing.
+ */
+#ifndef TAPEGRAD_OPTIM_H
+#define TAPEGRAD_OPTIM_H
+
+#include <tapegrad/tapegrad.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tg_sgd_opts {
+    size_t size;
+    double lr; /* must be given */
+    double momentum, dampening, weight_decay;
+    bool nesterov;
+} tg_sgd_opts;
+
+typedef struct tg_adamw_opts {
+    size_t size;
+    double lr;           /* 0: 1e-3 */
+    double beta1, beta2; /* 0: 0.9, 0.999; TG_NONE: 0 */
+    double eps;          /* 0: 1e-8 */
+    double weight_decay; /* 0: 0.01 for AdamW, none for Adam; TG_NONE: none */
+} tg_adamw_opts;
+
+#define TG_SGD(...) (&(tg_sgd_opts){.size = sizeof(tg_sgd_opts), __VA_ARGS__})
+#define TG_ADAMW(...) (&(tg_adamw_opts){.size = sizeof(tg_adamw_opts), __VA_ARGS__})
+
+/* params are context-owned leaves that must outlive the optimiser. 16-bit ones get float32 master weights. An inert
+ * optimiser (every call does nothing) on error. */
+TG_API tg_optim *tg_sgd_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_sgd_opts *opts);
+TG_API tg_optim *tg_adam_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_adamw_opts *opts); /* L2 decay */
+TG_API tg_optim *tg_adamw_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_adamw_opts *opts);
+TG_API void tg_optim_free(tg_optim *o);
+
+/* Every parameter starts in group 0, which has the options given. A new group (its number; < 0 on error) scales the
+ * learning rate and has its own weight decay (TG_NONE: none). */
+TG_API int tg_optim_group(tg_optim *o, double lr_scale, double weight_decay);
+TG_API tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int n);
+/* No weight decay on biases and other 1-D parameters: moves those with ndim < 2 to a group of their own. */
+TG_API tg_status tg_optim_no_decay_1d(tg_optim *o);
+
+TG_API tg_status tg_optim_step(tg_optim *o);      /* parameters without a gradient stay */
+TG_API tg_status tg_optim_zero_grad(tg_optim *o); /* frees nothing */
+TG_API tg_status tg_optim_set_lr(tg_optim *o, double lr);
+TG_API double tg_optim_lr(const tg_optim *o);
+TG_API int64_t tg_optim_steps(const tg_optim *o);
+
+/* The L2 norm of all gradients, which the next step scales by max_norm / (norm + 1e-6) where that is below 1 (Pascanu et al., ICML
+ * 2013); nothing is rewritten. max_norm 0: only the norm. NaN on error. */
+TG_API double tg_optim_clip(tg_optim *o, double max_norm);
+
+/* State: tensors by name ("<param>.m", ".v", ".master", ".momentum"), borrowed; and the count of steps. */
+TG_API int tg_optim_state_count(const tg_optim *o);
+TG_API tg_tensor *tg_optim_state(tg_optim *o, int i, const char **name);
+TG_API tg_status tg_optim_set_steps(tg_optim *o, int64_t steps);
+
+/* ---- Schedules: the learning rate of a step (Megatron-Core's shapes) ---- */
+
+typedef enum tg_decay {
+    TG_DECAY_CONSTANT,
+    TG_DECAY_LINEAR,
+    TG_DECAY_COSINE,
+    TG_DECAY_INVERSE_SQRT, /* lr sqrt(warmup) / sqrt(step) */
+    TG_DECAY_WSD,          /* warm-up, stable, then decay over the last wsd_steps */
+} tg_decay;
+
+typedef enum tg_wsd { TG_WSD_LINEAR, TG_WSD_COSINE, TG_WSD_EXPONENTIAL, TG_WSD_MINUS_SQRT } tg_wsd;
+
+typedef struct tg_schedule {
+    size_t size;
+    double lr, min_lr, start_lr; /* start_lr: at step 0 of the warm-up */
+    int64_t warmup, steps;       /* steps: at which the decay ends, warm-up included */
+    tg_decay decay;
+    tg_wsd wsd;
+    int64_t wsd_steps;
+} tg_schedule;
+
+#define TG_SCHEDULE(...) (&(tg_schedule){.size = sizeof(tg_schedule), __VA_ARGS__})
+/* The rate of update number step, from 1 for the first. NaN for an invalid schedule. */
+TG_API double tg_schedule_lr(const tg_schedule *s, int64_t step);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,74 @@
+# Shared by scripts/train, scripts/test and .ci/run: what must be installed, and how a build directory is made.
+# shellcheck shell=bash
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+fortunes=/usr/share/games/fortunes
+
+say() { printf '%s\n' "$*" >&2; }
+
+# Whether a Debian package, or what it would bring, is there.
+have() {
+    case $1 in
+    gcc) command -v "${CC:-cc}" ;;
+    g++) command -v "${CXX:-c++}" ;;
+    libc6-dev) [ -e /usr/include/stdio.h ] ;;
+    ninja-build) command -v ninja ;;
+    libjansson-dev) pkg-config --exists jansson ;;
+    check) pkg-config --exists check ;;
+    fortunes) [ -e $fortunes/fortunes ] && [ -e $fortunes/literature ] ;;
+    *) command -v "$1" ;;
+    esac >/dev/null 2>&1
+}
+
+# need PACKAGE...: installs those that are missing, or prints the one command to run and ends with status 2.
+need() {
+    local missing=() package as_root=()
+    for package in "$@"; do
+        have "$package" || missing+=("$package")
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    if ! command -v apt-get >/dev/null; then
+        say "missing: ${missing[*]} (names of Debian packages); install them and run this again"
+        exit 2
+    fi
+    if [ "$(id -u)" != 0 ]; then
+        if ! sudo -n true 2>/dev/null; then
+            say "missing packages; run this once, then try again:"
+            say "  sudo apt-get update && sudo apt-get install -y ${missing[*]}"
+            exit 2
+        fi
+        as_root=(sudo -n)
+    fi
+    say "installing: ${missing[*]}"
+    ${as_root[@]+"${as_root[@]}"} apt-get update -qq
+    ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# shellcheck disable=SC2034 # used by those who include this
+build_needs=(gcc libc6-dev meson ninja-build pkg-config libjansson-dev)
+# shellcheck disable=SC2034
+test_needs=(check g++)
+
+# configure NAME [MESON OPTION...]: makes the build directory NAME once; ninja keeps it up to date from then on.
+configure() {
+    local dir=$root/$1
+    shift
+    [ -e "$dir/build.ninja" ] || meson setup "$dir" "$root" "$@" >"$dir.log" 2>&1 || {
+        cat "$dir.log" >&2
+        return 1
+    }
+    rm -f "$dir.log"
+}
+
+# build NAME [TARGET...]
+build() {
+    local dir=$root/$1
+    shift
+    say "building ${dir#"$root"/}"
+    ninja -C "$dir" "$@" >"$dir/ninja.log" 2>&1 || {
+        grep -v '^\[' "$dir/ninja.log" | tail -n 60 >&2
+        return 1
+    }
+}

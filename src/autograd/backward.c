@@ -1,0 +1,365 @@
+/* The executor: runs backward from roots to leaves, in the reverse of the recorded order.
+ *
+ * A node runs once, when all of its consumers have: they were recorded after it. Contributions to one gradient are
+ * summed in that order, those that a work still fills last. A leaf's node comes right before its first user's, so its hooks
+ * run after its last contribution and before anything recorded earlier runs.
+ */
+#include <time.h>
+
+#include "autograd/backward.h"
+
+/* ---- Which nodes are needed ---- */
+
+static tg_node *node_of(const tg_tape *t, const tg_tensor *x) { return x->node ? x->node : tg_tape_find_leaf(t, x); }
+
+static bool only_has(const tg_pass_opts *o, const tg_tensor *x) {
+    for (int i = 0; i < o->n_only; i++)
+        if (o->only[i] == x) return true;
+    return false;
+}
+
+static bool is_target(const tg_pass *p, const tg_node *n) {
+    for (int i = 0; i < p->o->n_targets; i++)
+        if (p->o->targets[i].node == n) return true;
+    return false;
+}
+
+/* Marks the nodes from which a wanted leaf or target can be reached: dead branches never run. */
+static void mark_needed(tg_pass *p) {
+    for (tg_node *n = p->t->first; n; n = n->next) {
+        bool needed = is_target(p, n);
+        if (n->flags & TG_N_LEAF && p->o->only) needed |= only_has(p->o, tg_node_out(n)[0]);
+        tg_node **src = tg_node_src(n);
+        for (int i = 0; i < n->n_in && !needed; i++) needed = src[i] && src[i]->pass == p->id;
+        if (needed) n->pass = p->id;
+    }
+}
+
+/* ---- Roots ---- */
+
+static tg_tensor *seed_of(tg_tensor *root, tg_tensor *given, const char *who) {
+    tg_ctx *ctx = root->ctx;
+    if (given) {
+        if (tg_check(ctx, given, who) != TG_OK || tg_storage_need(given->storage, given) != TG_OK) return NULL;
+        if (given->dtype == root->dtype && given->ndim == root->ndim && !memcmp(given->shape, root->shape, root->ndim * sizeof *root->shape))
+            return tg_temp_new(ctx, given->dtype, given->ndim, given->shape, given->stride, tg_storage_ref(given->storage), given->offset);
+        char want[160], got[160];
+        tg_describe(root, want, sizeof want);
+        tg_describe(given, got, sizeof got);
+        tg_fail(ctx, TG_ERR_SHAPE, "%s: the seed is %s, expected the root's shape and dtype, %s", who, got, want);
+        return NULL;
+    }
+    if (root->numel != 1) {
+        char what[160];
+        tg_describe(root, what, sizeof what);
+        tg_fail(ctx, TG_ERR_SHAPE, "%s: the root is %s, expected one element; give a seed for others", who, what);
+        return NULL;
+    }
+    tg_tensor *one = tg_temp_empty(ctx, root->dtype, root->ndim, root->shape, TG_MEM_TEMPORARY);
+    if (one && ctx->ops->fill(ctx, tg_array_of(one), 1) != TG_OK) {
+        tg_temp_free(one);
+        return NULL;
+    }
+    return one;
+}
+
+static tg_status seed_roots(tg_pass *p, tg_tensor *const *roots, int n, const char *who) {
+    tg_tape *t = p->t;
+    for (int i = 0; i < n; i++) {
+        TG_TRY(tg_check(t->ctx, roots[i], who));
+        tg_node *node = node_of(t, roots[i]);
+        if (roots[i]->tape && roots[i]->tape != t)
+            return tg_fail(t->ctx, TG_ERR_HANDLE, "%s: root %d is a result of another tape", who, i);
+        if (!node && roots[i]->flags & TG_F_REQUIRES_GRAD && !(node = tg_tape_leaf(t, roots[i]))) return t->ctx->status;
+        if (!node)
+            return tg_fail(t->ctx, TG_ERR_STATE, "%s: root %d depends on nothing that needs a gradient", who, i);
+        tg_tensor *seed = seed_of(roots[i], p->o->seeds ? p->o->seeds[i] : NULL, who);
+        if (!seed) return t->ctx->status;
+        TG_TRY(tg_slot_add(&tg_node_slots(node)[roots[i]->out], seed));
+    }
+    return TG_OK;
+}
+
+/* ---- One node ---- */
+
+static tg_status saved_changed(const tg_node *n, const tg_tensor *x, const char *which, int i) {
+    char site[160], by_site[160];
+    const tg_storage *s = x->storage;
+    tg_describe_site(n->site, site, sizeof site);
+    tg_describe_site(s ? s->by_site : NULL, by_site, sizeof by_site);
+    return tg_fail(x->ctx, TG_ERR_VERSION, "%s of op %s (called from %s), saved for backward as %s %d, was overwritten by %s, called from %s",
+                   *tg_name(x) ? tg_name(x) : "a tensor", n->op->name, site, which, i, s && s->by ? s->by : "an in-place op", by_site);
+}
+
+/* Everything that the op saved is there, and is what it was. */
+static tg_status check_saved(const tg_node *n) {
+    tg_tensor **in = tg_node_in(n), **out = tg_node_out(n), **saved = tg_node_kept(n);
+    const uint32_t *version = tg_node_versions(n);
+    for (int i = 0; i < n->n_in; i++) {
+        if (!in[i] || !tg_bit(n->saves_in, i)) continue;
+        if (!in[i]->storage || in[i]->storage->version != version[i]) return saved_changed(n, in[i], "input", i);
+        TG_TRY(tg_storage_need(in[i]->storage, in[i]));
+    }
+    for (int i = 0; i < n->n_out; i++) {
+        if (!tg_bit(n->saves_out, i)) continue;
+        if (!out[i]->storage || out[i]->storage->version != version[n->n_in + i]) return saved_changed(n, out[i], "output", i);
+        TG_TRY(tg_storage_need(out[i]->storage, out[i]));
+    }
+    for (int i = 0; i < n->n_saved; i++) TG_TRY(tg_storage_need(saved[i]->storage, saved[i]));
+    return TG_OK;
+}
+
+static void unsave(tg_tensor *x, const char *by, const void *site) {
+    tg_storage *s = x->storage;
+    if (!s || --s->saves > 0 || !s->temporary) return;
+    tg_storage_discard(s, by, site);
+}
+
+/* Gives back what the node kept, as backward passes it. */
+static void consume(tg_node *n) {
+    tg_tensor **in = tg_node_in(n), **out = tg_node_out(n), **saved = tg_node_kept(n);
+    for (int i = 0; i < n->n_in; i++)
+        if (in[i] && tg_bit(n->saves_in, i)) unsave(in[i], "the backward of an op that had saved them", n->site);
+    for (int i = 0; i < n->n_out; i++)
+        if (tg_bit(n->saves_out, i)) unsave(out[i], "the backward of the op that made them", n->site);
+    for (int i = 0; i < n->n_saved; i++) tg_temp_free(saved[i]);
+    n->flags |= TG_N_CONSUMED;
+}
+
+static double now(void) {
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+}
+
+static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tensor **gin, uint8_t *mode) {
+    tg_ctx *ctx = p->t->ctx;
+    tg_call_impl im = {.site = n->site, .node = n, .pass = p};
+    tg_call c = {.ctx = ctx, .tape = p->t, .op = n->op, .params = n->params, .n_in = n->n_in, .n_out = n->n_out, .n_saved = n->n_saved,
+                 .in = tg_node_in(n), .out = tg_node_out(n), .saved = tg_node_kept(n), .saves_in = n->saves_in,
+                 .saves_out = n->saves_out, .gout = gout, .gin = gin, .gin_mode = mode, .impl = &im};
+    if (n->flags & TG_N_STATE) c.state = tg_node_extra_of(n)->state;
+    double start = n->flags & TG_N_TIMED ? now() : 0;
+    tg_status s = tg_receipts_open(p, &c);
+    if (s == TG_OK && (s = n->op->backward(&c)) != TG_OK)
+        tg_fail(ctx, s, "%s: backward failed with %s", n->op->name, tg_status_name(s));
+    if (im.temps) tg_call_temps_free(&c);
+    s = tg_receipts_close(p, &c);
+    if (n->flags & TG_N_TIMED) tg_node_extra_of(n)->backward_s = now() - start;
+    if (s == TG_OK) return TG_OK;
+    char site[160], path[160];
+    tg_describe_site(n->site, site, sizeof site);
+    tg_scope_path(n->scope, path, sizeof path);
+    return tg_fail_note(ctx, " (in the backward of op %s, called from %s%s%s)", n->op->name, path, *path ? ", " : "", site);
+}
+
+/* Arrays of n_in and n_out entries for one call: on the stack for few, in the tape's scratch for many. */
+static tg_status run_op(tg_pass *p, tg_node *n) {
+    enum { FEW = 8 };
+    tg_tensor *few[2 * FEW];
+    tg_receipt few_receipts[FEW];
+    uint8_t few_modes[FEW];
+    tg_tensor **gin = few, **gout = few + FEW;
+    uint8_t *mode = few_modes;
+    p->receipts = few_receipts;
+    if (TG_UNLIKELY(n->n_in > FEW || n->n_out > FEW)) {
+        size_t bytes = n->n_in * (sizeof(tg_receipt) + sizeof(void *) + 1) + n->n_out * sizeof(void *);
+        if (p->t->scratch_bytes < bytes) {
+            void *more = tg_host_alloc(p->t->ctx, 2 * bytes);
+            if (!more) return p->t->ctx->status;
+            tg_host_free(p->t->ctx, p->t->scratch, p->t->scratch_bytes);
+            p->t->scratch = more;
+            p->t->scratch_bytes = 2 * bytes;
+        }
+        p->receipts = p->t->scratch;
+        gin = (tg_tensor **)(p->receipts + n->n_in);
+        gout = gin + n->n_in;
+        mode = (uint8_t *)(gout + n->n_out);
+    }
+    for (int i = 0; i < n->n_out; i++) gout[i] = tg_node_slots(n)[i].g;
+    return call_backward(p, n, gout, gin, mode);
+}
+
+/* Completes the gradients of a node's outputs: waits, sums, runs hooks, hands targets theirs. */
+static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
+    for (int i = 0; i < n->n_out; i++) {
+        tg_slot *s = &tg_node_slots(n)[i];
+        if (s->pending) TG_TRY(tg_slot_finish(s));
+        if (!s->g) continue;
+        tg_tensor *x = tg_node_out(n)[i];
+        *any = true;
+        if (TG_UNLIKELY(x->ext && x->ext->hooks)) TG_TRY(tg_hooks_run(p->t, x, &s->g, false));
+        if (n->flags & TG_N_LEAF || !p->o->n_targets) continue;
+        tg_target *target = tg_pass_target(p, n, i);
+        if (!target) continue;
+        target->g = tg_temp_new(x->ctx, s->g->dtype, s->g->ndim, s->g->shape, s->g->stride, tg_storage_ref(s->g->storage), s->g->offset);
+        if (!target->g) return x->ctx->status;
+        target->reached = true;
+    }
+    return TG_OK;
+}
+
+static tg_status run_leaf(tg_pass *p, tg_node *n) {
+    tg_tensor *x = tg_node_out(n)[0], *g = tg_node_slots(n)[0].g;
+    tg_target *target = p->o->n_targets ? tg_pass_target(p, n, 0) : NULL;
+    if (p->o->targets) {
+        if (!target || !g) return TG_OK;
+        if (!target->g) {
+            target->g = g;
+            tg_node_slots(n)[0].g = NULL;
+        } else {
+            TG_TRY(tg_gradient_put(target->g, g, target->reached || target->mode == TG_GRAD_ADD));
+        }
+        target->reached = true;
+        return TG_OK;
+    }
+    if (g) {
+        tg_tensor *buffer = tg_gradient_buffer(x);
+        if (!buffer) return x->ctx->status;
+        TG_TRY(tg_gradient_put(buffer, g, x->ext->has_grad));
+        x->ext->has_grad = true;
+    }
+    bool reached = g || n->flags & TG_N_REACHED;
+    n->flags &= ~TG_N_REACHED;
+    tg_tensor *sum = tg_gradient_of(x);
+    return reached && sum && tg_hooks_any(x, true) ? tg_hooks_run(p->t, x, &sum, true) : TG_OK;
+}
+
+static bool feeds_any(const tg_pass *p, const tg_node *n) {
+    tg_node **src = tg_node_src(n);
+    for (int i = 0; i < n->n_in; i++)
+        if (tg_pass_needs(p, src[i])) return true;
+    return false;
+}
+
+static tg_status run_node(tg_pass *p, tg_node *n) {
+    bool any = false;
+    TG_TRY(finish_outputs(p, n, &any));
+    if (n->flags & TG_N_LEAF) return tg_pass_needs(p, n) ? run_leaf(p, n) : TG_OK;
+    if (!any || !feeds_any(p, n)) return TG_OK;
+    if (n->flags & TG_N_CONSUMED)
+        return tg_fail(p->t->ctx, TG_ERR_STATE,
+                       "op %s has given back what it saved: an earlier backward consumed it; run that one with .retain = true", n->op->name);
+    if (!n->op->backward)
+        return tg_fail(p->t->ctx, TG_ERR_UNSUPPORTED, "op %s has no backward", n->op->name);
+    TG_TRY(check_saved(n));
+    return run_op(p, n);
+}
+
+/* ---- The pass ---- */
+
+static tg_status run_pass(tg_pass *p) {
+    for (tg_node *n = p->t->last; n; n = n->prev) {
+        if (!p->all && n->pass != p->id) {
+            for (int i = 0; i < n->n_out; i++) tg_slot_drop(&tg_node_slots(n)[i]);
+            continue;
+        }
+        bool reached = n->flags & TG_N_LEAF;
+        for (int i = 0; i < n->n_out && !reached; i++) reached = tg_node_slots(n)[i].g || tg_node_slots(n)[i].pending;
+        if (!reached) continue;
+        TG_TRY(run_node(p, n));
+        for (int i = 0; i < n->n_out; i++) tg_slot_drop(&tg_node_slots(n)[i]);
+        if (!p->o->retain && !(n->flags & (TG_N_LEAF | TG_N_CONSUMED)) && n->op->backward) consume(n);
+    }
+    return TG_OK;
+}
+
+static tg_status check_create_graph(const tg_tape *t) {
+    for (const tg_node *n = t->first; n; n = n->next)
+        if (!(n->flags & TG_N_LEAF) && !n->op->vjp)
+            return tg_fail(t->ctx, TG_ERR_UNSUPPORTED, "tg_grad: create_graph needs the derivative of op %s as taped ops (its vjp slot), which it has not",
+                           n->op->name);
+    return tg_fail(t->ctx, TG_ERR_UNSUPPORTED, "tg_grad: create_graph is not built yet");
+}
+
+tg_status tg_backward_run(tg_tape *t, tg_tensor *const *roots, int n, const tg_pass_opts *o, const char *who) {
+    if (t->in_backward) return tg_fail(t->ctx, TG_ERR_STATE, "%s: a backward of this tape is running", who);
+    if (o->create_graph) return check_create_graph(t);
+    tg_pass p = {.t = t, .o = o, .id = ++t->pass, .all = !o->targets && !o->only};
+    for (int i = 0; i < o->n_targets; i++) o->targets[i].node = node_of(t, o->targets[i].x);
+    t->in_backward = true;
+    if (!p.all) mark_needed(&p);
+    tg_status s = seed_roots(&p, roots, n, who);
+    if (s == TG_OK) s = run_pass(&p);
+    if (s != TG_OK)
+        for (tg_node *node = t->last; node; node = node->prev)
+            for (int i = 0; i < node->n_out; i++) tg_slot_drop(&tg_node_slots(node)[i]);
+    t->in_backward = false;
+    return s;
+}
+
+/* ---- The public side ---- */
+
+tg_status tg_backward(tg_tape *t, tg_tensor *root) {
+    TG_TRY(tg_tape_check(t, "tg_backward"));
+    tg_pass_opts o = {0};
+    return tg_backward_run(t, &root, 1, &o, "tg_backward");
+}
+
+tg_status tg_backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_backward_opts *given) {
+    TG_TRY(tg_tape_check(t, "tg_backward_with"));
+    tg_ctx *ctx = t->ctx;
+    tg_backward_opts opts = {0};
+    if (given) memcpy(&opts, given, given->size < sizeof opts ? given->size : sizeof opts);
+    if (n <= 0 || !roots) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_backward_with: %d roots at %p, expected one or more", n, (const void *)roots);
+    if (opts.n_inputs < 0 || (opts.n_inputs && !opts.inputs))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_backward_with: %d inputs at %p", opts.n_inputs, (const void *)opts.inputs);
+    for (int i = 0; i < opts.n_inputs; i++) {
+        TG_TRY(tg_check(ctx, opts.inputs[i], "tg_backward_with: an input"));
+        if (opts.inputs[i]->node || !(opts.inputs[i]->flags & TG_F_REQUIRES_GRAD))
+            return tg_fail(ctx, TG_ERR_STATE, "tg_backward_with: input %d is not a leaf that needs a gradient; tg_grad takes results", i);
+    }
+    tg_pass_opts o = {.seeds = opts.seeds, .only = opts.inputs, .n_only = opts.n_inputs, .retain = opts.retain};
+    return tg_backward_run(t, roots, n, &o, "tg_backward_with");
+}
+
+/* The target's gradient as a tensor of the tape; zeros where no root depends on it. */
+static tg_tensor *hand_over(tg_tape *t, tg_target *target, bool allow_unused, int i) {
+    tg_ctx *ctx = t->ctx;
+    tg_tensor *x = target->x, *g = target->g;
+    if (!target->reached) {
+        char what[160];
+        tg_describe(x, what, sizeof what);
+        if (!allow_unused) {
+            tg_fail(ctx, TG_ERR_STATE, "tg_grad: no root depends on input %d, %s; .allow_unused gives zeros", i, what);
+            return tg_inert(ctx);
+        }
+        g = target->g = tg_temp_empty(ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
+        if (!g || ctx->ops->fill(ctx, tg_array_of(g), 0) != TG_OK) return tg_inert(ctx);
+    }
+    tg_tensor *y = tg_tape_tensor(t, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
+    return y ? y : tg_inert(ctx);
+}
+
+static tg_status check_grad_call(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n, tg_tensor **grads) {
+    tg_ctx *ctx = t->ctx;
+    if (n_roots <= 0 || n <= 0 || !roots || !inputs || !grads)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_grad: %d roots, %d inputs, expected one or more of each, and room for the gradients", n_roots, n);
+    for (int i = 0; i < n; i++) {
+        TG_TRY(tg_check(ctx, inputs[i], "tg_grad: an input"));
+        if (!(inputs[i]->flags & TG_F_REQUIRES_GRAD))
+            return tg_fail(ctx, TG_ERR_STATE, "tg_grad: input %d does not need a gradient", i);
+        for (int j = 0; j < i; j++)
+            if (inputs[j] == inputs[i]) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_grad: inputs %d and %d are the same tensor", j, i);
+    }
+    return TG_OK;
+}
+
+tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs, tg_tensor **grads,
+                  const tg_grad_opts *given) {
+    TG_TRY(tg_tape_check(t, "tg_grad"));
+    tg_ctx *ctx = t->ctx;
+    tg_grad_opts opts = {0};
+    if (given) memcpy(&opts, given, given->size < sizeof opts ? given->size : sizeof opts);
+    TG_TRY(check_grad_call(t, roots, n_roots, inputs, n_inputs, grads));
+    tg_target *targets = tg_tape_alloc(t, (size_t)n_inputs * sizeof *targets);
+    if (!targets) return ctx->status;
+    for (int i = 0; i < n_inputs; i++) targets[i] = (tg_target){.x = inputs[i]};
+    tg_pass_opts o = {.seeds = opts.seeds, .targets = targets, .n_targets = n_inputs, .retain = opts.retain, .create_graph = opts.create_graph};
+    tg_backward_run(t, roots, n_roots, &o, "tg_grad");
+    for (int i = 0; i < n_inputs; i++) {
+        grads[i] = ctx->status == TG_OK ? hand_over(t, &targets[i], opts.allow_unused, i) : tg_inert(ctx);
+        tg_temp_free(targets[i].g);
+    }
+    return ctx->status;
+}

@@ -1,0 +1,54 @@
+/* The executor's parts: gradients (how contributions are summed and kept) and the pass (which node runs when). */
+#ifndef TG_BACKWARD_H
+#define TG_BACKWARD_H
+
+#include "autograd/record.h"
+
+/* How the gradient of one input of the node at work is received. */
+typedef enum tg_receipt_kind {
+    TG_TO_NOBODY,
+    TG_TO_SLOT,  /* the slot's own buffer */
+    TG_TO_LEAF,  /* the leaf's accumulation buffer, or a target's: no temporary */
+    TG_TO_EXTRA, /* a buffer that is added afterwards: one tensor given twice, or another dtype than the leaf's buffer */
+    TG_TO_DONE,  /* passed on, or in flight */
+} tg_receipt_kind;
+
+typedef struct tg_receipt {
+    tg_receipt_kind kind;
+    tg_tensor *extra;
+} tg_receipt;
+
+typedef struct tg_pass {
+    tg_tape *t;
+    const tg_pass_opts *o;
+    uint32_t id;
+    bool all; /* every node is needed */
+    tg_receipt *receipts;
+} tg_pass;
+
+/* ---- gradients.c ---- */
+
+/* Sums g, which it takes over, into a slot. */
+tg_status tg_slot_add(tg_slot *s, tg_tensor *g);
+/* Waits for what is in flight and sums it, in the order of arrival. */
+tg_status tg_slot_finish(tg_slot *s);
+void tg_slot_drop(tg_slot *s);
+/* dst (+)= src, converting. */
+tg_status tg_gradient_put(tg_tensor *dst, const tg_tensor *src, bool add);
+/* The buffer in which x's gradient is accumulated. NULL after recording the error. */
+tg_tensor *tg_gradient_buffer(tg_tensor *x);
+tg_tensor *tg_gradient_of(const tg_tensor *x); /* NULL: it has none */
+/* Runs x's hooks of one kind on *g, a temp that may be replaced. */
+tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated);
+bool tg_hooks_any(const tg_tensor *x, bool accumulated);
+
+/* ---- receipts.c ---- */
+
+/* Decides where each input's gradient goes; makes the buffers, but for the inputs that the op passes. */
+tg_status tg_receipts_open(tg_pass *p, tg_call *c);
+/* Adds what was received apart, and notes which leaves now have a gradient. */
+tg_status tg_receipts_close(tg_pass *p, tg_call *c);
+tg_target *tg_pass_target(const tg_pass *p, const tg_node *n, int out);
+static inline bool tg_pass_needs(const tg_pass *p, const tg_node *n) { return n && (p->all || n->pass == p->id); }
+
+#endif

@@ -1,0 +1,65 @@
+/* Finite differences of a function of n doubles with m results, and their comparison with a gradient. It knows neither
+ * tensors nor tapes: gradcheck.c and gradcheck_fn.c give it theirs. */
+#ifndef TG_DIFFERENCE_H
+#define TG_DIFFERENCE_H
+
+#include <tapegrad/gradcheck.h>
+
+/* One input: x[at] to x[at + n - 1]. */
+typedef struct tg_diff_part {
+    int64_t at, n;
+    tg_shape shape;
+    char name[128]; /* "input 0, w f64[3, 4]" */
+} tg_diff_part;
+
+typedef struct tg_diff {
+    /* y[m] = f(x[n]), x as this struct has it; since the last call only part `moved` has changed. */
+    tg_status (*value)(struct tg_diff *d, int moved, double *y);
+    void *self;
+    const char *name;
+    double eps, atol, rtol;
+    int tries; /* step sizes: each an eighth of the last, until one is good enough */
+    int projections;
+    bool extras;
+    uint64_t seed;
+    int64_t n, m;
+    int n_parts;
+    tg_diff_part *parts;
+    double *x, *gx;    /* [n]: the point, and the gradient there by backward */
+    double *gy, *y;    /* [m]: the cotangent, and f(x) */
+    double *moved;     /* [m]: f beside x */
+    double *origin;    /* [n]: x, while it moves */
+    double *direction; /* [n] */
+    double *got, *expected; /* [pairs of the largest part] */
+    double noise;      /* how far the rounding of f's results may move sum(gy y) */
+    tg_gradcheck_result *result;
+} tg_diff;
+
+/* A derivative along a coordinate or direction. */
+typedef struct tg_slope {
+    double value, error;
+    bool kink; /* the one-sided derivatives differ at every step size */
+} tg_slope;
+
+/* The options with their defaults in place; false where one makes no sense, and what says why. */
+bool tg_diff_options(tg_diff *d, const tg_gradcheck_opts *opts, const char **what);
+/* Doubles that the arrays take together, or -1 when the number of bytes overflows; and the arrays cut from so many. */
+int64_t tg_diff_room(const tg_diff *d);
+void tg_diff_arrays(tg_diff *d, double *room);
+void tg_diff_cotangent(tg_diff *d); /* gy, at random */
+
+/* The derivative of sum(gy f) along coordinate i of a part; along the direction in d where i < 0. */
+tg_status tg_diff_slope(tg_diff *d, int part, int64_t i, tg_slope *out);
+/* Compares gx with differences for every part; the result says what was found. */
+tg_status tg_diff_compare(tg_diff *d);
+/* Why `n` pairs of got and expected differ, as far as the numbers tell; "" where they do not. */
+void tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *buf, size_t size);
+/* Records a failure that is no wrong number: the first one is kept. */
+void tg_diff_fail(tg_diff *d, const char *format, ...) TG_PRINTF(2, 3);
+
+/* Numbers of a stream of its own: splitmix64 (Steele et al., OOPSLA 2014). */
+uint64_t tg_diff_random(uint64_t *state);
+double tg_diff_uniform(uint64_t *state); /* in (0, 1) */
+double tg_diff_normal(uint64_t *state);
+
+#endif

@@ -1,0 +1,208 @@
+/* A gradient beside numerical derivatives, and what a wrong one looks like. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/difference.h"
+
+static bool near(double a, double b, double scale) { return fabs(a - b) <= 1e-4 * scale; }
+
+static void say(char *buf, size_t size, const char *format, ...) TG_PRINTF(3, 4);
+static void say(char *buf, size_t size, const char *format, ...) {
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(buf, size, format, ap);
+    va_end(ap);
+}
+
+/* ---- Causes ---- */
+
+/* NaN where one is. */
+static double largest(const double *v, int64_t n) {
+    double most = 0;
+    for (int64_t i = 0; i < n && !isnan(most); i++)
+        if (!(fabs(v[i]) <= most)) most = fabs(v[i]);
+    return most;
+}
+
+/* The one factor between all pairs, or NaN. */
+static double common_ratio(const double *got, const double *expected, int64_t n, double scale) {
+    double dot = 0, norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        dot += got[i] * expected[i];
+        norm += expected[i] * expected[i];
+    }
+    double ratio = dot / norm;
+    for (int64_t i = 0; i < n; i++)
+        if (!near(got[i], ratio * expected[i], fabs(ratio) * scale)) return NAN;
+    return ratio;
+}
+
+static void say_ratio(double ratio, char *buf, size_t size) {
+    double times = round(ratio), part = round(1 / ratio);
+    bool whole = near(ratio, times, fabs(ratio)), unit = near(1 / ratio, part, fabs(1 / ratio));
+    if (near(ratio, -1, 1))
+        say(buf, size, "the sign is wrong");
+    else if (near(ratio, 2, 2))
+        say(buf, size, "a factor 2 too much: counted twice, or a missing 1/n where n is 2");
+    else if (near(ratio, 0.5, 0.5))
+        say(buf, size, "a factor 2 is missing (1/2 of what it should be)");
+    else if (whole && times > 2)
+        say(buf, size, "%.0f times too large everywhere: a missing 1/n where n is %.0f", times, times);
+    else if (unit && part > 2)
+        say(buf, size, "%.0f times too small everywhere: divided by n = %.0f once too often, or one of %.0f equal terms of a sum", part,
+            part, part);
+    else
+        say(buf, size, "off by the factor %.6g everywhere", ratio);
+}
+
+/* got has the last two dims the wrong way round. */
+static bool transposed(const tg_diff *d, const tg_diff_part *p, double scale) {
+    if (p->shape.ndim < 2) return false;
+    int64_t rows = p->shape.dim[p->shape.ndim - 2], columns = p->shape.dim[p->shape.ndim - 1];
+    if (rows < 2 || columns < 2) return false;
+    for (int64_t k = 0; k < p->n; k++) {
+        int64_t matrix = k - k % (rows * columns), i = k % (rows * columns) / columns, j = k % columns;
+        if (!near(d->got[matrix + j * rows + i], d->expected[k], scale)) return false;
+    }
+    return true;
+}
+
+/* One output's share of coordinate i's derivative is all that came, and others have theirs. */
+static bool one_term(tg_diff *d, int part, int64_t i, double scale) {
+    double *x = &d->x[d->parts[part].at + i], at = *x;
+    double h = exp2(round(log2(d->eps * (fabs(at) > 1 ? fabs(at) : 1))));
+    *x = at + h;
+    tg_status status = d->value(d, part, d->moved);
+    *x = at;
+    if (status != TG_OK) return false;
+    int64_t matches = 0, terms = 0;
+    for (int64_t j = 0; j < d->m; j++) {
+        double term = d->gy[j] * (d->moved[j] - d->y[j]) / h;
+        terms += fabs(term) > 1e-3 * scale;
+        /* A one-sided difference, hence the wide margin. */
+        matches += fabs(term - d->got[i]) <= 0.01 * fabs(term) && fabs(term) > 1e-3 * scale;
+    }
+    return matches > 0 && terms > 1;
+}
+
+void tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *buf, size_t size) {
+    double scale = largest(d->expected, n), ratio = common_ratio(d->got, d->expected, n, scale);
+    say(buf, size, "no simple one");
+    for (int64_t i = 0; i < n; i++) {
+        if (isfinite(d->got[i])) continue;
+        say(buf, size, "elements that were never written, or memory read that should be overwritten (%g)", d->got[i]);
+        return;
+    }
+    if (!isfinite(scale))
+        say(buf, size, "the function is not finite around this point");
+    else if (largest(d->got, n) == 0)
+        say(buf, size, "the gradient is zero: it was never written, or the graph is cut (a detach, a constant)");
+    else if (scale == 0)
+        say(buf, size, "the function does not depend on this input");
+    else if (isfinite(ratio) && ratio != 0)
+        say_ratio(ratio, buf, size);
+    else if (!d->projections && transposed(d, &d->parts[part], scale))
+        say(buf, size, "the gradient is transposed in the last two dims");
+    else if (!d->projections && one_term(d, part, worst, scale))
+        say(buf, size, "a missing broadcast sum: one term of the sum over the outputs that this element feeds");
+}
+
+/* ---- Comparing ---- */
+
+/* What the pairs of one part add up to. */
+typedef struct tally {
+    int64_t wrong, worst;
+    double excess, error; /* of the worst pair */
+} tally;
+
+static void say_place(const tg_diff *d, const tg_diff_part *p, int64_t k, char *buf, size_t size) {
+    if (d->projections) {
+        say(buf, size, "direction %lld (%s)", (long long)k, k % 2 ? "Gaussian" : "signs");
+        return;
+    }
+    char text[128] = "";
+    size_t at = 0;
+    int64_t index[TG_MAX_DIMS];
+    for (int i = (int)p->shape.ndim - 1; i >= 0; k /= p->shape.dim[i], i--) index[i] = k % p->shape.dim[i];
+    for (int i = 0; i < p->shape.ndim && at < sizeof text - 24; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%lld", i ? ", " : "", (long long)index[i]);
+    say(buf, size, "element [%s]", text);
+}
+
+static void report(tg_diff *d, int part, int64_t n, const tally *t) {
+    char place[160], cause[256];
+    double got = d->got[t->worst], expected = d->expected[t->worst];
+    say_place(d, &d->parts[part], t->worst, place, sizeof place);
+    tg_diff_cause(d, part, n, t->worst, cause, sizeof cause);
+    tg_diff_fail(d,
+                 "%s, %s: backward gives %.12g, differences %.12g +- %.1e (tolerance %.1e); %lld of %lld %s wrong. Likely cause: %s",
+                 d->parts[part].name, place, got, expected, t->error, d->atol + d->rtol * fabs(expected), (long long)t->wrong,
+                 (long long)n, d->projections ? "directions" : "elements", cause);
+}
+
+/* One pair; a kink is counted, and stands for itself so that it spoils no cause. */
+static void weigh(tg_diff *d, int64_t k, double got, const tg_slope *s, tally *t) {
+    tg_gradcheck_result *r = d->result;
+    d->got[k] = got;
+    d->expected[k] = s->kink && isfinite(got) ? got : s->value;
+    r->checked++;
+    if (s->kink && isfinite(got)) {
+        r->kinks++;
+        return;
+    }
+    double tolerance = d->atol + d->rtol * fabs(s->value), off = fabs(got - s->value);
+    double ratio = off == 0 ? 0 : off / tolerance, excess = (off - s->error) / tolerance;
+    if (!(off <= INFINITY) || !isfinite(s->error)) ratio = excess = INFINITY;
+    if (ratio > r->worst) r->worst = ratio;
+    if (!(excess > 1)) return;
+    if (!t->wrong++ || excess > t->excess) {
+        t->worst = k;
+        t->excess = excess;
+        t->error = s->error;
+    }
+}
+
+static tg_status compare_elements(tg_diff *d, int part, tally *t) {
+    const tg_diff_part *p = &d->parts[part];
+    for (int64_t i = 0; i < p->n; i++) {
+        tg_slope s;
+        tg_status status = tg_diff_slope(d, part, i, &s);
+        if (status != TG_OK) return status;
+        weigh(d, i, d->gx[p->at + i], &s, t);
+    }
+    return TG_OK;
+}
+
+/* Signs and Gaussian numbers in turn. */
+static tg_status compare_directions(tg_diff *d, int part, tally *t) {
+    const tg_diff_part *p = &d->parts[part];
+    uint64_t state = d->seed ^ 0xD1B54A32D192ED03u * (uint64_t)(part + 1);
+    for (int k = 0; k < d->projections && p->n; k++) {
+        double dot = 0;
+        for (int64_t i = p->at; i < p->at + p->n; i++) {
+            double number = tg_diff_normal(&state);
+            d->direction[i] = k % 2 ? number : number < 0 ? -1 : 1;
+            dot += d->direction[i] * d->gx[i];
+        }
+        tg_slope s;
+        tg_status status = tg_diff_slope(d, part, -1, &s);
+        if (status != TG_OK) return status;
+        weigh(d, k, dot, &s, t);
+    }
+    return TG_OK;
+}
+
+tg_status tg_diff_compare(tg_diff *d) {
+    memcpy(d->origin, d->x, (size_t)d->n * sizeof *d->x);
+    tg_status status = d->value(d, -1, d->y);
+    d->noise = 0;
+    for (int64_t j = 0; j < d->m; j++) d->noise += 0x1p-53 * fabs(d->gy[j] * d->y[j]);
+    for (int part = 0; part < d->n_parts && status == TG_OK; part++) {
+        tally t = {0};
+        status = d->projections ? compare_directions(d, part, &t) : compare_elements(d, part, &t);
+        if (status == TG_OK && t.wrong) report(d, part, d->projections ? d->projections : d->parts[part].n, &t);
+    }
+    return status;
+}

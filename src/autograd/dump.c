@@ -1,0 +1,96 @@
+/* tg_tape_dump: the tape as a table, or as JSON. */
+#include "autograd/record.h"
+
+static void shapes(const tg_node *n, bool outputs, char *buf, size_t size) {
+    size_t at = 0;
+    int count = outputs ? n->n_out : n->n_in;
+    buf[0] = 0;
+    for (int i = 0; i < count && i < 4; i++) {
+        char one[160];
+        const tg_tensor *x = outputs ? tg_node_out(n)[i] : tg_node_in(n)[i];
+        if (x)
+            tg_describe(x, one, sizeof one);
+        tg_text(buf, size, &at, "%s%s", i ? ", " : "", x ? one : "absent");
+    }
+    if (count > 4) tg_text(buf, size, &at, ", %d more", count - 4);
+}
+
+static tg_node_extra times(const tg_node *n) {
+    return n->flags & TG_N_TIMED ? *tg_node_extra_of(n) : (tg_node_extra){0};
+}
+
+static void text_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t *at) {
+    char in[512], out[512], site[256];
+    shapes(n, false, in, sizeof in);
+    shapes(n, true, out, sizeof out);
+    tg_node_site(n, site, sizeof site);
+    tg_node_extra e = times(n);
+    tg_text(buf, size, at, "%6lld  %-20s %12lld %14lld %10.1f %10.1f  %s%s%s  %s\n", (long long)i, n->op->name,
+            (long long)tg_node_saved_bytes(n), (long long)tg_node_flops(n), 1e6 * e.forward_s, 1e6 * e.backward_s, in, *in ? " -> " : "", out,
+            site);
+}
+
+static void json_string(const char *s, char *buf, size_t size, size_t *at) {
+    tg_text(buf, size, at, "\"");
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c == '"' || c == '\\')
+            tg_text(buf, size, at, "\\%c", c);
+        else if (c < 32)
+            tg_text(buf, size, at, "\\u%04x", c);
+        else
+            tg_text(buf, size, at, "%c", c);
+    }
+    tg_text(buf, size, at, "\"");
+}
+
+static void json_tensors(const tg_node *n, bool outputs, char *buf, size_t size, size_t *at) {
+    int count = outputs ? n->n_out : n->n_in;
+    tg_text(buf, size, at, "[");
+    for (int i = 0; i < count; i++) {
+        const tg_tensor *x = outputs ? tg_node_out(n)[i] : tg_node_in(n)[i];
+        if (i) tg_text(buf, size, at, ", ");
+        if (!x) {
+            tg_text(buf, size, at, "null");
+            continue;
+        }
+        tg_text(buf, size, at, "{\"name\": ");
+        json_string(tg_name(x), buf, size, at);
+        tg_text(buf, size, at, ", \"dtype\": \"%s\", \"shape\": ", tg_dtype_name(x->dtype));
+        *at += tg_shape_text(x->ndim, x->shape, *at < size ? buf + *at : NULL, *at < size ? size - *at : 0);
+        tg_text(buf, size, at, "}");
+    }
+    tg_text(buf, size, at, "]");
+}
+
+static void json_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t *at) {
+    char site[256];
+    tg_node_extra e = times(n);
+    tg_text(buf, size, at, "%s\n  {\"index\": %lld, \"op\": ", i ? "," : "", (long long)i);
+    json_string(n->op->name, buf, size, at);
+    tg_text(buf, size, at, ", \"inputs\": ");
+    json_tensors(n, false, buf, size, at);
+    tg_text(buf, size, at, ", \"outputs\": ");
+    json_tensors(n, true, buf, size, at);
+    tg_text(buf, size, at, ", \"saved_bytes\": %lld, \"flops\": %lld, \"forward_s\": %.9g, \"backward_s\": %.9g, \"site\": ",
+            (long long)tg_node_saved_bytes(n), (long long)tg_node_flops(n), e.forward_s, e.backward_s);
+    tg_node_site(n, site, sizeof site);
+    json_string(site, buf, size, at);
+    tg_text(buf, size, at, "}");
+}
+
+size_t tg_tape_dump(tg_tape *t, tg_format format, char *buf, size_t size) {
+    size_t at = 0;
+    int64_t i = 0;
+    if (size) buf[0] = 0;
+    if (!t || !t->epoch) return 0;
+    tg_text(buf, size, &at, format == TG_JSON ? "[" : "  node  op                  saved bytes          FLOPs forward us backward us  shapes, call site\n");
+    for (const tg_node *n = t->first; n; n = n->next, i++) {
+        if (format == TG_JSON)
+            json_row(n, i, buf, size, &at);
+        else
+            text_row(n, i, buf, size, &at);
+    }
+    if (format == TG_JSON) tg_text(buf, size, &at, "\n]\n");
+    return at;
+}

@@ -1,0 +1,133 @@
+/* What must hold of a backward beside its numbers: the same bits again, exact zeros from zero cotangents, undefined
+ * cotangents as good as zeros, sums where it adds, and nothing changed but gradients. */
+#include <math.h>
+
+#include "autograd/gradcheck.h"
+
+/* ---- Nothing changed ---- */
+
+typedef struct hashes {
+    uint64_t *at;
+    int64_t n;
+} hashes;
+
+/* What node n keeps, in one list: inputs, outputs, private buffers. */
+static int64_t kept_by(const tg_node *n) { return n->n_in + n->n_out + n->n_saved; }
+
+static tg_tensor *kept(const tg_node *n, int64_t i) {
+    if (i < n->n_in) return tg_node_in(n)[i];
+    i -= n->n_in;
+    return i < n->n_out ? tg_node_out(n)[i] : tg_node_kept(n)[i - n->n_out];
+}
+
+static bool has_bytes(const tg_tensor *x) { return x && x->storage && x->storage->state == TG_PRESENT; }
+
+/* Hashes all that the tape's nodes hold and the seeds; compares with `before` where that is not NULL. */
+static tg_status hash_all(tg_check_run *r, uint64_t *to, const uint64_t *before) {
+    static const char *const kind[] = {"input", "output", "saved buffer"};
+    for (const tg_node *n = r->t->first; n; n = n->next)
+        for (int64_t i = 0; i < kept_by(n); i++, to++) {
+            const tg_tensor *x = kept(n, i);
+            if (!has_bytes(x)) continue;
+            TG_TRY(tg_check_hash(x, to));
+            if (!before || *to == before[to - before]) continue;
+            int64_t which = i < n->n_in ? 0 : i < n->n_in + n->n_out ? 1 : 2;
+            tg_diff_fail(&r->d, "backward wrote into %s %lld of op %s", kind[which],
+                         (long long)(i - (which ? n->n_in : 0) - (which > 1 ? n->n_out : 0)), n->op->name);
+        }
+    for (int i = 0; i < r->n_roots; i++, to++) {
+        TG_TRY(tg_check_hash(r->seeds[i], to));
+        if (before && *to != before[to - before]) tg_diff_fail(&r->d, "backward wrote into the cotangent of output %d", r->root[i]);
+    }
+    return TG_OK;
+}
+
+static tg_status check_unchanged(tg_check_run *r, double *gx) {
+    int64_t n = r->n_roots;
+    for (const tg_node *node = r->t->first; node; node = node->next) n += kept_by(node);
+    size_t bytes = 2 * (size_t)n * sizeof(uint64_t) + 1;
+    uint64_t *before = tg_host_alloc(r->ctx, bytes);
+    if (!before) return r->ctx->status;
+    tg_status s = hash_all(r, before, NULL);
+    if (s == TG_OK) s = tg_check_gradient(r, r->roots, r->seeds, r->n_roots, TG_GRAD_WRITE, true, gx);
+    if (s == TG_OK) s = hash_all(r, before + n, before);
+    tg_host_free(r->ctx, before, bytes);
+    return s;
+}
+
+/* ---- Gradients that must agree ---- */
+
+static double largest(const double *v, int64_t n) {
+    double most = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs(v[i]) <= most)) most = fabs(v[i]);
+    return most;
+}
+
+/* The first element of got that is further than `within` from `times` expected; bits count where within is 0. */
+static void must_agree(tg_diff *d, const double *got, const double *expected, double times, double within, const char *what) {
+    for (int p = 0; p < d->n_parts; p++)
+        for (int64_t i = d->parts[p].at, end = i + d->parts[p].n; i < end; i++) {
+            double want = times == 0 ? 0 : times * expected[i];
+            if (fabs(got[i] - want) <= within || !memcmp(&got[i], &want, sizeof want)) continue;
+            tg_diff_fail(d, "%s, element %lld: %s gives %.17g, expected %.17g", d->parts[p].name, (long long)(i - d->parts[p].at), what,
+                         got[i], want);
+            return;
+        }
+}
+
+/* Adding once more may round otherwise than doubling does, where a fused multiply-add or a sum over many terms goes
+ * straight into what is there. */
+static tg_status check_twice(tg_check_run *r, double *gx) {
+    tg_diff *d = &r->d;
+    must_agree(d, gx, d->gx, 1, 0, "a second backward");
+    memcpy(gx, d->gx, (size_t)d->n * sizeof *gx);
+    TG_TRY(tg_check_gradient(r, r->roots, r->seeds, r->n_roots, TG_GRAD_ADD, true, gx));
+    must_agree(d, gx, d->gx, 2, 64 * 0x1p-52 * largest(d->gx, d->n), "a backward that adds to the first one's gradient");
+    return TG_OK;
+}
+
+static tg_status check_zeros(tg_check_run *r, double *gx) {
+    TG_TRY(tg_check_gradient(r, r->roots, r->zeros, r->n_roots, TG_GRAD_WRITE, true, gx));
+    must_agree(&r->d, gx, r->d.gx, 0, 0x1p-1074 /* -0 is as good */, "a cotangent of zeros");
+    return TG_OK;
+}
+
+/* One root alone, the other cotangents undefined, against the same with zeros for them. */
+static tg_status check_undefined(tg_check_run *r, double *gx) {
+    tg_diff *d = &r->d;
+    for (int k = 0; k < r->n_roots && r->n_roots > 1; k++) {
+        for (int i = 0; i < r->n_roots; i++) r->mixed[i] = i == k ? r->seeds[i] : r->zeros[i];
+        TG_TRY(tg_check_gradient(r, r->roots, r->mixed, r->n_roots, TG_GRAD_WRITE, true, gx));
+        TG_TRY(tg_check_gradient(r, &r->roots[k], &r->seeds[k], 1, TG_GRAD_WRITE, true, d->direction));
+        must_agree(d, d->direction, gx, 1, 64 * 0x1p-52 * largest(gx, d->n), "a backward with undefined cotangents, instead of zeros,");
+    }
+    return TG_OK;
+}
+
+/* The same function again, and a backward that consumes what was saved. */
+static tg_status check_again(tg_check_run *r, double *gx) {
+    tg_diff *d = &r->d;
+    TG_TRY(tg_check_read(r, d->y));
+    TG_TRY(tg_check_record(r, true));
+    TG_TRY(tg_check_read(r, d->moved));
+    for (int64_t j = 0; j < d->m; j++)
+        if (memcmp(&d->y[j], &d->moved[j], sizeof *d->y)) {
+            tg_diff_fail(d, "two runs with the same inputs and random stream give different results: element %lld is %.17g, then %.17g",
+                         (long long)j, d->y[j], d->moved[j]);
+            break;
+        }
+    TG_TRY(tg_check_gradient(r, r->roots, r->seeds, r->n_roots, TG_GRAD_WRITE, false, gx));
+    must_agree(d, gx, d->gx, 1, 0, "the backward of a second run");
+    return TG_OK;
+}
+
+/* origin and direction are free until differences are taken. */
+tg_status tg_check_extras(tg_check_run *r) {
+    double *gx = r->d.origin;
+    TG_TRY(check_unchanged(r, gx));
+    TG_TRY(check_twice(r, gx));
+    TG_TRY(check_zeros(r, gx));
+    TG_TRY(check_undefined(r, gx));
+    return check_again(r, gx);
+}

@@ -1,0 +1,78 @@
+/* tg_gradcheck_op: one sample of an op. */
+#include <stdio.h>
+
+#include "autograd/gradcheck.h"
+#include "autograd/samples.h"
+
+/* Steps begin large and shrink: in the op table's smooth range a large one gives the most digits. */
+static void registry_options(tg_diff *d, const tg_sample *s, const tg_gradcheck_opts *given) {
+    tg_gradcheck_opts o = {0};
+    if (given) memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
+    if (o.eps == 0) {
+        d->eps = 0x1p-10;
+        d->tries = 4;
+    }
+    if (o.rtol == 0) d->rtol = s->rtol != 0 ? s->rtol : 1e-6;
+    if (o.atol == 0) d->atol = 1e-3 * d->rtol;
+}
+
+/* How many outputs the sample has, of which an op that decides itself tells nobody before. */
+static int count_outputs(tg_case *c, tg_tape *t, bool *differentiable) {
+    tg_tensor *out[TG_CASE_OUTPUTS];
+    int n = 0;
+    tg_rng rng = c->ctx->rng;
+    *differentiable = false;
+    if (tg_case_run(c, t, c->in, c->n_in, out, c->n_out) == TG_OK)
+        for (; n < c->n_out && out[n]; n++) *differentiable |= out[n]->dtype == TG_F64 && tg_requires_grad(out[n]);
+    c->ctx->rng = rng;
+    tg_tape_reset(t);
+    return n;
+}
+
+static tg_status check(tg_check_run *r, tg_case *c) {
+    bool differentiable = false;
+    r->n_out = count_outputs(c, r->t, &differentiable);
+    TG_TRY(r->ctx->status);
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i] && c->in[i]->dtype == TG_F64 && tg_requires_grad(c->in[i])) return differentiable ? tg_check_tensors(r) : TG_OK;
+    return TG_OK;
+}
+
+/* Differences are taken on row-major copies: elements that share memory cannot move apart. */
+static tg_status check_sample(tg_check_run *r, const tg_op *op, int sample) {
+    tg_case_opts o = {.dtype = TG_F64, .seed = r->d.seed + 1};
+    tg_case c, rows;
+    TG_TRY(tg_case_open(&c, r->ctx, op, sample, &o));
+    o.rows = true;
+    tg_status s = tg_case_open(&rows, r->ctx, op, sample, &o);
+    r->t = tg_tape_new(r->ctx);
+    r->fn = tg_case_run;
+    r->state = &c;
+    r->in = c.in;
+    r->at = rows.in;
+    r->n_in = c.n_in;
+    if (s == TG_OK) s = check(r, &c);
+    tg_tape_free(r->t);
+    tg_case_close(&rows);
+    tg_case_close(&c);
+    return s;
+}
+
+tg_status tg_gradcheck_op(tg_ctx *ctx, const tg_op *op, int sample, const tg_gradcheck_opts *opts, tg_gradcheck_result *result) {
+    tg_gradcheck_result own;
+    if (!result) result = &own;
+    *result = (tg_gradcheck_result){.size = sizeof *result};
+    if (!tg_ok(ctx)) return ctx ? tg_ctx_status(ctx) : TG_ERR_ARGUMENT;
+    const tg_sample *s = tg_sample_at(op, sample);
+    if (!s) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gradcheck_op: %s has no sample %d", op ? op->name : "NULL", sample);
+    tg_check_run r = {.d = {.result = result}, .ctx = ctx};
+    const char *what;
+    char name[160];
+    if (!tg_diff_options(&r.d, opts, &what)) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gradcheck_op: %s", what);
+    registry_options(&r.d, s, opts);
+    if (!opts || !opts->name) {
+        snprintf(name, sizeof name, "%s (%s)", op->name, s->note ? s->note : "");
+        r.d.name = name;
+    }
+    return check_sample(&r, op, sample);
+}

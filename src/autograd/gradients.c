@@ -1,0 +1,219 @@
+/* Gradients: how contributions are summed, where a leaf keeps its own, and the hooks on them. */
+#include <math.h>
+
+#include "autograd/backward.h"
+#include "kernels/scalar.h"
+
+tg_status tg_gradient_put(tg_tensor *dst, const tg_tensor *src, bool add) {
+    tg_ctx *ctx = dst->ctx;
+    const double none[2] = {0, 0};
+    tg_array in = tg_array_of(src);
+    return ctx->ops->map(ctx, TG_FN_id, tg_array_of(dst), &in, 1, none, add);
+}
+
+/* Nobody else reads its bytes, and they are laid out as a gradient should be. */
+static bool exclusive(const tg_tensor *g) {
+    return atomic_load_explicit(&g->storage->refs, memory_order_relaxed) == 1 && g->flags & TG_F_CONTIGUOUS;
+}
+
+static tg_tensor *copy_of(const tg_tensor *g) {
+    tg_tensor *c = tg_temp_empty(g->ctx, g->dtype, g->ndim, g->shape, TG_MEM_TEMPORARY);
+    if (c && tg_gradient_put(c, g, false) != TG_OK) {
+        tg_temp_free(c);
+        c = NULL;
+    }
+    return c;
+}
+
+tg_status tg_slot_add(tg_slot *s, tg_tensor *g) {
+    if (!s->g) {
+        s->g = g;
+        return TG_OK;
+    }
+    tg_tensor *into = s->g, *from = g;
+    if (!exclusive(into) && exclusive(g)) into = g, from = s->g;
+    if (!exclusive(into)) {
+        tg_tensor *copy = copy_of(into);
+        if (!copy) {
+            tg_temp_free(g);
+            return g->ctx->status;
+        }
+        tg_temp_free(into);
+        into = copy;
+        from = g;
+    }
+    s->g = into;
+    tg_status status = tg_gradient_put(into, from, true);
+    tg_temp_free(from);
+    return status;
+}
+
+tg_status tg_slot_finish(tg_slot *s) {
+    while (s->pending) {
+        tg_pending *p = s->pending;
+        TG_TRY(tg_storage_need(p->g->storage, p->g));
+        s->pending = p->next;
+        TG_TRY(tg_slot_add(s, p->g));
+    }
+    return TG_OK;
+}
+
+void tg_slot_drop(tg_slot *s) {
+    for (tg_pending *p = s->pending; p; p = p->next) tg_temp_free(p->g);
+    if (s->g) tg_temp_free(s->g);
+    *s = (tg_slot){0};
+}
+
+/* ---- A leaf's accumulated gradient ---- */
+
+tg_tensor *tg_gradient_buffer(tg_tensor *x) {
+    tg_ext *e = tg_ext_of(x);
+    if (!e) return NULL;
+    if (e->main_grad) return e->main_grad;
+    if (e->grad) return e->grad;
+    e->grad = tg_owned_empty(x->ctx, tg_accumulate_dtype(x->dtype), x->ndim, x->shape, TG_MEM_GRADIENT);
+    if (e->grad) e->grad->ext->grad_of = e;
+    return e->grad;
+}
+
+tg_tensor *tg_gradient_of(const tg_tensor *x) {
+    if (!x->ext || !x->ext->has_grad) return NULL;
+    return x->ext->main_grad ? x->ext->main_grad : x->ext->grad;
+}
+
+bool tg_has_grad(const tg_tensor *x) { return tg_alive(x) && tg_gradient_of(x); }
+
+tg_tensor *tg_grad_of(tg_tensor *x) {
+    if (!x) return tg_inert(&tg_dead_ctx);
+    tg_ctx *ctx = x->ctx;
+    if (!tg_ok(ctx) || tg_check(ctx, x, "tg_grad_of") != TG_OK) return tg_inert(ctx);
+    tg_tensor *g = tg_gradient_of(x);
+    if (g) return g;
+    char what[160];
+    tg_describe(x, what, sizeof what);
+    tg_fail(ctx, TG_ERR_STATE, "tg_grad_of: %s has no gradient: %s", what,
+            x->node ? "it is not a leaf (tg_grad gives gradients of results)"
+            : x->flags & TG_F_REQUIRES_GRAD ? "no backward has reached it since it was zeroed"
+                                            : "it does not need one");
+    return tg_inert(ctx);
+}
+
+static tg_status enter_leaf(tg_tensor *x, const char *who) {
+    if (!x) return TG_ERR_ARGUMENT;
+    tg_ctx *ctx = x->ctx;
+    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
+    TG_TRY(tg_check(ctx, x, who));
+    if (x->node) return tg_fail(ctx, TG_ERR_STATE, "%s: the tensor is the result of an op, not a leaf", who);
+    return TG_OK;
+}
+
+tg_status tg_zero_grad(tg_tensor *x) {
+    TG_TRY(enter_leaf(x, "tg_zero_grad"));
+    if (x->ext) x->ext->has_grad = false;
+    return TG_OK;
+}
+
+tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf) {
+    TG_TRY(enter_leaf(x, "tg_set_main_grad"));
+    tg_ctx *ctx = x->ctx;
+    tg_ext *e = tg_ext_of(x);
+    if (!e) return ctx->status;
+    if (buf) {
+        TG_TRY(tg_check(ctx, buf, "tg_set_main_grad: the buffer"));
+        char want[160], got[160];
+        tg_describe(x, want, sizeof want);
+        tg_describe(buf, got, sizeof got);
+        bool same = buf->ndim == x->ndim && !memcmp(buf->shape, x->shape, x->ndim * sizeof *x->shape);
+        if (!same || buf->dtype != tg_accumulate_dtype(x->dtype) || !(buf->flags & TG_F_CONTIGUOUS))
+            return tg_fail(ctx, same ? TG_ERR_DTYPE : TG_ERR_SHAPE, "tg_set_main_grad: buffer %s for %s, expected %s, its shape, contiguous", got,
+                           want, tg_dtype_name(tg_accumulate_dtype(x->dtype)));
+        if (buf->tape || buf->storage == x->storage)
+            return tg_fail(ctx, TG_ERR_STATE, "tg_set_main_grad: the buffer must be owned by the context, apart from the tensor");
+        tg_storage_categorise(buf->storage, TG_MEM_GRADIENT);
+    }
+    e->main_grad = buf;
+    e->has_grad = false;
+    return TG_OK;
+}
+
+/* ---- Hooks ---- */
+
+static uint64_t add_hook(tg_tensor *x, tg_hook_fn fn, void *user, bool accumulated, const char *who) {
+    if (!x || !tg_ok(x->ctx) || tg_check(x->ctx, x, who) != TG_OK) return 0;
+    tg_ctx *ctx = x->ctx;
+    if (!fn || !(x->flags & TG_F_REQUIRES_GRAD) || (accumulated && x->node)) {
+        tg_fail(ctx, fn ? TG_ERR_STATE : TG_ERR_ARGUMENT, "%s: %s", who,
+                !fn ? "the hook is NULL" : accumulated && x->node ? "the tensor is not a leaf" : "the tensor needs no gradient");
+        return 0;
+    }
+    tg_ext *e = tg_ext_of(x);
+    tg_hook *h = e ? tg_host_alloc(ctx, sizeof *h) : NULL;
+    if (!h) return 0;
+    *h = (tg_hook){.id = ++ctx->hook_ids, .fn = fn, .user = user, .accumulated = accumulated};
+    tg_hook **end = &e->hooks;
+    while (*end) end = &(*end)->next;
+    *end = h;
+    return h->id;
+}
+
+uint64_t tg_on_grad(tg_tensor *x, tg_hook_fn fn, void *user) { return add_hook(x, fn, user, false, "tg_on_grad"); }
+
+uint64_t tg_on_accumulated(tg_tensor *x, tg_hook_fn fn, void *user) {
+    return add_hook(x, fn, user, true, "tg_on_accumulated");
+}
+
+tg_status tg_remove_hook(tg_tensor *x, uint64_t id) {
+    if (!x) return TG_ERR_ARGUMENT;
+    tg_ctx *ctx = x->ctx;
+    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
+    TG_TRY(tg_check(ctx, x, "tg_remove_hook"));
+    for (tg_hook **h = x->ext ? &x->ext->hooks : NULL; h && *h; h = &(*h)->next) {
+        if ((*h)->id != id) continue;
+        tg_hook *gone = *h;
+        *h = gone->next;
+        tg_host_free(ctx, gone, sizeof *gone);
+        return TG_OK;
+    }
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_remove_hook: the tensor has no hook %llu", (unsigned long long)id);
+}
+
+bool tg_hooks_any(const tg_tensor *x, bool accumulated) {
+    for (const tg_hook *h = x->ext ? x->ext->hooks : NULL; h; h = h->next)
+        if (h->accumulated == accumulated) return true;
+    return false;
+}
+
+/* A hook's own result takes the place of the gradient. */
+static tg_status replace(tg_tensor *x, tg_tensor **g, tg_tensor *by) {
+    tg_ctx *ctx = x->ctx;
+    TG_TRY(tg_check(ctx, by, "a gradient hook's result"));
+    if (by->dtype != (*g)->dtype || by->ndim != (*g)->ndim || memcmp(by->shape, (*g)->shape, by->ndim * sizeof *by->shape)) {
+        char want[160], got[160];
+        tg_describe(*g, want, sizeof want);
+        tg_describe(by, got, sizeof got);
+        return tg_fail(ctx, TG_ERR_SHAPE, "a gradient hook returned %s, expected %s", got, want);
+    }
+    tg_tensor *temp = tg_temp_new(ctx, by->dtype, by->ndim, by->shape, by->stride, tg_storage_ref(by->storage), by->offset);
+    if (!temp) return ctx->status;
+    tg_temp_free(*g);
+    *g = temp;
+    return TG_OK;
+}
+
+tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated) {
+    bool grad = tg_set_grad_mode(t, false);
+    tg_status s = TG_OK;
+    for (tg_hook *h = x->ext ? x->ext->hooks : NULL, *next; h && s == TG_OK; h = next) {
+        next = h->next; /* a hook may remove itself */
+        if (h->accumulated != accumulated) continue;
+        tg_tensor *given = *g;
+        s = h->fn(h->user, t, x, &given);
+        if (s == TG_OK) s = t->ctx->status;
+        if (s != TG_OK)
+            tg_fail(t->ctx, TG_ERR_CALLBACK, "a gradient hook of %s failed with %s", *tg_name(x) ? tg_name(x) : "a tensor", tg_status_name(s));
+        else if (given != *g && !accumulated)
+            s = replace(x, g, given);
+    }
+    tg_set_grad_mode(t, grad);
+    return s;
+}

@@ -1,0 +1,180 @@
+/* Arithmetic of two tensors that broadcast. A gradient is summed over the dims in which its input was stretched. */
+#include "autograd/ops/op.h"
+
+/* Samples with a in [a0, a1) and b in [b0, b1). */
+#define AT(lo_, hi_, layout_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .lo = (lo_), .hi = (hi_), .layout = (layout_)}
+#define ROWS(a0, a1, ...) AT(a0, a1, TG_SAMPLE_ROWS, __VA_ARGS__)
+#define PAIRS(a0, a1, b0, b1)                                                                                  \
+    {.note = "same shape", .n_in = 2, .in = {ROWS(a0, a1, 3, 5), ROWS(b0, b1, 3, 5)}},                         \
+    {.note = "row and column", .n_in = 2, .in = {ROWS(a0, a1, 1, 5), ROWS(b0, b1, 3, 1)}},                     \
+    {.note = "b stretched", .n_in = 2, .in = {ROWS(a0, a1, 2, 3, 4), ROWS(b0, b1, 4)}},                        \
+    {.note = "a stretched", .n_in = 2, .in = {ROWS(a0, a1, 3, 1), ROWS(b0, b1, 2, 3, 4)}},                     \
+    {.note = "transposed and strided", .n_in = 2,                                                              \
+     .in = {AT(a0, a1, TG_SAMPLE_TRANSPOSED, 3, 5), AT(b0, b1, TG_SAMPLE_STRIDED, 3, 5)}},                     \
+    {.note = "expanded", .n_in = 2, .in = {AT(a0, a1, TG_SAMPLE_EXPANDED, 3, 5), ROWS(b0, b1, 3, 5)}},         \
+    {.note = "size 1", .n_in = 2, .in = {ROWS(a0, a1, 1), ROWS(b0, b1, 1)}},                                   \
+    {.note = "scalar beside a matrix", .n_in = 2, .in = {ROWS(a0, a1, 2, 3), {.lo = (b0), .hi = (b1)}}},       \
+    {.note = "scalars", .n_in = 2, .in = {{.lo = (a0), .hi = (a1)}, {.lo = (b0), .hi = (b1)}}},                \
+    {.note = "empty", .n_in = 2, .in = {ROWS(a0, a1, 0, 4), ROWS(b0, b1, 1, 4)}},                              \
+    {.note = "other dtypes", .n_in = 2, .in = {ROWS(a0, a1, 3), TG_S_INDEX(2, 3)}, .refused = TG_ERR_DTYPE},   \
+    {.note = "bools", .n_in = 2, .in = {TG_S_BOOL(3), TG_S_BOOL(3)}, .refused = TG_ERR_DTYPE},                 \
+    {.note = "no broadcast", .n_in = 2, .in = {ROWS(a0, a1, 3, 2), ROWS(b0, b1, 3)}, .refused = TG_ERR_SHAPE}, \
+    {.note = "big", .n_in = 2, .in = {ROWS(a0, a1, 1024, 1024), ROWS(b0, b1, 1024, 1024)}, .bench = true}
+#define ALIASED(a0, a1) \
+    {.note = "one with itself", .n_in = 2, .in = {ROWS(a0, a1, 2, 3), ROWS(a0, a1, 2, 3)}, .aliases = true}
+
+static tg_status number_infer(tg_call *c) {
+    TG_TRY(tg_need_number(c, 0));
+    return tg_infer_broadcast(c, 0, TG_DTYPE_DEFAULT);
+}
+
+/* a's gradient reads the inputs of a_reads, b's those of b_reads (bit masks). */
+static void save_what_is_read(tg_call *c, uint32_t a_reads, uint32_t b_reads) {
+    c->saves_in = (tg_needs(c, 0) ? a_reads : 0) | (tg_needs(c, 1) ? b_reads : 0);
+}
+
+#define FORWARD(name)                                                                              \
+    static tg_status name##_forward(tg_call *c) {                                                  \
+        return tg_op_map(c, TG_FN_##name, c->out[0], TG_T2(c->in[0], c->in[1]), 2, 0, 0, false);   \
+    }
+#define PUBLIC(name) \
+    tg_tensor *tg_##name(tg_tape *t, tg_tensor *a, tg_tensor *b) { return TG_RECORD(t, tg_op_##name, NULL, a, b); }
+
+/* ---- add, sub ---- */
+
+static const tg_sample sum_samples[] = {PAIRS(-2, 2, -2, 2), ALIASED(-2, 2)};
+
+FORWARD(add)
+
+static tg_status add_backward(tg_call *c) {
+    TG_TRY(tg_op_sum_to(c, 0, c->gout[0], 1));
+    return tg_op_sum_to(c, 1, c->gout[0], 1);
+}
+
+const tg_op tg_op_add = {
+    .size = sizeof(tg_op), .name = "add", .formula = "a + b", .n_in = 2, .n_out = 1, .passes = 3,
+    .family = TG_FAMILY_ADDITIVE, .sums_f32 = true, .infer = number_infer, .forward = add_forward,
+    .backward = add_backward, TG_SAMPLES(sum_samples)};
+
+/* a + b, of floats or integers. */
+PUBLIC(add)
+
+FORWARD(sub)
+
+static tg_status sub_backward(tg_call *c) {
+    TG_TRY(tg_op_sum_to(c, 0, c->gout[0], 1));
+    return tg_op_sum_to(c, 1, c->gout[0], -1);
+}
+
+const tg_op tg_op_sub = {
+    .size = sizeof(tg_op), .name = "sub", .formula = "a - b", .n_in = 2, .n_out = 1, .passes = 3,
+    .family = TG_FAMILY_ADDITIVE, .sums_f32 = true, .infer = number_infer, .forward = sub_forward,
+    .backward = sub_backward, TG_SAMPLES(sum_samples)};
+
+/* a - b, of floats or integers. */
+PUBLIC(sub)
+
+/* ---- mul ---- */
+
+static tg_status mul_infer(tg_call *c) {
+    save_what_is_read(c, 2, 1);
+    return number_infer(c);
+}
+
+FORWARD(mul)
+
+static tg_status mul_backward(tg_call *c) {
+    TG_TRY(tg_op_map_grad(c, 0, TG_FN_mul, TG_T2(c->gout[0], c->in[1]), 2, 0, 0));
+    return tg_op_map_grad(c, 1, TG_FN_mul, TG_T2(c->gout[0], c->in[0]), 2, 0, 0);
+}
+
+const tg_op tg_op_mul = {
+    .size = sizeof(tg_op), .name = "mul", .formula = "a b", .n_in = 2, .n_out = 1, .saves_in = 3,
+    .family = TG_FAMILY_FACTORS, .sums_f32 = true, .infer = mul_infer, .forward = mul_forward,
+    .backward = mul_backward, TG_SAMPLES(sum_samples)};
+
+/* a b, element by element, of floats or integers. */
+PUBLIC(mul)
+
+/* ---- div ---- */
+
+static tg_status div_infer(tg_call *c) {
+    save_what_is_read(c, 2, 3);
+    TG_TRY(tg_need_float(c, 0));
+    return tg_infer_broadcast(c, 0, TG_DTYPE_DEFAULT);
+}
+
+FORWARD(div)
+
+static tg_status div_backward(tg_call *c) {
+    TG_TRY(tg_op_map_grad(c, 0, TG_FN_div, TG_T2(c->gout[0], c->in[1]), 2, 0, 0));
+    return tg_op_map_grad(c, 1, TG_FN_div_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
+}
+
+static const tg_sample div_samples[] = {
+    PAIRS(-2, 2, 0.5, 2), ALIASED(0.5, 2),
+    {.note = "negative divisors", .n_in = 2, .in = {ROWS(-2, 2, 3, 5), ROWS(-2, -0.5, 5)}},
+    {.note = "integers", .n_in = 2, .in = {TG_S_INDEX(5, 3), TG_S_INDEX(5, 3)}, .refused = TG_ERR_DTYPE},
+};
+
+const tg_op tg_op_div = {
+    .size = sizeof(tg_op), .name = "div", .formula = "a / b", .n_in = 2, .n_out = 1, .saves_in = 3,
+    .family = TG_FAMILY_QUOTIENT, .sums_f32 = true, .infer = div_infer, .forward = div_forward,
+    .backward = div_backward, TG_SAMPLES(div_samples)};
+
+/* a / b, of floats. */
+PUBLIC(div)
+
+/* ---- pow ---- */
+
+static tg_status pow_infer(tg_call *c) {
+    save_what_is_read(c, 3, 3);
+    TG_TRY(tg_need_float(c, 0));
+    return tg_infer_broadcast(c, 0, TG_DTYPE_DEFAULT);
+}
+
+FORWARD(pow)
+
+static tg_status pow_backward(tg_call *c) {
+    TG_TRY(tg_op_map_grad(c, 0, TG_FN_pow_da, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0));
+    return tg_op_map_grad(c, 1, TG_FN_pow_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
+}
+
+static const tg_sample pow_samples[] = {PAIRS(0.3, 2, -2, 2), ALIASED(0.3, 2)};
+
+const tg_op tg_op_pow = {
+    .size = sizeof(tg_op), .name = "pow", .formula = "a^b", .n_in = 2, .n_out = 1, .saves_in = 3,
+    .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = pow_infer, .forward = pow_forward,
+    .backward = pow_backward, TG_SAMPLES(pow_samples)};
+
+/* a^b, of floats: NaN where a is negative and b no integer. b's gradient is 0 where a is 0 and b is not negative. */
+PUBLIC(pow)
+
+/* ---- maximum, minimum ---- */
+
+static tg_status extremum_infer(tg_call *c) {
+    save_what_is_read(c, 3, 3);
+    return number_infer(c);
+}
+
+static const tg_sample extremum_samples[] = {
+    PAIRS(-2, -0.5, 0.5, 2),
+    {.note = "a greater", .n_in = 2, .in = {ROWS(0.5, 2, 3, 5), ROWS(-2, 0.4, 3, 1)}},
+    {.note = "mixed", .n_in = 2, .in = {ROWS(-2, 2, 4, 5), ROWS(-2, 2, 4, 5)}, .kinked = true},
+};
+
+#define EXTREMUM(name_, text)                                                                                      \
+    FORWARD(name_)                                                                                                 \
+    static tg_status name_##_backward(tg_call *c) {                                                                \
+        TG_TRY(tg_op_map_grad(c, 0, TG_FN_##name_##_da, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0));          \
+        return tg_op_map_grad(c, 1, TG_FN_##name_##_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);           \
+    }                                                                                                              \
+    const tg_op tg_op_##name_ = {                                                                                  \
+        .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 2, .n_out = 1, .saves_in = 3,              \
+        .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = extremum_infer, .forward = name_##_forward,      \
+        .backward = name_##_backward, TG_SAMPLES(extremum_samples)};                                               \
+    PUBLIC(name_)
+
+/* The greater and the smaller of a and b, floats or integers; NaN wins. Where they tie each gets half the gradient. */
+EXTREMUM(maximum, "max(a, b)")
+EXTREMUM(minimum, "min(a, b)")

@@ -1,0 +1,333 @@
+/* Reading and adding at positions that a tensor of indices gives: gather, scatter_add, index_select, embedding. The
+ * gradient of what was read is added at the same positions, in row-major order. */
+#include "autograd/ops/op.h"
+
+/* Samples of indices that need more than TG_S_INDEX says. */
+#define INDEX_I32(n_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_INDEX, .hi = (n_), .dtype = TG_I32}
+#define INDEX_IN(lo_, hi_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_INDEX, .lo = (lo_), .hi = (hi_)}
+#define INDEX_AS(layout_, n_, ...) \
+    {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_INDEX, .hi = (n_), .layout = (layout_)}
+
+typedef struct index_params {
+    int dim;
+} index_params;
+
+static int64_t index_at(tg_array index, int64_t position) {
+    int64_t at = 0;
+    for (int d = index.ndim - 1; d >= 0; d--) {
+        at += position % index.shape[d] * index.stride[d];
+        position /= index.shape[d];
+    }
+    return index.dtype == TG_I64 ? ((const int64_t *)index.data)[at] : ((const int32_t *)index.data)[at];
+}
+
+/* The host can say which index it is; a device answers with its position alone. */
+static tg_status check_indices(tg_call *c, int64_t bad, tg_array index, int64_t size) {
+    if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "the indices");
+    int64_t found = index_at(index, bad - 1);
+    return tg_call_fail(c, TG_ERR_DATA, "index %lld: expected 0 to %lld", (long long)found, (long long)size - 1);
+}
+
+static tg_status take(tg_call *c, tg_array out, tg_array src, tg_array index, int dim) {
+    int64_t bad = 0;
+    TG_TRY(tg_ctx_ops(c->ctx)->take(c->ctx, out, src, index, dim, &bad));
+    return check_indices(c, bad, index, src.shape[dim]);
+}
+
+static tg_status put_add(tg_call *c, tg_array dst, tg_array src, tg_array index, int dim) {
+    int64_t bad = 0;
+    TG_TRY(tg_ctx_ops(c->ctx)->put_add(c->ctx, dst, src, index, dim, &bad));
+    return check_indices(c, bad, index, dst.shape[dim]);
+}
+
+/* The index is no larger than x, but for dim. */
+static tg_status need_inside(tg_call *c, const tg_tensor *index, int dim) {
+    const tg_tensor *x = c->in[0];
+    if (index->ndim != x->ndim)
+        return tg_call_fail(c, TG_ERR_SHAPE, "the index has %d dims: expected %d, as input 0", index->ndim, x->ndim);
+    for (int d = 0; d < x->ndim; d++)
+        if (d != dim && index->shape[d] > x->shape[d])
+            return tg_call_fail(c, TG_ERR_SHAPE, "the index has size %lld in dim %d: expected at most %lld, as input 0",
+                                (long long)index->shape[d], d, (long long)x->shape[d]);
+    return TG_OK;
+}
+
+/* ---- gather ---- */
+
+static tg_status gather_infer(tg_call *c) {
+    int *dim = &((index_params *)c->params)->dim;
+    const tg_tensor *x = c->in[0], *index = c->in[1];
+    TG_TRY(tg_need_index(c, 1));
+    TG_TRY(tg_need_dim(c, 0, dim));
+    TG_TRY(need_inside(c, index, *dim));
+    return tg_call_out(c, 0, (tg_dtype)x->dtype, index->ndim, index->shape);
+}
+
+static tg_status gather_forward(tg_call *c) {
+    int dim = ((const index_params *)c->params)->dim;
+    tg_extent e;
+    tg_array x = tg_array_narrow(tg_array_of(c->in[0]), c->in[1]->shape, dim, &e);
+    return take(c, tg_array_of(c->out[0]), x, tg_array_of(c->in[1]), dim);
+}
+
+static tg_status gather_backward(tg_call *c) {
+    int dim = ((const index_params *)c->params)->dim;
+    tg_extent e;
+    TG_TRY(tg_op_zero(c, 0));
+    tg_array gx = tg_array_narrow(tg_array_of(c->gin[0]), c->in[1]->shape, dim, &e);
+    return put_add(c, gx, tg_array_of(c->gout[0]), tg_array_of(c->in[1]), dim);
+}
+
+static const tg_sample gather_samples[] = {
+    {.note = "columns", .params = &(const index_params){1}, .n_in = 2, .in = {TG_S(3, 5), TG_S_INDEX(5, 3, 4)}},
+    {.note = "rows, not all columns", .params = &(const index_params){0}, .n_in = 2,
+     .in = {TG_S(4, 5), TG_S_INDEX(4, 6, 2)}},
+    {.note = "transposed", .params = &(const index_params){-1}, .n_in = 2,
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5), INDEX_AS(TG_SAMPLE_TRANSPOSED, 5, 3, 2)}},
+    {.note = "strided, middle", .params = &(const index_params){1}, .n_in = 2,
+     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4), TG_S_INDEX(3, 2, 5, 3)}},
+    {.note = "expanded, int32", .params = &(const index_params){1}, .n_in = 2,
+     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5), INDEX_I32(5, 3, 2)}},
+    {.note = "size 1", .params = &(const index_params){0}, .n_in = 2, .in = {TG_S(1), TG_S_INDEX(1, 1)}},
+    {.note = "nothing", .params = &(const index_params){1}, .n_in = 2, .in = {TG_S(3, 5), TG_S_INDEX(5, 3, 0)}},
+    {.note = "index not whole", .params = &(const index_params){0}, .n_in = 2,
+     .in = {TG_S(3), TG_S(3)}, .refused = TG_ERR_DTYPE},
+    {.note = "index larger", .params = &(const index_params){1}, .n_in = 2, .in = {TG_S(3, 5), TG_S_INDEX(5, 4, 2)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "out of range", .params = &(const index_params){0}, .n_in = 2,
+     .in = {TG_S(3), INDEX_IN(3, 9, 2)}, .refused = TG_ERR_DATA},
+    {.note = "negative", .params = &(const index_params){0}, .n_in = 2,
+     .in = {TG_S(3), INDEX_IN(-3, 0, 2)}, .refused = TG_ERR_DATA},
+    {.note = "big", .params = &(const index_params){1}, .n_in = 2,
+     .in = {TG_S(1024, 1024), TG_S_INDEX(1024, 1024, 1024)}, .bench = true},
+};
+
+const tg_op tg_op_gather = {
+    .size = sizeof(tg_op), .name = "gather", .formula = "y[.., i, ..] = x[.., index[.., i, ..], ..]", .n_in = 2,
+    .n_out = 1, .params_size = sizeof(index_params), .saves_in = 2, .family = TG_FAMILY_TAKE, .sums_f32 = true,
+    .infer = gather_infer, .forward = gather_forward, .backward = gather_backward, TG_SAMPLES(gather_samples)};
+
+/* Reads x along dim at index, of x's ndim and no larger than x in the other dims; y has the index's shape. */
+tg_tensor *tg_gather(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index) {
+    return TG_RECORD(t, tg_op_gather, &(index_params){dim}, x, index);
+}
+
+/* ---- scatter_add ---- */
+
+static tg_status scatter_add_infer(tg_call *c) {
+    int *dim = &((index_params *)c->params)->dim;
+    const tg_tensor *index = c->in[1], *src = c->in[2];
+    TG_TRY(tg_need_number(c, 0));
+    TG_TRY(tg_need_index(c, 1));
+    TG_TRY(tg_need_same_dtype(c, 0, 2));
+    TG_TRY(tg_need_dim(c, 0, dim));
+    TG_TRY(need_inside(c, index, *dim));
+    if (src->ndim != index->ndim || memcmp(src->shape, index->shape, src->ndim * sizeof *src->shape) != 0)
+        return tg_call_fail(c, TG_ERR_SHAPE, "index and src differ in shape");
+    if (!tg_needs(c, 2)) c->saves_in = 0;
+    return tg_infer_same(c);
+}
+
+static tg_status scatter_add_forward(tg_call *c) {
+    int dim = ((const index_params *)c->params)->dim;
+    tg_extent e;
+    tg_array y = tg_array_of(c->out[0]);
+    TG_TRY(tg_op_copy(c, y, tg_array_of(c->in[0]), false));
+    y = tg_array_narrow(y, c->in[1]->shape, dim, &e);
+    return put_add(c, y, tg_array_of(c->in[2]), tg_array_of(c->in[1]), dim);
+}
+
+static tg_status scatter_add_backward(tg_call *c) {
+    int dim = ((const index_params *)c->params)->dim;
+    tg_tensor *g = c->gout[0], *read = c->gin[2];
+    tg_extent e;
+    TG_TRY(tg_op_sum_to(c, 0, g, 1));
+    if (!read) return TG_OK;
+    if (tg_adds(c, 2)) read = tg_call_temp(c, (tg_dtype)g->dtype, read->ndim, read->shape);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    tg_array from = tg_array_narrow(tg_array_of(g), c->in[1]->shape, dim, &e);
+    TG_TRY(take(c, tg_array_of(read), from, tg_array_of(c->in[1]), dim));
+    return tg_adds(c, 2) ? tg_op_sum_to(c, 2, read, 1) : TG_OK;
+}
+
+static const tg_sample scatter_add_samples[] = {
+    {.note = "columns", .params = &(const index_params){1}, .n_in = 3,
+     .in = {TG_S(3, 5), TG_S_INDEX(5, 3, 4), TG_S(3, 4)}},
+    {.note = "rows, not all columns", .params = &(const index_params){0}, .n_in = 3,
+     .in = {TG_S(4, 5), TG_S_INDEX(4, 6, 2), TG_S(6, 2)}},
+    {.note = "all at one place", .params = &(const index_params){0}, .n_in = 3,
+     .in = {TG_S(4), TG_S_INDEX(1, 9), TG_S(9)}},
+    {.note = "transposed, strided", .params = &(const index_params){-1}, .n_in = 3,
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5), TG_S_INDEX(5, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
+    {.note = "expanded", .params = &(const index_params){1}, .n_in = 3,
+     .in = {TG_S(3, 5), TG_S_INDEX(5, 3, 4), TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+    {.note = "size 1", .params = &(const index_params){0}, .n_in = 3, .in = {TG_S(1), TG_S_INDEX(1, 1), TG_S(1)}},
+    {.note = "nothing", .params = &(const index_params){1}, .n_in = 3,
+     .in = {TG_S(3, 5), TG_S_INDEX(5, 3, 0), TG_S(3, 0)}},
+    {.note = "src of another shape", .params = &(const index_params){0}, .n_in = 3,
+     .in = {TG_S(3), TG_S_INDEX(3, 2), TG_S(3)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "out of range", .params = &(const index_params){0}, .n_in = 3,
+     .in = {TG_S(3), INDEX_IN(3, 9, 2), TG_S(2)}, .refused = TG_ERR_DATA},
+    {.note = "big", .params = &(const index_params){1}, .n_in = 3,
+     .in = {TG_S(1024, 1024), TG_S_INDEX(1024, 1024, 1024), TG_S(1024, 1024)}, .bench = true},
+};
+
+const tg_op tg_op_scatter_add = {
+    .size = sizeof(tg_op), .name = "scatter_add", .formula = "y = x; y[.., index[.., i, ..], ..] += src[.., i, ..]",
+    .n_in = 3, .n_out = 1, .params_size = sizeof(index_params), .saves_in = 2, .passes = 1,
+    .family = TG_FAMILY_STRICT, .infer = scatter_add_infer, .forward = scatter_add_forward,
+    .backward = scatter_add_backward, TG_SAMPLES(scatter_add_samples)};
+
+/* x with src added along dim at index; where several land on one element they are added in row-major order. */
+tg_tensor *tg_scatter_add(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src) {
+    return TG_RECORD(t, tg_op_scatter_add, &(index_params){dim}, x, index, src);
+}
+
+/* ---- index_select ---- */
+
+static tg_status index_select_infer(tg_call *c) {
+    int *dim = &((index_params *)c->params)->dim;
+    const tg_tensor *x = c->in[0];
+    int64_t shape[TG_MAX_DIMS];
+    TG_TRY(tg_need_index(c, 1));
+    TG_TRY(tg_need_dim(c, 0, dim));
+    if (c->in[1]->ndim != 1) return tg_call_fail(c, TG_ERR_SHAPE, "the index has %d dims: expected 1", c->in[1]->ndim);
+    memcpy(shape, x->shape, x->ndim * sizeof *shape);
+    shape[*dim] = c->in[1]->shape[0];
+    return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
+}
+
+/* The index, seen in y's shape. */
+static tg_array spread_index(const tg_call *c, tg_array y, int dim, tg_extent *e) {
+    uint32_t others = ((1u << y.ndim) - 1) & ~(1u << dim);
+    tg_array index = tg_array_keep(tg_array_of(c->in[1]), y.ndim, others, e);
+    return tg_array_expand(index, y.ndim, y.shape, e->stride);
+}
+
+static tg_status index_select_forward(tg_call *c) {
+    int dim = ((const index_params *)c->params)->dim;
+    tg_extent e;
+    tg_array y = tg_array_of(c->out[0]);
+    return take(c, y, tg_array_of(c->in[0]), spread_index(c, y, dim, &e), dim);
+}
+
+static tg_status index_select_backward(tg_call *c) {
+    int dim = ((const index_params *)c->params)->dim;
+    tg_extent e;
+    tg_array g = tg_array_of(c->gout[0]);
+    TG_TRY(tg_op_zero(c, 0));
+    return put_add(c, tg_array_of(c->gin[0]), g, spread_index(c, g, dim, &e), dim);
+}
+
+static const tg_sample index_select_samples[] = {
+    {.note = "rows, some twice", .params = &(const index_params){0}, .n_in = 2, .in = {TG_S(3, 4), TG_S_INDEX(3, 7)}},
+    {.note = "columns", .params = &(const index_params){-1}, .n_in = 2, .in = {TG_S(3, 5), TG_S_INDEX(5, 2)}},
+    {.note = "transposed, middle", .params = &(const index_params){1}, .n_in = 2,
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4), TG_S_INDEX(3, 5)}},
+    {.note = "strided", .params = &(const index_params){0}, .n_in = 2,
+     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 4, 3), INDEX_AS(TG_SAMPLE_STRIDED, 4, 3)}},
+    {.note = "expanded", .params = &(const index_params){1}, .n_in = 2,
+     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S_INDEX(4, 3)}},
+    {.note = "size 1", .params = &(const index_params){0}, .n_in = 2, .in = {TG_S(1), TG_S_INDEX(1, 1)}},
+    {.note = "nothing", .params = &(const index_params){0}, .n_in = 2, .in = {TG_S(3, 2), TG_S_INDEX(3, 0)}},
+    {.note = "index of two dims", .params = &(const index_params){0}, .n_in = 2, .in = {TG_S(3), TG_S_INDEX(3, 2, 2)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "out of range", .params = &(const index_params){0}, .n_in = 2,
+     .in = {TG_S(3, 2), INDEX_IN(3, 9, 2)}, .refused = TG_ERR_DATA},
+    {.note = "big", .params = &(const index_params){0}, .n_in = 2,
+     .in = {TG_S(4096, 256), TG_S_INDEX(4096, 4096)}, .bench = true},
+};
+
+const tg_op tg_op_index_select = {
+    .size = sizeof(tg_op), .name = "index_select", .formula = "y[.., i, ..] = x[.., index[i], ..]", .n_in = 2,
+    .n_out = 1, .params_size = sizeof(index_params), .saves_in = 2, .family = TG_FAMILY_TAKE, .sums_f32 = true,
+    .infer = index_select_infer, .forward = index_select_forward, .backward = index_select_backward,
+    TG_SAMPLES(index_select_samples)};
+
+/* The slices of x along dim that index [n] lists. */
+tg_tensor *tg_index_select(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index) {
+    return TG_RECORD(t, tg_op_index_select, &(index_params){dim}, x, index);
+}
+
+/* ---- embedding ---- */
+
+static tg_status embedding_infer(tg_call *c) {
+    const tg_tensor *table = c->in[0], *ids = c->in[1];
+    int64_t shape[TG_MAX_DIMS];
+    TG_TRY(tg_need_index(c, 1));
+    if (table->ndim != 2) return tg_call_fail(c, TG_ERR_SHAPE, "the table has %d dims: expected [v, h]", table->ndim);
+    if (ids->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "the ids have %d dims already", TG_MAX_DIMS);
+    if (ids->ndim) memcpy(shape, ids->shape, ids->ndim * sizeof *shape);
+    shape[ids->ndim] = table->shape[1];
+    return tg_call_out(c, 0, (tg_dtype)table->dtype, ids->ndim + 1, shape);
+}
+
+/* x in e's shape, of ndim dims; through a copy where its strides force one. */
+static tg_status in_shape(tg_call *c, const tg_tensor *x, int ndim, tg_extent *e, tg_array *out) {
+    *out = tg_array_of(x);
+    if (tg_array_reshape(out, ndim, e->shape, e->stride)) return TG_OK;
+    tg_tensor *copy = tg_call_temp(c, (tg_dtype)x->dtype, x->ndim, x->shape);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_TRY(tg_op_copy(c, tg_array_of(copy), *out, false));
+    *out = tg_array_of(copy);
+    tg_array_reshape(out, ndim, e->shape, e->stride);
+    return TG_OK;
+}
+
+/* The ids as [n, h], stretched along h. */
+static tg_status ids_of(tg_call *c, int64_t h, tg_extent *e, tg_array *out) {
+    *e = (tg_extent){.shape = {c->in[1]->numel}};
+    TG_TRY(in_shape(c, c->in[1], 1, e, out));
+    *out = tg_array_keep(*out, 2, 2, e);
+    e->shape[1] = h;
+    *out = tg_array_expand(*out, 2, e->shape, e->stride);
+    return TG_OK;
+}
+
+static tg_status embedding_forward(tg_call *c) {
+    int64_t h = c->in[0]->shape[1];
+    tg_extent y = {.shape = {c->in[1]->numel, h}}, index;
+    tg_array to, ids;
+    TG_TRY(in_shape(c, c->out[0], 2, &y, &to));
+    TG_TRY(ids_of(c, h, &index, &ids));
+    return take(c, to, tg_array_of(c->in[0]), ids, 0);
+}
+
+/* Adding visits the rows that were read, and no others. */
+static tg_status embedding_backward(tg_call *c) {
+    int64_t h = c->gin[0]->shape[1];
+    tg_extent g = {.shape = {c->in[1]->numel, h}}, index;
+    tg_array from, ids;
+    TG_TRY(tg_op_zero(c, 0));
+    TG_TRY(in_shape(c, c->gout[0], 2, &g, &from));
+    TG_TRY(ids_of(c, h, &index, &ids));
+    return put_add(c, tg_array_of(c->gin[0]), from, ids, 0);
+}
+
+static const tg_sample embedding_samples[] = {
+    {.note = "ids of two dims", .n_in = 2, .in = {TG_S(7, 3), TG_S_INDEX(7, 2, 4)}},
+    {.note = "some twice", .n_in = 2, .in = {TG_S(3, 4), TG_S_INDEX(3, 8)}},
+    {.note = "ids transposed", .n_in = 2,
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 2), INDEX_AS(TG_SAMPLE_TRANSPOSED, 5, 3, 2)}},
+    {.note = "table strided, int32", .n_in = 2,
+     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 5, 2), INDEX_I32(5, 4)}},
+    {.note = "one id", .n_in = 2, .in = {TG_S(4, 3), {.kind = TG_SAMPLE_INDEX, .hi = 4}}},
+    {.note = "size 1", .n_in = 2, .in = {TG_S(1, 1), TG_S_INDEX(1, 1)}},
+    {.note = "no ids", .n_in = 2, .in = {TG_S(4, 3), TG_S_INDEX(4, 0)}},
+    {.note = "table of three dims", .n_in = 2, .in = {TG_S(4, 3, 2), TG_S_INDEX(4, 2)}, .refused = TG_ERR_SHAPE},
+    {.note = "ids not whole", .n_in = 2, .in = {TG_S(4, 3), TG_S(2)}, .refused = TG_ERR_DTYPE},
+    {.note = "out of vocabulary", .n_in = 2,
+     .in = {TG_S(4, 3), INDEX_IN(4, 9, 2)}, .refused = TG_ERR_DATA},
+    {.note = "big", .n_in = 2, .in = {TG_S(50257, 64), TG_S_INDEX(50257, 8, 256)}, .bench = true},
+};
+
+const tg_op tg_op_embedding = {
+    .size = sizeof(tg_op), .name = "embedding", .formula = "y[.., :] = table[ids[..], :]", .n_in = 2, .n_out = 1,
+    .saves_in = 2, .family = TG_FAMILY_TAKE, .sums_f32 = true, .infer = embedding_infer, .forward = embedding_forward,
+    .backward = embedding_backward, TG_SAMPLES(embedding_samples)};
+
+/* The rows of table [v, h] that ids [..] name: [.., h]. An id outside [0, v) is a data error. */
+tg_tensor *tg_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids) {
+    return TG_RECORD(t, tg_op_embedding, NULL, table, ids);
+}

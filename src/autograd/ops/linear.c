@@ -1,0 +1,176 @@
+#include "autograd/ops/network.h"
+#include "autograd/ops/product.h"
+
+/* y [.., out] = act(x [.., in] w^T + b), w [out, in], b [out] or absent. One block serves the five activations. */
+
+typedef struct act_params {
+    tg_activation act;
+} act_params;
+
+static tg_activation activation(const tg_call *c) { return ((const act_params *)c->params)->act; }
+
+static tg_status linear_shapes(tg_call *c) {
+    const tg_tensor *x = c->in[0], *w = c->in[1], *b = c->in[2];
+    if (x->ndim < 1 || w->ndim != 2)
+        return tg_call_fail(c, TG_ERR_SHAPE, "expected x [.., in] and w [out, in], not %d and %d dims", x->ndim,
+                            w->ndim);
+    if (x->shape[x->ndim - 1] != w->shape[1])
+        return tg_call_fail(c, TG_ERR_SHAPE, "x has rows of %lld and w of %lld: expected as many",
+                            (long long)x->shape[x->ndim - 1], (long long)w->shape[1]);
+    if (b && (b->ndim != 1 || b->shape[0] != w->shape[0]))
+        return tg_call_fail(c, TG_ERR_SHAPE, "expected b of [%lld], one for each row of w", (long long)w->shape[0]);
+    return TG_OK;
+}
+
+/* relu's gradient is read off y; the others need the value before the activation. */
+static tg_status linear_infer(tg_call *c) {
+    int64_t shape[TG_MAX_DIMS];
+    const tg_tensor *x = c->in[0];
+    tg_dtype dtype = (tg_dtype)x->dtype;
+    TG_TRY(tg_need_float(c, 0));
+    TG_TRY(tg_need_same_dtype(c, 0, 1));
+    if (c->in[2]) TG_TRY(tg_need_same_dtype(c, 0, 2));
+    TG_TRY(linear_shapes(c));
+    memcpy(shape, x->shape, x->ndim * sizeof *shape);
+    shape[x->ndim - 1] = c->in[1]->shape[0];
+    if (!tg_needs(c, 1)) c->saves_in &= ~1u;
+    if (!tg_needs(c, 0)) c->saves_in &= ~2u;
+    if (c->needs && activation(c) > TG_ACT_RELU) TG_TRY(tg_call_save(c, 0, dtype, x->ndim, shape));
+    return tg_call_out(c, 0, dtype, x->ndim, shape);
+}
+
+/* A product of the rows of x, one by one, with w: leading dims are batch dims, which fold where strides allow. */
+static tg_product row_product(const tg_tensor *a, const tg_tensor *b, const tg_tensor *out) {
+    tg_product p = {.g = {.alpha = 1}, .n = a->ndim - 1};
+    for (int i = 0; i < p.n; i++) {
+        int d = p.n - 1 - i;
+        p.dim[i] = (tg_batch_dim){.count = a->shape[d], .a = a->stride[d]};
+        if (b) p.dim[i].b = b->stride[d];
+        if (out) p.dim[i].c = out->stride[d];
+    }
+    return p;
+}
+
+/* The last dim of x as the row of a matrix. */
+static tg_matrix row_of(const tg_tensor *x) {
+    return (tg_matrix){.data = tg_data(x), .cs = x->stride[x->ndim - 1], .dtype = (tg_dtype)x->dtype};
+}
+
+static tg_status linear_forward(tg_call *c) {
+    const tg_tensor *x = c->in[0], *w = c->in[1], *y = c->out[0];
+    tg_tensor *b = c->in[2];
+    tg_product p = row_product(x, NULL, y);
+    p.g.m = 1, p.g.n = w->shape[0], p.g.k = w->shape[1];
+    p.g.a = row_of(x);
+    p.g.b = tg_matrix_transposed(tg_matrix_of(w));
+    p.g.c = row_of(y);
+    p.g.act = activation(c);
+    if (c->n_saved) p.g.pre = row_of(c->saved[0]);
+    if (b) {
+        TG_TRY(tg_op_dense(c, &b));
+        p.g.bias = tg_data(b);
+        p.g.bias_dtype = (tg_dtype)b->dtype;
+    }
+    return tg_product_run(c->ctx, &p);
+}
+
+/* gy brought back through the activation. */
+static tg_status before_activation(tg_call *c, tg_tensor **g) {
+    static const tg_formula grad[] = {
+        [TG_ACT_RELU] = TG_FN_relu_d,
+        [TG_ACT_GELU_TANH] = TG_FN_gelu_tanh_d,
+        [TG_ACT_GELU] = TG_FN_gelu_d,
+        [TG_ACT_SILU] = TG_FN_silu_d,
+    };
+    tg_activation act = activation(c);
+    const tg_tensor *gy = c->gout[0], *z = act == TG_ACT_RELU ? c->out[0] : act ? c->saved[0] : NULL;
+    *g = c->gout[0];
+    if (!z) return TG_OK;
+    *g = tg_call_temp(c, (tg_dtype)gy->dtype, gy->ndim, gy->shape);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    return tg_op_map(c, grad[act], *g, TG_T2(gy, z), 2, 0, 0, false);
+}
+
+/* gx = g w, gw = g^T x, gb = g summed over the rows. */
+static tg_status linear_backward(tg_call *c) {
+    const tg_tensor *x = c->in[0], *w = c->in[1];
+    tg_tensor *g;
+    TG_TRY(before_activation(c, &g));
+    if (c->gin_mode[0]) {
+        tg_product p = row_product(g, NULL, c->gin[0]);
+        p.g.m = 1, p.g.n = w->shape[1], p.g.k = w->shape[0], p.g.beta = tg_adds(c, 0);
+        p.g.a = row_of(g);
+        p.g.b = tg_matrix_of(w);
+        p.g.c = row_of(c->gin[0]);
+        TG_TRY(tg_product_run(c->ctx, &p));
+    }
+    if (c->gin_mode[1]) {
+        tg_product p = row_product(g, x, NULL);
+        p.g.m = w->shape[0], p.g.n = w->shape[1], p.g.k = 1, p.g.beta = tg_adds(c, 1);
+        p.g.a = tg_matrix_transposed(row_of(g));
+        p.g.b = row_of(x);
+        p.g.c = tg_matrix_of(c->gin[1]);
+        TG_TRY(tg_product_run(c->ctx, &p));
+    }
+    return c->in[2] ? tg_op_sum_to(c, 2, g, 1) : TG_OK;
+}
+
+static int64_t linear_flops(const tg_node *n) {
+    return 2 * tg_numel(tg_node_output(n, 0)) * tg_dim(tg_node_input(n, 1), 1);
+}
+
+#define SAMPLE(p_, note_, ...) {.note = note_, .params = (p_), .n_in = 3, __VA_ARGS__}
+#define LINEAR_SAMPLES(p)                                                                                          \
+    SAMPLE(p, "rows", .in = {TG_S(4, 3), TG_S(5, 3), TG_S(5)}),                                                    \
+    SAMPLE(p, "no bias", .in = {TG_S(4, 3), TG_S(2, 3), TG_S_ABSENT}),                                             \
+    SAMPLE(p, "leading dims", .in = {TG_S(2, 3, 4), TG_S(5, 4), TG_S(5)}),                                         \
+    SAMPLE(p, "one vector", .in = {TG_S(4), TG_S(3, 4), TG_S(3)}),                                                 \
+    SAMPLE(p, "no unit strides", .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 5, 4),     \
+                                        TG_S_AS(TG_SAMPLE_STRIDED, 5)}),                                           \
+    SAMPLE(p, "transposed", .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 2, 3, 4), TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 4), \
+                                   TG_S(5)}),                                                                      \
+    SAMPLE(p, "equal rows", .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), TG_S(1, 4), TG_S(1)}),                       \
+    SAMPLE(p, "in = out = 1", .in = {TG_S(1, 1), TG_S(1, 1), TG_S(1)}),                                            \
+    SAMPLE(p, "in = 0 leaves the bias", .in = {TG_S(2, 0), TG_S(3, 0), TG_S(3)}),                                  \
+    SAMPLE(p, "no rows", .in = {TG_S(0, 3), TG_S(2, 3), TG_S(2)}),                                                 \
+    SAMPLE(p, "rows differ", .in = {TG_S(4, 3), TG_S(3, 4), TG_S_ABSENT}, .refused = TG_ERR_SHAPE),                \
+    SAMPLE(p, "bias of in", .in = {TG_S(4, 3), TG_S(5, 3), TG_S(3)}, .refused = TG_ERR_SHAPE),                     \
+    SAMPLE(p, "scalar x", .in = {TG_S_SCALAR, TG_S(5, 3), TG_S_ABSENT}, .refused = TG_ERR_SHAPE),                  \
+    SAMPLE(p, "integer w", .in = {TG_S(2, 3), TG_S_INDEX(3, 2, 3), TG_S_ABSENT}, .refused = TG_ERR_DTYPE),         \
+    SAMPLE(p, "512 x 768 to 3072", .in = {TG_S(512, 768), TG_S(3072, 768), TG_S(3072)}, .bench = true)
+
+/* The block of one activation: params, samples, op and the public function. */
+#define LINEAR(name_, act_, formula_, out_)                                       \
+    static const act_params name_##_params = {act_};                              \
+    static const tg_sample name_##_samples[] = {LINEAR_SAMPLES(&name_##_params)}; \
+    const tg_op tg_op_##name_ = {                                                 \
+        .size = sizeof(tg_op),                                                    \
+        .name = #name_,                                                           \
+        .formula = formula_,                                                      \
+        .n_in = 3,                                                                \
+        .n_out = 1,                                                               \
+        .params_size = sizeof(act_params),                                        \
+        .saves_in = 3,                                                            \
+        .saves_out = out_,                                                        \
+        .optional = 4,                                                            \
+        .family = TG_FAMILY_LINEAR,                                               \
+        .sums_f32 = true,                                                         \
+        .infer = linear_infer,                                                    \
+        .forward = linear_forward,                                                \
+        .backward = linear_backward,                                              \
+        .flops = linear_flops,                                                    \
+        TG_SAMPLES(name_##_samples),                                              \
+    };                                                                            \
+    tg_tensor *tg_##name_(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b) { \
+        return TG_RECORD(t, tg_op_##name_, &name_##_params, x, w, b);             \
+    }
+
+/* x [.., in], w [out, in], b [out] or NULL give [.., out]: x w^T + b, one product with the bias in its epilogue. x may
+ * have any leading dims and strides; the gradients of w and b are summed over all of them, in float32 where the caller
+ * accumulates so. The others apply the activation in the same pass: relu saves its result, the rest the sum before
+ * the activation, and only where a gradient is needed. */
+LINEAR(linear, TG_ACT_NONE, "x w^T + b", 0)
+LINEAR(linear_relu, TG_ACT_RELU, "relu(x w^T + b)", 1)
+LINEAR(linear_gelu, TG_ACT_GELU, "gelu(x w^T + b)", 0)
+LINEAR(linear_gelu_tanh, TG_ACT_GELU_TANH, "gelu_tanh(x w^T + b)", 0)
+LINEAR(linear_silu, TG_ACT_SILU, "silu(x w^T + b)", 0)

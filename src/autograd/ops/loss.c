@@ -1,0 +1,146 @@
+#include "autograd/ops/loss.h"
+
+#include "autograd/ops/network.h"
+#include "kernels/composed.h"
+
+enum { PYTORCH_IGNORE_INDEX = -100 };
+
+tg_loss_params tg_loss_params_of(const tg_cross_entropy_opts *opts) {
+    tg_loss_params p;
+    tg_op_options(&p, sizeof p, opts);
+    if (p.ignore_index == 0) p.ignore_index = PYTORCH_IGNORE_INDEX;
+    else if (p.ignore_index == TG_IGNORE_ZERO) p.ignore_index = 0;
+    return p;
+}
+
+static tg_status need_target(tg_call *c, int i) {
+    const tg_tensor *x = c->in[0], *target = c->in[i];
+    if (target->dtype != TG_I64)
+        return tg_call_fail(c, TG_ERR_DTYPE, "target is %s: expected i64", tg_dtype_name((tg_dtype)target->dtype));
+    if (target->ndim != x->ndim - 1 || memcmp(target->shape, x->shape, target->ndim * sizeof *x->shape) != 0)
+        return tg_call_fail(c, TG_ERR_SHAPE, "expected a target for each row of input 0: its shape but the last dim");
+    return TG_OK;
+}
+
+tg_status tg_loss_infer(tg_call *c, int64_t classes) {
+    const tg_loss_params *p = c->params;
+    const tg_tensor *target = c->in[c->n_in - 1];
+    tg_dtype dtype = tg_accumulate_dtype((tg_dtype)c->in[0]->dtype);
+    if (!p->size) return tg_call_fail(c, TG_ERR_ARGUMENT, "opts.size is 0: TG_CROSS_ENTROPY(...) sets it");
+    if (!(p->smoothing >= 0 && p->smoothing <= 1))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "smoothing is %g: expected 0 to 1", p->smoothing);
+    if (p->reduction < TG_LOSS_MEAN || p->reduction > TG_LOSS_NONE)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "reduction is %d: expected TG_LOSS_MEAN, _SUM or _NONE",
+                            (int)p->reduction);
+    TG_TRY(need_target(c, c->n_in - 1));
+    if (classes == 0) return tg_call_fail(c, TG_ERR_SHAPE, "there are no classes");
+    TG_TRY(tg_call_save(c, TG_LOSS_LSE, dtype, 1, &target->numel));
+    if (p->reduction == TG_LOSS_MEAN) TG_TRY(tg_call_save(c, TG_LOSS_COUNT, TG_F64, 0, NULL));
+    return tg_call_out(c, 0, dtype, p->reduction == TG_LOSS_NONE ? target->ndim : 0, target->shape);
+}
+
+tg_array tg_rows_array(void *data, tg_dtype dtype, int64_t rows, int64_t n, tg_extent *e) {
+    e->shape[0] = rows;
+    e->shape[1] = n;
+    e->stride[0] = n;
+    e->stride[1] = 1;
+    return (tg_array){data, e->shape, e->stride, rows * n, 2, (uint8_t)dtype, true};
+}
+
+/* Elements [first, first + n) of a contiguous tensor; of one that holds a single number, that number n times. */
+static tg_array part(const tg_tensor *x, int64_t first, int64_t n, tg_extent *e) {
+    bool one = x->ndim == 0;
+    char *data = tg_data(x);
+    e->shape[0] = n;
+    e->stride[0] = !one;
+    if (data && !one) data += first * (int64_t)tg_dtype_size((tg_dtype)x->dtype);
+    return (tg_array){data, e->shape, e->stride, n, 1, x->dtype, !one};
+}
+
+tg_status tg_loss_buffer(tg_call *c, tg_tensor **loss) {
+    const tg_loss_params *p = c->params;
+    const tg_tensor *target = c->in[c->n_in - 1];
+    *loss = c->out[0];
+    if (p->reduction != TG_LOSS_NONE) *loss = tg_call_temp(c, (tg_dtype)c->out[0]->dtype, 1, &target->numel);
+    return c->ctx->status;
+}
+
+/* The host can say which target it is; a device answers with the row alone, later. */
+static tg_status bad_target(tg_call *c, const tg_tensor *target, int64_t row, int64_t classes) {
+    if (!c->ctx->host) return tg_op_bad(c, row + 1, "target");
+    return tg_call_fail(c, TG_ERR_DATA, "target of row %lld is %lld: expected 0 to %lld, or ignore_index",
+                        (long long)row, (long long)((const int64_t *)tg_data(target))[row], (long long)classes - 1);
+}
+
+tg_status tg_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, const tg_tensor *loss, int64_t first) {
+    const tg_loss_params *p = c->params;
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    int64_t n = logits.shape[0], bad = 0;
+    tg_extent e[3];
+    tg_cross_entropy_args a = {
+        .logits = logits,
+        .target = part(target, first, n, &e[0]),
+        .loss = part(loss, first, n, &e[1]),
+        .lse = part(c->saved[TG_LOSS_LSE], first, n, &e[2]),
+        .ignore_index = p->ignore_index,
+        .smoothing = p->smoothing,
+        .bad = &bad,
+    };
+    TG_TRY((ops->cross_entropy ? ops->cross_entropy : tg_composed_cross_entropy)(c->ctx, &a));
+    return bad ? bad_target(c, target, first + bad - 1, logits.shape[1]) : TG_OK;
+}
+
+/* count = how many targets are not ignored: a number of the device, as no shape depends on it. */
+static tg_status count_rows(tg_call *c, const tg_tensor *target, const tg_tensor *count) {
+    const tg_loss_params *p = c->params;
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    tg_tensor *ignored = tg_call_temp(c, TG_I64, 0, NULL);
+    tg_tensor *counts = tg_call_temp(c, TG_BOOL, target->ndim, target->shape);
+    tg_extent e;
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_TRY(ops->fill(c->ctx, tg_array_of(ignored), (double)p->ignore_index));
+    TG_TRY(tg_op_map(c, TG_FN_ne, counts, TG_T2(target, ignored), 2, 0, 0, false));
+    tg_array sum = tg_array_keep(tg_array_of(count), 1, 1, &e);
+    return ops->reduce(c->ctx, TG_SUM, sum, part(counts, 0, target->numel, &(tg_extent){0}), 1, false);
+}
+
+tg_status tg_loss_reduce(tg_call *c, const tg_tensor *target, const tg_tensor *loss) {
+    const tg_loss_params *p = c->params;
+    tg_tensor *y = c->out[0];
+    tg_extent e;
+    if (p->reduction == TG_LOSS_NONE) return TG_OK;
+    tg_array sum = tg_array_keep(tg_array_of(y), 1, 1, &e);
+    TG_TRY(tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, sum, tg_array_of(loss), 1, false));
+    if (p->reduction == TG_LOSS_SUM) return TG_OK;
+    const tg_tensor *count = c->saved[TG_LOSS_COUNT];
+    TG_TRY(count_rows(c, target, count));
+    return tg_op_map(c, TG_FN_div, y, TG_T2(y, count), 2, 0, 0, false);
+}
+
+tg_status tg_loss_row_grads(tg_call *c, tg_tensor **g) {
+    const tg_loss_params *p = c->params;
+    *g = c->gout[0];
+    if (p->reduction != TG_LOSS_MEAN) return tg_op_dense(c, g);
+    *g = tg_call_temp(c, (tg_dtype)c->gout[0]->dtype, 0, NULL);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    return tg_op_map(c, TG_FN_div, *g, TG_T2(c->gout[0], c->saved[TG_LOSS_COUNT]), 2, 0, 0, false);
+}
+
+tg_status tg_loss_backward(tg_call *c, tg_array glogits, tg_array logits, const tg_tensor *target, const tg_tensor *g,
+                           int64_t first, bool add) {
+    const tg_loss_params *p = c->params;
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    int64_t n = logits.shape[0];
+    tg_extent e[3];
+    tg_cross_entropy_args a = {
+        .logits = logits,
+        .target = part(target, first, n, &e[0]),
+        .lse = part(c->saved[TG_LOSS_LSE], first, n, &e[1]),
+        .ignore_index = p->ignore_index,
+        .smoothing = p->smoothing,
+        .gloss = part(g, first, n, &e[2]),
+        .glogits = glogits,
+        .add = add,
+    };
+    return (ops->cross_entropy_grad ? ops->cross_entropy_grad : tg_composed_cross_entropy_grad)(c->ctx, &a);
+}

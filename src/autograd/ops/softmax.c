@@ -1,0 +1,106 @@
+#include "autograd/ops/network.h"
+#include "kernels/composed.h"
+
+/* softmax and log_softmax of x over one dim, any strides. */
+
+typedef struct softmax_params {
+    int dim;
+    bool log;
+} softmax_params;
+
+static tg_status softmax_infer(tg_call *c) {
+    softmax_params *p = c->params;
+    TG_TRY(tg_need_dim(c, 0, &p->dim));
+    return tg_infer_float(c);
+}
+
+/* x with dim in the last place. */
+static tg_array dim_last(const tg_tensor *x, int dim, tg_extent *e) {
+    int order[TG_MAX_DIMS], last = x->ndim - 1;
+    tg_array a = tg_array_of(x);
+    if (dim == last) return a;
+    for (int d = 0; d < last; d++) order[d] = d < dim ? d : d + 1;
+    order[last] = dim;
+    return tg_array_permute(a, order, e->shape, e->stride);
+}
+
+static tg_status softmax_forward(tg_call *c) {
+    const softmax_params *p = c->params;
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    tg_extent ex, ey;
+    tg_array x = dim_last(c->in[0], p->dim, &ex), y = dim_last(c->out[0], p->dim, &ey);
+    return (ops->softmax ? ops->softmax : tg_composed_softmax)(c->ctx, y, x, p->log);
+}
+
+/* gx = y (gy - sum(gy y)), and of the logarithm gx = gy - exp(y) sum(gy). */
+static tg_status softmax_backward(tg_call *c) {
+    const softmax_params *p = c->params;
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    tg_extent ey, egx, egy;
+    tg_array y = dim_last(c->out[0], p->dim, &ey);
+    tg_array gx = dim_last(c->gin[0], p->dim, &egx), gy = dim_last(c->gout[0], p->dim, &egy);
+    return (ops->softmax_grad ? ops->softmax_grad : tg_composed_softmax_grad)(c->ctx, gx, gy, y, p->log, tg_adds(c, 0));
+}
+
+#define SAMPLE(log_, dim_, note_, ...) \
+    {.note = note_, .params = &(const softmax_params){dim_, log_}, .n_in = 1, __VA_ARGS__}
+#define SOFTMAX_SAMPLES(log)                                                       \
+    SAMPLE(log, -1, "rows", .in = {TG_S(3, 5)}),                                   \
+    SAMPLE(log, 0, "first dim", .in = {TG_S(4, 3)}),                               \
+    SAMPLE(log, 1, "middle dim", .in = {TG_S(2, 4, 3)}),                           \
+    SAMPLE(log, -1, "transposed", .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 4, 3)}), \
+    SAMPLE(log, -2, "strided", .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}),          \
+    SAMPLE(log, 0, "equal rows", .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}),       \
+    SAMPLE(log, -1, "large values", .in = {TG_S_IN(-40, 40, 2, 6)}),               \
+    SAMPLE(log, 0, "one element", .in = {TG_S(1)}),                                \
+    SAMPLE(log, -1, "rows of one", .in = {TG_S(3, 1)}),                            \
+    SAMPLE(log, -1, "no rows", .in = {TG_S(0, 4)}),                                \
+    SAMPLE(log, -1, "empty rows", .in = {TG_S(3, 0)}),                             \
+    SAMPLE(log, 2, "no such dim", .in = {TG_S(2, 3)}, .refused = TG_ERR_SHAPE),    \
+    SAMPLE(log, 0, "scalar", .in = {TG_S_SCALAR}, .refused = TG_ERR_SHAPE),        \
+    SAMPLE(log, 0, "integers", .in = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE), \
+    SAMPLE(log, -1, "4096 rows of 1024", .in = {TG_S(4096, 1024)}, .bench = true)
+
+static const tg_sample softmax_samples[] = {SOFTMAX_SAMPLES(false)};
+static const tg_sample log_softmax_samples[] = {SOFTMAX_SAMPLES(true)};
+
+const tg_op tg_op_softmax = {
+    .size = sizeof(tg_op),
+    .name = "softmax",
+    .formula = "exp(x) / sum(exp(x))",
+    .n_in = 1,
+    .n_out = 1,
+    .params_size = sizeof(softmax_params),
+    .saves_out = 1,
+    .family = TG_FAMILY_SOFTMAX,
+    .infer = softmax_infer,
+    .forward = softmax_forward,
+    .backward = softmax_backward,
+    TG_SAMPLES(softmax_samples),
+};
+
+const tg_op tg_op_log_softmax = {
+    .size = sizeof(tg_op),
+    .name = "log_softmax",
+    .formula = "x - log(sum(exp(x)))",
+    .n_in = 1,
+    .n_out = 1,
+    .params_size = sizeof(softmax_params),
+    .saves_out = 1,
+    .family = TG_FAMILY_SOFTMAX,
+    .infer = softmax_infer,
+    .forward = softmax_forward,
+    .backward = softmax_backward,
+    TG_SAMPLES(log_softmax_samples),
+};
+
+/* exp(x) / sum(exp(x)) over dim, computed against the row's largest element, so no value overflows. dim may be
+ * negative, and any dim of any strides; it saves y. */
+tg_tensor *tg_softmax(tg_tape *t, tg_tensor *x, int dim) {
+    return TG_RECORD(t, tg_op_softmax, (&(softmax_params){dim, false}), x);
+}
+
+/* log(softmax(x)) over dim without the rounding of the two steps; it saves y. */
+tg_tensor *tg_log_softmax(tg_tape *t, tg_tensor *x, int dim) {
+    return TG_RECORD(t, tg_op_log_softmax, (&(softmax_params){dim, true}), x);
+}

@@ -1,0 +1,186 @@
+/* Element-wise ops of one tensor: y = f(x). UNARY_X and UNARY_Y each make an op, with its public function, from rows of
+ * kernels/scalar.h; the gradient's row takes (g, x) or (g, y), and the op saves x or y accordingly. */
+#include "autograd/ops/op.h"
+
+#include <math.h>
+
+/* Samples in [a0, a1) and, on the other side of a kink if there is one, in [b0, b1). */
+#define IN(lo_, hi_, layout_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .lo = (lo_), .hi = (hi_), .layout = (layout_)}
+#define RANGES(par, a0, a1, b0, b1)                                                                     \
+    {.note = "matrix", .params = par, .n_in = 1, .in = {IN(a0, a1, TG_SAMPLE_ROWS, 3, 5)}},               \
+    {.note = "elsewhere", .params = par, .n_in = 1, .in = {IN(b0, b1, TG_SAMPLE_ROWS, 2, 3, 4)}},       \
+    {.note = "transposed", .params = par, .n_in = 1, .in = {IN(a0, a1, TG_SAMPLE_TRANSPOSED, 3, 5)}},     \
+    {.note = "strided", .params = par, .n_in = 1, .in = {IN(b0, b1, TG_SAMPLE_STRIDED, 3, 5)}},         \
+    {.note = "expanded", .params = par, .n_in = 1, .in = {IN(a0, a1, TG_SAMPLE_EXPANDED, 3, 5)}},         \
+    {.note = "size 1", .params = par, .n_in = 1, .in = {IN(a0, a1, TG_SAMPLE_ROWS, 1, 1)}},               \
+    {.note = "scalar", .params = par, .n_in = 1, .in = {{.lo = (b0), .hi = (b1)}}},                     \
+    {.note = "empty", .params = par, .n_in = 1, .in = {IN(a0, a1, TG_SAMPLE_ROWS, 0, 3)}},                \
+    {.note = "bool", .params = par, .n_in = 1, .in = {TG_S_BOOL(3)}, .refused = TG_ERR_DTYPE},            \
+    {.note = "big", .params = par, .n_in = 1, .in = {IN(a0, a1, TG_SAMPLE_ROWS, 1024, 1024)}, .bench = true}
+
+static const tg_sample signed_samples[] = {RANGES(NULL, -2, 2, -1, 3)};
+static const tg_sample positive_samples[] = {RANGES(NULL, 0.2, 3, 1, 8)};
+static const tg_sample nonzero_samples[] = {RANGES(NULL, 0.3, 3, -3, -0.3)};
+
+static tg_status number_infer(tg_call *c) {
+    TG_TRY(tg_need_number(c, 0));
+    return tg_infer_same(c);
+}
+
+/* y = name(x): forward is formula `name`, the gradient is formula `grad` of g and x or y. */
+#define UNARY(name_, text, infer_, grad, x_saved, y_saved, saved, samples_)                                \
+    static tg_status name_##_forward(tg_call *c) {                                                         \
+        return tg_op_map(c, TG_FN_##name_, c->out[0], TG_T1(c->in[0]), 1, 0, 0, false);                    \
+    }                                                                                                      \
+    static tg_status name_##_backward(tg_call *c) {                                                        \
+        return tg_op_map_grad(c, 0, TG_FN_##grad, TG_T2(c->gout[0], saved), 2, 0, 0);                      \
+    }                                                                                                      \
+    const tg_op tg_op_##name_ = {                                                                          \
+        .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 1, .n_out = 1,                     \
+        .saves_in = x_saved, .saves_out = y_saved, .family = TG_FAMILY_POINTWISE, .sums_f32 = true,        \
+        .infer = infer_, .forward = name_##_forward, .backward = name_##_backward, TG_SAMPLES(samples_)};  \
+    tg_tensor *tg_##name_(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_##name_, NULL, x); }
+#define UNARY_X(name, text, infer, grad, samples) UNARY(name, text, infer, grad, 1, 0, c->in[0], samples)
+#define UNARY_Y(name, text, infer, grad, samples) UNARY(name, text, infer, grad, 0, 1, c->out[0], samples)
+
+/* ---- Integers too ---- */
+
+UNARY_X(abs, "|x|", number_infer, abs_d, nonzero_samples)
+UNARY_X(square, "x^2", number_infer, square_d, signed_samples)
+UNARY_Y(relu, "max(x, 0)", number_infer, relu_d, nonzero_samples)
+
+/* ---- Floats ---- */
+
+UNARY_Y(exp, "e^x", tg_infer_float, mul, signed_samples)
+UNARY_X(log, "ln x", tg_infer_float, div, positive_samples)
+UNARY_Y(sqrt, "sqrt(x)", tg_infer_float, sqrt_d, positive_samples)
+UNARY_Y(rsqrt, "1 / sqrt(x)", tg_infer_float, rsqrt_d, positive_samples)
+UNARY_Y(reciprocal, "1 / x", tg_infer_float, reciprocal_d, nonzero_samples)
+UNARY_X(sin, "sin x", tg_infer_float, sin_d, signed_samples)
+UNARY_X(cos, "cos x", tg_infer_float, cos_d, signed_samples)
+UNARY_Y(tanh, "tanh x", tg_infer_float, tanh_d, signed_samples)
+UNARY_Y(sigmoid, "1 / (1 + e^-x)", tg_infer_float, sigmoid_d, signed_samples)
+UNARY_X(silu, "x sigmoid(x)", tg_infer_float, silu_d, signed_samples)
+UNARY_X(gelu, "x (1 + erf(x / sqrt 2)) / 2", tg_infer_float, gelu_d, signed_samples)
+UNARY_X(gelu_tanh, "x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2", tg_infer_float, gelu_tanh_d, signed_samples)
+
+/* ---- With numbers beside the tensor ---- */
+
+typedef struct affine_params {
+    double a, b;
+} affine_params;
+
+static tg_status affine_forward(tg_call *c) {
+    const affine_params *p = c->params;
+    return tg_op_map(c, TG_FN_affine, c->out[0], TG_T1(c->in[0]), 1, p->a, p->b, false);
+}
+
+static tg_status affine_backward(tg_call *c) {
+    return tg_op_sum_to(c, 0, c->gout[0], ((const affine_params *)c->params)->a);
+}
+
+static tg_status neg_forward(tg_call *c) { return tg_op_map(c, TG_FN_neg, c->out[0], TG_T1(c->in[0]), 1, 0, 0, false); }
+
+static tg_status neg_backward(tg_call *c) { return tg_op_sum_to(c, 0, c->gout[0], -1); }
+
+const tg_op tg_op_neg = {
+    .size = sizeof(tg_op), .name = "neg", .formula = "-x", .n_in = 1, .n_out = 1, .family = TG_FAMILY_SCALE,
+    .sums_f32 = true, .infer = number_infer, .forward = neg_forward, .backward = neg_backward,
+    TG_SAMPLES(signed_samples)};
+
+/* -x, of a float or integer tensor. */
+tg_tensor *tg_neg(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_neg, NULL, x); }
+
+static const tg_sample scale_samples[] = {RANGES(&(const affine_params){.a = -2.5}, -2, 2, -1, 3)};
+
+const tg_op tg_op_scale = {
+    .size = sizeof(tg_op), .name = "scale", .formula = "a x, for a number a", .n_in = 1, .n_out = 1,
+    .params_size = sizeof(affine_params), .passes = 1, .family = TG_FAMILY_SCALE, .sums_f32 = true,
+    .infer = tg_infer_float, .forward = affine_forward, .backward = affine_backward, TG_SAMPLES(scale_samples)};
+
+/* a x, for a number a. */
+tg_tensor *tg_scale(tg_tape *t, tg_tensor *x, double a) {
+    return TG_RECORD(t, tg_op_scale, (&(affine_params){a, 0}), x);
+}
+
+static const tg_sample add_scalar_samples[] = {RANGES((&(const affine_params){1, 0.75}), -2, 2, -1, 3)};
+
+const tg_op tg_op_add_scalar = {
+    .size = sizeof(tg_op), .name = "add_scalar", .formula = "x + b, for a number b", .n_in = 1, .n_out = 1,
+    .params_size = sizeof(affine_params), .passes = 1, .family = TG_FAMILY_POINTWISE, .sums_f32 = true,
+    .infer = tg_infer_float, .forward = affine_forward, .backward = affine_backward, TG_SAMPLES(add_scalar_samples)};
+
+/* x + b, for a number b. */
+tg_tensor *tg_add_scalar(tg_tape *t, tg_tensor *x, double b) {
+    return TG_RECORD(t, tg_op_add_scalar, (&(affine_params){1, b}), x);
+}
+
+typedef struct pow_params {
+    double p;
+} pow_params;
+
+static tg_status pow_scalar_forward(tg_call *c) {
+    return tg_op_map(c, TG_FN_pow_scalar, c->out[0], TG_T1(c->in[0]), 1, ((const pow_params *)c->params)->p, 0, false);
+}
+
+static tg_status pow_scalar_backward(tg_call *c) {
+    double p = ((const pow_params *)c->params)->p;
+    return tg_op_map_grad(c, 0, TG_FN_pow_scalar_d, TG_T2(c->gout[0], c->in[0]), 2, p, 0);
+}
+
+static const tg_sample pow_scalar_samples[] = {
+    RANGES(&(const pow_params){2.5}, 0.2, 3, 1, 4),
+    {.note = "cube of signed ones", .params = &(const pow_params){3}, .n_in = 1, .in = {TG_S_IN(-2, 2, 3, 5)}},
+    {.note = "negative power", .params = &(const pow_params){-1.5}, .n_in = 1, .in = {TG_S_IN(0.5, 2, 3, 5)}},
+    {.note = "power 0", .params = &(const pow_params){0}, .n_in = 1, .in = {TG_S_IN(-2, 2, 4)}},
+};
+
+const tg_op tg_op_pow_scalar = {
+    .size = sizeof(tg_op), .name = "pow_scalar", .formula = "x^p, for a number p", .n_in = 1, .n_out = 1,
+    .params_size = sizeof(pow_params), .saves_in = 1, .family = TG_FAMILY_POINTWISE, .sums_f32 = true,
+    .infer = tg_infer_float, .forward = pow_scalar_forward, .backward = pow_scalar_backward,
+    TG_SAMPLES(pow_scalar_samples)};
+
+/* x^p: NaN where x is negative and p no integer; the gradient for p = 0 is 0, also at x = 0. */
+tg_tensor *tg_pow_scalar(tg_tape *t, tg_tensor *x, double p) {
+    return TG_RECORD(t, tg_op_pow_scalar, &(pow_params){p}, x);
+}
+
+typedef struct clamp_params {
+    double lo, hi;
+} clamp_params;
+
+static tg_status clamp_infer(tg_call *c) {
+    const clamp_params *p = c->params;
+    if (!(p->lo <= p->hi)) return tg_call_fail(c, TG_ERR_ARGUMENT, "bounds %g and %g: expected lo <= hi", p->lo, p->hi);
+    return tg_infer_float(c);
+}
+
+static tg_status clamp_forward(tg_call *c) {
+    const clamp_params *p = c->params;
+    return tg_op_map(c, TG_FN_clamp, c->out[0], TG_T1(c->in[0]), 1, p->lo, p->hi, false);
+}
+
+static tg_status clamp_backward(tg_call *c) {
+    const clamp_params *p = c->params;
+    return tg_op_map_grad(c, 0, TG_FN_clamp_d, TG_T2(c->gout[0], c->in[0]), 2, p->lo, p->hi);
+}
+
+static const tg_sample clamp_samples[] = {
+    RANGES((&(const clamp_params){-4, 1.5}), -3, 1.4, 1.6, 3),
+    {.note = "no bounds", .params = &(const clamp_params){-INFINITY, INFINITY}, .n_in = 1, .in = {TG_S(3, 4)}},
+    {.note = "bounds swapped", .params = &(const clamp_params){1, -1}, .n_in = 1,
+     .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+    {.note = "NaN bound", .params = &(const clamp_params){NAN, 1}, .n_in = 1,
+     .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+};
+
+const tg_op tg_op_clamp = {
+    .size = sizeof(tg_op), .name = "clamp", .formula = "min(max(x, lo), hi)", .n_in = 1, .n_out = 1,
+    .params_size = sizeof(clamp_params), .saves_in = 1, .family = TG_FAMILY_POINTWISE, .sums_f32 = true,
+    .infer = clamp_infer, .forward = clamp_forward, .backward = clamp_backward, TG_SAMPLES(clamp_samples)};
+
+/* x cut to [lo, hi]; the gradient is 1 there, bounds included, and 0 outside. Bounds may be infinite. */
+tg_tensor *tg_clamp(tg_tape *t, tg_tensor *x, double lo, double hi) {
+    return TG_RECORD(t, tg_op_clamp, (&(clamp_params){lo, hi}), x);
+}

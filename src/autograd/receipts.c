@@ -1,0 +1,187 @@
+/* Receipts: where the gradients that one node's backward produces go. A contribution is written or added straight
+ * into its slot, or into the leaf's accumulation buffer; only one tensor given twice to an op, and an op that cannot
+ * produce the dtype of a leaf's buffer, need a buffer between.
+ */
+#include <math.h>
+
+#include "autograd/backward.h"
+#include "core/work.h"
+
+tg_target *tg_pass_target(const tg_pass *p, const tg_node *n, int out) {
+    for (int i = 0; i < p->o->n_targets; i++)
+        if (p->o->targets[i].node == n && p->o->targets[i].x->out == out) return &p->o->targets[i];
+    return NULL;
+}
+
+static tg_pass *pass_of(const tg_call *c) { return ((tg_call_impl *)c->impl)->pass; }
+static tg_receipt *receipt(const tg_call *c, int i) { return &pass_of(c)->receipts[i]; }
+static tg_node *source(const tg_call *c, int i) { return tg_node_src(((tg_call_impl *)c->impl)->node)[i]; }
+static tg_slot *slot_of(const tg_call *c, int i) { return &tg_node_slots(source(c, i))[c->in[i]->out]; }
+
+/* A leaf's buffer that contributions may go to directly, and whether it holds something; NULL: none. */
+static tg_tensor *direct_buffer(const tg_pass *p, tg_node *n, bool *holds) {
+    tg_tensor *x = tg_node_out(n)[0];
+    if (!(n->flags & TG_N_LEAF) || tg_hooks_any(x, false)) return NULL;
+    tg_target *target = p->o->n_targets ? tg_pass_target(p, n, 0) : NULL;
+    if (target) {
+        *holds = target->reached || target->mode == TG_GRAD_ADD;
+        return target->g;
+    }
+    tg_tensor *g = tg_gradient_buffer(x);
+    *holds = x->ext && x->ext->has_grad;
+    return g;
+}
+
+static tg_receipt_kind receipt_kind(tg_pass *p, tg_call *c, int i, uint8_t *mode) {
+    tg_node *n = source(c, i);
+    bool holds;
+    *mode = TG_GRAD_WRITE;
+    if (n->flags & TG_N_BUSY) return TG_TO_EXTRA;
+    tg_tensor *leaf = direct_buffer(p, n, &holds);
+    if (!leaf) {
+        *mode = slot_of(c, i)->g ? TG_GRAD_ADD : TG_GRAD_WRITE;
+        return TG_TO_SLOT;
+    }
+    if (leaf->dtype != c->in[i]->dtype && !c->op->sums_f32) return TG_TO_EXTRA;
+    *mode = holds ? TG_GRAD_ADD : TG_GRAD_WRITE;
+    return TG_TO_LEAF;
+}
+
+/* A gradient buffer for input i. In check mode it begins as NaN, so that an op which reads what it should write, or
+ * leaves a part unwritten, is found. */
+static tg_tensor *fresh(tg_call *c, int i) {
+    tg_tensor *x = c->in[i], *g = tg_temp_empty(c->ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
+    if (g && c->ctx->check) c->ctx->ops->fill(c->ctx, tg_array_of(g), NAN);
+    return g;
+}
+
+/* The slot's buffer, made its own where it is shared. */
+static tg_tensor *slot_buffer(tg_call *c, int i) {
+    tg_slot *s = slot_of(c, i);
+    if (!s->g) return s->g = fresh(c, i);
+    if (atomic_load(&s->g->storage->refs) == 1 && s->g->flags & TG_F_CONTIGUOUS) return s->g;
+    tg_tensor *own = fresh(c, i);
+    if (own && tg_gradient_put(own, s->g, false) != TG_OK) {
+        tg_temp_free(own);
+        return NULL;
+    }
+    if (!own) return NULL;
+    tg_temp_free(s->g);
+    return s->g = own;
+}
+
+static tg_tensor *materialise(tg_call *c, int i) {
+    bool holds;
+    switch (receipt(c, i)->kind) {
+    case TG_TO_SLOT: return slot_buffer(c, i);
+    case TG_TO_LEAF: return direct_buffer(pass_of(c), source(c, i), &holds);
+    case TG_TO_EXTRA: return receipt(c, i)->extra = fresh(c, i);
+    default: return NULL;
+    }
+}
+
+tg_status tg_receipts_open(tg_pass *p, tg_call *c) {
+    uint8_t *mode = (uint8_t *)c->gin_mode;
+    for (int i = 0; i < c->n_in; i++) {
+        p->receipts[i] = (tg_receipt){TG_TO_NOBODY, NULL};
+        c->gin[i] = NULL;
+        mode[i] = TG_GRAD_NONE;
+        if (!tg_pass_needs(p, source(c, i))) continue;
+        c->needs |= 1u << (i < 31 ? i : 31);
+        p->receipts[i].kind = receipt_kind(p, c, i, &mode[i]);
+        source(c, i)->flags |= TG_N_BUSY;
+        if (tg_bit(c->op->passes, i)) continue;
+        c->gin[i] = materialise(c, i);
+        if (TG_UNLIKELY(!c->gin[i])) return c->ctx->status;
+    }
+    return TG_OK;
+}
+
+static void leaf_reached(const tg_pass *p, tg_node *n) {
+    tg_target *target = p->o->n_targets ? tg_pass_target(p, n, 0) : NULL;
+    n->flags |= TG_N_REACHED;
+    if (target)
+        target->reached = true;
+    else
+        tg_node_out(n)[0]->ext->has_grad = true;
+}
+
+/* Adds a buffer that was kept apart, which it frees. */
+static tg_status settle_extra(tg_pass *p, tg_call *c, int i) {
+    tg_tensor *g = receipt(c, i)->extra;
+    tg_node *n = source(c, i);
+    bool holds;
+    receipt(c, i)->extra = NULL;
+    if (!g) return TG_OK;
+    tg_tensor *leaf = direct_buffer(p, n, &holds);
+    if (!leaf) return tg_slot_add(slot_of(c, i), g);
+    tg_status s = tg_gradient_put(leaf, g, holds);
+    tg_temp_free(g);
+    leaf_reached(p, n);
+    return s;
+}
+
+tg_status tg_receipts_close(tg_pass *p, tg_call *c) {
+    tg_status status = c->ctx->status;
+    for (int i = 0; i < c->n_in; i++) {
+        if (p->receipts[i].kind == TG_TO_NOBODY) continue;
+        source(c, i)->flags &= ~TG_N_BUSY;
+        if (status == TG_OK && p->receipts[i].kind == TG_TO_LEAF) leaf_reached(p, source(c, i));
+    }
+    for (int i = 0; i < c->n_in; i++) {
+        if (p->receipts[i].kind != TG_TO_EXTRA) continue;
+        if (status == TG_OK)
+            status = settle_extra(p, c, i);
+        else
+            tg_temp_free(p->receipts[i].extra);
+    }
+    return status;
+}
+
+/* ---- What an op's backward calls ---- */
+
+tg_tensor *tg_call_gin(tg_call *c, int i) {
+    if (!c->gin[i] && c->gin_mode[i] != TG_GRAD_NONE) c->gin[i] = materialise(c, i);
+    return c->gin[i] ? c->gin[i] : tg_inert(c->ctx);
+}
+
+tg_status tg_call_pass(tg_call *c, int i, tg_tensor *g) {
+    tg_receipt *r = receipt(c, i);
+    if (r->kind == TG_TO_NOBODY) return TG_OK;
+    if (r->kind != TG_TO_SLOT || c->gin_mode[i] == TG_GRAD_ADD) {
+        tg_tensor *gin = tg_call_gin(c, i);
+        if (c->ctx->status != TG_OK) return c->ctx->status;
+        return tg_gradient_put(gin, g, c->gin_mode[i] == TG_GRAD_ADD);
+    }
+    tg_slot *s = slot_of(c, i);
+    tg_tensor *share = tg_temp_new(c->ctx, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
+    if (!share) return c->ctx->status;
+    if (s->g) tg_temp_free(s->g);
+    s->g = share;
+    c->gin[i] = NULL;
+    r->kind = TG_TO_DONE;
+    return TG_OK;
+}
+
+tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w) {
+    tg_receipt *r = receipt(c, i);
+    if (!w) return tg_fail(c->ctx, TG_ERR_ARGUMENT, "%s: the work is NULL", c->op->name);
+    TG_TRY(tg_work_fills(w, g->storage));
+    if (r->kind == TG_TO_NOBODY) return TG_OK;
+    tg_pending *p = tg_tape_alloc(c->tape, sizeof *p);
+    tg_tensor *share = p ? tg_temp_new(c->ctx, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset) : NULL;
+    if (!share) return c->ctx->status;
+    *p = (tg_pending){NULL, share};
+    tg_slot *s = slot_of(c, i);
+    if (r->kind == TG_TO_SLOT && c->gin_mode[i] == TG_GRAD_WRITE && s->g) {
+        tg_temp_free(s->g);
+        s->g = NULL;
+    }
+    if (r->extra) tg_temp_free(r->extra);
+    tg_pending **end = &s->pending;
+    while (*end) end = &(*end)->next;
+    *end = p;
+    c->gin[i] = NULL;
+    *r = (tg_receipt){TG_TO_DONE, NULL};
+    return TG_OK;
+}

@@ -1,0 +1,217 @@
+/* Activation recomputation (Chen et al., arXiv 1604.06174): a function of tensors as one node.
+ *
+ * The first run happens on a tape of its own, without grad, so nothing that its ops would save is kept; leaves that it uses
+ * become inputs of the node. Backward runs the function again on a fresh tape, with the random streams of the first run, and
+ * hands the gradients of that tape's leaves to the outer node's: straight into their buffers, so that a
+ * weight's gradient never exists twice.
+ */
+#include "autograd/record.h"
+#include "kernels/scalar.h"
+
+typedef struct recompute_params {
+    tg_fn fn;
+    void *state;
+    void (*destroy)(void *state);
+    const char *name;
+    int n_in;  /* of fn; the node's further inputs are the leaves that it used */
+    int n_out;
+    bool keep_rng, training;
+    tg_rng rng;
+    tg_tensor *const *outputs; /* of the first run, while the node is recorded */
+    uint64_t *bits;            /* check mode: a hash of each output's bytes */
+} recompute_params;
+
+/* ---- Check mode ---- */
+
+static uint64_t hash_bytes(const tg_tensor *x) {
+    uint64_t h = 1469598103934665603u;
+    if (!x->ctx->host || x->ctx->meta || !(x->flags & TG_F_CONTIGUOUS)) return 0;
+    const unsigned char *p = tg_data(x);
+    for (size_t i = 0, n = (size_t)x->numel * tg_dtype_size(x->dtype); i < n; i++) h = (h ^ p[i]) * 1099511628211u;
+    return h;
+}
+
+static tg_status check_same(tg_ctx *ctx, const recompute_params *p, tg_tensor *const *first, tg_tensor *const *again) {
+    for (int i = 0; i < p->n_out; i++) {
+        char want[160], got[160];
+        tg_describe(first[i], want, sizeof want);
+        tg_describe(again[i], got, sizeof got);
+        if (again[i]->dtype != first[i]->dtype || again[i]->ndim != first[i]->ndim ||
+            memcmp(again[i]->shape, first[i]->shape, first[i]->ndim * sizeof *first[i]->shape))
+            return tg_fail(ctx, TG_ERR_SHAPE, "%s: output %d was %s in the first run and is %s in the second", p->name, i, want, got);
+        if (p->bits && hash_bytes(again[i]) != p->bits[i])
+            return tg_fail(ctx, TG_ERR_STATE, "%s: output %d, %s, has other bits in the second run: the function reads something that changed", p->name,
+                           i, want);
+    }
+    return TG_OK;
+}
+
+/* ---- One run of the function on a tape of its own ---- */
+
+static tg_status call_fn(const recompute_params *p, tg_tape *t, tg_tensor *const *in, tg_tensor **out) {
+    tg_status s = p->fn(p->state, t, in, p->n_in, out, p->n_out);
+    if (t->ctx->status != TG_OK) return t->ctx->status;
+    if (s != TG_OK) return tg_fail(t->ctx, TG_ERR_CALLBACK, "%s: the function failed with %s", p->name, tg_status_name(s));
+    for (int i = 0; i < p->n_out; i++) TG_TRY(tg_check(t->ctx, out[i], p->name));
+    return TG_OK;
+}
+
+static tg_status enter_inputs(tg_tape *t, tg_tensor *const *in, int n, tg_tensor **entered) {
+    for (int i = 0; i < n; i++) entered[i] = in[i] ? tg_tape_input(t, in[i]) : NULL;
+    return t->ctx->status;
+}
+
+/* ---- The op ---- */
+
+static tg_status recompute_infer(tg_call *c) {
+    recompute_params *p = c->params;
+    for (int i = 0; i < p->n_out; i++) {
+        const tg_tensor *x = p->outputs[i];
+        tg_tensor *y = tg_tape_tensor(c->tape, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
+        if (!y) return c->ctx->status;
+        c->out[i] = y;
+        if (!x->tape) continue;
+        x->storage->maker = y; /* the inner handle ends with its tape */
+        x->storage->birth = y->serial;
+    }
+    return TG_OK;
+}
+
+static tg_status run_again(tg_call *c, tg_tape *inner, tg_tensor **in, tg_tensor **out) {
+    const recompute_params *p = c->params;
+    TG_TRY(enter_inputs(inner, c->in, p->n_in, in));
+    TG_TRY(call_fn(p, inner, in, out));
+    return check_same(c->ctx, p, c->out, out);
+}
+
+/* Roots: the outputs that got a gradient and depend on something that needs one. */
+static int choose_roots(tg_call *c, tg_tensor **out, tg_tensor **roots, tg_tensor **seeds) {
+    int n = 0;
+    for (int i = 0; i < c->n_out; i++) {
+        if (!c->gout[i] || !(out[i]->flags & TG_F_REQUIRES_GRAD)) continue;
+        roots[n] = out[i];
+        seeds[n++] = c->gout[i];
+    }
+    return n;
+}
+
+static tg_status inner_backward(tg_call *c, tg_tape *inner, tg_tensor **in, tg_tensor **out) {
+    const recompute_params *p = c->params;
+    tg_tensor **roots = tg_tape_alloc(inner, 2 * (size_t)c->n_out * sizeof *roots), **seeds = roots ? roots + c->n_out : NULL;
+    tg_target *targets = tg_tape_alloc(inner, ((size_t)c->n_in + 1) * sizeof *targets);
+    if (!roots || !targets) return c->ctx->status;
+    int n_targets = 0, n_roots = choose_roots(c, out, roots, seeds);
+    for (int i = 0; i < c->n_in; i++)
+        if (c->gin_mode[i] != TG_GRAD_NONE)
+            targets[n_targets++] = (tg_target){.x = i < p->n_in ? in[i] : c->in[i], .g = c->gin[i], .mode = c->gin_mode[i]};
+    tg_pass_opts o = {.seeds = seeds, .targets = targets, .n_targets = n_targets};
+    if (n_roots) TG_TRY(tg_backward_run(inner, roots, n_roots, &o, p->name));
+    for (int i = 0; i < n_targets; i++)
+        if (!targets[i].reached && targets[i].mode == TG_GRAD_WRITE)
+            TG_TRY(c->ctx->ops->fill(c->ctx, tg_array_of(targets[i].g), 0));
+    return TG_OK;
+}
+
+static tg_status recompute_backward(tg_call *c) {
+    const recompute_params *p = c->params;
+    tg_ctx *ctx = c->ctx;
+    tg_tape *inner = tg_tape_new(ctx);
+    TG_TRY(ctx->status);
+    tg_set_training(inner, p->training);
+    tg_tensor **in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *in + 1), **out = in ? in + p->n_in : NULL;
+    tg_rng now = ctx->rng;
+    if (!p->keep_rng) ctx->rng = p->rng;
+    tg_status s = in ? run_again(c, inner, in, out) : ctx->status;
+    if (!p->keep_rng) ctx->rng = now;
+    if (s == TG_OK) s = inner_backward(c, inner, in, out);
+    tg_tape_free(inner);
+    return s;
+}
+
+const tg_op tg_recompute_op = {
+    .size = sizeof(tg_op),
+    .name = "recompute",
+    .formula = "fn(x...)",
+    .n_in = -1,
+    .n_out = -1,
+    .params_size = sizeof(recompute_params),
+    .saves_in = ~0u,
+    .optional = ~0u,
+    .family = TG_FAMILY_CUSTOM,
+    .sums_f32 = true,
+    .infer = recompute_infer,
+    .backward = recompute_backward,
+};
+
+/* ---- tg_recompute ---- */
+
+/* The leaves that the first run used besides its inputs: the tape that collected noted them as leaf nodes. */
+static int leaves_used(const tg_tape *inner, tg_tensor *const *in, int n_in, tg_tensor **all) {
+    int n = n_in;
+    for (int i = 0; i < n_in; i++) all[i] = in[i];
+    for (tg_node *node = inner->first; node; node = node->next)
+        if (!tg_node_out(node)[0]->tape) all[n++] = tg_node_out(node)[0];
+    return n;
+}
+
+static tg_status first_run(tg_tape *t, tg_tape *inner, recompute_params *p, tg_tensor *const *in, tg_tensor **out, const void *site,
+                           bool *passed_on) {
+    tg_ctx *ctx = t->ctx;
+    size_t room = (size_t)p->n_in + (size_t)p->n_out + 1;
+    tg_tensor **entered = tg_tape_alloc(inner, room * sizeof *entered), **results = entered ? entered + p->n_in : NULL;
+    if (!entered) return ctx->status;
+    TG_TRY(enter_inputs(inner, in, p->n_in, entered));
+    TG_TRY(call_fn(p, inner, entered, results));
+    p->outputs = results;
+    if (ctx->check) {
+        if (!(p->bits = tg_tape_alloc(t, room * sizeof *p->bits))) return ctx->status;
+        for (int i = 0; i < p->n_out; i++) p->bits[i] = hash_bytes(results[i]);
+    }
+    tg_tensor **all = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)inner->n_nodes + 1) * sizeof *all);
+    if (!all) return ctx->status;
+    int n = leaves_used(inner, in, p->n_in, all);
+    *passed_on = true;
+    return tg_apply(t, &tg_recompute_op, p, all, n, out, p->n_out, p->destroy ? p->state : NULL, p->destroy, site);
+}
+
+static tg_status check_call(tg_tape *t, tg_fn fn, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    tg_ctx *ctx = t->ctx;
+    if (!fn || n_in < 0 || n_out <= 0 || (n_in && !in) || !out || n_in > 65535 || n_out > 65535)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_recompute: expected a function, %d inputs and %d outputs (one or more) with their arrays", n_in, n_out);
+    for (int i = 0; i < n_in; i++) {
+        TG_TRY(tg_check(ctx, in[i], "tg_recompute: an input"));
+        if (in[i]->tape && in[i]->tape != t)
+            return tg_fail(ctx, TG_ERR_HANDLE, "tg_recompute: input %d is a result of another tape; enter it with tg_tape_input", i);
+    }
+    return TG_OK;
+}
+
+static tg_status recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out,
+                           const tg_recompute_opts *opts, const void *site, bool *passed_on) {
+    tg_ctx *ctx = t->ctx;
+    TG_TRY(check_call(t, fn, in, n_in, out, n_out));
+    recompute_params p = {.fn = fn, .state = state, .destroy = opts->destroy, .name = opts->name ? opts->name : "recompute", .n_in = n_in,
+                          .n_out = n_out, .keep_rng = opts->keep_rng, .training = t->training, .rng = ctx->rng};
+    if (!t->grad) return call_fn(&p, t, in, out); /* nothing would be kept anyway */
+    tg_tape *inner = tg_tape_new(ctx);
+    TG_TRY(ctx->status);
+    inner->training = t->training;
+    inner->grad = false;
+    inner->collects = true;
+    tg_status s = first_run(t, inner, &p, in, out, site, passed_on);
+    tg_tape_free(inner);
+    return s;
+}
+
+tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out,
+                       const tg_recompute_opts *given) {
+    tg_recompute_opts opts = {0};
+    bool passed_on = false;
+    if (given) memcpy(&opts, given, given->size < sizeof opts ? given->size : sizeof opts);
+    tg_status s = tg_tape_check(t, "tg_recompute");
+    if (s == TG_OK) s = recompute(t, fn, state, in, n_in, out, n_out, &opts, TG_SITE, &passed_on);
+    if (!passed_on && state && opts.destroy) opts.destroy(state);
+    if (s != TG_OK)
+        for (int i = 0; out && i < n_out; i++) out[i] = tg_inert(t ? t->ctx : &tg_dead_ctx);
+    return s;
+}

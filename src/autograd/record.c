@@ -1,0 +1,406 @@
+/* The recorder: checks the inputs of an op, lets it infer, runs it, and keeps a node where a gradient is needed. */
+#include <stdio.h>
+#include <time.h>
+
+#include "autograd/record.h"
+#include "core/work.h"
+
+const tg_op tg_leaf_op = {.size = sizeof(tg_op), .name = "leaf", .formula = "x", .n_in = 0, .n_out = 1};
+
+static tg_call_impl *impl(const tg_call *c) { return c->impl; }
+
+/* ---- Errors of a call ---- */
+
+static void describe_inputs(const tg_call *c, char *buf, size_t n) {
+    size_t at = 0;
+    if (n) buf[0] = 0;
+    for (int i = 0; i < c->n_in && i < 8; i++) {
+        char one[160];
+        tg_describe(c->in[i], one, sizeof one);
+        tg_text(buf, n, &at, "%s%s", i ? ", " : "", c->in[i] ? one : "absent");
+    }
+    if (c->n_in > 8) tg_text(buf, n, &at, " and %d more", c->n_in - 8);
+}
+
+static tg_status note_call(tg_call *c) {
+    char inputs[768], site[192], path[192];
+    describe_inputs(c, inputs, sizeof inputs);
+    tg_describe_site(impl(c)->site, site, sizeof site);
+    tg_scope_path(c->tape->scope, path, sizeof path);
+    return tg_fail_note(c->ctx, " (op %s of %s, called from %s%s%s)", c->op->name ? c->op->name : "?", inputs, path, *path ? ", " : "",
+                        site);
+}
+
+tg_status tg_call_fail(tg_call *c, tg_status s, const char *format, ...) {
+    if (c->ctx->status != TG_OK) return c->ctx->status;
+    char text[1024];
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    return tg_fail(c->ctx, s, "%s: %s", c->op->name, text);
+}
+
+/* ---- infer's side of a call ---- */
+
+tg_status tg_call_outputs(tg_call *c, int n) {
+    if (c->op->n_out >= 0 || n < 0 || n > c->n_out)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "%d outputs, room for %d", n, c->n_out);
+    c->n_out = n;
+    return TG_OK;
+}
+
+/* Shapes of a tape's own handles live as long as the handle that borrows them. */
+static bool lends(const tg_call *c, const tg_tensor *x, int ndim, const int64_t *shape) {
+    return x && x->tape == c->tape && x->shape == shape && x->ndim == ndim && x->flags & TG_F_CONTIGUOUS;
+}
+
+static tg_tensor *output_handle(tg_call *c, tg_dtype dtype, int ndim, const int64_t *shape) {
+    tg_tensor *x = tg_tape_handle(c->tape);
+    if (TG_UNLIKELY(!x)) return NULL;
+    x->flags = TG_F_CONTIGUOUS;
+    x->dtype = (uint8_t)dtype;
+    x->ndim = (uint8_t)ndim;
+    for (int i = 0; i < c->n_in && i < 2; i++) {
+        if (!lends(c, c->in[i], ndim, shape)) continue;
+        x->shape = shape;
+        x->stride = c->in[i]->stride;
+        x->numel = c->in[i]->numel;
+        return x;
+    }
+    int64_t *dims = tg_tape_alloc(c->tape, 2 * (size_t)ndim * sizeof *dims);
+    if (TG_UNLIKELY(!dims)) return NULL;
+    for (int i = 0; i < ndim; i++) dims[i] = shape[i];
+    x->numel = tg_row_major(ndim, dims, dims + ndim);
+    x->shape = dims;
+    x->stride = dims + ndim;
+    return x;
+}
+
+static tg_status check_output(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
+    if (i < 0 || i >= c->n_out || c->out[i])
+        return tg_call_fail(c, TG_ERR_INTERNAL, "infer sets output %d of %d, each once", i, c->n_out);
+    tg_shape s = {.ndim = ndim};
+    for (int d = 0; d < ndim && d < TG_MAX_DIMS; d++) s.dim[d] = shape[d];
+    return tg_shape_check(c->ctx, &s, dtype, c->op->name);
+}
+
+/* Output 0 of an in-place op is input 0's storage under a new handle. */
+static tg_status bind_inplace(tg_call *c, tg_tensor *x) {
+    tg_tensor *a = c->in[0];
+    if (x->numel != a->numel || x->dtype != a->dtype)
+        return tg_call_fail(c, TG_ERR_SHAPE, "in place, the result must have the first input's shape and dtype");
+    x->storage = tg_storage_ref(a->storage);
+    x->offset = a->offset;
+    return TG_OK;
+}
+
+tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
+    if (TG_UNLIKELY(i < 0 || i >= c->n_out || c->out[i] || ndim > TG_MAX_DIMS || !lends(c, c->in[0], ndim, shape)))
+        TG_TRY(check_output(c, i, dtype, ndim, shape));
+    tg_tensor *x = output_handle(c, dtype, ndim, shape);
+    if (TG_UNLIKELY(!x)) return c->ctx->status;
+    c->out[i] = x;
+    if (TG_UNLIKELY(c->op->inplace && i == 0)) return bind_inplace(c, x);
+    tg_storage *s = tg_storage_new(c->ctx, (size_t)x->numel * tg_dtype_size(dtype), TG_MEM_TEMPORARY);
+    if (TG_UNLIKELY(!s)) return c->ctx->status;
+    s->temporary = true;
+    s->maker = x;
+    s->birth = x->serial;
+    x->storage = s;
+    return TG_OK;
+}
+
+tg_status tg_call_view(tg_call *c, int i, int64_t offset, int ndim, const int64_t *shape, const int64_t *stride) {
+    tg_tensor *base = c->in[0];
+    TG_TRY(check_output(c, i, base->dtype, ndim, shape));
+    tg_tensor *x = tg_tape_tensor(c->tape, base->dtype, ndim, shape, stride, tg_storage_ref(base->storage), base->offset + offset);
+    if (!x) return c->ctx->status;
+    x->flags |= TG_F_VIEW;
+    c->out[i] = x;
+    return TG_OK;
+}
+
+tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
+    enum { MAX_SAVED = 8 };
+    if (i != c->n_saved || i >= MAX_SAVED) return tg_call_fail(c, TG_ERR_INTERNAL, "saved buffers are declared in order, at most 8");
+    tg_tensor *x = tg_temp_empty(c->ctx, dtype, ndim, shape, TG_MEM_SAVED);
+    if (!x) return c->ctx->status;
+    c->saved[c->n_saved++] = x;
+    return TG_OK;
+}
+
+tg_rng tg_call_draw(tg_call *c, int64_t n) {
+    tg_rng at = c->ctx->rng;
+    c->ctx->rng.counter += (uint64_t)(n > 0 ? n : 0);
+    return at;
+}
+
+/* ---- Temporaries of a call ---- */
+
+static tg_tensor *keep_temp(tg_call *c, tg_tensor *x) {
+    if (!x) return tg_inert(c->ctx);
+    x->node = (tg_node *)impl(c)->temps;
+    impl(c)->temps = x;
+    return x;
+}
+
+tg_tensor *tg_call_temp(tg_call *c, tg_dtype dtype, int ndim, const int64_t *shape) {
+    return keep_temp(c, tg_temp_empty(c->ctx, dtype, ndim, shape, TG_MEM_TEMPORARY));
+}
+
+tg_tensor *tg_call_view_of(tg_call *c, tg_tensor *g, int64_t offset, int ndim, const int64_t *shape, const int64_t *stride) {
+    return keep_temp(c, tg_temp_new(c->ctx, g->dtype, ndim, shape, stride, tg_storage_ref(g->storage), g->offset + offset));
+}
+
+void tg_call_temps_free(tg_call *c) {
+    for (tg_tensor *x = impl(c)->temps, *next; x; x = next) {
+        next = (tg_tensor *)x->node;
+        tg_temp_free(x);
+    }
+    impl(c)->temps = NULL;
+}
+
+/* ---- Checks before ---- */
+
+static tg_status check_arity(tg_tape *t, const tg_op *op, int n_in, int n_out) {
+    if (op->size < sizeof *op || !op->name || !op->infer)
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_apply: the op needs its full size (%zu), a name and infer", sizeof *op);
+    if (n_in < 0 || n_in > 65535 || (op->n_in >= 0 ? n_in != op->n_in : n_in < -op->n_in))
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: %d inputs, expected %s%d", op->name, n_in, op->n_in < 0 ? "at least " : "",
+                       op->n_in < 0 ? -op->n_in : op->n_in);
+    if (n_out < 0 || n_out > 65535 || (op->n_out >= 0 && n_out != op->n_out))
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: room for %d outputs, expected %d", op->name, n_out, op->n_out);
+    return TG_OK;
+}
+
+static tg_status refuse_input(tg_call *c, int i) {
+    const tg_tensor *x = c->in[i];
+    char what[96];
+    snprintf(what, sizeof what, "%s: input %d", c->op->name, i);
+    TG_TRY(tg_check(c->ctx, x, what));
+    return tg_fail(c->ctx, TG_ERR_HANDLE, "%s is a result of another tape; enter it with tg_tape_input, or as an input of tg_recompute",
+                   what);
+}
+
+/* Alive, of this context and tape, and present; sets c->needs. */
+static tg_status check_inputs(tg_call *c) {
+    for (int i = 0; i < c->n_in; i++) {
+        tg_tensor *x = c->in[i];
+        if (!x && tg_bit(c->op->optional, i)) continue;
+        if (TG_UNLIKELY(!tg_alive(x) || x->ctx != c->ctx || (x->tape && x->tape != c->tape))) return refuse_input(c, i);
+        if (c->op->forward) TG_TRY(tg_storage_need(x->storage, x)); /* views do not wait */
+        if (x->flags & TG_F_REQUIRES_GRAD) c->needs |= 1u << (i < 31 ? i : 31);
+    }
+    return TG_OK;
+}
+
+static tg_status check_inplace(tg_call *c) {
+    tg_tensor *a = c->in[0];
+    if (a->flags & TG_F_VIEW) return tg_call_fail(c, TG_ERR_STATE, "in place on a view; use the op that returns a new tensor");
+    if (!a->node && a->flags & TG_F_REQUIRES_GRAD && c->tape->grad)
+        return tg_call_fail(c, TG_ERR_STATE, "in place on a leaf that needs a gradient");
+    if (!a->tape && c->needs)
+        return tg_call_fail(c, TG_ERR_STATE, "in place on a tensor of the context from one that needs a gradient; tg_detach it first");
+    if (!(a->flags & TG_F_CONTIGUOUS)) return tg_call_fail(c, TG_ERR_STATE, "in place on a tensor that is not contiguous");
+    if (atomic_load(&a->storage->refs) > 1)
+        return tg_call_fail(c, TG_ERR_STATE, "in place on a tensor whose bytes other live handles share (views, tg_keep, tg_tape_input)");
+    for (int i = 1; i < c->n_in; i++)
+        if (c->in[i] && c->in[i]->storage == a->storage)
+            return tg_call_fail(c, TG_ERR_STATE, "in place: input %d shares the overwritten bytes", i);
+    return TG_OK;
+}
+
+/* ---- The node ---- */
+
+static void save(tg_tensor *x, uint32_t *version) {
+    *version = x->storage->version;
+    x->storage->saves++;
+    if (x->storage->temporary) tg_storage_categorise(x->storage, TG_MEM_SAVED);
+}
+
+static size_t node_bytes(const tg_call *c, bool extra) {
+    size_t tail = 2 * (size_t)c->n_in + 3 * (size_t)c->n_out + (size_t)c->n_saved;
+    size_t versions = ((size_t)(c->n_in + c->n_out) + 1) & ~(size_t)1;
+    return sizeof(tg_node) + tail * sizeof(void *) + versions * sizeof(uint32_t) + (extra ? sizeof(tg_node_extra) : 0);
+}
+
+/* Where the gradient of an input goes. */
+static tg_status link_inputs(tg_call *c, tg_node *n) {
+    tg_tensor **in = tg_node_in(n);
+    tg_node **src = tg_node_src(n);
+    for (int i = 0; i < c->n_in; i++) {
+        tg_tensor *x = c->in[i];
+        in[i] = x;
+        src[i] = NULL;
+        if (!x || !(x->flags & TG_F_REQUIRES_GRAD)) continue;
+        src[i] = x->node ? x->node : tg_tape_leaf(c->tape, x);
+        if (!src[i]) return c->ctx->status;
+    }
+    return TG_OK;
+}
+
+static void fill_node(tg_call *c, tg_node *n, const void *site) {
+    tg_tensor **in = tg_node_in(n), **out = tg_node_out(n), **saved = tg_node_kept(n);
+    uint32_t *version = tg_node_versions(n);
+    tg_slot *slot = tg_node_slots(n);
+    n->op = c->op;
+    n->site = site;
+    n->scope = c->tape->scope;
+    n->params = c->params;
+    n->pass = 0;
+    n->needs = c->needs;
+    n->saves_in = c->saves_in;
+    n->saves_out = c->saves_out;
+    for (int i = 0; i < c->n_in; i++) {
+        if (in[i] && !in[i]->tape) in[i]->pins++;
+        if (in[i] && tg_bit(n->saves_in, i)) save(in[i], &version[i]);
+    }
+    for (int i = 0; i < c->n_out; i++) {
+        tg_tensor *x = c->out[i];
+        out[i] = x;
+        slot[i] = (tg_slot){0};
+        x->node = n;
+        x->out = (uint16_t)i;
+        if (tg_is_float(x->dtype)) x->flags |= TG_F_REQUIRES_GRAD;
+        if (tg_bit(n->saves_out, i)) save(x, &version[c->n_in + i]);
+    }
+    for (int i = 0; i < c->n_saved; i++) saved[i] = c->saved[i];
+}
+
+static tg_status keep_node(tg_call *c, const void *site, void (*destroy)(void *), double seconds) {
+    bool extra = c->state || c->tape->timed;
+    tg_node *n = tg_tape_alloc(c->tape, node_bytes(c, extra));
+    if (!n) return c->ctx->status;
+    n->n_in = (uint16_t)c->n_in;
+    n->n_out = (uint16_t)c->n_out;
+    n->n_saved = (uint16_t)c->n_saved;
+    n->flags = 0;
+    TG_TRY(link_inputs(c, n));
+    fill_node(c, n, site);
+    if (extra) {
+        n->flags |= TG_N_STATE | (c->tape->timed ? TG_N_TIMED : 0);
+        *tg_node_extra_of(n) = (tg_node_extra){c->state, destroy, seconds, 0};
+    }
+    tg_tape_append(c->tape, n);
+    return TG_OK;
+}
+
+/* ---- tg_apply ---- */
+
+static double now(void) {
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+}
+
+static tg_status copy_params(tg_call *c, const void *params) {
+    if (!c->op->params_size) return TG_OK;
+    if (!params) return tg_call_fail(c, TG_ERR_ARGUMENT, "params are NULL, expected %zu bytes", c->op->params_size);
+    c->params = tg_tape_alloc(c->tape, c->op->params_size);
+    if (!c->params) return c->ctx->status;
+    memcpy(c->params, params, c->op->params_size);
+    return TG_OK;
+}
+
+/* The first run of a recomputation notes the leaves that it uses. */
+static tg_status collect_leaves(tg_call *c) {
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i] && !c->in[i]->tape && c->in[i]->flags & TG_F_REQUIRES_GRAD && !tg_tape_leaf(c->tape, c->in[i])) return c->ctx->status;
+    return TG_OK;
+}
+
+static tg_status infer(tg_call *c, const void *params) {
+    TG_TRY(check_inputs(c));
+    if (!c->op->backward && !c->op->vjp) c->needs = 0;
+    if (TG_UNLIKELY(c->tape->collects)) TG_TRY(collect_leaves(c));
+    if (!c->tape->grad) c->needs = 0;
+    if (TG_UNLIKELY(c->op->inplace)) TG_TRY(check_inplace(c));
+    TG_TRY(copy_params(c, params));
+    c->saves_in = c->op->saves_in;
+    c->saves_out = c->op->saves_out;
+    tg_status s = c->op->infer(c);
+    if (TG_UNLIKELY(s != TG_OK)) return tg_fail(c->ctx, s, "%s: infer refused the call with %s", c->op->name, tg_status_name(s));
+    for (int i = 0; i < c->n_out; i++)
+        if (TG_UNLIKELY(!c->out[i])) return tg_call_fail(c, TG_ERR_INTERNAL, "infer left output %d unset", i);
+    return TG_OK;
+}
+
+/* After an in-place op the old handle is refused, but for a context's own buffer: no gradient flows into it, and its
+ * handle goes on. */
+static void supersede(tg_call *c) {
+    tg_tensor *a = c->in[0];
+    if (!a->tape) {
+        tg_storage_unref(c->out[0]->storage);
+        c->out[0]->storage = NULL;
+        c->out[0]->serial = 0;
+        c->out[0] = a;
+        return;
+    }
+    a->flags |= TG_F_SUPERSEDED;
+    tg_storage_unref(a->storage);
+    a->storage = NULL;
+}
+
+static tg_status forward(tg_call *c, double *seconds) {
+    if (!c->op->forward) return TG_OK;
+    double start = c->tape->timed ? now() : 0;
+    tg_status s = c->op->forward(c);
+    if (c->tape->timed) *seconds = now() - start;
+    if (TG_LIKELY(s == TG_OK)) return c->ctx->status;
+    return tg_fail(c->ctx, s, "%s: forward failed with %s", c->op->name, tg_status_name(s));
+}
+
+static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bool *kept) {
+    double seconds = 0;
+    const void *site = impl(c)->site;
+    TG_TRY(infer(c, params));
+    TG_TRY(forward(c, &seconds));
+    /* Before the node notes the version of an output that it saves. */
+    if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);
+    if (c->needs) {
+        TG_TRY(keep_node(c, site, destroy, seconds));
+        *kept = true;
+    }
+    if (TG_UNLIKELY(c->op->inplace)) supersede(c);
+    return TG_OK;
+}
+
+tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out,
+                   void *state, void (*destroy)(void *), const void *site) {
+    tg_status s = TG_ERR_ARGUMENT;
+    if (t && op && (in || !n_in) && (out || !n_out)) {
+        s = tg_tape_check(t, op->name ? op->name : "tg_apply");
+        if (s == TG_OK) s = check_arity(t, op, n_in, n_out);
+    }
+    for (int i = 0; out && i < n_out; i++) out[i] = NULL;
+    bool kept = false;
+    if (TG_LIKELY(s == TG_OK)) {
+        tg_tensor *saved[8];
+        tg_call_impl im = {.site = site};
+        tg_call c = {.ctx = t->ctx, .tape = t, .op = op, .state = state, .n_in = n_in, .n_out = n_out, .in = in, .out = out,
+                     .saved = saved, .impl = &im};
+        tg_cursor at = t->at;
+        tg_rng rng = t->ctx->rng;
+        s = run(&c, params, destroy, &kept);
+        if (im.temps) tg_call_temps_free(&c);
+        if (!kept)
+            for (int i = 0; i < c.n_saved; i++) tg_temp_free(saved[i]);
+        if (TG_UNLIKELY(s != TG_OK)) {
+            note_call(&c);
+            t->ctx->rng = rng;
+            tg_tape_rollback(t, at);
+        }
+    }
+    if (state && destroy && !kept) destroy(state);
+    if (TG_LIKELY(s == TG_OK)) return s;
+    for (int i = 0; out && i < n_out; i++) out[i] = tg_inert(t ? t->ctx : &tg_dead_ctx);
+    return s;
+}
+
+tg_tensor *tg_record(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in, const void *site) {
+    tg_tensor *out = NULL;
+    if (TG_UNLIKELY(!t)) return tg_inert(&tg_dead_ctx);
+    tg_apply(t, op, params, in, n_in, &out, 1, NULL, NULL, site);
+    return out;
+}

@@ -1,0 +1,177 @@
+/* The tape, its nodes, and the recorder. */
+#ifndef TG_RECORD_H
+#define TG_RECORD_H
+
+#include "core/core.h"
+
+/* Handles of a tape live in two slabs that take turns at each reset, so that a handle of the last step is recognised;
+ * debug builds keep more of them and recognise older ones. */
+#ifdef TG_DEBUG
+enum { TG_SLABS = 16 };
+#else
+enum { TG_SLABS = 2 };
+#endif
+
+enum { TG_SLAB_HANDLES = 128 };
+
+typedef struct tg_slab {
+    struct tg_slab *next;
+    tg_tensor handle[TG_SLAB_HANDLES];
+} tg_slab;
+
+/* A run of handles in one slab list: where the next one goes. */
+typedef struct tg_cursor {
+    tg_slab *slab;
+    int used; /* of slab */
+} tg_cursor;
+
+/* Bump memory for nodes, shapes and params, kept over resets. */
+typedef struct tg_arena_chunk {
+    struct tg_arena_chunk *next;
+    size_t bytes; /* of data */
+    char *data;   /* aligned */
+} tg_arena_chunk;
+
+typedef struct tg_mark {
+    tg_arena_chunk *chunk;
+    size_t used;
+} tg_mark;
+
+/* Contributions whose bytes a work still fills. */
+typedef struct tg_pending {
+    struct tg_pending *next;
+    tg_tensor *g;
+} tg_pending;
+
+/* The gradient of one output of one node, while a backward runs. */
+typedef struct tg_slot {
+    tg_tensor *g; /* a temp; NULL: nothing came yet */
+    tg_pending *pending;
+} tg_slot;
+
+typedef struct tg_scope {
+    struct tg_scope *parent;
+    const char *name;
+    tg_cursor from;
+    uint64_t serial; /* of the last handle made before it */
+} tg_scope;
+
+enum { TG_N_CONSUMED = 1, TG_N_LEAF = 2, TG_N_STATE = 4, TG_N_TIMED = 8, TG_N_BUSY = 16, TG_N_REACHED = 32 };
+
+struct tg_node {
+    const tg_op *op;
+    tg_node *prev, *next;
+    const void *site;
+    tg_scope *scope;
+    void *params;
+    uint32_t pass;  /* the last backward that needed it */
+    uint32_t needs; /* inputs that need a gradient */
+    uint32_t saves_in, saves_out;
+    uint16_t n_in, n_out, n_saved;
+    uint8_t flags;
+    void *tail[]; /* inputs, their nodes, outputs, slots, saved, then versions, state and times */
+};
+
+static inline tg_tensor **tg_node_in(const tg_node *n) { return (tg_tensor **)n->tail; }
+/* The node whose gradient slot input i's gradient goes to; NULL: it needs none. */
+static inline tg_node **tg_node_src(const tg_node *n) { return (tg_node **)n->tail + n->n_in; }
+static inline tg_tensor **tg_node_out(const tg_node *n) { return (tg_tensor **)n->tail + 2 * n->n_in; }
+static inline tg_slot *tg_node_slots(const tg_node *n) { return (tg_slot *)(n->tail + 2 * n->n_in + n->n_out); }
+static inline tg_tensor **tg_node_kept(const tg_node *n) { return (tg_tensor **)(n->tail + 2 * n->n_in + 3 * n->n_out); }
+/* Versions of inputs and outputs when they were saved. */
+static inline uint32_t *tg_node_versions(const tg_node *n) { return (uint32_t *)(tg_node_kept(n) + n->n_saved); }
+typedef struct tg_node_extra {
+    void *state;
+    void (*destroy)(void *state);
+    double forward_s, backward_s;
+} tg_node_extra;
+static inline tg_node_extra *tg_node_extra_of(const tg_node *n) {
+    return (tg_node_extra *)(tg_node_versions(n) + ((n->n_in + n->n_out + 1) & ~1));
+}
+static inline bool tg_bit(uint32_t mask, int i) { return mask >> (i < 31 ? i : 31) & 1; }
+
+typedef struct tg_leaf_entry {
+    const tg_tensor *leaf;
+    tg_node *node;
+} tg_leaf_entry;
+
+struct tg_tape {
+    uint64_t epoch; /* of the last reset; 0: freed */
+    tg_ctx *ctx;
+    tg_tape *next, *prev; /* of the context's list */
+    bool training, grad, timed;
+    bool in_backward;
+    bool collects; /* a first run of a recomputation: leaves used are noted, nothing else */
+    int slab;
+    tg_slab *slabs[TG_SLABS];
+    tg_cursor at;
+    tg_arena_chunk *chunks;
+    tg_mark mark;
+    tg_node *first, *last;
+    int64_t n_nodes;
+    uint32_t pass;
+    tg_scope *scope;
+    tg_leaf_entry *leaves; /* open addressing; capacity a power of two */
+    int64_t n_leaves, leaf_capacity;
+    int64_t cursor_index; /* of tg_tape_node */
+    tg_node *cursor;
+    void *scratch; /* of backward, for ops of many inputs */
+    size_t scratch_bytes;
+};
+
+/* ---- tape.c ---- */
+
+tg_status tg_tapes_open(tg_ctx *ctx); /* what a context's tapes need before the first */
+void tg_tape_append(tg_tape *t, tg_node *n);
+void *tg_tape_alloc(tg_tape *t, size_t bytes); /* 8-byte aligned, not zeroed; NULL after recording the error */
+tg_tensor *tg_tape_handle(tg_tape *t);         /* a zeroed handle with serial, ctx, tape and epoch */
+tg_status tg_tape_check(tg_tape *t, const char *who);
+void tg_tapes_release(tg_ctx *ctx); /* the memory of freed tapes */
+void tg_tape_rollback(tg_tape *t, tg_cursor at); /* ends the handles made since */
+/* A tape's handle on a storage, whose reference it takes over. */
+tg_tensor *tg_tape_tensor(tg_tape *t, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride, tg_storage *s,
+                          int64_t offset);
+tg_node *tg_tape_find_leaf(const tg_tape *t, const tg_tensor *x); /* NULL: not used on this tape */
+/* The leaf's node on this tape, made at its first use. NULL after recording the error. */
+tg_node *tg_tape_leaf(tg_tape *t, tg_tensor *x);
+size_t tg_scope_path(const tg_scope *s, char *buf, size_t n);
+
+/* ---- record.c ---- */
+
+/* Records an op with one output. The site is the return address of the public function. */
+tg_tensor *tg_record(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in, const void *site);
+extern const tg_op tg_leaf_op;
+
+/* What impl of a tg_call points to while an op records or runs backward. */
+typedef struct tg_call_impl {
+    const void *site;
+    tg_tensor *temps; /* of this call, linked through their node */
+    tg_node *node;    /* in backward */
+    struct tg_pass *pass;
+} tg_call_impl;
+
+void tg_call_temps_free(tg_call *c);
+
+/* ---- backward.c ---- */
+
+/* A leaf or result whose gradient goes to the caller instead of being accumulated. */
+typedef struct tg_target {
+    tg_tensor *x;
+    tg_tensor *g;   /* given: written or added into; else made, and the caller's to free */
+    uint8_t mode;   /* of g, when given */
+    bool reached;
+    tg_node *node;
+} tg_target;
+
+typedef struct tg_pass_opts {
+    tg_tensor *const *seeds;
+    tg_target *targets; /* NULL: accumulate into every leaf */
+    int n_targets;
+    tg_tensor *const *only; /* accumulate into these leaves alone; NULL: all */
+    int n_only;
+    bool retain, create_graph;
+} tg_pass_opts;
+
+tg_status tg_backward_run(tg_tape *t, tg_tensor *const *roots, int n, const tg_pass_opts *opts, const char *who);
+
+#endif

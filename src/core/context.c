@@ -1,0 +1,239 @@
+/* A context: one rank's world. Made from a config, it owns every object below it. */
+#include <stdlib.h>
+
+#include "autograd/record.h"
+#include "core/core.h"
+#include "core/pool.h"
+#include "core/report.h"
+#include "core/system.h"
+#include "kernels/cpu/cpu.h"
+
+/* ---- Host memory ---- */
+
+void *tg_host_alloc(tg_ctx *ctx, size_t bytes) {
+    const tg_allocator *a = &ctx->host_alloc;
+    void *p = bytes < PTRDIFF_MAX ? a->alloc(a->user, bytes, _Alignof(max_align_t)) : NULL;
+    ctx->host_allocations++;
+    if (!p) {
+        tg_fail(ctx, TG_ERR_MEMORY, "out of memory: %zu bytes for the library's own objects", bytes);
+        return NULL;
+    }
+    return memset(p, 0, bytes);
+}
+
+void tg_host_free(tg_ctx *ctx, void *p, size_t bytes) {
+    if (p) ctx->host_alloc.free(ctx->host_alloc.user, p, bytes);
+}
+
+char *tg_host_strdup(tg_ctx *ctx, const char *s) {
+    size_t n = strlen(s) + 1;
+    char *copy = tg_host_alloc(ctx, n);
+    return copy ? memcpy(copy, s, n) : NULL;
+}
+
+void tg_host_strfree(tg_ctx *ctx, char *s) {
+    if (s) tg_host_free(ctx, s, strlen(s) + 1);
+}
+
+void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes) {
+    if (slot < 0 || slot >= TG_WORKSPACES) {
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_workspace: slot %d, expected 0 to %d", slot, TG_WORKSPACES - 1);
+        return NULL;
+    }
+    if (ctx->workspace[slot].bytes >= bytes && ctx->workspace[slot].p) return ctx->workspace[slot].p;
+    const tg_allocator *a = &ctx->host_alloc;
+    size_t want = bytes < 4096 ? 4096 : bytes + bytes / 8;
+    void *p = a->alloc(a->user, want, want >= (size_t)2 << 20 ? (size_t)2 << 20 : 4096);
+    ctx->host_allocations++;
+    if (!p) {
+        tg_fail(ctx, TG_ERR_MEMORY, "out of memory: %zu bytes of workspace for a kernel", want);
+        return NULL;
+    }
+    tg_host_free(ctx, ctx->workspace[slot].p, ctx->workspace[slot].bytes);
+    ctx->workspace[slot].p = p;
+    ctx->workspace[slot].bytes = want;
+    return p;
+}
+
+/* ---- The heap's source: the device's bytes, the host's descriptors ---- */
+
+static void *heap_segment(void *user, size_t bytes, size_t align) {
+    tg_ctx *ctx = user;
+    ctx->host_allocations++;
+    return ctx->ops->alloc(ctx, bytes, align);
+}
+
+static void heap_segment_free(void *user, void *p, size_t bytes) {
+    tg_ctx *ctx = user;
+    ctx->ops->free(ctx, p, bytes);
+}
+
+static void *heap_host(void *user, size_t bytes) {
+    tg_ctx *ctx = user;
+    ctx->host_allocations++;
+    void *p = ctx->host_alloc.alloc(ctx->host_alloc.user, bytes, _Alignof(max_align_t));
+    return p ? memset(p, 0, bytes) : NULL;
+}
+
+static void heap_host_free(void *user, void *p, size_t bytes) { tg_host_free(user, p, bytes); }
+
+/* ---- Threads ---- */
+
+void tg_parallel_run(tg_ctx *ctx, int64_t n, tg_range_fn body, void *arg) {
+    if (n <= 0) return;
+    if (ctx->threads == 1 || n == 1) {
+        body(arg, 0, n);
+        return;
+    }
+    ctx->parallel_for(ctx->parallel_user, n, body, arg);
+}
+
+static tg_status start_threads(tg_ctx *ctx, const tg_config *config) {
+    ctx->threads = config->threads > 0 ? config->threads : tg_system_cores();
+    if (config->parallel_for) {
+        ctx->parallel_for = config->parallel_for;
+        ctx->parallel_user = config->parallel_user;
+        return TG_OK;
+    }
+    if (ctx->threads == 1) return TG_OK;
+    ctx->pool = tg_pool_new(ctx, ctx->threads);
+    if (!ctx->pool) return ctx->status;
+    ctx->parallel_for = tg_pool_run;
+    ctx->parallel_user = ctx->pool;
+    return TG_OK;
+}
+
+/* ---- New ---- */
+
+static tg_status choose_device(tg_ctx *ctx, const tg_device_ops *ops, const tg_config *config) {
+    const char *name = config->device ? config->device : ops ? ops->name : "cpu";
+    if (ops) {
+        if (ops->size < sizeof *ops) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new_on: the device table's size is %zu, expected %zu", ops->size, sizeof *ops);
+        bool whole = ops->name && ops->open && ops->close && ops->alloc && ops->free && ops->copy && ops->sync && ops->event_record &&
+                     ops->event_wait && ops->event_free && ops->map && ops->fill && ops->iota && ops->reduce && ops->gemm &&
+                     ops->take && ops->put_add && ops->random;
+        if (!whole) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new_on: the device table lacks a required slot");
+        ctx->ops = ops;
+    } else if (strcmp(name, "cpu") == 0) {
+        ctx->ops = &tg_cpu_device;
+    } else if (strcmp(name, "meta") == 0) {
+        ctx->ops = &tg_meta_device;
+    } else {
+        return tg_fail(ctx, TG_ERR_DEVICE, "tg_ctx_new: device \"%s\" is unknown; this build has \"cpu\" and \"meta\"", name);
+    }
+    ctx->meta = ctx->ops == &tg_meta_device;
+    ctx->host = ctx->ops->host;
+    return TG_OK;
+}
+
+static tg_status choose_isa(tg_ctx *ctx, const tg_config *config) {
+    tg_cpu_level_t best = tg_cpu_detect();
+    ctx->cpu_level = best;
+    if (!config->isa) return TG_OK;
+    for (int l = 0; l < TG_CPU_LEVELS; l++) {
+        if (strcmp(config->isa, tg_cpu_level_name(l)) != 0) continue;
+        if (l > (int)best)
+            return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_ctx_new: this CPU cannot run isa \"%s\"; its best is \"%s\"", config->isa,
+                           tg_cpu_level_name(best));
+        ctx->cpu_level = l;
+        return TG_OK;
+    }
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: isa \"%s\" is unknown; expected portable, avx2, avx512 or avx512_bf16",
+                   config->isa);
+}
+
+static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_config *config) {
+    if (config->threads < 0 || config->threads > 1024)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: threads is %d, expected 0 (all) to 1024", config->threads);
+    if (config->dtype && !tg_is_float(config->dtype))
+        return tg_fail(ctx, TG_ERR_DTYPE, "tg_ctx_new: dtype %s, expected a float", tg_dtype_name(config->dtype));
+    if (!(config->deadline >= 0))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: deadline is %g seconds, expected 0 (the default) or more", config->deadline);
+    TG_TRY(choose_device(ctx, ops, config));
+    TG_TRY(choose_isa(ctx, config));
+    ctx->dtype = config->dtype ? config->dtype : TG_F32;
+    ctx->check = config->check;
+    ctx->rng = (tg_rng){.seed = config->seed};
+    ctx->log = config->log;
+    ctx->log_user = config->log_user;
+    ctx->files = config->files;
+    ctx->deadline = config->deadline > 0 ? config->deadline : 300;
+    TG_TRY(tg_tapes_open(ctx));
+    TG_TRY(start_threads(ctx, config));
+    TG_TRY(ctx->ops->open(ctx, &ctx->device_state));
+    tg_heap_source source = {.segment = heap_segment, .segment_free = heap_segment_free, .host = heap_host,
+                             .host_free = heap_host_free, .user = ctx};
+    ctx->heap = tg_heap_new(&source);
+    return ctx->heap ? TG_OK : tg_fail(ctx, TG_ERR_MEMORY, "tg_ctx_new: no memory for the heap");
+}
+
+tg_ctx *tg_ctx_new_on(const tg_device_ops *ops, const tg_config *given) {
+    tg_config config = {.size = sizeof config};
+    if (given) memcpy(&config, given, given->size < sizeof config ? given->size : sizeof config);
+    tg_allocator a = config.allocator;
+    bool partial = !a.alloc != !a.free;
+    if (!a.alloc || !a.free) a = tg_system_allocator();
+    tg_ctx *ctx = a.alloc(a.user, sizeof *ctx, 64);
+    if (!ctx) return (tg_ctx *)&tg_dead_ctx;
+    memset(ctx, 0, sizeof *ctx);
+    ctx->host_alloc = a;
+    ctx->inert = (tg_tensor){.ctx = ctx};
+    if (given && given->size < sizeof(size_t))
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: the config's size is %zu; use TG_CONFIG or tg_struct_init", given->size);
+    else if (partial)
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: the allocator needs both alloc and free");
+    else
+        configure(ctx, ops, &config);
+    ctx->dead = ctx->status != TG_OK;
+    return ctx;
+}
+
+tg_ctx *tg_ctx_new(const tg_config *config) { return tg_ctx_new_on(NULL, config); }
+
+/* ---- Free ---- */
+
+static void free_chunks(tg_ctx *ctx, tg_chunk *c) {
+    while (c) {
+        tg_chunk *next = c->next;
+        tg_host_free(ctx, c, c->bytes);
+        c = next;
+    }
+}
+
+void tg_ctx_free(tg_ctx *ctx) {
+    if (!ctx || ctx == &tg_dead_ctx) return;
+    while (ctx->tapes) tg_tape_free(ctx->tapes);
+    while (ctx->owned) tg_owned_free(ctx->owned);
+    tg_tapes_release(ctx);
+    tg_pool_free(ctx, ctx->pool);
+    tg_trace_free(ctx);
+    if (ctx->heap) tg_heap_free(ctx->heap);
+    for (int i = 0; i < TG_WORKSPACES; i++) tg_host_free(ctx, ctx->workspace[i].p, ctx->workspace[i].bytes);
+    if (ctx->ops && ctx->heap) ctx->ops->close(ctx, ctx->device_state);
+    free_chunks(ctx, ctx->chunks);
+    tg_allocator a = ctx->host_alloc;
+    a.free(a.user, ctx, sizeof *ctx);
+}
+
+/* ---- What a context is ---- */
+
+int tg_ctx_threads(const tg_ctx *ctx) { return ctx ? ctx->threads : 0; }
+const char *tg_ctx_device(const tg_ctx *ctx) { return ctx && ctx->ops ? ctx->ops->name : ""; }
+const char *tg_ctx_isa(const tg_ctx *ctx) { return ctx ? tg_cpu_level_name(ctx->cpu_level) : ""; }
+tg_cpu_level_t tg_cpu_level(const tg_ctx *ctx) { return ctx->cpu_level; }
+const tg_device_ops *tg_ctx_ops(const tg_ctx *ctx) { return ctx ? ctx->ops : NULL; }
+void *tg_ctx_device_state(const tg_ctx *ctx) { return ctx ? ctx->device_state : NULL; }
+
+tg_status tg_rng_save(tg_ctx *ctx, tg_rng *out) {
+    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
+    if (!out) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_save: out is NULL");
+    *out = ctx->rng;
+    return TG_OK;
+}
+
+tg_status tg_rng_restore(tg_ctx *ctx, const tg_rng *s) {
+    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
+    if (!s) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_restore: the state is NULL");
+    ctx->rng = *s;
+    return TG_OK;
+}

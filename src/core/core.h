@@ -1,0 +1,231 @@
+/* The core's objects, as the library's own files see them. Nothing here is installed. */
+#ifndef TG_CORE_H
+#define TG_CORE_H
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include <tapegrad/extend.h>
+
+#include "core/memory.h"
+
+#define TG_TRY(expr)                                \
+    do {                                            \
+        tg_status try_ = (expr);                    \
+        if (__builtin_expect(try_ != TG_OK, 0)) return try_; \
+    } while (0)
+#define TG_LIKELY(x) __builtin_expect(!!(x), 1)
+#define TG_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define TG_LEN(a) ((int)(sizeof(a) / sizeof((a)[0])))
+
+typedef struct tg_ext tg_ext;
+typedef struct tg_hook tg_hook;
+
+/* What few storages have: a work that fills them, the caller's release, a refill after a discard. */
+typedef struct tg_storage_extra {
+    tg_work *work;
+    void (*release)(void *user);
+    tg_status (*refill)(void *user, tg_ctx *ctx, void *dst, size_t bytes);
+    void *user;
+} tg_storage_extra;
+
+/* Bytes on a device. Handles hold references; the bytes may go before the last of them (TG_DISCARDED). */
+struct tg_storage {
+    atomic_int refs;
+    int32_t saves;    /* nodes, of any tape, that keep it for backward */
+    uint32_t version; /* writes so far */
+    uint8_t state;    /* tg_storage_state */
+    uint8_t category; /* tg_category */
+    bool temporary;   /* made by a tape: scopes, backward and tg_discard may take its bytes */
+    bool marked;      /* scratch of scope_close */
+    tg_ctx *ctx;
+    void *data;       /* the next free storage, while on the free list */
+    size_t bytes;
+    tg_block *block;  /* of the caching allocator; NULL: the caller's bytes, or discarded */
+    tg_tensor *maker; /* the handle that it was made for, as long as maker->serial is birth */
+    uint64_t birth;
+    const char *by;   /* the op or function that wrote it last in place, or discarded it */
+    const void *by_site;
+    tg_storage_extra *extra;
+};
+
+enum { TG_F_REQUIRES_GRAD = 1, TG_F_VIEW = 2, TG_F_LEAF = 4, TG_F_PARAM = 8, TG_F_SUPERSEDED = 16, TG_F_CONTIGUOUS = 32,
+       TG_F_DROPPED = 64 };
+
+/* A handle. Its slot is never given back to the system before the context ends, so that a stale pointer can be
+ * recognised: serial is 0 or another's once the handle has ended. */
+struct tg_tensor {
+    uint64_t serial;
+    tg_ctx *ctx;
+    tg_tape *tape; /* NULL: owned by the context */
+    tg_storage *storage;
+    int64_t offset, numel; /* in elements */
+    const int64_t *shape, *stride;
+    tg_node *node; /* that made it; NULL for a leaf, whose node is found through the tape */
+    tg_ext *ext;   /* what few tensors have */
+    uint64_t epoch; /* of the tape's reset in which it was made */
+    uint32_t pins; /* inputs of nodes that this context-owned handle is */
+    uint16_t out;  /* which output of node */
+    uint8_t ndim, dtype, flags;
+};
+
+/* A short-lived handle of the executor (a gradient, a temporary), with its own room for shape and strides. */
+typedef struct tg_temp {
+    tg_tensor x;
+    int64_t dims[2 * TG_MAX_DIMS];
+    struct tg_temp *next;
+} tg_temp;
+
+/* A piece of memory that is kept until the context ends: slots are cut from it. */
+typedef struct tg_chunk {
+    struct tg_chunk *next;
+    size_t bytes;
+    max_align_t slots[];
+} tg_chunk;
+
+struct tg_hook {
+    uint64_t id;
+    tg_hook_fn fn;
+    void *user;
+    bool accumulated;
+    tg_hook *next;
+};
+
+struct tg_ext {
+    char *name;
+    tg_tensor *grad;      /* a leaf's accumulated gradient, context-owned */
+    tg_ext *grad_of;      /* of a gradient: its leaf's */
+    tg_tensor *main_grad; /* the caller's buffer for it */
+    tg_ext *next_free;
+    bool has_grad;        /* grad holds a value; else the next contribution overwrites */
+    tg_hook *hooks;
+    tg_placement placement[TG_MAX_AXES];
+    bool placed;
+    int modules;          /* that list the parameter */
+    /* The leaf's node on the tape that used it last; others are found by the tape's own map. */
+    tg_tape *leaf_tape;
+    uint64_t leaf_epoch;
+    tg_node *leaf_node;
+    tg_tensor *next_owned, *prev_owned; /* of a context-owned handle */
+    int64_t dims[2 * TG_MAX_DIMS];      /* its shape and strides */
+};
+
+struct tg_ctx {
+    tg_status status;
+    char message[2048];
+    tg_tensor inert;
+    const tg_device_ops *ops;
+    void *device_state;
+    bool meta, host, check, dead;
+    tg_dtype dtype;
+    int cpu_level;
+    uint64_t serial; /* of handles; only grows */
+    uint64_t epochs; /* of tape resets */
+    uint64_t hook_ids;
+    tg_rng rng;
+    tg_allocator host_alloc;
+    const tg_file_ops *files; /* NULL: the system's calls */
+    tg_heap *heap; /* the device's bytes */
+    struct tg_pool *pool;
+    tg_parallel_for_fn parallel_for;
+    void *parallel_user;
+    int threads;
+    tg_log_fn log;
+    void *log_user;
+    double deadline;
+    /* Slots of handles and storages, kept until the context ends. */
+    tg_chunk *chunks;
+    tg_tensor *free_first, *free_last; /* first in, first out: a stale handle stays recognisable for long */
+    tg_temp *free_temps;
+    tg_ext *free_exts;
+    tg_storage *free_storages;
+    tg_tensor *owned;    /* alive, linked through their ext */
+    tg_tape *tapes;      /* alive */
+    tg_tape *free_tapes; /* freed; their structs answer stale handles */
+    tg_tape *inert_tape; /* what tg_tape_new returns when it fails */
+    struct { void *p; size_t bytes; } workspace[TG_WORKSPACES];
+    int64_t host_allocations;
+    struct tg_trace *trace; /* of the memory report */
+};
+
+/* ---- status.c ---- */
+
+/* The one writer of a context's status. Returns s; keeps the first error. Safe on the const dead context. */
+tg_status tg_fail(tg_ctx *ctx, tg_status s, const char *format, ...) TG_PRINTF(3, 4);
+tg_status tg_failv(tg_ctx *ctx, tg_status s, const char *format, va_list ap);
+/* Adds to the message of an error that is there already: where it happened. Returns the status. */
+tg_status tg_fail_note(tg_ctx *ctx, const char *format, ...) TG_PRINTF(2, 3);
+size_t tg_describe_site(const void *site, char *buf, size_t n);
+extern const tg_ctx tg_dead_ctx;
+
+static inline bool tg_ok(const tg_ctx *ctx) { return ctx && ctx->status == TG_OK; }
+static inline tg_tensor *tg_inert(const tg_ctx *ctx) { return (tg_tensor *)&ctx->inert; }
+
+/* ---- host memory: every byte of the library's own objects, by the context's allocator (context.c) ---- */
+
+void *tg_host_alloc(tg_ctx *ctx, size_t bytes);  /* zeroed; NULL after recording TG_ERR_MEMORY */
+void tg_host_free(tg_ctx *ctx, void *p, size_t bytes);
+char *tg_host_strdup(tg_ctx *ctx, const char *s);
+void tg_host_strfree(tg_ctx *ctx, char *s);
+
+/* ---- storage.c ---- */
+
+tg_storage *tg_storage_new(tg_ctx *ctx, size_t bytes, tg_category category);
+tg_storage *tg_storage_wrap(tg_ctx *ctx, void *data, size_t bytes, void (*release)(void *), void *user);
+static inline tg_storage *tg_storage_ref(tg_storage *s) {
+    atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+    return s;
+}
+void tg_storage_unref(tg_storage *s);
+void tg_storage_discard(tg_storage *s, const char *by, const void *site);
+/* Makes the bytes present: waits for the work, or refills; or fails with who discarded them. */
+tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x);
+static inline tg_status tg_storage_need(tg_storage *s, const tg_tensor *x) {
+    return TG_LIKELY(s->state == TG_PRESENT) ? TG_OK : tg_storage_need_slow(s, x);
+}
+void tg_storage_categorise(tg_storage *s, tg_category c);
+
+tg_storage_extra *tg_storage_extra_of(tg_storage *s); /* makes it; NULL after recording the error */
+/* The bytes change in place: later uses of what was saved before are refused, naming `by`. */
+static inline void tg_storage_wrote(tg_storage *s, const char *by, const void *site) {
+    s->version++;
+    s->by = by;
+    s->by_site = site;
+}
+
+/* ---- tensor.c ---- */
+
+/* Checks a handle that a caller gave; the error names `what`. */
+tg_status tg_check(tg_ctx *ctx, const tg_tensor *x, const char *what);
+/* Context-owned handle; takes over the reference to s. */
+tg_tensor *tg_owned_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride, tg_storage *s,
+                        int64_t offset);
+void tg_owned_free(tg_tensor *x);
+tg_tensor *tg_owned_empty(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, tg_category category);
+/* Takes over the reference to s. stride NULL: row-major. */
+tg_tensor *tg_temp_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride, tg_storage *s,
+                       int64_t offset);
+void tg_temp_free(tg_tensor *x);
+tg_tensor *tg_temp_empty(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, tg_category category);
+void tg_ext_free(tg_ctx *ctx, tg_ext *e);
+tg_ext *tg_ext_of(tg_tensor *x); /* makes it; NULL after recording the error */
+tg_status tg_shape_check(tg_ctx *ctx, const tg_shape *s, tg_dtype dtype, const char *what);
+/* numel and row-major strides; -1 on overflow. */
+int64_t tg_row_major(int ndim, const int64_t *shape, int64_t *stride);
+bool tg_is_row_major(int ndim, const int64_t *shape, const int64_t *stride);
+static inline size_t tg_dtype_size(tg_dtype d) {
+    static const uint8_t size[TG_DTYPE_COUNT] = {0, 4, 8, 2, 2, 8, 4, 1, 1, 1, 1, 1, 0};
+    return size[d];
+}
+static inline bool tg_is_float(tg_dtype d) { return d >= TG_F32 && d <= TG_F16; }
+static inline tg_dtype tg_accumulate_dtype(tg_dtype d) { return d == TG_F64 ? TG_F64 : tg_is_float(d) ? TG_F32 : d; }
+static inline void *tg_data(const tg_tensor *x) {
+    return x->storage->data ? (char *)x->storage->data + (size_t)x->offset * tg_dtype_size(x->dtype) : NULL;
+}
+size_t tg_shape_text(int ndim, const int64_t *shape, char *buf, size_t n); /* "[2, 3]" */
+/* snprintf at a running position: *at grows by the whole length. */
+void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) TG_PRINTF(4, 5);
+tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b); /* draws from the default stream */
+
+#endif

@@ -1,0 +1,41 @@
+/* The caching allocator: bytes of one device, in blocks cut from large segments. Segments are kept until the heap is
+ * freed, so memory once touched is touched for good; blocks are found by two-level segregated fit (Masmano et al.,
+ * ECRTS 2004) with their descriptors outside the bytes, so that the same code serves device memory. */
+#ifndef TG_MEMORY_H
+#define TG_MEMORY_H
+
+#include <tapegrad/extend.h>
+
+typedef struct tg_block tg_block;
+typedef struct tg_heap tg_heap;
+
+/* What a heap takes its segments and descriptors from. */
+typedef struct tg_heap_source {
+    void *(*segment)(void *user, size_t bytes, size_t align); /* NULL when there is no more */
+    void (*segment_free)(void *user, void *p, size_t bytes);
+    void *(*host)(void *user, size_t bytes); /* descriptors */
+    void (*host_free)(void *user, void *p, size_t bytes);
+    void *user;
+    size_t segment_bytes; /* at least this much at a time; 0: 64 MiB, smaller at first */
+} tg_heap_source;
+
+tg_heap *tg_heap_new(const tg_heap_source *source); /* NULL: no memory */
+void tg_heap_free(tg_heap *h);
+/* A block of at least bytes, 64-byte aligned, rounded up to 64; NULL when there is no more. bytes 0 gives a block. */
+tg_block *tg_heap_alloc(tg_heap *h, size_t bytes, tg_category category);
+void tg_heap_release(tg_heap *h, tg_block *b);
+void *tg_block_data(const tg_block *b);
+size_t tg_block_bytes(const tg_block *b); /* as rounded */
+void tg_block_categorise(tg_heap *h, tg_block *b, tg_category category);
+/* Fills live, peak, reserved and the categories. */
+void tg_heap_stats(const tg_heap *h, tg_memory *out);
+void tg_heap_reset_peak(tg_heap *h);
+/* Called whenever live passes the peak so far by 1/64 or more, after the block is live; NULL: off. */
+void tg_heap_on_peak(tg_heap *h, void (*fn)(void *user), void *user);
+/* Every live block, in address order. */
+void tg_heap_each(const tg_heap *h, void (*fn)(void *user, const tg_block *b), void *user);
+void tg_block_set_owner(tg_block *b, void *owner); /* the storage, for reports */
+void *tg_block_owner(const tg_block *b);
+tg_category tg_block_category(const tg_block *b);
+
+#endif

@@ -1,0 +1,10 @@
+/* The memory report: what was alive at the peak, by tensor, node and call site. */
+#ifndef TG_REPORT_H
+#define TG_REPORT_H
+
+#include "core/core.h"
+
+extern const tg_device_ops tg_meta_device; /* meta.c */
+void tg_trace_free(tg_ctx *ctx);
+
+#endif

@@ -1,0 +1,94 @@
+/* Status codes, and the one function that writes a context's error. */
+#define _GNU_SOURCE
+#include <stdio.h>
+
+#include "core/core.h"
+
+/* What a creation returns when there is no memory for a context. Const: tg_fail returns before writing to it. */
+const tg_ctx tg_dead_ctx = {
+    .status = TG_ERR_MEMORY,
+    .message = "tg_ctx_new: no memory for the context",
+    .inert = {.ctx = (tg_ctx *)&tg_dead_ctx},
+    .dead = true,
+};
+
+const char *tg_status_name(tg_status s) {
+    static const char *const names[] = {
+#define TG_X(name, text) "TG_" #name,
+        TG_STATUS_LIST(TG_X)
+#undef TG_X
+    };
+    return (unsigned)s < TG_LEN(names) ? names[s] : "?";
+}
+
+static const char *status_text(tg_status s) {
+    static const char *const texts[] = {
+#define TG_X(name, text) text,
+        TG_STATUS_LIST(TG_X)
+#undef TG_X
+    };
+    return (unsigned)s < TG_LEN(texts) ? texts[s] : "unknown status";
+}
+
+const char *tg_version(void) { return TG_VERSION; }
+
+void tg_struct_init(void *s, size_t size) {
+    if (!s || size < sizeof size) return;
+    memset(s, 0, size);
+    memcpy(s, &size, sizeof size);
+}
+
+tg_status tg_failv(tg_ctx *ctx, tg_status s, const char *format, va_list ap) {
+    if (!ctx) return s;
+    if (ctx->status != TG_OK) return ctx->status;
+    ctx->status = s;
+    int n = vsnprintf(ctx->message, sizeof ctx->message, format, ap);
+    if (n <= 0) snprintf(ctx->message, sizeof ctx->message, "%s", status_text(s));
+    return s;
+}
+
+tg_status tg_fail(tg_ctx *ctx, tg_status s, const char *format, ...) {
+    va_list ap;
+    va_start(ap, format);
+    s = tg_failv(ctx, s, format, ap);
+    va_end(ap);
+    return s;
+}
+
+tg_status tg_fail_note(tg_ctx *ctx, const char *format, ...) {
+    if (ctx->dead || ctx->status == TG_OK) return ctx->status;
+    size_t used = strlen(ctx->message);
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(ctx->message + used, sizeof ctx->message - used, format, ap);
+    va_end(ap);
+    return ctx->status;
+}
+
+tg_status tg_ctx_fail(tg_ctx *ctx, tg_status s, const char *format, ...) {
+    if (!ctx) return TG_ERR_ARGUMENT;
+    if (s == TG_OK || (unsigned)s > TG_ERR_INTERNAL) s = TG_ERR_INTERNAL;
+    va_list ap;
+    va_start(ap, format);
+    s = tg_failv(ctx, s, format, ap);
+    va_end(ap);
+    return s;
+}
+
+tg_status tg_ctx_status(const tg_ctx *ctx) { return ctx ? ctx->status : TG_ERR_ARGUMENT; }
+
+const char *tg_ctx_message(const tg_ctx *ctx) { return ctx ? ctx->message : "context is NULL"; }
+
+void tg_ctx_clear(tg_ctx *ctx) {
+    if (!ctx || ctx->dead) return;
+    ctx->status = TG_OK;
+    ctx->message[0] = 0;
+}
+
+void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) {
+    va_list ap;
+    va_start(ap, format);
+    int k = *at < n ? vsnprintf(buf + *at, n - *at, format, ap) : vsnprintf(NULL, 0, format, ap);
+    va_end(ap);
+    if (k > 0) *at += (size_t)k;
+}

@@ -1,0 +1,182 @@
+/* Storages: counted bytes that may be present, in flight, or discarded. All early freeing is tg_storage_discard. */
+#include "core/core.h"
+#include "core/work.h"
+
+static tg_status more_storages(tg_ctx *ctx) {
+    enum { COUNT = 256 };
+    size_t bytes = sizeof(tg_chunk) + COUNT * sizeof(tg_storage);
+    tg_chunk *c = tg_host_alloc(ctx, bytes);
+    if (!c) return ctx->status;
+    c->bytes = bytes;
+    c->next = ctx->chunks;
+    ctx->chunks = c;
+    tg_storage *s = (tg_storage *)c->slots;
+    for (int i = COUNT - 1; i >= 0; i--) {
+        s[i].data = ctx->free_storages;
+        ctx->free_storages = &s[i];
+    }
+    return TG_OK;
+}
+
+static tg_storage *storage_slot(tg_ctx *ctx) {
+    if (TG_UNLIKELY(!ctx->free_storages) && more_storages(ctx) != TG_OK) return NULL;
+    tg_storage *s = ctx->free_storages;
+    ctx->free_storages = s->data;
+    *s = (tg_storage){.ctx = ctx};
+    atomic_init(&s->refs, 1);
+    return s;
+}
+
+static void storage_slot_free(tg_storage *s) {
+    tg_ctx *ctx = s->ctx;
+    s->data = ctx->free_storages;
+    ctx->free_storages = s;
+}
+
+/* Bytes from the heap; the error says what was asked for and what is held. */
+static tg_status storage_bytes(tg_storage *s) {
+    tg_ctx *ctx = s->ctx;
+    s->block = tg_heap_alloc(ctx->heap, s->bytes, s->category);
+    if (TG_UNLIKELY(!s->block)) {
+        tg_memory m = TG_MEMORY();
+        tg_heap_stats(ctx->heap, &m);
+        return tg_fail(ctx, TG_ERR_MEMORY,
+                       "out of memory on device \"%s\": %zu bytes asked for, %lld live (parameters %lld, gradients %lld, optimiser %lld, "
+                       "saved activations %lld, temporaries %lld)",
+                       ctx->ops->name, s->bytes, (long long)m.live, (long long)m.by_category[0], (long long)m.by_category[1],
+                       (long long)m.by_category[2], (long long)m.by_category[3], (long long)m.by_category[4]);
+    }
+    tg_block_set_owner(s->block, s);
+    s->data = ctx->meta ? NULL : tg_block_data(s->block);
+    return TG_OK;
+}
+
+tg_storage *tg_storage_new(tg_ctx *ctx, size_t bytes, tg_category category) {
+    tg_storage *s = storage_slot(ctx);
+    if (TG_UNLIKELY(!s)) return NULL;
+    s->bytes = bytes;
+    s->category = category;
+    if (TG_LIKELY(storage_bytes(s) == TG_OK)) return s;
+    storage_slot_free(s);
+    return NULL;
+}
+
+tg_storage_extra *tg_storage_extra_of(tg_storage *s) {
+    if (!s->extra) s->extra = tg_host_alloc(s->ctx, sizeof *s->extra);
+    return s->extra;
+}
+
+tg_storage *tg_storage_wrap(tg_ctx *ctx, void *data, size_t bytes, void (*release)(void *), void *user) {
+    tg_storage *s = storage_slot(ctx);
+    if (!s) return NULL;
+    if (release && !tg_storage_extra_of(s)) {
+        storage_slot_free(s);
+        return NULL;
+    }
+    s->data = data;
+    s->bytes = bytes;
+    s->category = TG_MEM_TEMPORARY;
+    if (release) {
+        s->extra->release = release;
+        s->extra->user = user;
+    }
+    return s;
+}
+
+static void give_back(tg_storage *s) {
+    if (s->extra && s->extra->work) tg_work_abandon(s->extra->work);
+    if (s->block) tg_heap_release(s->ctx->heap, s->block);
+    s->block = NULL;
+    s->data = NULL;
+}
+
+void tg_storage_unref(tg_storage *s) {
+    if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
+    give_back(s);
+    if (TG_UNLIKELY(s->extra != NULL)) {
+        if (s->extra->release) s->extra->release(s->extra->user);
+        tg_host_free(s->ctx, s->extra, sizeof *s->extra);
+    }
+    storage_slot_free(s);
+}
+
+void tg_storage_discard(tg_storage *s, const char *by, const void *site) {
+    if (s->state == TG_DISCARDED) return;
+    give_back(s);
+    s->state = TG_DISCARDED;
+    s->by = by;
+    s->by_site = site;
+}
+
+static tg_status wait_for(tg_storage *s) {
+    tg_work *w = s->extra->work;
+    s->extra->work = NULL;
+    s->state = TG_PRESENT;
+    return tg_work_wait(w);
+}
+
+static tg_status refill(tg_storage *s) {
+    tg_ctx *ctx = s->ctx;
+    TG_TRY(storage_bytes(s));
+    s->state = TG_PRESENT;
+    tg_status status = s->extra->refill(s->extra->user, ctx, s->data, s->bytes);
+    if (status == TG_OK) return ctx->status;
+    tg_storage_discard(s, s->by, s->by_site);
+    return tg_fail(ctx, TG_ERR_CALLBACK, "the refill of a discarded tensor failed with %s", tg_status_name(status));
+}
+
+tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x) {
+    if (s->state == TG_PRESENT) return TG_OK;
+    if (s->state == TG_IN_FLIGHT) return wait_for(s);
+    if (s->extra && s->extra->refill) return refill(s);
+    char what[128], where[160];
+    tg_describe(x, what, sizeof what);
+    tg_describe_site(s->by_site, where, sizeof where);
+    return tg_fail(s->ctx, TG_ERR_DISCARDED,
+                   "the bytes of %s were discarded by %s, called from %s; tg_keep it before, or run backward with .retain", what,
+                   s->by ? s->by : "its owner", where);
+}
+
+void tg_storage_categorise(tg_storage *s, tg_category c) {
+    if (s->category == c) return;
+    s->category = c;
+    if (s->block) tg_block_categorise(s->ctx->heap, s->block, c);
+}
+
+/* ---- The public side ---- */
+
+tg_storage_state tg_storage_state_of(const tg_tensor *x) {
+    return tg_alive(x) ? (tg_storage_state)x->storage->state : TG_DISCARDED;
+}
+
+static tg_status may_discard(tg_tensor *x, const char *who) {
+    if (!x) return TG_ERR_ARGUMENT;
+    tg_ctx *ctx = x->ctx;
+    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
+    TG_TRY(tg_check(ctx, x, who));
+    if (!x->storage->block) return tg_fail(ctx, TG_ERR_STATE, "%s: these bytes are the caller's, or gone already", who);
+    if (x->storage->saves)
+        return tg_fail(ctx, TG_ERR_STATE, "%s: a node has saved these bytes for backward", who);
+    if (x->storage->category == TG_MEM_PARAMETER || x->storage->category == TG_MEM_OPTIMISER)
+        return tg_fail(ctx, TG_ERR_STATE, "%s: the bytes of a parameter or optimiser are not discarded", who);
+    return TG_OK;
+}
+
+tg_status tg_discard(tg_tensor *x) {
+    TG_TRY(may_discard(x, "tg_discard"));
+    tg_storage_discard(x->storage, "tg_discard", TG_SITE);
+    return TG_OK;
+}
+
+tg_status tg_discard_with(tg_tensor *x, tg_status (*fill)(void *, tg_ctx *, void *, size_t), void (*end)(void *), void *user) {
+    TG_TRY(may_discard(x, "tg_discard_with"));
+    if (!fill) return tg_fail(x->ctx, TG_ERR_ARGUMENT, "tg_discard_with: refill is NULL");
+    tg_storage_extra *e = tg_storage_extra_of(x->storage);
+    if (!e) return x->ctx->status;
+    if (e->release) e->release(e->user);
+    e->refill = fill;
+    e->release = end;
+    e->user = user;
+    tg_storage_discard(x->storage, "tg_discard_with", TG_SITE);
+    return TG_OK;
+}

@@ -1,0 +1,12 @@
+/* What the library asks of the operating system: memory and the number of cores. */
+#ifndef TG_SYSTEM_H
+#define TG_SYSTEM_H
+
+#include <tapegrad/tapegrad.h>
+
+/* The allocator of a context that was given none. */
+tg_allocator tg_system_allocator(void);
+/* Cores that this process may run on; at least 1. */
+int tg_system_cores(void);
+
+#endif

@@ -1,0 +1,378 @@
+/* Handles: slots that live as long as their context, and the tensors made on a context. */
+#include <math.h>
+
+#include "core/core.h"
+
+/* ---- Shapes ---- */
+
+int64_t tg_row_major(int ndim, const int64_t *shape, int64_t *stride) {
+    int64_t numel = 1, step = 1;
+    for (int i = ndim - 1; i >= 0; i--) {
+        if (stride) stride[i] = step;
+        if (__builtin_mul_overflow(step, shape[i] > 1 ? shape[i] : 1, &step)) return -1;
+        numel = shape[i] == 0 || numel == 0 ? 0 : step;
+    }
+    return numel;
+}
+
+bool tg_is_row_major(int ndim, const int64_t *shape, const int64_t *stride) {
+    int64_t step = 1;
+    for (int i = ndim - 1; i >= 0; i--) {
+        if (shape[i] == 0) return true;
+        if (shape[i] != 1 && stride[i] != step) return false;
+        step *= shape[i];
+    }
+    return true;
+}
+
+tg_shape tg_shape_make(size_t n, const int64_t *dims) {
+    tg_shape s = {.ndim = (int64_t)n};
+    for (size_t i = 0; i < n && i < TG_MAX_DIMS; i++) s.dim[i] = dims[i];
+    return s;
+}
+
+tg_dims tg_dims_make(size_t n, const int64_t *dims) {
+    tg_dims d = {.n = n <= TG_MAX_DIMS ? (int)n : TG_MAX_DIMS + 1};
+    for (size_t i = 0; i < n && i < TG_MAX_DIMS; i++)
+        d.dim[i] = dims[i] < INT32_MIN ? INT32_MIN : dims[i] > INT32_MAX ? INT32_MAX : (int)dims[i];
+    return d;
+}
+
+size_t tg_shape_text(int ndim, const int64_t *shape, char *buf, size_t n) {
+    size_t at = 0;
+    tg_text(buf, n, &at, "[");
+    for (int i = 0; i < ndim; i++) tg_text(buf, n, &at, "%s%lld", i ? ", " : "", (long long)shape[i]);
+    tg_text(buf, n, &at, "]");
+    return at;
+}
+
+tg_status tg_shape_check(tg_ctx *ctx, const tg_shape *s, tg_dtype dtype, const char *what) {
+    if (s->ndim < 0 || s->ndim > TG_MAX_DIMS)
+        return tg_fail(ctx, TG_ERR_SHAPE, "%s: %lld dims, expected 0 to %d", what, (long long)s->ndim, TG_MAX_DIMS);
+    for (int i = 0; i < s->ndim; i++)
+        if (s->dim[i] < 0)
+            return tg_fail(ctx, TG_ERR_SHAPE, "%s: dim %d is %lld, expected 0 or more", what, i, (long long)s->dim[i]);
+    if (dtype <= TG_DTYPE_DEFAULT || dtype > TG_BOOL)
+        return tg_fail(ctx, TG_ERR_DTYPE, "%s: dtype %s (%d), expected one of f32 f64 bf16 f16 i64 i32 u8 bool", what,
+                       tg_dtype_name(dtype), (int)dtype);
+    int64_t numel = tg_row_major((int)s->ndim, s->dim, NULL), bytes;
+    if (numel < 0 || __builtin_mul_overflow(numel, (int64_t)tg_dtype_size(dtype), &bytes))
+        return tg_fail(ctx, TG_ERR_SHAPE, "%s: the number of bytes overflows 63 bits", what);
+    return TG_OK;
+}
+
+/* ---- Slots ---- */
+
+static void *slots(tg_ctx *ctx, size_t bytes) {
+    tg_chunk *c = tg_host_alloc(ctx, sizeof *c + bytes);
+    if (!c) return NULL;
+    c->bytes = sizeof *c + bytes;
+    c->next = ctx->chunks;
+    ctx->chunks = c;
+    return c->slots;
+}
+
+/* Free handles wait in line through their node pointer. */
+static void handle_slot_free(tg_ctx *ctx, tg_tensor *x) {
+    *x = (tg_tensor){.ctx = ctx};
+    if (ctx->free_last)
+        ctx->free_last->node = (tg_node *)x;
+    else
+        ctx->free_first = x;
+    ctx->free_last = x;
+}
+
+static tg_tensor *handle_slot(tg_ctx *ctx) {
+    enum { COUNT = 64 };
+    if (!ctx->free_first) {
+        tg_tensor *x = slots(ctx, COUNT * sizeof *x);
+        if (!x) return NULL;
+        for (int i = 0; i < COUNT; i++) handle_slot_free(ctx, &x[i]);
+    }
+    tg_tensor *x = ctx->free_first;
+    ctx->free_first = (tg_tensor *)x->node;
+    if (!ctx->free_first) ctx->free_last = NULL;
+    x->node = NULL;
+    return x;
+}
+
+static void fill_handle(tg_tensor *x, tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
+                        int64_t *dims, tg_storage *s, int64_t offset) {
+    memcpy(dims, shape, (size_t)ndim * sizeof *dims);
+    x->numel = tg_row_major(ndim, shape, dims + TG_MAX_DIMS);
+    x->flags = TG_F_CONTIGUOUS;
+    if (stride) {
+        memcpy(dims + TG_MAX_DIMS, stride, (size_t)ndim * sizeof *dims);
+        x->flags = tg_is_row_major(ndim, shape, stride) ? TG_F_CONTIGUOUS : 0;
+    }
+    x->serial = ++ctx->serial;
+    x->ctx = ctx;
+    x->tape = NULL;
+    x->storage = s;
+    x->offset = offset;
+    x->shape = dims;
+    x->stride = dims + TG_MAX_DIMS;
+    x->ndim = (uint8_t)ndim;
+    x->dtype = (uint8_t)dtype;
+}
+
+tg_ext *tg_ext_of(tg_tensor *x) {
+    tg_ctx *ctx = x->ctx;
+    if (x->ext) return x->ext;
+    if (!ctx->free_exts) return x->ext = slots(ctx, sizeof *x->ext);
+    x->ext = ctx->free_exts;
+    ctx->free_exts = x->ext->next_free;
+    memset(x->ext, 0, sizeof *x->ext);
+    return x->ext;
+}
+
+tg_tensor *tg_owned_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride, tg_storage *s,
+                        int64_t offset) {
+    tg_tensor *x = handle_slot(ctx);
+    if (!x || !tg_ext_of(x)) {
+        if (x) handle_slot_free(ctx, x);
+        tg_storage_unref(s);
+        return NULL;
+    }
+    fill_handle(x, ctx, dtype, ndim, shape, stride, x->ext->dims, s, offset);
+    x->flags |= TG_F_LEAF;
+    if (!s->birth) {
+        s->birth = x->serial;
+        s->maker = x;
+    }
+    x->ext->next_owned = ctx->owned;
+    if (ctx->owned) ctx->owned->ext->prev_owned = x;
+    ctx->owned = x;
+    return x;
+}
+
+void tg_ext_free(tg_ctx *ctx, tg_ext *e) {
+    tg_host_strfree(ctx, e->name);
+    for (tg_hook *h = e->hooks; h;) {
+        tg_hook *next = h->next;
+        tg_host_free(ctx, h, sizeof *h);
+        h = next;
+    }
+    if (e->grad) tg_owned_free(e->grad);
+    if (e->grad_of) {
+        e->grad_of->grad = NULL;
+        e->grad_of->has_grad = e->grad_of->has_grad && e->grad_of->main_grad;
+    }
+    e->next_free = ctx->free_exts;
+    ctx->free_exts = e;
+}
+
+void tg_owned_free(tg_tensor *x) {
+    tg_ctx *ctx = x->ctx;
+    tg_ext *e = x->ext;
+    if (e->prev_owned)
+        e->prev_owned->ext->next_owned = e->next_owned;
+    else
+        ctx->owned = e->next_owned;
+    if (e->next_owned) e->next_owned->ext->prev_owned = e->prev_owned;
+    tg_storage *s = x->storage;
+    handle_slot_free(ctx, x);
+    tg_ext_free(ctx, e);
+    tg_storage_unref(s);
+}
+
+tg_tensor *tg_owned_empty(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, tg_category category) {
+    int64_t numel = tg_row_major(ndim, shape, NULL);
+    tg_storage *s = tg_storage_new(ctx, (size_t)numel * tg_dtype_size(dtype), category);
+    return s ? tg_owned_new(ctx, dtype, ndim, shape, NULL, s, 0) : NULL;
+}
+
+tg_tensor *tg_temp_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride, tg_storage *s,
+                       int64_t offset) {
+    enum { COUNT = 32 };
+    if (TG_UNLIKELY(!ctx->free_temps)) {
+        tg_temp *more = slots(ctx, COUNT * sizeof *more);
+        for (int i = 0; more && i < COUNT; i++) {
+            more[i].next = ctx->free_temps;
+            ctx->free_temps = &more[i];
+        }
+        if (!more) {
+            tg_storage_unref(s);
+            return NULL;
+        }
+    }
+    tg_temp *p = ctx->free_temps;
+    ctx->free_temps = p->next;
+    p->x.node = NULL;
+    p->x.ext = NULL;
+    fill_handle(&p->x, ctx, dtype, ndim, shape, stride, p->dims, s, offset);
+    return &p->x;
+}
+
+tg_tensor *tg_temp_empty(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, tg_category category) {
+    int64_t numel = tg_row_major(ndim, shape, NULL);
+    tg_storage *s = tg_storage_new(ctx, (size_t)numel * tg_dtype_size(dtype), category);
+    return s ? tg_temp_new(ctx, dtype, ndim, shape, NULL, s, 0) : NULL;
+}
+
+void tg_temp_free(tg_tensor *x) {
+    if (!x) return;
+    tg_temp *p = (tg_temp *)x;
+    tg_ctx *ctx = x->ctx;
+    tg_storage *s = x->storage;
+    x->serial = 0;
+    x->storage = NULL;
+    p->next = ctx->free_temps;
+    ctx->free_temps = p;
+    if (s) tg_storage_unref(s);
+}
+
+/* ---- Made on a context ---- */
+
+static tg_tensor *made(const tg_ctx *ctx, tg_tensor *x) { return x ? x : tg_inert(ctx); }
+
+/* The checked beginning of every maker: an uninitialised tensor, or NULL after recording the error. */
+static tg_tensor *make(tg_ctx *ctx, tg_dtype dtype, const tg_shape *shape, tg_category category, const char *who) {
+    if (!dtype) dtype = ctx->dtype;
+    if (tg_shape_check(ctx, shape, dtype, who) != TG_OK) return NULL;
+    return tg_owned_empty(ctx, dtype, (int)shape->ndim, shape->dim, category);
+}
+
+static tg_tensor *filled(tg_ctx *ctx, tg_tensor *x, tg_status s) {
+    if (x && s != TG_OK) {
+        tg_owned_free(x);
+        x = NULL;
+    }
+    return made(ctx, x);
+}
+
+/* A context to make something on, or the inert tensor of a failed one. */
+#define TG_ENTER(ctx)                                                    \
+    do {                                                                 \
+        if (!(ctx)) return tg_inert(&tg_dead_ctx);                       \
+        if ((ctx)->status != TG_OK) return tg_inert(ctx);                \
+    } while (0)
+
+tg_tensor *tg_zeros(tg_ctx *ctx, tg_dtype dtype, tg_shape shape) {
+    TG_ENTER(ctx);
+    tg_tensor *x = make(ctx, dtype, &shape, TG_MEM_TEMPORARY, "tg_zeros");
+    return filled(ctx, x, x ? ctx->ops->fill(ctx, tg_array_of(x), 0) : TG_OK);
+}
+
+tg_tensor *tg_from_host(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const void *data) {
+    TG_ENTER(ctx);
+    tg_tensor *x = make(ctx, dtype, &shape, TG_MEM_TEMPORARY, "tg_from_host");
+    if (x && x->numel > 0 && !data)
+        return filled(ctx, x, tg_fail(ctx, TG_ERR_ARGUMENT, "tg_from_host: data is NULL"));
+    size_t bytes = x ? (size_t)x->numel * tg_dtype_size(x->dtype) : 0;
+    return filled(ctx, x, bytes ? ctx->ops->copy(ctx, tg_data(x), data, bytes, TG_COPY_FROM_HOST) : TG_OK);
+}
+
+/* Bytes from the first to the last element that the strides reach. */
+static tg_status wrapped_bytes(tg_ctx *ctx, const tg_shape *shape, const int64_t *stride, tg_dtype dtype, size_t *bytes) {
+    int64_t last = 0, step;
+    bool empty = false;
+    for (int i = 0; i < shape->ndim; i++) {
+        empty |= shape->dim[i] == 0;
+        if (stride[i] < 0)
+            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_wrap: stride %d is %lld, expected 0 or more", i, (long long)stride[i]);
+        if (shape->dim[i] > 1 && (__builtin_mul_overflow(shape->dim[i] - 1, stride[i], &step) ||
+                                  __builtin_add_overflow(last, step, &last) || last > INT64_MAX / 16))
+            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_wrap: the strides overflow 63 bits of bytes");
+    }
+    *bytes = empty ? 0 : (size_t)(last + 1) * tg_dtype_size(dtype);
+    return TG_OK;
+}
+
+static tg_tensor *wrap(tg_ctx *ctx, tg_dtype dtype, const tg_shape *shape, const int64_t *strides, void *data,
+                       void (*release)(void *), void *user) {
+    int64_t row_major[TG_MAX_DIMS];
+    size_t bytes = 0;
+    if (!dtype) dtype = ctx->dtype;
+    if (tg_shape_check(ctx, shape, dtype, "tg_wrap") != TG_OK) return NULL;
+    tg_row_major((int)shape->ndim, shape->dim, row_major);
+    if (wrapped_bytes(ctx, shape, strides ? strides : row_major, dtype, &bytes) != TG_OK) return NULL;
+    if (!ctx->host || ctx->meta) {
+        tg_fail(ctx, TG_ERR_DEVICE, "tg_wrap: device \"%s\" cannot use the caller's host memory", ctx->ops->name);
+        return NULL;
+    }
+    if ((!data && bytes) || (uintptr_t)data % tg_dtype_size(dtype)) {
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_wrap: data is %p, expected memory aligned to %zu bytes", data, tg_dtype_size(dtype));
+        return NULL;
+    }
+    tg_storage *s = tg_storage_wrap(ctx, data, bytes, release, user);
+    if (!s) return NULL;
+    tg_storage_ref(s); /* so that a failure below leaves the release to the caller of wrap */
+    tg_tensor *x = tg_owned_new(ctx, dtype, (int)shape->ndim, shape->dim, strides, s, 0);
+    if (!x && s->extra) s->extra->release = NULL;
+    tg_storage_unref(s);
+    return x;
+}
+
+tg_tensor *tg_wrap(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const int64_t *strides, void *data, void (*release)(void *),
+                   void *user) {
+    tg_tensor *x = tg_ok(ctx) ? wrap(ctx, dtype, &shape, strides, data, release, user) : NULL;
+    if (!x && release) release(user);
+    return made(ctx ? ctx : &tg_dead_ctx, x);
+}
+
+tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b) {
+    tg_ctx *ctx = x->ctx;
+    tg_rng at = ctx->rng;
+    ctx->rng.counter += (uint64_t)x->numel;
+    return ctx->ops->random(ctx, kind, tg_array_of(x), a, b, &at);
+}
+
+tg_tensor *tg_randn(tg_ctx *ctx, tg_shape shape, double std) {
+    TG_ENTER(ctx);
+    if (!(std >= 0) || isinf(std))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_randn: std is %g, expected a finite number, 0 or more", std), tg_inert(ctx);
+    tg_tensor *x = make(ctx, TG_DTYPE_DEFAULT, &shape, TG_MEM_TEMPORARY, "tg_randn");
+    return filled(ctx, x, x ? tg_fill_random(x, TG_RANDOM_NORMAL, 0, std) : TG_OK);
+}
+
+tg_tensor *tg_uniform(tg_ctx *ctx, tg_shape shape, double lo, double hi) {
+    TG_ENTER(ctx);
+    if (!(lo <= hi) || isinf(lo) || isinf(hi))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_uniform: [%g, %g), expected finite lo <= hi", lo, hi), tg_inert(ctx);
+    tg_tensor *x = make(ctx, TG_DTYPE_DEFAULT, &shape, TG_MEM_TEMPORARY, "tg_uniform");
+    return filled(ctx, x, x ? tg_fill_random(x, TG_RANDOM_UNIFORM, lo, hi) : TG_OK);
+}
+
+static tg_status begin_param(tg_tensor *x, const char *name, double std) {
+    tg_ctx *ctx = x->ctx;
+    x->flags |= TG_F_PARAM | TG_F_REQUIRES_GRAD;
+    TG_TRY(tg_set_name(x, name));
+    if (std == 0) return ctx->ops->fill(ctx, tg_array_of(x), 0);
+    return tg_fill_random(x, TG_RANDOM_NORMAL, 0, std);
+}
+
+tg_tensor *tg_param_of(tg_ctx *ctx, const char *name, tg_dtype dtype, tg_shape shape, double std) {
+    TG_ENTER(ctx);
+    if (!(std >= 0) || isinf(std))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param: std is %g, expected a finite number, 0 or more", std), tg_inert(ctx);
+    if (dtype && !tg_is_float(dtype))
+        return tg_fail(ctx, TG_ERR_DTYPE, "tg_param: dtype %s, expected a float", tg_dtype_name(dtype)), tg_inert(ctx);
+    tg_tensor *x = make(ctx, dtype, &shape, TG_MEM_PARAMETER, "tg_param");
+    return filled(ctx, x, x ? begin_param(x, name ? name : "", std) : TG_OK);
+}
+
+tg_tensor *tg_param(tg_ctx *ctx, const char *name, tg_shape shape, double std) {
+    return tg_param_of(ctx, name, TG_DTYPE_DEFAULT, shape, std);
+}
+
+tg_tensor *tg_keep(tg_tensor *x) {
+    if (!x) return tg_inert(&tg_dead_ctx);
+    tg_ctx *ctx = x->ctx;
+    TG_ENTER(ctx);
+    if (tg_check(ctx, x, "tg_keep") != TG_OK || tg_storage_need(x->storage, x) != TG_OK) return tg_inert(ctx);
+    tg_tensor *k = tg_owned_new(ctx, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
+    if (!k) return tg_inert(ctx);
+    x->storage->temporary = false;
+    return k;
+}
+
+void tg_drop(tg_tensor *x) {
+    if (!x || !x->serial || x->tape || !x->ext) return;
+    if (!x->pins) {
+        tg_owned_free(x);
+        return;
+    }
+    x->serial = 0; /* dead to the caller; freed when the nodes that use it have ended */
+    x->flags |= TG_F_DROPPED;
+}

@@ -1,0 +1,46 @@
+/* Two-level segregated fit (Masmano et al., ECRTS 2004): finds a free range of bytes among segments in constant time,
+ * splits it, and merges it with its neighbours when it comes back. Descriptors lie outside the bytes. */
+#ifndef TG_TLSF_H
+#define TG_TLSF_H
+
+#include "core/memory.h"
+
+/* Sizes are counted in units of 64 bytes. The first 32 bins hold one size each; from there on every power of two is
+ * cut into 32 bins. */
+enum { TG_UNIT = 64, TG_FINE = 32, TG_FINE_LOG = 5, TG_COARSE = 40 };
+
+enum { TG_BLOCK_FREE, TG_BLOCK_LIVE, TG_BLOCK_CACHED, TG_BLOCK_CARVED, TG_BLOCK_SEGMENT, TG_BLOCK_SPARE };
+
+/* A range of bytes; one cache line. A segment is described by one too: its next is the first range in it. */
+struct tg_block {
+    char *data;
+    size_t bytes;
+    tg_block *prev, *next; /* neighbours by address within the segment */
+    tg_block *back, *link; /* in the list that it is in: a bin, a cache, the segments, the spare descriptors */
+    void *owner;
+    uint8_t state, category;
+};
+
+typedef struct tg_tlsf {
+    tg_heap_source source;
+    uint64_t coarse;           /* bit c: fine[c] is not 0 */
+    uint32_t fine[TG_COARSE];  /* bit f: bin c * TG_FINE + f is not empty */
+    tg_block *bin[TG_COARSE * TG_FINE];
+    tg_block *segments;        /* in address order */
+    tg_block *spare;           /* descriptors */
+    int n_spare;
+    struct tg_descriptors *descriptors;
+    size_t growth;             /* bytes of the next segment */
+    int64_t reserved;
+} tg_tlsf;
+
+void tg_tlsf_init(tg_tlsf *t, const tg_heap_source *source);
+void tg_tlsf_close(tg_tlsf *t);
+/* A range of exactly units, neither free nor live yet; NULL when there is no more, and then nothing has changed. */
+tg_block *tg_tlsf_take(tg_tlsf *t, size_t units);
+void tg_tlsf_give(tg_tlsf *t, tg_block *b);
+/* Makes sure of n spare descriptors; tg_tlsf_descriptor takes one of them. */
+bool tg_tlsf_reserve(tg_tlsf *t, int n);
+tg_block *tg_tlsf_descriptor(tg_tlsf *t);
+
+#endif

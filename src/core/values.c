@@ -1,0 +1,102 @@
+/* Values: explicit reads and writes by the host. Whatever fills the tensor is waited for. */
+#include <math.h>
+
+#include "core/core.h"
+#include "kernels/scalar.h"
+
+/* Common checks; the bytes are present afterwards. */
+static tg_status enter(tg_tensor *x, const char *who) {
+    if (!x) return TG_ERR_ARGUMENT;
+    tg_ctx *ctx = x->ctx;
+    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
+    TG_TRY(tg_check(ctx, x, who));
+    if (ctx->meta) return tg_fail(ctx, TG_ERR_DEVICE, "%s: a tensor of device \"meta\" has no values", who);
+    return tg_storage_need(x->storage, x);
+}
+
+/* Copies between x and a row-major host buffer of another dtype, through a row-major staging tensor where needed. */
+static tg_status transfer(tg_tensor *x, tg_dtype dtype, void *host, bool read) {
+    tg_ctx *ctx = x->ctx;
+    size_t bytes = (size_t)x->numel * tg_dtype_size(dtype);
+    if (!bytes) return TG_OK;
+    tg_copy_kind kind = read ? TG_COPY_TO_HOST : TG_COPY_FROM_HOST;
+    if (dtype == x->dtype && x->flags & TG_F_CONTIGUOUS)
+        return ctx->ops->copy(ctx, read ? host : tg_data(x), read ? tg_data(x) : host, bytes, kind);
+    const double none[2] = {0, 0};
+    tg_tensor *stage = tg_temp_empty(ctx, dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
+    if (!stage) return ctx->status;
+    tg_array outer = tg_array_of(x), inner = tg_array_of(stage);
+    tg_status s = read ? ctx->ops->map(ctx, TG_FN_id, inner, &outer, 1, none, false)
+                       : ctx->ops->copy(ctx, inner.data, host, bytes, kind);
+    if (s == TG_OK)
+        s = read ? ctx->ops->copy(ctx, host, inner.data, bytes, kind) : ctx->ops->map(ctx, TG_FN_id, outer, &inner, 1, none, false);
+    tg_temp_free(stage);
+    return s;
+}
+
+double tg_item(tg_tensor *x) {
+    if (enter(x, "tg_item") != TG_OK) return NAN;
+    if (x->numel != 1) {
+        char what[160];
+        tg_describe(x, what, sizeof what);
+        tg_fail(x->ctx, TG_ERR_SHAPE, "tg_item: %s, expected one element", what);
+        return NAN;
+    }
+    double v;
+    return transfer(x, TG_F64, &v, true) == TG_OK ? v : NAN;
+}
+
+static tg_status sized(tg_tensor *x, const void *p, size_t bytes, const char *who) {
+    TG_TRY(enter(x, who));
+    size_t expected = (size_t)x->numel * tg_dtype_size(x->dtype);
+    if (bytes != expected)
+        return tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: %zu bytes given, the tensor has %zu", who, bytes, expected);
+    if (!p && bytes) return tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: the buffer is NULL", who);
+    return TG_OK;
+}
+
+tg_status tg_read(tg_tensor *x, void *dst, size_t bytes) {
+    TG_TRY(sized(x, dst, bytes, "tg_read"));
+    return transfer(x, x->dtype, dst, true);
+}
+
+/* Elements that share memory cannot be written one by one. */
+static tg_status writable(tg_tensor *x, const char *who, const void *site) {
+    for (int i = 0; i < x->ndim; i++)
+        if (x->stride[i] == 0 && x->shape[i] > 1)
+            return tg_fail(x->ctx, TG_ERR_STATE, "%s: dim %d is expanded: its elements share memory", who, i);
+    tg_storage_wrote(x->storage, who, site);
+    return TG_OK;
+}
+
+tg_status tg_write(tg_tensor *x, const void *src, size_t bytes) {
+    TG_TRY(sized(x, src, bytes, "tg_write"));
+    TG_TRY(writable(x, "tg_write", TG_SITE));
+    return transfer(x, x->dtype, (void *)src, false);
+}
+
+static tg_status counted(tg_tensor *x, const void *p, int64_t n, const char *who) {
+    TG_TRY(enter(x, who));
+    if (n != x->numel)
+        return tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: %lld elements given, the tensor has %lld", who, (long long)n, (long long)x->numel);
+    if (!p && n) return tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: the buffer is NULL", who);
+    return TG_OK;
+}
+
+tg_status tg_read_f64(tg_tensor *x, double *dst, int64_t n) {
+    TG_TRY(counted(x, dst, n, "tg_read_f64"));
+    return transfer(x, TG_F64, dst, true);
+}
+
+tg_status tg_write_f64(tg_tensor *x, const double *src, int64_t n) {
+    TG_TRY(counted(x, src, n, "tg_write_f64"));
+    TG_TRY(writable(x, "tg_write_f64", TG_SITE));
+    return transfer(x, TG_F64, (void *)src, false);
+}
+
+void *tg_host_data(tg_tensor *x) {
+    if (enter(x, "tg_host_data") != TG_OK) return NULL;
+    if (x->ctx->host) return tg_data(x);
+    tg_fail(x->ctx, TG_ERR_DEVICE, "tg_host_data: the bytes are on device \"%s\"; use tg_read", x->ctx->ops->name);
+    return NULL;
+}

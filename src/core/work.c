@@ -1,0 +1,48 @@
+#include "core/work.h"
+
+tg_work *tg_work_new(tg_ctx *ctx, const tg_work_ops *ops, void *self) {
+    if (!tg_ok(ctx)) return NULL;
+    if (!ops || ops->size < sizeof *ops || !ops->wait) {
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_work_new: expected a table of its full size with wait");
+        return NULL;
+    }
+    tg_work *w = tg_host_alloc(ctx, sizeof *w);
+    if (w) *w = (tg_work){ctx, ops, self};
+    return w;
+}
+
+bool tg_work_test(tg_work *w) { return !w || !w->ops->test || w->ops->test(w->self); }
+
+static void work_free(tg_work *w) {
+    if (w->ops->free) w->ops->free(w->self);
+    tg_host_free(w->ctx, w, sizeof *w);
+}
+
+tg_status tg_work_wait(tg_work *w) {
+    if (!w) return TG_ERR_ARGUMENT;
+    tg_ctx *ctx = w->ctx;
+    tg_status s = w->ops->wait(ctx, w->self);
+    const char *name = w->ops->name ? w->ops->name : "work";
+    work_free(w);
+    if (s != TG_OK) return tg_fail(ctx, s, "waiting for %s failed with %s", name, tg_status_name(s));
+    return TG_OK;
+}
+
+void tg_work_abandon(tg_work *w) {
+    if (w->ops->abort)
+        w->ops->abort(w->self);
+    else
+        w->ops->wait(w->ctx, w->self);
+    work_free(w);
+}
+
+tg_status tg_work_fills(tg_work *w, tg_storage *s) {
+    tg_storage_extra *e = tg_storage_extra_of(s);
+    if (!e) {
+        tg_work_abandon(w);
+        return s->ctx->status;
+    }
+    e->work = w;
+    s->state = TG_IN_FLIGHT;
+    return TG_OK;
+}

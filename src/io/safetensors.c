@@ -1,0 +1,206 @@
+/* Reading safetensors files. */
+#include "io/safetensors.h"
+#include "kernels/scalar.h"
+
+/* ---- Open ---- */
+
+static tg_status read_header(tg_safetensors *f) {
+    tg_ctx *ctx = f->file.ctx;
+    uint64_t n = 0;
+    if (f->file.size < TG_SAFETENSORS_PREFIX)
+        return tg_fail(ctx, TG_ERR_FORMAT,
+                       "'%s' has %lld bytes, expected a safetensors file: 8 bytes of length, then the header",
+                       f->file.path, (long long)f->file.size);
+    TG_TRY(tg_file_read(&f->file, 0, &n, sizeof n));
+    if (n > TG_SAFETENSORS_HEADER_MAX)
+        return tg_fail(ctx, TG_ERR_FORMAT, "'%s', offset 0: a header of %llu bytes, expected at most %d", f->file.path,
+                       (unsigned long long)n, TG_SAFETENSORS_HEADER_MAX);
+    if (n > (uint64_t)f->file.size - TG_SAFETENSORS_PREFIX)
+        return tg_fail(ctx, TG_ERR_FORMAT, "'%s', offset 0: a header of %llu bytes, but only %lld follow", f->file.path,
+                       (unsigned long long)n, (long long)f->file.size - TG_SAFETENSORS_PREFIX);
+    char *header = tg_host_alloc(ctx, (size_t)n + 1);
+    if (!header) return tg_io_enter(ctx);
+    tg_status s = tg_file_read(&f->file, TG_SAFETENSORS_PREFIX, header, (size_t)n);
+    if (s == TG_OK) s = tg_safetensors_parse(f, header, (size_t)n);
+    tg_host_free(ctx, header, (size_t)n + 1);
+    return s;
+}
+
+tg_safetensors *tg_safetensors_open(tg_ctx *ctx, const char *path) {
+    if (tg_io_enter(ctx) != TG_OK) return NULL;
+    if (!path) {
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_safetensors_open: path is NULL");
+        return NULL;
+    }
+    tg_safetensors *f = tg_host_alloc(ctx, sizeof *f);
+    if (!f) return NULL;
+    f->file.ctx = ctx;
+    if (tg_file_open(&f->file, ctx, path) == TG_OK && read_header(f) == TG_OK) return f;
+    tg_safetensors_close(f);
+    return NULL;
+}
+
+void tg_safetensors_close(tg_safetensors *f) {
+    if (!f) return;
+    tg_ctx *ctx = f->file.ctx;
+    tg_host_free(ctx, f->entries, (size_t)f->count * sizeof *f->entries + 1);
+    tg_host_free(ctx, f->metadata, (size_t)f->n_metadata * sizeof *f->metadata + 1);
+    tg_host_free(ctx, f->by_name, (size_t)f->count * sizeof *f->by_name + 1);
+    tg_host_free(ctx, f->by_key, (size_t)f->n_metadata * sizeof *f->by_key + 1);
+    tg_host_free(ctx, f->text, f->text_bytes);
+    tg_file_close(&f->file);
+    tg_host_free(ctx, f, sizeof *f);
+}
+
+/* ---- List ---- */
+
+int tg_safetensors_count(const tg_safetensors *f) {
+    return f ? f->count : 0;
+}
+
+const tg_safetensors_entry *tg_safetensors_at(const tg_safetensors *f, int i) {
+    return f && i >= 0 && i < f->count ? &f->entries[i] : NULL;
+}
+
+const tg_safetensors_entry *tg_safetensors_find(const tg_safetensors *f, const char *name) {
+    return f && name ? tg_find_name(f->by_name, f->count, name) : NULL;
+}
+
+int tg_safetensors_metadata_count(const tg_safetensors *f) {
+    return f ? f->n_metadata : 0;
+}
+
+const tg_metadata *tg_safetensors_metadata_at(const tg_safetensors *f, int i) {
+    return f && i >= 0 && i < f->n_metadata ? &f->metadata[i] : NULL;
+}
+
+const char *tg_safetensors_metadata(const tg_safetensors *f, const char *key) {
+    const tg_metadata *m = f && key ? tg_find_name(f->by_key, f->n_metadata, key) : NULL;
+    return m ? m->value : NULL;
+}
+
+/* ---- Read ---- */
+
+/* A bool is 0 or 1 in memory; another byte would be one that compares equal to neither. */
+static tg_status check_bools(const tg_safetensors *f, const tg_safetensors_entry *e, int64_t offset, const uint8_t *v,
+                             size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (v[i] > 1)
+            return tg_fail(f->file.ctx, TG_ERR_DATA,
+                           "'%s': tensor '%.128s' (BOOL) holds the byte %d at offset %lld, expected 0 or 1",
+                           f->file.path, e->name, v[i], (long long)(offset + (int64_t)i));
+    return TG_OK;
+}
+
+/* Contiguous x := the bytes at offset. chunk is needed where the host cannot write the device's bytes. */
+static tg_status fill_rows(tg_safetensors *f, const tg_safetensors_entry *e, int64_t offset, tg_tensor *x,
+                           void *chunk) {
+    tg_ctx *ctx = f->file.ctx;
+    size_t bytes = (size_t)x->numel * tg_dtype_size(x->dtype);
+    void *to = ctx->host ? tg_data(x) : chunk;
+    TG_TRY(tg_file_read(&f->file, offset, to, bytes));
+    if (e->dtype == TG_BOOL) TG_TRY(check_bools(f, e, offset, to, bytes));
+    return ctx->host ? TG_OK : ctx->ops->copy(ctx, tg_data(x), chunk, bytes, TG_COPY_FROM_HOST);
+}
+
+/* A piece that is not contiguous, or of another dtype, is filled through one that is. */
+static tg_status fill_piece(tg_safetensors *f, const tg_safetensors_entry *e, int64_t offset, tg_tensor *x,
+                            void *chunk) {
+    tg_ctx *ctx = f->file.ctx;
+    if (x->dtype == e->dtype && x->flags & TG_F_CONTIGUOUS) return fill_rows(f, e, offset, x, chunk);
+    tg_tensor *stage = tg_temp_empty(ctx, e->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
+    if (!stage) return tg_io_enter(ctx);
+    const double none[2] = {0, 0};
+    tg_array from = tg_array_of(stage);
+    tg_status s = fill_rows(f, e, offset, stage, chunk);
+    if (s == TG_OK) s = ctx->ops->map(ctx, TG_FN_id, tg_array_of(x), &from, 1, none, false);
+    tg_temp_free(stage);
+    return s;
+}
+
+static tg_status fill(tg_safetensors *f, const tg_safetensors_entry *e, tg_tensor *dst, void *chunk) {
+    tg_pieces p;
+    tg_pieces_begin(&p, dst);
+    int64_t offset = e->begin;
+    for (tg_tensor *x; (x = tg_pieces_next(&p));) {
+        tg_status s = fill_piece(f, e, offset, x, chunk);
+        offset += x->numel * (int64_t)tg_dtype_size(e->dtype);
+        tg_temp_free(x);
+        TG_TRY(s);
+    }
+    return tg_io_enter(f->file.ctx);
+}
+
+static tg_status check_shape(tg_safetensors *f, const tg_safetensors_entry *e, const tg_tensor *dst) {
+    char has[160], wants[160];
+    size_t bytes = (size_t)dst->ndim * sizeof *dst->shape;
+    if (e->shape.ndim == dst->ndim && memcmp(e->shape.dim, dst->shape, bytes) == 0) return TG_OK;
+    tg_shape_text((int)e->shape.ndim, e->shape.dim, has, sizeof has);
+    tg_shape_text(dst->ndim, dst->shape, wants, sizeof wants);
+    return tg_fail(f->file.ctx, TG_ERR_SHAPE, "'%s': tensor '%.128s' is %s, expected %s", f->file.path, e->name, has,
+                   wants);
+}
+
+static tg_status check_destination(tg_safetensors *f, const tg_safetensors_entry *e, const tg_tensor *dst,
+                                   bool convert) {
+    tg_ctx *ctx = f->file.ctx;
+    TG_TRY(check_shape(f, e, dst));
+    if (e->dtype != dst->dtype && !(convert && tg_is_float(e->dtype) && tg_is_float(dst->dtype)))
+        return tg_fail(ctx, TG_ERR_DTYPE, "'%s': tensor '%.128s' is %s, expected %s%s", f->file.path, e->name,
+                       e->dtype_name, tg_dtype_name(dst->dtype), convert ? "; only floats are converted" : "");
+    for (int i = 0; i < dst->ndim; i++)
+        if (dst->stride[i] == 0 && dst->shape[i] > 1)
+            return tg_fail(ctx, TG_ERR_STATE,
+                           "tg_safetensors_read: dim %d of the destination is expanded: its elements share memory", i);
+    return TG_OK;
+}
+
+static tg_status read_entry(tg_safetensors *f, const tg_safetensors_entry *e, tg_tensor *dst, bool convert,
+                            const void *site) {
+    tg_ctx *ctx = f->file.ctx;
+    TG_TRY(check_destination(f, e, dst, convert));
+    if (ctx->meta) return TG_OK;
+    TG_TRY(tg_storage_need(dst->storage, dst));
+    tg_storage_wrote(dst->storage, "tg_safetensors_read", site);
+    void *chunk = ctx->host ? NULL : tg_host_alloc(ctx, TG_IO_CHUNK);
+    tg_status s = ctx->host || chunk ? fill(f, e, dst, chunk) : tg_io_enter(ctx);
+    tg_host_free(ctx, chunk, TG_IO_CHUNK);
+    return s;
+}
+
+/* The entry of that name; NULL after recording the error. */
+static const tg_safetensors_entry *require(tg_safetensors *f, const char *name, const char *who) {
+    const tg_safetensors_entry *e = tg_safetensors_find(f, name);
+    if (!name)
+        tg_fail(f->file.ctx, TG_ERR_ARGUMENT, "%s: name is NULL", who);
+    else if (!e)
+        tg_fail(f->file.ctx, TG_ERR_DATA, "'%s' has no tensor '%.128s'", f->file.path, name);
+    else if (e->dtype == TG_DTYPE_DEFAULT || e->dtype > TG_BOOL)
+        tg_fail(f->file.ctx, TG_ERR_UNSUPPORTED, "'%s': tensor '%.128s' is %s, which cannot be read", f->file.path,
+                name, e->dtype_name);
+    else
+        return e;
+    return NULL;
+}
+
+tg_status tg_safetensors_read(tg_safetensors *f, const char *name, tg_tensor *dst, bool convert) {
+    if (!f) return TG_ERR_ARGUMENT;
+    tg_ctx *ctx = f->file.ctx;
+    TG_TRY(tg_io_enter(ctx));
+    const tg_safetensors_entry *e = require(f, name, "tg_safetensors_read");
+    if (!e) return tg_io_enter(ctx);
+    TG_TRY(tg_check(ctx, dst, "tg_safetensors_read"));
+    return read_entry(f, e, dst, convert, TG_SITE);
+}
+
+tg_tensor *tg_safetensors_load(tg_safetensors *f, const char *name) {
+    if (!f) return tg_inert(&tg_dead_ctx);
+    tg_ctx *ctx = f->file.ctx;
+    if (tg_io_enter(ctx) != TG_OK) return tg_inert(ctx);
+    const tg_safetensors_entry *e = require(f, name, "tg_safetensors_load");
+    if (!e || tg_shape_check(ctx, &e->shape, e->dtype, "tg_safetensors_load") != TG_OK) return tg_inert(ctx);
+    tg_tensor *x = tg_owned_empty(ctx, e->dtype, (int)e->shape.ndim, e->shape.dim, TG_MEM_TEMPORARY);
+    if (x && read_entry(f, e, x, false, TG_SITE) == TG_OK) return x;
+    if (x) tg_owned_free(x);
+    return tg_inert(ctx);
+}

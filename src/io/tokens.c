@@ -1,0 +1,111 @@
+/* Token streams: plain text, or raw little-endian ids. */
+#include "io/file.h"
+
+struct tg_tokens {
+    tg_file file;
+    int width; /* bytes a token */
+    int64_t vocab, count;
+};
+
+static const char *const format_names[] = {"text", "u16", "u32"};
+static const int format_widths[] = {1, 2, 4};
+
+/* Token i of packed ones, which may lie anywhere. */
+static inline int64_t unpack(const char *packed, int64_t i, int width) {
+    uint16_t u16;
+    uint32_t u32;
+    if (width == 1) return (unsigned char)packed[i];
+    if (width == 2) return memcpy(&u16, packed + 2 * i, sizeof u16), u16;
+    return memcpy(&u32, packed + 4 * i, sizeof u32), u32;
+}
+
+static tg_status refuse_id(const tg_tokens *t, int64_t id, int64_t index) {
+    return tg_fail(t->file.ctx, TG_ERR_DATA,
+                   "'%s': token %lld at offset %lld is %lld, expected less than %lld (the vocabulary)", t->file.path,
+                   (long long)index, (long long)(index * t->width), (long long)id, (long long)t->vocab);
+}
+
+static tg_status validate_chunk(const tg_tokens *t, const char *packed, int64_t first, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        int64_t id = unpack(packed, i, t->width);
+        if (TG_UNLIKELY(id >= t->vocab)) return refuse_id(t, id, first + i);
+    }
+    return TG_OK;
+}
+
+static tg_status validate_ids(tg_tokens *t) {
+    if (t->vocab > (int64_t)UINT32_MAX >> (32 - 8 * t->width)) return TG_OK; /* no id of this width is too large */
+    char *chunk = tg_host_alloc(t->file.ctx, TG_IO_CHUNK);
+    if (!chunk) return tg_io_enter(t->file.ctx);
+    tg_status s = TG_OK;
+    int64_t most = TG_IO_CHUNK / t->width;
+    for (int64_t first = 0; first < t->count && s == TG_OK; first += most) {
+        int64_t n = t->count - first < most ? t->count - first : most;
+        s = tg_file_read(&t->file, first * t->width, chunk, (size_t)(n * t->width));
+        if (s == TG_OK) s = validate_chunk(t, chunk, first, n);
+    }
+    tg_host_free(t->file.ctx, chunk, TG_IO_CHUNK);
+    return s;
+}
+
+static tg_status open_stream(tg_tokens *t, tg_ctx *ctx, const char *path, tg_token_format format, int64_t vocab) {
+    t->width = format_widths[format];
+    t->vocab = vocab ? vocab : (int64_t)1 << (8 * t->width);
+    TG_TRY(tg_file_open(&t->file, ctx, path));
+    if (t->file.size == 0)
+        return tg_fail(ctx, TG_ERR_DATA, "'%s' is empty, expected tokens (%s)", path, format_names[format]);
+    t->count = t->file.size / t->width;
+    if (t->file.size % t->width != 0)
+        return tg_fail(ctx, TG_ERR_FORMAT,
+                       "'%s' has %lld bytes, expected a multiple of %d (%s): %lld are left over at offset %lld", path,
+                       (long long)t->file.size, t->width, format_names[format], (long long)(t->file.size % t->width),
+                       (long long)(t->count * t->width));
+    return validate_ids(t);
+}
+
+tg_tokens *tg_tokens_open(tg_ctx *ctx, const char *path, tg_token_format format, int64_t vocab) {
+    if (tg_io_enter(ctx) != TG_OK) return NULL;
+    if (!path || (unsigned)format >= TG_LEN(format_widths) || vocab < 0) {
+        tg_fail(ctx, TG_ERR_ARGUMENT,
+                "tg_tokens_open: path %s, format %d, vocab %lld; expected a path, a tg_token_format "
+                "and a vocab of at least 1 (0: the format's)",
+                path ? path : "NULL", (int)format, (long long)vocab);
+        return NULL;
+    }
+    tg_tokens *t = tg_host_alloc(ctx, sizeof *t);
+    if (!t) return NULL;
+    t->file.ctx = ctx;
+    if (open_stream(t, ctx, path, format, vocab) == TG_OK) return t;
+    tg_tokens_close(t);
+    return NULL;
+}
+
+void tg_tokens_close(tg_tokens *t) {
+    if (!t) return;
+    tg_ctx *ctx = t->file.ctx;
+    tg_file_close(&t->file);
+    tg_host_free(ctx, t, sizeof *t);
+}
+
+int64_t tg_tokens_count(const tg_tokens *t) {
+    return t ? t->count : 0;
+}
+
+tg_status tg_tokens_read(tg_tokens *t, int64_t first, int64_t n, int64_t *out) {
+    if (!t) return TG_ERR_ARGUMENT;
+    TG_TRY(tg_io_enter(t->file.ctx));
+    if (first < 0 || n < 0 || first > t->count || n > t->count - first || (!out && n > 0))
+        return tg_fail(t->file.ctx, TG_ERR_ARGUMENT, "tg_tokens_read: %lld tokens from %lld%s, '%s' has %lld",
+                       (long long)n, (long long)first, out ? "" : " into NULL", t->file.path, (long long)t->count);
+    /* The packed tokens are read into the end of out and widened from its start: token i is taken before the
+     * writing position, 8 (i + 1), reaches those after it. */
+    size_t bytes = (size_t)(n * t->width);
+    char *packed = n ? (char *)(out + n) - bytes : NULL;
+    TG_TRY(tg_file_read(&t->file, first * t->width, packed, bytes));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t id = unpack(packed, i, t->width);
+        if (TG_UNLIKELY(id >= t->vocab)) return refuse_id(t, id, first + i);
+        memcpy(out + i, &id, sizeof id); /* in place of packed bytes: as bytes */
+    }
+    return TG_OK;
+}

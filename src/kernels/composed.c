@@ -1,0 +1,266 @@
+/* The row-wise slots, composed. composed_attention.c has the attention's. */
+#include "kernels/composed_parts.h"
+
+/* ---- Softmax ---- */
+
+/* m: maximum of each row; e: exp(x - m); s: sum of e. */
+static tg_status exp_rows(tg_ctx *ctx, tg_array x, tg_array m, tg_array e, tg_array s) {
+    REDUCE(TG_MAX, m, x, 1, false);
+    MAP(exp_sub, e, x, m);
+    REDUCE(TG_SUM, s, e, 1, false);
+    return TG_OK;
+}
+
+tg_status tg_composed_softmax(tg_ctx *ctx, tg_array y, tg_array x, bool log) {
+    tg_dtype d = compute_of(&x);
+    int64_t rows = x.ndim && x.shape[x.ndim - 1] ? x.numel / x.shape[x.ndim - 1] : 1;
+    arena w;
+    view e, m, s;
+    if (!x.numel)
+        return TG_OK;
+    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, taken(x.numel, d) + 2 * taken(rows, d)));
+    view_dense(&e, take(&w, x.numel, d), d, x.ndim, x.shape);
+    view_rows(&m, take(&w, rows, d), d, &x);
+    view_rows(&s, take(&w, rows, d), d, &x);
+    TG_TRY(exp_rows(ctx, x, m.a, e.a, s.a));
+    if (log) {
+        MAP(log_add, s.a, s.a, m.a);
+        MAP(sub, y, x, s.a);
+    } else {
+        MAP(div, y, e.a, s.a);
+    }
+    return TG_OK;
+}
+
+tg_status tg_composed_softmax_grad(tg_ctx *ctx, tg_array gx, tg_array gy, tg_array y, bool log, bool add) {
+    tg_dtype d = compute_of(&y);
+    arena w;
+    view t, s;
+    if (!y.numel)
+        return TG_OK;
+    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, 2 * taken(y.numel, d)));
+    view_dense(&t, take(&w, y.numel, d), d, y.ndim, y.shape);
+    view_rows(&s, take(&w, y.numel, d), d, &y);
+    if (log) {
+        REDUCE(TG_SUM, s.a, gy, 1, false);
+        MAP_P(sub_exp_mul, gx, 0, 0, add, gy, y, s.a);
+    } else {
+        MAP(mul, t.a, gy, y);
+        REDUCE(TG_SUM, s.a, t.a, 1, false);
+        MAP_P(sub_mul, gx, 0, 0, add, gy, s.a, y);
+    }
+    return TG_OK;
+}
+
+/* ---- Norms ---- */
+
+tg_status tg_composed_norm(tg_ctx *ctx, const tg_norm_args *a) {
+    tg_dtype d = compute_of(&a->x);
+    int64_t n = a->x.ndim ? a->x.shape[a->x.ndim - 1] : 1;
+    arena w;
+    view h, mean, rstd;
+    if (!a->x.numel)
+        return TG_OK;
+    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, taken(a->x.numel, d)));
+    view_dense(&h, take(&w, a->x.numel, d), d, a->x.ndim, a->x.shape);
+    view_rows(&mean, a->mean.data, d, &a->x);
+    view_rows(&rstd, a->rstd.data, d, &a->x);
+    if (a->rms) {
+        REDUCE(TG_SUMSQ, rstd.a, a->x, 1.0 / (double)n, false);
+    } else {
+        REDUCE(TG_SUM, mean.a, a->x, 1.0 / (double)n, false);
+        MAP(sub_square, h.a, a->x, mean.a);
+        REDUCE(TG_SUM, rstd.a, h.a, 1.0 / (double)n, false);
+    }
+    MAP_P(rsqrt_affine, rstd.a, 1, a->eps, false, rstd.a);
+    if (a->rms)
+        MAP(mul, h.a, a->x, rstd.a);
+    else
+        MAP(sub_mul, h.a, a->x, mean.a, rstd.a);
+    if (a->w.data && a->b.data)
+        MAP(mul_add, a->y, h.a, a->w, a->b);
+    else if (a->w.data)
+        MAP(mul, a->y, h.a, a->w);
+    else if (a->b.data)
+        MAP(add, a->y, h.a, a->b);
+    else
+        MAP(id, a->y, h.a);
+    return TG_OK;
+}
+
+/* g (+)= the sum of x's rows. */
+static tg_status sum_rows(tg_ctx *ctx, const tg_array *g, tg_array x, bool add) {
+    view v;
+    if (!g->data)
+        return TG_OK;
+    view_expand(&v, g, x.ndim, x.shape);
+    for (int i = 0; i + 1 < x.ndim; i++)
+        v.shape[i] = 1;
+    v.a.numel = g->numel;
+    v.a.contiguous = g->contiguous;
+    REDUCE(TG_SUM, v.a, x, 1, add);
+    return TG_OK;
+}
+
+/* h = (x - mean) rstd, g = gy w; gx = g rstd - h (mean(g h) rstd) - mean(g) rstd. */
+tg_status tg_composed_norm_grad(tg_ctx *ctx, const tg_norm_args *a) {
+    tg_dtype d = compute_of(&a->x);
+    double inverse = a->x.ndim && a->x.shape[a->x.ndim - 1] ? 1.0 / (double)a->x.shape[a->x.ndim - 1] : 1;
+    arena w;
+    view h, g, t, mean, rstd, row;
+    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, 4 * taken(a->x.numel, d)));
+    view_dense(&h, take(&w, a->x.numel, d), d, a->x.ndim, a->x.shape);
+    view_dense(&g, take(&w, a->x.numel, d), d, a->x.ndim, a->x.shape);
+    view_dense(&t, take(&w, a->x.numel, d), d, a->x.ndim, a->x.shape);
+    view_rows(&row, take(&w, a->x.numel, d), d, &a->x);
+    view_rows(&mean, a->mean.data, d, &a->x);
+    view_rows(&rstd, a->rstd.data, d, &a->x);
+    if (a->rms)
+        MAP(mul, h.a, a->x, rstd.a);
+    else
+        MAP(sub_mul, h.a, a->x, mean.a, rstd.a);
+    MAP(mul, t.a, a->gy, h.a);
+    TG_TRY(sum_rows(ctx, &a->gw, t.a, a->add_w));
+    TG_TRY(sum_rows(ctx, &a->gb, a->gy, a->add_b));
+    if (!a->gx.data || !a->x.numel)
+        return TG_OK;
+    if (a->w.data)
+        MAP(mul, g.a, a->gy, a->w);
+    else
+        MAP(id, g.a, a->gy);
+    MAP(mul, t.a, g.a, h.a);
+    REDUCE(TG_SUM, row.a, t.a, inverse, false);
+    MAP(mul, row.a, row.a, rstd.a);
+    MAP(mul_mul_sub, t.a, g.a, rstd.a, h.a, row.a);
+    if (!a->rms) {
+        REDUCE(TG_SUM, row.a, g.a, inverse, false);
+        MAP(mul, row.a, row.a, rstd.a);
+        MAP(sub, t.a, t.a, row.a);
+    }
+    MAP_P(id, a->gx, 0, 0, a->add_x, t.a);
+    return TG_OK;
+}
+
+/* ---- Cross-entropy ---- */
+
+/* One value a row, as a column [rows, 1]. */
+static void view_column(view *v, const tg_array *x) {
+    view_expand(v, x, 1, x->shape);
+    v->shape[1] = 1;
+    v->stride[1] = 0;
+    v->a.ndim = 2;
+}
+
+/* What both directions need, as columns: target; named, 0 where ignored; valid, 0 also where out of range; counts, 1
+ * where the row counts, else 0; lse; two spare ones; and t, a [rows, classes] temporary. */
+typedef struct entropy {
+    view target, named, valid, counts, lse, word, row, other, t;
+} entropy;
+
+static tg_status entropy_open(tg_ctx *ctx, const tg_cross_entropy_args *a, entropy *e) {
+    tg_dtype d = compute_of(&a->logits);
+    int64_t column[2] = {a->logits.shape[0], 1}, rows = column[0], one[2] = {1, 1};
+    size_t bytes = 2 * taken(rows, TG_I64) + taken(1, TG_I64) + 3 * taken(rows, d) + taken(a->logits.numel, d);
+    arena w;
+    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, bytes));
+    view_column(&e->target, &a->target);
+    view_column(&e->lse, &a->lse);
+    view_dense(&e->named, take(&w, rows, TG_I64), TG_I64, 2, column);
+    view_dense(&e->valid, take(&w, rows, TG_I64), TG_I64, 2, column);
+    view_dense(&e->word, take(&w, 1, TG_I64), TG_I64, 2, one);
+    view_dense(&e->counts, take(&w, rows, d), d, 2, column);
+    view_dense(&e->row, take(&w, rows, d), d, 2, column);
+    view_dense(&e->other, take(&w, rows, d), d, 2, column);
+    view_dense(&e->t, take(&w, a->logits.numel, d), d, 2, a->logits.shape);
+    TG_TRY(tg_ctx_ops(ctx)->fill(ctx, e->word.a, (double)a->ignore_index));
+    MAP(ne, e->named.a, e->target.a, e->word.a);
+    MAP_P(clamp, e->valid.a, 0, (double)(a->logits.shape[1] - 1), false, e->target.a);
+    MAP(eq, e->valid.a, e->valid.a, e->target.a);
+    MAP(mul, e->counts.a, e->named.a, e->valid.a);
+    MAP(mul, e->named.a, e->named.a, e->target.a);
+    MAP(mul, e->valid.a, e->valid.a, e->named.a);
+    return TG_OK;
+}
+
+tg_status tg_composed_cross_entropy(tg_ctx *ctx, const tg_cross_entropy_args *a) {
+    entropy e;
+    view loss;
+    if (!a->logits.numel)
+        return TG_OK;
+    TG_TRY(entropy_open(ctx, a, &e));
+    view_column(&loss, &a->loss);
+    TG_TRY(exp_rows(ctx, a->logits, e.row.a, e.t.a, e.other.a));
+    MAP(log_add, e.lse.a, e.other.a, e.row.a);
+    TG_TRY(tg_ctx_ops(ctx)->fill(ctx, e.row.a, 0));
+    TG_TRY(tg_ctx_ops(ctx)->take(ctx, e.row.a, a->logits, e.named.a, 1, a->bad));
+    MAP(sub, e.row.a, e.lse.a, e.row.a);
+    REDUCE(TG_SUM, e.other.a, a->logits, 1.0 / (double)a->logits.shape[1], false);
+    MAP(sub, e.other.a, e.lse.a, e.other.a);
+    MAP_P(linear_sum, e.row.a, 1 - a->smoothing, a->smoothing, false, e.row.a, e.other.a);
+    MAP(where_da, loss.a, e.counts.a, e.row.a);
+    return TG_OK;
+}
+
+tg_status tg_composed_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_args *a) {
+    entropy e;
+    view gloss;
+    if (!a->logits.numel)
+        return TG_OK;
+    TG_TRY(entropy_open(ctx, a, &e));
+    view_column(&gloss, &a->gloss);
+    MAP(exp_sub, e.t.a, a->logits, e.lse.a);
+    MAP_P(affine, e.t.a, 1, -a->smoothing / (double)a->logits.shape[1], false, e.t.a);
+    TG_TRY(tg_ctx_ops(ctx)->fill(ctx, e.row.a, a->smoothing - 1));
+    TG_TRY(tg_ctx_ops(ctx)->put_add(ctx, e.t.a, e.row.a, e.valid.a, 1, e.word.a.data));
+    MAP(where_da, e.row.a, e.counts.a, gloss.a);
+    MAP_P(mul, a->glogits, 0, 0, a->add, e.t.a, e.row.a);
+    return TG_OK;
+}
+
+/* ---- Element-wise ---- */
+
+tg_status tg_composed_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_rng *rng, bool add) {
+    arena w;
+    view u;
+    if (!x.numel)
+        return TG_OK;
+    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, taken(x.numel, TG_F32)));
+    view_dense(&u, take(&w, x.numel, TG_F32), TG_F32, x.ndim, x.shape);
+    TG_TRY(tg_ctx_ops(ctx)->random(ctx, TG_RANDOM_UNIFORM, u.a, 0, 1, rng));
+    MAP_P(keep, y, (float)p, p < 1 ? 1 / (1 - p) : 0, add, x, u.a);
+    return TG_OK;
+}
+
+/* What changes from step to step is read where it lies, on the device: each as an array of one element. */
+tg_status tg_composed_adamw(tg_ctx *ctx, const tg_adamw_args *a) {
+    enum { LR, CLIP, UNBIAS1, UNBIAS2, SKIP, STEPS };
+    tg_array param = a->master.data ? a->master : a->param;
+    tg_dtype d = compute_of(&a->param);
+    int64_t n = a->param.numel;
+    view step[STEPS], g, m, v, factor;
+    arena w;
+    if (!n)
+        return TG_OK;
+    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, 3 * taken(n, d) + taken(1, TG_F64)));
+    for (int i = 0; i < STEPS; i++)
+        view_dense(&step[i], (void *)(uintptr_t)(a->step + i), TG_F64, 1, (const int64_t[]){1});
+    view_dense(&factor, take(&w, 1, TG_F64), TG_F64, 1, (const int64_t[]){1});
+    view_dense(&g, take(&w, n, d), d, a->param.ndim, a->param.shape);
+    view_dense(&m, take(&w, n, d), d, a->param.ndim, a->param.shape);
+    view_dense(&v, take(&w, n, d), d, a->param.ndim, a->param.shape);
+    MAP(mul, g.a, a->grad, step[CLIP].a);
+    if (!a->decoupled)
+        MAP_P(linear_sum, g.a, 1, a->weight_decay, false, g.a, param);
+    MAP_P(affine, factor.a, a->decoupled ? -a->weight_decay : 0, 1, false, step[LR].a);
+    MAP_P(linear_sum, m.a, a->beta1, 1 - a->beta1, false, a->m, g.a);
+    MAP_P(square_sum, v.a, a->beta2, 1 - a->beta2, false, a->v, g.a);
+    MAP(where, a->m, step[SKIP].a, a->m, m.a);
+    MAP(where, a->v, step[SKIP].a, a->v, v.a);
+    MAP_P(sqrt_div, v.a, a->eps, 0, false, v.a, step[UNBIAS2].a);
+    MAP(div_div, m.a, m.a, v.a, step[UNBIAS1].a);
+    MAP(mul_mul_sub, g.a, param, factor.a, m.a, step[LR].a);
+    if (a->master.data)
+        MAP(where, a->param, step[SKIP].a, a->param, g.a);
+    MAP(where, param, step[SKIP].a, param, g.a);
+    return TG_OK;
+}

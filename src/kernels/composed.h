@@ -1,0 +1,19 @@
+/* The optional slots of a device, composed of its required ones: what an op runs where the device leaves the slot NULL.
+ * Slower and with temporaries in the context's work memory, but of the same contract (tg_device_ops in extend.h). */
+#ifndef TG_COMPOSED_H
+#define TG_COMPOSED_H
+
+#include <tapegrad/extend.h>
+
+tg_status tg_composed_softmax(tg_ctx *ctx, tg_array y, tg_array x, bool log);
+tg_status tg_composed_softmax_grad(tg_ctx *ctx, tg_array gx, tg_array gy, tg_array y, bool log, bool add);
+tg_status tg_composed_norm(tg_ctx *ctx, const tg_norm_args *a);
+tg_status tg_composed_norm_grad(tg_ctx *ctx, const tg_norm_args *a);
+tg_status tg_composed_cross_entropy(tg_ctx *ctx, const tg_cross_entropy_args *a);
+tg_status tg_composed_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_args *a);
+tg_status tg_composed_attention(tg_ctx *ctx, const tg_attention_args *a);
+tg_status tg_composed_attention_grad(tg_ctx *ctx, const tg_attention_args *a);
+tg_status tg_composed_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_rng *rng, bool add);
+tg_status tg_composed_adamw(tg_ctx *ctx, const tg_adamw_args *a);
+
+#endif

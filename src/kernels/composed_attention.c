@@ -1,0 +1,184 @@
+/* Attention, composed: the scores of one head at a time are in memory. */
+#include <float.h>
+#include <math.h>
+
+#include "kernels/composed_parts.h"
+
+/* One head's operands and gradients in the compute type, dense; o is the output or its gradient. */
+typedef struct head {
+    view q, k, v, o, gq, gk, gv, product; /* product: of out and its gradient */
+    view p, gp, hidden, u;                /* [sq, sk]: probabilities, their gradient, 1 where not seen, draws */
+    view row, other, scale, key;          /* [sq, 1] each, but key [1, sk] */
+} head;
+
+typedef struct part {
+    view *view;
+    int64_t m, n;
+    tg_dtype dtype;
+} part;
+
+static tg_status head_open(tg_ctx *ctx, const tg_attention_args *a, head *h) {
+    int64_t sq = a->q.shape[2], sk = a->k.shape[2], dk = a->q.shape[3], dv = a->v.shape[3];
+    tg_dtype d = compute_of(&a->q);
+    const part parts[] = {
+        {&h->q, sq, dk, d},   {&h->gq, sq, dk, d},    {&h->k, sk, dk, d},     {&h->gk, sk, dk, d},
+        {&h->v, sk, dv, d},   {&h->gv, sk, dv, d},    {&h->o, sq, dv, d},     {&h->product, sq, dv, d},
+        {&h->p, sq, sk, d},   {&h->gp, sq, sk, d},    {&h->hidden, sq, sk, d}, {&h->u, sq, sk, TG_F32},
+        {&h->row, sq, 1, d},  {&h->other, sq, 1, d},  {&h->scale, sq, 1, d},  {&h->key, 1, sk, d},
+    };
+    size_t bytes = 0;
+    arena w;
+    for (int i = 0; i < TG_LEN(parts); i++)
+        bytes += taken(parts[i].m * parts[i].n, parts[i].dtype);
+    TG_TRY(arena_open(ctx, &w, COMPOSED_HEADS, bytes));
+    for (int i = 0; i < TG_LEN(parts); i++) {
+        const part *p = &parts[i];
+        view_dense(p->view, take(&w, p->m * p->n, p->dtype), p->dtype, 2, (const int64_t[]){p->m, p->n});
+    }
+    TG_TRY(tg_ctx_ops(ctx)->iota(ctx, h->row.a, (double)(sk - sq), 1));
+    TG_TRY(tg_ctx_ops(ctx)->iota(ctx, h->key.a, 0, 1));
+    MAP(gt, h->hidden.a, h->key.a, h->row.a);
+    return TG_OK;
+}
+
+/* Rows of head (b, h): [s, d], or [s, 1] of an array that holds one value a row. */
+static tg_array slice(view *v, const tg_array *x, int64_t b, int64_t h) {
+    bool column = x->ndim == 3;
+    int64_t at = b * x->stride[0] + h * x->stride[1];
+    v->a = *x;
+    v->a.data = (char *)x->data + at * tg_dtype_bits((tg_dtype)x->dtype) / 8;
+    v->shape[0] = x->shape[2];
+    v->stride[0] = x->stride[2];
+    v->shape[1] = column ? 1 : x->shape[3];
+    v->stride[1] = column ? 0 : x->stride[3];
+    v->a.numel = v->shape[0] * v->shape[1];
+    v->a.ndim = 2;
+    v->a.contiguous = false;
+    v->a.shape = v->shape;
+    v->a.stride = v->stride;
+    return v->a;
+}
+
+static tg_status load(tg_ctx *ctx, const view *to, const tg_array *x, int64_t b, int64_t h) {
+    view from;
+    MAP(id, to->a, slice(&from, x, b, h));
+    return TG_OK;
+}
+
+static tg_status save(tg_ctx *ctx, const tg_array *x, int64_t b, int64_t h, const view *from, bool add) {
+    view to;
+    if (x->data)
+        MAP_P(id, slice(&to, x, b, h), 0, 0, add, from->a);
+    return TG_OK;
+}
+
+static tg_matrix matrix(const view *x, bool transposed) {
+    int64_t rs = x->stride[0], cs = x->stride[1];
+    return (tg_matrix){.data = x->a.data, .rs = transposed ? cs : rs, .cs = transposed ? rs : cs,
+                       .dtype = (tg_dtype)x->a.dtype};
+}
+
+/* c = alpha a b + beta c, of dense matrices; ta, tb: transposed. */
+static tg_status multiply(tg_ctx *ctx, const view *a, bool ta, const view *b, bool tb, const view *c, double alpha,
+                          double beta) {
+    tg_gemm g = {.m = c->shape[0], .n = c->shape[1], .k = a->shape[ta ? 0 : 1], .batch = {1, 1},
+                 .a = matrix(a, ta), .b = matrix(b, tb), .c = matrix(c, false), .alpha = alpha, .beta = beta};
+    return tg_ctx_ops(ctx)->gemm(ctx, &g);
+}
+
+/* h->p: scores of the loaded q and k, -inf where not seen. */
+static tg_status scores(tg_ctx *ctx, const tg_attention_args *a, const head *h) {
+    TG_TRY(multiply(ctx, &h->q, false, &h->k, true, &h->p, a->scale, 0));
+    if (a->causal)
+        MAP_P(masked_fill, h->p.a, -INFINITY, 0, false, h->p.a, h->hidden.a);
+    return TG_OK;
+}
+
+/* x is multiplied by the factors of head (b, i)'s dropout. */
+static tg_status drop(tg_ctx *ctx, const tg_attention_args *a, const head *h, const view *x, int64_t b, int64_t i) {
+    double p = a->dropout;
+    tg_rng rng = a->rng;
+    if (p <= 0)
+        return TG_OK;
+    rng.counter += (uint64_t)((b * a->q.shape[1] + i) * h->p.a.numel);
+    TG_TRY(tg_ctx_ops(ctx)->random(ctx, TG_RANDOM_UNIFORM, h->u.a, 0, 1, &rng));
+    MAP_P(keep, x->a, (float)p, p < 1 ? 1 / (1 - p) : 0, false, x->a, h->u.a);
+    return TG_OK;
+}
+
+/* h->p: probabilities; h->row: the log-sum-exp. A row that sees no key has the lowest number as its maximum, not -inf:
+ * its exponentials are then 0, and the reciprocal of their sum is taken as 0. */
+static tg_status softmax(tg_ctx *ctx, const head *h) {
+    REDUCE(TG_MAX, h->row.a, h->p.a, 1, false);
+    MAP_P(clamp, h->row.a, -FLT_MAX, INFINITY, false, h->row.a);
+    MAP(exp_sub, h->p.a, h->p.a, h->row.a);
+    REDUCE(TG_SUM, h->other.a, h->p.a, 1, false);
+    MAP(log_add, h->row.a, h->other.a, h->row.a);
+    MAP(reciprocal, h->scale.a, h->other.a);
+    MAP(where_da, h->scale.a, h->other.a, h->scale.a);
+    MAP(mul, h->p.a, h->p.a, h->scale.a);
+    return TG_OK;
+}
+
+tg_status tg_composed_attention(tg_ctx *ctx, const tg_attention_args *a) {
+    head h;
+    TG_TRY(head_open(ctx, a, &h));
+    for (int64_t b = 0; b < a->q.shape[0]; b++)
+        for (int64_t i = 0; i < a->q.shape[1]; i++) {
+            int64_t g = i / (a->q.shape[1] / a->k.shape[1]);
+            TG_TRY(load(ctx, &h.q, &a->q, b, i));
+            TG_TRY(load(ctx, &h.k, &a->k, b, g));
+            TG_TRY(load(ctx, &h.v, &a->v, b, g));
+            TG_TRY(scores(ctx, a, &h));
+            TG_TRY(softmax(ctx, &h));
+            TG_TRY(drop(ctx, a, &h, &h.p, b, i));
+            TG_TRY(multiply(ctx, &h.p, false, &h.v, false, &h.o, 1, 0));
+            TG_TRY(save(ctx, &a->out, b, i, &h.o, false));
+            TG_TRY(save(ctx, &a->lse, b, i, &h.row, false));
+        }
+    return TG_OK;
+}
+
+/* h->p: probabilities with dropout; h->gp: the gradient of the unscaled scores. */
+static tg_status score_grad(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
+    view out;
+    TG_TRY(scores(ctx, a, h));
+    TG_TRY(load(ctx, &h->row, &a->lse, b, i));
+    MAP_P(clamp, h->row.a, -FLT_MAX, INFINITY, false, h->row.a);
+    MAP(exp_sub, h->p.a, h->p.a, h->row.a);
+    MAP(mul, h->product.a, slice(&out, &a->out, b, i), h->o.a);
+    REDUCE(TG_SUM, h->other.a, h->product.a, 1, false);
+    TG_TRY(multiply(ctx, &h->o, false, &h->v, true, &h->gp, 1, 0));
+    TG_TRY(drop(ctx, a, h, &h->gp, b, i));
+    MAP_P(sub_scaled, h->gp.a, a->scale, 0, false, h->gp.a, h->other.a, h->p.a);
+    return drop(ctx, a, h, &h->p, b, i);
+}
+
+/* The heads of a group in order: their shares of gk and gv are summed in the compute type. */
+static tg_status group_grad(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t g) {
+    int64_t heads = a->q.shape[1] / a->k.shape[1];
+    TG_TRY(load(ctx, &h->k, &a->k, b, g));
+    TG_TRY(load(ctx, &h->v, &a->v, b, g));
+    TG_TRY(tg_ctx_ops(ctx)->fill(ctx, h->gk.a, 0));
+    TG_TRY(tg_ctx_ops(ctx)->fill(ctx, h->gv.a, 0));
+    for (int64_t i = g * heads; i < (g + 1) * heads; i++) {
+        TG_TRY(load(ctx, &h->q, &a->q, b, i));
+        TG_TRY(load(ctx, &h->o, &a->gout, b, i));
+        TG_TRY(score_grad(ctx, a, h, b, i));
+        TG_TRY(multiply(ctx, &h->gp, false, &h->k, false, &h->gq, 1, 0));
+        TG_TRY(multiply(ctx, &h->gp, true, &h->q, false, &h->gk, 1, 1));
+        TG_TRY(multiply(ctx, &h->p, true, &h->o, false, &h->gv, 1, 1));
+        TG_TRY(save(ctx, &a->gq, b, i, &h->gq, a->add_q));
+    }
+    TG_TRY(save(ctx, &a->gk, b, g, &h->gk, a->add_k));
+    return save(ctx, &a->gv, b, g, &h->gv, a->add_v);
+}
+
+tg_status tg_composed_attention_grad(tg_ctx *ctx, const tg_attention_args *a) {
+    head h;
+    TG_TRY(head_open(ctx, a, &h));
+    for (int64_t b = 0; b < a->k.shape[0]; b++)
+        for (int64_t g = 0; g < a->k.shape[1]; g++)
+            TG_TRY(group_grad(ctx, a, &h, b, g));
+    return TG_OK;
+}

@@ -1,0 +1,96 @@
+/* For the compositions: short names of a device's required slots, and temporaries in the context's work memory. */
+#ifndef TG_COMPOSED_PARTS_H
+#define TG_COMPOSED_PARTS_H
+
+#include "core/core.h"
+#include "kernels/composed.h"
+#include "kernels/scalar.h"
+
+/* An array with its layout. a points into the struct: it is set up where it stands, and not copied. */
+typedef struct view {
+    tg_array a;
+    int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
+} view;
+
+/* Bytes for the temporaries of one call, handed out one after another. */
+typedef struct arena {
+    char *at;
+} arena;
+
+static inline tg_dtype compute_of(const tg_array *x) {
+    return x->dtype == TG_F64 ? TG_F64 : TG_F32;
+}
+
+static inline void view_dense(view *v, void *data, tg_dtype d, int ndim, const int64_t *shape) {
+    int64_t n = 1;
+    for (int i = ndim - 1; i >= 0; i--) {
+        v->shape[i] = shape[i];
+        v->stride[i] = n;
+        n *= shape[i];
+    }
+    v->a = (tg_array){.data = data, .shape = v->shape, .stride = v->stride, .numel = n, .ndim = (uint8_t)ndim,
+                      .dtype = (uint8_t)d, .contiguous = true};
+}
+
+/* x's dims before the last, and 1: what a reduction of rows writes. data holds one value a row, dense. */
+static inline void view_rows(view *v, void *data, tg_dtype d, const tg_array *x) {
+    int64_t shape[TG_MAX_DIMS];
+    for (int i = 0; i < x->ndim; i++)
+        shape[i] = i + 1 < x->ndim ? x->shape[i] : 1;
+    view_dense(v, data, d, x->ndim, shape);
+}
+
+/* x seen with this shape: its dims of size 1, and missing leading ones, are repeated. */
+static inline void view_expand(view *v, const tg_array *x, int ndim, const int64_t *shape) {
+    v->a = *x;
+    v->a.numel = 1;
+    for (int i = ndim - 1, j = x->ndim - 1; i >= 0; i--, j--) {
+        bool repeated = j < 0 || x->shape[j] == 1;
+        v->shape[i] = shape[i];
+        v->stride[i] = repeated ? 0 : x->stride[j];
+        v->a.contiguous &= !repeated || shape[i] == 1;
+        v->a.numel *= shape[i];
+    }
+    v->a.shape = v->shape;
+    v->a.stride = v->stride;
+    v->a.ndim = (uint8_t)ndim;
+}
+
+/* Bytes that take rounds up to. */
+static inline size_t taken(int64_t n, tg_dtype d) {
+    return ((size_t)n * (size_t)tg_dtype_bits(d) / 8 + 63) / 64 * 64;
+}
+
+static inline void *take(arena *m, int64_t n, tg_dtype d) {
+    void *p = m->at;
+    m->at += taken(n, d);
+    return p;
+}
+
+/* out (+)= f(in...), each input repeated to out's shape. */
+static inline tg_status map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n, double p, double q,
+                            bool add) {
+    view v[TG_FN_INPUTS];
+    tg_array x[TG_FN_INPUTS];
+    for (int i = 0; i < n; i++) {
+        view_expand(&v[i], &in[i], out.ndim, out.shape);
+        x[i] = v[i].a;
+    }
+    return tg_ctx_ops(ctx)->map(ctx, f, out, x, n, (const double[2]){p, q}, add);
+}
+
+#define MAP_P(f, out, p, q, add, ...)                                    \
+    TG_TRY(map(ctx, TG_FN_##f, out, (const tg_array[]){__VA_ARGS__},     \
+               (int)(sizeof((tg_array[]){__VA_ARGS__}) / sizeof(tg_array)), p, q, add))
+#define MAP(f, out, ...) MAP_P(f, out, 0, 0, false, __VA_ARGS__)
+#define REDUCE(kind, out, in, scale, add) TG_TRY(tg_ctx_ops(ctx)->reduce(ctx, kind, out, in, scale, add))
+
+/* Work memory: the slots that the fused kernels of a device would use. */
+enum { COMPOSED_ROWS = 5, COMPOSED_HEADS = 6 };
+
+static inline tg_status arena_open(tg_ctx *ctx, arena *m, int slot, size_t bytes) {
+    m->at = tg_workspace(ctx, slot, bytes ? bytes : 1);
+    return m->at ? TG_OK : TG_ERR_MEMORY;
+}
+
+#endif

@@ -1,0 +1,78 @@
+/* Conversions between the dtypes, one element at a time: round to nearest even, NaN preserved. Without branches, so
+ * that loops over them vectorise. Floats become integers as in C, toward zero, but saturating, and NaN becomes 0.
+ */
+#ifndef TG_CONVERT_H
+#define TG_CONVERT_H
+
+#include <stdint.h>
+#include <string.h>
+
+static inline uint32_t tg_bits_f32(float x) {
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static inline float tg_f32_bits(uint32_t u) {
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+static inline float tg_bf16_to_f32(uint16_t h) {
+    return tg_f32_bits((uint32_t)h << 16);
+}
+
+static inline uint16_t tg_f32_to_bf16(float x) {
+    uint32_t u = tg_bits_f32(x);
+    uint32_t rounded = u + 0x7fff + ((u >> 16) & 1), quiet = u | 0x400000;
+    return (uint16_t)(((u & 0x7fffffff) > 0x7f800000 ? quiet : rounded) >> 16);
+}
+
+/* The exponent is moved by a multiplication, which is exact and brings subnormals to their place. */
+static inline float tg_f16_to_f32(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, m = (uint32_t)(h & 0x7fff) << 13;
+    uint32_t finite = tg_bits_f32(tg_f32_bits(m) * 0x1p112f);
+    return tg_f32_bits(sign | (m >= 0x0f800000 ? m | 0x7f800000 : finite));
+}
+
+/* Adding 0.5, whose unit in the last place is the smallest float16, rounds what becomes subnormal. */
+static inline uint16_t tg_f32_to_f16(float x) {
+    uint32_t u = tg_bits_f32(x), m = u & 0x7fffffff;
+    uint32_t normal = (m + 0xfff + ((m >> 13) & 1) - (112u << 23)) >> 13;
+    uint32_t subnormal = tg_bits_f32(tg_f32_bits(m) + 0.5f) - 0x3f000000;
+    uint32_t special = m > 0x7f800000 ? 0x7e00 | ((m >> 13) & 0x3ff) : 0x7c00;
+    uint32_t h = m < 0x38800000 ? subnormal : m < 0x47800000 ? normal : special;
+    return (uint16_t)(((u >> 16) & 0x8000) | h);
+}
+
+/* Rounds to odd, so that rounding once more, to a 16-bit format, gives what rounding x itself would. */
+static inline float tg_f64_to_f32_odd(double x) {
+    float f = (float)x;
+    uint32_t u = tg_bits_f32(f);
+    double back = f, size = x < 0 ? -x : x, size_back = back < 0 ? -back : back;
+    uint32_t toward_zero = size_back > size ? u - 1 : u;
+    return tg_f32_bits(back != x && x == x ? toward_zero | 1 : u);
+}
+
+static inline uint16_t tg_f64_to_bf16(double x) {
+    return tg_f32_to_bf16(tg_f64_to_f32_odd(x));
+}
+
+static inline uint16_t tg_f64_to_f16(double x) {
+    return tg_f32_to_f16(tg_f64_to_f32_odd(x));
+}
+
+static inline int64_t tg_f64_to_i64(double x) {
+    return x >= 0x1p63 ? INT64_MAX : x <= -0x1p63 ? INT64_MIN : x == x ? (int64_t)x : 0;
+}
+
+static inline int32_t tg_f64_to_i32(double x) {
+    return x >= 0x1p31 ? INT32_MAX : x <= -0x1p31 ? INT32_MIN : x == x ? (int32_t)x : 0;
+}
+
+static inline uint8_t tg_f64_to_u8(double x) {
+    return x >= 255 ? 255 : x > 0 ? (uint8_t)x : 0;
+}
+
+#endif

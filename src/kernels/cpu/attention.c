@@ -1,0 +1,107 @@
+/* The driver of attention and its gradient: units of work, scratch, partial sums. */
+#include "kernels/cpu/attention.h"
+
+static tg_attention_job attention_job(const tg_attention_args *a) {
+    tg_attention_job job = {
+        .a = a,
+        .batch = a->q.shape[0],
+        .heads = a->q.shape[1],
+        .groups = a->k.shape[1],
+        .sq = a->q.shape[2],
+        .sk = a->k.shape[2],
+        .dk = a->q.shape[3],
+        .dv = a->v.shape[3],
+        .chunks = 1,
+    };
+    job.pad_k = tg_lanes(job.dk);
+    job.pad_v = tg_lanes(job.dv);
+    job.blocks = tg_units(job.sq, TG_QUERIES);
+    return job;
+}
+
+static size_t real_size(const tg_attention_job *job) {
+    return job->a->q.dtype == TG_F64 ? sizeof(double) : sizeof(float);
+}
+
+static tg_status run(tg_ctx *ctx, tg_attention_job *job, tg_fused kernel) {
+    enum { MAX_JOBS = 64 };
+    job->jobs = job->units < MAX_JOBS ? job->units : MAX_JOBS;
+    if (!job->jobs)
+        return TG_OK;
+    job->scratch = tg_workspace(ctx, TG_WS_SCRATCH, (size_t)(job->jobs * job->slice) * real_size(job));
+    if (!job->scratch)
+        return TG_ERR_MEMORY;
+    tg_fused_run(ctx, kernel, job->a->q.dtype == TG_F64, job->jobs, job);
+    return TG_OK;
+}
+
+tg_status tg_cpu_attention(tg_ctx *ctx, const tg_attention_args *a) {
+    tg_attention_job job = attention_job(a);
+    job.units = job.batch * job.heads * job.blocks;
+    /* The carving of forward_block; q's rows pass through the keys' buffer. */
+    job.slice = TG_QUERIES * (job.dk + job.pad_v) + 2 * TG_KEYS * TG_QUERIES + TG_KEYS * (job.pad_k + job.pad_v);
+    return run(ctx, &job, TG_FUSED_attention);
+}
+
+/* Whether products can be summed where the gradient lies. */
+static bool sums_in_place(const tg_attention_job *job, const tg_array *g) {
+    tg_dtype compute = job->a->q.dtype == TG_F64 ? TG_F64 : TG_F32;
+    return !g->data || (g->dtype == compute && g->stride[3] == 1 && g->shape[3] % TG_LANES == 0);
+}
+
+/* Few groups leave threads idle: their query blocks are then cut into chunks, by shape alone. */
+static int64_t chunks_of(const tg_attention_job *job) {
+    enum { ENOUGH_UNITS = 16 };
+    int64_t groups = job->batch * job->groups, blocks = job->blocks * (job->heads / job->groups);
+    int64_t chunks = groups < ENOUGH_UNITS ? ENOUGH_UNITS / groups : 1;
+    return chunks < blocks ? chunks : blocks ? blocks : 1;
+}
+
+static tg_status take_partials(tg_ctx *ctx, tg_attention_job *job) {
+    bool own_k = job->a->gk.data && (job->chunks > 1 || !sums_in_place(job, &job->a->gk));
+    bool own_v = job->a->gv.data && (job->chunks > 1 || !sums_in_place(job, &job->a->gv));
+    int64_t rows = job->chunks * job->batch * job->groups * job->sk;
+    size_t k = own_k ? (size_t)(rows * job->pad_k) * real_size(job) : 0;
+    size_t v = own_v ? (size_t)(rows * job->pad_v) * real_size(job) : 0;
+    char *parts = k + v ? tg_workspace(ctx, TG_WS_PARTIALS, k + v) : NULL;
+    if (k + v && !parts)
+        return TG_ERR_MEMORY;
+    job->gk = k ? parts : NULL;
+    job->gv = v ? parts + k : NULL;
+    return TG_OK;
+}
+
+static void sum_chunks(tg_ctx *ctx, const tg_attention_job *job, const tg_array *g, const void *parts, int64_t pad,
+                       bool add) {
+    if (!parts)
+        return;
+    tg_sum_job sum = {
+        .out = tg_rows_of(g, 1),
+        .parts = parts,
+        .count = job->chunks,
+        .part_size = job->batch * job->groups * job->sk * pad,
+        .row_size = pad,
+        .tiles = tg_units(g->shape[3], TG_TILE),
+        .add = add,
+    };
+    tg_fused_run(ctx, TG_FUSED_sum_partials, job->a->q.dtype == TG_F64, sum.out.count * sum.tiles, &sum);
+}
+
+tg_status tg_cpu_attention_grad(tg_ctx *ctx, const tg_attention_args *a) {
+    tg_attention_job job = attention_job(a);
+    if (!job.batch || !job.groups)
+        return TG_OK;
+    job.chunks = chunks_of(&job);
+    job.units = job.batch * job.groups * job.chunks;
+    /* The sum of carve_tiles. */
+    job.slice = TG_QUERIES * (job.dk + job.dv) + 3 * TG_KEYS * TG_QUERIES + TG_QUERIES * (2 * job.pad_k + job.pad_v) +
+                TG_KEYS * (job.pad_k + job.pad_v);
+    tg_status s = take_partials(ctx, &job);
+    if (s == TG_OK)
+        s = run(ctx, &job, TG_FUSED_attention_grad);
+    if (s != TG_OK)
+        return s;
+    sum_chunks(ctx, &job, &a->gk, job.gk, job.pad_k, a->add_k);
+    sum_chunks(ctx, &job, &a->gv, job.gv, job.pad_v, a->add_v);
+    return TG_OK;
+}

@@ -1,0 +1,32 @@
+/* What the attention's driver and its templates share.
+ *
+ * Scores exist as tiles of TG_KEYS keys by up to TG_QUERIES queries, keys along the rows: the queries are then the
+ * lanes of every vector, so that the softmax needs no sum across lanes and keys and values are used where they lie.
+ */
+#ifndef TG_ATTENTION_H
+#define TG_ATTENTION_H
+
+#include "kernels/cpu/fused.h"
+
+enum { TG_KEYS = 64, TG_QUERIES = 64, TG_LANES = 16 };
+
+static inline int64_t tg_lanes(int64_t n) {
+    return (n + TG_LANES - 1) / TG_LANES * TG_LANES;
+}
+
+typedef struct tg_attention_job {
+    const tg_attention_args *a;
+    int64_t batch, heads, groups, sq, sk, dk, dv;
+    int64_t pad_k, pad_v;        /* dk and dv in whole lanes */
+    int64_t blocks;              /* of queries, in a head */
+    int64_t chunks;              /* the query blocks of a group are cut into, each with its own sums for gk and gv */
+    int64_t units, jobs;         /* a job is a range of units that share one slice of scratch */
+    void *scratch, *gk, *gv;     /* gk, gv: [chunks, batch groups sk, pad], NULL: summed where the gradient lies */
+    int64_t slice;               /* elements of scratch a job */
+} tg_attention_job;
+
+static inline int64_t tg_attention_unit(const tg_attention_job *job, int64_t j) {
+    return j * job->units / job->jobs;
+}
+
+#endif

@@ -1,0 +1,88 @@
+/* Attention without its matrix of scores: for a block of queries, tiles of keys pass by, and a running maximum and sum
+ * make the softmax as they do (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135). */
+#include "kernels/cpu/scores.h"
+
+typedef struct running {
+    real max[TG_QUERIES], sum[TG_QUERIES], rescale[TG_QUERIES];
+} running;
+
+/* Scores become exp(score - max); rescale is what earlier tiles must be multiplied by. */
+static void pass_tile(running *s, int64_t keys, int64_t lanes, real *restrict t) {
+    real ref[TG_QUERIES], max[TG_QUERIES], sum[TG_QUERIES];
+    for (int64_t i = 0; i < lanes; i++)
+        max[i] = s->max[i];
+    for (int64_t j = 0; j < keys; j++)
+        for (int64_t i = 0; i < lanes; i++)
+            max[i] = t[j * lanes + i] > max[i] ? t[j * lanes + i] : max[i];
+    for (int64_t i = 0; i < lanes; i++) {
+        ref[i] = max[i] == -(real)INFINITY ? 0 : max[i]; /* no key yet: keeps -inf - -inf away */
+        s->rescale[i] = real_exp(s->max[i] - ref[i]);
+        s->max[i] = max[i];
+        sum[i] = s->sum[i] * s->rescale[i];
+    }
+    for (int64_t j = 0; j < keys; j++)
+        for (int64_t i = 0; i < lanes; i++) {
+            real e = real_exp(t[j * lanes + i] - ref[i]);
+            t[j * lanes + i] = e;
+            sum[i] += e;
+        }
+    for (int64_t i = 0; i < lanes; i++)
+        s->sum[i] = sum[i];
+}
+
+/* Divides by the sums and brings home. A query that sees no key gets zeros, and -inf as its log-sum-exp. */
+static void finish(const tg_attention_job *job, const queries *q, const running *s, real *o) {
+    matrix out = matrix_of(&job->a->out, q->b, q->h);
+    for (int64_t i = 0; i < q->n; i++) {
+        real *row = o + i * job->pad_v, scale = s->sum[i] == 0 ? 0 : 1 / s->sum[i];
+        for (int64_t j = 0; j < job->dv; j++)
+            row[j] *= scale;
+        matrix_put(&out, q->i + i, row, false);
+        if (job->a->lse.data)
+            *lse_at(job, q, i) = s->sum[i] == 0 ? -(real)INFINITY : s->max[i] + (real)log(s->sum[i]);
+    }
+}
+
+static void forward_block(const tg_attention_job *job, const queries *q, real *scratch) {
+    real *qt = carve(&scratch, job->dk * TG_QUERIES), *s = carve(&scratch, TG_KEYS * TG_QUERIES);
+    real *keep = carve(&scratch, TG_KEYS * TG_QUERIES), *o = carve(&scratch, TG_QUERIES * job->pad_v);
+    real *kbuf = carve(&scratch, TG_KEYS * job->pad_k), *vbuf = carve(&scratch, TG_KEYS * job->pad_v);
+    int64_t g = q->h / (job->heads / job->groups), lanes = q->lanes;
+    matrix mq = matrix_of(&job->a->q, q->b, q->h);
+    matrix mk = matrix_of(&job->a->k, q->b, g), mv = matrix_of(&job->a->v, q->b, g);
+    block_transpose(block_rows(&mq, q->i, q->n, kbuf), q->n, job->dk, lanes, (real)job->a->scale, qt);
+    running run;
+    fill(run.max, lanes, -(real)INFINITY);
+    fill(run.sum, lanes, 0);
+    fill(o, q->n * job->pad_v, 0);
+    for (int64_t key = 0; key < q->visible; key += TG_KEYS) {
+        int64_t n = q->visible - key < TG_KEYS ? q->visible - key : TG_KEYS;
+        block k = block_rows(&mk, key, n, kbuf), v = block_rows(&mv, key, n, vbuf);
+        mm(n, lanes, job->dk, (operand){k.at, k.ld, 1}, qt, lanes, s, lanes, false);
+        mask_tile(job, q, key, n, s);
+        pass_tile(&run, n, lanes, s);
+        for (int64_t i = 0; key && i < q->n; i++)
+            for (int64_t j = 0; j < job->pad_v; j++)
+                o[i * job->pad_v + j] *= run.rescale[i];
+        if (job->a->dropout > 0) {
+            keep_tile(job, q, key, n, keep);
+            for (int64_t i = 0; i < n * lanes; i++)
+                s[i] *= keep[i];
+        }
+        mm(q->n, job->pad_v, n, (operand){s, 1, lanes}, v.at, v.ld, o, job->pad_v, true);
+    }
+    finish(job, q, &run, o);
+}
+
+/* Units are query blocks of all heads, in an order that pairs the short with the long ones of causal attention, so that
+ * any cut into ranges is fair. */
+void TG_K(attention)(void *arg, int64_t begin, int64_t end) {
+    const tg_attention_job *job = arg;
+    real *scratch = (real *)job->scratch + begin * job->slice;
+    int64_t last = tg_attention_unit(job, end);
+    for (int64_t u = tg_attention_unit(job, begin); u < last; u++) {
+        int64_t head = u / job->blocks, t = u % job->blocks;
+        queries q = queries_of(job, head / job->heads, head % job->heads, t % 2 ? job->blocks - 1 - t / 2 : t / 2);
+        forward_block(job, &q, scratch);
+    }
+}

@@ -1,0 +1,27 @@
+/* What the CPU's kernel families share: instruction-set levels and how templates are named.
+ *
+ * Files named *_tmpl.c are compiled once per instruction set and compute type by src/kernels/cpu/meson.build, with
+ * TG_ISA (portable, avx2, avx512) and TG_T (f32, f64) defined; TG_K(name) gives each copy its own symbol. A family's
+ * header declares a table of function pointers, each copy of its template defines one const table, and the family's
+ * driver picks by tg_cpu_level.
+ */
+#ifndef TG_CPU_H
+#define TG_CPU_H
+
+#include <tapegrad/extend.h>
+
+typedef enum tg_cpu_level_t { TG_CPU_PORTABLE, TG_CPU_AVX2, TG_CPU_AVX512, TG_CPU_AVX512_BF16, TG_CPU_LEVELS } tg_cpu_level_t;
+
+/* The level chosen for this context (by CPUID, or by its config). */
+tg_cpu_level_t tg_cpu_level(const tg_ctx *ctx);
+/* The best that this machine runs, by CPUID. */
+tg_cpu_level_t tg_cpu_detect(void);
+const char *tg_cpu_level_name(tg_cpu_level_t level);
+
+#define TG_PASTE_(a, b, c, d) a##b##_##c##_##d
+#define TG_PASTE(a, b, c, d) TG_PASTE_(a, b, c, d)
+#define TG_K(name) TG_PASTE(tg_, name, TG_T, TG_ISA)
+
+extern const tg_device_ops tg_cpu_device;
+
+#endif

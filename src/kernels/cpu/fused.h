@@ -1,0 +1,118 @@
+/* The CPU's optional slots (softmax, norm, cross-entropy, attention, dropout, adamw): the functions of the device
+ * table, and what their drivers hand to the templates.
+ *
+ * Every kernel is a tg_range_fn over units of work that shapes alone decide; all arithmetic is in the template's
+ * compute type: float for float32, bfloat16 and float16, double for float64.
+ */
+#ifndef TG_FUSED_H
+#define TG_FUSED_H
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/rows.h"
+
+tg_status tg_cpu_softmax(tg_ctx *ctx, tg_array y, tg_array x, bool log);
+tg_status tg_cpu_softmax_grad(tg_ctx *ctx, tg_array gx, tg_array gy, tg_array y, bool log, bool add);
+tg_status tg_cpu_norm(tg_ctx *ctx, const tg_norm_args *a);
+tg_status tg_cpu_norm_grad(tg_ctx *ctx, const tg_norm_args *a);
+tg_status tg_cpu_cross_entropy(tg_ctx *ctx, const tg_cross_entropy_args *a);
+tg_status tg_cpu_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_args *a);
+tg_status tg_cpu_attention(tg_ctx *ctx, const tg_attention_args *a);
+tg_status tg_cpu_attention_grad(tg_ctx *ctx, const tg_attention_args *a);
+tg_status tg_cpu_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_rng *rng, bool add);
+tg_status tg_cpu_adamw(tg_ctx *ctx, const tg_adamw_args *a);
+
+/* ---- For the drivers and their templates ---- */
+
+/* X(name): one tg_range_fn in every copy of a template. */
+#define TG_FUSED_LIST(X)                                                          \
+    X(softmax)                                                                    \
+    X(softmax_grad)                                                               \
+    X(norm)                                                                       \
+    X(norm_grad)                                                                  \
+    X(sum_partials)                                                               \
+    X(cross_entropy)                                                              \
+    X(cross_entropy_grad)                                                         \
+    X(attention)                                                                  \
+    X(attention_grad)                                                             \
+    X(dropout)                                                                    \
+    X(adamw)
+
+#define TG_KERNEL_COPIES(name, T)                                                 \
+    void tg_##name##_##T##_portable(void *arg, int64_t begin, int64_t end);       \
+    void tg_##name##_##T##_avx2(void *arg, int64_t begin, int64_t end);           \
+    void tg_##name##_##T##_avx512(void *arg, int64_t begin, int64_t end);
+#define TG_X(name) TG_KERNEL_COPIES(name, f32) TG_KERNEL_COPIES(name, f64)
+TG_FUSED_LIST(TG_X)
+#undef TG_X
+
+typedef enum tg_fused {
+#define TG_X(name) TG_FUSED_##name,
+    TG_FUSED_LIST(TG_X)
+#undef TG_X
+    TG_FUSED_COUNT
+} tg_fused;
+
+/* Runs a kernel's copy for the context's level and this compute type over [0, units). */
+void tg_fused_run(tg_ctx *ctx, tg_fused kernel, bool f64, int64_t units, void *job);
+
+/* Cuts `count` rows of n elements into units worth starting a thread for. */
+int64_t tg_rows_per_unit(int64_t count, int64_t n);
+static inline int64_t tg_units(int64_t count, int64_t per_unit) {
+    return (count + per_unit - 1) / per_unit;
+}
+static inline int64_t tg_unit_end(int64_t count, int64_t per_unit, int64_t end) {
+    return end * per_unit < count ? end * per_unit : count;
+}
+
+/* Elements of a row that a kernel handles at a time: small enough for the first cache. */
+enum { TG_TILE = 1024 };
+
+/* Work memory: slots 5 and 6 of the context are this family's. */
+enum { TG_WS_PARTIALS = 5, TG_WS_SCRATCH = 6 };
+
+typedef struct tg_softmax_job {
+    tg_rows y, x, gy, gx; /* gy, gx: of the gradient */
+    int64_t per_unit;
+    bool log, add;
+} tg_softmax_job;
+
+typedef struct tg_norm_job {
+    tg_rows x, w, b, y, gy, gx, mean, rstd;
+    int64_t per_unit;
+    double eps;
+    bool rms, add_x;
+    void *gw, *gb; /* [units, n] in the compute type; NULL: not wanted */
+} tg_norm_job;
+
+/* out[r, :] (+)= the sum of count parts in order, parts part_size elements apart and their rows row_size. A unit is
+ * one of a row's tiles. */
+typedef struct tg_sum_job {
+    tg_rows out;
+    const void *parts; /* in the compute type */
+    int64_t count, part_size, row_size, tiles;
+    bool add;
+} tg_sum_job;
+
+typedef struct tg_cross_entropy_job {
+    tg_rows logits, target, loss, lse, gloss, glogits;
+    int64_t per_unit, ignore_index;
+    double smoothing;
+    bool add;
+} tg_cross_entropy_job;
+
+typedef struct tg_dropout_job {
+    tg_rows y, x;
+    int64_t tiles; /* units of a row */
+    double p;
+    tg_rng rng;
+    bool add;
+} tg_dropout_job;
+
+typedef struct tg_adamw_job {
+    tg_rows param, grad, m, v, master;
+    double beta1, beta2, eps, weight_decay;
+    bool decoupled;
+    const double *step;
+} tg_adamw_job;
+
+#endif

@@ -1,0 +1,216 @@
+/* The general product: both operands are packed into panels, and tiles multiply panels.
+ *
+ * K is cut into blocks whose A panel stays in the nearest cache and whose few B panels stay in the next one. A chunk of
+ * A (some rows, some blocks of K) is packed by all threads together; then every thread takes a share of the chunk's
+ * tiles and packs the B that it needs. Where K has several blocks, sums wait in tiles of their own between them, so that
+ * C is touched once. A batch of small products is cut by product instead, each made by one thread from end to end.
+ */
+#include "kernels/cpu/gemm/gemm.h"
+
+enum {
+    PANEL_BYTES = 3072,      /* of one unit-wide column of a block of K */
+    GROUP_BYTES = 320 << 10, /* of the B panels that a thread holds packed */
+    CHUNK_BYTES = 3 << 20,   /* of packed A */
+    SUMS_BYTES = 8 << 20,    /* of sums that wait */
+    SMALL = 1 << 15,         /* multiplications that are not worth waking a thread for */
+};
+
+/* How a shape is cut: by the shape alone. Lengths of K count units. */
+typedef struct plan {
+    const tg_gemm_kernels *kn;
+    int64_t depth, blocks;        /* units in a block of K; blocks */
+    int64_t group;                /* columns of a thread's B panels, a multiple of nr */
+    int64_t rows, cols, chunk;    /* of a chunk: rows (multiple of mr), columns (of group), blocks of K */
+    size_t a_bytes, b_bytes, sum_bytes; /* of the buffers: of a chunk's A, of a thread's B, of a chunk's sums */
+} plan;
+
+/* One product on its way, with the chunk that is being made. */
+typedef struct progress {
+    const plan *p;
+    tg_gemm_item t;
+    tg_ctx *ctx;
+    int lanes; /* shares of the work; 1: the caller's thread does all */
+    char *a, *b, *sum;
+    int64_t row, rows, col, cols, block, blocks;
+} progress;
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+static int64_t clamp(int64_t a, int64_t low, int64_t high) { return a < low ? low : a > high ? high : a; }
+
+static plan make_plan(const tg_gemm_kernels *kn, const tg_gemm *g) {
+    plan p = {.kn = kn};
+    int64_t units = ceil_div(g->k, kn->pair), mr = kn->mr, nr = kn->nr, size = kn->unit_size;
+    p.blocks = clamp(ceil_div(units * size, PANEL_BYTES), 1, INT64_MAX);
+    p.depth = ceil_div(units, p.blocks);
+    int64_t column = clamp(p.depth * size, 1, INT64_MAX);
+    p.group = min_of(round_up(g->n, nr), clamp(GROUP_BYTES / column / nr, 1, INT64_MAX) * nr);
+    p.rows = min_of(round_up(g->m, mr), clamp(CHUNK_BYTES / column / mr, 1, INT64_MAX) * mr);
+    p.chunk = clamp(CHUNK_BYTES / (column * p.rows), 1, p.blocks);
+    p.cols = round_up(g->n, p.group);
+    if (p.blocks > 1) p.cols = clamp(SUMS_BYTES / (p.rows * kn->sum_size) / p.group * p.group, p.group, p.cols);
+    p.a_bytes = (size_t)(p.rows * p.depth * p.chunk * size);
+    p.b_bytes = (size_t)(p.group * p.depth * size);
+    p.sum_bytes = p.blocks > 1 ? (size_t)(p.rows * p.cols * kn->sum_size) : 0;
+    return p;
+}
+
+static void run(progress *w, int64_t n, tg_range_fn body) {
+    if (w->lanes > 1) tg_parallel_run(w->ctx, n, body, w);
+    else body(w, 0, n);
+}
+
+/* Units in block i of K, and the packed A panel of the chunk that starts at row r. */
+static int64_t units_of(const progress *w, int64_t i) {
+    int64_t units = ceil_div(w->t.k, w->p->kn->pair);
+    return min_of(w->p->depth, units - i * w->p->depth);
+}
+
+static char *panel_of(const progress *w, int64_t i, int64_t r) {
+    const plan *p = w->p;
+    return w->a + ((i - w->block) * p->rows + r) * p->depth * p->kn->unit_size;
+}
+
+/* Panels [begin, end) of the chunk's A, over all its blocks. */
+static void pack_rows(void *arg, int64_t begin, int64_t end) {
+    const progress *w = arg;
+    const plan *p = w->p;
+    const tg_matrix *a = &w->t.a;
+    for (int64_t i = w->block; i < w->block + w->blocks; i++) {
+        int64_t q = i * p->depth * p->kn->pair, nk = min_of(p->depth * p->kn->pair, w->t.k - q);
+        for (int64_t r = begin * p->kn->mr; r < end * p->kn->mr; r += p->kn->mr) {
+            const char *src = (const char *)a->data + ((w->row + r) * a->rs + q * a->cs) * (tg_dtype_bits(a->dtype) / 8);
+            p->kn->pack_a(panel_of(w, i, r), src, a->rs, a->cs, w->t.m - w->row - r, nk, a->dtype);
+        }
+    }
+}
+
+/* The B panels of columns [j, j + cols) in block i of K. */
+static void pack_group(const progress *w, char *to, int64_t i, int64_t j, int64_t cols) {
+    const plan *p = w->p;
+    const tg_matrix *b = &w->t.b;
+    int64_t q = i * p->depth * p->kn->pair, nk = min_of(p->depth * p->kn->pair, w->t.k - q);
+    for (int64_t c = 0; c < cols; c += p->kn->nr, to += p->kn->nr * p->depth * p->kn->unit_size) {
+        const char *src = (const char *)b->data + ((j + c) * b->cs + q * b->rs) * (tg_dtype_bits(b->dtype) / 8);
+        p->kn->pack_b(to, src, b->cs, b->rs, w->t.n - j - c, nk, b->dtype);
+    }
+}
+
+/* Asks for the lines of C that a tile will be added to or stored in, while the tile is being made. */
+static void fetch_out(const tg_gemm_out *o, int64_t i, int64_t j, int64_t rows, int64_t cols) {
+    int64_t size = tg_dtype_bits(o->c.dtype) / 8;
+    if (o->c.cs != 1) return;
+    for (int64_t r = 0; r < rows; r++) {
+        const char *line = (const char *)o->c.data + ((i + r) * o->c.rs + j) * size;
+        for (int64_t b = 0; b < cols * size; b += 64) __builtin_prefetch(line + b, 1);
+    }
+}
+
+/* One tile of block i: row r and column c of the chunk, b its packed B panel. */
+static void make_tile(const progress *w, int64_t i, int64_t r, int64_t c, const char *b) {
+    const plan *p = w->p;
+    const tg_gemm_kernels *kn = p->kn;
+    _Alignas(64) char own[4096];
+    int64_t rows = min_of(kn->mr, w->t.m - w->row - r), cols = min_of(kn->nr, w->t.n - w->col - c);
+    bool first = i == 0, last = i == p->blocks - 1;
+    void *sum = own;
+    if (p->blocks > 1) sum = w->sum + (r * p->cols + c * kn->mr) * kn->sum_size;
+    if (last) fetch_out(&w->t.out, w->row + r, w->col + c, rows, cols);
+    kn->tile(sum, panel_of(w, i, r), b, units_of(w, i), cols, !first);
+    if (last) kn->finish(&w->t.out, w->row + r, w->col + c, rows, cols, sum, kn->nr);
+}
+
+/* Panels of rows [begin, end) times the group of columns that starts at c, over the chunk's blocks. */
+static void make_group(const progress *w, char *b, int64_t c, int64_t begin, int64_t end) {
+    const plan *p = w->p;
+    int64_t cols = min_of(p->group, w->cols - c), nr = p->kn->nr;
+    for (int64_t i = w->block; i < w->block + w->blocks; i++) {
+        pack_group(w, b, i, w->col + c, cols);
+        for (int64_t r = begin; r < end; r++)
+            for (int64_t j = 0; j < cols; j += nr)
+                make_tile(w, i, r * p->kn->mr, c + j, b + j * p->depth * p->kn->unit_size);
+    }
+}
+
+/* Shares [begin, end) of the chunk. Work counts in panels of rows within groups of columns, groups outermost. */
+static void make_shares(void *arg, int64_t begin, int64_t end) {
+    const progress *w = arg;
+    int64_t panels = ceil_div(w->rows, w->p->kn->mr), all = panels * ceil_div(w->cols, w->p->group);
+    for (int64_t lane = begin; lane < end; lane++) {
+        char *b = w->b + lane * (int64_t)w->p->b_bytes;
+        int64_t u = all * lane / w->lanes, stop = all * (lane + 1) / w->lanes;
+        while (u < stop) {
+            int64_t group = u / panels, first = u % panels, n = min_of(panels - first, stop - u);
+            make_group(w, b, group * w->p->group, first, first + n);
+            u += n;
+        }
+    }
+}
+
+static void make_item(progress *w) {
+    const plan *p = w->p;
+    for (w->row = 0; w->row < w->t.m; w->row += p->rows) {
+        w->rows = min_of(p->rows, w->t.m - w->row);
+        for (w->col = 0; w->col < w->t.n; w->col += p->cols) {
+            w->cols = min_of(p->cols, w->t.n - w->col);
+            for (w->block = 0; w->block < p->blocks; w->block += p->chunk) {
+                w->blocks = min_of(p->chunk, p->blocks - w->block);
+                run(w, ceil_div(w->rows, p->kn->mr), pack_rows);
+                run(w, w->lanes, make_shares);
+            }
+        }
+    }
+}
+
+/* A batch in `lanes` shares, each with buffers of its own. */
+typedef struct batch {
+    const plan *p;
+    const tg_gemm *g;
+    bool bias_by_row;
+    int lanes;
+    char *a, *b, *sum;
+} batch;
+
+static void make_products(void *arg, int64_t begin, int64_t end) {
+    const batch *s = arg;
+    const plan *p = s->p;
+    int64_t n = s->g->batch[0] * s->g->batch[1];
+    for (int64_t lane = begin; lane < end; lane++) {
+        progress w = {.p = p, .lanes = 1};
+        w.a = s->a + lane * (int64_t)p->a_bytes;
+        w.b = s->b + lane * (int64_t)p->b_bytes;
+        w.sum = s->sum + lane * (int64_t)p->sum_bytes;
+        for (int64_t i = n * lane / s->lanes; i < n * (lane + 1) / s->lanes; i++) {
+            w.t = tg_gemm_item_of(s->g, i);
+            w.t.out.bias_by_row = s->bias_by_row;
+            make_item(&w);
+        }
+    }
+}
+
+tg_status tg_gemm_blocked(tg_ctx *ctx, const tg_gemm_kernels *kn, const tg_gemm *g, bool bias_by_row) {
+    plan p = make_plan(kn, g);
+    int64_t n = g->batch[0] * g->batch[1], threads = tg_ctx_threads(ctx);
+    double work = (double)g->m * (double)g->n * (double)g->k;
+    bool by_product = n >= 4 * threads || work < SMALL;
+    int lanes = work * (double)n < SMALL ? 1 : (int)threads;
+    int64_t copies = by_product ? lanes : 1; /* of A and of the sums */
+    char *a = tg_workspace(ctx, 0, p.a_bytes * (size_t)copies + 64);
+    char *b = tg_workspace(ctx, 1, p.b_bytes * (size_t)lanes + 64);
+    char *sum = tg_workspace(ctx, 2, p.sum_bytes * (size_t)copies + 64);
+    if (!a || !b || !sum) return TG_ERR_MEMORY;
+    if (by_product) {
+        batch s = {&p, g, bias_by_row, lanes, a, b, sum};
+        if (lanes > 1) tg_parallel_run(ctx, lanes, make_products, &s);
+        else make_products(&s, 0, 1);
+        return TG_OK;
+    }
+    progress w = {.p = &p, .ctx = ctx, .lanes = lanes, .a = a, .b = b, .sum = sum};
+    for (int64_t i = 0; i < n; i++) {
+        w.t = tg_gemm_item_of(g, i);
+        w.t.out.bias_by_row = bias_by_row;
+        make_item(&w);
+    }
+    return TG_OK;
+}

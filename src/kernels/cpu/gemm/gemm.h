@@ -1,0 +1,69 @@
+/* The CPU's matrix product, inside: one table of kernels for each instruction set and compute type, and the two ways
+ * through it. gemm.c chooses, blocked.c packs panels and multiplies them, few_rows.c reads the big operand in place.
+ *
+ * The order in which an element's products are added depends on n, k, strides and dtypes alone, so threads and
+ * neighbours never change a bit of it.
+ */
+#ifndef TG_CPU_GEMM_H
+#define TG_CPU_GEMM_H
+
+#include "kernels/cpu/cpu.h"
+
+tg_status tg_cpu_gemm(tg_ctx *ctx, const tg_gemm *g);
+
+/* Where the sums of one product go, and what becomes of them on the way. */
+typedef struct tg_gemm_out {
+    tg_matrix c, pre; /* bs is spent: data points at this product of the batch */
+    double alpha, beta;
+    const void *bias;
+    tg_dtype bias_dtype;
+    bool bias_by_row; /* the product was transposed: bias runs along its rows */
+    tg_activation act;
+} tg_gemm_out;
+
+/* One product of a batch: C[m,n] = out(A[m,k] B[k,n]). */
+typedef struct tg_gemm_item {
+    int64_t m, n, k;
+    tg_matrix a, b;
+    tg_gemm_out out;
+} tg_gemm_item;
+
+/* A tile is mr x nr. A packed panel holds, for every step of k, `width` units side by side: width mr for A, nr for B. A
+ * unit is one element of the compute type, or a pair of bf16 neighbours in k. Sums are of the compute type. */
+typedef struct tg_gemm_kernels {
+    int mr, nr;
+    int pair;      /* elements of k in a unit */
+    int unit_size; /* bytes of a unit */
+    int sum_size;  /* bytes of a sum */
+    /* Packs elements (p, q) = src[p ps + q ks] of one panel: p up to the width, q < nk, whole units. np elements are
+     * there along p, perhaps more than the width; what is not there becomes zero. */
+    void (*pack_a)(void *dst, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk, tg_dtype dtype);
+    void (*pack_b)(void *dst, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk, tg_dtype dtype);
+    /* sum[mr][nr] (+)= the product of two panels over `units` steps; only the first `cols` columns are wanted. */
+    void (*tile)(void *sum, const void *a, const void *b, int64_t units, int64_t cols, bool add);
+    /* Elements (i.., j..) of the output from sums whose rows lie ld apart; reads sums up to a multiple of nr. */
+    void (*finish)(const tg_gemm_out *o, int64_t i, int64_t j, int64_t rows, int64_t cols, const void *sum,
+                   int64_t ld);
+    /* Few rows, B in place, for columns [j, j + cols). x is A with rows ldx apart, contiguous along k, of the compute
+     * type. dot: B is contiguous along k; cols <= nr. axpy: along n; cols <= TG_GEMM_STRIP. */
+    void (*dot)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
+    void (*axpy)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
+    /* x[m][k] of the compute type, from any strides. */
+    void (*gather)(const tg_gemm_item *t, void *x);
+} tg_gemm_kernels;
+
+/* At most so many rows go the way of few rows (beyond, packing B pays), in strips of at most so many columns. */
+enum { TG_GEMM_ROWS = 12, TG_GEMM_STRIP = 512 };
+
+extern const tg_gemm_kernels tg_gemm_kernels_f32_portable, tg_gemm_kernels_f64_portable;
+#ifdef __x86_64__
+extern const tg_gemm_kernels tg_gemm_kernels_f32_avx2, tg_gemm_kernels_f64_avx2;
+extern const tg_gemm_kernels tg_gemm_kernels_f32_avx512, tg_gemm_kernels_f64_avx512;
+extern const tg_gemm_kernels tg_gemm_kernels_f32_avx512_bf16;
+#endif
+
+tg_gemm_item tg_gemm_item_of(const tg_gemm *g, int64_t batch);
+tg_status tg_gemm_blocked(tg_ctx *ctx, const tg_gemm_kernels *kn, const tg_gemm *g, bool bias_by_row);
+tg_status tg_gemm_few_rows(tg_ctx *ctx, const tg_gemm_kernels *kn, const tg_gemm *g, bool bias_by_row);
+
+#endif

@@ -1,0 +1,124 @@
+/* Packing for the GEMM's templates: one panel at a time, from any strides and dtype. */
+#ifndef TG_GEMM_PACK_H
+#define TG_GEMM_PACK_H
+
+#include "kernels/cpu/gemm/gemm_vec.h"
+
+/* A unit fills a lane: one element of the compute type, or with TG_PAIRS two bf16 numbers that follow in k. */
+#ifdef TG_PAIRS
+enum { PAIR = 2 };
+#else
+enum { PAIR = 1 };
+#endif
+
+/* Units along k: LANES of them from n elements, contiguous. */
+TG_INLINE vec units_along(const void *p, int64_t n, tg_dtype d) {
+#ifdef TG_PAIRS
+    vec v = {0};
+    if (n == LANES * PAIR) memcpy(&v, p, sizeof v);
+    else memcpy(&v, p, (size_t)n * 2);
+    (void)d;
+    return v;
+#else
+    return load_n(p, 1, n, d);
+#endif
+}
+
+/* One unit of k for each of LANES places, of which n are there, ps apart; nk elements of k are left. */
+TG_INLINE vec units_across(const void *p, int64_t ps, int64_t ks, int64_t n, int64_t nk, tg_dtype d) {
+#ifdef TG_PAIRS
+    vec_bits even = (vec_bits)load_n(p, ps, n, d), odd = {0};
+    if (nk > 1) odd = (vec_bits)load_n(at(p, ks, d), ps, n, d);
+    return (vec)(odd | even >> 16);
+#else
+    (void)ks, (void)nk;
+    return load_n(p, ps, n, d);
+#endif
+}
+
+/* Packing waits for memory more than it works: lines are asked for this many bytes, or steps of k, ahead. */
+enum { AHEAD_BYTES = 1024, AHEAD_STEPS = 32 };
+
+/* One square of LANES x LANES units, transposed in registers; `there` rows of it are wanted. ahead: the square that
+ * will be wanted some steps later. */
+TG_INLINE void pack_square(real *dst, int width, const void *src, const void *ahead, int64_t ps, int there, tg_dtype d) {
+    vec r[LANES];
+    for (int i = 0; i < LANES; i++) {
+        r[i] = i < there ? units_along(at(src, i * ps, d), LANES * PAIR, d) : (vec){0};
+        if (i < there) __builtin_prefetch(at(ahead, i * ps, d));
+    }
+    transpose(r);
+    for (int i = 0; i < LANES; i++) memcpy(dst + i * width, &r[i], (size_t)there * sizeof(real));
+}
+
+/* The same at an edge: np rows and n elements along k are there. */
+TG_INLINE void pack_corner(real *dst, int width, const void *src, int64_t ps, int there, int64_t np, int64_t n,
+                           tg_dtype d) {
+    vec r[LANES];
+    for (int i = 0; i < LANES; i++) r[i] = i < there && i < np ? units_along(at(src, i * ps, d), n, d) : (vec){0};
+    transpose(r);
+    for (int i = 0; i < (n + PAIR - 1) / PAIR; i++) memcpy(dst + i * width, &r[i], (size_t)there * sizeof(real));
+}
+
+/* k is contiguous. */
+TG_INLINE void pack_transposed(real *dst, int width, const void *src, int64_t ps, int64_t np, int64_t nk, tg_dtype d) {
+    const int64_t step = LANES * PAIR, ahead = AHEAD_BYTES / dtype_bytes(d);
+    for (int c = 0; c < width; c += LANES) {
+        int there = width - c < LANES ? width - c : LANES;
+        const void *row = at(src, c * ps, d);
+        int64_t q = 0;
+        if (c + there <= np)
+            for (; q + step <= nk; q += step) {
+                /* Past the end of these rows lies the start of the next ones. */
+                int64_t next = q + ahead < nk ? q + ahead : q + ahead - nk + there * ps;
+                pack_square(dst + q / PAIR * width + c, width, at(row, q, d), at(row, next, d), ps, there, d);
+            }
+        for (; q < nk; q += step)
+            pack_corner(dst + q / PAIR * width + c, width, at(row, q, d), ps, there, np - c, min_of(step, nk - q), d);
+    }
+}
+
+TG_INLINE void pack_across(real *dst, int width, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk,
+                           tg_dtype d) {
+    for (int64_t q = 0; q < nk; q += PAIR, dst += width) {
+        for (int c = 0; c < width; c += LANES) {
+            int there = width - c < LANES ? width - c : LANES;
+            const void *p = at(src, c * ps + q * ks, d);
+            vec v = {0};
+            for (int i = 0; i < PAIR; i++) __builtin_prefetch(at(p, (AHEAD_STEPS * PAIR + i) * ks, d));
+            if (c < np) v = units_across(p, ps, ks, min_of(LANES, np - c), nk - q, d);
+            memcpy(dst + c, &v, (size_t)there * sizeof(real));
+        }
+    }
+}
+
+TG_INLINE void pack(real *dst, int width, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk, tg_dtype d) {
+    if (ps == 1) pack_across(dst, width, src, 1, ks, np, nk, d);
+    else if (ks == 1) pack_transposed(dst, width, src, ps, np, nk, d);
+    else pack_across(dst, width, src, ps, ks, np, nk, d);
+}
+
+TG_INLINE void pack_any(void *dst, int width, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk,
+                        tg_dtype d) {
+#if TG_F64_HERE
+    (void)d;
+    pack(dst, width, src, ps, ks, np, nk, TG_F64);
+#elif defined(TG_PAIRS)
+    (void)d;
+    pack(dst, width, src, ps, ks, np, nk, TG_BF16);
+#else
+    if (d == TG_F32) pack(dst, width, src, ps, ks, np, nk, TG_F32);
+    else if (d == TG_BF16) pack(dst, width, src, ps, ks, np, nk, TG_BF16);
+    else pack(dst, width, src, ps, ks, np, nk, TG_F16);
+#endif
+}
+
+static void pack_a(void *dst, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk, tg_dtype d) {
+    pack_any(dst, MR, src, ps, ks, np, nk, d);
+}
+
+static void pack_b(void *dst, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk, tg_dtype d) {
+    pack_any(dst, NR, src, ps, ks, np, nk, d);
+}
+
+#endif

@@ -1,0 +1,200 @@
+/* Vectors of the compute type for the GEMM's templates: loads that convert, stores that round, a square transpose.
+ *
+ * Written with the vector extensions that gcc and clang share, so that one text serves every instruction set. Needs
+ * TG_T (f32 or f64).
+ */
+#ifndef TG_GEMM_VEC_H
+#define TG_GEMM_VEC_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define TG_GLUE_(a, b) a##b
+#define TG_GLUE(a, b) TG_GLUE_(a, b)
+#define TG_IS_F64_f32 0
+#define TG_IS_F64_f64 1
+#define TG_F64_HERE TG_GLUE(TG_IS_F64_, TG_T)
+
+/* Bytes of a vector, and the tile that fills the register file: MR x NV vectors of sums, NV of B, one of A. */
+#if defined(__AVX512F__)
+#define TG_VEC_BYTES 64
+enum { MR = 8, NV = 3 };
+#elif defined(__AVX2__)
+#define TG_VEC_BYTES 32
+enum { MR = 6, NV = 2 };
+#else
+#define TG_VEC_BYTES 16
+enum { MR = 4, NV = 2 };
+#endif
+
+#if TG_F64_HERE
+#define TG_LANES (TG_VEC_BYTES / 8)
+typedef double real;
+typedef uint64_t bits;
+#else
+#define TG_LANES (TG_VEC_BYTES / 4)
+typedef float real;
+typedef uint32_t bits;
+#endif
+
+enum { LANES = TG_LANES, NR = NV * LANES };
+
+typedef real vec __attribute__((vector_size(TG_VEC_BYTES)));
+typedef bits vec_bits __attribute__((vector_size(TG_VEC_BYTES)));
+typedef vec vec_anywhere __attribute__((aligned(1), may_alias));
+typedef uint16_t vec_half __attribute__((vector_size(LANES * 2)));
+
+#define TG_INLINE static inline __attribute__((always_inline))
+
+#define TG_LIST_2(F, s) F(s, 0), F(s, 1)
+#define TG_LIST_4(F, s) TG_LIST_2(F, s), F(s, 2), F(s, 3)
+#define TG_LIST_8(F, s) TG_LIST_4(F, s), F(s, 4), F(s, 5), F(s, 6), F(s, 7)
+#define TG_LIST_16(F, s) TG_LIST_8(F, s), F(s, 8), F(s, 9), F(s, 10), F(s, 11), F(s, 12), F(s, 13), F(s, 14), F(s, 15)
+#define TG_LIST(F, s) TG_GLUE(TG_LIST_, TG_LANES_TOKEN)(F, s)
+
+#if TG_LANES == 16
+#define TG_LANES_TOKEN 16
+#elif TG_LANES == 8
+#define TG_LANES_TOKEN 8
+#elif TG_LANES == 4
+#define TG_LANES_TOKEN 4
+#else
+#define TG_LANES_TOKEN 2
+#endif
+
+/* Lane j of rows i and i + s after bit s of i and j has changed places. */
+#define TG_LOW(s, j) ((j) & (s) ? TG_LANES + (j) - (s) : (j))
+#define TG_HIGH(s, j) ((j) & (s) ? TG_LANES + (j) : (j) + (s))
+#define TG_SWAP_BIT(r, s)                                                          \
+    for (int i = 0; i < LANES; i++)                                                \
+        if (!(i & (s))) {                                                          \
+            vec low = (r)[i], high = (r)[i + (s)];                                 \
+            (r)[i] = __builtin_shufflevector(low, high, TG_LIST(TG_LOW, s));       \
+            (r)[i + (s)] = __builtin_shufflevector(low, high, TG_LIST(TG_HIGH, s)); \
+        }
+
+TG_INLINE vec get(const real *p) { return *(const vec_anywhere *)p; }
+TG_INLINE void put(real *p, vec v) { *(vec_anywhere *)p = v; }
+
+TG_INLINE void transpose(vec r[LANES]) {
+    TG_SWAP_BIT(r, 1)
+#if TG_LANES > 2
+    TG_SWAP_BIT(r, 2)
+#endif
+#if TG_LANES > 4
+    TG_SWAP_BIT(r, 4)
+#endif
+#if TG_LANES > 8
+    TG_SWAP_BIT(r, 8)
+#endif
+}
+
+/* The sum of the lanes, by halves: a fixed order. */
+#define TG_FLIP(s, j) ((j) ^ (s))
+TG_INLINE real sum_lanes(vec v) {
+#if TG_LANES > 8
+    v += __builtin_shufflevector(v, v, TG_LIST(TG_FLIP, 8));
+#endif
+#if TG_LANES > 4
+    v += __builtin_shufflevector(v, v, TG_LIST(TG_FLIP, 4));
+#endif
+#if TG_LANES > 2
+    v += __builtin_shufflevector(v, v, TG_LIST(TG_FLIP, 2));
+#endif
+    return v[0] + v[1];
+}
+
+TG_INLINE int64_t dtype_bytes(tg_dtype d) { return d == TG_F64 ? 8 : d == TG_F32 ? 4 : 2; }
+
+TG_INLINE const void *at(const void *p, int64_t i, tg_dtype d) { return (const char *)p + i * dtype_bytes(d); }
+
+#if !TG_F64_HERE
+/* Half-precision numbers widen in integer lanes: shifted into place and scaled by 2^112, which is exact and also
+ * normalises subnormal ones; the top exponent (inf, NaN) is then set by hand. */
+TG_INLINE vec widen_f16(vec_half h) {
+    vec_bits w = __builtin_convertvector(h, vec_bits);
+    vec_bits magnitude = (w & 0x7fff) << 13, top = (vec_bits)(magnitude >= 0x0f800000);
+    vec_bits finite = (vec_bits)((vec)magnitude * 0x1p112f);
+    return (vec)((top & (magnitude | 0x7f800000)) | (~top & finite) | ((w & 0x8000) << 16));
+}
+
+TG_INLINE vec widen_bf16(vec_half h) { return (vec)(__builtin_convertvector(h, vec_bits) << 16); }
+
+/* Round to nearest even; a NaN stays one. */
+TG_INLINE vec_half narrow_bf16(vec v) {
+    vec_bits b = (vec_bits)v, nan = (vec_bits)((b & 0x7fffffff) > 0x7f800000);
+    vec_bits rounded = b + 0x7fff + ((b >> 16) & 1);
+    return __builtin_convertvector(((nan & (b | 0x400000)) | (~nan & rounded)) >> 16, vec_half);
+}
+
+/* Round to nearest even. Normal results round in integers after the exponent is rebased; for subnormal ones the float
+ * adder rounds: adding 1/2 leaves the wanted bits at the bottom of the mantissa. */
+TG_INLINE vec_half narrow_f16(vec v) {
+    vec_bits b = (vec_bits)v, magnitude = b & 0x7fffffff;
+    vec_bits nan = (vec_bits)(magnitude > 0x7f800000), over = (vec_bits)(magnitude >= 0x477ff000);
+    vec_bits under = (vec_bits)(magnitude < 0x38800000);
+    vec_bits normal = (magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+    vec_bits small = (vec_bits)((vec)magnitude + 0.5f) - 0x3f000000;
+    vec_bits r = (under & small) | (~under & normal);
+    r = (over & 0x7c00) | (~over & r);
+    r = (nan & (0x7e00 | ((magnitude >> 13) & 0x3ff))) | (~nan & r);
+    return __builtin_convertvector(r | ((b >> 16) & 0x8000), vec_half);
+}
+#endif
+
+/* LANES contiguous elements of dtype d. */
+TG_INLINE vec load(const void *p, tg_dtype d) {
+#if !TG_F64_HERE
+    if (d != TG_F32) {
+        vec_half h;
+        memcpy(&h, p, sizeof h);
+        return d == TG_BF16 ? widen_bf16(h) : widen_f16(h);
+    }
+#else
+    (void)d;
+#endif
+    return get(p);
+}
+
+TG_INLINE void store(void *p, vec v, tg_dtype d) {
+#if !TG_F64_HERE
+    if (d != TG_F32) {
+        vec_half h = d == TG_BF16 ? narrow_bf16(v) : narrow_f16(v);
+        memcpy(p, &h, sizeof h);
+        return;
+    }
+#else
+    (void)d;
+#endif
+    put(p, v);
+}
+
+/* n < LANES elements, stride apart, then zeros. */
+TG_INLINE vec load_some(const void *p, int64_t stride, int64_t n, tg_dtype d) {
+    uint64_t buffer[TG_VEC_BYTES / 8] = {0};
+    int64_t size = dtype_bytes(d);
+    for (int64_t i = 0; i < n; i++)
+        memcpy((char *)buffer + i * size, (const char *)p + i * stride * size, (size_t)size);
+    return load(buffer, d);
+}
+
+TG_INLINE void store_some(void *p, int64_t stride, int64_t n, vec v, tg_dtype d) {
+    uint64_t buffer[TG_VEC_BYTES / 8];
+    int64_t size = dtype_bytes(d);
+    store(buffer, v, d);
+    for (int64_t i = 0; i < n; i++) memcpy((char *)p + i * stride * size, (char *)buffer + i * size, (size_t)size);
+}
+
+/* Any n <= LANES, any stride. */
+TG_INLINE vec load_n(const void *p, int64_t stride, int64_t n, tg_dtype d) {
+    return stride == 1 && n == LANES ? load(p, d) : load_some(p, stride, n, d);
+}
+
+TG_INLINE void store_n(void *p, int64_t stride, int64_t n, vec v, tg_dtype d) {
+    if (stride == 1 && n == LANES) store(p, v, d);
+    else store_some(p, stride, n, v, d);
+}
+
+TG_INLINE int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
+#endif

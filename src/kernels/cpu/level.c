@@ -1,0 +1,38 @@
+/* Which instruction sets this machine and its system offer. */
+#include "kernels/cpu/cpu.h"
+
+#ifdef __x86_64__
+#include <cpuid.h>
+
+/* The register states that the system saves: bits 1 and 2 for AVX, 5 to 7 for AVX-512. */
+static uint64_t saved_states(void) {
+    uint32_t lo, hi;
+    __asm__("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
+    return (uint64_t)hi << 32 | lo;
+}
+
+tg_cpu_level_t tg_cpu_detect(void) {
+    const uint32_t fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;
+    const uint32_t avx2 = 1u << 5, f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31, bf16 = 1u << 5;
+    uint32_t a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & (fma | osxsave | avx | f16c)) != (fma | osxsave | avx | f16c))
+        return TG_CPU_PORTABLE;
+    uint64_t saved = saved_states();
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & avx2) || (saved & 0x06) != 0x06)
+        return TG_CPU_PORTABLE;
+    if ((b & (f | dq | bw | vl)) != (f | dq | bw | vl) || (saved & 0xe6) != 0xe6)
+        return TG_CPU_AVX2;
+    if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & bf16))
+        return TG_CPU_AVX512_BF16;
+    return TG_CPU_AVX512;
+}
+#else
+tg_cpu_level_t tg_cpu_detect(void) {
+    return TG_CPU_PORTABLE;
+}
+#endif
+
+const char *tg_cpu_level_name(tg_cpu_level_t level) {
+    static const char *const name[TG_CPU_LEVELS] = {"portable", "avx2", "avx512", "avx512_bf16"};
+    return (unsigned)level < TG_CPU_LEVELS ? name[level] : "?";
+}

@@ -1,0 +1,59 @@
+/* For templates only: the stable log-sum-exp of a row, in one pass over memory. */
+#ifndef TG_LSE_H
+#define TG_LSE_H
+
+#include "kernels/cpu/tile.h"
+
+/* The sum of exp over a row is sum * exp(ref), with ref its maximum; 0 for a row of -inf, so that no -inf - -inf arises
+ * before the caller divides by the sum. */
+typedef struct lse {
+    real ref, sum;
+} lse;
+
+/* NaNs never win here; they reach the result through the sum. The lanes are spelled out because clang leaves a maximum
+ * that must mind NaN scalar. */
+TILE_REDUCTION tile_max(const real *t, int64_t n) {
+    enum { LANES = 32 };
+    real lane[LANES], m = -INFINITY;
+    int64_t i = 0;
+    for (int l = 0; l < LANES; l++)
+        lane[l] = m;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lane[l] = t[i + l] > lane[l] ? t[i + l] : lane[l];
+    for (int l = 0; l < LANES; l++)
+        m = lane[l] > m ? lane[l] : m;
+    for (; i < n; i++)
+        m = t[i] > m ? t[i] : m;
+    return m;
+}
+
+TILE_REDUCTION tile_sum_exp(const real *t, int64_t n, real ref) {
+    real s = 0;
+#pragma omp simd reduction(+ : s)
+    for (int64_t i = 0; i < n; i++)
+        s += real_exp(t[i] - ref);
+    return s;
+}
+
+static inline lse lse_of_row(const tg_rows *x, int64_t r) {
+    real buf[TILE], max = -INFINITY;
+    lse s = {0, 0};
+    for (int64_t j = 0; j < x->n; j += TILE) {
+        int64_t n = tile_len(x->n, j);
+        const real *t = tile_in(x, r, j, n, buf);
+        real m = tile_max(t, n);
+        if (m > max) {
+            s.sum *= max == -(real)INFINITY ? 1 : real_exp(max - m);
+            s.ref = max = m;
+        }
+        s.sum += tile_sum_exp(t, n, s.ref);
+    }
+    return s;
+}
+
+static inline real lse_value(lse s) {
+    return s.ref + (real)log(s.sum);
+}
+
+#endif

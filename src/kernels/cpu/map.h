@@ -1,0 +1,53 @@
+/* Element-wise kernels: what the driver (map.c) hands to the templates (map_tmpl.c).
+ *
+ * A formula's row function runs over unit-stride arrays of one compute type. Everything else, be it another dtype, a broadcast or
+ * a transposition, is cut into two-dimensional tiles that fit the first-level cache: operands which are not of the compute
+ * type or not without gaps are converted into a buffer, and the output is converted back.
+ */
+#ifndef TG_MAP_H
+#define TG_MAP_H
+
+#include "kernels/cpu/cpu.h"
+
+enum {
+    TG_MAP_TILE = 512,    /* elements, where a buffer is needed */
+    TG_MAP_CHUNK = 16384, /* elements, where none is */
+    TG_MAP_INPUTS = 4
+};
+
+/* out[i] (+)= formula(in[0][i], ...). Inputs that the formula does not take may be NULL. */
+typedef void (*tg_map_row_fn)(int64_t n, void *out, const void *const *in, double p, double q, bool add);
+
+typedef struct tg_map_operand {
+    char *data;
+    int64_t stride[TG_MAX_DIMS + 1]; /* in elements */
+    int64_t size;                    /* bytes of an element */
+    tg_dtype dtype;
+    bool direct;  /* every tile is a gapless run of the compute type */
+    bool by_rows; /* neighbours in memory are neighbours along the rows of a tile: transposed */
+} tg_map_operand;
+
+/* Dims are ordered by the output's strides and merged. The last is the columns of a tile, the one before it the rows. */
+typedef struct tg_map_plan {
+    tg_map_row_fn row;
+    double p, q;
+    bool add;
+    int n_in, ndim; /* ndim >= 2 */
+    int64_t shape[TG_MAX_DIMS + 1];
+    tg_map_operand x[1 + TG_MAP_INPUTS]; /* the output, then the inputs */
+    int64_t rows, cols;                  /* of a tile */
+    int64_t tiles, per_unit;             /* tiles in all, and of one parallel unit */
+} tg_map_plan;
+
+/* One copy of the templates. */
+typedef struct tg_map_kernels {
+    const tg_map_row_fn *row; /* by formula; NULL where the formula does not exist in this type */
+    tg_range_fn tiles;        /* over the units of a tg_map_plan */
+    void (*load)(void *t, const void *src, tg_dtype dtype, int64_t stride, int64_t n);
+    void (*store)(void *dst, tg_dtype dtype, int64_t stride, int64_t n, const void *t);
+} tg_map_kernels;
+
+/* The copy for this context's level and a compute type: TG_F32, TG_F64 or TG_I64. */
+const tg_map_kernels *tg_map_kernels_of(const tg_ctx *ctx, tg_dtype compute);
+
+#endif

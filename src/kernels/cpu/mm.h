@@ -1,0 +1,61 @@
+/* For templates only: products of small tiles that lie in the first two caches. */
+#ifndef TG_MM_H
+#define TG_MM_H
+
+#include "kernels/cpu/tile.h"
+
+#if defined(__AVX512F__)
+enum { MM_BYTES = 64, MM_ROWS = 8 };
+#elif defined(__AVX__)
+enum { MM_BYTES = 32, MM_ROWS = 4 };
+#else
+enum { MM_BYTES = 16, MM_ROWS = 4 };
+#endif
+enum { MM_VEC = MM_BYTES / sizeof(real) };
+
+typedef real vec __attribute__((vector_size(MM_BYTES), aligned(sizeof(real)), may_alias));
+
+/* A tile of A: element (i, p) at p[i rs + p cs]. */
+typedef struct operand {
+    const real *at;
+    int64_t rs, cs;
+} operand;
+
+/* C[rows, cols vectors] (+)= A[rows, k] B[k, cols vectors], with rows and cols known where it is inlined. */
+static inline __attribute__((always_inline)) void mm_block(int rows, int cols, int64_t k, operand a, const real *b,
+                                                           int64_t ldb, real *c, int64_t ldc, bool add) {
+    vec sum[MM_ROWS][2];
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < cols; j++)
+            sum[i][j] = add ? *(const vec *)(c + i * ldc + j * MM_VEC) : (vec){0};
+    for (int64_t p = 0; p < k; p++) {
+        vec x[2];
+        for (int j = 0; j < cols; j++)
+            x[j] = *(const vec *)(b + p * ldb + j * MM_VEC);
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < cols; j++)
+                sum[i][j] += a.at[i * a.rs + p * a.cs] * x[j];
+    }
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < cols; j++)
+            *(vec *)(c + i * ldc + j * MM_VEC) = sum[i][j];
+}
+
+static inline __attribute__((always_inline)) void mm_columns(int cols, int64_t m, int64_t k, operand a, const real *b,
+                                                             int64_t ldb, real *c, int64_t ldc, bool add) {
+    for (; m >= MM_ROWS; m -= MM_ROWS, a.at += MM_ROWS * a.rs, c += MM_ROWS * ldc)
+        mm_block(MM_ROWS, cols, k, a, b, ldb, c, ldc, add);
+    for (; m > 0; m--, a.at += a.rs, c += ldc)
+        mm_block(1, cols, k, a, b, ldb, c, ldc, add);
+}
+
+/* C[m,n] (+)= A[m,k] B[k,n]; n is a whole number of vectors. */
+static void mm(int64_t m, int64_t n, int64_t k, operand a, const real *b, int64_t ldb, real *c, int64_t ldc, bool add) {
+    int64_t j = 0;
+    for (; j + 2 * MM_VEC <= n; j += 2 * MM_VEC)
+        mm_columns(2, m, k, a, b + j, ldb, c + j, ldc, add);
+    for (; j < n; j += MM_VEC)
+        mm_columns(1, m, k, a, b + j, ldb, c + j, ldc, add);
+}
+
+#endif

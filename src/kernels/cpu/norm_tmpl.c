@@ -1,0 +1,141 @@
+/* Layer norm and RMS norm of rows, and their gradients. */
+#include "kernels/cpu/fused.h"
+#include "kernels/cpu/tile.h"
+
+TILE_REDUCTION tile_sum_square(const real *t, int64_t n, real mean) {
+    real sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++)
+        sum += (t[i] - mean) * (t[i] - mean);
+    return sum;
+}
+
+/* sum of g h and, as the result, of g h (x - mean). */
+TILE_REDUCTION tile_dots(const real *g, const real *h, const real *x, int64_t n, real mean, real *gh) {
+    real a = 0, b = 0;
+#pragma omp simd reduction(+ : a, b)
+    for (int64_t i = 0; i < n; i++) {
+        a += g[i] * h[i];
+        b += g[i] * h[i] * (x[i] - mean);
+    }
+    *gh = a;
+    return b;
+}
+
+/* sum of (x - mean)^2 over a row: a second pass over cached memory instead of a difference of large numbers. */
+static real sum_square(const tg_rows *x, int64_t r, real mean) {
+    real buf[TILE], sum = 0;
+    for (int64_t j = 0; j < x->n; j += TILE) {
+        int64_t n = tile_len(x->n, j);
+        sum += tile_sum_square(tile_in(x, r, j, n, buf), n, mean);
+    }
+    return sum;
+}
+
+static real sum_row(const tg_rows *x, int64_t r) {
+    real buf[TILE], sum = 0;
+    for (int64_t j = 0; j < x->n; j += TILE) {
+        int64_t n = tile_len(x->n, j);
+        sum += tile_sum(tile_in(x, r, j, n, buf), n);
+    }
+    return sum;
+}
+
+/* Elements [j, j + n) of a vector of weights or biases; `absent` everywhere where there is none. */
+static const real *vector_tile(const tg_rows *w, int64_t j, int64_t n, real absent, real *buf) {
+    if (w->data)
+        return tile_in(w, 0, j, n, buf);
+    for (int64_t i = 0; i < n; i++)
+        buf[i] = absent;
+    return buf;
+}
+
+static void norm_row(const tg_norm_job *job, int64_t r, real mean, real rstd) {
+    real xbuf[TILE], wbuf[TILE], bbuf[TILE], ybuf[TILE];
+    for (int64_t j = 0; j < job->x.n; j += TILE) {
+        int64_t n = tile_len(job->x.n, j);
+        const real *x = tile_in(&job->x, r, j, n, xbuf);
+        const real *w = vector_tile(&job->w, j, n, 1, wbuf), *b = vector_tile(&job->b, j, n, 0, bbuf);
+        real *y = tile_out(&job->y, r, j, false, ybuf);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            y[i] = (x[i] - mean) * rstd * w[i] + b[i];
+        tile_put(&job->y, r, j, n, false, y);
+    }
+}
+
+void TG_K(norm)(void *arg, int64_t begin, int64_t end) {
+    const tg_norm_job *job = arg;
+    int64_t last = tg_unit_end(job->x.count, job->per_unit, end);
+    real n = (real)job->x.n;
+    for (int64_t r = begin * job->per_unit; r < last; r++) {
+        real mean = job->rms ? 0 : sum_row(&job->x, r) / n;
+        real rstd = 1 / real_sqrt(sum_square(&job->x, r, mean) / n + (real)job->eps);
+        if (job->mean.data && !job->rms)
+            row_set(&job->mean, r, mean);
+        if (job->rstd.data)
+            row_set(&job->rstd, r, rstd);
+        norm_row(job, r, mean, rstd);
+    }
+}
+
+/* The gradient of a row. With h = (x - mean) rstd and g = gy w:
+ *     gx = rstd (g - mean(g) - h mean(g h)), where RMS norm lacks mean(g). */
+typedef struct row_grad {
+    real mean, rstd;
+    real sum_g, sum_gh;
+} row_grad;
+
+/* Adds row r's share to gw and gb as it takes the two sums. */
+static void grad_sums(const tg_norm_job *job, int64_t r, real *gw, real *gb, row_grad *s) {
+    real xbuf[TILE], gbuf[TILE], wbuf[TILE], mean = s->mean, rstd = s->rstd;
+    for (int64_t j = 0; j < job->x.n; j += TILE) {
+        int64_t n = tile_len(job->x.n, j);
+        const real *x = tile_in(&job->x, r, j, n, xbuf), *gy = tile_in(&job->gy, r, j, n, gbuf);
+        real g, gh = tile_dots(gy, vector_tile(&job->w, j, n, 1, wbuf), x, n, mean, &g);
+        s->sum_g += g;
+        s->sum_gh += gh * rstd;
+        if (gw)
+            for (int64_t i = 0; i < n; i++)
+                gw[j + i] += gy[i] * ((x[i] - mean) * rstd);
+        if (gb)
+            for (int64_t i = 0; i < n; i++)
+                gb[j + i] += gy[i];
+    }
+}
+
+static void grad_x(const tg_norm_job *job, int64_t r, const row_grad *s) {
+    real xbuf[TILE], gbuf[TILE], wbuf[TILE], out[TILE], len = (real)job->x.n;
+    real mean_g = job->rms ? 0 : s->sum_g / len, mean_gh = s->sum_gh / len, mean = s->mean, rstd = s->rstd;
+    for (int64_t j = 0; j < job->x.n; j += TILE) {
+        int64_t n = tile_len(job->x.n, j);
+        const real *x = tile_in(&job->x, r, j, n, xbuf), *gy = tile_in(&job->gy, r, j, n, gbuf);
+        real *gx = tile_out(&job->gx, r, j, job->add_x, out);
+        const real *w = vector_tile(&job->w, j, n, 1, wbuf);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            gx[i] = rstd * (gy[i] * w[i] - mean_g - (x[i] - mean) * rstd * mean_gh);
+        tile_put(&job->gx, r, j, n, job->add_x, gx);
+    }
+}
+
+/* Unit u sums gw and gb of its own rows; sum_partials adds the units up. */
+static void grad_unit(const tg_norm_job *job, int64_t u) {
+    int64_t n = job->x.n, last = tg_unit_end(job->x.count, job->per_unit, u + 1);
+    real *gw = job->gw ? (real *)job->gw + u * n : NULL, *gb = job->gb ? (real *)job->gb + u * n : NULL;
+    for (int64_t i = 0; gw && i < n; i++)
+        gw[i] = 0;
+    for (int64_t i = 0; gb && i < n; i++)
+        gb[i] = 0;
+    for (int64_t r = u * job->per_unit; r < last; r++) {
+        row_grad s = {.mean = job->rms ? 0 : row_value(&job->mean, r), .rstd = row_value(&job->rstd, r)};
+        grad_sums(job, r, gw, gb, &s);
+        if (job->gx.data)
+            grad_x(job, r, &s);
+    }
+}
+
+void TG_K(norm_grad)(void *arg, int64_t begin, int64_t end) {
+    for (int64_t u = begin; u < end; u++)
+        grad_unit(arg, u);
+}

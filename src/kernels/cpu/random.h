@@ -1,0 +1,21 @@
+/* Random fills: what the driver (random.c) hands to the templates (random_tmpl.c). */
+#ifndef TG_RANDOM_H
+#define TG_RANDOM_H
+
+#include "kernels/cpu/cpu.h"
+
+enum { TG_RANDOM_TILE = 512 };
+
+typedef struct tg_random_job {
+    tg_random kind;
+    tg_array out;
+    double a, b;
+    tg_rng rng;
+    int64_t inner, per_unit; /* elements of a unit; runs end where the last dim does, unless out is contiguous */
+} tg_random_job;
+
+typedef struct tg_random_kernels {
+    tg_range_fn fill; /* over units of per_unit elements */
+} tg_random_kernels;
+
+#endif

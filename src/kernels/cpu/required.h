@@ -1,0 +1,33 @@
+/* The CPU's required slots, and how their drivers find the copies of a template. */
+#ifndef TG_CPU_REQUIRED_H
+#define TG_CPU_REQUIRED_H
+
+#include "kernels/cpu/cpu.h"
+
+tg_status tg_cpu_map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n_in, const double p[2],
+                     bool add);
+tg_status tg_cpu_fill(tg_ctx *ctx, tg_array out, double value);
+tg_status tg_cpu_iota(tg_ctx *ctx, tg_array out, double start, double step);
+tg_status tg_cpu_reduce(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array in, double scale, bool add);
+tg_status tg_cpu_gemm(tg_ctx *ctx, const tg_gemm *g);
+tg_status tg_cpu_take(tg_ctx *ctx, tg_array out, tg_array src, tg_array index, int dim, int64_t *bad);
+tg_status tg_cpu_put_add(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
+tg_status tg_cpu_random(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_rng *rng);
+
+/* Work memory: slots 3 and 4 of the context are this family's. */
+enum { TG_WS_REDUCE = 3, TG_WS_TAKE = 4 };
+
+/* Declares the copies of a template's table, and lists them by level. Only the portable one exists off x86-64. */
+#ifdef __x86_64__
+#define TG_CPU_COPIES(type, name, t) \
+    extern const type tg_##name##_##t##_portable, tg_##name##_##t##_avx2, tg_##name##_##t##_avx512;
+#define TG_CPU_TABLE(name, t)                                                                              \
+    {&tg_##name##_##t##_portable, &tg_##name##_##t##_avx2, &tg_##name##_##t##_avx512, &tg_##name##_##t##_avx512}
+#else
+#define TG_CPU_COPIES(type, name, t) extern const type tg_##name##_##t##_portable;
+#define TG_CPU_TABLE(name, t)                                                                              \
+    {&tg_##name##_##t##_portable, &tg_##name##_##t##_portable, &tg_##name##_##t##_portable,                \
+     &tg_##name##_##t##_portable}
+#endif
+
+#endif

@@ -1,0 +1,33 @@
+/* An array as rows: its last dim, or single elements, with the leading dims merged where their strides allow. */
+#ifndef TG_ROWS_H
+#define TG_ROWS_H
+
+#include <tapegrad/extend.h>
+
+typedef struct tg_rows {
+    char *data;           /* NULL for an absent array */
+    int64_t count;        /* rows */
+    int64_t n, stride;    /* elements of a row and the step between them */
+    tg_dtype dtype;
+    int64_t size;         /* bytes of an element */
+    int ndim;             /* leading dims after merging, at least 1 */
+    int64_t shape[TG_MAX_DIMS], step[TG_MAX_DIMS]; /* of these, innermost first */
+} tg_rows;
+
+/* Rows of the last `inner` dims: 1, or 0 for an array that holds one value a row. */
+tg_rows tg_rows_of(const tg_array *a, int inner);
+/* A contiguous array as one long row. */
+tg_rows tg_flat_of(const tg_array *a);
+
+/* Bytes of element j of row r. */
+static inline char *tg_row_at(const tg_rows *x, int64_t r, int64_t j) {
+    int64_t at = j * x->stride;
+    int last = x->ndim - 1;
+    for (int d = 0; d < last; d++) {
+        at += r % x->shape[d] * x->step[d];
+        r /= x->shape[d];
+    }
+    return x->data + (at + r * x->step[last]) * x->size;
+}
+
+#endif

@@ -1,0 +1,187 @@
+/* The CPU's take and put_add slots. Neighbouring elements that share one index form a run, which is copied or added at
+ * once: an embedding moves whole rows. */
+#include "core/core.h"
+#include "kernels/cpu/map.h"
+#include "kernels/cpu/required.h"
+#include "kernels/scalar.h"
+
+enum { PARALLEL_FROM = 65536, UNIT = 16384, RUN_BLOCK = 256, BUFFER = 512 };
+
+/* a: the array that has the index's shape (take's output, put_add's source); b: the one that is indexed along dim. */
+typedef struct take_plan {
+    const tg_map_kernels *kernels; /* of the type in which values are converted and added */
+    tg_dtype compute;
+    tg_array a, b, index;
+    int dim;
+    bool put;
+    int ndim;              /* of the walk: the leading dims, the run's left out */
+    int64_t positions;     /* runs in all */
+    int64_t run, a_step, b_step;
+    int64_t per_unit;      /* of take: runs; of put_add: elements of the run */
+    int64_t bad;           /* atomic: 1 + the first position out of range; 0: none */
+} take_plan;
+
+static int64_t index_at(const take_plan *t, int64_t offset) {
+    return t->index.dtype == TG_I32 ? ((const int32_t *)t->index.data)[offset]
+                                    : ((const int64_t *)t->index.data)[offset];
+}
+
+static void note_bad(take_plan *t, int64_t position) {
+    int64_t seen = __atomic_load_n(&t->bad, __ATOMIC_RELAXED);
+    while ((seen == 0 || position + 1 < seen) &&
+           !__atomic_compare_exchange_n(&t->bad, &seen, position + 1, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        continue;
+}
+
+/* Offsets of run r in both arrays, in elements. False where its index is out of range. */
+static bool find_run(take_plan *t, int64_t r, int64_t *a, int64_t *b) {
+    int64_t position = r * t->run, at_index = 0, in_dim = 0;
+    *a = *b = 0;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        int64_t i = r % t->a.shape[d];
+        r /= t->a.shape[d];
+        *a += i * t->a.stride[d];
+        at_index += i * t->index.stride[d];
+        if (d != t->dim)
+            *b += i * t->b.stride[d];
+    }
+    in_dim = index_at(t, at_index);
+    if (in_dim < 0 || in_dim >= t->b.shape[t->dim]) {
+        note_bad(t, position);
+        return false;
+    }
+    *b += in_dim * t->b.stride[t->dim];
+    return true;
+}
+
+static char *element(const tg_array *x, int64_t offset) {
+    return (char *)x->data + offset * (int64_t)tg_dtype_size(x->dtype);
+}
+
+static void copy_one(char *dst, const char *src, size_t size) {
+    switch (size) {
+    case 1:
+        memcpy(dst, src, 1);
+        break;
+    case 2:
+        memcpy(dst, src, 2);
+        break;
+    case 4:
+        memcpy(dst, src, 4);
+        break;
+    default:
+        memcpy(dst, src, 8);
+    }
+}
+
+/* dst[j] = src[j] for n elements of a run. */
+static void copy_run(const take_plan *t, int64_t a, int64_t b, int64_t n) {
+    size_t size = tg_dtype_size(t->a.dtype);
+    char *dst = element(&t->a, a);
+    const char *src = element(&t->b, b);
+    if (t->a.dtype == t->b.dtype && n == 1) {
+        copy_one(dst, src, size);
+    } else if (t->a.dtype == t->b.dtype && t->a_step == 1 && t->b_step == 1) {
+        memcpy(dst, src, (size_t)n * size);
+    } else {
+        double buf[BUFFER];
+        for (int64_t j = 0; j < n; j += BUFFER) {
+            int64_t m = n - j < BUFFER ? n - j : BUFFER;
+            t->kernels->load(buf, element(&t->b, b + j * t->b_step), t->b.dtype, t->b_step, m);
+            t->kernels->store(element(&t->a, a + j * t->a_step), t->a.dtype, t->a_step, m, buf);
+        }
+    }
+}
+
+/* dst[j] += src[j]: b is the destination. */
+static void add_run(const take_plan *t, int64_t a, int64_t b, int64_t n) {
+    double src[BUFFER], dst[BUFFER];
+    bool direct_a = t->a.dtype == t->compute && t->a_step == 1, direct_b = t->b.dtype == t->compute && t->b_step == 1;
+    for (int64_t j = 0; j < n; j += BUFFER) {
+        int64_t m = n - j < BUFFER ? n - j : BUFFER;
+        char *from = element(&t->a, a + j * t->a_step), *to = element(&t->b, b + j * t->b_step);
+        const void *in[TG_MAP_INPUTS] = {direct_a ? from : (char *)src};
+        if (!direct_a)
+            t->kernels->load(src, from, t->a.dtype, t->a_step, m);
+        if (!direct_b)
+            t->kernels->load(dst, to, t->b.dtype, t->b_step, m);
+        t->kernels->row[TG_FN_id](m, direct_b ? to : (char *)dst, in, 0, 0, true);
+        if (!direct_b)
+            t->kernels->store(to, t->b.dtype, t->b_step, m, dst);
+    }
+}
+
+static void take_runs(void *plan, int64_t begin, int64_t end) {
+    take_plan *t = plan;
+    int64_t last = end * t->per_unit < t->positions ? end * t->per_unit : t->positions, a, b;
+    for (int64_t r = begin * t->per_unit; r < last; r++)
+        if (find_run(t, r, &a, &b))
+            copy_run(t, a, b, t->run);
+}
+
+/* Every unit adds its own columns of all runs, in order: the order of sums is that of src. */
+static void put_columns(void *plan, int64_t begin, int64_t end) {
+    take_plan *t = plan;
+    int64_t first = begin * t->per_unit, last = end * t->per_unit < t->run ? end * t->per_unit : t->run, a, b;
+    for (int64_t r = 0; r < t->positions; r++)
+        if (find_run(t, r, &a, &b))
+            add_run(t, a + first * t->a_step, b + first * t->b_step, last - first);
+}
+
+/* Trailing dims along which the index does not change and both arrays go on in one step become the run. */
+static void choose_run(take_plan *t) {
+    int d = t->ndim = t->a.ndim;
+    t->run = t->a_step = t->b_step = 1;
+    for (; d - 1 > t->dim; d--) {
+        int64_t n = t->a.shape[d - 1], a = t->a.stride[d - 1], b = t->b.stride[d - 1];
+        if (n != 1 && t->index.stride[d - 1] != 0)
+            break;
+        if (n != 1 && t->run != 1 && (a != t->a_step * t->run || b != t->b_step * t->run))
+            break;
+        if (n != 1 && t->run == 1) {
+            t->a_step = a;
+            t->b_step = b;
+        }
+        t->run *= n;
+    }
+    t->ndim = d;
+    t->positions = 1;
+    for (int k = 0; k < d; k++)
+        t->positions *= t->a.shape[k];
+}
+
+static tg_dtype compute_type(tg_dtype a, tg_dtype b) {
+    if (a == TG_F64 || b == TG_F64)
+        return TG_F64;
+    return tg_is_float(a) || tg_is_float(b) ? TG_F32 : TG_I64;
+}
+
+static tg_status run_plan(tg_ctx *ctx, take_plan *t, int64_t *bad) {
+    t->compute = compute_type(t->a.dtype, t->b.dtype);
+    t->kernels = tg_map_kernels_of(ctx, t->compute);
+    choose_run(t);
+    t->per_unit = t->put ? RUN_BLOCK : t->run < UNIT ? UNIT / t->run : 1;
+    int64_t count = t->put ? t->run : t->positions, units = (count + t->per_unit - 1) / t->per_unit;
+    tg_range_fn body = t->put ? put_columns : take_runs;
+    if (t->a.numel >= PARALLEL_FROM)
+        tg_parallel_run(ctx, units, body, t);
+    else
+        body(t, 0, units);
+    if (t->bad && bad && !*bad)
+        *bad = t->bad;
+    return TG_OK;
+}
+
+tg_status tg_cpu_take(tg_ctx *ctx, tg_array out, tg_array src, tg_array index, int dim, int64_t *bad) {
+    if (out.numel == 0)
+        return TG_OK;
+    take_plan t = {.a = out, .b = src, .index = index, .dim = dim};
+    return run_plan(ctx, &t, bad);
+}
+
+tg_status tg_cpu_put_add(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad) {
+    if (src.numel == 0)
+        return TG_OK;
+    take_plan t = {.a = src, .b = dst, .index = index, .dim = dim, .put = true};
+    return run_plan(ctx, &t, bad);
+}

@@ -1,0 +1,141 @@
+/* For templates only: the compute type, and rows of any dtype and stride as tiles of it.
+ *
+ * A tile is at most TILE elements of a row. Where a row already lies as the compute type without gaps, its tiles are
+ * its own memory; else they are converted through a small buffer of the caller's, which lives on the stack.
+ */
+#ifndef TG_TILE_H
+#define TG_TILE_H
+
+#include <math.h>
+
+#include "kernels/convert.h"
+#include "kernels/cpu/fused.h"
+#include "kernels/cpu/vmath.h"
+
+#define TILE_CAT_(a, b) a##b
+#define TILE_CAT(a, b) TILE_CAT_(a, b)
+#define TILE_REAL_f32 float
+#define TILE_REAL_f64 double
+#define TILE_DTYPE_f32 TG_F32
+#define TILE_DTYPE_f64 TG_F64
+#define TILE_DTYPE TILE_CAT(TILE_DTYPE_, TG_T)
+#define TILE_SQRT_f32 sqrtf
+#define TILE_SQRT_f64 sqrt
+#define real_sqrt TILE_CAT(TILE_SQRT_, TG_T)
+#define real_exp TILE_CAT(tg_exp_, TG_T)
+
+typedef TILE_CAT(TILE_REAL_, TG_T) real;
+
+enum { TILE = TG_TILE };
+
+static inline int64_t tile_len(int64_t n, int64_t j) {
+    return n - j < TILE ? n - j : TILE;
+}
+
+static inline bool tile_direct(const tg_rows *x) {
+    return x->dtype == TILE_DTYPE && (x->stride == 1 || x->n == 1);
+}
+
+static inline void tile_load(real *restrict t, const char *restrict src, tg_dtype dtype, int64_t stride, int64_t n) {
+    switch (dtype) {
+    case TG_BF16:
+        for (int64_t i = 0; i < n; i++)
+            t[i] = tg_bf16_to_f32(((const uint16_t *)src)[i * stride]);
+        break;
+    case TG_F16:
+        for (int64_t i = 0; i < n; i++)
+            t[i] = tg_f16_to_f32(((const uint16_t *)src)[i * stride]);
+        break;
+    case TG_F64:
+        for (int64_t i = 0; i < n; i++)
+            t[i] = (real)((const double *)src)[i * stride];
+        break;
+    default:
+        for (int64_t i = 0; i < n; i++)
+            t[i] = ((const float *)src)[i * stride];
+    }
+}
+
+static inline void tile_store(char *restrict dst, tg_dtype dtype, int64_t stride, int64_t n, const real *restrict t) {
+    switch (dtype) {
+    case TG_BF16:
+        for (int64_t i = 0; i < n; i++)
+            ((uint16_t *)dst)[i * stride] = tg_f32_to_bf16((float)t[i]);
+        break;
+    case TG_F16:
+        for (int64_t i = 0; i < n; i++)
+            ((uint16_t *)dst)[i * stride] = tg_f32_to_f16((float)t[i]);
+        break;
+    case TG_F64:
+        for (int64_t i = 0; i < n; i++)
+            ((double *)dst)[i * stride] = t[i];
+        break;
+    default:
+        for (int64_t i = 0; i < n; i++)
+            ((float *)dst)[i * stride] = (float)t[i];
+    }
+}
+
+static inline void tile_add(char *dst, tg_dtype dtype, int64_t stride, int64_t n, const real *t) {
+    real sum[TILE];
+    tile_load(sum, dst, dtype, stride, n);
+    for (int64_t i = 0; i < n; i++)
+        sum[i] += t[i];
+    tile_store(dst, dtype, stride, n, sum);
+}
+
+/* Elements [j, j + n) of row r: in place, or converted into buf. */
+static inline const real *tile_in(const tg_rows *x, int64_t r, int64_t j, int64_t n, real *buf) {
+    const char *at = tg_row_at(x, r, j);
+    if (tile_direct(x))
+        return (const real *)at;
+    tile_load(buf, at, x->dtype, x->stride, n);
+    return buf;
+}
+
+/* Where to compute elements from j on of row r: in place, or in buf. tile_put then brings them home. */
+static inline real *tile_out(const tg_rows *y, int64_t r, int64_t j, bool add, real *buf) {
+    return tile_direct(y) && !add ? (real *)tg_row_at(y, r, j) : buf;
+}
+
+static inline void tile_put(const tg_rows *y, int64_t r, int64_t j, int64_t n, bool add, const real *t) {
+    if (tile_direct(y) && !add)
+        return;
+    char *at = tg_row_at(y, r, j);
+    if (add)
+        tile_add(at, y->dtype, y->stride, n, t);
+    else
+        tile_store(at, y->dtype, y->stride, n, t);
+}
+
+/* The one value of row r, of arrays that hold one a row. */
+static inline real row_value(const tg_rows *x, int64_t r) {
+    real v;
+    tile_load(&v, tg_row_at(x, r, 0), x->dtype, 1, 1);
+    return v;
+}
+
+static inline void row_set(const tg_rows *x, int64_t r, real v) {
+    tile_store(tg_row_at(x, r, 0), x->dtype, 1, 1, &v);
+}
+
+/* Reductions stay out of line: gcc 12, where it inlines them, splits off the in-place case with a scalar loop. */
+#define TILE_REDUCTION static __attribute__((noinline, unused)) real
+
+TILE_REDUCTION tile_sum(const real *t, int64_t n) {
+    real s = 0;
+#pragma omp simd reduction(+ : s)
+    for (int64_t i = 0; i < n; i++)
+        s += t[i];
+    return s;
+}
+
+TILE_REDUCTION tile_dot(const real *a, const real *b, int64_t n) {
+    real s = 0;
+#pragma omp simd reduction(+ : s)
+    for (int64_t i = 0; i < n; i++)
+        s += a[i] * b[i];
+    return s;
+}
+
+#endif

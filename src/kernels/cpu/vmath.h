@@ -1,0 +1,208 @@
+/* Elementary functions as inline arithmetic without branches, so that a loop over them vectorises on any instruction
+ * set. float32: polynomials fitted by minimax (relative error of the fit at most 6e-9), results within 2 ulp and
+ * right at zeros, infinities, NaN and subnormals. float64: libm's, for accuracy comes first there.
+ *
+ * Fused multiply-adds are spelled out, and used where the instruction set has them: with -ffp-contract=off an element's bits
+ * do not depend on its place in a loop.
+ */
+#ifndef TG_VMATH_H
+#define TG_VMATH_H
+
+#include <math.h>
+
+#include "kernels/convert.h"
+
+#ifdef __FMA__
+static inline float tg_fma_f32(float a, float b, float c) {
+    return __builtin_fmaf(a, b, c);
+}
+static inline double tg_fma_f64(double a, double b, double c) {
+    return __builtin_fma(a, b, c);
+}
+#else
+static inline float tg_fma_f32(float a, float b, float c) {
+    return a * b + c;
+}
+static inline double tg_fma_f64(double a, double b, double c) {
+    return a * b + c;
+}
+#endif
+
+/* x = n ln 2 + r with |r| <= ln 2 / 2: returns e^r - 1 to full relative accuracy. NaN stays NaN, with n whatever. */
+static inline float tg_exp_split_f32(float x, uint32_t *n) {
+    const float shift = 0x1.8p23f; /* adding it leaves the nearest integer in the low bits */
+    float z = tg_fma_f32(x, 1.44269504f, shift), k = z - shift;
+    float r = tg_fma_f32(k, 2.12194440e-4f, tg_fma_f32(k, -0.693359375f, x));
+    float q = 1.38145941e-3f;
+    q = tg_fma_f32(q, r, 8.36871751e-3f);
+    q = tg_fma_f32(q, r, 4.16683890e-2f);
+    q = tg_fma_f32(q, r, 0.166665211f);
+    q = tg_fma_f32(q, r, 0.49999994f);
+    *n = tg_bits_f32(z) - tg_bits_f32(shift);
+    return tg_fma_f32(q, r * r, r);
+}
+
+static inline float tg_pow2_f32(uint32_t n) {
+    return tg_f32_bits((n + 127) << 23);
+}
+
+/* 2^n is applied in two halves: the result may be subnormal, or overflow only at the end. */
+static inline float tg_exp_f32(float x) {
+    uint32_t n;
+    x = x > 89.0f ? 89.0f : x < -104.0f ? -104.0f : x;
+    float e = tg_exp_split_f32(x, &n);
+    uint32_t half = (uint32_t)((int32_t)n >> 1);
+    float s = tg_pow2_f32(half);
+    return tg_fma_f32(e, s, s) * tg_pow2_f32(n - half);
+}
+
+/* For x <= 88. */
+static inline float tg_expm1_small_f32(float x) {
+    uint32_t n;
+    x = x < -30.0f ? -30.0f : x;
+    float e = tg_exp_split_f32(x, &n), s = tg_pow2_f32(n);
+    return tg_fma_f32(e, s, s - 1.0f);
+}
+
+/* log(2^k (1 + r)), r in [sqrt(1/2) - 1, sqrt(2) - 1]. */
+static inline float tg_log_join_f32(float k, float r) {
+    float q = -7.63449222e-2f;
+    q = tg_fma_f32(q, r, 0.12761575f);
+    q = tg_fma_f32(q, r, -0.131601825f);
+    q = tg_fma_f32(q, r, 0.142017588f);
+    q = tg_fma_f32(q, r, -0.166233569f);
+    q = tg_fma_f32(q, r, 0.200012267f);
+    q = tg_fma_f32(q, r, -0.250008196f);
+    q = tg_fma_f32(q, r, 0.333333313f);
+    float rr = r * r;
+    float tail = tg_fma_f32(k, -2.12194440e-4f, tg_fma_f32(q * r, rr, -0.5f * rr));
+    return tg_fma_f32(k, 0.693359375f, r + tail);
+}
+
+/* x = 2^k (1 + r), for normal x > 0. */
+static inline float tg_log_split_f32(float x, float *k) {
+    uint32_t u = tg_bits_f32(x), sqrt_half = 0x3f3504f3;
+    int32_t n = (int32_t)(u - sqrt_half) >> 23;
+    *k = (float)n;
+    return tg_f32_bits(u - ((uint32_t)n << 23)) - 1.0f;
+}
+
+static inline float tg_log_f32(float x) {
+    float k, scaled = x < 0x1p-126f ? x * 0x1p25f : x;
+    float r = tg_log_split_f32(scaled, &k);
+    float y = tg_log_join_f32(x < 0x1p-126f ? k - 25.0f : k, r);
+    y = x == 0 ? -INFINITY : y;
+    y = x < 0 ? NAN : y;
+    return x < INFINITY ? y : x;
+}
+
+static inline float tg_sigmoid_f32(float x) {
+    return 1.0f / (1.0f + tg_exp_f32(-x));
+}
+
+static inline float tg_tanh_f32(float x) {
+    x = x > 10.0f ? 10.0f : x;
+    float e = tg_expm1_small_f32(2 * x);
+    return e / (e + 2.0f);
+}
+
+/* erf(x) = 1 - exp(-a G(a)) with a = |x|: one polynomial for all, exact to relative rounding also near 0. */
+static inline float tg_erf_f32(float x) {
+    float a = x < 0 ? -x : x;
+    a = a > 4.0f ? 4.0f : a;
+    float g = -9.25629865e-6f;
+    g = tg_fma_f32(g, a, 1.17641517e-4f);
+    g = tg_fma_f32(g, a, -6.32837589e-4f);
+    g = tg_fma_f32(g, a, 1.66702864e-3f);
+    g = tg_fma_f32(g, a, -1.60397089e-4f);
+    g = tg_fma_f32(g, a, -1.91530641e-2f);
+    g = tg_fma_f32(g, a, 0.102777831f);
+    g = tg_fma_f32(g, a, 0.636619389f);
+    g = tg_fma_f32(g, a, 1.12837923f);
+    float y = -tg_expm1_small_f32(-a * g);
+    return x < 0 ? -y : y;
+}
+
+/* cos(2 pi turn / 2^32): the turn is reduced to an eighth in integers, exactly. */
+static inline float tg_cos_turn_f32(uint32_t turn) {
+    uint32_t quarter = (turn + 0x20000000u) >> 30;
+    float x = (float)(int32_t)(turn - (quarter << 30)) * 0x1p-30f, z = x * x;
+    float s = -4.60165786e-3f;
+    s = tg_fma_f32(s, z, 7.96800330e-2f);
+    s = tg_fma_f32(s, z, -0.64596349f);
+    s = x * tg_fma_f32(s, z, 1.57079637f);
+    float c = 9.04021552e-4f;
+    c = tg_fma_f32(c, z, -2.08602883e-2f);
+    c = tg_fma_f32(c, z, 0.253669232f);
+    c = tg_fma_f32(c, z, -1.23370051f);
+    c = tg_fma_f32(c, z, 1.0f);
+    float y = quarter & 1 ? s : c;
+    return quarter == 1 || quarter == 2 ? -y : y;
+}
+
+/* A normal draw from a draw's two words (Box and Muller). Near radius 0 the logarithm takes 1 - u, which is exact. */
+static inline float tg_normal_f32(uint32_t first, uint32_t second) {
+    float k, r = tg_log_split_f32(((float)first + 0.5f) * 0x1p-32f, &k);
+    float rest = ((float)~first + 0.5f) * 0x1p-32f;
+    int near_one = first >= 0xc0000000u;
+    float l = tg_log_join_f32(near_one ? 0.0f : k, near_one ? -rest : r);
+    return sqrtf(-2.0f * l) * tg_cos_turn_f32(second);
+}
+
+static inline double tg_normal_f64(uint32_t first, uint32_t second) {
+    double radius = sqrt(-2 * log1p(-((double)~first + 0.5) * 0x1p-32));
+    return radius * cos(6.283185307179586477 * (double)(int32_t)second * 0x1p-32);
+}
+
+static inline float tg_abs_f32(float x) {
+    return fabsf(x);
+}
+static inline float tg_sqrt_f32(float x) {
+    return sqrtf(x);
+}
+static inline float tg_sin_f32(float x) {
+    return sinf(x);
+}
+static inline float tg_cos_f32(float x) {
+    return cosf(x);
+}
+static inline float tg_pow_f32(float x, float y) {
+    return powf(x, y);
+}
+
+static inline double tg_abs_f64(double x) {
+    return fabs(x);
+}
+static inline double tg_sqrt_f64(double x) {
+    return sqrt(x);
+}
+static inline double tg_exp_f64(double x) {
+    return exp(x);
+}
+static inline double tg_log_f64(double x) {
+    return log(x);
+}
+static inline double tg_sin_f64(double x) {
+    return sin(x);
+}
+static inline double tg_cos_f64(double x) {
+    return cos(x);
+}
+static inline double tg_tanh_f64(double x) {
+    return tanh(x);
+}
+static inline double tg_erf_f64(double x) {
+    return erf(x);
+}
+static inline double tg_pow_f64(double x, double y) {
+    return pow(x, y);
+}
+static inline double tg_sigmoid_f64(double x) {
+    return 1 / (1 + exp(-x));
+}
+
+static inline int64_t tg_abs_i64(int64_t x) {
+    return x < 0 ? -x : x;
+}
+
+#endif

@@ -1,0 +1,64 @@
+/* Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011), for CPU and GPU.
+ *
+ * Draw number i of a stream is a pure function of (seed, stream, i): any range can start anywhere. The key is the seed.
+ * The counter's four words are i / 4 (low, high) and the stream (low, high, less than 2^63); word i % 4 of that block is the
+ * draw's first word. Its second word comes from the same place of the plane whose counter has the top bit of word 3
+ * set, and is computed only where one does not do: float32 uniforms take 24 bits of the first; float64 uniforms the
+ * first and 21 bits of the second, so that both agree to rounding; normals turn the first into the radius and the
+ * second into the angle of Box and Muller.
+ */
+#ifndef TG_PHILOX_H
+#define TG_PHILOX_H
+
+#include <tapegrad/tapegrad.h>
+
+#if defined(__CUDACC__)
+#define TG_PHILOX_FN static __host__ __device__ inline
+#else
+#define TG_PHILOX_FN static inline
+#endif
+
+typedef struct tg_philox_block {
+    uint32_t w[4];
+} tg_philox_block;
+
+TG_PHILOX_FN tg_philox_block tg_philox(uint64_t key, uint64_t c01, uint64_t c23) {
+    uint32_t c0 = (uint32_t)c01, c1 = (uint32_t)(c01 >> 32), c2 = (uint32_t)c23, c3 = (uint32_t)(c23 >> 32);
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    tg_philox_block b = {{c0, c1, c2, c3}};
+    return b;
+}
+
+/* Word `plane` (0 or 1) of draw number rng->counter + i. */
+TG_PHILOX_FN uint32_t tg_philox_word(const tg_rng *rng, uint64_t i, int plane) {
+    uint64_t at = rng->counter + i;
+    return tg_philox(rng->seed, at / 4, rng->stream | (uint64_t)plane << 63).w[at % 4];
+}
+
+TG_PHILOX_FN float tg_uniform_of_word(uint32_t first) {
+    return (float)(int32_t)(first >> 8) * 0x1p-24f;
+}
+
+TG_PHILOX_FN double tg_uniform_of_words(uint32_t first, uint32_t second) {
+    return (double)((uint64_t)first << 21 | second >> 11) * 0x1p-53;
+}
+
+/* Uniform in [0, 1): draw number rng->counter + i. */
+TG_PHILOX_FN float tg_philox_uniform(const tg_rng *rng, uint64_t i) {
+    return tg_uniform_of_word(tg_philox_word(rng, i, 0));
+}
+
+#ifndef __CUDACC__
+#include "kernels/cpu/philox_row.h"
+#endif
+
+#endif

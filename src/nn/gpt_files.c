@@ -1,0 +1,251 @@
+/* Model directories: config.json and model.safetensors with the names, layouts and keys of the published GPT-2 and Llama
+ * checkpoints, so that other programs load ours and we theirs. A module's paths are the checkpoint's names; GPT-2's Conv1D
+ * weights are stored [in, out], ours are [out, in]. */
+#include <stdio.h>
+
+#include "io/json.h"
+#include "nn/gpt.h"
+
+/* ---- config.json to config ---- */
+
+static tg_status optional_real(const tg_json *j, const char *key, double *out) { return tg_json_has(j, key) ? tg_json_real(j, key, out) : TG_OK; }
+
+static tg_status optional_int(const tg_json *j, const char *key, int64_t *out) {
+    return tg_json_has(j, key) ? tg_json_int(j, key, 1, (int64_t)1 << 40, out) : TG_OK;
+}
+
+static tg_status optional_bool(const tg_json *j, const char *key, bool *out) { return tg_json_has(j, key) ? tg_json_bool(j, key, out) : TG_OK; }
+
+/* What this library computes is the only thing that it accepts: another value would give other logits, silently. */
+static tg_status must_be(const tg_json *j, const char *key, const char *value, const char *or_value) {
+    const char *s;
+    if (!tg_json_has(j, key)) return TG_OK;
+    TG_TRY(tg_json_string(j, key, &s));
+    if (strcmp(s, value) == 0 || (or_value && strcmp(s, or_value) == 0)) return TG_OK;
+    return tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': \"%s\" is \"%s\", supported is \"%s\"", j->path, key, s, value);
+}
+
+static tg_status must_not(const tg_json *j, const char *key) {
+    bool on = false;
+    TG_TRY(optional_bool(j, key, &on));
+    return on ? tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': \"%s\" is true, which is not supported", j->path, key) : TG_OK;
+}
+
+static tg_status read_gpt2(const tg_json *j, tg_gpt_config *c) {
+    double attn = 0, embd = 0;
+    bool tied = true;
+    TG_TRY(tg_json_int(j, "n_embd", 1, 1 << 24, &c->hidden));
+    TG_TRY(tg_json_int(j, "n_layer", 1, 1 << 20, &c->layers));
+    TG_TRY(tg_json_int(j, "n_head", 1, 1 << 20, &c->heads));
+    TG_TRY(tg_json_int(j, "n_positions", 1, (int64_t)1 << 40, &c->positions));
+    TG_TRY(optional_int(j, "n_inner", &c->ffn));
+    TG_TRY(optional_real(j, "layer_norm_epsilon", &c->norm_eps));
+    TG_TRY(optional_real(j, "resid_pdrop", &c->dropout));
+    TG_TRY(optional_real(j, "attn_pdrop", &attn));
+    TG_TRY(optional_real(j, "embd_pdrop", &embd));
+    TG_TRY(optional_bool(j, "tie_word_embeddings", &tied));
+    TG_TRY(must_be(j, "activation_function", "gelu_new", "gelu_pytorch_tanh"));
+    TG_TRY(must_not(j, "scale_attn_by_inverse_layer_idx"));
+    TG_TRY(must_not(j, "add_cross_attention"));
+    c->untied = !tied;
+    if (attn == c->dropout && embd == c->dropout) return TG_OK;
+    return tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': resid_pdrop %g, attn_pdrop %g and embd_pdrop %g differ; one dropout is supported", j->path, c->dropout, attn, embd);
+}
+
+static tg_status read_rope(const tg_json *j, tg_gpt_config *c) {
+    tg_json rope;
+    TG_TRY(optional_real(j, "rope_theta", &c->rope_base));
+    const char *key = tg_json_has(j, "rope_parameters") ? "rope_parameters" : "rope_scaling";
+    if (!tg_json_has(j, key)) return TG_OK;
+    TG_TRY(tg_json_object(j, key, &rope));
+    TG_TRY(must_be(&rope, "rope_type", "default", NULL));
+    return optional_real(&rope, "rope_theta", &c->rope_base);
+}
+
+static tg_status read_llama(const tg_json *j, tg_gpt_config *c) {
+    TG_TRY(tg_json_int(j, "hidden_size", 1, 1 << 24, &c->hidden));
+    TG_TRY(tg_json_int(j, "num_hidden_layers", 1, 1 << 20, &c->layers));
+    TG_TRY(tg_json_int(j, "num_attention_heads", 1, 1 << 20, &c->heads));
+    TG_TRY(tg_json_int(j, "intermediate_size", 1, (int64_t)1 << 30, &c->ffn));
+    TG_TRY(tg_json_int(j, "max_position_embeddings", 1, (int64_t)1 << 40, &c->positions));
+    TG_TRY(optional_int(j, "num_key_value_heads", &c->kv_heads));
+    TG_TRY(optional_int(j, "head_dim", &c->head_dim));
+    TG_TRY(optional_real(j, "rms_norm_eps", &c->norm_eps));
+    TG_TRY(optional_bool(j, "tie_word_embeddings", &c->tied));
+    TG_TRY(must_be(j, "hidden_act", "silu", NULL));
+    TG_TRY(must_not(j, "attention_bias"));
+    TG_TRY(must_not(j, "mlp_bias"));
+    return read_rope(j, c);
+}
+
+static tg_status read_config(tg_ctx *ctx, const char *path, tg_gpt_config *c) {
+    tg_json j;
+    const char *type = "";
+    TG_TRY(tg_json_load(&j, ctx, path));
+    tg_status s = tg_json_string(&j, "model_type", &type);
+    if (s == TG_OK) s = tg_json_int(&j, "vocab_size", 1, (int64_t)1 << 31, &c->vocab);
+    if (s == TG_OK) s = optional_real(&j, "initializer_range", &c->init_std);
+    bool gpt2 = strcmp(type, "gpt2") == 0;
+    c->arch = gpt2 ? TG_GPT2 : TG_LLAMA;
+    if (s == TG_OK && !gpt2 && strcmp(type, "llama") != 0)
+        s = tg_fail(ctx, TG_ERR_UNSUPPORTED, "'%s': model_type \"%s\", supported are \"gpt2\" and \"llama\"", path, type);
+    if (s == TG_OK) s = gpt2 ? read_gpt2(&j, c) : read_llama(&j, c);
+    tg_json_free(&j);
+    return s;
+}
+
+/* ---- config to config.json ---- */
+
+static json_t *gpt2_json(const tg_gpt_config *c) {
+    return json_pack("{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:f, s:f, s:f, s:b}", "architectures", "GPT2LMHeadModel",
+                     "model_type", "gpt2", "vocab_size", (json_int_t)c->vocab, "n_positions", (json_int_t)c->positions, "n_embd",
+                     (json_int_t)c->hidden, "n_layer", (json_int_t)c->layers, "n_head", (json_int_t)c->heads, "n_inner", (json_int_t)c->ffn,
+                     "activation_function", "gelu_new", "resid_pdrop", c->dropout, "embd_pdrop", c->dropout, "attn_pdrop", c->dropout,
+                     "layer_norm_epsilon", c->norm_eps, "initializer_range", c->init_std, "tie_word_embeddings", !c->untied);
+}
+
+static json_t *llama_json(const tg_gpt_config *c) {
+    return json_pack("{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:f, s:b, s:b, s:b}", "architectures", "LlamaForCausalLM",
+                     "model_type", "llama", "vocab_size", (json_int_t)c->vocab, "max_position_embeddings", (json_int_t)c->positions, "hidden_size",
+                     (json_int_t)c->hidden, "num_hidden_layers", (json_int_t)c->layers, "num_attention_heads", (json_int_t)c->heads,
+                     "num_key_value_heads", (json_int_t)c->kv_heads, "head_dim", (json_int_t)c->head_dim, "intermediate_size", (json_int_t)c->ffn,
+                     "hidden_act", "silu", "rms_norm_eps", c->norm_eps, "rope_theta", c->rope_base, "initializer_range", c->init_std,
+                     "tie_word_embeddings", (int)c->tied, "attention_bias", 0, "mlp_bias", 0);
+}
+
+static const char *torch_name(tg_dtype d) {
+    return d == TG_F64 ? "float64" : d == TG_BF16 ? "bfloat16" : d == TG_F16 ? "float16" : "float32";
+}
+
+static tg_status save_config(tg_module *gpt, const char *path) {
+    const tg_gpt_config *c = tg_gpt_config_of(gpt);
+    json_t *root = c->arch == TG_GPT2 ? gpt2_json(c) : llama_json(c);
+    if (!root || json_object_set_new(root, "torch_dtype", json_string(torch_name(tg_gpt_head(gpt)->dtype)))) {
+        json_decref(root);
+        return tg_fail(gpt->ctx, TG_ERR_MEMORY, "tg_gpt_save: no memory for the config");
+    }
+    tg_status s = tg_json_save(gpt->ctx, path, root);
+    json_decref(root);
+    return s;
+}
+
+/* ---- Weights ---- */
+
+static bool ends_with(const char *s, const char *tail) {
+    size_t n = strlen(s), k = strlen(tail);
+    return n >= k && strcmp(s + n - k, tail) == 0;
+}
+
+/* GPT-2's four projections are stored the other way round. */
+static bool conv1d(const char *path) {
+    return ends_with(path, ".c_attn.weight") || ends_with(path, ".c_proj.weight") || ends_with(path, ".c_fc.weight");
+}
+
+/* A view of p as the file has it; freed by tg_drop. */
+static tg_tensor *as_stored(const tg_module *gpt, tg_tensor *p, const char *path) {
+    bool swap = tg_gpt_config_of(gpt)->arch == TG_GPT2 && conv1d(path);
+    int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
+    for (int i = 0; i < p->ndim; i++) {
+        shape[i] = p->shape[swap ? 1 - i : i];
+        stride[i] = p->stride[swap ? 1 - i : i];
+    }
+    return tg_owned_new(gpt->ctx, p->dtype, p->ndim, shape, stride, tg_storage_ref(p->storage), p->offset);
+}
+
+/* Published GPT-2 files leave out the prefix, and hold masks as "attn.bias". */
+static const char *stored_name(const tg_safetensors *f, const char *path) {
+    static const char prefix[] = "transformer.";
+    if (tg_safetensors_find(f, path) || strncmp(path, prefix, sizeof prefix - 1) != 0) return path;
+    return path + sizeof prefix - 1;
+}
+
+static bool ignorable(const char *name) {
+    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") || ends_with(name, ".rotary_emb.inv_freq");
+}
+
+/* Whether the file's tensor is one of the model's, or one that may be passed over. */
+static bool known(const tg_module *gpt, const char *name) {
+    char full[256];
+    if (ignorable(name) || tg_module_find(gpt, name)) return true;
+    snprintf(full, sizeof full, "transformer.%s", name);
+    if (tg_module_find(gpt, full)) return true;
+    return strcmp(name, "lm_head.weight") == 0 && !tg_module_child(gpt, "lm_head"); /* the tied matrix, stored twice */
+}
+
+static tg_status load_weights(tg_module *gpt, tg_safetensors *f, const char *path) {
+    tg_ctx *ctx = gpt->ctx;
+    for (int i = 0; i < tg_safetensors_count(f); i++)
+        if (!known(gpt, tg_safetensors_at(f, i)->name))
+            return tg_fail(ctx, TG_ERR_FORMAT, "'%s': tensor \"%s\" is not one of the model that config.json describes", path, tg_safetensors_at(f, i)->name);
+    for (int i = 0, n = tg_module_param_count(gpt); i < n; i++) {
+        const char *name;
+        tg_tensor *p = tg_module_param(gpt, i, &name), *view = as_stored(gpt, p, name);
+        if (!view) return ctx->status;
+        const char *stored = stored_name(f, name);
+        if (!tg_safetensors_find(f, stored))
+            tg_fail(ctx, TG_ERR_FORMAT, "'%s': tensor \"%s\", which the model needs, is missing", path, name);
+        else
+            tg_safetensors_read(f, stored, view, true);
+        tg_drop(view);
+        TG_TRY(ctx->status);
+        tg_storage_wrote(p->storage, "tg_gpt_load", NULL);
+    }
+    return TG_OK;
+}
+
+static tg_status save_weights(tg_module *gpt, const char *path) {
+    tg_ctx *ctx = gpt->ctx;
+    int n = tg_module_param_count(gpt), made = 0;
+    size_t bytes = (size_t)n * sizeof(tg_named_tensor);
+    tg_named_tensor *all = tg_host_alloc(ctx, bytes);
+    for (; all && made < n; made++) {
+        const char *name;
+        tg_tensor *p = tg_module_param(gpt, made, &name);
+        all[made].tensor = as_stored(gpt, p, name);
+        all[made].name = all[made].tensor ? tg_host_strdup(ctx, name) : NULL;
+        if (!all[made].name) break;
+    }
+    if (tg_ok(ctx)) tg_safetensors_save(ctx, path, all, n, (const tg_metadata[]){{"format", "pt"}}, 1);
+    for (int i = 0; all && i < n; i++) {
+        tg_drop(all[i].tensor);
+        tg_host_strfree(ctx, (char *)all[i].name);
+    }
+    tg_host_free(ctx, all, bytes);
+    return ctx->status;
+}
+
+/* ---- The public side ---- */
+
+tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path) {
+    tg_gpt_config c = {.size = sizeof c};
+    if (tg_ok(ctx) && !path) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_from_config: the path is NULL");
+    if (tg_ok(ctx)) read_config(ctx, path, &c);
+    return tg_gpt_new(ctx, &c);
+}
+
+tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir) {
+    if (tg_ok(ctx) && !dir) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_load: the directory is NULL");
+    char *config = tg_ok(ctx) ? tg_format_path(ctx, "%s/config.json", dir) : NULL;
+    char *weights = config ? tg_format_path(ctx, "%s/model.safetensors", dir) : NULL;
+    tg_module *gpt = tg_gpt_from_config(ctx, config);
+    tg_safetensors *f = weights ? tg_safetensors_open(ctx, weights) : NULL;
+    if (f && tg_module_ok(gpt)) load_weights(gpt, f, weights);
+    tg_safetensors_close(f);
+    if (ctx) tg_host_strfree(ctx, config);
+    if (ctx) tg_host_strfree(ctx, weights);
+    if (tg_ok(ctx)) return gpt;
+    tg_module_free(gpt);
+    return tg_gpt_new(ctx, NULL); /* inert */
+}
+
+tg_status tg_gpt_save(tg_module *gpt, const char *dir) {
+    if (!gpt) return TG_ERR_ARGUMENT;
+    tg_ctx *ctx = gpt->ctx;
+    TG_TRY(ctx->status);
+    if (!tg_gpt_config_of(gpt) || !dir) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_save: expected a gpt and a directory");
+    char *config = tg_format_path(ctx, "%s/config.json", dir), *weights = tg_format_path(ctx, "%s/model.safetensors", dir);
+    if (config && weights && save_weights(gpt, weights) == TG_OK) save_config(gpt, config);
+    tg_host_strfree(ctx, config);
+    tg_host_strfree(ctx, weights);
+    return ctx->status;
+}

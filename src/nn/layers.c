@@ -1,0 +1,93 @@
+/* Linear, embedding and norm layers. */
+#include "kernels/scalar.h"
+#include "nn/module.h"
+
+/* Norms keep their eps; the others need no state. */
+typedef struct norm_state {
+    tg_ctx *ctx;
+    double eps;
+} norm_state;
+
+static tg_tensor *constant(tg_ctx *ctx, const char *name, int64_t n, double value) {
+    tg_tensor *p = tg_param(ctx, name, (tg_shape){1, {n}}, 0);
+    if (tg_ok(ctx) && value != 0) ctx->ops->fill(ctx, tg_array_of(p), value);
+    return p;
+}
+
+/* Hands the parameter to the module, or drops it when it cannot be added. */
+static void add(tg_module *m, const char *name, tg_tensor *p) {
+    if (tg_module_add_param(m, name, p) != TG_OK) tg_drop(p);
+}
+
+static tg_module *checked(tg_module *m) {
+    if (tg_module_ok(m)) return m;
+    tg_ctx *ctx = m ? m->ctx : NULL;
+    if (m && m->ops) tg_module_free(m);
+    return tg_module_new(ctx, NULL, NULL); /* inert: the context has failed */
+}
+
+static bool sizes(tg_ctx *ctx, const char *who, int64_t a, int64_t b) {
+    if (a > 0 && b > 0) return true;
+    if (tg_ok(ctx)) tg_fail(ctx, TG_ERR_ARGUMENT, "%s: sizes %lld and %lld, expected positive ones", who, (long long)a, (long long)b);
+    return false;
+}
+
+/* ---- Linear ---- */
+
+static tg_tensor *linear_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
+    return tg_linear(t, x, tg_module_own(m, "weight"), tg_module_own(m, "bias"));
+}
+
+static const tg_module_ops linear_ops = {.size = sizeof(tg_module_ops), .kind = "linear", .forward = linear_forward};
+
+tg_module *tg_nn_linear(tg_ctx *ctx, int64_t in, int64_t out, bool bias, double std) {
+    tg_module *m = tg_module_new(sizes(ctx, "tg_nn_linear", in, out) ? ctx : NULL, &linear_ops, NULL);
+    if (!tg_module_ok(m)) return m;
+    add(m, "weight", tg_param(ctx, "weight", (tg_shape){2, {out, in}}, std));
+    if (bias) add(m, "bias", tg_param(ctx, "bias", (tg_shape){1, {out}}, 0));
+    return checked(m);
+}
+
+/* ---- Embedding ---- */
+
+static tg_tensor *embedding_forward(tg_module *m, tg_tape *t, tg_tensor *ids) { return tg_embedding(t, tg_module_own(m, "weight"), ids); }
+
+static const tg_module_ops embedding_ops = {.size = sizeof(tg_module_ops), .kind = "embedding", .forward = embedding_forward};
+
+tg_module *tg_nn_embedding(tg_ctx *ctx, int64_t vocab, int64_t hidden, double std) {
+    tg_module *m = tg_module_new(sizes(ctx, "tg_nn_embedding", vocab, hidden) ? ctx : NULL, &embedding_ops, NULL);
+    if (!tg_module_ok(m)) return m;
+    add(m, "weight", tg_param(ctx, "weight", (tg_shape){2, {vocab, hidden}}, std));
+    return checked(m);
+}
+
+/* ---- Norms ---- */
+
+static void norm_free(void *state) {
+    norm_state *s = state;
+    tg_host_free(s->ctx, s, sizeof *s);
+}
+
+static tg_tensor *layer_norm_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
+    return tg_layer_norm(t, x, tg_module_own(m, "weight"), tg_module_own(m, "bias"), ((norm_state *)m->state)->eps);
+}
+
+static tg_tensor *rms_norm_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
+    return tg_rms_norm(t, x, tg_module_own(m, "weight"), ((norm_state *)m->state)->eps);
+}
+
+static const tg_module_ops layer_norm_ops = {.size = sizeof(tg_module_ops), .kind = "layer_norm", .forward = layer_norm_forward, .free = norm_free};
+static const tg_module_ops rms_norm_ops = {.size = sizeof(tg_module_ops), .kind = "rms_norm", .forward = rms_norm_forward, .free = norm_free};
+
+static tg_module *norm_new(tg_ctx *ctx, const tg_module_ops *ops, int64_t hidden, double eps, bool bias) {
+    norm_state *s = sizes(ctx, ops->kind, hidden, 1) && tg_ok(ctx) ? tg_host_alloc(ctx, sizeof *s) : NULL;
+    if (s) *s = (norm_state){ctx, eps};
+    tg_module *m = tg_module_new(s ? ctx : NULL, ops, s);
+    if (!tg_module_ok(m)) return m;
+    add(m, "weight", constant(ctx, "weight", hidden, 1));
+    if (bias) add(m, "bias", constant(ctx, "bias", hidden, 0));
+    return checked(m);
+}
+
+tg_module *tg_nn_layer_norm(tg_ctx *ctx, int64_t hidden, double eps) { return norm_new(ctx, &layer_norm_ops, hidden, eps, true); }
+tg_module *tg_nn_rms_norm(tg_ctx *ctx, int64_t hidden, double eps) { return norm_new(ctx, &rms_norm_ops, hidden, eps, false); }

@@ -1,0 +1,208 @@
+/* Modules: named parameters and children, and the state dict that a walk over them gives. */
+#include <stdio.h>
+
+#include "nn/module.h"
+
+static const tg_module inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
+
+tg_module *tg_module_new(tg_ctx *ctx, const tg_module_ops *ops, void *state) {
+    bool good = tg_ok(ctx) && ops && ops->size >= sizeof(size_t) && ops->kind;
+    if (tg_ok(ctx) && !good) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_module_new: expected a table with its size and kind");
+    tg_module *m = good ? tg_host_alloc(ctx, sizeof *m) : NULL;
+    if (!m) {
+        if (ops && ops->free && state) ops->free(state);
+        return (tg_module *)&inert;
+    }
+    m->ctx = ctx;
+    m->ops = ops;
+    m->state = state;
+    return m;
+}
+
+bool tg_module_ok(const tg_module *m) { return m && m != &inert && tg_ok(m->ctx); }
+
+static void entry_free(tg_ctx *ctx, tg_module_entry *e) {
+    if (e->child) tg_module_free(e->child);
+    /* A tied parameter goes with the last module that lists it. */
+    if (e->param && --e->param->ext->modules == 0) tg_drop(e->param);
+    tg_host_strfree(ctx, e->name);
+    tg_host_free(ctx, e, sizeof *e);
+}
+
+void tg_module_free(tg_module *m) {
+    if (!m || m == &inert) return;
+    for (tg_module_entry *e = m->first, *next; e; e = next) {
+        next = e->next;
+        entry_free(m->ctx, e);
+    }
+    if (m->ops->free && m->state) m->ops->free(m->state);
+    tg_host_free(m->ctx, m, sizeof *m);
+}
+
+tg_ctx *tg_module_ctx(const tg_module *m) { return m ? m->ctx : NULL; }
+void *tg_module_state(const tg_module *m) { return m ? m->state : NULL; }
+const char *tg_module_kind(const tg_module *m) { return m && m->ops ? m->ops->kind : ""; }
+
+/* ---- Adding ---- */
+
+static tg_module_entry *find_entry(const tg_module *m, const char *name, size_t n) {
+    for (tg_module_entry *e = m->first; e; e = e->next)
+        if (strncmp(e->name, name, n) == 0 && !e->name[n]) return e;
+    return NULL;
+}
+
+static tg_module_entry *add_entry(tg_module *m, const char *name, const char *who) {
+    tg_ctx *ctx = m->ctx;
+    if (!name || !*name || strchr(name, '.')) {
+        tg_fail(ctx, TG_ERR_ARGUMENT, "%s: name \"%s\", expected one without dots", who, name ? name : "(NULL)");
+        return NULL;
+    }
+    if (find_entry(m, name, strlen(name))) {
+        tg_fail(ctx, TG_ERR_STATE, "%s: the module has a \"%s\" already", who, name);
+        return NULL;
+    }
+    tg_module_entry *e = tg_host_alloc(ctx, sizeof *e);
+    if (e && !(e->name = tg_host_strdup(ctx, name))) {
+        tg_host_free(ctx, e, sizeof *e);
+        e = NULL;
+    }
+    if (!e) return NULL;
+    tg_module_entry **end = &m->first;
+    while (*end) end = &(*end)->next;
+    return *end = e;
+}
+
+tg_status tg_module_add_param(tg_module *m, const char *name, tg_tensor *param) {
+    if (!tg_module_ok(m)) return m ? m->ctx->status : TG_ERR_ARGUMENT;
+    TG_TRY(tg_check(m->ctx, param, "tg_module_add_param"));
+    if (param->tape) return tg_fail(m->ctx, TG_ERR_STATE, "tg_module_add_param: \"%s\" is owned by a tape, expected a tensor of the context", name ? name : "");
+    tg_module_entry *e = add_entry(m, name, "tg_module_add_param");
+    if (!e) return m->ctx->status;
+    e->param = param;
+    param->ext->modules++;
+    return TG_OK;
+}
+
+tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child) {
+    if (!tg_module_ok(m)) {
+        tg_module_free(child);
+        return m ? m->ctx->status : TG_ERR_ARGUMENT;
+    }
+    bool good = tg_module_ok(child) && child->ctx == m->ctx && child != m;
+    if (!good) tg_fail(m->ctx, TG_ERR_HANDLE, "tg_module_add_child: \"%s\" is not a module of this context", name ? name : "");
+    tg_module_entry *e = good ? add_entry(m, name, "tg_module_add_child") : NULL;
+    if (!e) {
+        tg_module_free(child);
+        return m->ctx->status;
+    }
+    e->child = child;
+    return TG_OK;
+}
+
+tg_module *tg_module_child(const tg_module *m, const char *name) {
+    tg_module_entry *e = m && name ? find_entry(m, name, strlen(name)) : NULL;
+    return e ? e->child : NULL;
+}
+
+/* ---- Forward ---- */
+
+tg_tensor *tg_module_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
+    tg_ctx *ctx = m ? m->ctx : NULL;
+    if (!ctx || ctx->status != TG_OK) return tg_inert(ctx ? ctx : &tg_dead_ctx);
+    if (!m->ops || !m->ops->forward) {
+        tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_module_forward: a %s has no forward of one input", tg_module_kind(m));
+        return tg_inert(ctx);
+    }
+    if (tg_scope_open(t, m->ops->kind) != TG_OK) return tg_inert(ctx);
+    tg_tensor *y = m->ops->forward(m, t, x);
+    return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(ctx);
+}
+
+/* ---- The state dict ---- */
+
+/* Where a walk is: the parameter it looks for, and the path so far. */
+typedef struct walk {
+    int left;
+    char *path;
+    size_t room;
+    tg_tensor *found;
+    const tg_module *root;
+} walk;
+
+static bool listed_before(const tg_module *m, const tg_tensor *p, const tg_module_entry *until, bool *stop) {
+    for (const tg_module_entry *e = m->first; e && !*stop; e = e->next) {
+        if (e == until) {
+            *stop = true;
+            return false;
+        }
+        if (e->param == p) return true;
+        if (e->child && listed_before(e->child, p, until, stop)) return true;
+    }
+    return false;
+}
+
+/* Whether a tied parameter stands earlier in the walk under another name. */
+static bool repeated(const walk *w, const tg_module_entry *e) {
+    bool stop = false;
+    return e->param->ext->modules > 1 && listed_before(w->root, e->param, e, &stop);
+}
+
+static void walk_params(const tg_module *m, walk *w, size_t at) {
+    for (const tg_module_entry *e = m->first; e && !w->found; e = e->next) {
+        int n = w->path ? snprintf(w->path + at, w->room - at, "%s%s", at ? "." : "", e->name) : 0;
+        size_t end = at + (size_t)n < w->room ? at + (size_t)n : at;
+        if (e->child) {
+            walk_params(e->child, w, end);
+        } else if (!repeated(w, e)) {
+            if (w->left-- == 0) w->found = e->param;
+        }
+    }
+}
+
+int tg_module_param_count(const tg_module *m) {
+    if (!m || !m->ops) return 0;
+    walk w = {.left = INT32_MAX, .root = m};
+    walk_params(m, &w, 0);
+    return INT32_MAX - w.left;
+}
+
+tg_tensor *tg_module_param(const tg_module *m, int i, const char **path) {
+    if (!m || !m->ops) return tg_inert(m ? m->ctx : &tg_dead_ctx);
+    walk w = {.left = i, .path = ((tg_module *)m)->path, .room = sizeof m->path, .root = m};
+    if (i >= 0) walk_params(m, &w, 0);
+    if (!w.found) {
+        tg_fail(m->ctx, TG_ERR_ARGUMENT, "tg_module_param: parameter %d of %d", i, tg_module_param_count(m));
+        return tg_inert(m->ctx);
+    }
+    if (path) *path = m->path;
+    return w.found;
+}
+
+int tg_module_params(const tg_module *m, tg_tensor **out, int n) {
+    int count = tg_module_param_count(m);
+    for (int i = 0; i < count && i < n; i++) out[i] = tg_module_param(m, i, NULL);
+    return count;
+}
+
+tg_tensor *tg_module_find(const tg_module *m, const char *path) {
+    while (m && path) {
+        size_t n = strcspn(path, ".");
+        tg_module_entry *e = find_entry(m, path, n);
+        if (!e) return NULL;
+        if (!path[n]) return e->param;
+        m = e->child;
+        path += n + 1;
+    }
+    return NULL;
+}
+
+int64_t tg_module_numel(const tg_module *m) {
+    int64_t sum = 0;
+    for (int i = 0, n = tg_module_param_count(m); i < n; i++) sum += tg_module_param(m, i, NULL)->numel;
+    return sum;
+}
+
+tg_tensor *tg_module_own(const tg_module *m, const char *name) {
+    tg_module_entry *e = find_entry(m, name, strlen(name));
+    return e ? e->param : NULL;
+}

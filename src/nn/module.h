@@ -1,0 +1,29 @@
+/* A module as the library's own layers see it. */
+#ifndef TG_MODULE_H
+#define TG_MODULE_H
+
+#include <tapegrad/nn.h>
+
+#include "core/core.h"
+
+/* A parameter or a child, in the order of adding. */
+typedef struct tg_module_entry {
+    struct tg_module_entry *next;
+    char *name;
+    tg_tensor *param;
+    tg_module *child;
+} tg_module_entry;
+
+struct tg_module {
+    tg_ctx *ctx;
+    const tg_module_ops *ops;
+    void *state;
+    tg_module_entry *first;
+    char path[256]; /* of the parameter asked for last */
+};
+
+bool tg_module_ok(const tg_module *m); /* and its context */
+/* The entries of the library's own layers by name; NULL where there is none. */
+tg_tensor *tg_module_own(const tg_module *m, const char *name);
+
+#endif

@@ -1,0 +1,69 @@
+/* The contract of a device: every slot of a tg_device_ops against naive loops, over many shapes, strides, dtypes and
+ * modes. Links with the library's static archive (it draws its reference from kernels/philox.h); an embedder's device
+ * gets the same test by a context of its own.
+ */
+#ifndef DEVICE_CONTRACT_H
+#define DEVICE_CONTRACT_H
+
+#include <tapegrad/extend.h>
+
+/* X(part): one function each. Optional slots that are NULL pass. */
+#define CONTRACT_PARTS(X) \
+    X(memory)             \
+    X(map)                \
+    X(map_integer)        \
+    X(map_aliased)        \
+    X(cast)               \
+    X(fill)               \
+    X(reduce)             \
+    X(reduce_nan)         \
+    X(reduce_position)    \
+    X(gemm)               \
+    X(take)               \
+    X(put_add)            \
+    X(random)
+
+typedef struct contract {
+    tg_ctx *ctx;
+    const tg_device_ops *ops;
+    uint64_t dice;
+    int64_t checks, failures;
+    char message[256]; /* of the first failure */
+} contract;
+
+#define CONTRACT_DECLARE(part) void contract_##part(contract *c);
+CONTRACT_PARTS(CONTRACT_DECLARE)
+#undef CONTRACT_DECLARE
+
+/* For the parts. */
+
+typedef enum layout { ROWS, TRANSPOSED, STRIDED, EXPANDED, LAYOUTS } layout;
+
+/* An array on the device with its bytes mirrored on the host. */
+typedef struct mirror {
+    tg_array on; /* as the device sees it */
+    char *host;
+    size_t bytes;
+    int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
+} mirror;
+
+contract contract_of(tg_ctx *ctx);
+void contract_check(contract *c, bool ok, const char *format, ...) TG_PRINTF(3, 4);
+/* Values within the dtype's tolerance of each other, or both NaN. */
+bool contract_close(tg_dtype dtype, double got, double want);
+int64_t contract_roll(contract *c, int64_t n); /* in [0, n) */
+double contract_value(contract *c, tg_dtype dtype);
+
+/* Filled with values of contract_value, not yet on the device: contract_push sends it. */
+mirror contract_make(contract *c, tg_dtype dtype, int ndim, const int64_t *shape, layout l);
+void contract_push(contract *c, mirror *m);
+void contract_pull(contract *c, mirror *m);
+void contract_drop(contract *c, mirror *m);
+/* By row-major position. */
+int64_t contract_offset(const mirror *m, int64_t i);
+double contract_get(const mirror *m, int64_t i);
+void contract_set(mirror *m, int64_t i, double v);
+/* Rounds to nearest even, or as C to integers. */
+double contract_rounded(tg_dtype dtype, double v);
+
+#endif

@@ -1,0 +1,29 @@
+#!/bin/sh
+# install.sh BUILD HELLO.c: installs into an empty directory; a program of one file builds there, as the pkg-config
+# file says, against the shared and the static library, and runs; so does the installed program.
+set -eu
+build=$1 hello=$2
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+
+meson install -C "$build" --no-rebuild --quiet --destdir "$root"
+pc=$(find "$root" -name tapegrad.pc)
+prefix=${pc%/lib/*}
+export PKG_CONFIG_PATH="${pc%/*}"
+config() { pkg-config --define-variable=prefix="$prefix" "$@" tapegrad; }
+libdir=$(config --variable=libdir)
+
+# shellcheck disable=SC2046 # words on purpose
+${CC:-cc} "$hello" -o "$root/shared" $(config --cflags --libs)
+readelf -d "$root/shared" | grep -q 'NEEDED.*libtapegrad\.so\.'
+LD_LIBRARY_PATH="$libdir" "$root/shared"
+
+# shellcheck disable=SC2046
+${CC:-cc} "$hello" -o "$root/static" $(config --static --cflags --libs | sed 's/-ltapegrad/-l:libtapegrad.a/')
+if readelf -d "$root/static" | grep -q libtapegrad; then
+    echo "the static program still needs the shared library"
+    exit 1
+fi
+"$root/static"
+
+if [ -x "$prefix/bin/tapegrad" ]; then "$prefix/bin/tapegrad" --help >"$root/help"; fi

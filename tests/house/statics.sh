@@ -1,0 +1,16 @@
+#!/bin/sh
+# statics.sh LIBRARY.a: no object has writable data of its own. Tables of pointers that the dynamic linker fills and
+# then protects (.data.rel.ro) are not writable.
+set -eu
+readelf -SW "$1" | awk '
+    /^File: / { object = $2; objects++ }
+    { sub(/^ *\[ *[0-9]+\] */, "") }
+    $1 ~ /^\.(data|bss|tdata|tbss|lbss|ldata)/ && $1 !~ /^\.data\.rel\.ro/ && $5 !~ /^0+$/ {
+        print object ": " $1 " has 0x" $5 " bytes"
+        bad++
+    }
+    END {
+        if (!objects) { print "no objects read"; bad = 1 }
+        exit bad > 0
+    }'
+nm "$1" 2>/dev/null | awk '$2 == "C" || $3 == "C" { print "common symbol " $NF; bad = 1 } END { exit bad }'

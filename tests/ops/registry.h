@@ -1,0 +1,172 @@
+/* What the programs that run from the op table share: the loop over its samples, one run of a sample with its results
+ * and gradients as doubles, and the count of verdicts. */
+#ifndef TG_TEST_REGISTRY_H
+#define TG_TEST_REGISTRY_H
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tapegrad/extend.h>
+#include <tapegrad/gradcheck.h>
+
+#include "autograd/samples.h"
+
+/* ---- Verdicts ---- */
+
+typedef struct tally {
+    int passed, failed;
+} tally;
+
+static inline bool verdict(tally *t, bool ok, const tg_op *op, const tg_sample *s, const char *format, ...) TG_PRINTF(5, 6);
+static inline bool verdict(tally *t, bool ok, const tg_op *op, const tg_sample *s, const char *format, ...) {
+    *(ok ? &t->passed : &t->failed) += 1;
+    if (ok) return true;
+    va_list ap;
+    va_start(ap, format);
+    printf("FAIL %s (%s): ", op->name, s && s->note ? s->note : "");
+    vprintf(format, ap);
+    puts("");
+    va_end(ap);
+    return false;
+}
+
+static inline int conclude(const tally *t) {
+    printf("%d passed, %d failed\n", t->passed, t->failed);
+    return t->failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+/* ---- The table ---- */
+
+/* argv[1], where given, is the one op to run. */
+static inline bool chosen(const tg_op *op, int argc, char **argv) { return argc < 2 || !strcmp(op->name, argv[1]); }
+
+/* The long suite takes slow samples too. */
+static inline bool small(const tg_sample *s) { return !s->bench && (!s->slow || getenv("TG_LONG")); }
+
+/* ---- One run ---- */
+
+typedef struct values {
+    double *at;
+    int64_t n;
+    tg_dtype dtype;
+    tg_shape shape;
+} values;
+
+typedef struct outcome {
+    int n_out;
+    values out[TG_CASE_OUTPUTS];
+    values grad[TG_SAMPLE_INPUTS]; /* at NULL where the input has none */
+} outcome;
+
+static inline void outcome_free(outcome *o) {
+    for (int i = 0; i < TG_CASE_OUTPUTS; i++) free(o->out[i].at);
+    for (int i = 0; i < TG_SAMPLE_INPUTS; i++) free(o->grad[i].at);
+    *o = (outcome){0};
+}
+
+static inline values read_values(tg_tensor *x) {
+    values v = {.n = tg_numel(x), .dtype = tg_dtype_of(x), .shape = tg_shape_of(x)};
+    v.at = malloc((size_t)v.n * sizeof *v.at + 1);
+    tg_read_f64(x, v.at, v.n);
+    return v;
+}
+
+/* Number k of the cotangents: a sum of few powers of two, so that every dtype can hold it. */
+static inline double cotangent(int64_t k) { return (double)((k * 37 + 11) % 31 - 15) / 8; }
+
+static inline tg_tensor *make_seed(tg_ctx *ctx, const tg_tensor *like, double scale) {
+    tg_tensor *seed = tg_zeros(ctx, tg_dtype_of(like), tg_shape_of(like));
+    int64_t n = tg_numel(like);
+    double *v = malloc((size_t)n * sizeof *v + 1);
+    for (int64_t i = 0; i < n; i++) v[i] = scale * cotangent(i);
+    if (n) tg_write_f64(seed, v, n);
+    free(v);
+    return seed;
+}
+
+static inline int count_out(const tg_case *c, tg_tensor *const *out) {
+    int n = 0;
+    while (n < c->n_out && out[n]) n++;
+    return n;
+}
+
+/* The outputs that a backward can start from, each with a seed of the context. */
+static inline int seed_all(tg_case *c, tg_tensor *const *out, int n_out, tg_tensor **roots, tg_tensor **seeds) {
+    int n = 0;
+    for (int i = 0; i < n_out; i++) {
+        if (!tg_requires_grad(out[i])) continue;
+        roots[n] = out[i];
+        seeds[n++] = make_seed(c->ctx, out[i], 1);
+    }
+    return n;
+}
+
+static inline void drop_all(tg_tensor **x, int n) {
+    for (int i = 0; i < n; i++) tg_drop(x[i]);
+}
+
+/* Forward and backward of one sample. */
+static inline tg_status run_sample(tg_ctx *ctx, const tg_op *op, int i, const tg_case_opts *opts, outcome *o) {
+    tg_case c;
+    tg_tensor *out[TG_CASE_OUTPUTS], *roots[TG_CASE_OUTPUTS], *seeds[TG_CASE_OUTPUTS];
+    tg_rng rng = {.seed = 7};
+    *o = (outcome){0};
+    tg_rng_restore(ctx, &rng);
+    if (tg_case_open(&c, ctx, op, i, opts) != TG_OK) return tg_ctx_status(ctx);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_case_run(&c, t, c.in, c.n_in, out, c.n_out);
+    if (tg_ctx_status(ctx) == TG_OK) {
+        o->n_out = count_out(&c, out);
+        for (int k = 0; k < o->n_out; k++) o->out[k] = read_values(out[k]);
+        int n = seed_all(&c, out, o->n_out, roots, seeds);
+        if (n) tg_backward_with(t, roots, n, TG_BACKWARD(.seeds = seeds));
+        for (int k = 0; n && k < c.n_in; k++)
+            if (tg_requires_grad(c.in[k]) && tg_has_grad(c.in[k])) o->grad[k] = read_values(tg_grad_of(c.in[k]));
+        drop_all(seeds, n);
+    }
+    tg_tape_free(t);
+    tg_case_close(&c);
+    return tg_ctx_status(ctx);
+}
+
+/* ---- Comparing ---- */
+
+static inline double largest(const values *v) {
+    double most = 0;
+    for (int64_t i = 0; i < v->n; i++)
+        if (fabs(v->at[i]) > most && isfinite(v->at[i])) most = fabs(v->at[i]);
+    return most;
+}
+
+/* Within tol of the largest element, or the same bits where tol is 0; the first element that is not, or -1. */
+static inline int64_t first_difference(const values *a, const values *b, double tol) {
+    if (a->n != b->n || !a->at != !b->at || memcmp(&a->shape, &b->shape, sizeof a->shape)) return 0;
+    double within = tol * (1e-3 + largest(b));
+    for (int64_t i = 0; a->at && i < a->n; i++)
+        if (memcmp(&a->at[i], &b->at[i], sizeof *a->at) && !(fabs(a->at[i] - b->at[i]) <= within) &&
+            !(isnan(a->at[i]) && isnan(b->at[i])) && (tol == 0 || a->at[i] != b->at[i]))
+            return i;
+    return -1;
+}
+
+static inline bool agree_one(tally *t, const tg_op *op, const tg_sample *s, const values *a, const values *b, double tol, const char *what,
+                             const char *kind, int which) {
+    int64_t at = first_difference(a, b, tol);
+    bool there = at >= 0 && a->at && b->at && at < a->n && at < b->n;
+    return verdict(t, at < 0, op, s, "%s: %s %d differs at %lld: %.9g, expected %.9g (largest %.3g)", what, kind, which, (long long)at,
+                   there ? a->at[at] : NAN, there ? b->at[at] : NAN, largest(b));
+}
+
+/* All results and gradients. */
+static inline void agree(tally *t, const tg_op *op, const tg_sample *s, const outcome *a, const outcome *b, double tol, const char *what) {
+    if (!verdict(t, a->n_out == b->n_out, op, s, "%s: %d outputs, expected %d", what, a->n_out, b->n_out)) return;
+    bool ok = true;
+    for (int i = 0; i < a->n_out && ok; i++) ok = agree_one(t, op, s, &a->out[i], &b->out[i], tol, what, "output", i);
+    for (int i = 0; i < TG_SAMPLE_INPUTS && ok; i++)
+        if (a->grad[i].at || b->grad[i].at) ok = agree_one(t, op, s, &a->grad[i], &b->grad[i], tol, what, "gradient", i);
+}
+
+#endif

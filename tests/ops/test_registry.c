@@ -1,0 +1,243 @@
+/* Every op of the table on each of its samples, in float64: refused or right, its gradient by finite differences, and how
+ * its backward behaves towards memory: written over NaN, added, from cotangents of any layout. */
+#include "ops/registry.h"
+
+/* ---- Samples that must be refused ---- */
+
+typedef struct state {
+    int64_t live, nodes;
+    tg_rng rng;
+} state;
+
+static state look(tg_ctx *ctx, tg_tape *t) {
+    state s = {0};
+    tg_memory m = TG_MEMORY();
+    tg_memory_stats(ctx, &m);
+    s.live = m.live;
+    s.nodes = tg_tape_nodes(t);
+    tg_rng_save(ctx, &s.rng);
+    return s;
+}
+
+/* The error is the expected one, names the op, and nothing is left of the call. */
+static void check_refused(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtype dtype) {
+    const tg_sample *s = tg_sample_at(op, i);
+    tg_case c;
+    tg_tensor *out[TG_CASE_OUTPUTS] = {NULL};
+    tg_case_open(&c, ctx, op, i, &(tg_case_opts){.dtype = dtype, .seed = 1});
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = tg_zeros(ctx, dtype, TG_SHAPE(2));
+    tg_set_requires_grad(x, true);
+    tg_neg(t, x);
+    state before = look(ctx, t);
+    tg_status got = tg_case_run(&c, t, c.in, c.n_in, out, c.n_out);
+    verdict(y, got == s->refused && tg_ctx_status(ctx) == got, op, s, "%s, expected %s: \"%s\"", tg_status_name(got),
+            tg_status_name(s->refused), tg_ctx_message(ctx));
+    bool named = strstr(tg_ctx_message(ctx), op->name) != NULL;
+    verdict(y, got == TG_OK || named, op, s, "the message does not name the op: \"%s\"", tg_ctx_message(ctx));
+    bool inert = true;
+    for (int k = 0; got != TG_OK && k < c.n_out; k++) inert &= out[k] && !tg_alive(out[k]);
+    verdict(y, inert, op, s, "an output of a refused call is alive");
+    tg_ctx_clear(ctx);
+    state after = look(ctx, t);
+    verdict(y, got == TG_OK || !memcmp(&before, &after, sizeof before), op, s,
+            "left behind: %lld bytes, %lld nodes, %lld draws", (long long)(after.live - before.live), (long long)(after.nodes - before.nodes),
+            (long long)(after.rng.counter - before.rng.counter));
+    verdict(y, tg_alive(tg_neg(t, x)), op, s, "the tape cannot be used after tg_ctx_clear: %s", tg_ctx_message(ctx));
+    tg_tape_free(t);
+    tg_drop(x);
+    tg_case_close(&c);
+    tg_ctx_clear(ctx);
+}
+
+/* ---- Gradients by differences ---- */
+
+static void check_gradient(tally *y, tg_ctx *ctx, const tg_op *op, int i, int64_t *elements) {
+    const tg_sample *s = tg_sample_at(op, i);
+    tg_gradcheck_result r;
+    tg_status status = tg_gradcheck_op(ctx, op, i, NULL, &r);
+    verdict(y, status == TG_OK, op, s, "%s", r.failed ? r.report : tg_ctx_message(ctx));
+    verdict(y, status != TG_OK || r.worst <= 1, op, s, "off by %.3g tolerances, within the error estimate of the differences", r.worst);
+    verdict(y, !r.kinks || s->kinked, op, s, "%lld kinks in a sample that should have none", (long long)r.kinks);
+    *elements += r.checked;
+    tg_ctx_clear(ctx);
+}
+
+/* ---- Where gradients go ---- */
+
+typedef enum route {
+    ROUTE_LEAF,     /* straight into the leaf's buffer */
+    ROUTE_SLOT,     /* inputs are results: into fresh memory, NaN in check mode */
+    ROUTE_SLOT_ADD, /* the same, where a later op's contribution is already */
+} route;
+
+typedef enum seed_layout { SEED_ROWS, SEED_STRIDED, SEED_TRANSPOSED, SEED_EXPANDED, SEED_ONES } seed_layout;
+
+/* A cotangent in another layout. Expanded ones are all equal, like the gradient of a sum. */
+static tg_tensor *seed_as(tg_tape *t, const tg_tensor *root, tg_tensor *seed, seed_layout layout) {
+    tg_ctx *ctx = tg_tape_ctx(t);
+    tg_shape shape = tg_shape_of(root);
+    int n = (int)shape.ndim;
+    bool grad = tg_set_grad_mode(t, false);
+    tg_tensor *g = seed;
+    if (layout >= SEED_EXPANDED) {
+        const double one = 1.25;
+        tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(), &one);
+        tg_tensor *wide = tg_expand(t, x, shape);
+        g = layout == SEED_EXPANDED ? wide : tg_contiguous(t, wide);
+        tg_drop(x);
+    } else if (layout == SEED_TRANSPOSED && n > 1) {
+        g = tg_transpose(t, tg_contiguous(t, tg_transpose(t, seed, -1, -2)), -1, -2);
+    } else if (layout == SEED_STRIDED && n > 0) {
+        g = tg_slice(t, tg_reshape(t, tg_stack(t, (tg_tensor *[]){seed, seed}, 2, -1), TG_SHAPE(tg_numel(seed) * 2)), 0, 0, INT64_MAX, 2);
+        g = tg_view(t, g, shape);
+    }
+    tg_set_grad_mode(t, grad);
+    return g;
+}
+
+/* Every input that needs a gradient becomes the result of an op; extra[] are ops on it recorded later. */
+static void route_inputs(tg_tape *t, const tg_case *c, route way, tg_tensor **in) {
+    for (int k = 0; k < c->n_in; k++) {
+        in[k] = c->in[k];
+        if (way == ROUTE_LEAF || !in[k] || !tg_requires_grad(in[k])) continue;
+        in[k] = k && c->sample->aliases ? in[0] : tg_scale(t, in[k], 1);
+    }
+}
+
+static int add_later_users(tg_tape *t, const tg_case *c, tg_tensor *const *in, tg_tensor **roots, tg_tensor **seeds, int n) {
+    for (int k = 0; k < (c->sample->aliases ? 1 : c->n_in); k++) {
+        if (!in[k] || !tg_requires_grad(in[k]) || !tg_alive(in[k])) continue;
+        roots[n] = tg_scale(t, in[k], 3);
+        seeds[n] = make_seed(c->ctx, roots[n], 1);
+        n++;
+    }
+    return n;
+}
+
+static void run_routed(tg_ctx *ctx, const tg_op *op, int i, route way, seed_layout layout, outcome *o) {
+    enum { ROOTS = TG_CASE_OUTPUTS + TG_SAMPLE_INPUTS };
+    tg_case c;
+    tg_tensor *out[TG_CASE_OUTPUTS], *in[TG_SAMPLE_INPUTS], *roots[ROOTS], *seeds[ROOTS], *given[ROOTS];
+    tg_rng rng = {.seed = 7};
+    *o = (outcome){0};
+    tg_rng_restore(ctx, &rng);
+    if (tg_case_open(&c, ctx, op, i, &(tg_case_opts){.dtype = TG_F64, .seed = 3}) != TG_OK) return;
+    tg_tape *t = tg_tape_new(ctx);
+    route_inputs(t, &c, way, in);
+    tg_case_run(&c, t, in, c.n_in, out, c.n_out);
+    int n = tg_ctx_status(ctx) == TG_OK ? seed_all(&c, out, count_out(&c, out), roots, seeds) : 0;
+    for (int k = 0; k < n; k++) given[k] = seed_as(t, roots[k], seeds[k], layout);
+    int all = n && way == ROUTE_SLOT_ADD ? add_later_users(t, &c, in, roots, seeds, n) : n;
+    for (int k = n; k < all; k++) given[k] = seeds[k];
+    if (n) tg_backward_with(t, roots, all, TG_BACKWARD(.seeds = given));
+    for (int k = 0; n && k < c.n_in; k++)
+        if (tg_requires_grad(c.in[k]) && tg_has_grad(c.in[k])) o->grad[k] = read_values(tg_grad_of(c.in[k]));
+    drop_all(seeds, all);
+    tg_tape_free(t);
+    tg_case_close(&c);
+}
+
+static void check_same(tally *y, tg_ctx *ctx, const tg_op *op, const tg_sample *s, outcome *got, const outcome *expected, double tol,
+                       const char *what) {
+    verdict(y, tg_ctx_status(ctx) == TG_OK, op, s, "%s: %s", what, tg_ctx_message(ctx));
+    agree(y, op, s, got, expected, tol, what);
+    outcome_free(got);
+    tg_ctx_clear(ctx);
+}
+
+/* Adding 3 times the cotangent beside the op's own gradient. */
+static void add_users(outcome *o) {
+    for (int k = 0; k < TG_SAMPLE_INPUTS; k++)
+        for (int64_t i = 0; o->grad[k].at && i < o->grad[k].n; i++) o->grad[k].at[i] += 3 * cotangent(i);
+}
+
+static void check_routes(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
+    const tg_sample *s = tg_sample_at(op, i);
+    outcome leaf, ones, other;
+    run_routed(ctx, op, i, ROUTE_LEAF, SEED_ROWS, &leaf);
+    run_routed(ctx, op, i, ROUTE_LEAF, SEED_ONES, &ones);
+    const double tol = 1e-13;
+    run_routed(ctx, op, i, ROUTE_SLOT, SEED_ROWS, &other);
+    check_same(y, ctx, op, s, &other, &leaf, tol, "gradient written into fresh memory");
+    run_routed(ctx, op, i, ROUTE_LEAF, SEED_STRIDED, &other);
+    check_same(y, ctx, op, s, &other, &leaf, tol, "strided cotangent");
+    run_routed(ctx, op, i, ROUTE_LEAF, SEED_TRANSPOSED, &other);
+    check_same(y, ctx, op, s, &other, &leaf, tol, "transposed cotangent");
+    run_routed(ctx, op, i, ROUTE_LEAF, SEED_EXPANDED, &other);
+    check_same(y, ctx, op, s, &other, &ones, tol, "expanded cotangent");
+    run_routed(ctx, op, i, ROUTE_SLOT_ADD, SEED_ROWS, &other);
+    add_users(&leaf);
+    check_same(y, ctx, op, s, &other, &leaf, tol, "gradient added to another's");
+    outcome_free(&other);
+    outcome_free(&leaf);
+    outcome_free(&ones);
+    tg_ctx_clear(ctx);
+}
+
+/* ---- Modes of the tape ---- */
+
+/* Without grad the same bits and no node; in evaluation mode it runs. */
+static void check_modes(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
+    const tg_sample *s = tg_sample_at(op, i);
+    tg_case c;
+    tg_tensor *out[TG_CASE_OUTPUTS] = {NULL};
+    outcome kept, bare = {0};
+    const tg_case_opts o = {.dtype = TG_F64, .seed = 3};
+    run_sample(ctx, op, i, &o, &kept);
+    tg_rng rng = {.seed = 7};
+    tg_rng_restore(ctx, &rng);
+    tg_case_open(&c, ctx, op, i, &o);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_set_grad_mode(t, false);
+    tg_case_run(&c, t, c.in, c.n_in, out, c.n_out);
+    bare.n_out = count_out(&c, out);
+    for (int k = 0; k < bare.n_out; k++) bare.out[k] = read_values(out[k]);
+    for (int k = 0; k < TG_SAMPLE_INPUTS; k++) {
+        free(kept.grad[k].at);
+        kept.grad[k].at = NULL;
+    }
+    verdict(y, tg_tape_nodes(t) == 0, op, s, "%lld nodes recorded without grad", (long long)tg_tape_nodes(t));
+    check_same(y, ctx, op, s, &bare, &kept, 0, "without grad");
+    tg_set_grad_mode(t, true);
+    tg_set_training(t, false);
+    verdict(y, tg_case_run(&c, t, c.in, c.n_in, out, c.n_out) == TG_OK, op, s, "in evaluation mode: %s", tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    outcome_free(&kept);
+    tg_tape_free(t);
+    tg_case_close(&c);
+}
+
+/* ---- The table ---- */
+
+static void check_op(tally *y, tg_ctx *ctx, tg_ctx *plain, const tg_op *op) {
+    int before = y->failed, samples = 0, refused = 0;
+    int64_t elements = 0;
+    verdict(y, op->n_samples >= 6, op, NULL, "%d samples, expected 6 or more", op->n_samples);
+    for (int i = 0; i < op->n_samples; i++) {
+        const tg_sample *s = tg_sample_at(op, i);
+        if (!small(s)) continue;
+        samples++;
+        if (s->refused) {
+            refused++;
+            check_refused(y, plain, op, i, TG_F32);
+            check_refused(y, plain, op, i, TG_F64);
+            continue;
+        }
+        check_gradient(y, ctx, op, i, &elements);
+        check_routes(y, ctx, op, i);
+        check_modes(y, ctx, op, i);
+    }
+    printf("%-22s %3d samples (%d refused), %6lld elements: %s\n", op->name, samples, refused, (long long)elements,
+           y->failed == before ? "ok" : "FAILED");
+}
+
+int main(int argc, char **argv) {
+    tally y = {0};
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .check = true)), *plain = tg_ctx_new(TG_CONFIG(.threads = 1));
+    for (int i = 0; i < tg_op_count(); i++)
+        if (chosen(tg_op_at(i), argc, argv)) check_op(&y, ctx, plain, tg_op_at(i));
+    tg_ctx_free(ctx);
+    tg_ctx_free(plain);
+    return conclude(&y);
+}

@@ -1,0 +1,167 @@
+/* Attention and its gradient against loops over doubles that hold every score: blocks and their edges, causal and not,
+ * grouped queries, dropout, keys of another number than queries, interleaved heads. */
+#include "check_main.h"
+#include "fused_run.h"
+#include "kernels/philox.h"
+
+typedef struct shape {
+    int64_t b, h, g, sq, sk, dk, dv;
+    bool causal, add;
+    double dropout;
+} shape;
+
+static const tg_rng rng = {.seed = 5, .stream = 2, .counter = 9};
+
+/* [b, heads, s, d], laid out [s, b, heads, d] unless the layout says otherwise: as attention's operands mostly lie. */
+static array *heads(const bench *t, tg_dtype d, int64_t b, int64_t h, int64_t s, int64_t n) {
+    array *x = ARRAY(d, t->layout, b, h, s, n);
+    if (t->layout == ROWS) {
+        x->stride[0] = h * n;
+        x->stride[1] = n;
+        x->stride[2] = b * h * n;
+        x->a.contiguous = false;
+    }
+    return x;
+}
+
+/* One head's rows: index of element (i, j) of head (b, h). */
+static int64_t at(const array *x, int64_t b, int64_t h, int64_t i, int64_t j) {
+    return ((b * x->shape[1] + h) * x->shape[2] + i) * x->shape[3] + j;
+}
+
+static double dot(const array *x, int64_t xi, const array *y, int64_t yi, int64_t n) {
+    double sum = 0;
+    for (int64_t d = 0; d < n; d++)
+        sum += get(x, xi + d) * get(y, yi + d);
+    return sum;
+}
+
+typedef struct problem {
+    const shape *c;
+    double scale;
+    array *q, *k, *v, *gout;
+    double *out, *lse, *gq, *gk, *gv; /* expected */
+} problem;
+
+/* Row (b, h, i): p[j], and keep[j] of the dropout. Returns the log-sum-exp. */
+static double probabilities(const problem *m, int64_t b, int64_t h, int64_t i, double *p, double *keep) {
+    const shape *c = m->c;
+    int64_t g = h / (c->h / c->g), row = ((b * c->h + h) * c->sq + i) * c->sk;
+    double max = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < c->sk; j++) {
+        bool seen = !c->causal || j <= i + c->sk - c->sq;
+        p[j] = seen ? m->scale * dot(m->q, at(m->q, b, h, i, 0), m->k, at(m->k, b, g, j, 0), c->dk) : -INFINITY;
+        max = fmax(max, p[j]);
+        bool kept = tg_philox_uniform(&rng, (uint64_t)(row + j)) >= (float)c->dropout;
+        keep[j] = kept ? 1 / (1 - c->dropout) : 0;
+    }
+    for (int64_t j = 0; j < c->sk; j++)
+        sum += p[j] == -INFINITY ? 0 : exp(p[j] - max);
+    for (int64_t j = 0; j < c->sk; j++)
+        p[j] = p[j] == -INFINITY ? 0 : exp(p[j] - max) / sum;
+    return sum > 0 ? max + log(sum) : -INFINITY;
+}
+
+static void reference_row(problem *m, int64_t b, int64_t h, int64_t i, double *p, double *keep, double *gp) {
+    const shape *c = m->c;
+    int64_t g = h / (c->h / c->g), gi = at(m->gout, b, h, i, 0);
+    double sum = 0;
+    m->lse[(b * c->h + h) * c->sq + i] = probabilities(m, b, h, i, p, keep);
+    for (int64_t j = 0; j < c->sk; j++) {
+        int64_t vj = at(m->v, b, g, j, 0);
+        gp[j] = keep[j] * dot(m->gout, gi, m->v, vj, c->dv);
+        sum += p[j] * gp[j];
+        for (int64_t d = 0; d < c->dv; d++) {
+            m->out[gi + d] += p[j] * keep[j] * get(m->v, vj + d);
+            m->gv[vj + d] += p[j] * keep[j] * get(m->gout, gi + d);
+        }
+    }
+    for (int64_t j = 0; j < c->sk; j++)
+        for (int64_t d = 0; d < c->dk; d++) {
+            double gs = p[j] * (gp[j] - sum) * m->scale;
+            int64_t qi = at(m->q, b, h, i, d), kj = at(m->k, b, g, j, d);
+            m->gq[qi] += gs * get(m->k, kj);
+            m->gk[kj] += gs * get(m->q, qi);
+        }
+}
+
+static void reference(problem *m) {
+    const shape *c = m->c;
+    double *p = doubles(c->sk), *keep = doubles(c->sk), *gp = doubles(c->sk);
+    for (int64_t b = 0; b < c->b; b++)
+        for (int64_t h = 0; h < c->h; h++)
+            for (int64_t i = 0; i < c->sq; i++)
+                reference_row(m, b, h, i, p, keep, gp);
+    free(p), free(keep), free(gp);
+}
+
+static array *gradient(const bench *t, const shape *c, const array *of) {
+    array *g = heads(t, (tg_dtype)of->a.dtype, of->shape[0], of->shape[1], of->shape[2], of->shape[3]);
+    return c->add ? fill_with(g, BEFORE) : g;
+}
+
+static double *doubles_of(const array *x, double v) {
+    double *d = doubles(x->a.numel);
+    for (int64_t i = 0; i < x->a.numel; i++)
+        d[i] = v;
+    return d;
+}
+
+static void run_shape(bench *t, const shape *c) {
+    tg_dtype d = t->dtype;
+    problem m = {.c = c, .scale = 0.5};
+    m.q = fill_array(heads(t, d, c->b, c->h, c->sq, c->dk), 1);
+    m.k = fill_array(heads(t, d, c->b, c->g, c->sk, c->dk), 2);
+    m.v = fill_array(heads(t, d, c->b, c->g, c->sk, c->dv), 3);
+    m.gout = fill_array(heads(t, d, c->b, c->h, c->sq, c->dv), 4);
+    array *out = heads(t, d, c->b, c->h, c->sq, c->dv), *lse = ARRAY(wide(d), ROWS, c->b, c->h, c->sq);
+    array *gq = gradient(t, c, m.q), *gk = gradient(t, c, m.k), *gv = gradient(t, c, m.v);
+    double before = c->add ? BEFORE : 0;
+    m.out = doubles(m.gout->a.numel);
+    m.lse = doubles(lse->a.numel);
+    m.gq = doubles_of(m.q, before);
+    m.gk = doubles_of(m.k, before);
+    m.gv = doubles_of(m.v, before);
+    reference(&m);
+    tg_attention_args a = {.q = m.q->a, .k = m.k->a, .v = m.v->a, .out = out->a, .lse = lse->a, .scale = m.scale,
+                           .dropout = c->dropout, .causal = c->causal, .rng = rng, .gout = m.gout->a, .gq = gq->a,
+                           .gk = gk->a, .gv = gv->a, .add_q = c->add, .add_k = c->add, .add_v = c->add};
+    ck_assert_int_eq(t->ops->attention(t->ctx, &a), TG_OK);
+    expect(t, out, m.out, "attention");
+    expect(t, lse, m.lse, "attention lse");
+    ck_assert_int_eq(t->ops->attention_grad(t->ctx, &a), TG_OK);
+    expect(t, gq, m.gq, "attention_grad q");
+    expect(t, gk, m.gk, "attention_grad k");
+    expect(t, gv, m.gv, "attention_grad v");
+    free(m.out), free(m.lse), free(m.gq), free(m.gk), free(m.gv);
+    array_free(m.q), array_free(m.k), array_free(m.v), array_free(m.gout), array_free(out), array_free(lse);
+    array_free(gq), array_free(gk), array_free(gv);
+}
+
+static void run_shapes(bench *t) {
+    static const shape shapes[] = {
+        {.b = 2, .h = 2, .g = 2, .sq = 5, .sk = 5, .dk = 8, .dv = 8, .causal = true},
+        {.b = 1, .h = 2, .g = 1, .sq = 70, .sk = 70, .dk = 16, .dv = 16, .causal = true, .add = true},
+        {.b = 1, .h = 2, .g = 1, .sq = 9, .sk = 130, .dk = 16, .dv = 32, .add = true},
+        {.b = 17, .h = 1, .g = 1, .sq = 3, .sk = 4, .dk = 16, .dv = 5, .causal = true},
+        {.b = 1, .h = 1, .g = 1, .sq = 1, .sk = 100, .dk = 7, .dv = 3, .causal = true},
+        {.b = 1, .h = 2, .g = 2, .sq = 40, .sk = 9, .dk = 4, .dv = 4, .causal = true},
+        {.b = 1, .h = 1, .g = 1, .sq = 66, .sk = 66, .dk = 8, .dv = 16, .causal = true, .dropout = 0.25},
+        {.b = 1, .h = 2, .g = 2, .sq = 3, .sk = 0, .dk = 4, .dv = 4},
+        {.b = 1, .h = 2, .g = 2, .sq = 0, .sk = 3, .dk = 4, .dv = 4, .causal = true},
+        {.b = 0, .h = 2, .g = 2, .sq = 2, .sk = 3, .dk = 4, .dv = 4},
+    };
+    t->slack = 4; /* a 16-bit output enters its own gradient */
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        run_shape(t, &shapes[i]);
+}
+
+START_TEST(attention) {
+    run(run_shapes);
+}
+END_TEST
+
+int main(void) {
+    const TTest *const tests[] = {attention};
+    return tg_check_main("attention", tests, 1);
+}

@@ -1,0 +1,327 @@
+/* The optional slots of a host device, and their compositions, against naive loops over doubles: every dtype and
+ * layout, odd sizes, writing over NaN, adding, and the same bits for 1 and 2 threads. */
+#include "check_main.h"
+#include "fused_run.h"
+#include "kernels/philox.h"
+
+/* ---- Softmax ---- */
+
+static double row_lse(const array *x, int64_t r, int64_t n) {
+    double m = -INFINITY, s = 0;
+    for (int64_t i = 0; i < n; i++)
+        m = fmax(m, get(x, r * n + i));
+    for (int64_t i = 0; i < n; i++)
+        s += exp(get(x, r * n + i) - m);
+    return m + log(s);
+}
+
+static void softmax_case(bench *t, int64_t rows, int64_t n, bool log, bool add) {
+    array *x = fill_array(ARRAY(t->dtype, t->layout, 2, rows, n), 1);
+    array *gy = fill_array(ARRAY(t->dtype, t->layout, 2, rows, n), 2);
+    array *y = output(t, false, t->dtype, x), *gx = output(t, add, t->dtype, x);
+    double *want = doubles(x->a.numel);
+    if (rows && n > 2)
+        set(x, n / 2, -INFINITY);
+    for (int64_t r = 0; r < 2 * rows; r++) {
+        double z = row_lse(x, r, n);
+        for (int64_t i = r * n; i < (r + 1) * n; i++)
+            want[i] = log ? get(x, i) - z : exp(get(x, i) - z);
+    }
+    ck_assert_int_eq(t->ops->softmax(t->ctx, y->a, x->a, log), TG_OK);
+    expect(t, y, want, "softmax");
+    if (log && rows && n > 2)
+        set(y, n / 2, -9);
+    for (int64_t r = 0; r < 2 * rows; r++) {
+        double sum = 0;
+        for (int64_t i = r * n; i < (r + 1) * n; i++)
+            sum += log ? get(gy, i) : get(gy, i) * get(y, i);
+        for (int64_t i = r * n; i < (r + 1) * n; i++)
+            want[i] = (add ? BEFORE : 0) +
+                      (log ? get(gy, i) - exp(get(y, i)) * sum : get(y, i) * (get(gy, i) - sum));
+    }
+    ck_assert_int_eq(t->ops->softmax_grad(t->ctx, gx->a, gy->a, y->a, log, add), TG_OK);
+    expect(t, gx, want, "softmax_grad");
+    free(want);
+    array_free(x), array_free(gy), array_free(y), array_free(gx);
+}
+
+static void softmax_cases(bench *t) {
+    static const int64_t sizes[][2] = {{0, 5}, {3, 0}, {1, 1}, {90, 7}, {2, 1023}, {1, 2100}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int v = 0; v < 4; v++)
+            softmax_case(t, sizes[i][0], sizes[i][1], v & 1, v & 2);
+}
+
+START_TEST(softmax) {
+    run(softmax_cases);
+}
+END_TEST
+
+/* A row of -inf is NaN, as 0/0 is; a NaN makes its row NaN, and no other. */
+static void softmax_special(bench *t) {
+    for (int64_t n = 5; n <= 1500; n += 1495) {
+        array *x = fill_with(ARRAY(t->dtype, t->layout, 3, n), 1), *y = output(t, false, t->dtype, x);
+        double *want = doubles(3 * n);
+        for (int64_t i = 0; i < n; i++) {
+            set(x, i, -INFINITY);
+            want[i] = want[n + i] = NAN;
+            want[2 * n + i] = 1.0 / (double)n;
+        }
+        set(x, n + n - 1, NAN);
+        ck_assert_int_eq(t->ops->softmax(t->ctx, y->a, x->a, false), TG_OK);
+        expect(t, y, want, "softmax of special values");
+        free(want);
+        array_free(x), array_free(y);
+    }
+}
+
+START_TEST(softmax_of_special_values) {
+    run(softmax_special);
+}
+END_TEST
+
+/* ---- Norms ---- */
+
+typedef struct norm_case {
+    int64_t rows, n;
+    bool rms, w, b, add;
+} norm_case;
+
+/* want: y, gx, gw, gb. */
+static void norm_reference(const norm_case *c, const tg_norm_args *a, const array *x, const array *gy, const array *w,
+                           const array *b, double *want[4]) {
+    int64_t n = c->n;
+    for (int64_t r = 0; r < c->rows; r++) {
+        double mean = 0, var = 0, g_sum = 0, gh_sum = 0;
+        for (int64_t i = 0; i < n; i++)
+            mean += c->rms ? 0 : get(x, r * n + i) / (double)n;
+        for (int64_t i = 0; i < n; i++)
+            var += pow(get(x, r * n + i) - mean, 2) / (double)n;
+        double rstd = 1 / sqrt(var + a->eps);
+        for (int64_t i = 0; i < n; i++) {
+            double h = (get(x, r * n + i) - mean) * rstd, g = get(gy, r * n + i) * (w ? get(w, i) : 1);
+            want[0][r * n + i] = h * (w ? get(w, i) : 1) + (b ? get(b, i) : 0);
+            want[2][i] += get(gy, r * n + i) * h;
+            want[3][i] += get(gy, r * n + i);
+            g_sum += c->rms ? 0 : g / (double)n;
+            gh_sum += g * h / (double)n;
+        }
+        for (int64_t i = 0; i < n; i++) {
+            double h = (get(x, r * n + i) - mean) * rstd, g = get(gy, r * n + i) * (w ? get(w, i) : 1);
+            want[1][r * n + i] += rstd * (g - g_sum - h * gh_sum);
+        }
+    }
+}
+
+static void run_norm(bench *t, const norm_case *c) {
+    tg_dtype d = t->dtype, acc = wide(d);
+    array *x = fill_array(ARRAY(d, t->layout, c->rows, c->n), 1);
+    array *gy = fill_array(ARRAY(d, t->layout, c->rows, c->n), 2);
+    array *w = c->w ? fill_array(ARRAY(d, t->layout == STRIDED ? STRIDED : ROWS, c->n), 3) : NULL;
+    array *b = c->b ? fill_array(ARRAY(d, ROWS, c->n), 4) : NULL, *y = output(t, false, d, x);
+    array *gx = output(t, c->add, d, x), *mean = ARRAY(acc, ROWS, c->rows), *rstd = ARRAY(acc, ROWS, c->rows);
+    array *gw = w ? output(t, c->add, acc, w) : NULL, *gb = b ? output(t, c->add, acc, b) : NULL;
+    tg_norm_args a = {.x = x->a, .y = y->a, .mean = mean->a, .rstd = rstd->a, .gy = gy->a, .gx = gx->a, .eps = 1e-5,
+                      .rms = c->rms, .add_x = c->add, .add_w = c->add, .add_b = c->add};
+    double *want[4] = {doubles(x->a.numel), doubles(x->a.numel), doubles(c->n), doubles(c->n)};
+    for (int k = 1; c->add && k < 4; k++)
+        for (int64_t i = 0; i < (k == 1 ? x->a.numel : c->n); i++)
+            want[k][i] = BEFORE;
+    if (w) {
+        a.w = w->a;
+        a.gw = gw->a;
+    }
+    if (b) {
+        a.b = b->a;
+        a.gb = gb->a;
+    }
+    norm_reference(c, &a, x, gy, w, b, want);
+    ck_assert_int_eq(t->ops->norm(t->ctx, &a), TG_OK);
+    expect(t, y, want[0], "norm");
+    ck_assert_int_eq(t->ops->norm_grad(t->ctx, &a), TG_OK);
+    expect(t, gx, want[1], "norm_grad x");
+    if (w)
+        expect(t, gw, want[2], "norm_grad w");
+    if (b)
+        expect(t, gb, want[3], "norm_grad b");
+    for (int k = 0; k < 4; k++)
+        free(want[k]);
+    array_free(x), array_free(gy), array_free(w), array_free(b), array_free(y), array_free(gx);
+    array_free(mean), array_free(rstd), array_free(gw), array_free(gb);
+}
+
+static void norm_cases(bench *t) {
+    static const norm_case cases[] = {
+        {3, 8, false, true, true, false}, {70, 33, false, true, true, true},   {2, 1500, false, true, true, false},
+        {5, 40, true, true, false, false}, {90, 17, true, true, false, true}, {4, 9, false, false, false, false},
+        {0, 6, false, true, true, false}, {3, 1, false, true, false, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        run_norm(t, &cases[i]);
+}
+
+START_TEST(norm) {
+    run(norm_cases);
+}
+END_TEST
+
+/* ---- Cross-entropy ---- */
+
+typedef struct entropy_case {
+    int64_t rows, n;
+    double smoothing;
+    bool add, in_place;
+} entropy_case;
+
+enum { IGNORED = -100 };
+
+/* Loss of row r, or element i of its gradient. */
+static double entropy_loss(const array *x, int64_t r, int64_t n, int64_t target, double s) {
+    double z = row_lse(x, r, n), mean = 0;
+    for (int64_t i = 0; i < n; i++)
+        mean += (z - get(x, r * n + i)) / (double)n;
+    return (1 - s) * (z - get(x, r * n + target)) + s * mean;
+}
+
+static void entropy_reference(const entropy_case *c, const array *x, const array *target, double g, double *loss,
+                              double *gx) {
+    int64_t n = c->n;
+    for (int64_t r = 0; r < c->rows; r++) {
+        int64_t k = (int64_t)get(target, r);
+        bool counts = k >= 0 && k < n;
+        double z = row_lse(x, r, n);
+        loss[r] = counts ? entropy_loss(x, r, n, k, c->smoothing) : 0;
+        for (int64_t i = 0; i < n; i++) {
+            double p = exp(get(x, r * n + i) - z) - c->smoothing / (double)n - (i == k ? 1 - c->smoothing : 0);
+            gx[r * n + i] = (c->add ? BEFORE : 0) + (counts ? p * g : 0);
+        }
+    }
+}
+
+static void run_entropy(bench *t, const entropy_case *c) {
+    tg_dtype acc = wide(t->dtype);
+    array *x = fill_array(ARRAY(t->dtype, ROWS, c->rows, c->n), 1), *target = ARRAY(TG_I64, ROWS, c->rows);
+    array *loss = ARRAY(acc, ROWS, c->rows), *lse = ARRAY(acc, ROWS, c->rows), *gloss = ARRAY(acc, ROWS, c->rows);
+    array *gx = array_new(t->dtype, ROWS, 2, x->shape);
+    double *want_loss = doubles(c->rows), *want_gx = doubles(x->a.numel);
+    int64_t bad = 0;
+    for (int64_t r = 0; r < c->rows; r++)
+        set(target, r, r % 5 == 2 ? IGNORED : (double)(r * 7 % c->n));
+    if (c->rows > 4) {
+        set(target, 3, (double)c->n);
+        set(target, 4, -1);
+    }
+    gloss->stride[0] = 0; /* one value for all rows, as the gradient of a mean is */
+    gloss->a.contiguous = false;
+    set(gloss, 0, 0.25);
+    if (c->add)
+        fill_with(gx, BEFORE);
+    tg_cross_entropy_args a = {.logits = x->a, .target = target->a, .loss = loss->a, .lse = lse->a, .bad = &bad,
+                               .ignore_index = IGNORED, .smoothing = c->smoothing, .gloss = gloss->a,
+                               .glogits = c->in_place ? x->a : gx->a, .add = c->add};
+    entropy_reference(c, x, target, 0.25, want_loss, want_gx);
+    ck_assert_int_eq(t->ops->cross_entropy(t->ctx, &a), TG_OK);
+    ck_assert_int_eq(bad, c->rows > 4 ? 4 : 0);
+    expect(t, loss, want_loss, "cross_entropy");
+    ck_assert_int_eq(t->ops->cross_entropy_grad(t->ctx, &a), TG_OK);
+    expect(t, c->in_place ? x : gx, want_gx, "cross_entropy_grad");
+    free(want_loss), free(want_gx);
+    array_free(x), array_free(target), array_free(loss), array_free(lse), array_free(gloss), array_free(gx);
+}
+
+static void entropy_cases(bench *t) {
+    static const entropy_case cases[] = {
+        {3, 7, 0, false, false},      {90, 65, 0, false, true}, {5, 1100, 0.1, false, false},
+        {6, 1025, 0.2, true, false}, {2, 1, 0.1, false, true},  {0, 4, 0, false, false},
+    };
+    for (size_t i = 0; t->layout == ROWS && i < sizeof cases / sizeof cases[0]; i++)
+        run_entropy(t, &cases[i]);
+}
+
+START_TEST(cross_entropy) {
+    run(entropy_cases);
+}
+END_TEST
+
+/* ---- Dropout, AdamW ---- */
+
+static void dropout_case(bench *t, int64_t rows, int64_t n, bool add, bool in_place) {
+    array *x = fill_array(ARRAY(t->dtype, t->layout, rows, n), 1);
+    array *y = output(t, add, t->dtype, x);
+    tg_rng rng = {.seed = 7, .stream = 1, .counter = 13};
+    double *want = doubles(x->a.numel);
+    for (int64_t i = 0; i < x->a.numel; i++) {
+        bool keep = tg_philox_uniform(&rng, (uint64_t)i) >= 0.25f;
+        want[i] = (add ? BEFORE : 0) + (keep ? get(x, i) / 0.75 : 0);
+    }
+    ck_assert_int_eq(t->ops->dropout(t->ctx, in_place ? x->a : y->a, x->a, 0.25, &rng, add), TG_OK);
+    expect(t, in_place ? x : y, want, "dropout");
+    free(want);
+    array_free(x), array_free(y);
+}
+
+static void dropout_cases(bench *t) {
+    dropout_case(t, 5, 7, false, false);
+    dropout_case(t, 3, 1111, true, false);
+    dropout_case(t, 2, 1500, false, true);
+    dropout_case(t, 0, 3, false, false);
+}
+
+START_TEST(dropout) {
+    run(dropout_cases);
+}
+END_TEST
+
+static void adamw_case(bench *t, int64_t n, bool decoupled, bool master, tg_dtype grad_dtype) {
+    tg_dtype acc = wide(t->dtype);
+    array *p = fill_array(ARRAY(t->dtype, ROWS, n), 1), *g = fill_array(ARRAY(grad_dtype, ROWS, n), 2);
+    array *m = fill_array(ARRAY(acc, ROWS, n), 3), *v = fill_array(ARRAY(acc, ROWS, n), 4);
+    array *w = master ? fill_array(ARRAY(acc, ROWS, n), 5) : NULL;
+    double *want[4] = {doubles(n), doubles(n), doubles(n), doubles(n)};
+    double step[5] = {1e-2, 0.5, 0.19, 0.002, 1};
+    tg_adamw_args a = {.param = p->a, .grad = g->a, .m = m->a, .v = v->a, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
+                       .weight_decay = 0.1, .decoupled = decoupled, .step = step};
+    if (master)
+        a.master = w->a;
+    for (int64_t i = 0; i < n; i++) {
+        set(v, i, fabs(get(v, i)) + 0.1);
+        want[0][i] = get(p, i);
+    }
+    ck_assert_int_eq(t->ops->adamw(t->ctx, &a), TG_OK);
+    expect(t, p, want[0], "adamw that skips");
+    step[4] = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double x = get(master ? w : p, i), grad = get(g, i) * step[1] + (decoupled ? 0 : 0.1 * x);
+        want[1][i] = 0.9 * get(m, i) + 0.1 * grad;
+        want[2][i] = 0.999 * get(v, i) + 0.001 * grad * grad;
+        double x1 = decoupled ? x * (1 - step[0] * 0.1) : x;
+        want[0][i] = x1 - step[0] * (want[1][i] / step[2]) / (sqrt(want[2][i] / step[3]) + 1e-8);
+    }
+    ck_assert_int_eq(t->ops->adamw(t->ctx, &a), TG_OK);
+    expect(t, p, want[0], "adamw parameter");
+    expect(t, m, want[1], "adamw m");
+    expect(t, v, want[2], "adamw v");
+    if (master)
+        expect(t, w, want[0], "adamw master");
+    for (int k = 0; k < 4; k++)
+        free(want[k]);
+    array_free(p), array_free(g), array_free(m), array_free(v), array_free(w);
+}
+
+static void adamw_cases(bench *t) {
+    if (t->layout != ROWS)
+        return;
+    adamw_case(t, 1, true, false, t->dtype);
+    adamw_case(t, 2500, false, false, wide(t->dtype));
+    adamw_case(t, 1030, true, t->dtype != TG_F64, wide(t->dtype));
+}
+
+START_TEST(adamw) {
+    run(adamw_cases);
+}
+END_TEST
+
+int main(void) {
+    const TTest *const tests[] = {softmax, softmax_of_special_values, norm, cross_entropy, dropout, adamw};
+    return tg_check_main("fused", tests, sizeof tests / sizeof tests[0]);
+}
