@@ -1,4 +1,4 @@
-# Shared by scripts/train, scripts/test and .ci/run: what must be installed, and how a build directory is made.
+# Shared by the scripts here and .ci/run: what must be installed, and how a build directory is made.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -16,6 +16,7 @@ have() {
     ninja-build) command -v ninja ;;
     libjansson-dev) pkg-config --exists jansson ;;
     check) pkg-config --exists check ;;
+    python3-venv) python3 -c 'import ensurepip' ;;
     fortunes) [ -e $fortunes/fortunes ] && [ -e $fortunes/literature ] ;;
     *) command -v "$1" ;;
     esac >/dev/null 2>&1
@@ -71,4 +72,28 @@ build() {
         grep -v '^\[' "$dir/ninja.log" | tail -n 60 >&2
         return 1
     }
+}
+
+# The text of Debian's fortunes: files in the order of their names; beside each lie an index (.dat) and a link (.u8).
+fortunes_text() {
+    local file
+    for file in "$fortunes"/*; do
+        case $file in *.dat | *.u8) ;; *) [ ! -f "$file" ] || cat "$file" ;; esac
+    done
+}
+
+# environment NAME PACKAGE...: a virtual environment of Python with these packages, the newest of PyPI, made once;
+# sets python.
+environment() {
+    local dir=$root/build/$1
+    shift
+    python=$dir/bin/python
+    [ ! -e "$dir/complete" ] || return 0
+    need python3-venv
+    say "making ${dir#"$root"/} with $* from PyPI (some GB, some minutes)"
+    rm -rf "$dir"
+    mkdir -p "${dir%/*}"
+    python3 -m venv "$dir"
+    "$dir/bin/pip" install --quiet --disable-pip-version-check "$@"
+    touch "$dir/complete"
 }

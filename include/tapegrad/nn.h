@@ -99,6 +99,8 @@ TG_API tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_te
  * Llama checkpoints (Hugging Face transformers). Loading refuses missing, unknown and misshapen tensors. */
 TG_API tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir);
 TG_API tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path); /* random weights; a config.json */
+/* Fills gpt, of the same shapes, from such a directory; its config.json is not read. */
+TG_API tg_status tg_gpt_load_weights(tg_module *gpt, const char *dir);
 TG_API tg_status tg_gpt_save(tg_module *gpt, const char *dir);
 
 #ifdef __cplusplus

@@ -210,7 +210,7 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
         s = h->fn(h->user, t, x, &given);
         if (s == TG_OK) s = t->ctx->status;
         if (s != TG_OK)
-            tg_fail(t->ctx, TG_ERR_CALLBACK, "a gradient hook of %s failed with %s", *tg_name(x) ? tg_name(x) : "a tensor", tg_status_name(s));
+            s = tg_fail(t->ctx, TG_ERR_CALLBACK, "a gradient hook of %s failed with %s", *tg_name(x) ? tg_name(x) : "a tensor", tg_status_name(s));
         else if (given != *g && !accumulated)
             s = replace(x, g, given);
     }

@@ -96,7 +96,7 @@ static tg_status bind_inplace(tg_call *c, tg_tensor *x) {
 }
 
 tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
-    if (TG_UNLIKELY(i < 0 || i >= c->n_out || c->out[i] || ndim > TG_MAX_DIMS || !lends(c, c->in[0], ndim, shape)))
+    if (TG_UNLIKELY(i < 0 || i >= c->n_out || c->out[i] || ndim > TG_MAX_DIMS || !c->n_in || !lends(c, c->in[0], ndim, shape)))
         TG_TRY(check_output(c, i, dtype, ndim, shape));
     tg_tensor *x = output_handle(c, dtype, ndim, shape);
     if (TG_UNLIKELY(!x)) return c->ctx->status;

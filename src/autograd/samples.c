@@ -17,22 +17,23 @@ static double to_grid(double v, tg_dtype grid) {
     }
 }
 
-static double draw(const tg_sample_input *s, tg_dtype grid, uint64_t *state) {
+static double draw(const tg_sample_input *s, tg_dtype grid, double jitter, uint64_t *state) {
     switch (s->kind) {
     case TG_SAMPLE_INDEX: return floor(s->lo + (s->hi - s->lo) * tg_diff_uniform(state));
     case TG_SAMPLE_BOOL: return (double)(tg_diff_random(state) >> 63);
     default: break;
     }
     double v = s->lo == 0 && s->hi == 0 ? tg_diff_normal(state) : s->lo + (s->hi - s->lo) * tg_diff_uniform(state);
-    return to_grid(v, grid);
+    uint64_t aside = ~*state; /* so that the values before the jitter are the same with and without */
+    return to_grid(v, grid) * (1 + jitter * (2 * tg_diff_uniform(&aside) - 1));
 }
 
-static tg_status fill_values(tg_tensor *x, const tg_sample_input *s, tg_dtype grid, uint64_t state) {
+static tg_status fill_values(tg_tensor *x, const tg_sample_input *s, const tg_case_opts *o, uint64_t state) {
     if (x->ctx->meta || !x->numel) return TG_OK;
     size_t bytes = (size_t)x->numel * sizeof(double);
     double *v = tg_host_alloc(x->ctx, bytes);
     if (!v) return x->ctx->status;
-    for (int64_t i = 0; i < x->numel; i++) v[i] = draw(s, grid, &state);
+    for (int64_t i = 0; i < x->numel; i++) v[i] = draw(s, o->grid ? o->grid : o->dtype, o->jitter, &state);
     tg_status status = tg_write_f64(x, v, x->numel);
     tg_host_free(x->ctx, v, bytes);
     return status;
@@ -62,14 +63,14 @@ static int64_t lay_out(const tg_shape *shape, tg_sample_layout layout, int64_t *
 }
 
 /* Writes through a handle with one row instead of many, where rows share their memory. */
-static tg_status fill_shared(tg_tensor *x, const tg_sample_input *s, tg_dtype grid, uint64_t state) {
+static tg_status fill_shared(tg_tensor *x, const tg_sample_input *s, const tg_case_opts *o, uint64_t state) {
     int64_t shape[TG_MAX_DIMS];
-    if (s->layout != TG_SAMPLE_EXPANDED || x->ndim == 0 || x->numel == 0) return fill_values(x, s, grid, state);
+    if (s->layout != TG_SAMPLE_EXPANDED || x->ndim == 0 || x->numel == 0) return fill_values(x, s, o, state);
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     shape[0] = 1;
     tg_tensor *row = tg_owned_new(x->ctx, x->dtype, x->ndim, shape, x->stride, tg_storage_ref(x->storage), x->offset);
     if (!row) return x->ctx->status;
-    tg_status status = fill_values(row, s, grid, state);
+    tg_status status = fill_values(row, s, o, state);
     tg_owned_free(row);
     return status;
 }
@@ -95,7 +96,7 @@ static tg_tensor *make_input(tg_ctx *ctx, const tg_sample_input *s, const tg_cas
     tg_tensor *x = bytes ? tg_owned_new(ctx, dtype, (int)s->shape.ndim, s->shape.dim, stride, bytes, 0) : NULL;
     if (!x) return NULL;
     fill_gaps(x, numel);
-    fill_shared(x, s, o->grid ? o->grid : o->dtype, state);
+    fill_shared(x, s, o, state);
     if (!o->rows || x->flags & TG_F_CONTIGUOUS) return x;
     tg_tensor *y = tg_owned_empty(ctx, dtype, (int)s->shape.ndim, s->shape.dim, TG_MEM_TEMPORARY);
     if (y) tg_gradient_put(y, x, false);
@@ -113,8 +114,7 @@ const tg_sample *tg_sample_at(const tg_op *op, int i) {
 
 static bool wants_gradient(const tg_case *c, int i) {
     const tg_sample_input *s = &c->sample->in[i];
-    bool copied = c->op->inplace && i == 0 && !c->sample->refused;
-    return s->kind == TG_SAMPLE_FLOAT && (!s->frozen || copied) && tg_is_float(c->in[i]->dtype);
+    return s->kind == TG_SAMPLE_FLOAT && !s->frozen && tg_is_float(c->in[i]->dtype);
 }
 
 static tg_status open_input(tg_case *c, int i, const tg_case_opts *o) {
@@ -155,6 +155,6 @@ tg_status tg_case_run(void *state, tg_tape *t, tg_tensor *const *in, int n_in, t
     tg_tensor *given[TG_SAMPLE_INPUTS];
     if (n_in > TG_SAMPLE_INPUTS) return tg_fail(c->ctx, TG_ERR_ARGUMENT, "%s: %d inputs", c->op->name, n_in);
     for (int i = 0; i < n_in; i++) given[i] = in[i];
-    if (c->op->inplace && !c->sample->refused) given[0] = tg_scale(t, in[0], 1);
+    if (c->op->inplace && tg_requires_grad(in[0])) given[0] = tg_scale(t, in[0], 1);
     return tg_apply(t, c->op, c->sample->params, given, n_in, out, n_out, NULL, NULL, TG_SITE);
 }

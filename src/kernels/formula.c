@@ -31,10 +31,10 @@ int tg_formula_inputs(tg_formula f) {
     return f >= 0 && f < TG_FN_COUNT ? inputs[f] : 0;
 }
 
-#define TG_X(name, n, value)                                                                       \
-    static double eval_##name(double a, double b, double c, double d, double p, double q) {        \
-        (void)a, (void)b, (void)c, (void)d, (void)p, (void)q;                                      \
-        return value;                                                                              \
+#define TG_X(name, n, value)                                                                                           \
+    static double eval_##name(double a, double b, double c, double d, double p, double q) {                            \
+        (void)a, (void)b, (void)c, (void)d, (void)p, (void)q;                                                          \
+        return value;                                                                                                  \
     }
 TG_FORMULAS(TG_X)
 #undef TG_X
@@ -47,7 +47,6 @@ double tg_formula_eval(tg_formula f, const double *in, const double *p) {
     };
     double x[TG_FN_INPUTS] = {0};
     int n = tg_formula_inputs(f);
-    for (int i = 0; i < n; i++)
-        x[i] = in[i];
+    for (int i = 0; i < n; i++) x[i] = in[i];
     return n ? eval[f](x[0], x[1], x[2], x[3], p ? p[0] : 0, p ? p[1] : 0) : (double)NAN;
 }

@@ -1,10 +1,10 @@
 /* Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011), for CPU and GPU.
  *
  * Draw number i of a stream is a pure function of (seed, stream, i): any range can start anywhere. The key is the seed.
- * The counter's four words are i / 4 (low, high) and the stream (low, high, less than 2^63); word i % 4 of that block is the
- * draw's first word. Its second word comes from the same place of the plane whose counter has the top bit of word 3
- * set, and is computed only where one does not do: float32 uniforms take 24 bits of the first; float64 uniforms the
- * first and 21 bits of the second, so that both agree to rounding; normals turn the first into the radius and the
+ * The counter's four words are i / 4 (low, high) and the stream (low, high, less than 2^63); word i % 4 of that block
+ * is the draw's first word. Its second word comes from the same place of the plane whose counter has the top bit of
+ * word 3 set, and is computed only where one does not do: float32 uniforms take 24 bits of the first; float64 uniforms
+ * the first and 21 bits of the second, so that both agree to rounding; normals turn the first into the radius and the
  * second into the angle of Box and Muller.
  */
 #ifndef TG_PHILOX_H

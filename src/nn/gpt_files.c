@@ -223,16 +223,25 @@ tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path) {
     return tg_gpt_new(ctx, &c);
 }
 
+tg_status tg_gpt_load_weights(tg_module *gpt, const char *dir) {
+    if (!gpt) return TG_ERR_ARGUMENT;
+    tg_ctx *ctx = gpt->ctx;
+    TG_TRY(ctx->status);
+    if (!tg_gpt_config_of(gpt) || !dir) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_load_weights: expected a gpt and a directory");
+    char *path = tg_format_path(ctx, "%s/model.safetensors", dir);
+    tg_safetensors *f = path ? tg_safetensors_open(ctx, path) : NULL;
+    if (f) load_weights(gpt, f, path);
+    tg_safetensors_close(f);
+    tg_host_strfree(ctx, path);
+    return ctx->status;
+}
+
 tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir) {
     if (tg_ok(ctx) && !dir) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_load: the directory is NULL");
     char *config = tg_ok(ctx) ? tg_format_path(ctx, "%s/config.json", dir) : NULL;
-    char *weights = config ? tg_format_path(ctx, "%s/model.safetensors", dir) : NULL;
     tg_module *gpt = tg_gpt_from_config(ctx, config);
-    tg_safetensors *f = weights ? tg_safetensors_open(ctx, weights) : NULL;
-    if (f && tg_module_ok(gpt)) load_weights(gpt, f, weights);
-    tg_safetensors_close(f);
+    tg_gpt_load_weights(gpt, dir);
     if (ctx) tg_host_strfree(ctx, config);
-    if (ctx) tg_host_strfree(ctx, weights);
     if (tg_ok(ctx)) return gpt;
     tg_module_free(gpt);
     return tg_gpt_new(ctx, NULL); /* inert */

@@ -13,9 +13,21 @@ typedef struct dims {
 } dims;
 
 static const dims shapes[] = {
-    {0, {0}},           {1, {1}},          {1, {7}},         {1, {1000}},      {2, {3, 5}},    {2, {1, 600}},
-    {2, {67, 45}},      {2, {40, 530}} ,   {3, {4, 1, 9}},   {3, {2, 33, 17}}, {3, {5, 0, 3}}, {4, {2, 3, 4, 20}},
-    {8, {2, 1, 2, 3, 1, 2, 2, 3}},         {2, {700, 2}},    {2, {260, 260}},
+    {0, {0}},
+    {1, {1}},
+    {1, {7}},
+    {1, {1000}},
+    {2, {3, 5}},
+    {2, {1, 600}},
+    {2, {67, 45}},
+    {2, {40, 530}},
+    {3, {4, 1, 9}},
+    {3, {2, 33, 17}},
+    {3, {5, 0, 3}},
+    {4, {2, 3, 4, 20}},
+    {8, {2, 1, 2, 3, 1, 2, 2, 3}},
+    {2, {700, 2}},
+    {2, {260, 260}},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 static const tg_dtype floats[] = {TG_F32, TG_F64, TG_BF16, TG_F16}, whole[] = {TG_I64, TG_I32, TG_U8, TG_BOOL};
@@ -49,7 +61,6 @@ static tg_dtype coarsest(tg_dtype a, tg_dtype b) {
     return rank[a] > rank[b] ? a : b;
 }
 
-
 /* One case of map: random shape, layouts and dtypes. */
 static void map_case(contract *c, tg_formula f, const tg_dtype *in_types, int types, tg_dtype out_type, bool aliased) {
     int n = tg_formula_inputs(f);
@@ -71,36 +82,32 @@ static void map_case(contract *c, tg_formula f, const tg_dtype *in_types, int ty
     double *want = malloc(sizeof *want * (size_t)(out.on.numel + 1));
     for (int64_t i = 0; i < out.on.numel; i++) {
         double x[4] = {0};
-        for (int k = 0; k < n; k++)
-            x[k] = contract_get(aliased && k == 0 ? &out : &in[k], i);
+        for (int k = 0; k < n; k++) x[k] = contract_get(aliased && k == 0 ? &out : &in[k], i);
         want[i] = tg_formula_eval(f, x, p) + (add ? contract_get(&out, i) : 0);
     }
-    for (int k = 0; k < n; k++)
-        a[k] = seen(&in[k]);
-    if (aliased)
-        a[0] = seen(&out);
+    for (int k = 0; k < n; k++) a[k] = seen(&in[k]);
+    if (aliased) a[0] = seen(&out);
     tg_status status = c->ops->map(c->ctx, f, seen(&out), a, n, p, add);
     contract_check(c, status == TG_OK, "map %s: status", tg_formula_name(f));
     contract_pull(c, &out);
     tg_dtype tolerance = all_f64 && out_type == TG_F64 ? TG_F64 : coarsest(tight, TG_F32);
     for (int64_t i = 0; i < out.on.numel; i++) {
         double got = contract_get(&out, i);
-        bool ok = out_type > TG_F16 ? got == (double)(out_type == TG_U8 ? (uint8_t)(int64_t)want[i] : contract_rounded(out_type, want[i]))
+        bool ok = out_type > TG_F16 ? got == (double)(out_type == TG_U8 ? (uint8_t)(int64_t)want[i]
+                                                                        : contract_rounded(out_type, want[i]))
                                     : contract_close(tolerance, got, contract_rounded(out_type, want[i]));
         contract_check(c, ok, "map %s -> %s, %dd, add %d, element %lld: %g, expected %g", tg_formula_name(f),
                        tg_dtype_name(out_type), s->n, add, (long long)i, got, want[i]);
     }
     free(want);
     contract_drop(c, &out);
-    for (int k = 0; k < n; k++)
-        contract_drop(c, &in[k]);
+    for (int k = 0; k < n; k++) contract_drop(c, &in[k]);
 }
 
 void contract_map(contract *c) {
     for (tg_formula f = 0; f < tg_formula_count(); f++) {
         for (int k = 0; k < 4; k++) /* one dtype */
-            for (int times = 0; times < 2; times++)
-                map_case(c, f, &floats[k], 1, floats[k], false);
+            for (int times = 0; times < 2; times++) map_case(c, f, &floats[k], 1, floats[k], false);
         for (int times = 0; times < 3; times++) /* any mixture of floats */
             map_case(c, f, floats, 4, floats[contract_roll(c, 4)], false);
         map_case(c, f, whole, 4, TG_F64, false);
@@ -109,28 +116,77 @@ void contract_map(contract *c) {
 
 void contract_map_integer(contract *c) {
     for (tg_formula f = 0; f < TG_FN_abs_d; f++)
-        for (int times = 0; times < 3; times++)
-            map_case(c, f, whole, 4, whole[contract_roll(c, 4)], false);
+        for (int times = 0; times < 3; times++) map_case(c, f, whole, 4, whole[contract_roll(c, 4)], false);
 }
 
 void contract_map_aliased(contract *c) {
     for (tg_formula f = 0; f < tg_formula_count(); f++)
-        for (int k = 0; k < 4; k++)
-            map_case(c, f, NULL, 0, floats[k], true);
+        for (int k = 0; k < 4; k++) map_case(c, f, NULL, 0, floats[k], true);
 }
 
 static const double cast_values[] = {
-    0, -0.0, 1, -1, 0.5, 1.5, 2.5, -2.5, 254.5, 255, 256, 300, -300, 65503, 65504, 65519, 65520, 65536, 1e5, -1e5, 6e-8,
-    2.98e-8, 3e-8, 5.9604645e-8, 6.1e-5, 6.09e-5, 1e-40, 1e-45, 7e-46, 1.00390625, 1.01171875, 1.0009765625, 1.0004882812,
-    1.00048828125, 1.00146484375, 2147483647, 2147483648.0, -2147483648.0, -3e9, 1e18, 9.3e18, -9.3e18, 3.4028235e38, 3.4028236e38,
-    3.39e38, 1e39, -1e300, INFINITY, -INFINITY, NAN, 1.00390625000001, 1.00048828125001, 3.39615136e38, 16777217, 4097.5,
+    0,
+    -0.0,
+    1,
+    -1,
+    0.5,
+    1.5,
+    2.5,
+    -2.5,
+    254.5,
+    255,
+    256,
+    300,
+    -300,
+    65503,
+    65504,
+    65519,
+    65520,
+    65536,
+    1e5,
+    -1e5,
+    6e-8,
+    2.98e-8,
+    3e-8,
+    5.9604645e-8,
+    6.1e-5,
+    6.09e-5,
+    1e-40,
+    1e-45,
+    7e-46,
+    1.00390625,
+    1.01171875,
+    1.0009765625,
+    1.0004882812,
+    1.00048828125,
+    1.00146484375,
+    2147483647,
+    2147483648.0,
+    -2147483648.0,
+    -3e9,
+    1e18,
+    9.3e18,
+    -9.3e18,
+    3.4028235e38,
+    3.4028236e38,
+    3.39e38,
+    1e39,
+    -1e300,
+    INFINITY,
+    -INFINITY,
+    NAN,
+    1.00390625000001,
+    1.00048828125001,
+    3.39615136e38,
+    16777217,
+    4097.5,
 };
 enum { CAST_VALUES = sizeof cast_values / sizeof *cast_values };
 
 static void cast_case(contract *c, tg_dtype from, tg_dtype to) {
-    mirror in = contract_make(c, from, 1, (int64_t[]){CAST_VALUES}, ROWS), out = contract_make(c, to, 1, in.shape, STRIDED);
-    for (int i = 0; i < CAST_VALUES; i++)
-        contract_set(&in, i, cast_values[i]);
+    mirror in = contract_make(c, from, 1, (int64_t[]){CAST_VALUES}, ROWS),
+           out = contract_make(c, to, 1, in.shape, STRIDED);
+    for (int i = 0; i < CAST_VALUES; i++) contract_set(&in, i, cast_values[i]);
     contract_push(c, &in);
     contract_push(c, &out);
     tg_array a = seen(&in);
@@ -140,7 +196,8 @@ static void cast_case(contract *c, tg_dtype from, tg_dtype to) {
     for (int i = 0; i < CAST_VALUES; i++) {
         double x = contract_get(&in, i), got = contract_get(&out, i), want = contract_rounded(to, x);
         if (wraps)
-            want = to == TG_I32 ? (double)(int32_t)(uint32_t)(int64_t)(x < 0x1p63 ? x : -1) : (double)(uint8_t)(int64_t)(x < 0x1p63 ? x : -1);
+            want = to == TG_I32 ? (double)(int32_t)(uint32_t)(int64_t)(x < 0x1p63 ? x : -1)
+                                : (double)(uint8_t)(int64_t)(x < 0x1p63 ? x : -1);
         contract_check(c, (got == want && signbit(got) == signbit(want)) || (got != got && want != want),
                        "cast %s -> %s of %.17g: %.17g, expected %.17g", tg_dtype_name(from), tg_dtype_name(to), x, got,
                        want);
@@ -151,8 +208,7 @@ static void cast_case(contract *c, tg_dtype from, tg_dtype to) {
 
 void contract_cast(contract *c) {
     for (tg_dtype from = TG_F32; from <= TG_BOOL; from++)
-        for (tg_dtype to = TG_F32; to <= TG_BOOL; to++)
-            cast_case(c, from, to);
+        for (tg_dtype to = TG_F32; to <= TG_BOOL; to++) cast_case(c, from, to);
 }
 
 void contract_fill(contract *c) {
@@ -163,13 +219,13 @@ void contract_fill(contract *c) {
                 mirror m = contract_make(c, t, shapes[s].n, shapes[s].size, (layout)contract_roll(c, EXPANDED));
                 double start = t == TG_U8 ? 1 : -3, step = t > TG_F16 ? 2 : 0.25;
                 contract_push(c, &m);
-                tg_status status = f < 5 ? c->ops->fill(c->ctx, seen(&m), fills[f]) : c->ops->iota(c->ctx, seen(&m), start, step);
+                tg_status status =
+                    f < 5 ? c->ops->fill(c->ctx, seen(&m), fills[f]) : c->ops->iota(c->ctx, seen(&m), start, step);
                 contract_check(c, status == TG_OK, "fill or iota: status");
                 contract_pull(c, &m);
                 for (int64_t i = 0; i < m.on.numel; i++) {
                     double v = f < 5 ? fills[f] : start + (double)i * step, want = contract_rounded(t, v);
-                    if (f == 5 && t == TG_U8)
-                        want = (uint8_t)(int64_t)v;
+                    if (f == 5 && t == TG_U8) want = (uint8_t)(int64_t)v;
                     contract_check(c, contract_get(&m, i) == want, "%s %s: %g, expected %g", f < 5 ? "fill" : "iota",
                                    tg_dtype_name(t), contract_get(&m, i), want);
                 }
@@ -202,8 +258,9 @@ static void random_case(contract *c, tg_random kind, tg_dtype t, const dims *s) 
 
 void contract_random(contract *c) {
     static const tg_rng zero = {0, 0, 0};
-    contract_check(c, tg_philox_word(&zero, 0, 0) == 0x6627e8d5u && tg_philox_word(&zero, 1, 0) == 0xe169c58du &&
-                          tg_philox_word(&zero, 2, 0) == 0xbc57ac4cu && tg_philox_word(&zero, 3, 0) == 0x9b00dbd8u,
+    contract_check(c,
+                   tg_philox_word(&zero, 0, 0) == 0x6627e8d5u && tg_philox_word(&zero, 1, 0) == 0xe169c58du &&
+                       tg_philox_word(&zero, 2, 0) == 0xbc57ac4cu && tg_philox_word(&zero, 3, 0) == 0x9b00dbd8u,
                    "Philox4x32-10's known answer for counter 0 and key 0");
     tg_philox_block b = tg_philox(~(uint64_t)0, ~(uint64_t)0, ~(uint64_t)0);
     contract_check(c, b.w[0] == 0x408f276du && b.w[1] == 0x41c83b0eu && b.w[2] == 0xa20bc7c6u && b.w[3] == 0x6d5451fdu,

@@ -11,8 +11,8 @@ typedef struct reduce_shape {
 } reduce_shape;
 
 static const reduce_shape shapes[] = {
-    {0, {0}},          {1, {1}},         {1, {5}},          {1, {1500}},     {2, {3, 7}},      {2, {40, 1100}},
-    {2, {1100, 40}},   {3, {6, 33, 21}}, {3, {0, 3, 2}},    {4, {3, 4, 5, 6}}, {2, {200000, 1}}, {2, {900, 260}},
+    {0, {0}},        {1, {1}},         {1, {5}},       {1, {1500}},       {2, {3, 7}},      {2, {40, 1100}},
+    {2, {1100, 40}}, {3, {6, 33, 21}}, {3, {0, 3, 2}}, {4, {3, 4, 5, 6}}, {2, {200000, 1}}, {2, {900, 260}},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 static const tg_dtype types[] = {TG_F32, TG_F64, TG_BF16, TG_F16, TG_I64, TG_I32};
@@ -42,8 +42,7 @@ static int64_t kept_position(const mirror *in, unsigned mask, int64_t i) {
     for (int d = in->on.ndim - 1; d >= 0; d--) {
         int64_t x = i % in->shape[d];
         i /= in->shape[d];
-        if (mask >> d & 1)
-            continue;
+        if (mask >> d & 1) continue;
         at += x * step;
         step *= in->shape[d];
     }
@@ -59,16 +58,15 @@ static void reduce_case(contract *c, tg_reduction kind, tg_dtype t, const reduce
     bool add = contract_roll(c, 2), whole = t > TG_F16;
     double scale = whole || contract_roll(c, 2) ? 1 : 0.25;
     int64_t kept[4];
-    for (int d = 0; d < s->n; d++)
-        kept[d] = mask >> d & 1 ? 1 : s->size[d];
-    mirror in = contract_make(c, t, s->n, s->size, l), out = contract_make(c, t, s->n, kept, (layout)contract_roll(c, EXPANDED));
+    for (int d = 0; d < s->n; d++) kept[d] = mask >> d & 1 ? 1 : s->size[d];
+    mirror in = contract_make(c, t, s->n, s->size, l),
+           out = contract_make(c, t, s->n, kept, (layout)contract_roll(c, EXPANDED));
     contract_push(c, &in);
     contract_push(c, &out);
     size_t n = (size_t)out.on.numel + 1;
     long double *want = malloc(n * sizeof *want);
     double *size = calloc(n, sizeof *size);
-    for (size_t i = 0; i < n; i++)
-        want[i] = start_of(kind);
+    for (size_t i = 0; i < n; i++) want[i] = start_of(kind);
     for (int64_t i = 0; i < in.on.numel; i++) {
         int64_t at = kept_position(&in, mask, i);
         double x = contract_get(&in, i);
@@ -81,10 +79,13 @@ static void reduce_case(contract *c, tg_reduction kind, tg_dtype t, const reduce
     memcpy(before.host, out.host, out.bytes);
     contract_pull(c, &out);
     for (int64_t i = 0; i < out.on.numel; i++) {
-        double old = add ? contract_get(&before, i) : 0, w = contract_rounded(t, (double)(scale * want[i] + old)), got = contract_get(&out, i);
-        bool ok = whole || isinf(w) ? got == w : fabs(got - w) <= slack(t) * (fabs(scale) * size[i] + fabs(old) + fabs(w) + 1e-3);
-        contract_check(c, ok, "reduce kind %d of %s %dd [%lld..], dims %x, layout %d, scale %g, add %d: %.9g, expected %.9g", kind,
-                       tg_dtype_name(t), s->n, (long long)s->size[0], mask, l, scale, add, got, w);
+        double old = add ? contract_get(&before, i) : 0, w = contract_rounded(t, (double)(scale * want[i] + old)),
+               got = contract_get(&out, i);
+        bool ok = whole || isinf(w) ? got == w
+                                    : fabs(got - w) <= slack(t) * (fabs(scale) * size[i] + fabs(old) + fabs(w) + 1e-3);
+        contract_check(c, ok,
+                       "reduce kind %d of %s %dd [%lld..], dims %x, layout %d, scale %g, add %d: %.9g, expected %.9g",
+                       kind, tg_dtype_name(t), s->n, (long long)s->size[0], mask, l, scale, add, got, w);
     }
     free(before.host);
     free(want);
@@ -99,13 +100,12 @@ void contract_reduce(contract *c) {
         for (unsigned mask = 0; mask < 1u << shapes[s].n; mask++)
             for (int k = 0; k < 5; k++) {
                 int64_t numel = 1;
-                for (int d = 0; d < shapes[s].n; d++)
-                    numel *= shapes[s].size[d];
+                for (int d = 0; d < shapes[s].n; d++) numel *= shapes[s].size[d];
                 bool extreme = kinds[k] == TG_MAX || kinds[k] == TG_MIN;
-                if ((kinds[k] == TG_PROD && numel > 50) || (extreme && numel == 0))
-                    continue;
+                if ((kinds[k] == TG_PROD && numel > 50) || (extreme && numel == 0)) continue;
                 for (int times = 0; times < (numel > 10000 ? 1 : 6); times++)
-                    reduce_case(c, kinds[k], types[contract_roll(c, 6)], &shapes[s], mask, (layout)contract_roll(c, LAYOUTS));
+                    reduce_case(c, kinds[k], types[contract_roll(c, 6)], &shapes[s], mask,
+                                (layout)contract_roll(c, LAYOUTS));
             }
 }
 
@@ -137,12 +137,12 @@ void contract_reduce_nan(contract *c) {
 static void position_case(contract *c, bool max, tg_dtype t, layout l, const int64_t *shape, int dim) {
     int64_t kept[3] = {shape[0], shape[1], shape[2]}, step = 1;
     kept[dim] = 1;
-    for (int d = 2; d > dim; d--)
-        step *= shape[d];
+    for (int d = 2; d > dim; d--) step *= shape[d];
     mirror in = contract_make(c, t, 3, shape, l), out = contract_make(c, TG_I64, 3, kept, ROWS);
     contract_push(c, &in);
     contract_push(c, &out);
-    contract_check(c, c->ops->reduce(c->ctx, max ? TG_ARGMAX : TG_ARGMIN, out.on, in.on, 1, false) == TG_OK, "ARG*: status");
+    contract_check(c, c->ops->reduce(c->ctx, max ? TG_ARGMAX : TG_ARGMIN, out.on, in.on, 1, false) == TG_OK,
+                   "ARG*: status");
     contract_pull(c, &out);
     for (int64_t i = 0; i < out.on.numel; i++) {
         int64_t first = i / step * step * shape[dim] + i % step, best = 0;
@@ -162,8 +162,7 @@ void contract_reduce_position(contract *c) {
     for (int s = 0; s < 4; s++)
         for (int dim = 0; dim < 3; dim++)
             for (int t = 0; t < 6; t++)
-                for (int l = 0; l < LAYOUTS; l++)
-                    position_case(c, (t + l) & 1, types[t], (layout)l, shape[s], dim);
+                for (int l = 0; l < LAYOUTS; l++) position_case(c, (t + l) & 1, types[t], (layout)l, shape[s], dim);
 }
 
 static double activated(tg_activation act, double x) {
@@ -193,21 +192,26 @@ static void gemm_case(contract *c, int64_t m, int64_t n, int64_t k, tg_dtype t, 
     mirror pre = contract_make(c, ct, 3, (int64_t[]){batch, m, n}, ROWS), bias = contract_make(c, t, 1, &n, ROWS);
     mirror *all[] = {&a, &b, &out, &pre, &bias};
     bool biased = contract_roll(c, 2), kept = contract_roll(c, 2);
-    tg_gemm g = {.m = m, .n = n, .k = k, .batch = {batch, 1}, .alpha = contract_roll(c, 2) ? 1 : 0.5,
-                 .beta = (double)contract_roll(c, 3) / 2, .act = (tg_activation)contract_roll(c, 5), .bias_dtype = t};
-    for (int i = 0; i < 5; i++)
-        contract_push(c, all[i]);
+    tg_gemm g = {.m = m,
+                 .n = n,
+                 .k = k,
+                 .batch = {batch, 1},
+                 .alpha = contract_roll(c, 2) ? 1 : 0.5,
+                 .beta = (double)contract_roll(c, 3) / 2,
+                 .act = (tg_activation)contract_roll(c, 5),
+                 .bias_dtype = t};
+    for (int i = 0; i < 5; i++) contract_push(c, all[i]);
     g.a = matrix_of(&a), g.b = matrix_of(&b), g.c = matrix_of(&out);
     g.bias = biased ? bias.on.data : NULL;
-    if (kept)
-        g.pre = matrix_of(&pre);
+    if (kept) g.pre = matrix_of(&pre);
     double *want = malloc(sizeof *want * (size_t)(out.on.numel + 1));
     for (int64_t i = 0; i < out.on.numel; i++) {
         int64_t u = i / (m * n), row = i / n % m, col = i % n;
         double sum = 0;
         for (int64_t j = 0; j < k; j++)
             sum += contract_get(&a, (u * m + row) * k + j) * contract_get(&b, (u * k + j) * n + col);
-        want[i] = g.alpha * sum + (g.beta != 0 ? g.beta * contract_get(&out, i) : 0) + (biased ? contract_get(&bias, col) : 0);
+        want[i] = g.alpha * sum + (g.beta != 0 ? g.beta * contract_get(&out, i) : 0) +
+                  (biased ? contract_get(&bias, col) : 0);
     }
     contract_check(c, c->ops->gemm(c->ctx, &g) == TG_OK, "gemm: status");
     contract_pull(c, &out);
@@ -215,32 +219,31 @@ static void gemm_case(contract *c, int64_t m, int64_t n, int64_t k, tg_dtype t, 
     double tolerance = (ct == TG_F64 ? 1e-12 : ct == TG_F32 ? 1e-5 : 2e-2) * (1 + sqrt((double)k));
     for (int64_t i = 0; i < out.on.numel; i++) {
         double w = activated(g.act, want[i]), got = contract_get(&out, i);
-        contract_check(c, fabs(got - w) <= tolerance * (1 + fabs(w)), "gemm %s -> %s %lldx%lldx%lld act %d: %g, expected %g",
-                       tg_dtype_name(t), tg_dtype_name(ct), (long long)m, (long long)n, (long long)k, g.act, got, w);
+        contract_check(c, fabs(got - w) <= tolerance * (1 + fabs(w)),
+                       "gemm %s -> %s %lldx%lldx%lld act %d: %g, expected %g", tg_dtype_name(t), tg_dtype_name(ct),
+                       (long long)m, (long long)n, (long long)k, g.act, got, w);
         contract_check(c, !kept || fabs(contract_get(&pre, i) - want[i]) <= tolerance * (1 + fabs(want[i])),
                        "gemm: value before the activation");
     }
     free(want);
-    for (int i = 0; i < 5; i++)
-        contract_drop(c, all[i]);
+    for (int i = 0; i < 5; i++) contract_drop(c, all[i]);
 }
 
 void contract_gemm(contract *c) {
-    static const int64_t size[][3] = {{1, 1, 1}, {3, 5, 7}, {1, 70, 33}, {17, 1, 40}, {33, 50, 20}, {4, 130, 65}, {65, 35, 300},
-                                      {2, 3, 0}, {0, 3, 2}};
+    static const int64_t size[][3] = {{1, 1, 1},    {3, 5, 7},     {1, 70, 33}, {17, 1, 40}, {33, 50, 20},
+                                      {4, 130, 65}, {65, 35, 300}, {2, 3, 0},   {0, 3, 2}};
     for (int s = 0; s < 9; s++)
         for (int t = 0; t < 4; t++)
             for (int times = 0; times < 4; times++)
-                gemm_case(c, size[s][0], size[s][1], size[s][2], types[t], types[t] != TG_F64 && times & 1 ? TG_F32 : types[t]);
+                gemm_case(c, size[s][0], size[s][1], size[s][2], types[t],
+                          types[t] != TG_F64 && times & 1 ? TG_F32 : types[t]);
 }
 
 /* An index array that broadcasts along some dims, values in [lo, hi). */
 static mirror index_of(contract *c, const int64_t *shape, int dim, bool rows, int64_t lo, int64_t hi) {
     mirror m = contract_make(c, contract_roll(c, 2) ? TG_I64 : TG_I32, 3, shape, ROWS);
-    for (int d = 0; rows && d < 3; d++)
-        m.stride[d] = d == dim ? 1 : 0;
-    for (int64_t i = 0; i < m.on.numel; i++)
-        contract_set(&m, i, (double)(lo + contract_roll(c, hi - lo)));
+    for (int d = 0; rows && d < 3; d++) m.stride[d] = d == dim ? 1 : 0;
+    for (int64_t i = 0; i < m.on.numel; i++) contract_set(&m, i, (double)(lo + contract_roll(c, hi - lo)));
     m.on.contiguous = m.on.contiguous && !rows;
     contract_push(c, &m);
     return m;
@@ -253,8 +256,7 @@ static int64_t partner(const mirror *index, const mirror *big, int dim, int64_t 
         at[d] = rest % index->shape[d];
         rest /= index->shape[d];
     }
-    if (chosen < 0 || chosen >= big->shape[dim])
-        return -1;
+    if (chosen < 0 || chosen >= big->shape[dim]) return -1;
     at[dim] = chosen;
     return (at[0] * big->shape[1] + at[1]) * big->shape[2] + at[2];
 }
@@ -267,15 +269,15 @@ static void take_case(contract *c, bool put, int dim, bool rows, bool stray) {
     tg_dtype t = value_types[contract_roll(c, 7)], other = t > TG_F16 ? t : value_types[contract_roll(c, 4)];
     mirror a = contract_make(c, put ? other : t, 3, shape, (layout)contract_roll(c, EXPANDED));
     mirror b = contract_make(c, put ? t : other, 3, big, (layout)contract_roll(c, EXPANDED));
-    mirror index = index_of(c, shape, dim, rows, stray ? -1 : 0, big[dim] + stray), bad = contract_make(c, TG_I64, 1, &one, ROWS);
+    mirror index = index_of(c, shape, dim, rows, stray ? -1 : 0, big[dim] + stray),
+           bad = contract_make(c, TG_I64, 1, &one, ROWS);
     contract_set(&bad, 0, 0);
     contract_push(c, &a);
     contract_push(c, &b);
     contract_push(c, &bad);
     for (int64_t i = 0; i < a.on.numel; i++) {
         int64_t j = partner(&index, &b, dim, i);
-        if (j < 0 && !first_bad)
-            first_bad = i + 1;
+        if (j < 0 && !first_bad) first_bad = i + 1;
         if (j >= 0 && put)
             contract_set(&b, j, contract_rounded(t, contract_get(&b, j) + contract_get(&a, i)));
         else if (j >= 0)
@@ -289,10 +291,12 @@ static void take_case(contract *c, bool put, int dim, bool rows, bool stray) {
     contract_pull(c, &got);
     contract_pull(c, &bad);
     for (int64_t i = 0; i < got.on.numel; i++)
-        contract_check(c, put ? contract_close(t, contract_get(&got, i), contract_get(result, i)) || t > TG_F16
-                              : contract_get(&got, i) == contract_get(result, i),
-                       "%s of %s and %s, dim %d, element %lld: %g, expected %g", put ? "put_add" : "take", tg_dtype_name(t),
-                       tg_dtype_name(other), dim, (long long)i, contract_get(&got, i), contract_get(result, i));
+        contract_check(c,
+                       put ? contract_close(t, contract_get(&got, i), contract_get(result, i)) || t > TG_F16
+                           : contract_get(&got, i) == contract_get(result, i),
+                       "%s of %s and %s, dim %d, element %lld: %g, expected %g", put ? "put_add" : "take",
+                       tg_dtype_name(t), tg_dtype_name(other), dim, (long long)i, contract_get(&got, i),
+                       contract_get(result, i));
     contract_check(c, contract_get(&bad, 0) == (double)first_bad, "the first bad index: %g, expected %lld",
                    contract_get(&bad, 0), (long long)first_bad);
     free(got.host);
@@ -303,11 +307,9 @@ static void take_case(contract *c, bool put, int dim, bool rows, bool stray) {
 }
 
 void contract_take(contract *c) {
-    for (int k = 0; k < 120; k++)
-        take_case(c, false, k % 3, k % 2, k % 5 == 0);
+    for (int k = 0; k < 120; k++) take_case(c, false, k % 3, k % 2, k % 5 == 0);
 }
 
 void contract_put_add(contract *c) {
-    for (int k = 0; k < 120; k++)
-        take_case(c, true, k % 3, k % 2, k % 5 == 0);
+    for (int k = 0; k < 120; k++) take_case(c, true, k % 3, k % 2, k % 5 == 0);
 }

@@ -13,8 +13,7 @@ contract contract_of(tg_ctx *ctx) {
 
 void contract_check(contract *c, bool ok, const char *format, ...) {
     c->checks++;
-    if (ok || c->failures++)
-        return;
+    if (ok || c->failures++) return;
     va_list ap;
     va_start(ap, format);
     vsnprintf(c->message, sizeof c->message, format, ap);
@@ -24,8 +23,7 @@ void contract_check(contract *c, bool ok, const char *format, ...) {
 bool contract_close(tg_dtype dtype, double got, double want) {
     static const double tolerance[TG_DTYPE_COUNT] = {
         [TG_F32] = 1e-5, [TG_F64] = 1e-11, [TG_BF16] = 1e-2, [TG_F16] = 2e-3};
-    if (got != got || want != want)
-        return got != got && want != want;
+    if (got != got || want != want) return got != got && want != want;
     return got == want || fabs(got - want) <= tolerance[dtype] * (1 + fabs(want));
 }
 
@@ -36,10 +34,8 @@ int64_t contract_roll(contract *c, int64_t n) {
 
 double contract_value(contract *c, tg_dtype dtype) {
     int64_t r = contract_roll(c, 4001);
-    if (dtype == TG_BOOL)
-        return (double)(r & 1);
-    if (dtype == TG_U8)
-        return (double)(r % 8);
+    if (dtype == TG_BOOL) return (double)(r & 1);
+    if (dtype == TG_U8) return (double)(r % 8);
     return dtype <= TG_F16 ? contract_rounded(dtype, (double)(r - 2000) / 900) : (double)(r % 13 - 6);
 }
 
@@ -51,8 +47,7 @@ static int64_t set_layout(mirror *m, layout l) {
     int n = m->on.ndim;
     int order[TG_MAX_DIMS];
     int64_t step = l == STRIDED ? 2 : 1;
-    for (int d = 0; d < n; d++)
-        order[d] = d;
+    for (int d = 0; d < n; d++) order[d] = d;
     if (l == TRANSPOSED && n > 1) {
         order[n - 1] = n - 2;
         order[n - 2] = n - 1;
@@ -79,8 +74,7 @@ mirror contract_make(contract *c, tg_dtype dtype, int ndim, const int64_t *shape
     m.bytes = (size_t)(elements + 1) * size_of(dtype);
     m.host = calloc(1, m.bytes);
     m.on.data = c->ops->alloc(c->ctx, m.bytes, 64);
-    for (int64_t i = 0; i < m.on.numel; i++)
-        contract_set(&m, i, contract_value(c, dtype));
+    for (int64_t i = 0; i < m.on.numel; i++) contract_set(&m, i, contract_value(c, dtype));
     return m;
 }
 
@@ -127,8 +121,7 @@ static double half_value(uint16_t h, int exponent_bits) {
 
 /* v to a float of this many bits after the first and this least and greatest exponent, ties to even. */
 static double rounded_float(double v, int digits, int least, int greatest) {
-    if (v == 0 || !isfinite(v))
-        return v;
+    if (v == 0 || !isfinite(v)) return v;
     int e = ilogb(v) < least ? least : ilogb(v);
     double r = ldexp(nearbyint(ldexp(v, digits - e)), e - digits);
     return fabs(r) >= ldexp(1, greatest + 1) ? copysign(INFINITY, v) : r;
@@ -138,12 +131,9 @@ static uint16_t half_bits(double v, int exponent_bits) {
     int digits = 15 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1, top = (1 << exponent_bits) - 1;
     uint16_t sign = signbit(v) ? 0x8000 : 0;
     double a = fabs(rounded_float(v, digits, 1 - bias, bias));
-    if (a != a)
-        return (uint16_t)(top << digits | 1 << (digits - 1));
-    if (isinf(a))
-        return (uint16_t)(sign | top << digits);
-    if (a < ldexp(1, 1 - bias))
-        return (uint16_t)(sign | (int)ldexp(a, bias - 1 + digits));
+    if (a != a) return (uint16_t)(top << digits | 1 << (digits - 1));
+    if (isinf(a)) return (uint16_t)(sign | top << digits);
+    if (a < ldexp(1, 1 - bias)) return (uint16_t)(sign | (int)ldexp(a, bias - 1 + digits));
     int e = ilogb(a);
     return (uint16_t)(sign | (((e + bias) << digits) + (int)ldexp(a, digits - e) - (1 << digits)));
 }

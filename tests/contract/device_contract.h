@@ -8,19 +8,19 @@
 #include <tapegrad/extend.h>
 
 /* X(part): one function each. Optional slots that are NULL pass. */
-#define CONTRACT_PARTS(X) \
-    X(memory)             \
-    X(map)                \
-    X(map_integer)        \
-    X(map_aliased)        \
-    X(cast)               \
-    X(fill)               \
-    X(reduce)             \
-    X(reduce_nan)         \
-    X(reduce_position)    \
-    X(gemm)               \
-    X(take)               \
-    X(put_add)            \
+#define CONTRACT_PARTS(X)                                                                                              \
+    X(memory)                                                                                                          \
+    X(map)                                                                                                             \
+    X(map_integer)                                                                                                     \
+    X(map_aliased)                                                                                                     \
+    X(cast)                                                                                                            \
+    X(fill)                                                                                                            \
+    X(reduce)                                                                                                          \
+    X(reduce_nan)                                                                                                      \
+    X(reduce_position)                                                                                                 \
+    X(gemm)                                                                                                            \
+    X(take)                                                                                                            \
+    X(put_add)                                                                                                         \
     X(random)
 
 typedef struct contract {

@@ -13,21 +13,23 @@ static void run_part(part_fn part) {
     int best = (int)tg_cpu_detect();
     for (int level = TG_CPU_PORTABLE; level <= best; level++)
         for (int threads = 1; threads <= (level == best ? 3 : 1); threads += 2) {
-            tg_ctx *ctx = tg_ctx_new_on(&tg_cpu_device, TG_CONFIG(.isa = tg_cpu_level_name((tg_cpu_level_t)level), .threads = threads));
+            tg_ctx *ctx = tg_ctx_new_on(&tg_cpu_device,
+                                        TG_CONFIG(.isa = tg_cpu_level_name((tg_cpu_level_t)level), .threads = threads));
             contract c = contract_of(ctx);
             ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
             part(&c);
             ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
-            ck_assert_msg(c.failures == 0, "%s: %lld of %lld checks failed, the first: %s", tg_cpu_level_name((tg_cpu_level_t)level),
-                          (long long)c.failures, (long long)c.checks, c.message);
+            ck_assert_msg(c.failures == 0, "%s: %lld of %lld checks failed, the first: %s",
+                          tg_cpu_level_name((tg_cpu_level_t)level), (long long)c.failures, (long long)c.checks,
+                          c.message);
             tg_ctx_free(ctx);
         }
 }
 
-#define TEST_PART(part)              \
-    START_TEST(device_##part) {      \
-        run_part(contract_##part);   \
-    }                                \
+#define TEST_PART(part)                                                                                                \
+    START_TEST(device_##part) {                                                                                        \
+        run_part(contract_##part);                                                                                     \
+    }                                                                                                                  \
     END_TEST
 CONTRACT_PARTS(TEST_PART)
 
@@ -35,9 +37,11 @@ CONTRACT_PARTS(TEST_PART)
 static void big_results(int threads, float *y, int64_t n) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = threads));
     const tg_device_ops *ops = tg_ctx_ops(ctx);
-    int64_t rows = 1000, cols = n / rows, shape[] = {rows, cols}, stride[] = {cols, 1}, kept[] = {1, cols}, one[] = {1, 1};
+    int64_t rows = 1000, cols = n / rows, shape[] = {rows, cols}, stride[] = {cols, 1}, kept[] = {1, cols},
+            one[] = {1, 1};
     tg_array x = {y, shape, stride, n, 2, TG_F32, true}, z = {y + n, shape, stride, n, 2, TG_F32, true};
-    tg_array sums = {y + 2 * n, kept, stride, cols, 2, TG_F32, true}, sum = {y + 3 * n, one, stride, 1, 2, TG_F32, true};
+    tg_array sums = {y + 2 * n, kept, stride, cols, 2, TG_F32, true},
+             sum = {y + 3 * n, one, stride, 1, 2, TG_F32, true};
     const double p[2] = {0};
     ops->random(ctx, TG_RANDOM_NORMAL, x, 0, 1, &(tg_rng){1, 2, 3});
     ops->map(ctx, TG_FN_gelu, z, &x, 1, p, false);

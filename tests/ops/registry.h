@@ -141,32 +141,45 @@ static inline double largest(const values *v) {
     return most;
 }
 
-/* Within tol of the largest element, or the same bits where tol is 0; the first element that is not, or -1. */
-static inline int64_t first_difference(const values *a, const values *b, double tol) {
+/* How far two results may be apart: tol of the largest element, or of `floor` where that is more, and what the sample's
+ * condition adds. Bits count where all are 0. */
+typedef struct margin {
+    double tol, floor;
+    double out[TG_CASE_OUTPUTS], grad[TG_SAMPLE_INPUTS];
+} margin;
+
+static inline bool agrees(double a, double b, double within) {
+    if (!memcmp(&a, &b, sizeof a) || (isnan(a) && isnan(b))) return true;
+    return within > 0 && (a == b || fabs(a - b) <= within);
+}
+
+/* The first element that differs, or -1; 0 where even the shapes do. */
+static inline int64_t first_difference(const values *a, const values *b, double within) {
     if (a->n != b->n || !a->at != !b->at || memcmp(&a->shape, &b->shape, sizeof a->shape)) return 0;
-    double within = tol * (1e-3 + largest(b));
     for (int64_t i = 0; a->at && i < a->n; i++)
-        if (memcmp(&a->at[i], &b->at[i], sizeof *a->at) && !(fabs(a->at[i] - b->at[i]) <= within) &&
-            !(isnan(a->at[i]) && isnan(b->at[i])) && (tol == 0 || a->at[i] != b->at[i]))
-            return i;
+        if (!agrees(a->at[i], b->at[i], within)) return i;
     return -1;
 }
 
-static inline bool agree_one(tally *t, const tg_op *op, const tg_sample *s, const values *a, const values *b, double tol, const char *what,
-                             const char *kind, int which) {
-    int64_t at = first_difference(a, b, tol);
+static inline bool agree_one(tally *t, const tg_op *op, const tg_sample *s, const values *a, const values *b, double within,
+                             const char *what, const char *kind, int which) {
+    int64_t at = first_difference(a, b, within);
     bool there = at >= 0 && a->at && b->at && at < a->n && at < b->n;
-    return verdict(t, at < 0, op, s, "%s: %s %d differs at %lld: %.9g, expected %.9g (largest %.3g)", what, kind, which, (long long)at,
-                   there ? a->at[at] : NAN, there ? b->at[at] : NAN, largest(b));
+    return verdict(t, at < 0, op, s, "%s: %s %d differs at %lld: %.9g, expected %.9g within %.3g", what, kind, which, (long long)at,
+                   there ? a->at[at] : NAN, there ? b->at[at] : NAN, within);
 }
 
 /* All results and gradients. */
-static inline void agree(tally *t, const tg_op *op, const tg_sample *s, const outcome *a, const outcome *b, double tol, const char *what) {
+static inline void agree(tally *t, const tg_op *op, const tg_sample *s, const outcome *a, const outcome *b, const margin *m,
+                         const char *what) {
     if (!verdict(t, a->n_out == b->n_out, op, s, "%s: %d outputs, expected %d", what, a->n_out, b->n_out)) return;
     bool ok = true;
-    for (int i = 0; i < a->n_out && ok; i++) ok = agree_one(t, op, s, &a->out[i], &b->out[i], tol, what, "output", i);
+    for (int i = 0; i < a->n_out && ok; i++)
+        ok = agree_one(t, op, s, &a->out[i], &b->out[i], m->tol * fmax(m->floor, largest(&b->out[i])) + m->out[i], what, "output", i);
     for (int i = 0; i < TG_SAMPLE_INPUTS && ok; i++)
-        if (a->grad[i].at || b->grad[i].at) ok = agree_one(t, op, s, &a->grad[i], &b->grad[i], tol, what, "gradient", i);
+        if (a->grad[i].at || b->grad[i].at)
+            ok = agree_one(t, op, s, &a->grad[i], &b->grad[i], m->tol * fmax(m->floor, largest(&b->grad[i])) + m->grad[i], what,
+                           "gradient", i);
 }
 
 #endif

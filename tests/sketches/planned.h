@@ -389,9 +389,6 @@ TG_API bool tg_symmetric_take(tg_symmetric *s, tg_tape *t, const tg_dtype *dtype
 
 /* ==== nn.h ==== */
 
-/* All parameters, in the order of tg_module_param: what optimisers, tg_flat_new and tg_grads_finalize take. Borrowed,
- * until a parameter or child is added. n receives their count. */
-TG_API tg_tensor *const *tg_module_params(const tg_module *m, int *n);
 /* A field to come in tg_gpt_config: the model is sharded over its tp, its parameters placed on every axis.
  *     const tg_parallel *parallel;
  */

@@ -19,8 +19,8 @@ static tg_status train(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_parallel *par = tg_parallel_new(world, NULL); /* all ranks data parallel */
     tg_module *gpt = tg_gpt_new(ctx, TG_GPT(.arch = TG_LLAMA, .vocab = 256, .layers = 2, .heads = 4, .hidden = 64,
                                             .positions = SEQ));
-    int n;
-    tg_tensor *const *params = tg_module_params(gpt, &n);
+    tg_tensor *params[64];
+    int n = tg_module_params(gpt, params, 64);
     for (int i = 0; i < n; i++) tg_place(par, params[i], TG_DP, TG_R);
 
     tg_flat *flat = tg_flat_new(par, params, n, TG_FLAT(.shard = true, .bucket = 32768));

@@ -12,7 +12,9 @@ typedef struct attention_params {
 
 enum { Q, K, V };
 
-static int64_t size(const tg_call *c, int i, int dim) { return c->in[i]->shape[dim]; }
+static int64_t size(const tg_call *c, int i, int dim) {
+    return c->in[i]->shape[dim];
+}
 
 static tg_status attention_shapes(tg_call *c) {
     for (int i = Q; i <= V; i++)

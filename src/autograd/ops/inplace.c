@@ -2,7 +2,8 @@
  * refuses that. Backward sees overwritten values, so what it needs of the old ones is saved before. */
 #include "autograd/ops/op.h"
 
-/* Who runs these samples gives the result of another op as a: a leaf that needs a gradient is refused. */
+/* Who runs these samples gives the result of another op as a, but for those that are to be refused. */
+#define FROZEN(...) {.shape = TG_S_SHAPE(__VA_ARGS__), .frozen = true}
 static const tg_sample inplace_samples[] = {
     {.note = "same shape", .n_in = 2, .in = {TG_S(3, 5), TG_S(3, 5)}},
     {.note = "row", .n_in = 2, .in = {TG_S(2, 3, 5), TG_S(5)}},
@@ -13,8 +14,11 @@ static const tg_sample inplace_samples[] = {
     {.note = "size 1", .n_in = 2, .in = {TG_S(1), TG_S_SCALAR}},
     {.note = "scalars", .n_in = 2, .in = {TG_S_SCALAR, TG_S_SCALAR}},
     {.note = "empty", .n_in = 2, .in = {TG_S(0, 3), TG_S(3)}},
-    {.note = "b larger", .n_in = 2, .in = {TG_S(1, 5), TG_S(3, 5)}, .refused = TG_ERR_SHAPE},
-    {.note = "other dtypes", .n_in = 2, .in = {TG_S(3), TG_S_INDEX(3, 3)}, .refused = TG_ERR_DTYPE},
+    {.note = "b larger", .n_in = 2, .in = {FROZEN(1, 5), FROZEN(3, 5)}, .refused = TG_ERR_SHAPE},
+    {.note = "other dtypes", .n_in = 2, .in = {FROZEN(3), TG_S_INDEX(3, 3)}, .refused = TG_ERR_DTYPE},
+    {.note = "a leaf with gradient", .n_in = 2, .in = {TG_S(3), FROZEN(3)}, .refused = TG_ERR_STATE},
+    {.note = "a buffer, b with gradient", .n_in = 2, .in = {FROZEN(3), TG_S(3)}, .refused = TG_ERR_STATE},
+    {.note = "one with itself", .n_in = 2, .in = {FROZEN(3), FROZEN(3)}, .refused = TG_ERR_STATE, .aliases = true},
     {.note = "big", .n_in = 2, .in = {TG_S(1024, 1024), TG_S(1024, 1024)}, .bench = true},
 };
 
@@ -142,6 +146,7 @@ static const tg_sample relu__samples[] = {
     {.note = "scalar", .n_in = 1, .in = {TG_S_SCALAR}},
     {.note = "empty", .n_in = 1, .in = {TG_S(0, 2)}},
     {.note = "bool", .n_in = 1, .in = {TG_S_BOOL(3)}, .refused = TG_ERR_DTYPE},
+    {.note = "a leaf with gradient", .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_STATE},
     {.note = "big", .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
 };
 

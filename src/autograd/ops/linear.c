@@ -7,7 +7,9 @@ typedef struct act_params {
     tg_activation act;
 } act_params;
 
-static tg_activation activation(const tg_call *c) { return ((const act_params *)c->params)->act; }
+static tg_activation activation(const tg_call *c) {
+    return ((const act_params *)c->params)->act;
+}
 
 static tg_status linear_shapes(tg_call *c) {
     const tg_tensor *x = c->in[0], *w = c->in[1], *b = c->in[2];

@@ -33,7 +33,12 @@ static int64_t chunk_rows(int64_t rows, int64_t v, tg_dtype dtype) {
 
 static tg_status open_head(tg_call *c, head *p) {
     const tg_tensor *w = c->in[1];
-    *p = (head){.x = c->in[0], .target = c->in[2], .w = w, .rows = c->in[2]->numel, .h = w->shape[1], .v = w->shape[0],
+    *p = (head){.x = c->in[0],
+                .target = c->in[2],
+                .w = w,
+                .rows = c->in[2]->numel,
+                .h = w->shape[1],
+                .v = w->shape[0],
                 .dtype = tg_accumulate_dtype((tg_dtype)w->dtype)};
     p->chunk = chunk_rows(p->rows, p->v, p->dtype);
     TG_TRY(tg_op_dense(c, &p->x));

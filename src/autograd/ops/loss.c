@@ -8,8 +8,10 @@ enum { PYTORCH_IGNORE_INDEX = -100 };
 tg_loss_params tg_loss_params_of(const tg_cross_entropy_opts *opts) {
     tg_loss_params p;
     tg_op_options(&p, sizeof p, opts);
-    if (p.ignore_index == 0) p.ignore_index = PYTORCH_IGNORE_INDEX;
-    else if (p.ignore_index == TG_IGNORE_ZERO) p.ignore_index = 0;
+    if (p.ignore_index == 0)
+        p.ignore_index = PYTORCH_IGNORE_INDEX;
+    else if (p.ignore_index == TG_IGNORE_ZERO)
+        p.ignore_index = 0;
     return p;
 }
 
@@ -35,7 +37,7 @@ tg_status tg_loss_infer(tg_call *c, int64_t classes) {
     TG_TRY(need_target(c, c->n_in - 1));
     if (classes == 0) return tg_call_fail(c, TG_ERR_SHAPE, "there are no classes");
     TG_TRY(tg_call_save(c, TG_LOSS_LSE, dtype, 1, &target->numel));
-    if (p->reduction == TG_LOSS_MEAN) TG_TRY(tg_call_save(c, TG_LOSS_COUNT, TG_F64, 0, NULL));
+    if (p->reduction == TG_LOSS_MEAN) TG_TRY(tg_call_save(c, TG_LOSS_COUNT, TG_F64, 0, target->shape));
     return tg_call_out(c, 0, dtype, p->reduction == TG_LOSS_NONE ? target->ndim : 0, target->shape);
 }
 
@@ -94,7 +96,7 @@ tg_status tg_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, 
 static tg_status count_rows(tg_call *c, const tg_tensor *target, const tg_tensor *count) {
     const tg_loss_params *p = c->params;
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
-    tg_tensor *ignored = tg_call_temp(c, TG_I64, 0, NULL);
+    tg_tensor *ignored = tg_call_temp(c, TG_I64, 0, target->shape);
     tg_tensor *counts = tg_call_temp(c, TG_BOOL, target->ndim, target->shape);
     tg_extent e;
     if (!tg_ok(c->ctx)) return c->ctx->status;
@@ -121,7 +123,7 @@ tg_status tg_loss_row_grads(tg_call *c, tg_tensor **g) {
     const tg_loss_params *p = c->params;
     *g = c->gout[0];
     if (p->reduction != TG_LOSS_MEAN) return tg_op_dense(c, g);
-    *g = tg_call_temp(c, (tg_dtype)c->gout[0]->dtype, 0, NULL);
+    *g = tg_call_temp(c, (tg_dtype)c->gout[0]->dtype, 0, c->gout[0]->shape);
     if (!tg_ok(c->ctx)) return c->ctx->status;
     return tg_op_map(c, TG_FN_div, *g, TG_T2(c->gout[0], c->saved[TG_LOSS_COUNT]), 2, 0, 0, false);
 }

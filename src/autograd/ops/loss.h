@@ -9,9 +9,9 @@ typedef tg_cross_entropy_opts tg_loss_params;
 enum { TG_LOSS_LSE, TG_LOSS_COUNT }; /* private saved buffers: [rows], and the rows not ignored */
 
 /* Options of a sample. */
-#define TG_LOSS_OPTS(ignore_, smoothing_, reduction_)                            \
-    &(tg_loss_params) {                                                          \
-        sizeof(tg_loss_params), ignore_, smoothing_, TG_LOSS_##reduction_        \
+#define TG_LOSS_OPTS(ignore_, smoothing_, reduction_)                     \
+    &(const tg_loss_params) {                                             \
+        sizeof(tg_loss_params), ignore_, smoothing_, TG_LOSS_##reduction_ \
     }
 
 /* The caller's options with ignore_index resolved. */
@@ -26,7 +26,7 @@ tg_status tg_loss_buffer(tg_call *c, tg_tensor **loss);
 tg_status tg_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, const tg_tensor *loss, int64_t first);
 tg_status tg_loss_reduce(tg_call *c, const tg_tensor *target, const tg_tensor *loss);
 
-/* The gradient of every row's loss: one number for all (numel 1), or [rows]. */
+/* The gradient of every row's loss: one number (no dims) for all, or [rows]. */
 tg_status tg_loss_row_grads(tg_call *c, tg_tensor **g);
 /* glogits (+)= the gradient of rows [first, ..); it may be the logits' own memory. */
 tg_status tg_loss_backward(tg_call *c, tg_array glogits, tg_array logits, const tg_tensor *target, const tg_tensor *g,

@@ -3,9 +3,13 @@
 /* y [.., m, n] = a [.., m, k] b [.., k, n]; the leading dims broadcast. */
 
 /* The size of x's batch dim i, counted from the inside, and its step: 0 where x broadcasts. */
-static int64_t batch_size(const tg_tensor *x, int i) { return i < x->ndim - 2 ? x->shape[x->ndim - 3 - i] : 1; }
+static int64_t batch_size(const tg_tensor *x, int i) {
+    return i < x->ndim - 2 ? x->shape[x->ndim - 3 - i] : 1;
+}
 
-static int64_t batch_step(const tg_tensor *x, int i) { return batch_size(x, i) == 1 ? 0 : x->stride[x->ndim - 3 - i]; }
+static int64_t batch_step(const tg_tensor *x, int i) {
+    return batch_size(x, i) == 1 ? 0 : x->stride[x->ndim - 3 - i];
+}
 
 static tg_status matmul_infer(tg_call *c) {
     const tg_tensor *a = c->in[0], *b = c->in[1];
@@ -37,9 +41,14 @@ static tg_status multiply(tg_call *c, const tg_tensor *y, const tg_tensor *out, 
                           const tg_tensor *b, bool tb, bool add) {
     tg_matrix ma = tg_matrix_of(a), mb = tg_matrix_of(b);
     const int64_t *shape = out->shape + out->ndim - 2;
-    tg_product p = {.g = {.m = shape[0], .n = shape[1], .k = a->shape[a->ndim - 1 - ta],
-                          .a = ta ? tg_matrix_transposed(ma) : ma, .b = tb ? tg_matrix_transposed(mb) : mb,
-                          .c = tg_matrix_of(out), .alpha = 1, .beta = add},
+    tg_product p = {.g = {.m = shape[0],
+                          .n = shape[1],
+                          .k = a->shape[a->ndim - 1 - ta],
+                          .a = ta ? tg_matrix_transposed(ma) : ma,
+                          .b = tb ? tg_matrix_transposed(mb) : mb,
+                          .c = tg_matrix_of(out),
+                          .alpha = 1,
+                          .beta = add},
                     .n = y->ndim - 2};
     for (int i = 0; i < p.n; i++)
         p.dim[i] = (tg_batch_dim){batch_size(y, i), batch_step(a, i), batch_step(b, i), batch_step(out, i)};
@@ -120,4 +129,6 @@ const tg_op tg_op_matmul = {
 /* a [.., m, k] times b [.., k, n] gives [.., m, n]. Both have 2 or more dims; the leading ones broadcast, and an
  * operand's gradient is summed over the dims in which it was broadcast. Any strides: a transposed view costs no copy,
  * and one matrix on either side of a batch is one product. k = 0 gives zeros. */
-tg_tensor *tg_matmul(tg_tape *t, tg_tensor *a, tg_tensor *b) { return TG_RECORD(t, tg_op_matmul, NULL, a, b); }
+tg_tensor *tg_matmul(tg_tape *t, tg_tensor *a, tg_tensor *b) {
+    return TG_RECORD(t, tg_op_matmul, NULL, a, b);
+}

@@ -8,7 +8,7 @@ static tg_status mse_infer(tg_call *c) {
     TG_TRY(tg_need_same_dtype(c, 0, 1));
     if (x->ndim != y->ndim || memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape) != 0)
         return tg_call_fail(c, TG_ERR_SHAPE, "x and y differ: expected one shape");
-    return tg_call_out(c, 0, tg_accumulate_dtype((tg_dtype)x->dtype), 0, NULL);
+    return tg_call_out(c, 0, tg_accumulate_dtype((tg_dtype)x->dtype), 0, x->shape);
 }
 
 static tg_status mse_forward(tg_call *c) {
@@ -60,4 +60,6 @@ const tg_op tg_op_mse = {
 };
 
 /* The mean squared difference of two tensors of one shape, a scalar: float32 for 16-bit inputs, NaN for empty ones. */
-tg_tensor *tg_mse(tg_tape *t, tg_tensor *x, tg_tensor *y) { return TG_RECORD(t, tg_op_mse, NULL, x, y); }
+tg_tensor *tg_mse(tg_tape *t, tg_tensor *x, tg_tensor *y) {
+    return TG_RECORD(t, tg_op_mse, NULL, x, y);
+}

@@ -1,8 +1,12 @@
 #include "autograd/ops/network.h"
 
-tg_array tg_op_absent_or(const tg_tensor *x) { return x ? tg_array_of(x) : (tg_array){0}; }
+tg_array tg_op_absent_or(const tg_tensor *x) {
+    return x ? tg_array_of(x) : (tg_array){0};
+}
 
-tg_array tg_op_gin(const tg_call *c, int i) { return tg_op_absent_or(c->gin_mode[i] ? c->gin[i] : NULL); }
+tg_array tg_op_gin(const tg_call *c, int i) {
+    return tg_op_absent_or(c->gin_mode[i] ? c->gin[i] : NULL);
+}
 
 tg_status tg_op_dense(tg_call *c, tg_tensor **x) {
     const tg_tensor *from = *x;

@@ -63,10 +63,14 @@ static tg_status rotate(tg_call *c, const tg_tensor *y, const tg_tensor *x, bool
                     (double[2]){0}, add);
 }
 
-static tg_status rope_forward(tg_call *c) { return rotate(c, c->out[0], c->in[0], false, false); }
+static tg_status rope_forward(tg_call *c) {
+    return rotate(c, c->out[0], c->in[0], false, false);
+}
 
 /* The transpose of a rotation turns the other way. */
-static tg_status rope_backward(tg_call *c) { return rotate(c, c->gin[0], c->gout[0], true, tg_adds(c, 0)); }
+static tg_status rope_backward(tg_call *c) {
+    return rotate(c, c->gin[0], c->gout[0], true, tg_adds(c, 0));
+}
 
 static const rope_params plain = {.base = 10000};
 

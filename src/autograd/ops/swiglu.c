@@ -53,4 +53,6 @@ const tg_op tg_op_swiglu = {
 };
 
 /* silu(gate) up of two tensors of one shape: the gated unit of Llama's MLP (Shazeer, arXiv 2002.05202). */
-tg_tensor *tg_swiglu(tg_tape *t, tg_tensor *gate, tg_tensor *up) { return TG_RECORD(t, tg_op_swiglu, NULL, gate, up); }
+tg_tensor *tg_swiglu(tg_tape *t, tg_tensor *gate, tg_tensor *up) {
+    return TG_RECORD(t, tg_op_swiglu, NULL, gate, up);
+}

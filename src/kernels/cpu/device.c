@@ -23,8 +23,7 @@ static void tg_cpu_free(tg_ctx *ctx, void *p, size_t bytes) {
 
 static tg_status tg_cpu_copy(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind) {
     (void)ctx, (void)kind;
-    if (bytes)
-        memmove(dst, src, bytes);
+    if (bytes) memmove(dst, src, bytes);
     return TG_OK;
 }
 
@@ -35,8 +34,7 @@ static tg_status tg_cpu_sync(tg_ctx *ctx) {
 
 /* All that came before an event is done: any address will do as its handle. */
 static tg_status tg_cpu_event_record(tg_ctx *ctx, void **event) {
-    if (!*event)
-        *event = ctx;
+    if (!*event) *event = ctx;
     return TG_OK;
 }
 

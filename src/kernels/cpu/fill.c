@@ -12,8 +12,7 @@ enum { PARALLEL_FROM = 65536, UNIT = 16384, BUFFER = 512 };
 tg_status tg_cpu_fill(tg_ctx *ctx, tg_array out, double value) {
     static const int64_t no_stride[TG_MAX_DIMS] = {0};
     if (out.contiguous && value == 0 && !signbit(value) && out.numel < PARALLEL_FROM) {
-        if (out.numel)
-            memset(out.data, 0, (size_t)out.numel * tg_dtype_size(out.dtype));
+        if (out.numel) memset(out.data, 0, (size_t)out.numel * tg_dtype_size(out.dtype));
         return TG_OK;
     }
     tg_array in = {&value, out.shape, no_stride, out.numel, out.ndim, TG_F64, false};

@@ -18,12 +18,9 @@ tg_cpu_level_t tg_cpu_detect(void) {
     if (!__get_cpuid(1, &a, &b, &c, &d) || (c & (fma | osxsave | avx | f16c)) != (fma | osxsave | avx | f16c))
         return TG_CPU_PORTABLE;
     uint64_t saved = saved_states();
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & avx2) || (saved & 0x06) != 0x06)
-        return TG_CPU_PORTABLE;
-    if ((b & (f | dq | bw | vl)) != (f | dq | bw | vl) || (saved & 0xe6) != 0xe6)
-        return TG_CPU_AVX2;
-    if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & bf16))
-        return TG_CPU_AVX512_BF16;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & avx2) || (saved & 0x06) != 0x06) return TG_CPU_PORTABLE;
+    if ((b & (f | dq | bw | vl)) != (f | dq | bw | vl) || (saved & 0xe6) != 0xe6) return TG_CPU_AVX2;
+    if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & bf16)) return TG_CPU_AVX512_BF16;
     return TG_CPU_AVX512;
 }
 #else

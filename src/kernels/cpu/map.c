@@ -1,4 +1,5 @@
-/* The CPU's map slot: chooses the compute type and the row function, and cuts what is not one gapless run into tiles. */
+/* The CPU's map slot: chooses the compute type and the row function, and cuts what is not one gapless run into tiles.
+ */
 #include "kernels/cpu/map.h"
 
 #include "core/core.h"
@@ -33,8 +34,7 @@ static tg_dtype compute_type(tg_formula f, const tg_array *out, const tg_array *
 /* Everything gapless and of one compute type: what small tensors are, and what must cost next to nothing. */
 static bool plain(const tg_array *out, const tg_array *in, int n_in) {
     bool ok = out->contiguous && (out->dtype == TG_F32 || out->dtype == TG_F64);
-    for (int i = 0; i < n_in; i++)
-        ok = ok && in[i].contiguous && in[i].dtype == out->dtype;
+    for (int i = 0; i < n_in; i++) ok = ok && in[i].contiguous && in[i].dtype == out->dtype;
     return ok;
 }
 
@@ -54,20 +54,16 @@ static void swap_dims(tg_map_plan *m, int a, int b) {
 static void order_dims(tg_map_plan *m, const tg_array *const *a) {
     m->ndim = 0;
     for (int d = 0; d < a[0]->ndim; d++) {
-        if (a[0]->shape[d] == 1)
-            continue;
+        if (a[0]->shape[d] == 1) continue;
         m->shape[m->ndim] = a[0]->shape[d];
-        for (int i = 0; i <= m->n_in; i++)
-            m->x[i].stride[m->ndim] = a[i]->stride[d];
-        for (int e = m->ndim++; e > 0 && m->x[0].stride[e] > m->x[0].stride[e - 1]; e--)
-            swap_dims(m, e, e - 1);
+        for (int i = 0; i <= m->n_in; i++) m->x[i].stride[m->ndim] = a[i]->stride[d];
+        for (int e = m->ndim++; e > 0 && m->x[0].stride[e] > m->x[0].stride[e - 1]; e--) swap_dims(m, e, e - 1);
     }
 }
 
 static bool mergeable(const tg_map_plan *m, int outer, int inner) {
     for (int i = 0; i <= m->n_in; i++)
-        if (m->x[i].stride[outer] != m->x[i].stride[inner] * m->shape[inner])
-            return false;
+        if (m->x[i].stride[outer] != m->x[i].stride[inner] * m->shape[inner]) return false;
     return true;
 }
 
@@ -78,8 +74,7 @@ static void merge_dims(tg_map_plan *m) {
             m->shape[top] *= m->shape[d];
         else
             m->shape[++top] = m->shape[d];
-        for (int i = 0; i <= m->n_in; i++)
-            m->x[i].stride[top] = m->x[i].stride[d];
+        for (int i = 0; i <= m->n_in; i++) m->x[i].stride[top] = m->x[i].stride[d];
     }
     m->ndim = m->ndim ? top + 1 : 0;
 }
@@ -88,10 +83,8 @@ static void merge_dims(tg_map_plan *m) {
 static void pad_dims(tg_map_plan *m) {
     while (m->ndim < 2) {
         m->shape[m->ndim] = 1;
-        for (int i = 0; i <= m->n_in; i++)
-            m->x[i].stride[m->ndim] = m->ndim ? 0 : 1;
-        if (m->ndim++)
-            swap_dims(m, 0, 1);
+        for (int i = 0; i <= m->n_in; i++) m->x[i].stride[m->ndim] = m->ndim ? 0 : 1;
+        if (m->ndim++) swap_dims(m, 0, 1);
     }
 }
 
@@ -100,8 +93,7 @@ static int transposed_dim(const tg_map_plan *m) {
     int last = m->ndim - 1;
     for (int i = 1; i <= m->n_in; i++)
         for (int d = 0; d < last && m->x[i].stride[last] > 1; d++)
-            if (m->x[i].stride[d] == 1)
-                return d;
+            if (m->x[i].stride[d] == 1) return d;
     return -1;
 }
 
@@ -111,16 +103,13 @@ static void choose_tile(tg_map_plan *m) {
     int last = m->ndim - 1, row = transposed_dim(m);
     bool block = row >= 0;
     for (int d = 0; d < last && !block; d++)
-        if (row < 0 || m->shape[d] > m->shape[row])
-            row = d;
+        if (row < 0 || m->shape[d] > m->shape[row]) row = d;
     swap_dims(m, row, last - 1);
     int64_t most = block ? 32 : TG_MAP_TILE;
     m->cols = m->shape[last] < most ? m->shape[last] : most;
     m->rows = block || m->cols <= TG_MAP_TILE / 2 ? TG_MAP_TILE / m->cols : 1;
-    if (block && m->rows > 16)
-        m->rows = 16;
-    if (m->rows > m->shape[last - 1])
-        m->rows = m->shape[last - 1];
+    if (block && m->rows > 16) m->rows = 16;
+    if (m->rows > m->shape[last - 1]) m->rows = m->shape[last - 1];
 }
 
 static bool gapless(const tg_map_plan *m, const tg_map_operand *x, tg_dtype compute) {
@@ -138,19 +127,16 @@ static void choose_access(tg_map_plan *m, tg_dtype compute) {
         x->by_rows = x->stride[last - 1] == 1 && x->stride[last] > 1;
         all &= x->direct;
     }
-    if (all && m->rows == 1)
-        m->cols = m->shape[last] < TG_MAP_CHUNK ? m->shape[last] : TG_MAP_CHUNK;
+    if (all && m->rows == 1) m->cols = m->shape[last] < TG_MAP_CHUNK ? m->shape[last] : TG_MAP_CHUNK;
     m->tiles = (m->shape[last] + m->cols - 1) / m->cols * ((m->shape[last - 1] + m->rows - 1) / m->rows);
-    for (int d = 0; d < last - 1; d++)
-        m->tiles *= m->shape[d];
+    for (int d = 0; d < last - 1; d++) m->tiles *= m->shape[d];
     m->per_unit = TG_MAP_CHUNK / (m->rows * m->cols) > 1 ? TG_MAP_CHUNK / (m->rows * m->cols) : 1;
 }
 
 static void map_planned(tg_ctx *ctx, const tg_map_kernels *k, tg_map_plan *m, tg_dtype compute, const tg_array *out,
                         const tg_array *in) {
     const tg_array *a[1 + TG_MAP_INPUTS] = {out};
-    for (int i = 0; i < m->n_in; i++)
-        a[i + 1] = &in[i];
+    for (int i = 0; i < m->n_in; i++) a[i + 1] = &in[i];
     for (int i = 0; i <= m->n_in; i++) {
         m->x[i].data = a[i]->data;
         m->x[i].dtype = a[i]->dtype;
@@ -180,18 +166,15 @@ tg_status tg_cpu_map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in
         TG_FORMULAS(TG_X)
 #undef TG_X
     };
-    if (f < 0 || f >= TG_FN_COUNT || n_in != inputs[f])
-        return wrong_formula(ctx, f, n_in);
+    if (f < 0 || f >= TG_FN_COUNT || n_in != inputs[f]) return wrong_formula(ctx, f, n_in);
     double p0 = p ? p[0] : 0, p1 = p ? p[1] : 0;
     if (out.numel < PARALLEL_FROM && plain(&out, in, n_in)) {
         const void *data[TG_MAP_INPUTS];
-        for (int i = 0; i < n_in; i++)
-            data[i] = in[i].data;
+        for (int i = 0; i < n_in; i++) data[i] = in[i].data;
         tg_map_kernels_of(ctx, (tg_dtype)out.dtype)->row[f](out.numel, out.data, data, p0, p1, add);
         return TG_OK;
     }
-    if (out.numel == 0)
-        return TG_OK;
+    if (out.numel == 0) return TG_OK;
     tg_dtype compute = compute_type(f, &out, in, n_in, add);
     const tg_map_kernels *k = tg_map_kernels_of(ctx, compute);
     tg_map_plan m;

@@ -1,8 +1,8 @@
 /* Element-wise kernels: what the driver (map.c) hands to the templates (map_tmpl.c).
  *
- * A formula's row function runs over unit-stride arrays of one compute type. Everything else, be it another dtype, a broadcast or
- * a transposition, is cut into two-dimensional tiles that fit the first-level cache: operands which are not of the compute
- * type or not without gaps are converted into a buffer, and the output is converted back.
+ * A formula's row function runs over unit-stride arrays of one compute type. Everything else, be it another dtype, a
+ * broadcast or a transposition, is cut into two-dimensional tiles that fit the first-level cache: operands which are
+ * not of the compute type or not without gaps are converted into a buffer, and the output is converted back.
  */
 #ifndef TG_MAP_H
 #define TG_MAP_H
@@ -27,7 +27,8 @@ typedef struct tg_map_operand {
     bool by_rows; /* neighbours in memory are neighbours along the rows of a tile: transposed */
 } tg_map_operand;
 
-/* Dims are ordered by the output's strides and merged. The last is the columns of a tile, the one before it the rows. */
+/* Dims are ordered by the output's strides and merged. The last is the columns of a tile, the one before it the rows.
+ */
 typedef struct tg_map_plan {
     tg_map_row_fn row;
     double p, q;

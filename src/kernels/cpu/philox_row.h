@@ -1,7 +1,7 @@
 /* Rows of Philox draws on the CPU: many blocks at once. kernels/philox.h includes this file.
  *
- * A word lives in the low half of a 64-bit lane. What stands in the high half does no harm: the product of two low halves is
- * the one instruction that a round needs and that plain C does not name.
+ * A word lives in the low half of a 64-bit lane. What stands in the high half does no harm: the product of two low
+ * halves is the one instruction that a round needs and that plain C does not name.
  */
 #ifndef TG_PHILOX_ROW_H
 #define TG_PHILOX_ROW_H
@@ -10,24 +10,28 @@
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
-#define TG_PHILOX_VEC 64
+#define TG_PHILOX_VEC       64
 #define TG_PHILOX_MUL(a, b) (tg_philox_vec) _mm512_mul_epu32((__m512i)(a), (__m512i)(b))
 #elif defined(__AVX2__)
 #include <immintrin.h>
-#define TG_PHILOX_VEC 32
+#define TG_PHILOX_VEC       32
 #define TG_PHILOX_MUL(a, b) (tg_philox_vec) _mm256_mul_epu32((__m256i)(a), (__m256i)(b))
 #elif defined(__SSE2__)
 #include <immintrin.h>
-#define TG_PHILOX_VEC 16
+#define TG_PHILOX_VEC       16
 #define TG_PHILOX_MUL(a, b) (tg_philox_vec) _mm_mul_epu32((__m128i)(a), (__m128i)(b))
 #else
-#define TG_PHILOX_VEC 16
-#define TG_PHILOX_MUL(a, b) (((a) & 0xffffffff) * (b))
+#define TG_PHILOX_VEC       16
+#define TG_PHILOX_MUL(a, b) (((a)&0xffffffff) * (b))
 #endif
 
 typedef uint64_t tg_philox_vec __attribute__((vector_size(TG_PHILOX_VEC)));
 /* Four vectors are in flight, for a round is a chain of dependent operations. */
-enum { TG_PHILOX_WIDTH = TG_PHILOX_VEC / 8, TG_PHILOX_LANES = 4 * TG_PHILOX_WIDTH, TG_PHILOX_WORDS = 4 * TG_PHILOX_LANES };
+enum {
+    TG_PHILOX_WIDTH = TG_PHILOX_VEC / 8,
+    TG_PHILOX_LANES = 4 * TG_PHILOX_WIDTH,
+    TG_PHILOX_WORDS = 4 * TG_PHILOX_LANES
+};
 
 static inline void tg_philox_store(const tg_philox_vec *c, uint32_t *w) {
     uint64_t low[TG_PHILOX_WIDTH], high[TG_PHILOX_WIDTH], pair[2 * TG_PHILOX_WIDTH];
@@ -45,8 +49,7 @@ static inline void tg_philox_store(const tg_philox_vec *c, uint32_t *w) {
 static inline void tg_philox_lanes(uint64_t key, uint64_t block, uint64_t c23, uint32_t *w) {
     const tg_philox_vec none = {0}, m0 = none + 0xD2511F53u, m1 = none + 0xCD9E8D57u;
     tg_philox_vec c[4][4], step;
-    for (int l = 0; l < TG_PHILOX_WIDTH; l++)
-        step[l] = (uint64_t)l;
+    for (int l = 0; l < TG_PHILOX_WIDTH; l++) step[l] = (uint64_t)l;
     for (int v = 0; v < 4; v++) {
         tg_philox_vec at = step + (block + (uint64_t)(v * TG_PHILOX_WIDTH));
         c[v][0] = at;
@@ -66,8 +69,7 @@ static inline void tg_philox_lanes(uint64_t key, uint64_t block, uint64_t c23, u
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    for (int v = 0; v < 4; v++)
-        tg_philox_store(c[v], w + 4 * TG_PHILOX_WIDTH * v);
+    for (int v = 0; v < 4; v++) tg_philox_store(c[v], w + 4 * TG_PHILOX_WIDTH * v);
 }
 
 /* Word `plane` of the n draws from number rng->counter + i on. */
@@ -78,8 +80,7 @@ static inline void tg_philox_row(const tg_rng *rng, uint64_t i, int64_t n, int p
         int64_t skip = (int64_t)(at % 4), take = n < TG_PHILOX_WORDS - skip ? n : TG_PHILOX_WORDS - skip;
         bool whole = take == TG_PHILOX_WORDS;
         tg_philox_lanes(rng->seed, at / 4, stream, whole ? w : block);
-        if (!whole)
-            memcpy(w, block + skip, (size_t)take * sizeof *w);
+        if (!whole) memcpy(w, block + skip, (size_t)take * sizeof *w);
         at += (uint64_t)take;
         w += take;
         n -= take;
@@ -92,8 +93,7 @@ static inline void tg_philox_uniform_row(const tg_rng *rng, uint64_t i, int64_t 
         uint32_t w[TG_PHILOX_WORDS];
         int64_t take = n < TG_PHILOX_WORDS ? n : TG_PHILOX_WORDS;
         tg_philox_row(rng, i, take, 0, w);
-        for (int64_t j = 0; j < take; j++)
-            u[j] = tg_uniform_of_word(w[j]);
+        for (int64_t j = 0; j < take; j++) u[j] = tg_uniform_of_word(w[j]);
         i += (uint64_t)take;
         u += take;
         n -= take;

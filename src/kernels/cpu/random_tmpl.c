@@ -4,12 +4,12 @@
 #include "kernels/cpu/span.h"
 #include "kernels/philox.h"
 
-#define IS_DOUBLE (sizeof(T) == sizeof(double))
-#define NEXT SPAN_CAT(NEXT_, TG_T)
-#define NEXT_f32 nextafterf
-#define NEXT_f64 nextafter
+#define IS_DOUBLE     (sizeof(T) == sizeof(double))
+#define NEXT          SPAN_CAT(NEXT_, TG_T)
+#define NEXT_f32      nextafterf
+#define NEXT_f64      nextafter
 #define NORMAL_CAT(t) SPAN_CAT(tg_normal_, t)
-#define NORMAL NORMAL_CAT(TG_T)
+#define NORMAL        NORMAL_CAT(TG_T)
 
 static T unit_uniform(uint32_t first, uint32_t second) {
     return IS_DOUBLE ? (T)tg_uniform_of_words(first, second) : (T)tg_uniform_of_word(first);
@@ -26,8 +26,7 @@ static void uniforms(const tg_random_job *job, const uint32_t *first, const uint
 
 static void normals(const tg_random_job *job, const uint32_t *first, const uint32_t *second, int64_t n, T *y) {
     T mean = (T)job->a, deviation = (T)job->b;
-    for (int64_t i = 0; i < n; i++)
-        y[i] = mean + deviation * NORMAL(first[i], second[i]);
+    for (int64_t i = 0; i < n; i++) y[i] = mean + deviation * NORMAL(first[i], second[i]);
 }
 
 /* Elements [i, i + n), which follow each other at stride. */

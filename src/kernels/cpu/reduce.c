@@ -1,4 +1,5 @@
-/* The CPU's reduce slot: sorts the dims into kept and reduced, and decides between rows and columns and how many parts. */
+/* The CPU's reduce slot: sorts the dims into kept and reduced, and decides between rows and columns and how many parts.
+ */
 #include "kernels/cpu/reduce.h"
 
 #include "core/core.h"
@@ -20,8 +21,7 @@ static const tg_reduce_kernels *kernels_of(const tg_ctx *ctx, tg_dtype compute) 
 
 /* Integers are summed exactly unless a float is wanted; 16-bit floats in float32. */
 static tg_dtype compute_type(tg_dtype in, tg_dtype out) {
-    if (in == TG_F64 || out == TG_F64 || (!tg_is_float(in) && tg_is_float(out)))
-        return TG_F64;
+    if (in == TG_F64 || out == TG_F64 || (!tg_is_float(in) && tg_is_float(out))) return TG_F64;
     return tg_is_float(in) ? TG_F32 : TG_I64;
 }
 
@@ -57,8 +57,7 @@ static void sort_dims(tg_reduce_plan *m, const tg_array *out, const tg_array *in
     m->kept = m->reduced = (tg_reduce_dims){.count = 1};
     for (int d = 0; d < in->ndim; d++) {
         bool reduced = out->shape[d] == 1 || out->stride[d] == 0;
-        if (in->shape[d] == 1)
-            continue;
+        if (in->shape[d] == 1) continue;
         if (reduced)
             take_dim(&m->reduced, in->shape[d], in->stride[d], 0);
         else
@@ -71,8 +70,7 @@ static void sort_dims(tg_reduce_plan *m, const tg_array *out, const tg_array *in
 /* Columns, where the outputs lie closer together than what is reduced, and there are enough of them. */
 static bool by_columns(const tg_reduce_plan *m) {
     const tg_reduce_dims *k = &m->kept, *r = &m->reduced;
-    if (k->n == 0 || r->n == 0)
-        return k->n > 0;
+    if (k->n == 0 || r->n == 0) return k->n > 0;
     return k->shape[k->n - 1] >= 16 && k->in[k->n - 1] < r->in[r->n - 1];
 }
 
@@ -85,8 +83,7 @@ static void cut(tg_reduce_plan *m, bool columns, int64_t part) {
     int64_t width = columns ? m->kept.shape[m->kept.n - 1] : 1, across = ceil_div(width, TG_REDUCE_RUN);
     int64_t tile_width = width < TG_REDUCE_RUN ? width : TG_REDUCE_RUN;
     m->part_len = part / tile_width > 0 ? part / tile_width : 1;
-    if (m->part_len > m->reduced.count)
-        m->part_len = m->reduced.count > 0 ? m->reduced.count : 1;
+    if (m->part_len > m->reduced.count) m->part_len = m->reduced.count > 0 ? m->reduced.count : 1;
     m->parts = m->reduced.count ? ceil_div(m->reduced.count, m->part_len) : 1;
     m->part_step = 0;
     m->tiles = m->kept.count / width * across * m->parts;
@@ -132,8 +129,7 @@ tg_status tg_cpu_reduce(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array i
     m.in_size = (int64_t)tg_dtype_size(in.dtype);
     m.out_size = (int64_t)tg_dtype_size(out.dtype);
     sort_dims(&m, &out, &in);
-    if (m.kept.count == 0)
-        return TG_OK;
+    if (m.kept.count == 0) return TG_OK;
     bool columns = !arg && by_columns(&m);
     cut(&m, columns, arg ? INT64_MAX : PART);
     tg_range_fn body = arg ? k->arg : columns ? k->cols : k->rows;
@@ -142,8 +138,7 @@ tg_status tg_cpu_reduce(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array i
         return TG_OK;
     }
     void *partial = tg_workspace(ctx, TG_WS_REDUCE, (size_t)(m.parts * m.kept.count) * tg_dtype_size(compute));
-    if (!partial)
-        return TG_ERR_MEMORY;
+    if (!partial) return TG_ERR_MEMORY;
     tg_reduce_plan rest;
     split_parts(&m, &rest, partial, compute);
     run(ctx, &m, body);

@@ -1,9 +1,9 @@
 /* Reductions: what the driver (reduce.c) hands to the templates (reduce_tmpl.c).
  *
- * The order of a reduction follows from shapes alone. Along rows, runs of TG_REDUCE_RUN elements are summed in the lanes of a few
- * vectors, and the runs pairwise; down columns, blocks of TG_REDUCE_BLOCK rows are summed, then blocks of blocks. So
- * rounding errors grow with the logarithm of the count. Long reductions are cut into parts, whose results are reduced
- * by the same code.
+ * The order of a reduction follows from shapes alone. Along rows, runs of TG_REDUCE_RUN elements are summed in the
+ * lanes of a few vectors, and the runs pairwise; down columns, blocks of TG_REDUCE_BLOCK rows are summed, then blocks
+ * of blocks. So rounding errors grow with the logarithm of the count. Long reductions are cut into parts, whose results
+ * are reduced by the same code.
  */
 #ifndef TG_REDUCE_H
 #define TG_REDUCE_H
@@ -14,7 +14,7 @@ enum { TG_REDUCE_RUN = 512, TG_REDUCE_BLOCK = 32, TG_REDUCE_LEVELS = 6 };
 
 typedef struct tg_reduce_dims {
     int n;
-    int64_t count; /* product of shape */
+    int64_t count;                                                 /* product of shape */
     int64_t shape[TG_MAX_DIMS], in[TG_MAX_DIMS], out[TG_MAX_DIMS]; /* strides in elements */
 } tg_reduce_dims;
 
@@ -27,9 +27,9 @@ typedef struct tg_reduce_plan {
     tg_dtype in_dtype, out_dtype;
     int64_t in_size, out_size;
     tg_reduce_dims kept, reduced;
-    int64_t parts, part_len;    /* reduced elements of a part */
-    int64_t part_step;          /* from one part's results to the next's, in elements of out */
-    int64_t tiles, per_unit;    /* tiles: (group of outputs, part); and how many make a parallel unit */
+    int64_t parts, part_len; /* reduced elements of a part */
+    int64_t part_step;       /* from one part's results to the next's, in elements of out */
+    int64_t tiles, per_unit; /* tiles: (group of outputs, part); and how many make a parallel unit */
 } tg_reduce_plan;
 
 typedef struct tg_reduce_kernels {

@@ -2,23 +2,23 @@
 #include "kernels/cpu/reduce.h"
 #include "kernels/cpu/span.h"
 
-#define LOWEST_f32 -INFINITY
-#define LOWEST_f64 -INFINITY
-#define LOWEST_i64 INT64_MIN
-#define HIGHEST_f32 INFINITY
-#define HIGHEST_f64 INFINITY
-#define HIGHEST_i64 INT64_MAX
-#define IS_NAN_f32(x) isnan(x)
-#define IS_NAN_f64(x) isnan(x)
-#define IS_NAN_i64(x) ((void)(x), false)
-#define IS_NAN SPAN_CAT(IS_NAN_, TG_T)
-#define MASK_f32 int32_t
-#define MASK_f64 int64_t
-#define MASK_i64 int64_t
+#define LOWEST_f32       -INFINITY
+#define LOWEST_f64       -INFINITY
+#define LOWEST_i64       INT64_MIN
+#define HIGHEST_f32      INFINITY
+#define HIGHEST_f64      INFINITY
+#define HIGHEST_i64      INT64_MAX
+#define IS_NAN_f32(x)    isnan(x)
+#define IS_NAN_f64(x)    isnan(x)
+#define IS_NAN_i64(x)    ((void)(x), false)
+#define IS_NAN           SPAN_CAT(IS_NAN_, TG_T)
+#define MASK_f32         int32_t
+#define MASK_f64         int64_t
+#define MASK_i64         int64_t
 #define SCALED_f32(x, s) ((s) == 1 ? (x) : (float)((x) * (s)))
 #define SCALED_f64(x, s) ((x) * (s))
 #define SCALED_i64(x, s) ((s) == 1 ? (x) : tg_f64_to_i64((double)(x) * (s)))
-#define SCALED SPAN_CAT(SCALED_, TG_T)
+#define SCALED           SPAN_CAT(SCALED_, TG_T)
 
 #if defined(__AVX512F__)
 #define VEC_BYTES 64
@@ -91,21 +91,17 @@ INLINE T run_of(tg_reduction kind, int64_t n, const T *x) {
     vec acc[VECS];
     T lane[VECS * LANES];
     int64_t i = 0;
-    for (int l = 0; l < VECS * LANES; l++)
-        lane[l] = identity(kind);
+    for (int l = 0; l < VECS * LANES; l++) lane[l] = identity(kind);
     memcpy(acc, lane, sizeof acc);
     for (; i + VECS * LANES <= n; i += VECS * LANES)
-        for (int v = 0; v < VECS; v++)
-            step(kind, &acc[v], x + i + v * LANES);
+        for (int v = 0; v < VECS; v++) step(kind, &acc[v], x + i + v * LANES);
     if (i < n) {
         memcpy(lane, x + i, (size_t)(n - i) * sizeof(T));
-        for (int v = 0; v < VECS; v++)
-            step(kind, &acc[v], lane + v * LANES);
+        for (int v = 0; v < VECS; v++) step(kind, &acc[v], lane + v * LANES);
     }
     memcpy(lane, acc, sizeof acc);
     for (int half = VECS * LANES / 2; half; half /= 2)
-        for (int l = 0; l < half; l++)
-            lane[l] = join(kind, lane[l], lane[l + half]);
+        for (int l = 0; l < half; l++) lane[l] = join(kind, lane[l], lane[l + half]);
     return lane[0];
 }
 
@@ -125,7 +121,8 @@ static T reduce_run(tg_reduction kind, int64_t n, const T *x) {
     }
 }
 
-/* Pairwise joining of any number of results in order: level l holds the join of 2^l of them when bit l of count is set. */
+/* Pairwise joining of any number of results in order: level l holds the join of 2^l of them when bit l of count is set.
+ */
 typedef struct cascade {
     uint64_t count;
     T level[64];
@@ -133,8 +130,7 @@ typedef struct cascade {
 
 static void cascade_push(cascade *c, tg_reduction kind, T v) {
     int l = 0;
-    for (; c->count >> l & 1; l++)
-        v = join(kind, c->level[l], v);
+    for (; c->count >> l & 1; l++) v = join(kind, c->level[l], v);
     c->level[l] = v;
     c->count++;
 }
@@ -143,8 +139,7 @@ static T cascade_end(const cascade *c, tg_reduction kind) {
     bool any = false;
     T v = identity(kind);
     for (int l = 0; c->count >> l; l++) {
-        if (!(c->count >> l & 1))
-            continue;
+        if (!(c->count >> l & 1)) continue;
         v = any ? join(kind, c->level[l], v) : c->level[l];
         any = true;
     }
@@ -181,13 +176,11 @@ static const T *next_run(const tg_reduce_plan *m, const char *base, int64_t i, i
 }
 
 static void finish(const tg_reduce_plan *m, char *out, int64_t stride, int64_t n, T *v) {
-    for (int64_t j = 0; j < n; j++)
-        v[j] = SCALED(v[j], m->scale);
+    for (int64_t j = 0; j < n; j++) v[j] = SCALED(v[j], m->scale);
     if (m->add) {
         T old[TG_REDUCE_RUN];
         span_load(old, out, m->out_dtype, stride, n);
-        for (int64_t j = 0; j < n; j++)
-            v[j] += old[j];
+        for (int64_t j = 0; j < n; j++) v[j] += old[j];
     }
     span_store(out, m->out_dtype, stride, n, v);
 }
@@ -221,22 +214,17 @@ static void reduce_row(const tg_reduce_plan *m, int64_t tile) {
 /* acc = first ? x : acc joined with x, element by element; squares first where asked. */
 static void fold(tg_reduction kind, bool first, bool squares, int64_t n, T *restrict acc, const T *restrict x) {
     if (squares)
-        for (int64_t j = 0; j < n; j++)
-            acc[j] = first ? x[j] * x[j] : acc[j] + x[j] * x[j];
+        for (int64_t j = 0; j < n; j++) acc[j] = first ? x[j] * x[j] : acc[j] + x[j] * x[j];
     else if (first)
         memcpy(acc, x, (size_t)n * sizeof(T));
     else if (kind == TG_PROD)
-        for (int64_t j = 0; j < n; j++)
-            acc[j] *= x[j];
+        for (int64_t j = 0; j < n; j++) acc[j] *= x[j];
     else if (kind == TG_MAX)
-        for (int64_t j = 0; j < n; j++)
-            acc[j] = join(TG_MAX, acc[j], x[j]);
+        for (int64_t j = 0; j < n; j++) acc[j] = join(TG_MAX, acc[j], x[j]);
     else if (kind == TG_MIN)
-        for (int64_t j = 0; j < n; j++)
-            acc[j] = join(TG_MIN, acc[j], x[j]);
+        for (int64_t j = 0; j < n; j++) acc[j] = join(TG_MIN, acc[j], x[j]);
     else
-        for (int64_t j = 0; j < n; j++)
-            acc[j] += x[j];
+        for (int64_t j = 0; j < n; j++) acc[j] += x[j];
 }
 
 /* Rows joined in blocks, blocks in blocks of blocks: the column twin of a cascade. */
@@ -258,14 +246,11 @@ static void blocks_push(blocks *b, tg_reduction kind, int64_t n, const T *x) {
 static T *blocks_end(blocks *b, tg_reduction kind, int64_t n) {
     T *sum = NULL;
     for (int l = 0; l < TG_REDUCE_LEVELS; l++) {
-        if (!b->filled[l])
-            continue;
-        if (sum)
-            fold(kind, false, false, n, b->level[l], sum);
+        if (!b->filled[l]) continue;
+        if (sum) fold(kind, false, false, n, b->level[l], sum);
         sum = b->level[l];
     }
-    for (int64_t j = 0; !sum && j < n; j++)
-        b->level[0][j] = identity(kind);
+    for (int64_t j = 0; !sum && j < n; j++) b->level[0][j] = identity(kind);
     return sum ? sum : b->level[0];
 }
 
@@ -282,8 +267,7 @@ static void reduce_col(const tg_reduce_plan *m, int64_t tile) {
     for (int64_t i = part * m->part_len, end = part_end(m, part); i < end; i++) {
         const char *row = base + locate(&m->reduced, i, &unused) * m->in_size;
         T buf[TG_REDUCE_RUN];
-        if (!direct)
-            span_load(buf, row, m->in_dtype, in_step, n);
+        if (!direct) span_load(buf, row, m->in_dtype, in_step, n);
         blocks_push(&b, m->kind, n, direct ? (const T *)row : buf);
     }
     T *sum = blocks_end(&b, m->kind, n);
@@ -293,8 +277,7 @@ static void reduce_col(const tg_reduce_plan *m, int64_t tile) {
 /* The first position of v, or of NaN when v is one. */
 static int64_t find(int64_t n, const T *x, T v) {
     int64_t j = 0;
-    while (j + 1 < n && x[j] != v && !(IS_NAN(v) && IS_NAN(x[j])))
-        j++;
+    while (j + 1 < n && x[j] != v && !(IS_NAN(v) && IS_NAN(x[j]))) j++;
     return j;
 }
 
@@ -325,20 +308,17 @@ static int64_t last_tile(const tg_reduce_plan *m, int64_t end) {
 
 static void rows(void *plan, int64_t begin, int64_t end) {
     const tg_reduce_plan *m = plan;
-    for (int64_t t = begin * m->per_unit, last = last_tile(m, end); t < last; t++)
-        reduce_row(m, t);
+    for (int64_t t = begin * m->per_unit, last = last_tile(m, end); t < last; t++) reduce_row(m, t);
 }
 
 static void cols(void *plan, int64_t begin, int64_t end) {
     const tg_reduce_plan *m = plan;
-    for (int64_t t = begin * m->per_unit, last = last_tile(m, end); t < last; t++)
-        reduce_col(m, t);
+    for (int64_t t = begin * m->per_unit, last = last_tile(m, end); t < last; t++) reduce_col(m, t);
 }
 
 static void arg(void *plan, int64_t begin, int64_t end) {
     const tg_reduce_plan *m = plan;
-    for (int64_t t = begin * m->per_unit, last = last_tile(m, end); t < last; t++)
-        reduce_arg(m, t);
+    for (int64_t t = begin * m->per_unit, last = last_tile(m, end); t < last; t++) reduce_arg(m, t);
 }
 
 const tg_reduce_kernels TG_K(reduce_kernels) = {.rows = rows, .cols = cols, .arg = arg};

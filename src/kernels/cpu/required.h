@@ -19,15 +19,17 @@ enum { TG_WS_REDUCE = 3, TG_WS_TAKE = 4 };
 
 /* Declares the copies of a template's table, and lists them by level. Only the portable one exists off x86-64. */
 #ifdef __x86_64__
-#define TG_CPU_COPIES(type, name, t) \
+#define TG_CPU_COPIES(type, name, t)                                                                                   \
     extern const type tg_##name##_##t##_portable, tg_##name##_##t##_avx2, tg_##name##_##t##_avx512;
-#define TG_CPU_TABLE(name, t)                                                                              \
-    {&tg_##name##_##t##_portable, &tg_##name##_##t##_avx2, &tg_##name##_##t##_avx512, &tg_##name##_##t##_avx512}
+#define TG_CPU_TABLE(name, t)                                                                                          \
+    { &tg_##name##_##t##_portable, &tg_##name##_##t##_avx2, &tg_##name##_##t##_avx512, &tg_##name##_##t##_avx512 }
 #else
 #define TG_CPU_COPIES(type, name, t) extern const type tg_##name##_##t##_portable;
-#define TG_CPU_TABLE(name, t)                                                                              \
-    {&tg_##name##_##t##_portable, &tg_##name##_##t##_portable, &tg_##name##_##t##_portable,                \
-     &tg_##name##_##t##_portable}
+#define TG_CPU_TABLE(name, t)                                                                                          \
+    {                                                                                                                  \
+        &tg_##name##_##t##_portable, &tg_##name##_##t##_portable, &tg_##name##_##t##_portable,                         \
+            &tg_##name##_##t##_portable                                                                                \
+    }
 #endif
 
 #endif

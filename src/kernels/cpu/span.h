@@ -1,6 +1,7 @@
 /* For templates only: the compute type T, and spans of any dtype and stride to and from a buffer of T.
  *
- * TG_T may be f32, f64 or i64. Each case is a loop that vectorises: the dtype and the kind of stride are decided outside.
+ * TG_T may be f32, f64 or i64. Each case is a loop that vectorises: the dtype and the kind of stride are decided
+ * outside.
  */
 #ifndef TG_SPAN_H
 #define TG_SPAN_H
@@ -12,59 +13,55 @@
 #include "kernels/cpu/vmath.h"
 
 #define SPAN_CAT_(a, b) a##b
-#define SPAN_CAT(a, b) SPAN_CAT_(a, b)
-#define SPAN_TYPE_f32 float
-#define SPAN_TYPE_f64 double
-#define SPAN_TYPE_i64 int64_t
-#define SPAN_DTYPE_f32 TG_F32
-#define SPAN_DTYPE_f64 TG_F64
-#define SPAN_DTYPE_i64 TG_I64
-#define SPAN_DTYPE SPAN_CAT(SPAN_DTYPE_, TG_T)
+#define SPAN_CAT(a, b)  SPAN_CAT_(a, b)
+#define SPAN_TYPE_f32   float
+#define SPAN_TYPE_f64   double
+#define SPAN_TYPE_i64   int64_t
+#define SPAN_DTYPE_f32  TG_F32
+#define SPAN_DTYPE_f64  TG_F64
+#define SPAN_DTYPE_i64  TG_I64
+#define SPAN_DTYPE      SPAN_CAT(SPAN_DTYPE_, TG_T)
 
 typedef SPAN_CAT(SPAN_TYPE_, TG_T) T;
 
 /* T to an integer dtype: floats saturate, integers wrap. To a 16-bit float: rounded once. */
-#define SPAN_TO_BF16_f32 tg_f32_to_bf16
-#define SPAN_TO_BF16_f64 tg_f64_to_bf16
+#define SPAN_TO_BF16_f32    tg_f32_to_bf16
+#define SPAN_TO_BF16_f64    tg_f64_to_bf16
 #define SPAN_TO_BF16_i64(x) tg_f64_to_bf16((double)(x))
-#define SPAN_TO_F16_f32 tg_f32_to_f16
-#define SPAN_TO_F16_f64 tg_f64_to_f16
-#define SPAN_TO_F16_i64(x) tg_f64_to_f16((double)(x))
-#define SPAN_TO_I64_f32(x) tg_f64_to_i64(x)
-#define SPAN_TO_I64_f64 tg_f64_to_i64
-#define SPAN_TO_I64_i64(x) (x)
-#define SPAN_TO_I32_f32(x) tg_f64_to_i32(x)
-#define SPAN_TO_I32_f64 tg_f64_to_i32
-#define SPAN_TO_I32_i64(x) (int32_t)(x)
-#define SPAN_TO_U8_f32(x) tg_f64_to_u8(x)
-#define SPAN_TO_U8_f64 tg_f64_to_u8
-#define SPAN_TO_U8_i64(x) (uint8_t)(x)
+#define SPAN_TO_F16_f32     tg_f32_to_f16
+#define SPAN_TO_F16_f64     tg_f64_to_f16
+#define SPAN_TO_F16_i64(x)  tg_f64_to_f16((double)(x))
+#define SPAN_TO_I64_f32(x)  tg_f64_to_i64(x)
+#define SPAN_TO_I64_f64     tg_f64_to_i64
+#define SPAN_TO_I64_i64(x)  (x)
+#define SPAN_TO_I32_f32(x)  tg_f64_to_i32(x)
+#define SPAN_TO_I32_f64     tg_f64_to_i32
+#define SPAN_TO_I32_i64(x)  (int32_t)(x)
+#define SPAN_TO_U8_f32(x)   tg_f64_to_u8(x)
+#define SPAN_TO_U8_f64      tg_f64_to_u8
+#define SPAN_TO_U8_i64(x)   (uint8_t)(x)
 
-#define SPAN_LOAD_CASE(dtype, type, value)   \
-    case dtype: {                            \
-        const type *s = src;                 \
-        if (stride == 1)                     \
-            for (int64_t i = 0; i < n; i++)  \
-                t[i] = (T)value(s[i]);       \
-        else                                 \
-            for (int64_t i = 0; i < n; i++)  \
-                t[i] = (T)value(s[i * stride]); \
-        break;                               \
+#define SPAN_LOAD_CASE(dtype, type, value)                                                                             \
+    case dtype: {                                                                                                      \
+        const type *s = src;                                                                                           \
+        if (stride == 1)                                                                                               \
+            for (int64_t i = 0; i < n; i++) t[i] = (T)value(s[i]);                                                     \
+        else                                                                                                           \
+            for (int64_t i = 0; i < n; i++) t[i] = (T)value(s[i * stride]);                                            \
+        break;                                                                                                         \
     }
 
-#define SPAN_STORE_CASE(dtype, type, value)  \
-    case dtype: {                            \
-        type *s = dst;                       \
-        if (stride == 1)                     \
-            for (int64_t i = 0; i < n; i++)  \
-                s[i] = (type)value(t[i]);    \
-        else                                 \
-            for (int64_t i = 0; i < n; i++)  \
-                s[i * stride] = (type)value(t[i]); \
-        break;                               \
+#define SPAN_STORE_CASE(dtype, type, value)                                                                            \
+    case dtype: {                                                                                                      \
+        type *s = dst;                                                                                                 \
+        if (stride == 1)                                                                                               \
+            for (int64_t i = 0; i < n; i++) s[i] = (type)value(t[i]);                                                  \
+        else                                                                                                           \
+            for (int64_t i = 0; i < n; i++) s[i * stride] = (type)value(t[i]);                                         \
+        break;                                                                                                         \
     }
 
-#define SPAN_SAME(x) (x)
+#define SPAN_SAME(x)  (x)
 #define SPAN_TRUTH(x) ((x) != 0)
 
 /* t[i] = src[i * stride], for i in [0, n). */

@@ -14,11 +14,11 @@ typedef struct take_plan {
     tg_array a, b, index;
     int dim;
     bool put;
-    int ndim;              /* of the walk: the leading dims, the run's left out */
-    int64_t positions;     /* runs in all */
+    int ndim;          /* of the walk: the leading dims, the run's left out */
+    int64_t positions; /* runs in all */
     int64_t run, a_step, b_step;
-    int64_t per_unit;      /* of take: runs; of put_add: elements of the run */
-    int64_t bad;           /* atomic: 1 + the first position out of range; 0: none */
+    int64_t per_unit; /* of take: runs; of put_add: elements of the run */
+    int64_t bad;      /* atomic: 1 + the first position out of range; 0: none */
 } take_plan;
 
 static int64_t index_at(const take_plan *t, int64_t offset) {
@@ -42,8 +42,7 @@ static bool find_run(take_plan *t, int64_t r, int64_t *a, int64_t *b) {
         r /= t->a.shape[d];
         *a += i * t->a.stride[d];
         at_index += i * t->index.stride[d];
-        if (d != t->dim)
-            *b += i * t->b.stride[d];
+        if (d != t->dim) *b += i * t->b.stride[d];
     }
     in_dim = index_at(t, at_index);
     if (in_dim < 0 || in_dim >= t->b.shape[t->dim]) {
@@ -101,13 +100,10 @@ static void add_run(const take_plan *t, int64_t a, int64_t b, int64_t n) {
         int64_t m = n - j < BUFFER ? n - j : BUFFER;
         char *from = element(&t->a, a + j * t->a_step), *to = element(&t->b, b + j * t->b_step);
         const void *in[TG_MAP_INPUTS] = {direct_a ? from : (char *)src};
-        if (!direct_a)
-            t->kernels->load(src, from, t->a.dtype, t->a_step, m);
-        if (!direct_b)
-            t->kernels->load(dst, to, t->b.dtype, t->b_step, m);
+        if (!direct_a) t->kernels->load(src, from, t->a.dtype, t->a_step, m);
+        if (!direct_b) t->kernels->load(dst, to, t->b.dtype, t->b_step, m);
         t->kernels->row[TG_FN_id](m, direct_b ? to : (char *)dst, in, 0, 0, true);
-        if (!direct_b)
-            t->kernels->store(to, t->b.dtype, t->b_step, m, dst);
+        if (!direct_b) t->kernels->store(to, t->b.dtype, t->b_step, m, dst);
     }
 }
 
@@ -115,8 +111,7 @@ static void take_runs(void *plan, int64_t begin, int64_t end) {
     take_plan *t = plan;
     int64_t last = end * t->per_unit < t->positions ? end * t->per_unit : t->positions, a, b;
     for (int64_t r = begin * t->per_unit; r < last; r++)
-        if (find_run(t, r, &a, &b))
-            copy_run(t, a, b, t->run);
+        if (find_run(t, r, &a, &b)) copy_run(t, a, b, t->run);
 }
 
 /* Every unit adds its own columns of all runs, in order: the order of sums is that of src. */
@@ -124,8 +119,7 @@ static void put_columns(void *plan, int64_t begin, int64_t end) {
     take_plan *t = plan;
     int64_t first = begin * t->per_unit, last = end * t->per_unit < t->run ? end * t->per_unit : t->run, a, b;
     for (int64_t r = 0; r < t->positions; r++)
-        if (find_run(t, r, &a, &b))
-            add_run(t, a + first * t->a_step, b + first * t->b_step, last - first);
+        if (find_run(t, r, &a, &b)) add_run(t, a + first * t->a_step, b + first * t->b_step, last - first);
 }
 
 /* Trailing dims along which the index does not change and both arrays go on in one step become the run. */
@@ -134,10 +128,8 @@ static void choose_run(take_plan *t) {
     t->run = t->a_step = t->b_step = 1;
     for (; d - 1 > t->dim; d--) {
         int64_t n = t->a.shape[d - 1], a = t->a.stride[d - 1], b = t->b.stride[d - 1];
-        if (n != 1 && t->index.stride[d - 1] != 0)
-            break;
-        if (n != 1 && t->run != 1 && (a != t->a_step * t->run || b != t->b_step * t->run))
-            break;
+        if (n != 1 && t->index.stride[d - 1] != 0) break;
+        if (n != 1 && t->run != 1 && (a != t->a_step * t->run || b != t->b_step * t->run)) break;
         if (n != 1 && t->run == 1) {
             t->a_step = a;
             t->b_step = b;
@@ -146,13 +138,11 @@ static void choose_run(take_plan *t) {
     }
     t->ndim = d;
     t->positions = 1;
-    for (int k = 0; k < d; k++)
-        t->positions *= t->a.shape[k];
+    for (int k = 0; k < d; k++) t->positions *= t->a.shape[k];
 }
 
 static tg_dtype compute_type(tg_dtype a, tg_dtype b) {
-    if (a == TG_F64 || b == TG_F64)
-        return TG_F64;
+    if (a == TG_F64 || b == TG_F64) return TG_F64;
     return tg_is_float(a) || tg_is_float(b) ? TG_F32 : TG_I64;
 }
 
@@ -167,21 +157,18 @@ static tg_status run_plan(tg_ctx *ctx, take_plan *t, int64_t *bad) {
         tg_parallel_run(ctx, units, body, t);
     else
         body(t, 0, units);
-    if (t->bad && bad && !*bad)
-        *bad = t->bad;
+    if (t->bad && bad && !*bad) *bad = t->bad;
     return TG_OK;
 }
 
 tg_status tg_cpu_take(tg_ctx *ctx, tg_array out, tg_array src, tg_array index, int dim, int64_t *bad) {
-    if (out.numel == 0)
-        return TG_OK;
+    if (out.numel == 0) return TG_OK;
     take_plan t = {.a = out, .b = src, .index = index, .dim = dim};
     return run_plan(ctx, &t, bad);
 }
 
 tg_status tg_cpu_put_add(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad) {
-    if (src.numel == 0)
-        return TG_OK;
+    if (src.numel == 0) return TG_OK;
     take_plan t = {.a = src, .b = dst, .index = index, .dim = dim, .put = true};
     return run_plan(ctx, &t, bad);
 }

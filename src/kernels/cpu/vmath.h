@@ -2,8 +2,8 @@
  * set. float32: polynomials fitted by minimax (relative error of the fit at most 6e-9), results within 2 ulp and
  * right at zeros, infinities, NaN and subnormals. float64: libm's, for accuracy comes first there.
  *
- * Fused multiply-adds are spelled out, and used where the instruction set has them: with -ffp-contract=off an element's bits
- * do not depend on its place in a loop.
+ * Fused multiply-adds are spelled out, and used where the instruction set has them: with -ffp-contract=off an element's
+ * bits do not depend on its place in a loop.
  */
 #ifndef TG_VMATH_H
 #define TG_VMATH_H

@@ -1,7 +1,7 @@
 /* The general product: both operands are packed into panels, and tiles multiply panels.
  *
- * K is cut into blocks whose A panel stays in the nearest cache and whose few B panels stay in the next one. A chunk of
- * A (some rows, some blocks of K) is packed by all threads together; then every thread takes a share of the chunk's
+ * K is cut into blocks whose A panel stays in the nearest cache and whose few B panels stay in the next one. A chunk
+ * of A (some rows, some blocks of K) is packed by all threads together; then every thread takes a share of the chunk's
  * tiles and packs the B that it needs. Where K has several blocks, sums wait in tiles of their own between them, so that
  * C is touched once. A batch of small products is cut by product instead, each made by one thread from end to end.
  */
@@ -80,8 +80,9 @@ static void pack_rows(void *arg, int64_t begin, int64_t end) {
     for (int64_t i = w->block; i < w->block + w->blocks; i++) {
         int64_t q = i * p->depth * p->kn->pair, nk = min_of(p->depth * p->kn->pair, w->t.k - q);
         for (int64_t r = begin * p->kn->mr; r < end * p->kn->mr; r += p->kn->mr) {
-            const char *src = (const char *)a->data + ((w->row + r) * a->rs + q * a->cs) * (tg_dtype_bits(a->dtype) / 8);
-            p->kn->pack_a(panel_of(w, i, r), src, a->rs, a->cs, w->t.m - w->row - r, nk, a->dtype);
+            int64_t at = (w->row + r) * a->rs + q * a->cs, there = w->t.m - w->row - r;
+            const char *src = (const char *)a->data + at * (tg_dtype_bits(a->dtype) / 8);
+            p->kn->pack_a(panel_of(w, i, r), src, a->rs, a->cs, there, nk, a->dtype);
         }
     }
 }

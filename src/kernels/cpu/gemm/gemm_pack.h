@@ -41,7 +41,8 @@ enum { AHEAD_BYTES = 1024, AHEAD_STEPS = 32 };
 
 /* One square of LANES x LANES units, transposed in registers; `there` rows of it are wanted. ahead: the square that
  * will be wanted some steps later. */
-TG_INLINE void pack_square(real *dst, int width, const void *src, const void *ahead, int64_t ps, int there, tg_dtype d) {
+TG_INLINE void pack_square(real *dst, int width, const void *src, const void *ahead, int64_t ps, int there,
+                           tg_dtype d) {
     vec r[LANES];
     for (int i = 0; i < LANES; i++) {
         r[i] = i < there ? units_along(at(src, i * ps, d), LANES * PAIR, d) : (vec){0};

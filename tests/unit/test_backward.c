@@ -1,0 +1,335 @@
+/* The executor: accumulation, seeds, pruning, hooks, works in flight, versions and in-place ops (invariants 5 and 10). */
+#include "check_main.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tapegrad/extend.h>
+#include <tapegrad/tapegrad.h>
+
+#define ck_status(s) ck_assert_msg(tg_ctx_status(ctx) == (s), "%s: %s", tg_status_name(tg_ctx_status(ctx)), tg_ctx_message(ctx))
+#define ck_says(text) ck_assert_msg(strstr(tg_ctx_message(ctx), text), "\"%s\" in: %s", text, tg_ctx_message(ctx))
+#define ck_near(a, b) ck_assert_msg(fabs((a) - (b)) <= 1e-12 * (1 + fabs(b)), "%.17g is not %.17g", (double)(a), (double)(b))
+
+static tg_ctx *ctx;
+static tg_tape *t;
+
+static void begin(void) {
+    ctx = tg_ctx_new(TG_CONFIG(.seed = 5, .threads = 1, .dtype = TG_F64, .check = true));
+    t = tg_tape_new(ctx);
+}
+
+static void end(void) {
+    ck_status(TG_OK);
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+
+static tg_tensor *leaf(double v) {
+    tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(), &v);
+    tg_set_requires_grad(x, true);
+    return x;
+}
+
+static double grad(tg_tensor *x) { return tg_item(tg_grad_of(x)); }
+
+typedef struct record {
+    int calls;
+    double seen, factor;
+    tg_status fail;
+} record;
+
+static tg_status hook(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
+    (void)x;
+    record *r = user;
+    r->calls++;
+    r->seen = tg_item(*g);
+    if (r->factor != 0) *g = tg_scale(tape, *g, r->factor);
+    return r->fail;
+}
+
+START_TEST(a_tensor_used_twice_gets_both) {
+    begin();
+    tg_tensor *x = leaf(3);
+    tg_backward(t, tg_mul(t, x, x));
+    ck_near(grad(x), 6);
+    tg_zero_grad(x);
+    tg_tensor *y = tg_add(t, tg_mul(t, x, x), tg_add(t, x, x));
+    tg_backward(t, y);
+    ck_near(grad(x), 8);
+    end();
+}
+END_TEST
+
+START_TEST(backward_twice_doubles) {
+    begin();
+    tg_tensor *x = leaf(2), *y = tg_exp(t, tg_mul(t, x, x));
+    ck_assert(tg_backward_with(t, &y, 1, TG_BACKWARD(.retain = true)) == TG_OK);
+    double once = grad(x);
+    ck_near(once, 4 * exp(4));
+    tg_backward(t, y);
+    ck_assert(grad(x) == 2 * once);
+    ck_assert(tg_backward(t, y) == TG_ERR_STATE);
+    ck_says("retain");
+    tg_ctx_clear(ctx);
+    end();
+}
+END_TEST
+
+START_TEST(roots_seeds_and_chosen_inputs) {
+    begin();
+    tg_tensor *x = leaf(2), *z = leaf(5);
+    tg_tensor *roots[] = {tg_mul(t, x, z), tg_square(t, x)};
+    tg_tensor *seed = tg_full(t, TG_F64, TG_SHAPE(), 10), *seeds[] = {NULL, seed};
+    tg_backward_with(t, roots, 2, TG_BACKWARD(.seeds = seeds, .retain = true));
+    ck_near(grad(x), 5 + 40);
+    ck_near(grad(z), 2);
+    tg_zero_grad(x);
+    tg_zero_grad(z);
+    tg_backward_with(t, roots, 2, TG_BACKWARD(.inputs = &z, .n_inputs = 1, .retain = true));
+    ck_near(grad(z), 2);
+    ck_assert(!tg_has_grad(x));
+    tg_tensor *g[2], *in[] = {roots[0], x};
+    tg_tensor *sum = tg_add(t, roots[0], roots[1]);
+    ck_assert(tg_grad(t, &sum, 1, in, 2, g, NULL) == TG_OK);
+    ck_near(tg_item(g[0]), 1);
+    ck_near(tg_item(g[1]), 9);
+    ck_assert(!tg_has_grad(x)); /* tg_grad accumulates nowhere */
+    end();
+}
+END_TEST
+
+START_TEST(unused_and_unneeded_inputs) {
+    begin();
+    tg_tensor *x = leaf(2), *u = leaf(1), *y = tg_square(t, x), *g;
+    ck_assert(tg_grad(t, &y, 1, &u, 1, &g, TG_GRAD(.retain = true)) == TG_ERR_STATE);
+    tg_ctx_clear(ctx);
+    tg_grad(t, &y, 1, &u, 1, &g, TG_GRAD(.allow_unused = true, .retain = true));
+    ck_assert(tg_item(g) == 0);
+    ck_assert(tg_backward(t, tg_detach(t, y)) == TG_ERR_STATE);
+    tg_ctx_clear(ctx);
+    tg_set_grad_mode(t, false);
+    tg_tensor *n = tg_square(t, x);
+    tg_set_grad_mode(t, true);
+    ck_assert(!tg_requires_grad(n) && !tg_node_of(n));
+    end();
+}
+END_TEST
+
+START_TEST(dead_branches_do_not_run) {
+    begin();
+    tg_tensor *x = leaf(2), *w = leaf(3), *dead = tg_exp(t, tg_exp(t, w)), *live = tg_mul(t, x, w);
+    record on_dead = {0}, on_live = {0};
+    tg_on_grad(tg_node_input(tg_node_of(dead), 0), hook, &on_dead);
+    tg_on_grad(live, hook, &on_live);
+    tg_tensor *z = tg_add(t, live, dead), *g;
+    tg_grad(t, &z, 1, &x, 1, &g, NULL);
+    ck_near(tg_item(g), 3);
+    ck_assert_int_eq(on_dead.calls, 0);
+    ck_assert_int_eq(on_live.calls, 1);
+    end();
+}
+END_TEST
+
+START_TEST(hooks_see_and_replace_complete_gradients) {
+    begin();
+    tg_tensor *x = leaf(3), *y = tg_square(t, x), *z = tg_add(t, tg_mul(t, y, y), y);
+    record on_y = {.factor = 2}, on_x = {0}, after = {0};
+    uint64_t hy = tg_on_grad(y, hook, &on_y);
+    tg_on_grad(x, hook, &on_x);
+    uint64_t ha = tg_on_accumulated(x, hook, &after);
+    ck_assert(hy && ha);
+    tg_backward_with(t, &z, 1, TG_BACKWARD(.retain = true));
+    ck_near(on_y.seen, 2 * 9 + 1);
+    ck_near(on_x.seen, 2 * 19 * 6);
+    ck_near(grad(x), 228);
+    ck_near(after.seen, 228);
+    ck_assert_int_eq(after.calls, 1);
+    tg_remove_hook(y, hy);
+    tg_backward_with(t, &z, 1, TG_BACKWARD(.retain = true));
+    ck_near(on_x.seen, 19 * 6);
+    ck_near(after.seen, 228 + 114);
+    ck_assert_int_eq(on_y.calls, 1);
+    after.fail = TG_ERR_DATA;
+    ck_assert(tg_backward_with(t, &z, 1, TG_BACKWARD(.retain = true)) == TG_ERR_CALLBACK);
+    tg_ctx_clear(ctx);
+    ck_assert(tg_remove_hook(x, 12345) == TG_ERR_ARGUMENT);
+    tg_ctx_clear(ctx);
+    end();
+}
+END_TEST
+
+START_TEST(accumulated_hook_fires_once_after_the_last_use) {
+    begin();
+    tg_tensor *w = leaf(2), *x = leaf(3);
+    record r = {0};
+    tg_on_accumulated(w, hook, &r);
+    tg_tensor *y = tg_mul(t, tg_mul(t, tg_mul(t, x, w), w), w);
+    tg_backward(t, y);
+    ck_assert_int_eq(r.calls, 1);
+    ck_near(r.seen, 3 * 3 * 4);
+    tg_tape_reset(t);
+    tg_backward(t, tg_square(t, x)); /* does not reach w */
+    ck_assert_int_eq(r.calls, 1);
+    end();
+}
+END_TEST
+
+START_TEST(main_grad_takes_the_sum) {
+    begin();
+    tg_tensor *w = tg_param_of(ctx, "w", TG_BF16, TG_SHAPE(4), 1), *flat = tg_zeros(ctx, TG_F32, TG_SHAPE(4));
+    tg_set_main_grad(w, flat);
+    for (int i = 0; i < 3; i++) tg_backward(t, tg_sum(t, tg_mul(t, w, w), TG_ALL_DIMS, false));
+    double g[4], v[4];
+    ck_assert(tg_grad_of(w) == flat);
+    tg_read_f64(flat, g, 4);
+    tg_read_f64(w, v, 4);
+    for (int i = 0; i < 4; i++) ck_near(g[i], 6 * v[i]);
+    tg_tensor *wrong = tg_zeros(ctx, TG_BF16, TG_SHAPE(4));
+    ck_assert(tg_set_main_grad(w, wrong) == TG_ERR_DTYPE);
+    tg_ctx_clear(ctx);
+    end();
+}
+END_TEST
+
+START_TEST(writing_what_was_saved_is_found) {
+    begin();
+    tg_tensor *x = leaf(2), *y = tg_scale(t, x, 3), *z = tg_square(t, y);
+    tg_tensor *y2 = tg_add_(t, y, tg_full(t, TG_F64, TG_SHAPE(), 1));
+    ck_status(TG_OK);
+    ck_assert(!tg_alive(y) && tg_alive(y2));
+    tg_neg(t, y);
+    ck_status(TG_ERR_HANDLE);
+    ck_says("in place");
+    tg_ctx_clear(ctx);
+    ck_assert(tg_backward(t, z) == TG_ERR_VERSION);
+    ck_says("square");
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(), 1), *l = tg_square(t, w);
+    double v = 4;
+    tg_write(w, &v, sizeof v);
+    ck_assert(tg_backward(t, l) == TG_ERR_VERSION);
+    ck_says("tg_write");
+    ck_says("w ");
+    tg_ctx_clear(ctx);
+    end();
+}
+END_TEST
+
+START_TEST(in_place_rules) {
+    begin();
+    tg_tensor *x = leaf(2), *one = tg_full(t, TG_F64, TG_SHAPE(), 1);
+    tg_add_(t, x, one);
+    ck_status(TG_ERR_STATE);
+    ck_says("leaf");
+    tg_ctx_clear(ctx);
+    tg_tensor *m = tg_full(t, TG_F64, TG_SHAPE(2, 3), 1), *v = tg_transpose(t, m, 0, 1);
+    tg_add_(t, v, one);
+    ck_status(TG_ERR_STATE);
+    ck_says("view");
+    tg_ctx_clear(ctx);
+    tg_add_(t, m, one);
+    ck_status(TG_ERR_STATE);
+    tg_ctx_clear(ctx);
+    tg_tensor *y = tg_relu_(t, tg_mul_(t, tg_scale(t, x, 1), x)); /* x * x */
+    tg_backward(t, y);
+    ck_near(grad(x), 4);
+    tg_tensor *buf = tg_zeros(ctx, TG_F64, TG_SHAPE());
+    ck_assert(tg_add_(t, buf, one) == buf);
+    tg_add_(t, buf, one);
+    ck_near(tg_item(buf), 2);
+    end();
+}
+END_TEST
+
+/* ---- A user's op whose gradient a delayed work fills ---- */
+
+typedef struct delayed {
+    tg_tensor *g;
+    double value;
+    int polls, waits;
+} delayed;
+
+static bool delayed_test(void *self) { return --((delayed *)self)->polls <= 0; }
+
+static tg_status delayed_wait(tg_ctx *c, void *self) {
+    (void)c;
+    delayed *d = self;
+    d->waits++;
+    *(double *)d->g = d->value;
+    return TG_OK;
+}
+
+static const tg_work_ops delayed_ops = {.size = sizeof(tg_work_ops), .name = "delayed", .test = delayed_test, .wait = delayed_wait};
+
+static tg_status remote_infer(tg_call *c) { return tg_call_out(c, 0, tg_dtype_of(c->in[0]), 0, NULL); }
+
+static tg_status remote_forward(tg_call *c) {
+    *(double *)tg_array_of(c->out[0]).data = *(double *)tg_array_of(c->in[0]).data;
+    return TG_OK;
+}
+
+/* The work writes 10 g where nobody may look before it is waited for. */
+static tg_status remote_backward(tg_call *c) {
+    delayed *d = c->state;
+    tg_tensor *g = tg_call_temp(c, TG_F64, 0, NULL);
+    d->g = tg_array_of(g).data;
+    d->value = 10 * *(double *)tg_array_of(c->gout[0]).data;
+    *(double *)d->g = NAN;
+    return tg_call_in_flight(c, 0, g, tg_work_new(c->ctx, &delayed_ops, d));
+}
+
+static const tg_op remote = {.size = sizeof(tg_op), .name = "remote", .n_in = 1, .n_out = 1, .passes = 1, .infer = remote_infer,
+                             .forward = remote_forward, .backward = remote_backward};
+
+static tg_tensor *remote_op(tg_tensor *x, delayed *d) {
+    tg_tensor *y;
+    tg_apply(t, &remote, NULL, &x, 1, &y, 1, d, NULL, TG_SITE);
+    return y;
+}
+
+START_TEST(contributions_in_flight_are_waited_for_by_readers) {
+    begin();
+    tg_tensor *x = leaf(3), *y = tg_square(t, x);
+    delayed a = {0}, b = {0};
+    tg_tensor *z = tg_add(t, tg_add(t, remote_op(y, &a), remote_op(y, &b)), tg_exp(t, y));
+    tg_backward(t, z);
+    ck_near(grad(x), (10 + 10 + exp(9)) * 6);
+    ck_assert_int_eq(a.waits, 1);
+    ck_assert_int_eq(b.waits, 1);
+    tg_tape_reset(t);
+    tg_zero_grad(x);
+    delayed on_leaf = {0};
+    tg_tensor *l = tg_mul(t, remote_op(x, &on_leaf), x);
+    tg_backward(t, l);
+    ck_near(grad(x), 10 * 3 + 3);
+    end();
+}
+END_TEST
+
+START_TEST(a_failed_backward_leaves_a_usable_tape) {
+    begin();
+    tg_tensor *x = leaf(2), *y = tg_square(t, tg_square(t, x));
+    record r = {.fail = TG_ERR_DATA};
+    uint64_t h = tg_on_grad(x, hook, &r);
+    ck_assert(tg_backward(t, y) == TG_ERR_CALLBACK);
+    tg_ctx_clear(ctx);
+    tg_remove_hook(x, h);
+    tg_tape_reset(t);
+    tg_zero_grad(x);
+    tg_backward(t, tg_square(t, tg_square(t, x)));
+    ck_near(grad(x), 32);
+    end();
+}
+END_TEST
+
+int main(void) {
+    const TTest *tests[] = {a_tensor_used_twice_gets_both, backward_twice_doubles, roots_seeds_and_chosen_inputs,
+                            unused_and_unneeded_inputs, dead_branches_do_not_run, hooks_see_and_replace_complete_gradients,
+                            accumulated_hook_fires_once_after_the_last_use, main_grad_takes_the_sum,
+                            writing_what_was_saved_is_found, in_place_rules, contributions_in_flight_are_waited_for_by_readers,
+                            a_failed_backward_leaves_a_usable_tape};
+    return tg_check_main("backward", tests, sizeof tests / sizeof *tests);
+}

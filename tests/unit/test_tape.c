@@ -1,0 +1,285 @@
+/* Lifetimes: scopes, discards, keep, several tapes, and recomputation. */
+#include "check_main.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <tapegrad/extend.h>
+#include <tapegrad/tapegrad.h>
+
+#define ck_status(s) ck_assert_msg(tg_ctx_status(ctx) == (s), "%s: %s", tg_status_name(tg_ctx_status(ctx)), tg_ctx_message(ctx))
+#define ck_says(text) ck_assert_msg(strstr(tg_ctx_message(ctx), text), "\"%s\" in: %s", text, tg_ctx_message(ctx))
+
+static tg_ctx *ctx;
+static tg_tape *t;
+
+static void begin(void) {
+    ctx = tg_ctx_new(TG_CONFIG(.seed = 5, .threads = 1, .dtype = TG_F64, .check = true));
+    t = tg_tape_new(ctx);
+}
+
+static void end(void) {
+    ck_status(TG_OK);
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+
+static int64_t live(void) {
+    tg_memory m = TG_MEMORY();
+    tg_memory_stats(ctx, &m);
+    return m.live;
+}
+
+START_TEST(a_scope_discards_what_nobody_kept) {
+    begin();
+    tg_tensor *p = tg_param(ctx, "p", TG_SHAPE(100), 1), *x = tg_randn(ctx, TG_SHAPE(100), 1);
+    int64_t before = live();
+    tg_scope_open(t, "layer");
+    tg_tensor *a = tg_add(t, p, x), *b = tg_neg(t, a), *c = tg_exp(t, b), *y = tg_add(t, c, x);
+    tg_scope_close(t, &y, 1);
+    /* exp saves its output; y is the output; a and b go */
+    ck_assert(tg_storage_state_of(a) == TG_DISCARDED && tg_storage_state_of(b) == TG_DISCARDED);
+    ck_assert(tg_storage_state_of(c) == TG_PRESENT && tg_storage_state_of(y) == TG_PRESENT);
+    ck_assert_int_eq(live() - before, 2 * 832);
+    ck_assert_int_eq(tg_dim(a, 0), 100); /* the handle and its shape stay */
+    double v[100];
+    ck_assert(tg_read(a, v, sizeof v) == TG_ERR_DISCARDED);
+    ck_says("tg_scope_close");
+    tg_ctx_clear(ctx);
+    tg_neg(t, a);
+    ck_status(TG_ERR_DISCARDED);
+    tg_ctx_clear(ctx);
+    tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false));
+    ck_assert(tg_storage_state_of(c) == TG_DISCARDED); /* consumed */
+    char site[256];
+    tg_node_site(tg_node_of(y), site, sizeof site);
+    ck_assert(strncmp(site, "layer, ", 7) == 0);
+    tg_tape_reset(t);
+    ck_assert_int_eq(live(), before + 832); /* the gradient */
+    end();
+}
+END_TEST
+
+START_TEST(views_of_outputs_and_outer_tensors_survive_a_scope) {
+    begin();
+    tg_tensor *x = tg_randn(ctx, TG_SHAPE(2, 3), 1), *outer = tg_neg(t, x);
+    tg_scope_open(t, NULL);
+    tg_tensor *y = tg_square(t, outer), *v = tg_transpose(t, y, 0, 1);
+    tg_scope_open(t, "inner");
+    tg_tensor *z = tg_neg(t, v), *kept = tg_keep(z);
+    tg_scope_close(t, NULL, 0);
+    tg_scope_close(t, &v, 1);
+    ck_assert(tg_storage_state_of(y) == TG_PRESENT && tg_storage_state_of(outer) == TG_PRESENT);
+    tg_tape_reset(t);
+    ck_assert(tg_alive(kept) && tg_dim(kept, 0) == 3);
+    double v6[6];
+    ck_assert(tg_read(kept, v6, sizeof v6) == TG_OK);
+    tg_drop(kept);
+    ck_assert(tg_scope_close(t, NULL, 0) == TG_ERR_STATE);
+    tg_ctx_clear(ctx);
+    end();
+}
+END_TEST
+
+static tg_status refill(void *user, tg_ctx *c, void *dst, size_t bytes) {
+    (void)c;
+    ++*(int *)user;
+    for (size_t i = 0; i < bytes / sizeof(double); i++) ((double *)dst)[i] = 7;
+    return TG_OK;
+}
+
+START_TEST(discards_and_refills) {
+    begin();
+    tg_tensor *x = tg_randn(ctx, TG_SHAPE(8), 1), *y = tg_neg(t, x);
+    int fills = 0;
+    ck_assert(tg_discard_with(y, refill, NULL, &fills) == TG_OK);
+    ck_assert(tg_storage_state_of(y) == TG_DISCARDED);
+    ck_assert(tg_item(tg_sum(t, y, TG_ALL_DIMS, false)) == 56);
+    ck_assert_int_eq(fills, 1);
+    tg_tensor *p = tg_param(ctx, "p", TG_SHAPE(8), 1), *e = tg_exp(t, p);
+    ck_assert(tg_discard(e) == TG_ERR_STATE);
+    ck_says("saved");
+    tg_ctx_clear(ctx);
+    ck_assert(tg_discard(p) == TG_ERR_STATE);
+    tg_ctx_clear(ctx);
+    end();
+}
+END_TEST
+
+START_TEST(parameters_collect_gradients_of_several_tapes) {
+    begin();
+    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(3), 1), *x = tg_randn(ctx, TG_SHAPE(3), 1);
+    tg_tape *s[4];
+    tg_tensor *mid[4], *in[4], *out[4];
+    for (int i = 0; i < 4; i++) { /* two stages, four micro-batches */
+        s[i] = tg_tape_new(ctx);
+        mid[i] = tg_mul(t, x, w);
+        in[i] = tg_tape_input(s[i], mid[i]);
+        out[i] = tg_sum(s[i], tg_square(s[i], in[i]), TG_ALL_DIMS, false);
+    }
+    for (int i = 3; i >= 0; i--) {
+        tg_backward(s[i], out[i]);
+        tg_tensor *g = tg_grad_of(in[i]);
+        tg_backward_with(t, &mid[i], 1, TG_BACKWARD(.seeds = &g));
+        tg_tape_free(s[i]);
+        ck_assert(!tg_alive(out[i]));
+    }
+    double g[3], a[3], b[3];
+    tg_read(tg_grad_of(w), g, sizeof g);
+    tg_read(x, a, sizeof a);
+    tg_read(w, b, sizeof b);
+    for (int i = 0; i < 3; i++) ck_assert_double_eq_tol(g[i], 4 * 2 * a[i] * a[i] * b[i], 1e-12);
+    end();
+}
+END_TEST
+
+START_TEST(a_parameter_dropped_too_early_is_kept_for_its_nodes) {
+    begin();
+    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(3), 1), *x = tg_param(ctx, "x", TG_SHAPE(3), 1);
+    tg_tensor *y = tg_sum(t, tg_mul(t, w, x), TG_ALL_DIMS, false);
+    tg_drop(w);
+    ck_assert(!tg_alive(w));
+    ck_assert(tg_backward(t, y) == TG_OK);
+    ck_assert(tg_has_grad(x));
+    tg_tape_reset(t);
+    end();
+}
+END_TEST
+
+/* ---- Recomputation ---- */
+
+typedef struct fn_state {
+    tg_tensor *w;
+    int runs, depth;
+    double dropout;
+    bool grows;
+} fn_state;
+
+static tg_status block(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    fn_state *s = state;
+    s->runs++;
+    tg_tensor *h = tg_exp(tape, tg_mul(tape, in[0], s->w));
+    if (s->dropout > 0) h = tg_dropout(tape, h, s->dropout);
+    if (s->grows && s->runs > 1) h = tg_reshape(tape, h, TG_SHAPE(1, -1));
+    if (s->depth > 0) {
+        s->depth--;
+        tg_tensor *deeper;
+        tg_recompute(tape, block, s, &h, 1, &deeper, 1, NULL);
+        s->depth++;
+        h = deeper;
+    }
+    out[0] = tg_square(tape, h);
+    return TG_OK;
+}
+
+static double run_block(fn_state *s, tg_tensor *x, tg_tensor *w, bool recompute, double *gx, double *gw) {
+    tg_rng rng;
+    tg_rng_save(ctx, &rng);
+    tg_zero_grad(w);
+    if (tg_requires_grad(x)) tg_zero_grad(x);
+    tg_tensor *y;
+    *s = (fn_state){.w = w, .depth = s->depth, .dropout = s->dropout};
+    if (recompute)
+        tg_recompute(t, block, s, &x, 1, &y, 1, TG_RECOMPUTE(.name = "block"));
+    else
+        block(s, t, &x, 1, &y, 1);
+    tg_tensor *loss = tg_sum(t, tg_mul(t, y, w), TG_ALL_DIMS, false); /* w again, outside */
+    double value = tg_item(loss);
+    tg_backward(t, loss);
+    tg_read(tg_grad_of(w), gw, 4 * sizeof *gw);
+    if (gx) tg_read(tg_grad_of(x), gx, 4 * sizeof *gx);
+    tg_tape_reset(t);
+    tg_rng_restore(ctx, &rng);
+    return value;
+}
+
+static void same_with_and_without(fn_state *s, bool frozen) {
+    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(4), 0.3), *x = tg_param(ctx, "x", TG_SHAPE(4), 0.3);
+    tg_set_requires_grad(x, !frozen);
+    double gx[2][4] = {{0}}, gw[2][4];
+    double a = run_block(s, x, w, false, frozen ? NULL : gx[0], gw[0]);
+    double b = run_block(s, x, w, true, frozen ? NULL : gx[1], gw[1]);
+    ck_status(TG_OK);
+    ck_assert(a == b);
+    ck_assert(memcmp(gx[0], gx[1], sizeof gx[0]) == 0);
+    for (int i = 0; i < 4; i++) ck_assert(fabs(gw[0][i] - gw[1][i]) <= 1e-14 * fabs(gw[0][i]));
+}
+
+START_TEST(recomputed_gradients_are_the_same) {
+    begin();
+    same_with_and_without(&(fn_state){0}, false);
+    same_with_and_without(&(fn_state){0}, true);
+    same_with_and_without(&(fn_state){.dropout = 0.5}, false);
+    same_with_and_without(&(fn_state){.depth = 2}, false);
+    same_with_and_without(&(fn_state){.depth = 2, .dropout = 0.3}, false);
+    end();
+}
+END_TEST
+
+START_TEST(recomputation_saves_only_its_inputs) {
+    begin();
+    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(1000), 0.1), *x = tg_param(ctx, "x", TG_SHAPE(1000), 0.1), *y;
+    fn_state s = {.w = w};
+    int64_t before = live();
+    tg_recompute(t, block, &s, &x, 1, &y, 1, NULL);
+    ck_assert_int_eq(live() - before, 8000); /* the output alone */
+    ck_assert_int_eq(tg_node_inputs(tg_node_of(y)), 2);
+    ck_assert(tg_node_input(tg_node_of(y), 1) == w);
+    end();
+}
+END_TEST
+
+START_TEST(a_second_run_that_differs_is_found) {
+    begin();
+    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(4), 0.1), *x = tg_param(ctx, "x", TG_SHAPE(4), 0.1), *y;
+    fn_state s = {.w = w, .grows = true};
+    tg_recompute(t, block, &s, &x, 1, &y, 1, TG_RECOMPUTE(.name = "grower"));
+    tg_tensor *loss = tg_sum(t, y, TG_ALL_DIMS, false);
+    ck_assert(tg_backward(t, loss) == TG_ERR_SHAPE);
+    ck_says("grower");
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+    s = (fn_state){.w = w, .dropout = 0.5};
+    tg_recompute(t, block, &s, &x, 1, &y, 1, TG_RECOMPUTE(.keep_rng = true)); /* draws other masks: check mode sees it */
+    ck_assert(tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false)) == TG_ERR_STATE);
+    ck_says("bits");
+    tg_ctx_clear(ctx);
+    end();
+}
+END_TEST
+
+START_TEST(a_dump_names_ops_shapes_and_sites) {
+    begin();
+    tg_tensor *w = tg_param(ctx, "weights", TG_SHAPE(4), 0.1);
+    tg_tape_time(t, true);
+    tg_backward_with(t, (tg_tensor *[]){tg_sum(t, tg_exp(t, w), TG_ALL_DIMS, false)}, 1, TG_BACKWARD(.retain = true));
+    char text[4096], json[4096];
+    size_t n = tg_tape_dump(t, TG_TEXT, text, sizeof text), m = tg_tape_dump(t, TG_JSON, json, sizeof json);
+    ck_assert(n == strlen(text) && m == strlen(json));
+    ck_assert(strstr(text, "exp") && strstr(text, "weights f64[4]") && strstr(text, "sum"));
+    ck_assert(strstr(json, "\"op\": \"exp\"") && strstr(json, "\"saved_bytes\": 32"));
+    ck_assert(tg_tape_dump(t, TG_TEXT, NULL, 0) == n);
+    end();
+}
+END_TEST
+
+START_TEST(the_report_names_the_peak) {
+    begin();
+    tg_memory_trace(ctx, true);
+    tg_tensor *w = tg_param(ctx, "big.weight", TG_SHAPE(100000), 0.1);
+    tg_backward(t, tg_sum(t, tg_exp(t, w), TG_ALL_DIMS, false));
+    char text[16384];
+    ck_assert(tg_memory_report(ctx, text, sizeof text) < sizeof text);
+    ck_assert_msg(strstr(text, "big.weight") && strstr(text, "exp") && strstr(text, "called from"), "%s", text);
+    end();
+}
+END_TEST
+
+int main(void) {
+    const TTest *tests[] = {a_scope_discards_what_nobody_kept, views_of_outputs_and_outer_tensors_survive_a_scope, discards_and_refills,
+                            parameters_collect_gradients_of_several_tapes, a_parameter_dropped_too_early_is_kept_for_its_nodes,
+                            recomputed_gradients_are_the_same, recomputation_saves_only_its_inputs, a_second_run_that_differs_is_found,
+                            a_dump_names_ops_shapes_and_sites, the_report_names_the_peak};
+    return tg_check_main("tape", tests, sizeof tests / sizeof *tests);
+}

@@ -1,0 +1,142 @@
+/* tapegrad gradcheck: every op's gradients against finite differences, on the op's own samples. */
+#include <stdio.h>
+#include <string.h>
+
+#include <tapegrad/extend.h>
+#include <tapegrad/gradcheck.h>
+
+#include "program.h"
+
+typedef struct gradcheck_options {
+    double eps, atol, rtol;
+    int64_t projections, seed, threads;
+    bool slow;
+} gradcheck_options;
+
+#define AT(field) offsetof(gradcheck_options, field)
+
+static const option rows[] = {
+    {"eps", OPTION_REAL, AT(eps), "X", "step of the differences; 0: chosen by their error", 0, 1, false},
+    {"atol", OPTION_REAL, AT(atol), "X", "tolerance; 0: a thousandth of rtol", 0, 1, false},
+    {"rtol", OPTION_REAL, AT(rtol), "X", "tolerance; 0: the sample's own, 1e-6 where it is smooth", 0, 1, false},
+    {"projections", OPTION_INT, AT(projections), "N", "random directions; 0: every element", 0, 1e6, false},
+    {"seed", OPTION_INT, AT(seed), "N", "of inputs, cotangents and directions", 0, 9.2e18, false},
+    {"threads", OPTION_INT, AT(threads), "N", "0: one for each core", 0, 1024, false},
+    {"slow", OPTION_FLAG, AT(slow), "", "with the samples that take long", .fixed = false},
+};
+
+static const command gradcheck_command = {
+    .name = "gradcheck",
+    .usage = "[OP] [OPTION...]",
+    .summary = "Checks gradients in float64 by central differences: a row for every op, or for every sample of OP.\n"
+               "worst is the largest |analytic - numerical| / (atol + rtol |numerical|); above 1 is a failure.\n"
+               "kinks are coordinates where the one-sided differences disagree; they are left out.",
+    .options = rows,
+    .n_options = sizeof rows / sizeof rows[0],
+    .operand = true,
+};
+
+/* What one op, or one sample, came to. */
+typedef struct tally {
+    int samples, failures;
+    int64_t checked, kinks;
+    double worst;
+    tg_gradcheck_result first; /* failure */
+} tally;
+
+static bool wanted(const gradcheck_options *o, const tg_sample *s) {
+    return s->refused == TG_OK && !s->bench && (o->slow || !s->slow);
+}
+
+static const tg_sample *sample_at(const tg_op *op, int i) {
+    size_t size = op->sample_size ? op->sample_size : sizeof(tg_sample);
+    return (const tg_sample *)((const char *)op->samples + (size_t)i * size);
+}
+
+static void check_sample(const gradcheck_options *o, tg_ctx *ctx, const tg_op *op, int i, tally *t) {
+    tg_gradcheck_result r = {.size = sizeof r};
+    tg_status s = tg_gradcheck_op(ctx, op, i,
+                                  TG_GRADCHECK(.eps = o->eps, .atol = o->atol, .rtol = o->rtol,
+                                               .projections = (int)o->projections, .seed = (uint64_t)o->seed),
+                                  &r);
+    if (s != TG_OK && !r.failed) {
+        r.failed = true;
+        snprintf(r.report, sizeof r.report, "%s", tg_ctx_message(ctx));
+    }
+    tg_ctx_clear(ctx);
+    t->samples++;
+    t->checked += r.checked;
+    t->kinks += r.kinks;
+    if (r.worst > t->worst) t->worst = r.worst;
+    if (r.failed && t->failures++ == 0) t->first = r;
+}
+
+static void print_head(const char *what) {
+    printf("%-44s %8s %9s %7s %9s\n", what, "samples", "checked", "kinks", "worst");
+}
+
+static void print_row(const char *name, const tally *t) {
+    printf("%-44.44s %8d %9lld %7lld %9.2g  %s\n", name, t->samples, (long long)t->checked, (long long)t->kinks, t->worst,
+           t->failures ? "FAILED" : "ok");
+    if (t->failures) printf("%s\n", t->first.report);
+    fflush(stdout);
+}
+
+static int print_total(int passed, int failed) {
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed ? 1 : 0;
+}
+
+static int check_all(const gradcheck_options *o, tg_ctx *ctx) {
+    int failed = 0, samples = 0;
+    print_head("op");
+    for (int k = 0; k < tg_op_count(); k++) {
+        const tg_op *op = tg_op_at(k);
+        tally t = {0};
+        for (int i = 0; op->backward && i < op->n_samples; i++)
+            if (wanted(o, sample_at(op, i))) check_sample(o, ctx, op, i, &t);
+        if (t.samples) print_row(op->name, &t);
+        samples += t.samples;
+        failed += t.failures;
+    }
+    return print_total(samples - failed, failed);
+}
+
+static int check_one(const gradcheck_options *o, tg_ctx *ctx, const tg_op *op) {
+    int failed = 0, samples = 0;
+    print_head("sample");
+    for (int i = 0; i < op->n_samples; i++) {
+        const tg_sample *s = sample_at(op, i);
+        if (!wanted(o, s)) continue;
+        tally t = {0};
+        check_sample(o, ctx, op, i, &t);
+        print_row(s->note ? s->note : op->name, &t);
+        samples++;
+        failed += t.failures;
+    }
+    return print_total(samples - failed, failed);
+}
+
+static const char *name_of_op(const void *of, int i) {
+    (void)of;
+    return tg_op_at(i)->name;
+}
+
+static int refuse_op(const char *name) {
+    const char *near = nearest_name(name, name_of_op, NULL, tg_op_count());
+    if (near) return usage_error(&gradcheck_command, "there is no op '%s'; did you mean '%s'?", name, near);
+    return usage_error(&gradcheck_command, "there is no op '%s'; 'tapegrad ops' lists them", name);
+}
+
+int run_gradcheck(int argc, char **argv) {
+    gradcheck_options o = {0};
+    parsed p;
+    if (!options_parse(&gradcheck_command, &o, &p, argc, argv)) return p.status;
+    const tg_op *op = p.operand ? tg_op_find(p.operand) : NULL;
+    if (p.operand && !op) return refuse_op(p.operand);
+    if (op && !op->backward) return fail("%s has no gradient", op->name);
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = (int)o.threads, .seed = (uint64_t)o.seed));
+    int status = !check(ctx) ? 1 : op ? check_one(&o, ctx, op) : check_all(&o, ctx);
+    tg_ctx_free(ctx);
+    return status;
+}

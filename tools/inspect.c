@@ -1,0 +1,237 @@
+/* tapegrad inspect: what a training step of a model takes. The step that `tapegrad train` runs is recorded on device
+ * meta, where nothing is computed and no bytes are taken, so the figures are those of the real run. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tapegrad/extend.h>
+
+#include "train.h"
+
+typedef struct inspect_options {
+    const char *config, *dir;
+    model_options model;
+    int64_t batch, accumulate;
+    bool json;
+} inspect_options;
+
+#define AT(field) offsetof(inspect_options, field)
+
+static const option rows[] = {
+    {"config", OPTION_TEXT, AT(config), "FILE", "a config.json, in place of the model's options", .fixed = false},
+    {"model", OPTION_TEXT, AT(dir), "DIR", "a model directory, likewise", .fixed = false},
+    MODEL_ROWS(inspect_options),
+    {"batch", OPTION_INT, AT(batch), "N", "sequences of a step", 1, MANY, false},
+    {"accumulate", OPTION_INT, AT(accumulate), "N", "micro-batches that a step's batch is cut into", 1, MANY, false},
+    {"json", OPTION_FLAG, AT(json), "", "as JSON", .fixed = false},
+};
+
+static const command inspect_command = {
+    .name = "inspect",
+    .usage = "[--config FILE | --model DIR | OPTION...]",
+    .summary = "Prints parameters, FLOPs and memory of one training step, and the tape by op. Nothing is computed.",
+    .options = rows,
+    .n_options = sizeof rows / sizeof rows[0],
+};
+
+/* The nodes of one op. */
+typedef struct op_row {
+    const tg_op *op;
+    int64_t count, flops, saved;
+} op_row;
+
+enum { MAX_OPS = 256 };
+
+typedef struct findings {
+    tg_gpt_config config;
+    int64_t parameters, parameter_bytes, first_peak, nodes;
+    int64_t forward, recomputed; /* FLOPs of a step */
+    tg_memory memory;            /* of a step that is not the first: its gradients have their memory */
+    op_row ops[MAX_OPS];
+    int n_ops;
+} findings;
+
+/* ---- Recording ---- */
+
+static op_row *row_of(findings *f, const tg_op *op) {
+    for (int i = 0; i < f->n_ops; i++)
+        if (f->ops[i].op == op) return &f->ops[i];
+    if (f->n_ops == MAX_OPS) return NULL;
+    f->ops[f->n_ops].op = op;
+    return &f->ops[f->n_ops++];
+}
+
+/* Adds the tape's nodes to the rows; returns their FLOPs. */
+static int64_t count_nodes(findings *f, tg_tape *t) {
+    int64_t flops = 0;
+    for (int64_t i = 0; i < tg_tape_nodes(t); i++) {
+        const tg_node *n = tg_tape_node(t, i);
+        op_row *row = tg_node_op(n) ? row_of(f, tg_node_op(n)) : NULL;
+        flops += tg_node_flops(n);
+        if (!row) continue;
+        row->count++;
+        row->flops += tg_node_flops(n);
+        row->saved += tg_node_saved_bytes(n);
+        f->nodes++;
+    }
+    return flops;
+}
+
+/* The forward FLOPs of a micro-batch with so many layers, recorded without recomputation. */
+static bool record_forward(const train_options *o, tg_gpt_config config, int64_t layers, findings *f, int64_t *flops) {
+    trainer r;
+    config.recompute = false;
+    config.layers = layers;
+    bool good = trainer_open(&r, o, "meta", &config, NULL);
+    if (good) {
+        tg_gpt_loss(r.gpt, r.tape, r.ids, r.target, TG_LOSS_SUM);
+        *flops = count_nodes(f, r.tape);
+        good = check(r.ctx);
+    }
+    trainer_close(&r);
+    return good;
+}
+
+static bool count_flops(const train_options *o, findings *f) {
+    int64_t whole, one = 0, two = 0;
+    findings *scratch = calloc(1, sizeof *scratch);
+    bool good = scratch && record_forward(o, f->config, f->config.layers, f, &whole);
+    if (good && f->config.recompute)
+        good = record_forward(o, f->config, 1, scratch, &one) && record_forward(o, f->config, 2, scratch, &two);
+    free(scratch);
+    if (!good) return false;
+    f->forward = whole * o->accumulate;
+    f->recomputed = (two - one) * f->config.layers * o->accumulate;
+    return true;
+}
+
+static bool measure_step(const train_options *o, findings *f) {
+    trainer r;
+    bool good = trainer_open(&r, o, "meta", &f->config, NULL);
+    if (good) {
+        for (int i = 0; i < r.n_params; i++)
+            f->parameter_bytes += tg_numel(r.params[i]) * tg_dtype_bits(tg_dtype_of(r.params[i])) / 8;
+        f->parameters = tg_module_numel(r.gpt);
+        f->first_peak = trainer_step(&r, 1, NULL, NULL).peak_bytes;
+        trainer_step(&r, 2, NULL, NULL);
+        f->memory = TG_MEMORY();
+        tg_memory_stats(r.ctx, &f->memory);
+        good = check(r.ctx);
+    }
+    trainer_close(&r);
+    return good;
+}
+
+/* ---- Printing ---- */
+
+static const char *const categories[] = {"parameters", "gradients", "optimiser", "saved", "temporaries"};
+_Static_assert(sizeof categories / sizeof categories[0] == TG_MEM_CATEGORIES, "a category has no name");
+
+static json_t *memory_json(const findings *f) {
+    json_t *memory = json_pack("{s:I, s:I}", "peak_bytes", (json_int_t)f->memory.peak, "first_step_peak_bytes",
+                               (json_int_t)f->first_peak);
+    for (int i = 0; i < TG_MEM_CATEGORIES; i++)
+        json_object_set_new(memory, categories[i], json_integer(f->memory.peak_by_category[i]));
+    return memory;
+}
+
+static json_t *tape_json(const findings *f) {
+    json_t *all = json_array();
+    for (int i = 0; i < f->n_ops; i++)
+        json_array_append_new(all, json_pack("{s:s, s:I, s:I, s:I}", "op", f->ops[i].op->name, "count",
+                                             (json_int_t)f->ops[i].count, "flops", (json_int_t)f->ops[i].flops,
+                                             "saved_bytes", (json_int_t)f->ops[i].saved));
+    return all;
+}
+
+static json_t *findings_json(const findings *f) {
+    const tg_gpt_config *c = &f->config;
+    return json_pack("{s:{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:I, s:I, s:{s:I, s:I, s:I, s:I}, s:o, s:o}", "model",
+                     "arch", c->arch == TG_GPT2 ? "gpt2" : "llama", "layers", (json_int_t)c->layers, "heads",
+                     (json_int_t)c->heads, "kv_heads", (json_int_t)c->kv_heads, "hidden", (json_int_t)c->hidden, "ffn",
+                     (json_int_t)c->ffn, "vocab", (json_int_t)c->vocab, "positions", (json_int_t)c->positions,
+                     "parameters", (json_int_t)f->parameters, "parameter_bytes", (json_int_t)f->parameter_bytes, "flops",
+                     "forward", (json_int_t)f->forward, "backward", (json_int_t)(2 * f->forward), "recomputation",
+                     (json_int_t)f->recomputed, "step", (json_int_t)(3 * f->forward + f->recomputed), "memory",
+                     memory_json(f), "tape", tape_json(f));
+}
+
+static void print_text(const findings *f, const train_options *o) {
+    const tg_gpt_config *c = &f->config;
+    printf("model       %s, %" PRId64 " layers, %" PRId64 " heads (%" PRId64 " key-value), hidden %" PRId64 ", ffn %" PRId64
+           ", vocabulary %" PRId64 ", %" PRId64 " positions\n",
+           c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, c->heads, c->kv_heads, c->hidden, c->ffn, c->vocab,
+           c->positions);
+    printf("parameters  %" PRId64 ", %" PRId64 " bytes\n", f->parameters, f->parameter_bytes);
+    printf("step        %" PRId64 " x %" PRId64 " tokens in %" PRId64 " micro-batches\n", o->batch, o->model.seq_len,
+           o->accumulate);
+    printf("FLOPs       %" PRId64 " a step: forward %" PRId64 ", backward twice that, recomputation %" PRId64 "\n",
+           3 * f->forward + f->recomputed, f->forward, f->recomputed);
+    printf("memory      %" PRId64 " bytes at the peak:\n", f->memory.peak);
+    for (int i = 0; i < TG_MEM_CATEGORIES; i++)
+        printf("            %16" PRId64 "  %s\n", f->memory.peak_by_category[i], categories[i]);
+    printf("tape        %" PRId64 " nodes a micro-batch%s\n", f->nodes,
+           c->recompute ? ", if nothing were recomputed" : "");
+    printf("            %-22s %8s %16s %18s\n", "op", "nodes", "saved bytes", "forward FLOPs");
+    for (int i = 0; i < f->n_ops; i++)
+        printf("            %-22s %8" PRId64 " %16" PRId64 " %18" PRId64 "\n", f->ops[i].op->name, f->ops[i].count,
+               f->ops[i].saved, f->ops[i].flops);
+}
+
+/* ---- The program ---- */
+
+/* The model, and the step's options that go with it. */
+static bool choose_model(inspect_options *o, const parsed *p, findings *f) {
+    char *path = o->dir ? path_in(o->dir, "config.json") : NULL;
+    if (o->dir && !path) return false;
+    bool from_file = o->config || o->dir;
+    bool good = !from_file || read_model_config(o->config ? o->config : path, &f->config);
+    free(path);
+    if (!from_file) {
+        if (!o->model.vocab) o->model.vocab = 256;
+        f->config = model_config(&o->model);
+    } else if (!option_given(&inspect_command, p, "seq-len")) {
+        o->model.seq_len = f->config.positions;
+    }
+    f->config.recompute = o->model.recompute;
+    return good;
+}
+
+static int inspect(inspect_options *o, const parsed *p, findings *f) {
+    if (!choose_model(o, p, f)) return 1;
+    train_options t = train_defaults();
+    t.model = o->model;
+    t.batch = o->batch;
+    t.accumulate = o->accumulate;
+    t.threads = 1;
+    if (!measure_step(&t, f) || !count_flops(&t, f)) return 1;
+    if (o->json) return print_json(findings_json(f));
+    print_text(f, &t);
+    return 0;
+}
+
+/* Options of the model that a config decides. */
+static int check_options(const inspect_options *o, const parsed *p) {
+    static const char *const decided[] = {"arch", "layers", "heads", "kv-heads", "hidden", "ffn", "vocab", "dropout"};
+    const command *c = &inspect_command;
+    if (o->config && o->dir) return usage_error(c, "expected one of --config and --model");
+    for (size_t i = 0; (o->config || o->dir) && i < sizeof decided / sizeof decided[0]; i++)
+        if (option_given(c, p, decided[i])) return usage_error(c, "--%s is decided by the config; leave it out", decided[i]);
+    if (o->batch % o->accumulate == 0) return 0;
+    return usage_error(c, "--batch %" PRId64 " cannot be cut into --accumulate %" PRId64 " equal micro-batches", o->batch,
+                       o->accumulate);
+}
+
+int run_inspect(int argc, char **argv) {
+    train_options defaults = train_defaults();
+    inspect_options o = {.model = defaults.model, .batch = defaults.batch, .accumulate = 1};
+    parsed p;
+    if (!options_parse(&inspect_command, &o, &p, argc, argv)) return p.status;
+    int status = check_options(&o, &p);
+    if (status) return status;
+    findings *f = calloc(1, sizeof *f);
+    status = f ? inspect(&o, &p, f) : fail("no memory");
+    free(f);
+    return status;
+}

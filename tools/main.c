@@ -1,0 +1,61 @@
+/* tapegrad: the program. Finds the subcommand; the rest is in the file of its name. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "program.h"
+
+typedef struct entry {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} entry;
+
+static const entry entries[] = {
+    {"train", run_train, "train a GPT language model on a file"},
+    {"generate", run_generate, "continue a prompt"},
+    {"eval", run_eval, "loss and perplexity of a model on a file"},
+    {"inspect", run_inspect, "parameters, tape, memory and FLOPs of a model, without running it"},
+    {"gradcheck", run_gradcheck, "check the ops' gradients against finite differences"},
+    {"ops", run_ops, "the table of ops"},
+};
+
+enum { ENTRIES = sizeof entries / sizeof entries[0] };
+
+static const char *name_of_entry(const void *of, int i) {
+    return ((const entry *)of)[i].name;
+}
+
+static int help(FILE *to) {
+    fprintf(to, "usage: tapegrad COMMAND [OPTION...]\n\n");
+    for (int i = 0; i < ENTRIES; i++) fprintf(to, "  %-11s %s\n", entries[i].name, entries[i].summary);
+    fprintf(to, "\n'tapegrad COMMAND --help' lists a command's options; 'tapegrad --version' says the version.\n");
+    return to == stdout ? 0 : 2;
+}
+
+static int unknown(const char *name) {
+    const char *near = nearest_name(name, name_of_entry, entries, ENTRIES);
+    fprintf(stderr, "tapegrad: there is no command '%s'", name);
+    if (near) fprintf(stderr, "; did you mean '%s'?", near);
+    fprintf(stderr, "\n");
+    return help(stderr);
+}
+
+static int run(int argc, char **argv) {
+    if (argc < 2) return help(stderr);
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) return help(stdout);
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("tapegrad %s\n", tg_version());
+        return 0;
+    }
+    for (int i = 0; i < ENTRIES; i++)
+        if (strcmp(argv[1], entries[i].name) == 0) return entries[i].run(argc - 2, argv + 2);
+    return unknown(argv[1]);
+}
+
+int main(int argc, char **argv) {
+    signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error of its write */
+    int status = run(argc, argv);
+    if (fflush(stdout) != 0 && status == 0) status = fail("cannot write to standard output");
+    return status;
+}

@@ -1,0 +1,233 @@
+/* Parsing of command lines, and the help that their tables give. */
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "options.h"
+
+int usage_error(const command *c, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "tapegrad %s: ", c->name);
+    vfprintf(stderr, format, args);
+    fprintf(stderr, "\nTry 'tapegrad %s --help'.\n", c->name);
+    va_end(args);
+    return 2;
+}
+
+/* ---- Values ---- */
+
+/* The i-th of the words in "a|b|c"; NULL past the last. */
+static const char *word_at(const char *words, int i, size_t *length) {
+    for (; i > 0 && words; i--) {
+        words = strchr(words, '|');
+        if (words) words++;
+    }
+    if (words) *length = strcspn(words, "|");
+    return words;
+}
+
+static bool set_choice(const char *words, const char *text, int *out) {
+    size_t n = 0;
+    const char *word;
+    for (int i = 0; (word = word_at(words, i, &n)); i++) {
+        if (strlen(text) != n || memcmp(word, text, n) != 0) continue;
+        *out = i;
+        return true;
+    }
+    return false;
+}
+
+static bool set_int(const option *o, const char *text, int64_t *out) {
+    char *end;
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (errno || end == text || *end || (double)v < o->lo || (double)v > o->hi) return false;
+    *out = v;
+    return true;
+}
+
+static bool set_real(const option *o, const char *text, double *out) {
+    char *end;
+    errno = 0;
+    double v = strtod(text, &end);
+    if (end == text || *end || !(v >= o->lo && v <= o->hi)) return false;
+    *out = v;
+    return true;
+}
+
+static const char *number_text(double v, char *buf, size_t n) {
+    if (fabs(v) >= 9e18) return v < 0 ? "the least" : "the largest";
+    snprintf(buf, n, "%.10g", v);
+    return buf;
+}
+
+const char *option_set(const option *o, void *into, const char *text) {
+    void *field = (char *)into + o->at;
+    switch (o->kind) {
+    case OPTION_FLAG:
+        *(bool *)field = strcmp(text, "false") != 0;
+        return NULL;
+    case OPTION_INT:
+        return set_int(o, text, field) ? NULL : "a whole number";
+    case OPTION_REAL:
+        return set_real(o, text, field) ? NULL : "a number";
+    case OPTION_TEXT:
+        *(const char **)field = text;
+        return *text ? NULL : "a value that is not empty";
+    case OPTION_CHOICE:
+        return set_choice(o->values, text, field) ? NULL : "one of";
+    }
+    return "nothing";
+}
+
+void option_text(const option *o, const void *from, char *buf, size_t n) {
+    const void *field = (const char *)from + o->at;
+    size_t length = 0;
+    const char *word;
+    buf[0] = 0;
+    switch (o->kind) {
+    case OPTION_FLAG:
+        snprintf(buf, n, "%s", *(const bool *)field ? "true" : "false");
+        break;
+    case OPTION_INT:
+        snprintf(buf, n, "%lld", (long long)*(const int64_t *)field);
+        break;
+    case OPTION_REAL:
+        snprintf(buf, n, "%.17g", *(const double *)field);
+        if (strtod(buf, NULL) != 0) snprintf(buf, n, "%.15g", *(const double *)field);
+        if (strtod(buf, NULL) != *(const double *)field) snprintf(buf, n, "%.17g", *(const double *)field);
+        break;
+    case OPTION_TEXT:
+        if (*(const char *const *)field) snprintf(buf, n, "%s", *(const char *const *)field);
+        break;
+    case OPTION_CHOICE:
+        word = word_at(o->values, *(const int *)field, &length);
+        if (word) snprintf(buf, n, "%.*s", (int)length, word);
+        break;
+    }
+}
+
+/* ---- Near names ---- */
+
+/* Levenshtein's distance, of names of up to 31 characters. */
+static int distance(const char *a, const char *b) {
+    enum { LONGEST = 31 };
+    int row[LONGEST + 1], n = (int)strlen(b);
+    if (n > LONGEST) return n;
+    for (int j = 0; j <= n; j++) row[j] = j;
+    for (int i = 1; a[i - 1]; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int best = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[n];
+}
+
+const char *nearest_name(const char *typed, const char *(*name)(const void *of, int i), const void *of, int n) {
+    const char *nearest = NULL;
+    int least = strlen(typed) <= 3 ? 2 : 4; /* farther ones are no hint */
+    for (int i = 0; i < n; i++) {
+        int d = distance(typed, name(of, i));
+        if (d >= least) continue;
+        least = d;
+        nearest = name(of, i);
+    }
+    return nearest;
+}
+
+static const char *name_of_option(const void *of, int i) {
+    return ((const command *)of)->options[i].name;
+}
+
+/* ---- Help ---- */
+
+static void print_option(const option *o, const void *defaults) {
+    char left[80], value[256];
+    const char *none = o->kind == OPTION_FLAG ? "" : o->values;
+    snprintf(left, sizeof left, "  --%s%s%s", o->name, *none ? " " : "", none);
+    printf("%s%*s%s", left, strlen(left) < 30 ? 30 - (int)strlen(left) : 1, " ", o->help);
+    option_text(o, defaults, value, sizeof value);
+    if (o->kind != OPTION_FLAG && *value) printf(" [%s]", value);
+    printf("\n");
+}
+
+static void print_help(const command *c, const void *defaults) {
+    printf("usage: tapegrad %s %s\n\n%s\n\n", c->name, c->usage, c->summary);
+    for (int i = 0; i < c->n_options; i++) print_option(&c->options[i], defaults);
+    printf("  --help                      this text; defaults are in brackets\n");
+}
+
+/* ---- Parsing ---- */
+
+int option_find(const command *c, const char *name) {
+    for (int i = 0; i < c->n_options; i++)
+        if (strcmp(c->options[i].name, name) == 0) return i;
+    return -1;
+}
+
+bool option_given(const command *c, const parsed *p, const char *name) {
+    int i = option_find(c, name);
+    return i >= 0 && p->given[i];
+}
+
+static int refuse_unknown(const command *c, const char *name) {
+    const char *near = nearest_name(name, name_of_option, c, c->n_options);
+    if (near) return usage_error(c, "there is no option --%s; did you mean --%s?", name, near);
+    return usage_error(c, "there is no option --%s", name);
+}
+
+static int refuse_value(const command *c, const option *o, const char *text, const char *expected) {
+    char lo[32], hi[32];
+    if (o->kind == OPTION_CHOICE) return usage_error(c, "--%s is '%s', expected one of %s", o->name, text, o->values);
+    if (o->kind == OPTION_TEXT) return usage_error(c, "--%s is empty, expected %s", o->name, expected);
+    return usage_error(c, "--%s is '%s', expected %s from %s to %s", o->name, text, expected,
+                       number_text(o->lo, lo, sizeof lo), number_text(o->hi, hi, sizeof hi));
+}
+
+/* One "--name value", "--name=value" or "--flag" at argv[*i]; 0, or an exit status. */
+static int parse_one(const command *c, void *into, parsed *p, int argc, char **argv, int *i) {
+    char name[64];
+    const char *text = argv[*i] + 2, *equals = strchr(text, '=');
+    snprintf(name, sizeof name, "%.*s", (int)(equals ? equals - text : (int)strlen(text)), text);
+    int k = option_find(c, name);
+    if (k < 0) return refuse_unknown(c, name);
+    const option *o = &c->options[k];
+    const char *value = equals ? equals + 1 : "true";
+    if (o->kind == OPTION_FLAG && equals) return usage_error(c, "--%s takes no value", name);
+    if (o->kind != OPTION_FLAG && !equals) {
+        if (*i + 1 >= argc) return usage_error(c, "--%s needs a value: %s", name, o->values);
+        value = argv[++*i];
+    }
+    const char *expected = option_set(o, into, value);
+    if (expected) return refuse_value(c, o, value, expected);
+    p->given[k] = true;
+    return 0;
+}
+
+bool options_parse(const command *c, void *into, parsed *p, int argc, char **argv) {
+    memset(p, 0, sizeof *p);
+    for (int i = 0; i < argc; i++) {
+        if (strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) continue;
+        print_help(c, into);
+        return false;
+    }
+    for (int i = 0; i < argc && p->status == 0; i++) {
+        if (strncmp(argv[i], "--", 2) == 0 && argv[i][2])
+            p->status = parse_one(c, into, p, argc, argv, &i);
+        else if (c->operand && !p->operand && argv[i][0] != '-')
+            p->operand = argv[i];
+        else
+            p->status = usage_error(c, "'%s' is not an option", argv[i]);
+    }
+    return p->status == 0;
+}

@@ -1,0 +1,105 @@
+/* What the subcommands share. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "program.h"
+
+int fail(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fflush(stdout);
+    fprintf(stderr, "tapegrad: ");
+    vfprintf(stderr, format, args);
+    fprintf(stderr, "\n");
+    va_end(args);
+    return 1;
+}
+
+bool check(const tg_ctx *ctx) {
+    if (tg_ctx_status(ctx) == TG_OK) return true;
+    fail("%s", tg_ctx_message(ctx));
+    return false;
+}
+
+int print_json(json_t *json) {
+    if (!json || json_dumpf(json, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) != 0) {
+        json_decref(json);
+        return fail("cannot write the result as JSON");
+    }
+    json_decref(json);
+    printf("\n");
+    return 0;
+}
+
+char *path_in(const char *dir, const char *name) {
+    size_t n = strlen(dir) + strlen(name) + 2;
+    char *path = malloc(n);
+    if (path)
+        snprintf(path, n, "%s/%s", dir, name);
+    else
+        fail("no memory");
+    return path;
+}
+
+/* ---- Models ---- */
+
+tg_dtype dtype_of_precision(int precision) {
+    static const tg_dtype dtypes[] = {TG_F32, TG_BF16, TG_F64};
+    return dtypes[precision];
+}
+
+tg_gpt_config model_config(const model_options *o) {
+    return *TG_GPT(.arch = o->arch == 0 ? TG_GPT2 : TG_LLAMA, .vocab = o->vocab, .layers = o->layers, .heads = o->heads,
+                   .hidden = o->hidden, .kv_heads = o->kv_heads, .ffn = o->ffn, .positions = o->seq_len,
+                   .dropout = o->dropout, .recompute = o->recompute);
+}
+
+bool read_model_config(const char *path, tg_gpt_config *out) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    tg_module *gpt = tg_gpt_from_config(ctx, path);
+    bool good = check(ctx);
+    if (good) *out = *tg_gpt_config_of(gpt);
+    tg_module_free(gpt);
+    tg_ctx_free(ctx);
+    return good;
+}
+
+/* ---- Losses ---- */
+
+static double loss_of_batch(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const int64_t *offsets, int64_t n,
+                            int64_t seq_len, int64_t *buffer) {
+    tg_ctx *ctx = tg_tape_ctx(t);
+    int64_t *ids = buffer, *target = buffer + n * seq_len;
+    for (int64_t i = 0; i < n; i++) {
+        tg_tokens_read(tokens, offsets[i], seq_len, ids + i * seq_len);
+        tg_tokens_read(tokens, offsets[i] + 1, seq_len, target + i * seq_len);
+    }
+    tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(n, seq_len), ids);
+    tg_tensor *y = tg_from_host(ctx, TG_I64, TG_SHAPE(n, seq_len), target);
+    double sum = tg_item(tg_gpt_loss(gpt, t, x, y, TG_LOSS_SUM));
+    tg_tape_reset(t);
+    tg_drop(x);
+    tg_drop(y);
+    return sum;
+}
+
+double sum_of_losses(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t seq_len,
+                     int64_t batch) {
+    if (batch > n) batch = n;
+    int64_t *buffer = calloc((size_t)(2 * batch * seq_len), sizeof *buffer);
+    if (!buffer) {
+        tg_ctx_fail(tg_tape_ctx(t), TG_ERR_MEMORY, "no memory for a batch of %lld tokens", (long long)(batch * seq_len));
+        return NAN;
+    }
+    bool training = tg_set_training(t, false), grad = tg_set_grad_mode(t, false);
+    double sum = 0;
+    for (int64_t i = 0; i < n; i += batch)
+        sum += loss_of_batch(gpt, t, tokens, offsets + i, n - i < batch ? n - i : batch, seq_len, buffer);
+    tg_set_training(t, training);
+    tg_set_grad_mode(t, grad);
+    free(buffer);
+    return sum;
+}

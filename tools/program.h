@@ -1,0 +1,82 @@
+/* What the subcommands share. Each run_* gets the arguments behind its name and returns the exit status: 0, 1 for
+ * errors of data, files and the library, 2 for errors of the command line. */
+#ifndef TAPEGRAD_PROGRAM_H
+#define TAPEGRAD_PROGRAM_H
+
+#include <jansson.h>
+
+#include <tapegrad/io.h>
+#include <tapegrad/nn.h>
+#include <tapegrad/tapegrad.h>
+
+#include "options.h"
+
+int run_train(int argc, char **argv);
+int run_generate(int argc, char **argv);
+int run_eval(int argc, char **argv);
+int run_inspect(int argc, char **argv);
+int run_gradcheck(int argc, char **argv);
+int run_ops(int argc, char **argv);
+
+/* Prints "tapegrad: ..." to stderr; 1. */
+int fail(const char *format, ...) TG_PRINTF(1, 2);
+/* Whether the context is in order; else its message is printed. */
+bool check(const tg_ctx *ctx);
+/* Prints json and frees it; the exit status. */
+int print_json(json_t *json);
+/* The directory's file as a path to free; NULL is for no memory, which has been printed. */
+char *path_in(const char *dir, const char *name);
+
+/* ---- Models on the command line ---- */
+
+typedef struct model_options {
+    int arch, precision, recompute;
+    int64_t layers, heads, kv_heads, hidden, ffn, vocab, seq_len;
+    double dropout;
+} model_options;
+
+#define PRECISIONS "fp32|bf16|fp64"
+#define DATA_FORMATS "text|u16|u32"
+#define MANY 1e9
+
+/* Rows for the field `model` of the struct S. */
+#define MODEL_ROWS(S)                                                                                                  \
+    {"arch", OPTION_CHOICE, offsetof(S, model.arch), "gpt2|llama", "kind of model", .fixed = true},                    \
+    {"layers", OPTION_INT, offsetof(S, model.layers), "N", "transformer layers", 1, MANY, true},                       \
+    {"heads", OPTION_INT, offsetof(S, model.heads), "N", "attention heads", 1, MANY, true},                            \
+    {"kv-heads", OPTION_INT, offsetof(S, model.kv_heads), "N", "key-value heads; 0: as many as heads", 0, MANY, true}, \
+    {"hidden", OPTION_INT, offsetof(S, model.hidden), "N", "width of the model", 1, MANY, true},                       \
+    {"ffn", OPTION_INT, offsetof(S, model.ffn), "N", "width of the MLP; 0: the kind's own", 0, MANY, true},            \
+    {"vocab", OPTION_INT, offsetof(S, model.vocab), "N", "token ids; 0: 256 for text", 0, 4294967296.0, true},         \
+    {"seq-len", OPTION_INT, offsetof(S, model.seq_len), "N", "tokens of a sequence", 1, MANY, true},                   \
+    {"dropout", OPTION_REAL, offsetof(S, model.dropout), "P", "dropout (gpt2)", 0, 0.999, true},                       \
+    {"precision", OPTION_CHOICE, offsetof(S, model.precision), PRECISIONS, "of parameters and arithmetic",             \
+     .fixed = true},                                                                                                   \
+    {"recompute", OPTION_CHOICE, offsetof(S, model.recompute), "none|full",                               \
+     "full: run each layer again in backward", .fixed = false}
+
+#define MODEL_DEFAULTS {.layers = 4, .heads = 4, .hidden = 128, .seq_len = 128}
+
+tg_dtype dtype_of_precision(int precision);
+/* The config of the options. */
+tg_gpt_config model_config(const model_options *o);
+/* The config in a config.json; false after printing what is wrong. */
+bool read_model_config(const char *path, tg_gpt_config *out);
+
+/* ---- Losses ---- */
+
+/* The sum of the losses of n sequences of seq_len tokens that begin at the offsets, in evaluation mode, at most
+ * `batch` of them at once. NaN after an error. */
+double sum_of_losses(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t seq_len,
+                     int64_t batch);
+
+/* ---- Random numbers of the program's own: number i of the sequence that a key names ---- */
+
+static inline uint64_t random_at(uint64_t key, uint64_t i) {
+    uint64_t z = key + (i + 1) * 0x9E3779B97F4A7C15u; /* SplitMix64 (Steele et al., OOPSLA 2014) */
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+
+#endif

@@ -1,0 +1,111 @@
+/* The parts of `tapegrad train`. A function that returns bool returns false after printing what is wrong, unless it
+ * says otherwise. */
+#ifndef TAPEGRAD_TRAIN_H
+#define TAPEGRAD_TRAIN_H
+
+#include <stdio.h>
+
+#include <tapegrad/optim.h>
+
+#include "program.h"
+
+/* ---- Options (train_options.c) ---- */
+
+typedef struct train_options {
+    model_options model;
+    const char *data, *out, *init, *order;
+    int data_format, schedule, wsd_decay;
+    int64_t batch, accumulate, steps, warmup, wsd_steps, seed, threads;
+    int64_t val_every, val_batches, log_every, checkpoint_every, keep;
+    double lr, min_lr, beta1, beta2, eps, weight_decay, clip, val_fraction;
+    bool resume;
+} train_options;
+
+extern const command train_command;
+train_options train_defaults(void);
+/* Checks what belongs together; 0, or the exit status after printing. */
+int train_options_check(const train_options *o, const parsed *p);
+tg_schedule train_schedule(const train_options *o);
+
+/* ---- The training step (train_step.c) ---- */
+
+typedef struct trainer {
+    tg_ctx *ctx;
+    tg_module *gpt;
+    tg_optim *optim;
+    tg_tape *tape;
+    tg_tensor *ids, *target; /* [micro, seq_len] */
+    int64_t *buffer;         /* as many on the host */
+    tg_tensor **params;
+    int n_params;
+    int64_t micro, batch, seq_len;
+    double clip;
+    tg_schedule schedule;
+} trainer;
+
+typedef struct step_result {
+    double loss, grad_norm, lr, seconds;
+    int64_t peak_bytes; /* of this step */
+} step_result;
+
+/* Makes context, model, optimiser and tape on a device; weights (may be NULL) is a model directory to start from. */
+bool trainer_open(trainer *r, const train_options *o, const char *device, const tg_gpt_config *config,
+                  const char *weights);
+void trainer_close(trainer *r);
+/* One step on the sequences that begin at the offsets; on device meta both are NULL. Errors are the context's. */
+step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int64_t *offsets);
+
+/* ---- Data (train_data.c) ---- */
+
+typedef struct train_data {
+    tg_tokens *tokens;
+    int64_t count, train_count;  /* tokens; the rest validates */
+    int64_t batch, seq_len, windows;
+    uint64_t seed, hash;
+    int64_t *order;              /* offsets of every sample; NULL: the shuffle */
+    int64_t *shuffled, epoch;    /* windows of this epoch */
+    int64_t *validation, n_validation;
+} train_data;
+
+bool data_open(train_data *d, tg_ctx *ctx, const train_options *o, const tg_gpt_config *config);
+void data_close(train_data *d);
+/* The offsets of step's sequences, from step 1 on. */
+void data_offsets(train_data *d, int64_t step, int64_t *out);
+
+/* ---- What a run writes (train_metrics.c, train_plot.c) ---- */
+
+typedef struct metrics {
+    FILE *file;
+    char *path;
+    int64_t step, steps, first_step;
+    double *loss, *val_loss; /* of every step; NaN where there is none */
+    double started, drawn, last_val;
+    bool terminal;
+} metrics;
+
+/* Begins metrics.jsonl, or goes on behind the given step. */
+bool metrics_open(metrics *m, const char *dir, int64_t steps, int64_t done);
+void metrics_close(metrics *m);
+/* One line of the file; val_loss NaN: not measured. */
+bool metrics_write(metrics *m, int64_t step, const step_result *r, double tokens_per_s, double val_loss);
+/* On the disk, before a checkpoint that counts on it. */
+bool metrics_sync(metrics *m);
+/* The progress line of a terminal, or a plain line where log_every or val_loss asks for it. */
+void metrics_show(metrics *m, const step_result *r, double tokens_per_s, double val_loss, int64_t log_every);
+void metrics_end_line(metrics *m);
+/* loss.svg */
+bool plot_losses(tg_ctx *ctx, const char *dir, const metrics *m);
+
+/* ---- Checkpoints (train_checkpoint.c) ---- */
+
+/* Reads DIR/checkpoints/step-*'s state.json into the options that were not given; refuses fixed ones that differ. */
+bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p, json_t **state);
+/* The optimiser, the random stream; checks that the data are the same. */
+bool checkpoint_restore(const char *dir, const json_t *state, trainer *r, const train_data *d);
+/* files: the context of the checkpoints. */
+bool checkpoint_save(tg_ctx *files, tg_checkpoints *c, int64_t step, const train_options *o, trainer *r,
+                     const train_data *d);
+
+double seconds_now(void);
+
+#endif

@@ -1,0 +1,140 @@
+/* The data of a run: which tokens train and which validate, and in which order. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "train.h"
+
+/* ---- The order file ---- */
+
+/* Whole, as bytes that the caller frees; NULL after printing why. */
+static unsigned char *read_order(const char *path, int64_t expected) {
+    FILE *f = fopen(path, "rb");
+    if (!f) {
+        fail("'%s': %m", path);
+        return NULL;
+    }
+    unsigned char *bytes = malloc((size_t)expected);
+    int64_t n = bytes ? (int64_t)fread(bytes, 1, (size_t)expected, f) : -1;
+    bool more = n == expected && fgetc(f) != EOF;
+    fclose(f);
+    if (n == expected && !more) return bytes;
+    if (!bytes)
+        fail("no memory for the order in '%s'", path);
+    else
+        fail("'%s' has %s %lld bytes, expected 8 (an int64 offset) for every sequence of every step, %lld", path,
+             more ? "more than" : "only", (long long)n, (long long)expected);
+    free(bytes);
+    return NULL;
+}
+
+static int64_t little_endian(const unsigned char *b) {
+    uint64_t v = 0;
+    for (int i = 0; i < 8; i++) v |= (uint64_t)b[i] << (8 * i);
+    return (int64_t)v;
+}
+
+static bool open_order(train_data *d, const char *path, int64_t steps) {
+    int64_t n = steps * d->batch, last = d->count - d->seq_len - 1;
+    unsigned char *bytes = read_order(path, 8 * n);
+    if (!bytes) return false;
+    d->order = malloc((size_t)n * sizeof *d->order);
+    for (int64_t i = 0; d->order && i < n; i++) {
+        d->order[i] = little_endian(bytes + 8 * i);
+        if (d->order[i] >= 0 && d->order[i] <= last) continue;
+        fail("'%s': offset %lld (sequence %lld of step %lld) is not in the data, expected 0 to %lld", path,
+             (long long)d->order[i], (long long)(i % d->batch), (long long)(1 + i / d->batch), (long long)last);
+        free(bytes);
+        return false;
+    }
+    free(bytes);
+    if (!d->order) fail("no memory for the order in '%s'", path);
+    return d->order != NULL;
+}
+
+/* ---- The shuffle: windows that do not overlap, each epoch in an order that (seed, epoch) alone decides ---- */
+
+static void shuffle(train_data *d, int64_t epoch) {
+    uint64_t key = random_at(d->seed, (uint64_t)epoch);
+    for (int64_t i = 0; i < d->windows; i++) d->shuffled[i] = i;
+    for (int64_t i = d->windows - 1; i > 0; i--) {
+        int64_t j = (int64_t)(random_at(key, (uint64_t)i) % (uint64_t)(i + 1));
+        int64_t w = d->shuffled[i];
+        d->shuffled[i] = d->shuffled[j];
+        d->shuffled[j] = w;
+    }
+    d->epoch = epoch;
+}
+
+void data_offsets(train_data *d, int64_t step, int64_t *out) {
+    int64_t first = (step - 1) * d->batch;
+    for (int64_t i = 0; i < d->batch; i++) {
+        if (d->order) {
+            out[i] = d->order[first + i];
+            continue;
+        }
+        int64_t epoch = (first + i) / d->windows;
+        if (epoch != d->epoch) shuffle(d, epoch);
+        out[i] = d->shuffled[(first + i) % d->windows] * d->seq_len;
+    }
+}
+
+static bool open_shuffle(train_data *d) {
+    d->windows = (d->train_count - 1) / d->seq_len;
+    if (d->windows < 1)
+        return fail("the data have %lld tokens to train on, expected at least --seq-len + 1 = %lld",
+                    (long long)d->train_count, (long long)(d->seq_len + 1)), false;
+    d->shuffled = malloc((size_t)d->windows * sizeof *d->shuffled);
+    d->epoch = -1;
+    return d->shuffled || (fail("no memory for the order of %lld windows", (long long)d->windows), false);
+}
+
+/* ---- Validation: windows of the stream's end, evenly spread ---- */
+
+static bool open_validation(train_data *d, const train_options *o) {
+    int64_t tail = d->count - d->train_count, windows = (tail - 1) / d->seq_len;
+    if (tail == 0 || o->val_every == 0) return true;
+    if (windows < 1)
+        return fail("--val-fraction %g of the data are %lld tokens, expected at least --seq-len + 1 = %lld, or "
+                    "--val-fraction 0", o->val_fraction, (long long)tail, (long long)(d->seq_len + 1)), false;
+    int64_t wanted = o->val_batches * d->batch;
+    d->n_validation = wanted > 0 && wanted < windows ? wanted : windows;
+    d->validation = malloc((size_t)d->n_validation * sizeof *d->validation);
+    if (!d->validation) return fail("no memory for the validation"), false;
+    for (int64_t i = 0; i < d->n_validation; i++)
+        d->validation[i] = d->train_count + (int64_t)((double)i * (double)windows / (double)d->n_validation) * d->seq_len;
+    return true;
+}
+
+/* ---- Open ---- */
+
+/* FNV-1a over up to 64 evenly spread parts of the stream: enough to notice other data. */
+static uint64_t hash_of(const train_data *d) {
+    enum { PARTS = 64, PART = 4096 };
+    int64_t ids[PART];
+    int64_t n = d->count < PART ? d->count : PART;
+    uint64_t h = 0xcbf29ce484222325u;
+    for (int64_t i = 0; i < PARTS; i++) {
+        int64_t first = (int64_t)((double)(d->count - n) * (double)i / (PARTS - 1));
+        if (tg_tokens_read(d->tokens, first, n, ids) != TG_OK) return 0;
+        for (int64_t j = 0; j < n; j++) h = (h ^ (uint64_t)ids[j]) * 0x100000001b3u;
+    }
+    return h;
+}
+
+bool data_open(train_data *d, tg_ctx *ctx, const train_options *o, const tg_gpt_config *config) {
+    *d = (train_data){.batch = o->batch, .seq_len = o->model.seq_len, .seed = (uint64_t)o->seed};
+    d->tokens = tg_tokens_open(ctx, o->data, (tg_token_format)o->data_format, config->vocab);
+    if (!check(ctx)) return false;
+    d->count = tg_tokens_count(d->tokens);
+    d->train_count = d->count - (int64_t)(o->val_fraction * (double)d->count);
+    d->hash = hash_of(d);
+    if (!check(ctx)) return false;
+    return (o->order ? open_order(d, o->order, o->steps) : open_shuffle(d)) && open_validation(d, o);
+}
+
+void data_close(train_data *d) {
+    tg_tokens_close(d->tokens);
+    free(d->order);
+    free(d->shuffled);
+    free(d->validation);
+}

@@ -1,0 +1,117 @@
+/* The options of `tapegrad train`. */
+#include <stdio.h>
+
+#include "train.h"
+
+#define AT(field) offsetof(train_options, field)
+
+static const option rows[] = {
+    {"data", OPTION_TEXT, AT(data), "FILE", "what to train on", .fixed = false},
+    {"data-format", OPTION_CHOICE, AT(data_format), DATA_FORMATS, "text: a token is a byte; u16, u32: raw token ids",
+     .fixed = true},
+    {"out", OPTION_TEXT, AT(out), "DIR", "where the run is kept", .fixed = false},
+    {"init", OPTION_TEXT, AT(init), "DIR", "a model directory to start from; its config decides the architecture",
+     .fixed = true},
+    {"resume", OPTION_FLAG, AT(resume), "", "go on from the newest checkpoint in --out, with its options",
+     .fixed = false},
+    MODEL_ROWS(train_options),
+    {"batch", OPTION_INT, AT(batch), "N", "sequences of a step", 1, MANY, true},
+    {"accumulate", OPTION_INT, AT(accumulate), "N", "micro-batches that a step's batch is cut into", 1, MANY, true},
+    {"steps", OPTION_INT, AT(steps), "N", "steps of the whole run", 1, MANY, false},
+    {"lr", OPTION_REAL, AT(lr), "X", "learning rate", 0, 1e6, false},
+    {"min-lr", OPTION_REAL, AT(min_lr), "X", "where the schedule ends", 0, 1e6, false},
+    {"warmup", OPTION_INT, AT(warmup), "N", "steps of linear warm-up", 0, MANY, false},
+    {"schedule", OPTION_CHOICE, AT(schedule), "constant|linear|cosine|inverse-sqrt|wsd", "after the warm-up",
+     .fixed = false},
+    {"wsd-steps", OPTION_INT, AT(wsd_steps), "N", "steps of wsd's decay; 0: a tenth of all", 0, MANY, false},
+    {"wsd-decay", OPTION_CHOICE, AT(wsd_decay), "linear|cosine|exponential|minus-sqrt", "wsd's decay", .fixed = false},
+    {"beta1", OPTION_REAL, AT(beta1), "X", "AdamW", 0, 0.9999999, false},
+    {"beta2", OPTION_REAL, AT(beta2), "X", "AdamW", 0, 0.9999999, false},
+    {"eps", OPTION_REAL, AT(eps), "X", "AdamW", 0, 1, false},
+    {"weight-decay", OPTION_REAL, AT(weight_decay), "X", "AdamW; not on biases and other 1-D parameters", 0, 1e6,
+     false},
+    {"clip", OPTION_REAL, AT(clip), "X", "gradients are clipped to this global norm; 0: not", 0, 1e9, false},
+    {"seed", OPTION_INT, AT(seed), "N", "of initial weights, dropout and the order of the data", 0, 9.2e18, true},
+    {"threads", OPTION_INT, AT(threads), "N", "0: one for each core", 0, 1024, false},
+    {"order", OPTION_TEXT, AT(order), "FILE",
+     "little-endian int64 offset into the tokens of every sequence of every step, in place of the shuffle",
+     .fixed = true},
+    {"val-fraction", OPTION_REAL, AT(val_fraction), "X", "of the tokens, at the end, that validate", 0, 0.9, true},
+    {"val-every", OPTION_INT, AT(val_every), "N", "steps between validations; 0: never", 0, MANY, false},
+    {"val-batches", OPTION_INT, AT(val_batches), "N", "batches of a validation, evenly spread; 0: all", 0, MANY, false},
+    {"log-every", OPTION_INT, AT(log_every), "N", "steps between lines of progress, without a terminal", 1, MANY,
+     false},
+    {"checkpoint-every", OPTION_INT, AT(checkpoint_every), "N",
+     "steps between checkpoints; 0: never, but for an interrupted run", 0, MANY, false},
+    {"keep", OPTION_INT, AT(keep), "N", "the newest checkpoints that are kept", 1, 1e6, false},
+};
+
+const command train_command = {
+    .name = "train",
+    .usage = "--data FILE --out DIR [OPTION...]",
+    .summary = "Trains a GPT language model. DIR gets the model (config.json, model.safetensors), metrics.jsonl,\n"
+               "loss.svg and checkpoints. An interrupt (Ctrl-C) saves a checkpoint and ends; --resume --out DIR\n"
+               "goes on from the newest one as if the run had never stopped.",
+    .options = rows,
+    .n_options = sizeof rows / sizeof rows[0],
+};
+
+_Static_assert(sizeof rows / sizeof rows[0] <= MAX_OPTIONS, "parsed.given is too short");
+
+train_options train_defaults(void) {
+    return (train_options){
+        .model = MODEL_DEFAULTS,
+        .batch = 16,
+        .accumulate = 1,
+        .steps = 1000,
+        .lr = 1e-3,
+        .min_lr = 1e-4,
+        .warmup = 50,
+        .schedule = TG_DECAY_COSINE,
+        .beta1 = 0.9,
+        .beta2 = 0.95,
+        .eps = 1e-8,
+        .weight_decay = 0.1,
+        .clip = 1,
+        .seed = 1,
+        .val_fraction = 0.05,
+        .val_every = 100,
+        .val_batches = 20,
+        .log_every = 10,
+        .checkpoint_every = 200,
+        .keep = 2,
+    };
+}
+
+/* What the config of --init decides. */
+static const char *const decided[] = {"arch", "layers", "heads", "kv-heads", "hidden", "ffn", "vocab"};
+
+static int check_init(const train_options *o, const parsed *p) {
+    for (size_t i = 0; o->init && i < sizeof decided / sizeof decided[0]; i++)
+        if (option_given(&train_command, p, decided[i]))
+            return usage_error(&train_command, "--%s is decided by the config in --init; leave it out", decided[i]);
+    return 0;
+}
+
+int train_options_check(const train_options *o, const parsed *p) {
+    const command *c = &train_command;
+    if (!o->data) return usage_error(c, "--data FILE is missing");
+    if (o->batch % o->accumulate)
+        return usage_error(c, "--batch %lld cannot be cut into --accumulate %lld equal micro-batches",
+                           (long long)o->batch, (long long)o->accumulate);
+    if (o->min_lr > o->lr) return usage_error(c, "--min-lr %g is above --lr %g", o->min_lr, o->lr);
+    if (o->warmup > o->steps)
+        return usage_error(c, "--warmup %lld is longer than --steps %lld", (long long)o->warmup, (long long)o->steps);
+    if (o->wsd_steps > o->steps)
+        return usage_error(c, "--wsd-steps %lld is more than --steps %lld", (long long)o->wsd_steps,
+                           (long long)o->steps);
+    if (o->data_format != TG_TOKENS_TEXT && !o->model.vocab && !o->init)
+        return usage_error(c, "--vocab N is missing: token ids do not say how many there are");
+    return check_init(o, p);
+}
+
+tg_schedule train_schedule(const train_options *o) {
+    return *TG_SCHEDULE(.lr = o->lr, .min_lr = o->min_lr, .warmup = o->warmup, .steps = o->steps,
+                        .decay = (tg_decay)o->schedule, .wsd = (tg_wsd)o->wsd_decay,
+                        .wsd_steps = o->wsd_steps ? o->wsd_steps : o->steps / 10);
+}
