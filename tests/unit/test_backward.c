@@ -10,7 +10,7 @@
 
 #define ck_status(s) ck_assert_msg(tg_ctx_status(ctx) == (s), "%s: %s", tg_status_name(tg_ctx_status(ctx)), tg_ctx_message(ctx))
 #define ck_says(text) ck_assert_msg(strstr(tg_ctx_message(ctx), text), "\"%s\" in: %s", text, tg_ctx_message(ctx))
-#define ck_near(a, b) ck_assert_msg(fabs((a) - (b)) <= 1e-12 * (1 + fabs(b)), "%.17g is not %.17g", (double)(a), (double)(b))
+#define ck_near(a, b) ck_assert_double_eq_tol(a, b, 1e-12 * (1 + fabs((double)(b))))
 
 static tg_ctx *ctx;
 static tg_tape *t;

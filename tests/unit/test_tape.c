@@ -150,9 +150,10 @@ END_TEST
 
 typedef struct fn_state {
     tg_tensor *w;
-    int runs, depth;
+    int runs;
     double dropout;
     bool grows;
+    struct fn_state *inner; /* recomputed inside */
 } fn_state;
 
 static tg_status block(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
@@ -162,11 +163,9 @@ static tg_status block(void *state, tg_tape *tape, tg_tensor *const *in, int n_i
     tg_tensor *h = tg_exp(tape, tg_mul(tape, in[0], s->w));
     if (s->dropout > 0) h = tg_dropout(tape, h, s->dropout);
     if (s->grows && s->runs > 1) h = tg_reshape(tape, h, TG_SHAPE(1, -1));
-    if (s->depth > 0) {
-        s->depth--;
+    if (s->inner) {
         tg_tensor *deeper;
-        tg_recompute(tape, block, s, &h, 1, &deeper, 1, NULL);
-        s->depth++;
+        tg_recompute(tape, block, s->inner, &h, 1, &deeper, 1, NULL);
         h = deeper;
     }
     out[0] = tg_square(tape, h);
@@ -179,7 +178,7 @@ static double run_block(fn_state *s, tg_tensor *x, tg_tensor *w, bool recompute,
     tg_zero_grad(w);
     if (tg_requires_grad(x)) tg_zero_grad(x);
     tg_tensor *y;
-    *s = (fn_state){.w = w, .depth = s->depth, .dropout = s->dropout};
+    for (fn_state *at = s; at; at = at->inner) at->w = w;
     if (recompute)
         tg_recompute(t, block, s, &x, 1, &y, 1, TG_RECOMPUTE(.name = "block"));
     else
@@ -211,8 +210,10 @@ START_TEST(recomputed_gradients_are_the_same) {
     same_with_and_without(&(fn_state){0}, false);
     same_with_and_without(&(fn_state){0}, true);
     same_with_and_without(&(fn_state){.dropout = 0.5}, false);
-    same_with_and_without(&(fn_state){.depth = 2}, false);
-    same_with_and_without(&(fn_state){.depth = 2, .dropout = 0.3}, false);
+    fn_state deep = {0}, middle = {.inner = &deep}, outer = {.inner = &middle};
+    same_with_and_without(&outer, false);
+    outer.dropout = middle.dropout = deep.dropout = 0.3;
+    same_with_and_without(&outer, false);
     end();
 }
 END_TEST
