@@ -25,10 +25,11 @@ static tg_status must_be(const tg_json *j, const char *key, const char *value, c
     return tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': \"%s\" is \"%s\", supported is \"%s\"", j->path, key, s, value);
 }
 
-static tg_status must_not(const tg_json *j, const char *key) {
-    bool on = false;
+static tg_status must_be_bool(const tg_json *j, const char *key, bool value) {
+    bool on = value;
     TG_TRY(optional_bool(j, key, &on));
-    return on ? tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': \"%s\" is true, which is not supported", j->path, key) : TG_OK;
+    if (on == value) return TG_OK;
+    return tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': \"%s\" is %s, which is not supported", j->path, key, on ? "true" : "false");
 }
 
 static tg_status read_gpt2(const tg_json *j, tg_gpt_config *c) {
@@ -45,8 +46,9 @@ static tg_status read_gpt2(const tg_json *j, tg_gpt_config *c) {
     TG_TRY(optional_real(j, "embd_pdrop", &embd));
     TG_TRY(optional_bool(j, "tie_word_embeddings", &tied));
     TG_TRY(must_be(j, "activation_function", "gelu_new", "gelu_pytorch_tanh"));
-    TG_TRY(must_not(j, "scale_attn_by_inverse_layer_idx"));
-    TG_TRY(must_not(j, "add_cross_attention"));
+    TG_TRY(must_be_bool(j, "scale_attn_by_inverse_layer_idx", false));
+    TG_TRY(must_be_bool(j, "scale_attn_weights", true));
+    TG_TRY(must_be_bool(j, "add_cross_attention", false));
     c->untied = !tied;
     if (attn == c->dropout && embd == c->dropout) return TG_OK;
     return tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': resid_pdrop %g, attn_pdrop %g and embd_pdrop %g differ; one dropout is supported", j->path, c->dropout, attn, embd);
@@ -59,6 +61,7 @@ static tg_status read_rope(const tg_json *j, tg_gpt_config *c) {
     if (!tg_json_has(j, key)) return TG_OK;
     TG_TRY(tg_json_object(j, key, &rope));
     TG_TRY(must_be(&rope, "rope_type", "default", NULL));
+    TG_TRY(must_be(&rope, "type", "default", NULL)); /* its older name */
     return optional_real(&rope, "rope_theta", &c->rope_base);
 }
 
@@ -73,8 +76,8 @@ static tg_status read_llama(const tg_json *j, tg_gpt_config *c) {
     TG_TRY(optional_real(j, "rms_norm_eps", &c->norm_eps));
     TG_TRY(optional_bool(j, "tie_word_embeddings", &c->tied));
     TG_TRY(must_be(j, "hidden_act", "silu", NULL));
-    TG_TRY(must_not(j, "attention_bias"));
-    TG_TRY(must_not(j, "mlp_bias"));
+    TG_TRY(must_be_bool(j, "attention_bias", false));
+    TG_TRY(must_be_bool(j, "mlp_bias", false));
     return read_rope(j, c);
 }
 

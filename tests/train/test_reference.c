@@ -219,7 +219,7 @@ START_TEST(a_config_that_means_another_model_is_refused) {
         {"gpt2", "\"n_layer\": 2", "\"n_layer\": 3", TG_ERR_FORMAT, "transformer.h.2."},
         {"gpt2", "\"n_layer\": 2", "\"n_layer\": 2.5", TG_ERR_FORMAT, "n_layer"},
         {"gpt2", "\"n_layer\": 2,", "", TG_ERR_FORMAT, "n_layer"},
-        {"gpt2", "\"n_embd\": 32", "\"n_embd\": 0", TG_ERR_DATA, "n_embd"},
+        {"gpt2", "\"n_embd\": 32", "\"n_embd\": 0", TG_ERR_FORMAT, "n_embd"},
         {"llama", "\"silu\"", "\"gelu\"", TG_ERR_UNSUPPORTED, "\"gelu\""},
         {"llama", "\"attention_bias\": false", "\"attention_bias\": true", TG_ERR_UNSUPPORTED, "attention_bias"},
         {"llama", "\"mlp_bias\": false", "\"mlp_bias\": true", TG_ERR_UNSUPPORTED, "mlp_bias"},
