@@ -15,6 +15,7 @@ have() {
     libc6-dev) [ -e /usr/include/stdio.h ] ;;
     ninja-build) command -v ninja ;;
     libjansson-dev) pkg-config --exists jansson ;;
+    libjemalloc2) compgen -G '/usr/lib*/*/libjemalloc.so.2' || compgen -G '/usr/lib*/libjemalloc.so.2' ;;
     check) pkg-config --exists check ;;
     python3-venv) python3 -c 'import ensurepip' ;;
     fortunes) [ -e $fortunes/fortunes ] && [ -e $fortunes/literature ] ;;

@@ -61,7 +61,7 @@ static int report(const eval_options *o, int64_t tokens, double sum) {
 }
 
 static int evaluate(const eval_options *o, tg_ctx *ctx, tg_module *gpt, tg_tape *t) {
-    if (!check(ctx)) return 1;
+    if (!check(ctx) || !check_seq_len(o->seq_len, tg_gpt_config_of(gpt))) return 1;
     tg_tokens *tokens = tg_tokens_open(ctx, o->data, (tg_token_format)o->data_format, tg_gpt_config_of(gpt)->vocab);
     int64_t predicted = tg_tokens_count(tokens) - 1;
     double sum = tokens && predicted > 0 ? sum_over_file(o, gpt, t, tokens) : NAN;

@@ -63,31 +63,32 @@ static int64_t count_ids(const char *text) {
     return n;
 }
 
-static bool parse_ids(generator *g, const char *text) {
+/* 0, or the exit status after printing. */
+static int parse_ids(generator *g, const char *text) {
     const char *at = text;
     for (g->count = 0;; at++) {
         char *end;
         errno = 0;
         long long id = strtoll(at, &end, 10);
         if (errno || end == at || id < 0 || id >= g->vocab || (*end && *end != ','))
-            return fail("--prompt-ids '%s': id %lld, at character %lld, is not a number from 0 to %lld", text,
-                        (long long)g->count + 1, (long long)(at - text) + 1, (long long)g->vocab - 1), false;
+            return usage_error(&generate_command, "--prompt-ids '%s': id %lld, at character %lld, is not a number from 0 to %lld",
+                               text, (long long)g->count + 1, (long long)(at - text) + 1, (long long)g->vocab - 1);
         g->ids[g->count++] = id;
-        if (!*end) return true;
+        if (!*end) return 0;
         at = end;
     }
 }
 
-static bool read_prompt(generator *g) {
+static int read_prompt(generator *g) {
     const generate_options *o = g->o;
     int64_t n = o->prompt ? (int64_t)strlen(o->prompt) : count_ids(o->prompt_ids);
     g->ids = calloc((size_t)(n + o->tokens), sizeof *g->ids);
     g->logits = calloc((size_t)g->vocab, sizeof *g->logits);
     g->candidates = calloc((size_t)g->vocab, sizeof *g->candidates);
-    if (!g->ids || !g->logits || !g->candidates) return fail("no memory for the tokens"), false;
+    if (!g->ids || !g->logits || !g->candidates) return fail("no memory for the tokens");
     if (!o->prompt) return parse_ids(g, o->prompt_ids);
     for (g->count = 0; g->count < n; g->count++) g->ids[g->count] = (unsigned char)o->prompt[g->count];
-    return true;
+    return 0;
 }
 
 /* ---- The model ---- */
@@ -166,7 +167,7 @@ static bool continue_prompt(generator *g) {
         if (!predict(g)) return false;
         g->ids[g->count] = draw(g, i);
         print_token(g, g->count++);
-        fflush(stdout);
+        if (fflush(stdout) != 0) return false; /* main says so */
     }
     printf("\n");
     return true;
@@ -183,7 +184,8 @@ static int open_and_run(generator *g) {
     if (o->prompt && g->vocab != 256)
         return usage_error(&generate_command, "'%s' has a vocabulary of %lld ids, not the 256 bytes: give --prompt-ids",
                            o->model, (long long)g->vocab);
-    return read_prompt(g) && continue_prompt(g) ? 0 : 1;
+    int status = read_prompt(g);
+    return status ? status : continue_prompt(g) ? 0 : 1;
 }
 
 int run_generate(int argc, char **argv) {

@@ -45,9 +45,9 @@ enum { MAX_OPS = 256 };
 
 typedef struct findings {
     tg_gpt_config config;
-    int64_t parameters, parameter_bytes, first_peak, nodes;
+    int64_t parameters, parameter_bytes, nodes;
     int64_t forward, recomputed; /* FLOPs of a step */
-    tg_memory memory;            /* of a step that is not the first: its gradients have their memory */
+    tg_memory memory;
     op_row ops[MAX_OPS];
     int n_ops;
 } findings;
@@ -113,8 +113,8 @@ static bool measure_step(const train_options *o, findings *f) {
         for (int i = 0; i < r.n_params; i++)
             f->parameter_bytes += tg_numel(r.params[i]) * tg_dtype_bits(tg_dtype_of(r.params[i])) / 8;
         f->parameters = tg_module_numel(r.gpt);
-        f->first_peak = trainer_step(&r, 1, NULL, NULL).peak_bytes;
-        trainer_step(&r, 2, NULL, NULL);
+        f->config = *tg_gpt_config_of(r.gpt);
+        trainer_step(&r, 1, NULL, NULL);
         f->memory = TG_MEMORY();
         tg_memory_stats(r.ctx, &f->memory);
         good = check(r.ctx);
@@ -129,8 +129,7 @@ static const char *const categories[] = {"parameters", "gradients", "optimiser",
 _Static_assert(sizeof categories / sizeof categories[0] == TG_MEM_CATEGORIES, "a category has no name");
 
 static json_t *memory_json(const findings *f) {
-    json_t *memory = json_pack("{s:I, s:I}", "peak_bytes", (json_int_t)f->memory.peak, "first_step_peak_bytes",
-                               (json_int_t)f->first_peak);
+    json_t *memory = json_pack("{s:I}", "peak_bytes", (json_int_t)f->memory.peak);
     for (int i = 0; i < TG_MEM_CATEGORIES; i++)
         json_object_set_new(memory, categories[i], json_integer(f->memory.peak_by_category[i]));
     return memory;
@@ -164,8 +163,8 @@ static void print_text(const findings *f, const train_options *o) {
            c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, c->heads, c->kv_heads, c->hidden, c->ffn, c->vocab,
            c->positions);
     printf("parameters  %" PRId64 ", %" PRId64 " bytes\n", f->parameters, f->parameter_bytes);
-    printf("step        %" PRId64 " x %" PRId64 " tokens in %" PRId64 " micro-batches\n", o->batch, o->model.seq_len,
-           o->accumulate);
+    printf("step        %" PRId64 " x %" PRId64 " tokens in %" PRId64 " micro-batch%s\n", o->batch, o->model.seq_len,
+           o->accumulate, o->accumulate > 1 ? "es" : "");
     printf("FLOPs       %" PRId64 " a step: forward %" PRId64 ", backward twice that, recomputation %" PRId64 "\n",
            3 * f->forward + f->recomputed, f->forward, f->recomputed);
     printf("memory      %" PRId64 " bytes at the peak:\n", f->memory.peak);
@@ -195,7 +194,7 @@ static bool choose_model(inspect_options *o, const parsed *p, findings *f) {
         o->model.seq_len = f->config.positions;
     }
     f->config.recompute = o->model.recompute;
-    return good;
+    return good && check_seq_len(o->model.seq_len, &f->config);
 }
 
 static int inspect(inspect_options *o, const parsed *p, findings *f) {
@@ -218,9 +217,10 @@ static int check_options(const inspect_options *o, const parsed *p) {
     if (o->config && o->dir) return usage_error(c, "expected one of --config and --model");
     for (size_t i = 0; (o->config || o->dir) && i < sizeof decided / sizeof decided[0]; i++)
         if (option_given(c, p, decided[i])) return usage_error(c, "--%s is decided by the config; leave it out", decided[i]);
-    if (o->batch % o->accumulate == 0) return 0;
-    return usage_error(c, "--batch %" PRId64 " cannot be cut into --accumulate %" PRId64 " equal micro-batches", o->batch,
-                       o->accumulate);
+    if (o->batch % o->accumulate)
+        return usage_error(c, "--batch %" PRId64 " cannot be cut into --accumulate %" PRId64 " equal micro-batches",
+                           o->batch, o->accumulate);
+    return o->config || o->dir ? 0 : model_options_check(c, &o->model);
 }
 
 int run_inspect(int argc, char **argv) {

@@ -48,14 +48,17 @@ static int run(int argc, char **argv) {
         printf("tapegrad %s\n", tg_version());
         return 0;
     }
-    for (int i = 0; i < ENTRIES; i++)
-        if (strcmp(argv[1], entries[i].name) == 0) return entries[i].run(argc - 2, argv + 2);
+    for (int i = 0; i < ENTRIES; i++) {
+        if (strcmp(argv[1], entries[i].name) != 0) continue;
+        name_command(entries[i].name);
+        return entries[i].run(argc - 2, argv + 2);
+    }
     return unknown(argv[1]);
 }
 
 int main(int argc, char **argv) {
     signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error of its write */
     int status = run(argc, argv);
-    if (fflush(stdout) != 0 && status == 0) status = fail("cannot write to standard output");
-    return status;
+    bool written = fflush(stdout) == 0 && !ferror(stdout);
+    return written ? status : fail("cannot write to standard output");
 }

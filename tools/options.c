@@ -207,6 +207,8 @@ static int parse_one(const command *c, void *into, parsed *p, int argc, char **a
     if (o->kind != OPTION_FLAG && !equals) {
         if (*i + 1 >= argc) return usage_error(c, "--%s needs a value: %s", name, o->values);
         value = argv[++*i];
+        if (strncmp(value, "--", 2) == 0 && option_find(c, value + 2) >= 0)
+            return usage_error(c, "--%s needs a value: %s; '%s' follows", name, o->values, value);
     }
     const char *expected = option_set(o, into, value);
     if (expected) return refuse_value(c, o, value, expected);

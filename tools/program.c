@@ -7,11 +7,17 @@
 
 #include "program.h"
 
+static const char *command_name = "";
+
+void name_command(const char *name) {
+    command_name = name;
+}
+
 int fail(const char *format, ...) {
     va_list args;
     va_start(args, format);
     fflush(stdout);
-    fprintf(stderr, "tapegrad: ");
+    fprintf(stderr, "tapegrad%s%s: ", *command_name ? " " : "", command_name);
     vfprintf(stderr, format, args);
     fprintf(stderr, "\n");
     va_end(args);
@@ -25,12 +31,11 @@ bool check(const tg_ctx *ctx) {
 }
 
 int print_json(json_t *json) {
-    if (!json || json_dumpf(json, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) != 0) {
-        json_decref(json);
-        return fail("cannot write the result as JSON");
-    }
+    char *text = json ? json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(json);
-    printf("\n");
+    if (!text) return fail("no memory for the result as JSON");
+    puts(text);
+    free(text);
     return 0;
 }
 
@@ -51,6 +56,21 @@ tg_dtype dtype_of_precision(int precision) {
     return dtypes[precision];
 }
 
+int model_options_check(const command *c, const model_options *o) {
+    int64_t kv_heads = o->kv_heads ? o->kv_heads : o->heads;
+    bool llama = o->arch == 1;
+    if (o->hidden % o->heads)
+        return usage_error(c, "--hidden %lld is not a multiple of --heads %lld", (long long)o->hidden, (long long)o->heads);
+    if (o->heads % kv_heads)
+        return usage_error(c, "--heads %lld is not a multiple of --kv-heads %lld", (long long)o->heads,
+                           (long long)kv_heads);
+    if (llama && o->hidden / o->heads % 2)
+        return usage_error(c, "--hidden %lld / --heads %lld is odd; the rotary positions of llama need pairs",
+                           (long long)o->hidden, (long long)o->heads);
+    if (llama && o->dropout > 0) return usage_error(c, "--dropout %g: llama has none", o->dropout);
+    return 0;
+}
+
 tg_gpt_config model_config(const model_options *o) {
     return *TG_GPT(.arch = o->arch == 0 ? TG_GPT2 : TG_LLAMA, .vocab = o->vocab, .layers = o->layers, .heads = o->heads,
                    .hidden = o->hidden, .kv_heads = o->kv_heads, .ffn = o->ffn, .positions = o->seq_len,
@@ -65,6 +85,12 @@ bool read_model_config(const char *path, tg_gpt_config *out) {
     tg_module_free(gpt);
     tg_ctx_free(ctx);
     return good;
+}
+
+bool check_seq_len(int64_t seq_len, const tg_gpt_config *config) {
+    if (seq_len <= config->positions) return true;
+    fail("--seq-len %lld is more than the model's %lld positions", (long long)seq_len, (long long)config->positions);
+    return false;
 }
 
 /* ---- Losses ---- */

@@ -18,7 +18,9 @@ int run_inspect(int argc, char **argv);
 int run_gradcheck(int argc, char **argv);
 int run_ops(int argc, char **argv);
 
-/* Prints "tapegrad: ..." to stderr; 1. */
+/* Which subcommand runs: error messages begin with it. */
+void name_command(const char *name);
+/* Prints "tapegrad NAME: ..." to stderr; 1. */
 int fail(const char *format, ...) TG_PRINTF(1, 2);
 /* Whether the context is in order; else its message is printed. */
 bool check(const tg_ctx *ctx);
@@ -38,11 +40,12 @@ typedef struct model_options {
 #define PRECISIONS "fp32|bf16|fp64"
 #define DATA_FORMATS "text|u16|u32"
 #define MANY 1e9
+#define MANY_LAYERS 1e4 /* each is made, one after the other */
 
 /* Rows for the field `model` of the struct S. */
 #define MODEL_ROWS(S)                                                                                                  \
     {"arch", OPTION_CHOICE, offsetof(S, model.arch), "gpt2|llama", "kind of model", .fixed = true},                    \
-    {"layers", OPTION_INT, offsetof(S, model.layers), "N", "transformer layers", 1, MANY, true},                       \
+    {"layers", OPTION_INT, offsetof(S, model.layers), "N", "transformer layers", 1, MANY_LAYERS, true},                       \
     {"heads", OPTION_INT, offsetof(S, model.heads), "N", "attention heads", 1, MANY, true},                            \
     {"kv-heads", OPTION_INT, offsetof(S, model.kv_heads), "N", "key-value heads; 0: as many as heads", 0, MANY, true}, \
     {"hidden", OPTION_INT, offsetof(S, model.hidden), "N", "width of the model", 1, MANY, true},                       \
@@ -52,14 +55,18 @@ typedef struct model_options {
     {"dropout", OPTION_REAL, offsetof(S, model.dropout), "P", "dropout (gpt2)", 0, 0.999, true},                       \
     {"precision", OPTION_CHOICE, offsetof(S, model.precision), PRECISIONS, "of parameters and arithmetic",             \
      .fixed = true},                                                                                                   \
-    {"recompute", OPTION_CHOICE, offsetof(S, model.recompute), "none|full",                               \
+    {"recompute", OPTION_CHOICE, offsetof(S, model.recompute), "none|full",                                            \
      "full: run each layer again in backward", .fixed = false}
 
 #define MODEL_DEFAULTS {.layers = 4, .heads = 4, .hidden = 128, .seq_len = 128}
 
 tg_dtype dtype_of_precision(int precision);
+/* Checks what belongs together; 0, or the exit status after printing. */
+int model_options_check(const command *c, const model_options *o);
 /* The config of the options. */
 tg_gpt_config model_config(const model_options *o);
+/* Whether the model takes such sequences; else it prints so. */
+bool check_seq_len(int64_t seq_len, const tg_gpt_config *config);
 /* The config in a config.json; false after printing what is wrong. */
 bool read_model_config(const char *path, tg_gpt_config *out);
 

@@ -1,21 +1,17 @@
 /* tapegrad train: a run from its options to its files. */
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "train.h"
 
 typedef struct run {
     train_options o;
     parsed p;
-    tg_ctx *files; /* of the checkpoints: they are looked at before the options are known */
-    tg_checkpoints *checkpoints;
+    run_directory directory;
     json_t *state; /* of the checkpoint resumed; NULL: a new run */
     char from[4096];
     int64_t done; /* steps */
@@ -42,49 +38,19 @@ static void catch_interrupts(void) {
     sigaction(SIGTERM, &a, NULL);
 }
 
-/* Ends as the signal would have ended us, so that who started us knows. */
-static int end_interrupted(void) {
-    signal(interrupted, SIG_DFL);
-    raise(interrupted);
-    return 128 + interrupted;
-}
+/* ---- What was there before ---- */
 
-/* ---- The directory ---- */
-
-static bool there(const char *dir, const char *name) {
-    char *path = path_in(dir, name);
-    bool found = path && access(path, F_OK) == 0;
-    free(path);
-    return found;
-}
-
-static bool open_directory(run *r) {
-    if (mkdir(r->o.out, 0777) != 0 && errno != EEXIST) return fail("cannot make the directory '%s': %m", r->o.out), false;
-    char *path = path_in(r->o.out, "checkpoints");
-    if (!path) return false;
-    r->files = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
-    r->checkpoints = tg_checkpoints_open(r->files, path);
-    free(path);
-    return check(r->files);
-}
-
+/* A run that was killed before its first checkpoint begins again. */
 static bool find_checkpoint(run *r) {
-    int64_t newest = tg_checkpoints_newest(r->checkpoints);
-    if (!check(r->files)) return false;
-    if (!r->o.resume) {
-        const char *left = newest >= 0 ? "checkpoints" : there(r->o.out, "metrics.jsonl") ? "metrics.jsonl"
-                           : there(r->o.out, "config.json")                               ? "config.json"
-                                                                                          : NULL;
-        if (!left) return true;
-        return fail("'%s' holds a run already (%s): go on with it by --resume, or choose another --out", r->o.out, left),
-               false;
-    }
-    if (newest < 0) {
-        printf("no checkpoint in '%s': the run starts at its first step\n", r->o.out);
+    run_directory *d = &r->directory;
+    if (!r->o.resume) return directory_unused(d);
+    if (!directory_resumable(d)) return false;
+    if (d->newest < 0) {
+        if (r->o.data) printf("no checkpoint in '%s': the run begins at its first step\n", r->o.out);
         return true;
     }
-    r->done = newest;
-    if (tg_checkpoints_path(r->checkpoints, newest, r->from, sizeof r->from) >= sizeof r->from)
+    r->done = d->newest;
+    if (tg_checkpoints_path(d->checkpoints, r->done, r->from, sizeof r->from) >= sizeof r->from)
         return fail("the path of '%s' is too long", r->o.out), false;
     return checkpoint_read_options(r->from, &r->o, &r->p, &r->state);
 }
@@ -117,6 +83,7 @@ static bool choose_model(run *r, tg_gpt_config *config, const char **weights) {
     free(path);
     if (!good) return false;
     if (!r->state) take_config(r, config);
+    if (!check_seq_len(r->o.model.seq_len, config)) return false;
     config->dropout = r->o.model.dropout;
     config->recompute = r->o.model.recompute;
     return true;
@@ -171,14 +138,15 @@ static bool note_bad_step(run *r, int64_t step, const step_result *s) {
         return true;
     }
     metrics_end_line(&r->metrics);
-    fail("step %" PRId64 ": loss %g, gradient norm %g: the step was skipped", step, s->loss, s->grad_norm);
+    fail("step %" PRId64 ": the %s is not finite: the step was skipped", step,
+         isfinite(s->loss) ? "gradient norm" : "loss");
     if (++r->bad_steps < PATIENCE) return true;
     return fail("%d such steps in a row; try a lower --lr or a longer --warmup", PATIENCE), false;
 }
 
 static bool save_checkpoint(run *r, int64_t step) {
     return metrics_sync(&r->metrics) &&
-           checkpoint_save(r->files, r->checkpoints, step, &r->o, &r->trainer, &r->data) &&
+           checkpoint_save(&r->directory, step, &r->o, &r->trainer, &r->data) &&
            plot_losses(r->trainer.ctx, r->o.out, &r->metrics);
 }
 
@@ -196,14 +164,13 @@ static bool run_step(run *r, int64_t step) {
 }
 
 static bool finish(run *r, int64_t step) {
+    bool whole = step == r->o.steps;
     metrics_end_line(&r->metrics);
-    if (step < r->o.steps) {
-        if (!save_checkpoint(r, step)) return false;
-        printf("interrupted behind step %" PRId64 "; to go on: tapegrad train --resume --out %s\n", step, r->o.out);
-        return true;
-    }
+    if (!whole && !save_checkpoint(r, step)) return false;
     tg_gpt_save(r->trainer.gpt, r->o.out);
     if (!check(r->trainer.ctx) || !plot_losses(r->trainer.ctx, r->o.out, &r->metrics)) return false;
+    if (!whole)
+        printf("interrupted behind step %" PRId64 "; to go on: tapegrad train --resume --out %s\n", step, r->o.out);
     printf("the model is in %s, its loss curve in %s/loss.svg\n", r->o.out, r->o.out);
     return true;
 }
@@ -218,14 +185,31 @@ static bool run_steps(run *r) {
     return finish(r, step);
 }
 
+static int settle_options(run *r) {
+    if (!r->state) train_options_complete(&r->o, &r->p);
+    return train_options_check(&r->o, &r->p);
+}
+
 static int train(run *r) {
-    int status = r->o.resume ? 0 : train_options_check(&r->o, &r->p);
+    int status = r->o.resume ? 0 : settle_options(r);
     if (status) return status;
-    if (!open_directory(r) || !find_checkpoint(r)) return 1;
-    if (r->o.resume && (status = train_options_check(&r->o, &r->p))) return status;
-    if (r->state && r->done >= r->o.steps)
-        return fail("the run in '%s' has done its %" PRId64 " steps; give more --steps to go on", r->o.out, r->done);
+    if (!directory_open(&r->directory, r->o.out) || !find_checkpoint(r)) return 1;
+    if (r->o.resume && (status = settle_options(r))) return status;
+    if (r->done > r->o.steps)
+        return fail("the run in '%s' has done %" PRId64 " steps, more than --steps %" PRId64, r->o.out, r->done,
+                    r->o.steps);
     return open_run(r) && run_steps(r) ? 0 : 1;
+}
+
+static void close_run(run *r, int status) {
+    if (status != 0 && !r->metrics.path) directory_unmake(&r->directory); /* it failed before its first step */
+    metrics_close(&r->metrics);
+    data_close(&r->data);
+    trainer_close(&r->trainer);
+    directory_close(&r->directory);
+    json_decref(r->state);
+    free(r->offsets);
+    free(r);
 }
 
 int run_train(int argc, char **argv) {
@@ -237,13 +221,6 @@ int run_train(int argc, char **argv) {
         status = r->p.status;
     else
         status = r->o.out ? train(r) : usage_error(&train_command, "--out DIR is missing");
-    metrics_close(&r->metrics);
-    data_close(&r->data);
-    trainer_close(&r->trainer);
-    tg_checkpoints_close(r->checkpoints);
-    if (r->files) tg_ctx_free(r->files);
-    json_decref(r->state);
-    free(r->offsets);
-    free(r);
-    return status == 0 && interrupted ? end_interrupted() : status;
+    close_run(r, status);
+    return status;
 }

@@ -23,6 +23,8 @@ typedef struct train_options {
 
 extern const command train_command;
 train_options train_defaults(void);
+/* Defaults that other options would contradict give way to them. */
+void train_options_complete(train_options *o, const parsed *p);
 /* Checks what belongs together; 0, or the exit status after printing. */
 int train_options_check(const train_options *o, const parsed *p);
 tg_schedule train_schedule(const train_options *o);
@@ -36,7 +38,7 @@ typedef struct trainer {
     tg_tape *tape;
     tg_tensor *ids, *target; /* [micro, seq_len] */
     int64_t *buffer;         /* as many on the host */
-    tg_tensor **params;
+    tg_tensor **params, **grads;
     int n_params;
     int64_t micro, batch, seq_len;
     double clip;
@@ -75,9 +77,11 @@ void data_offsets(train_data *d, int64_t step, int64_t *out);
 /* ---- What a run writes (train_metrics.c, train_plot.c) ---- */
 
 typedef struct metrics {
-    FILE *file;
+    int fd;
     char *path;
+    int64_t end; /* bytes of whole lines */
     int64_t step, steps, first_step;
+    int64_t room;            /* of the two that follow */
     double *loss, *val_loss; /* of every step; NaN where there is none */
     double started, drawn, last_val;
     bool terminal;
@@ -96,14 +100,32 @@ void metrics_end_line(metrics *m);
 /* loss.svg */
 bool plot_losses(tg_ctx *ctx, const char *dir, const metrics *m);
 
+/* ---- The directory (train_directory.c) ---- */
+
+typedef struct run_directory {
+    const char *path;
+    tg_ctx *files; /* of the checkpoints: they are looked at before the options are known */
+    tg_checkpoints *checkpoints;
+    int64_t newest; /* step of the checkpoint found; -1: none */
+    bool made;      /* it was not there before */
+} run_directory;
+
+/* Makes the directory where it is missing, and locks it. */
+bool directory_open(run_directory *d, const char *path);
+void directory_close(run_directory *d);
+/* Removes one that was made and holds nothing yet. */
+void directory_unmake(const run_directory *d);
+bool directory_unused(const run_directory *d);
+/* A model without checkpoints is a finished run, which must not begin again. */
+bool directory_resumable(const run_directory *d);
+
 /* ---- Checkpoints (train_checkpoint.c) ---- */
 
-/* Reads DIR/checkpoints/step-*'s state.json into the options that were not given; refuses fixed ones that differ. */
+/* Reads a checkpoint's state.json into the options that were not given; refuses fixed ones that differ. */
 bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p, json_t **state);
 /* The optimiser, the random stream; checks that the data are the same. */
 bool checkpoint_restore(const char *dir, const json_t *state, trainer *r, const train_data *d);
-/* files: the context of the checkpoints. */
-bool checkpoint_save(tg_ctx *files, tg_checkpoints *c, int64_t step, const train_options *o, trainer *r,
+bool checkpoint_save(const run_directory *directory, int64_t step, const train_options *o, trainer *r,
                      const train_data *d);
 
 double seconds_now(void);

@@ -168,8 +168,10 @@ static bool fill_checkpoint(const char *dir, int64_t step, const train_options *
     return save_state(dir, step, o, r, d);
 }
 
-bool checkpoint_save(tg_ctx *files, tg_checkpoints *c, int64_t step, const train_options *o, trainer *r,
+bool checkpoint_save(const run_directory *directory, int64_t step, const train_options *o, trainer *r,
                      const train_data *d) {
+    tg_ctx *files = directory->files;
+    tg_checkpoints *c = directory->checkpoints;
     if (tg_checkpoints_newest(c) == step) return check(files);
     const char *dir = tg_checkpoints_begin(c, step);
     if (!dir) return check(files);

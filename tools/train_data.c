@@ -1,30 +1,42 @@
 /* The data of a run: which tokens train and which validate, and in which order. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "train.h"
 
 /* ---- The order file ---- */
 
+static bool check_order_size(const char *path, FILE *f, int64_t expected) {
+    struct stat st;
+    if (fstat(fileno(f), &st) != 0) return fail("cannot look at '%s': %s", path, strerror(errno)), false;
+    if (S_ISREG(st.st_mode) && st.st_size == expected) return true;
+    if (S_ISREG(st.st_mode))
+        fail("'%s' has %lld bytes, expected %lld: 8 (an int64 offset) for every sequence of every step", path,
+             (long long)st.st_size, (long long)expected);
+    else
+        fail("'%s' is not a regular file", path);
+    return false;
+}
+
 /* Whole, as bytes that the caller frees; NULL after printing why. */
 static unsigned char *read_order(const char *path, int64_t expected) {
     FILE *f = fopen(path, "rb");
     if (!f) {
-        fail("'%s': %m", path);
+        fail("cannot open '%s': %s", path, strerror(errno));
         return NULL;
     }
-    unsigned char *bytes = malloc((size_t)expected);
-    int64_t n = bytes ? (int64_t)fread(bytes, 1, (size_t)expected, f) : -1;
-    bool more = n == expected && fgetc(f) != EOF;
+    bool good = check_order_size(path, f, expected);
+    unsigned char *bytes = good ? malloc((size_t)expected) : NULL;
+    if (good && !bytes) fail("no memory for the order in '%s'", path);
+    if (bytes && fread(bytes, 1, (size_t)expected, f) != (size_t)expected) {
+        fail("cannot read '%s': %s", path, ferror(f) ? strerror(errno) : "it is shorter than it was");
+        free(bytes);
+        bytes = NULL;
+    }
     fclose(f);
-    if (n == expected && !more) return bytes;
-    if (!bytes)
-        fail("no memory for the order in '%s'", path);
-    else
-        fail("'%s' has %s %lld bytes, expected 8 (an int64 offset) for every sequence of every step, %lld", path,
-             more ? "more than" : "only", (long long)n, (long long)expected);
-    free(bytes);
-    return NULL;
+    return bytes;
 }
 
 static int64_t little_endian(const unsigned char *b) {
@@ -80,9 +92,6 @@ void data_offsets(train_data *d, int64_t step, int64_t *out) {
 
 static bool open_shuffle(train_data *d) {
     d->windows = (d->train_count - 1) / d->seq_len;
-    if (d->windows < 1)
-        return fail("the data have %lld tokens to train on, expected at least --seq-len + 1 = %lld",
-                    (long long)d->train_count, (long long)(d->seq_len + 1)), false;
     d->shuffled = malloc((size_t)d->windows * sizeof *d->shuffled);
     d->epoch = -1;
     return d->shuffled || (fail("no memory for the order of %lld windows", (long long)d->windows), false);
@@ -94,8 +103,8 @@ static bool open_validation(train_data *d, const train_options *o) {
     int64_t tail = d->count - d->train_count, windows = (tail - 1) / d->seq_len;
     if (tail == 0 || o->val_every == 0) return true;
     if (windows < 1)
-        return fail("--val-fraction %g of the data are %lld tokens, expected at least --seq-len + 1 = %lld, or "
-                    "--val-fraction 0", o->val_fraction, (long long)tail, (long long)(d->seq_len + 1)), false;
+        return fail("--val-fraction %g of '%s' are %lld tokens, expected at least --seq-len + 1 = %lld, or "
+                    "--val-fraction 0", o->val_fraction, o->data, (long long)tail, (long long)(d->seq_len + 1)), false;
     int64_t wanted = o->val_batches * d->batch;
     d->n_validation = wanted > 0 && wanted < windows ? wanted : windows;
     d->validation = malloc((size_t)d->n_validation * sizeof *d->validation);
@@ -129,6 +138,9 @@ bool data_open(train_data *d, tg_ctx *ctx, const train_options *o, const tg_gpt_
     d->train_count = d->count - (int64_t)(o->val_fraction * (double)d->count);
     d->hash = hash_of(d);
     if (!check(ctx)) return false;
+    if (d->train_count <= d->seq_len)
+        return fail("'%s' has %lld tokens to train on, expected at least --seq-len + 1 = %lld", o->data,
+                    (long long)d->train_count, (long long)(d->seq_len + 1)), false;
     return (o->order ? open_order(d, o->order, o->steps) : open_shuffle(d)) && open_validation(d, o);
 }
 

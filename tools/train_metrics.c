@@ -1,5 +1,6 @@
 /* metrics.jsonl, and the lines of progress. */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -7,6 +8,31 @@
 #include <unistd.h>
 
 #include "train.h"
+
+/* ---- Losses of every step, for the curve ---- */
+
+/* Grows the history to hold the step, with NaN where nothing is known. */
+static bool reserve(metrics *m, int64_t step) {
+    if (step < m->room) return true;
+    int64_t room = 2 * step + 256;
+    double *losses = realloc(m->loss, (size_t)room * sizeof(double));
+    if (losses) m->loss = losses;
+    double *val_losses = realloc(m->val_loss, (size_t)room * sizeof(double));
+    if (val_losses) m->val_loss = val_losses;
+    if (!losses || !val_losses) return fail("no memory for the losses of %" PRId64 " steps", step), false;
+    for (int64_t i = m->room; i < room; i++) m->loss[i] = m->val_loss[i] = NAN;
+    m->room = room;
+    return true;
+}
+
+static bool remember(metrics *m, int64_t step, double loss, double val_loss) {
+    if (!reserve(m, step)) return false;
+    m->step = step;
+    m->loss[step] = loss;
+    m->val_loss[step] = val_loss;
+    if (!isnan(val_loss)) m->last_val = val_loss;
+    return true;
+}
 
 /* ---- What an earlier part of the run left ---- */
 
@@ -17,49 +43,46 @@ static double number_or_nan(const json_t *line, const char *key) {
 
 static bool read_line(metrics *m, const char *line, size_t n, int64_t expected) {
     json_t *object = json_loadb(line, n, 0, NULL);
-    int64_t step = json_integer_value(json_object_get(object, "step"));
-    if (step == expected && step <= m->steps) {
-        m->loss[step] = number_or_nan(object, "loss");
-        m->val_loss[step] = number_or_nan(object, "val_loss");
-        if (!isnan(m->val_loss[step])) m->last_val = m->val_loss[step];
-    }
+    bool good = json_integer_value(json_object_get(object, "step")) == expected &&
+                remember(m, expected, number_or_nan(object, "loss"), number_or_nan(object, "val_loss"));
     json_decref(object);
-    return step == expected;
+    return good;
 }
 
-/* Reads the lines of the steps done, and cuts off those behind, of which the last may be torn. */
-static bool read_back(metrics *m, int64_t done) {
+/* Reads the lines of the steps done. Those behind go: the run writes them again, and the last may be torn. */
+static void read_back(metrics *m, FILE *f, int64_t done) {
     char *line = NULL;
     size_t room = 0;
     ssize_t n;
-    off_t end = 0;
     int64_t step = 0;
-    while (step < done && (n = getline(&line, &room, m->file)) > 0 && line[n - 1] == '\n') {
-        if (!read_line(m, line, (size_t)n, ++step)) break;
-        end += n;
+    while (f && step < done && (n = getline(&line, &room, f)) > 0 && line[n - 1] == '\n') {
+        if (!read_line(m, line, (size_t)n, step + 1)) break;
+        m->end += n;
+        step++;
     }
     free(line);
-    if (step < done && done > 0) fail("warning: '%s' lacks steps of the checkpoint; the run goes on", m->path);
-    if (ftruncate(fileno(m->file), end) == 0 && fseeko(m->file, end, SEEK_SET) == 0) return true;
-    return fail("cannot cut '%s': %m", m->path), false;
+    if (step < done)
+        fail("warning: '%s' has no line for step %" PRId64 ", though the checkpoint has done it; lines go on from step "
+             "%" PRId64, m->path, step + 1, done + 1);
 }
 
 bool metrics_open(metrics *m, const char *dir, int64_t steps, int64_t done) {
-    *m = (metrics){.steps = steps, .step = done, .first_step = done, .last_val = NAN, .started = seconds_now(),
-                   .terminal = isatty(STDOUT_FILENO)};
-    m->path = path_in(dir, "metrics.jsonl");
-    m->loss = malloc((size_t)(steps + 1) * sizeof(double));
-    m->val_loss = malloc((size_t)(steps + 1) * sizeof(double));
-    if (!m->path || !m->loss || !m->val_loss) return fail("no memory for the metrics of %" PRId64 " steps", steps), false;
-    for (int64_t i = 0; i <= steps; i++) m->loss[i] = m->val_loss[i] = NAN;
-    m->file = fopen(m->path, done ? "r+" : "w+");
-    if (!m->file && done && errno == ENOENT) m->file = fopen(m->path, "w+");
-    if (!m->file) return fail("cannot open '%s': %m", m->path), false;
-    return read_back(m, done);
+    *m = (metrics){.fd = -1, .steps = steps, .first_step = done, .last_val = NAN, .started = seconds_now(),
+                   .terminal = isatty(STDOUT_FILENO), .path = path_in(dir, "metrics.jsonl")};
+    if (!m->path) return false;
+    FILE *before = done ? fopen(m->path, "r") : NULL;
+    if (done) read_back(m, before, done);
+    if (before) fclose(before);
+    if (!reserve(m, done)) return false;
+    m->step = done;
+    m->fd = open(m->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (m->fd >= 0 && ftruncate(m->fd, m->end) == 0) return true;
+    return fail("cannot %s '%s': %s", m->fd < 0 ? "open" : "cut", m->path, strerror(errno)), false;
 }
 
 void metrics_close(metrics *m) {
-    if (m->file) fclose(m->file);
+    if (!m->path) return;
+    if (m->fd >= 0) close(m->fd);
     free(m->path);
     free(m->loss);
     free(m->val_loss);
@@ -67,32 +90,45 @@ void metrics_close(metrics *m) {
 
 /* ---- Lines of the file ---- */
 
-static void put_number(FILE *f, const char *key, double v) {
-    if (isfinite(v))
-        fprintf(f, ", \"%s\": %.17g", key, v);
-    else
-        fprintf(f, ", \"%s\": null", key);
+enum { LINE = 512 };
+
+static int number_text(char *out, size_t n, const char *key, double v) {
+    return isfinite(v) ? snprintf(out, n, ", \"%s\": %.17g", key, v) : snprintf(out, n, ", \"%s\": null", key);
+}
+
+static size_t line_text(char out[LINE], int64_t step, const step_result *r, double tokens_per_s, double val_loss) {
+    int n = snprintf(out, LINE, "{\"step\": %" PRId64, step);
+    n += number_text(out + n, LINE - (size_t)n, "loss", r->loss);
+    n += number_text(out + n, LINE - (size_t)n, "grad_norm", r->grad_norm);
+    n += number_text(out + n, LINE - (size_t)n, "lr", r->lr);
+    n += number_text(out + n, LINE - (size_t)n, "tokens_per_s", tokens_per_s);
+    n += snprintf(out + n, LINE - (size_t)n, ", \"peak_bytes\": %" PRId64, r->peak_bytes);
+    if (!isnan(val_loss)) n += number_text(out + n, LINE - (size_t)n, "val_loss", val_loss);
+    n += snprintf(out + n, LINE - (size_t)n, "}\n");
+    return (size_t)n;
+}
+
+/* Whole, or not at all. */
+static bool append(metrics *m, const char *line, size_t n) {
+    for (size_t done = 0; done < n;) {
+        ssize_t k = pwrite(m->fd, line + done, n - done, m->end + (off_t)done);
+        if (k > 0) done += (size_t)k;
+        if (k > 0 || (k < 0 && errno == EINTR)) continue;
+        fail("cannot write '%s': %s", m->path, strerror(k < 0 ? errno : ENOSPC));
+        if (ftruncate(m->fd, m->end) != 0) fail("cannot cut '%s': %s", m->path, strerror(errno));
+        return false;
+    }
+    m->end += (off_t)n;
+    return true;
 }
 
 bool metrics_write(metrics *m, int64_t step, const step_result *r, double tokens_per_s, double val_loss) {
-    m->step = step;
-    m->loss[step] = r->loss;
-    m->val_loss[step] = val_loss;
-    if (!isnan(val_loss)) m->last_val = val_loss;
-    fprintf(m->file, "{\"step\": %" PRId64, step);
-    put_number(m->file, "loss", r->loss);
-    put_number(m->file, "grad_norm", r->grad_norm);
-    put_number(m->file, "lr", r->lr);
-    put_number(m->file, "tokens_per_s", tokens_per_s);
-    fprintf(m->file, ", \"peak_bytes\": %" PRId64, r->peak_bytes);
-    if (!isnan(val_loss)) put_number(m->file, "val_loss", val_loss);
-    fprintf(m->file, "}\n");
-    if (fflush(m->file) == 0) return true;
-    return fail("cannot write '%s': %m", m->path), false;
+    char line[LINE];
+    return remember(m, step, r->loss, val_loss) && append(m, line, line_text(line, step, r, tokens_per_s, val_loss));
 }
 
 bool metrics_sync(metrics *m) {
-    return fsync(fileno(m->file)) == 0 || (fail("cannot write '%s': %m", m->path), false);
+    return fsync(m->fd) == 0 || (fail("cannot write '%s': %s", m->path, strerror(errno)), false);
 }
 
 /* ---- Progress ---- */

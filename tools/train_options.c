@@ -20,7 +20,8 @@ static const option rows[] = {
     {"steps", OPTION_INT, AT(steps), "N", "steps of the whole run", 1, MANY, false},
     {"lr", OPTION_REAL, AT(lr), "X", "learning rate", 0, 1e6, false},
     {"min-lr", OPTION_REAL, AT(min_lr), "X", "where the schedule ends", 0, 1e6, false},
-    {"warmup", OPTION_INT, AT(warmup), "N", "steps of linear warm-up", 0, MANY, false},
+    {"warmup", OPTION_INT, AT(warmup), "N", "steps of linear warm-up; when not given, at most a tenth of --steps", 0, MANY,
+     false},
     {"schedule", OPTION_CHOICE, AT(schedule), "constant|linear|cosine|inverse-sqrt|wsd", "after the warm-up",
      .fixed = false},
     {"wsd-steps", OPTION_INT, AT(wsd_steps), "N", "steps of wsd's decay; 0: a tenth of all", 0, MANY, false},
@@ -86,11 +87,16 @@ train_options train_defaults(void) {
 /* What the config of --init decides. */
 static const char *const decided[] = {"arch", "layers", "heads", "kv-heads", "hidden", "ffn", "vocab"};
 
-static int check_init(const train_options *o, const parsed *p) {
-    for (size_t i = 0; o->init && i < sizeof decided / sizeof decided[0]; i++)
+static int check_init(const parsed *p) {
+    for (size_t i = 0; i < sizeof decided / sizeof decided[0]; i++)
         if (option_given(&train_command, p, decided[i]))
             return usage_error(&train_command, "--%s is decided by the config in --init; leave it out", decided[i]);
     return 0;
+}
+
+void train_options_complete(train_options *o, const parsed *p) {
+    if (!option_given(&train_command, p, "warmup") && o->warmup > o->steps / 10) o->warmup = o->steps / 10;
+    if (!option_given(&train_command, p, "min-lr") && o->min_lr > o->lr) o->min_lr = o->lr;
 }
 
 int train_options_check(const train_options *o, const parsed *p) {
@@ -107,7 +113,7 @@ int train_options_check(const train_options *o, const parsed *p) {
                            (long long)o->steps);
     if (o->data_format != TG_TOKENS_TEXT && !o->model.vocab && !o->init)
         return usage_error(c, "--vocab N is missing: token ids do not say how many there are");
-    return check_init(o, p);
+    return o->init ? check_init(p) : model_options_check(c, &o->model);
 }
 
 tg_schedule train_schedule(const train_options *o) {

@@ -29,6 +29,18 @@ static bool open_optimiser(trainer *r, const train_options *o) {
     return check(r->ctx);
 }
 
+/* Gradients have their memory before the first step, so that all steps peak alike, also the first behind a resume. */
+static bool open_gradients(trainer *r) {
+    r->grads = calloc((size_t)r->n_params, sizeof(tg_tensor *));
+    if (!r->grads) return fail("no memory"), false;
+    for (int i = 0; i < r->n_params; i++) {
+        tg_dtype wide = tg_dtype_of(r->params[i]) == TG_F64 ? TG_F64 : TG_F32;
+        r->grads[i] = tg_zeros(r->ctx, wide, tg_shape_of(r->params[i]));
+        tg_set_main_grad(r->params[i], r->grads[i]);
+    }
+    return check(r->ctx);
+}
+
 static bool open_batch(trainer *r, const train_options *o) {
     r->batch = o->batch;
     r->micro = o->batch / o->accumulate;
@@ -48,7 +60,7 @@ bool trainer_open(trainer *r, const train_options *o, const char *device, const 
     r->gpt = tg_gpt_new(r->ctx, config);
     if (weights) tg_gpt_load_weights(r->gpt, weights);
     r->tape = tg_tape_new(r->ctx);
-    return check(r->ctx) && open_optimiser(r, o) && open_batch(r, o);
+    return check(r->ctx) && open_optimiser(r, o) && open_gradients(r) && open_batch(r, o);
 }
 
 void trainer_close(trainer *r) {
@@ -60,6 +72,8 @@ void trainer_close(trainer *r) {
     free(r->params);
     tg_tape_free(r->tape);
     tg_module_free(r->gpt);
+    for (int i = 0; r->grads && i < r->n_params; i++) tg_drop(r->grads[i]);
+    free(r->grads);
     tg_ctx_free(r->ctx);
 }
 

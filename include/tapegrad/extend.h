@@ -25,16 +25,17 @@ typedef struct tg_array {
     bool contiguous; /* row-major without gaps */
 } tg_array;
 
-TG_API tg_array tg_array_of(const tg_tensor *x);
+TG_API tg_array tg_array_of(const tg_tensor *x); /* all zero for NULL and for what has no bytes any more */
 
 /* ---- Devices ---- */
 
 /* Element-wise formulas, by number: the rows of src/kernels/scalar.h. */
 typedef int tg_formula;
 TG_API int tg_formula_count(void);
-TG_API const char *tg_formula_name(tg_formula f);
-TG_API int tg_formula_inputs(tg_formula f);
-/* The formula on doubles: the reference for a device's map. in[] holds its inputs, p two parameters. */
+TG_API const char *tg_formula_name(tg_formula f); /* "?" out of range */
+TG_API int tg_formula_inputs(tg_formula f);       /* 0 out of range */
+/* The formula on doubles: the reference for a device's map. in[] holds its inputs, p two parameters (NULL: zeros). NaN
+ * for a number out of range, or without in. */
 TG_API double tg_formula_eval(tg_formula f, const double *in, const double *p);
 
 typedef enum tg_reduction { TG_SUM, TG_PROD, TG_MAX, TG_MIN, TG_ARGMAX, TG_ARGMIN, TG_SUMSQ } tg_reduction;
@@ -164,7 +165,7 @@ struct tg_device_ops {
 };
 
 /* A context on the caller's own device, which must outlive it; config->device is ignored. Devices are arguments, there
- * is no registry. NULL slots among the required ones are refused. */
+ * is no registry. A table that is NULL, not of this version's size, or lacks a required slot is refused. */
 TG_API tg_ctx *tg_ctx_new_on(const tg_device_ops *ops, const tg_config *config);
 TG_API const tg_device_ops *tg_ctx_ops(const tg_ctx *ctx);
 TG_API void *tg_ctx_device_state(const tg_ctx *ctx);
@@ -296,33 +297,35 @@ struct tg_op {
     size_t sample_size; /* sizeof(tg_sample), which may grow; 0: today's */
 };
 
-/* For infer. */
+/* For infer. What these refuse they record; a NULL call is TG_ERR_ARGUMENT. */
 TG_API tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape);
-/* Output i is a view of input 0: the same bytes, offset elements further, with these strides. */
+/* Output i is a view of input 0: the same bytes, offset elements further, with these strides, and no others. */
 TG_API tg_status tg_call_view(tg_call *c, int i, int64_t offset, int ndim, const int64_t *shape, const int64_t *stride);
 TG_API tg_status tg_call_outputs(tg_call *c, int n); /* for n_out < 0: before the first tg_call_out */
 TG_API tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape);
-/* Takes n draws of the default random stream: the state to draw from. */
+/* Takes n draws (0 or more) of the default random stream: the state to draw from. */
 TG_API tg_rng tg_call_draw(tg_call *c, int64_t n);
-/* Records an error that names the op, and every input's dtype and shape. */
+/* Records an error that names the op, and every input's dtype and shape (TG_OK counts as TG_ERR_INTERNAL). */
 TG_API tg_status tg_call_fail(tg_call *c, tg_status s, const char *format, ...) TG_PRINTF(3, 4);
 
-/* For forward and backward. A temporary of this call, gone when it returns. */
+/* For forward and backward: tensors are inert on error. A temporary of this call, gone when it returns. */
 TG_API tg_tensor *tg_call_temp(tg_call *c, tg_dtype dtype, int ndim, const int64_t *shape);
 /* Input i's gradient is g itself or a view of it, without a copy: g is an output gradient of this call or a
- * temporary, and has input i's shape. Honours gin_mode. */
+ * temporary, and has input i's shape. Honours gin_mode. In a backward only, as tg_call_gin and tg_call_in_flight. */
 TG_API tg_status tg_call_pass(tg_call *c, int i, tg_tensor *g);
-/* Input i's gradient to write or add into, made on demand; gin[i], where that is not NULL. NULL on error. */
+/* Input i's gradient to write or add into, made on demand; gin[i], where that is not NULL. Inert on error, and where
+ * none is needed. */
 TG_API tg_tensor *tg_call_gin(tg_call *c, int i);
 /* A handle on g's bytes with another layout, for tg_call_pass; gone when the call returns. */
 TG_API tg_tensor *tg_call_view_of(tg_call *c, tg_tensor *g, int64_t offset, int ndim, const int64_t *shape,
                                   const int64_t *stride);
-/* Gives input i's gradient through a work that will fill g: nobody waits before a reader needs it. */
+/* Gives input i's gradient through a work that will fill g: nobody waits before a reader needs it. Takes w over, on an
+ * error too: then it is aborted. */
 TG_API tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w);
 
 /* Records one op: copies params, infers, runs forward and, where a gradient is needed, keeps the node. state (may be
  * NULL) is the op's own, destroyed when its node ends, also on failure. site: the caller's return address (TG_SITE), quoted in
- * errors. out[] receives n_out handles, inert ones on failure. */
+ * errors. out[] receives n_out handles, inert ones on failure. Lists have at most 65535 tensors. */
 TG_API tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in,
                           tg_tensor **out, int n_out, void *state, void (*destroy)(void *state), const void *site);
 #define TG_SITE __builtin_return_address(0)
@@ -339,16 +342,18 @@ typedef struct tg_work_ops {
     void (*free)(void *self);
 } tg_work_ops;
 
+/* NULL on error: self stays the caller's. */
 TG_API tg_work *tg_work_new(tg_ctx *ctx, const tg_work_ops *ops, void *self);
-TG_API bool tg_work_test(tg_work *w);
+TG_API bool tg_work_test(tg_work *w); /* true for NULL */
 /* Waits and ends w. Not for a work that was handed to a storage (tg_call_in_flight): whoever reads that waits. */
 TG_API tg_status tg_work_wait(tg_work *w);
 
 /* ---- Storage states ---- */
 
 typedef enum tg_storage_state { TG_PRESENT, TG_IN_FLIGHT, TG_DISCARDED } tg_storage_state;
-TG_API tg_storage_state tg_storage_state_of(const tg_tensor *x);
-/* Gives x's bytes back now; whoever reads them next calls refill, which writes dst. free ends user. */
+TG_API tg_storage_state tg_storage_state_of(const tg_tensor *x); /* TG_DISCARDED for NULL and dead handles */
+/* Gives x's bytes back now; whoever reads them next calls refill, which writes dst. free ends user, on an error at
+ * once. */
 TG_API tg_status tg_discard_with(tg_tensor *x, tg_status (*refill)(void *user, tg_ctx *ctx, void *dst, size_t bytes),
                                  void (*free)(void *user), void *user);
 

@@ -31,7 +31,8 @@ typedef struct tg_gradcheck_result {
     int64_t checked, kinks; /* coordinates or directions */
     double worst;           /* |analytic - numerical| / (atol + rtol |numerical|) of the worst one */
     bool failed;
-    char report[1536]; /* of a failure: input, coordinate, both values, error estimate, likely cause */
+    /* Of a failure: input, coordinate, both values, error estimate, likely cause. Else of the kinks left out, or "". */
+    char report[1536];
 } tg_gradcheck_result;
 
 /* Checks fn's gradients for every float64 input that needs one, with random cotangents for every float output. in[] are

@@ -24,13 +24,17 @@ typedef struct tg_module_ops {
     void (*free)(void *state);
 } tg_module_ops;
 
+/* state is ended by the table's free, on an error at once (but for a table that is NULL or of another size). */
 TG_API tg_module *tg_module_new(tg_ctx *ctx, const tg_module_ops *ops, void *state);
-TG_API void tg_module_free(tg_module *m); /* with its children and parameters */
+TG_API void tg_module_free(tg_module *m); /* with its children and parameters; a child leaves its parent */
 TG_API tg_ctx *tg_module_ctx(const tg_module *m);
 TG_API void *tg_module_state(const tg_module *m);
 TG_API const char *tg_module_kind(const tg_module *m);
-/* The parameter is dropped with the module; adding one tensor under two names ties them: it is listed once. */
+/* The parameter is dropped with the module, and tg_drop leaves it alone until then; adding one tensor under two names
+ * ties them: it is listed once. Names are unique in a module and without dots. */
 TG_API tg_status tg_module_add_param(tg_module *m, const char *name, tg_tensor *param);
+/* m frees the child from now on; on an error it is freed at once, unless it is in a module already (a module has one
+ * parent at most, and is never inside itself: TG_ERR_STATE). */
 TG_API tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child);
 TG_API tg_module *tg_module_child(const tg_module *m, const char *name); /* NULL: none */
 TG_API tg_tensor *tg_module_forward(tg_module *m, tg_tape *t, tg_tensor *x); /* inside a scope of the module's name */

@@ -1,7 +1,8 @@
 /* Optimisers, learning-rate schedules, clipping.
  *
  * An optimiser holds a list of parameters in groups. It takes all its memory (moments, master weights) when it is made,
- * before its first write. Steps whose gradients met a data error, or are not finite, change nothing.
+ * before its first write. A step after an error, data errors among them, changes nothing, and neither does one whose
+ * tg_optim_clip found a norm that is not finite.
  */
 #ifndef TAPEGRAD_OPTIM_H
 #define TAPEGRAD_OPTIM_H
@@ -54,7 +55,8 @@ TG_API int64_t tg_optim_steps(const tg_optim *o);
  * 2013); nothing is rewritten. max_norm 0: only the norm. NaN on error. */
 TG_API double tg_optim_clip(tg_optim *o, double max_norm);
 
-/* State: tensors by name ("<param>.m", ".v", ".master", ".momentum"), borrowed; and the count of steps. */
+/* State: tensors by name ("<param>.m", ".v", ".master", ".momentum"), which are the optimiser's: tg_drop leaves them
+ * alone; and the count of steps. */
 TG_API int tg_optim_state_count(const tg_optim *o);
 TG_API tg_tensor *tg_optim_state(tg_optim *o, int i, const char **name);
 TG_API tg_status tg_optim_set_steps(tg_optim *o, int64_t steps);

@@ -138,6 +138,7 @@ typedef struct tg_dims {
     int dim[TG_MAX_DIMS];
 } tg_dims;
 
+/* More than TG_MAX_DIMS dims, or NULL for some, make a shape and a list that every function refuses. */
 TG_API tg_shape tg_shape_make(size_t n, const int64_t *dims);
 TG_API tg_dims tg_dims_make(size_t n, const int64_t *dims);
 
@@ -150,7 +151,8 @@ TG_API tg_dims tg_dims_make(size_t n, const int64_t *dims);
 #endif
 
 /* Every struct that a caller fills begins with its size. The TG_* macros set it; C++ and bindings call
- * tg_struct_init(&s, sizeof s), which zeroes the struct and sets it. A zero field means its default; TG_NONE (for
+ * tg_struct_init(&s, sizeof s), which zeroes the struct and sets it. A size that was never set, and one that is larger
+ * than the library knows, is TG_ERR_ARGUMENT. A zero field means its default; TG_NONE (for
  * numbers) stands where a zero itself is wanted. */
 #define TG_NONE (-1)
 TG_API void tg_struct_init(void *s, size_t size);
@@ -217,7 +219,8 @@ typedef struct tg_config {
  * config may be NULL. */
 TG_API tg_ctx *tg_ctx_new(const tg_config *config);
 /* Ends every tensor and tape made on the context; modules, optimisers and files are freed before it. No handle of it
- * may be used afterwards, not even to drop or free it: an object that holds one holds the context too. */
+ * may be used afterwards, not even to drop or free it: an object that holds one holds the context too. While a
+ * backward runs (in a hook of it) the context, and its tape, cannot end: that is an error, and nothing is freed. */
 TG_API void tg_ctx_free(tg_ctx *ctx);
 
 TG_API tg_status tg_ctx_status(const tg_ctx *ctx);
@@ -260,7 +263,7 @@ TG_API void tg_memory_reset_peak(tg_ctx *ctx);
 TG_API void tg_memory_trace(tg_ctx *ctx, bool on);
 
 /* Functions that write text do it as snprintf does: at most n bytes with the terminating zero, and they return the
- * length of the whole text. */
+ * length of the whole text; with buf NULL they write nothing. */
 TG_API size_t tg_memory_report(tg_ctx *ctx, char *buf, size_t n);
 
 /* ---- Random streams ---- */
@@ -294,7 +297,9 @@ TG_API tg_tensor *tg_param_of(tg_ctx *ctx, const char *name, tg_dtype dtype, tg_
 
 /* A context-owned handle on the same bytes, that outlives its tape; no gradient flows through it. */
 TG_API tg_tensor *tg_keep(tg_tensor *x);
-TG_API void tg_drop(tg_tensor *x); /* of a context-owned handle; NULL, dead, inert and tape-owned ones are ignored */
+/* Ends a context-owned handle. Ignored: NULL, dead, inert and tape-owned ones, and what belongs to a module or an
+ * optimiser. */
+TG_API void tg_drop(tg_tensor *x);
 
 /* ---- What a tensor is (safe on any handle that came from this library: dead ones answer as empty) ---- */
 
@@ -337,8 +342,8 @@ TG_API void *tg_host_data(tg_tensor *x);
 
 /* ---- Tape ---- */
 
-TG_API tg_tape *tg_tape_new(tg_ctx *ctx);
-TG_API void tg_tape_free(tg_tape *t);
+TG_API tg_tape *tg_tape_new(tg_ctx *ctx); /* never NULL: one that could not be made refuses every op */
+TG_API void tg_tape_free(tg_tape *t);     /* a freed tape is refused, until a later tg_tape_new uses its memory */
 /* Ends every handle and node of the tape and keeps the memory for the next step. */
 TG_API void tg_tape_reset(tg_tape *t);
 TG_API tg_ctx *tg_tape_ctx(tg_tape *t);
@@ -388,7 +393,7 @@ typedef struct tg_grad_opts {
 #define TG_GRAD(...) (&(tg_grad_opts){.size = sizeof(tg_grad_opts), __VA_ARGS__})
 
 /* grads[i] = d (sum of roots) / d inputs[i], tensors of the tape in the inputs' dtypes. Accumulates nowhere. Inputs
- * may be leaves or results. */
+ * may be leaves or results. On an error grads[] are inert. */
 TG_API tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs,
                          tg_tensor **grads, const tg_grad_opts *opts);
 
@@ -401,7 +406,8 @@ TG_API tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf);
 
 /* Hooks. fn may read *grad, record no-grad ops on t and put their result into *grad (same shape and dtype), and may
  * fail, which ends the backward. on_grad: of any tensor, when its gradient is complete. on_accumulated: of a leaf,
- * after the gradient of this backward has been added (*grad is then the accumulated one and stays). */
+ * after the gradient of this backward has been added (*grad is then the accumulated one and stays). Hooks run in the
+ * order of adding; a hook may add and remove hooks, itself too: what it removes no longer runs. */
 typedef tg_status (*tg_hook_fn)(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad);
 TG_API uint64_t tg_on_grad(tg_tensor *x, tg_hook_fn fn, void *user); /* an id; 0 on error */
 TG_API uint64_t tg_on_accumulated(tg_tensor *x, tg_hook_fn fn, void *user);

@@ -299,13 +299,15 @@ tg_status tg_backward(tg_tape *t, tg_tensor *root) {
 tg_status tg_backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_backward_opts *given) {
     TG_TRY(tg_tape_check(t, "tg_backward_with"));
     tg_ctx *ctx = t->ctx;
-    tg_backward_opts opts = {0};
-    if (given) memcpy(&opts, given, given->size < sizeof opts ? given->size : sizeof opts);
+    tg_backward_opts opts;
+    TG_TRY(tg_options(ctx, &opts, sizeof opts, given, "tg_backward_with: the options"));
     if (n <= 0 || !roots) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_backward_with: %d roots at %p, expected one or more", n, (const void *)roots);
     if (opts.n_inputs < 0 || (opts.n_inputs && !opts.inputs))
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_backward_with: %d inputs at %p", opts.n_inputs, (const void *)opts.inputs);
     for (int i = 0; i < opts.n_inputs; i++) {
         TG_TRY(tg_check(ctx, opts.inputs[i], "tg_backward_with: an input"));
+        if (opts.inputs[i]->tape && opts.inputs[i]->tape != t)
+            return tg_fail(ctx, TG_ERR_HANDLE, "tg_backward_with: input %d is of another tape", i);
         if (opts.inputs[i]->node || !(opts.inputs[i]->flags & TG_F_REQUIRES_GRAD))
             return tg_fail(ctx, TG_ERR_STATE, "tg_backward_with: input %d is not a leaf that needs a gradient; tg_grad takes results", i);
     }
@@ -337,6 +339,8 @@ static tg_status check_grad_call(tg_tape *t, tg_tensor *const *roots, int n_root
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_grad: %d roots, %d inputs, expected one or more of each, and room for the gradients", n_roots, n);
     for (int i = 0; i < n; i++) {
         TG_TRY(tg_check(ctx, inputs[i], "tg_grad: an input"));
+        if (inputs[i]->tape && inputs[i]->tape != t)
+            return tg_fail(ctx, TG_ERR_HANDLE, "tg_grad: input %d is of another tape", i);
         if (!(inputs[i]->flags & TG_F_REQUIRES_GRAD))
             return tg_fail(ctx, TG_ERR_STATE, "tg_grad: input %d does not need a gradient", i);
         for (int j = 0; j < i; j++)
@@ -345,12 +349,12 @@ static tg_status check_grad_call(tg_tape *t, tg_tensor *const *roots, int n_root
     return TG_OK;
 }
 
-tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs, tg_tensor **grads,
-                  const tg_grad_opts *given) {
+static tg_status grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs,
+                      tg_tensor **grads, const tg_grad_opts *given) {
     TG_TRY(tg_tape_check(t, "tg_grad"));
     tg_ctx *ctx = t->ctx;
-    tg_grad_opts opts = {0};
-    if (given) memcpy(&opts, given, given->size < sizeof opts ? given->size : sizeof opts);
+    tg_grad_opts opts;
+    TG_TRY(tg_options(ctx, &opts, sizeof opts, given, "tg_grad: the options"));
     TG_TRY(check_grad_call(t, roots, n_roots, inputs, n_inputs, grads));
     tg_target *targets = tg_tape_alloc(t, (size_t)n_inputs * sizeof *targets);
     if (!targets) return ctx->status;
@@ -362,4 +366,12 @@ tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *c
         tg_temp_free(targets[i].g);
     }
     return ctx->status;
+}
+
+tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs,
+                  tg_tensor **grads, const tg_grad_opts *opts) {
+    tg_status s = grad(t, roots, n_roots, inputs, n_inputs, grads, opts);
+    if (s != TG_OK)
+        for (int i = 0; grads && i < n_inputs; i++) grads[i] = tg_inert(t ? t->ctx : &tg_dead_ctx);
+    return s;
 }

@@ -24,6 +24,13 @@ double tg_diff_normal(uint64_t *state) {
     return r * cos(6.283185307179586 * tg_diff_uniform(state));
 }
 
+double tg_diff_largest(const double *v, int64_t n) {
+    double most = 0;
+    for (int64_t i = 0; i < n && !isnan(most); i++)
+        if (!(fabs(v[i]) <= most)) most = fabs(v[i]);
+    return most;
+}
+
 /* ---- Options and memory ---- */
 
 /* 0: the default; TG_NONE: none. */
@@ -31,7 +38,12 @@ static double tolerance(double given, double usual) { return given == 0 ? usual 
 
 bool tg_diff_options(tg_diff *d, const tg_gradcheck_opts *given, const char **what) {
     tg_gradcheck_opts o = {0};
-    if (given) memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
+    *what = !given || (given->size >= sizeof(size_t) && given->size <= sizeof o) ? NULL
+            : given->size > sizeof o
+                ? "the options' size is larger than this library knows: they are a later version's, or it was never set"
+                : "the options' size is 0; TG_GRADCHECK, or tg_struct_init, sets it";
+    if (*what) return false;
+    if (given) memcpy(&o, given, given->size);
     d->name = o.name ? o.name : "function";
     d->eps = o.eps == 0 ? 1e-6 : o.eps;
     d->atol = tolerance(o.atol, 1e-5);

@@ -18,20 +18,14 @@ static void say(char *buf, size_t size, const char *format, ...) {
 
 /* ---- Causes ---- */
 
-/* NaN where one is. */
-static double largest(const double *v, int64_t n) {
-    double most = 0;
-    for (int64_t i = 0; i < n && !isnan(most); i++)
-        if (!(fabs(v[i]) <= most)) most = fabs(v[i]);
-    return most;
-}
-
-/* The one factor between all pairs, or NaN. */
-static double common_ratio(const double *got, const double *expected, int64_t n, double scale) {
+/* The one factor between all pairs, or NaN. Of so many that are not zero: any one pair has a factor. */
+static double common_ratio(const double *got, const double *expected, int64_t n, double scale, int64_t *pairs) {
     double dot = 0, norm = 0;
+    *pairs = 0;
     for (int64_t i = 0; i < n; i++) {
         dot += got[i] * expected[i];
         norm += expected[i] * expected[i];
+        *pairs += fabs(expected[i]) > 1e-4 * scale;
     }
     double ratio = dot / norm;
     for (int64_t i = 0; i < n; i++)
@@ -39,7 +33,7 @@ static double common_ratio(const double *got, const double *expected, int64_t n,
     return ratio;
 }
 
-static void say_ratio(double ratio, char *buf, size_t size) {
+static void say_ratio(double ratio, bool common, char *buf, size_t size) {
     double times = round(ratio), part = round(1 / ratio);
     bool whole = near(ratio, times, fabs(ratio)), unit = near(1 / ratio, part, fabs(1 / ratio));
     if (near(ratio, -1, 1))
@@ -53,7 +47,7 @@ static void say_ratio(double ratio, char *buf, size_t size) {
     else if (unit && part > 2)
         say(buf, size, "%.0f times too small everywhere: divided by n = %.0f once too often, or one of %.0f equal terms of a sum", part,
             part, part);
-    else
+    else if (common)
         say(buf, size, "off by the factor %.6g everywhere", ratio);
 }
 
@@ -88,7 +82,8 @@ static bool one_term(tg_diff *d, int part, int64_t i, double scale) {
 }
 
 void tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *buf, size_t size) {
-    double scale = largest(d->expected, n), ratio = common_ratio(d->got, d->expected, n, scale);
+    int64_t pairs;
+    double scale = tg_diff_largest(d->expected, n), ratio = common_ratio(d->got, d->expected, n, scale, &pairs);
     say(buf, size, "no simple one");
     for (int64_t i = 0; i < n; i++) {
         if (isfinite(d->got[i])) continue;
@@ -97,12 +92,12 @@ void tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *buf, si
     }
     if (!isfinite(scale))
         say(buf, size, "the function is not finite around this point");
-    else if (largest(d->got, n) == 0)
+    else if (tg_diff_largest(d->got, n) == 0)
         say(buf, size, "the gradient is zero: it was never written, or the graph is cut (a detach, a constant)");
     else if (scale == 0)
         say(buf, size, "the function does not depend on this input");
     else if (isfinite(ratio) && ratio != 0)
-        say_ratio(ratio, buf, size);
+        say_ratio(ratio, pairs > 1, buf, size);
     else if (!d->projections && transposed(d, &d->parts[part], scale))
         say(buf, size, "the gradient is transposed in the last two dims");
     else if (!d->projections && one_term(d, part, worst, scale))
@@ -113,7 +108,7 @@ void tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *buf, si
 
 /* What the pairs of one part add up to. */
 typedef struct tally {
-    int64_t wrong, worst;
+    int64_t wrong, worst, kink; /* kink: the first, or -1 */
     double excess, error; /* of the worst pair */
 } tally;
 
@@ -149,6 +144,7 @@ static void weigh(tg_diff *d, int64_t k, double got, const tg_slope *s, tally *t
     d->expected[k] = s->kink && isfinite(got) ? got : s->value;
     r->checked++;
     if (s->kink && isfinite(got)) {
+        if (t->kink < 0) t->kink = k;
         r->kinks++;
         return;
     }
@@ -194,15 +190,29 @@ static tg_status compare_directions(tg_diff *d, int part, tally *t) {
     return TG_OK;
 }
 
+/* A kink is no failure, but the caller should know what was left out. */
+static void say_kinks(tg_diff *d, const char *first) {
+    tg_gradcheck_result *r = d->result;
+    if (r->failed || !r->kinks) return;
+    say(r->report, sizeof r->report,
+        "%s: %lld of %lld %s left out, at a kink: the one-sided differences disagree. The first: %s", d->name,
+        (long long)r->kinks, (long long)r->checked, d->projections ? "directions" : "elements", first);
+}
+
 tg_status tg_diff_compare(tg_diff *d) {
+    char place[160], first_kink[320] = "";
     memcpy(d->origin, d->x, (size_t)d->n * sizeof *d->x);
     tg_status status = d->value(d, -1, d->y);
     d->noise = 0;
     for (int64_t j = 0; j < d->m; j++) d->noise += 0x1p-53 * fabs(d->gy[j] * d->y[j]);
     for (int part = 0; part < d->n_parts && status == TG_OK; part++) {
-        tally t = {0};
+        tally t = {.kink = -1};
         status = d->projections ? compare_directions(d, part, &t) : compare_elements(d, part, &t);
         if (status == TG_OK && t.wrong) report(d, part, d->projections ? d->projections : d->parts[part].n, &t);
+        if (t.kink < 0 || *first_kink) continue;
+        say_place(d, &d->parts[part], t.kink, place, sizeof place);
+        say(first_kink, sizeof first_kink, "%s, %s", d->parts[part].name, place);
     }
+    say_kinks(d, first_kink);
     return status;
 }

@@ -82,8 +82,13 @@ static void json_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t
 size_t tg_tape_dump(tg_tape *t, tg_format format, char *buf, size_t size) {
     size_t at = 0;
     int64_t i = 0;
+    if (!buf) size = 0;
     if (size) buf[0] = 0;
     if (!t || !t->epoch) return 0;
+    if (format != TG_TEXT && format != TG_JSON) {
+        tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_tape_dump: format %d, expected TG_TEXT or TG_JSON", (int)format);
+        return 0;
+    }
     tg_text(buf, size, &at, format == TG_JSON ? "[" : "  node  op                  saved bytes          FLOPs forward us backward us  shapes, call site\n");
     for (const tg_node *n = t->first; n; n = n->next, i++) {
         if (format == TG_JSON)

@@ -29,7 +29,9 @@ tg_status tg_check_read(tg_check_run *r, double *y);
 tg_status tg_check_gradient(tg_check_run *r, tg_tensor *const *roots, tg_tensor *const *seeds, int n, tg_grad_mode mode, bool retain,
                             double *gx);
 
-/* gradcheck_extras.c: what must hold beside the numbers. The function has been recorded and d.gx filled. */
+/* gradcheck_extras.c: what must hold beside the numbers. The function has been recorded. The first fills d.gx, and sees
+ * that nothing else changes; the others run the backward again. */
+tg_status tg_check_unchanged(tg_check_run *r);
 tg_status tg_check_extras(tg_check_run *r);
 
 /* tg_gradcheck with what the op table adds. d.eps, tries and tolerances are set; `at` may be in. */

@@ -66,19 +66,36 @@ void tg_slot_drop(tg_slot *s) {
 
 /* ---- A leaf's accumulated gradient ---- */
 
+/* The caller's buffer, which must be there still. */
+static tg_tensor *main_buffer(tg_tensor *x) {
+    tg_tensor *g = x->ext->main_grad;
+    char what[160];
+    if (g->serial == x->ext->main_serial) return tg_storage_need(g->storage, g) == TG_OK ? g : NULL;
+    tg_describe(x, what, sizeof what);
+    tg_fail(x->ctx, TG_ERR_HANDLE, "the main_grad of %s was dropped; it must outlive its use", what);
+    return NULL;
+}
+
 tg_tensor *tg_gradient_buffer(tg_tensor *x) {
     tg_ext *e = tg_ext_of(x);
     if (!e) return NULL;
-    if (e->main_grad) return e->main_grad;
-    if (e->grad) return e->grad;
+    if (e->main_grad) return main_buffer(x);
+    if (e->grad && e->grad->storage->state == TG_DISCARDED && !e->has_grad) {
+        e->grad->ext->grad_of = NULL; /* a new one takes its place */
+        tg_drop(e->grad);
+        e->grad = NULL;
+    }
+    if (e->grad) return tg_storage_need(e->grad->storage, e->grad) == TG_OK ? e->grad : NULL;
     e->grad = tg_owned_empty(x->ctx, tg_accumulate_dtype(x->dtype), x->ndim, x->shape, TG_MEM_GRADIENT);
     if (e->grad) e->grad->ext->grad_of = e;
     return e->grad;
 }
 
 tg_tensor *tg_gradient_of(const tg_tensor *x) {
-    if (!x->ext || !x->ext->has_grad) return NULL;
-    return x->ext->main_grad ? x->ext->main_grad : x->ext->grad;
+    const tg_ext *e = x->ext;
+    if (!e || !e->has_grad) return NULL;
+    if (!e->main_grad) return e->grad;
+    return e->main_grad->serial == e->main_serial ? e->main_grad : NULL;
 }
 
 bool tg_has_grad(const tg_tensor *x) { return tg_alive(x) && tg_gradient_of(x); }
@@ -132,6 +149,7 @@ tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf) {
         tg_storage_categorise(buf->storage, TG_MEM_GRADIENT);
     }
     e->main_grad = buf;
+    e->main_serial = buf ? buf->serial : 0;
     e->has_grad = false;
     return TG_OK;
 }
@@ -162,16 +180,29 @@ uint64_t tg_on_accumulated(tg_tensor *x, tg_hook_fn fn, void *user) {
     return add_hook(x, fn, user, true, "tg_on_accumulated");
 }
 
+/* Frees the hooks that were removed, unless one of the list is running. */
+static void sweep_hooks(tg_tensor *x) {
+    if (x->ext->hooks_running) return;
+    for (tg_hook **h = &x->ext->hooks; *h;) {
+        tg_hook *gone = *h;
+        if (gone->fn) {
+            h = &gone->next;
+            continue;
+        }
+        *h = gone->next;
+        tg_host_free(x->ctx, gone, sizeof *gone);
+    }
+}
+
 tg_status tg_remove_hook(tg_tensor *x, uint64_t id) {
     if (!x) return TG_ERR_ARGUMENT;
     tg_ctx *ctx = x->ctx;
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     TG_TRY(tg_check(ctx, x, "tg_remove_hook"));
-    for (tg_hook **h = x->ext ? &x->ext->hooks : NULL; h && *h; h = &(*h)->next) {
-        if ((*h)->id != id) continue;
-        tg_hook *gone = *h;
-        *h = gone->next;
-        tg_host_free(ctx, gone, sizeof *gone);
+    for (tg_hook *h = x->ext ? x->ext->hooks : NULL; h; h = h->next) {
+        if (h->id != id || !h->fn) continue;
+        h->fn = NULL;
+        sweep_hooks(x);
         return TG_OK;
     }
     return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_remove_hook: the tensor has no hook %llu", (unsigned long long)id);
@@ -187,6 +218,7 @@ bool tg_hooks_any(const tg_tensor *x, bool accumulated) {
 static tg_status replace(tg_tensor *x, tg_tensor **g, tg_tensor *by) {
     tg_ctx *ctx = x->ctx;
     TG_TRY(tg_check(ctx, by, "a gradient hook's result"));
+    TG_TRY(tg_storage_need(by->storage, by));
     if (by->dtype != (*g)->dtype || by->ndim != (*g)->ndim || memcmp(by->shape, (*g)->shape, by->ndim * sizeof *by->shape)) {
         char want[160], got[160];
         tg_describe(*g, want, sizeof want);
@@ -201,11 +233,12 @@ static tg_status replace(tg_tensor *x, tg_tensor **g, tg_tensor *by) {
 }
 
 tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated) {
+    if (!x->ext) return TG_OK;
     bool grad = tg_set_grad_mode(t, false);
     tg_status s = TG_OK;
-    for (tg_hook *h = x->ext ? x->ext->hooks : NULL, *next; h && s == TG_OK; h = next) {
-        next = h->next; /* a hook may remove itself */
-        if (h->accumulated != accumulated) continue;
+    x->ext->hooks_running++;
+    for (tg_hook *h = x->ext->hooks; h && s == TG_OK; h = h->next) {
+        if (h->accumulated != accumulated || !h->fn) continue;
         tg_tensor *given = *g;
         s = h->fn(h->user, t, x, &given);
         if (s == TG_OK) s = t->ctx->status;
@@ -214,6 +247,8 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
         else if (given != *g && !accumulated)
             s = replace(x, g, given);
     }
+    x->ext->hooks_running--;
+    sweep_hooks(x);
     tg_set_grad_mode(t, grad);
     return s;
 }

@@ -140,12 +140,33 @@ tg_status tg_receipts_close(tg_pass *p, tg_call *c) {
 
 /* ---- What an op's backward calls ---- */
 
+static tg_status enter(tg_call *c, int i, const char *who) {
+    if (!c) return TG_ERR_ARGUMENT;
+    if (!pass_of(c)) return tg_call_fail(c, TG_ERR_STATE, "%s is called in a backward only", who);
+    if (i < 0 || i >= c->n_in) return tg_call_fail(c, TG_ERR_ARGUMENT, "%s: input %d of %d", who, i, c->n_in);
+    return TG_OK;
+}
+
+/* g can stand for input i's gradient. */
+static tg_status check_gradient(tg_call *c, int i, const tg_tensor *g, const char *who) {
+    TG_TRY(enter(c, i, who));
+    TG_TRY(tg_check(c->ctx, g, who));
+    const tg_tensor *x = c->in[i];
+    if (!x || (g->ndim == x->ndim && !memcmp(g->shape, x->shape, g->ndim * sizeof *g->shape))) return TG_OK;
+    char want[160], got[160];
+    tg_describe(x, want, sizeof want);
+    tg_describe(g, got, sizeof got);
+    return tg_call_fail(c, TG_ERR_SHAPE, "%s: the gradient of input %d is %s, expected %s", who, i, got, want);
+}
+
 tg_tensor *tg_call_gin(tg_call *c, int i) {
+    if (enter(c, i, "tg_call_gin") != TG_OK) return tg_inert(c ? c->ctx : &tg_dead_ctx);
     if (!c->gin[i] && c->gin_mode[i] != TG_GRAD_NONE) c->gin[i] = materialise(c, i);
     return c->gin[i] ? c->gin[i] : tg_inert(c->ctx);
 }
 
 tg_status tg_call_pass(tg_call *c, int i, tg_tensor *g) {
+    TG_TRY(check_gradient(c, i, g, "tg_call_pass"));
     tg_receipt *r = receipt(c, i);
     if (r->kind == TG_TO_NOBODY) return TG_OK;
     if (r->kind != TG_TO_SLOT || c->gin_mode[i] == TG_GRAD_ADD) {
@@ -164,8 +185,13 @@ tg_status tg_call_pass(tg_call *c, int i, tg_tensor *g) {
 }
 
 tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w) {
+    tg_status status = check_gradient(c, i, g, "tg_call_in_flight");
+    if (status == TG_OK && !w) return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_in_flight: the work is NULL");
+    if (status != TG_OK) {
+        if (w) tg_work_abandon(w);
+        return status;
+    }
     tg_receipt *r = receipt(c, i);
-    if (!w) return tg_fail(c->ctx, TG_ERR_ARGUMENT, "%s: the work is NULL", c->op->name);
     TG_TRY(tg_work_fills(w, g->storage));
     if (r->kind == TG_TO_NOBODY) return TG_OK;
     tg_pending *p = tg_tape_alloc(c->tape, sizeof *p);

@@ -205,13 +205,14 @@ static tg_status recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *
 
 tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out,
                        const tg_recompute_opts *given) {
-    tg_recompute_opts opts = {0};
+    tg_recompute_opts opts;
     bool passed_on = false;
-    if (given) memcpy(&opts, given, given->size < sizeof opts ? given->size : sizeof opts);
+    tg_status sized = tg_options(t ? t->ctx : NULL, &opts, sizeof opts, given, "tg_recompute: the options");
     tg_status s = tg_tape_check(t, "tg_recompute");
+    if (s == TG_OK) s = sized;
     if (s == TG_OK) s = recompute(t, fn, state, in, n_in, out, n_out, &opts, TG_SITE, &passed_on);
     if (!passed_on && state && opts.destroy) opts.destroy(state);
     if (s != TG_OK)
-        for (int i = 0; out && i < n_out; i++) out[i] = tg_inert(t ? t->ctx : &tg_dead_ctx);
+        for (int i = 0; out && n_out <= 65535 && i < n_out; i++) out[i] = tg_inert(t ? t->ctx : &tg_dead_ctx);
     return s;
 }

@@ -7,6 +7,8 @@
 
 const tg_op tg_leaf_op = {.size = sizeof(tg_op), .name = "leaf", .formula = "x", .n_in = 0, .n_out = 1};
 
+enum { MAX_LIST = 65535 }; /* inputs, or outputs, of a node */
+
 static tg_call_impl *impl(const tg_call *c) { return c->impl; }
 
 /* ---- Errors of a call ---- */
@@ -32,18 +34,20 @@ static tg_status note_call(tg_call *c) {
 }
 
 tg_status tg_call_fail(tg_call *c, tg_status s, const char *format, ...) {
+    if (!c) return TG_ERR_ARGUMENT;
     if (c->ctx->status != TG_OK) return c->ctx->status;
     char text[1024];
     va_list ap;
     va_start(ap, format);
-    vsnprintf(text, sizeof text, format, ap);
+    vsnprintf(text, sizeof text, format ? format : "", ap);
     va_end(ap);
-    return tg_fail(c->ctx, s, "%s: %s", c->op->name, text);
+    return tg_fail(c->ctx, s == TG_OK ? TG_ERR_INTERNAL : s, "%s: %s", c->op->name, text);
 }
 
 /* ---- infer's side of a call ---- */
 
 tg_status tg_call_outputs(tg_call *c, int n) {
+    if (!c) return TG_ERR_ARGUMENT;
     if (c->op->n_out >= 0 || n < 0 || n > c->n_out)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "%d outputs, room for %d", n, c->n_out);
     c->n_out = n;
@@ -77,12 +81,33 @@ static tg_tensor *output_handle(tg_call *c, tg_dtype dtype, int ndim, const int6
     return x;
 }
 
+static tg_status check_shape(tg_call *c, tg_dtype dtype, int ndim, const int64_t *shape) {
+    tg_shape s = {.ndim = ndim};
+    if (ndim > 0 && !shape) return tg_call_fail(c, TG_ERR_ARGUMENT, "the shape is NULL");
+    for (int d = 0; d < ndim && d < TG_MAX_DIMS; d++) s.dim[d] = shape[d];
+    return tg_shape_check(c->ctx, &s, dtype, c->op->name);
+}
+
 static tg_status check_output(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
     if (i < 0 || i >= c->n_out || c->out[i])
         return tg_call_fail(c, TG_ERR_INTERNAL, "infer sets output %d of %d, each once", i, c->n_out);
-    tg_shape s = {.ndim = ndim};
-    for (int d = 0; d < ndim && d < TG_MAX_DIMS; d++) s.dim[d] = shape[d];
-    return tg_shape_check(c->ctx, &s, dtype, c->op->name);
+    return check_shape(c, dtype, ndim, shape);
+}
+
+/* A view of x, offset elements further, stays within the bytes of x's storage. Its shape has been checked. */
+static tg_status check_view(tg_call *c, const tg_tensor *x, int64_t offset, int ndim, const int64_t *shape,
+                            const int64_t *stride) {
+    int64_t first = 0, last = 0, step;
+    bool over = __builtin_add_overflow(x->offset, offset, &first), empty = false;
+    if (ndim && !stride) return tg_call_fail(c, TG_ERR_ARGUMENT, "the strides of the view are NULL");
+    last = first;
+    for (int d = 0; d < ndim && !over; d++) {
+        empty |= shape[d] == 0;
+        over = __builtin_mul_overflow(shape[d] - 1, stride[d], &step) ||
+               (step < 0 ? __builtin_add_overflow(first, step, &first) : __builtin_add_overflow(last, step, &last));
+    }
+    if (empty || (!over && first >= 0 && last < (int64_t)(x->storage->bytes / tg_dtype_size(x->dtype)))) return TG_OK;
+    return tg_call_fail(c, TG_ERR_SHAPE, "the view reaches outside the bytes of its tensor");
 }
 
 /* Output 0 of an in-place op is input 0's storage under a new handle. */
@@ -96,6 +121,7 @@ static tg_status bind_inplace(tg_call *c, tg_tensor *x) {
 }
 
 tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
+    if (TG_UNLIKELY(!c)) return TG_ERR_ARGUMENT;
     if (TG_UNLIKELY(i < 0 || i >= c->n_out || c->out[i] || ndim > TG_MAX_DIMS || !c->n_in || !lends(c, c->in[0], ndim, shape)))
         TG_TRY(check_output(c, i, dtype, ndim, shape));
     tg_tensor *x = output_handle(c, dtype, ndim, shape);
@@ -112,8 +138,11 @@ tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t
 }
 
 tg_status tg_call_view(tg_call *c, int i, int64_t offset, int ndim, const int64_t *shape, const int64_t *stride) {
-    tg_tensor *base = c->in[0];
+    tg_tensor *base = c && c->n_in ? c->in[0] : NULL;
+    if (!c) return TG_ERR_ARGUMENT;
+    if (!base) return tg_call_fail(c, TG_ERR_ARGUMENT, "a view needs input 0");
     TG_TRY(check_output(c, i, base->dtype, ndim, shape));
+    TG_TRY(check_view(c, base, offset, ndim, shape, stride));
     tg_tensor *x = tg_tape_tensor(c->tape, base->dtype, ndim, shape, stride, tg_storage_ref(base->storage), base->offset + offset);
     if (!x) return c->ctx->status;
     x->flags |= TG_F_VIEW;
@@ -123,7 +152,9 @@ tg_status tg_call_view(tg_call *c, int i, int64_t offset, int ndim, const int64_
 
 tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
     enum { MAX_SAVED = 8 };
+    if (!c) return TG_ERR_ARGUMENT;
     if (i != c->n_saved || i >= MAX_SAVED) return tg_call_fail(c, TG_ERR_INTERNAL, "saved buffers are declared in order, at most 8");
+    TG_TRY(check_shape(c, dtype, ndim, shape));
     tg_tensor *x = tg_temp_empty(c->ctx, dtype, ndim, shape, TG_MEM_SAVED);
     if (!x) return c->ctx->status;
     c->saved[c->n_saved++] = x;
@@ -131,8 +162,12 @@ tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_
 }
 
 tg_rng tg_call_draw(tg_call *c, int64_t n) {
+    if (!c) return (tg_rng){0};
     tg_rng at = c->ctx->rng;
-    c->ctx->rng.counter += (uint64_t)(n > 0 ? n : 0);
+    if (n < 0)
+        tg_call_fail(c, TG_ERR_ARGUMENT, "%lld draws, expected 0 or more", (long long)n);
+    else
+        c->ctx->rng.counter += (uint64_t)n;
     return at;
 }
 
@@ -146,10 +181,16 @@ static tg_tensor *keep_temp(tg_call *c, tg_tensor *x) {
 }
 
 tg_tensor *tg_call_temp(tg_call *c, tg_dtype dtype, int ndim, const int64_t *shape) {
+    if (!c) return tg_inert(&tg_dead_ctx);
+    if (check_shape(c, dtype, ndim, shape) != TG_OK) return tg_inert(c->ctx);
     return keep_temp(c, tg_temp_empty(c->ctx, dtype, ndim, shape, TG_MEM_TEMPORARY));
 }
 
 tg_tensor *tg_call_view_of(tg_call *c, tg_tensor *g, int64_t offset, int ndim, const int64_t *shape, const int64_t *stride) {
+    if (!c) return tg_inert(&tg_dead_ctx);
+    if (tg_check(c->ctx, g, c->op->name) != TG_OK || check_shape(c, g->dtype, ndim, shape) != TG_OK ||
+        check_view(c, g, offset, ndim, shape, stride) != TG_OK)
+        return tg_inert(c->ctx);
     return keep_temp(c, tg_temp_new(c->ctx, g->dtype, ndim, shape, stride, tg_storage_ref(g->storage), g->offset + offset));
 }
 
@@ -164,12 +205,12 @@ void tg_call_temps_free(tg_call *c) {
 /* ---- Checks before ---- */
 
 static tg_status check_arity(tg_tape *t, const tg_op *op, int n_in, int n_out) {
-    if (op->size < sizeof *op || !op->name || !op->infer)
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_apply: the op needs its full size (%zu), a name and infer", sizeof *op);
-    if (n_in < 0 || n_in > 65535 || (op->n_in >= 0 ? n_in != op->n_in : n_in < -op->n_in))
+    if (TG_UNLIKELY(op->size != sizeof *op)) return tg_table_check(t->ctx, op->size, sizeof *op, "tg_apply: the op");
+    if (!op->name || !op->infer) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_apply: the op needs a name and infer");
+    if (n_in < 0 || n_in > MAX_LIST || (op->n_in >= 0 ? n_in != op->n_in : n_in < -op->n_in))
         return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: %d inputs, expected %s%d", op->name, n_in, op->n_in < 0 ? "at least " : "",
                        op->n_in < 0 ? -op->n_in : op->n_in);
-    if (n_out < 0 || n_out > 65535 || (op->n_out >= 0 && n_out != op->n_out))
+    if (n_out < 0 || n_out > MAX_LIST || (op->n_out >= 0 && n_out != op->n_out))
         return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: room for %d outputs, expected %d", op->name, n_out, op->n_out);
     return TG_OK;
 }
@@ -196,7 +237,8 @@ static tg_status check_inputs(tg_call *c) {
 }
 
 static tg_status check_inplace(tg_call *c) {
-    tg_tensor *a = c->in[0];
+    tg_tensor *a = c->n_in ? c->in[0] : NULL;
+    if (!a) return tg_call_fail(c, TG_ERR_ARGUMENT, "in place, and input 0 is absent");
     if (a->flags & TG_F_VIEW) return tg_call_fail(c, TG_ERR_STATE, "in place on a view; use the op that returns a new tensor");
     if (!a->node && a->flags & TG_F_REQUIRES_GRAD && c->tape->grad)
         return tg_call_fail(c, TG_ERR_STATE, "in place on a leaf that needs a gradient");
@@ -366,16 +408,25 @@ static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bo
     return TG_OK;
 }
 
+static tg_status check_apply(tg_tape *t, const tg_op *op, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    if (TG_UNLIKELY(!op)) {
+        TG_TRY(tg_tape_check(t, "tg_apply"));
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_apply: the op is NULL");
+    }
+    TG_TRY(tg_tape_check(t, op->name ? op->name : "tg_apply"));
+    TG_TRY(check_arity(t, op, n_in, n_out));
+    if (TG_UNLIKELY((n_in && !in) || (n_out && !out)))
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the array of %s is NULL", op->name,
+                       n_in && !in ? "inputs" : "outputs");
+    return TG_OK;
+}
+
 tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out,
                    void *state, void (*destroy)(void *), const void *site) {
-    tg_status s = TG_ERR_ARGUMENT;
-    if (t && op && (in || !n_in) && (out || !n_out)) {
-        s = tg_tape_check(t, op->name ? op->name : "tg_apply");
-        if (s == TG_OK) s = check_arity(t, op, n_in, n_out);
-    }
-    for (int i = 0; out && i < n_out; i++) out[i] = NULL;
+    tg_status s = check_apply(t, op, in, n_in, out, n_out);
     bool kept = false;
     if (TG_LIKELY(s == TG_OK)) {
+        for (int i = 0; i < n_out; i++) out[i] = NULL;
         tg_tensor *saved[8];
         tg_call_impl im = {.site = site};
         tg_call c = {.ctx = t->ctx, .tape = t, .op = op, .state = state, .n_in = n_in, .n_out = n_out, .in = in, .out = out,
@@ -394,7 +445,7 @@ tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *c
     }
     if (state && destroy && !kept) destroy(state);
     if (TG_LIKELY(s == TG_OK)) return s;
-    for (int i = 0; out && i < n_out; i++) out[i] = tg_inert(t ? t->ctx : &tg_dead_ctx);
+    for (int i = 0; out && n_out <= MAX_LIST && i < n_out; i++) out[i] = tg_inert(t ? t->ctx : &tg_dead_ctx);
     return s;
 }
 

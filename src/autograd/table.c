@@ -65,6 +65,7 @@ int64_t tg_node_saved_bytes(const tg_node *n) {
 
 size_t tg_node_site(const tg_node *n, char *buf, size_t size) {
     size_t at = 0;
+    if (!buf) size = 0;
     if (size) buf[0] = 0;
     if (!n || n->flags & TG_N_LEAF) return 0;
     at = tg_scope_path(n->scope, buf, size);

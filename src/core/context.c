@@ -1,6 +1,8 @@
 /* A context: one rank's world. Made from a config, it owns every object below it. */
 #include <stdlib.h>
 
+#include <tapegrad/io.h>
+
 #include "autograd/record.h"
 #include "core/core.h"
 #include "core/pool.h"
@@ -36,14 +38,15 @@ void tg_host_strfree(tg_ctx *ctx, char *s) {
 }
 
 void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes) {
+    if (!ctx) return NULL;
     if (slot < 0 || slot >= TG_WORKSPACES) {
         tg_fail(ctx, TG_ERR_ARGUMENT, "tg_workspace: slot %d, expected 0 to %d", slot, TG_WORKSPACES - 1);
         return NULL;
     }
     if (ctx->workspace[slot].bytes >= bytes && ctx->workspace[slot].p) return ctx->workspace[slot].p;
     const tg_allocator *a = &ctx->host_alloc;
-    size_t want = bytes < 4096 ? 4096 : bytes + bytes / 8;
-    void *p = a->alloc(a->user, want, want >= (size_t)2 << 20 ? (size_t)2 << 20 : 4096);
+    size_t want = bytes < 4096 ? 4096 : bytes < PTRDIFF_MAX / 2 ? bytes + bytes / 8 : bytes;
+    void *p = want < PTRDIFF_MAX ? a->alloc(a->user, want, want >= (size_t)2 << 20 ? (size_t)2 << 20 : 4096) : NULL;
     ctx->host_allocations++;
     if (!p) {
         tg_fail(ctx, TG_ERR_MEMORY, "out of memory: %zu bytes of workspace for a kernel", want);
@@ -80,7 +83,11 @@ static void heap_host_free(void *user, void *p, size_t bytes) { tg_host_free(use
 /* ---- Threads ---- */
 
 void tg_parallel_run(tg_ctx *ctx, int64_t n, tg_range_fn body, void *arg) {
-    if (n <= 0) return;
+    if (n <= 0 || !ctx) return;
+    if (TG_UNLIKELY(!body)) {
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_run: body is NULL");
+        return;
+    }
     if (ctx->threads == 1 || n == 1) {
         body(arg, 0, n);
         return;
@@ -108,7 +115,7 @@ static tg_status start_threads(tg_ctx *ctx, const tg_config *config) {
 static tg_status choose_device(tg_ctx *ctx, const tg_device_ops *ops, const tg_config *config) {
     const char *name = config->device ? config->device : ops ? ops->name : "cpu";
     if (ops) {
-        if (ops->size < sizeof *ops) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new_on: the device table's size is %zu, expected %zu", ops->size, sizeof *ops);
+        TG_TRY(tg_table_check(ctx, ops->size, sizeof *ops, "tg_ctx_new_on: the device table"));
         bool whole = ops->name && ops->open && ops->close && ops->alloc && ops->free && ops->copy && ops->sync && ops->event_record &&
                      ops->event_wait && ops->event_free && ops->map && ops->fill && ops->iota && ops->reduce && ops->gemm &&
                      ops->take && ops->put_add && ops->random;
@@ -149,6 +156,8 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
         return tg_fail(ctx, TG_ERR_DTYPE, "tg_ctx_new: dtype %s, expected a float", tg_dtype_name(config->dtype));
     if (!(config->deadline >= 0))
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: deadline is %g seconds, expected 0 (the default) or more", config->deadline);
+    if (config->files)
+        TG_TRY(tg_table_check(ctx, config->files->size, sizeof *config->files, "tg_ctx_new: the file table"));
     TG_TRY(choose_device(ctx, ops, config));
     TG_TRY(choose_isa(ctx, config));
     ctx->dtype = config->dtype ? config->dtype : TG_F32;
@@ -167,9 +176,10 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
     return ctx->heap ? TG_OK : tg_fail(ctx, TG_ERR_MEMORY, "tg_ctx_new: no memory for the heap");
 }
 
-tg_ctx *tg_ctx_new_on(const tg_device_ops *ops, const tg_config *given) {
+/* Reads the config's allocator first: whatever else is wrong with the config is said in a context of that memory. */
+static tg_ctx *open_context(const tg_device_ops *ops, const tg_config *given, const char *refused) {
     tg_config config = {.size = sizeof config};
-    if (given) memcpy(&config, given, given->size < sizeof config ? given->size : sizeof config);
+    if (given && given->size <= sizeof config) memcpy(&config, given, given->size);
     tg_allocator a = config.allocator;
     bool partial = !a.alloc != !a.free;
     if (!a.alloc || !a.free) a = tg_system_allocator();
@@ -178,17 +188,21 @@ tg_ctx *tg_ctx_new_on(const tg_device_ops *ops, const tg_config *given) {
     memset(ctx, 0, sizeof *ctx);
     ctx->host_alloc = a;
     ctx->inert = (tg_tensor){.ctx = ctx};
-    if (given && given->size < sizeof(size_t))
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: the config's size is %zu; use TG_CONFIG or tg_struct_init", given->size);
+    if (refused)
+        tg_fail(ctx, TG_ERR_ARGUMENT, "%s", refused);
     else if (partial)
         tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: the allocator needs both alloc and free");
-    else
+    else if (!given || tg_size_check(ctx, given->size, sizeof config, "tg_ctx_new: the config") == TG_OK)
         configure(ctx, ops, &config);
     ctx->dead = ctx->status != TG_OK;
     return ctx;
 }
 
-tg_ctx *tg_ctx_new(const tg_config *config) { return tg_ctx_new_on(NULL, config); }
+tg_ctx *tg_ctx_new_on(const tg_device_ops *ops, const tg_config *config) {
+    return open_context(ops, config, ops ? NULL : "tg_ctx_new_on: the device table is NULL");
+}
+
+tg_ctx *tg_ctx_new(const tg_config *config) { return open_context(NULL, config, NULL); }
 
 /* ---- Free ---- */
 
@@ -202,6 +216,11 @@ static void free_chunks(tg_ctx *ctx, tg_chunk *c) {
 
 void tg_ctx_free(tg_ctx *ctx) {
     if (!ctx || ctx == &tg_dead_ctx) return;
+    for (const tg_tape *t = ctx->tapes; t; t = t->next)
+        if (t->in_backward) {
+            tg_fail(ctx, TG_ERR_STATE, "tg_ctx_free: a backward of a tape is running");
+            return;
+        }
     while (ctx->tapes) tg_tape_free(ctx->tapes);
     while (ctx->owned) tg_owned_free(ctx->owned);
     tg_tapes_release(ctx);

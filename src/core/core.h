@@ -97,12 +97,14 @@ struct tg_ext {
     tg_tensor *grad;      /* a leaf's accumulated gradient, context-owned */
     tg_ext *grad_of;      /* of a gradient: its leaf's */
     tg_tensor *main_grad; /* the caller's buffer for it */
+    uint64_t main_serial; /* of main_grad: another one once it was dropped */
     tg_ext *next_free;
     bool has_grad;        /* grad holds a value; else the next contribution overwrites */
     tg_hook *hooks;
+    int hooks_running;    /* while they do, a removed one stays in the list, without its function */
     tg_placement placement[TG_MAX_AXES];
     bool placed;
-    int modules;          /* that list the parameter */
+    int owners;           /* modules that list it, or the optimiser whose state it is: tg_drop leaves it to them */
     /* The leaf's node on the tape that used it last; others are found by the tape's own map. */
     tg_tape *leaf_tape;
     uint64_t leaf_epoch;
@@ -158,6 +160,11 @@ tg_status tg_failv(tg_ctx *ctx, tg_status s, const char *format, va_list ap);
 tg_status tg_fail_note(tg_ctx *ctx, const char *format, ...) TG_PRINTF(2, 3);
 size_t tg_describe_site(const void *site, char *buf, size_t n);
 extern const tg_ctx tg_dead_ctx;
+/* The size that a struct of the caller begins with: set, and of no later version. A table must be whole besides. */
+tg_status tg_size_check(tg_ctx *ctx, size_t size, size_t known, const char *who);
+tg_status tg_table_check(tg_ctx *ctx, size_t size, size_t known, const char *who);
+/* Copies options from the caller's struct, which may be of an earlier version, or NULL; the rest is zero. */
+tg_status tg_options(tg_ctx *ctx, void *to, size_t known, const void *from, const char *who);
 
 static inline bool tg_ok(const tg_ctx *ctx) { return ctx && ctx->status == TG_OK; }
 static inline tg_tensor *tg_inert(const tg_ctx *ctx) { return (tg_tensor *)&ctx->inert; }

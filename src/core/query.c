@@ -92,6 +92,7 @@ tg_status tg_set_requires_grad(tg_tensor *x, bool on) {
 
 size_t tg_describe(const tg_tensor *x, char *buf, size_t n) {
     size_t at = 0;
+    if (!buf) n = 0;
     if (n) buf[0] = 0;
     if (!tg_alive(x)) {
         tg_text(buf, n, &at, x ? "dead tensor" : "NULL");
@@ -114,7 +115,7 @@ tg_tensor *tg_ref_get(tg_ctx *ctx, tg_ref r) {
 }
 
 tg_array tg_array_of(const tg_tensor *x) {
-    if (!x) return (tg_array){0};
+    if (!x || !x->storage) return (tg_array){0};
     return (tg_array){.data = tg_data(x), .shape = x->shape, .stride = x->stride, .numel = x->numel, .ndim = x->ndim,
                       .dtype = x->dtype, .contiguous = (x->flags & TG_F_CONTIGUOUS) != 0};
 }

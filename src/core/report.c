@@ -113,6 +113,7 @@ static void report_rows(tg_ctx *ctx, char *buf, size_t n, size_t *at) {
 size_t tg_memory_report(tg_ctx *ctx, char *buf, size_t n) {
     size_t at = 0;
     tg_memory m = TG_MEMORY();
+    if (!buf) n = 0;
     if (n) buf[0] = 0;
     if (tg_memory_stats(ctx, &m) != TG_OK) return 0;
     tg_text(buf, n, &at, "device %s: %lld bytes live, %lld at the peak, %lld reserved, %lld of workspace\n", ctx->ops->name, (long long)m.live,

@@ -38,11 +38,38 @@ void tg_struct_init(void *s, size_t size) {
     memcpy(s, &size, sizeof size);
 }
 
+tg_status tg_size_check(tg_ctx *ctx, size_t size, size_t known, const char *who) {
+    if (size < sizeof size)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the struct's size is %zu; its TG_ macro, or tg_struct_init, sets it",
+                       who, size);
+    if (size > known)
+        return tg_fail(
+            ctx, TG_ERR_ARGUMENT,
+            "%s: the struct's size is %zu, this library knows %zu: it is a later version's, or its size was never set",
+            who, size, known);
+    return TG_OK;
+}
+
+tg_status tg_table_check(tg_ctx *ctx, size_t size, size_t known, const char *who) {
+    TG_TRY(tg_size_check(ctx, size, known, who));
+    return size == known ? TG_OK
+                         : tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the table's size is %zu, expected %zu", who, size, known);
+}
+
+tg_status tg_options(tg_ctx *ctx, void *to, size_t known, const void *from, const char *who) {
+    size_t size = from ? *(const size_t *)from : 0;
+    memset(to, 0, known);
+    if (!from) return TG_OK;
+    TG_TRY(tg_size_check(ctx, size, known, who));
+    memcpy(to, from, size);
+    return TG_OK;
+}
+
 tg_status tg_failv(tg_ctx *ctx, tg_status s, const char *format, va_list ap) {
     if (!ctx) return s;
     if (ctx->status != TG_OK) return ctx->status;
     ctx->status = s;
-    int n = vsnprintf(ctx->message, sizeof ctx->message, format, ap);
+    int n = format ? vsnprintf(ctx->message, sizeof ctx->message, format, ap) : 0;
     if (n <= 0) snprintf(ctx->message, sizeof ctx->message, "%s", status_text(s));
     return s;
 }

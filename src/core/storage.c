@@ -90,8 +90,14 @@ static void give_back(tg_storage *s) {
     s->data = NULL;
 }
 
+/* The only reference cannot become two while its holder gives it back: no atomic change is needed then. */
+static bool last_reference(tg_storage *s) {
+    return atomic_load_explicit(&s->refs, memory_order_acquire) == 1 ||
+           atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1;
+}
+
 void tg_storage_unref(tg_storage *s) {
-    if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!last_reference(s)) return;
     give_back(s);
     if (TG_UNLIKELY(s->extra != NULL)) {
         if (s->extra->release) s->extra->release(s->extra->user);
@@ -169,10 +175,13 @@ tg_status tg_discard(tg_tensor *x) {
 }
 
 tg_status tg_discard_with(tg_tensor *x, tg_status (*fill)(void *, tg_ctx *, void *, size_t), void (*end)(void *), void *user) {
-    TG_TRY(may_discard(x, "tg_discard_with"));
-    if (!fill) return tg_fail(x->ctx, TG_ERR_ARGUMENT, "tg_discard_with: refill is NULL");
-    tg_storage_extra *e = tg_storage_extra_of(x->storage);
-    if (!e) return x->ctx->status;
+    tg_status s = may_discard(x, "tg_discard_with");
+    if (s == TG_OK && !fill) s = tg_fail(x->ctx, TG_ERR_ARGUMENT, "tg_discard_with: refill is NULL");
+    tg_storage_extra *e = s == TG_OK ? tg_storage_extra_of(x->storage) : NULL;
+    if (!e) {
+        if (end) end(user);
+        return s == TG_OK ? x->ctx->status : s;
+    }
     if (e->release) e->release(e->user);
     e->refill = fill;
     e->release = end;

@@ -26,14 +26,14 @@ bool tg_is_row_major(int ndim, const int64_t *shape, const int64_t *stride) {
 }
 
 tg_shape tg_shape_make(size_t n, const int64_t *dims) {
-    tg_shape s = {.ndim = (int64_t)n};
-    for (size_t i = 0; i < n && i < TG_MAX_DIMS; i++) s.dim[i] = dims[i];
+    tg_shape s = {.ndim = n <= TG_MAX_DIMS && (dims || !n) ? (int64_t)n : TG_MAX_DIMS + 1};
+    for (size_t i = 0; dims && i < n && i < TG_MAX_DIMS; i++) s.dim[i] = dims[i];
     return s;
 }
 
 tg_dims tg_dims_make(size_t n, const int64_t *dims) {
-    tg_dims d = {.n = n <= TG_MAX_DIMS ? (int)n : TG_MAX_DIMS + 1};
-    for (size_t i = 0; i < n && i < TG_MAX_DIMS; i++)
+    tg_dims d = {.n = n <= TG_MAX_DIMS && (dims || !n) ? (int)n : TG_MAX_DIMS + 1};
+    for (size_t i = 0; dims && i < n && i < TG_MAX_DIMS; i++)
         d.dim[i] = dims[i] < INT32_MIN ? INT32_MIN : dims[i] > INT32_MAX ? INT32_MAX : (int)dims[i];
     return d;
 }
@@ -98,10 +98,10 @@ static tg_tensor *handle_slot(tg_ctx *ctx) {
 
 static void fill_handle(tg_tensor *x, tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
                         int64_t *dims, tg_storage *s, int64_t offset) {
-    memcpy(dims, shape, (size_t)ndim * sizeof *dims);
+    if (ndim) memcpy(dims, shape, (size_t)ndim * sizeof *dims);
     x->numel = tg_row_major(ndim, shape, dims + TG_MAX_DIMS);
     x->flags = TG_F_CONTIGUOUS;
-    if (stride) {
+    if (stride && ndim) {
         memcpy(dims + TG_MAX_DIMS, stride, (size_t)ndim * sizeof *dims);
         x->flags = tg_is_row_major(ndim, shape, stride) ? TG_F_CONTIGUOUS : 0;
     }
@@ -368,7 +368,7 @@ tg_tensor *tg_keep(tg_tensor *x) {
 }
 
 void tg_drop(tg_tensor *x) {
-    if (!x || !x->serial || x->tape || !x->ext) return;
+    if (!x || !x->serial || x->tape || !x->ext || x->ext->owners) return;
     if (!x->pins) {
         tg_owned_free(x);
         return;

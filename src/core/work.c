@@ -2,8 +2,8 @@
 
 tg_work *tg_work_new(tg_ctx *ctx, const tg_work_ops *ops, void *self) {
     if (!tg_ok(ctx)) return NULL;
-    if (!ops || ops->size < sizeof *ops || !ops->wait) {
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_work_new: expected a table of its full size with wait");
+    if (!ops || tg_table_check(ctx, ops->size, sizeof *ops, "tg_work_new: the table") != TG_OK || !ops->wait) {
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_work_new: the table %s", ops ? "has no wait" : "is NULL");
         return NULL;
     }
     tg_work *w = tg_host_alloc(ctx, sizeof *w);

@@ -150,7 +150,7 @@ int64_t tg_checkpoints_newest(tg_checkpoints *c) {
 }
 
 size_t tg_checkpoints_path(const tg_checkpoints *c, int64_t step, char *buf, size_t n) {
-    int length = c && step >= 0 && (buf || n == 0) ? snprintf(buf, n, "%s/step-%010" PRId64, c->dir, step) : 0;
+    int length = c && step >= 0 ? snprintf(buf, buf ? n : 0, "%s/step-%010" PRId64, c->dir, step) : 0;
     return length > 0 ? (size_t)length : 0;
 }
 

@@ -46,7 +46,7 @@ double tg_formula_eval(tg_formula f, const double *in, const double *p) {
 #undef TG_X
     };
     double x[TG_FN_INPUTS] = {0};
-    int n = tg_formula_inputs(f);
+    int n = in ? tg_formula_inputs(f) : 0;
     for (int i = 0; i < n; i++) x[i] = in[i];
     return n ? eval[f](x[0], x[1], x[2], x[3], p ? p[0] : 0, p ? p[1] : 0) : (double)NAN;
 }

@@ -55,11 +55,17 @@ tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
     if (c->init_std == 0) c->init_std = 0.02;
     TG_TRY(positive(ctx, "head_dim", c->head_dim));
     TG_TRY(positive(ctx, "ffn", c->ffn));
+    if (c->head_dim >= ((int64_t)1 << 40) / c->heads)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %lld heads of %lld are too large", (long long)c->heads,
+                       (long long)c->head_dim);
     if (c->kv_heads < 0 || c->heads % c->kv_heads)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %lld heads are not a multiple of %lld key-value heads", (long long)c->heads, (long long)c->kv_heads);
     if (!gpt2 && c->head_dim % 2) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: head_dim %lld is odd; rotary positions need pairs", (long long)c->head_dim);
-    if (!(c->dropout >= 0 && c->dropout < 1) || !(c->norm_eps > 0) || !(c->init_std > 0) || !(c->rope_base > 0))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: dropout %g, norm_eps %g, init_std %g, rope_base %g; expected dropout in [0, 1), the others positive",
+    if (!(c->dropout >= 0 && c->dropout < 1) || !(c->norm_eps > 0) || !(c->init_std > 0) || !(c->rope_base > 0) ||
+        !isfinite(c->norm_eps + c->init_std + c->rope_base))
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_gpt_new: dropout %g, norm_eps %g, init_std %g, rope_base %g; expected dropout in [0, 1), "
+                       "the others positive and finite",
                        c->dropout, c->norm_eps, c->init_std, c->rope_base);
     return TG_OK;
 }
@@ -100,10 +106,10 @@ static void fill_llama(tg_module *gpt, tg_module *body) {
 static bool is_tied(const tg_gpt_config *c) { return c->arch == TG_GPT2 ? !c->untied : c->tied; }
 
 static tg_module *empty_gpt(tg_ctx *ctx, const tg_gpt_config *given) {
-    tg_gpt_config c = {.size = sizeof c};
+    tg_gpt_config c;
     if (!tg_ok(ctx)) return NULL;
     if (!given) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: the config is NULL");
-    if (given) memcpy(&c, given, given->size < sizeof c ? given->size : sizeof c);
+    tg_options(ctx, &c, sizeof c, given, "tg_gpt_new: the config");
     c.size = sizeof c;
     if (ctx->status != TG_OK || tg_gpt_complete(ctx, &c) != TG_OK) return NULL;
     size_t bytes = sizeof(gpt_state) + (size_t)c.layers * sizeof(layer_fn);
@@ -204,8 +210,25 @@ tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids) {
     return tg_transpose(t, y, 0, 1);
 }
 
+/* Before anything is recorded. What is wrong with ids is the trunk's to say. */
+static tg_status check_target(tg_ctx *ctx, const tg_tensor *ids, const tg_tensor *target, tg_loss_reduction reduction) {
+    char want[160], got[160];
+    TG_TRY(tg_check(ctx, ids, "tg_gpt_loss: ids"));
+    TG_TRY(tg_check(ctx, target, "tg_gpt_loss: target"));
+    if ((unsigned)reduction > TG_LOSS_NONE)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_loss: reduction is %d, expected TG_LOSS_MEAN, _SUM or _NONE",
+                       (int)reduction);
+    if (ids->dtype != TG_I64 || ids->ndim != 2) return TG_OK;
+    if (target->dtype == TG_I64 && target->ndim == 2 && !memcmp(target->shape, ids->shape, 2 * sizeof *ids->shape))
+        return TG_OK;
+    tg_describe(ids, want, sizeof want);
+    tg_describe(target, got, sizeof got);
+    return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_loss: target is %s, expected %s, as ids", got, want);
+}
+
 tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target, tg_loss_reduction reduction) {
     if (enter(gpt, t, "tg_gpt_loss") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
+    if (check_target(gpt->ctx, ids, target, reduction) != TG_OK) return tg_inert(gpt->ctx);
     tg_tensor *x = tg_gpt_trunk(gpt, t, ids, NULL);
     return tg_linear_cross_entropy(t, x, tg_gpt_head(gpt), tg_transpose(t, target, 0, 1), TG_CROSS_ENTROPY(.reduction = reduction));
 }

@@ -1,4 +1,6 @@
 /* Linear, embedding and norm layers. */
+#include <math.h>
+
 #include "kernels/scalar.h"
 #include "nn/module.h"
 
@@ -80,6 +82,8 @@ static const tg_module_ops layer_norm_ops = {.size = sizeof(tg_module_ops), .kin
 static const tg_module_ops rms_norm_ops = {.size = sizeof(tg_module_ops), .kind = "rms_norm", .forward = rms_norm_forward, .free = norm_free};
 
 static tg_module *norm_new(tg_ctx *ctx, const tg_module_ops *ops, int64_t hidden, double eps, bool bias) {
+    if (tg_ok(ctx) && !(eps >= 0 && isfinite(eps)))
+        tg_fail(ctx, TG_ERR_ARGUMENT, "%s: eps %g, expected a finite number, 0 or more", ops->kind, eps);
     norm_state *s = sizes(ctx, ops->kind, hidden, 1) && tg_ok(ctx) ? tg_host_alloc(ctx, sizeof *s) : NULL;
     if (s) *s = (norm_state){ctx, eps};
     tg_module *m = tg_module_new(s ? ctx : NULL, ops, s);

@@ -1,16 +1,23 @@
 /* Modules: named parameters and children, and the state dict that a walk over them gives. */
 #include <stdio.h>
 
+#include "autograd/record.h"
 #include "nn/module.h"
 
 static const tg_module inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
 
+/* A table without a size cannot be read, not even for its free. */
+static tg_status check_table(tg_ctx *ctx, const tg_module_ops *ops) {
+    if (!ops) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_module_new: the table is NULL");
+    return tg_table_check(ctx, ops->size, sizeof *ops, "tg_module_new: the table");
+}
+
 tg_module *tg_module_new(tg_ctx *ctx, const tg_module_ops *ops, void *state) {
-    bool good = tg_ok(ctx) && ops && ops->size >= sizeof(size_t) && ops->kind;
-    if (tg_ok(ctx) && !good) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_module_new: expected a table with its size and kind");
+    bool readable = ops && ops->size == sizeof *ops, good = tg_ok(ctx) && check_table(ctx, ops) == TG_OK;
+    if (good && !ops->kind) good = tg_fail(ctx, TG_ERR_ARGUMENT, "tg_module_new: the table needs a kind") == TG_OK;
     tg_module *m = good ? tg_host_alloc(ctx, sizeof *m) : NULL;
     if (!m) {
-        if (ops && ops->free && state) ops->free(state);
+        if (readable && ops->free && state) ops->free(state);
         return (tg_module *)&inert;
     }
     m->ctx = ctx;
@@ -22,15 +29,31 @@ tg_module *tg_module_new(tg_ctx *ctx, const tg_module_ops *ops, void *state) {
 bool tg_module_ok(const tg_module *m) { return m && m != &inert && tg_ok(m->ctx); }
 
 static void entry_free(tg_ctx *ctx, tg_module_entry *e) {
-    if (e->child) tg_module_free(e->child);
+    if (e->child) {
+        e->child->parent = NULL;
+        tg_module_free(e->child);
+    }
     /* A tied parameter goes with the last module that lists it. */
-    if (e->param && --e->param->ext->modules == 0) tg_drop(e->param);
+    if (e->param && --e->param->ext->owners == 0) tg_drop(e->param);
     tg_host_strfree(ctx, e->name);
     tg_host_free(ctx, e, sizeof *e);
 }
 
+/* A child that is freed on its own leaves its parent. */
+static void leave_parent(tg_module *m) {
+    for (tg_module_entry **e = m->parent ? &m->parent->first : NULL; e && *e; e = &(*e)->next) {
+        tg_module_entry *gone = *e;
+        if (gone->child != m) continue;
+        *e = gone->next;
+        gone->child = NULL;
+        entry_free(m->ctx, gone);
+        return;
+    }
+}
+
 void tg_module_free(tg_module *m) {
     if (!m || m == &inert) return;
+    leave_parent(m);
     for (tg_module_entry *e = m->first, *next; e; e = next) {
         next = e->next;
         entry_free(m->ctx, e);
@@ -79,16 +102,30 @@ tg_status tg_module_add_param(tg_module *m, const char *name, tg_tensor *param) 
     tg_module_entry *e = add_entry(m, name, "tg_module_add_param");
     if (!e) return m->ctx->status;
     e->param = param;
-    param->ext->modules++;
+    param->ext->owners++;
     return TG_OK;
 }
 
+/* A module is in one other at most, and never in itself. */
+static bool placed_already(const tg_module *m, const tg_module *child) {
+    if (!child || child == &inert) return false;
+    for (const tg_module *up = m; up; up = up->parent)
+        if (up == child) return true;
+    return child->parent;
+}
+
 tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child) {
+    if (placed_already(m, child)) {
+        if (tg_module_ok(m))
+            tg_fail(m->ctx, TG_ERR_STATE, "tg_module_add_child: \"%s\" is in a module already, or holds this one",
+                    name ? name : "");
+        return m ? m->ctx->status : TG_ERR_ARGUMENT;
+    }
     if (!tg_module_ok(m)) {
         tg_module_free(child);
         return m ? m->ctx->status : TG_ERR_ARGUMENT;
     }
-    bool good = tg_module_ok(child) && child->ctx == m->ctx && child != m;
+    bool good = tg_module_ok(child) && child->ctx == m->ctx;
     if (!good) tg_fail(m->ctx, TG_ERR_HANDLE, "tg_module_add_child: \"%s\" is not a module of this context", name ? name : "");
     tg_module_entry *e = good ? add_entry(m, name, "tg_module_add_child") : NULL;
     if (!e) {
@@ -96,6 +133,7 @@ tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child) 
         return m->ctx->status;
     }
     e->child = child;
+    child->parent = m;
     return TG_OK;
 }
 
@@ -111,6 +149,11 @@ tg_tensor *tg_module_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
     if (!ctx || ctx->status != TG_OK) return tg_inert(ctx ? ctx : &tg_dead_ctx);
     if (!m->ops || !m->ops->forward) {
         tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_module_forward: a %s has no forward of one input", tg_module_kind(m));
+        return tg_inert(ctx);
+    }
+    if (!t || t->ctx != ctx) {
+        tg_fail(ctx, t ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_module_forward: %s",
+                t ? "tape and module are of different contexts" : "the tape is NULL");
         return tg_inert(ctx);
     }
     if (tg_scope_open(t, m->ops->kind) != TG_OK) return tg_inert(ctx);
@@ -144,7 +187,7 @@ static bool listed_before(const tg_module *m, const tg_tensor *p, const tg_modul
 /* Whether a tied parameter stands earlier in the walk under another name. */
 static bool repeated(const walk *w, const tg_module_entry *e) {
     bool stop = false;
-    return e->param->ext->modules > 1 && listed_before(w->root, e->param, e, &stop);
+    return e->param->ext->owners > 1 && listed_before(w->root, e->param, e, &stop);
 }
 
 static void walk_params(const tg_module *m, walk *w, size_t at) {
@@ -180,7 +223,7 @@ tg_tensor *tg_module_param(const tg_module *m, int i, const char **path) {
 
 int tg_module_params(const tg_module *m, tg_tensor **out, int n) {
     int count = tg_module_param_count(m);
-    for (int i = 0; i < count && i < n; i++) out[i] = tg_module_param(m, i, NULL);
+    for (int i = 0; out && i < count && i < n; i++) out[i] = tg_module_param(m, i, NULL);
     return count;
 }
 

@@ -19,6 +19,7 @@ struct tg_module {
     const tg_module_ops *ops;
     void *state;
     tg_module_entry *first;
+    tg_module *parent; /* that frees it; NULL: the caller does */
     char path[256]; /* of the parameter asked for last */
 };
 

@@ -121,7 +121,7 @@ static tg_module *begin(tg_ctx *ctx, const tg_module_ops *ops, const tg_gpt_conf
     tg_layer_state *s = tg_host_alloc(ctx, sizeof *s);
     if (!s) return NULL;
     s->ctx = ctx;
-    if (given) memcpy(&s->c, given, given->size < sizeof s->c ? given->size : sizeof s->c);
+    tg_options(ctx, &s->c, sizeof s->c, given, ops->kind);
     if (!given) tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the config is NULL", ops->kind);
     if (ctx->status == TG_OK) tg_gpt_complete(ctx, &s->c);
     tg_module *m = ctx->status == TG_OK ? tg_module_new(ctx, ops, s) : NULL;

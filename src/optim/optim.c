@@ -35,7 +35,9 @@ static tg_status check_params(tg_ctx *ctx, tg_tensor *const *params, int n, cons
 static tg_tensor *state_tensor(tg_tensor *p, tg_dtype dtype) {
     tg_ctx *ctx = p->ctx;
     tg_tensor *s = tg_owned_empty(ctx, dtype, p->ndim, p->shape, TG_MEM_OPTIMISER);
-    if (s) ctx->ops->fill(ctx, tg_array_of(s), 0);
+    if (!s) return NULL;
+    s->ext->owners = 1;
+    ctx->ops->fill(ctx, tg_array_of(s), 0);
     return s;
 }
 
@@ -81,11 +83,13 @@ static bool rate(tg_ctx *ctx, double lr, const char *who) {
 }
 
 tg_optim *tg_sgd_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_sgd_opts *given) {
-    tg_sgd_opts opts = {0};
-    if (given) memcpy(&opts, given, given->size < sizeof opts ? given->size : sizeof opts);
-    if (!rate(ctx, given ? opts.lr : -1, "tg_sgd_new")) return made(NULL);
-    if (tg_ok(ctx) && !(opts.momentum >= 0 && opts.momentum < 1 && opts.weight_decay >= 0 && opts.dampening >= 0 && opts.dampening <= 1 &&
-                        (!opts.nesterov || (opts.momentum > 0 && opts.dampening == 0))))
+    tg_sgd_opts opts;
+    tg_options(ctx, &opts, sizeof opts, given, "tg_sgd_new: the options");
+    if (tg_ok(ctx) && !given) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_sgd_new: the options are NULL; lr must be given");
+    if (!tg_ok(ctx) || !rate(ctx, opts.lr, "tg_sgd_new")) return made(NULL);
+    if (tg_ok(ctx) &&
+        !(opts.momentum >= 0 && opts.momentum < 1 && opts.weight_decay >= 0 && isfinite(opts.weight_decay) &&
+          opts.dampening >= 0 && opts.dampening <= 1 && (!opts.nesterov || (opts.momentum > 0 && opts.dampening == 0))))
         tg_fail(ctx, TG_ERR_ARGUMENT, "tg_sgd_new: momentum %g, dampening %g, weight_decay %g%s; expected momentum in [0, 1), dampening in [0, 1], "
                                       "decay 0 or more, and for Nesterov momentum without dampening",
                 opts.momentum, opts.dampening, opts.weight_decay, opts.nesterov ? ", nesterov" : "");
@@ -98,17 +102,19 @@ tg_optim *tg_sgd_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_sgd_
 }
 
 static tg_optim *adam_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_adamw_opts *given, bool decoupled, const char *who) {
-    tg_adamw_opts opts = {0};
-    if (given) memcpy(&opts, given, given->size < sizeof opts ? given->size : sizeof opts);
+    tg_adamw_opts opts;
+    tg_options(ctx, &opts, sizeof opts, given, who);
     opts.lr = opts.lr == 0 ? 1e-3 : opts.lr == TG_NONE ? 0 : opts.lr;
     opts.beta1 = opts.beta1 == 0 ? 0.9 : opts.beta1 == TG_NONE ? 0 : opts.beta1;
     opts.beta2 = opts.beta2 == 0 ? 0.999 : opts.beta2 == TG_NONE ? 0 : opts.beta2;
     opts.eps = opts.eps == 0 ? 1e-8 : opts.eps == TG_NONE ? 0 : opts.eps;
     opts.weight_decay = opts.weight_decay == TG_NONE ? 0 : opts.weight_decay == 0 && decoupled ? 0.01 : opts.weight_decay;
-    if (!rate(ctx, opts.lr, who)) return made(NULL);
-    if (tg_ok(ctx) && !(opts.beta1 >= 0 && opts.beta1 < 1 && opts.beta2 >= 0 && opts.beta2 < 1 && opts.eps >= 0 && opts.weight_decay >= 0))
-        tg_fail(ctx, TG_ERR_ARGUMENT, "%s: betas %g and %g, eps %g, weight_decay %g; expected betas in [0, 1), the others 0 or more", who,
-                opts.beta1, opts.beta2, opts.eps, opts.weight_decay);
+    if (!tg_ok(ctx) || !rate(ctx, opts.lr, who)) return made(NULL);
+    if (tg_ok(ctx) && !(opts.beta1 >= 0 && opts.beta1 < 1 && opts.beta2 >= 0 && opts.beta2 < 1 && opts.eps >= 0 &&
+                        opts.weight_decay >= 0 && isfinite(opts.eps + opts.weight_decay)))
+        tg_fail(ctx, TG_ERR_ARGUMENT,
+                "%s: betas %g and %g, eps %g, weight_decay %g; expected betas in [0, 1), the others finite, 0 or more",
+                who, opts.beta1, opts.beta2, opts.eps, opts.weight_decay);
     tg_optim *o = tg_optim_make(ctx, &tg_adam_method, params, n, who);
     if (!o) return made(NULL);
     o->adam = opts;
@@ -126,11 +132,17 @@ tg_optim *tg_adam_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_ada
     return adam_new(ctx, params, n, opts, false, "tg_adam_new");
 }
 
+static void drop_state(tg_tensor *s) {
+    if (!s) return;
+    s->ext->owners = 0;
+    tg_drop(s);
+}
+
 void tg_optim_free(tg_optim *o) {
     if (!o || o == &inert) return;
     for (int i = 0; i < o->n; i++) {
-        for (int j = 0; j < TG_OPTIM_STATES; j++) tg_drop(o->item[i].state[j]);
-        tg_drop(o->item[i].master);
+        for (int j = 0; j < TG_OPTIM_STATES; j++) drop_state(o->item[i].state[j]);
+        drop_state(o->item[i].master);
     }
     for (int i = 0; i < o->n_groups; i++) tg_drop(o->group[i].word);
     tg_drop(o->norms);
@@ -139,11 +151,22 @@ void tg_optim_free(tg_optim *o) {
 
 /* ---- Groups ---- */
 
+static tg_status check_items(tg_optim *o, const char *who) {
+    for (int i = 0; i < o->n; i++)
+        if (tg_ref_get(o->ctx, o->item[i].ref) != o->item[i].param)
+            return tg_fail(o->ctx, TG_ERR_HANDLE, "%s: parameter %d was dropped; it must outlive its optimiser", who,
+                           i);
+    return TG_OK;
+}
+
 int tg_optim_group(tg_optim *o, double lr_scale, double weight_decay) {
     if (tg_optim_check(o) != TG_OK) return -1;
-    if (!(lr_scale >= 0) || !(weight_decay >= 0 || weight_decay == TG_NONE) || o->n_groups == TG_LEN(o->group)) {
-        tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_group: lr_scale %g, weight_decay %g in group %d; expected 0 or more, and at most %d groups", lr_scale,
-                weight_decay, o->n_groups, TG_LEN(o->group));
+    if (!(lr_scale >= 0) || !(weight_decay >= 0 || weight_decay == TG_NONE) || isinf(lr_scale + weight_decay) ||
+        o->n_groups == TG_LEN(o->group)) {
+        tg_fail(o->ctx, TG_ERR_ARGUMENT,
+                "tg_optim_group: lr_scale %g, weight_decay %g in group %d; expected finite numbers, 0 or more, and at "
+                "most %d groups",
+                lr_scale, weight_decay, o->n_groups, TG_LEN(o->group));
         return -1;
     }
     tg_tensor *word = group_word(o->ctx);
@@ -159,6 +182,7 @@ tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int 
     for (int pass = 0; pass < 2; pass++) /* look for all, then move them */
         for (int i = 0; i < n; i++) {
             int j = 0;
+            TG_TRY(tg_check(o->ctx, params[i], "tg_optim_assign"));
             while (j < o->n && o->item[j].param != params[i]) j++;
             if (j == o->n) return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_assign: parameter %d is not this optimiser's", i);
             if (pass) o->item[j].group = group;
@@ -167,6 +191,8 @@ tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int 
 }
 
 tg_status tg_optim_no_decay_1d(tg_optim *o) {
+    TG_TRY(tg_optim_check(o));
+    TG_TRY(check_items(o, "tg_optim_no_decay_1d"));
     int group = tg_optim_group(o, 1, TG_NONE);
     if (group < 0) return tg_optim_check(o);
     for (int i = 0; i < o->n; i++)
@@ -175,13 +201,6 @@ tg_status tg_optim_no_decay_1d(tg_optim *o) {
 }
 
 /* ---- The step ---- */
-
-static tg_status check_items(tg_optim *o, const char *who) {
-    for (int i = 0; i < o->n; i++)
-        if (tg_ref_get(o->ctx, o->item[i].ref) != o->item[i].param)
-            return tg_fail(o->ctx, TG_ERR_HANDLE, "%s: parameter %d was dropped; it must outlive its optimiser", who, i);
-    return TG_OK;
-}
 
 static tg_status write_words(tg_optim *o) {
     for (int i = 0; i < o->n_groups; i++) {
@@ -193,9 +212,19 @@ static tg_status write_words(tg_optim *o) {
     return TG_OK;
 }
 
+/* Their bytes are there: nobody has discarded a gradient. */
+static tg_status check_gradients(tg_optim *o, const char *who) {
+    TG_TRY(check_items(o, who));
+    for (int i = 0; i < o->n; i++) {
+        tg_tensor *g = tg_gradient_of(o->item[i].param);
+        if (g) TG_TRY(tg_storage_need(g->storage, g));
+    }
+    return TG_OK;
+}
+
 tg_status tg_optim_step(tg_optim *o) {
     TG_TRY(tg_optim_check(o));
-    TG_TRY(check_items(o, "tg_optim_step"));
+    TG_TRY(check_gradients(o, "tg_optim_step"));
     for (int i = 0; i < o->n; i++) TG_TRY(refresh_master(&o->item[i]));
     TG_TRY(write_words(o));
     bool skip = o->skip;
@@ -221,7 +250,7 @@ tg_status tg_optim_zero_grad(tg_optim *o) {
 }
 
 double tg_optim_clip(tg_optim *o, double max_norm) {
-    if (tg_optim_check(o) != TG_OK || check_items(o, "tg_optim_clip") != TG_OK) return NAN;
+    if (tg_optim_check(o) != TG_OK || check_gradients(o, "tg_optim_clip") != TG_OK) return NAN;
     tg_ctx *ctx = o->ctx;
     if (!(max_norm >= 0)) {
         tg_fail(ctx, TG_ERR_ARGUMENT, "tg_optim_clip: max_norm %g, expected 0 (none) or more", max_norm);

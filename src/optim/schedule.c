@@ -4,7 +4,8 @@
 #include "optim/optim.h"
 
 static bool valid(const tg_schedule *s) {
-    return s && s->size >= sizeof(size_t) && s->lr >= 0 && s->min_lr >= 0 && s->min_lr <= s->lr && s->start_lr >= 0 && s->warmup >= 0 &&
+    return s && s->size == sizeof *s && s->lr >= 0 && isfinite(s->lr + s->start_lr) && s->decay <= TG_DECAY_WSD &&
+           s->wsd <= TG_WSD_MINUS_SQRT && s->min_lr >= 0 && s->min_lr <= s->lr && s->start_lr >= 0 && s->warmup >= 0 &&
            s->steps >= s->warmup && s->wsd_steps >= 0 && s->wsd_steps <= s->steps;
 }
 

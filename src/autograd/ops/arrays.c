@@ -88,8 +88,15 @@ bool tg_array_reshape(tg_array *a, int n, const int64_t *shape, int64_t *stride)
     return true;
 }
 
-static bool same_shape(const tg_tensor *a, const tg_tensor *b) {
-    return a->ndim == b->ndim && memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape) == 0;
+/* tg_array_of, written where it is read: to copy it at once would wait for its small stores. */
+static inline void array_at(tg_array *a, const tg_tensor *x) {
+    a->data = tg_data(x);
+    a->shape = x->shape;
+    a->stride = x->stride;
+    a->numel = x->numel;
+    a->ndim = x->ndim;
+    a->dtype = x->dtype;
+    a->contiguous = (x->flags & TG_F_CONTIGUOUS) != 0;
 }
 
 /* Up to this many inputs has a formula. */
@@ -97,13 +104,14 @@ enum { MAP_INPUTS = 4 };
 
 tg_status tg_op_map(tg_call *c, tg_formula f, const tg_tensor *out, const tg_tensor *const *in, int n_in, double p,
                     double q, bool add) {
-    tg_array a[MAP_INPUTS];
+    tg_array y, a[MAP_INPUTS];
     int64_t stride[MAP_INPUTS][TG_MAX_DIMS];
+    array_at(&y, out);
     for (int i = 0; i < n_in; i++) {
-        a[i] = tg_array_of(in[i]);
-        if (!same_shape(in[i], out)) a[i] = tg_array_expand(a[i], out->ndim, out->shape, stride[i]);
+        array_at(&a[i], in[i]);
+        if (!tg_same_shape(in[i], out)) a[i] = tg_array_expand(a[i], out->ndim, out->shape, stride[i]);
     }
-    return tg_ctx_ops(c->ctx)->map(c->ctx, f, tg_array_of(out), a, n_in, (const double[2]){p, q}, add);
+    return c->ctx->ops->map(c->ctx, f, y, a, n_in, (const double[2]){p, q}, add);
 }
 
 /* Input i's gradient (+)= scale * g summed over the dims in which input i was broadcast. */
@@ -122,7 +130,7 @@ tg_status tg_op_map_grad(tg_call *c, int i, tg_formula f, const tg_tensor *const
     if (c->gin_mode[i] == TG_GRAD_NONE) return TG_OK;
     const tg_tensor *x = tg_call_gin(c, i), *y = c->out[0];
     if (!tg_ok(c->ctx)) return c->ctx->status;
-    if (same_shape(x, y)) return tg_op_map(c, f, x, in, n_in, p, q, tg_adds(c, i));
+    if (tg_same_shape(x, y)) return tg_op_map(c, f, x, in, n_in, p, q, tg_adds(c, i));
     tg_tensor *whole = tg_call_temp(c, tg_accumulate_dtype((tg_dtype)x->dtype), y->ndim, y->shape);
     if (!tg_ok(c->ctx)) return c->ctx->status;
     TG_TRY(tg_op_map(c, f, whole, in, n_in, p, q, false));
@@ -131,7 +139,7 @@ tg_status tg_op_map_grad(tg_call *c, int i, tg_formula f, const tg_tensor *const
 
 tg_status tg_op_sum_to(tg_call *c, int i, tg_tensor *g, double scale) {
     if (c->gin_mode[i] == TG_GRAD_NONE) return TG_OK;
-    bool same = same_shape(c->in[i], g);
+    bool same = tg_same_shape(c->in[i], g);
     if (same && scale == 1) return tg_call_pass(c, i, g);
     if (!same) return sum_into(c, i, g, scale);
     const tg_tensor *x = tg_call_gin(c, i);

@@ -38,7 +38,7 @@ static tg_status attention_options(tg_call *c) {
     attention_params *p = c->params;
     tg_attention_opts *o = &p->opts;
     const tg_tensor *q = c->in[Q];
-    if (!o->size) return tg_call_fail(c, TG_ERR_ARGUMENT, "opts.size is 0: TG_ATTENTION(...) sets it");
+    TG_TRY(tg_size_check(c->ctx, o->size, sizeof *o, "the options"));
     if (!isfinite(o->scale)) return tg_call_fail(c, TG_ERR_ARGUMENT, "scale is %g: expected a number", o->scale);
     if (!(o->dropout >= 0 && o->dropout < 1))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "dropout is %g: expected 0 <= p < 1", o->dropout);

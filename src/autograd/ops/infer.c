@@ -103,11 +103,8 @@ static tg_status broadcast_with(tg_call *c, const tg_tensor *x, int *ndim, int64
 }
 
 static bool same_shapes(const tg_call *c) {
-    const tg_tensor *a = c->in[0];
-    for (int i = 1; i < c->n_in; i++) {
-        const tg_tensor *b = c->in[i];
-        if (a->ndim != b->ndim || memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape) != 0) return false;
-    }
+    for (int i = 1; i < c->n_in; i++)
+        if (!tg_same_shape(c->in[0], c->in[i])) return false;
     return true;
 }
 

@@ -4,24 +4,6 @@
 
 /* cross_entropy(x w^T, target), x [.., h], w [v, h]: the logits of some rows at a time. */
 
-static tg_status linear_cross_entropy_infer(tg_call *c) {
-    const tg_tensor *x = c->in[0], *w = c->in[1];
-    TG_TRY(tg_need_float(c, 0));
-    TG_TRY(tg_need_same_dtype(c, 0, 1));
-    if (x->ndim < 1 || w->ndim != 2 || x->shape[x->ndim - 1] != w->shape[1])
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected x [.., h] and w [v, h] of one h");
-    return tg_loss_infer(c, w->shape[0]);
-}
-
-/* The logits of one chunk, and what they are made of. */
-typedef struct head {
-    tg_tensor *x, *target; /* contiguous */
-    const tg_tensor *w;
-    int64_t rows, h, v, chunk;
-    tg_dtype dtype; /* of the logits: float32 even for 16-bit operands */
-    tg_tensor *logits;
-} head;
-
 /* Rows of a chunk, by shape alone: about 8 MiB of logits, but enough rows that each pass over w pays. */
 static int64_t chunk_rows(int64_t rows, int64_t v, tg_dtype dtype) {
     enum { BYTES = 8 << 20, LEAST = 128 };
@@ -30,6 +12,28 @@ static int64_t chunk_rows(int64_t rows, int64_t v, tg_dtype dtype) {
     int64_t chunks = (rows + fit - 1) / fit;
     return chunks ? (rows + chunks - 1) / chunks : 0;
 }
+
+/* The last chunk's logits are kept: backward begins with them, and would need their memory at once anyway. */
+static tg_status linear_cross_entropy_infer(tg_call *c) {
+    const tg_tensor *x = c->in[0], *w = c->in[1];
+    tg_dtype dtype = tg_accumulate_dtype((tg_dtype)w->dtype);
+    TG_TRY(tg_need_float(c, 0));
+    TG_TRY(tg_need_same_dtype(c, 0, 1));
+    if (x->ndim < 1 || w->ndim != 2 || x->shape[x->ndim - 1] != w->shape[1])
+        return tg_call_fail(c, TG_ERR_SHAPE, "expected x [.., h] and w [v, h] of one h");
+    TG_TRY(tg_loss_infer(c, w->shape[0]));
+    if (!c->needs) return TG_OK;
+    int64_t chunk = chunk_rows(c->in[2]->numel, w->shape[0], dtype);
+    return tg_call_save(c, c->n_saved, dtype, 2, (int64_t[]){chunk, w->shape[0]});
+}
+
+/* What the logits of a chunk are made of. */
+typedef struct head {
+    tg_tensor *x, *target; /* contiguous */
+    const tg_tensor *w;
+    int64_t rows, h, v, chunk;
+    tg_dtype dtype; /* of the logits: float32 even for 16-bit operands */
+} head;
 
 static tg_status open_head(tg_call *c, head *p) {
     const tg_tensor *w = c->in[1];
@@ -42,9 +46,18 @@ static tg_status open_head(tg_call *c, head *p) {
                 .dtype = tg_accumulate_dtype((tg_dtype)w->dtype)};
     p->chunk = chunk_rows(p->rows, p->v, p->dtype);
     TG_TRY(tg_op_dense(c, &p->x));
-    TG_TRY(tg_op_dense(c, &p->target));
-    p->logits = tg_call_temp(c, p->dtype, 2, (int64_t[]){p->chunk, p->v});
-    return c->ctx->status;
+    return tg_op_dense(c, &p->target);
+}
+
+/* Room for a chunk of logits or of their gradient. */
+static tg_tensor *chunk_buffer(tg_call *c, const head *p, tg_dtype dtype) {
+    return tg_call_temp(c, dtype, 2, (int64_t[]){p->chunk, p->v});
+}
+
+/* The buffer that infer declared last, beside those of every loss; NULL: no gradient is needed. */
+static tg_tensor *kept_logits(const tg_call *c) {
+    int others = ((const tg_loss_params *)c->params)->reduction == TG_LOSS_MEAN ? TG_LOSS_COUNT : TG_LOSS_LSE;
+    return c->n_saved > others + 1 ? c->saved[c->n_saved - 1] : NULL;
 }
 
 /* Rows from first on of a contiguous tensor of n columns. */
@@ -62,9 +75,8 @@ static tg_status multiply(tg_call *c, int64_t m, int64_t n, int64_t k, tg_matrix
 }
 
 /* logits = x w^T of n rows. */
-static tg_status make_logits(tg_call *c, const head *p, int64_t first, int64_t n, tg_array *logits, tg_extent *e) {
-    *logits = tg_rows_array(tg_data(p->logits), p->dtype, n, p->v, e);
-    return multiply(c, n, p->v, p->h, rows_at(p->logits, 0, p->v), rows_at(p->x, first, p->h),
+static tg_status make_logits(tg_call *c, const head *p, int64_t first, int64_t n, const tg_tensor *logits) {
+    return multiply(c, n, p->v, p->h, rows_at(logits, 0, p->v), rows_at(p->x, first, p->h),
                     tg_matrix_transposed(tg_matrix_of(p->w)), false);
 }
 
@@ -74,14 +86,16 @@ static int64_t rows_left(const head *p, int64_t first) {
 
 static tg_status linear_cross_entropy_forward(tg_call *c) {
     head p;
-    tg_tensor *loss;
+    tg_tensor *loss, *logits = kept_logits(c);
+    tg_extent e;
     TG_TRY(open_head(c, &p));
     TG_TRY(tg_loss_buffer(c, &loss));
+    if (!logits) logits = chunk_buffer(c, &p, p.dtype);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
     for (int64_t first = 0; first < p.rows; first += p.chunk) {
-        tg_extent e;
-        tg_array logits;
-        TG_TRY(make_logits(c, &p, first, rows_left(&p, first), &logits, &e));
-        TG_TRY(tg_loss_forward(c, logits, p.target, loss, first));
+        int64_t n = rows_left(&p, first);
+        TG_TRY(make_logits(c, &p, first, n, logits));
+        TG_TRY(tg_loss_forward(c, tg_rows_array(tg_data(logits), p.dtype, n, p.v, &e), p.target, loss, first));
     }
     return tg_loss_reduce(c, p.target, loss);
 }
@@ -89,30 +103,32 @@ static tg_status linear_cross_entropy_forward(tg_call *c) {
 /* The gradients that n rows give: gx = glogits w, gw += glogits^T x. */
 static tg_status chunk_grads(tg_call *c, const head *p, int64_t first, int64_t n, const tg_tensor *glogits) {
     tg_matrix g = rows_at(glogits, 0, p->v);
+    bool begins = first + n == p->rows;
     if (c->gin_mode[0])
         TG_TRY(multiply(c, n, p->h, p->v, rows_at(c->gin[0], first, p->h), g, tg_matrix_of(p->w), tg_adds(c, 0)));
     if (!c->gin_mode[1]) return TG_OK;
     return multiply(c, p->v, p->h, n, tg_matrix_of(c->gin[1]), tg_matrix_transposed(g), rows_at(p->x, first, p->h),
-                    tg_adds(c, 1) || first > 0);
+                    tg_adds(c, 1) || !begins);
 }
 
-/* The logits again, chunk by chunk, and their gradient in their place; products want that in the operands' dtype. */
+/* From the last chunk, whose logits were kept, to the first: those of the others are made again. Products want the
+ * gradient of the logits in the operands' dtype. */
 static tg_status linear_cross_entropy_backward(tg_call *c) {
     head p;
-    tg_tensor *row_grads, *glogits;
+    tg_extent e, eg;
+    tg_tensor *row_grads, *again, *glogits, *logits = kept_logits(c);
     TG_TRY(open_head(c, &p));
     TG_TRY(tg_loss_row_grads(c, &row_grads));
-    glogits = p.logits;
-    if (p.dtype != p.w->dtype) glogits = tg_call_temp(c, (tg_dtype)p.w->dtype, 2, p.logits->shape);
+    again = glogits = chunk_buffer(c, &p, (tg_dtype)p.w->dtype);
+    if (p.dtype != p.w->dtype && p.chunk < p.rows) again = chunk_buffer(c, &p, p.dtype);
     if (!tg_ok(c->ctx)) return c->ctx->status;
-    if (p.rows == 0 && c->gin_mode[1]) TG_TRY(tg_op_zero(c, 1));
-    for (int64_t first = 0; first < p.rows; first += p.chunk) {
+    if (p.rows == 0) return c->gin_mode[1] ? tg_op_zero(c, 1) : TG_OK;
+    for (int64_t first = (p.rows - 1) / p.chunk * p.chunk; first >= 0; first -= p.chunk) {
         int64_t n = rows_left(&p, first);
-        tg_extent e, eg;
-        tg_array logits;
-        TG_TRY(make_logits(c, &p, first, n, &logits, &e));
+        if (first + n < p.rows) TG_TRY(make_logits(c, &p, first, n, logits = again));
+        tg_array l = tg_rows_array(tg_data(logits), p.dtype, n, p.v, &e);
         tg_array g = tg_rows_array(tg_data(glogits), (tg_dtype)glogits->dtype, n, p.v, &eg);
-        TG_TRY(tg_loss_backward(c, g, logits, p.target, row_grads, first, false));
+        TG_TRY(tg_loss_backward(c, g, l, p.target, row_grads, first, false));
         TG_TRY(chunk_grads(c, &p, first, n, glogits));
     }
     return TG_OK;
@@ -179,9 +195,8 @@ const tg_op tg_op_linear_cross_entropy = {
 };
 
 /* cross_entropy(x w^T, target) of x [.., h], w [v, h] and target [..]: a language model's head and loss. The logits
- * exist for a chunk of rows only, and no buffer of the weight's size is taken: it saves x, w and one number a row, and
- * backward computes each chunk's logits again, one product more than cross_entropy(linear(x, w)). They are float32
- * even for 16-bit operands. Options and results as in tg_cross_entropy. */
+ * exist for a chunk of rows only, and no buffer of the weight's size is taken: it saves x, w, one number a row and the
+ * last chunk's logits, and backward computes those of the other chunks again. They are float32 even for 16-bit operands. Options and results as in tg_cross_entropy. */
 tg_tensor *tg_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
                                    const tg_cross_entropy_opts *opts) {
     tg_loss_params p = tg_loss_params_of(opts);

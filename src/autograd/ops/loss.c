@@ -28,7 +28,7 @@ tg_status tg_loss_infer(tg_call *c, int64_t classes) {
     const tg_loss_params *p = c->params;
     const tg_tensor *target = c->in[c->n_in - 1];
     tg_dtype dtype = tg_accumulate_dtype((tg_dtype)c->in[0]->dtype);
-    if (!p->size) return tg_call_fail(c, TG_ERR_ARGUMENT, "opts.size is 0: TG_CROSS_ENTROPY(...) sets it");
+    TG_TRY(tg_size_check(c->ctx, p->size, sizeof(tg_cross_entropy_opts), "the options"));
     if (!(p->smoothing >= 0 && p->smoothing <= 1))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "smoothing is %g: expected 0 to 1", p->smoothing);
     if (p->reduction < TG_LOSS_MEAN || p->reduction > TG_LOSS_NONE)

@@ -27,7 +27,8 @@ static tg_status norm_infer(tg_call *c) {
     int64_t rows = 1;
     TG_TRY(tg_need_float(c, 0));
     if (x->ndim < 1) return tg_call_fail(c, TG_ERR_SHAPE, "expected x of 1 or more dims: the last one is normalised");
-    if (!(p->eps >= 0)) return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g: expected 0 or more", p->eps);
+    if (!(p->eps >= 0 && isfinite(p->eps)))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g: expected 0 or more, finite", p->eps);
     TG_TRY(need_weight(c, 1, "w", x->shape[x->ndim - 1]));
     TG_TRY(need_weight(c, 2, "b", x->shape[x->ndim - 1]));
     for (int d = 0; d < x->ndim - 1; d++) rows *= x->shape[d];

@@ -17,6 +17,13 @@
 static inline bool tg_needs(const tg_call *c, int i) { return c->needs >> (i < 31 ? i : 31) & 1; }
 static inline bool tg_adds(const tg_call *c, int i) { return c->gin_mode[i] == TG_GRAD_ADD; }
 
+static inline bool tg_same_shape(const tg_tensor *a, const tg_tensor *b) {
+    if (a->ndim != b->ndim) return false;
+    for (int d = 0; d < a->ndim; d++)
+        if (a->shape[d] != b->shape[d]) return false;
+    return true;
+}
+
 /* ---- infer (infer.c) ---- */
 
 tg_status tg_infer_same(tg_call *c);       /* output 0 is like input 0 */

@@ -35,14 +35,11 @@ static void draw_run(const tg_random_job *job, int64_t i, int64_t n, char *at, i
     T y[TG_RANDOM_TILE];
     bool normal = job->kind == TG_RANDOM_NORMAL;
     tg_philox_row(&job->rng, (uint64_t)i, n, 0, first);
-    if (normal || IS_DOUBLE)
-        tg_philox_row(&job->rng, (uint64_t)i, n, 1, second);
-    else
-        memcpy(second, first, (size_t)n * sizeof *first);
+    if (normal || IS_DOUBLE) tg_philox_row(&job->rng, (uint64_t)i, n, 1, second);
     if (normal)
         normals(job, first, second, n, y);
     else
-        uniforms(job, first, second, n, y);
+        uniforms(job, first, IS_DOUBLE ? second : first, n, y);
     span_store(at, job->out.dtype, stride, n, y);
 }
 

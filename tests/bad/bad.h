@@ -1,0 +1,120 @@
+/* Bad input, row by row: what a wrong call must answer, and that it leaves no trace.
+ *
+ * A row names the exported function that it is about, makes one wrong call, and says which error the context must then
+ * hold and what its message must contain. Around every row the frame looks at bytes, nodes, random streams, versions
+ * and values, which must be as before, and trains one step, which must give the usual gradient. tests/bad/symbols.sh
+ * compares the names of the rows with the library's exports. */
+#ifndef TG_TESTS_BAD_H
+#define TG_TESTS_BAD_H
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tapegrad/extend.h>
+#include <tapegrad/tapegrad.h>
+
+enum { BAD_WATCHED = 8, BAD_HANDLES = 12 };
+
+/* A tape and a tensor that do not go together, and the error that says so. */
+typedef struct bad_handle {
+    tg_tape *tape;
+    tg_tensor *x;
+    tg_ctx *ctx; /* that records the error; NULL: there is none to record it in */
+    tg_status status;
+    const char *says;
+} bad_handle;
+
+/* What must be the same after a row as before it. */
+typedef struct bad_state {
+    int64_t live, far_live, nodes, far_nodes;
+    tg_rng rng;
+    uint64_t bytes[BAD_WATCHED];
+    uint32_t version[BAD_WATCHED];
+    bool training, grad, has_grad;
+} bad_state;
+
+typedef struct bad_world {
+    tg_ctx *ctx, *far;
+    tg_tape *t, *far_t, *other, *fresh; /* other: a second tape of ctx; fresh: for the step after each row */
+    tg_tape *freed, *inert_t;
+    tg_tensor *w, *x, *v, *ids, *mask,
+        *cube; /* f32[2, 3] that needs a gradient, f32[2, 3], f32[3], i64[2], bool[2, 3], f32[2, 3, 4] */
+    tg_tensor *r;                             /* of t: w squared */
+    tg_tensor *inert, *reset, *dropped, *overwritten, *elsewhere, *foreign, *gone;
+    bad_handle handle[BAD_HANDLES]; /* the last one is of a tensor whose bytes were discarded */
+    const char *dir;                /* for files: empty, removed at the end */
+    bad_state before;
+    int passed, failed, n_symbols;
+    const char *symbol[4096]; /* of every row */
+    bool quiet;
+} bad_world;
+
+void bad_begin(bad_world *b);
+/* truth: that the call answered as its row says. */
+void bad_end(bad_world *b, const char *symbol, const char *file, int line, bool truth, tg_ctx *ctx, tg_status status,
+             const char *says);
+/* The same call again while an older error sticks: bad_stick, the call, bad_stuck. */
+void bad_stick(bad_world *b);
+void bad_stuck(bad_world *b, const char *symbol, const char *file, int line);
+
+static inline bool bad_inert(const tg_tensor *x) { return x && !tg_alive(x) && tg_ndim(x) == 0; }
+
+#define BAD_ONCE(symbol, truth, ctx_, status, says)                                   \
+    do {                                                                              \
+        (void)&symbol;                                                                \
+        bad_begin(b);                                                                 \
+        bool truth_ = (truth);                                                        \
+        bad_end(b, #symbol, __FILE__, __LINE__, truth_, ctx_, status, says);          \
+    } while (0)
+#define BAD_TWICE(symbol, truth, ctx_, status, says)                                  \
+    do {                                                                              \
+        BAD_ONCE(symbol, truth, ctx_, status, says);                                  \
+        bad_stick(b);                                                                 \
+        (void)(truth);                                                                \
+        bad_stuck(b, #symbol, __FILE__, __LINE__);                                    \
+    } while (0)
+
+/* The call returns the error's status; or an inert tensor; or what `truth` says of its answer. */
+#define FAILS(symbol, code, says, call) BAD_TWICE(symbol, (call) == TG_ERR_##code, b->ctx, TG_ERR_##code, says)
+#define INERT(symbol, code, says, call) BAD_TWICE(symbol, bad_inert(call), b->ctx, TG_ERR_##code, says)
+#define GIVES(symbol, code, says, truth) BAD_TWICE(symbol, truth, b->ctx, TG_ERR_##code, says)
+/* No error: the function has none, or no context to record it in, or makes its own. */
+#define QUIET(symbol, truth) BAD_ONCE(symbol, truth, NULL, TG_OK, "")
+
+/* An op with x, of the tape t, in one of its places: every wrong pair of tape and tensor is refused. A view does not
+ * read, so it takes a tensor whose bytes have gone. */
+#define BAD_OP(symbol, n, answer)                                                     \
+    for (int i_ = 0; i_ < (n); i_++) {                                                \
+        const bad_handle *h_ = &b->handle[i_];                                        \
+        tg_tape *t = h_->tape;                                                        \
+        tg_tensor *x = i_ ? h_->x : b->dropped;                                       \
+        (void)t, (void)x;                                                             \
+        BAD_TWICE(symbol, answer, h_->ctx, h_->status, h_->says);                     \
+    }
+#define OP(symbol, call) BAD_OP(symbol, BAD_HANDLES, bad_inert(call))
+#define VIEW(symbol, call) BAD_OP(symbol, BAD_HANDLES - 1, bad_inert(call))
+
+/* The handles that are no tensor of b->ctx any more, in turn. */
+#define EACH_DEAD(x)                                                                                             \
+    for (tg_tensor **at_ = (tg_tensor *[]){b->inert, b->reset, b->dropped, b->overwritten, NULL}, *x; (x = *at_); \
+         at_++)
+#define DEAD_STATUS(symbol, call) EACH_DEAD(x) FAILS(symbol, HANDLE, "the tensor", call)
+#define DEAD_TENSOR(symbol, call) EACH_DEAD(x) INERT(symbol, HANDLE, "the tensor", call)
+#define DEAD_QUIET(symbol, truth) EACH_DEAD(x) QUIET(symbol, truth)
+
+/* One for each header, or a part of it. */
+void bad_context(bad_world *b);
+void bad_tensor(bad_world *b);
+void bad_tape(bad_world *b);
+void bad_backward(bad_world *b);
+void bad_ops(bad_world *b);
+void bad_arguments(bad_world *b); /* of ops */
+void bad_extend(bad_world *b);
+void bad_gradcheck(bad_world *b);
+void bad_nn(bad_world *b);
+void bad_optim(bad_world *b);
+void bad_io(bad_world *b);
+
+#endif

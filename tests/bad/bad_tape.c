@@ -1,0 +1,206 @@
+/* Tapes, their modes and scopes, discards, recomputation, and what can be asked of a tape and its nodes. */
+#include "bad/bad.h"
+
+/* ---- Tapes ---- */
+
+static bool a_tape_of_nothing(void) {
+    tg_tape *t = tg_tape_new(NULL);
+    return t && bad_inert(tg_full(t, TG_F32, TG_SHAPE(1), 1)) && tg_ctx_status(tg_tape_ctx(t)) != TG_OK;
+}
+
+static bool a_tape_of_a_failed_context(bad_world *b) {
+    tg_ctx_fail(b->ctx, TG_ERR_STATE, "on purpose");
+    tg_tape *t = tg_tape_new(b->ctx);
+    tg_ctx_clear(b->ctx);
+    tg_tape_reset(t);
+    tg_tape_free(t);
+    return t && tg_tape_ctx(t) == b->ctx && tg_tape_nodes(t) == 0;
+}
+
+static tg_status end_tape(void *user, tg_tape *t, tg_tensor *x, tg_tensor **g) {
+    (void)x, (void)g;
+    *(bool *)user ? tg_tape_free(t) : tg_tape_reset(t);
+    return TG_OK;
+}
+
+/* A tape cannot end while its backward runs. */
+static bool survives(bad_world *b, bool by_free) {
+    tg_tape *t = tg_tape_new(b->ctx);
+    tg_tensor *y = tg_square(t, b->w);
+    tg_on_grad(y, end_tape, &by_free);
+    tg_tensor *loss = tg_sum(t, y, TG_ALL_DIMS, false);
+    bool refused = tg_backward(t, loss) != TG_OK && tg_alive(y);
+    char message[256];
+    snprintf(message, sizeof message, "%s", tg_ctx_message(b->ctx));
+    tg_tape_free(t);
+    tg_ctx_clear(b->ctx);
+    tg_zero_grad(b->w);
+    return refused && strstr(message, by_free ? "tg_tape_free" : "tg_tape_reset");
+}
+
+static void tapes(bad_world *b) {
+    QUIET(tg_tape_new, a_tape_of_nothing());
+    QUIET(tg_tape_new, a_tape_of_a_failed_context(b));
+    QUIET(tg_tape_free, (tg_tape_free(NULL), tg_tape_free(b->freed), tg_tape_free(b->inert_t), true));
+    QUIET(tg_tape_reset, (tg_tape_reset(NULL), tg_tape_reset(b->freed), tg_tape_reset(b->inert_t), true));
+    QUIET(tg_tape_reset, survives(b, false));
+    QUIET(tg_tape_free, survives(b, true));
+    QUIET(tg_tape_ctx, !tg_tape_ctx(NULL));
+    QUIET(tg_set_training, !tg_set_training(NULL, true));
+    QUIET(tg_set_training,
+          (tg_set_training(b->freed, false), tg_set_training(b->inert_t, true), !tg_training_p(b->inert_t)));
+    QUIET(tg_set_grad_mode, !tg_set_grad_mode(NULL, true));
+    QUIET(tg_set_grad_mode,
+          (tg_set_grad_mode(b->freed, false), tg_set_grad_mode(b->inert_t, true), !tg_grad_mode_p(b->inert_t)));
+    QUIET(tg_training_p, !tg_training_p(NULL));
+    QUIET(tg_grad_mode_p, !tg_grad_mode_p(NULL));
+    QUIET(tg_tape_time, (tg_tape_time(NULL, true), tg_tape_time(b->freed, true), tg_tape_time(b->inert_t, true), true));
+}
+
+/* ---- Inputs, scopes, discards ---- */
+
+static void inputs(bad_world *b) {
+    QUIET(tg_tape_input, bad_inert(tg_tape_input(NULL, b->x)));
+    INERT(tg_tape_input, ARGUMENT, "the tensor is NULL", tg_tape_input(b->t, NULL));
+    INERT(tg_tape_input, HANDLE, "freed", tg_tape_input(b->freed, b->x));
+    INERT(tg_tape_input, HANDLE, "could not be made", tg_tape_input(b->inert_t, b->x));
+    INERT(tg_tape_input, HANDLE, "another context", tg_tape_input(b->t, b->foreign));
+    DEAD_TENSOR(tg_tape_input, tg_tape_input(b->t, x));
+}
+
+static bool closes_with(bad_world *b, tg_tensor *x, int n, tg_status status) {
+    tg_tape *t = tg_tape_new(b->ctx);
+    tg_scope_open(t, "scope");
+    tg_tensor *y = tg_neg(t, b->x);
+    bool refused = tg_scope_close(t, n == 1 ? &x : NULL, n) == status && tg_storage_state_of(y) == TG_PRESENT;
+    tg_ctx_clear(b->ctx);
+    bool good = refused && tg_scope_close(t, &y, 1) == TG_OK; /* it is open still */
+    tg_tape_free(t);
+    return good;
+}
+
+static void scopes(bad_world *b) {
+    QUIET(tg_scope_open, tg_scope_open(NULL, "s") == TG_ERR_ARGUMENT);
+    FAILS(tg_scope_open, HANDLE, "freed", tg_scope_open(b->freed, "s"));
+    FAILS(tg_scope_open, HANDLE, "could not be made", tg_scope_open(b->inert_t, NULL));
+    QUIET(tg_scope_close, tg_scope_close(NULL, NULL, 0) == TG_ERR_ARGUMENT);
+    FAILS(tg_scope_close, HANDLE, "freed", tg_scope_close(b->freed, NULL, 0));
+    FAILS(tg_scope_close, STATE, "no scope is open", tg_scope_close(b->t, NULL, 0));
+    QUIET(tg_scope_close, closes_with(b, NULL, -1, TG_ERR_ARGUMENT));
+    QUIET(tg_scope_close, closes_with(b, NULL, 3, TG_ERR_ARGUMENT));
+    QUIET(tg_scope_close, closes_with(b, NULL, 1, TG_ERR_ARGUMENT));
+    QUIET(tg_scope_close, closes_with(b, b->foreign, 1, TG_ERR_HANDLE));
+    EACH_DEAD(x) QUIET(tg_scope_close, closes_with(b, x, 1, TG_ERR_HANDLE));
+}
+
+static void discards(bad_world *b) {
+    static float data[2];
+    tg_tensor *wrapped = tg_wrap(b->ctx, TG_F32, TG_SHAPE(2), NULL, data, NULL, NULL);
+    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 0);
+    QUIET(tg_discard, tg_discard(NULL) == TG_ERR_ARGUMENT);
+    FAILS(tg_discard, STATE, "parameter", tg_discard(p));
+    FAILS(tg_discard, STATE, "saved these bytes", tg_discard(b->w));
+    FAILS(tg_discard, STATE, "the caller's, or gone already", tg_discard(wrapped));
+    FAILS(tg_discard, STATE, "gone already", tg_discard(b->gone));
+    DEAD_STATUS(tg_discard, tg_discard(x));
+    tg_drop(wrapped);
+    tg_drop(p);
+}
+
+/* ---- Recomputation ---- */
+
+static int ended;
+static void count_end(void *state) {
+    (void)state;
+    ended++;
+}
+
+static tg_status negate(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)state, (void)n_in, (void)n_out;
+    out[0] = tg_neg(t, in[0]);
+    return TG_OK;
+}
+
+static tg_status refuses(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)state, (void)t, (void)in, (void)n_in, (void)out, (void)n_out;
+    return TG_ERR_DATA;
+}
+
+static tg_status leaves_out(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)state, (void)t, (void)in, (void)n_in, (void)n_out;
+    out[0] = NULL;
+    return TG_OK;
+}
+
+/* A failed call gives inert outputs and ends the state, once. */
+static bool recompute(bad_world *b, tg_tape *t, tg_fn fn, tg_tensor *const *in, int n_in, int n_out,
+                      const tg_recompute_opts *opts) {
+    tg_tensor *y = b->x;
+    int state;
+    ended = 0;
+    tg_status s = tg_recompute(t, fn, &state, in, n_in, &y, n_out, opts);
+    return s != TG_OK && (n_out < 1 || n_out > 65535 || bad_inert(y)) && ended == (opts && opts->destroy);
+}
+
+static void recomputation(bad_world *b) {
+    tg_recompute_opts zero = {0}, later = {.size = sizeof later + 8};
+    const tg_recompute_opts *opts = TG_RECOMPUTE(.destroy = count_end);
+    tg_tensor *const *x = &b->x;
+    tg_tensor *const none = NULL;
+    QUIET(tg_recompute, recompute(b, NULL, negate, x, 1, 1, opts));
+    GIVES(tg_recompute, HANDLE, "freed", recompute(b, b->freed, negate, x, 1, 1, opts));
+    GIVES(tg_recompute, ARGUMENT, "expected a function", recompute(b, b->t, NULL, x, 1, 1, opts));
+    GIVES(tg_recompute, ARGUMENT, "-1 inputs", recompute(b, b->t, negate, x, -1, 1, opts));
+    GIVES(tg_recompute, ARGUMENT, "65536 inputs", recompute(b, b->t, negate, x, 65536, 1, opts));
+    GIVES(tg_recompute, ARGUMENT, "0 outputs", recompute(b, b->t, negate, x, 1, 0, opts));
+    GIVES(tg_recompute, ARGUMENT, "65536 outputs", recompute(b, b->t, negate, x, 1, 65536, opts));
+    GIVES(tg_recompute, ARGUMENT, "-2 outputs", recompute(b, b->t, negate, x, 1, -2, opts));
+    GIVES(tg_recompute, ARGUMENT, "with their arrays", recompute(b, b->t, negate, NULL, 1, 1, opts));
+    GIVES(tg_recompute, ARGUMENT, "the tensor is NULL", recompute(b, b->t, negate, &none, 1, 1, opts));
+    GIVES(tg_recompute, ARGUMENT, "size is 0", recompute(b, b->t, negate, x, 1, 1, &zero));
+    GIVES(tg_recompute, ARGUMENT, "this library knows", recompute(b, b->t, negate, x, 1, 1, &later));
+    FAILS(tg_recompute, ARGUMENT, "with their arrays", tg_recompute(b->t, negate, NULL, x, 1, NULL, 1, NULL));
+    GIVES(tg_recompute, HANDLE, "tg_tape_input", recompute(b, b->t, negate, &b->elsewhere, 1, 1, opts));
+    GIVES(tg_recompute, HANDLE, "another context", recompute(b, b->t, negate, &b->foreign, 1, 1, opts));
+    GIVES(tg_recompute, CALLBACK, "the function failed with TG_ERR_DATA", recompute(b, b->t, refuses, x, 1, 1, opts));
+    GIVES(tg_recompute, ARGUMENT, "NULL", recompute(b, b->t, leaves_out, x, 1, 1, opts));
+    GIVES(tg_recompute, DISCARDED, "tg_discard", recompute(b, b->t, negate, &b->gone, 1, 1, opts));
+    EACH_DEAD(dead) GIVES(tg_recompute, HANDLE, "the tensor", recompute(b, b->t, negate, &dead, 1, 1, opts));
+}
+
+/* ---- Looking ---- */
+
+static void looking(bad_world *b) {
+    char buf[8] = "kept";
+    const tg_node *n = tg_node_of(b->r);
+    QUIET(tg_tape_dump, tg_tape_dump(NULL, TG_TEXT, buf, sizeof buf) == 0 && !*buf);
+    QUIET(tg_tape_dump, tg_tape_dump(b->freed, TG_TEXT, buf, sizeof buf) == 0 &&
+                            tg_tape_dump(b->inert_t, TG_JSON, buf, sizeof buf) == 0);
+    QUIET(tg_tape_dump, tg_tape_dump(b->t, TG_TEXT, NULL, 100) > 100 && tg_tape_dump(b->t, TG_JSON, NULL, 100) > 100);
+    QUIET(tg_tape_dump, tg_tape_dump(b->t, TG_JSON, buf, 3) > 3 && !buf[2]);
+    GIVES(tg_tape_dump, ARGUMENT, "format 7, expected TG_TEXT or TG_JSON",
+          tg_tape_dump(b->t, (tg_format)7, buf, sizeof buf) == 0);
+    QUIET(tg_tape_nodes, tg_tape_nodes(NULL) == 0 && tg_tape_nodes(b->freed) == 0 && tg_tape_nodes(b->inert_t) == 0);
+    QUIET(tg_tape_node, !tg_tape_node(NULL, 0) && !tg_tape_node(b->freed, 0) && !tg_tape_node(b->t, -1));
+    QUIET(tg_tape_node, !tg_tape_node(b->t, tg_tape_nodes(b->t)) && !tg_tape_node(b->t, INT64_MAX));
+    DEAD_QUIET(tg_node_of, !tg_node_of(x) && !tg_node_of(NULL) && !tg_node_of(b->x));
+    QUIET(tg_node_op, !tg_node_op(NULL));
+    QUIET(tg_node_inputs, tg_node_inputs(NULL) == 0);
+    QUIET(tg_node_outputs, tg_node_outputs(NULL) == 0);
+    QUIET(tg_node_input, !tg_node_input(NULL, 0) && !tg_node_input(n, -1) && !tg_node_input(n, 1));
+    QUIET(tg_node_output, !tg_node_output(NULL, 0) && !tg_node_output(n, -1) && !tg_node_output(n, 1));
+    QUIET(tg_node_params, !tg_node_params(NULL));
+    QUIET(tg_node_flops, tg_node_flops(NULL) == 0);
+    QUIET(tg_node_saved_bytes, tg_node_saved_bytes(NULL) == 0);
+    QUIET(tg_node_site, tg_node_site(NULL, buf, sizeof buf) == 0 && !*buf);
+    QUIET(tg_node_site, tg_node_site(n, NULL, 9) > 0 && tg_node_site(n, buf, 2) > 2 && !buf[1]);
+}
+
+void bad_tape(bad_world *b) {
+    tapes(b);
+    inputs(b);
+    scopes(b);
+    discards(b);
+    recomputation(b);
+    looking(b);
+}

@@ -1,0 +1,76 @@
+# Sourced by the tests of the program, which are called with its path and that of an English text. Each check prints what
+# it found wrong; the last line counts them.
+# shellcheck shell=sh disable=SC2034
+set -u
+tapegrad=$1 text=$2
+work=$(mktemp -d)
+trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+cd "$work" || exit 1
+export LC_ALL=C
+passed=0 failed=0
+
+# A model whose steps take no time.
+tiny="--layers 1 --hidden 16 --heads 2 --seq-len 16 --batch 4 --threads 1"
+
+pass() { passed=$((passed + 1)); }
+
+# wrong WHAT: a check has failed; what the program printed, where it was kept, follows.
+wrong() {
+    failed=$((failed + 1))
+    echo "wrong: $*"
+    if [ -s printed ]; then sed 's/^/    /' printed | head -n 20; fi
+}
+
+# holds WHAT COMMAND...
+holds() {
+    what=$1
+    shift
+    if "$@"; then pass; else wrong "$what"; fi
+}
+
+# runs COMMAND...: the program ends with status 0; its output is in `printed`.
+runs() {
+    "$tapegrad" "$@" >printed 2>&1 </dev/null
+    status=$?
+    if [ $status = 0 ]; then pass; else wrong "status $status: tapegrad $*"; fi
+}
+
+# refuses STATUS TEXT COMMAND...: the program ends so, with one line "tapegrad COMMAND: ...", which contains TEXT, on
+# stderr (and where help is, for status 2), and leaves no run in x behind.
+refuses() {
+    want=$1 expected=$2
+    shift 2
+    "$tapegrad" "$@" >/dev/null 2>printed </dev/null
+    status=$?
+    if [ $status != "$want" ]; then
+        wrong "status $status, expected $want: tapegrad $*"
+    elif ! head -n 1 printed | grep -q "^tapegrad $1: "; then
+        wrong "the message does not begin with 'tapegrad $1: '"
+    elif ! head -n 1 printed | grep -qF -e "$expected"; then
+        wrong "the message does not say '$expected': tapegrad $*"
+    elif [ "$(grep -c . printed)" != "$want" ]; then
+        wrong "expected $want line(s): tapegrad $*"
+    elif [ -e x ]; then
+        wrong "x is left behind: tapegrad $*"
+        rm -rf x
+    else
+        pass
+    fi
+}
+
+# metrics DIR: its lines without what depends on the clock.
+metrics() { sed 's/"tokens_per_s": [^,]*, //' "$1/metrics.jsonl"; }
+
+# number KEY FILE: the numbers of that key, one a line.
+number() { sed -n "s/.*\"$1\": \([-+.0-9e]*\).*/\1/p" "$2"; }
+
+same_run() {
+    metrics "$1" >left && metrics "$2" >right && cmp left right &&
+        cmp "$1/model.safetensors" "$2/model.safetensors" && cmp "$1/config.json" "$2/config.json"
+}
+
+finish() {
+    echo "$passed passed, $failed failed"
+    [ "$failed" = 0 ]
+    exit
+}

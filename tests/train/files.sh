@@ -1,0 +1,111 @@
+#!/bin/sh
+# files.sh PROGRAM TEXT: data, directories and disks that are not as they should be: refused with status 1 and one line that
+# names file, offset and what was expected; what was there before is still there and whole.
+# shellcheck source=tests/train/check.sh disable=SC2086
+. "$(dirname "$0")/check.sh"
+run="--out x $tiny --steps 3"
+
+: >empty
+head -c 16 "$text" >short
+head -c 200 "$text" >little
+printf 'ab\001\377' >ids
+head -c 1001 "$text" >odd
+head -c 1000 "$text" >even
+refuses 1 "cannot open 'none': No such file" train --data none $run
+refuses 1 "is a directory" train --data . $run
+refuses 1 "is a device, pipe or socket" train --data /dev/zero $run
+refuses 1 "'empty' is empty" train --data empty $run
+refuses 1 "'short' has 16 tokens to train on, expected at least --seq-len + 1 = 17" train --data short $run --val-fraction 0
+refuses 1 "or --val-fraction 0" train --data little $run
+refuses 1 "'odd' has 1001 bytes, expected a multiple of 2 (u16): 1 are left over at offset 1000" \
+    train --data odd --data-format u16 --vocab 300 $run
+refuses 1 "expected a multiple of 4 (u32)" train --data odd --data-format u32 --vocab 300 $run
+refuses 1 "'ids': token 1 at offset 2 is 65281, expected less than 30000" \
+    train --data ids --data-format u16 --vocab 30000 $run
+refuses 1 "expected less than 100 (the vocabulary)" train --data "$text" --vocab 100 $run
+
+printf '\0\0\0\0' >order
+refuses 1 "'order' has 4 bytes, expected 96" train --data "$text" $run --order order
+refuses 1 "'/dev/zero' is not a regular file" train --data "$text" $run --order /dev/zero
+head -c 88 /dev/zero >order
+printf '\0\0\0\0\0\0\0\100' >>order
+refuses 1 "(sequence 3 of step 3) is not in the data, expected 0 to" train --data "$text" $run --order order
+
+refuses 1 "cannot make the directory '/proc/x'" train --data "$text" --out /proc/x
+refuses 1 "cannot make the directory 'odd/x': Not a directory" train --data "$text" --out odd/x
+refuses 1 "cannot make the directory 'odd/checkpoints'" train --data "$text" --out odd
+refuses 1 "cannot open 'none/config.json'" train --data "$text" --out x --init none
+
+# A whole run, and what must not happen to it.
+runs train --data "$text" --out whole $tiny --steps 20 --checkpoint-every 10 --val-every 10
+cp -r whole before
+refuses 1 "'whole' holds a run already" train --data "$text" --out whole
+refuses 1 "has done 20 steps, more than --steps 10" train --resume --out whole --steps 10
+refuses 1 "--hidden is 32, but the run in --out was made with 16" train --resume --out whole --hidden 32
+refuses 1 "the data are not those that the run began with" train --resume --out whole --data even
+refuses 1 "--seq-len 17 is more than the model's 16 positions" train --data "$text" --out x --init whole --seq-len 17
+refuses 1 "--seq-len 17 is more than the model's 16 positions" eval --model whole --data even --seq-len 17
+refuses 1 "'odd' has 1001 bytes" eval --model whole --data odd --data-format u16
+refuses 1 "expected less than 256" eval --model whole --data even --data-format u16
+head -c 1 even >one
+refuses 1 "has one token" eval --model whole --data one
+refuses 2 "id 2, at character 3, is not a number from 0 to 255" generate --model whole --prompt-ids 1,256
+runs train --resume --out whole
+holds "a run that is done changes nothing" same_run whole before
+
+# Bytes that are lost: the header says what is missing; the message names the file.
+damaged() {
+    rm -rf hurt
+    cp -r before hurt
+    n=$(wc -c <"hurt/checkpoints/step-0000000020/$1")
+    head -c $((n - 9)) "before/checkpoints/step-0000000020/$1" >"hurt/checkpoints/step-0000000020/$1"
+}
+for file in model.safetensors optimiser.safetensors state.json config.json; do
+    damaged $file
+    refuses 1 "$file" train --resume --out hurt --steps 30
+done
+rm -r hurt/checkpoints/step-0000000020
+runs train --resume --out hurt --steps 20
+holds "without the damaged checkpoint the one before it goes on" same_run hurt before
+
+# A disk that is full: files of at most 4096 bytes. The last checkpoint is still there, and goes on.
+full() (
+    ulimit -f 8
+    failed=0
+    refuses 1 "$@"
+    [ $failed = 0 ]
+)
+holds "a new run" full "File too large" train --data "$text" --out small $tiny --steps 5 --checkpoint-every 5
+holds "nothing has a checkpoint's name" test "$(ls small/checkpoints)" = ""
+holds "a save" full "File too large" train --resume --out whole --steps 40
+holds "the old checkpoints are there" test "$(echo whole/checkpoints/*)" = \
+    "whole/checkpoints/step-0000000010 whole/checkpoints/step-0000000020"
+holds "nothing temporary is left" test "$(ls -A whole whole/checkpoints | grep -c tmp)" = 0
+runs train --resume --out whole --steps 40
+runs train --resume --out before --steps 40
+holds "the run goes on as if the disk had never been full" same_run whole before
+
+# The same with a disk of its own, where we may mount one.
+mkdir disk
+if mount -t tmpfs -o size=256k none disk 2>/dev/null; then
+    trap 'umount "$work/disk"; rm -rf "$work"' EXIT
+    refuses 1 "No space left on device" \
+        train --data "$text" --out disk/run $tiny --steps 20 --keep 100 --checkpoint-every 1 --val-every 10
+    holds "a checkpoint is there" test "$(ls disk/run/checkpoints | wc -l)" -gt 0
+    cp -r disk/run freed
+    runs train --resume --out freed
+    runs train --data "$text" --out never --steps 20 $tiny --val-every 10
+    holds "with room again it goes on as if nothing had been" same_run freed never
+fi
+
+# Output that nobody can take.
+for command in "ops" "ops --json" "train --help" "inspect --layers 1" "eval --model whole --data even" \
+    "generate --model whole --prompt a --tokens 9"; do
+    "$tapegrad" $command >/dev/full 2>printed
+    holds "status 1 on a full output: $command" test $? = 1
+    holds "the reason: $command" grep -q "cannot write to standard output" printed
+done
+"$tapegrad" generate --model whole --prompt abc --tokens 5000 2>printed | head -c 3 >three
+holds "a closed pipe" test "$(cat three)" = abc
+holds "a closed pipe is no error" test ! -s printed
+finish

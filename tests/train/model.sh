@@ -1,0 +1,89 @@
+#!/bin/sh
+# model.sh PROGRAM TEXT: generate, eval, inspect, gradcheck and ops on models of our own making.
+# shellcheck source=tests/train/check.sh disable=SC2086
+. "$(dirname "$0")/check.sh"
+
+runs train --data "$text" --out gpt2 --layers 2 --hidden 32 --heads 2 --seq-len 32 --batch 8 --steps 200 --lr 1e-2 \
+    --val-batches 0 --checkpoint-every 0
+runs train --data "$text" --out llama --arch llama --layers 2 --hidden 32 --heads 4 --kv-heads 2 --seq-len 32 --batch 8 \
+    --steps 200 --lr 1e-2 --val-batches 0 --checkpoint-every 0
+runs train --data "$text" --out wide --vocab 300 --layers 1 --hidden 16 --heads 1 --seq-len 16 --batch 2 --steps 3 --val-every 0
+
+# generates WHAT OPTION...: its output is in `printed`.
+says() {
+    model=$1
+    shift
+    "$tapegrad" generate --model $model "$@" 2>&1
+}
+for model in gpt2 llama; do
+    says $model --prompt 'The ' --tokens 100 >once
+    holds "$model: the prompt, 100 bytes and a newline" test "$(wc -c <once)" = 105
+    holds "$model: the prompt first" test "$(head -c 4 once)" = "The "
+    says $model --prompt 'The ' --tokens 100 >again
+    holds "$model: the same draws" cmp once again
+    says $model --prompt 'The ' --tokens 100 --threads 1 >again
+    holds "$model: for any threads" cmp once again
+    says $model --prompt 'The ' --tokens 100 --seed 7 >again
+    holds "$model: another seed, other draws" sh -c '! cmp -s once again'
+    says $model --prompt 'The ' --tokens 60 --temperature 0 >greedy
+    for same in "--top-k 1" "--top-p 1e-9" "--temperature 1e-6" "--temperature 0 --seed 9" "--temperature 0 --precision fp64"; do
+        says $model --prompt 'The ' --tokens 60 $same >again
+        holds "$model: the likeliest by $same" cmp greedy again
+    done
+    says $model --prompt-ids 84,104,101,32 --tokens 60 --temperature 0 | tr ',' '\n' | awk '{ printf "%c", $1 }' >again
+    echo >>again
+    holds "$model: ids are bytes" cmp greedy again
+    says $model --prompt 'The ' --tokens 0 >again
+    holds "$model: nothing to add" test "$(cat again)" = "The "
+    # Without a cache each token is the likeliest behind all before it: ask for one at a time.
+    prompt='The '
+    for _ in 1 2 3 4 5 6 7 8; do prompt="$(says $model --prompt "$prompt" --tokens 1 --temperature 0; echo .)"; prompt=${prompt%??}; done
+    holds "$model: the cache changes nothing" test "$prompt" = "$(head -c 12 greedy)"
+    says $model --prompt "$(head -c 500 "$text")" --tokens 3 >again
+    holds "$model: a prompt longer than the positions" test "$(wc -c <again)" = 504
+done
+refuses 2 "has a vocabulary of 300 ids, not the 256 bytes: give --prompt-ids" generate --model wide --prompt a
+runs generate --model wide --prompt-ids 299 --tokens 5
+
+# The whole validation of train is the loss of eval on those bytes, where the windows agree.
+head -c 3301 "$text" >part
+runs train --data part --out fit --layers 1 --hidden 16 --heads 1 --seq-len 33 --batch 4 --steps 10 --val-fraction 0.5 --val-batches 0
+tail -c 1650 part >tail
+runs eval --model fit --data tail --seq-len 33 --json
+trained=$(number val_loss fit/metrics.jsonl | tail -n 1)
+holds "eval agrees with train" awk -v a="$trained" -v b="$(number loss printed)" 'BEGIN { d = a - b; exit !(d * d < 1e-4) }'
+runs eval --model fit --data part
+cp printed all
+runs eval --model fit --data part --threads 1
+holds "eval prints the same for any threads" cmp all printed
+holds "its lines" test "$(cut -d' ' -f1 printed | tr '\n' ' ')" = "tokens loss perplexity bits/byte "
+runs eval --model fit --data part --precision bf16
+
+# The memory that inspect foretells is that of the real step.
+for options in "" "--arch llama --heads 4 --kv-heads 2" "--precision bf16" "--precision fp64 --recompute full" \
+    "--accumulate 2" "--dropout 0.1" "--arch llama --recompute full --accumulate 4"; do
+    shape="--layers 3 --hidden 32 --heads 4 --seq-len 24 --batch 4 $options"
+    rm -rf real
+    runs train --data "$text" --out real $shape --steps 3 --val-every 0 --checkpoint-every 0
+    real=$(number peak_bytes real/metrics.jsonl | sort -u)
+    runs inspect $shape --json
+    holds "peak of inspect $options" test "$(number peak_bytes printed)" = "$real"
+    precision=$(echo " $options" | sed -n 's/.*--precision \([^ ]*\).*/--precision \1/p')
+    case $options in *recompute*) again="--recompute full" ;; *) again="" ;; esac
+    case $options in *accumulate*) again="$again --accumulate ${options##* }" ;; esac
+    runs inspect --model real --batch 4 $again $precision --json
+    holds "peak of inspect --model $options" test "$(number peak_bytes printed)" = "$real"
+    runs inspect --config real/config.json
+done
+
+runs ops
+holds "the table ends with the count" test "$(($(wc -l <printed) - 2))" = "$(sed -n 's/^\([0-9]*\) ops$/\1/p' printed)"
+runs ops --markdown
+holds "a row of the table" grep -q '^| `matmul` | ' printed
+runs ops --json
+holds "JSON" grep -q '"name": "matmul"' printed
+runs gradcheck matmul
+holds "samples" grep -Eq '^[0-9]+ passed, 0 failed$' printed
+cp printed samples # its last line is not this test's
+runs gradcheck mul --projections 2 --seed 3 --threads 1
+finish

@@ -1,0 +1,89 @@
+#!/bin/sh
+# resume.sh PROGRAM TEXT: a run that is interrupted, terminated, or killed at any moment, and goes on, ends with the bits of
+# one that was never stopped; two runs never share a directory.
+# shellcheck source=tests/train/check.sh disable=SC2086
+. "$(dirname "$0")/check.sh"
+run="--data $text $tiny --dropout 0.1 --steps 200 --val-every 50 --checkpoint-every 7 --keep 4"
+
+# started DIR: waits until the run in DIR has a line of metrics.
+started() {
+    for _ in $(seq 200); do
+        [ ! -s "$1/metrics.jsonl" ] || return 0
+        sleep 0.02
+    done
+    return 1
+}
+
+# interrupt SIGNAL: ends a run that would take very long.
+interrupt() {
+    rm -rf long
+    "$tapegrad" train --out long $run --steps 1000000 --checkpoint-every 0 >log 2>&1 &
+    child=$!
+    holds "it starts" started long
+    refuses 1 "is in use by another run" train --resume --out long
+    refuses 1 "is in use by another run" train --out long $run
+    kill -s "$1" $child
+    wait $child
+    holds "SIG$1 ends it with status 0" test $? = 0
+    holds "it says how to go on" grep -q "interrupted behind step [0-9]*; to go on: tapegrad train --resume --out long" log
+    step=$(sed -n 's/^interrupted behind step \([0-9]*\);.*/\1/p' log)
+    holds "the metrics end with the step" test "$(wc -l <long/metrics.jsonl)" = "$step"
+    holds "it leaves a model" test -s long/model.safetensors
+    holds "it leaves a checkpoint" test -d "long/checkpoints/step-$(printf %010d "$step")"
+}
+interrupt INT
+interrupt TERM
+more=$((step + 20))
+runs train --resume --out long --steps $more --warmup 10 --lr 1e-3
+holds "the metrics go on" test "$(wc -l <long/metrics.jsonl)" = $more
+
+milliseconds() { echo $(($(date +%s%N) / 1000000)); }
+random() { od -An -N2 -tu2 /dev/urandom | tr -d ' '; }
+
+# killed_often OPTION...: a run in `often` that is killed up to six times, at moments spread over the time that a whole one
+# takes, and resumed until it is done.
+killed_often() {
+    kills=0
+    rm -rf often
+    while [ $kills -lt 6 ]; do
+        after=$(($(random) % time))
+        timeout -s KILL "$(printf '%d.%03d' $((after / 1000)) $((after % 1000)))" \
+            "$tapegrad" train --resume --out often $run "$@" >printed 2>&1
+        status=$?
+        [ $status = 137 ] || return $status
+        kills=$((kills + 1))
+    done
+    "$tapegrad" train --resume --out often $run "$@" >printed 2>&1
+}
+for variant in "" "--arch llama --accumulate 2 --dropout 0" "--precision bf16 --recompute full"; do
+    rm -rf whole
+    time=$(milliseconds)
+    runs train --out whole $run $variant
+    time=$(($(milliseconds) - time))
+    holds "killed, it ends in the end ($variant)" killed_often $variant
+    holds "the same bits behind $kills kills ($variant)" same_run whole often
+    holds "nothing temporary is left" test "$(ls -A often often/checkpoints | grep -c tmp)" = 0
+done
+
+# Killed behind the last checkpoint, before the model is in its place.
+rm often/model.safetensors often/config.json
+runs train --resume --out often
+holds "what was missing is there" same_run whole often
+
+# The last line is torn, and checkpoints are older than the metrics.
+rm -r often/checkpoints/*196 often/checkpoints/*200
+truncate -s -5 often/metrics.jsonl
+runs train --resume --out often
+holds "it goes on from an older checkpoint" same_run whole often
+refuses 1 "has done 200 steps" train --resume --out often --steps 199
+runs train --data "$text" --out older $tiny --steps 20 --checkpoint-every 10 --val-every 0
+cp -r older newer
+rm -r newer/checkpoints/*20
+truncate -s -5 newer/metrics.jsonl
+runs train --resume --out newer
+holds "torn metrics are mended" same_run older newer
+rm -r newer/checkpoints/*20 newer/metrics.jsonl
+runs train --resume --out newer
+holds "lost metrics are said" grep -q "warning: 'newer/metrics.jsonl' has no line for step 1" printed
+holds "and the steps that follow are written" test "$(wc -l <newer/metrics.jsonl)" = 10
+finish

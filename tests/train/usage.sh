@@ -1,0 +1,72 @@
+#!/bin/sh
+# usage.sh PROGRAM TEXT: command lines that are wrong are refused with status 2, one line that says what was expected, and
+# nothing done; help names every option with its default.
+# shellcheck source=tests/train/check.sh disable=SC2086
+. "$(dirname "$0")/check.sh"
+run="--data $text --out x $tiny --steps 3"
+
+no_command() {
+    "$tapegrad" "$@" >/dev/null 2>printed
+    [ $? = 2 ] && grep -q '^usage: tapegrad COMMAND' printed
+}
+holds "no command" no_command
+holds "an unknown command" no_command trian
+holds "the nearest command is named" grep -q "did you mean 'train'" printed
+
+for command in train generate eval inspect gradcheck ops; do
+    runs $command --help
+    holds "help of $command" grep -q "^usage: tapegrad $command" printed
+    refuses 2 "there is no option --nonsense" $command --nonsense 1
+    refuses 2 "'-x' is not an option" $command -x
+done
+runs train --help
+for default in 'arch gpt2|llama .*\[gpt2\]' 'steps N .*\[[0-9]*\]' 'lr X .*\[[0-9.e-]*\]' 'beta2 X .*\[[0-9.]*\]' \
+    'precision fp32|bf16|fp64 .*\[fp32\]' 'recompute none|full .*\[none\]' 'checkpoint-every N .*\[[0-9]*\]'; do
+    holds "help says --$default" grep -q -e "^  --$default" printed
+done
+
+refuses 2 "did you mean --steps?" train $run --stpes 3
+refuses 2 "--steps needs a value: N" train $run --steps
+refuses 2 "'--out' follows" train --data --out x
+refuses 2 "'stray' is not an option" train $run stray
+refuses 2 "--resume takes no value" train $run --resume=yes
+refuses 2 "--steps is '0', expected a whole number from 1" train $run --steps 0
+refuses 2 "--steps is '1e3', expected a whole number" train $run --steps 1e3
+refuses 2 "--steps is '', expected a whole number" train $run --steps ''
+refuses 2 "--steps is '99999999999999999999'" train $run --steps 99999999999999999999
+refuses 2 "--batch is '-4'" train $run --batch -4
+refuses 2 "--lr is '-1', expected a number from 0" train $run --lr -1
+refuses 2 "--lr is 'nan'" train $run --lr nan
+refuses 2 "--beta1 is '1'" train $run --beta1 1
+refuses 2 "--dropout is '1'" train $run --dropout 1
+refuses 2 "--arch is 'gpt3', expected one of gpt2|llama" train $run --arch gpt3
+refuses 2 "--data FILE is missing" train --out x
+refuses 2 "--out DIR is missing" train --data "$text"
+refuses 2 "--data FILE is missing" train --resume --out x
+refuses 2 "--batch 4 cannot be cut into --accumulate 3" train $run --accumulate 3
+refuses 2 "--hidden 16 is not a multiple of --heads 3" train $run --heads 3
+refuses 2 "--heads 2 is not a multiple of --kv-heads 3" train $run --arch llama --kv-heads 3
+refuses 2 "is odd; the rotary positions" train $run --arch llama --hidden 18 --heads 6
+refuses 2 "llama has none" train $run --arch llama --dropout 0.1
+refuses 2 "--min-lr 1 is above --lr 0.1" train $run --lr 0.1 --min-lr 1
+refuses 2 "--warmup 9 is longer than --steps 3" train $run --warmup 9
+refuses 2 "--wsd-steps 9 is more than --steps 3" train $run --wsd-steps 9
+refuses 2 "--vocab N is missing" train $run --data-format u16
+refuses 2 "--hidden is decided by the config in --init" train --data "$text" --out x --init y --hidden 8
+refuses 1 "overflows" train $run --hidden 1000000000 --heads 1 --vocab 4294967295
+
+refuses 2 "--model DIR is missing" generate --prompt a
+refuses 2 "expected one of --prompt and --prompt-ids" generate --model y
+refuses 2 "expected one of --prompt and --prompt-ids" generate --model y --prompt a --prompt-ids 1
+refuses 2 "--prompt is empty" generate --model y --prompt ''
+refuses 2 "--top-p is '0'" generate --model y --prompt a --top-p 0
+refuses 1 "cannot open 'y/config.json'" generate --model y --prompt a
+refuses 2 "--data FILE is missing" eval --model y
+refuses 2 "expected one of --config and --model" inspect --model y --config z
+refuses 2 "--layers is decided by the config" inspect --model y --layers 3
+refuses 1 "cannot open 'y/config.json'" inspect --model y
+refuses 1 "overflows" inspect --hidden 1000000000 --heads 1 --vocab 4294967295
+refuses 2 "there is no op 'ad'; did you mean 'add'?" gradcheck ad
+refuses 1 "argmax has no gradient" gradcheck argmax
+refuses 2 "expected one of --json and --markdown" ops --json --markdown
+finish

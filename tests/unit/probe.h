@@ -1,0 +1,134 @@
+/* An op of a user's own, from the public headers alone, whose backward can be wrong in every way that gradcheck knows:
+ * y = a^2 / n + b and z = sum(a), a [r, c] with n elements, b [c]. */
+#ifndef TG_TEST_PROBE_H
+#define TG_TEST_PROBE_H
+
+#include <math.h>
+
+#include <tapegrad/extend.h>
+
+typedef enum fault {
+    RIGHT,
+    TWICE,         /* ga twice what it should be */
+    NEGATED,       /* ga's sign */
+    NO_MEAN,       /* ga without 1 / n */
+    TRANSPOSED,    /* ga with its dims swapped */
+    NO_SUM,        /* gb from the last row alone */
+    CUT,           /* ga zero */
+    SCALED,        /* ga times 1.0001 */
+    ONE_WRONG,     /* one element of ga */
+    OVERWRITES,    /* WRITE for ADD */
+    ACCUMULATES,   /* ADD for WRITE */
+    UNFINISHED,    /* an element of ga not written */
+    CONSTANT,      /* ga not linear in the cotangent */
+    UNDEFINED,     /* takes an undefined cotangent for ones */
+    WRITES_INPUT,  /* the same value each time */
+    WRITES_OUTPUT,
+    WRITES_SAVED,
+    WRITES_COTANGENT,
+    NOISY,         /* another gradient each time */
+    NOISY_FORWARD, /* another result each time */
+} fault;
+
+typedef struct probe_params {
+    double power; /* 0: 2 */
+    fault fault;
+} probe_params;
+
+static inline double *probe_data(const tg_tensor *x) { return tg_array_of(x).data; }
+
+static tg_status probe_infer(tg_call *c) {
+    const tg_tensor *a = c->in[0], *b = c->in[1];
+    if (tg_dtype_of(a) != TG_F64 || tg_dtype_of(b) != TG_F64) return tg_call_fail(c, TG_ERR_DTYPE, "expected float64");
+    if (tg_ndim(a) != 2 || tg_ndim(b) != 1 || tg_dim(a, 1) != tg_dim(b, 0) || !tg_contiguous_p(a) || !tg_contiguous_p(b))
+        return tg_call_fail(c, TG_ERR_SHAPE, "expected a matrix and a row of it");
+    tg_shape s = tg_shape_of(a);
+    tg_status status = tg_call_save(c, 0, TG_F64, 2, s.dim);
+    if (status == TG_OK) status = tg_call_out(c, 0, TG_F64, 2, s.dim);
+    return status == TG_OK ? tg_call_out(c, 1, TG_F64, 0, NULL) : status;
+}
+
+/* state, where there is one, counts the calls. */
+static double probe_count(const tg_call *c) { return c->state ? (double)++*(int *)c->state : 0; }
+
+static tg_status probe_forward(tg_call *c) {
+    const probe_params *p = c->params;
+    const double *a = probe_data(c->in[0]), *b = probe_data(c->in[1]);
+    double *y = probe_data(c->out[0]), *z = probe_data(c->out[1]), *slope = probe_data(c->saved[0]);
+    int64_t n = tg_numel(c->in[0]), columns = tg_numel(c->in[1]);
+    double power = p->power == 0 ? 2 : p->power, noise = p->fault == NOISY_FORWARD ? 1e-9 * probe_count(c) : 0;
+    for (int64_t i = *z = 0; i < n; i++) {
+        y[i] = pow(a[i], power) / (double)n + b[i % columns] + noise;
+        slope[i] = power * pow(a[i], power - 1) / (double)n;
+        *z += a[i];
+    }
+    return TG_OK;
+}
+
+/* What the fault makes of element i of ga, which should be g. */
+static double probe_fault(const tg_call *c, const double *gy, int64_t i, double g) {
+    const double *slope = probe_data(c->saved[0]);
+    int64_t n = tg_numel(c->in[0]), columns = tg_dim(c->in[0], 1), across = i % columns * columns + i / columns;
+    switch (((const probe_params *)c->params)->fault) {
+    case TWICE: return 2 * g;
+    case NEGATED: return -g;
+    case NO_MEAN: return (double)n * g;
+    case TRANSPOSED: return slope[across] * gy[across];
+    case CUT: return 0;
+    case SCALED: return 1.0001 * g;
+    case ONE_WRONG: return i == 1 ? g + 1 : g;
+    case CONSTANT: return g + 1e-14;
+    case NOISY: return g + 1e-14 * probe_count(c);
+    default: return g;
+    }
+}
+
+static void probe_write(tg_call *c, fault f) {
+    if (f == WRITES_INPUT) probe_data(c->in[1])[0] = 0.5;
+    if (f == WRITES_OUTPUT) probe_data(c->out[1])[0] = 0.5;
+    if (f == WRITES_SAVED) probe_data(c->saved[0])[0] *= 1 + 1e-15;
+    if (f == WRITES_COTANGENT && c->gout[0]) probe_data(c->gout[0])[0] = 0.5;
+}
+
+static tg_status probe_backward(tg_call *c) {
+    const probe_params *p = c->params;
+    const double *gy = c->gout[0] ? probe_data(c->gout[0]) : NULL, *gz = c->gout[1] ? probe_data(c->gout[1]) : NULL;
+    const double *slope = probe_data(c->saved[0]);
+    int64_t n = tg_numel(c->in[0]), columns = tg_numel(c->in[1]);
+    double *ga = c->gin[0] ? probe_data(c->gin[0]) : NULL, *gb = c->gin[1] ? probe_data(c->gin[1]) : NULL;
+    double missing = p->fault == UNDEFINED ? 1 : 0;
+    bool adds = p->fault == ACCUMULATES || (c->gin_mode[0] == TG_GRAD_ADD && p->fault != OVERWRITES);
+    for (int64_t i = 0; ga && i < n - (p->fault == UNFINISHED); i++) {
+        double g = gy ? probe_fault(c, gy, i, slope[i] * gy[i]) : 0;
+        ga[i] = (adds ? ga[i] : 0) + g + (gz ? *gz : missing);
+    }
+    for (int64_t j = 0; gb && j < columns; j++) {
+        double sum = 0;
+        for (int64_t i = j + (p->fault == NO_SUM ? n - columns : 0); gy && i < n; i += columns) sum += gy[i];
+        gb[j] = (c->gin_mode[1] == TG_GRAD_ADD ? gb[j] : 0) + sum;
+    }
+    probe_write(c, p->fault);
+    return TG_OK;
+}
+
+static const tg_sample probe_samples[] = {
+    {.note = "square", .params = &(const probe_params){0}, .n_in = 2, .in = {TG_S(3, 3), TG_S(3)}},
+    {.note = "cubes", .params = &(const probe_params){.power = 3}, .n_in = 2, .in = {TG_S(2, 4), TG_S(4)}},
+    {.note = "rows", .params = &(const probe_params){0}, .n_in = 2, .in = {TG_S(2, 3), TG_S(2)}, .refused = TG_ERR_SHAPE},
+};
+
+static const tg_op probe_op = {
+    .size = sizeof(tg_op),
+    .name = "probe",
+    .formula = "y = a^power / n + b, z = sum(a)",
+    .n_in = 2,
+    .n_out = 2,
+    .params_size = sizeof(probe_params),
+    .saves_in = 0,
+    .infer = probe_infer,
+    .forward = probe_forward,
+    .backward = probe_backward,
+    TG_SAMPLES(probe_samples),
+};
+
+#endif

@@ -1,0 +1,272 @@
+/* Who holds what, and until when: hooks that come and go while they run, works that nobody waits for, memory of the
+ * caller, accumulation buffers, tapes beside each other (invariants 4, 5, 10, 12 and 16). */
+#include "check_main.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <tapegrad/extend.h>
+#include <tapegrad/optim.h>
+
+#define ck_status(s)                                                                                                   \
+    ck_assert_msg(tg_ctx_status(ctx) == (s), "%s: %s", tg_status_name(tg_ctx_status(ctx)), tg_ctx_message(ctx))
+
+static tg_ctx *ctx;
+static tg_tape *t;
+
+static void begin(void) {
+    ctx = tg_ctx_new(TG_CONFIG(.seed = 5, .threads = 1, .dtype = TG_F64, .check = true));
+    t = tg_tape_new(ctx);
+}
+
+static void end(void) {
+    ck_status(TG_OK);
+    tg_ctx_free(ctx);
+}
+
+static tg_tensor *leaf(double v) {
+    tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(), &v);
+    tg_set_requires_grad(x, true);
+    return x;
+}
+
+static double grad(tg_tensor *x) { return tg_item(tg_grad_of(x)); }
+
+/* ---- Hooks ---- */
+
+typedef struct actor {
+    int calls;
+    uint64_t removes[2]; /* hooks of the tensor, 0: none */
+    struct actor *adds;
+    tg_status result;
+} actor;
+
+static tg_status act(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
+    (void)tape, (void)g;
+    actor *a = user;
+    a->calls++;
+    for (int i = 0; i < 2; i++)
+        if (a->removes[i]) tg_remove_hook(x, a->removes[i]);
+    if (a->adds) tg_on_grad(x, act, a->adds);
+    a->adds = NULL;
+    return a->result;
+}
+
+START_TEST(hooks_come_and_go_while_they_run) {
+    begin();
+    tg_tensor *x = leaf(2);
+    actor late = {0}, first = {.adds = &late}, gone = {0}, last = {0};
+    first.removes[0] = tg_on_grad(x, act, &first);
+    first.removes[1] = tg_on_grad(x, act, &gone);
+    tg_on_grad(x, act, &last);
+    tg_backward(t, tg_square(t, x));
+    ck_assert(first.calls == 1 && gone.calls == 0 && last.calls == 1 && late.calls == 1);
+    ck_assert(tg_remove_hook(x, first.removes[0]) == TG_ERR_ARGUMENT); /* it has gone */
+    tg_ctx_clear(ctx);
+    tg_backward(t, tg_square(t, x));
+    ck_assert(first.calls == 1 && gone.calls == 0 && last.calls == 2 && late.calls == 2);
+    end();
+}
+END_TEST
+
+START_TEST(a_hook_that_removes_itself_and_fails) {
+    begin();
+    tg_tensor *x = leaf(2);
+    actor a = {.result = TG_ERR_IO};
+    a.removes[0] = tg_on_grad(x, act, &a);
+    ck_assert(tg_backward(t, tg_square(t, x)) == TG_ERR_CALLBACK);
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+    tg_backward(t, tg_square(t, x));
+    ck_assert(a.calls == 1 && grad(x) == 4);
+    end();
+}
+END_TEST
+
+/* ---- Works ---- */
+
+typedef struct work_log {
+    int waits, aborts, frees;
+} work_log;
+
+static tg_status log_wait(tg_ctx *c, void *self) {
+    (void)c;
+    ((work_log *)self)->waits++;
+    return TG_OK;
+}
+
+static void log_abort(void *self) { ((work_log *)self)->aborts++; }
+static void log_free(void *self) { ((work_log *)self)->frees++; }
+
+static const tg_work_ops log_ops = {
+    .size = sizeof(tg_work_ops), .name = "log", .wait = log_wait, .abort = log_abort, .free = log_free};
+
+static tg_status slow_infer(tg_call *c) { return tg_call_out(c, 0, TG_F64, 0, NULL); }
+static tg_status slow_forward(tg_call *c) { return tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(c->out[0]), 1); }
+
+static tg_status slow_backward(tg_call *c) {
+    tg_tensor *g = tg_call_temp(c, TG_F64, 0, NULL);
+    tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(g), 1);
+    return tg_call_in_flight(c, 0, g, tg_work_new(c->ctx, &log_ops, c->state));
+}
+
+static const tg_op slow = {.size = sizeof(tg_op),
+                           .name = "slow",
+                           .n_in = 1,
+                           .n_out = 1,
+                           .passes = 1,
+                           .infer = slow_infer,
+                           .forward = slow_forward,
+                           .backward = slow_backward};
+
+START_TEST(a_work_that_nobody_reads_is_aborted) {
+    begin();
+    tg_tensor *x = leaf(2), *w = leaf(3), *y = tg_square(t, x), *u = tg_exp(t, w), *z;
+    work_log log = {0};
+    actor fails = {.result = TG_ERR_IO};
+    tg_apply(t, &slow, NULL, &y, 1, &z, 1, &log, NULL, TG_SITE);
+    uint64_t id = tg_on_grad(u, act, &fails); /* after slow's backward, before y's gradient is read */
+    ck_assert(tg_backward(t, tg_add(t, z, u)) == TG_ERR_CALLBACK);
+    ck_assert(log.waits == 0 && log.aborts == 1 && log.frees == 1);
+    tg_ctx_clear(ctx);
+    tg_remove_hook(u, id);
+    tg_tape_reset(t);
+    y = tg_square(t, x);
+    tg_apply(t, &slow, NULL, &y, 1, &z, 1, &log, NULL, TG_SITE);
+    tg_backward(t, z);
+    ck_assert(log.waits == 1 && log.aborts == 1 && log.frees == 2 && grad(x) == 4);
+    end();
+}
+END_TEST
+
+/* ---- Memory of the caller ---- */
+
+static void count(void *user) { ++*(int *)user; }
+
+START_TEST(wrapped_memory_is_held_while_anything_refers_to_it) {
+    begin();
+    double data[2] = {1, 2};
+    int released = 0;
+    tg_tensor *x = tg_wrap(ctx, TG_F64, TG_SHAPE(2), NULL, data, count, &released);
+    tg_tensor *view = tg_select(t, x, 0, 1), *kept = tg_keep(view);
+    tg_drop(x);
+    ck_assert(released == 0 && tg_item(view) == 2);
+    tg_tape_reset(t);
+    ck_assert(released == 0 && tg_item(kept) == 2);
+    tg_drop(kept);
+    ck_assert_int_eq(released, 1);
+    tg_wrap(ctx, TG_F64, TG_SHAPE(2), NULL, data, count, &released);
+    end(); /* the context ends the rest */
+    ck_assert_int_eq(released, 2);
+}
+END_TEST
+
+START_TEST(a_wrapped_leaf_is_held_by_its_nodes) {
+    begin();
+    double data = 3;
+    int released = 0;
+    tg_tensor *x = tg_wrap(ctx, TG_F64, TG_SHAPE(), NULL, &data, count, &released), *w = leaf(2);
+    tg_set_requires_grad(x, true);
+    tg_tensor *y = tg_mul(t, x, w);
+    tg_drop(x);
+    ck_assert_int_eq(released, 0);
+    tg_backward(t, y);
+    ck_assert(grad(w) == 3);
+    tg_tape_reset(t);
+    ck_assert_int_eq(released, 1);
+    end();
+}
+END_TEST
+
+/* ---- Accumulation buffers ---- */
+
+START_TEST(main_grads_are_held_and_not_saved) {
+    begin();
+    tg_tensor *flat = tg_zeros(ctx, TG_F32, TG_SHAPE(4));
+    float *all = tg_host_data(flat);
+    tg_tensor *buf[2], *w[2];
+    for (int i = 0; i < 2; i++) { /* views of a flat buffer */
+        buf[i] = tg_wrap(ctx, TG_F32, TG_SHAPE(2), NULL, all + 2 * i, NULL, NULL);
+        w[i] = tg_param_of(ctx, "w", TG_BF16, TG_SHAPE(2), 1);
+        tg_set_main_grad(w[i], buf[i]);
+    }
+    tg_tensor *loss = tg_sum(t, tg_add(t, w[0], w[1]), TG_ALL_DIMS, false);
+    const float ones[2] = {1, 1};
+    tg_write(buf[0], ones, sizeof ones); /* no version of it is checked */
+    tg_backward_with(t, &loss, 1, TG_BACKWARD(.retain = true));
+    tg_backward(t, loss);
+    for (int i = 0; i < 4; i++) ck_assert(all[i] == 2);
+    ck_assert(tg_grad_of(w[1]) == buf[1]);
+    tg_zero_grad(w[0]);
+    tg_set_main_grad(w[1], NULL);
+    ck_assert(!tg_has_grad(w[0]) && !tg_has_grad(w[1]));
+    end();
+}
+END_TEST
+
+/* ---- Tapes beside each other ---- */
+
+START_TEST(a_reset_ends_the_handles_of_its_tape_alone) {
+    begin();
+    tg_tape *u = tg_tape_new(ctx);
+    tg_tensor *x = leaf(2), *a = tg_square(t, x), *b = tg_square(u, x), *in = tg_tape_input(u, a),
+              *c = tg_mul(u, in, b);
+    tg_ref old = tg_ref_of(a);
+    tg_tape_reset(t);
+    ck_assert(!tg_alive(a) && tg_alive(b) && tg_alive(in) && tg_item(in) == 4); /* the bytes are held */
+    tg_backward(u, c);
+    ck_assert(grad(x) == 4 * 4 && grad(in) == 4);
+    tg_tape_reset(t);
+    tg_tensor *again = tg_square(t, x); /* of the first slab once more */
+    ck_assert(tg_alive(again) && !tg_alive(tg_ref_get(ctx, old)));
+    end();
+}
+END_TEST
+
+/* ---- Random streams and steps ---- */
+
+START_TEST(a_restored_stream_draws_the_same) {
+    begin();
+    tg_rng rng;
+    double a[64], b[64];
+    tg_randn(ctx, TG_SHAPE(7), 1);
+    tg_rng_save(ctx, &rng);
+    tg_tensor *x = tg_full(t, TG_F64, TG_SHAPE(64), 1);
+    tg_read(tg_dropout(t, x, 0.5), a, sizeof a);
+    tg_rng_restore(ctx, &rng);
+    tg_read(tg_dropout(t, x, 0.5), b, sizeof b);
+    ck_assert(memcmp(a, b, sizeof a) == 0);
+    tg_read(tg_dropout(t, x, 0.5), b, sizeof b);
+    ck_assert(memcmp(a, b, sizeof a) != 0);
+    end();
+}
+END_TEST
+
+START_TEST(a_step_with_an_infinite_norm_changes_nothing) {
+    begin();
+    tg_tensor *p = tg_param(ctx, "p", TG_SHAPE(2), 1);
+    tg_optim *o = tg_adamw_new(ctx, &p, 1, NULL);
+    double before[2], after[2];
+    tg_read(p, before, sizeof before);
+    tg_backward(t, tg_sum(t, tg_scale(t, p, INFINITY), TG_ALL_DIMS, false));
+    ck_assert(isinf(tg_optim_clip(o, 1)));
+    ck_assert(tg_optim_step(o) == TG_OK && tg_optim_steps(o) == 0);
+    tg_read(p, after, sizeof after);
+    ck_assert(memcmp(before, after, sizeof before) == 0);
+    tg_optim_free(o);
+    end();
+}
+END_TEST
+
+int main(void) {
+    const TTest *tests[] = {hooks_come_and_go_while_they_run,
+                            a_hook_that_removes_itself_and_fails,
+                            a_work_that_nobody_reads_is_aborted,
+                            wrapped_memory_is_held_while_anything_refers_to_it,
+                            a_wrapped_leaf_is_held_by_its_nodes,
+                            main_grads_are_held_and_not_saved,
+                            a_reset_ends_the_handles_of_its_tape_alone,
+                            a_restored_stream_draws_the_same,
+                            a_step_with_an_infinite_norm_changes_nothing};
+    return tg_check_main("lifetimes", tests, sizeof tests / sizeof *tests);
+}

@@ -1,0 +1,85 @@
+/* The directory of a run: made, locked, and cleared of what a killed run left half-written. */
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "train.h"
+
+static bool there(const char *dir, const char *name) {
+    char *path = path_in(dir, name);
+    bool found = path && access(path, F_OK) == 0;
+    free(path);
+    return found;
+}
+
+/* Whether it is the temporary file of one that we write here. */
+static bool leftover(const char *name) {
+    static const char *const written[] = {"config.json", "model.safetensors", "loss.svg"};
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
+        size_t n = strlen(written[i]);
+        if (strncmp(name, written[i], n) == 0 && strncmp(name + n, ".tmp-", 5) == 0) return true;
+    }
+    return false;
+}
+
+static bool remove_leftovers(const run_directory *d) {
+    DIR *names = opendir(d->path);
+    if (!names) return fail("cannot list the directory '%s': %s", d->path, strerror(errno)), false;
+    bool good = true;
+    for (struct dirent *e; good && (e = readdir(names));) {
+        char *path = leftover(e->d_name) ? path_in(d->path, e->d_name) : NULL;
+        if (path && unlink(path) != 0) good = (fail("cannot remove '%s': %s", path, strerror(errno)), false);
+        free(path);
+    }
+    closedir(names);
+    return good;
+}
+
+bool directory_open(run_directory *d, const char *path) {
+    d->path = path;
+    d->made = mkdir(path, 0777) == 0;
+    if (!d->made && errno != EEXIST) return fail("cannot make the directory '%s': %s", path, strerror(errno)), false;
+    char *checkpoints = path_in(path, "checkpoints");
+    if (!checkpoints) return false;
+    d->files = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    d->checkpoints = tg_checkpoints_open(d->files, checkpoints);
+    free(checkpoints);
+    if (!check(d->files) || !remove_leftovers(d)) return false;
+    d->newest = tg_checkpoints_newest(d->checkpoints);
+    return check(d->files);
+}
+
+void directory_close(run_directory *d) {
+    tg_checkpoints_close(d->checkpoints);
+    if (d->files) tg_ctx_free(d->files);
+}
+
+void directory_unmake(const run_directory *d) {
+    char *lock = path_in(d->path, "checkpoints/.lock"), *checkpoints = path_in(d->path, "checkpoints");
+    if (lock && checkpoints && d->made) {
+        unlink(lock);
+        rmdir(checkpoints);
+        rmdir(d->path);
+    }
+    free(lock);
+    free(checkpoints);
+}
+
+bool directory_unused(const run_directory *d) {
+    const char *left = d->newest >= 0                  ? "checkpoints"
+                       : there(d->path, "metrics.jsonl") ? "metrics.jsonl"
+                       : there(d->path, "config.json")   ? "config.json"
+                                                         : NULL;
+    if (!left) return true;
+    fail("'%s' holds a run already (%s): go on with it by --resume, or choose another --out", d->path, left);
+    return false;
+}
+
+bool directory_resumable(const run_directory *d) {
+    if (d->newest >= 0 || !there(d->path, "model.safetensors")) return true;
+    fail("'%s' holds a model but no checkpoint: there is nothing to resume", d->path);
+    return false;
+}
