@@ -19,6 +19,9 @@ have() {
     check) pkg-config --exists check ;;
     python3-venv) python3 -c 'import ensurepip' ;;
     fortunes) [ -e $fortunes/fortunes ] && [ -e $fortunes/literature ] ;;
+    wamerican) [ -e /usr/share/dict/american-english ] ;;
+    wngerman) [ -e /usr/share/dict/ngerman ] ;;
+    wfrench) [ -e /usr/share/dict/french ] ;;
     *) command -v "$1" ;;
     esac >/dev/null 2>&1
 }
@@ -51,7 +54,7 @@ need() {
 # shellcheck disable=SC2034 # used by those who include this
 build_needs=(gcc libc6-dev meson ninja-build pkg-config libjansson-dev)
 # shellcheck disable=SC2034
-test_needs=(check g++)
+test_needs=(check g++ wamerican wngerman wfrench)
 
 # configure NAME [MESON OPTION...]: makes the build directory NAME once; ninja keeps it up to date from then on.
 configure() {

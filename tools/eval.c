@@ -54,9 +54,10 @@ static int report(const eval_options *o, int64_t tokens, double sum) {
     if (!isfinite(loss)) return fail("the loss is %g", loss);
     if (o->json)
         return print_json(json_pack("{s:I, s:f, s:f, s:f}", "tokens", (json_int_t)tokens, "loss", loss, "perplexity",
-                                    exp(loss), o->data_format == TG_TOKENS_TEXT ? "bits_per_byte" : "bits_per_token", bits));
-    printf("tokens      %lld\nloss        %.6f\nperplexity  %.4f\nbits/%-6s %.6f\n", (long long)tokens, loss, exp(loss), unit,
-           bits);
+                                    exp(loss), o->data_format == TG_TOKENS_TEXT ? "bits_per_byte" : "bits_per_token",
+                                    bits));
+    printf("tokens      %lld\nloss        %.6f\nperplexity  %.4f\nbits/%-6s %.6f\n", (long long)tokens, loss, exp(loss),
+           unit, bits);
     return 0;
 }
 

@@ -23,7 +23,8 @@ static const option rows[] = {
     {"tokens", OPTION_INT, AT(tokens), "N", "how many to add", 0, MANY, false},
     {"temperature", OPTION_REAL, AT(temperature), "X", "0: always the likeliest token", 0, 1e6, false},
     {"top-k", OPTION_INT, AT(top_k), "N", "draw from the N likeliest; 0: from all", 0, MANY, false},
-    {"top-p", OPTION_REAL, AT(top_p), "X", "draw from the likeliest that reach this probability together", 1e-9, 1, false},
+    {"top-p", OPTION_REAL, AT(top_p), "X", "draw from the likeliest that reach this probability together", 1e-9, 1,
+     false},
     {"seed", OPTION_INT, AT(seed), "N", "of the draws", 0, 9.2e18, false},
     {"threads", OPTION_INT, AT(threads), "N", "0: one for each core", 0, 1024, false},
     {"precision", OPTION_CHOICE, AT(precision), PRECISIONS, "of the arithmetic", .fixed = false},
@@ -71,8 +72,9 @@ static int parse_ids(generator *g, const char *text) {
         errno = 0;
         long long id = strtoll(at, &end, 10);
         if (errno || end == at || id < 0 || id >= g->vocab || (*end && *end != ','))
-            return usage_error(&generate_command, "--prompt-ids '%s': id %lld, at character %lld, is not a number from 0 to %lld",
-                               text, (long long)g->count + 1, (long long)(at - text) + 1, (long long)g->vocab - 1);
+            return usage_error(&generate_command,
+                               "--prompt-ids '%s': id %lld, at character %lld, is not a number from 0 to %lld", text,
+                               (long long)g->count + 1, (long long)(at - text) + 1, (long long)g->vocab - 1);
         g->ids[g->count++] = id;
         if (!*end) return 0;
         at = end;

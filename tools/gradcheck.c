@@ -76,8 +76,8 @@ static void print_head(const char *what) {
 }
 
 static void print_row(const char *name, const tally *t) {
-    printf("%-44.44s %8d %9lld %7lld %9.2g  %s\n", name, t->samples, (long long)t->checked, (long long)t->kinks, t->worst,
-           t->failures ? "FAILED" : "ok");
+    printf("%-44.44s %8d %9lld %7lld %9.2g  %s\n", name, t->samples, (long long)t->checked, (long long)t->kinks,
+           t->worst, t->failures ? "FAILED" : "ok");
     if (t->failures) printf("%s\n", t->first.report);
     fflush(stdout);
 }

@@ -146,20 +146,20 @@ static json_t *tape_json(const findings *f) {
 
 static json_t *findings_json(const findings *f) {
     const tg_gpt_config *c = &f->config;
-    return json_pack("{s:{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:I, s:I, s:{s:I, s:I, s:I, s:I}, s:o, s:o}", "model",
-                     "arch", c->arch == TG_GPT2 ? "gpt2" : "llama", "layers", (json_int_t)c->layers, "heads",
+    return json_pack("{s:{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:I, s:I, s:{s:I, s:I, s:I, s:I}, s:o, s:o}",
+                     "model", "arch", c->arch == TG_GPT2 ? "gpt2" : "llama", "layers", (json_int_t)c->layers, "heads",
                      (json_int_t)c->heads, "kv_heads", (json_int_t)c->kv_heads, "hidden", (json_int_t)c->hidden, "ffn",
                      (json_int_t)c->ffn, "vocab", (json_int_t)c->vocab, "positions", (json_int_t)c->positions,
-                     "parameters", (json_int_t)f->parameters, "parameter_bytes", (json_int_t)f->parameter_bytes, "flops",
-                     "forward", (json_int_t)f->forward, "backward", (json_int_t)(2 * f->forward), "recomputation",
-                     (json_int_t)f->recomputed, "step", (json_int_t)(3 * f->forward + f->recomputed), "memory",
-                     memory_json(f), "tape", tape_json(f));
+                     "parameters", (json_int_t)f->parameters, "parameter_bytes", (json_int_t)f->parameter_bytes,
+                     "flops", "forward", (json_int_t)f->forward, "backward", (json_int_t)(2 * f->forward),
+                     "recomputation", (json_int_t)f->recomputed, "step", (json_int_t)(3 * f->forward + f->recomputed),
+                     "memory", memory_json(f), "tape", tape_json(f));
 }
 
 static void print_text(const findings *f, const train_options *o) {
     const tg_gpt_config *c = &f->config;
-    printf("model       %s, %" PRId64 " layers, %" PRId64 " heads (%" PRId64 " key-value), hidden %" PRId64 ", ffn %" PRId64
-           ", vocabulary %" PRId64 ", %" PRId64 " positions\n",
+    printf("model       %s, %" PRId64 " layers, %" PRId64 " heads (%" PRId64 " key-value), hidden %" PRId64
+           ", ffn %" PRId64 ", vocabulary %" PRId64 ", %" PRId64 " positions\n",
            c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, c->heads, c->kv_heads, c->hidden, c->ffn, c->vocab,
            c->positions);
     printf("parameters  %" PRId64 ", %" PRId64 " bytes\n", f->parameters, f->parameter_bytes);
@@ -216,7 +216,8 @@ static int check_options(const inspect_options *o, const parsed *p) {
     const command *c = &inspect_command;
     if (o->config && o->dir) return usage_error(c, "expected one of --config and --model");
     for (size_t i = 0; (o->config || o->dir) && i < sizeof decided / sizeof decided[0]; i++)
-        if (option_given(c, p, decided[i])) return usage_error(c, "--%s is decided by the config; leave it out", decided[i]);
+        if (option_given(c, p, decided[i]))
+            return usage_error(c, "--%s is decided by the config; leave it out", decided[i]);
     if (o->batch % o->accumulate)
         return usage_error(c, "--batch %" PRId64 " cannot be cut into --accumulate %" PRId64 " equal micro-batches",
                            o->batch, o->accumulate);

@@ -43,7 +43,8 @@ static int unknown(const char *name) {
 
 static int run(int argc, char **argv) {
     if (argc < 2) return help(stderr);
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) return help(stdout);
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
+        return help(stdout);
     if (strcmp(argv[1], "--version") == 0) {
         printf("tapegrad %s\n", tg_version());
         return 0;

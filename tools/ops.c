@@ -75,8 +75,8 @@ static void print_text(void) {
     for (int i = 0; i < tg_op_count(); i++) {
         const tg_op *op = tg_op_at(i);
         const char *note = notes(op);
-        printf("%-22s %-10s %-10s %s%s%s%s\n", op->name, inputs_text(op, inputs, sizeof inputs), family_name(op->family),
-               op->formula, *note ? " (" : "", note, *note ? ")" : "");
+        printf("%-22s %-10s %-10s %s%s%s%s\n", op->name, inputs_text(op, inputs, sizeof inputs),
+               family_name(op->family), op->formula, *note ? " (" : "", note, *note ? ")" : "");
     }
     printf("%d ops\n", tg_op_count());
 }
@@ -87,8 +87,8 @@ static json_t *ops_json(void) {
         const tg_op *op = tg_op_at(i);
         json_array_append_new(all, json_pack("{s:s, s:s, s:i, s:i, s:s, s:b, s:b, s:i}", "name", op->name, "formula",
                                              op->formula, "inputs", op->n_in, "outputs", op->n_out, "family",
-                                             family_name(op->family), "differentiable", op->backward != NULL, "in_place",
-                                             op->inplace, "samples", op->n_samples));
+                                             family_name(op->family), "differentiable", op->backward != NULL,
+                                             "in_place", op->inplace, "samples", op->n_samples));
     }
     return all;
 }

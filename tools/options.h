@@ -22,8 +22,8 @@ typedef struct option {
     size_t at;          /* offset of the field in the subcommand's struct */
     const char *values; /* "N"; of a choice: its words, "gpt2|llama" */
     const char *help;
-    double lo, hi;      /* of numbers */
-    bool fixed;         /* a run keeps its value when it is resumed */
+    double lo, hi; /* of numbers */
+    bool fixed;    /* a run keeps its value when it is resumed */
 } option;
 
 typedef struct command {

@@ -60,7 +60,8 @@ int model_options_check(const command *c, const model_options *o) {
     int64_t kv_heads = o->kv_heads ? o->kv_heads : o->heads;
     bool llama = o->arch == 1;
     if (o->hidden % o->heads)
-        return usage_error(c, "--hidden %lld is not a multiple of --heads %lld", (long long)o->hidden, (long long)o->heads);
+        return usage_error(c, "--hidden %lld is not a multiple of --heads %lld", (long long)o->hidden,
+                           (long long)o->heads);
     if (o->heads % kv_heads)
         return usage_error(c, "--heads %lld is not a multiple of --kv-heads %lld", (long long)o->heads,
                            (long long)kv_heads);
@@ -117,7 +118,8 @@ double sum_of_losses(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const int64_
     if (batch > n) batch = n;
     int64_t *buffer = calloc((size_t)(2 * batch * seq_len), sizeof *buffer);
     if (!buffer) {
-        tg_ctx_fail(tg_tape_ctx(t), TG_ERR_MEMORY, "no memory for a batch of %lld tokens", (long long)(batch * seq_len));
+        tg_ctx_fail(tg_tape_ctx(t), TG_ERR_MEMORY, "no memory for a batch of %lld tokens",
+                    (long long)(batch * seq_len));
         return NAN;
     }
     bool training = tg_set_training(t, false), grad = tg_set_grad_mode(t, false);

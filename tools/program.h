@@ -45,7 +45,7 @@ typedef struct model_options {
 /* Rows for the field `model` of the struct S. */
 #define MODEL_ROWS(S)                                                                                                  \
     {"arch", OPTION_CHOICE, offsetof(S, model.arch), "gpt2|llama", "kind of model", .fixed = true},                    \
-    {"layers", OPTION_INT, offsetof(S, model.layers), "N", "transformer layers", 1, MANY_LAYERS, true},                       \
+    {"layers", OPTION_INT, offsetof(S, model.layers), "N", "transformer layers", 1, MANY_LAYERS, true},                \
     {"heads", OPTION_INT, offsetof(S, model.heads), "N", "attention heads", 1, MANY, true},                            \
     {"kv-heads", OPTION_INT, offsetof(S, model.kv_heads), "N", "key-value heads; 0: as many as heads", 0, MANY, true}, \
     {"hidden", OPTION_INT, offsetof(S, model.hidden), "N", "width of the model", 1, MANY, true},                       \
@@ -55,8 +55,8 @@ typedef struct model_options {
     {"dropout", OPTION_REAL, offsetof(S, model.dropout), "P", "dropout (gpt2)", 0, 0.999, true},                       \
     {"precision", OPTION_CHOICE, offsetof(S, model.precision), PRECISIONS, "of parameters and arithmetic",             \
      .fixed = true},                                                                                                   \
-    {"recompute", OPTION_CHOICE, offsetof(S, model.recompute), "none|full",                                            \
-     "full: run each layer again in backward", .fixed = false}
+    {"recompute", OPTION_CHOICE, offsetof(S, model.recompute), "none|full", "full: run each layer again in backward",  \
+     .fixed = false}
 
 #define MODEL_DEFAULTS {.layers = 4, .heads = 4, .hidden = 128, .seq_len = 128}
 

@@ -145,8 +145,7 @@ static bool note_bad_step(run *r, int64_t step, const step_result *s) {
 }
 
 static bool save_checkpoint(run *r, int64_t step) {
-    return metrics_sync(&r->metrics) &&
-           checkpoint_save(&r->directory, step, &r->o, &r->trainer, &r->data) &&
+    return metrics_sync(&r->metrics) && checkpoint_save(&r->directory, step, &r->o, &r->trainer, &r->data) &&
            plot_losses(r->trainer.ctx, r->o.out, &r->metrics);
 }
 

@@ -61,11 +61,11 @@ step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int6
 
 typedef struct train_data {
     tg_tokens *tokens;
-    int64_t count, train_count;  /* tokens; the rest validates */
+    int64_t count, train_count; /* tokens; the rest validates */
     int64_t batch, seq_len, windows;
     uint64_t seed, hash;
-    int64_t *order;              /* offsets of every sample; NULL: the shuffle */
-    int64_t *shuffled, epoch;    /* windows of this epoch */
+    int64_t *order;           /* offsets of every sample; NULL: the shuffle */
+    int64_t *shuffled, epoch; /* windows of this epoch */
     int64_t *validation, n_validation;
 } train_data;
 

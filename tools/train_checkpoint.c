@@ -1,5 +1,5 @@
-/* Checkpoints of a run: the model's directory, optimiser.safetensors, and state.json, which holds the options, the random
- * stream, and what tells the data. */
+/* Checkpoints of a run: the model's directory, optimiser.safetensors, and state.json, which holds the options, the
+ * random stream, and what tells the data. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,7 +61,8 @@ static bool load_state(const char *dir, json_t **state) {
     *state = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
     if (!*state)
         fail("'%s' is not the state of a run: line %d: %s", path, error.line, error.text);
-    else if (!json_is_object(json_object_get(*state, "options")) || json_integer_value(json_object_get(*state, "format")) != 1)
+    else if (!json_is_object(json_object_get(*state, "options")) ||
+             json_integer_value(json_object_get(*state, "format")) != 1)
         fail("'%s' is not the state of a run that this version can resume", path);
     bool good = *state && json_is_object(json_object_get(*state, "options")) &&
                 json_integer_value(json_object_get(*state, "format")) == 1;
@@ -81,8 +82,9 @@ static bool merge_option(const option *row, bool given, const char *saved, train
     }
     if (strcmp(now, saved) == 0) return true;
     if (row->fixed)
-        return fail("--%s is %s, but the run in --out was made with %s; leave it out, or begin another run", row->name, now,
-                    *saved ? saved : "none"), false;
+        return fail("--%s is %s, but the run in --out was made with %s; leave it out, or begin another run", row->name,
+                    now, *saved ? saved : "none"),
+               false;
     if (strcmp(row->name, "data") != 0) printf("--%s is %s from here on; it was %s\n", row->name, now, saved);
     return true;
 }
@@ -150,7 +152,8 @@ bool checkpoint_restore(const char *dir, const json_t *state, trainer *r, const 
     int64_t tokens = json_integer_value(json_object_get(data, "tokens"));
     if (tokens != d->count || word_of(data, "hash") != d->hash)
         return fail("the data are not those that the run began with: %" PRId64 " tokens%s, expected %" PRId64, d->count,
-                    tokens == d->count ? " of other content" : "", tokens), false;
+                    tokens == d->count ? " of other content" : "", tokens),
+               false;
     if (!load_optimiser(dir, r)) return false;
     tg_optim_set_steps(r->optim, json_integer_value(json_object_get(state, "optimiser_steps")));
     tg_rng saved = {word_of(rng, "seed"), word_of(rng, "stream"), word_of(rng, "counter")};

@@ -104,13 +104,16 @@ static bool open_validation(train_data *d, const train_options *o) {
     if (tail == 0 || o->val_every == 0) return true;
     if (windows < 1)
         return fail("--val-fraction %g of '%s' are %lld tokens, expected at least --seq-len + 1 = %lld, or "
-                    "--val-fraction 0", o->val_fraction, o->data, (long long)tail, (long long)(d->seq_len + 1)), false;
+                    "--val-fraction 0",
+                    o->val_fraction, o->data, (long long)tail, (long long)(d->seq_len + 1)),
+               false;
     int64_t wanted = o->val_batches * d->batch;
     d->n_validation = wanted > 0 && wanted < windows ? wanted : windows;
     d->validation = malloc((size_t)d->n_validation * sizeof *d->validation);
     if (!d->validation) return fail("no memory for the validation"), false;
     for (int64_t i = 0; i < d->n_validation; i++)
-        d->validation[i] = d->train_count + (int64_t)((double)i * (double)windows / (double)d->n_validation) * d->seq_len;
+        d->validation[i] =
+            d->train_count + (int64_t)((double)i * (double)windows / (double)d->n_validation) * d->seq_len;
     return true;
 }
 
@@ -140,7 +143,8 @@ bool data_open(train_data *d, tg_ctx *ctx, const train_options *o, const tg_gpt_
     if (!check(ctx)) return false;
     if (d->train_count <= d->seq_len)
         return fail("'%s' has %lld tokens to train on, expected at least --seq-len + 1 = %lld", o->data,
-                    (long long)d->train_count, (long long)(d->seq_len + 1)), false;
+                    (long long)d->train_count, (long long)(d->seq_len + 1)),
+               false;
     return (o->order ? open_order(d, o->order, o->steps) : open_shuffle(d)) && open_validation(d, o);
 }
 

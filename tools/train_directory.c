@@ -58,8 +58,9 @@ void directory_close(run_directory *d) {
 }
 
 void directory_unmake(const run_directory *d) {
+    if (!d->made) return;
     char *lock = path_in(d->path, "checkpoints/.lock"), *checkpoints = path_in(d->path, "checkpoints");
-    if (lock && checkpoints && d->made) {
+    if (lock && checkpoints) {
         unlink(lock);
         rmdir(checkpoints);
         rmdir(d->path);
@@ -69,7 +70,7 @@ void directory_unmake(const run_directory *d) {
 }
 
 bool directory_unused(const run_directory *d) {
-    const char *left = d->newest >= 0                  ? "checkpoints"
+    const char *left = d->newest >= 0                    ? "checkpoints"
                        : there(d->path, "metrics.jsonl") ? "metrics.jsonl"
                        : there(d->path, "config.json")   ? "config.json"
                                                          : NULL;

@@ -63,12 +63,18 @@ static void read_back(metrics *m, FILE *f, int64_t done) {
     free(line);
     if (step < done)
         fail("warning: '%s' has no line for step %" PRId64 ", though the checkpoint has done it; lines go on from step "
-             "%" PRId64, m->path, step + 1, done + 1);
+             "%" PRId64,
+             m->path, step + 1, done + 1);
 }
 
 bool metrics_open(metrics *m, const char *dir, int64_t steps, int64_t done) {
-    *m = (metrics){.fd = -1, .steps = steps, .first_step = done, .last_val = NAN, .started = seconds_now(),
-                   .terminal = isatty(STDOUT_FILENO), .path = path_in(dir, "metrics.jsonl")};
+    *m = (metrics){.fd = -1,
+                   .steps = steps,
+                   .first_step = done,
+                   .last_val = NAN,
+                   .started = seconds_now(),
+                   .terminal = isatty(STDOUT_FILENO),
+                   .path = path_in(dir, "metrics.jsonl")};
     if (!m->path) return false;
     FILE *before = done ? fopen(m->path, "r") : NULL;
     if (done) read_back(m, before, done);

@@ -60,11 +60,13 @@ static void draw_axes(const plot *p) {
                 "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.4g</text>\n",
                 LEFT, y_of(p, v), WIDTH - RIGHT, LEFT - 8, y_of(p, v) + 4, fabs(v) < 1e-9 * dy ? 0 : v);
     for (double v = 0; v <= (double)p->m->step; v += fmax(1, dx))
-        fprintf(p->out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.0f</text>\n", x_of(p, v), HEIGHT - BOTTOM + 18,
-                v);
+        fprintf(p->out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.0f</text>\n", x_of(p, v),
+                HEIGHT - BOTTOM + 18, v);
     fprintf(p->out, "<path class=\"axis\" d=\"M%d %dV%dH%d\"/>\n", LEFT, TOP, HEIGHT - BOTTOM, WIDTH - RIGHT);
-    fprintf(p->out, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">step</text>\n", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12);
-    fprintf(p->out, "<text transform=\"translate(16 %d) rotate(-90)\" text-anchor=\"middle\">loss (nats per token)</text>\n",
+    fprintf(p->out, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">step</text>\n", (LEFT + WIDTH - RIGHT) / 2,
+            HEIGHT - 12);
+    fprintf(p->out,
+            "<text transform=\"translate(16 %d) rotate(-90)\" text-anchor=\"middle\">loss (nats per token)</text>\n",
             (TOP + HEIGHT - BOTTOM) / 2);
 }
 
@@ -96,21 +98,22 @@ static void draw_legend(const plot *p, bool validation) {
     fprintf(p->out, "<path class=\"train\" d=\"M%d %dh24\"/><text x=\"%d\" y=\"%d\">training (smoothed)</text>\n", x, y,
             x + 32, y + 4);
     if (validation)
-        fprintf(p->out, "<path class=\"val\" d=\"M%d %dh24\"/><text x=\"%d\" y=\"%d\">validation %.4f</text>\n", x, y + 20,
-                x + 32, y + 24, p->m->last_val);
+        fprintf(p->out, "<path class=\"val\" d=\"M%d %dh24\"/><text x=\"%d\" y=\"%d\">validation %.4f</text>\n", x,
+                y + 20, x + 32, y + 24, p->m->last_val);
 }
 
 static void draw(plot *p) {
     int64_t stride = p->m->step / POINTS + 1;
     smooth_losses(p);
     find_range(p);
-    fprintf(p->out, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" "
-                    "font-size=\"12\">\n<title>Loss over %" PRId64 " steps</title>\n"
-                    "<style>path{fill:none}text{fill:#444}.grid{stroke:#e4e4e4}.axis{stroke:#888}"
-                    ".raw{stroke:#4c78a8;opacity:.25}.train{stroke:#4c78a8;stroke-width:2}"
-                    ".val{stroke:#d9622b;stroke-width:1.5}.dot{fill:#d9622b}</style>\n"
-                    "<clipPath id=\"area\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/></clipPath>\n"
-                    "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
+    fprintf(p->out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" "
+            "font-size=\"12\">\n<title>Loss over %" PRId64 " steps</title>\n"
+            "<style>path{fill:none}text{fill:#444}.grid{stroke:#e4e4e4}.axis{stroke:#888}"
+            ".raw{stroke:#4c78a8;opacity:.25}.train{stroke:#4c78a8;stroke-width:2}"
+            ".val{stroke:#d9622b;stroke-width:1.5}.dot{fill:#d9622b}</style>\n"
+            "<clipPath id=\"area\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/></clipPath>\n"
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
             WIDTH, HEIGHT, p->m->step, LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
     draw_axes(p);
     draw_line(p, "raw", p->m->loss, stride);

@@ -197,7 +197,7 @@ typedef struct tg_call {
     tg_tensor **saved;           /* private buffers declared by infer */
     uint32_t needs;              /* bit i: input i needs a gradient (31: any from 31 on) */
     uint32_t saves_in, saves_out; /* infer may clear bits that the needed gradients do not read */
-    tg_tensor *const *gout;      /* backward: NULL where no gradient came (it is zero); never all NULL */
+    tg_tensor *const *gout;      /* backward: any strides; NULL where none came (it is zero); never all NULL */
     tg_tensor **gin;             /* backward: input i's gradient, of its shape, contiguous, as gin_mode[i] says */
     const uint8_t *gin_mode;     /* tg_grad_mode */
     uint32_t dims;               /* infer: input 0's dims that the family calls reduced, cut or needed whole (bit mask) */

@@ -20,7 +20,7 @@ typedef struct tg_gradcheck_opts {
     double rtol;      /* 0: 1e-3; TG_NONE: none */
     int projections;  /* > 0: so many random signed and Gaussian directions instead of every element */
     uint64_t seed;    /* of cotangents and directions */
-    bool no_extras;   /* leave out determinism, zero and undefined cotangents, backward twice, inputs unchanged */
+    bool no_extras;   /* not determinism, zero, undefined and strided cotangents, backward twice, inputs unchanged */
     const char *name; /* in reports; NULL: "function" */
 } tg_gradcheck_opts;
 

@@ -1,5 +1,5 @@
-/* Numerical derivatives: central differences at three step sizes, extrapolated to none (Richardson; Press et al., Numerical
- * Recipes, section 5.7). The spread of the extrapolation is the error estimate. */
+/* Numerical derivatives: central differences at three step sizes, extrapolated to none (Richardson; Press et al.,
+ * Numerical Recipes, section 5.7). The spread of the extrapolation is the error estimate. */
 #include <float.h>
 #include <math.h>
 #include <stdarg.h>
@@ -36,12 +36,16 @@ double tg_diff_largest(const double *v, int64_t n) {
 /* 0: the default; TG_NONE: none. */
 static double tolerance(double given, double usual) { return given == 0 ? usual : given == TG_NONE ? 0 : given; }
 
+/* What is wrong with the size that the caller's struct begins with, or NULL. */
+static const char *wrong_size(size_t size) {
+    if (size < sizeof size) return "the options' size is 0; TG_GRADCHECK, or tg_struct_init, sets it";
+    if (size <= sizeof(tg_gradcheck_opts)) return NULL;
+    return "the options' size is larger than this library knows: a later version's, or never set";
+}
+
 bool tg_diff_options(tg_diff *d, const tg_gradcheck_opts *given, const char **what) {
     tg_gradcheck_opts o = {0};
-    *what = !given || (given->size >= sizeof(size_t) && given->size <= sizeof o) ? NULL
-            : given->size > sizeof o
-                ? "the options' size is larger than this library knows: they are a later version's, or it was never set"
-                : "the options' size is 0; TG_GRADCHECK, or tg_struct_init, sets it";
+    *what = given ? wrong_size(given->size) : NULL;
     if (*what) return false;
     if (given) memcpy(&o, given, given->size);
     d->name = o.name ? o.name : "function";
@@ -53,9 +57,10 @@ bool tg_diff_options(tg_diff *d, const tg_gradcheck_opts *given, const char **wh
     d->seed = o.seed;
     d->tries = 1;
     *what = !(d->eps > 0 && d->eps <= 1) ? "eps: expected a step in (0, 1]"
-          : !(d->atol >= 0 && d->rtol >= 0 && isfinite(d->atol + d->rtol)) ? "atol and rtol: expected finite numbers, 0 or more"
-          : o.projections < 0 ? "projections: expected 0 or more"
-                              : NULL;
+            : !(d->atol >= 0 && d->rtol >= 0 && isfinite(d->atol + d->rtol))
+                ? "atol and rtol: expected finite numbers, 0 or more"
+            : o.projections < 0 ? "projections: expected 0 or more"
+                                : NULL;
     return !*what;
 }
 

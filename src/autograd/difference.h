@@ -56,6 +56,8 @@ tg_status tg_diff_compare(tg_diff *d);
 void tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *buf, size_t size);
 /* Records a failure that is no wrong number: the first one is kept. */
 void tg_diff_fail(tg_diff *d, const char *format, ...) TG_PRINTF(2, 3);
+/* "input 0, w f64[3, 4], element [2, 1]", for element k of a part. */
+void tg_diff_place(const tg_diff *d, int part, int64_t k, char *buf, size_t size);
 double tg_diff_largest(const double *v, int64_t n); /* magnitude; NaN where one is */
 
 /* Numbers of a stream of its own: splitmix64 (Steele et al., OOPSLA 2014). */

@@ -45,8 +45,9 @@ static void say_ratio(double ratio, bool common, char *buf, size_t size) {
     else if (whole && times > 2)
         say(buf, size, "%.0f times too large everywhere: a missing 1/n where n is %.0f", times, times);
     else if (unit && part > 2)
-        say(buf, size, "%.0f times too small everywhere: divided by n = %.0f once too often, or one of %.0f equal terms of a sum", part,
-            part, part);
+        say(buf, size,
+            "%.0f times too small everywhere: divided by n = %.0f once too often, or one of %.0f equal terms of a sum",
+            part, part, part);
     else if (common)
         say(buf, size, "off by the factor %.6g everywhere", ratio);
 }
@@ -112,29 +113,32 @@ typedef struct tally {
     double excess, error; /* of the worst pair */
 } tally;
 
-static void say_place(const tg_diff *d, const tg_diff_part *p, int64_t k, char *buf, size_t size) {
-    if (d->projections) {
-        say(buf, size, "direction %lld (%s)", (long long)k, k % 2 ? "Gaussian" : "signs");
-        return;
-    }
-    char text[128] = "";
-    size_t at = 0;
+void tg_diff_place(const tg_diff *d, int part, int64_t k, char *buf, size_t size) {
+    const tg_diff_part *p = &d->parts[part];
+    size_t at = (size_t)snprintf(buf, size, "%s, element [", p->name);
     int64_t index[TG_MAX_DIMS];
     for (int i = (int)p->shape.ndim - 1; i >= 0; k /= p->shape.dim[i], i--) index[i] = k % p->shape.dim[i];
-    for (int i = 0; i < p->shape.ndim && at < sizeof text - 24; i++)
-        at += (size_t)snprintf(text + at, sizeof text - at, "%s%lld", i ? ", " : "", (long long)index[i]);
-    say(buf, size, "element [%s]", text);
+    for (int i = 0; i < p->shape.ndim && at < size; i++)
+        at += (size_t)snprintf(buf + at, size - at, "%s%lld", i ? ", " : "", (long long)index[i]);
+    if (at < size) snprintf(buf + at, size - at, "]");
+}
+
+/* Of pair k: an element or a direction. */
+static void say_place(const tg_diff *d, int part, int64_t k, char *buf, size_t size) {
+    if (!d->projections)
+        tg_diff_place(d, part, k, buf, size);
+    else
+        say(buf, size, "%s, direction %lld (%s)", d->parts[part].name, (long long)k, k % 2 ? "Gaussian" : "signs");
 }
 
 static void report(tg_diff *d, int part, int64_t n, const tally *t) {
-    char place[160], cause[256];
+    char place[320], cause[256];
     double got = d->got[t->worst], expected = d->expected[t->worst];
-    say_place(d, &d->parts[part], t->worst, place, sizeof place);
+    say_place(d, part, t->worst, place, sizeof place);
     tg_diff_cause(d, part, n, t->worst, cause, sizeof cause);
-    tg_diff_fail(d,
-                 "%s, %s: backward gives %.12g, differences %.12g +- %.1e (tolerance %.1e); %lld of %lld %s wrong. Likely cause: %s",
-                 d->parts[part].name, place, got, expected, t->error, d->atol + d->rtol * fabs(expected), (long long)t->wrong,
-                 (long long)n, d->projections ? "directions" : "elements", cause);
+    tg_diff_fail(d, "%s: backward gives %.12g, differences %.12g +- %.1e (tolerance %.1e); %lld of %lld %s wrong. "
+        "Likely cause: %s", place, got, expected, t->error, d->atol + d->rtol * fabs(expected), (long long)t->wrong, (long long)n,
+        d->projections ? "directions" : "elements", cause);
 }
 
 /* One pair; a kink is counted, and stands for itself so that it spoils no cause. */
@@ -200,7 +204,7 @@ static void say_kinks(tg_diff *d, const char *first) {
 }
 
 tg_status tg_diff_compare(tg_diff *d) {
-    char place[160], first_kink[320] = "";
+    char first_kink[320] = "";
     memcpy(d->origin, d->x, (size_t)d->n * sizeof *d->x);
     tg_status status = d->value(d, -1, d->y);
     d->noise = 0;
@@ -209,9 +213,7 @@ tg_status tg_diff_compare(tg_diff *d) {
         tally t = {.kink = -1};
         status = d->projections ? compare_directions(d, part, &t) : compare_elements(d, part, &t);
         if (status == TG_OK && t.wrong) report(d, part, d->projections ? d->projections : d->parts[part].n, &t);
-        if (t.kink < 0 || *first_kink) continue;
-        say_place(d, &d->parts[part], t.kink, place, sizeof place);
-        say(first_kink, sizeof first_kink, "%s, %s", d->parts[part].name, place);
+        if (t.kink >= 0 && !*first_kink) say_place(d, part, t.kink, first_kink, sizeof first_kink);
     }
     say_kinks(d, first_kink);
     return status;

@@ -1,5 +1,5 @@
-/* tg_gradcheck: a function of tensors against finite differences. Gradients go to buffers of the check, so those that the
- * caller has accumulated stay as they are. */
+/* tg_gradcheck: a function of tensors against finite differences. Gradients go to buffers of the check, so those that
+ * the caller has accumulated stay as they are. */
 #include <math.h>
 #include <stdio.h>
 
@@ -34,7 +34,8 @@ tg_status tg_check_read(tg_check_run *r, double *y) {
 static tg_status value(tg_diff *d, int moved, double *y) {
     tg_check_run *r = d->self;
     if (moved < 0) {
-        for (int i = 0; i < d->n_parts; i++) TG_TRY(tg_write_f64(r->targets[i].g, d->x + d->parts[i].at, d->parts[i].n));
+        for (int i = 0; i < d->n_parts; i++)
+            TG_TRY(tg_write_f64(r->targets[i].g, d->x + d->parts[i].at, d->parts[i].n));
         TG_TRY(tg_check_record(r, false));
         return tg_check_read(r, y);
     }
@@ -45,8 +46,8 @@ static tg_status value(tg_diff *d, int moved, double *y) {
     return s;
 }
 
-tg_status tg_check_gradient(tg_check_run *r, tg_tensor *const *roots, tg_tensor *const *seeds, int n, tg_grad_mode mode, bool retain,
-                            double *gx) {
+tg_status tg_check_gradient(tg_check_run *r, tg_tensor *const *roots, tg_tensor *const *seeds, int n, tg_grad_mode mode,
+                            bool retain, double *gx) {
     const tg_diff *d = &r->d;
     for (int i = 0; i < d->n_parts; i++) {
         tg_target *g = &r->targets[i];
@@ -102,7 +103,8 @@ static tg_status find_parts(tg_check_run *r) {
         p->n = x->numel;
         p->shape = tg_shape_of(x);
         r->moves[d->n_parts] = r->at[i];
-        r->targets[d->n_parts] = (tg_target){.x = x, .g = tg_owned_empty(r->ctx, TG_F64, x->ndim, x->shape, TG_MEM_GRADIENT)};
+        r->targets[d->n_parts] =
+            (tg_target){.x = x, .g = tg_owned_empty(r->ctx, TG_F64, x->ndim, x->shape, TG_MEM_GRADIENT)};
         if (!r->targets[d->n_parts++].g) return r->ctx->status;
         d->n += x->numel;
     }
@@ -167,7 +169,8 @@ static tg_status with_arrays(tg_check_run *r) {
 /* One block for what is counted in inputs and outputs. */
 static tg_status with_lists(tg_check_run *r) {
     size_t n_in = (size_t)r->n_in + 1, n_out = (size_t)r->n_out + 1;
-    size_t bytes = n_in * (sizeof(tg_diff_part) + sizeof(tg_target) + sizeof(void *)) + n_out * (5 * sizeof(void *) + sizeof(int));
+    size_t bytes =
+        n_in * (sizeof(tg_diff_part) + sizeof(tg_target) + sizeof(void *)) + n_out * (5 * sizeof(void *) + sizeof(int));
     char *block = tg_host_alloc(r->ctx, bytes);
     if (!block) return r->ctx->status;
     r->d.parts = (tg_diff_part *)block;
@@ -209,25 +212,28 @@ static tg_status check_inputs(tg_ctx *ctx, tg_tensor *const *in, int n_in) {
     for (int i = 0; i < n_in; i++) {
         TG_TRY(tg_check(ctx, in[i], "tg_gradcheck: an input"));
         if (in[i]->tape)
-            return tg_fail(ctx, TG_ERR_STATE, "tg_gradcheck: input %d is the tape's, and would end when it is reset; expected leaves of the "
-                           "context", i);
+            return tg_fail(ctx, TG_ERR_STATE,
+                           "tg_gradcheck: input %d is the tape's, and would end when it is reset; expected leaves of "
+                           "the context", i);
         any |= in[i]->dtype == TG_F64 && in[i]->flags & TG_F_REQUIRES_GRAD;
     }
     if (any) return TG_OK;
     return tg_fail(ctx, TG_ERR_DTYPE, "tg_gradcheck: no input is float64 and needs a gradient");
 }
 
-tg_status tg_gradcheck(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, int n_out, const tg_gradcheck_opts *opts,
-                       tg_gradcheck_result *result) {
+tg_status tg_gradcheck(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, int n_out,
+                       const tg_gradcheck_opts *opts, tg_gradcheck_result *result) {
     tg_gradcheck_result own;
     if (!result) result = &own;
     *result = (tg_gradcheck_result){.size = sizeof *result};
     TG_TRY(tg_tape_check(t, "tg_gradcheck"));
-    tg_check_run r = {.d = {.result = result}, .ctx = t->ctx, .t = t, .fn = fn, .state = state, .in = in, .at = in, .n_in = n_in, .n_out = n_out};
+    tg_check_run r = {.d = {.result = result}, .ctx = t->ctx, .t = t, .fn = fn, .state = state,
+                      .in = in, .at = in, .n_in = n_in, .n_out = n_out};
     const char *what;
     if (!tg_diff_options(&r.d, opts, &what)) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_gradcheck: %s", what);
     if (!fn || !in || n_in <= 0 || n_out <= 0 || n_in > 65535 || n_out > 65535)
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_gradcheck: %d inputs and %d outputs, expected a function and one or more of each", n_in,
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT,
+                       "tg_gradcheck: %d inputs and %d outputs, expected a function and one or more of each", n_in,
                        n_out);
     if (t->in_backward) return tg_fail(t->ctx, TG_ERR_STATE, "tg_gradcheck: a backward of this tape is running");
     TG_TRY(check_inputs(t->ctx, in, n_in));

@@ -12,7 +12,7 @@ typedef struct tg_check_run {
     tg_fn fn;
     void *state;
     tg_tensor *const *in; /* of the runs that backward follows */
-    tg_tensor *const *at; /* of the runs for differences: in itself, or tensors of the same values that can be written */
+    tg_tensor *const *at; /* of the runs for differences: in itself, or the same values where they can be written */
     int n_in, n_out, n_roots;
     tg_tensor **out;      /* [n_out], of the last run */
     int *root;            /* [n_roots]: which outputs have a gradient to check */
@@ -26,8 +26,8 @@ typedef struct tg_check_run {
 tg_status tg_check_record(tg_check_run *r, bool grad);
 tg_status tg_check_read(tg_check_run *r, double *y);
 /* Backward from the roots into gx: written over NaN, or added to what gx holds. */
-tg_status tg_check_gradient(tg_check_run *r, tg_tensor *const *roots, tg_tensor *const *seeds, int n, tg_grad_mode mode, bool retain,
-                            double *gx);
+tg_status tg_check_gradient(tg_check_run *r, tg_tensor *const *roots, tg_tensor *const *seeds, int n, tg_grad_mode mode,
+                            bool retain, double *gx);
 
 /* gradcheck_extras.c: what must hold beside the numbers. The function has been recorded. The first fills d.gx, and sees
  * that nothing else changes; the others run the backward again. */

@@ -34,7 +34,8 @@ static tg_status check(tg_check_run *r, tg_case *c) {
     r->n_out = count_outputs(c, r->t, &differentiable);
     TG_TRY(r->ctx->status);
     for (int i = 0; i < c->n_in; i++)
-        if (c->in[i] && c->in[i]->dtype == TG_F64 && tg_requires_grad(c->in[i])) return differentiable ? tg_check_tensors(r) : TG_OK;
+        if (c->in[i] && c->in[i]->dtype == TG_F64 && tg_requires_grad(c->in[i]))
+            return differentiable ? tg_check_tensors(r) : TG_OK;
     return TG_OK;
 }
 
@@ -58,13 +59,15 @@ static tg_status check_sample(tg_check_run *r, const tg_op *op, int sample) {
     return s;
 }
 
-tg_status tg_gradcheck_op(tg_ctx *ctx, const tg_op *op, int sample, const tg_gradcheck_opts *opts, tg_gradcheck_result *result) {
+tg_status tg_gradcheck_op(tg_ctx *ctx, const tg_op *op, int sample, const tg_gradcheck_opts *opts,
+                          tg_gradcheck_result *result) {
     tg_gradcheck_result own;
     if (!result) result = &own;
     *result = (tg_gradcheck_result){.size = sizeof *result};
     if (!tg_ok(ctx)) return ctx ? tg_ctx_status(ctx) : TG_ERR_ARGUMENT;
     const tg_sample *s = tg_sample_at(op, sample);
-    if (!s) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gradcheck_op: %s has no sample %d", op ? op->name : "NULL", sample);
+    if (!s)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gradcheck_op: %s has no sample %d", op ? op->name : "NULL", sample);
     tg_check_run r = {.d = {.result = result}, .ctx = ctx};
     const char *what;
     char name[160];

@@ -36,10 +36,10 @@ static tg_status note_call(tg_call *c) {
 tg_status tg_call_fail(tg_call *c, tg_status s, const char *format, ...) {
     if (!c) return TG_ERR_ARGUMENT;
     if (c->ctx->status != TG_OK) return c->ctx->status;
-    char text[1024];
+    char text[1024] = "";
     va_list ap;
     va_start(ap, format);
-    vsnprintf(text, sizeof text, format ? format : "", ap);
+    if (format) vsnprintf(text, sizeof text, format, ap);
     va_end(ap);
     return tg_fail(c->ctx, s == TG_OK ? TG_ERR_INTERNAL : s, "%s: %s", c->op->name, text);
 }

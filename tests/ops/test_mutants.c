@@ -1,6 +1,7 @@
 /* Automatic mutants: the backward of every op of the table, on each of its samples, made wrong in every way of the list
  * below. tg_gradcheck_op must catch each one and name its cause. A mutant that gives what the op itself gives on that
- * sample (no gradient there, a symmetric one, nothing to add to) is equivalent: it notices that itself and is skipped. */
+ * sample (no gradient there, a symmetric one, nothing to add to) is equivalent: it notices that itself and is skipped.
+ */
 #include "ops/registry.h"
 
 #include "autograd/backward.h"
@@ -60,7 +61,8 @@ typedef struct mutant {
 
 static double *doubles(const tg_tensor *x) { return tg_array_of(x).data; }
 
-/* Where element k lies in a gradient of the same shape with its last two dims swapped; k itself unless they are equal. */
+/* Where element k lies in a gradient of the same shape with its last two dims swapped; k itself unless they are equal.
+ */
 static int64_t across(const tg_tensor *g, int64_t k) {
     int64_t n = tg_dim(g, -1), at = n > 0 ? k % (n * n) : 0;
     if (tg_ndim(g) < 2 || tg_dim(g, -2) != n) return k;
@@ -164,7 +166,8 @@ typedef struct score {
     int caught, equivalent;
 } score;
 
-static tg_status check(tg_ctx *ctx, const tg_op *op, int sample, kind k, int which, witness *seen, tg_gradcheck_result *r) {
+static tg_status check(tg_ctx *ctx, const tg_op *op, int sample, kind k, int which, witness *seen,
+                       tg_gradcheck_result *r) {
     mutant m = {.op = *op, .of = op, .kind = k, .which = which, .seen = seen};
     m.op.backward = mutant_backward;
     m.op.passes = 0; /* every gin is made before the call */
@@ -180,11 +183,12 @@ static void check_mutant(score *y, tg_ctx *ctx, const tg_op *op, int sample, kin
         y->equivalent++;
     } else {
         const tg_sample *s = tg_sample_at(op, sample);
-        y->caught += verdict(&y->tally, status == TG_ERR_GRADIENT, op, s, "%s (%d) is not caught: %s, %g tolerances off",
-                             mutation[k].text, which, tg_status_name(status), r.worst);
+        y->caught +=
+            verdict(&y->tally, status == TG_ERR_GRADIENT, op, s, "%s (%d) is not caught: %s, %g tolerances off",
+                    mutation[k].text, which, tg_status_name(status), r.worst);
         /* One tensor given twice has the sum of a right and a wrong gradient. */
-        verdict(&y->tally, s->aliases || strstr(r.report, mutation[k].says), op, s, "%s (%d): expected \"%s\" in \"%s\"", mutation[k].text,
-                which, mutation[k].says, r.report);
+        verdict(&y->tally, s->aliases || strstr(r.report, mutation[k].says), op, s,
+                "%s (%d): expected \"%s\" in \"%s\"", mutation[k].text, which, mutation[k].says, r.report);
     }
     tg_ctx_clear(ctx);
 }

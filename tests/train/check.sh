@@ -1,8 +1,8 @@
-# Sourced by the tests of the program, which are called with its path and that of an English text. Each check prints what
-# it found wrong; the last line counts them.
+# Sourced by the tests of the program, which are called with its path and that of an English text. Each check prints
+# what it found wrong; the last line counts them.
 # shellcheck shell=sh disable=SC2034
 set -u
-tapegrad=$1 text=$2
+tapegrad=$(realpath "$1") text=$(realpath "$2")
 work=$(mktemp -d)
 trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
 cd "$work" || exit 1
@@ -63,6 +63,9 @@ metrics() { sed 's/"tokens_per_s": [^,]*, //' "$1/metrics.jsonl"; }
 
 # number KEY FILE: the numbers of that key, one a line.
 number() { sed -n "s/.*\"$1\": \([-+.0-9e]*\).*/\1/p" "$2"; }
+
+less() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a < b) }'; }
+near() { awk -v a="$1" -v b="$2" -v e="$3" 'BEGIN { d = a - b; exit !(a != "" && d < e && -d < e) }'; }
 
 same_run() {
     metrics "$1" >left && metrics "$2" >right && cmp left right &&

@@ -21,6 +21,7 @@ typedef enum fault {
     ACCUMULATES,   /* ADD for WRITE */
     UNFINISHED,    /* an element of ga not written */
     CONSTANT,      /* ga not linear in the cotangent */
+    FLAT,          /* reads a cotangent as if it had no strides */
     UNDEFINED,     /* takes an undefined cotangent for ones */
     WRITES_INPUT,  /* the same value each time */
     WRITES_OUTPUT,
@@ -40,7 +41,8 @@ static inline double *probe_data(const tg_tensor *x) { return tg_array_of(x).dat
 static tg_status probe_infer(tg_call *c) {
     const tg_tensor *a = c->in[0], *b = c->in[1];
     if (tg_dtype_of(a) != TG_F64 || tg_dtype_of(b) != TG_F64) return tg_call_fail(c, TG_ERR_DTYPE, "expected float64");
-    if (tg_ndim(a) != 2 || tg_ndim(b) != 1 || tg_dim(a, 1) != tg_dim(b, 0) || !tg_contiguous_p(a) || !tg_contiguous_p(b))
+    if (tg_ndim(a) != 2 || tg_ndim(b) != 1 || tg_dim(a, 1) != tg_dim(b, 0) || !tg_contiguous_p(a) ||
+        !tg_contiguous_p(b))
         return tg_call_fail(c, TG_ERR_SHAPE, "expected a matrix and a row of it");
     tg_shape s = tg_shape_of(a);
     tg_status status = tg_call_save(c, 0, TG_F64, 2, s.dim);
@@ -65,18 +67,26 @@ static tg_status probe_forward(tg_call *c) {
     return TG_OK;
 }
 
+/* Element i of y's cotangent, which may have any strides. */
+static double probe_gy(const tg_call *c, int64_t i) {
+    if (!c->gout[0]) return 0;
+    tg_array g = tg_array_of(c->gout[0]);
+    if (((const probe_params *)c->params)->fault == FLAT) return ((const double *)g.data)[i];
+    return ((const double *)g.data)[i / g.shape[1] * g.stride[0] + i % g.shape[1] * g.stride[1]];
+}
+
 /* What the fault makes of element i of ga, which should be g. */
-static double probe_fault(const tg_call *c, const double *gy, int64_t i, double g) {
+static double probe_fault(const tg_call *c, int64_t i, double g) {
     const double *slope = probe_data(c->saved[0]);
     int64_t n = tg_numel(c->in[0]), columns = tg_dim(c->in[0], 1), across = i % columns * columns + i / columns;
     switch (((const probe_params *)c->params)->fault) {
     case TWICE: return 2 * g;
     case NEGATED: return -g;
     case NO_MEAN: return (double)n * g;
-    case TRANSPOSED: return slope[across] * gy[across];
+    case TRANSPOSED: return slope[across] * probe_gy(c, across);
     case CUT: return 0;
     case SCALED: return 1.0001 * g;
-    case ONE_WRONG: return i == 1 ? g + 1 : g;
+    case ONE_WRONG: return i == 1 ? 2 * g : g;
     case CONSTANT: return g + 1e-14;
     case NOISY: return g + 1e-14 * probe_count(c);
     default: return g;
@@ -91,30 +101,31 @@ static void probe_write(tg_call *c, fault f) {
 }
 
 static tg_status probe_backward(tg_call *c) {
-    const probe_params *p = c->params;
-    const double *gy = c->gout[0] ? probe_data(c->gout[0]) : NULL, *gz = c->gout[1] ? probe_data(c->gout[1]) : NULL;
+    fault f = ((const probe_params *)c->params)->fault;
     const double *slope = probe_data(c->saved[0]);
-    int64_t n = tg_numel(c->in[0]), columns = tg_numel(c->in[1]);
     double *ga = c->gin[0] ? probe_data(c->gin[0]) : NULL, *gb = c->gin[1] ? probe_data(c->gin[1]) : NULL;
-    double missing = p->fault == UNDEFINED ? 1 : 0;
-    bool adds = p->fault == ACCUMULATES || (c->gin_mode[0] == TG_GRAD_ADD && p->fault != OVERWRITES);
-    for (int64_t i = 0; ga && i < n - (p->fault == UNFINISHED); i++) {
-        double g = gy ? probe_fault(c, gy, i, slope[i] * gy[i]) : 0;
-        ga[i] = (adds ? ga[i] : 0) + g + (gz ? *gz : missing);
-    }
+    double gz = c->gout[1] ? *probe_data(c->gout[1]) : f == UNDEFINED;
+    int64_t n = tg_numel(c->in[0]), columns = tg_numel(c->in[1]);
+    bool adds = f == ACCUMULATES || (c->gin_mode[0] == TG_GRAD_ADD && f != OVERWRITES);
+    for (int64_t i = 0; ga && i < n - (f == UNFINISHED); i++)
+        ga[i] = (adds ? ga[i] : 0) + (c->gout[0] ? probe_fault(c, i, slope[i] * probe_gy(c, i)) : 0) + gz;
     for (int64_t j = 0; gb && j < columns; j++) {
         double sum = 0;
-        for (int64_t i = j + (p->fault == NO_SUM ? n - columns : 0); gy && i < n; i += columns) sum += gy[i];
+        for (int64_t i = j + (f == NO_SUM ? n - columns : 0); i < n; i += columns) sum += probe_gy(c, i);
         gb[j] = (c->gin_mode[1] == TG_GRAD_ADD ? gb[j] : 0) + sum;
     }
-    probe_write(c, p->fault);
+    probe_write(c, f);
     return TG_OK;
 }
 
 static const tg_sample probe_samples[] = {
     {.note = "square", .params = &(const probe_params){0}, .n_in = 2, .in = {TG_S(3, 3), TG_S(3)}},
     {.note = "cubes", .params = &(const probe_params){.power = 3}, .n_in = 2, .in = {TG_S(2, 4), TG_S(4)}},
-    {.note = "rows", .params = &(const probe_params){0}, .n_in = 2, .in = {TG_S(2, 3), TG_S(2)}, .refused = TG_ERR_SHAPE},
+    {.note = "rows",
+     .params = &(const probe_params){0},
+     .n_in = 2,
+     .in = {TG_S(2, 3), TG_S(2)},
+     .refused = TG_ERR_SHAPE},
 };
 
 static const tg_op probe_op = {
@@ -124,7 +135,6 @@ static const tg_op probe_op = {
     .n_in = 2,
     .n_out = 2,
     .params_size = sizeof(probe_params),
-    .saves_in = 0,
     .infer = probe_infer,
     .forward = probe_forward,
     .backward = probe_backward,

@@ -2,13 +2,15 @@
 #include "check_main.h"
 #include "probe.h"
 
+#include <ctype.h>
 #include <string.h>
 
 #include <tapegrad/gradcheck.h>
 
 #include "autograd/difference.h"
 
-#define ck_status(s) ck_assert_msg(tg_ctx_status(ctx) == (s), "%s: %s", tg_status_name(tg_ctx_status(ctx)), tg_ctx_message(ctx))
+#define ck_status(s)                                                                                                   \
+    ck_assert_msg(tg_ctx_status(ctx) == (s), "%s: %s", tg_status_name(tg_ctx_status(ctx)), tg_ctx_message(ctx))
 #define ck_says(text, in) ck_assert_msg(strstr((in), (text)), "\"%s\" in: %s", (text), (in))
 #define LEN(a) (int)(sizeof(a) / sizeof(*(a)))
 
@@ -52,6 +54,7 @@ static const planted faults[] = {
     {ACCUMULATES, "memory read that should be overwritten (nan)"},
     {UNFINISHED, "1 of 9 elements wrong. Likely cause: elements that were never written"},
     {CONSTANT, "a cotangent of zeros gives 1e-14"},
+    {FLAT, "a cotangent of the same values in other strides gives nan"},
     {UNDEFINED, "a backward with undefined cotangents, instead of zeros,"},
     {WRITES_INPUT, "backward wrote into input 1 of op probe"},
     {WRITES_OUTPUT, "backward wrote into output 1 of op probe"},
@@ -112,7 +115,8 @@ START_TEST(without_extras_only_numbers_count) {
     const fault numbers[] = {TWICE, NO_SUM, ACCUMULATES}, others[] = {OVERWRITES, UNDEFINED, WRITES_OUTPUT, NOISY};
     for (int i = 0; i < LEN(numbers); i++, tg_ctx_clear(ctx))
         ck_assert(check_fault(numbers[i], TG_GRADCHECK(.no_extras = true), &r) == TG_ERR_GRADIENT);
-    for (int i = 0; i < LEN(others); i++) ck_assert(check_fault(others[i], TG_GRADCHECK(.no_extras = true), &r) == TG_OK);
+    for (int i = 0; i < LEN(others); i++)
+        ck_assert(check_fault(others[i], TG_GRADCHECK(.no_extras = true), &r) == TG_OK);
     end();
 }
 END_TEST
@@ -121,7 +125,7 @@ END_TEST
 static void blank_numbers(const char *text, char *out) {
     for (const char *at = text; *at;) {
         size_t n = strspn(at, "0123456789.");
-        if (n && strcspn(at, ".") < n && at[1]) {
+        if (isdigit(*at) && strcspn(at, ".") < n) {
             at += n;
             if (*at == 'e') at += 1 + strspn(at + 1, "+-0123456789");
             if (out[-1] == '-') out--;
@@ -140,14 +144,16 @@ START_TEST(a_report_reads_well) {
     check_fault(NEGATED, TG_GRADCHECK(.name = "my op", .seed = 3), &r);
     tg_ctx_clear(ctx);
     blank_numbers(r.report, text + 1);
-    ck_assert_str_eq(text + 1, "my op: input 0, f64[3, 3], element [2, 2]: backward gives #, differences # +- # (tolerance #); "
-                               "9 of 9 elements wrong. Likely cause: the sign is wrong");
+    ck_assert_str_eq(text + 1,
+                     "my op: input 0, f64[3, 3], element [0, 1]: backward gives #, differences # +- # (tolerance #); "
+                     "9 of 9 elements wrong. Likely cause: the sign is wrong");
     check_fault(NO_SUM, NULL, &r);
     tg_ctx_clear(ctx);
     blank_numbers(r.report, text + 1);
-    ck_assert_str_eq(text + 1, "function: input 1, f64[3], element [0]: backward gives #, differences # +- # (tolerance #); "
-                               "3 of 3 elements wrong. Likely cause: a missing broadcast sum: one term of the sum over the "
-                               "outputs that this element feeds");
+    ck_assert_str_eq(text + 1,
+                     "function: input 1, f64[3], element [1]: backward gives #, differences # +- # (tolerance #); "
+                     "3 of 3 elements wrong. Likely cause: a missing broadcast sum: one term of the sum over the "
+                     "outputs that this element feeds");
     end();
 }
 END_TEST
@@ -192,8 +198,10 @@ START_TEST(kinks_are_said_and_do_not_fail) {
     tg_tensor *in[] = {leaf(TG_SHAPE(2, 2), (double[]){1, 0, 1e-7, -2}), leaf(TG_SHAPE(3), (double[]){3, 1, 3})};
     ck_assert_msg(tg_gradcheck(t, sharp, NULL, in, 2, 3, NULL, &r) == TG_OK, "%s", tg_ctx_message(ctx));
     ck_assert(!r.failed && r.checked == 7 && r.kinks == 4);
-    ck_assert_str_eq(r.report, "function: 4 of 7 elements left out, at a kink: the one-sided differences disagree. The first: input 0, "
-                               "f64[2, 2], element [0, 1]");
+    ck_assert_str_eq(
+        r.report,
+        "function: 4 of 7 elements left out, at a kink: the one-sided differences disagree. The first: input 0, "
+        "f64[2, 2], element [0, 1]");
     tg_gradcheck(t, sharp, NULL, in, 2, 3, TG_GRADCHECK(.projections = 1), &r);
     ck_assert(!r.failed && r.checked == 2 && r.kinks == 2);
     ck_says("2 of 2 directions left out", r.report);
@@ -214,7 +222,8 @@ static void steep_grad(void *state, const double *x, int64_t n, const double *gy
 START_TEST(what_is_only_steep_is_no_kink) {
     tg_gradcheck_result r;
     const double x[] = {0.3, -0.7, 1, 1e-3, -0.5};
-    ck_assert_msg(tg_gradcheck_fn(steep, steep_grad, NULL, x, 5, 5, TG_GRADCHECK(.rtol = 1e-5), &r) == TG_OK, "%s", r.report);
+    ck_assert_msg(tg_gradcheck_fn(steep, steep_grad, NULL, x, 5, 5, TG_GRADCHECK(.rtol = 1e-5), &r) == TG_OK, "%s",
+                  r.report);
     ck_assert(r.checked == 5 && r.kinks == 0);
 }
 END_TEST
@@ -239,27 +248,42 @@ static void mean_square_grad(void *state, const double *x, int64_t n, const doub
     (void)m;
     for (int64_t i = 0; i < n - (p->fault == UNFINISHED); i++) {
         double g = gy[0] * 2 * x[i] / (double)n;
-        gx[i] = p->fault == TWICE ? 2 * g : p->fault == NEGATED ? -g : p->fault == NO_MEAN ? (double)n * g : p->fault == CUT ? 0
-              : p->fault == SCALED ? 1.1 * g : p->fault == CONSTANT ? g + 1e-14 : p->fault == ACCUMULATES ? gx[i] + g
-              : p->fault == NOISY ? g + 1e-14 * ++p->calls : g;
+        gx[i] = p->fault == TWICE         ? 2 * g
+                : p->fault == NEGATED     ? -g
+                : p->fault == NO_MEAN     ? (double)n * g
+                : p->fault == CUT         ? 0
+                : p->fault == SCALED      ? 1.1 * g
+                : p->fault == CONSTANT    ? g + 1e-14
+                : p->fault == ACCUMULATES ? gx[i] + g
+                : p->fault == NOISY       ? g + 1e-14 * ++p->calls
+                                          : g;
     }
     if (p->fault == WRITES_INPUT) ((double *)x)[0] = 1;
 }
 
 START_TEST(plain_functions_and_their_errors) {
     static const planted plain_faults[] = {
-        {TWICE, "x, element [2]: backward gives"}, {TWICE, "a factor 2 too much"}, {NEGATED, "the sign is wrong"},
-        {NO_MEAN, "a missing 1/n where n is 3"}, {CUT, "the gradient is zero"}, {SCALED, "off by the factor 1.1 everywhere"},
-        {UNFINISHED, "element [2]: backward gives nan"}, {ACCUMULATES, "memory read that should be overwritten"},
-        {CONSTANT, "a cotangent of zeros gives the gradient 1e-14"}, {WRITES_INPUT, "writes into x"},
-        {NOISY, "a second backward gives a different gradient"}, {NOISY_FORWARD, "two calls with the same x give different results"},
+        {TWICE, "x, element [2]: backward gives"},
+        {TWICE, "a factor 2 too much"},
+        {NEGATED, "the sign is wrong"},
+        {NO_MEAN, "a missing 1/n where n is 3"},
+        {CUT, "the gradient is zero"},
+        {SCALED, "off by the factor 1.1 everywhere"},
+        {UNFINISHED, "element [2]: backward gives nan"},
+        {ACCUMULATES, "memory read that should be overwritten"},
+        {CONSTANT, "a cotangent of zeros gives the gradient 1e-14"},
+        {WRITES_INPUT, "writes into x"},
+        {NOISY, "a second backward gives a different gradient"},
+        {NOISY_FORWARD, "two calls with the same x give different results"},
     };
     const double x[] = {0.5, -1, 2};
     tg_gradcheck_result r;
-    ck_assert(tg_gradcheck_fn(mean_square, mean_square_grad, &(plain){0}, x, 3, 1, NULL, &r) == TG_OK && r.checked == 3);
+    ck_assert(tg_gradcheck_fn(mean_square, mean_square_grad, &(plain){0}, x, 3, 1, NULL, &r) == TG_OK &&
+              r.checked == 3);
     for (int i = 0; i < LEN(plain_faults); i++) {
         plain p = {.fault = plain_faults[i].fault};
-        tg_status s = tg_gradcheck_fn(mean_square, mean_square_grad, &p, x, 3, 1, TG_GRADCHECK(.name = "mean square"), &r);
+        tg_status s =
+            tg_gradcheck_fn(mean_square, mean_square_grad, &p, x, 3, 1, TG_GRADCHECK(.name = "mean square"), &r);
         ck_assert_msg(s == TG_ERR_GRADIENT && r.failed, "not found: %s", plain_faults[i].says);
         ck_says("mean square: ", r.report);
         ck_says(plain_faults[i].says, r.report);
@@ -301,7 +325,8 @@ START_TEST(random_directions) {
     plain p = {.fault = ONE_WRONG};
     for (uint64_t seed = 0; seed < 2; seed++) {
         tg_gradcheck_fn(mean_square, mean_square_grad, &p, x, 3, 1, TG_GRADCHECK(.projections = 2, .seed = seed), &r);
-        tg_gradcheck_fn(mean_square, mean_square_grad, &p, x, 3, 1, TG_GRADCHECK(.projections = 2, .seed = seed), &other);
+        tg_gradcheck_fn(mean_square, mean_square_grad, &p, x, 3, 1, TG_GRADCHECK(.projections = 2, .seed = seed),
+                        &other);
         ck_assert(r.worst == other.worst && r.checked == 2);
     }
     double first = r.worst;
@@ -380,7 +405,8 @@ START_TEST(nothing_of_the_callers_changes) {
     tg_read_f64(tg_grad_of(in[0]), before[1], 12);
     tg_rng_save(ctx, &rng);
     tg_set_grad_mode(t, false);
-    ck_assert_msg(tg_gradcheck(t, noise, NULL, in, 2, 2, TG_GRADCHECK(.rtol = 1e-6), NULL) == TG_OK, "%s", tg_ctx_message(ctx));
+    ck_assert_msg(tg_gradcheck(t, noise, NULL, in, 2, 2, TG_GRADCHECK(.rtol = 1e-6), NULL) == TG_OK, "%s",
+                  tg_ctx_message(ctx));
     ck_assert(!tg_set_grad_mode(t, true) && tg_tape_nodes(t) == 0);
     tg_rng_save(ctx, &rng_after);
     ck_assert_mem_eq(&rng, &rng_after, sizeof rng);
@@ -403,7 +429,8 @@ START_TEST(inputs_that_share_memory) {
     begin();
     tg_gradcheck_result r;
     tg_tensor *x = leaf(TG_SHAPE(2, 3), (double[]){1, -2, 0.5, 0.25, 3, -1});
-    ck_assert_msg(tg_gradcheck(t, product, NULL, (tg_tensor *[]){x, x}, 2, 1, NULL, &r) == TG_OK, "%s", tg_ctx_message(ctx));
+    ck_assert_msg(tg_gradcheck(t, product, NULL, (tg_tensor *[]){x, x}, 2, 1, NULL, &r) == TG_OK, "%s",
+                  tg_ctx_message(ctx));
     ck_assert(r.checked == 6);
     double row[3] = {1, 2, 3};
     tg_tensor *rows = tg_wrap(ctx, TG_F64, TG_SHAPE(2, 3), (int64_t[]){0, 1}, row, NULL, NULL);
@@ -427,11 +454,13 @@ static tg_status point(tg_diff *d, int moved, double *y) {
 }
 
 static double slope_of(int f, double x) {
-    const double df[] = {3 * cos(3 * x), exp(x), 3 * x * x, -2 * x / pow(2 + x * x, 2), 2 * x / (1 + x * x), 5 / pow(cosh(5 * x), 2)};
+    const double df[] = {3 * cos(3 * x),         exp(x), 3 * x * x, -2 * x / pow(2 + x * x, 2), 2 * x / (1 + x * x),
+                         5 / pow(cosh(5 * x), 2)};
     return df[f];
 }
 
-/* The error estimate is there to be believed: over many functions, points and steps it holds but for rare exceptions. */
+/* The error estimate is there to be believed: over many functions, points and steps it holds but for rare exceptions.
+ */
 START_TEST(error_estimates_hold) {
     int trials = 0, exceeded = 0;
     uint64_t state = 1;
@@ -439,8 +468,21 @@ START_TEST(error_estimates_hold) {
         for (int k = 0; k < 400; k++, trials++) {
             double x = 2 * tg_diff_normal(&state), at = x, gy = 1, y, moved;
             tg_diff_part part = {.n = 1};
-            tg_diff d = {.value = point, .self = &f, .eps = ldexp(1, -5 - k % 16), .atol = 1e-9, .rtol = 1e-6, .tries = 1, .n = 1,
-                         .m = 1, .n_parts = 1, .parts = &part, .x = &x, .gy = &gy, .y = &y, .moved = &moved, .origin = &at};
+            tg_diff d = {.value = point,
+                         .self = &f,
+                         .eps = ldexp(1, -5 - k % 16),
+                         .atol = 1e-9,
+                         .rtol = 1e-6,
+                         .tries = 1,
+                         .n = 1,
+                         .m = 1,
+                         .n_parts = 1,
+                         .parts = &part,
+                         .x = &x,
+                         .gy = &gy,
+                         .y = &y,
+                         .moved = &moved,
+                         .origin = &at};
             tg_slope s;
             point(&d, -1, &y);
             d.noise = 0x1p-53 * fabs(y);

@@ -1,0 +1,128 @@
+/* What `tapegrad inspect` says of a step on device meta is what the step is on the CPU: memory by category, and the
+ * tape's nodes, FLOPs and saved bytes by op. */
+#include "check_main.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include <tapegrad/extend.h>
+#include <tapegrad/nn.h>
+#include <tapegrad/optim.h>
+
+typedef struct model {
+    const char *options;
+    tg_gpt_config config;
+    tg_dtype dtype;
+} model;
+
+enum { BATCH = 3, SEQ = 24, VOCAB = 256 };
+#define SHAPE " --layers 2 --hidden 32 --heads 4 --seq-len 24 --batch 3 --json"
+#define CONFIG(...)                                                                                                    \
+    {                                                                                                                  \
+        .size = sizeof(tg_gpt_config), .vocab = VOCAB, .layers = 2, .hidden = 32, .heads = 4, .positions = SEQ,        \
+        __VA_ARGS__                                                                                                    \
+    }
+
+static const model models[] = {
+    {"--arch gpt2", CONFIG(.arch = TG_GPT2), TG_F32},
+    {"--arch gpt2 --dropout 0.1 --precision bf16", CONFIG(.arch = TG_GPT2, .dropout = 0.1), TG_BF16},
+    {"--arch llama --kv-heads 2 --ffn 40", CONFIG(.arch = TG_LLAMA, .kv_heads = 2, .ffn = 40), TG_F32},
+    {"--arch llama --precision fp64", CONFIG(.arch = TG_LLAMA), TG_F64},
+};
+
+static json_t *inspected(const char *options) {
+    char command[4096];
+    const char *program = getenv("TAPEGRAD");
+    ck_assert_msg(program, "TAPEGRAD, the path of the program, is not set");
+    snprintf(command, sizeof command, "'%s' inspect %s" SHAPE, program, options);
+    FILE *f = popen(command, "r");
+    ck_assert_ptr_nonnull(f);
+    json_error_t error;
+    json_t *all = json_loadf(f, 0, &error);
+    ck_assert_msg(pclose(f) == 0 && all, "%s: %s", command, error.text);
+    return all;
+}
+
+static int64_t value_of(const json_t *object, const char *key) {
+    const json_t *v = json_object_get(object, key);
+    ck_assert_msg(json_is_integer(v), "there is no \"%s\"", key);
+    return json_integer_value(v);
+}
+
+/* What the program said of an op is what the tape's nodes of that op come to; returns how many these are. */
+static int64_t compare_op(const json_t *row, tg_tape *t, int64_t *flops) {
+    const char *name = json_string_value(json_object_get(row, "op"));
+    int64_t count = 0, op_flops = 0, saved = 0;
+    for (int64_t i = 0; i < tg_tape_nodes(t); i++) {
+        const tg_node *n = tg_tape_node(t, i);
+        if (!tg_node_op(n) || strcmp(tg_node_op(n)->name, name) != 0) continue;
+        count++;
+        op_flops += tg_node_flops(n);
+        saved += tg_node_saved_bytes(n);
+    }
+    ck_assert_msg(value_of(row, "count") == count, "%s: %lld nodes", name, (long long)count);
+    ck_assert_msg(value_of(row, "flops") == op_flops, "%s: %lld FLOPs", name, (long long)op_flops);
+    ck_assert_msg(value_of(row, "saved_bytes") == saved, "%s: %lld bytes saved", name, (long long)saved);
+    *flops += op_flops;
+    return count;
+}
+
+static void compare_tape(const json_t *all, tg_tape *t) {
+    int64_t flops = 0, nodes = 0, expected = 0;
+    size_t i;
+    json_t *row;
+    json_array_foreach(json_object_get(all, "tape"), i, row) nodes += compare_op(row, t, &flops);
+    for (int64_t k = 0; k < tg_tape_nodes(t); k++) expected += tg_node_op(tg_tape_node(t, k)) != NULL;
+    ck_assert_int_eq(nodes, expected);
+    ck_assert_int_eq(value_of(json_object_get(all, "flops"), "forward"), flops);
+    ck_assert_int_eq(value_of(json_object_get(all, "flops"), "step"), 3 * flops);
+}
+
+/* Trains two steps, as the program does. */
+static void compare_step(const model *m) {
+    json_t *all = inspected(m->options);
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.dtype = m->dtype));
+    tg_module *gpt = tg_gpt_new(ctx, &m->config);
+    tg_tensor *params[64], *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, SEQ)),
+                           *target = tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, SEQ));
+    int n = tg_module_params(gpt, params, 64);
+    tg_optim *optim = tg_adamw_new(ctx, params, n, NULL);
+    tg_optim_no_decay_1d(optim);
+    tg_tape *t = tg_tape_new(ctx);
+    for (int step = 0; step < 2; step++) {
+        tg_memory_reset_peak(ctx);
+        tg_tensor *loss = tg_gpt_loss(gpt, t, ids, target, TG_LOSS_SUM);
+        if (step == 0) compare_tape(all, t);
+        tg_backward(t, tg_scale(t, loss, 0.01));
+        tg_tape_reset(t);
+        tg_optim_clip(optim, 1);
+        tg_optim_step(optim);
+        tg_optim_zero_grad(optim);
+    }
+    tg_memory memory = TG_MEMORY();
+    tg_memory_stats(ctx, &memory);
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+    const json_t *said = json_object_get(all, "memory");
+    ck_assert_int_eq(value_of(all, "parameters"), tg_module_numel(gpt));
+    ck_assert_int_eq(value_of(said, "peak_bytes"), memory.peak);
+    static const char *const categories[] = {"parameters", "gradients", "optimiser", "saved", "temporaries"};
+    for (int c = 0; c < TG_MEM_CATEGORIES; c++)
+        ck_assert_int_eq(value_of(said, categories[c]), memory.peak_by_category[c]);
+    json_decref(all);
+    tg_optim_free(optim);
+    tg_tape_free(t);
+    tg_module_free(gpt);
+    tg_ctx_free(ctx);
+}
+
+START_TEST(inspect_says_what_a_step_takes) {
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) compare_step(&models[i]);
+}
+END_TEST
+
+int main(void) {
+    const TTest *tests[] = {inspect_says_what_a_step_takes};
+    return tg_check_main("inspect", tests, sizeof tests / sizeof *tests);
+}
