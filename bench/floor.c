@@ -65,8 +65,13 @@ static tg_tensor *note(floor_step *f, tg_tensor *x) {
     return f->made[f->n_made++] = x;
 }
 
-static tg_tensor *buffer(floor_step *f, tg_dtype dtype, tg_shape shape) { return note(f, tg_zeros(f->ctx, dtype, shape)); }
-static tg_tensor *activation(floor_step *f, int64_t cols) { return buffer(f, TG_DTYPE_DEFAULT, TG_SHAPE(f->rows, cols)); }
+static tg_tensor *buffer(floor_step *f, tg_dtype dtype, tg_shape shape) {
+    return note(f, tg_zeros(f->ctx, dtype, shape));
+}
+
+static tg_tensor *activation(floor_step *f, int64_t cols) {
+    return buffer(f, TG_DTYPE_DEFAULT, TG_SHAPE(f->rows, cols));
+}
 
 static tg_matrix matrix(tg_tensor *x) {
     return (tg_matrix){.data = tg_host_data(x), .rs = tg_dim(x, -1), .cs = 1, .dtype = tg_dtype_of(x)};
@@ -87,7 +92,8 @@ static pass *next_pass(floor_step *f, const char *name, pass_kind kind) {
     return &f->passes[f->n++];
 }
 
-static tg_gemm *product(floor_step *f, const char *name, int64_t m, int64_t n, int64_t k, tg_matrix a, tg_matrix b, tg_matrix c) {
+static tg_gemm *product(floor_step *f, const char *name, int64_t m, int64_t n, int64_t k, tg_matrix a, tg_matrix b,
+                        tg_matrix c) {
     pass *p = next_pass(f, name, PRODUCT);
     p->product = (tg_gemm){.m = m, .n = n, .k = k, .batch = {1, 1}, .a = a, .b = b, .c = c, .alpha = 1};
     return &p->product;
@@ -197,8 +203,8 @@ static void loss(floor_step *f) {
 static void adamw(floor_step *f, tg_tensor *w, tg_tensor *g) {
     pass *p = next_pass(f, "AdamW", ADAMW);
     tg_shape shape = tg_shape_of(w);
-    p->adamw = (tg_adamw_args){.param = tg_array_of(w), .grad = tg_array_of(g), .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
-                               .weight_decay = 0.01, .decoupled = true, .step = f->word};
+    p->adamw = (tg_adamw_args){.param = tg_array_of(w), .grad = tg_array_of(g), .beta1 = 0.9, .beta2 = 0.999,
+                               .eps = 1e-8, .weight_decay = 0.01, .decoupled = true, .step = f->word};
     p->adamw.m = tg_array_of(buffer(f, TG_F32, shape));
     p->adamw.v = tg_array_of(buffer(f, TG_F32, shape));
     if (tg_dtype_of(w) != TG_F32) p->adamw.master = tg_array_of(buffer(f, TG_F32, shape));
@@ -254,7 +260,8 @@ static void make_shared(floor_step *f) {
 }
 
 static void plan_step(floor_step *f) {
-    for (int64_t i = 0; i < f->n_layers; i++) forward(f, &f->layers[i], i + 1 < f->n_layers ? f->layers[i + 1].x : f->y);
+    for (int64_t i = 0; i < f->n_layers; i++)
+        forward(f, &f->layers[i], i + 1 < f->n_layers ? f->layers[i + 1].x : f->y);
     sweep(f, "layer norms", f->gn, f->y, NULL, false);
     loss(f);
     sweep(f, "layer norms", f->g, f->gn, f->y, true);
@@ -303,7 +310,8 @@ static void *floor_open(tg_ctx *ctx, const bench_options *o) {
 static tg_status run_sweep(const floor_step *f, const pass *p) {
     tg_array in[2] = {tg_array_of(p->a)};
     if (p->b) in[1] = tg_array_of(p->b);
-    return tg_ctx_ops(f->ctx)->map(f->ctx, p->b ? TG_FN_add : TG_FN_id, tg_array_of(p->out), in, p->b ? 2 : 1, NULL, p->add);
+    return tg_ctx_ops(f->ctx)->map(f->ctx, p->b ? TG_FN_add : TG_FN_id, tg_array_of(p->out), in, p->b ? 2 : 1, NULL,
+                                   p->add);
 }
 
 static tg_status run_pass(const floor_step *f, const pass *p) {

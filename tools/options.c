@@ -135,7 +135,7 @@ static int distance(const char *a, const char *b) {
 
 const char *nearest_name(const char *typed, const char *(*name)(const void *of, int i), const void *of, int n) {
     const char *nearest = NULL;
-    int least = strlen(typed) <= 3 ? 2 : 4; /* farther ones are no hint */
+    int least = (int)strlen(typed) / 2 + 1; /* farther ones are no hint */
     for (int i = 0; i < n; i++) {
         int d = distance(typed, name(of, i));
         if (d >= least) continue;

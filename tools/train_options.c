@@ -67,7 +67,7 @@ train_options train_defaults(void) {
         .steps = 1000,
         .lr = 1e-3,
         .min_lr = 1e-4,
-        .warmup = 50,
+        .warmup = 100,
         .schedule = TG_DECAY_COSINE,
         .beta1 = 0.9,
         .beta2 = 0.95,

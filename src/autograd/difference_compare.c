@@ -136,9 +136,10 @@ static void report(tg_diff *d, int part, int64_t n, const tally *t) {
     double got = d->got[t->worst], expected = d->expected[t->worst];
     say_place(d, part, t->worst, place, sizeof place);
     tg_diff_cause(d, part, n, t->worst, cause, sizeof cause);
+    double tolerance = d->atol + d->rtol * fabs(expected);
     tg_diff_fail(d, "%s: backward gives %.12g, differences %.12g +- %.1e (tolerance %.1e); %lld of %lld %s wrong. "
-        "Likely cause: %s", place, got, expected, t->error, d->atol + d->rtol * fabs(expected), (long long)t->wrong, (long long)n,
-        d->projections ? "directions" : "elements", cause);
+                 "Likely cause: %s", place, got, expected, t->error, tolerance, (long long)t->wrong, (long long)n,
+                 d->projections ? "directions" : "elements", cause);
 }
 
 /* One pair; a kink is counted, and stands for itself so that it spoils no cause. */

@@ -1,7 +1,6 @@
 /* Automatic mutants: the backward of every op of the table, on each of its samples, made wrong in every way of the list
  * below. tg_gradcheck_op must catch each one and name its cause. A mutant that gives what the op itself gives on that
- * sample (no gradient there, a symmetric one, nothing to add to) is equivalent: it notices that itself and is skipped.
- */
+ * sample (no gradient there, a symmetric one, nothing to add to) is equivalent: it notices that, and is skipped. */
 #include "ops/registry.h"
 
 #include "autograd/backward.h"
@@ -9,19 +8,19 @@
 /* ---- What can be wrong ---- */
 
 /* X(NAME, what it does, to which of the call's tensors, what the report must say) */
-#define MUTANTS(X)                                                             \
-    X(NOTHING, "nothing", GRADIENT, "")                                        \
-    X(SCALED, "gin times 1.001", GRADIENT, "")                                 \
-    X(ZEROED, "gin zeroed", GRADIENT, "the gradient is zero")                  \
-    X(NEGATED, "gin negated", GRADIENT, "the sign is wrong")                   \
-    X(TRANSPOSED, "gin transposed", GRADIENT, "")                              \
-    X(SWAPPED, "gin of the wrong input", GRADIENT, "")                         \
-    X(UNFINISHED, "last element of gin left out", GRADIENT, "never written")   \
+#define MUTANTS(X)                                                               \
+    X(NOTHING, "nothing", GRADIENT, "")                                          \
+    X(SCALED, "gin times 1.001", GRADIENT, "")                                   \
+    X(ZEROED, "gin zeroed", GRADIENT, "the gradient is zero")                    \
+    X(NEGATED, "gin negated", GRADIENT, "the sign is wrong")                     \
+    X(TRANSPOSED, "gin transposed", GRADIENT, "")                                \
+    X(SWAPPED, "gin of the wrong input", GRADIENT, "")                           \
+    X(UNFINISHED, "last element of gin left out", GRADIENT, "never written")     \
     X(ADDS, "ADD for WRITE", GRADIENT, "memory read that should be overwritten") \
-    X(WRITES, "WRITE for ADD", GRADIENT, "it writes where TG_GRAD_ADD asks")   \
-    X(SPOILS_INPUT, "input written", INPUT, "backward wrote into")             \
-    X(SPOILS_OUTPUT, "output written", OUTPUT, "backward wrote into")          \
-    X(SPOILS_SAVED, "saved buffer written", SAVED, "backward wrote into")      \
+    X(WRITES, "WRITE for ADD", GRADIENT, "it writes where TG_GRAD_ADD asks")     \
+    X(SPOILS_INPUT, "input written", INPUT, "backward wrote into")               \
+    X(SPOILS_OUTPUT, "output written", OUTPUT, "backward wrote into")            \
+    X(SPOILS_SAVED, "saved buffer written", SAVED, "backward wrote into")        \
     X(SPOILS_COTANGENT, "cotangent written", OUTPUT, "wrote into the cotangent")
 
 typedef enum kind {
@@ -61,8 +60,7 @@ typedef struct mutant {
 
 static double *doubles(const tg_tensor *x) { return tg_array_of(x).data; }
 
-/* Where element k lies in a gradient of the same shape with its last two dims swapped; k itself unless they are equal.
- */
+/* Where element k of a gradient lies once its last two dims are swapped; k itself unless they are equal. */
 static int64_t across(const tg_tensor *g, int64_t k) {
     int64_t n = tg_dim(g, -1), at = n > 0 ? k % (n * n) : 0;
     if (tg_ndim(g) < 2 || tg_dim(g, -2) != n) return k;

@@ -59,7 +59,8 @@ static tg_status probe_forward(tg_call *c) {
     double *y = probe_data(c->out[0]), *z = probe_data(c->out[1]), *slope = probe_data(c->saved[0]);
     int64_t n = tg_numel(c->in[0]), columns = tg_numel(c->in[1]);
     double power = p->power == 0 ? 2 : p->power, noise = p->fault == NOISY_FORWARD ? 1e-9 * probe_count(c) : 0;
-    for (int64_t i = *z = 0; i < n; i++) {
+    *z = 0;
+    for (int64_t i = 0; i < n; i++) {
         y[i] = pow(a[i], power) / (double)n + b[i % columns] + noise;
         slope[i] = power * pow(a[i], power - 1) / (double)n;
         *z += a[i];

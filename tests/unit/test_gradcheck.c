@@ -239,7 +239,8 @@ typedef struct plain {
 static void mean_square(void *state, const double *x, int64_t n, double *y, int64_t m) {
     plain *p = state;
     (void)m;
-    for (int64_t i = y[0] = 0; i < n; i++) y[0] += x[i] * x[i] / (double)n;
+    y[0] = 0;
+    for (int64_t i = 0; i < n; i++) y[0] += x[i] * x[i] / (double)n;
     if (p->fault == NOISY_FORWARD) y[0] += 1e-9 * ++p->calls;
 }
 
