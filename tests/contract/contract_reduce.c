@@ -245,7 +245,6 @@ static mirror index_of(contract *c, const int64_t *shape, int dim, bool rows, in
     for (int d = 0; rows && d < 3; d++) m.stride[d] = d == dim ? 1 : 0;
     for (int64_t i = 0; i < m.on.numel; i++) contract_set(&m, i, (double)(lo + contract_roll(c, hi - lo)));
     m.on.contiguous = m.on.contiguous && !rows;
-    contract_push(c, &m);
     return m;
 }
 
@@ -274,6 +273,7 @@ static void take_case(contract *c, bool put, int dim, bool rows, bool stray) {
     contract_set(&bad, 0, 0);
     contract_push(c, &a);
     contract_push(c, &b);
+    contract_push(c, &index);
     contract_push(c, &bad);
     for (int64_t i = 0; i < a.on.numel; i++) {
         int64_t j = partner(&index, &b, dim, i);
