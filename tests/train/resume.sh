@@ -40,12 +40,13 @@ holds "the metrics go on" test "$(wc -l <long/metrics.jsonl)" = $more
 milliseconds() { echo $(($(date +%s%N) / 1000000)); }
 random() { od -An -N2 -tu2 /dev/urandom | tr -d ' '; }
 
-# killed_often OPTION...: a run in `often` that is killed up to six times, at moments spread over the time that a whole
-# one takes, and resumed until it is done.
+most=${TG_LONG:+60}
+# killed_often OPTION...: a run in `often` that is killed up to six times (sixty in the long suite), at moments spread
+# over the time that a whole one takes, and resumed until it is done.
 killed_often() {
     kills=0
     rm -rf often
-    while [ $kills -lt 6 ]; do
+    while [ $kills -lt "${most:-6}" ]; do
         after=$(($(random) % time))
         timeout -s KILL "$(printf '%d.%03d' $((after / 1000)) $((after % 1000)))" \
             "$tapegrad" train --resume --out often $run "$@" >printed 2>&1

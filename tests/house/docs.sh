@@ -1,0 +1,36 @@
+#!/bin/sh
+# docs.sh PROGRAM SOURCE: the documents say what the code says. docs/ops.md is the program's own table; README names
+# every op; each test that design.md names exists; README's program is examples/mlp.c; no document links to a missing file.
+set -eu
+program=$1
+cd "$2"
+bad=0
+complain() {
+    echo "$*"
+    bad=1
+}
+
+"$program" ops --markdown | cmp -s - docs/ops.md || complain "docs/ops.md is old: tapegrad ops --markdown >docs/ops.md"
+for op in $("$program" ops | awk 'NR > 1 && !/^[0-9]+ ops/ { print $1 }'); do
+    grep -q "\`$op\`" README.md || complain "README.md does not name the op $op"
+done
+
+for name in $(grep -o '`[a-z0-9]*_[a-z0-9_]*_[a-z0-9_]*`' docs/design.md | tr -d '\`' | sort -u); do
+    case $name in
+    tg_*) where='include src' ;;
+    *) where='tests' ;;
+    esac
+    # shellcheck disable=SC2086 # two directories
+    grep -rqw "$name" $where || complain "docs/design.md names $name, which is not there"
+done
+
+sed -n '/^```c$/,/^```$/p' README.md | sed '1d' | sed '/^```$/,$d' >"${TMPDIR:-/tmp}/readme.$$"
+grep -v '^/\* The README' examples/mlp.c | cmp -s - "${TMPDIR:-/tmp}/readme.$$" || complain "README's program is not examples/mlp.c"
+rm -f "${TMPDIR:-/tmp}/readme.$$"
+
+for document in README.md CHANGELOG.md docs/*.md; do
+    for link in $(grep -o '](\([^)#]*\))' "$document" | sed 's/](\(.*\))/\1/' | grep -v '^http' || true); do
+        [ -e "$(dirname "$document")/$link" ] || complain "$document links to $link, which is not there"
+    done
+done
+exit $bad
