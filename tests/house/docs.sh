@@ -2,7 +2,7 @@
 # docs.sh PROGRAM SOURCE: the documents say what the code says. docs/ops.md is the program's own table; README names
 # every op; each test that design.md names exists; README's program is examples/mlp.c; no document links to a missing file.
 set -eu
-program=$1
+program=$(realpath "$1")
 cd "$2"
 bad=0
 complain() {
