@@ -4,7 +4,7 @@
 
 #include "bench.h"
 
-enum { OPS = 1000, CHAINS = 20 };
+enum { OPS = 1000, CHAINS = 400 };
 
 typedef struct chain {
     tg_tensor *x, *a, *b;
@@ -43,9 +43,9 @@ static double chain_measure(void *state) {
 
 static void chain_profile(void *state) {
     double forward = 0, backward = 0;
-    for (int i = 0; i < 20 * CHAINS; i++) chain_times(state, &forward, &backward);
-    printf("forward %.1f ns an op, backward with reset %.1f\n", forward * 1e9 / (20 * OPS * CHAINS),
-           backward * 1e9 / (20 * OPS * CHAINS));
+    for (int i = 0; i < CHAINS; i++) chain_times(state, &forward, &backward);
+    printf("forward %.1f ns an op, backward with reset %.1f\n", forward * 1e9 / (OPS * CHAINS),
+           backward * 1e9 / (OPS * CHAINS));
 }
 
 static void chain_close(void *state) {

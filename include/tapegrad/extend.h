@@ -134,7 +134,8 @@ struct tg_device_ops {
      * they load and store (round to nearest even). */
     /* out = formula(in...): map, zip, cast, permute and strided copy in one. in[] has out's shape (broadcast by stride
      * 0). Computes in float32, float64 or int64, by the widest input. */
-    tg_status (*map)(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n_in, const double p[2], bool add);
+    tg_status (*map)(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n_in, const double p[2],
+                     bool add);
     tg_status (*fill)(tg_ctx *ctx, tg_array out, double value);
     /* out[i] = start + i step, in row-major order. */
     tg_status (*iota)(tg_ctx *ctx, tg_array out, double start, double step);
@@ -200,7 +201,7 @@ typedef struct tg_call {
     tg_tensor *const *gout;      /* backward: any strides; NULL where none came (it is zero); never all NULL */
     tg_tensor **gin;             /* backward: input i's gradient, of its shape, contiguous, as gin_mode[i] says */
     const uint8_t *gin_mode;     /* tg_grad_mode */
-    uint32_t dims;               /* infer: input 0's dims that the family calls reduced, cut or needed whole (bit mask) */
+    uint32_t dims; /* infer: input 0's dims that the family calls reduced, cut or needed whole (bit mask) */
     void *impl;
 } tg_call;
 
@@ -324,8 +325,8 @@ TG_API tg_tensor *tg_call_view_of(tg_call *c, tg_tensor *g, int64_t offset, int 
 TG_API tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w);
 
 /* Records one op: copies params, infers, runs forward and, where a gradient is needed, keeps the node. state (may be
- * NULL) is the op's own, destroyed when its node ends, also on failure. site: the caller's return address (TG_SITE), quoted in
- * errors. out[] receives n_out handles, inert ones on failure. Lists have at most 65535 tensors. */
+ * NULL) is the op's own, destroyed when its node ends, also on failure. site: the caller's return address (TG_SITE),
+ * quoted in errors. out[] receives n_out handles, inert ones on failure. Lists have at most 65535 tensors. */
 TG_API tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in,
                           tg_tensor **out, int n_out, void *state, void (*destroy)(void *state), const void *site);
 #define TG_SITE __builtin_return_address(0)

@@ -89,7 +89,8 @@ TG_API const tg_gpt_config *tg_gpt_config_of(const tg_module *gpt); /* completed
 /* ids [b, s] int64 -> logits [b, s, vocab] */
 TG_API tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids);
 /* ids and target [b, s] -> the sum (or mean) of the cross-entropy over all tokens; logits exist in chunks only */
-TG_API tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target, tg_loss_reduction reduction);
+TG_API tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target,
+                              tg_loss_reduction reduction);
 
 /* Generation with a key-value cache: one for each sequence batch. */
 typedef struct tg_gpt_cache tg_gpt_cache;

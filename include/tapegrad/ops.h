@@ -1,8 +1,9 @@
 /* Ops: one prototype each, grouped; one line of shapes here, the full comment at the function in src/autograd/ops.
  *
  * Every op records on the tape t, runs at once, and returns a tensor that the tape owns (an inert one on error).
- * Shapes broadcast as in NumPy where a line says "broadcasts". Negative dims count from the end. Float ops take float32,
- * float64, bfloat16 and float16 (16-bit ones compute in float32); all tensor operands have one dtype unless said.
+ * Shapes broadcast as in NumPy where a line says "broadcasts". Negative dims count from the end. Float ops take
+ * float32, float64, bfloat16 and float16 (16-bit ones compute in float32); all tensor operands have one dtype unless
+ * said.
  */
 #ifndef TAPEGRAD_OPS_H
 #define TAPEGRAD_OPS_H
@@ -72,7 +73,7 @@ TG_API tg_tensor *tg_logsumexp(tg_tape *t, tg_tensor *x, tg_dims dims, bool keep
 TG_API tg_tensor *tg_argmax(tg_tape *t, tg_tensor *x, int dim, bool keepdim); /* int64, the first of equals */
 
 /* ---- Linear algebra ---- */
-/* [.., m, k] x [.., k, n] -> [.., m, n]; leading dims broadcast; any strides, transposes cost nothing. Both ndim >= 2 */
+/* [.., m, k] x [.., k, n] -> [.., m, n]; leading dims broadcast; any strides: transposes cost nothing. ndim >= 2 */
 TG_API tg_tensor *tg_matmul(tg_tape *t, tg_tensor *a, tg_tensor *b);
 /* x [.., in], w [out, in], b [out] or NULL -> [.., out]: x w^T + b */
 TG_API tg_tensor *tg_linear(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b);

@@ -51,8 +51,8 @@ TG_API tg_status tg_optim_set_lr(tg_optim *o, double lr);
 TG_API double tg_optim_lr(const tg_optim *o);
 TG_API int64_t tg_optim_steps(const tg_optim *o);
 
-/* The L2 norm of all gradients, which the next step scales by max_norm / (norm + 1e-6) where that is below 1 (Pascanu et al., ICML
- * 2013); nothing is rewritten. max_norm 0: only the norm. NaN on error. */
+/* The L2 norm of all gradients, which the next step scales by max_norm / (norm + 1e-6) where that is below 1 (Pascanu
+ * et al., ICML 2013); nothing is rewritten. max_norm 0: only the norm. NaN on error. */
 TG_API double tg_optim_clip(tg_optim *o, double max_norm);
 
 /* State: tensors by name ("<param>.m", ".v", ".master", ".momentum"), which are the optimiser's: tg_drop leaves them

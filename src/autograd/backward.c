@@ -1,8 +1,8 @@
 /* The executor: runs backward from roots to leaves, in the reverse of the recorded order.
  *
  * A node runs once, when all of its consumers have: they were recorded after it. Contributions to one gradient are
- * summed in that order, those that a work still fills last. A leaf's node comes right before its first user's, so its hooks
- * run after its last contribution and before anything recorded earlier runs.
+ * summed in that order, those that a work still fills last. A leaf's node comes right before its first user's, so its
+ * hooks run after its last contribution and before anything recorded earlier runs.
  */
 #include <time.h>
 
@@ -41,8 +41,10 @@ static tg_tensor *seed_of(tg_tensor *root, tg_tensor *given, const char *who) {
     tg_ctx *ctx = root->ctx;
     if (given) {
         if (tg_check(ctx, given, who) != TG_OK || tg_storage_need(given->storage, given) != TG_OK) return NULL;
-        if (given->dtype == root->dtype && given->ndim == root->ndim && !memcmp(given->shape, root->shape, root->ndim * sizeof *root->shape))
-            return tg_temp_new(ctx, given->dtype, given->ndim, given->shape, given->stride, tg_storage_ref(given->storage), given->offset);
+        if (given->dtype == root->dtype && given->ndim == root->ndim &&
+            !memcmp(given->shape, root->shape, root->ndim * sizeof *root->shape))
+            return tg_temp_new(ctx, given->dtype, given->ndim, given->shape, given->stride,
+                               tg_storage_ref(given->storage), given->offset);
         char want[160], got[160];
         tg_describe(root, want, sizeof want);
         tg_describe(given, got, sizeof got);
@@ -87,8 +89,10 @@ static tg_status saved_changed(const tg_node *n, const tg_tensor *x, const char 
     const tg_storage *s = x->storage;
     tg_describe_site(n->site, site, sizeof site);
     tg_describe_site(s ? s->by_site : NULL, by_site, sizeof by_site);
-    return tg_fail(x->ctx, TG_ERR_VERSION, "%s of op %s (called from %s), saved for backward as %s %d, was overwritten by %s, called from %s",
-                   *tg_name(x) ? tg_name(x) : "a tensor", n->op->name, site, which, i, s && s->by ? s->by : "an in-place op", by_site);
+    return tg_fail(x->ctx, TG_ERR_VERSION,
+                   "%s of op %s (called from %s), saved for backward as %s %d, was overwritten by %s, called from %s",
+                   *tg_name(x) ? tg_name(x) : "a tensor", n->op->name, site, which, i,
+                   s && s->by ? s->by : "an in-place op", by_site);
 }
 
 /* Everything that the op saved is there, and is what it was. */
@@ -102,7 +106,8 @@ static tg_status check_saved(const tg_node *n) {
     }
     for (int i = 0; i < n->n_out; i++) {
         if (!tg_bit(n->saves_out, i)) continue;
-        if (!out[i]->storage || out[i]->storage->version != version[n->n_in + i]) return saved_changed(n, out[i], "output", i);
+        if (!out[i]->storage || out[i]->storage->version != version[n->n_in + i])
+            return saved_changed(n, out[i], "output", i);
         TG_TRY(tg_storage_need(out[i]->storage, out[i]));
     }
     for (int i = 0; i < n->n_saved; i++) TG_TRY(tg_storage_need(saved[i]->storage, saved[i]));
@@ -135,9 +140,10 @@ static double now(void) {
 static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tensor **gin, uint8_t *mode) {
     tg_ctx *ctx = p->t->ctx;
     tg_call_impl im = {.site = n->site, .node = n, .pass = p};
-    tg_call c = {.ctx = ctx, .tape = p->t, .op = n->op, .params = n->params, .n_in = n->n_in, .n_out = n->n_out, .n_saved = n->n_saved,
-                 .in = tg_node_in(n), .out = tg_node_out(n), .saved = tg_node_kept(n), .saves_in = n->saves_in,
-                 .saves_out = n->saves_out, .gout = gout, .gin = gin, .gin_mode = mode, .impl = &im};
+    tg_call c = {.ctx = ctx, .tape = p->t, .op = n->op, .params = n->params, .n_in = n->n_in, .n_out = n->n_out,
+                 .n_saved = n->n_saved, .in = tg_node_in(n), .out = tg_node_out(n), .saved = tg_node_kept(n),
+                 .saves_in = n->saves_in, .saves_out = n->saves_out, .gout = gout, .gin = gin, .gin_mode = mode,
+                 .impl = &im};
     if (n->flags & TG_N_STATE) c.state = tg_node_extra_of(n)->state;
     double start = n->flags & TG_N_TIMED ? now() : 0;
     tg_status s = tg_receipts_open(p, &c);
@@ -150,7 +156,8 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
     char site[160], path[160];
     tg_describe_site(n->site, site, sizeof site);
     tg_scope_path(n->scope, path, sizeof path);
-    return tg_fail_note(ctx, " (in the backward of op %s, called from %s%s%s)", n->op->name, path, *path ? ", " : "", site);
+    return tg_fail_note(ctx, " (in the backward of op %s, called from %s%s%s)", n->op->name, path, *path ? ", " : "",
+                        site);
 }
 
 /* Arrays of n_in and n_out entries for one call: on the stack for few, in the tape's scratch for many. */
@@ -192,7 +199,8 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
         if (n->flags & TG_N_LEAF || !p->o->n_targets) continue;
         tg_target *target = tg_pass_target(p, n, i);
         if (!target) continue;
-        target->g = tg_temp_new(x->ctx, s->g->dtype, s->g->ndim, s->g->shape, s->g->stride, tg_storage_ref(s->g->storage), s->g->offset);
+        target->g = tg_temp_new(x->ctx, s->g->dtype, s->g->ndim, s->g->shape, s->g->stride,
+                                tg_storage_ref(s->g->storage), s->g->offset);
         if (!target->g) return x->ctx->status;
         target->reached = true;
     }
@@ -238,8 +246,10 @@ static tg_status run_node(tg_pass *p, tg_node *n) {
     if (n->flags & TG_N_LEAF) return tg_pass_needs(p, n) ? run_leaf(p, n) : TG_OK;
     if (!any || !feeds_any(p, n)) return TG_OK;
     if (n->flags & TG_N_CONSUMED)
-        return tg_fail(p->t->ctx, TG_ERR_STATE,
-                       "op %s has given back what it saved: an earlier backward consumed it; run that one with .retain = true", n->op->name);
+        return tg_fail(
+            p->t->ctx, TG_ERR_STATE,
+            "op %s has given back what it saved: an earlier backward consumed it; run that one with .retain = true",
+            n->op->name);
     if (!n->op->backward)
         return tg_fail(p->t->ctx, TG_ERR_UNSUPPORTED, "op %s has no backward", n->op->name);
     TG_TRY(check_saved(n));
@@ -267,8 +277,10 @@ static tg_status run_pass(tg_pass *p) {
 static tg_status check_create_graph(const tg_tape *t) {
     for (const tg_node *n = t->first; n; n = n->next)
         if (!(n->flags & TG_N_LEAF) && !n->op->vjp)
-            return tg_fail(t->ctx, TG_ERR_UNSUPPORTED, "tg_grad: create_graph needs the derivative of op %s as taped ops (its vjp slot), which it has not",
-                           n->op->name);
+            return tg_fail(
+                t->ctx, TG_ERR_UNSUPPORTED,
+                "tg_grad: create_graph needs the derivative of op %s as taped ops (its vjp slot), which it has not",
+                n->op->name);
     return tg_fail(t->ctx, TG_ERR_UNSUPPORTED, "tg_grad: create_graph is not built yet");
 }
 
@@ -301,15 +313,19 @@ tg_status tg_backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_
     tg_ctx *ctx = t->ctx;
     tg_backward_opts opts;
     TG_TRY(tg_options(ctx, &opts, sizeof opts, given, "tg_backward_with: the options"));
-    if (n <= 0 || !roots) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_backward_with: %d roots at %p, expected one or more", n, (const void *)roots);
+    if (n <= 0 || !roots)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_backward_with: %d roots at %p, expected one or more", n,
+                       (const void *)roots);
     if (opts.n_inputs < 0 || (opts.n_inputs && !opts.inputs))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_backward_with: %d inputs at %p", opts.n_inputs, (const void *)opts.inputs);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_backward_with: %d inputs at %p", opts.n_inputs,
+                       (const void *)opts.inputs);
     for (int i = 0; i < opts.n_inputs; i++) {
         TG_TRY(tg_check(ctx, opts.inputs[i], "tg_backward_with: an input"));
         if (opts.inputs[i]->tape && opts.inputs[i]->tape != t)
             return tg_fail(ctx, TG_ERR_HANDLE, "tg_backward_with: input %d is of another tape", i);
         if (opts.inputs[i]->node || !(opts.inputs[i]->flags & TG_F_REQUIRES_GRAD))
-            return tg_fail(ctx, TG_ERR_STATE, "tg_backward_with: input %d is not a leaf that needs a gradient; tg_grad takes results", i);
+            return tg_fail(ctx, TG_ERR_STATE,
+                           "tg_backward_with: input %d is not a leaf that needs a gradient; tg_grad takes results", i);
     }
     tg_pass_opts o = {.seeds = opts.seeds, .only = opts.inputs, .n_only = opts.n_inputs, .retain = opts.retain};
     return tg_backward_run(t, roots, n, &o, "tg_backward_with");
@@ -333,10 +349,13 @@ static tg_tensor *hand_over(tg_tape *t, tg_target *target, bool allow_unused, in
     return y ? y : tg_inert(ctx);
 }
 
-static tg_status check_grad_call(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n, tg_tensor **grads) {
+static tg_status check_grad_call(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n,
+                                 tg_tensor **grads) {
     tg_ctx *ctx = t->ctx;
     if (n_roots <= 0 || n <= 0 || !roots || !inputs || !grads)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_grad: %d roots, %d inputs, expected one or more of each, and room for the gradients", n_roots, n);
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_grad: %d roots, %d inputs, expected one or more of each, and room for the gradients",
+                       n_roots, n);
     for (int i = 0; i < n; i++) {
         TG_TRY(tg_check(ctx, inputs[i], "tg_grad: an input"));
         if (inputs[i]->tape && inputs[i]->tape != t)
@@ -344,7 +363,8 @@ static tg_status check_grad_call(tg_tape *t, tg_tensor *const *roots, int n_root
         if (!(inputs[i]->flags & TG_F_REQUIRES_GRAD))
             return tg_fail(ctx, TG_ERR_STATE, "tg_grad: input %d does not need a gradient", i);
         for (int j = 0; j < i; j++)
-            if (inputs[j] == inputs[i]) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_grad: inputs %d and %d are the same tensor", j, i);
+            if (inputs[j] == inputs[i])
+                return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_grad: inputs %d and %d are the same tensor", j, i);
     }
     return TG_OK;
 }
@@ -359,7 +379,11 @@ static tg_status grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tenso
     tg_target *targets = tg_tape_alloc(t, (size_t)n_inputs * sizeof *targets);
     if (!targets) return ctx->status;
     for (int i = 0; i < n_inputs; i++) targets[i] = (tg_target){.x = inputs[i]};
-    tg_pass_opts o = {.seeds = opts.seeds, .targets = targets, .n_targets = n_inputs, .retain = opts.retain, .create_graph = opts.create_graph};
+    tg_pass_opts o = {.seeds = opts.seeds,
+                      .targets = targets,
+                      .n_targets = n_inputs,
+                      .retain = opts.retain,
+                      .create_graph = opts.create_graph};
     tg_backward_run(t, roots, n_roots, &o, "tg_grad");
     for (int i = 0; i < n_inputs; i++) {
         grads[i] = ctx->status == TG_OK ? hand_over(t, &targets[i], opts.allow_unused, i) : tg_inert(ctx);

@@ -9,7 +9,7 @@ typedef enum tg_receipt_kind {
     TG_TO_NOBODY,
     TG_TO_SLOT,  /* the slot's own buffer */
     TG_TO_LEAF,  /* the leaf's accumulation buffer, or a target's: no temporary */
-    TG_TO_EXTRA, /* a buffer that is added afterwards: one tensor given twice, or another dtype than the leaf's buffer */
+    TG_TO_EXTRA, /* a buffer that is added afterwards: a tensor given twice, or of another dtype than its leaf's */
     TG_TO_DONE,  /* passed on, or in flight */
 } tg_receipt_kind;
 

@@ -26,8 +26,8 @@ static void text_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t
     tg_node_site(n, site, sizeof site);
     tg_node_extra e = times(n);
     tg_text(buf, size, at, "%6lld  %-20s %12lld %14lld %10.1f %10.1f  %s%s%s  %s\n", (long long)i, n->op->name,
-            (long long)tg_node_saved_bytes(n), (long long)tg_node_flops(n), 1e6 * e.forward_s, 1e6 * e.backward_s, in, *in ? " -> " : "", out,
-            site);
+            (long long)tg_node_saved_bytes(n), (long long)tg_node_flops(n), 1e6 * e.forward_s, 1e6 * e.backward_s, in,
+            *in ? " -> " : "", out, site);
 }
 
 static void json_string(const char *s, char *buf, size_t size, size_t *at) {
@@ -72,7 +72,8 @@ static void json_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t
     json_tensors(n, false, buf, size, at);
     tg_text(buf, size, at, ", \"outputs\": ");
     json_tensors(n, true, buf, size, at);
-    tg_text(buf, size, at, ", \"saved_bytes\": %lld, \"flops\": %lld, \"forward_s\": %.9g, \"backward_s\": %.9g, \"site\": ",
+    tg_text(buf, size, at,
+            ", \"saved_bytes\": %lld, \"flops\": %lld, \"forward_s\": %.9g, \"backward_s\": %.9g, \"site\": ",
             (long long)tg_node_saved_bytes(n), (long long)tg_node_flops(n), e.forward_s, e.backward_s);
     tg_node_site(n, site, sizeof site);
     json_string(site, buf, size, at);
@@ -89,7 +90,10 @@ size_t tg_tape_dump(tg_tape *t, tg_format format, char *buf, size_t size) {
         tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_tape_dump: format %d, expected TG_TEXT or TG_JSON", (int)format);
         return 0;
     }
-    tg_text(buf, size, &at, format == TG_JSON ? "[" : "  node  op                  saved bytes          FLOPs forward us backward us  shapes, call site\n");
+    tg_text(buf, size, &at,
+            format == TG_JSON
+                ? "["
+                : "  node  op                  saved bytes          FLOPs forward us backward us  shapes, call site\n");
     for (const tg_node *n = t->first; n; n = n->next, i++) {
         if (format == TG_JSON)
             json_row(n, i, buf, size, &at);

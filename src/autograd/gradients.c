@@ -142,10 +142,12 @@ tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf) {
         tg_describe(buf, got, sizeof got);
         bool same = buf->ndim == x->ndim && !memcmp(buf->shape, x->shape, x->ndim * sizeof *x->shape);
         if (!same || buf->dtype != tg_accumulate_dtype(x->dtype) || !(buf->flags & TG_F_CONTIGUOUS))
-            return tg_fail(ctx, same ? TG_ERR_DTYPE : TG_ERR_SHAPE, "tg_set_main_grad: buffer %s for %s, expected %s, its shape, contiguous", got,
-                           want, tg_dtype_name(tg_accumulate_dtype(x->dtype)));
+            return tg_fail(ctx, same ? TG_ERR_DTYPE : TG_ERR_SHAPE,
+                           "tg_set_main_grad: buffer %s for %s, expected %s, its shape, contiguous", got, want,
+                           tg_dtype_name(tg_accumulate_dtype(x->dtype)));
         if (buf->tape || buf->storage == x->storage)
-            return tg_fail(ctx, TG_ERR_STATE, "tg_set_main_grad: the buffer must be owned by the context, apart from the tensor");
+            return tg_fail(ctx, TG_ERR_STATE,
+                           "tg_set_main_grad: the buffer must be owned by the context, apart from the tensor");
         tg_storage_categorise(buf->storage, TG_MEM_GRADIENT);
     }
     e->main_grad = buf;
@@ -161,7 +163,9 @@ static uint64_t add_hook(tg_tensor *x, tg_hook_fn fn, void *user, bool accumulat
     tg_ctx *ctx = x->ctx;
     if (!fn || !(x->flags & TG_F_REQUIRES_GRAD) || (accumulated && x->node)) {
         tg_fail(ctx, fn ? TG_ERR_STATE : TG_ERR_ARGUMENT, "%s: %s", who,
-                !fn ? "the hook is NULL" : accumulated && x->node ? "the tensor is not a leaf" : "the tensor needs no gradient");
+                !fn                      ? "the hook is NULL"
+                : accumulated && x->node ? "the tensor is not a leaf"
+                                         : "the tensor needs no gradient");
         return 0;
     }
     tg_ext *e = tg_ext_of(x);
@@ -219,13 +223,15 @@ static tg_status replace(tg_tensor *x, tg_tensor **g, tg_tensor *by) {
     tg_ctx *ctx = x->ctx;
     TG_TRY(tg_check(ctx, by, "a gradient hook's result"));
     TG_TRY(tg_storage_need(by->storage, by));
-    if (by->dtype != (*g)->dtype || by->ndim != (*g)->ndim || memcmp(by->shape, (*g)->shape, by->ndim * sizeof *by->shape)) {
+    if (by->dtype != (*g)->dtype || by->ndim != (*g)->ndim ||
+        memcmp(by->shape, (*g)->shape, by->ndim * sizeof *by->shape)) {
         char want[160], got[160];
         tg_describe(*g, want, sizeof want);
         tg_describe(by, got, sizeof got);
         return tg_fail(ctx, TG_ERR_SHAPE, "a gradient hook returned %s, expected %s", got, want);
     }
-    tg_tensor *temp = tg_temp_new(ctx, by->dtype, by->ndim, by->shape, by->stride, tg_storage_ref(by->storage), by->offset);
+    tg_tensor *temp =
+        tg_temp_new(ctx, by->dtype, by->ndim, by->shape, by->stride, tg_storage_ref(by->storage), by->offset);
     if (!temp) return ctx->status;
     tg_temp_free(*g);
     *g = temp;
@@ -243,7 +249,8 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
         s = h->fn(h->user, t, x, &given);
         if (s == TG_OK) s = t->ctx->status;
         if (s != TG_OK)
-            s = tg_fail(t->ctx, TG_ERR_CALLBACK, "a gradient hook of %s failed with %s", *tg_name(x) ? tg_name(x) : "a tensor", tg_status_name(s));
+            s = tg_fail(t->ctx, TG_ERR_CALLBACK, "a gradient hook of %s failed with %s",
+                        *tg_name(x) ? tg_name(x) : "a tensor", tg_status_name(s));
         else if (given != *g && !accumulated)
             s = replace(x, g, given);
     }

@@ -175,7 +175,8 @@ tg_status tg_call_pass(tg_call *c, int i, tg_tensor *g) {
         return tg_gradient_put(gin, g, c->gin_mode[i] == TG_GRAD_ADD);
     }
     tg_slot *s = slot_of(c, i);
-    tg_tensor *share = tg_temp_new(c->ctx, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
+    tg_tensor *share =
+        tg_temp_new(c->ctx, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
     if (!share) return c->ctx->status;
     if (s->g) tg_temp_free(s->g);
     s->g = share;
@@ -195,7 +196,8 @@ tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w) {
     TG_TRY(tg_work_fills(w, g->storage));
     if (r->kind == TG_TO_NOBODY) return TG_OK;
     tg_pending *p = tg_tape_alloc(c->tape, sizeof *p);
-    tg_tensor *share = p ? tg_temp_new(c->ctx, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset) : NULL;
+    tg_tensor *share =
+        p ? tg_temp_new(c->ctx, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset) : NULL;
     if (!share) return c->ctx->status;
     *p = (tg_pending){NULL, share};
     tg_slot *s = slot_of(c, i);

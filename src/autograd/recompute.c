@@ -1,8 +1,8 @@
 /* Activation recomputation (Chen et al., arXiv 1604.06174): a function of tensors as one node.
  *
- * The first run happens on a tape of its own, without grad, so nothing that its ops would save is kept; leaves that it uses
- * become inputs of the node. Backward runs the function again on a fresh tape, with the random streams of the first run, and
- * hands the gradients of that tape's leaves to the outer node's: straight into their buffers, so that a
+ * The first run happens on a tape of its own, without grad, so nothing that its ops would save is kept; leaves that it
+ * uses become inputs of the node. Backward runs the function again on a fresh tape, with the random streams of the
+ * first run, and hands the gradients of that tape's leaves to the outer node's: straight into their buffers, so that a
  * weight's gradient never exists twice.
  */
 #include "autograd/record.h"
@@ -38,10 +38,13 @@ static tg_status check_same(tg_ctx *ctx, const recompute_params *p, tg_tensor *c
         tg_describe(again[i], got, sizeof got);
         if (again[i]->dtype != first[i]->dtype || again[i]->ndim != first[i]->ndim ||
             memcmp(again[i]->shape, first[i]->shape, first[i]->ndim * sizeof *first[i]->shape))
-            return tg_fail(ctx, TG_ERR_SHAPE, "%s: output %d was %s in the first run and is %s in the second", p->name, i, want, got);
+            return tg_fail(ctx, TG_ERR_SHAPE, "%s: output %d was %s in the first run and is %s in the second", p->name,
+                           i, want, got);
         if (p->bits && hash_bytes(again[i]) != p->bits[i])
-            return tg_fail(ctx, TG_ERR_STATE, "%s: output %d, %s, has other bits in the second run: the function reads something that changed", p->name,
-                           i, want);
+            return tg_fail(
+                ctx, TG_ERR_STATE,
+                "%s: output %d, %s, has other bits in the second run: the function reads something that changed",
+                p->name, i, want);
     }
     return TG_OK;
 }
@@ -51,7 +54,8 @@ static tg_status check_same(tg_ctx *ctx, const recompute_params *p, tg_tensor *c
 static tg_status call_fn(const recompute_params *p, tg_tape *t, tg_tensor *const *in, tg_tensor **out) {
     tg_status s = p->fn(p->state, t, in, p->n_in, out, p->n_out);
     if (t->ctx->status != TG_OK) return t->ctx->status;
-    if (s != TG_OK) return tg_fail(t->ctx, TG_ERR_CALLBACK, "%s: the function failed with %s", p->name, tg_status_name(s));
+    if (s != TG_OK)
+        return tg_fail(t->ctx, TG_ERR_CALLBACK, "%s: the function failed with %s", p->name, tg_status_name(s));
     for (int i = 0; i < p->n_out; i++) TG_TRY(tg_check(t->ctx, out[i], p->name));
     return TG_OK;
 }
@@ -67,7 +71,8 @@ static tg_status recompute_infer(tg_call *c) {
     recompute_params *p = c->params;
     for (int i = 0; i < p->n_out; i++) {
         const tg_tensor *x = p->outputs[i];
-        tg_tensor *y = tg_tape_tensor(c->tape, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
+        tg_tensor *y =
+            tg_tape_tensor(c->tape, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
         if (!y) return c->ctx->status;
         c->out[i] = y;
         if (!x->tape) continue;
@@ -97,13 +102,15 @@ static int choose_roots(tg_call *c, tg_tensor **out, tg_tensor **roots, tg_tenso
 
 static tg_status inner_backward(tg_call *c, tg_tape *inner, tg_tensor **in, tg_tensor **out) {
     const recompute_params *p = c->params;
-    tg_tensor **roots = tg_tape_alloc(inner, 2 * (size_t)c->n_out * sizeof *roots), **seeds = roots ? roots + c->n_out : NULL;
+    tg_tensor **roots = tg_tape_alloc(inner, 2 * (size_t)c->n_out * sizeof *roots),
+              **seeds = roots ? roots + c->n_out : NULL;
     tg_target *targets = tg_tape_alloc(inner, ((size_t)c->n_in + 1) * sizeof *targets);
     if (!roots || !targets) return c->ctx->status;
     int n_targets = 0, n_roots = choose_roots(c, out, roots, seeds);
     for (int i = 0; i < c->n_in; i++)
         if (c->gin_mode[i] != TG_GRAD_NONE)
-            targets[n_targets++] = (tg_target){.x = i < p->n_in ? in[i] : c->in[i], .g = c->gin[i], .mode = c->gin_mode[i]};
+            targets[n_targets++] =
+                (tg_target){.x = i < p->n_in ? in[i] : c->in[i], .g = c->gin[i], .mode = c->gin_mode[i]};
     tg_pass_opts o = {.seeds = seeds, .targets = targets, .n_targets = n_targets};
     if (n_roots) TG_TRY(tg_backward_run(inner, roots, n_roots, &o, p->name));
     for (int i = 0; i < n_targets; i++)
@@ -118,7 +125,8 @@ static tg_status recompute_backward(tg_call *c) {
     tg_tape *inner = tg_tape_new(ctx);
     TG_TRY(ctx->status);
     tg_set_training(inner, p->training);
-    tg_tensor **in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *in + 1), **out = in ? in + p->n_in : NULL;
+    tg_tensor **in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *in + 1),
+              **out = in ? in + p->n_in : NULL;
     tg_rng now = ctx->rng;
     if (!p->keep_rng) ctx->rng = p->rng;
     tg_status s = in ? run_again(c, inner, in, out) : ctx->status;
@@ -154,8 +162,8 @@ static int leaves_used(const tg_tape *inner, tg_tensor *const *in, int n_in, tg_
     return n;
 }
 
-static tg_status first_run(tg_tape *t, tg_tape *inner, recompute_params *p, tg_tensor *const *in, tg_tensor **out, const void *site,
-                           bool *passed_on) {
+static tg_status first_run(tg_tape *t, tg_tape *inner, recompute_params *p, tg_tensor *const *in, tg_tensor **out,
+                           const void *site, bool *passed_on) {
     tg_ctx *ctx = t->ctx;
     size_t room = (size_t)p->n_in + (size_t)p->n_out + 1;
     tg_tensor **entered = tg_tape_alloc(inner, room * sizeof *entered), **results = entered ? entered + p->n_in : NULL;
@@ -177,21 +185,31 @@ static tg_status first_run(tg_tape *t, tg_tape *inner, recompute_params *p, tg_t
 static tg_status check_call(tg_tape *t, tg_fn fn, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     tg_ctx *ctx = t->ctx;
     if (!fn || n_in < 0 || n_out <= 0 || (n_in && !in) || !out || n_in > 65535 || n_out > 65535)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_recompute: expected a function, %d inputs and %d outputs (one or more) with their arrays", n_in, n_out);
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_recompute: expected a function, %d inputs and %d outputs (one or more) with their arrays",
+                       n_in, n_out);
     for (int i = 0; i < n_in; i++) {
         TG_TRY(tg_check(ctx, in[i], "tg_recompute: an input"));
         if (in[i]->tape && in[i]->tape != t)
-            return tg_fail(ctx, TG_ERR_HANDLE, "tg_recompute: input %d is a result of another tape; enter it with tg_tape_input", i);
+            return tg_fail(ctx, TG_ERR_HANDLE,
+                           "tg_recompute: input %d is a result of another tape; enter it with tg_tape_input", i);
     }
     return TG_OK;
 }
 
-static tg_status recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out,
-                           const tg_recompute_opts *opts, const void *site, bool *passed_on) {
+static tg_status recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out,
+                           int n_out, const tg_recompute_opts *opts, const void *site, bool *passed_on) {
     tg_ctx *ctx = t->ctx;
     TG_TRY(check_call(t, fn, in, n_in, out, n_out));
-    recompute_params p = {.fn = fn, .state = state, .destroy = opts->destroy, .name = opts->name ? opts->name : "recompute", .n_in = n_in,
-                          .n_out = n_out, .keep_rng = opts->keep_rng, .training = t->training, .rng = ctx->rng};
+    recompute_params p = {.fn = fn,
+                          .state = state,
+                          .destroy = opts->destroy,
+                          .name = opts->name ? opts->name : "recompute",
+                          .n_in = n_in,
+                          .n_out = n_out,
+                          .keep_rng = opts->keep_rng,
+                          .training = t->training,
+                          .rng = ctx->rng};
     if (!t->grad) return call_fn(&p, t, in, out); /* nothing would be kept anyway */
     tg_tape *inner = tg_tape_new(ctx);
     TG_TRY(ctx->status);

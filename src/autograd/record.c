@@ -29,8 +29,8 @@ static tg_status note_call(tg_call *c) {
     describe_inputs(c, inputs, sizeof inputs);
     tg_describe_site(impl(c)->site, site, sizeof site);
     tg_scope_path(c->tape->scope, path, sizeof path);
-    return tg_fail_note(c->ctx, " (op %s of %s, called from %s%s%s)", c->op->name ? c->op->name : "?", inputs, path, *path ? ", " : "",
-                        site);
+    return tg_fail_note(c->ctx, " (op %s of %s, called from %s%s%s)", c->op->name ? c->op->name : "?", inputs, path,
+                        *path ? ", " : "", site);
 }
 
 tg_status tg_call_fail(tg_call *c, tg_status s, const char *format, ...) {
@@ -122,7 +122,8 @@ static tg_status bind_inplace(tg_call *c, tg_tensor *x) {
 
 tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
     if (TG_UNLIKELY(!c)) return TG_ERR_ARGUMENT;
-    if (TG_UNLIKELY(i < 0 || i >= c->n_out || c->out[i] || ndim > TG_MAX_DIMS || !c->n_in || !lends(c, c->in[0], ndim, shape)))
+    if (TG_UNLIKELY(i < 0 || i >= c->n_out || c->out[i] || ndim > TG_MAX_DIMS || !c->n_in ||
+                    !lends(c, c->in[0], ndim, shape)))
         TG_TRY(check_output(c, i, dtype, ndim, shape));
     tg_tensor *x = output_handle(c, dtype, ndim, shape);
     if (TG_UNLIKELY(!x)) return c->ctx->status;
@@ -143,7 +144,8 @@ tg_status tg_call_view(tg_call *c, int i, int64_t offset, int ndim, const int64_
     if (!base) return tg_call_fail(c, TG_ERR_ARGUMENT, "a view needs input 0");
     TG_TRY(check_output(c, i, base->dtype, ndim, shape));
     TG_TRY(check_view(c, base, offset, ndim, shape, stride));
-    tg_tensor *x = tg_tape_tensor(c->tape, base->dtype, ndim, shape, stride, tg_storage_ref(base->storage), base->offset + offset);
+    tg_tensor *x =
+        tg_tape_tensor(c->tape, base->dtype, ndim, shape, stride, tg_storage_ref(base->storage), base->offset + offset);
     if (!x) return c->ctx->status;
     x->flags |= TG_F_VIEW;
     c->out[i] = x;
@@ -153,7 +155,8 @@ tg_status tg_call_view(tg_call *c, int i, int64_t offset, int ndim, const int64_
 tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
     enum { MAX_SAVED = 8 };
     if (!c) return TG_ERR_ARGUMENT;
-    if (i != c->n_saved || i >= MAX_SAVED) return tg_call_fail(c, TG_ERR_INTERNAL, "saved buffers are declared in order, at most 8");
+    if (i != c->n_saved || i >= MAX_SAVED)
+        return tg_call_fail(c, TG_ERR_INTERNAL, "saved buffers are declared in order, at most 8");
     TG_TRY(check_shape(c, dtype, ndim, shape));
     tg_tensor *x = tg_temp_empty(c->ctx, dtype, ndim, shape, TG_MEM_SAVED);
     if (!x) return c->ctx->status;
@@ -186,12 +189,14 @@ tg_tensor *tg_call_temp(tg_call *c, tg_dtype dtype, int ndim, const int64_t *sha
     return keep_temp(c, tg_temp_empty(c->ctx, dtype, ndim, shape, TG_MEM_TEMPORARY));
 }
 
-tg_tensor *tg_call_view_of(tg_call *c, tg_tensor *g, int64_t offset, int ndim, const int64_t *shape, const int64_t *stride) {
+tg_tensor *tg_call_view_of(tg_call *c, tg_tensor *g, int64_t offset, int ndim, const int64_t *shape,
+                           const int64_t *stride) {
     if (!c) return tg_inert(&tg_dead_ctx);
     if (tg_check(c->ctx, g, c->op->name) != TG_OK || check_shape(c, g->dtype, ndim, shape) != TG_OK ||
         check_view(c, g, offset, ndim, shape, stride) != TG_OK)
         return tg_inert(c->ctx);
-    return keep_temp(c, tg_temp_new(c->ctx, g->dtype, ndim, shape, stride, tg_storage_ref(g->storage), g->offset + offset));
+    return keep_temp(
+        c, tg_temp_new(c->ctx, g->dtype, ndim, shape, stride, tg_storage_ref(g->storage), g->offset + offset));
 }
 
 void tg_call_temps_free(tg_call *c) {
@@ -208,8 +213,8 @@ static tg_status check_arity(tg_tape *t, const tg_op *op, int n_in, int n_out) {
     if (TG_UNLIKELY(op->size != sizeof *op)) return tg_table_check(t->ctx, op->size, sizeof *op, "tg_apply: the op");
     if (!op->name || !op->infer) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_apply: the op needs a name and infer");
     if (n_in < 0 || n_in > MAX_LIST || (op->n_in >= 0 ? n_in != op->n_in : n_in < -op->n_in))
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: %d inputs, expected %s%d", op->name, n_in, op->n_in < 0 ? "at least " : "",
-                       op->n_in < 0 ? -op->n_in : op->n_in);
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: %d inputs, expected %s%d", op->name, n_in,
+                       op->n_in < 0 ? "at least " : "", op->n_in < 0 ? -op->n_in : op->n_in);
     if (n_out < 0 || n_out > MAX_LIST || (op->n_out >= 0 && n_out != op->n_out))
         return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: room for %d outputs, expected %d", op->name, n_out, op->n_out);
     return TG_OK;
@@ -220,8 +225,8 @@ static tg_status refuse_input(tg_call *c, int i) {
     char what[96];
     snprintf(what, sizeof what, "%s: input %d", c->op->name, i);
     TG_TRY(tg_check(c->ctx, x, what));
-    return tg_fail(c->ctx, TG_ERR_HANDLE, "%s is a result of another tape; enter it with tg_tape_input, or as an input of tg_recompute",
-                   what);
+    return tg_fail(c->ctx, TG_ERR_HANDLE,
+                   "%s is a result of another tape; enter it with tg_tape_input, or as an input of tg_recompute", what);
 }
 
 /* Alive, of this context and tape, and present; sets c->needs. */
@@ -239,14 +244,19 @@ static tg_status check_inputs(tg_call *c) {
 static tg_status check_inplace(tg_call *c) {
     tg_tensor *a = c->n_in ? c->in[0] : NULL;
     if (!a) return tg_call_fail(c, TG_ERR_ARGUMENT, "in place, and input 0 is absent");
-    if (a->flags & TG_F_VIEW) return tg_call_fail(c, TG_ERR_STATE, "in place on a view; use the op that returns a new tensor");
+    if (a->flags & TG_F_VIEW)
+        return tg_call_fail(c, TG_ERR_STATE, "in place on a view; use the op that returns a new tensor");
     if (!a->node && a->flags & TG_F_REQUIRES_GRAD && c->tape->grad)
         return tg_call_fail(c, TG_ERR_STATE, "in place on a leaf that needs a gradient");
     if (!a->tape && c->needs)
-        return tg_call_fail(c, TG_ERR_STATE, "in place on a tensor of the context from one that needs a gradient; tg_detach it first");
-    if (!(a->flags & TG_F_CONTIGUOUS)) return tg_call_fail(c, TG_ERR_STATE, "in place on a tensor that is not contiguous");
+        return tg_call_fail(c, TG_ERR_STATE,
+                            "in place on a tensor of the context from one that needs a gradient; tg_detach it first");
+    if (!(a->flags & TG_F_CONTIGUOUS))
+        return tg_call_fail(c, TG_ERR_STATE, "in place on a tensor that is not contiguous");
     if (atomic_load(&a->storage->refs) > 1)
-        return tg_call_fail(c, TG_ERR_STATE, "in place on a tensor whose bytes other live handles share (views, tg_keep, tg_tape_input)");
+        return tg_call_fail(
+            c, TG_ERR_STATE,
+            "in place on a tensor whose bytes other live handles share (views, tg_keep, tg_tape_input)");
     for (int i = 1; i < c->n_in; i++)
         if (c->in[i] && c->in[i]->storage == a->storage)
             return tg_call_fail(c, TG_ERR_STATE, "in place: input %d shares the overwritten bytes", i);
@@ -348,7 +358,8 @@ static tg_status copy_params(tg_call *c, const void *params) {
 /* The first run of a recomputation notes the leaves that it uses. */
 static tg_status collect_leaves(tg_call *c) {
     for (int i = 0; i < c->n_in; i++)
-        if (c->in[i] && !c->in[i]->tape && c->in[i]->flags & TG_F_REQUIRES_GRAD && !tg_tape_leaf(c->tape, c->in[i])) return c->ctx->status;
+        if (c->in[i] && !c->in[i]->tape && c->in[i]->flags & TG_F_REQUIRES_GRAD && !tg_tape_leaf(c->tape, c->in[i]))
+            return c->ctx->status;
     return TG_OK;
 }
 
@@ -362,7 +373,8 @@ static tg_status infer(tg_call *c, const void *params) {
     c->saves_in = c->op->saves_in;
     c->saves_out = c->op->saves_out;
     tg_status s = c->op->infer(c);
-    if (TG_UNLIKELY(s != TG_OK)) return tg_fail(c->ctx, s, "%s: infer refused the call with %s", c->op->name, tg_status_name(s));
+    if (TG_UNLIKELY(s != TG_OK))
+        return tg_fail(c->ctx, s, "%s: infer refused the call with %s", c->op->name, tg_status_name(s));
     for (int i = 0; i < c->n_out; i++)
         if (TG_UNLIKELY(!c->out[i])) return tg_call_fail(c, TG_ERR_INTERNAL, "infer left output %d unset", i);
     return TG_OK;
@@ -421,16 +433,24 @@ static tg_status check_apply(tg_tape *t, const tg_op *op, tg_tensor *const *in, 
     return TG_OK;
 }
 
-tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out,
-                   void *state, void (*destroy)(void *), const void *site) {
+tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in, tg_tensor **out,
+                   int n_out, void *state, void (*destroy)(void *), const void *site) {
     tg_status s = check_apply(t, op, in, n_in, out, n_out);
     bool kept = false;
     if (TG_LIKELY(s == TG_OK)) {
         for (int i = 0; i < n_out; i++) out[i] = NULL;
         tg_tensor *saved[8];
         tg_call_impl im = {.site = site};
-        tg_call c = {.ctx = t->ctx, .tape = t, .op = op, .state = state, .n_in = n_in, .n_out = n_out, .in = in, .out = out,
-                     .saved = saved, .impl = &im};
+        tg_call c = {.ctx = t->ctx,
+                     .tape = t,
+                     .op = op,
+                     .state = state,
+                     .n_in = n_in,
+                     .n_out = n_out,
+                     .in = in,
+                     .out = out,
+                     .saved = saved,
+                     .impl = &im};
         tg_cursor at = t->at;
         tg_rng rng = t->ctx->rng;
         s = run(&c, params, destroy, &kept);
@@ -449,7 +469,8 @@ tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *c
     return s;
 }
 
-tg_tensor *tg_record(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in, const void *site) {
+tg_tensor *tg_record(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in,
+                     const void *site) {
     tg_tensor *out = NULL;
     if (TG_UNLIKELY(!t)) return tg_inert(&tg_dead_ctx);
     tg_apply(t, op, params, in, n_in, &out, 1, NULL, NULL, site);

@@ -77,7 +77,9 @@ static inline tg_tensor **tg_node_in(const tg_node *n) { return (tg_tensor **)n-
 static inline tg_node **tg_node_src(const tg_node *n) { return (tg_node **)n->tail + n->n_in; }
 static inline tg_tensor **tg_node_out(const tg_node *n) { return (tg_tensor **)n->tail + 2 * n->n_in; }
 static inline tg_slot *tg_node_slots(const tg_node *n) { return (tg_slot *)(n->tail + 2 * n->n_in + n->n_out); }
-static inline tg_tensor **tg_node_kept(const tg_node *n) { return (tg_tensor **)(n->tail + 2 * n->n_in + 3 * n->n_out); }
+static inline tg_tensor **tg_node_kept(const tg_node *n) {
+    return (tg_tensor **)(n->tail + 2 * n->n_in + 3 * n->n_out);
+}
 /* Versions of inputs and outputs when they were saved. */
 static inline uint32_t *tg_node_versions(const tg_node *n) { return (uint32_t *)(tg_node_kept(n) + n->n_saved); }
 typedef struct tg_node_extra {
@@ -129,8 +131,8 @@ tg_status tg_tape_check(tg_tape *t, const char *who);
 void tg_tapes_release(tg_ctx *ctx); /* the memory of freed tapes */
 void tg_tape_rollback(tg_tape *t, tg_cursor at); /* ends the handles made since */
 /* A tape's handle on a storage, whose reference it takes over. */
-tg_tensor *tg_tape_tensor(tg_tape *t, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride, tg_storage *s,
-                          int64_t offset);
+tg_tensor *tg_tape_tensor(tg_tape *t, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
+                          tg_storage *s, int64_t offset);
 tg_node *tg_tape_find_leaf(const tg_tape *t, const tg_tensor *x); /* NULL: not used on this tape */
 /* The leaf's node on this tape, made at its first use. NULL after recording the error. */
 tg_node *tg_tape_leaf(tg_tape *t, tg_tensor *x);

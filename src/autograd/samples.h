@@ -8,7 +8,8 @@ typedef struct tg_case_opts {
     tg_dtype dtype; /* of the float inputs that name none */
     tg_dtype grid;  /* values are rounded to what this dtype can hold; 0: dtype */
     uint64_t seed;
-    double jitter; /* floats are moved at random by up to this part of themselves: shows how ill-conditioned a sample is */
+    double
+        jitter; /* floats are moved at random by up to this part of themselves: shows how ill-conditioned a sample is */
     bool rows; /* every input row-major, whatever its layout should be */
 } tg_case_opts;
 
@@ -27,8 +28,8 @@ const tg_sample *tg_sample_at(const tg_op *op, int i);
 /* Makes the inputs, tensors of the context. Gaps between strided elements hold NaN (integers: -1). */
 tg_status tg_case_open(tg_case *c, tg_ctx *ctx, const tg_op *op, int sample, const tg_case_opts *opts);
 void tg_case_close(tg_case *c);
-/* A tg_fn whose state is the case: records the op on in[]. An op in place gets a copy of an in[0] that needs a gradient,
- * since it would refuse the leaf. */
+/* A tg_fn whose state is the case: records the op on in[]. An op in place gets a copy of an in[0] that needs a
+ * gradient, since it would refuse the leaf. */
 tg_status tg_case_run(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out);
 
 #endif

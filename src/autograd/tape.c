@@ -42,8 +42,8 @@ tg_tensor *tg_tape_handle(tg_tape *t) {
     return x;
 }
 
-tg_tensor *tg_tape_tensor(tg_tape *t, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride, tg_storage *s,
-                          int64_t offset) {
+tg_tensor *tg_tape_tensor(tg_tape *t, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
+                          tg_storage *s, int64_t offset) {
     tg_tensor *x = tg_tape_handle(t);
     int64_t *dims = x ? tg_tape_alloc(t, 2 * (size_t)ndim * sizeof *dims) : NULL;
     if (!dims) {
@@ -353,7 +353,8 @@ tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n) {
     if (t && t->epoch && t->ctx->status != TG_OK && t->scope) t->scope = t->scope->parent;
     TG_TRY(tg_tape_check(t, "tg_scope_close"));
     if (!t->scope) return tg_fail(t->ctx, TG_ERR_STATE, "tg_scope_close: no scope is open");
-    if (n < 0 || (n && !outputs)) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_scope_close: %d outputs at %p", n, (void *)outputs);
+    if (n < 0 || (n && !outputs))
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_scope_close: %d outputs at %p", n, (void *)outputs);
     for (int i = 0; i < n; i++) TG_TRY(tg_check(t->ctx, outputs[i], "tg_scope_close"));
     mark_outputs(outputs, n, true);
     discard_since(t, t->scope, TG_SITE);

@@ -116,9 +116,9 @@ static tg_status choose_device(tg_ctx *ctx, const tg_device_ops *ops, const tg_c
     const char *name = config->device ? config->device : ops ? ops->name : "cpu";
     if (ops) {
         TG_TRY(tg_table_check(ctx, ops->size, sizeof *ops, "tg_ctx_new_on: the device table"));
-        bool whole = ops->name && ops->open && ops->close && ops->alloc && ops->free && ops->copy && ops->sync && ops->event_record &&
-                     ops->event_wait && ops->event_free && ops->map && ops->fill && ops->iota && ops->reduce && ops->gemm &&
-                     ops->take && ops->put_add && ops->random;
+        bool whole = ops->name && ops->open && ops->close && ops->alloc && ops->free && ops->copy && ops->sync &&
+                     ops->event_record && ops->event_wait && ops->event_free && ops->map && ops->fill && ops->iota &&
+                     ops->reduce && ops->gemm && ops->take && ops->put_add && ops->random;
         if (!whole) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new_on: the device table lacks a required slot");
         ctx->ops = ops;
     } else if (strcmp(name, "cpu") == 0) {
@@ -126,7 +126,8 @@ static tg_status choose_device(tg_ctx *ctx, const tg_device_ops *ops, const tg_c
     } else if (strcmp(name, "meta") == 0) {
         ctx->ops = &tg_meta_device;
     } else {
-        return tg_fail(ctx, TG_ERR_DEVICE, "tg_ctx_new: device \"%s\" is unknown; this build has \"cpu\" and \"meta\"", name);
+        return tg_fail(ctx, TG_ERR_DEVICE, "tg_ctx_new: device \"%s\" is unknown; this build has \"cpu\" and \"meta\"",
+                       name);
     }
     ctx->meta = ctx->ops == &tg_meta_device;
     ctx->host = ctx->ops->host;
@@ -140,13 +141,13 @@ static tg_status choose_isa(tg_ctx *ctx, const tg_config *config) {
     for (int l = 0; l < TG_CPU_LEVELS; l++) {
         if (strcmp(config->isa, tg_cpu_level_name(l)) != 0) continue;
         if (l > (int)best)
-            return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_ctx_new: this CPU cannot run isa \"%s\"; its best is \"%s\"", config->isa,
-                           tg_cpu_level_name(best));
+            return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_ctx_new: this CPU cannot run isa \"%s\"; its best is \"%s\"",
+                           config->isa, tg_cpu_level_name(best));
         ctx->cpu_level = l;
         return TG_OK;
     }
-    return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: isa \"%s\" is unknown; expected portable, avx2, avx512 or avx512_bf16",
-                   config->isa);
+    return tg_fail(ctx, TG_ERR_ARGUMENT,
+                   "tg_ctx_new: isa \"%s\" is unknown; expected portable, avx2, avx512 or avx512_bf16", config->isa);
 }
 
 static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_config *config) {
@@ -155,7 +156,8 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
     if (config->dtype && !tg_is_float(config->dtype))
         return tg_fail(ctx, TG_ERR_DTYPE, "tg_ctx_new: dtype %s, expected a float", tg_dtype_name(config->dtype));
     if (!(config->deadline >= 0))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: deadline is %g seconds, expected 0 (the default) or more", config->deadline);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: deadline is %g seconds, expected 0 (the default) or more",
+                       config->deadline);
     if (config->files)
         TG_TRY(tg_table_check(ctx, config->files->size, sizeof *config->files, "tg_ctx_new: the file table"));
     TG_TRY(choose_device(ctx, ops, config));

@@ -206,13 +206,13 @@ static inline void tg_storage_wrote(tg_storage *s, const char *by, const void *s
 /* Checks a handle that a caller gave; the error names `what`. */
 tg_status tg_check(tg_ctx *ctx, const tg_tensor *x, const char *what);
 /* Context-owned handle; takes over the reference to s. */
-tg_tensor *tg_owned_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride, tg_storage *s,
-                        int64_t offset);
+tg_tensor *tg_owned_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
+                        tg_storage *s, int64_t offset);
 void tg_owned_free(tg_tensor *x);
 tg_tensor *tg_owned_empty(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, tg_category category);
 /* Takes over the reference to s. stride NULL: row-major. */
-tg_tensor *tg_temp_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride, tg_storage *s,
-                       int64_t offset);
+tg_tensor *tg_temp_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
+                       tg_storage *s, int64_t offset);
 void tg_temp_free(tg_tensor *x);
 tg_tensor *tg_temp_empty(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, tg_category category);
 void tg_ext_free(tg_ctx *ctx, tg_ext *e);

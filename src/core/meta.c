@@ -1,5 +1,5 @@
-/* Device "meta": the same calls, allocations and accounting as a real run, and no bytes. Its segments are addresses that
- * nobody may follow, so the heap packs them just as it packs real ones; its kernels do nothing. */
+/* Device "meta": the same calls, allocations and accounting as a real run, and no bytes. Its segments are addresses
+ * that nobody may follow, so the heap packs them just as it packs real ones; its kernels do nothing. */
 #include "core/report.h"
 
 static tg_status meta_open(tg_ctx *ctx, void **dev) {
@@ -36,7 +36,8 @@ static tg_status meta_event_wait(tg_ctx *ctx, void *event) {
     return TG_OK;
 }
 static void meta_event_free(tg_ctx *ctx, void *event) { (void)ctx, (void)event; }
-static tg_status meta_map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n, const double p[2], bool add) {
+static tg_status meta_map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n, const double p[2],
+                          bool add) {
     (void)ctx, (void)f, (void)out, (void)in, (void)n, (void)p, (void)add;
     return TG_OK;
 }

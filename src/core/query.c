@@ -32,11 +32,12 @@ static tg_status refuse(tg_ctx *ctx, const tg_tensor *x, const char *what) {
         return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor is inert: the call that should have made it failed", what);
     if (x->ctx != ctx) return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor belongs to another context", what);
     if (x->tape && x->tape->epoch != x->epoch)
-        return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor ended when its tape was reset or freed; tg_keep keeps one", what);
+        return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor ended when its tape was reset or freed; tg_keep keeps one",
+                       what);
     if (!x->serial) return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor was dropped", what);
     if (x->flags & TG_F_SUPERSEDED)
-        return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor was overwritten in place; use the handle that the in-place op returned",
-                       what);
+        return tg_fail(ctx, TG_ERR_HANDLE,
+                       "%s: the tensor was overwritten in place; use the handle that the in-place op returned", what);
     return TG_OK;
 }
 
@@ -82,7 +83,9 @@ tg_status tg_set_requires_grad(tg_tensor *x, bool on) {
     tg_ctx *ctx = x->ctx;
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     TG_TRY(tg_check(ctx, x, "tg_set_requires_grad"));
-    if (x->node) return tg_fail(ctx, TG_ERR_STATE, "tg_set_requires_grad: the tensor is the result of an op, not a leaf; tg_detach it");
+    if (x->node)
+        return tg_fail(ctx, TG_ERR_STATE,
+                       "tg_set_requires_grad: the tensor is the result of an op, not a leaf; tg_detach it");
     if (on && !tg_is_float(x->dtype))
         return tg_fail(ctx, TG_ERR_DTYPE, "tg_set_requires_grad: dtype %s, expected a float", tg_dtype_name(x->dtype));
     if (on && !tg_ext_of(x)) return ctx->status;

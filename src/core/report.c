@@ -82,8 +82,8 @@ void tg_trace_free(tg_ctx *ctx) { tg_host_free(ctx, ctx->trace, sizeof *ctx->tra
 
 /* ---- The report ---- */
 
-static const char *const category_names[TG_MEM_CATEGORIES] = {"parameters", "gradients", "optimiser state", "saved activations",
-                                                              "temporaries"};
+static const char *const category_names[TG_MEM_CATEGORIES] = {"parameters", "gradients", "optimiser state",
+                                                              "saved activations", "temporaries"};
 
 static int by_bytes(const void *a, const void *b) {
     size_t x = ((const trace_row *)a)->bytes, y = ((const trace_row *)b)->bytes;
@@ -103,8 +103,12 @@ static void report_rows(tg_ctx *ctx, char *buf, size_t n, size_t *at) {
             continue;
         }
         tg_describe_site(r->site, site, sizeof site);
-        tg_text(buf, n, at, "%14zu  %-17s  %s%s%s%s%s%s\n", r->bytes, category_names[r->category], r->name, *r->name ? "  " : "",
-                r->op ? r->op : *r->name ? "" : "(a gradient or temporary)", *r->path ? "  " : "", r->path, r->op ? "  " : "");
+        tg_text(buf, n, at, "%14zu  %-17s  %s%s%s%s%s%s\n", r->bytes, category_names[r->category], r->name,
+                *r->name ? "  " : "",
+                r->op      ? r->op
+                : *r->name ? ""
+                           : "(a gradient or temporary)",
+                *r->path ? "  " : "", r->path, r->op ? "  " : "");
         if (r->op) tg_text(buf, n, at, "                                   called from %s\n", site);
     }
     if (rest) tg_text(buf, n, at, "%14lld  in smaller ones\n", (long long)rest);
@@ -116,8 +120,8 @@ size_t tg_memory_report(tg_ctx *ctx, char *buf, size_t n) {
     if (!buf) n = 0;
     if (n) buf[0] = 0;
     if (tg_memory_stats(ctx, &m) != TG_OK) return 0;
-    tg_text(buf, n, &at, "device %s: %lld bytes live, %lld at the peak, %lld reserved, %lld of workspace\n", ctx->ops->name, (long long)m.live,
-            (long long)m.peak, (long long)m.reserved, (long long)m.workspace);
+    tg_text(buf, n, &at, "device %s: %lld bytes live, %lld at the peak, %lld reserved, %lld of workspace\n",
+            ctx->ops->name, (long long)m.live, (long long)m.peak, (long long)m.reserved, (long long)m.workspace);
     for (int i = 0; i < TG_MEM_CATEGORIES; i++)
         tg_text(buf, n, &at, "%20s %14lld live %14lld at the peak\n", category_names[i], (long long)m.by_category[i],
                 (long long)m.peak_by_category[i]);

@@ -15,8 +15,8 @@ static const char *base_name(const char *path) {
 #include <unistd.h>
 
 /* Only what the program's own files hold: a search for separate ones could reach a network. */
-static int no_search(Dwfl_Module *module, void **data, const char *name, Dwarf_Addr base, const char *file, const char *link,
-                     GElf_Word crc, char **found) {
+static int no_search(Dwfl_Module *module, void **data, const char *name, Dwarf_Addr base, const char *file,
+                     const char *link, GElf_Word crc, char **found) {
     (void)module, (void)data, (void)name, (void)base, (void)file, (void)link, (void)crc, (void)found;
     return -1;
 }

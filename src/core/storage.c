@@ -41,10 +41,12 @@ static tg_status storage_bytes(tg_storage *s) {
         tg_memory m = TG_MEMORY();
         tg_heap_stats(ctx->heap, &m);
         return tg_fail(ctx, TG_ERR_MEMORY,
-                       "out of memory on device \"%s\": %zu bytes asked for, %lld live (parameters %lld, gradients %lld, optimiser %lld, "
+                       "out of memory on device \"%s\": %zu bytes asked for, %lld live (parameters %lld, gradients "
+                       "%lld, optimiser %lld, "
                        "saved activations %lld, temporaries %lld)",
-                       ctx->ops->name, s->bytes, (long long)m.live, (long long)m.by_category[0], (long long)m.by_category[1],
-                       (long long)m.by_category[2], (long long)m.by_category[3], (long long)m.by_category[4]);
+                       ctx->ops->name, s->bytes, (long long)m.live, (long long)m.by_category[0],
+                       (long long)m.by_category[1], (long long)m.by_category[2], (long long)m.by_category[3],
+                       (long long)m.by_category[4]);
     }
     tg_block_set_owner(s->block, s);
     s->data = ctx->meta ? NULL : tg_block_data(s->block);
@@ -138,9 +140,10 @@ tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x) {
     char what[128], where[160];
     tg_describe(x, what, sizeof what);
     tg_describe_site(s->by_site, where, sizeof where);
-    return tg_fail(s->ctx, TG_ERR_DISCARDED,
-                   "the bytes of %s were discarded by %s, called from %s; tg_keep it before, or run backward with .retain", what,
-                   s->by ? s->by : "its owner", where);
+    return tg_fail(
+        s->ctx, TG_ERR_DISCARDED,
+        "the bytes of %s were discarded by %s, called from %s; tg_keep it before, or run backward with .retain", what,
+        s->by ? s->by : "its owner", where);
 }
 
 void tg_storage_categorise(tg_storage *s, tg_category c) {
@@ -174,7 +177,8 @@ tg_status tg_discard(tg_tensor *x) {
     return TG_OK;
 }
 
-tg_status tg_discard_with(tg_tensor *x, tg_status (*fill)(void *, tg_ctx *, void *, size_t), void (*end)(void *), void *user) {
+tg_status tg_discard_with(tg_tensor *x, tg_status (*fill)(void *, tg_ctx *, void *, size_t), void (*end)(void *),
+                          void *user) {
     tg_status s = may_discard(x, "tg_discard_with");
     if (s == TG_OK && !fill) s = tg_fail(x->ctx, TG_ERR_ARGUMENT, "tg_discard_with: refill is NULL");
     tg_storage_extra *e = s == TG_OK ? tg_storage_extra_of(x->storage) : NULL;

@@ -51,7 +51,8 @@ int tg_system_cores(void) {
     enum { MOST_CORES = 1 << 16 };
     size_t set[MOST_CORES / 8 / sizeof(size_t)];
     long online = sysconf(_SC_NPROCESSORS_ONLN);
-    int allowed = sched_getaffinity(0, sizeof set, (cpu_set_t *)set) == 0 ? CPU_COUNT_S(sizeof set, (cpu_set_t *)set) : 0;
+    int allowed =
+        sched_getaffinity(0, sizeof set, (cpu_set_t *)set) == 0 ? CPU_COUNT_S(sizeof set, (cpu_set_t *)set) : 0;
     if (allowed > 0) return allowed;
     return online > 0 ? (int)online : 1;
 }

@@ -96,8 +96,8 @@ static tg_tensor *handle_slot(tg_ctx *ctx) {
     return x;
 }
 
-static void fill_handle(tg_tensor *x, tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
-                        int64_t *dims, tg_storage *s, int64_t offset) {
+static void fill_handle(tg_tensor *x, tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape,
+                        const int64_t *stride, int64_t *dims, tg_storage *s, int64_t offset) {
     if (ndim) memcpy(dims, shape, (size_t)ndim * sizeof *dims);
     x->numel = tg_row_major(ndim, shape, dims + TG_MAX_DIMS);
     x->flags = TG_F_CONTIGUOUS;
@@ -126,8 +126,8 @@ tg_ext *tg_ext_of(tg_tensor *x) {
     return x->ext;
 }
 
-tg_tensor *tg_owned_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride, tg_storage *s,
-                        int64_t offset) {
+tg_tensor *tg_owned_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
+                        tg_storage *s, int64_t offset) {
     tg_tensor *x = handle_slot(ctx);
     if (!x || !tg_ext_of(x)) {
         if (x) handle_slot_free(ctx, x);
@@ -182,8 +182,8 @@ tg_tensor *tg_owned_empty(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *
     return s ? tg_owned_new(ctx, dtype, ndim, shape, NULL, s, 0) : NULL;
 }
 
-tg_tensor *tg_temp_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride, tg_storage *s,
-                       int64_t offset) {
+tg_tensor *tg_temp_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
+                       tg_storage *s, int64_t offset) {
     enum { COUNT = 32 };
     if (TG_UNLIKELY(!ctx->free_temps)) {
         tg_temp *more = slots(ctx, COUNT * sizeof *more);
@@ -264,13 +264,15 @@ tg_tensor *tg_from_host(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const void 
 }
 
 /* Bytes from the first to the last element that the strides reach. */
-static tg_status wrapped_bytes(tg_ctx *ctx, const tg_shape *shape, const int64_t *stride, tg_dtype dtype, size_t *bytes) {
+static tg_status wrapped_bytes(tg_ctx *ctx, const tg_shape *shape, const int64_t *stride, tg_dtype dtype,
+                               size_t *bytes) {
     int64_t last = 0, step;
     bool empty = false;
     for (int i = 0; i < shape->ndim; i++) {
         empty |= shape->dim[i] == 0;
         if (stride[i] < 0)
-            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_wrap: stride %d is %lld, expected 0 or more", i, (long long)stride[i]);
+            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_wrap: stride %d is %lld, expected 0 or more", i,
+                           (long long)stride[i]);
         if (shape->dim[i] > 1 && (__builtin_mul_overflow(shape->dim[i] - 1, stride[i], &step) ||
                                   __builtin_add_overflow(last, step, &last) || last > INT64_MAX / 16))
             return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_wrap: the strides overflow 63 bits of bytes");
@@ -292,7 +294,8 @@ static tg_tensor *wrap(tg_ctx *ctx, tg_dtype dtype, const tg_shape *shape, const
         return NULL;
     }
     if ((!data && bytes) || (uintptr_t)data % tg_dtype_size(dtype)) {
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_wrap: data is %p, expected memory aligned to %zu bytes", data, tg_dtype_size(dtype));
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_wrap: data is %p, expected memory aligned to %zu bytes", data,
+                tg_dtype_size(dtype));
         return NULL;
     }
     tg_storage *s = tg_storage_wrap(ctx, data, bytes, release, user);
@@ -304,8 +307,8 @@ static tg_tensor *wrap(tg_ctx *ctx, tg_dtype dtype, const tg_shape *shape, const
     return x;
 }
 
-tg_tensor *tg_wrap(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const int64_t *strides, void *data, void (*release)(void *),
-                   void *user) {
+tg_tensor *tg_wrap(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const int64_t *strides, void *data,
+                   void (*release)(void *), void *user) {
     tg_tensor *x = tg_ok(ctx) ? wrap(ctx, dtype, &shape, strides, data, release, user) : NULL;
     if (!x && release) release(user);
     return made(ctx ? ctx : &tg_dead_ctx, x);
@@ -321,7 +324,8 @@ tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b) {
 tg_tensor *tg_randn(tg_ctx *ctx, tg_shape shape, double std) {
     TG_ENTER(ctx);
     if (!(std >= 0) || isinf(std))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_randn: std is %g, expected a finite number, 0 or more", std), tg_inert(ctx);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_randn: std is %g, expected a finite number, 0 or more", std),
+               tg_inert(ctx);
     tg_tensor *x = make(ctx, TG_DTYPE_DEFAULT, &shape, TG_MEM_TEMPORARY, "tg_randn");
     return filled(ctx, x, x ? tg_fill_random(x, TG_RANDOM_NORMAL, 0, std) : TG_OK);
 }
@@ -345,7 +349,8 @@ static tg_status begin_param(tg_tensor *x, const char *name, double std) {
 tg_tensor *tg_param_of(tg_ctx *ctx, const char *name, tg_dtype dtype, tg_shape shape, double std) {
     TG_ENTER(ctx);
     if (!(std >= 0) || isinf(std))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param: std is %g, expected a finite number, 0 or more", std), tg_inert(ctx);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param: std is %g, expected a finite number, 0 or more", std),
+               tg_inert(ctx);
     if (dtype && !tg_is_float(dtype))
         return tg_fail(ctx, TG_ERR_DTYPE, "tg_param: dtype %s, expected a float", tg_dtype_name(dtype)), tg_inert(ctx);
     tg_tensor *x = make(ctx, dtype, &shape, TG_MEM_PARAMETER, "tg_param");

@@ -29,7 +29,8 @@ static tg_status transfer(tg_tensor *x, tg_dtype dtype, void *host, bool read) {
     tg_status s = read ? ctx->ops->map(ctx, TG_FN_id, inner, &outer, 1, none, false)
                        : ctx->ops->copy(ctx, inner.data, host, bytes, kind);
     if (s == TG_OK)
-        s = read ? ctx->ops->copy(ctx, host, inner.data, bytes, kind) : ctx->ops->map(ctx, TG_FN_id, outer, &inner, 1, none, false);
+        s = read ? ctx->ops->copy(ctx, host, inner.data, bytes, kind)
+                 : ctx->ops->map(ctx, TG_FN_id, outer, &inner, 1, none, false);
     tg_temp_free(stage);
     return s;
 }
@@ -78,7 +79,8 @@ tg_status tg_write(tg_tensor *x, const void *src, size_t bytes) {
 static tg_status counted(tg_tensor *x, const void *p, int64_t n, const char *who) {
     TG_TRY(enter(x, who));
     if (n != x->numel)
-        return tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: %lld elements given, the tensor has %lld", who, (long long)n, (long long)x->numel);
+        return tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: %lld elements given, the tensor has %lld", who, (long long)n,
+                       (long long)x->numel);
     if (!p && n) return tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: the buffer is NULL", who);
     return TG_OK;
 }

@@ -27,7 +27,8 @@ static void gpt_free(void *state) {
 
 static tg_tensor *gpt_forward(tg_module *m, tg_tape *t, tg_tensor *x) { return tg_gpt_logits(m, t, x); }
 
-static const tg_module_ops gpt_ops = {.size = sizeof(tg_module_ops), .kind = "gpt", .forward = gpt_forward, .free = gpt_free};
+static const tg_module_ops gpt_ops = {
+    .size = sizeof(tg_module_ops), .kind = "gpt", .forward = gpt_forward, .free = gpt_free};
 static const tg_module_ops list_ops = {.size = sizeof(tg_module_ops), .kind = "list"};
 
 /* ---- Config ---- */
@@ -44,9 +45,11 @@ tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
     TG_TRY(positive(ctx, "hidden", c->hidden));
     TG_TRY(positive(ctx, "positions", c->positions));
     bool gpt2 = c->arch == TG_GPT2;
-    if (!gpt2 && c->arch != TG_LLAMA) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: arch %d, expected TG_GPT2 or TG_LLAMA", (int)c->arch);
+    if (!gpt2 && c->arch != TG_LLAMA)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: arch %d, expected TG_GPT2 or TG_LLAMA", (int)c->arch);
     if (!c->head_dim && c->hidden % c->heads)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: hidden %lld is not a multiple of %lld heads; give head_dim", (long long)c->hidden, (long long)c->heads);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: hidden %lld is not a multiple of %lld heads; give head_dim",
+                       (long long)c->hidden, (long long)c->heads);
     if (!c->head_dim) c->head_dim = c->hidden / c->heads;
     if (!c->kv_heads) c->kv_heads = c->heads;
     if (!c->ffn) c->ffn = gpt2 ? 4 * c->hidden : (8 * c->hidden / 3 + 63) / 64 * 64;
@@ -59,8 +62,11 @@ tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %lld heads of %lld are too large", (long long)c->heads,
                        (long long)c->head_dim);
     if (c->kv_heads < 0 || c->heads % c->kv_heads)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %lld heads are not a multiple of %lld key-value heads", (long long)c->heads, (long long)c->kv_heads);
-    if (!gpt2 && c->head_dim % 2) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: head_dim %lld is odd; rotary positions need pairs", (long long)c->head_dim);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %lld heads are not a multiple of %lld key-value heads",
+                       (long long)c->heads, (long long)c->kv_heads);
+    if (!gpt2 && c->head_dim % 2)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: head_dim %lld is odd; rotary positions need pairs",
+                       (long long)c->head_dim);
     if (!(c->dropout >= 0 && c->dropout < 1) || !(c->norm_eps > 0) || !(c->init_std > 0) || !(c->rope_base > 0) ||
         !isfinite(c->norm_eps + c->init_std + c->rope_base))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
@@ -70,7 +76,9 @@ tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
     return TG_OK;
 }
 
-const tg_gpt_config *tg_gpt_config_of(const tg_module *gpt) { return gpt && gpt->ops == &gpt_ops ? &state_of(gpt)->c : NULL; }
+const tg_gpt_config *tg_gpt_config_of(const tg_module *gpt) {
+    return gpt && gpt->ops == &gpt_ops ? &state_of(gpt)->c : NULL;
+}
 
 /* ---- Making ---- */
 
@@ -136,7 +144,9 @@ tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *given) {
 
 /* ---- Forward ---- */
 
-static tg_module *body_of(const tg_module *gpt) { return tg_module_child(gpt, state_of(gpt)->c.arch == TG_GPT2 ? "transformer" : "model"); }
+static tg_module *body_of(const tg_module *gpt) {
+    return tg_module_child(gpt, state_of(gpt)->c.arch == TG_GPT2 ? "transformer" : "model");
+}
 
 tg_tensor *tg_gpt_head(const tg_module *gpt) {
     const tg_gpt_config *c = &state_of(gpt)->c;
@@ -147,7 +157,8 @@ tg_tensor *tg_gpt_head(const tg_module *gpt) {
 static tg_tensor *embed(tg_module *gpt, tg_tape *t, tg_tensor *ids, int64_t offset) {
     const tg_gpt_config *c = &state_of(gpt)->c;
     const tg_module *body = body_of(gpt);
-    tg_tensor *x = tg_embedding(t, tg_module_own_at(body, c->arch == TG_GPT2 ? "wte" : "embed_tokens", "weight"), tg_transpose(t, ids, 0, 1));
+    tg_tensor *x = tg_embedding(t, tg_module_own_at(body, c->arch == TG_GPT2 ? "wte" : "embed_tokens", "weight"),
+                                tg_transpose(t, ids, 0, 1));
     if (c->arch == TG_LLAMA) return x;
     tg_tensor *p = tg_slice(t, tg_module_own_at(body, "wpe", "weight"), 0, offset, offset + tg_dim(ids, 1), 1);
     x = tg_add(t, x, tg_unsqueeze(t, p, 1));
@@ -177,9 +188,11 @@ static tg_status check_ids(const tg_module *gpt, tg_tensor *ids, int64_t offset)
     TG_TRY(tg_check(ctx, ids, "gpt: ids"));
     char what[160];
     tg_describe(ids, what, sizeof what);
-    if (ids->dtype != TG_I64 || ids->ndim != 2) return tg_fail(ctx, TG_ERR_SHAPE, "gpt: ids are %s, expected i64[batch, sequence]", what);
+    if (ids->dtype != TG_I64 || ids->ndim != 2)
+        return tg_fail(ctx, TG_ERR_SHAPE, "gpt: ids are %s, expected i64[batch, sequence]", what);
     if (offset + ids->shape[1] > c->positions)
-        return tg_fail(ctx, TG_ERR_SHAPE, "gpt: ids are %s from position %lld on, the model has %lld positions", what, (long long)offset, (long long)c->positions);
+        return tg_fail(ctx, TG_ERR_SHAPE, "gpt: ids are %s from position %lld on, the model has %lld positions", what,
+                       (long long)offset, (long long)c->positions);
     return TG_OK;
 }
 
@@ -199,8 +212,10 @@ tg_tensor *tg_gpt_trunk(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_gpt_cache
 static tg_status enter(const tg_module *gpt, const tg_tape *t, const char *who) {
     if (!gpt) return TG_ERR_ARGUMENT;
     if (gpt->ctx->status != TG_OK) return gpt->ctx->status;
-    if (gpt->ops != &gpt_ops) return tg_fail(gpt->ctx, TG_ERR_ARGUMENT, "%s: the module is a %s, not a gpt", who, gpt->ops->kind);
-    if (t && t->ctx != gpt->ctx) return tg_fail(gpt->ctx, TG_ERR_HANDLE, "%s: tape and model are of different contexts", who);
+    if (gpt->ops != &gpt_ops)
+        return tg_fail(gpt->ctx, TG_ERR_ARGUMENT, "%s: the module is a %s, not a gpt", who, gpt->ops->kind);
+    if (t && t->ctx != gpt->ctx)
+        return tg_fail(gpt->ctx, TG_ERR_HANDLE, "%s: tape and model are of different contexts", who);
     return t ? TG_OK : tg_fail(gpt->ctx, TG_ERR_ARGUMENT, "%s: the tape is NULL", who);
 }
 
@@ -230,7 +245,8 @@ tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *ta
     if (enter(gpt, t, "tg_gpt_loss") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
     if (check_target(gpt->ctx, ids, target, reduction) != TG_OK) return tg_inert(gpt->ctx);
     tg_tensor *x = tg_gpt_trunk(gpt, t, ids, NULL);
-    return tg_linear_cross_entropy(t, x, tg_gpt_head(gpt), tg_transpose(t, target, 0, 1), TG_CROSS_ENTROPY(.reduction = reduction));
+    return tg_linear_cross_entropy(t, x, tg_gpt_head(gpt), tg_transpose(t, target, 0, 1),
+                                   TG_CROSS_ENTROPY(.reduction = reduction));
 }
 
 /* ---- Generation ---- */
@@ -240,14 +256,17 @@ tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions)
     tg_ctx *ctx = gpt->ctx;
     const tg_gpt_config *c = tg_gpt_config_of(gpt);
     if (!c || batch <= 0 || positions <= 0 || positions > c->positions) {
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_cache_new: batch %lld, %lld positions; expected a gpt, a positive batch, and positions up to the model's", (long long)batch,
-                (long long)positions);
+        tg_fail(ctx, TG_ERR_ARGUMENT,
+                "tg_gpt_cache_new: batch %lld, %lld positions; expected a gpt, a positive batch, and positions up to "
+                "the model's",
+                (long long)batch, (long long)positions);
         return NULL;
     }
     size_t bytes = sizeof(tg_gpt_cache) + 2 * (size_t)c->layers * sizeof(tg_tensor *);
     tg_gpt_cache *k = tg_host_alloc(ctx, bytes);
     if (!k) return NULL;
-    *k = (tg_gpt_cache){.ctx = ctx, .gpt = gpt, .batch = batch, .positions = positions, .layers = c->layers, .bytes = bytes};
+    *k = (tg_gpt_cache){
+        .ctx = ctx, .gpt = gpt, .batch = batch, .positions = positions, .layers = c->layers, .bytes = bytes};
     for (int64_t i = 0; i < 2 * c->layers; i++)
         k->kv[i] = tg_zeros(ctx, tg_gpt_head(gpt)->dtype, (tg_shape){4, {batch, c->kv_heads, positions, c->head_dim}});
     if (ctx->status == TG_OK) return k;
@@ -275,13 +294,16 @@ static tg_tensor *next_logits(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_te
 tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids) {
     if (enter(gpt, t, "tg_gpt_next") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
     tg_ctx *ctx = gpt->ctx;
-    if (!c || c->gpt != gpt) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_next: the cache is not this model's"), tg_inert(ctx);
+    if (!c || c->gpt != gpt)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_next: the cache is not this model's"), tg_inert(ctx);
     if (tg_check(ctx, ids, "tg_gpt_next: ids") != TG_OK) return tg_inert(ctx);
     if (ids->ndim != 2 || ids->shape[0] != c->batch || ids->shape[1] < 1 || c->length + ids->shape[1] > c->positions) {
         char what[160];
         tg_describe(ids, what, sizeof what);
-        tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_next: ids are %s, expected i64[%lld, 1 to %lld]: the cache holds %lld of %lld positions", what, (long long)c->batch,
-                (long long)(c->positions - c->length), (long long)c->length, (long long)c->positions);
+        tg_fail(ctx, TG_ERR_SHAPE,
+                "tg_gpt_next: ids are %s, expected i64[%lld, 1 to %lld]: the cache holds %lld of %lld positions", what,
+                (long long)c->batch, (long long)(c->positions - c->length), (long long)c->length,
+                (long long)c->positions);
         return tg_inert(ctx);
     }
     int64_t n = ids->shape[1];

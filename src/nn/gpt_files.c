@@ -1,6 +1,6 @@
-/* Model directories: config.json and model.safetensors with the names, layouts and keys of the published GPT-2 and Llama
- * checkpoints, so that other programs load ours and we theirs. A module's paths are the checkpoint's names; GPT-2's Conv1D
- * weights are stored [in, out], ours are [out, in]. */
+/* Model directories: config.json and model.safetensors with the names, layouts and keys of the published GPT-2 and
+ * Llama checkpoints, so that other programs load ours and we theirs. A module's paths are the checkpoint's names;
+ * GPT-2's Conv1D weights are stored [in, out], ours are [out, in]. */
 #include <stdio.h>
 
 #include "io/json.h"
@@ -8,13 +8,17 @@
 
 /* ---- config.json to config ---- */
 
-static tg_status optional_real(const tg_json *j, const char *key, double *out) { return tg_json_has(j, key) ? tg_json_real(j, key, out) : TG_OK; }
+static tg_status optional_real(const tg_json *j, const char *key, double *out) {
+    return tg_json_has(j, key) ? tg_json_real(j, key, out) : TG_OK;
+}
 
 static tg_status optional_int(const tg_json *j, const char *key, int64_t *out) {
     return tg_json_has(j, key) ? tg_json_int(j, key, 1, (int64_t)1 << 40, out) : TG_OK;
 }
 
-static tg_status optional_bool(const tg_json *j, const char *key, bool *out) { return tg_json_has(j, key) ? tg_json_bool(j, key, out) : TG_OK; }
+static tg_status optional_bool(const tg_json *j, const char *key, bool *out) {
+    return tg_json_has(j, key) ? tg_json_bool(j, key, out) : TG_OK;
+}
 
 /* What this library computes is the only thing that it accepts: another value would give other logits, silently. */
 static tg_status must_be(const tg_json *j, const char *key, const char *value, const char *or_value) {
@@ -29,7 +33,8 @@ static tg_status must_be_bool(const tg_json *j, const char *key, bool value) {
     bool on = value;
     TG_TRY(optional_bool(j, key, &on));
     if (on == value) return TG_OK;
-    return tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': \"%s\" is %s, which is not supported", j->path, key, on ? "true" : "false");
+    return tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': \"%s\" is %s, which is not supported", j->path, key,
+                   on ? "true" : "false");
 }
 
 static tg_status read_gpt2(const tg_json *j, tg_gpt_config *c) {
@@ -51,7 +56,9 @@ static tg_status read_gpt2(const tg_json *j, tg_gpt_config *c) {
     TG_TRY(must_be_bool(j, "add_cross_attention", false));
     c->untied = !tied;
     if (attn == c->dropout && embd == c->dropout) return TG_OK;
-    return tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': resid_pdrop %g, attn_pdrop %g and embd_pdrop %g differ; one dropout is supported", j->path, c->dropout, attn, embd);
+    return tg_fail(j->ctx, TG_ERR_UNSUPPORTED,
+                   "'%s': resid_pdrop %g, attn_pdrop %g and embd_pdrop %g differ; one dropout is supported", j->path,
+                   c->dropout, attn, embd);
 }
 
 static tg_status read_rope(const tg_json *j, tg_gpt_config *c) {
@@ -91,7 +98,8 @@ static tg_status read_config(tg_ctx *ctx, const char *path, tg_gpt_config *c) {
     bool gpt2 = strcmp(type, "gpt2") == 0;
     c->arch = gpt2 ? TG_GPT2 : TG_LLAMA;
     if (s == TG_OK && !gpt2 && strcmp(type, "llama") != 0)
-        s = tg_fail(ctx, TG_ERR_UNSUPPORTED, "'%s': model_type \"%s\", supported are \"gpt2\" and \"llama\"", path, type);
+        s = tg_fail(ctx, TG_ERR_UNSUPPORTED, "'%s': model_type \"%s\", supported are \"gpt2\" and \"llama\"", path,
+                    type);
     if (s == TG_OK) s = gpt2 ? read_gpt2(&j, c) : read_llama(&j, c);
     tg_json_free(&j);
     return s;
@@ -100,20 +108,24 @@ static tg_status read_config(tg_ctx *ctx, const char *path, tg_gpt_config *c) {
 /* ---- config to config.json ---- */
 
 static json_t *gpt2_json(const tg_gpt_config *c) {
-    return json_pack("{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:f, s:f, s:f, s:b}", "architectures", "GPT2LMHeadModel",
-                     "model_type", "gpt2", "vocab_size", (json_int_t)c->vocab, "n_positions", (json_int_t)c->positions, "n_embd",
-                     (json_int_t)c->hidden, "n_layer", (json_int_t)c->layers, "n_head", (json_int_t)c->heads, "n_inner", (json_int_t)c->ffn,
-                     "activation_function", "gelu_new", "resid_pdrop", c->dropout, "embd_pdrop", c->dropout, "attn_pdrop", c->dropout,
-                     "layer_norm_epsilon", c->norm_eps, "initializer_range", c->init_std, "tie_word_embeddings", !c->untied);
+    return json_pack("{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:f, s:f, s:f, s:b}", "architectures",
+                     "GPT2LMHeadModel", "model_type", "gpt2", "vocab_size", (json_int_t)c->vocab, "n_positions",
+                     (json_int_t)c->positions, "n_embd", (json_int_t)c->hidden, "n_layer", (json_int_t)c->layers,
+                     "n_head", (json_int_t)c->heads, "n_inner", (json_int_t)c->ffn, "activation_function", "gelu_new",
+                     "resid_pdrop", c->dropout, "embd_pdrop", c->dropout, "attn_pdrop", c->dropout,
+                     "layer_norm_epsilon", c->norm_eps, "initializer_range", c->init_std, "tie_word_embeddings",
+                     !c->untied);
 }
 
 static json_t *llama_json(const tg_gpt_config *c) {
-    return json_pack("{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:f, s:b, s:b, s:b}", "architectures", "LlamaForCausalLM",
-                     "model_type", "llama", "vocab_size", (json_int_t)c->vocab, "max_position_embeddings", (json_int_t)c->positions, "hidden_size",
-                     (json_int_t)c->hidden, "num_hidden_layers", (json_int_t)c->layers, "num_attention_heads", (json_int_t)c->heads,
-                     "num_key_value_heads", (json_int_t)c->kv_heads, "head_dim", (json_int_t)c->head_dim, "intermediate_size", (json_int_t)c->ffn,
-                     "hidden_act", "silu", "rms_norm_eps", c->norm_eps, "rope_theta", c->rope_base, "initializer_range", c->init_std,
-                     "tie_word_embeddings", (int)c->tied, "attention_bias", 0, "mlp_bias", 0);
+    return json_pack("{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:f, s:b, s:b, s:b}",
+                     "architectures", "LlamaForCausalLM", "model_type", "llama", "vocab_size", (json_int_t)c->vocab,
+                     "max_position_embeddings", (json_int_t)c->positions, "hidden_size", (json_int_t)c->hidden,
+                     "num_hidden_layers", (json_int_t)c->layers, "num_attention_heads", (json_int_t)c->heads,
+                     "num_key_value_heads", (json_int_t)c->kv_heads, "head_dim", (json_int_t)c->head_dim,
+                     "intermediate_size", (json_int_t)c->ffn, "hidden_act", "silu", "rms_norm_eps", c->norm_eps,
+                     "rope_theta", c->rope_base, "initializer_range", c->init_std, "tie_word_embeddings", (int)c->tied,
+                     "attention_bias", 0, "mlp_bias", 0);
 }
 
 static const char *torch_name(tg_dtype d) {
@@ -163,7 +175,8 @@ static const char *stored_name(const tg_safetensors *f, const char *path) {
 }
 
 static bool ignorable(const char *name) {
-    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") || ends_with(name, ".rotary_emb.inv_freq");
+    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
+           ends_with(name, ".rotary_emb.inv_freq");
 }
 
 /* Whether the file's tensor is one of the model's, or one that may be passed over. */
@@ -179,7 +192,8 @@ static tg_status load_weights(tg_module *gpt, tg_safetensors *f, const char *pat
     tg_ctx *ctx = gpt->ctx;
     for (int i = 0; i < tg_safetensors_count(f); i++)
         if (!known(gpt, tg_safetensors_at(f, i)->name))
-            return tg_fail(ctx, TG_ERR_FORMAT, "'%s': tensor \"%s\" is not one of the model that config.json describes", path, tg_safetensors_at(f, i)->name);
+            return tg_fail(ctx, TG_ERR_FORMAT, "'%s': tensor \"%s\" is not one of the model that config.json describes",
+                           path, tg_safetensors_at(f, i)->name);
     for (int i = 0, n = tg_module_param_count(gpt); i < n; i++) {
         const char *name;
         tg_tensor *p = tg_module_param(gpt, i, &name), *view = as_stored(gpt, p, name);
@@ -230,7 +244,8 @@ tg_status tg_gpt_load_weights(tg_module *gpt, const char *dir) {
     if (!gpt) return TG_ERR_ARGUMENT;
     tg_ctx *ctx = gpt->ctx;
     TG_TRY(ctx->status);
-    if (!tg_gpt_config_of(gpt) || !dir) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_load_weights: expected a gpt and a directory");
+    if (!tg_gpt_config_of(gpt) || !dir)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_load_weights: expected a gpt and a directory");
     char *path = tg_format_path(ctx, "%s/model.safetensors", dir);
     tg_safetensors *f = path ? tg_safetensors_open(ctx, path) : NULL;
     if (f) load_weights(gpt, f, path);
@@ -254,8 +269,10 @@ tg_status tg_gpt_save(tg_module *gpt, const char *dir) {
     if (!gpt) return TG_ERR_ARGUMENT;
     tg_ctx *ctx = gpt->ctx;
     TG_TRY(ctx->status);
-    if (!tg_gpt_config_of(gpt) || !dir) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_save: expected a gpt and a directory");
-    char *config = tg_format_path(ctx, "%s/config.json", dir), *weights = tg_format_path(ctx, "%s/model.safetensors", dir);
+    if (!tg_gpt_config_of(gpt) || !dir)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_save: expected a gpt and a directory");
+    char *config = tg_format_path(ctx, "%s/config.json", dir),
+         *weights = tg_format_path(ctx, "%s/model.safetensors", dir);
     if (config && weights && save_weights(gpt, weights) == TG_OK) save_config(gpt, config);
     tg_host_strfree(ctx, config);
     tg_host_strfree(ctx, weights);

@@ -30,7 +30,9 @@ static tg_module *checked(tg_module *m) {
 
 static bool sizes(tg_ctx *ctx, const char *who, int64_t a, int64_t b) {
     if (a > 0 && b > 0) return true;
-    if (tg_ok(ctx)) tg_fail(ctx, TG_ERR_ARGUMENT, "%s: sizes %lld and %lld, expected positive ones", who, (long long)a, (long long)b);
+    if (tg_ok(ctx))
+        tg_fail(ctx, TG_ERR_ARGUMENT, "%s: sizes %lld and %lld, expected positive ones", who, (long long)a,
+                (long long)b);
     return false;
 }
 
@@ -52,9 +54,12 @@ tg_module *tg_nn_linear(tg_ctx *ctx, int64_t in, int64_t out, bool bias, double 
 
 /* ---- Embedding ---- */
 
-static tg_tensor *embedding_forward(tg_module *m, tg_tape *t, tg_tensor *ids) { return tg_embedding(t, tg_module_own(m, "weight"), ids); }
+static tg_tensor *embedding_forward(tg_module *m, tg_tape *t, tg_tensor *ids) {
+    return tg_embedding(t, tg_module_own(m, "weight"), ids);
+}
 
-static const tg_module_ops embedding_ops = {.size = sizeof(tg_module_ops), .kind = "embedding", .forward = embedding_forward};
+static const tg_module_ops embedding_ops = {
+    .size = sizeof(tg_module_ops), .kind = "embedding", .forward = embedding_forward};
 
 tg_module *tg_nn_embedding(tg_ctx *ctx, int64_t vocab, int64_t hidden, double std) {
     tg_module *m = tg_module_new(sizes(ctx, "tg_nn_embedding", vocab, hidden) ? ctx : NULL, &embedding_ops, NULL);
@@ -78,8 +83,10 @@ static tg_tensor *rms_norm_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
     return tg_rms_norm(t, x, tg_module_own(m, "weight"), ((norm_state *)m->state)->eps);
 }
 
-static const tg_module_ops layer_norm_ops = {.size = sizeof(tg_module_ops), .kind = "layer_norm", .forward = layer_norm_forward, .free = norm_free};
-static const tg_module_ops rms_norm_ops = {.size = sizeof(tg_module_ops), .kind = "rms_norm", .forward = rms_norm_forward, .free = norm_free};
+static const tg_module_ops layer_norm_ops = {
+    .size = sizeof(tg_module_ops), .kind = "layer_norm", .forward = layer_norm_forward, .free = norm_free};
+static const tg_module_ops rms_norm_ops = {
+    .size = sizeof(tg_module_ops), .kind = "rms_norm", .forward = rms_norm_forward, .free = norm_free};
 
 static tg_module *norm_new(tg_ctx *ctx, const tg_module_ops *ops, int64_t hidden, double eps, bool bias) {
     if (tg_ok(ctx) && !(eps >= 0 && isfinite(eps)))
@@ -93,5 +100,9 @@ static tg_module *norm_new(tg_ctx *ctx, const tg_module_ops *ops, int64_t hidden
     return checked(m);
 }
 
-tg_module *tg_nn_layer_norm(tg_ctx *ctx, int64_t hidden, double eps) { return norm_new(ctx, &layer_norm_ops, hidden, eps, true); }
-tg_module *tg_nn_rms_norm(tg_ctx *ctx, int64_t hidden, double eps) { return norm_new(ctx, &rms_norm_ops, hidden, eps, false); }
+tg_module *tg_nn_layer_norm(tg_ctx *ctx, int64_t hidden, double eps) {
+    return norm_new(ctx, &layer_norm_ops, hidden, eps, true);
+}
+tg_module *tg_nn_rms_norm(tg_ctx *ctx, int64_t hidden, double eps) {
+    return norm_new(ctx, &rms_norm_ops, hidden, eps, false);
+}

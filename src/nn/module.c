@@ -98,7 +98,10 @@ static tg_module_entry *add_entry(tg_module *m, const char *name, const char *wh
 tg_status tg_module_add_param(tg_module *m, const char *name, tg_tensor *param) {
     if (!tg_module_ok(m)) return m ? m->ctx->status : TG_ERR_ARGUMENT;
     TG_TRY(tg_check(m->ctx, param, "tg_module_add_param"));
-    if (param->tape) return tg_fail(m->ctx, TG_ERR_STATE, "tg_module_add_param: \"%s\" is owned by a tape, expected a tensor of the context", name ? name : "");
+    if (param->tape)
+        return tg_fail(m->ctx, TG_ERR_STATE,
+                       "tg_module_add_param: \"%s\" is owned by a tape, expected a tensor of the context",
+                       name ? name : "");
     tg_module_entry *e = add_entry(m, name, "tg_module_add_param");
     if (!e) return m->ctx->status;
     e->param = param;
@@ -126,7 +129,8 @@ tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child) 
         return m ? m->ctx->status : TG_ERR_ARGUMENT;
     }
     bool good = tg_module_ok(child) && child->ctx == m->ctx;
-    if (!good) tg_fail(m->ctx, TG_ERR_HANDLE, "tg_module_add_child: \"%s\" is not a module of this context", name ? name : "");
+    if (!good)
+        tg_fail(m->ctx, TG_ERR_HANDLE, "tg_module_add_child: \"%s\" is not a module of this context", name ? name : "");
     tg_module_entry *e = good ? add_entry(m, name, "tg_module_add_child") : NULL;
     if (!e) {
         tg_module_free(child);

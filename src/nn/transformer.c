@@ -1,5 +1,5 @@
-/* Attention, MLP and transformer layers, in the two styles: GPT-2 (LayerNorm, GELU, biases) and Llama (RMSNorm, SwiGLU, RoPE,
- * grouped-query, no biases). Activations are [s, b, h]; children have the names of the published checkpoints. */
+/* Attention, MLP and transformer layers, in the two styles: GPT-2 (LayerNorm, GELU, biases) and Llama (RMSNorm, SwiGLU,
+ * RoPE, grouped-query, no biases). Activations are [s, b, h]; children have the names of the published checkpoints. */
 #include <math.h>
 
 #include "kernels/scalar.h"
@@ -47,7 +47,8 @@ static void project(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *qkv[3]) {
 static tg_tensor *append(tg_tape *t, tg_tensor *cache, int64_t length, tg_tensor *x) {
     tg_ctx *ctx = t->ctx;
     if (ctx->status != TG_OK) return tg_inert(ctx);
-    tg_tensor *room = tg_temp_new(ctx, cache->dtype, 4, x->shape, cache->stride, tg_storage_ref(cache->storage), length * cache->stride[2]);
+    tg_tensor *room = tg_temp_new(ctx, cache->dtype, 4, x->shape, cache->stride, tg_storage_ref(cache->storage),
+                                  length * cache->stride[2]);
     if (!room) return tg_inert(ctx);
     const double none[2] = {0, 0};
     tg_array from = tg_array_of(x);
@@ -73,16 +74,20 @@ tg_tensor *tg_attention_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_p
     return apply_linear(m, c->arch == TG_GPT2 ? "c_proj" : "o_proj", t, o);
 }
 
-static tg_tensor *attention_forward(tg_module *m, tg_tape *t, tg_tensor *x) { return tg_attention_layer(m, t, x, NULL); }
+static tg_tensor *attention_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
+    return tg_attention_layer(m, t, x, NULL);
+}
 
 /* ---- MLP ---- */
 
 static tg_tensor *mlp_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
     if (config(m)->arch == TG_GPT2) {
-        tg_tensor *h = tg_linear_gelu_tanh(t, x, tg_module_own_at(m, "c_fc", "weight"), tg_module_own_at(m, "c_fc", "bias"));
+        tg_tensor *h =
+            tg_linear_gelu_tanh(t, x, tg_module_own_at(m, "c_fc", "weight"), tg_module_own_at(m, "c_fc", "bias"));
         return apply_linear(m, "c_proj", t, h);
     }
-    return apply_linear(m, "down_proj", t, tg_swiglu(t, apply_linear(m, "gate_proj", t, x), apply_linear(m, "up_proj", t, x)));
+    return apply_linear(m, "down_proj", t,
+                        tg_swiglu(t, apply_linear(m, "gate_proj", t, x), apply_linear(m, "up_proj", t, x)));
 }
 
 /* ---- The layer ---- */
@@ -111,9 +116,12 @@ static tg_tensor *layer_forward(tg_module *m, tg_tape *t, tg_tensor *x) { return
 
 /* ---- Making ---- */
 
-static const tg_module_ops attention_ops = {.size = sizeof(tg_module_ops), .kind = "attention", .forward = attention_forward, .free = state_free};
-static const tg_module_ops mlp_ops = {.size = sizeof(tg_module_ops), .kind = "mlp", .forward = mlp_forward, .free = state_free};
-static const tg_module_ops layer_ops = {.size = sizeof(tg_module_ops), .kind = "transformer_layer", .forward = layer_forward, .free = state_free};
+static const tg_module_ops attention_ops = {
+    .size = sizeof(tg_module_ops), .kind = "attention", .forward = attention_forward, .free = state_free};
+static const tg_module_ops mlp_ops = {
+    .size = sizeof(tg_module_ops), .kind = "mlp", .forward = mlp_forward, .free = state_free};
+static const tg_module_ops layer_ops = {
+    .size = sizeof(tg_module_ops), .kind = "transformer_layer", .forward = layer_forward, .free = state_free};
 
 /* An empty module with its completed config, which *c then is. */
 static tg_module *begin(tg_ctx *ctx, const tg_module_ops *ops, const tg_gpt_config *given, const tg_gpt_config **c) {
@@ -175,7 +183,8 @@ tg_module *tg_nn_mlp(tg_ctx *ctx, const tg_gpt_config *given) {
 }
 
 static tg_module *norm(tg_ctx *ctx, const tg_gpt_config *c) {
-    return c->arch == TG_GPT2 ? tg_nn_layer_norm(ctx, c->hidden, c->norm_eps) : tg_nn_rms_norm(ctx, c->hidden, c->norm_eps);
+    return c->arch == TG_GPT2 ? tg_nn_layer_norm(ctx, c->hidden, c->norm_eps)
+                              : tg_nn_rms_norm(ctx, c->hidden, c->norm_eps);
 }
 
 tg_module *tg_nn_transformer_layer(tg_ctx *ctx, const tg_gpt_config *given) {

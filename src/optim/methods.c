@@ -12,7 +12,8 @@ static tg_status blend(tg_tensor *out, double p, const tg_tensor *a, double q, c
     return out->ctx->ops->map(out->ctx, TG_FN_linear_sum, tg_array_of(out), in, 2, pq, false);
 }
 
-/* The state is {momentum, direction}: direction is scratch that the step needs anyway, so that nothing is allocated in it. */
+/* The state is {momentum, direction}: direction is scratch that the step needs anyway, so that nothing is allocated in
+ * it. */
 static tg_status sgd_step(tg_optim *o, tg_optim_item *it, tg_tensor *grad) {
     tg_tensor *p = it->master ? it->master : it->param, *m = it->state[0], *d = it->state[1];
     double decay = o->group[it->group].weight_decay, mu = o->sgd.momentum;
@@ -26,7 +27,8 @@ static tg_status sgd_step(tg_optim *o, tg_optim_item *it, tg_tensor *grad) {
     return it->master ? tg_gradient_put(it->param, it->master, false) : TG_OK;
 }
 
-const tg_optim_method tg_sgd_method = {.name = "sgd", .n_states = 2, .state_name = {"momentum", "direction"}, .step = sgd_step};
+const tg_optim_method tg_sgd_method = {
+    .name = "sgd", .n_states = 2, .state_name = {"momentum", "direction"}, .step = sgd_step};
 
 static tg_status adam_step(tg_optim *o, tg_optim_item *it, tg_tensor *grad) {
     const tg_device_ops *ops = o->ctx->ops;

@@ -17,17 +17,21 @@ tg_status tg_optim_check(const tg_optim *o) {
 /* ---- Making ---- */
 
 static tg_status check_params(tg_ctx *ctx, tg_tensor *const *params, int n, const char *who) {
-    if (n <= 0 || !params) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %d parameters at %p, expected one or more", who, n, (const void *)params);
+    if (n <= 0 || !params)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %d parameters at %p, expected one or more", who, n,
+                       (const void *)params);
     for (int i = 0; i < n; i++) {
         TG_TRY(tg_check(ctx, params[i], who));
         char what[160];
         tg_describe(params[i], what, sizeof what);
         if (params[i]->tape || !(params[i]->flags & TG_F_REQUIRES_GRAD))
-            return tg_fail(ctx, TG_ERR_STATE, "%s: parameter %d, %s, is not a leaf of the context that needs a gradient", who, i, what);
+            return tg_fail(ctx, TG_ERR_STATE,
+                           "%s: parameter %d, %s, is not a leaf of the context that needs a gradient", who, i, what);
         if (!(params[i]->flags & TG_F_CONTIGUOUS))
             return tg_fail(ctx, TG_ERR_STATE, "%s: parameter %d, %s, is not contiguous", who, i, what);
         for (int j = 0; j < i; j++)
-            if (params[j] == params[i]) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: parameter %d, %s, is given twice", who, i, what);
+            if (params[j] == params[i])
+                return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: parameter %d, %s, is given twice", who, i, what);
     }
     return TG_OK;
 }
@@ -57,7 +61,9 @@ static tg_status begin_item(tg_optim *o, tg_optim_item *it, tg_tensor *p) {
     return it->master ? tg_gradient_put(it->master, p, false) : o->ctx->status;
 }
 
-static tg_tensor *group_word(tg_ctx *ctx) { return tg_owned_empty(ctx, TG_F64, 1, (const int64_t[]){5}, TG_MEM_OPTIMISER); }
+static tg_tensor *group_word(tg_ctx *ctx) {
+    return tg_owned_empty(ctx, TG_F64, 1, (const int64_t[]){5}, TG_MEM_OPTIMISER);
+}
 
 tg_optim *tg_optim_make(tg_ctx *ctx, const tg_optim_method *method, tg_tensor *const *params, int n, const char *who) {
     if (!tg_ok(ctx) || check_params(ctx, params, n, who) != TG_OK) return NULL;
@@ -90,8 +96,10 @@ tg_optim *tg_sgd_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_sgd_
     if (tg_ok(ctx) &&
         !(opts.momentum >= 0 && opts.momentum < 1 && opts.weight_decay >= 0 && isfinite(opts.weight_decay) &&
           opts.dampening >= 0 && opts.dampening <= 1 && (!opts.nesterov || (opts.momentum > 0 && opts.dampening == 0))))
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_sgd_new: momentum %g, dampening %g, weight_decay %g%s; expected momentum in [0, 1), dampening in [0, 1], "
-                                      "decay 0 or more, and for Nesterov momentum without dampening",
+        tg_fail(ctx, TG_ERR_ARGUMENT,
+                "tg_sgd_new: momentum %g, dampening %g, weight_decay %g%s; expected momentum in [0, 1), dampening in "
+                "[0, 1], "
+                "decay 0 or more, and for Nesterov momentum without dampening",
                 opts.momentum, opts.dampening, opts.weight_decay, opts.nesterov ? ", nesterov" : "");
     tg_optim *o = tg_optim_make(ctx, &tg_sgd_method, params, n, "tg_sgd_new");
     if (!o) return made(NULL);
@@ -101,14 +109,17 @@ tg_optim *tg_sgd_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_sgd_
     return o;
 }
 
-static tg_optim *adam_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_adamw_opts *given, bool decoupled, const char *who) {
+static tg_optim *adam_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_adamw_opts *given, bool decoupled,
+                          const char *who) {
     tg_adamw_opts opts;
     tg_options(ctx, &opts, sizeof opts, given, who);
     opts.lr = opts.lr == 0 ? 1e-3 : opts.lr == TG_NONE ? 0 : opts.lr;
     opts.beta1 = opts.beta1 == 0 ? 0.9 : opts.beta1 == TG_NONE ? 0 : opts.beta1;
     opts.beta2 = opts.beta2 == 0 ? 0.999 : opts.beta2 == TG_NONE ? 0 : opts.beta2;
     opts.eps = opts.eps == 0 ? 1e-8 : opts.eps == TG_NONE ? 0 : opts.eps;
-    opts.weight_decay = opts.weight_decay == TG_NONE ? 0 : opts.weight_decay == 0 && decoupled ? 0.01 : opts.weight_decay;
+    opts.weight_decay = opts.weight_decay == TG_NONE          ? 0
+                        : opts.weight_decay == 0 && decoupled ? 0.01
+                                                              : opts.weight_decay;
     if (!tg_ok(ctx) || !rate(ctx, opts.lr, who)) return made(NULL);
     if (tg_ok(ctx) && !(opts.beta1 >= 0 && opts.beta1 < 1 && opts.beta2 >= 0 && opts.beta2 < 1 && opts.eps >= 0 &&
                         opts.weight_decay >= 0 && isfinite(opts.eps + opts.weight_decay)))
@@ -178,13 +189,15 @@ int tg_optim_group(tg_optim *o, double lr_scale, double weight_decay) {
 tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int n) {
     TG_TRY(tg_optim_check(o));
     if (group < 0 || group >= o->n_groups || n < 0 || (n && !params))
-        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_assign: group %d of %d, %d parameters", group, o->n_groups, n);
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_assign: group %d of %d, %d parameters", group, o->n_groups,
+                       n);
     for (int pass = 0; pass < 2; pass++) /* look for all, then move them */
         for (int i = 0; i < n; i++) {
             int j = 0;
             TG_TRY(tg_check(o->ctx, params[i], "tg_optim_assign"));
             while (j < o->n && o->item[j].param != params[i]) j++;
-            if (j == o->n) return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_assign: parameter %d is not this optimiser's", i);
+            if (j == o->n)
+                return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_assign: parameter %d is not this optimiser's", i);
             if (pass) o->item[j].group = group;
         }
     return TG_OK;
@@ -245,7 +258,8 @@ tg_status tg_optim_step(tg_optim *o) {
 tg_status tg_optim_zero_grad(tg_optim *o) {
     if (!o) return TG_ERR_ARGUMENT;
     for (int i = 0; i < o->n; i++)
-        if (o->item[i].param->serial == o->item[i].ref.serial && o->item[i].param->ext) o->item[i].param->ext->has_grad = false;
+        if (o->item[i].param->serial == o->item[i].ref.serial && o->item[i].param->ext)
+            o->item[i].param->ext->has_grad = false;
     return o->ctx->status;
 }
 
@@ -270,7 +284,9 @@ double tg_optim_clip(tg_optim *o, double max_norm) {
     double total = 0, part[64];
     for (int i = 0; i < o->n && !ctx->meta; i += TG_LEN(part)) {
         int k = o->n - i < TG_LEN(part) ? o->n - i : TG_LEN(part);
-        if (ctx->ops->copy(ctx, part, (double *)tg_data(o->norms) + i, (size_t)k * sizeof *part, TG_COPY_TO_HOST) != TG_OK) return NAN;
+        if (ctx->ops->copy(ctx, part, (double *)tg_data(o->norms) + i, (size_t)k * sizeof *part, TG_COPY_TO_HOST) !=
+            TG_OK)
+            return NAN;
         for (int j = 0; j < k; j++) total += part[j];
     }
     double norm = sqrt(total);
@@ -293,7 +309,8 @@ int64_t tg_optim_steps(const tg_optim *o) { return o ? o->steps : 0; }
 
 tg_status tg_optim_set_steps(tg_optim *o, int64_t steps) {
     TG_TRY(tg_optim_check(o));
-    if (steps < 0) return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_steps: %lld steps, expected 0 or more", (long long)steps);
+    if (steps < 0)
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_steps: %lld steps, expected 0 or more", (long long)steps);
     o->steps = steps;
     return TG_OK;
 }

@@ -7,7 +7,8 @@ int main(void) {
     tg_ctx *ctx = tg_ctx_new(NULL);
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(3), 0);
-    tg_backward(t, tg_sum(t, tg_mul(t, w, tg_from_host(ctx, TG_F32, TG_SHAPE(3), (float[]){1, 2, 3})), TG_ALL_DIMS, false));
+    tg_backward(
+        t, tg_sum(t, tg_mul(t, w, tg_from_host(ctx, TG_F32, TG_SHAPE(3), (float[]){1, 2, 3})), TG_ALL_DIMS, false));
     float g[3] = {0};
     tg_read(tg_grad_of(w), g, sizeof g);
     if (tg_ctx_status(ctx) != TG_OK) fprintf(stderr, "%s\n", tg_ctx_message(ctx));

@@ -20,7 +20,8 @@ typedef struct tally {
     int passed, failed;
 } tally;
 
-static inline bool verdict(tally *t, bool ok, const tg_op *op, const tg_sample *s, const char *format, ...) TG_PRINTF(5, 6);
+static inline bool verdict(tally *t, bool ok, const tg_op *op, const tg_sample *s, const char *format, ...)
+    TG_PRINTF(5, 6);
 static inline bool verdict(tally *t, bool ok, const tg_op *op, const tg_sample *s, const char *format, ...) {
     *(ok ? &t->passed : &t->failed) += 1;
     if (ok) return true;
@@ -161,25 +162,26 @@ static inline int64_t first_difference(const values *a, const values *b, double 
     return -1;
 }
 
-static inline bool agree_one(tally *t, const tg_op *op, const tg_sample *s, const values *a, const values *b, double within,
-                             const char *what, const char *kind, int which) {
+static inline bool agree_one(tally *t, const tg_op *op, const tg_sample *s, const values *a, const values *b,
+                             double within, const char *what, const char *kind, int which) {
     int64_t at = first_difference(a, b, within);
     bool there = at >= 0 && a->at && b->at && at < a->n && at < b->n;
-    return verdict(t, at < 0, op, s, "%s: %s %d differs at %lld: %.9g, expected %.9g within %.3g", what, kind, which, (long long)at,
-                   there ? a->at[at] : NAN, there ? b->at[at] : NAN, within);
+    return verdict(t, at < 0, op, s, "%s: %s %d differs at %lld: %.9g, expected %.9g within %.3g", what, kind, which,
+                   (long long)at, there ? a->at[at] : NAN, there ? b->at[at] : NAN, within);
 }
 
 /* All results and gradients. */
-static inline void agree(tally *t, const tg_op *op, const tg_sample *s, const outcome *a, const outcome *b, const margin *m,
-                         const char *what) {
+static inline void agree(tally *t, const tg_op *op, const tg_sample *s, const outcome *a, const outcome *b,
+                         const margin *m, const char *what) {
     if (!verdict(t, a->n_out == b->n_out, op, s, "%s: %d outputs, expected %d", what, a->n_out, b->n_out)) return;
     bool ok = true;
     for (int i = 0; i < a->n_out && ok; i++)
-        ok = agree_one(t, op, s, &a->out[i], &b->out[i], m->tol * fmax(m->floor, largest(&b->out[i])) + m->out[i], what, "output", i);
+        ok = agree_one(t, op, s, &a->out[i], &b->out[i], m->tol * fmax(m->floor, largest(&b->out[i])) + m->out[i], what,
+                       "output", i);
     for (int i = 0; i < TG_SAMPLE_INPUTS && ok; i++)
         if (a->grad[i].at || b->grad[i].at)
-            ok = agree_one(t, op, s, &a->grad[i], &b->grad[i], m->tol * fmax(m->floor, largest(&b->grad[i])) + m->grad[i], what,
-                           "gradient", i);
+            ok = agree_one(t, op, s, &a->grad[i], &b->grad[i],
+                           m->tol * fmax(m->floor, largest(&b->grad[i])) + m->grad[i], what, "gradient", i);
 }
 
 #endif

@@ -9,7 +9,9 @@ static tg_case_opts opts_of(tg_dtype dtype) { return (tg_case_opts){.dtype = dty
 /* ---- What rounding may do ---- */
 
 /* The unit roundoff. */
-static double roundoff(tg_dtype d) { return d == TG_F64 ? 0x1p-53 : d == TG_F32 ? 0x1p-24 : d == TG_BF16 ? 0x1p-8 : 0x1p-11; }
+static double roundoff(tg_dtype d) {
+    return d == TG_F64 ? 0x1p-53 : d == TG_F32 ? 0x1p-24 : d == TG_BF16 ? 0x1p-8 : 0x1p-11;
+}
 
 static int64_t longest(const tg_sample *s) {
     int64_t most = 1;
@@ -28,12 +30,13 @@ static double furthest(const values *a, const values *b) {
     return most;
 }
 
-/* What moving the inputs by a dtype's rounding does to the float64 results: an ill-conditioned sample moves them far, and
- * nobody can ask for more. Elsewhere the tolerance is a few roundings of the largest element; sums of 16-bit dtypes run
- * in float32, so only that one's error grows with their length. */
+/* What moving the inputs by a dtype's rounding does to the float64 results: an ill-conditioned sample moves them far,
+ * and nobody can ask for more. Elsewhere the tolerance is a few roundings of the largest element; sums of 16-bit dtypes
+ * run in float32, so only that one's error grows with their length. */
 static margin margin_of(tg_ctx *ctx, const tg_op *op, int i, tg_dtype dtype, const outcome *base) {
     tg_dtype arithmetic = dtype == TG_F64 ? TG_F64 : TG_F32;
-    margin m = {.tol = 8 * roundoff(dtype) + 4 * roundoff(arithmetic) * sqrt((double)longest(tg_sample_at(op, i))), .floor = 1};
+    margin m = {.tol = 8 * roundoff(dtype) + 4 * roundoff(arithmetic) * sqrt((double)longest(tg_sample_at(op, i))),
+                .floor = 1};
     for (int side = -1; side <= 1; side += 2) {
         tg_case_opts o = opts_of(TG_F64);
         outcome moved;
@@ -41,7 +44,8 @@ static margin margin_of(tg_ctx *ctx, const tg_op *op, int i, tg_dtype dtype, con
         o.jitter = side * roundoff(dtype);
         run_sample(ctx, op, i, &o, &moved);
         for (int k = 0; k < TG_CASE_OUTPUTS; k++) m.out[k] = fmax(m.out[k], 4 * furthest(&moved.out[k], &base->out[k]));
-        for (int k = 0; k < TG_SAMPLE_INPUTS; k++) m.grad[k] = fmax(m.grad[k], 4 * furthest(&moved.grad[k], &base->grad[k]));
+        for (int k = 0; k < TG_SAMPLE_INPUTS; k++)
+            m.grad[k] = fmax(m.grad[k], 4 * furthest(&moved.grad[k], &base->grad[k]));
         outcome_free(&moved);
     }
     return m;
@@ -55,15 +59,16 @@ typedef struct world {
     tg_device_ops required;
 } world;
 
-static void check_run(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtype dtype, const outcome *expected, const margin *m,
-                      const char *what) {
+static void check_run(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtype dtype, const outcome *expected,
+                      const margin *m, const char *what) {
     const tg_sample *s = tg_sample_at(op, i);
     const tg_case_opts o = opts_of(dtype);
     outcome got;
     char text[64];
     snprintf(text, sizeof text, "%s, %s", what, tg_dtype_name(dtype));
     run_sample(ctx, op, i, &o, &got);
-    if (verdict(y, tg_ctx_status(ctx) == TG_OK, op, s, "%s: %s", text, tg_ctx_message(ctx))) agree(y, op, s, &got, expected, m, text);
+    if (verdict(y, tg_ctx_status(ctx) == TG_OK, op, s, "%s: %s", text, tg_ctx_message(ctx)))
+        agree(y, op, s, &got, expected, m, text);
     outcome_free(&got);
     tg_ctx_clear(ctx);
 }
@@ -157,17 +162,22 @@ static void check_meta(tally *y, tg_ctx *meta, tg_ctx *real, const tg_op *op, in
     tread(real, op, i, &expected);
     tg_status status = tread(meta, op, i, &got);
     verdict(y, status == TG_OK, op, s, "on meta: %s", tg_ctx_message(meta));
-    verdict(y, got.n_out == expected.n_out && !memcmp(got.shape, expected.shape, sizeof got.shape) &&
-                   !memcmp(got.dtype, expected.dtype, sizeof got.dtype) && !memcmp(got.stride, expected.stride, sizeof got.stride),
+    verdict(y,
+            got.n_out == expected.n_out && !memcmp(got.shape, expected.shape, sizeof got.shape) &&
+                !memcmp(got.dtype, expected.dtype, sizeof got.dtype) &&
+                !memcmp(got.stride, expected.stride, sizeof got.stride),
             op, s, "meta: other shapes, dtypes or strides than the real run's");
     verdict(y, got.nodes == expected.nodes && got.saved == expected.saved && got.flops == expected.flops, op, s,
-            "meta: %lld nodes, %lld bytes saved, %lld FLOPs; really %lld, %lld, %lld", (long long)got.nodes, (long long)got.saved,
-            (long long)got.flops, (long long)expected.nodes, (long long)expected.saved, (long long)expected.flops);
-    verdict(y, !memcmp(got.live, expected.live, sizeof got.live) && !memcmp(got.by_category, expected.by_category, sizeof got.by_category) &&
-                   got.peak == expected.peak,
-            op, s, "meta: live bytes %lld, %lld, %lld, peak %lld; really %lld, %lld, %lld, %lld", (long long)got.live[0],
-            (long long)got.live[1], (long long)got.live[2], (long long)got.peak, (long long)expected.live[0], (long long)expected.live[1],
-            (long long)expected.live[2], (long long)expected.peak);
+            "meta: %lld nodes, %lld bytes saved, %lld FLOPs; really %lld, %lld, %lld", (long long)got.nodes,
+            (long long)got.saved, (long long)got.flops, (long long)expected.nodes, (long long)expected.saved,
+            (long long)expected.flops);
+    verdict(y,
+            !memcmp(got.live, expected.live, sizeof got.live) &&
+                !memcmp(got.by_category, expected.by_category, sizeof got.by_category) && got.peak == expected.peak,
+            op, s, "meta: live bytes %lld, %lld, %lld, peak %lld; really %lld, %lld, %lld, %lld",
+            (long long)got.live[0], (long long)got.live[1], (long long)got.live[2], (long long)got.peak,
+            (long long)expected.live[0], (long long)expected.live[1], (long long)expected.live[2],
+            (long long)expected.peak);
     tg_ctx_clear(meta);
     tg_ctx_clear(real);
 }

@@ -1,5 +1,5 @@
-/* Every op of the table on each of its samples, in float64: refused or right, its gradient by finite differences, and how
- * its backward behaves towards memory: written over NaN, added, from cotangents of any layout. */
+/* Every op of the table on each of its samples, in float64: refused or right, its gradient by finite differences, and
+ * how its backward behaves towards memory: written over NaN, added, from cotangents of any layout. */
 #include "ops/registry.h"
 
 /* ---- Samples that must be refused ---- */
@@ -42,8 +42,8 @@ static void check_refused(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtyp
     tg_ctx_clear(ctx);
     state after = look(ctx, t);
     verdict(y, got == TG_OK || !memcmp(&before, &after, sizeof before), op, s,
-            "left behind: %lld bytes, %lld nodes, %lld draws", (long long)(after.live - before.live), (long long)(after.nodes - before.nodes),
-            (long long)(after.rng.counter - before.rng.counter));
+            "left behind: %lld bytes, %lld nodes, %lld draws", (long long)(after.live - before.live),
+            (long long)(after.nodes - before.nodes), (long long)(after.rng.counter - before.rng.counter));
     verdict(y, tg_alive(tg_neg(t, x)), op, s, "the tape cannot be used after tg_ctx_clear: %s", tg_ctx_message(ctx));
     tg_tape_free(t);
     tg_drop(x);
@@ -58,7 +58,8 @@ static void check_gradient(tally *y, tg_ctx *ctx, const tg_op *op, int i, int64_
     tg_gradcheck_result r;
     tg_status status = tg_gradcheck_op(ctx, op, i, NULL, &r);
     verdict(y, status == TG_OK, op, s, "%s", r.failed ? r.report : tg_ctx_message(ctx));
-    verdict(y, status != TG_OK || r.worst <= 1, op, s, "off by %.3g tolerances, within the error estimate of the differences", r.worst);
+    verdict(y, status != TG_OK || r.worst <= 1, op, s,
+            "off by %.3g tolerances, within the error estimate of the differences", r.worst);
     verdict(y, !r.kinks || s->kinked, op, s, "%lld kinks in a sample that should have none", (long long)r.kinks);
     *elements += r.checked;
     tg_ctx_clear(ctx);
@@ -90,7 +91,8 @@ static tg_tensor *seed_as(tg_tape *t, const tg_tensor *root, tg_tensor *seed, se
     } else if (layout == SEED_TRANSPOSED && n > 1) {
         g = tg_transpose(t, tg_contiguous(t, tg_transpose(t, seed, -1, -2)), -1, -2);
     } else if (layout == SEED_STRIDED && n > 0) {
-        g = tg_slice(t, tg_reshape(t, tg_stack(t, (tg_tensor *[]){seed, seed}, 2, -1), TG_SHAPE(tg_numel(seed) * 2)), 0, 0, INT64_MAX, 2);
+        g = tg_slice(t, tg_reshape(t, tg_stack(t, (tg_tensor *[]){seed, seed}, 2, -1), TG_SHAPE(tg_numel(seed) * 2)), 0,
+                     0, INT64_MAX, 2);
         g = tg_view(t, g, shape);
     }
     tg_set_grad_mode(t, grad);
@@ -106,7 +108,8 @@ static void route_inputs(tg_tape *t, const tg_case *c, route way, tg_tensor **in
     }
 }
 
-static int add_later_users(tg_tape *t, const tg_case *c, tg_tensor *const *in, tg_tensor **roots, tg_tensor **seeds, int n) {
+static int add_later_users(tg_tape *t, const tg_case *c, tg_tensor *const *in, tg_tensor **roots, tg_tensor **seeds,
+                           int n) {
     for (int k = 0; k < (c->sample->aliases ? 1 : c->n_in); k++) {
         if (!in[k] || !tg_requires_grad(in[k]) || !tg_alive(in[k])) continue;
         roots[n] = tg_scale(t, in[k], 3);
@@ -139,8 +142,8 @@ static void run_routed(tg_ctx *ctx, const tg_op *op, int i, route way, seed_layo
     tg_case_close(&c);
 }
 
-static void check_same(tally *y, tg_ctx *ctx, const tg_op *op, const tg_sample *s, outcome *got, const outcome *expected, double tol,
-                       const char *what) {
+static void check_same(tally *y, tg_ctx *ctx, const tg_op *op, const tg_sample *s, outcome *got,
+                       const outcome *expected, double tol, const char *what) {
     verdict(y, tg_ctx_status(ctx) == TG_OK, op, s, "%s: %s", what, tg_ctx_message(ctx));
     agree(y, op, s, got, expected, &(margin){.tol = tol, .floor = 1e-3}, what);
     outcome_free(got);
@@ -202,7 +205,8 @@ static void check_modes(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
     check_same(y, ctx, op, s, &bare, &kept, 0, "without grad");
     tg_set_grad_mode(t, true);
     tg_set_training(t, false);
-    verdict(y, tg_case_run(&c, t, c.in, c.n_in, out, c.n_out) == TG_OK, op, s, "in evaluation mode: %s", tg_ctx_message(ctx));
+    verdict(y, tg_case_run(&c, t, c.in, c.n_in, out, c.n_out) == TG_OK, op, s, "in evaluation mode: %s",
+            tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     outcome_free(&kept);
     tg_tape_free(t);

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -104,8 +105,13 @@ def validate_torch(model, tokens, r):
 # ---- Tapegrad's side ----
 
 
-def train_tapegrad(program, work, data, init, order_file, precision, r, val_every):
-    out = work / f"run-{init.name}-{precision}"
+def run_directory(init, precision):
+    return init.parent / f"run-{init.name}-{precision}"
+
+
+def train_tapegrad(program, data, init, order_file, precision, r, val_every):
+    out = run_directory(init, precision)
+    shutil.rmtree(out, ignore_errors=True)
     command = [program, "train", "--data", data, "--init", init, "--order", order_file, "--out", out,
                "--precision", precision, "--schedule", "cosine", "--threads", 2, "--checkpoint-every", 0,
                "--log-every", r.steps, "--val-every", val_every, "--val-batches", 0, *r.flags()]
@@ -150,7 +156,7 @@ def report(what, error, bar):
 def compare(arch, precision, bar, tokens, data, work, program, r):
     order = draw_order(work / "order", len(tokens), r)
     theirs = train_torch(load_initial(arch, work, precision), tokens, order, r)
-    lines = train_tapegrad(program, work, data, work / arch, work / "order", precision, r, val_every=0)
+    lines = train_tapegrad(program, data, work / arch, work / "order", precision, r, val_every=0)
     ours = np.array([(line["loss"], line["grad_norm"]) for line in lines])
     assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
     error = np.abs(ours - theirs)
@@ -186,9 +192,11 @@ def long(options, work):
         model = load_initial(arch, work, "fp32")
         theirs = train_torch(model, tokens, order, r)
         their_val = validate_torch(model, tokens, r)
-        lines = train_tapegrad(options.tapegrad, work, data, work / arch, work / "order", "fp32", r, val_every=r.steps)
+        lines = train_tapegrad(options.tapegrad, data, work / arch, work / "order", "fp32", r, val_every=r.steps)
         our_val = lines[-1]["val_loss"]
         passed &= report(f"{arch} fp32 validation loss, {r.steps} steps", abs(our_val - their_val), 0.01)
+        loaded = validate_torch(hf.load(run_directory(work / arch, "fp32")), tokens, r)
+        passed &= report(f"{arch} ours, loaded by transformers", abs(our_val - loaded), 1e-4)
         print(f"{'':4}ours {our_val:.5f}, torch's {their_val:.5f}; training losses differ by "
               f"{max(abs(line['loss'] - t[0]) for line, t in zip(lines, theirs)):.1e} at most")
     return passed

@@ -83,8 +83,12 @@ static void same_bits(tg_module *a, tg_module *b) {
 }
 
 START_TEST(what_is_saved_loads_as_it_was) {
-    static const struct { const char *dir; tg_dtype dtype; } rows[] = {
-        {REFERENCE "gpt2", TG_F32}, {REFERENCE "llama", TG_F32}, {REFERENCE "llama-bf16", TG_BF16}, {REFERENCE "gpt2", TG_F64},
+    static const struct { const char *dir; tg_dtype dtype;
+    } rows[] = {
+        {REFERENCE "gpt2", TG_F32},
+        {REFERENCE "llama", TG_F32},
+        {REFERENCE "llama-bf16", TG_BF16},
+        {REFERENCE "gpt2", TG_F64},
     };
     for (size_t i = 0; i < COUNT(rows); i++) {
         workplace w = workplace_new(TG_CONFIG(.dtype = rows[i].dtype, .threads = 1));
@@ -111,7 +115,8 @@ START_TEST(the_file_holds_what_the_original_holds) {
         tg_gpt_save(gpt, w.dir);
         char path[512];
         snprintf(path, sizeof path, "%s/model.safetensors", dirs[i]);
-        tg_safetensors *theirs = tg_safetensors_open(w.ctx, path), *ours = tg_safetensors_open(w.ctx, in(&w, "model.safetensors"));
+        tg_safetensors *theirs = tg_safetensors_open(w.ctx, path),
+                       *ours = tg_safetensors_open(w.ctx, in(&w, "model.safetensors"));
         ck_assert_int_eq(tg_safetensors_count(theirs), tg_safetensors_count(ours));
         for (int k = 0; k < tg_safetensors_count(theirs); k++) {
             const char *name = tg_safetensors_at(theirs, k)->name;
@@ -208,13 +213,15 @@ static void edit_config(workplace *w, const char *was, const char *now) {
 }
 
 START_TEST(a_config_that_means_another_model_is_refused) {
-    static const struct { const char *model, *was, *now; tg_status status; const char *words; } rows[] = {
+    static const struct { const char *model, *was, *now; tg_status status; const char *words;
+    } rows[] = {
         {"gpt2", "\"gpt2\"", "\"opt\"", TG_ERR_UNSUPPORTED, "\"opt\""},
         {"gpt2", "\"gelu_new\"", "\"relu\"", TG_ERR_UNSUPPORTED, "\"relu\""},
         {"gpt2", "\"attn_pdrop\": 0.0", "\"attn_pdrop\": 0.5", TG_ERR_UNSUPPORTED, "attn_pdrop"},
         {"gpt2", "\"scale_attn_by_inverse_layer_idx\": false", "\"scale_attn_by_inverse_layer_idx\": true",
          TG_ERR_UNSUPPORTED, "scale_attn_by_inverse_layer_idx"},
-        {"gpt2", "\"scale_attn_weights\": true", "\"scale_attn_weights\": false", TG_ERR_UNSUPPORTED, "scale_attn_weights"},
+        {"gpt2", "\"scale_attn_weights\": true", "\"scale_attn_weights\": false", TG_ERR_UNSUPPORTED,
+         "scale_attn_weights"},
         {"gpt2", "\"n_head\": 4", "\"n_head\": 5", TG_ERR_ARGUMENT, "5 heads"},
         {"gpt2", "\"n_layer\": 2", "\"n_layer\": 3", TG_ERR_FORMAT, "transformer.h.2."},
         {"gpt2", "\"n_layer\": 2", "\"n_layer\": 2.5", TG_ERR_FORMAT, "n_layer"},

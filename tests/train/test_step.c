@@ -1,5 +1,5 @@
-/* A whole GPT training step: every allocation failed in turn, no allocation in the steady state, the same bits twice and
- * for every thread count, and the same accounting on device meta (invariants 6, 12 and 13). */
+/* A whole GPT training step: every allocation failed in turn, no allocation in the steady state, the same bits twice
+ * and for every thread count, and the same accounting on device meta (invariants 6, 12 and 13). */
 #include "check_main.h"
 
 #include <stdlib.h>
@@ -56,7 +56,8 @@ static void run_open(run *r, const options *o) {
     tg_config c = {.size = sizeof c, .seed = 11, .threads = o->threads, .dtype = o->dtype, .device = o->device};
     if (o->f) c.allocator = (tg_allocator){faulty_alloc, faulty_free, o->f};
     r->ctx = tg_ctx_new(&c);
-    r->gpt = tg_gpt_new(r->ctx, TG_GPT(.arch = o->arch, .vocab = VOCAB, .layers = 2, .heads = 2, .hidden = 16, .positions = SEQ, .kv_heads = o->arch == TG_LLAMA ? 1 : 2,
+    r->gpt = tg_gpt_new(r->ctx, TG_GPT(.arch = o->arch, .vocab = VOCAB, .layers = 2, .heads = 2, .hidden = 16,
+                                       .positions = SEQ, .kv_heads = o->arch == TG_LLAMA ? 1 : 2,
                                        .dropout = o->arch == TG_GPT2 ? 0.1 : 0, .recompute = o->recompute));
     tg_tensor *p[64];
     int n = tg_module_params(r->gpt, p, 64);
@@ -83,7 +84,8 @@ static uint64_t parameter_bits(const run *r) {
     for (int i = 0; i < tg_module_param_count(r->gpt); i++) {
         tg_tensor *p = tg_module_param(r->gpt, i, NULL);
         const unsigned char *bytes = tg_host_data(p);
-        for (int64_t k = 0, n = tg_numel(p) * tg_dtype_bits(tg_dtype_of(p)) / 8; bytes && k < n; k++) h = (h ^ bytes[k]) * 1099511628211u;
+        for (int64_t k = 0, n = tg_numel(p) * tg_dtype_bits(tg_dtype_of(p)) / 8; bytes && k < n; k++)
+            h = (h ^ bytes[k]) * 1099511628211u;
     }
     return h;
 }
@@ -210,7 +212,8 @@ START_TEST(meta_accounts_as_a_real_run) {
         run meta = whole(&o);
         ck_assert_int_eq(real.memory.peak, meta.memory.peak);
         ck_assert_int_eq(real.memory.live, meta.memory.live);
-        for (int c = 0; c < TG_MEM_CATEGORIES; c++) ck_assert_int_eq(real.memory.peak_by_category[c], meta.memory.peak_by_category[c]);
+        for (int c = 0; c < TG_MEM_CATEGORIES; c++)
+            ck_assert_int_eq(real.memory.peak_by_category[c], meta.memory.peak_by_category[c]);
     }
 }
 END_TEST

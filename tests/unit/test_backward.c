@@ -1,4 +1,5 @@
-/* The executor: accumulation, seeds, pruning, hooks, works in flight, versions and in-place ops (invariants 5 and 10). */
+/* The executor: accumulation, seeds, pruning, hooks, works in flight, versions and in-place ops (invariants 5 and 10).
+ */
 #include "check_main.h"
 
 #include <math.h>
@@ -8,7 +9,8 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/tapegrad.h>
 
-#define ck_status(s) ck_assert_msg(tg_ctx_status(ctx) == (s), "%s: %s", tg_status_name(tg_ctx_status(ctx)), tg_ctx_message(ctx))
+#define ck_status(s)                                                                                                   \
+    ck_assert_msg(tg_ctx_status(ctx) == (s), "%s: %s", tg_status_name(tg_ctx_status(ctx)), tg_ctx_message(ctx))
 #define ck_says(text) ck_assert_msg(strstr(tg_ctx_message(ctx), text), "\"%s\" in: %s", text, tg_ctx_message(ctx))
 #define ck_near(a, b) ck_assert_double_eq_tol(a, b, 1e-12 * (1 + fabs((double)(b))))
 
@@ -262,7 +264,8 @@ static tg_status delayed_wait(tg_ctx *c, void *self) {
     return TG_OK;
 }
 
-static const tg_work_ops delayed_ops = {.size = sizeof(tg_work_ops), .name = "delayed", .test = delayed_test, .wait = delayed_wait};
+static const tg_work_ops delayed_ops = {
+    .size = sizeof(tg_work_ops), .name = "delayed", .test = delayed_test, .wait = delayed_wait};
 
 static tg_status remote_infer(tg_call *c) { return tg_call_out(c, 0, tg_dtype_of(c->in[0]), 0, NULL); }
 
@@ -281,8 +284,14 @@ static tg_status remote_backward(tg_call *c) {
     return tg_call_in_flight(c, 0, g, tg_work_new(c->ctx, &delayed_ops, d));
 }
 
-static const tg_op remote = {.size = sizeof(tg_op), .name = "remote", .n_in = 1, .n_out = 1, .passes = 1, .infer = remote_infer,
-                             .forward = remote_forward, .backward = remote_backward};
+static const tg_op remote = {.size = sizeof(tg_op),
+                             .name = "remote",
+                             .n_in = 1,
+                             .n_out = 1,
+                             .passes = 1,
+                             .infer = remote_infer,
+                             .forward = remote_forward,
+                             .backward = remote_backward};
 
 static tg_tensor *remote_op(tg_tensor *x, delayed *d) {
     tg_tensor *y;
@@ -326,10 +335,17 @@ START_TEST(a_failed_backward_leaves_a_usable_tape) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {a_tensor_used_twice_gets_both, backward_twice_doubles, roots_seeds_and_chosen_inputs,
-                            unused_and_unneeded_inputs, dead_branches_do_not_run, hooks_see_and_replace_complete_gradients,
-                            accumulated_hook_fires_once_after_the_last_use, main_grad_takes_the_sum,
-                            writing_what_was_saved_is_found, in_place_rules, contributions_in_flight_are_waited_for_by_readers,
+    const TTest *tests[] = {a_tensor_used_twice_gets_both,
+                            backward_twice_doubles,
+                            roots_seeds_and_chosen_inputs,
+                            unused_and_unneeded_inputs,
+                            dead_branches_do_not_run,
+                            hooks_see_and_replace_complete_gradients,
+                            accumulated_hook_fires_once_after_the_last_use,
+                            main_grad_takes_the_sum,
+                            writing_what_was_saved_is_found,
+                            in_place_rules,
+                            contributions_in_flight_are_waited_for_by_readers,
                             a_failed_backward_leaves_a_usable_tape};
     return tg_check_main("backward", tests, sizeof tests / sizeof *tests);
 }

@@ -280,7 +280,8 @@ END_TEST
 static void training_step(tg_heap *h, tg_block **gradient, int layers) {
     tg_block *saved[64][4];
     for (int l = 0; l < layers; l++)
-        for (int k = 0; k < 4; k++) saved[l][k] = tg_heap_alloc(h, (size_t)(1000 + 7000 * k * k + 130 * l), TG_MEM_SAVED);
+        for (int k = 0; k < 4; k++)
+            saved[l][k] = tg_heap_alloc(h, (size_t)(1000 + 7000 * k * k + 130 * l), TG_MEM_SAVED);
     for (int l = layers - 1; l >= 0; l--) {
         tg_block *g = tg_heap_alloc(h, (size_t)(90000 + 70 * l), TG_MEM_TEMPORARY);
         if (!gradient[l]) gradient[l] = tg_heap_alloc(h, (size_t)(40000 + 64 * l), TG_MEM_GRADIENT);

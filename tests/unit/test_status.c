@@ -9,7 +9,8 @@
 
 static tg_ctx *ctx_new(void) { return tg_ctx_new(TG_CONFIG(.seed = 3, .threads = 1)); }
 
-#define ck_status(ctx, s) ck_assert_msg(tg_ctx_status(ctx) == (s), "%s: %s", tg_status_name(tg_ctx_status(ctx)), tg_ctx_message(ctx))
+#define ck_status(ctx, s)                                                                                              \
+    ck_assert_msg(tg_ctx_status(ctx) == (s), "%s: %s", tg_status_name(tg_ctx_status(ctx)), tg_ctx_message(ctx))
 #define ck_says(ctx, text) ck_assert_msg(strstr(tg_ctx_message(ctx), text), "\"%s\" in: %s", text, tg_ctx_message(ctx))
 
 START_TEST(first_error_sticks) {
@@ -222,8 +223,14 @@ START_TEST(values_go_in_and_out) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {first_error_sticks, a_failed_call_changes_nothing, stale_handles_are_recognised, references_outlive_reuse,
-                            foreign_tensors_are_refused, a_context_that_cannot_be_made_is_dead,
-                            wrapped_memory_is_used_in_place_and_released, shapes_and_sizes_are_checked, values_go_in_and_out};
+    const TTest *tests[] = {first_error_sticks,
+                            a_failed_call_changes_nothing,
+                            stale_handles_are_recognised,
+                            references_outlive_reuse,
+                            foreign_tensors_are_refused,
+                            a_context_that_cannot_be_made_is_dead,
+                            wrapped_memory_is_used_in_place_and_released,
+                            shapes_and_sizes_are_checked,
+                            values_go_in_and_out};
     return tg_check_main("status", tests, sizeof tests / sizeof *tests);
 }

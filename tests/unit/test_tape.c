@@ -7,7 +7,8 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/tapegrad.h>
 
-#define ck_status(s) ck_assert_msg(tg_ctx_status(ctx) == (s), "%s: %s", tg_status_name(tg_ctx_status(ctx)), tg_ctx_message(ctx))
+#define ck_status(s)                                                                                                   \
+    ck_assert_msg(tg_ctx_status(ctx) == (s), "%s: %s", tg_status_name(tg_ctx_status(ctx)), tg_ctx_message(ctx))
 #define ck_says(text) ck_assert_msg(strstr(tg_ctx_message(ctx), text), "\"%s\" in: %s", text, tg_ctx_message(ctx))
 
 static tg_ctx *ctx;
@@ -242,7 +243,8 @@ START_TEST(a_second_run_that_differs_is_found) {
     tg_ctx_clear(ctx);
     tg_tape_reset(t);
     s = (fn_state){.w = w, .dropout = 0.5};
-    tg_recompute(t, block, &s, &x, 1, &y, 1, TG_RECOMPUTE(.keep_rng = true)); /* draws other masks: check mode sees it */
+    tg_recompute(t, block, &s, &x, 1, &y, 1,
+                 TG_RECOMPUTE(.keep_rng = true)); /* draws other masks: check mode sees it */
     ck_assert(tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false)) == TG_ERR_STATE);
     ck_says("bits");
     tg_ctx_clear(ctx);
@@ -278,9 +280,15 @@ START_TEST(the_report_names_the_peak) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {a_scope_discards_what_nobody_kept, views_of_outputs_and_outer_tensors_survive_a_scope, discards_and_refills,
-                            parameters_collect_gradients_of_several_tapes, a_parameter_dropped_too_early_is_kept_for_its_nodes,
-                            recomputed_gradients_are_the_same, recomputation_saves_only_its_inputs, a_second_run_that_differs_is_found,
-                            a_dump_names_ops_shapes_and_sites, the_report_names_the_peak};
+    const TTest *tests[] = {a_scope_discards_what_nobody_kept,
+                            views_of_outputs_and_outer_tensors_survive_a_scope,
+                            discards_and_refills,
+                            parameters_collect_gradients_of_several_tapes,
+                            a_parameter_dropped_too_early_is_kept_for_its_nodes,
+                            recomputed_gradients_are_the_same,
+                            recomputation_saves_only_its_inputs,
+                            a_second_run_that_differs_is_found,
+                            a_dump_names_ops_shapes_and_sites,
+                            the_report_names_the_peak};
     return tg_check_main("tape", tests, sizeof tests / sizeof *tests);
 }

@@ -10,7 +10,13 @@
 
 #include <tapegrad/extend.h>
 
-typedef enum tg_cpu_level_t { TG_CPU_PORTABLE, TG_CPU_AVX2, TG_CPU_AVX512, TG_CPU_AVX512_BF16, TG_CPU_LEVELS } tg_cpu_level_t;
+typedef enum tg_cpu_level_t {
+    TG_CPU_PORTABLE,
+    TG_CPU_AVX2,
+    TG_CPU_AVX512,
+    TG_CPU_AVX512_BF16,
+    TG_CPU_LEVELS
+} tg_cpu_level_t;
 
 /* The level chosen for this context (by CPUID, or by its config). */
 tg_cpu_level_t tg_cpu_level(const tg_ctx *ctx);

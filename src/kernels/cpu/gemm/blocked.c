@@ -2,8 +2,8 @@
  *
  * K is cut into blocks whose A panel stays in the nearest cache and whose few B panels stay in the next one. A chunk
  * of A (some rows, some blocks of K) is packed by all threads together; then every thread takes a share of the chunk's
- * tiles and packs the B that it needs. Where K has several blocks, sums wait in tiles of their own between them, so that
- * C is touched once. A batch of small products is cut by product instead, each made by one thread from end to end.
+ * tiles and packs the B that it needs. Where K has several blocks, sums wait in tiles of their own between them, so
+ * that C is touched once. A batch of small products is cut by product instead, each made by one thread from end to end.
  */
 #include "kernels/cpu/gemm/gemm.h"
 
