@@ -1,6 +1,6 @@
 /* The executor: accumulation, seeds, pruning, hooks, works in flight, versions and in-place ops (invariants 5 and 10).
  */
-#include "check_main.h"
+#include "world.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -9,32 +9,7 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/tapegrad.h>
 
-#define ck_status(s)                                                                                                   \
-    ck_assert_msg(tg_ctx_status(ctx) == (s), "%s: %s", tg_status_name(tg_ctx_status(ctx)), tg_ctx_message(ctx))
-#define ck_says(text) ck_assert_msg(strstr(tg_ctx_message(ctx), text), "\"%s\" in: %s", text, tg_ctx_message(ctx))
 #define ck_near(a, b) ck_assert_double_eq_tol(a, b, 1e-12 * (1 + fabs((double)(b))))
-
-static tg_ctx *ctx;
-static tg_tape *t;
-
-static void begin(void) {
-    ctx = tg_ctx_new(TG_CONFIG(.seed = 5, .threads = 1, .dtype = TG_F64, .check = true));
-    t = tg_tape_new(ctx);
-}
-
-static void end(void) {
-    ck_status(TG_OK);
-    tg_tape_free(t);
-    tg_ctx_free(ctx);
-}
-
-static tg_tensor *leaf(double v) {
-    tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(), &v);
-    tg_set_requires_grad(x, true);
-    return x;
-}
-
-static double grad(tg_tensor *x) { return tg_item(tg_grad_of(x)); }
 
 typedef struct record {
     int calls;

@@ -1,27 +1,10 @@
 /* Ops of a user's own: typed params, and a state whose destructor runs exactly once, whatever becomes of the call. */
-#include "check_main.h"
+#include "world.h"
 #include "probe.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define ck_status(s)                                                                                                   \
-    ck_assert_msg(tg_ctx_status(ctx) == (s), "%s: %s", tg_status_name(tg_ctx_status(ctx)), tg_ctx_message(ctx))
-#define ck_says(text) ck_assert_msg(strstr(tg_ctx_message(ctx), text), "\"%s\" in: %s", text, tg_ctx_message(ctx))
-
-static tg_ctx *ctx;
-static tg_tape *t;
-
-static void begin(void) {
-    ctx = tg_ctx_new(TG_CONFIG(.seed = 5, .threads = 1, .dtype = TG_F64, .check = true));
-    t = tg_tape_new(ctx);
-}
-
-static void end(void) {
-    ck_status(TG_OK);
-    tg_tape_free(t);
-    tg_ctx_free(ctx);
-}
 
 /* ---- Params ---- */
 

@@ -1,6 +1,6 @@
 /* Who holds what, and until when: hooks that come and go while they run, works that nobody waits for, memory of the
  * caller, accumulation buffers, tapes beside each other (invariants 4, 5, 10, 12 and 16). */
-#include "check_main.h"
+#include "world.h"
 
 #include <math.h>
 #include <string.h>
@@ -8,29 +8,6 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/optim.h>
 
-#define ck_status(s)                                                                                                   \
-    ck_assert_msg(tg_ctx_status(ctx) == (s), "%s: %s", tg_status_name(tg_ctx_status(ctx)), tg_ctx_message(ctx))
-
-static tg_ctx *ctx;
-static tg_tape *t;
-
-static void begin(void) {
-    ctx = tg_ctx_new(TG_CONFIG(.seed = 5, .threads = 1, .dtype = TG_F64, .check = true));
-    t = tg_tape_new(ctx);
-}
-
-static void end(void) {
-    ck_status(TG_OK);
-    tg_ctx_free(ctx);
-}
-
-static tg_tensor *leaf(double v) {
-    tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(), &v);
-    tg_set_requires_grad(x, true);
-    return x;
-}
-
-static double grad(tg_tensor *x) { return tg_item(tg_grad_of(x)); }
 
 /* ---- Hooks ---- */
 

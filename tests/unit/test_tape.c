@@ -1,5 +1,5 @@
 /* Lifetimes: scopes, discards, keep, several tapes, and recomputation. */
-#include "check_main.h"
+#include "world.h"
 
 #include <math.h>
 #include <string.h>
@@ -7,23 +7,6 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/tapegrad.h>
 
-#define ck_status(s)                                                                                                   \
-    ck_assert_msg(tg_ctx_status(ctx) == (s), "%s: %s", tg_status_name(tg_ctx_status(ctx)), tg_ctx_message(ctx))
-#define ck_says(text) ck_assert_msg(strstr(tg_ctx_message(ctx), text), "\"%s\" in: %s", text, tg_ctx_message(ctx))
-
-static tg_ctx *ctx;
-static tg_tape *t;
-
-static void begin(void) {
-    ctx = tg_ctx_new(TG_CONFIG(.seed = 5, .threads = 1, .dtype = TG_F64, .check = true));
-    t = tg_tape_new(ctx);
-}
-
-static void end(void) {
-    ck_status(TG_OK);
-    tg_tape_free(t);
-    tg_ctx_free(ctx);
-}
 
 static int64_t live(void) {
     tg_memory m = TG_MEMORY();
