@@ -56,14 +56,20 @@ build_needs=(gcc libc6-dev meson ninja-build pkg-config libjansson-dev)
 # shellcheck disable=SC2034
 test_needs=(check g++ wamerican wngerman wfrench)
 
-# configure NAME [MESON OPTION...]: makes the build directory NAME once; ninja keeps it up to date from then on.
+# configure NAME [MESON OPTION...]: makes the build directory NAME once, or again where these options were not asked of
+# it yet; ninja keeps it up to date from then on.
 configure() {
-    local dir=$root/$1
+    local dir=$root/$1 again=()
     shift
-    [ -e "$dir/build.ninja" ] || meson setup "$dir" "$root" "$@" >"$dir.log" 2>&1 || {
+    if [ -e "$dir/build.ninja" ]; then
+        [ $# -gt 0 ] && ! grep -qsxF -- "$*" "$dir/options" || return 0
+        again=(--reconfigure)
+    fi
+    meson setup ${again[@]+"${again[@]}"} "$dir" "$root" "$@" >"$dir.log" 2>&1 || {
         cat "$dir.log" >&2
         return 1
     }
+    echo "$*" >"$dir/options"
     rm -f "$dir.log"
 }
 
