@@ -135,11 +135,11 @@ static int64_t likeliest(const generator *g) {
 /* Candidates in falling order, cut at top-k and top-p; their probabilities' sum. */
 static double cut(generator *g, int64_t *n) {
     const generate_options *o = g->o;
-    for (int64_t i = 0; i < g->vocab; i++) g->candidates[i] = (candidate){g->logits[i] / o->temperature, i};
+    for (int64_t i = 0; i < g->vocab; i++) g->candidates[i] = (candidate){g->logits[i], i};
     qsort(g->candidates, (size_t)g->vocab, sizeof *g->candidates, by_weight);
     double top = g->candidates[0].weight, all = 0, sum = 0;
     int64_t most = o->top_k && o->top_k < g->vocab ? o->top_k : g->vocab;
-    for (int64_t i = 0; i < most; i++) all += g->candidates[i].weight = exp(g->candidates[i].weight - top);
+    for (int64_t i = 0; i < most; i++) all += g->candidates[i].weight = exp((g->candidates[i].weight - top) / o->temperature);
     for (*n = 0; *n < most && (*n == 0 || sum < o->top_p * all); ++*n) sum += g->candidates[*n].weight;
     return sum;
 }

@@ -65,6 +65,9 @@ int model_options_check(const command *c, const model_options *o) {
     if (o->heads % kv_heads)
         return usage_error(c, "--heads %lld is not a multiple of --kv-heads %lld", (long long)o->heads,
                            (long long)kv_heads);
+    if (!llama && kv_heads != o->heads)
+        return usage_error(c, "--kv-heads %lld: gpt2 has as many as --heads %lld", (long long)kv_heads,
+                           (long long)o->heads);
     if (llama && o->hidden / o->heads % 2)
         return usage_error(c, "--hidden %lld / --heads %lld is odd; the rotary positions of llama need pairs",
                            (long long)o->hidden, (long long)o->heads);

@@ -138,8 +138,8 @@ static bool note_bad_step(run *r, int64_t step, const step_result *s) {
         return true;
     }
     metrics_end_line(&r->metrics);
-    fail("step %" PRId64 ": the %s is not finite: the step was skipped", step,
-         isfinite(s->loss) ? "gradient norm" : "loss");
+    fail("step %" PRId64 ": the %s is not finite%s", step, isfinite(s->grad_norm) ? "loss" : "gradient norm",
+         isfinite(s->grad_norm) ? "" : ": the step was skipped");
     if (++r->bad_steps < PATIENCE) return true;
     return fail("%d such steps in a row; try a lower --lr or a longer --warmup", PATIENCE), false;
 }

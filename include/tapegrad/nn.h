@@ -64,10 +64,10 @@ typedef struct tg_gpt_config {
     size_t size;
     tg_gpt_arch arch;
     int64_t vocab, layers, heads, hidden; /* must be given */
-    int64_t kv_heads;  /* 0: heads */
+    int64_t kv_heads;  /* 0: heads; LLAMA only */
     int64_t ffn;       /* 0: 4 hidden (GPT2), 8/3 hidden rounded up to 64 (LLAMA) */
     int64_t positions; /* the longest sequence; must be given */
-    int64_t head_dim;  /* 0: hidden / heads */
+    int64_t head_dim;  /* 0: hidden / heads; LLAMA only */
     double dropout;    /* embedding, attention and residual; GPT2 only */
     double norm_eps;   /* 0: 1e-5 (GPT2), 1e-6 (LLAMA) */
     double rope_base;  /* 0: 10000 */

@@ -42,11 +42,13 @@ TG_API void tg_optim_free(tg_optim *o);
  * learning rate and has its own weight decay (TG_NONE: none). */
 TG_API int tg_optim_group(tg_optim *o, double lr_scale, double weight_decay);
 TG_API tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int n);
-/* No weight decay on biases and other 1-D parameters: moves those with ndim < 2 to a group of their own. */
+/* No weight decay on biases and other 1-D parameters: moves those with ndim < 2, of each group that has a decay, to a
+ * twin of it without. */
 TG_API tg_status tg_optim_no_decay_1d(tg_optim *o);
 
-TG_API tg_status tg_optim_step(tg_optim *o);      /* parameters without a gradient stay */
-TG_API tg_status tg_optim_zero_grad(tg_optim *o); /* frees nothing */
+/* Parameters without a gradient stay. Adam's bias correction counts the optimiser's steps, not a parameter's. */
+TG_API tg_status tg_optim_step(tg_optim *o);
+TG_API tg_status tg_optim_zero_grad(tg_optim *o); /* frees nothing; forgets a clip that no step has used */
 TG_API tg_status tg_optim_set_lr(tg_optim *o, double lr);
 TG_API double tg_optim_lr(const tg_optim *o);
 TG_API int64_t tg_optim_steps(const tg_optim *o);
@@ -56,7 +58,10 @@ TG_API int64_t tg_optim_steps(const tg_optim *o);
 TG_API double tg_optim_clip(tg_optim *o, double max_norm);
 
 /* State: tensors by name ("<param>.m", ".v", ".master", ".momentum"), which are the optimiser's: tg_drop leaves them
- * alone; and the count of steps. */
+ * alone; and the count of steps. A parameter's states follow each other, parameters in the order given; <param> is its
+ * tensor's name, which parameters of modules may share. The name's text lives until the next call. To restore, write
+ * into them (tg_write, tg_safetensors_read): a master that was written is the truth, whatever was written into its
+ * parameter. */
 TG_API int tg_optim_state_count(const tg_optim *o);
 TG_API tg_tensor *tg_optim_state(tg_optim *o, int i, const char **name);
 TG_API tg_status tg_optim_set_steps(tg_optim *o, int64_t steps);

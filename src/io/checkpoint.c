@@ -158,6 +158,7 @@ static tg_status remove_step(tg_checkpoints *c, int64_t step) {
     char *from = final_path(c, step), *to = hidden_path(c, step, "old");
     tg_status s = from && to ? remove_tree(c->ctx, to) : tg_io_enter(c->ctx);
     if (s == TG_OK && c->ops.rename(c->ops.user, from, to) != 0) s = tg_file_fail(c->ctx, "rename away", from, -1);
+    if (s == TG_OK) s = tg_sync_directory(c->ctx, c->dir); /* the name is gone before the files are */
     if (s == TG_OK) s = remove_tree(c->ctx, to);
     tg_host_strfree(c->ctx, from);
     tg_host_strfree(c->ctx, to);

@@ -77,7 +77,7 @@
     X(pow_scalar, 1, TG_M(pow)(a, p))                                             \
     X(pow_scalar_d, 2, tg_pow_da_of(a, b, p))                     /* g, x */      \
     X(div, 2, a / b)                                              /* _da: div */  \
-    X(div_db, 3, -a * b / (c * c))                                /* g, a, b */   \
+    X(div_db, 3, -a * (b / c) / c)                                /* g, a, b */   \
     X(pow, 2, TG_M(pow)(a, b))                                                    \
     X(pow_da, 3, tg_pow_da_of(a, b, c))                           /* g, a, b */   \
     X(pow_db, 3, tg_pow_db_of(a, b, c))                           /* g, a, b */   \

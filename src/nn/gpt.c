@@ -64,6 +64,12 @@ tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
     if (c->kv_heads < 0 || c->heads % c->kv_heads)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %lld heads are not a multiple of %lld key-value heads",
                        (long long)c->heads, (long long)c->kv_heads);
+    if (gpt2 && (c->kv_heads != c->heads || c->head_dim * c->heads != c->hidden))
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_gpt_new: %lld key-value heads of %lld; GPT-2 has %lld of hidden / heads, as its files do",
+                       (long long)c->kv_heads, (long long)c->head_dim, (long long)c->heads);
+    if (!gpt2 && c->dropout > 0)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: dropout %g; Llama has none", c->dropout);
     if (!gpt2 && c->head_dim % 2)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: head_dim %lld is odd; rotary positions need pairs",
                        (long long)c->head_dim);

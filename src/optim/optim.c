@@ -45,20 +45,37 @@ static tg_tensor *state_tensor(tg_tensor *p, tg_dtype dtype) {
     return s;
 }
 
-static tg_status refresh_master(tg_optim_item *it) {
-    if (it->version == it->param->storage->version) return TG_OK;
+static void note_versions(tg_optim_item *it) {
     it->version = it->param->storage->version;
-    return it->master ? tg_gradient_put(it->master, it->param, false) : TG_OK;
+    it->master_version = it->master ? it->master->storage->version : 0;
+}
+
+/* Somebody may have written one of the two since the last step. A master that was loaded is the truth, with or without
+ * the parameter that was rounded from it; else the parameter is. */
+static tg_status agree_with_master(tg_optim_item *it) {
+    if (!it->master) return TG_OK;
+    if (it->master_version != it->master->storage->version) {
+        TG_TRY(tg_gradient_put(it->param, it->master, false));
+        tg_storage_wrote(it->param->storage, "tg_optim_step", TG_SITE);
+    } else if (it->version != it->param->storage->version) {
+        TG_TRY(tg_gradient_put(it->master, it->param, false));
+    }
+    note_versions(it);
+    return TG_OK;
 }
 
 static tg_status begin_item(tg_optim *o, tg_optim_item *it, tg_tensor *p) {
     tg_dtype wide = tg_accumulate_dtype(p->dtype);
-    *it = (tg_optim_item){.param = p, .ref = tg_ref_of(p), .version = p->storage->version};
+    *it = (tg_optim_item){.param = p, .ref = tg_ref_of(p)};
     for (int i = 0; i < o->method->n_states; i++)
         if (!(it->state[i] = state_tensor(p, wide))) return o->ctx->status;
-    if (wide == p->dtype) return TG_OK;
-    it->master = state_tensor(p, wide);
-    return it->master ? tg_gradient_put(it->master, p, false) : o->ctx->status;
+    if (wide != p->dtype) {
+        it->master = state_tensor(p, wide);
+        if (!it->master) return o->ctx->status;
+        TG_TRY(tg_gradient_put(it->master, p, false));
+    }
+    note_versions(it);
+    return TG_OK;
 }
 
 static tg_tensor *group_word(tg_ctx *ctx) {
@@ -203,13 +220,22 @@ tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int 
     return TG_OK;
 }
 
+static bool holds_vectors(const tg_optim *o, int group) {
+    for (int i = 0; i < o->n; i++)
+        if (o->item[i].group == group && o->item[i].param->ndim < 2) return true;
+    return false;
+}
+
 tg_status tg_optim_no_decay_1d(tg_optim *o) {
     TG_TRY(tg_optim_check(o));
     TG_TRY(check_items(o, "tg_optim_no_decay_1d"));
-    int group = tg_optim_group(o, 1, TG_NONE);
-    if (group < 0) return tg_optim_check(o);
-    for (int i = 0; i < o->n; i++)
-        if (o->item[i].param->ndim < 2 && o->item[i].group == 0) o->item[i].group = group;
+    for (int g = 0, groups = o->n_groups; g < groups; g++) {
+        if (o->group[g].weight_decay == 0 || !holds_vectors(o, g)) continue;
+        int twin = tg_optim_group(o, o->group[g].lr_scale, TG_NONE);
+        if (twin < 0) return tg_optim_check(o);
+        for (int i = 0; i < o->n; i++)
+            if (o->item[i].group == g && o->item[i].param->ndim < 2) o->item[i].group = twin;
+    }
     return TG_OK;
 }
 
@@ -238,7 +264,7 @@ static tg_status check_gradients(tg_optim *o, const char *who) {
 tg_status tg_optim_step(tg_optim *o) {
     TG_TRY(tg_optim_check(o));
     TG_TRY(check_gradients(o, "tg_optim_step"));
-    for (int i = 0; i < o->n; i++) TG_TRY(refresh_master(&o->item[i]));
+    for (int i = 0; i < o->n; i++) TG_TRY(agree_with_master(&o->item[i]));
     TG_TRY(write_words(o));
     bool skip = o->skip;
     for (int i = 0; i < o->n && !skip; i++) {
@@ -247,7 +273,7 @@ tg_status tg_optim_step(tg_optim *o) {
         if (!g || !it->param->numel) continue;
         TG_TRY(o->method->step(o, it, g));
         tg_storage_wrote(it->param->storage, "tg_optim_step", TG_SITE);
-        it->version = it->param->storage->version;
+        note_versions(it);
     }
     o->clip = 1;
     o->skip = false;
@@ -260,6 +286,7 @@ tg_status tg_optim_zero_grad(tg_optim *o) {
     for (int i = 0; i < o->n; i++)
         if (o->item[i].param->serial == o->item[i].ref.serial && o->item[i].param->ext)
             o->item[i].param->ext->has_grad = false;
+    if (o != &inert) o->clip = 1, o->skip = false; /* which were of those gradients */
     return o->ctx->status;
 }
 
@@ -291,7 +318,7 @@ double tg_optim_clip(tg_optim *o, double max_norm) {
     }
     double norm = sqrt(total);
     o->skip = !isfinite(norm);
-    o->clip = max_norm > 0 && norm > max_norm ? fmin(1, max_norm / (norm + 1e-6)) : 1;
+    o->clip = max_norm > 0 && isfinite(norm) ? fmin(1, max_norm / (norm + 1e-6)) : 1;
     return norm;
 }
 

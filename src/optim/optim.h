@@ -17,7 +17,8 @@ typedef struct tg_optim_group_t {
 typedef struct tg_optim_item {
     tg_tensor *param, *master, *state[TG_OPTIM_STATES];
     tg_ref ref;       /* recognises a parameter that was dropped */
-    uint32_t version; /* of the parameter's bytes after the last step: others mean that somebody wrote them */
+    /* Of the parameter's and the master's bytes after the last step: others mean that somebody wrote them. */
+    uint32_t version, master_version;
     int group;
 } tg_optim_item;
 

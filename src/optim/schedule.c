@@ -40,7 +40,6 @@ double tg_schedule_lr(const tg_schedule *s, int64_t step) {
     if (!valid(s) || step < 0) return NAN;
     if (s->warmup > 0 && step <= s->warmup)
         return s->start_lr + (s->lr - s->start_lr) * (double)step / (double)s->warmup;
-    if (s->decay == TG_DECAY_CONSTANT) return s->lr;
-    if (step > s->steps) return s->min_lr;
+    if (step > s->steps && s->decay != TG_DECAY_CONSTANT) return s->min_lr;
     return decayed(s, (double)step);
 }

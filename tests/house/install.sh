@@ -8,7 +8,7 @@ trap 'rm -rf "$root"' EXIT
 
 meson install -C "$build" --no-rebuild --quiet --destdir "$root"
 pc=$(find "$root" -name tapegrad.pc)
-prefix=${pc%/lib/*}
+prefix=${pc%/lib*/pkgconfig/*}
 export PKG_CONFIG_PATH="${pc%/*}"
 config() { pkg-config --define-variable=prefix="$prefix" "$@" tapegrad; }
 libdir=$(config --variable=libdir)

@@ -128,7 +128,7 @@ holds "its architecture" test "$(grep -c '"model_type": "llama"\|"hidden_size": 
 holds "its weights" less "$(first_loss c)" "$(awk "BEGIN { print $(last_loss b) + 0.2 }")"
 
 # A terminal.
-if command -v script >/dev/null; then
+if script -qec true /dev/null >/dev/null 2>&1; then # a terminal can be had
     rm -rf b
     script -qec "'$tapegrad' train --data plain --out b $tiny --steps 50" /dev/null >printed </dev/null
     holds "a line that is written over" grep -q "$(printf '\r')step 50/50" printed

@@ -4,6 +4,7 @@
 #include "kernels/composed.h"
 
 enum { PYTORCH_IGNORE_INDEX = -100 };
+static const int64_t exact_in_double = (int64_t)1 << 53; /* for the device's fill */
 
 tg_loss_params tg_loss_params_of(const tg_cross_entropy_opts *opts) {
     tg_loss_params p;
@@ -31,6 +32,9 @@ tg_status tg_loss_infer(tg_call *c, int64_t classes) {
     TG_TRY(tg_size_check(c->ctx, p->size, sizeof(tg_cross_entropy_opts), "the options"));
     if (!(p->smoothing >= 0 && p->smoothing <= 1))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "smoothing is %g: expected 0 to 1", p->smoothing);
+    if (p->ignore_index < -exact_in_double || p->ignore_index > exact_in_double)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "ignore_index is %lld: expected at most 2^53 in size",
+                            (long long)p->ignore_index);
     if (p->reduction < TG_LOSS_MEAN || p->reduction > TG_LOSS_NONE)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "reduction is %d: expected TG_LOSS_MEAN, _SUM or _NONE",
                             (int)p->reduction);

@@ -1,0 +1,196 @@
+/* Optimisers against their formulas, groups, clipping, float32 master weights and their return from a file; schedules.
+ */
+#include <math.h>
+
+#include <tapegrad/ops.h>
+#include <tapegrad/optim.h>
+
+#include "world.h"
+
+#define ck_near(a, b) ck_assert_double_eq_tol(a, b, 1e-12 * (1 + fabs((double)(b))))
+
+/* Gives x the gradient g. */
+static void give(tg_tensor *x, double g) { tg_backward(t, tg_scale(t, tg_sum(t, x, TG_ALL_DIMS, false), g)); }
+
+static double value(tg_tensor *x) {
+    double v[4];
+    tg_read_f64(x, v, tg_numel(x));
+    return v[0];
+}
+
+START_TEST(adamw_is_its_formula) {
+    begin();
+    tg_tensor *x = leaf(2);
+    tg_optim *o =
+        tg_adamw_new(ctx, &x, 1, TG_ADAMW(.lr = 0.1, .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-3, .weight_decay = 0.5));
+    double p = 2, m = 0, v = 0;
+    for (int k = 1; k <= 5; k++) {
+        double g = 0.3 * k - 1;
+        m = 0.8 * m + 0.2 * g, v = 0.9 * v + 0.1 * g * g;
+        p -= 0.1 * 0.5 * p;
+        p -= 0.1 * (m / (1 - pow(0.8, k))) / (sqrt(v / (1 - pow(0.9, k))) + 1e-3);
+        give(x, g);
+        tg_optim_step(o);
+        tg_optim_zero_grad(o);
+        ck_near(value(x), p);
+    }
+    ck_assert_int_eq(tg_optim_steps(o), 5);
+    tg_optim_free(o);
+    end();
+}
+END_TEST
+
+START_TEST(sgd_is_its_formula) {
+    begin();
+    for (int nesterov = 0; nesterov < 2; nesterov++) {
+        tg_tensor *x = leaf(2);
+        tg_optim *o =
+            tg_sgd_new(ctx, &x, 1, TG_SGD(.lr = 0.1, .momentum = 0.9, .weight_decay = 0.5, .nesterov = nesterov));
+        double p = 2, m = 0;
+        for (int k = 1; k <= 4; k++) {
+            double g = 0.3 * k + 0.5 * p;
+            m = 0.9 * m + g;
+            p -= 0.1 * (nesterov ? g + 0.9 * m : m);
+            give(x, 0.3 * k);
+            tg_optim_step(o);
+            tg_optim_zero_grad(o);
+            ck_near(value(x), p);
+        }
+        tg_optim_free(o);
+    }
+    end();
+}
+END_TEST
+
+/* Decay stays on matrices alone, in every group that has one, at the group's own rate. */
+START_TEST(vectors_do_not_decay) {
+    begin();
+    tg_tensor *p[4];
+    for (int i = 0; i < 4; i++) p[i] = leaf_of(i % 2 ? TG_SHAPE(1) : TG_SHAPE(1, 1), &(double){1});
+    tg_optim *o = tg_adamw_new(ctx, p, 4, TG_ADAMW(.lr = 0.1, .weight_decay = 0.5));
+    int slow = tg_optim_group(o, 0.1, 0.2);
+    tg_optim_assign(o, slow, p + 2, 2);
+    tg_optim_no_decay_1d(o);
+    for (int i = 0; i < 4; i++) give(p[i], 0);
+    tg_optim_step(o);
+    ck_near(value(p[0]), 1 - 0.1 * 0.5);
+    ck_near(value(p[1]), 1);
+    ck_near(value(p[2]), 1 - 0.01 * 0.2);
+    ck_near(value(p[3]), 1);
+    tg_optim_free(o);
+    end();
+}
+END_TEST
+
+START_TEST(a_clip_is_of_the_gradients_that_it_saw) {
+    begin();
+    tg_tensor *x = leaf(0);
+    tg_optim *o = tg_sgd_new(ctx, &x, 1, TG_SGD(.lr = 1));
+    give(x, INFINITY);
+    ck_assert(isinf(tg_optim_clip(o, 1)));
+    tg_optim_step(o);
+    ck_assert(value(x) == 0 && tg_optim_steps(o) == 0);
+    ck_assert(isinf(tg_optim_clip(o, 1)));
+    tg_optim_zero_grad(o);
+    give(x, 1);
+    tg_optim_step(o);
+    ck_near(value(x), -1);
+    tg_optim_zero_grad(o);
+    give(x, 8);
+    ck_near(tg_optim_clip(o, 2), 8);
+    tg_optim_step(o);
+    ck_near(value(x), -1 - 8 * (2 / (8 + 1e-6)));
+    tg_optim_free(o);
+    end();
+}
+END_TEST
+
+static tg_optim *bf16_optim(tg_tensor **x) {
+    *x = tg_zeros(ctx, TG_BF16, TG_SHAPE(1));
+    tg_write_f64(*x, &(double){1}, 1);
+    tg_set_requires_grad(*x, true);
+    return tg_adamw_new(ctx, x, 1, TG_ADAMW(.lr = 1e-4, .weight_decay = TG_NONE));
+}
+
+static tg_tensor *master_of(tg_optim *o) {
+    const char *name;
+    tg_tensor *s = tg_optim_state(o, tg_optim_state_count(o) - 1, &name);
+    ck_assert(strstr(name, ".master") != NULL);
+    return s;
+}
+
+static void steps(tg_optim *o, tg_tensor *x, int n) {
+    for (int i = 0; i < n; i++) {
+        give(x, 1);
+        tg_optim_step(o);
+        tg_optim_zero_grad(o);
+    }
+}
+
+/* Five steps move the master by less than bfloat16 can show; a restored run must go on from there. */
+START_TEST(masters_come_back_in_any_order) {
+    begin();
+    tg_tensor *x;
+    tg_optim *o = bf16_optim(&x);
+    steps(o, x, 5);
+    ck_assert(value(x) == 1 && value(master_of(o)) < 0.9996);
+    double kept[3], param = value(x), expected;
+    for (int i = 0; i < 3; i++) tg_read_f64(tg_optim_state(o, i, NULL), &kept[i], 1);
+    steps(o, x, 1);
+    expected = value(master_of(o));
+    for (int order = 0; order < 2; order++) {
+        tg_tensor *y;
+        tg_optim *again = bf16_optim(&y);
+        if (order) tg_write_f64(y, &param, 1);
+        for (int i = 0; i < 3; i++) tg_write_f64(tg_optim_state(again, i, NULL), &kept[i], 1);
+        if (!order) tg_write_f64(y, &param, 1);
+        tg_optim_set_steps(again, 5);
+        steps(again, y, 1);
+        ck_assert(value(master_of(again)) == expected);
+        tg_optim_free(again);
+    }
+    tg_write_f64(x, &(double){3}, 1); /* and a parameter that was written alone is the new truth */
+    steps(o, x, 1);
+    ck_assert(value(master_of(o)) > 2.99 && value(x) == 3);
+    tg_optim_free(o);
+    end();
+}
+END_TEST
+
+START_TEST(schedules_pass_through_their_points) {
+    const struct {
+        tg_schedule s;
+        int64_t step;
+        double lr;
+    } rows[] = {
+        {*TG_SCHEDULE(.lr = 1, .warmup = 10, .steps = 100, .decay = TG_DECAY_CONSTANT), 5, 0.5},
+        {*TG_SCHEDULE(.lr = 1, .warmup = 10, .steps = 100, .decay = TG_DECAY_CONSTANT), 500, 1},
+        {*TG_SCHEDULE(.lr = 1, .min_lr = 0.2, .warmup = 10, .steps = 110, .decay = TG_DECAY_LINEAR), 60, 0.6},
+        {*TG_SCHEDULE(.lr = 1, .min_lr = 0.2, .warmup = 10, .steps = 110, .decay = TG_DECAY_COSINE), 60, 0.6},
+        {*TG_SCHEDULE(.lr = 1, .min_lr = 0.2, .warmup = 10, .steps = 110, .decay = TG_DECAY_COSINE), 110, 0.2},
+        {*TG_SCHEDULE(.lr = 1, .min_lr = 0.2, .warmup = 10, .steps = 110, .decay = TG_DECAY_COSINE), 111, 0.2},
+        {*TG_SCHEDULE(.lr = 1, .warmup = 25, .steps = 1000, .decay = TG_DECAY_INVERSE_SQRT), 100, 0.5},
+        {*TG_SCHEDULE(.lr = 1, .warmup = 10, .steps = 100, .decay = TG_DECAY_WSD, .wsd_steps = 40), 60, 1},
+        {*TG_SCHEDULE(.lr = 1, .warmup = 10, .steps = 100, .decay = TG_DECAY_WSD, .wsd_steps = 40), 70, 0.75},
+        {*TG_SCHEDULE(.lr = 1, .warmup = 10, .steps = 100, .decay = TG_DECAY_WSD, .wsd_steps = 40,
+                      .wsd = TG_WSD_MINUS_SQRT),
+         70, 0.5},
+        {*TG_SCHEDULE(.lr = 1, .warmup = 10, .steps = 100, .decay = TG_DECAY_WSD, .wsd_steps = 40,
+                      .wsd = TG_WSD_COSINE),
+         80, 0.5},
+        {*TG_SCHEDULE(.lr = 1, .warmup = 10, .steps = 100, .decay = TG_DECAY_WSD, .wsd_steps = 40,
+                      .wsd = TG_WSD_EXPONENTIAL),
+         100, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        ck_near(tg_schedule_lr(&rows[i].s, rows[i].step), rows[i].lr);
+    ck_assert(isnan(tg_schedule_lr(NULL, 1)) && isnan(tg_schedule_lr(&rows[0].s, -1)));
+}
+END_TEST
+
+int main(void) {
+    const TTest *tests[] = {adamw_is_its_formula,           sgd_is_its_formula,
+                            vectors_do_not_decay,           a_clip_is_of_the_gradients_that_it_saw,
+                            masters_come_back_in_any_order, schedules_pass_through_their_points};
+    return tg_check_main("optim", tests, sizeof tests / sizeof *tests);
+}
