@@ -43,8 +43,7 @@ static tg_tensor *seed_of(tg_tensor *root, tg_tensor *given, const char *who) {
         if (tg_check(ctx, given, who) != TG_OK || tg_storage_need(given->storage, given) != TG_OK) return NULL;
         if (given->dtype == root->dtype && given->ndim == root->ndim &&
             !memcmp(given->shape, root->shape, root->ndim * sizeof *root->shape))
-            return tg_temp_new(ctx, given->dtype, given->ndim, given->shape, given->stride,
-                               tg_storage_ref(given->storage), given->offset);
+            return tg_gradient_share(given);
         char want[160], got[160];
         tg_describe(root, want, sizeof want);
         tg_describe(given, got, sizeof got);
@@ -114,19 +113,19 @@ static tg_status check_saved(const tg_node *n) {
     return TG_OK;
 }
 
-static void unsave(tg_tensor *x, const char *by, const void *site) {
+static void unsave(const tg_tape *t, tg_tensor *x, const char *by, const void *site) {
     tg_storage *s = x->storage;
-    if (!s || --s->saves > 0 || !s->temporary) return;
+    if (!s || --s->saves > 0 || !s->temporary || !tg_storage_is_of(s, t)) return;
     tg_storage_discard(s, by, site);
 }
 
 /* Gives back what the node kept, as backward passes it. */
-static void consume(tg_node *n) {
+static void consume(const tg_tape *t, tg_node *n) {
     tg_tensor **in = tg_node_in(n), **out = tg_node_out(n), **saved = tg_node_kept(n);
     for (int i = 0; i < n->n_in; i++)
-        if (in[i] && tg_bit(n->saves_in, i)) unsave(in[i], "the backward of an op that had saved them", n->site);
+        if (in[i] && tg_bit(n->saves_in, i)) unsave(t, in[i], "the backward of an op that had saved them", n->site);
     for (int i = 0; i < n->n_out; i++)
-        if (tg_bit(n->saves_out, i)) unsave(out[i], "the backward of the op that made them", n->site);
+        if (tg_bit(n->saves_out, i)) unsave(t, out[i], "the backward of the op that made them", n->site);
     for (int i = 0; i < n->n_saved; i++) tg_temp_free(saved[i]);
     n->flags |= TG_N_CONSUMED;
 }
@@ -195,7 +194,8 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
         if (!s->g) continue;
         tg_tensor *x = tg_node_out(n)[i];
         *any = true;
-        if (TG_UNLIKELY(x->ext && x->ext->hooks)) TG_TRY(tg_hooks_run(p->t, x, &s->g, false));
+        if (TG_UNLIKELY(x->ext && x->ext->hooks) && !(p->o->inner && n->flags & TG_N_LEAF))
+            TG_TRY(tg_hooks_run(p->t, x, &s->g, false));
         if (n->flags & TG_N_LEAF || !p->o->n_targets) continue;
         tg_target *target = tg_pass_target(p, n, i);
         if (!target) continue;
@@ -240,7 +240,8 @@ static bool feeds_any(const tg_pass *p, const tg_node *n) {
     return false;
 }
 
-static tg_status run_node(tg_pass *p, tg_node *n) {
+/* Sets *ran where the op's backward ran, or failed to. */
+static tg_status run_node(tg_pass *p, tg_node *n, bool *ran) {
     bool any = false;
     TG_TRY(finish_outputs(p, n, &any));
     if (n->flags & TG_N_LEAF) return tg_pass_needs(p, n) ? run_leaf(p, n) : TG_OK;
@@ -253,6 +254,7 @@ static tg_status run_node(tg_pass *p, tg_node *n) {
     if (!n->op->backward)
         return tg_fail(p->t->ctx, TG_ERR_UNSUPPORTED, "op %s has no backward", n->op->name);
     TG_TRY(check_saved(n));
+    *ran = true;
     return run_op(p, n);
 }
 
@@ -267,9 +269,10 @@ static tg_status run_pass(tg_pass *p) {
         bool reached = n->flags & TG_N_LEAF;
         for (int i = 0; i < n->n_out && !reached; i++) reached = tg_node_slots(n)[i].g || tg_node_slots(n)[i].pending;
         if (!reached) continue;
-        TG_TRY(run_node(p, n));
+        bool ran = false;
+        TG_TRY(run_node(p, n, &ran));
         for (int i = 0; i < n->n_out; i++) tg_slot_drop(&tg_node_slots(n)[i]);
-        if (!p->o->retain && !(n->flags & (TG_N_LEAF | TG_N_CONSUMED)) && n->op->backward) consume(n);
+        if (ran && !p->o->retain) consume(p->t, n);
     }
     return TG_OK;
 }
@@ -284,18 +287,24 @@ static tg_status check_create_graph(const tg_tape *t) {
     return tg_fail(t->ctx, TG_ERR_UNSUPPORTED, "tg_grad: create_graph is not built yet");
 }
 
+/* After an error: nothing of the pass is left for the next one. */
+static void forget_pass(tg_tape *t) {
+    for (tg_node *n = t->last; n; n = n->prev) {
+        for (int i = 0; i < n->n_out; i++) tg_slot_drop(&tg_node_slots(n)[i]);
+        n->flags &= ~TG_N_REACHED;
+    }
+}
+
 tg_status tg_backward_run(tg_tape *t, tg_tensor *const *roots, int n, const tg_pass_opts *o, const char *who) {
     if (t->in_backward) return tg_fail(t->ctx, TG_ERR_STATE, "%s: a backward of this tape is running", who);
     if (o->create_graph) return check_create_graph(t);
     tg_pass p = {.t = t, .o = o, .id = ++t->pass, .all = !o->targets && !o->only};
-    for (int i = 0; i < o->n_targets; i++) o->targets[i].node = node_of(t, o->targets[i].x);
     t->in_backward = true;
+    tg_status s = seed_roots(&p, roots, n, who); /* a root may be a leaf that no op has used */
+    for (int i = 0; i < o->n_targets; i++) o->targets[i].node = node_of(t, o->targets[i].x);
     if (!p.all) mark_needed(&p);
-    tg_status s = seed_roots(&p, roots, n, who);
     if (s == TG_OK) s = run_pass(&p);
-    if (s != TG_OK)
-        for (tg_node *node = t->last; node; node = node->prev)
-            for (int i = 0; i < node->n_out; i++) tg_slot_drop(&tg_node_slots(node)[i]);
+    if (s != TG_OK) forget_pass(t);
     t->in_backward = false;
     return s;
 }

@@ -33,6 +33,8 @@ tg_status tg_slot_add(tg_slot *s, tg_tensor *g);
 /* Waits for what is in flight and sums it, in the order of arrival. */
 tg_status tg_slot_finish(tg_slot *s);
 void tg_slot_drop(tg_slot *s);
+/* The caller's g as a gradient: its bytes, or a copy where a tape may take those away. NULL after an error. */
+tg_tensor *tg_gradient_share(const tg_tensor *g);
 /* dst (+)= src, converting. */
 tg_status tg_gradient_put(tg_tensor *dst, const tg_tensor *src, bool add);
 /* The buffer in which x's gradient is accumulated. NULL after recording the error. */

@@ -25,6 +25,11 @@ static tg_tensor *copy_of(const tg_tensor *g) {
     return c;
 }
 
+tg_tensor *tg_gradient_share(const tg_tensor *g) {
+    if (g->storage->temporary) return copy_of(g);
+    return tg_temp_new(g->ctx, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
+}
+
 tg_status tg_slot_add(tg_slot *s, tg_tensor *g) {
     if (!s->g) {
         s->g = g;
@@ -230,8 +235,7 @@ static tg_status replace(tg_tensor *x, tg_tensor **g, tg_tensor *by) {
         tg_describe(by, got, sizeof got);
         return tg_fail(ctx, TG_ERR_SHAPE, "a gradient hook returned %s, expected %s", got, want);
     }
-    tg_tensor *temp =
-        tg_temp_new(ctx, by->dtype, by->ndim, by->shape, by->stride, tg_storage_ref(by->storage), by->offset);
+    tg_tensor *temp = tg_gradient_share(by);
     if (!temp) return ctx->status;
     tg_temp_free(*g);
     *g = temp;

@@ -21,7 +21,7 @@ static tg_slot *slot_of(const tg_call *c, int i) { return &tg_node_slots(source(
 /* A leaf's buffer that contributions may go to directly, and whether it holds something; NULL: none. */
 static tg_tensor *direct_buffer(const tg_pass *p, tg_node *n, bool *holds) {
     tg_tensor *x = tg_node_out(n)[0];
-    if (!(n->flags & TG_N_LEAF) || tg_hooks_any(x, false)) return NULL;
+    if (!(n->flags & TG_N_LEAF) || (tg_hooks_any(x, false) && !p->o->inner)) return NULL;
     tg_target *target = p->o->n_targets ? tg_pass_target(p, n, 0) : NULL;
     if (target) {
         *holds = target->reached || target->mode == TG_GRAD_ADD;
@@ -82,10 +82,12 @@ static tg_tensor *materialise(tg_call *c, int i) {
 
 tg_status tg_receipts_open(tg_pass *p, tg_call *c) {
     uint8_t *mode = (uint8_t *)c->gin_mode;
-    for (int i = 0; i < c->n_in; i++) {
+    for (int i = 0; i < c->n_in; i++) { /* all of them first: tg_receipts_close reads all, also after an error */
         p->receipts[i] = (tg_receipt){TG_TO_NOBODY, NULL};
         c->gin[i] = NULL;
         mode[i] = TG_GRAD_NONE;
+    }
+    for (int i = 0; i < c->n_in; i++) {
         if (!tg_pass_needs(p, source(c, i))) continue;
         c->needs |= 1u << (i < 31 ? i : 31);
         p->receipts[i].kind = receipt_kind(p, c, i, &mode[i]);
@@ -183,6 +185,18 @@ tg_status tg_call_pass(tg_call *c, int i, tg_tensor *g) {
     c->gin[i] = NULL;
     r->kind = TG_TO_DONE;
     return TG_OK;
+}
+
+void tg_call_decline(tg_call *c, int i) {
+    tg_receipt *r = receipt(c, i);
+    if (c->gin_mode[i] == TG_GRAD_ADD) return; /* what is there stays */
+    if (r->kind == TG_TO_SLOT) {
+        tg_temp_free(slot_of(c, i)->g);
+        slot_of(c, i)->g = NULL;
+    }
+    if (r->extra) tg_temp_free(r->extra);
+    c->gin[i] = NULL;
+    *r = (tg_receipt){TG_TO_DONE, NULL};
 }
 
 tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w) {

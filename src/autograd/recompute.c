@@ -61,7 +61,7 @@ static tg_status call_fn(const recompute_params *p, tg_tape *t, tg_tensor *const
 }
 
 static tg_status enter_inputs(tg_tape *t, tg_tensor *const *in, int n, tg_tensor **entered) {
-    for (int i = 0; i < n; i++) entered[i] = in[i] ? tg_tape_input(t, in[i]) : NULL;
+    for (int i = 0; i < n; i++) entered[i] = in[i] ? tg_tape_enter(t, in[i]) : NULL;
     return t->ctx->status;
 }
 
@@ -75,7 +75,8 @@ static tg_status recompute_infer(tg_call *c) {
             tg_tape_tensor(c->tape, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
         if (!y) return c->ctx->status;
         c->out[i] = y;
-        if (!x->tape) continue;
+        const tg_tensor *maker = x->storage->maker;
+        if (!x->tape || !maker || maker->serial != x->storage->birth || maker->tape != x->tape) continue;
         x->storage->maker = y; /* the inner handle ends with its tape */
         x->storage->birth = y->serial;
     }
@@ -111,11 +112,10 @@ static tg_status inner_backward(tg_call *c, tg_tape *inner, tg_tensor **in, tg_t
         if (c->gin_mode[i] != TG_GRAD_NONE)
             targets[n_targets++] =
                 (tg_target){.x = i < p->n_in ? in[i] : c->in[i], .g = c->gin[i], .mode = c->gin_mode[i]};
-    tg_pass_opts o = {.seeds = seeds, .targets = targets, .n_targets = n_targets};
+    tg_pass_opts o = {.seeds = seeds, .targets = targets, .n_targets = n_targets, .inner = true};
     if (n_roots) TG_TRY(tg_backward_run(inner, roots, n_roots, &o, p->name));
-    for (int i = 0; i < n_targets; i++)
-        if (!targets[i].reached && targets[i].mode == TG_GRAD_WRITE)
-            TG_TRY(c->ctx->ops->fill(c->ctx, tg_array_of(targets[i].g), 0));
+    for (int i = 0, k = 0; i < c->n_in; i++)
+        if (c->gin_mode[i] != TG_GRAD_NONE && !targets[k++].reached) tg_call_decline(c, i);
     return TG_OK;
 }
 
@@ -171,6 +171,9 @@ static tg_status first_run(tg_tape *t, tg_tape *inner, recompute_params *p, tg_t
     TG_TRY(enter_inputs(inner, in, p->n_in, entered));
     TG_TRY(call_fn(p, inner, entered, results));
     p->outputs = results;
+    for (int i = 0; i < p->n_out; i++) /* a leaf may be a result without being any op's input */
+        if (!results[i]->tape && results[i]->flags & TG_F_REQUIRES_GRAD && !tg_tape_leaf(inner, results[i]))
+            return ctx->status;
     if (ctx->check) {
         if (!(p->bits = tg_tape_alloc(t, room * sizeof *p->bits))) return ctx->status;
         for (int i = 0; i < p->n_out; i++) p->bits[i] = hash_bytes(results[i]);

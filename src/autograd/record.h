@@ -113,6 +113,7 @@ struct tg_tape {
     int64_t n_nodes;
     uint32_t pass;
     tg_scope *scope;
+    int scopes_missed; /* opened under an error */
     tg_leaf_entry *leaves; /* open addressing; capacity a power of two */
     int64_t n_leaves, leaf_capacity;
     int64_t cursor_index; /* of tg_tape_node */
@@ -136,6 +137,8 @@ tg_tensor *tg_tape_tensor(tg_tape *t, tg_dtype dtype, int ndim, const int64_t *s
 tg_node *tg_tape_find_leaf(const tg_tape *t, const tg_tensor *x); /* NULL: not used on this tape */
 /* The leaf's node on this tape, made at its first use. NULL after recording the error. */
 tg_node *tg_tape_leaf(tg_tape *t, tg_tensor *x);
+/* tg_tape_input without its checks: of a tensor that a node of another tape keeps, dropped or not. */
+tg_tensor *tg_tape_enter(tg_tape *t, const tg_tensor *x);
 size_t tg_scope_path(const tg_scope *s, char *buf, size_t n);
 
 /* ---- record.c ---- */
@@ -172,7 +175,11 @@ typedef struct tg_pass_opts {
     tg_tensor *const *only; /* accumulate into these leaves alone; NULL: all */
     int n_only;
     bool retain, create_graph;
+    bool inner; /* of a recomputation: leaves' hooks wait for the outer tape, which has the whole gradient */
 } tg_pass_opts;
+
+/* In a backward: input i has no gradient after all, as nothing that the roots depend on has used it. */
+void tg_call_decline(tg_call *c, int i);
 
 tg_status tg_backward_run(tg_tape *t, tg_tensor *const *roots, int n, const tg_pass_opts *opts, const char *who);
 

@@ -167,6 +167,7 @@ static void end_all(tg_tape *t) {
     t->first = t->last = t->cursor = NULL;
     t->n_nodes = t->n_leaves = 0;
     t->scope = NULL;
+    t->scopes_missed = 0;
     t->mark = (tg_mark){0};
     t->at = (tg_cursor){0};
     t->pass = 0;
@@ -247,14 +248,19 @@ void tg_tape_time(tg_tape *t, bool on) {
     if (t && t->epoch) t->timed = on;
 }
 
-tg_tensor *tg_tape_input(tg_tape *t, tg_tensor *x) {
-    if (!t) return tg_inert(&tg_dead_ctx);
+tg_tensor *tg_tape_enter(tg_tape *t, const tg_tensor *x) {
     tg_ctx *ctx = t->ctx;
-    if (tg_tape_check(t, "tg_tape_input") != TG_OK || tg_check(ctx, x, "tg_tape_input") != TG_OK) return tg_inert(ctx);
     tg_tensor *y = tg_tape_tensor(t, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
     if (!y) return tg_inert(ctx);
     y->flags |= TG_F_LEAF | (x->flags & TG_F_REQUIRES_GRAD);
     return y->flags & TG_F_REQUIRES_GRAD && !tg_ext_of(y) ? tg_inert(ctx) : y;
+}
+
+tg_tensor *tg_tape_input(tg_tape *t, tg_tensor *x) {
+    if (!t) return tg_inert(&tg_dead_ctx);
+    if (tg_tape_check(t, "tg_tape_input") != TG_OK || tg_check(t->ctx, x, "tg_tape_input") != TG_OK)
+        return tg_inert(t->ctx);
+    return tg_tape_enter(t, x);
 }
 
 /* ---- Leaves: their nodes, found by address ---- */
@@ -326,7 +332,9 @@ tg_node *tg_tape_leaf(tg_tape *t, tg_tensor *x) {
 
 /* ---- Scopes ---- */
 
+/* Under an error opens and closes still go in pairs, also when it is cleared between them. */
 tg_status tg_scope_open(tg_tape *t, const char *name) {
+    if (t && t->epoch && t->ctx->status != TG_OK) t->scopes_missed++;
     TG_TRY(tg_tape_check(t, "tg_scope_open"));
     tg_scope *s = tg_tape_alloc(t, sizeof *s);
     if (!s) return t->ctx->status;
@@ -344,12 +352,16 @@ static void discard_since(tg_tape *t, const tg_scope *scope, const void *site) {
     handle_walk w = walk_from(t, scope->from);
     for (tg_tensor *x; (x = walk_next(&w));) {
         tg_storage *b = x->storage;
-        if (b && b->temporary && !b->saves && !b->marked && b->birth > scope->serial)
+        if (b && b->temporary && !b->saves && !b->marked && b->birth > scope->serial && tg_storage_is_of(b, t))
             tg_storage_discard(b, "tg_scope_close", site);
     }
 }
 
 tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n) {
+    if (t && t->epoch && t->scopes_missed) {
+        t->scopes_missed--;
+        return t->ctx->status;
+    }
     if (t && t->epoch && t->ctx->status != TG_OK && t->scope) t->scope = t->scope->parent;
     TG_TRY(tg_tape_check(t, "tg_scope_close"));
     if (!t->scope) return tg_fail(t->ctx, TG_ERR_STATE, "tg_scope_close: no scope is open");

@@ -195,6 +195,11 @@ void tg_storage_categorise(tg_storage *s, tg_category c);
 
 tg_storage_extra *tg_storage_extra_of(tg_storage *s); /* makes it; NULL after recording the error */
 /* The bytes change in place: later uses of what was saved before are refused, naming `by`. */
+/* Whether t may take the bytes: another tape's are that one's to take. */
+static inline bool tg_storage_is_of(const tg_storage *s, const tg_tape *t) {
+    const tg_tensor *maker = s->maker;
+    return !maker || maker->serial != s->birth || maker->tape == t;
+}
 static inline void tg_storage_wrote(tg_storage *s, const char *by, const void *site) {
     s->version++;
     s->by = by;

@@ -86,7 +86,10 @@ tg_storage *tg_storage_wrap(tg_ctx *ctx, void *data, size_t bytes, void (*releas
 }
 
 static void give_back(tg_storage *s) {
-    if (s->extra && s->extra->work) tg_work_abandon(s->extra->work);
+    if (s->extra && s->extra->work) {
+        tg_work_abandon(s->extra->work);
+        s->extra->work = NULL;
+    }
     if (s->block) tg_heap_release(s->ctx->heap, s->block);
     s->block = NULL;
     s->data = NULL;
@@ -120,7 +123,9 @@ static tg_status wait_for(tg_storage *s) {
     tg_work *w = s->extra->work;
     s->extra->work = NULL;
     s->state = TG_PRESENT;
-    return tg_work_wait(w);
+    tg_status status = tg_work_wait(w);
+    if (status != TG_OK) tg_storage_discard(s, "a work that failed", NULL);
+    return status;
 }
 
 static tg_status refill(tg_storage *s) {

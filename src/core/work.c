@@ -42,6 +42,7 @@ tg_status tg_work_fills(tg_work *w, tg_storage *s) {
         tg_work_abandon(w);
         return s->ctx->status;
     }
+    if (e->work) tg_work_abandon(e->work);
     e->work = w;
     s->state = TG_IN_FLIGHT;
     return TG_OK;

@@ -1,0 +1,229 @@
+/* What each part does alone it does together: recomputation with hooks, leaves and scopes; seeds and replacements that
+ * are a tape's own tensors; gradients of chosen inputs before a whole backward (invariants 5 and 10). */
+#include <math.h>
+
+#include <tapegrad/extend.h>
+#include <tapegrad/ops.h>
+
+#include "core/work.h"
+#include "world.h"
+
+#define ck_near(a, b) ck_assert_double_eq_tol(a, b, 1e-12 * (1 + fabs((double)(b))))
+
+/* ---- Recomputation ---- */
+
+typedef struct use {
+    tg_tensor *w, *unused;
+} use;
+
+static tg_status power(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in;
+    const use *u = state;
+    out[0] = tg_mul(tape, tg_mul(tape, in[0], u->w), u->w);
+    if (n_out > 1) out[1] = tg_square(tape, u->unused);
+    return TG_OK;
+}
+
+static tg_status nested(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    return tg_recompute(tape, power, state, in, n_in, out, n_out, NULL);
+}
+
+typedef struct seen {
+    int calls;
+    double value;
+} seen;
+
+static tg_status tenfold(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
+    (void)x;
+    seen *s = user;
+    s->calls++;
+    s->value = tg_item(*g);
+    *g = tg_scale(tape, *g, 10);
+    return TG_OK;
+}
+
+START_TEST(a_hook_of_a_recomputed_weight_sees_the_whole_gradient_once) {
+    begin();
+    for (int how = 0; how < 3; how++) {
+        tg_tensor *x = leaf(3), *w = leaf(2), *y;
+        use u = {w, NULL};
+        seen s = {0};
+        tg_on_grad(w, tenfold, &s);
+        if (how == 0)
+            power(&u, t, &x, 1, &y, 1);
+        else
+            tg_recompute(t, how == 1 ? power : nested, &u, &x, 1, &y, 1, NULL);
+        tg_backward(t, tg_add(t, y, tg_scale(t, w, 5))); /* 3 w^2 + 5 w */
+        ck_assert_int_eq(s.calls, 1);
+        ck_near(s.value, 17);
+        ck_near(grad(w), 170);
+        ck_near(grad(x), 4);
+        tg_tape_reset(t);
+    }
+    end();
+}
+END_TEST
+
+static tg_status skip(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)tape, (void)n_in, (void)n_out;
+    out[0] = in[0];
+    out[1] = state;
+    return TG_OK;
+}
+
+START_TEST(what_a_recomputed_function_hands_through_has_its_gradient) {
+    begin();
+    tg_tensor *x = leaf(3), *w = leaf(2), *y[2];
+    tg_recompute(t, skip, w, &x, 1, y, 2, NULL);
+    tg_backward(t, tg_mul(t, y[0], tg_square(t, y[1])));
+    ck_near(grad(x), 4);
+    ck_near(grad(w), 12);
+    tg_tape_reset(t);
+    tg_tensor *g;
+    tg_grad(t, &x, 1, &x, 1, &g, NULL); /* a root that is its own input */
+    ck_near(tg_item(g), 1);
+    end();
+}
+END_TEST
+
+START_TEST(a_weight_that_no_root_used_has_no_gradient) {
+    begin();
+    tg_tensor *x = leaf(3), *w = leaf(2), *v = leaf(7), *y[2];
+    use u = {w, v};
+    tg_recompute(t, power, &u, &x, 1, y, 2, NULL);
+    tg_backward(t, y[0]);
+    ck_near(grad(w), 12);
+    ck_assert(!tg_has_grad(v));
+    end();
+}
+END_TEST
+
+START_TEST(an_input_may_be_dropped_before_the_second_run) {
+    begin();
+    tg_tensor *x = leaf(3), *w = leaf(2), *y;
+    use u = {w, NULL};
+    tg_recompute(t, power, &u, &x, 1, &y, 1, NULL);
+    tg_drop(x);
+    tg_backward(t, y);
+    ck_near(grad(w), 12);
+    end();
+}
+END_TEST
+
+static tg_status as_row(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)state, (void)n_in, (void)n_out;
+    out[0] = tg_reshape(tape, in[0], TG_SHAPE(1, -1));
+    return TG_OK;
+}
+
+START_TEST(a_scope_takes_only_what_was_made_inside) {
+    begin();
+    tg_tensor *x = leaf_of(TG_SHAPE(2), (double[]){1, 2}), *a = tg_exp(t, x), *y;
+    tg_scope_open(t, "inside");
+    tg_recompute(t, as_row, NULL, &a, 1, &y, 1, NULL);
+    tg_tensor *kept = tg_neg(t, y);
+    tg_scope_close(t, &kept, 1);
+    ck_assert_int_eq(tg_storage_state_of(a), TG_PRESENT);
+    tg_backward(t, tg_sum(t, tg_mul(t, a, a), TG_ALL_DIMS, false));
+    end();
+}
+END_TEST
+
+START_TEST(a_tape_takes_only_its_own_bytes) {
+    begin();
+    tg_tape *other = tg_tape_new(ctx);
+    tg_tensor *x = leaf(1), *h = tg_exp(t, x), *in = tg_tape_input(other, h);
+    tg_backward(other, tg_square(other, in));
+    ck_assert_int_eq(tg_storage_state_of(h), TG_PRESENT);
+    tg_backward(t, tg_square(t, h));
+    ck_near(grad(x), 2 * exp(2));
+    tg_tape_free(other);
+    end();
+}
+END_TEST
+
+/* ---- Gradients that are a tape's tensors ---- */
+
+static tg_status replace(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
+    (void)tape, (void)x;
+    *g = user;
+    return TG_OK;
+}
+
+START_TEST(a_gradient_may_be_what_a_node_has_saved) {
+    begin();
+    tg_tensor *w = leaf(1), *x = leaf(2), *s = tg_exp(t, w), *y = tg_square(t, x), *z = tg_neg(t, y);
+    tg_tensor *roots[] = {z, tg_add(t, s, s)}, *seeds[] = {s, NULL};
+    tg_backward_with(t, roots, 2, TG_BACKWARD(.seeds = seeds));
+    ck_near(grad(x), -4 * exp(1));
+    tg_tape_reset(t);
+    tg_zero_grad(x);
+    s = tg_exp(t, w), y = tg_square(t, x);
+    tg_on_grad(y, replace, s);
+    tg_tensor *both[] = {tg_neg(t, y), tg_add(t, s, s)};
+    tg_backward_with(t, both, 2, NULL);
+    ck_near(grad(x), 4 * exp(1));
+    end();
+}
+END_TEST
+
+START_TEST(a_gradient_of_one_input_leaves_the_rest_to_a_backward) {
+    begin();
+    tg_tensor *x = leaf(1), *h = tg_exp(t, x), *l = tg_square(t, h), *g;
+    tg_grad(t, &l, 1, &h, 1, &g, NULL);
+    ck_near(tg_item(g), 2 * exp(1));
+    tg_backward(t, tg_scale(t, h, 3));
+    ck_near(grad(x), 3 * exp(1));
+    end();
+}
+END_TEST
+
+/* ---- After errors ---- */
+
+START_TEST(scopes_stay_in_pairs_under_an_error) {
+    begin();
+    tg_scope_open(t, "outer");
+    tg_matmul(t, leaf(1), leaf(1));
+    tg_scope_open(t, "inner");
+    tg_scope_close(t, NULL, 0);
+    tg_ctx_clear(ctx);
+    ck_assert_int_eq(tg_scope_close(t, NULL, 0), TG_OK);
+    end();
+}
+END_TEST
+
+static tg_status refuse(tg_ctx *c, void *self) {
+    (void)c, (void)self;
+    return TG_ERR_TIMEOUT;
+}
+static void count_end(void *self) { ++*(int *)self; }
+
+START_TEST(bytes_of_a_failed_work_cannot_be_read) {
+    begin();
+    static const tg_work_ops ops = {.size = sizeof ops, .name = "slow", .wait = refuse, .free = count_end};
+    int ended = 0;
+    tg_tensor *x = tg_zeros(ctx, TG_F64, TG_SHAPE(3));
+    double v[3];
+    tg_work_fills(tg_work_new(ctx, &ops, &ended), x->storage);
+    ck_assert_int_eq(tg_read_f64(x, v, 3), TG_ERR_TIMEOUT);
+    tg_ctx_clear(ctx);
+    ck_assert_int_eq(tg_read_f64(x, v, 3), TG_ERR_DISCARDED);
+    tg_ctx_clear(ctx);
+    ck_assert_int_eq(ended, 1);
+    end();
+}
+END_TEST
+
+int main(void) {
+    const TTest *tests[] = {a_hook_of_a_recomputed_weight_sees_the_whole_gradient_once,
+                            what_a_recomputed_function_hands_through_has_its_gradient,
+                            a_weight_that_no_root_used_has_no_gradient,
+                            an_input_may_be_dropped_before_the_second_run,
+                            a_scope_takes_only_what_was_made_inside,
+                            a_tape_takes_only_its_own_bytes,
+                            a_gradient_may_be_what_a_node_has_saved,
+                            a_gradient_of_one_input_leaves_the_rest_to_a_backward,
+                            scopes_stay_in_pairs_under_an_error,
+                            bytes_of_a_failed_work_cannot_be_read};
+    return tg_check_main("compositions", tests, sizeof tests / sizeof *tests);
+}
