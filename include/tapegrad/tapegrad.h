@@ -203,11 +203,11 @@ typedef struct tg_config {
     int threads;        /* of this context; 0: the cores that this process may use */
     tg_dtype dtype;     /* of creations that name none: TG_F32 (default), TG_F64, TG_BF16 or TG_F16 */
     const char *isa;    /* CPU kernels: NULL (the best here), "portable", "avx2", "avx512" */
-    bool check;         /* check mode: recomputation must give the same bits, op outputs must not alias ... */
+    bool check;         /* check mode: recomputation must give the same bits, gradients begin as NaN */
     tg_allocator allocator;
     tg_parallel_for_fn parallel_for; /* instead of the context's own thread pool */
     void *parallel_user;
-    tg_log_fn log; /* NULL: silent; the library never prints */
+    tg_log_fn log; /* for diagnostics; NULL: silent, as the library never prints */
     void *log_user;
     double deadline; /* seconds that a collective may wait; 0: 300 */
     const tg_file_ops *files; /* instead of the system's calls (io.h) */
@@ -315,7 +315,7 @@ TG_API bool tg_contiguous_p(const tg_tensor *x);
 TG_API bool tg_requires_grad(const tg_tensor *x);
 TG_API const char *tg_name(const tg_tensor *x); /* "" when it has none */
 TG_API tg_status tg_set_name(tg_tensor *x, const char *name);
-/* Leaves only: whether backward accumulates a gradient for x. */
+/* Leaves only: whether what is recorded from now on gives x a gradient. */
 TG_API tg_status tg_set_requires_grad(tg_tensor *x, bool on);
 TG_API size_t tg_describe(const tg_tensor *x, char *buf, size_t n); /* "fc1.weight f32[32, 8]" */
 
@@ -430,7 +430,8 @@ typedef struct tg_recompute_opts {
 /* Runs fn now without keeping what its ops save, and again in backward (Chen et al., arXiv 1604.06174). Parameters
  * that fn uses become inputs of the one node recorded, so frozen inputs and weights shared with the outside get the
  * right gradients. The second run sees the same random streams; its shapes are checked against the first, and in
- * check mode its bits. state must live until the tape is reset, unless destroy is given. Nests. opts may be NULL. */
+ * check mode its bits. state must live until the tape is reset, unless destroy is given. Nests. opts may be NULL.
+ * fn needs an input or a parameter, and what it writes in place it writes twice. */
 TG_API tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out,
                               int n_out, const tg_recompute_opts *opts);
 

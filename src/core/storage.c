@@ -178,6 +178,12 @@ static tg_status may_discard(tg_tensor *x, const char *who) {
 
 tg_status tg_discard(tg_tensor *x) {
     TG_TRY(may_discard(x, "tg_discard"));
+    tg_storage_extra *e = x->storage->extra;
+    if (e && e->refill) { /* of an earlier tg_discard_with: its bytes are not these */
+        if (e->release) e->release(e->user);
+        e->refill = NULL;
+        e->release = NULL;
+    }
     tg_storage_discard(x->storage, "tg_discard", TG_SITE);
     return TG_OK;
 }

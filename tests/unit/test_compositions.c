@@ -214,6 +214,27 @@ START_TEST(bytes_of_a_failed_work_cannot_be_read) {
 }
 END_TEST
 
+static tg_status ones(void *user, tg_ctx *c, void *dst, size_t bytes) {
+    (void)user, (void)c;
+    for (size_t i = 0; i < bytes / sizeof(double); i++) ((double *)dst)[i] = 1;
+    return TG_OK;
+}
+
+START_TEST(a_refill_ends_with_a_plain_discard) {
+    begin();
+    int ended = 0;
+    tg_tensor *x = tg_zeros(ctx, TG_F64, TG_SHAPE(3));
+    double v[3];
+    tg_discard_with(x, ones, count_end, &ended);
+    ck_assert(tg_read_f64(x, v, 3) == TG_OK && v[2] == 1);
+    tg_discard(x);
+    ck_assert_int_eq(ended, 1);
+    ck_assert_int_eq(tg_read_f64(x, v, 3), TG_ERR_DISCARDED);
+    tg_ctx_clear(ctx);
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {a_hook_of_a_recomputed_weight_sees_the_whole_gradient_once,
                             what_a_recomputed_function_hands_through_has_its_gradient,
@@ -224,6 +245,7 @@ int main(void) {
                             a_gradient_may_be_what_a_node_has_saved,
                             a_gradient_of_one_input_leaves_the_rest_to_a_backward,
                             scopes_stay_in_pairs_under_an_error,
-                            bytes_of_a_failed_work_cannot_be_read};
+                            bytes_of_a_failed_work_cannot_be_read,
+                            a_refill_ends_with_a_plain_discard};
     return tg_check_main("compositions", tests, sizeof tests / sizeof *tests);
 }
