@@ -215,6 +215,7 @@ void tg_temp_free(tg_tensor *x) {
     tg_temp *p = (tg_temp *)x;
     tg_ctx *ctx = x->ctx;
     tg_storage *s = x->storage;
+    if (TG_UNLIKELY(x->ext != NULL)) tg_ext_free(ctx, x->ext); /* a hook has named its gradient */
     x->serial = 0;
     x->storage = NULL;
     p->next = ctx->free_temps;
@@ -373,7 +374,7 @@ tg_tensor *tg_keep(tg_tensor *x) {
 }
 
 void tg_drop(tg_tensor *x) {
-    if (!x || !x->serial || x->tape || !x->ext || x->ext->owners) return;
+    if (!x || !x->serial || x->tape || !x->ext || x->ext->owners || !(x->flags & TG_F_LEAF)) return;
     if (!x->pins) {
         tg_owned_free(x);
         return;

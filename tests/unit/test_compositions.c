@@ -167,6 +167,23 @@ START_TEST(a_gradient_may_be_what_a_node_has_saved) {
 }
 END_TEST
 
+static tg_status name_it(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
+    (void)user, (void)tape, (void)x;
+    tg_status s = tg_set_name(*g, "the gradient");
+    tg_drop(*g); /* which is not the hook's to drop */
+    return s;
+}
+
+START_TEST(a_hook_may_name_its_gradient) {
+    begin();
+    tg_tensor *x = leaf(3);
+    tg_on_grad(x, name_it, NULL);
+    tg_backward(t, tg_square(t, x));
+    ck_near(grad(x), 6);
+    end();
+}
+END_TEST
+
 START_TEST(a_gradient_of_one_input_leaves_the_rest_to_a_backward) {
     begin();
     tg_tensor *x = leaf(1), *h = tg_exp(t, x), *l = tg_square(t, h), *g;
@@ -243,6 +260,7 @@ int main(void) {
                             a_scope_takes_only_what_was_made_inside,
                             a_tape_takes_only_its_own_bytes,
                             a_gradient_may_be_what_a_node_has_saved,
+                            a_hook_may_name_its_gradient,
                             a_gradient_of_one_input_leaves_the_rest_to_a_backward,
                             scopes_stay_in_pairs_under_an_error,
                             bytes_of_a_failed_work_cannot_be_read,
