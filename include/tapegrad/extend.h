@@ -306,6 +306,19 @@ TG_API tg_status tg_call_outputs(tg_call *c, int n); /* for n_out < 0: before th
 TG_API tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape);
 /* Takes n draws (0 or more) of the default random stream: the state to draw from. */
 TG_API tg_rng tg_call_draw(tg_call *c, int64_t n);
+/* The work will fill output i, whose readers wait for it. In a forward; takes w over (NULL: an error is there already).
+ * What the work reads is its maker's care (tg_comm holds it). */
+TG_API tg_status tg_call_out_in_flight(tg_call *c, int i, tg_work *w);
+/* For ops whose dim roles are not their family's (docs/placements.md), and for TG_FAMILY_CUSTOM. Input dim d of input i
+ * becomes output dim j (free), or is summed or whole; what is not stated is whole. set: bit i for input i; up to 4 sets
+ * of inputs in which the op is jointly linear with no constant term. */
+enum { TG_WHOLE = -1, TG_SUMMED = -2 };
+TG_API tg_status tg_call_role(tg_call *c, int i, int d, int j);
+TG_API tg_status tg_call_linear(tg_call *c, uint32_t set);
+/* For mappings: refuses unless input i is `from` on comm's axis, where output o gets `to`; every other axis passes
+ * through. mend names what to do instead, in the error. A comm without an axis converts nothing. */
+TG_API tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placement to, const tg_comm *comm,
+                                 const char *mend);
 /* Records an error that names the op, and every input's dtype and shape (TG_OK counts as TG_ERR_INTERNAL). */
 TG_API tg_status tg_call_fail(tg_call *c, tg_status s, const char *format, ...) TG_PRINTF(3, 4);
 
@@ -321,7 +334,7 @@ TG_API tg_tensor *tg_call_gin(tg_call *c, int i);
 TG_API tg_tensor *tg_call_view_of(tg_call *c, tg_tensor *g, int64_t offset, int ndim, const int64_t *shape,
                                   const int64_t *stride);
 /* Gives input i's gradient through a work that will fill g: nobody waits before a reader needs it. Takes w over, on an
- * error too: then it is aborted. */
+ * error too: then it is aborted. w NULL: g is in flight already, filled by a collective of this call. */
 TG_API tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w);
 
 /* Records one op: copies params, infers, runs forward and, where a gradient is needed, keeps the node. state (may be

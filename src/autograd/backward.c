@@ -240,11 +240,35 @@ static bool feeds_any(const tg_pass *p, const tg_node *n) {
     return false;
 }
 
+/* Ranks must meet in the same nodes, so one that the roots depend on runs even where no gradient came on this rank: it
+ * gets zeros. What it depends on is due in turn. */
+static void note_due(const tg_pass *p, tg_node *n) {
+    tg_node **src = tg_node_src(n);
+    for (int i = 0; i < n->n_in; i++)
+        if (tg_pass_needs(p, src[i])) src[i]->flags |= TG_N_DUE;
+}
+
+static tg_status zero_outputs(tg_node *n) {
+    for (int i = 0; i < n->n_out; i++) {
+        tg_slot *s = &tg_node_slots(n)[i];
+        const tg_tensor *x = tg_node_out(n)[i];
+        if (s->g || !tg_is_float(x->dtype)) continue;
+        s->g = tg_temp_empty(x->ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
+        if (!s->g) return x->ctx->status;
+        TG_TRY(x->ctx->ops->fill(x->ctx, tg_array_of(s->g), 0));
+    }
+    return TG_OK;
+}
+
 /* Sets *ran where the op's backward ran, or failed to. */
 static tg_status run_node(tg_pass *p, tg_node *n, bool *ran) {
     bool any = false;
     TG_TRY(finish_outputs(p, n, &any));
     if (n->flags & TG_N_LEAF) return tg_pass_needs(p, n) ? run_leaf(p, n) : TG_OK;
+    if (TG_UNLIKELY(n->flags & TG_N_DUE && n->op->collective)) {
+        TG_TRY(zero_outputs(n));
+        any = true;
+    }
     if (!any || !feeds_any(p, n)) return TG_OK;
     if (n->flags & TG_N_CONSUMED)
         return tg_fail(
@@ -266,11 +290,13 @@ static tg_status run_pass(tg_pass *p) {
             for (int i = 0; i < n->n_out; i++) tg_slot_drop(&tg_node_slots(n)[i]);
             continue;
         }
-        bool reached = n->flags & TG_N_LEAF;
+        bool reached = n->flags & (TG_N_LEAF | TG_N_DUE);
         for (int i = 0; i < n->n_out && !reached; i++) reached = tg_node_slots(n)[i].g || tg_node_slots(n)[i].pending;
         if (!reached) continue;
         bool ran = false;
+        if (TG_UNLIKELY(p->t->collectives)) note_due(p, n);
         TG_TRY(run_node(p, n, &ran));
+        n->flags &= ~TG_N_DUE;
         for (int i = 0; i < n->n_out; i++) tg_slot_drop(&tg_node_slots(n)[i]);
         if (ran && !p->o->retain) consume(p->t, n);
     }
@@ -291,7 +317,7 @@ static tg_status check_create_graph(const tg_tape *t) {
 static void forget_pass(tg_tape *t) {
     for (tg_node *n = t->last; n; n = n->prev) {
         for (int i = 0; i < n->n_out; i++) tg_slot_drop(&tg_node_slots(n)[i]);
-        n->flags &= ~TG_N_REACHED;
+        n->flags &= ~(TG_N_REACHED | TG_N_DUE);
     }
 }
 

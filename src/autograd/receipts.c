@@ -201,13 +201,14 @@ void tg_call_decline(tg_call *c, int i) {
 
 tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w) {
     tg_status status = check_gradient(c, i, g, "tg_call_in_flight");
-    if (status == TG_OK && !w) return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_in_flight: the work is NULL");
+    if (status == TG_OK && !w && g->storage->state != TG_IN_FLIGHT)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_in_flight: the work is NULL, and no other fills the gradient");
     if (status != TG_OK) {
         if (w) tg_work_abandon(w);
         return status;
     }
     tg_receipt *r = receipt(c, i);
-    TG_TRY(tg_work_fills(w, g->storage));
+    if (w) TG_TRY(tg_work_fills(w, g->storage));
     if (r->kind == TG_TO_NOBODY) return TG_OK;
     tg_pending *p = tg_tape_alloc(c->tape, sizeof *p);
     tg_tensor *share =

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "autograd/placement.h"
 #include "autograd/record.h"
 #include "core/work.h"
 
@@ -162,6 +163,15 @@ tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_
     if (!x) return c->ctx->status;
     c->saved[c->n_saved++] = x;
     return TG_OK;
+}
+
+tg_status tg_call_out_in_flight(tg_call *c, int i, tg_work *w) {
+    if (!c || !w) return c ? c->ctx->status : TG_ERR_ARGUMENT;
+    if (impl(c)->pass || i < 0 || i >= c->n_out || !c->out[i] || c->out[i]->flags & TG_F_VIEW) {
+        tg_work_abandon(w);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_out_in_flight: output %d of %d, in a forward", i, c->n_out);
+    }
+    return tg_work_fills(w, c->out[i]->storage);
 }
 
 tg_rng tg_call_draw(tg_call *c, int64_t n) {
@@ -409,6 +419,7 @@ static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bo
     double seconds = 0;
     const void *site = impl(c)->site;
     TG_TRY(infer(c, params));
+    if (TG_UNLIKELY(c->ctx->grid.axes)) TG_TRY(tg_placement_derive(c));
     TG_TRY(forward(c, &seconds));
     /* Before the node notes the version of an output that it saves. */
     if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);
@@ -436,6 +447,7 @@ static tg_status check_apply(tg_tape *t, const tg_op *op, tg_tensor *const *in, 
 tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in, tg_tensor **out,
                    int n_out, void *state, void (*destroy)(void *), const void *site) {
     tg_status s = check_apply(t, op, in, n_in, out, n_out);
+    if (TG_LIKELY(t != NULL)) atomic_fetch_add_explicit(t->ctx->heartbeat, 1, memory_order_relaxed);
     bool kept = false;
     if (TG_LIKELY(s == TG_OK)) {
         for (int i = 0; i < n_out; i++) out[i] = NULL;

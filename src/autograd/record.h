@@ -56,7 +56,7 @@ typedef struct tg_scope {
     uint64_t serial; /* of the last handle made before it */
 } tg_scope;
 
-enum { TG_N_CONSUMED = 1, TG_N_LEAF = 2, TG_N_STATE = 4, TG_N_TIMED = 8, TG_N_BUSY = 16, TG_N_REACHED = 32 };
+enum { TG_N_CONSUMED = 1, TG_N_LEAF = 2, TG_N_STATE = 4, TG_N_TIMED = 8, TG_N_BUSY = 16, TG_N_REACHED = 32, TG_N_DUE = 64 };
 
 struct tg_node {
     const tg_op *op;
@@ -104,6 +104,7 @@ struct tg_tape {
     bool training, grad, timed;
     bool in_backward;
     bool collects; /* a first run of a recomputation: leaves used are noted, nothing else */
+    bool collectives; /* a node that ranks meet in was recorded since the last reset */
     int slab;
     tg_slab *slabs[TG_SLABS];
     tg_cursor at;
@@ -156,6 +157,8 @@ typedef struct tg_call_impl {
 } tg_call_impl;
 
 void tg_call_temps_free(tg_call *c);
+/* Who called the public function that records, or recorded, the op. */
+static inline const void *tg_call_site(const tg_call *c) { return ((const tg_call_impl *)c->impl)->site; }
 
 /* ---- backward.c ---- */
 

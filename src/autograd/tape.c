@@ -171,6 +171,7 @@ static void end_all(tg_tape *t) {
     t->mark = (tg_mark){0};
     t->at = (tg_cursor){0};
     t->pass = 0;
+    t->collectives = false;
 }
 
 void tg_tape_reset(tg_tape *t) {
@@ -307,6 +308,7 @@ void tg_tape_append(tg_tape *t, tg_node *n) {
         t->first = n;
     t->last = n;
     t->n_nodes++;
+    t->collectives |= n->op->collective;
 }
 
 tg_node *tg_tape_find_leaf(const tg_tape *t, const tg_tensor *x) {

@@ -8,6 +8,7 @@
 #include "core/pool.h"
 #include "core/report.h"
 #include "core/system.h"
+#include "core/work.h"
 #include "kernels/cpu/cpu.h"
 
 /* ---- Host memory ---- */
@@ -190,6 +191,8 @@ static tg_ctx *open_context(const tg_device_ops *ops, const tg_config *given, co
     memset(ctx, 0, sizeof *ctx);
     ctx->host_alloc = a;
     ctx->inert = (tg_tensor){.ctx = ctx};
+    ctx->heartbeat = &ctx->own_heartbeat;
+    for (int axis = 0; axis < TG_MAX_AXES; axis++) ctx->grid.size[axis] = 1;
     if (refused)
         tg_fail(ctx, TG_ERR_ARGUMENT, "%s", refused);
     else if (partial)
@@ -232,6 +235,9 @@ void tg_ctx_free(tg_ctx *ctx) {
     for (int i = 0; i < TG_WORKSPACES; i++) tg_host_free(ctx, ctx->workspace[i].p, ctx->workspace[i].bytes);
     if (ctx->ops && ctx->heap) ctx->ops->close(ctx, ctx->device_state);
     free_chunks(ctx, ctx->chunks);
+    tg_works_free(ctx);
+    tg_storage_extras_free(ctx);
+    tg_places_free(ctx);
     tg_allocator a = ctx->host_alloc;
     a.free(a.user, ctx, sizeof *ctx);
 }

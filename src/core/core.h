@@ -9,6 +9,7 @@
 #include <tapegrad/extend.h>
 
 #include "core/memory.h"
+#include "core/place.h"
 
 #define TG_TRY(expr)                                \
     do {                                            \
@@ -25,6 +26,7 @@ typedef struct tg_hook tg_hook;
 /* What few storages have: a work that fills them, the caller's release, a refill after a discard. */
 typedef struct tg_storage_extra {
     tg_work *work;
+    struct tg_storage_extra *next_free;
     void (*release)(void *user);
     tg_status (*refill)(void *user, tg_ctx *ctx, void *dst, size_t bytes);
     void *user;
@@ -50,8 +52,17 @@ struct tg_storage {
     tg_storage_extra *extra;
 };
 
-enum { TG_F_REQUIRES_GRAD = 1, TG_F_VIEW = 2, TG_F_LEAF = 4, TG_F_PARAM = 8, TG_F_SUPERSEDED = 16, TG_F_CONTIGUOUS = 32,
-       TG_F_DROPPED = 64 };
+enum {
+    TG_F_REQUIRES_GRAD = 1,
+    TG_F_VIEW = 2,
+    TG_F_LEAF = 4,
+    TG_F_PARAM = 8,
+    TG_F_SUPERSEDED = 16,
+    TG_F_CONTIGUOUS = 32,
+    TG_F_DROPPED = 64,
+    TG_F_GIVEN = 128,         /* the caller's bytes: where it was not placed, each rank may have others */
+    TG_F_DIFFERENTIABLE = 256 /* recorded without grad, and would need one with it (a recomputation's first run) */
+};
 
 /* A handle. Its slot is never given back to the system before the context ends, so that a stale pointer can be
  * recognised: serial is 0 or another's once the handle has ended. */
@@ -64,10 +75,12 @@ struct tg_tensor {
     const int64_t *shape, *stride;
     tg_node *node; /* that made it; NULL for a leaf, whose node is found through the tape */
     tg_ext *ext;   /* what few tensors have */
+    const tg_place *place; /* interned; NULL: the same on every rank, INVARIANT */
     uint64_t epoch; /* of the tape's reset in which it was made */
     uint32_t pins; /* inputs of nodes that this context-owned handle is */
     uint16_t out;  /* which output of node */
-    uint8_t ndim, dtype, flags;
+    uint16_t flags;
+    uint8_t ndim, dtype;
 };
 
 /* A short-lived handle of the executor (a gradient, a temporary), with its own room for shape and strides. */
@@ -102,8 +115,6 @@ struct tg_ext {
     bool has_grad;        /* grad holds a value; else the next contribution overwrites */
     tg_hook *hooks;
     int hooks_running;    /* while they do, a removed one stays in the list, without its function */
-    tg_placement placement[TG_MAX_AXES];
-    bool placed;
     int owners;           /* modules that list it, or the optimiser whose state it is: tg_drop leaves it to them */
     /* The leaf's node on the tape that used it last; others are found by the tape's own map. */
     tg_tape *leaf_tape;
@@ -136,12 +147,18 @@ struct tg_ctx {
     tg_log_fn log;
     void *log_user;
     double deadline;
+    tg_grid grid;                     /* the axes of the one tg_parallel of this context */
+    const tg_parallel *parallel;      /* that made the grid */
+    _Atomic uint64_t *heartbeat;      /* on the control board; moves with every op that is recorded. Never NULL */
+    _Atomic uint64_t own_heartbeat;
     /* Slots of handles and storages, kept until the context ends. */
     tg_chunk *chunks;
     tg_tensor *free_first, *free_last; /* first in, first out: a stale handle stays recognisable for long */
     tg_temp *free_temps;
     tg_ext *free_exts;
     tg_storage *free_storages;
+    tg_storage_extra *free_extras;
+    tg_work *free_works;
     tg_tensor *owned;    /* alive, linked through their ext */
     tg_tape *tapes;      /* alive */
     tg_tape *free_tapes; /* freed; their structs answer stale handles */
@@ -194,6 +211,7 @@ static inline tg_status tg_storage_need(tg_storage *s, const tg_tensor *x) {
 void tg_storage_categorise(tg_storage *s, tg_category c);
 
 tg_storage_extra *tg_storage_extra_of(tg_storage *s); /* makes it; NULL after recording the error */
+void tg_storage_extras_free(tg_ctx *ctx);
 /* The bytes change in place: later uses of what was saved before are refused, naming `by`. */
 /* Whether t may take the bytes: another tape's are that one's to take. */
 static inline bool tg_storage_is_of(const tg_storage *s, const tg_tape *t) {

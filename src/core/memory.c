@@ -139,8 +139,23 @@ tg_block *tg_heap_alloc(tg_heap *h, size_t bytes, tg_category category) {
     return b;
 }
 
+void tg_block_hold(tg_block *b) {
+    b->holds++;
+}
+
+void tg_block_unhold(tg_heap *h, tg_block *b) {
+    if (--b->holds > 0 || !b->doomed) return;
+    b->doomed = false;
+    tg_heap_release(h, b);
+}
+
 void tg_heap_release(tg_heap *h, tg_block *b) {
     if (!b) return;
+    if (b->holds) {
+        b->doomed = true;
+        b->owner = NULL;
+        return;
+    }
     size_t units = b->bytes / TG_UNIT;
     uncount(h, b);
     if (units <= SMALL)

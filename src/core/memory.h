@@ -24,6 +24,9 @@ void tg_heap_free(tg_heap *h);
 /* A block of at least bytes, 64-byte aligned, rounded up to 64; NULL when there is no more. bytes 0 gives a block. */
 tg_block *tg_heap_alloc(tg_heap *h, size_t bytes, tg_category category);
 void tg_heap_release(tg_heap *h, tg_block *b);
+/* A block that somebody still reads: tg_heap_release waits for the last of its holds to end. */
+void tg_block_hold(tg_block *b);
+void tg_block_unhold(tg_heap *h, tg_block *b);
 void *tg_block_data(const tg_block *b);
 size_t tg_block_bytes(const tg_block *b); /* as rounded */
 void tg_block_categorise(tg_heap *h, tg_block *b, tg_category category);

@@ -64,8 +64,24 @@ tg_storage *tg_storage_new(tg_ctx *ctx, size_t bytes, tg_category category) {
 }
 
 tg_storage_extra *tg_storage_extra_of(tg_storage *s) {
-    if (!s->extra) s->extra = tg_host_alloc(s->ctx, sizeof *s->extra);
+    tg_ctx *ctx = s->ctx;
+    if (s->extra) return s->extra;
+    if (ctx->free_extras) {
+        s->extra = ctx->free_extras;
+        ctx->free_extras = s->extra->next_free;
+        *s->extra = (tg_storage_extra){0};
+    } else {
+        s->extra = tg_host_alloc(ctx, sizeof *s->extra);
+    }
     return s->extra;
+}
+
+void tg_storage_extras_free(tg_ctx *ctx) {
+    for (tg_storage_extra *e = ctx->free_extras, *next; e; e = next) {
+        next = e->next_free;
+        tg_host_free(ctx, e, sizeof *e);
+    }
+    ctx->free_extras = NULL;
 }
 
 tg_storage *tg_storage_wrap(tg_ctx *ctx, void *data, size_t bytes, void (*release)(void *), void *user) {
@@ -106,7 +122,8 @@ void tg_storage_unref(tg_storage *s) {
     give_back(s);
     if (TG_UNLIKELY(s->extra != NULL)) {
         if (s->extra->release) s->extra->release(s->extra->user);
-        tg_host_free(s->ctx, s->extra, sizeof *s->extra);
+        s->extra->next_free = s->ctx->free_extras;
+        s->ctx->free_extras = s->extra;
     }
     storage_slot_free(s);
 }
@@ -123,7 +140,7 @@ static tg_status wait_for(tg_storage *s) {
     tg_work *w = s->extra->work;
     s->extra->work = NULL;
     s->state = TG_PRESENT;
-    tg_status status = tg_work_wait(w);
+    tg_status status = tg_work_finish(w);
     if (status != TG_OK) tg_storage_discard(s, "a work that failed", NULL);
     return status;
 }
@@ -143,7 +160,10 @@ tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x) {
     if (s->state == TG_IN_FLIGHT) return wait_for(s);
     if (s->extra && s->extra->refill) return refill(s);
     char what[128], where[160];
-    tg_describe(x, what, sizeof what);
+    if (x)
+        tg_describe(x, what, sizeof what);
+    else
+        strcpy(what, "a tensor");
     tg_describe_site(s->by_site, where, sizeof where);
     return tg_fail(
         s->ctx, TG_ERR_DISCARDED,

@@ -260,6 +260,7 @@ tg_tensor *tg_from_host(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const void 
     tg_tensor *x = make(ctx, dtype, &shape, TG_MEM_TEMPORARY, "tg_from_host");
     if (x && x->numel > 0 && !data)
         return filled(ctx, x, tg_fail(ctx, TG_ERR_ARGUMENT, "tg_from_host: data is NULL"));
+    if (x) x->flags |= TG_F_GIVEN;
     size_t bytes = x ? (size_t)x->numel * tg_dtype_size(x->dtype) : 0;
     return filled(ctx, x, bytes ? ctx->ops->copy(ctx, tg_data(x), data, bytes, TG_COPY_FROM_HOST) : TG_OK);
 }
@@ -303,6 +304,7 @@ static tg_tensor *wrap(tg_ctx *ctx, tg_dtype dtype, const tg_shape *shape, const
     if (!s) return NULL;
     tg_storage_ref(s); /* so that a failure below leaves the release to the caller of wrap */
     tg_tensor *x = tg_owned_new(ctx, dtype, (int)shape->ndim, shape->dim, strides, s, 0);
+    if (x) x->flags |= TG_F_GIVEN;
     if (!x && s->extra) s->extra->release = NULL;
     tg_storage_unref(s);
     return x;

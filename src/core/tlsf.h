@@ -19,6 +19,8 @@ struct tg_block {
     tg_block *back, *link; /* in the list that it is in: a bin, a cache, the segments, the spare descriptors */
     void *owner;
     uint8_t state, category;
+    bool doomed;    /* released, while holds keep it */
+    int32_t holds;  /* works in flight that read it */
 };
 
 typedef struct tg_tlsf {

@@ -6,26 +6,46 @@ tg_work *tg_work_new(tg_ctx *ctx, const tg_work_ops *ops, void *self) {
         tg_fail(ctx, TG_ERR_ARGUMENT, "tg_work_new: the table %s", ops ? "has no wait" : "is NULL");
         return NULL;
     }
-    tg_work *w = tg_host_alloc(ctx, sizeof *w);
-    if (w) *w = (tg_work){ctx, ops, self};
+    tg_work *w = ctx->free_works;
+    if (w)
+        ctx->free_works = w->next;
+    else if (!(w = tg_host_alloc(ctx, sizeof *w)))
+        return NULL;
+    *w = (tg_work){.ctx = ctx, .ops = ops, .self = self};
     return w;
 }
 
-bool tg_work_test(tg_work *w) { return !w || !w->ops->test || w->ops->test(w->self); }
+bool tg_work_test(tg_work *w) { return !w || !w->ops || !w->ops->test || w->ops->test(w->self); }
 
 static void work_free(tg_work *w) {
+    tg_ctx *ctx = w->ctx;
     if (w->ops->free) w->ops->free(w->self);
-    tg_host_free(w->ctx, w, sizeof *w);
+    if (w->reads) tg_block_unhold(ctx->heap, w->reads);
+    *w = (tg_work){.ctx = ctx, .next = ctx->free_works};
+    ctx->free_works = w;
 }
 
-tg_status tg_work_wait(tg_work *w) {
-    if (!w) return TG_ERR_ARGUMENT;
+void tg_works_free(tg_ctx *ctx) {
+    for (tg_work *w = ctx->free_works, *next; w; w = next) {
+        next = w->next;
+        tg_host_free(ctx, w, sizeof *w);
+    }
+    ctx->free_works = NULL;
+}
+
+tg_status tg_work_finish(tg_work *w) {
     tg_ctx *ctx = w->ctx;
     tg_status s = w->ops->wait(ctx, w->self);
     const char *name = w->ops->name ? w->ops->name : "work";
     work_free(w);
     if (s != TG_OK) return tg_fail(ctx, s, "waiting for %s failed with %s", name, tg_status_name(s));
     return TG_OK;
+}
+
+tg_status tg_work_wait(tg_work *w) {
+    if (!w) return TG_ERR_ARGUMENT;
+    if (!w->ops) return w->ctx->status;
+    return w->fills ? tg_storage_need(w->fills, NULL) : tg_work_finish(w);
 }
 
 void tg_work_abandon(tg_work *w) {
@@ -36,6 +56,12 @@ void tg_work_abandon(tg_work *w) {
     work_free(w);
 }
 
+void tg_work_reads(tg_work *w, const tg_storage *src) {
+    if (!src->block || w->reads) return;
+    w->reads = src->block;
+    tg_block_hold(w->reads);
+}
+
 tg_status tg_work_fills(tg_work *w, tg_storage *s) {
     tg_storage_extra *e = tg_storage_extra_of(s);
     if (!e) {
@@ -44,6 +70,7 @@ tg_status tg_work_fills(tg_work *w, tg_storage *s) {
     }
     if (e->work) tg_work_abandon(e->work);
     e->work = w;
+    w->fills = s;
     s->state = TG_IN_FLIGHT;
     return TG_OK;
 }

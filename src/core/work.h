@@ -6,13 +6,21 @@
 
 struct tg_work {
     tg_ctx *ctx;
-    const tg_work_ops *ops;
+    const tg_work_ops *ops; /* NULL: ended, and on the context's free list */
     void *self;
+    tg_storage *fills; /* that owns it; NULL: the one who started it does */
+    tg_block *reads;   /* held until it ends */
+    tg_work *next;
 };
 
+/* w reads src's bytes, which stay until it ends, whatever becomes of src. */
+void tg_work_reads(tg_work *w, const tg_storage *src);
 /* s will be filled by w, which s owns from now on. */
 tg_status tg_work_fills(tg_work *w, tg_storage *s);
 /* The storage that w fills is going: waits for it, ignoring its result, and frees it. */
 void tg_work_abandon(tg_work *w);
+/* Waits for w and ends it: what tg_work_wait does once w belongs to nobody. */
+tg_status tg_work_finish(tg_work *w);
+void tg_works_free(tg_ctx *ctx);
 
 #endif

@@ -1,0 +1,132 @@
+#include "core/place.h"
+
+#include <stdio.h>
+
+#include "core/core.h"
+
+static const char *const axis_names[] = {"tp", "cp", "dp", "pp", "etp", "ep", "edp", "user"};
+
+const char *tg_axis_name(tg_axis axis) { return (unsigned)axis < TG_MAX_AXES ? axis_names[axis] : "none"; }
+
+static const tg_placement opaque = {.kind = TG_VARYING, .layout = TG_OPAQUE};
+
+/* The fields that its kind does not use are zero. */
+static tg_placement normal(tg_placement p) {
+    if (p.kind != TG_VARYING) return (tg_placement){.kind = p.kind};
+    if (p.layout == TG_OPAQUE) return opaque;
+    if (p.layout == TG_STRIDED && p.chunks == 1) p.layout = TG_CONTIGUOUS;
+    if (p.layout != TG_STRIDED) p.chunks = 0;
+    return p;
+}
+
+bool tg_placement_same(tg_placement a, tg_placement b) {
+    a = normal(a), b = normal(b);
+    return !memcmp(&a, &b, sizeof a);
+}
+
+/* ---- Interning ---- */
+
+static const tg_place *add(tg_ctx *ctx, const tg_placement at[TG_MAX_AXES]) {
+    tg_place *p = tg_host_alloc(ctx, sizeof *p);
+    if (!p) return NULL;
+    memcpy(p->at, at, sizeof p->at);
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        p->varying |= (uint32_t)(at[a].kind == TG_VARYING) << a;
+        p->partial |= (uint32_t)(at[a].kind == TG_PARTIAL) << a;
+        p->replicated |= (uint32_t)(at[a].kind == TG_REPLICATED) << a;
+    }
+    p->next = ctx->grid.places;
+    return ctx->grid.places = p;
+}
+
+const tg_place *tg_place_intern(tg_ctx *ctx, const tg_placement given[TG_MAX_AXES]) {
+    tg_placement at[TG_MAX_AXES] = {{0}};
+    bool any = false;
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        if (!(ctx->grid.axes >> a & 1)) continue;
+        at[a] = normal(given[a]);
+        any |= at[a].kind != TG_INVARIANT;
+    }
+    if (!any) return NULL;
+    for (const tg_place *p = ctx->grid.places; p; p = p->next) /* few: a program has a handful of them */
+        if (!memcmp(p->at, at, sizeof at)) return p;
+    return add(ctx, at);
+}
+
+void tg_places_free(tg_ctx *ctx) {
+    for (tg_place *p = ctx->grid.places, *next; p; p = next) {
+        next = p->next;
+        tg_host_free(ctx, p, sizeof *p);
+    }
+    ctx->grid.places = NULL;
+}
+
+const tg_place *tg_place_of(const tg_tensor *x) {
+    if (x->place || !(x->flags & TG_F_GIVEN) || !x->ctx->grid.axes) return x->place;
+    tg_placement at[TG_MAX_AXES];
+    for (int a = 0; a < TG_MAX_AXES; a++) at[a] = opaque;
+    return tg_place_intern(x->ctx, at);
+}
+
+tg_placement tg_place_on(const tg_tensor *x, tg_axis axis) {
+    const tg_place *p = tg_place_of(x);
+    return p ? p->at[axis] : (tg_placement){.kind = TG_INVARIANT};
+}
+
+const tg_place *tg_place_with(tg_ctx *ctx, const tg_place *base, tg_axis axis, tg_placement to) {
+    tg_placement at[TG_MAX_AXES] = {{0}};
+    if (base) memcpy(at, base->at, sizeof at);
+    at[axis] = to;
+    return tg_place_intern(ctx, at);
+}
+
+const tg_place *tg_place_dual(tg_ctx *ctx, const tg_place *p) {
+    tg_placement at[TG_MAX_AXES];
+    if (!p || !(p->partial | p->replicated)) return p;
+    memcpy(at, p->at, sizeof at);
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        if (at[a].kind == TG_REPLICATED)
+            at[a].kind = TG_PARTIAL;
+        else if (at[a].kind == TG_PARTIAL)
+            at[a].kind = TG_REPLICATED;
+    }
+    return tg_place_intern(ctx, at);
+}
+
+int64_t tg_place_scale(const tg_tensor *x, int d) {
+    const tg_place *p = tg_place_of(x);
+    int64_t n = 1;
+    for (int a = 0; p && a < TG_MAX_AXES; a++)
+        if (p->at[a].kind == TG_VARYING && p->at[a].layout != TG_OPAQUE && p->at[a].dim == d) n *= x->ctx->grid.size[a];
+    return n;
+}
+
+/* ---- Text ---- */
+
+size_t tg_placement_name(tg_placement p, char *buf, size_t n) {
+    size_t at = 0;
+    if (n) buf[0] = 0;
+    if (p.kind != TG_VARYING) {
+        tg_text(buf, n, &at, "%c", p.kind == TG_INVARIANT ? 'I' : p.kind == TG_REPLICATED ? 'R' : 'P');
+        return at;
+    }
+    if (p.layout == TG_OPAQUE)
+        tg_text(buf, n, &at, "V");
+    else
+        tg_text(buf, n, &at, "V%d", p.dim);
+    if (p.layout == TG_STRIDED) tg_text(buf, n, &at, ":s%d", p.chunks);
+    if (p.layout == TG_ZIGZAG) tg_text(buf, n, &at, ":z");
+    return at;
+}
+
+size_t tg_place_text(const tg_ctx *ctx, const tg_place *p, char *buf, size_t n) {
+    size_t at = 0;
+    if (n) buf[0] = 0;
+    for (int a = 0; p && a < TG_MAX_AXES; a++) {
+        char one[24];
+        if (!(ctx->grid.axes >> a & 1) || p->at[a].kind == TG_INVARIANT) continue;
+        tg_placement_name(p->at[a], one, sizeof one);
+        tg_text(buf, n, &at, "%s%s %s", at ? ", " : "", axis_names[a], one);
+    }
+    return at;
+}
