@@ -75,7 +75,7 @@ struct tg_tensor {
     const int64_t *shape, *stride;
     tg_node *node; /* that made it; NULL for a leaf, whose node is found through the tape */
     tg_ext *ext;   /* what few tensors have */
-    const tg_place *place; /* interned; NULL: the same on every rank, INVARIANT */
+    const tg_placing *place; /* interned; NULL: the same on every rank, INVARIANT */
     uint64_t epoch; /* of the tape's reset in which it was made */
     uint32_t pins; /* inputs of nodes that this context-owned handle is */
     uint16_t out;  /* which output of node */

@@ -26,8 +26,8 @@ bool tg_placement_same(tg_placement a, tg_placement b) {
 
 /* ---- Interning ---- */
 
-static const tg_place *add(tg_ctx *ctx, const tg_placement at[TG_MAX_AXES]) {
-    tg_place *p = tg_host_alloc(ctx, sizeof *p);
+static const tg_placing *add(tg_ctx *ctx, const tg_placement at[TG_MAX_AXES]) {
+    tg_placing *p = tg_host_alloc(ctx, sizeof *p);
     if (!p) return NULL;
     memcpy(p->at, at, sizeof p->at);
     for (int a = 0; a < TG_MAX_AXES; a++) {
@@ -39,7 +39,7 @@ static const tg_place *add(tg_ctx *ctx, const tg_placement at[TG_MAX_AXES]) {
     return ctx->grid.places = p;
 }
 
-const tg_place *tg_place_intern(tg_ctx *ctx, const tg_placement given[TG_MAX_AXES]) {
+const tg_placing *tg_place_intern(tg_ctx *ctx, const tg_placement given[TG_MAX_AXES]) {
     tg_placement at[TG_MAX_AXES] = {{0}};
     bool any = false;
     for (int a = 0; a < TG_MAX_AXES; a++) {
@@ -48,20 +48,20 @@ const tg_place *tg_place_intern(tg_ctx *ctx, const tg_placement given[TG_MAX_AXE
         any |= at[a].kind != TG_INVARIANT;
     }
     if (!any) return NULL;
-    for (const tg_place *p = ctx->grid.places; p; p = p->next) /* few: a program has a handful of them */
+    for (const tg_placing *p = ctx->grid.places; p; p = p->next) /* few: a program has a handful of them */
         if (!memcmp(p->at, at, sizeof at)) return p;
     return add(ctx, at);
 }
 
 void tg_places_free(tg_ctx *ctx) {
-    for (tg_place *p = ctx->grid.places, *next; p; p = next) {
+    for (tg_placing *p = ctx->grid.places, *next; p; p = next) {
         next = p->next;
         tg_host_free(ctx, p, sizeof *p);
     }
     ctx->grid.places = NULL;
 }
 
-const tg_place *tg_place_of(const tg_tensor *x) {
+const tg_placing *tg_place_of(const tg_tensor *x) {
     if (x->place || !(x->flags & TG_F_GIVEN) || !x->ctx->grid.axes) return x->place;
     tg_placement at[TG_MAX_AXES];
     for (int a = 0; a < TG_MAX_AXES; a++) at[a] = opaque;
@@ -69,18 +69,18 @@ const tg_place *tg_place_of(const tg_tensor *x) {
 }
 
 tg_placement tg_place_on(const tg_tensor *x, tg_axis axis) {
-    const tg_place *p = tg_place_of(x);
+    const tg_placing *p = tg_place_of(x);
     return p ? p->at[axis] : (tg_placement){.kind = TG_INVARIANT};
 }
 
-const tg_place *tg_place_with(tg_ctx *ctx, const tg_place *base, tg_axis axis, tg_placement to) {
+const tg_placing *tg_place_with(tg_ctx *ctx, const tg_placing *base, tg_axis axis, tg_placement to) {
     tg_placement at[TG_MAX_AXES] = {{0}};
     if (base) memcpy(at, base->at, sizeof at);
     at[axis] = to;
     return tg_place_intern(ctx, at);
 }
 
-const tg_place *tg_place_dual(tg_ctx *ctx, const tg_place *p) {
+const tg_placing *tg_place_dual(tg_ctx *ctx, const tg_placing *p) {
     tg_placement at[TG_MAX_AXES];
     if (!p || !(p->partial | p->replicated)) return p;
     memcpy(at, p->at, sizeof at);
@@ -94,7 +94,7 @@ const tg_place *tg_place_dual(tg_ctx *ctx, const tg_place *p) {
 }
 
 int64_t tg_place_scale(const tg_tensor *x, int d) {
-    const tg_place *p = tg_place_of(x);
+    const tg_placing *p = tg_place_of(x);
     int64_t n = 1;
     for (int a = 0; p && a < TG_MAX_AXES; a++)
         if (p->at[a].kind == TG_VARYING && p->at[a].layout != TG_OPAQUE && p->at[a].dim == d) n *= x->ctx->grid.size[a];
@@ -119,7 +119,7 @@ size_t tg_placement_name(tg_placement p, char *buf, size_t n) {
     return at;
 }
 
-size_t tg_place_text(const tg_ctx *ctx, const tg_place *p, char *buf, size_t n) {
+size_t tg_place_text(const tg_ctx *ctx, const tg_placing *p, char *buf, size_t n) {
     size_t at = 0;
     if (n) buf[0] = 0;
     for (int a = 0; p && a < TG_MAX_AXES; a++) {
