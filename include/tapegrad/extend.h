@@ -89,10 +89,16 @@ typedef struct tg_norm_args {
 
 /* Rows of logits [rows, classes], contiguous rows; target [rows] int64. loss[r] = (1 - s) nll + s mean(-log p) (the
  * smoothing of PyTorch), 0 where target is ignore_index. lse and loss: float32 (float64 for float64). glogits
- * may be the logits' own memory. A target out of range is a data error: bad[0] receives row + 1 of the first. */
+ * may be the logits' own memory. A target out of range is a data error: bad[0] receives row + 1 of the first.
+ *
+ * A shard of a vocabulary says so by `classes`: its logits are the columns from `first` on, perhaps none, of so many;
+ * targets are in [0, classes). lse is then of these columns, and loss[r] their part of it, -(1 - s) x[target] if that is
+ * here, less s / classes sum(x): the sum over the shards and the lse over all of them is the loss. In the gradient lse
+ * is the one over all shards. */
 typedef struct tg_cross_entropy_args {
     tg_array logits, target, loss, lse;
     int64_t ignore_index;
+    int64_t first, classes; /* 0, 0: the logits are whole */
     double smoothing;
     int64_t *bad;
     tg_array gloss, glogits; /* of the gradient */

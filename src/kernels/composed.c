@@ -1,4 +1,6 @@
 /* The row-wise slots, composed. composed_attention.c has the attention's. */
+#include <math.h>
+
 #include "kernels/composed_parts.h"
 
 /* ---- Softmax ---- */
@@ -151,22 +153,34 @@ static void view_column(view *v, const tg_array *x) {
     v->a.ndim = 2;
 }
 
-/* What both directions need, as columns: target; named, 0 where ignored; valid, 0 also where out of range; counts, 1
- * where the row counts, else 0; lse; two spare ones; and t, a [rows, classes] temporary. */
+/* What both directions need, as columns: target; named, 0 where ignored; counts, 1 where the row counts, else 0; here, 1
+ * where it does and its class is among the columns, and at, which of them, else 0; lse; two spare ones; and t, a
+ * [rows, columns] temporary. */
 typedef struct entropy {
-    view target, named, valid, counts, lse, word, row, other, t;
+    view target, named, counts, here, at, lse, word, row, other, t;
+    int64_t classes;
 } entropy;
+
+/* yes = 1 where x, less first, is in [0, n), else 0; at = x less first. */
+static tg_status within(tg_ctx *ctx, tg_array yes, tg_array at, tg_array x, int64_t first, int64_t n) {
+    MAP_P(affine, at, 1, (double)-first, false, x);
+    MAP_P(clamp, yes, 0, (double)(n ? n - 1 : 0), false, at);
+    MAP(eq, yes, yes, at);
+    return n ? TG_OK : tg_ctx_ops(ctx)->fill(ctx, yes, 0);
+}
 
 static tg_status entropy_open(tg_ctx *ctx, const tg_cross_entropy_args *a, entropy *e) {
     tg_dtype d = compute_of(&a->logits);
     int64_t column[2] = {a->logits.shape[0], 1}, rows = column[0], one[2] = {1, 1};
-    size_t bytes = 2 * taken(rows, TG_I64) + taken(1, TG_I64) + 3 * taken(rows, d) + taken(a->logits.numel, d);
+    size_t bytes = 3 * taken(rows, TG_I64) + taken(1, TG_I64) + 3 * taken(rows, d) + taken(a->logits.numel, d);
     arena w;
     TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, bytes));
+    e->classes = a->classes ? a->classes : a->logits.shape[1];
     view_column(&e->target, &a->target);
     view_column(&e->lse, &a->lse);
     view_dense(&e->named, take(&w, rows, TG_I64), TG_I64, 2, column);
-    view_dense(&e->valid, take(&w, rows, TG_I64), TG_I64, 2, column);
+    view_dense(&e->here, take(&w, rows, TG_I64), TG_I64, 2, column);
+    view_dense(&e->at, take(&w, rows, TG_I64), TG_I64, 2, column);
     view_dense(&e->word, take(&w, 1, TG_I64), TG_I64, 2, one);
     view_dense(&e->counts, take(&w, rows, d), d, 2, column);
     view_dense(&e->row, take(&w, rows, d), d, 2, column);
@@ -174,44 +188,71 @@ static tg_status entropy_open(tg_ctx *ctx, const tg_cross_entropy_args *a, entro
     view_dense(&e->t, take(&w, a->logits.numel, d), d, 2, a->logits.shape);
     TG_TRY(tg_ctx_ops(ctx)->fill(ctx, e->word.a, (double)a->ignore_index));
     MAP(ne, e->named.a, e->target.a, e->word.a);
-    MAP_P(clamp, e->valid.a, 0, (double)(a->logits.shape[1] - 1), false, e->target.a);
-    MAP(eq, e->valid.a, e->valid.a, e->target.a);
-    MAP(mul, e->counts.a, e->named.a, e->valid.a);
+    TG_TRY(within(ctx, e->here.a, e->at.a, e->target.a, 0, e->classes));
+    MAP(mul, e->counts.a, e->named.a, e->here.a);
     MAP(mul, e->named.a, e->named.a, e->target.a);
-    MAP(mul, e->valid.a, e->valid.a, e->named.a);
+    TG_TRY(within(ctx, e->here.a, e->at.a, e->target.a, a->first, a->logits.shape[1]));
+    MAP(mul, e->here.a, e->here.a, e->counts.a);
+    MAP(mul, e->at.a, e->at.a, e->here.a);
     return TG_OK;
+}
+
+/* lse; row = x[target], 0 where that is not here; other = sum(x) / classes. */
+static tg_status entropy_terms(tg_ctx *ctx, const tg_cross_entropy_args *a, const entropy *e) {
+    const tg_device_ops *ops = tg_ctx_ops(ctx);
+    int64_t bad = 0;
+    if (!a->logits.numel) {
+        TG_TRY(ops->fill(ctx, e->lse.a, -INFINITY));
+        TG_TRY(ops->fill(ctx, e->row.a, 0));
+        return ops->fill(ctx, e->other.a, 0);
+    }
+    TG_TRY(exp_rows(ctx, a->logits, e->row.a, e->t.a, e->other.a));
+    MAP(log_add, e->lse.a, e->other.a, e->row.a);
+    TG_TRY(ops->fill(ctx, e->row.a, 0));
+    TG_TRY(ops->take(ctx, e->row.a, a->logits, e->at.a, 1, &bad));
+    MAP(where_da, e->row.a, e->here.a, e->row.a);
+    return ops->reduce(ctx, TG_SUM, e->other.a, a->logits, 1.0 / (double)e->classes, false);
+}
+
+/* What a read of one number, at each target of as many classes, says of targets that are out of range. */
+static tg_status find_bad(tg_ctx *ctx, const tg_cross_entropy_args *a, const entropy *e) {
+    view all;
+    view_expand(&all, &e->word.a, 2, (const int64_t[]){a->logits.shape[0], e->classes});
+    return tg_ctx_ops(ctx)->take(ctx, e->at.a, all.a, e->named.a, 1, a->bad);
 }
 
 tg_status tg_composed_cross_entropy(tg_ctx *ctx, const tg_cross_entropy_args *a) {
     entropy e;
     view loss;
-    if (!a->logits.numel)
+    if (!a->logits.shape[0] || (!a->logits.numel && !a->classes))
         return TG_OK;
     TG_TRY(entropy_open(ctx, a, &e));
     view_column(&loss, &a->loss);
-    TG_TRY(exp_rows(ctx, a->logits, e.row.a, e.t.a, e.other.a));
-    MAP(log_add, e.lse.a, e.other.a, e.row.a);
-    TG_TRY(tg_ctx_ops(ctx)->fill(ctx, e.row.a, 0));
-    TG_TRY(tg_ctx_ops(ctx)->take(ctx, e.row.a, a->logits, e.named.a, 1, a->bad));
-    MAP(sub, e.row.a, e.lse.a, e.row.a);
-    REDUCE(TG_SUM, e.other.a, a->logits, 1.0 / (double)a->logits.shape[1], false);
-    MAP(sub, e.other.a, e.lse.a, e.other.a);
-    MAP_P(linear_sum, e.row.a, 1 - a->smoothing, a->smoothing, false, e.row.a, e.other.a);
+    TG_TRY(entropy_terms(ctx, a, &e));
+    if (a->classes) {
+        MAP_P(linear_sum, e.row.a, a->smoothing - 1, -a->smoothing, false, e.row.a, e.other.a);
+    } else {
+        MAP(sub, e.row.a, e.lse.a, e.row.a);
+        MAP(sub, e.other.a, e.lse.a, e.other.a);
+        MAP_P(linear_sum, e.row.a, 1 - a->smoothing, a->smoothing, false, e.row.a, e.other.a);
+    }
     MAP(where_da, loss.a, e.counts.a, e.row.a);
-    return TG_OK;
+    return find_bad(ctx, a, &e);
 }
 
 tg_status tg_composed_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_args *a) {
     entropy e;
     view gloss;
+    int64_t bad = 0;
     if (!a->logits.numel)
         return TG_OK;
     TG_TRY(entropy_open(ctx, a, &e));
     view_column(&gloss, &a->gloss);
     MAP(exp_sub, e.t.a, a->logits, e.lse.a);
-    MAP_P(affine, e.t.a, 1, -a->smoothing / (double)a->logits.shape[1], false, e.t.a);
+    MAP_P(affine, e.t.a, 1, -a->smoothing / (double)e.classes, false, e.t.a);
     TG_TRY(tg_ctx_ops(ctx)->fill(ctx, e.row.a, a->smoothing - 1));
-    TG_TRY(tg_ctx_ops(ctx)->put_add(ctx, e.t.a, e.row.a, e.valid.a, 1, e.word.a.data));
+    MAP(where_da, e.row.a, e.here.a, e.row.a);
+    TG_TRY(tg_ctx_ops(ctx)->put_add(ctx, e.t.a, e.row.a, e.at.a, 1, &bad));
     MAP(where_da, e.row.a, e.counts.a, gloss.a);
     MAP_P(mul, a->glogits, 0, 0, a->add, e.t.a, e.row.a);
     return TG_OK;

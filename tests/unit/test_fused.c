@@ -230,7 +230,51 @@ static void run_entropy(bench *t, const entropy_case *c) {
     array_free(x), array_free(target), array_free(loss), array_free(lse), array_free(gloss), array_free(gx);
 }
 
+/* The columns of a whole vocabulary in two shards, the second perhaps of none: the parts of the loss and the log-sum-exp
+ * over both make what the whole slot computes, and so do the gradients. */
+static void run_shards(bench *t, int64_t rows, int64_t n, int64_t cut, double s) {
+    tg_dtype acc = wide(t->dtype);
+    array *x = fill_array(ARRAY(t->dtype, ROWS, rows, n), 1), *target = ARRAY(TG_I64, ROWS, rows);
+    array *gx = ARRAY(t->dtype, ROWS, rows, n), *gloss = ARRAY(acc, ROWS, rows), *all = ARRAY(acc, ROWS, rows);
+    array *loss[2] = {ARRAY(acc, ROWS, rows), ARRAY(acc, ROWS, rows)};
+    array *lse[2] = {ARRAY(acc, ROWS, rows), ARRAY(acc, ROWS, rows)};
+    double *want_loss = doubles(rows), *want_gx = doubles(rows * n);
+    for (int64_t r = 0; r < rows; r++)
+        set(target, r, r == 2 ? IGNORED : r == 3 ? (double)n : (double)(r * 7 % n));
+    fill_with(gloss, 0.25);
+    entropy_reference(&(entropy_case){rows, n, s, false, false}, x, target, 0.25, want_loss, want_gx);
+    for (int k = 0; k < 2; k++) {
+        int64_t bad = 0, shape[2] = {rows, k ? n - cut : cut}, numel = rows * shape[1];
+        size_t skip = (size_t)(k ? cut : 0) * (size_t)tg_dtype_bits(t->dtype) / 8;
+        tg_array part = {(char *)x->a.data + skip, shape, x->stride, numel, 2, (uint8_t)t->dtype, false};
+        tg_cross_entropy_args a = {.logits = part, .target = target->a, .loss = loss[k]->a, .lse = lse[k]->a,
+                                   .bad = &bad, .ignore_index = IGNORED, .smoothing = s, .first = k ? cut : 0,
+                                   .classes = n};
+        ck_assert_int_eq(t->ops->cross_entropy(t->ctx, &a), TG_OK);
+        ck_assert_int_eq(bad, rows > 3 ? 4 : 0);
+        a.lse = all->a, a.gloss = gloss->a, a.glogits = part, a.glogits.data = (char *)gx->a.data + skip;
+        for (int64_t r = 0; r < rows; r++)
+            set(all, r, row_lse(x, r, n));
+        ck_assert_int_eq(t->ops->cross_entropy_grad(t->ctx, &a), TG_OK);
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        double top = fmax(get(lse[0], r), get(lse[1], r));
+        double z = top + log(exp(get(lse[0], r) - top) + exp(get(lse[1], r) - top));
+        set(loss[0], r, r == 2 || r == 3 ? get(loss[0], r) + get(loss[1], r) : z + get(loss[0], r) + get(loss[1], r));
+    }
+    expect(t, loss[0], want_loss, "cross_entropy of shards");
+    expect(t, gx, want_gx, "cross_entropy_grad of shards");
+    free(want_loss), free(want_gx);
+    array_free(x), array_free(target), array_free(gx), array_free(gloss), array_free(all);
+    array_free(loss[0]), array_free(loss[1]), array_free(lse[0]), array_free(lse[1]);
+}
+
 static void entropy_cases(bench *t) {
+    for (double s = 0; s < 0.25; s += 0.2) {
+        run_shards(t, 7, 12, 5, s);
+        run_shards(t, 2, 1100, 1, s);
+        run_shards(t, 5, 4, 4, s);
+    }
     static const entropy_case cases[] = {
         {3, 7, 0, false, false},      {90, 65, 0, false, true}, {5, 1100, 0.1, false, false},
         {6, 1025, 0.2, true, false}, {2, 1, 0.1, false, true},  {0, 4, 0, false, false},

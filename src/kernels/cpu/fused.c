@@ -105,7 +105,10 @@ static tg_cross_entropy_job cross_entropy_job(const tg_cross_entropy_args *a) {
         .gloss = tg_rows_of(&a->gloss, 0),
         .glogits = tg_rows_of(&a->glogits, 1),
         .ignore_index = a->ignore_index,
+        .first = a->first,
+        .classes = a->classes ? a->classes : a->logits.shape[1],
         .smoothing = a->smoothing,
+        .shard = a->classes != 0,
         .add = a->add,
     };
     job.per_unit = tg_rows_per_unit(job.logits.count, job.logits.n);
@@ -115,7 +118,7 @@ static tg_cross_entropy_job cross_entropy_job(const tg_cross_entropy_args *a) {
 static void find_bad(const tg_cross_entropy_job *job, int64_t *bad) {
     for (int64_t r = 0; r < job->logits.count; r++) {
         int64_t t = *(const int64_t *)tg_row_at(&job->target, r, 0);
-        if (t != job->ignore_index && (t < 0 || t >= job->logits.n)) {
+        if (t != job->ignore_index && (t < 0 || t >= job->classes)) {
             *bad = r + 1;
             return;
         }
