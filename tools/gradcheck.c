@@ -45,7 +45,7 @@ typedef struct tally {
 } tally;
 
 static bool wanted(const gradcheck_options *o, const tg_sample *s) {
-    return s->refused == TG_OK && !s->bench && (o->slow || !s->slow);
+    return s->refused == TG_OK && !s->bench && s->ranks <= 1 && (o->slow || !s->slow);
 }
 
 static const tg_sample *sample_at(const tg_op *op, int i) {

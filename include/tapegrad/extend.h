@@ -92,9 +92,9 @@ typedef struct tg_norm_args {
  * may be the logits' own memory. A target out of range is a data error: bad[0] receives row + 1 of the first.
  *
  * A shard of a vocabulary says so by `classes`: its logits are the columns from `first` on, perhaps none, of so many;
- * targets are in [0, classes). lse is then of these columns, and loss[r] their part of it, -(1 - s) x[target] if that is
- * here, less s / classes sum(x): the sum over the shards and the lse over all of them is the loss. In the gradient lse
- * is the one over all shards. */
+ * targets are in [0, classes). lse is then of these columns, and loss[r] their part of it, -(1 - s) x[target] if that
+ * is here, less s / classes sum(x): the sum over the shards and the lse over all of them is the loss. In the gradient
+ * lse is the one over all shards. */
 typedef struct tg_cross_entropy_args {
     tg_array logits, target, loss, lse;
     int64_t ignore_index;
@@ -264,6 +264,8 @@ typedef struct tg_sample {
     bool bench;        /* big: for the bench, skipped by the tests */
     bool slow;         /* for the long suite */
     bool aliases;      /* one tensor is given for all inputs */
+    int ranks;         /* of an op in which ranks meet: so many, 0: one; params begin with the tg_comm *, which whoever
+                          runs the sample fills in */
 } tg_sample;
 
 /* Inputs of samples: TG_S(2, 3) is a normal float32 [2, 3]; TG_S_(scalar shape). TG_S_RANGE(lo, hi, dims...). */

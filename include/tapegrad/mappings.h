@@ -73,12 +73,6 @@ TG_API tg_status tg_vocab_range(tg_ctx *ctx, int64_t vocab, int rank, int n, int
 /* table [v/n, h] V0, ids [..] the same on every rank -> [.., h] P. */
 TG_API tg_tensor *tg_vocab_parallel_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_comm *c);
 
-typedef enum tg_smoothing {
-    TG_SMOOTHING_TORCH,              /* a / K on every class */
-    TG_SMOOTHING_MEGATRON,           /* a / (K - 1) on each wrong class, K the whole vocabulary */
-    TG_SMOOTHING_MEGATRON_PARTITION, /* Megatron-Core's own result for tp > 1: K and the mean of this rank's part */
-} tg_smoothing;
-
 typedef struct tg_vocab_opts {
     size_t size;
     int64_t ignore_index; /* 0: -100; TG_NONE is -1 */

@@ -137,11 +137,20 @@ TG_API tg_tensor *tg_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor
 /* ---- Losses ---- */
 typedef enum tg_loss_reduction { TG_LOSS_MEAN, TG_LOSS_SUM, TG_LOSS_NONE } tg_loss_reduction;
 
+/* What label smoothing a means, of K classes. */
+typedef enum tg_smoothing {
+    TG_SMOOTHING_TORCH,              /* a / K on every class, the rest on the target */
+    TG_SMOOTHING_MEGATRON,           /* a / (K - 1) on each wrong class */
+    TG_SMOOTHING_MEGATRON_PARTITION, /* Megatron-Core's own result on several ranks: K and the mean of this rank's part;
+                                        else TG_SMOOTHING_MEGATRON */
+} tg_smoothing;
+
 typedef struct tg_cross_entropy_opts {
     size_t size;
     int64_t ignore_index; /* 0: -100; TG_IGNORE_ZERO: class 0 itself */
-    double smoothing;     /* in [0, 1], PyTorch's: s / V on every class */
+    double smoothing;     /* in [0, 1] */
     tg_loss_reduction reduction; /* mean: over the rows that are not ignored */
+    tg_smoothing smoothing_kind;
 } tg_cross_entropy_opts;
 
 enum { TG_IGNORE_ZERO = -2147483647 };

@@ -68,6 +68,9 @@ tg_status tg_gradcheck_op(tg_ctx *ctx, const tg_op *op, int sample, const tg_gra
     const tg_sample *s = tg_sample_at(op, sample);
     if (!s)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gradcheck_op: %s has no sample %d", op ? op->name : "NULL", sample);
+    if (s->ranks > 1)
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_gradcheck_op: sample %d of %s is for %d ranks", sample, op->name,
+                       s->ranks);
     tg_check_run r = {.d = {.result = result}, .ctx = ctx};
     const char *what;
     char name[160];

@@ -153,8 +153,8 @@ static void view_column(view *v, const tg_array *x) {
     v->a.ndim = 2;
 }
 
-/* What both directions need, as columns: target; named, 0 where ignored; counts, 1 where the row counts, else 0; here, 1
- * where it does and its class is among the columns, and at, which of them, else 0; lse; two spare ones; and t, a
+/* What both directions need, as columns: target; named, 0 where ignored; counts, 1 where the row counts, else 0; here,
+ * 1 where it does and its class is among the columns, and at, which of them, else 0; lse; two spare ones; and t, a
  * [rows, columns] temporary. */
 typedef struct entropy {
     view target, named, counts, here, at, lse, word, row, other, t;
@@ -224,8 +224,7 @@ static tg_status find_bad(tg_ctx *ctx, const tg_cross_entropy_args *a, const ent
 tg_status tg_composed_cross_entropy(tg_ctx *ctx, const tg_cross_entropy_args *a) {
     entropy e;
     view loss;
-    if (!a->logits.shape[0] || (!a->logits.numel && !a->classes))
-        return TG_OK;
+    if (!a->logits.shape[0] || (!a->logits.numel && !a->classes)) return TG_OK;
     TG_TRY(entropy_open(ctx, a, &e));
     view_column(&loss, &a->loss);
     TG_TRY(entropy_terms(ctx, a, &e));

@@ -204,6 +204,8 @@ static void losses(bad_world *b) {
           tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.smoothing = 2)));
     INERT(tg_cross_entropy, ARGUMENT, "smoothing is nan",
           tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.smoothing = NAN)));
+    INERT(tg_cross_entropy, ARGUMENT, "smoothing is 3: expected TG_SMOOTHING_TORCH",
+          tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.smoothing_kind = 3)));
     INERT(tg_cross_entropy, ARGUMENT, "reduction is 9",
           tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.reduction = 9)));
     INERT(tg_cross_entropy, SHAPE, "a target for each row", tg_cross_entropy(t, b->cube, b->ids, NULL));

@@ -44,8 +44,8 @@ static inline int conclude(const tally *t) {
 /* argv[1], where given, is the one op to run. */
 static inline bool chosen(const tg_op *op, int argc, char **argv) { return argc < 2 || !strcmp(op->name, argv[1]); }
 
-/* The long suite takes slow samples too. */
-static inline bool small(const tg_sample *s) { return !s->bench && (!s->slow || getenv("TG_LONG")); }
+/* The long suite takes slow samples too. Those of several ranks are tests/parallel's. */
+static inline bool small(const tg_sample *s) { return !s->bench && s->ranks <= 1 && (!s->slow || getenv("TG_LONG")); }
 
 /* ---- One run ---- */
 

@@ -100,7 +100,7 @@ static void check_threads(tally *y, const world *w, const tg_op *op, int i) {
 }
 
 /* Big samples too, where they fit: small ones give a second thread nothing to do. */
-static bool fits_threads(const tg_sample *s) { return !s->refused && longest(s) <= 1 << 21; }
+static bool fits_threads(const tg_sample *s) { return !s->refused && s->ranks <= 1 && longest(s) <= 1 << 21; }
 
 /* ---- Meta ---- */
 

@@ -230,8 +230,8 @@ static void run_entropy(bench *t, const entropy_case *c) {
     array_free(x), array_free(target), array_free(loss), array_free(lse), array_free(gloss), array_free(gx);
 }
 
-/* The columns of a whole vocabulary in two shards, the second perhaps of none: the parts of the loss and the log-sum-exp
- * over both make what the whole slot computes, and so do the gradients. */
+/* The columns of a whole vocabulary in two shards, the second perhaps of none: the parts of the loss and the
+ * log-sum-exp over both make what the whole slot computes, and so do the gradients. */
 static void run_shards(bench *t, int64_t rows, int64_t n, int64_t cut, double s) {
     tg_dtype acc = wide(t->dtype);
     array *x = fill_array(ARRAY(t->dtype, ROWS, rows, n), 1), *target = ARRAY(TG_I64, ROWS, rows);
@@ -239,22 +239,26 @@ static void run_shards(bench *t, int64_t rows, int64_t n, int64_t cut, double s)
     array *loss[2] = {ARRAY(acc, ROWS, rows), ARRAY(acc, ROWS, rows)};
     array *lse[2] = {ARRAY(acc, ROWS, rows), ARRAY(acc, ROWS, rows)};
     double *want_loss = doubles(rows), *want_gx = doubles(rows * n);
-    for (int64_t r = 0; r < rows; r++)
-        set(target, r, r == 2 ? IGNORED : r == 3 ? (double)n : (double)(r * 7 % n));
+    for (int64_t r = 0; r < rows; r++) set(target, r, r == 2 ? IGNORED : r == 3 ? (double)n : (double)(r * 7 % n));
     fill_with(gloss, 0.25);
     entropy_reference(&(entropy_case){rows, n, s, false, false}, x, target, 0.25, want_loss, want_gx);
     for (int k = 0; k < 2; k++) {
         int64_t bad = 0, shape[2] = {rows, k ? n - cut : cut}, numel = rows * shape[1];
         size_t skip = (size_t)(k ? cut : 0) * (size_t)tg_dtype_bits(t->dtype) / 8;
         tg_array part = {(char *)x->a.data + skip, shape, x->stride, numel, 2, (uint8_t)t->dtype, false};
-        tg_cross_entropy_args a = {.logits = part, .target = target->a, .loss = loss[k]->a, .lse = lse[k]->a,
-                                   .bad = &bad, .ignore_index = IGNORED, .smoothing = s, .first = k ? cut : 0,
+        tg_cross_entropy_args a = {.logits = part,
+                                   .target = target->a,
+                                   .loss = loss[k]->a,
+                                   .lse = lse[k]->a,
+                                   .bad = &bad,
+                                   .ignore_index = IGNORED,
+                                   .smoothing = s,
+                                   .first = k ? cut : 0,
                                    .classes = n};
         ck_assert_int_eq(t->ops->cross_entropy(t->ctx, &a), TG_OK);
         ck_assert_int_eq(bad, rows > 3 ? 4 : 0);
         a.lse = all->a, a.gloss = gloss->a, a.glogits = part, a.glogits.data = (char *)gx->a.data + skip;
-        for (int64_t r = 0; r < rows; r++)
-            set(all, r, row_lse(x, r, n));
+        for (int64_t r = 0; r < rows; r++) set(all, r, row_lse(x, r, n));
         ck_assert_int_eq(t->ops->cross_entropy_grad(t->ctx, &a), TG_OK);
     }
     for (int64_t r = 0; r < rows; r++) {

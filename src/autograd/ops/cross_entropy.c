@@ -49,6 +49,12 @@ static const tg_sample cross_entropy_samples[] = {
      .in = {TG_S(3, 4, 2), TG_S_INDEX(2, 3, 4)}},
     {.note = "smoothing alone", .params = TG_LOSS_OPTS(-100, 1, SUM), .n_in = 2,
      .in = {TG_S(3, 4), TG_S_INDEX(4, 3)}},
+    {.note = "smoothing of the wrong classes", .params = TG_LOSS_OPTS_AS(-100, 0.1, SUM, MEGATRON), .n_in = 2,
+     .in = {TG_S(4, 5), TG_S_INDEX(5, 4)}},
+    {.note = "all on the wrong classes", .params = TG_LOSS_OPTS_AS(-100, 1, SUM, MEGATRON_PARTITION), .n_in = 2,
+     .in = {TG_S(4, 5), TG_S_INDEX(5, 4)}},
+    {.note = "no wrong class", .params = TG_LOSS_OPTS_AS(-100, 0.1, SUM, MEGATRON), .n_in = 2,
+     .in = {TG_S(4, 1), TG_S_INDEX(1, 4)}},
     {.note = "transposed", .params = TG_LOSS_OPTS(-100, 0, MEAN), .n_in = 2,
      .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 5), TG_S_INDEX(5, 4)}},
     {.note = "strided", .params = TG_LOSS_OPTS(-100, 0.1, MEAN), .n_in = 2,
@@ -74,6 +80,9 @@ static const tg_sample cross_entropy_samples[] = {
      .in = {TG_S(2, 0), TG_S_INDEX(1, 2)}, .refused = TG_ERR_SHAPE},
     {.note = "smoothing above 1", .params = TG_LOSS_OPTS(-100, 1.5, MEAN), .n_in = 2,
      .in = {TG_S(4, 5), TG_S_INDEX(5, 4)}, .refused = TG_ERR_ARGUMENT},
+    {.note = "no such smoothing", .n_in = 2,
+     .params = &(const tg_loss_params){.size = sizeof(size_t), .known = sizeof(size_t), .kind = (tg_smoothing)3},
+     .in = {TG_S(4, 5), TG_S_INDEX(5, 4)}, .refused = TG_ERR_ARGUMENT},
     {.note = "512 rows of 50257", .params = TG_LOSS_OPTS(-100, 0, MEAN), .n_in = 2,
      .in = {TG_S(512, 50257), TG_S_INDEX(50257, 512)},
      .bench = true},
@@ -96,7 +105,7 @@ const tg_op tg_op_cross_entropy = {
 
 /* Cross-entropy of logits [.., v] with the classes target [..], int64. A row whose target is ignore_index counts for
  * nothing; any other target outside [0, v) is TG_ERR_DATA. Smoothing s gives every class s / v of the row's weight, as
- * in PyTorch. The mean is over the rows that are not ignored; where there are none it is 0 / 0, NaN, as PyTorch's, and
+ * in PyTorch, or each wrong class s / (v - 1), as in Megatron-Core. The mean is over the rows that are not ignored; where there are none it is 0 / 0, NaN, as PyTorch's, and
  * the gradient 0. The loss is float32 for 16-bit logits. It saves the logits and one number a row. opts may be NULL. */
 tg_tensor *tg_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *target, const tg_cross_entropy_opts *opts) {
     tg_loss_params p = tg_loss_params_of(opts);

@@ -6,14 +6,19 @@
 enum { PYTORCH_IGNORE_INDEX = -100 };
 static const int64_t exact_in_double = (int64_t)1 << 53; /* for the device's fill */
 
+int64_t tg_loss_ignore_index(int64_t given) {
+    return given == 0 ? PYTORCH_IGNORE_INDEX : given == TG_IGNORE_ZERO ? 0 : given;
+}
+
 tg_loss_params tg_loss_params_of(const tg_cross_entropy_opts *opts) {
-    tg_loss_params p;
-    tg_op_options(&p, sizeof p, opts);
-    if (p.ignore_index == 0)
-        p.ignore_index = PYTORCH_IGNORE_INDEX;
-    else if (p.ignore_index == TG_IGNORE_ZERO)
-        p.ignore_index = 0;
-    return p;
+    tg_cross_entropy_opts o;
+    tg_op_options(&o, sizeof o, opts);
+    return (tg_loss_params){.size = o.size,
+                            .known = sizeof o,
+                            .ignore_index = tg_loss_ignore_index(o.ignore_index),
+                            .smoothing = o.smoothing,
+                            .kind = o.smoothing_kind,
+                            .reduction = o.reduction};
 }
 
 static tg_status need_target(tg_call *c, int i) {
@@ -25,21 +30,41 @@ static tg_status need_target(tg_call *c, int i) {
     return TG_OK;
 }
 
-tg_status tg_loss_infer(tg_call *c, int64_t classes) {
+static tg_status check_options(tg_call *c) {
     const tg_loss_params *p = c->params;
-    const tg_tensor *target = c->in[c->n_in - 1];
-    tg_dtype dtype = tg_accumulate_dtype((tg_dtype)c->in[0]->dtype);
-    TG_TRY(tg_size_check(c->ctx, p->size, sizeof(tg_cross_entropy_opts), "the options"));
+    TG_TRY(tg_size_check(c->ctx, p->size, p->known, "the options"));
     if (!(p->smoothing >= 0 && p->smoothing <= 1))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "smoothing is %g: expected 0 to 1", p->smoothing);
+    if (p->kind < TG_SMOOTHING_TORCH || p->kind > TG_SMOOTHING_MEGATRON_PARTITION)
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "the kind of smoothing is %d: expected TG_SMOOTHING_TORCH, _MEGATRON or "
+                            "_MEGATRON_PARTITION",
+                            (int)p->kind);
     if (p->ignore_index < -exact_in_double || p->ignore_index > exact_in_double)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "ignore_index is %lld: expected at most 2^53 in size",
                             (long long)p->ignore_index);
     if (p->reduction < TG_LOSS_MEAN || p->reduction > TG_LOSS_NONE)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "reduction is %d: expected TG_LOSS_MEAN, _SUM or _NONE",
                             (int)p->reduction);
+    return TG_OK;
+}
+
+/* a / (K - 1) on each of the K - 1 wrong classes is PyTorch's smoothing by a K / (K - 1). */
+static void resolve_smoothing(tg_loss_params *p) {
+    int64_t k = p->kind == TG_SMOOTHING_MEGATRON_PARTITION ? p->columns : p->classes;
+    if (p->kind == TG_SMOOTHING_TORCH) return;
+    p->smoothing = k > 1 ? p->smoothing * (double)k / (double)(k - 1) : 0;
+}
+
+tg_status tg_loss_infer(tg_call *c, int64_t classes) {
+    tg_loss_params *p = c->params;
+    const tg_tensor *target = c->in[c->n_in - 1];
+    tg_dtype dtype = tg_accumulate_dtype((tg_dtype)c->in[0]->dtype);
+    TG_TRY(check_options(c));
     TG_TRY(need_target(c, c->n_in - 1));
     if (classes == 0) return tg_call_fail(c, TG_ERR_SHAPE, "there are no classes");
+    if (!p->comm) p->columns = p->classes = classes;
+    resolve_smoothing(p);
     TG_TRY(tg_call_save(c, TG_LOSS_LSE, dtype, 1, &target->numel));
     if (p->reduction == TG_LOSS_MEAN) TG_TRY(tg_call_save(c, TG_LOSS_COUNT, TG_F64, 0, target->shape));
     return tg_call_out(c, 0, dtype, p->reduction == TG_LOSS_NONE ? target->ndim : 0, target->shape);
@@ -89,11 +114,13 @@ tg_status tg_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, 
         .loss = part(loss, first, n, &e[1]),
         .lse = part(c->saved[TG_LOSS_LSE], first, n, &e[2]),
         .ignore_index = p->ignore_index,
+        .first = p->first,
+        .classes = p->comm ? p->classes : 0,
         .smoothing = p->smoothing,
         .bad = &bad,
     };
     TG_TRY((ops->cross_entropy ? ops->cross_entropy : tg_composed_cross_entropy)(c->ctx, &a));
-    return bad ? bad_target(c, target, first + bad - 1, logits.shape[1]) : TG_OK;
+    return bad ? bad_target(c, target, first + bad - 1, p->classes) : TG_OK;
 }
 
 /* count = how many targets are not ignored: a number of the device, as no shape depends on it. */
@@ -143,6 +170,8 @@ tg_status tg_loss_backward(tg_call *c, tg_array glogits, tg_array logits, const 
         .target = part(target, first, n, &e[0]),
         .lse = part(c->saved[TG_LOSS_LSE], first, n, &e[1]),
         .ignore_index = p->ignore_index,
+        .first = p->first,
+        .classes = p->comm ? p->classes : 0,
         .smoothing = p->smoothing,
         .gloss = part(g, first, n, &e[2]),
         .glogits = glogits,

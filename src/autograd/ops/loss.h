@@ -1,28 +1,45 @@
-/* What cross_entropy and linear_cross_entropy share: options, targets, and the way from a loss a row to the result. */
+/* What the cross-entropies share: options, targets, and the way from a loss a row to the result. */
 #ifndef TG_LOSS_H
 #define TG_LOSS_H
 
 #include "autograd/ops/op.h"
 
-typedef tg_cross_entropy_opts tg_loss_params;
+typedef struct tg_loss_params {
+    tg_comm *comm; /* over whose ranks the classes are sharded; NULL: they are all here */
+    size_t size;   /* of the caller's options, of which `known` bytes are known */
+    size_t known;
+    int64_t ignore_index;
+    double smoothing; /* infer makes it PyTorch's: (1 - s) nll + s mean(-log p) */
+    tg_smoothing kind;
+    tg_loss_reduction reduction;
+    bool in_place;
+    /* Column 0 is class `first` of `classes` in all; this rank's `columns` are such, further ones are padding. The
+     * infer of an op over shards sets them. */
+    int64_t first, columns, classes;
+} tg_loss_params;
 
 enum { TG_LOSS_LSE, TG_LOSS_COUNT }; /* private saved buffers: [rows], and the rows not ignored */
 
 /* Options of a sample. */
-#define TG_LOSS_OPTS(ignore_, smoothing_, reduction_)                     \
-    &(const tg_loss_params) {                                             \
-        sizeof(tg_loss_params), ignore_, smoothing_, TG_LOSS_##reduction_ \
+#define TG_LOSS_OPTS(ignore_, smoothing_, reduction_) TG_LOSS_OPTS_AS(ignore_, smoothing_, reduction_, TORCH)
+#define TG_LOSS_OPTS_AS(ignore_, smoothing_, reduction_, kind_)                                                        \
+    &(const tg_loss_params) {                                                                                          \
+        .size = sizeof(size_t), .known = sizeof(size_t), .ignore_index = ignore_, .smoothing = smoothing_,             \
+        .kind = TG_SMOOTHING_##kind_, .reduction = TG_LOSS_##reduction_                                                \
     }
 
-/* The caller's options with ignore_index resolved. */
+/* The caller's options. */
 tg_loss_params tg_loss_params_of(const tg_cross_entropy_opts *opts);
+int64_t tg_loss_ignore_index(int64_t given); /* of an option, whose 0 stands for another */
 
-/* Checks the options and the target (the last input) of x [.., n] over so many classes; declares result and buffers. */
+/* Checks the options and the target (the last input) of x [.., n] over so many classes, unless params say how they are
+ * sharded; declares result and buffers. */
 tg_status tg_loss_infer(tg_call *c, int64_t classes);
 
 /* Where the loss of every row goes: the result itself, or a temporary that tg_loss_reduce sums. */
 tg_status tg_loss_buffer(tg_call *c, tg_tensor **loss);
-/* Loss and log-sum-exp of rows [first, first + logits.shape[0]) of the call. */
+/* Loss and log-sum-exp of rows [first, first + logits.shape[0]) of the call; of a shard its parts of them, as
+ * tg_cross_entropy_args says. */
 tg_status tg_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, const tg_tensor *loss, int64_t first);
 tg_status tg_loss_reduce(tg_call *c, const tg_tensor *target, const tg_tensor *loss);
 
