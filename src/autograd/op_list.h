@@ -106,3 +106,6 @@ TG_OP(attention)
 TG_OP(cross_entropy)
 TG_OP(linear_cross_entropy)
 TG_OP(mse)
+
+/* Ranks */
+TG_OP(assume_placement)

@@ -154,6 +154,8 @@ typedef struct tg_call_impl {
     tg_tensor *temps; /* of this call, linked through their node */
     tg_node *node;    /* in backward */
     struct tg_pass *pass;
+    struct tg_rules *rules; /* what infer stated for the placements; NULL: nothing */
+    bool placed;            /* infer gave the outputs their placements */
 } tg_call_impl;
 
 void tg_call_temps_free(tg_call *c);

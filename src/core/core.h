@@ -61,7 +61,8 @@ enum {
     TG_F_CONTIGUOUS = 32,
     TG_F_DROPPED = 64,
     TG_F_GIVEN = 128,         /* the caller's bytes: where it was not placed, each rank may have others */
-    TG_F_DIFFERENTIABLE = 256 /* recorded without grad, and would need one with it (a recomputation's first run) */
+    TG_F_DIFFERENTIABLE = 256, /* recorded without grad, and would need one with it (a recomputation's first run) */
+    TG_F_COMPARED = 512        /* check mode: its placement has been compared with the other ranks' bytes */
 };
 
 /* A handle. Its slot is never given back to the system before the context ends, so that a stale pointer can be
@@ -113,6 +114,9 @@ struct tg_ext {
     uint64_t main_serial; /* of main_grad: another one once it was dropped */
     tg_ext *next_free;
     bool has_grad;        /* grad holds a value; else the next contribution overwrites */
+    bool partial;         /* it is this rank's share of the sum over the axes where the leaf is R */
+    bool summed;          /* it was partial, and tg_grads_finalize has summed it */
+    uint32_t placed;      /* the axes that tg_place declared */
     tg_hook *hooks;
     int hooks_running;    /* while they do, a removed one stays in the list, without its function */
     int owners;           /* modules that list it, or the optimiser whose state it is: tg_drop leaves it to them */

@@ -9,6 +9,8 @@ static const char *const axis_names[] = {"tp", "cp", "dp", "pp", "etp", "ep", "e
 const char *tg_axis_name(tg_axis axis) { return (unsigned)axis < TG_MAX_AXES ? axis_names[axis] : "none"; }
 
 static const tg_placement opaque = {.kind = TG_VARYING, .layout = TG_OPAQUE};
+/* A caller's bytes are of the dense grid: tensors enter the expert grid by a dispatch of tokens, and pp places nothing. */
+static const uint32_t given_axes = 1u << TG_TP | 1u << TG_CP | 1u << TG_DP | 1u << TG_AXIS_USER;
 
 /* The fields that its kind does not use are zero. */
 static tg_placement normal(tg_placement p) {
@@ -59,18 +61,22 @@ void tg_places_free(tg_ctx *ctx) {
         tg_host_free(ctx, p, sizeof *p);
     }
     ctx->grid.places = NULL;
+    tg_host_free(ctx, ctx->grid.rules, ctx->grid.rules_bytes);
+    ctx->grid.rules = NULL;
 }
 
 const tg_placing *tg_place_of(const tg_tensor *x) {
     if (x->place || !(x->flags & TG_F_GIVEN) || !x->ctx->grid.axes) return x->place;
-    tg_placement at[TG_MAX_AXES];
-    for (int a = 0; a < TG_MAX_AXES; a++) at[a] = opaque;
+    tg_placement at[TG_MAX_AXES] = {{0}};
+    for (int a = 0; a < TG_MAX_AXES; a++)
+        if (given_axes >> a & 1) at[a] = opaque;
     return tg_place_intern(x->ctx, at);
 }
 
 tg_placement tg_place_on(const tg_tensor *x, tg_axis axis) {
     const tg_placing *p = tg_place_of(x);
-    return p ? p->at[axis] : (tg_placement){.kind = TG_INVARIANT};
+    bool placed = p && x->ctx->grid.axes >> axis & 1;
+    return placed ? p->at[axis] : (tg_placement){.kind = TG_INVARIANT};
 }
 
 const tg_placing *tg_place_with(tg_ctx *ctx, const tg_placing *base, tg_axis axis, tg_placement to) {

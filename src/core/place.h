@@ -12,7 +12,9 @@
 typedef struct tg_grid {
     uint32_t axes; /* bit a: axis a has more than one rank. 0: nothing is placed, nothing is checked */
     int size[TG_MAX_AXES], rank[TG_MAX_AXES]; /* of unused axes: 1 and 0 */
-    struct tg_placing *places;                  /* all that were interned */
+    struct tg_placing *places;                /* all that were interned */
+    struct tg_rules *rules;                   /* of the op at work (src/autograd/placement.h), kept for the next */
+    size_t rules_bytes;
 } tg_grid;
 
 typedef struct tg_placing {
@@ -23,7 +25,8 @@ typedef struct tg_placing {
 
 /* The one tg_placing of these placements: NULL where all are INVARIANT. On no memory NULL after recording the error. */
 const tg_placing *tg_place_intern(tg_ctx *ctx, const tg_placement at[TG_MAX_AXES]);
-/* x's placement on every axis, as the rule sees it: a caller's bytes that were never placed are opaque on all. */
+/* x's placement on every axis, as the rule sees it: a caller's bytes that were never placed are opaque on every axis of
+ * the dense grid. */
 const tg_placing *tg_place_of(const tg_tensor *x);
 tg_placement tg_place_on(const tg_tensor *x, tg_axis axis);
 /* base with one axis changed. */

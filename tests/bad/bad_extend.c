@@ -178,6 +178,7 @@ static void calls_of_infer(bad_world *b) {
     INFER(tg_call_temp, DTYPE, "expected one of", temp_dtype);
     INFER(tg_call_draw, ARGUMENT, "-1 draws, expected 0 or more", draw_minus);
     INFER(tg_call_draw, DATA, "refused the call with TG_ERR_DATA", draws_and_fails);
+    QUIET(tg_call_out_in_flight, tg_call_out_in_flight(NULL, 0, NULL) == TG_ERR_ARGUMENT);
     INFER(tg_call_fail, INTERNAL, "probe: odd", fail_ok);
     INFER(tg_call_fail, DATA, "probe: row 3 (op probe of w f32[2, 3], called from", fail_data);
     INFER(tg_call_gin, STATE, "in a backward", gin_early);

@@ -1,0 +1,159 @@
+/* Placements as programs see them: declared at leaves, read off any tensor. */
+#include <tapegrad/parallel.h>
+
+#include "autograd/ops/op.h"
+#include "autograd/placement.h"
+
+/* ---- Reading ---- */
+
+tg_placement tg_placement_of(const tg_tensor *x, tg_axis axis) {
+    bool known = tg_alive(x) && (unsigned)axis < TG_MAX_AXES;
+    return known ? tg_place_on(x, axis) : (tg_placement){.kind = TG_INVARIANT};
+}
+
+tg_shape tg_global_shape(const tg_tensor *x) {
+    tg_shape s = tg_shape_of(x);
+    for (int d = 0; tg_alive(x) && d < s.ndim; d++) s.dim[d] *= tg_place_scale(x, d);
+    return s;
+}
+
+size_t tg_placement_text(const tg_tensor *x, char *buf, size_t n) {
+    if (!buf) n = 0;
+    if (n) buf[0] = 0;
+    return tg_alive(x) ? tg_place_text(x->ctx, tg_place_of(x), buf, n) : 0;
+}
+
+/* ---- Declaring a leaf ---- */
+
+static tg_status check_grid(const tg_parallel *p, const tg_ctx *ctx, tg_axis axis, const char *who) {
+    if (!p || ctx->parallel != p)
+        return tg_fail((tg_ctx *)ctx, TG_ERR_ARGUMENT, "%s: the groups at %p are not those of the tensor's context", who,
+                       (const void *)p);
+    if ((unsigned)axis >= TG_MAX_AXES || axis == TG_PP)
+        return tg_fail((tg_ctx *)ctx, TG_ERR_ARGUMENT, "%s: axis %d places nothing; expected tp, cp, dp, etp, ep, edp or "
+                       "the user's", who, (int)axis);
+    return TG_OK;
+}
+
+/* A shard's dim made non-negative, its layout one that the local size can have. */
+static tg_status check_placement(const tg_tensor *x, tg_placement *to, const char *who) {
+    char what[160];
+    tg_describe(x, what, sizeof what);
+    if (to->kind > TG_PARTIAL || (to->kind == TG_VARYING && to->layout > TG_ZIGZAG))
+        return tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: kind %d, layout %d; expected TG_I, TG_R, TG_P, TG_V or a shard", who,
+                       to->kind, to->layout);
+    if (to->kind != TG_VARYING || to->layout == TG_OPAQUE) return TG_OK;
+    if (to->dim < 0) to->dim = (int8_t)(to->dim + x->ndim);
+    int64_t chunks = to->layout == TG_STRIDED ? to->chunks : to->layout == TG_ZIGZAG ? 2 : 1;
+    if (to->dim < 0 || to->dim >= x->ndim)
+        return tg_fail(x->ctx, TG_ERR_SHAPE, "%s: %s has no dim to be sharded there", who, what);
+    if (chunks < 1 || x->shape[to->dim] % chunks)
+        return tg_fail(x->ctx, TG_ERR_SHAPE, "%s: dim %d of %s does not come in %lld chunks", who, to->dim, what,
+                       (long long)chunks);
+    return TG_OK;
+}
+
+static tg_status check_leaf(const tg_tensor *x, tg_axis axis, tg_placement to) {
+    char what[160];
+    tg_describe(x, what, sizeof what);
+    if (x->node || !(x->flags & TG_F_LEAF))
+        return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s is no leaf: the rule placed it", what);
+    if (x->ext && x->ext->placed >> axis & 1)
+        return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s was placed on axis %s already", what, tg_axis_name(axis));
+    if (x->pins || (x->ext && x->ext->leaf_tape))
+        return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s was used before it was placed", what);
+    bool opaque = to.kind == TG_VARYING && to.layout == TG_OPAQUE;
+    if (x->flags & TG_F_PARAM && (to.kind == TG_PARTIAL || opaque))
+        return tg_fail(x->ctx, TG_ERR_PLACEMENT, "tg_place: parameter %s would be %s; a parameter is I, R or a shard", what,
+                       opaque ? "opaque" : "P");
+    return TG_OK;
+}
+
+static tg_status declare(tg_tensor *x, tg_axis axis, tg_placement to) {
+    tg_ctx *ctx = x->ctx;
+    if (!(ctx->grid.axes >> axis & 1)) return TG_OK; /* one rank: it lies as on one */
+    if (!tg_ext_of(x)) return ctx->status;
+    const tg_placing *p = tg_place_converted(ctx, tg_place_of(x), axis, to);
+    TG_TRY(ctx->status);
+    x->place = p;
+    x->flags &= (uint16_t)~(TG_F_GIVEN | TG_F_COMPARED); /* what it is on every axis has been settled */
+    x->ext->placed |= 1u << axis;
+    return TG_OK;
+}
+
+tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_placement placement) {
+    if (!leaf) return TG_ERR_ARGUMENT;
+    tg_ctx *ctx = leaf->ctx;
+    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
+    TG_TRY(tg_check(ctx, leaf, "tg_place"));
+    TG_TRY(check_grid(p, ctx, axis, "tg_place"));
+    TG_TRY(check_placement(leaf, &placement, "tg_place"));
+    TG_TRY(check_leaf(leaf, axis, placement));
+    return declare(leaf, axis, placement);
+}
+
+/* ---- assume_placement ---- */
+
+typedef struct assume_params {
+    tg_axis axis;
+    tg_placement to;
+} assume_params;
+
+static tg_status assume_infer(tg_call *c) {
+    const assume_params *p = c->params;
+    tg_tensor *x = c->in[0];
+    TG_TRY(tg_call_view(c, 0, 0, x->ndim, x->shape, x->stride));
+    tg_call_placed(c);
+    c->out[0]->place = tg_place_of(x);
+    if (c->ctx->grid.axes >> p->axis & 1) c->out[0]->place = tg_place_converted(c->ctx, tg_place_of(x), p->axis, p->to);
+    return c->ctx->status;
+}
+
+static tg_status assume_backward(tg_call *c) { return tg_call_pass(c, 0, c->gout[0]); }
+
+static const tg_sample assume_samples[] = {
+    {.note = "matrix", .params = &(const assume_params){0}, .n_in = 1, .in = {TG_S(3, 5)}},
+    {.note = "transposed", .params = &(const assume_params){0}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
+    {.note = "strided", .params = &(const assume_params){0}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
+    {.note = "expanded", .params = &(const assume_params){0}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
+    {.note = "size 1", .params = &(const assume_params){0}, .n_in = 1, .in = {TG_S(1)}},
+    {.note = "scalar", .params = &(const assume_params){0}, .n_in = 1, .in = {TG_S_SCALAR}},
+    {.note = "empty", .params = &(const assume_params){0}, .n_in = 1, .in = {TG_S(0, 4)}},
+};
+
+const tg_op tg_op_assume_placement = {
+    .size = sizeof(tg_op),
+    .name = "assume_placement",
+    .formula = "x, as if it lay otherwise over the ranks",
+    .n_in = 1,
+    .n_out = 1,
+    .params_size = sizeof(assume_params),
+    .passes = 1,
+    .family = TG_FAMILY_CUSTOM,
+    .sums_f32 = true,
+    .infer = assume_infer,
+    .backward = assume_backward,
+    TG_SAMPLES(assume_samples),
+};
+
+/* A view of x with another placement on one axis. Identity both ways: nothing is converted, and nothing checked but that
+ * x could lie so. */
+tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, tg_axis axis, tg_placement to) {
+    const char *who = "tg_assume_placement";
+    if (!t) return tg_inert(&tg_dead_ctx);
+    if (tg_tape_check(t, who) != TG_OK || tg_check(t->ctx, x, who) != TG_OK ||
+        check_grid(p, t->ctx, axis, who) != TG_OK || check_placement(x, &to, who) != TG_OK)
+        return tg_inert(t->ctx);
+    return TG_RECORD(t, tg_op_assume_placement, (&(assume_params){axis, to}), x);
+}
+
+/* ---- For writers of mappings ---- */
+
+tg_axis tg_comm_axis(const tg_comm *c) __attribute__((weak));
+
+tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placement to, const tg_comm *comm,
+                          const char *mend) {
+    if (!c) return TG_ERR_ARGUMENT;
+    if (!comm) return tg_call_fail(c, TG_ERR_ARGUMENT, "the communicator is NULL");
+    return tg_call_convert_on(c, i, from, o, to, tg_comm_axis ? tg_comm_axis(comm) : TG_MAX_AXES, mend);
+}
