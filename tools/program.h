@@ -38,7 +38,7 @@ typedef struct model_options {
 } model_options;
 
 #define PRECISIONS "fp32|bf16|fp64"
-#define DATA_FORMATS "text|u16|u32"
+#define DATA_FORMATS "text|u16|u32|megatron"
 #define MANY 1e9
 #define MANY_LAYERS 1e4 /* each is made, one after the other */
 

@@ -103,6 +103,7 @@ typedef enum tg_token_format {
     TG_TOKENS_TEXT, /* a token is a byte */
     TG_TOKENS_U16,  /* little-endian, without a header */
     TG_TOKENS_U32,
+    TG_TOKENS_MEGATRON, /* Megatron-LM's indexed dataset: path is NAME.bin, NAME.idx or NAME; both files are there */
 } tg_token_format;
 
 typedef struct tg_tokens tg_tokens;

@@ -1,19 +1,15 @@
-/* Token streams: plain text, or raw little-endian ids. */
-#include "io/file.h"
+/* Token streams: plain text, raw little-endian ids, or Megatron-LM's. */
+#include "io/tokens.h"
 
-struct tg_tokens {
-    tg_file file;
-    int width; /* bytes a token */
-    int64_t vocab, count;
-};
-
-static const char *const format_names[] = {"text", "u16", "u32"};
-static const int format_widths[] = {1, 2, 4};
+static const char *const format_names[] = {"text", "u16", "u32", "megatron"};
+static const int format_widths[] = {1, 2, 4, 0}; /* 0: the index says */
 
 /* Token i of packed ones, which may lie anywhere. */
 static inline int64_t unpack(const char *packed, int64_t i, int width) {
     uint16_t u16;
     uint32_t u32;
+    int64_t i64;
+    if (width == 8) return memcpy(&i64, packed + 8 * i, sizeof i64), i64;
     if (width == 1) return (unsigned char)packed[i];
     if (width == 2) return memcpy(&u16, packed + 2 * i, sizeof u16), u16;
     return memcpy(&u32, packed + 4 * i, sizeof u32), u32;
@@ -28,13 +24,14 @@ static tg_status refuse_id(const tg_tokens *t, int64_t id, int64_t index) {
 static tg_status validate_chunk(const tg_tokens *t, const char *packed, int64_t first, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         int64_t id = unpack(packed, i, t->width);
-        if (TG_UNLIKELY(id >= t->vocab)) return refuse_id(t, id, first + i);
+        if (TG_UNLIKELY(id >= t->vocab || id < 0)) return refuse_id(t, id, first + i);
     }
     return TG_OK;
 }
 
 static tg_status validate_ids(tg_tokens *t) {
-    if (t->vocab > (int64_t)UINT32_MAX >> (32 - 8 * t->width)) return TG_OK; /* no id of this width is too large */
+    if (t->width < 8 && t->vocab > (int64_t)UINT32_MAX >> (32 - 8 * t->width))
+        return TG_OK; /* no id of this width is too large */
     char *chunk = tg_host_alloc(t->file.ctx, TG_IO_CHUNK);
     if (!chunk) return tg_io_enter(t->file.ctx);
     tg_status s = TG_OK;
@@ -49,9 +46,18 @@ static tg_status validate_ids(tg_tokens *t) {
 }
 
 static tg_status open_stream(tg_tokens *t, tg_ctx *ctx, const char *path, tg_token_format format, int64_t vocab) {
-    t->width = format_widths[format];
-    t->vocab = vocab ? vocab : (int64_t)1 << (8 * t->width);
-    TG_TRY(tg_file_open(&t->file, ctx, path));
+    int64_t expected = -1;
+    if (format == TG_TOKENS_MEGATRON) {
+        TG_TRY(tg_megatron_open(t, ctx, path, &expected));
+        path = t->file.path;
+    } else {
+        t->width = format_widths[format];
+        TG_TRY(tg_file_open(&t->file, ctx, path));
+    }
+    t->vocab = vocab ? vocab : t->width == 8 ? INT64_MAX : (int64_t)1 << (8 * t->width);
+    if (expected >= 0 && t->file.size != expected * t->width)
+        return tg_fail(ctx, TG_ERR_FORMAT, "'%s' has %lld bytes, expected %lld: its index lists %lld tokens of %d bytes",
+                       path, (long long)t->file.size, (long long)(expected * t->width), (long long)expected, t->width);
     if (t->file.size == 0)
         return tg_fail(ctx, TG_ERR_DATA, "'%s' is empty, expected tokens (%s)", path, format_names[format]);
     t->count = t->file.size / t->width;
@@ -104,7 +110,7 @@ tg_status tg_tokens_read(tg_tokens *t, int64_t first, int64_t n, int64_t *out) {
     TG_TRY(tg_file_read(&t->file, first * t->width, packed, bytes));
     for (int64_t i = 0; i < n; i++) {
         int64_t id = unpack(packed, i, t->width);
-        if (TG_UNLIKELY(id >= t->vocab)) return refuse_id(t, id, first + i);
+        if (TG_UNLIKELY(id >= t->vocab || id < 0)) return refuse_id(t, id, first + i);
         memcpy(out + i, &id, sizeof id); /* in place of packed bytes: as bytes */
     }
     return TG_OK;

@@ -450,7 +450,7 @@ static void tokens_of_null(tg_ctx *ctx, const char *dir) {
     (void)dir, tg_tokens_open(ctx, NULL, TG_TOKENS_TEXT, 0);
 }
 static void tokens_of_format(tg_ctx *ctx, const char *dir) {
-    tg_tokens_open(ctx, dir, (tg_token_format)3, 0);
+    tg_tokens_open(ctx, dir, (tg_token_format)4, 0);
 }
 static void tokens_of_vocab(tg_ctx *ctx, const char *dir) {
     tg_tokens_open(ctx, dir, TG_TOKENS_TEXT, -1);

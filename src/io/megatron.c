@@ -1,0 +1,80 @@
+/* Megatron-LM's indexed datasets: NAME.bin holds the tokens of all documents one after the other, NAME.idx how wide they
+ * are and where each sequence begins. Read as one stream, in the order of the file. */
+#include <stdio.h>
+
+#include "io/tokens.h"
+
+enum { HEADER = 34 }; /* magic 9, version 8, dtype 1, sequences 8, documents 8 */
+
+static uint64_t word(const unsigned char *p, int bytes) {
+    uint64_t v = 0;
+    for (int i = bytes - 1; i >= 0; i--) v = v << 8 | p[i];
+    return v;
+}
+
+/* Bytes of a token; the signed types hold ids only below their sign. 0: not a type of ids. */
+static int width_of(int code) {
+    static const int width[] = {0, 1, 1, 2, 4, 8, 0, 0, 2};
+    return code >= 0 && code < TG_LEN(width) ? width[code] : 0;
+}
+
+static tg_status refuse(tg_file *f, const char *what) {
+    return tg_fail(f->ctx, TG_ERR_FORMAT, "'%s' is not the index of a Megatron dataset: %s", f->path, what);
+}
+
+static tg_status read_header(tg_file *f, int *width, int64_t *sequences) {
+    unsigned char h[HEADER];
+    static const char magic[9] = "MMIDIDX\0";
+    if (f->size < HEADER) return refuse(f, "it is shorter than the header");
+    TG_TRY(tg_file_read(f, 0, h, sizeof h));
+    if (memcmp(h, magic, sizeof magic)) return refuse(f, "it does not begin with MMIDIDX");
+    if (word(h + 9, 8) != 1) return refuse(f, "its version is not 1");
+    *width = width_of(h[17]);
+    if (!*width) return refuse(f, "its tokens are not integers");
+    uint64_t n = word(h + 18, 8), documents = word(h + 26, 8), room = (uint64_t)f->size;
+    if (n > room / 12 || documents > room / 8 || HEADER + 12 * n + 8 * documents > room)
+        return refuse(f, "it is shorter than the sequences that it lists");
+    *sequences = (int64_t)n;
+    return TG_OK;
+}
+
+/* The tokens of all sequences, which must lie one behind the other. */
+static tg_status count_tokens(tg_file *f, int width, int64_t sequences, int64_t *count) {
+    enum { AT_ONCE = 1024 };
+    unsigned char lengths[4 * AT_ONCE], pointers[8 * AT_ONCE];
+    *count = 0;
+    for (int64_t first = 0; first < sequences; first += AT_ONCE) {
+        int64_t n = sequences - first < AT_ONCE ? sequences - first : AT_ONCE;
+        TG_TRY(tg_file_read(f, HEADER + 4 * first, lengths, (size_t)(4 * n)));
+        TG_TRY(tg_file_read(f, HEADER + 4 * sequences + 8 * first, pointers, (size_t)(8 * n)));
+        for (int64_t i = 0; i < n; i++) {
+            int64_t length = (int32_t)word(lengths + 4 * i, 4);
+            if (length < 0 || *count > INT64_MAX / 16) return refuse(f, "a sequence has an impossible length");
+            if (word(pointers + 8 * i, 8) != (uint64_t)(*count * width))
+                return refuse(f, "its sequences do not follow each other");
+            *count += length;
+        }
+    }
+    return TG_OK;
+}
+
+/* path with its ending, where it is one of the two, replaced. */
+static char *with_ending(tg_ctx *ctx, const char *path, const char *ending) {
+    size_t n = strlen(path);
+    bool has = n > 4 && (!strcmp(path + n - 4, ".bin") || !strcmp(path + n - 4, ".idx"));
+    return tg_format_path(ctx, "%.*s%s", (int)(has ? n - 4 : n), path, ending);
+}
+
+tg_status tg_megatron_open(tg_tokens *t, tg_ctx *ctx, const char *path, int64_t *count) {
+    char *index = with_ending(ctx, path, ".idx"), *data = index ? with_ending(ctx, path, ".bin") : NULL;
+    tg_file f = {.ctx = ctx};
+    int64_t sequences = 0;
+    tg_status s = data ? tg_file_open(&f, ctx, index) : tg_io_enter(ctx);
+    if (s == TG_OK) s = read_header(&f, &t->width, &sequences);
+    if (s == TG_OK) s = count_tokens(&f, t->width, sequences, count);
+    if (data) tg_file_close(&f);
+    if (s == TG_OK) s = tg_file_open(&t->file, ctx, data);
+    tg_host_strfree(ctx, index);
+    tg_host_strfree(ctx, data);
+    return s;
+}

@@ -1,0 +1,65 @@
+/* Megatron-LM's indexed datasets, written by hand. */
+#define _GNU_SOURCE
+#include <tapegrad/io.h>
+
+#include "io_fixture.h"
+
+/* An index of n sequences with these lengths and pointers, in tokens of a dtype's code. */
+static size_t put_index(unsigned char *to, int code, int n, const int32_t *length, const int64_t *pointer) {
+    const uint64_t header[] = {1, (uint64_t)n, 1};
+    size_t at = 0;
+    memcpy(to, "MMIDIDX\0", 9);
+    memcpy(to + 9, header, 8);
+    to[17] = (unsigned char)code;
+    memcpy(to + 18, header + 1, 16);
+    at = 34;
+    memcpy(to + at, length, 4 * (size_t)n);
+    memcpy(to + at + 4 * (size_t)n, pointer, 8 * (size_t)n);
+    at += 12 * (size_t)n;
+    memset(to + at, 0, 16);
+    return at + 16;
+}
+
+START_TEST(megatron_datasets_are_read_as_one_stream) {
+    workplace w = workplace_new(NULL);
+    unsigned char index[256];
+    const uint16_t ids[] = {5, 6, 7, 50000, 9};
+    const int32_t lengths[] = {2, 3}, long_lengths[] = {2, 4};
+    const int64_t pointers[] = {0, 4}, gap[] = {0, 6};
+    int64_t out[5];
+    put_file(&w, "d.bin", ids, sizeof ids);
+    put_file(&w, "d.idx", index, put_index(index, 8, 2, lengths, pointers));
+    static const char *const names[] = {"d", "d.bin", "d.idx"};
+    for (int i = 0; i < 3; i++) {
+        tg_tokens *t = tg_tokens_open(w.ctx, in(&w, names[i]), TG_TOKENS_MEGATRON, 0);
+        ck_assert_int_eq(tg_tokens_count(t), 5);
+        ck_assert_int_eq(tg_tokens_read(t, 0, 5, out), TG_OK);
+        for (int j = 0; j < 5; j++) ck_assert_int_eq(out[j], ids[j]);
+        tg_tokens_close(t);
+    }
+    tg_tokens_open(w.ctx, in(&w, "d"), TG_TOKENS_MEGATRON, 50000);
+    expect_error(w.ctx, TG_ERR_DATA, "token 3 at offset 6 is 50000");
+    put_file(&w, "d.idx", index, put_index(index, 8, 2, lengths, gap));
+    tg_tokens_open(w.ctx, in(&w, "d"), TG_TOKENS_MEGATRON, 0);
+    expect_error(w.ctx, TG_ERR_FORMAT, "do not follow each other");
+    put_file(&w, "d.idx", index, put_index(index, 8, 2, long_lengths, pointers));
+    tg_tokens_open(w.ctx, in(&w, "d"), TG_TOKENS_MEGATRON, 0);
+    expect_error(w.ctx, TG_ERR_FORMAT, "has 10 bytes, expected 12");
+    put_file(&w, "d.idx", index, put_index(index, 6, 2, lengths, pointers));
+    tg_tokens_open(w.ctx, in(&w, "d"), TG_TOKENS_MEGATRON, 0);
+    expect_error(w.ctx, TG_ERR_FORMAT, "not integers");
+    put_index(index, 8, 2, lengths, pointers);
+    put_file(&w, "d.idx", index, 40);
+    tg_tokens_open(w.ctx, in(&w, "d"), TG_TOKENS_MEGATRON, 0);
+    expect_error(w.ctx, TG_ERR_FORMAT, "shorter than the sequences");
+    put_file(&w, "d.idx", "MMIDIDX", 7);
+    tg_tokens_open(w.ctx, in(&w, "d"), TG_TOKENS_MEGATRON, 0);
+    expect_error(w.ctx, TG_ERR_FORMAT, "shorter than the header");
+    workplace_free(&w);
+}
+END_TEST
+
+int main(void) {
+    const TTest *tests[] = {megatron_datasets_are_read_as_one_stream};
+    return tg_check_main("megatron", tests, COUNT(tests));
+}
