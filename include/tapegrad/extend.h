@@ -1,11 +1,13 @@
 /* For writers of ops, devices, communicators and bindings: the tables behind the API.
  *
  * An op is one static const tg_op; tg_apply records it, ours and yours alike. A device is one static const
- * tg_device_ops; every op of the table runs on it through its slots.
+ * tg_device_ops; every op of the table runs on it through its slots. A transport is one static const tg_comm_ops; every
+ * collective passes through its slots.
  */
 #ifndef TAPEGRAD_EXTEND_H
 #define TAPEGRAD_EXTEND_H
 
+#include <tapegrad/parallel.h>
 #include <tapegrad/tapegrad.h>
 
 #ifdef __cplusplus
@@ -369,6 +371,57 @@ TG_API tg_work *tg_work_new(tg_ctx *ctx, const tg_work_ops *ops, void *self);
 TG_API bool tg_work_test(tg_work *w); /* true for NULL */
 /* Waits and ends w. Not for a work that was handed to a storage (tg_call_in_flight): whoever reads that waits. */
 TG_API tg_status tg_work_wait(tg_work *w);
+
+/* ---- Transports ---- */
+
+/* One collective, checked: a group of two ranks or more, dtypes and counts that fit this rank's tensors, contiguous
+ * data, in place only where parallel.h allows it. Counts are elements. */
+typedef struct tg_transfer {
+    size_t size;
+    tg_collective kind;
+    tg_dtype dtype;
+    tg_reduce_op op;
+    int root;                   /* or the peer of a send or receive */
+    const void *src;            /* NULL where this rank has none, or no bytes */
+    void *dst;
+    int64_t count;              /* of a rank's part: src of a gather, dst of a scatter; of all where there are no parts */
+    const int64_t *send, *recv; /* elements for, and from, each rank, which replace count; NULL: equal parts. Good
+                                   during start alone */
+    const void *site;           /* of the call, for errors */
+} tg_transfer;
+
+/* How ranks reach each other. state is one rank's end of one group. All slots are called by the thread of the context;
+ * those that fail call tg_ctx_fail. Every wait has the context's deadline. */
+typedef struct tg_comm_ops {
+    size_t size;
+    const char *name; /* tg_comm_transport */
+    bool host;        /* moves what the host can read: device memory is refused */
+    bool silent;      /* moves nothing: any context will do */
+
+    /* Required. start posts the call and returns at once, whatever the others do; *request stands for it from then on,
+     * until drop. A NULL request is a call that is done. A disagreement of the ranks is for the transport to find, on
+     * all of them, before it moves data. */
+    tg_status (*start)(tg_ctx *ctx, void *state, const tg_transfer *call, void **request);
+    bool (*test)(tg_ctx *ctx, void *state, void *request); /* done or failed; helps it along */
+    tg_status (*wait)(tg_ctx *ctx, void *state, void *request);
+    /* Ends a request, done or not: when it returns nobody touches the call's memory any more. What cannot be finished is
+     * aborted, and with it the group. Never fails. */
+    void (*drop)(tg_ctx *ctx, void *state, void *request);
+    /* The group of those ranks of this one, in this order; this rank is ranks[rank]. Every one of them calls it, for
+     * several groups of theirs in the same order; the others need not. */
+    tg_status (*split)(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, void **group);
+    void (*close)(tg_ctx *ctx, void *state); /* frees state, after the last drop; ends the calls of peers that wait */
+
+    /* Optional */
+    tg_status (*batch)(tg_ctx *ctx, void *state, bool open); /* sends and receives that start together: NULL where
+                                                                 start never waits */
+    void (*abort)(tg_ctx *ctx, void *state, const char *why); /* this rank will miss a call: peers that wait must fail */
+    tg_status (*recover)(tg_ctx *ctx, void *state, int *rank, int *size); /* NULL: an abort is for good */
+} tg_comm_ops;
+
+/* A communicator on the caller's own transport: of this rank among size. Closes state when it is freed, and at once on
+ * an error. Inert on error. */
+TG_API tg_comm *tg_comm_new_on(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size);
 
 /* ---- Storage states ---- */
 

@@ -128,6 +128,13 @@ struct tg_ext {
     int64_t dims[2 * TG_MAX_DIMS];      /* its shape and strides */
 };
 
+/* Who must hear of a context's first error, and of its end: its communicators (invariant 3). */
+typedef struct tg_listener {
+    void (*failed)(struct tg_listener *l);
+    void (*cleared)(struct tg_listener *l);
+    struct tg_listener *next;
+} tg_listener;
+
 struct tg_ctx {
     tg_status status;
     char message[2048];
@@ -155,6 +162,7 @@ struct tg_ctx {
     const tg_parallel *parallel;      /* that made the grid */
     _Atomic uint64_t *heartbeat;      /* on the control board; moves with every op that is recorded. Never NULL */
     _Atomic uint64_t own_heartbeat;
+    tg_listener *listeners;
     /* Slots of handles and storages, kept until the context ends. */
     tg_chunk *chunks;
     tg_tensor *free_first, *free_last; /* first in, first out: a stale handle stays recognisable for long */

@@ -71,6 +71,7 @@ tg_status tg_failv(tg_ctx *ctx, tg_status s, const char *format, va_list ap) {
     ctx->status = s;
     int n = format ? vsnprintf(ctx->message, sizeof ctx->message, format, ap) : 0;
     if (n <= 0) snprintf(ctx->message, sizeof ctx->message, "%s", status_text(s));
+    for (tg_listener *l = ctx->listeners; l; l = l->next) l->failed(l);
     return s;
 }
 
@@ -107,9 +108,10 @@ tg_status tg_ctx_status(const tg_ctx *ctx) { return ctx ? ctx->status : TG_ERR_A
 const char *tg_ctx_message(const tg_ctx *ctx) { return ctx ? ctx->message : "context is NULL"; }
 
 void tg_ctx_clear(tg_ctx *ctx) {
-    if (!ctx || ctx->dead) return;
+    if (!ctx || ctx->dead || ctx->status == TG_OK) return;
     ctx->status = TG_OK;
     ctx->message[0] = 0;
+    for (tg_listener *l = ctx->listeners; l; l = l->next) l->cleared(l);
 }
 
 void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) {

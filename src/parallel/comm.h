@@ -21,4 +21,44 @@ typedef struct tg_collective_args {
  * functions, which are one line over this; NULL after recording the error. */
 tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a);
 
+/* The group of those n ranks of c, in this order, among them this one: without asking the others, as all members know
+ * the list. Collective over the members alone, who form groups of one list in one order. */
+tg_comm *tg_comm_split_known(tg_comm *c, const int *ranks, int n, const char *name, tg_axis axis);
+
+/* A call that was started: what the work of a tg_comm is. */
+typedef struct tg_comm_request {
+    tg_comm *comm;
+    void *request; /* of the transport */
+    tg_work *work;
+    bool ownerless; /* no storage owns the work */
+    struct tg_comm_request *next, *prev; /* of the communicator's list, or the next free one */
+} tg_comm_request;
+
+struct tg_comm {
+    tg_ctx *ctx;
+    const tg_comm_ops *ops;
+    void *state;
+    int rank, size;
+    tg_axis axis;
+    bool batch; /* one is open */
+    char name[32];
+    tg_comm *parent, *child, *sibling; /* what it was split from, its first split, the next of its parent */
+    tg_comm_counts counts;
+    tg_comm_request live; /* the ring of those in flight */
+    tg_comm_request *free;
+    int ownerless; /* works in flight that no storage owns */
+};
+
+/* Whether c can be used: or records why not where there is a context. */
+bool tg_comm_ok(const tg_comm *c);
+tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size);
+/* A call over host memory, without a tensor, that is waited for. */
+tg_status tg_comm_exchange(tg_comm *c, tg_transfer *call);
+/* Ends finished works that no storage owns; the memory that they read is let go. */
+void tg_comm_reap(tg_comm *c);
+void tg_comm_finish_all(tg_comm *c);
+tg_comm_request *tg_comm_request_new(tg_comm *c);
+
+extern const tg_comm_ops tg_self_transport, tg_plan_transport;
+
 #endif

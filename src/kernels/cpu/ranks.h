@@ -1,0 +1,26 @@
+/* Sums over ranks: what a reducing collective does to one piece of its members' memory. */
+#ifndef TG_RANKS_H
+#define TG_RANKS_H
+
+#include <tapegrad/parallel.h>
+
+#include "kernels/convert.h"
+#include "kernels/cpu/cpu.h"
+
+/* dst[..][i] = src[0][i] op src[1][i] ..., in that order, for n elements of each. 16-bit elements are summed in float32
+ * and rounded once; integers wrap; NaN wins over any number. A dst may be one of the srcs. */
+typedef void (*tg_ranks_fn)(tg_reduce_op op, const void *const *src, int n_src, void *const *dst, int n_dst, int64_t n);
+tg_ranks_fn tg_ranks_kernel(tg_cpu_level_t level, tg_dtype dtype);
+
+/* X(dtype, stored as, summed as) */
+#define TG_RANKS_LIST(X)          \
+    X(f32, float, float)          \
+    X(f64, double, double)        \
+    X(bf16, uint16_t, float)      \
+    X(f16, uint16_t, float)       \
+    X(i64, int64_t, int64_t)      \
+    X(i32, int32_t, int32_t)      \
+    X(u8, uint8_t, uint8_t)       \
+    X(bool, uint8_t, uint8_t)
+
+#endif

@@ -1,0 +1,93 @@
+/* Sums over ranks of one dtype. Memory-bound: up to four ranks are read in one pass, and what a pass has written is copied
+ * to the other ranks while it is in the cache. */
+#include "kernels/cpu/ranks.h"
+
+enum { BLOCK = 1024 };
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define ALWAYS static inline __attribute__((always_inline))
+
+#define X(name, S, A) typedef S stored_##name; typedef A summed_##name;
+TG_RANKS_LIST(X)
+#undef X
+typedef JOIN(stored_, TG_T) stored;
+typedef JOIN(summed_, TG_T) summed;
+
+ALWAYS float load_f32(float x) { return x; }
+ALWAYS double load_f64(double x) { return x; }
+ALWAYS float load_bf16(uint16_t x) { return tg_bf16_to_f32(x); }
+ALWAYS float load_f16(uint16_t x) { return tg_f16_to_f32(x); }
+ALWAYS int64_t load_i64(int64_t x) { return x; }
+ALWAYS int32_t load_i32(int32_t x) { return x; }
+ALWAYS uint8_t load_u8(uint8_t x) { return x; }
+ALWAYS uint8_t load_bool(uint8_t x) { return x; }
+ALWAYS float store_f32(float x) { return x; }
+ALWAYS double store_f64(double x) { return x; }
+ALWAYS uint16_t store_bf16(float x) { return tg_f32_to_bf16(x); }
+ALWAYS uint16_t store_f16(float x) { return tg_f32_to_f16(x); }
+ALWAYS int64_t store_i64(int64_t x) { return x; }
+ALWAYS int32_t store_i32(int32_t x) { return x; }
+ALWAYS uint8_t store_u8(uint8_t x) { return x; }
+ALWAYS uint8_t store_bool(uint8_t x) { return x; }
+#define LOAD JOIN(load_, TG_T)
+#define STORE JOIN(store_, TG_T)
+
+enum { is_f32, is_f64, is_bf16, is_f16, is_i64, is_i32, is_u8, is_bool };
+enum { IS_FLOAT = JOIN(is_, TG_T) <= is_f16, IS_BOOL = JOIN(is_, TG_T) == is_bool };
+
+ALWAYS summed combine(tg_reduce_op op, summed a, summed b) {
+    bool nan = IS_FLOAT && !(b <= 0) && !(b >= 0);
+    if (op == TG_REDUCE_MAX) return (b > a) | nan ? b : a;
+    if (op == TG_REDUCE_MIN) return (b < a) | nan ? b : a;
+    return IS_BOOL ? (a > b ? a : b) : (summed)(a + b);
+}
+
+ALWAYS stored finish(tg_reduce_op op, summed x, int n) { return STORE(op == TG_REDUCE_AVG ? (summed)(x / (summed)n) : x); }
+
+/* What out[i] may share memory with is s[..][i] alone. */
+ALWAYS void pass_of(tg_reduce_op op, const stored *const *s, int k, stored *out, int64_t n) {
+    const stored *a = s[0], *b = s[1], *c = k > 2 ? s[2] : a, *d = k > 3 ? s[3] : a;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++) {
+        summed x = combine(op, LOAD(a[i]), LOAD(b[i]));
+        if (k > 2) x = combine(op, x, LOAD(c[i]));
+        if (k > 3) x = combine(op, x, LOAD(d[i]));
+        out[i] = finish(op, x, k);
+    }
+}
+
+ALWAYS void many_of(tg_reduce_op op, const stored *const *s, int k, int64_t at, stored *out, int64_t n) {
+    summed acc[BLOCK];
+    for (int64_t i = 0; i < n; i++) acc[i] = LOAD(s[0][at + i]);
+    for (int r = 1; r < k; r++) {
+        const stored *x = s[r] + at;
+        for (int64_t i = 0; i < n; i++) acc[i] = combine(op, acc[i], LOAD(x[i]));
+    }
+    for (int64_t i = 0; i < n; i++) out[i] = finish(op, acc[i], k);
+}
+
+ALWAYS void block_of(tg_reduce_op op, const stored *const *s, int k, int64_t at, stored *out, int64_t n) {
+    const stored *few[4] = {s[0] + at, k > 1 ? s[1] + at : NULL, k > 2 ? s[2] + at : NULL, k > 3 ? s[3] + at : NULL};
+    switch (k) {
+    case 2: pass_of(op, few, 2, out, n); break;
+    case 3: pass_of(op, few, 3, out, n); break;
+    case 4: pass_of(op, few, 4, out, n); break;
+    default: many_of(op, s, k, at, out, n); break;
+    }
+}
+
+void TG_K(ranks)(tg_reduce_op op, const void *const *src, int n_src, void *const *dst, int n_dst, int64_t n) {
+    const stored *const *s = (const stored *const *)src;
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        int64_t m = n - at < BLOCK ? n - at : BLOCK;
+        stored *out = (stored *)dst[0] + at;
+        switch (op) {
+        case TG_REDUCE_MAX: block_of(TG_REDUCE_MAX, s, n_src, at, out, m); break;
+        case TG_REDUCE_MIN: block_of(TG_REDUCE_MIN, s, n_src, at, out, m); break;
+        case TG_REDUCE_AVG: block_of(TG_REDUCE_AVG, s, n_src, at, out, m); break;
+        default: block_of(TG_REDUCE_SUM, s, n_src, at, out, m); break;
+        }
+        for (int d = 1; d < n_dst; d++) memcpy((stored *)dst[d] + at, out, (size_t)m * sizeof(stored));
+    }
+}

@@ -1,0 +1,201 @@
+/* Communicators: what they are, their groups and their end. door.c has their calls. */
+#include "parallel/comm.h"
+
+#include "core/work.h"
+
+/* What a constructor returns when it fails. Const: whoever writes checks for it before. */
+static const tg_comm inert = {.ctx = (tg_ctx *)&tg_dead_ctx, .size = 1, .axis = TG_MAX_AXES};
+
+bool tg_comm_ok(const tg_comm *c) { return c && c->ops && tg_ok(c->ctx); }
+
+static tg_comm *made(tg_comm *c) { return c ? c : (tg_comm *)&inert; }
+
+tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size) {
+    tg_comm *c = tg_host_alloc(ctx, sizeof *c);
+    if (!c) return NULL;
+    *c = (tg_comm){.ctx = ctx,
+                   .ops = ops,
+                   .state = state,
+                   .rank = rank,
+                   .size = size,
+                   .axis = TG_MAX_AXES,
+                   .counts = TG_COMM_COUNTS()};
+    c->live.next = c->live.prev = &c->live;
+    return c;
+}
+
+static tg_status check_table(tg_ctx *ctx, const tg_comm_ops *ops, int rank, int size) {
+    if (!ops) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_new_on: the table is NULL");
+    TG_TRY(tg_table_check(ctx, ops->size, sizeof *ops, "tg_comm_new_on: the table"));
+    if (!ops->name || !ops->start || !ops->test || !ops->wait || !ops->drop || !ops->split || !ops->close)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_new_on: the table lacks a required slot");
+    if (size < 1 || rank < 0 || rank >= size)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_new_on: rank %d of %d, expected 0 <= rank < size", rank, size);
+    return TG_OK;
+}
+
+tg_comm *tg_comm_new_on(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size) {
+    tg_comm *c = NULL;
+    if (tg_ok(ctx) && check_table(ctx, ops, rank, size) == TG_OK) {
+        c = tg_comm_make(ctx, ops, state, rank, size);
+        if (!c) ops->close(ctx, state);
+    } else if (ctx && ops && ops->size == sizeof *ops && ops->close) {
+        ops->close(ctx, state);
+    }
+    return made(c);
+}
+
+tg_comm *tg_comm_self_new(tg_ctx *ctx) { return tg_comm_new_on(ctx, &tg_self_transport, NULL, 0, 1); }
+
+tg_comm *tg_comm_plan_new(tg_ctx *ctx, int rank, int size) {
+    if (tg_ok(ctx) && (size < 1 || rank < 0 || rank >= size)) {
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_plan_new: rank %d of %d, expected 0 <= rank < size", rank, size);
+        return made(NULL);
+    }
+    return tg_comm_new_on(ctx, &tg_plan_transport, NULL, rank, size);
+}
+
+/* ---- Free ---- */
+
+static void leave_parent(tg_comm *c) {
+    for (tg_comm **at = c->parent ? &c->parent->child : NULL; at && *at; at = &(*at)->sibling)
+        if (*at == c) {
+            *at = c->sibling;
+            break;
+        }
+    for (tg_comm *child = c->child; child; child = child->sibling) child->parent = NULL;
+}
+
+void tg_comm_free(tg_comm *c) {
+    if (!c || !c->ops) return;
+    tg_ctx *ctx = c->ctx;
+    tg_comm_finish_all(c);
+    leave_parent(c);
+    c->ops->close(ctx, c->state);
+    for (tg_comm_request *r = c->free, *next; r; r = next) {
+        next = r->next;
+        tg_host_free(ctx, r, sizeof *r);
+    }
+    tg_host_free(ctx, c, sizeof *c);
+}
+
+/* ---- Split ---- */
+
+static tg_comm *group_of(tg_comm *c, void *state, const tg_comm_ops *ops, int rank, int n, const char *name,
+                         tg_axis axis) {
+    tg_comm *g = tg_comm_make(c->ctx, ops, state, rank, n);
+    if (!g) {
+        ops->close(c->ctx, state);
+        return made(NULL);
+    }
+    size_t at = 0;
+    tg_text(g->name, sizeof g->name, &at, "%s", name ? name : "");
+    g->axis = axis;
+    g->parent = c;
+    g->sibling = c->child;
+    c->child = g;
+    return g;
+}
+
+static tg_status check_members(tg_comm *c, const int *ranks, int n, int *mine) {
+    *mine = -1;
+    for (int i = 0; i < n; i++) {
+        if (ranks[i] < 0 || ranks[i] >= c->size)
+            return tg_fail(c->ctx, TG_ERR_ARGUMENT, "a group's member %d is rank %d, expected 0 to %d", i, ranks[i],
+                           c->size - 1);
+        if (ranks[i] == c->rank) *mine = i;
+    }
+    return *mine < 0 ? tg_fail(c->ctx, TG_ERR_ARGUMENT, "rank %d is not in the group that it forms", c->rank) : TG_OK;
+}
+
+tg_comm *tg_comm_split_known(tg_comm *c, const int *ranks, int n, const char *name, tg_axis axis) {
+    int mine;
+    void *state = NULL;
+    if (!tg_comm_ok(c) || check_members(c, ranks, n, &mine) != TG_OK) return made(NULL);
+    const tg_comm_ops *ops = n == 1 && !c->ops->silent ? &tg_self_transport : c->ops;
+    if (ops == c->ops && ops->split(c->ctx, c->state, ranks, n, mine, name, &state) != TG_OK) return made(NULL);
+    return group_of(c, state, ops, mine, n, name, axis);
+}
+
+typedef struct colored {
+    int64_t color, key;
+} colored;
+
+/* Ranks of mine's color in the order of (key, rank); insertion keeps equal keys in theirs. */
+static int members(const colored *all, int n, int mine, int *ranks) {
+    int count = 0;
+    for (int r = 0; r < n; r++) {
+        if (all[r].color != all[mine].color) continue;
+        int at = count++;
+        for (; at > 0 && all[ranks[at - 1]].key > all[r].key; at--) ranks[at] = ranks[at - 1];
+        ranks[at] = r;
+    }
+    return count;
+}
+
+static tg_comm *split(tg_comm *c, colored mine, colored *all, int *ranks, const char *name, tg_axis axis) {
+    tg_transfer call = {.kind = TG_ALL_GATHER, .dtype = TG_I64, .src = &mine, .dst = all, .count = 2};
+    all[c->rank] = mine;
+    if (c->size > 1 && tg_comm_exchange(c, &call) != TG_OK) return made(NULL);
+    if (mine.color < 0) return NULL;
+    return tg_comm_split_known(c, ranks, members(all, c->size, c->rank, ranks), name, axis);
+}
+
+tg_comm *tg_comm_split(tg_comm *c, int color, int key, const char *name, tg_axis axis) {
+    if (!tg_comm_ok(c)) return made(NULL);
+    tg_ctx *ctx = c->ctx;
+    size_t n = (size_t)c->size;
+    if (axis < 0 || axis > TG_MAX_AXES) {
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_split: axis %d, expected an axis or TG_MAX_AXES", (int)axis);
+        return made(NULL);
+    }
+    if (c->ops->silent && c->size > 1) {
+        tg_fail(ctx, TG_ERR_UNSUPPORTED,
+                "tg_comm_split: transport \"%s\" cannot ask the other ranks for their colors; use tg_parallel_new",
+                c->ops->name);
+        return made(NULL);
+    }
+    colored *all = tg_host_alloc(ctx, n * sizeof *all);
+    int *ranks = all ? tg_host_alloc(ctx, n * sizeof *ranks) : NULL;
+    tg_comm *g = ranks ? split(c, (colored){color, key}, all, ranks, name, axis) : made(NULL);
+    tg_host_free(ctx, ranks, n * sizeof *ranks);
+    tg_host_free(ctx, all, n * sizeof *all);
+    return g;
+}
+
+/* ---- What a communicator is ---- */
+
+tg_ctx *tg_comm_ctx(const tg_comm *c) { return c ? c->ctx : NULL; }
+int tg_comm_rank(const tg_comm *c) { return c ? c->rank : 0; }
+int tg_comm_size(const tg_comm *c) { return c ? c->size : 1; }
+const char *tg_comm_name(const tg_comm *c) { return c ? c->name : ""; }
+const char *tg_comm_transport(const tg_comm *c) { return c && c->ops ? c->ops->name : ""; }
+tg_axis tg_comm_axis(const tg_comm *c) { return c ? c->axis : TG_MAX_AXES; }
+
+const char *tg_collective_name(tg_collective k) {
+    static const char *const names[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all",
+                                        "gather",     "scatter",    "send",           "recv",      "barrier"};
+    return (unsigned)k < TG_LEN(names) ? names[k] : "?";
+}
+
+tg_status tg_comm_count(const tg_comm *c, tg_comm_counts *out) {
+    if (!tg_comm_ok(c)) return c ? tg_ctx_status(c->ctx) : TG_ERR_ARGUMENT;
+    if (!out || out->size < sizeof(size_t))
+        return tg_fail(c->ctx, TG_ERR_ARGUMENT, "tg_comm_count: out is NULL or has no size; use TG_COMM_COUNTS()");
+    size_t size = out->size < sizeof *out ? out->size : sizeof *out;
+    memcpy((char *)out + sizeof(size_t), (const char *)&c->counts + sizeof(size_t), size - sizeof(size_t));
+    return TG_OK;
+}
+
+tg_status tg_comm_recover(tg_comm *c) {
+    if (!tg_comm_ok(c)) return c ? tg_ctx_status(c->ctx) : TG_ERR_ARGUMENT;
+    int rank = c->rank, size = c->size;
+    if (c->size == 1 || c->ops->silent) return TG_OK;
+    if (!c->ops->recover)
+        return tg_fail(c->ctx, TG_ERR_UNSUPPORTED, "tg_comm_recover: transport \"%s\" cannot begin anew", c->ops->name);
+    tg_comm_finish_all(c);
+    TG_TRY(c->ops->recover(c->ctx, c->state, &rank, &size));
+    c->rank = rank;
+    c->size = size;
+    return TG_OK;
+}

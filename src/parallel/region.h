@@ -1,0 +1,156 @@
+/* The memory that the ranks of one node share: a board with a place for each rank, and the groups with the calls that
+ * their members have posted. Threads share it by address, processes map one file; so what lies in it refers to other
+ * parts of it, and to tensors' bytes, by a tg_ref: an address, or for processes an offset into the file. */
+#ifndef TG_REGION_H
+#define TG_REGION_H
+
+#include <pthread.h>
+#include <stdalign.h>
+
+#include "core/core.h"
+
+enum {
+    TG_MAX_RANKS = 1024,
+    TG_CALLS = 32, /* of one group that may be in flight at once: whoever starts one more waits for the oldest */
+    TG_MAILS = 64, /* sends and receives of one rank in one group */
+    TG_LINE = 64   /* bytes of a cache line */
+};
+
+typedef uint64_t tg_ref; /* 0: nothing */
+
+/* ---- The board ---- */
+
+/* Text that others may read while its owner writes it: whoever saw the version change reads again. */
+enum { TG_BOX_WORDS = 192 };
+typedef struct tg_text_box {
+    _Atomic uint32_t version; /* odd while it is written */
+    _Atomic uint64_t word[TG_BOX_WORDS];
+} tg_text_box;
+
+void tg_box_write(tg_text_box *b, const char *text);
+void tg_box_read(const tg_text_box *b, char *text, size_t n);
+
+typedef enum tg_rank_state {
+    TG_RANK_AWAITED, /* not here yet */
+    TG_RANK_RUNNING,
+    TG_RANK_FAILED,   /* its context holds an error */
+    TG_RANK_RETURNED, /* its function has, or it has freed its communicator */
+} tg_rank_state;
+
+/* A rank's place on the board: it alone writes it, but for the bell. */
+typedef struct tg_place_card {
+    alignas(TG_LINE) _Atomic uint64_t heartbeat;
+    _Atomic uint64_t busy; /* the id of the group in whose members' memory it works right now; 0: none */
+    alignas(TG_LINE) _Atomic uint32_t bell, sleeping; /* futex: rung for a sleeper when something has happened */
+    alignas(TG_LINE) _Atomic int state, status;
+    _Atomic int cause;      /* the rank whose failure this is, where it is not its own */
+    _Atomic uint64_t order; /* of its failure among all */
+    _Atomic uint64_t calls; /* collectives it has started */
+    tg_text_box failure;
+} tg_place_card;
+
+/* ---- Groups ---- */
+
+/* What all ranks of a group must agree on. */
+typedef struct tg_signature {
+    uint8_t kind, dtype, op;
+    int32_t root;
+    int64_t count;   /* elements; of an all-to-all 0: pairs have their own check */
+    uint64_t counts; /* a digest, where parts may differ */
+} tg_signature;
+
+/* One member's part of one call. Written before `posted`, or before it arrives. */
+typedef struct tg_post {
+    _Atomic uint64_t posted; /* 1 + the sequence number */
+    tg_ref src, dst, send_at, recv_at; /* where parts begin: size + 1 numbers; 0: equal parts of count */
+    int64_t count;
+    uint64_t site;
+    tg_signature signature;
+} tg_post;
+
+/* A call that members arrive at. Whoever waits takes pieces of it, by `next`; it is done when all are. The last member
+ * to see that readies it for the call TG_CALLS later. */
+typedef struct tg_slot {
+    alignas(TG_LINE) _Atomic uint64_t turn; /* how often it was used: call s may enter when it is s / TG_CALLS */
+    _Atomic uint64_t ready;                 /* 1 + the sequence number, when all have arrived and agree */
+    _Atomic int first;                      /* 1 + the member with whom the others compare */
+    _Atomic int arrived, left;
+    int64_t parts, pieces, piece; /* pieces of so many elements in each part */
+    alignas(TG_LINE) _Atomic int64_t next;
+    alignas(TG_LINE) _Atomic int64_t done;
+    alignas(TG_LINE) tg_post post[];
+} tg_slot;
+
+/* A send or a receive that waits for its other half. */
+typedef struct tg_mail {
+    _Atomic uint64_t state; /* its use so far and a tg_mail_state: no use looks like another's */
+    _Atomic uint64_t key;   /* which of a pair's messages it is; 0: none */
+    tg_ref data;
+    int64_t count;
+    uint64_t site;
+    uint8_t dtype;
+} tg_mail;
+
+enum { TG_MAIL_FREE, TG_MAIL_POSTED, TG_MAIL_TAKEN, TG_MAIL_DONE };
+
+typedef struct tg_group {
+    uint64_t id;
+    tg_ref next, parent; /* of the region's list; the group it was split from */
+    size_t bytes, slot_bytes;
+    int size, joined, left; /* members who have it; who have given it back */
+    _Atomic int failed;     /* a tg_group_state */
+    tg_status status;
+    int culprit;        /* rank of the world; -1: none */
+    uint64_t failed_at; /* 1 + sequence of the call that failed; 0: none */
+    tg_text_box failure;
+    char name[32];
+    int at_slots, at_mails, at_members; /* where they begin, in bytes */
+} tg_group;
+
+enum { TG_GROUP_WHOLE, TG_GROUP_FAILING, TG_GROUP_FAILED };
+
+typedef struct tg_member {
+    int rank; /* of the world */
+    bool joined;
+    _Atomic bool gone; /* has freed its communicator */
+} tg_member;
+
+typedef struct tg_region {
+    uint64_t magic;
+    size_t bytes;
+    int size; /* ranks */
+    pthread_mutex_t lock; /* of the groups' list and what is in it */
+    tg_ref groups, world;
+    uint64_t group_ids;
+    _Atomic uint64_t failures;
+    tg_allocator allocator; /* of threads */
+    tg_place_card card[];
+} tg_region;
+
+/* One rank's view of the region. */
+typedef struct tg_view {
+    tg_region *region;
+    uintptr_t base; /* of references; 0 among threads */
+    int me;
+} tg_view;
+
+static inline void *tg_at(const tg_view *v, tg_ref r) { return r ? (void *)(v->base + r) : NULL; }
+static inline tg_slot *tg_group_slot(tg_group *g, uint64_t sequence) {
+    return (tg_slot *)((char *)g + g->at_slots + (sequence % TG_CALLS) * g->slot_bytes);
+}
+static inline tg_mail *tg_group_mails(tg_group *g, int member) {
+    return (tg_mail *)((char *)g + g->at_mails) + (size_t)member * TG_MAILS;
+}
+static inline tg_member *tg_group_member(tg_group *g, int i) {
+    return (tg_member *)((char *)g + g->at_members) + i;
+}
+
+/* The region of n threads; NULL when there is no memory. */
+tg_region *tg_region_new(int n, const tg_allocator *allocator);
+void tg_region_free(tg_region *r);
+/* Joins the group of those ranks of the world, which the first of them makes. parent NULL: the world itself. */
+tg_group *tg_group_join(tg_ctx *ctx, const tg_view *v, const tg_group *parent, const int *ranks, int n, int mine,
+                        const char *name);
+void tg_group_leave(const tg_view *v, tg_group *g, int mine);
+
+#endif

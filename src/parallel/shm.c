@@ -1,0 +1,341 @@
+#include "parallel/shm.h"
+
+#include "core/system.h"
+
+/* ---- Requests ---- */
+
+static tg_shm_request *request_new(tg_shm_group *s, const tg_transfer *t) {
+    tg_shm_rank *self = s->self;
+    tg_shm_request *r = self->free;
+    if (r)
+        self->free = r->next;
+    else if (!(r = tg_host_alloc(self->ctx, sizeof *r)))
+        return NULL;
+    *r = (tg_shm_request){.s = s, .kind = t->kind, .peer = t->root, .sequence = s->next};
+    return r;
+}
+
+static void request_free(tg_shm_request *r) {
+    r->next = r->s->self->free;
+    r->s->self->free = r;
+}
+
+static void request_start(tg_shm_request *r) {
+    tg_shm_rank *self = r->s->self;
+    r->prev = self->last;
+    if (self->last)
+        self->last->next = r;
+    else
+        self->first = r;
+    self->last = r;
+}
+
+/* ---- Posting ---- */
+
+static uint64_t digest(const tg_transfer *t, int n) {
+    const int64_t *counts = t->kind == TG_ALL_GATHER ? t->recv : t->kind == TG_REDUCE_SCATTER ? t->send : NULL;
+    uint64_t h = 14695981039346656037u; /* FNV-1a over words */
+    if (t->kind != TG_ALL_GATHER && t->kind != TG_REDUCE_SCATTER) return 0;
+    for (int r = 0; r < n; r++) h = (h ^ (uint64_t)(counts ? counts[r] : t->count)) * 1099511628211u;
+    return h;
+}
+
+static tg_signature signature(const tg_shm_group *s, const tg_transfer *t) {
+    bool parts = t->kind == TG_ALL_GATHER || t->kind == TG_REDUCE_SCATTER;
+    bool reduces = t->kind == TG_ALL_REDUCE || t->kind == TG_REDUCE_SCATTER;
+    bool rooted = t->kind == TG_BROADCAST || t->kind == TG_GATHER || t->kind == TG_SCATTER;
+    return (tg_signature){.kind = (uint8_t)t->kind,
+                          .dtype = t->kind == TG_BARRIER ? 0 : (uint8_t)t->dtype,
+                          .op = reduces ? (uint8_t)t->op : 0,
+                          .root = rooted ? t->root : -1,
+                          .count = parts || t->kind == TG_ALL_TO_ALL ? 0 : t->count,
+                          .counts = digest(t, s->size)};
+}
+
+static bool same(const tg_signature *a, const tg_signature *b) {
+    return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->root == b->root &&
+           a->count == b->count && a->counts == b->counts;
+}
+
+/* Where each rank's part begins, kept until the slot is used again. */
+static tg_ref begins(tg_shm_group *s, uint64_t sequence, const int64_t *counts, int which) {
+    if (!counts) return 0;
+    int64_t *at = s->begins + ((sequence % TG_CALLS) * 2 + (size_t)which) * (size_t)(s->size + 1), sum = 0;
+    for (int r = 0; r < s->size; r++) at[r] = sum, sum += counts[r];
+    at[s->size] = sum;
+    return (tg_ref)((uintptr_t)at - s->self->view.base);
+}
+
+static tg_status begins_room(tg_shm_group *s, const tg_transfer *t) {
+    if ((!t->send && !t->recv) || s->begins) return TG_OK;
+    s->begins_bytes = sizeof(int64_t) * TG_CALLS * 2 * (size_t)(s->size + 1);
+    s->begins = tg_host_alloc(s->self->ctx, s->begins_bytes);
+    return s->begins ? TG_OK : s->self->ctx->status;
+}
+
+static tg_ref ref_of(const tg_shm_group *s, const void *p) { return p ? (tg_ref)((uintptr_t)p - s->self->view.base) : 0; }
+
+static void fill_post(tg_shm_group *s, tg_post *p, const tg_transfer *t, uint64_t sequence) {
+    p->src = ref_of(s, t->src);
+    p->dst = ref_of(s, t->dst);
+    p->send_at = begins(s, sequence, t->send, 0);
+    p->recv_at = begins(s, sequence, t->recv, 1);
+    p->count = t->count;
+    p->site = (uint64_t)(uintptr_t)t->site;
+    p->signature = signature(s, t);
+    atomic_store_explicit(&p->posted, sequence + 1, memory_order_release);
+}
+
+static void describe_post(const tg_shm_group *s, int member, const tg_post *p, char *buf, size_t n) {
+    char site[160];
+    size_t at = 0;
+    const tg_signature *g = &p->signature;
+    tg_describe_site((const void *)(uintptr_t)p->site, site, sizeof site);
+    tg_text(buf, n, &at, "rank %d called %s(%s, %lld elements", tg_group_member(s->g, member)->rank,
+            tg_collective_name(g->kind), g->dtype ? tg_dtype_name(g->dtype) : "no data", (long long)p->count);
+    tg_text(buf, n, &at, ", reduction %d, root %d) from %s", g->op, g->root, site);
+}
+
+static void mismatch(tg_shm_group *s, tg_slot *slot, uint64_t sequence, int a, int b) {
+    char one[400], two[400], text[1024];
+    size_t at = 0;
+    describe_post(s, a, &slot->post[a], one, sizeof one);
+    describe_post(s, b, &slot->post[b], two, sizeof two);
+    tg_text(text, sizeof text, &at, "ranks disagree at call %llu of their group: %s; %s",
+            (unsigned long long)sequence, one, two);
+    tg_shm_fail(s, TG_ERR_MISMATCH, -1, text);
+}
+
+/* Compares with the first who has come: of two that differ the second finds it, whoever else is still missing. */
+static void compare(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
+    int none = 0;
+    if (atomic_compare_exchange_strong_explicit(&slot->first, &none, s->rank + 1, memory_order_acq_rel,
+                                                memory_order_acquire))
+        return;
+    if (!same(&slot->post[none - 1].signature, &slot->post[s->rank].signature))
+        mismatch(s, slot, sequence, none - 1, s->rank);
+}
+
+static int64_t pair_count(const tg_view *v, tg_ref at, int64_t count, int other) {
+    const int64_t *begin = tg_at(v, at);
+    return begin ? begin[other + 1] - begin[other] : count;
+}
+
+/* What each sends is what the other expects; by the last to arrive. */
+static bool pairs_agree(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
+    const tg_view *v = &s->self->view;
+    bool uneven = false;
+    if (slot->post[0].signature.kind != TG_ALL_TO_ALL) return true;
+    for (int i = 0; i < s->size; i++) uneven |= slot->post[i].send_at || slot->post[i].count != slot->post[0].count;
+    for (int i = 0; uneven && i < s->size; i++)
+        for (int j = 0; j < s->size; j++) {
+            const tg_post *a = &slot->post[i], *b = &slot->post[j];
+            if (pair_count(v, a->send_at, a->count, j) == pair_count(v, b->recv_at, b->count, i)) continue;
+            mismatch(s, slot, sequence, i, j);
+            return false;
+        }
+    return true;
+}
+
+static void arrive(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
+    compare(s, slot, sequence);
+    if (atomic_fetch_add_explicit(&slot->arrived, 1, memory_order_acq_rel) + 1 < s->size) return;
+    if (atomic_load_explicit(&s->g->failed, memory_order_acquire) || !pairs_agree(s, slot, sequence)) return;
+    tg_shm_cut(s, slot);
+    atomic_store_explicit(&slot->ready, sequence + 1, memory_order_release);
+    if (slot->parts * slot->pieces <= 1) tg_shm_run(s, slot);
+    tg_shm_ring(s);
+}
+
+static tg_status post(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) {
+    uint64_t sequence = s->next;
+    tg_slot *slot = tg_group_slot(s->g, sequence);
+    TG_TRY(begins_room(s, t));
+    if (atomic_load_explicit(&slot->turn, memory_order_acquire) != sequence / TG_CALLS)
+        TG_TRY(tg_shm_await(s, NULL, slot, sequence));
+    s->next++;
+    r->slot = slot;
+    fill_post(s, &slot->post[s->rank], t, sequence);
+    request_start(r);
+    arrive(s, slot, sequence);
+    return TG_OK;
+}
+
+/* ---- The transport's slots ---- */
+
+static tg_status shm_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
+    tg_shm_group *s = state;
+    bool mail = t->kind == TG_SEND || t->kind == TG_RECV;
+    tg_place_card *card = &s->self->view.region->card[s->self->view.me];
+    if (atomic_load_explicit(&s->g->failed, memory_order_acquire)) return tg_shm_failed(s);
+    tg_shm_request *r = request_new(s, t);
+    if (!r) return ctx->status;
+    for (tg_shm_request *q = s->self->first, *next; q; q = next) { /* what is done makes room */
+        next = q->next;
+        tg_shm_check(q);
+    }
+    tg_status status = mail ? tg_shm_post_mail(s, t, r) : post(s, t, r);
+    if (status != TG_OK) {
+        request_free(r);
+        return status;
+    }
+    if (mail) request_start(r);
+    atomic_fetch_add_explicit(&card->calls, 1, memory_order_relaxed);
+    *request = r;
+    return TG_OK;
+}
+
+static bool shm_test(tg_ctx *ctx, void *state, void *request) {
+    (void)ctx;
+    tg_shm_group *s = state;
+    tg_shm_request *r = request;
+    if (r->done) return true;
+    if (atomic_load_explicit(&s->g->failed, memory_order_acquire)) return true;
+    tg_shm_progress(s->self);
+    return r->done;
+}
+
+static tg_status shm_wait(tg_ctx *ctx, void *state, void *request) {
+    (void)ctx;
+    tg_shm_request *r = request;
+    return r->done ? TG_OK : tg_shm_await(state, r, NULL, 0);
+}
+
+static void shm_drop(tg_ctx *ctx, void *state, void *request) {
+    (void)ctx;
+    tg_shm_request *r = request;
+    tg_shm_rank *self = r->s->self;
+    if (!r->done && tg_shm_await(state, r, NULL, 0) != TG_OK) {
+        tg_shm_quiesce(state);
+        *(r->prev ? &r->prev->next : &self->first) = r->next;
+        *(r->next ? &r->next->prev : &self->last) = r->prev;
+    }
+    request_free(r);
+}
+
+static void *group_state(tg_shm_rank *self, tg_group *g, int rank, int n) {
+    tg_shm_group *s = tg_host_alloc(self->ctx, sizeof *s);
+    uint64_t *pairs = s ? tg_host_alloc(self->ctx, sizeof *pairs * 2 * (size_t)n) : NULL;
+    if (!pairs) {
+        tg_host_free(self->ctx, s, sizeof *s);
+        tg_group_leave(&self->view, g, rank);
+        return NULL;
+    }
+    *s = (tg_shm_group){.self = self, .g = g, .rank = rank, .size = n, .pairs = pairs};
+    self->groups++;
+    return s;
+}
+
+static tg_status shm_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name,
+                           void **group) {
+    tg_shm_group *s = state;
+    int *of_world = tg_host_alloc(ctx, (size_t)n * sizeof *of_world);
+    if (!of_world) return ctx->status;
+    for (int i = 0; i < n; i++) of_world[i] = tg_group_member(s->g, ranks[i])->rank;
+    tg_group *g = tg_group_join(ctx, &s->self->view, s->g, of_world, n, rank, name);
+    tg_host_free(ctx, of_world, (size_t)n * sizeof *of_world);
+    if (!g) return ctx->status;
+    *group = group_state(s->self, g, rank, n);
+    return *group ? TG_OK : ctx->status;
+}
+
+static void rank_free(tg_shm_rank *self) {
+    tg_ctx *ctx = self->ctx;
+    ctx->heartbeat = &ctx->own_heartbeat;
+    for (tg_listener **at = &ctx->listeners; *at; at = &(*at)->next)
+        if (*at == &self->listener) {
+            *at = self->listener.next;
+            break;
+        }
+    for (tg_shm_request *r = self->free, *next; r; r = next) {
+        next = r->next;
+        tg_host_free(ctx, r, sizeof *r);
+    }
+    tg_host_free(ctx, self, sizeof *self);
+}
+
+static void shm_close(tg_ctx *ctx, void *state) {
+    tg_shm_group *s = state;
+    tg_shm_rank *self = s->self;
+    tg_group_leave(&self->view, s->g, s->rank);
+    tg_host_free(ctx, s->begins, s->begins_bytes);
+    tg_host_free(ctx, s->pairs, sizeof *s->pairs * 2 * (size_t)s->size);
+    tg_host_free(ctx, s, sizeof *s);
+    if (--self->groups == 0) rank_free(self);
+}
+
+static void shm_abort(tg_ctx *ctx, void *state, const char *why) {
+    (void)ctx;
+    tg_shm_group *s = state;
+    char text[1536];
+    size_t at = 0;
+    if (atomic_load_explicit(&s->g->failed, memory_order_acquire)) return;
+    tg_text(text, sizeof text, &at, "rank %d failed: %s", s->self->view.me, why);
+    tg_shm_fail(s, TG_ERR_REMOTE, s->self->view.me, text);
+}
+
+const tg_comm_ops tg_threads_transport = {
+    .size = sizeof(tg_comm_ops),
+    .name = "threads",
+    .host = true,
+    .start = shm_start,
+    .test = shm_test,
+    .wait = shm_wait,
+    .drop = shm_drop,
+    .split = shm_split,
+    .close = shm_close,
+    .abort = shm_abort,
+};
+
+/* ---- The rank's card ---- */
+
+static tg_place_card *card_of(const tg_listener *l) {
+    const tg_shm_rank *self = (const tg_shm_rank *)l;
+    return &self->view.region->card[self->view.me];
+}
+
+/* The context's first error goes onto the board at once: peers that wait for this rank will find it there. */
+static void post_failure(tg_listener *l) {
+    const tg_shm_rank *self = (const tg_shm_rank *)l;
+    tg_place_card *card = card_of(l);
+    if (atomic_load_explicit(&card->state, memory_order_relaxed) == TG_RANK_RETURNED) return;
+    uint64_t order = 1 + atomic_fetch_add_explicit(&self->view.region->failures, 1, memory_order_relaxed);
+    tg_box_write(&card->failure, self->ctx->message);
+    atomic_store_explicit(&card->order, order, memory_order_relaxed);
+    atomic_store_explicit(&card->status, (int)self->ctx->status, memory_order_relaxed);
+    atomic_store_explicit(&card->state, TG_RANK_FAILED, memory_order_release);
+}
+
+static void post_recovery(tg_listener *l) {
+    tg_place_card *card = card_of(l);
+    if (atomic_load_explicit(&card->state, memory_order_relaxed) == TG_RANK_RETURNED) return;
+    atomic_store_explicit(&card->order, 0, memory_order_relaxed);
+    atomic_store_explicit(&card->status, TG_OK, memory_order_relaxed);
+    atomic_store_explicit(&card->state, TG_RANK_RUNNING, memory_order_release);
+}
+
+/* ---- The world ---- */
+
+tg_comm *tg_shm_world(tg_ctx *ctx, const tg_view *view, const tg_comm_ops *ops) {
+    int n = view->region->size;
+    tg_shm_rank *self = tg_host_alloc(ctx, sizeof *self);
+    int *ranks = self ? tg_host_alloc(ctx, (size_t)n * sizeof *ranks) : NULL;
+    for (int i = 0; ranks && i < n; i++) ranks[i] = i;
+    if (ranks) *self = (tg_shm_rank){.ctx = ctx, .view = *view};
+    tg_group *g = ranks ? tg_group_join(ctx, view, NULL, ranks, n, view->me, "world") : NULL;
+    tg_host_free(ctx, ranks, (size_t)n * sizeof *ranks);
+    tg_shm_group *s = g ? group_state(self, g, view->me, n) : NULL;
+    if (!s) {
+        tg_host_free(ctx, self, sizeof *self);
+        return NULL;
+    }
+    tg_place_card *card = &view->region->card[view->me];
+    ctx->heartbeat = &card->heartbeat;
+    self->listener = (tg_listener){.failed = post_failure, .cleared = post_recovery, .next = ctx->listeners};
+    ctx->listeners = &self->listener;
+    self->spins = tg_system_cores() >= n * (ctx->threads > 0 ? ctx->threads : 1) ? 2000 : 20;
+    atomic_store_explicit(&card->state, TG_RANK_RUNNING, memory_order_release);
+    tg_comm *c = tg_comm_make(ctx, ops, s, view->me, n);
+    if (!c) shm_close(ctx, s);
+    return c;
+}

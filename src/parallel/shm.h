@@ -1,0 +1,90 @@
+/* The shared-memory transport: ranks that are threads of one process, or processes of one node.
+ *
+ * A rank that starts a collective posts where its data lie and goes on. When all members have, whoever waits (or tests)
+ * takes pieces of the work and does them directly in the members' memory: so nobody's data wait for a rank that is busy
+ * computing, and bits do not depend on who did what. */
+#ifndef TG_SHM_H
+#define TG_SHM_H
+
+#include "parallel/comm.h"
+#include "parallel/region.h"
+
+typedef struct tg_shm_request tg_shm_request;
+typedef struct tg_shm_group tg_shm_group;
+
+/* One rank: what its communicators on one region share. */
+typedef struct tg_shm_rank {
+    tg_listener listener; /* first: it is what the context calls */
+    tg_ctx *ctx;
+    tg_view view;
+    int groups; /* communicators that have it */
+    int spins;
+    tg_shm_request *first, **last; /* in flight, in the order of their start */
+    tg_shm_request *free;
+} tg_shm_rank;
+
+/* A communicator's state. */
+struct tg_shm_group {
+    tg_shm_rank *self;
+    tg_group *g;
+    int rank, size;
+    uint64_t next;     /* sequence number of the next collective */
+    uint64_t mails;    /* sends and receives posted so far */
+    uint64_t failed_sequence; /* of the call that this rank made when it learnt of the failure */
+    bool told;         /* that the group has failed */
+    uint64_t *pairs;   /* messages so far to, and from, each member */
+    int64_t *begins;   /* of the calls in flight: where parts begin */
+    size_t begins_bytes;
+};
+
+struct tg_shm_request {
+    tg_shm_group *s;
+    tg_shm_request *next, *prev;
+    uint64_t sequence;
+    tg_collective kind;
+    int peer;
+    tg_slot *slot;  /* of a collective */
+    tg_mail *mail;  /* of a send or receive */
+    uint64_t match; /* key of the other half */
+    bool done;
+};
+
+extern const tg_comm_ops tg_threads_transport;
+
+/* The communicator of all ranks of a region. NULL after recording the error. */
+tg_comm *tg_shm_world(tg_ctx *ctx, const tg_view *view, const tg_comm_ops *ops);
+
+/* ---- shm_run.c ---- */
+
+/* Cuts a call that all have posted: parts and pieces. */
+void tg_shm_cut(tg_shm_group *s, tg_slot *slot);
+/* Does what pieces nobody has taken yet. */
+void tg_shm_run(tg_shm_group *s, tg_slot *slot);
+/* Between them this rank may work in the memory of the group's members; false: the group has failed. */
+bool tg_shm_enter(tg_shm_group *s);
+void tg_shm_exit(tg_shm_group *s);
+
+/* ---- shm_mail.c ---- */
+
+tg_status tg_shm_post_mail(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r);
+/* Moves the message if both halves are there. True when it has been moved. */
+bool tg_shm_try_mail(tg_shm_request *r);
+void tg_shm_end_mail(tg_shm_request *r);
+
+/* ---- shm_wait.c ---- */
+
+/* Helps every call of this rank along. */
+void tg_shm_progress(tg_shm_rank *self);
+/* Until r is done (or, with r NULL, slot is ready for the call `sequence`); or the group has failed. */
+tg_status tg_shm_await(tg_shm_group *s, tg_shm_request *r, tg_slot *slot, uint64_t sequence);
+bool tg_shm_check(tg_shm_request *r); /* finds out whether it is done */
+void tg_shm_ring(tg_shm_group *s);    /* wakes the members that sleep */
+/* The first failure of a group is kept. */
+void tg_shm_fail(tg_shm_group *s, tg_status status, int culprit, const char *text);
+/* Records the group's failure in the context. */
+tg_status tg_shm_failed(tg_shm_group *s);
+/* Until no peer works in the memory of this failed group's members. */
+void tg_shm_quiesce(tg_shm_group *s);
+double tg_shm_now(void);
+
+#endif
