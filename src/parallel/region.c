@@ -90,7 +90,7 @@ static tg_group *group_new(tg_region *r, const tg_group *parent, const int *rank
     tg_text(g->name, sizeof g->name, &at, "%s", name ? name : "");
     for (int i = 0; i < n; i++) tg_group_member(g, i)->rank = ranks[i];
     g->next = r->groups;
-    r->groups = (tg_ref)(uintptr_t)g;
+    r->groups = (tg_shared)(uintptr_t)g;
     return g;
 }
 
@@ -102,14 +102,14 @@ static bool is_group(tg_group *g, uint64_t parent, const int *ranks, int n, int 
 }
 
 /* The oldest that this rank has not joined: members form groups of one list in one order. */
-static tg_group *find(const tg_view *v, uint64_t parent, const int *ranks, int n, int mine) {
+static tg_group *find(const tg_vantage *v, uint64_t parent, const int *ranks, int n, int mine) {
     tg_group *found = NULL;
     for (tg_group *g = tg_at(v, v->region->groups); g; g = tg_at(v, g->next))
         if (is_group(g, parent, ranks, n, mine)) found = g;
     return found;
 }
 
-tg_group *tg_group_join(tg_ctx *ctx, const tg_view *v, const tg_group *parent, const int *ranks, int n, int mine,
+tg_group *tg_group_join(tg_ctx *ctx, const tg_vantage *v, const tg_group *parent, const int *ranks, int n, int mine,
                         const char *name) {
     tg_region *r = v->region;
     pthread_mutex_lock(&r->lock);
@@ -124,8 +124,8 @@ tg_group *tg_group_join(tg_ctx *ctx, const tg_view *v, const tg_group *parent, c
     return g;
 }
 
-static void unlink_group(const tg_view *v, const tg_group *g) {
-    for (tg_ref *at = &v->region->groups; *at; at = &((tg_group *)tg_at(v, *at))->next)
+static void unlink_group(const tg_vantage *v, const tg_group *g) {
+    for (tg_shared *at = &v->region->groups; *at; at = &((tg_group *)tg_at(v, *at))->next)
         if (tg_at(v, *at) == g) {
             *at = g->next;
             return;
@@ -134,7 +134,7 @@ static void unlink_group(const tg_view *v, const tg_group *g) {
 
 /* The memory goes with the last of those who will ever have it: of a group that failed before all had joined, too, as
  * nobody joins it any more. */
-void tg_group_leave(const tg_view *v, tg_group *g, int mine) {
+void tg_group_leave(const tg_vantage *v, tg_group *g, int mine) {
     tg_region *r = v->region;
     atomic_store_explicit(&tg_group_member(g, mine)->gone, true, memory_order_release);
     pthread_mutex_lock(&r->lock);

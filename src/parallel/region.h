@@ -1,6 +1,6 @@
 /* The memory that the ranks of one node share: a board with a place for each rank, and the groups with the calls that
  * their members have posted. Threads share it by address, processes map one file; so what lies in it refers to other
- * parts of it, and to tensors' bytes, by a tg_ref: an address, or for processes an offset into the file. */
+ * parts of it, and to tensors' bytes, by a tg_shared: an address, or for processes an offset into the file. */
 #ifndef TG_REGION_H
 #define TG_REGION_H
 
@@ -16,7 +16,7 @@ enum {
     TG_LINE = 64   /* bytes of a cache line */
 };
 
-typedef uint64_t tg_ref; /* 0: nothing */
+typedef uint64_t tg_shared; /* 0: nothing */
 
 /* ---- The board ---- */
 
@@ -62,7 +62,7 @@ typedef struct tg_signature {
 /* One member's part of one call. Written before `posted`, or before it arrives. */
 typedef struct tg_post {
     _Atomic uint64_t posted; /* 1 + the sequence number */
-    tg_ref src, dst, send_at, recv_at; /* where parts begin: size + 1 numbers; 0: equal parts of count */
+    tg_shared src, dst, send_at, recv_at; /* where parts begin: size + 1 numbers; 0: equal parts of count */
     int64_t count;
     uint64_t site;
     tg_signature signature;
@@ -85,7 +85,7 @@ typedef struct tg_slot {
 typedef struct tg_mail {
     _Atomic uint64_t state; /* its use so far and a tg_mail_state: no use looks like another's */
     _Atomic uint64_t key;   /* which of a pair's messages it is; 0: none */
-    tg_ref data;
+    tg_shared data;
     int64_t count;
     uint64_t site;
     uint8_t dtype;
@@ -95,7 +95,7 @@ enum { TG_MAIL_FREE, TG_MAIL_POSTED, TG_MAIL_TAKEN, TG_MAIL_DONE };
 
 typedef struct tg_group {
     uint64_t id;
-    tg_ref next, parent; /* of the region's list; the group it was split from */
+    tg_shared next, parent; /* of the region's list; the group it was split from */
     size_t bytes, slot_bytes;
     int size, joined, left; /* members who have it; who have given it back */
     _Atomic int failed;     /* a tg_group_state */
@@ -120,7 +120,7 @@ typedef struct tg_region {
     size_t bytes;
     int size; /* ranks */
     pthread_mutex_t lock; /* of the groups' list and what is in it */
-    tg_ref groups, world;
+    tg_shared groups, world;
     uint64_t group_ids;
     _Atomic uint64_t failures;
     tg_allocator allocator; /* of threads */
@@ -128,13 +128,13 @@ typedef struct tg_region {
 } tg_region;
 
 /* One rank's view of the region. */
-typedef struct tg_view {
+typedef struct tg_vantage {
     tg_region *region;
     uintptr_t base; /* of references; 0 among threads */
     int me;
-} tg_view;
+} tg_vantage;
 
-static inline void *tg_at(const tg_view *v, tg_ref r) { return r ? (void *)(v->base + r) : NULL; }
+static inline void *tg_at(const tg_vantage *v, tg_shared r) { return r ? (void *)(v->base + r) : NULL; }
 static inline tg_slot *tg_group_slot(tg_group *g, uint64_t sequence) {
     return (tg_slot *)((char *)g + g->at_slots + (sequence % TG_CALLS) * g->slot_bytes);
 }
@@ -149,8 +149,8 @@ static inline tg_member *tg_group_member(tg_group *g, int i) {
 tg_region *tg_region_new(int n, const tg_allocator *allocator);
 void tg_region_free(tg_region *r);
 /* Joins the group of those ranks of the world, which the first of them makes. parent NULL: the world itself. */
-tg_group *tg_group_join(tg_ctx *ctx, const tg_view *v, const tg_group *parent, const int *ranks, int n, int mine,
+tg_group *tg_group_join(tg_ctx *ctx, const tg_vantage *v, const tg_group *parent, const int *ranks, int n, int mine,
                         const char *name);
-void tg_group_leave(const tg_view *v, tg_group *g, int mine);
+void tg_group_leave(const tg_vantage *v, tg_group *g, int mine);
 
 #endif

@@ -58,12 +58,12 @@ static bool same(const tg_signature *a, const tg_signature *b) {
 }
 
 /* Where each rank's part begins, kept until the slot is used again. */
-static tg_ref begins(tg_shm_group *s, uint64_t sequence, const int64_t *counts, int which) {
+static tg_shared begins(tg_shm_group *s, uint64_t sequence, const int64_t *counts, int which) {
     if (!counts) return 0;
     int64_t *at = s->begins + ((sequence % TG_CALLS) * 2 + (size_t)which) * (size_t)(s->size + 1), sum = 0;
     for (int r = 0; r < s->size; r++) at[r] = sum, sum += counts[r];
     at[s->size] = sum;
-    return (tg_ref)((uintptr_t)at - s->self->view.base);
+    return (tg_shared)((uintptr_t)at - s->self->view.base);
 }
 
 static tg_status begins_room(tg_shm_group *s, const tg_transfer *t) {
@@ -73,7 +73,7 @@ static tg_status begins_room(tg_shm_group *s, const tg_transfer *t) {
     return s->begins ? TG_OK : s->self->ctx->status;
 }
 
-static tg_ref ref_of(const tg_shm_group *s, const void *p) { return p ? (tg_ref)((uintptr_t)p - s->self->view.base) : 0; }
+static tg_shared ref_of(const tg_shm_group *s, const void *p) { return p ? (tg_shared)((uintptr_t)p - s->self->view.base) : 0; }
 
 static void fill_post(tg_shm_group *s, tg_post *p, const tg_transfer *t, uint64_t sequence) {
     p->src = ref_of(s, t->src);
@@ -116,14 +116,14 @@ static void compare(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
         mismatch(s, slot, sequence, none - 1, s->rank);
 }
 
-static int64_t pair_count(const tg_view *v, tg_ref at, int64_t count, int other) {
+static int64_t pair_count(const tg_vantage *v, tg_shared at, int64_t count, int other) {
     const int64_t *begin = tg_at(v, at);
     return begin ? begin[other + 1] - begin[other] : count;
 }
 
 /* What each sends is what the other expects; by the last to arrive. */
 static bool pairs_agree(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
-    const tg_view *v = &s->self->view;
+    const tg_vantage *v = &s->self->view;
     bool uneven = false;
     if (slot->post[0].signature.kind != TG_ALL_TO_ALL) return true;
     for (int i = 0; i < s->size; i++) uneven |= slot->post[i].send_at || slot->post[i].count != slot->post[0].count;
@@ -316,7 +316,7 @@ static void post_recovery(tg_listener *l) {
 
 /* ---- The world ---- */
 
-tg_comm *tg_shm_world(tg_ctx *ctx, const tg_view *view, const tg_comm_ops *ops) {
+tg_comm *tg_shm_world(tg_ctx *ctx, const tg_vantage *view, const tg_comm_ops *ops) {
     int n = view->region->size;
     tg_shm_rank *self = tg_host_alloc(ctx, sizeof *self);
     int *ranks = self ? tg_host_alloc(ctx, (size_t)n * sizeof *ranks) : NULL;

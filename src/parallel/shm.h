@@ -16,10 +16,10 @@ typedef struct tg_shm_group tg_shm_group;
 typedef struct tg_shm_rank {
     tg_listener listener; /* first: it is what the context calls */
     tg_ctx *ctx;
-    tg_view view;
+    tg_vantage view;
     int groups; /* communicators that have it */
     int spins;
-    tg_shm_request *first, **last; /* in flight, in the order of their start */
+    tg_shm_request *first, *last; /* in flight, in the order of their start */
     tg_shm_request *free;
 } tg_shm_rank;
 
@@ -52,7 +52,7 @@ struct tg_shm_request {
 extern const tg_comm_ops tg_threads_transport;
 
 /* The communicator of all ranks of a region. NULL after recording the error. */
-tg_comm *tg_shm_world(tg_ctx *ctx, const tg_view *view, const tg_comm_ops *ops);
+tg_comm *tg_shm_world(tg_ctx *ctx, const tg_vantage *view, const tg_comm_ops *ops);
 
 /* ---- shm_run.c ---- */
 

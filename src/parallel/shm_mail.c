@@ -32,7 +32,7 @@ tg_status tg_shm_post_mail(tg_shm_group *s, const tg_transfer *t, tg_shm_request
     uint64_t n = s->pairs[2 * t->root + send]++;
     const void *data = send ? t->src : t->dst;
     s->mails++;
-    m->data = data ? (tg_ref)((uintptr_t)data - s->self->view.base) : 0;
+    m->data = data ? (tg_shared)((uintptr_t)data - s->self->view.base) : 0;
     m->count = t->count;
     m->site = (uint64_t)(uintptr_t)t->site;
     m->dtype = (uint8_t)t->dtype;

@@ -18,17 +18,17 @@ void tg_shm_exit(tg_shm_group *s) {
 
 /* ---- Parts ---- */
 
-static int64_t begin_of(const tg_view *v, tg_ref at, int64_t count, int part) {
+static int64_t begin_of(const tg_vantage *v, tg_shared at, int64_t count, int part) {
     const int64_t *begins = tg_at(v, at);
     return begins ? begins[part] : count * part;
 }
 
-static int64_t count_of(const tg_view *v, tg_ref at, int64_t count, int part) {
+static int64_t count_of(const tg_vantage *v, tg_shared at, int64_t count, int part) {
     return begin_of(v, at, count, part + 1) - begin_of(v, at, count, part);
 }
 
 static int64_t largest_part(const tg_shm_group *s, const tg_slot *slot) {
-    const tg_view *v = &s->self->view;
+    const tg_vantage *v = &s->self->view;
     const tg_post *p = slot->post;
     int64_t largest = 0;
     if (p->signature.kind == TG_ALL_TO_ALL) {
@@ -146,7 +146,7 @@ typedef struct lane {
 } lane;
 
 static lane lane_of(const piece *p, int from, int to) {
-    const tg_view *v = &p->s->self->view;
+    const tg_vantage *v = &p->s->self->view;
     const tg_post *a = &p->slot->post[from], *b = &p->slot->post[to];
     int64_t n = length(p, count_of(v, a->send_at, a->count, to));
     if (!n) return (lane){NULL, NULL, 0};

@@ -12,7 +12,7 @@
 typedef void (*tg_ranks_fn)(tg_reduce_op op, const void *const *src, int n_src, void *const *dst, int n_dst, int64_t n);
 tg_ranks_fn tg_ranks_kernel(tg_cpu_level_t level, tg_dtype dtype);
 
-/* X(dtype, stored as, summed as) */
+/* X(dtype, stored as, summed as), in the order of tg_dtype; b8 is bool, which is a macro */
 #define TG_RANKS_LIST(X)          \
     X(f32, float, float)          \
     X(f64, double, double)        \
@@ -21,6 +21,12 @@ tg_ranks_fn tg_ranks_kernel(tg_cpu_level_t level, tg_dtype dtype);
     X(i64, int64_t, int64_t)      \
     X(i32, int32_t, int32_t)      \
     X(u8, uint8_t, uint8_t)       \
-    X(bool, uint8_t, uint8_t)
+    X(b8, uint8_t, uint8_t)
+#define TG_X(name, S, A)                                                                              \
+    void tg_ranks_##name##_portable(tg_reduce_op, const void *const *, int, void *const *, int, int64_t); \
+    void tg_ranks_##name##_avx2(tg_reduce_op, const void *const *, int, void *const *, int, int64_t);     \
+    void tg_ranks_##name##_avx512(tg_reduce_op, const void *const *, int, void *const *, int, int64_t);
+TG_RANKS_LIST(TG_X)
+#undef TG_X
 
 #endif

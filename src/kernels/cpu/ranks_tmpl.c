@@ -8,9 +8,9 @@ enum { BLOCK = 1024 };
 #define JOIN(a, b) JOIN_(a, b)
 #define ALWAYS static inline __attribute__((always_inline))
 
-#define X(name, S, A) typedef S stored_##name; typedef A summed_##name;
-TG_RANKS_LIST(X)
-#undef X
+#define TG_X(name, S, A) typedef S stored_##name; typedef A summed_##name;
+TG_RANKS_LIST(TG_X)
+#undef TG_X
 typedef JOIN(stored_, TG_T) stored;
 typedef JOIN(summed_, TG_T) summed;
 
@@ -21,7 +21,7 @@ ALWAYS float load_f16(uint16_t x) { return tg_f16_to_f32(x); }
 ALWAYS int64_t load_i64(int64_t x) { return x; }
 ALWAYS int32_t load_i32(int32_t x) { return x; }
 ALWAYS uint8_t load_u8(uint8_t x) { return x; }
-ALWAYS uint8_t load_bool(uint8_t x) { return x; }
+ALWAYS uint8_t load_b8(uint8_t x) { return x; }
 ALWAYS float store_f32(float x) { return x; }
 ALWAYS double store_f64(double x) { return x; }
 ALWAYS uint16_t store_bf16(float x) { return tg_f32_to_bf16(x); }
@@ -29,18 +29,25 @@ ALWAYS uint16_t store_f16(float x) { return tg_f32_to_f16(x); }
 ALWAYS int64_t store_i64(int64_t x) { return x; }
 ALWAYS int32_t store_i32(int32_t x) { return x; }
 ALWAYS uint8_t store_u8(uint8_t x) { return x; }
-ALWAYS uint8_t store_bool(uint8_t x) { return x; }
+ALWAYS uint8_t store_b8(uint8_t x) { return x; }
+ALWAYS bool nan_f32(float x) { return x != x; }
+ALWAYS bool nan_f64(double x) { return x != x; }
+ALWAYS bool nan_bf16(float x) { return x != x; }
+ALWAYS bool nan_f16(float x) { return x != x; }
+ALWAYS bool nan_i64(int64_t x) { return (void)x, false; }
+ALWAYS bool nan_i32(int32_t x) { return (void)x, false; }
+ALWAYS bool nan_u8(uint8_t x) { return (void)x, false; }
+ALWAYS bool nan_b8(uint8_t x) { return (void)x, false; }
 #define LOAD JOIN(load_, TG_T)
 #define STORE JOIN(store_, TG_T)
+#define IS_NAN JOIN(nan_, TG_T)
 
-enum { is_f32, is_f64, is_bf16, is_f16, is_i64, is_i32, is_u8, is_bool };
-enum { IS_FLOAT = JOIN(is_, TG_T) <= is_f16, IS_BOOL = JOIN(is_, TG_T) == is_bool };
+enum { is_f32, is_f64, is_bf16, is_f16, is_i64, is_i32, is_u8, is_b8 };
 
 ALWAYS summed combine(tg_reduce_op op, summed a, summed b) {
-    bool nan = IS_FLOAT && !(b <= 0) && !(b >= 0);
-    if (op == TG_REDUCE_MAX) return (b > a) | nan ? b : a;
-    if (op == TG_REDUCE_MIN) return (b < a) | nan ? b : a;
-    return IS_BOOL ? (a > b ? a : b) : (summed)(a + b);
+    if (op == TG_REDUCE_MAX) return (b > a) | IS_NAN(b) ? b : a;
+    if (op == TG_REDUCE_MIN) return (b < a) | IS_NAN(b) ? b : a;
+    return JOIN(is_, TG_T) == is_b8 ? (a > b ? a : b) : (summed)(a + b);
 }
 
 ALWAYS stored finish(tg_reduce_op op, summed x, int n) { return STORE(op == TG_REDUCE_AVG ? (summed)(x / (summed)n) : x); }
