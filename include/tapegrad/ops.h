@@ -117,6 +117,9 @@ TG_API tg_tensor *tg_log_softmax(tg_tape *t, tg_tensor *x, int dim);
 /* over the last dim; w, b [h] or NULL */
 TG_API tg_tensor *tg_layer_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps);
 TG_API tg_tensor *tg_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, double eps);
+/* rms_norm(x + residual, w); *sum (may be NULL) receives x + residual. No broadcasting. */
+TG_API tg_tensor *tg_residual_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *residual, tg_tensor *w, double eps,
+                                       tg_tensor **sum);
 TG_API tg_tensor *tg_dropout(tg_tape *t, tg_tensor *x, double p); /* identity in evaluation mode */
 /* x [.., s, d], even d: rotates the pairs (i, i + d/2) of position offset + s by theta base^(-2i/d) (NeoX layout) */
 TG_API tg_tensor *tg_rope(tg_tape *t, tg_tensor *x, double base, int64_t offset);

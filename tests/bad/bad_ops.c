@@ -145,6 +145,9 @@ static void networks(bad_world *b) {
     OPTIONAL(tg_layer_norm, tg_layer_norm(t, b->x, NULL, x, 1e-5));
     OP(tg_rms_norm, tg_rms_norm(t, x, NULL, 1e-5));
     OPTIONAL(tg_rms_norm, tg_rms_norm(t, b->x, x, 1e-5));
+    OP(tg_residual_rms_norm, tg_residual_rms_norm(t, x, b->x, NULL, 1e-5, NULL));
+    OP(tg_residual_rms_norm, tg_residual_rms_norm(t, b->x, x, NULL, 1e-5, NULL));
+    OPTIONAL(tg_residual_rms_norm, tg_residual_rms_norm(t, b->x, b->x, x, 1e-5, NULL));
     OP(tg_dropout, tg_dropout(t, x, 0.5));
     OP(tg_rope, tg_rope(t, x, 10000, 0));
     OP(tg_attention, tg_attention(t, x, q, q, NULL));
