@@ -143,6 +143,46 @@ TG_API void tg_checkpoints_abandon(tg_checkpoints *c); /* works after errors too
 /* Removes all but the newest n; n 0 removes all. */
 TG_API tg_status tg_checkpoints_keep(tg_checkpoints *c, int n);
 
+/* ---- Sharded state ----
+ *
+ * Tensors of all ranks as one global state, which any other composition of ranks loads. Where each rank's part lies is
+ * read off placements: of the tensor, or of the parameter for the state of an optimiser. Every rank of a pipeline
+ * stage adds the same, in the same order; save and load are collective over the world. */
+
+typedef struct tg_shards tg_shards;
+
+typedef struct tg_shard_info {
+    size_t size;
+    const char *key; /* global: the same on every rank */
+    tg_tensor *tensor;
+    tg_shape global, offset; /* offset of a strided or zigzag shard: of its first chunk */
+    tg_placement placement[TG_MAX_AXES];
+    int replica; /* counts the ranks that have this part; it is written from 0 */
+} tg_shard_info;
+
+#define TG_SHARD_INFO() ((tg_shard_info){.size = sizeof(tg_shard_info)})
+
+/* NULL on an error. The list holds no tensor: those must outlive it. */
+TG_API tg_shards *tg_shards_new(const tg_parallel *p);
+TG_API void tg_shards_free(tg_shards *s);
+/* Keys are "<prefix>.<path>", the path alone where prefix is NULL or "". A tensor that is PARTIAL, or VARYING without a
+ * layout, is TG_ERR_PLACEMENT; a key that is there already TG_ERR_STATE. A failed call adds nothing. */
+TG_API tg_status tg_shards_add_module(tg_shards *s, const char *prefix, tg_module *m);
+/* An optimiser's state and count of steps, by its parameters' keys in the list: add those before. */
+TG_API tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o);
+TG_API tg_status tg_shards_add_tensor(tg_shards *s, const char *key, tg_tensor *x);
+/* The file has so many rows of dim 0: what lies beyond, a padded vocabulary's, is not written, and zero when loaded.
+ * Holds for the parameter of that key and for its state in an optimiser. */
+TG_API tg_status tg_shards_set_rows(tg_shards *s, const char *key, int64_t rows);
+TG_API int tg_shards_count(const tg_shards *s);
+TG_API tg_status tg_shards_at(const tg_shards *s, int i, tg_shard_info *out);
+/* dir, made where it is missing, receives a safetensors file of global tensors from each pipeline stage, written by its
+ * first rank; they get their names when all are complete. Needs there the memory of the largest tensor and its parts. */
+TG_API tg_status tg_shards_save(tg_shards *s, const char *dir);
+/* Every rank reads dir. Keys that are missing, unknown, or of another shape or dtype are TG_ERR_FORMAT, and nothing is
+ * changed on any rank; an error while data are read leaves a part. */
+TG_API tg_status tg_shards_load(tg_shards *s, const char *dir);
+
 #ifdef __cplusplus
 }
 #endif

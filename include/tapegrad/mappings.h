@@ -96,6 +96,38 @@ TG_API tg_tensor *tg_vocab_parallel_linear_cross_entropy(tg_tape *t, tg_tensor *
  * TG_ERR_DTYPE on every rank, naming the tensor, when one of rank 0's is not of dtype. */
 TG_API tg_status tg_broadcast_data(tg_tape *t, tg_tensor **x, int n, tg_dtype dtype, tg_comm *c);
 
+/* ---- Linear layers whose communication overlaps ---- */
+
+/* Weight gradients that wait for tg_wgrads_run, at most limit of them (TG_NONE: no limit); more are computed at once.
+ * Each holds its layer's input and output gradient, which must not be overwritten before (TG_ERR_VERSION). NULL on an
+ * error. It must outlive the backward of every tape that uses it; free loses what waits. */
+typedef struct tg_wgrads tg_wgrads;
+TG_API tg_wgrads *tg_wgrads_new(tg_ctx *ctx, int limit);
+TG_API void tg_wgrads_free(tg_wgrads *d);
+TG_API int tg_wgrads_count(const tg_wgrads *d);
+/* Computes them in the order in which backward left them, which is that of its own sums, then runs the weights' hooks
+ * (tg_on_accumulated). Collective over the groups of those that gather rows. */
+TG_API tg_status tg_wgrads_run(tg_wgrads *d);
+
+typedef struct tg_linear_grad_opts {
+    size_t size;
+    bool sequence_parallel; /* x are this rank's rows of dim 0, V0; they are gathered, and again in backward */
+    bool allreduce_dgrad;   /* the gradient of x, I, is summed over c; not with sequence_parallel */
+    bool fused_wgrad;       /* the gradient of w is added straight into its main_grad; w is a leaf */
+    tg_wgrads *deferred;    /* where the gradient of w, a leaf, may wait; NULL: it does not */
+} tg_linear_grad_opts;
+#define TG_LINEAR_GRAD(...) (&(tg_linear_grad_opts){.size = sizeof(tg_linear_grad_opts), __VA_ARGS__})
+
+/* x [.., in], w [out, in] and b [out] or NULL, both V0 on c's axis, -> [.., out] sharded on the last dim: x w^T + b. In
+ * backward the gradient of x travels while that of w is computed. Op
+ * LinearWithGradAccumulationAndAsyncCommunication (Megatron-Core). c may be NULL where opts (may be NULL) ask for no
+ * communication: then x is R, or all is placed as for tg_linear. */
+TG_API tg_tensor *tg_linear_with_grad_accumulation(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *c,
+                                                   const tg_linear_grad_opts *opts);
+/* The same without a gradient of w, which alone is saved; the bias keeps its own. Refuses deferred and fused_wgrad. */
+TG_API tg_tensor *tg_linear_with_frozen_weight(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *c,
+                                               const tg_linear_grad_opts *opts);
+
 /* ---- Layers ---- */
 
 typedef struct tg_plinear_opts {
@@ -127,7 +159,12 @@ TG_API tg_module *tg_nn_row_linear(const tg_parallel *p, int64_t in, int64_t out
 TG_API tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int64_t hidden, double std);
 /* One call with a weight given (NULL: the module's) and gather_output overridden (< 0: as made). */
 TG_API tg_tensor *tg_plinear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output);
-TG_API tg_status tg_wgrads_drain(tg_module *m); /* computes what its linears deferred, in recorded order */
+/* Megatron-Core's tensor_model_parallel, partition_dim and partition_stride, read off x's placement: false, -1 and 1
+ * where x is no shard over tp (etp). dim and stride may be NULL. */
+TG_API bool tg_tp_attributes(const tg_tensor *x, int *dim, int *stride);
+/* Whether x on this rank repeats what tp (etp) rank 0 has: false for shards. */
+TG_API bool tg_tp_duplicate_p(const tg_parallel *p, const tg_tensor *x);
+TG_API tg_status tg_wgrads_drain(tg_module *m); /* tg_wgrads_run of each linear in m */
 
 #ifdef __cplusplus
 }

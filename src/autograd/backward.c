@@ -230,6 +230,7 @@ static tg_status run_leaf(tg_pass *p, tg_node *n) {
     bool reached = g || n->flags & TG_N_REACHED;
     n->flags &= ~TG_N_REACHED;
     tg_tensor *sum = tg_gradient_of(x);
+    if (x->ext && x->ext->deferred) return TG_OK; /* more is to be added: its drain runs the hooks */
     return reached && sum && tg_hooks_any(x, true) ? tg_hooks_run(p->t, x, &sum, true) : TG_OK;
 }
 

@@ -65,6 +65,7 @@ TG_OP(linear_relu)
 TG_OP(linear_gelu)
 TG_OP(linear_gelu_tanh)
 TG_OP(linear_silu)
+TG_OP(LinearWithGradAccumulationAndAsyncCommunication)
 
 /* Shape */
 TG_OP(reshape)

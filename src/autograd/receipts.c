@@ -187,6 +187,13 @@ tg_status tg_call_pass(tg_call *c, int i, tg_tensor *g) {
     return TG_OK;
 }
 
+bool tg_call_accumulates(const tg_call *c, int i) {
+    const tg_pass *p = pass_of(c);
+    if (receipt(c, i)->kind != TG_TO_LEAF) return false;
+    const tg_target *target = p->o->n_targets ? tg_pass_target(p, source(c, i), 0) : NULL;
+    return target ? target->accumulates : !p->o->targets;
+}
+
 void tg_call_decline(tg_call *c, int i) {
     tg_receipt *r = receipt(c, i);
     if (c->gin_mode[i] == TG_GRAD_ADD) return; /* what is there stays */

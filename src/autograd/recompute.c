@@ -111,7 +111,10 @@ static tg_status inner_backward(tg_call *c, tg_tape *inner, tg_tensor **in, tg_t
     for (int i = 0; i < c->n_in; i++)
         if (c->gin_mode[i] != TG_GRAD_NONE)
             targets[n_targets++] =
-                (tg_target){.x = i < p->n_in ? in[i] : c->in[i], .g = c->gin[i], .mode = c->gin_mode[i]};
+                (tg_target){.x = i < p->n_in ? in[i] : c->in[i],
+                            .g = c->gin[i],
+                            .mode = c->gin_mode[i],
+                            .accumulates = i >= p->n_in && tg_call_accumulates(c, i)};
     tg_pass_opts o = {.seeds = seeds, .targets = targets, .n_targets = n_targets, .inner = true};
     if (n_roots) TG_TRY(tg_backward_run(inner, roots, n_roots, &o, p->name));
     for (int i = 0, k = 0; i < c->n_in; i++)

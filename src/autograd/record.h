@@ -170,6 +170,7 @@ typedef struct tg_target {
     tg_tensor *g;   /* given: written or added into; else made, and the caller's to free */
     uint8_t mode;   /* of g, when given */
     bool reached;
+    bool accumulates; /* what is put into g is accumulated in the leaf itself */
     tg_node *node;
 } tg_target;
 
@@ -183,8 +184,11 @@ typedef struct tg_pass_opts {
     bool inner; /* of a recomputation: leaves' hooks wait for the outer tape, which has the whole gradient */
 } tg_pass_opts;
 
-/* In a backward: input i has no gradient after all, as nothing that the roots depend on has used it. */
+/* In a backward: input i has no gradient after all, as nothing that the roots depend on has used it, or as it will be
+ * added later. */
 void tg_call_decline(tg_call *c, int i);
+/* In a backward: input i is a leaf, to whose accumulated gradient this call adds, now or later. */
+bool tg_call_accumulates(const tg_call *c, int i);
 
 tg_status tg_backward_run(tg_tape *t, tg_tensor *const *roots, int n, const tg_pass_opts *opts, const char *who);
 

@@ -119,6 +119,7 @@ struct tg_ext {
     uint32_t placed;      /* the axes that tg_place declared */
     tg_hook *hooks;
     int hooks_running;    /* while they do, a removed one stays in the list, without its function */
+    int deferred;         /* products of linears that wait and will be added to it (tg_wgrads) */
     int owners;           /* modules that list it, or the optimiser whose state it is: tg_drop leaves it to them */
     /* The leaf's node on the tape that used it last; others are found by the tape's own map. */
     tg_tape *leaf_tape;

@@ -31,6 +31,12 @@ const tg_safetensors_dtype *tg_safetensors_dtype_of(tg_dtype dtype);      /* NUL
  * tg_safetensors_close frees what there is. */
 tg_status tg_safetensors_parse(tg_safetensors *f, const char *header, size_t n);
 
+/* A file whose tensors come one at a time: of those given here only name, dtype and shape are read. Then each is put
+ * in their order, and the writer committed. After an error of begin w has ended. */
+tg_status tg_safetensors_begin(tg_writer *w, tg_ctx *ctx, const char *path, const tg_named_tensor *tensors,
+                               int n_tensors, const tg_metadata *metadata, int n_metadata);
+tg_status tg_safetensors_put(tg_writer *w, tg_tensor *x);
+
 /* A tensor in row-major pieces of at most TG_IO_CHUNK / 8 elements, each a view of the same bytes. */
 typedef struct tg_pieces {
     tg_tensor *x;

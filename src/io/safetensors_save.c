@@ -9,6 +9,7 @@ typedef struct job {
     const tg_named_tensor *tensors;
     const tg_metadata *metadata;
     int n_tensors, n_metadata;
+    bool later; /* the tensors' bytes come one at a time: these say only what they will be */
 } job;
 
 /* ---- Checks ---- */
@@ -26,13 +27,13 @@ static tg_status check_tensor(const job *j, int i) {
     if (strcmp(t->name, "__metadata__") == 0)
         return tg_fail(j->ctx, TG_ERR_ARGUMENT,
                        "tg_safetensors_save: the format keeps the name '__metadata__' for itself");
-    if (tg_check(j->ctx, t->tensor, "tg_safetensors_save") != TG_OK)
+    if (!j->later && tg_check(j->ctx, t->tensor, "tg_safetensors_save") != TG_OK)
         return tg_fail_note(j->ctx, " (tensor '%.128s')", t->name);
     if (!tg_safetensors_dtype_of(t->tensor->dtype))
         return tg_fail(j->ctx, TG_ERR_DTYPE,
                        "tg_safetensors_save: tensor '%.128s' is %s, for which the format has no name", t->name,
                        tg_dtype_name(t->tensor->dtype));
-    return tg_storage_need(t->tensor->storage, t->tensor);
+    return j->later ? TG_OK : tg_storage_need(t->tensor->storage, t->tensor);
 }
 
 static tg_status check_unique(const job *j, const void *items, int n, size_t size, const char *what) {
@@ -167,18 +168,34 @@ static tg_status put_data(tg_writer *w, tg_tensor *tensor, void *chunk) {
     return tg_io_enter(w->ctx);
 }
 
+tg_status tg_safetensors_put(tg_writer *w, tg_tensor *x) {
+    void *chunk = w->ctx->host ? NULL : tg_host_alloc(w->ctx, TG_IO_CHUNK);
+    tg_status s = tg_io_enter(w->ctx);
+    if (s == TG_OK) s = tg_storage_need(x->storage, x);
+    if (s == TG_OK) s = put_data(w, x, chunk);
+    tg_host_free(w->ctx, chunk, TG_IO_CHUNK);
+    return s;
+}
+
 static tg_status put_all(const job *j, tg_writer *w) {
     TG_TRY(put_header(j, w));
-    void *chunk = j->ctx->host ? NULL : tg_host_alloc(j->ctx, TG_IO_CHUNK);
-    tg_status s = tg_io_enter(j->ctx);
-    for (int i = 0; i < j->n_tensors && s == TG_OK; i++) s = put_data(w, j->tensors[i].tensor, chunk);
-    tg_host_free(j->ctx, chunk, TG_IO_CHUNK);
+    for (int i = 0; i < j->n_tensors; i++) TG_TRY(tg_safetensors_put(w, j->tensors[i].tensor));
+    return TG_OK;
+}
+
+tg_status tg_safetensors_begin(tg_writer *w, tg_ctx *ctx, const char *path, const tg_named_tensor *tensors,
+                               int n_tensors, const tg_metadata *metadata, int n_metadata) {
+    job j = {ctx, path, tensors, metadata, n_tensors, n_metadata, true};
+    TG_TRY(check(&j));
+    TG_TRY(tg_writer_open(w, ctx, path));
+    tg_status s = put_header(&j, w);
+    if (s != TG_OK) tg_writer_abandon(w);
     return s;
 }
 
 tg_status tg_safetensors_save(tg_ctx *ctx, const char *path, const tg_named_tensor *tensors, int n_tensors,
                               const tg_metadata *metadata, int n_metadata) {
-    job j = {ctx, path, tensors, metadata, n_tensors, n_metadata};
+    job j = {ctx, path, tensors, metadata, n_tensors, n_metadata, false};
     TG_TRY(tg_io_enter(ctx));
     TG_TRY(check(&j));
     tg_writer w;

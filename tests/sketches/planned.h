@@ -7,6 +7,7 @@
 #define TAPEGRAD_PLANNED_H
 
 #include <tapegrad/extend.h>
+#include <tapegrad/io.h>
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
 #include <tapegrad/parallel.h>
@@ -64,34 +65,6 @@ TG_API tg_tensor *tg_view_of(tg_tensor *base, int64_t offset, tg_shape shape);
 /* Adds g into x's gradient as a backward would, hooks included. Where g is x's main_grad itself it only says that the
  * buffer holds a gradient. */
 TG_API tg_status tg_accumulate_grad(tg_tensor *x, tg_tensor *g);
-
-/* ==== io.h: sharded state ==== */
-
-typedef struct tg_shards tg_shards;
-
-/* One tensor of a global state: what a checkpoint needs to know to be read by any other composition. */
-typedef struct tg_shard_info {
-    size_t size;
-    const char *key; /* global: the same on every rank */
-    tg_tensor *tensor;
-    tg_shape global, offset; /* of a strided or zigzag shard: of its first chunk */
-    tg_placement placement[TG_MAX_AXES];
-    int replica; /* 0 on the one rank that writes it */
-} tg_shard_info;
-
-/* A list of tensors that save and load together. Keys, offsets and replicas come from placements. prefix "" adds none.
- * Collective: every rank adds the same, in the same order. */
-TG_API tg_shards *tg_shards_new(const tg_parallel *p);
-TG_API void tg_shards_free(tg_shards *s);
-TG_API tg_status tg_shards_add_module(tg_shards *s, const char *prefix, tg_module *m);
-TG_API tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o);
-TG_API tg_status tg_shards_add_tensor(tg_shards *s, const char *key, tg_tensor *x);
-TG_API int tg_shards_count(const tg_shards *s);
-TG_API tg_status tg_shards_at(const tg_shards *s, int i, tg_shard_info *out);
-/* dir: safetensors of the global tensors, written by rank 0 of each replica set, renamed into place together. Load
- * takes any composition's dir; missing, unknown and misshapen keys are TG_ERR_FORMAT and nothing is changed. */
-TG_API tg_status tg_shards_save(tg_shards *s, const char *dir);
-TG_API tg_status tg_shards_load(tg_shards *s, const char *dir);
 
 /* ==== tapegrad.h: named random streams ==== */
 

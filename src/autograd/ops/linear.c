@@ -1,3 +1,4 @@
+#include "autograd/ops/linear.h"
 #include "autograd/ops/network.h"
 #include "autograd/ops/product.h"
 
@@ -58,22 +59,44 @@ static tg_matrix row_of(const tg_tensor *x) {
     return (tg_matrix){.data = tg_data(x), .cs = x->stride[x->ndim - 1], .dtype = (tg_dtype)x->dtype};
 }
 
-static tg_status linear_forward(tg_call *c) {
-    const tg_tensor *x = c->in[0], *w = c->in[1], *y = c->out[0];
-    tg_tensor *b = c->in[2];
+tg_status tg_linear_rows(const tg_tensor *x, const tg_tensor *w, const tg_tensor *b, tg_activation act,
+                         const tg_tensor *y, const tg_tensor *pre) {
     tg_product p = row_product(x, NULL, y);
     p.g.m = 1, p.g.n = w->shape[0], p.g.k = w->shape[1];
     p.g.a = row_of(x);
     p.g.b = tg_matrix_transposed(tg_matrix_of(w));
     p.g.c = row_of(y);
-    p.g.act = activation(c);
-    if (c->n_saved) p.g.pre = row_of(c->saved[0]);
+    p.g.act = act;
+    if (pre) p.g.pre = row_of(pre);
     if (b) {
-        TG_TRY(tg_op_dense(c, &b));
         p.g.bias = tg_data(b);
         p.g.bias_dtype = (tg_dtype)b->dtype;
     }
-    return tg_product_run(c->ctx, &p);
+    return tg_product_run(y->ctx, &p);
+}
+
+tg_status tg_linear_dgrad(const tg_tensor *gy, const tg_tensor *w, const tg_tensor *gx, bool add) {
+    tg_product p = row_product(gy, NULL, gx);
+    p.g.m = 1, p.g.n = w->shape[1], p.g.k = w->shape[0], p.g.beta = add;
+    p.g.a = row_of(gy);
+    p.g.b = tg_matrix_of(w);
+    p.g.c = row_of(gx);
+    return tg_product_run(gx->ctx, &p);
+}
+
+tg_status tg_linear_wgrad(const tg_tensor *gy, const tg_tensor *x, const tg_tensor *gw, bool add) {
+    tg_product p = row_product(gy, x, NULL);
+    p.g.m = gw->shape[0], p.g.n = gw->shape[1], p.g.k = 1, p.g.beta = add;
+    p.g.a = tg_matrix_transposed(row_of(gy));
+    p.g.b = row_of(x);
+    p.g.c = tg_matrix_of(gw);
+    return tg_product_run(gw->ctx, &p);
+}
+
+static tg_status linear_forward(tg_call *c) {
+    tg_tensor *b = c->in[2];
+    if (b) TG_TRY(tg_op_dense(c, &b));
+    return tg_linear_rows(c->in[0], c->in[1], b, activation(c), c->out[0], c->n_saved ? c->saved[0] : NULL);
 }
 
 /* gy brought back through the activation. */
@@ -95,25 +118,10 @@ static tg_status before_activation(tg_call *c, tg_tensor **g) {
 
 /* gx = g w, gw = g^T x, gb = g summed over the rows. */
 static tg_status linear_backward(tg_call *c) {
-    const tg_tensor *x = c->in[0], *w = c->in[1];
     tg_tensor *g;
     TG_TRY(before_activation(c, &g));
-    if (c->gin_mode[0]) {
-        tg_product p = row_product(g, NULL, c->gin[0]);
-        p.g.m = 1, p.g.n = w->shape[1], p.g.k = w->shape[0], p.g.beta = tg_adds(c, 0);
-        p.g.a = row_of(g);
-        p.g.b = tg_matrix_of(w);
-        p.g.c = row_of(c->gin[0]);
-        TG_TRY(tg_product_run(c->ctx, &p));
-    }
-    if (c->gin_mode[1]) {
-        tg_product p = row_product(g, x, NULL);
-        p.g.m = w->shape[0], p.g.n = w->shape[1], p.g.k = 1, p.g.beta = tg_adds(c, 1);
-        p.g.a = tg_matrix_transposed(row_of(g));
-        p.g.b = row_of(x);
-        p.g.c = tg_matrix_of(c->gin[1]);
-        TG_TRY(tg_product_run(c->ctx, &p));
-    }
+    if (c->gin_mode[0]) TG_TRY(tg_linear_dgrad(g, c->in[1], c->gin[0], tg_adds(c, 0)));
+    if (c->gin_mode[1]) TG_TRY(tg_linear_wgrad(g, c->in[0], c->gin[1], tg_adds(c, 1)));
     return c->in[2] ? tg_op_sum_to(c, 2, g, 1) : TG_OK;
 }
 

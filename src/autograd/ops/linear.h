@@ -1,0 +1,15 @@
+/* The three products of a linear layer, x [.., in], w [out, in], y [.., out]: any leading dims, any strides. */
+#ifndef TG_LINEAR_H
+#define TG_LINEAR_H
+
+#include "core/core.h"
+
+/* y = act(x w^T + b); b [out], contiguous, or NULL. pre, where not NULL, receives the value before the activation. */
+tg_status tg_linear_rows(const tg_tensor *x, const tg_tensor *w, const tg_tensor *b, tg_activation act,
+                         const tg_tensor *y, const tg_tensor *pre);
+/* gx (+)= gy w */
+tg_status tg_linear_dgrad(const tg_tensor *gy, const tg_tensor *w, const tg_tensor *gx, bool add);
+/* gw (+)= gy^T x, summed over all leading dims */
+tg_status tg_linear_wgrad(const tg_tensor *gy, const tg_tensor *x, const tg_tensor *gw, bool add);
+
+#endif
