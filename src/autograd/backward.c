@@ -331,6 +331,7 @@ tg_status tg_backward_run(tg_tape *t, tg_tensor *const *roots, int n, const tg_p
     for (int i = 0; i < o->n_targets; i++) o->targets[i].node = node_of(t, o->targets[i].x);
     if (!p.all) mark_needed(&p);
     if (s == TG_OK) s = run_pass(&p);
+    if (!o->targets) t->ctx->backwards++;
     if (s != TG_OK) forget_pass(t);
     t->in_backward = false;
     return s;

@@ -43,6 +43,8 @@ tg_tensor *tg_gradient_of(const tg_tensor *x); /* NULL: it has none */
 /* Runs x's hooks of one kind on *g, a temp that may be replaced. */
 tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated);
 bool tg_hooks_any(const tg_tensor *x, bool accumulated);
+/* tg_remove_hook under an error too. */
+bool tg_hook_drop(tg_tensor *x, uint64_t id);
 
 /* ---- receipts.c ---- */
 

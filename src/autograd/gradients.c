@@ -203,17 +203,22 @@ static void sweep_hooks(tg_tensor *x) {
     }
 }
 
+bool tg_hook_drop(tg_tensor *x, uint64_t id) {
+    for (tg_hook *h = x->ext ? x->ext->hooks : NULL; h; h = h->next) {
+        if (h->id != id || !h->fn) continue;
+        h->fn = NULL;
+        sweep_hooks(x);
+        return true;
+    }
+    return false;
+}
+
 tg_status tg_remove_hook(tg_tensor *x, uint64_t id) {
     if (!x) return TG_ERR_ARGUMENT;
     tg_ctx *ctx = x->ctx;
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     TG_TRY(tg_check(ctx, x, "tg_remove_hook"));
-    for (tg_hook *h = x->ext ? x->ext->hooks : NULL; h; h = h->next) {
-        if (h->id != id || !h->fn) continue;
-        h->fn = NULL;
-        sweep_hooks(x);
-        return TG_OK;
-    }
+    if (tg_hook_drop(x, id)) return TG_OK;
     return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_remove_hook: the tensor has no hook %llu", (unsigned long long)id);
 }
 

@@ -148,6 +148,7 @@ struct tg_ctx {
     uint64_t serial; /* of handles; only grows */
     uint64_t epochs; /* of tape resets */
     uint64_t hook_ids;
+    uint64_t backwards, finalized; /* that accumulated gradients; how many there were at the last tg_grads_finalize */
     tg_rng rng;
     tg_allocator host_alloc;
     const tg_file_ops *files; /* NULL: the system's calls */

@@ -5,6 +5,7 @@
 #include "autograd/backward.h"
 #include "kernels/scalar.h"
 #include "optim/optim.h"
+#include "parallel/grads.h"
 
 /* What a failed creation returns: every call on it does nothing. */
 static const tg_optim inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
@@ -290,14 +291,24 @@ tg_status tg_optim_zero_grad(tg_optim *o) {
     return o->ctx->status;
 }
 
-double tg_optim_clip(tg_optim *o, double max_norm) {
-    if (tg_optim_check(o) != TG_OK || check_gradients(o, "tg_optim_clip") != TG_OK) return NAN;
+/* Sums of squares, one for each set of axes over which gradients are sharded. */
+typedef struct square_sums {
+    uint32_t mask[16];
+    double sum[16];
+    int n;
+} square_sums;
+
+static double *sum_of(square_sums *s, uint32_t mask) {
+    int i = 0;
+    while (i < s->n && s->mask[i] != mask) i++;
+    if (i == s->n && i < TG_LEN(s->mask)) s->mask[s->n++] = mask;
+    return &s->sum[i < TG_LEN(s->mask) ? i : 0];
+}
+
+/* Each gradient's sum of squares into its word of o->norms. */
+static tg_status square_each(tg_optim *o) {
     tg_ctx *ctx = o->ctx;
-    if (!(max_norm >= 0)) {
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_optim_clip: max_norm %g, expected 0 (none) or more", max_norm);
-        return NAN;
-    }
-    ctx->ops->fill(ctx, tg_array_of(o->norms), 0);
+    TG_TRY(ctx->ops->fill(ctx, tg_array_of(o->norms), 0));
     for (int i = 0; i < o->n; i++) {
         tg_tensor *g = tg_gradient_of(o->item[i].param);
         if (!g || !g->numel) continue;
@@ -306,16 +317,43 @@ double tg_optim_clip(tg_optim *o, double max_norm) {
         tg_array sum = tg_array_of(o->norms);
         sum.data = sum.data ? (double *)sum.data + i : NULL;
         sum.shape = one, sum.stride = stride, sum.ndim = g->ndim, sum.numel = 1;
-        if (ctx->ops->reduce(ctx, TG_SUMSQ, sum, tg_array_of(g), 1, false) != TG_OK) return NAN;
+        TG_TRY(ctx->ops->reduce(ctx, TG_SUMSQ, sum, tg_array_of(g), 1, false));
     }
-    double total = 0, part[64];
-    for (int i = 0; i < o->n && !ctx->meta; i += TG_LEN(part)) {
+    return TG_OK;
+}
+
+/* Over all parameters, each counted once: shards are summed over the axes that they lie on, and what is the same on
+ * every rank of an axis counts as one. */
+static tg_status sum_squares(tg_optim *o, double *total) {
+    tg_ctx *ctx = o->ctx;
+    square_sums s = {0};
+    double part[64];
+    TG_TRY(square_each(o));
+    for (int i = 0; i < o->n; i += TG_LEN(part)) {
         int k = o->n - i < TG_LEN(part) ? o->n - i : TG_LEN(part);
-        if (ctx->ops->copy(ctx, part, (double *)tg_data(o->norms) + i, (size_t)k * sizeof *part, TG_COPY_TO_HOST) !=
-            TG_OK)
-            return NAN;
-        for (int j = 0; j < k; j++) total += part[j];
+        memset(part, 0, sizeof part);
+        if (!ctx->meta)
+            TG_TRY(ctx->ops->copy(ctx, part, (double *)tg_data(o->norms) + i, (size_t)k * sizeof *part,
+                                  TG_COPY_TO_HOST));
+        for (int j = 0; j < k; j++) {
+            const tg_placing *place = o->item[i + j].param->place;
+            *sum_of(&s, place ? place->varying : 0) += part[j];
+        }
     }
+    if (ctx->grid.axes) TG_TRY(tg_grid_sum(ctx, s.mask, s.sum, s.n));
+    *total = 0;
+    for (int i = 0; i < s.n; i++) *total += s.sum[i];
+    return TG_OK;
+}
+
+double tg_optim_clip(tg_optim *o, double max_norm) {
+    double total;
+    if (tg_optim_check(o) != TG_OK || check_gradients(o, "tg_optim_clip") != TG_OK) return NAN;
+    if (!(max_norm >= 0)) {
+        tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_clip: max_norm %g, expected 0 (none) or more", max_norm);
+        return NAN;
+    }
+    if (sum_squares(o, &total) != TG_OK) return NAN;
     double norm = sqrt(total);
     o->skip = !isfinite(norm);
     o->clip = max_norm > 0 && isfinite(norm) ? fmin(1, max_norm / (norm + 1e-6)) : 1;

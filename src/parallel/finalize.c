@@ -1,0 +1,180 @@
+/* tg_grads_finalize: after it every gradient is whole.
+ *
+ * The gradient of a parameter that is R on an axis is PARTIAL there. Buckets have summed most over dp; what is left is
+ * summed here, over the axes of each parameter: small ones coalesced into one buffer for each set of axes, large ones
+ * where they lie. A number behind the small ones tells, for each parameter of the set, whether any rank had a gradient.
+ */
+#include "autograd/backward.h"
+#include "kernels/scalar.h"
+#include "parallel/grads.h"
+
+enum { LARGE = 1 << 18 }; /* elements from which a gradient is summed in place */
+
+typedef struct sum_set {
+    tg_ctx *ctx;
+    const tg_parallel *p;
+    tg_tensor *const *params;
+    int n;
+    uint32_t axes;
+    tg_dtype dtype;
+} sum_set;
+
+static uint32_t axes_left(const tg_parallel *p, const tg_tensor *x) {
+    uint32_t r = x->place ? x->place->replicated : 0;
+    return r & ~tg_buckets_axes(p, x);
+}
+
+static bool belongs(const sum_set *s, const tg_tensor *x) {
+    return axes_left(s->p, x) == s->axes && tg_accumulate_dtype(x->dtype) == s->dtype;
+}
+
+/* Over every axis of the set, in place; dp and cp in one where both are there. */
+static tg_status sum_over(const sum_set *s, tg_tensor *g) {
+    uint32_t axes = s->axes;
+    if ((axes & TG_DATA_AXES) == TG_DATA_AXES) {
+        if (!tg_comm_all_reduce(s->p->dp_cp, g, g, TG_REDUCE_SUM)) return s->ctx->status;
+        axes &= ~(uint32_t)TG_DATA_AXES;
+    }
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        if (!(axes >> a & 1)) continue;
+        TG_TRY(tg_storage_need(g->storage, g));
+        if (!tg_comm_all_reduce(s->p->comm[a], g, g, TG_REDUCE_SUM)) return s->ctx->status;
+    }
+    return TG_OK;
+}
+
+/* A part of flat in x's shape. */
+static tg_tensor *part(const tg_tensor *flat, const tg_tensor *x, int64_t at) {
+    return tg_temp_new(flat->ctx, flat->dtype, x->ndim, x->shape, NULL, tg_storage_ref(flat->storage), at);
+}
+
+/* Small gradients into flat, or back out of it; then a flag for each parameter of the set. */
+static tg_status move_small(const sum_set *s, tg_tensor *flat, bool in) {
+    int64_t at = 0;
+    for (int i = 0; i < s->n; i++) {
+        tg_tensor *x = s->params[i];
+        if (!belongs(s, x) || x->numel >= LARGE) continue;
+        tg_tensor *g = in ? tg_gradient_or_zero(x) : tg_gradient_buffer(x), *there = g ? part(flat, x, at) : NULL;
+        if (!there) return s->ctx->status;
+        tg_status moved = tg_gradient_put(in ? there : g, in ? g : there, false);
+        tg_temp_free(there);
+        TG_TRY(moved);
+        at += x->numel;
+    }
+    static const int64_t one[1] = {1};
+    for (int i = 0; i < s->n && !s->ctx->meta; i++) {
+        tg_tensor *x = s->params[i];
+        if (!belongs(s, x)) continue;
+        tg_array word = tg_array_of(flat);
+        word.data = (char *)word.data + (size_t)at++ * tg_dtype_size(flat->dtype);
+        word.shape = word.stride = one, word.numel = 1;
+        if (in) {
+            TG_TRY(s->ctx->ops->fill(s->ctx, word, x->ext->has_grad));
+            continue;
+        }
+        double d = 0;
+        float f = 0;
+        bool wide = flat->dtype == TG_F64;
+        TG_TRY(s->ctx->ops->copy(s->ctx, wide ? (void *)&d : &f, word.data, wide ? sizeof d : sizeof f, TG_COPY_TO_HOST));
+        x->ext->has_grad = d + (double)f > 0;
+    }
+    return TG_OK;
+}
+
+static tg_status sum_large(const sum_set *s) {
+    for (int i = 0; i < s->n; i++) {
+        tg_tensor *x = s->params[i], *g;
+        if (!belongs(s, x) || x->numel < LARGE) continue;
+        if (!(g = tg_gradient_or_zero(x))) return s->ctx->status;
+        TG_TRY(sum_over(s, g));
+    }
+    return TG_OK;
+}
+
+static tg_status sum_one_set(const sum_set *s) {
+    int64_t numel = 0;
+    for (int i = 0; i < s->n; i++)
+        if (belongs(s, s->params[i])) numel += 1 + (s->params[i]->numel < LARGE ? s->params[i]->numel : 0);
+    tg_tensor *flat = tg_temp_empty(s->ctx, s->dtype, 1, &numel, TG_MEM_TEMPORARY);
+    if (!flat) return s->ctx->status;
+    tg_status status = move_small(s, flat, true);
+    if (status == TG_OK) status = sum_large(s); /* all start before anybody waits */
+    if (status == TG_OK) status = sum_over(s, flat);
+    if (status == TG_OK) status = tg_storage_need(flat->storage, flat);
+    if (status == TG_OK) status = move_small(s, flat, false);
+    tg_temp_free(flat);
+    return status;
+}
+
+/* Every set of axes and dtype, in the order in which params first has it: the same on all ranks. */
+static tg_status sum_sets(const tg_parallel *p, tg_tensor *const *params, int n) {
+    for (int i = 0; i < n; i++) {
+        sum_set s = {.ctx = p->ctx, .p = p, .params = params, .n = n, .axes = axes_left(p, params[i]),
+                     .dtype = tg_accumulate_dtype(params[i]->dtype)};
+        bool seen = !s.axes;
+        for (int j = 0; j < i && !seen; j++) seen = belongs(&s, params[j]);
+        if (!seen) TG_TRY(sum_one_set(&s));
+    }
+    return TG_OK;
+}
+
+/* ---- Tokens ---- */
+
+static tg_status divide_by_tokens(const tg_parallel *p, tg_tensor *const *params, int n, tg_tensor *tokens) {
+    tg_ctx *ctx = p->ctx;
+    double count = tg_item(tokens);
+    TG_TRY(ctx->status);
+    uint32_t data = TG_DATA_AXES & ctx->grid.axes;
+    if (data) TG_TRY(tg_grid_sum(ctx, &data, &count, 1));
+    double scale[2] = {1 / (count > 1 ? count : 1), 0};
+    for (int i = 0; i < n; i++) {
+        tg_tensor *g = tg_gradient_of(params[i]);
+        if (!g) continue;
+        TG_TRY(tg_storage_need(g->storage, g));
+        tg_array a = tg_array_of(g);
+        TG_TRY(ctx->ops->map(ctx, TG_FN_affine, a, &a, 1, scale, false));
+    }
+    return TG_OK;
+}
+
+/* ---- The public side ---- */
+
+static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *o) {
+    tg_ctx *ctx = p->ctx;
+    if (n < 0 || (n && !params))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_grads_finalize: %d parameters at %p", n, (const void *)params);
+    for (int i = 0; i < n; i++) {
+        TG_TRY(tg_check(ctx, params[i], "tg_grads_finalize: a parameter"));
+        if (params[i]->tape || !(params[i]->flags & TG_F_REQUIRES_GRAD))
+            return tg_fail(ctx, TG_ERR_STATE,
+                           "tg_grads_finalize: parameter %d is not a leaf of the context that needs a gradient", i);
+        if (!tg_ext_of(params[i])) return ctx->status;
+    }
+    if (o->tokens) TG_TRY(tg_check(ctx, o->tokens, "tg_grads_finalize: tokens"));
+    if (o->tokens && o->tokens->numel != 1)
+        return tg_fail(ctx, TG_ERR_SHAPE, "tg_grads_finalize: tokens has %lld elements, expected one",
+                       (long long)o->tokens->numel);
+    if (ctx->backwards == ctx->finalized)
+        return tg_fail(ctx, TG_ERR_STATE,
+                       "tg_grads_finalize: no backward has run since the last one; it sums the gradients of a step once");
+    return TG_OK;
+}
+
+tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *given) {
+    tg_finalize_opts o;
+    if (!p) return TG_ERR_ARGUMENT;
+    tg_ctx *ctx = p->ctx;
+    TG_TRY(ctx->status);
+    TG_TRY(tg_options(ctx, &o, sizeof o, given, "tg_grads_finalize: the options"));
+    TG_TRY(check(p, params, n, &o));
+    for (tg_buckets *b = p->buckets; b; b = tg_buckets_next(b)) TG_TRY(tg_buckets_finish(b));
+    TG_TRY(sum_sets(p, params, n));
+    for (int i = 0; i < n; i++) {
+        tg_tensor *g = tg_gradient_of(params[i]);
+        if (g) TG_TRY(tg_storage_need(g->storage, g));
+        params[i]->ext->summed |= params[i]->ext->partial, params[i]->ext->partial = false;
+    }
+    if (o.tokens) TG_TRY(divide_by_tokens(p, params, n, o.tokens));
+    ctx->finalized = ctx->backwards;
+    return TG_OK;
+}

@@ -1,0 +1,22 @@
+/* Gradients over ranks: data-parallel buckets, what tg_grads_finalize sums, and norms over a grid. */
+#ifndef TG_GRADS_H
+#define TG_GRADS_H
+
+#include "parallel/parallel.h"
+
+/* The axes over which gradients of data-parallel ranks are summed. */
+enum { TG_DATA_AXES = 1u << TG_DP | 1u << TG_CP };
+
+tg_buckets *tg_buckets_next(const tg_buckets *b); /* of the same tg_parallel; NULL: the last */
+/* Starts what no backward has started, waits for all, and notes which parameters have a gradient on some rank. */
+tg_status tg_buckets_finish(tg_buckets *b);
+/* The axes over which some bucket sums x's gradient; 0: none does. */
+uint32_t tg_buckets_axes(const tg_parallel *p, const tg_tensor *x);
+/* Writes 0 where x has no gradient on this rank, so that it can be summed. NULL after recording the error. */
+tg_tensor *tg_gradient_or_zero(tg_tensor *x);
+
+/* sum[i], of parameters that are sharded over the axes of mask[i], becomes the sum over those axes. Collective: every
+ * rank gives the same masks. */
+tg_status tg_grid_sum(tg_ctx *ctx, const uint32_t *mask, double *sum, int n);
+
+#endif

@@ -1,0 +1,310 @@
+/* Groups: Megatron-Core's RankGenerator, and the tg_parallel of a rank.
+ *
+ * A grid numbers the ranks in mixed radix, the leftmost axis of its order varying fastest. There are two over the same
+ * ranks: the dense one (tp, cp, dp, pp) and the experts' (etp, ep, edp, pp), which must agree on pp.
+ */
+#include <stdio.h>
+
+#include "parallel/parallel.h"
+
+enum { GRID = 5 }; /* axes that an order names: tp, cp, ep, dp, pp */
+
+/* ---- Orders ---- */
+
+/* Reads "tp-cp-dp" into names of at most 7 letters; -1 where it is not a list of up to GRID names. */
+static int parse_order(const char *text, char names[][8]) {
+    int n = 0;
+    for (const char *at = text; at && *at; n++) {
+        size_t length = strcspn(at, "-");
+        if (n == GRID || !length || length > 7) return -1;
+        memcpy(names[n], at, length);
+        names[n][length] = 0;
+        at += length + (at[length] == '-');
+        if (!*at && at[-1] == '-') return -1;
+    }
+    return n;
+}
+
+static int find(char names[][8], int n, const char *name) {
+    for (int i = 0; i < n; i++)
+        if (!strcmp(names[i], name)) return i;
+    return -1;
+}
+
+/* The rank of a place whose coordinate on the chosen axes (or the others) is index, in mixed radix. */
+static int rank_of(const int *sizes, int n, uint32_t chosen, bool inside, int index) {
+    int rank = 0, stride = 1;
+    for (int i = 0; i < n; i++) {
+        if ((bool)(chosen >> i & 1) == inside) {
+            rank += index % sizes[i] * stride;
+            index /= sizes[i];
+        }
+        stride *= sizes[i];
+    }
+    return rank;
+}
+
+static int groups_of(const int *sizes, int n, uint32_t chosen, int *out, int *group_size) {
+    int members = 1, groups = 1;
+    for (int i = 0; i < n; i++) *(chosen >> i & 1 ? &members : &groups) *= sizes[i];
+    for (int g = 0; g < groups && out; g++)
+        for (int r = 0; r < members; r++)
+            out[g * members + r] = rank_of(sizes, n, chosen, false, g) + rank_of(sizes, n, chosen, true, r);
+    if (group_size) *group_size = members;
+    return groups;
+}
+
+int tg_rank_groups(const char *order, const int *sizes, const char *axes, int *out, int *group_size) {
+    char names[GRID][8], wanted[GRID][8];
+    int n = parse_order(order, names), k = parse_order(axes, wanted);
+    uint32_t chosen = 0;
+    if (n <= 0 || k <= 0 || !sizes) return -1;
+    for (int i = 0; i < k; i++) {
+        int at = find(names, n, wanted[i]);
+        if (at < 0) return -1;
+        chosen |= 1u << at;
+    }
+    for (int i = 0; i < n; i++)
+        if (sizes[i] < 1 || find(names, i, names[i]) >= 0) return -1;
+    return groups_of(sizes, n, chosen, out, group_size);
+}
+
+/* ---- One grid ---- */
+
+typedef struct grid {
+    char names[GRID][8];
+    int sizes[GRID], n;
+} grid;
+
+/* The grid of an order and its sizes by name; axes of size 1 that the order leaves out go last. */
+static tg_status grid_make(tg_ctx *ctx, grid *g, const char *order, const char *const name[GRID],
+                           const int size[GRID]) {
+    g->n = parse_order(order, g->names);
+    for (int i = 0; i < g->n; i++) {
+        bool known = false;
+        for (int j = 0; j < GRID; j++) known |= !strcmp(g->names[i], name[j]);
+        if (!known || find(g->names, i, g->names[i]) >= 0) g->n = -1;
+    }
+    if (g->n < 0)
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_parallel_new: the order \"%s\" is not a list of tp, cp, ep, dp and pp, each once, with '-' between",
+                       order);
+    for (int j = 0; j < GRID; j++) {
+        int at = find(g->names, g->n, name[j]);
+        if (at < 0 && size[j] != 1)
+            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: %s is %d, and the order \"%s\" does not name it",
+                           name[j], size[j], order);
+        if (at < 0) strcpy(g->names[at = g->n++], name[j]);
+        g->sizes[at] = size[j];
+    }
+    return TG_OK;
+}
+
+/* This rank's group over some axes of a grid, as a communicator. */
+static tg_status group_make(tg_parallel *p, const grid *g, const char *axes, const char *name, tg_axis axis,
+                            tg_comm **out) {
+    tg_ctx *ctx = p->ctx;
+    char order[8 * GRID] = "";
+    size_t at = 0;
+    for (int i = 0; i < g->n; i++) tg_text(order, sizeof order, &at, "%s%s", i ? "-" : "", g->names[i]);
+    int members = 0, world = tg_comm_size(p->world), me = tg_comm_rank(p->world);
+    int *ranks = tg_host_alloc(ctx, (size_t)world * sizeof *ranks);
+    if (!ranks) return ctx->status;
+    int groups = tg_rank_groups(order, g->sizes, axes, ranks, &members), mine = 0;
+    for (int i = 0; i < groups * members; i++)
+        if (ranks[i] == me) mine = i / members;
+    *out = tg_comm_split_known(p->world, ranks + mine * members, members, name, axis);
+    tg_host_free(ctx, ranks, (size_t)world * sizeof *ranks);
+    return ctx->status;
+}
+
+/* ---- Making ---- */
+
+static const char *const grid_names[GRID] = {"tp", "cp", "ep", "dp", "pp"};
+
+static tg_status check_sizes(tg_ctx *ctx, tg_parallel_opts *o, int world) {
+    int *const size[] = {&o->tp, &o->cp, &o->pp, &o->etp, &o->ep};
+    static const char *const name[] = {"tp", "cp", "pp", "etp", "ep"};
+    for (int i = 0; i < TG_LEN(size); i++)
+        if (*size[i] < 0 || *size[i] > world)
+            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: %s is %d, expected 1 to the world's %d (0: default)",
+                           name[i], *size[i], world);
+    if (!o->tp) o->tp = 1;
+    if (!o->cp) o->cp = 1;
+    if (!o->pp) o->pp = 1;
+    if (!o->etp) o->etp = o->tp;
+    if (!o->ep) o->ep = 1;
+    if (!o->order) o->order = "tp-cp-ep-dp-pp";
+    if (world % ((int64_t)o->tp * o->cp * o->pp))
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_parallel_new: the world of %d ranks is not divisible by tp x cp x pp = %d x %d x %d", world,
+                       o->tp, o->cp, o->pp);
+    if (world % ((int64_t)o->etp * o->ep * o->pp))
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_parallel_new: the world of %d ranks is not divisible by etp x ep x pp = %d x %d x %d", world,
+                       o->etp, o->ep, o->pp);
+    if ((unsigned)o->rng > TG_RNG_MEGATRON)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: rng is %d, expected TG_RNG_GLOBAL or TG_RNG_MEGATRON",
+                       (int)o->rng);
+    return TG_OK;
+}
+
+/* Pipelines run through both grids, so a rank's pipeline must be the same in each. */
+static tg_status check_pipelines(tg_ctx *ctx, const tg_parallel_opts *o, const grid *dense, const grid *expert,
+                                 int world) {
+    int *ranks = tg_host_alloc(ctx, 2 * (size_t)world * sizeof *ranks);
+    if (!ranks) return ctx->status;
+    uint32_t d = 1u << find((char(*)[8])dense->names, dense->n, "pp"),
+             e = 1u << find((char(*)[8])expert->names, expert->n, "pp");
+    groups_of(dense->sizes, dense->n, d, ranks, NULL);
+    groups_of(expert->sizes, expert->n, e, ranks + world, NULL);
+    bool same = !memcmp(ranks, ranks + world, (size_t)world * sizeof *ranks);
+    tg_host_free(ctx, ranks, 2 * (size_t)world * sizeof *ranks);
+    if (same) return TG_OK;
+    return tg_fail(ctx, TG_ERR_ARGUMENT,
+                   "tg_parallel_new: with the order \"%s\" the pipelines of the dense and the expert grid differ; put pp "
+                   "last, or choose etp x ep = tp x cp x (a part of dp)",
+                   o->order);
+}
+
+static tg_status make_embedding(tg_parallel *p, const grid *dense) {
+    tg_comm *pp = p->comm[TG_PP];
+    int n = tg_comm_size(pp), me = tg_comm_rank(pp), members = 0, world = tg_comm_size(p->world);
+    if (n == 1) {
+        p->embedding = pp;
+        return TG_OK;
+    }
+    int *ranks = tg_host_alloc(p->ctx, (size_t)world * sizeof *ranks), mine = 0;
+    if (!ranks) return p->ctx->status;
+    int groups = groups_of(dense->sizes, dense->n, 1u << find((char(*)[8])dense->names, dense->n, "pp"), ranks, &members);
+    for (int i = 0; i < groups * members; i++)
+        if (ranks[i] == tg_comm_rank(p->world)) mine = i / members;
+    int ends[2] = {ranks[mine * members], ranks[mine * members + members - 1]};
+    tg_host_free(p->ctx, ranks, (size_t)world * sizeof *ranks);
+    if (me == 0 || me == n - 1) p->embedding = tg_comm_split_known(p->world, ends, 2, "embedding", TG_MAX_AXES);
+    return p->ctx->status;
+}
+
+/* The axes that placements have: of the experts' grid only where it is not the dense one. */
+static void fill_grid(tg_parallel *p) {
+    tg_grid *g = &p->ctx->grid;
+    bool experts = p->o.ep > 1 || p->o.etp != p->o.tp;
+    g->axes = 0;
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        bool of_experts = a == TG_ETP || a == TG_EP || a == TG_EDP;
+        g->size[a] = tg_parallel_size(p, (tg_axis)a);
+        g->rank[a] = tg_parallel_rank(p, (tg_axis)a);
+        if (g->size[a] > 1 && a != TG_PP && (experts || !of_experts)) g->axes |= 1u << a;
+    }
+}
+
+static tg_status make_groups(tg_parallel *p) {
+    const tg_parallel_opts *o = &p->o;
+    int world = tg_comm_size(p->world), dp = world / (o->tp * o->cp * o->pp), edp = world / (o->etp * o->ep * o->pp);
+    grid dense, expert;
+    TG_TRY(grid_make(p->ctx, &dense, o->order, grid_names, (const int[GRID]){o->tp, o->cp, 1, dp, o->pp}));
+    TG_TRY(grid_make(p->ctx, &expert, o->order, grid_names, (const int[GRID]){o->etp, 1, o->ep, edp, o->pp}));
+    TG_TRY(check_pipelines(p->ctx, o, &dense, &expert, world));
+    const struct {
+        const grid *g;
+        const char *axes, *name;
+        tg_axis axis;
+        tg_comm **to;
+    } all[] = {
+        {&dense, "tp", "tp", TG_TP, &p->comm[TG_TP]},          {&dense, "cp", "cp", TG_CP, &p->comm[TG_CP]},
+        {&dense, "dp", "dp", TG_DP, &p->comm[TG_DP]},          {&dense, "pp", "pp", TG_PP, &p->comm[TG_PP]},
+        {&expert, "tp", "etp", TG_ETP, &p->comm[TG_ETP]},      {&expert, "ep", "ep", TG_EP, &p->comm[TG_EP]},
+        {&expert, "dp", "edp", TG_EDP, &p->comm[TG_EDP]},      {&dense, "dp-cp", "dp_cp", TG_MAX_AXES, &p->dp_cp},
+        {&dense, "tp-pp", "model", TG_MAX_AXES, &p->model},
+    };
+    for (int i = 0; i < TG_LEN(all); i++)
+        TG_TRY(group_make(p, all[i].g, all[i].axes, all[i].name, all[i].axis, all[i].to));
+    TG_TRY(make_embedding(p, &dense));
+    fill_grid(p);
+    return TG_OK;
+}
+
+static void drop_groups(tg_parallel *p) {
+    if (p->embedding != p->comm[TG_PP]) tg_comm_free(p->embedding);
+    tg_comm_free(p->dp_cp);
+    tg_comm_free(p->model);
+    for (int a = 0; a < TG_MAX_AXES; a++) tg_comm_free(p->comm[a]);
+    memset(p->comm, 0, sizeof p->comm);
+    p->dp_cp = p->model = p->embedding = NULL;
+    for (int a = 0; a < TG_MAX_AXES; a++) p->ctx->grid.size[a] = 1, p->ctx->grid.rank[a] = 0;
+    p->ctx->grid.axes = 0;
+}
+
+static const tg_parallel inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
+
+tg_parallel *tg_parallel_new(tg_comm *world, const tg_parallel_opts *given) {
+    tg_ctx *ctx = tg_comm_ctx(world);
+    tg_parallel_opts o;
+    if (!tg_ok(ctx)) return (tg_parallel *)&inert;
+    tg_options(ctx, &o, sizeof o, given, "tg_parallel_new: the options");
+    if (ctx->parallel)
+        tg_fail(ctx, TG_ERR_STATE, "tg_parallel_new: the context has one already; tg_parallel_free it first");
+    if (ctx->status != TG_OK || check_sizes(ctx, &o, tg_comm_size(world)) != TG_OK) return (tg_parallel *)&inert;
+    tg_parallel *p = tg_host_alloc(ctx, sizeof *p);
+    if (!p) return (tg_parallel *)&inert;
+    *p = (tg_parallel){.ctx = ctx, .world = world, .o = o};
+    if (strlen(o.order) >= sizeof p->order)
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: the order \"%s\" is too long", o.order);
+    else
+        p->o.order = strcpy(p->order, o.order);
+    if (ctx->status == TG_OK) make_groups(p);
+    if (ctx->status != TG_OK) {
+        drop_groups(p);
+        tg_host_free(ctx, p, sizeof *p);
+        return (tg_parallel *)&inert;
+    }
+    ctx->parallel = p;
+    return p;
+}
+
+void tg_parallel_free(tg_parallel *p) {
+    if (!p || p == &inert) return;
+    tg_ctx *ctx = p->ctx;
+    drop_groups(p);
+    ctx->parallel = NULL;
+    tg_host_free(ctx, p, sizeof *p);
+}
+
+tg_status tg_parallel_recover(tg_parallel *p) {
+    if (!p || p == &inert) return TG_ERR_ARGUMENT;
+    TG_TRY(p->ctx->status);
+    drop_groups(p);
+    TG_TRY(tg_comm_recover(p->world));
+    int world = tg_comm_size(p->world), model = p->o.tp * p->o.cp * p->o.pp, experts = p->o.etp * p->o.ep * p->o.pp;
+    if (world % model || world % experts)
+        return tg_fail(p->ctx, TG_ERR_STATE,
+                       "tg_parallel_recover: %d ranks are left, which the grid (tp x cp x pp = %d, etp x ep x pp = %d) does not "
+                       "divide; free it, and make another over the world",
+                       world, model, experts);
+    return make_groups(p);
+}
+
+/* ---- What it is ---- */
+
+tg_ctx *tg_parallel_ctx(const tg_parallel *p) { return p ? p->ctx : (tg_ctx *)&tg_dead_ctx; }
+tg_comm *tg_parallel_world(const tg_parallel *p) { return p ? p->world : NULL; }
+
+tg_comm *tg_parallel_comm(const tg_parallel *p, tg_axis axis) {
+    return p && (unsigned)axis < TG_MAX_AXES ? p->comm[axis] : NULL;
+}
+
+int tg_parallel_rank(const tg_parallel *p, tg_axis axis) {
+    const tg_comm *c = tg_parallel_comm(p, axis);
+    return c ? tg_comm_rank(c) : 0;
+}
+
+int tg_parallel_size(const tg_parallel *p, tg_axis axis) {
+    const tg_comm *c = tg_parallel_comm(p, axis);
+    return c ? tg_comm_size(c) : 1;
+}
+
+bool tg_parallel_sp(const tg_parallel *p) { return p && p->o.sequence_parallel && p->o.tp > 1; }
+tg_rng_mode tg_parallel_rng(const tg_parallel *p) { return p ? p->o.rng : TG_RNG_GLOBAL; }
+tg_comm *tg_parallel_dp_cp(const tg_parallel *p) { return p ? p->dp_cp : NULL; }
+tg_comm *tg_parallel_model(const tg_parallel *p) { return p ? p->model : NULL; }
+tg_comm *tg_parallel_embedding(const tg_parallel *p) { return p ? p->embedding : NULL; }

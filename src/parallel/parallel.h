@@ -1,0 +1,17 @@
+/* A rank's groups, as the library's own layers see them. */
+#ifndef TG_PARALLEL_H
+#define TG_PARALLEL_H
+
+#include "parallel/comm.h"
+
+struct tg_parallel {
+    tg_ctx *ctx;
+    tg_comm *world;
+    tg_parallel_opts o; /* completed */
+    char order[40];
+    tg_comm *comm[TG_MAX_AXES];
+    tg_comm *dp_cp, *model, *embedding;
+    tg_buckets *buckets; /* alive, in the order of making */
+};
+
+#endif

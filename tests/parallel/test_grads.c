@@ -1,0 +1,197 @@
+/* Gradients over data-parallel ranks: buckets, tg_grads_finalize, norms, against one rank with the whole batch. */
+#include <math.h>
+#include <string.h>
+
+#include <tapegrad/optim.h>
+#include <tapegrad/parallel.h>
+
+#include "check_main.h"
+
+enum { ROWS = 12, IN = 5, HIDDEN = 7 };
+
+/* Two linear layers; b2 is used only where `wide`; "unused" by nobody. */
+typedef struct model {
+    tg_tensor *w1, *b1, *w2, *b2, *unused;
+    tg_tensor *all[5];
+} model;
+
+static model make(tg_ctx *ctx, const tg_parallel *p) {
+    model m = {tg_param(ctx, "w1", TG_SHAPE(HIDDEN, IN), 0.5), tg_param(ctx, "b1", TG_SHAPE(HIDDEN), 0.5),
+               tg_param(ctx, "w2", TG_SHAPE(1, HIDDEN), 0.5), tg_param(ctx, "b2", TG_SHAPE(1), 0.5),
+               tg_param(ctx, "unused", TG_SHAPE(3), 0.5), {NULL}};
+    tg_tensor *all[] = {m.w1, m.b1, m.w2, m.b2, m.unused};
+    memcpy(m.all, all, sizeof all);
+    for (int i = 0; p && i < 5; i++) tg_place(p, all[i], TG_DP, TG_R);
+    return m;
+}
+
+static void fill(double *x, double *y) {
+    for (int i = 0; i < ROWS * IN; i++) x[i] = sin(1.3 * i);
+    for (int i = 0; i < ROWS; i++) y[i] = cos(0.7 * i);
+}
+
+/* The sum of squared errors of rows [first, end). */
+static void backward(tg_ctx *ctx, tg_tape *t, const model *m, int first, int end, bool bias) {
+    double x[ROWS * IN], y[ROWS];
+    fill(x, y);
+    tg_tensor *in = tg_from_host(ctx, TG_F64, TG_SHAPE(end - first, IN), x + first * IN);
+    tg_tensor *to = tg_from_host(ctx, TG_F64, TG_SHAPE(end - first, 1), y + first);
+    tg_tensor *h = tg_tanh(t, tg_linear(t, in, m->w1, m->b1));
+    tg_tensor *e = tg_sub(t, tg_linear(t, h, m->w2, bias ? m->b2 : NULL), to);
+    tg_backward(t, tg_sum(t, tg_square(t, e), TG_ALL_DIMS, false));
+    tg_tape_reset(t);
+    tg_drop(in);
+    tg_drop(to);
+}
+
+typedef struct gradients {
+    double g[5][HIDDEN * IN];
+    bool has[5];
+    double norm;
+} gradients;
+
+static void read(tg_ctx *ctx, const model *m, gradients *out) {
+    *out = (gradients){0};
+    for (int i = 0; i < 5; i++) {
+        out->has[i] = tg_has_grad(m->all[i]);
+        if (out->has[i]) tg_read_f64(tg_grad_of(m->all[i]), out->g[i], tg_numel(m->all[i]));
+    }
+    tg_optim *o = tg_adamw_new(ctx, m->all, 5, NULL);
+    out->norm = tg_optim_clip(o, 0);
+    tg_optim_free(o);
+}
+
+static void whole(gradients *out, double scale) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.dtype = TG_F64, .seed = 3));
+    tg_tape *t = tg_tape_new(ctx);
+    model m = make(ctx, NULL);
+    backward(ctx, t, &m, 0, 4, true);
+    backward(ctx, t, &m, 4, ROWS, false);
+    read(ctx, &m, out);
+    for (int i = 0; i < 5; i++)
+        for (int j = 0; j < HIDDEN * IN; j++) out->g[i][j] *= scale;
+    out->norm *= scale;
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+
+typedef struct setting {
+    int64_t bucket; /* elements; -2: no buckets */
+    bool tokens;
+    gradients want;
+} setting;
+
+static tg_status compare(tg_ctx *ctx, const gradients *got, const gradients *want) {
+    for (int i = 0; i < 5; i++) {
+        if (got->has[i] != want->has[i]) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "parameter %d: has %d", i, got->has[i]);
+        for (int j = 0; j < HIDDEN * IN; j++)
+            if (!(fabs(got->g[i][j] - want->g[i][j]) < 1e-10))
+                return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "parameter %d, element %d: %.17g, one rank has %.17g", i, j,
+                                   got->g[i][j], want->g[i][j]);
+    }
+    if (!(fabs(got->norm - want->norm) < 1e-10))
+        return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "norm %.17g, one rank has %.17g", got->norm, want->norm);
+    return TG_OK;
+}
+
+/* Rank 0 alone has the rows that use b2; the others two micro-batches of the rest. */
+static tg_status train(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const setting *s = arg;
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    int n = tg_parallel_size(p, TG_DP), r = tg_parallel_rank(p, TG_DP);
+    tg_tape *t = tg_tape_new(ctx);
+    model m = make(ctx, p);
+    tg_buckets *b = s->bucket == -2 ? NULL : tg_buckets_new(p, m.all, 5, s->bucket);
+    tg_tensor *tokens = tg_zeros(ctx, TG_F64, TG_SHAPE());
+    double mine = r == 0 ? 4 + (n == 1 ? 8 : 0) : 8.0 / (n - 1);
+    tg_write_f64(tokens, &mine, 1);
+    for (int step = 0; step < 3; step++) { /* the same each time: nothing is left of the step before */
+        gradients got;
+        int width = n > 1 ? 8 / (n - 1) : 8, first = n > 1 ? 4 + (r - 1) * width : 4;
+        tg_buckets_set_reduce(b, r == 0 && n > 1);
+        if (r == 0) backward(ctx, t, &m, 0, 4, true);
+        if (r > 0 || n == 1) {
+            backward(ctx, t, &m, first, first + width / 2, false);
+            tg_buckets_set_reduce(b, true);
+            backward(ctx, t, &m, first + width / 2, first + width, false);
+        }
+        tg_grads_finalize(p, m.all, 5, TG_FINALIZE(.tokens = s->tokens ? tokens : NULL));
+        read(ctx, &m, &got);
+        if (tg_ctx_status(ctx) != TG_OK || compare(ctx, &got, &s->want) != TG_OK) break;
+        for (int i = 0; i < 5; i++) tg_zero_grad(m.all[i]);
+    }
+    tg_buckets_free(b);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+static void on_ranks(int n, tg_rank_fn fn, void *arg) {
+    char message[1024] = "";
+    tg_status s = tg_ranks_run(n, fn, arg, TG_RANKS(.config = TG_CONFIG(.dtype = TG_F64, .seed = 3, .check = true),
+                                                    .message = message, .message_size = sizeof message));
+    ck_assert_msg(s == TG_OK, "%s", message);
+}
+
+START_TEST(data_parallel_gradients_are_one_ranks) {
+    static const int64_t buckets[] = {-2, 1, 40, 0, TG_NONE};
+    for (int tokens = 0; tokens < 2; tokens++) {
+        setting s = {.tokens = tokens};
+        whole(&s.want, tokens ? 1.0 / ROWS : 1);
+        for (size_t i = 0; i < sizeof buckets / sizeof *buckets; i++) {
+            s.bucket = buckets[i];
+            on_ranks(1, train, &s);
+            on_ranks(2, train, &s);
+            on_ranks(3, train, &s);
+        }
+    }
+}
+END_TEST
+
+static bool refused(tg_ctx *ctx, tg_status s, const char *says) {
+    bool as_expected = tg_ctx_status(ctx) == s && strstr(tg_ctx_message(ctx), says);
+    if (!as_expected) return false;
+    tg_ctx_clear(ctx);
+    return true;
+}
+
+/* On a plan nobody waits for anybody, so an error of one rank can be looked at and cleared. */
+START_TEST(what_is_not_whole_is_not_used) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.dtype = TG_F64));
+    tg_comm *world = tg_comm_plan_new(ctx, 0, 2);
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_tape *t = tg_tape_new(ctx);
+    model m = make(ctx, p);
+    tg_optim *o = tg_adamw_new(ctx, m.all, 5, NULL);
+    tg_grads_finalize(p, m.all, 5, NULL);
+    ck_assert(refused(ctx, TG_ERR_STATE, "no backward has run"));
+    backward(ctx, t, &m, 0, 4, true);
+    ck_assert_int_eq(tg_grads_finalize(p, m.all, 5, NULL), TG_OK);
+    tg_grads_finalize(p, m.all, 5, NULL);
+    ck_assert(refused(ctx, TG_ERR_STATE, "no backward has run since the last one"));
+    tg_buckets *b = tg_buckets_new(p, m.all, 4, 1);
+    ck_assert_ptr_nonnull(b);
+    ck_assert_ptr_null(tg_buckets_new(p, m.all, 4, 1));
+    ck_assert(refused(ctx, TG_ERR_STATE, "in buckets already"));
+    backward(ctx, t, &m, 0, 4, true);
+    backward(ctx, t, &m, 0, 4, true);
+    ck_assert_msg(refused(ctx, TG_ERR_CALLBACK, "came after its bucket's sum had started") ||
+                      refused(ctx, TG_ERR_STATE, "came after its bucket's sum had started"),
+                  "%s", tg_ctx_message(ctx));
+    tg_buckets_free(b);
+    tg_tensor *stray = tg_param(ctx, "stray", TG_SHAPE(2), 1);
+    ck_assert_ptr_null(tg_buckets_new(p, &stray, 1, 0));
+    ck_assert(refused(ctx, TG_ERR_PLACEMENT, "R on dp"));
+    tg_optim_free(o);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    tg_comm_free(world);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+int main(void) {
+    const TTest *tests[] = {data_parallel_gradients_are_one_ranks, what_is_not_whole_is_not_used};
+    return tg_check_main("grads", tests, sizeof tests / sizeof *tests);
+}

@@ -1,0 +1,164 @@
+/* Groups: the mixed radix of RankGenerator, and what a tg_parallel makes of it on real ranks. */
+#include <string.h>
+
+#include <tapegrad/parallel.h>
+
+#include "check_main.h"
+
+/* ---- On paper ---- */
+
+static void expect_groups(const char *order, const int *sizes, const char *axes, int groups, int members,
+                          const int *expected) {
+    int out[64], size = 0;
+    ck_assert_int_eq(tg_rank_groups(order, sizes, axes, out, &size), groups);
+    ck_assert_int_eq(size, members);
+    ck_assert_mem_eq(out, expected, (size_t)(groups * members) * sizeof *out);
+}
+
+/* Worked out by hand: 8 ranks, tp fastest, then cp, ep, dp, pp. */
+START_TEST(groups_are_those_worked_out_by_hand) {
+    const char *order = "tp-cp-ep-dp-pp";
+    const int sizes[] = {2, 1, 1, 2, 2};
+    expect_groups(order, sizes, "tp", 4, 2, (const int[]){0, 1, 2, 3, 4, 5, 6, 7});
+    expect_groups(order, sizes, "dp", 4, 2, (const int[]){0, 2, 1, 3, 4, 6, 5, 7});
+    expect_groups(order, sizes, "pp", 4, 2, (const int[]){0, 4, 1, 5, 2, 6, 3, 7});
+    expect_groups(order, sizes, "tp-pp", 2, 4, (const int[]){0, 1, 4, 5, 2, 3, 6, 7});
+    expect_groups(order, sizes, "dp-cp", 4, 2, (const int[]){0, 2, 1, 3, 4, 6, 5, 7});
+    const int context[] = {2, 2, 1, 2, 1};
+    expect_groups(order, context, "cp", 4, 2, (const int[]){0, 2, 1, 3, 4, 6, 5, 7});
+    expect_groups(order, context, "dp", 4, 2, (const int[]){0, 4, 1, 5, 2, 6, 3, 7});
+    expect_groups(order, context, "dp-cp", 2, 4, (const int[]){0, 2, 4, 6, 1, 3, 5, 7});
+    expect_groups("pp-dp-tp", (const int[]){2, 2, 2}, "tp", 4, 2, (const int[]){0, 4, 1, 5, 2, 6, 3, 7});
+}
+END_TEST
+
+/* Whatever the order: each rank is in one group, and a group's members differ on its axes alone. */
+START_TEST(groups_part_the_world) {
+    static const char *const orders[] = {"tp-cp-dp-pp", "pp-tp-dp-cp", "dp-cp-pp-tp"};
+    static const char *const axes[] = {"tp", "dp", "tp-cp", "pp-dp", "tp-cp-dp-pp"};
+    const int sizes[] = {2, 3, 2, 2};
+    for (int o = 0; o < 3; o++)
+        for (int a = 0; a < 5; a++) {
+            int out[64], members, seen[24] = {0};
+            int groups = tg_rank_groups(orders[o], sizes, axes[a], out, &members);
+            ck_assert_int_eq(groups * members, 24);
+            for (int i = 0; i < 24; i++) seen[out[i]]++;
+            for (int i = 0; i < 24; i++) ck_assert_int_eq(seen[i], 1);
+            for (int g = 0; g < groups; g++)
+                for (int r = 1; r < members; r++) ck_assert_int_gt(out[g * members + r], out[g * members + r - 1]);
+        }
+}
+END_TEST
+
+START_TEST(wrong_orders_have_no_groups) {
+    const int sizes[] = {2, 2, 0};
+    int n;
+    ck_assert_int_eq(tg_rank_groups("tp-dp", sizes, "pp", NULL, &n), -1);
+    ck_assert_int_eq(tg_rank_groups("tp-tp", sizes, "tp", NULL, &n), -1);
+    ck_assert_int_eq(tg_rank_groups("tp-", sizes, "tp", NULL, &n), -1);
+    ck_assert_int_eq(tg_rank_groups("", sizes, "tp", NULL, &n), -1);
+    ck_assert_int_eq(tg_rank_groups(NULL, sizes, "tp", NULL, &n), -1);
+    ck_assert_int_eq(tg_rank_groups("tp-dp", NULL, "tp", NULL, &n), -1);
+    ck_assert_int_eq(tg_rank_groups("tp-dp-pp", sizes, "tp", NULL, &n), -1);
+    ck_assert_int_eq(tg_rank_groups("tp-dp", sizes, "dp", NULL, NULL), 2);
+}
+END_TEST
+
+/* ---- On ranks ---- */
+
+/* A group's members, asked for by a sum of bits. */
+static int64_t members_of(tg_comm *c) {
+    int64_t bit = (int64_t)1 << tg_comm_rank(c), all = 0;
+    tg_tensor *x = tg_from_host(tg_comm_ctx(c), TG_I64, TG_SHAPE(1), &bit);
+    tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
+    tg_read(x, &all, sizeof all);
+    tg_drop(x);
+    return all;
+}
+
+static tg_status check_grid(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const tg_parallel_opts *o = arg;
+    tg_parallel *p = tg_parallel_new(world, o);
+    int world_rank = tg_comm_rank(world), rank = 0, stride = 1;
+    static const tg_axis axes[] = {TG_TP, TG_CP, TG_DP, TG_PP};
+    for (int i = 0; i < 4; i++) {
+        tg_comm *c = tg_parallel_comm(p, axes[i]);
+        int n = tg_parallel_size(p, axes[i]);
+        rank += tg_parallel_rank(p, axes[i]) * stride;
+        stride *= n;
+        if (tg_comm_size(c) != n || members_of(c) != ((int64_t)1 << n) - 1)
+            return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "axis %d has another group", i);
+    }
+    if (rank != world_rank || stride != tg_comm_size(world))
+        return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "rank %d counts as %d", world_rank, rank);
+    if (tg_comm_size(tg_parallel_dp_cp(p)) != tg_parallel_size(p, TG_DP) * tg_parallel_size(p, TG_CP) ||
+        tg_comm_size(tg_parallel_model(p)) != tg_parallel_size(p, TG_TP) * tg_parallel_size(p, TG_PP))
+        return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "a product of axes has another size");
+    int stage = tg_parallel_rank(p, TG_PP), stages = tg_parallel_size(p, TG_PP);
+    bool end = stage == 0 || stage == stages - 1;
+    tg_comm *e = tg_parallel_embedding(p);
+    if (!e != !end || (e && tg_comm_size(e) != (stages > 1 ? 2 : 1)))
+        return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the embedding group is wrong on stage %d", stage);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+static void on_ranks(int n, tg_rank_fn fn, void *arg) {
+    char message[1024] = "";
+    tg_status s = tg_ranks_run(n, fn, arg, TG_RANKS(.message = message, .message_size = sizeof message));
+    ck_assert_msg(s == TG_OK, "%s", message);
+}
+
+START_TEST(every_rank_is_in_its_groups) {
+    on_ranks(1, check_grid, NULL);
+    on_ranks(4, check_grid, NULL);
+    on_ranks(4, check_grid, TG_PARALLEL(.tp = 2));
+    on_ranks(4, check_grid, TG_PARALLEL(.tp = 2, .pp = 2));
+    on_ranks(6, check_grid, TG_PARALLEL(.pp = 3, .cp = 2));
+    on_ranks(8, check_grid, TG_PARALLEL(.tp = 2, .cp = 2, .pp = 2));
+}
+END_TEST
+
+/* ---- Refusals ---- */
+
+START_TEST(grids_that_do_not_fit_are_refused) {
+    static const struct {
+        tg_parallel_opts o;
+        const char *says;
+    } rows[] = {
+        {{.tp = 3}, "not divisible by tp x cp x pp = 3 x 1 x 1"},
+        {{.tp = 5}, "tp is 5"},
+        {{.ep = 3}, "not divisible by etp x ep x pp"},
+        {{.tp = -1}, "tp is -1"},
+        {{.order = "tp-dp-pp", .cp = 2}, "does not name it"},
+        {{.order = "tp-xp"}, "is not a list of"},
+        {{.order = "tp-tp"}, "is not a list of"},
+        {{.order = "tp--dp"}, "is not a list of"},
+        {{.rng = (tg_rng_mode)7}, "rng is 7"},
+        {{.order = "dp-pp-tp", .tp = 2, .pp = 2, .etp = 1}, "differ"},
+    };
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta"));
+    tg_comm *world = tg_comm_plan_new(ctx, 1, 4);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        tg_parallel_opts o = rows[i].o;
+        o.size = sizeof o;
+        tg_parallel_free(tg_parallel_new(world, &o));
+        ck_assert_msg(strstr(tg_ctx_message(ctx), rows[i].says), "row %zu: %s", i, tg_ctx_message(ctx));
+        tg_ctx_clear(ctx);
+    }
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    ck_assert_int_eq(tg_parallel_rank(p, TG_TP), 1);
+    tg_parallel_free(tg_parallel_new(world, NULL));
+    ck_assert_ptr_nonnull(strstr(tg_ctx_message(ctx), "has one already"));
+    tg_ctx_clear(ctx);
+    tg_parallel_free(p);
+    tg_comm_free(world);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+int main(void) {
+    const TTest *tests[] = {groups_are_those_worked_out_by_hand, groups_part_the_world, wrong_orders_have_no_groups,
+                            every_rank_is_in_its_groups, grids_that_do_not_fit_are_refused};
+    return tg_check_main("groups", tests, sizeof tests / sizeof *tests);
+}
