@@ -66,15 +66,28 @@ typedef struct tg_gemm {
     tg_matrix pre; /* data not NULL: receives the value before the activation, laid out as it says */
 } tg_gemm;
 
+/* Which draw each element of an array takes. Write the element's row-major position in the mixed radix of extent[],
+ * outermost digit first, where the outermost takes what is left over: it draws number rng.counter + the sum of digit
+ * times stride. n 0: number rng.counter + position. So the elements of a shard draw by their places in the global
+ * tensor; the innermost stride is mostly 1, and a run of that digit draws consecutive numbers. */
+enum { TG_DRAW_DIGITS = 8 };
+typedef struct tg_draws {
+    tg_rng rng;
+    int n;
+    int64_t extent[TG_DRAW_DIGITS], stride[TG_DRAW_DIGITS];
+} tg_draws;
+
+TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position); /* rng.counter and all; 0 for NULL */
+
 /* Attention over q [b,h,sq,dk], k [b,g,sk,dk], v [b,g,sk,dv], out [b,h,sq,dv]; h a multiple of g (grouped-query).
  * Query i sees keys j <= i + sk - sq when causal. The scores exist in tiles only. lse [b,h,sq]: log-sum-exp of each
- * row's scaled scores, float32 (float64 for float64). Dropout of element (b,h,i,j) draws number
- * ((b*H + h)*sq + i)*sk + j of rng. */
+ * row's scaled scores, float32 (float64 for float64). Dropout of element (b,h,i,j) takes the draw of position
+ * ((b*H + h)*sq + i)*sk + j. */
 typedef struct tg_attention_args {
     tg_array q, k, v, out, lse;
     double scale, dropout;
     bool causal;
-    tg_rng rng;
+    tg_draws draws;
     tg_array gout, gq, gk, gv; /* of the gradient; data NULL: not wanted */
     bool add_q, add_k, add_v;  /* add into gq, gk, gv instead of writing */
 } tg_attention_args;
@@ -156,8 +169,8 @@ struct tg_device_ops {
      * bad[0] receives 1 + position of the first index out of range, where nothing is read or written. */
     tg_status (*take)(tg_ctx *ctx, tg_array out, tg_array src, tg_array index, int dim, int64_t *bad);
     tg_status (*put_add)(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
-    /* Element i (row-major) draws number rng.counter + i: uniform in [a, b), or normal of mean a and deviation b. */
-    tg_status (*random)(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_rng *rng);
+    /* Each element from its draw: uniform in [a, b), or normal of mean a and deviation b. */
+    tg_status (*random)(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_draws *draws);
 
     /* Optional: NULL is composed from the required ones. softmax and norm work on the last dim, any strides. */
     tg_status (*softmax)(tg_ctx *ctx, tg_array y, tg_array x, bool log);
@@ -168,8 +181,8 @@ struct tg_device_ops {
     tg_status (*cross_entropy_grad)(tg_ctx *ctx, const tg_cross_entropy_args *a);
     tg_status (*attention)(tg_ctx *ctx, const tg_attention_args *a);
     tg_status (*attention_grad)(tg_ctx *ctx, const tg_attention_args *a);
-    /* y (+)= x keep / (1 - p), where keep of element i is draw i of rng's uniforms >= p. Serves both directions. */
-    tg_status (*dropout)(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_rng *rng, bool add);
+    /* y (+)= x keep / (1 - p), where keep of an element is its draw, as a uniform, >= p. Serves both directions. */
+    tg_status (*dropout)(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add);
     tg_status (*adamw)(tg_ctx *ctx, const tg_adamw_args *a);
 };
 
@@ -316,6 +329,10 @@ TG_API tg_status tg_call_outputs(tg_call *c, int n); /* for n_out < 0: before th
 TG_API tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape);
 /* Takes n draws (0 or more) of the default random stream: the state to draw from. */
 TG_API tg_rng tg_call_draw(tg_call *c, int64_t n);
+/* Takes the draws of a tensor that lies like x: as many as the global tensor has elements, on every rank, so that the
+ * ranks' streams stay in step. Shards draw by global coordinates; an opaque tensor draws as if stacked by rank, and
+ * what is the same on an axis draws the same. With TG_RNG_MEGATRON: x's own number, whatever its placement. */
+TG_API tg_draws tg_call_draws(tg_call *c, const tg_tensor *x);
 /* The work will fill output i, whose readers wait for it. In a forward; takes w over (NULL: an error is there already).
  * What the work reads is its maker's care (tg_comm holds it). */
 TG_API tg_status tg_call_out_in_flight(tg_call *c, int i, tg_work *w);

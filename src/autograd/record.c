@@ -4,6 +4,7 @@
 
 #include "autograd/placement.h"
 #include "autograd/record.h"
+#include "core/draws.h"
 #include "core/work.h"
 
 const tg_op tg_leaf_op = {.size = sizeof(tg_op), .name = "leaf", .formula = "x", .n_in = 0, .n_out = 1};
@@ -182,6 +183,14 @@ tg_rng tg_call_draw(tg_call *c, int64_t n) {
     else
         c->ctx->rng.counter += (uint64_t)n;
     return at;
+}
+
+tg_draws tg_call_draws(tg_call *c, const tg_tensor *x) {
+    tg_draws d = {.n = 0};
+    if (!c || tg_check(c->ctx, x, "tg_call_draws") != TG_OK) return d;
+    const tg_placing *p = tg_place_of(x);
+    tg_draws_take(c->ctx, x->ndim, x->shape, p ? p->at : NULL, &d);
+    return d;
 }
 
 /* ---- Temporaries of a call ---- */

@@ -150,6 +150,7 @@ struct tg_ctx {
     uint64_t hook_ids;
     uint64_t backwards, finalized; /* that accumulated gradients; how many there were at the last tg_grads_finalize */
     tg_rng rng;
+    bool draws_local; /* TG_RNG_MEGATRON: an element draws by its place in the local tensor */
     tg_allocator host_alloc;
     const tg_file_ops *files; /* NULL: the system's calls */
     tg_heap *heap; /* the device's bytes */

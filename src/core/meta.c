@@ -61,8 +61,8 @@ static tg_status meta_index(tg_ctx *ctx, tg_array a, tg_array b, tg_array index,
     (void)ctx, (void)a, (void)b, (void)index, (void)dim, (void)bad;
     return TG_OK;
 }
-static tg_status meta_random(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_rng *rng) {
-    (void)ctx, (void)kind, (void)out, (void)a, (void)b, (void)rng;
+static tg_status meta_random(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_draws *draws) {
+    (void)ctx, (void)kind, (void)out, (void)a, (void)b, (void)draws;
     return TG_OK;
 }
 static tg_status meta_softmax(tg_ctx *ctx, tg_array y, tg_array x, bool log) {
@@ -85,8 +85,8 @@ static tg_status meta_attention(tg_ctx *ctx, const tg_attention_args *a) {
     (void)ctx, (void)a;
     return TG_OK;
 }
-static tg_status meta_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_rng *rng, bool add) {
-    (void)ctx, (void)y, (void)x, (void)p, (void)rng, (void)add;
+static tg_status meta_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add) {
+    (void)ctx, (void)y, (void)x, (void)p, (void)draws, (void)add;
     return TG_OK;
 }
 static tg_status meta_adamw(tg_ctx *ctx, const tg_adamw_args *a) {

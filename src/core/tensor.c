@@ -317,13 +317,6 @@ tg_tensor *tg_wrap(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const int64_t *s
     return made(ctx ? ctx : &tg_dead_ctx, x);
 }
 
-tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b) {
-    tg_ctx *ctx = x->ctx;
-    tg_rng at = ctx->rng;
-    ctx->rng.counter += (uint64_t)x->numel;
-    return ctx->ops->random(ctx, kind, tg_array_of(x), a, b, &at);
-}
-
 tg_tensor *tg_randn(tg_ctx *ctx, tg_shape shape, double std) {
     TG_ENTER(ctx);
     if (!(std >= 0) || isinf(std))

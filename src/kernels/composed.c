@@ -259,14 +259,14 @@ tg_status tg_composed_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_arg
 
 /* ---- Element-wise ---- */
 
-tg_status tg_composed_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_rng *rng, bool add) {
+tg_status tg_composed_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add) {
     arena w;
     view u;
     if (!x.numel)
         return TG_OK;
     TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, taken(x.numel, TG_F32)));
     view_dense(&u, take(&w, x.numel, TG_F32), TG_F32, x.ndim, x.shape);
-    TG_TRY(tg_ctx_ops(ctx)->random(ctx, TG_RANDOM_UNIFORM, u.a, 0, 1, rng));
+    TG_TRY(tg_ctx_ops(ctx)->random(ctx, TG_RANDOM_UNIFORM, u.a, 0, 1, draws));
     MAP_P(keep, y, (float)p, p < 1 ? 1 / (1 - p) : 0, add, x, u.a);
     return TG_OK;
 }

@@ -97,11 +97,12 @@ static tg_status scores(tg_ctx *ctx, const tg_attention_args *a, const head *h) 
 /* x is multiplied by the factors of head (b, i)'s dropout. */
 static tg_status drop(tg_ctx *ctx, const tg_attention_args *a, const head *h, const view *x, int64_t b, int64_t i) {
     double p = a->dropout;
-    tg_rng rng = a->rng;
+    tg_draws draws = a->draws;
     if (p <= 0)
         return TG_OK;
-    rng.counter += (uint64_t)((b * a->q.shape[1] + i) * h->p.a.numel);
-    TG_TRY(tg_ctx_ops(ctx)->random(ctx, TG_RANDOM_UNIFORM, h->u.a, 0, 1, &rng));
+    /* The head's first position has zeros in all digits that count within a head, so its others only add to it. */
+    draws.rng.counter = tg_draw_number(&draws, (b * a->q.shape[1] + i) * h->p.a.numel);
+    TG_TRY(tg_ctx_ops(ctx)->random(ctx, TG_RANDOM_UNIFORM, h->u.a, 0, 1, &draws));
     MAP_P(keep, x->a, (float)p, p < 1 ? 1 / (1 - p) : 0, false, x->a, h->u.a);
     return TG_OK;
 }

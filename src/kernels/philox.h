@@ -10,7 +10,7 @@
 #ifndef TG_PHILOX_H
 #define TG_PHILOX_H
 
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/extend.h>
 
 #if defined(__CUDACC__)
 #define TG_PHILOX_FN static __host__ __device__ inline
@@ -55,6 +55,16 @@ TG_PHILOX_FN double tg_uniform_of_words(uint32_t first, uint32_t second) {
 /* Uniform in [0, 1): draw number rng->counter + i. */
 TG_PHILOX_FN float tg_philox_uniform(const tg_rng *rng, uint64_t i) {
     return tg_uniform_of_word(tg_philox_word(rng, i, 0));
+}
+
+/* What is to be added to rng.counter for the draw of an element: see tg_draws. */
+TG_PHILOX_FN uint64_t tg_draws_at(const tg_draws *d, int64_t position) {
+    uint64_t at = 0;
+    for (int k = d->n - 1; k > 0; k--) {
+        at += (uint64_t)(position % d->extent[k]) * (uint64_t)d->stride[k];
+        position /= d->extent[k];
+    }
+    return at + (uint64_t)position * (uint64_t)(d->n ? d->stride[0] : 1);
 }
 
 #ifndef __CUDACC__

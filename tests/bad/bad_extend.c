@@ -124,6 +124,7 @@ CALL(temp_nine, made(c, tg_call_temp(c, TG_F32, 9, nine)))
 CALL(temp_huge, made(c, tg_call_temp(c, TG_F32, 2, huge)))
 CALL(temp_dtype, made(c, tg_call_temp(c, (tg_dtype)-1, 2, two)))
 CALL(draw_minus, (tg_call_draw(c, -1), tg_ctx_status(c->ctx)))
+CALL(draws_of_none, (tg_call_draws(c, NULL), tg_ctx_status(c->ctx)))
 CALL(draws_and_fails, (tg_call_draw(c, 100), TG_ERR_DATA))
 CALL(fail_ok, tg_call_fail(c, TG_OK, "%s", "odd"))
 CALL(fail_data, tg_call_fail(c, TG_ERR_DATA, "row %d", 3))
@@ -177,6 +178,7 @@ static void calls_of_infer(bad_world *b) {
     INFER(tg_call_temp, SHAPE, "overflows", temp_huge);
     INFER(tg_call_temp, DTYPE, "expected one of", temp_dtype);
     INFER(tg_call_draw, ARGUMENT, "-1 draws, expected 0 or more", draw_minus);
+    INFER(tg_call_draws, ARGUMENT, "the tensor is NULL", draws_of_none);
     INFER(tg_call_draw, DATA, "refused the call with TG_ERR_DATA", draws_and_fails);
     QUIET(tg_call_out_in_flight, tg_call_out_in_flight(NULL, 0, NULL) == TG_ERR_ARGUMENT);
     INFER(tg_call_fail, INTERNAL, "probe: odd", fail_ok);
@@ -206,6 +208,8 @@ static void calls_of_backward(bad_world *b) {
     QUIET(tg_call_view, tg_call_view(NULL, 0, 0, 2, two, rows) == TG_ERR_ARGUMENT);
     QUIET(tg_call_save, tg_call_save(NULL, 0, TG_F32, 2, two) == TG_ERR_ARGUMENT);
     QUIET(tg_call_draw, tg_call_draw(NULL, 1).seed == 0);
+    QUIET(tg_call_draws, tg_call_draws(NULL, b->x).n == 0);
+    QUIET(tg_draw_number, tg_draw_number(NULL, 7) == 0);
     QUIET(tg_call_fail, tg_call_fail(NULL, TG_ERR_DATA, "lost") == TG_ERR_ARGUMENT);
     QUIET(tg_call_temp, bad_inert(tg_call_temp(NULL, TG_F32, 2, two)));
     QUIET(tg_call_pass, tg_call_pass(NULL, 0, b->x) == TG_ERR_ARGUMENT);

@@ -238,16 +238,43 @@ static double normal_of(const tg_rng *rng, uint64_t i) {
     return sqrt(-2 * log((first + 0.5) * 0x1p-32)) * cos(2 * 3.14159265358979323846 * second * 0x1p-32);
 }
 
+/* Digits of any extents and strides: a plain stream, runs of consecutive draws, draws far apart. */
+static tg_draws some_draws(contract *c) {
+    static const int64_t extents[] = {1, 2, 3, 5, 16, 45, 700}, strides[] = {0, 1, 2, 64, 1000, (int64_t)1 << 33};
+    tg_draws d = {.rng = {.seed = 0x123456789abcdef0u, .stream = 5}, .n = (int)contract_roll(c, TG_DRAW_DIGITS + 1)};
+    d.rng.counter = 0xfffffff0u + (uint64_t)contract_roll(c, 7);
+    if (contract_roll(c, 3) == 0) d.n = 0;
+    for (int k = 0; k < d.n; k++) {
+        d.extent[k] = extents[contract_roll(c, 7)];
+        d.stride[k] = strides[contract_roll(c, 6)];
+    }
+    if (d.n && contract_roll(c, 3)) d.stride[d.n - 1] = 1;
+    return d;
+}
+
+/* The draw of position i, without rng.counter. */
+static uint64_t draw_of(const tg_draws *d, int64_t i) {
+    uint64_t at = 0;
+    for (int k = d->n - 1; k >= 0; k--) {
+        int64_t digit = k ? i % d->extent[k] : i;
+        at += (uint64_t)(digit * d->stride[k]);
+        i /= d->extent[k];
+    }
+    return d->n ? at : (uint64_t)i;
+}
+
 static void random_case(contract *c, tg_random kind, tg_dtype t, const dims *s) {
-    tg_rng rng = {.seed = 0x123456789abcdef0u, .stream = 5, .counter = 0xfffffff0u + (uint64_t)contract_roll(c, 7)};
+    tg_draws draws = some_draws(c);
+    tg_rng rng = draws.rng;
     mirror m = contract_make(c, t, s->n, s->size, (layout)contract_roll(c, EXPANDED));
     double a = t == TG_I64 ? 0 : -1, b = t == TG_I64 ? 10 : 2;
     contract_push(c, &m);
-    contract_check(c, c->ops->random(c->ctx, kind, seen(&m), a, b, &rng) == TG_OK, "random: status");
+    contract_check(c, c->ops->random(c->ctx, kind, seen(&m), a, b, &draws) == TG_OK, "random: status");
     contract_pull(c, &m);
     for (int64_t i = 0; i < m.on.numel; i++) {
-        double u = tg_uniform_of_words(tg_philox_word(&rng, (uint64_t)i, 0), tg_philox_word(&rng, (uint64_t)i, 1));
-        double want = kind == TG_RANDOM_NORMAL ? a + b * normal_of(&rng, (uint64_t)i) : a + (b - a) * u;
+        uint64_t at = draw_of(&draws, i);
+        double u = tg_uniform_of_words(tg_philox_word(&rng, at, 0), tg_philox_word(&rng, at, 1));
+        double want = kind == TG_RANDOM_NORMAL ? a + b * normal_of(&rng, at) : a + (b - a) * u;
         double got = contract_get(&m, i);
         bool ok = t == TG_I64 ? got == trunc(want) : contract_close(t, got, want);
         contract_check(c, ok && (kind == TG_RANDOM_NORMAL || (got >= a && (t > TG_F64 || got < b))),

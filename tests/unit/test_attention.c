@@ -8,9 +8,20 @@ typedef struct shape {
     int64_t b, h, g, sq, sk, dk, dv;
     bool causal, add;
     double dropout;
+    bool placed;
 } shape;
 
-static const tg_rng rng = {.seed = 5, .stream = 2, .counter = 9};
+/* Where the heads of a shard with digits of its own draw: 2 of 4 heads, and their queries in two chunks of 8. */
+static tg_draws draws_of(const shape *c) {
+    tg_draws d = {.rng = {.seed = 5, .stream = 2, .counter = 9}};
+    if (!c->placed) return d;
+    d.n = 4;
+    int64_t e[] = {c->b, c->h, 2, c->sq / 2 * c->sk},
+            s[] = {2 * c->h * 4 * c->sq * c->sk, 4 * c->sq * c->sk, 7 * c->sq / 2 * c->sk, 1};
+    memcpy(d.extent, e, sizeof e);
+    memcpy(d.stride, s, sizeof s);
+    return d;
+}
 
 /* [b, heads, s, d], laid out [s, b, heads, d] unless the layout says otherwise: as attention's operands mostly lie. */
 static array *heads(const bench *t, tg_dtype d, int64_t b, int64_t h, int64_t s, int64_t n) {
@@ -48,11 +59,13 @@ static double probabilities(const problem *m, int64_t b, int64_t h, int64_t i, d
     const shape *c = m->c;
     int64_t g = h / (c->h / c->g), row = ((b * c->h + h) * c->sq + i) * c->sk;
     double max = -INFINITY, sum = 0;
+    tg_draws draws = draws_of(c);
     for (int64_t j = 0; j < c->sk; j++) {
         bool seen = !c->causal || j <= i + c->sk - c->sq;
         p[j] = seen ? m->scale * dot(m->q, at(m->q, b, h, i, 0), m->k, at(m->k, b, g, j, 0), c->dk) : -INFINITY;
         max = fmax(max, p[j]);
-        bool kept = tg_philox_uniform(&rng, (uint64_t)(row + j)) >= (float)c->dropout;
+        bool kept =
+            tg_philox_uniform(&draws.rng, tg_draw_number(&draws, row + j) - draws.rng.counter) >= (float)c->dropout;
         keep[j] = kept ? 1 / (1 - c->dropout) : 0;
     }
     for (int64_t j = 0; j < c->sk; j++)
@@ -123,9 +136,22 @@ static void run_shape(bench *t, const shape *c) {
     m.gk = doubles_of(m.k, before);
     m.gv = doubles_of(m.v, before);
     reference(&m);
-    tg_attention_args a = {.q = m.q->a, .k = m.k->a, .v = m.v->a, .out = out->a, .lse = lse->a, .scale = m.scale,
-                           .dropout = c->dropout, .causal = c->causal, .rng = rng, .gout = m.gout->a, .gq = gq->a,
-                           .gk = gk->a, .gv = gv->a, .add_q = c->add, .add_k = c->add, .add_v = c->add};
+    tg_attention_args a = {.q = m.q->a,
+                           .k = m.k->a,
+                           .v = m.v->a,
+                           .out = out->a,
+                           .lse = lse->a,
+                           .scale = m.scale,
+                           .dropout = c->dropout,
+                           .causal = c->causal,
+                           .draws = draws_of(c),
+                           .gout = m.gout->a,
+                           .gq = gq->a,
+                           .gk = gk->a,
+                           .gv = gv->a,
+                           .add_q = c->add,
+                           .add_k = c->add,
+                           .add_v = c->add};
     ck_assert_int_eq(t->ops->attention(t->ctx, &a), TG_OK);
     expect(t, out, m.out, "attention");
     expect(t, lse, m.lse, "attention lse");
@@ -147,6 +173,7 @@ static void run_shapes(bench *t) {
         {.b = 1, .h = 1, .g = 1, .sq = 1, .sk = 100, .dk = 7, .dv = 3, .causal = true},
         {.b = 1, .h = 2, .g = 2, .sq = 40, .sk = 9, .dk = 4, .dv = 4, .causal = true},
         {.b = 1, .h = 1, .g = 1, .sq = 66, .sk = 66, .dk = 8, .dv = 16, .causal = true, .dropout = 0.25},
+        {.b = 2, .h = 2, .g = 1, .sq = 70, .sk = 66, .dk = 8, .dv = 8, .dropout = 0.5, .placed = true},
         {.b = 1, .h = 2, .g = 2, .sq = 3, .sk = 0, .dk = 4, .dv = 4},
         {.b = 1, .h = 2, .g = 2, .sq = 0, .sk = 3, .dk = 4, .dv = 4, .causal = true},
         {.b = 0, .h = 2, .g = 2, .sq = 2, .sk = 3, .dk = 4, .dv = 4},

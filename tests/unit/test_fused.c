@@ -294,26 +294,32 @@ END_TEST
 
 /* ---- Dropout, AdamW ---- */
 
-static void dropout_case(bench *t, int64_t rows, int64_t n, bool add, bool in_place) {
+static void dropout_case(bench *t, int64_t rows, int64_t n, bool add, bool in_place, tg_draws draws) {
     array *x = fill_array(ARRAY(t->dtype, t->layout, rows, n), 1);
     array *y = output(t, add, t->dtype, x);
-    tg_rng rng = {.seed = 7, .stream = 1, .counter = 13};
     double *want = doubles(x->a.numel);
     for (int64_t i = 0; i < x->a.numel; i++) {
-        bool keep = tg_philox_uniform(&rng, (uint64_t)i) >= 0.25f;
+        bool keep = tg_philox_uniform(&draws.rng, tg_draw_number(&draws, i) - draws.rng.counter) >= 0.25f;
         want[i] = (add ? BEFORE : 0) + (keep ? get(x, i) / 0.75 : 0);
     }
-    ck_assert_int_eq(t->ops->dropout(t->ctx, in_place ? x->a : y->a, x->a, 0.25, &rng, add), TG_OK);
+    ck_assert_int_eq(t->ops->dropout(t->ctx, in_place ? x->a : y->a, x->a, 0.25, &draws, add), TG_OK);
     expect(t, in_place ? x : y, want, "dropout");
     free(want);
     array_free(x), array_free(y);
 }
 
 static void dropout_cases(bench *t) {
-    dropout_case(t, 5, 7, false, false);
-    dropout_case(t, 3, 1111, true, false);
-    dropout_case(t, 2, 1500, false, true);
-    dropout_case(t, 0, 3, false, false);
+    const tg_rng rng = {.seed = 7, .stream = 1, .counter = 13};
+    const tg_draws plain = {.rng = rng}, columns = {.rng = rng, .n = 2, .extent = {3, 1111}, .stride = {4444, 1}},
+                   chunks = {.rng = rng, .n = 3, .extent = {2, 30, 50}, .stride = {6000, 100, 1}},
+                   apart = {.rng = rng, .n = 2, .extent = {5, 7}, .stride = {70, 5}};
+    dropout_case(t, 5, 7, false, false, plain);
+    dropout_case(t, 3, 1111, true, false, plain);
+    dropout_case(t, 2, 1500, false, true, plain);
+    dropout_case(t, 0, 3, false, false, plain);
+    dropout_case(t, 3, 1111, false, false, columns);
+    dropout_case(t, 2, 1500, true, false, chunks);
+    dropout_case(t, 5, 7, false, true, apart);
 }
 
 START_TEST(dropout) {

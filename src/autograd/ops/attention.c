@@ -1,13 +1,14 @@
 #include <math.h>
 
 #include "autograd/ops/network.h"
+#include "core/draws.h"
 #include "kernels/composed.h"
 
 /* out [b, h, sq, dv] = softmax(scale q k^T) v, q [b, h, sq, dk], k [b, g, sk, dk], v [b, g, sk, dv]. */
 
 typedef struct attention_params {
     tg_attention_opts opts; /* as infer resolves them: the scale, no dropout in evaluation */
-    tg_rng rng;
+    tg_draws draws;
 } attention_params;
 
 enum { Q, K, V };
@@ -34,6 +35,32 @@ static tg_status attention_shapes(tg_call *c) {
     return TG_OK;
 }
 
+/* The probabilities [b, h, sq, sk] lie as q does, but that the keys' sequence is their last dim; where one input is
+ * opaque, they are. */
+static void place_scores(const tg_call *c, tg_placement at[TG_MAX_AXES]) {
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        tg_placement q = tg_place_on(c->in[Q], (tg_axis)a), k = tg_place_on(c->in[K], (tg_axis)a);
+        at[a] = q;
+        if (q.kind != TG_VARYING && k.kind == TG_VARYING && k.layout != TG_OPAQUE && k.dim == 2) {
+            at[a] = k;
+            at[a].dim = 3;
+        }
+        for (int i = K; i <= V; i++) {
+            tg_placement p = tg_place_on(c->in[i], (tg_axis)a);
+            if (p.kind == TG_VARYING && p.layout == TG_OPAQUE) at[a] = p;
+        }
+    }
+}
+
+static tg_status take_draws(tg_call *c) {
+    attention_params *p = c->params;
+    const tg_tensor *q = c->in[Q];
+    tg_placement at[TG_MAX_AXES];
+    if (c->ctx->grid.axes) place_scores(c, at);
+    return tg_draws_take(c->ctx, 4, (int64_t[]){q->shape[0], q->shape[1], q->shape[2], size(c, K, 2)},
+                         c->ctx->grid.axes ? at : NULL, &p->draws);
+}
+
 static tg_status attention_options(tg_call *c) {
     attention_params *p = c->params;
     tg_attention_opts *o = &p->opts;
@@ -44,8 +71,7 @@ static tg_status attention_options(tg_call *c) {
         return tg_call_fail(c, TG_ERR_ARGUMENT, "dropout is %g: expected 0 <= p < 1", o->dropout);
     if (o->scale == 0) o->scale = q->shape[3] ? 1 / sqrt((double)q->shape[3]) : 1;
     if (!tg_training_p(c->tape)) o->dropout = 0;
-    if (o->dropout > 0) p->rng = tg_call_draw(c, q->shape[0] * q->shape[1] * q->shape[2] * size(c, K, 2));
-    return TG_OK;
+    return o->dropout > 0 ? take_draws(c) : TG_OK;
 }
 
 static tg_status attention_infer(tg_call *c) {
@@ -71,7 +97,7 @@ static tg_attention_args attention_args(const tg_call *c) {
         .scale = p->opts.scale,
         .dropout = p->opts.dropout,
         .causal = p->opts.causal,
-        .rng = p->rng,
+        .draws = p->draws,
     };
 }
 
@@ -174,7 +200,7 @@ const tg_op tg_op_attention = {
  * probabilities, in training mode only. The sq x sk scores never exist as a whole (Dao et al., arXiv 2205.14135): it
  * saves q, k, v, the result and one number a row, and backward computes them again. opts may be NULL. */
 tg_tensor *tg_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, const tg_attention_opts *opts) {
-    attention_params p = {.rng = {0}};
+    attention_params p = {.draws = {.n = 0}};
     tg_op_options(&p.opts, sizeof p.opts, opts);
     return TG_RECORD(t, tg_op_attention, &p, q, k, v);
 }

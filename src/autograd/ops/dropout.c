@@ -1,11 +1,11 @@
 #include "autograd/ops/network.h"
 #include "kernels/composed.h"
 
-/* y = x keep / (1 - p): keep of element i is 1 where draw i of the default stream is at least p. */
+/* y = x keep / (1 - p): keep of an element is 1 where its draw of the default stream is at least p. */
 
 typedef struct dropout_params {
     double p;
-    tg_rng rng;
+    tg_draws draws;
     bool identity; /* infer says: p is 0, or the tape evaluates */
 } dropout_params;
 
@@ -16,7 +16,7 @@ static tg_status dropout_infer(tg_call *c) {
     if (!(p->p >= 0 && p->p < 1)) return tg_call_fail(c, TG_ERR_ARGUMENT, "p is %g: expected 0 <= p < 1", p->p);
     p->identity = p->p == 0 || !tg_training_p(c->tape);
     if (p->identity) return tg_call_view(c, 0, 0, x->ndim, x->shape, x->stride);
-    p->rng = tg_call_draw(c, x->numel);
+    p->draws = tg_call_draws(c, x);
     return tg_infer_same(c);
 }
 
@@ -24,7 +24,7 @@ static tg_status drop(tg_call *c, const tg_tensor *y, const tg_tensor *x, bool a
     const dropout_params *p = c->params;
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_array ay = tg_array_of(y), ax = tg_array_of(x);
-    return (ops->dropout ? ops->dropout : tg_composed_dropout)(c->ctx, ay, ax, p->p, &p->rng, add);
+    return (ops->dropout ? ops->dropout : tg_composed_dropout)(c->ctx, ay, ax, p->p, &p->draws, add);
 }
 
 static tg_status dropout_forward(tg_call *c) {
@@ -76,9 +76,9 @@ const tg_op tg_op_dropout = {
     TG_SAMPLES(dropout_samples),
 };
 
-/* Zeroes each element with probability p, 0 <= p < 1, and divides the others by 1 - p. Takes one draw an element from
- * the default stream and saves no mask: backward draws the same numbers again. With p = 0, or on a tape in
- * evaluation mode, the result is a view of x and nothing is drawn. */
+/* Zeroes each element with probability p, 0 <= p < 1, and divides the others by 1 - p. Takes one draw an element of
+ * the global tensor from the default stream and saves no mask: backward draws the same numbers again. With p = 0, or on
+ * a tape in evaluation mode, the result is a view of x and nothing is drawn. */
 tg_tensor *tg_dropout(tg_tape *t, tg_tensor *x, double p) {
     return TG_RECORD(t, tg_op_dropout, &(dropout_params){.p = p}, x);
 }

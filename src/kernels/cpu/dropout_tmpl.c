@@ -9,7 +9,7 @@ static void drop_tile(const tg_dropout_job *job, int64_t r, int64_t j) {
     real in[TILE], out[TILE], scale = job->p < 1 ? (real)(1 / (1 - job->p)) : 0;
     const real *x = tile_in(&job->x, r, j, n, in);
     real *y = tile_out(&job->y, r, j, job->add, out);
-    tg_philox_uniform_row(&job->rng, (uint64_t)(r * job->x.n + j), n, u);
+    tg_draws_uniform_row(&job->draws, r * job->x.n + j, n, u);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
         y[i] = u[i] >= p ? x[i] * scale : 0;

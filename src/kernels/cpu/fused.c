@@ -143,12 +143,12 @@ tg_status tg_cpu_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_args *a)
 
 /* ---- Element-wise ---- */
 
-tg_status tg_cpu_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_rng *rng, bool add) {
+tg_status tg_cpu_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add) {
     bool flat = x.contiguous && y.contiguous;
     tg_dropout_job job = {.y = flat ? tg_flat_of(&y) : tg_rows_of(&y, 1),
                           .x = flat ? tg_flat_of(&x) : tg_rows_of(&x, 1),
                           .p = p,
-                          .rng = *rng,
+                          .draws = *draws,
                           .add = add};
     job.tiles = tg_units(job.x.n, TG_TILE);
     tg_fused_run(ctx, TG_FUSED_dropout, x.dtype == TG_F64, job.x.count * job.tiles, &job);

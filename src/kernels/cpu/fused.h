@@ -18,7 +18,7 @@ tg_status tg_cpu_cross_entropy(tg_ctx *ctx, const tg_cross_entropy_args *a);
 tg_status tg_cpu_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_args *a);
 tg_status tg_cpu_attention(tg_ctx *ctx, const tg_attention_args *a);
 tg_status tg_cpu_attention_grad(tg_ctx *ctx, const tg_attention_args *a);
-tg_status tg_cpu_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_rng *rng, bool add);
+tg_status tg_cpu_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add);
 tg_status tg_cpu_adamw(tg_ctx *ctx, const tg_adamw_args *a);
 
 /* ---- For the drivers and their templates ---- */
@@ -105,7 +105,7 @@ typedef struct tg_dropout_job {
     tg_rows y, x;
     int64_t tiles; /* units of a row */
     double p;
-    tg_rng rng;
+    tg_draws draws;
     bool add;
 } tg_dropout_job;
 

@@ -87,14 +87,38 @@ static inline void tg_philox_row(const tg_rng *rng, uint64_t i, int64_t n, int p
     }
 }
 
-/* n uniforms in [0, 1) from draw number rng->counter + i on. */
-static inline void tg_philox_uniform_row(const tg_rng *rng, uint64_t i, int64_t n, float *u) {
+/* How many elements from position i on draw consecutive numbers. */
+static inline int64_t tg_draws_run(const tg_draws *d, int64_t i) {
+    int k = d->n - 1;
+    if (k < 0) return INT64_MAX;
+    if (d->stride[k] != 1) return 1;
+    return k ? d->extent[k] - i % d->extent[k] : INT64_MAX;
+}
+
+/* Word `plane` of the draws of n elements from position i on. */
+static inline void tg_draws_row(const tg_draws *d, int64_t i, int64_t n, int plane, uint32_t *w) {
+    enum { SHORT = 4 }; /* draws that are had cheaper one by one than as the lanes of vectors */
+    while (n > 0) {
+        int64_t run = tg_draws_run(d, i), take = run < n ? run : n;
+        uint64_t at = tg_draws_at(d, i);
+        if (run <= SHORT)
+            for (int64_t j = 0; j < take; j++) w[j] = tg_philox_word(&d->rng, at + (uint64_t)j, plane);
+        else
+            tg_philox_row(&d->rng, at, take, plane, w);
+        i += take;
+        w += take;
+        n -= take;
+    }
+}
+
+/* Their uniforms in [0, 1). */
+static inline void tg_draws_uniform_row(const tg_draws *d, int64_t i, int64_t n, float *u) {
     while (n > 0) {
         uint32_t w[TG_PHILOX_WORDS];
         int64_t take = n < TG_PHILOX_WORDS ? n : TG_PHILOX_WORDS;
-        tg_philox_row(rng, i, take, 0, w);
+        tg_draws_row(d, i, take, 0, w);
         for (int64_t j = 0; j < take; j++) u[j] = tg_uniform_of_word(w[j]);
-        i += (uint64_t)take;
+        i += take;
         u += take;
         n -= take;
     }

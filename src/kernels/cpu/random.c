@@ -9,12 +9,12 @@ enum { PARALLEL_FROM = 65536, UNIT = 16384 };
 TG_CPU_COPIES(tg_random_kernels, random_kernels, f32)
 TG_CPU_COPIES(tg_random_kernels, random_kernels, f64)
 
-tg_status tg_cpu_random(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_rng *rng) {
+tg_status tg_cpu_random(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_draws *draws) {
     static const tg_random_kernels *const f32[] = TG_CPU_TABLE(random_kernels, f32);
     static const tg_random_kernels *const f64[] = TG_CPU_TABLE(random_kernels, f64);
     bool wide = out.dtype == TG_F64 || !tg_is_float(out.dtype);
     const tg_random_kernels *k = (wide ? f64 : f32)[tg_cpu_level(ctx)];
-    tg_random_job job = {.kind = kind, .out = out, .a = a, .b = b, .rng = *rng, .per_unit = UNIT};
+    tg_random_job job = {.kind = kind, .out = out, .a = a, .b = b, .draws = *draws, .per_unit = UNIT};
     job.inner = out.contiguous || out.ndim == 0 ? out.numel : out.shape[out.ndim - 1];
     int64_t units = (out.numel + UNIT - 1) / UNIT;
     if (out.numel >= PARALLEL_FROM)

@@ -10,7 +10,7 @@ typedef struct tg_random_job {
     tg_random kind;
     tg_array out;
     double a, b;
-    tg_rng rng;
+    tg_draws draws;
     int64_t inner, per_unit; /* elements of a unit; runs end where the last dim does, unless out is contiguous */
 } tg_random_job;
 

@@ -34,8 +34,8 @@ static void draw_run(const tg_random_job *job, int64_t i, int64_t n, char *at, i
     uint32_t first[TG_RANDOM_TILE], second[TG_RANDOM_TILE];
     T y[TG_RANDOM_TILE];
     bool normal = job->kind == TG_RANDOM_NORMAL;
-    tg_philox_row(&job->rng, (uint64_t)i, n, 0, first);
-    if (normal || IS_DOUBLE) tg_philox_row(&job->rng, (uint64_t)i, n, 1, second);
+    tg_draws_row(&job->draws, i, n, 0, first);
+    if (normal || IS_DOUBLE) tg_draws_row(&job->draws, i, n, 1, second);
     if (normal)
         normals(job, first, second, n, y);
     else

@@ -12,7 +12,7 @@ tg_status tg_cpu_reduce(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array i
 tg_status tg_cpu_gemm(tg_ctx *ctx, const tg_gemm *g);
 tg_status tg_cpu_take(tg_ctx *ctx, tg_array out, tg_array src, tg_array index, int dim, int64_t *bad);
 tg_status tg_cpu_put_add(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
-tg_status tg_cpu_random(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_rng *rng);
+tg_status tg_cpu_random(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_draws *draws);
 
 /* Work memory: slots 3 and 4 of the context are this family's. */
 enum { TG_WS_REDUCE = 3, TG_WS_TAKE = 4 };

@@ -36,7 +36,7 @@ static inline void keep_tile(const tg_attention_job *job, const queries *q, int6
     real scale = p < 1 ? (real)(1 / (1 - job->a->dropout)) : 0;
     int64_t row = ((q->b * job->heads + q->h) * job->sq + q->i) * job->sk + key;
     for (int64_t i = 0; i < q->n; i++, row += job->sk) {
-        tg_philox_uniform_row(&job->a->rng, (uint64_t)row, keys, u);
+        tg_draws_uniform_row(&job->a->draws, row, keys, u);
         for (int64_t j = 0; j < keys; j++)
             keep[j * q->lanes + i] = u[j] >= p ? scale : 0;
     }

@@ -1,0 +1,312 @@
+/* Draws by global coordinates: for any placement on any grid, the shards of all ranks put together are the tensor that
+ * one rank draws, bit for bit, and every rank's stream has moved by the same number of draws. The reference lists the
+ * positions of each rank one by one; the grids are set by hand, so no ranks have to run. */
+#include <stdio.h>
+#include <string.h>
+
+#include "check_main.h"
+#include "core/draws.h"
+
+enum { AXES = 3, MAX = 4096, SEED = 77 };
+
+typedef struct grid_case {
+    int size[AXES]; /* of tp, cp and dp */
+    tg_placement at[TG_MAX_AXES];
+    tg_shape local, global;
+    bool megatron;
+} grid_case;
+
+static uint64_t dice_state;
+
+static int64_t dice(int64_t n) {
+    dice_state = dice_state * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)((dice_state >> 33) % (uint64_t)n);
+}
+
+static tg_ctx *rank_of(const grid_case *c, const int *rank) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.seed = SEED, .threads = 1));
+    for (int a = 0; a < AXES; a++) {
+        ctx->grid.size[a] = c->size[a];
+        ctx->grid.rank[a] = rank[a];
+        ctx->grid.axes |= (uint32_t)(c->size[a] > 1) << a;
+    }
+    ctx->draws_local = c->megatron;
+    return ctx;
+}
+
+/* ---- The reference: lists of positions ---- */
+
+typedef struct positions {
+    int64_t n, at[MAX];
+} positions;
+
+static int64_t chunks_of(tg_placement p) { return p.layout == TG_STRIDED ? p.chunks : p.layout == TG_ZIGZAG ? 2 : 1; }
+
+/* The rank's share of a list: the chunks of its layout, one after another. */
+static void keep_share(positions *x, tg_placement p, int rank, int size) {
+    int64_t chunks = chunks_of(p), length = x->n / (chunks * size), n = 0;
+    positions all = *x;
+    for (int64_t j = 0; j < chunks; j++) {
+        int64_t chunk = p.layout == TG_ZIGZAG ? (j ? 2 * size - 1 - rank : rank) : j * size + rank;
+        for (int64_t i = 0; i < length; i++) x->at[n++] = all.at[chunk * length + i];
+    }
+    x->n = n;
+}
+
+/* Where along dim d of the global tensor the rank's elements are. */
+static positions along(const grid_case *c, const int *rank, int d) {
+    positions x = {.n = c->global.dim[d]};
+    for (int64_t i = 0; i < x.n; i++) x.at[i] = i;
+    for (int order = 0; order < AXES; order++)
+        for (int a = 0; a < AXES; a++)
+            if (c->size[a] > 1 && c->at[a].kind == TG_VARYING && c->at[a].layout != TG_OPAQUE && c->at[a].dim == d &&
+                c->at[a].order == order)
+                keep_share(&x, c->at[a], rank[a], c->size[a]);
+    return x;
+}
+
+static int64_t numel_of(const tg_shape *s) {
+    int64_t n = 1;
+    for (int d = 0; d < s->ndim; d++) n *= s->dim[d];
+    return n;
+}
+
+/* What stands before the rank's tensor where opaque ones are stacked, and how many draws all of them take. */
+static int64_t stacked(const grid_case *c, const int *rank, int64_t *total) {
+    int64_t base = 0;
+    *total = numel_of(&c->global);
+    for (int a = 0; a < AXES; a++) {
+        if (c->size[a] == 1 || c->at[a].kind != TG_VARYING || c->at[a].layout != TG_OPAQUE) continue;
+        base += rank[a] * *total;
+        *total *= c->size[a];
+    }
+    return base;
+}
+
+/* The draw number of each element of the rank's tensor, row-major. */
+static int64_t *numbers(const grid_case *c, const int *rank, int64_t *total) {
+    int64_t n = numel_of(&c->local), *out = calloc((size_t)n + 1, sizeof *out), base = stacked(c, rank, total);
+    positions at[TG_MAX_DIMS];
+    for (int d = 0; d < c->local.ndim; d++) at[d] = along(c, rank, d);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t rest = i, step = 1;
+        out[i] = base;
+        for (int d = (int)c->local.ndim - 1; d >= 0; d--) {
+            out[i] += at[d].at[rest % c->local.dim[d]] * step;
+            step *= c->global.dim[d];
+            rest /= c->local.dim[d];
+        }
+    }
+    if (c->megatron) {
+        *total = n;
+        for (int64_t i = 0; i < n; i++) out[i] = i;
+    }
+    return out;
+}
+
+/* Uniforms by draw number: the whole of what one rank draws. */
+static float *one_rank(int64_t n) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.seed = SEED, .threads = 1));
+    float *x = calloc((size_t)n + 1, sizeof *x);
+    tg_read(tg_uniform(ctx, TG_SHAPE(n), 0, 1), x, (size_t)n * sizeof *x);
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
+    tg_ctx_free(ctx);
+    return x;
+}
+
+/* ---- Each way to draw ---- */
+
+typedef tg_tensor *(*draw_fn)(tg_ctx *ctx, tg_tape *t, tg_tensor *x);
+
+static tg_tensor *by_fill(tg_ctx *ctx, tg_tape *t, tg_tensor *x) {
+    (void)ctx, (void)t;
+    tg_fill_random_placed(x, TG_RANDOM_UNIFORM, 0, 1);
+    return x;
+}
+
+/* Ones that stay: those whose uniform is at least a half. */
+static tg_tensor *by_dropout(tg_ctx *ctx, tg_tape *t, tg_tensor *x) {
+    ctx->ops->fill(ctx, tg_array_of(x), 1);
+    return tg_dropout(t, x, 0.5);
+}
+
+/* false: the draws are no digits. */
+static bool run_rank(const grid_case *c, const int *rank, draw_fn draw, float *got, uint64_t *moved) {
+    tg_ctx *ctx = rank_of(c, rank);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = tg_zeros(ctx, TG_F32, c->local);
+    x->place = tg_place_intern(ctx, c->at);
+    tg_tensor *y = draw(ctx, t, x);
+    bool supported = tg_ctx_status(ctx) != TG_ERR_UNSUPPORTED;
+    if (supported) {
+        tg_read(y, got, (size_t)numel_of(&c->local) * sizeof *got);
+        ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+    }
+    *moved = ctx->rng.counter;
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+    return supported;
+}
+
+static void check_rank(const grid_case *c, const int *rank, int *refused) {
+    int64_t total, n = numel_of(&c->local), *number = numbers(c, rank, &total);
+    float *all = one_rank(total), *got = calloc((size_t)n + 1, sizeof *got);
+    uint64_t moved;
+    ck_assert(run_rank(c, rank, by_fill, got, &moved));
+    ck_assert_int_eq((int64_t)moved, total);
+    for (int64_t i = 0; i < n; i++) ck_assert_msg(got[i] == all[number[i]], "element %lld", (long long)i);
+    if (run_rank(c, rank, by_dropout, got, &moved)) {
+        ck_assert_int_eq((int64_t)moved, total);
+        for (int64_t i = 0; i < n; i++)
+            ck_assert_msg(got[i] == (all[number[i]] >= 0.5f ? 2 : 0), "mask %lld", (long long)i);
+    } else {
+        ++*refused;
+    }
+    free(number), free(all), free(got);
+}
+
+static void check_grid(const grid_case *c, int *refused) {
+    int rank[AXES];
+    for (rank[0] = 0; rank[0] < c->size[0]; rank[0]++)
+        for (rank[1] = 0; rank[1] < c->size[1]; rank[1]++)
+            for (rank[2] = 0; rank[2] < c->size[2]; rank[2]++) check_rank(c, rank, refused);
+}
+
+/* ---- Cases ---- */
+
+static tg_placement any_place(int ndim, int order) {
+    static const uint8_t layouts[] = {TG_CONTIGUOUS, TG_CONTIGUOUS, TG_STRIDED, TG_ZIGZAG};
+    int64_t kind = dice(8);
+    tg_placement p = {.kind = TG_VARYING, .order = (uint8_t)order};
+    if (kind < 3 && ndim == 0) kind = 7;
+    if (kind > 4) return (tg_placement){.kind = kind == 5 ? TG_REPLICATED : kind == 6 ? TG_PARTIAL : TG_INVARIANT};
+    if (kind == 4 || ndim == 0) return (tg_placement){.kind = TG_VARYING, .layout = TG_OPAQUE};
+    p.dim = (int8_t)dice(ndim);
+    p.layout = layouts[dice(4)];
+    if (p.layout == TG_STRIDED) p.chunks = 2 + (int32_t)dice(2);
+    return p;
+}
+
+/* Local sizes that every axis can cut in its chunks: multiples of 6, where something is cut. */
+static grid_case any_case(void) {
+    grid_case c = {.local = {.ndim = dice(5)}, .megatron = dice(10) == 0};
+    static const int orders[6][AXES] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    const int *order = orders[dice(6)];
+    for (int d = 0; d < c.local.ndim; d++) c.local.dim[d] = 1 + dice(4);
+    for (int a = 0; a < AXES; a++) {
+        c.size[a] = 1 + (int)dice(a == 2 ? 2 : 4);
+        c.at[a] = any_place((int)c.local.ndim, order[a]);
+        if (c.at[a].kind == TG_VARYING && (c.at[a].layout == TG_STRIDED || c.at[a].layout == TG_ZIGZAG))
+            c.local.dim[c.at[a].dim] = 6;
+    }
+    c.global = c.local;
+    for (int a = 0; a < AXES; a++)
+        if (c.at[a].kind == TG_VARYING && c.at[a].layout != TG_OPAQUE) c.global.dim[c.at[a].dim] *= c.size[a];
+    return c;
+}
+
+START_TEST(shards_put_together_are_one_ranks_tensor) {
+    int refused = 0, doubly = 0;
+    dice_state = 2024;
+    for (int i = 0; i < 600; i++) {
+        grid_case c = any_case();
+        int before = refused, shared = 0;
+        if (numel_of(&c.global) > MAX) continue;
+        check_grid(&c, &refused);
+        for (int a = 0; a < AXES; a++)
+            for (int b = a + 1; b < AXES; b++)
+                shared += c.size[a] > 1 && c.size[b] > 1 && c.at[a].kind == TG_VARYING && c.at[b].kind == TG_VARYING &&
+                          c.at[a].layout != TG_OPAQUE && c.at[b].layout != TG_OPAQUE && c.at[a].dim == c.at[b].dim;
+        doubly += shared > 0;
+        ck_assert_msg(shared || refused == before, "refused, and no dim is sharded twice");
+    }
+    printf("%d placements have a dim that is sharded twice or more; dropout was refused on %d ranks\n", doubly,
+           refused);
+    ck_assert_int_gt(doubly, 20);
+}
+END_TEST
+
+/* What models drop out must not be refused: sequences on cp and tp, batches on dp. */
+START_TEST(usual_placements_are_served) {
+    const grid_case cases[] = {
+        {.size = {2, 1, 2},
+         .local = TG_SHAPE(8, 5),
+         .global = TG_SHAPE(32, 5),
+         .at = {[TG_TP] = {.kind = TG_VARYING, .layout = TG_STRIDED, .chunks = 2, .order = 0},
+                [TG_DP] = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS, .order = 1}}},
+        {.size = {3, 2, 1},
+         .local = TG_SHAPE(4, 3),
+         .global = TG_SHAPE(24, 3),
+         .at = {[TG_CP] = {.kind = TG_VARYING, .layout = TG_ZIGZAG, .order = 0},
+                [TG_TP] = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS, .order = 1}}},
+        {.size = {4, 2, 2},
+         .local = TG_SHAPE(2, 2, 3),
+         .global = TG_SHAPE(16, 4, 3),
+         .at = {[TG_CP] = {.kind = TG_VARYING, .layout = TG_ZIGZAG, .order = 0},
+                [TG_TP] = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS, .order = 1},
+                [TG_DP] = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS, .dim = 1}}},
+    };
+    int refused = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        check_grid(&cases[i], &refused);
+        if (refused) printf("case %zu\n", i);
+        ck_assert_int_eq(refused, 0);
+    }
+}
+END_TEST
+
+/* ---- Attention ---- */
+
+/* All queries and keys alike, so that the result is the mean of the kept values, one of each key. */
+static void attention_rank(const grid_case *c, const int *rank, tg_shape q, tg_shape k, const tg_placement *at_k,
+                           float *out, uint64_t *moved) {
+    tg_ctx *ctx = rank_of(c, rank);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *xq = tg_zeros(ctx, TG_F32, q), *xk = tg_zeros(ctx, TG_F32, k), *v = tg_zeros(ctx, TG_F32, k);
+    float *eye = calloc((size_t)tg_numel(v), sizeof *eye);
+    for (int64_t i = 0; i < tg_numel(v); i++) eye[i] = i / k.dim[3] % k.dim[2] == i % k.dim[3];
+    tg_write(v, eye, (size_t)tg_numel(v) * sizeof *eye);
+    free(eye);
+    xq->place = tg_place_intern(ctx, c->at);
+    xk->place = v->place = tg_place_intern(ctx, at_k);
+    v->flags = xk->flags;
+    tg_tensor *y = tg_attention(t, xq, xk, v, TG_ATTENTION(.dropout = 0.5));
+    tg_read(y, out, (size_t)tg_numel(y) * sizeof *out);
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+    *moved = ctx->rng.counter;
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+
+/* Batch on dp, heads on tp, the queries' sequence on cp in a zigzag. */
+START_TEST(attention_drops_by_global_coordinates) {
+    enum { B = 2, H = 4, SQ = 8, SK = 5 };
+    const tg_placement heads = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS, .dim = 1},
+                       batch = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS, .dim = 0},
+                       rows = {.kind = TG_VARYING, .layout = TG_ZIGZAG, .dim = 2};
+    const grid_case c = {.size = {2, 2, 2},
+                         .at = {[TG_TP] = heads, [TG_CP] = rows, [TG_DP] = batch},
+                         .local = TG_SHAPE(B / 2, H / 2, SQ / 2, SK),
+                         .global = TG_SHAPE(B, H, SQ, SK)};
+    const tg_placement keys[TG_MAX_AXES] = {[TG_TP] = heads, [TG_DP] = batch};
+    const grid_case alone = {.size = {1, 1, 1}};
+    float all[B * H * SQ * SK], part[B * H * SQ * SK / 8];
+    uint64_t moved;
+    attention_rank(&alone, (int[]){0, 0, 0}, TG_SHAPE(B, H, SQ, SK), TG_SHAPE(B, H, SK, SK), alone.at, all, &moved);
+    ck_assert_int_eq((int64_t)moved, B * H * SQ * SK);
+    for (int r = 0; r < 8; r++) {
+        int rank[AXES] = {r & 1, r >> 1 & 1, r >> 2};
+        int64_t total, *number = numbers(&c, rank, &total);
+        attention_rank(&c, rank, c.local, TG_SHAPE(B / 2, H / 2, SK, SK), keys, part, &moved);
+        ck_assert_int_eq((int64_t)moved, total);
+        for (int64_t i = 0; i < B * H * SQ * SK / 8; i++) ck_assert(part[i] == all[number[i]]);
+        free(number);
+    }
+}
+END_TEST
+
+int main(void) {
+    const TTest *const tests[] = {shards_put_together_are_one_ranks_tensor, usual_placements_are_served,
+                                  attention_drops_by_global_coordinates};
+    return tg_check_main("draws", tests, sizeof tests / sizeof *tests);
+}
