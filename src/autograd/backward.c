@@ -345,7 +345,7 @@ tg_status tg_backward(tg_tape *t, tg_tensor *root) {
     return tg_backward_run(t, &root, 1, &o, "tg_backward");
 }
 
-tg_status tg_backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_backward_opts *given) {
+static tg_status backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_backward_opts *given) {
     TG_TRY(tg_tape_check(t, "tg_backward_with"));
     tg_ctx *ctx = t->ctx;
     tg_backward_opts opts;
@@ -366,6 +366,16 @@ tg_status tg_backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_
     }
     tg_pass_opts o = {.seeds = opts.seeds, .only = opts.inputs, .n_only = opts.n_inputs, .retain = opts.retain};
     return tg_backward_run(t, roots, n, &o, "tg_backward_with");
+}
+
+/* A pass that ended early has left out calls that other ranks may wait in. */
+static tg_status ended(const tg_tape *t, tg_status s) {
+    if (s != TG_OK && t && t->collectives) tg_ctx_skip(t->ctx);
+    return s;
+}
+
+tg_status tg_backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_backward_opts *opts) {
+    return ended(t, backward_with(t, roots, n, opts));
 }
 
 /* The target's gradient as a tensor of the tape; zeros where no root depends on it. */
@@ -431,7 +441,7 @@ static tg_status grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tenso
 
 tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs,
                   tg_tensor **grads, const tg_grad_opts *opts) {
-    tg_status s = grad(t, roots, n_roots, inputs, n_inputs, grads, opts);
+    tg_status s = ended(t, grad(t, roots, n_roots, inputs, n_inputs, grads, opts));
     if (s != TG_OK)
         for (int i = 0; grads && i < n_inputs; i++) grads[i] = tg_inert(t ? t->ctx : &tg_dead_ctx);
     return s;

@@ -133,6 +133,7 @@ struct tg_ext {
 typedef struct tg_listener {
     void (*failed)(struct tg_listener *l);
     void (*cleared)(struct tg_listener *l);
+    void (*skipped)(struct tg_listener *l);
     struct tg_listener *next;
 } tg_listener;
 
@@ -166,6 +167,7 @@ struct tg_ctx {
     _Atomic uint64_t *heartbeat;      /* on the control board; moves with every op that is recorded. Never NULL */
     _Atomic uint64_t own_heartbeat;
     tg_listener *listeners;
+    uint64_t skips; /* collectives, or passes with some in them, that an error kept from running */
     /* Slots of handles and storages, kept until the context ends. */
     tg_chunk *chunks;
     tg_tensor *free_first, *free_last; /* first in, first out: a stale handle stays recognisable for long */
@@ -191,6 +193,9 @@ tg_status tg_failv(tg_ctx *ctx, tg_status s, const char *format, va_list ap);
 /* Adds to the message of an error that is there already: where it happened. Returns the status. */
 tg_status tg_fail_note(tg_ctx *ctx, const char *format, ...) TG_PRINTF(2, 3);
 size_t tg_describe_site(const void *site, char *buf, size_t n);
+size_t tg_describe_symbol(const void *site, char *buf, size_t n); /* cheaper: without file and line */
+/* Ranks would have met here, had there been no error: those of the peers for whom there was none must not wait. */
+void tg_ctx_skip(tg_ctx *ctx);
 extern const tg_ctx tg_dead_ctx;
 /* The size that a struct of the caller begins with: set, and of no later version. A table must be whole besides. */
 tg_status tg_size_check(tg_ctx *ctx, size_t size, size_t known, const char *who);

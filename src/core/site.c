@@ -44,22 +44,24 @@ static bool describe_line(const void *site, char *buf, size_t n, size_t *at) {
 #endif
 
 /* "symbol+0x12 (program)", or "program+0x1234" where no symbol is exported. */
-static void describe_symbol(const void *site, char *buf, size_t n, size_t *at) {
+size_t tg_describe_symbol(const void *site, char *buf, size_t n) {
     Dl_info info;
+    size_t at = 0;
+    if (n) buf[0] = 0;
     if (!dladdr(site, &info) || !info.dli_fname) {
-        tg_text(buf, n, at, "%p", site);
-        return;
+        tg_text(buf, n, &at, "%p", site);
+        return at;
     }
     const char *file = base_name(info.dli_fname), *address = site;
     if (info.dli_sname)
-        tg_text(buf, n, at, "%s+0x%zx (%s)", info.dli_sname, (size_t)(address - (char *)info.dli_saddr), file);
+        tg_text(buf, n, &at, "%s+0x%zx (%s)", info.dli_sname, (size_t)(address - (char *)info.dli_saddr), file);
     else
-        tg_text(buf, n, at, "%s+0x%zx", file, (size_t)(address - (char *)info.dli_fbase));
+        tg_text(buf, n, &at, "%s+0x%zx", file, (size_t)(address - (char *)info.dli_fbase));
+    return at;
 }
 
 size_t tg_describe_site(const void *site, char *buf, size_t n) {
     size_t at = 0;
     if (n) buf[0] = 0;
-    if (!site || !describe_line(site, buf, n, &at)) describe_symbol(site, buf, n, &at);
-    return at;
+    return site && describe_line(site, buf, n, &at) ? at : tg_describe_symbol(site, buf, n);
 }

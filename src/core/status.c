@@ -114,6 +114,12 @@ void tg_ctx_clear(tg_ctx *ctx) {
     for (tg_listener *l = ctx->listeners; l; l = l->next) l->cleared(l);
 }
 
+void tg_ctx_skip(tg_ctx *ctx) {
+    if (!ctx || ctx->dead) return;
+    ctx->skips++;
+    for (tg_listener *l = ctx->listeners; l; l = l->next) l->skipped(l);
+}
+
 void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) {
     va_list ap;
     va_start(ap, format);

@@ -10,15 +10,21 @@ bool tg_comm_ok(const tg_comm *c) { return c && c->ops && tg_ok(c->ctx); }
 
 static tg_comm *made(tg_comm *c) { return c ? c : (tg_comm *)&inert; }
 
-tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size) {
+tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size, tg_board *board) {
     tg_comm *c = tg_host_alloc(ctx, sizeof *c);
-    if (!c) return NULL;
+    if (c && !board) board = tg_board_new(ctx, NULL, 1, rank, size, 0, true);
+    if (!c || !board) {
+        tg_host_free(ctx, c, sizeof *c);
+        tg_board_unref(ctx, board);
+        return NULL;
+    }
     *c = (tg_comm){.ctx = ctx,
                    .ops = ops,
                    .state = state,
                    .rank = rank,
                    .size = size,
                    .axis = TG_MAX_AXES,
+                   .board = board,
                    .counts = TG_COMM_COUNTS()};
     c->live.next = c->live.prev = &c->live;
     return c;
@@ -37,7 +43,7 @@ static tg_status check_table(tg_ctx *ctx, const tg_comm_ops *ops, int rank, int 
 tg_comm *tg_comm_new_on(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size) {
     tg_comm *c = NULL;
     if (tg_ok(ctx) && check_table(ctx, ops, rank, size) == TG_OK) {
-        c = tg_comm_make(ctx, ops, state, rank, size);
+        c = tg_comm_make(ctx, ops, state, rank, size, NULL);
         if (!c) ops->close(ctx, state);
     } else if (ctx && ops && ops->size == sizeof *ops && ops->close) {
         ops->close(ctx, state);
@@ -72,6 +78,7 @@ void tg_comm_free(tg_comm *c) {
     tg_comm_finish_all(c);
     leave_parent(c);
     c->ops->close(ctx, c->state);
+    tg_board_unref(ctx, c->board);
     for (tg_comm_request *r = c->free, *next; r; r = next) {
         next = r->next;
         tg_host_free(ctx, r, sizeof *r);
@@ -83,7 +90,8 @@ void tg_comm_free(tg_comm *c) {
 
 static tg_comm *group_of(tg_comm *c, void *state, const tg_comm_ops *ops, int rank, int n, const char *name,
                          tg_axis axis) {
-    tg_comm *g = tg_comm_make(c->ctx, ops, state, rank, n);
+    c->board->refs++;
+    tg_comm *g = tg_comm_make(c->ctx, ops, state, rank, n, c->board);
     if (!g) {
         ops->close(c->ctx, state);
         return made(NULL);
@@ -142,7 +150,10 @@ static tg_comm *split(tg_comm *c, colored mine, colored *all, int *ranks, const 
 }
 
 tg_comm *tg_comm_split(tg_comm *c, int color, int key, const char *name, tg_axis axis) {
-    if (!tg_comm_ok(c)) return made(NULL);
+    if (!tg_comm_ok(c)) {
+        if (c && c->size > 1) tg_ctx_skip(c->ctx);
+        return made(NULL);
+    }
     tg_ctx *ctx = c->ctx;
     size_t n = (size_t)c->size;
     if (axis < 0 || axis > TG_MAX_AXES) {
@@ -187,15 +198,26 @@ tg_status tg_comm_count(const tg_comm *c, tg_comm_counts *out) {
     return TG_OK;
 }
 
+static void end_with_parent(tg_comm *c) {
+    for (tg_comm *child = c->child; child; child = child->sibling) end_with_parent(child);
+    c->ended = true;
+    if (c->ops->abort) c->ops->abort(c->ctx, c->state, "the communicator that this group was split from begins anew");
+    tg_comm_finish_all(c);
+}
+
 tg_status tg_comm_recover(tg_comm *c) {
     if (!tg_comm_ok(c)) return c ? tg_ctx_status(c->ctx) : TG_ERR_ARGUMENT;
     int rank = c->rank, size = c->size;
     if (c->size == 1 || c->ops->silent) return TG_OK;
     if (!c->ops->recover)
         return tg_fail(c->ctx, TG_ERR_UNSUPPORTED, "tg_comm_recover: transport \"%s\" cannot begin anew", c->ops->name);
+    for (tg_comm *child = c->child; child; child = child->sibling) end_with_parent(child);
     tg_comm_finish_all(c);
+    tg_ctx_clear(c->ctx); /* of what those calls have recorded: they are lost, as the caller knows */
     TG_TRY(c->ops->recover(c->ctx, c->state, &rank, &size));
     c->rank = rank;
     c->size = size;
+    c->sequence = 0;
+    c->batch = false;
     return TG_OK;
 }

@@ -5,6 +5,7 @@
 #include <tapegrad/parallel.h>
 
 #include "core/core.h"
+#include "parallel/board.h"
 
 /* One collective. What a kind does not use is zero. */
 typedef struct tg_collective_args {
@@ -30,6 +31,8 @@ typedef struct tg_comm_request {
     tg_comm *comm;
     void *request; /* of the transport */
     tg_work *work;
+    uint64_t note;  /* in the record; 0: none */
+    tg_status status; /* of the wait */
     bool ownerless; /* no storage owns the work */
     struct tg_comm_request *next, *prev; /* of the communicator's list, or the next free one */
 } tg_comm_request;
@@ -41,6 +44,9 @@ struct tg_comm {
     int rank, size;
     tg_axis axis;
     bool batch; /* one is open */
+    bool ended; /* with what it was split from, which has begun anew */
+    uint64_t sequence; /* collectives of this group so far */
+    tg_board *board;
     char name[32];
     tg_comm *parent, *child, *sibling; /* what it was split from, its first split, the next of its parent */
     tg_comm_counts counts;
@@ -51,7 +57,8 @@ struct tg_comm {
 
 /* Whether c can be used: or records why not where there is a context. */
 bool tg_comm_ok(const tg_comm *c);
-tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size);
+/* Takes over its reference to the board; NULL: one of its own. */
+tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size, tg_board *board);
 /* A call over host memory, without a tensor, that is waited for. */
 tg_status tg_comm_exchange(tg_comm *c, tg_transfer *call);
 /* Ends finished works that no storage owns; the memory that they read is let go. */

@@ -230,12 +230,30 @@ static void count_call(const entry *e) {
     }
 }
 
+/* Signs the record. */
+static void note_call(const entry *e, tg_comm_request *r) {
+    tg_comm *c = e->c;
+    bool alone = e->a->kind == TG_SEND || e->a->kind == TG_RECV;
+    tg_note note = {.kind = (uint8_t)e->a->kind,
+                    .dtype = (uint8_t)e->t.dtype,
+                    .op = (uint8_t)e->a->op,
+                    .root = e->a->root,
+                    .size = c->size,
+                    .count = e->t.count,
+                    .site = (uint64_t)(uintptr_t)e->a->site,
+                    .sequence = alone ? c->sequence : ++c->sequence};
+    size_t at = 0;
+    tg_text(note.group, sizeof note.group, &at, "%s", *c->name ? c->name : "world");
+    r->note = tg_card_post(c->board, &note);
+}
+
 static tg_status start(entry *e, tg_comm_request *r) {
     tg_comm *c = e->c;
     if (c->size == 1) return copy_own(e);
-    TG_TRY(c->ops->start(c->ctx, c->state, &e->t, &r->request));
-    count_call(e);
-    return TG_OK;
+    note_call(e, r);
+    r->status = c->ops->start(c->ctx, c->state, &e->t, &r->request);
+    if (r->status == TG_OK) count_call(e);
+    return r->status;
 }
 
 /* The work is dst's from now on; without a dst it is the communicator's, until it is found done. */
@@ -253,7 +271,7 @@ static tg_work *give_away(const entry *e, tg_comm_request *r) {
 
 /* This rank does not take part: its peers must not wait for it. */
 static tg_work *miss(tg_comm *c) {
-    if (c->ops && !c->ctx->dead && c->size > 1 && c->ops->abort) c->ops->abort(c->ctx, c->state, c->ctx->message);
+    if (c->ops && !c->ctx->dead && c->size > 1) tg_ctx_skip(c->ctx);
     return NULL;
 }
 
@@ -270,7 +288,10 @@ tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a) {
     entry e = {.c = c, .a = a, .name = tg_collective_name(a->kind)};
     e.t = (tg_transfer){.size = sizeof e.t, .kind = a->kind, .op = a->op, .root = a->root, .site = a->site};
     e.t.dtype = any ? (tg_dtype)any->dtype : TG_U8;
-    if (check_entry(&e) != TG_OK) return miss(c);
+    if (c->ended)
+        tg_fail(c->ctx, TG_ERR_ABORTED, "%s: group \"%s\" has ended, as what it was split from has begun anew", e.name,
+                c->name);
+    if (c->ended || check_entry(&e) != TG_OK) return miss(c);
     tg_comm_reap(c);
     tg_comm_request *r = tg_comm_request_new(c);
     if (!r) return miss(c);
@@ -288,7 +309,13 @@ static bool request_test(void *self) {
 
 static tg_status request_wait(tg_ctx *ctx, void *self) {
     tg_comm_request *r = self;
-    return r->request ? r->comm->ops->wait(ctx, r->comm->state, r->request) : TG_OK;
+    tg_comm *c = r->comm;
+    if (!r->request) return TG_OK;
+    _Atomic uint64_t *waiting = &c->board->card[c->board->me].waiting;
+    atomic_store_explicit(waiting, r->note, memory_order_relaxed);
+    r->status = c->ops->wait(ctx, c->state, r->request);
+    atomic_store_explicit(waiting, 0, memory_order_relaxed);
+    return r->status;
 }
 
 static void request_abort(void *self) { (void)self; } /* the drop that follows does it */
@@ -297,6 +324,7 @@ static void request_free(void *self) {
     tg_comm_request *r = self;
     tg_comm *c = r->comm;
     if (r->request) c->ops->drop(c->ctx, c->state, r->request);
+    if (r->note) tg_card_settle(c->board, r->note, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);
     if (r->ownerless) c->ownerless--;
     r->prev->next = r->next;
     r->next->prev = r->prev;

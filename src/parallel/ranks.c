@@ -20,7 +20,7 @@ typedef struct rank_thread {
 /* ---- One rank ---- */
 
 static void fail_rank(rank_thread *t, tg_status status, const char *message) {
-    tg_place_card *card = &t->region->card[t->rank];
+    tg_card *card = &t->region->card[t->rank];
     uint64_t order = atomic_load_explicit(&card->order, memory_order_relaxed);
     size_t at = 0;
     t->status = status;
@@ -29,7 +29,7 @@ static void fail_rank(rank_thread *t, tg_status status, const char *message) {
 }
 
 static void post_return(rank_thread *t) {
-    tg_place_card *card = &t->region->card[t->rank];
+    tg_card *card = &t->region->card[t->rank];
     if (t->status != TG_OK) {
         tg_box_write(&card->failure, t->message);
         atomic_store_explicit(&card->status, (int)t->status, memory_order_relaxed);
@@ -80,7 +80,7 @@ static tg_status run_all(rank_thread *t, int n, const tg_ranks_opts *o) {
     for (; started < n; started++)
         if ((error = pthread_create(&t[started].thread, NULL, rank_main, &t[started]))) break;
     for (int i = started; i < n; i++) { /* the others must not wait for them */
-        tg_place_card *card = &t[i].region->card[i];
+        tg_card *card = &t[i].region->card[i];
         tg_box_write(&card->failure, "its thread could not be started");
         atomic_store_explicit(&card->status, TG_ERR_MEMORY, memory_order_relaxed);
         atomic_store_explicit(&card->state, TG_RANK_RETURNED, memory_order_release);

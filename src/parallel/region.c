@@ -4,46 +4,10 @@
 
 static const uint64_t MAGIC = 0x6e67657267706174;
 
-/* ---- Text ---- */
-
-void tg_box_write(tg_text_box *b, const char *text) {
-    size_t n = strlen(text), room = sizeof b->word - 1;
-    if (n > room) n = room;
-    uint32_t v = atomic_load_explicit(&b->version, memory_order_relaxed);
-    atomic_store_explicit(&b->version, v + 1, memory_order_relaxed);
-    for (size_t i = 0; i * 8 <= n; i++) {
-        uint64_t word = 0;
-        memcpy(&word, text + i * 8, n - i * 8 < 8 ? n - i * 8 : 8);
-        atomic_store_explicit(&b->word[i], word, memory_order_release);
-    }
-    atomic_store_explicit(&b->version, v + 2, memory_order_release);
-}
-
-static bool read_once(const tg_text_box *b, char *text, size_t n) {
-    uint32_t v = atomic_load_explicit(&b->version, memory_order_acquire);
-    size_t at = 0;
-    for (int i = 0; i < TG_BOX_WORDS && at + 1 < n; i++) {
-        uint64_t word = atomic_load_explicit(&b->word[i], memory_order_acquire);
-        char part[8];
-        memcpy(part, &word, 8);
-        for (int j = 0; j < 8 && at + 1 < n; j++) {
-            if (!part[j]) n = at + 1;
-            else text[at++] = part[j];
-        }
-    }
-    text[at] = 0;
-    return !(v & 1) && atomic_load_explicit(&b->version, memory_order_relaxed) == v;
-}
-
-/* A writer that died in the middle leaves an odd version: what is there is then taken as it is. */
-void tg_box_read(const tg_text_box *b, char *text, size_t n) {
-    for (int i = 0; n && i < 1000 && !read_once(b, text, n); i++) continue;
-}
-
 /* ---- The region ---- */
 
 tg_region *tg_region_new(int n, const tg_allocator *allocator) {
-    size_t bytes = sizeof(tg_region) + (size_t)n * sizeof(tg_place_card);
+    size_t bytes = sizeof(tg_region) + (size_t)n * sizeof(tg_card);
     tg_region *r = allocator->alloc(allocator->user, bytes, TG_LINE);
     if (!r) return NULL;
     memset(r, 0, bytes);
@@ -73,7 +37,8 @@ static size_t whole_lines(size_t bytes) { return (bytes + TG_LINE - 1) / TG_LINE
 static tg_group *group_new(tg_region *r, const tg_group *parent, const int *ranks, int n, const char *name) {
     size_t slot = whole_lines(sizeof(tg_slot) + (size_t)n * sizeof(tg_post));
     size_t slots = whole_lines(sizeof(tg_group)), mails = slots + TG_CALLS * slot;
-    size_t members = mails + (size_t)n * TG_MAILS * sizeof(tg_mail), bytes = members + (size_t)n * sizeof(tg_member);
+    size_t members = mails + (size_t)n * TG_MAILS * sizeof(tg_mail);
+    size_t lists = members + (size_t)n * sizeof(tg_member), bytes = lists + (size_t)n * (size_t)n * sizeof(bool);
     tg_group *g = r->allocator.alloc(r->allocator.user, bytes, TG_LINE);
     if (!g) return NULL;
     memset(g, 0, bytes);
@@ -82,10 +47,11 @@ static tg_group *group_new(tg_region *r, const tg_group *parent, const int *rank
     g->bytes = bytes;
     g->slot_bytes = slot;
     g->size = n;
-    g->culprit = -1;
-    g->at_slots = (int)slots;
-    g->at_mails = (int)mails;
-    g->at_members = (int)members;
+    g->culprit = g->reporter = -1;
+    g->at_slots = slots;
+    g->at_mails = mails;
+    g->at_members = members;
+    g->at_lists = lists;
     size_t at = 0;
     tg_text(g->name, sizeof g->name, &at, "%s", name ? name : "");
     for (int i = 0; i < n; i++) tg_group_member(g, i)->rank = ranks[i];
@@ -117,6 +83,7 @@ tg_group *tg_group_join(tg_ctx *ctx, const tg_vantage *v, const tg_group *parent
     if (!g) g = group_new(r, parent, ranks, n, name);
     if (g) {
         tg_group_member(g, mine)->joined = true;
+        tg_group_member(g, mine)->skips = ctx->skips;
         g->joined++;
     }
     pthread_mutex_unlock(&r->lock);

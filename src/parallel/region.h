@@ -5,49 +5,16 @@
 #define TG_REGION_H
 
 #include <pthread.h>
-#include <stdalign.h>
 
-#include "core/core.h"
+#include "parallel/board.h"
 
 enum {
     TG_MAX_RANKS = 1024,
     TG_CALLS = 32, /* of one group that may be in flight at once: whoever starts one more waits for the oldest */
-    TG_MAILS = 64, /* sends and receives of one rank in one group */
-    TG_LINE = 64   /* bytes of a cache line */
+    TG_MAILS = 64  /* sends and receives of one rank in one group */
 };
 
 typedef uint64_t tg_shared; /* 0: nothing */
-
-/* ---- The board ---- */
-
-/* Text that others may read while its owner writes it: whoever saw the version change reads again. */
-enum { TG_BOX_WORDS = 192 };
-typedef struct tg_text_box {
-    _Atomic uint32_t version; /* odd while it is written */
-    _Atomic uint64_t word[TG_BOX_WORDS];
-} tg_text_box;
-
-void tg_box_write(tg_text_box *b, const char *text);
-void tg_box_read(const tg_text_box *b, char *text, size_t n);
-
-typedef enum tg_rank_state {
-    TG_RANK_AWAITED, /* not here yet */
-    TG_RANK_RUNNING,
-    TG_RANK_FAILED,   /* its context holds an error */
-    TG_RANK_RETURNED, /* its function has, or it has freed its communicator */
-} tg_rank_state;
-
-/* A rank's place on the board: it alone writes it, but for the bell. */
-typedef struct tg_place_card {
-    alignas(TG_LINE) _Atomic uint64_t heartbeat;
-    _Atomic uint64_t busy; /* the id of the group in whose members' memory it works right now; 0: none */
-    alignas(TG_LINE) _Atomic uint32_t bell, sleeping; /* futex: rung for a sleeper when something has happened */
-    alignas(TG_LINE) _Atomic int state, status;
-    _Atomic int cause;      /* the rank whose failure this is, where it is not its own */
-    _Atomic uint64_t order; /* of its failure among all */
-    _Atomic uint64_t calls; /* collectives it has started */
-    tg_text_box failure;
-} tg_place_card;
 
 /* ---- Groups ---- */
 
@@ -57,6 +24,7 @@ typedef struct tg_signature {
     int32_t root;
     int64_t count;   /* elements; of an all-to-all 0: pairs have their own check */
     uint64_t counts; /* a digest, where parts may differ */
+    uint64_t skips;  /* calls that the rank has missed after errors: all have missed the same, or they are out of step */
 } tg_signature;
 
 /* One member's part of one call. Written before `posted`, or before it arrives. */
@@ -100,11 +68,11 @@ typedef struct tg_group {
     int size, joined, left; /* members who have it; who have given it back */
     _Atomic int failed;     /* a tg_group_state */
     tg_status status;
-    int culprit;        /* rank of the world; -1: none */
-    uint64_t failed_at; /* 1 + sequence of the call that failed; 0: none */
+    int culprit, reporter; /* ranks of the world; -1: none */
     tg_text_box failure;
     char name[32];
-    int at_slots, at_mails, at_members; /* where they begin, in bytes */
+    _Atomic int decided; /* 1 + the member whose list of the ranks still there is the one that holds */
+    size_t at_slots, at_mails, at_members, at_lists; /* where they begin, in bytes */
 } tg_group;
 
 enum { TG_GROUP_WHOLE, TG_GROUP_FAILING, TG_GROUP_FAILED };
@@ -112,7 +80,9 @@ enum { TG_GROUP_WHOLE, TG_GROUP_FAILING, TG_GROUP_FAILED };
 typedef struct tg_member {
     int rank; /* of the world */
     bool joined;
-    _Atomic bool gone; /* has freed its communicator */
+    _Atomic bool gone;  /* has freed its communicator */
+    _Atomic bool came;  /* to tg_comm_recover */
+    uint64_t skips;     /* of its context, when it joined */
 } tg_member;
 
 typedef struct tg_region {
@@ -124,7 +94,7 @@ typedef struct tg_region {
     uint64_t group_ids;
     _Atomic uint64_t failures;
     tg_allocator allocator; /* of threads */
-    tg_place_card card[];
+    tg_card card[];
 } tg_region;
 
 /* One rank's view of the region. */
@@ -144,6 +114,8 @@ static inline tg_mail *tg_group_mails(tg_group *g, int member) {
 static inline tg_member *tg_group_member(tg_group *g, int i) {
     return (tg_member *)((char *)g + g->at_members) + i;
 }
+/* Member i's list of the ranks still there: a flag for each member. */
+static inline bool *tg_group_list(tg_group *g, int i) { return (bool *)((char *)g + g->at_lists) + (size_t)i * (size_t)g->size; }
 
 /* The region of n threads; NULL when there is no memory. */
 tg_region *tg_region_new(int n, const tg_allocator *allocator);

@@ -12,6 +12,14 @@ static tg_shm_request *request_new(tg_shm_group *s, const tg_transfer *t) {
     else if (!(r = tg_host_alloc(self->ctx, sizeof *r)))
         return NULL;
     *r = (tg_shm_request){.s = s, .kind = t->kind, .peer = t->root, .sequence = s->next};
+    r->note = (tg_note){.kind = (uint8_t)t->kind,
+                        .dtype = (uint8_t)t->dtype,
+                        .op = (uint8_t)t->op,
+                        .root = t->root,
+                        .size = s->size,
+                        .count = t->count,
+                        .site = (uint64_t)(uintptr_t)t->site,
+                        .sequence = s->next + 1};
     return r;
 }
 
@@ -49,7 +57,8 @@ static tg_signature signature(const tg_shm_group *s, const tg_transfer *t) {
                           .op = reduces ? (uint8_t)t->op : 0,
                           .root = rooted ? t->root : -1,
                           .count = parts || t->kind == TG_ALL_TO_ALL ? 0 : t->count,
-                          .counts = digest(t, s->size)};
+                          .counts = digest(t, s->size),
+                          .skips = s->self->ctx->skips - s->skips};
 }
 
 static bool same(const tg_signature *a, const tg_signature *b) {
@@ -86,24 +95,9 @@ static void fill_post(tg_shm_group *s, tg_post *p, const tg_transfer *t, uint64_
     atomic_store_explicit(&p->posted, sequence + 1, memory_order_release);
 }
 
-static void describe_post(const tg_shm_group *s, int member, const tg_post *p, char *buf, size_t n) {
-    char site[160];
-    size_t at = 0;
-    const tg_signature *g = &p->signature;
-    tg_describe_site((const void *)(uintptr_t)p->site, site, sizeof site);
-    tg_text(buf, n, &at, "rank %d called %s(%s, %lld elements", tg_group_member(s->g, member)->rank,
-            tg_collective_name(g->kind), g->dtype ? tg_dtype_name(g->dtype) : "no data", (long long)p->count);
-    tg_text(buf, n, &at, ", reduction %d, root %d) from %s", g->op, g->root, site);
-}
-
-static void mismatch(tg_shm_group *s, tg_slot *slot, uint64_t sequence, int a, int b) {
-    char one[400], two[400], text[1024];
-    size_t at = 0;
-    describe_post(s, a, &slot->post[a], one, sizeof one);
-    describe_post(s, b, &slot->post[b], two, sizeof two);
-    tg_text(text, sizeof text, &at, "ranks disagree at call %llu of their group: %s; %s",
-            (unsigned long long)sequence, one, two);
-    tg_shm_fail(s, TG_ERR_MISMATCH, -1, text);
+static void mismatch(tg_shm_group *s, const tg_slot *slot, uint64_t sequence, int a, int b) {
+    tg_note one = tg_shm_post_note(&slot->post[a], sequence), two = tg_shm_post_note(&slot->post[b], sequence);
+    tg_shm_mismatch(s, a, b, &one, &two);
 }
 
 /* Compares with the first who has come: of two that differ the second finds it, whoever else is still missing. */
@@ -112,7 +106,11 @@ static void compare(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     if (atomic_compare_exchange_strong_explicit(&slot->first, &none, s->rank + 1, memory_order_acq_rel,
                                                 memory_order_acquire))
         return;
-    if (!same(&slot->post[none - 1].signature, &slot->post[s->rank].signature))
+    const tg_signature *a = &slot->post[none - 1].signature, *b = &slot->post[s->rank].signature;
+    if (a->skips != b->skips)
+        tg_shm_fail_by(s, tg_group_member(s->g, a->skips > b->skips ? none - 1 : s->rank)->rank,
+                       ", and has missed a call since");
+    else if (!same(a, b))
         mismatch(s, slot, sequence, none - 1, s->rank);
 }
 
@@ -166,8 +164,7 @@ static tg_status post(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) 
 static tg_status shm_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
     tg_shm_group *s = state;
     bool mail = t->kind == TG_SEND || t->kind == TG_RECV;
-    tg_place_card *card = &s->self->view.region->card[s->self->view.me];
-    if (atomic_load_explicit(&s->g->failed, memory_order_acquire)) return tg_shm_failed(s);
+    if (atomic_load_explicit(&s->g->failed, memory_order_acquire)) return tg_shm_failed(s, false);
     tg_shm_request *r = request_new(s, t);
     if (!r) return ctx->status;
     for (tg_shm_request *q = s->self->first, *next; q; q = next) { /* what is done makes room */
@@ -180,7 +177,6 @@ static tg_status shm_start(tg_ctx *ctx, void *state, const tg_transfer *t, void 
         return status;
     }
     if (mail) request_start(r);
-    atomic_fetch_add_explicit(&card->calls, 1, memory_order_relaxed);
     *request = r;
     return TG_OK;
 }
@@ -215,14 +211,21 @@ static void shm_drop(tg_ctx *ctx, void *state, void *request) {
 
 static void *group_state(tg_shm_rank *self, tg_group *g, int rank, int n) {
     tg_shm_group *s = tg_host_alloc(self->ctx, sizeof *s);
-    uint64_t *pairs = s ? tg_host_alloc(self->ctx, sizeof *pairs * 2 * (size_t)n) : NULL;
+    uint64_t *pairs = s ? tg_host_alloc(self->ctx, sizeof *pairs * 3 * (size_t)n) : NULL;
     if (!pairs) {
         tg_host_free(self->ctx, s, sizeof *s);
         tg_group_leave(&self->view, g, rank);
         return NULL;
     }
-    *s = (tg_shm_group){.self = self, .g = g, .rank = rank, .size = n, .pairs = pairs};
-    self->groups++;
+    *s = (tg_shm_group){.self = self,
+                        .g = g,
+                        .rank = rank,
+                        .size = n,
+                        .pairs = pairs,
+                        .pairs_bytes = sizeof *pairs * 3 * (size_t)n,
+                        .skips = self->ctx->skips,
+                        .sibling = self->group};
+    self->group = s;
     return s;
 }
 
@@ -239,18 +242,16 @@ static tg_status shm_split(tg_ctx *ctx, void *state, const int *ranks, int n, in
     return *group ? TG_OK : ctx->status;
 }
 
+static void sign_off(tg_shm_rank *self);
+
 static void rank_free(tg_shm_rank *self) {
     tg_ctx *ctx = self->ctx;
-    ctx->heartbeat = &ctx->own_heartbeat;
-    for (tg_listener **at = &ctx->listeners; *at; at = &(*at)->next)
-        if (*at == &self->listener) {
-            *at = self->listener.next;
-            break;
-        }
+    sign_off(self);
     for (tg_shm_request *r = self->free, *next; r; r = next) {
         next = r->next;
         tg_host_free(ctx, r, sizeof *r);
     }
+    tg_board_unref(ctx, self->board);
     tg_host_free(ctx, self, sizeof *self);
 }
 
@@ -259,19 +260,20 @@ static void shm_close(tg_ctx *ctx, void *state) {
     tg_shm_rank *self = s->self;
     tg_group_leave(&self->view, s->g, s->rank);
     tg_host_free(ctx, s->begins, s->begins_bytes);
-    tg_host_free(ctx, s->pairs, sizeof *s->pairs * 2 * (size_t)s->size);
+    tg_host_free(ctx, s->pairs, s->pairs_bytes);
+    for (tg_shm_group **at = &self->group; *at; at = &(*at)->sibling)
+        if (*at == s) {
+            *at = s->sibling;
+            break;
+        }
     tg_host_free(ctx, s, sizeof *s);
-    if (--self->groups == 0) rank_free(self);
+    if (!self->group) rank_free(self);
 }
 
 static void shm_abort(tg_ctx *ctx, void *state, const char *why) {
     (void)ctx;
     tg_shm_group *s = state;
-    char text[1536];
-    size_t at = 0;
-    if (atomic_load_explicit(&s->g->failed, memory_order_acquire)) return;
-    tg_text(text, sizeof text, &at, "rank %d failed: %s", s->self->view.me, why);
-    tg_shm_fail(s, TG_ERR_REMOTE, s->self->view.me, text);
+    tg_shm_fail(s, TG_ERR_ABORTED, s->self->view.me, why);
 }
 
 const tg_comm_ops tg_threads_transport = {
@@ -285,57 +287,90 @@ const tg_comm_ops tg_threads_transport = {
     .split = shm_split,
     .close = shm_close,
     .abort = shm_abort,
+    .recover = tg_shm_recover,
 };
 
 /* ---- The rank's card ---- */
 
-static tg_place_card *card_of(const tg_listener *l) {
-    const tg_shm_rank *self = (const tg_shm_rank *)l;
-    return &self->view.region->card[self->view.me];
-}
+static tg_shm_rank *rank_of(tg_listener *l) { return (tg_shm_rank *)l; }
+static tg_card *card_of(const tg_shm_rank *self) { return &self->view.region->card[self->view.me]; }
 
 /* The context's first error goes onto the board at once: peers that wait for this rank will find it there. */
 static void post_failure(tg_listener *l) {
-    const tg_shm_rank *self = (const tg_shm_rank *)l;
-    tg_place_card *card = card_of(l);
+    const tg_shm_rank *self = rank_of(l);
+    tg_card *card = card_of(self);
     if (atomic_load_explicit(&card->state, memory_order_relaxed) == TG_RANK_RETURNED) return;
     uint64_t order = 1 + atomic_fetch_add_explicit(&self->view.region->failures, 1, memory_order_relaxed);
     tg_box_write(&card->failure, self->ctx->message);
     atomic_store_explicit(&card->order, order, memory_order_relaxed);
+    atomic_store_explicit(&card->cause, self->cause, memory_order_relaxed);
     atomic_store_explicit(&card->status, (int)self->ctx->status, memory_order_relaxed);
     atomic_store_explicit(&card->state, TG_RANK_FAILED, memory_order_release);
 }
 
+/* The text stays: a peer may yet find that this rank has missed a call. */
 static void post_recovery(tg_listener *l) {
-    tg_place_card *card = card_of(l);
+    tg_card *card = card_of(rank_of(l));
     if (atomic_load_explicit(&card->state, memory_order_relaxed) == TG_RANK_RETURNED) return;
     atomic_store_explicit(&card->order, 0, memory_order_relaxed);
     atomic_store_explicit(&card->status, TG_OK, memory_order_relaxed);
     atomic_store_explicit(&card->state, TG_RANK_RUNNING, memory_order_release);
 }
 
+static void post_skip(tg_listener *l) {
+    const tg_shm_rank *self = rank_of(l);
+    atomic_store_explicit(&card_of(self)->skips, self->ctx->skips, memory_order_release);
+}
+
 /* ---- The world ---- */
+
+static void sign_on(tg_shm_rank *self) {
+    tg_ctx *ctx = self->ctx;
+    tg_card *card = card_of(self);
+    ctx->heartbeat = &card->heartbeat;
+    self->listener = (tg_listener){post_failure, post_recovery, post_skip, ctx->listeners};
+    ctx->listeners = &self->listener;
+    self->spins = tg_system_cores() >= self->view.region->size * (ctx->threads > 0 ? ctx->threads : 1) ? 2000 : 20;
+    atomic_store_explicit(&card->skips, ctx->skips, memory_order_relaxed);
+    atomic_store_explicit(&card->state, TG_RANK_RUNNING, memory_order_release);
+}
+
+static void sign_off(tg_shm_rank *self) {
+    tg_ctx *ctx = self->ctx;
+    for (tg_listener **at = &ctx->listeners; *at; at = &(*at)->next)
+        if (*at == &self->listener) {
+            *at = self->listener.next;
+            break;
+        }
+    ctx->heartbeat = &ctx->own_heartbeat;
+}
+
+static tg_group *join_world(tg_ctx *ctx, const tg_vantage *view) {
+    int n = view->region->size;
+    int *ranks = tg_host_alloc(ctx, (size_t)n * sizeof *ranks);
+    if (!ranks) return NULL;
+    for (int i = 0; i < n; i++) ranks[i] = i;
+    tg_group *g = tg_group_join(ctx, view, NULL, ranks, n, view->me, "world");
+    tg_host_free(ctx, ranks, (size_t)n * sizeof *ranks);
+    return g;
+}
 
 tg_comm *tg_shm_world(tg_ctx *ctx, const tg_vantage *view, const tg_comm_ops *ops) {
     int n = view->region->size;
     tg_shm_rank *self = tg_host_alloc(ctx, sizeof *self);
-    int *ranks = self ? tg_host_alloc(ctx, (size_t)n * sizeof *ranks) : NULL;
-    for (int i = 0; ranks && i < n; i++) ranks[i] = i;
-    if (ranks) *self = (tg_shm_rank){.ctx = ctx, .view = *view};
-    tg_group *g = ranks ? tg_group_join(ctx, view, NULL, ranks, n, view->me, "world") : NULL;
-    tg_host_free(ctx, ranks, (size_t)n * sizeof *ranks);
+    tg_board *board =
+        self ? tg_board_new(ctx, view->region->card, n, 0, n, view->me, ops == &tg_threads_transport) : NULL;
+    tg_group *g = board ? join_world(ctx, view) : NULL;
+    if (board) *self = (tg_shm_rank){.ctx = ctx, .view = *view, .board = board, .cause = -1};
     tg_shm_group *s = g ? group_state(self, g, view->me, n) : NULL;
     if (!s) {
+        tg_board_unref(ctx, board);
         tg_host_free(ctx, self, sizeof *self);
         return NULL;
     }
-    tg_place_card *card = &view->region->card[view->me];
-    ctx->heartbeat = &card->heartbeat;
-    self->listener = (tg_listener){.failed = post_failure, .cleared = post_recovery, .next = ctx->listeners};
-    ctx->listeners = &self->listener;
-    self->spins = tg_system_cores() >= n * (ctx->threads > 0 ? ctx->threads : 1) ? 2000 : 20;
-    atomic_store_explicit(&card->state, TG_RANK_RUNNING, memory_order_release);
-    tg_comm *c = tg_comm_make(ctx, ops, s, view->me, n);
+    sign_on(self);
+    board->refs++;
+    tg_comm *c = tg_comm_make(ctx, ops, s, view->me, n, board);
     if (!c) shm_close(ctx, s);
     return c;
 }

@@ -17,8 +17,10 @@ typedef struct tg_shm_rank {
     tg_listener listener; /* first: it is what the context calls */
     tg_ctx *ctx;
     tg_vantage view;
-    int groups; /* communicators that have it */
+    tg_board *board;
+    tg_shm_group *group; /* all of its communicators' states */
     int spins;
+    int cause; /* the rank whose failure is being recorded as this one's; -1 */
     tg_shm_request *first, *last; /* in flight, in the order of their start */
     tg_shm_request *free;
 } tg_shm_rank;
@@ -30,9 +32,11 @@ struct tg_shm_group {
     int rank, size;
     uint64_t next;     /* sequence number of the next collective */
     uint64_t mails;    /* sends and receives posted so far */
-    uint64_t failed_sequence; /* of the call that this rank made when it learnt of the failure */
     bool told;         /* that the group has failed */
-    uint64_t *pairs;   /* messages so far to, and from, each member */
+    uint64_t skips;    /* of the context when the group was formed */
+    size_t pairs_bytes;
+    uint64_t *pairs;   /* messages so far to, and from, each member; then their heartbeats when a wait began */
+    tg_shm_group *sibling;
     int64_t *begins;   /* of the calls in flight: where parts begin */
     size_t begins_bytes;
 };
@@ -43,6 +47,7 @@ struct tg_shm_request {
     uint64_t sequence;
     tg_collective kind;
     int peer;
+    tg_note note;   /* for errors */
     tg_slot *slot;  /* of a collective */
     tg_mail *mail;  /* of a send or receive */
     uint64_t match; /* key of the other half */
@@ -79,12 +84,34 @@ void tg_shm_progress(tg_shm_rank *self);
 tg_status tg_shm_await(tg_shm_group *s, tg_shm_request *r, tg_slot *slot, uint64_t sequence);
 bool tg_shm_check(tg_shm_request *r); /* finds out whether it is done */
 void tg_shm_ring(tg_shm_group *s);    /* wakes the members that sleep */
-/* The first failure of a group is kept. */
+void tg_shm_nap(tg_shm_group *s); /* about a millisecond */
+double tg_shm_now(void); /* seconds */
+static inline tg_card *tg_shm_card(const tg_shm_group *s, int member) {
+    return &s->self->view.region->card[tg_group_member(s->g, member)->rank];
+}
+static inline bool tg_shm_has_failed(const tg_shm_group *s) {
+    return atomic_load_explicit(&s->g->failed, memory_order_acquire) != TG_GROUP_WHOLE;
+}
+
+/* ---- shm_fail.c ---- */
+
+/* The first failure of a group is kept. culprit: a rank of the world, -1: none. */
 void tg_shm_fail(tg_shm_group *s, tg_status status, int culprit, const char *text);
-/* Records the group's failure in the context. */
-tg_status tg_shm_failed(tg_shm_group *s);
+/* Records the group's failure in the context; arrived: this rank had made the call that failed. */
+tg_status tg_shm_failed(tg_shm_group *s, bool arrived);
+/* Ends the group with what rank's card says; after: of the time of its failure. */
+void tg_shm_fail_by(tg_shm_group *s, int rank, const char *after);
 /* Until no peer works in the memory of this failed group's members. */
 void tg_shm_quiesce(tg_shm_group *s);
-double tg_shm_now(void);
+/* Looks whether those for whom r waits can still come. since: when the wait began; failed_since: its own memory of when
+ * it first saw a peer that holds an error, 0 before. */
+void tg_shm_look(tg_shm_group *s, const tg_shm_request *r, double since, double *failed_since);
+void tg_shm_begin_look(tg_shm_group *s);
+void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_note *of_a, const tg_note *of_b);
+tg_note tg_shm_post_note(const tg_post *p, uint64_t sequence);
+
+/* ---- shm_recover.c ---- */
+
+tg_status tg_shm_recover(tg_ctx *ctx, void *state, int *rank, int *size);
 
 #endif

@@ -56,17 +56,20 @@ static tg_mail *other_half(const tg_shm_request *r, uint64_t *state) {
     return NULL;
 }
 
-static void mail_mismatch(tg_shm_group *s, const tg_shm_request *r, const tg_mail *send, const tg_mail *recv) {
-    int me = s->self->view.me, peer = tg_group_member(s->g, r->peer)->rank;
-    bool sending = r->kind == TG_SEND;
-    char from[160], to[160], text[1024];
-    size_t at = 0;
-    tg_describe_site((const void *)(uintptr_t)send->site, from, sizeof from);
-    tg_describe_site((const void *)(uintptr_t)recv->site, to, sizeof to);
-    tg_text(text, sizeof text, &at, "ranks disagree: rank %d sends %lld %s from %s; rank %d receives %lld %s from %s",
-            sending ? me : peer, (long long)send->count, tg_dtype_name(send->dtype), from, sending ? peer : me,
-            (long long)recv->count, tg_dtype_name(recv->dtype), to);
-    tg_shm_fail(s, TG_ERR_MISMATCH, -1, text);
+static tg_note mail_note(const tg_shm_group *s, const tg_mail *m, bool send, int peer) {
+    return (tg_note){.kind = send ? TG_SEND : TG_RECV,
+                     .dtype = m->dtype,
+                     .root = peer,
+                     .size = s->size,
+                     .count = m->count,
+                     .site = m->site};
+}
+
+static void mail_mismatch(const tg_shm_request *r, const tg_mail *other) {
+    tg_shm_group *s = r->s;
+    bool sends = r->kind == TG_SEND;
+    tg_note mine = mail_note(s, r->mail, sends, r->peer), theirs = mail_note(s, other, !sends, s->rank);
+    tg_shm_mismatch(s, s->rank, r->peer, &mine, &theirs);
 }
 
 /* The receiver's half decides who moves it. */
@@ -98,7 +101,7 @@ bool tg_shm_try_mail(tg_shm_request *r) {
             delivered(recv);
             moved = true;
         } else {
-            mail_mismatch(s, r, send, recv);
+            mail_mismatch(r, other);
         }
     }
     tg_shm_exit(s);

@@ -5,7 +5,7 @@
 enum { PIECE = 64 << 10 }; /* bytes */
 
 bool tg_shm_enter(tg_shm_group *s) {
-    tg_place_card *card = &s->self->view.region->card[s->self->view.me];
+    tg_card *card = &s->self->view.region->card[s->self->view.me];
     atomic_store_explicit(&card->busy, s->g->id, memory_order_seq_cst);
     if (!atomic_load_explicit(&s->g->failed, memory_order_seq_cst)) return true;
     tg_shm_exit(s);

@@ -17,13 +17,9 @@ double tg_shm_now(void) {
 
 /* ---- Bells ---- */
 
-static tg_place_card *card_of(const tg_shm_group *s, int member) {
-    return &s->self->view.region->card[tg_group_member(s->g, member)->rank];
-}
-
 void tg_shm_ring(tg_shm_group *s) {
     for (int i = 0; i < s->size; i++) {
-        tg_place_card *card = card_of(s, i);
+        tg_card *card = tg_shm_card(s, i);
         if (i == s->rank || !atomic_load_explicit(&card->sleeping, memory_order_seq_cst)) continue;
         atomic_fetch_add_explicit(&card->bell, 1, memory_order_seq_cst);
         syscall(SYS_futex, &card->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
@@ -31,9 +27,15 @@ void tg_shm_ring(tg_shm_group *s) {
 }
 
 /* For a short while: a peer that dies does not ring. */
-static void sleep_until_rung(tg_place_card *card, uint32_t bell, long nanoseconds) {
+static void sleep_until_rung(tg_card *card, uint32_t bell, long nanoseconds) {
     struct timespec t = {.tv_nsec = nanoseconds};
     syscall(SYS_futex, &card->bell, FUTEX_WAIT, bell, &t, NULL, 0);
+}
+
+void tg_shm_nap(tg_shm_group *s) {
+    tg_card *card = &s->self->view.region->card[s->self->view.me];
+    uint32_t bell = atomic_load_explicit(&card->bell, memory_order_acquire);
+    sleep_until_rung(card, bell, 1000000);
 }
 
 /* ---- Progress ---- */
@@ -85,83 +87,6 @@ void tg_shm_progress(tg_shm_rank *self) {
     }
 }
 
-/* ---- Failure ---- */
-
-static bool failed(const tg_shm_group *s) {
-    return atomic_load_explicit(&s->g->failed, memory_order_acquire) != TG_GROUP_WHOLE;
-}
-
-void tg_shm_fail(tg_shm_group *s, tg_status status, int culprit, const char *text) {
-    int whole = TG_GROUP_WHOLE;
-    if (!atomic_compare_exchange_strong_explicit(&s->g->failed, &whole, TG_GROUP_FAILING, memory_order_seq_cst,
-                                                 memory_order_seq_cst))
-        return;
-    s->g->status = status;
-    s->g->culprit = culprit;
-    tg_box_write(&s->g->failure, text);
-    atomic_store_explicit(&s->g->failed, TG_GROUP_FAILED, memory_order_seq_cst);
-    tg_shm_ring(s);
-}
-
-tg_status tg_shm_failed(tg_shm_group *s) {
-    char text[1536] = "";
-    for (int i = 0; i < 1000000 && atomic_load_explicit(&s->g->failed, memory_order_acquire) == TG_GROUP_FAILING; i++)
-        sched_yield();
-    tg_box_read(&s->g->failure, text, sizeof text);
-    tg_status status = s->g->status;
-    if (s->told || status == TG_OK || s->g->culprit == s->self->view.me) status = TG_ERR_ABORTED;
-    if (tg_ok(s->self->ctx)) s->told = true;
-    return status == TG_ERR_ABORTED
-               ? tg_fail(s->self->ctx, status, "this group was aborted (%s); tg_comm_recover begins anew", text)
-               : tg_fail(s->self->ctx, status, "%s", text);
-}
-
-void tg_shm_quiesce(tg_shm_group *s) {
-    double until = tg_shm_now() + s->self->ctx->deadline;
-    for (int i = 0; i < s->size; i++)
-        while (i != s->rank && atomic_load_explicit(&card_of(s, i)->busy, memory_order_acquire) == s->g->id &&
-               tg_shm_now() < until)
-            sched_yield();
-}
-
-static bool has_arrived(const tg_shm_request *r, int member) {
-    if (r->mail) return member != r->peer;
-    return atomic_load_explicit(&r->slot->post[member].posted, memory_order_acquire) == r->sequence + 1;
-}
-
-/* A member that will not come any more ends the group. */
-static void look_at_peers(tg_shm_group *s, const tg_shm_request *r) {
-    char text[1536], message[1200];
-    size_t at = 0;
-    for (int i = 0; i < s->size; i++) {
-        tg_place_card *card = card_of(s, i);
-        int rank = tg_group_member(s->g, i)->rank, state = atomic_load_explicit(&card->state, memory_order_acquire);
-        bool gone = atomic_load_explicit(&tg_group_member(s->g, i)->gone, memory_order_acquire);
-        if (i == s->rank || (r && has_arrived(r, i)) || (state <= TG_RANK_RUNNING && !gone)) continue;
-        tg_box_read(&card->failure, message, sizeof message);
-        if (r && has_arrived(r, i)) continue; /* meanwhile */
-        if (atomic_load_explicit(&card->status, memory_order_relaxed) != TG_OK)
-            tg_text(text, sizeof text, &at, "rank %d failed: %s", rank, message);
-        else
-            tg_text(text, sizeof text, &at, "rank %d has %s after %llu collectives", rank,
-                    state == TG_RANK_RETURNED ? "returned" : "freed this communicator",
-                    (unsigned long long)atomic_load_explicit(&card->calls, memory_order_relaxed));
-        tg_shm_fail(s, TG_ERR_REMOTE, rank, text);
-        return;
-    }
-}
-
-static void pass_deadline(tg_shm_group *s, const tg_shm_request *r) {
-    char text[1536];
-    size_t at = 0;
-    tg_text(text, sizeof text, &at, "%s: deadline of %g s passed; not arrived:",
-            r ? tg_collective_name(r->kind) : "a free place for a call", s->self->ctx->deadline);
-    for (int i = 0; i < s->size; i++)
-        if (i != s->rank && !(r && has_arrived(r, i)))
-            tg_text(text, sizeof text, &at, " rank %d", tg_group_member(s->g, i)->rank);
-    tg_shm_fail(s, TG_ERR_TIMEOUT, -1, text);
-}
-
 /* ---- Waiting ---- */
 
 static inline void pause_briefly(void) {
@@ -178,31 +103,33 @@ static bool arrived_at(tg_shm_request *r, const tg_slot *slot, uint64_t sequence
 }
 
 tg_status tg_shm_await(tg_shm_group *s, tg_shm_request *r, tg_slot *slot, uint64_t sequence) {
-    enum { YIELDS = 32 };
+    enum { YIELDS = 32, NAP = 2000000 };
     tg_shm_rank *self = s->self;
-    tg_place_card *card = &self->view.region->card[self->view.me];
-    double start = 0;
+    tg_card *card = &self->view.region->card[self->view.me];
+    double since = 0, failed_since = 0;
     for (int round = 0;; round++) {
         uint32_t bell = atomic_load_explicit(&card->bell, memory_order_acquire);
         bool sleeps = round > self->spins + YIELDS;
         if (sleeps) atomic_store_explicit(&card->sleeping, 1, memory_order_seq_cst);
         tg_shm_progress(self);
         bool there = arrived_at(r, slot, sequence);
-        if (there || failed(s)) {
+        if (there || tg_shm_has_failed(s)) {
             if (sleeps) atomic_store_explicit(&card->sleeping, 0, memory_order_relaxed);
             if (there) return TG_OK;
             tg_shm_quiesce(s);
-            return tg_shm_failed(s);
+            return tg_shm_failed(s, r != NULL);
         }
         if (round < self->spins) {
             pause_briefly();
         } else if (!sleeps) {
             sched_yield();
         } else {
-            if (start == 0) start = tg_shm_now();
-            look_at_peers(s, r);
-            if (tg_shm_now() - start > self->ctx->deadline) pass_deadline(s, r);
-            if (!failed(s)) sleep_until_rung(card, bell, 2000000);
+            if (since == 0) {
+                since = tg_shm_now();
+                tg_shm_begin_look(s);
+            }
+            tg_shm_look(s, r, since, &failed_since);
+            if (!tg_shm_has_failed(s)) sleep_until_rung(card, bell, NAP);
             atomic_store_explicit(&card->sleeping, 0, memory_order_relaxed);
         }
     }

@@ -1,0 +1,200 @@
+/* What ends a group: ranks that disagree, a peer that will not come any more, a deadline. Whoever finds it writes it down
+ * once, and everybody reads the same. */
+#define _GNU_SOURCE
+#include <sched.h>
+
+#include "parallel/shm.h"
+
+enum { TEXT = TG_BOX_WORDS * 8 };
+
+/* ---- The group's failure ---- */
+
+void tg_shm_fail(tg_shm_group *s, tg_status status, int culprit, const char *text) {
+    int whole = TG_GROUP_WHOLE;
+    if (!atomic_compare_exchange_strong_explicit(&s->g->failed, &whole, TG_GROUP_FAILING, memory_order_seq_cst,
+                                                 memory_order_seq_cst))
+        return;
+    s->g->status = status;
+    s->g->culprit = culprit;
+    s->g->reporter = s->self->view.me;
+    tg_box_write(&s->g->failure, text);
+    atomic_store_explicit(&s->g->failed, TG_GROUP_FAILED, memory_order_seq_cst);
+    tg_shm_ring(s);
+}
+
+/* As it looks from this rank. */
+static tg_status status_here(const tg_shm_group *s, bool arrived) {
+    int me = s->self->view.me;
+    if (s->told || s->g->status == TG_OK) return TG_ERR_ABORTED;
+    if (s->g->status == TG_ERR_TIMEOUT) return arrived ? TG_ERR_TIMEOUT : TG_ERR_REMOTE;
+    return s->g->culprit == me ? TG_ERR_ABORTED : s->g->status;
+}
+
+tg_status tg_shm_failed(tg_shm_group *s, bool arrived) {
+    char text[TEXT] = "";
+    tg_ctx *ctx = s->self->ctx;
+    for (int i = 0; i < 1000000 && atomic_load_explicit(&s->g->failed, memory_order_acquire) == TG_GROUP_FAILING; i++)
+        sched_yield();
+    if (atomic_load_explicit(&s->g->failed, memory_order_acquire) == TG_GROUP_FAILED)
+        tg_box_read(&s->g->failure, text, sizeof text);
+    tg_status status = status_here(s, arrived);
+    s->told = true;
+    s->self->cause = s->g->culprit == s->self->view.me ? -1 : s->g->culprit;
+    if (status == TG_ERR_ABORTED)
+        tg_fail(ctx, status, "group \"%s\" was aborted (%s); tg_comm_recover begins anew", s->g->name, text);
+    else if (status == TG_ERR_REMOTE && s->g->status == TG_ERR_TIMEOUT)
+        tg_fail(ctx, status, "rank %d has given up waiting for this one: %s", s->g->reporter, text);
+    else
+        tg_fail(ctx, status, "%s", text);
+    s->self->cause = -1;
+    return status;
+}
+
+void tg_shm_quiesce(tg_shm_group *s) {
+    double until = tg_shm_now() + s->self->ctx->deadline;
+    for (int i = 0; i < s->size; i++)
+        while (i != s->rank && atomic_load_explicit(&tg_shm_card(s, i)->busy, memory_order_acquire) == s->g->id &&
+               tg_shm_now() < until)
+            sched_yield();
+}
+
+/* ---- Disagreement ---- */
+
+tg_note tg_shm_post_note(const tg_post *p, uint64_t sequence) {
+    const tg_signature *g = &p->signature;
+    return (tg_note){.kind = g->kind,
+                     .dtype = g->dtype,
+                     .op = g->op,
+                     .root = g->root,
+                     .count = p->count,
+                     .site = p->site,
+                     .sequence = sequence + 1};
+}
+
+static void quote(const tg_shm_group *s, int member, const tg_note *note, char *buf, size_t n, size_t *at) {
+    int rank = tg_group_member(s->g, member)->rank;
+    char site[192];
+    tg_board_site(s->self->board, rank, note->site, site, sizeof site);
+    tg_text(buf, n, at, "rank %d called ", rank);
+    tg_note_call(note, buf, n, at);
+    tg_text(buf, n, at, " from %s", site);
+}
+
+void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_note *of_a, const tg_note *of_b) {
+    char text[TEXT];
+    size_t at = 0;
+    if (of_a->sequence)
+        tg_text(text, sizeof text, &at, "the ranks disagree about call %llu of group \"%s\": ",
+                (unsigned long long)of_a->sequence, s->g->name);
+    else
+        tg_text(text, sizeof text, &at, "the ranks disagree about a message in group \"%s\": ", s->g->name);
+    quote(s, a < b ? a : b, a < b ? of_a : of_b, text, sizeof text, &at);
+    tg_text(text, sizeof text, &at, ", ");
+    quote(s, a < b ? b : a, a < b ? of_b : of_a, text, sizeof text, &at);
+    tg_shm_fail(s, TG_ERR_MISMATCH, -1, text);
+}
+
+/* ---- Peers ---- */
+
+static bool has_arrived(const tg_shm_request *r, int member) {
+    if (!r) return false;
+    if (r->mail) return member != r->peer;
+    return atomic_load_explicit(&r->slot->post[member].posted, memory_order_acquire) == r->sequence + 1;
+}
+
+/* A failure that was itself another's is passed on in that one's words. */
+void tg_shm_fail_by(tg_shm_group *s, int rank, const char *after) {
+    tg_card *card = &s->self->view.region->card[rank];
+    char message[TEXT - 64], text[TEXT];
+    size_t at = 0;
+    int cause = atomic_load_explicit(&card->cause, memory_order_relaxed);
+    tg_box_read(&card->failure, message, sizeof message);
+    if (atomic_load_explicit(&card->status, memory_order_relaxed) == TG_ERR_REMOTE && cause >= 0) {
+        tg_shm_fail(s, TG_ERR_REMOTE, cause, message);
+        return;
+    }
+    tg_text(text, sizeof text, &at, "rank %d failed%s: %s", rank, after, message);
+    tg_shm_fail(s, TG_ERR_REMOTE, rank, text);
+}
+
+static void fail_by_leaving(tg_shm_group *s, int rank, bool returned) {
+    char text[TEXT];
+    size_t at = 0;
+    tg_card *card = &s->self->view.region->card[rank];
+    tg_text(text, sizeof text, &at, "rank %d has %s after %llu calls; ", rank,
+            returned ? "returned" : "freed this communicator",
+            (unsigned long long)atomic_load_explicit(&card->calls, memory_order_relaxed));
+    tg_board_last(s->self->board, rank, text, sizeof text, &at);
+    tg_shm_fail(s, TG_ERR_REMOTE, rank, text);
+}
+
+/* That an error is there counts only after a while: the peer may be about to clear it, as we have cleared our own. But who
+ * has missed a call that we have not, is out of step for good. */
+static bool has_missed(const tg_shm_group *s, int member) {
+    uint64_t theirs = atomic_load_explicit(&tg_shm_card(s, member)->skips, memory_order_acquire);
+    return theirs - tg_group_member(s->g, member)->skips > s->self->ctx->skips - s->skips;
+}
+
+static void look_at(tg_shm_group *s, const tg_shm_request *r, int member, double *failed_since) {
+    const double patience = 0.1;
+    const tg_card *card = tg_shm_card(s, member);
+    int rank = tg_group_member(s->g, member)->rank;
+    int state = atomic_load_explicit(&card->state, memory_order_acquire);
+    bool gone = atomic_load_explicit(&tg_group_member(s->g, member)->gone, memory_order_acquire);
+    bool failed = state == TG_RANK_FAILED, missed = has_missed(s, member);
+    if (failed && *failed_since == 0) *failed_since = tg_shm_now();
+    if (has_arrived(r, member)) return; /* before what was seen above */
+    if (atomic_load_explicit(&card->status, memory_order_acquire) != TG_OK && state == TG_RANK_RETURNED)
+        tg_shm_fail_by(s, rank, "");
+    else if (state == TG_RANK_RETURNED || gone)
+        fail_by_leaving(s, rank, state == TG_RANK_RETURNED);
+    else if (missed)
+        tg_shm_fail_by(s, rank, failed ? "" : " (and has cleared its error)");
+    else if (failed && tg_shm_now() - *failed_since > patience)
+        tg_shm_fail_by(s, rank, "");
+}
+
+/* ---- The deadline ---- */
+
+void tg_shm_begin_look(tg_shm_group *s) {
+    uint64_t *beats = s->pairs + 2 * s->size;
+    for (int i = 0; i < s->size; i++)
+        beats[i] = atomic_load_explicit(&tg_shm_card(s, i)->heartbeat, memory_order_relaxed);
+}
+
+static void describe_missing(const tg_shm_group *s, int member, char *buf, size_t n, size_t *at) {
+    int rank = tg_group_member(s->g, member)->rank;
+    uint64_t before = s->pairs[2 * s->size + member];
+    bool busy = atomic_load_explicit(&tg_shm_card(s, member)->heartbeat, memory_order_relaxed) != before;
+    tg_text(buf, n, at, "; rank %d has not arrived: it is %s, ", rank,
+            busy ? "busy (its heartbeat moves)" : "missing (its heartbeat stands still)");
+    tg_board_last(s->self->board, rank, buf, n, at);
+}
+
+static void pass_deadline(tg_shm_group *s, const tg_shm_request *r) {
+    char text[TEXT], site[192];
+    size_t at = 0;
+    int culprit = -1;
+    tg_text(text, sizeof text, &at, "the deadline of %g s has passed in ", s->self->ctx->deadline);
+    if (r) {
+        tg_describe_site((const void *)(uintptr_t)r->note.site, site, sizeof site);
+        tg_note_call(&r->note, text, sizeof text, &at);
+        tg_text(text, sizeof text, &at, ", call %llu of group \"%s\", from %s", (unsigned long long)r->note.sequence,
+                s->g->name, site);
+    } else {
+        tg_text(text, sizeof text, &at, "a call that waits for one of the %d before it in group \"%s\"", TG_CALLS,
+                s->g->name);
+    }
+    for (int i = 0; i < s->size; i++) {
+        if (i == s->rank || has_arrived(r, i)) continue;
+        if (culprit < 0) culprit = tg_group_member(s->g, i)->rank;
+        describe_missing(s, i, text, sizeof text, &at);
+    }
+    tg_shm_fail(s, TG_ERR_TIMEOUT, culprit, text);
+}
+
+void tg_shm_look(tg_shm_group *s, const tg_shm_request *r, double since, double *failed_since) {
+    for (int i = 0; i < s->size && !tg_shm_has_failed(s); i++)
+        if (i != s->rank && !has_arrived(r, i)) look_at(s, r, i, failed_since);
+    if (tg_shm_now() - since > s->self->ctx->deadline) pass_deadline(s, r);
+}
