@@ -190,6 +190,10 @@ TG_API size_t tg_placement_text(const tg_tensor *x, char *buf, size_t n); /* "dp
  * dumps and errors. */
 TG_API tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, tg_axis axis, tg_placement to);
 
+/* tg_reshape that says which dim of the result x's shard becomes, where the sizes leave that open: one head a rank,
+ * [s, b, h/n] V2 to [s, b, 1, h/n] V2, not V3. */
+TG_API tg_tensor *tg_reshape_shard(tg_tape *t, tg_tensor *x, tg_shape shape, int dim);
+
 /* A parameter of this rank: of the global shape, placed; its local shape follows. Drawn by global coordinates, so
  * that shards of any tp put together are the parameter of one rank, bit for bit. Where several axes shard one dim the
  * order in at[] is the order of the axes, major first. */

@@ -65,6 +65,8 @@ const tg_placing *tg_place_converted(tg_ctx *ctx, const tg_placing *p, tg_axis a
 /* tg_call_convert with the axis of a communicator. */
 tg_status tg_call_convert_on(tg_call *c, int i, tg_placement from, int o, tg_placement to, tg_axis axis,
                              const char *mend);
+/* Whether anybody hears what is stated: without a grid these functions do nothing. */
+static inline bool tg_call_places(const tg_call *c) { return c->ctx->grid.axes != 0; }
 /* Every dim d of input i becomes output dim d + shift. */
 tg_status tg_call_free(tg_call *c, int i, int shift);
 /* The call reshapes input 0; named: the output dim that its shard becomes, -1 for the first that can be. */

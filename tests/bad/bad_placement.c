@@ -63,6 +63,15 @@ static void read_off(bad_world *b) {
     QUIET(tg_placement_text, tg_placement_text(NULL, NULL, 8) == 0 && tg_placement_text(b->ids, NULL, 8) == 4);
 }
 
+static void reshaped(bad_world *b) {
+    EACH_DEAD(x) INERT(tg_reshape_shard, HANDLE, "the tensor", tg_reshape_shard(b->t, x, TG_SHAPE(6), 0));
+    QUIET(tg_reshape_shard, bad_inert(tg_reshape_shard(NULL, b->x, TG_SHAPE(6), 0)));
+    INERT(tg_reshape_shard, SHAPE, "4 elements", tg_reshape_shard(b->t, b->x, TG_SHAPE(4), 0));
+    INERT(tg_reshape_shard, SHAPE, "out of range", tg_reshape_shard(b->t, b->x, TG_SHAPE(6), 1));
+    INERT(tg_reshape_shard, SHAPE, "out of range", tg_reshape_shard(b->t, b->x, TG_SHAPE(6), -2));
+    INERT(tg_reshape_shard, SHAPE, "dims", tg_reshape_shard(b->t, b->x, (tg_shape){.ndim = 99}, INT32_MIN));
+}
+
 static void assumed(bad_world *b) {
     const tg_placement unknown = {.kind = 9};
     EACH_DEAD(x) INERT(tg_assume_placement, HANDLE, "the tensor", tg_assume_placement(b->t, x, P, TG_TP, TG_R));
@@ -126,6 +135,7 @@ void bad_placement(bad_world *b) {
     b->ctx->grid.size[TG_TP] = 2;
     declared(b);
     read_off(b);
+    reshaped(b);
     assumed(b);
     stated(b);
     b->ctx->parallel = NULL;

@@ -82,6 +82,8 @@ static tg_status attention_infer(tg_call *c) {
     TG_TRY(tg_need_same_dtype(c, Q, V));
     TG_TRY(attention_shapes(c));
     TG_TRY(attention_options(c));
+    /* Which keys a query sees depends on its row in the whole sequence. */
+    if (((const attention_params *)c->params)->opts.causal) TG_TRY(tg_call_role(c, Q, 2, TG_WHOLE));
     TG_TRY(tg_call_save(c, 0, tg_accumulate_dtype(dtype), 3, q->shape));
     return tg_call_out(c, 0, dtype, 4, (int64_t[]){q->shape[0], q->shape[1], q->shape[2], size(c, V, 3)});
 }

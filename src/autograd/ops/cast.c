@@ -23,6 +23,7 @@ static tg_status cast_infer(tg_call *c) {
     if (*d == TG_DTYPE_DEFAULT) *d = c->ctx->dtype;
     if (*d < TG_F32 || *d > TG_BOOL)
         return tg_call_fail(c, TG_ERR_DTYPE, "to %s: no op takes this dtype", tg_dtype_name(*d));
+    if (!tg_is_float(*d) && *d != x->dtype) TG_TRY(tg_call_linear(c, 0)); /* integers round, bools saturate */
     return *d == x->dtype ? view_as_is(c) : tg_call_out(c, 0, *d, x->ndim, x->shape);
 }
 

@@ -52,6 +52,15 @@ static tg_status need_inside(tg_call *c, const tg_tensor *index, int dim) {
     return TG_OK;
 }
 
+/* Dims of x and of the tensors beside it that the op visits place by place: all but dim, where x is visited whole. */
+static tg_status state_places(tg_call *c, int dim) {
+    const tg_tensor *x = c->in[0], *index = c->in[1];
+    for (int d = 0; tg_call_places(c) && d < x->ndim; d++)
+        if (d != dim && index->shape[d] == x->shape[d])
+            for (int i = 0; i < c->n_in; i++) TG_TRY(tg_call_role(c, i, d, d));
+    return TG_OK;
+}
+
 /* ---- gather ---- */
 
 static tg_status gather_infer(tg_call *c) {
@@ -60,6 +69,8 @@ static tg_status gather_infer(tg_call *c) {
     TG_TRY(tg_need_index(c, 1));
     TG_TRY(tg_need_dim(c, 0, dim));
     TG_TRY(need_inside(c, index, *dim));
+    TG_TRY(state_places(c, *dim));
+    TG_TRY(tg_call_role(c, 1, *dim, *dim));
     return tg_call_out(c, 0, (tg_dtype)x->dtype, index->ndim, index->shape);
 }
 
@@ -125,6 +136,8 @@ static tg_status scatter_add_infer(tg_call *c) {
     if (src->ndim != index->ndim || memcmp(src->shape, index->shape, src->ndim * sizeof *src->shape) != 0)
         return tg_call_fail(c, TG_ERR_SHAPE, "index and src differ in shape");
     if (!tg_needs(c, 2)) c->saves_in = 0;
+    TG_TRY(state_places(c, *dim));
+    TG_TRY(tg_call_linear(c, 5));
     return tg_infer_same(c);
 }
 
@@ -176,7 +189,7 @@ static const tg_sample scatter_add_samples[] = {
 const tg_op tg_op_scatter_add = {
     .size = sizeof(tg_op), .name = "scatter_add", .formula = "y = x; y[.., index[.., i, ..], ..] += src[.., i, ..]",
     .n_in = 3, .n_out = 1, .params_size = sizeof(index_params), .saves_in = 2, .passes = 1,
-    .family = TG_FAMILY_STRICT, .infer = scatter_add_infer, .forward = scatter_add_forward,
+    .family = TG_FAMILY_CUSTOM, .infer = scatter_add_infer, .forward = scatter_add_forward,
     .backward = scatter_add_backward, TG_SAMPLES(scatter_add_samples)};
 
 /* x with src added along dim at index; where several land on one element they are added in row-major order. */
@@ -195,6 +208,7 @@ static tg_status index_select_infer(tg_call *c) {
     if (c->in[1]->ndim != 1) return tg_call_fail(c, TG_ERR_SHAPE, "the index has %d dims: expected 1", c->in[1]->ndim);
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     shape[*dim] = c->in[1]->shape[0];
+    for (int d = 0; d < x->ndim; d++) TG_TRY(tg_call_role(c, d == *dim, d == *dim ? 0 : d, d));
     return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
 }
 
@@ -260,6 +274,8 @@ static tg_status embedding_infer(tg_call *c) {
     if (ids->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "the ids have %d dims already", TG_MAX_DIMS);
     if (ids->ndim) memcpy(shape, ids->shape, ids->ndim * sizeof *shape);
     shape[ids->ndim] = table->shape[1];
+    TG_TRY(tg_call_role(c, 0, 1, ids->ndim));
+    TG_TRY(tg_call_free(c, 1, 0));
     return tg_call_out(c, 0, (tg_dtype)table->dtype, ids->ndim + 1, shape);
 }
 

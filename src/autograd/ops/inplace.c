@@ -106,6 +106,13 @@ PUBLIC(mul_)
 
 /* ---- copy_ ---- */
 
+/* What a held goes, so the result is linear in b alone. */
+static tg_status copy__infer(tg_call *c) {
+    TG_TRY(tg_call_linear(c, 2));
+    TG_TRY(tg_call_linear(c, 3));
+    return inplace_infer(c);
+}
+
 static tg_status copy__forward(tg_call *c) {
     return tg_op_map(c, TG_FN_id, c->out[0], TG_T1(c->in[1]), 1, 0, 0, false);
 }
@@ -117,7 +124,7 @@ static tg_status copy__backward(tg_call *c) {
 
 const tg_op tg_op_copy_ = {
     .size = sizeof(tg_op), .name = "copy_", .formula = "a := b", .n_in = 2, .n_out = 1, .passes = 3,
-    .family = TG_FAMILY_ADDITIVE, .inplace = true, .infer = inplace_infer, .forward = copy__forward,
+    .family = TG_FAMILY_ADDITIVE, .inplace = true, .infer = copy__infer, .forward = copy__forward,
     .backward = copy__backward, TG_SAMPLES(inplace_samples)};
 
 /* a := b, in a's bytes; the old a gets no gradient. */

@@ -21,6 +21,14 @@ static tg_status need_alike(tg_call *c, int but) {
     return TG_OK;
 }
 
+/* Every dim of every input is free but one, and moves up from there on where it is a new one. */
+static tg_status state_free(tg_call *c, int but, bool added) {
+    for (int i = 0; tg_call_places(c) && i < c->n_in; i++)
+        for (int d = 0; d < c->in[i]->ndim; d++)
+            if (added || d != but) TG_TRY(tg_call_role(c, i, d, d + (added && d >= but)));
+    return TG_OK;
+}
+
 /* ---- concat ---- */
 
 static tg_status concat_infer(tg_call *c) {
@@ -34,6 +42,8 @@ static tg_status concat_infer(tg_call *c) {
             return tg_call_fail(c, TG_ERR_SHAPE, "the sizes of dim %d overflow", *dim);
     memcpy(shape, a->shape, a->ndim * sizeof *shape);
     shape[*dim] = total;
+    TG_TRY(state_free(c, *dim, false));
+    TG_TRY(tg_call_joins(c, *dim));
     return tg_call_out(c, 0, (tg_dtype)a->dtype, a->ndim, shape);
 }
 
@@ -101,6 +111,7 @@ static tg_status stack_infer(tg_call *c) {
     TG_TRY(tg_need_axis(c, a->ndim + 1, dim));
     TG_TRY(need_alike(c, -1));
     for (int d = 0; d <= a->ndim; d++) shape[d] = d == *dim ? c->n_in : a->shape[d - (d > *dim)];
+    TG_TRY(state_free(c, *dim, true));
     return tg_call_out(c, 0, (tg_dtype)a->dtype, a->ndim + 1, shape);
 }
 
@@ -166,6 +177,8 @@ static tg_status split_infer(tg_call *c) {
     TG_TRY(tg_need_dim(c, 0, &p->dim));
     if (p->n < 1 || !p->sizes) return tg_call_fail(c, TG_ERR_ARGUMENT, "no sizes are given");
     TG_TRY(tg_call_outputs(c, p->n));
+    TG_TRY(state_free(c, p->dim, false));
+    TG_TRY(tg_call_cuts(c, p->dim));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     for (int i = 0; i < p->n; i++) {
         int64_t n = p->sizes[i], left = x->shape[p->dim] - at;
@@ -243,6 +256,8 @@ static tg_status pad_infer(tg_call *c) {
     if (p->before < 0 || p->after < 0)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "%lld before and %lld after: expected 0 or more (tg_slice cuts)",
                             (long long)p->before, (long long)p->after);
+    TG_TRY(state_free(c, p->dim, false));
+    TG_TRY(tg_call_linear(c, p->value == 0));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     size = &shape[p->dim];
     if (__builtin_add_overflow(*size, p->before, size) || __builtin_add_overflow(*size, p->after, size))

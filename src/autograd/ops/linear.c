@@ -25,6 +25,13 @@ static tg_status linear_shapes(tg_call *c) {
     return TG_OK;
 }
 
+/* A sum over ranks of what the activation made of each share is another value. */
+static tg_status state_nonlinear(tg_call *c) {
+    TG_TRY(tg_call_role(c, 0, c->in[0]->ndim - 1, TG_WHOLE));
+    TG_TRY(tg_call_role(c, 1, 1, TG_WHOLE));
+    return tg_call_linear(c, 0);
+}
+
 /* relu's gradient is read off y; the others need the value before the activation. */
 static tg_status linear_infer(tg_call *c) {
     int64_t shape[TG_MAX_DIMS];
@@ -38,6 +45,7 @@ static tg_status linear_infer(tg_call *c) {
     shape[x->ndim - 1] = c->in[1]->shape[0];
     if (!tg_needs(c, 1)) c->saves_in &= ~1u;
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
+    if (activation(c)) TG_TRY(state_nonlinear(c));
     if (c->needs && activation(c) > TG_ACT_RELU) TG_TRY(tg_call_save(c, 0, dtype, x->ndim, shape));
     return tg_call_out(c, 0, dtype, x->ndim, shape);
 }

@@ -56,6 +56,18 @@ static void resolve_smoothing(tg_loss_params *p) {
     p->smoothing = k > 1 ? p->smoothing * (double)k / (double)(k - 1) : 0;
 }
 
+/* Rows are free, added up, or needed as a whole where their count divides; the rest of each tensor is whole. */
+static tg_status state_rows(tg_call *c) {
+    static const int roles[] = {[TG_LOSS_MEAN] = TG_WHOLE, [TG_LOSS_SUM] = TG_SUMMED};
+    tg_loss_reduction reduction = ((const tg_loss_params *)c->params)->reduction;
+    int target = c->n_in - 1;
+    for (int d = 0; tg_call_places(c) && d < c->in[target]->ndim; d++) {
+        TG_TRY(tg_call_role(c, 0, d, reduction == TG_LOSS_NONE ? d : roles[reduction]));
+        TG_TRY(tg_call_role(c, target, d, reduction == TG_LOSS_NONE ? d : roles[reduction]));
+    }
+    return target > 1 ? tg_call_within(c, 2) : TG_OK; /* every row's loss has the whole weight */
+}
+
 tg_status tg_loss_infer(tg_call *c, int64_t classes) {
     tg_loss_params *p = c->params;
     const tg_tensor *target = c->in[c->n_in - 1];
@@ -63,6 +75,7 @@ tg_status tg_loss_infer(tg_call *c, int64_t classes) {
     TG_TRY(check_options(c));
     TG_TRY(need_target(c, c->n_in - 1));
     if (classes == 0) return tg_call_fail(c, TG_ERR_SHAPE, "there are no classes");
+    TG_TRY(state_rows(c));
     if (!p->comm) p->columns = p->classes = classes;
     resolve_smoothing(p);
     TG_TRY(tg_call_save(c, TG_LOSS_LSE, dtype, 1, &target->numel));

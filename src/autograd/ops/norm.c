@@ -32,6 +32,7 @@ static tg_status norm_infer(tg_call *c) {
     TG_TRY(need_weight(c, 1, "w", x->shape[x->ndim - 1]));
     TG_TRY(need_weight(c, 2, "b", x->shape[x->ndim - 1]));
     for (int d = 0; d < x->ndim - 1; d++) rows *= x->shape[d];
+    if (c->in[1]) TG_TRY(tg_call_linear(c, 6)); /* jointly in w and b */
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
     TG_TRY(tg_call_save(c, MEAN, stats, 1, p->rms ? (int64_t[]){0} : &rows));
     TG_TRY(tg_call_save(c, RSTD, stats, 1, &rows));

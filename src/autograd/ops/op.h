@@ -5,6 +5,7 @@
 #ifndef TG_OP_H
 #define TG_OP_H
 
+#include "autograd/placement.h"
 #include "autograd/record.h"
 #include "core/core.h"
 #include "kernels/scalar.h"

@@ -27,6 +27,7 @@ static tg_status reduce_infer(tg_call *c, tg_dtype dtype) {
     reduce_params *p = c->params;
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_dims(c, 0, p->dims, &p->mask));
+    c->dims = p->mask;
     int n = reduced_shape(c->in[0], p->mask, p->keepdim, shape);
     return tg_call_out(c, 0, dtype, n, shape);
 }

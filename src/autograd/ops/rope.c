@@ -17,6 +17,8 @@ static tg_status rope_infer(tg_call *c) {
         return tg_call_fail(c, TG_ERR_SHAPE, "expected x [.., s, d] with an even d");
     if (!(p->base > 0 && isfinite(p->base)))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "base is %g: expected a positive number", p->base);
+    for (int d = 0; d < x->ndim - 2; d++) TG_TRY(tg_call_role(c, 0, d, d)); /* positions are rows of the whole */
+    TG_TRY(tg_call_linear(c, 1));
     return tg_infer_same(c);
 }
 
@@ -99,7 +101,7 @@ const tg_op tg_op_rope = {
     .n_in = 1,
     .n_out = 1,
     .params_size = sizeof(rope_params),
-    .family = TG_FAMILY_STRICT,
+    .family = TG_FAMILY_CUSTOM,
     .infer = rope_infer,
     .forward = rope_forward,
     .backward = rope_backward,

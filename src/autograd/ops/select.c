@@ -52,7 +52,9 @@ typedef struct masked_fill_params {
 static tg_status masked_fill_infer(tg_call *c) {
     const tg_tensor *x = c->in[0];
     TG_TRY(tg_need_bool(c, 1));
-    TG_TRY(tg_need_value(c, (tg_dtype)x->dtype, ((const masked_fill_params *)c->params)->value, "the value"));
+    double value = ((const masked_fill_params *)c->params)->value;
+    TG_TRY(tg_need_value(c, (tg_dtype)x->dtype, value, "the value"));
+    if (value == 0) TG_TRY(tg_call_linear(c, 1));
     return tg_infer_broadcast(c, 1, (tg_dtype)x->dtype);
 }
 

@@ -1,8 +1,11 @@
 /* Shape: views of input 0. Backward hands a view of the gradient on where there is one to hand. */
+#include <tapegrad/parallel.h>
+
 #include "autograd/ops/op.h"
 
 typedef struct shape_params {
     tg_shape shape;
+    int shard; /* of a reshape: 1 + the dim that the call names for a shard; 0: none */
 } shape_params;
 
 typedef struct dim_params {
@@ -51,9 +54,12 @@ static tg_status complete_shape(tg_call *c, tg_shape *s) {
 
 static tg_status reshape_infer(tg_call *c) {
     tg_shape *s = &((shape_params *)c->params)->shape;
+    int named = ((const shape_params *)c->params)->shard - 1;
     const tg_tensor *x = c->in[0];
     int64_t stride[TG_MAX_DIMS];
     TG_TRY(complete_shape(c, s));
+    if (named >= 0) TG_TRY(tg_need_axis(c, (int)s->ndim, &named));
+    TG_TRY(tg_call_reshapes(c, named));
     if (tg_reshape_strides(x->ndim, x->shape, x->stride, (int)s->ndim, s->dim, stride))
         return tg_call_view(c, 0, 0, (int)s->ndim, s->dim, stride);
     return tg_call_out(c, 0, (tg_dtype)x->dtype, (int)s->ndim, s->dim);
@@ -68,25 +74,26 @@ static tg_status reshape_forward(tg_call *c) {
     return tg_op_copy(c, to, tg_array_of(x), false);
 }
 
+#define SHAPE(...) &(const shape_params){.shape = TG_S_SHAPE(__VA_ARGS__)}
 static const tg_sample reshape_samples[] = {
-    {.note = "flatten", .params = &(const shape_params){TG_S_SHAPE(24)}, .n_in = 1, .in = {TG_S(2, 3, 4)}},
-    {.note = "one size open", .params = &(const shape_params){TG_S_SHAPE(4, -1)}, .n_in = 1, .in = {TG_S(2, 6)}},
-    {.note = "transposed: copies", .params = &(const shape_params){TG_S_SHAPE(15)}, .n_in = 1,
+    {.note = "flatten", .params = SHAPE(24), .n_in = 1, .in = {TG_S(2, 3, 4)}},
+    {.note = "one size open", .params = SHAPE(4, -1), .n_in = 1, .in = {TG_S(2, 6)}},
+    {.note = "transposed: copies", .params = SHAPE(15), .n_in = 1,
      .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
-    {.note = "strided: cut, still a view", .params = &(const shape_params){TG_S_SHAPE(2, 2, 3)}, .n_in = 1,
+    {.note = "strided: cut, still a view", .params = SHAPE(2, 2, 3), .n_in = 1,
      .in = {TG_S_AS(TG_SAMPLE_STRIDED, 4, 3)}},
-    {.note = "expanded", .params = &(const shape_params){TG_S_SHAPE(3, 2, 2)}, .n_in = 1,
+    {.note = "expanded", .params = SHAPE(3, 2, 2), .n_in = 1,
      .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
-    {.note = "size 1 to scalar", .params = &(const shape_params){{.ndim = 0}}, .n_in = 1, .in = {TG_S(1, 1)}},
-    {.note = "scalar", .params = &(const shape_params){TG_S_SHAPE(1, 1)}, .n_in = 1, .in = {TG_S_SCALAR}},
-    {.note = "empty", .params = &(const shape_params){TG_S_SHAPE(3, 0)}, .n_in = 1, .in = {TG_S(0, 5)}},
-    {.note = "wrong count", .params = &(const shape_params){TG_S_SHAPE(4, 2)}, .n_in = 1,
+    {.note = "size 1 to scalar", .params = &(const shape_params){.shape = {.ndim = 0}}, .n_in = 1, .in = {TG_S(1, 1)}},
+    {.note = "scalar", .params = SHAPE(1, 1), .n_in = 1, .in = {TG_S_SCALAR}},
+    {.note = "empty", .params = SHAPE(3, 0), .n_in = 1, .in = {TG_S(0, 5)}},
+    {.note = "wrong count", .params = SHAPE(4, 2), .n_in = 1,
      .in = {TG_S(3, 3)}, .refused = TG_ERR_SHAPE},
-    {.note = "two open sizes", .params = &(const shape_params){TG_S_SHAPE(-1, -1)}, .n_in = 1, .in = {TG_S(3, 3)},
+    {.note = "two open sizes", .params = SHAPE(-1, -1), .n_in = 1, .in = {TG_S(3, 3)},
      .refused = TG_ERR_SHAPE},
-    {.note = "open size of nothing", .params = &(const shape_params){TG_S_SHAPE(0, -1)}, .n_in = 1, .in = {TG_S(0, 3)},
+    {.note = "open size of nothing", .params = SHAPE(0, -1), .n_in = 1, .in = {TG_S(0, 3)},
      .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = &(const shape_params){TG_S_SHAPE(1048576)}, .n_in = 1,
+    {.note = "big", .params = SHAPE(1048576), .n_in = 1,
      .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 1024, 1024)},
      .bench = true},
 };
@@ -99,7 +106,15 @@ const tg_op tg_op_reshape = {
 /* x's elements, in row-major order, in another shape of as many; one size may be -1 and is completed. A view where x's
  * strides allow it, else a copy. */
 tg_tensor *tg_reshape(tg_tape *t, tg_tensor *x, tg_shape shape) {
-    return TG_RECORD(t, tg_op_reshape, &(shape_params){shape}, x);
+    return TG_RECORD(t, tg_op_reshape, &(shape_params){.shape = shape}, x);
+}
+
+/* tg_reshape that names the dim which x's shard becomes, where the sizes leave that open: [s, b, h/n] V2 of one head to
+ * [s, b, 1, h/n] V2. */
+tg_tensor *tg_reshape_shard(tg_tape *t, tg_tensor *x, tg_shape shape, int dim) {
+    if (dim < 0) dim += shape.ndim <= TG_MAX_DIMS ? (int)shape.ndim : 0;
+    if (dim < 0) dim = TG_MAX_DIMS; /* which no shape has */
+    return TG_RECORD(t, tg_op_reshape, (&(shape_params){shape, dim + 1}), x);
 }
 
 /* ---- view ---- */
@@ -109,27 +124,28 @@ static tg_status view_infer(tg_call *c) {
     const tg_tensor *x = c->in[0];
     int64_t stride[TG_MAX_DIMS];
     TG_TRY(complete_shape(c, s));
+    TG_TRY(tg_call_reshapes(c, -1));
     if (tg_reshape_strides(x->ndim, x->shape, x->stride, (int)s->ndim, s->dim, stride))
         return tg_call_view(c, 0, 0, (int)s->ndim, s->dim, stride);
     return tg_call_fail(c, TG_ERR_SHAPE, "the input's strides do not allow this shape without a copy: use tg_reshape");
 }
 
 static const tg_sample view_samples[] = {
-    {.note = "join and cut", .params = &(const shape_params){TG_S_SHAPE(3, 8)}, .n_in = 1, .in = {TG_S(2, 3, 4)}},
-    {.note = "cut a strided dim", .params = &(const shape_params){TG_S_SHAPE(4, 3, 1)}, .n_in = 1,
+    {.note = "join and cut", .params = SHAPE(3, 8), .n_in = 1, .in = {TG_S(2, 3, 4)}},
+    {.note = "cut a strided dim", .params = SHAPE(4, 3, 1), .n_in = 1,
      .in = {TG_S_AS(TG_SAMPLE_STRIDED, 4, 3)}},
-    {.note = "cut transposed dims", .params = &(const shape_params){TG_S_SHAPE(2, 2, 1, 6)}, .n_in = 1,
+    {.note = "cut transposed dims", .params = SHAPE(2, 2, 1, 6), .n_in = 1,
      .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 6)}},
-    {.note = "expanded", .params = &(const shape_params){TG_S_SHAPE(3, 2, -1)}, .n_in = 1,
+    {.note = "expanded", .params = SHAPE(3, 2, -1), .n_in = 1,
      .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
-    {.note = "size 1", .params = &(const shape_params){{.ndim = 0}}, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "empty", .params = &(const shape_params){TG_S_SHAPE(0, 7)}, .n_in = 1, .in = {TG_S(4, 0)}},
-    {.note = "needs a copy", .params = &(const shape_params){TG_S_SHAPE(24)}, .n_in = 1,
+    {.note = "size 1", .params = &(const shape_params){.shape = {.ndim = 0}}, .n_in = 1, .in = {TG_S(1)}},
+    {.note = "empty", .params = SHAPE(0, 7), .n_in = 1, .in = {TG_S(4, 0)}},
+    {.note = "needs a copy", .params = SHAPE(24), .n_in = 1,
      .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 6)},
      .refused = TG_ERR_SHAPE},
-    {.note = "wrong count", .params = &(const shape_params){TG_S_SHAPE(5)}, .n_in = 1,
+    {.note = "wrong count", .params = SHAPE(5), .n_in = 1,
      .in = {TG_S(4)}, .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = &(const shape_params){TG_S_SHAPE(1048576)}, .n_in = 1,
+    {.note = "big", .params = SHAPE(1048576), .n_in = 1,
      .in = {TG_S(1024, 1024)}, .bench = true},
 };
 
@@ -140,7 +156,7 @@ const tg_op tg_op_view = {
 
 /* As tg_reshape, but refused where that would copy. */
 tg_tensor *tg_view(tg_tape *t, tg_tensor *x, tg_shape shape) {
-    return TG_RECORD(t, tg_op_view, &(shape_params){shape}, x);
+    return TG_RECORD(t, tg_op_view, &(shape_params){.shape = shape}, x);
 }
 
 /* ---- permute, transpose ---- */
@@ -151,6 +167,7 @@ static tg_status view_in_order(tg_call *c, const int *order) {
     for (int d = 0; d < x->ndim; d++) {
         e.shape[d] = x->shape[order[d]];
         e.stride[d] = x->stride[order[d]];
+        TG_TRY(tg_call_role(c, 0, order[d], d));
     }
     return tg_call_view(c, 0, 0, x->ndim, e.shape, e.stride);
 }
@@ -270,7 +287,9 @@ static tg_status expand_infer(tg_call *c) {
         if (s->dim[d] < 0 || (have != 1 && have != s->dim[d]))
             return tg_call_fail(c, TG_ERR_SHAPE, "size %lld of dim %d does not expand to %lld", (long long)have, d,
                                 (long long)s->dim[d]);
-        stride[d] = d < front || have != s->dim[d] ? 0 : x->stride[d - front];
+        bool grows = d < front || have != s->dim[d];
+        stride[d] = grows ? 0 : x->stride[d - front];
+        if (!grows) TG_TRY(tg_call_role(c, 0, (int)(d - front), d));
     }
     return tg_call_view(c, 0, 0, (int)s->ndim, s->dim, stride);
 }
@@ -278,20 +297,20 @@ static tg_status expand_infer(tg_call *c) {
 static tg_status expand_backward(tg_call *c) { return tg_op_sum_to(c, 0, c->gout[0], 1); }
 
 static const tg_sample expand_samples[] = {
-    {.note = "a column", .params = &(const shape_params){TG_S_SHAPE(3, 4)}, .n_in = 1, .in = {TG_S(3, 1)}},
-    {.note = "new dims, kept dims", .params = &(const shape_params){TG_S_SHAPE(2, 5, -1, 3)}, .n_in = 1,
+    {.note = "a column", .params = SHAPE(3, 4), .n_in = 1, .in = {TG_S(3, 1)}},
+    {.note = "new dims, kept dims", .params = SHAPE(2, 5, -1, 3), .n_in = 1,
      .in = {TG_S(4, 3)}},
-    {.note = "inner of a strided one", .params = &(const shape_params){TG_S_SHAPE(3, 4, 2)}, .n_in = 1,
+    {.note = "inner of a strided one", .params = SHAPE(3, 4, 2), .n_in = 1,
      .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 1, 2)}},
-    {.note = "unchanged", .params = &(const shape_params){TG_S_SHAPE(3, 4)}, .n_in = 1,
+    {.note = "unchanged", .params = SHAPE(3, 4), .n_in = 1,
      .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4)}},
-    {.note = "scalar", .params = &(const shape_params){TG_S_SHAPE(2, 3)}, .n_in = 1, .in = {TG_S_SCALAR}},
-    {.note = "to nothing", .params = &(const shape_params){TG_S_SHAPE(0, 3)}, .n_in = 1, .in = {TG_S(1, 3)}},
-    {.note = "not of size 1", .params = &(const shape_params){TG_S_SHAPE(6)}, .n_in = 1,
+    {.note = "scalar", .params = SHAPE(2, 3), .n_in = 1, .in = {TG_S_SCALAR}},
+    {.note = "to nothing", .params = SHAPE(0, 3), .n_in = 1, .in = {TG_S(1, 3)}},
+    {.note = "not of size 1", .params = SHAPE(6), .n_in = 1,
      .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
-    {.note = "a new dim of size -1", .params = &(const shape_params){TG_S_SHAPE(-1, 3)}, .n_in = 1, .in = {TG_S(3)},
+    {.note = "a new dim of size -1", .params = SHAPE(-1, 3), .n_in = 1, .in = {TG_S(3)},
      .refused = TG_ERR_SHAPE},
-    {.note = "big", .params = &(const shape_params){TG_S_SHAPE(1024, 1024)}, .n_in = 1,
+    {.note = "big", .params = SHAPE(1024, 1024), .n_in = 1,
      .in = {TG_S(1, 1024)}, .bench = true},
 };
 
@@ -302,7 +321,7 @@ const tg_op tg_op_expand = {
 
 /* x seen in a shape that it broadcasts to: dims of size 1 stretch (stride 0), -1 keeps a size, new dims go in front. */
 tg_tensor *tg_expand(tg_tape *t, tg_tensor *x, tg_shape shape) {
-    return TG_RECORD(t, tg_op_expand, &(shape_params){shape}, x);
+    return TG_RECORD(t, tg_op_expand, &(shape_params){.shape = shape}, x);
 }
 
 /* ---- squeeze, unsqueeze ---- */
@@ -315,8 +334,10 @@ static tg_status squeeze_infer(tg_call *c) {
     if (x->shape[*dim] != 1)
         return tg_call_fail(c, TG_ERR_SHAPE, "dim %d has size %lld: expected 1", *dim, (long long)x->shape[*dim]);
     for (int d = 0; d + 1 < x->ndim; d++) {
-        e.shape[d] = x->shape[d + (d >= *dim)];
-        e.stride[d] = x->stride[d + (d >= *dim)];
+        int from = d + (d >= *dim);
+        e.shape[d] = x->shape[from];
+        e.stride[d] = x->stride[from];
+        TG_TRY(tg_call_role(c, 0, from, d));
     }
     return tg_call_view(c, 0, 0, x->ndim - 1, e.shape, e.stride);
 }
@@ -351,6 +372,7 @@ static tg_status unsqueeze_infer(tg_call *c) {
         int from = d - (d > *dim);
         e.shape[d] = d == *dim ? 1 : x->shape[from];
         e.stride[d] = d == *dim ? 1 : x->stride[from];
+        if (d != *dim) TG_TRY(tg_call_role(c, 0, from, d));
     }
     return tg_call_view(c, 0, 0, x->ndim + 1, e.shape, e.stride);
 }
@@ -415,6 +437,8 @@ static tg_status slice_infer(tg_call *c) {
     /* A step past the end is never taken; as a stride it might overflow. */
     if (e.shape[p->dim] < 2) p->step = 1;
     e.stride[p->dim] *= p->step;
+    for (int d = 0; d < x->ndim; d++) /* a dim that is cut is whole, unless nothing of it goes */
+        if (d != p->dim || e.shape[d] == size) TG_TRY(tg_call_role(c, 0, d, d));
     return tg_call_view(c, 0, start * x->stride[p->dim], x->ndim, e.shape, e.stride);
 }
 
@@ -471,8 +495,10 @@ static tg_status select_infer(tg_call *c) {
                             (long long)size);
     p->index = index;
     for (int d = 0; d + 1 < x->ndim; d++) {
-        e.shape[d] = x->shape[d + (d >= p->dim)];
-        e.stride[d] = x->stride[d + (d >= p->dim)];
+        int from = d + (d >= p->dim);
+        e.shape[d] = x->shape[from];
+        e.stride[d] = x->stride[from];
+        TG_TRY(tg_call_role(c, 0, from, d));
     }
     return tg_call_view(c, 0, index * x->stride[p->dim], x->ndim - 1, e.shape, e.stride);
 }

@@ -11,6 +11,7 @@ typedef struct softmax_params {
 static tg_status softmax_infer(tg_call *c) {
     softmax_params *p = c->params;
     TG_TRY(tg_need_dim(c, 0, &p->dim));
+    c->dims = 1u << p->dim;
     return tg_infer_float(c);
 }
 

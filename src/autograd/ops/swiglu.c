@@ -9,6 +9,9 @@ static tg_status swiglu_infer(tg_call *c) {
     if (gate->ndim != up->ndim || memcmp(gate->shape, up->shape, gate->ndim * sizeof *gate->shape) != 0)
         return tg_call_fail(c, TG_ERR_SHAPE, "gate and up differ: expected one shape");
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
+    TG_TRY(tg_call_free(c, 0, 0));
+    TG_TRY(tg_call_free(c, 1, 0));
+    TG_TRY(tg_call_linear(c, 2));
     return tg_infer_same(c);
 }
 
@@ -45,7 +48,7 @@ const tg_op tg_op_swiglu = {
     .n_in = 2,
     .n_out = 1,
     .saves_in = 3,
-    .family = TG_FAMILY_POINTWISE,
+    .family = TG_FAMILY_CUSTOM,
     .infer = swiglu_infer,
     .forward = swiglu_forward,
     .backward = swiglu_backward,
