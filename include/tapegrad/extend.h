@@ -337,13 +337,17 @@ TG_API tg_draws tg_call_draws(tg_call *c, const tg_tensor *x);
  * What the work reads is its maker's care (tg_comm holds it). */
 TG_API tg_status tg_call_out_in_flight(tg_call *c, int i, tg_work *w);
 /* For ops whose dim roles are not their family's (docs/placements.md), and for TG_FAMILY_CUSTOM. Input dim d of input i
- * becomes output dim j (free), or is summed or whole; what is not stated is whole. set: bit i for input i; up to 4 sets
- * of inputs in which the op is jointly linear with no constant term. */
+ * becomes output dim j (free), or is summed or whole; what is not stated is whole. The inputs' summed dims pair in
+ * order. set: bit i for input i; up to 4 sets of inputs in which the op is jointly linear with no constant term, in
+ * place of the family's; 0: there is none. */
 enum { TG_WHOLE = -1, TG_SUMMED = -2 };
 TG_API tg_status tg_call_role(tg_call *c, int i, int d, int j);
 TG_API tg_status tg_call_linear(tg_call *c, uint32_t set);
-/* For mappings: refuses unless input i is `from` on comm's axis, where output o gets `to`; every other axis passes
- * through. mend names what to do instead, in the error. A comm without an axis converts nothing. */
+/* For mappings (TG_FAMILY_CUSTOM): refuses unless input i is `from` on comm's axis, where output o gets `to`. Inputs
+ * that no conversion names must be the same on every rank there, and need no gradient. Other axes follow the rule by
+ * the roles and sets that infer states; of an op with one input they pass through, dim by dim, where it states none.
+ * c->dims lists the dims along which rows move between the ranks. mend names what to do instead, in the error. A comm
+ * without an axis converts nothing. */
 TG_API tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placement to, const tg_comm *comm,
                                  const char *mend);
 /* Records an error that names the op, and every input's dtype and shape (TG_OK counts as TG_ERR_INTERNAL). */

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "autograd/backward.h"
+#include "autograd/placement.h"
 
 /* ---- Which nodes are needed ---- */
 
@@ -57,7 +58,7 @@ static tg_tensor *seed_of(tg_tensor *root, tg_tensor *given, const char *who) {
         return NULL;
     }
     tg_tensor *one = tg_temp_empty(ctx, root->dtype, root->ndim, root->shape, TG_MEM_TEMPORARY);
-    if (one && ctx->ops->fill(ctx, tg_array_of(one), 1) != TG_OK) {
+    if (one && ctx->ops->fill(ctx, tg_array_of(one), tg_placement_seed(root)) != TG_OK) {
         tg_temp_free(one);
         return NULL;
     }
@@ -74,8 +75,12 @@ static tg_status seed_roots(tg_pass *p, tg_tensor *const *roots, int n, const ch
         if (!node && roots[i]->flags & TG_F_REQUIRES_GRAD && !(node = tg_tape_leaf(t, roots[i]))) return t->ctx->status;
         if (!node)
             return tg_fail(t->ctx, TG_ERR_STATE, "%s: root %d depends on nothing that needs a gradient", who, i);
-        tg_tensor *seed = seed_of(roots[i], p->o->seeds ? p->o->seeds[i] : NULL, who);
+        tg_tensor *given = p->o->seeds ? p->o->seeds[i] : NULL, *seed = seed_of(roots[i], given, who);
         if (!seed) return t->ctx->status;
+        if (given && !p->o->inner && tg_placement_fits(roots[i], given, who) != TG_OK) {
+            tg_temp_free(seed);
+            return t->ctx->status;
+        }
         TG_TRY(tg_slot_add(&tg_node_slots(node)[roots[i]->out], seed));
     }
     return TG_OK;
@@ -225,7 +230,7 @@ static tg_status run_leaf(tg_pass *p, tg_node *n) {
         tg_tensor *buffer = tg_gradient_buffer(x);
         if (!buffer) return x->ctx->status;
         TG_TRY(tg_gradient_put(buffer, g, x->ext->has_grad));
-        x->ext->has_grad = true;
+        tg_gradient_reached(x);
     }
     bool reached = g || n->flags & TG_N_REACHED;
     n->flags &= ~TG_N_REACHED;
@@ -393,6 +398,7 @@ static tg_tensor *hand_over(tg_tape *t, tg_target *target, bool allow_unused, in
         if (!g || ctx->ops->fill(ctx, tg_array_of(g), 0) != TG_OK) return tg_inert(ctx);
     }
     tg_tensor *y = tg_tape_tensor(t, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
+    if (y) y->place = tg_placement_of_gradient(x, false);
     return y ? y : tg_inert(ctx);
 }
 

@@ -40,6 +40,14 @@ tg_status tg_gradient_put(tg_tensor *dst, const tg_tensor *src, bool add);
 /* The buffer in which x's gradient is accumulated. NULL after recording the error. */
 tg_tensor *tg_gradient_buffer(tg_tensor *x);
 tg_tensor *tg_gradient_of(const tg_tensor *x); /* NULL: it has none */
+/* A backward has contributed to the gradient of leaf x, which is partial where x is R. */
+void tg_gradient_reached(tg_tensor *x);
+/* The gradient of leaf x has been summed over the axes where x is R. */
+void tg_gradient_summed(tg_tensor *x);
+/* Nothing is there: the next contribution overwrites. */
+void tg_gradient_forget(tg_ext *e);
+/* TG_ERR_STATE where x's gradient is partial: for whoever would take it as a number. */
+tg_status tg_gradient_need_whole(const tg_tensor *x, const char *who);
 /* Runs x's hooks of one kind on *g, a temp that may be replaced. */
 tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated);
 bool tg_hooks_any(const tg_tensor *x, bool accumulated);

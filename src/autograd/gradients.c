@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "autograd/backward.h"
+#include "autograd/placement.h"
 #include "kernels/scalar.h"
 
 tg_status tg_gradient_put(tg_tensor *dst, const tg_tensor *src, bool add) {
@@ -81,9 +82,19 @@ static tg_tensor *main_buffer(tg_tensor *x) {
     return NULL;
 }
 
+/* A share cannot be added to a sum over ranks. */
+static bool closed(const tg_tensor *x) {
+    char what[160];
+    if (TG_LIKELY(!x->ext->summed || !x->ext->has_grad)) return false;
+    tg_describe(x, what, sizeof what);
+    tg_fail(x->ctx, TG_ERR_STATE,
+            "the gradient of %s has been summed by tg_grads_finalize; zero it before the next backward", what);
+    return true;
+}
+
 tg_tensor *tg_gradient_buffer(tg_tensor *x) {
     tg_ext *e = tg_ext_of(x);
-    if (!e) return NULL;
+    if (!e || closed(x)) return NULL;
     if (e->main_grad) return main_buffer(x);
     if (e->grad && e->grad->storage->state == TG_DISCARDED && !e->has_grad) {
         e->grad->ext->grad_of = NULL; /* a new one takes its place */
@@ -103,6 +114,37 @@ tg_tensor *tg_gradient_of(const tg_tensor *x) {
     return e->main_grad->serial == e->main_serial ? e->main_grad : NULL;
 }
 
+static void place_gradient(tg_tensor *x) {
+    tg_tensor *g = tg_gradient_of(x);
+    if (g && x->ctx->grid.axes) g->place = tg_placement_of_gradient(x, !x->ext->partial);
+}
+
+void tg_gradient_reached(tg_tensor *x) {
+    tg_ext *e = x->ext;
+    e->has_grad = true;
+    if (TG_LIKELY(!x->place) || e->partial || !(x->place->replicated & x->ctx->grid.axes)) return;
+    e->partial = true;
+    place_gradient(x);
+}
+
+void tg_gradient_summed(tg_tensor *x) {
+    x->ext->summed = x->ext->partial;
+    x->ext->partial = false;
+    place_gradient(x);
+}
+
+void tg_gradient_forget(tg_ext *e) { e->has_grad = e->partial = e->summed = false; }
+
+tg_status tg_gradient_need_whole(const tg_tensor *x, const char *who) {
+    char what[160];
+    if (TG_LIKELY(!x->ext || !x->ext->has_grad || !x->ext->partial)) return TG_OK;
+    tg_describe(x, what, sizeof what);
+    return tg_fail(
+        x->ctx, TG_ERR_STATE,
+        "%s: the gradient of %s is one rank's share of a sum; call tg_grads_finalize after the last backward", who,
+        what);
+}
+
 bool tg_has_grad(const tg_tensor *x) { return tg_alive(x) && tg_gradient_of(x); }
 
 tg_tensor *tg_grad_of(tg_tensor *x) {
@@ -110,7 +152,11 @@ tg_tensor *tg_grad_of(tg_tensor *x) {
     tg_ctx *ctx = x->ctx;
     if (!tg_ok(ctx) || tg_check(ctx, x, "tg_grad_of") != TG_OK) return tg_inert(ctx);
     tg_tensor *g = tg_gradient_of(x);
-    if (g) return g;
+    if (g) {
+        g->flags |= TG_F_GRADIENT;
+        place_gradient(x);
+        return g;
+    }
     char what[160];
     tg_describe(x, what, sizeof what);
     tg_fail(ctx, TG_ERR_STATE, "tg_grad_of: %s has no gradient: %s", what,
@@ -131,7 +177,7 @@ static tg_status enter_leaf(tg_tensor *x, const char *who) {
 
 tg_status tg_zero_grad(tg_tensor *x) {
     TG_TRY(enter_leaf(x, "tg_zero_grad"));
-    if (x->ext) x->ext->has_grad = false;
+    if (x->ext) tg_gradient_forget(x->ext);
     return TG_OK;
 }
 
@@ -157,7 +203,7 @@ tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf) {
     }
     e->main_grad = buf;
     e->main_serial = buf ? buf->serial : 0;
-    e->has_grad = false;
+    tg_gradient_forget(e);
     return TG_OK;
 }
 
@@ -240,8 +286,10 @@ static tg_status replace(tg_tensor *x, tg_tensor **g, tg_tensor *by) {
         tg_describe(by, got, sizeof got);
         return tg_fail(ctx, TG_ERR_SHAPE, "a gradient hook returned %s, expected %s", got, want);
     }
+    TG_TRY(tg_placement_fits(x, by, "a gradient hook's result"));
     tg_tensor *temp = tg_gradient_share(by);
     if (!temp) return ctx->status;
+    temp->place = (*g)->place;
     tg_temp_free(*g);
     *g = temp;
     return TG_OK;
@@ -251,6 +299,8 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
     if (!x->ext) return TG_OK;
     bool grad = tg_set_grad_mode(t, false);
     tg_status s = TG_OK;
+    if (TG_UNLIKELY(t->ctx->grid.axes) && !accumulated) (*g)->place = tg_placement_of_gradient(x, false);
+    if (TG_UNLIKELY(t->ctx->grid.axes) && accumulated) place_gradient(x);
     x->ext->hooks_running++;
     for (tg_hook *h = x->ext->hooks; h && s == TG_OK; h = h->next) {
         if (h->accumulated != accumulated || !h->fn) continue;

@@ -15,17 +15,15 @@ static bool gives_gradients(const tg_call *c) {
 }
 
 static uint32_t gradient_flags(const tg_tape *t) {
-    return t->grad ? TG_F_REQUIRES_GRAD : t->collects ? TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE : 0;
+    return t->grad ? TG_F_REQUIRES_GRAD : t->collects && !t->grad_off ? TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE : 0;
 }
 
 bool tg_call_differentiable(const tg_call *c, int i) {
     return (c->op->backward || c->op->vjp) && c->in[i] && c->in[i]->flags & gradient_flags(c->tape);
 }
 
-/* The first run of a recomputation keeps no node, but must place its results as the second will. */
-static void mark_differentiable(tg_call *c, bool gradients) {
+void tg_call_note_differentiable(tg_call *c) {
     bool any = false;
-    if (!c->tape->collects || !gradients) return;
     for (int i = 0; i < c->n_in; i++) any |= tg_call_differentiable(c, i);
     for (int i = 0; any && i < c->n_out; i++)
         if (tg_is_float((tg_dtype)c->out[i]->dtype)) c->out[i]->flags |= TG_F_DIFFERENTIABLE;
@@ -337,13 +335,12 @@ static bool any_placed(tg_call *c) {
 }
 
 tg_status tg_placement_derive(tg_call *c) {
-    bool gradients = gives_gradients(c), any = any_placed(c);
+    bool any = any_placed(c);
     TG_TRY(c->ctx->status);
-    mark_differentiable(c, gradients);
     if (impl(c)->placed) return TG_OK;
     if (!any && !(impl(c)->rules && impl(c)->rules->n_conversions)) return TG_OK;
     tg_rules *r = tg_rules_of(c);
     if (!r) return c->ctx->status;
-    TG_TRY(derive_all(c, r, gradients));
+    TG_TRY(derive_all(c, r, gives_gradients(c)));
     return check_inplace(c);
 }

@@ -54,6 +54,8 @@ tg_status tg_placement_refuse(const tg_call *c, const tg_rules *r, tg_axis axis,
 /* Whether a gradient will flow to input i: it needs one and the op gives one. True in the first run of a recomputation
  * where the second will say so. */
 bool tg_call_differentiable(const tg_call *c, int i);
+/* The first run of a recomputation keeps no node, but must place its results as the second will. */
+void tg_call_note_differentiable(tg_call *c);
 /* Checks the conversions of the call on one axis. */
 tg_status tg_placement_convert(tg_call *c, const tg_rules *r, tg_axis axis);
 /* p with axis converted. Where axes share a dim the one that comes is minor, and those inside the one that goes close

@@ -105,7 +105,7 @@ static void leaf_reached(const tg_pass *p, tg_node *n) {
     if (target)
         target->reached = true;
     else
-        tg_node_out(n)[0]->ext->has_grad = true;
+        tg_gradient_reached(tg_node_out(n)[0]);
 }
 
 /* Adds a buffer that was kept apart, which it frees. */

@@ -5,6 +5,7 @@
  * first run, and hands the gradients of that tape's leaves to the outer node's: straight into their buffers, so that a
  * weight's gradient never exists twice.
  */
+#include "autograd/placement.h"
 #include "autograd/record.h"
 #include "kernels/scalar.h"
 
@@ -40,6 +41,9 @@ static tg_status check_same(tg_ctx *ctx, const recompute_params *p, tg_tensor *c
             memcmp(again[i]->shape, first[i]->shape, first[i]->ndim * sizeof *first[i]->shape))
             return tg_fail(ctx, TG_ERR_SHAPE, "%s: output %d was %s in the first run and is %s in the second", p->name,
                            i, want, got);
+        if (tg_place_of(again[i]) != first[i]->place)
+            return tg_fail(ctx, TG_ERR_PLACEMENT, "%s: output %d, %s, lies otherwise over the ranks in the second run",
+                           p->name, i, want);
         if (p->bits && hash_bytes(again[i]) != p->bits[i])
             return tg_fail(
                 ctx, TG_ERR_STATE,
@@ -74,13 +78,15 @@ static tg_status recompute_infer(tg_call *c) {
         tg_tensor *y =
             tg_tape_tensor(c->tape, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
         if (!y) return c->ctx->status;
+        y->place = tg_place_of(x);
         c->out[i] = y;
         const tg_tensor *maker = x->storage->maker;
         if (!x->tape || !maker || maker->serial != x->storage->birth || maker->tape != x->tape) continue;
         x->storage->maker = y; /* the inner handle ends with its tape */
         x->storage->birth = y->serial;
     }
-    return TG_OK;
+    tg_call_placed(c);
+    return c->ctx->status;
 }
 
 static tg_status run_again(tg_call *c, tg_tape *inner, tg_tensor **in, tg_tensor **out) {
@@ -185,7 +191,10 @@ static tg_status first_run(tg_tape *t, tg_tape *inner, recompute_params *p, tg_t
     if (!all) return ctx->status;
     int n = leaves_used(inner, in, p->n_in, all);
     *passed_on = true;
-    return tg_apply(t, &tg_recompute_op, p, all, n, out, p->n_out, p->destroy ? p->state : NULL, p->destroy, site);
+    TG_TRY(tg_apply(t, &tg_recompute_op, p, all, n, out, p->n_out, p->destroy ? p->state : NULL, p->destroy, site));
+    for (int i = 0; i < p->n_out; i++) /* what the second run will give no gradient needs none */
+        if (!(results[i]->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE))) out[i]->flags &= ~TG_F_REQUIRES_GRAD;
+    return TG_OK;
 }
 
 static tg_status check_call(tg_tape *t, tg_fn fn, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {

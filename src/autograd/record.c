@@ -385,7 +385,7 @@ static tg_status collect_leaves(tg_call *c) {
 static tg_status infer(tg_call *c, const void *params) {
     TG_TRY(check_inputs(c));
     if (!c->op->backward && !c->op->vjp) c->needs = 0;
-    if (TG_UNLIKELY(c->tape->collects)) TG_TRY(collect_leaves(c));
+    if (TG_UNLIKELY(c->tape->collects && !c->tape->grad_off)) TG_TRY(collect_leaves(c));
     if (!c->tape->grad) c->needs = 0;
     if (TG_UNLIKELY(c->op->inplace)) TG_TRY(check_inplace(c));
     TG_TRY(copy_params(c, params));
@@ -428,6 +428,7 @@ static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bo
     double seconds = 0;
     const void *site = impl(c)->site;
     TG_TRY(infer(c, params));
+    if (TG_UNLIKELY(c->tape->collects)) tg_call_note_differentiable(c);
     if (TG_UNLIKELY(c->ctx->grid.axes)) TG_TRY(tg_placement_derive(c));
     TG_TRY(forward(c, &seconds));
     /* Before the node notes the version of an output that it saves. */

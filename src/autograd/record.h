@@ -104,6 +104,7 @@ struct tg_tape {
     bool training, grad, timed;
     bool in_backward;
     bool collects; /* a first run of a recomputation: leaves used are noted, nothing else */
+    bool grad_off; /* ... and the second run will record this part without grad */
     bool collectives; /* a node that ranks meet in was recorded since the last reset */
     int slab;
     tg_slab *slabs[TG_SLABS];

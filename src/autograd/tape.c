@@ -136,7 +136,7 @@ tg_tape *tg_tape_new(tg_ctx *ctx) {
     t->ctx = ctx;
     t->epoch = ++ctx->epochs;
     t->training = t->grad = true;
-    t->timed = t->collects = false;
+    t->timed = t->collects = t->grad_off = false;
     link_tape(t);
     return t;
 }
@@ -241,7 +241,12 @@ static bool set(tg_tape *t, bool *mode, bool on) {
 }
 
 bool tg_set_training(tg_tape *t, bool on) { return t && set(t, &t->training, on); }
-bool tg_set_grad_mode(tg_tape *t, bool on) { return t && set(t, &t->grad, on); }
+/* A first run of a recomputation has no grad, but notes where the second will have none. */
+bool tg_set_grad_mode(tg_tape *t, bool on) {
+    if (t && t->collects) return !set(t, &t->grad_off, !on);
+    return t && set(t, &t->grad, on);
+}
+
 bool tg_training_p(const tg_tape *t) { return t && t->training; }
 bool tg_grad_mode_p(const tg_tape *t) { return t && t->grad; }
 
@@ -253,7 +258,8 @@ tg_tensor *tg_tape_enter(tg_tape *t, const tg_tensor *x) {
     tg_ctx *ctx = t->ctx;
     tg_tensor *y = tg_tape_tensor(t, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
     if (!y) return tg_inert(ctx);
-    y->flags |= TG_F_LEAF | (x->flags & TG_F_REQUIRES_GRAD);
+    y->flags |= TG_F_LEAF | (x->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE | TG_F_GIVEN));
+    y->place = x->place;
     return y->flags & TG_F_REQUIRES_GRAD && !tg_ext_of(y) ? tg_inert(ctx) : y;
 }
 

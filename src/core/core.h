@@ -60,9 +60,10 @@ enum {
     TG_F_SUPERSEDED = 16,
     TG_F_CONTIGUOUS = 32,
     TG_F_DROPPED = 64,
-    TG_F_GIVEN = 128,         /* the caller's bytes: where it was not placed, each rank may have others */
+    TG_F_GIVEN = 128,          /* the caller's bytes: where it was not placed, each rank may have others */
     TG_F_DIFFERENTIABLE = 256, /* recorded without grad, and would need one with it (a recomputation's first run) */
-    TG_F_COMPARED = 512        /* check mode: its placement has been compared with the other ranks' bytes */
+    TG_F_COMPARED = 512,       /* check mode: its placement has been compared with the other ranks' bytes */
+    TG_F_GRADIENT = 1024       /* what tg_grad_of returned */
 };
 
 /* A handle. Its slot is never given back to the system before the context ends, so that a stale pointer can be

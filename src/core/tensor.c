@@ -108,6 +108,7 @@ static void fill_handle(tg_tensor *x, tg_ctx *ctx, tg_dtype dtype, int ndim, con
     x->serial = ++ctx->serial;
     x->ctx = ctx;
     x->tape = NULL;
+    x->place = NULL;
     x->storage = s;
     x->offset = offset;
     x->shape = dims;
@@ -364,6 +365,8 @@ tg_tensor *tg_keep(tg_tensor *x) {
     if (tg_check(ctx, x, "tg_keep") != TG_OK || tg_storage_need(x->storage, x) != TG_OK) return tg_inert(ctx);
     tg_tensor *k = tg_owned_new(ctx, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
     if (!k) return tg_inert(ctx);
+    k->place = x->place;
+    k->flags |= x->flags & TG_F_GIVEN;
     x->storage->temporary = false;
     return k;
 }

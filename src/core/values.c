@@ -14,6 +14,13 @@ static tg_status enter(tg_tensor *x, const char *who) {
     return tg_storage_need(x->storage, x);
 }
 
+/* Before tg_grads_finalize the gradient of what is R on an axis is one rank's share of it. */
+static tg_status whole(tg_tensor *x, const char *who) {
+    if (TG_LIKELY(!(x->flags & TG_F_GRADIENT) || !x->place || !x->place->partial)) return TG_OK;
+    return tg_fail(x->ctx, TG_ERR_STATE,
+                   "%s: this gradient is one rank's share of a sum; tg_grads_finalize makes it whole", who);
+}
+
 /* Copies between x and a row-major host buffer of another dtype, through a row-major staging tensor where needed. */
 static tg_status transfer(tg_tensor *x, tg_dtype dtype, void *host, bool read) {
     tg_ctx *ctx = x->ctx;
@@ -36,7 +43,7 @@ static tg_status transfer(tg_tensor *x, tg_dtype dtype, void *host, bool read) {
 }
 
 double tg_item(tg_tensor *x) {
-    if (enter(x, "tg_item") != TG_OK) return NAN;
+    if (enter(x, "tg_item") != TG_OK || whole(x, "tg_item") != TG_OK) return NAN;
     if (x->numel != 1) {
         char what[160];
         tg_describe(x, what, sizeof what);
@@ -58,6 +65,7 @@ static tg_status sized(tg_tensor *x, const void *p, size_t bytes, const char *wh
 
 tg_status tg_read(tg_tensor *x, void *dst, size_t bytes) {
     TG_TRY(sized(x, dst, bytes, "tg_read"));
+    TG_TRY(whole(x, "tg_read"));
     return transfer(x, x->dtype, dst, true);
 }
 
@@ -67,6 +75,10 @@ static tg_status writable(tg_tensor *x, const char *who, const void *site) {
         if (x->stride[i] == 0 && x->shape[i] > 1)
             return tg_fail(x->ctx, TG_ERR_STATE, "%s: dim %d is expanded: its elements share memory", who, i);
     tg_storage_wrote(x->storage, who, site);
+    /* What the caller writes may differ from rank to rank, where nothing was declared. */
+    if (!x->tape && !(x->flags & (TG_F_PARAM | TG_F_GRADIENT)) && !(x->ext && (x->ext->placed || x->ext->grad_of)))
+        x->flags |= TG_F_GIVEN;
+    x->flags &= (uint16_t)~TG_F_COMPARED;
     return TG_OK;
 }
 
@@ -87,6 +99,7 @@ static tg_status counted(tg_tensor *x, const void *p, int64_t n, const char *who
 
 tg_status tg_read_f64(tg_tensor *x, double *dst, int64_t n) {
     TG_TRY(counted(x, dst, n, "tg_read_f64"));
+    TG_TRY(whole(x, "tg_read_f64"));
     return transfer(x, TG_F64, dst, true);
 }
 

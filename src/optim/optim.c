@@ -257,7 +257,9 @@ static tg_status check_gradients(tg_optim *o, const char *who) {
     TG_TRY(check_items(o, who));
     for (int i = 0; i < o->n; i++) {
         tg_tensor *g = tg_gradient_of(o->item[i].param);
-        if (g) TG_TRY(tg_storage_need(g->storage, g));
+        if (!g) continue;
+        TG_TRY(tg_gradient_need_whole(o->item[i].param, who));
+        TG_TRY(tg_storage_need(g->storage, g));
     }
     return TG_OK;
 }
@@ -286,7 +288,7 @@ tg_status tg_optim_zero_grad(tg_optim *o) {
     if (!o) return TG_ERR_ARGUMENT;
     for (int i = 0; i < o->n; i++)
         if (o->item[i].param->serial == o->item[i].ref.serial && o->item[i].param->ext)
-            o->item[i].param->ext->has_grad = false;
+            tg_gradient_forget(o->item[i].param->ext);
     if (o != &inert) o->clip = 1, o->skip = false; /* which were of those gradients */
     return o->ctx->status;
 }
