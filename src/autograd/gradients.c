@@ -128,8 +128,9 @@ void tg_gradient_reached(tg_tensor *x) {
 }
 
 void tg_gradient_summed(tg_tensor *x) {
-    x->ext->summed = x->ext->partial;
-    x->ext->partial = false;
+    tg_ext *e = x->ext;
+    e->partial = false;
+    e->summed = e->has_grad && x->place && x->place->replicated & x->ctx->grid.axes;
     place_gradient(x);
 }
 

@@ -172,7 +172,7 @@ tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int 
     for (int i = 0; i < n; i++) {
         tg_tensor *g = tg_gradient_of(params[i]);
         if (g) TG_TRY(tg_storage_need(g->storage, g));
-        params[i]->ext->summed |= params[i]->ext->partial, params[i]->ext->partial = false;
+        tg_gradient_summed(params[i]);
     }
     if (o.tokens) TG_TRY(divide_by_tokens(p, params, n, o.tokens));
     ctx->finalized = ctx->backwards;
