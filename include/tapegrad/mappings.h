@@ -14,7 +14,8 @@ extern "C" {
 
 /* Each converts the placement on c's axis and leaves every other axis alone; its backward is the conjugate in the right
  * column, itself an op. Communication starts at once and the result is in flight until it is read. A NULL c is an error;
- * on a group of size 1 they return x itself. Any strides; results are contiguous. d is a dim, negative from the end. */
+ * on a group of size 1 they return x itself. Any strides; results are contiguous, or, where nothing moves, views of x.
+ * d is a dim, negative from the end. */
 
 /* The seeds' ten, under the op names CopyToModelParallelRegion ... AllToAll: */
 TG_API tg_tensor *tg_copy_to_tp(tg_tape *t, tg_tensor *x, tg_comm *c);      /* I -> R            all-reduce */
@@ -92,8 +93,8 @@ TG_API tg_tensor *tg_vocab_parallel_cross_entropy(tg_tape *t, tg_tensor *logits,
 /* The same of logits x w^T, x [.., h] R and w [v/n, h] V0, of which no rank ever holds its whole part. */
 TG_API tg_tensor *tg_vocab_parallel_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
                                                          tg_comm *c, const tg_vocab_opts *opts);
-/* Rank 0's tensors to all; x[] on the others are outputs, tape-owned, I. Up to 8 dims, zero sizes included;
- * TG_ERR_DTYPE on every rank, naming the tensor, when one of rank 0's is not of dtype. */
+/* Rank 0's x[] on every rank: x[] become tape-owned tensors, I, whatever they were on the others. Zero sizes and scalars
+ * included; TG_ERR_DTYPE on every rank, naming the tensor, when one of rank 0's is not of dtype. */
 TG_API tg_status tg_broadcast_data(tg_tape *t, tg_tensor **x, int n, tg_dtype dtype, tg_comm *c);
 
 /* ---- Linear layers whose communication overlaps ---- */

@@ -224,6 +224,9 @@ static inline tg_storage *tg_storage_ref(tg_storage *s) {
 }
 void tg_storage_unref(tg_storage *s);
 void tg_storage_discard(tg_storage *s, const char *by, const void *site);
+/* A new storage, temporary, that takes over s's bytes, which are present; s is discarded. NULL after recording the
+ * error. */
+tg_storage *tg_storage_take(tg_storage *s, const char *by, const void *site);
 /* Makes the bytes present: waits for the work, or refills; or fails with who discarded them. */
 tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x);
 static inline tg_status tg_storage_need(tg_storage *s, const tg_tensor *x) {

@@ -136,6 +136,22 @@ void tg_storage_discard(tg_storage *s, const char *by, const void *site) {
     s->by_site = site;
 }
 
+tg_storage *tg_storage_take(tg_storage *s, const char *by, const void *site) {
+    tg_storage *mine = storage_slot(s->ctx);
+    if (!mine) return NULL;
+    mine->bytes = s->bytes;
+    mine->category = s->category;
+    mine->temporary = true;
+    mine->block = s->block;
+    mine->data = s->data;
+    if (mine->block) tg_block_set_owner(mine->block, mine);
+    tg_storage_categorise(mine, TG_MEM_TEMPORARY);
+    s->block = NULL;
+    s->data = NULL;
+    tg_storage_discard(s, by, site);
+    return mine;
+}
+
 static tg_status wait_for(tg_storage *s) {
     tg_work *w = s->extra->work;
     s->extra->work = NULL;

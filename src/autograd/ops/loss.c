@@ -116,6 +116,21 @@ static tg_status bad_target(tg_call *c, const tg_tensor *target, int64_t row, in
                         (long long)row, (long long)((const int64_t *)tg_data(target))[row], (long long)classes - 1);
 }
 
+/* As columns, for rows of logits. */
+static tg_array column(tg_array x, tg_extent *e) {
+    e->shape[0] = x.shape[0];
+    e->shape[1] = 1;
+    e->stride[0] = x.stride[0];
+    e->stride[1] = 0;
+    return (tg_array){x.data, e->shape, e->stride, x.numel, 2, x.dtype, false};
+}
+
+static tg_status mean_logits(tg_call *c, tg_array logits, tg_array mean) {
+    tg_extent e;
+    int64_t n = logits.shape[1];
+    return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, column(mean, &e), logits, n ? 1.0 / (double)n : 0, false);
+}
+
 tg_status tg_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, const tg_tensor *loss, int64_t first) {
     const tg_loss_params *p = c->params;
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
@@ -129,25 +144,30 @@ tg_status tg_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, 
         .ignore_index = p->ignore_index,
         .first = p->first,
         .classes = p->comm ? p->classes : 0,
-        .smoothing = p->smoothing,
+        .smoothing = tg_loss_by_partition(p) ? 0 : p->smoothing,
         .bad = &bad,
     };
     TG_TRY((ops->cross_entropy ? ops->cross_entropy : tg_composed_cross_entropy)(c->ctx, &a));
+    if (tg_loss_by_partition(p)) TG_TRY(mean_logits(c, logits, part(loss, target->numel + first, n, &e[0])));
     return bad ? bad_target(c, target, first + bad - 1, p->classes) : TG_OK;
+}
+
+tg_status tg_loss_counts(tg_call *c, const tg_tensor *target, tg_tensor **counts) {
+    const tg_loss_params *p = c->params;
+    tg_tensor *ignored = tg_call_temp(c, TG_I64, 0, target->shape);
+    *counts = tg_call_temp(c, TG_BOOL, target->ndim, target->shape);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(ignored), (double)p->ignore_index));
+    return tg_op_map(c, TG_FN_ne, *counts, TG_T2(target, ignored), 2, 0, 0, false);
 }
 
 /* count = how many targets are not ignored: a number of the device, as no shape depends on it. */
 static tg_status count_rows(tg_call *c, const tg_tensor *target, const tg_tensor *count) {
-    const tg_loss_params *p = c->params;
-    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
-    tg_tensor *ignored = tg_call_temp(c, TG_I64, 0, target->shape);
-    tg_tensor *counts = tg_call_temp(c, TG_BOOL, target->ndim, target->shape);
+    tg_tensor *counts;
     tg_extent e;
-    if (!tg_ok(c->ctx)) return c->ctx->status;
-    TG_TRY(ops->fill(c->ctx, tg_array_of(ignored), (double)p->ignore_index));
-    TG_TRY(tg_op_map(c, TG_FN_ne, counts, TG_T2(target, ignored), 2, 0, 0, false));
+    TG_TRY(tg_loss_counts(c, target, &counts));
     tg_array sum = tg_array_keep(tg_array_of(count), 1, 1, &e);
-    return ops->reduce(c->ctx, TG_SUM, sum, part(counts, 0, target->numel, &(tg_extent){0}), 1, false);
+    return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, sum, part(counts, 0, target->numel, &(tg_extent){0}), 1, false);
 }
 
 tg_status tg_loss_reduce(tg_call *c, const tg_tensor *target, const tg_tensor *loss) {
@@ -172,6 +192,17 @@ tg_status tg_loss_row_grads(tg_call *c, tg_tensor **g) {
     return tg_op_map(c, TG_FN_div, *g, TG_T2(c->gout[0], c->saved[TG_LOSS_COUNT]), 2, 0, 0, false);
 }
 
+/* The slot has spread the smoothing over all classes: what is to be spread over this rank's alone. */
+static tg_status spread_over_partition(tg_call *c, tg_array glogits, tg_array g) {
+    const tg_loss_params *p = c->params;
+    tg_extent e;
+    int64_t stride[2];
+    if (!p->columns) return TG_OK;
+    tg_array in = tg_array_expand(column(g, &e), 2, glogits.shape, stride);
+    double more = p->smoothing / (double)p->classes - p->smoothing / (double)p->columns;
+    return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_affine, glogits, &in, 1, (const double[2]){more, 0}, true);
+}
+
 tg_status tg_loss_backward(tg_call *c, tg_array glogits, tg_array logits, const tg_tensor *target, const tg_tensor *g,
                            int64_t first, bool add) {
     const tg_loss_params *p = c->params;
@@ -190,5 +221,6 @@ tg_status tg_loss_backward(tg_call *c, tg_array glogits, tg_array logits, const 
         .glogits = glogits,
         .add = add,
     };
-    return (ops->cross_entropy_grad ? ops->cross_entropy_grad : tg_composed_cross_entropy_grad)(c->ctx, &a);
+    TG_TRY((ops->cross_entropy_grad ? ops->cross_entropy_grad : tg_composed_cross_entropy_grad)(c->ctx, &a));
+    return tg_loss_by_partition(p) ? spread_over_partition(c, glogits, a.gloss) : TG_OK;
 }

@@ -39,17 +39,26 @@ tg_status tg_loss_infer(tg_call *c, int64_t classes);
 /* Where the loss of every row goes: the result itself, or a temporary that tg_loss_reduce sums. */
 tg_status tg_loss_buffer(tg_call *c, tg_tensor **loss);
 /* Loss and log-sum-exp of rows [first, first + logits.shape[0]) of the call; of a shard its parts of them, as
- * tg_cross_entropy_args says. */
+ * tg_cross_entropy_args says. With the smoothing of partitions loss is [2, rows]: those parts without smoothing, and
+ * the mean of this rank's logits. */
 tg_status tg_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, const tg_tensor *loss, int64_t first);
 tg_status tg_loss_reduce(tg_call *c, const tg_tensor *target, const tg_tensor *loss);
 
+/* *counts: which rows are not ignored, bool, of target's shape. */
+tg_status tg_loss_counts(tg_call *c, const tg_tensor *target, tg_tensor **counts);
+
 /* The gradient of every row's loss: one number (no dims) for all, or [rows]. */
 tg_status tg_loss_row_grads(tg_call *c, tg_tensor **g);
-/* glogits (+)= the gradient of rows [first, ..); it may be the logits' own memory. */
+/* glogits (+)= the gradient of rows [first, ..); it may be the logits' own memory. With the smoothing of partitions g is
+ * [rows], 0 where they are ignored. */
 tg_status tg_loss_backward(tg_call *c, tg_array glogits, tg_array logits, const tg_tensor *target, const tg_tensor *g,
                            int64_t first, bool add);
 
 /* An array of a contiguous block of memory; e holds its layout. */
+static inline bool tg_loss_by_partition(const tg_loss_params *p) {
+    return p->comm && p->kind == TG_SMOOTHING_MEGATRON_PARTITION;
+}
+
 tg_array tg_rows_array(void *data, tg_dtype dtype, int64_t rows, int64_t n, tg_extent *e);
 
 #endif

@@ -111,6 +111,10 @@ static tg_cross_entropy_job cross_entropy_job(const tg_cross_entropy_args *a) {
         .shard = a->classes != 0,
         .add = a->add,
     };
+    if (!a->logits.numel) { /* of a shard without columns there may be no bytes */
+        job.logits.count = a->logits.shape[0];
+        job.logits.n = 0;
+    }
     job.per_unit = tg_rows_per_unit(job.logits.count, job.logits.n);
     return job;
 }
