@@ -52,7 +52,8 @@ static tg_status check_rows(const data *d, int64_t *numel) {
         const int64_t *row = d->rows + (int64_t)i * ROW;
         int64_t size = 1;
         if (row[NDIM] == NO_TENSOR)
-            return tg_fail(d->ctx, TG_ERR_HANDLE, "tg_broadcast_data: tensor %d of rank 0 is NULL, ended, or foreign", i);
+            return tg_fail(d->ctx, TG_ERR_HANDLE, "tg_broadcast_data: tensor %d of rank 0 is NULL, ended, or foreign",
+                           i);
         if (row[NDIM] <= OTHER_DTYPE)
             return tg_fail(d->ctx, TG_ERR_DTYPE, "tg_broadcast_data: tensor %d of rank 0 is %s, expected %s", i,
                            tg_dtype_name((tg_dtype)(OTHER_DTYPE - row[NDIM])), tg_dtype_name(d->dtype));
@@ -113,7 +114,8 @@ static tg_status check(const data *d) {
         return tg_fail(d->ctx, TG_ERR_DTYPE, "tg_broadcast_data: dtype %s, expected one of f32 to bool",
                        tg_dtype_name(d->dtype));
     if (tg_comm_rank(d->comm) && !strcmp(tg_comm_transport(d->comm), "plan"))
-        return tg_fail(d->ctx, TG_ERR_UNSUPPORTED, "tg_broadcast_data: a plan has no rank 0 to tell what its tensors are");
+        return tg_fail(d->ctx, TG_ERR_UNSUPPORTED,
+                       "tg_broadcast_data: a plan has no rank 0 to tell what its tensors are");
     return TG_OK;
 }
 

@@ -67,7 +67,8 @@ static int64_t chunks_of(const tg_mapping_params *p) {
 static tg_status check_parts(tg_call *c, bool whole) {
     tg_mapping_params *p = tg_mapping_of(c);
     int64_t size = c->in[0]->shape[p->dim], n = whole ? tg_comm_size(p->comm) : 1, k = chunks_of(p);
-    if (k < 1) return tg_call_fail(c, TG_ERR_ARGUMENT, "a strided shard of %lld chunks: expected 1 or more", (long long)k);
+    if (k < 1)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "a strided shard of %lld chunks: expected 1 or more", (long long)k);
     if (size % n)
         return tg_call_fail(c, TG_ERR_SHAPE,
                             "dim %d has size %lld: expected one divisible by the %lld ranks of group \"%s\"", p->dim,

@@ -1,8 +1,8 @@
 /* What the mapping ops share: their params, and the ways in which data moves between ranks.
  *
- * Of a tensor that is cut along a dim over the n ranks of a group, `whole` is the uncut one and `part` one rank's. On the
- * wire the parts lie one after the other, rank by rank; along dim 0 that is the whole itself, else it is a staging buffer
- * that is copied to or from it.
+ * Of a tensor that is cut along a dim over the n ranks of a group, `whole` is the uncut one and `part` one rank's. On
+ * the wire the parts lie one after the other, rank by rank; along dim 0 that is the whole itself, else it is a staging
+ * buffer that is copied to or from it.
  */
 #ifndef TG_MAPPING_H
 #define TG_MAPPING_H

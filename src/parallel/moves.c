@@ -158,7 +158,8 @@ tg_status tg_mapping_own(tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
     tg_tensor *g = c->gout[0], *x = c->in[0];
     piece at = piece_of(p, x->shape[p->dim], tg_comm_rank(p->comm), 0);
-    if (chunks_of(&p->shard) == 1) return tg_op_pass_view(c, 0, g, at.whole * g->stride[p->dim], x->ndim, x->shape, g->stride);
+    if (chunks_of(&p->shard) == 1)
+        return tg_op_pass_view(c, 0, g, at.whole * g->stride[p->dim], x->ndim, x->shape, g->stride);
     tg_tensor *own = tg_mapping_gradient(c);
     TG_TRY(tg_ctx_status(c->ctx));
     TG_TRY(tg_move_part(c, tg_array_of(own), tg_array_of(g)));

@@ -68,8 +68,8 @@ tg_tensor *tg_gather_1d(tg_tape *t, tg_tensor *x, int64_t numel, tg_comm *c) {
 tg_status tg_vocab_range(tg_ctx *ctx, int64_t vocab, int rank, int n, int64_t *first, int64_t *last) {
     if (!tg_ok(ctx)) return ctx ? tg_ctx_status(ctx) : TG_ERR_ARGUMENT;
     if (n < 1 || rank < 0 || rank >= n || vocab < 0)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_vocab_range: rank %d of %d, vocabulary %lld: expected 0 <= rank < n", rank,
-                       n, (long long)vocab);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_vocab_range: rank %d of %d, vocabulary %lld: expected 0 <= rank < n",
+                       rank, n, (long long)vocab);
     if (vocab % n)
         return tg_fail(ctx, TG_ERR_SHAPE, "tg_vocab_range: a vocabulary of %lld is not divisible by %d ranks; pad it",
                        (long long)vocab, n);

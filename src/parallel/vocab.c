@@ -26,7 +26,8 @@ tg_status tg_vocab_shard(tg_call *c, int64_t v) {
     if (__builtin_mul_overflow(v, (int64_t)tg_comm_size(p->comm), &all))
         return tg_call_fail(c, TG_ERR_SHAPE, "the vocabulary overflows");
     if (p->classes < 0 || p->classes > all)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "%lld classes: expected 1 to the %lld columns of all ranks, or 0 for all",
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "%lld classes: expected 1 to the %lld columns of all ranks, or 0 for all",
                             (long long)p->classes, (long long)all);
     if (p->classes == 0) p->classes = all;
     p->first = tg_comm_rank(p->comm) * v;

@@ -11,9 +11,8 @@ static const char gathered[] = "gathered logits are tg_cross_entropy's, and the 
 static tg_status check_in_place(tg_call *c) {
     const tg_tensor *x = c->in[0];
     if (!((const tg_loss_params *)c->params)->in_place) return TG_OK;
-    if (x->node && x->tape == c->tape && x->flags & TG_F_CONTIGUOUS && !(x->flags & TG_F_VIEW) && x->storage->temporary &&
-        atomic_load(&x->storage->refs) == 1)
-        return TG_OK;
+    bool own = x->node && x->tape == c->tape && x->storage->temporary && !(x->flags & TG_F_VIEW);
+    if (own && x->flags & TG_F_CONTIGUOUS && atomic_load(&x->storage->refs) == 1) return TG_OK;
     return tg_call_fail(c, TG_ERR_STATE,
                         "in place: the logits are a leaf, a view, or other live handles share their bytes");
 }

@@ -79,8 +79,8 @@ const tg_op tg_op_vocab_parallel_linear_cross_entropy = {
 };
 
 /* tg_vocab_parallel_cross_entropy of x w^T, x [.., h] R and w [v/n, h] this rank's rows of the vocabulary. Like
- * tg_linear_cross_entropy it makes the logits in chunks of rows; all chunks are exchanged together. The gradient of x is
- * this rank's share. Not in place. opts may be NULL. */
+ * tg_linear_cross_entropy it makes the logits in chunks of rows; all chunks are exchanged together. The gradient of x
+ * is this rank's share. Not in place. opts may be NULL. */
 tg_tensor *tg_vocab_parallel_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
                                                   tg_comm *c, const tg_vocab_opts *opts) {
     tg_loss_params p = tg_vocab_params(c, opts);

@@ -56,7 +56,8 @@ static tg_status check_ids(tg_call *c) {
     tg_array index = {tg_data(flat), row.shape, row.stride, ids->numel, 1, ids->dtype, true};
     TG_TRY(tg_ctx_ops(c->ctx)->take(c->ctx, tg_array_of(read), words, index, 0, &bad));
     if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "the ids");
-    return tg_call_fail(c, TG_ERR_DATA, "id %lld: expected 0 to %lld", (long long)id_at(flat, bad - 1), (long long)v - 1);
+    return tg_call_fail(c, TG_ERR_DATA, "id %lld: expected 0 to %lld", (long long)id_at(flat, bad - 1),
+                        (long long)v - 1);
 }
 
 static tg_status embedding_forward(tg_call *c) {
@@ -110,8 +111,8 @@ static const tg_sample embedding_samples[] = {
 };
 
 const tg_op tg_op_vocab_parallel_embedding = {
-    .size = sizeof(tg_op), .name = "vocab_parallel_embedding", .formula = "y[.., :] = table[ids[..], :], rows over the group",
-    .n_in = 2, .n_out = 1, .params_size = sizeof(tg_mapping_params), .saves_in = 2, .family = TG_FAMILY_CUSTOM,
+    .size = sizeof(tg_op), .name = "vocab_parallel_embedding",
+    .formula = "y[.., :] = table[ids[..], :], rows over the group", .n_in = 2, .n_out = 1, .params_size = sizeof(tg_mapping_params), .saves_in = 2, .family = TG_FAMILY_CUSTOM,
     .sums_f32 = true, .infer = embedding_infer, .forward = embedding_forward, .backward = embedding_backward,
     TG_SAMPLES(embedding_samples)};
 

@@ -22,7 +22,7 @@ typedef struct seen {
 
 typedef struct rank_record {
     seen x, y, u, gx, vjp; /* input, result, its cotangent, the input's gradient; the same by vjp */
-    bool changed; /* backward has written an input or a cotangent */
+    bool changed;          /* backward has written an input or a cotangent */
 } rank_record;
 
 typedef enum seed_layout { SEED_ROWS, SEED_TRANSPOSED } seed_layout;
@@ -34,7 +34,7 @@ typedef struct mapping_run {
     char from, to; /* placements: I R V P; to 0: as params say */
     tg_dtype dtype;
     seed_layout layout;
-    bool add;      /* a later op's contribution is there already */
+    bool add; /* a later op's contribution is there already */
     tg_status status;
     char message[512];
     rank_record at[MOST_RANKS];

@@ -1,13 +1,25 @@
 /* Mappings: each on all of its samples, on as many thread ranks as they say. Results against plain loops; every op
  * together with its backward by the adjoint test, <u, forward(v)> = <backward(u), v>, in which u and v are drawn by
- * placement, pairs of INVARIANT tensors count once and others are summed over the ranks; and wrong backwards, which that
- * test must find. */
+ * placement, pairs of INVARIANT tensors count once and others are summed over the ranks; and wrong backwards, which
+ * that test must find. */
 #include "parallel/mapping_run.h"
 
 #include "check_main.h"
 
 typedef enum kind {
-    KEEP, SUM, MAX, SHARE, PART, JOIN, PART_OF_SUM, IN_ZEROS, EXCHANGE, RESHARD, SHIFT, OF_ROOT, ON_ROOT
+    KEEP,
+    SUM,
+    MAX,
+    SHARE,
+    PART,
+    JOIN,
+    PART_OF_SUM,
+    IN_ZEROS,
+    EXCHANGE,
+    RESHARD,
+    SHIFT,
+    OF_ROOT,
+    ON_ROOT
 } kind;
 
 /* What each op does with values, and between which placements. to 0: as params say. */
@@ -52,8 +64,8 @@ static const struct row *row_of(const tg_op *op) {
     return NULL;
 }
 
-#define REPORT(m, format, ...)                                                                                   \
-    ck_abort_msg("%s (%s), %d ranks, %s: " format, (m)->op->name, tg_sample_at((m)->op, (m)->sample)->note,       \
+#define REPORT(m, format, ...)                                                                                         \
+    ck_abort_msg("%s (%s), %d ranks, %s: " format, (m)->op->name, tg_sample_at((m)->op, (m)->sample)->note,            \
                  (m)->ranks, tg_dtype_name((m)->dtype), __VA_ARGS__)
 
 static double tolerance(tg_dtype d) { return d == TG_F64 ? 1e-12 : d == TG_F32 ? 1e-5 : d == TG_BF16 ? 0.02 : 0.003; }
@@ -126,14 +138,22 @@ static double expected(const mapping_run *m, kind k, int me, int64_t i) {
     int dim = dim_of(p->dim, y), rank;
     int64_t at;
     switch (k) {
-    case KEEP: return x->v[i];
-    case SUM: return sum_at(m, i);
-    case SHARE: return x->v[i] / m->ranks;
-    case OF_ROOT: return m->at[p->root].x.v[i];
-    case ON_ROOT: return me == p->root ? x->v[i] : 0;
-    case SHIFT: return m->at[(me - p->root + m->ranks) % m->ranks].x.v[i];
-    case EXCHANGE: return exchanged(m, y, me, i);
-    case RESHARD: return resharded(m, p, y, me, i);
+    case KEEP:
+        return x->v[i];
+    case SUM:
+        return sum_at(m, i);
+    case SHARE:
+        return x->v[i] / m->ranks;
+    case OF_ROOT:
+        return m->at[p->root].x.v[i];
+    case ON_ROOT:
+        return me == p->root ? x->v[i] : 0;
+    case SHIFT:
+        return m->at[(me - p->root + m->ranks) % m->ranks].x.v[i];
+    case EXCHANGE:
+        return exchanged(m, y, me, i);
+    case RESHARD:
+        return resharded(m, p, y, me, i);
     case MAX: {
         double most = m->at[0].x.v[i];
         for (int r = 1; r < m->ranks; r++) most = fmax(most, m->at[r].x.v[i]);
@@ -144,7 +164,8 @@ static double expected(const mapping_run *m, kind k, int me, int64_t i) {
         owner(m, y->shape[dim], along(y, dim, i), &rank, &at);
         if (k == IN_ZEROS && rank != me) return 0;
         return m->at[rank].x.v[moved(y, i, &m->at[rank].x, &dim, &at, 1)];
-    default: break;
+    default:
+        break;
     }
     for (int64_t j = 0; j < x->n; j++) { /* PART and PART_OF_SUM: the element of the whole that is this one */
         owner(m, x->shape[dim], along(x, dim, j), &rank, &at);
@@ -187,7 +208,7 @@ static double pairing(const mapping_run *m, char placement, size_t a, size_t b) 
     return sum;
 }
 
-#define AT(field) offsetof(rank_record, field)
+#define AT(field)  offsetof(rank_record, field)
 #define WRONG(...) return snprintf(why, n, __VA_ARGS__), false
 
 static bool adjoint(const mapping_run *m, char *why, size_t n) {
@@ -213,8 +234,8 @@ static void check_run(const struct row *row) {
     run.from = row->from;
     run.to = row->to;
     run_mapping(&run);
-    if (run.status != s->refused) REPORT(&run, "%s, expected %s: %s", tg_status_name(run.status),
-        tg_status_name(s->refused), run.message);
+    if (run.status != s->refused)
+        REPORT(&run, "%s, expected %s: %s", tg_status_name(run.status), tg_status_name(s->refused), run.message);
     if (s->refused) return;
     check_values(&run, row->kind);
     if (!run.add && !adjoint(&run, why, sizeof why)) REPORT(&run, "%s", why);
@@ -273,7 +294,9 @@ END_TEST
 /* ---- Wrong backwards ---- */
 
 /* How an op changes sizes: those of one group can have each other's backward. */
-static int shape_group(kind k) { return k == PART || k == PART_OF_SUM ? 1 : k == JOIN || k == IN_ZEROS ? 2 : k == RESHARD ? 3 : 0; }
+static int shape_group(kind k) {
+    return k == PART || k == PART_OF_SUM ? 1 : k == JOIN || k == IN_ZEROS ? 2 : k == RESHARD ? 3 : 0;
+}
 
 /* Of shares only the sum counts. */
 static bool same_gradients(const rank_record *a, const rank_record *b, int ranks, bool shares) {

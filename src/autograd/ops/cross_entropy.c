@@ -105,8 +105,9 @@ const tg_op tg_op_cross_entropy = {
 
 /* Cross-entropy of logits [.., v] with the classes target [..], int64. A row whose target is ignore_index counts for
  * nothing; any other target outside [0, v) is TG_ERR_DATA. Smoothing s gives every class s / v of the row's weight, as
- * in PyTorch, or each wrong class s / (v - 1), as in Megatron-Core. The mean is over the rows that are not ignored; where there are none it is 0 / 0, NaN, as PyTorch's, and
- * the gradient 0. The loss is float32 for 16-bit logits. It saves the logits and one number a row. opts may be NULL. */
+ * in PyTorch, or each wrong class s / (v - 1), as in Megatron-Core. The mean is over the rows that are not ignored;
+ * where there are none it is 0 / 0, NaN, as PyTorch's, and the gradient 0. The loss is float32 for 16-bit logits. It
+ * saves the logits and one number a row. opts may be NULL. */
 tg_tensor *tg_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *target, const tg_cross_entropy_opts *opts) {
     tg_loss_params p = tg_loss_params_of(opts);
     return TG_RECORD(t, tg_op_cross_entropy, &p, logits, target);

@@ -52,7 +52,8 @@ static const tg_sample linear_cross_entropy_samples[] = {
      .in = {TG_S(4, 3), TG_S(5, 3), {.shape = TG_S_SHAPE(4), .kind = TG_SAMPLE_INDEX, .lo = -1, .hi = 0}},
      .refused = TG_ERR_DATA},
     {.note = "no such reduction", .n_in = 3,
-     .params = &(const tg_loss_params){.size = sizeof(size_t), .known = sizeof(size_t), .reduction = (tg_loss_reduction)7},
+     .params = &(const tg_loss_params){
+         .size = sizeof(size_t), .known = sizeof(size_t), .reduction = (tg_loss_reduction)7},
      .in = {TG_S(4, 3), TG_S(5, 3), TG_S_INDEX(5, 4)}, .refused = TG_ERR_ARGUMENT},
     {.note = "256 x 768 over 50257", .params = TG_LOSS_OPTS(-100, 0, MEAN), .n_in = 3,
      .in = {TG_S(256, 768), TG_S(50257, 768), TG_S_INDEX(50257, 256)}, .bench = true},

@@ -49,8 +49,8 @@ tg_status tg_loss_counts(tg_call *c, const tg_tensor *target, tg_tensor **counts
 
 /* The gradient of every row's loss: one number (no dims) for all, or [rows]. */
 tg_status tg_loss_row_grads(tg_call *c, tg_tensor **g);
-/* glogits (+)= the gradient of rows [first, ..); it may be the logits' own memory. With the smoothing of partitions g is
- * [rows], 0 where they are ignored. */
+/* glogits (+)= the gradient of rows [first, ..); it may be the logits' own memory. With the smoothing of partitions g
+ * is [rows], 0 where they are ignored. */
 tg_status tg_loss_backward(tg_call *c, tg_array glogits, tg_array logits, const tg_tensor *target, const tg_tensor *g,
                            int64_t first, bool add);
 

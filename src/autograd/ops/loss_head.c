@@ -31,7 +31,7 @@ typedef struct head {
     tg_tensor *x, *target; /* contiguous */
     const tg_tensor *w;
     int64_t rows, h, v, chunk; /* v: columns of the logits, w's first rows */
-    tg_dtype dtype; /* of the logits: float32 even for 16-bit operands */
+    tg_dtype dtype;            /* of the logits: float32 even for 16-bit operands */
 } head;
 
 static tg_status open_head(tg_call *c, head *p) {
@@ -143,6 +143,4 @@ tg_status tg_head_backward(tg_call *c, const tg_tensor *row_grads) {
     return TG_OK;
 }
 
-int64_t tg_head_flops(const tg_node *n) {
-    return 2 * tg_numel(tg_node_input(n, 0)) * tg_dim(tg_node_input(n, 1), 0);
-}
+int64_t tg_head_flops(const tg_node *n) { return 2 * tg_numel(tg_node_input(n, 0)) * tg_dim(tg_node_input(n, 1), 0); }
