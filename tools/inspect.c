@@ -125,7 +125,7 @@ static bool measure_step(const train_options *o, findings *f) {
 
 /* ---- Printing ---- */
 
-static const char *const categories[] = {"parameters", "gradients", "optimiser", "saved", "temporaries"};
+static const char *const categories[] = {"parameters", "gradients", "optimiser", "saved", "temporaries", "buffers"};
 _Static_assert(sizeof categories / sizeof categories[0] == TG_MEM_CATEGORIES, "a category has no name");
 
 static json_t *memory_json(const findings *f) {

@@ -87,6 +87,15 @@ TG_API tg_status tg_comm_batch_open(tg_comm *c);
 TG_API tg_status tg_comm_batch_close(tg_comm *c);
 TG_API tg_status tg_comm_barrier(tg_comm *c);
 
+/* Memory of one size on all ranks of c, for fused collectives. Collective to make; NULL on an error. take packs n
+ * tensors of the tape at multiples of 16 bytes; false, without an error: not available on this transport (it is for
+ * ranks that are threads), too small, or tensors of an earlier take are still open: the caller does without. */
+typedef struct tg_symmetric tg_symmetric;
+TG_API tg_symmetric *tg_symmetric_new(tg_comm *c, size_t bytes);
+TG_API void tg_symmetric_free(tg_symmetric *s);
+TG_API bool tg_symmetric_take(tg_symmetric *s, tg_tape *t, const tg_dtype *dtypes, const tg_shape *shapes, int n,
+                              tg_tensor **out);
+
 /* ---- The record ---- */
 
 /* The last calls (256 or more) of every rank of this node: sequence, group, kind, dtype, count, reduction, root, call

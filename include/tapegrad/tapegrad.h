@@ -242,8 +242,9 @@ typedef enum tg_category {
     TG_MEM_OPTIMISER,
     TG_MEM_SAVED,     /* activations that a node saved for backward */
     TG_MEM_TEMPORARY, /* everything else */
+    TG_MEM_BUFFER,    /* named buffers, leased or not */
     TG_MEM_CATEGORIES,
-    TG_MEM_MAX_CATEGORIES = 8 /* so that tg_memory keeps its layout when one is added (named buffers) */
+    TG_MEM_MAX_CATEGORIES = 8 /* so that tg_memory keeps its layout when one is added */
 } tg_category;
 
 typedef struct tg_memory {
@@ -364,6 +365,12 @@ TG_API tg_status tg_scope_open(tg_tape *t, const char *name);
 TG_API tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n);
 /* Gives x's bytes back now; who reads them later gets an error that says so. The handle and its shape stay. */
 TG_API tg_status tg_discard(tg_tensor *x);
+
+/* A tape-owned tensor, contents undefined, on bytes that stay with the context under (name, dtype) when its last
+ * reference goes, and only grow. Asking again waits for the works that still use them; while a lease is open on the
+ * same tape, alive and not discarded, it is TG_ERR_STATE, naming both. What another tape holds, as the one outside a
+ * recomputation, is let alone: the lease is then an instance of its own. tg_memory_report counts them all. */
+TG_API tg_tensor *tg_lease(tg_tape *t, const char *name, tg_dtype dtype, tg_shape shape);
 
 /* ---- Backward ---- */
 

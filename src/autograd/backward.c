@@ -150,9 +150,12 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
                  .impl = &im};
     if (n->flags & TG_N_STATE) c.state = tg_node_extra_of(n)->state;
     double start = n->flags & TG_N_TIMED ? now() : 0;
+    const tg_call *outer = p->t->at_work;
+    p->t->at_work = &c;
     tg_status s = tg_receipts_open(p, &c);
     if (s == TG_OK && (s = n->op->backward(&c)) != TG_OK)
         tg_fail(ctx, s, "%s: backward failed with %s", n->op->name, tg_status_name(s));
+    p->t->at_work = outer;
     if (im.temps) tg_call_temps_free(&c);
     s = tg_receipts_close(p, &c);
     if (n->flags & TG_N_TIMED) tg_node_extra_of(n)->backward_s = now() - start;

@@ -481,7 +481,10 @@ tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *c
                      .impl = &im};
         tg_cursor at = t->at;
         tg_rng rng = t->ctx->rng;
+        const tg_call *outer = t->at_work;
+        t->at_work = &c;
         s = run(&c, params, destroy, &kept);
+        t->at_work = outer;
         if (im.temps) tg_call_temps_free(&c);
         if (!kept)
             for (int i = 0; i < c.n_saved; i++) tg_temp_free(saved[i]);

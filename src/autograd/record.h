@@ -114,6 +114,7 @@ struct tg_tape {
     tg_node *first, *last;
     int64_t n_nodes;
     uint32_t pass;
+    const tg_call *at_work; /* the op that records or runs backward now, the innermost */
     tg_scope *scope;
     int scopes_missed; /* opened under an error */
     tg_leaf_entry *leaves; /* open addressing; capacity a power of two */

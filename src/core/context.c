@@ -4,6 +4,7 @@
 #include <tapegrad/io.h>
 
 #include "autograd/record.h"
+#include "core/buffer.h"
 #include "core/core.h"
 #include "core/pool.h"
 #include "core/report.h"
@@ -238,6 +239,7 @@ void tg_ctx_free(tg_ctx *ctx) {
     tg_works_free(ctx);
     tg_storage_extras_free(ctx);
     tg_places_free(ctx);
+    tg_buffers_free(ctx);
     tg_allocator a = ctx->host_alloc;
     a.free(a.user, ctx, sizeof *ctx);
 }

@@ -30,6 +30,7 @@ typedef struct tg_storage_extra {
     void (*release)(void *user);
     tg_status (*refill)(void *user, tg_ctx *ctx, void *dst, size_t bytes);
     void *user;
+    struct tg_buffer *buffer; /* a named buffer, where the bytes go back to */
 } tg_storage_extra;
 
 /* Bytes on a device. Handles hold references; the bytes may go before the last of them (TG_DISCARDED). */
@@ -177,6 +178,8 @@ struct tg_ctx {
     tg_storage *free_storages;
     tg_storage_extra *free_extras;
     tg_work *free_works;
+    tg_work *readers;          /* works in flight that hold what they read */
+    struct tg_buffer *buffers; /* named ones */
     tg_tensor *owned;    /* alive, linked through their ext */
     tg_tape *tapes;      /* alive */
     tg_tape *free_tapes; /* freed; their structs answer stale handles */

@@ -149,6 +149,8 @@ void tg_block_unhold(tg_heap *h, tg_block *b) {
     tg_heap_release(h, b);
 }
 
+bool tg_block_held(const tg_block *b) { return b->holds > 0; }
+
 void tg_heap_release(tg_heap *h, tg_block *b) {
     if (!b) return;
     if (b->holds) {

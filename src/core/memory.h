@@ -27,6 +27,7 @@ void tg_heap_release(tg_heap *h, tg_block *b);
 /* A block that somebody still reads: tg_heap_release waits for the last of its holds to end. */
 void tg_block_hold(tg_block *b);
 void tg_block_unhold(tg_heap *h, tg_block *b);
+bool tg_block_held(const tg_block *b);
 void *tg_block_data(const tg_block *b);
 size_t tg_block_bytes(const tg_block *b); /* as rounded */
 void tg_block_categorise(tg_heap *h, tg_block *b, tg_category category);

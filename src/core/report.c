@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "autograd/record.h"
+#include "core/buffer.h"
 #include "core/report.h"
 
 enum { TRACE_ROWS = 4096, NAME = 64, PATH = 96 };
@@ -82,8 +83,8 @@ void tg_trace_free(tg_ctx *ctx) { tg_host_free(ctx, ctx->trace, sizeof *ctx->tra
 
 /* ---- The report ---- */
 
-static const char *const category_names[TG_MEM_CATEGORIES] = {"parameters", "gradients", "optimiser state",
-                                                              "saved activations", "temporaries"};
+static const char *const category_names[TG_MEM_CATEGORIES] = {"parameters",        "gradients",   "optimiser state",
+                                                              "saved activations", "temporaries", "named buffers"};
 
 static int by_bytes(const void *a, const void *b) {
     size_t x = ((const trace_row *)a)->bytes, y = ((const trace_row *)b)->bytes;
@@ -125,6 +126,7 @@ size_t tg_memory_report(tg_ctx *ctx, char *buf, size_t n) {
     for (int i = 0; i < TG_MEM_CATEGORIES; i++)
         tg_text(buf, n, &at, "%20s %14lld live %14lld at the peak\n", category_names[i], (long long)m.by_category[i],
                 (long long)m.peak_by_category[i]);
+    tg_buffers_text(ctx, buf, n, &at);
     if (ctx->trace)
         report_rows(ctx, buf, n, &at);
     else

@@ -1,4 +1,5 @@
 /* Storages: counted bytes that may be present, in flight, or discarded. All early freeing is tg_storage_discard. */
+#include "core/buffer.h"
 #include "core/core.h"
 #include "core/work.h"
 
@@ -43,10 +44,10 @@ static tg_status storage_bytes(tg_storage *s) {
         return tg_fail(ctx, TG_ERR_MEMORY,
                        "out of memory on device \"%s\": %zu bytes asked for, %lld live (parameters %lld, gradients "
                        "%lld, optimiser %lld, "
-                       "saved activations %lld, temporaries %lld)",
+                       "saved activations %lld, temporaries %lld, named buffers %lld)",
                        ctx->ops->name, s->bytes, (long long)m.live, (long long)m.by_category[0],
                        (long long)m.by_category[1], (long long)m.by_category[2], (long long)m.by_category[3],
-                       (long long)m.by_category[4]);
+                       (long long)m.by_category[4], (long long)m.by_category[5]);
     }
     tg_block_set_owner(s->block, s);
     s->data = ctx->meta ? NULL : tg_block_data(s->block);
@@ -106,7 +107,12 @@ static void give_back(tg_storage *s) {
         tg_work_abandon(s->extra->work);
         s->extra->work = NULL;
     }
-    if (s->block) tg_heap_release(s->ctx->heap, s->block);
+    if (TG_UNLIKELY(s->extra && s->extra->buffer)) {
+        tg_buffer_close(s->ctx, s->extra->buffer);
+        s->extra->buffer = NULL;
+    } else if (s->block) {
+        tg_heap_release(s->ctx->heap, s->block);
+    }
     s->block = NULL;
     s->data = NULL;
 }
@@ -188,7 +194,7 @@ tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x) {
 }
 
 void tg_storage_categorise(tg_storage *s, tg_category c) {
-    if (s->category == c) return;
+    if (s->category == c || s->category == TG_MEM_BUFFER) return;
     s->category = c;
     if (s->block) tg_block_categorise(s->ctx->heap, s->block, c);
 }

@@ -20,7 +20,7 @@ bool tg_work_test(tg_work *w) { return !w || !w->ops || !w->ops->test || w->ops-
 static void work_free(tg_work *w) {
     tg_ctx *ctx = w->ctx;
     if (w->ops->free) w->ops->free(w->self);
-    if (w->reads) tg_block_unhold(ctx->heap, w->reads);
+    tg_work_read(w);
     *w = (tg_work){.ctx = ctx, .next = ctx->free_works};
     ctx->free_works = w;
 }
@@ -58,8 +58,41 @@ void tg_work_abandon(tg_work *w) {
 
 void tg_work_reads(tg_work *w, const tg_storage *src) {
     if (!src->block || w->reads) return;
+    tg_ctx *ctx = w->ctx;
     w->reads = src->block;
     tg_block_hold(w->reads);
+    w->prev = NULL;
+    w->next = ctx->readers;
+    if (w->next) w->next->prev = w;
+    ctx->readers = w;
+}
+
+void tg_work_read(tg_work *w) {
+    tg_ctx *ctx = w->ctx;
+    if (!w->reads) return;
+    tg_block_unhold(ctx->heap, w->reads);
+    w->reads = NULL;
+    if (w->next) w->next->prev = w->prev;
+    if (w->prev)
+        w->prev->next = w->next;
+    else
+        ctx->readers = w->next;
+}
+
+static tg_status wait_reader(tg_work *w) {
+    if (w->fills) return tg_storage_need(w->fills, NULL);
+    tg_status s = w->ops->wait(w->ctx, w->self); /* it stays its owner's to end */
+    tg_work_read(w);
+    return s;
+}
+
+tg_status tg_works_wait_readers(tg_ctx *ctx, const tg_block *b) {
+    for (tg_work *w = ctx->readers; w;) {
+        bool reads = w->reads == b;
+        if (reads) TG_TRY(wait_reader(w));
+        w = reads ? ctx->readers : w->next;
+    }
+    return TG_OK;
 }
 
 tg_status tg_work_fills(tg_work *w, tg_storage *s) {

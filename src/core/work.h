@@ -10,11 +10,15 @@ struct tg_work {
     void *self;
     tg_storage *fills; /* that owns it; NULL: the one who started it does */
     tg_block *reads;   /* held until it ends */
-    tg_work *next;
+    tg_work *next, *prev; /* of the context's readers, or the next free one */
 };
 
 /* w reads src's bytes, which stay until it ends, whatever becomes of src. */
 void tg_work_reads(tg_work *w, const tg_storage *src);
+/* w reads no longer: it has ended. */
+void tg_work_read(tg_work *w);
+/* Waits for every work that reads the block. */
+tg_status tg_works_wait_readers(tg_ctx *ctx, const tg_block *b);
 /* s will be filled by w, which s owns from now on. */
 tg_status tg_work_fills(tg_work *w, tg_storage *s);
 /* The storage that w fills is going: waits for it, ignoring its result, and frees it. */

@@ -365,8 +365,7 @@ void tg_comm_reap(tg_comm *c) {
         if (!r->ownerless) continue;
         seen--;
         if (!request_test(r)) continue;
-        if (r->work->reads) tg_block_unhold(c->ctx->heap, r->work->reads);
-        r->work->reads = NULL;
+        tg_work_read(r->work);
         if (c->ownerless <= KEPT) continue;
         tg_work_finish(r->work);
     }

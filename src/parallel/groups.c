@@ -190,6 +190,7 @@ static void fill_grid(tg_parallel *p) {
     tg_grid *g = &p->ctx->grid;
     bool experts = p->o.ep > 1 || p->o.etp != p->o.tp;
     g->axes = 0;
+    p->ctx->draws_local = p->o.rng == TG_RNG_MEGATRON;
     for (int a = 0; a < TG_MAX_AXES; a++) {
         bool of_experts = a == TG_ETP || a == TG_EP || a == TG_EDP;
         g->size[a] = tg_parallel_size(p, (tg_axis)a);
@@ -233,6 +234,7 @@ static void drop_groups(tg_parallel *p) {
     p->dp_cp = p->model = p->embedding = NULL;
     for (int a = 0; a < TG_MAX_AXES; a++) p->ctx->grid.size[a] = 1, p->ctx->grid.rank[a] = 0;
     p->ctx->grid.axes = 0;
+    p->ctx->draws_local = false;
 }
 
 static const tg_parallel inert = {.ctx = (tg_ctx *)&tg_dead_ctx};

@@ -1,4 +1,6 @@
 /* Tapes, their modes and scopes, discards, recomputation, and what can be asked of a tape and its nodes. */
+#include <tapegrad/parallel.h>
+
 #include "bad/bad.h"
 
 /* ---- Tapes ---- */
@@ -107,6 +109,58 @@ static void discards(bad_world *b) {
     tg_drop(p);
 }
 
+/* ---- Named buffers ---- */
+
+static bool leased_twice(bad_world *b) {
+    tg_tape *t = tg_tape_new(b->ctx);
+    tg_tensor *first = tg_lease(t, "x", TG_F32, TG_SHAPE(2));
+    bool refused = tg_alive(first) && bad_inert(tg_lease(t, "x", TG_F32, TG_SHAPE(1)));
+    tg_tape_free(t);
+    return refused;
+}
+
+static bool lease_quietly(bad_world *b) {
+    tg_tape *t = tg_tape_new(b->ctx);
+    tg_lease(t, "x", TG_F32, TG_SHAPE(2)); /* its bytes stay with the context, and are there before the rows */
+    tg_tape_free(t);
+    return true;
+}
+
+static void leases(bad_world *b) {
+    const tg_shape s = TG_SHAPE(2);
+    lease_quietly(b);
+    QUIET(tg_lease, bad_inert(tg_lease(NULL, "x", TG_F32, s)));
+    INERT(tg_lease, HANDLE, "freed", tg_lease(b->freed, "x", TG_F32, s));
+    INERT(tg_lease, HANDLE, "could not be made", tg_lease(b->inert_t, "x", TG_F32, s));
+    INERT(tg_lease, ARGUMENT, "the name is NULL", tg_lease(b->t, NULL, TG_F32, s));
+    INERT(tg_lease, ARGUMENT, "the name is empty", tg_lease(b->t, "", TG_F32, s));
+    INERT(tg_lease, DTYPE, "expected one of", tg_lease(b->t, "x", (tg_dtype)99, s));
+    INERT(tg_lease, SHAPE, "dim 0 is -1", tg_lease(b->t, "x", TG_F32, TG_SHAPE(-1)));
+    INERT(tg_lease, SHAPE, "overflows", tg_lease(b->t, "x", TG_F32, TG_SHAPE(INT64_MAX, 4)));
+    INERT(tg_lease, MEMORY, "for buffer \"huge\"", tg_lease(b->t, "huge", TG_U8, TG_SHAPE((int64_t)1 << 60)));
+    GIVES(tg_lease, STATE, "is still open", leased_twice(b));
+}
+
+static void symmetric(bad_world *b) {
+    const tg_shape one = TG_SHAPE(1), minus = TG_SHAPE(-1);
+    const tg_dtype f32 = TG_F32, none = (tg_dtype)99;
+    tg_comm *c = tg_comm_self_new(b->ctx);
+    tg_symmetric *s = tg_symmetric_new(c, 64);
+    tg_tensor *x = b->x;
+    QUIET(tg_symmetric_new, !tg_symmetric_new(NULL, 64));
+    GIVES(tg_symmetric_new, ARGUMENT, "too many", !tg_symmetric_new(c, SIZE_MAX));
+    QUIET(tg_symmetric_free, (tg_symmetric_free(NULL), true));
+    QUIET(tg_symmetric_take, !tg_symmetric_take(NULL, b->t, &f32, &one, 1, &x) && bad_inert(x));
+    QUIET(tg_symmetric_take, !tg_symmetric_take(s, NULL, &f32, &one, 1, &x) && bad_inert(x));
+    GIVES(tg_symmetric_take, HANDLE, "freed", !tg_symmetric_take(s, b->freed, &f32, &one, 1, &x));
+    GIVES(tg_symmetric_take, ARGUMENT, "-1 tensors", !tg_symmetric_take(s, b->t, &f32, &one, -1, &x));
+    GIVES(tg_symmetric_take, ARGUMENT, "is NULL", !tg_symmetric_take(s, b->t, NULL, &one, 1, &x));
+    GIVES(tg_symmetric_take, SHAPE, "dim 0 is -1", !tg_symmetric_take(s, b->t, &f32, &minus, 1, &x));
+    GIVES(tg_symmetric_take, DTYPE, "expected one of", !tg_symmetric_take(s, b->t, &none, &one, 1, &x));
+    tg_symmetric_free(s);
+    tg_comm_free(c);
+}
+
 /* ---- Recomputation ---- */
 
 static int ended;
@@ -201,6 +255,8 @@ void bad_tape(bad_world *b) {
     inputs(b);
     scopes(b);
     discards(b);
+    leases(b);
+    symmetric(b);
     recomputation(b);
     looking(b);
 }

@@ -125,21 +125,6 @@ TG_API tg_status tg_jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tenso
 TG_API tg_status tg_hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int n, tg_tensor *const *v,
                         tg_tensor **hv);
 
-/* ==== tapegrad.h: named buffers ==== */
-
-/* A tape-owned tensor, contents undefined, on bytes that stay with the context under (name, dtype) when its last
- * reference goes, and only grow. Asking again waits for the works of the holder before; while the holder is still open
- * on the same tape it is TG_ERR_STATE, naming both nodes. Inside a recomputation: an instance of its own. */
-TG_API tg_tensor *tg_lease(tg_tape *t, const char *name, tg_dtype dtype, tg_shape shape);
-
-/* Memory at the same place on all ranks of c, for fused collectives. Collective to make. take packs n tensors at
- * multiples of 16 bytes; false, without an error: not available or too small, the caller does without. */
-typedef struct tg_symmetric tg_symmetric;
-TG_API tg_symmetric *tg_symmetric_new(tg_comm *c, size_t bytes);
-TG_API void tg_symmetric_free(tg_symmetric *s);
-TG_API bool tg_symmetric_take(tg_symmetric *s, tg_tape *t, const tg_dtype *dtypes, const tg_shape *shapes, int n,
-                              tg_tensor **out);
-
 /* ==== nn.h ==== */
 
 /* A field to come in tg_gpt_config: the model is sharded over its tp, its parameters placed on every axis.
