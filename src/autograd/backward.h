@@ -46,6 +46,8 @@ void tg_gradient_reached(tg_tensor *x);
 void tg_gradient_summed(tg_tensor *x);
 /* Nothing is there: the next contribution overwrites. */
 void tg_gradient_forget(tg_ext *e);
+/* TG_ERR_STATE where a product that belongs to x's gradient waits (tg_wgrads). */
+tg_status tg_gradient_need_drained(const tg_tensor *x, const char *who);
 /* TG_ERR_STATE where x's gradient is partial: for whoever would take it as a number. */
 tg_status tg_gradient_need_whole(const tg_tensor *x, const char *who);
 /* Runs x's hooks of one kind on *g, a temp that may be replaced. */

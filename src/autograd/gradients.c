@@ -136,6 +136,16 @@ void tg_gradient_summed(tg_tensor *x) {
 
 void tg_gradient_forget(tg_ext *e) { e->has_grad = e->partial = e->summed = false; }
 
+tg_status tg_gradient_need_drained(const tg_tensor *x, const char *who) {
+    char what[160];
+    if (TG_LIKELY(!x->ext || !x->ext->deferred)) return TG_OK;
+    tg_describe(x, what, sizeof what);
+    return tg_fail(x->ctx, TG_ERR_STATE,
+                   "%s: %d products that belong to the gradient of %s wait; call tg_wgrads_drain "
+                   "after the last backward",
+                   who, x->ext->deferred, what);
+}
+
 tg_status tg_gradient_need_whole(const tg_tensor *x, const char *who) {
     char what[160];
     if (TG_LIKELY(!x->ext || !x->ext->has_grad || !x->ext->partial)) return TG_OK;

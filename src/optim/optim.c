@@ -257,6 +257,7 @@ static tg_status check_gradients(tg_optim *o, const char *who) {
     TG_TRY(check_items(o, who));
     for (int i = 0; i < o->n; i++) {
         tg_tensor *g = tg_gradient_of(o->item[i].param);
+        TG_TRY(tg_gradient_need_drained(o->item[i].param, who));
         if (!g) continue;
         TG_TRY(tg_gradient_need_whole(o->item[i].param, who));
         TG_TRY(tg_storage_need(g->storage, g));

@@ -135,7 +135,7 @@ static tg_status add_product(const wgrad *i, const tg_tensor *x) {
     if (!sum) return w->ctx->status;
     TG_TRY(tg_storage_need(x->storage, x));
     TG_TRY(tg_linear_wgrad(i->gy, x, sum, w->ext->has_grad));
-    w->ext->has_grad = true;
+    tg_gradient_reached(w);
     return TG_OK;
 }
 

@@ -1,6 +1,7 @@
 /* The linear layer whose communication overlaps: against tg_linear on one rank, the order of its events, and weight
  * gradients that wait. */
 #include <tapegrad/extend.h>
+#include <tapegrad/optim.h>
 
 #include "parallel/on_ranks.h"
 
@@ -391,6 +392,11 @@ START_TEST(waiting_has_limits) {
     ck_assert_int_eq(tg_wgrads_count(d), 0);
     ck_assert(tg_backward(t, loss) == TG_OK);
     ck_assert(tg_wgrads_count(d) == 1 && !tg_has_grad(w));
+    tg_optim *o = tg_sgd_new(ctx, &w, 1, TG_SGD(.lr = 1));
+    ck_assert(tg_optim_step(o) == TG_ERR_STATE);
+    ck_assert_msg(strstr(tg_ctx_message(ctx), "call tg_wgrads_drain"), "%s", tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    tg_optim_free(o);
     double v[S * IN] = {0};
     ck_assert(tg_write(x, v, sizeof v) == TG_OK);
     ck_assert(tg_wgrads_run(d) == TG_ERR_VERSION);
