@@ -272,6 +272,23 @@ static const tg_placing *place_like_input(const tg_call *c, const tg_placement t
     return tg_place_intern(c->ctx, to);
 }
 
+static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
+
+/* An axis that no longer shards a dim leaves those inside it one step further out. */
+static void close_up(tg_placement to[TG_MAX_AXES]) {
+    tg_placement was[TG_MAX_AXES];
+    bool any = false;
+    for (int a = 0; a < TG_MAX_AXES; a++) any |= sharded(to[a]) && to[a].order > 0;
+    if (TG_LIKELY(!any)) return;
+    memcpy(was, to, sizeof was);
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        if (!sharded(was[a])) continue;
+        to[a].order = 0;
+        for (int b = 0; b < TG_MAX_AXES; b++)
+            to[a].order += sharded(was[b]) && was[b].dim == was[a].dim && was[b].order < was[a].order;
+    }
+}
+
 static tg_status place_outputs(tg_call *c, const tg_rules *r, tg_placement to[TG_MAX_AXES]) {
     const tg_placing *p = place_like_input(c, to);
     for (int i = 0; i < c->n_out; i++) {
@@ -298,6 +315,7 @@ static tg_status derive_all(tg_call *c, tg_rules *r, bool gradients) {
             TG_TRY(derive(&o, &to[a]));
         }
     }
+    close_up(to);
     return place_outputs(c, r, to);
 }
 

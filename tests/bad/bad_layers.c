@@ -40,6 +40,91 @@ static void waiting(bad_world *b) {
     QUIET(tg_wgrads_run, tg_wgrads_run(NULL) == TG_ERR_ARGUMENT);
 }
 
+/* ---- Placed parameters, layers ---- */
+
+static void placed(bad_world *b, const tg_parallel *p) {
+    const tg_shape shape = TG_SHAPE(4, 3), wide = {.ndim = 9};
+    const tg_place_at rows = {TG_TP, TG_SHARD(0)}, twice[2] = {{TG_TP, TG_I}, {TG_TP, TG_R}},
+                      far = {TG_TP, TG_SHARD(2)}, none = {TG_PP, TG_I}, partial = {TG_TP, TG_P};
+#define PLACED(code, says, ...) INERT(tg_param_placed, code, says, tg_param_placed(p, "w", __VA_ARGS__))
+    QUIET(tg_param_placed, bad_inert(tg_param_placed(NULL, "w", TG_F32, shape, 1, &rows, 1)));
+    PLACED(ARGUMENT, "std is nan", TG_F32, shape, NAN, &rows, 1);
+    PLACED(ARGUMENT, "std is -1", TG_F32, shape, -1, &rows, 1);
+    PLACED(ARGUMENT, "-1 placements", TG_F32, shape, 1, &rows, -1);
+    PLACED(ARGUMENT, "1 placements at", TG_F32, shape, 1, NULL, 1);
+    PLACED(ARGUMENT, "axis tp is placed twice", TG_F32, shape, 1, twice, 2);
+    PLACED(ARGUMENT, "places nothing", TG_F32, shape, 1, &none, 1);
+    PLACED(SHAPE, "dim 2 of 2", TG_F32, shape, 1, &far, 1);
+    PLACED(SHAPE, "dims", TG_F32, wide, 1, &rows, 1);
+    PLACED(DTYPE, "expected a float", TG_I64, shape, 1, &rows, 1);
+    PLACED(PLACEMENT, "a parameter is I, R or a shard", TG_F32, shape, 1, &partial, 1);
+}
+
+static bool no_module(tg_module *m) {
+    bool good = m && tg_module_param_count(m) == 0;
+    tg_module_free(m);
+    return good;
+}
+
+static void layers(bad_world *b, const tg_parallel *p) {
+    tg_plinear_opts zero = {0}, later = {.size = sizeof later + 8};
+    tg_module *box = tg_nn_linear(b->ctx, 2, 2, true, 1);
+#define NONE(symbol, code, says, call) GIVES(symbol, code, says, no_module(call))
+#define EITHER(symbol)                                                                                                 \
+    do {                                                                                                               \
+        QUIET(symbol, no_module(symbol(NULL, 2, 2, NULL)));                                                            \
+        NONE(symbol, ARGUMENT, "expected a positive number", symbol(p, 0, 2, NULL));                                   \
+        NONE(symbol, ARGUMENT, "expected a positive number", symbol(p, 2, -1, NULL));                                  \
+        NONE(symbol, SHAPE, "overflows", symbol(p, INT64_MAX, INT64_MAX, NULL));                                       \
+        NONE(symbol, ARGUMENT, "size is 0", symbol(p, 2, 2, &zero));                                                   \
+        NONE(symbol, ARGUMENT, "this library knows", symbol(p, 2, 2, &later));                                         \
+        NONE(symbol, ARGUMENT, "std is nan", symbol(p, 2, 2, TG_PLINEAR(.std = NAN)));                                 \
+        NONE(symbol, ARGUMENT, "limit -2", symbol(p, 2, 2, TG_PLINEAR(.deferred_wgrads = -2)));                        \
+        NONE(symbol, SHAPE, "-1 strides", symbol(p, 2, 2, TG_PLINEAR(.strides = -1)));                                 \
+        NONE(symbol, SHAPE, "3 strides", symbol(p, 2, 2, TG_PLINEAR(.strides = 3)));                                   \
+        NONE(symbol, SHAPE, "expected [2, 2]", symbol(p, 2, 2, TG_PLINEAR(.weight = b->x)));                           \
+        NONE(symbol, HANDLE, "another context", symbol(p, 2, 2, TG_PLINEAR(.weight = b->foreign)));                    \
+        NONE(symbol, ARGUMENT, "choose one", symbol(p, 3, 2, TG_PLINEAR(.weight = b->x, .no_weight = true)));          \
+        EACH_DEAD(x) NONE(symbol, HANDLE, "the tensor", symbol(p, 3, 2, TG_PLINEAR(.weight = x)));                     \
+    } while (0)
+    EITHER(tg_nn_column_linear);
+    EITHER(tg_nn_row_linear);
+    NONE(tg_nn_column_linear, ARGUMENT, "input_is_whole is",
+         tg_nn_column_linear(p, 2, 2, TG_PLINEAR(.input_is_whole = true)));
+    NONE(tg_nn_row_linear, ARGUMENT, "gather_output is", tg_nn_row_linear(p, 2, 2, TG_PLINEAR(.gather_output = true)));
+    QUIET(tg_nn_vocab_embedding, no_module(tg_nn_vocab_embedding(NULL, 2, 2, 1)));
+    NONE(tg_nn_vocab_embedding, ARGUMENT, "vocab is 0", tg_nn_vocab_embedding(p, 0, 2, 1));
+    NONE(tg_nn_vocab_embedding, ARGUMENT, "hidden is -2", tg_nn_vocab_embedding(p, 2, -2, 1));
+    NONE(tg_nn_vocab_embedding, ARGUMENT, "std is inf", tg_nn_vocab_embedding(p, 2, 2, INFINITY));
+    QUIET(tg_wgrads_drain, tg_wgrads_drain(NULL) == TG_ERR_ARGUMENT);
+    QUIET(tg_wgrads_drain, tg_wgrads_drain(box) == TG_OK);
+    QUIET(tg_plinear_apply, bad_inert(tg_plinear_apply(NULL, b->t, b->x, NULL, -1)));
+    INERT(tg_plinear_apply, ARGUMENT, "a linear, expected a column or row linear",
+          tg_plinear_apply(box, b->t, b->x, NULL, -1));
+    tg_module_free(box);
+}
+
+static void calls(bad_world *b, const tg_parallel *p) {
+    tg_module *m = tg_nn_column_linear(p, 3, 2, NULL), *r = tg_nn_row_linear(p, 3, 2, NULL),
+              *bare = tg_nn_row_linear(p, 3, 2, TG_PLINEAR(.no_weight = true)), *e = tg_nn_vocab_embedding(p, 4, 2, 1);
+    INERT(tg_plinear_apply, ARGUMENT, "the tape is NULL", tg_plinear_apply(m, NULL, b->x, NULL, -1));
+    INERT(tg_plinear_apply, HANDLE, "different contexts", tg_plinear_apply(m, b->far_t, b->foreign, NULL, -1));
+    INERT(tg_plinear_apply, HANDLE, "freed", tg_plinear_apply(m, b->freed, b->x, NULL, -1));
+    INERT(tg_plinear_apply, ARGUMENT, "an option of the column layer", tg_plinear_apply(r, b->t, b->x, NULL, 1));
+    INERT(tg_plinear_apply, ARGUMENT, "no weight was given", tg_plinear_apply(bare, b->t, b->x, NULL, -1));
+    INERT(tg_plinear_apply, SHAPE, "expected [2, 3]", tg_plinear_apply(m, b->t, b->x, b->cube, -1));
+    INERT(tg_plinear_apply, ARGUMENT, "the tensor is NULL", tg_plinear_apply(m, b->t, NULL, NULL, -1));
+    INERT(tg_plinear_apply, SHAPE, "expected as many", tg_plinear_apply(m, b->t, b->cube, NULL, -1));
+    DEAD_TENSOR(tg_plinear_apply, tg_plinear_apply(m, b->t, x, NULL, -1));
+    DEAD_TENSOR(tg_plinear_apply, tg_plinear_apply(r, b->t, b->x, x, -1));
+    INERT(tg_nn_vocab_embedding, SHAPE, "expected [b, s]", tg_module_forward(e, b->t, b->ids));
+    DEAD_TENSOR(tg_nn_vocab_embedding, tg_module_forward(e, b->t, x));
+    tg_module_free(m);
+    tg_module_free(r);
+    tg_module_free(bare);
+    tg_module_free(e);
+}
+
 /* ---- Attributes ---- */
 
 static void attributes(bad_world *b, const tg_parallel *p) {
@@ -127,6 +212,9 @@ void bad_layers(bad_world *b) {
     tg_parallel *p = tg_parallel_new(self, NULL);
     linear(b);
     waiting(b);
+    placed(b, p);
+    layers(b, p);
+    calls(b, p);
     attributes(b, p);
     adding_shards(b, p);
     shards(b, p);

@@ -1,0 +1,57 @@
+/* Parameters of a rank, made from what they are over all ranks. */
+#include <math.h>
+
+#include <tapegrad/parallel.h>
+
+#include "core/draws.h"
+#include "core/place.h"
+
+static tg_status check_at(const tg_parallel *p, tg_ctx *ctx, const tg_place_at *at, int n, double std) {
+    if (n < 0 || n > TG_MAX_AXES || (n && !at))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param_placed: %d placements at %p, expected 0 to %d", n,
+                       (const void *)at, TG_MAX_AXES);
+    if (!(std >= 0) || isinf(std))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param_placed: std is %g, expected a finite number, 0 or more", std);
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < i; k++)
+            if (at[k].axis == at[i].axis)
+                return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param_placed: axis %s is placed twice",
+                               tg_axis_name(at[i].axis));
+    return ctx->parallel == p ? TG_OK
+                              : tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param_placed: the groups are not the context's");
+}
+
+/* The shape of this rank's part. */
+static tg_status cut(const tg_parallel *p, tg_ctx *ctx, tg_shape *s, tg_place_at at) {
+    tg_placement to = at.placement;
+    int n = tg_parallel_size(p, at.axis), d = to.dim < 0 ? to.dim + (int)s->ndim : to.dim;
+    if (to.kind != TG_VARYING || to.layout == TG_OPAQUE) return TG_OK;
+    if (d < 0 || d >= s->ndim)
+        return tg_fail(ctx, TG_ERR_SHAPE, "tg_param_placed: dim %d of %d would be sharded over %s", to.dim,
+                       (int)s->ndim, tg_axis_name(at.axis));
+    if (s->dim[d] % n)
+        return tg_fail(ctx, TG_ERR_SHAPE, "tg_param_placed: dim %d is %lld, expected a multiple of the %d ranks of %s",
+                       d, (long long)s->dim[d], n, tg_axis_name(at.axis));
+    s->dim[d] /= n;
+    return TG_OK;
+}
+
+static tg_status fill(const tg_parallel *p, tg_tensor *x, const tg_place_at *at, int n, double std) {
+    for (int i = 0; i < n; i++) TG_TRY(tg_place(p, x, at[i].axis, at[i].placement));
+    return std > 0 ? tg_fill_random_placed(x, TG_RANDOM_NORMAL, 0, std) : TG_OK;
+}
+
+tg_tensor *tg_param_placed(const tg_parallel *p, const char *name, tg_dtype dtype, tg_shape global, double std,
+                           const tg_place_at *at, int n) {
+    tg_ctx *ctx = tg_parallel_ctx(p);
+    if (!tg_ok(ctx)) return tg_inert(ctx ? ctx : &tg_dead_ctx);
+    tg_status s = check_at(p, ctx, at, n, std);
+    if (s == TG_OK) s = tg_shape_check(ctx, &global, dtype ? dtype : ctx->dtype, "tg_param_placed");
+    for (int i = 0; i < n && s == TG_OK; i++) s = cut(p, ctx, &global, at[i]);
+    if (s != TG_OK) return tg_inert(ctx);
+    tg_tensor *x = tg_param_of(ctx, name, dtype, global, 0);
+    if (!tg_ok(ctx)) return x;
+    if (fill(p, x, at, n, std) == TG_OK) return x;
+    tg_drop(x);
+    return tg_inert(ctx);
+}

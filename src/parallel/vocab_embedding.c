@@ -1,0 +1,51 @@
+/* The vocabulary-parallel embedding: each rank has vocab / tp rows of the table (Megatron-Core's
+ * VocabParallelEmbedding). */
+#include "autograd/record.h"
+#include "parallel/layers.h"
+
+typedef struct embedding {
+    tg_ctx *ctx;
+    tg_comm *comm;
+    bool sp;
+} embedding;
+
+/* ids [b, s] -> [s, b, h]: transposed before the look-up, where they are small. */
+static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *ids) {
+    const embedding *s = m->state;
+    tg_tensor *table = tg_module_own(m, "weight");
+    if (tg_ok(m->ctx) && tg_alive(ids) && ids->ndim != 2) {
+        char what[160];
+        tg_describe(ids, what, sizeof what);
+        tg_fail(m->ctx, TG_ERR_SHAPE, "vocab_embedding: the ids are %s, expected [b, s]", what);
+    }
+    ids = tg_transpose(t, ids, 0, 1);
+    if (tg_comm_size(s->comm) == 1) return tg_embedding(t, table, ids);
+    tg_tensor *y = tg_vocab_parallel_embedding(t, table, ids, s->comm);
+    return s->sp ? tg_reduce_scatter_to_sp(t, y, s->comm, NULL) : tg_reduce_from_tp(t, y, s->comm);
+}
+
+static void embedding_free(void *state) {
+    embedding *s = state;
+    tg_host_free(s->ctx, s, sizeof *s);
+}
+
+static const tg_module_ops ops = {
+    .size = sizeof(tg_module_ops), .kind = "vocab_embedding", .forward = forward, .free = embedding_free};
+
+tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int64_t hidden, double std) {
+    tg_ctx *ctx = tg_parallel_ctx(p);
+    if (!tg_ok(ctx) || tg_layer_divide(p, ops.kind, "vocab", vocab, TG_TP) != TG_OK) return tg_layer_checked(NULL);
+    if (hidden <= 0) {
+        tg_fail(ctx, TG_ERR_ARGUMENT, "vocab_embedding: hidden is %lld, expected a positive number", (long long)hidden);
+        return tg_layer_checked(NULL);
+    }
+    embedding *s = tg_host_alloc(ctx, sizeof *s);
+    if (!s) return tg_layer_checked(NULL);
+    *s = (embedding){.ctx = ctx, .comm = tg_parallel_comm(p, TG_TP), .sp = tg_parallel_sp(p)};
+    tg_module *m = tg_module_new(ctx, &ops, s);
+    if (!tg_module_ok(m)) return m;
+    tg_layer_add(m, "weight",
+                 tg_param_placed(p, "weight", TG_DTYPE_DEFAULT, (tg_shape){2, {vocab, hidden}}, std,
+                                 TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}, {TG_CP, TG_R})));
+    return tg_layer_checked(m);
+}

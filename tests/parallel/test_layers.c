@@ -1,0 +1,414 @@
+/* Parallel layers on 1, 2 and 4 ranks against the same program on one: bits of the parameters, values, gradients. */
+#include <tapegrad/optim.h>
+
+#include "parallel/on_ranks.h"
+
+enum { S = 8, B = 2, H = 12, F = 24, V = 16, X = 1 };
+
+/* A world of its own for one rank, in which the same calls make the same parameters. */
+typedef struct alone {
+    tg_ctx *ctx;
+    tg_comm *self;
+    tg_parallel *p;
+    tg_tape *t;
+} alone;
+
+static alone alone_open(void) {
+    alone a = {.ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = 7))};
+    a.self = tg_comm_self_new(a.ctx);
+    a.p = tg_parallel_new(a.self, NULL);
+    a.t = tg_tape_new(a.ctx);
+    return a;
+}
+
+static tg_status alone_close(tg_ctx *ctx, alone *a) {
+    if (tg_ctx_status(a->ctx) != TG_OK) tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the one rank: %s", tg_ctx_message(a->ctx));
+    tg_tape_free(a->t);
+    tg_parallel_free(a->p);
+    tg_comm_free(a->self);
+    tg_ctx_free(a->ctx);
+    return tg_ctx_status(ctx);
+}
+
+/* ---- Parameters ---- */
+
+/* mine is the part of whole that its placement on an axis says. Strided parts are put together chunk by chunk. */
+static bool is_part(tg_tensor *mine, tg_tensor *whole, tg_axis axis, int r, int n, double within) {
+    tg_placement at = tg_placement_of(mine, axis);
+    if (n == 1 || at.kind != TG_VARYING) return off(mine, whole, -1, 0, 1) <= within;
+    if (at.layout != TG_STRIDED) return off(mine, whole, at.dim, r, n) <= within;
+    double a[8192], b[8192];
+    int64_t inner = 1, rows = tg_dim(mine, at.dim) / at.chunks;
+    for (int d = at.dim + 1; d < tg_ndim(whole); d++) inner *= tg_dim(whole, d);
+    if (at.dim || tg_read_f64(mine, a, tg_numel(mine)) || tg_read_f64(whole, b, tg_numel(whole))) return false;
+    for (int64_t i = 0; i < tg_numel(mine); i++) {
+        int64_t row = i / inner, chunk = row / rows, there = (chunk * n + r) * rows + row % rows;
+        if (fabs(a[i] - b[there * inner + i % inner]) > within) return false;
+    }
+    return true;
+}
+
+typedef struct layout {
+    int tp;
+    bool sp;
+} layout;
+
+static tg_status initial(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const layout *l = arg;
+    int r = tg_comm_rank(world), n = l->tp;
+    alone a = alone_open();
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = n, .sequence_parallel = l->sp));
+    tg_plinear_opts plain = {.size = sizeof plain}, three = {.size = sizeof three, .strides = 3},
+                    zeros = {.size = sizeof zeros, .no_init = true};
+#define BOTH(call_p) {call_p(p), call_p(a.p)}
+#define COLUMN(q)    tg_nn_column_linear(q, H, F, &plain)
+#define QKV(q)       tg_nn_column_linear(q, H, 3 * F, &three)
+#define ROW(q)       tg_nn_row_linear(q, F, H, &plain)
+#define TABLE(q)     tg_nn_vocab_embedding(q, V, H, 0.5)
+#define ZEROS(q)     tg_nn_row_linear(q, F, H, &zeros)
+    tg_module *m[][2] = {BOTH(COLUMN), BOTH(QKV), BOTH(ROW), BOTH(TABLE), BOTH(ZEROS)};
+    for (int i = 0; i < 5; i++)
+        for (int k = 0; k < tg_module_param_count(m[i][0]); k++) {
+            const char *path;
+            tg_tensor *mine = tg_module_param(m[i][0], k, &path), *whole = tg_module_param(m[i][1], k, NULL);
+            EXPECT(ctx, is_part(mine, whole, TG_TP, r, n, 0));
+            EXPECT(ctx, tg_shape_of(whole).dim[0] == tg_global_shape(mine).dim[0]);
+            double v[8192], sum = 0;
+            tg_read_f64(mine, v, tg_numel(mine));
+            for (int64_t j = 0; j < tg_numel(mine); j++) sum += fabs(v[j]);
+            EXPECT(ctx, (sum == 0) == (!strcmp(path, "bias") || i == 4));
+            int dim, stride;
+            bool is = tg_tp_attributes(mine, &dim, &stride);
+            bool bias_of_row = !strcmp(path, "bias") && (i == 2 || i == 4);
+            EXPECT(ctx, is == (n > 1 && !bias_of_row));
+            EXPECT(ctx, !is || (dim == ((i == 2 || i == 4) ? 1 : 0) && stride == (i == 1 ? 3 : 1)));
+            EXPECT(ctx, tg_tp_duplicate_p(p, mine) == (n > 1 && bias_of_row && r > 0));
+            if (bias_of_row && n > 1)
+                EXPECT(ctx, tg_placement_of(mine, TG_TP).kind == (l->sp ? TG_REPLICATED : TG_INVARIANT));
+        }
+    for (int i = 0; i < 5; i++)
+        for (int k = 0; k < 2; k++) tg_module_free(m[i][k]);
+    tg_parallel_free(p);
+    return alone_close(ctx, &a);
+}
+
+START_TEST(parameters_are_parts_of_one_rank_s) {
+    for (int n = 1; n <= 4; n *= 2)
+        for (int sp = 0; sp < 2; sp++) on_ranks(n, initial, &(layout){n, sp});
+}
+END_TEST
+
+/* ---- An MLP with every option ---- */
+
+typedef struct mlp_plan {
+    layout l;
+    bool gather; /* the column layer gathers: the row layer scatters again */
+    bool skip;   /* biases are added outside */
+    bool no_bias, fused, deferred;
+    bool given; /* weights are given at each call */
+} mlp_plan;
+
+typedef struct mlp {
+    tg_module *up, *down;
+    tg_tensor *w[2]; /* of no module, where weights are given */
+    tg_tensor *params[4];
+    int n;
+} mlp;
+
+static mlp mlp_new(const tg_parallel *p, const mlp_plan *o) {
+    tg_plinear_opts c = {.size = sizeof c,
+                         .std = 0.3,
+                         .gather_output = o->gather,
+                         .skip_bias_add = o->skip,
+                         .no_bias = o->no_bias,
+                         .fused_wgrad = o->fused,
+                         .deferred_wgrads = o->deferred ? TG_NONE : 0,
+                         .no_weight = o->given};
+    tg_plinear_opts r = c;
+    r.gather_output = false;
+    r.input_is_whole = o->gather;
+    mlp m = {0};
+    if (o->given) {
+        m.w[0] = tg_param_placed(p, "up", TG_F64, TG_SHAPE(F, H), 0.3, TG_PLACES({TG_TP, TG_SHARD(0)}));
+        m.w[1] = tg_param_placed(p, "down", TG_F64, TG_SHAPE(H, F), 0.3, TG_PLACES({TG_TP, TG_SHARD(1)}));
+    }
+    m.up = tg_nn_column_linear(p, H, F, &c);
+    m.down = tg_nn_row_linear(p, F, H, &r);
+    for (int i = 0; i < 2; i++) {
+        tg_module *layer = i ? m.down : m.up;
+        m.params[m.n++] = o->given ? m.w[i] : tg_module_find(layer, "weight");
+        if (!o->no_bias) m.params[m.n++] = tg_module_find(layer, "bias");
+    }
+    for (int i = 0; i < m.n; i++) { /* biases begin at zero, where nothing would be seen of them */
+        double v[4096];
+        if (tg_ndim(m.params[i]) != 1 || tg_ctx_status(tg_ctx_of(m.params[i])) != TG_OK) continue;
+        int64_t n = tg_numel(m.params[i]), of = tg_global_shape(m.params[i]).dim[0];
+        int64_t first = n == of ? 0 : n * tg_parallel_rank(p, TG_TP);
+        for (int64_t k = 0; k < n; k++) v[k] = at(40 + i, first + k);
+        tg_write_f64(m.params[i], v, n);
+    }
+    return m;
+}
+
+static tg_tensor *call(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *w) {
+    return w ? tg_plinear_apply(m, t, x, w, -1) : tg_module_forward(m, t, x);
+}
+
+static tg_tensor *mlp_loss(mlp *m, tg_tape *t, tg_tensor *x, const mlp_plan *o) {
+    tg_tensor *h = call(m->up, t, x, m->w[0]);
+    if (o->skip && !o->no_bias && !o->gather) h = tg_add(t, h, tg_module_find(m->up, "bias"));
+    tg_tensor *y = call(m->down, t, tg_gelu(t, h), m->w[1]);
+    if (o->skip && !o->no_bias) y = tg_add(t, y, tg_module_find(m->down, "bias"));
+    return tg_sum(t, tg_square(t, y), TG_ALL_DIMS, false);
+}
+
+static void mlp_free(mlp *m) {
+    tg_module_free(m->up);
+    tg_module_free(m->down);
+}
+
+static tg_status mlp_on_ranks(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const mlp_plan *o = arg;
+    int r = tg_comm_rank(world), n = o->l.tp;
+    bool sp = o->l.sp && n > 1;
+    alone a = alone_open();
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = n, .sequence_parallel = o->l.sp));
+    mlp mine = mlp_new(p, o), one = mlp_new(a.p, o);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = grad_leaf(sp ? part(ctx, X, TG_SHAPE(S, B, H), 0, r, n) : made(ctx, X, TG_SHAPE(S, B, H)));
+    tg_tensor *x1 = grad_leaf(made(a.ctx, X, TG_SHAPE(S, B, H)));
+    tg_place(p, x, TG_TP, sp ? TG_SHARD(0) : TG_I);
+    for (int step = 0; step < 2; step++) { /* gradients add up, and what waits waits for both */
+        tg_tensor *loss = mlp_loss(&mine, t, x, o), *loss1 = mlp_loss(&one, a.t, x1, o);
+        double sum = tg_item(loss), whole = tg_item(loss1);
+        if (sp) {
+            tg_tensor *s = tg_from_host(ctx, TG_F64, TG_SHAPE(), &sum);
+            tg_comm_all_reduce(world, s, s, TG_REDUCE_SUM);
+            sum = tg_item(s);
+            tg_drop(s);
+        }
+        EXPECT(ctx, fabs(sum - whole) < 1e-9 * fabs(whole));
+        tg_backward(t, loss);
+        tg_backward(a.t, loss1);
+        tg_tape_reset(t);
+        tg_tape_reset(a.t);
+    }
+    RUN(tg_wgrads_drain(mine.up));
+    RUN(tg_wgrads_drain(mine.down));
+    tg_wgrads_drain(one.up);
+    tg_wgrads_drain(one.down);
+    RUN(tg_grads_finalize(p, mine.params, mine.n, NULL));
+    EXPECT(ctx, off(tg_grad_of(x), tg_grad_of(x1), sp ? 0 : -1, r, n) < 1e-9);
+    for (int i = 0; i < mine.n; i++) {
+        tg_tensor *g = tg_grad_of(mine.params[i]), *g1 = tg_grad_of(one.params[i]);
+        tg_placement at = tg_placement_of(mine.params[i], TG_TP);
+        EXPECT(ctx, off(g, g1, at.kind == TG_VARYING ? at.dim : -1, r, n) < 1e-9);
+    }
+    mlp_free(&mine);
+    mlp_free(&one);
+    tg_tape_free(t);
+    for (int i = 0; o->given && i < 2; i++) tg_drop(mine.w[i]), tg_drop(one.w[i]);
+    tg_drop(x);
+    tg_parallel_free(p);
+    return alone_close(ctx, &a);
+}
+
+START_TEST(an_mlp_with_every_option) {
+    for (int n = 1; n <= 4; n *= 2)
+        for (int i = 0; i < 128; i++) {
+            mlp_plan o = {{n, i & 1}, i & 2, i & 4, i & 8, i & 16, i & 32, i & 64};
+            if (o.gather && (o.l.sp || (o.skip && !o.no_bias))) continue;
+            if (n == 4 && (i * 37 + 11) % 5) continue; /* a part of them is enough */
+            on_ranks(n, mlp_on_ranks, &o);
+        }
+}
+END_TEST
+
+/* ---- Token and data parallel: the whole of a small language model's ends ---- */
+
+static tg_status ends(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const layout *l = arg;
+    int n = l->tp, dp = tg_comm_size(world) / n;
+    int64_t ids[4 * S];
+    alone a = alone_open();
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = n, .sequence_parallel = l->sp));
+    int d = tg_parallel_rank(p, TG_DP), r = tg_parallel_rank(p, TG_TP);
+    bool sp = tg_parallel_sp(p);
+    for (int i = 0; i < 4 * S; i++) ids[i] = (i * 7 + i / 3) % V;
+    tg_module *table[2] = {tg_nn_vocab_embedding(p, V, H, 0.5), tg_nn_vocab_embedding(a.p, V, H, 0.5)};
+    tg_module *head[2] = {tg_nn_column_linear(p, H, F, NULL), tg_nn_column_linear(a.p, H, F, NULL)};
+    tg_tape *t[2] = {tg_tape_new(ctx), a.t};
+    tg_tensor *in[2] = {tg_from_host(ctx, TG_I64, TG_SHAPE(4 / dp, S), ids + d * S * 4 / dp),
+                        tg_from_host(a.ctx, TG_I64, TG_SHAPE(4, S), ids)};
+    tg_place(p, in[0], TG_TP, TG_I);
+    tg_place(p, in[0], TG_DP, TG_SHARD(0));
+    for (int i = 0; i < 2; i++) {
+        tg_tensor *x = tg_module_forward(table[i], t[i], in[i]); /* [s, b, h] */
+        EXPECT(ctx, tg_dim(x, 0) == (i || !sp ? S : S / n) && tg_dim(x, 1) == (i ? 4 : 4 / dp));
+        tg_tensor *y = tg_module_forward(head[i], t[i], tg_tanh(t[i], x));
+        tg_backward(t[i], tg_sum(t[i], tg_square(t[i], y), TG_ALL_DIMS, false));
+    }
+    tg_tensor *params[6], *whole[6];
+    int count = tg_module_params(table[0], params, 6);
+    count += tg_module_params(head[0], params + count, 4);
+    int same = tg_module_params(table[1], whole, 6);
+    tg_module_params(head[1], whole + same, 4);
+    RUN(tg_grads_finalize(p, params, count, NULL));
+    for (int i = 0; i < count; i++)
+        EXPECT(ctx, is_part(tg_grad_of(params[i]), tg_grad_of(whole[i]), TG_TP, r, n, 1e-9));
+    for (int i = 0; i < 2; i++) {
+        tg_module_free(table[i]);
+        tg_module_free(head[i]);
+    }
+    tg_tape_free(t[0]);
+    tg_drop(in[0]);
+    tg_parallel_free(p);
+    return alone_close(ctx, &a);
+}
+
+START_TEST(embedding_and_head_over_data_and_tensor_ranks) {
+    for (int n = 1; n <= 4; n *= 2)
+        for (int sp = 0; sp < 2; sp++) {
+            on_ranks(n, ends, &(layout){n, sp});
+            on_ranks(4, ends, &(layout){n, sp});
+        }
+}
+END_TEST
+
+/* ---- What is refused ---- */
+
+static tg_status wrong(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2, .sequence_parallel = true));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = tg_zeros(ctx, TG_F64, TG_SHAPE(4, H)), *w = tg_zeros(ctx, TG_F64, TG_SHAPE(3, 4));
+    tg_place(p, x, TG_TP, TG_SHARD(0));
+    REFUSED(ctx, TG_ERR_SHAPE, "out is 9, expected a multiple of the 2 ranks of tp",
+            tg_nn_column_linear(p, H, 9, NULL));
+    REFUSED(ctx, TG_ERR_SHAPE, "in is 7, expected a multiple of the 2 ranks of tp", tg_nn_row_linear(p, 7, H, NULL));
+    REFUSED(ctx, TG_ERR_SHAPE, "vocab is 15, expected a multiple", tg_nn_vocab_embedding(p, 15, H, 1));
+    REFUSED(ctx, TG_ERR_SHAPE, "5 strides", tg_nn_column_linear(p, H, F, TG_PLINEAR(.strides = 5)));
+    REFUSED(ctx, TG_ERR_STATE, "under sequence parallelism x is no longer the same",
+            tg_nn_row_linear(p, F, H, TG_PLINEAR(.input_is_whole = true)));
+    REFUSED(ctx, TG_ERR_ARGUMENT, "an option of the column layer",
+            tg_nn_row_linear(p, F, H, TG_PLINEAR(.gather_output = true)));
+    REFUSED(ctx, TG_ERR_ARGUMENT, "an option of the row layer",
+            tg_nn_column_linear(p, F, H, TG_PLINEAR(.input_is_whole = true)));
+    REFUSED(ctx, TG_ERR_SHAPE,
+            "the weight given is f64[3, 4], expected [12, 12]: [out / tp, in] of a layer from 12 to 24",
+            tg_nn_column_linear(p, H, F, TG_PLINEAR(.weight = w)));
+    REFUSED(ctx, TG_ERR_ARGUMENT, "choose one",
+            tg_nn_column_linear(p, H, F, TG_PLINEAR(.weight = w, .no_weight = true)));
+    REFUSED(ctx, TG_ERR_STATE, "expected skip_bias_add or no_bias",
+            tg_nn_row_linear(p, F, H, TG_PLINEAR(.expert = true)));
+    REFUSED(ctx, TG_ERR_ARGUMENT, "limit -3", tg_nn_column_linear(p, H, F, TG_PLINEAR(.deferred_wgrads = -3)));
+    tg_module *m = tg_nn_column_linear(p, H, F, TG_PLINEAR(.no_weight = true, .std = 0.1));
+    REFUSED(ctx, TG_ERR_ARGUMENT, "no weight was given", tg_module_forward(m, t, x));
+    REFUSED(ctx, TG_ERR_SHAPE, "the weight given is f64[3, 4], expected [12, 12]", tg_plinear_apply(m, t, x, w, -1));
+    tg_module_free(m);
+    tg_tape_free(t);
+    tg_drop(x);
+    tg_drop(w);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(wrong_options_say_what_was_expected) { on_ranks(2, wrong, NULL); }
+END_TEST
+
+/* ---- Run time: a gathered output on request; an expert's layers meet nobody ---- */
+
+static tg_status on_request(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = made(ctx, X, TG_SHAPE(S, B, H));
+    tg_place(p, x, TG_TP, TG_I);
+    tg_module *m = tg_nn_column_linear(p, H, F, NULL),
+              *g = tg_nn_column_linear(p, H, F, TG_PLINEAR(.gather_output = true));
+    tg_tensor *part_ = tg_plinear_apply(m, t, x, NULL, -1), *all = tg_plinear_apply(m, t, x, NULL, 1);
+    EXPECT(ctx, tg_dim(part_, -1) == F / 2 && tg_dim(all, -1) == F);
+    EXPECT(ctx, off(part_, all, 2, tg_comm_rank(world), 2) == 0);
+    EXPECT(ctx, tg_dim(tg_plinear_apply(g, t, x, NULL, -1), -1) == F);
+    EXPECT(ctx, tg_dim(tg_plinear_apply(g, t, x, NULL, 0), -1) == F / 2);
+    tg_tensor *w = tg_module_find(m, "weight");
+    tg_module *tied = tg_nn_column_linear(p, H, F, TG_PLINEAR(.weight = w, .no_bias = true));
+    EXPECT(ctx, tg_module_find(tied, "weight") == w && tg_module_param_count(tied) == 1);
+    tg_module_free(m);
+    EXPECT(ctx, tg_alive(w));
+    tg_module_free(tied);
+    tg_module_free(g);
+    tg_tape_free(t);
+    tg_drop(x);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(gathered_on_request_and_tied) { on_ranks(2, on_request, NULL); }
+END_TEST
+
+static tg_status experts(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2, .etp = 2, .ep = 2));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = grad_leaf(made(ctx, X, TG_SHAPE(S, H)));
+    tg_place(p, x, TG_ETP, TG_R);
+    tg_place(p, x, TG_EP, TG_V);
+    tg_place(p, x, TG_TP, TG_I); /* of the other grid: dispatched tokens have left it */
+    tg_place(p, x, TG_DP, TG_I);
+    tg_module *up = tg_nn_column_linear(p, H, F, TG_PLINEAR(.expert = true)),
+              *down = tg_nn_row_linear(p, F, H, TG_PLINEAR(.expert = true, .skip_bias_add = true));
+    tg_tensor *w = tg_module_find(up, "weight");
+    tg_comm_counts before = TG_COMM_COUNTS(), after = TG_COMM_COUNTS();
+    EXPECT(ctx, tg_dim(w, 0) == F / 2 && tg_global_shape(w).dim[0] == 2 * F);
+    tg_comm_count(world, &before);
+    tg_tensor *y = tg_module_forward(down, t, tg_gelu(t, tg_module_forward(up, t, x)));
+    EXPECT(ctx, tg_placement_of(y, TG_ETP).kind == TG_PARTIAL && tg_placement_of(y, TG_EP).kind == TG_VARYING);
+    tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false));
+    tg_comm_count(world, &after);
+    EXPECT(ctx, !memcmp(&before, &after, sizeof before) && tg_has_grad(w) && tg_has_grad(x));
+    tg_module_free(up);
+    tg_module_free(down);
+    tg_tape_free(t);
+    tg_drop(x);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(experts_meet_nobody) { on_ranks(4, experts, NULL); }
+END_TEST
+
+static void keep_log(void *user, tg_log_level level, const char *message) {
+    if (level == TG_LOG_WARNING) snprintf(user, 200, "%s", message);
+}
+
+START_TEST(no_sequence_parallelism_on_one_rank) {
+    char said[200] = "";
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .log = keep_log, .log_user = said));
+    tg_comm *self = tg_comm_self_new(ctx);
+    tg_parallel *p = tg_parallel_new(self, TG_PARALLEL(.sequence_parallel = true));
+    tg_module *m = tg_nn_column_linear(p, H, F, NULL);
+    ck_assert_msg(strstr(said, "turned off"), "\"%s\"", said);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *y = tg_module_forward(m, t, tg_randn(ctx, TG_SHAPE(S, H), 1));
+    ck_assert(tg_dim(y, 0) == S && tg_dim(y, 1) == F && tg_ctx_status(ctx) == TG_OK);
+    tg_tape_free(t);
+    tg_module_free(m);
+    tg_parallel_free(p);
+    tg_comm_free(self);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+int main(void) {
+    const TTest *const tests[] = {
+        parameters_are_parts_of_one_rank_s,
+        an_mlp_with_every_option,
+        embedding_and_head_over_data_and_tensor_ranks,
+        wrong_options_say_what_was_expected,
+        gathered_on_request_and_tied,
+        experts_meet_nobody,
+        no_sequence_parallelism_on_one_rank,
+    };
+    return tg_check_main("layers", tests, sizeof tests / sizeof *tests);
+}
