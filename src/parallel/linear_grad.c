@@ -89,19 +89,16 @@ static tg_status linear_infer(tg_call *c) {
 }
 
 tg_tensor *tg_gather_rows(tg_tape *t, const char *buffer, tg_tensor *x, tg_comm *comm, const void *site) {
-    int64_t shape[TG_MAX_DIMS];
-    (void)buffer;
-    memcpy(shape, x->shape, x->ndim * sizeof *shape);
-    shape[0] *= tg_comm_size(comm);
-    tg_storage *s =
-        tg_storage_new(t->ctx, (size_t)(x->numel * tg_comm_size(comm)) * tg_dtype_size(x->dtype), TG_MEM_TEMPORARY);
-    tg_tensor *all = s ? tg_tape_tensor(t, x->dtype, x->ndim, shape, NULL, s, 0) : NULL;
-    if (!all) return tg_inert(t->ctx);
+    tg_shape shape = {.ndim = x->ndim};
+    memcpy(shape.dim, x->shape, x->ndim * sizeof *shape.dim);
+    shape.dim[0] *= tg_comm_size(comm);
+    tg_tensor *all = tg_lease(t, buffer, (tg_dtype)x->dtype, shape);
+    if (!tg_ok(t->ctx)) return all;
     tg_comm_start(comm, &(tg_collective_args){.kind = TG_ALL_GATHER, .dst = all, .src = x, .site = site});
     return tg_ok(t->ctx) ? all : tg_inert(t->ctx);
 }
 
-/* *x := all rows, in flight, which end with `drop_rows`; where there is one rank's part only, x stays. */
+/* *x := all rows, in flight, in the buffer that drop_rows gives back; without sequence parallelism x stays. */
 static tg_status all_rows(tg_call *c, tg_tensor **x) {
     const linear_params *p = c->params;
     if (ranks(p) == 1) return TG_OK;

@@ -123,6 +123,43 @@ static tg_status keeping(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(what_is_saved_and_refused) { on_ranks(2, keeping, NULL); }
 END_TEST
 
+/* The gathered rows lie in the buffer "mpu", which may not be somebody else's meanwhile. */
+static tg_status buffered(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    tg_tensor *x = grad_leaf(made(ctx, X, TG_SHAPE(S, B, IN))), *w = grad_leaf(made(ctx, W, TG_SHAPE(OUT, IN)));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_linear_grad_opts *sp = TG_LINEAR_GRAD(.sequence_parallel = true);
+    tg_memory m = TG_MEMORY();
+    tg_tensor *y = tg_linear_with_grad_accumulation(t, x, w, NULL, world, sp);
+    tg_memory_stats(ctx, &m);
+    EXPECT(ctx, m.by_category[TG_MEM_BUFFER] >= 8 * 2 * S * B * IN);
+    tg_tensor *lease = tg_lease(t, "mpu", TG_F64, TG_SHAPE(3));
+    EXPECT(ctx, tg_alive(lease));
+    tg_tensor *loss = tg_sum(t, y, TG_ALL_DIMS, false);
+    tg_discard(lease);
+    RUN(tg_backward(t, loss));
+    tg_tape_free(t);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(rows_lie_in_the_named_buffer) {
+    on_ranks(2, buffered, NULL);
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
+    tg_comm *c = tg_comm_plan_new(ctx, 0, 2);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = made(ctx, X, TG_SHAPE(S, IN)), *w = made(ctx, W, TG_SHAPE(OUT, IN));
+    tg_lease(t, "mpu", TG_F64, TG_SHAPE(3));
+    tg_linear_with_grad_accumulation(t, x, w, NULL, c, TG_LINEAR_GRAD(.sequence_parallel = true));
+    ck_assert(tg_ctx_status(ctx) == TG_ERR_STATE);
+    ck_assert_msg(strstr(tg_ctx_message(ctx), "is still open and asked for by op LinearWith"), "%s",
+                  tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    tg_tape_free(t);
+    tg_comm_free(c);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* The weight's gradient is added where it lies: no memory of its size is taken, from the second step on none at all. */
 static tg_status lean(void *arg, tg_ctx *ctx, tg_comm *world) {
     enum { WIDE = 512 };
@@ -424,6 +461,7 @@ int main(void) {
         column_against_one_rank,
         shares_add_up,
         what_is_saved_and_refused,
+        rows_lie_in_the_named_buffer,
         no_second_weight_and_no_allocation,
         communication_runs_beside_products,
         waiting_gradients_are_the_same,
