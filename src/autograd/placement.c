@@ -18,8 +18,10 @@ static uint32_t gradient_flags(const tg_tape *t) {
     return t->grad ? TG_F_REQUIRES_GRAD : t->collects && !t->grad_off ? TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE : 0;
 }
 
+bool tg_call_asks_gradient(const tg_call *c, int i) { return c->in[i] && c->in[i]->flags & gradient_flags(c->tape); }
+
 bool tg_call_differentiable(const tg_call *c, int i) {
-    return (c->op->backward || c->op->vjp) && c->in[i] && c->in[i]->flags & gradient_flags(c->tape);
+    return (c->op->backward || c->op->vjp) && tg_call_asks_gradient(c, i);
 }
 
 void tg_call_note_differentiable(tg_call *c) {
@@ -352,9 +354,18 @@ static bool any_placed(tg_call *c) {
     return any;
 }
 
+static tg_status compare_leaves(tg_call *c) {
+    for (int i = 0; i < c->n_in; i++) {
+        tg_tensor *x = c->in[i];
+        if (x && !x->tape && !(x->flags & TG_F_COMPARED)) TG_TRY(tg_placement_compare(x));
+    }
+    return TG_OK;
+}
+
 tg_status tg_placement_derive(tg_call *c) {
     bool any = any_placed(c);
     TG_TRY(c->ctx->status);
+    if (TG_UNLIKELY(c->ctx->check && c->ctx->parallel)) TG_TRY(compare_leaves(c));
     if (impl(c)->placed) return TG_OK;
     if (!any && !(impl(c)->rules && impl(c)->rules->n_conversions)) return TG_OK;
     tg_rules *r = tg_rules_of(c);

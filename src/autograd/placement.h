@@ -51,8 +51,9 @@ void tg_rules_roles(const tg_call *c, tg_rules *r);
 
 /* TG_ERR_PLACEMENT: axis, inputs with their placements, what would have gone wrong, what mends it. */
 tg_status tg_placement_refuse(const tg_call *c, const tg_rules *r, tg_axis axis, const char *why, const char *mend);
-/* Whether a gradient will flow to input i: it needs one and the op gives one. True in the first run of a recomputation
- * where the second will say so. */
+/* Whether input i needs a gradient, and whether the op will give it one. In the first run of a recomputation they say
+ * what the second will. */
+bool tg_call_asks_gradient(const tg_call *c, int i);
 bool tg_call_differentiable(const tg_call *c, int i);
 /* The first run of a recomputation keeps no node, but must place its results as the second will. */
 void tg_call_note_differentiable(tg_call *c);
@@ -80,6 +81,13 @@ tg_status tg_call_cuts(tg_call *c, int dim);
 tg_status tg_call_within(tg_call *c, uint32_t mask);
 /* infer itself has set the outputs' placements. */
 void tg_call_placed(tg_call *c);
+
+/* ---- Check mode (src/parallel/place_check.c) ---- */
+
+/* A leaf that is I or R has the same bytes on the ranks of tensor- and context-parallel axes: at its first use. */
+tg_status tg_placement_compare(tg_tensor *x);
+/* Parameters have on the ranks of the data-parallel ones. Collective over those. */
+tg_status tg_placement_compare_params(const tg_parallel *p, tg_tensor *const *params, int n);
 
 /* ---- Gradients ---- */
 

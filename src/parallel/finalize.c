@@ -5,6 +5,7 @@
  * where they lie. A number behind the small ones tells, for each parameter of the set, whether any rank had a gradient.
  */
 #include "autograd/backward.h"
+#include "autograd/placement.h"
 #include "kernels/scalar.h"
 #include "parallel/grads.h"
 
@@ -168,6 +169,7 @@ tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int 
     TG_TRY(tg_options(ctx, &o, sizeof o, given, "tg_grads_finalize: the options"));
     TG_TRY(check(p, params, n, &o));
     for (int i = 0; i < n; i++) TG_TRY(tg_gradient_need_drained(params[i], "tg_grads_finalize"));
+    TG_TRY(tg_placement_compare_params(p, params, n));
     for (tg_buckets *b = p->buckets; b; b = tg_buckets_next(b)) TG_TRY(tg_buckets_finish(b));
     TG_TRY(sum_sets(p, params, n));
     for (int i = 0; i < n; i++) {

@@ -74,9 +74,8 @@ tg_tensor *tg_all_reduce(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t
 /* ---- all_reduce_max: V -> I, the largest over the ranks, without derivative ---- */
 
 static tg_status all_reduce_max_infer(tg_call *c) {
-    const tg_tensor *x = c->in[0];
     TG_TRY(tg_need_number(c, 0));
-    if (x->flags & TG_F_REQUIRES_GRAD && c->tape->grad)
+    if (tg_call_asks_gradient(c, 0))
         return tg_call_fail(c, TG_ERR_PLACEMENT,
                             "the input needs a gradient, and the maximum over ranks has none; tg_detach it first");
     TG_TRY(tg_mapping_like(c));

@@ -1,11 +1,10 @@
-/* Placements: declared at leaves, stated by ops. The world's context has a tp axis of two ranks meanwhile. */
+/* Placements: declared at leaves, stated by ops. The world's context is rank 0 of two on a tp axis meanwhile. */
 #include <tapegrad/parallel.h>
 
 #include "bad/bad.h"
 #include "core/core.h"
 
-static const char groups[1]; /* what the context takes for its tg_parallel: nobody looks into it here */
-#define P ((const tg_parallel *)groups)
+#define P (b->ctx->parallel)
 
 /* A leaf of its own for every call, as a leaf is placed once. */
 static tg_status places(bad_world *b, tg_axis axis, tg_placement to) {
@@ -61,6 +60,24 @@ static void read_off(bad_world *b) {
     DEAD_QUIET(tg_global_shape, tg_global_shape(x).ndim == 0 && tg_global_shape(NULL).ndim == 0);
     DEAD_QUIET(tg_placement_text, tg_placement_text(x, text, sizeof text) == 0 && !*text);
     QUIET(tg_placement_text, tg_placement_text(NULL, NULL, 8) == 0 && tg_placement_text(b->ids, NULL, 8) == 4);
+}
+
+static void parameters(bad_world *b) {
+    const tg_shape two_by_three = TG_SHAPE(2, 3);
+#define PARAM(shape, std, ...) tg_param_placed(P, "p", TG_F32, shape, std, TG_PLACES(__VA_ARGS__))
+    QUIET(tg_param_placed, bad_inert(tg_param_placed(NULL, "p", TG_F32, two_by_three, 0, NULL, 0)));
+    INERT(tg_param_placed, ARGUMENT, "std is -1", PARAM(two_by_three, -1, {TG_TP, TG_R}));
+    INERT(tg_param_placed, ARGUMENT, "std is nan", PARAM(two_by_three, NAN, {TG_TP, TG_R}));
+    INERT(tg_param_placed, ARGUMENT, "std is inf", PARAM(two_by_three, INFINITY, {TG_TP, TG_R}));
+    INERT(tg_param_placed, DTYPE, "i64", tg_param_placed(P, "p", TG_I64, two_by_three, 0, NULL, 0));
+    INERT(tg_param_placed, DTYPE, "expected one of", tg_param_placed(P, "p", (tg_dtype)99, two_by_three, 0, NULL, 0));
+    INERT(tg_param_placed, SHAPE, "-3", PARAM(TG_SHAPE(2, -3), 0, {TG_TP, TG_R}));
+    INERT(tg_param_placed, SHAPE, "in 2 chunks", PARAM(two_by_three, 0, {TG_TP, TG_SHARD_ZIGZAG(0)}));
+    INERT(tg_param_placed, PLACEMENT, "would be P", PARAM(two_by_three, 0, {TG_TP, TG_P}));
+    INERT(tg_param_placed, ARGUMENT, "places nothing", PARAM(two_by_three, 0, {TG_PP, TG_R}));
+    INERT(tg_param_placed, ARGUMENT, "places nothing", PARAM(two_by_three, 0, {TG_MAX_AXES, TG_SHARD(0)}));
+    INERT(tg_param_placed, ARGUMENT, "-1 placements", tg_param_placed(P, NULL, TG_F32, two_by_three, 0, NULL, -1));
+    INERT(tg_param_placed, ARGUMENT, "1 placements", tg_param_placed(P, NULL, TG_F32, two_by_three, 0, NULL, 1));
 }
 
 static void reshaped(bad_world *b) {
@@ -130,14 +147,14 @@ static void stated(bad_world *b) {
 }
 
 void bad_placement(bad_world *b) {
-    b->ctx->parallel = P;
-    b->ctx->grid.axes = 1u << TG_TP;
-    b->ctx->grid.size[TG_TP] = 2;
+    tg_comm *world = tg_comm_plan_new(b->ctx, 0, 2);
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
     declared(b);
+    parameters(b);
     read_off(b);
     reshaped(b);
     assumed(b);
     stated(b);
-    b->ctx->parallel = NULL;
-    b->ctx->grid.axes = 0;
+    tg_parallel_free(p);
+    tg_comm_free(world);
 }

@@ -50,102 +50,102 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
 }
 
 /* A result that a table can look at: outputs are otherwise of the op alone. */
-#define CALLS(X)                                                                                        \
-    X(tanh, tg_tanh(t, x[0]))                                                                           \
-    X(neg, tg_neg(t, x[0]))                                                                             \
-    X(scale, tg_scale(t, x[0], 3))                                                                      \
-    X(add_scalar, tg_add_scalar(t, x[0], 1))                                                            \
-    X(clamp, tg_clamp(t, x[0], -1, 1))                                                                  \
-    X(to_f32, tg_cast(t, x[0], TG_F32))                                                                 \
-    X(to_i64, tg_cast(t, x[0], TG_I64))                                                                 \
-    X(detach, tg_detach(t, x[0]))                                                                       \
-    X(contiguous, tg_contiguous(t, tg_transpose(t, x[0], 0, 1)))                                        \
-    X(add, tg_add(t, x[0], x[1]))                                                                       \
-    X(sub, tg_sub(t, x[0], x[1]))                                                                       \
-    X(mul, tg_mul(t, x[0], x[1]))                                                                       \
-    X(div, tg_div(t, x[0], x[1]))                                                                       \
-    X(maximum, tg_maximum(t, x[0], x[1]))                                                               \
-    X(lt, tg_lt(t, x[0], x[1]))                                                                         \
-    X(where, tg_where(t, x[0], x[1], x[2]))                                                             \
-    X(fill_0, tg_masked_fill(t, x[0], x[1], 0))                                                         \
-    X(fill_9, tg_masked_fill(t, x[0], x[1], 9))                                                         \
-    X(swiglu, tg_swiglu(t, x[0], x[1]))                                                                 \
-    X(dropout, tg_dropout(t, x[0], 0.5))                                                                \
-    X(matmul, tg_matmul(t, x[0], x[1]))                                                                 \
-    X(linear, tg_linear(t, x[0], x[1], NULL))                                                           \
-    X(linear_bias, tg_linear(t, x[0], x[1], x[2]))                                                      \
-    X(linear_relu, tg_linear_relu(t, x[0], x[1], NULL))                                                 \
-    X(sum_0, tg_sum(t, x[0], TG_DIMS(0), false))                                                        \
-    X(sum_1, tg_sum(t, x[0], TG_DIMS(1), false))                                                        \
-    X(sum_keep, tg_sum(t, x[0], TG_DIMS(0), true))                                                      \
-    X(sum_all, tg_sum(t, x[0], TG_ALL_DIMS, false))                                                     \
-    X(mean_0, tg_mean(t, x[0], TG_DIMS(0), false))                                                      \
-    X(mean_1, tg_mean(t, x[0], TG_DIMS(1), false))                                                      \
-    X(max_0, tg_max(t, x[0], TG_DIMS(0), false))                                                        \
-    X(var_1, tg_var(t, x[0], TG_DIMS(1), 0, false))                                                     \
-    X(logsumexp_0, tg_logsumexp(t, x[0], TG_DIMS(0), true))                                             \
-    X(argmax_0, tg_argmax(t, x[0], 0, false))                                                           \
-    X(softmax_0, tg_softmax(t, x[0], 0))                                                                \
-    X(softmax_1, tg_softmax(t, x[0], 1))                                                                \
-    X(layer_norm, tg_layer_norm(t, x[0], x[1], x[2], 1e-5))                                             \
-    X(rms_norm, tg_rms_norm(t, x[0], x[1], 1e-5))                                                       \
-    X(rms_plain, tg_rms_norm(t, x[0], NULL, 1e-5))                                                      \
-    X(rope, tg_rope(t, x[0], 10000, 0))                                                                 \
-    X(transpose, tg_transpose(t, x[0], 0, 1))                                                           \
-    X(rotate, tg_permute(t, x[0], TG_DIMS(2, 0, 1)))                                                    \
-    X(grow_0, tg_expand(t, x[0], TG_SHAPE(4, -1)))                                                      \
-    X(new_dim, tg_expand(t, x[0], TG_SHAPE(4, -1, -1)))                                                 \
-    X(squeeze_1, tg_squeeze(t, x[0], 1))                                                                \
-    X(unsqueeze_0, tg_unsqueeze(t, x[0], 0))                                                            \
-    X(slice_0, tg_slice(t, x[0], 0, 1, 2, 1))                                                           \
-    X(slice_all, tg_slice(t, x[0], 0, 0, INT64_MAX, 1))                                                 \
-    X(select_0, tg_select(t, x[0], 0, 0))                                                               \
-    X(select_1, tg_select(t, x[0], 1, 0))                                                               \
-    X(pad_0, tg_pad(t, x[0], 0, 1, 1, 0))                                                               \
-    X(pad_9, tg_pad(t, x[0], 0, 1, 1, 9))                                                               \
-    X(concat_0, tg_concat(t, x, n, 0))                                                                  \
-    X(concat_1, tg_concat(t, x, n, 1))                                                                  \
-    X(stack_0, tg_stack(t, x, n, 0))                                                                    \
-    X(stack_1, tg_stack(t, x, n, 1))                                                                    \
-    X(split_2, split_of(x[0], 0, 2))                                                                    \
-    X(split_3, split_of(x[0], 0, 3))                                                                    \
-    X(split_1, split_of(x[0], 0, 1))                                                                    \
-    X(split_dim1, split_of(x[0], 1, 2))                                                                 \
-    X(split_uneven, uneven_split_of(x[0]))                                                              \
-    X(gather_0, tg_gather(t, x[0], 0, x[1]))                                                            \
-    X(gather_1, tg_gather(t, x[0], 1, x[1]))                                                            \
-    X(index_0, tg_index_select(t, x[0], 0, x[1]))                                                       \
-    X(scatter_0, tg_scatter_add(t, x[0], 0, x[1], x[2]))                                                \
-    X(embedding, tg_embedding(t, x[0], x[1]))                                                           \
-    X(loss_mean, tg_cross_entropy(t, x[0], x[1], NULL))                                                 \
-    X(loss_sum, tg_cross_entropy(t, x[0], x[1], TG_CROSS_ENTROPY(.reduction = TG_LOSS_SUM)))            \
-    X(loss_rows, tg_cross_entropy(t, x[0], x[1], TG_CROSS_ENTROPY(.reduction = TG_LOSS_NONE)))          \
-    X(head_sum, tg_linear_cross_entropy(t, x[0], x[1], x[2], TG_CROSS_ENTROPY(.reduction = TG_LOSS_SUM)))   \
-    X(head_rows, tg_linear_cross_entropy(t, x[0], x[1], x[2], TG_CROSS_ENTROPY(.reduction = TG_LOSS_NONE))) \
-    X(mse, tg_mse(t, x[0], x[1]))                                                                       \
-    X(attention, tg_attention(t, x[0], x[1], x[2], NULL))                                               \
-    X(causal, tg_attention(t, x[0], x[1], x[2], TG_ATTENTION(.causal = true)))                          \
-    X(add_, tg_add_(t, tg_scale(t, x[0], 1), x[1]))                                                     \
-    X(mul_, tg_mul_(t, tg_scale(t, x[0], 1), x[1]))                                                     \
-    X(relu_, tg_relu_(t, tg_scale(t, x[0], 1)))                                                         \
-    X(copy_, tg_copy_(t, tg_scale(t, x[0], 1), x[1]))                                                   \
-    X(buffer_add_, tg_add_(t, x[0], x[1]))                                                              \
-    X(to_24, tg_reshape(t, x[0], TG_SHAPE(24)))                                                         \
-    X(to_2_12, tg_reshape(t, x[0], TG_SHAPE(2, 12)))                                                    \
-    X(to_3_8, tg_view(t, x[0], TG_SHAPE(3, 8)))                                                         \
-    X(to_4_6, tg_reshape(t, x[0], TG_SHAPE(4, 6)))                                                      \
-    X(to_8_3, tg_reshape(t, x[0], TG_SHAPE(8, 3)))                                                      \
-    X(to_2_3_4, tg_reshape(t, x[0], TG_SHAPE(2, 3, 4)))                                                 \
-    X(to_1_24, tg_reshape(t, x[0], TG_SHAPE(1, 24)))                                                    \
-    X(to_2_1_12, tg_reshape(t, x[0], TG_SHAPE(2, 1, 12)))                                               \
-    X(named_1, tg_reshape_shard(t, x[0], TG_SHAPE(2, 1, 12), 1))                                        \
-    X(named_2, tg_reshape_shard(t, x[0], TG_SHAPE(2, 3, 4), -1))                                        \
+#define CALLS(X)                                                                                                       \
+    X(tanh, tg_tanh(t, x[0]))                                                                                          \
+    X(neg, tg_neg(t, x[0]))                                                                                            \
+    X(scale, tg_scale(t, x[0], 3))                                                                                     \
+    X(add_scalar, tg_add_scalar(t, x[0], 1))                                                                           \
+    X(clamp, tg_clamp(t, x[0], -1, 1))                                                                                 \
+    X(to_f32, tg_cast(t, x[0], TG_F32))                                                                                \
+    X(to_i64, tg_cast(t, x[0], TG_I64))                                                                                \
+    X(detach, tg_detach(t, x[0]))                                                                                      \
+    X(contiguous, tg_contiguous(t, tg_transpose(t, x[0], 0, 1)))                                                       \
+    X(add, tg_add(t, x[0], x[1]))                                                                                      \
+    X(sub, tg_sub(t, x[0], x[1]))                                                                                      \
+    X(mul, tg_mul(t, x[0], x[1]))                                                                                      \
+    X(div, tg_div(t, x[0], x[1]))                                                                                      \
+    X(maximum, tg_maximum(t, x[0], x[1]))                                                                              \
+    X(lt, tg_lt(t, x[0], x[1]))                                                                                        \
+    X(where, tg_where(t, x[0], x[1], x[2]))                                                                            \
+    X(fill_0, tg_masked_fill(t, x[0], x[1], 0))                                                                        \
+    X(fill_9, tg_masked_fill(t, x[0], x[1], 9))                                                                        \
+    X(swiglu, tg_swiglu(t, x[0], x[1]))                                                                                \
+    X(dropout, tg_dropout(t, x[0], 0.5))                                                                               \
+    X(matmul, tg_matmul(t, x[0], x[1]))                                                                                \
+    X(linear, tg_linear(t, x[0], x[1], NULL))                                                                          \
+    X(linear_bias, tg_linear(t, x[0], x[1], x[2]))                                                                     \
+    X(linear_relu, tg_linear_relu(t, x[0], x[1], NULL))                                                                \
+    X(sum_0, tg_sum(t, x[0], TG_DIMS(0), false))                                                                       \
+    X(sum_1, tg_sum(t, x[0], TG_DIMS(1), false))                                                                       \
+    X(sum_keep, tg_sum(t, x[0], TG_DIMS(0), true))                                                                     \
+    X(sum_all, tg_sum(t, x[0], TG_ALL_DIMS, false))                                                                    \
+    X(mean_0, tg_mean(t, x[0], TG_DIMS(0), false))                                                                     \
+    X(mean_1, tg_mean(t, x[0], TG_DIMS(1), false))                                                                     \
+    X(max_0, tg_max(t, x[0], TG_DIMS(0), false))                                                                       \
+    X(var_1, tg_var(t, x[0], TG_DIMS(1), 0, false))                                                                    \
+    X(logsumexp_0, tg_logsumexp(t, x[0], TG_DIMS(0), true))                                                            \
+    X(argmax_0, tg_argmax(t, x[0], 0, false))                                                                          \
+    X(softmax_0, tg_softmax(t, x[0], 0))                                                                               \
+    X(softmax_1, tg_softmax(t, x[0], 1))                                                                               \
+    X(layer_norm, tg_layer_norm(t, x[0], x[1], x[2], 1e-5))                                                            \
+    X(rms_norm, tg_rms_norm(t, x[0], x[1], 1e-5))                                                                      \
+    X(rms_plain, tg_rms_norm(t, x[0], NULL, 1e-5))                                                                     \
+    X(rope, tg_rope(t, x[0], 10000, 0))                                                                                \
+    X(transpose, tg_transpose(t, x[0], 0, 1))                                                                          \
+    X(rotate, tg_permute(t, x[0], TG_DIMS(2, 0, 1)))                                                                   \
+    X(grow_0, tg_expand(t, x[0], TG_SHAPE(4, -1)))                                                                     \
+    X(new_dim, tg_expand(t, x[0], TG_SHAPE(4, -1, -1)))                                                                \
+    X(squeeze_1, tg_squeeze(t, x[0], 1))                                                                               \
+    X(unsqueeze_0, tg_unsqueeze(t, x[0], 0))                                                                           \
+    X(slice_0, tg_slice(t, x[0], 0, 1, 2, 1))                                                                          \
+    X(slice_all, tg_slice(t, x[0], 0, 0, INT64_MAX, 1))                                                                \
+    X(select_0, tg_select(t, x[0], 0, 0))                                                                              \
+    X(select_1, tg_select(t, x[0], 1, 0))                                                                              \
+    X(pad_0, tg_pad(t, x[0], 0, 1, 1, 0))                                                                              \
+    X(pad_9, tg_pad(t, x[0], 0, 1, 1, 9))                                                                              \
+    X(concat_0, tg_concat(t, x, n, 0))                                                                                 \
+    X(concat_1, tg_concat(t, x, n, 1))                                                                                 \
+    X(stack_0, tg_stack(t, x, n, 0))                                                                                   \
+    X(stack_1, tg_stack(t, x, n, 1))                                                                                   \
+    X(split_2, split_of(x[0], 0, 2))                                                                                   \
+    X(split_3, split_of(x[0], 0, 3))                                                                                   \
+    X(split_1, split_of(x[0], 0, 1))                                                                                   \
+    X(split_dim1, split_of(x[0], 1, 2))                                                                                \
+    X(split_uneven, uneven_split_of(x[0]))                                                                             \
+    X(gather_0, tg_gather(t, x[0], 0, x[1]))                                                                           \
+    X(gather_1, tg_gather(t, x[0], 1, x[1]))                                                                           \
+    X(index_0, tg_index_select(t, x[0], 0, x[1]))                                                                      \
+    X(scatter_0, tg_scatter_add(t, x[0], 0, x[1], x[2]))                                                               \
+    X(embedding, tg_embedding(t, x[0], x[1]))                                                                          \
+    X(loss_mean, tg_cross_entropy(t, x[0], x[1], NULL))                                                                \
+    X(loss_sum, tg_cross_entropy(t, x[0], x[1], TG_CROSS_ENTROPY(.reduction = TG_LOSS_SUM)))                           \
+    X(loss_rows, tg_cross_entropy(t, x[0], x[1], TG_CROSS_ENTROPY(.reduction = TG_LOSS_NONE)))                         \
+    X(head_sum, tg_linear_cross_entropy(t, x[0], x[1], x[2], TG_CROSS_ENTROPY(.reduction = TG_LOSS_SUM)))              \
+    X(head_rows, tg_linear_cross_entropy(t, x[0], x[1], x[2], TG_CROSS_ENTROPY(.reduction = TG_LOSS_NONE)))            \
+    X(mse, tg_mse(t, x[0], x[1]))                                                                                      \
+    X(attention, tg_attention(t, x[0], x[1], x[2], NULL))                                                              \
+    X(causal, tg_attention(t, x[0], x[1], x[2], TG_ATTENTION(.causal = true)))                                         \
+    X(add_, tg_add_(t, tg_scale(t, x[0], 1), x[1]))                                                                    \
+    X(mul_, tg_mul_(t, tg_scale(t, x[0], 1), x[1]))                                                                    \
+    X(relu_, tg_relu_(t, tg_scale(t, x[0], 1)))                                                                        \
+    X(copy_, tg_copy_(t, tg_scale(t, x[0], 1), x[1]))                                                                  \
+    X(buffer_add_, tg_add_(t, x[0], x[1]))                                                                             \
+    X(to_24, tg_reshape(t, x[0], TG_SHAPE(24)))                                                                        \
+    X(to_2_12, tg_reshape(t, x[0], TG_SHAPE(2, 12)))                                                                   \
+    X(to_3_8, tg_view(t, x[0], TG_SHAPE(3, 8)))                                                                        \
+    X(to_4_6, tg_reshape(t, x[0], TG_SHAPE(4, 6)))                                                                     \
+    X(to_8_3, tg_reshape(t, x[0], TG_SHAPE(8, 3)))                                                                     \
+    X(to_2_3_4, tg_reshape(t, x[0], TG_SHAPE(2, 3, 4)))                                                                \
+    X(to_1_24, tg_reshape(t, x[0], TG_SHAPE(1, 24)))                                                                   \
+    X(to_2_1_12, tg_reshape(t, x[0], TG_SHAPE(2, 1, 12)))                                                              \
+    X(named_1, tg_reshape_shard(t, x[0], TG_SHAPE(2, 1, 12), 1))                                                       \
+    X(named_2, tg_reshape_shard(t, x[0], TG_SHAPE(2, 3, 4), -1))                                                       \
     X(to_5, tg_reshape(t, x[0], TG_SHAPE(5)))
 
-#define X(name, expr)                                              \
-    static tg_tensor *call_##name(tg_tensor **x, int n) {          \
-        (void)x, (void)n;                                          \
-        return expr;                                               \
+#define X(name, expr)                                                                                                  \
+    static tg_tensor *call_##name(tg_tensor **x, int n) {                                                              \
+        (void)x, (void)n;                                                                                              \
+        return expr;                                                                                                   \
     }
 CALLS(X)
 #undef X

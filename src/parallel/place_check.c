@@ -1,0 +1,89 @@
+/* Check mode: what is said to be the same on every rank of an axis is compared by a hash of its bytes.
+ *
+ * Ranks of a tensor- or context-parallel group record the same ops, so there a leaf is compared at its first use. Data
+ * parallel ranks may use other parameters than their neighbours: theirs are compared by tg_grads_finalize. */
+#include "autograd/backward.h"
+#include "autograd/placement.h"
+#include "parallel/grads.h"
+
+static const uint32_t data_axes = 1u << TG_DP | 1u << TG_EDP;
+static const uint32_t expert_axes = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
+
+/* The axes on which x claims to be equal: of the grid that it belongs to, and never pp. */
+static uint32_t claimed(const tg_tensor *x) {
+    uint32_t placed = x->ext ? x->ext->placed : 0;
+    uint32_t axes = placed & expert_axes ? placed : x->ctx->grid.axes & ~(expert_axes | 1u << TG_PP);
+    const tg_placing *p = x->place;
+    return axes & x->ctx->grid.axes & ~(p ? p->varying | p->partial : 0);
+}
+
+static uint64_t hash(const tg_tensor *x) {
+    uint64_t h = 1469598103934665603u;
+    const unsigned char *p = tg_data(x);
+    for (size_t i = 0, n = (size_t)x->numel * tg_dtype_size((tg_dtype)x->dtype); i < n; i++)
+        h = (h ^ p[i]) * 1099511628211u;
+    return h;
+}
+
+static tg_status differs(const tg_tensor *x, tg_axis axis, int rank) {
+    char what[160], is[24];
+    tg_describe(x, what, sizeof what);
+    tg_placement_name(tg_place_on(x, axis), is, sizeof is);
+    return tg_fail(x->ctx, TG_ERR_PLACEMENT,
+                   "%s is %s on axis %s, but has other bytes on ranks 0 and %d of it: place it as it is (tg_place), or "
+                   "make it equal (tg_broadcast_data)",
+                   what, is, tg_axis_name(axis), rank);
+}
+
+/* One hash for each of n tensors, which are all compared in one collective. */
+static tg_status compare(tg_tensor *const *x, const int64_t *mine, int64_t n, tg_axis axis) {
+    tg_ctx *ctx = x[0]->ctx;
+    tg_comm *comm = tg_parallel_comm(ctx->parallel, axis);
+    int ranks = tg_comm_size(comm), wrong = -1;
+    int64_t all = n * ranks;
+    tg_tensor *src = tg_temp_empty(ctx, TG_I64, 1, &n, TG_MEM_TEMPORARY);
+    tg_tensor *dst = src ? tg_temp_empty(ctx, TG_I64, 1, &all, TG_MEM_TEMPORARY) : NULL;
+    tg_status s = ctx->status;
+    if (dst) {
+        memcpy(tg_data(src), mine, (size_t)n * sizeof *mine);
+        if (!tg_comm_all_gather(comm, dst, src)) s = ctx->status;
+        if (s == TG_OK) s = tg_storage_need(dst->storage, dst);
+    }
+    for (int64_t i = 0; dst && s == TG_OK && i < all && wrong < 0; i++)
+        if (((const int64_t *)tg_data(dst))[i] != ((const int64_t *)tg_data(dst))[i % n]) wrong = (int)i;
+    tg_temp_free(src);
+    tg_temp_free(dst);
+    return s == TG_OK && wrong >= 0 ? differs(x[wrong % n], axis, wrong / (int)n) : s;
+}
+
+static bool comparable(const tg_tensor *x) { return x->ctx->host && !x->ctx->meta && x->flags & TG_F_CONTIGUOUS; }
+
+tg_status tg_placement_compare(tg_tensor *x) {
+    uint32_t axes = claimed(x) & ~data_axes;
+    x->flags |= TG_F_COMPARED;
+    if (!axes || !comparable(x)) return TG_OK;
+    TG_TRY(tg_storage_need(x->storage, x));
+    int64_t mine = (int64_t)hash(x);
+    for (int a = 0; a < TG_MAX_AXES; a++)
+        if (axes >> a & 1) TG_TRY(compare(&x, &mine, 1, (tg_axis)a));
+    return TG_OK;
+}
+
+tg_status tg_placement_compare_params(const tg_parallel *p, tg_tensor *const *params, int n) {
+    tg_ctx *ctx = tg_parallel_ctx(p);
+    if (!ctx->check || !(ctx->grid.axes & data_axes)) return TG_OK;
+    size_t bytes = (size_t)n * (sizeof(tg_tensor *) + sizeof(int64_t));
+    tg_tensor **x = bytes ? tg_host_alloc(ctx, bytes) : NULL;
+    int64_t *mine = (int64_t *)(x + n);
+    for (int a = 0; x && a < TG_MAX_AXES && ctx->status == TG_OK; a++) {
+        int k = 0;
+        for (int i = 0; data_axes >> a & 1 && i < n; i++) {
+            if (!(claimed(params[i]) >> a & 1) || !comparable(params[i])) continue;
+            x[k] = params[i];
+            mine[k++] = (int64_t)hash(params[i]);
+        }
+        if (k) compare(x, mine, k, (tg_axis)a);
+    }
+    tg_host_free(ctx, x, bytes);
+    return ctx->status;
+}
