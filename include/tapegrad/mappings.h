@@ -167,6 +167,24 @@ TG_API bool tg_tp_attributes(const tg_tensor *x, int *dim, int *stride);
 TG_API bool tg_tp_duplicate_p(const tg_parallel *p, const tg_tensor *x);
 TG_API tg_status tg_wgrads_drain(tg_module *m); /* tg_wgrads_run of each linear in m */
 
+/* ---- Layers of a model that only runs forward ---- */
+
+typedef struct tg_inference_opts {
+    size_t size;
+    double std, norm_eps;     /* 0: 0.02, 1e-6 */
+    tg_tensor *weight, *norm; /* tied, such as a trained model's; NULL: the layer's own. norm: of the column layer */
+} tg_inference_opts;
+#define TG_INFERENCE(...) (&(tg_inference_opts){.size = sizeof(tg_inference_opts), __VA_ARGS__})
+
+/* Without bias, and without keeping anything for backward. Column: x [s/n, b, in] V0, RMS norm ("norm" [in]), gather,
+ * product -> [s, b, out/n]. Row: product, reduce-scatter -> [s/n, b, out] V0. TG_ERR_STATE where tp has several ranks
+ * and no sequence parallelism. opts may be NULL. */
+TG_API tg_module *tg_nn_inference_column(const tg_parallel *p, int64_t in, int64_t out, const tg_inference_opts *opts);
+TG_API tg_module *tg_nn_inference_row(const tg_parallel *p, int64_t in, int64_t out, const tg_inference_opts *opts);
+/* From one block to the next: row's output is added to *residual, which becomes the sum, and the result is column's of
+ * it; addition and norm are one op. */
+TG_API tg_tensor *tg_inference_next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor *x, tg_tensor **residual);
+
 #ifdef __cplusplus
 }
 #endif

@@ -125,6 +125,38 @@ static void calls(bad_world *b, const tg_parallel *p) {
     tg_module_free(e);
 }
 
+static void forward_only(bad_world *b, const tg_parallel *p) {
+    tg_inference_opts zero = {0}, later = {.size = sizeof later + 8};
+    tg_module *c = tg_nn_inference_column(p, 3, 2, NULL), *r = tg_nn_inference_row(p, 2, 3, NULL);
+    tg_tensor *res = b->x, *none = NULL, *two = tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 2));
+#define FORWARD_ONLY(symbol)                                                                                           \
+    do {                                                                                                               \
+        QUIET(symbol, no_module(symbol(NULL, 2, 2, NULL)));                                                            \
+        NONE(symbol, ARGUMENT, "expected", symbol(p, 0, 2, NULL));                                                     \
+        NONE(symbol, ARGUMENT, "expected", symbol(p, 2, -1, NULL));                                                    \
+        NONE(symbol, ARGUMENT, "size is 0", symbol(p, 2, 2, &zero));                                                   \
+        NONE(symbol, ARGUMENT, "this library knows", symbol(p, 2, 2, &later));                                         \
+        NONE(symbol, ARGUMENT, "norm_eps is nan", symbol(p, 2, 2, TG_INFERENCE(.norm_eps = NAN)));                     \
+        NONE(symbol, ARGUMENT, "std is -1", symbol(p, 2, 2, TG_INFERENCE(.std = -1)));                                 \
+        NONE(symbol, SHAPE, "expected [2, 2]", symbol(p, 2, 2, TG_INFERENCE(.weight = b->x)));                         \
+    } while (0)
+    FORWARD_ONLY(tg_nn_inference_column);
+    FORWARD_ONLY(tg_nn_inference_row);
+    NONE(tg_nn_inference_column, SHAPE, "the norm given is",
+         tg_nn_inference_column(p, 2, 2, TG_INFERENCE(.norm = b->v)));
+    QUIET(tg_inference_next, bad_inert(tg_inference_next(NULL, c, b->t, two, &res)));
+    INERT(tg_inference_next, ARGUMENT, "expected an inference_row", tg_inference_next(c, r, b->t, two, &res));
+    INERT(tg_inference_next, ARGUMENT, "expected an inference_row", tg_inference_next(r, NULL, b->t, two, &res));
+    INERT(tg_inference_next, ARGUMENT, "the tape is NULL", tg_inference_next(r, c, NULL, two, &res));
+    INERT(tg_inference_next, HANDLE, "different contexts", tg_inference_next(r, c, b->far_t, two, &res));
+    INERT(tg_inference_next, ARGUMENT, "the residual is NULL", tg_inference_next(r, c, b->t, two, &none));
+    INERT(tg_inference_next, ARGUMENT, "the residual is NULL", tg_inference_next(r, c, b->t, two, NULL));
+    DEAD_TENSOR(tg_inference_next, tg_inference_next(r, c, b->t, x, &res));
+    tg_drop(two);
+    tg_module_free(c);
+    tg_module_free(r);
+}
+
 /* ---- Attributes ---- */
 
 static void attributes(bad_world *b, const tg_parallel *p) {
@@ -215,6 +247,7 @@ void bad_layers(bad_world *b) {
     placed(b, p);
     layers(b, p);
     calls(b, p);
+    forward_only(b, p);
     attributes(b, p);
     adding_shards(b, p);
     shards(b, p);

@@ -1,4 +1,5 @@
 /* Parallel layers on 1, 2 and 4 ranks against the same program on one: bits of the parameters, values, gradients. */
+#include <tapegrad/extend.h>
 #include <tapegrad/optim.h>
 
 #include "parallel/on_ranks.h"
@@ -378,6 +379,67 @@ static tg_status experts(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(experts_meet_nobody) { on_ranks(4, experts, NULL); }
 END_TEST
 
+/* ---- Forward only ---- */
+
+/* Two blocks of a column and a row layer, with a residual around each. */
+static tg_tensor *two_blocks(tg_module *const m[4], tg_tape *t, tg_tensor *x, bool fused) {
+    tg_tensor *r = x, *h = tg_module_forward(m[0], t, x);
+    if (fused) {
+        h = tg_inference_next(m[1], m[2], t, tg_gelu(t, h), &r);
+    } else {
+        r = tg_add(t, r, tg_module_forward(m[1], t, tg_gelu(t, h)));
+        h = tg_module_forward(m[2], t, r);
+    }
+    return tg_add(t, r, tg_module_forward(m[3], t, tg_gelu(t, h)));
+}
+
+static void blocks_new(const tg_parallel *p, tg_module *m[4]) {
+    for (int i = 0; i < 4; i++)
+        m[i] = i & 1 ? tg_nn_inference_row(p, F, H, TG_INFERENCE(.std = 0.3))
+                     : tg_nn_inference_column(p, H, F, TG_INFERENCE(.std = 0.3));
+}
+
+static tg_status forward_only(void *arg, tg_ctx *ctx, tg_comm *world) {
+    int n = *(const int *)arg, r = tg_comm_rank(world);
+    alone a = alone_open();
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = n, .sequence_parallel = true));
+    tg_module *m[4], *one[4];
+    blocks_new(p, m);
+    blocks_new(a.p, one);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = part(ctx, X, TG_SHAPE(S, B, H), 0, r, n), *x1 = made(a.ctx, X, TG_SHAPE(S, B, H));
+    tg_place(p, x, TG_TP, TG_SHARD(0));
+    tg_tensor *y1 = two_blocks(one, a.t, x1, false);
+    for (int fused = 0; fused < 2; fused++) {
+        tg_tensor *y = two_blocks(m, t, x, fused);
+        EXPECT(ctx, off(y, y1, 0, r, n) < 1e-11 && !tg_requires_grad(y));
+    }
+    EXPECT(ctx, tg_tape_nodes(t) == 0);
+    for (int i = 0; i < 4; i++) tg_module_free(m[i]), tg_module_free(one[i]);
+    tg_tape_free(t);
+    tg_drop(x);
+    tg_parallel_free(p);
+    return alone_close(ctx, &a);
+}
+
+START_TEST(layers_that_only_run_forward) {
+    for (int n = 1; n <= 4; n *= 2) on_ranks(n, forward_only, &n);
+}
+END_TEST
+
+static tg_status forward_without_sp(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    REFUSED(ctx, TG_ERR_STATE, "without sequence parallelism", tg_nn_inference_column(p, H, F, NULL));
+    REFUSED(ctx, TG_ERR_SHAPE, "out is 9, expected a multiple of the 2", tg_nn_inference_column(p, H, 9, NULL));
+    REFUSED(ctx, TG_ERR_SHAPE, "in is 9, expected a multiple of the 2", tg_nn_inference_row(p, 9, H, NULL));
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(forward_only_needs_sequence_parallelism) { on_ranks(2, forward_without_sp, NULL); }
+END_TEST
+
 static void keep_log(void *user, tg_log_level level, const char *message) {
     if (level == TG_LOG_WARNING) snprintf(user, 200, "%s", message);
 }
@@ -409,6 +471,8 @@ int main(void) {
         gathered_on_request_and_tied,
         experts_meet_nobody,
         no_sequence_parallelism_on_one_rank,
+        layers_that_only_run_forward,
+        forward_only_needs_sequence_parallelism,
     };
     return tg_check_main("layers", tests, sizeof tests / sizeof *tests);
 }
