@@ -27,6 +27,7 @@ typedef struct recompute_params {
 static uint64_t hash_bytes(const tg_tensor *x) {
     uint64_t h = 1469598103934665603u;
     if (!x->ctx->host || x->ctx->meta || !(x->flags & TG_F_CONTIGUOUS)) return 0;
+    if (tg_storage_need(x->storage, x) != TG_OK) return 0;
     const unsigned char *p = tg_data(x);
     for (size_t i = 0, n = (size_t)x->numel * tg_dtype_size(x->dtype); i < n; i++) h = (h ^ p[i]) * 1099511628211u;
     return h;
