@@ -34,7 +34,7 @@ static uint64_t word_of(const json_t *object, const char *key) {
 
 static json_t *state_json(int64_t step, const train_options *o, trainer *r, const train_data *d) {
     tg_rng rng = {0};
-    tg_rng_save(r->ctx, &rng);
+    tg_rng_get(r->ctx, NULL, &rng);
     return json_pack("{s:i, s:s, s:I, s:I, s:{s:o, s:o, s:o}, s:{s:I, s:o}, s:o}", "format", 1, "version", tg_version(),
                      "step", (json_int_t)step, "optimiser_steps", (json_int_t)tg_optim_steps(r->optim), "rng", "seed",
                      word(rng.seed), "stream", word(rng.stream), "counter", word(rng.counter), "data", "tokens",
@@ -157,7 +157,7 @@ bool checkpoint_restore(const char *dir, const json_t *state, trainer *r, const 
     if (!load_optimiser(dir, r)) return false;
     tg_optim_set_steps(r->optim, json_integer_value(json_object_get(state, "optimiser_steps")));
     tg_rng saved = {word_of(rng, "seed"), word_of(rng, "stream"), word_of(rng, "counter")};
-    tg_rng_restore(r->ctx, &saved);
+    tg_rng_set(r->ctx, NULL, &saved);
     return check(r->ctx);
 }
 

@@ -158,6 +158,11 @@ TG_API int tg_parallel_rank(const tg_parallel *p, tg_axis axis);
 TG_API int tg_parallel_size(const tg_parallel *p, tg_axis axis);
 TG_API bool tg_parallel_sp(const tg_parallel *p); /* sequence parallelism is on: tp > 1 and asked for */
 TG_API tg_rng_mode tg_parallel_rng(const tg_parallel *p);
+/* (Re)seeds the default stream and "data-parallel-rng" with S = seed, "model-parallel-rng" and "expert-parallel-rng".
+ * TG_RNG_MEGATRON: with S + 2718 + tp rank and S + 1024 + 100 ep rank + etp rank (Megatron-Core's trainer takes
+ * 100 pp rank more than its seed for S). TG_RNG_GLOBAL: with rank 0's, as ranks then draw apart by coordinates.
+ * TG_ERR_ARGUMENT for seed 0 and where two streams would have one seed. */
+TG_API tg_status tg_rng_seed_parallel(const tg_parallel *p, uint64_t seed);
 /* dp x cp together, over which gradients are summed; and the ranks of one model replica, tp x pp. */
 TG_API tg_comm *tg_parallel_dp_cp(const tg_parallel *p);
 TG_API tg_comm *tg_parallel_model(const tg_parallel *p);

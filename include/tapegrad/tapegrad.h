@@ -277,8 +277,17 @@ typedef struct tg_rng {
     uint64_t counter;
 } tg_rng;
 
-TG_API tg_status tg_rng_save(tg_ctx *ctx, tg_rng *out);       /* the default stream's state */
-TG_API tg_status tg_rng_restore(tg_ctx *ctx, const tg_rng *s);
+/* Streams by name, besides the default one. Names and seeds are unique in a context (TG_ERR_ARGUMENT), as their draws
+ * would be equal otherwise; an unknown name is TG_ERR_ARGUMENT everywhere. */
+TG_API tg_status tg_rng_add(tg_ctx *ctx, const char *name, uint64_t seed);
+TG_API tg_status tg_rng_remove(tg_ctx *ctx, const char *name);
+/* The state by value; name NULL: of the stream that draws now, the default one but between a fork and its join. */
+TG_API tg_status tg_rng_get(tg_ctx *ctx, const char *name, tg_rng *out);
+TG_API tg_status tg_rng_set(tg_ctx *ctx, const char *name, const tg_rng *s);
+/* From fork to join the named stream draws, going on where it was left. Forks nest, also of one name; every fork has
+ * its join, a failed one too. join without fork is TG_ERR_STATE. tg_recompute restores every stream by itself. */
+TG_API tg_status tg_rng_fork(tg_ctx *ctx, const char *name);
+TG_API tg_status tg_rng_join(tg_ctx *ctx);
 
 /* ---- Tensors on a context ---- */
 

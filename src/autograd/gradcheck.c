@@ -10,7 +10,7 @@
 
 tg_status tg_check_record(tg_check_run *r, bool grad) {
     tg_tape_reset(r->t);
-    r->ctx->rng = r->rng;
+    tg_rng_states_load(r->ctx, r->streams);
     tg_set_grad_mode(r->t, grad);
     for (int i = 0; i < r->n_out; i++) r->out[i] = NULL;
     tg_status s = r->fn(r->state, r->t, grad ? r->in : r->at, r->n_in, r->out, r->n_out);
@@ -197,10 +197,13 @@ tg_status tg_check_tensors(tg_check_run *r) {
     bool grad = tg_grad_mode_p(r->t);
     r->d.value = value;
     r->d.self = r;
-    r->rng = r->ctx->rng;
+    size_t bytes = tg_rng_states_bytes(r->ctx);
+    if (!(r->streams = tg_host_alloc(r->ctx, bytes))) return r->ctx->status;
+    tg_rng_states_save(r->ctx, r->streams);
     tg_status s = with_lists(r);
     tg_set_grad_mode(r->t, grad);
-    r->ctx->rng = r->rng;
+    tg_rng_states_load(r->ctx, r->streams);
+    tg_host_free(r->ctx, r->streams, bytes);
     if (s != TG_OK || !r->d.result->failed) return s;
     return tg_fail(r->ctx, TG_ERR_GRADIENT, "%s", r->d.result->report);
 }

@@ -4,6 +4,7 @@
 
 #include "autograd/difference.h"
 #include "autograd/record.h"
+#include "core/rng.h"
 
 typedef struct tg_check_run {
     tg_diff d;
@@ -19,7 +20,7 @@ typedef struct tg_check_run {
     tg_tensor **roots, **seeds, **zeros, **mixed; /* [n_roots] */
     tg_target *targets;   /* [d.n_parts], each with a buffer of the context */
     tg_tensor **moves;    /* [d.n_parts]: of at */
-    tg_rng rng;           /* where the random stream stands at the start of every run */
+    tg_rng_states *streams; /* the random streams at the start of every run */
 } tg_check_run;
 
 /* Runs the function on a fresh tape, for backward or for a difference. */

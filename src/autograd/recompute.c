@@ -7,6 +7,7 @@
  */
 #include "autograd/placement.h"
 #include "autograd/record.h"
+#include "core/rng.h"
 #include "kernels/scalar.h"
 
 typedef struct recompute_params {
@@ -16,8 +17,8 @@ typedef struct recompute_params {
     const char *name;
     int n_in;  /* of fn; the node's further inputs are the leaves that it used */
     int n_out;
-    bool keep_rng, training;
-    tg_rng rng;
+    bool training;
+    tg_rng_states *streams;    /* at the start of the first run; NULL: not to be restored */
     tg_tensor *const *outputs; /* of the first run, while the node is recorded */
     uint64_t *bits;            /* check mode: a hash of each output's bytes */
 } recompute_params;
@@ -56,8 +57,19 @@ static tg_status check_same(tg_ctx *ctx, const recompute_params *p, tg_tensor *c
 
 /* ---- One run of the function on a tape of its own ---- */
 
+static tg_status check_forks(tg_ctx *ctx, const recompute_params *p, int before) {
+    int left = ctx->streams.forks - before;
+    if (!left) return TG_OK;
+    if (left > 0) tg_rng_unwind(ctx, before);
+    if (ctx->status != TG_OK) return ctx->status; /* it failed between fork and join */
+    return tg_fail(ctx, TG_ERR_STATE, "%s: the function forks random streams %d times more often than it joins them",
+                   p->name, left);
+}
+
 static tg_status call_fn(const recompute_params *p, tg_tape *t, tg_tensor *const *in, tg_tensor **out) {
+    int forks = t->ctx->streams.forks;
     tg_status s = p->fn(p->state, t, in, p->n_in, out, p->n_out);
+    TG_TRY(check_forks(t->ctx, p, forks));
     if (t->ctx->status != TG_OK) return t->ctx->status;
     if (s != TG_OK)
         return tg_fail(t->ctx, TG_ERR_CALLBACK, "%s: the function failed with %s", p->name, tg_status_name(s));
@@ -129,6 +141,13 @@ static tg_status inner_backward(tg_call *c, tg_tape *inner, tg_tensor **in, tg_t
     return TG_OK;
 }
 
+/* In the tape's memory. NULL after recording the error. */
+static tg_rng_states *save_streams(tg_tape *t) {
+    tg_rng_states *s = tg_tape_alloc(t, tg_rng_states_bytes(t->ctx));
+    if (s) tg_rng_states_save(t->ctx, s);
+    return s;
+}
+
 static tg_status recompute_backward(tg_call *c) {
     const recompute_params *p = c->params;
     tg_ctx *ctx = c->ctx;
@@ -137,10 +156,10 @@ static tg_status recompute_backward(tg_call *c) {
     tg_set_training(inner, p->training);
     tg_tensor **in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *in + 1),
               **out = in ? in + p->n_in : NULL;
-    tg_rng now = ctx->rng;
-    if (!p->keep_rng) ctx->rng = p->rng;
-    tg_status s = in ? run_again(c, inner, in, out) : ctx->status;
-    if (!p->keep_rng) ctx->rng = now;
+    tg_rng_states *now = p->streams ? save_streams(inner) : NULL;
+    if (now) tg_rng_states_load(ctx, p->streams);
+    tg_status s = in && (now || !p->streams) ? run_again(c, inner, in, out) : ctx->status;
+    if (now) tg_rng_states_load(ctx, now);
     if (s == TG_OK) s = inner_backward(c, inner, in, out);
     tg_tape_free(inner);
     return s;
@@ -223,10 +242,9 @@ static tg_status recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *
                           .name = opts->name ? opts->name : "recompute",
                           .n_in = n_in,
                           .n_out = n_out,
-                          .keep_rng = opts->keep_rng,
-                          .training = t->training,
-                          .rng = ctx->rng};
+                          .training = t->training};
     if (!t->grad) return call_fn(&p, t, in, out); /* nothing would be kept anyway */
+    if (!opts->keep_rng && !(p.streams = save_streams(t))) return ctx->status;
     tg_tape *inner = tg_tape_new(ctx);
     TG_TRY(ctx->status);
     inner->training = t->training;

@@ -8,6 +8,7 @@
 #include "core/core.h"
 #include "core/pool.h"
 #include "core/report.h"
+#include "core/rng.h"
 #include "core/system.h"
 #include "core/work.h"
 #include "kernels/cpu/cpu.h"
@@ -240,6 +241,7 @@ void tg_ctx_free(tg_ctx *ctx) {
     tg_storage_extras_free(ctx);
     tg_places_free(ctx);
     tg_buffers_free(ctx);
+    tg_rngs_free(ctx);
     tg_allocator a = ctx->host_alloc;
     a.free(a.user, ctx, sizeof *ctx);
 }
@@ -252,17 +254,3 @@ const char *tg_ctx_isa(const tg_ctx *ctx) { return ctx ? tg_cpu_level_name(ctx->
 tg_cpu_level_t tg_cpu_level(const tg_ctx *ctx) { return ctx->cpu_level; }
 const tg_device_ops *tg_ctx_ops(const tg_ctx *ctx) { return ctx ? ctx->ops : NULL; }
 void *tg_ctx_device_state(const tg_ctx *ctx) { return ctx ? ctx->device_state : NULL; }
-
-tg_status tg_rng_save(tg_ctx *ctx, tg_rng *out) {
-    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
-    if (!out) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_save: out is NULL");
-    *out = ctx->rng;
-    return TG_OK;
-}
-
-tg_status tg_rng_restore(tg_ctx *ctx, const tg_rng *s) {
-    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
-    if (!s) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_restore: the state is NULL");
-    ctx->rng = *s;
-    return TG_OK;
-}

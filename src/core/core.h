@@ -152,7 +152,14 @@ struct tg_ctx {
     uint64_t epochs; /* of tape resets */
     uint64_t hook_ids;
     uint64_t backwards, finalized; /* that accumulated gradients; how many there were at the last tg_grads_finalize */
-    tg_rng rng;
+    tg_rng rng;                    /* of the stream that draws: the default one, but between a fork and its join */
+    struct {
+        struct tg_named_rng *first, *current; /* current NULL: the default stream draws */
+        struct tg_named_rng **below;          /* what drew before each fork */
+        tg_rng base;                          /* the default stream, while it does not draw */
+        uint64_t ids;
+        int forks, room, forks_missed;
+    } streams;
     bool draws_local; /* TG_RNG_MEGATRON: an element draws by its place in the local tensor */
     tg_allocator host_alloc;
     const tg_file_ops *files; /* NULL: the system's calls */

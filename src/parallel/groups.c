@@ -5,6 +5,7 @@
  */
 #include <stdio.h>
 
+#include "core/rng.h"
 #include "parallel/parallel.h"
 
 enum { GRID = 5 }; /* axes that an order names: tp, cp, ep, dp, pp */
@@ -307,6 +308,15 @@ int tg_parallel_size(const tg_parallel *p, tg_axis axis) {
 
 bool tg_parallel_sp(const tg_parallel *p) { return p && p->o.sequence_parallel && p->o.tp > 1; }
 tg_rng_mode tg_parallel_rng(const tg_parallel *p) { return p ? p->o.rng : TG_RNG_GLOBAL; }
+
+tg_status tg_rng_seed_parallel(const tg_parallel *p, uint64_t seed) {
+    if (!p) return TG_ERR_ARGUMENT;
+    if (!tg_ok(p->ctx)) return tg_ctx_status(p->ctx);
+    bool own = p->o.rng == TG_RNG_MEGATRON;
+    return tg_rng_seed_ranks(p->ctx, seed, own ? tg_parallel_rank(p, TG_TP) : 0, own ? tg_parallel_rank(p, TG_EP) : 0,
+                             own ? tg_parallel_rank(p, TG_ETP) : 0);
+}
+
 tg_comm *tg_parallel_dp_cp(const tg_parallel *p) { return p ? p->dp_cp : NULL; }
 tg_comm *tg_parallel_model(const tg_parallel *p) { return p ? p->model : NULL; }
 tg_comm *tg_parallel_embedding(const tg_parallel *p) { return p ? p->embedding : NULL; }

@@ -1,4 +1,6 @@
 /* Status, dtypes and shapes, contexts, memory, threads and random streams. */
+#include <tapegrad/parallel.h>
+
 #include "bad/bad.h"
 
 /* ---- Contexts that cannot be made ---- */
@@ -109,7 +111,6 @@ static void values(bad_world *b) {
 
 static void memory(bad_world *b) {
     tg_memory none = {0};
-    tg_rng rng;
     char buf[8] = "kept";
     FAILS(tg_memory_stats, ARGUMENT, "out is NULL", tg_memory_stats(b->ctx, NULL));
     FAILS(tg_memory_stats, ARGUMENT, "has no size", tg_memory_stats(b->ctx, &none));
@@ -119,10 +120,36 @@ static void memory(bad_world *b) {
     QUIET(tg_memory_report, tg_memory_report(NULL, buf, sizeof buf) == 0 && !*buf);
     QUIET(tg_memory_report, tg_memory_report(b->ctx, NULL, 100) > 100);
     QUIET(tg_memory_report, tg_memory_report(b->ctx, buf, 2) > 2 && !buf[1]);
-    FAILS(tg_rng_save, ARGUMENT, "out is NULL", tg_rng_save(b->ctx, NULL));
-    QUIET(tg_rng_save, tg_rng_save(NULL, &rng) == TG_ERR_ARGUMENT);
-    FAILS(tg_rng_restore, ARGUMENT, "the state is NULL", tg_rng_restore(b->ctx, NULL));
-    QUIET(tg_rng_restore, tg_rng_restore(NULL, &(tg_rng){0}) == TG_ERR_ARGUMENT);
+}
+
+static void streams(bad_world *b) {
+    tg_rng rng = {.seed = 5};
+    const tg_parallel *p = NULL;
+    tg_rng_add(b->ctx, "noise", 41);
+    FAILS(tg_rng_add, ARGUMENT, "the name is NULL", tg_rng_add(b->ctx, NULL, 1));
+    FAILS(tg_rng_add, ARGUMENT, "the name is empty", tg_rng_add(b->ctx, "", 1));
+    FAILS(tg_rng_add, ARGUMENT, "\"noise\" is there already", tg_rng_add(b->ctx, "noise", 42));
+    FAILS(tg_rng_add, ARGUMENT, "the seed of \"noise\", 41", tg_rng_add(b->ctx, "hum", 41));
+    QUIET(tg_rng_add, tg_rng_add(NULL, "noise", 1) == TG_ERR_ARGUMENT);
+    FAILS(tg_rng_remove, ARGUMENT, "no random stream is named \"hum\"", tg_rng_remove(b->ctx, "hum"));
+    FAILS(tg_rng_remove, ARGUMENT, "the name is NULL", tg_rng_remove(b->ctx, NULL));
+    QUIET(tg_rng_remove, tg_rng_remove(NULL, "noise") == TG_ERR_ARGUMENT);
+    FAILS(tg_rng_get, ARGUMENT, "out is NULL", tg_rng_get(b->ctx, NULL, NULL));
+    FAILS(tg_rng_get, ARGUMENT, "no random stream is named \"hum\"", tg_rng_get(b->ctx, "hum", &rng));
+    QUIET(tg_rng_get, tg_rng_get(NULL, NULL, &rng) == TG_ERR_ARGUMENT);
+    FAILS(tg_rng_set, ARGUMENT, "the state is NULL", tg_rng_set(b->ctx, NULL, NULL));
+    FAILS(tg_rng_set, ARGUMENT, "no random stream is named \"\"", tg_rng_set(b->ctx, "", &rng));
+    QUIET(tg_rng_set, tg_rng_set(NULL, NULL, &rng) == TG_ERR_ARGUMENT);
+    FAILS(tg_rng_join, STATE, "no stream is forked", tg_rng_join(b->ctx));
+    QUIET(tg_rng_join, tg_rng_join(NULL) == TG_ERR_ARGUMENT);
+    QUIET(tg_rng_fork, tg_rng_fork(NULL, "noise") == TG_ERR_ARGUMENT);
+    /* A failed fork has its join. */
+    FAILS(tg_rng_fork, ARGUMENT, "no random stream is named \"hum\"",
+          (tg_rng_fork(b->ctx, "hum"), tg_rng_join(b->ctx)));
+    FAILS(tg_rng_fork, ARGUMENT, "the name is NULL", (tg_rng_fork(b->ctx, NULL), tg_rng_join(b->ctx)));
+    FAILS(tg_rng_join, STATE, "no stream is forked", tg_rng_join(b->ctx));
+    QUIET(tg_rng_seed_parallel, tg_rng_seed_parallel(p, 1) == TG_ERR_ARGUMENT);
+    tg_rng_remove(b->ctx, "noise");
 }
 
 void bad_context(bad_world *b) {
@@ -130,4 +157,5 @@ void bad_context(bad_world *b) {
     statuses(b);
     values(b);
     memory(b);
+    streams(b);
 }

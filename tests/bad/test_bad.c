@@ -113,7 +113,7 @@ static bad_state look(const bad_world *b) {
     s.far_live = live_bytes(b->far);
     s.nodes = tg_tape_nodes(b->t);
     s.far_nodes = tg_tape_nodes(b->far_t);
-    tg_rng_save(b->ctx, &s.rng);
+    tg_rng_get(b->ctx, NULL, &s.rng);
     for (int i = 0; i < BAD_WATCHED; i++) {
         s.bytes[i] = hash(watched[i]);
         s.version[i] = watched[i]->storage->version;

@@ -115,7 +115,7 @@ static inline tg_status run_sample(tg_ctx *ctx, const tg_op *op, int i, const tg
     tg_tensor *out[TG_CASE_OUTPUTS], *roots[TG_CASE_OUTPUTS], *seeds[TG_CASE_OUTPUTS];
     tg_rng rng = {.seed = 7};
     *o = (outcome){0};
-    tg_rng_restore(ctx, &rng);
+    tg_rng_set(ctx, NULL, &rng);
     if (tg_case_open(&c, ctx, op, i, opts) != TG_OK) return tg_ctx_status(ctx);
     tg_tape *t = tg_tape_new(ctx);
     tg_case_run(&c, t, c.in, c.n_in, out, c.n_out);

@@ -15,7 +15,7 @@ static state look(tg_ctx *ctx, tg_tape *t) {
     tg_memory_stats(ctx, &m);
     s.live = m.live;
     s.nodes = tg_tape_nodes(t);
-    tg_rng_save(ctx, &s.rng);
+    tg_rng_get(ctx, NULL, &s.rng);
     return s;
 }
 
@@ -125,7 +125,7 @@ static void run_routed(tg_ctx *ctx, const tg_op *op, int i, route way, seed_layo
     tg_tensor *out[TG_CASE_OUTPUTS], *in[TG_SAMPLE_INPUTS], *roots[ROOTS], *seeds[ROOTS], *given[ROOTS];
     tg_rng rng = {.seed = 7};
     *o = (outcome){0};
-    tg_rng_restore(ctx, &rng);
+    tg_rng_set(ctx, NULL, &rng);
     if (tg_case_open(&c, ctx, op, i, &(tg_case_opts){.dtype = TG_F64, .seed = 3}) != TG_OK) return;
     tg_tape *t = tg_tape_new(ctx);
     route_inputs(t, &c, way, in);
@@ -190,7 +190,7 @@ static void check_modes(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
     const tg_case_opts o = {.dtype = TG_F64, .seed = 3};
     run_sample(ctx, op, i, &o, &kept);
     tg_rng rng = {.seed = 7};
-    tg_rng_restore(ctx, &rng);
+    tg_rng_set(ctx, NULL, &rng);
     tg_case_open(&c, ctx, op, i, &o);
     tg_tape *t = tg_tape_new(ctx);
     tg_set_grad_mode(t, false);

@@ -66,22 +66,6 @@ TG_API tg_tensor *tg_view_of(tg_tensor *base, int64_t offset, tg_shape shape);
  * buffer holds a gradient. */
 TG_API tg_status tg_accumulate_grad(tg_tensor *x, tg_tensor *g);
 
-/* ==== tapegrad.h: named random streams ==== */
-
-/* Names and seeds are unique in a context (TG_ERR_ARGUMENT), as their draws would be equal otherwise. Unknown names
- * are TG_ERR_ARGUMENT everywhere. */
-TG_API tg_status tg_rng_add(tg_ctx *ctx, const char *name, uint64_t seed);
-TG_API tg_status tg_rng_remove(tg_ctx *ctx, const char *name);
-/* The state by value; name NULL: the default stream. tg_recompute restores every stream by itself. */
-TG_API tg_status tg_rng_get(tg_ctx *ctx, const char *name, tg_rng *out);
-TG_API tg_status tg_rng_set(tg_ctx *ctx, const char *name, const tg_rng *s);
-/* From fork to join the default stream is the named one, which goes on where it was left. Forks nest, also of one
- * name. join without fork is TG_ERR_STATE. */
-TG_API tg_status tg_rng_fork(tg_ctx *ctx, const char *name);
-TG_API tg_status tg_rng_join(tg_ctx *ctx);
-/* The streams "data-parallel-rng", "model-parallel-rng", "expert-parallel-rng" of p's mode from one seed > 0. */
-TG_API tg_status tg_rng_seed_parallel(const tg_parallel *p, uint64_t seed);
-
 /* ==== tapegrad.h: recomputation without output ==== */
 
 /* Recomputations that replay together, in forward order. Borrowed: it ends with its tape's step. */

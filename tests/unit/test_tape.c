@@ -158,7 +158,7 @@ static tg_status block(void *state, tg_tape *tape, tg_tensor *const *in, int n_i
 
 static double run_block(fn_state *s, tg_tensor *x, tg_tensor *w, bool recompute, double *gx, double *gw) {
     tg_rng rng;
-    tg_rng_save(ctx, &rng);
+    tg_rng_get(ctx, NULL, &rng);
     tg_zero_grad(w);
     if (tg_requires_grad(x)) tg_zero_grad(x);
     tg_tensor *y;
@@ -173,7 +173,7 @@ static double run_block(fn_state *s, tg_tensor *x, tg_tensor *w, bool recompute,
     tg_read(tg_grad_of(w), gw, 4 * sizeof *gw);
     if (gx) tg_read(tg_grad_of(x), gx, 4 * sizeof *gx);
     tg_tape_reset(t);
-    tg_rng_restore(ctx, &rng);
+    tg_rng_set(ctx, NULL, &rng);
     return value;
 }
 

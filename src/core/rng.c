@@ -1,0 +1,248 @@
+#include "core/rng.h"
+
+/* ---- Finding ---- */
+
+static tg_named_rng *find(const tg_ctx *ctx, const char *name) {
+    for (tg_named_rng *r = ctx->streams.first; r; r = r->next)
+        if (!strcmp(r->name, name)) return r;
+    return NULL;
+}
+
+static tg_named_rng *by_id(const tg_ctx *ctx, uint64_t id) {
+    for (tg_named_rng *r = ctx->streams.first; r; r = r->next)
+        if (r->id == id) return r;
+    return NULL;
+}
+
+static tg_status unknown(tg_ctx *ctx, const char *name, const char *who) {
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: no random stream is named \"%s\"; tg_rng_add makes one", who, name);
+}
+
+/* Where the state of a stream is: that of the one that draws is ctx->rng. */
+static tg_rng *state_of(tg_ctx *ctx, tg_named_rng *r) {
+    if (ctx->streams.current == r) return &ctx->rng;
+    return r ? &r->rng : &ctx->streams.base;
+}
+
+static void draw_from(tg_ctx *ctx, tg_named_rng *r) {
+    *(ctx->streams.current ? &ctx->streams.current->rng : &ctx->streams.base) = ctx->rng;
+    ctx->streams.current = r;
+    ctx->rng = r ? r->rng : ctx->streams.base;
+}
+
+/* ---- Names ---- */
+
+static tg_status check_new(tg_ctx *ctx, const char *name, uint64_t seed) {
+    if (!name || !*name) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_add: the name is %s", name ? "empty" : "NULL");
+    if (find(ctx, name)) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_add: stream \"%s\" is there already", name);
+    for (const tg_named_rng *r = ctx->streams.first; r; r = r->next)
+        if (r->seed == seed)
+            return tg_fail(ctx, TG_ERR_ARGUMENT,
+                           "tg_rng_add: \"%s\" would have the seed of \"%s\", %llu, and draw the same numbers", name,
+                           r->name, (unsigned long long)seed);
+    return TG_OK;
+}
+
+static tg_named_rng *add(tg_ctx *ctx, const char *name) {
+    tg_named_rng *r = tg_host_alloc(ctx, sizeof *r);
+    if (!r) return NULL;
+    *r = (tg_named_rng){.next = ctx->streams.first, .name = tg_host_strdup(ctx, name), .id = ++ctx->streams.ids};
+    if (r->name) return ctx->streams.first = r;
+    tg_host_free(ctx, r, sizeof *r);
+    return NULL;
+}
+
+tg_status tg_rng_add(tg_ctx *ctx, const char *name, uint64_t seed) {
+    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
+    TG_TRY(check_new(ctx, name, seed));
+    tg_named_rng *r = add(ctx, name);
+    if (!r) return ctx->status;
+    r->seed = seed;
+    r->rng = (tg_rng){.seed = seed};
+    return TG_OK;
+}
+
+static bool forked(const tg_ctx *ctx, const tg_named_rng *r) {
+    bool open = ctx->streams.current == r;
+    for (int i = 0; i < ctx->streams.forks; i++) open |= ctx->streams.below[i] == r;
+    return open;
+}
+
+static void drop(tg_ctx *ctx, tg_named_rng *r) {
+    tg_named_rng **at = &ctx->streams.first;
+    while (*at != r) at = &(*at)->next;
+    *at = r->next;
+    tg_host_strfree(ctx, r->name);
+    tg_host_free(ctx, r, sizeof *r);
+}
+
+tg_status tg_rng_remove(tg_ctx *ctx, const char *name) {
+    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
+    if (!name) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_remove: the name is NULL");
+    tg_named_rng *r = find(ctx, name);
+    if (!r) return unknown(ctx, name, "tg_rng_remove");
+    if (forked(ctx, r))
+        return tg_fail(ctx, TG_ERR_STATE, "tg_rng_remove: stream \"%s\" is forked; tg_rng_join it before", name);
+    drop(ctx, r);
+    return TG_OK;
+}
+
+void tg_rngs_free(tg_ctx *ctx) {
+    while (ctx->streams.first) drop(ctx, ctx->streams.first);
+    tg_host_free(ctx, ctx->streams.below, (size_t)ctx->streams.room * sizeof *ctx->streams.below);
+}
+
+/* ---- States ---- */
+
+static tg_status named_state(tg_ctx *ctx, const char *name, const char *who, tg_rng **state) {
+    tg_named_rng *r = name ? find(ctx, name) : NULL;
+    if (name && !r) return unknown(ctx, name, who);
+    *state = name ? state_of(ctx, r) : &ctx->rng;
+    return TG_OK;
+}
+
+tg_status tg_rng_get(tg_ctx *ctx, const char *name, tg_rng *out) {
+    tg_rng *state = NULL;
+    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
+    if (!out) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_get: out is NULL");
+    TG_TRY(named_state(ctx, name, "tg_rng_get", &state));
+    *out = *state;
+    return TG_OK;
+}
+
+tg_status tg_rng_set(tg_ctx *ctx, const char *name, const tg_rng *s) {
+    tg_rng *state = NULL;
+    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
+    if (!s) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_set: the state is NULL");
+    TG_TRY(named_state(ctx, name, "tg_rng_set", &state));
+    *state = *s;
+    return TG_OK;
+}
+
+size_t tg_rng_states_bytes(const tg_ctx *ctx) {
+    size_t n = 0;
+    for (const tg_named_rng *r = ctx->streams.first; r; r = r->next) n++;
+    return sizeof(tg_rng_states) + n * sizeof(((tg_rng_states *)0)->stream[0]);
+}
+
+void tg_rng_states_save(const tg_ctx *ctx, tg_rng_states *to) {
+    const tg_named_rng *current = ctx->streams.current;
+    *to = (tg_rng_states){.now = ctx->rng, .base = ctx->streams.base};
+    to->current = current ? current->id : 0;
+    for (const tg_named_rng *r = ctx->streams.first; r; r = r->next, to->n++) {
+        to->stream[to->n].id = r->id;
+        to->stream[to->n].rng = r->rng;
+    }
+}
+
+void tg_rng_states_load(tg_ctx *ctx, const tg_rng_states *from) {
+    for (int i = 0; i < from->n; i++) {
+        tg_named_rng *r = by_id(ctx, from->stream[i].id);
+        if (r) r->rng = from->stream[i].rng;
+    }
+    ctx->streams.base = from->base;
+    ctx->streams.current = from->current ? by_id(ctx, from->current) : NULL;
+    ctx->rng = from->now;
+}
+
+/* ---- Forks ---- */
+
+static tg_status more_room(tg_ctx *ctx) {
+    int room = ctx->streams.room ? 2 * ctx->streams.room : 8;
+    tg_named_rng **more = tg_host_alloc(ctx, (size_t)room * sizeof *more);
+    if (!more) return ctx->status;
+    if (ctx->streams.forks) memcpy(more, ctx->streams.below, (size_t)ctx->streams.forks * sizeof *more);
+    tg_host_free(ctx, ctx->streams.below, (size_t)ctx->streams.room * sizeof *more);
+    ctx->streams.below = more;
+    ctx->streams.room = room;
+    return TG_OK;
+}
+
+static tg_status fork_to(tg_ctx *ctx, const char *name, tg_named_rng **to) {
+    if (ctx->status != TG_OK) return ctx->status;
+    if (!name) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_fork: the name is NULL");
+    tg_named_rng *r = find(ctx, name);
+    if (!r) return unknown(ctx, name, "tg_rng_fork");
+    *to = r;
+    return TG_OK;
+}
+
+/* Forks and joins go in pairs, also under an error and when it is cleared between them: a fork that fails stays with
+ * the stream that draws. */
+tg_status tg_rng_fork(tg_ctx *ctx, const char *name) {
+    if (!ctx || ctx->dead) return tg_ctx_status(ctx);
+    tg_named_rng *to = ctx->streams.current;
+    tg_status s = fork_to(ctx, name, &to);
+    if (ctx->streams.forks == ctx->streams.room && more_room(ctx) != TG_OK) {
+        ctx->streams.forks_missed++;
+        return ctx->status;
+    }
+    ctx->streams.below[ctx->streams.forks++] = ctx->streams.current;
+    draw_from(ctx, to);
+    return s;
+}
+
+tg_status tg_rng_join(tg_ctx *ctx) {
+    if (!ctx || ctx->dead) return tg_ctx_status(ctx);
+    if (ctx->streams.forks_missed) {
+        ctx->streams.forks_missed--;
+        return ctx->status;
+    }
+    if (!ctx->streams.forks)
+        return ctx->status != TG_OK ? ctx->status : tg_fail(ctx, TG_ERR_STATE, "tg_rng_join: no stream is forked");
+    draw_from(ctx, ctx->streams.below[--ctx->streams.forks]);
+    return ctx->status;
+}
+
+void tg_rng_unwind(tg_ctx *ctx, int forks) {
+    ctx->streams.forks_missed = 0;
+    while (ctx->streams.forks > forks) draw_from(ctx, ctx->streams.below[--ctx->streams.forks]);
+}
+
+/* ---- The streams of a rank ---- */
+
+enum { RANK_STREAMS = 3 };
+static const char *const rank_streams[RANK_STREAMS] = {"data-parallel-rng", "model-parallel-rng",
+                                                       "expert-parallel-rng"};
+
+static bool of_rank(const tg_named_rng *r) {
+    for (int i = 0; i < RANK_STREAMS; i++)
+        if (!strcmp(r->name, rank_streams[i])) return true;
+    return false;
+}
+
+static tg_status check_seeds(tg_ctx *ctx, const uint64_t *seed) {
+    for (int i = 0; i < RANK_STREAMS; i++) {
+        const char *same = NULL;
+        for (int k = 0; k < i; k++)
+            if (seed[k] == seed[i]) same = rank_streams[k];
+        for (const tg_named_rng *r = ctx->streams.first; r; r = r->next) {
+            if (r->seed == seed[i] && !of_rank(r)) same = r->name;
+            if (of_rank(r) && forked(ctx, r))
+                return tg_fail(ctx, TG_ERR_STATE,
+                               "tg_rng_seed_parallel: stream \"%s\" is forked; tg_rng_join it before", r->name);
+        }
+        if (same)
+            return tg_fail(
+                ctx, TG_ERR_ARGUMENT,
+                "tg_rng_seed_parallel: \"%s\" would have the seed of \"%s\", %llu, and draw the same numbers",
+                rank_streams[i], same, (unsigned long long)seed[i]);
+    }
+    return TG_OK;
+}
+
+/* Megatron-Core's formulas (core/tensor_parallel/random.py): ranks have streams of their own. */
+tg_status tg_rng_seed_ranks(tg_ctx *ctx, uint64_t seed, int tp, int ep, int etp) {
+    const uint64_t seeds[RANK_STREAMS] = {seed, seed + 2718 + (uint64_t)tp,
+                                          seed + 1024 + 100 * (uint64_t)ep + (uint64_t)etp};
+    if (seed == 0) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_seed_parallel: the seed is 0, expected 1 or more");
+    TG_TRY(check_seeds(ctx, seeds));
+    for (int i = 0; i < RANK_STREAMS; i++) {
+        tg_named_rng *r = find(ctx, rank_streams[i]);
+        if (!r && !(r = add(ctx, rank_streams[i]))) return ctx->status;
+        r->seed = seeds[i];
+        r->rng = (tg_rng){.seed = seeds[i]};
+    }
+    *state_of(ctx, NULL) = (tg_rng){.seed = seed};
+    return TG_OK;
+}

@@ -1,0 +1,354 @@
+/* Named random streams: forks, states by value, recomputation, the seeds of ranks. */
+#include <string.h>
+
+#include <tapegrad/gradcheck.h>
+
+#include "check_main.h"
+#include "core/rng.h"
+
+static tg_ctx *new_ctx(void) { return tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 3)); }
+
+static void expect_ok(const tg_ctx *ctx) { ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx)); }
+
+static void expect_error(tg_ctx *ctx, tg_status status, const char *says) {
+    ck_assert_msg(tg_ctx_status(ctx) == status && strstr(tg_ctx_message(ctx), says), "%s: %s",
+                  tg_status_name(tg_ctx_status(ctx)), tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+}
+
+/* The next n draws of the stream that draws now, as integers. */
+static void draw(tg_ctx *ctx, int n, float *x) {
+    tg_tensor *u = tg_uniform(ctx, TG_SHAPE(n), 0, 1);
+    tg_read(u, x, (size_t)n * sizeof *x);
+    tg_drop(u);
+}
+
+/* The first 16 draws of a seed. */
+static void draws_of(uint64_t seed, float *x) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .seed = seed));
+    draw(ctx, 16, x);
+    tg_ctx_free(ctx);
+}
+
+static bool same(const float *a, const float *b, int n) { return !memcmp(a, b, (size_t)n * sizeof *a); }
+
+START_TEST(forks_go_on_where_they_were_left) {
+    tg_ctx *ctx = new_ctx();
+    float base[16], a[16], b[16], x[16];
+    draws_of(3, base), draws_of(11, a), draws_of(12, b);
+    tg_rng_add(ctx, "a", 11);
+    tg_rng_add(ctx, "b", 12);
+    draw(ctx, 2, x);
+    tg_rng_fork(ctx, "a");
+    draw(ctx, 3, x);
+    ck_assert(same(x, a, 3));
+    tg_rng_fork(ctx, "b");
+    draw(ctx, 2, x);
+    ck_assert(same(x, b, 2));
+    tg_rng_fork(ctx, "a"); /* nested: the one outside goes on after it */
+    draw(ctx, 4, x);
+    ck_assert(same(x, a + 3, 4));
+    tg_rng_join(ctx);
+    draw(ctx, 1, x);
+    ck_assert(same(x, b + 2, 1));
+    tg_rng_join(ctx);
+    tg_rng_fork(ctx, "a");
+    draw(ctx, 1, x);
+    ck_assert(same(x, a + 7, 1));
+    tg_rng_join(ctx);
+    draw(ctx, 1, x);
+    ck_assert(same(x, a + 8, 1));
+    tg_rng_join(ctx);
+    draw(ctx, 3, x);
+    ck_assert(same(x, base + 2, 3));
+    tg_rng_fork(ctx, "b");
+    draw(ctx, 1, x);
+    ck_assert(same(x, b + 3, 1));
+    tg_rng_join(ctx);
+    expect_ok(ctx);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+START_TEST(states_are_values) {
+    tg_ctx *ctx = new_ctx();
+    tg_rng before, inside, after;
+    float first[4], again[4];
+    tg_rng_add(ctx, "a", 11);
+    tg_rng_get(ctx, "a", &before);
+    ck_assert(before.seed == 11 && before.counter == 0);
+    tg_rng_fork(ctx, "a");
+    draw(ctx, 4, first);
+    tg_rng_get(ctx, "a", &after); /* of the one that draws, by name and without */
+    tg_rng_get(ctx, NULL, &inside);
+    ck_assert(after.counter == 4 && !memcmp(&after, &inside, sizeof after));
+    tg_rng_set(ctx, "a", &before);
+    draw(ctx, 4, again);
+    ck_assert(same(first, again, 4));
+    tg_rng_join(ctx);
+    tg_rng_get(ctx, NULL, &inside);
+    ck_assert(inside.seed == 3 && inside.counter == 0);
+    ck_assert(before.counter == 0);
+    tg_rng_set(ctx, "a", &before);
+    tg_rng_fork(ctx, "a");
+    draw(ctx, 4, again);
+    ck_assert(same(first, again, 4));
+    tg_rng_join(ctx);
+    expect_ok(ctx);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+START_TEST(names_and_seeds_are_unique) {
+    tg_ctx *ctx = new_ctx();
+    tg_rng_add(ctx, "a", 11);
+    tg_rng_add(ctx, "a", 12);
+    expect_error(ctx, TG_ERR_ARGUMENT, "\"a\" is there already");
+    tg_rng_add(ctx, "b", 11);
+    expect_error(ctx, TG_ERR_ARGUMENT, "\"b\" would have the seed of \"a\", 11");
+    tg_rng_fork(ctx, "b");
+    tg_rng_join(ctx);
+    expect_error(ctx, TG_ERR_ARGUMENT, "no random stream is named \"b\"");
+    tg_rng_fork(ctx, "a");
+    tg_rng_remove(ctx, "a");
+    expect_error(ctx, TG_ERR_STATE, "is forked");
+    tg_rng_join(ctx);
+    tg_rng_remove(ctx, "a");
+    expect_ok(ctx);
+    tg_rng_add(ctx, "b", 11);
+    expect_ok(ctx);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+/* Forks and joins go in pairs whatever happens between. */
+START_TEST(errors_leave_forks_in_pairs) {
+    tg_ctx *ctx = new_ctx();
+    float a[16], base[16], x[4];
+    draws_of(11, a), draws_of(3, base);
+    tg_rng_add(ctx, "a", 11);
+    tg_rng_fork(ctx, "a");
+    tg_rng_fork(ctx, "none");
+    tg_rng_fork(ctx, "a");
+    tg_rng_join(ctx);
+    tg_ctx_clear(ctx);
+    draw(ctx, 2, x); /* of a, as the failed fork stays with it */
+    ck_assert(same(x, a, 2));
+    tg_rng_join(ctx);
+    draw(ctx, 2, x);
+    ck_assert(same(x, a + 2, 2));
+    tg_ctx_fail(ctx, TG_ERR_DATA, "on purpose");
+    tg_rng_join(ctx);
+    tg_ctx_clear(ctx);
+    draw(ctx, 2, x);
+    ck_assert(same(x, base, 2));
+    tg_rng_join(ctx);
+    expect_error(ctx, TG_ERR_STATE, "no stream is forked");
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+/* ---- Recomputation ---- */
+
+typedef struct layer {
+    bool forks, leaves_open, fails;
+} layer;
+
+static tg_status drops(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    const layer *l = state;
+    tg_ctx *ctx = tg_tape_ctx(t);
+    tg_tensor *x = tg_dropout(t, in[0], 0.5);
+    if (l->forks) {
+        tg_rng_fork(ctx, "a");
+        x = tg_dropout(t, x, 0.2);
+        tg_rng_fork(ctx, "b");
+        x = tg_dropout(t, x, 0.2);
+        tg_rng_join(ctx);
+        if (l->fails) return tg_ctx_fail(ctx, TG_ERR_DATA, "on purpose");
+        if (!l->leaves_open) tg_rng_join(ctx);
+    }
+    out[0] = tg_square(t, tg_dropout(t, x, 0.1));
+    return tg_ctx_status(ctx);
+}
+
+static tg_ctx *layer_ctx(tg_tensor **w) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 3, .check = true));
+    *w = tg_param(ctx, "w", TG_SHAPE(64), 1);
+    tg_rng_add(ctx, "a", 11);
+    tg_rng_add(ctx, "b", 12);
+    return ctx;
+}
+
+/* Two layers, inside a fork or not, with draws after them and between forward and backward. */
+static void two_layers(bool recompute, bool inside, float *grad, tg_rng *left) {
+    tg_tensor *w, *h, *y;
+    tg_ctx *ctx = layer_ctx(&w);
+    tg_tape *t = tg_tape_new(ctx);
+    layer l = {.forks = true};
+    float unused[8];
+    if (inside) tg_rng_fork(ctx, "b");
+    for (int i = 0; i < 2; i++, w = i == 1 ? h : w) {
+        if (recompute)
+            tg_recompute(t, drops, &l, &w, 1, i ? &y : &h, 1, NULL);
+        else
+            drops(&l, t, &w, 1, i ? &y : &h, 1);
+    }
+    if (inside) tg_rng_join(ctx);
+    draw(ctx, 5, unused);
+    tg_rng_fork(ctx, "a");
+    draw(ctx, 3, unused);
+    tg_rng_join(ctx);
+    tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false));
+    expect_ok(ctx);
+    tg_rng_get(ctx, NULL, &left[0]);
+    tg_rng_get(ctx, "a", &left[1]);
+    tg_rng_get(ctx, "b", &left[2]);
+    const tg_node *first = tg_tape_node(t, 0);
+    tg_read(tg_grad_of(tg_node_output(first, 0)), grad, 64 * sizeof *grad);
+    expect_ok(ctx);
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+
+START_TEST(recomputation_restores_every_stream) {
+    for (int inside = 0; inside < 2; inside++) {
+        float plain[64], again[64];
+        tg_rng left[3], left_again[3];
+        two_layers(false, inside, plain, left);
+        two_layers(true, inside, again, left_again);
+        ck_assert(same(plain, again, 64));
+        ck_assert(!memcmp(left, left_again, sizeof left));
+    }
+}
+END_TEST
+
+/* Streams that come and go between the two runs do not matter to the function. */
+START_TEST(recomputation_while_streams_come_and_go) {
+    tg_tensor *w, *y;
+    tg_ctx *ctx = layer_ctx(&w);
+    tg_tape *t = tg_tape_new(ctx);
+    layer l = {.forks = true};
+    tg_rng_add(ctx, "passing", 90);
+    tg_recompute(t, drops, &l, &w, 1, &y, 1, NULL);
+    tg_rng_remove(ctx, "passing");
+    tg_rng_add(ctx, "later", 91);
+    tg_rng_fork(ctx, "later");
+    float x[4];
+    draw(ctx, 4, x);
+    tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false)); /* check mode compares the bits */
+    tg_rng later;
+    tg_rng_get(ctx, "later", &later);
+    ck_assert_int_eq((int64_t)later.counter, 4);
+    tg_rng_join(ctx);
+    expect_ok(ctx);
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+START_TEST(a_function_must_join_what_it_forks) {
+    tg_tensor *w, *y;
+    tg_ctx *ctx = layer_ctx(&w);
+    tg_tape *t = tg_tape_new(ctx);
+    layer open = {.forks = true, .leaves_open = true}, fails = {.forks = true, .fails = true};
+    tg_recompute(t, drops, &open, &w, 1, &y, 1, TG_RECOMPUTE(.name = "open"));
+    expect_error(ctx, TG_ERR_STATE, "open: the function forks random streams 1 times more often than it joins them");
+    tg_recompute(t, drops, &fails, &w, 1, &y, 1, NULL);
+    expect_error(ctx, TG_ERR_DATA, "on purpose");
+    tg_rng_join(ctx);
+    expect_error(ctx, TG_ERR_STATE, "no stream is forked");
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+static tg_status noisy(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    layer l = {.forks = true};
+    (void)state;
+    return drops(&l, t, in, n_in, out, n_out);
+}
+
+START_TEST(gradcheck_draws_the_same_in_every_run) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
+    tg_rng_add(ctx, "a", 11);
+    tg_rng_add(ctx, "b", 12);
+    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(20), 1);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_gradcheck(t, noisy, NULL, &w, 1, 1, NULL, NULL);
+    expect_ok(ctx);
+    tg_rng a;
+    tg_rng_get(ctx, "a", &a);
+    ck_assert_int_eq((int64_t)a.counter, 0);
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+START_TEST(forks_allocate_nothing) {
+    tg_tensor *w, *y;
+    tg_ctx *ctx = layer_ctx(&w);
+    tg_tape *t = tg_tape_new(ctx);
+    layer l = {.forks = true};
+    tg_memory m = TG_MEMORY(), after = TG_MEMORY();
+    for (int step = 0; step < 6; step++) {
+        if (step == 3) tg_memory_stats(ctx, &m);
+        tg_recompute(t, drops, &l, &w, 1, &y, 1, NULL);
+        tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false));
+        tg_tape_reset(t);
+    }
+    tg_memory_stats(ctx, &after);
+    ck_assert_int_eq(after.host_allocations, m.host_allocations);
+    expect_ok(ctx);
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+/* ---- Seeds of ranks ---- */
+
+static uint64_t seed_of(tg_ctx *ctx, const char *name) {
+    tg_rng s = {0};
+    tg_rng_get(ctx, name, &s);
+    return s.counter == 0 ? s.seed : 0;
+}
+
+START_TEST(ranks_are_seeded_by_the_formulas) {
+    tg_ctx *ctx = new_ctx();
+    float x[4];
+    tg_rng_seed_ranks(ctx, 1000, 3, 2, 1);
+    ck_assert(seed_of(ctx, NULL) == 1000 && seed_of(ctx, "data-parallel-rng") == 1000);
+    ck_assert(seed_of(ctx, "model-parallel-rng") == 3721 && seed_of(ctx, "expert-parallel-rng") == 2225);
+    draw(ctx, 4, x);
+    tg_rng_fork(ctx, "model-parallel-rng");
+    tg_rng_seed_ranks(ctx, 7, 0, 0, 0);
+    expect_error(ctx, TG_ERR_STATE, "\"model-parallel-rng\" is forked");
+    tg_rng_join(ctx);
+    tg_rng_seed_ranks(ctx, 7, 0, 0, 0); /* anew */
+    ck_assert(seed_of(ctx, NULL) == 7 && seed_of(ctx, "data-parallel-rng") == 7);
+    ck_assert(seed_of(ctx, "model-parallel-rng") == 2725 && seed_of(ctx, "expert-parallel-rng") == 1031);
+    tg_rng_seed_ranks(ctx, 0, 0, 0, 0);
+    expect_error(ctx, TG_ERR_ARGUMENT, "the seed is 0");
+    tg_rng_seed_ranks(ctx, 5, 6, 17, 0); /* 5 + 2718 + 6 = 5 + 1024 + 1700 */
+    expect_error(ctx, TG_ERR_ARGUMENT, "\"expert-parallel-rng\" would have the seed of \"model-parallel-rng\", 2729");
+    ck_assert_int_eq((int64_t)seed_of(ctx, "model-parallel-rng"), 2725); /* nothing has changed */
+    tg_rng_add(ctx, "mine", 2800);
+    tg_rng_seed_ranks(ctx, 82, 0, 0, 0);
+    expect_error(ctx, TG_ERR_ARGUMENT, "\"model-parallel-rng\" would have the seed of \"mine\", 2800");
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+int main(void) {
+    const TTest *const tests[] = {forks_go_on_where_they_were_left,
+                                  states_are_values,
+                                  names_and_seeds_are_unique,
+                                  errors_leave_forks_in_pairs,
+                                  recomputation_restores_every_stream,
+                                  recomputation_while_streams_come_and_go,
+                                  a_function_must_join_what_it_forks,
+                                  gradcheck_draws_the_same_in_every_run,
+                                  forks_allocate_nothing,
+                                  ranks_are_seeded_by_the_formulas};
+    return tg_check_main("streams", tests, sizeof tests / sizeof *tests);
+}
