@@ -66,12 +66,13 @@ void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes) {
 static void *heap_segment(void *user, size_t bytes, size_t align) {
     tg_ctx *ctx = user;
     ctx->host_allocations++;
-    return ctx->ops->alloc(ctx, bytes, align);
+    void *p = ctx->arena ? ctx->arena->take(ctx->arena, bytes, align) : NULL;
+    return p ? p : ctx->ops->alloc(ctx, bytes, align);
 }
 
 static void heap_segment_free(void *user, void *p, size_t bytes) {
     tg_ctx *ctx = user;
-    ctx->ops->free(ctx, p, bytes);
+    if (!ctx->arena || !ctx->arena->owns(ctx->arena, p)) ctx->ops->free(ctx, p, bytes);
 }
 
 static void *heap_host(void *user, size_t bytes) {
@@ -236,6 +237,7 @@ void tg_ctx_free(tg_ctx *ctx) {
     if (ctx->heap) tg_heap_free(ctx->heap);
     for (int i = 0; i < TG_WORKSPACES; i++) tg_host_free(ctx, ctx->workspace[i].p, ctx->workspace[i].bytes);
     if (ctx->ops && ctx->heap) ctx->ops->close(ctx, ctx->device_state);
+    if (ctx->arena) ctx->arena->end(ctx->arena);
     free_chunks(ctx, ctx->chunks);
     tg_works_free(ctx);
     tg_storage_extras_free(ctx);

@@ -131,6 +131,13 @@ struct tg_ext {
     int64_t dims[2 * TG_MAX_DIMS];      /* its shape and strides */
 };
 
+/* Memory that the ranks of a node share, from which a context's heap takes what it can. */
+typedef struct tg_arena {
+    void *(*take)(struct tg_arena *a, size_t bytes, size_t align); /* NULL: full */
+    bool (*owns)(const struct tg_arena *a, const void *p);
+    void (*end)(struct tg_arena *a); /* the context has ended */
+} tg_arena;
+
 /* Who must hear of a context's first error, and of its end: its communicators (invariant 3). */
 typedef struct tg_listener {
     void (*failed)(struct tg_listener *l);
@@ -175,6 +182,7 @@ struct tg_ctx {
     const tg_parallel *parallel;      /* that made the grid */
     _Atomic uint64_t *heartbeat;      /* on the control board; moves with every op that is recorded. Never NULL */
     _Atomic uint64_t own_heartbeat;
+    tg_arena *arena; /* NULL: all comes from the device */
     tg_listener *listeners;
     uint64_t skips; /* collectives, or passes with some in them, that an error kept from running */
     /* Slots of handles and storages, kept until the context ends. */

@@ -4,6 +4,7 @@
 
 #include "parallel/board.h"
 #include "parallel/comm.h"
+#include "parallel/launch.h"
 
 /* Where characters go: into a buffer as snprintf puts them, or into a file descriptor. */
 typedef struct sink {
@@ -267,6 +268,14 @@ size_t tg_comm_record(tg_comm *c, tg_format format, char *buf, size_t n) {
         return 0;
     }
     put_board(&s, c->board, format == TG_JSON);
+    return s.at;
+}
+
+size_t tg_launch_record(const tg_launch *l, tg_format format, char *buf, size_t n) {
+    tg_board b = {.card = l->region->card, .n = l->n, .size = l->n, .me = -1};
+    sink s = {.buf = buf, .n = buf ? n : 0, .fd = -1};
+    if (s.n) buf[0] = 0;
+    put_board(&s, &b, format == TG_JSON);
     return s.at;
 }
 

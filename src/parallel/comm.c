@@ -8,7 +8,7 @@ static const tg_comm inert = {.ctx = (tg_ctx *)&tg_dead_ctx, .size = 1, .axis = 
 
 bool tg_comm_ok(const tg_comm *c) { return c && c->ops && tg_ok(c->ctx); }
 
-static tg_comm *made(tg_comm *c) { return c ? c : (tg_comm *)&inert; }
+tg_comm *tg_comm_or_inert(tg_comm *c) { return c ? c : (tg_comm *)&inert; }
 
 tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size, tg_board *board) {
     tg_comm *c = tg_host_alloc(ctx, sizeof *c);
@@ -48,7 +48,7 @@ tg_comm *tg_comm_new_on(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int ra
     } else if (ctx && ops && ops->size == sizeof *ops && ops->close) {
         ops->close(ctx, state);
     }
-    return made(c);
+    return tg_comm_or_inert(c);
 }
 
 tg_comm *tg_comm_self_new(tg_ctx *ctx) { return tg_comm_new_on(ctx, &tg_self_transport, NULL, 0, 1); }
@@ -56,7 +56,7 @@ tg_comm *tg_comm_self_new(tg_ctx *ctx) { return tg_comm_new_on(ctx, &tg_self_tra
 tg_comm *tg_comm_plan_new(tg_ctx *ctx, int rank, int size) {
     if (tg_ok(ctx) && (size < 1 || rank < 0 || rank >= size)) {
         tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_plan_new: rank %d of %d, expected 0 <= rank < size", rank, size);
-        return made(NULL);
+        return tg_comm_or_inert(NULL);
     }
     return tg_comm_new_on(ctx, &tg_plan_transport, NULL, rank, size);
 }
@@ -94,7 +94,7 @@ static tg_comm *group_of(tg_comm *c, void *state, const tg_comm_ops *ops, int ra
     tg_comm *g = tg_comm_make(c->ctx, ops, state, rank, n, c->board);
     if (!g) {
         ops->close(c->ctx, state);
-        return made(NULL);
+        return tg_comm_or_inert(NULL);
     }
     size_t at = 0;
     tg_text(g->name, sizeof g->name, &at, "%s", name ? name : "");
@@ -119,9 +119,9 @@ static tg_status check_members(tg_comm *c, const int *ranks, int n, int *mine) {
 tg_comm *tg_comm_split_known(tg_comm *c, const int *ranks, int n, const char *name, tg_axis axis) {
     int mine;
     void *state = NULL;
-    if (!tg_comm_ok(c) || check_members(c, ranks, n, &mine) != TG_OK) return made(NULL);
+    if (!tg_comm_ok(c) || check_members(c, ranks, n, &mine) != TG_OK) return tg_comm_or_inert(NULL);
     const tg_comm_ops *ops = n == 1 && !c->ops->silent ? &tg_self_transport : c->ops;
-    if (ops == c->ops && ops->split(c->ctx, c->state, ranks, n, mine, name, &state) != TG_OK) return made(NULL);
+    if (ops == c->ops && ops->split(c->ctx, c->state, ranks, n, mine, name, &state) != TG_OK) return tg_comm_or_inert(NULL);
     return group_of(c, state, ops, mine, n, name, axis);
 }
 
@@ -144,7 +144,7 @@ static int members(const colored *all, int n, int mine, int *ranks) {
 static tg_comm *split(tg_comm *c, colored mine, colored *all, int *ranks, const char *name, tg_axis axis) {
     tg_transfer call = {.kind = TG_ALL_GATHER, .dtype = TG_I64, .src = &mine, .dst = all, .count = 2};
     all[c->rank] = mine;
-    if (c->size > 1 && tg_comm_exchange(c, &call) != TG_OK) return made(NULL);
+    if (c->size > 1 && tg_comm_exchange(c, &call) != TG_OK) return tg_comm_or_inert(NULL);
     if (mine.color < 0) return NULL;
     return tg_comm_split_known(c, ranks, members(all, c->size, c->rank, ranks), name, axis);
 }
@@ -152,23 +152,23 @@ static tg_comm *split(tg_comm *c, colored mine, colored *all, int *ranks, const 
 tg_comm *tg_comm_split(tg_comm *c, int color, int key, const char *name, tg_axis axis) {
     if (!tg_comm_ok(c)) {
         if (c && c->size > 1) tg_ctx_skip(c->ctx);
-        return made(NULL);
+        return tg_comm_or_inert(NULL);
     }
     tg_ctx *ctx = c->ctx;
     size_t n = (size_t)c->size;
     if (axis < 0 || axis > TG_MAX_AXES) {
         tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_split: axis %d, expected an axis or TG_MAX_AXES", (int)axis);
-        return made(NULL);
+        return tg_comm_or_inert(NULL);
     }
     if (c->ops->silent && c->size > 1) {
         tg_fail(ctx, TG_ERR_UNSUPPORTED,
                 "tg_comm_split: transport \"%s\" cannot ask the other ranks for their colors; use tg_parallel_new",
                 c->ops->name);
-        return made(NULL);
+        return tg_comm_or_inert(NULL);
     }
     colored *all = tg_host_alloc(ctx, n * sizeof *all);
     int *ranks = all ? tg_host_alloc(ctx, n * sizeof *ranks) : NULL;
-    tg_comm *g = ranks ? split(c, (colored){color, key}, all, ranks, name, axis) : made(NULL);
+    tg_comm *g = ranks ? split(c, (colored){color, key}, all, ranks, name, axis) : tg_comm_or_inert(NULL);
     tg_host_free(ctx, ranks, n * sizeof *ranks);
     tg_host_free(ctx, all, n * sizeof *all);
     return g;

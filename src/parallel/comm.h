@@ -59,6 +59,7 @@ struct tg_comm {
 bool tg_comm_ok(const tg_comm *c);
 /* Takes over its reference to the board; NULL: one of its own. */
 tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size, tg_board *board);
+tg_comm *tg_comm_or_inert(tg_comm *c); /* what a constructor returns */
 /* A call over host memory, without a tensor, that is waited for. */
 tg_status tg_comm_exchange(tg_comm *c, tg_transfer *call);
 /* Ends finished works that no storage owns; the memory that they read is let go. */

@@ -38,8 +38,8 @@ static void post_return(rank_thread *t) {
 }
 
 static void run_rank(rank_thread *t, tg_ctx *ctx) {
-    tg_vantage view = {.region = t->region, .me = t->rank};
-    tg_comm *world = tg_ok(ctx) ? tg_shm_world(ctx, &view, &tg_threads_transport) : NULL;
+    tg_vantage view = {.region = t->region, .me = t->rank, .fd = -1};
+    tg_comm *world = tg_ok(ctx) ? tg_shm_world(ctx, &view, NULL) : NULL;
     tg_status s = world ? t->fn(t->arg, ctx, world) : tg_ctx_status(ctx);
     char text[96];
     size_t at = 0;

@@ -86,14 +86,17 @@ typedef struct tg_member {
 } tg_member;
 
 typedef struct tg_region {
-    uint64_t magic;
-    size_t bytes;
-    int size; /* ranks */
+    uint64_t magic, layout; /* of this version's structs */
+    size_t bytes; /* of the whole */
+    int size;     /* ranks */
     pthread_mutex_t lock; /* of the groups' list and what is in it */
     tg_shared groups, world;
     uint64_t group_ids;
     _Atomic uint64_t failures;
-    tg_allocator allocator; /* of threads */
+    tg_allocator allocator; /* of threads; those of processes share what follows the cards: */
+    tg_shared heap_next, heap_end, heap_free;
+    tg_shared arenas; /* of each rank, one after the other; pages are there once they are touched */
+    size_t arena_bytes;
     tg_card card[];
 } tg_region;
 
@@ -101,9 +104,10 @@ typedef struct tg_region {
 typedef struct tg_vantage {
     tg_region *region;
     uintptr_t base; /* of references; 0 among threads */
-    int me;
+    int me, fd;     /* of the file; threads have none */
 } tg_vantage;
 
+static inline bool tg_of_processes(const tg_vantage *v) { return v->base != 0; }
 static inline void *tg_at(const tg_vantage *v, tg_shared r) { return r ? (void *)(v->base + r) : NULL; }
 static inline tg_slot *tg_group_slot(tg_group *g, uint64_t sequence) {
     return (tg_slot *)((char *)g + g->at_slots + (sequence % TG_CALLS) * g->slot_bytes);
@@ -120,6 +124,11 @@ static inline bool *tg_group_list(tg_group *g, int i) { return (bool *)((char *)
 /* The region of n threads; NULL when there is no memory. */
 tg_region *tg_region_new(int n, const tg_allocator *allocator);
 void tg_region_free(tg_region *r);
+/* A file that is the region of n processes; -1 with errno. */
+int tg_region_file(int n);
+/* Maps it; NULL after writing why. whole: with the arenas. */
+tg_region *tg_region_map(int fd, bool whole, const char **why);
+void tg_region_unmap(tg_region *r, bool whole);
 /* Joins the group of those ranks of the world, which the first of them makes. parent NULL: the world itself. */
 tg_group *tg_group_join(tg_ctx *ctx, const tg_vantage *v, const tg_group *parent, const int *ranks, int n, int mine,
                         const char *name);

@@ -78,8 +78,14 @@ static tg_shared begins(tg_shm_group *s, uint64_t sequence, const int64_t *count
 static tg_status begins_room(tg_shm_group *s, const tg_transfer *t) {
     if ((!t->send && !t->recv) || s->begins) return TG_OK;
     s->begins_bytes = sizeof(int64_t) * TG_CALLS * 2 * (size_t)(s->size + 1);
-    s->begins = tg_host_alloc(s->self->ctx, s->begins_bytes);
-    return s->begins ? TG_OK : s->self->ctx->status;
+    if (!s->self->process) {
+        s->begins = tg_host_alloc(s->self->ctx, s->begins_bytes);
+        return s->begins ? TG_OK : s->self->ctx->status;
+    }
+    s->begins_block = tg_process_alloc(s->self->process, s->begins_bytes);
+    if (!s->begins_block) return tg_fail(s->self->ctx, TG_ERR_MEMORY, "out of shared memory: counts for %d ranks", s->size);
+    s->begins = tg_block_data(s->begins_block);
+    return TG_OK;
 }
 
 static tg_shared ref_of(const tg_shm_group *s, const void *p) { return p ? (tg_shared)((uintptr_t)p - s->self->view.base) : 0; }
@@ -161,9 +167,18 @@ static tg_status post(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) 
 
 /* ---- The transport's slots ---- */
 
+static tg_status post_call(tg_shm_group *s, const tg_transfer *given, tg_shm_request *r) {
+    tg_transfer t = *given;
+    bool mail = t.kind == TG_SEND || t.kind == TG_RECV;
+    if (s->self->process) TG_TRY(tg_shm_stage(s, &t, r));
+    if (!mail) return post(s, &t, r);
+    TG_TRY(tg_shm_post_mail(s, &t, r));
+    request_start(r);
+    return TG_OK;
+}
+
 static tg_status shm_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
     tg_shm_group *s = state;
-    bool mail = t->kind == TG_SEND || t->kind == TG_RECV;
     if (atomic_load_explicit(&s->g->failed, memory_order_acquire)) return tg_shm_failed(s, false);
     tg_shm_request *r = request_new(s, t);
     if (!r) return ctx->status;
@@ -171,12 +186,12 @@ static tg_status shm_start(tg_ctx *ctx, void *state, const tg_transfer *t, void 
         next = q->next;
         tg_shm_check(q);
     }
-    tg_status status = mail ? tg_shm_post_mail(s, t, r) : post(s, t, r);
+    tg_status status = post_call(s, t, r);
     if (status != TG_OK) {
+        tg_shm_unstage(r, false);
         request_free(r);
         return status;
     }
-    if (mail) request_start(r);
     *request = r;
     return TG_OK;
 }
@@ -203,6 +218,7 @@ static void shm_drop(tg_ctx *ctx, void *state, void *request) {
     tg_shm_rank *self = r->s->self;
     if (!r->done && tg_shm_await(state, r, NULL, 0) != TG_OK) {
         tg_shm_quiesce(state);
+        tg_shm_unstage(r, false);
         *(r->prev ? &r->prev->next : &self->first) = r->next;
         *(r->next ? &r->next->prev : &self->last) = r->prev;
     }
@@ -252,6 +268,7 @@ static void rank_free(tg_shm_rank *self) {
         tg_host_free(ctx, r, sizeof *r);
     }
     tg_board_unref(ctx, self->board);
+    if (self->process) tg_process_close(self->process);
     tg_host_free(ctx, self, sizeof *self);
 }
 
@@ -259,7 +276,10 @@ static void shm_close(tg_ctx *ctx, void *state) {
     tg_shm_group *s = state;
     tg_shm_rank *self = s->self;
     tg_group_leave(&self->view, s->g, s->rank);
-    tg_host_free(ctx, s->begins, s->begins_bytes);
+    if (s->begins_block)
+        tg_process_free(self->process, s->begins_block);
+    else
+        tg_host_free(ctx, s->begins, s->begins_bytes);
     tg_host_free(ctx, s->pairs, s->pairs_bytes);
     for (tg_shm_group **at = &self->group; *at; at = &(*at)->sibling)
         if (*at == s) {
@@ -279,6 +299,20 @@ static void shm_abort(tg_ctx *ctx, void *state, const char *why) {
 const tg_comm_ops tg_threads_transport = {
     .size = sizeof(tg_comm_ops),
     .name = "threads",
+    .host = true,
+    .start = shm_start,
+    .test = shm_test,
+    .wait = shm_wait,
+    .drop = shm_drop,
+    .split = shm_split,
+    .close = shm_close,
+    .abort = shm_abort,
+    .recover = tg_shm_recover,
+};
+
+const tg_comm_ops tg_processes_transport = {
+    .size = sizeof(tg_comm_ops),
+    .name = "shm",
     .host = true,
     .start = shm_start,
     .test = shm_test,
@@ -343,6 +377,7 @@ static void sign_off(tg_shm_rank *self) {
             break;
         }
     ctx->heartbeat = &ctx->own_heartbeat;
+    if (self->process) atomic_store_explicit(&card_of(self)->state, TG_RANK_RETURNED, memory_order_release);
 }
 
 static tg_group *join_world(tg_ctx *ctx, const tg_vantage *view) {
@@ -355,22 +390,29 @@ static tg_group *join_world(tg_ctx *ctx, const tg_vantage *view) {
     return g;
 }
 
-tg_comm *tg_shm_world(tg_ctx *ctx, const tg_vantage *view, const tg_comm_ops *ops) {
+static tg_shm_group *world_state(tg_ctx *ctx, const tg_vantage *view, tg_process *process) {
     int n = view->region->size;
     tg_shm_rank *self = tg_host_alloc(ctx, sizeof *self);
-    tg_board *board =
-        self ? tg_board_new(ctx, view->region->card, n, 0, n, view->me, ops == &tg_threads_transport) : NULL;
+    tg_board *board = self ? tg_board_new(ctx, view->region->card, n, 0, n, view->me, !process) : NULL;
     tg_group *g = board ? join_world(ctx, view) : NULL;
-    if (board) *self = (tg_shm_rank){.ctx = ctx, .view = *view, .board = board, .cause = -1};
+    if (board) *self = (tg_shm_rank){.ctx = ctx, .view = *view, .board = board, .process = process, .cause = -1};
     tg_shm_group *s = g ? group_state(self, g, view->me, n) : NULL;
+    if (s) return s;
+    tg_board_unref(ctx, board);
+    tg_host_free(ctx, self, sizeof *self);
+    return NULL;
+}
+
+tg_comm *tg_shm_world(tg_ctx *ctx, const tg_vantage *view, tg_process *process) {
+    const tg_comm_ops *ops = process ? &tg_processes_transport : &tg_threads_transport;
+    tg_shm_group *s = world_state(ctx, view, process);
     if (!s) {
-        tg_board_unref(ctx, board);
-        tg_host_free(ctx, self, sizeof *self);
+        if (process) tg_process_close(process);
         return NULL;
     }
-    sign_on(self);
-    board->refs++;
-    tg_comm *c = tg_comm_make(ctx, ops, s, view->me, n, board);
+    sign_on(s->self);
+    s->self->board->refs++;
+    tg_comm *c = tg_comm_make(ctx, ops, s, view->me, view->region->size, s->self->board);
     if (!c) shm_close(ctx, s);
     return c;
 }

@@ -13,11 +13,15 @@ typedef struct tg_shm_request tg_shm_request;
 typedef struct tg_shm_group tg_shm_group;
 
 /* One rank: what its communicators on one region share. */
+typedef struct tg_process tg_process;
+
 typedef struct tg_shm_rank {
     tg_listener listener; /* first: it is what the context calls */
     tg_ctx *ctx;
     tg_vantage view;
     tg_board *board;
+    tg_process *process; /* NULL: a thread */
+    double polled;       /* when peers' processes were last looked at */
     tg_shm_group *group; /* all of its communicators' states */
     int spins;
     int cause; /* the rank whose failure is being recorded as this one's; -1 */
@@ -39,6 +43,7 @@ struct tg_shm_group {
     tg_shm_group *sibling;
     int64_t *begins;   /* of the calls in flight: where parts begin */
     size_t begins_bytes;
+    tg_block *begins_block; /* of processes */
 };
 
 struct tg_shm_request {
@@ -52,12 +57,15 @@ struct tg_shm_request {
     tg_mail *mail;  /* of a send or receive */
     uint64_t match; /* key of the other half */
     bool done;
+    tg_block *staged_src, *staged_dst; /* copies in shared memory, of what lies elsewhere */
+    void *dst;
+    size_t dst_bytes;
 };
 
-extern const tg_comm_ops tg_threads_transport;
+extern const tg_comm_ops tg_threads_transport, tg_processes_transport;
 
-/* The communicator of all ranks of a region. NULL after recording the error. */
-tg_comm *tg_shm_world(tg_ctx *ctx, const tg_vantage *view, const tg_comm_ops *ops);
+/* The communicator of all ranks of a region. Takes over process. NULL after recording the error. */
+tg_comm *tg_shm_world(tg_ctx *ctx, const tg_vantage *view, tg_process *process);
 
 /* ---- shm_run.c ---- */
 
@@ -109,6 +117,21 @@ void tg_shm_look(tg_shm_group *s, const tg_shm_request *r, double since, double 
 void tg_shm_begin_look(tg_shm_group *s);
 void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_note *of_a, const tg_note *of_b);
 tg_note tg_shm_post_note(const tg_post *p, uint64_t sequence);
+
+/* ---- shm_process.c ---- */
+
+/* This process as that rank of the region in a launcher's file. Inert on error. */
+tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank);
+bool tg_process_alive(const tg_vantage *v, int rank); /* of threads: true */
+int64_t tg_process_pid(const tg_vantage *v, int rank);
+void tg_process_close(tg_process *p);
+/* Memory that all ranks see. NULL when there is none left. */
+tg_block *tg_process_alloc(tg_process *p, size_t bytes);
+void tg_process_free(tg_process *p, tg_block *b);
+/* Puts shared memory in the place of what others cannot see; src is copied. */
+tg_status tg_shm_stage(tg_shm_group *s, tg_transfer *t, tg_shm_request *r);
+/* After the call: what has arrived is copied to where it belongs (done), and the shared memory let go. */
+void tg_shm_unstage(tg_shm_request *r, bool done);
 
 /* ---- shm_recover.c ---- */
 

@@ -51,10 +51,11 @@ tg_status tg_shm_failed(tg_shm_group *s, bool arrived) {
 }
 
 void tg_shm_quiesce(tg_shm_group *s) {
-    double until = tg_shm_now() + s->self->ctx->deadline;
+    const double patience = 0.25;
+    double until = tg_shm_now() + (s->self->process ? patience : s->self->ctx->deadline);
     for (int i = 0; i < s->size; i++)
         while (i != s->rank && atomic_load_explicit(&tg_shm_card(s, i)->busy, memory_order_acquire) == s->g->id &&
-               tg_shm_now() < until)
+               tg_shm_now() < until && tg_process_alive(&s->self->view, tg_group_member(s->g, i)->rank))
             sched_yield();
 }
 
@@ -128,6 +129,32 @@ static void fail_by_leaving(tg_shm_group *s, int rank, bool returned) {
     tg_shm_fail(s, TG_ERR_REMOTE, rank, text);
 }
 
+static void fail_by_death(tg_shm_group *s, int rank) {
+    char text[TEXT];
+    size_t at = 0;
+    const tg_card *card = &s->self->view.region->card[rank];
+    if (atomic_load_explicit(&card->status, memory_order_acquire) != TG_OK) {
+        tg_shm_fail_by(s, rank, "");
+        return;
+    }
+    tg_text(text, sizeof text, &at, "the process of rank %d (pid %lld) has ended without a word; ", rank,
+            (long long)tg_process_pid(&s->self->view, rank));
+    tg_board_last(s->self->board, rank, text, sizeof text, &at);
+    tg_shm_fail(s, TG_ERR_REMOTE, rank, text);
+}
+
+/* Even one who has arrived may have died with a piece of the work. */
+static void look_at_processes(tg_shm_group *s) {
+    const double period = 0.02;
+    double now = tg_shm_now();
+    if (!s->self->process || now - s->self->polled < period) return;
+    s->self->polled = now;
+    for (int i = 0; i < s->size && !tg_shm_has_failed(s); i++) {
+        int rank = tg_group_member(s->g, i)->rank;
+        if (i != s->rank && !tg_process_alive(&s->self->view, rank)) fail_by_death(s, rank);
+    }
+}
+
 /* That an error is there counts only after a while: the peer may be about to clear it, as we have cleared our own. But who
  * has missed a call that we have not, is out of step for good. */
 static bool has_missed(const tg_shm_group *s, int member) {
@@ -196,5 +223,6 @@ static void pass_deadline(tg_shm_group *s, const tg_shm_request *r) {
 void tg_shm_look(tg_shm_group *s, const tg_shm_request *r, double since, double *failed_since) {
     for (int i = 0; i < s->size && !tg_shm_has_failed(s); i++)
         if (i != s->rank && !has_arrived(r, i)) look_at(s, r, i, failed_since);
+    if (!tg_shm_has_failed(s)) look_at_processes(s);
     if (tg_shm_now() - since > s->self->ctx->deadline) pass_deadline(s, r);
 }

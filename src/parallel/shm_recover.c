@@ -11,7 +11,8 @@ static bool is_accounted_for(tg_shm_group *s, int i) {
     const tg_member *m = tg_group_member(s->g, i);
     return atomic_load_explicit(&m->came, memory_order_acquire) ||
            atomic_load_explicit(&m->gone, memory_order_acquire) ||
-           atomic_load_explicit(&tg_shm_card(s, i)->state, memory_order_acquire) == TG_RANK_RETURNED;
+           atomic_load_explicit(&tg_shm_card(s, i)->state, memory_order_acquire) == TG_RANK_RETURNED ||
+           !tg_process_alive(&s->self->view, m->rank);
 }
 
 static bool all_accounted_for(tg_shm_group *s) {

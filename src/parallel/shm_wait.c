@@ -57,6 +57,7 @@ static bool is_ready(const tg_shm_request *r) {
 
 static void settled(tg_shm_request *r) {
     tg_shm_rank *self = r->s->self;
+    tg_shm_unstage(r, true);
     if (r->mail)
         tg_shm_end_mail(r);
     else
