@@ -56,9 +56,13 @@ void tg_work_abandon(tg_work *w) {
     work_free(w);
 }
 
-void tg_work_reads(tg_work *w, const tg_storage *src) {
-    if (!src->block || w->reads) return;
+void tg_work_reads(tg_work *w, tg_storage *src) {
     tg_ctx *ctx = w->ctx;
+    if (w->reads || w->holds) return;
+    if (!src->block) {
+        w->holds = tg_storage_ref(src);
+        return;
+    }
     w->reads = src->block;
     tg_block_hold(w->reads);
     w->prev = NULL;
@@ -69,6 +73,8 @@ void tg_work_reads(tg_work *w, const tg_storage *src) {
 
 void tg_work_read(tg_work *w) {
     tg_ctx *ctx = w->ctx;
+    if (w->holds) tg_storage_unref(w->holds);
+    w->holds = NULL;
     if (!w->reads) return;
     tg_block_unhold(ctx->heap, w->reads);
     w->reads = NULL;

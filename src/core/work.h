@@ -9,12 +9,13 @@ struct tg_work {
     const tg_work_ops *ops; /* NULL: ended, and on the context's free list */
     void *self;
     tg_storage *fills; /* that owns it; NULL: the one who started it does */
-    tg_block *reads;   /* held until it ends */
+    tg_block *reads;   /* held until it ends; or, where the bytes are the caller's: */
+    tg_storage *holds;
     tg_work *next, *prev; /* of the context's readers, or the next free one */
 };
 
 /* w reads src's bytes, which stay until it ends, whatever becomes of src. */
-void tg_work_reads(tg_work *w, const tg_storage *src);
+void tg_work_reads(tg_work *w, tg_storage *src);
 /* w reads no longer: it has ended. */
 void tg_work_read(tg_work *w);
 /* Waits for every work that reads the block. */

@@ -259,7 +259,7 @@ static tg_status start(entry *e, tg_comm_request *r) {
 /* The work is dst's from now on; without a dst it is the communicator's, until it is found done. */
 static tg_work *give_away(const entry *e, tg_comm_request *r) {
     tg_work *w = r->work;
-    if (e->a->src) tg_work_reads(w, e->a->src->storage);
+    if (e->a->src && (!e->a->dst || e->a->dst->storage != e->a->src->storage)) tg_work_reads(w, e->a->src->storage);
     if (!e->a->dst) {
         r->ownerless = true;
         e->c->ownerless++;

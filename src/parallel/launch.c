@@ -58,8 +58,8 @@ void tg_launch_ended(const tg_launch *l, int rank, int wait_status) {
     tg_card *card = &l->region->card[rank];
     char text[96];
     size_t at = 0;
-    if (atomic_load_explicit(&card->state, memory_order_acquire) == TG_RANK_RETURNED ||
-        atomic_load_explicit(&card->status, memory_order_acquire) != TG_OK)
+    int state = atomic_load_explicit(&card->state, memory_order_acquire);
+    if (state == TG_RANK_RETURNED || atomic_load_explicit(&card->status, memory_order_acquire) != TG_OK)
         return; /* it has spoken for itself */
     if (WIFSIGNALED(wait_status))
         tg_text(text, sizeof text, &at, "its process was killed by signal %d", WTERMSIG(wait_status));
@@ -68,5 +68,5 @@ void tg_launch_ended(const tg_launch *l, int rank, int wait_status) {
     tg_box_write(&card->failure, text);
     atomic_store_explicit(&card->status, TG_ERR_REMOTE, memory_order_relaxed);
     atomic_store_explicit(&card->cause, -1, memory_order_relaxed);
-    atomic_store_explicit(&card->state, TG_RANK_RETURNED, memory_order_release);
+    if (state == TG_RANK_AWAITED) atomic_store_explicit(&card->state, TG_RANK_RETURNED, memory_order_release);
 }

@@ -122,7 +122,7 @@ tg_note tg_shm_post_note(const tg_post *p, uint64_t sequence);
 
 /* This process as that rank of the region in a launcher's file. Inert on error. */
 tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank);
-bool tg_process_alive(const tg_vantage *v, int rank); /* of threads: true */
+bool tg_process_alive(const tg_vantage *v, int rank); /* false: it has died as a rank. Of threads: true */
 int64_t tg_process_pid(const tg_vantage *v, int rank);
 void tg_process_close(tg_process *p);
 /* Memory that all ranks see. NULL when there is none left. */

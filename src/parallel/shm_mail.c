@@ -39,18 +39,20 @@ tg_status tg_shm_post_mail(tg_shm_group *s, const tg_transfer *t, tg_shm_request
     r->mail = m;
     r->match = key_of(!send, s->rank, n);
     uint64_t was = atomic_load_explicit(&m->state, memory_order_relaxed);
-    atomic_store_explicit(&m->key, key_of(send, t->root, n), memory_order_relaxed);
     atomic_store_explicit(&m->state, (was & ~(uint64_t)3) + 4 + TG_MAIL_POSTED, memory_order_release);
+    atomic_store_explicit(&m->key, key_of(send, t->root, n), memory_order_release);
     tg_shm_ring(s);
     return TG_OK;
 }
 
+/* The key tells which message it is, and there is never another of that key; that the state is the same before and after
+ * tells that it is this message's. */
 static tg_mail *other_half(const tg_shm_request *r, uint64_t *state) {
     tg_mail *box = tg_group_mails(r->s->g, r->peer);
     for (int i = 0; i < TG_MAILS; i++) {
         *state = state_of(&box[i]);
-        if (phase(*state) == TG_MAIL_POSTED &&
-            atomic_load_explicit(&box[i].key, memory_order_relaxed) == r->match)
+        if (phase(*state) == TG_MAIL_POSTED && atomic_load_explicit(&box[i].key, memory_order_acquire) == r->match &&
+            state_of(&box[i]) == *state)
             return &box[i];
     }
     return NULL;

@@ -120,7 +120,8 @@ static struct flock byte_of(int rank, short type) {
 bool tg_process_alive(const tg_vantage *v, int rank) {
     struct flock f = byte_of(rank, F_WRLCK);
     if (!tg_of_processes(v) || rank == v->me) return true;
-    if (atomic_load_explicit(&v->region->card[rank].state, memory_order_acquire) == TG_RANK_AWAITED) return true;
+    int state = atomic_load_explicit(&v->region->card[rank].state, memory_order_acquire);
+    if (state == TG_RANK_AWAITED || state == TG_RANK_RETURNED) return true;
     return fcntl(v->fd, F_GETLK, &f) != 0 || f.l_type != F_UNLCK;
 }
 

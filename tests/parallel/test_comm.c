@@ -1,128 +1,369 @@
-/* Communicators: every collective against plain loops, on 1 to 4 ranks. */
-#include <stdio.h>
-#include <string.h>
+/* The contract of a transport: every collective against plain loops, over threads and processes, on 1 to 4 ranks (with
+ * TG_LONG in the environment: to 8). */
+#include <math.h>
+#include <stdlib.h>
 
-#include <tapegrad/extend.h>
-#include <tapegrad/parallel.h>
+#include "kernels/convert.h"
+#include "parallel/worlds.h"
 
-#include "check_main.h"
+static int most(void) { return getenv("TG_LONG") ? MOST : 4; }
 
-enum { RANKS = 4, N = 100003 };
+static const tg_dtype dtypes[] = {TG_F32, TG_F64, TG_BF16, TG_F16, TG_I64, TG_I32, TG_U8, TG_BOOL};
+enum { DTYPES = TG_LEN(dtypes) };
 
-/* A rank's check: the function returns an error, so that the other ranks are not left waiting. */
-#define EXPECT(ctx, truth) \
-    do {                   \
-        if (!(truth)) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "%s:%d: %s", __FILE__, __LINE__, #truth); \
-    } while (0)
+/* ---- Values: element i of rank r, and their sums by plain loops ---- */
 
-static void on_ranks(int n, tg_rank_fn fn, void *arg) {
-    char message[1024];
-    tg_status s = tg_ranks_run(n, fn, arg, TG_RANKS(.message = message, .message_size = sizeof message));
-    ck_assert_msg(s == TG_OK, "%d ranks: %s: %s", n, tg_status_name(s), message);
+static uint64_t mix(uint64_t x) {
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
 }
 
-static float value(int rank, int64_t i) { return (float)((rank + 1) * 1000 + i % 977) / 7; }
+static double value(tg_dtype d, int rank, int64_t i) {
+    uint64_t x = mix((uint64_t)rank * 1000003 + (uint64_t)i + 1);
+    if (d == TG_BOOL) return x % 3 == 0;
+    if (!tg_is_float(d)) return (double)(x % 251);
+    return (double)(int64_t)(x % 20001) / 7 - 1428;
+}
 
-static tg_tensor *vector(tg_ctx *ctx, int64_t n, int rank) {
-    tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(n));
-    float *p = tg_host_data(x);
-    for (int64_t i = 0; p && i < n; i++) p[i] = value(rank, i);
+static double load(tg_dtype d, const void *p, int64_t i) {
+    switch (d) {
+    case TG_F32: return ((const float *)p)[i];
+    case TG_F64: return ((const double *)p)[i];
+    case TG_BF16: return tg_bf16_to_f32(((const uint16_t *)p)[i]);
+    case TG_F16: return tg_f16_to_f32(((const uint16_t *)p)[i]);
+    case TG_I64: return (double)((const int64_t *)p)[i];
+    case TG_I32: return ((const int32_t *)p)[i];
+    default: return ((const uint8_t *)p)[i];
+    }
+}
+
+static void store(tg_dtype d, void *p, int64_t i, double v) {
+    switch (d) {
+    case TG_F32: ((float *)p)[i] = (float)v; break;
+    case TG_F64: ((double *)p)[i] = v; break;
+    case TG_BF16: ((uint16_t *)p)[i] = tg_f32_to_bf16((float)v); break;
+    case TG_F16: ((uint16_t *)p)[i] = tg_f32_to_f16((float)v); break;
+    case TG_I64: ((int64_t *)p)[i] = (int64_t)v; break;
+    case TG_I32: ((int32_t *)p)[i] = (int32_t)v; break;
+    default: ((uint8_t *)p)[i] = (uint8_t)(int64_t)v; break;
+    }
+}
+
+/* As stored. */
+static double element(tg_dtype d, int rank, int64_t i) {
+    uint64_t room;
+    store(d, &room, 0, value(d, rank, i));
+    return load(d, &room, 0);
+}
+
+static double step(tg_dtype d, tg_reduce_op op, double a, double b) {
+    if (op == TG_REDUCE_MAX) return a > b ? a : b;
+    if (op == TG_REDUCE_MIN) return a < b ? a : b;
+    if (d == TG_BOOL) return a > b ? a : b;
+    return d == TG_F64 || !tg_is_float(d) ? a + b : (double)((float)a + (float)b);
+}
+
+/* As it must come out, stored. */
+static double reduced(tg_dtype d, tg_reduce_op op, int n, int64_t i) {
+    double sum = element(d, 0, i);
+    uint64_t room;
+    for (int r = 1; r < n; r++) sum = step(d, op, sum, element(d, r, i));
+    if (op == TG_REDUCE_AVG) sum = d == TG_F64 ? sum / n : (double)((float)sum / (float)n);
+    store(d, &room, 0, sum);
+    return load(d, &room, 0);
+}
+
+/* ---- Tensors ---- */
+
+enum { NOTHING = 99 }; /* the rank whose values nobody expects */
+
+/* outside: memory of the test's own, which the ranks do not share. */
+static tg_tensor *tensor(tg_ctx *ctx, tg_dtype d, int64_t n, int rank, bool outside) {
+    size_t bytes = (size_t)n * tg_dtype_size(d);
+    void *own = outside ? malloc(bytes ? bytes : 1) : NULL;
+    tg_tensor *x = outside ? tg_wrap(ctx, d, TG_SHAPE(n), NULL, own, free, own) : tg_zeros(ctx, d, TG_SHAPE(n));
+    void *p = tg_host_data(x);
+    for (int64_t i = 0; p && i < n; i++) store(d, p, i, value(d, rank, i));
     return x;
 }
 
-static tg_status all_kinds(void *arg, tg_ctx *ctx, tg_comm *c) {
-    (void)arg;
+/* Element i of x from at on is element i of rank r from `from` on. */
+static bool holds(tg_tensor *x, int64_t at, int rank, int64_t from, int64_t n) {
+    tg_dtype d = tg_dtype_of(x);
+    const void *p = tg_host_data(x);
+    for (int64_t i = 0; i < n; i++)
+        if (!p || load(d, p, at + i) != element(d, rank, from + i)) return false;
+    return true;
+}
+
+static bool holds_sum(tg_tensor *x, int64_t at, tg_reduce_op op, int ranks, int64_t from, int64_t n) {
+    tg_dtype d = tg_dtype_of(x);
+    const void *p = tg_host_data(x);
+    for (int64_t i = 0; i < n; i++)
+        if (!p || load(d, p, at + i) != reduced(d, op, ranks, from + i)) return false;
+    return true;
+}
+
+static const int64_t sizes[] = {0, 1, 5, 1025, 70001};
+
+/* ---- Reductions ---- */
+
+static tg_status all_reduces(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    (void)arg, (void)end;
     int n = tg_comm_size(c), me = tg_comm_rank(c);
-    tg_tensor *x = vector(ctx, N, me), *y = vector(ctx, N, 9);
-    tg_comm_all_reduce(c, y, x, TG_REDUCE_SUM);
-    const float *p = tg_host_data(y);
-    for (int64_t i = 0; p && i < N; i++) {
-        float sum = value(0, i);
-        for (int r = 1; r < n; r++) sum += value(r, i);
-        EXPECT(ctx, p[i] == sum);
+    for (int k = 0; k < DTYPES * 4 * TG_LEN(sizes) * 3; k++) {
+        tg_dtype d = dtypes[k % DTYPES];
+        tg_reduce_op op = (tg_reduce_op)(k / DTYPES % 4);
+        int64_t count = sizes[k / DTYPES / 4 % TG_LEN(sizes)];
+        int how = k / DTYPES / 4 / TG_LEN(sizes); /* out of place, in place, outside */
+        if (op == TG_REDUCE_AVG && !tg_is_float(d)) continue;
+        tg_tensor *x = tensor(ctx, d, count, me, how == 2 && me != 1);
+        tg_tensor *y = how == 1 ? x : tensor(ctx, d, count, NOTHING, how == 2 && me != 2);
+        EXPECT(ctx, tg_comm_all_reduce(c, y, x, op));
+        EXPECT(ctx, holds_sum(y, 0, op, n, 0, count));
+        EXPECT(ctx, x == y || holds(x, 0, me, 0, count));
+        tg_drop(x);
+        if (y != x) tg_drop(y);
     }
-    tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
-    const float *q = tg_host_data(x);
-    EXPECT(ctx, p && q && !memcmp(p, q, N * sizeof *p));
-
-    tg_tensor *mine = vector(ctx, 1000, me), *all = vector(ctx, 1000 * n, 9), *back = vector(ctx, 1000, 9);
-    tg_comm_all_gather(c, all, mine);
-    p = tg_host_data(all);
-    for (int64_t i = 0; p && i < 1000 * n; i++) EXPECT(ctx, p[i] == value((int)(i / 1000), i % 1000));
-    tg_comm_reduce_scatter(c, back, all, TG_REDUCE_AVG);
-    p = tg_host_data(back);
-    for (int64_t i = 0; p && i < 1000; i++) EXPECT(ctx, p[i] > value(me, i) - .1f && p[i] < value(me, i) + .1f);
-    tg_comm_broadcast(c, mine, n - 1);
-    p = tg_host_data(mine);
-    for (int64_t i = 0; p && i < 1000; i++) EXPECT(ctx, p[i] == value(n - 1, i));
-
-    tg_tensor *send = vector(ctx, 300 * n, me), *recv = vector(ctx, 300 * n, 9);
-    tg_comm_all_to_all(c, recv, NULL, send, NULL);
-    p = tg_host_data(recv);
-    for (int64_t i = 0; p && i < 300 * n; i++) EXPECT(ctx, p[i] == value((int)(i / 300), 300 * me + i % 300));
-    tg_comm_all_to_all(c, send, NULL, send, NULL);
-    q = tg_host_data(send);
-    EXPECT(ctx, p && q && !memcmp(p, q, (size_t)(300 * n) * sizeof *p));
-
-    if (n > 1) {
-        tg_tensor *out = vector(ctx, 70000, me), *in = vector(ctx, 70000, 9);
-        tg_comm_batch_open(c);
-        tg_comm_send(c, out, (me + 1) % n);
-        tg_comm_recv(c, in, (me + n - 1) % n);
-        tg_comm_batch_close(c);
-        p = tg_host_data(in);
-        for (int64_t i = 0; p && i < 70000; i++) EXPECT(ctx, p[i] == value((me + n - 1) % n, i));
-    }
-    for (int i = 0; i < 100; i++) tg_comm_all_reduce(c, y, y, TG_REDUCE_MAX);
-    tg_comm *half = tg_comm_split(c, me % 2, -me, "half", TG_TP);
-    EXPECT(ctx, half && tg_comm_size(half) == (n + 1 - me % 2) / 2 && tg_comm_axis(half) == TG_TP);
-    tg_tensor *one = vector(ctx, 1, me);
-    tg_comm_all_reduce(half, one, one, TG_REDUCE_MIN);
-    EXPECT(ctx, tg_item(one) == (double)value(me % 2, 0));
-    tg_comm_free(half);
-    tg_comm_barrier(c);
     return tg_ctx_status(ctx);
 }
 
-START_TEST(every_collective) {
-    for (int n = 1; n <= RANKS; n++) on_ranks(n, all_kinds, NULL);
-}
+START_TEST(all_reduce) { each_world(most(), all_reduces, NULL); }
 END_TEST
 
-static tg_status fails_on_one(void *arg, tg_ctx *ctx, tg_comm *c) {
-    tg_tensor *x = vector(ctx, 5, 0);
-    if (tg_comm_rank(c) == *(int *)arg) return tg_ctx_fail(ctx, TG_ERR_IO, "no such file");
-    tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
-    tg_item(x);
-    return tg_ctx_status(ctx) == TG_ERR_REMOTE && strstr(tg_ctx_message(ctx), "no such file") ? TG_OK : TG_ERR_INTERNAL;
+/* Uneven parts, some of them empty. */
+static int64_t part(int r) { return r == 1 ? 0 : 3001 + 1717 * r; }
+
+static int64_t parts(int n, int64_t *counts) {
+    int64_t all = 0;
+    for (int r = 0; r < n; r++) all += counts[r] = part(r);
+    return all;
 }
 
-START_TEST(a_rank_that_fails) {
-    char message[256];
-    for (int who = 0; who < 3; who++) {
-        tg_status s = tg_ranks_run(3, fails_on_one, &who, TG_RANKS(.message = message, .message_size = sizeof message));
-        ck_assert_msg(s == TG_ERR_IO && strstr(message, "no such file"), "%s: %s", tg_status_name(s), message);
-        ck_assert(message[5] == '0' + who);
+static int64_t begin_of(int r) {
+    int64_t at = 0;
+    for (int i = 0; i < r; i++) at += part(i);
+    return at;
+}
+
+static tg_tensor *view_of(tg_ctx *ctx, tg_tensor *x, int64_t at, int64_t n) {
+    char *p = tg_host_data(x);
+    return tg_wrap(ctx, tg_dtype_of(x), TG_SHAPE(n), NULL, p + at * (int64_t)tg_dtype_size(tg_dtype_of(x)), NULL, NULL);
+}
+
+static tg_status scattered(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    (void)arg, (void)end;
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    int64_t counts[MOST], all = parts(n, counts);
+    for (int k = 0; k < DTYPES * 2; k++) {
+        tg_dtype d = dtypes[k % DTYPES];
+        bool outside = k / DTYPES && me % 2;
+        tg_tensor *x = tensor(ctx, d, all, me, outside), *y = tensor(ctx, d, part(me), NOTHING, outside);
+        tg_comm_reduce_scatter_v(c, y, x, counts, TG_REDUCE_SUM);
+        EXPECT(ctx, holds_sum(y, 0, TG_REDUCE_SUM, n, begin_of(me), part(me)) && holds(x, 0, me, 0, all));
+        tg_tensor *e = tensor(ctx, d, 777 * n, me, outside), *f = tensor(ctx, d, 777, NOTHING, outside);
+        tg_comm_reduce_scatter(c, f, e, TG_REDUCE_MAX);
+        EXPECT(ctx, holds_sum(f, 0, TG_REDUCE_MAX, n, 777 * me, 777));
+        tg_tensor *own = view_of(ctx, x, begin_of(me), part(me)); /* in place */
+        tg_comm_reduce_scatter_v(c, own, x, counts, TG_REDUCE_SUM);
+        EXPECT(ctx, holds_sum(own, 0, TG_REDUCE_SUM, n, begin_of(me), part(me)));
+        tg_drop(own), tg_drop(x), tg_drop(y), tg_drop(e), tg_drop(f);
     }
+    return tg_ctx_status(ctx);
 }
+
+START_TEST(reduce_scatter) { each_world(most(), scattered, NULL); }
 END_TEST
 
-static tg_status disagrees(void *arg, tg_ctx *ctx, tg_comm *c) {
+/* Each rank sums in the same order, so they hold the same bits, on either transport. */
+static tg_status same_bits(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     (void)arg;
-    tg_tensor *x = vector(ctx, 5 + tg_comm_rank(c) / 2, 0);
-    tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
-    tg_item(x);
+    int me = tg_comm_rank(c);
+    uint64_t h = 0;
+    for (int k = 0; k < 4; k++) {
+        tg_tensor *x = tensor(ctx, dtypes[k], 100003, me, false);
+        tg_comm_all_reduce(c, x, x, TG_REDUCE_AVG);
+        const unsigned char *p = tg_host_data(x);
+        for (size_t i = 0; p && i < 100003 * tg_dtype_size(dtypes[k]); i++) h = mix(h ^ p[i]);
+    }
+    end->word[me] = h;
     return tg_ctx_status(ctx);
 }
 
-START_TEST(ranks_that_disagree) {
-    char message[1024];
-    tg_status s = tg_ranks_run(3, disagrees, NULL, TG_RANKS(.message = message, .message_size = sizeof message));
-    ck_assert_msg(s == TG_ERR_MISMATCH, "%s: %s", tg_status_name(s), message);
+START_TEST(the_same_bits_on_every_rank_and_transport) {
+    for (int n = 2; n <= most(); n++) {
+        uint64_t first = expect_world(THREADS, n, same_bits, NULL)->word[0];
+        for (int kind = 0; kind < WORLD_KINDS; kind++) {
+            const world_end *end = expect_world((world_kind)kind, n, same_bits, NULL);
+            for (int r = 0; r < n; r++) ck_assert_uint_eq(end->word[r], first);
+        }
+    }
 }
+END_TEST
+
+static tg_status nans(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    (void)arg, (void)end;
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    for (int k = 0; k < 4; k++)
+        for (int op = 0; op < 3; op++) {
+            tg_tensor *x = tensor(ctx, dtypes[k], n + 1, me, false);
+            store(dtypes[k], tg_host_data(x), me, (double)NAN); /* on one rank each; none in the last */
+            tg_comm_all_reduce(c, x, x, (tg_reduce_op)op);
+            const void *p = tg_host_data(x);
+            for (int i = 0; i <= n; i++) EXPECT(ctx, p && isnan(load(dtypes[k], p, i)) == (i < n));
+            tg_drop(x);
+        }
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(nan_wins_over_numbers) { each_world(most(), nans, NULL); }
+END_TEST
+
+/* ---- Moves ---- */
+
+static tg_status gathered(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    (void)arg, (void)end;
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    int64_t counts[MOST], all = parts(n, counts);
+    for (int k = 0; k < DTYPES * 2; k++) {
+        tg_dtype d = dtypes[k % DTYPES];
+        bool outside = k / DTYPES && me % 2;
+        tg_tensor *x = tensor(ctx, d, part(me), me, outside), *y = tensor(ctx, d, all, NOTHING, outside);
+        tg_comm_all_gather_v(c, y, x, counts);
+        for (int r = 0; r < n; r++) EXPECT(ctx, holds(y, begin_of(r), r, 0, part(r)));
+        tg_tensor *e = tensor(ctx, d, 20011, me, outside), *f = tensor(ctx, d, 20011 * n, NOTHING, outside);
+        tg_comm_all_gather(c, f, e);
+        for (int r = 0; r < n; r++) EXPECT(ctx, holds(f, 20011 * r, r, 0, 20011));
+        tg_tensor *g = tensor(ctx, d, 20011 * n, me, outside), *own = view_of(ctx, g, 20011 * me, 20011); /* in place */
+        tg_comm_all_gather(c, g, own);
+        for (int r = 0; r < n; r++) EXPECT(ctx, holds(g, 20011 * r, r, 20011 * r, 20011));
+        tg_drop(own), tg_drop(x), tg_drop(y), tg_drop(e), tg_drop(f), tg_drop(g);
+    }
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(all_gather) { each_world(most(), gathered, NULL); }
+END_TEST
+
+static tg_status rooted(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    (void)arg, (void)end;
+    enum { N = 30013 };
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    for (int k = 0; k < n * 2; k++) {
+        int root = k % n;
+        bool outside = k / n && me % 2;
+        tg_tensor *x = tensor(ctx, TG_BF16, N, me, outside);
+        tg_comm_broadcast(c, x, root);
+        EXPECT(ctx, holds(x, 0, root, 0, N));
+        tg_tensor *one = tensor(ctx, TG_F64, N, me, outside);
+        tg_tensor *all = me == root ? tensor(ctx, TG_F64, (int64_t)N * n, NOTHING, outside) : NULL;
+        EXPECT(ctx, tg_work_wait(tg_comm_gather(c, all, one, root)) == TG_OK);
+        for (int r = 0; all && r < n; r++) EXPECT(ctx, holds(all, (int64_t)N * r, r, 0, N));
+        tg_tensor *back = tensor(ctx, TG_F64, N, NOTHING, outside);
+        tg_comm_scatter(c, back, all, root);
+        EXPECT(ctx, holds(back, 0, me, 0, N));
+        tg_drop(x), tg_drop(one), tg_drop(all), tg_drop(back);
+    }
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(broadcast_gather_and_scatter) { each_world(most(), rooted, NULL); }
+END_TEST
+
+/* What rank a sends to rank b. */
+static int64_t lane(int a, int b) { return (a + 2 * b) % 3 ? 5000 + 311 * a + 17 * b : 0; }
+
+static tg_status exchanged(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    (void)arg, (void)end;
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    int64_t send[MOST], recv[MOST], out = 0, in = 0, at = 0;
+    for (int r = 0; r < n; r++) out += send[r] = lane(me, r), in += recv[r] = lane(r, me);
+    for (int k = 0; k < DTYPES * 2; k++) {
+        tg_dtype d = dtypes[k % DTYPES];
+        bool outside = k / DTYPES && me % 2;
+        tg_tensor *x = tensor(ctx, d, out, me, outside), *y = tensor(ctx, d, in, NOTHING, outside);
+        tg_comm_all_to_all(c, y, recv, x, send);
+        at = 0;
+        for (int r = 0; r < n; at += lane(r, me), r++) {
+            int64_t from = 0;
+            for (int b = 0; b < me; b++) from += lane(r, b);
+            EXPECT(ctx, holds(y, at, r, from, lane(r, me)));
+        }
+        /* Equal parts, in place on the even ranks alone. */
+        tg_tensor *e = tensor(ctx, d, 9001 * n, me, outside);
+        tg_tensor *f = me % 2 ? tensor(ctx, d, 9001 * n, NOTHING, outside) : e;
+        tg_comm_all_to_all(c, f, NULL, e, NULL);
+        for (int r = 0; r < n; r++) EXPECT(ctx, holds(f, 9001 * r, r, 9001 * me, 9001));
+        tg_drop(x), tg_drop(y), tg_drop(e);
+        if (f != e) tg_drop(f);
+    }
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(all_to_all) { each_world(most(), exchanged, NULL); }
+END_TEST
+
+/* ---- Messages ---- */
+
+static tg_status rings(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    (void)arg, (void)end;
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    if (n == 1) return TG_OK;
+    for (int k = 0; k < 6; k++) {
+        int64_t count = sizes[k % TG_LEN(sizes)] * (k == 4 ? 20 : 1);
+        bool outside = k % 2 && me;
+        tg_tensor *x = tensor(ctx, TG_F32, count, me, outside), *y = tensor(ctx, TG_F32, count, NOTHING, outside);
+        tg_tensor *z = tensor(ctx, TG_F32, count, NOTHING, outside);
+        tg_comm_batch_open(c);
+        if (me % 2) tg_comm_recv(c, y, (me + n - 1) % n);
+        tg_comm_send(c, x, (me + 1) % n);
+        tg_comm_send(c, x, (me + n - 1) % n);
+        tg_comm_recv(c, z, (me + 1) % n);
+        if (me % 2 == 0) tg_comm_recv(c, y, (me + n - 1) % n);
+        EXPECT(ctx, tg_comm_batch_close(c) == TG_OK);
+        EXPECT(ctx, holds(z, 0, (me + 1) % n, 0, count));
+        EXPECT(ctx, holds(y, 0, (me + n - 1) % n, 0, count));
+        tg_drop(x), tg_drop(y), tg_drop(z);
+    }
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(rings_of_messages) { each_world(most(), rings, NULL); }
+END_TEST
+
+/* More than there is room for at once; they come in the order in which they were sent. */
+static tg_status floods(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    (void)arg, (void)end;
+    enum { MESSAGES = 500 };
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    tg_tensor *one = tg_zeros(ctx, TG_F64, TG_SHAPE(1));
+    for (int i = 0; n > 1 && me < 2 && i < MESSAGES; i++) {
+        if (me) {
+            tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(1), &(double){i});
+            EXPECT(ctx, tg_comm_send(c, x, 0));
+            tg_drop(x); /* the send holds its bytes */
+        } else {
+            tg_comm_recv(c, one, 1);
+            EXPECT(ctx, tg_item(one) == i);
+        }
+    }
+    EXPECT(ctx, tg_comm_barrier(c) == TG_OK);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(many_messages) { each_world(most(), floods, NULL); }
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {every_collective, a_rank_that_fails, ranks_that_disagree};
+    const TTest *const tests[] = {all_reduce,
+                                  reduce_scatter,
+                                  the_same_bits_on_every_rank_and_transport,
+                                  nan_wins_over_numbers,
+                                  all_gather,
+                                  broadcast_gather_and_scatter,
+                                  all_to_all,
+                                  rings_of_messages,
+                                  many_messages};
     return tg_check_main("comm", tests, sizeof tests / sizeof *tests);
 }

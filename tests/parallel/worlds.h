@@ -1,0 +1,148 @@
+/* One rank function over each transport of a node: threads, and processes that are forked here. */
+#ifndef TG_TEST_WORLDS_H
+#define TG_TEST_WORLDS_H
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <tapegrad/extend.h>
+#include <tapegrad/parallel.h>
+
+#include "check_main.h"
+#include "parallel/launch.h"
+#include "parallel/shm.h"
+
+typedef enum world_kind { THREADS, PROCESSES, WORLD_KINDS } world_kind;
+enum { MOST = 8 };
+
+static const char *const world_names[WORLD_KINDS] = {"threads", "processes"};
+
+/* What became of each rank: the status that its function returned, and the message of its context then. */
+typedef struct world_end {
+    tg_status status[MOST];
+    char message[MOST][1200];
+    double seconds[MOST]; /* that a rank has measured: see world_measured */
+    uint64_t word[MOST];  /* that a rank has left here */
+    bool ended[MOST];     /* by itself */
+} world_end;
+
+/* The body of a rank: it reads its world's end to write into it. */
+typedef tg_status (*world_fn)(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end);
+
+static inline double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static inline void sleep_for(double seconds) {
+    struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    while (nanosleep(&t, &t) != 0 && errno == EINTR) continue;
+}
+
+/* A rank's check: it returns an error, so that the other ranks are not left waiting. */
+#define EXPECT(ctx, truth)                                                                                    \
+    do {                                                                                                      \
+        if (!(truth))                                                                                         \
+            return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "%s:%d: not so: %s (%s)", __FILE__, __LINE__, #truth,    \
+                               tg_ctx_message(ctx)),                                                          \
+                   TG_ERR_INTERNAL;                                                                           \
+    } while (0)
+
+typedef struct world_job {
+    world_fn fn;
+    void *arg;
+    world_end *end;
+} world_job;
+
+static inline tg_status world_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const world_job *job = arg;
+    world_end *end = job->end;
+    int me = tg_comm_rank(world);
+    end->status[me] = job->fn(job->arg, ctx, world, end);
+    snprintf(end->message[me], sizeof end->message[me], "%s", tg_ctx_message(ctx));
+    end->ended[me] = true;
+    return end->status[me];
+}
+
+static inline void world_child(const tg_launch *l, int rank, const tg_config *config, world_job *job) {
+    tg_ctx *ctx = tg_ctx_new(config);
+    tg_comm *world = tg_comm_attach(ctx, l->fd, rank);
+    world_rank(job, ctx, world);
+    while (world->child) tg_comm_free(world->child);
+    tg_comm_free(world);
+    tg_ctx_free(ctx);
+    _exit(0);
+}
+
+/* A child that has not ended when all others have is stopped, or stuck. */
+static inline void await_children(const tg_launch *l, int n, const pid_t *pid) {
+    const double patience = 120;
+    double until = seconds_now() + patience;
+    bool gone[MOST] = {false}, stopped[MOST] = {false};
+    for (int left = n; left > 0; sleep_for(0.001)) {
+        int running = 0;
+        for (int i = 0; i < n; i++) {
+            int status;
+            if (gone[i] || waitpid(pid[i], &status, WNOHANG | WUNTRACED) != pid[i]) continue;
+            stopped[i] = WIFSTOPPED(status);
+            if (stopped[i]) continue;
+            gone[i] = true;
+            left--;
+            tg_launch_ended(l, i, status);
+        }
+        for (int i = 0; i < n; i++) running += !gone[i] && !stopped[i];
+        for (int i = 0; i < n; i++)
+            if (!gone[i] && (!running || seconds_now() > until)) kill(pid[i], SIGKILL);
+    }
+}
+
+static inline void run_processes(int n, world_job *job, const tg_config *config) {
+    tg_launch l;
+    pid_t pid[MOST];
+    ck_assert_int_eq(tg_launch_open(&l, n), 0);
+    for (int i = 0; i < n; i++) {
+        pid[i] = fork();
+        ck_assert_int_ge(pid[i], 0);
+        if (pid[i] == 0) world_child(&l, i, config, job);
+    }
+    await_children(&l, n, pid);
+    tg_launch_close(&l);
+}
+
+/* Runs fn as n ranks of that kind. The result is valid until the next run. */
+static inline const world_end *run_world(world_kind kind, int n, world_fn fn, void *arg, const tg_config *config) {
+    static world_end *end;
+    if (!end) end = mmap(NULL, sizeof *end, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    memset(end, 0, sizeof *end);
+    world_job job = {fn, arg, end};
+    tg_config one = config ? *config : *TG_CONFIG(.threads = 1, .deadline = 60);
+    if (!one.threads) one.threads = 1;
+    if (kind == THREADS)
+        tg_ranks_run(n, world_rank, &job, TG_RANKS(.config = &one));
+    else
+        run_processes(n, &job, &one);
+    return end;
+}
+
+/* All ranks must have returned TG_OK. */
+static inline const world_end *expect_world(world_kind kind, int n, world_fn fn, void *arg) {
+    const world_end *end = run_world(kind, n, fn, arg, NULL);
+    for (int i = 0; i < n; i++)
+        ck_assert_msg(end->ended[i] && end->status[i] == TG_OK, "%d %s: rank %d: %s: %s", n, world_names[kind], i,
+                      end->ended[i] ? tg_status_name(end->status[i]) : "did not end", end->message[i]);
+    return end;
+}
+
+static inline void each_world(int most, world_fn fn, void *arg) {
+    for (int kind = 0; kind < WORLD_KINDS; kind++)
+        for (int n = 1; n <= most; n++) expect_world((world_kind)kind, n, fn, arg);
+}
+
+#endif
