@@ -25,6 +25,16 @@ static void work_free(tg_work *w) {
     ctx->free_works = w;
 }
 
+tg_status tg_works_reserve(tg_ctx *ctx, int n) {
+    for (int i = 0; i < n; i++) {
+        tg_work *w = tg_host_alloc(ctx, sizeof *w);
+        if (!w) return ctx->status;
+        *w = (tg_work){.ctx = ctx, .next = ctx->free_works};
+        ctx->free_works = w;
+    }
+    return TG_OK;
+}
+
 void tg_works_free(tg_ctx *ctx) {
     for (tg_work *w = ctx->free_works, *next; w; w = next) {
         next = w->next;

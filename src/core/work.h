@@ -26,6 +26,8 @@ tg_status tg_work_fills(tg_work *w, tg_storage *s);
 void tg_work_abandon(tg_work *w);
 /* Waits for w and ends it: what tg_work_wait does once w belongs to nobody. */
 tg_status tg_work_finish(tg_work *w);
+/* Makes room for n more works, so that none allocates. */
+tg_status tg_works_reserve(tg_ctx *ctx, int n);
 void tg_works_free(tg_ctx *ctx);
 
 #endif

@@ -44,6 +44,7 @@ struct tg_comm {
     int rank, size;
     tg_axis axis;
     bool batch; /* one is open */
+    bool reserved; /* room for works that no storage owns */
     bool ended; /* with what it was split from, which has begun anew */
     uint64_t sequence; /* collectives of this group so far */
     tg_board *board;

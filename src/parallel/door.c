@@ -281,6 +281,8 @@ static tg_work *no_comm(const tg_collective_args *a) {
     return NULL;
 }
 
+static tg_status reserve(tg_comm *c);
+
 tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a) {
     if (!c) return no_comm(a);
     if (!tg_comm_ok(c)) return miss(c);
@@ -293,6 +295,7 @@ tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a) {
                 c->name);
     if (c->ended || check_entry(&e) != TG_OK) return miss(c);
     tg_comm_reap(c);
+    if (!a->dst && a->kind != TG_BARRIER && reserve(c) != TG_OK) return miss(c);
     tg_comm_request *r = tg_comm_request_new(c);
     if (!r) return miss(c);
     if ((!a->dst || tg_storage_extra_of(a->dst->storage)) && start(&e, r) == TG_OK) return give_away(&e, r);
@@ -320,11 +323,19 @@ static tg_status request_wait(tg_ctx *ctx, void *self) {
 
 static void request_abort(void *self) { (void)self; } /* the drop that follows does it */
 
-static void request_free(void *self) {
-    tg_comm_request *r = self;
+/* The transport's part of it. */
+static void end_request(tg_comm_request *r) {
     tg_comm *c = r->comm;
     if (r->request) c->ops->drop(c->ctx, c->state, r->request);
     if (r->note) tg_card_settle(c->board, r->note, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);
+    r->request = NULL;
+    r->note = 0;
+}
+
+static void request_free(void *self) {
+    tg_comm_request *r = self;
+    tg_comm *c = r->comm;
+    end_request(r);
     if (r->ownerless) c->ownerless--;
     r->prev->next = r->next;
     r->next->prev = r->prev;
@@ -357,14 +368,30 @@ tg_comm_request *tg_comm_request_new(tg_comm *c) {
 }
 
 /* Their handles may still be in the caller's hands, so the last KEPT of them stay. */
+enum { KEPT = 32 };
+
+/* Room for those that will stay, before the first of them. */
+static tg_status reserve(tg_comm *c) {
+    if (c->reserved) return TG_OK;
+    TG_TRY(tg_works_reserve(c->ctx, KEPT));
+    for (int i = 0; i < KEPT; i++) {
+        tg_comm_request *r = tg_host_alloc(c->ctx, sizeof *r);
+        if (!r) return c->ctx->status;
+        r->next = c->free;
+        c->free = r;
+    }
+    c->reserved = true;
+    return TG_OK;
+}
+
 void tg_comm_reap(tg_comm *c) {
-    enum { KEPT = 64 };
     int seen = c->ownerless;
     for (tg_comm_request *r = c->live.next, *next; seen > 0 && r != &c->live; r = next) {
         next = r->next;
         if (!r->ownerless) continue;
         seen--;
         if (!request_test(r)) continue;
+        end_request(r);
         tg_work_read(r->work);
         if (c->ownerless <= KEPT) continue;
         tg_work_finish(r->work);
