@@ -373,8 +373,8 @@ enum { KEPT = 32 };
 /* Room for those that will stay, before the first of them. */
 static tg_status reserve(tg_comm *c) {
     if (c->reserved) return TG_OK;
-    TG_TRY(tg_works_reserve(c->ctx, KEPT));
-    for (int i = 0; i < KEPT; i++) {
+    TG_TRY(tg_works_reserve(c->ctx, 2 * KEPT));
+    for (int i = 0; i < 2 * KEPT; i++) {
         tg_comm_request *r = tg_host_alloc(c->ctx, sizeof *r);
         if (!r) return c->ctx->status;
         r->next = c->free;

@@ -4,13 +4,24 @@
 
 /* ---- Requests ---- */
 
+/* How many are in flight at once depends on how fast the peers are: some more than were needed so far are at hand, so
+ * that a steady step never allocates. */
+static tg_status more_requests(tg_shm_rank *self) {
+    enum { MORE = 32 };
+    for (int i = 0; i < MORE; i++) {
+        tg_shm_request *r = tg_host_alloc(self->ctx, sizeof *r);
+        if (!r) return self->ctx->status;
+        r->next = self->free;
+        self->free = r;
+    }
+    return TG_OK;
+}
+
 static tg_shm_request *request_new(tg_shm_group *s, const tg_transfer *t) {
     tg_shm_rank *self = s->self;
+    if (!self->free && more_requests(self) != TG_OK) return NULL;
     tg_shm_request *r = self->free;
-    if (r)
-        self->free = r->next;
-    else if (!(r = tg_host_alloc(self->ctx, sizeof *r)))
-        return NULL;
+    self->free = r->next;
     *r = (tg_shm_request){.s = s, .kind = t->kind, .peer = t->root, .sequence = s->next};
     r->note = (tg_note){.kind = (uint8_t)t->kind,
                         .dtype = (uint8_t)t->dtype,
