@@ -89,6 +89,20 @@ static tg_status open(tg_call *c, bool whole) {
     return p->splits ? check_splits(c, whole) : check_parts(c, whole);
 }
 
+/* Output 0, in the named buffer where params ask for one: the node does not need the name any more. */
+static tg_status result(tg_call *c, const int64_t *shape) {
+    tg_mapping_params *p = tg_mapping_of(c);
+    const tg_tensor *x = c->in[0];
+    tg_shape s = {.ndim = x->ndim};
+    if (!p->buffer) return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
+    memcpy(s.dim, shape, x->ndim * sizeof *shape);
+    tg_tensor *y = tg_lease(c->tape, p->buffer, (tg_dtype)x->dtype, s);
+    p->buffer = NULL;
+    if (!tg_alive(y)) return tg_ctx_status(c->ctx);
+    c->out[0] = y;
+    return TG_OK;
+}
+
 tg_status tg_mapping_cut(tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
     const tg_tensor *x = c->in[0];
@@ -96,7 +110,7 @@ tg_status tg_mapping_cut(tg_call *c) {
     TG_TRY(open(c, true));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     shape[p->dim] = p->splits ? p->splits[tg_comm_rank(p->comm)] : shape[p->dim] / tg_comm_size(p->comm);
-    return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
+    return result(c, shape);
 }
 
 tg_status tg_mapping_join(tg_call *c) {
@@ -114,7 +128,7 @@ tg_status tg_mapping_join(tg_call *c) {
     else if (__builtin_mul_overflow(shape[p->dim], n, &shape[p->dim]))
         shape[p->dim] = -1;
     c->dims = 1u << p->dim;
-    return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
+    return result(c, shape);
 }
 
 /* ---- Placements ---- */

@@ -289,10 +289,51 @@ START_TEST(mappings_recompute) {
 }
 END_TEST
 
+/* ---- Results in named buffers ---- */
+
+static int64_t in_buffers(tg_ctx *ctx) {
+    tg_memory m = TG_MEMORY();
+    tg_memory_stats(ctx, &m);
+    return m.by_category[TG_MEM_BUFFER];
+}
+
+static tg_status buffered(void *arg, tg_ctx *ctx, tg_comm *c) {
+    (void)arg;
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    const tg_sp_opts *in_mpu = TG_SP(.buffer = "mpu");
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *whole = made(ctx, 1, TG_SHAPE(12, 5)), *x = grad_leaf(part(ctx, 1, TG_SHAPE(12, 5), 0, me, n));
+    int64_t bytes = 0;
+    for (int step = 0; step < 3; step++) {
+        tg_tensor *y = tg_gather_from_sp(t, x, c, in_mpu);
+        EXPECT(ctx, off(y, whole, -1, 0, 1) == 0 && in_buffers(ctx) > 0);
+        EXPECT(ctx, step == 0 || in_buffers(ctx) == bytes);
+        bytes = in_buffers(ctx);
+        /* Another result on the same bytes would change this one. */
+        REFUSED(ctx, TG_ERR_STATE, "op GatherFromSequenceParallelRegion", tg_gather_from_sp(t, x, c, in_mpu));
+        tg_tensor *z = tg_scale(t, y, 2);
+        RUN(tg_discard(y));
+        tg_tensor *w = tg_reduce_scatter_to_sp(t, tg_scale(t, z, 1.0 / (2 * n)), c, in_mpu);
+        EXPECT(ctx, off(w, whole, 0, me, n) < 1e-14);
+        RUN(tg_backward(t, tg_scale(t, tg_sum(t, tg_square(t, w), TG_ALL_DIMS, false), 0.5)));
+        EXPECT(ctx, off(tg_grad_of(x), whole, 0, me, n) < 1e-14);
+        tg_zero_grad(x);
+        tg_tape_reset(t);
+    }
+    tg_tape_free(t);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(results_in_named_buffers) {
+    on_ranks(2, buffered, NULL);
+    on_ranks(3, buffered, NULL);
+}
+END_TEST
+
 int main(void) {
-    const TTest *const tests[] = {a_group_of_one_returns_the_input, rows_in_uneven_parts,
-                                  rows_and_columns_change_places,   utilities_of_megatron_core,
-                                  data_of_rank_0_on_every_rank,     integers_move_too,
-                                  communication_does_not_wait,      mappings_recompute};
+    const TTest *const tests[] = {
+        a_group_of_one_returns_the_input, rows_in_uneven_parts,         rows_and_columns_change_places,
+        utilities_of_megatron_core,       data_of_rank_0_on_every_rank, integers_move_too,
+        communication_does_not_wait,      mappings_recompute,           results_in_named_buffers};
     return tg_check_main("exchange", tests, sizeof tests / sizeof tests[0]);
 }
