@@ -97,7 +97,7 @@ extern const tg_op tg_op_copy_to_tp, tg_op_reduce_from_tp, tg_op_scatter_to, tg_
 #define TG_M_REFUSED(note_, params_, status_, ...) \
     {.note = note_, .params = params_, .n_in = 1, .refused = status_, .in = {__VA_ARGS__}}
 
-/* Of any mapping: the layouts and sizes that must not matter. d: the dim that is cut or whole has size `whole`. */
+/* Of any mapping: the layouts and sizes that must not matter. */
 #define TG_M_SAMPLES_LIKE(params_)                                                                                   \
     TG_M_SAMPLE(2, "two ranks", params_, TG_S(3, 5)), TG_M_SAMPLE(3, "three ranks", params_, TG_S(2, 3, 4)),          \
     TG_M_SAMPLE(4, "transposed", params_, TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 3)),                                       \

@@ -330,10 +330,87 @@ START_TEST(results_in_named_buffers) {
 }
 END_TEST
 
+/* ---- A step of mappings: memory, and what a plan says of it ---- */
+
+enum { S = 12, H = 6, F = 12, VOCAB = 24 };
+
+typedef struct block {
+    tg_tensor *ids, *target, *table, *up, *down, *head;
+} block;
+
+static block make_block(tg_ctx *ctx, int n) {
+    tg_tensor *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(S)), *target = tg_zeros(ctx, TG_I64, TG_SHAPE(S));
+    return (block){ids,
+                   target,
+                   grad_leaf(tg_randn(ctx, TG_SHAPE(VOCAB / n, H), 1)),
+                   grad_leaf(tg_randn(ctx, TG_SHAPE(F / n, H), 1)),
+                   grad_leaf(tg_randn(ctx, TG_SHAPE(H, F / n), 1)),
+                   grad_leaf(tg_randn(ctx, TG_SHAPE(VOCAB / n, H), 1))};
+}
+
+/* Sequence parallelism: rows between the sharded regions, all of them within. */
+static tg_status step_of(const block *b, tg_tape *t, tg_comm *c) {
+    tg_tensor *x = tg_reduce_scatter_to_sp(t, tg_vocab_parallel_embedding(t, b->table, b->ids, c), c, NULL);
+    tg_tensor *h = tg_tanh(t, tg_linear(t, tg_gather_from_sp(t, x, c, NULL), b->up, NULL));
+    x = tg_add(t, x, tg_reduce_scatter_to_sp(t, tg_linear(t, h, b->down, NULL), c, NULL));
+    tg_tensor *whole = tg_gather_from_sp(t, x, c, NULL), *logits = tg_linear(t, whole, b->head, NULL);
+    tg_tensor *wide = tg_all_gather_last_dim(t, tg_scatter_to_tp(t, tg_reduce_from_tp(t, whole, c), c), c);
+    tg_tensor *loss = tg_vocab_parallel_cross_entropy(t, logits, b->target, c, NULL);
+    tg_tensor *other = tg_vocab_parallel_linear_cross_entropy(t, wide, b->head, b->target, c, NULL);
+    RUN(tg_backward(t, tg_add(t, loss, other)));
+    tg_tape_reset(t);
+    return TG_OK;
+}
+
+static tg_status steps(void *arg, tg_ctx *ctx, tg_comm *c) {
+    tg_comm_counts *counts = arg, before = TG_COMM_COUNTS();
+    block b = make_block(ctx, tg_comm_size(c));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_memory m = TG_MEMORY(), settled = TG_MEMORY();
+    for (int step = 0; step < 6; step++) {
+        tg_comm_count(c, &before);
+        RUN(step_of(&b, t, c));
+        if (step == 2) tg_memory_stats(ctx, &settled);
+    }
+    tg_memory_stats(ctx, &m);
+    EXPECT(ctx, m.host_allocations == settled.host_allocations && m.reserved == settled.reserved);
+    tg_comm_counts after = TG_COMM_COUNTS();
+    tg_comm_count(c, &after);
+    for (int k = 0; tg_comm_rank(c) == 1 && k < TG_COLLECTIVES; k++) {
+        counts->calls[k] = after.calls[k] - before.calls[k];
+        counts->bytes[k] = after.bytes[k] - before.bytes[k];
+    }
+    tg_tape_free(t);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_steady_step_allocates_nothing) {
+    for (int n = 2; n <= 3; n++) {
+        tg_comm_counts counts = TG_COMM_COUNTS(), plan = TG_COMM_COUNTS();
+        on_ranks(n, steps, &counts);
+        tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1, .dtype = TG_F64));
+        tg_comm *c = tg_comm_plan_new(ctx, 1, n);
+        tg_tape *t = tg_tape_new(ctx);
+        block b = make_block(ctx, n);
+        ck_assert_msg(step_of(&b, t, c) == TG_OK, "%s", tg_ctx_message(ctx));
+        tg_comm_count(c, &plan);
+        for (int k = 0; k < TG_COLLECTIVES; k++) {
+            ck_assert_int_eq(plan.calls[k], counts.calls[k]);
+            ck_assert_int_eq(plan.bytes[k], counts.bytes[k]);
+        }
+        ck_assert_int_gt(counts.calls[TG_REDUCE_SCATTER], 0);
+        tg_tape_free(t);
+        tg_comm_free(c);
+        tg_ctx_free(ctx);
+    }
+}
+END_TEST
+
 int main(void) {
-    const TTest *const tests[] = {
-        a_group_of_one_returns_the_input, rows_in_uneven_parts,         rows_and_columns_change_places,
-        utilities_of_megatron_core,       data_of_rank_0_on_every_rank, integers_move_too,
-        communication_does_not_wait,      mappings_recompute,           results_in_named_buffers};
+    const TTest *const tests[] = {a_group_of_one_returns_the_input, rows_in_uneven_parts,
+                                  rows_and_columns_change_places,   utilities_of_megatron_core,
+                                  data_of_rank_0_on_every_rank,     integers_move_too,
+                                  communication_does_not_wait,      mappings_recompute,
+                                  results_in_named_buffers,         a_steady_step_allocates_nothing};
     return tg_check_main("exchange", tests, sizeof tests / sizeof tests[0]);
 }
