@@ -41,7 +41,7 @@ TG_API tg_status tg_ranks_run(int n, tg_rank_fn fn, void *arg, const tg_ranks_op
 TG_API tg_comm *tg_comm_self_new(tg_ctx *ctx);                     /* size 1 */
 TG_API tg_comm *tg_comm_plan_new(tg_ctx *ctx, int rank, int size); /* moves nothing, counts everything */
 TG_API tg_comm *tg_comm_launched_new(tg_ctx *ctx); /* a rank of `tapegrad run`; TG_ERR_STATE elsewhere */
-TG_API bool tg_comm_launched_p(void);              /* whether this process is one */
+TG_API int tg_comm_launched_rank(void);            /* which rank this process is; -1: it is none */
 TG_API void tg_comm_free(tg_comm *c);
 
 /* Ranks of equal color form a group, ordered by key, then by rank. name is copied ("tp"); axis says which placement

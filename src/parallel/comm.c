@@ -174,6 +174,24 @@ tg_comm *tg_comm_split(tg_comm *c, int color, int key, const char *name, tg_axis
     return g;
 }
 
+tg_status tg_comm_rejoin(tg_comm *g, const int *ranks, int n) {
+    int mine;
+    void *state = NULL;
+    tg_comm *c = g->parent;
+    if (!c || !tg_comm_ok(c)) return g->ctx->status;
+    TG_TRY(check_members(c, ranks, n, &mine));
+    const tg_comm_ops *ops = n == 1 && !c->ops->silent ? &tg_self_transport : c->ops;
+    if (ops == c->ops) TG_TRY(ops->split(c->ctx, c->state, ranks, n, mine, g->name, &state));
+    g->ops->close(g->ctx, g->state);
+    g->ops = ops;
+    g->state = state;
+    g->rank = mine;
+    g->size = n;
+    g->sequence = 0;
+    g->batch = g->ended = false;
+    return TG_OK;
+}
+
 /* ---- What a communicator is ---- */
 
 tg_ctx *tg_comm_ctx(const tg_comm *c) { return c ? c->ctx : NULL; }

@@ -123,7 +123,7 @@ static tg_status sum_sets(const tg_parallel *p, tg_tensor *const *params, int n)
 
 static tg_status divide_by_tokens(const tg_parallel *p, tg_tensor *const *params, int n, tg_tensor *tokens) {
     tg_ctx *ctx = p->ctx;
-    double count = tg_item(tokens);
+    double count = ctx->meta ? 1 : tg_item(tokens);
     TG_TRY(ctx->status);
     uint32_t data = TG_DATA_AXES & ctx->grid.axes;
     if (data) TG_TRY(tg_grid_sum(ctx, &data, &count, 1));

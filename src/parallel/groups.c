@@ -101,6 +101,14 @@ static tg_status grid_make(tg_ctx *ctx, grid *g, const char *order, const char *
     return TG_OK;
 }
 
+/* Made, or after a recovery made anew in place: layers hold the communicator. */
+static void form(tg_parallel *p, const int *ranks, int n, const char *name, tg_axis axis, tg_comm **out) {
+    if (*out)
+        tg_comm_rejoin(*out, ranks, n);
+    else
+        *out = tg_comm_split_known(p->world, ranks, n, name, axis);
+}
+
 /* This rank's group over some axes of a grid, as a communicator. */
 static tg_status group_make(tg_parallel *p, const grid *g, const char *axes, const char *name, tg_axis axis,
                             tg_comm **out) {
@@ -114,7 +122,7 @@ static tg_status group_make(tg_parallel *p, const grid *g, const char *axes, con
     int groups = tg_rank_groups(order, g->sizes, axes, ranks, &members), mine = 0;
     for (int i = 0; i < groups * members; i++)
         if (ranks[i] == me) mine = i / members;
-    *out = tg_comm_split_known(p->world, ranks + mine * members, members, name, axis);
+    form(p, ranks + mine * members, members, name, axis, out);
     tg_host_free(ctx, ranks, (size_t)world * sizeof *ranks);
     return ctx->status;
 }
@@ -182,7 +190,7 @@ static tg_status make_embedding(tg_parallel *p, const grid *dense) {
         if (ranks[i] == tg_comm_rank(p->world)) mine = i / members;
     int ends[2] = {ranks[mine * members], ranks[mine * members + members - 1]};
     tg_host_free(p->ctx, ranks, (size_t)world * sizeof *ranks);
-    if (me == 0 || me == n - 1) p->embedding = tg_comm_split_known(p->world, ends, 2, "embedding", TG_MAX_AXES);
+    if (me == 0 || me == n - 1) form(p, ends, 2, "embedding", TG_MAX_AXES, &p->embedding);
     return p->ctx->status;
 }
 
@@ -201,6 +209,7 @@ static void fill_grid(tg_parallel *p) {
 }
 
 static tg_status make_groups(tg_parallel *p) {
+    p->ctx->grid.axes = 0;
     const tg_parallel_opts *o = &p->o;
     int world = tg_comm_size(p->world), dp = world / (o->tp * o->cp * o->pp), edp = world / (o->etp * o->ep * o->pp);
     grid dense, expert;
@@ -276,7 +285,6 @@ void tg_parallel_free(tg_parallel *p) {
 tg_status tg_parallel_recover(tg_parallel *p) {
     if (!p || p == &inert) return TG_ERR_ARGUMENT;
     TG_TRY(p->ctx->status);
-    drop_groups(p);
     TG_TRY(tg_comm_recover(p->world));
     int world = tg_comm_size(p->world), model = p->o.tp * p->o.cp * p->o.pp, experts = p->o.etp * p->o.ep * p->o.pp;
     if (world % model || world % experts)

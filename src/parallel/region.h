@@ -82,7 +82,7 @@ typedef struct tg_member {
     bool joined;
     _Atomic bool gone;  /* has freed its communicator */
     _Atomic bool came;  /* to tg_comm_recover */
-    uint64_t skips;     /* of its context, when it joined */
+    _Atomic uint64_t skips; /* 1 + its context's, when it joined; 0: it has not joined yet */
 } tg_member;
 
 typedef struct tg_region {

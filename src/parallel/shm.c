@@ -303,8 +303,7 @@ static void shm_close(tg_ctx *ctx, void *state) {
 
 static void shm_abort(tg_ctx *ctx, void *state, const char *why) {
     (void)ctx;
-    tg_shm_group *s = state;
-    tg_shm_fail(s, TG_ERR_ABORTED, s->self->view.me, why);
+    tg_shm_abandon(state, why);
 }
 
 const tg_comm_ops tg_threads_transport = {

@@ -109,6 +109,8 @@ void tg_shm_fail(tg_shm_group *s, tg_status status, int culprit, const char *tex
 tg_status tg_shm_failed(tg_shm_group *s, bool arrived);
 /* Ends the group with what rank's card says; after: of the time of its failure. */
 void tg_shm_fail_by(tg_shm_group *s, int rank, const char *after);
+/* This rank leaves the group. Peers that wait for a call that it missed after an error are told of that. */
+void tg_shm_abandon(tg_shm_group *s, const char *why);
 /* Until no peer works in the memory of this failed group's members. */
 void tg_shm_quiesce(tg_shm_group *s);
 /* Looks whether those for whom r waits can still come. since: when the wait began; failed_since: its own memory of when

@@ -118,6 +118,13 @@ void tg_shm_fail_by(tg_shm_group *s, int rank, const char *after) {
     tg_shm_fail(s, TG_ERR_REMOTE, rank, text);
 }
 
+void tg_shm_abandon(tg_shm_group *s, const char *why) {
+    if (s->self->ctx->skips != s->skips)
+        tg_shm_fail_by(s, s->self->view.me, " (and has cleared its error)");
+    else
+        tg_shm_fail(s, TG_ERR_ABORTED, -1, why);
+}
+
 static void fail_by_leaving(tg_shm_group *s, int rank, bool returned) {
     char text[TEXT];
     size_t at = 0;
@@ -158,8 +165,9 @@ static void look_at_processes(tg_shm_group *s) {
 /* That an error is there counts only after a while: the peer may be about to clear it, as we have cleared our own. But who
  * has missed a call that we have not, is out of step for good. */
 static bool has_missed(const tg_shm_group *s, int member) {
+    uint64_t before = atomic_load_explicit(&tg_group_member(s->g, member)->skips, memory_order_acquire);
     uint64_t theirs = atomic_load_explicit(&tg_shm_card(s, member)->skips, memory_order_acquire);
-    return theirs - tg_group_member(s->g, member)->skips > s->self->ctx->skips - s->skips;
+    return before && theirs - (before - 1) > s->self->ctx->skips - s->skips;
 }
 
 static void look_at(tg_shm_group *s, const tg_shm_request *r, int member, double *failed_since) {

@@ -199,14 +199,15 @@ static bool number_in(const char *variable, int *value) {
     return true;
 }
 
-bool tg_comm_launched_p(void) {
+int tg_comm_launched_rank(void) {
     int fd, rank;
-    return number_in(TG_LAUNCH_FD, &fd) && number_in(TG_LAUNCH_RANK, &rank) && fcntl(fd, F_GETFD) >= 0;
+    bool launched = number_in(TG_LAUNCH_FD, &fd) && number_in(TG_LAUNCH_RANK, &rank) && fcntl(fd, F_GETFD) >= 0;
+    return launched ? rank : -1;
 }
 
 tg_comm *tg_comm_launched_new(tg_ctx *ctx) {
     int fd, rank;
-    if (tg_ok(ctx) && !tg_comm_launched_p())
+    if (tg_ok(ctx) && tg_comm_launched_rank() < 0)
         tg_fail(ctx, TG_ERR_STATE, "tg_comm_launched_new: this process was not started by `tapegrad run`");
     return tg_ok(ctx) && number_in(TG_LAUNCH_FD, &fd) && number_in(TG_LAUNCH_RANK, &rank)
                ? tg_comm_attach(ctx, fd, rank)

@@ -56,7 +56,7 @@ tg_status tg_shm_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
     size_t bytes = (size_t)s->size * sizeof(int);
     int n = 0, *ranks = tg_host_alloc(ctx, bytes);
     if (!ranks) return ctx->status;
-    tg_shm_fail(s, TG_ERR_ABORTED, -1, "a rank has called tg_comm_recover");
+    tg_shm_abandon(s, "a rank has called tg_comm_recover");
     tg_shm_quiesce(s);
     int mine = number(s, agree(s), ranks, &n);
     tg_group *g = mine < 0 ? NULL : tg_group_join(ctx, &s->self->view, s->g, ranks, n, mine, s->g->name);

@@ -32,9 +32,25 @@ static void embedding_free(void *state) {
 static const tg_module_ops ops = {
     .size = sizeof(tg_module_ops), .kind = "vocab_embedding", .forward = forward, .free = embedding_free};
 
-tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int64_t hidden, double std) {
+/* Rows from `vocab` on are zero, and take no draws: the others, and what is drawn next, are as without them. */
+static tg_status clear_padding(tg_tensor *table, int64_t vocab, int64_t rows) {
+    tg_ctx *ctx = table->ctx;
+    TG_TRY(ctx->status);
+    int64_t width = table->shape[1], first = ctx->grid.rank[TG_TP] * table->shape[0], from = vocab - first;
+    ctx->rng.counter -= (uint64_t)((rows - vocab) * width);
+    if (from < 0) from = 0;
+    if (from >= table->shape[0]) return TG_OK;
+    tg_tensor *padding = tg_temp_new(ctx, table->dtype, 2, (int64_t[]){table->shape[0] - from, width}, table->stride,
+                                     tg_storage_ref(table->storage), table->offset + from * width);
+    if (!padding) return ctx->status;
+    tg_status s = ctx->ops->fill(ctx, tg_array_of(padding), 0);
+    tg_temp_free(padding);
+    return s;
+}
+
+tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t rows, int64_t hidden, double std) {
     tg_ctx *ctx = tg_parallel_ctx(p);
-    if (!tg_ok(ctx) || tg_layer_divide(p, ops.kind, "vocab", vocab, TG_TP) != TG_OK) return tg_layer_checked(NULL);
+    if (!tg_ok(ctx) || tg_layer_divide(p, ops.kind, "vocab", rows, TG_TP) != TG_OK) return tg_layer_checked(NULL);
     if (hidden <= 0) {
         tg_fail(ctx, TG_ERR_ARGUMENT, "vocab_embedding: hidden is %lld, expected a positive number", (long long)hidden);
         return tg_layer_checked(NULL);
@@ -45,7 +61,12 @@ tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int64_t hi
     tg_module *m = tg_module_new(ctx, &ops, s);
     if (!tg_module_ok(m)) return m;
     tg_layer_add(m, "weight",
-                 tg_param_placed(p, "weight", TG_DTYPE_DEFAULT, (tg_shape){2, {vocab, hidden}}, std,
+                 tg_param_placed(p, "weight", TG_DTYPE_DEFAULT, (tg_shape){2, {rows, hidden}}, std,
                                  TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}, {TG_CP, TG_R})));
+    if (rows > vocab && tg_module_ok(m)) clear_padding(tg_module_own(m, "weight"), vocab, rows);
     return tg_layer_checked(m);
+}
+
+tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int64_t hidden, double std) {
+    return tg_nn_padded_embedding(p, vocab, vocab, hidden, std);
 }

@@ -119,6 +119,73 @@ START_TEST(every_rank_is_in_its_groups) {
 }
 END_TEST
 
+/* ---- Recovery ---- */
+
+static double sum_over(tg_ctx *ctx, tg_comm *c, double v) {
+    tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(1), &v);
+    tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
+    double sum = tg_item(x);
+    tg_drop(x);
+    return sum;
+}
+
+/* Rank 1 fails before a collective; all clear, and go on in the same grid. */
+static tg_status fail_and_go_on(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    int rank = tg_comm_rank(world);
+    if (rank == 1) tg_ctx_fail(ctx, TG_ERR_DATA, "a bad sample");
+    sum_over(ctx, tg_parallel_comm(p, TG_TP), 1);
+    sum_over(ctx, world, 1);
+    if (tg_ctx_status(ctx) != (rank == 1 ? TG_ERR_DATA : TG_ERR_REMOTE) || !strstr(tg_ctx_message(ctx), "a bad sample"))
+        return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "unexpected"), TG_ERR_INTERNAL;
+    tg_ctx_clear(ctx);
+    sum_over(ctx, tg_parallel_comm(p, TG_DP), 1);
+    if (rank != 1 && tg_ctx_status(ctx) != TG_ERR_ABORTED && tg_ctx_status(ctx) != TG_ERR_REMOTE) return TG_ERR_INTERNAL;
+    tg_ctx_clear(ctx);
+    tg_comm *tp = tg_parallel_comm(p, TG_TP);
+    if (tg_parallel_recover(p) != TG_OK) return tg_ctx_status(ctx);
+    if (tg_parallel_comm(p, TG_TP) != tp) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the group has moved");
+    if (sum_over(ctx, world, 1) != 4 || sum_over(ctx, tg_parallel_comm(p, TG_TP), 1) != 2 ||
+        sum_over(ctx, tg_parallel_comm(p, TG_DP), rank) != (rank % 2 ? 4 : 2))
+        return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "other sums after the recovery");
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_grid_recovers_from_a_failure) { on_ranks(4, fail_and_go_on, NULL); }
+END_TEST
+
+/* Rank 3 is gone for good: three ranks do not fill a grid of tp 2, but one of dp 3. */
+static tg_status lose_one(void *arg, tg_ctx *ctx, tg_comm *world) {
+    int tp = *(const int *)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = tp));
+    if (tg_comm_rank(world) == 3) {
+        tg_parallel_free(p);
+        return TG_OK;
+    }
+    sum_over(ctx, world, 1);
+    if (tg_ctx_status(ctx) != TG_ERR_REMOTE || !strstr(tg_ctx_message(ctx), "rank 3")) return tg_ctx_status(ctx);
+    tg_ctx_clear(ctx);
+    tg_status s = tg_parallel_recover(p);
+    if (tp == 2) {
+        bool refused = s == TG_ERR_STATE && strstr(tg_ctx_message(ctx), "3 ranks are left");
+        tg_ctx_clear(ctx);
+        tg_parallel_free(p);
+        return refused ? TG_OK : tg_ctx_fail(ctx, TG_ERR_INTERNAL, "three ranks filled a grid of tp 2");
+    }
+    if (s == TG_OK && (tg_parallel_size(p, TG_DP) != 3 || sum_over(ctx, tg_parallel_comm(p, TG_DP), 1) != 3))
+        return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "other groups after the loss");
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_grid_goes_on_with_the_ranks_that_are_left) {
+    on_ranks(4, lose_one, &(int){1});
+    on_ranks(4, lose_one, &(int){2});
+}
+END_TEST
+
 /* ---- Refusals ---- */
 
 START_TEST(grids_that_do_not_fit_are_refused) {
@@ -159,6 +226,7 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {groups_are_those_worked_out_by_hand, groups_part_the_world, wrong_orders_have_no_groups,
-                            every_rank_is_in_its_groups, grids_that_do_not_fit_are_refused};
+                            every_rank_is_in_its_groups, grids_that_do_not_fit_are_refused,
+                            a_grid_recovers_from_a_failure, a_grid_goes_on_with_the_ranks_that_are_left};
     return tg_check_main("groups", tests, sizeof tests / sizeof *tests);
 }
