@@ -101,7 +101,7 @@ TG_API tg_status tg_broadcast_data(tg_tape *t, tg_tensor **x, int n, tg_dtype dt
 
 /* Weight gradients that wait for tg_wgrads_run, at most limit of them (TG_NONE: no limit); more are computed at once.
  * Each holds its layer's input and output gradient, which must not be overwritten before (TG_ERR_VERSION). NULL on an
- * error. It must outlive the backward of every tape that uses it; free loses what waits. */
+ * error. free loses what waits, and backwards that come later put nothing off. */
 typedef struct tg_wgrads tg_wgrads;
 TG_API tg_wgrads *tg_wgrads_new(tg_ctx *ctx, int limit);
 TG_API void tg_wgrads_free(tg_wgrads *d);

@@ -8,7 +8,6 @@
 
 typedef struct linear_params {
     tg_comm *comm; /* NULL: no rank is met */
-    tg_wgrads *deferred;
     bool sequence_parallel, allreduce_dgrad, fused;
 } linear_params;
 
@@ -158,8 +157,8 @@ static tg_status dgrad(tg_call *c, tg_tensor **part) {
 static tg_status linear_backward(tg_call *c) {
     const linear_params *p = c->params;
     tg_tensor *x = c->in[0], *gy = c->gout[0], *part = NULL;
-    bool now = c->gin_mode[1] &&
-               !(p->deferred && tg_wgrads_take(p->deferred, c, 1, x, gy, p->sequence_parallel ? p->comm : NULL));
+    bool now =
+        c->gin_mode[1] && !(c->state && tg_wgrads_take(c->state, c, 1, x, gy, p->sequence_parallel ? p->comm : NULL));
     TG_TRY(c->ctx->status);
     if (now) TG_TRY(all_rows(c, &x));
     if (c->gin_mode[0]) TG_TRY(dgrad(c, &part));
@@ -233,7 +232,6 @@ static linear_params params_of(const tg_comm *comm, const tg_linear_grad_opts *o
     bool met = !comm || tg_comm_size(comm) > 1;
     return (linear_params){
         .comm = (tg_comm *)comm,
-        .deferred = o->deferred,
         .sequence_parallel = o->sequence_parallel && met,
         .allreduce_dgrad = o->allreduce_dgrad && met,
         .fused = o->fused_wgrad,
@@ -252,8 +250,10 @@ static tg_tensor *record(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, t
     }
     if (frozen && tg_requires_grad(w)) w = tg_detach(t, w);
     linear_params p = params_of(comm, &o);
-    return tg_record(t, &tg_op_LinearWithGradAccumulationAndAsyncCommunication, &p, (tg_tensor *const[]){x, w, b}, 3,
-                     site);
+    tg_tensor *y = tg_inert(t->ctx);
+    tg_apply(t, &tg_op_LinearWithGradAccumulationAndAsyncCommunication, &p, (tg_tensor *const[]){x, w, b}, 3, &y, 1,
+             o.deferred ? tg_wgrads_keep(o.deferred) : NULL, tg_wgrads_drop, site);
+    return y;
 }
 
 /* The op saves x, this rank's rows alone, and w, each only where the other needs a gradient. */

@@ -20,6 +20,8 @@ typedef struct wgrad {
 
 struct tg_wgrads {
     tg_ctx *ctx;
+    int refs;  /* its owner's, and one of each node whose backward may use it */
+    bool ended;
     int limit; /* TG_NONE: none */
     int n, room;
     wgrad *item;
@@ -36,7 +38,7 @@ tg_wgrads *tg_wgrads_new(tg_ctx *ctx, int limit) {
     }
     tg_wgrads *d = tg_host_alloc(ctx, sizeof *d);
     if (!d) return NULL;
-    *d = (tg_wgrads){.ctx = ctx, .limit = limit, .tape = tg_tape_new(ctx)};
+    *d = (tg_wgrads){.ctx = ctx, .refs = 1, .limit = limit, .tape = tg_tape_new(ctx)};
     if (tg_ok(ctx)) return d;
     tg_wgrads_free(d);
     return NULL;
@@ -50,12 +52,24 @@ static void forget(wgrad *i) {
     if (i->w->serial == i->ref.serial) i->w->ext->deferred--;
 }
 
+tg_wgrads *tg_wgrads_keep(tg_wgrads *d) {
+    d->refs++;
+    return d;
+}
+
+void tg_wgrads_drop(void *wgrads) {
+    tg_wgrads *d = wgrads;
+    if (--d->refs == 0) tg_host_free(d->ctx, d, sizeof *d);
+}
+
 void tg_wgrads_free(tg_wgrads *d) {
     if (!d) return;
     for (int i = 0; i < d->n; i++) forget(&d->item[i]);
     tg_host_free(d->ctx, d->item, (size_t)d->room * sizeof *d->item);
     tg_tape_free(d->tape);
-    tg_host_free(d->ctx, d, sizeof *d);
+    d->n = d->room = 0;
+    d->ended = true;
+    tg_wgrads_drop(d);
 }
 
 int tg_wgrads_count(const tg_wgrads *d) { return d ? d->n : 0; }
@@ -80,7 +94,7 @@ static tg_tensor *hold(const tg_tensor *x) {
 
 bool tg_wgrads_take(tg_wgrads *d, tg_call *c, int w, tg_tensor *x, tg_tensor *gy, tg_comm *comm) {
     bool full = d->limit != TG_NONE && d->n >= d->limit;
-    if (full || d->ctx != c->ctx || !tg_call_accumulates(c, w) || grow(d) != TG_OK) return false;
+    if (d->ended || full || d->ctx != c->ctx || !tg_call_accumulates(c, w) || grow(d) != TG_OK) return false;
     wgrad i = {.x = hold(x), .gy = hold(gy), .w = c->in[w], .ref = tg_ref_of(c->in[w]), .comm = comm};
     if (!i.x || !i.gy) {
         if (i.x) tg_temp_free(i.x);

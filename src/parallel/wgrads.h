@@ -10,6 +10,10 @@
  * leaf. x is gathered over rows first, at the drain, where comm is not NULL. False: it is to be computed now. */
 bool tg_wgrads_take(tg_wgrads *d, tg_call *c, int w, tg_tensor *x, tg_tensor *gy, tg_comm *comm);
 
+/* A reference of a node: tg_wgrads_free leaves the list to the last of them, empty, and takes no more. */
+tg_wgrads *tg_wgrads_keep(tg_wgrads *d);
+void tg_wgrads_drop(void *d);
+
 /* A tensor of x's rows from all ranks of comm, one after the other, that is in flight. In the named buffer of t. */
 tg_tensor *tg_gather_rows(tg_tape *t, const char *buffer, tg_tensor *x, tg_comm *comm, const void *site);
 

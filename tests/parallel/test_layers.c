@@ -225,6 +225,61 @@ START_TEST(an_mlp_with_every_option) {
 }
 END_TEST
 
+/* Inside a recomputation ranks meet again in backward, and what waits waits. */
+typedef struct again {
+    mlp *m;
+    const mlp_plan *o;
+} again;
+
+static tg_status mlp_again(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    const again *s = state;
+    (void)n_in, (void)n_out;
+    out[0] = mlp_loss(s->m, t, in[0], s->o);
+    return TG_OK;
+}
+
+static tg_status recomputed(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const mlp_plan *o = arg;
+    int r = tg_comm_rank(world), n = o->l.tp;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = n, .sequence_parallel = o->l.sp));
+    mlp m = mlp_new(p, o);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *grads[2][5] = {{NULL}};
+    for (int k = 0; k < 2; k++) {
+        tg_tensor *x = grad_leaf(o->l.sp ? part(ctx, X, TG_SHAPE(S, B, H), 0, r, n) : made(ctx, X, TG_SHAPE(S, B, H)));
+        tg_place(p, x, TG_TP, o->l.sp ? TG_SHARD(0) : TG_I);
+        tg_tensor *loss;
+        if (k)
+            tg_recompute(t, mlp_again, &(again){&m, o}, &x, 1, &loss, 1, NULL);
+        else
+            loss = mlp_loss(&m, t, x, o);
+        RUN(tg_backward(t, loss));
+        RUN(tg_wgrads_drain(m.up));
+        RUN(tg_wgrads_drain(m.down));
+        RUN(tg_grads_finalize(p, m.params, m.n, NULL));
+        grads[k][0] = tg_keep(tg_grad_of(x));
+        for (int i = 0; i < m.n; i++) {
+            tg_tensor *g = tg_zeros(ctx, TG_F64, tg_shape_of(m.params[i]));
+            double v[4096];
+            tg_read_f64(tg_grad_of(m.params[i]), v, tg_numel(g));
+            tg_write_f64(g, v, tg_numel(g));
+            grads[k][1 + i] = g;
+            tg_zero_grad(m.params[i]);
+        }
+        tg_tape_reset(t);
+    }
+    for (int i = 0; i <= m.n; i++) EXPECT(ctx, off(grads[1][i], grads[0][i], -1, 0, 1) == 0);
+    mlp_free(&m);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(layers_in_a_recomputation) {
+    for (int i = 0; i < 4; i++) on_ranks(2, recomputed, &(mlp_plan){.l = {2, i & 1}, .deferred = i & 2});
+}
+END_TEST
+
 /* ---- Token and data parallel: the whole of a small language model's ends ---- */
 
 static tg_status ends(void *arg, tg_ctx *ctx, tg_comm *world) {
@@ -466,6 +521,7 @@ int main(void) {
     const TTest *const tests[] = {
         parameters_are_parts_of_one_rank_s,
         an_mlp_with_every_option,
+        layers_in_a_recomputation,
         embedding_and_head_over_data_and_tensor_ranks,
         wrong_options_say_what_was_expected,
         gathered_on_request_and_tied,

@@ -448,6 +448,13 @@ START_TEST(waiting_has_limits) {
     ck_assert(tg_wgrads_run(d) == TG_ERR_HANDLE);
     tg_ctx_clear(ctx);
     tg_wgrads_free(d);
+
+    /* A list that has gone takes nothing. */
+    d = tg_wgrads_new(ctx, TG_NONE);
+    w = grad_leaf(made(ctx, W, TG_SHAPE(OUT, IN)));
+    y = tg_linear_with_grad_accumulation(t, x, w, NULL, NULL, TG_LINEAR_GRAD(.deferred = d));
+    tg_wgrads_free(d);
+    ck_assert(tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false)) == TG_OK && tg_has_grad(w));
     tg_tape_free(t);
     tg_ctx_free(ctx);
 }
