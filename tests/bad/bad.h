@@ -116,6 +116,7 @@ void bad_gradcheck(bad_world *b);
 void bad_nn(bad_world *b);
 void bad_optim(bad_world *b);
 void bad_io(bad_world *b);
+void bad_comm(bad_world *b);
 void bad_placement(bad_world *b);
 void bad_mappings(bad_world *b);
 void bad_layers(bad_world *b);
