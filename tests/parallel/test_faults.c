@@ -1,0 +1,325 @@
+/* What happens to the others when a rank disagrees, fails, returns, sleeps, is killed or stopped: they learn of it, in
+ * time, in words that name the rank; and begin anew. Over threads and processes. */
+#include <stdlib.h>
+
+#include "parallel/worlds.h"
+
+enum { KINDS = TG_BARRIER + 1, VICTIM = 1 };
+
+static tg_tensor *filled(tg_ctx *ctx, int64_t n, double v) {
+    tg_tensor *x = tg_zeros(ctx, TG_F64, TG_SHAPE(n));
+    double *p = tg_host_data(x);
+    for (int64_t i = 0; p && i < n; i++) p[i] = v;
+    return x;
+}
+
+/* Makes one call of the kind and waits for it. A message is what all others receive from the victim, or send to it. */
+static tg_status call(tg_collective kind, tg_ctx *ctx, tg_comm *c) {
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    tg_tensor *x = filled(ctx, 40, me), *all = filled(ctx, 40 * n, me);
+    tg_work *w = NULL;
+    switch (kind) {
+    case TG_ALL_REDUCE: w = tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM); break;
+    case TG_ALL_GATHER: w = tg_comm_all_gather(c, all, x); break;
+    case TG_REDUCE_SCATTER: w = tg_comm_reduce_scatter(c, x, all, TG_REDUCE_SUM); break;
+    case TG_BROADCAST: w = tg_comm_broadcast(c, x, 0); break;
+    case TG_ALL_TO_ALL: w = tg_comm_all_to_all(c, all, NULL, all, NULL); break;
+    case TG_GATHER: w = tg_comm_gather(c, me ? NULL : all, x, 0); break;
+    case TG_SCATTER: w = tg_comm_scatter(c, x, me ? NULL : all, 0); break;
+    case TG_SEND: w = tg_comm_send(c, x, VICTIM); break;
+    case TG_RECV: w = tg_comm_recv(c, x, VICTIM); break;
+    default: return tg_comm_barrier(c);
+    }
+    if (w) tg_work_wait(w);
+    tg_drop(x), tg_drop(all);
+    return tg_ctx_status(ctx);
+}
+
+/* ---- Ranks that are lost ---- */
+
+typedef enum fault { RETURNS, FAILS, SLEEPS, KILLED, STOPPED, FAULTS } fault;
+
+typedef struct plot {
+    fault fault;
+    tg_collective kind;
+    double deadline;
+} plot;
+
+static double patience(const plot *p) {
+    double limit = p->fault == SLEEPS || p->fault == STOPPED ? p->deadline + 0.5 : 2;
+    return getenv("TG_TEST_QUICK") ? 4 * limit : limit;
+}
+
+static bool says_so(const plot *p, tg_status s, const char *message) {
+    switch (p->fault) {
+    case RETURNS: return s == TG_ERR_REMOTE && strstr(message, "rank 1 has returned after 1 calls") &&
+               strstr(message, "its last call was barrier()");
+    case FAILS: return s == TG_ERR_REMOTE && strstr(message, "rank 1 failed: the dog ate it");
+    case KILLED: return s == TG_ERR_REMOTE && strstr(message, "rank 1");
+    case SLEEPS:
+    case STOPPED:
+        return s == TG_ERR_TIMEOUT && strstr(message, tg_collective_name(p->kind)) &&
+               strstr(message, "rank 1 has not arrived: it is missing") && strstr(message, "its last call was barrier()");
+    default: return false;
+    }
+}
+
+static tg_status victim(const plot *p, tg_ctx *ctx, tg_comm *c, int n) {
+    switch (p->fault) {
+    case RETURNS: return TG_OK;
+    case KILLED: kill(getpid(), SIGKILL); break;
+    case STOPPED: kill(getpid(), SIGSTOP); break;
+    case FAILS:
+        tg_ctx_fail(ctx, TG_ERR_IO, "the dog ate it");
+        sleep_for(0.2);
+        break;
+    default:
+        sleep_for(p->deadline + 0.3);
+        EXPECT(ctx, call(TG_BARRIER, ctx, c) == TG_ERR_REMOTE);
+        EXPECT(ctx, strstr(tg_ctx_message(ctx), "has given up waiting for this one"));
+    }
+    tg_ctx_clear(ctx);
+    EXPECT(ctx, call(TG_BARRIER, ctx, c) == TG_ERR_ABORTED);
+    tg_ctx_clear(ctx);
+    EXPECT(ctx, tg_comm_recover(c) == TG_OK && tg_comm_size(c) == n && tg_comm_rank(c) == VICTIM);
+    return TG_OK;
+}
+
+static tg_status loses_a_rank(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    const plot *p = arg;
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    bool comes_back = p->fault == FAILS || p->fault == SLEEPS;
+    EXPECT(ctx, tg_comm_barrier(c) == TG_OK);
+    if (me == VICTIM) {
+        EXPECT(ctx, victim(p, ctx, c, n) == TG_OK);
+        if (p->fault == RETURNS) return TG_OK;
+    } else {
+        double start = seconds_now();
+        tg_status s = call(p->kind, ctx, c);
+        end->seconds[me] = seconds_now() - start;
+        if (!says_so(p, s, tg_ctx_message(ctx)))
+            return snprintf(end->message[me], sizeof end->message[me], "%s", tg_ctx_message(ctx)), TG_ERR_INTERNAL;
+        tg_ctx_clear(ctx);
+        EXPECT(ctx, call(TG_ALL_REDUCE, ctx, c) == TG_ERR_ABORTED);
+        tg_ctx_clear(ctx);
+        EXPECT(ctx, tg_comm_recover(c) == TG_OK && tg_comm_size(c) == n - !comes_back);
+        EXPECT(ctx, tg_comm_rank(c) == me - (me > VICTIM && !comes_back));
+    }
+    tg_tensor *x = filled(ctx, 3, 1);
+    tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
+    const double *sum = tg_host_data(x);
+    EXPECT(ctx, sum && sum[2] == n - !comes_back);
+    return tg_ctx_status(ctx);
+}
+
+/* Every kind in every world when TG_LONG is set; else each kind that waits for a deadline in some of them. */
+static bool left_out(fault f, int world, int kind) {
+    return (f == SLEEPS || f == STOPPED) && !getenv("TG_LONG") && (kind + world) % 3;
+}
+
+static void lose_ranks(fault f, const world_kind *kinds, int n_kinds) {
+    for (int w = 0; w < n_kinds; w++)
+        for (int n = 2; n <= 4; n += 2)
+            for (int kind = 0; kind < KINDS; kind++) {
+                plot p = {f, (tg_collective)kind, f == SLEEPS || f == STOPPED ? 0.5 : 20};
+                if (left_out(f, 2 * w + n / 2, kind)) continue;
+                const world_end *end =
+                    run_world(kinds[w], n, loses_a_rank, &p, TG_CONFIG(.threads = 1, .deadline = p.deadline));
+                for (int r = 0; r < n; r++) {
+                    if (r == VICTIM && (f == KILLED || f == STOPPED)) continue;
+                    ck_assert_msg(end->ended[r] && end->status[r] == TG_OK, "fault %d, %s, %d %s: rank %d: %s: %s", f,
+                                  tg_collective_name(p.kind), n, world_names[kinds[w]], r,
+                                  tg_status_name(end->status[r]), end->message[r]);
+                    ck_assert_msg(end->seconds[r] < patience(&p), "fault %d, %s, %d %s: rank %d: %g s", f,
+                                  tg_collective_name(p.kind), n, world_names[kinds[w]], r, end->seconds[r]);
+                }
+            }
+}
+
+static const world_kind both[] = {THREADS, PROCESSES}, processes[] = {PROCESSES};
+
+START_TEST(a_rank_returns_early) { lose_ranks(RETURNS, both, 2); }
+END_TEST
+START_TEST(a_rank_fails) { lose_ranks(FAILS, both, 2); }
+END_TEST
+START_TEST(a_rank_sleeps) { lose_ranks(SLEEPS, both, 2); }
+END_TEST
+START_TEST(a_process_is_killed) { lose_ranks(KILLED, processes, 1); }
+END_TEST
+START_TEST(a_process_is_stopped) { lose_ranks(STOPPED, processes, 1); }
+END_TEST
+
+/* ---- Ranks that disagree ---- */
+
+typedef enum quarrel { KIND, DTYPE, COUNT, REDUCTION, ROOT, PARTS, PAIRS, ORDER, MESSAGE, QUARRELS } quarrel;
+
+static const char *const quarrel_says[QUARRELS][2] = {
+    {"all_reduce(f64, 6 elements, sum)", "broadcast(f64, 6 elements, root 0)"},
+    {"all_reduce(f64, 6 elements, sum)", "all_reduce(i64, 6 elements, sum)"},
+    {"all_reduce(f64, 6 elements, sum)", "all_reduce(f64, 5 elements, sum)"},
+    {"all_reduce(f64, 6 elements, sum)", "all_reduce(f64, 6 elements, max)"},
+    {"broadcast(f64, 6 elements, root 0)", "broadcast(f64, 6 elements, root 1)"},
+    {"all_gather(f64", "all_gather(f64"},
+    {"all_to_all(f64", "all_to_all(f64"},
+    {"all_reduce(f64, 6 elements, sum)", "barrier()"},
+    {"send(f64, 6 elements, to 0)", "recv(f64, 5 elements, from 1)"},
+};
+
+static void disagree(quarrel q, tg_ctx *ctx, tg_comm *c, double *room) {
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    bool other = me == VICTIM;
+    int64_t counts[MOST], turned[MOST];
+    tg_dtype d = q == DTYPE && other ? TG_I64 : TG_F64;
+    tg_tensor *x = tg_wrap(ctx, d, TG_SHAPE(q == COUNT && other ? 5 : 6), NULL, room, NULL, NULL);
+    for (int r = 0; r < n; r++) counts[r] = turned[r] = r < 2 ? 3 : 0;
+    switch (q) {
+    case DTYPE:
+    case COUNT: tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM); break;
+    case REDUCTION: tg_comm_all_reduce(c, x, x, other ? TG_REDUCE_MAX : TG_REDUCE_SUM); break;
+    case ROOT: tg_comm_broadcast(c, x, other); break;
+    case PARTS:
+        if (other) counts[0] = 2, counts[1] = 4;
+        tg_tensor *part = tg_zeros(ctx, d, TG_SHAPE(counts[me]));
+        tg_comm_all_gather_v(c, x, part, counts);
+        break;
+    case PAIRS: /* the others expect 3 elements from the victim, which sends 2 and 4 */
+        if (other) counts[0] = 2, counts[1] = 4;
+        for (int r = 0; r < n; r++) turned[r] = r == VICTIM && other ? 4 : me < 2 ? 3 : 0;
+        int64_t in = 0;
+        for (int r = 0; r < n; r++) in += turned[r];
+        tg_work_wait(tg_comm_all_to_all(c, tg_zeros(ctx, d, TG_SHAPE(in)), turned, x, counts));
+        break;
+    case MESSAGE:
+        if (other) tg_work_wait(tg_comm_send(c, x, 0));
+        else if (me == 0) tg_comm_recv(c, x = tg_wrap(ctx, d, TG_SHAPE(5), NULL, room, NULL, NULL), 1);
+        else tg_comm_barrier(c);
+        break;
+    case ORDER:
+        if (other) tg_comm_barrier(c);
+        tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
+        if (!other) tg_comm_barrier(c);
+        break;
+    default:
+        if (other) tg_comm_broadcast(c, x, 0);
+        else tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
+    }
+    tg_host_data(x);
+}
+
+/* Nothing has moved, and everybody knows the two calls. */
+static tg_status quarrels(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    quarrel q = *(quarrel *)arg;
+    int me = tg_comm_rank(c);
+    double room[6] = {me, me, me, me, me, me};
+    disagree(q, ctx, c, room);
+    end->word[me] = 1;
+    for (int i = 0; i < 6; i++) end->word[me] &= room[i] == me;
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(ranks_that_disagree_are_told) {
+    for (int kind = 0; kind < WORLD_KINDS; kind++)
+        for (int n = 2; n <= 4; n += 2)
+            for (quarrel q = 0; q < QUARRELS; q++) {
+                const world_end *end = run_world((world_kind)kind, n, quarrels, &q, NULL);
+                for (int r = 0; r < n; r++) {
+                    const char *m = end->message[r], *one = strstr(m, "rank 0 called "), *two = strstr(m, "rank 1 called ");
+                    ck_assert_msg(end->status[r] == TG_ERR_MISMATCH, "quarrel %d, %d %s: rank %d: %s: %s", q, n,
+                                  world_names[kind], r, tg_status_name(end->status[r]), m);
+                    ck_assert_str_eq(m, end->message[0]);
+                    ck_assert_msg(q == PARTS || q == PAIRS || n > 2 || (one && two), "%s", m);
+                    ck_assert_msg(strstr(m, quarrel_says[q][0]) && strstr(m, quarrel_says[q][1]) && strstr(m, " from "),
+                                  "%s", m);
+                    ck_assert_uint_eq(end->word[r], 1);
+                }
+            }
+}
+END_TEST
+
+/* ---- Errors of one rank's own ---- */
+
+/* All are refused alike, and are in step after it. */
+static tg_status all_are_refused(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    (void)arg, (void)end;
+    for (int i = 0; i < 50; i++) {
+        tg_tensor *x = filled(ctx, 6, 1), *y = filled(ctx, 5, 1);
+        EXPECT(ctx, !tg_comm_all_reduce(c, y, x, TG_REDUCE_SUM) && !tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM));
+        EXPECT(ctx, tg_ctx_status(ctx) == TG_ERR_SHAPE);
+        tg_ctx_clear(ctx);
+        EXPECT(ctx, call(i % KINDS == TG_SEND || i % KINDS == TG_RECV ? TG_BARRIER : (tg_collective)(i % KINDS), ctx, c) == TG_OK);
+        tg_drop(x), tg_drop(y);
+    }
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(errors_that_all_ranks_make_keep_them_in_step) {
+    for (int kind = 0; kind < WORLD_KINDS; kind++)
+        for (int n = 2; n <= 4; n += 2) expect_world((world_kind)kind, n, all_are_refused, NULL);
+}
+END_TEST
+
+/* One is refused, clears its error, and goes on: it has missed a call. */
+static tg_status one_is_refused(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    (void)arg, (void)end;
+    int me = tg_comm_rank(c);
+    tg_tensor *x = filled(ctx, 6, 1), *y = filled(ctx, 5, 1);
+    EXPECT(ctx, tg_comm_barrier(c) == TG_OK);
+    if (me == VICTIM) {
+        EXPECT(ctx, !tg_comm_all_reduce(c, y, x, TG_REDUCE_SUM) && tg_ctx_status(ctx) == TG_ERR_SHAPE);
+        tg_ctx_clear(ctx);
+    }
+    tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
+    tg_host_data(x);
+    tg_status expected = me == VICTIM ? TG_ERR_ABORTED : TG_ERR_REMOTE;
+    bool right = tg_ctx_status(ctx) == expected && strstr(tg_ctx_message(ctx), "rank 1 failed") &&
+                 strstr(tg_ctx_message(ctx), "dst has 5 elements, expected 6");
+    if (!right) return TG_ERR_INTERNAL;
+    tg_ctx_clear(ctx);
+    EXPECT(ctx, tg_comm_recover(c) == TG_OK && tg_comm_barrier(c) == TG_OK);
+    return TG_OK;
+}
+
+START_TEST(an_error_of_one_rank_is_told_even_when_it_was_cleared) {
+    for (int kind = 0; kind < WORLD_KINDS; kind++)
+        for (int n = 2; n <= 4; n += 2)
+            for (int i = 0; i < 10; i++) expect_world((world_kind)kind, n, one_is_refused, NULL);
+}
+END_TEST
+
+/* The rank that failed first is the one to be named, however far the news has travelled. */
+static tg_status chain(void *arg, tg_ctx *ctx, tg_comm *c) {
+    (void)arg;
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    tg_comm *next = NULL;
+    for (int r = 0; r + 1 < n; r++) { /* a chain of pairs: 0-1, 1-2, 2-3 */
+        int pair[] = {r, r + 1};
+        if (me == r || me == r + 1) next = tg_comm_split_known(c, pair, 2, "pair", TG_MAX_AXES);
+        if (me == r) break;
+    }
+    if (me == n - 1) return tg_ctx_fail(ctx, TG_ERR_DATA, "token 7 is out of range");
+    tg_comm_barrier(next);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(the_first_failure_is_the_one_that_is_reported) {
+    char message[512];
+    for (int i = 0; i < 5; i++) {
+        tg_status s = tg_ranks_run(4, chain, NULL, TG_RANKS(.message = message, .message_size = sizeof message));
+        ck_assert_int_eq(s, TG_ERR_DATA);
+        ck_assert_str_eq(message, "rank 3: token 7 is out of range");
+    }
+}
+END_TEST
+
+int main(void) {
+    const TTest *const tests[] = {a_rank_returns_early,
+                                  a_rank_fails,
+                                  a_rank_sleeps,
+                                  a_process_is_killed,
+                                  a_process_is_stopped,
+                                  ranks_that_disagree_are_told,
+                                  errors_that_all_ranks_make_keep_them_in_step,
+                                  an_error_of_one_rank_is_told_even_when_it_was_cleared,
+                                  the_first_failure_is_the_one_that_is_reported};
+    return tg_check_main("faults", tests, sizeof tests / sizeof *tests);
+}
