@@ -439,6 +439,9 @@ typedef struct tg_recompute_opts {
     const char *name; /* in dumps and errors */
     bool keep_rng;    /* do not restore the random streams in the second run */
     void (*destroy)(void *state); /* ends state when the node ends, also on failure; NULL: the caller keeps it */
+    /* in[0], which is the same on all ranks, is kept as this rank's part of its elements and gathered again in
+     * backward, where it is a result of the tape that nobody else has saved. Collective. */
+    tg_comm *distribute;
 } tg_recompute_opts;
 
 #define TG_RECOMPUTE(...) (&(tg_recompute_opts){.size = sizeof(tg_recompute_opts), __VA_ARGS__})
@@ -450,6 +453,18 @@ typedef struct tg_recompute_opts {
  * fn needs an input or a parameter, and what it writes in place it writes twice. */
 TG_API tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out,
                               int n_out, const tg_recompute_opts *opts);
+
+/* Recomputations without output, that replay together, in forward order. Borrowed: it ends with its tape's step. NULL
+ * on an error, which the other two take. */
+typedef struct tg_replay tg_replay;
+TG_API tg_replay *tg_replay_open(tg_tape *t);
+/* As tg_recompute; and the outputs' bytes are discarded by tg_replay_close, unless an input shares them. */
+TG_API tg_status tg_replay_run(tg_replay *r, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out,
+                               int n_out, const tg_recompute_opts *opts);
+/* To be called after the last forward use of the outputs. They come back, under every view of them, when the gradient
+ * of hook, a tensor of the tape, is complete, or earlier when somebody reads them; hook NULL: when read. All that r ran
+ * come back at once. */
+TG_API tg_status tg_replay_close(tg_replay *r, tg_tensor *hook);
 
 /* ---- Looking at a tape ---- */
 

@@ -99,8 +99,7 @@ static tg_status saved_changed(const tg_node *n, const tg_tensor *x, const char 
                    s && s->by ? s->by : "an in-place op", by_site);
 }
 
-/* Everything that the op saved is there, and is what it was. */
-static tg_status check_saved(const tg_node *n) {
+tg_status tg_node_check_saved(const tg_node *n) {
     tg_tensor **in = tg_node_in(n), **out = tg_node_out(n), **saved = tg_node_kept(n);
     const uint32_t *version = tg_node_versions(n);
     for (int i = 0; i < n->n_in; i++) {
@@ -286,7 +285,7 @@ static tg_status run_node(tg_pass *p, tg_node *n, bool *ran) {
             n->op->name);
     if (!n->op->backward)
         return tg_fail(p->t->ctx, TG_ERR_UNSUPPORTED, "op %s has no backward", n->op->name);
-    TG_TRY(check_saved(n));
+    TG_TRY(tg_node_check_saved(n));
     *ran = true;
     return run_op(p, n);
 }

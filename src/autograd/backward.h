@@ -62,6 +62,8 @@ bool tg_hook_drop(tg_tensor *x, uint64_t id);
 tg_status tg_receipts_open(tg_pass *p, tg_call *c);
 /* Adds what was received apart, and notes which leaves now have a gradient. */
 tg_status tg_receipts_close(tg_pass *p, tg_call *c);
+/* Everything that the op saved is there, and is what it was. */
+tg_status tg_node_check_saved(const tg_node *n);
 tg_target *tg_pass_target(const tg_pass *p, const tg_node *n, int out);
 static inline bool tg_pass_needs(const tg_pass *p, const tg_node *n) { return n && (p->all || n->pass == p->id); }
 

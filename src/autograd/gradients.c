@@ -231,7 +231,7 @@ static uint64_t add_hook(tg_tensor *x, tg_hook_fn fn, void *user, bool accumulat
         return 0;
     }
     tg_ext *e = tg_ext_of(x);
-    tg_hook *h = e ? tg_host_alloc(ctx, sizeof *h) : NULL;
+    tg_hook *h = e ? tg_hook_new(ctx) : NULL;
     if (!h) return 0;
     *h = (tg_hook){.id = ++ctx->hook_ids, .fn = fn, .user = user, .accumulated = accumulated};
     tg_hook **end = &e->hooks;
@@ -256,7 +256,7 @@ static void sweep_hooks(tg_tensor *x) {
             continue;
         }
         *h = gone->next;
-        tg_host_free(x->ctx, gone, sizeof *gone);
+        tg_hook_free(x->ctx, gone);
     }
 }
 

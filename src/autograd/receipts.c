@@ -206,6 +206,8 @@ void tg_call_decline(tg_call *c, int i) {
     *r = (tg_receipt){TG_TO_DONE, NULL};
 }
 
+bool tg_call_retains(const tg_call *c) { return ((const tg_call_impl *)c->impl)->pass->o->retain; }
+
 tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w) {
     tg_status status = check_gradient(c, i, g, "tg_call_in_flight");
     if (status == TG_OK && !w && g->storage->state != TG_IN_FLIGHT)

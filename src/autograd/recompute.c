@@ -5,23 +5,13 @@
  * first run, and hands the gradients of that tape's leaves to the outer node's: straight into their buffers, so that a
  * weight's gradient never exists twice.
  */
-#include "autograd/placement.h"
-#include "autograd/record.h"
-#include "core/rng.h"
-#include "kernels/scalar.h"
+#include "autograd/recompute.h"
 
-typedef struct recompute_params {
-    tg_fn fn;
-    void *state;
-    void (*destroy)(void *state);
-    const char *name;
-    int n_in;  /* of fn; the node's further inputs are the leaves that it used */
-    int n_out;
-    bool training;
-    tg_rng_states *streams;    /* at the start of the first run; NULL: not to be restored */
-    tg_tensor *const *outputs; /* of the first run, while the node is recorded */
-    uint64_t *bits;            /* check mode: a hash of each output's bytes */
-} recompute_params;
+#include <stdio.h>
+
+#include <tapegrad/parallel.h>
+
+#include "autograd/placement.h"
 
 /* ---- Check mode ---- */
 
@@ -34,7 +24,8 @@ static uint64_t hash_bytes(const tg_tensor *x) {
     return h;
 }
 
-static tg_status check_same(tg_ctx *ctx, const recompute_params *p, tg_tensor *const *first, tg_tensor *const *again) {
+static tg_status check_same(tg_ctx *ctx, const tg_recompute_params *p, tg_tensor *const *first,
+                            tg_tensor *const *again) {
     for (int i = 0; i < p->n_out; i++) {
         char want[160], got[160];
         tg_describe(first[i], want, sizeof want);
@@ -57,7 +48,7 @@ static tg_status check_same(tg_ctx *ctx, const recompute_params *p, tg_tensor *c
 
 /* ---- One run of the function on a tape of its own ---- */
 
-static tg_status check_forks(tg_ctx *ctx, const recompute_params *p, int before) {
+static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int before) {
     int left = ctx->streams.forks - before;
     if (!left) return TG_OK;
     if (left > 0) tg_rng_unwind(ctx, before);
@@ -66,7 +57,7 @@ static tg_status check_forks(tg_ctx *ctx, const recompute_params *p, int before)
                    p->name, left);
 }
 
-static tg_status call_fn(const recompute_params *p, tg_tape *t, tg_tensor *const *in, tg_tensor **out) {
+static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *const *in, tg_tensor **out) {
     int forks = t->ctx->streams.forks;
     tg_status s = p->fn(p->state, t, in, p->n_in, out, p->n_out);
     TG_TRY(check_forks(t->ctx, p, forks));
@@ -84,8 +75,8 @@ static tg_status enter_inputs(tg_tape *t, tg_tensor *const *in, int n, tg_tensor
 
 /* ---- The op ---- */
 
-static tg_status recompute_infer(tg_call *c) {
-    recompute_params *p = c->params;
+tg_status tg_recompute_infer(tg_call *c) {
+    tg_recompute_params *p = c->params;
     for (int i = 0; i < p->n_out; i++) {
         const tg_tensor *x = p->outputs[i];
         tg_tensor *y =
@@ -102,11 +93,23 @@ static tg_status recompute_infer(tg_call *c) {
     return c->ctx->status;
 }
 
-static tg_status run_again(tg_call *c, tg_tape *inner, tg_tensor **in, tg_tensor **out) {
-    const recompute_params *p = c->params;
-    TG_TRY(enter_inputs(inner, c->in, p->n_in, in));
-    TG_TRY(call_fn(p, inner, in, out));
-    return check_same(c->ctx, p, c->out, out);
+/* In the tape's memory. NULL after recording the error. */
+static tg_rng_states *save_streams(tg_tape *t) {
+    tg_rng_states *s = tg_tape_alloc(t, tg_rng_states_bytes(t->ctx));
+    if (s) tg_rng_states_save(t->ctx, s);
+    return s;
+}
+
+tg_status tg_recompute_again(const tg_recompute_params *p, tg_tape *inner, tg_tensor *const *node_in,
+                             tg_tensor *const *node_out, tg_tensor **in, tg_tensor **out) {
+    tg_ctx *ctx = inner->ctx;
+    tg_rng_states *now = p->streams ? save_streams(inner) : NULL;
+    TG_TRY(ctx->status);
+    if (now) tg_rng_states_load(ctx, p->streams);
+    tg_status s = enter_inputs(inner, node_in, p->n_in, in);
+    if (s == TG_OK) s = call_fn(p, inner, in, out);
+    if (now) tg_rng_states_load(ctx, now);
+    return s == TG_OK ? check_same(ctx, p, node_out, out) : s;
 }
 
 /* Roots: the outputs that got a gradient and depend on something that needs one. */
@@ -120,8 +123,8 @@ static int choose_roots(tg_call *c, tg_tensor **out, tg_tensor **roots, tg_tenso
     return n;
 }
 
-static tg_status inner_backward(tg_call *c, tg_tape *inner, tg_tensor **in, tg_tensor **out) {
-    const recompute_params *p = c->params;
+tg_status tg_recompute_gradient(tg_call *c, tg_tape *inner, tg_tensor **in, tg_tensor **out, bool retain) {
+    const tg_recompute_params *p = c->params;
     tg_tensor **roots = tg_tape_alloc(inner, 2 * (size_t)c->n_out * sizeof *roots),
               **seeds = roots ? roots + c->n_out : NULL;
     tg_target *targets = tg_tape_alloc(inner, ((size_t)c->n_in + 1) * sizeof *targets);
@@ -134,51 +137,29 @@ static tg_status inner_backward(tg_call *c, tg_tape *inner, tg_tensor **in, tg_t
                             .g = c->gin[i],
                             .mode = c->gin_mode[i],
                             .accumulates = i >= p->n_in && tg_call_accumulates(c, i)};
-    tg_pass_opts o = {.seeds = seeds, .targets = targets, .n_targets = n_targets, .inner = true};
+    tg_pass_opts o = {.seeds = seeds, .targets = targets, .n_targets = n_targets, .retain = retain, .inner = true};
     if (n_roots) TG_TRY(tg_backward_run(inner, roots, n_roots, &o, p->name));
     for (int i = 0, k = 0; i < c->n_in; i++)
         if (c->gin_mode[i] != TG_GRAD_NONE && !targets[k++].reached) tg_call_decline(c, i);
     return TG_OK;
 }
 
-/* In the tape's memory. NULL after recording the error. */
-static tg_rng_states *save_streams(tg_tape *t) {
-    tg_rng_states *s = tg_tape_alloc(t, tg_rng_states_bytes(t->ctx));
-    if (s) tg_rng_states_save(t->ctx, s);
-    return s;
-}
-
 static tg_status recompute_backward(tg_call *c) {
-    const recompute_params *p = c->params;
-    tg_ctx *ctx = c->ctx;
-    tg_tape *inner = tg_tape_new(ctx);
-    TG_TRY(ctx->status);
+    const tg_recompute_params *p = c->params;
+    tg_tape *inner = tg_tape_new(c->ctx);
+    TG_TRY(c->ctx->status);
     tg_set_training(inner, p->training);
     tg_tensor **in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *in + 1),
               **out = in ? in + p->n_in : NULL;
-    tg_rng_states *now = p->streams ? save_streams(inner) : NULL;
-    if (now) tg_rng_states_load(ctx, p->streams);
-    tg_status s = in && (now || !p->streams) ? run_again(c, inner, in, out) : ctx->status;
-    if (now) tg_rng_states_load(ctx, now);
-    if (s == TG_OK) s = inner_backward(c, inner, in, out);
+    tg_status s = in ? tg_recompute_again(p, inner, c->in, c->out, in, out) : c->ctx->status;
+    if (s == TG_OK) s = tg_recompute_gradient(c, inner, in, out, false);
     tg_tape_free(inner);
     return s;
 }
 
-const tg_op tg_recompute_op = {
-    .size = sizeof(tg_op),
-    .name = "recompute",
-    .formula = "fn(x...)",
-    .n_in = -1,
-    .n_out = -1,
-    .params_size = sizeof(recompute_params),
-    .saves_in = ~0u,
-    .optional = ~0u,
-    .family = TG_FAMILY_CUSTOM,
-    .sums_f32 = true,
-    .infer = recompute_infer,
-    .backward = recompute_backward,
-};
+static const tg_op recompute_op = TG_RECOMPUTE_OP("recompute", false, recompute_backward);
+/* Ranks meet in the function: its backward runs on all of them or on none. */
+static const tg_op recompute_of_ranks_op = TG_RECOMPUTE_OP("recompute", true, recompute_backward);
 
 /* ---- tg_recompute ---- */
 
@@ -191,8 +172,16 @@ static int leaves_used(const tg_tape *inner, tg_tensor *const *in, int n_in, tg_
     return n;
 }
 
-static tg_status first_run(tg_tape *t, tg_tape *inner, recompute_params *p, tg_tensor *const *in, tg_tensor **out,
-                           const void *site, bool *passed_on) {
+static tg_status keep_bits(tg_tape *t, tg_recompute_params *p, tg_tensor *const *results) {
+    if (!t->ctx->check) return TG_OK;
+    p->bits = tg_tape_alloc(t, (size_t)p->n_out * sizeof *p->bits);
+    if (!p->bits) return t->ctx->status;
+    for (int i = 0; i < p->n_out; i++) p->bits[i] = hash_bytes(results[i]);
+    return TG_OK;
+}
+
+static tg_status first_run(tg_tape *t, tg_tape *inner, tg_recompute_params *p, tg_tensor *const *in, tg_tensor **out,
+                           tg_recompute_call *call) {
     tg_ctx *ctx = t->ctx;
     size_t room = (size_t)p->n_in + (size_t)p->n_out + 1;
     tg_tensor **entered = tg_tape_alloc(inner, room * sizeof *entered), **results = entered ? entered + p->n_in : NULL;
@@ -203,67 +192,70 @@ static tg_status first_run(tg_tape *t, tg_tape *inner, recompute_params *p, tg_t
     for (int i = 0; i < p->n_out; i++) /* a leaf may be a result without being any op's input */
         if (!results[i]->tape && results[i]->flags & TG_F_REQUIRES_GRAD && !tg_tape_leaf(inner, results[i]))
             return ctx->status;
-    if (ctx->check) {
-        if (!(p->bits = tg_tape_alloc(t, room * sizeof *p->bits))) return ctx->status;
-        for (int i = 0; i < p->n_out; i++) p->bits[i] = hash_bytes(results[i]);
-    }
+    TG_TRY(keep_bits(t, p, results));
     tg_tensor **all = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)inner->n_nodes + 1) * sizeof *all);
     if (!all) return ctx->status;
     int n = leaves_used(inner, in, p->n_in, all);
-    *passed_on = true;
-    TG_TRY(tg_apply(t, &tg_recompute_op, p, all, n, out, p->n_out, p->destroy ? p->state : NULL, p->destroy, site));
+    const tg_op *op = call->op[inner->collectives || (p->distribute && tg_comm_size(p->distribute) > 1)];
+    call->passed_on = true;
+    TG_TRY(tg_apply(t, op, p, all, n, out, p->n_out, call->node_state, call->end, call->site));
     for (int i = 0; i < p->n_out; i++) /* what the second run will give no gradient needs none */
         if (!(results[i]->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE))) out[i]->flags &= ~TG_F_REQUIRES_GRAD;
     return TG_OK;
 }
 
-static tg_status check_call(tg_tape *t, tg_fn fn, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+static tg_status check_call(tg_tape *t, const tg_recompute_params *p, tg_tensor *const *in, tg_tensor *const *out,
+                            const char *who) {
     tg_ctx *ctx = t->ctx;
-    if (!fn || n_in < 0 || n_out <= 0 || (n_in && !in) || !out || n_in > 65535 || n_out > 65535)
+    if (!p->fn || p->n_in < 0 || p->n_out <= 0 || (p->n_in && !in) || !out || p->n_in > 65535 || p->n_out > 65535)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_recompute: expected a function, %d inputs and %d outputs (one or more) with their arrays",
-                       n_in, n_out);
-    for (int i = 0; i < n_in; i++) {
-        TG_TRY(tg_check(ctx, in[i], "tg_recompute: an input"));
+                       "%s: expected a function, %d inputs and %d outputs (one or more) with their arrays", who,
+                       p->n_in, p->n_out);
+    for (int i = 0; i < p->n_in; i++) {
+        char what[64];
+        snprintf(what, sizeof what, "%s: an input", who);
+        TG_TRY(tg_check(ctx, in[i], what));
         if (in[i]->tape && in[i]->tape != t)
-            return tg_fail(ctx, TG_ERR_HANDLE,
-                           "tg_recompute: input %d is a result of another tape; enter it with tg_tape_input", i);
+            return tg_fail(ctx, TG_ERR_HANDLE, "%s: input %d is a result of another tape; enter it with tg_tape_input",
+                           who, i);
     }
-    return TG_OK;
+    return p->distribute ? tg_distribute_check(ctx, p->n_in ? in[0] : NULL, p->distribute, who) : TG_OK;
 }
 
-static tg_status recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out,
-                           int n_out, const tg_recompute_opts *opts, const void *site, bool *passed_on) {
+tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *const *in, tg_tensor **out,
+                              const tg_recompute_opts *opts, tg_recompute_call *call) {
     tg_ctx *ctx = t->ctx;
-    TG_TRY(check_call(t, fn, in, n_in, out, n_out));
-    recompute_params p = {.fn = fn,
-                          .state = state,
-                          .destroy = opts->destroy,
-                          .name = opts->name ? opts->name : "recompute",
-                          .n_in = n_in,
-                          .n_out = n_out,
-                          .training = t->training};
-    if (!t->grad) return call_fn(&p, t, in, out); /* nothing would be kept anyway */
-    if (!opts->keep_rng && !(p.streams = save_streams(t))) return ctx->status;
+    p->name = opts->name ? opts->name : call->op[0]->name;
+    p->training = t->training;
+    p->distribute = opts->distribute;
+    TG_TRY(check_call(t, p, in, out, call->who));
+    if (!t->grad) return call_fn(p, t, in, out); /* nothing would be kept anyway */
+    if (!opts->keep_rng && !(p->streams = save_streams(t))) return ctx->status;
     tg_tape *inner = tg_tape_new(ctx);
     TG_TRY(ctx->status);
     inner->training = t->training;
     inner->grad = false;
     inner->collects = true;
-    tg_status s = first_run(t, inner, &p, in, out, site, passed_on);
-    tg_tape_free(inner);
+    tg_status s = first_run(t, inner, p, in, out, call);
+    tg_tape_free(inner); /* before the input's bytes go: what the first run holds of them would count as another's */
+    if (s == TG_OK && p->distribute && out[0]->node) s = tg_distribute(t, in[0], p->distribute);
     return s;
 }
 
 tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out,
                        const tg_recompute_opts *given) {
     tg_recompute_opts opts;
-    bool passed_on = false;
     tg_status sized = tg_options(t ? t->ctx : NULL, &opts, sizeof opts, given, "tg_recompute: the options");
     tg_status s = tg_tape_check(t, "tg_recompute");
+    tg_recompute_params p = {.fn = fn, .state = state, .n_in = n_in, .n_out = n_out};
+    tg_recompute_call call = {.who = "tg_recompute",
+                              .op = {&recompute_op, &recompute_of_ranks_op},
+                              .node_state = opts.destroy ? state : NULL,
+                              .end = opts.destroy,
+                              .site = TG_SITE};
     if (s == TG_OK) s = sized;
-    if (s == TG_OK) s = recompute(t, fn, state, in, n_in, out, n_out, &opts, TG_SITE, &passed_on);
-    if (!passed_on && state && opts.destroy) opts.destroy(state);
+    if (s == TG_OK) s = tg_recompute_record(t, &p, in, out, &opts, &call);
+    if (!call.passed_on && state && opts.destroy) opts.destroy(state);
     if (s != TG_OK)
         for (int i = 0; out && n_out <= 65535 && i < n_out; i++) out[i] = tg_inert(t ? t->ctx : &tg_dead_ctx);
     return s;

@@ -433,6 +433,7 @@ static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bo
     TG_TRY(forward(c, &seconds));
     /* Before the node notes the version of an output that it saves. */
     if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);
+    c->tape->collectives |= c->op->collective;
     if (c->needs) {
         TG_TRY(keep_node(c, site, destroy, seconds));
         *kept = true;

@@ -189,6 +189,8 @@ typedef struct tg_pass_opts {
 /* In a backward: input i has no gradient after all, as nothing that the roots depend on has used it, or as it will be
  * added later. */
 void tg_call_decline(tg_call *c, int i);
+/* In a backward: it may run again, as what the nodes saved is kept. */
+bool tg_call_retains(const tg_call *c);
 /* In a backward: input i is a leaf, to whose accumulated gradient this call adds, now or later. */
 bool tg_call_accumulates(const tg_call *c, int i);
 

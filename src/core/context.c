@@ -242,6 +242,7 @@ void tg_ctx_free(tg_ctx *ctx) {
     tg_works_free(ctx);
     tg_storage_extras_free(ctx);
     tg_places_free(ctx);
+    tg_hooks_free(ctx);
     tg_buffers_free(ctx);
     tg_rngs_free(ctx);
     tg_allocator a = ctx->host_alloc;

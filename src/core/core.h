@@ -30,7 +30,10 @@ typedef struct tg_storage_extra {
     void (*release)(void *user);
     tg_status (*refill)(void *user, tg_ctx *ctx, void *dst, size_t bytes);
     void *user;
+    /* Makes the bytes of a discarded storage present by itself; where it has not, they are gone. */
+    tg_status (*restore)(void *user, tg_storage *s);
     struct tg_buffer *buffer; /* a named buffer, where the bytes go back to */
+    bool shared;              /* the block is another storage's, held */
 } tg_storage_extra;
 
 /* Bytes on a device. Handles hold references; the bytes may go before the last of them (TG_DISCARDED). */
@@ -193,6 +196,8 @@ struct tg_ctx {
     tg_storage *free_storages;
     tg_storage_extra *free_extras;
     tg_work *free_works;
+    void *free_parts; /* of inputs that recomputations distribute */
+    tg_hook *free_hooks;
     tg_work *readers;          /* works in flight that hold what they read */
     struct tg_buffer *buffers; /* named ones */
     tg_tensor *owned;    /* alive, linked through their ext */
@@ -250,6 +255,10 @@ tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x);
 static inline tg_status tg_storage_need(tg_storage *s, const tg_tensor *x) {
     return TG_LIKELY(s->state == TG_PRESENT) ? TG_OK : tg_storage_need_slow(s, x);
 }
+/* For a restore: bytes of its own again, undefined; or those of another one of its size, which stay as long as either
+ * needs them. */
+tg_status tg_storage_bytes_again(tg_storage *s);
+tg_status tg_storage_share(tg_storage *s, tg_storage *from);
 void tg_storage_categorise(tg_storage *s, tg_category c);
 
 tg_storage_extra *tg_storage_extra_of(tg_storage *s); /* makes it; NULL after recording the error */
@@ -281,6 +290,9 @@ tg_tensor *tg_temp_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *sha
 void tg_temp_free(tg_tensor *x);
 tg_tensor *tg_temp_empty(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, tg_category category);
 void tg_ext_free(tg_ctx *ctx, tg_ext *e);
+tg_hook *tg_hook_new(tg_ctx *ctx); /* NULL after recording the error */
+void tg_hook_free(tg_ctx *ctx, tg_hook *h);
+void tg_hooks_free(tg_ctx *ctx);
 tg_ext *tg_ext_of(tg_tensor *x); /* makes it; NULL after recording the error */
 tg_status tg_shape_check(tg_ctx *ctx, const tg_shape *s, tg_dtype dtype, const char *what);
 /* numel and row-major strides; -1 on overflow. */

@@ -107,11 +107,15 @@ static void give_back(tg_storage *s) {
         tg_work_abandon(s->extra->work);
         s->extra->work = NULL;
     }
-    if (TG_UNLIKELY(s->extra && s->extra->buffer)) {
+    if (TG_UNLIKELY(s->extra && s->extra->buffer))
         tg_buffer_close(s->ctx, s->extra->buffer);
-        s->extra->buffer = NULL;
-    } else if (s->block) {
+    else if (TG_UNLIKELY(s->extra && s->extra->shared))
+        tg_block_unhold(s->ctx->heap, s->block);
+    else if (s->block)
         tg_heap_release(s->ctx->heap, s->block);
+    if (s->extra) {
+        s->extra->buffer = NULL;
+        s->extra->shared = false;
     }
     s->block = NULL;
     s->data = NULL;
@@ -177,10 +181,36 @@ static tg_status refill(tg_storage *s) {
     return tg_fail(ctx, TG_ERR_CALLBACK, "the refill of a discarded tensor failed with %s", tg_status_name(status));
 }
 
+tg_status tg_storage_bytes_again(tg_storage *s) {
+    TG_TRY(storage_bytes(s));
+    s->state = TG_PRESENT;
+    return TG_OK;
+}
+
+tg_status tg_storage_share(tg_storage *s, tg_storage *from) {
+    tg_ctx *ctx = s->ctx;
+    if (from->block && !(from->extra && from->extra->buffer)) {
+        if (!tg_storage_extra_of(s)) return ctx->status;
+        tg_block_hold(from->block);
+        s->block = from->block;
+        s->data = from->data;
+        s->extra->shared = true;
+        s->state = TG_PRESENT;
+        return TG_OK;
+    }
+    TG_TRY(tg_storage_bytes_again(s));
+    return s->data ? ctx->ops->copy(ctx, s->data, from->data, s->bytes, TG_COPY_DEVICE) : TG_OK;
+}
+
 tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x) {
     if (s->state == TG_PRESENT) return TG_OK;
     if (s->state == TG_IN_FLIGHT) return wait_for(s);
     if (s->extra && s->extra->refill) return refill(s);
+    if (s->extra && s->extra->restore) {
+        TG_TRY(s->extra->restore(s->extra->user, s));
+        if (s->state == TG_PRESENT) return TG_OK;
+        s->extra->restore = NULL;
+    }
     char what[128], where[160];
     if (x)
         tg_describe(x, what, sizeof what);

@@ -147,11 +147,31 @@ tg_tensor *tg_owned_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *sh
     return x;
 }
 
+tg_hook *tg_hook_new(tg_ctx *ctx) {
+    tg_hook *h = ctx->free_hooks;
+    if (!h) return tg_host_alloc(ctx, sizeof *h);
+    ctx->free_hooks = h->next;
+    return h;
+}
+
+void tg_hook_free(tg_ctx *ctx, tg_hook *h) {
+    h->next = ctx->free_hooks;
+    ctx->free_hooks = h;
+}
+
+void tg_hooks_free(tg_ctx *ctx) {
+    for (tg_hook *h = ctx->free_hooks, *next; h; h = next) {
+        next = h->next;
+        tg_host_free(ctx, h, sizeof *h);
+    }
+    ctx->free_hooks = NULL;
+}
+
 void tg_ext_free(tg_ctx *ctx, tg_ext *e) {
     tg_host_strfree(ctx, e->name);
     for (tg_hook *h = e->hooks; h;) {
         tg_hook *next = h->next;
-        tg_host_free(ctx, h, sizeof *h);
+        tg_hook_free(ctx, h);
         h = next;
     }
     if (e->grad) tg_owned_free(e->grad);

@@ -222,6 +222,42 @@ static void recomputation(bad_world *b) {
     EACH_DEAD(dead) GIVES(tg_recompute, HANDLE, "the tensor", recompute(b, b->t, negate, &dead, 1, 1, opts));
 }
 
+static bool replayed(bad_world *b, tg_replay *r, tg_fn fn, tg_tensor *const *in, int n_in, int n_out,
+                     const tg_recompute_opts *opts) {
+    tg_tensor *y = b->x;
+    int state;
+    ended = 0;
+    tg_status s = tg_replay_run(r, fn, &state, in, n_in, &y, n_out, opts);
+    return s != TG_OK && (n_out < 1 || n_out > 65535 || bad_inert(y)) && ended == (opts && opts->destroy);
+}
+
+static void replays(bad_world *b) {
+    tg_recompute_opts zero = {0};
+    const tg_recompute_opts *opts = TG_RECOMPUTE(.destroy = count_end);
+    tg_tensor *const *in = &b->x;
+    tg_replay *r = tg_replay_open(b->t), *closed = tg_replay_open(b->t);
+    tg_replay_close(closed, NULL);
+    QUIET(tg_replay_open, !tg_replay_open(NULL));
+    GIVES(tg_replay_open, HANDLE, "freed", !tg_replay_open(b->freed));
+    GIVES(tg_replay_open, HANDLE, "could not be made", !tg_replay_open(b->inert_t));
+    QUIET(tg_replay_run, replayed(b, NULL, negate, in, 1, 1, NULL));
+    GIVES(tg_replay_run, ARGUMENT, "expected a function", replayed(b, r, NULL, in, 1, 1, opts));
+    GIVES(tg_replay_run, ARGUMENT, "0 outputs", replayed(b, r, negate, in, 1, 0, opts));
+    GIVES(tg_replay_run, ARGUMENT, "65536 outputs", replayed(b, r, negate, in, 1, 65536, opts));
+    GIVES(tg_replay_run, ARGUMENT, "with their arrays", replayed(b, r, negate, NULL, 1, 1, opts));
+    GIVES(tg_replay_run, ARGUMENT, "size is 0", replayed(b, r, negate, in, 1, 1, &zero));
+    GIVES(tg_replay_run, HANDLE, "tg_replay_run: input 0 is a result of another tape",
+          replayed(b, r, negate, &b->elsewhere, 1, 1, opts));
+    GIVES(tg_replay_run, CALLBACK, "the function failed with TG_ERR_DATA", replayed(b, r, refuses, in, 1, 1, opts));
+    GIVES(tg_replay_run, STATE, "tg_replay_run: the replay is closed", replayed(b, closed, negate, in, 1, 1, opts));
+    EACH_DEAD(dead) GIVES(tg_replay_run, HANDLE, "the tensor", replayed(b, r, negate, &dead, 1, 1, opts));
+    QUIET(tg_replay_close, tg_replay_close(NULL, NULL) == TG_ERR_ARGUMENT);
+    FAILS(tg_replay_close, STATE, "tg_replay_close: the replay is closed", tg_replay_close(closed, NULL));
+    FAILS(tg_replay_close, HANDLE, "not of the replay's tape", tg_replay_close(r, b->w));
+    FAILS(tg_replay_close, HANDLE, "another context", tg_replay_close(r, b->foreign));
+    DEAD_STATUS(tg_replay_close, tg_replay_close(r, x));
+}
+
 /* ---- Looking ---- */
 
 static void looking(bad_world *b) {
@@ -258,5 +294,6 @@ void bad_tape(bad_world *b) {
     leases(b);
     symmetric(b);
     recomputation(b);
+    replays(b);
     looking(b);
 }

@@ -66,24 +66,6 @@ TG_API tg_tensor *tg_view_of(tg_tensor *base, int64_t offset, tg_shape shape);
  * buffer holds a gradient. */
 TG_API tg_status tg_accumulate_grad(tg_tensor *x, tg_tensor *g);
 
-/* ==== tapegrad.h: recomputation without output ==== */
-
-/* Recomputations that replay together, in forward order. Borrowed: it ends with its tape's step. */
-typedef struct tg_replay tg_replay;
-
-TG_API tg_replay *tg_replay_open(tg_tape *t);
-/* As tg_recompute; and the outputs' bytes are discarded by tg_replay_close, unless an input shares them. */
-TG_API tg_status tg_replay_run(tg_replay *r, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out,
-                               int n_out, const tg_recompute_opts *opts);
-/* To be called after the last forward use of the outputs. They come back, under every view of them, when hook's
- * gradient is complete, or earlier when somebody reads them; hook NULL: when read. All that r ran come back at once. */
-TG_API tg_status tg_replay_close(tg_replay *r, tg_tensor *hook);
-
-/* A field to come in tg_recompute_opts: in[0] is kept as this rank's 1/n of its elements (the last part may be
- * shorter) and gathered again in backward. Collective:
- *     tg_comm *distribute;
- */
-
 /* ==== tapegrad.h: capture ==== */
 
 /* A step recorded once by the device and replayed without the host. */
@@ -128,10 +110,6 @@ TG_API double tg_optim_norm(tg_optim *o); /* of the last step: reads it; NaN bef
 TG_API bool tg_node_needs(const tg_node *n, int i);       /* whether input i needs a gradient */
 TG_API tg_tensor *tg_node_saved(const tg_node *n, int i); /* the i-th private buffer of infer */
 
-/* Several tensors with one refill, which fills all of dst[]; it may leave them to a work (else *w stays NULL). free
- * ends user, once. */
-typedef tg_status (*tg_refill_fn)(void *user, tg_ctx *ctx, void *const *dst, const size_t *bytes, int n, tg_work **w);
-TG_API tg_status tg_discard_group(tg_tensor *const *x, int n, tg_refill_fn refill, void (*free)(void *), void *user);
 TG_API tg_status tg_fetch(tg_tensor *x); /* starts the refill of a discarded tensor now; nothing where it is present */
 
 /* Streams of a context, in the order of the executor's use. Host devices have one, and ignore them. */

@@ -3,7 +3,7 @@
  * element-wise passes and keeps the matrix products. */
 #include <stdio.h>
 
-#include "planned.h"
+#include <tapegrad/tapegrad.h>
 
 enum { LAYERS = 8, ROWS = 256, WIDTH = 128 };
 
@@ -68,6 +68,7 @@ int main(void) {
     }
     tg_tensor *x = tg_randn(ctx, TG_SHAPE(ROWS, WIDTH), 1.0);
     double plain[WIDTH] = {0}, discarded[WIDTH] = {0};
+    run(ctx, layers, x, false, plain); /* the gradients' own memory is there in what is compared */
     int64_t before = run(ctx, layers, x, false, plain), after = run(ctx, layers, x, true, discarded);
     for (int i = 0; i < WIDTH; i++)
         if (plain[i] != discarded[i]) tg_ctx_fail(ctx, TG_ERR_GRADIENT, "not the same bits at %d", i);

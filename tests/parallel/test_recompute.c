@@ -1,0 +1,227 @@
+/* Recomputation where ranks meet: functions with collectives, inputs of which each rank keeps a part. */
+#include <tapegrad/extend.h>
+
+#include "on_ranks.h"
+
+enum { ROWS = 5, COLUMNS = 7, N = ROWS * COLUMNS };
+
+typedef struct block {
+    tg_comm *c;
+    tg_tensor *w;
+    int runs;
+} block;
+
+/* A column and a row layer in one: all-reduced both ways. */
+static tg_status parallel_block(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    block *b = state;
+    b->runs++;
+    tg_tensor *h = tg_tanh(t, tg_linear(t, tg_copy_to_tp(t, in[0], b->c), b->w, NULL));
+    h = tg_dropout(t, h, 0.25);
+    tg_tensor *y = tg_reduce_from_tp(t, tg_matmul(t, h, b->w), b->c);
+    out[0] = tg_add(t, tg_dropout(t, y, 0.25), in[0]);
+    return tg_ctx_status(tg_tape_ctx(t));
+}
+
+static tg_status squares(tg_tape *t, tg_tensor *y) {
+    return tg_backward(t, tg_sum(t, tg_square(t, y), TG_ALL_DIMS, false));
+}
+
+static int64_t saved(tg_ctx *ctx) {
+    tg_memory m = TG_MEMORY();
+    tg_memory_stats(ctx, &m);
+    return m.by_category[TG_MEM_SAVED];
+}
+
+typedef enum how { PLAIN, RECOMPUTED, DISTRIBUTED, REPLAYED, HOWS } how;
+
+/* Three blocks one after another; the gradients of x and w. */
+static tg_status blocks(tg_ctx *ctx, tg_comm *c, how how, double *gx, double *gw, int64_t *bytes) {
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    tg_tensor *x = grad_leaf(made(ctx, 1, TG_SHAPE(ROWS, COLUMNS))),
+              *w = grad_leaf(part(ctx, 2, TG_SHAPE(4 * n, COLUMNS), 0, me, n));
+    tg_tape *t = tg_tape_new(ctx);
+    block b[3];
+    tg_rng_set(ctx, NULL, &(tg_rng){.seed = 11});
+    tg_tensor *y = tg_tanh(t, x); /* a result, whose bytes may go */
+    for (int i = 0; i < 3; i++) {
+        b[i] = (block){.c = c, .w = w};
+        tg_tensor *in = y;
+        if (how == PLAIN) RUN(parallel_block(&b[i], t, &in, 1, &y, 1));
+        if (how == RECOMPUTED) RUN(tg_recompute(t, parallel_block, &b[i], &in, 1, &y, 1, NULL));
+        if (how == DISTRIBUTED)
+            RUN(tg_recompute(t, parallel_block, &b[i], &in, 1, &y, 1, TG_RECOMPUTE(.distribute = c)));
+        if (how != REPLAYED) continue;
+        tg_replay *r = tg_replay_open(t);
+        RUN(tg_replay_run(r, parallel_block, &b[i], &in, 1, &y, 1, TG_RECOMPUTE(.distribute = c)));
+        RUN(tg_replay_close(r, y));
+    }
+    *bytes = saved(ctx);
+    RUN(squares(t, y));
+    for (int i = 0; i < 3; i++) EXPECT(ctx, b[i].runs == (how == PLAIN ? 1 : 2));
+    RUN(tg_read_f64(tg_grad_of(x), gx, N));
+    RUN(tg_read_f64(tg_grad_of(w), gw, 4 * COLUMNS));
+    tg_tape_free(t);
+    tg_drop(x), tg_drop(w);
+    return tg_ctx_status(ctx);
+}
+
+static tg_status every_way(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    double gx[N], gw[4 * COLUMNS], hx[N], hw[4 * COLUMNS];
+    int64_t bytes[HOWS];
+    tg_comm *c = tg_comm_split(world, 0, 0, "tp", TG_TP);
+    RUN(blocks(ctx, c, PLAIN, gx, gw, &bytes[PLAIN]));
+    for (int h = RECOMPUTED; h < HOWS; h++) {
+        RUN(blocks(ctx, c, (how)h, hx, hw, &bytes[h]));
+        for (int i = 0; i < N; i++) EXPECT(ctx, fabs(hx[i] - gx[i]) <= 1e-14);
+        for (int i = 0; i < 4 * COLUMNS; i++) EXPECT(ctx, fabs(hw[i] - gw[i]) <= 1e-14);
+    }
+    /* tanh saves its result, so the first input stays; of the other two a part is left. */
+    int n = tg_comm_size(world), most = (N + n - 1) / n, left = N - tg_comm_rank(world) * most;
+    int64_t own = (left > most ? most : left < 0 ? 0 : left) * 8, whole = (N * 8 + 63) / 64 * 64;
+    int64_t one = own ? (own + 63) / 64 * 64 : 64;
+    EXPECT(ctx, n == 1 || bytes[RECOMPUTED] - bytes[DISTRIBUTED] == 2 * (whole - one));
+    tg_comm_free(c);
+    return tg_ctx_status(ctx);
+}
+
+static void on_checking_ranks(int n, tg_rank_fn fn) {
+    char message[1024];
+    const tg_config *config = TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = 7, .deadline = 60, .check = true);
+    tg_status s =
+        tg_ranks_run(n, fn, NULL, TG_RANKS(.config = config, .message = message, .message_size = sizeof message));
+    ck_assert_msg(s == TG_OK, "%d ranks: %s: %s", n, tg_status_name(s), message);
+}
+
+START_TEST(functions_with_collectives) {
+    for (int n = 1; n <= 4; n++) {
+        on_ranks(n, every_way, NULL);
+        on_checking_ranks(n, every_way);
+    }
+}
+END_TEST
+
+/* ---- A rank that no gradient reaches ---- */
+
+static tg_status copies(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    out[0] = tg_copy_to_tp(t, in[0], state);
+    out[1] = tg_square(t, in[0]);
+    return tg_ctx_status(tg_tape_ctx(t));
+}
+
+/* Only rank 0 uses its input. */
+static tg_status uses(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    const block *b = state;
+    out[0] = tg_comm_rank(b->c) == 0 ? tg_square(t, in[0]) : tg_square(t, b->w);
+    return tg_ctx_status(tg_tape_ctx(t));
+}
+
+static tg_status one_rank_only(void *arg, tg_ctx *ctx, tg_comm *c) {
+    const bool *replay = arg;
+    tg_tensor *x = grad_leaf(made(ctx, 1, TG_SHAPE(3))), *w = grad_leaf(made(ctx, 2, TG_SHAPE(3))), *y[2], *z;
+    tg_tape *t = tg_tape_new(ctx);
+    block b = {.c = c, .w = w};
+    if (*replay) {
+        tg_replay *r = tg_replay_open(t);
+        RUN(tg_replay_run(r, copies, c, &x, 1, y, 2, NULL));
+        RUN(tg_replay_close(r, NULL));
+    } else {
+        RUN(tg_recompute(t, copies, c, &x, 1, y, 2, NULL));
+    }
+    RUN(tg_recompute(t, uses, &b, y, 1, &z, 1, NULL));
+    RUN(tg_backward(t, tg_sum(t, z, TG_ALL_DIMS, false)));
+    double g[3], v[3];
+    RUN(tg_read_f64(tg_grad_of(x), g, 3));
+    RUN(tg_read_f64(x, v, 3));
+    for (int i = 0; i < 3; i++) EXPECT(ctx, g[i] == 2 * v[i]);
+    tg_tape_free(t);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(ranks_meet_in_backward_where_only_one_needs_it) {
+    for (int replay = 0; replay < 2; replay++) on_ranks(3, one_rank_only, &(bool){replay});
+}
+END_TEST
+
+/* ---- What is kept whole, and what is refused ---- */
+
+static tg_status tanh_of(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)state, (void)n_in, (void)n_out;
+    out[0] = tg_tanh(t, in[0]);
+    return TG_OK;
+}
+
+static tg_status kept_whole(void *arg, tg_ctx *ctx, tg_comm *c) {
+    (void)arg;
+    tg_tensor *x = grad_leaf(made(ctx, 1, TG_SHAPE(4, 3))), *out;
+    tg_tape *t = tg_tape_new(ctx);
+    const tg_recompute_opts *o = TG_RECOMPUTE(.distribute = c);
+    tg_tensor *h = tg_neg(t, x), *view = tg_transpose(t, tg_neg(t, x), 0, 1), *both = tg_tanh(t, x);
+    RUN(tg_recompute(t, tanh_of, NULL, &x, 1, &out, 1, o)); /* the caller's */
+    EXPECT(ctx, tg_storage_state_of(x) == TG_PRESENT);
+    RUN(tg_recompute(t, tanh_of, NULL, &view, 1, &out, 1, o)); /* not row-major */
+    EXPECT(ctx, tg_storage_state_of(view) == TG_PRESENT);
+    RUN(tg_recompute(t, tanh_of, NULL, &both, 1, &out, 1, o)); /* its own node has saved it */
+    EXPECT(ctx, tg_storage_state_of(both) == TG_PRESENT);
+    RUN(tg_recompute(t, tanh_of, NULL, &h, 1, &out, 1, o));
+    EXPECT(ctx, tg_storage_state_of(h) == TG_DISCARDED);
+    double v[12], w[12];
+    RUN(tg_read_f64(h, v, 12)); /* gathers on every rank */
+    RUN(tg_read_f64(x, w, 12));
+    for (int i = 0; i < 12; i++) EXPECT(ctx, v[i] == -w[i]);
+    RUN(squares(t, out));
+    tg_tape_reset(t);
+    h = tg_neg(t, x);
+    RUN(tg_recompute(t, tanh_of, NULL, &h, 1, &out, 1, o));
+    tg_tape_reset(t); /* no backward: the part goes with the tape */
+    EXPECT(ctx, saved(ctx) == 0);
+    REFUSED(ctx, TG_ERR_ARGUMENT, "distribute needs an input", tg_recompute(t, tanh_of, NULL, NULL, 0, &out, 1, o));
+    tg_tape_free(t);
+    return tg_ctx_status(ctx);
+}
+
+static tg_status refuses_shards(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    tg_tensor *x = grad_leaf(made(ctx, 1, TG_SHAPE(4, 3))), *out;
+    RUN(tg_place(p, x, TG_TP, TG_SHARD(0)));
+    tg_tape *t = tg_tape_new(ctx);
+    REFUSED(ctx, TG_ERR_PLACEMENT, "is not the same on its ranks",
+            tg_recompute(t, tanh_of, NULL, &x, 1, &out, 1, TG_RECOMPUTE(.distribute = tg_parallel_comm(p, TG_TP))));
+    tg_tape_free(t);
+    tg_drop(x);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(inputs_that_are_kept_whole) {
+    for (int n = 2; n <= 4; n++) on_ranks(n, kept_whole, NULL);
+    on_ranks(2, refuses_shards, NULL);
+}
+END_TEST
+
+static tg_status steady(void *arg, tg_ctx *ctx, tg_comm *c) {
+    (void)arg;
+    double gx[N], gw[4 * COLUMNS];
+    tg_memory before = TG_MEMORY(), after = TG_MEMORY();
+    int64_t bytes;
+    for (int step = 0; step < 6; step++) {
+        if (step == 3) tg_memory_stats(ctx, &before);
+        RUN(blocks(ctx, c, step % 2 ? DISTRIBUTED : REPLAYED, gx, gw, &bytes));
+    }
+    tg_memory_stats(ctx, &after);
+    EXPECT(ctx, after.host_allocations == before.host_allocations && after.live == before.live);
+    return TG_OK;
+}
+
+START_TEST(a_steady_step_allocates_nothing) { on_ranks(3, steady, NULL); }
+END_TEST
+
+int main(void) {
+    const TTest *const tests[] = {functions_with_collectives, ranks_meet_in_backward_where_only_one_needs_it,
+                                  inputs_that_are_kept_whole, a_steady_step_allocates_nothing};
+    return tg_check_main("recompute", tests, sizeof tests / sizeof *tests);
+}
