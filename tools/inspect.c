@@ -12,6 +12,7 @@
 typedef struct inspect_options {
     const char *config, *dir;
     model_options model;
+    rank_options on;
     int64_t batch, accumulate;
     bool json;
 } inspect_options;
@@ -22,7 +23,8 @@ static const option rows[] = {
     {"config", OPTION_TEXT, AT(config), "FILE", "a config.json, in place of the model's options", .fixed = false},
     {"model", OPTION_TEXT, AT(dir), "DIR", "a model directory, likewise", .fixed = false},
     MODEL_ROWS(inspect_options),
-    {"batch", OPTION_INT, AT(batch), "N", "sequences of a step", 1, MANY, false},
+    RANK_ROWS(inspect_options),
+    {"batch", OPTION_INT, AT(batch), "N", "sequences of a step, over all ranks", 1, MANY, false},
     {"accumulate", OPTION_INT, AT(accumulate), "N", "micro-batches that a step's batch is cut into", 1, MANY, false},
     {"json", OPTION_FLAG, AT(json), "", "as JSON", .fixed = false},
 };
@@ -48,6 +50,8 @@ typedef struct findings {
     int64_t parameters, parameter_bytes, nodes;
     int64_t forward, recomputed; /* FLOPs of a step */
     tg_memory memory;
+    int64_t ranks;
+    tg_comm_counts sent, layer; /* by this rank, in a step; by one layer of it */
     op_row ops[MAX_OPS];
     int n_ops;
 } findings;
@@ -78,18 +82,44 @@ static int64_t count_nodes(findings *f, tg_tape *t) {
     return flops;
 }
 
+/* A rank of a world that exists on paper: device meta, and a communicator that counts. */
+typedef struct paper {
+    tg_ctx *ctx;
+    tg_comm *world;
+    trainer r;
+} paper;
+
+static bool paper_open(paper *w, const train_options *o, const tg_gpt_config *config) {
+    tg_config c = train_config(o);
+    c.device = "meta";
+    *w = (paper){.ctx = tg_ctx_new(&c)};
+    w->world = tg_comm_plan_new(w->ctx, 0, (int)o->on.ranks);
+    return trainer_open(&w->r, o, w->ctx, w->world, config, NULL);
+}
+
+static void paper_close(paper *w) {
+    trainer_close(&w->r);
+    tg_comm_free(w->world);
+    tg_ctx_free(w->ctx);
+}
+
+static bool counts_of(const paper *w, tg_comm_counts *out) {
+    *out = TG_COMM_COUNTS();
+    return tg_comm_count(w->world, out) == TG_OK;
+}
+
 /* The forward FLOPs of a micro-batch with so many layers, recorded without recomputation. */
 static bool record_forward(const train_options *o, tg_gpt_config config, int64_t layers, findings *f, int64_t *flops) {
-    trainer r;
-    config.recompute = false;
+    paper w;
+    config.recompute = TG_GPT_KEEP;
     config.layers = layers;
-    bool good = trainer_open(&r, o, "meta", &config, NULL);
+    bool good = paper_open(&w, o, &config);
     if (good) {
-        tg_gpt_loss(r.gpt, r.tape, r.ids, r.target, TG_LOSS_SUM);
-        *flops = count_nodes(f, r.tape);
-        good = check(r.ctx);
+        tg_gpt_loss(w.r.gpt, w.r.tape, w.r.ids, w.r.target, TG_LOSS_SUM);
+        *flops = count_nodes(f, w.r.tape);
+        good = check(w.ctx);
     }
-    trainer_close(&r);
+    paper_close(&w);
     return good;
 }
 
@@ -107,20 +137,43 @@ static bool count_flops(const train_options *o, findings *f) {
 }
 
 static bool measure_step(const train_options *o, findings *f) {
-    trainer r;
-    bool good = trainer_open(&r, o, "meta", &f->config, NULL);
+    paper w;
+    bool good = paper_open(&w, o, &f->config);
     if (good) {
-        for (int i = 0; i < r.n_params; i++)
-            f->parameter_bytes += tg_numel(r.params[i]) * tg_dtype_bits(tg_dtype_of(r.params[i])) / 8;
-        f->parameters = tg_module_numel(r.gpt);
-        f->config = *tg_gpt_config_of(r.gpt);
-        trainer_step(&r, 1, NULL, NULL);
+        const trainer *r = &w.r;
+        for (int i = 0; i < r->n_params; i++)
+            f->parameter_bytes += tg_numel(r->params[i]) * tg_dtype_bits(tg_dtype_of(r->params[i])) / 8;
+        f->parameters = tg_module_numel(r->gpt);
+        f->config = *tg_gpt_config_of(r->gpt);
+        trainer_step(&w.r, 1, NULL, NULL, false);
         f->memory = TG_MEMORY();
-        tg_memory_stats(r.ctx, &f->memory);
-        good = check(r.ctx);
+        tg_memory_stats(w.ctx, &f->memory);
+        good = check(w.ctx) && counts_of(&w, &f->sent);
     }
-    trainer_close(&r);
+    paper_close(&w);
     return good;
+}
+
+/* What one layer sends in a step: the difference between two layers and one. */
+static bool count_layer(const train_options *o, const findings *f, tg_comm_counts *layer) {
+    tg_comm_counts of[2];
+    for (int i = 0; i < 2; i++) {
+        paper w;
+        tg_gpt_config config = f->config;
+        config.layers = i + 1;
+        config.parallel = NULL;
+        bool good = paper_open(&w, o, &config);
+        if (good) trainer_step(&w.r, 1, NULL, NULL, false);
+        good = good && check(w.ctx) && counts_of(&w, &of[i]);
+        paper_close(&w);
+        if (!good) return false;
+    }
+    *layer = TG_COMM_COUNTS();
+    for (int k = 0; k < TG_COLLECTIVES; k++) {
+        layer->calls[k] = of[1].calls[k] - of[0].calls[k];
+        layer->bytes[k] = of[1].bytes[k] - of[0].bytes[k];
+    }
+    return true;
 }
 
 /* ---- Printing ---- */
@@ -144,16 +197,39 @@ static json_t *tape_json(const findings *f) {
     return all;
 }
 
+static json_t *sent_json(const findings *f) {
+    json_t *all = json_array();
+    for (int k = 0; k < TG_COLLECTIVES; k++)
+        if (f->sent.calls[k])
+            json_array_append_new(all, json_pack("{s:s, s:I, s:I, s:I, s:I}", "collective",
+                                                 tg_collective_name((tg_collective)k), "calls",
+                                                 (json_int_t)f->sent.calls[k], "bytes", (json_int_t)f->sent.bytes[k],
+                                                 "calls_per_layer", (json_int_t)f->layer.calls[k], "bytes_per_layer",
+                                                 (json_int_t)f->layer.bytes[k]));
+    return all;
+}
+
+static void print_sent(const findings *f) {
+    printf("ranks       %" PRId64 "; of rank 0 in a step (and of each layer):\n", f->ranks);
+    printf("            %-16s %8s %16s %10s %16s\n", "collective", "calls", "bytes", "a layer", "bytes");
+    for (int k = 0; k < TG_COLLECTIVES; k++)
+        if (f->sent.calls[k])
+            printf("            %-16s %8" PRId64 " %16" PRId64 " %10" PRId64 " %16" PRId64 "\n",
+                   tg_collective_name((tg_collective)k), f->sent.calls[k], f->sent.bytes[k], f->layer.calls[k],
+                   f->layer.bytes[k]);
+}
+
 static json_t *findings_json(const findings *f) {
     const tg_gpt_config *c = &f->config;
-    return json_pack("{s:{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:I, s:I, s:{s:I, s:I, s:I, s:I}, s:o, s:o}",
+    return json_pack("{s:{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:I, s:I, s:{s:I, s:I, s:I, s:I}, s:o, s:o, s:I, s:o}",
                      "model", "arch", c->arch == TG_GPT2 ? "gpt2" : "llama", "layers", (json_int_t)c->layers, "heads",
                      (json_int_t)c->heads, "kv_heads", (json_int_t)c->kv_heads, "hidden", (json_int_t)c->hidden, "ffn",
                      (json_int_t)c->ffn, "vocab", (json_int_t)c->vocab, "positions", (json_int_t)c->positions,
                      "parameters", (json_int_t)f->parameters, "parameter_bytes", (json_int_t)f->parameter_bytes,
                      "flops", "forward", (json_int_t)f->forward, "backward", (json_int_t)(2 * f->forward),
                      "recomputation", (json_int_t)f->recomputed, "step", (json_int_t)(3 * f->forward + f->recomputed),
-                     "memory", memory_json(f), "tape", tape_json(f));
+                     "memory", memory_json(f), "tape", tape_json(f), "ranks", (json_int_t)f->ranks, "collectives",
+                     sent_json(f));
 }
 
 static void print_text(const findings *f, const train_options *o) {
@@ -170,6 +246,7 @@ static void print_text(const findings *f, const train_options *o) {
     printf("memory      %" PRId64 " bytes at the peak:\n", f->memory.peak);
     for (int i = 0; i < TG_MEM_CATEGORIES; i++)
         printf("            %16" PRId64 "  %s\n", f->memory.peak_by_category[i], categories[i]);
+    if (f->ranks > 1) print_sent(f);
     printf("tape        %" PRId64 " nodes a micro-batch%s\n", f->nodes,
            c->recompute ? ", if nothing were recomputed" : "");
     printf("            %-22s %8s %16s %18s\n", "op", "nodes", "saved bytes", "forward FLOPs");
@@ -193,7 +270,7 @@ static bool choose_model(inspect_options *o, const parsed *p, findings *f) {
     } else if (!option_given(&inspect_command, p, "seq-len")) {
         o->model.seq_len = f->config.positions;
     }
-    f->config.recompute = o->model.recompute;
+    f->config.recompute = (tg_gpt_recompute)o->model.recompute;
     return good && check_seq_len(o->model.seq_len, &f->config);
 }
 
@@ -204,7 +281,10 @@ static int inspect(inspect_options *o, const parsed *p, findings *f) {
     t.batch = o->batch;
     t.accumulate = o->accumulate;
     t.threads = 1;
+    t.on = o->on;
+    f->ranks = o->on.ranks;
     if (!measure_step(&t, f) || !count_flops(&t, f)) return 1;
+    if (f->ranks > 1 && !count_layer(&t, f, &f->layer)) return 1;
     if (o->json) return print_json(findings_json(f));
     print_text(f, &t);
     return 0;
@@ -218,6 +298,8 @@ static int check_options(const inspect_options *o, const parsed *p) {
     for (size_t i = 0; (o->config || o->dir) && i < sizeof decided / sizeof decided[0]; i++)
         if (option_given(c, p, decided[i]))
             return usage_error(c, "--%s is decided by the config; leave it out", decided[i]);
+    if (o->on.ranks % o->on.tp)
+        return usage_error(c, "--ranks %" PRId64 " is not divisible by --tp %" PRId64, o->on.ranks, o->on.tp);
     if (o->batch % o->accumulate)
         return usage_error(c, "--batch %" PRId64 " cannot be cut into --accumulate %" PRId64 " equal micro-batches",
                            o->batch, o->accumulate);
@@ -226,7 +308,7 @@ static int check_options(const inspect_options *o, const parsed *p) {
 
 int run_inspect(int argc, char **argv) {
     train_options defaults = train_defaults();
-    inspect_options o = {.model = defaults.model, .batch = defaults.batch, .accumulate = 1};
+    inspect_options o = {.model = defaults.model, .on = RANK_DEFAULTS, .batch = defaults.batch, .accumulate = 1};
     parsed p;
     if (!options_parse(&inspect_command, &o, &p, argc, argv)) return p.status;
     int status = check_options(&o, &p);

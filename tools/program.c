@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "program.h"
+#include "ranks.h"
 
 static const char *command_name = "";
 
@@ -13,11 +13,32 @@ void name_command(const char *name) {
     command_name = name;
 }
 
+static _Thread_local bool silent;
+static int rank_name;
+
+void mute(bool on) {
+    silent = on;
+}
+
+void name_rank(int rank) {
+    rank_name = rank;
+}
+
+void say(const char *format, ...) {
+    va_list args;
+    if (silent || rank_name) return;
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+}
+
 int fail(const char *format, ...) {
     va_list args;
+    if (silent) return 1;
     va_start(args, format);
     fflush(stdout);
     fprintf(stderr, "tapegrad%s%s: ", *command_name ? " " : "", command_name);
+    if (rank_name) fprintf(stderr, "rank %d: ", rank_name);
     vfprintf(stderr, format, args);
     fprintf(stderr, "\n");
     va_end(args);
@@ -78,7 +99,7 @@ int model_options_check(const command *c, const model_options *o) {
 tg_gpt_config model_config(const model_options *o) {
     return *TG_GPT(.arch = o->arch == 0 ? TG_GPT2 : TG_LLAMA, .vocab = o->vocab, .layers = o->layers, .heads = o->heads,
                    .hidden = o->hidden, .kv_heads = o->kv_heads, .ffn = o->ffn, .positions = o->seq_len,
-                   .dropout = o->dropout, .recompute = o->recompute);
+                   .dropout = o->dropout, .recompute = (tg_gpt_recompute)o->recompute);
 }
 
 bool read_model_config(const char *path, tg_gpt_config *out) {
@@ -109,6 +130,9 @@ static double loss_of_batch(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const
     }
     tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(n, seq_len), ids);
     tg_tensor *y = tg_from_host(ctx, TG_I64, TG_SHAPE(n, seq_len), target);
+    const tg_parallel *p = tg_gpt_config_of(gpt)->parallel;
+    place_batch(p, x, false);
+    place_batch(p, y, false);
     double sum = tg_item(tg_gpt_loss(gpt, t, x, y, TG_LOSS_SUM));
     tg_tape_reset(t);
     tg_drop(x);

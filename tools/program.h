@@ -20,6 +20,11 @@ int run_ops(int argc, char **argv);
 
 /* Which subcommand runs: error messages begin with it. */
 void name_command(const char *name);
+/* A rank whose messages another prints says nothing; one among processes says which it is. */
+void mute(bool on);
+void name_rank(int rank);
+/* printf, but for a rank that is mute or not the first. */
+void say(const char *format, ...) TG_PRINTF(1, 2);
 /* Prints "tapegrad NAME: ..." to stderr; 1. */
 int fail(const char *format, ...) TG_PRINTF(1, 2);
 /* Whether the context is in order; else its message is printed. */
@@ -37,6 +42,7 @@ typedef struct model_options {
     double dropout;
 } model_options;
 
+#define RECOMPUTE "none|full|selective|distributed" /* as tg_gpt_recompute */
 #define PRECISIONS "fp32|bf16|fp64"
 #define DATA_FORMATS "text|u16|u32|megatron"
 #define MANY 1e9
@@ -55,8 +61,8 @@ typedef struct model_options {
     {"dropout", OPTION_REAL, offsetof(S, model.dropout), "P", "dropout (gpt2)", 0, 0.999, true},                       \
     {"precision", OPTION_CHOICE, offsetof(S, model.precision), PRECISIONS, "of parameters and arithmetic",             \
      .fixed = true},                                                                                                   \
-    {"recompute", OPTION_CHOICE, offsetof(S, model.recompute), "none|full", "full: run each layer again in backward",  \
-     .fixed = false}
+    {"recompute", OPTION_CHOICE, offsetof(S, model.recompute), RECOMPUTE,                                              \
+     "in backward: each layer (its input shared out over tp: distributed), or norms and activations", .fixed = false}
 
 #define MODEL_DEFAULTS {.layers = 4, .heads = 4, .hidden = 128, .seq_len = 128}
 
@@ -73,7 +79,7 @@ bool read_model_config(const char *path, tg_gpt_config *out);
 /* ---- Losses ---- */
 
 /* The sum of the losses of n sequences of seq_len tokens that begin at the offsets, in evaluation mode, at most
- * `batch` of them at once. NaN after an error. */
+ * `batch` of them at once. Data-parallel ranks each have their own. NaN after an error. */
 double sum_of_losses(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t seq_len,
                      int64_t batch);
 

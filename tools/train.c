@@ -8,17 +8,30 @@
 
 #include "train.h"
 
-typedef struct run {
+/* What is settled before the ranks begin, and the same for all of them. */
+typedef struct plan {
     train_options o;
     parsed p;
-    run_directory directory;
-    json_t *state; /* of the checkpoint resumed; NULL: a new run */
+    bool chief;              /* this process has rank 0, which writes the run's files */
+    run_directory directory; /* open where it does */
+    json_t *state;           /* of the checkpoint resumed; NULL: a new run */
     char from[4096];
     int64_t done; /* steps */
+    bool begun;   /* the directory has metrics */
+} plan;
+
+/* One rank's run. */
+typedef struct run {
+    plan *plan;
+    train_options o;
+    tg_ctx *ctx;
+    tg_comm *world;
+    bool chief;
     trainer trainer;
     train_data data;
     metrics metrics;
     int64_t *offsets;
+    int64_t saved; /* the step of the newest checkpoint */
     int bad_steps; /* in a row: with a loss or gradient that is not finite */
 } run;
 
@@ -40,17 +53,23 @@ static void catch_interrupts(void) {
 
 /* ---- What was there before ---- */
 
-/* A run that was killed before its first checkpoint begins again. */
-static bool find_checkpoint(run *r) {
+/* The step of the newest checkpoint; 0: none, so that the run begins at its first step, also one that was killed before
+ * its first checkpoint; -1 after printing why the run cannot begin. */
+static int64_t look_for_checkpoint(plan *r) {
     run_directory *d = &r->directory;
-    if (!r->o.resume) return directory_unused(d);
-    if (!directory_resumable(d)) return false;
-    if (d->newest < 0) {
-        if (r->o.data) printf("no checkpoint in '%s': the run begins at its first step\n", r->o.out);
-        return true;
-    }
-    r->done = d->newest;
-    if (tg_checkpoints_path(d->checkpoints, r->done, r->from, sizeof r->from) >= sizeof r->from)
+    if (!r->chief) return r->o.resume ? directory_peek(r->o.out) : 0;
+    if (!directory_open(d, r->o.out)) return -1;
+    if (!r->o.resume) return directory_unused(d) ? 0 : -1;
+    if (!directory_resumable(d)) return -1;
+    if (d->newest >= 0) return d->newest;
+    if (r->o.data) say("no checkpoint in '%s': the run begins at its first step\n", r->o.out);
+    return 0;
+}
+
+static bool find_checkpoint(plan *r) {
+    r->done = look_for_checkpoint(r);
+    if (r->done <= 0) return r->done == 0;
+    if (snprintf(r->from, sizeof r->from, "%s/checkpoints/step-%010" PRId64, r->o.out, r->done) >= (int)sizeof r->from)
         return fail("the path of '%s' is too long", r->o.out), false;
     return checkpoint_read_options(r->from, &r->o, &r->p, &r->state);
 }
@@ -58,6 +77,7 @@ static bool find_checkpoint(run *r) {
 /* ---- Model ---- */
 
 static void take_config(run *r, const tg_gpt_config *c) {
+    const parsed *p = &r->plan->p;
     model_options *m = &r->o.model;
     m->arch = c->arch == TG_LLAMA;
     m->layers = c->layers;
@@ -66,13 +86,13 @@ static void take_config(run *r, const tg_gpt_config *c) {
     m->hidden = c->hidden;
     m->ffn = c->ffn;
     m->vocab = c->vocab;
-    if (!option_given(&train_command, &r->p, "seq-len") && m->seq_len > c->positions) m->seq_len = c->positions;
-    if (!option_given(&train_command, &r->p, "dropout")) m->dropout = c->dropout;
+    if (!option_given(&train_command, p, "seq-len") && m->seq_len > c->positions) m->seq_len = c->positions;
+    if (!option_given(&train_command, p, "dropout")) m->dropout = c->dropout;
 }
 
 /* The config, and the directory that its weights come from: a checkpoint's, --init's, or none. */
 static bool choose_model(run *r, tg_gpt_config *config, const char **weights) {
-    *weights = r->state ? r->from : r->o.init;
+    *weights = r->plan->state ? r->plan->from : r->o.init;
     if (!*weights) {
         if (!r->o.model.vocab) r->o.model.vocab = 256;
         *config = model_config(&r->o.model);
@@ -82,10 +102,10 @@ static bool choose_model(run *r, tg_gpt_config *config, const char **weights) {
     bool good = path && read_model_config(path, config);
     free(path);
     if (!good) return false;
-    if (!r->state) take_config(r, config);
+    if (!r->plan->state) take_config(r, config);
     if (!check_seq_len(r->o.model.seq_len, config)) return false;
     config->dropout = r->o.model.dropout;
-    config->recompute = r->o.model.recompute;
+    config->recompute = (tg_gpt_recompute)r->o.model.recompute;
     return true;
 }
 
@@ -93,15 +113,19 @@ static void print_run(const run *r) {
     const tg_gpt_config *c = tg_gpt_config_of(r->trainer.gpt);
     char precision[16];
     option_text(&train_command.options[option_find(&train_command, "precision")], &r->o, precision, sizeof precision);
-    printf("model: %s, %" PRId64 " layers, %" PRId64 " heads, hidden %" PRId64 ", vocabulary %" PRId64 ": %" PRId64
+    say("model: %s, %" PRId64 " layers, %" PRId64 " heads, hidden %" PRId64 ", vocabulary %" PRId64 ": %" PRId64
            " parameters (%s)\n",
            c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, c->heads, c->hidden, c->vocab,
            tg_module_numel(r->trainer.gpt), precision);
-    printf("data: %s, %" PRId64 " tokens, of which %" PRId64 " validate\n", r->o.data, r->data.count,
+    say("data: %s, %" PRId64 " tokens, of which %" PRId64 " validate\n", r->o.data, r->data.count,
            r->data.count - r->data.train_count);
-    printf("%" PRId64 " steps of %" PRId64 " x %" PRId64 " tokens, %d threads, %s kernels\n", r->o.steps, r->o.batch,
-           r->o.model.seq_len, tg_ctx_threads(r->trainer.ctx), tg_ctx_isa(r->trainer.ctx));
-    if (r->state) printf("resumed behind step %" PRId64 "\n", r->done);
+    say("%" PRId64 " steps of %" PRId64 " x %" PRId64 " tokens, %d threads, %s kernels\n", r->o.steps, r->o.batch,
+        r->o.model.seq_len, tg_ctx_threads(r->ctx), tg_ctx_isa(r->ctx));
+    if (tg_comm_size(r->world) > 1)
+        say("%d ranks (%s): tp %d%s, dp %d\n", tg_comm_size(r->world), tg_comm_transport(r->world),
+            tg_parallel_size(r->trainer.parallel, TG_TP), tg_parallel_sp(r->trainer.parallel) ? " with sequence parallelism" : "",
+            r->trainer.dp);
+    if (r->plan->state) say("resumed behind step %" PRId64 "\n", r->plan->done);
     fflush(stdout);
 }
 
@@ -109,24 +133,32 @@ static bool open_run(run *r) {
     tg_gpt_config config;
     const char *weights;
     if (!choose_model(r, &config, &weights)) return false;
-    if (!trainer_open(&r->trainer, &r->o, "cpu", &config, weights)) return false;
-    if (!data_open(&r->data, r->trainer.ctx, &r->o, &config)) return false;
-    if (r->state && !checkpoint_restore(r->from, r->state, &r->trainer, &r->data)) return false;
+    if (!trainer_open(&r->trainer, &r->o, r->ctx, r->world, &config, weights)) return false;
+    if (!data_open(&r->data, r->ctx, &r->o, &config)) return false;
+    const plan *p = r->plan;
+    if (p->state && !checkpoint_restore(p->from, p->state, &r->trainer, &r->data)) return false;
     r->offsets = calloc((size_t)r->o.batch, sizeof *r->offsets);
     if (!r->offsets) return fail("no memory for a batch"), false;
-    if (!metrics_open(&r->metrics, r->o.out, r->o.steps, r->done)) return false;
+    if (r->chief && !metrics_open(&r->metrics, r->o.out, r->o.steps, p->done)) return false;
+    if (r->chief) r->plan->begun = true;
     print_run(r);
     return true;
 }
 
 /* ---- Steps ---- */
 
+/* Each data-parallel rank validates its part of the windows. */
 static double validate(run *r, int64_t step) {
     const train_data *d = &r->data;
     bool due = r->o.val_every && (step % r->o.val_every == 0 || step == r->o.steps);
     if (!due || !d->n_validation) return NAN;
     trainer *t = &r->trainer;
-    double sum = sum_of_losses(t->gpt, t->tape, d->tokens, d->validation, d->n_validation, d->seq_len, t->micro);
+    int64_t first = d->n_validation * t->dp_rank / t->dp, end = d->n_validation * (t->dp_rank + 1) / t->dp;
+    double sum = 0;
+    if (end > first)
+        sum = sum_of_losses(t->gpt, t->tape, d->tokens, d->validation + first, end - first, d->seq_len, t->micro / t->dp);
+    if (tg_parallel_rank(t->parallel, TG_TP) > 0) sum = 0;
+    if (!check(r->ctx) || !sum_over_ranks(r->ctx, r->world, &sum, 1)) return NAN;
     return sum / (double)(d->n_validation * d->seq_len);
 }
 
@@ -145,18 +177,25 @@ static bool note_bad_step(run *r, int64_t step, const step_result *s) {
 }
 
 static bool save_checkpoint(run *r, int64_t step) {
-    return metrics_sync(&r->metrics) && checkpoint_save(&r->directory, step, &r->o, &r->trainer, &r->data) &&
-           plot_losses(r->trainer.ctx, r->o.out, &r->metrics);
+    if (r->saved == step) return true;
+    r->saved = step;
+    if (r->chief && !metrics_sync(&r->metrics)) return false;
+    if (!checkpoint_save(r->chief ? &r->plan->directory : NULL, step, &r->o, &r->trainer, &r->data)) return false;
+    return !r->chief || plot_losses(r->ctx, r->o.out, &r->metrics);
 }
 
-static bool run_step(run *r, int64_t step) {
+static bool run_step(run *r, int64_t step, bool *stop) {
     data_offsets(&r->data, step, r->offsets);
-    step_result s = trainer_step(&r->trainer, step, r->data.tokens, r->offsets);
+    step_result s = trainer_step(&r->trainer, step, r->data.tokens, r->offsets, interrupted != 0);
     double tokens_per_s = (double)(r->o.batch * r->o.model.seq_len) / s.seconds;
-    double val_loss = tg_ctx_status(r->trainer.ctx) == TG_OK ? validate(r, step) : NAN;
-    if (tg_ctx_status(r->trainer.ctx) != TG_OK) metrics_end_line(&r->metrics);
-    if (!check(r->trainer.ctx) || !metrics_write(&r->metrics, step, &s, tokens_per_s, val_loss)) return false;
-    metrics_show(&r->metrics, &s, tokens_per_s, val_loss, r->o.log_every);
+    double val_loss = tg_ctx_status(r->ctx) == TG_OK ? validate(r, step) : NAN;
+    if (tg_ctx_status(r->ctx) != TG_OK && r->chief) metrics_end_line(&r->metrics);
+    if (!check(r->ctx)) return false;
+    *stop = s.interrupted;
+    if (r->chief) {
+        if (!metrics_write(&r->metrics, step, &s, tokens_per_s, val_loss)) return false;
+        metrics_show(&r->metrics, &s, tokens_per_s, val_loss, r->o.log_every);
+    }
     if (!note_bad_step(r, step, &s)) return false;
     bool due = r->o.checkpoint_every && (step % r->o.checkpoint_every == 0 || step == r->o.steps);
     return !due || save_checkpoint(r, step);
@@ -164,55 +203,69 @@ static bool run_step(run *r, int64_t step) {
 
 static bool finish(run *r, int64_t step) {
     bool whole = step == r->o.steps;
-    metrics_end_line(&r->metrics);
+    if (r->chief) metrics_end_line(&r->metrics);
     if (!whole && !save_checkpoint(r, step)) return false;
     tg_gpt_save(r->trainer.gpt, r->o.out);
-    if (!check(r->trainer.ctx) || !plot_losses(r->trainer.ctx, r->o.out, &r->metrics)) return false;
+    if (!check(r->ctx) || (r->chief && !plot_losses(r->ctx, r->o.out, &r->metrics))) return false;
     if (!whole)
-        printf("interrupted behind step %" PRId64 "; to go on: tapegrad train --resume --out %s\n", step, r->o.out);
-    printf("the model is in %s, its loss curve in %s/loss.svg\n", r->o.out, r->o.out);
+        say("interrupted behind step %" PRId64 "; to go on: tapegrad train --resume --out %s\n", step, r->o.out);
+    say("the model is in %s, its loss curve in %s/loss.svg\n", r->o.out, r->o.out);
     return true;
 }
 
 static bool run_steps(run *r) {
-    int64_t step = r->done;
-    catch_interrupts();
-    while (step < r->o.steps && !interrupted) {
-        if (!run_step(r, step + 1)) return metrics_end_line(&r->metrics), false;
+    int64_t step = r->plan->done;
+    bool stop = false;
+    while (step < r->o.steps && !stop) {
+        if (!run_step(r, step + 1, &stop)) return r->chief ? metrics_end_line(&r->metrics) : (void)0, false;
         step++;
     }
     return finish(r, step);
 }
 
-static int settle_options(run *r) {
+/* ---- Ranks ---- */
+
+/* Processes have looked into the directory by themselves. */
+static bool same_start(run *r) {
+    int64_t done = r->plan->done;
+    if (!agree(r->ctx, r->world, &done, 1)) return false;
+    return done == r->plan->done || (fail("the newest checkpoint is of step %" PRId64 " here and of step %" PRId64
+                                          " for rank 0: the ranks do not see one directory", r->plan->done, done), false);
+}
+
+static int train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
+    plan *p = arg;
+    run *r = calloc(1, sizeof *r);
+    if (!r) return fail("no memory");
+    *r = (run){.plan = p, .o = p->o, .ctx = ctx, .world = world, .chief = is_chief(world), .saved = p->done};
+    bool good = same_start(r) && open_run(r) && run_steps(r);
+    metrics_close(&r->metrics);
+    data_close(&r->data);
+    trainer_close(&r->trainer);
+    free(r->offsets);
+    free(r);
+    return good ? 0 : 1;
+}
+
+static int settle_options(plan *r) {
     if (!r->state) train_options_complete(&r->o, &r->p);
     return train_options_check(&r->o, &r->p);
 }
 
-static int train(run *r) {
+static int train(plan *r) {
     int status = r->o.resume ? 0 : settle_options(r);
-    if (status) return status;
-    if (!directory_open(&r->directory, r->o.out) || !find_checkpoint(r)) return 1;
+    if (status || (status = ranks_begin(&r->o.on, &r->chief))) return status;
+    if (!find_checkpoint(r)) return 1;
     if (r->o.resume && (status = settle_options(r))) return status;
     if (r->done > r->o.steps)
         return fail("the run in '%s' has done %" PRId64 " steps, more than --steps %" PRId64, r->o.out, r->done,
                     r->o.steps);
-    return open_run(r) && run_steps(r) ? 0 : 1;
-}
-
-static void close_run(run *r, int status) {
-    if (status != 0 && !r->metrics.path) directory_unmake(&r->directory); /* it failed before its first step */
-    metrics_close(&r->metrics);
-    data_close(&r->data);
-    trainer_close(&r->trainer);
-    directory_close(&r->directory);
-    json_decref(r->state);
-    free(r->offsets);
-    free(r);
+    catch_interrupts();
+    return run_on_ranks(&r->o.on, train_config(&r->o), train_rank, r);
 }
 
 int run_train(int argc, char **argv) {
-    run *r = calloc(1, sizeof *r);
+    plan *r = calloc(1, sizeof *r);
     if (!r) return fail("no memory");
     r->o = train_defaults();
     int status;
@@ -220,6 +273,12 @@ int run_train(int argc, char **argv) {
         status = r->p.status;
     else
         status = r->o.out ? train(r) : usage_error(&train_command, "--out DIR is missing");
-    close_run(r, status);
+    if (r->chief) {
+        if (status != 0 && !r->begun) directory_unmake(&r->directory); /* it failed before its first step */
+        directory_close(&r->directory);
+    }
+    ranks_end(&r->o.on, status);
+    json_decref(r->state);
+    free(r);
     return status;
 }

@@ -7,12 +7,13 @@
 
 #include <tapegrad/optim.h>
 
-#include "program.h"
+#include "ranks.h"
 
 /* ---- Options (train_options.c) ---- */
 
 typedef struct train_options {
     model_options model;
+    rank_options on;
     const char *data, *out, *init, *order;
     int data_format, schedule, wsd_decay;
     int64_t batch, accumulate, steps, warmup, wsd_steps, seed, threads;
@@ -31,31 +32,40 @@ tg_schedule train_schedule(const train_options *o);
 
 /* ---- The training step (train_step.c) ---- */
 
+/* One rank's. The context and the world are the caller's. */
 typedef struct trainer {
     tg_ctx *ctx;
+    tg_comm *world;
+    tg_parallel *parallel;
+    tg_buckets *buckets;    /* of data-parallel ranks */
     tg_module *gpt;
     tg_optim *optim;
     tg_tape *tape;
-    tg_tensor *ids, *target; /* [micro, seq_len] */
+    tg_tensor *ids, *target; /* [micro / dp, seq_len] */
     int64_t *buffer;         /* as many on the host */
+    tg_tensor *tokens;       /* of this rank in a step */
     tg_tensor **params, **grads;
     int n_params;
-    int64_t micro, batch, seq_len;
+    int64_t micro, batch, seq_len; /* of all data-parallel ranks together */
+    int dp, dp_rank;
     double clip;
     tg_schedule schedule;
 } trainer;
 
 typedef struct step_result {
     double loss, grad_norm, lr, seconds;
-    int64_t peak_bytes; /* of this step */
+    int64_t peak_bytes; /* of this step, on this rank */
+    bool interrupted;   /* some rank was asked to end */
 } step_result;
 
-/* Makes context, model, optimiser and tape on a device; weights (may be NULL) is a model directory to start from. */
-bool trainer_open(trainer *r, const train_options *o, const char *device, const tg_gpt_config *config,
+/* Makes groups, model, optimiser and tape; weights (may be NULL) is a model directory to start from. */
+bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *world, const tg_gpt_config *config,
                   const char *weights);
 void trainer_close(trainer *r);
-/* One step on the sequences that begin at the offsets; on device meta both are NULL. Errors are the context's. */
-step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int64_t *offsets);
+tg_config train_config(const train_options *o);
+/* One step on the sequences that begin at the offsets, of the whole batch; on device meta both are NULL. interrupted: this
+ * rank was asked to end. Errors are the context's. */
+step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int64_t *offsets, bool interrupted);
 
 /* ---- Data (train_data.c) ---- */
 
@@ -115,6 +125,8 @@ bool directory_open(run_directory *d, const char *path);
 void directory_close(run_directory *d);
 /* Removes one that was made and holds nothing yet. */
 void directory_unmake(const run_directory *d);
+/* The newest checkpoint of a directory that another process has locked; 0: none. */
+int64_t directory_peek(const char *path);
 bool directory_unused(const run_directory *d);
 /* A model without checkpoints is a finished run, which must not begin again. */
 bool directory_resumable(const run_directory *d);
@@ -123,8 +135,9 @@ bool directory_resumable(const run_directory *d);
 
 /* Reads a checkpoint's state.json into the options that were not given; refuses fixed ones that differ. */
 bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p, json_t **state);
-/* The optimiser, the random stream; checks that the data are the same. */
+/* The optimiser, the random stream; checks that the data are the same. Collective, as saving is. */
 bool checkpoint_restore(const char *dir, const json_t *state, trainer *r, const train_data *d);
+/* directory: the chief's; NULL on other ranks. */
 bool checkpoint_save(const run_directory *directory, int64_t step, const train_options *o, trainer *r,
                      const train_data *d);
 

@@ -1,4 +1,4 @@
-/* Checkpoints of a run: the model's directory, optimiser.safetensors, and state.json, which holds the options, the
+/* Checkpoints of a run: the model's directory, the optimiser's state-00000.safetensors, and state.json, which holds the options, the
  * random stream, and what tells the data. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ static uint64_t word_of(const json_t *object, const char *key) {
 static json_t *state_json(int64_t step, const train_options *o, trainer *r, const train_data *d) {
     tg_rng rng = {0};
     tg_rng_get(r->ctx, NULL, &rng);
-    return json_pack("{s:i, s:s, s:I, s:I, s:{s:o, s:o, s:o}, s:{s:I, s:o}, s:o}", "format", 1, "version", tg_version(),
+    return json_pack("{s:i, s:s, s:I, s:I, s:{s:o, s:o, s:o}, s:{s:I, s:o}, s:o}", "format", 2, "version", tg_version(),
                      "step", (json_int_t)step, "optimiser_steps", (json_int_t)tg_optim_steps(r->optim), "rng", "seed",
                      word(rng.seed), "stream", word(rng.stream), "counter", word(rng.counter), "data", "tokens",
                      (json_int_t)d->count, "hash", word(d->hash), "options", options_json(o));
@@ -62,10 +62,10 @@ static bool load_state(const char *dir, json_t **state) {
     if (!*state)
         fail("'%s' is not the state of a run: line %d: %s", path, error.line, error.text);
     else if (!json_is_object(json_object_get(*state, "options")) ||
-             json_integer_value(json_object_get(*state, "format")) != 1)
+             json_integer_value(json_object_get(*state, "format")) != 2)
         fail("'%s' is not the state of a run that this version can resume", path);
     bool good = *state && json_is_object(json_object_get(*state, "options")) &&
-                json_integer_value(json_object_get(*state, "format")) == 1;
+                json_integer_value(json_object_get(*state, "format")) == 2;
     free(path);
     return good;
 }
@@ -85,7 +85,7 @@ static bool merge_option(const option *row, bool given, const char *saved, train
         return fail("--%s is %s, but the run in --out was made with %s; leave it out, or begin another run", row->name,
                     now, *saved ? saved : "none"),
                false;
-    if (strcmp(row->name, "data") != 0) printf("--%s is %s from here on; it was %s\n", row->name, now, saved);
+    if (strcmp(row->name, "data") != 0) say("--%s is %s from here on; it was %s\n", row->name, now, saved);
     return true;
 }
 
@@ -101,47 +101,29 @@ bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p,
     return true;
 }
 
-/* ---- The optimiser's tensors: those of each parameter in turn, all of the same kinds ---- */
+/* ---- The optimiser's state, in the shards that ranks have of it ---- */
 
-/* "<path of the parameter>.<kind>" */
-static tg_tensor *optimiser_tensor(trainer *r, int i, char *name, size_t n) {
-    const char *path, *kind;
-    tg_tensor *x = tg_optim_state(r->optim, i, &kind);
-    int each = tg_optim_state_count(r->optim) / r->n_params;
-    tg_module_param(r->gpt, i / each, &path);
-    snprintf(name, n, "%s%s", path, strrchr(kind, '.'));
-    return x;
+/* A padded vocabulary's rows are not written, so that any composition of ranks can load the file. */
+static void cut_padding(tg_shards *s, const trainer *r) {
+    const tg_gpt_config *c = tg_gpt_config_of(r->gpt);
+    for (int i = 0; i < tg_shards_count(s); i++) {
+        tg_shard_info info = TG_SHARD_INFO();
+        tg_shards_at(s, i, &info);
+        bool table = info.key && (strstr(info.key, "wte.weight.") || strstr(info.key, "embed_tokens.weight.") ||
+                                  !strncmp(info.key, "lm_head.weight.", 15));
+        if (table && info.global.dim[0] > c->vocab) tg_shards_set_rows(s, info.key, c->vocab);
+    }
 }
 
-enum { NAME = 256 };
-
-static void save_optimiser(const char *path, trainer *r) {
-    int n = tg_optim_state_count(r->optim);
-    char *names = malloc((size_t)n * NAME);
-    tg_named_tensor *all = malloc((size_t)n * sizeof *all);
-    for (int i = 0; names && all && i < n; i++) {
-        all[i].name = names + (size_t)i * NAME;
-        all[i].tensor = optimiser_tensor(r, i, names + (size_t)i * NAME, NAME);
-    }
-    if (names && all)
-        tg_safetensors_save(r->ctx, path, all, n, NULL, 0);
+static bool optimiser_state(const char *dir, trainer *r, bool save) {
+    tg_shards *s = tg_shards_new(r->parallel);
+    tg_shards_add_optim(s, NULL, r->optim);
+    cut_padding(s, r);
+    if (save)
+        tg_shards_save(s, dir);
     else
-        tg_ctx_fail(r->ctx, TG_ERR_MEMORY, "no memory to save %d tensors", n);
-    free(names);
-    free(all);
-}
-
-static bool load_optimiser(const char *dir, trainer *r) {
-    char *path = path_in(dir, "optimiser.safetensors"), name[NAME];
-    if (!path) return false;
-    tg_safetensors *f = tg_safetensors_open(r->ctx, path);
-    int n = tg_optim_state_count(r->optim);
-    for (int i = 0; f && i < n; i++) {
-        tg_tensor *x = optimiser_tensor(r, i, name, sizeof name);
-        tg_safetensors_read(f, name, x, false);
-    }
-    tg_safetensors_close(f);
-    free(path);
+        tg_shards_load(s, dir);
+    tg_shards_free(s);
     return check(r->ctx);
 }
 
@@ -154,31 +136,29 @@ bool checkpoint_restore(const char *dir, const json_t *state, trainer *r, const 
         return fail("the data are not those that the run began with: %" PRId64 " tokens%s, expected %" PRId64, d->count,
                     tokens == d->count ? " of other content" : "", tokens),
                false;
-    if (!load_optimiser(dir, r)) return false;
+    if (!optimiser_state(dir, r, false)) return false;
     tg_optim_set_steps(r->optim, json_integer_value(json_object_get(state, "optimiser_steps")));
     tg_rng saved = {word_of(rng, "seed"), word_of(rng, "stream"), word_of(rng, "counter")};
     tg_rng_set(r->ctx, NULL, &saved);
     return check(r->ctx);
 }
 
-/* Fills the directory of one that has begun. */
-static bool fill_checkpoint(const char *dir, int64_t step, const train_options *o, trainer *r, const train_data *d) {
-    char *path = path_in(dir, "optimiser.safetensors");
-    if (!path) return false;
+/* Fills the directory of one that has begun. The chief writes; the others give it their parts. */
+static bool fill_checkpoint(const char *dir, bool chief, int64_t step, const train_options *o, trainer *r,
+                            const train_data *d) {
     tg_gpt_save(r->gpt, dir);
-    save_optimiser(path, r);
-    free(path);
-    return save_state(dir, step, o, r, d);
+    if (!optimiser_state(dir, r, true)) return false;
+    return !chief || save_state(dir, step, o, r, d);
 }
 
 bool checkpoint_save(const run_directory *directory, int64_t step, const train_options *o, trainer *r,
                      const train_data *d) {
+    if (!directory) return fill_checkpoint(".", false, step, o, r, d);
     tg_ctx *files = directory->files;
     tg_checkpoints *c = directory->checkpoints;
-    if (tg_checkpoints_newest(c) == step) return check(files);
     const char *dir = tg_checkpoints_begin(c, step);
     if (!dir) return check(files);
-    if (!fill_checkpoint(dir, step, o, r, d)) {
+    if (!fill_checkpoint(dir, true, step, o, r, d)) {
         tg_checkpoints_abandon(c);
         return false;
     }

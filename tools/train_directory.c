@@ -52,6 +52,19 @@ bool directory_open(run_directory *d, const char *path) {
     return check(d->files);
 }
 
+int64_t directory_peek(const char *path) {
+    char *checkpoints = path_in(path, "checkpoints");
+    DIR *names = checkpoints ? opendir(checkpoints) : NULL;
+    int64_t newest = 0;
+    for (struct dirent *e; names && (e = readdir(names));) {
+        long long step;
+        if (sscanf(e->d_name, "step-%10lld", &step) == 1 && step > newest) newest = step;
+    }
+    if (names) closedir(names);
+    free(checkpoints);
+    return newest;
+}
+
 void directory_close(run_directory *d) {
     tg_checkpoints_close(d->checkpoints);
     if (d->files) tg_ctx_free(d->files);

@@ -33,7 +33,11 @@ static const option rows[] = {
      false},
     {"clip", OPTION_REAL, AT(clip), "X", "gradients are clipped to this global norm; 0: not", 0, 1e9, false},
     {"seed", OPTION_INT, AT(seed), "N", "of initial weights, dropout and the order of the data", 0, 9.2e18, true},
-    {"threads", OPTION_INT, AT(threads), "N", "0: one for each core", 0, 1024, false},
+    RANK_ROWS(train_options),
+    {"comm", OPTION_CHOICE, AT(on.comm), "auto|threads|shm|mpi",
+     "how ranks meet; auto: threads, shm under `tapegrad run`, mpi under mpirun", .fixed = false},
+    {"deadline", OPTION_REAL, AT(on.deadline), "S", "seconds that a rank waits for the others", 0.001, 1e6, false},
+    {"threads", OPTION_INT, AT(threads), "N", "of each rank; 0: one for each core, shared out", 0, 1024, false},
     {"order", OPTION_TEXT, AT(order), "FILE",
      "little-endian int64 offset into the tokens of every sequence of every step, in place of the shuffle",
      .fixed = true},
@@ -62,6 +66,7 @@ _Static_assert(sizeof rows / sizeof rows[0] <= MAX_OPTIONS, "parsed.given is too
 train_options train_defaults(void) {
     return (train_options){
         .model = MODEL_DEFAULTS,
+        .on = RANK_DEFAULTS,
         .batch = 16,
         .accumulate = 1,
         .steps = 1000,
@@ -113,6 +118,8 @@ int train_options_check(const train_options *o, const parsed *p) {
                            (long long)o->steps);
     if (o->data_format != TG_TOKENS_TEXT && !o->model.vocab && !o->init)
         return usage_error(c, "--vocab N is missing: token ids do not say how many there are");
+    int status = rank_options_check(c, p, &o->on);
+    if (status) return status;
     return o->init ? check_init(p) : model_options_check(c, &o->model);
 }
 

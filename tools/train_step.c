@@ -20,7 +20,11 @@ static bool open_optimiser(trainer *r, const train_options *o) {
     r->n_params = tg_module_param_count(r->gpt);
     r->params = calloc((size_t)r->n_params, sizeof(tg_tensor *));
     if (!r->params) return fail("no memory"), false;
-    tg_module_params(r->gpt, r->params, r->n_params);
+    for (int i = 0; i < r->n_params; i++) { /* by their paths, which the optimiser's state then has */
+        const char *path;
+        r->params[i] = tg_module_param(r->gpt, i, &path);
+        tg_set_name(r->params[i], path);
+    }
     r->optim = tg_adamw_new(r->ctx, r->params, r->n_params,
                             TG_ADAMW(.lr = zero_as_none(o->lr), .beta1 = zero_as_none(o->beta1),
                                      .beta2 = zero_as_none(o->beta2), .eps = zero_as_none(o->eps),
@@ -31,6 +35,10 @@ static bool open_optimiser(trainer *r, const train_options *o) {
 
 /* Gradients have their memory before the first step, so that all steps peak alike, also the first behind a resume. */
 static bool open_gradients(trainer *r) {
+    if (r->dp > 1) {
+        r->buckets = tg_buckets_new(r->parallel, r->params, r->n_params, 0);
+        return check(r->ctx);
+    }
     r->grads = calloc((size_t)r->n_params, sizeof(tg_tensor *));
     if (!r->grads) return fail("no memory"), false;
     for (int i = 0; i < r->n_params; i++) {
@@ -45,65 +53,99 @@ static bool open_batch(trainer *r, const train_options *o) {
     r->batch = o->batch;
     r->micro = o->batch / o->accumulate;
     r->seq_len = o->model.seq_len;
-    r->ids = tg_zeros(r->ctx, TG_I64, TG_SHAPE(r->micro, r->seq_len));
-    r->target = tg_zeros(r->ctx, TG_I64, TG_SHAPE(r->micro, r->seq_len));
-    r->buffer = calloc((size_t)(r->micro * r->seq_len), sizeof *r->buffer);
+    if (r->micro % r->dp)
+        return fail("--batch %lld / --accumulate %lld cannot be cut into equal parts for %d data-parallel ranks",
+                    (long long)o->batch, (long long)o->accumulate, r->dp),
+               false;
+    int64_t mine = r->micro / r->dp;
+    r->ids = tg_zeros(r->ctx, TG_I64, TG_SHAPE(mine, r->seq_len));
+    r->target = tg_zeros(r->ctx, TG_I64, TG_SHAPE(mine, r->seq_len));
+    r->tokens = tg_zeros(r->ctx, TG_F64, TG_SHAPE());
+    place_batch(r->parallel, r->ids, true);
+    place_batch(r->parallel, r->target, true);
+    double tokens = (double)(r->batch / r->dp * r->seq_len);
+    if (strcmp(tg_ctx_device(r->ctx), "meta")) tg_write_f64(r->tokens, &tokens, 1);
+    r->buffer = calloc((size_t)(mine * r->seq_len), sizeof *r->buffer);
     if (!r->buffer) return fail("no memory for a batch"), false;
     return check(r->ctx);
 }
 
-bool trainer_open(trainer *r, const train_options *o, const char *device, const tg_gpt_config *config,
+tg_config train_config(const train_options *o) {
+    return *TG_CONFIG(.seed = (uint64_t)o->seed, .threads = (int)o->threads,
+                      .dtype = dtype_of_precision(o->model.precision));
+}
+
+bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *world, const tg_gpt_config *given,
                   const char *weights) {
-    *r = (trainer){.clip = o->clip, .schedule = train_schedule(o)};
-    r->ctx = tg_ctx_new(TG_CONFIG(.device = device, .seed = (uint64_t)o->seed, .threads = (int)o->threads,
-                                  .dtype = dtype_of_precision(o->model.precision)));
-    r->gpt = tg_gpt_new(r->ctx, config);
+    *r = (trainer){.ctx = ctx, .world = world, .clip = o->clip, .schedule = train_schedule(o)};
+    r->parallel = groups_of_ranks(&o->on, world);
+    r->dp = tg_parallel_size(r->parallel, TG_DP);
+    r->dp_rank = tg_parallel_rank(r->parallel, TG_DP);
+    if (!check(ctx)) return false;
+    tg_gpt_config config = *given;
+    config.parallel = r->parallel;
+    r->gpt = tg_gpt_new(ctx, &config);
     if (weights) tg_gpt_load_weights(r->gpt, weights);
-    r->tape = tg_tape_new(r->ctx);
-    return check(r->ctx) && open_optimiser(r, o) && open_gradients(r) && open_batch(r, o);
+    r->tape = tg_tape_new(ctx);
+    return check(ctx) && open_optimiser(r, o) && open_gradients(r) && open_batch(r, o);
 }
 
 void trainer_close(trainer *r) {
     if (!r->ctx) return;
     tg_drop(r->ids);
     tg_drop(r->target);
+    tg_drop(r->tokens);
     free(r->buffer);
     tg_optim_free(r->optim);
+    tg_buckets_free(r->buckets);
     free(r->params);
     tg_tape_free(r->tape);
     tg_module_free(r->gpt);
     for (int i = 0; r->grads && i < r->n_params; i++) tg_drop(r->grads[i]);
     free(r->grads);
-    tg_ctx_free(r->ctx);
+    tg_parallel_free(r->parallel);
 }
 
-/* out [micro, seq_len] = the tokens at each offset, `shift` tokens further on. */
-static void fill(trainer *r, tg_tensor *out, tg_tokens *tokens, const int64_t *offsets, int64_t shift) {
-    for (int64_t i = 0; i < r->micro; i++)
+/* out [n, seq_len] = the tokens at each offset, `shift` tokens further on. */
+static void fill(trainer *r, tg_tensor *out, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t shift) {
+    for (int64_t i = 0; i < n; i++)
         tg_tokens_read(tokens, offsets[i] + shift, r->seq_len, r->buffer + i * r->seq_len);
-    tg_write(out, r->buffer, (size_t)(r->micro * r->seq_len) * sizeof *r->buffer);
+    tg_write(out, r->buffer, (size_t)(n * r->seq_len) * sizeof *r->buffer);
 }
 
-/* The micro-batch's share of the batch's mean loss. */
+/* This rank's part of a micro-batch: the sum of its losses, as a share of the batch's mean. */
 static double run_micro_batch(trainer *r, tg_tokens *tokens, const int64_t *offsets) {
+    int64_t n = r->micro / r->dp;
     if (tokens) {
-        fill(r, r->ids, tokens, offsets, 0);
-        fill(r, r->target, tokens, offsets, 1);
+        fill(r, r->ids, tokens, offsets + r->dp_rank * n, n, 0);
+        fill(r, r->target, tokens, offsets + r->dp_rank * n, n, 1);
     }
-    tg_tensor *sum = tg_gpt_loss(r->gpt, r->tape, r->ids, r->target, TG_LOSS_SUM);
-    tg_tensor *loss = tg_scale(r->tape, sum, 1.0 / (double)(r->batch * r->seq_len));
+    double scale = 1.0 / (double)(r->batch * r->seq_len);
+    tg_tensor *loss = tg_gpt_loss(r->gpt, r->tape, r->ids, r->target, TG_LOSS_SUM);
+    if (r->dp == 1) loss = tg_scale(r->tape, loss, scale); /* else tg_grads_finalize divides by the tokens of all ranks */
     tg_backward(r->tape, loss);
-    double value = tokens ? tg_item(loss) : 0;
+    double value = tokens ? tg_item(loss) * (r->dp == 1 ? 1 : scale) : 0;
     tg_tape_reset(r->tape);
     return value;
 }
 
-step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int64_t *offsets) {
-    step_result result = {.lr = tg_schedule_lr(&r->schedule, step)};
+/* The losses of all data-parallel ranks, and whether one was asked to end. */
+static void gather_result(trainer *r, step_result *result) {
+    double v[2] = {tg_parallel_rank(r->parallel, TG_TP) == 0 ? result->loss : 0, result->interrupted};
+    if (tg_ctx_status(r->ctx) != TG_OK || !sum_over_ranks(r->ctx, r->world, v, 2)) return;
+    result->loss = v[0];
+    result->interrupted = v[1] > 0;
+}
+
+step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int64_t *offsets, bool interrupted) {
+    step_result result = {.lr = tg_schedule_lr(&r->schedule, step), .interrupted = interrupted};
     double begun = seconds_now();
     tg_memory_reset_peak(r->ctx);
-    for (int64_t i = 0; i < r->batch; i += r->micro)
+    for (int64_t i = 0; i < r->batch; i += r->micro) {
+        tg_buckets_set_reduce(r->buckets, i + r->micro >= r->batch);
         result.loss += run_micro_batch(r, tokens, offsets ? offsets + i : NULL);
+    }
+    tg_grads_finalize(r->parallel, r->params, r->n_params, TG_FINALIZE(.tokens = r->dp == 1 ? NULL : r->tokens));
     tg_optim_set_lr(r->optim, result.lr);
     result.grad_norm = tg_optim_clip(r->optim, r->clip);
     tg_optim_step(r->optim);
@@ -111,6 +153,7 @@ step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int6
     tg_memory memory = TG_MEMORY();
     tg_memory_stats(r->ctx, &memory);
     result.peak_bytes = memory.peak;
+    gather_result(r, &result);
     result.seconds = seconds_now() - begun;
     return result;
 }

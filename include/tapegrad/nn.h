@@ -46,6 +46,9 @@ TG_API tg_tensor *tg_module_param(const tg_module *m, int i, const char **path);
 TG_API int tg_module_params(const tg_module *m, tg_tensor **out, int n);
 TG_API tg_tensor *tg_module_find(const tg_module *m, const char *path);         /* NULL: none */
 TG_API int64_t tg_module_numel(const tg_module *m);
+/* Places every parameter on the axes of p on which it was not placed yet: R on dp and cp, so that its gradient is
+ * summed over them; on tp R under sequence parallelism, else I. What data- and sequence-parallel training needs. */
+TG_API tg_status tg_module_replicate(tg_module *m, const tg_parallel *p);
 
 /* ---- Layers ---- */
 
@@ -57,6 +60,21 @@ TG_API tg_module *tg_nn_rms_norm(tg_ctx *ctx, int64_t hidden, double eps);
 /* ---- GPT ---- */
 
 typedef enum tg_gpt_arch { TG_GPT2, TG_LLAMA } tg_gpt_arch;
+
+/* What is computed again in backward instead of being kept. */
+typedef enum tg_gpt_recompute {
+    TG_GPT_KEEP,        /* nothing */
+    TG_GPT_FULL,        /* every layer */
+    TG_GPT_SELECTIVE,   /* the results of norms and of the MLP's activation */
+    TG_GPT_DISTRIBUTED, /* every layer, whose input is kept as this tp rank's part */
+} tg_gpt_recompute;
+
+/* How tensor-parallel layers make their weights' gradients. */
+typedef enum tg_gpt_wgrad {
+    TG_WGRAD_FUSED,    /* added straight into the weight's main gradient, while the input's is on its way */
+    TG_WGRAD_PLAIN,    /* as every op's */
+    TG_WGRAD_DEFERRED, /* when tg_wgrads_drain is called */
+} tg_gpt_wgrad;
 
 /* GPT2: LayerNorm, GELU (tanh), learned positions, biases, tied output. LLAMA: RMSNorm, SwiGLU, RoPE, grouped-query,
  * no biases, untied output. */
@@ -74,7 +92,12 @@ typedef struct tg_gpt_config {
     double init_std;   /* 0: 0.02; residual projections get std / sqrt(2 layers) */
     bool untied;       /* GPT2 with an output matrix of its own */
     bool tied;         /* LLAMA with the embedding as output */
-    bool recompute;    /* every layer by tg_recompute */
+    tg_gpt_recompute recompute;
+    tg_gpt_wgrad wgrad;
+    /* Shards the model over its tp, and places its parameters on every axis; heads and ffn are divisible by tp. The
+     * vocabulary is padded to a multiple of 128 tp inside, so that every tp gives one rank's numbers; where kv_heads is
+     * smaller than tp, which it then divides, keys and values are replicated. */
+    const tg_parallel *parallel;
 } tg_gpt_config;
 
 #define TG_GPT(...) (&(tg_gpt_config){.size = sizeof(tg_gpt_config), __VA_ARGS__})
@@ -86,9 +109,10 @@ TG_API tg_module *tg_nn_transformer_layer(tg_ctx *ctx, const tg_gpt_config *conf
 
 TG_API tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *config);
 TG_API const tg_gpt_config *tg_gpt_config_of(const tg_module *gpt); /* completed; NULL for another module */
-/* ids [b, s] int64 -> logits [b, s, vocab] */
+/* ids [b, s] int64 -> logits [b, s, vocab], whole on every tp rank */
 TG_API tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids);
-/* ids and target [b, s] -> the sum (or mean) of the cross-entropy over all tokens; logits exist in chunks only */
+/* ids and target [b, s] -> the sum (or mean) of the cross-entropy over all tokens; logits exist in chunks only. With
+ * data-parallel ranks, each of which has its part of the batch: the sum, of which tg_grads_finalize makes a mean. */
 TG_API tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target,
                               tg_loss_reduction reduction);
 
@@ -106,6 +130,7 @@ TG_API tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir);
 TG_API tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path); /* random weights; a config.json */
 /* Fills gpt, of the same shapes, from such a directory; its config.json is not read. */
 TG_API tg_status tg_gpt_load_weights(tg_module *gpt, const char *dir);
+/* With ranks loading and saving are collective: every rank reads, the first of each replica writes. */
 TG_API tg_status tg_gpt_save(tg_module *gpt, const char *dir);
 
 #ifdef __cplusplus

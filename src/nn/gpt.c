@@ -38,6 +38,32 @@ static tg_status positive(tg_ctx *ctx, const char *name, int64_t v) {
     return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %s is %lld, expected a positive number", name, (long long)v);
 }
 
+static tg_status check_parallel(tg_ctx *ctx, const tg_gpt_config *c) {
+    int tp = tg_gpt_tp(c);
+    if ((unsigned)c->recompute > TG_GPT_DISTRIBUTED)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: recompute is %d, expected TG_GPT_KEEP to TG_GPT_DISTRIBUTED",
+                       (int)c->recompute);
+    if ((unsigned)c->wgrad > TG_WGRAD_DEFERRED)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: wgrad is %d, expected TG_WGRAD_FUSED, _PLAIN or _DEFERRED",
+                       (int)c->wgrad);
+    if (c->parallel && tg_parallel_ctx(c->parallel) != ctx)
+        return tg_fail(ctx, TG_ERR_HANDLE, "tg_gpt_new: the tg_parallel is of another context");
+    if (c->heads % tp)
+        return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_new: %lld heads are not divisible by tp = %d", (long long)c->heads, tp);
+    if (c->kv_heads < tp ? tp % c->kv_heads : c->kv_heads % tp)
+        return tg_fail(ctx, TG_ERR_SHAPE,
+                       "tg_gpt_new: %lld key-value heads and tp = %d: one must be divisible by the other",
+                       (long long)c->kv_heads, tp);
+    if (c->ffn % tp)
+        return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_new: ffn %lld is not divisible by tp = %d", (long long)c->ffn, tp);
+    return TG_OK;
+}
+
+int64_t tg_gpt_rows(const tg_gpt_config *c) {
+    int64_t unit = 128 * (int64_t)tg_gpt_tp(c);
+    return tg_gpt_tp(c) == 1 ? c->vocab : (c->vocab + unit - 1) / unit * unit;
+}
+
 tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
     TG_TRY(positive(ctx, "vocab", c->vocab));
     TG_TRY(positive(ctx, "layers", c->layers));
@@ -70,6 +96,7 @@ tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
                        (long long)c->kv_heads, (long long)c->head_dim, (long long)c->heads);
     if (!gpt2 && c->dropout > 0)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: dropout %g; Llama has none", c->dropout);
+    TG_TRY(check_parallel(ctx, c));
     if (!gpt2 && c->head_dim % 2)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: head_dim %lld is odd; rotary positions need pairs",
                        (long long)c->head_dim);
@@ -100,10 +127,16 @@ static tg_module *layer_list(tg_module *gpt) {
     return list;
 }
 
+/* The embedding, of which each tp rank has its rows of the padded vocabulary. */
+static tg_module *word_embedding(tg_ctx *ctx, const tg_gpt_config *c) {
+    if (tg_gpt_tp(c) == 1) return tg_nn_embedding(ctx, c->vocab, c->hidden, c->init_std);
+    return tg_nn_padded_embedding(c->parallel, c->vocab, tg_gpt_rows(c), c->hidden, c->init_std);
+}
+
 static void fill_gpt2(tg_module *gpt, tg_module *body) {
     const tg_gpt_config *c = &state_of(gpt)->c;
     tg_ctx *ctx = gpt->ctx;
-    tg_module_add_child(body, "wte", tg_nn_embedding(ctx, c->vocab, c->hidden, c->init_std));
+    tg_module_add_child(body, "wte", word_embedding(ctx, c));
     tg_module_add_child(body, "wpe", tg_nn_embedding(ctx, c->positions, c->hidden, c->init_std));
     tg_module_add_child(body, "h", layer_list(gpt));
     tg_module_add_child(body, "ln_f", tg_nn_layer_norm(ctx, c->hidden, c->norm_eps));
@@ -112,7 +145,7 @@ static void fill_gpt2(tg_module *gpt, tg_module *body) {
 static void fill_llama(tg_module *gpt, tg_module *body) {
     const tg_gpt_config *c = &state_of(gpt)->c;
     tg_ctx *ctx = gpt->ctx;
-    tg_module_add_child(body, "embed_tokens", tg_nn_embedding(ctx, c->vocab, c->hidden, c->init_std));
+    tg_module_add_child(body, "embed_tokens", word_embedding(ctx, c));
     tg_module_add_child(body, "layers", layer_list(gpt));
     tg_module_add_child(body, "norm", tg_nn_rms_norm(ctx, c->hidden, c->norm_eps));
 }
@@ -135,6 +168,11 @@ static tg_module *empty_gpt(tg_ctx *ctx, const tg_gpt_config *given) {
     return tg_module_new(ctx, &gpt_ops, s);
 }
 
+static tg_module *output_matrix(tg_ctx *ctx, const tg_gpt_config *c) {
+    if (tg_gpt_tp(c) == 1) return tg_nn_linear(ctx, c->hidden, c->vocab, false, c->init_std);
+    return tg_nn_padded_embedding(c->parallel, c->vocab, tg_gpt_rows(c), c->hidden, c->init_std);
+}
+
 tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *given) {
     tg_module *m = empty_gpt(ctx, given);
     if (!tg_module_ok(m)) return m ? m : tg_module_new(NULL, &gpt_ops, NULL);
@@ -142,8 +180,8 @@ tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *given) {
     tg_module *body = tg_module_new(ctx, &list_ops, NULL);
     c->arch == TG_GPT2 ? fill_gpt2(m, body) : fill_llama(m, body);
     tg_module_add_child(m, c->arch == TG_GPT2 ? "transformer" : "model", body);
-    if (!is_tied(c)) tg_module_add_child(m, "lm_head", tg_nn_linear(ctx, c->hidden, c->vocab, false, c->init_std));
-    if (tg_module_ok(m)) return m;
+    if (!is_tied(c)) tg_module_add_child(m, "lm_head", output_matrix(ctx, c));
+    if (tg_module_ok(m) && (!c->parallel || tg_module_replicate(m, c->parallel) == TG_OK)) return m;
     tg_module_free(m);
     return tg_module_new(NULL, &gpt_ops, NULL);
 }
@@ -160,14 +198,20 @@ tg_tensor *tg_gpt_head(const tg_module *gpt) {
     return tg_module_own_at(body_of(gpt), c->arch == TG_GPT2 ? "wte" : "embed_tokens", "weight");
 }
 
+/* Positions [s, 1, h], of sequence-parallel ranks each its part. */
+static tg_tensor *positions(tg_module *gpt, tg_tape *t, int64_t offset, int64_t n) {
+    const tg_gpt_config *c = &state_of(gpt)->c;
+    tg_tensor *p = tg_slice(t, tg_module_own_at(body_of(gpt), "wpe", "weight"), 0, offset, offset + n, 1);
+    if (tg_parallel_sp(c->parallel)) p = tg_shard(t, p, 0, tg_gpt_tp_comm(c));
+    return tg_unsqueeze(t, p, 1);
+}
+
 static tg_tensor *embed(tg_module *gpt, tg_tape *t, tg_tensor *ids, int64_t offset) {
     const tg_gpt_config *c = &state_of(gpt)->c;
-    const tg_module *body = body_of(gpt);
-    tg_tensor *x = tg_embedding(t, tg_module_own_at(body, c->arch == TG_GPT2 ? "wte" : "embed_tokens", "weight"),
-                                tg_transpose(t, ids, 0, 1));
+    tg_module *words = tg_module_child(body_of(gpt), c->arch == TG_GPT2 ? "wte" : "embed_tokens");
+    tg_tensor *x = words->ops->forward(words, t, tg_gpt_tp(c) == 1 ? tg_transpose(t, ids, 0, 1) : ids);
     if (c->arch == TG_LLAMA) return x;
-    tg_tensor *p = tg_slice(t, tg_module_own_at(body, "wpe", "weight"), 0, offset, offset + tg_dim(ids, 1), 1);
-    x = tg_add(t, x, tg_unsqueeze(t, p, 1));
+    x = tg_add(t, x, positions(gpt, t, offset, tg_dim(ids, 1)));
     return c->dropout > 0 ? tg_dropout(t, x, c->dropout) : x;
 }
 
@@ -181,10 +225,14 @@ static tg_tensor *run_layer(gpt_state *s, int64_t i, tg_tape *t, tg_tensor *x, c
     layer_fn *f = &s->layer[i];
     if (tg_scope_open(t, f->name) != TG_OK) return tg_inert(s->ctx);
     tg_tensor *y = NULL;
-    if (past || !s->c.recompute)
+    bool whole = s->c.recompute == TG_GPT_FULL || s->c.recompute == TG_GPT_DISTRIBUTED;
+    /* Under sequence parallelism the input is this rank's part already. */
+    bool distribute = s->c.recompute == TG_GPT_DISTRIBUTED && tg_gpt_tp(&s->c) > 1 && !tg_parallel_sp(s->c.parallel);
+    if (past || !whole)
         y = tg_transformer_layer(f->m, t, x, past);
     else
-        tg_recompute(t, layer_call, f, &x, 1, &y, 1, TG_RECOMPUTE(.name = f->m->ops->kind));
+        tg_recompute(t, layer_call, f, &x, 1, &y, 1,
+                     TG_RECOMPUTE(.name = f->m->ops->kind, .distribute = distribute ? tg_gpt_tp_comm(&s->c) : NULL));
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(s->ctx);
 }
 
@@ -225,10 +273,26 @@ static tg_status enter(const tg_module *gpt, const tg_tape *t, const char *who) 
     return t ? TG_OK : tg_fail(gpt->ctx, TG_ERR_ARGUMENT, "%s: the tape is NULL", who);
 }
 
+/* What the output matrix multiplies: the last norm's result, as an operand of shards. */
+static tg_tensor *head_input(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
+    if (tg_gpt_tp(c) == 1) return x;
+    return tg_parallel_sp(c->parallel) ? tg_gather_from_sp(t, x, tg_gpt_tp_comm(c), NULL)
+                                       : tg_copy_to_tp(t, x, tg_gpt_tp_comm(c));
+}
+
+/* x [.., h] of the trunk -> [.., vocab] */
+static tg_tensor *logits_of(tg_module *gpt, tg_tape *t, tg_tensor *x) {
+    const tg_gpt_config *c = &state_of(gpt)->c;
+    tg_tensor *y = tg_linear(t, x, tg_gpt_head(gpt), NULL);
+    if (tg_gpt_tp(c) == 1) return y;
+    y = tg_gather_from_tp(t, y, tg_gpt_tp_comm(c));
+    return tg_slice(t, y, tg_ndim(y) - 1, 0, c->vocab, 1);
+}
+
 tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids) {
     if (enter(gpt, t, "tg_gpt_logits") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
-    tg_tensor *y = tg_linear(t, tg_gpt_trunk(gpt, t, ids, NULL), tg_gpt_head(gpt), NULL);
-    return tg_transpose(t, y, 0, 1);
+    tg_tensor *x = head_input(&state_of(gpt)->c, t, tg_gpt_trunk(gpt, t, ids, NULL));
+    return tg_transpose(t, logits_of(gpt, t, x), 0, 1);
 }
 
 /* Before anything is recorded. What is wrong with ids is the trunk's to say. */
@@ -250,9 +314,12 @@ static tg_status check_target(tg_ctx *ctx, const tg_tensor *ids, const tg_tensor
 tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target, tg_loss_reduction reduction) {
     if (enter(gpt, t, "tg_gpt_loss") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
     if (check_target(gpt->ctx, ids, target, reduction) != TG_OK) return tg_inert(gpt->ctx);
-    tg_tensor *x = tg_gpt_trunk(gpt, t, ids, NULL);
-    return tg_linear_cross_entropy(t, x, tg_gpt_head(gpt), tg_transpose(t, target, 0, 1),
-                                   TG_CROSS_ENTROPY(.reduction = reduction));
+    const tg_gpt_config *c = &state_of(gpt)->c;
+    tg_tensor *x = head_input(c, t, tg_gpt_trunk(gpt, t, ids, NULL)), *to = tg_transpose(t, target, 0, 1);
+    if (tg_gpt_tp(c) == 1)
+        return tg_linear_cross_entropy(t, x, tg_gpt_head(gpt), to, TG_CROSS_ENTROPY(.reduction = reduction));
+    return tg_vocab_parallel_linear_cross_entropy(t, x, tg_gpt_head(gpt), to, tg_gpt_tp_comm(c),
+                                                  TG_VOCAB(.reduction = reduction, .classes = c->vocab));
 }
 
 /* ---- Generation ---- */
@@ -273,8 +340,11 @@ tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions)
     if (!k) return NULL;
     *k = (tg_gpt_cache){
         .ctx = ctx, .gpt = gpt, .batch = batch, .positions = positions, .layers = c->layers, .bytes = bytes};
-    for (int64_t i = 0; i < 2 * c->layers; i++)
-        k->kv[i] = tg_zeros(ctx, tg_gpt_head(gpt)->dtype, (tg_shape){4, {batch, c->kv_heads, positions, c->head_dim}});
+    int64_t heads = c->kv_heads < tg_gpt_tp(c) ? 1 : c->kv_heads / tg_gpt_tp(c);
+    for (int64_t i = 0; i < 2 * c->layers; i++) {
+        k->kv[i] = tg_zeros(ctx, tg_gpt_head(gpt)->dtype, (tg_shape){4, {batch, heads, positions, c->head_dim}});
+        if (tg_gpt_tp(c) > 1) tg_place(c->parallel, k->kv[i], TG_TP, TG_SHARD(1));
+    }
     if (ctx->status == TG_OK) return k;
     tg_gpt_cache_free(k);
     return NULL;
@@ -292,8 +362,8 @@ int64_t tg_gpt_cache_length(const tg_gpt_cache *c) { return c ? c->length : 0; }
 static tg_tensor *next_logits(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids) {
     if (tg_scope_open(t, "generate") != TG_OK) return tg_inert(c->ctx);
     tg_tensor *x = tg_gpt_trunk(gpt, t, ids, c);
-    tg_tensor *last = tg_select(t, x, 0, tg_dim(ids, 1) - 1);
-    tg_tensor *y = tg_linear(t, last, tg_gpt_head(gpt), NULL);
+    tg_tensor *last = tg_select(t, head_input(tg_gpt_config_of(gpt), t, x), 0, tg_dim(ids, 1) - 1);
+    tg_tensor *y = logits_of(gpt, t, last);
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(c->ctx);
 }
 

@@ -2,7 +2,10 @@
 #ifndef TG_GPT_PARTS_H
 #define TG_GPT_PARTS_H
 
+#include <tapegrad/mappings.h>
+
 #include "nn/module.h"
+#include "parallel/layers.h"
 
 /* The state of an attention, MLP or transformer layer. */
 typedef struct tg_layer_state {
@@ -24,6 +27,12 @@ typedef struct tg_past {
     tg_tensor *k, *v;
     int64_t length;
 } tg_past;
+
+/* Whether tensor-parallel layers are used, and over how many ranks. */
+static inline int tg_gpt_tp(const tg_gpt_config *c) { return tg_parallel_size(c->parallel, TG_TP); }
+static inline tg_comm *tg_gpt_tp_comm(const tg_gpt_config *c) { return tg_parallel_comm(c->parallel, TG_TP); }
+/* The rows of the embedding and of the output matrix: the vocabulary and its padding. */
+int64_t tg_gpt_rows(const tg_gpt_config *c);
 
 /* The config with its defaults filled in, or refused. */
 tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c);

@@ -4,7 +4,9 @@
 #include <stdio.h>
 
 #include "io/json.h"
+#include "io/safetensors.h"
 #include "nn/gpt.h"
+#include "parallel/shards.h"
 
 /* ---- config.json to config ---- */
 
@@ -156,15 +158,24 @@ static bool conv1d(const char *path) {
     return ends_with(path, ".c_attn.weight") || ends_with(path, ".c_proj.weight") || ends_with(path, ".c_fc.weight");
 }
 
-/* A view of p as the file has it; freed by tg_drop. */
-static tg_tensor *as_stored(const tg_module *gpt, tg_tensor *p, const char *path) {
+/* A row-major handle on `rows` rows of p, dims swapped where the file has them so; freed by tg_temp_free. */
+static tg_tensor *as_stored(const tg_module *gpt, const tg_tensor *p, int64_t rows, const char *path) {
     bool swap = tg_gpt_config_of(gpt)->arch == TG_GPT2 && conv1d(path);
     int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
     for (int i = 0; i < p->ndim; i++) {
-        shape[i] = p->shape[swap ? 1 - i : i];
-        stride[i] = p->stride[swap ? 1 - i : i];
+        int d = swap ? 1 - i : i;
+        shape[i] = d == 0 ? rows : p->shape[d];
+        stride[i] = p->stride[d];
     }
-    return tg_owned_new(gpt->ctx, p->dtype, p->ndim, shape, stride, tg_storage_ref(p->storage), p->offset);
+    return tg_temp_new(gpt->ctx, p->dtype, p->ndim, shape, stride, tg_storage_ref(p->storage), p->offset);
+}
+
+/* Rows of the whole parameter that are not a vocabulary's padding. */
+static int64_t true_rows(const tg_module *gpt, const tg_tensor *p, const char *path) {
+    const tg_gpt_config *c = tg_gpt_config_of(gpt);
+    bool padded = ends_with(path, "wte.weight") || ends_with(path, "embed_tokens.weight") ||
+                  strcmp(path, "lm_head.weight") == 0;
+    return padded ? c->vocab : tg_global_shape(p).dim[0];
 }
 
 /* Published GPT-2 files leave out the prefix, and hold masks as "attn.bias". */
@@ -188,6 +199,25 @@ static bool known(const tg_module *gpt, const char *name) {
     return strcmp(name, "lm_head.weight") == 0 && !tg_module_child(gpt, "lm_head"); /* the tied matrix, stored twice */
 }
 
+/* Every rank reads the whole tensor, and keeps its part. */
+static tg_status load_part(tg_module *gpt, tg_safetensors *f, tg_tensor *p, const char *stored, const char *path) {
+    tg_ctx *ctx = gpt->ctx;
+    tg_shape g = tg_global_shape(p);
+    bool part = memcmp(g.dim, p->shape, (size_t)p->ndim * sizeof *p->shape) != 0;
+    tg_tensor *whole = part ? tg_temp_empty(ctx, p->dtype, p->ndim, g.dim, TG_MEM_TEMPORARY) : p;
+    if (!whole) return ctx->status;
+    tg_status s = part ? ctx->ops->fill(ctx, tg_array_of(whole), 0) : TG_OK; /* what the file lacks is padding */
+    tg_tensor *view = s == TG_OK ? as_stored(gpt, whole, true_rows(gpt, p, path), path) : NULL;
+    if (view) {
+        s = tg_safetensors_read(f, stored, view, true);
+        tg_temp_free(view);
+    }
+    if (part && s == TG_OK && view) s = tg_shard_move(p, ctx->grid.rank, whole, p, false);
+    if (part) tg_temp_free(whole);
+    tg_storage_wrote(p->storage, "tg_gpt_load", NULL);
+    return s == TG_OK ? ctx->status : s;
+}
+
 static tg_status load_weights(tg_module *gpt, tg_safetensors *f, const char *path) {
     tg_ctx *ctx = gpt->ctx;
     for (int i = 0; i < tg_safetensors_count(f); i++)
@@ -196,39 +226,71 @@ static tg_status load_weights(tg_module *gpt, tg_safetensors *f, const char *pat
                            path, tg_safetensors_at(f, i)->name);
     for (int i = 0, n = tg_module_param_count(gpt); i < n; i++) {
         const char *name;
-        tg_tensor *p = tg_module_param(gpt, i, &name), *view = as_stored(gpt, p, name);
-        if (!view) return ctx->status;
+        tg_tensor *p = tg_module_param(gpt, i, &name);
         const char *stored = stored_name(f, name);
         if (!tg_safetensors_find(f, stored))
-            tg_fail(ctx, TG_ERR_FORMAT, "'%s': tensor \"%s\", which the model needs, is missing", path, name);
-        else
-            tg_safetensors_read(f, stored, view, true);
-        tg_drop(view);
-        TG_TRY(ctx->status);
-        tg_storage_wrote(p->storage, "tg_gpt_load", NULL);
+            return tg_fail(ctx, TG_ERR_FORMAT, "'%s': tensor \"%s\", which the model needs, is missing", path, name);
+        TG_TRY(load_part(gpt, f, p, stored, name));
     }
     return TG_OK;
 }
 
-static tg_status save_weights(tg_module *gpt, const char *path) {
+/* The header: names, and shapes as stored. */
+static tg_status begin_weights(tg_module *gpt, tg_writer *w, const char *path) {
     tg_ctx *ctx = gpt->ctx;
-    int n = tg_module_param_count(gpt), made = 0;
-    size_t bytes = (size_t)n * sizeof(tg_named_tensor);
-    tg_named_tensor *all = tg_host_alloc(ctx, bytes);
-    for (; all && made < n; made++) {
+    int n = tg_module_param_count(gpt);
+    size_t bytes = (size_t)n * (sizeof(tg_named_tensor) + sizeof(tg_tensor) + TG_MAX_DIMS * sizeof(int64_t));
+    tg_named_tensor *named = tg_host_alloc(ctx, bytes);
+    if (!named) return ctx->status;
+    tg_tensor *x = (tg_tensor *)(named + n);
+    int64_t *dims = (int64_t *)(x + n);
+    for (int i = 0; i < n; i++, dims += TG_MAX_DIMS) {
         const char *name;
-        tg_tensor *p = tg_module_param(gpt, made, &name);
-        all[made].tensor = as_stored(gpt, p, name);
-        all[made].name = all[made].tensor ? tg_host_strdup(ctx, name) : NULL;
-        if (!all[made].name) break;
+        tg_tensor *p = tg_module_param(gpt, i, &name);
+        tg_shape g = tg_global_shape(p);
+        g.dim[0] = true_rows(gpt, p, name);
+        bool swap = tg_gpt_config_of(gpt)->arch == TG_GPT2 && conv1d(name);
+        x[i] = (tg_tensor){.dtype = p->dtype, .ndim = p->ndim, .shape = dims, .numel = 1};
+        for (int d = 0; d < p->ndim; d++) x[i].numel *= dims[d] = g.dim[swap ? 1 - d : d];
+        named[i] = (tg_named_tensor){tg_host_strdup(ctx, name), &x[i]};
     }
-    if (tg_ok(ctx)) tg_safetensors_save(ctx, path, all, n, (const tg_metadata[]){{"format", "pt"}}, 1);
-    for (int i = 0; all && i < n; i++) {
-        tg_drop(all[i].tensor);
-        tg_host_strfree(ctx, (char *)all[i].name);
-    }
-    tg_host_free(ctx, all, bytes);
+    if (tg_ok(ctx)) tg_safetensors_begin(w, ctx, path, named, n, (const tg_metadata[]){{"format", "pt"}}, 1);
+    for (int i = 0; i < n; i++) tg_host_strfree(ctx, (char *)named[i].name);
+    tg_host_free(ctx, named, bytes);
     return ctx->status;
+}
+
+/* A parameter of one rank is whole as it is; the parts of several meet on the one that writes. */
+static tg_status save_param(tg_module *gpt, tg_writer *w, tg_tensor *p, const char *path) {
+    const tg_parallel *parallel = tg_gpt_config_of(gpt)->parallel;
+    tg_tensor *whole = p;
+    if (gpt->ctx->grid.axes) {
+        const tg_shards s = {.ctx = gpt->ctx, .p = parallel};
+        const tg_shard_item item = {.key = path, .x = p, .like = p, .rows = TG_NONE};
+        whole = tg_shard_whole(&s, &item);
+    }
+    tg_status status = gpt->ctx->status;
+    tg_tensor *view = w && whole && status == TG_OK ? as_stored(gpt, whole, true_rows(gpt, p, path), path) : NULL;
+    if (view) {
+        status = tg_safetensors_put(w, view);
+        tg_temp_free(view);
+    }
+    if (whole && whole != p) tg_temp_free(whole);
+    return status == TG_OK ? gpt->ctx->status : status;
+}
+
+/* path NULL: this rank does not write. */
+static tg_status save_weights(tg_module *gpt, const char *path) {
+    tg_writer w = {.fd = -1};
+    tg_status s = path ? begin_weights(gpt, &w, path) : TG_OK;
+    for (int i = 0, n = tg_module_param_count(gpt); i < n && s == TG_OK; i++) {
+        const char *name;
+        tg_tensor *p = tg_module_param(gpt, i, &name);
+        s = save_param(gpt, path ? &w : NULL, p, name);
+    }
+    if (path && s == TG_OK) s = tg_writer_commit(&w);
+    if (path) tg_writer_abandon(&w);
+    return s;
 }
 
 /* ---- The public side ---- */
@@ -271,9 +333,11 @@ tg_status tg_gpt_save(tg_module *gpt, const char *dir) {
     TG_TRY(ctx->status);
     if (!tg_gpt_config_of(gpt) || !dir)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_save: expected a gpt and a directory");
+    const tg_parallel *p = tg_gpt_config_of(gpt)->parallel;
+    bool writes = !p || tg_shards_writer(&(const tg_shards){.ctx = ctx, .p = p});
     char *config = tg_format_path(ctx, "%s/config.json", dir),
          *weights = tg_format_path(ctx, "%s/model.safetensors", dir);
-    if (config && weights && save_weights(gpt, weights) == TG_OK) save_config(gpt, config);
+    if (config && weights && save_weights(gpt, writes ? weights : NULL) == TG_OK && writes) save_config(gpt, config);
     tg_host_strfree(ctx, config);
     tg_host_strfree(ctx, weights);
     return ctx->status;

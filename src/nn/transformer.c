@@ -18,29 +18,52 @@ tg_tensor *tg_module_own_at(const tg_module *m, const char *child, const char *n
     return c ? tg_module_own(c, name) : NULL;
 }
 
-static tg_tensor *apply_linear(const tg_module *m, const char *child, tg_tape *t, tg_tensor *x) {
-    return tg_linear(t, x, tg_module_own_at(m, child, "weight"), tg_module_own_at(m, child, "bias"));
+static tg_tensor *run(const tg_module *m, const char *child, tg_tape *t, tg_tensor *x) {
+    tg_module *c = tg_module_child(m, child);
+    return c->ops->forward(c, t, x);
 }
 
 /* ---- Attention ---- */
 
-/* [s, b, heads d] -> [b, heads, s, d], a view */
-static tg_tensor *split_heads(tg_tape *t, tg_tensor *x, int64_t heads, int64_t d) {
-    tg_tensor *v = tg_reshape(t, x, (tg_shape){4, {tg_dim(x, 0), tg_dim(x, 1), heads, d}});
+/* [s, b, heads d] -> [b, heads, s, d], a view; a shard is of heads. */
+static tg_tensor *split_heads(tg_tape *t, tg_tensor *x, int64_t d) {
+    tg_shape s = {4, {tg_dim(x, 0), tg_dim(x, 1), tg_dim(x, 2) / d, d}};
+    tg_tensor *v = tg_reshape_shard(t, x, s, 2);
     return tg_permute(t, v, (tg_dims){4, {1, 2, 0, 3}});
+}
+
+/* Fewer key-value heads than ranks: each rank has all of them, repeated so that there is one for each rank, and takes
+ * its own. [s, b, heads d] the same on every rank -> [s, b, d] */
+static tg_tensor *own_head(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
+    int64_t s = tg_dim(x, 0), b = tg_dim(x, 1), d = c->head_dim, times = tg_gpt_tp(c) / c->kv_heads;
+    x = tg_reshape(t, x, (tg_shape){5, {s, b, c->kv_heads, 1, d}});
+    x = tg_expand(t, x, (tg_shape){5, {s, b, c->kv_heads, times, d}});
+    x = tg_reshape(t, x, (tg_shape){3, {s, b, c->kv_heads * times * d}});
+    return tg_shard(t, x, 2, tg_gpt_tp_comm(c));
+}
+
+static void project_replicated(const tg_module *m, const tg_gpt_config *c, tg_tape *t, tg_tensor *x, tg_tensor *kv[2]) {
+    tg_comm *tp = tg_gpt_tp_comm(c);
+    x = tg_parallel_sp(c->parallel) ? tg_gather_from_sp(t, x, tp, NULL) : tg_copy_to_tp(t, x, tp);
+    kv[0] = own_head(c, t, run(m, "k_proj", t, x));
+    kv[1] = own_head(c, t, run(m, "v_proj", t, x));
 }
 
 static void project(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *qkv[3]) {
     const tg_gpt_config *c = config(m);
-    int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    int64_t d = c->head_dim, tp = tg_gpt_tp(c), q = c->heads / tp * d, kv = c->kv_heads / tp * d;
     if (c->arch == TG_GPT2) {
-        tg_split(t, apply_linear(m, "c_attn", t, x), 2, (const int64_t[]){q, kv, kv}, 3, qkv);
+        tg_split(t, run(m, "c_attn", t, x), 2, (const int64_t[]){q, kv, kv}, 3, qkv);
     } else {
-        qkv[0] = apply_linear(m, "q_proj", t, x);
-        qkv[1] = apply_linear(m, "k_proj", t, x);
-        qkv[2] = apply_linear(m, "v_proj", t, x);
+        qkv[0] = run(m, "q_proj", t, x);
+        if (c->kv_heads < tp) {
+            project_replicated(m, c, t, x, qkv + 1);
+        } else {
+            qkv[1] = run(m, "k_proj", t, x);
+            qkv[2] = run(m, "v_proj", t, x);
+        }
     }
-    for (int i = 0; i < 3; i++) qkv[i] = split_heads(t, qkv[i], i ? c->kv_heads : c->heads, c->head_dim);
+    for (int i = 0; i < 3; i++) qkv[i] = split_heads(t, qkv[i], d);
 }
 
 /* Writes new keys or values [b, g, n, d] behind the past ones and returns all of them, as a tensor of the tape. */
@@ -70,8 +93,8 @@ tg_tensor *tg_attention_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_p
     }
     tg_tensor *o = tg_attention(t, qkv[0], qkv[1], qkv[2], TG_ATTENTION(.causal = true, .dropout = c->dropout));
     o = tg_permute(t, o, (tg_dims){4, {2, 0, 1, 3}});
-    o = tg_reshape(t, o, (tg_shape){3, {tg_dim(x, 0), tg_dim(x, 1), c->heads * c->head_dim}});
-    return apply_linear(m, c->arch == TG_GPT2 ? "c_proj" : "o_proj", t, o);
+    o = tg_reshape(t, o, (tg_shape){3, {tg_dim(o, 0), tg_dim(o, 1), tg_dim(o, 2) * c->head_dim}});
+    return run(m, c->arch == TG_GPT2 ? "c_proj" : "o_proj", t, o);
 }
 
 static tg_tensor *attention_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
@@ -80,14 +103,34 @@ static tg_tensor *attention_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
 
 /* ---- MLP ---- */
 
+/* The activation [s, b, ffn / tp], of what the first projections give. */
+static tg_tensor *activate(const tg_gpt_config *c, tg_tape *t, tg_tensor *const *h) {
+    return c->arch == TG_GPT2 ? tg_gelu_tanh(t, h[0]) : tg_swiglu(t, h[0], h[1]);
+}
+
+static tg_status activate_again(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    out[0] = activate(state, t, in);
+    return t->ctx->status;
+}
+
 static tg_tensor *mlp_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
-    if (config(m)->arch == TG_GPT2) {
-        tg_tensor *h =
-            tg_linear_gelu_tanh(t, x, tg_module_own_at(m, "c_fc", "weight"), tg_module_own_at(m, "c_fc", "bias"));
-        return apply_linear(m, "c_proj", t, h);
-    }
-    return apply_linear(m, "down_proj", t,
-                        tg_swiglu(t, apply_linear(m, "gate_proj", t, x), apply_linear(m, "up_proj", t, x)));
+    const tg_gpt_config *c = config(m);
+    bool gpt2 = c->arch == TG_GPT2, again = c->recompute == TG_GPT_SELECTIVE && t->grad;
+    const char *down = gpt2 ? "c_proj" : "down_proj";
+    if (gpt2 && tg_gpt_tp(c) == 1 && !again)
+        return run(m, down, t,
+                   tg_linear_gelu_tanh(t, x, tg_module_own_at(m, "c_fc", "weight"),
+                                       tg_module_own_at(m, "c_fc", "bias")));
+    tg_tensor *h[2] = {NULL}, *a = NULL;
+    h[0] = run(m, gpt2 ? "c_fc" : "gate_proj", t, x);
+    if (!gpt2) h[1] = run(m, "up_proj", t, x);
+    if (!again) return run(m, down, t, activate(c, t, h));
+    tg_replay *r = tg_replay_open(t);
+    tg_replay_run(r, activate_again, (void *)c, h, gpt2 ? 1 : 2, &a, 1, TG_RECOMPUTE(.name = "activation"));
+    tg_tensor *y = run(m, down, t, a);
+    tg_replay_close(r, NULL);
+    return y;
 }
 
 /* ---- The layer ---- */
@@ -104,12 +147,33 @@ static tg_tensor *in_scope(tg_module *m, const char *child, tg_tape *t, tg_tenso
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(t->ctx);
 }
 
+static tg_status norm_again(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    tg_module *norm = state;
+    (void)n_in, (void)n_out;
+    out[0] = norm->ops->forward(norm, t, in[0]);
+    return t->ctx->status;
+}
+
+/* x + body(norm(x)). With selective recomputation the norm's result goes when the body has read it, and comes back when
+ * the body's backward reads it again. */
+static tg_tensor *half(tg_module *m, tg_tape *t, tg_tensor *x, const char *norm, const char *body, const tg_past *past) {
+    tg_tensor *n = NULL;
+    tg_replay *r = NULL;
+    if (config(m)->recompute == TG_GPT_SELECTIVE && t->grad) {
+        r = tg_replay_open(t);
+        tg_replay_run(r, norm_again, tg_module_child(m, norm), &x, 1, &n, 1, TG_RECOMPUTE(.name = norm));
+    } else {
+        n = in_scope(m, norm, t, x, NULL);
+    }
+    tg_tensor *y = in_scope(m, body, t, n, past);
+    if (r) tg_replay_close(r, NULL);
+    return residual(m, t, x, y);
+}
+
 tg_tensor *tg_transformer_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
     bool gpt2 = config(m)->arch == TG_GPT2;
-    tg_tensor *n = in_scope(m, gpt2 ? "ln_1" : "input_layernorm", t, x, NULL);
-    x = residual(m, t, x, in_scope(m, gpt2 ? "attn" : "self_attn", t, n, past));
-    n = in_scope(m, gpt2 ? "ln_2" : "post_attention_layernorm", t, x, NULL);
-    return residual(m, t, x, in_scope(m, "mlp", t, n, NULL));
+    x = half(m, t, x, gpt2 ? "ln_1" : "input_layernorm", gpt2 ? "attn" : "self_attn", past);
+    return half(m, t, x, gpt2 ? "ln_2" : "post_attention_layernorm", "mlp", NULL);
 }
 
 static tg_tensor *layer_forward(tg_module *m, tg_tape *t, tg_tensor *x) { return tg_transformer_layer(m, t, x, NULL); }
@@ -150,19 +214,37 @@ static tg_module *finish(tg_ctx *ctx, tg_module *m) {
 /* Residual projections begin smaller by the number of residual additions (GPT-2's report). */
 static double projection_std(const tg_gpt_config *c) { return c->init_std / sqrt(2.0 * (double)c->layers); }
 
+typedef enum projection_kind { COLUMN, ROW, WHOLE } projection_kind;
+
+/* A linear layer with biases in GPT-2's style. parts: blocks of output rows that every rank has its share of (q, k, v). */
+static tg_module *projection(tg_ctx *ctx, const tg_gpt_config *c, projection_kind kind, int64_t in, int64_t out,
+                             int parts, double std) {
+    bool bias = c->arch == TG_GPT2;
+    if (tg_gpt_tp(c) == 1 || kind == WHOLE) return tg_nn_linear(ctx, in, out, bias, std);
+    const tg_plinear_opts *o = TG_PLINEAR(.no_bias = !bias, .std = std, .strides = parts,
+                                         .fused_wgrad = c->wgrad != TG_WGRAD_PLAIN,
+                                         .deferred_wgrads = c->wgrad == TG_WGRAD_DEFERRED ? TG_NONE : 0);
+    return kind == COLUMN ? tg_nn_column_linear(c->parallel, in, out, o) : tg_nn_row_linear(c->parallel, in, out, o);
+}
+
 tg_module *tg_nn_attention(tg_ctx *ctx, const tg_gpt_config *given) {
     const tg_gpt_config *c;
     tg_module *m = begin(ctx, &attention_ops, given, &c);
     if (!m) return finish(ctx, m);
     int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim, h = c->hidden;
     if (c->arch == TG_GPT2) {
-        tg_module_add_child(m, "c_attn", tg_nn_linear(ctx, h, q + 2 * kv, true, c->init_std));
-        tg_module_add_child(m, "c_proj", tg_nn_linear(ctx, q, h, true, projection_std(c)));
+        tg_module_add_child(m, "c_attn", projection(ctx, c, COLUMN, h, q + 2 * kv, 3, c->init_std));
+        tg_module_add_child(m, "c_proj", projection(ctx, c, ROW, q, h, 1, projection_std(c)));
     } else {
-        tg_module_add_child(m, "q_proj", tg_nn_linear(ctx, h, q, false, c->init_std));
-        tg_module_add_child(m, "k_proj", tg_nn_linear(ctx, h, kv, false, c->init_std));
-        tg_module_add_child(m, "v_proj", tg_nn_linear(ctx, h, kv, false, c->init_std));
-        tg_module_add_child(m, "o_proj", tg_nn_linear(ctx, q, h, false, projection_std(c)));
+        projection_kind of_kv = c->kv_heads < tg_gpt_tp(c) ? WHOLE : COLUMN;
+        tg_module_add_child(m, "q_proj", projection(ctx, c, COLUMN, h, q, 1, c->init_std));
+        tg_module_add_child(m, "k_proj", projection(ctx, c, of_kv, h, kv, 1, c->init_std));
+        tg_module_add_child(m, "v_proj", projection(ctx, c, of_kv, h, kv, 1, c->init_std));
+        tg_module_add_child(m, "o_proj", projection(ctx, c, ROW, q, h, 1, projection_std(c)));
+        if (of_kv == WHOLE) { /* each rank's head gives its share of their gradients */
+            tg_place(c->parallel, tg_module_own_at(m, "k_proj", "weight"), TG_TP, TG_R);
+            tg_place(c->parallel, tg_module_own_at(m, "v_proj", "weight"), TG_TP, TG_R);
+        }
     }
     return finish(ctx, m);
 }
@@ -172,12 +254,12 @@ tg_module *tg_nn_mlp(tg_ctx *ctx, const tg_gpt_config *given) {
     tg_module *m = begin(ctx, &mlp_ops, given, &c);
     if (!m) return finish(ctx, m);
     if (c->arch == TG_GPT2) {
-        tg_module_add_child(m, "c_fc", tg_nn_linear(ctx, c->hidden, c->ffn, true, c->init_std));
-        tg_module_add_child(m, "c_proj", tg_nn_linear(ctx, c->ffn, c->hidden, true, projection_std(c)));
+        tg_module_add_child(m, "c_fc", projection(ctx, c, COLUMN, c->hidden, c->ffn, 1, c->init_std));
+        tg_module_add_child(m, "c_proj", projection(ctx, c, ROW, c->ffn, c->hidden, 1, projection_std(c)));
     } else {
-        tg_module_add_child(m, "gate_proj", tg_nn_linear(ctx, c->hidden, c->ffn, false, c->init_std));
-        tg_module_add_child(m, "up_proj", tg_nn_linear(ctx, c->hidden, c->ffn, false, c->init_std));
-        tg_module_add_child(m, "down_proj", tg_nn_linear(ctx, c->ffn, c->hidden, false, projection_std(c)));
+        tg_module_add_child(m, "gate_proj", projection(ctx, c, COLUMN, c->hidden, c->ffn, 1, c->init_std));
+        tg_module_add_child(m, "up_proj", projection(ctx, c, COLUMN, c->hidden, c->ffn, 1, c->init_std));
+        tg_module_add_child(m, "down_proj", projection(ctx, c, ROW, c->ffn, c->hidden, 1, projection_std(c)));
     }
     return finish(ctx, m);
 }

@@ -47,7 +47,7 @@ typedef struct bad_world {
     const char *dir;                /* for files: empty, removed at the end */
     bad_state before;
     int passed, failed, n_symbols;
-    const char *symbol[4096]; /* of every row */
+    const char *symbol[8192]; /* of every row */
     bool quiet;
 } bad_world;
 
@@ -117,6 +117,7 @@ void bad_nn(bad_world *b);
 void bad_optim(bad_world *b);
 void bad_io(bad_world *b);
 void bad_comm(bad_world *b);
+void bad_parallel(bad_world *b);
 void bad_placement(bad_world *b);
 void bad_mappings(bad_world *b);
 void bad_layers(bad_world *b);

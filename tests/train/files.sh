@@ -61,7 +61,7 @@ damaged() {
     n=$(wc -c <"hurt/checkpoints/step-0000000020/$1")
     head -c $((n - 9)) "before/checkpoints/step-0000000020/$1" >"hurt/checkpoints/step-0000000020/$1"
 }
-for file in model.safetensors optimiser.safetensors state.json config.json; do
+for file in model.safetensors state-00000.safetensors state.json config.json; do
     damaged $file
     refuses 1 "$file" train --resume --out hurt --steps 30
 done

@@ -21,7 +21,7 @@ for command in train generate eval inspect gradcheck ops; do
 done
 runs train --help
 for default in 'arch gpt2|llama .*\[gpt2\]' 'steps N .*\[[0-9]*\]' 'lr X .*\[[0-9.e-]*\]' 'beta2 X .*\[[0-9.]*\]' \
-    'precision fp32|bf16|fp64 .*\[fp32\]' 'recompute none|full .*\[none\]' 'checkpoint-every N .*\[[0-9]*\]'; do
+    'precision fp32|bf16|fp64 .*\[fp32\]' 'recompute none|full|selective|distributed .*\[none\]' 'checkpoint-every N .*\[[0-9]*\]'; do
     holds "help says --$default" grep -q -e "^  --$default" printed
 done
 

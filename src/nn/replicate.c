@@ -1,0 +1,22 @@
+#include <tapegrad/parallel.h>
+
+#include "nn/module.h"
+
+static tg_status place_where_not(const tg_parallel *p, tg_tensor *x, tg_axis axis) {
+    if (tg_parallel_size(p, axis) == 1 || (x->ext && x->ext->placed >> axis & 1)) return TG_OK;
+    return tg_place(p, x, axis, (tg_placement){.kind = TG_REPLICATED});
+}
+
+tg_status tg_module_replicate(tg_module *m, const tg_parallel *p) {
+    if (!m || !p) return TG_ERR_ARGUMENT;
+    TG_TRY(m->ctx->status);
+    if (tg_parallel_ctx(p) != m->ctx)
+        return tg_fail(m->ctx, TG_ERR_HANDLE, "tg_module_replicate: the tg_parallel is of another context");
+    for (int i = 0, n = tg_module_param_count(m); i < n; i++) {
+        tg_tensor *x = tg_module_param(m, i, NULL);
+        TG_TRY(place_where_not(p, x, TG_DP));
+        TG_TRY(place_where_not(p, x, TG_CP));
+        if (tg_parallel_sp(p)) TG_TRY(place_where_not(p, x, TG_TP));
+    }
+    return TG_OK;
+}

@@ -1,0 +1,136 @@
+/* Anything may fail, once: every allocation and every collective of one rank of a tensor-parallel training step is
+ * refused in turn. Every rank ends with an error, nobody waits for ever, and nothing is left behind. */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tapegrad/mappings.h>
+#include <tapegrad/nn.h>
+#include <tapegrad/optim.h>
+
+#include "parallel/comm.h"
+
+enum { VOCAB = 40, LENGTH = 8, BATCH = 2 };
+
+/* ---- An allocator, and a transport, that refuse one call of the thread that asks them to ---- */
+
+static atomic_llong live;
+static _Thread_local int64_t allocations, fail_allocation;
+static _Thread_local int64_t collectives, fail_collective;
+static _Thread_local const tg_comm_ops *beneath;
+static _Thread_local tg_comm_ops wrapped;
+
+static void *take(void *user, size_t bytes, size_t align) {
+    (void)user;
+    if (++allocations == fail_allocation) return NULL;
+    void *p = aligned_alloc(align, (bytes + align - 1) / align * align);
+    if (p) atomic_fetch_add(&live, (long long)bytes);
+    return p;
+}
+
+static void give(void *user, void *p, size_t bytes) {
+    (void)user;
+    atomic_fetch_sub(&live, (long long)bytes);
+    free(p);
+}
+
+static tg_status start(tg_ctx *ctx, void *state, const tg_transfer *call, void **request) {
+    if (++collectives == fail_collective) return tg_ctx_fail(ctx, TG_ERR_IO, "the wire is cut");
+    return beneath->start(ctx, state, call, request);
+}
+
+/* ---- One rank's step ---- */
+
+typedef struct job {
+    int64_t allocation, collective; /* of rank 1, to be refused; 0: none */
+    int64_t allocations, collectives; /* that a step without a failure makes there */
+    int ended; /* ranks that ended with an error */
+    bool sp;
+} job;
+
+static tg_status step(tg_ctx *ctx, tg_comm *world, const job *j) {
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2, .sequence_parallel = j->sp));
+    tg_module *gpt = tg_gpt_new(ctx, TG_GPT(.vocab = VOCAB, .layers = 1, .heads = 2, .hidden = 8, .positions = LENGTH,
+                                            .recompute = j->sp ? TG_GPT_SELECTIVE : TG_GPT_KEEP, .parallel = p));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, LENGTH)), *params[64];
+    int n = tg_module_params(gpt, params, 64);
+    tg_optim *o = tg_adamw_new(ctx, params, n, NULL);
+    tg_backward(t, tg_gpt_loss(gpt, t, ids, ids, TG_LOSS_SUM));
+    tg_grads_finalize(p, params, n, NULL);
+    tg_optim_clip(o, 1);
+    tg_optim_step(o);
+    tg_optim_free(o);
+    tg_tape_free(t);
+    tg_module_free(gpt);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+static atomic_int ended;
+
+static tg_status run_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
+    job *j = arg;
+    bool victim = tg_comm_rank(world) == 1;
+    beneath = world->ops;
+    wrapped = *world->ops;
+    wrapped.start = start;
+    world->ops = &wrapped;
+    allocations = collectives = 0;
+    fail_allocation = victim ? j->allocation : 0;
+    fail_collective = victim ? j->collective : 0;
+    tg_status s = step(ctx, world, j);
+    if (victim) {
+        j->allocations = allocations;
+        j->collectives = collectives;
+    }
+    if (s != TG_OK) atomic_fetch_add(&ended, 1);
+    fail_allocation = fail_collective = 0;
+    world->ops = beneath;
+    return s;
+}
+
+static int passed, failed;
+
+static void verdict(bool good, const job *j, const char *what, const char *message) {
+    *(good ? &passed : &failed) += 1;
+    if (!good)
+        printf("FAIL allocation %lld, collective %lld: %s: %s\n", (long long)j->allocation, (long long)j->collective,
+               what, message);
+}
+
+static void try(job *j) {
+    char message[1024] = "";
+    const tg_config *config = TG_CONFIG(.threads = 1, .seed = 2, .deadline = 20, .allocator = {take, give, NULL});
+    atomic_store(&ended, 0);
+    tg_status s = tg_ranks_run(2, run_rank, j, TG_RANKS(.config = config, .message = message,
+                                                        .message_size = sizeof message));
+    bool refuse = j->allocation || j->collective;
+    verdict((s != TG_OK) == refuse, j, "status", message);
+    verdict(!refuse || s != TG_ERR_TIMEOUT, j, "a rank waited to the deadline", message);
+    verdict(!refuse || strstr(message, j->allocation ? "out of memory" : "the wire is cut"), j, "message", message);
+    verdict(atomic_load(&ended) == (refuse ? 2 : 0), j, "not every rank ended with an error", message);
+    verdict(atomic_load(&live) == 0, j, "bytes are left", message);
+    atomic_store(&live, 0);
+}
+
+int main(void) {
+    int64_t stride = getenv("TG_LONG") ? 1 : 7;
+    for (int sp = 0; sp < 2; sp++) {
+        job whole = {.sp = sp};
+        try(&whole);
+        for (int64_t i = 1; i <= whole.collectives; i += stride > 1 ? 3 : 1) {
+            job j = {.collective = i, .sp = sp};
+            try(&j);
+        }
+        for (int64_t i = 1; i <= whole.allocations; i += stride) {
+            job j = {.allocation = i, .sp = sp};
+            try(&j);
+        }
+        printf("%lld allocations and %lld collectives of a step\n", (long long)whole.allocations,
+               (long long)whole.collectives);
+    }
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,74 @@
+#!/bin/sh
+# ranks.sh PROGRAM TEXT: on ranks the program trains to the numbers of one rank, twice the same bits, and any composition
+# of ranks goes on from the checkpoint of any other.
+# shellcheck source=tests/train/check.sh disable=SC2086
+. "$(dirname "$0")/check.sh"
+model="--layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --threads 1 --dropout 0.1"
+run="--data $text $model --val-every 20 --checkpoint-every 50 --steps 100"
+
+# follows DIR: every loss and validation loss of the run is one rank's within 1e-3.
+follows() {
+    [ "$(wc -l <"$1/metrics.jsonl")" = "$(wc -l <one/metrics.jsonl)" ] &&
+        for key in loss val_loss; do
+            number $key one/metrics.jsonl >left
+            number $key "$1/metrics.jsonl" >right
+            paste left right | awk '{ d = $1 - $2; if (d > 1e-3 || -d > 1e-3) exit 1 }' || return 1
+        done
+}
+
+runs train --out one $run
+i=0
+for ranks in "--ranks 2" "--ranks 2 --tp 2" "--ranks 4 --tp 2 --sp" "--ranks 4 --tp 4" \
+    "--ranks 2 --tp 2 --sp --recompute selective" "--ranks 4 --tp 4 --recompute distributed" \
+    "--ranks 4 --tp 2 --recompute full"; do
+    i=$((i + 1))
+    runs train --out "many$i" $run $ranks
+    holds "$ranks gives one rank's losses" follows "many$i"
+    if [ $((i % 3)) = 1 ]; then
+        runs train --out again $run $ranks
+        holds "$ranks gives the same bits twice" same_run "many$i" again
+        rm -rf again
+    fi
+done
+
+# What one composition saved another goes on from.
+more=$(($(wc -l <one/metrics.jsonl) + 10))
+cp -r one ended && runs train --resume --out ended --steps $more
+number loss ended/metrics.jsonl >whole
+goes_on() {
+    number loss "$1/metrics.jsonl" | paste - whole | awk '{ d = $1 - $2; if (d > 1e-3 || -d > 1e-3) exit 1 }' &&
+        [ "$(wc -l <"$1/metrics.jsonl")" = $more ]
+}
+for from in one many2 many3 many4; do
+    for to in "--ranks 1 --tp 1" "--ranks 2 --tp 2" "--ranks 4 --tp 4 --sp"; do
+        rm -rf next
+        cp -r $from next
+        runs train --resume --out next --steps $more $to
+        holds "$from goes on with $to" goes_on next
+    done
+done
+runs eval --model many4 --data "$text" --json
+mine=$(number loss printed)
+runs eval --model one --data "$text" --json
+holds "the models are one" near "$mine" "$(number loss printed)" 1e-4
+runs generate --model many3 --prompt "The" --tokens 5
+
+# Micro-batches, of which each data-parallel rank has its part.
+rm -rf one many
+runs train --out one $run --accumulate 4 --steps 20
+runs train --out many $run --accumulate 4 --steps 20 --ranks 4 --tp 2
+holds "micro-batches on ranks" follows many
+
+# Llama, with fewer key-value heads than ranks.
+llama="--data $text --arch llama --kv-heads 2 --layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 4 --threads 1 --steps 20"
+rm -rf one many
+runs train --out one $llama
+runs train --out many $llama --ranks 4 --tp 4 --sp
+holds "llama with replicated key-value heads" follows many
+
+refuses 2 "--ranks 4 is not divisible by --tp 3" train --data "$text" --out x $model --steps 3 --ranks 4 --tp 3
+refuses 1 "4 heads are not divisible by tp = 8" train --data "$text" --out x $model --steps 3 --ranks 8 --tp 8
+refuses 1 "cannot be cut into equal parts for 3" train --data "$text" --out x $model --steps 3 --ranks 3
+refuses 1 "cannot open 'none'" train --data none --out x $model --steps 3 --ranks 2
+refuses 2 "needs \`tapegrad run" train --data "$text" --out x $model --steps 3 --comm shm
+finish

@@ -1,0 +1,161 @@
+/* Which ranks there are, and what they agree on. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ranks.h"
+
+#ifdef TG_HAVE_MPI
+#include <mpi.h>
+#include <tapegrad/mpi.h>
+#endif
+
+static bool under_mpirun(void) { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK"); }
+
+static rank_kind kind_of(const rank_options *o) {
+    if (o->comm != RANKS_AUTO) return (rank_kind)o->comm;
+    if (tg_comm_launched_rank() >= 0) return RANKS_SHM;
+#ifdef TG_HAVE_MPI
+    if (under_mpirun()) return RANKS_MPI;
+#endif
+    return RANKS_THREADS;
+}
+
+int rank_options_check(const command *c, const parsed *p, const rank_options *o) {
+    rank_kind kind = kind_of(o);
+    if (kind != RANKS_THREADS && option_given(c, p, "ranks"))
+        return usage_error(c, "--ranks is for thread ranks; under a launcher it gives the world");
+    if (kind == RANKS_SHM && tg_comm_launched_rank() < 0)
+        return usage_error(c, "--comm shm needs `tapegrad run -n N -- tapegrad %s ...`", c->name);
+#ifndef TG_HAVE_MPI
+    if (kind == RANKS_MPI) return usage_error(c, "--comm mpi: this build has no MPI (Meson option mpi)");
+#endif
+    if (kind == RANKS_MPI && !under_mpirun()) return usage_error(c, "--comm mpi needs mpirun");
+    if (kind == RANKS_THREADS && o->ranks % o->tp)
+        return usage_error(c, "--ranks %lld is not divisible by --tp %lld", (long long)o->ranks, (long long)o->tp);
+    return 0;
+}
+
+/* ---- Threads ---- */
+
+typedef struct job {
+    rank_main fn;
+    void *arg;
+    int status[1024];
+} job;
+
+static tg_status thread_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
+    job *j = arg;
+    int rank = tg_comm_rank(world);
+    mute(rank > 0);
+    j->status[rank] = j->fn(j->arg, ctx, world);
+    if (j->status[rank] && tg_ctx_status(ctx) == TG_OK) tg_ctx_fail(ctx, TG_ERR_CALLBACK, "the rank's run failed");
+    return tg_ctx_status(ctx);
+}
+
+static int run_threads(int n, const tg_config *config, rank_main fn, void *arg) {
+    job *j = calloc(1, sizeof *j);
+    char message[2048] = "";
+    if (!j) return fail("no memory for %d ranks", n);
+    *j = (job){.fn = fn, .arg = arg};
+    tg_status s = tg_ranks_run(n, thread_rank, j, TG_RANKS(.config = config, .message = message,
+                                                           .message_size = sizeof message));
+    int status = 0, chief = j->status[0];
+    for (int i = 0; i < n; i++)
+        if (j->status[i] > status) status = j->status[i];
+    free(j);
+    if (s == TG_OK) return status;
+    return chief ? chief : fail("%s", message); /* rank 0 has said what it knows */
+}
+
+/* ---- Processes ---- */
+
+static int run_rank(tg_ctx *ctx, tg_comm *world, rank_main fn, void *arg) {
+    int status = 1;
+    if (check(ctx)) {
+        status = fn(arg, ctx, world);
+        if (status && tg_ctx_status(ctx) == TG_OK) tg_ctx_fail(ctx, TG_ERR_CALLBACK, "the rank's run failed");
+    }
+    tg_comm_free(world);
+    tg_ctx_free(ctx);
+    return status;
+}
+
+static int run_launched(const tg_config *config, rank_main fn, void *arg) {
+    tg_ctx *ctx = tg_ctx_new(config);
+    return run_rank(ctx, tg_comm_launched_new(ctx), fn, arg);
+}
+
+#ifdef TG_HAVE_MPI
+static int run_mpi(const tg_config *config, rank_main fn, void *arg) {
+    tg_ctx *ctx = tg_ctx_new(config);
+    return run_rank(ctx, tg_comm_mpi_new(ctx, MPI_COMM_WORLD), fn, arg);
+}
+#endif
+
+int ranks_begin(const rank_options *o, bool *chief) {
+    rank_kind kind = kind_of(o);
+    int rank = kind == RANKS_SHM ? tg_comm_launched_rank() : 0;
+#ifdef TG_HAVE_MPI
+    int level;
+    if (kind == RANKS_MPI && (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS ||
+                              MPI_Comm_rank(MPI_COMM_WORLD, &rank) != MPI_SUCCESS))
+        return fail("MPI cannot start");
+#endif
+    name_rank(rank);
+    *chief = rank == 0;
+    return 0;
+}
+
+void ranks_end(const rank_options *o, int status) {
+#ifdef TG_HAVE_MPI
+    int open = 0;
+    if (kind_of(o) != RANKS_MPI || MPI_Initialized(&open) != MPI_SUCCESS || !open) return;
+    if (status) MPI_Abort(MPI_COMM_WORLD, status); /* the others wait in MPI */
+    MPI_Finalize();
+#endif
+    (void)o, (void)status;
+}
+
+int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *arg) {
+    config.deadline = o->deadline;
+    switch (kind_of(o)) {
+    case RANKS_SHM: return run_launched(&config, fn, arg);
+#ifdef TG_HAVE_MPI
+    case RANKS_MPI: return run_mpi(&config, fn, arg);
+#endif
+    default: break;
+    }
+    if (o->ranks > 1) return run_threads((int)o->ranks, &config, fn, arg);
+    tg_ctx *ctx = tg_ctx_new(&config);
+    return run_rank(ctx, tg_comm_self_new(ctx), fn, arg);
+}
+
+tg_parallel *groups_of_ranks(const rank_options *o, tg_comm *world) {
+    return tg_parallel_new(world, TG_PARALLEL(.tp = (int)o->tp, .sequence_parallel = o->sp));
+}
+
+/* ---- What ranks agree on ---- */
+
+static bool exchange(tg_ctx *ctx, tg_comm *world, tg_dtype dtype, void *v, int n, bool sum) {
+    if (tg_comm_size(world) == 1) return check(ctx);
+    bool paper = !strcmp(tg_ctx_device(ctx), "meta"); /* has no values, but counts */
+    tg_tensor *x = tg_zeros(ctx, dtype, TG_SHAPE(n));
+    if (!paper) tg_write(x, v, 8 * (size_t)n);
+    if (sum)
+        tg_comm_all_reduce(world, x, x, TG_REDUCE_SUM);
+    else
+        tg_comm_broadcast(world, x, 0);
+    if (!paper) tg_read(x, v, 8 * (size_t)n);
+    tg_drop(x);
+    return check(ctx);
+}
+
+bool agree(tg_ctx *ctx, tg_comm *world, int64_t *v, int n) { return exchange(ctx, world, TG_I64, v, n, false); }
+bool sum_over_ranks(tg_ctx *ctx, tg_comm *world, double *v, int n) { return exchange(ctx, world, TG_F64, v, n, true); }
+
+void place_batch(const tg_parallel *p, tg_tensor *ids, bool shard) {
+    if (!p) return; /* a model without ranks */
+    tg_place(p, ids, TG_TP, TG_I);
+    tg_place(p, ids, TG_DP, shard ? TG_SHARD(0) : TG_V);
+}
