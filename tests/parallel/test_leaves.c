@@ -318,6 +318,33 @@ START_TEST(a_claim_says_its_name) {
 }
 END_TEST
 
+static void step(groups *g, tg_tensor *x, tg_tensor *w) {
+    tg_tensor *h = tg_linear_gelu(g->t, x, w, NULL), *part[4];
+    tg_split(g->t, tg_transpose(g->t, h, 0, 1), 0, (const int64_t[]){1, 1}, 2, part);
+    for (int i = 2; i < 4; i++) part[i] = tg_mul(g->t, part[0], part[1]);
+    tg_tensor *y = tg_reshape(g->t, tg_concat(g->t, part, 4, 0), TG_SHAPE(2, 2, 4));
+    tg_backward(g->t, tg_sum(g->t, y, TG_ALL_DIMS, false));
+    tg_zero_grad(w);
+    tg_tape_reset(g->t);
+}
+
+START_TEST(a_steady_step_allocates_nothing_for_placements) {
+    groups g = begin();
+    tg_tensor *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3)), *w = tg_param(g.ctx, "w", TG_SHAPE(2, 3), 1);
+    tg_place(g.p, x, TG_DP, TG_SHARD(0));
+    tg_place(g.p, w, TG_DP, TG_R);
+    tg_memory m = TG_MEMORY();
+    int64_t before = 0;
+    for (int i = 0; i < 6; i++) {
+        step(&g, x, w);
+        tg_memory_stats(g.ctx, &m);
+        if (i == 2) before = m.host_allocations;
+    }
+    ck_assert_int_eq(m.host_allocations, before);
+    end(&g);
+}
+END_TEST
+
 /* ---- Check mode, on ranks ---- */
 
 static tg_status claims(void *arg, tg_ctx *ctx, tg_comm *world) {
@@ -358,6 +385,7 @@ int main(void) {
     const TTest *const tests[] = {what_a_leaf_is, placements_go_with_the_bytes, gradients_lie_dually,
                                   roots_are_seeded_by_placement, a_callers_seed_has_the_dual_placement,
                                   hooks_see_the_dual_placement, a_recomputation_places_alike_in_both_runs,
-                                  without_grad_equal_is_equal, a_claim_says_its_name, check_mode_compares_claims};
+                                  without_grad_equal_is_equal, a_claim_says_its_name,
+                                  a_steady_step_allocates_nothing_for_placements, check_mode_compares_claims};
     return tg_check_main("leaves", tests, TG_LEN(tests));
 }
