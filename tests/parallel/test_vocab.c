@@ -137,11 +137,19 @@ static tg_status at_most_three_reductions(tg_ctx *ctx, tg_comm *c, const tg_comm
     return TG_OK;
 }
 
+/* Memory that is taken from now on holds NaN: what is not written is found. */
+static tg_tape *tape_on_nans(tg_ctx *ctx) {
+    tg_tape *t = tg_tape_new(ctx);
+    tg_full(t, TG_F64, TG_SHAPE(1 << 16), NAN);
+    tg_tape_reset(t);
+    return t;
+}
+
 static tg_status loss_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
     shared *s = arg;
     int me = tg_comm_rank(c);
     tg_vocab_opts o = options(&s->k);
-    tg_tape *t = tg_tape_new(ctx);
+    tg_tape *t = tape_on_nans(ctx);
     tg_comm_counts before = TG_COMM_COUNTS();
     tg_comm_count(c, &before);
     double g[ROWS * MOST_CLASSES];
@@ -463,7 +471,7 @@ static const int64_t emb_ids[EMB_IDS] = {0, 11, 3, 3, 7, 5, 3, 2, 11, 8};
 static tg_status embedding_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
     embedded *e = arg;
     int n = tg_comm_size(c), me = tg_comm_rank(c);
-    tg_tape *t = tg_tape_new(ctx);
+    tg_tape *t = tape_on_nans(ctx);
     tg_tensor *table = grad_leaf(part(ctx, 1, TG_SHAPE(EMB_ROWS, EMB_WIDTH), 0, me, n));
     tg_tensor *ids = tg_from_host(ctx, TG_I64, TG_SHAPE(2, 5), emb_ids);
     tg_tensor *y = tg_vocab_parallel_embedding(t, table, ids, c);
