@@ -1,0 +1,218 @@
+/* The samples of the ops over a sharded vocabulary, on as many ranks as they say: refused as they say, or what the op
+ * of one rank makes of the shards put together, in every dtype. */
+#include "parallel/mapping_run.h"
+#include "parallel/on_ranks.h"
+
+#include "autograd/ops/loss.h"
+
+enum { INPUTS = 3 };
+
+/* sharded: the input of which each rank has a part, along its dim 0 or its last one. summed: of what the ranks have the
+ * sum counts, of the result or of input 0's gradient. */
+typedef struct twin {
+    const char *name, *whole;
+    int sharded;
+    bool last_dim, sums_result, sums_gradient;
+} twin;
+
+static const twin twins[] = {
+    {"vocab_parallel_embedding", "embedding", 0, false, true, false},
+    {"vocab_parallel_cross_entropy", "cross_entropy", 0, true, false, false},
+    {"vocab_parallel_linear_cross_entropy", "linear_cross_entropy", 1, false, false, true},
+};
+
+typedef struct rank_seen {
+    seen in[INPUTS], grad[INPUTS], y;
+    tg_status status;
+} rank_seen;
+
+typedef struct sample_run {
+    const twin *twin;
+    const tg_op *op;
+    int sample, ranks;
+    tg_dtype dtype;
+    rank_seen at[MOST_RANKS];
+} sample_run;
+
+static double cotangent(int64_t i) { return (double)((i * 37 + 11) % 31 - 15) / 8; }
+
+/* Forward, and backward from the same cotangents. */
+static tg_status record_one(tg_tape *t, const tg_op *op, const void *params, tg_tensor **in, int n, rank_seen *out) {
+    tg_tensor *y = NULL;
+    tg_ctx *ctx = tg_tape_ctx(t);
+    out->status = tg_apply(t, op, params, in, n, &y, 1, NULL, NULL, TG_SITE);
+    if (out->status != TG_OK) return TG_OK;
+    see(&out->y, y);
+    tg_tensor *seed = tg_zeros(ctx, tg_dtype_of(y), tg_shape_of(y));
+    double v[MOST_NUMEL] = {0};
+    for (int64_t i = 0; i < tg_numel(y); i++) v[i] = cotangent(i);
+    if (tg_numel(y)) tg_write_f64(seed, v, tg_numel(y));
+    RUN(tg_backward_with(t, &y, 1, TG_BACKWARD(.seeds = &seed)));
+    for (int i = 0; i < n; i++)
+        if (tg_requires_grad(in[i])) see(&out->grad[i], tg_grad_of(in[i]));
+    return tg_ctx_status(ctx);
+}
+
+/* A case whose input that is sharded has values of this rank's own. */
+static tg_status sample_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
+    sample_run *m = arg;
+    int me = tg_comm_rank(c);
+    union {
+        tg_loss_params loss;
+        tg_mapping_params mapping;
+    } params;
+    tg_case same, own;
+    const tg_sample *s = tg_sample_at(m->op, m->sample);
+    memcpy(&params, s->params, m->op->params_size);
+    *(tg_comm **)&params = c;
+    tg_case_opts o = {.dtype = m->dtype, .grid = TG_BF16, .seed = 3};
+    RUN(tg_case_open(&same, ctx, m->op, m->sample, &o));
+    o.seed += 50 * (uint64_t)me;
+    RUN(tg_case_open(&own, ctx, m->op, m->sample, &o));
+    tg_tensor *in[INPUTS];
+    for (int i = 0; i < s->n_in; i++) {
+        in[i] = i == m->twin->sharded ? own.in[i] : same.in[i];
+        see(&m->at[me].in[i], in[i]);
+    }
+    tg_tape *t = tg_tape_new(ctx);
+    tg_status status = record_one(t, m->op, &params, in, s->n_in, &m->at[me]);
+    if (m->at[me].status != TG_OK) tg_ctx_clear(ctx);
+    tg_tape_free(t);
+    tg_case_close(&own);
+    tg_case_close(&same);
+    return status;
+}
+
+/* ---- The same on one rank ---- */
+
+/* The shards side by side, of which only so many places along the dim count. */
+static tg_tensor *put_together(tg_ctx *ctx, const sample_run *m, int i, int64_t places) {
+    const seen *x = &m->at[0].in[i];
+    tg_dtype dtype = tg_sample_at(m->op, m->sample)->in[i].kind == TG_SAMPLE_INDEX ? TG_I64 : TG_F64;
+    tg_shape shape = {.ndim = x->ndim};
+    double v[MOST_RANKS * MOST_NUMEL];
+    memcpy(shape.dim, x->shape, sizeof x->shape);
+    int d = m->twin->last_dim ? x->ndim - 1 : 0;
+    int64_t outer = 1, n = 0, rows = x->shape[d], inner = 1;
+    for (int k = 0; k < d; k++) outer *= x->shape[k];
+    for (int k = d + 1; k < x->ndim; k++) inner *= x->shape[k];
+    bool sharded = i == m->twin->sharded;
+    if (sharded) shape.dim[d] = places;
+    for (int64_t o = 0; sharded && o < outer; o++)
+        for (int64_t j = 0; j < places; j++)
+            for (int64_t k = 0; k < inner; k++) v[n++] = m->at[j / rows].in[i].v[(o * rows + j % rows) * inner + k];
+    tg_tensor *y = tg_zeros(ctx, dtype, shape);
+    if (tg_numel(y)) tg_write_f64(y, sharded ? v : x->v, tg_numel(y));
+    return dtype == TG_F64 ? grad_leaf(y) : y;
+}
+
+static double close_to(tg_dtype d) { return d == TG_F64 ? 1e-12 : d == TG_F32 ? 1e-4 : d == TG_BF16 ? 0.03 : 0.004; }
+
+#define SAME(m, what, at_, got, want)                                                                                  \
+    do {                                                                                                               \
+        double got_ = (got), want_ = (want);                                                                           \
+        ck_assert_msg(fabs(got_ - want_) <= close_to((m)->dtype) * (1 + fabs(want_)),                                  \
+                      "%s (%s), %s: %s %lld is %.12g, on one rank %.12g", (m)->op->name,                               \
+                      tg_sample_at((m)->op, (m)->sample)->note, tg_dtype_name((m)->dtype), what, (long long)(at_),     \
+                      got_, want_);                                                                                    \
+    } while (0)
+
+/* Element i of the gradient of the sharded input is one rank's; 0 in padding. */
+static void check_shards(const sample_run *m, const seen *whole, int64_t places) {
+    const seen *x = &m->at[0].in[m->twin->sharded];
+    int d = m->twin->last_dim ? x->ndim - 1 : 0;
+    int64_t inner = 1, rows = x->shape[d];
+    for (int k = d + 1; k < x->ndim; k++) inner *= x->shape[k];
+    for (int r = 0; r < m->ranks; r++)
+        for (int64_t i = 0; i < x->n; i++) {
+            int64_t o = i / inner / rows, j = r * rows + i / inner % rows,
+                    at_whole = (o * places + j) * inner + i % inner;
+            SAME(m, "gradient", i, m->at[r].grad[m->twin->sharded].v[i], j < places ? whole->v[at_whole] : 0);
+        }
+}
+
+static void compare(const sample_run *m, const rank_seen *one, int64_t places) {
+    for (int64_t i = 0; i < one->y.n; i++)
+        for (int r = 0; r < m->ranks; r++) {
+            double sum = 0;
+            for (int q = 0; q < m->ranks; q++) sum += m->at[q].y.v[i];
+            SAME(m, "result", i, m->twin->sums_result ? sum : m->at[r].y.v[i], one->y.v[i]);
+        }
+    for (int64_t i = 0; m->twin->sums_gradient && i < one->grad[0].n; i++) {
+        double sum = 0;
+        for (int q = 0; q < m->ranks; q++) sum += m->at[q].grad[0].v[i];
+        SAME(m, "gradient of input 0,", i, sum, one->grad[0].v[i]);
+    }
+    check_shards(m, &one->grad[m->twin->sharded], places);
+}
+
+static void check_one_rank(const sample_run *m) {
+    static rank_seen one;
+    const tg_sample *s = tg_sample_at(m->op, m->sample);
+    const seen *x = &m->at[0].in[m->twin->sharded];
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
+    tg_loss_params params = {.size = 0};
+    int64_t places = m->ranks * x->shape[m->twin->last_dim ? x->ndim - 1 : 0];
+    tg_tensor *in[INPUTS];
+    if (m->op->params_size == sizeof params) {
+        params = *(const tg_loss_params *)s->params;
+        if (params.classes) places = params.classes;
+        params.in_place = false;
+    }
+    for (int i = 0; i < s->n_in; i++) in[i] = put_together(ctx, m, i, places);
+    tg_tape *t = tg_tape_new(ctx);
+    memset(&one, 0, sizeof one);
+    tg_status status = record_one(t, tg_op_find(m->twin->whole), &params, in, s->n_in, &one);
+    ck_assert_msg(status == TG_OK && one.status == TG_OK, "%s: %s", m->op->name, tg_ctx_message(ctx));
+    compare(m, &one, places);
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+
+static void check_sample(const twin *w, int sample, tg_dtype dtype) {
+    static sample_run m;
+    memset(&m, 0, sizeof m);
+    m.twin = w;
+    m.op = tg_op_find(w->name);
+    m.sample = sample;
+    m.dtype = dtype;
+    const tg_sample *s = tg_sample_at(m.op, sample);
+    m.ranks = s->ranks;
+    on_ranks(m.ranks, sample_rank, &m);
+    for (int r = 0; r < m.ranks; r++)
+        ck_assert_msg(m.at[r].status == s->refused, "%s (%s): %s on rank %d, expected %s", w->name, s->note,
+                      tg_status_name(m.at[r].status), r, tg_status_name(s->refused));
+    if (!s->refused) check_one_rank(&m);
+}
+
+START_TEST(samples) {
+    int ran = 0;
+    for (int k = 0; k < TG_LEN(twins); k++) {
+        const tg_op *op = tg_op_find(twins[k].name);
+        for (int i = 0; i < op->n_samples; i++) {
+            const tg_sample *s = tg_sample_at(op, i);
+            if (s->ranks <= 1 || s->slow || s->bench) continue;
+            for (tg_dtype d = TG_F32; d <= TG_F16; d++) check_sample(&twins[k], i, d);
+            ran++;
+        }
+    }
+    ck_assert_int_gt(ran, 30);
+}
+END_TEST
+
+/* Every op of the table that has samples for several ranks is run by a program of this directory. */
+START_TEST(every_op_of_several_ranks_is_run) {
+    for (int i = 0; i < tg_op_count(); i++) {
+        const tg_op *op = tg_op_at(i);
+        bool here = op->family == TG_FAMILY_CUSTOM && op->params_size == sizeof(tg_mapping_params) && op->n_in == 1;
+        for (int k = 0; k < TG_LEN(twins); k++) here |= !strcmp(op->name, twins[k].name);
+        for (int s = 0; s < op->n_samples && !here; s++)
+            ck_assert_msg(tg_sample_at(op, s)->ranks <= 1, "nobody runs %s on ranks", op->name);
+    }
+}
+END_TEST
+
+int main(void) {
+    const TTest *const tests[] = {samples, every_op_of_several_ranks_is_run};
+    return tg_check_main("vocab samples", tests, sizeof tests / sizeof tests[0]);
+}
