@@ -86,23 +86,27 @@ static tg_status sample_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
 /* ---- The same on one rank ---- */
 
 /* The shards side by side, of which only so many places along the dim count. */
+static void join_shards(const sample_run *m, const seen *x, int64_t places, tg_shape *shape, double *v) {
+    int d = m->twin->last_dim ? x->ndim - 1 : 0;
+    int64_t outer = 1, n = 0, rows = x->shape[d], inner = 1;
+    for (int k = 0; k < d; k++) outer *= x->shape[k];
+    for (int k = d + 1; k < x->ndim; k++) inner *= x->shape[k];
+    shape->dim[d] = places;
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t j = 0; j < places; j++)
+            for (int64_t k = 0; k < inner; k++)
+                v[n++] = m->at[j / rows].in[m->twin->sharded].v[(o * rows + j % rows) * inner + k];
+}
+
 static tg_tensor *put_together(tg_ctx *ctx, const sample_run *m, int i, int64_t places) {
     const seen *x = &m->at[0].in[i];
     tg_dtype dtype = tg_sample_at(m->op, m->sample)->in[i].kind == TG_SAMPLE_INDEX ? TG_I64 : TG_F64;
     tg_shape shape = {.ndim = x->ndim};
     double v[MOST_RANKS * MOST_NUMEL];
     memcpy(shape.dim, x->shape, sizeof x->shape);
-    int d = m->twin->last_dim ? x->ndim - 1 : 0;
-    int64_t outer = 1, n = 0, rows = x->shape[d], inner = 1;
-    for (int k = 0; k < d; k++) outer *= x->shape[k];
-    for (int k = d + 1; k < x->ndim; k++) inner *= x->shape[k];
-    bool sharded = i == m->twin->sharded;
-    if (sharded) shape.dim[d] = places;
-    for (int64_t o = 0; sharded && o < outer; o++)
-        for (int64_t j = 0; j < places; j++)
-            for (int64_t k = 0; k < inner; k++) v[n++] = m->at[j / rows].in[i].v[(o * rows + j % rows) * inner + k];
+    if (i == m->twin->sharded) join_shards(m, x, places, &shape, v);
     tg_tensor *y = tg_zeros(ctx, dtype, shape);
-    if (tg_numel(y)) tg_write_f64(y, sharded ? v : x->v, tg_numel(y));
+    if (tg_numel(y)) tg_write_f64(y, i == m->twin->sharded ? v : x->v, tg_numel(y));
     return dtype == TG_F64 ? grad_leaf(y) : y;
 }
 
