@@ -111,10 +111,20 @@ static const tg_sample embedding_samples[] = {
 };
 
 const tg_op tg_op_vocab_parallel_embedding = {
-    .size = sizeof(tg_op), .name = "vocab_parallel_embedding",
-    .formula = "y[.., :] = table[ids[..], :], rows over the group", .n_in = 2, .n_out = 1, .params_size = sizeof(tg_mapping_params), .saves_in = 2, .family = TG_FAMILY_CUSTOM,
-    .sums_f32 = true, .infer = embedding_infer, .forward = embedding_forward, .backward = embedding_backward,
-    TG_SAMPLES(embedding_samples)};
+    .size = sizeof(tg_op),
+    .name = "vocab_parallel_embedding",
+    .formula = "y[.., :] = table[ids[..], :], rows over the group",
+    .n_in = 2,
+    .n_out = 1,
+    .params_size = sizeof(tg_mapping_params),
+    .saves_in = 2,
+    .family = TG_FAMILY_CUSTOM,
+    .sums_f32 = true,
+    .infer = embedding_infer,
+    .forward = embedding_forward,
+    .backward = embedding_backward,
+    TG_SAMPLES(embedding_samples),
+};
 
 /* Rows of a table [v, h] of which this rank has [v/n, h], at global ids [..] (int64 or int32), the same on every rank:
  * [.., h], an addend on each rank. An id outside [0, v) is TG_ERR_DATA, on every rank. */
