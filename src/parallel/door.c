@@ -177,7 +177,8 @@ static tg_status check_overlap(const entry *e) {
     return TG_OK;
 }
 
-/* Waits for what still fills them: a src has its value, and one storage has one work. */
+/* Waits for what still fills them: a src has its value, and one storage has one work; and for what still reads dst. (A
+ * message might wait for its own other half: there it is the caller's care.) */
 static tg_status settle(entry *e) {
     tg_tensor *d = e->a->dst, *s = e->a->src;
     const tg_comm_ops *ops = e->c->ops;
@@ -187,6 +188,7 @@ static tg_status settle(entry *e) {
                        ops->name, ctx->ops->name);
     if (s) TG_TRY(tg_storage_need(s->storage, s));
     if (d) TG_TRY(tg_storage_need(d->storage, d));
+    if (d && d->storage->block && e->a->kind != TG_RECV) TG_TRY(tg_works_wait_readers(ctx, d->storage->block));
     e->t.src = s && s->numel ? tg_data(s) : NULL;
     e->t.dst = d && d->numel ? tg_data(d) : NULL;
     return check_overlap(e);

@@ -114,7 +114,8 @@ static tg_status steady(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     (void)arg, (void)end;
     int n = tg_comm_size(c), me = tg_comm_rank(c);
     int64_t counts[MOST], before = 0;
-    tg_tensor *x = filled(ctx, 1000 * n, me), *y = filled(ctx, 1000 * n, me), *part = filled(ctx, 1000, 0);
+    tg_tensor *x = filled(ctx, 1000 * n, me), *y = filled(ctx, 1000 * n, me), *part = filled(ctx, 1000, 0),
+              *in = filled(ctx, 1000, 0);
     for (int r = 0; r < n; r++) counts[r] = 1000;
     for (int i = 0; i < 30; i++) {
         tg_memory m = TG_MEMORY();
@@ -123,7 +124,7 @@ static tg_status steady(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
         tg_comm_reduce_scatter_v(c, part, y, counts, TG_REDUCE_SUM);
         tg_comm_all_gather_v(c, y, part, counts);
         if (n > 1) tg_comm_send(c, part, (me + 1) % n);
-        if (n > 1) tg_comm_recv(c, part, (me + n - 1) % n);
+        if (n > 1) tg_comm_recv(c, in, (me + n - 1) % n);
         EXPECT(ctx, tg_comm_barrier(c) == TG_OK);
         tg_memory_stats(ctx, &m);
         if (i == 10) before = m.host_allocations;
