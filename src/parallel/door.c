@@ -20,12 +20,10 @@ static tg_status check_tensor(const entry *e, const tg_tensor *x, const char *ro
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %s on rank %d of %d", e->name, role,
                        x ? "given, expected NULL" : "NULL", e->c->rank, e->c->size);
     TG_TRY(tg_check(ctx, x, e->name));
+    if (TG_LIKELY(x->dtype <= TG_BOOL && x->flags & TG_F_CONTIGUOUS)) return TG_OK;
     tg_describe(x, what, sizeof what);
     if (x->dtype > TG_BOOL) return tg_fail(ctx, TG_ERR_DTYPE, "%s: %s %s: no collective takes it", e->name, role, what);
-    if (!(x->flags & TG_F_CONTIGUOUS))
-        return tg_fail(ctx, TG_ERR_SHAPE, "%s: %s %s is not contiguous; copy it first (tg_contiguous)", e->name, role,
-                       what);
-    return TG_OK;
+    return tg_fail(ctx, TG_ERR_SHAPE, "%s: %s %s is not contiguous; copy it first (tg_contiguous)", e->name, role, what);
 }
 
 static bool has_dst(const entry *e) {

@@ -29,22 +29,22 @@ typedef struct tg_signature {
 
 /* One member's part of one call. Written before `posted`, or before it arrives. */
 typedef struct tg_post {
-    _Atomic uint64_t posted; /* 1 + the sequence number */
+    alignas(TG_LINE) _Atomic uint64_t posted; /* 1 + the sequence number */
     tg_shared src, dst, send_at, recv_at; /* where parts begin: size + 1 numbers; 0: equal parts of count */
     int64_t count;
     uint64_t site;
     tg_signature signature;
+    _Atomic int64_t next; /* the first piece of this member's share that nobody has taken yet */
 } tg_post;
 
-/* A call that members arrive at. Whoever waits takes pieces of it, by `next`; it is done when all are. The last member
- * to see that readies it for the call TG_CALLS later. */
+/* A call that members arrive at. Whoever waits takes pieces of it, its own share first, which is likely to lie in its
+ * cache; it is done when all are. The last member to see that readies it for the call TG_CALLS later. */
 typedef struct tg_slot {
     alignas(TG_LINE) _Atomic uint64_t turn; /* how often it was used: call s may enter when it is s / TG_CALLS */
     _Atomic uint64_t ready;                 /* 1 + the sequence number, when all have arrived and agree */
     _Atomic int first;                      /* 1 + the member with whom the others compare */
     _Atomic int arrived, left;
     int64_t parts, pieces, piece; /* pieces of so many elements in each part */
-    alignas(TG_LINE) _Atomic int64_t next;
     alignas(TG_LINE) _Atomic int64_t done;
     alignas(TG_LINE) tg_post post[];
 } tg_slot;

@@ -2,7 +2,8 @@
 #include "kernels/cpu/ranks.h"
 #include "parallel/shm.h"
 
-enum { PIECE = 64 << 10 }; /* bytes */
+/* Bytes of a piece: a few for each rank, as far as they are worth the taking. */
+enum { LEAST_PIECE = 8 << 10, MOST_PIECE = 64 << 10, PIECES = 4 };
 
 bool tg_shm_enter(tg_shm_group *s) {
     tg_card *card = &s->self->view.region->card[s->self->view.me];
@@ -56,9 +57,11 @@ static int64_t parts_of(tg_collective kind, int n) {
 
 void tg_shm_cut(tg_shm_group *s, tg_slot *slot) {
     const tg_signature *g = &slot->post[0].signature;
-    int64_t largest = largest_part(s, slot);
-    slot->piece = PIECE / (int64_t)tg_dtype_size(g->dtype ? g->dtype : TG_U8);
+    int64_t largest = largest_part(s, slot), size = (int64_t)tg_dtype_size(g->dtype ? g->dtype : TG_U8);
     slot->parts = parts_of(g->kind, s->size);
+    int64_t bytes = slot->parts * largest * size / (PIECES * s->size) & -LEAST_PIECE;
+    bytes = bytes < LEAST_PIECE ? LEAST_PIECE : bytes > MOST_PIECE ? MOST_PIECE : bytes;
+    slot->piece = bytes / size;
     slot->pieces = (largest + slot->piece - 1) / slot->piece;
 }
 
@@ -188,18 +191,37 @@ static void run_piece(const piece *p) {
     }
 }
 
+/* Member m's share of all pieces begins at m's. */
+static int64_t share(int64_t all, int n, int m) { return all / n * m + (all % n < m ? all % n : m); }
+
+static bool is_left(const tg_shm_group *s, const tg_slot *slot, int64_t all, int m) {
+    int64_t taken = atomic_load_explicit(&slot->post[m].next, memory_order_relaxed);
+    return taken < share(all, s->size, m + 1) - share(all, s->size, m);
+}
+
+static int64_t run_share(piece *p, tg_slot *slot, int64_t all, int m) {
+    int64_t first = share(all, p->s->size, m), n = share(all, p->s->size, m + 1) - first, done = 0;
+    for (int64_t i; (i = atomic_fetch_add_explicit(&slot->post[m].next, 1, memory_order_relaxed)) < n; done++) {
+        p->part = (int)((first + i) / slot->pieces);
+        p->at = (first + i) % slot->pieces * slot->piece;
+        run_piece(p);
+        if (tg_shm_has_failed(p->s)) break;
+    }
+    return done;
+}
+
 void tg_shm_run(tg_shm_group *s, tg_slot *slot) {
     int64_t all = slot->parts * slot->pieces, mine = 0;
+    bool left = false;
+    for (int m = 0; m < s->size && !left; m++) left = is_left(s, slot, all, m);
+    if (!left || !tg_shm_enter(s)) return;
     piece p = {.s = s, .slot = slot, .signature = &slot->post[0].signature};
     tg_dtype dtype = p.signature->dtype ? p.signature->dtype : TG_U8;
     p.size = tg_dtype_size(dtype);
     p.kernel = tg_ranks_kernel(tg_cpu_level(s->self->ctx), dtype);
-    if (atomic_load_explicit(&slot->next, memory_order_relaxed) >= all || !tg_shm_enter(s)) return;
-    for (int64_t i; (i = atomic_fetch_add_explicit(&slot->next, 1, memory_order_relaxed)) < all; mine++) {
-        p.part = (int)(i / slot->pieces);
-        p.at = i % slot->pieces * slot->piece;
-        run_piece(&p);
-        if (atomic_load_explicit(&s->g->failed, memory_order_relaxed)) break;
+    for (int k = 0; k < s->size; k++) {
+        int m = s->rank + k < s->size ? s->rank + k : s->rank + k - s->size;
+        if (is_left(s, slot, all, m)) mine += run_share(&p, slot, all, m);
     }
     bool last = mine && atomic_fetch_add_explicit(&slot->done, mine, memory_order_acq_rel) + mine == all;
     tg_shm_exit(s);

@@ -45,7 +45,7 @@ static void leave(tg_shm_group *s, tg_slot *slot) {
     atomic_store_explicit(&slot->first, 0, memory_order_relaxed);
     atomic_store_explicit(&slot->arrived, 0, memory_order_relaxed);
     atomic_store_explicit(&slot->left, 0, memory_order_relaxed);
-    atomic_store_explicit(&slot->next, 0, memory_order_relaxed);
+    for (int i = 0; i < s->size; i++) atomic_store_explicit(&slot->post[i].next, 0, memory_order_relaxed);
     atomic_store_explicit(&slot->done, 0, memory_order_relaxed);
     atomic_fetch_add_explicit(&slot->turn, 1, memory_order_release);
     tg_shm_ring(s);

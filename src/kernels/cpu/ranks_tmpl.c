@@ -1,5 +1,4 @@
-/* Sums over ranks of one dtype. Memory-bound: up to four ranks are read in one pass, and what a pass has written is copied
- * to the other ranks while it is in the cache. */
+/* Sums over ranks of one dtype: up to four ranks in one pass over memory. */
 #include "kernels/cpu/ranks.h"
 
 enum { BLOCK = 1024 };
@@ -52,49 +51,58 @@ ALWAYS summed combine(tg_reduce_op op, summed a, summed b) {
 
 ALWAYS stored finish(tg_reduce_op op, summed x, int n) { return STORE(op == TG_REDUCE_AVG ? (summed)(x / (summed)n) : x); }
 
-/* What out[i] may share memory with is s[..][i] alone. */
-ALWAYS void pass_of(tg_reduce_op op, const stored *const *s, int k, stored *out, int64_t n) {
+/* Up to four ranks' elements in one pass, to m of them. What an output may share memory with is the srcs' element of the
+ * same place alone. */
+ALWAYS void pass_of(tg_reduce_op op, const stored *const *s, int k, stored *const *out, int m, int64_t n) {
     const stored *a = s[0], *b = s[1], *c = k > 2 ? s[2] : a, *d = k > 3 ? s[3] : a;
-#pragma GCC ivdep
+    stored *p = out[0], *q = m > 1 ? out[1] : p, *r = m > 2 ? out[2] : p, *t = m > 3 ? out[3] : p;
+#pragma omp simd
     for (int64_t i = 0; i < n; i++) {
         summed x = combine(op, LOAD(a[i]), LOAD(b[i]));
         if (k > 2) x = combine(op, x, LOAD(c[i]));
         if (k > 3) x = combine(op, x, LOAD(d[i]));
-        out[i] = finish(op, x, k);
+        stored y = finish(op, x, k);
+        p[i] = y;
+        if (m > 1) q[i] = y;
+        if (m > 2) r[i] = y;
+        if (m > 3) t[i] = y;
     }
 }
 
-ALWAYS void many_of(tg_reduce_op op, const stored *const *s, int k, int64_t at, stored *out, int64_t n) {
+/* Any number of ranks: sums in the cache, then copies. */
+ALWAYS void blocks_of(tg_reduce_op op, const stored *const *s, int k, stored *const *out, int m, int64_t n) {
     summed acc[BLOCK];
-    for (int64_t i = 0; i < n; i++) acc[i] = LOAD(s[0][at + i]);
-    for (int r = 1; r < k; r++) {
-        const stored *x = s[r] + at;
-        for (int64_t i = 0; i < n; i++) acc[i] = combine(op, acc[i], LOAD(x[i]));
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        int64_t len = n - at < BLOCK ? n - at : BLOCK;
+        for (int64_t i = 0; i < len; i++) acc[i] = LOAD(s[0][at + i]);
+        for (int r = 1; r < k; r++) {
+            const stored *x = s[r] + at;
+            for (int64_t i = 0; i < len; i++) acc[i] = combine(op, acc[i], LOAD(x[i]));
+        }
+        for (int64_t i = 0; i < len; i++) out[0][at + i] = finish(op, acc[i], k);
+        for (int d = 1; d < m; d++) memcpy(out[d] + at, out[0] + at, (size_t)len * sizeof(stored));
     }
-    for (int64_t i = 0; i < n; i++) out[i] = finish(op, acc[i], k);
 }
 
-ALWAYS void block_of(tg_reduce_op op, const stored *const *s, int k, int64_t at, stored *out, int64_t n) {
-    const stored *few[4] = {s[0] + at, k > 1 ? s[1] + at : NULL, k > 2 ? s[2] + at : NULL, k > 3 ? s[3] + at : NULL};
-    switch (k) {
-    case 2: pass_of(op, few, 2, out, n); break;
-    case 3: pass_of(op, few, 3, out, n); break;
-    case 4: pass_of(op, few, 4, out, n); break;
-    default: many_of(op, s, k, at, out, n); break;
+ALWAYS void reduce_of(tg_reduce_op op, const stored *const *s, int k, stored *const *out, int m, int64_t n) {
+    switch (m == 1 || m == k ? k * 2 + (m > 1) : 0) {
+    case 4: pass_of(op, s, 2, out, 1, n); break;
+    case 5: pass_of(op, s, 2, out, 2, n); break;
+    case 6: pass_of(op, s, 3, out, 1, n); break;
+    case 7: pass_of(op, s, 3, out, 3, n); break;
+    case 8: pass_of(op, s, 4, out, 1, n); break;
+    case 9: pass_of(op, s, 4, out, 4, n); break;
+    default: blocks_of(op, s, k, out, m, n); break;
     }
 }
 
 void TG_K(ranks)(tg_reduce_op op, const void *const *src, int n_src, void *const *dst, int n_dst, int64_t n) {
     const stored *const *s = (const stored *const *)src;
-    for (int64_t at = 0; at < n; at += BLOCK) {
-        int64_t m = n - at < BLOCK ? n - at : BLOCK;
-        stored *out = (stored *)dst[0] + at;
-        switch (op) {
-        case TG_REDUCE_MAX: block_of(TG_REDUCE_MAX, s, n_src, at, out, m); break;
-        case TG_REDUCE_MIN: block_of(TG_REDUCE_MIN, s, n_src, at, out, m); break;
-        case TG_REDUCE_AVG: block_of(TG_REDUCE_AVG, s, n_src, at, out, m); break;
-        default: block_of(TG_REDUCE_SUM, s, n_src, at, out, m); break;
-        }
-        for (int d = 1; d < n_dst; d++) memcpy((stored *)dst[d] + at, out, (size_t)m * sizeof(stored));
+    stored *const *out = (stored *const *)dst;
+    switch (op) {
+    case TG_REDUCE_MAX: reduce_of(TG_REDUCE_MAX, s, n_src, out, n_dst, n); break;
+    case TG_REDUCE_MIN: reduce_of(TG_REDUCE_MIN, s, n_src, out, n_dst, n); break;
+    case TG_REDUCE_AVG: reduce_of(TG_REDUCE_AVG, s, n_src, out, n_dst, n); break;
+    default: reduce_of(TG_REDUCE_SUM, s, n_src, out, n_dst, n); break;
     }
 }
