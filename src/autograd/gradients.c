@@ -121,6 +121,7 @@ static void place_gradient(tg_tensor *x) {
 
 void tg_gradient_reached(tg_tensor *x) {
     tg_ext *e = x->ext;
+    if (!e->has_grad) e->summed = false; /* what was, has gone */
     e->has_grad = true;
     if (TG_LIKELY(!x->place) || e->partial || !(x->place->replicated & x->ctx->grid.axes)) return;
     e->partial = true;

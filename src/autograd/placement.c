@@ -1,7 +1,5 @@
 #include "autograd/placement.h"
 
-#include <stdio.h>
-
 static tg_call_impl *impl(const tg_call *c) { return c->impl; }
 
 /* ---- Who needs a gradient ---- */
@@ -33,7 +31,7 @@ void tg_call_note_differentiable(tg_call *c) {
 
 /* ---- What the inputs are on one axis ---- */
 
-typedef struct tg_view_of_axis {
+typedef struct on_axis {
     tg_call *c;
     tg_rules *r;
     tg_axis axis;
@@ -76,16 +74,16 @@ static void inputs_text(const on_axis *o, char *buf, size_t n) {
     if (o->c->n_in > 6) tg_text(buf, n, &end, " and %d more", o->c->n_in - 6);
 }
 
-tg_status tg_placement_refuse(const tg_call *c, const tg_rules *r, tg_axis axis, const char *why, const char *mend) {
+tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *mend) {
     char inputs[256] = "";
-    on_axis o = {.c = (tg_call *)c, .r = (tg_rules *)r, .axis = axis, .gradients = gives_gradients(c)};
+    on_axis o = {.c = (tg_call *)c, .axis = axis, .gradients = gives_gradients(c)};
     inputs_text(&o, inputs, sizeof inputs);
     return tg_call_fail((tg_call *)c, TG_ERR_PLACEMENT, "on axis %s its inputs are %s: %s; %s", tg_axis_name(axis),
                         inputs, why, mend);
 }
 
 static tg_status refuse(const on_axis *o, const char *why, const char *mend) {
-    return tg_placement_refuse(o->c, o->r, o->axis, why, mend);
+    return tg_placement_refuse(o->c, o->axis, why, mend);
 }
 
 /* The op over shards that takes the place of one which needs a whole dim. */
@@ -176,8 +174,9 @@ static tg_status meet_whole(const on_axis *o, int i, int d, int j) {
     bool one = x->shape[d] == 1 && tg_place_scale(x, d) == 1;
     bool stretches = tg_bit(o->r->stretch, i) && o->r->stretched_dims >> j & 1;
     if (one && stretches && !(o->r->alike & o->varying && tg_bit(o->r->alike, i))) return TG_OK;
-    return refuse(o, one && !stretches ? "the op does not stretch a dim of size 1 over a shard"
-                                       : "a whole dim meets a shard of it",
+    return refuse(o,
+                  one && !stretches ? "the op does not stretch a dim of size 1 over a shard"
+                                    : "a whole dim meets a shard of it",
                   "split the whole operand (tg_shard), gather the shard (tg_gather_from, tg_all_gather), or say "
                   "tg_as_opaque where each rank's own meaning is wanted");
 }
@@ -211,8 +210,7 @@ static tg_status check_roles(const on_axis *o, int first) {
     for (int i = 0; i < o->c->n_in; i++) {
         if (!o->c->in[i] || at(o, i).kind != TG_VARYING) continue;
         int mine = o->r->role[i][at(o, i).dim];
-        if (mine == TG_WHOLE)
-            return refuse(o, "the op needs the whole of the dim that is sharded", twin_of(o->c->op));
+        if (mine == TG_WHOLE) return refuse(o, "the op needs the whole of the dim that is sharded", twin_of(o->c->op));
         if (mine != role)
             return refuse(o, "the sharded dims play different parts in the op",
                           "gather one of them, or shard it along the dim that the other one has");
@@ -241,7 +239,7 @@ static tg_status varying(const on_axis *o, tg_placement *to) {
     tg_rules_roles(o->c, o->r);
     *to = at(o, first);
     if (o->r->move && (o->r->move_dim == TG_ALL_INPUTS || o->r->move_dim == to->dim))
-        return o->r->move(o->c, o->r, o->axis, to);
+        return o->r->move(o->c, o->axis, to);
     TG_TRY(check_roles(o, first));
     bool summed = o->r->role[first][to->dim] == TG_SUMMED;
     return summed ? sum_over_shards(o, first, to) : pass_shards(o, first, to);

@@ -12,7 +12,7 @@ typedef struct tg_rules tg_rules;
 
 /* How a shard of input i along a dim that this call moves comes out on one axis: *to is the input's placement and
  * becomes the output's, or the call is refused. */
-typedef tg_status (*tg_shard_move)(tg_call *c, const tg_rules *r, tg_axis axis, tg_placement *to);
+typedef tg_status (*tg_shard_move)(tg_call *c, tg_axis axis, tg_placement *to);
 
 enum { TG_ROLE_OPEN = -3, TG_MAX_SETS = 4, TG_MAX_CONVERSIONS = 8, TG_ALL_INPUTS = -1 };
 
@@ -36,8 +36,8 @@ struct tg_rules {
     int move_to;             /* of a reshape: the output dim that the call names, or -1 */
     int n_conversions;
     tg_conversion conversion[TG_MAX_CONVERSIONS];
-    bool filled;                   /* the family has filled in the roles */
-    int8_t role[][TG_MAX_DIMS];    /* of every input's dims */
+    bool filled;                /* the family has filled in the roles */
+    int8_t role[][TG_MAX_DIMS]; /* of every input's dims */
 };
 
 /* Gives every output of c its placement, or refuses the call with TG_ERR_PLACEMENT: what would have gone wrong, and
@@ -50,7 +50,7 @@ void tg_rules_sets(const tg_call *c, tg_rules *r);
 void tg_rules_roles(const tg_call *c, tg_rules *r);
 
 /* TG_ERR_PLACEMENT: axis, inputs with their placements, what would have gone wrong, what mends it. */
-tg_status tg_placement_refuse(const tg_call *c, const tg_rules *r, tg_axis axis, const char *why, const char *mend);
+tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *mend);
 /* Whether input i needs a gradient, and whether the op will give it one. In the first run of a recomputation they say
  * what the second will. */
 bool tg_call_asks_gradient(const tg_call *c, int i);

@@ -54,27 +54,27 @@ static bool accepts(const tg_call *c, int i, tg_placement from, tg_placement is)
     return tg_placement_same(from, is);
 }
 
-static tg_status refuse_input(tg_call *c, const tg_rules *r, const tg_conversion *v) {
+static tg_status refuse_input(tg_call *c, const tg_conversion *v) {
     char want[24], why[96];
     tg_placement_name(v->from, want, sizeof want);
     snprintf(why, sizeof why, "input %d must be %s there", v->in, want);
-    return tg_placement_refuse(c, r, v->axis, why,
+    return tg_placement_refuse(c, v->axis, why,
                                v->mend ? v->mend : "docs/placements.md has the mapping that leads there");
 }
 
 /* Data that moves along a dim which another axis shards: only a minor axis may do so. */
-static tg_status check_sharers(tg_call *c, const tg_rules *r, const tg_conversion *v) {
+static tg_status check_sharers(tg_call *c, const tg_conversion *v) {
     const tg_tensor *x = c->in[v->in], *y = c->out[v->out];
     tg_placement is = at_of(x, v->axis);
     if (sharded(is) && is.order != sharers(c->ctx, x->place, is.dim, v->axis))
-        return tg_placement_refuse(c, r, v->axis, "another axis shards the dim within this one's shards",
+        return tg_placement_refuse(c, v->axis, "another axis shards the dim within this one's shards",
                                    "convert the minor axis first");
     for (int d = 0; !sharded(is) && d < x->ndim; d++) {
         bool claims = is.kind == TG_VARYING && sharded(v->to) && v->to.dim == d;
         bool moves = claims || c->dims >> d & 1 || (d < y->ndim && x->shape[d] != y->shape[d]);
         bool adds = is.kind != TG_VARYING && sharded(v->to) && v->to.dim == d;
         if (moves && !adds && sharers(c->ctx, x->place, d, v->axis))
-            return tg_placement_refuse(c, r, v->axis, "another axis shards a dim along which each rank's own rows move",
+            return tg_placement_refuse(c, v->axis, "another axis shards a dim along which each rank's own rows move",
                                        "gather that axis first");
     }
     return TG_OK;
@@ -91,13 +91,15 @@ static tg_status check_result(tg_call *c, const tg_conversion *v) {
 }
 
 /* What no conversion names takes part as it is: the same on every rank, and without gradient. */
-static tg_status check_others(tg_call *c, const tg_rules *r, tg_axis axis, uint32_t named) {
+static tg_status check_others(tg_call *c, tg_axis axis, uint32_t named) {
     for (int i = 0; i < c->n_in; i++) {
         if (!c->in[i] || tg_bit(named, i)) continue;
         bool same = at_of(c->in[i], axis).kind <= TG_REPLICATED;
         if (!same || tg_call_differentiable(c, i))
-            return tg_placement_refuse(c, r, axis, "an input beside the converted one is not the same on every rank, "
-                                       "or needs a gradient", "gather it, or detach it");
+            return tg_placement_refuse(c, axis,
+                                       "an input beside the converted one is not the same on every rank, "
+                                       "or needs a gradient",
+                                       "gather it, or detach it");
     }
     return TG_OK;
 }
@@ -108,9 +110,9 @@ tg_status tg_placement_convert(tg_call *c, const tg_rules *r, tg_axis axis) {
         const tg_conversion *v = &r->conversion[k];
         if (v->axis != axis || !c->in[v->in]) continue;
         named |= 1u << (v->in < 31 ? v->in : 31);
-        if (!accepts(c, v->in, v->from, at_of(c->in[v->in], axis))) return refuse_input(c, r, v);
-        TG_TRY(check_sharers(c, r, v));
+        if (!accepts(c, v->in, v->from, at_of(c->in[v->in], axis))) return refuse_input(c, v);
+        TG_TRY(check_sharers(c, v));
         TG_TRY(check_result(c, v));
     }
-    return check_others(c, r, axis, named);
+    return check_others(c, axis, named);
 }

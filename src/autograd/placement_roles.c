@@ -79,10 +79,12 @@ void tg_call_placed(tg_call *c) { impl(c)->placed = true; }
 
 void tg_rules_sets(const tg_call *c, tg_rules *r) {
     static const uint32_t sets[][2] = {
-        [TG_FAMILY_SCALE] = {1},    [TG_FAMILY_ADDITIVE] = {UINT32_MAX}, [TG_FAMILY_FACTORS] = {1, 2},
-        [TG_FAMILY_QUOTIENT] = {1}, [TG_FAMILY_SELECT] = {6},            [TG_FAMILY_MATMUL] = {1, 2},
-        [TG_FAMILY_LINEAR] = {5, 6}, [TG_FAMILY_SUM] = {1},              [TG_FAMILY_MEAN] = {1},
-        [TG_FAMILY_SHAPE] = {UINT32_MAX}, [TG_FAMILY_TAKE] = {1},        [TG_FAMILY_ATTENTION] = {4},
+        [TG_FAMILY_SCALE] = {1},      [TG_FAMILY_ADDITIVE] = {UINT32_MAX},
+        [TG_FAMILY_FACTORS] = {1, 2}, [TG_FAMILY_QUOTIENT] = {1},
+        [TG_FAMILY_SELECT] = {6},     [TG_FAMILY_MATMUL] = {1, 2},
+        [TG_FAMILY_LINEAR] = {5, 6},  [TG_FAMILY_SUM] = {1},
+        [TG_FAMILY_MEAN] = {1},       [TG_FAMILY_SHAPE] = {UINT32_MAX},
+        [TG_FAMILY_TAKE] = {1},       [TG_FAMILY_ATTENTION] = {4},
         [TG_FAMILY_CUSTOM] = {0},
     };
     unsigned family = (unsigned)c->op->family;
@@ -159,18 +161,33 @@ static void fill(const tg_call *c, tg_rules *r) {
     case TG_FAMILY_ADDITIVE:
     case TG_FAMILY_FACTORS:
     case TG_FAMILY_QUOTIENT:
-    case TG_FAMILY_SELECT: align(c, r, 0); break;
-    case TG_FAMILY_MATMUL: matmul(c, r); break;
-    case TG_FAMILY_LINEAR: linear(c, r); break;
-    case TG_FAMILY_SUM: reduce(c, r, c->dims, TG_SUMMED); break;
+    case TG_FAMILY_SELECT:
+        align(c, r, 0);
+        break;
+    case TG_FAMILY_MATMUL:
+        matmul(c, r);
+        break;
+    case TG_FAMILY_LINEAR:
+        linear(c, r);
+        break;
+    case TG_FAMILY_SUM:
+        reduce(c, r, c->dims, TG_SUMMED);
+        break;
     case TG_FAMILY_MEAN:
-    case TG_FAMILY_REDUCE: reduce(c, r, c->dims, TG_WHOLE); break;
-    case TG_FAMILY_SOFTMAX: reduce(c, r, c->dims ? c->dims : last_dim(c), TG_WHOLE); break;
-    case TG_FAMILY_ATTENTION: attention(c, r); break;
+    case TG_FAMILY_REDUCE:
+        reduce(c, r, c->dims, TG_WHOLE);
+        break;
+    case TG_FAMILY_SOFTMAX:
+        reduce(c, r, c->dims ? c->dims : last_dim(c), TG_WHOLE);
+        break;
+    case TG_FAMILY_ATTENTION:
+        attention(c, r);
+        break;
     case TG_FAMILY_CUSTOM:
         for (int d = 0; r->n_conversions && c->n_in == 1 && d < dims_of(c, 0); d++) set(r, 0, d, d);
         break;
-    default: break;
+    default:
+        break;
     }
 }
 

@@ -36,9 +36,7 @@ static int64_t minor_ranks(const tg_call *c, const tg_tensor *x, tg_placement p)
     return n;
 }
 
-static int64_t chunks_of(tg_placement p) {
-    return p.layout == TG_STRIDED ? p.chunks : p.layout == TG_ZIGZAG ? 2 : 1;
-}
+static int64_t chunks_of(tg_placement p) { return p.layout == TG_STRIDED ? p.chunks : p.layout == TG_ZIGZAG ? 2 : 1; }
 
 static void set_chunks(tg_placement *p, int64_t k) {
     p->layout = k == 1 ? TG_CONTIGUOUS : TG_STRIDED;
@@ -77,7 +75,8 @@ static int64_t dims_before(const tg_tensor *x, const group *g, int d) {
 }
 
 /* The output dim that the shard becomes, when it comes in k chunks after the other dims: *before elements lie before it
- * in the group. Chunks that a leading dim counts are taken off; a name decides; else it is the first dim with elements. */
+ * in the group. Chunks that a leading dim counts are taken off; a name decides; else it is the first dim with elements.
+ */
 static int choose_dim(const tg_tensor *y, const group *g, int64_t k, int named, int64_t *before) {
     int64_t n = 1;
     int first = -1;
@@ -92,22 +91,23 @@ static int choose_dim(const tg_tensor *y, const group *g, int64_t k, int named, 
     return named >= 0 ? -1 : first < 0 ? g->out : first;
 }
 
-static tg_status move_reshaped(tg_call *c, const tg_rules *r, tg_axis axis, tg_placement *to) {
+static tg_status move_reshaped(tg_call *c, tg_axis axis, tg_placement *to) {
     const tg_tensor *x = c->in[0], *y = c->out[0];
+    const tg_rules *r = tg_rules_of(c);
     group g;
     int64_t before, chunks = chunks_of(*to), minor = minor_ranks(c, x, *to);
     if (x->numel == 0 || !group_of(x, y, to->dim, &g))
-        return tg_placement_refuse(c, r, axis, "the sharded dim has no counterpart in the new shape", gather_first);
+        return tg_placement_refuse(c, axis, "the sharded dim has no counterpart in the new shape", gather_first);
     int64_t p = dims_before(x, &g, to->dim);
     bool first = p == 1, movable = to->layout != TG_ZIGZAG && !shared(c, x, to->dim, axis);
     if (p == 0 || (!first && !movable))
-        return tg_placement_refuse(c, r, axis, "a sharded dim would be joined behind another dim", gather_first);
+        return tg_placement_refuse(c, axis, "a sharded dim would be joined behind another dim", gather_first);
     chunks *= p;
     int named = r->move_to >= g.out && r->move_to < g.out_end ? r->move_to : -1;
     int j = choose_dim(y, &g, movable ? chunks : 1, named, &before);
     bool cut = j < 0 || chunks % before || (before > 1 && !movable) || y->shape[j] * minor % (chunks / before);
     if (cut)
-        return tg_placement_refuse(c, r, axis, "the new sizes cut the chunks of the shard",
+        return tg_placement_refuse(c, axis, "the new sizes cut the chunks of the shard",
                                    "gather it first, or name the dim that the shard becomes (tg_reshape_shard)");
     if (movable) set_chunks(to, chunks / before);
     to->dim = (int8_t)j;
@@ -118,7 +118,7 @@ tg_status tg_call_reshapes(tg_call *c, int named) { return state(c, move_reshape
 
 /* ---- concat: k equal contiguous shards along the dim lie in k chunks ---- */
 
-static tg_status move_joined(tg_call *c, const tg_rules *r, tg_axis axis, tg_placement *to) {
+static tg_status move_joined(tg_call *c, tg_axis axis, tg_placement *to) {
     const tg_tensor *x = c->in[0];
     if (c->n_in == 1) return TG_OK;
     bool alike = to->layout == TG_CONTIGUOUS && !shared(c, x, to->dim, axis);
@@ -127,7 +127,7 @@ static tg_status move_joined(tg_call *c, const tg_rules *r, tg_axis axis, tg_pla
         alike = z->place && tg_placement_same(z->place->at[axis], *to) && z->shape[to->dim] == x->shape[to->dim];
     }
     if (!alike)
-        return tg_placement_refuse(c, r, axis, "parts joined along a sharded dim must be equal contiguous shards of it",
+        return tg_placement_refuse(c, axis, "parts joined along a sharded dim must be equal contiguous shards of it",
                                    gather_first);
     set_chunks(to, c->n_in);
     return TG_OK;
@@ -137,15 +137,16 @@ tg_status tg_call_joins(tg_call *c, int dim) { return state(c, move_joined, dim,
 
 /* ---- split: k chunks along the dim come apart ---- */
 
-static tg_status move_cut(tg_call *c, const tg_rules *r, tg_axis axis, tg_placement *to) {
+static tg_status move_cut(tg_call *c, tg_axis axis, tg_placement *to) {
     const tg_tensor *x = c->in[0];
     if (c->n_out == 1) return TG_OK;
     bool apart = to->layout == TG_STRIDED && to->chunks == c->n_out && !shared(c, x, to->dim, axis);
     for (int i = 1; i < c->n_out && apart; i++) apart = c->out[i]->shape[to->dim] == c->out[0]->shape[to->dim];
     if (!apart)
-        return tg_placement_refuse(c, r, axis, "the parts would be pieces of every rank's shard, not of the whole",
-                                   "shard the dim in as many chunks as there are parts (TG_SHARD_STRIDED), or gather it "
-                                   "first");
+        return tg_placement_refuse(
+            c, axis, "the parts would be pieces of every rank's shard, not of the whole",
+            "shard the dim in as many chunks as there are parts (TG_SHARD_STRIDED), or gather it "
+            "first");
     set_chunks(to, 1);
     return TG_OK;
 }

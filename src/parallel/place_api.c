@@ -27,11 +27,13 @@ size_t tg_placement_text(const tg_tensor *x, char *buf, size_t n) {
 
 static tg_status check_grid(const tg_parallel *p, const tg_ctx *ctx, tg_axis axis, const char *who) {
     if (!p || ctx->parallel != p)
-        return tg_fail((tg_ctx *)ctx, TG_ERR_ARGUMENT, "%s: the groups at %p are not those of the tensor's context", who,
-                       (const void *)p);
+        return tg_fail((tg_ctx *)ctx, TG_ERR_ARGUMENT, "%s: the groups at %p are not those of the tensor's context",
+                       who, (const void *)p);
     if ((unsigned)axis >= TG_MAX_AXES || axis == TG_PP)
-        return tg_fail((tg_ctx *)ctx, TG_ERR_ARGUMENT, "%s: axis %d places nothing; expected tp, cp, dp, etp, ep, edp or "
-                       "the user's", who, (int)axis);
+        return tg_fail((tg_ctx *)ctx, TG_ERR_ARGUMENT,
+                       "%s: axis %d places nothing; expected tp, cp, dp, etp, ep, edp or "
+                       "the user's",
+                       who, (int)axis);
     return TG_OK;
 }
 
@@ -40,8 +42,8 @@ static tg_status check_placement(const tg_tensor *x, tg_placement *to, const cha
     char what[160];
     tg_describe(x, what, sizeof what);
     if (to->kind > TG_PARTIAL || (to->kind == TG_VARYING && to->layout > TG_ZIGZAG))
-        return tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: kind %d, layout %d; expected TG_I, TG_R, TG_P, TG_V or a shard", who,
-                       to->kind, to->layout);
+        return tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: kind %d, layout %d; expected TG_I, TG_R, TG_P, TG_V or a shard",
+                       who, to->kind, to->layout);
     if (to->kind != TG_VARYING || to->layout == TG_OPAQUE) return TG_OK;
     if (to->dim < 0) to->dim = (int8_t)(to->dim + x->ndim);
     int64_t chunks = to->layout == TG_STRIDED ? to->chunks : to->layout == TG_ZIGZAG ? 2 : 1;
@@ -64,8 +66,8 @@ static tg_status check_leaf(const tg_tensor *x, tg_axis axis, tg_placement to) {
         return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s was used before it was placed", what);
     bool opaque = to.kind == TG_VARYING && to.layout == TG_OPAQUE;
     if (x->flags & TG_F_PARAM && (to.kind == TG_PARTIAL || opaque))
-        return tg_fail(x->ctx, TG_ERR_PLACEMENT, "tg_place: parameter %s would be %s; a parameter is I, R or a shard", what,
-                       opaque ? "opaque" : "P");
+        return tg_fail(x->ctx, TG_ERR_PLACEMENT, "tg_place: parameter %s would be %s; a parameter is I, R or a shard",
+                       what, opaque ? "opaque" : "P");
     return TG_OK;
 }
 
@@ -76,7 +78,7 @@ static tg_status declare(tg_tensor *x, tg_axis axis, tg_placement to) {
     const tg_placing *p = tg_place_converted(ctx, tg_place_of(x), axis, to);
     TG_TRY(ctx->status);
     x->place = p;
-    x->flags &= (uint16_t)~(TG_F_GIVEN | TG_F_COMPARED); /* what it is on every axis has been settled */
+    x->flags &= (uint16_t) ~(TG_F_GIVEN | TG_F_COMPARED); /* what it is on every axis has been settled */
     x->ext->placed |= 1u << axis;
     return TG_OK;
 }
@@ -136,8 +138,8 @@ const tg_op tg_op_assume_placement = {
     TG_SAMPLES(assume_samples),
 };
 
-/* A view of x with another placement on one axis. Identity both ways: nothing is converted, and nothing checked but that
- * x could lie so. */
+/* A view of x with another placement on one axis. Identity both ways: nothing is converted, and nothing checked but
+ * that x could lie so. */
 tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, tg_axis axis, tg_placement to) {
     const char *who = "tg_assume_placement";
     if (!t) return tg_inert(&tg_dead_ctx);
