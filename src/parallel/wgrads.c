@@ -178,7 +178,7 @@ static tg_status run(tg_wgrads *d) {
         done++;
         s = tell(d, w);
     }
-    memmove(d->item, d->item + done, (size_t)(d->n - done) * sizeof *d->item);
+    if (done) memmove(d->item, d->item + done, (size_t)(d->n - done) * sizeof *d->item);
     d->n -= done;
     return s;
 }

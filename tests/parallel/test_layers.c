@@ -243,6 +243,7 @@ static tg_status recomputed(void *arg, tg_ctx *ctx, tg_comm *world) {
     int r = tg_comm_rank(world), n = o->l.tp;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = n, .sequence_parallel = o->l.sp));
     mlp m = mlp_new(p, o);
+    again state = {&m, o};
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *grads[2][5] = {{NULL}};
     for (int k = 0; k < 2; k++) {
@@ -250,7 +251,7 @@ static tg_status recomputed(void *arg, tg_ctx *ctx, tg_comm *world) {
         tg_place(p, x, TG_TP, o->l.sp ? TG_SHARD(0) : TG_I);
         tg_tensor *loss;
         if (k)
-            tg_recompute(t, mlp_again, &(again){&m, o}, &x, 1, &loss, 1, NULL);
+            tg_recompute(t, mlp_again, &state, &x, 1, &loss, 1, NULL);
         else
             loss = mlp_loss(&m, t, x, o);
         RUN(tg_backward(t, loss));

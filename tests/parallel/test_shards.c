@@ -327,6 +327,20 @@ typedef struct stages {
     const char *from, *to;
 } stages;
 
+static tg_status move_stages(const stages *j, tg_shards *s, tg_tensor *const *x, int tp_rank) {
+    tg_ctx *ctx = NULL;
+    if (j->from) RUN(tg_shards_load(s, j->from));
+    for (int k = 0; k < 3; k++) {
+        double v[32];
+        if (!x[k]) continue;
+        ctx = tg_ctx_of(x[k]);
+        int64_t n = tg_numel(x[k]), first = n * tp_rank;
+        RUN(tg_read_f64(x[k], v, n));
+        for (int64_t i = 0; i < n; i++) EXPECT(ctx, v[i] == at(k, first + i));
+    }
+    return j->to ? tg_shards_save(s, j->to) : TG_OK;
+}
+
 static tg_status pipeline(void *arg, tg_ctx *ctx, tg_comm *world) {
     const stages *j = arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = j->tp, .pp = j->pp));
@@ -337,21 +351,13 @@ static tg_status pipeline(void *arg, tg_ctx *ctx, tg_comm *world) {
         if (k < 2 && j->pp == 2 && k != tg_parallel_rank(p, TG_PP)) continue;
         x[k] = filled(p, "w", k, TG_F64, TG_SHAPE(8, 4), TG_PLACES({TG_TP, TG_SHARD(0)}), j->from ? -3 : 1);
         snprintf(key, sizeof key, "w%d", k);
-        RUN(tg_shards_add_tensor(s, key, x[k]));
+        tg_shards_add_tensor(s, key, x[k]);
     }
-    if (j->from) RUN(tg_shards_load(s, j->from));
-    for (int k = 0; k < 3; k++) {
-        double v[32];
-        if (!x[k]) continue;
-        int64_t n = tg_numel(x[k]), first = n * tg_parallel_rank(p, TG_TP);
-        RUN(tg_read_f64(x[k], v, n));
-        for (int64_t i = 0; i < n; i++) EXPECT(ctx, v[i] == at(k, first + i));
-    }
-    if (j->to) RUN(tg_shards_save(s, j->to));
+    tg_status status = move_stages(j, s, x, tg_parallel_rank(p, TG_TP));
     tg_shards_free(s);
     for (int k = 0; k < 3; k++) tg_drop(x[k]);
     tg_parallel_free(p);
-    return tg_ctx_status(ctx);
+    return status == TG_OK ? tg_ctx_status(ctx) : status;
 }
 
 START_TEST(stages_have_a_file_each) {
