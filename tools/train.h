@@ -43,7 +43,7 @@ typedef struct trainer {
     tg_tape *tape;
     tg_tensor *ids, *target; /* [micro / dp, seq_len] */
     int64_t *buffer;         /* as many on the host */
-    tg_tensor *tokens;       /* of this rank in a step */
+    tg_tensor *tokens;       /* of this rank in a step; NULL: there are no data-parallel ranks */
     tg_tensor **params, **grads;
     int n_params;
     int64_t micro, batch, seq_len; /* of all data-parallel ranks together */

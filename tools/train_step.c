@@ -60,11 +60,11 @@ static bool open_batch(trainer *r, const train_options *o) {
     int64_t mine = r->micro / r->dp;
     r->ids = tg_zeros(r->ctx, TG_I64, TG_SHAPE(mine, r->seq_len));
     r->target = tg_zeros(r->ctx, TG_I64, TG_SHAPE(mine, r->seq_len));
-    r->tokens = tg_zeros(r->ctx, TG_F64, TG_SHAPE());
+    if (r->dp > 1) r->tokens = tg_zeros(r->ctx, TG_F64, TG_SHAPE());
     place_batch(r->parallel, r->ids, true);
     place_batch(r->parallel, r->target, true);
     double tokens = (double)(r->batch / r->dp * r->seq_len);
-    if (strcmp(tg_ctx_device(r->ctx), "meta")) tg_write_f64(r->tokens, &tokens, 1);
+    if (r->dp > 1 && strcmp(tg_ctx_device(r->ctx), "meta")) tg_write_f64(r->tokens, &tokens, 1);
     r->buffer = calloc((size_t)(mine * r->seq_len), sizeof *r->buffer);
     if (!r->buffer) return fail("no memory for a batch"), false;
     return check(r->ctx);
@@ -145,7 +145,7 @@ step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int6
         tg_buckets_set_reduce(r->buckets, i + r->micro >= r->batch);
         result.loss += run_micro_batch(r, tokens, offsets ? offsets + i : NULL);
     }
-    tg_grads_finalize(r->parallel, r->params, r->n_params, TG_FINALIZE(.tokens = r->dp == 1 ? NULL : r->tokens));
+    tg_grads_finalize(r->parallel, r->params, r->n_params, TG_FINALIZE(.tokens = r->tokens));
     tg_optim_set_lr(r->optim, result.lr);
     result.grad_norm = tg_optim_clip(r->optim, r->clip);
     tg_optim_step(r->optim);
