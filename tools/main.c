@@ -13,6 +13,7 @@ typedef struct entry {
 
 static const entry entries[] = {
     {"train", run_train, "train a GPT language model on a file"},
+    {"run", run_run, "a program as ranks: processes of this node that meet in shared memory"},
     {"generate", run_generate, "continue a prompt"},
     {"eval", run_eval, "loss and perplexity of a model on a file"},
     {"inspect", run_inspect, "parameters, tape, memory and FLOPs of a model, without running it"},

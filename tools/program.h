@@ -12,6 +12,7 @@
 #include "options.h"
 
 int run_train(int argc, char **argv);
+int run_run(int argc, char **argv);
 int run_generate(int argc, char **argv);
 int run_eval(int argc, char **argv);
 int run_inspect(int argc, char **argv);
