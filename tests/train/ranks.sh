@@ -31,6 +31,28 @@ for ranks in "--ranks 2" "--ranks 2 --tp 2" "--ranks 4 --tp 2 --sp" "--ranks 4 -
     fi
 done
 
+# Ranks that are processes: the bits of threads.
+runs run -n 2 -- "$tapegrad" train --out shm $run --tp 2
+holds "processes give the bits of threads" same_run many2 shm
+runs run -n 4 -- "$tapegrad" train --resume --out shm --steps 110 --tp 4
+holds "four processes go on from two" test "$(wc -l <shm/metrics.jsonl)" = 110
+
+# One of them is killed: the other is told, and the launcher says which.
+"$tapegrad" run -n 2 -- "$tapegrad" train --out lost $run --tp 2 --steps 1000000 --checkpoint-every 0 --deadline 60 >printed 2>&1 &
+launcher=$!
+for _ in $(seq 200); do
+    [ ! -s lost/metrics.jsonl ] || break
+    sleep 0.02
+done
+victim=$(pgrep -P $launcher | tail -n 1)
+kill -KILL "$victim"
+begun=$(date +%s)
+wait $launcher
+holds "the launcher fails with the rank" test $? = 137
+holds "the other rank ends soon" test $(($(date +%s) - begun)) -lt 10
+holds "the rank is named" grep -q "^tapegrad run: rank 1 was ended by signal 9" printed
+holds "its peer is told" grep -q "^tapegrad train: .*rank 1" printed
+
 # What one composition saved another goes on from.
 more=$(($(wc -l <one/metrics.jsonl) + 10))
 cp -r one ended && runs train --resume --out ended --steps $more
