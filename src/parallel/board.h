@@ -52,6 +52,7 @@ typedef struct tg_card {
     _Atomic uint64_t calls;   /* collectives it has started */
     _Atomic uint64_t skips;   /* calls that it has missed after errors */
     _Atomic uint64_t waiting; /* index of the call it waits for; 0: it does not wait */
+    _Atomic uint64_t blocked; /* the same as its peers see it (shm_crossed.c) */
     _Atomic int64_t pid;
     tg_text_box failure;
     struct {

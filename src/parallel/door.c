@@ -230,9 +230,11 @@ static void count_call(const entry *e) {
     }
 }
 
-/* Signs the record. */
+/* Signs the record; a rank that makes calls is alive. */
 static void note_call(const entry *e, tg_comm_request *r) {
     tg_comm *c = e->c;
+    uint64_t beats = atomic_load_explicit(c->ctx->heartbeat, memory_order_relaxed);
+    atomic_store_explicit(c->ctx->heartbeat, beats + 1, memory_order_relaxed);
     bool alone = e->a->kind == TG_SEND || e->a->kind == TG_RECV;
     tg_note note = {.kind = (uint8_t)e->a->kind,
                     .dtype = (uint8_t)e->t.dtype,

@@ -79,6 +79,8 @@ void tg_shm_exit(tg_shm_group *s);
 
 /* ---- shm_mail.c ---- */
 
+enum { TG_MAIL_NUMBER = 16 }; /* from this bit on a key is the number of the message between its two ranks */
+
 tg_status tg_shm_post_mail(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r);
 /* Moves the message if both halves are there. True when it has been moved. */
 bool tg_shm_try_mail(tg_shm_request *r);
@@ -134,6 +136,16 @@ void tg_process_free(tg_process *p, tg_block *b);
 tg_status tg_shm_stage(tg_shm_group *s, tg_transfer *t, tg_shm_request *r);
 /* After the call: what has arrived is copied to where it belongs (done), and the shared memory let go. */
 void tg_shm_unstage(tg_shm_request *r, bool done);
+
+/* Two ranks that wait for each other, this one in a call of s and the member in one of other, have disagreed. */
+void tg_shm_crossed(tg_shm_group *s, tg_shm_group *other, int member, const tg_note *mine, const tg_note *theirs);
+/* Whether the member has made its part of what r waits for. */
+bool tg_shm_has_arrived(const tg_shm_request *r, int member);
+
+/* ---- shm_crossed.c ---- */
+
+uint64_t tg_shm_blocked_in(const tg_shm_request *r); /* as it stands on the card */
+void tg_shm_look_crossed(tg_shm_group *s, const tg_shm_request *r, int member);
 
 /* ---- shm_recover.c ---- */
 

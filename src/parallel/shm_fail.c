@@ -95,9 +95,21 @@ void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_note *of_a, const t
     tg_shm_fail(s, TG_ERR_MISMATCH, -1, text);
 }
 
+void tg_shm_crossed(tg_shm_group *s, tg_shm_group *other, int member, const tg_note *mine, const tg_note *theirs) {
+    char text[TEXT];
+    size_t at = 0;
+    tg_text(text, sizeof text, &at, "the ranks disagree about what comes next, and wait for each other: in group \"%s\" ",
+            s->g->name);
+    quote(s, s->rank, mine, text, sizeof text, &at);
+    tg_text(text, sizeof text, &at, ", in group \"%s\" ", other->g->name);
+    quote(s, member, theirs, text, sizeof text, &at);
+    tg_shm_fail(other, TG_ERR_MISMATCH, -1, text);
+    tg_shm_fail(s, TG_ERR_MISMATCH, -1, text);
+}
+
 /* ---- Peers ---- */
 
-static bool has_arrived(const tg_shm_request *r, int member) {
+bool tg_shm_has_arrived(const tg_shm_request *r, int member) {
     if (!r) return false;
     if (r->mail) return member != r->peer;
     return atomic_load_explicit(&r->slot->post[member].posted, memory_order_acquire) == r->sequence + 1;
@@ -178,7 +190,7 @@ static void look_at(tg_shm_group *s, const tg_shm_request *r, int member, double
     bool gone = atomic_load_explicit(&tg_group_member(s->g, member)->gone, memory_order_acquire);
     bool failed = state == TG_RANK_FAILED, missed = has_missed(s, member);
     if (failed && *failed_since == 0) *failed_since = tg_shm_now();
-    if (has_arrived(r, member)) return; /* before what was seen above */
+    if (tg_shm_has_arrived(r, member)) return; /* before what was seen above */
     if (atomic_load_explicit(&card->status, memory_order_acquire) != TG_OK && state == TG_RANK_RETURNED)
         tg_shm_fail_by(s, rank, "");
     else if (state == TG_RANK_RETURNED || gone)
@@ -187,6 +199,8 @@ static void look_at(tg_shm_group *s, const tg_shm_request *r, int member, double
         tg_shm_fail_by(s, rank, failed ? "" : " (and has cleared its error)");
     else if (failed && tg_shm_now() - *failed_since > patience)
         tg_shm_fail_by(s, rank, "");
+    else
+        tg_shm_look_crossed(s, r, member);
 }
 
 /* ---- The deadline ---- */
@@ -221,16 +235,23 @@ static void pass_deadline(tg_shm_group *s, const tg_shm_request *r) {
                 s->g->name);
     }
     for (int i = 0; i < s->size; i++) {
-        if (i == s->rank || has_arrived(r, i)) continue;
+        if (i == s->rank || tg_shm_has_arrived(r, i)) continue;
         if (culprit < 0) culprit = tg_group_member(s->g, i)->rank;
         describe_missing(s, i, text, sizeof text, &at);
     }
     tg_shm_fail(s, TG_ERR_TIMEOUT, culprit, text);
 }
 
+static bool any_failed(const tg_shm_group *s) {
+    for (int i = 0; i < s->size; i++)
+        if (atomic_load_explicit(&tg_shm_card(s, i)->state, memory_order_relaxed) == TG_RANK_FAILED) return true;
+    return false;
+}
+
 void tg_shm_look(tg_shm_group *s, const tg_shm_request *r, double since, double *failed_since) {
+    if (!any_failed(s)) *failed_since = 0;
     for (int i = 0; i < s->size && !tg_shm_has_failed(s); i++)
-        if (i != s->rank && !has_arrived(r, i)) look_at(s, r, i, failed_since);
+        if (i != s->rank && !tg_shm_has_arrived(r, i)) look_at(s, r, i, failed_since);
     if (!tg_shm_has_failed(s)) look_at_processes(s);
     if (tg_shm_now() - since > s->self->ctx->deadline) pass_deadline(s, r);
 }

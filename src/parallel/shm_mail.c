@@ -3,7 +3,7 @@
 #include "parallel/shm.h"
 
 /* Of the n-th message from one member to another: as its receiver, or as its sender, posts it. */
-static uint64_t key_of(bool send, int peer, uint64_t n) { return 1 | (uint64_t)send << 1 | (uint64_t)peer << 2 | n << 16; }
+static uint64_t key_of(bool send, int peer, uint64_t n) { return 1 | (uint64_t)send << 1 | (uint64_t)peer << 2 | n << TG_MAIL_NUMBER; }
 
 static uint64_t state_of(const tg_mail *m) { return atomic_load_explicit(&m->state, memory_order_acquire); }
 static int phase(uint64_t state) { return (int)(state & 3); }

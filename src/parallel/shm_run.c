@@ -210,19 +210,48 @@ static int64_t run_share(piece *p, tg_slot *slot, int64_t all, int m) {
     return done;
 }
 
+/* The threads of a context on one call. */
+typedef struct crew {
+    piece p;
+    tg_slot *slot;
+    int64_t all;
+    _Atomic int64_t done;
+} crew;
+
+/* Its own share first, then what others have not got to. */
+static void work(void *arg, int64_t begin, int64_t end) {
+    crew *c = arg;
+    piece p = c->p;
+    int64_t done = 0;
+    int n = p.s->size;
+    (void)begin, (void)end;
+    for (int k = 0; k < n; k++) {
+        int m = p.s->rank + k < n ? p.s->rank + k : p.s->rank + k - n;
+        if (is_left(p.s, c->slot, c->all, m)) done += run_share(&p, c->slot, c->all, m);
+    }
+    atomic_fetch_add_explicit(&c->done, done, memory_order_acq_rel);
+}
+
 void tg_shm_run(tg_shm_group *s, tg_slot *slot) {
-    int64_t all = slot->parts * slot->pieces, mine = 0;
+    enum { WORTH = 8 }; /* so many pieces a thread */
+    int64_t all = slot->parts * slot->pieces;
+    tg_ctx *ctx = s->self->ctx;
     bool left = false;
     for (int m = 0; m < s->size && !left; m++) left = is_left(s, slot, all, m);
     if (!left || !tg_shm_enter(s)) return;
-    piece p = {.s = s, .slot = slot, .signature = &slot->post[0].signature};
-    tg_dtype dtype = p.signature->dtype ? p.signature->dtype : TG_U8;
-    p.size = tg_dtype_size(dtype);
-    p.kernel = tg_ranks_kernel(tg_cpu_level(s->self->ctx), dtype);
-    for (int k = 0; k < s->size; k++) {
-        int m = s->rank + k < s->size ? s->rank + k : s->rank + k - s->size;
-        if (is_left(s, slot, all, m)) mine += run_share(&p, slot, all, m);
-    }
+    const tg_signature *signature = &slot->post[0].signature;
+    tg_dtype dtype = signature->dtype ? signature->dtype : TG_U8;
+    crew c = {.slot = slot, .all = all};
+    c.p = (piece){.s = s,
+                  .slot = slot,
+                  .signature = signature,
+                  .kernel = tg_ranks_kernel(tg_cpu_level(ctx), dtype),
+                  .size = tg_dtype_size(dtype)};
+    if (all / s->size >= (int64_t)WORTH * ctx->threads)
+        tg_parallel_run(ctx, ctx->threads, work, &c);
+    else
+        work(&c, 0, 1);
+    int64_t mine = atomic_load_explicit(&c.done, memory_order_acquire);
     bool last = mine && atomic_fetch_add_explicit(&slot->done, mine, memory_order_acq_rel) + mine == all;
     tg_shm_exit(s);
     if (last) tg_shm_ring(s);

@@ -116,6 +116,7 @@ tg_status tg_shm_await(tg_shm_group *s, tg_shm_request *r, tg_slot *slot, uint64
         bool there = arrived_at(r, slot, sequence);
         if (there || tg_shm_has_failed(s)) {
             if (sleeps) atomic_store_explicit(&card->sleeping, 0, memory_order_relaxed);
+            if (since > 0) atomic_store_explicit(&card->blocked, 0, memory_order_release);
             if (there) return TG_OK;
             tg_shm_quiesce(s);
             return tg_shm_failed(s, r != NULL);
@@ -128,9 +129,10 @@ tg_status tg_shm_await(tg_shm_group *s, tg_shm_request *r, tg_slot *slot, uint64
             if (since == 0) {
                 since = tg_shm_now();
                 tg_shm_begin_look(s);
+                if (r) atomic_store_explicit(&card->blocked, tg_shm_blocked_in(r), memory_order_release);
             }
             tg_shm_look(s, r, since, &failed_since);
-            if (!tg_shm_has_failed(s)) sleep_until_rung(card, bell, NAP);
+            if (!tg_shm_has_failed(s)) sleep_until_rung(card, bell, tg_shm_now() - since < 0.1 ? NAP : 4 * NAP);
             atomic_store_explicit(&card->sleeping, 0, memory_order_relaxed);
         }
     }
