@@ -1,0 +1,260 @@
+/* The MPI transport's slots, and its world. */
+#include <tapegrad/mpi.h>
+
+#include "core/system.h"
+#include "parallel/mpi_transport.h"
+#include "parallel/shm.h"
+
+/* ---- The transport's slots ---- */
+
+static tg_mpi_request *request_new(tg_mpi_group *g) {
+    tg_mpi_rank *self = g->self;
+    tg_mpi_request *r = self->free;
+    if (r)
+        self->free = r->next;
+    else if (!(r = tg_host_alloc(self->ctx, sizeof *r)))
+        return NULL;
+    *r = (tg_mpi_request){.group = g};
+    return r;
+}
+
+static void request_free(tg_mpi_request *r) {
+    r->next = r->group->self->free;
+    r->group->self->free = r;
+}
+
+static void request_start(tg_mpi_request *r) {
+    tg_mpi_rank *self = r->group->self;
+    r->prev = self->last;
+    r->next = NULL;
+    *(self->last ? &self->last->next : &self->first) = r;
+    self->last = r;
+}
+
+static tg_status mpi_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
+    tg_mpi_group *g = state;
+    if (g->failed) return tg_mpi_failed(g);
+    tg_mpi_request *r = request_new(g);
+    if (!r) return ctx->status;
+    if (tg_mpi_start(g, t, r) != TG_OK) {
+        request_free(r);
+        return ctx->status;
+    }
+    request_start(r);
+    *request = r;
+    tg_mpi_progress(g->self);
+    return TG_OK;
+}
+
+static bool mpi_test(tg_ctx *ctx, void *state, void *request) {
+    (void)ctx;
+    tg_mpi_group *g = state;
+    tg_mpi_request *r = request;
+    if (!r->done && !g->failed) tg_mpi_progress(g->self);
+    return r->done || g->failed || g->self->broken;
+}
+
+static tg_status mpi_wait(tg_ctx *ctx, void *state, void *request) {
+    (void)ctx;
+    return tg_mpi_await(state, request, NULL);
+}
+
+static void mpi_drop(tg_ctx *ctx, void *state, void *request) {
+    (void)ctx;
+    tg_mpi_group *g = state;
+    tg_mpi_request *r = request;
+    if (!r->done && tg_mpi_await(g, r, NULL) != TG_OK && !r->done) tg_mpi_forget(r);
+    request_free(r);
+}
+
+static tg_status mpi_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name,
+                           void **group) {
+    tg_mpi_group *g = state;
+    size_t bytes = (size_t)n * sizeof(int);
+    int *of_world = tg_host_alloc(ctx, bytes);
+    if (!of_world) return ctx->status;
+    for (int i = 0; i < n; i++) of_world[i] = g->member[ranks[i]].rank;
+    *group = tg_mpi_group_new(g->self, &g->key, of_world, n, rank, name);
+    tg_host_free(ctx, of_world, bytes);
+    return *group ? TG_OK : ctx->status;
+}
+
+static void mpi_abort(tg_ctx *ctx, void *state, const char *why) {
+    (void)ctx;
+    tg_mpi_group *g = state;
+    char text[TG_MPI_FAILURE];
+    size_t at = 0;
+    tg_text(text, sizeof text, &at, "rank %d failed: %s", g->self->me, why);
+    tg_mpi_fail(g, TG_ERR_REMOTE, g->self->me, text, true);
+}
+
+/* ---- The end ---- */
+
+static bool everything_landed(tg_mpi_rank *self) { return tg_mpi_groups_sweep(self) && tg_mpi_sent(self); }
+
+static bool all_gone(tg_mpi_rank *self) {
+    for (int i = 0; i < self->size; i++)
+        if (i != self->me && !self->peer[i].gone) return false;
+    return tg_mpi_sent(self);
+}
+
+/* A rank says goodbye when nobody owes it anything any more, and then answers what others ask until they have said it
+ * too: after that nothing comes. */
+static void say_goodbye(tg_mpi_rank *self) {
+    int over = 0;
+    MPI_Finalized(&over);
+    if (over || self->broken) return;
+    tg_mpi_until(self, everything_landed);
+    for (int i = 0; i < self->size; i++)
+        if (i != self->me) tg_mpi_post(self, tg_mpi_draft(self, TG_MPI_BYE, NULL), i);
+    tg_mpi_until(self, all_gone);
+}
+
+static void unlisten(tg_mpi_rank *self) {
+    for (tg_listener **at = &self->ctx->listeners; *at; at = &(*at)->next)
+        if (*at == &self->listener) {
+            *at = self->listener.next;
+            return;
+        }
+}
+
+static void rank_free(tg_mpi_rank *self) {
+    tg_ctx *ctx = self->ctx;
+    unlisten(self);
+    tg_mpi_link_close(self);
+    for (tg_mpi_request *r = self->free, *next; r; r = next) {
+        next = r->next;
+        tg_host_free(ctx, r, sizeof *r);
+    }
+    tg_mpi_groups_free(self);
+    for (int i = 0; self->peer && i < self->size; i++) tg_host_free(ctx, self->peer[i].failure, TG_MPI_FAILURE);
+    tg_host_free(ctx, self->peer, (size_t)self->size * sizeof *self->peer);
+    tg_host_free(ctx, self, sizeof *self);
+}
+
+static void mpi_close(tg_ctx *ctx, void *state) {
+    (void)ctx;
+    tg_mpi_group *g = state;
+    if (!g) return; /* it was never made */
+    tg_mpi_rank *self = g->self;
+    tg_mpi_group_close(g);
+    if (self->open) return;
+    say_goodbye(self);
+    rank_free(self);
+}
+
+const tg_comm_ops tg_mpi_transport = {
+    .size = sizeof(tg_comm_ops),
+    .name = "mpi",
+    .host = true,
+    .start = mpi_start,
+    .test = mpi_test,
+    .wait = mpi_wait,
+    .drop = mpi_drop,
+    .split = mpi_split,
+    .close = mpi_close,
+    .abort = mpi_abort,
+};
+
+/* ---- This rank's context ---- */
+
+static void announce(tg_mpi_rank *self, tg_mpi_kind kind) {
+    const tg_ctx *ctx = self->ctx;
+    for (int i = 0; i < self->size; i++) {
+        tg_mpi_message *m = i == self->me || self->peer[i].gone ? NULL : tg_mpi_draft(self, kind, NULL);
+        if (!m) continue;
+        m->status = (int32_t)ctx->status;
+        m->cause = ctx->status == TG_ERR_REMOTE ? self->cause : self->me;
+        tg_mpi_write(m, ctx->message);
+        tg_mpi_post(self, m, i);
+    }
+}
+
+/* Peers that wait for this rank learn of its failure at once; from another thread, when this one is here again. */
+static void post_failure(tg_listener *l) {
+    tg_mpi_rank *self = (tg_mpi_rank *)l;
+    self->announce = !pthread_equal(pthread_self(), self->thread);
+    if (!self->announce) announce(self, TG_MPI_FAILED);
+}
+
+static void post_recovery(tg_listener *l) {
+    tg_mpi_rank *self = (tg_mpi_rank *)l;
+    if (!self->announce) announce(self, TG_MPI_CLEARED);
+    self->announce = false;
+}
+
+/* ---- The world ---- */
+
+static tg_status check_mpi(tg_ctx *ctx, MPI_Comm comm) {
+    int begun = 0, over = 0, level = MPI_THREAD_SINGLE, main_thread = 0;
+    MPI_Initialized(&begun);
+    MPI_Finalized(&over);
+    if (!begun || over)
+        return tg_fail(ctx, TG_ERR_STATE, "tg_comm_mpi_new: MPI %s; call MPI_Init_thread first",
+                       over ? "has been ended" : "has not been begun");
+    if (comm == MPI_COMM_NULL) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_mpi_new: comm is MPI_COMM_NULL");
+    MPI_Query_thread(&level);
+    MPI_Is_thread_main(&main_thread);
+    if (level < MPI_THREAD_SERIALIZED && !main_thread)
+        return tg_fail(ctx, TG_ERR_STATE, "tg_comm_mpi_new: MPI was begun by another thread, for that thread alone; ask "
+                                          "MPI_Init_thread for MPI_THREAD_SERIALIZED");
+    return TG_OK;
+}
+
+/* A communicator of our own, so that our messages meet nobody else's. */
+static tg_status duplicate(tg_mpi_rank *self, MPI_Comm comm) {
+    MPI_Request r;
+    double start = tg_shm_now();
+    int done = 0;
+    if (MPI_Comm_idup(comm, &self->comm, &r) != MPI_SUCCESS)
+        return tg_fail(self->ctx, TG_ERR_IO, "tg_comm_mpi_new: MPI_Comm_idup failed");
+    while (MPI_Test(&r, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) {
+        if (tg_shm_now() - start < self->ctx->deadline) continue;
+        self->comm = MPI_COMM_NULL;
+        return tg_fail(self->ctx, TG_ERR_TIMEOUT, "tg_comm_mpi_new: deadline of %g s passed before all ranks were here",
+                       self->ctx->deadline);
+    }
+    MPI_Comm_set_errhandler(self->comm, MPI_ERRORS_RETURN);
+    return TG_OK;
+}
+
+static tg_mpi_group *world_group(tg_mpi_rank *self) {
+    size_t bytes = (size_t)self->size * sizeof(int);
+    int *ranks = tg_host_alloc(self->ctx, bytes);
+    for (int i = 0; ranks && i < self->size; i++) ranks[i] = i;
+    tg_mpi_group *g = ranks ? tg_mpi_group_new(self, NULL, ranks, self->size, self->me, "world") : NULL;
+    tg_host_free(self->ctx, ranks, bytes);
+    return g;
+}
+
+static tg_status rank_open(tg_mpi_rank *self, MPI_Comm comm) {
+    tg_ctx *ctx = self->ctx;
+    MPI_Comm_rank(comm, &self->me);
+    MPI_Comm_size(comm, &self->size);
+    if (self->size > TG_MAX_RANKS)
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_comm_mpi_new: %d ranks, at most %d", self->size, TG_MAX_RANKS);
+    self->thread = pthread_self();
+    self->spins = tg_system_cores() >= self->size * (ctx->threads > 0 ? ctx->threads : 1) ? 500 : 20;
+    self->early_end = &self->early;
+    self->peer = tg_host_alloc(ctx, (size_t)self->size * sizeof *self->peer);
+    if (!self->peer) return ctx->status;
+    TG_TRY(duplicate(self, comm));
+    TG_TRY(tg_mpi_link_open(self));
+    self->listener = (tg_listener){.failed = post_failure, .cleared = post_recovery, .next = ctx->listeners};
+    ctx->listeners = &self->listener;
+    return TG_OK;
+}
+
+static tg_mpi_group *world(tg_ctx *ctx, MPI_Comm comm) {
+    tg_mpi_rank *self = tg_host_alloc(ctx, sizeof *self);
+    if (!self) return NULL;
+    *self = (tg_mpi_rank){.ctx = ctx, .comm = MPI_COMM_NULL};
+    tg_mpi_group *g = rank_open(self, comm) == TG_OK ? world_group(self) : NULL;
+    if (!g) rank_free(self);
+    return g;
+}
+
+tg_comm *tg_comm_mpi_new(tg_ctx *ctx, MPI_Comm comm) {
+    tg_mpi_group *g = tg_ok(ctx) && check_mpi(ctx, comm) == TG_OK ? world(ctx, comm) : NULL;
+    return tg_comm_new_on(ctx, &tg_mpi_transport, g, g ? g->rank : 0, g ? g->size : 1);
+}

@@ -1,0 +1,246 @@
+/* Calls: arriving at one, comparing what the members say of it, and what they ask of each other. */
+#include "parallel/mpi_transport.h"
+
+/* ---- Signatures ---- */
+
+static uint64_t digest(const int64_t *counts, int64_t count, int n) {
+    uint64_t h = 14695981039346656037u; /* FNV-1a over words */
+    for (int r = 0; r < n; r++) h = (h ^ (uint64_t)(counts ? counts[r] : count)) * 1099511628211u;
+    return h;
+}
+
+static tg_signature sign(const tg_mpi_group *g, const tg_transfer *t) {
+    bool parts = t->kind == TG_ALL_GATHER || t->kind == TG_REDUCE_SCATTER;
+    bool rooted = t->kind == TG_BROADCAST || t->kind == TG_GATHER || t->kind == TG_SCATTER;
+    tg_signature s = {.kind = (uint8_t)t->kind, .root = rooted ? t->root : -1};
+    if (t->kind != TG_BARRIER) s.dtype = (uint8_t)t->dtype;
+    if (t->kind == TG_ALL_REDUCE || t->kind == TG_REDUCE_SCATTER) s.op = (uint8_t)t->op;
+    if (!parts && t->kind != TG_ALL_TO_ALL) s.count = t->count;
+    if (parts) s.counts = digest(t->kind == TG_ALL_GATHER ? t->recv : t->send, t->count, g->size);
+    return s;
+}
+
+static bool same(const tg_signature *a, const tg_signature *b) {
+    return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->root == b->root &&
+           a->count == b->count && a->counts == b->counts;
+}
+
+void tg_mpi_describe(const tg_signature *s, int64_t count, const char *site, char *buf, size_t n, size_t *at) {
+    static const char *const reductions[] = {"sum", "max", "min", "avg"};
+    tg_text(buf, n, at, "%s(", tg_collective_name(s->kind));
+    if (s->kind != TG_BARRIER) tg_text(buf, n, at, "%s, %lld elements", tg_dtype_name(s->dtype), (long long)count);
+    if (s->kind == TG_ALL_REDUCE || s->kind == TG_REDUCE_SCATTER) tg_text(buf, n, at, ", %s", reductions[s->op & 3]);
+    if (s->root >= 0) tg_text(buf, n, at, ", root %d", s->root);
+    tg_text(buf, n, at, ") from %s", site);
+}
+
+/* Looking a site up opens files, so each is looked up once. */
+const char *tg_mpi_site(tg_mpi_rank *self, const void *site) {
+    size_t i = ((uintptr_t)site >> 2) % TG_MPI_SITES;
+    if (!self->sites[i].text[0] || self->sites[i].site != site) {
+        tg_describe_site(site, self->sites[i].text, TG_MPI_SITE);
+        self->sites[i].site = site;
+    }
+    return self->sites[i].text;
+}
+
+/* ---- Disagreement ---- */
+
+static void mismatch(tg_mpi_group *g, const tg_mpi_call *c, int member) {
+    const tg_mpi_side *mine = tg_mpi_side_of(c, g->rank), *other = tg_mpi_side_of(c, member);
+    char text[TG_MPI_FAILURE];
+    const char *site = tg_mpi_site(g->self, c->t.site);
+    int64_t count = c->mail ? c->t.count : mine->count;
+    size_t at = 0;
+    tg_text(text, sizeof text, &at, "ranks disagree at %s %llu of %s%s: rank %d called ", c->mail ? "message" : "call",
+            (unsigned long long)c->sequence + 1, g->name[0] ? "group " : "their group", g->name, g->self->me);
+    tg_mpi_describe(&c->signature, count, site, text, sizeof text, &at);
+    tg_text(text, sizeof text, &at, "; rank %d called ", g->member[member].rank);
+    tg_mpi_describe(&other->signature, other->count, other->site, text, sizeof text, &at);
+    tg_mpi_fail(g, TG_ERR_MISMATCH, -1, text, true);
+}
+
+static int64_t between(const int64_t *at, int64_t count, int i) { return at ? at[i + 1] - at[i] : count; }
+
+/* Of an all-to-all pairs agree; of a message its length. */
+static bool agree(const tg_mpi_call *c, int member) {
+    const tg_mpi_side *o = tg_mpi_side_of(c, member);
+    if (c->mail) return o->count == c->t.count && o->signature.dtype == c->signature.dtype;
+    if (!same(&c->signature, &o->signature)) return false;
+    return c->t.kind != TG_ALL_TO_ALL || (o->to_me == between(c->recv_at, c->t.count, member) &&
+                                          o->from_me == between(c->send_at, c->t.count, member));
+}
+
+static void compare(tg_mpi_call *c, int member) {
+    if (!c->g->failed && c->request && tg_mpi_side_of(c, member)->arrived && !agree(c, member))
+        mismatch(c->g, c, member);
+}
+
+/* ---- Arriving ---- */
+
+static int64_t *begins(int64_t *at, const int64_t *counts, int n) {
+    int64_t sum = 0;
+    if (!counts) return NULL;
+    for (int r = 0; r < n; r++) at[r] = sum, sum += counts[r];
+    at[n] = sum;
+    return at;
+}
+
+static tg_status keep_transfer(tg_mpi_call *c, const tg_transfer *t) {
+    int n = c->g->size;
+    c->t = *t;
+    c->t.send = c->t.recv = NULL;
+    if (c->mail) return TG_OK;
+    c->send_at = begins(c->begins, t->send, n);
+    c->recv_at = begins(c->begins + n + 1, t->recv, n);
+    if (t->kind != TG_ALL_TO_ALL || t->src != t->dst || !t->src) return TG_OK;
+    size_t bytes = (size_t)(c->send_at ? c->send_at[n] : t->count * n) * tg_mpi_element(c);
+    c->t.src = c->copy = tg_mpi_copy_of(c->g, t->src, bytes); /* others read it after this rank has written over it */
+    return c->copy ? TG_OK : c->g->self->ctx->status;
+}
+
+static void place_begin(tg_mpi_call *c, uint64_t sequence) {
+    if (c->sequence == sequence && (c->arrived || c->request)) return;
+    c->sequence = sequence;
+}
+
+/* Tells a member that this rank has arrived, with what it takes if that is little. */
+static void tell(tg_mpi_call *c, int member, const char *site) {
+    tg_mpi_group *g = c->g;
+    tg_mpi_message *m = tg_mpi_draft(g->self, c->mail ? TG_MPI_SEND : TG_MPI_CALL, g);
+    if (!m) return;
+    tg_mpi_flow f = tg_mpi_out(c, member, 0);
+    m->sequence = c->sequence;
+    m->signature = c->signature;
+    m->count = c->t.count;
+    m->to_you = between(c->send_at, c->t.count, member);
+    m->from_you = between(c->recv_at, c->t.count, member);
+    tg_mpi_write(m, site);
+    if (f.n && tg_mpi_few(c, f, 0)) {
+        m->payload = (uint32_t)((size_t)f.n * tg_mpi_element(c));
+        memcpy(m->body + m->text, f.data, m->payload);
+    }
+    tg_mpi_post(g->self, m, g->member[member].rank);
+}
+
+static void arrive(tg_mpi_call *c) {
+    tg_mpi_group *g = c->g;
+    const char *site = tg_mpi_site(g->self, c->t.site);
+    c->side[g->rank].arrived = true;
+    c->side[g->rank].count = c->t.count;
+    c->arrived++;
+    for (int k = 1; k < g->size; k++) tell(c, (g->rank + k) % g->size, site);
+    for (int i = 0; i < g->size; i++)
+        if (i != g->rank) compare(c, i);
+}
+
+static tg_status start_mail(tg_mpi_group *g, const tg_transfer *t, tg_mpi_request *r) {
+    bool send = t->kind == TG_SEND;
+    tg_mpi_mails *mails = tg_mpi_mails_of(g, t->root, send);
+    if (!mails) return g->self->ctx->status;
+    TG_TRY(tg_mpi_await(g, NULL, mails->next < TG_MPI_MAILS ? NULL : tg_mpi_mail_at(mails, mails->next - TG_MPI_MAILS)));
+    tg_mpi_call *c = tg_mpi_mail_at(mails, mails->next);
+    place_begin(c, mails->next++);
+    r->call = c;
+    c->request = r;
+    keep_transfer(c, t);
+    c->signature = sign(g, t);
+    if (send)
+        tell(c, t->root, tg_mpi_site(g->self, t->site));
+    else
+        compare(c, t->root);
+    return TG_OK;
+}
+
+tg_status tg_mpi_start(tg_mpi_group *g, const tg_transfer *t, tg_mpi_request *r) {
+    uint64_t sequence = g->sequence, window = (uint64_t)g->window;
+    if (t->kind == TG_SEND || t->kind == TG_RECV) return start_mail(g, t, r);
+    TG_TRY(tg_mpi_await(g, NULL, sequence < window ? NULL : tg_mpi_call_at(g, sequence - window)));
+    tg_mpi_call *c = tg_mpi_call_at(g, sequence);
+    TG_TRY(keep_transfer(c, t));
+    place_begin(c, sequence);
+    g->sequence++;
+    r->call = c;
+    c->request = r;
+    c->signature = sign(g, t);
+    arrive(c);
+    return TG_OK;
+}
+
+void tg_mpi_settle(tg_mpi_call *c) {
+    int n = c->mail ? 1 : c->g->size;
+    if (c->request) c->request->done = true;
+    if (c->copy) tg_mpi_copy_end(c->g, c->copy);
+    c->request = NULL;
+    c->copy = NULL;
+    c->send_at = c->recv_at = NULL;
+    c->ready = false;
+    c->arrived = 0;
+    c->in = c->out = c->sums = c->summed = c->owed = 0;
+    for (int i = 0; i < n; i++) {
+        tg_mpi_side *s = &c->side[i];
+        char *few = s->few;
+        *s = (tg_mpi_side){.few = few};
+    }
+}
+
+/* ---- What the others say ---- */
+
+static void keep_side(tg_mpi_call *c, const tg_mpi_message *m) {
+    tg_mpi_side *s = tg_mpi_side_of(c, m->member);
+    size_t at = 0;
+    s->arrived = true;
+    s->signature = m->signature;
+    s->count = m->count;
+    s->to_me = m->to_you;
+    s->from_me = m->from_you;
+    tg_text(s->site, sizeof s->site, &at, "%s", m->body);
+    memcpy(s->few, m->body + m->text, m->payload < c->g->few ? m->payload : c->g->few);
+}
+
+static void keep_last(tg_mpi_member *member, const tg_mpi_message *m) {
+    size_t at = 0;
+    member->calls = m->sequence + 1;
+    member->last = m->signature;
+    member->last_count = m->count;
+    tg_text(member->site, sizeof member->site, &at, "%s", m->body);
+}
+
+void tg_mpi_arrival(tg_mpi_group *g, const tg_mpi_message *m) {
+    bool mail = m->kind == TG_MPI_SEND;
+    tg_mpi_mails *mails = mail ? tg_mpi_mails_of(g, m->member, false) : NULL;
+    if (g->failed || (mail && !mails)) return;
+    tg_mpi_call *c = mail ? tg_mpi_mail_at(mails, m->sequence) : tg_mpi_call_at(g, m->sequence);
+    place_begin(c, m->sequence);
+    if (!mail) keep_last(&g->member[m->member], m);
+    keep_side(c, m);
+    c->arrived++;
+    compare(c, m->member);
+}
+
+/* Null where the call is not this rank's any more, as its group has failed. */
+static tg_mpi_call *asked_call(tg_mpi_group *g, const tg_mpi_message *m) {
+    tg_mpi_mails *mails = &g->member[m->member].send;
+    if (g->failed || (m->mail && !mails->call)) return NULL;
+    tg_mpi_call *c = m->mail ? tg_mpi_mail_at(mails, m->sequence) : tg_mpi_call_at(g, m->sequence);
+    return c->request && c->sequence == m->sequence ? c : NULL;
+}
+
+void tg_mpi_asked(tg_mpi_rank *self, const tg_mpi_message *m) {
+    tg_mpi_group *g = tg_mpi_find(self, m);
+    tg_mpi_call *c = g ? asked_call(g, m) : NULL;
+    if (!c) {
+        tg_mpi_refuse(self, m->rank, m->tag);
+        return;
+    }
+    tg_mpi_side *s = tg_mpi_side_of(c, m->member);
+    s->tag[m->phase][s->wanted[m->phase]++ % TG_MPI_PIECES] = m->tag;
+    c->owed++;
+    if (c->mail) c->arrived = 1;
+}
+
+void tg_mpi_mail_taken(tg_mpi_group *g, const tg_mpi_message *m) {
+    tg_mpi_mails *mails = &g->member[m->member].send;
+    tg_mpi_call *c = mails->call ? tg_mpi_mail_at(mails, m->sequence) : NULL;
+    if (c && c->request && c->sequence == m->sequence) c->arrived = 1;
+}

@@ -1,0 +1,224 @@
+/* Pieces of a call that all have arrived at: asking for them, serving them, and what is done with those that have
+ * landed. */
+#include "kernels/cpu/ranks.h"
+#include "parallel/mpi_transport.h"
+
+/* ---- What this rank sums ---- */
+
+static void sum(const tg_mpi_call *c, const void *const *src, tg_mpi_flow to) {
+    void *dst = to.data;
+    tg_ranks_fn kernel = tg_ranks_kernel(tg_cpu_level(c->g->self->ctx), c->t.dtype);
+    if (to.n) kernel(c->t.op, src, c->g->size, &dst, 1, to.n);
+}
+
+/* All shares came with the messages. */
+static void sum_few(tg_mpi_call *c) {
+    const void *src[TG_MAX_RANKS];
+    const char *own;
+    tg_mpi_flow to = tg_mpi_sum(c, &own);
+    for (int i = 0; i < c->g->size; i++) src[i] = i == c->g->rank ? own : c->side[i].few;
+    sum(c, src, to);
+}
+
+static tg_mpi_piece *landed(const tg_mpi_call *c, int from, int phase, int64_t index) {
+    for (int k = 0; k < TG_MPI_PIECES; k++) {
+        tg_mpi_piece *p = &c->g->member[from].in[phase][k];
+        if (p->call == c && p->index == index && !p->box.flying) return p;
+    }
+    return NULL;
+}
+
+static bool sum_next(tg_mpi_call *c) {
+    const void *src[TG_MAX_RANKS];
+    const char *own;
+    tg_mpi_flow all = tg_mpi_sum(c, &own), to = tg_mpi_piece_of(c, all, c->summed);
+    for (int i = 0; i < c->g->size; i++) {
+        const tg_mpi_piece *p = i == c->g->rank ? NULL : landed(c, i, 0, c->summed);
+        if (i != c->g->rank && !p) return false;
+        src[i] = p ? p->box.data : own + c->summed * (int64_t)c->g->piece;
+    }
+    sum(c, src, to);
+    for (int i = 0; i < c->g->size; i++)
+        if (i != c->g->rank) landed(c, i, 0, c->summed)->call = NULL;
+    c->summed++;
+    c->in -= c->g->size - 1;
+    return true;
+}
+
+/* ---- The beginning ---- */
+
+static void take_few(tg_mpi_call *c, int from, tg_mpi_flow f) {
+    if (f.data) memcpy(f.data, tg_mpi_side_of(c, from)->few, (size_t)f.n * tg_mpi_element(c));
+}
+
+/* Either its bytes are here, or its pieces are counted. */
+static void expect(tg_mpi_call *c, int member) {
+    for (int phase = 0; phase < TG_MPI_PHASES; phase++) {
+        tg_mpi_flow in = tg_mpi_in(c, member, phase), out = tg_mpi_out(c, member, phase);
+        if (tg_mpi_few(c, in, phase))
+            take_few(c, member, in);
+        else
+            c->in += tg_mpi_piece_count(c, in);
+        if (!tg_mpi_few(c, out, phase)) c->out += tg_mpi_piece_count(c, out);
+    }
+}
+
+static void begin_mail(tg_mpi_call *c) {
+    tg_mpi_rank *self = c->g->self;
+    bool recv = c->t.kind == TG_RECV;
+    tg_mpi_flow f = recv ? tg_mpi_in(c, c->peer, 0) : tg_mpi_out(c, c->peer, 0);
+    expect(c, c->peer);
+    if (!recv || !tg_mpi_few(c, f, 0)) return;
+    tg_mpi_message *m = tg_mpi_draft(self, TG_MPI_TAKEN, c->g);
+    if (m) m->sequence = c->sequence;
+    tg_mpi_post(self, m, c->g->member[c->peer].rank);
+}
+
+void tg_mpi_begin(tg_mpi_call *c) {
+    int me = c->g->rank;
+    const char *own;
+    c->ready = true;
+    if (c->mail) {
+        begin_mail(c);
+        return;
+    }
+    for (int i = 0; i < c->g->size; i++)
+        if (i != me) expect(c, i);
+    if (tg_mpi_sums(c)) {
+        tg_mpi_flow to = tg_mpi_sum(c, &own);
+        c->sums = tg_mpi_piece_count(c, to);
+        if (!tg_mpi_few(c, to, 0)) return;
+        sum_few(c);
+        c->summed = c->sums;
+        return;
+    }
+    tg_mpi_flow from = tg_mpi_out(c, me, 0), to = tg_mpi_in(c, me, 0);
+    if (to.data && from.data && to.data != from.data) memcpy(to.data, from.data, (size_t)to.n * tg_mpi_element(c));
+}
+
+/* ---- Asking ---- */
+
+static tg_mpi_piece *free_piece(tg_mpi_group *g, int from, int phase) {
+    for (int k = 0; k < TG_MPI_PIECES; k++) {
+        tg_mpi_piece *p = &g->member[from].in[phase][k];
+        if (!p->call && !p->box.flying) return p;
+    }
+    return NULL;
+}
+
+/* A tag of its own for each of the few that may be under way. */
+static int next_tag(tg_mpi_peer *peer) {
+    enum { TAGS = 32000 };
+    peer->tag = peer->tag % TAGS + 1;
+    return peer->tag;
+}
+
+static bool ask(tg_mpi_call *c, int from, int phase) {
+    tg_mpi_group *g = c->g;
+    tg_mpi_piece *p = free_piece(g, from, phase);
+    int rank = g->member[from].rank;
+    if (!p) return false;
+    int tag = next_tag(&g->self->peer[rank]);
+    if (tg_mpi_receive(g->self, &p->box, g->piece, rank, tag) != TG_OK) return false;
+    p->call = c;
+    p->index = tg_mpi_side_of(c, from)->asked[phase]++;
+    tg_mpi_message *m = tg_mpi_draft(g->self, TG_MPI_ASK, g);
+    if (m) {
+        m->mail = c->mail;
+        m->phase = (uint8_t)phase;
+        m->tag = tag;
+        m->sequence = c->sequence;
+    }
+    tg_mpi_post(g->self, m, rank);
+    return true;
+}
+
+/* Whether all has been asked for. */
+static bool ask_member(tg_mpi_call *c, int from, int phase) {
+    tg_mpi_flow f = tg_mpi_in(c, from, phase);
+    int64_t pieces = tg_mpi_few(c, f, phase) ? 0 : tg_mpi_piece_count(c, f);
+    while (tg_mpi_side_of(c, from)->asked[phase] < pieces)
+        if (!ask(c, from, phase)) return false;
+    return true;
+}
+
+/* Calls ask in their order: a sum holds pieces of some members while it waits for those of others. */
+static void ask_all(tg_mpi_call *c) {
+    tg_mpi_group *g = c->g;
+    for (int phase = 0; phase < TG_MPI_PHASES; phase++) {
+        bool all = true;
+        if (g->held[phase]) continue;
+        for (int i = 0; i < g->size; i++)
+            if (i != g->rank) all &= ask_member(c, i, phase);
+        g->held[phase] = !all;
+    }
+}
+
+/* ---- Serving ---- */
+
+static tg_mpi_box *free_out(tg_mpi_member *m) {
+    for (int k = 0; k < TG_MPI_PIECES; k++)
+        if (!m->out[k].flying) return &m->out[k];
+    return NULL;
+}
+
+static bool serve(tg_mpi_call *c, int to, int phase) {
+    tg_mpi_side *side = tg_mpi_side_of(c, to);
+    tg_mpi_member *m = &c->g->member[to];
+    tg_mpi_box *box = free_out(m);
+    int64_t index = side->served[phase];
+    if (index >= side->wanted[phase] || !box || (phase && index >= c->summed)) return false;
+    tg_mpi_flow f = tg_mpi_piece_of(c, tg_mpi_out(c, to, phase), index);
+    size_t bytes = (size_t)f.n * tg_mpi_element(c);
+    memcpy(box->data, f.data, bytes);
+    if (tg_mpi_send(c->g->self, box, bytes, m->rank, side->tag[phase][index % TG_MPI_PIECES]) != TG_OK) return false;
+    side->served[phase]++;
+    c->owed--;
+    c->out--;
+    return true;
+}
+
+static void serve_member(tg_mpi_call *c, int to) {
+    for (int phase = 0; phase < TG_MPI_PHASES; phase++)
+        while (serve(c, to, phase)) continue;
+}
+
+/* ---- Landing ---- */
+
+/* A sum takes its pieces when those of all members are there; what nobody waits for any more is dropped. */
+static void land(tg_mpi_group *g, int from, int phase, tg_mpi_piece *p) {
+    tg_mpi_call *c = p->call;
+    if (!c || p->box.flying) return;
+    tg_mpi_flow f = tg_mpi_piece_of(c, tg_mpi_in(c, from, phase), p->index);
+    size_t bytes = (size_t)f.n * tg_mpi_element(c);
+    if (p->box.bytes == 0) {
+        p->call = NULL; /* refused: the word that the group has failed is on its way */
+    } else if ((size_t)p->box.bytes != bytes) {
+        p->call = NULL;
+        tg_mpi_fail(g, TG_ERR_INTERNAL, g->self->me, "a piece has not the size that was asked for", true);
+    } else if (f.data) {
+        memcpy(f.data, p->box.data, bytes);
+        p->call = NULL;
+        c->in--;
+    }
+}
+
+void tg_mpi_land(tg_mpi_group *g) {
+    for (int i = 0; g->buffers && i < g->size; i++)
+        for (int phase = 0; phase < TG_MPI_PHASES; phase++)
+            for (int k = 0; k < TG_MPI_PIECES; k++) land(g, i, phase, &g->member[i].in[phase][k]);
+}
+
+void tg_mpi_advance(tg_mpi_call *c) {
+    if (!c->ready && c->arrived < (c->mail ? 1 : c->g->size)) return;
+    if (!c->ready) tg_mpi_begin(c);
+    if (c->in || c->out) {
+        if (tg_mpi_buffers(c->g) != TG_OK) return;
+        while (c->summed < c->sums && sum_next(c)) continue;
+        if (c->mail && c->t.kind == TG_RECV) ask_member(c, c->peer, 0);
+        if (!c->mail) ask_all(c);
+        for (int i = 0; i < c->g->size && c->owed; i++)
+            if (i != c->g->rank && (!c->mail || i == c->peer)) serve_member(c, i);
+    }
+    if (!c->in && !c->out && c->summed == c->sums) tg_mpi_settle(c);
+}
