@@ -32,8 +32,8 @@ static void request_start(tg_mpi_request *r) {
 }
 
 static tg_status mpi_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
-    tg_mpi_group *g = state;
-    if (g->failed) return tg_mpi_failed(g);
+    tg_mpi_group *g = ((tg_mpi_seat *)state)->g;
+    if (g->failed) return tg_mpi_failed(g, false);
     tg_mpi_request *r = request_new(g);
     if (!r) return ctx->status;
     if (tg_mpi_start(g, t, r) != TG_OK) {
@@ -48,7 +48,7 @@ static tg_status mpi_start(tg_ctx *ctx, void *state, const tg_transfer *t, void 
 
 static bool mpi_test(tg_ctx *ctx, void *state, void *request) {
     (void)ctx;
-    tg_mpi_group *g = state;
+    tg_mpi_group *g = ((tg_mpi_seat *)state)->g;
     tg_mpi_request *r = request;
     if (!r->done && !g->failed) tg_mpi_progress(g->self);
     return r->done || g->failed || g->self->broken;
@@ -56,36 +56,42 @@ static bool mpi_test(tg_ctx *ctx, void *state, void *request) {
 
 static tg_status mpi_wait(tg_ctx *ctx, void *state, void *request) {
     (void)ctx;
-    return tg_mpi_await(state, request, NULL);
+    return tg_mpi_await(((tg_mpi_seat *)state)->g, request, NULL);
 }
 
 static void mpi_drop(tg_ctx *ctx, void *state, void *request) {
     (void)ctx;
-    tg_mpi_group *g = state;
+    tg_mpi_group *g = ((tg_mpi_seat *)state)->g;
     tg_mpi_request *r = request;
     if (!r->done && tg_mpi_await(g, r, NULL) != TG_OK && !r->done) tg_mpi_forget(r);
     request_free(r);
 }
 
+/* A state for g, which is closed where there is no memory for one. */
+static void *seat_new(tg_mpi_group *g) {
+    tg_mpi_seat *seat = tg_host_alloc(g->self->ctx, sizeof *seat);
+    if (seat) seat->g = g;
+    else tg_mpi_group_close(g);
+    return seat;
+}
+
 static tg_status mpi_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name,
                            void **group) {
-    tg_mpi_group *g = state;
+    tg_mpi_group *g = ((tg_mpi_seat *)state)->g;
     size_t bytes = (size_t)n * sizeof(int);
     int *of_world = tg_host_alloc(ctx, bytes);
     if (!of_world) return ctx->status;
     for (int i = 0; i < n; i++) of_world[i] = g->member[ranks[i]].rank;
-    *group = tg_mpi_group_new(g->self, &g->key, of_world, n, rank, name);
+    tg_mpi_group *split = tg_mpi_group_new(g->self, &g->key, of_world, n, rank, name);
     tg_host_free(ctx, of_world, bytes);
+    *group = split ? seat_new(split) : NULL;
     return *group ? TG_OK : ctx->status;
 }
 
 static void mpi_abort(tg_ctx *ctx, void *state, const char *why) {
     (void)ctx;
-    tg_mpi_group *g = state;
-    char text[TG_MPI_FAILURE];
-    size_t at = 0;
-    tg_text(text, sizeof text, &at, "rank %d failed: %s", g->self->me, why);
-    tg_mpi_fail(g, TG_ERR_REMOTE, g->self->me, text, true);
+    tg_mpi_group *g = ((tg_mpi_seat *)state)->g;
+    tg_mpi_fail(g, TG_ERR_ABORTED, g->self->me, g->self->me, why);
 }
 
 /* ---- The end ---- */
@@ -127,17 +133,17 @@ static void rank_free(tg_mpi_rank *self) {
         tg_host_free(ctx, r, sizeof *r);
     }
     tg_mpi_groups_free(self);
+    tg_board_unref(ctx, self->board);
     for (int i = 0; self->peer && i < self->size; i++) tg_host_free(ctx, self->peer[i].failure, TG_MPI_FAILURE);
     tg_host_free(ctx, self->peer, (size_t)self->size * sizeof *self->peer);
     tg_host_free(ctx, self, sizeof *self);
 }
 
 static void mpi_close(tg_ctx *ctx, void *state) {
-    (void)ctx;
-    tg_mpi_group *g = state;
-    if (!g) return; /* it was never made */
-    tg_mpi_rank *self = g->self;
-    tg_mpi_group_close(g);
+    tg_mpi_seat *seat = state;
+    tg_mpi_rank *self = seat->g->self;
+    tg_mpi_group_close(seat->g);
+    tg_host_free(ctx, seat, sizeof *seat);
     if (self->open) return;
     say_goodbye(self);
     rank_free(self);
@@ -154,34 +160,8 @@ const tg_comm_ops tg_mpi_transport = {
     .split = mpi_split,
     .close = mpi_close,
     .abort = mpi_abort,
+    .recover = tg_mpi_recover,
 };
-
-/* ---- This rank's context ---- */
-
-static void announce(tg_mpi_rank *self, tg_mpi_kind kind) {
-    const tg_ctx *ctx = self->ctx;
-    for (int i = 0; i < self->size; i++) {
-        tg_mpi_message *m = i == self->me || self->peer[i].gone ? NULL : tg_mpi_draft(self, kind, NULL);
-        if (!m) continue;
-        m->status = (int32_t)ctx->status;
-        m->cause = ctx->status == TG_ERR_REMOTE ? self->cause : self->me;
-        tg_mpi_write(m, ctx->message);
-        tg_mpi_post(self, m, i);
-    }
-}
-
-/* Peers that wait for this rank learn of its failure at once; from another thread, when this one is here again. */
-static void post_failure(tg_listener *l) {
-    tg_mpi_rank *self = (tg_mpi_rank *)l;
-    self->announce = !pthread_equal(pthread_self(), self->thread);
-    if (!self->announce) announce(self, TG_MPI_FAILED);
-}
-
-static void post_recovery(tg_listener *l) {
-    tg_mpi_rank *self = (tg_mpi_rank *)l;
-    if (!self->announce) announce(self, TG_MPI_CLEARED);
-    self->announce = false;
-}
 
 /* ---- The world ---- */
 
@@ -237,24 +217,31 @@ static tg_status rank_open(tg_mpi_rank *self, MPI_Comm comm) {
     self->spins = tg_system_cores() >= self->size * (ctx->threads > 0 ? ctx->threads : 1) ? 500 : 20;
     self->early_end = &self->early;
     self->peer = tg_host_alloc(ctx, (size_t)self->size * sizeof *self->peer);
-    if (!self->peer) return ctx->status;
+    self->board = tg_board_new(ctx, NULL, 1, self->me, self->size, 0, false);
+    if (!self->peer || !self->board) return ctx->status;
     TG_TRY(duplicate(self, comm));
     TG_TRY(tg_mpi_link_open(self));
-    self->listener = (tg_listener){.failed = post_failure, .cleared = post_recovery, .next = ctx->listeners};
+    self->listener = tg_mpi_listener(ctx->listeners);
     ctx->listeners = &self->listener;
     return TG_OK;
 }
 
-static tg_mpi_group *world(tg_ctx *ctx, MPI_Comm comm) {
+static tg_comm *world(tg_ctx *ctx, MPI_Comm comm) {
     tg_mpi_rank *self = tg_host_alloc(ctx, sizeof *self);
     if (!self) return NULL;
-    *self = (tg_mpi_rank){.ctx = ctx, .comm = MPI_COMM_NULL};
+    *self = (tg_mpi_rank){.ctx = ctx, .comm = MPI_COMM_NULL, .cause = -1};
     tg_mpi_group *g = rank_open(self, comm) == TG_OK ? world_group(self) : NULL;
-    if (!g) rank_free(self);
-    return g;
+    tg_mpi_seat *seat = g ? seat_new(g) : NULL;
+    if (!seat) {
+        rank_free(self);
+        return NULL;
+    }
+    self->board->refs++;
+    tg_comm *c = tg_comm_make(ctx, &tg_mpi_transport, seat, self->me, self->size, self->board);
+    if (!c) mpi_close(ctx, seat);
+    return c;
 }
 
 tg_comm *tg_comm_mpi_new(tg_ctx *ctx, MPI_Comm comm) {
-    tg_mpi_group *g = tg_ok(ctx) && check_mpi(ctx, comm) == TG_OK ? world(ctx, comm) : NULL;
-    return tg_comm_new_on(ctx, &tg_mpi_transport, g, g ? g->rank : 0, g ? g->size : 1);
+    return tg_comm_or_inert(tg_ok(ctx) && check_mpi(ctx, comm) == TG_OK ? world(ctx, comm) : NULL);
 }

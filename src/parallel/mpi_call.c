@@ -16,6 +16,7 @@ static tg_signature sign(const tg_mpi_group *g, const tg_transfer *t) {
     if (t->kind != TG_BARRIER) s.dtype = (uint8_t)t->dtype;
     if (t->kind == TG_ALL_REDUCE || t->kind == TG_REDUCE_SCATTER) s.op = (uint8_t)t->op;
     if (!parts && t->kind != TG_ALL_TO_ALL) s.count = t->count;
+    s.skips = g->self->ctx->skips - g->skips;
     if (parts) s.counts = digest(t->kind == TG_ALL_GATHER ? t->recv : t->send, t->count, g->size);
     return s;
 }
@@ -25,40 +26,25 @@ static bool same(const tg_signature *a, const tg_signature *b) {
            a->count == b->count && a->counts == b->counts;
 }
 
-void tg_mpi_describe(const tg_signature *s, int64_t count, const char *site, char *buf, size_t n, size_t *at) {
-    static const char *const reductions[] = {"sum", "max", "min", "avg"};
-    tg_text(buf, n, at, "%s(", tg_collective_name(s->kind));
-    if (s->kind != TG_BARRIER) tg_text(buf, n, at, "%s, %lld elements", tg_dtype_name(s->dtype), (long long)count);
-    if (s->kind == TG_ALL_REDUCE || s->kind == TG_REDUCE_SCATTER) tg_text(buf, n, at, ", %s", reductions[s->op & 3]);
-    if (s->root >= 0) tg_text(buf, n, at, ", root %d", s->root);
-    tg_text(buf, n, at, ") from %s", site);
+tg_note tg_mpi_note(const tg_signature *s, int64_t count, int peer, uint64_t sequence) {
+    return (tg_note){.kind = s->kind,
+                     .dtype = s->dtype,
+                     .op = s->op,
+                     .root = s->kind == TG_SEND || s->kind == TG_RECV ? peer : s->root,
+                     .count = count,
+                     .sequence = sequence + 1};
 }
 
-/* Looking a site up opens files, so each is looked up once. */
-const char *tg_mpi_site(tg_mpi_rank *self, const void *site) {
-    size_t i = ((uintptr_t)site >> 2) % TG_MPI_SITES;
-    if (!self->sites[i].text[0] || self->sites[i].site != site) {
-        tg_describe_site(site, self->sites[i].text, TG_MPI_SITE);
-        self->sites[i].site = site;
-    }
-    return self->sites[i].text;
+/* As the door has described it for the record. */
+void tg_mpi_site(const tg_mpi_rank *self, const void *site, char *buf, size_t n) {
+    size_t at = 0;
+    if (site)
+        tg_card_site(&self->board->card[self->board->me], (uint64_t)(uintptr_t)site, buf, n);
+    else
+        tg_text(buf, n, &at, "the library");
 }
 
 /* ---- Disagreement ---- */
-
-static void mismatch(tg_mpi_group *g, const tg_mpi_call *c, int member) {
-    const tg_mpi_side *mine = tg_mpi_side_of(c, g->rank), *other = tg_mpi_side_of(c, member);
-    char text[TG_MPI_FAILURE];
-    const char *site = tg_mpi_site(g->self, c->t.site);
-    int64_t count = c->mail ? c->t.count : mine->count;
-    size_t at = 0;
-    tg_text(text, sizeof text, &at, "ranks disagree at %s %llu of %s%s: rank %d called ", c->mail ? "message" : "call",
-            (unsigned long long)c->sequence + 1, g->name[0] ? "group " : "their group", g->name, g->self->me);
-    tg_mpi_describe(&c->signature, count, site, text, sizeof text, &at);
-    tg_text(text, sizeof text, &at, "; rank %d called ", g->member[member].rank);
-    tg_mpi_describe(&other->signature, other->count, other->site, text, sizeof text, &at);
-    tg_mpi_fail(g, TG_ERR_MISMATCH, -1, text, true);
-}
 
 static int64_t between(const int64_t *at, int64_t count, int i) { return at ? at[i + 1] - at[i] : count; }
 
@@ -71,9 +57,16 @@ static bool agree(const tg_mpi_call *c, int member) {
                                           o->from_me == between(c->send_at, c->t.count, member));
 }
 
+/* Of those who have missed different numbers of calls the one with more is to blame. */
 static void compare(tg_mpi_call *c, int member) {
-    if (!c->g->failed && c->request && tg_mpi_side_of(c, member)->arrived && !agree(c, member))
-        mismatch(c->g, c, member);
+    tg_mpi_group *g = c->g;
+    const tg_mpi_side *o = tg_mpi_side_of(c, member);
+    if (g->failed || !c->request || !o->arrived) return;
+    uint64_t theirs = o->signature.skips, ours = c->signature.skips;
+    if (theirs != ours)
+        tg_mpi_fail_by(g, g->member[theirs > ours ? member : g->rank].rank, ", and has missed a call since");
+    else if (!agree(c, member))
+        tg_mpi_mismatch(g, c, member);
 }
 
 /* ---- Arriving ---- */
@@ -125,9 +118,9 @@ static void tell(tg_mpi_call *c, int member, const char *site) {
 
 static void arrive(tg_mpi_call *c) {
     tg_mpi_group *g = c->g;
-    const char *site = tg_mpi_site(g->self, c->t.site);
+    char site[TG_MPI_SITE];
+    tg_mpi_site(g->self, c->t.site, site, sizeof site);
     c->side[g->rank].arrived = true;
-    c->side[g->rank].count = c->t.count;
     c->arrived++;
     for (int k = 1; k < g->size; k++) tell(c, (g->rank + k) % g->size, site);
     for (int i = 0; i < g->size; i++)
@@ -145,8 +138,10 @@ static tg_status start_mail(tg_mpi_group *g, const tg_transfer *t, tg_mpi_reques
     c->request = r;
     keep_transfer(c, t);
     c->signature = sign(g, t);
+    char site[TG_MPI_SITE];
+    tg_mpi_site(g->self, t->site, site, sizeof site);
     if (send)
-        tell(c, t->root, tg_mpi_site(g->self, t->site));
+        tell(c, t->root, site);
     else
         compare(c, t->root);
     return TG_OK;
@@ -200,9 +195,7 @@ static void keep_side(tg_mpi_call *c, const tg_mpi_message *m) {
 
 static void keep_last(tg_mpi_member *member, const tg_mpi_message *m) {
     size_t at = 0;
-    member->calls = m->sequence + 1;
-    member->last = m->signature;
-    member->last_count = m->count;
+    member->last = tg_mpi_note(&m->signature, m->count, 0, m->sequence);
     tg_text(member->site, sizeof member->site, &at, "%s", m->body);
 }
 

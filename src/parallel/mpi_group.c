@@ -181,7 +181,7 @@ static void group_free(tg_mpi_group *g) {
 
 tg_mpi_group *tg_mpi_group_new(tg_mpi_rank *self, const tg_mpi_key *parent, const int *ranks, int n, int rank,
                                const char *name) {
-    size_t bytes = sizeof(tg_mpi_group) + (size_t)n * sizeof(tg_mpi_member), at = 0;
+    size_t bytes = sizeof(tg_mpi_group) + (size_t)n * (sizeof(tg_mpi_member) + 1), at = 0;
     tg_mpi_key key;
     if (name_group(self, parent, ranks, n, &key) != TG_OK) return NULL;
     tg_mpi_group *g = tg_host_alloc(self->ctx, bytes);
@@ -191,7 +191,9 @@ tg_mpi_group *tg_mpi_group_new(tg_mpi_rank *self, const tg_mpi_key *parent, cons
     g->rank = rank;
     g->size = n;
     g->bytes = bytes;
-    g->culprit = -1;
+    g->culprit = g->reporter = -1;
+    g->skips = self->ctx->skips;
+    g->list = (uint8_t *)&g->member[n];
     tg_text(g->name, sizeof g->name, &at, "%s", name ? name : "");
     for (int i = 0; i < n; i++) g->member[i].rank = ranks[i];
     size_group(g);

@@ -195,7 +195,7 @@ static void land(tg_mpi_group *g, int from, int phase, tg_mpi_piece *p) {
         p->call = NULL; /* refused: the word that the group has failed is on its way */
     } else if ((size_t)p->box.bytes != bytes) {
         p->call = NULL;
-        tg_mpi_fail(g, TG_ERR_INTERNAL, g->self->me, "a piece has not the size that was asked for", true);
+        tg_mpi_fail(g, TG_ERR_INTERNAL, -1, g->self->me, "a piece has not the size that was asked for");
     } else if (f.data) {
         memcpy(f.data, p->box.data, bytes);
         p->call = NULL;

@@ -21,9 +21,8 @@
 enum {
     TG_MPI_MESSAGE = 2048, /* bytes of a message at most */
     TG_MPI_RECEIVES = 32,  /* that may arrive before this rank looks */
-    TG_MPI_SITE = 96,
+    TG_MPI_SITE = TG_SITE_TEXT,
     TG_MPI_FAILURE = 1536, /* bytes of an error's text */
-    TG_MPI_SITES = 64,
     TG_MPI_PIECES = 2, /* under way from one member to another, of each phase */
     TG_MPI_PHASES = 2, /* an all-reduce sums its parts, then gathers them */
     TG_MPI_MAILS = 32  /* sends from one member to another that may be in flight */
@@ -56,6 +55,9 @@ typedef enum tg_mpi_kind {
     TG_MPI_ASK,   /* for the next piece of what the receiver has for the sender */
     TG_MPI_FAIL,  /* the group has failed */
     TG_MPI_LEAVE, /* the sender has freed its communicator */
+    TG_MPI_SKIP,  /* the sender has missed calls */
+    TG_MPI_COME,  /* to tg_comm_recover */
+    TG_MPI_DECIDE, /* who is still there */
     TG_MPI_FAILED, /* the sender's context holds an error */
     TG_MPI_CLEARED,
     TG_MPI_BYE, /* the sender's last message */
@@ -77,6 +79,7 @@ typedef struct tg_mpi_message {
 /* What this rank knows of another. */
 typedef struct tg_mpi_peer {
     bool gone;        /* has said BYE */
+    double since;     /* when its error was seen first; 0: it has none */
     tg_status status; /* of its context */
     int cause;        /* the rank whose failure that was */
     int tag;          /* of the last piece that was asked of it */
@@ -112,16 +115,14 @@ struct tg_mpi_rank {
     int cause;     /* the rank whose failure this one's context has recorded */
     int open;      /* groups that are not closed */
     bool broken;   /* an MPI call has failed */
+    bool skipped;  /* since the last error was cleared */
+    tg_board *board;
     bool announce; /* a failure that another thread has recorded */
     tg_mpi_peer *peer;
     tg_mpi_group *groups;
     tg_mpi_early *early, **early_end;
     tg_mpi_base *bases;
     tg_mpi_request *first, *last, *free; /* in flight, in the order of their start */
-    struct {
-        const void *site;
-        char text[TG_MPI_SITE];
-    } sites[TG_MPI_SITES];
     /* What flies: request i of box i. */
     int flying, room;
     MPI_Request *requests;
@@ -170,10 +171,9 @@ typedef struct tg_mpi_mails {
 
 typedef struct tg_mpi_member {
     int rank; /* of the world */
-    bool left;
-    uint64_t calls; /* the last that it was seen to make: 1 + sequence, signature and site */
-    tg_signature last;
-    int64_t last_count;
+    bool left, came;
+    uint64_t skips;  /* calls that it has missed after errors */
+    tg_note last;    /* the last call that it was seen to make; its sequence is 0 before */
     char site[TG_MPI_SITE];
     tg_mpi_piece in[TG_MPI_PHASES][TG_MPI_PIECES];
     tg_mpi_box out[TG_MPI_PIECES];
@@ -188,6 +188,11 @@ typedef struct tg_mpi_copy {
     char data[];
 } tg_mpi_copy;
 
+/* A communicator's state: its group, another one after tg_comm_recover. */
+typedef struct tg_mpi_seat {
+    tg_mpi_group *g;
+} tg_mpi_seat;
+
 struct tg_mpi_group {
     tg_mpi_rank *self;
     tg_mpi_group *next;
@@ -197,10 +202,13 @@ struct tg_mpi_group {
     size_t few;         /* bytes that travel with a message */
     size_t piece;       /* bytes */
     uint64_t sequence;  /* of the next collective */
+    uint64_t skips;     /* of the context when the group was formed */
     bool held[TG_MPI_PHASES]; /* an older call could not yet ask for all that it needs: younger ones wait */
     bool closed, failed, told;
     tg_status status;
-    int culprit; /* rank of the world; -1: none */
+    int culprit, reporter; /* ranks of the world; -1: none */
+    bool decided;           /* who is still there after tg_comm_recover: */
+    uint8_t *list;          /* 1 for each member that is */
     char name[32], failure[TG_MPI_FAILURE];
     size_t bytes, buffer_bytes, calls_bytes;
     char *buffers; /* of the pieces; NULL before the first */
@@ -277,8 +285,9 @@ void tg_mpi_asked(tg_mpi_rank *self, const tg_mpi_message *m);
 void tg_mpi_mail_taken(tg_mpi_group *g, const tg_mpi_message *m);
 /* The call is over for this rank: its place is free. */
 void tg_mpi_settle(tg_mpi_call *c);
-const char *tg_mpi_site(tg_mpi_rank *self, const void *site);
-void tg_mpi_describe(const tg_signature *s, int64_t count, const char *site, char *buf, size_t n, size_t *at);
+/* Where this rank made a call. */
+void tg_mpi_site(const tg_mpi_rank *self, const void *site, char *buf, size_t n);
+tg_note tg_mpi_note(const tg_signature *s, int64_t count, int peer, uint64_t sequence);
 
 /* ---- mpi_flow.c: what goes from whom to whom ---- */
 
@@ -313,13 +322,29 @@ void tg_mpi_progress(tg_mpi_rank *self);
 void tg_mpi_forget(tg_mpi_request *r);
 /* Until r is done (or, with r NULL, that call has a free place), or the group has failed. */
 tg_status tg_mpi_await(tg_mpi_group *g, const tg_mpi_request *r, const tg_mpi_call *place);
-/* The first failure is kept. tell: the other members are told. */
-void tg_mpi_fail(tg_mpi_group *g, tg_status status, int culprit, const char *text, bool tell);
-/* Records the group's failure in the context. */
-tg_status tg_mpi_failed(tg_mpi_group *g);
+void tg_mpi_rest(const tg_mpi_rank *self, int round); /* longer and longer */
 /* Makes progress until there, or the deadline of the context: false. */
 bool tg_mpi_until(tg_mpi_rank *self, bool (*there)(tg_mpi_rank *self));
 
+/* ---- mpi_fail.c ---- */
+
+/* The first failure is kept. reporter: a member that has found it; where it is this rank the others are told. */
+void tg_mpi_fail(tg_mpi_group *g, tg_status status, int culprit, int reporter, const char *text);
+/* ... with the words of the rank that failed. */
+void tg_mpi_fail_by(tg_mpi_group *g, int rank, const char *after);
+/* Records the group's failure in the context; arrived: this rank had made the call that failed. */
+tg_status tg_mpi_failed(tg_mpi_group *g, bool arrived);
+/* Looks whether those for whom the call waits can still come. */
+void tg_mpi_look(tg_mpi_group *g, const tg_mpi_call *c, double since);
+void tg_mpi_mismatch(tg_mpi_group *g, const tg_mpi_call *c, int member);
+/* What the context's errors mean to the other ranks. */
+tg_listener tg_mpi_listener(tg_listener *next);
+void tg_mpi_peer_failed(tg_mpi_rank *self, const tg_mpi_message *m);
+
+/* ---- mpi_recover.c ---- */
+
+tg_status tg_mpi_recover(tg_ctx *ctx, void *state, int *rank, int *size);
+void tg_mpi_came(tg_mpi_group *g, const tg_mpi_message *m);
 extern const tg_comm_ops tg_mpi_transport;
 
 #endif

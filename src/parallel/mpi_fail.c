@@ -1,0 +1,238 @@
+/* What ends a group of the MPI transport, and how ranks tell each other. */
+#include "parallel/mpi_transport.h"
+#include "parallel/shm.h"
+
+/* ---- The group's failure ---- */
+
+static void refuse_all(tg_mpi_group *g, tg_mpi_call *c) {
+    for (int i = 0; i < g->size && c->owed; i++) {
+        tg_mpi_side *s = &c->side[c->mail ? 0 : i];
+        int rank = g->member[c->mail ? c->peer : i].rank;
+        for (int phase = 0; phase < TG_MPI_PHASES; phase++)
+            for (; s->served[phase] < s->wanted[phase]; c->owed--)
+                tg_mpi_refuse(g->self, rank, s->tag[phase][s->served[phase]++ % TG_MPI_PIECES]);
+    }
+}
+
+/* What is under way lands in the transport's buffers, and nobody looks at it. */
+static void give_up(tg_mpi_group *g) {
+    for (tg_mpi_request *r = g->self->first; r; r = r->next)
+        if (r->group == g) refuse_all(g, r->call);
+    for (int i = 0; i < g->size; i++)
+        for (int k = 0; k < TG_MPI_PHASES * TG_MPI_PIECES; k++)
+            g->member[i].in[k / TG_MPI_PIECES][k % TG_MPI_PIECES].call = NULL;
+}
+
+static void tell_members(tg_mpi_group *g) {
+    for (int i = 0; i < g->size; i++) {
+        int rank = g->member[i].rank;
+        tg_mpi_message *m = i == g->rank || g->self->peer[rank].gone ? NULL : tg_mpi_draft(g->self, TG_MPI_FAIL, g);
+        if (!m) continue;
+        m->status = (int32_t)g->status;
+        m->cause = g->culprit;
+        tg_mpi_write(m, g->failure);
+        tg_mpi_post(g->self, m, rank);
+    }
+}
+
+void tg_mpi_fail(tg_mpi_group *g, tg_status status, int culprit, int reporter, const char *text) {
+    size_t at = 0;
+    if (g->failed) return;
+    g->failed = true;
+    g->status = status;
+    g->culprit = culprit;
+    g->reporter = reporter;
+    tg_text(g->failure, sizeof g->failure, &at, "%s", text);
+    give_up(g);
+    if (reporter == g->self->me) tell_members(g);
+}
+
+/* As it looks from this rank. */
+static tg_status status_here(const tg_mpi_group *g, bool arrived) {
+    if (g->told || g->status == TG_OK) return TG_ERR_ABORTED;
+    if (g->status == TG_ERR_TIMEOUT) return arrived ? TG_ERR_TIMEOUT : TG_ERR_REMOTE;
+    return g->culprit == g->self->me ? TG_ERR_ABORTED : g->status;
+}
+
+tg_status tg_mpi_failed(tg_mpi_group *g, bool arrived) {
+    tg_ctx *ctx = g->self->ctx;
+    tg_status status = status_here(g, arrived);
+    g->told = true;
+    g->self->cause = g->culprit == g->self->me ? -1 : g->culprit;
+    if (status == TG_ERR_ABORTED)
+        tg_fail(ctx, status, "group \"%s\" was aborted (%s); tg_comm_recover begins anew", g->name, g->failure);
+    else if (status == TG_ERR_REMOTE && g->status == TG_ERR_TIMEOUT)
+        tg_fail(ctx, status, "rank %d has given up waiting for this one: %s", g->reporter, g->failure);
+    else
+        tg_fail(ctx, status, "%s", g->failure);
+    g->self->cause = -1;
+    return status;
+}
+
+/* A failure that was itself another's is passed on in that one's words. */
+void tg_mpi_fail_by(tg_mpi_group *g, int rank, const char *after) {
+    const tg_mpi_peer *p = &g->self->peer[rank];
+    const char *words = rank == g->self->me ? g->self->ctx->message : p->failure ? p->failure : "";
+    char text[TG_MPI_FAILURE];
+    size_t at = 0;
+    if (p->status == TG_ERR_REMOTE && p->cause >= 0 && rank != g->self->me) {
+        tg_mpi_fail(g, TG_ERR_REMOTE, p->cause, g->self->me, words);
+        return;
+    }
+    tg_text(text, sizeof text, &at, "rank %d failed%s: %s", rank, after, words);
+    tg_mpi_fail(g, TG_ERR_REMOTE, rank, g->self->me, text);
+}
+
+/* ---- Disagreement ---- */
+
+static void quote(const tg_mpi_group *g, int member, const tg_note *note, const char *site, char *buf, size_t n,
+                  size_t *at) {
+    tg_text(buf, n, at, "rank %d called ", g->member[member].rank);
+    tg_note_call(note, buf, n, at);
+    tg_text(buf, n, at, " from %s", site);
+}
+
+void tg_mpi_mismatch(tg_mpi_group *g, const tg_mpi_call *c, int member) {
+    const tg_mpi_side *o = tg_mpi_side_of(c, member);
+    tg_note mine = tg_mpi_note(&c->signature, c->t.count, member, c->sequence);
+    tg_note other = tg_mpi_note(&o->signature, o->count, g->rank, c->sequence);
+    char text[TG_MPI_FAILURE], site[TG_MPI_SITE];
+    size_t at = 0;
+    bool first = g->rank < member;
+    tg_mpi_site(g->self, c->t.site, site, sizeof site);
+    if (c->mail)
+        tg_text(text, sizeof text, &at, "the ranks disagree about a message in group \"%s\": ", g->name);
+    else
+        tg_text(text, sizeof text, &at, "the ranks disagree about call %llu of group \"%s\": ",
+                (unsigned long long)c->sequence + 1, g->name);
+    quote(g, first ? g->rank : member, first ? &mine : &other, first ? site : o->site, text, sizeof text, &at);
+    tg_text(text, sizeof text, &at, ", ");
+    quote(g, first ? member : g->rank, first ? &other : &mine, first ? o->site : site, text, sizeof text, &at);
+    tg_mpi_fail(g, TG_ERR_MISMATCH, -1, g->self->me, text);
+}
+
+/* ---- Peers ---- */
+
+/* Whether the call still waits for that member to arrive. */
+static bool awaited(const tg_mpi_call *c, int member) {
+    if (member == c->g->rank) return false;
+    return c->mail ? member == c->peer && !c->arrived : !c->side[member].arrived;
+}
+
+static void describe_last(const tg_mpi_member *m, char *buf, size_t n, size_t *at) {
+    if (!m->last.sequence) {
+        tg_text(buf, n, at, "it has made no call in this group yet");
+        return;
+    }
+    tg_text(buf, n, at, "its last call in this group was number %llu, ", (unsigned long long)m->last.sequence);
+    tg_note_call(&m->last, buf, n, at);
+    tg_text(buf, n, at, " from %s", m->site);
+}
+
+/* That an error is there counts only after a while: the peer may be about to clear it. But who has missed a call that we
+ * have not, is out of step for good. */
+static void look_at(tg_mpi_group *g, int member) {
+    const double patience = 0.1;
+    const tg_mpi_member *m = &g->member[member];
+    const tg_mpi_peer *p = &g->self->peer[m->rank];
+    char text[TG_MPI_FAILURE];
+    size_t at = 0;
+    bool gone = p->gone || m->left, failed = p->status != TG_OK;
+    if (m->skips > g->self->ctx->skips - g->skips) {
+        tg_mpi_fail_by(g, m->rank, failed ? "" : " (and has cleared its error)");
+    } else if (failed && (gone || tg_shm_now() - p->since > patience)) {
+        tg_mpi_fail_by(g, m->rank, "");
+    } else if (gone) {
+        tg_text(text, sizeof text, &at, "rank %d has freed this communicator; ", m->rank);
+        describe_last(m, text, sizeof text, &at);
+        tg_mpi_fail(g, TG_ERR_REMOTE, m->rank, g->self->me, text);
+    }
+}
+
+static void pass_deadline(tg_mpi_group *g, const tg_mpi_call *c) {
+    tg_note note = tg_mpi_note(&c->signature, c->t.count, c->peer, c->sequence);
+    char text[TG_MPI_FAILURE], site[TG_MPI_SITE];
+    size_t at = 0;
+    int culprit = -1;
+    tg_mpi_site(g->self, c->t.site, site, sizeof site);
+    tg_text(text, sizeof text, &at, "the deadline of %g s has passed in ", g->self->ctx->deadline);
+    tg_note_call(&note, text, sizeof text, &at);
+    tg_text(text, sizeof text, &at, ", call %llu of group \"%s\", from %s", (unsigned long long)note.sequence, g->name,
+            site);
+    for (int i = 0; i < g->size; i++) {
+        if (!awaited(c, i)) continue;
+        if (culprit < 0) culprit = g->member[i].rank;
+        tg_text(text, sizeof text, &at, "; rank %d has not arrived: ", g->member[i].rank);
+        describe_last(&g->member[i], text, sizeof text, &at);
+    }
+    if (culprit < 0) tg_text(text, sizeof text, &at, "; all have arrived, but not all that they owe");
+    tg_mpi_fail(g, TG_ERR_TIMEOUT, culprit, g->self->me, text);
+}
+
+void tg_mpi_look(tg_mpi_group *g, const tg_mpi_call *c, double since) {
+    for (int i = 0; i < g->size && !g->failed; i++)
+        if (awaited(c, i)) look_at(g, i);
+    if (tg_shm_now() - since > g->self->ctx->deadline) pass_deadline(g, c);
+}
+
+/* ---- This rank's context ---- */
+
+static void announce(tg_mpi_rank *self, tg_mpi_kind kind) {
+    const tg_ctx *ctx = self->ctx;
+    for (int i = 0; i < self->size; i++) {
+        tg_mpi_message *m = i == self->me || self->peer[i].gone ? NULL : tg_mpi_draft(self, kind, NULL);
+        if (!m) continue;
+        m->status = (int32_t)ctx->status;
+        m->cause = self->cause;
+        tg_mpi_write(m, ctx->message);
+        tg_mpi_post(self, m, i);
+    }
+}
+
+static void announce_skips(tg_mpi_rank *self) {
+    for (tg_mpi_group *g = self->groups; g; g = g->next)
+        for (int i = 0; !g->closed && i < g->size; i++) {
+            tg_mpi_message *m = i == g->rank ? NULL : tg_mpi_draft(self, TG_MPI_SKIP, g);
+            if (!m) continue;
+            m->sequence = self->ctx->skips - g->skips;
+            tg_mpi_post(self, m, g->member[i].rank);
+        }
+}
+
+void tg_mpi_peer_failed(tg_mpi_rank *self, const tg_mpi_message *m) {
+    tg_mpi_peer *p = &self->peer[m->rank];
+    if (!p->failure) p->failure = tg_host_alloc(self->ctx, TG_MPI_FAILURE);
+    if (p->failure) memcpy(p->failure, m->body, m->text < TG_MPI_FAILURE ? m->text : TG_MPI_FAILURE);
+    p->since = tg_shm_now();
+    p->status = (tg_status)m->status;
+    p->cause = m->cause;
+}
+
+static bool may_speak(tg_mpi_rank *self) {
+    self->announce = !pthread_equal(pthread_self(), self->thread);
+    return !self->announce;
+}
+
+/* Peers that wait for this rank learn of its failure at once; or, if another thread found it, when this one is here
+ * again. */
+static void post_failure(tg_listener *l) {
+    tg_mpi_rank *self = (tg_mpi_rank *)l;
+    if (may_speak(self)) announce(self, TG_MPI_FAILED);
+}
+
+/* Of calls missed the first counts, while the error is there; afterwards how many there were. */
+static void post_recovery(tg_listener *l) {
+    tg_mpi_rank *self = (tg_mpi_rank *)l;
+    if (self->skipped) announce_skips(self);
+    self->skipped = self->announce = false;
+    announce(self, TG_MPI_CLEARED);
+}
+
+static void post_skip(tg_listener *l) {
+    tg_mpi_rank *self = (tg_mpi_rank *)l;
+    if (self->skipped || !may_speak(self)) return;
+    self->skipped = true;
+    announce_skips(self);
+}
+
+tg_listener tg_mpi_listener(tg_listener *next) { return (tg_listener){post_failure, post_recovery, post_skip, next}; }
