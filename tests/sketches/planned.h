@@ -115,7 +115,7 @@ TG_API tg_status tg_fetch(tg_tensor *x); /* starts the refill of a discarded ten
 /* Streams of a context, in the order of the executor's use. Host devices have one, and ignore them. */
 typedef enum tg_stream { TG_STREAM_COMPUTE, TG_STREAM_COMM, TG_STREAM_COPY, TG_STREAMS } tg_stream;
 
-/* ==== cuda.h, nccl.h, mpi.h (foreign types stand as void * here) ==== */
+/* ==== cuda.h, nccl.h (foreign types stand as void * here) ==== */
 
 TG_API int tg_cuda_count(void); /* GPUs that this build could use; 0 without driver, device or CUDA */
 /* The same as TG_CONFIG(.device = "cuda:1"), on a stream of the caller's; config may be NULL. */
@@ -124,7 +124,6 @@ TG_API void *tg_cuda_stream(const tg_ctx *ctx, tg_stream s);
 /* How NCCL's unique id travels: rank 0 calls with the id filled in, the others receive it. */
 typedef tg_status (*tg_exchange_fn)(void *user, void *bytes, size_t n, int rank, int size);
 TG_API tg_comm *tg_comm_nccl_new(tg_ctx *ctx, int rank, int size, tg_exchange_fn exchange, void *user);
-TG_API tg_comm *tg_comm_mpi_new(tg_ctx *ctx, void *mpi_comm); /* never calls MPI_Init or MPI_Finalize */
 
 #ifdef __cplusplus
 }
