@@ -146,6 +146,7 @@ typedef struct tg_listener {
     void (*failed)(struct tg_listener *l);
     void (*cleared)(struct tg_listener *l);
     void (*skipped)(struct tg_listener *l);
+    void (*idle)(struct tg_listener *l); /* the context's thread waits for other ranks; NULL: nothing to do then */
     struct tg_listener *next;
 } tg_listener;
 

@@ -31,8 +31,14 @@ static void request_start(tg_mpi_request *r) {
     self->last = r;
 }
 
+/* A communicator of one node goes to that node's transport. */
+#define NODE(seat, slot, ...) (seat)->self->node->ops->slot((seat)->self->ctx, (seat)->inner, __VA_ARGS__)
+
 static tg_status mpi_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
-    tg_mpi_group *g = ((tg_mpi_seat *)state)->g;
+    tg_mpi_seat *seat = state;
+    if (seat->inner) return NODE(seat, start, t, request);
+    tg_mpi_group *g = seat->g;
+    tg_mpi_progress(g->self); /* which may bring the news of a failure */
     if (g->failed) return tg_mpi_failed(g, false);
     tg_mpi_request *r = request_new(g);
     if (!r) return ctx->status;
@@ -48,50 +54,101 @@ static tg_status mpi_start(tg_ctx *ctx, void *state, const tg_transfer *t, void 
 
 static bool mpi_test(tg_ctx *ctx, void *state, void *request) {
     (void)ctx;
-    tg_mpi_group *g = ((tg_mpi_seat *)state)->g;
+    tg_mpi_seat *seat = state;
     tg_mpi_request *r = request;
-    if (!r->done && !g->failed) tg_mpi_progress(g->self);
-    return r->done || g->failed || g->self->broken;
+    if (seat->inner) return NODE(seat, test, request);
+    if (!r->done && !seat->g->failed) tg_mpi_progress(seat->self);
+    return r->done || seat->g->failed || seat->self->broken;
 }
 
 static tg_status mpi_wait(tg_ctx *ctx, void *state, void *request) {
     (void)ctx;
-    return tg_mpi_await(((tg_mpi_seat *)state)->g, request, NULL);
+    tg_mpi_seat *seat = state;
+    return seat->inner ? NODE(seat, wait, request) : tg_mpi_await(seat->g, request, NULL);
 }
 
 static void mpi_drop(tg_ctx *ctx, void *state, void *request) {
     (void)ctx;
-    tg_mpi_group *g = ((tg_mpi_seat *)state)->g;
+    tg_mpi_seat *seat = state;
     tg_mpi_request *r = request;
-    if (!r->done && tg_mpi_await(g, r, NULL) != TG_OK && !r->done) tg_mpi_forget(r);
+    if (seat->inner) {
+        NODE(seat, drop, request);
+        return;
+    }
+    if (!r->done && tg_mpi_await(seat->g, r, NULL) != TG_OK && !r->done) tg_mpi_forget(r);
     request_free(r);
-}
-
-/* A state for g, which is closed where there is no memory for one. */
-static void *seat_new(tg_mpi_group *g) {
-    tg_mpi_seat *seat = tg_host_alloc(g->self->ctx, sizeof *seat);
-    if (seat) seat->g = g;
-    else tg_mpi_group_close(g);
-    return seat;
-}
-
-static tg_status mpi_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name,
-                           void **group) {
-    tg_mpi_group *g = ((tg_mpi_seat *)state)->g;
-    size_t bytes = (size_t)n * sizeof(int);
-    int *of_world = tg_host_alloc(ctx, bytes);
-    if (!of_world) return ctx->status;
-    for (int i = 0; i < n; i++) of_world[i] = g->member[ranks[i]].rank;
-    tg_mpi_group *split = tg_mpi_group_new(g->self, &g->key, of_world, n, rank, name);
-    tg_host_free(ctx, of_world, bytes);
-    *group = split ? seat_new(split) : NULL;
-    return *group ? TG_OK : ctx->status;
 }
 
 static void mpi_abort(tg_ctx *ctx, void *state, const char *why) {
     (void)ctx;
-    tg_mpi_group *g = ((tg_mpi_seat *)state)->g;
-    tg_mpi_fail(g, TG_ERR_ABORTED, g->self->me, g->self->me, why);
+    tg_mpi_seat *seat = state;
+    if (seat->inner)
+        NODE(seat, abort, why);
+    else
+        tg_mpi_fail(seat->g, TG_ERR_ABORTED, seat->self->me, seat->self->me, why);
+}
+
+static tg_status mpi_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
+    (void)ctx;
+    tg_mpi_seat *seat = state;
+    return seat->inner ? NODE(seat, recover, rank, size) : tg_mpi_recover(seat, rank, size);
+}
+
+/* ---- Groups ---- */
+
+/* A state for a group, which is closed where there is no memory for one. */
+static tg_mpi_seat *seat_new(tg_mpi_rank *self, tg_mpi_group *g, void *inner) {
+    tg_mpi_seat *seat = tg_host_alloc(self->ctx, sizeof *seat);
+    if (seat) {
+        *seat = (tg_mpi_seat){.self = self, .g = g, .inner = inner};
+        self->open++;
+    } else if (g) {
+        tg_mpi_group_close(g);
+    } else {
+        self->node->ops->close(self->ctx, inner);
+    }
+    return seat;
+}
+
+static bool are_of_this_node(const tg_mpi_rank *self, const int *ranks, int n) {
+    if (!self->node) return false;
+    for (int i = 0; i < n; i++)
+        if (self->nodes[ranks[i]] != self->nodes[self->me]) return false;
+    return true;
+}
+
+/* ranks: of the world. */
+static tg_mpi_seat *split(const tg_mpi_seat *seat, const int *ranks, int n, int rank, const char *name) {
+    tg_mpi_rank *self = seat->self;
+    void *inner = NULL;
+    if (are_of_this_node(self, ranks, n)) {
+        tg_status s = self->node->ops->split(self->ctx, self->node->state, ranks, n, rank, name, &inner);
+        return s == TG_OK ? seat_new(self, NULL, inner) : NULL;
+    }
+    tg_mpi_group *g = tg_mpi_group_new(self, &seat->g->key, ranks, n, rank, name);
+    return g ? seat_new(self, g, NULL) : NULL;
+}
+
+static tg_mpi_seat *split_inner(const tg_mpi_seat *seat, const int *ranks, int n, int rank, const char *name) {
+    void *inner = NULL;
+    tg_status s = NODE(seat, split, ranks, n, rank, name, &inner);
+    return s == TG_OK ? seat_new(seat->self, NULL, inner) : NULL;
+}
+
+static tg_status mpi_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name,
+                           void **group) {
+    tg_mpi_seat *seat = state;
+    size_t bytes = (size_t)n * sizeof(int);
+    if (seat->inner) {
+        *group = split_inner(seat, ranks, n, rank, name);
+        return *group ? TG_OK : ctx->status;
+    }
+    int *of_world = tg_host_alloc(ctx, bytes);
+    if (!of_world) return ctx->status;
+    for (int i = 0; i < n; i++) of_world[i] = seat->g->member[ranks[i]].rank;
+    *group = split(seat, of_world, n, rank, name);
+    tg_host_free(ctx, of_world, bytes);
+    return *group ? TG_OK : ctx->status;
 }
 
 /* ---- The end ---- */
@@ -126,6 +183,7 @@ static void unlisten(tg_mpi_rank *self) {
 
 static void rank_free(tg_mpi_rank *self) {
     tg_ctx *ctx = self->ctx;
+    tg_comm_free(self->node);
     unlisten(self);
     tg_mpi_link_close(self);
     for (tg_mpi_request *r = self->free, *next; r; r = next) {
@@ -135,16 +193,20 @@ static void rank_free(tg_mpi_rank *self) {
     tg_mpi_groups_free(self);
     tg_board_unref(ctx, self->board);
     for (int i = 0; self->peer && i < self->size; i++) tg_host_free(ctx, self->peer[i].failure, TG_MPI_FAILURE);
+    tg_host_free(ctx, self->nodes, (size_t)self->size * sizeof *self->nodes);
     tg_host_free(ctx, self->peer, (size_t)self->size * sizeof *self->peer);
     tg_host_free(ctx, self, sizeof *self);
 }
 
 static void mpi_close(tg_ctx *ctx, void *state) {
     tg_mpi_seat *seat = state;
-    tg_mpi_rank *self = seat->g->self;
-    tg_mpi_group_close(seat->g);
+    tg_mpi_rank *self = seat->self;
+    if (seat->inner)
+        self->node->ops->close(ctx, seat->inner);
+    else
+        tg_mpi_group_close(seat->g);
     tg_host_free(ctx, seat, sizeof *seat);
-    if (self->open) return;
+    if (--self->open) return;
     say_goodbye(self);
     rank_free(self);
 }
@@ -160,7 +222,7 @@ const tg_comm_ops tg_mpi_transport = {
     .split = mpi_split,
     .close = mpi_close,
     .abort = mpi_abort,
-    .recover = tg_mpi_recover,
+    .recover = mpi_recover,
 };
 
 /* ---- The world ---- */
@@ -231,7 +293,7 @@ static tg_comm *world(tg_ctx *ctx, MPI_Comm comm) {
     if (!self) return NULL;
     *self = (tg_mpi_rank){.ctx = ctx, .comm = MPI_COMM_NULL, .cause = -1};
     tg_mpi_group *g = rank_open(self, comm) == TG_OK ? world_group(self) : NULL;
-    tg_mpi_seat *seat = g ? seat_new(g) : NULL;
+    tg_mpi_seat *seat = g ? seat_new(self, g, NULL) : NULL;
     if (!seat) {
         rank_free(self);
         return NULL;
@@ -242,6 +304,23 @@ static tg_comm *world(tg_ctx *ctx, MPI_Comm comm) {
     return c;
 }
 
+/* Where all ranks have met in the memory of one node, nothing is left for MPI to do. */
+static tg_comm *settle(tg_comm *c) {
+    tg_mpi_rank *self = ((tg_mpi_seat *)c->state)->self;
+    tg_comm *node = NULL;
+    bool in_one = false;
+    self->nodes = c->size > 1 ? tg_host_alloc(c->ctx, (size_t)c->size * sizeof *self->nodes) : NULL;
+    if (!self->nodes) return c;
+    tg_status s = tg_mpi_meet(c, &node, self->nodes, &in_one);
+    if (s == TG_OK && in_one) {
+        tg_comm_free(c);
+        return node;
+    }
+    self->node = node && node->ops ? node : NULL;
+    return c;
+}
+
 tg_comm *tg_comm_mpi_new(tg_ctx *ctx, MPI_Comm comm) {
-    return tg_comm_or_inert(tg_ok(ctx) && check_mpi(ctx, comm) == TG_OK ? world(ctx, comm) : NULL);
+    tg_comm *c = tg_ok(ctx) && check_mpi(ctx, comm) == TG_OK ? world(ctx, comm) : NULL;
+    return tg_comm_or_inert(c ? settle(c) : NULL);
 }

@@ -21,7 +21,7 @@ static tg_signature sign(const tg_mpi_group *g, const tg_transfer *t) {
     return s;
 }
 
-static bool same(const tg_signature *a, const tg_signature *b) {
+bool tg_mpi_same(const tg_signature *a, const tg_signature *b) {
     return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->root == b->root &&
            a->count == b->count && a->counts == b->counts;
 }
@@ -49,10 +49,10 @@ void tg_mpi_site(const tg_mpi_rank *self, const void *site, char *buf, size_t n)
 static int64_t between(const int64_t *at, int64_t count, int i) { return at ? at[i + 1] - at[i] : count; }
 
 /* Of an all-to-all pairs agree; of a message its length. */
-static bool agree(const tg_mpi_call *c, int member) {
+bool tg_mpi_agree(const tg_mpi_call *c, int member) {
     const tg_mpi_side *o = tg_mpi_side_of(c, member);
     if (c->mail) return o->count == c->t.count && o->signature.dtype == c->signature.dtype;
-    if (!same(&c->signature, &o->signature)) return false;
+    if (!tg_mpi_same(&c->signature, &o->signature)) return false;
     return c->t.kind != TG_ALL_TO_ALL || (o->to_me == between(c->recv_at, c->t.count, member) &&
                                           o->from_me == between(c->send_at, c->t.count, member));
 }
@@ -65,8 +65,8 @@ static void compare(tg_mpi_call *c, int member) {
     uint64_t theirs = o->signature.skips, ours = c->signature.skips;
     if (theirs != ours)
         tg_mpi_fail_by(g, g->member[theirs > ours ? member : g->rank].rank, ", and has missed a call since");
-    else if (!agree(c, member))
-        tg_mpi_mismatch(g, c, member);
+    else if (!tg_mpi_agree(c, member))
+        c->disputed = true;
 }
 
 /* ---- Arriving ---- */
@@ -121,6 +121,9 @@ static void arrive(tg_mpi_call *c) {
     char site[TG_MPI_SITE];
     tg_mpi_site(g->self, c->t.site, site, sizeof site);
     c->side[g->rank].arrived = true;
+    c->side[g->rank].signature = c->signature;
+    c->side[g->rank].count = c->t.count;
+    memcpy(c->side[g->rank].site, site, sizeof site);
     c->arrived++;
     for (int k = 1; k < g->size; k++) tell(c, (g->rank + k) % g->size, site);
     for (int i = 0; i < g->size; i++)
@@ -169,7 +172,7 @@ void tg_mpi_settle(tg_mpi_call *c) {
     c->request = NULL;
     c->copy = NULL;
     c->send_at = c->recv_at = NULL;
-    c->ready = false;
+    c->ready = c->disputed = false;
     c->arrived = 0;
     c->in = c->out = c->sums = c->summed = c->owed = 0;
     for (int i = 0; i < n; i++) {

@@ -72,10 +72,10 @@ tg_status tg_mpi_failed(tg_mpi_group *g, bool arrived) {
 /* A failure that was itself another's is passed on in that one's words. */
 void tg_mpi_fail_by(tg_mpi_group *g, int rank, const char *after) {
     const tg_mpi_peer *p = &g->self->peer[rank];
-    const char *words = rank == g->self->me ? g->self->ctx->message : p->failure ? p->failure : "";
+    const char *words = p->failure ? p->failure : "";
     char text[TG_MPI_FAILURE];
     size_t at = 0;
-    if (p->status == TG_ERR_REMOTE && p->cause >= 0 && rank != g->self->me) {
+    if (p->status == TG_ERR_REMOTE && p->cause >= 0) {
         tg_mpi_fail(g, TG_ERR_REMOTE, p->cause, g->self->me, words);
         return;
     }
@@ -85,30 +85,46 @@ void tg_mpi_fail_by(tg_mpi_group *g, int rank, const char *after) {
 
 /* ---- Disagreement ---- */
 
-static void quote(const tg_mpi_group *g, int member, const tg_note *note, const char *site, char *buf, size_t n,
-                  size_t *at) {
+static void quote(const tg_mpi_call *c, int member, int peer, char *buf, size_t n, size_t *at) {
+    const tg_mpi_group *g = c->g;
+    const tg_mpi_side *side = c->mail && member == g->rank ? NULL : tg_mpi_side_of(c, member);
+    tg_note note = side ? tg_mpi_note(&side->signature, side->count, peer, c->sequence)
+                        : tg_mpi_note(&c->signature, c->t.count, peer, c->sequence);
+    char site[TG_MPI_SITE];
+    if (!side) tg_mpi_site(g->self, c->t.site, site, sizeof site);
     tg_text(buf, n, at, "rank %d called ", g->member[member].rank);
-    tg_note_call(note, buf, n, at);
-    tg_text(buf, n, at, " from %s", site);
+    tg_note_call(&note, buf, n, at);
+    tg_text(buf, n, at, " from %s", side ? side->site : site);
 }
 
-void tg_mpi_mismatch(tg_mpi_group *g, const tg_mpi_call *c, int member) {
-    const tg_mpi_side *o = tg_mpi_side_of(c, member);
-    tg_note mine = tg_mpi_note(&c->signature, c->t.count, member, c->sequence);
-    tg_note other = tg_mpi_note(&o->signature, o->count, g->rank, c->sequence);
-    char text[TG_MPI_FAILURE], site[TG_MPI_SITE];
+static void mismatch(const tg_mpi_call *c, int a, int b) {
+    tg_mpi_group *g = c->g;
+    char text[TG_MPI_FAILURE];
     size_t at = 0;
-    bool first = g->rank < member;
-    tg_mpi_site(g->self, c->t.site, site, sizeof site);
     if (c->mail)
         tg_text(text, sizeof text, &at, "the ranks disagree about a message in group \"%s\": ", g->name);
     else
         tg_text(text, sizeof text, &at, "the ranks disagree about call %llu of group \"%s\": ",
                 (unsigned long long)c->sequence + 1, g->name);
-    quote(g, first ? g->rank : member, first ? &mine : &other, first ? site : o->site, text, sizeof text, &at);
+    quote(c, a < b ? a : b, a < b ? b : a, text, sizeof text, &at);
     tg_text(text, sizeof text, &at, ", ");
-    quote(g, first ? member : g->rank, first ? &other : &mine, first ? o->site : site, text, sizeof text, &at);
+    quote(c, a < b ? b : a, a < b ? a : b, text, sizeof text, &at);
     tg_mpi_fail(g, TG_ERR_MISMATCH, -1, g->self->me, text);
+}
+
+/* The first who has arrived, and the first who differs from it; pairs that differ only in what they exchange know that
+ * alone. */
+void tg_mpi_settle_dispute(tg_mpi_call *c) {
+    int first = 0;
+    while (!c->mail && !c->side[first].arrived) first++;
+    for (int i = first + 1; !c->mail && i < c->g->size; i++)
+        if (c->side[i].arrived && !tg_mpi_same(&c->side[first].signature, &c->side[i].signature)) {
+            mismatch(c, first, i);
+            return;
+        }
+    for (int i = 0; i < c->g->size && !c->g->failed; i++)
+        if (c->mail ? i == c->peer : i != c->g->rank && c->side[i].arrived && !tg_mpi_agree(c, i))
+            mismatch(c, c->g->rank, i);
 }
 
 /* ---- Peers ---- */
@@ -121,12 +137,12 @@ static bool awaited(const tg_mpi_call *c, int member) {
 
 static void describe_last(const tg_mpi_member *m, char *buf, size_t n, size_t *at) {
     if (!m->last.sequence) {
-        tg_text(buf, n, at, "it has made no call in this group yet");
+        tg_text(buf, n, at, "it has made no call in it yet");
         return;
     }
-    tg_text(buf, n, at, "its last call in this group was number %llu, ", (unsigned long long)m->last.sequence);
+    tg_text(buf, n, at, "its last call was ");
     tg_note_call(&m->last, buf, n, at);
-    tg_text(buf, n, at, " from %s", m->site);
+    tg_text(buf, n, at, ", call %llu of the group, from %s", (unsigned long long)m->last.sequence, m->site);
 }
 
 /* That an error is there counts only after a while: the peer may be about to clear it. But who has missed a call that we
@@ -143,13 +159,15 @@ static void look_at(tg_mpi_group *g, int member) {
     } else if (failed && (gone || tg_shm_now() - p->since > patience)) {
         tg_mpi_fail_by(g, m->rank, "");
     } else if (gone) {
-        tg_text(text, sizeof text, &at, "rank %d has freed this communicator; ", m->rank);
+        tg_text(text, sizeof text, &at, "rank %d has %s after %llu calls; ", m->rank,
+                p->gone || g->key.base == 0 ? "returned" : "freed this communicator",
+                (unsigned long long)m->last.sequence);
         describe_last(m, text, sizeof text, &at);
         tg_mpi_fail(g, TG_ERR_REMOTE, m->rank, g->self->me, text);
     }
 }
 
-static void pass_deadline(tg_mpi_group *g, const tg_mpi_call *c) {
+static void pass_deadline(tg_mpi_group *g, const tg_mpi_call *c, double since) {
     tg_note note = tg_mpi_note(&c->signature, c->t.count, c->peer, c->sequence);
     char text[TG_MPI_FAILURE], site[TG_MPI_SITE];
     size_t at = 0;
@@ -162,17 +180,21 @@ static void pass_deadline(tg_mpi_group *g, const tg_mpi_call *c) {
     for (int i = 0; i < g->size; i++) {
         if (!awaited(c, i)) continue;
         if (culprit < 0) culprit = g->member[i].rank;
-        tg_text(text, sizeof text, &at, "; rank %d has not arrived: ", g->member[i].rank);
+        bool busy = g->self->peer[g->member[i].rank].heard > since;
+        tg_text(text, sizeof text, &at, "; rank %d has not arrived: it is %s, ", g->member[i].rank,
+                busy ? "busy (with other groups)" : "missing (nothing has come from it)");
         describe_last(&g->member[i], text, sizeof text, &at);
     }
     if (culprit < 0) tg_text(text, sizeof text, &at, "; all have arrived, but not all that they owe");
     tg_mpi_fail(g, TG_ERR_TIMEOUT, culprit, g->self->me, text);
 }
 
-void tg_mpi_look(tg_mpi_group *g, const tg_mpi_call *c, double since) {
+void tg_mpi_look(tg_mpi_group *g, tg_mpi_call *c, double since) {
+    const double patience = 0.1;
+    if (c->disputed && tg_shm_now() - since > patience) tg_mpi_settle_dispute(c);
     for (int i = 0; i < g->size && !g->failed; i++)
         if (awaited(c, i)) look_at(g, i);
-    if (tg_shm_now() - since > g->self->ctx->deadline) pass_deadline(g, c);
+    if (tg_shm_now() - since > g->self->ctx->deadline) pass_deadline(g, c, since);
 }
 
 /* ---- This rank's context ---- */
@@ -199,13 +221,14 @@ static void announce_skips(tg_mpi_rank *self) {
         }
 }
 
-void tg_mpi_peer_failed(tg_mpi_rank *self, const tg_mpi_message *m) {
-    tg_mpi_peer *p = &self->peer[m->rank];
+void tg_mpi_peer_failed(tg_mpi_rank *self, int rank, tg_status status, int cause, const char *text) {
+    tg_mpi_peer *p = &self->peer[rank];
+    size_t at = 0;
     if (!p->failure) p->failure = tg_host_alloc(self->ctx, TG_MPI_FAILURE);
-    if (p->failure) memcpy(p->failure, m->body, m->text < TG_MPI_FAILURE ? m->text : TG_MPI_FAILURE);
+    if (p->failure) tg_text(p->failure, TG_MPI_FAILURE, &at, "%s", text);
     p->since = tg_shm_now();
-    p->status = (tg_status)m->status;
-    p->cause = m->cause;
+    p->status = status;
+    p->cause = cause;
 }
 
 static bool may_speak(tg_mpi_rank *self) {
@@ -217,7 +240,9 @@ static bool may_speak(tg_mpi_rank *self) {
  * again. */
 static void post_failure(tg_listener *l) {
     tg_mpi_rank *self = (tg_mpi_rank *)l;
-    if (may_speak(self)) announce(self, TG_MPI_FAILED);
+    if (!may_speak(self)) return;
+    tg_mpi_peer_failed(self, self->me, self->ctx->status, self->cause, self->ctx->message);
+    announce(self, TG_MPI_FAILED);
 }
 
 /* Of calls missed the first counts, while the error is there; afterwards how many there were. */
@@ -225,6 +250,7 @@ static void post_recovery(tg_listener *l) {
     tg_mpi_rank *self = (tg_mpi_rank *)l;
     if (self->skipped) announce_skips(self);
     self->skipped = self->announce = false;
+    self->peer[self->me].status = TG_OK;
     announce(self, TG_MPI_CLEARED);
 }
 
@@ -235,4 +261,12 @@ static void post_skip(tg_listener *l) {
     announce_skips(self);
 }
 
-tg_listener tg_mpi_listener(tg_listener *next) { return (tg_listener){post_failure, post_recovery, post_skip, next}; }
+/* A wait for ranks of the node: those of others may need this one meanwhile. */
+static void while_idle(tg_listener *l) {
+    tg_mpi_rank *self = (tg_mpi_rank *)l;
+    if (pthread_equal(pthread_self(), self->thread)) tg_mpi_progress(self);
+}
+
+tg_listener tg_mpi_listener(tg_listener *next) {
+    return (tg_listener){post_failure, post_recovery, post_skip, while_idle, next};
+}

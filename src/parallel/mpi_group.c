@@ -205,7 +205,6 @@ tg_mpi_group *tg_mpi_group_new(tg_mpi_rank *self, const tg_mpi_key *parent, cons
     base_of(self, key.base)->made++;
     g->next = self->groups;
     self->groups = g;
-    self->open++;
     take_early(self, g);
     return g;
 }
@@ -215,7 +214,6 @@ void tg_mpi_group_close(tg_mpi_group *g) {
         if (i != g->rank && !g->self->peer[g->member[i].rank].gone)
             tg_mpi_post(g->self, tg_mpi_draft(g->self, TG_MPI_LEAVE, g), g->member[i].rank);
     g->closed = true;
-    g->self->open--;
 }
 
 bool tg_mpi_groups_sweep(tg_mpi_rank *self) {

@@ -211,6 +211,10 @@ void tg_mpi_land(tg_mpi_group *g) {
 
 void tg_mpi_advance(tg_mpi_call *c) {
     if (!c->ready && c->arrived < (c->mail ? 1 : c->g->size)) return;
+    if (c->disputed) {
+        tg_mpi_settle_dispute(c);
+        return;
+    }
     if (!c->ready) tg_mpi_begin(c);
     if (c->in || c->out) {
         if (tg_mpi_buffers(c->g) != TG_OK) return;

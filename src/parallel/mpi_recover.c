@@ -70,9 +70,9 @@ static int number(const tg_mpi_group *g, int *ranks, int *n) {
     return mine;
 }
 
-tg_status tg_mpi_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
-    tg_mpi_seat *seat = state;
+tg_status tg_mpi_recover(tg_mpi_seat *seat, int *rank, int *size) {
     tg_mpi_group *old = seat->g;
+    tg_ctx *ctx = old->self->ctx;
     size_t bytes = (size_t)old->size * sizeof(int);
     int n = 0, *ranks = tg_host_alloc(ctx, bytes);
     if (!ranks) return ctx->status;

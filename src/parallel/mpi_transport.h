@@ -79,11 +79,11 @@ typedef struct tg_mpi_message {
 /* What this rank knows of another. */
 typedef struct tg_mpi_peer {
     bool gone;        /* has said BYE */
-    double since;     /* when its error was seen first; 0: it has none */
+    double since, heard; /* when its error was seen first; when its last message came */
     tg_status status; /* of its context */
     int cause;        /* the rank whose failure that was */
     int tag;          /* of the last piece that was asked of it */
-    char *failure;    /* TG_MPI_FAILURE bytes, from its first failure on */
+    char *failure;    /* TG_MPI_FAILURE bytes, from its first failure on. This rank has its own place */
 } tg_mpi_peer;
 
 typedef struct tg_mpi_request {
@@ -113,7 +113,9 @@ struct tg_mpi_rank {
     pthread_t thread; /* that may call MPI */
     int me, size, spins;
     int cause;     /* the rank whose failure this one's context has recorded */
-    int open;      /* groups that are not closed */
+    int open;      /* communicators */
+    tg_comm *node; /* of the ranks of this node, which have their numbers of the world; NULL: there is none */
+    int64_t *nodes; /* of all ranks; NULL before they have said so */
     bool broken;   /* an MPI call has failed */
     bool skipped;  /* since the last error was cleared */
     tg_board *board;
@@ -188,9 +190,12 @@ typedef struct tg_mpi_copy {
     char data[];
 } tg_mpi_copy;
 
-/* A communicator's state: its group, another one after tg_comm_recover. */
+/* A communicator's state: its group, another one after tg_comm_recover; or, where all members are of one node, its state
+ * in that node's transport. */
 typedef struct tg_mpi_seat {
+    tg_mpi_rank *self;
     tg_mpi_group *g;
+    void *inner;
 } tg_mpi_seat;
 
 struct tg_mpi_group {
@@ -256,6 +261,7 @@ struct tg_mpi_call {
     bool mail;
     int peer; /* of a mail */
     int arrived;
+    bool disputed; /* a member says something else; who, is quoted when all have arrived, or have had their time */
     tg_transfer t;
     int64_t *send_at, *recv_at; /* where parts begin: size + 1 numbers, in `begins` */
     int64_t *begins;
@@ -287,6 +293,7 @@ void tg_mpi_mail_taken(tg_mpi_group *g, const tg_mpi_message *m);
 void tg_mpi_settle(tg_mpi_call *c);
 /* Where this rank made a call. */
 void tg_mpi_site(const tg_mpi_rank *self, const void *site, char *buf, size_t n);
+bool tg_mpi_same(const tg_signature *a, const tg_signature *b);
 tg_note tg_mpi_note(const tg_signature *s, int64_t count, int peer, uint64_t sequence);
 
 /* ---- mpi_flow.c: what goes from whom to whom ---- */
@@ -315,13 +322,19 @@ void tg_mpi_begin(tg_mpi_call *c); /* all have arrived and agree */
 void tg_mpi_advance(tg_mpi_call *c);
 void tg_mpi_land(tg_mpi_group *g);
 
+/* ---- mpi_node.c ---- */
+
+/* The ranks of each node meet in its memory, if they can: *node. nodes: room for one for each rank. in_one: all can in
+ * one. */
+tg_status tg_mpi_meet(tg_comm *world, tg_comm **node, int64_t *nodes, bool *in_one);
+
 /* ---- mpi_wait.c: progress, waiting, failure ---- */
 
 void tg_mpi_progress(tg_mpi_rank *self);
 /* Takes a call that cannot be finished out of what is in flight. */
 void tg_mpi_forget(tg_mpi_request *r);
 /* Until r is done (or, with r NULL, that call has a free place), or the group has failed. */
-tg_status tg_mpi_await(tg_mpi_group *g, const tg_mpi_request *r, const tg_mpi_call *place);
+tg_status tg_mpi_await(tg_mpi_group *g, const tg_mpi_request *r, tg_mpi_call *place);
 void tg_mpi_rest(const tg_mpi_rank *self, int round); /* longer and longer */
 /* Makes progress until there, or the deadline of the context: false. */
 bool tg_mpi_until(tg_mpi_rank *self, bool (*there)(tg_mpi_rank *self));
@@ -335,15 +348,17 @@ void tg_mpi_fail_by(tg_mpi_group *g, int rank, const char *after);
 /* Records the group's failure in the context; arrived: this rank had made the call that failed. */
 tg_status tg_mpi_failed(tg_mpi_group *g, bool arrived);
 /* Looks whether those for whom the call waits can still come. */
-void tg_mpi_look(tg_mpi_group *g, const tg_mpi_call *c, double since);
-void tg_mpi_mismatch(tg_mpi_group *g, const tg_mpi_call *c, int member);
+void tg_mpi_look(tg_mpi_group *g, tg_mpi_call *c, double since);
+/* Ends the group where members disagree about the call: all of them in the same words, once all have arrived. */
+void tg_mpi_settle_dispute(tg_mpi_call *c);
+bool tg_mpi_agree(const tg_mpi_call *c, int member); /* one that has arrived with this rank */
 /* What the context's errors mean to the other ranks. */
 tg_listener tg_mpi_listener(tg_listener *next);
-void tg_mpi_peer_failed(tg_mpi_rank *self, const tg_mpi_message *m);
+void tg_mpi_peer_failed(tg_mpi_rank *self, int rank, tg_status status, int cause, const char *text);
 
 /* ---- mpi_recover.c ---- */
 
-tg_status tg_mpi_recover(tg_ctx *ctx, void *state, int *rank, int *size);
+tg_status tg_mpi_recover(tg_mpi_seat *seat, int *rank, int *size);
 void tg_mpi_came(tg_mpi_group *g, const tg_mpi_message *m);
 extern const tg_comm_ops tg_mpi_transport;
 

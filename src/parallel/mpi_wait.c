@@ -23,9 +23,10 @@ void tg_mpi_deliver(tg_mpi_group *g, const tg_mpi_message *m) {
 
 static void deliver(tg_mpi_rank *self, const tg_mpi_message *m) {
     tg_mpi_group *g;
+    self->peer[m->rank].heard = tg_shm_now();
     switch (m->kind) {
     case TG_MPI_ASK: tg_mpi_asked(self, m); break;
-    case TG_MPI_FAILED: tg_mpi_peer_failed(self, m); break;
+    case TG_MPI_FAILED: tg_mpi_peer_failed(self, m->rank, (tg_status)m->status, m->cause, m->body); break;
     case TG_MPI_CLEARED: self->peer[m->rank].status = TG_OK; break;
     case TG_MPI_BYE: self->peer[m->rank].gone = true; break;
     default:
@@ -88,7 +89,7 @@ void tg_mpi_rest(const tg_mpi_rank *self, int round) {
         nanosleep(&t, NULL);
 }
 
-tg_status tg_mpi_await(tg_mpi_group *g, const tg_mpi_request *r, const tg_mpi_call *place) {
+tg_status tg_mpi_await(tg_mpi_group *g, const tg_mpi_request *r, tg_mpi_call *place) {
     tg_mpi_rank *self = g->self;
     double start = 0;
     for (int round = 0;; round++) {
@@ -96,7 +97,7 @@ tg_status tg_mpi_await(tg_mpi_group *g, const tg_mpi_request *r, const tg_mpi_ca
         if (g->failed) return tg_mpi_failed(g, r != NULL);
         if (self->broken) return tg_fail(self->ctx, TG_ERR_ABORTED, "MPI has failed before");
         tg_mpi_progress(self);
-        const tg_mpi_call *c = r ? r->call : place;
+        tg_mpi_call *c = r ? r->call : place;
         bool there = r ? r->done : !place->request;
         if (there || g->failed || round < self->spins) continue;
         if (start == 0) start = tg_shm_now();

@@ -372,7 +372,7 @@ static void sign_on(tg_shm_rank *self) {
     tg_ctx *ctx = self->ctx;
     tg_card *card = card_of(self);
     ctx->heartbeat = &card->heartbeat;
-    self->listener = (tg_listener){post_failure, post_recovery, post_skip, ctx->listeners};
+    self->listener = (tg_listener){post_failure, post_recovery, post_skip, NULL, ctx->listeners};
     ctx->listeners = &self->listener;
     self->spins = tg_system_cores() >= self->view.region->size * (ctx->threads > 0 ? ctx->threads : 1) ? 2000 : 20;
     atomic_store_explicit(&card->skips, ctx->skips, memory_order_relaxed);

@@ -124,8 +124,8 @@ tg_note tg_shm_post_note(const tg_post *p, uint64_t sequence);
 
 /* ---- shm_process.c ---- */
 
-/* This process as that rank of the region in a launcher's file. Inert on error. */
-tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank);
+/* This process as that rank of the region in a launcher's file; own_fd: to be closed at the end. Inert on error. */
+tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank, bool own_fd);
 bool tg_process_alive(const tg_vantage *v, int rank); /* false: it has died as a rank. Of threads: true */
 int64_t tg_process_pid(const tg_vantage *v, int rank);
 void tg_process_close(tg_process *p);

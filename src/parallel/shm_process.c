@@ -15,7 +15,7 @@ struct tg_process {
     tg_ctx *ctx;
     tg_region *region;
     int fd, rank;
-    bool closed;
+    bool own_fd, closed;
     char *next, *end; /* of this rank's memory */
     tg_heap *heap;    /* for copies of what lies elsewhere */
 };
@@ -132,6 +132,7 @@ int64_t tg_process_pid(const tg_vantage *v, int rank) {
 void tg_process_close(tg_process *p) {
     struct flock f = byte_of(p->rank, F_UNLCK);
     fcntl(p->fd, F_SETLK, &f);
+    if (p->own_fd) close(p->fd);
     if (p->heap) tg_heap_free(p->heap);
     p->heap = NULL;
     p->closed = true;
@@ -166,23 +167,24 @@ static tg_process *process_new(tg_ctx *ctx, tg_region *r, int fd, int rank) {
     return p;
 }
 
-static tg_comm *attach(tg_ctx *ctx, int fd, int rank) {
+static tg_comm *attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
     const char *why;
     if (ctx->arena) return tg_fail(ctx, TG_ERR_STATE, "this context has the memory of another launch"), NULL;
     tg_region *r = tg_region_map(fd, true, &why);
     if (!r) return tg_fail(ctx, TG_ERR_STATE, "cannot become a rank of a launcher: %s", why), NULL;
     tg_process *p = process_new(ctx, r, fd, rank);
     if (!p) return tg_region_unmap(r, true), NULL;
+    p->own_fd = own_fd;
     tg_vantage view = {.region = r, .base = (uintptr_t)r, .me = rank, .fd = fd};
     return tg_shm_world(ctx, &view, p);
 }
 
-tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank) {
+tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
     tg_comm *c = NULL;
     if (tg_ok(ctx) && (!ctx->host || ctx->meta))
         tg_fail(ctx, TG_ERR_DEVICE, "ranks of one node share host memory, not that of device \"%s\"", ctx->ops->name);
     else if (tg_ok(ctx))
-        c = attach(ctx, fd, rank);
+        c = attach(ctx, fd, rank, own_fd);
     return tg_comm_or_inert(c);
 }
 
@@ -210,6 +212,6 @@ tg_comm *tg_comm_launched_new(tg_ctx *ctx) {
     if (tg_ok(ctx) && tg_comm_launched_rank() < 0)
         tg_fail(ctx, TG_ERR_STATE, "tg_comm_launched_new: this process was not started by `tapegrad run`");
     return tg_ok(ctx) && number_in(TG_LAUNCH_FD, &fd) && number_in(TG_LAUNCH_RANK, &rank)
-               ? tg_comm_attach(ctx, fd, rank)
+               ? tg_comm_attach(ctx, fd, rank, false)
                : tg_comm_or_inert(NULL);
 }

@@ -113,6 +113,8 @@ tg_status tg_shm_await(tg_shm_group *s, tg_shm_request *r, tg_slot *slot, uint64
         bool sleeps = round > self->spins + YIELDS;
         if (sleeps) atomic_store_explicit(&card->sleeping, 1, memory_order_seq_cst);
         tg_shm_progress(self);
+        for (tg_listener *l = self->ctx->listeners; l; l = l->next)
+            if (l->idle) l->idle(l);
         bool there = arrived_at(r, slot, sequence);
         if (there || tg_shm_has_failed(s)) {
             if (sleeps) atomic_store_explicit(&card->sleeping, 0, memory_order_relaxed);

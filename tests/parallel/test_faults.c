@@ -136,7 +136,7 @@ static void lose_ranks(fault f, const world_kind *kinds, int n_kinds) {
             }
 }
 
-static const world_kind both[] = {THREADS, PROCESSES}, processes[] = {PROCESSES};
+static const world_kind both[] = {THREADS, PROCESSES};
 
 START_TEST(a_rank_returns_early) { lose_ranks(RETURNS, both, 2); }
 END_TEST
@@ -144,10 +144,14 @@ START_TEST(a_rank_fails) { lose_ranks(FAILS, both, 2); }
 END_TEST
 START_TEST(a_rank_sleeps) { lose_ranks(SLEEPS, both, 2); }
 END_TEST
+#ifndef TG_WORLD_MPI /* whose launcher ends the job */
+static const world_kind processes[] = {PROCESSES};
+
 START_TEST(a_process_is_killed) { lose_ranks(KILLED, processes, 1); }
 END_TEST
 START_TEST(a_process_is_stopped) { lose_ranks(STOPPED, processes, 1); }
 END_TEST
+#endif
 
 /* ---- Ranks that disagree ---- */
 
@@ -438,8 +442,10 @@ int main(void) {
     const TTest *const tests[] = {a_rank_returns_early,
                                   a_rank_fails,
                                   a_rank_sleeps,
+#ifndef TG_WORLD_MPI
                                   a_process_is_killed,
                                   a_process_is_stopped,
+#endif
                                   ranks_that_disagree_are_told,
                                   errors_that_all_ranks_make_keep_them_in_step,
                                   an_error_of_one_rank_is_told_even_when_it_was_cleared,

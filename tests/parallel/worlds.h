@@ -1,4 +1,6 @@
-/* One rank function over each transport of a node: threads, and processes that are forked here. */
+/* One rank function over each transport of a node: threads, and processes that are forked here. A program compiled with
+ * TG_WORLD_MPI has the ranks of MPI in the place of processes: each of its own processes runs all the tests, as one rank
+ * where a world has so many. */
 #ifndef TG_TEST_WORLDS_H
 #define TG_TEST_WORLDS_H
 
@@ -21,7 +23,12 @@
 typedef enum world_kind { THREADS, PROCESSES, WORLD_KINDS } world_kind;
 enum { MOST = 8 };
 
+#ifdef TG_WORLD_MPI
+#include <tapegrad/mpi.h>
+static const char *const world_names[WORLD_KINDS] = {"threads", "ranks of MPI"};
+#else
 static const char *const world_names[WORLD_KINDS] = {"threads", "processes"};
+#endif
 
 /* What became of each rank: the status that its function returned, and the message of its context then. */
 typedef struct world_end {
@@ -71,9 +78,66 @@ static inline tg_status world_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     return end->status[me];
 }
 
+#ifdef TG_WORLD_MPI
+static inline void end_mpi(void) { MPI_Finalize(); }
+
+/* How many ranks there are at most; which one this is. */
+static inline int mpi_ranks(int *me) {
+    int begun, level, n;
+    MPI_Initialized(&begun);
+    if (!begun) {
+        MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level);
+        atexit(end_mpi);
+    }
+    MPI_Comm_rank(MPI_COMM_WORLD, me);
+    MPI_Comm_size(MPI_COMM_WORLD, &n);
+    return n;
+}
+
+/* What each rank has left behind is told to all: the rest of its copy is zero. */
+static inline void run_processes(int n, world_job *job, const tg_config *config) {
+    MPI_Comm some;
+    int me, size = mpi_ranks(&me);
+    ck_assert_int_le(n, size);
+    MPI_Comm_split(MPI_COMM_WORLD, me < n ? 0 : MPI_UNDEFINED, me, &some);
+    if (some != MPI_COMM_NULL) {
+        tg_ctx *ctx = tg_ctx_new(config);
+        tg_comm *world = tg_comm_mpi_new(ctx, some);
+        world_rank(job, ctx, world);
+        while (world->child) tg_comm_free(world->child);
+        tg_comm_free(world);
+        tg_ctx_free(ctx);
+        MPI_Comm_free(&some);
+    }
+    MPI_Allreduce(MPI_IN_PLACE, job->end, (int)sizeof *job->end, MPI_BYTE, MPI_BOR, MPI_COMM_WORLD);
+}
+
+/* Threads are rank 0's. */
+static inline void run_threads(int n, world_job *job, const tg_config *config) {
+    int me;
+    mpi_ranks(&me);
+    if (me == 0) tg_ranks_run(n, world_rank, job, TG_RANKS(.config = config));
+    MPI_Bcast(job->end, (int)sizeof *job->end, MPI_BYTE, 0, MPI_COMM_WORLD);
+}
+
+/* Between nodes a rank's data wait for it. */
+static inline bool is_between_nodes(const tg_comm *c) { return !strcmp(tg_comm_transport(c), "mpi"); }
+
+static inline int most_ranks(int wanted) {
+    int me, n = mpi_ranks(&me);
+    return n < wanted ? n : wanted;
+}
+#else
+static inline void run_threads(int n, world_job *job, const tg_config *config) {
+    tg_ranks_run(n, world_rank, job, TG_RANKS(.config = config));
+}
+
+static inline bool is_between_nodes(const tg_comm *c) { return (void)c, false; }
+static inline int most_ranks(int wanted) { return wanted; }
+
 static inline void world_child(const tg_launch *l, int rank, const tg_config *config, world_job *job) {
     tg_ctx *ctx = tg_ctx_new(config);
-    tg_comm *world = tg_comm_attach(ctx, l->fd, rank);
+    tg_comm *world = tg_comm_attach(ctx, l->fd, rank, false);
     world_rank(job, ctx, world);
     while (world->child) tg_comm_free(world->child);
     tg_comm_free(world);
@@ -115,6 +179,7 @@ static inline void run_processes(int n, world_job *job, const tg_config *config)
     await_children(&l, n, pid);
     tg_launch_close(&l);
 }
+#endif
 
 /* Runs fn as n ranks of that kind. The result is valid until the next run. */
 static inline const world_end *run_world(world_kind kind, int n, world_fn fn, void *arg, const tg_config *config) {
@@ -125,7 +190,7 @@ static inline const world_end *run_world(world_kind kind, int n, world_fn fn, vo
     tg_config one = config ? *config : *TG_CONFIG(.threads = 1, .deadline = 60);
     if (!one.threads) one.threads = 1;
     if (kind == THREADS)
-        tg_ranks_run(n, world_rank, &job, TG_RANKS(.config = &one));
+        run_threads(n, &job, &one);
     else
         run_processes(n, &job, &one);
     return end;
@@ -142,7 +207,7 @@ static inline const world_end *expect_world(world_kind kind, int n, world_fn fn,
 
 static inline void each_world(int most, world_fn fn, void *arg) {
     for (int kind = 0; kind < WORLD_KINDS; kind++)
-        for (int n = 1; n <= most; n++) expect_world((world_kind)kind, n, fn, arg);
+        for (int n = 1; n <= most_ranks(most); n++) expect_world((world_kind)kind, n, fn, arg);
 }
 
 #endif
