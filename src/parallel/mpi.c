@@ -38,7 +38,8 @@ static tg_status mpi_start(tg_ctx *ctx, void *state, const tg_transfer *t, void 
     tg_mpi_seat *seat = state;
     if (seat->inner) return NODE(seat, start, t, request);
     tg_mpi_group *g = seat->g;
-    tg_mpi_progress(g->self); /* which may bring the news of a failure */
+    tg_mpi_progress(g->self); /* news of a failure: what MPI fetches in one test it may tell in the next */
+    tg_mpi_progress(g->self);
     if (g->failed) return tg_mpi_failed(g, false);
     tg_mpi_request *r = request_new(g);
     if (!r) return ctx->status;
@@ -57,8 +58,8 @@ static bool mpi_test(tg_ctx *ctx, void *state, void *request) {
     tg_mpi_seat *seat = state;
     tg_mpi_request *r = request;
     if (seat->inner) return NODE(seat, test, request);
-    if (!r->done && !seat->g->failed) tg_mpi_progress(seat->self);
-    return r->done || seat->g->failed || seat->self->broken;
+    if (!r->done) tg_mpi_progress(seat->self);
+    return r->done || tg_mpi_over(r->call) || seat->self->broken;
 }
 
 static tg_status mpi_wait(tg_ctx *ctx, void *state, void *request) {
@@ -85,7 +86,7 @@ static void mpi_abort(tg_ctx *ctx, void *state, const char *why) {
     if (seat->inner)
         NODE(seat, abort, why);
     else
-        tg_mpi_fail(seat->g, TG_ERR_ABORTED, seat->self->me, seat->self->me, why);
+        tg_mpi_fail(seat->g, TG_ERR_ABORTED, seat->self->me, seat->self->me, why, seat->g->sequence);
 }
 
 static tg_status mpi_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
@@ -309,9 +310,15 @@ static tg_comm *settle(tg_comm *c) {
     tg_mpi_rank *self = ((tg_mpi_seat *)c->state)->self;
     tg_comm *node = NULL;
     bool in_one = false;
-    self->nodes = c->size > 1 ? tg_host_alloc(c->ctx, (size_t)c->size * sizeof *self->nodes) : NULL;
+    size_t bytes = (size_t)c->size * sizeof(int);
+    int *ranks = c->size > 1 ? tg_host_alloc(c->ctx, bytes) : NULL;
+    self->nodes = ranks ? tg_host_alloc(c->ctx, (size_t)c->size * sizeof *self->nodes) : NULL;
     if (!self->nodes) return c;
-    tg_status s = tg_mpi_meet(c, &node, self->nodes, &in_one);
+    for (int i = 0; i < c->size; i++) ranks[i] = i;
+    tg_comm *meeting = tg_comm_split_known(c, ranks, c->size, "nodes", TG_MAX_AXES);
+    tg_host_free(c->ctx, ranks, bytes);
+    tg_status s = meeting->ops ? tg_mpi_meet(meeting, &node, self->nodes, &in_one) : c->ctx->status;
+    tg_comm_free(meeting);
     if (s == TG_OK && in_one) {
         tg_comm_free(c);
         return node;

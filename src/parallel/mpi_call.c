@@ -21,6 +21,22 @@ static tg_signature sign(const tg_mpi_group *g, const tg_transfer *t) {
     return s;
 }
 
+static uint64_t digest_pair(int from, int to, int64_t count) {
+    uint64_t h = ((uint64_t)from << 32 | (uint64_t)to) * 0x9E3779B97F4A7C15u ^ (uint64_t)count * 0xbf58476d1ce4e5b9u;
+    h = (h ^ h >> 31) * 0x94d049bb133111ebu;
+    return h ^ h >> 29;
+}
+
+static int64_t between(const int64_t *at, int64_t count, int i) { return at ? at[i + 1] - at[i] : count; }
+
+static uint64_t balance_of(const tg_mpi_call *c) {
+    uint64_t sum = 0;
+    for (int i = 0; c->t.kind == TG_ALL_TO_ALL && i < c->g->size; i++)
+        sum += digest_pair(c->g->rank, i, between(c->send_at, c->t.count, i)) -
+               digest_pair(i, c->g->rank, between(c->recv_at, c->t.count, i));
+    return sum;
+}
+
 bool tg_mpi_same(const tg_signature *a, const tg_signature *b) {
     return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->root == b->root &&
            a->count == b->count && a->counts == b->counts;
@@ -46,8 +62,6 @@ void tg_mpi_site(const tg_mpi_rank *self, const void *site, char *buf, size_t n)
 
 /* ---- Disagreement ---- */
 
-static int64_t between(const int64_t *at, int64_t count, int i) { return at ? at[i + 1] - at[i] : count; }
-
 /* Of an all-to-all pairs agree; of a message its length. */
 bool tg_mpi_agree(const tg_mpi_call *c, int member) {
     const tg_mpi_side *o = tg_mpi_side_of(c, member);
@@ -61,10 +75,10 @@ bool tg_mpi_agree(const tg_mpi_call *c, int member) {
 static void compare(tg_mpi_call *c, int member) {
     tg_mpi_group *g = c->g;
     const tg_mpi_side *o = tg_mpi_side_of(c, member);
-    if (g->failed || !c->request || !o->arrived) return;
+    if (!c->request || !o->arrived || tg_mpi_over(c)) return;
     uint64_t theirs = o->signature.skips, ours = c->signature.skips;
     if (theirs != ours)
-        tg_mpi_fail_by(g, g->member[theirs > ours ? member : g->rank].rank, ", and has missed a call since");
+        tg_mpi_fail_by(c, g->member[theirs > ours ? member : g->rank].rank, ", and has missed a call since");
     else if (!tg_mpi_agree(c, member))
         c->disputed = true;
 }
@@ -108,6 +122,7 @@ static void tell(tg_mpi_call *c, int member, const char *site) {
     m->count = c->t.count;
     m->to_you = between(c->send_at, c->t.count, member);
     m->from_you = between(c->recv_at, c->t.count, member);
+    m->balance = c->balance;
     tg_mpi_write(m, site);
     if (f.n && tg_mpi_few(c, f, 0)) {
         m->payload = (uint32_t)((size_t)f.n * tg_mpi_element(c));
@@ -123,6 +138,7 @@ static void arrive(tg_mpi_call *c) {
     c->side[g->rank].arrived = true;
     c->side[g->rank].signature = c->signature;
     c->side[g->rank].count = c->t.count;
+    c->side[g->rank].balance = c->balance;
     memcpy(c->side[g->rank].site, site, sizeof site);
     c->arrived++;
     for (int k = 1; k < g->size; k++) tell(c, (g->rank + k) % g->size, site);
@@ -161,6 +177,7 @@ tg_status tg_mpi_start(tg_mpi_group *g, const tg_transfer *t, tg_mpi_request *r)
     r->call = c;
     c->request = r;
     c->signature = sign(g, t);
+    c->balance = balance_of(c);
     arrive(c);
     return TG_OK;
 }
@@ -172,7 +189,7 @@ void tg_mpi_settle(tg_mpi_call *c) {
     c->request = NULL;
     c->copy = NULL;
     c->send_at = c->recv_at = NULL;
-    c->ready = c->disputed = false;
+    c->ready = c->disputed = c->lost = false;
     c->arrived = 0;
     c->in = c->out = c->sums = c->summed = c->owed = 0;
     for (int i = 0; i < n; i++) {
@@ -192,6 +209,7 @@ static void keep_side(tg_mpi_call *c, const tg_mpi_message *m) {
     s->count = m->count;
     s->to_me = m->to_you;
     s->from_me = m->from_you;
+    s->balance = m->balance;
     tg_text(s->site, sizeof s->site, &at, "%s", m->body);
     memcpy(s->few, m->body + m->text, m->payload < c->g->few ? m->payload : c->g->few);
 }
@@ -205,7 +223,7 @@ static void keep_last(tg_mpi_member *member, const tg_mpi_message *m) {
 void tg_mpi_arrival(tg_mpi_group *g, const tg_mpi_message *m) {
     bool mail = m->kind == TG_MPI_SEND;
     tg_mpi_mails *mails = mail ? tg_mpi_mails_of(g, m->member, false) : NULL;
-    if (g->failed || (mail && !mails)) return;
+    if ((mail && !mails) || (g->failed && !mail && m->sequence >= g->failed_at)) return;
     tg_mpi_call *c = mail ? tg_mpi_mail_at(mails, m->sequence) : tg_mpi_call_at(g, m->sequence);
     place_begin(c, m->sequence);
     if (!mail) keep_last(&g->member[m->member], m);
@@ -217,9 +235,9 @@ void tg_mpi_arrival(tg_mpi_group *g, const tg_mpi_message *m) {
 /* Null where the call is not this rank's any more, as its group has failed. */
 static tg_mpi_call *asked_call(tg_mpi_group *g, const tg_mpi_message *m) {
     tg_mpi_mails *mails = &g->member[m->member].send;
-    if (g->failed || (m->mail && !mails->call)) return NULL;
+    if (m->mail && !mails->call) return NULL;
     tg_mpi_call *c = m->mail ? tg_mpi_mail_at(mails, m->sequence) : tg_mpi_call_at(g, m->sequence);
-    return c->request && c->sequence == m->sequence ? c : NULL;
+    return c->request && c->sequence == m->sequence && !tg_mpi_over(c) ? c : NULL;
 }
 
 void tg_mpi_asked(tg_mpi_rank *self, const tg_mpi_message *m) {

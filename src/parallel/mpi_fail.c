@@ -14,13 +14,20 @@ static void refuse_all(tg_mpi_group *g, tg_mpi_call *c) {
     }
 }
 
+bool tg_mpi_over(const tg_mpi_call *c) {
+    if (!c->g->failed) return false;
+    return c->lost || (c->mail ? !c->arrived : c->sequence >= c->g->failed_at);
+}
+
 /* What is under way lands in the transport's buffers, and nobody looks at it. */
 static void give_up(tg_mpi_group *g) {
     for (tg_mpi_request *r = g->self->first; r; r = r->next)
-        if (r->group == g) refuse_all(g, r->call);
+        if (r->group == g && tg_mpi_over(r->call)) refuse_all(g, r->call);
     for (int i = 0; i < g->size; i++)
-        for (int k = 0; k < TG_MPI_PHASES * TG_MPI_PIECES; k++)
-            g->member[i].in[k / TG_MPI_PIECES][k % TG_MPI_PIECES].call = NULL;
+        for (int k = 0; k < TG_MPI_PHASES * TG_MPI_PIECES; k++) {
+            tg_mpi_piece *p = &g->member[i].in[k / TG_MPI_PIECES][k % TG_MPI_PIECES];
+            if (p->call && tg_mpi_over(p->call)) p->call = NULL;
+        }
 }
 
 static void tell_members(tg_mpi_group *g) {
@@ -30,19 +37,23 @@ static void tell_members(tg_mpi_group *g) {
         if (!m) continue;
         m->status = (int32_t)g->status;
         m->cause = g->culprit;
+        m->sequence = g->failed_at;
         tg_mpi_write(m, g->failure);
         tg_mpi_post(g->self, m, rank);
     }
 }
 
-void tg_mpi_fail(tg_mpi_group *g, tg_status status, int culprit, int reporter, const char *text) {
+void tg_mpi_fail(tg_mpi_group *g, tg_status status, int culprit, int reporter, const char *text, uint64_t from) {
     size_t at = 0;
-    if (g->failed) return;
+    if (g->failed && from >= g->failed_at) return;
+    if (!g->failed) {
+        g->status = status;
+        g->culprit = culprit;
+        g->reporter = reporter;
+        tg_text(g->failure, sizeof g->failure, &at, "%s", text);
+    }
     g->failed = true;
-    g->status = status;
-    g->culprit = culprit;
-    g->reporter = reporter;
-    tg_text(g->failure, sizeof g->failure, &at, "%s", text);
+    g->failed_at = from;
     give_up(g);
     if (reporter == g->self->me) tell_members(g);
 }
@@ -69,18 +80,22 @@ tg_status tg_mpi_failed(tg_mpi_group *g, bool arrived) {
     return status;
 }
 
+/* Messages have numbers of their own. */
+static uint64_t lost_from(const tg_mpi_call *c) { return c->mail ? c->g->sequence : c->sequence; }
+
 /* A failure that was itself another's is passed on in that one's words. */
-void tg_mpi_fail_by(tg_mpi_group *g, int rank, const char *after) {
+void tg_mpi_fail_by(const tg_mpi_call *c, int rank, const char *after) {
+    tg_mpi_group *g = c->g;
     const tg_mpi_peer *p = &g->self->peer[rank];
     const char *words = p->failure ? p->failure : "";
     char text[TG_MPI_FAILURE];
     size_t at = 0;
     if (p->status == TG_ERR_REMOTE && p->cause >= 0) {
-        tg_mpi_fail(g, TG_ERR_REMOTE, p->cause, g->self->me, words);
+        tg_mpi_fail(g, TG_ERR_REMOTE, p->cause, g->self->me, words, lost_from(c));
         return;
     }
     tg_text(text, sizeof text, &at, "rank %d failed%s: %s", rank, after, words);
-    tg_mpi_fail(g, TG_ERR_REMOTE, rank, g->self->me, text);
+    tg_mpi_fail(g, TG_ERR_REMOTE, rank, g->self->me, text, lost_from(c));
 }
 
 /* ---- Disagreement ---- */
@@ -97,7 +112,7 @@ static void quote(const tg_mpi_call *c, int member, int peer, char *buf, size_t 
     tg_text(buf, n, at, " from %s", side ? side->site : site);
 }
 
-static void mismatch(const tg_mpi_call *c, int a, int b) {
+static void mismatch(tg_mpi_call *c, int a, int b) {
     tg_mpi_group *g = c->g;
     char text[TG_MPI_FAILURE];
     size_t at = 0;
@@ -109,7 +124,8 @@ static void mismatch(const tg_mpi_call *c, int a, int b) {
     quote(c, a < b ? a : b, a < b ? b : a, text, sizeof text, &at);
     tg_text(text, sizeof text, &at, ", ");
     quote(c, a < b ? b : a, a < b ? a : b, text, sizeof text, &at);
-    tg_mpi_fail(g, TG_ERR_MISMATCH, -1, g->self->me, text);
+    c->lost = true;
+    tg_mpi_fail(g, TG_ERR_MISMATCH, -1, g->self->me, text, lost_from(c));
 }
 
 /* The first who has arrived, and the first who differs from it; pairs that differ only in what they exchange know that
@@ -147,27 +163,29 @@ static void describe_last(const tg_mpi_member *m, char *buf, size_t n, size_t *a
 
 /* That an error is there counts only after a while: the peer may be about to clear it. But who has missed a call that we
  * have not, is out of step for good. */
-static void look_at(tg_mpi_group *g, int member) {
+static void look_at(const tg_mpi_call *c, int member) {
     const double patience = 0.1;
+    tg_mpi_group *g = c->g;
     const tg_mpi_member *m = &g->member[member];
     const tg_mpi_peer *p = &g->self->peer[m->rank];
     char text[TG_MPI_FAILURE];
     size_t at = 0;
     bool gone = p->gone || m->left, failed = p->status != TG_OK;
     if (m->skips > g->self->ctx->skips - g->skips) {
-        tg_mpi_fail_by(g, m->rank, failed ? "" : " (and has cleared its error)");
+        tg_mpi_fail_by(c, m->rank, failed ? "" : " (and has cleared its error)");
     } else if (failed && (gone || tg_shm_now() - p->since > patience)) {
-        tg_mpi_fail_by(g, m->rank, "");
+        tg_mpi_fail_by(c, m->rank, "");
     } else if (gone) {
         tg_text(text, sizeof text, &at, "rank %d has %s after %llu calls; ", m->rank,
-                p->gone || g->key.base == 0 ? "returned" : "freed this communicator",
+                p->gone || g->world ? "returned" : "freed this communicator",
                 (unsigned long long)m->last.sequence);
         describe_last(m, text, sizeof text, &at);
-        tg_mpi_fail(g, TG_ERR_REMOTE, m->rank, g->self->me, text);
+        tg_mpi_fail(g, TG_ERR_REMOTE, m->rank, g->self->me, text, lost_from(c));
     }
 }
 
-static void pass_deadline(tg_mpi_group *g, const tg_mpi_call *c, double since) {
+static void pass_deadline(tg_mpi_call *c, double since) {
+    tg_mpi_group *g = c->g;
     tg_note note = tg_mpi_note(&c->signature, c->t.count, c->peer, c->sequence);
     char text[TG_MPI_FAILURE], site[TG_MPI_SITE];
     size_t at = 0;
@@ -185,16 +203,18 @@ static void pass_deadline(tg_mpi_group *g, const tg_mpi_call *c, double since) {
                 busy ? "busy (with other groups)" : "missing (nothing has come from it)");
         describe_last(&g->member[i], text, sizeof text, &at);
     }
+    c->lost = true;
     if (culprit < 0) tg_text(text, sizeof text, &at, "; all have arrived, but not all that they owe");
-    tg_mpi_fail(g, TG_ERR_TIMEOUT, culprit, g->self->me, text);
+    tg_mpi_fail(g, TG_ERR_TIMEOUT, culprit, g->self->me, text, lost_from(c));
 }
 
-void tg_mpi_look(tg_mpi_group *g, tg_mpi_call *c, double since) {
+void tg_mpi_look(tg_mpi_call *c, double since) {
     const double patience = 0.1;
+    const tg_mpi_group *g = c->g;
     if (c->disputed && tg_shm_now() - since > patience) tg_mpi_settle_dispute(c);
-    for (int i = 0; i < g->size && !g->failed; i++)
-        if (awaited(c, i)) look_at(g, i);
-    if (tg_shm_now() - since > g->self->ctx->deadline) pass_deadline(g, c, since);
+    for (int i = 0; i < g->size && !tg_mpi_over(c); i++)
+        if (awaited(c, i)) look_at(c, i);
+    if (tg_shm_now() - since > g->self->ctx->deadline) pass_deadline(c, since);
 }
 
 /* ---- This rank's context ---- */

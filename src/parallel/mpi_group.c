@@ -191,6 +191,7 @@ tg_mpi_group *tg_mpi_group_new(tg_mpi_rank *self, const tg_mpi_key *parent, cons
     g->rank = rank;
     g->size = n;
     g->bytes = bytes;
+    g->world = !parent;
     g->culprit = g->reporter = -1;
     g->skips = self->ctx->skips;
     g->list = (uint8_t *)&g->member[n];

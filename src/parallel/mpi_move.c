@@ -192,10 +192,12 @@ static void land(tg_mpi_group *g, int from, int phase, tg_mpi_piece *p) {
     tg_mpi_flow f = tg_mpi_piece_of(c, tg_mpi_in(c, from, phase), p->index);
     size_t bytes = (size_t)f.n * tg_mpi_element(c);
     if (p->box.bytes == 0) {
-        p->call = NULL; /* refused: the word that the group has failed is on its way */
+        p->call = NULL; /* refused: the word that the group has failed is here, or on its way */
+        c->lost = true;
     } else if ((size_t)p->box.bytes != bytes) {
         p->call = NULL;
-        tg_mpi_fail(g, TG_ERR_INTERNAL, -1, g->self->me, "a piece has not the size that was asked for");
+        c->lost = true;
+        tg_mpi_fail(g, TG_ERR_INTERNAL, -1, g->self->me, "a piece has not the size that was asked for", c->sequence);
     } else if (f.data) {
         memcpy(f.data, p->box.data, bytes);
         p->call = NULL;
@@ -209,12 +211,22 @@ void tg_mpi_land(tg_mpi_group *g) {
             for (int k = 0; k < TG_MPI_PIECES; k++) land(g, i, phase, &g->member[i].in[phase][k]);
 }
 
+static bool is_balanced(const tg_mpi_call *c) {
+    uint64_t sum = 0;
+    for (int i = 0; !c->mail && i < c->g->size; i++) sum += c->side[i].balance;
+    return sum == 0;
+}
+
+static bool agreed(tg_mpi_call *c) {
+    if (c->ready) return true;
+    if (c->arrived < (c->mail ? 1 : c->g->size)) return false;
+    if (!c->disputed && is_balanced(c)) return true;
+    tg_mpi_settle_dispute(c);
+    return false;
+}
+
 void tg_mpi_advance(tg_mpi_call *c) {
-    if (!c->ready && c->arrived < (c->mail ? 1 : c->g->size)) return;
-    if (c->disputed) {
-        tg_mpi_settle_dispute(c);
-        return;
-    }
+    if (!agreed(c)) return;
     if (!c->ready) tg_mpi_begin(c);
     if (c->in || c->out) {
         if (tg_mpi_buffers(c->g) != TG_OK) return;

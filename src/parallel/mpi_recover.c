@@ -76,7 +76,7 @@ tg_status tg_mpi_recover(tg_mpi_seat *seat, int *rank, int *size) {
     size_t bytes = (size_t)old->size * sizeof(int);
     int n = 0, *ranks = tg_host_alloc(ctx, bytes);
     if (!ranks) return ctx->status;
-    tg_mpi_fail(old, TG_ERR_ABORTED, -1, old->self->me, "a rank has called tg_comm_recover");
+    tg_mpi_fail(old, TG_ERR_ABORTED, -1, old->self->me, "a rank has called tg_comm_recover", old->sequence);
     bool agreed = agree(old);
     int mine = agreed ? number(old, ranks, &n) : -1;
     tg_mpi_group *g = mine < 0 ? NULL : tg_mpi_group_new(old->self, &old->key, ranks, n, mine, old->name);
@@ -86,6 +86,7 @@ tg_status tg_mpi_recover(tg_mpi_seat *seat, int *rank, int *size) {
         return tg_fail(ctx, TG_ERR_ABORTED, "tg_comm_recover: the other ranks have begun anew without this one, which came "
                                             "too late");
     if (!g) return ctx->status;
+    g->world = old->world;
     tg_mpi_group_close(old);
     seat->g = g;
     *rank = mine;

@@ -73,6 +73,7 @@ typedef struct tg_mpi_message {
     uint64_t sequence;
     tg_signature signature;
     int64_t count, to_you, from_you; /* elements of a call: in all, and of an all-to-all for and from the receiver */
+    uint64_t balance; /* of an all-to-all: see tg_mpi_call */
     char body[];
 } tg_mpi_message;
 
@@ -209,9 +210,11 @@ struct tg_mpi_group {
     uint64_t sequence;  /* of the next collective */
     uint64_t skips;     /* of the context when the group was formed */
     bool held[TG_MPI_PHASES]; /* an older call could not yet ask for all that it needs: younger ones wait */
+    bool world; /* of all ranks, or what tg_comm_recover has made of it */
     bool closed, failed, told;
     tg_status status;
     int culprit, reporter; /* ranks of the world; -1: none */
+    uint64_t failed_at;    /* the first collective that is lost: those before it go on */
     bool decided;           /* who is still there after tg_comm_recover: */
     uint8_t *list;          /* 1 for each member that is */
     char name[32], failure[TG_MPI_FAILURE];
@@ -245,6 +248,7 @@ typedef struct tg_mpi_side {
     bool arrived;
     tg_signature signature;
     int64_t count, to_me, from_me;
+    uint64_t balance;
     int64_t asked[TG_MPI_PHASES];     /* pieces, of this member by us */
     int64_t wanted[TG_MPI_PHASES];    /* pieces, by this member of us; */
     int64_t served[TG_MPI_PHASES];    /* those that it has got, */
@@ -259,8 +263,12 @@ struct tg_mpi_call {
     uint64_t sequence;
     bool ready; /* all have arrived and agree */
     bool mail;
-    int peer; /* of a mail */
+    bool lost; /* another rank has given it up */
+    int peer;  /* of a mail */
     int arrived;
+    /* A digest of what this rank sends less one of what it expects to receive, by pairs. If all pairs agree the sum over
+     * the ranks is 0; so those who have no part in a pair that does not, wait for its word. */
+    uint64_t balance;
     bool disputed; /* a member says something else; who, is quoted when all have arrived, or have had their time */
     tg_transfer t;
     int64_t *send_at, *recv_at; /* where parts begin: size + 1 numbers, in `begins` */
@@ -341,14 +349,18 @@ bool tg_mpi_until(tg_mpi_rank *self, bool (*there)(tg_mpi_rank *self));
 
 /* ---- mpi_fail.c ---- */
 
-/* The first failure is kept. reporter: a member that has found it; where it is this rank the others are told. */
-void tg_mpi_fail(tg_mpi_group *g, tg_status status, int culprit, int reporter, const char *text);
-/* ... with the words of the rank that failed. */
-void tg_mpi_fail_by(tg_mpi_group *g, int rank, const char *after);
+/* Whether the call will not be finished: its group has failed. A call before the one that failed goes on, as members who
+ * have done it already may be the ones who failed; so does a message whose other half is there. */
+bool tg_mpi_over(const tg_mpi_call *c);
+/* The first failure is kept; `from`, the first collective that is lost, may sink. reporter: a member that has found it;
+ * where it is this rank the others are told. */
+void tg_mpi_fail(tg_mpi_group *g, tg_status status, int culprit, int reporter, const char *text, uint64_t from);
+/* ... in a call, with the words of the rank that failed. */
+void tg_mpi_fail_by(const tg_mpi_call *c, int rank, const char *after);
 /* Records the group's failure in the context; arrived: this rank had made the call that failed. */
 tg_status tg_mpi_failed(tg_mpi_group *g, bool arrived);
 /* Looks whether those for whom the call waits can still come. */
-void tg_mpi_look(tg_mpi_group *g, tg_mpi_call *c, double since);
+void tg_mpi_look(tg_mpi_call *c, double since);
 /* Ends the group where members disagree about the call: all of them in the same words, once all have arrived. */
 void tg_mpi_settle_dispute(tg_mpi_call *c);
 bool tg_mpi_agree(const tg_mpi_call *c, int member); /* one that has arrived with this rank */

@@ -12,7 +12,7 @@ void tg_mpi_deliver(tg_mpi_group *g, const tg_mpi_message *m) {
     case TG_MPI_CALL:
     case TG_MPI_SEND: tg_mpi_arrival(g, m); break;
     case TG_MPI_TAKEN: tg_mpi_mail_taken(g, m); break;
-    case TG_MPI_FAIL: tg_mpi_fail(g, (tg_status)m->status, m->cause, m->rank, m->body); break;
+    case TG_MPI_FAIL: tg_mpi_fail(g, (tg_status)m->status, m->cause, m->rank, m->body, m->sequence); break;
     case TG_MPI_LEAVE: g->member[m->member].left = true; break;
     case TG_MPI_SKIP: g->member[m->member].skips = m->sequence; break;
     case TG_MPI_COME:
@@ -58,7 +58,7 @@ void tg_mpi_progress(tg_mpi_rank *self) {
     }
     for (tg_mpi_request *r = self->first, *next; r; r = next) {
         next = r->next;
-        if (!r->group->failed) tg_mpi_advance(r->call);
+        if (!tg_mpi_over(r->call)) tg_mpi_advance(r->call);
         if (r->done) request_leaves(r);
     }
     if (closed) tg_mpi_groups_sweep(self);
@@ -77,31 +77,30 @@ static inline void pause_briefly(void) {
 #endif
 }
 
-/* Longer and longer: another rank may need this core. */
+/* Another rank may need this core. */
 void tg_mpi_rest(const tg_mpi_rank *self, int round) {
-    enum { YIELDS = 1000 };
-    struct timespec t = {.tv_nsec = 50000};
+    enum { YIELDS = 32 };
+    struct timespec nap = {.tv_nsec = 20000};
     if (round < self->spins)
         pause_briefly();
     else if (round < self->spins + YIELDS)
         sched_yield();
     else
-        nanosleep(&t, NULL);
+        nanosleep(&nap, NULL);
 }
 
 tg_status tg_mpi_await(tg_mpi_group *g, const tg_mpi_request *r, tg_mpi_call *place) {
     tg_mpi_rank *self = g->self;
     double start = 0;
     for (int round = 0;; round++) {
+        tg_mpi_call *c = r ? r->call : place;
         if (r ? r->done : !place || !place->request) return TG_OK;
-        if (g->failed) return tg_mpi_failed(g, r != NULL);
+        if (tg_mpi_over(c)) return tg_mpi_failed(g, r != NULL);
         if (self->broken) return tg_fail(self->ctx, TG_ERR_ABORTED, "MPI has failed before");
         tg_mpi_progress(self);
-        tg_mpi_call *c = r ? r->call : place;
-        bool there = r ? r->done : !place->request;
-        if (there || g->failed || round < self->spins) continue;
+        if ((r ? r->done : !place->request) || tg_mpi_over(c) || round < self->spins) continue;
         if (start == 0) start = tg_shm_now();
-        tg_mpi_look(g, c, start);
+        tg_mpi_look(c, start);
         tg_mpi_rest(self, round);
     }
 }

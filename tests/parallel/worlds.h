@@ -94,6 +94,13 @@ static inline int mpi_ranks(int *me) {
     return n;
 }
 
+/* Without taking the cores from those who still work, as MPI's own waits do. */
+static inline void await_others(void) {
+    MPI_Request all;
+    MPI_Ibarrier(MPI_COMM_WORLD, &all);
+    for (int done = 0; MPI_Test(&all, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done;) sleep_for(0.002);
+}
+
 /* What each rank has left behind is told to all: the rest of its copy is zero. */
 static inline void run_processes(int n, world_job *job, const tg_config *config) {
     MPI_Comm some;
@@ -109,6 +116,7 @@ static inline void run_processes(int n, world_job *job, const tg_config *config)
         tg_ctx_free(ctx);
         MPI_Comm_free(&some);
     }
+    await_others();
     MPI_Allreduce(MPI_IN_PLACE, job->end, (int)sizeof *job->end, MPI_BYTE, MPI_BOR, MPI_COMM_WORLD);
 }
 
@@ -117,6 +125,7 @@ static inline void run_threads(int n, world_job *job, const tg_config *config) {
     int me;
     mpi_ranks(&me);
     if (me == 0) tg_ranks_run(n, world_rank, job, TG_RANKS(.config = config));
+    await_others();
     MPI_Bcast(job->end, (int)sizeof *job->end, MPI_BYTE, 0, MPI_COMM_WORLD);
 }
 
