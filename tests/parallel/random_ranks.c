@@ -353,7 +353,10 @@ static bool add_op(maker *m) {
         m->ctx->grid.axes = 0;
         y = attempt(m, &nd);
         m->ctx->grid.axes = axes;
-        if (tg_ok(m->ctx)) overrule(m, &nd, y), m->r->overruled = true;
+        if (tg_ok(m->ctx)) {
+            overrule(m, &nd, y);
+            if (m->p == m->r->program) m->r->overruled = true; /* rank 0 says so for all */
+        }
     }
     tg_status s = tg_ctx_status(m->ctx);
     bool small = s == TG_OK && tg_numel(y) <= LOCAL && tg_ndim(y) <= 5;
