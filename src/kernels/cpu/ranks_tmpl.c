@@ -44,8 +44,8 @@ ALWAYS bool nan_b8(uint8_t x) { return (void)x, false; }
 enum { is_f32, is_f64, is_bf16, is_f16, is_i64, is_i32, is_u8, is_b8 };
 
 ALWAYS summed combine(tg_reduce_op op, summed a, summed b) {
-    if (op == TG_REDUCE_MAX) return (b > a) | IS_NAN(b) ? b : a;
-    if (op == TG_REDUCE_MIN) return (b < a) | IS_NAN(b) ? b : a;
+    if (op == TG_REDUCE_MAX) return ((b > a) | IS_NAN(b)) ? b : a;
+    if (op == TG_REDUCE_MIN) return ((b < a) | IS_NAN(b)) ? b : a;
     return JOIN(is_, TG_T) == is_b8 ? (a > b ? a : b) : (summed)(a + b);
 }
 
