@@ -5,7 +5,7 @@ enum { BLOCK = 1024 };
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
-#define ALWAYS static inline __attribute__((always_inline))
+#define ALWAYS static inline __attribute__((always_inline, unused)) /* those of other dtypes are not used */
 
 #define TG_X(name, S, A) typedef S stored_##name; typedef A summed_##name;
 TG_RANKS_LIST(TG_X)
