@@ -64,7 +64,8 @@ static bool says_so(const plot *p, tg_status s, const char *message) {
     }
 }
 
-static tg_status victim(const plot *p, tg_ctx *ctx, tg_comm *c, int n) {
+static tg_status victim(const plot *p, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    int n = tg_comm_size(c);
     switch (p->fault) {
     case RETURNS: return TG_OK;
     case KILLED: kill(getpid(), SIGKILL); break;
@@ -74,7 +75,7 @@ static tg_status victim(const plot *p, tg_ctx *ctx, tg_comm *c, int n) {
         sleep_for(0.2);
         break;
     default:
-        sleep_for(p->deadline + 1.5); /* longer than the last of its peers can be late */
+        sleep_past_others(end, VICTIM, n);
         EXPECT(ctx, call(TG_BARRIER, ctx, c) == TG_ERR_REMOTE);
         EXPECT(ctx, strstr(tg_ctx_message(ctx), "has given up waiting for this one"));
     }
@@ -91,12 +92,13 @@ static tg_status loses_a_rank(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end
     bool comes_back = p->fault == FAILS || p->fault == SLEEPS;
     EXPECT(ctx, tg_comm_barrier(c) == TG_OK);
     if (me == VICTIM) {
-        EXPECT(ctx, victim(p, ctx, c, n) == TG_OK);
+        EXPECT(ctx, victim(p, ctx, c, end) == TG_OK);
         if (p->fault == RETURNS) return TG_OK;
     } else {
         double start = seconds_now();
         tg_status s = call(p->kind, ctx, c);
         end->seconds[me] = seconds_now() - start;
+        atomic_store(&end->past[me], true);
         if (!says_so(p, s, tg_ctx_message(ctx)))
             return snprintf(end->message[me], sizeof end->message[me], "%s", tg_ctx_message(ctx)), TG_ERR_INTERNAL;
         tg_ctx_clear(ctx);

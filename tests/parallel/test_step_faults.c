@@ -91,7 +91,7 @@ static tg_status run_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     return s;
 }
 
-static int passed, failed;
+static int passed, failed, refused;
 
 static void verdict(bool good, const job *j, const char *what, const char *message) {
     *(good ? &passed : &failed) += 1;
@@ -106,7 +106,9 @@ static void try(job *j) {
     atomic_store(&ended, 0);
     tg_status s = tg_ranks_run(2, run_rank, j, TG_RANKS(.config = config, .message = message,
                                                         .message_size = sizeof message));
-    bool refuse = j->allocation || j->collective;
+    /* How often a rank allocates depends a little on how long it waits: the last of them may not come. */
+    bool refuse = j->allocation ? j->allocations >= j->allocation : j->collective > 0;
+    refused += refuse;
     verdict((s != TG_OK) == refuse, j, "status", message);
     verdict(!refuse || s != TG_ERR_TIMEOUT, j, "a rank waited to the deadline", message);
     verdict(!refuse || strstr(message, j->allocation ? "out of memory" : "the wire is cut"), j, "message", message);
@@ -116,21 +118,22 @@ static void try(job *j) {
 }
 
 int main(void) {
-    int64_t stride = getenv("TG_LONG") ? 1 : 7;
+    int64_t stride = getenv("TG_LONG") ? 1 : 7, tries = 0;
     for (int sp = 0; sp < 2; sp++) {
         job whole = {.sp = sp};
         try(&whole);
         for (int64_t i = 1; i <= whole.collectives; i += stride > 1 ? 3 : 1) {
             job j = {.collective = i, .sp = sp};
-            try(&j);
+            try(&j), tries++;
         }
         for (int64_t i = 1; i <= whole.allocations; i += stride) {
             job j = {.allocation = i, .sp = sp};
-            try(&j);
+            try(&j), tries++;
         }
         printf("%lld allocations and %lld collectives of a step\n", (long long)whole.allocations,
                (long long)whole.collectives);
     }
+    if (refused < tries * 9 / 10) printf("FAIL only %d of %lld calls were refused\n", refused, (long long)tries), failed++;
     printf("%d passed, %d failed\n", passed, failed);
     return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -5,7 +5,9 @@
 #define TG_TEST_WORLDS_H
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -34,9 +36,10 @@ static const char *const world_names[WORLD_KINDS] = {"threads", "processes"};
 typedef struct world_end {
     tg_status status[MOST];
     char message[MOST][1200];
-    double seconds[MOST]; /* that a rank has measured: see world_measured */
+    double seconds[MOST]; /* that a rank has measured */
     uint64_t word[MOST];  /* that a rank has left here */
     bool ended[MOST];     /* by itself */
+    atomic_bool past[MOST]; /* a point of its own: see sleep_past_others */
 } world_end;
 
 /* The body of a rank: it reads its world's end to write into it. */
@@ -51,6 +54,12 @@ static inline double seconds_now(void) {
 static inline void sleep_for(double seconds) {
     struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
     while (nanosleep(&t, &t) != 0 && errno == EINTR) continue;
+}
+
+/* Sleeps until every other rank has set its past[], as one would that knows nothing of them. */
+static inline void sleep_past_others(world_end *end, int me, int n) {
+    for (int r = 0; r < n; r++)
+        while (r != me && !atomic_load(&end->past[r])) sleep_for(0.002);
 }
 
 /* A rank's check: it returns an error, so that the other ranks are not left waiting. */
@@ -101,7 +110,6 @@ static inline void await_others(void) {
     for (int done = 0; MPI_Test(&all, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done;) sleep_for(0.002);
 }
 
-/* What each rank has left behind is told to all: the rest of its copy is zero. */
 static inline void run_processes(int n, world_job *job, const tg_config *config) {
     MPI_Comm some;
     int me, size = mpi_ranks(&me);
@@ -117,7 +125,6 @@ static inline void run_processes(int n, world_job *job, const tg_config *config)
         MPI_Comm_free(&some);
     }
     await_others();
-    MPI_Allreduce(MPI_IN_PLACE, job->end, (int)sizeof *job->end, MPI_BYTE, MPI_BOR, MPI_COMM_WORLD);
 }
 
 /* Threads are rank 0's. */
@@ -126,7 +133,29 @@ static inline void run_threads(int n, world_job *job, const tg_config *config) {
     mpi_ranks(&me);
     if (me == 0) tg_ranks_run(n, world_rank, job, TG_RANKS(.config = config));
     await_others();
-    MPI_Bcast(job->end, (int)sizeof *job->end, MPI_BYTE, 0, MPI_COMM_WORLD);
+}
+
+/* All are on this machine, whatever nodes they were told of, and children of one launcher. */
+static inline world_end *shared_end(void) {
+    char name[64];
+    int me;
+    mpi_ranks(&me);
+    snprintf(name, sizeof name, "/tapegrad-worlds-%ld", (long)getppid());
+    int fd = shm_open(name, O_RDWR | O_CREAT, 0600);
+    ck_assert_int_eq(ftruncate(fd, sizeof(world_end)), 0);
+    world_end *end = mmap(NULL, sizeof *end, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    await_others();
+    shm_unlink(name);
+    close(fd);
+    return end;
+}
+
+static inline void clear_end(world_end *end) {
+    int me;
+    mpi_ranks(&me);
+    await_others(); /* who read what the last world left */
+    if (me == 0) memset(end, 0, sizeof *end);
+    await_others();
 }
 
 /* Between nodes a rank's data wait for it. */
@@ -137,6 +166,12 @@ static inline int most_ranks(int wanted) {
     return n < wanted ? n : wanted;
 }
 #else
+static inline world_end *shared_end(void) {
+    return mmap(NULL, sizeof(world_end), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+}
+
+static inline void clear_end(world_end *end) { memset(end, 0, sizeof *end); }
+
 static inline void run_threads(int n, world_job *job, const tg_config *config) {
     tg_ranks_run(n, world_rank, job, TG_RANKS(.config = config));
 }
@@ -193,8 +228,9 @@ static inline void run_processes(int n, world_job *job, const tg_config *config)
 /* Runs fn as n ranks of that kind. The result is valid until the next run. */
 static inline const world_end *run_world(world_kind kind, int n, world_fn fn, void *arg, const tg_config *config) {
     static world_end *end;
-    if (!end) end = mmap(NULL, sizeof *end, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    memset(end, 0, sizeof *end);
+    if (!end) end = shared_end();
+    ck_assert_ptr_ne(end, MAP_FAILED);
+    clear_end(end);
     world_job job = {fn, arg, end};
     tg_config one = config ? *config : *TG_CONFIG(.threads = 1, .deadline = 60);
     if (!one.threads) one.threads = 1;
