@@ -1,0 +1,118 @@
+#include "teams.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tapegrad/mappings.h>
+#include <tapegrad/nn.h>
+#include <tapegrad/optim.h>
+
+#include "bench.h"
+
+enum { LAYERS = 12, POSITIONS = 1024 };
+
+static void lock_step(team *t, int round, bool *more) {
+    pthread_mutex_lock(&t->lock);
+    while (t->given == round) pthread_cond_wait(&t->changed, &t->lock);
+    *more = t->given > 0;
+    pthread_mutex_unlock(&t->lock);
+}
+
+static void report(team *t, int round, double ms) {
+    pthread_mutex_lock(&t->lock);
+    t->ms[round] = ms;
+    t->done = round + 1;
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+}
+
+static tg_status run_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
+    team *team = arg;
+    if (team->open) team->open(world);
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = team->tp, .sequence_parallel = team->sp));
+    tg_module *gpt = tg_gpt_new(ctx, TG_GPT(.vocab = GPT2_VOCAB, .layers = LAYERS, .heads = GPT2_HEADS,
+                                            .hidden = GPT2_HIDDEN, .positions = POSITIONS, .parallel = p));
+    int n = tg_module_param_count(gpt);
+    tg_tensor **params = calloc((size_t)n, sizeof *params);
+    tg_module_params(gpt, params, n);
+    tg_buckets *buckets = team->ranks > team->tp ? tg_buckets_new(p, params, n, 0) : NULL;
+    tg_optim *o = tg_adamw_new(ctx, params, n, TG_ADAMW(.lr = 1e-4));
+    tg_tape *t = tg_tape_new(ctx);
+    int64_t ids[TEAM_BATCH * TEAM_LENGTH];
+    for (int i = 0; i < TEAM_BATCH * TEAM_LENGTH; i++) ids[i] = (i * 7919) % GPT2_VOCAB;
+    tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(TEAM_BATCH, TEAM_LENGTH), ids);
+    tg_place(p, x, TG_TP, TG_I);
+    bool more = true;
+    for (int round = 0; tg_ctx_status(ctx) == TG_OK; round++) {
+        if (tg_comm_rank(world) == 0) lock_step(team, round, &more);
+        int64_t go = more;
+        tg_tensor *word = tg_from_host(ctx, TG_I64, TG_SHAPE(1), &go);
+        tg_comm_broadcast(world, word, 0);
+        tg_read(word, &go, sizeof go);
+        tg_drop(word);
+        if (!go || tg_ctx_status(ctx) != TG_OK) break;
+        if (team->before) team->before(world, round);
+        double begun = seconds_now();
+        tg_tensor *loss = tg_gpt_loss(gpt, t, x, x, TG_LOSS_MEAN);
+        tg_backward(t, loss);
+        tg_grads_finalize(p, params, n, NULL);
+        tg_optim_step(o);
+        tg_optim_zero_grad(o);
+        if (round == 0 && tg_comm_rank(world) == 0) team->loss = tg_item(loss);
+        tg_tape_reset(t);
+        if (tg_comm_rank(world) == 0) report(team, round, 1e3 * (seconds_now() - begun));
+    }
+    tg_optim_free(o);
+    tg_buckets_free(buckets);
+    tg_tape_free(t);
+    tg_module_free(gpt);
+    tg_parallel_free(p);
+    free(params);
+    if (team->close) team->close(world);
+    return tg_ctx_status(ctx);
+}
+
+static void *run_team(void *arg) {
+    team *t = arg;
+    tg_ranks_run(t->ranks, run_rank, t, TG_RANKS(.config = TG_CONFIG(.threads = t->threads, .seed = 1),
+                                                 .message = t->message, .message_size = sizeof t->message));
+    report(t, TEAM_ROUNDS - 1, 0); /* so that nobody waits for a team that failed */
+    return NULL;
+}
+
+bool team_start(team *t) {
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->changed, NULL);
+    return pthread_create(&t->thread, NULL, run_team, t) == 0;
+}
+
+bool team_play(team *t, int round) {
+    pthread_mutex_lock(&t->lock);
+    t->given = round + 1;
+    pthread_cond_broadcast(&t->changed);
+    while (t->done <= round) pthread_cond_wait(&t->changed, &t->lock);
+    pthread_mutex_unlock(&t->lock);
+    return !*t->message;
+}
+
+void team_end(team *t) {
+    pthread_mutex_lock(&t->lock);
+    t->given = -1;
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+    pthread_join(t->thread, NULL);
+    if (*t->message) fprintf(stderr, "%s: %s\n", t->name, t->message);
+}
+
+static int by_value(const void *a, const void *b) {
+    double d = *(const double *)a - *(const double *)b;
+    return d > 0 ? 1 : d < 0 ? -1 : 0;
+}
+
+double median(const double *v, int n) {
+    double sorted[TEAM_ROUNDS];
+    memcpy(sorted, v, (size_t)n * sizeof *v);
+    qsort(sorted, (size_t)n, sizeof *sorted, by_value);
+    return sorted[n / 2];
+}
