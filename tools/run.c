@@ -19,8 +19,9 @@ typedef struct team {
     tg_launch launch;
     int n, alive;
     pid_t pid[MAX_PROCESSES]; /* 0: it has ended */
-    int status;               /* exit status: of the first rank that failed */
+    int status;               /* exit status: of the first rank that was killed, or else of the first that failed */
     double failed_at;         /* 0: none has */
+    bool lost;                /* a rank was killed, by others than this launcher: peers that fail fail because of it */
     bool told, killed;
 } team;
 
@@ -60,9 +61,10 @@ static void note_end(team *t, int rank, int wait_status) {
         fail("rank %d was ended by signal %d (%s)", rank, WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));
     else if (!t->failed_at)
         fail("rank %d ended with status %d", rank, code);
-    if (t->failed_at) return;
-    t->failed_at = now();
-    t->status = code;
+    bool lost = WIFSIGNALED(wait_status) && !t->told && !t->lost;
+    if (lost || !t->failed_at) t->status = code;
+    t->lost |= lost;
+    if (!t->failed_at) t->failed_at = now();
 }
 
 static void reap(team *t) {
@@ -119,8 +121,8 @@ static int start(team *t, char *const *argv) {
 static int usage(FILE *to) {
     fprintf(to, "usage: tapegrad run -n N -- PROGRAM [ARGUMENT...]\n\n"
                 "Starts PROGRAM as N processes, ranks 0 to N - 1 of this node, which meet in shared memory\n"
-                "(tg_comm_launched_new). Ends with 0, or the status of the first rank that failed; the others are told\n"
-                "of it, and ended after %d seconds.\n", (int)grace);
+                "(tg_comm_launched_new). Ends with 0, or the status of the first rank that was killed, or failed; the others are\n"
+                "told of it, and ended after %d seconds.\n", (int)grace);
     return to == stdout ? 0 : 2;
 }
 
