@@ -1,0 +1,83 @@
+/* What a kernel sees of a tg_array: the layout by value, and its elements in any dtype as a compute type T (float,
+ * double or int64_t). The dtype is the same for every thread of a launch, so the switch costs no divergence. */
+#ifndef TG_CUDA_ARRAY_H
+#define TG_CUDA_ARRAY_H
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+#include <tapegrad/extend.h>
+
+#include "kernels/cuda/launch.h"
+
+namespace tg {
+
+struct Layout {
+    int ndim;
+    int64_t numel;
+    int64_t shape[TG_MAX_DIMS];
+};
+
+struct Operand {
+    char *data;
+    int dtype;
+    int64_t stride[TG_MAX_DIMS];
+};
+
+template <class T> __device__ inline T load(const char *data, int dtype, int64_t i) {
+    switch (dtype) {
+    case TG_F32: return (T)((const float *)data)[i];
+    case TG_F64: return (T)((const double *)data)[i];
+    case TG_BF16: return (T)__bfloat162float(((const __nv_bfloat16 *)data)[i]);
+    case TG_F16: return (T)__half2float(((const __half *)data)[i]);
+    case TG_I64: return (T)((const int64_t *)data)[i];
+    case TG_I32: return (T)((const int32_t *)data)[i];
+    default: return (T)((const uint8_t *)data)[i];
+    }
+}
+
+/* Floats become integers as everywhere in the library: toward zero, saturating, NaN to 0. */
+template <class I> __device__ inline I saturated(double v, double least, double most, I low, I high) {
+    return v != v ? 0 : v <= least ? low : v >= most ? high : (I)v;
+}
+
+template <class T> __device__ inline int64_t as_i64(T v) { return saturated<int64_t>((double)v, -0x1p63, 0x1p63, INT64_MIN, INT64_MAX); }
+template <> __device__ inline int64_t as_i64(int64_t v) { return v; }
+template <class T> __device__ inline int32_t as_i32(T v) { return saturated<int32_t>((double)v, -0x1p31, 0x1p31, INT32_MIN, INT32_MAX); }
+template <> __device__ inline int32_t as_i32(int64_t v) { return (int32_t)v; }
+template <class T> __device__ inline uint8_t as_u8(T v) { return saturated<uint8_t>((double)v, 0, 255, 0, 255); }
+template <> __device__ inline uint8_t as_u8(int64_t v) { return (uint8_t)v; }
+
+/* A double is rounded once: to odd on the way through float. */
+__device__ inline float to_odd(double v) {
+    float f = (float)v;
+    double back = f;
+    if (back == v || v != v) return f;
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    if (fabs(back) > fabs(v)) u--;
+    u |= 1;
+    memcpy(&f, &u, sizeof u);
+    return f;
+}
+__device__ inline float narrowed(float v) { return v; }
+__device__ inline float narrowed(double v) { return to_odd(v); }
+__device__ inline float narrowed(int64_t v) { return to_odd((double)v); }
+
+template <class T> __device__ inline void store(char *data, int dtype, int64_t i, T v) {
+    switch (dtype) {
+    case TG_F32: ((float *)data)[i] = (float)v; break;
+    case TG_F64: ((double *)data)[i] = (double)v; break;
+    case TG_BF16: ((__nv_bfloat16 *)data)[i] = __float2bfloat16_rn(narrowed(v)); break;
+    case TG_F16: ((__half *)data)[i] = __float2half_rn(narrowed(v)); break;
+    case TG_I64: ((int64_t *)data)[i] = as_i64(v); break;
+    case TG_I32: ((int32_t *)data)[i] = as_i32(v); break;
+    case TG_BOOL: ((uint8_t *)data)[i] = v != (T)0; break;
+    default: ((uint8_t *)data)[i] = as_u8(v);
+    }
+}
+
+} // namespace tg
+
+#endif

@@ -1,0 +1,64 @@
+/* The CUDA device, as its own files see it: what a context has there, and how errors are recorded.
+ *
+ * A slot queues its work on the context's compute stream and returns. Memory that a context has let go is used again in
+ * the order of that stream; what other streams do with it is ordered by events (order.c). Nothing here waits for the
+ * device, but for what the host reads. */
+#ifndef TG_CUDA_H
+#define TG_CUDA_H
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <tapegrad/extend.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The device's error word (invariant 17): the first error in data since it was last read, all bits set while there is
+ * none. A slot takes the number of its call (tg_cuda_fault_for) and its kernels atomicMin (call << 40 | position), so
+ * that the earliest call and its first position win, whichever thread comes first. */
+typedef struct tg_cuda_fault {
+    unsigned long long *word; /* on the device */
+    unsigned long long call;
+} tg_cuda_fault;
+
+typedef struct tg_cuda_host_page tg_cuda_host_page;
+
+typedef struct tg_cuda {
+    tg_ctx *ctx;
+    int device, processors; /* multiprocessors */
+    size_t shared_most;     /* bytes of shared memory that a block may ask for */
+    cudaStream_t compute, copies;
+    cublasLtHandle_t lt;
+    void *lt_space; /* cuBLASLt's workspace */
+    size_t lt_bytes;
+    struct tg_cuda_plans *plans; /* products seen so far: plans.c */
+    unsigned long long *fault, *seen; /* on the device; its copy in pinned memory */
+    unsigned long long calls;         /* numbers given so far */
+    tg_cuda_host_page *pages;    /* pinned staging for copies that do not wait */
+} tg_cuda;
+
+static inline tg_cuda *tg_cuda_of(const tg_ctx *ctx) { return (tg_cuda *)tg_ctx_device_state(ctx); }
+
+/* Records what a call of the CUDA runtime or of cuBLAS answered, unless it is success. */
+tg_status tg_cuda_check(tg_ctx *ctx, cudaError_t e, const char *call);
+tg_status tg_cuda_blas_check(tg_ctx *ctx, cublasStatus_t s, const char *call);
+/* After a launch: its configuration may have been refused. */
+tg_status tg_cuda_launched(tg_ctx *ctx, const char *kernel);
+
+tg_cuda_fault tg_cuda_fault_for(tg_ctx *ctx, const char *slot);
+
+/* Device memory for the launches of one slot, let go in stream order. bytes 0 gives NULL. */
+typedef struct tg_cuda_scratch {
+    void *data;
+    void *block;
+} tg_cuda_scratch;
+tg_status tg_cuda_scratch_take(tg_ctx *ctx, size_t bytes, tg_cuda_scratch *s);
+void tg_cuda_scratch_give(tg_ctx *ctx, tg_cuda_scratch *s);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
