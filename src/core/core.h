@@ -264,12 +264,18 @@ void tg_storage_categorise(tg_storage *s, tg_category c);
 
 tg_storage_extra *tg_storage_extra_of(tg_storage *s); /* makes it; NULL after recording the error */
 void tg_storage_extras_free(tg_ctx *ctx);
-/* The bytes change in place: later uses of what was saved before are refused, naming `by`. */
 /* Whether t may take the bytes: another tape's are that one's to take. */
 static inline bool tg_storage_is_of(const tg_storage *s, const tg_tape *t) {
     const tg_tensor *maker = s->maker;
     return !maker || maker->serial != s->birth || maker->tape == t;
 }
+/* Nobody else reads or will read these bytes: no other handle, no work in flight. */
+static inline bool tg_storage_is_own(const tg_storage *s) {
+    return atomic_load_explicit(&s->refs, memory_order_relaxed) == 1 && !(s->block && tg_block_held(s->block));
+}
+/* Before bytes change in place: works in flight have read them. */
+tg_status tg_storage_await_readers(tg_storage *s);
+/* The bytes change in place: later uses of what was saved before are refused, naming `by`. */
 static inline void tg_storage_wrote(tg_storage *s, const char *by, const void *site) {
     s->version++;
     s->by = by;

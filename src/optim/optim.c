@@ -275,6 +275,7 @@ tg_status tg_optim_step(tg_optim *o) {
         tg_optim_item *it = &o->item[i];
         tg_tensor *g = tg_gradient_of(it->param);
         if (!g || !it->param->numel) continue;
+        TG_TRY(tg_storage_await_readers(it->param->storage));
         TG_TRY(o->method->step(o, it, g));
         tg_storage_wrote(it->param->storage, "tg_optim_step", TG_SITE);
         note_versions(it);
