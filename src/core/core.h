@@ -256,6 +256,8 @@ tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x);
 static inline tg_status tg_storage_need(tg_storage *s, const tg_tensor *x) {
     return TG_LIKELY(s->state == TG_PRESENT) ? TG_OK : tg_storage_need_slow(s, x);
 }
+/* Bytes of its own, undefined, whatever became of the last ones: a work that was to fill them is abandoned. */
+tg_status tg_storage_renew(tg_storage *s);
 /* For a restore: bytes of its own again, undefined; or those of another one of its size, which stay as long as either
  * needs them. */
 tg_status tg_storage_bytes_again(tg_storage *s);

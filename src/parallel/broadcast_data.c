@@ -136,6 +136,7 @@ tg_status tg_broadcast_data(tg_tape *t, tg_tensor **x, int n, tg_dtype dtype, tg
     TG_TRY(tg_tape_check(t, "tg_broadcast_data"));
     data d = {.t = t, .ctx = t->ctx, .comm = c, .x = x, .n = n, .dtype = dtype, .site = TG_SITE};
     tg_status s = broadcast_data(&d);
+    if (s != TG_OK && tg_comm_size(c) > 1) tg_ctx_skip(t->ctx);
     for (int i = 0; s != TG_OK && c && tg_comm_rank(c) && x && i < n; i++) x[i] = tg_inert(t->ctx);
     return s;
 }

@@ -29,7 +29,8 @@ typedef struct bucket {
 } bucket;
 
 struct tg_buckets {
-    tg_parallel *p;
+    tg_ctx *ctx;
+    tg_parallel *p; /* NULL: it has ended */
     tg_buckets *next;
     tg_comm *comm;
     uint32_t axes;
@@ -62,7 +63,7 @@ tg_tensor *tg_gradient_or_zero(tg_tensor *x) {
 }
 
 static tg_status start(tg_buckets *b, bucket *k) {
-    tg_ctx *ctx = b->p->ctx;
+    tg_ctx *ctx = b->ctx;
     for (int i = k->first; i < k->first + k->n; i++) {
         tg_tensor *x = b->item[i].param;
         if (!tg_gradient_or_zero(x)) return ctx->status;
@@ -99,7 +100,7 @@ static tg_status gradient_came(void *user, tg_tape *t, tg_tensor *x, tg_tensor *
 /* ---- The end of a step ---- */
 
 static tg_status read_flags(tg_buckets *b, bucket *k) {
-    tg_ctx *ctx = b->p->ctx;
+    tg_ctx *ctx = b->ctx;
     TG_TRY(tg_storage_need(k->flat->storage, k->flat));
     for (int i = 0; i < k->n && !ctx->meta; i++) {
         union {
@@ -126,6 +127,30 @@ tg_status tg_buckets_finish(tg_buckets *b) {
     for (int k = 0; k < b->n_buckets && s == TG_OK; k++) s = read_flags(b, &b->bucket[k]);
     reset(b);
     return s;
+}
+
+/* What a step that failed has left: sums that ran are lost, and gradients with them. */
+static tg_status begin_anew(tg_buckets *b) {
+    reset(b);
+    for (int k = 0; k < b->n_buckets; k++) {
+        tg_tensor *flat = b->bucket[k].flat;
+        TG_TRY(tg_storage_renew(flat->storage));
+        TG_TRY(b->ctx->ops->fill(b->ctx, tg_array_of(flat), 0));
+    }
+    for (int i = 0; i < b->n; i++) b->item[i].param->ext->has_grad = false;
+    return TG_OK;
+}
+
+tg_status tg_buckets_recover(tg_parallel *p) {
+    for (tg_buckets *b = p->buckets; b; b = b->next) TG_TRY(begin_anew(b));
+    return TG_OK;
+}
+
+void tg_buckets_orphan(tg_parallel *p) {
+    for (tg_buckets *b = p->buckets; b; b = b->next) {
+        b->p = NULL;
+        b->reduce = false; /* there is nobody to sum with */
+    }
 }
 
 tg_buckets *tg_buckets_next(const tg_buckets *b) { return b->next; }
@@ -169,7 +194,7 @@ static int lay_out(tg_buckets *b, tg_tensor *const *params, int64_t elements) {
 }
 
 static tg_status make_bucket(tg_buckets *b, bucket *k) {
-    tg_ctx *ctx = b->p->ctx;
+    tg_ctx *ctx = b->ctx;
     tg_dtype dtype = tg_accumulate_dtype(b->item[k->first].param->dtype);
     k->flat = tg_owned_empty(ctx, dtype, 1, (const int64_t[]){k->payload + k->n}, TG_MEM_GRADIENT);
     if (!k->flat) return ctx->status;
@@ -211,7 +236,7 @@ tg_buckets *tg_buckets_new(const tg_parallel *given, tg_tensor *const *params, i
     size_t bytes = sizeof(tg_buckets) + (size_t)n * (sizeof(bucket_item) + sizeof(bucket));
     tg_buckets *b = tg_host_alloc(ctx, bytes);
     if (!b) return NULL;
-    *b = (tg_buckets){.p = p, .comm = p->dp_cp, .axes = axes, .n = n, .reduce = true, .bytes = bytes};
+    *b = (tg_buckets){.ctx = ctx, .p = p, .comm = p->dp_cp, .axes = axes, .n = n, .reduce = true, .bytes = bytes};
     b->bucket = (bucket *)(b->item + n);
     int64_t standard = (int64_t)fmax(40e6, 1e6 * tg_comm_size(p->dp_cp));
     b->n_buckets = lay_out(b, params, elements == TG_NONE ? INT64_MAX : elements ? elements : standard);
@@ -236,10 +261,10 @@ static void free_item(bucket_item *it) {
 
 void tg_buckets_free(tg_buckets *b) {
     if (!b) return;
-    tg_ctx *ctx = b->p->ctx;
-    tg_buckets **link = &b->p->buckets;
-    while (*link && *link != b) link = &(*link)->next;
-    if (*link) *link = b->next;
+    tg_ctx *ctx = b->ctx;
+    tg_buckets **link = b->p ? &b->p->buckets : NULL;
+    while (link && *link && *link != b) link = &(*link)->next;
+    if (link && *link) *link = b->next;
     for (int i = 0; i < b->n; i++) free_item(&b->item[i]);
     for (int k = 0; k < b->n_buckets; k++) tg_drop(b->bucket[k].flat);
     tg_host_free(ctx, b, b->bytes);
@@ -247,6 +272,6 @@ void tg_buckets_free(tg_buckets *b) {
 
 bool tg_buckets_set_reduce(tg_buckets *b, bool on) {
     bool before = b && b->reduce;
-    if (b) b->reduce = on;
+    if (b) b->reduce = on && b->p;
     return before;
 }

@@ -86,6 +86,11 @@ void tg_comm_free(tg_comm *c) {
     tg_host_free(ctx, c, sizeof *c);
 }
 
+void tg_comm_free_all(tg_comm *c) {
+    while (c && c->child) tg_comm_free_all(c->child);
+    tg_comm_free(c);
+}
+
 /* ---- Split ---- */
 
 static tg_comm *group_of(tg_comm *c, void *state, const tg_comm_ops *ops, int rank, int n, const char *name,

@@ -161,9 +161,8 @@ static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, co
     return TG_OK;
 }
 
-tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *given) {
+static tg_status finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *given) {
     tg_finalize_opts o;
-    if (!p) return TG_ERR_ARGUMENT;
     tg_ctx *ctx = p->ctx;
     TG_TRY(ctx->status);
     TG_TRY(tg_options(ctx, &o, sizeof o, given, "tg_grads_finalize: the options"));
@@ -180,4 +179,11 @@ tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int 
     if (o.tokens) TG_TRY(divide_by_tokens(p, params, n, o.tokens));
     ctx->finalized = ctx->backwards;
     return TG_OK;
+}
+
+tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *given) {
+    if (!p) return TG_ERR_ARGUMENT;
+    tg_status s = finalize(p, params, n, given);
+    if (s != TG_OK && p->world && tg_comm_size(p->world) > 1) tg_ctx_skip(p->ctx);
+    return s;
 }

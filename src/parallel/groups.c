@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "core/rng.h"
-#include "parallel/parallel.h"
+#include "parallel/grads.h"
 
 enum { GRID = 5 }; /* axes that an order names: tp, cp, ep, dp, pp */
 
@@ -277,6 +277,7 @@ tg_parallel *tg_parallel_new(tg_comm *world, const tg_parallel_opts *given) {
 void tg_parallel_free(tg_parallel *p) {
     if (!p || p == &inert) return;
     tg_ctx *ctx = p->ctx;
+    tg_buckets_orphan(p);
     drop_groups(p);
     ctx->parallel = NULL;
     tg_host_free(ctx, p, sizeof *p);
@@ -292,7 +293,8 @@ tg_status tg_parallel_recover(tg_parallel *p) {
                        "tg_parallel_recover: %d ranks are left, which the grid (tp x cp x pp = %d, etp x ep x pp = %d) does not "
                        "divide; free it, and make another over the world",
                        world, model, experts);
-    return make_groups(p);
+    TG_TRY(make_groups(p));
+    return tg_buckets_recover(p);
 }
 
 /* ---- What it is ---- */

@@ -49,8 +49,7 @@ static void run_rank(rank_thread *t, tg_ctx *ctx) {
     else if (s != TG_OK)
         fail_rank(t, s, text);
     post_return(t);
-    while (world && world->child) tg_comm_free(world->child);
-    tg_comm_free(world);
+    tg_comm_free_all(world);
 }
 
 static void *rank_main(void *arg) {

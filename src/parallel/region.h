@@ -65,7 +65,7 @@ typedef struct tg_group {
     uint64_t id;
     tg_shared next, parent; /* of the region's list; the group it was split from */
     size_t bytes, slot_bytes;
-    int size, joined, left; /* members who have it; who have given it back */
+    int size, joined, left, lost; /* members who have it; who have given it back; who died with it */
     _Atomic int failed;     /* a tg_group_state */
     tg_status status;
     int culprit, reporter; /* ranks of the world; -1: none */
@@ -132,6 +132,8 @@ void tg_region_unmap(tg_region *r, bool whole);
 /* Joins the group of those ranks of the world, which the first of them makes. parent NULL: the world itself. */
 tg_group *tg_group_join(tg_ctx *ctx, const tg_vantage *v, const tg_group *parent, const int *ranks, int n, int mine,
                         const char *name);
+/* So many members have died without leaving, and never will. */
+void tg_group_lost(const tg_vantage *v, tg_group *g, int n);
 void tg_group_leave(const tg_vantage *v, tg_group *g, int mine);
 
 #endif

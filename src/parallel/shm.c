@@ -180,10 +180,9 @@ static tg_status post(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) 
 
 static tg_status post_call(tg_shm_group *s, const tg_transfer *given, tg_shm_request *r) {
     tg_transfer t = *given;
-    bool mail = t.kind == TG_SEND || t.kind == TG_RECV;
     if (s->self->process) TG_TRY(tg_shm_stage(s, &t, r));
-    if (!mail) return post(s, &t, r);
-    TG_TRY(tg_shm_post_mail(s, &t, r));
+    if (!tg_shm_is_mail(r)) return post(s, &t, r);
+    tg_shm_post_mail(s, &t, r);
     request_start(r);
     return TG_OK;
 }

@@ -54,7 +54,7 @@ void tg_shm_quiesce(tg_shm_group *s) {
     const double patience = 0.25;
     double until = tg_shm_now() + (s->self->process ? patience : s->self->ctx->deadline);
     for (int i = 0; i < s->size; i++)
-        while (i != s->rank && atomic_load_explicit(&tg_shm_card(s, i)->busy, memory_order_acquire) == s->g->id &&
+        while (i != s->rank && atomic_load_explicit(&tg_shm_card(s, i)->busy, memory_order_seq_cst) == s->g->id &&
                tg_shm_now() < until && tg_process_alive(&s->self->view, tg_group_member(s->g, i)->rank))
             sched_yield();
 }
@@ -111,7 +111,7 @@ void tg_shm_crossed(tg_shm_group *s, tg_shm_group *other, int member, const tg_n
 
 bool tg_shm_has_arrived(const tg_shm_request *r, int member) {
     if (!r) return false;
-    if (r->mail) return member != r->peer;
+    if (tg_shm_is_mail(r)) return member != r->peer || tg_shm_mail_answered(r);
     return atomic_load_explicit(&r->slot->post[member].posted, memory_order_acquire) == r->sequence + 1;
 }
 

@@ -21,14 +21,25 @@ static bool all_accounted_for(tg_shm_group *s) {
     return true;
 }
 
+/* Who died before leaving the group never will. */
+static int count_dead(tg_shm_group *s) {
+    int n = 0;
+    for (int i = 0; i < s->size; i++) {
+        const tg_member *m = tg_group_member(s->g, i);
+        n += !atomic_load_explicit(&m->gone, memory_order_acquire) && !tg_process_alive(&s->self->view, m->rank);
+    }
+    return n;
+}
+
 static void decide(tg_shm_group *s) {
     int nobody = 0;
     bool *list = tg_group_list(s->g, s->rank);
     for (int i = 0; i < s->size; i++)
         list[i] = atomic_load_explicit(&tg_group_member(s->g, i)->came, memory_order_acquire) &&
                   !atomic_load_explicit(&tg_group_member(s->g, i)->gone, memory_order_acquire);
-    atomic_compare_exchange_strong_explicit(&s->g->decided, &nobody, s->rank + 1, memory_order_acq_rel,
-                                            memory_order_acquire);
+    if (atomic_compare_exchange_strong_explicit(&s->g->decided, &nobody, s->rank + 1, memory_order_acq_rel,
+                                                memory_order_acquire))
+        tg_group_lost(&s->self->view, s->g, count_dead(s));
 }
 
 static const bool *agree(tg_shm_group *s) {

@@ -149,6 +149,45 @@ START_TEST(data_parallel_gradients_are_one_ranks) {
 }
 END_TEST
 
+/* A step in which one rank fails while the other's sums have begun; then the same step again, whole. */
+static tg_status fail_and_train(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const setting *s = arg;
+    gradients got;
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    int r = tg_parallel_rank(p, TG_DP);
+    tg_tape *t = tg_tape_new(ctx);
+    model m = make(ctx, p);
+    tg_buckets *b = tg_buckets_new(p, m.all, 5, s->bucket);
+    if (r) tg_ctx_fail(ctx, TG_ERR_IO, "the dog ate the batch");
+    backward(ctx, t, &m, 0, 4, true);
+    tg_grads_finalize(p, m.all, 5, NULL);
+    bool told = r ? tg_ctx_status(ctx) == TG_ERR_IO : strstr(tg_ctx_message(ctx), "the dog ate the batch") != NULL;
+    if (!told) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the failure was not told");
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+    tg_parallel_recover(p);
+    for (int i = 0; i < 5; i++) tg_zero_grad(m.all[i]);
+    backward(ctx, t, &m, r ? 4 : 0, r ? ROWS : 4, !r);
+    tg_grads_finalize(p, m.all, 5, NULL);
+    read(ctx, &m, &got);
+    if (tg_ctx_status(ctx) == TG_OK) compare(ctx, &got, &s->want);
+    tg_tape_free(t);
+    tg_parallel_free(p); /* before the buckets, which only hold gradients then */
+    tg_buckets_free(b);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(buckets_begin_anew_after_a_failure) {
+    static const int64_t buckets[] = {1, 40, 0};
+    setting s = {0};
+    whole(&s.want, 1);
+    for (size_t i = 0; i < sizeof buckets / sizeof *buckets; i++) {
+        s.bucket = buckets[i];
+        on_ranks(2, fail_and_train, &s);
+    }
+}
+END_TEST
+
 static bool refused(tg_ctx *ctx, tg_status s, const char *says) {
     bool as_expected = tg_ctx_status(ctx) == s && strstr(tg_ctx_message(ctx), says);
     if (!as_expected) return false;
@@ -192,6 +231,6 @@ START_TEST(what_is_not_whole_is_not_used) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {data_parallel_gradients_are_one_ranks, what_is_not_whole_is_not_used};
+    const TTest *tests[] = {data_parallel_gradients_are_one_ranks, buckets_begin_anew_after_a_failure, what_is_not_whole_is_not_used};
     return tg_check_main("grads", tests, sizeof tests / sizeof *tests);
 }

@@ -119,8 +119,7 @@ static inline void run_processes(int n, world_job *job, const tg_config *config)
         tg_ctx *ctx = tg_ctx_new(config);
         tg_comm *world = tg_comm_mpi_new(ctx, some);
         world_rank(job, ctx, world);
-        while (world->child) tg_comm_free(world->child);
-        tg_comm_free(world);
+        tg_comm_free_all(world);
         tg_ctx_free(ctx);
         MPI_Comm_free(&some);
     }
@@ -183,8 +182,7 @@ static inline void world_child(const tg_launch *l, int rank, const tg_config *co
     tg_ctx *ctx = tg_ctx_new(config);
     tg_comm *world = tg_comm_attach(ctx, l->fd, rank, false);
     world_rank(job, ctx, world);
-    while (world->child) tg_comm_free(world->child);
-    tg_comm_free(world);
+    tg_comm_free_all(world);
     tg_ctx_free(ctx);
     _exit(0);
 }
