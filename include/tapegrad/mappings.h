@@ -93,8 +93,9 @@ TG_API tg_tensor *tg_vocab_parallel_cross_entropy(tg_tape *t, tg_tensor *logits,
 /* The same of logits x w^T, x [.., h] R and w [v/n, h] V0, of which no rank ever holds its whole part. */
 TG_API tg_tensor *tg_vocab_parallel_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
                                                          tg_comm *c, const tg_vocab_opts *opts);
-/* Rank 0's x[] on every rank: x[] become tape-owned tensors, I, whatever they were on the others. Zero sizes and scalars
- * included; TG_ERR_DTYPE on every rank, naming the tensor, when one of rank 0's is not of dtype. */
+/* Rank 0's x[] on every rank: x[] become tape-owned tensors, whatever they were on the others; I on c's axes (all of the
+ * grid's for its world), and on the other axes as rank 0's lie. Zero sizes and scalars included; TG_ERR_DTYPE on every
+ * rank, naming the tensor, when one of rank 0's is not of dtype. */
 TG_API tg_status tg_broadcast_data(tg_tape *t, tg_tensor **x, int n, tg_dtype dtype, tg_comm *c);
 
 /* ---- Linear layers whose communication overlaps ---- */
