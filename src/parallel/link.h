@@ -61,6 +61,7 @@ typedef enum tg_link_kind {
     TG_LINK_DECIDE, /* who is still there */
     TG_LINK_FAILED, /* the sender's context holds an error */
     TG_LINK_CLEARED,
+    TG_LINK_PROBE, /* whether the receiver waits, too: link_crossed.c */
     TG_LINK_BYE, /* the sender's last message */
 } tg_link_kind;
 
@@ -85,6 +86,7 @@ typedef struct tg_link_peer {
     tg_status status; /* of its context */
     int cause;        /* the rank whose failure that was */
     int tag;          /* of the last piece that was asked of it */
+    uint64_t question; /* of its own, the last that this rank has passed on */
     char *failure;    /* TG_LINK_FAILURE bytes, from its first failure on. This rank has its own place */
 } tg_link_peer;
 
@@ -124,6 +126,9 @@ struct tg_link_rank {
     bool skipped;  /* since the last error was cleared */
     tg_board *board;
     bool announce; /* a failure that another thread has recorded */
+    tg_link_call *waits_for; /* now; and this rank's questions about it (link_crossed.c): */
+    uint64_t questions, first_question; /* so far; of this wait */
+    double asked; /* the last one */
     tg_link_peer *peer;
     tg_link_group *groups;
     tg_link_early *early, **early_end;
@@ -284,6 +289,8 @@ static inline tg_link_side *tg_link_side_of(const tg_link_call *c, int member) {
 static inline tg_link_call *tg_link_call_at(tg_link_group *g, uint64_t sequence) {
     return &g->calls[sequence % (uint64_t)(2 * g->window)];
 }
+/* What is lost with it: messages have numbers of their own. */
+static inline uint64_t tg_link_lost_from(const tg_link_call *c) { return c->mail ? c->g->sequence : c->sequence; }
 static inline tg_link_call *tg_link_mail_at(tg_link_mails *m, uint64_t sequence) {
     return &m->call[sequence % (2 * TG_LINK_MAILS)];
 }
@@ -352,10 +359,14 @@ bool tg_link_over(const tg_link_call *c);
 /* The first failure is kept; `from`, the first collective that is lost, may sink. reporter: a member that has found it;
  * where it is this rank the others are told. */
 void tg_link_fail(tg_link_group *g, tg_status status, int culprit, int reporter, const char *text, uint64_t from);
-/* ... in a call, with the words of the rank that failed. */
-void tg_link_fail_by(const tg_link_call *c, int rank, const char *after);
+/* ... with the words of the rank that failed. */
+void tg_link_fail_by(tg_link_group *g, int rank, const char *after, uint64_t from);
 /* Records the group's failure in the context; arrived: this rank had made the call that failed. */
 tg_status tg_link_failed(tg_link_group *g, bool arrived);
+/* Whether the call still waits for that member to arrive. */
+bool tg_link_awaited(const tg_link_call *c, int member);
+/* "rank 1 called barrier() from ...": what that member, which has arrived, has called; peer: the other one of a message. */
+void tg_link_quote(const tg_link_call *c, int member, int peer, char *buf, size_t n, size_t *at);
 /* Looks whether those for whom the call waits can still come. */
 void tg_link_look(tg_link_call *c, double since);
 /* Ends the group where members disagree about the call: all of them in the same words, once all have arrived. */
@@ -364,6 +375,12 @@ bool tg_link_agree(const tg_link_call *c, int member); /* one that has arrived w
 /* What the context's errors mean to the other ranks. */
 tg_listener tg_link_listener(tg_listener *next);
 void tg_link_peer_failed(tg_link_rank *self, int rank, tg_status status, int cause, const char *text);
+
+/* ---- link_crossed.c ---- */
+
+/* Asks those for whom the call has waited since then whether they wait, too. */
+void tg_link_probe(const tg_link_call *c, double since);
+void tg_link_probed(tg_link_group *g, const tg_link_message *m);
 
 /* ---- link_recover.c ---- */
 

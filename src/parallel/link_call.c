@@ -78,7 +78,8 @@ static void compare(tg_link_call *c, int member) {
     if (!c->request || !o->arrived || tg_link_over(c)) return;
     uint64_t theirs = o->signature.skips, ours = c->signature.skips;
     if (theirs != ours)
-        tg_link_fail_by(c, g->member[theirs > ours ? member : g->rank].rank, ", and has missed a call since");
+        tg_link_fail_by(g, g->member[theirs > ours ? member : g->rank].rank, ", and has missed a call since",
+                        tg_link_lost_from(c));
     else if (!tg_link_agree(c, member))
         c->disputed = true;
 }

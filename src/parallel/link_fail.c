@@ -80,27 +80,23 @@ tg_status tg_link_failed(tg_link_group *g, bool arrived) {
     return status;
 }
 
-/* Messages have numbers of their own. */
-static uint64_t lost_from(const tg_link_call *c) { return c->mail ? c->g->sequence : c->sequence; }
-
 /* A failure that was itself another's is passed on in that one's words. */
-void tg_link_fail_by(const tg_link_call *c, int rank, const char *after) {
-    tg_link_group *g = c->g;
+void tg_link_fail_by(tg_link_group *g, int rank, const char *after, uint64_t from) {
     const tg_link_peer *p = &g->self->peer[rank];
     const char *words = p->failure ? p->failure : "";
     char text[TG_LINK_FAILURE];
     size_t at = 0;
     if (p->status == TG_ERR_REMOTE && p->cause >= 0) {
-        tg_link_fail(g, TG_ERR_REMOTE, p->cause, g->self->me, words, lost_from(c));
+        tg_link_fail(g, TG_ERR_REMOTE, p->cause, g->self->me, words, from);
         return;
     }
     tg_text(text, sizeof text, &at, "rank %d failed%s: %s", rank, after, words);
-    tg_link_fail(g, TG_ERR_REMOTE, rank, g->self->me, text, lost_from(c));
+    tg_link_fail(g, TG_ERR_REMOTE, rank, g->self->me, text, from);
 }
 
 /* ---- Disagreement ---- */
 
-static void quote(const tg_link_call *c, int member, int peer, char *buf, size_t n, size_t *at) {
+void tg_link_quote(const tg_link_call *c, int member, int peer, char *buf, size_t n, size_t *at) {
     const tg_link_group *g = c->g;
     const tg_link_side *side = c->mail && member == g->rank ? NULL : tg_link_side_of(c, member);
     tg_note note = side ? tg_link_note(&side->signature, side->count, peer, c->sequence)
@@ -121,11 +117,11 @@ static void mismatch(tg_link_call *c, int a, int b) {
     else
         tg_text(text, sizeof text, &at, "the ranks disagree about call %llu of group \"%s\": ",
                 (unsigned long long)c->sequence + 1, g->name);
-    quote(c, a < b ? a : b, a < b ? b : a, text, sizeof text, &at);
+    tg_link_quote(c, a < b ? a : b, a < b ? b : a, text, sizeof text, &at);
     tg_text(text, sizeof text, &at, ", ");
-    quote(c, a < b ? b : a, a < b ? a : b, text, sizeof text, &at);
+    tg_link_quote(c, a < b ? b : a, a < b ? a : b, text, sizeof text, &at);
     c->lost = true;
-    tg_link_fail(g, TG_ERR_MISMATCH, -1, g->self->me, text, lost_from(c));
+    tg_link_fail(g, TG_ERR_MISMATCH, -1, g->self->me, text, tg_link_lost_from(c));
 }
 
 /* The first who has arrived, and the first who differs from it; pairs that differ only in what they exchange know that
@@ -145,8 +141,7 @@ void tg_link_settle_dispute(tg_link_call *c) {
 
 /* ---- Peers ---- */
 
-/* Whether the call still waits for that member to arrive. */
-static bool awaited(const tg_link_call *c, int member) {
+bool tg_link_awaited(const tg_link_call *c, int member) {
     if (member == c->g->rank) return false;
     return c->mail ? member == c->peer && !c->arrived : !c->side[member].arrived;
 }
@@ -172,15 +167,15 @@ static void look_at(const tg_link_call *c, int member) {
     size_t at = 0;
     bool gone = p->gone || m->left, failed = p->status != TG_OK;
     if (m->skips > g->self->ctx->skips - g->skips) {
-        tg_link_fail_by(c, m->rank, failed ? "" : " (and has cleared its error)");
+        tg_link_fail_by(g, m->rank, failed ? "" : " (and has cleared its error)", tg_link_lost_from(c));
     } else if (failed && (gone || tg_shm_now() - p->since > patience)) {
-        tg_link_fail_by(c, m->rank, "");
+        tg_link_fail_by(g, m->rank, "", tg_link_lost_from(c));
     } else if (gone) {
         tg_text(text, sizeof text, &at, "rank %d has %s after %llu calls; ", m->rank,
                 p->gone || g->world ? "returned" : "freed this communicator",
                 (unsigned long long)m->last.sequence);
         describe_last(m, text, sizeof text, &at);
-        tg_link_fail(g, TG_ERR_REMOTE, m->rank, g->self->me, text, lost_from(c));
+        tg_link_fail(g, TG_ERR_REMOTE, m->rank, g->self->me, text, tg_link_lost_from(c));
     }
 }
 
@@ -196,7 +191,7 @@ static void pass_deadline(tg_link_call *c, double since) {
     tg_text(text, sizeof text, &at, ", call %llu of group \"%s\", from %s", (unsigned long long)note.sequence, g->name,
             site);
     for (int i = 0; i < g->size; i++) {
-        if (!awaited(c, i)) continue;
+        if (!tg_link_awaited(c, i)) continue;
         if (culprit < 0) culprit = g->member[i].rank;
         bool busy = g->self->peer[g->member[i].rank].heard > since;
         tg_text(text, sizeof text, &at, "; rank %d has not arrived: it is %s, ", g->member[i].rank,
@@ -205,7 +200,7 @@ static void pass_deadline(tg_link_call *c, double since) {
     }
     c->lost = true;
     if (culprit < 0) tg_text(text, sizeof text, &at, "; all have arrived, but not all that they owe");
-    tg_link_fail(g, TG_ERR_TIMEOUT, culprit, g->self->me, text, lost_from(c));
+    tg_link_fail(g, TG_ERR_TIMEOUT, culprit, g->self->me, text, tg_link_lost_from(c));
 }
 
 void tg_link_look(tg_link_call *c, double since) {
@@ -213,7 +208,8 @@ void tg_link_look(tg_link_call *c, double since) {
     const tg_link_group *g = c->g;
     if (c->disputed && tg_shm_now() - since > patience) tg_link_settle_dispute(c);
     for (int i = 0; i < g->size && !tg_link_over(c); i++)
-        if (awaited(c, i)) look_at(c, i);
+        if (tg_link_awaited(c, i)) look_at(c, i);
+    if (!tg_link_over(c)) tg_link_probe(c, since);
     if (tg_shm_now() - since > g->self->ctx->deadline) pass_deadline(c, since);
 }
 

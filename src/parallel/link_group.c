@@ -135,7 +135,7 @@ tg_link_group *tg_link_find(tg_link_rank *self, const tg_link_message *m) {
     for (tg_link_group *g = self->groups; g; g = g->next)
         if (same_key(&g->key, &m->group)) return g->closed ? NULL : g;
     tg_link_base *b = base_of(self, m->group.base);
-    if (m->kind != TG_LINK_ASK && (!b || m->group.ordinal >= b->made)) keep_early(self, m);
+    if (m->kind != TG_LINK_ASK && m->kind != TG_LINK_PROBE && (!b || m->group.ordinal >= b->made)) keep_early(self, m);
     return NULL;
 }
 

@@ -70,13 +70,22 @@ static int number(const tg_link_group *g, int *ranks, int *n) {
     return mine;
 }
 
+/* Those who wait for this rank learn what it has cleared. */
+static void abandon(tg_link_group *g) {
+    int me = g->self->me;
+    if (g->self->ctx->skips != g->skips)
+        tg_link_fail_by(g, me, " (and has cleared its error)", g->sequence);
+    else
+        tg_link_fail(g, TG_ERR_ABORTED, -1, me, "a rank has called tg_comm_recover", g->sequence);
+}
+
 tg_status tg_link_recover(tg_link_seat *seat, int *rank, int *size) {
     tg_link_group *old = seat->g;
     tg_ctx *ctx = old->self->ctx;
     size_t bytes = (size_t)old->size * sizeof(int);
     int n = 0, *ranks = tg_host_alloc(ctx, bytes);
     if (!ranks) return ctx->status;
-    tg_link_fail(old, TG_ERR_ABORTED, -1, old->self->me, "a rank has called tg_comm_recover", old->sequence);
+    abandon(old);
     bool agreed = agree(old);
     int mine = agreed ? number(old, ranks, &n) : -1;
     tg_link_group *g = mine < 0 ? NULL : tg_link_group_new(old->self, &old->key, ranks, n, mine, old->name);

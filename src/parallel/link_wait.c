@@ -17,6 +17,7 @@ void tg_link_deliver(tg_link_group *g, const tg_link_message *m) {
     case TG_LINK_SKIP: g->member[m->member].skips = m->sequence; break;
     case TG_LINK_COME:
     case TG_LINK_DECIDE: tg_link_came(g, m); break;
+    case TG_LINK_PROBE: tg_link_probed(g, m); break;
     default: break;
     }
 }
@@ -89,7 +90,7 @@ void tg_link_rest(const tg_link_rank *self, int round) {
         nanosleep(&nap, NULL);
 }
 
-tg_status tg_link_await(tg_link_group *g, const tg_link_request *r, tg_link_call *place) {
+static tg_status await(tg_link_group *g, const tg_link_request *r, tg_link_call *place) {
     tg_link_rank *self = g->self;
     double start = 0;
     for (int round = 0;; round++) {
@@ -103,6 +104,14 @@ tg_status tg_link_await(tg_link_group *g, const tg_link_request *r, tg_link_call
         tg_link_look(c, start);
         tg_link_rest(self, round);
     }
+}
+
+tg_status tg_link_await(tg_link_group *g, const tg_link_request *r, tg_link_call *place) {
+    g->self->first_question = g->self->questions + 1;
+    g->self->waits_for = r ? r->call : place;
+    tg_status s = await(g, r, place);
+    g->self->waits_for = NULL;
+    return s;
 }
 
 bool tg_link_until(tg_link_rank *self, bool (*there)(tg_link_rank *self)) {
