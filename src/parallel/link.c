@@ -193,6 +193,7 @@ static void rank_free(tg_link_rank *self) {
         tg_host_free(ctx, r, sizeof *r);
     }
     tg_link_groups_free(self);
+    if (self->board && ctx->heartbeat == &self->board->card->heartbeat) ctx->heartbeat = &ctx->own_heartbeat;
     tg_board_unref(ctx, self->board);
     for (int i = 0; self->peer && i < self->size; i++) tg_host_free(ctx, self->peer[i].failure, TG_LINK_FAILURE);
     tg_host_free(ctx, self->nodes, (size_t)self->size * sizeof *self->nodes);
@@ -277,6 +278,7 @@ static tg_status rank_open(tg_link_rank *self) {
     TG_TRY(tg_link_open(self));
     self->listener = tg_link_listener(ctx->listeners);
     ctx->listeners = &self->listener;
+    ctx->heartbeat = &self->board->card->heartbeat;
     return TG_OK;
 }
 
