@@ -1,4 +1,4 @@
-/* Ranks over any layer of messages: what tg_comm_mpi_new (tapegrad/mpi.h) is made of, for those who have another one. */
+/* Ranks over any layer of messages: what tg_comm_mpi_new (tapegrad/mpi.h) is made of, for those who have another. */
 #ifndef TAPEGRAD_LINK_H
 #define TAPEGRAD_LINK_H
 
@@ -29,8 +29,8 @@ typedef struct tg_link_ops {
     int (*receive)(void *state, void *data, size_t room, int from, int tag, void *token);
     int (*poll)(void *state, tg_link_landed landed); /* of all that has landed since the last poll */
     void (*explain)(void *state, int error, char *buf, size_t n);
-    /* Frees state. Receives that have not landed are taken back, with landed; what has not been sent by now may stay the
-     * layer's for good. */
+    /* Frees state. Receives that have not landed are taken back, with landed; what has not been sent by now may stay
+     * the layer's for good. */
     void (*close)(void *state, tg_link_landed landed);
 
     /* Optional */

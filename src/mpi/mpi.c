@@ -160,7 +160,7 @@ static tg_status check_mpi(tg_ctx *ctx, MPI_Comm comm) {
     MPI_Query_thread(&level);
     MPI_Is_thread_main(&main_thread);
     if (level < MPI_THREAD_SERIALIZED && !main_thread)
-        return tg_ctx_fail(ctx, TG_ERR_STATE, "tg_comm_mpi_new: MPI was begun by another thread, for that thread alone; "
+        return tg_ctx_fail(ctx, TG_ERR_STATE, "tg_comm_mpi_new: MPI was begun by another thread, for that one alone; "
                                               "ask MPI_Init_thread for MPI_THREAD_SERIALIZED");
     return TG_OK;
 }

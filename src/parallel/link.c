@@ -327,8 +327,8 @@ tg_comm *tg_comm_link_new(tg_ctx *ctx, const tg_link_ops *ops, void *state, int 
         if (ops && ops->size == sizeof *ops && ops->close && state) ops->close(state, nothing_landed);
         return tg_comm_or_inert(NULL);
     }
-    *self = (tg_link_rank){.ctx = ctx, .table = tg_link_transport, .layer = ops, .state = state, .me = rank, .size = size,
-                           .cause = -1};
+    *self = (tg_link_rank){.ctx = ctx, .table = tg_link_transport, .layer = ops, .state = state, .me = rank,
+                           .size = size, .cause = -1};
     self->table.name = ops->name;
     tg_comm *c = world(self);
     return tg_comm_or_inert(c ? settle(c) : NULL);

@@ -193,8 +193,8 @@ typedef struct tg_link_copy {
     char data[];
 } tg_link_copy;
 
-/* A communicator's state: its group, another one after tg_comm_recover; or, where all members are of one node, its state
- * in that node's transport. */
+/* A communicator's state: its group, another one after tg_comm_recover; or, where all members are of one node, its
+ * state in that node's transport. */
 typedef struct tg_link_seat {
     tg_link_rank *self;
     tg_link_group *g;
@@ -268,8 +268,8 @@ struct tg_link_call {
     bool lost; /* another rank has given it up */
     int peer;  /* of a mail */
     int arrived;
-    /* A digest of what this rank sends less one of what it expects to receive, by pairs. If all pairs agree the sum over
-     * the ranks is 0; so those who have no part in a pair that does not, wait for its word. */
+    /* A digest of what this rank sends less one of what it expects to receive, by pairs. If all pairs agree the sum
+     * over the ranks is 0; so those who have no part in a pair that does not, wait for its word. */
     uint64_t balance;
     bool disputed; /* a member says something else; who, is quoted when all have arrived, or have had their time */
     tg_transfer t;
@@ -353,8 +353,8 @@ bool tg_link_until(tg_link_rank *self, bool (*there)(tg_link_rank *self));
 
 /* ---- link_fail.c ---- */
 
-/* Whether the call will not be finished: its group has failed. A call before the one that failed goes on, as members who
- * have done it already may be the ones who failed; so does a message whose other half is there. */
+/* Whether the call will not be finished: its group has failed. A call before the one that failed goes on, as members
+ * who have done it already may be the ones who failed; so does a message whose other half is there. */
 bool tg_link_over(const tg_link_call *c);
 /* The first failure is kept; `from`, the first collective that is lost, may sink. reporter: a member that has found it;
  * where it is this rank the others are told. */
@@ -365,7 +365,7 @@ void tg_link_fail_by(tg_link_group *g, int rank, const char *after, uint64_t fro
 tg_status tg_link_failed(tg_link_group *g, bool arrived);
 /* Whether the call still waits for that member to arrive. */
 bool tg_link_awaited(const tg_link_call *c, int member);
-/* "rank 1 called barrier() from ...": what that member, which has arrived, has called; peer: the other one of a message. */
+/* "rank 1 called barrier() from ...": what that member, which has arrived, has called; peer: a message's other one. */
 void tg_link_quote(const tg_link_call *c, int member, int peer, char *buf, size_t n, size_t *at);
 /* Looks whether those for whom the call waits can still come. */
 void tg_link_look(tg_link_call *c, double since);

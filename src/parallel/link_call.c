@@ -151,7 +151,8 @@ static tg_status start_mail(tg_link_group *g, const tg_transfer *t, tg_link_requ
     bool send = t->kind == TG_SEND;
     tg_link_mails *mails = tg_link_mails_of(g, t->root, send);
     if (!mails) return g->self->ctx->status;
-    TG_TRY(tg_link_await(g, NULL, mails->next < TG_LINK_MAILS ? NULL : tg_link_mail_at(mails, mails->next - TG_LINK_MAILS)));
+    bool full = mails->next >= TG_LINK_MAILS;
+    TG_TRY(tg_link_await(g, NULL, full ? tg_link_mail_at(mails, mails->next - TG_LINK_MAILS) : NULL));
     tg_link_call *c = tg_link_mail_at(mails, mails->next);
     place_begin(c, mails->next++);
     r->call = c;

@@ -1,7 +1,8 @@
-/* Ranks that wait for each other in different calls, so that none will ever make the other's: no comparison of signatures
- * can see that. A rank that has waited for a while asks those for whom it waits whether they wait, too; who does, and has
- * not made the call, passes the question on to those for whom it waits (Chandy, Misra and Haas, 1983). Where it comes
- * home, nothing can have moved in the meantime: each waits until the next one has made the call that it has not. */
+/* Ranks that wait for each other in different calls, so that none will ever make the other's: no comparison of
+ * signatures can see that. A rank that has waited for a while asks those for whom it waits whether they wait, too; who
+ * does, and has not made the call, passes the question on to those for whom it waits (Chandy, Misra and Haas, 1983).
+ * Where it comes home, nothing can have moved in the meantime: each waits until the next one has made the call that it
+ * has not. */
 #include "parallel/link.h"
 #include "parallel/shm.h"
 
@@ -47,7 +48,8 @@ static void crossed(tg_link_call *c, tg_link_group *other, const tg_link_message
     size_t at = 0;
     bool first = g->self->me < m->rank;
     uint64_t from = m->mail ? other->sequence : m->sequence;
-    tg_text(text, sizeof text, &at, "the ranks disagree about what comes next, and wait for each other: in group \"%s\" ",
+    tg_text(text, sizeof text, &at,
+            "the ranks disagree about what comes next, and wait for each other: in group \"%s\" ",
             first ? g->name : other->name);
     if (first) tg_link_quote(c, g->rank, c->peer, text, sizeof text, &at);
     tg_text(text, sizeof text, &at, first ? ", in group \"%s\" %s" : "%s%s", first ? other->name : "", m->body);

@@ -156,8 +156,8 @@ static void describe_last(const tg_link_member *m, char *buf, size_t n, size_t *
     tg_text(buf, n, at, ", call %llu of the group, from %s", (unsigned long long)m->last.sequence, m->site);
 }
 
-/* That an error is there counts only after a while: the peer may be about to clear it. But who has missed a call that we
- * have not, is out of step for good. */
+/* That an error is there counts only after a while: the peer may be about to clear it. But who has missed a call that
+ * we have not, is out of step for good. */
 static void look_at(const tg_link_call *c, int member) {
     const double patience = 0.1;
     tg_link_group *g = c->g;

@@ -118,7 +118,9 @@ void tg_link_copy_end(tg_link_group *g, const void *data) {
 
 /* ---- Messages that came before the group ---- */
 
-static bool same_key(const tg_link_key *a, const tg_link_key *b) { return a->base == b->base && a->ordinal == b->ordinal; }
+static bool same_key(const tg_link_key *a, const tg_link_key *b) {
+    return a->base == b->base && a->ordinal == b->ordinal;
+}
 
 static void keep_early(tg_link_rank *self, const tg_link_message *m) {
     size_t bytes = sizeof *m + m->text + m->payload;
