@@ -26,7 +26,7 @@ enum {
     TG_LINK_FAILURE = 1536, /* bytes of an error's text */
     TG_LINK_PIECES = 2, /* under way from one member to another, of each phase */
     TG_LINK_PHASES = 2, /* an all-reduce sums its parts, then gathers them */
-    TG_LINK_MAILS = 32  /* sends from one member to another that may be in flight */
+    TG_LINK_MAILS = 32  /* places for messages from one member to another, at first */
 };
 
 typedef struct tg_link_rank tg_link_rank;
@@ -170,9 +170,16 @@ typedef struct tg_link_piece {
 
 /* Sends from one member to another, or receives; the n-th of the one meets the n-th of the other. */
 typedef struct tg_link_mails {
-    uint64_t next;
-    tg_link_call *call; /* 2 TG_LINK_MAILS; NULL before the first */
+    uint64_t next, room;
+    tg_link_call **call; /* `room` places, by number; NULL before the first. There are more when one is taken */
 } tg_link_mails;
+
+/* Calls of messages, which stay where they are as long as the group is there. */
+typedef struct tg_link_block {
+    struct tg_link_block *next;
+    tg_link_call *calls;
+    size_t bytes;
+} tg_link_block;
 
 typedef struct tg_link_member {
     int rank; /* of the world */
@@ -223,6 +230,7 @@ struct tg_link_group {
     size_t bytes, buffer_bytes, calls_bytes;
     char *buffers; /* of the pieces; NULL before the first */
     tg_link_copy *copies;
+    tg_link_block *blocks;
     tg_link_call *calls;
     tg_link_member member[];
 };
@@ -239,7 +247,8 @@ void *tg_link_copy_of(tg_link_group *g, const void *data, size_t bytes);
 void tg_link_copy_end(tg_link_group *g, const void *data);
 /* Room for calls with so many members; NULL after recording the error. */
 tg_link_call *tg_link_calls_new(tg_link_group *g, int n, int members, size_t *bytes);
-tg_link_mails *tg_link_mails_of(tg_link_group *g, int member, bool send); /* NULL after recording the error */
+/* The place of a message, which is its own until tg_link_settle; NULL after recording the error. */
+tg_link_call *tg_link_mail_place(tg_link_group *g, int member, bool send, uint64_t sequence);
 /* The group that a message is for. NULL: unknown; the message was kept if the group may yet be formed. */
 tg_link_group *tg_link_find(tg_link_rank *self, const tg_link_message *m);
 
@@ -291,8 +300,9 @@ static inline tg_link_call *tg_link_call_at(tg_link_group *g, uint64_t sequence)
 }
 /* What is lost with it: messages have numbers of their own. */
 static inline uint64_t tg_link_lost_from(const tg_link_call *c) { return c->mail ? c->g->sequence : c->sequence; }
-static inline tg_link_call *tg_link_mail_at(tg_link_mails *m, uint64_t sequence) {
-    return &m->call[sequence % (2 * TG_LINK_MAILS)];
+/* NULL: there is none. */
+static inline tg_link_call *tg_link_mail_at(const tg_link_mails *m, uint64_t sequence) {
+    return m->room ? m->call[sequence % m->room] : NULL;
 }
 
 tg_status tg_link_start(tg_link_group *g, const tg_transfer *t, tg_link_request *r);

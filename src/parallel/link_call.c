@@ -149,11 +149,9 @@ static void arrive(tg_link_call *c) {
 
 static tg_status start_mail(tg_link_group *g, const tg_transfer *t, tg_link_request *r) {
     bool send = t->kind == TG_SEND;
-    tg_link_mails *mails = tg_link_mails_of(g, t->root, send);
-    if (!mails) return g->self->ctx->status;
-    bool full = mails->next >= TG_LINK_MAILS;
-    TG_TRY(tg_link_await(g, NULL, full ? tg_link_mail_at(mails, mails->next - TG_LINK_MAILS) : NULL));
-    tg_link_call *c = tg_link_mail_at(mails, mails->next);
+    tg_link_mails *mails = send ? &g->member[t->root].send : &g->member[t->root].recv;
+    tg_link_call *c = tg_link_mail_place(g, t->root, send, mails->next);
+    if (!c) return g->self->ctx->status;
     place_begin(c, mails->next++);
     r->call = c;
     c->request = r;
@@ -224,9 +222,9 @@ static void keep_last(tg_link_member *member, const tg_link_message *m) {
 
 void tg_link_arrival(tg_link_group *g, const tg_link_message *m) {
     bool mail = m->kind == TG_LINK_SEND;
-    tg_link_mails *mails = mail ? tg_link_mails_of(g, m->member, false) : NULL;
-    if ((mail && !mails) || (g->failed && !mail && m->sequence >= g->failed_at)) return;
-    tg_link_call *c = mail ? tg_link_mail_at(mails, m->sequence) : tg_link_call_at(g, m->sequence);
+    if (g->failed && !mail && m->sequence >= g->failed_at) return;
+    tg_link_call *c = mail ? tg_link_mail_place(g, m->member, false, m->sequence) : tg_link_call_at(g, m->sequence);
+    if (!c) return;
     place_begin(c, m->sequence);
     if (!mail) keep_last(&g->member[m->member], m);
     keep_side(c, m);
@@ -237,9 +235,8 @@ void tg_link_arrival(tg_link_group *g, const tg_link_message *m) {
 /* Null where the call is not this rank's any more, as its group has failed. */
 static tg_link_call *asked_call(tg_link_group *g, const tg_link_message *m) {
     tg_link_mails *mails = &g->member[m->member].send;
-    if (m->mail && !mails->call) return NULL;
     tg_link_call *c = m->mail ? tg_link_mail_at(mails, m->sequence) : tg_link_call_at(g, m->sequence);
-    return c->request && c->sequence == m->sequence && !tg_link_over(c) ? c : NULL;
+    return c && c->request && c->sequence == m->sequence && !tg_link_over(c) ? c : NULL;
 }
 
 void tg_link_asked(tg_link_rank *self, const tg_link_message *m) {
@@ -257,6 +254,6 @@ void tg_link_asked(tg_link_rank *self, const tg_link_message *m) {
 
 void tg_link_mail_taken(tg_link_group *g, const tg_link_message *m) {
     tg_link_mails *mails = &g->member[m->member].send;
-    tg_link_call *c = mails->call ? tg_link_mail_at(mails, m->sequence) : NULL;
+    tg_link_call *c = tg_link_mail_at(mails, m->sequence);
     if (c && c->request && c->sequence == m->sequence) c->arrived = 1;
 }

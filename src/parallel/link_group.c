@@ -60,21 +60,58 @@ tg_link_call *tg_link_calls_new(tg_link_group *g, int n, int members, size_t *by
     return calls;
 }
 
-static size_t mails_bytes(const tg_link_group *g) { /* as tg_link_calls_new counts them */
-    size_t n = 2 * TG_LINK_MAILS;
-    return round_up(n * sizeof(tg_link_call)) + n * (sizeof(tg_link_side) + 4 * sizeof(int64_t) + g->few);
+/* ---- Places of messages ---- */
+
+static bool is_taken(const tg_link_call *c) { return c->request || c->arrived; }
+
+/* n calls more for the messages of that member. */
+static tg_link_call *block_new(tg_link_group *g, int n, int member) {
+    tg_link_block *b = tg_host_alloc(g->self->ctx, sizeof *b);
+    if (!b) return NULL;
+    *b = (tg_link_block){.next = g->blocks, .calls = tg_link_calls_new(g, n, 1, &b->bytes)};
+    if (!b->calls) {
+        tg_host_free(g->self->ctx, b, sizeof *b);
+        return NULL;
+    }
+    for (int i = 0; i < n; i++) {
+        b->calls[i].mail = true;
+        b->calls[i].peer = member;
+    }
+    g->blocks = b;
+    return b->calls;
 }
 
-tg_link_mails *tg_link_mails_of(tg_link_group *g, int member, bool send) {
-    tg_link_mails *m = send ? &g->member[member].send : &g->member[member].recv;
-    size_t bytes;
-    if (m->call) return m;
-    m->call = tg_link_calls_new(g, 2 * TG_LINK_MAILS, 1, &bytes);
-    for (int i = 0; m->call && i < 2 * TG_LINK_MAILS; i++) {
-        m->call[i].mail = true;
-        m->call[i].peer = member;
+/* Twice the places. What had one of its own has one again. */
+static bool grow(tg_link_group *g, tg_link_mails *m, int member) {
+    tg_ctx *ctx = g->self->ctx;
+    uint64_t room = m->room ? 2 * m->room : TG_LINK_MAILS, n = room - m->room, at = 0;
+    tg_link_call **call = tg_host_alloc(ctx, room * sizeof(tg_link_call *));
+    tg_link_call *more = call ? block_new(g, (int)n, member) : NULL;
+    if (!more) {
+        tg_host_free(ctx, call, room * sizeof(tg_link_call *));
+        return false;
     }
-    return m->call ? m : NULL;
+    for (uint64_t i = 0; i < room; i++) call[i] = NULL;
+    for (uint64_t i = 0; i < m->room; i++)
+        if (is_taken(m->call[i])) call[m->call[i]->sequence % room] = m->call[i];
+    for (uint64_t i = 0, old = 0; i < room; i++) {
+        if (call[i]) continue;
+        while (old < m->room && is_taken(m->call[old])) old++;
+        call[i] = old < m->room ? m->call[old++] : &more[at++];
+    }
+    tg_host_free(ctx, m->call, m->room * sizeof(tg_link_call *));
+    m->call = call;
+    m->room = room;
+    return true;
+}
+
+tg_link_call *tg_link_mail_place(tg_link_group *g, int member, bool send, uint64_t sequence) {
+    tg_link_mails *m = send ? &g->member[member].send : &g->member[member].recv;
+    for (;;) {
+        tg_link_call *c = tg_link_mail_at(m, sequence);
+        if (c && (!is_taken(c) || c->sequence == sequence)) return c;
+        if (!grow(g, m, member)) return NULL;
+    }
 }
 
 tg_status tg_link_buffers(tg_link_group *g) {
@@ -169,8 +206,13 @@ static bool flies(const tg_link_group *g) {
 static void group_free(tg_link_group *g) {
     tg_ctx *ctx = g->self->ctx;
     for (int i = 0; i < g->size; i++) {
-        tg_host_free(ctx, g->member[i].send.call, mails_bytes(g));
-        tg_host_free(ctx, g->member[i].recv.call, mails_bytes(g));
+        tg_host_free(ctx, g->member[i].send.call, g->member[i].send.room * sizeof(tg_link_call *));
+        tg_host_free(ctx, g->member[i].recv.call, g->member[i].recv.room * sizeof(tg_link_call *));
+    }
+    for (tg_link_block *b = g->blocks, *next; b; b = next) {
+        next = b->next;
+        tg_host_free(ctx, b->calls, b->bytes);
+        tg_host_free(ctx, b, sizeof *b);
     }
     for (tg_link_copy *c = g->copies, *next; c; c = next) {
         next = c->next;
