@@ -10,7 +10,7 @@
 #include <tapegrad/parallel.h>
 
 #include "bench.h"
-#include "parallel/launch.h"
+#include "../tools/spawn.h"
 
 static const int64_t sizes[] = {64 << 10, 256 << 10, 1 << 20, 4 << 20, 64 << 20};
 enum { SIZES = sizeof sizes / sizeof *sizes, MOST = 400 };
@@ -75,7 +75,7 @@ static int launch(int n, char **argv) {
     tg_launch l;
     pid_t pid[TG_MAX_RANKS];
     int failed = 0, started = 0, error = tg_launch_open(&l, n);
-    for (; !error && started < n; started += !error) error = tg_launch_spawn(&l, started, argv, &pid[started]);
+    for (; !error && started < n; started += !error) error = spawn_rank(&l, started, argv, &pid[started]);
     if (error) fprintf(stderr, "cannot start the ranks: %s\n", strerror(error));
     for (int i = 0; i < started; i++) {
         int status;

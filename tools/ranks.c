@@ -1,7 +1,11 @@
 /* Which ranks there are, and what they agree on. */
+#include <errno.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ranks.h"
 
@@ -70,6 +74,26 @@ static int run_threads(int n, const tg_config *config, rank_main fn, void *arg) 
 
 /* ---- Processes ---- */
 
+#ifdef TG_HAVE_MPI
+static const tg_comm *_Atomic recorded; /* whose record dump_record writes; NULL: nobody's (any more) */
+static atomic_int dumping;
+
+static void record_ends(void) {
+    atomic_store(&recorded, NULL);
+    while (atomic_load(&dumping)) sched_yield(); /* in a handler, on a thread of the pool */
+}
+#endif
+
+void dump_record(void) {
+#ifdef TG_HAVE_MPI
+    int error = errno;
+    atomic_fetch_add(&dumping, 1);
+    tg_comm_record_dump(atomic_exchange(&recorded, NULL), STDERR_FILENO);
+    atomic_fetch_sub(&dumping, 1);
+    errno = error;
+#endif
+}
+
 static int run_rank(tg_ctx *ctx, tg_comm *world, rank_main fn, void *arg) {
     int status = 1;
     if (check(ctx)) {
@@ -87,9 +111,24 @@ static int run_launched(const tg_config *config, rank_main fn, void *arg) {
 }
 
 #ifdef TG_HAVE_MPI
+/* Who could not go on because of another may be ended before it is asked for its record. */
+static bool is_of_peers(tg_status s) {
+    return s == TG_ERR_REMOTE || s == TG_ERR_TIMEOUT || s == TG_ERR_MISMATCH || s == TG_ERR_ABORTED;
+}
+
+static int mpi_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const job *j = arg;
+    atomic_store(&recorded, world);
+    int status = j->fn(j->arg, ctx, world);
+    if (is_of_peers(tg_ctx_status(ctx))) dump_record();
+    record_ends();
+    return status;
+}
+
 static int run_mpi(const tg_config *config, rank_main fn, void *arg) {
+    job j = {.fn = fn, .arg = arg};
     tg_ctx *ctx = tg_ctx_new(config);
-    return run_rank(ctx, tg_comm_mpi_new(ctx, MPI_COMM_WORLD), fn, arg);
+    return run_rank(ctx, tg_comm_mpi_new(ctx, MPI_COMM_WORLD), mpi_rank, &j);
 }
 #endif
 

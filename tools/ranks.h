@@ -34,6 +34,9 @@ int rank_options_check(const command *c, const parsed *p, const rank_options *o)
  * status after printing. */
 int ranks_begin(const rank_options *o, bool *chief);
 void ranks_end(const rank_options *o, int status);
+/* Writes the record of calls (tg_comm_record_dump) to stderr, once, from a signal handler too. Only of ranks of MPI,
+ * whose launcher ends all when it has lost one: by SIGTERM, and soon after by SIGKILL. */
+void dump_record(void);
 /* Runs fn on every rank that is this process's to run; config's deadline comes from the options. The exit status. */
 int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *arg);
 /* The groups of a rank. Errors are the context's. */

@@ -7,8 +7,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "parallel/launch.h"
 #include "program.h"
+#include "spawn.h"
 
 enum { MAX_PROCESSES = 256 };
 
@@ -106,7 +106,7 @@ static int start(team *t, char *const *argv) {
     if (error) return fail("no shared memory for %d ranks: %s", t->n, strerror(error));
     catch_signals();
     for (int i = 0; i < t->n; i++, t->alive++)
-        if ((error = tg_launch_spawn(&t->launch, i, argv, &t->pid[i]))) {
+        if ((error = spawn_rank(&t->launch, i, argv, &t->pid[i]))) {
             t->pid[i] = 0;
             send_all(t, SIGKILL);
             watch(t);

@@ -42,6 +42,7 @@ static volatile sig_atomic_t interrupted;
 /* The first one ends the run after its step, the second one the program: the handler is reset. */
 static void on_interrupt(int number) {
     interrupted = number;
+    if (number == SIGTERM) dump_record();
 }
 
 static void catch_interrupts(void) {

@@ -72,6 +72,16 @@ same_run() {
         cmp "$1/model.safetensors" "$2/model.safetensors" && cmp "$1/config.json" "$2/config.json"
 }
 
+# eventually COMMAND...: it holds within a minute.
+eventually() {
+    for _ in $(seq 3000); do
+        if "$@"; then return; fi
+        sleep 0.02
+    done
+    return 1
+}
+until_there() { eventually test -s "$1"; }
+
 finish() {
     echo "$passed passed, $failed failed"
     [ "$failed" = 0 ]

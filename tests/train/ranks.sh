@@ -40,10 +40,7 @@ holds "four processes go on from two" test "$(wc -l <shm/metrics.jsonl)" = 110
 # One of them is killed: the other is told, and the launcher says which.
 "$tapegrad" run -n 2 -- "$tapegrad" train --out lost $run --tp 2 --steps 1000000 --checkpoint-every 0 --deadline 60 >printed 2>&1 &
 launcher=$!
-for _ in $(seq 200); do
-    [ ! -s lost/metrics.jsonl ] || break
-    sleep 0.02
-done
+until_there lost/metrics.jsonl
 victim=$(pgrep -P $launcher | tail -n 1)
 kill -KILL "$victim"
 begun=$(date +%s)
@@ -52,6 +49,19 @@ holds "the launcher fails with the rank" test $? = 137
 holds "the other rank ends soon" test $(($(date +%s) - begun)) -lt 10
 holds "the rank is named" grep -q "^tapegrad run: rank 1 was ended by signal 9" printed
 holds "its peer is told" grep -q "^tapegrad train: .*rank 1" printed
+
+# The launcher is killed: no rank stays behind.
+ended() { [ ! -e "/proc/$1" ] || grep -q '^State:[[:space:]]*[XZ]' "/proc/$1/status"; }
+"$tapegrad" run -n 2 -- "$tapegrad" train --out orphans $run --tp 2 --steps 1000000 --checkpoint-every 0 >printed 2>&1 &
+launcher=$!
+until_there orphans/metrics.jsonl
+ranks=$(pgrep -P $launcher)
+kill -KILL $launcher
+wait $launcher
+for pid in $ranks; do
+    holds "a rank ends with its launcher" eventually ended "$pid"
+done
+holds "there were two ranks" test "$(echo "$ranks" | wc -w)" = 2
 
 # What one composition saved another goes on from.
 more=$(($(wc -l <one/metrics.jsonl) + 10))
