@@ -24,8 +24,8 @@ typedef tg_status (*tg_rank_fn)(void *arg, tg_ctx *ctx, tg_comm *world);
 typedef struct tg_ranks_opts {
     size_t size;
     const tg_config *config; /* of every rank's context; NULL: defaults. threads 0: the cores shared out evenly */
-    char *message;           /* receives the error of the rank that failed first: "rank 2: ..." ... */
-    size_t message_size;     /* ... cut to so many bytes */
+    char *message;           /* receives the error of the rank that failed first, of those alike the lowest: ... */
+    size_t message_size;     /* ... "rank 2: ...", cut to so many bytes */
 } tg_ranks_opts;
 
 #define TG_RANKS(...) (&(tg_ranks_opts){.size = sizeof(tg_ranks_opts), __VA_ARGS__})

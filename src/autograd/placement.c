@@ -99,7 +99,7 @@ static const char *twin_of(const tg_op *op) {
     return "gather it first (tg_gather_from, tg_all_gather), or move the shard to another dim (tg_reshard)";
 }
 
-/* What a cross entropy's mean is over lies in the target, its last input, and in what precedes the last dim of its first. */
+/* A cross entropy's mean is over the dims of the target, its last input, which precede the last dim of its first. */
 static const char *mend_of(const on_axis *o, int i) {
     const char *name = o->c->op->name;
     bool loss = strstr(name, "cross_entropy") != NULL;

@@ -97,8 +97,8 @@ static tg_status refuse_varying(tg_call *c, tg_axis axis, int i) {
     for (int k = 0; tg_axis_name(axis)[k] && k < 15; k++) name[k] = (char)toupper((unsigned char)tg_axis_name(axis)[k]);
     if (at_of(c->in[i], axis).layout == TG_OPAQUE)
         snprintf(mend, sizeof mend,
-                 "if it is, declare the leaf that input %d comes from before its first use, tg_place(p, leaf, TG_%s, TG_I); "
-                 "else gather it (tg_gather_from)", i, name);
+                 "if it is, declare the leaf that input %d comes from before its first use, tg_place(p, leaf, TG_%s, "
+                 "TG_I); else gather it (tg_gather_from)", i, name);
     else
         snprintf(mend, sizeof mend, "gather input %d (tg_gather_from)", i);
     return tg_placement_refuse(c, axis, "an input beside the converted one is not known to be the same on every rank",

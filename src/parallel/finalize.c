@@ -164,8 +164,8 @@ static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, co
                        (long long)o->tokens->numel);
     if (ctx->backwards == ctx->finalized && has_gradients(params, n))
         return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_grads_finalize: no backward has run since the last one, whose gradients are still there; it sums "
-                       "the gradients of a step once");
+                       "tg_grads_finalize: no backward has run since the last one, whose gradients are still there; it "
+                       "sums the gradients of a step once");
     return TG_OK;
 }
 

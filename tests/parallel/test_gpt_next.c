@@ -1,5 +1,5 @@
-/* GPTs that are read and written on tensor-parallel ranks: logits and generation with a cache give one rank's, without the
- * columns of padding; ids that are no tokens are refused in one rank's words. */
+/* GPTs that are read and written on tensor-parallel ranks: logits and generation with a cache give one rank's, without
+ * the columns of padding; ids that are no tokens are refused in one rank's words. */
 #include <stdlib.h>
 
 #include <tapegrad/nn.h>
@@ -44,7 +44,7 @@ static tg_status logits_are(tg_tensor *y, double *want, bool first) {
     return TG_OK;
 }
 
-/* The logits of all at once, then of a prompt and one token after the other. first: they are the ones to compare with. */
+/* The logits of all at once, then of a prompt and one token after the other. first: they are what others compare to. */
 static tg_status read_all(tg_ctx *ctx, job *j, const tg_parallel *p, bool first) {
     tg_tape *t = tg_tape_new(ctx);
     tg_module *gpt = make(ctx, j, p);
