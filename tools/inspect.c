@@ -300,6 +300,7 @@ static int check_options(const inspect_options *o, const parsed *p) {
             return usage_error(c, "--%s is decided by the config; leave it out", decided[i]);
     if (o->on.ranks % o->on.tp)
         return usage_error(c, "--ranks %" PRId64 " is not divisible by --tp %" PRId64, o->on.ranks, o->on.tp);
+    if (tp_options_check(c, p, &o->on, o->model.recompute)) return 2;
     if (o->batch % o->accumulate)
         return usage_error(c, "--batch %" PRId64 " cannot be cut into --accumulate %" PRId64 " equal micro-batches",
                            o->batch, o->accumulate);

@@ -32,15 +32,29 @@ void say(const char *format, ...) {
     va_end(args);
 }
 
+bool is_first_process(void) {
+    static const char *const launchers[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"};
+    if (tg_comm_launched_rank() >= 0) return tg_comm_launched_rank() == 0;
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++)
+        if (getenv(launchers[i])) return atoi(getenv(launchers[i])) == 0;
+    return true;
+}
+
+void print_error(const char *name, const char *format, va_list args) {
+    char line[4096], rank[32] = "";
+    if (rank_name) snprintf(rank, sizeof rank, "rank %d: ", rank_name);
+    int n = snprintf(line, sizeof line - 1, "tapegrad%s%s: %s", *name ? " " : "", name, rank);
+    vsnprintf(line + n, sizeof line - 1 - (size_t)n, format, args); /* longer ones are cut */
+    fflush(stdout);
+    strcat(line, "\n");
+    fputs(line, stderr);
+}
+
 int fail(const char *format, ...) {
     va_list args;
     if (silent) return 1;
     va_start(args, format);
-    fflush(stdout);
-    fprintf(stderr, "tapegrad%s%s: ", *command_name ? " " : "", command_name);
-    if (rank_name) fprintf(stderr, "rank %d: ", rank_name);
-    vfprintf(stderr, format, args);
-    fprintf(stderr, "\n");
+    print_error(command_name, format, args);
     va_end(args);
     return 1;
 }

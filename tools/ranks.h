@@ -30,6 +30,10 @@ typedef int (*rank_main)(void *arg, tg_ctx *ctx, tg_comm *world);
 
 /* Checks what belongs together; 0, or the exit status after printing. */
 int rank_options_check(const command *c, const parsed *p, const rank_options *o);
+/* The part of it that --resume cannot wait with: --comm alone. */
+int comm_option_check(const command *c, const rank_options *o);
+/* Refuses what was given and does nothing without tensor-parallel ranks; recompute is the model's option. */
+int tp_options_check(const command *c, const parsed *p, const rank_options *o, int recompute);
 /* Before anything else: starts MPI where that is how ranks meet, and says whether this process has rank 0. 0, or the exit
  * status after printing. */
 int ranks_begin(const rank_options *o, bool *chief);
@@ -39,6 +43,8 @@ void ranks_end(const rank_options *o, int status);
 void dump_record(void);
 /* Runs fn on every rank that is this process's to run; config's deadline comes from the options. The exit status. */
 int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *arg);
+/* What stands before `tapegrad` on the command line of such ranks, "" or with a blank behind it; buf. */
+const char *launcher_text(const rank_options *o, const tg_comm *world, char *buf, size_t n);
 /* The groups of a rank. Errors are the context's. */
 tg_parallel *groups_of_ranks(const rank_options *o, tg_comm *world);
 

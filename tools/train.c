@@ -17,7 +17,7 @@ typedef struct plan {
     json_t *state;           /* of the checkpoint resumed; NULL: a new run */
     char from[4096];
     int64_t done; /* steps */
-    bool begun;   /* the directory has metrics */
+    bool begun;   /* the directory has a line of metrics */
 } plan;
 
 /* One rank's run. */
@@ -141,7 +141,6 @@ static bool open_run(run *r) {
     r->offsets = calloc((size_t)r->o.batch, sizeof *r->offsets);
     if (!r->offsets) return fail("no memory for a batch"), false;
     if (r->chief && !metrics_open(&r->metrics, r->o.out, r->o.steps, p->done)) return false;
-    if (r->chief) r->plan->begun = true;
     print_run(r);
     return true;
 }
@@ -170,10 +169,12 @@ static bool note_bad_step(run *r, int64_t step, const step_result *s) {
         r->bad_steps = 0;
         return true;
     }
+    r->bad_steps++;
+    if (!r->chief) return r->bad_steps < PATIENCE; /* the numbers are the same on all ranks */
     metrics_end_line(&r->metrics);
     fail("step %" PRId64 ": the %s is not finite%s", step, isfinite(s->grad_norm) ? "loss" : "gradient norm",
          isfinite(s->grad_norm) ? "" : ": the step was skipped");
-    if (++r->bad_steps < PATIENCE) return true;
+    if (r->bad_steps < PATIENCE) return true;
     return fail("%d such steps in a row; try a lower --lr or a longer --warmup", PATIENCE), false;
 }
 
@@ -195,6 +196,7 @@ static bool run_step(run *r, int64_t step, bool *stop) {
     *stop = s.interrupted;
     if (r->chief) {
         if (!metrics_write(&r->metrics, step, &s, tokens_per_s, val_loss)) return false;
+        r->plan->begun = true;
         metrics_show(&r->metrics, &s, tokens_per_s, val_loss, r->o.log_every);
     }
     if (!note_bad_step(r, step, &s)) return false;
@@ -208,8 +210,10 @@ static bool finish(run *r, int64_t step) {
     if (!whole && !save_checkpoint(r, step)) return false;
     tg_gpt_save(r->trainer.gpt, r->o.out);
     if (!check(r->ctx) || (r->chief && !plot_losses(r->ctx, r->o.out, &r->metrics))) return false;
+    char launcher[64];
     if (!whole)
-        say("interrupted behind step %" PRId64 "; to go on: tapegrad train --resume --out %s\n", step, r->o.out);
+        say("interrupted behind step %" PRId64 "; to go on: %stapegrad train --resume --out %s\n", step,
+            launcher_text(&r->o.on, r->world, launcher, sizeof launcher), r->o.out);
     say("the model is in %s, its loss curve in %s/loss.svg\n", r->o.out, r->o.out);
     return true;
 }
@@ -254,7 +258,7 @@ static int settle_options(plan *r) {
 }
 
 static int train(plan *r) {
-    int status = r->o.resume ? 0 : settle_options(r);
+    int status = r->o.resume ? comm_option_check(&train_command, &r->o.on) : settle_options(r);
     if (status || (status = ranks_begin(&r->o.on, &r->chief))) return status;
     if (!find_checkpoint(r)) return 1;
     if (r->o.resume && (status = settle_options(r))) return status;

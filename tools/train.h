@@ -118,12 +118,13 @@ typedef struct run_directory {
     tg_checkpoints *checkpoints;
     int64_t newest; /* step of the checkpoint found; -1: none */
     bool made;      /* it was not there before */
+    bool held;      /* locked by this process */
 } run_directory;
 
 /* Makes the directory where it is missing, and locks it. */
 bool directory_open(run_directory *d, const char *path);
 void directory_close(run_directory *d);
-/* Removes one that was made and holds nothing yet. */
+/* Of one that is held: removes metrics without a line, and the directory where it was made and holds nothing else. */
 void directory_unmake(const run_directory *d);
 /* The newest checkpoint of a directory that another process has locked; 0: none. */
 int64_t directory_peek(const char *path);

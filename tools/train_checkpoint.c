@@ -9,13 +9,16 @@
 
 /* ---- state.json ---- */
 
+/* What a run is told anew each time: it is not of the run. */
+static bool is_of_the_call(const char *name) { return !strcmp(name, "resume") || !strcmp(name, "comm"); }
+
 static json_t *options_json(const train_options *o) {
     json_t *object = json_object();
     for (int i = 0; i < train_command.n_options; i++) {
         const option *row = &train_command.options[i];
         char text[4096];
         option_text(row, o, text, sizeof text);
-        if (strcmp(row->name, "resume") != 0 && *text) json_object_set_new(object, row->name, json_string(text));
+        if (!is_of_the_call(row->name) && *text) json_object_set_new(object, row->name, json_string(text));
     }
     return object;
 }
@@ -95,7 +98,7 @@ bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p,
     for (int i = 0; i < train_command.n_options; i++) {
         const option *row = &train_command.options[i];
         const char *saved = json_string_value(json_object_get(options, row->name));
-        if (strcmp(row->name, "resume") == 0 || strcmp(row->name, "out") == 0) continue;
+        if (is_of_the_call(row->name) || strcmp(row->name, "out") == 0) continue;
         if (!merge_option(row, p->given[i], saved ? saved : "", o)) return false;
     }
     return true;

@@ -119,6 +119,7 @@ int train_options_check(const train_options *o, const parsed *p) {
     if (o->data_format != TG_TOKENS_TEXT && !o->model.vocab && !o->init)
         return usage_error(c, "--vocab N is missing: token ids do not say how many there are");
     int status = rank_options_check(c, p, &o->on);
+    if (!status) status = tp_options_check(c, p, &o->on, o->model.recompute);
     if (status) return status;
     return o->init ? check_init(p) : model_options_check(c, &o->model);
 }

@@ -57,6 +57,10 @@ static bool open_batch(trainer *r, const train_options *o) {
         return fail("--batch %lld / --accumulate %lld cannot be cut into equal parts for %d data-parallel ranks",
                     (long long)o->batch, (long long)o->accumulate, r->dp),
                false;
+    int tp = tg_parallel_size(r->parallel, TG_TP);
+    if (tg_parallel_sp(r->parallel) && r->seq_len % tp)
+        return fail("--seq-len %lld is not divisible by --tp %d, over which --sp cuts it", (long long)r->seq_len, tp),
+               false;
     int64_t mine = r->micro / r->dp;
     r->ids = tg_zeros(r->ctx, TG_I64, TG_SHAPE(mine, r->seq_len));
     r->target = tg_zeros(r->ctx, TG_I64, TG_SHAPE(mine, r->seq_len));

@@ -71,7 +71,7 @@ TG_API tg_status tg_vocab_range(tg_ctx *ctx, int64_t vocab, int rank, int n, int
 
 /* ---- Ops over shards ---- */
 
-/* table [v/n, h] V0, ids [..] the same on every rank -> [.., h] P. */
+/* table [v/n, h] V0, ids [..] the same on every rank -> [.., h] P. An id outside [0, v) is TG_ERR_DATA on all. */
 TG_API tg_tensor *tg_vocab_parallel_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_comm *c);
 
 typedef struct tg_vocab_opts {

@@ -24,8 +24,8 @@ typedef tg_status (*tg_rank_fn)(void *arg, tg_ctx *ctx, tg_comm *world);
 typedef struct tg_ranks_opts {
     size_t size;
     const tg_config *config; /* of every rank's context; NULL: defaults. threads 0: the cores shared out evenly */
-    char *message;           /* receives the error of the rank that failed first: "rank 2: ..." ... */
-    size_t message_size;     /* ... cut to so many bytes */
+    char *message;           /* receives the error of the rank that failed first, of those alike the lowest: ... */
+    size_t message_size;     /* ... "rank 2: ...", cut to so many bytes */
 } tg_ranks_opts;
 
 #define TG_RANKS(...) (&(tg_ranks_opts){.size = sizeof(tg_ranks_opts), __VA_ARGS__})
@@ -235,7 +235,8 @@ typedef struct tg_finalize_opts {
 
 /* Once after the last backward of a step: waits for bucket works, sums what is still PARTIAL over the axes where its
  * parameter is R, coalesced by axis set. Before it, norm, clip, step and reading a PARTIAL gradient as a number are
- * TG_ERR_STATE; so is a second call without a backward between. opts may be NULL. */
+ * TG_ERR_STATE; so is a second call before the gradients are zeroed. Collective over those axes; a rank that had no
+ * micro-batch calls it too (its tokens are 0), and gets what the others have summed. opts may be NULL. */
 TG_API tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *opts);
 
 /* Data-parallel buckets: the main gradients of params in flat buffers, by dtype, in reverse order, cut where a bucket

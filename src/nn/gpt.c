@@ -335,6 +335,12 @@ tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions)
                 (long long)batch, (long long)positions);
         return NULL;
     }
+    if (tg_gpt_tp(c) > 1 && tg_parallel_sp(c->parallel)) {
+        tg_fail(ctx, TG_ERR_STATE,
+                "tg_gpt_cache_new: the model's layers are sequence-parallel, which one token at a time cannot be; make "
+                "its groups without sequence_parallel");
+        return NULL;
+    }
     size_t bytes = sizeof(tg_gpt_cache) + 2 * (size_t)c->layers * sizeof(tg_tensor *);
     tg_gpt_cache *k = tg_host_alloc(ctx, bytes);
     if (!k) return NULL;

@@ -140,6 +140,13 @@ static tg_status divide_by_tokens(const tg_parallel *p, tg_tensor *const *params
 
 /* ---- The public side ---- */
 
+/* A rank that had no micro-batch has run no backward, and has nothing of the last step either: it takes part. */
+static bool has_gradients(tg_tensor *const *params, int n) {
+    for (int i = 0; i < n; i++)
+        if (tg_gradient_of(params[i])) return true;
+    return false;
+}
+
 static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *o) {
     tg_ctx *ctx = p->ctx;
     if (n < 0 || (n && !params))
@@ -155,9 +162,10 @@ static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, co
     if (o->tokens && o->tokens->numel != 1)
         return tg_fail(ctx, TG_ERR_SHAPE, "tg_grads_finalize: tokens has %lld elements, expected one",
                        (long long)o->tokens->numel);
-    if (ctx->backwards == ctx->finalized)
+    if (ctx->backwards == ctx->finalized && has_gradients(params, n))
         return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_grads_finalize: no backward has run since the last one; it sums the gradients of a step once");
+                       "tg_grads_finalize: no backward has run since the last one, whose gradients are still there; it "
+                       "sums the gradients of a step once");
     return TG_OK;
 }
 

@@ -6,6 +6,7 @@
 typedef struct embedding {
     tg_ctx *ctx;
     tg_comm *comm;
+    int64_t vocab; /* rows that are no padding */
     bool sp;
 } embedding;
 
@@ -20,7 +21,7 @@ static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *ids) {
     }
     ids = tg_transpose(t, ids, 0, 1);
     if (tg_comm_size(s->comm) == 1) return tg_embedding(t, table, ids);
-    tg_tensor *y = tg_vocab_parallel_embedding(t, table, ids, s->comm);
+    tg_tensor *y = tg_padded_embedding(t, table, ids, s->comm, s->vocab);
     return s->sp ? tg_reduce_scatter_to_sp(t, y, s->comm, NULL) : tg_reduce_from_tp(t, y, s->comm);
 }
 
@@ -57,7 +58,7 @@ tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t r
     }
     embedding *s = tg_host_alloc(ctx, sizeof *s);
     if (!s) return tg_layer_checked(NULL);
-    *s = (embedding){.ctx = ctx, .comm = tg_parallel_comm(p, TG_TP), .sp = tg_parallel_sp(p)};
+    *s = (embedding){.ctx = ctx, .comm = tg_parallel_comm(p, TG_TP), .vocab = vocab, .sp = tg_parallel_sp(p)};
     tg_module *m = tg_module_new(ctx, &ops, s);
     if (!tg_module_ok(m)) return m;
     tg_layer_add(m, "weight",
