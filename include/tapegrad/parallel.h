@@ -235,7 +235,8 @@ typedef struct tg_finalize_opts {
 
 /* Once after the last backward of a step: waits for bucket works, sums what is still PARTIAL over the axes where its
  * parameter is R, coalesced by axis set. Before it, norm, clip, step and reading a PARTIAL gradient as a number are
- * TG_ERR_STATE; so is a second call without a backward between. opts may be NULL. */
+ * TG_ERR_STATE; so is a second call without a backward between. A parameter given twice is TG_ERR_ARGUMENT. opts may be
+ * NULL. */
 TG_API tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *opts);
 
 /* Data-parallel buckets: the main gradients of params in flat buffers, by dtype, in reverse order, cut where a bucket
