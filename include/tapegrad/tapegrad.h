@@ -439,8 +439,9 @@ typedef struct tg_recompute_opts {
     const char *name; /* in dumps and errors */
     bool keep_rng;    /* do not restore the random streams in the second run */
     void (*destroy)(void *state); /* ends state when the node ends, also on failure; NULL: the caller keeps it */
-    /* in[0], which is the same on all ranks, is kept as this rank's part of its elements and gathered again in
-     * backward, where it is a result of the tape that nobody else has saved. Collective. */
+    /* in[0], which is the same on all ranks (check mode looks), is kept as this rank's part of its elements and
+     * gathered again in backward, where it is a result of the tape that nobody else has saved. Collective. Where there
+     * is a grid, one of its axes: else TG_ERR_PLACEMENT. */
     tg_comm *distribute;
 } tg_recompute_opts;
 
