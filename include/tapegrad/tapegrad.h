@@ -284,8 +284,9 @@ TG_API tg_status tg_rng_remove(tg_ctx *ctx, const char *name);
 /* The state by value; name NULL: of the stream that draws now, the default one but between a fork and its join. */
 TG_API tg_status tg_rng_get(tg_ctx *ctx, const char *name, tg_rng *out);
 TG_API tg_status tg_rng_set(tg_ctx *ctx, const char *name, const tg_rng *s);
-/* From fork to join the named stream draws, going on where it was left. Forks nest, also of one name; every fork has
- * its join, a failed one too. join without fork is TG_ERR_STATE. tg_recompute restores every stream by itself. */
+/* From fork to join the named stream draws, going on where it was left; the log warns of a default stream that was
+ * seeded anew meanwhile. Forks nest, also of one name; every fork has its join, a failed one too. join without fork is
+ * TG_ERR_STATE. tg_recompute restores every stream by itself. */
 TG_API tg_status tg_rng_fork(tg_ctx *ctx, const char *name);
 TG_API tg_status tg_rng_join(tg_ctx *ctx);
 
