@@ -139,7 +139,8 @@ typedef enum tg_rng_mode {
 typedef struct tg_parallel_opts {
     size_t size;
     int tp, cp, pp;    /* 0: 1. dp is what is left of the world: world % (tp cp pp) must be 0 */
-    int etp, ep;       /* of the expert grid; 0: tp, and 1. world % (etp ep pp) must be 0 */
+    int etp, ep;       /* of the expert grid; 0: tp, and 1. world % (etp ep pp) must be 0. Where ep is 1 and etp's groups
+                          are tp's, the two grids are one: etp is tp there, and edp is dp and cp */
     const char *order; /* the leftmost axis varies fastest; NULL: "tp-cp-ep-dp-pp" */
     bool sequence_parallel; /* activations between tensor-parallel regions are sharded on dim 0 */
     tg_rng_mode rng;
@@ -166,7 +167,8 @@ TG_API tg_status tg_rng_seed_parallel(const tg_parallel *p, uint64_t seed);
 /* dp x cp together, over which gradients are summed; and the ranks of one model replica, tp x pp. */
 TG_API tg_comm *tg_parallel_dp_cp(const tg_parallel *p);
 TG_API tg_comm *tg_parallel_model(const tg_parallel *p);
-/* First and last pipeline stage (the one where there is only one); NULL on the ranks between. */
+/* First and last pipeline stage (the one where there is only one); NULL on the ranks between. Position embeddings are
+ * the first stage's alone, and need no group. */
 TG_API tg_comm *tg_parallel_embedding(const tg_parallel *p);
 /* After TG_ERR_REMOTE, TG_ERR_TIMEOUT or TG_ERR_ABORTED, and tg_ctx_clear: collective over the ranks still there;
  * rebuilds every group in place. TG_ERR_STATE where those do not fill the grid. */
@@ -195,7 +197,7 @@ TG_API int tg_rank_groups(const char *order, const int *sizes, const char *axes,
  * parameters and what the library made are I, the caller's bytes (tg_from_host, tg_wrap, tg_write) V on tp, cp and dp,
  * and I on the expert grid's axes; pp places nothing. Parameters are never P, nor V without a layout. Where several
  * axes shard one dim, the axis placed first is the major one. An axis of one rank takes any placement and keeps none. A
- * leaf is placed once on an axis (TG_ERR_STATE). */
+ * leaf is placed once on an axis (TG_ERR_STATE), which etp and tp may share (tg_parallel_opts). */
 TG_API tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_placement placement);
 /* What can be read off any tensor; an op's result has what the one rule gave. I where x was never placed. */
 TG_API tg_placement tg_placement_of(const tg_tensor *x, tg_axis axis);
