@@ -6,7 +6,7 @@
 typedef struct embedding {
     tg_ctx *ctx;
     tg_comm *comm;
-    bool sp;
+    bool scatter;
 } embedding;
 
 /* ids [b, s] -> [s, b, h]: transposed before the look-up, where they are small. */
@@ -21,7 +21,7 @@ static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *ids) {
     ids = tg_transpose(t, ids, 0, 1);
     if (tg_comm_size(s->comm) == 1) return tg_embedding(t, table, ids);
     tg_tensor *y = tg_vocab_parallel_embedding(t, table, ids, s->comm);
-    return s->sp ? tg_reduce_scatter_to_sp(t, y, s->comm, NULL) : tg_reduce_from_tp(t, y, s->comm);
+    return s->scatter ? tg_reduce_scatter_to_sp(t, y, s->comm, NULL) : tg_reduce_from_tp(t, y, s->comm);
 }
 
 static void embedding_free(void *state) {
@@ -48,16 +48,26 @@ static tg_status clear_padding(tg_tensor *table, int64_t vocab, int64_t rows) {
     return s;
 }
 
-tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t rows, int64_t hidden, double std) {
+static tg_status check(const tg_parallel *p, int64_t rows, int64_t hidden, tg_vocab_embedding_opts *o,
+                       const tg_vocab_embedding_opts *given) {
     tg_ctx *ctx = tg_parallel_ctx(p);
-    if (!tg_ok(ctx) || tg_layer_divide(p, ops.kind, "vocab", rows, TG_TP) != TG_OK) return tg_layer_checked(NULL);
-    if (hidden <= 0) {
-        tg_fail(ctx, TG_ERR_ARGUMENT, "vocab_embedding: hidden is %lld, expected a positive number", (long long)hidden);
-        return tg_layer_checked(NULL);
-    }
+    TG_TRY(tg_options(ctx, o, sizeof *o, given, "vocab_embedding: the options"));
+    TG_TRY(tg_layer_divide(p, ops.kind, "vocab", rows, TG_TP));
+    if (hidden > 0) return TG_OK;
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "vocab_embedding: hidden is %lld, expected a positive number",
+                   (long long)hidden);
+}
+
+tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t rows, int64_t hidden, double std,
+                                  const tg_vocab_embedding_opts *opts) {
+    tg_ctx *ctx = tg_parallel_ctx(p);
+    tg_vocab_embedding_opts o;
+    if (!tg_ok(ctx) || check(p, rows, hidden, &o, opts) != TG_OK) return tg_layer_checked(NULL);
     embedding *s = tg_host_alloc(ctx, sizeof *s);
     if (!s) return tg_layer_checked(NULL);
-    *s = (embedding){.ctx = ctx, .comm = tg_parallel_comm(p, TG_TP), .sp = tg_parallel_sp(p)};
+    *s = (embedding){.ctx = ctx,
+                     .comm = tg_parallel_comm(p, TG_TP),
+                     .scatter = o.reduce_scatter ? o.reduce_scatter > 0 : tg_parallel_sp(p)};
     tg_module *m = tg_module_new(ctx, &ops, s);
     if (!tg_module_ok(m)) return m;
     tg_layer_add(m, "weight",
@@ -67,6 +77,7 @@ tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t r
     return tg_layer_checked(m);
 }
 
-tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int64_t hidden, double std) {
-    return tg_nn_padded_embedding(p, vocab, vocab, hidden, std);
+tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int64_t hidden, double std,
+                                 const tg_vocab_embedding_opts *opts) {
+    return tg_nn_padded_embedding(p, vocab, vocab, hidden, std, opts);
 }
