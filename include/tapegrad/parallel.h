@@ -133,7 +133,9 @@ TG_API const char *tg_collective_name(tg_collective k); /* "all_reduce" */
 
 typedef enum tg_rng_mode {
     TG_RNG_GLOBAL,   /* an element draws by its global coordinates: every composition draws what one rank draws */
-    TG_RNG_MEGATRON, /* streams seeded per rank by Megatron-Core's formulas */
+    TG_RNG_MEGATRON, /* streams seeded per rank by Megatron-Core's formulas: what varies over tp (or over etp or ep)
+                        draws, as a tensor of its own, from "model-parallel-rng" ("expert-parallel-rng") unless the
+                        caller has forked a stream; all else from the default one, alike on every rank */
 } tg_rng_mode;
 
 typedef struct tg_parallel_opts {
@@ -212,8 +214,9 @@ TG_API tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_paralle
 TG_API tg_tensor *tg_reshape_shard(tg_tape *t, tg_tensor *x, tg_shape shape, int dim);
 
 /* A parameter of this rank: of the global shape, placed; its local shape follows. Drawn by global coordinates, so
- * that shards of any tp put together are the parameter of one rank, bit for bit. Where several axes shard one dim the
- * order in at[] is the order of the axes, major first. */
+ * that shards of any tp put together are the parameter of one rank, bit for bit; with TG_RNG_MEGATRON each shard from
+ * its rank's stream, an expert's one where at[] names an axis of that grid. Where several axes shard one dim the order
+ * in at[] is the order of the axes, major first. */
 typedef struct tg_place_at {
     tg_axis axis;
     tg_placement placement;

@@ -30,6 +30,11 @@ static void draw_from(tg_ctx *ctx, tg_named_rng *r) {
     ctx->rng = r ? r->rng : ctx->streams.base;
 }
 
+tg_rng *tg_rng_named(tg_ctx *ctx, const char *name) {
+    tg_named_rng *r = find(ctx, name);
+    return r ? state_of(ctx, r) : NULL;
+}
+
 /* ---- Names ---- */
 
 static tg_status check_new(tg_ctx *ctx, const char *name, uint64_t seed) {

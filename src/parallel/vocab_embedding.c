@@ -1,6 +1,7 @@
 /* The vocabulary-parallel embedding: each rank has vocab / tp rows of the table (Megatron-Core's
  * VocabParallelEmbedding). */
 #include "autograd/record.h"
+#include "core/draws.h"
 #include "parallel/layers.h"
 
 typedef struct embedding {
@@ -33,13 +34,13 @@ static const tg_module_ops ops = {
     .size = sizeof(tg_module_ops), .kind = "vocab_embedding", .forward = forward, .free = embedding_free};
 
 /* Rows from `vocab` on are zero, and take no draws: the others, and what is drawn next, are as without them. */
-static tg_status clear_padding(tg_tensor *table, int64_t vocab, int64_t rows) {
+static tg_status clear_padding(tg_tensor *table, int64_t vocab, int64_t rows, double std) {
     tg_ctx *ctx = table->ctx;
     TG_TRY(ctx->status);
     int64_t width = table->shape[1], first = ctx->grid.rank[TG_TP] * table->shape[0], from = vocab - first;
-    ctx->rng.counter -= (uint64_t)((rows - vocab) * width);
-    if (from < 0) from = 0;
-    if (from >= table->shape[0]) return TG_OK;
+    from = from < 0 ? 0 : from < table->shape[0] ? from : table->shape[0];
+    if (std > 0) TG_TRY(tg_draws_give_back(table, (table->shape[0] - from) * width, (rows - vocab) * width));
+    if (from == table->shape[0]) return TG_OK;
     tg_tensor *padding = tg_temp_new(ctx, table->dtype, 2, (int64_t[]){table->shape[0] - from, width}, table->stride,
                                      tg_storage_ref(table->storage), table->offset + from * width);
     if (!padding) return ctx->status;
@@ -73,7 +74,7 @@ tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t r
     tg_layer_add(m, "weight",
                  tg_param_placed(p, "weight", TG_DTYPE_DEFAULT, (tg_shape){2, {rows, hidden}}, std,
                                  TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}, {TG_CP, TG_R})));
-    if (rows > vocab && tg_module_ok(m)) clear_padding(tg_module_own(m, "weight"), vocab, rows);
+    if (rows > vocab && tg_module_ok(m)) clear_padding(tg_module_own(m, "weight"), vocab, rows, std);
     return tg_layer_checked(m);
 }
 
