@@ -267,7 +267,30 @@ START_TEST(etp_is_tp_there) {
 }
 END_TEST
 
+/* Replication is of the dense grid: a parameter on the experts' would be summed over both. */
+static tg_status replicated(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const tg_parallel_opts *o = arg;
+    tg_parallel *p = tg_parallel_new(world, o);
+    expert e = expert_new(p);
+    tg_module *norm = tg_nn_rms_norm(ctx, H, 1e-6);
+    tg_module_add_child(e.box, "norm", norm);
+    RUN(tg_module_replicate(e.box, p));
+    for (int i = 0; i < 3; i++)
+        EXPECT(ctx, tg_placement_of(e.params[i], TG_DP).kind == (o->ep > 1 ? TG_INVARIANT : TG_REPLICATED));
+    EXPECT(ctx, tg_placement_of(tg_module_find(norm, "weight"), TG_DP).kind == TG_REPLICATED);
+    tg_module_free(e.box);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(replication_leaves_them_alone) {
+    on_ranks(4, replicated, TG_PARALLEL(.tp = 2, .ep = 2));
+    on_ranks(4, replicated, TG_PARALLEL(.tp = 2));
+}
+END_TEST
+
 int main(void) {
-    const TTest *const tests[] = {experts_are_one_ranks, any_grid_loads_their_state, etp_is_tp_there};
+    const TTest *const tests[] = {experts_are_one_ranks, any_grid_loads_their_state, etp_is_tp_there,
+                                  replication_leaves_them_alone};
     return tg_check_main("experts", tests, sizeof tests / sizeof *tests);
 }
