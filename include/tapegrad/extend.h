@@ -331,7 +331,8 @@ TG_API tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const
 TG_API tg_rng tg_call_draw(tg_call *c, int64_t n);
 /* Takes the draws of a tensor that lies like x: as many as the global tensor has elements, on every rank, so that the
  * ranks' streams stay in step. Shards draw by global coordinates; an opaque tensor draws as if stacked by rank, and
- * what is the same on an axis draws the same. With TG_RNG_MEGATRON: x's own number, whatever its placement. */
+ * what is the same on an axis draws the same. With TG_RNG_MEGATRON: x's own number, from the stream that tg_rng_mode
+ * says. */
 TG_API tg_draws tg_call_draws(tg_call *c, const tg_tensor *x);
 /* The work will fill output i, whose readers wait for it. In a forward; takes w over (NULL: an error is there already).
  * What the work reads is its maker's care (tg_comm holds it). */

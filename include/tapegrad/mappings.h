@@ -157,8 +157,18 @@ typedef struct tg_plinear_opts {
  * may be NULL. */
 TG_API tg_module *tg_nn_column_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_plinear_opts *opts);
 TG_API tg_module *tg_nn_row_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_plinear_opts *opts);
-/* ids [b, s] -> [s, b, hidden] I, or V0 under sequence parallelism */
-TG_API tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int64_t hidden, double std);
+
+typedef struct tg_vocab_embedding_opts {
+    size_t size;
+    int reduce_scatter; /* > 0: the result is V0, < 0: I; 0: V0 under sequence parallelism, else I */
+} tg_vocab_embedding_opts;
+#define TG_VOCAB_EMBEDDING(...) \
+    (&(tg_vocab_embedding_opts){.size = sizeof(tg_vocab_embedding_opts), __VA_ARGS__})
+
+/* ids [b, s] -> [s, b, hidden] I, or V0: this rank's rows of dim 0, to which the sum over tp is scattered. opts may be
+ * NULL. */
+TG_API tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int64_t hidden, double std,
+                                        const tg_vocab_embedding_opts *opts);
 /* One call with a weight given (NULL: the module's) and gather_output overridden (< 0: as made). */
 TG_API tg_tensor *tg_plinear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output);
 /* Megatron-Core's tensor_model_parallel, partition_dim and partition_stride, read off x's placement: false, -1 and 1

@@ -46,8 +46,9 @@ TG_API tg_tensor *tg_module_param(const tg_module *m, int i, const char **path);
 TG_API int tg_module_params(const tg_module *m, tg_tensor **out, int n);
 TG_API tg_tensor *tg_module_find(const tg_module *m, const char *path);         /* NULL: none */
 TG_API int64_t tg_module_numel(const tg_module *m);
-/* Places every parameter on the axes of p on which it was not placed yet: R on dp and cp, so that its gradient is
- * summed over them; on tp R under sequence parallelism, else I. What data- and sequence-parallel training needs. */
+/* Places every parameter, but those on the experts' axes, on the axes of p on which it was not placed yet: R on dp and
+ * cp, so that its gradient is summed over them; on tp R under sequence parallelism, else I. What data- and
+ * sequence-parallel training needs. */
 TG_API tg_status tg_module_replicate(tg_module *m, const tg_parallel *p);
 
 /* ---- Layers ---- */

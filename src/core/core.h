@@ -168,6 +168,7 @@ struct tg_ctx {
         struct tg_named_rng *first, *current; /* current NULL: the default stream draws */
         struct tg_named_rng **below;          /* what drew before each fork */
         tg_rng base;                          /* the default stream, while it does not draw */
+        tg_rng outside;                       /* the default stream at the outermost fork that is open */
         uint64_t ids;
         int forks, room, forks_missed;
     } streams;

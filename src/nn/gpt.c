@@ -130,7 +130,7 @@ static tg_module *layer_list(tg_module *gpt) {
 /* The embedding, of which each tp rank has its rows of the padded vocabulary. */
 static tg_module *word_embedding(tg_ctx *ctx, const tg_gpt_config *c) {
     if (tg_gpt_tp(c) == 1) return tg_nn_embedding(ctx, c->vocab, c->hidden, c->init_std);
-    return tg_nn_padded_embedding(c->parallel, c->vocab, tg_gpt_rows(c), c->hidden, c->init_std);
+    return tg_nn_padded_embedding(c->parallel, c->vocab, tg_gpt_rows(c), c->hidden, c->init_std, NULL);
 }
 
 static void fill_gpt2(tg_module *gpt, tg_module *body) {
@@ -170,7 +170,7 @@ static tg_module *empty_gpt(tg_ctx *ctx, const tg_gpt_config *given) {
 
 static tg_module *output_matrix(tg_ctx *ctx, const tg_gpt_config *c) {
     if (tg_gpt_tp(c) == 1) return tg_nn_linear(ctx, c->hidden, c->vocab, false, c->init_std);
-    return tg_nn_padded_embedding(c->parallel, c->vocab, tg_gpt_rows(c), c->hidden, c->init_std);
+    return tg_nn_padded_embedding(c->parallel, c->vocab, tg_gpt_rows(c), c->hidden, c->init_std, NULL);
 }
 
 tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *given) {

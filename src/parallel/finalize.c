@@ -157,6 +157,9 @@ static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, co
             return tg_fail(ctx, TG_ERR_STATE,
                            "tg_grads_finalize: parameter %d is not a leaf of the context that needs a gradient", i);
         if (!tg_ext_of(params[i])) return ctx->status;
+        for (int j = 0; j < i; j++)
+            if (params[j] == params[i])
+                return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_grads_finalize: parameter %d is given twice", i);
     }
     if (o->tokens) TG_TRY(tg_check(ctx, o->tokens, "tg_grads_finalize: tokens"));
     if (o->tokens && o->tokens->numel != 1)

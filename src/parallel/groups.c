@@ -158,17 +158,25 @@ static tg_status check_sizes(tg_ctx *ctx, tg_parallel_opts *o, int world) {
     return TG_OK;
 }
 
+/* Whether both grids have the same groups of an axis. */
+static tg_status same_groups(tg_ctx *ctx, const grid *dense, const grid *expert, const char *axis, int world,
+                             bool *same) {
+    int *ranks = tg_host_alloc(ctx, 2 * (size_t)world * sizeof *ranks);
+    if (!ranks) return ctx->status;
+    uint32_t d = 1u << find((char(*)[8])dense->names, dense->n, axis),
+             e = 1u << find((char(*)[8])expert->names, expert->n, axis);
+    groups_of(dense->sizes, dense->n, d, ranks, NULL);
+    groups_of(expert->sizes, expert->n, e, ranks + world, NULL);
+    *same = !memcmp(ranks, ranks + world, (size_t)world * sizeof *ranks);
+    tg_host_free(ctx, ranks, 2 * (size_t)world * sizeof *ranks);
+    return TG_OK;
+}
+
 /* Pipelines run through both grids, so a rank's pipeline must be the same in each. */
 static tg_status check_pipelines(tg_ctx *ctx, const tg_parallel_opts *o, const grid *dense, const grid *expert,
                                  int world) {
-    int *ranks = tg_host_alloc(ctx, 2 * (size_t)world * sizeof *ranks);
-    if (!ranks) return ctx->status;
-    uint32_t d = 1u << find((char(*)[8])dense->names, dense->n, "pp"),
-             e = 1u << find((char(*)[8])expert->names, expert->n, "pp");
-    groups_of(dense->sizes, dense->n, d, ranks, NULL);
-    groups_of(expert->sizes, expert->n, e, ranks + world, NULL);
-    bool same = !memcmp(ranks, ranks + world, (size_t)world * sizeof *ranks);
-    tg_host_free(ctx, ranks, 2 * (size_t)world * sizeof *ranks);
+    bool same;
+    TG_TRY(same_groups(ctx, dense, expert, "pp", world, &same));
     if (same) return TG_OK;
     return tg_fail(ctx, TG_ERR_ARGUMENT,
                    "tg_parallel_new: with the order \"%s\" the pipelines of the dense and the expert grid differ; put pp "
@@ -194,17 +202,26 @@ static tg_status make_embedding(tg_parallel *p, const grid *dense) {
     return p->ctx->status;
 }
 
+/* Of one size, etp and tp may still have other groups, where cp comes before tp. What is left of the world for edp is
+ * then dp and cp. */
+static tg_status compare_grids(tg_parallel *p, const grid *dense, const grid *expert) {
+    if (p->o.ep > 1 || p->o.etp != p->o.tp) {
+        p->one_grid = false;
+        return TG_OK;
+    }
+    return same_groups(p->ctx, dense, expert, "tp", tg_comm_size(p->world), &p->one_grid);
+}
+
 /* The axes that placements have: of the experts' grid only where it is not the dense one. */
 static void fill_grid(tg_parallel *p) {
     tg_grid *g = &p->ctx->grid;
-    bool experts = p->o.ep > 1 || p->o.etp != p->o.tp;
     g->axes = 0;
     p->ctx->draws_local = p->o.rng == TG_RNG_MEGATRON;
     for (int a = 0; a < TG_MAX_AXES; a++) {
         bool of_experts = a == TG_ETP || a == TG_EP || a == TG_EDP;
         g->size[a] = tg_parallel_size(p, (tg_axis)a);
         g->rank[a] = tg_parallel_rank(p, (tg_axis)a);
-        if (g->size[a] > 1 && a != TG_PP && (experts || !of_experts)) g->axes |= 1u << a;
+        if (g->size[a] > 1 && a != TG_PP && !(p->one_grid && of_experts)) g->axes |= 1u << a;
     }
 }
 
@@ -216,6 +233,9 @@ static tg_status make_groups(tg_parallel *p) {
     TG_TRY(grid_make(p->ctx, &dense, o->order, grid_names, (const int[GRID]){o->tp, o->cp, 1, dp, o->pp}));
     TG_TRY(grid_make(p->ctx, &expert, o->order, grid_names, (const int[GRID]){o->etp, 1, o->ep, edp, o->pp}));
     TG_TRY(check_pipelines(p->ctx, o, &dense, &expert, world));
+    TG_TRY(compare_grids(p, &dense, &expert));
+    tg_axis of_etp = p->one_grid ? TG_TP : TG_ETP, of_edp = TG_EDP;
+    if (p->one_grid) of_edp = o->cp == 1 ? TG_DP : TG_MAX_AXES; /* dp and cp: no one axis */
     const struct {
         const grid *g;
         const char *axes, *name;
@@ -224,8 +244,8 @@ static tg_status make_groups(tg_parallel *p) {
     } all[] = {
         {&dense, "tp", "tp", TG_TP, &p->comm[TG_TP]},          {&dense, "cp", "cp", TG_CP, &p->comm[TG_CP]},
         {&dense, "dp", "dp", TG_DP, &p->comm[TG_DP]},          {&dense, "pp", "pp", TG_PP, &p->comm[TG_PP]},
-        {&expert, "tp", "etp", TG_ETP, &p->comm[TG_ETP]},      {&expert, "ep", "ep", TG_EP, &p->comm[TG_EP]},
-        {&expert, "dp", "edp", TG_EDP, &p->comm[TG_EDP]},      {&dense, "dp-cp", "dp_cp", TG_MAX_AXES, &p->dp_cp},
+        {&expert, "tp", "etp", of_etp, &p->comm[TG_ETP]},      {&expert, "ep", "ep", TG_EP, &p->comm[TG_EP]},
+        {&expert, "dp", "edp", of_edp, &p->comm[TG_EDP]},      {&dense, "dp-cp", "dp_cp", TG_MAX_AXES, &p->dp_cp},
         {&dense, "tp-pp", "model", TG_MAX_AXES, &p->model},
     };
     for (int i = 0; i < TG_LEN(all); i++)

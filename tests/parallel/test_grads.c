@@ -209,6 +209,9 @@ START_TEST(what_is_not_whole_is_not_used) {
     tg_optim *o = tg_adamw_new(ctx, m.all, 5, NULL);
     ck_assert_int_eq(tg_grads_finalize(p, m.all, 5, NULL), TG_OK); /* of a rank that had nothing to do */
     backward(ctx, t, &m, 0, 4, true);
+    tg_tensor *twice[] = {m.w1, m.b1, m.w1};
+    tg_grads_finalize(p, twice, 3, NULL);
+    ck_assert(refused(ctx, TG_ERR_ARGUMENT, "parameter 2 is given twice"));
     ck_assert_int_eq(tg_grads_finalize(p, m.all, 5, NULL), TG_OK);
     tg_grads_finalize(p, m.all, 5, NULL);
     ck_assert(refused(ctx, TG_ERR_STATE, "no backward has run since the last one"));

@@ -211,6 +211,43 @@ static void two_layers(bool recompute, bool inside, float *grad, tg_rng *left) {
     tg_ctx_free(ctx);
 }
 
+/* ---- The default stream, seeded anew inside a fork ---- */
+
+static void count_warnings(void *user, tg_log_level level, const char *message) {
+    if (level == TG_LOG_WARNING && strstr(message, "the default random stream was seeded anew")) ++*(int *)user;
+}
+
+START_TEST(a_default_stream_that_moves_inside_a_fork_is_told) {
+    int told = 0;
+    float x[4];
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 3, .log = count_warnings, .log_user = &told));
+    tg_rng_add(ctx, "a", 11);
+    tg_rng_add(ctx, "b", 12);
+    draw(ctx, 2, x);
+    tg_rng_fork(ctx, "a");
+    draw(ctx, 2, x);
+    tg_rng_fork(ctx, "b");
+    draw(ctx, 2, x);
+    tg_rng_join(ctx);
+    tg_rng_join(ctx);
+    ck_assert_int_eq(told, 0);
+    tg_rng_fork(ctx, "a");
+    tg_rng_fork(ctx, "b");
+    tg_rng_seed_ranks(ctx, 40, 0, 0, 0);
+    tg_rng_join(ctx);
+    ck_assert_int_eq(told, 0); /* it is the fork outside that goes back to it */
+    tg_rng_join(ctx);
+    ck_assert_int_eq(told, 1);
+    tg_rng_fork(ctx, "a");
+    tg_rng_join(ctx);
+    draw(ctx, 2, x);
+    tg_rng_seed_ranks(ctx, 41, 0, 0, 0);
+    ck_assert_int_eq(told, 1);
+    expect_ok(ctx);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 START_TEST(recomputation_restores_every_stream) {
     for (int inside = 0; inside < 2; inside++) {
         float plain[64], again[64];
@@ -344,6 +381,7 @@ int main(void) {
                                   states_are_values,
                                   names_and_seeds_are_unique,
                                   errors_leave_forks_in_pairs,
+                                  a_default_stream_that_moves_inside_a_fork_is_told,
                                   recomputation_restores_every_stream,
                                   recomputation_while_streams_come_and_go,
                                   a_function_must_join_what_it_forks,
