@@ -24,6 +24,7 @@ static const option rows[] = {
     {"model", OPTION_TEXT, AT(dir), "DIR", "a model directory, likewise", .fixed = false},
     MODEL_ROWS(inspect_options),
     RANK_ROWS(inspect_options),
+    SP_ROW(inspect_options),
     {"batch", OPTION_INT, AT(batch), "N", "sequences of a step, over all ranks", 1, MANY, false},
     {"accumulate", OPTION_INT, AT(accumulate), "N", "micro-batches that a step's batch is cut into", 1, MANY, false},
     {"json", OPTION_FLAG, AT(json), "", "as JSON", .fixed = false},

@@ -19,9 +19,16 @@ typedef enum rank_kind { RANKS_AUTO, RANKS_THREADS, RANKS_SHM, RANKS_MPI } rank_
 #define RANK_ROWS(S)                                                                                                   \
     {"ranks", OPTION_INT, offsetof(S, on.ranks), "N", "thread ranks; data-parallel over those that --tp leaves", 1,    \
      1024, false},                                                                                                     \
-    {"tp", OPTION_INT, offsetof(S, on.tp), "N", "tensor-parallel ranks of a replica", 1, 1024, false},                 \
+    {"tp", OPTION_INT, offsetof(S, on.tp), "N", "tensor-parallel ranks of a replica", 1, 1024, false}
+#define SP_ROW(S)                                                                                                      \
     {"sp", OPTION_FLAG, offsetof(S, on.sp), "", "sequence parallelism between tensor-parallel regions",                \
      .fixed = false}
+/* Of ranks that meet. */
+#define COMM_ROWS(S)                                                                                                   \
+    {"comm", OPTION_CHOICE, offsetof(S, on.comm), "auto|threads|shm|mpi",                                              \
+     "how ranks meet; auto: threads, shm under `tapegrad run`, mpi under mpirun", .fixed = false},                     \
+    {"deadline", OPTION_REAL, offsetof(S, on.deadline), "S", "seconds that a rank waits for the others", 0.001, 1e6,   \
+     false}
 
 #define RANK_DEFAULTS {.ranks = 1, .tp = 1, .deadline = 300}
 
@@ -38,6 +45,8 @@ void ranks_end(const rank_options *o, int status);
 int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *arg);
 /* The groups of a rank. Errors are the context's. */
 tg_parallel *groups_of_ranks(const rank_options *o, tg_comm *world);
+/* The model in a directory, in the shards of the groups; never NULL. Errors are the context's. */
+tg_module *load_on_ranks(tg_ctx *ctx, const tg_parallel *p, const tg_gpt_config *config, const char *dir);
 
 static inline bool is_chief(const tg_comm *world) { return tg_comm_rank(world) == 0; }
 /* Rank 0's numbers to all. False after an error. */
