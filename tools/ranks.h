@@ -8,6 +8,7 @@
 
 typedef struct rank_options {
     int comm; /* rank_kind */
+    int rng;  /* tg_rng_mode */
     int64_t ranks, tp;
     bool sp;
     double deadline;

@@ -135,7 +135,7 @@ bool directory_resumable(const run_directory *d);
 
 /* Reads a checkpoint's state.json into the options that were not given; refuses fixed ones that differ. */
 bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p, json_t **state);
-/* The optimiser, the random stream; checks that the data are the same. Collective, as saving is. */
+/* The optimiser, the random streams; checks that the data are the same. Collective, as saving is. */
 bool checkpoint_restore(const char *dir, const json_t *state, trainer *r, const train_data *d);
 /* directory: the chief's; NULL on other ranks. */
 bool checkpoint_save(const run_directory *directory, int64_t step, const train_options *o, trainer *r,

@@ -79,6 +79,7 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
                   const char *weights) {
     *r = (trainer){.ctx = ctx, .world = world, .clip = o->clip, .schedule = train_schedule(o)};
     r->parallel = groups_of_ranks(&o->on, world);
+    if (o->on.rng == TG_RNG_MEGATRON) tg_rng_seed_parallel(r->parallel, (uint64_t)o->seed);
     r->dp = tg_parallel_size(r->parallel, TG_DP);
     r->dp_rank = tg_parallel_rank(r->parallel, TG_DP);
     if (!check(ctx)) return false;

@@ -212,7 +212,7 @@ static tg_tensor *embed(tg_module *gpt, tg_tape *t, tg_tensor *ids, int64_t offs
     tg_tensor *x = words->ops->forward(words, t, tg_gpt_tp(c) == 1 ? tg_transpose(t, ids, 0, 1) : ids);
     if (c->arch == TG_LLAMA) return x;
     x = tg_add(t, x, positions(gpt, t, offset, tg_dim(ids, 1)));
-    return c->dropout > 0 ? tg_dropout(t, x, c->dropout) : x;
+    return tg_gpt_dropout(c, t, x);
 }
 
 static tg_status layer_call(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {

@@ -38,6 +38,8 @@ int64_t tg_gpt_rows(const tg_gpt_config *c);
 tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c);
 /* x [s, b, h] -> [s, b, h] */
 tg_tensor *tg_attention_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past);
+/* The config's dropout of x [.., h], as it lies between tensor-parallel regions. */
+tg_tensor *tg_gpt_dropout(const tg_gpt_config *c, tg_tape *t, tg_tensor *x);
 tg_tensor *tg_transformer_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past);
 /* ids [b, n] at positions from `offset` on -> the last norm's output [n, b, h] */
 tg_tensor *tg_gpt_trunk(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_gpt_cache *cache);

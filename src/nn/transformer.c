@@ -23,6 +23,24 @@ static tg_tensor *run(const tg_module *m, const char *child, tg_tape *t, tg_tens
     return c->ops->forward(c, t, x);
 }
 
+/* ---- Dropout ---- */
+
+/* In TG_RNG_MEGATRON what each tensor-parallel rank has its own part of draws from the rank's own stream: attention, and
+ * under sequence parallelism everything. */
+static bool fork_own(const tg_gpt_config *c, tg_tape *t, bool own) {
+    bool forks = own && c->dropout > 0 && t->training && tg_parallel_rng(c->parallel) == TG_RNG_MEGATRON;
+    if (forks) tg_rng_fork(t->ctx, "model-parallel-rng");
+    return forks;
+}
+
+tg_tensor *tg_gpt_dropout(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
+    if (c->dropout == 0) return x;
+    bool forked = fork_own(c, t, tg_parallel_sp(c->parallel));
+    x = tg_dropout(t, x, c->dropout);
+    if (forked) tg_rng_join(t->ctx);
+    return x;
+}
+
 /* ---- Attention ---- */
 
 /* [s, b, heads d] -> [b, heads, s, d], a view; a shard is of heads. */
@@ -91,7 +109,9 @@ tg_tensor *tg_attention_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_p
         qkv[1] = append(t, past->k, offset, qkv[1]);
         qkv[2] = append(t, past->v, offset, qkv[2]);
     }
+    bool forked = fork_own(c, t, true);
     tg_tensor *o = tg_attention(t, qkv[0], qkv[1], qkv[2], TG_ATTENTION(.causal = true, .dropout = c->dropout));
+    if (forked) tg_rng_join(t->ctx);
     o = tg_permute(t, o, (tg_dims){4, {2, 0, 1, 3}});
     o = tg_reshape(t, o, (tg_shape){3, {tg_dim(o, 0), tg_dim(o, 1), tg_dim(o, 2) * c->head_dim}});
     return run(m, c->arch == TG_GPT2 ? "c_proj" : "o_proj", t, o);
@@ -136,8 +156,7 @@ static tg_tensor *mlp_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
 /* ---- The layer ---- */
 
 static tg_tensor *residual(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *y) {
-    const tg_gpt_config *c = config(m);
-    return tg_add(t, x, c->dropout > 0 ? tg_dropout(t, y, c->dropout) : y);
+    return tg_add(t, x, tg_gpt_dropout(config(m), t, y));
 }
 
 static tg_tensor *in_scope(tg_module *m, const char *child, tg_tape *t, tg_tensor *x, const tg_past *past) {

@@ -1,6 +1,7 @@
 /* Random draws on ranks: in global mode the ranks together draw what one rank draws, and their streams stay in step; in
  * Megatron's mode each has the streams of its formulas. */
 #include <tapegrad/extend.h>
+#include <tapegrad/nn.h>
 
 #include "on_ranks.h"
 
@@ -132,7 +133,90 @@ static tg_status megatron_mode(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(megatrons_mode_has_streams_by_rank) { on_ranks(4, megatron_mode, NULL); }
 END_TEST
 
+/* ---- A GPT in Megatron's mode ---- */
+
+enum { BATCH = 2, LENGTH = 8, HIDDEN = 16, LAYERS = 2, HEADS = 4 };
+
+typedef struct gpt_setup {
+    bool sp;
+    tg_gpt_recompute recompute;
+    double sums[2][2]; /* of each rank: loss and gradients */
+} gpt_setup;
+
+static tg_status sums_of(tg_module *gpt, tg_tensor *loss, double out[2]) {
+    out[0] = tg_item(loss);
+    out[1] = 0;
+    for (int i = 0, n = tg_module_param_count(gpt); i < n; i++) {
+        double g[4096];
+        tg_tensor *p = tg_module_param(gpt, i, NULL);
+        RUN(tg_read_f64(tg_grad_of(p), g, tg_numel(p)));
+        for (int64_t k = 0; k < tg_numel(p); k++) out[1] += g[k] * (double)(1 + (k + i) % 5);
+    }
+    return TG_OK;
+}
+
+/* Outside the tensor-parallel region the ranks draw alike from the default stream, inside from their own; with sequence
+ * parallelism all is inside. */
+static tg_status gpt_streams(tg_ctx *ctx, tg_comm *world, bool sp, uint64_t before) {
+    tg_rng outer, inner;
+    RUN(in_step(ctx, world, NULL));
+    RUN(tg_rng_get(ctx, NULL, &outer));
+    RUN(tg_rng_get(ctx, "model-parallel-rng", &inner));
+    int64_t rows = BATCH * LENGTH * HIDDEN * (1 + 2 * LAYERS), scores = BATCH * HEADS / 2 * LENGTH * LENGTH * LAYERS;
+    EXPECT(ctx, outer.counter - before == (uint64_t)(sp ? 0 : rows));
+    EXPECT(ctx, inner.counter == (uint64_t)(scores + (sp ? rows / 2 : 0)));
+    return TG_OK;
+}
+
+static tg_status run_gpt(void *arg, tg_ctx *ctx, tg_comm *world) {
+    gpt_setup *s = arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2, .sequence_parallel = s->sp, .rng = TG_RNG_MEGATRON));
+    RUN(tg_rng_seed_parallel(p, 50));
+    tg_module *gpt = tg_gpt_new(ctx, TG_GPT(.vocab = 256, .layers = LAYERS, .heads = HEADS, .hidden = HIDDEN,
+                                            .positions = LENGTH, .dropout = 0.4, .recompute = s->recompute,
+                                            .init_std = 0.2, .parallel = p));
+    int64_t ids[BATCH * LENGTH];
+    for (int i = 0; i < BATCH * LENGTH; i++) ids[i] = 7 * i;
+    tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(BATCH, LENGTH), ids);
+    RUN(tg_place(p, x, TG_TP, TG_I));
+    tg_rng before;
+    RUN(tg_rng_get(ctx, NULL, &before));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *loss = tg_gpt_loss(gpt, t, x, x, TG_LOSS_SUM);
+    RUN(tg_backward(t, loss));
+    RUN(gpt_streams(ctx, world, s->sp, before.counter));
+    tg_tensor *params[64];
+    RUN(tg_grads_finalize(p, params, tg_module_params(gpt, params, 64), NULL));
+    RUN(sums_of(gpt, loss, s->sums[tg_comm_rank(world)]));
+    tg_set_training(t, false); /* evaluation draws nothing */
+    tg_gpt_loss(gpt, t, x, x, TG_LOSS_SUM);
+    RUN(gpt_streams(ctx, world, s->sp, before.counter));
+    tg_tape_free(t);
+    tg_module_free(gpt);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_gpt_in_megatrons_mode_draws_inside_and_outside) {
+    for (int sp = 0; sp < 2; sp++) {
+        gpt_setup keep = {.sp = sp};
+        on_ranks(2, run_gpt, &keep);
+        ck_assert(keep.sums[0][0] == keep.sums[1][0]);
+        for (int r = TG_GPT_FULL; r <= TG_GPT_DISTRIBUTED; r++) {
+            gpt_setup again = {.sp = sp, .recompute = (tg_gpt_recompute)r};
+            on_ranks(2, run_gpt, &again);
+            for (int i = 0; i < 4; i++) {
+                double want = keep.sums[i / 2][i % 2], got = again.sums[i / 2][i % 2];
+                ck_assert_msg(fabs(got - want) <= 1e-10 * fabs(want), "sp %d recompute %d: %.17g, expected %.17g",
+                              sp, r, got, want);
+            }
+        }
+    }
+}
+END_TEST
+
 int main(void) {
-    const TTest *const tests[] = {ranks_together_draw_what_one_rank_draws, megatrons_mode_has_streams_by_rank};
+    const TTest *const tests[] = {ranks_together_draw_what_one_rank_draws, megatrons_mode_has_streams_by_rank,
+                                  a_gpt_in_megatrons_mode_draws_inside_and_outside};
     return tg_check_main("rng", tests, sizeof tests / sizeof *tests);
 }
