@@ -109,24 +109,27 @@ static bool choose_model(run *r, tg_gpt_config *config, const char **weights) {
     return true;
 }
 
-static void print_run(const run *r) {
+static bool print_run(const run *r) {
     const tg_gpt_config *c = tg_gpt_config_of(r->trainer.gpt);
+    int64_t parameters = r->chief ? count_parameters(c) : 0;
+    if (parameters < 0) return false;
     char precision[16];
     option_text(&train_command.options[option_find(&train_command, "precision")], &r->o, precision, sizeof precision);
     say("model: %s, %" PRId64 " layers, %" PRId64 " heads, hidden %" PRId64 ", vocabulary %" PRId64 ": %" PRId64
-           " parameters (%s)\n",
-           c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, c->heads, c->hidden, c->vocab,
-           tg_module_numel(r->trainer.gpt), precision);
+        " parameters (%s)\n",
+        c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, c->heads, c->hidden, c->vocab, parameters, precision);
     say("data: %s, %" PRId64 " tokens, of which %" PRId64 " validate\n", r->o.data, r->data.count,
-           r->data.count - r->data.train_count);
+        r->data.count - r->data.train_count);
     say("%" PRId64 " steps of %" PRId64 " x %" PRId64 " tokens, %d threads, %s kernels\n", r->o.steps, r->o.batch,
         r->o.model.seq_len, tg_ctx_threads(r->ctx), tg_ctx_isa(r->ctx));
     if (tg_comm_size(r->world) > 1)
-        say("%d ranks (%s): tp %d%s, dp %d\n", tg_comm_size(r->world), tg_comm_transport(r->world),
-            tg_parallel_size(r->trainer.parallel, TG_TP), tg_parallel_sp(r->trainer.parallel) ? " with sequence parallelism" : "",
-            r->trainer.dp);
+        say("%d ranks (%s): tp %d%s, dp %d; each has %" PRId64 " parameters\n", tg_comm_size(r->world),
+            tg_comm_transport(r->world), tg_parallel_size(r->trainer.parallel, TG_TP),
+            tg_parallel_sp(r->trainer.parallel) ? " with sequence parallelism" : "", r->trainer.dp,
+            tg_module_numel(r->trainer.gpt));
     if (r->plan->state) say("resumed behind step %" PRId64 "\n", r->plan->done);
     fflush(stdout);
+    return true;
 }
 
 static bool open_run(run *r) {
@@ -141,8 +144,7 @@ static bool open_run(run *r) {
     if (!r->offsets) return fail("no memory for a batch"), false;
     if (r->chief && !metrics_open(&r->metrics, r->o.out, r->o.steps, p->done)) return false;
     if (r->chief) r->plan->begun = true;
-    print_run(r);
-    return true;
+    return print_run(r);
 }
 
 /* ---- Steps ---- */
