@@ -154,7 +154,8 @@ static double cut(generator *g, int64_t *n) {
     qsort(g->candidates, (size_t)g->vocab, sizeof *g->candidates, by_weight);
     double top = g->candidates[0].weight, all = 0, sum = 0;
     int64_t most = o->top_k && o->top_k < g->vocab ? o->top_k : g->vocab;
-    for (int64_t i = 0; i < most; i++) all += g->candidates[i].weight = exp((g->candidates[i].weight - top) / o->temperature);
+    for (int64_t i = 0; i < most; i++)
+        all += g->candidates[i].weight = exp((g->candidates[i].weight - top) / o->temperature);
     for (*n = 0; *n < most && (*n == 0 || sum < o->top_p * all); ++*n) sum += g->candidates[*n].weight;
     return sum;
 }
@@ -213,7 +214,8 @@ static int generate_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     int replicas = tg_parallel_size(g.parallel, TG_DP);
     bool good = check(ctx);
     if (good && replicas > 1)
-        good = !fail("%d ranks with --tp %lld are %d replicas of the model, and one text is no work for them: give --tp %d",
+        good = !fail("%d ranks with --tp %lld are %d replicas of the model, and one text is no work for them: give "
+                     "--tp %d",
                      tg_comm_size(world), (long long)p->o.on.tp, replicas, tg_comm_size(world));
     good = good && open_generator(&g, p) && continue_prompt(&g);
     tg_gpt_cache_free(g.cache);
@@ -244,8 +246,10 @@ static int check_options(const generate_options *o, const parsed *p) {
     if (!o->prompt == !o->prompt_ids) return usage_error(c, "expected one of --prompt and --prompt-ids");
     int status = rank_options_check(c, p, &o->on);
     if (!status && o->on.ranks > o->on.tp)
-        return usage_error(c, "--ranks %lld with --tp %lld are replicas of the model, and one text is no work for them: "
-                              "give --tp %lld", (long long)o->on.ranks, (long long)o->on.tp, (long long)o->on.ranks);
+        return usage_error(c,
+                           "--ranks %lld with --tp %lld are replicas of the model, and one text is no work for them: "
+                           "give --tp %lld",
+                           (long long)o->on.ranks, (long long)o->on.tp, (long long)o->on.ranks);
     return status;
 }
 

@@ -222,16 +222,17 @@ static void print_sent(const findings *f) {
 
 static json_t *findings_json(const findings *f) {
     const tg_gpt_config *c = &f->config;
-    return json_pack("{s:{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:I, s:I, s:{s:I, s:I, s:I, s:I}, s:o, s:o, s:I, "
-                     "s:o}",
-                     "model", "arch", c->arch == TG_GPT2 ? "gpt2" : "llama", "layers", (json_int_t)c->layers, "heads",
-                     (json_int_t)c->heads, "kv_heads", (json_int_t)c->kv_heads, "hidden", (json_int_t)c->hidden, "ffn",
-                     (json_int_t)c->ffn, "vocab", (json_int_t)c->vocab, "positions", (json_int_t)c->positions,
-                     "parameters", (json_int_t)f->whole, "parameters", (json_int_t)f->parameters, "parameter_bytes", (json_int_t)f->parameter_bytes,
-                     "flops", "forward", (json_int_t)f->forward, "backward", (json_int_t)(2 * f->forward),
-                     "recomputation", (json_int_t)f->recomputed, "step", (json_int_t)(3 * f->forward + f->recomputed),
-                     "memory", memory_json(f), "tape", tape_json(f), "ranks", (json_int_t)f->ranks, "collectives",
-                     sent_json(f));
+    return json_pack(
+        "{s:{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:I, s:I, s:{s:I, s:I, s:I, s:I}, s:o, s:o, s:I, "
+        "s:o}",
+        "model", "arch", c->arch == TG_GPT2 ? "gpt2" : "llama", "layers", (json_int_t)c->layers, "heads",
+        (json_int_t)c->heads, "kv_heads", (json_int_t)c->kv_heads, "hidden", (json_int_t)c->hidden, "ffn",
+        (json_int_t)c->ffn, "vocab", (json_int_t)c->vocab, "positions", (json_int_t)c->positions, "parameters",
+        (json_int_t)f->whole, "parameters", (json_int_t)f->parameters, "parameter_bytes",
+        (json_int_t)f->parameter_bytes, "flops", "forward", (json_int_t)f->forward, "backward",
+        (json_int_t)(2 * f->forward), "recomputation", (json_int_t)f->recomputed, "step",
+        (json_int_t)(3 * f->forward + f->recomputed), "memory", memory_json(f), "tape", tape_json(f), "ranks",
+        (json_int_t)f->ranks, "collectives", sent_json(f));
 }
 
 static void print_text(const findings *f, const train_options *o) {

@@ -38,8 +38,8 @@ typedef int (*rank_main)(void *arg, tg_ctx *ctx, tg_comm *world);
 
 /* Checks what belongs together; 0, or the exit status after printing. */
 int rank_options_check(const command *c, const parsed *p, const rank_options *o);
-/* Before anything else: starts MPI where that is how ranks meet, and says whether this process has rank 0. 0, or the exit
- * status after printing. */
+/* Before anything else: starts MPI where that is how ranks meet, and says whether this process has rank 0. 0, or the
+ * exit status after printing. */
 int ranks_begin(const rank_options *o, bool *chief);
 void ranks_end(const rank_options *o, int status);
 /* Runs fn on every rank that is this process's to run; config's deadline comes from the options. The exit status. */

@@ -157,8 +157,8 @@ static double validate(run *r, int64_t step) {
     trainer *t = &r->trainer;
     int64_t first = d->n_validation * t->dp_rank / t->dp, end = d->n_validation * (t->dp_rank + 1) / t->dp;
     double sum = 0;
-    if (end > first)
-        sum = sum_of_losses(t->gpt, t->tape, d->tokens, d->validation + first, end - first, d->seq_len, t->micro / t->dp);
+    int64_t n = end - first, micro = t->micro / t->dp;
+    if (n > 0) sum = sum_of_losses(t->gpt, t->tape, d->tokens, d->validation + first, n, d->seq_len, micro);
     if (tg_parallel_rank(t->parallel, TG_TP) > 0) sum = 0;
     if (!check(r->ctx) || !sum_over_ranks(r->ctx, r->world, &sum, 1)) return NAN;
     return sum / (double)(d->n_validation * d->seq_len);
@@ -231,8 +231,11 @@ static bool run_steps(run *r) {
 static bool same_start(run *r) {
     int64_t done = r->plan->done;
     if (!agree(r->ctx, r->world, &done, 1)) return false;
-    return done == r->plan->done || (fail("the newest checkpoint is of step %" PRId64 " here and of step %" PRId64
-                                          " for rank 0: the ranks do not see one directory", r->plan->done, done), false);
+    if (done == r->plan->done) return true;
+    fail("the newest checkpoint is of step %" PRId64 " here and of step %" PRId64
+         " for rank 0: the ranks do not see one directory",
+         r->plan->done, done);
+    return false;
 }
 
 static int train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {

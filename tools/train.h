@@ -63,8 +63,8 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
                   const char *weights);
 void trainer_close(trainer *r);
 tg_config train_config(const train_options *o);
-/* One step on the sequences that begin at the offsets, of the whole batch; on device meta both are NULL. interrupted: this
- * rank was asked to end. Errors are the context's. */
+/* One step on the sequences that begin at the offsets, of the whole batch; on device meta both are NULL. interrupted:
+ * this rank was asked to end. Errors are the context's. */
 step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int64_t *offsets, bool interrupted);
 
 /* ---- Data (train_data.c) ---- */

@@ -123,7 +123,8 @@ static double run_micro_batch(trainer *r, tg_tokens *tokens, const int64_t *offs
     }
     double scale = 1.0 / (double)(r->batch * r->seq_len);
     tg_tensor *loss = tg_gpt_loss(r->gpt, r->tape, r->ids, r->target, TG_LOSS_SUM);
-    if (r->dp == 1) loss = tg_scale(r->tape, loss, scale); /* else tg_grads_finalize divides by the tokens of all ranks */
+    /* With data-parallel ranks tg_grads_finalize divides by the tokens of all of them. */
+    if (r->dp == 1) loss = tg_scale(r->tape, loss, scale);
     tg_backward(r->tape, loss);
     double value = tokens ? tg_item(loss) * (r->dp == 1 ? 1 : scale) : 0;
     tg_tape_reset(r->tape);

@@ -76,7 +76,8 @@ static tg_status move_small(const sum_set *s, tg_tensor *flat, bool in) {
         double d = 0;
         float f = 0;
         bool wide = flat->dtype == TG_F64;
-        TG_TRY(s->ctx->ops->copy(s->ctx, wide ? (void *)&d : &f, word.data, wide ? sizeof d : sizeof f, TG_COPY_TO_HOST));
+        void *to = wide ? (void *)&d : &f;
+        TG_TRY(s->ctx->ops->copy(s->ctx, to, word.data, wide ? sizeof d : sizeof f, TG_COPY_TO_HOST));
         x->ext->has_grad = d + (double)f > 0;
     }
     return TG_OK;
@@ -157,7 +158,7 @@ static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, co
                        (long long)o->tokens->numel);
     if (ctx->backwards == ctx->finalized)
         return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_grads_finalize: no backward has run since the last one; it sums the gradients of a step once");
+                       "tg_grads_finalize: no backward has run since the last one; it sums a step's gradients once");
     return TG_OK;
 }
 

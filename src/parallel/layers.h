@@ -35,7 +35,8 @@ tg_tensor *tg_column_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weig
 tg_tensor *tg_row_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight);
 extern const tg_module_ops tg_column_linear_ops, tg_row_linear_ops;
 
-/* tg_nn_vocab_embedding of a table with `rows` rows, of which those from vocab on are padding: zero, and never looked up. */
+/* tg_nn_vocab_embedding of a table with `rows` rows, of which those from vocab on are padding: zero, and never looked
+ * up. */
 tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t rows, int64_t hidden, double std);
 
 /* Hands a parameter to its module, or drops it. */

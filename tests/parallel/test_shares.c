@@ -1,6 +1,6 @@
-/* What each tensor-parallel rank has after a training step: of what is sharded exactly 1 / tp of one rank's, in shapes, in
- * bytes, and in the allocator's own account of parameters, gradients and moments; of the rest the whole; and of logits
- * 1 / tp. The figures are those of real steps on thread ranks, from their tensors and from tg_memory_report. */
+/* What each tensor-parallel rank has after a training step: of what is sharded exactly 1 / tp of one rank's, in shapes,
+ * in bytes, and in the allocator's own account of parameters, gradients and moments; of the rest the whole; and of
+ * logits 1 / tp. The figures are those of real steps on thread ranks, from their tensors and from tg_memory_report. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include <tapegrad/optim.h>
 #include <tapegrad/parallel.h>
 
-/* Every shard on 4 ranks is a multiple of the allocator's 64 bytes, and the vocabulary of 128 tp: nothing is rounded. */
+/* Every shard on 4 ranks is a multiple of the allocator's 64 bytes, the vocabulary of 128 tp: nothing is rounded. */
 enum { BATCH = 2, LENGTH = 32, HIDDEN = 128, HEADS = 8, LAYERS = 2, VOCAB = 512, TENSORS = 64 };
 
 typedef struct setup {
@@ -231,7 +231,8 @@ static void check_rank(const setup *s, int rank, const rank_share *got, const ra
             (double)parameters);
     verdict(got->gradients == gradients, s, rank, "live bytes of", "gradients", (double)got->gradients,
             (double)gradients);
-    verdict(got->optimiser == states, s, rank, "live bytes of", "the optimiser", (double)got->optimiser, (double)states);
+    verdict(got->optimiser == states, s, rank, "live bytes of", "the optimiser", (double)got->optimiser,
+            (double)states);
     verdict(got->logits_shape.dim[2] * s->tp == s->vocab && got->logits_shape.dim[0] == LENGTH, s, rank, "the width of",
             "logits", (double)got->logits_shape.dim[2], (double)(s->vocab / s->tp));
     verdict(got->logits * s->tp == one->logits && got->logits_freed == got->logits, s, rank, "bytes of", "logits",
@@ -239,7 +240,8 @@ static void check_rank(const setup *s, int rank, const rank_share *got, const ra
 }
 
 /* What the loss keeps of the logits: what another vocabulary's step keeps more than this one's. */
-static void check_kept_logits(const setup *s, const rank_share *got, const rank_share *one, const rank_share *one_wide) {
+static void check_kept_logits(const setup *s, const rank_share *got, const rank_share *one,
+                              const rank_share *one_wide) {
     setup wide = *s;
     wide.vocab = 2 * VOCAB;
     rank_share *more = run(&wide);
