@@ -239,8 +239,9 @@ static tg_status check_mpi(tg_ctx *ctx, MPI_Comm comm) {
     MPI_Query_thread(&level);
     MPI_Is_thread_main(&main_thread);
     if (level < MPI_THREAD_SERIALIZED && !main_thread)
-        return tg_fail(ctx, TG_ERR_STATE, "tg_comm_mpi_new: MPI was begun by another thread, for that thread alone; ask "
-                                          "MPI_Init_thread for MPI_THREAD_SERIALIZED");
+        return tg_fail(ctx, TG_ERR_STATE,
+                       "tg_comm_mpi_new: MPI was begun by another thread, for that thread alone; ask "
+                       "MPI_Init_thread for MPI_THREAD_SERIALIZED");
     return TG_OK;
 }
 

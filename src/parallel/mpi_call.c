@@ -150,7 +150,8 @@ static tg_status start_mail(tg_mpi_group *g, const tg_transfer *t, tg_mpi_reques
     bool send = t->kind == TG_SEND;
     tg_mpi_mails *mails = tg_mpi_mails_of(g, t->root, send);
     if (!mails) return g->self->ctx->status;
-    TG_TRY(tg_mpi_await(g, NULL, mails->next < TG_MPI_MAILS ? NULL : tg_mpi_mail_at(mails, mails->next - TG_MPI_MAILS)));
+    bool full = mails->next >= TG_MPI_MAILS;
+    TG_TRY(tg_mpi_await(g, NULL, full ? tg_mpi_mail_at(mails, mails->next - TG_MPI_MAILS) : NULL));
     tg_mpi_call *c = tg_mpi_mail_at(mails, mails->next);
     place_begin(c, mails->next++);
     r->call = c;

@@ -161,8 +161,8 @@ static void describe_last(const tg_mpi_member *m, char *buf, size_t n, size_t *a
     tg_text(buf, n, at, ", call %llu of the group, from %s", (unsigned long long)m->last.sequence, m->site);
 }
 
-/* That an error is there counts only after a while: the peer may be about to clear it. But who has missed a call that we
- * have not, is out of step for good. */
+/* That an error is there counts only after a while: the peer may be about to clear it. But who has missed a call that
+ * we have not, is out of step for good. */
 static void look_at(const tg_mpi_call *c, int member) {
     const double patience = 0.1;
     tg_mpi_group *g = c->g;

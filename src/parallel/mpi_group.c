@@ -118,7 +118,9 @@ void tg_mpi_copy_end(tg_mpi_group *g, const void *data) {
 
 /* ---- Messages that came before the group ---- */
 
-static bool same_key(const tg_mpi_key *a, const tg_mpi_key *b) { return a->base == b->base && a->ordinal == b->ordinal; }
+static bool same_key(const tg_mpi_key *a, const tg_mpi_key *b) {
+    return a->base == b->base && a->ordinal == b->ordinal;
+}
 
 static void keep_early(tg_mpi_rank *self, const tg_mpi_message *m) {
     size_t bytes = sizeof *m + m->text + m->payload;

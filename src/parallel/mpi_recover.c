@@ -1,7 +1,7 @@
 /* A group of the MPI transport that begins anew with the members that are still there.
  *
- * Each says to all that it has come. The lowest of those who have, when the others will not any more (or the deadline has
- * passed), says who is there; the first such list holds. */
+ * Each says to all that it has come. The lowest of those who have, when the others will not any more (or the deadline
+ * has passed), says who is there; the first such list holds. */
 #include "parallel/mpi_transport.h"
 #include "parallel/shm.h"
 
@@ -83,8 +83,8 @@ tg_status tg_mpi_recover(tg_mpi_seat *seat, int *rank, int *size) {
     tg_host_free(ctx, ranks, bytes);
     if (!agreed) return tg_fail(ctx, TG_ERR_TIMEOUT, "tg_comm_recover: the other ranks have not come");
     if (mine < 0)
-        return tg_fail(ctx, TG_ERR_ABORTED, "tg_comm_recover: the other ranks have begun anew without this one, which came "
-                                            "too late");
+        return tg_fail(ctx, TG_ERR_ABORTED,
+                       "tg_comm_recover: the other ranks have begun anew without this one, which came too late");
     if (!g) return ctx->status;
     g->world = old->world;
     tg_mpi_group_close(old);

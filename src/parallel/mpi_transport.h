@@ -191,8 +191,8 @@ typedef struct tg_mpi_copy {
     char data[];
 } tg_mpi_copy;
 
-/* A communicator's state: its group, another one after tg_comm_recover; or, where all members are of one node, its state
- * in that node's transport. */
+/* A communicator's state: its group, another one after tg_comm_recover; or, where all members are of one node, its
+ * state in that node's transport. */
 typedef struct tg_mpi_seat {
     tg_mpi_rank *self;
     tg_mpi_group *g;
@@ -266,8 +266,8 @@ struct tg_mpi_call {
     bool lost; /* another rank has given it up */
     int peer;  /* of a mail */
     int arrived;
-    /* A digest of what this rank sends less one of what it expects to receive, by pairs. If all pairs agree the sum over
-     * the ranks is 0; so those who have no part in a pair that does not, wait for its word. */
+    /* A digest of what this rank sends less one of what it expects to receive, by pairs. If all pairs agree the sum
+     * over the ranks is 0; so those who have no part in a pair that does not, wait for its word. */
     uint64_t balance;
     bool disputed; /* a member says something else; who, is quoted when all have arrived, or have had their time */
     tg_transfer t;
@@ -349,8 +349,8 @@ bool tg_mpi_until(tg_mpi_rank *self, bool (*there)(tg_mpi_rank *self));
 
 /* ---- mpi_fail.c ---- */
 
-/* Whether the call will not be finished: its group has failed. A call before the one that failed goes on, as members who
- * have done it already may be the ones who failed; so does a message whose other half is there. */
+/* Whether the call will not be finished: its group has failed. A call before the one that failed goes on, as members
+ * who have done it already may be the ones who failed; so does a message whose other half is there. */
 bool tg_mpi_over(const tg_mpi_call *c);
 /* The first failure is kept; `from`, the first collective that is lost, may sink. reporter: a member that has found it;
  * where it is this rank the others are told. */
