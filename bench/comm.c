@@ -1,6 +1,6 @@
-/* tapegrad-bench-comm: all-reduce of float32 among ranks that are threads or processes of this machine. For each line of
- * standard input it measures every size once and prints a line of medians in microseconds; bench/comm.py alternates it
- * with Open MPI's. */
+/* tapegrad-bench-comm: all-reduce of float32 among ranks that are threads or processes of this machine. For each line
+ * of standard input it measures every size once and prints a line of medians in microseconds; bench/comm.py alternates
+ * it with Open MPI's. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,7 +91,8 @@ int main(int argc, char **argv) {
     int n = argc > 2 ? atoi(argv[2]) : 2;
     char message[1024];
     if (tg_comm_launched_rank() >= 0) return launched();
-    if (n < 1 || n > TG_MAX_RANKS || argc < 2) return fprintf(stderr, "tapegrad-bench-comm threads|processes [RANKS]\n"), 2;
+    if (n < 1 || n > TG_MAX_RANKS || argc < 2)
+        return fprintf(stderr, "tapegrad-bench-comm threads|processes [RANKS]\n"), 2;
     if (!strcmp(argv[1], "processes")) return launch(n, argv);
     tg_ranks_opts *o = TG_RANKS(.config = TG_CONFIG(.threads = 1), .message = message, .message_size = sizeof message);
     if (tg_ranks_run(n, rank_main, NULL, o) == TG_OK) return 0;

@@ -126,6 +126,17 @@ bool read_model_config(const char *path, tg_gpt_config *out) {
     return good;
 }
 
+int64_t count_parameters(const tg_gpt_config *config) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    tg_gpt_config whole = *config;
+    whole.parallel = NULL;
+    tg_module *gpt = tg_gpt_new(ctx, &whole);
+    int64_t n = check(ctx) ? tg_module_numel(gpt) : -1;
+    tg_module_free(gpt);
+    tg_ctx_free(ctx);
+    return n;
+}
+
 bool check_seq_len(int64_t seq_len, const tg_gpt_config *config) {
     if (seq_len <= config->positions) return true;
     fail("--seq-len %lld is more than the model's %lld positions", (long long)seq_len, (long long)config->positions);

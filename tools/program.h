@@ -78,6 +78,8 @@ tg_dtype dtype_of_precision(int precision);
 int model_options_check(const command *c, const model_options *o);
 /* The config of the options. */
 tg_gpt_config model_config(const model_options *o);
+/* How many parameters the model has, whatever the ranks and their padding; -1 after printing what is wrong. */
+int64_t count_parameters(const tg_gpt_config *config);
 /* Whether the model takes such sequences; else it prints so. */
 bool check_seq_len(int64_t seq_len, const tg_gpt_config *config);
 /* The config in a config.json; false after printing what is wrong. */

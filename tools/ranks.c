@@ -215,7 +215,16 @@ int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *ar
 }
 
 tg_parallel *groups_of_ranks(const rank_options *o, tg_comm *world) {
-    return tg_parallel_new(world, TG_PARALLEL(.tp = (int)o->tp, .sequence_parallel = o->sp));
+    return tg_parallel_new(world, TG_PARALLEL(.tp = (int)o->tp, .sequence_parallel = o->sp,
+                                              .rng = (tg_rng_mode)o->rng));
+}
+
+tg_module *load_on_ranks(tg_ctx *ctx, const tg_parallel *p, const tg_gpt_config *config, const char *dir) {
+    tg_gpt_config c = *config;
+    c.parallel = p;
+    tg_module *gpt = tg_gpt_new(ctx, &c);
+    tg_gpt_load_weights(gpt, dir);
+    return gpt;
 }
 
 /* ---- What ranks agree on ---- */

@@ -119,10 +119,12 @@ static int start(team *t, char *const *argv) {
 }
 
 static int usage(FILE *to) {
-    fprintf(to, "usage: tapegrad run -n N -- PROGRAM [ARGUMENT...]\n\n"
-                "Starts PROGRAM as N processes, ranks 0 to N - 1 of this node, which meet in shared memory\n"
-                "(tg_comm_launched_new). Ends with 0, or the status of the first rank that was killed, or failed; the others are\n"
-                "told of it, and ended after %d seconds.\n", (int)grace);
+    fprintf(to,
+            "usage: tapegrad run -n N -- PROGRAM [ARGUMENT...]\n\n"
+            "Starts PROGRAM as N processes, ranks 0 to N - 1 of this node, which meet in shared memory\n"
+            "(tg_comm_launched_new). Ends with 0, or the status of the first rank that was killed, or failed; the\n"
+            "others are told of it, and ended after %d seconds.\n",
+            (int)grace);
     return to == stdout ? 0 : 2;
 }
 

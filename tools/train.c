@@ -110,24 +110,27 @@ static bool choose_model(run *r, tg_gpt_config *config, const char **weights) {
     return true;
 }
 
-static void print_run(const run *r) {
+static bool print_run(const run *r) {
     const tg_gpt_config *c = tg_gpt_config_of(r->trainer.gpt);
+    int64_t parameters = r->chief ? count_parameters(c) : 0;
+    if (parameters < 0) return false;
     char precision[16];
     option_text(&train_command.options[option_find(&train_command, "precision")], &r->o, precision, sizeof precision);
     say("model: %s, %" PRId64 " layers, %" PRId64 " heads, hidden %" PRId64 ", vocabulary %" PRId64 ": %" PRId64
-           " parameters (%s)\n",
-           c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, c->heads, c->hidden, c->vocab,
-           tg_module_numel(r->trainer.gpt), precision);
+        " parameters (%s)\n",
+        c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, c->heads, c->hidden, c->vocab, parameters, precision);
     say("data: %s, %" PRId64 " tokens, of which %" PRId64 " validate\n", r->o.data, r->data.count,
-           r->data.count - r->data.train_count);
+        r->data.count - r->data.train_count);
     say("%" PRId64 " steps of %" PRId64 " x %" PRId64 " tokens, %d threads, %s kernels\n", r->o.steps, r->o.batch,
         r->o.model.seq_len, tg_ctx_threads(r->ctx), tg_ctx_isa(r->ctx));
     if (tg_comm_size(r->world) > 1)
-        say("%d ranks (%s): tp %d%s, dp %d\n", tg_comm_size(r->world), tg_comm_transport(r->world),
-            tg_parallel_size(r->trainer.parallel, TG_TP), tg_parallel_sp(r->trainer.parallel) ? " with sequence parallelism" : "",
-            r->trainer.dp);
+        say("%d ranks (%s): tp %d%s, dp %d; each has %" PRId64 " parameters\n", tg_comm_size(r->world),
+            tg_comm_transport(r->world), tg_parallel_size(r->trainer.parallel, TG_TP),
+            tg_parallel_sp(r->trainer.parallel) ? " with sequence parallelism" : "", r->trainer.dp,
+            tg_module_numel(r->trainer.gpt));
     if (r->plan->state) say("resumed behind step %" PRId64 "\n", r->plan->done);
     fflush(stdout);
+    return true;
 }
 
 static bool open_run(run *r) {
@@ -141,8 +144,7 @@ static bool open_run(run *r) {
     r->offsets = calloc((size_t)r->o.batch, sizeof *r->offsets);
     if (!r->offsets) return fail("no memory for a batch"), false;
     if (r->chief && !metrics_open(&r->metrics, r->o.out, r->o.steps, p->done)) return false;
-    print_run(r);
-    return true;
+    return print_run(r);
 }
 
 /* ---- Steps ---- */
@@ -155,8 +157,8 @@ static double validate(run *r, int64_t step) {
     trainer *t = &r->trainer;
     int64_t first = d->n_validation * t->dp_rank / t->dp, end = d->n_validation * (t->dp_rank + 1) / t->dp;
     double sum = 0;
-    if (end > first)
-        sum = sum_of_losses(t->gpt, t->tape, d->tokens, d->validation + first, end - first, d->seq_len, t->micro / t->dp);
+    int64_t n = end - first, micro = t->micro / t->dp;
+    if (n > 0) sum = sum_of_losses(t->gpt, t->tape, d->tokens, d->validation + first, n, d->seq_len, micro);
     if (tg_parallel_rank(t->parallel, TG_TP) > 0) sum = 0;
     if (!check(r->ctx) || !sum_over_ranks(r->ctx, r->world, &sum, 1)) return NAN;
     return sum / (double)(d->n_validation * d->seq_len);
@@ -234,8 +236,11 @@ static bool run_steps(run *r) {
 static bool same_start(run *r) {
     int64_t done = r->plan->done;
     if (!agree(r->ctx, r->world, &done, 1)) return false;
-    return done == r->plan->done || (fail("the newest checkpoint is of step %" PRId64 " here and of step %" PRId64
-                                          " for rank 0: the ranks do not see one directory", r->plan->done, done), false);
+    if (done == r->plan->done) return true;
+    fail("the newest checkpoint is of step %" PRId64 " here and of step %" PRId64
+         " for rank 0: the ranks do not see one directory",
+         r->plan->done, done);
+    return false;
 }
 
 static int train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {

@@ -63,8 +63,8 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
                   const char *weights);
 void trainer_close(trainer *r);
 tg_config train_config(const train_options *o);
-/* One step on the sequences that begin at the offsets, of the whole batch; on device meta both are NULL. interrupted: this
- * rank was asked to end. Errors are the context's. */
+/* One step on the sequences that begin at the offsets, of the whole batch; on device meta both are NULL. interrupted:
+ * this rank was asked to end. Errors are the context's. */
 step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int64_t *offsets, bool interrupted);
 
 /* ---- Data (train_data.c) ---- */
@@ -136,7 +136,7 @@ bool directory_resumable(const run_directory *d);
 
 /* Reads a checkpoint's state.json into the options that were not given; refuses fixed ones that differ. */
 bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p, json_t **state);
-/* The optimiser, the random stream; checks that the data are the same. Collective, as saving is. */
+/* The optimiser, the random streams; checks that the data are the same. Collective, as saving is. */
 bool checkpoint_restore(const char *dir, const json_t *state, trainer *r, const train_data *d);
 /* directory: the chief's; NULL on other ranks. */
 bool checkpoint_save(const run_directory *directory, int64_t step, const train_options *o, trainer *r,

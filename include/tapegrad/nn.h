@@ -95,7 +95,7 @@ typedef struct tg_gpt_config {
     int64_t ffn;       /* 0: 4 hidden (GPT2), 8/3 hidden rounded up to 64 (LLAMA) */
     int64_t positions; /* the longest sequence; must be given */
     int64_t head_dim;  /* 0: hidden / heads; LLAMA only */
-    double dropout;    /* embedding, attention and residual; GPT2 only */
+    double dropout;    /* embedding, attention and residual; GPT2 only; TG_RNG_MEGATRON: seed ranks before */
     double norm_eps;   /* 0: 1e-5 (GPT2), 1e-6 (LLAMA) */
     double rope_base;  /* 0: 10000 */
     double init_std;   /* 0: 0.02; residual projections get std / sqrt(2 layers) */

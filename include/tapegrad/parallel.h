@@ -61,10 +61,10 @@ TG_API tg_status tg_comm_recover(tg_comm *c);
 
 typedef enum tg_reduce_op { TG_REDUCE_SUM, TG_REDUCE_MAX, TG_REDUCE_MIN, TG_REDUCE_AVG } tg_reduce_op;
 
-/* Each starts at once and returns its work (NULL on error). The work belongs to the storage that it fills: whoever reads
- * dst waits, so nobody has to call tg_work_wait. The handle is borrowed and good until dst has been read. While it
- * runs the work holds src's bytes: src may be dropped or discarded and its tape reset; it must not be written. dst and
- * src are contiguous, of one dtype (any of the eight); dst == src is in place. Sums are ordered by rank, and 16-bit
+/* Each starts at once and returns its work (NULL on error). The work belongs to the storage that it fills: whoever
+ * reads dst waits, so nobody has to call tg_work_wait. The handle is borrowed and good until dst has been read. While
+ * it runs the work holds src's bytes: src may be dropped or discarded and its tape reset; it must not be written. dst
+ * and src are contiguous, of one dtype (any of the eight); dst == src is in place. Sums are ordered by rank, and 16-bit
  * ones accumulate in float32; AVG needs floats. On a group of size 1 dst receives src and nothing is sent. */
 TG_API tg_work *tg_comm_all_reduce(tg_comm *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op);
 TG_API tg_work *tg_comm_all_gather(tg_comm *c, tg_tensor *dst, tg_tensor *src); /* dst numel = n x src, by rank */
@@ -177,8 +177,8 @@ TG_API tg_comm *tg_parallel_embedding(const tg_parallel *p);
 TG_API tg_status tg_parallel_recover(tg_parallel *p);
 
 /* RankGenerator (Megatron-Core): the groups of one axis or several ("tp-dp") in a grid, as ranks of the world, group
- * after group. sizes are in the order of `order`; returns the number of groups, -1 for an axis that is not there. out may
- * be NULL; it has room for the whole world. */
+ * after group. sizes are in the order of `order`; returns the number of groups, -1 for an axis that is not there. out
+ * may be NULL; it has room for the whole world. */
 TG_API int tg_rank_groups(const char *order, const int *sizes, const char *axes, int *out, int *group_size);
 
 /* ---- Placements ---- */

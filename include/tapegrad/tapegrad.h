@@ -281,6 +281,7 @@ typedef struct tg_rng {
  * would be equal otherwise; an unknown name is TG_ERR_ARGUMENT everywhere. */
 TG_API tg_status tg_rng_add(tg_ctx *ctx, const char *name, uint64_t seed);
 TG_API tg_status tg_rng_remove(tg_ctx *ctx, const char *name);
+TG_API const char *tg_rng_name(const tg_ctx *ctx, int i); /* the i-th to come; NULL past the last */
 /* The state by value; name NULL: of the stream that draws now, the default one but between a fork and its join. */
 TG_API tg_status tg_rng_get(tg_ctx *ctx, const char *name, tg_rng *out);
 TG_API tg_status tg_rng_set(tg_ctx *ctx, const char *name, const tg_rng *s);

@@ -92,6 +92,16 @@ tg_status tg_rng_remove(tg_ctx *ctx, const char *name) {
     return TG_OK;
 }
 
+/* The list has the newest first. */
+const char *tg_rng_name(const tg_ctx *ctx, int i) {
+    int n = 0;
+    if (!ctx || ctx->dead || i < 0) return NULL;
+    for (const tg_named_rng *r = ctx->streams.first; r; r = r->next) n++;
+    const tg_named_rng *r = i < n ? ctx->streams.first : NULL;
+    for (int k = n - 1; r && k > i; k--) r = r->next;
+    return r ? r->name : NULL;
+}
+
 void tg_rngs_free(tg_ctx *ctx) {
     while (ctx->streams.first) drop(ctx, ctx->streams.first);
     tg_host_free(ctx, ctx->streams.below, (size_t)ctx->streams.room * sizeof *ctx->streams.below);

@@ -1,5 +1,5 @@
-/* Data-parallel gradient buckets (Li et al., PyTorch Distributed, VLDB 2020): the main gradients of many parameters in one
- * buffer, summed over the data-parallel ranks by one collective that runs while backward goes on.
+/* Data-parallel gradient buckets (Li et al., PyTorch Distributed, VLDB 2020): the main gradients of many parameters in
+ * one buffer, summed over the data-parallel ranks by one collective that runs while backward goes on.
  *
  * Parameters lie in reverse order, as their gradients come. Buckets start strictly in order, on every rank the same,
  * whatever order the gradients came in. Behind its parameters a bucket has a number for each: 1 where this rank
@@ -87,8 +87,8 @@ static tg_status gradient_came(void *user, tg_tape *t, tg_tensor *x, tg_tensor *
         char what[160];
         tg_describe(x, what, sizeof what);
         return tg_fail(x->ctx, TG_ERR_STATE,
-                       "a gradient of %s came after its bucket's sum had started; tg_buckets_set_reduce(b, false) for all but "
-                       "the last micro-batch, and tg_grads_finalize after it",
+                       "a gradient of %s came after its bucket's sum had started; tg_buckets_set_reduce(b, false) for "
+                       "all but the last micro-batch, and tg_grads_finalize after it",
                        what);
     }
     if (it->ready) return TG_OK;
@@ -169,13 +169,14 @@ static tg_status check_param(const tg_parallel *p, tg_tensor *x, uint32_t axes) 
     TG_TRY(tg_check(p->ctx, x, "tg_buckets_new: a parameter"));
     tg_describe(x, what, sizeof what);
     if (x->tape || !(x->flags & TG_F_REQUIRES_GRAD))
-        return tg_fail(p->ctx, TG_ERR_STATE, "tg_buckets_new: %s is not a leaf of the context that needs a gradient", what);
+        return tg_fail(p->ctx, TG_ERR_STATE, "tg_buckets_new: %s is not a leaf of the context that needs a gradient",
+                       what);
     if (tg_buckets_axes(p, x)) return tg_fail(p->ctx, TG_ERR_STATE, "tg_buckets_new: %s is in buckets already", what);
     if (((x->place ? x->place->replicated : 0) & axes) == axes) return TG_OK;
     tg_place_text(p->ctx, x->place, place, sizeof place);
     return tg_fail(p->ctx, TG_ERR_PLACEMENT,
-                   "tg_buckets_new: %s lies as \"%s\"; a parameter whose gradient is summed over data-parallel ranks is R on dp "
-                   "(and cp): tg_place it so",
+                   "tg_buckets_new: %s lies as \"%s\"; a parameter whose gradient is summed over data-parallel ranks "
+                   "is R on dp (and cp): tg_place it so",
                    what, place);
 }
 
@@ -186,7 +187,8 @@ static int lay_out(tg_buckets *b, tg_tensor *const *params, int64_t elements) {
         tg_tensor *x = params[b->n - 1 - i];
         bool same = i && tg_accumulate_dtype(x->dtype) == tg_accumulate_dtype(b->item[i - 1].param->dtype);
         if (!same || b->bucket[k].payload >= elements) b->bucket[++k] = (bucket){.first = i};
-        b->item[i] = (bucket_item){.of = b, .param = x, .ref = tg_ref_of(x), .bucket = k, .offset = b->bucket[k].payload};
+        b->item[i] =
+            (bucket_item){.of = b, .param = x, .ref = tg_ref_of(x), .bucket = k, .offset = b->bucket[k].payload};
         b->bucket[k].payload += aligned(x->numel);
         b->bucket[k].n++;
     }
@@ -216,8 +218,8 @@ static tg_status check_call(tg_parallel *p, tg_tensor *const *params, int n, int
         return tg_fail(p->ctx, TG_ERR_ARGUMENT, "tg_buckets_new: %d parameters at %p, expected one or more", n,
                        (const void *)params);
     if (elements < TG_NONE)
-        return tg_fail(p->ctx, TG_ERR_ARGUMENT, "tg_buckets_new: buckets of %lld elements, expected 0 (default) or more",
-                       (long long)elements);
+        return tg_fail(p->ctx, TG_ERR_ARGUMENT,
+                       "tg_buckets_new: buckets of %lld elements, expected 0 (default) or more", (long long)elements);
     for (int i = 0; i < n; i++) {
         TG_TRY(check_param(p, params[i], axes));
         for (int j = 0; j < i; j++)

@@ -126,7 +126,8 @@ tg_comm *tg_comm_split_known(tg_comm *c, const int *ranks, int n, const char *na
     void *state = NULL;
     if (!tg_comm_ok(c) || check_members(c, ranks, n, &mine) != TG_OK) return tg_comm_or_inert(NULL);
     const tg_comm_ops *ops = n == 1 && !c->ops->silent ? &tg_self_transport : c->ops;
-    if (ops == c->ops && ops->split(c->ctx, c->state, ranks, n, mine, name, &state) != TG_OK) return tg_comm_or_inert(NULL);
+    if (ops == c->ops && ops->split(c->ctx, c->state, ranks, n, mine, name, &state) != TG_OK)
+        return tg_comm_or_inert(NULL);
     return group_of(c, state, ops, mine, n, name, axis);
 }
 

@@ -23,7 +23,8 @@ static tg_status check_tensor(const entry *e, const tg_tensor *x, const char *ro
     if (TG_LIKELY(x->dtype <= TG_BOOL && x->flags & TG_F_CONTIGUOUS)) return TG_OK;
     tg_describe(x, what, sizeof what);
     if (x->dtype > TG_BOOL) return tg_fail(ctx, TG_ERR_DTYPE, "%s: %s %s: no collective takes it", e->name, role, what);
-    return tg_fail(ctx, TG_ERR_SHAPE, "%s: %s %s is not contiguous; copy it first (tg_contiguous)", e->name, role, what);
+    return tg_fail(ctx, TG_ERR_SHAPE, "%s: %s %s is not contiguous; copy it first (tg_contiguous)", e->name, role,
+                   what);
 }
 
 static bool has_dst(const entry *e) {

@@ -88,7 +88,8 @@ static tg_status grid_make(tg_ctx *ctx, grid *g, const char *order, const char *
     }
     if (g->n < 0)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_parallel_new: the order \"%s\" is not a list of tp, cp, ep, dp and pp, each once, with '-' between",
+                       "tg_parallel_new: the order \"%s\" is not a list of tp, cp, ep, dp and pp, each once, with '-' "
+                       "between",
                        order);
     for (int j = 0; j < GRID; j++) {
         int at = find(g->names, g->n, name[j]);
@@ -179,8 +180,8 @@ static tg_status check_pipelines(tg_ctx *ctx, const tg_parallel_opts *o, const g
     TG_TRY(same_groups(ctx, dense, expert, "pp", world, &same));
     if (same) return TG_OK;
     return tg_fail(ctx, TG_ERR_ARGUMENT,
-                   "tg_parallel_new: with the order \"%s\" the pipelines of the dense and the expert grid differ; put pp "
-                   "last, or choose etp x ep = tp x cp x (a part of dp)",
+                   "tg_parallel_new: with the order \"%s\" the pipelines of the dense and the expert grid differ; put "
+                   "pp last, or choose etp x ep = tp x cp x (a part of dp)",
                    o->order);
 }
 
@@ -193,7 +194,8 @@ static tg_status make_embedding(tg_parallel *p, const grid *dense) {
     }
     int *ranks = tg_host_alloc(p->ctx, (size_t)world * sizeof *ranks), mine = 0;
     if (!ranks) return p->ctx->status;
-    int groups = groups_of(dense->sizes, dense->n, 1u << find((char(*)[8])dense->names, dense->n, "pp"), ranks, &members);
+    int at = find((char(*)[8])dense->names, dense->n, "pp");
+    int groups = groups_of(dense->sizes, dense->n, 1u << at, ranks, &members);
     for (int i = 0; i < groups * members; i++)
         if (ranks[i] == tg_comm_rank(p->world)) mine = i / members;
     int ends[2] = {ranks[mine * members], ranks[mine * members + members - 1]};
@@ -310,8 +312,8 @@ tg_status tg_parallel_recover(tg_parallel *p) {
     int world = tg_comm_size(p->world), model = p->o.tp * p->o.cp * p->o.pp, experts = p->o.etp * p->o.ep * p->o.pp;
     if (world % model || world % experts)
         return tg_fail(p->ctx, TG_ERR_STATE,
-                       "tg_parallel_recover: %d ranks are left, which the grid (tp x cp x pp = %d, etp x ep x pp = %d) does not "
-                       "divide; free it, and make another over the world",
+                       "tg_parallel_recover: %d ranks are left, which the grid (tp x cp x pp = %d, etp x ep x pp = %d) "
+                       "does not divide; free it, and make another over the world",
                        world, model, experts);
     TG_TRY(make_groups(p));
     return tg_buckets_recover(p);

@@ -24,7 +24,7 @@ typedef struct tg_signature {
     int32_t root;
     int64_t count;   /* elements; of an all-to-all 0: pairs have their own check */
     uint64_t counts; /* a digest, where parts may differ */
-    uint64_t skips;  /* calls that the rank has missed after errors: all have missed the same, or they are out of step */
+    uint64_t skips;  /* calls that the rank has missed after errors: the same for all, or they are out of step */
 } tg_signature;
 
 /* One member's part of one call. Written before `posted`, or before it arrives. */
@@ -119,7 +119,9 @@ static inline tg_member *tg_group_member(tg_group *g, int i) {
     return (tg_member *)((char *)g + g->at_members) + i;
 }
 /* Member i's list of the ranks still there: a flag for each member. */
-static inline bool *tg_group_list(tg_group *g, int i) { return (bool *)((char *)g + g->at_lists) + (size_t)i * (size_t)g->size; }
+static inline bool *tg_group_list(tg_group *g, int i) {
+    return (bool *)((char *)g + g->at_lists) + (size_t)i * (size_t)g->size;
+}
 
 /* The region of n threads; NULL when there is no memory. */
 tg_region *tg_region_new(int n, const tg_allocator *allocator);

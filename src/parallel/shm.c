@@ -94,12 +94,15 @@ static tg_status begins_room(tg_shm_group *s, const tg_transfer *t) {
         return s->begins ? TG_OK : s->self->ctx->status;
     }
     s->begins_block = tg_process_alloc(s->self->process, s->begins_bytes);
-    if (!s->begins_block) return tg_fail(s->self->ctx, TG_ERR_MEMORY, "out of shared memory: counts for %d ranks", s->size);
+    if (!s->begins_block)
+        return tg_fail(s->self->ctx, TG_ERR_MEMORY, "out of shared memory: counts for %d ranks", s->size);
     s->begins = tg_block_data(s->begins_block);
     return TG_OK;
 }
 
-static tg_shared ref_of(const tg_shm_group *s, const void *p) { return p ? (tg_shared)((uintptr_t)p - s->self->view.base) : 0; }
+static tg_shared ref_of(const tg_shm_group *s, const void *p) {
+    return p ? (tg_shared)((uintptr_t)p - s->self->view.base) : 0;
+}
 
 static void fill_post(tg_shm_group *s, tg_post *p, const tg_transfer *t, uint64_t sequence) {
     p->src = ref_of(s, t->src);

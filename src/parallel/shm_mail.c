@@ -3,7 +3,9 @@
 #include "parallel/shm.h"
 
 /* Of the n-th message from one member to another: as its receiver, or as its sender, posts it. */
-static uint64_t key_of(bool send, int peer, uint64_t n) { return 1 | (uint64_t)send << 1 | (uint64_t)peer << 2 | n << TG_MAIL_NUMBER; }
+static uint64_t key_of(bool send, int peer, uint64_t n) {
+    return 1 | (uint64_t)send << 1 | (uint64_t)peer << 2 | n << TG_MAIL_NUMBER;
+}
 
 static uint64_t state_of(const tg_mail *m) { return atomic_load_explicit(&m->state, memory_order_acquire); }
 static int phase(uint64_t state) { return (int)(state & 3); }
@@ -46,8 +48,8 @@ void tg_shm_post_mail(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) 
     put(r);
 }
 
-/* The key tells which message it is, and there is never another of that key; that the state is the same before and after
- * tells that it is this message's. */
+/* The key tells which message it is, and there is never another of that key; that the state is the same before and
+ * after tells that it is this message's. */
 static tg_mail *other_half(const tg_shm_request *r, uint64_t *state) {
     tg_mail *box = tg_group_mails(r->s->g, r->peer);
     for (int i = 0; i < TG_MAILS; i++) {

@@ -1,7 +1,7 @@
 /* A group that begins anew with the members that are still there.
  *
- * Each of them says that it has come. Whoever sees that all have, or will not any more (or that the deadline has passed),
- * writes down who is there; the first such list holds for all. */
+ * Each of them says that it has come. Whoever sees that all have, or will not any more (or that the deadline has
+ * passed), writes down who is there; the first such list holds for all. */
 #define _GNU_SOURCE
 #include <sched.h>
 
@@ -73,7 +73,8 @@ tg_status tg_shm_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
     tg_group *g = mine < 0 ? NULL : tg_group_join(ctx, &s->self->view, s->g, ranks, n, mine, s->g->name);
     tg_host_free(ctx, ranks, bytes);
     if (mine < 0)
-        return tg_fail(ctx, TG_ERR_ABORTED, "tg_comm_recover: the other ranks have begun anew without this one, which came too late");
+        return tg_fail(ctx, TG_ERR_ABORTED,
+                       "tg_comm_recover: the other ranks have begun anew without this one, which came too late");
     if (!g) return ctx->status;
     tg_group_leave(&s->self->view, s->g, s->rank);
     memset(s->pairs, 0, s->pairs_bytes);

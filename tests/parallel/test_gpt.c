@@ -113,8 +113,8 @@ static tg_status compare(tg_ctx *ctx, const tg_parallel *p, tg_tensor *x, int i,
         }
         double expected = r < whole->dim[0] ? want->g[i][r * width + c] : 0;
         if (fabs(g[k] - expected) <= 1e-10 * scale) continue;
-        s = tg_ctx_fail(ctx, TG_ERR_GRADIENT, "gradient of %s at [%lld, %lld]: %.17g, one rank has %.17g", want->name[i],
-                        (long long)r, (long long)c, g[k], expected);
+        s = tg_ctx_fail(ctx, TG_ERR_GRADIENT, "gradient of %s at [%lld, %lld]: %.17g, one rank has %.17g",
+                        want->name[i], (long long)r, (long long)c, g[k], expected);
     }
     free(g);
     return s;

@@ -84,7 +84,8 @@ typedef struct setting {
 
 static tg_status compare(tg_ctx *ctx, const gradients *got, const gradients *want) {
     for (int i = 0; i < 5; i++) {
-        if (got->has[i] != want->has[i]) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "parameter %d: has %d", i, got->has[i]);
+        if (got->has[i] != want->has[i])
+            return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "parameter %d: has %d", i, got->has[i]);
         for (int j = 0; j < HIDDEN * IN; j++)
             if (!(fabs(got->g[i][j] - want->g[i][j]) < 1e-10))
                 return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "parameter %d, element %d: %.17g, one rank has %.17g", i, j,

@@ -1,6 +1,6 @@
 /* One rank function over each transport of a node: threads, and processes that are forked here. A program compiled with
- * TG_WORLD_MPI has the ranks of MPI in the place of processes: each of its own processes runs all the tests, as one rank
- * where a world has so many. */
+ * TG_WORLD_MPI has the ranks of MPI in the place of processes: each of its own processes runs all the tests, as one
+ * rank where a world has so many. */
 #ifndef TG_TEST_WORLDS_H
 #define TG_TEST_WORLDS_H
 

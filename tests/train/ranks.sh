@@ -3,7 +3,8 @@
 # of ranks goes on from the checkpoint of any other.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
-model="--layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --threads 1 --dropout 0.1"
+shape="--layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --dropout 0.1"
+model="$shape --threads 1"
 run="--data $text $model --val-every 20 --checkpoint-every 50 --steps 100"
 
 # follows DIR [TOLERANCE]: every loss, validation loss and norm of the gradients (before clipping; AdamW hides a wrong
@@ -19,6 +20,14 @@ follows() {
         done
 }
 
+# peaks_as DIR OPTION...: every step's peak is the one that inspect says.
+peaks_as() {
+    number peak_bytes "$1/metrics.jsonl" | sort -u >left
+    shift
+    "$tapegrad" inspect $shape "$@" --json >right 2>&1
+    number peak_bytes right | cmp - left
+}
+
 runs train --out one $run
 i=0
 for ranks in "--ranks 2" "--ranks 2 --tp 2" "--ranks 4 --tp 2 --sp" "--ranks 4 --tp 4" \
@@ -30,6 +39,8 @@ for ranks in "--ranks 2" "--ranks 2 --tp 2" "--ranks 4 --tp 2 --sp" "--ranks 4 -
     runs train --out again $run $ranks
     holds "$ranks gives the same bits twice" same_run "many$i" again
     rm -rf again
+    holds "$ranks: inspect says the peak" peaks_as "many$i" $ranks
+    holds "$ranks: the model is as large" grep -q ": 34176 parameters" printed
 done
 
 # Ranks that are processes: the bits of threads.

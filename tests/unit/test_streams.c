@@ -376,6 +376,23 @@ START_TEST(ranks_are_seeded_by_the_formulas) {
 }
 END_TEST
 
+START_TEST(streams_are_listed_as_they_came) {
+    tg_ctx *ctx = new_ctx();
+    ck_assert_ptr_null(tg_rng_name(ctx, 0));
+    tg_rng_add(ctx, "a", 11);
+    tg_rng_add(ctx, "b", 12);
+    tg_rng_add(ctx, "c", 13);
+    tg_rng_remove(ctx, "b");
+    tg_rng_fork(ctx, "c");
+    ck_assert_str_eq(tg_rng_name(ctx, 0), "a");
+    ck_assert_str_eq(tg_rng_name(ctx, 1), "c");
+    ck_assert_ptr_null(tg_rng_name(ctx, 2));
+    tg_rng_join(ctx);
+    expect_ok(ctx);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {forks_go_on_where_they_were_left,
                                   states_are_values,
@@ -387,6 +404,7 @@ int main(void) {
                                   a_function_must_join_what_it_forks,
                                   gradcheck_draws_the_same_in_every_run,
                                   forks_allocate_nothing,
-                                  ranks_are_seeded_by_the_formulas};
+                                  ranks_are_seeded_by_the_formulas,
+                                  streams_are_listed_as_they_came};
     return tg_check_main("streams", tests, sizeof tests / sizeof *tests);
 }
