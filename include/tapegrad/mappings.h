@@ -13,9 +13,9 @@ extern "C" {
 /* ---- Mappings (taped) ---- */
 
 /* Each converts the placement on c's axis and leaves every other axis alone; its backward is the conjugate in the right
- * column, itself an op. Communication starts at once and the result is in flight until it is read. A NULL c is an error;
- * on a group of size 1 they return x itself. Any strides; results are contiguous, or, where nothing moves, views of x.
- * d is a dim, negative from the end. */
+ * column, itself an op. Communication starts at once and the result is in flight until it is read. A NULL c is an
+ * error; on a group of size 1 they return x itself. Any strides; results are contiguous, or, where nothing moves, views
+ * of x. d is a dim, negative from the end. */
 
 /* The seeds' ten, under the op names CopyToModelParallelRegion ... AllToAll: */
 TG_API tg_tensor *tg_copy_to_tp(tg_tape *t, tg_tensor *x, tg_comm *c);      /* I -> R            all-reduce */
@@ -30,7 +30,8 @@ typedef struct tg_sp_opts {
     const char *buffer;    /* the result lies in the named buffer (tg_lease); NULL: its own memory */
 } tg_sp_opts;
 #define TG_SP(...) (&(tg_sp_opts){.size = sizeof(tg_sp_opts), __VA_ARGS__})
-TG_API tg_tensor *tg_gather_from_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_opts *opts); /* opts may be NULL */
+TG_API tg_tensor *tg_gather_from_sp(tg_tape *t, tg_tensor *x, tg_comm *c,
+                                    const tg_sp_opts *opts); /* opts may be NULL */
 TG_API tg_tensor *tg_reduce_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_opts *opts); /* P -> V0 */
 TG_API tg_tensor *tg_all_gather_last_dim(tg_tape *t, tg_tensor *x, tg_comm *c);     /* V last -> R   reduce-scatter */
 TG_API tg_tensor *tg_reduce_scatter_last_dim(tg_tape *t, tg_tensor *x, tg_comm *c); /* P -> V last   all-gather */
@@ -60,8 +61,8 @@ TG_API tg_tensor *tg_r_to_i(tg_tape *t, tg_tensor *x, tg_comm *c);              
 
 /* ---- Utilities (Megatron-Core's tensor_parallel.utils) ---- */
 
-/* x's last dim in n equal parts, views (or contiguous copies): out[] has room for n. TG_ERR_SHAPE where n does not divide
- * it. */
+/* x's last dim in n equal parts, views (or contiguous copies): out[] has room for n. TG_ERR_SHAPE where n does not
+ * divide it. */
 TG_API tg_status tg_split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous, tg_tensor **out);
 /* This rank's n-th of x's elements in order, 1-D; the last part may be shorter. And back: all of them, 1-D. */
 TG_API tg_tensor *tg_split_1d(tg_tape *t, tg_tensor *x, tg_comm *c);
@@ -93,9 +94,9 @@ TG_API tg_tensor *tg_vocab_parallel_cross_entropy(tg_tape *t, tg_tensor *logits,
 /* The same of logits x w^T, x [.., h] R and w [v/n, h] V0, of which no rank ever holds its whole part. */
 TG_API tg_tensor *tg_vocab_parallel_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
                                                          tg_comm *c, const tg_vocab_opts *opts);
-/* Rank 0's x[] on every rank: x[] become tape-owned tensors, whatever they were on the others; I on c's axes (all of the
- * grid's for its world), and on the other axes as rank 0's lie. Zero sizes and scalars included; TG_ERR_DTYPE on every
- * rank, naming the tensor, when one of rank 0's is not of dtype. */
+/* Rank 0's x[] on every rank: x[] become tape-owned tensors, whatever they were on the others; I on c's axes (all of
+ * the grid's for its world), and on the other axes as rank 0's lie. Zero sizes and scalars included; TG_ERR_DTYPE on
+ * every rank, naming the tensor, when one of rank 0's is not of dtype. */
 TG_API tg_status tg_broadcast_data(tg_tape *t, tg_tensor **x, int n, tg_dtype dtype, tg_comm *c);
 
 /* ---- Linear layers whose communication overlaps ---- */

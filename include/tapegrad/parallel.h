@@ -141,8 +141,8 @@ typedef enum tg_rng_mode {
 typedef struct tg_parallel_opts {
     size_t size;
     int tp, cp, pp;    /* 0: 1. dp is what is left of the world: world % (tp cp pp) must be 0 */
-    int etp, ep;       /* of the expert grid; 0: tp, and 1. world % (etp ep pp) must be 0. Where ep is 1 and etp's groups
-                          are tp's, the two grids are one: etp is tp there, and edp is dp and cp */
+    int etp, ep; /* of the expert grid; 0: tp, and 1. world % (etp ep pp) must be 0. Where ep is 1 and etp's groups
+                    are tp's, the two grids are one: etp is tp there, and edp is dp and cp */
     const char *order; /* the leftmost axis varies fastest; NULL: "tp-cp-ep-dp-pp" */
     bool sequence_parallel; /* activations between tensor-parallel regions are sharded on dim 0 */
     tg_rng_mode rng;

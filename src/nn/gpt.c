@@ -49,7 +49,8 @@ static tg_status check_parallel(tg_ctx *ctx, const tg_gpt_config *c) {
     if (c->parallel && tg_parallel_ctx(c->parallel) != ctx)
         return tg_fail(ctx, TG_ERR_HANDLE, "tg_gpt_new: the tg_parallel is of another context");
     if (c->heads % tp)
-        return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_new: %lld heads are not divisible by tp = %d", (long long)c->heads, tp);
+        return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_new: %lld heads are not divisible by tp = %d", (long long)c->heads,
+                       tp);
     if (c->kv_heads < tp ? tp % c->kv_heads : c->kv_heads % tp)
         return tg_fail(ctx, TG_ERR_SHAPE,
                        "tg_gpt_new: %lld key-value heads and tp = %d: one must be divisible by the other",

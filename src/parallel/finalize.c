@@ -76,7 +76,8 @@ static tg_status move_small(const sum_set *s, tg_tensor *flat, bool in) {
         double d = 0;
         float f = 0;
         bool wide = flat->dtype == TG_F64;
-        TG_TRY(s->ctx->ops->copy(s->ctx, wide ? (void *)&d : &f, word.data, wide ? sizeof d : sizeof f, TG_COPY_TO_HOST));
+        TG_TRY(
+            s->ctx->ops->copy(s->ctx, wide ? (void *)&d : &f, word.data, wide ? sizeof d : sizeof f, TG_COPY_TO_HOST));
         x->ext->has_grad = d + (double)f > 0;
     }
     return TG_OK;

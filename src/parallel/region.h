@@ -83,6 +83,7 @@ typedef struct tg_member {
     _Atomic bool gone;  /* has freed its communicator */
     _Atomic bool came;  /* to tg_comm_recover */
     _Atomic uint64_t skips; /* 1 + its context's, when it joined; 0: it has not joined yet */
+    _Atomic int unposted;   /* messages that it has started and that found no room in its box */
 } tg_member;
 
 typedef struct tg_region {

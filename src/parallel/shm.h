@@ -57,7 +57,7 @@ struct tg_shm_request {
     tg_mail *mail;  /* of a send or receive; NULL: its rank's box is full, and it waits for a place there */
     tg_shared data; /* of a send or receive, and the key of its own half and of the other */
     uint64_t key, match;
-    bool moved; /* a message, by this rank */
+    bool unposted, moved; /* a message: not in the box; by this rank */
     bool done;
     tg_block *staged_src, *staged_dst; /* copies in shared memory, of what lies elsewhere */
     void *dst;

@@ -19,6 +19,12 @@ static tg_mail *free_mail(tg_shm_group *s) {
     return NULL;
 }
 
+/* Peers see that there are some, and go on waiting for this rank to move them. */
+static void count_unposted(tg_shm_request *r, bool waits) {
+    r->unposted = waits;
+    atomic_fetch_add_explicit(&tg_group_member(r->s->g, r->s->rank)->unposted, waits ? 1 : -1, memory_order_acq_rel);
+}
+
 /* Into the box, where there is room. */
 static bool put(tg_shm_request *r) {
     tg_shm_group *s = r->s;
@@ -34,6 +40,7 @@ static bool put(tg_shm_request *r) {
     uint64_t was = atomic_load_explicit(&m->state, memory_order_relaxed);
     atomic_store_explicit(&m->state, (was & ~(uint64_t)3) + 4 + TG_MAIL_POSTED, memory_order_release);
     atomic_store_explicit(&m->key, r->key, memory_order_release);
+    if (r->unposted) count_unposted(r, false);
     tg_shm_ring(s);
     return true;
 }
@@ -45,7 +52,7 @@ void tg_shm_post_mail(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) 
     r->data = data ? (tg_shared)((uintptr_t)data - s->self->view.base) : 0;
     r->key = key_of(send, t->root, n);
     r->match = key_of(!send, s->rank, n);
-    put(r);
+    if (!put(r)) count_unposted(r, true);
 }
 
 /* The key tells which message it is, and there is never another of that key; that the state is the same before and
@@ -94,9 +101,9 @@ static void mail_mismatch(const tg_shm_request *r, const half *own, const half *
 
 /* The receiver's half decides who moves it. One that is in no box nobody else can see. */
 static bool take(tg_mail *recv, uint64_t state) {
-    return !recv || (phase(state) == TG_MAIL_POSTED &&
-                     atomic_compare_exchange_strong_explicit(&recv->state, &state, state - TG_MAIL_POSTED + TG_MAIL_TAKEN,
-                                                             memory_order_acq_rel, memory_order_relaxed));
+    return !recv || (phase(state) == TG_MAIL_POSTED && atomic_compare_exchange_strong_explicit(
+                                                           &recv->state, &state, state - TG_MAIL_POSTED + TG_MAIL_TAKEN,
+                                                           memory_order_acq_rel, memory_order_relaxed));
 }
 
 static void delivered(tg_mail *m) {
@@ -117,6 +124,7 @@ static bool move(tg_shm_request *r, tg_mail *found, uint64_t mine, uint64_t thei
     size_t bytes = (size_t)send->count * tg_dtype_size(send->dtype);
     if (bytes) memcpy(tg_at(v, recv->data), tg_at(v, send->data), bytes);
     r->moved = true;
+    if (r->unposted) count_unposted(r, false);
     delivered(send->mail);
     delivered(recv->mail);
     return true;
@@ -139,9 +147,11 @@ bool tg_shm_mail_done(const tg_shm_request *r) {
     return r->mail ? phase(state_of(r->mail)) == TG_MAIL_DONE : r->moved;
 }
 
-/* Ours is no longer waiting, or theirs is there. */
+/* Ours is no longer waiting, or theirs is there, or may be among those that the peer has yet to move. */
 bool tg_shm_mail_answered(const tg_shm_request *r) {
     uint64_t state;
+    const tg_member *peer = tg_group_member(r->s->g, r->peer);
+    if (atomic_load_explicit(&peer->unposted, memory_order_acquire)) return true;
     return r->moved || (r->mail && phase(state_of(r->mail)) != TG_MAIL_POSTED) || other_half(r, &state);
 }
 

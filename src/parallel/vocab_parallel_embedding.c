@@ -1,4 +1,5 @@
 #include "autograd/ops/network.h"
+#include "parallel/layers.h"
 #include "parallel/mapping.h"
 
 /* The rows of a table at ids [..], of which each rank has [v/n, h]: zeros where the row is another rank's, so that the

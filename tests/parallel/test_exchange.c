@@ -187,7 +187,8 @@ static tg_status data(void *arg, tg_ctx *ctx, tg_comm *c) {
 static tg_status sent_over_one_axis(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
-    tg_comm *over[] = {tg_parallel_comm(p, TG_TP), tg_parallel_comm(p, TG_DP), tg_parallel_dp_cp(p), tg_parallel_model(p), world};
+    tg_comm *over[] = {tg_parallel_comm(p, TG_TP), tg_parallel_comm(p, TG_DP), tg_parallel_dp_cp(p),
+                       tg_parallel_model(p), world};
     const struct {
         tg_placement_kind tp, dp;
     } want[] = {{TG_INVARIANT, TG_VARYING}, {TG_VARYING, TG_INVARIANT}, {TG_VARYING, TG_INVARIANT},

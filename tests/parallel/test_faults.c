@@ -59,7 +59,8 @@ static bool says_so(const plot *p, tg_status s, const char *message) {
     case SLEEPS:
     case STOPPED:
         return s == TG_ERR_TIMEOUT && strstr(message, tg_collective_name(p->kind)) &&
-               strstr(message, "rank 1 has not arrived: it is missing") && strstr(message, "its last call was barrier()");
+               strstr(message, "rank 1 has not arrived: it is missing") &&
+               strstr(message, "its last call was barrier()");
     default: return false;
     }
 }
@@ -268,7 +269,8 @@ START_TEST(ranks_that_disagree_are_told) {
             for (quarrel q = 0; q < QUARRELS; q++) {
                 const world_end *end = run_world((world_kind)kind, n, quarrels, &q, NULL);
                 for (int r = 0; r < n; r++) {
-                    const char *m = end->message[r], *one = strstr(m, "rank 0 called "), *two = strstr(m, "rank 1 called ");
+                    const char *m = end->message[r], *one = strstr(m, "rank 0 called "),
+                               *two = strstr(m, "rank 1 called ");
                     ck_assert_msg(end->status[r] == TG_ERR_MISMATCH, "quarrel %d, %d %s: rank %d: %s: %s", q, n,
                                   world_names[kind], r, tg_status_name(end->status[r]), m);
                     bool one_text = q != GROUPS && q != EXTRA; /* else each pair has its own */
@@ -292,7 +294,8 @@ static tg_status all_are_refused(void *arg, tg_ctx *ctx, tg_comm *c, world_end *
         EXPECT(ctx, !tg_comm_all_reduce(c, y, x, TG_REDUCE_SUM) && !tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM));
         EXPECT(ctx, tg_ctx_status(ctx) == TG_ERR_SHAPE);
         tg_ctx_clear(ctx);
-        EXPECT(ctx, call(i % KINDS == TG_SEND || i % KINDS == TG_RECV ? TG_BARRIER : (tg_collective)(i % KINDS), ctx, c) == TG_OK);
+        EXPECT(ctx, call(i % KINDS == TG_SEND || i % KINDS == TG_RECV ? TG_BARRIER : (tg_collective)(i % KINDS), ctx,
+                         c) == TG_OK);
         tg_drop(x), tg_drop(y);
     }
     return tg_ctx_status(ctx);
@@ -451,7 +454,8 @@ static tg_status gated(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
             EXPECT(ctx, tries == 1 || !*(int *)arg);
             return TG_OK;
         }
-        if (s != (me == VICTIM ? TG_ERR_IO : TG_ERR_REMOTE) || !strstr(tg_ctx_message(ctx), "the gate is shut")) return s;
+        if (s != (me == VICTIM ? TG_ERR_IO : TG_ERR_REMOTE) || !strstr(tg_ctx_message(ctx), "the gate is shut"))
+            return s;
         tg_ctx_clear(ctx);
         EXPECT(ctx, tg_comm_recover(c) == TG_OK && tg_comm_size(c) == n);
         tg_drop(x);

@@ -238,6 +238,7 @@ START_TEST(what_is_not_whole_is_not_used) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {data_parallel_gradients_are_one_ranks, buckets_begin_anew_after_a_failure, what_is_not_whole_is_not_used};
+    const TTest *tests[] = {data_parallel_gradients_are_one_ranks, buckets_begin_anew_after_a_failure,
+                            what_is_not_whole_is_not_used};
     return tg_check_main("grads", tests, sizeof tests / sizeof *tests);
 }
