@@ -32,7 +32,7 @@ for n in 1 2 4; do
     same "tapegrad run -n $n -- tp_mlp"
 done
 
-quoted '`tp_mlp 2 wrong`' >"$work/want"
+quoted "\`tp_mlp 2 wrong\`" >"$work/want"
 [ -s "$work/want" ]
 for try in 1 2 3 4 5 6 7 8 9 10; do
     if "$mlp" 2 wrong >"$work/got" 2>&1; then

@@ -45,8 +45,12 @@ typedef struct plot {
     double deadline;
 } plot;
 
+/* Whether the others are to run into their deadline. If the machine stands still for so long a rank may find that its
+ * peers have given up, or that the victim is late for the barrier before: no fault of anybody's. */
+static bool is_timed(const plot *p) { return p->fault == SLEEPS || p->fault == STOPPED; }
+
 static double patience(const plot *p) {
-    double limit = p->fault == SLEEPS || p->fault == STOPPED ? p->deadline + 0.5 : 2;
+    double limit = is_timed(p) ? p->deadline + 0.5 : 2;
     return getenv("TG_TEST_QUICK") ? 4 * limit : limit;
 }
 
@@ -73,7 +77,7 @@ static tg_status victim(const plot *p, tg_ctx *ctx, tg_comm *c, world_end *end) 
     case STOPPED: kill(getpid(), SIGSTOP); break;
     case FAILS:
         tg_ctx_fail(ctx, TG_ERR_IO, "the dog ate it");
-        sleep_for(0.2);
+        sleep_past_others(end, VICTIM, n); /* what is cleared before they look is another story */
         break;
     default:
         sleep_past_others(end, VICTIM, n);
@@ -121,11 +125,13 @@ static bool left_out(fault f, int world, int kind) {
 }
 
 /* Whether all that is left ended well, and in time; what is late is worth another try, since the machine may have stood
- * still. */
+ * still, and so is what went wrong where time decides. */
 static bool ended_well(const plot *p, const world_end *end, world_kind kind, int n, bool last_try) {
     for (int r = 0; r < n; r++) {
         if (r == VICTIM && (p->fault == KILLED || p->fault == STOPPED)) continue;
-        ck_assert_msg(end->ended[r] && end->status[r] == TG_OK, "fault %d, %s, %d %s: rank %d: %s: %s", p->fault,
+        bool good = end->ended[r] && end->status[r] == TG_OK;
+        if (!good && is_timed(p) && !last_try) return false;
+        ck_assert_msg(good, "fault %d, %s, %d %s: rank %d: %s: %s", p->fault,
                       tg_collective_name(p->kind), n, world_names[kind], r, tg_status_name(end->status[r]),
                       end->message[r]);
         if (end->seconds[r] < patience(p)) continue;
@@ -147,7 +153,7 @@ static void lose_ranks(fault f, const world_kind *kinds, int n_kinds) {
     for (int w = 0; w < n_kinds; w++)
         for (int n = 2; n <= 4; n += 2)
             for (int kind = 0; kind < KINDS; kind++) {
-                plot p = {f, (tg_collective)kind, f == SLEEPS || f == STOPPED ? 0.5 : 20};
+                plot p = {f, (tg_collective)kind, f == SLEEPS || f == STOPPED ? 2 : 20};
                 if (!left_out(f, 2 * w + n / 2, kind)) lose_a_rank(&p, kinds[w], n);
             }
 }
