@@ -285,9 +285,8 @@ TG_API const char *tg_rng_name(const tg_ctx *ctx, int i); /* the i-th to come; N
 /* The state by value; name NULL: of the stream that draws now, the default one but between a fork and its join. */
 TG_API tg_status tg_rng_get(tg_ctx *ctx, const char *name, tg_rng *out);
 TG_API tg_status tg_rng_set(tg_ctx *ctx, const char *name, const tg_rng *s);
-/* From fork to join the named stream draws, going on where it was left; the log warns of a default stream that was
- * seeded anew meanwhile. Forks nest, also of one name; every fork has its join, a failed one too. join without fork is
- * TG_ERR_STATE. tg_recompute restores every stream by itself. */
+/* From fork to join the named stream draws, going on where it was left; a default stream seeded anew meanwhile is
+ * logged. Forks nest, also of one name; every fork, a failed one too, has its join; a join alone is TG_ERR_STATE. */
 TG_API tg_status tg_rng_fork(tg_ctx *ctx, const char *name);
 TG_API tg_status tg_rng_join(tg_ctx *ctx);
 
