@@ -1,6 +1,6 @@
-/* tapegrad-bench-comm: all-reduce of float32 among ranks that are threads or processes of this machine. For each line of
- * standard input it measures every size once and prints a line of medians in microseconds; bench/comm.py alternates it
- * with Open MPI's. */
+/* tapegrad-bench-comm: all-reduce of float32 among ranks that are threads or processes of this machine. For each line
+ * of standard input it measures every size once and prints a line of medians in microseconds; bench/comm.py alternates
+ * it with Open MPI's. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include <tapegrad/parallel.h>
 
 #include "bench.h"
-#include "parallel/launch.h"
+#include "../tools/spawn.h"
 
 static const int64_t sizes[] = {64 << 10, 256 << 10, 1 << 20, 4 << 20, 64 << 20};
 enum { SIZES = sizeof sizes / sizeof *sizes, MOST = 400 };
@@ -75,7 +75,7 @@ static int launch(int n, char **argv) {
     tg_launch l;
     pid_t pid[TG_MAX_RANKS];
     int failed = 0, started = 0, error = tg_launch_open(&l, n);
-    for (; !error && started < n; started += !error) error = tg_launch_spawn(&l, started, argv, &pid[started]);
+    for (; !error && started < n; started += !error) error = spawn_rank(&l, started, argv, &pid[started]);
     if (error) fprintf(stderr, "cannot start the ranks: %s\n", strerror(error));
     for (int i = 0; i < started; i++) {
         int status;
@@ -91,7 +91,8 @@ int main(int argc, char **argv) {
     int n = argc > 2 ? atoi(argv[2]) : 2;
     char message[1024];
     if (tg_comm_launched_rank() >= 0) return launched();
-    if (n < 1 || n > TG_MAX_RANKS || argc < 2) return fprintf(stderr, "tapegrad-bench-comm threads|processes [RANKS]\n"), 2;
+    if (n < 1 || n > TG_MAX_RANKS || argc < 2)
+        return fprintf(stderr, "tapegrad-bench-comm threads|processes [RANKS]\n"), 2;
     if (!strcmp(argv[1], "processes")) return launch(n, argv);
     tg_ranks_opts *o = TG_RANKS(.config = TG_CONFIG(.threads = 1), .message = message, .message_size = sizeof message);
     if (tg_ranks_run(n, rank_main, NULL, o) == TG_OK) return 0;

@@ -1,6 +1,6 @@
-/* tapegrad-bench-overlap [ROUNDS]: what it gives that a collective is in flight while its rank computes. Steps of GPT-2 124M
- * on two ranks, each round in another way: every call waited for at once; moved on in waits, as the library does; moved on
- * by a thread of each rank's own. */
+/* tapegrad-bench-overlap [ROUNDS]: what it gives that a collective is in flight while its rank computes. Steps of GPT-2
+ * 124M on two ranks, each round in another way: every call waited for at once; moved on in waits, as the library does;
+ * moved on by a thread of each rank's own. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -122,8 +122,8 @@ int main(int argc, char **argv) {
     enum { TEAMS = sizeof teams / sizeof *teams, WARM = WAYS };
     int rounds = argc > 1 ? atoi(argv[1]) : 15;
     if (rounds < 1 || rounds > (TEAM_ROUNDS - 2) / WAYS - 1) rounds = 15;
-    printf("GPT-2 124M step, float32, AdamW, %d sequences of %d tokens a dp rank, 2 ranks that are threads, medians of %d\n"
-           "rounds in alternation:\n",
+    printf("GPT-2 124M step, float32, AdamW, %d sequences of %d tokens a dp rank, 2 ranks that are threads, "
+           "medians of %d rounds in alternation:\n",
            TEAM_BATCH, TEAM_LENGTH, rounds);
     for (int i = 0; i < TEAMS; i++) {
         bool good = team_start(&teams[i]);

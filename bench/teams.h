@@ -8,8 +8,8 @@
 
 enum { TEAM_ROUNDS = 256, TEAM_BATCH = 4, TEAM_LENGTH = 64 };
 
-/* GPT-2 124M, float32, AdamW, TEAM_BATCH sequences of TEAM_LENGTH tokens on each dp rank. Its ranks wait until main gives
- * them a round. */
+/* GPT-2 124M, float32, AdamW, TEAM_BATCH sequences of TEAM_LENGTH tokens on each dp rank. Its ranks wait until main
+ * gives them a round. */
 typedef struct team {
     const char *name;
     int ranks, threads, tp;

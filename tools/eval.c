@@ -3,12 +3,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "program.h"
+#include "ranks.h"
 
 typedef struct eval_options {
     const char *model, *data;
     int data_format, precision;
     int64_t seq_len, batch, threads;
+    rank_options on;
     bool json;
 } eval_options;
 
@@ -21,7 +22,9 @@ static const option rows[] = {
      .fixed = false},
     {"seq-len", OPTION_INT, AT(seq_len), "N", "tokens of a window; 0: the model's positions", 0, MANY, false},
     {"batch", OPTION_INT, AT(batch), "N", "windows at once", 1, MANY, false},
-    {"threads", OPTION_INT, AT(threads), "N", "0: one for each core", 0, 1024, false},
+    RANK_ROWS(eval_options),
+    COMM_ROWS(eval_options),
+    {"threads", OPTION_INT, AT(threads), "N", "of each rank; 0: one for each core, shared out", 0, 1024, false},
     {"precision", OPTION_CHOICE, AT(precision), PRECISIONS, "of the arithmetic", .fixed = false},
     {"json", OPTION_FLAG, AT(json), "", "as JSON", .fixed = false},
 };
@@ -35,17 +38,26 @@ static const command eval_command = {
     .n_options = sizeof rows / sizeof rows[0],
 };
 
-/* The sum over all windows, the last of which may be short. */
+/* What the ranks begin with. */
+typedef struct evaluation {
+    eval_options o;
+    tg_gpt_config config;
+} evaluation;
+
+/* The sum over all windows, the last of which may be short. Each data-parallel rank has its part of them. */
 static double sum_over_file(const eval_options *o, tg_module *gpt, tg_tape *t, tg_tokens *tokens) {
+    const tg_parallel *p = tg_gpt_config_of(gpt)->parallel;
     int64_t n = tg_tokens_count(tokens) - 1, positions = tg_gpt_config_of(gpt)->positions;
     int64_t seq_len = o->seq_len ? o->seq_len : positions, windows = n / seq_len, rest = n % seq_len;
+    int64_t rank = tg_parallel_rank(p, TG_DP), size = tg_parallel_size(p, TG_DP);
+    int64_t first = windows * rank / size, mine = windows * (rank + 1) / size - first;
     int64_t *offsets = malloc((size_t)(windows + 1) * sizeof *offsets);
     if (!offsets) return fail("no memory for %lld windows", (long long)windows), NAN;
     for (int64_t i = 0; i <= windows; i++) offsets[i] = i * seq_len;
-    double sum = windows ? sum_of_losses(gpt, t, tokens, offsets, windows, seq_len, o->batch) : 0;
-    if (rest) sum += sum_of_losses(gpt, t, tokens, offsets + windows, 1, rest, 1);
+    double sum = mine ? sum_of_losses(gpt, t, tokens, offsets + first, mine, seq_len, o->batch) : 0;
+    if (rest && rank == size - 1) sum += sum_of_losses(gpt, t, tokens, offsets + windows, 1, rest, 1);
     free(offsets);
-    return sum;
+    return tg_parallel_rank(p, TG_TP) ? 0 : sum;
 }
 
 static int report(const eval_options *o, int64_t tokens, double sum) {
@@ -61,29 +73,52 @@ static int report(const eval_options *o, int64_t tokens, double sum) {
     return 0;
 }
 
-static int evaluate(const eval_options *o, tg_ctx *ctx, tg_module *gpt, tg_tape *t) {
-    if (!check(ctx) || !check_seq_len(o->seq_len, tg_gpt_config_of(gpt))) return 1;
-    tg_tokens *tokens = tg_tokens_open(ctx, o->data, (tg_token_format)o->data_format, tg_gpt_config_of(gpt)->vocab);
+static int evaluate(const evaluation *e, tg_ctx *ctx, tg_comm *world, tg_module *gpt, tg_tape *t) {
+    const eval_options *o = &e->o;
+    if (!check(ctx)) return 1;
+    tg_tokens *tokens = tg_tokens_open(ctx, o->data, (tg_token_format)o->data_format, e->config.vocab);
     int64_t predicted = tg_tokens_count(tokens) - 1;
     double sum = tokens && predicted > 0 ? sum_over_file(o, gpt, t, tokens) : NAN;
     tg_tokens_close(tokens);
     if (!check(ctx)) return 1;
     if (predicted < 1) return fail("'%s' has one token; there is nothing to predict", o->data);
-    return report(o, predicted, sum);
+    if (!sum_over_ranks(ctx, world, &sum, 1)) return 1;
+    return is_chief(world) ? report(o, predicted, sum) : 0;
+}
+
+static int eval_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const evaluation *e = arg;
+    tg_parallel *p = groups_of_ranks(&e->o.on, world);
+    tg_module *gpt = load_on_ranks(ctx, p, &e->config, e->o.model);
+    tg_tape *t = tg_tape_new(ctx);
+    int status = evaluate(e, ctx, world, gpt, t);
+    tg_tape_free(t);
+    tg_module_free(gpt);
+    tg_parallel_free(p);
+    return status;
+}
+
+static int eval_on_ranks(evaluation *e) {
+    const eval_options *o = &e->o;
+    char *path = path_in(o->model, "config.json");
+    bool good = path && read_model_config(path, &e->config) && check_seq_len(o->seq_len, &e->config);
+    free(path);
+    if (!good) return 1;
+    tg_config config = *TG_CONFIG(.threads = (int)o->threads, .dtype = dtype_of_precision(o->precision));
+    return run_on_ranks(&o->on, config, eval_rank, e);
 }
 
 int run_eval(int argc, char **argv) {
-    eval_options o = {.batch = 8};
+    evaluation e = {.o = {.batch = 8, .on = RANK_DEFAULTS}};
+    eval_options *o = &e.o;
     parsed p;
-    if (!options_parse(&eval_command, &o, &p, argc, argv)) return p.status;
-    if (!o.model) return usage_error(&eval_command, "--model DIR is missing");
-    if (!o.data) return usage_error(&eval_command, "--data FILE is missing");
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = (int)o.threads, .dtype = dtype_of_precision(o.precision)));
-    tg_module *gpt = tg_gpt_load(ctx, o.model);
-    tg_tape *t = tg_tape_new(ctx);
-    int status = evaluate(&o, ctx, gpt, t);
-    tg_tape_free(t);
-    tg_module_free(gpt);
-    tg_ctx_free(ctx);
+    bool chief;
+    if (!options_parse(&eval_command, o, &p, argc, argv)) return p.status;
+    if (!o->model) return usage_error(&eval_command, "--model DIR is missing");
+    if (!o->data) return usage_error(&eval_command, "--data FILE is missing");
+    int status = rank_options_check(&eval_command, &p, &o->on);
+    if (status || (status = ranks_begin(&o->on, &chief))) return status;
+    status = eval_on_ranks(&e);
+    ranks_end(&o->on, status);
     return status;
 }

@@ -5,13 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "program.h"
+#include "ranks.h"
 
 typedef struct generate_options {
     const char *model, *prompt, *prompt_ids;
     int64_t tokens, top_k, seed, threads;
     double temperature, top_p;
     int precision;
+    rank_options on;
 } generate_options;
 
 #define AT(field) offsetof(generate_options, field)
@@ -26,7 +27,9 @@ static const option rows[] = {
     {"top-p", OPTION_REAL, AT(top_p), "X", "draw from the likeliest that reach this probability together", 1e-9, 1,
      false},
     {"seed", OPTION_INT, AT(seed), "N", "of the draws", 0, 9.2e18, false},
-    {"threads", OPTION_INT, AT(threads), "N", "0: one for each core", 0, 1024, false},
+    RANK_ROWS(generate_options),
+    COMM_ROWS(generate_options),
+    {"threads", OPTION_INT, AT(threads), "N", "of each rank; 0: one for each core, shared out", 0, 1024, false},
     {"precision", OPTION_CHOICE, AT(precision), PRECISIONS, "of the arithmetic", .fixed = false},
 };
 
@@ -43,9 +46,19 @@ typedef struct candidate {
     int64_t id;
 } candidate;
 
+/* What the ranks begin with. */
+typedef struct prompt {
+    generate_options o;
+    tg_gpt_config config;
+    int64_t *ids, count;
+} prompt;
+
+/* One rank's; all of them draw the same tokens from the same logits. */
 typedef struct generator {
     const generate_options *o;
+    bool chief; /* who prints */
     tg_ctx *ctx;
+    tg_parallel *parallel;
     tg_module *gpt;
     tg_tape *tape;
     tg_gpt_cache *cache;
@@ -65,31 +78,32 @@ static int64_t count_ids(const char *text) {
 }
 
 /* 0, or the exit status after printing. */
-static int parse_ids(generator *g, const char *text) {
+static int parse_ids(prompt *p, const char *text) {
     const char *at = text;
-    for (g->count = 0;; at++) {
+    for (p->count = 0;; at++) {
         char *end;
         errno = 0;
         long long id = strtoll(at, &end, 10);
-        if (errno || end == at || id < 0 || id >= g->vocab || (*end && *end != ','))
+        if (errno || end == at || id < 0 || id >= p->config.vocab || (*end && *end != ','))
             return usage_error(&generate_command,
                                "--prompt-ids '%s': id %lld, at character %lld, is not a number from 0 to %lld", text,
-                               (long long)g->count + 1, (long long)(at - text) + 1, (long long)g->vocab - 1);
-        g->ids[g->count++] = id;
+                               (long long)p->count + 1, (long long)(at - text) + 1, (long long)p->config.vocab - 1);
+        p->ids[p->count++] = id;
         if (!*end) return 0;
         at = end;
     }
 }
 
-static int read_prompt(generator *g) {
-    const generate_options *o = g->o;
+static int read_prompt(prompt *p) {
+    const generate_options *o = &p->o;
+    if (o->prompt && p->config.vocab != 256)
+        return usage_error(&generate_command, "'%s' has a vocabulary of %lld ids, not the 256 bytes: give --prompt-ids",
+                           o->model, (long long)p->config.vocab);
     int64_t n = o->prompt ? (int64_t)strlen(o->prompt) : count_ids(o->prompt_ids);
-    g->ids = calloc((size_t)(n + o->tokens), sizeof *g->ids);
-    g->logits = calloc((size_t)g->vocab, sizeof *g->logits);
-    g->candidates = calloc((size_t)g->vocab, sizeof *g->candidates);
-    if (!g->ids || !g->logits || !g->candidates) return fail("no memory for the tokens");
-    if (!o->prompt) return parse_ids(g, o->prompt_ids);
-    for (g->count = 0; g->count < n; g->count++) g->ids[g->count] = (unsigned char)o->prompt[g->count];
+    p->ids = calloc((size_t)n + 1, sizeof *p->ids);
+    if (!p->ids) return fail("no memory for the tokens");
+    if (!o->prompt) return parse_ids(p, o->prompt_ids);
+    for (p->count = 0; p->count < n; p->count++) p->ids[p->count] = (unsigned char)o->prompt[p->count];
     return 0;
 }
 
@@ -110,6 +124,7 @@ static bool predict(generator *g) {
         if (!restart(g)) return false;
     int64_t n = g->count - g->fed;
     tg_tensor *ids = tg_from_host(g->ctx, TG_I64, TG_SHAPE(1, n), g->ids + g->fed);
+    place_batch(g->parallel, ids, false);
     tg_read_f64(tg_gpt_next(g->gpt, g->tape, g->cache, ids), g->logits, g->vocab);
     tg_tape_reset(g->tape);
     tg_drop(ids);
@@ -139,7 +154,8 @@ static double cut(generator *g, int64_t *n) {
     qsort(g->candidates, (size_t)g->vocab, sizeof *g->candidates, by_weight);
     double top = g->candidates[0].weight, all = 0, sum = 0;
     int64_t most = o->top_k && o->top_k < g->vocab ? o->top_k : g->vocab;
-    for (int64_t i = 0; i < most; i++) all += g->candidates[i].weight = exp((g->candidates[i].weight - top) / o->temperature);
+    for (int64_t i = 0; i < most; i++)
+        all += g->candidates[i].weight = exp((g->candidates[i].weight - top) / o->temperature);
     for (*n = 0; *n < most && (*n == 0 || sum < o->top_p * all); ++*n) sum += g->candidates[*n].weight;
     return sum;
 }
@@ -157,6 +173,7 @@ static int64_t draw(generator *g, int64_t index) {
 /* ---- The program ---- */
 
 static void print_token(const generator *g, int64_t i) {
+    if (!g->chief) return;
     if (g->o->prompt)
         putchar((int)g->ids[i]);
     else
@@ -171,39 +188,80 @@ static bool continue_prompt(generator *g) {
         print_token(g, g->count++);
         if (fflush(stdout) != 0) return false; /* main says so */
     }
-    printf("\n");
+    say("\n");
     return true;
 }
 
-static int open_and_run(generator *g) {
-    const generate_options *o = g->o;
-    g->ctx = tg_ctx_new(TG_CONFIG(.threads = (int)o->threads, .dtype = dtype_of_precision(o->precision)));
-    g->gpt = tg_gpt_load(g->ctx, o->model);
+static bool open_generator(generator *g, const prompt *p) {
+    const generate_options *o = &p->o;
+    g->gpt = load_on_ranks(g->ctx, g->parallel, &p->config, o->model);
     g->tape = tg_tape_new(g->ctx);
-    if (!check(g->ctx)) return 1;
-    g->vocab = tg_gpt_config_of(g->gpt)->vocab;
-    g->positions = tg_gpt_config_of(g->gpt)->positions;
-    if (o->prompt && g->vocab != 256)
-        return usage_error(&generate_command, "'%s' has a vocabulary of %lld ids, not the 256 bytes: give --prompt-ids",
-                           o->model, (long long)g->vocab);
-    int status = read_prompt(g);
-    return status ? status : continue_prompt(g) ? 0 : 1;
+    g->vocab = p->config.vocab;
+    g->positions = p->config.positions;
+    g->ids = calloc((size_t)(p->count + o->tokens) + 1, sizeof *g->ids);
+    g->logits = calloc((size_t)g->vocab, sizeof *g->logits);
+    g->candidates = calloc((size_t)g->vocab, sizeof *g->candidates);
+    if (!g->ids || !g->logits || !g->candidates) return fail("no memory for the tokens"), false;
+    memcpy(g->ids, p->ids, (size_t)p->count * sizeof *g->ids);
+    g->count = p->count;
+    return check(g->ctx);
 }
 
-int run_generate(int argc, char **argv) {
-    generate_options o = {.tokens = 256, .temperature = 0.8, .top_p = 1, .seed = 1};
-    parsed p;
-    if (!options_parse(&generate_command, &o, &p, argc, argv)) return p.status;
-    if (!o.model) return usage_error(&generate_command, "--model DIR is missing");
-    if (!o.prompt == !o.prompt_ids) return usage_error(&generate_command, "expected one of --prompt and --prompt-ids");
-    generator g = {.o = &o};
-    int status = open_and_run(&g);
+static int generate_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const prompt *p = arg;
+    generator g = {.o = &p->o, .chief = is_chief(world), .ctx = ctx};
+    g.parallel = groups_of_ranks(&p->o.on, world);
+    int replicas = tg_parallel_size(g.parallel, TG_DP);
+    bool good = check(ctx);
+    if (good && replicas > 1)
+        good = !fail("%d ranks with --tp %lld are %d replicas of the model, and one text is no work for them: give "
+                     "--tp %d",
+                     tg_comm_size(world), (long long)p->o.on.tp, replicas, tg_comm_size(world));
+    good = good && open_generator(&g, p) && continue_prompt(&g);
     tg_gpt_cache_free(g.cache);
     tg_tape_free(g.tape);
     tg_module_free(g.gpt);
-    tg_ctx_free(g.ctx);
+    tg_parallel_free(g.parallel);
     free(g.ids);
     free(g.logits);
     free(g.candidates);
+    return good ? 0 : 1;
+}
+
+static int generate_on_ranks(prompt *p) {
+    const generate_options *o = &p->o;
+    char *path = path_in(o->model, "config.json");
+    bool good = path && read_model_config(path, &p->config);
+    free(path);
+    if (!good) return 1;
+    int status = read_prompt(p);
+    if (status) return status;
+    tg_config config = *TG_CONFIG(.threads = (int)o->threads, .dtype = dtype_of_precision(o->precision));
+    return run_on_ranks(&o->on, config, generate_rank, p);
+}
+
+static int check_options(const generate_options *o, const parsed *p) {
+    const command *c = &generate_command;
+    if (!o->model) return usage_error(c, "--model DIR is missing");
+    if (!o->prompt == !o->prompt_ids) return usage_error(c, "expected one of --prompt and --prompt-ids");
+    int status = rank_options_check(c, p, &o->on);
+    if (!status && o->on.ranks > o->on.tp)
+        return usage_error(c,
+                           "--ranks %lld with --tp %lld are replicas of the model, and one text is no work for them: "
+                           "give --tp %lld",
+                           (long long)o->on.ranks, (long long)o->on.tp, (long long)o->on.ranks);
+    return status;
+}
+
+int run_generate(int argc, char **argv) {
+    prompt of = {.o = {.tokens = 256, .temperature = 0.8, .top_p = 1, .seed = 1, .on = RANK_DEFAULTS}};
+    parsed p;
+    bool chief;
+    if (!options_parse(&generate_command, &of.o, &p, argc, argv)) return p.status;
+    int status = check_options(&of.o, &p);
+    if (status || (status = ranks_begin(&of.o.on, &chief))) return status;
+    status = generate_on_ranks(&of);
+    ranks_end(&of.o.on, status);
+    free(of.ids);
     return status;
 }

@@ -24,6 +24,7 @@ static const option rows[] = {
     {"model", OPTION_TEXT, AT(dir), "DIR", "a model directory, likewise", .fixed = false},
     MODEL_ROWS(inspect_options),
     RANK_ROWS(inspect_options),
+    SP_ROW(inspect_options),
     {"batch", OPTION_INT, AT(batch), "N", "sequences of a step, over all ranks", 1, MANY, false},
     {"accumulate", OPTION_INT, AT(accumulate), "N", "micro-batches that a step's batch is cut into", 1, MANY, false},
     {"json", OPTION_FLAG, AT(json), "", "as JSON", .fixed = false},
@@ -47,7 +48,7 @@ enum { MAX_OPS = 256 };
 
 typedef struct findings {
     tg_gpt_config config;
-    int64_t parameters, parameter_bytes, nodes;
+    int64_t whole, parameters, parameter_bytes, nodes; /* parameters of the model; of a rank */
     int64_t forward, recomputed; /* FLOPs of a step */
     tg_memory memory;
     int64_t ranks;
@@ -221,15 +222,17 @@ static void print_sent(const findings *f) {
 
 static json_t *findings_json(const findings *f) {
     const tg_gpt_config *c = &f->config;
-    return json_pack("{s:{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:I, s:I, s:{s:I, s:I, s:I, s:I}, s:o, s:o, s:I, s:o}",
-                     "model", "arch", c->arch == TG_GPT2 ? "gpt2" : "llama", "layers", (json_int_t)c->layers, "heads",
-                     (json_int_t)c->heads, "kv_heads", (json_int_t)c->kv_heads, "hidden", (json_int_t)c->hidden, "ffn",
-                     (json_int_t)c->ffn, "vocab", (json_int_t)c->vocab, "positions", (json_int_t)c->positions,
-                     "parameters", (json_int_t)f->parameters, "parameter_bytes", (json_int_t)f->parameter_bytes,
-                     "flops", "forward", (json_int_t)f->forward, "backward", (json_int_t)(2 * f->forward),
-                     "recomputation", (json_int_t)f->recomputed, "step", (json_int_t)(3 * f->forward + f->recomputed),
-                     "memory", memory_json(f), "tape", tape_json(f), "ranks", (json_int_t)f->ranks, "collectives",
-                     sent_json(f));
+    return json_pack(
+        "{s:{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:I, s:I, s:{s:I, s:I, s:I, s:I}, s:o, s:o, s:I, "
+        "s:o}",
+        "model", "arch", c->arch == TG_GPT2 ? "gpt2" : "llama", "layers", (json_int_t)c->layers, "heads",
+        (json_int_t)c->heads, "kv_heads", (json_int_t)c->kv_heads, "hidden", (json_int_t)c->hidden, "ffn",
+        (json_int_t)c->ffn, "vocab", (json_int_t)c->vocab, "positions", (json_int_t)c->positions, "parameters",
+        (json_int_t)f->whole, "parameters", (json_int_t)f->parameters, "parameter_bytes",
+        (json_int_t)f->parameter_bytes, "flops", "forward", (json_int_t)f->forward, "backward",
+        (json_int_t)(2 * f->forward), "recomputation", (json_int_t)f->recomputed, "step",
+        (json_int_t)(3 * f->forward + f->recomputed), "memory", memory_json(f), "tape", tape_json(f), "ranks",
+        (json_int_t)f->ranks, "collectives", sent_json(f));
 }
 
 static void print_text(const findings *f, const train_options *o) {
@@ -238,12 +241,14 @@ static void print_text(const findings *f, const train_options *o) {
            ", ffn %" PRId64 ", vocabulary %" PRId64 ", %" PRId64 " positions\n",
            c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, c->heads, c->kv_heads, c->hidden, c->ffn, c->vocab,
            c->positions);
-    printf("parameters  %" PRId64 ", %" PRId64 " bytes\n", f->parameters, f->parameter_bytes);
+    printf("parameters  %" PRId64, f->whole);
+    if (f->ranks > 1) printf("; a rank has %" PRId64, f->parameters);
+    printf(", %" PRId64 " bytes\n", f->parameter_bytes);
     printf("step        %" PRId64 " x %" PRId64 " tokens in %" PRId64 " micro-batch%s\n", o->batch, o->model.seq_len,
            o->accumulate, o->accumulate > 1 ? "es" : "");
-    printf("FLOPs       %" PRId64 " a step: forward %" PRId64 ", backward twice that, recomputation %" PRId64 "\n",
-           3 * f->forward + f->recomputed, f->forward, f->recomputed);
-    printf("memory      %" PRId64 " bytes at the peak:\n", f->memory.peak);
+    printf("FLOPs       %" PRId64 " a step%s: forward %" PRId64 ", backward twice that, recomputation %" PRId64 "\n",
+           3 * f->forward + f->recomputed, f->ranks > 1 ? " of a rank" : "", f->forward, f->recomputed);
+    printf("memory      %" PRId64 " bytes at the peak%s:\n", f->memory.peak, f->ranks > 1 ? " of a rank" : "");
     for (int i = 0; i < TG_MEM_CATEGORIES; i++)
         printf("            %16" PRId64 "  %s\n", f->memory.peak_by_category[i], categories[i]);
     if (f->ranks > 1) print_sent(f);
@@ -283,7 +288,8 @@ static int inspect(inspect_options *o, const parsed *p, findings *f) {
     t.threads = 1;
     t.on = o->on;
     f->ranks = o->on.ranks;
-    if (!measure_step(&t, f) || !count_flops(&t, f)) return 1;
+    f->whole = count_parameters(&f->config);
+    if (f->whole < 0 || !measure_step(&t, f) || !count_flops(&t, f)) return 1;
     if (f->ranks > 1 && !count_layer(&t, f, &f->layer)) return 1;
     if (o->json) return print_json(findings_json(f));
     print_text(f, &t);
@@ -300,6 +306,7 @@ static int check_options(const inspect_options *o, const parsed *p) {
             return usage_error(c, "--%s is decided by the config; leave it out", decided[i]);
     if (o->on.ranks % o->on.tp)
         return usage_error(c, "--ranks %" PRId64 " is not divisible by --tp %" PRId64, o->on.ranks, o->on.tp);
+    if (tp_options_check(c, p, &o->on, o->model.recompute)) return 2;
     if (o->batch % o->accumulate)
         return usage_error(c, "--batch %" PRId64 " cannot be cut into --accumulate %" PRId64 " equal micro-batches",
                            o->batch, o->accumulate);

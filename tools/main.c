@@ -35,6 +35,7 @@ static int help(FILE *to) {
 }
 
 static int unknown(const char *name) {
+    if (!is_first_process()) return 2;
     const char *near = nearest_name(name, name_of_entry, entries, ENTRIES);
     fprintf(stderr, "tapegrad: there is no command '%s'", name);
     if (near) fprintf(stderr, "; did you mean '%s'?", near);

@@ -6,15 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "options.h"
+#include "program.h"
 
 int usage_error(const command *c, const char *format, ...) {
     va_list args;
+    if (!is_first_process()) return 2; /* the same command line gives all of them the same error */
     va_start(args, format);
-    fprintf(stderr, "tapegrad %s: ", c->name);
-    vfprintf(stderr, format, args);
-    fprintf(stderr, "\nTry 'tapegrad %s --help'.\n", c->name);
+    print_error(c->name, format, args);
     va_end(args);
+    fprintf(stderr, "Try 'tapegrad %s --help'.\n", c->name);
     return 2;
 }
 
@@ -154,7 +154,7 @@ static const char *name_of_option(const void *of, int i) {
 static void print_option(const option *o, const void *defaults) {
     char left[80], value[256];
     const char *none = o->kind == OPTION_FLAG ? "" : o->values;
-    snprintf(left, sizeof left, "  --%s%s%s", o->name, *none ? " " : "", none);
+    snprintf(left, sizeof left, "  --%s%s%s%s", o->kind == OPTION_FLAG ? "[no-]" : "", o->name, *none ? " " : "", none);
     printf("%s%*s%s", left, strlen(left) < 30 ? 30 - (int)strlen(left) : 1, " ", o->help);
     option_text(o, defaults, value, sizeof value);
     if (o->kind != OPTION_FLAG && *value) printf(" [%s]", value);
@@ -194,15 +194,21 @@ static int refuse_value(const command *c, const option *o, const char *text, con
                        number_text(o->lo, lo, sizeof lo), number_text(o->hi, hi, sizeof hi));
 }
 
-/* One "--name value", "--name=value" or "--flag" at argv[*i]; 0, or an exit status. */
+static bool is_flag(const command *c, int i) {
+    return i >= 0 && c->options[i].kind == OPTION_FLAG;
+}
+
+/* One "--name value", "--name=value", "--flag" or "--no-flag" at argv[*i]; 0, or an exit status. */
 static int parse_one(const command *c, void *into, parsed *p, int argc, char **argv, int *i) {
     char name[64];
     const char *text = argv[*i] + 2, *equals = strchr(text, '=');
     snprintf(name, sizeof name, "%.*s", (int)(equals ? equals - text : (int)strlen(text)), text);
     int k = option_find(c, name);
+    bool off = k < 0 && strncmp(name, "no-", 3) == 0 && is_flag(c, option_find(c, name + 3));
+    if (off) k = option_find(c, name + 3);
     if (k < 0) return refuse_unknown(c, name);
     const option *o = &c->options[k];
-    const char *value = equals ? equals + 1 : "true";
+    const char *value = off ? "false" : equals ? equals + 1 : "true";
     if (o->kind == OPTION_FLAG && equals) return usage_error(c, "--%s takes no value", name);
     if (o->kind != OPTION_FLAG && !equals) {
         if (*i + 1 >= argc) return usage_error(c, "--%s needs a value: %s", name, o->values);

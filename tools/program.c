@@ -32,15 +32,29 @@ void say(const char *format, ...) {
     va_end(args);
 }
 
+bool is_first_process(void) {
+    static const char *const launchers[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"};
+    if (tg_comm_launched_rank() >= 0) return tg_comm_launched_rank() == 0;
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++)
+        if (getenv(launchers[i])) return atoi(getenv(launchers[i])) == 0;
+    return true;
+}
+
+void print_error(const char *name, const char *format, va_list args) {
+    char line[4096], rank[32] = "";
+    if (rank_name) snprintf(rank, sizeof rank, "rank %d: ", rank_name);
+    int n = snprintf(line, sizeof line - 1, "tapegrad%s%s: %s", *name ? " " : "", name, rank);
+    vsnprintf(line + n, sizeof line - 1 - (size_t)n, format, args); /* longer ones are cut */
+    fflush(stdout);
+    strcat(line, "\n");
+    fputs(line, stderr);
+}
+
 int fail(const char *format, ...) {
     va_list args;
     if (silent) return 1;
     va_start(args, format);
-    fflush(stdout);
-    fprintf(stderr, "tapegrad%s%s: ", *command_name ? " " : "", command_name);
-    if (rank_name) fprintf(stderr, "rank %d: ", rank_name);
-    vfprintf(stderr, format, args);
-    fprintf(stderr, "\n");
+    print_error(command_name, format, args);
     va_end(args);
     return 1;
 }
@@ -110,6 +124,17 @@ bool read_model_config(const char *path, tg_gpt_config *out) {
     tg_module_free(gpt);
     tg_ctx_free(ctx);
     return good;
+}
+
+int64_t count_parameters(const tg_gpt_config *config) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    tg_gpt_config whole = *config;
+    whole.parallel = NULL;
+    tg_module *gpt = tg_gpt_new(ctx, &whole);
+    int64_t n = check(ctx) ? tg_module_numel(gpt) : -1;
+    tg_module_free(gpt);
+    tg_ctx_free(ctx);
+    return n;
 }
 
 bool check_seq_len(int64_t seq_len, const tg_gpt_config *config) {

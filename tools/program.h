@@ -3,6 +3,8 @@
 #ifndef TAPEGRAD_PROGRAM_H
 #define TAPEGRAD_PROGRAM_H
 
+#include <stdarg.h>
+
 #include <jansson.h>
 
 #include <tapegrad/io.h>
@@ -26,7 +28,11 @@ void mute(bool on);
 void name_rank(int rank);
 /* printf, but for a rank that is mute or not the first. */
 void say(const char *format, ...) TG_PRINTF(1, 2);
-/* Prints "tapegrad NAME: ..." to stderr; 1. */
+/* Whether a launcher started this process as rank 0, or none did: the others are silent about what all were given. */
+bool is_first_process(void);
+/* "tapegrad NAME: ..." to stderr as one line, in one piece: other ranks write there too. NAME may be "". */
+void print_error(const char *name, const char *format, va_list args);
+/* print_error of the subcommand that runs; 1. */
 int fail(const char *format, ...) TG_PRINTF(1, 2);
 /* Whether the context is in order; else its message is printed. */
 bool check(const tg_ctx *ctx);
@@ -72,6 +78,8 @@ tg_dtype dtype_of_precision(int precision);
 int model_options_check(const command *c, const model_options *o);
 /* The config of the options. */
 tg_gpt_config model_config(const model_options *o);
+/* How many parameters the model has, whatever the ranks and their padding; -1 after printing what is wrong. */
+int64_t count_parameters(const tg_gpt_config *config);
 /* Whether the model takes such sequences; else it prints so. */
 bool check_seq_len(int64_t seq_len, const tg_gpt_config *config);
 /* The config in a config.json; false after printing what is wrong. */

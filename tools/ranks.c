@@ -1,8 +1,14 @@
 /* Which ranks there are, and what they agree on. */
+#include <errno.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "core/system.h"
+#include "parallel/launch.h"
 #include "ranks.h"
 
 #ifdef TG_HAVE_MPI
@@ -21,8 +27,25 @@ static rank_kind kind_of(const rank_options *o) {
     return RANKS_THREADS;
 }
 
+int comm_option_check(const command *c, const rank_options *o) {
+    if (o->comm != RANKS_THREADS || tg_comm_launched_rank() < 0) return 0;
+    return usage_error(c, "--comm threads: under `tapegrad run` every process would be a run of its own; leave it out");
+}
+
+int tp_options_check(const command *c, const parsed *p, const rank_options *o, int recompute) {
+    enum { DISTRIBUTED = 3 }; /* in RECOMPUTE */
+    if (o->tp > 1) return 0;
+    if (o->sp && option_given(c, p, "sp"))
+        return usage_error(c, "--sp needs --tp N of 2 or more, over which it cuts sequences");
+    if (recompute == DISTRIBUTED && option_given(c, p, "recompute"))
+        return usage_error(c, "--recompute distributed needs --tp N of 2 or more; of one rank it is --recompute full");
+    return 0;
+}
+
 int rank_options_check(const command *c, const parsed *p, const rank_options *o) {
     rank_kind kind = kind_of(o);
+    int status = comm_option_check(c, o);
+    if (status) return status;
     if (kind != RANKS_THREADS && option_given(c, p, "ranks"))
         return usage_error(c, "--ranks is for thread ranks; under a launcher it gives the world");
     if (kind == RANKS_SHM && tg_comm_launched_rank() < 0)
@@ -70,6 +93,26 @@ static int run_threads(int n, const tg_config *config, rank_main fn, void *arg) 
 
 /* ---- Processes ---- */
 
+#ifdef TG_HAVE_MPI
+static const tg_comm *_Atomic recorded; /* whose record dump_record writes; NULL: nobody's (any more) */
+static atomic_int dumping;
+
+static void record_ends(void) {
+    atomic_store(&recorded, NULL);
+    while (atomic_load(&dumping)) sched_yield(); /* in a handler, on a thread of the pool */
+}
+#endif
+
+void dump_record(void) {
+#ifdef TG_HAVE_MPI
+    int error = errno;
+    atomic_fetch_add(&dumping, 1);
+    tg_comm_record_dump(atomic_exchange(&recorded, NULL), STDERR_FILENO);
+    atomic_fetch_sub(&dumping, 1);
+    errno = error;
+#endif
+}
+
 static int run_rank(tg_ctx *ctx, tg_comm *world, rank_main fn, void *arg) {
     int status = 1;
     if (check(ctx)) {
@@ -87,9 +130,24 @@ static int run_launched(const tg_config *config, rank_main fn, void *arg) {
 }
 
 #ifdef TG_HAVE_MPI
+/* Who could not go on because of another may be ended before it is asked for its record. */
+static bool is_of_peers(tg_status s) {
+    return s == TG_ERR_REMOTE || s == TG_ERR_TIMEOUT || s == TG_ERR_MISMATCH || s == TG_ERR_ABORTED;
+}
+
+static int mpi_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const job *j = arg;
+    atomic_store(&recorded, world);
+    int status = j->fn(j->arg, ctx, world);
+    if (is_of_peers(tg_ctx_status(ctx))) dump_record();
+    record_ends();
+    return status;
+}
+
 static int run_mpi(const tg_config *config, rank_main fn, void *arg) {
+    job j = {.fn = fn, .arg = arg};
     tg_ctx *ctx = tg_ctx_new(config);
-    return run_rank(ctx, tg_comm_mpi_new(ctx, MPI_COMM_WORLD), fn, arg);
+    return run_rank(ctx, tg_comm_mpi_new(ctx, MPI_COMM_WORLD), mpi_rank, &j);
 }
 #endif
 
@@ -117,8 +175,33 @@ void ranks_end(const rank_options *o, int status) {
     (void)o, (void)status;
 }
 
+/* How many ranks that are processes share this node's cores. */
+static int processes_here(const rank_options *o) {
+    const char *n = getenv(TG_LAUNCH_SIZE);
+    if (kind_of(o) == RANKS_SHM && n) return atoi(n);
+#ifdef TG_HAVE_MPI
+    MPI_Comm node;
+    int size = 1;
+    if (kind_of(o) != RANKS_MPI) return 1;
+    if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) != MPI_SUCCESS) return 1;
+    MPI_Comm_size(node, &size);
+    MPI_Comm_free(&node);
+    return size;
+#endif
+    return 1;
+}
+
+const char *launcher_text(const rank_options *o, const tg_comm *world, char *buf, size_t n) {
+    rank_kind kind = kind_of(o);
+    const char *format = kind == RANKS_SHM ? "tapegrad run -n %d -- " : kind == RANKS_MPI ? "mpirun -n %d " : "";
+    snprintf(buf, n, format, tg_comm_size(world));
+    return buf;
+}
+
 int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *arg) {
     config.deadline = o->deadline;
+    int here = processes_here(o), cores = tg_system_cores();
+    if (config.threads == 0 && here > 1) config.threads = cores > here ? cores / here : 1;
     switch (kind_of(o)) {
     case RANKS_SHM: return run_launched(&config, fn, arg);
 #ifdef TG_HAVE_MPI
@@ -132,7 +215,16 @@ int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *ar
 }
 
 tg_parallel *groups_of_ranks(const rank_options *o, tg_comm *world) {
-    return tg_parallel_new(world, TG_PARALLEL(.tp = (int)o->tp, .sequence_parallel = o->sp));
+    return tg_parallel_new(world, TG_PARALLEL(.tp = (int)o->tp, .sequence_parallel = o->sp,
+                                              .rng = (tg_rng_mode)o->rng));
+}
+
+tg_module *load_on_ranks(tg_ctx *ctx, const tg_parallel *p, const tg_gpt_config *config, const char *dir) {
+    tg_gpt_config c = *config;
+    c.parallel = p;
+    tg_module *gpt = tg_gpt_new(ctx, &c);
+    tg_gpt_load_weights(gpt, dir);
+    return gpt;
 }
 
 /* ---- What ranks agree on ---- */

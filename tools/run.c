@@ -7,8 +7,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "parallel/launch.h"
 #include "program.h"
+#include "spawn.h"
 
 enum { MAX_PROCESSES = 256 };
 
@@ -106,7 +106,7 @@ static int start(team *t, char *const *argv) {
     if (error) return fail("no shared memory for %d ranks: %s", t->n, strerror(error));
     catch_signals();
     for (int i = 0; i < t->n; i++, t->alive++)
-        if ((error = tg_launch_spawn(&t->launch, i, argv, &t->pid[i]))) {
+        if ((error = spawn_rank(&t->launch, i, argv, &t->pid[i]))) {
             t->pid[i] = 0;
             send_all(t, SIGKILL);
             watch(t);
@@ -119,10 +119,12 @@ static int start(team *t, char *const *argv) {
 }
 
 static int usage(FILE *to) {
-    fprintf(to, "usage: tapegrad run -n N -- PROGRAM [ARGUMENT...]\n\n"
-                "Starts PROGRAM as N processes, ranks 0 to N - 1 of this node, which meet in shared memory\n"
-                "(tg_comm_launched_new). Ends with 0, or the status of the first rank that was killed, or failed; the others are\n"
-                "told of it, and ended after %d seconds.\n", (int)grace);
+    fprintf(to,
+            "usage: tapegrad run -n N -- PROGRAM [ARGUMENT...]\n\n"
+            "Starts PROGRAM as N processes, ranks 0 to N - 1 of this node, which meet in shared memory\n"
+            "(tg_comm_launched_new). Ends with 0, or the status of the first rank that was killed, or failed; the\n"
+            "others are told of it, and ended after %d seconds.\n",
+            (int)grace);
     return to == stdout ? 0 : 2;
 }
 

@@ -17,7 +17,7 @@ typedef struct plan {
     json_t *state;           /* of the checkpoint resumed; NULL: a new run */
     char from[4096];
     int64_t done; /* steps */
-    bool begun;   /* the directory has metrics */
+    bool begun;   /* the directory has a line of metrics */
 } plan;
 
 /* One rank's run. */
@@ -42,6 +42,7 @@ static volatile sig_atomic_t interrupted;
 /* The first one ends the run after its step, the second one the program: the handler is reset. */
 static void on_interrupt(int number) {
     interrupted = number;
+    if (number == SIGTERM) dump_record();
 }
 
 static void catch_interrupts(void) {
@@ -109,24 +110,27 @@ static bool choose_model(run *r, tg_gpt_config *config, const char **weights) {
     return true;
 }
 
-static void print_run(const run *r) {
+static bool print_run(const run *r) {
     const tg_gpt_config *c = tg_gpt_config_of(r->trainer.gpt);
+    int64_t parameters = r->chief ? count_parameters(c) : 0;
+    if (parameters < 0) return false;
     char precision[16];
     option_text(&train_command.options[option_find(&train_command, "precision")], &r->o, precision, sizeof precision);
     say("model: %s, %" PRId64 " layers, %" PRId64 " heads, hidden %" PRId64 ", vocabulary %" PRId64 ": %" PRId64
-           " parameters (%s)\n",
-           c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, c->heads, c->hidden, c->vocab,
-           tg_module_numel(r->trainer.gpt), precision);
+        " parameters (%s)\n",
+        c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, c->heads, c->hidden, c->vocab, parameters, precision);
     say("data: %s, %" PRId64 " tokens, of which %" PRId64 " validate\n", r->o.data, r->data.count,
-           r->data.count - r->data.train_count);
+        r->data.count - r->data.train_count);
     say("%" PRId64 " steps of %" PRId64 " x %" PRId64 " tokens, %d threads, %s kernels\n", r->o.steps, r->o.batch,
         r->o.model.seq_len, tg_ctx_threads(r->ctx), tg_ctx_isa(r->ctx));
     if (tg_comm_size(r->world) > 1)
-        say("%d ranks (%s): tp %d%s, dp %d\n", tg_comm_size(r->world), tg_comm_transport(r->world),
-            tg_parallel_size(r->trainer.parallel, TG_TP), tg_parallel_sp(r->trainer.parallel) ? " with sequence parallelism" : "",
-            r->trainer.dp);
+        say("%d ranks (%s): tp %d%s, dp %d; each has %" PRId64 " parameters\n", tg_comm_size(r->world),
+            tg_comm_transport(r->world), tg_parallel_size(r->trainer.parallel, TG_TP),
+            tg_parallel_sp(r->trainer.parallel) ? " with sequence parallelism" : "", r->trainer.dp,
+            tg_module_numel(r->trainer.gpt));
     if (r->plan->state) say("resumed behind step %" PRId64 "\n", r->plan->done);
     fflush(stdout);
+    return true;
 }
 
 static bool open_run(run *r) {
@@ -140,9 +144,7 @@ static bool open_run(run *r) {
     r->offsets = calloc((size_t)r->o.batch, sizeof *r->offsets);
     if (!r->offsets) return fail("no memory for a batch"), false;
     if (r->chief && !metrics_open(&r->metrics, r->o.out, r->o.steps, p->done)) return false;
-    if (r->chief) r->plan->begun = true;
-    print_run(r);
-    return true;
+    return print_run(r);
 }
 
 /* ---- Steps ---- */
@@ -155,8 +157,8 @@ static double validate(run *r, int64_t step) {
     trainer *t = &r->trainer;
     int64_t first = d->n_validation * t->dp_rank / t->dp, end = d->n_validation * (t->dp_rank + 1) / t->dp;
     double sum = 0;
-    if (end > first)
-        sum = sum_of_losses(t->gpt, t->tape, d->tokens, d->validation + first, end - first, d->seq_len, t->micro / t->dp);
+    int64_t n = end - first, micro = t->micro / t->dp;
+    if (n > 0) sum = sum_of_losses(t->gpt, t->tape, d->tokens, d->validation + first, n, d->seq_len, micro);
     if (tg_parallel_rank(t->parallel, TG_TP) > 0) sum = 0;
     if (!check(r->ctx) || !sum_over_ranks(r->ctx, r->world, &sum, 1)) return NAN;
     return sum / (double)(d->n_validation * d->seq_len);
@@ -169,10 +171,12 @@ static bool note_bad_step(run *r, int64_t step, const step_result *s) {
         r->bad_steps = 0;
         return true;
     }
+    r->bad_steps++;
+    if (!r->chief) return r->bad_steps < PATIENCE; /* the numbers are the same on all ranks */
     metrics_end_line(&r->metrics);
     fail("step %" PRId64 ": the %s is not finite%s", step, isfinite(s->grad_norm) ? "loss" : "gradient norm",
          isfinite(s->grad_norm) ? "" : ": the step was skipped");
-    if (++r->bad_steps < PATIENCE) return true;
+    if (r->bad_steps < PATIENCE) return true;
     return fail("%d such steps in a row; try a lower --lr or a longer --warmup", PATIENCE), false;
 }
 
@@ -194,6 +198,7 @@ static bool run_step(run *r, int64_t step, bool *stop) {
     *stop = s.interrupted;
     if (r->chief) {
         if (!metrics_write(&r->metrics, step, &s, tokens_per_s, val_loss)) return false;
+        r->plan->begun = true;
         metrics_show(&r->metrics, &s, tokens_per_s, val_loss, r->o.log_every);
     }
     if (!note_bad_step(r, step, &s)) return false;
@@ -207,8 +212,10 @@ static bool finish(run *r, int64_t step) {
     if (!whole && !save_checkpoint(r, step)) return false;
     tg_gpt_save(r->trainer.gpt, r->o.out);
     if (!check(r->ctx) || (r->chief && !plot_losses(r->ctx, r->o.out, &r->metrics))) return false;
+    char launcher[64];
     if (!whole)
-        say("interrupted behind step %" PRId64 "; to go on: tapegrad train --resume --out %s\n", step, r->o.out);
+        say("interrupted behind step %" PRId64 "; to go on: %stapegrad train --resume --out %s\n", step,
+            launcher_text(&r->o.on, r->world, launcher, sizeof launcher), r->o.out);
     say("the model is in %s, its loss curve in %s/loss.svg\n", r->o.out, r->o.out);
     return true;
 }
@@ -229,8 +236,11 @@ static bool run_steps(run *r) {
 static bool same_start(run *r) {
     int64_t done = r->plan->done;
     if (!agree(r->ctx, r->world, &done, 1)) return false;
-    return done == r->plan->done || (fail("the newest checkpoint is of step %" PRId64 " here and of step %" PRId64
-                                          " for rank 0: the ranks do not see one directory", r->plan->done, done), false);
+    if (done == r->plan->done) return true;
+    fail("the newest checkpoint is of step %" PRId64 " here and of step %" PRId64
+         " for rank 0: the ranks do not see one directory",
+         r->plan->done, done);
+    return false;
 }
 
 static int train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
@@ -253,7 +263,7 @@ static int settle_options(plan *r) {
 }
 
 static int train(plan *r) {
-    int status = r->o.resume ? 0 : settle_options(r);
+    int status = r->o.resume ? comm_option_check(&train_command, &r->o.on) : settle_options(r);
     if (status || (status = ranks_begin(&r->o.on, &r->chief))) return status;
     if (!find_checkpoint(r)) return 1;
     if (r->o.resume && (status = settle_options(r))) return status;

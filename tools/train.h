@@ -63,8 +63,8 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
                   const char *weights);
 void trainer_close(trainer *r);
 tg_config train_config(const train_options *o);
-/* One step on the sequences that begin at the offsets, of the whole batch; on device meta both are NULL. interrupted: this
- * rank was asked to end. Errors are the context's. */
+/* One step on the sequences that begin at the offsets, of the whole batch; on device meta both are NULL. interrupted:
+ * this rank was asked to end. Errors are the context's. */
 step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int64_t *offsets, bool interrupted);
 
 /* ---- Data (train_data.c) ---- */
@@ -118,12 +118,13 @@ typedef struct run_directory {
     tg_checkpoints *checkpoints;
     int64_t newest; /* step of the checkpoint found; -1: none */
     bool made;      /* it was not there before */
+    bool held;      /* locked by this process */
 } run_directory;
 
 /* Makes the directory where it is missing, and locks it. */
 bool directory_open(run_directory *d, const char *path);
 void directory_close(run_directory *d);
-/* Removes one that was made and holds nothing yet. */
+/* Of one that is held: removes metrics without a line, and the directory where it was made and holds nothing else. */
 void directory_unmake(const run_directory *d);
 /* The newest checkpoint of a directory that another process has locked; 0: none. */
 int64_t directory_peek(const char *path);
@@ -135,7 +136,7 @@ bool directory_resumable(const run_directory *d);
 
 /* Reads a checkpoint's state.json into the options that were not given; refuses fixed ones that differ. */
 bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p, json_t **state);
-/* The optimiser, the random stream; checks that the data are the same. Collective, as saving is. */
+/* The optimiser, the random streams; checks that the data are the same. Collective, as saving is. */
 bool checkpoint_restore(const char *dir, const json_t *state, trainer *r, const train_data *d);
 /* directory: the chief's; NULL on other ranks. */
 bool checkpoint_save(const run_directory *directory, int64_t step, const train_options *o, trainer *r,

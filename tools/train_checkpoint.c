@@ -1,5 +1,5 @@
-/* Checkpoints of a run: the model's directory, the optimiser's state-00000.safetensors, and state.json, which holds the options, the
- * random stream, and what tells the data. */
+/* Checkpoints of a run: the model's directory, the optimiser's state-00000.safetensors, and state.json, which holds the
+ * options, the random streams, and what tells the data. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,13 +9,16 @@
 
 /* ---- state.json ---- */
 
+/* What a run is told anew each time: it is not of the run. */
+static bool is_of_the_call(const char *name) { return !strcmp(name, "resume") || !strcmp(name, "comm"); }
+
 static json_t *options_json(const train_options *o) {
     json_t *object = json_object();
     for (int i = 0; i < train_command.n_options; i++) {
         const option *row = &train_command.options[i];
         char text[4096];
         option_text(row, o, text, sizeof text);
-        if (strcmp(row->name, "resume") != 0 && *text) json_object_set_new(object, row->name, json_string(text));
+        if (!is_of_the_call(row->name) && *text) json_object_set_new(object, row->name, json_string(text));
     }
     return object;
 }
@@ -32,17 +35,37 @@ static uint64_t word_of(const json_t *object, const char *key) {
     return text ? strtoull(text, NULL, 10) : 0;
 }
 
-static json_t *state_json(int64_t step, const train_options *o, trainer *r, const train_data *d) {
+static json_t *rng_json(const tg_rng *s) {
+    return json_pack("{s:o, s:o, s:o}", "seed", word(s->seed), "stream", word(s->stream), "counter", word(s->counter));
+}
+
+static tg_rng rng_of(const json_t *object) {
+    return (tg_rng){word_of(object, "seed"), word_of(object, "stream"), word_of(object, "counter")};
+}
+
+/* all: of the named streams, one rank's after the other's. */
+static json_t *streams_json(const trainer *r, const tg_rng *all, int n) {
+    json_t *streams = json_array();
+    for (int i = 0; i < n; i++) {
+        json_t *ranks = json_array();
+        for (int k = 0; k < tg_comm_size(r->world); k++) json_array_append_new(ranks, rng_json(&all[k * n + i]));
+        json_array_append_new(streams, json_pack("{s:s, s:o}", "name", tg_rng_name(r->ctx, i), "ranks", ranks));
+    }
+    return streams;
+}
+
+static json_t *state_json(int64_t step, const train_options *o, trainer *r, const train_data *d, json_t *streams) {
     tg_rng rng = {0};
     tg_rng_get(r->ctx, NULL, &rng);
-    return json_pack("{s:i, s:s, s:I, s:I, s:{s:o, s:o, s:o}, s:{s:I, s:o}, s:o}", "format", 2, "version", tg_version(),
-                     "step", (json_int_t)step, "optimiser_steps", (json_int_t)tg_optim_steps(r->optim), "rng", "seed",
-                     word(rng.seed), "stream", word(rng.stream), "counter", word(rng.counter), "data", "tokens",
+    return json_pack("{s:i, s:s, s:I, s:I, s:o, s:o, s:i, s:{s:I, s:o}, s:o}", "format", 2, "version", tg_version(),
+                     "step", (json_int_t)step, "optimiser_steps", (json_int_t)tg_optim_steps(r->optim), "rng",
+                     rng_json(&rng), "streams", streams, "tp", tg_parallel_size(r->parallel, TG_TP), "data", "tokens",
                      (json_int_t)d->count, "hash", word(d->hash), "options", options_json(o));
 }
 
-static bool save_state(const char *dir, int64_t step, const train_options *o, trainer *r, const train_data *d) {
-    json_t *state = state_json(step, o, r, d);
+static bool save_state(const char *dir, int64_t step, const train_options *o, trainer *r, const train_data *d,
+                       json_t *streams) {
+    json_t *state = state_json(step, o, r, d, streams);
     char *text = state ? json_dumps(state, JSON_INDENT(2)) : NULL, *path = path_in(dir, "state.json");
     if (text && path)
         tg_file_save(r->ctx, path, text, strlen(text));
@@ -70,6 +93,70 @@ static bool load_state(const char *dir, json_t **state) {
     return good;
 }
 
+/* ---- Random streams: the default one is the same on every rank, those with names need not be ---- */
+
+static int count_streams(const tg_ctx *ctx) {
+    int n = 0;
+    while (tg_rng_name(ctx, n)) n++;
+    return n;
+}
+
+/* The n named streams of every rank, one rank's after the other's, to free. NULL after an error of the context. */
+static tg_rng *gather_streams(const trainer *r, int n) {
+    enum { WORDS = sizeof(tg_rng) / sizeof(int64_t) };
+    int world = tg_comm_size(r->world);
+    tg_rng *all = calloc((size_t)(world * n) + 1, sizeof *all);
+    if (!all) tg_ctx_fail(r->ctx, TG_ERR_MEMORY, "no memory for %d random streams", world * n);
+    for (int i = 0; all && i < n; i++) tg_rng_get(r->ctx, tg_rng_name(r->ctx, i), &all[i]);
+    if (!all || world == 1 || !n) return all;
+    tg_tensor *mine = tg_from_host(r->ctx, TG_I64, TG_SHAPE(n * WORDS), all),
+              *whole = tg_zeros(r->ctx, TG_I64, TG_SHAPE(world * n * WORDS));
+    tg_comm_all_gather(r->world, whole, mine);
+    tg_read(whole, all, (size_t)(world * n) * sizeof *all);
+    tg_drop(mine);
+    tg_drop(whole);
+    return all;
+}
+
+/* Whose state a rank goes on from: its own, or among another number of ranks, its place's in tp; SIZE_MAX: nobody's. */
+static size_t source_of(const trainer *r, size_t saved, int saved_tp) {
+    int tp = tg_parallel_size(r->parallel, TG_TP);
+    if (tp != saved_tp) return SIZE_MAX;
+    if ((size_t)tg_comm_size(r->world) == saved) return (size_t)tg_comm_rank(r->world);
+    return (size_t)tg_parallel_rank(r->parallel, TG_TP);
+}
+
+/* Other tp ranks have other seeds; they draw behind everything that was drawn, as nothing may be drawn twice. */
+static void go_on_behind(const json_t *ranks, tg_rng *s) {
+    size_t k;
+    json_t *rank;
+    json_array_foreach(ranks, k, rank) {
+        uint64_t counter = rng_of(rank).counter;
+        if (counter > s->counter) s->counter = counter;
+    }
+}
+
+static bool restore_streams(const json_t *state, trainer *r) {
+    size_t i;
+    json_t *stream;
+    int tp = (int)json_integer_value(json_object_get(state, "tp"));
+    json_array_foreach(json_object_get(state, "streams"), i, stream) {
+        const char *name = json_string_value(json_object_get(stream, "name"));
+        const json_t *ranks = json_object_get(stream, "ranks");
+        size_t n = json_array_size(ranks), from = source_of(r, n, tp);
+        if (!name || !n || (from != SIZE_MAX && from >= n))
+            return fail("the checkpoint's state.json has a random stream without name or ranks"), false;
+        tg_rng s = {0};
+        tg_rng_get(r->ctx, name, &s);
+        if (from == SIZE_MAX)
+            go_on_behind(ranks, &s);
+        else
+            s = rng_of(json_array_get(ranks, from));
+        tg_rng_set(r->ctx, name, &s);
+    }
+    return check(r->ctx);
+}
+
 /* ---- Options ---- */
 
 /* Takes over a saved value, or tells apart what was given from it. */
@@ -95,7 +182,7 @@ bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p,
     for (int i = 0; i < train_command.n_options; i++) {
         const option *row = &train_command.options[i];
         const char *saved = json_string_value(json_object_get(options, row->name));
-        if (strcmp(row->name, "resume") == 0 || strcmp(row->name, "out") == 0) continue;
+        if (is_of_the_call(row->name) || strcmp(row->name, "out") == 0) continue;
         if (!merge_option(row, p->given[i], saved ? saved : "", o)) return false;
     }
     return true;
@@ -130,7 +217,7 @@ static bool optimiser_state(const char *dir, trainer *r, bool save) {
 /* ---- Save and restore ---- */
 
 bool checkpoint_restore(const char *dir, const json_t *state, trainer *r, const train_data *d) {
-    const json_t *rng = json_object_get(state, "rng"), *data = json_object_get(state, "data");
+    const json_t *data = json_object_get(state, "data");
     int64_t tokens = json_integer_value(json_object_get(data, "tokens"));
     if (tokens != d->count || word_of(data, "hash") != d->hash)
         return fail("the data are not those that the run began with: %" PRId64 " tokens%s, expected %" PRId64, d->count,
@@ -138,9 +225,9 @@ bool checkpoint_restore(const char *dir, const json_t *state, trainer *r, const 
                false;
     if (!optimiser_state(dir, r, false)) return false;
     tg_optim_set_steps(r->optim, json_integer_value(json_object_get(state, "optimiser_steps")));
-    tg_rng saved = {word_of(rng, "seed"), word_of(rng, "stream"), word_of(rng, "counter")};
+    tg_rng saved = rng_of(json_object_get(state, "rng"));
     tg_rng_set(r->ctx, NULL, &saved);
-    return check(r->ctx);
+    return restore_streams(state, r);
 }
 
 /* Fills the directory of one that has begun. The chief writes; the others give it their parts. */
@@ -148,7 +235,11 @@ static bool fill_checkpoint(const char *dir, bool chief, int64_t step, const tra
                             const train_data *d) {
     tg_gpt_save(r->gpt, dir);
     if (!optimiser_state(dir, r, true)) return false;
-    return !chief || save_state(dir, step, o, r, d);
+    int n = count_streams(r->ctx);
+    tg_rng *all = gather_streams(r, n);
+    bool good = check(r->ctx) && (!chief || save_state(dir, step, o, r, d, streams_json(r, all, n)));
+    free(all);
+    return good;
 }
 
 bool checkpoint_save(const run_directory *directory, int64_t step, const train_options *o, trainer *r,

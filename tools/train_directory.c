@@ -47,7 +47,8 @@ bool directory_open(run_directory *d, const char *path) {
     d->files = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
     d->checkpoints = tg_checkpoints_open(d->files, checkpoints);
     free(checkpoints);
-    if (!check(d->files) || !remove_leftovers(d)) return false;
+    d->held = check(d->files);
+    if (!d->held || !remove_leftovers(d)) return false;
     d->newest = tg_checkpoints_newest(d->checkpoints);
     return check(d->files);
 }
@@ -71,13 +72,17 @@ void directory_close(run_directory *d) {
 }
 
 void directory_unmake(const run_directory *d) {
-    if (!d->made) return;
+    if (!d->held) return; /* what is there may be another run's */
     char *lock = path_in(d->path, "checkpoints/.lock"), *checkpoints = path_in(d->path, "checkpoints");
-    if (lock && checkpoints) {
+    char *metrics = path_in(d->path, "metrics.jsonl");
+    struct stat of;
+    if (metrics && stat(metrics, &of) == 0 && of.st_size == 0) unlink(metrics);
+    if (d->made && lock && checkpoints) {
         unlink(lock);
         rmdir(checkpoints);
         rmdir(d->path);
     }
+    free(metrics);
     free(lock);
     free(checkpoints);
 }

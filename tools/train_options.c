@@ -34,9 +34,11 @@ static const option rows[] = {
     {"clip", OPTION_REAL, AT(clip), "X", "gradients are clipped to this global norm; 0: not", 0, 1e9, false},
     {"seed", OPTION_INT, AT(seed), "N", "of initial weights, dropout and the order of the data", 0, 9.2e18, true},
     RANK_ROWS(train_options),
-    {"comm", OPTION_CHOICE, AT(on.comm), "auto|threads|shm|mpi",
-     "how ranks meet; auto: threads, shm under `tapegrad run`, mpi under mpirun", .fixed = false},
-    {"deadline", OPTION_REAL, AT(on.deadline), "S", "seconds that a rank waits for the others", 0.001, 1e6, false},
+    SP_ROW(train_options),
+    COMM_ROWS(train_options),
+    {"rng", OPTION_CHOICE, AT(on.rng), "global|megatron",
+     "how ranks draw dropout: each element what one rank draws, or from streams seeded by Megatron-Core's formulas",
+     .fixed = true},
     {"threads", OPTION_INT, AT(threads), "N", "of each rank; 0: one for each core, shared out", 0, 1024, false},
     {"order", OPTION_TEXT, AT(order), "FILE",
      "little-endian int64 offset into the tokens of every sequence of every step, in place of the shuffle",
@@ -116,9 +118,11 @@ int train_options_check(const train_options *o, const parsed *p) {
     if (o->wsd_steps > o->steps)
         return usage_error(c, "--wsd-steps %lld is more than --steps %lld", (long long)o->wsd_steps,
                            (long long)o->steps);
+    if (o->on.rng == TG_RNG_MEGATRON && !o->seed) return usage_error(c, "--rng megatron needs a --seed of 1 or more");
     if (o->data_format != TG_TOKENS_TEXT && !o->model.vocab && !o->init)
         return usage_error(c, "--vocab N is missing: token ids do not say how many there are");
     int status = rank_options_check(c, p, &o->on);
+    if (!status) status = tp_options_check(c, p, &o->on, o->model.recompute);
     if (status) return status;
     return o->init ? check_init(p) : model_options_check(c, &o->model);
 }

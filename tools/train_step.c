@@ -57,6 +57,10 @@ static bool open_batch(trainer *r, const train_options *o) {
         return fail("--batch %lld / --accumulate %lld cannot be cut into equal parts for %d data-parallel ranks",
                     (long long)o->batch, (long long)o->accumulate, r->dp),
                false;
+    int tp = tg_parallel_size(r->parallel, TG_TP);
+    if (tg_parallel_sp(r->parallel) && r->seq_len % tp)
+        return fail("--seq-len %lld is not divisible by --tp %d, over which --sp cuts it", (long long)r->seq_len, tp),
+               false;
     int64_t mine = r->micro / r->dp;
     r->ids = tg_zeros(r->ctx, TG_I64, TG_SHAPE(mine, r->seq_len));
     r->target = tg_zeros(r->ctx, TG_I64, TG_SHAPE(mine, r->seq_len));
@@ -79,6 +83,7 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
                   const char *weights) {
     *r = (trainer){.ctx = ctx, .world = world, .clip = o->clip, .schedule = train_schedule(o)};
     r->parallel = groups_of_ranks(&o->on, world);
+    if (o->on.rng == TG_RNG_MEGATRON) tg_rng_seed_parallel(r->parallel, (uint64_t)o->seed);
     r->dp = tg_parallel_size(r->parallel, TG_DP);
     r->dp_rank = tg_parallel_rank(r->parallel, TG_DP);
     if (!check(ctx)) return false;
@@ -122,7 +127,8 @@ static double run_micro_batch(trainer *r, tg_tokens *tokens, const int64_t *offs
     }
     double scale = 1.0 / (double)(r->batch * r->seq_len);
     tg_tensor *loss = tg_gpt_loss(r->gpt, r->tape, r->ids, r->target, TG_LOSS_SUM);
-    if (r->dp == 1) loss = tg_scale(r->tape, loss, scale); /* else tg_grads_finalize divides by the tokens of all ranks */
+    /* With data-parallel ranks tg_grads_finalize divides by the tokens of all of them. */
+    if (r->dp == 1) loss = tg_scale(r->tape, loss, scale);
     tg_backward(r->tape, loss);
     double value = tokens ? tg_item(loss) * (r->dp == 1 ? 1 : scale) : 0;
     tg_tape_reset(r->tape);

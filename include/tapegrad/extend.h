@@ -334,7 +334,8 @@ TG_API tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const
 TG_API tg_rng tg_call_draw(tg_call *c, int64_t n);
 /* Takes the draws of a tensor that lies like x: as many as the global tensor has elements, on every rank, so that the
  * ranks' streams stay in step. Shards draw by global coordinates; an opaque tensor draws as if stacked by rank, and
- * what is the same on an axis draws the same. With TG_RNG_MEGATRON: x's own number, whatever its placement. */
+ * what is the same on an axis draws the same. With TG_RNG_MEGATRON: x's own number, from the stream that tg_rng_mode
+ * says. */
 TG_API tg_draws tg_call_draws(tg_call *c, const tg_tensor *x);
 /* The work will fill output i, whose readers wait for it. In a forward; takes w over (NULL: an error is there already).
  * What the work reads is its maker's care (tg_comm holds it). */
@@ -408,7 +409,7 @@ typedef struct tg_transfer {
     int root;                   /* or the peer of a send or receive */
     const void *src;            /* NULL where this rank has none, or no bytes */
     void *dst;
-    int64_t count;              /* of a rank's part: src of a gather, dst of a scatter; of all where there are no parts */
+    int64_t count;              /* of a rank's part: src of a gather, dst of a scatter; of all without parts */
     const int64_t *send, *recv; /* elements for, and from, each rank, which replace count; NULL: equal parts. Good
                                    during start alone */
     const void *site;           /* of the call, for errors */
@@ -428,8 +429,8 @@ typedef struct tg_comm_ops {
     tg_status (*start)(tg_ctx *ctx, void *state, const tg_transfer *call, void **request);
     bool (*test)(tg_ctx *ctx, void *state, void *request); /* done or failed; helps it along */
     tg_status (*wait)(tg_ctx *ctx, void *state, void *request);
-    /* Ends a request, done or not: when it returns nobody touches the call's memory any more. What cannot be finished is
-     * aborted, and with it the group. Never fails. */
+    /* Ends a request, done or not: when it returns nobody touches the call's memory any more. What cannot be finished
+     * is aborted, and with it the group. Never fails. */
     void (*drop)(tg_ctx *ctx, void *state, void *request);
     /* The group of those ranks of this one, in this order; this rank is ranks[rank]. Every one of them calls it, for
      * several groups of theirs in the same order; the others need not. */
@@ -439,7 +440,7 @@ typedef struct tg_comm_ops {
     /* Optional */
     tg_status (*batch)(tg_ctx *ctx, void *state, bool open); /* sends and receives that start together: NULL where
                                                                  start never waits */
-    void (*abort)(tg_ctx *ctx, void *state, const char *why); /* this rank will miss a call: peers that wait must fail */
+    void (*abort)(tg_ctx *ctx, void *state, const char *why); /* this rank misses a call: peers that wait must fail */
     tg_status (*recover)(tg_ctx *ctx, void *state, int *rank, int *size); /* NULL: an abort is for good */
 } tg_comm_ops;
 

@@ -177,7 +177,8 @@ TG_API tg_status tg_shards_set_rows(tg_shards *s, const char *key, int64_t rows)
 TG_API int tg_shards_count(const tg_shards *s);
 TG_API tg_status tg_shards_at(const tg_shards *s, int i, tg_shard_info *out);
 /* dir, made where it is missing, receives a safetensors file of global tensors from each pipeline stage, written by its
- * first rank; they get their names when all are complete. Needs there the memory of the largest tensor and its parts. */
+ * first rank; they get their names when all are complete. Needs there the memory of the largest tensor and of its
+ * parts. */
 TG_API tg_status tg_shards_save(tg_shards *s, const char *dir);
 /* Every rank reads dir. Keys that are missing, unknown, or of another shape or dtype are TG_ERR_FORMAT, and nothing is
  * changed on any rank; an error while data are read leaves a part. */

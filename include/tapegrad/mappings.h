@@ -13,9 +13,9 @@ extern "C" {
 /* ---- Mappings (taped) ---- */
 
 /* Each converts the placement on c's axis and leaves every other axis alone; its backward is the conjugate in the right
- * column, itself an op. Communication starts at once and the result is in flight until it is read. A NULL c is an error;
- * on a group of size 1 they return x itself. Any strides; results are contiguous, or, where nothing moves, views of x.
- * d is a dim, negative from the end. */
+ * column, itself an op. Communication starts at once and the result is in flight until it is read. A NULL c is an
+ * error; on a group of size 1 they return x itself. Any strides; results are contiguous, or, where nothing moves, views
+ * of x. d is a dim, negative from the end. */
 
 /* The seeds' ten, under the op names CopyToModelParallelRegion ... AllToAll: */
 TG_API tg_tensor *tg_copy_to_tp(tg_tape *t, tg_tensor *x, tg_comm *c);      /* I -> R            all-reduce */
@@ -30,7 +30,8 @@ typedef struct tg_sp_opts {
     const char *buffer;    /* the result lies in the named buffer (tg_lease); NULL: its own memory */
 } tg_sp_opts;
 #define TG_SP(...) (&(tg_sp_opts){.size = sizeof(tg_sp_opts), __VA_ARGS__})
-TG_API tg_tensor *tg_gather_from_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_opts *opts); /* opts may be NULL */
+TG_API tg_tensor *tg_gather_from_sp(tg_tape *t, tg_tensor *x, tg_comm *c,
+                                    const tg_sp_opts *opts); /* opts may be NULL */
 TG_API tg_tensor *tg_reduce_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_opts *opts); /* P -> V0 */
 TG_API tg_tensor *tg_all_gather_last_dim(tg_tape *t, tg_tensor *x, tg_comm *c);     /* V last -> R   reduce-scatter */
 TG_API tg_tensor *tg_reduce_scatter_last_dim(tg_tape *t, tg_tensor *x, tg_comm *c); /* P -> V last   all-gather */
@@ -60,8 +61,8 @@ TG_API tg_tensor *tg_r_to_i(tg_tape *t, tg_tensor *x, tg_comm *c);              
 
 /* ---- Utilities (Megatron-Core's tensor_parallel.utils) ---- */
 
-/* x's last dim in n equal parts, views (or contiguous copies): out[] has room for n. TG_ERR_SHAPE where n does not divide
- * it. */
+/* x's last dim in n equal parts, views (or contiguous copies): out[] has room for n. TG_ERR_SHAPE where n does not
+ * divide it. */
 TG_API tg_status tg_split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous, tg_tensor **out);
 /* This rank's n-th of x's elements in order, 1-D; the last part may be shorter. And back: all of them, 1-D. */
 TG_API tg_tensor *tg_split_1d(tg_tape *t, tg_tensor *x, tg_comm *c);
@@ -71,7 +72,7 @@ TG_API tg_status tg_vocab_range(tg_ctx *ctx, int64_t vocab, int rank, int n, int
 
 /* ---- Ops over shards ---- */
 
-/* table [v/n, h] V0, ids [..] the same on every rank -> [.., h] P. */
+/* table [v/n, h] V0, ids [..] the same on every rank -> [.., h] P. An id outside [0, v) is TG_ERR_DATA on all. */
 TG_API tg_tensor *tg_vocab_parallel_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_comm *c);
 
 typedef struct tg_vocab_opts {
@@ -93,8 +94,9 @@ TG_API tg_tensor *tg_vocab_parallel_cross_entropy(tg_tape *t, tg_tensor *logits,
 /* The same of logits x w^T, x [.., h] R and w [v/n, h] V0, of which no rank ever holds its whole part. */
 TG_API tg_tensor *tg_vocab_parallel_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
                                                          tg_comm *c, const tg_vocab_opts *opts);
-/* Rank 0's x[] on every rank: x[] become tape-owned tensors, I, whatever they were on the others. Zero sizes and scalars
- * included; TG_ERR_DTYPE on every rank, naming the tensor, when one of rank 0's is not of dtype. */
+/* Rank 0's x[] on every rank: x[] become tape-owned tensors, whatever they were on the others; I on c's axes (all of
+ * the grid's for its world), and on the other axes as rank 0's lie. Zero sizes and scalars included; TG_ERR_DTYPE on
+ * every rank, naming the tensor, when one of rank 0's is not of dtype. */
 TG_API tg_status tg_broadcast_data(tg_tape *t, tg_tensor **x, int n, tg_dtype dtype, tg_comm *c);
 
 /* ---- Linear layers whose communication overlaps ---- */
@@ -156,8 +158,18 @@ typedef struct tg_plinear_opts {
  * may be NULL. */
 TG_API tg_module *tg_nn_column_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_plinear_opts *opts);
 TG_API tg_module *tg_nn_row_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_plinear_opts *opts);
-/* ids [b, s] -> [s, b, hidden] I, or V0 under sequence parallelism */
-TG_API tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int64_t hidden, double std);
+
+typedef struct tg_vocab_embedding_opts {
+    size_t size;
+    int reduce_scatter; /* > 0: the result is V0, < 0: I; 0: V0 under sequence parallelism, else I */
+} tg_vocab_embedding_opts;
+#define TG_VOCAB_EMBEDDING(...) \
+    (&(tg_vocab_embedding_opts){.size = sizeof(tg_vocab_embedding_opts), __VA_ARGS__})
+
+/* ids [b, s] -> [s, b, hidden] I, or V0: this rank's rows of dim 0, to which the sum over tp is scattered. opts may be
+ * NULL. */
+TG_API tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int64_t hidden, double std,
+                                        const tg_vocab_embedding_opts *opts);
 /* One call with a weight given (NULL: the module's) and gather_output overridden (< 0: as made). */
 TG_API tg_tensor *tg_plinear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output);
 /* Megatron-Core's tensor_model_parallel, partition_dim and partition_stride, read off x's placement: false, -1 and 1

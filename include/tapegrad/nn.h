@@ -46,14 +46,23 @@ TG_API tg_tensor *tg_module_param(const tg_module *m, int i, const char **path);
 TG_API int tg_module_params(const tg_module *m, tg_tensor **out, int n);
 TG_API tg_tensor *tg_module_find(const tg_module *m, const char *path);         /* NULL: none */
 TG_API int64_t tg_module_numel(const tg_module *m);
-/* Places every parameter on the axes of p on which it was not placed yet: R on dp and cp, so that its gradient is
- * summed over them; on tp R under sequence parallelism, else I. What data- and sequence-parallel training needs. */
+/* Places every parameter, but those on the experts' axes, on the axes of p on which it was not placed yet: R on dp and
+ * cp, so that its gradient is summed over them; on tp R under sequence parallelism, else I. What data- and
+ * sequence-parallel training needs. */
 TG_API tg_status tg_module_replicate(tg_module *m, const tg_parallel *p);
 
 /* ---- Layers ---- */
 
+/* Whole on every rank: parameters are I until tg_place or tg_module_replicate says otherwise, and x is what the op of
+ * the same name accepts beside them; layers over shards are in mappings.h. Weights are drawn from a normal distribution
+ * of deviation std >= 0, biases are 0. A size below 1 is TG_ERR_ARGUMENT, and the module inert. */
+
+/* x [.., in] -> x weight^T + bias [.., out]; weight [out, in], bias [out] where it is asked for */
 TG_API tg_module *tg_nn_linear(tg_ctx *ctx, int64_t in, int64_t out, bool bias, double std);
+/* ids [..] int64 or int32 -> [.., hidden], rows of weight [vocab, hidden]; an id outside [0, vocab) is TG_ERR_DATA */
 TG_API tg_module *tg_nn_embedding(tg_ctx *ctx, int64_t vocab, int64_t hidden, double std);
+/* x [.., hidden] -> the same shape, over the last dim; weight [hidden] begins as 1, bias [hidden] (of layer_norm) as 0.
+ * eps >= 0 */
 TG_API tg_module *tg_nn_layer_norm(tg_ctx *ctx, int64_t hidden, double eps);
 TG_API tg_module *tg_nn_rms_norm(tg_ctx *ctx, int64_t hidden, double eps);
 
@@ -86,7 +95,7 @@ typedef struct tg_gpt_config {
     int64_t ffn;       /* 0: 4 hidden (GPT2), 8/3 hidden rounded up to 64 (LLAMA) */
     int64_t positions; /* the longest sequence; must be given */
     int64_t head_dim;  /* 0: hidden / heads; LLAMA only */
-    double dropout;    /* embedding, attention and residual; GPT2 only */
+    double dropout;    /* embedding, attention and residual; GPT2 only; TG_RNG_MEGATRON: seed ranks before */
     double norm_eps;   /* 0: 1e-5 (GPT2), 1e-6 (LLAMA) */
     double rope_base;  /* 0: 10000 */
     double init_std;   /* 0: 0.02; residual projections get std / sqrt(2 layers) */
@@ -109,19 +118,29 @@ TG_API tg_module *tg_nn_transformer_layer(tg_ctx *ctx, const tg_gpt_config *conf
 
 TG_API tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *config);
 TG_API const tg_gpt_config *tg_gpt_config_of(const tg_module *gpt); /* completed; NULL for another module */
-/* ids [b, s] int64 -> logits [b, s, vocab], whole on every tp rank */
+/* ids [b, s] int64 -> logits [b, s, vocab], whole on every tp rank, without the columns of padding. An id outside
+ * [0, vocab) is TG_ERR_DATA, whatever tp. ids are the same on every tp rank, and so declared: tg_place(p, ids, TG_TP,
+ * TG_I). */
 TG_API tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids);
-/* ids and target [b, s] -> the sum (or mean) of the cross-entropy over all tokens; logits exist in chunks only. With
- * data-parallel ranks, each of which has its part of the batch: the sum, of which tg_grads_finalize makes a mean. */
+/* ids and target [b, s] -> the sum or mean of the cross-entropy over all tokens, a scalar; with TG_LOSS_NONE that of
+ * each token, [s, b]: the transpose of ids. Logits exist in chunks only. A target that is neither in [0, vocab) nor
+ * -100, which is left out, is TG_ERR_DATA. With data-parallel ranks, each of which has its part of the batch, use the
+ * sum, of which tg_grads_finalize makes a mean by the tokens of all ranks. The mean of a batch declared TG_SHARD(0) on
+ * dp is refused (TG_ERR_PLACEMENT); of an undeclared one it is each rank's own, and the root of backward the sum of
+ * these: gradients are then dp times those of one rank where all ranks have as many tokens, and weighted unevenly
+ * where they do not. */
 TG_API tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target,
                               tg_loss_reduction reduction);
 
-/* Generation with a key-value cache: one for each sequence batch. */
+/* Generation with a key-value cache: one for each sequence batch, of 1 to the model's positions. On tensor-parallel
+ * ranks each holds its heads, and all make the same calls. Sequence parallelism is refused (TG_ERR_STATE): one token
+ * has no parts. Make such a model's groups without it. */
 typedef struct tg_gpt_cache tg_gpt_cache;
 TG_API tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions);
 TG_API void tg_gpt_cache_free(tg_gpt_cache *c);
 TG_API int64_t tg_gpt_cache_length(const tg_gpt_cache *c);
-/* ids [b, n]: the next n tokens -> logits [b, vocab] of the last; no gradients. */
+/* ids [b, n]: the next n tokens, placed as those of tg_gpt_logits -> logits [b, vocab] of the last, whole on every rank
+ * and without the columns of padding; no gradients. More than the cache has room for is TG_ERR_SHAPE. */
 TG_API tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids);
 
 /* A model directory: config.json and model.safetensors with the names, layouts and keys of the published GPT-2 and

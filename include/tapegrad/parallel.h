@@ -24,8 +24,8 @@ typedef tg_status (*tg_rank_fn)(void *arg, tg_ctx *ctx, tg_comm *world);
 typedef struct tg_ranks_opts {
     size_t size;
     const tg_config *config; /* of every rank's context; NULL: defaults. threads 0: the cores shared out evenly */
-    char *message;           /* receives the error of the rank that failed first: "rank 2: ..." ... */
-    size_t message_size;     /* ... cut to so many bytes */
+    char *message;           /* receives the error of the rank that failed first, of those alike the lowest: ... */
+    size_t message_size;     /* ... "rank 2: ...", cut to so many bytes */
 } tg_ranks_opts;
 
 #define TG_RANKS(...) (&(tg_ranks_opts){.size = sizeof(tg_ranks_opts), __VA_ARGS__})
@@ -61,10 +61,10 @@ TG_API tg_status tg_comm_recover(tg_comm *c);
 
 typedef enum tg_reduce_op { TG_REDUCE_SUM, TG_REDUCE_MAX, TG_REDUCE_MIN, TG_REDUCE_AVG } tg_reduce_op;
 
-/* Each starts at once and returns its work (NULL on error). The work belongs to the storage that it fills: whoever reads
- * dst waits, so nobody has to call tg_work_wait. The handle is borrowed and good until dst has been read. While it
- * runs the work holds src's bytes: src may be dropped or discarded and its tape reset; it must not be written. dst and
- * src are contiguous, of one dtype (any of the eight); dst == src is in place. Sums are ordered by rank, and 16-bit
+/* Each starts at once and returns its work (NULL on error). The work belongs to the storage that it fills: whoever
+ * reads dst waits, so nobody has to call tg_work_wait. The handle is borrowed and good until dst has been read. While
+ * it runs the work holds src's bytes: src may be dropped or discarded and its tape reset; it must not be written. dst
+ * and src are contiguous, of one dtype (any of the eight); dst == src is in place. Sums are ordered by rank, and 16-bit
  * ones accumulate in float32; AVG needs floats. On a group of size 1 dst receives src and nothing is sent. */
 TG_API tg_work *tg_comm_all_reduce(tg_comm *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op);
 TG_API tg_work *tg_comm_all_gather(tg_comm *c, tg_tensor *dst, tg_tensor *src); /* dst numel = n x src, by rank */
@@ -133,13 +133,16 @@ TG_API const char *tg_collective_name(tg_collective k); /* "all_reduce" */
 
 typedef enum tg_rng_mode {
     TG_RNG_GLOBAL,   /* an element draws by its global coordinates: every composition draws what one rank draws */
-    TG_RNG_MEGATRON, /* streams seeded per rank by Megatron-Core's formulas */
+    TG_RNG_MEGATRON, /* streams seeded per rank by Megatron-Core's formulas: what varies over tp (or over etp or ep)
+                        draws, as a tensor of its own, from "model-parallel-rng" ("expert-parallel-rng") unless the
+                        caller has forked a stream; all else from the default one, alike on every rank */
 } tg_rng_mode;
 
 typedef struct tg_parallel_opts {
     size_t size;
     int tp, cp, pp;    /* 0: 1. dp is what is left of the world: world % (tp cp pp) must be 0 */
-    int etp, ep;       /* of the expert grid; 0: tp, and 1. world % (etp ep pp) must be 0 */
+    int etp, ep; /* of the expert grid; 0: tp, and 1. world % (etp ep pp) must be 0. Where ep is 1 and etp's groups
+                    are tp's, the two grids are one: etp is tp there, and edp is dp and cp */
     const char *order; /* the leftmost axis varies fastest; NULL: "tp-cp-ep-dp-pp" */
     bool sequence_parallel; /* activations between tensor-parallel regions are sharded on dim 0 */
     tg_rng_mode rng;
@@ -166,15 +169,16 @@ TG_API tg_status tg_rng_seed_parallel(const tg_parallel *p, uint64_t seed);
 /* dp x cp together, over which gradients are summed; and the ranks of one model replica, tp x pp. */
 TG_API tg_comm *tg_parallel_dp_cp(const tg_parallel *p);
 TG_API tg_comm *tg_parallel_model(const tg_parallel *p);
-/* First and last pipeline stage (the one where there is only one); NULL on the ranks between. */
+/* First and last pipeline stage (the one where there is only one); NULL on the ranks between. Position embeddings are
+ * the first stage's alone, and need no group. */
 TG_API tg_comm *tg_parallel_embedding(const tg_parallel *p);
 /* After TG_ERR_REMOTE, TG_ERR_TIMEOUT or TG_ERR_ABORTED, and tg_ctx_clear: collective over the ranks still there;
  * rebuilds every group in place. TG_ERR_STATE where those do not fill the grid. */
 TG_API tg_status tg_parallel_recover(tg_parallel *p);
 
 /* RankGenerator (Megatron-Core): the groups of one axis or several ("tp-dp") in a grid, as ranks of the world, group
- * after group. sizes are in the order of `order`; returns the number of groups, -1 for an axis that is not there. out may
- * be NULL; it has room for the whole world. */
+ * after group. sizes are in the order of `order`; returns the number of groups, -1 for an axis that is not there. out
+ * may be NULL; it has room for the whole world. */
 TG_API int tg_rank_groups(const char *order, const int *sizes, const char *axes, int *out, int *group_size);
 
 /* ---- Placements ---- */
@@ -195,7 +199,7 @@ TG_API int tg_rank_groups(const char *order, const int *sizes, const char *axes,
  * parameters and what the library made are I, the caller's bytes (tg_from_host, tg_wrap, tg_write) V on tp, cp and dp,
  * and I on the expert grid's axes; pp places nothing. Parameters are never P, nor V without a layout. Where several
  * axes shard one dim, the axis placed first is the major one. An axis of one rank takes any placement and keeps none. A
- * leaf is placed once on an axis (TG_ERR_STATE). */
+ * leaf is placed once on an axis (TG_ERR_STATE), which etp and tp may share (tg_parallel_opts). */
 TG_API tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_placement placement);
 /* What can be read off any tensor; an op's result has what the one rule gave. I where x was never placed. */
 TG_API tg_placement tg_placement_of(const tg_tensor *x, tg_axis axis);
@@ -210,8 +214,9 @@ TG_API tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_paralle
 TG_API tg_tensor *tg_reshape_shard(tg_tape *t, tg_tensor *x, tg_shape shape, int dim);
 
 /* A parameter of this rank: of the global shape, placed; its local shape follows. Drawn by global coordinates, so
- * that shards of any tp put together are the parameter of one rank, bit for bit. Where several axes shard one dim the
- * order in at[] is the order of the axes, major first. */
+ * that shards of any tp put together are the parameter of one rank, bit for bit; with TG_RNG_MEGATRON each shard from
+ * its rank's stream, an expert's one where at[] names an axis of that grid. Where several axes shard one dim the order
+ * in at[] is the order of the axes, major first. */
 typedef struct tg_place_at {
     tg_axis axis;
     tg_placement placement;
@@ -235,7 +240,9 @@ typedef struct tg_finalize_opts {
 
 /* Once after the last backward of a step: waits for bucket works, sums what is still PARTIAL over the axes where its
  * parameter is R, coalesced by axis set. Before it, norm, clip, step and reading a PARTIAL gradient as a number are
- * TG_ERR_STATE; so is a second call without a backward between. opts may be NULL. */
+ * TG_ERR_STATE; so is a second call before the gradients are zeroed. Collective over those axes; a rank that had no
+ * micro-batch calls it too (its tokens are 0), and gets what the others have summed. A parameter given twice is
+ * TG_ERR_ARGUMENT. opts may be NULL. */
 TG_API tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *opts);
 
 /* Data-parallel buckets: the main gradients of params in flat buffers, by dtype, in reverse order, cut where a bucket

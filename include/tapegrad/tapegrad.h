@@ -281,11 +281,12 @@ typedef struct tg_rng {
  * would be equal otherwise; an unknown name is TG_ERR_ARGUMENT everywhere. */
 TG_API tg_status tg_rng_add(tg_ctx *ctx, const char *name, uint64_t seed);
 TG_API tg_status tg_rng_remove(tg_ctx *ctx, const char *name);
+TG_API const char *tg_rng_name(const tg_ctx *ctx, int i); /* the i-th to come; NULL past the last */
 /* The state by value; name NULL: of the stream that draws now, the default one but between a fork and its join. */
 TG_API tg_status tg_rng_get(tg_ctx *ctx, const char *name, tg_rng *out);
 TG_API tg_status tg_rng_set(tg_ctx *ctx, const char *name, const tg_rng *s);
-/* From fork to join the named stream draws, going on where it was left. Forks nest, also of one name; every fork has
- * its join, a failed one too. join without fork is TG_ERR_STATE. tg_recompute restores every stream by itself. */
+/* From fork to join the named stream draws, going on where it was left; a default stream seeded anew meanwhile is
+ * logged. Forks nest, also of one name; every fork, a failed one too, has its join; a join alone is TG_ERR_STATE. */
 TG_API tg_status tg_rng_fork(tg_ctx *ctx, const char *name);
 TG_API tg_status tg_rng_join(tg_ctx *ctx);
 
@@ -439,8 +440,9 @@ typedef struct tg_recompute_opts {
     const char *name; /* in dumps and errors */
     bool keep_rng;    /* do not restore the random streams in the second run */
     void (*destroy)(void *state); /* ends state when the node ends, also on failure; NULL: the caller keeps it */
-    /* in[0], which is the same on all ranks, is kept as this rank's part of its elements and gathered again in
-     * backward, where it is a result of the tape that nobody else has saved. Collective. */
+    /* in[0], which is the same on all ranks (check mode looks), is kept as this rank's part of its elements and
+     * gathered again in backward, where it is a result of the tape that nobody else has saved. Collective. Where there
+     * is a grid, one of its axes: else TG_ERR_PLACEMENT. */
     tg_comm *distribute;
 } tg_recompute_opts;
 

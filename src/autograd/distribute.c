@@ -2,6 +2,7 @@
  * gathered again when the second run reads them. */
 #include <tapegrad/parallel.h>
 
+#include "autograd/placement.h"
 #include "autograd/recompute.h"
 
 typedef struct kept_part {
@@ -98,9 +99,15 @@ tg_status tg_distribute_check(tg_ctx *ctx, const tg_tensor *x, tg_comm *c, const
     tg_axis axis = tg_comm_axis(c);
     if (!x) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: distribute needs an input", who);
     if (tg_comm_ctx(c) != ctx) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: distribute is of another context", who);
-    if (axis == TG_MAX_AXES || tg_place_on(x, axis).kind <= TG_REPLICATED) return TG_OK;
+    if (tg_comm_size(c) == 1 || !ctx->grid.axes) return TG_OK;
     char what[160];
     tg_describe(x, what, sizeof what);
+    if ((unsigned)axis >= TG_MAX_AXES || !(ctx->grid.axes >> axis & 1))
+        return tg_fail(ctx, TG_ERR_PLACEMENT,
+                       "%s: distribute over \"%s\", which is of no axis of the grid: nobody knows whether input 0, %s, "
+                       "is the same on its ranks; take the communicator of an axis (tg_parallel_comm)",
+                       who, tg_comm_name(c), what);
+    if (tg_place_on(x, axis).kind <= TG_REPLICATED) return TG_OK;
     return tg_fail(ctx, TG_ERR_PLACEMENT,
                    "%s: distribute over %s: input 0, %s, is not the same on its ranks, who would lose what the others "
                    "do not have; do without",
@@ -110,6 +117,7 @@ tg_status tg_distribute_check(tg_ctx *ctx, const tg_tensor *x, tg_comm *c, const
 tg_status tg_distribute(tg_tape *t, tg_tensor *x, tg_comm *c) {
     tg_storage *s = x->storage;
     if (tg_comm_size(c) == 1 || !alone(t, x)) return TG_OK;
+    if (t->ctx->check) TG_TRY(tg_placement_compare_over(x, c, "tg_recompute"));
     TG_TRY(tg_storage_need(s, x));
     tg_storage_extra *e = tg_storage_extra_of(s);
     kept_part *p = e ? part_new(t->ctx) : NULL;

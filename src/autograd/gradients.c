@@ -12,10 +12,8 @@ tg_status tg_gradient_put(tg_tensor *dst, const tg_tensor *src, bool add) {
     return ctx->ops->map(ctx, TG_FN_id, tg_array_of(dst), &in, 1, none, add);
 }
 
-/* Nobody else reads its bytes, and they are laid out as a gradient should be. */
-static bool exclusive(const tg_tensor *g) {
-    return atomic_load_explicit(&g->storage->refs, memory_order_relaxed) == 1 && g->flags & TG_F_CONTIGUOUS;
-}
+/* Its own bytes, laid out as a gradient should be. */
+static bool exclusive(const tg_tensor *g) { return tg_storage_is_own(g->storage) && g->flags & TG_F_CONTIGUOUS; }
 
 static tg_tensor *copy_of(const tg_tensor *g) {
     tg_tensor *c = tg_temp_empty(g->ctx, g->dtype, g->ndim, g->shape, TG_MEM_TEMPORARY);

@@ -99,6 +99,16 @@ static const char *twin_of(const tg_op *op) {
     return "gather it first (tg_gather_from, tg_all_gather), or move the shard to another dim (tg_reshard)";
 }
 
+/* A cross entropy's mean is over the dims of the target, its last input, which precede the last dim of its first. */
+static const char *mend_of(const on_axis *o, int i) {
+    const char *name = o->c->op->name;
+    bool loss = strstr(name, "cross_entropy") != NULL;
+    if (loss && (i == o->c->n_in - 1 || (i == 0 && at(o, i).dim < o->c->in[i]->ndim - 1)))
+        return "the rows of all ranks have one mean: take TG_LOSS_SUM, and divide by the tokens of all ranks "
+               "(tg_grads_finalize does)";
+    return twin_of(o->c->op);
+}
+
 /* ---- 1: some inputs are PARTIAL ---- */
 
 static bool is_linear(const on_axis *o) {
@@ -210,7 +220,7 @@ static tg_status check_roles(const on_axis *o, int first) {
     for (int i = 0; i < o->c->n_in; i++) {
         if (!o->c->in[i] || at(o, i).kind != TG_VARYING) continue;
         int mine = o->r->role[i][at(o, i).dim];
-        if (mine == TG_WHOLE) return refuse(o, "the op needs the whole of the dim that is sharded", twin_of(o->c->op));
+        if (mine == TG_WHOLE) return refuse(o, "the op needs the whole of the dim that is sharded", mend_of(o, i));
         if (mine != role)
             return refuse(o, "the sharded dims play different parts in the op",
                           "gather one of them, or shard it along the dim that the other one has");

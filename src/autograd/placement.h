@@ -86,6 +86,8 @@ void tg_call_placed(tg_call *c);
 
 /* A leaf that is I or R has the same bytes on the ranks of tensor- and context-parallel axes: at its first use. */
 tg_status tg_placement_compare(tg_tensor *x);
+/* x must have the same bytes on every rank of c: collective. */
+tg_status tg_placement_compare_over(tg_tensor *x, tg_comm *c, const char *who);
 /* Parameters have on the ranks of the data-parallel ones. Collective over those. */
 tg_status tg_placement_compare_params(const tg_parallel *p, tg_tensor *const *params, int n);
 

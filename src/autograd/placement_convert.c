@@ -1,6 +1,7 @@
 /* Conversions: what mapping ops state of one axis. */
 #include "autograd/placement.h"
 
+#include <ctype.h>
 #include <stdio.h>
 
 static const tg_placement invariant = {.kind = TG_INVARIANT};
@@ -90,16 +91,27 @@ static tg_status check_result(tg_call *c, const tg_conversion *v) {
     return TG_OK;
 }
 
+/* Of what is opaque the mend is most often a declaration: what the caller wrote is taken for each rank's own. */
+static tg_status refuse_varying(tg_call *c, tg_axis axis, int i) {
+    char mend[192], name[16] = "";
+    for (int k = 0; tg_axis_name(axis)[k] && k < 15; k++) name[k] = (char)toupper((unsigned char)tg_axis_name(axis)[k]);
+    if (at_of(c->in[i], axis).layout == TG_OPAQUE)
+        snprintf(mend, sizeof mend,
+                 "if it is, declare the leaf that input %d comes from before its first use, tg_place(p, leaf, TG_%s, "
+                 "TG_I); else gather it (tg_gather_from)", i, name);
+    else
+        snprintf(mend, sizeof mend, "gather input %d (tg_gather_from)", i);
+    return tg_placement_refuse(c, axis, "an input beside the converted one is not known to be the same on every rank",
+                               mend);
+}
+
 /* What no conversion names takes part as it is: the same on every rank, and without gradient. */
 static tg_status check_others(tg_call *c, tg_axis axis, uint32_t named) {
     for (int i = 0; i < c->n_in; i++) {
         if (!c->in[i] || tg_bit(named, i)) continue;
-        bool same = at_of(c->in[i], axis).kind <= TG_REPLICATED;
-        if (!same || tg_call_differentiable(c, i))
-            return tg_placement_refuse(c, axis,
-                                       "an input beside the converted one is not the same on every rank, "
-                                       "or needs a gradient",
-                                       "gather it, or detach it");
+        if (at_of(c->in[i], axis).kind > TG_REPLICATED) return refuse_varying(c, axis, i);
+        if (tg_call_differentiable(c, i))
+            return tg_placement_refuse(c, axis, "an input beside the converted one needs a gradient", "detach it");
     }
     return TG_OK;
 }

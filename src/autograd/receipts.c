@@ -59,7 +59,7 @@ static tg_tensor *fresh(tg_call *c, int i) {
 static tg_tensor *slot_buffer(tg_call *c, int i) {
     tg_slot *s = slot_of(c, i);
     if (!s->g) return s->g = fresh(c, i);
-    if (atomic_load(&s->g->storage->refs) == 1 && s->g->flags & TG_F_CONTIGUOUS) return s->g;
+    if (tg_storage_is_own(s->g->storage) && s->g->flags & TG_F_CONTIGUOUS) return s->g;
     tg_tensor *own = fresh(c, i);
     if (own && tg_gradient_put(own, s->g, false) != TG_OK) {
         tg_temp_free(own);

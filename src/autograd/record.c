@@ -279,7 +279,7 @@ static tg_status check_inplace(tg_call *c) {
     for (int i = 1; i < c->n_in; i++)
         if (c->in[i] && c->in[i]->storage == a->storage)
             return tg_call_fail(c, TG_ERR_STATE, "in place: input %d shares the overwritten bytes", i);
-    return TG_OK;
+    return tg_storage_await_readers(a->storage);
 }
 
 /* ---- The node ---- */

@@ -56,7 +56,8 @@ typedef struct tg_scope {
     uint64_t serial; /* of the last handle made before it */
 } tg_scope;
 
-enum { TG_N_CONSUMED = 1, TG_N_LEAF = 2, TG_N_STATE = 4, TG_N_TIMED = 8, TG_N_BUSY = 16, TG_N_REACHED = 32, TG_N_DUE = 64 };
+enum { TG_N_CONSUMED = 1, TG_N_LEAF = 2, TG_N_STATE = 4, TG_N_TIMED = 8 };
+enum { TG_N_BUSY = 16, TG_N_REACHED = 32, TG_N_DUE = 64 };
 
 struct tg_node {
     const tg_op *op;

@@ -171,6 +171,7 @@ struct tg_ctx {
         struct tg_named_rng *first, *current; /* current NULL: the default stream draws */
         struct tg_named_rng **below;          /* what drew before each fork */
         tg_rng base;                          /* the default stream, while it does not draw */
+        tg_rng outside;                       /* the default stream at the outermost fork that is open */
         uint64_t ids;
         int forks, room, forks_missed;
     } streams;
@@ -259,6 +260,8 @@ tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x);
 static inline tg_status tg_storage_need(tg_storage *s, const tg_tensor *x) {
     return TG_LIKELY(s->state == TG_PRESENT) ? TG_OK : tg_storage_need_slow(s, x);
 }
+/* Bytes of its own, undefined, whatever became of the last ones: a work that was to fill them is abandoned. */
+tg_status tg_storage_renew(tg_storage *s);
 /* For a restore: bytes of its own again, undefined; or those of another one of its size, which stay as long as either
  * needs them. */
 tg_status tg_storage_bytes_again(tg_storage *s);
@@ -267,12 +270,18 @@ void tg_storage_categorise(tg_storage *s, tg_category c);
 
 tg_storage_extra *tg_storage_extra_of(tg_storage *s); /* makes it; NULL after recording the error */
 void tg_storage_extras_free(tg_ctx *ctx);
-/* The bytes change in place: later uses of what was saved before are refused, naming `by`. */
 /* Whether t may take the bytes: another tape's are that one's to take. */
 static inline bool tg_storage_is_of(const tg_storage *s, const tg_tape *t) {
     const tg_tensor *maker = s->maker;
     return !maker || maker->serial != s->birth || maker->tape == t;
 }
+/* Nobody else reads or will read these bytes: no other handle, no work in flight. */
+static inline bool tg_storage_is_own(const tg_storage *s) {
+    return atomic_load_explicit(&s->refs, memory_order_relaxed) == 1 && !(s->block && tg_block_held(s->block));
+}
+/* Before bytes change in place: works in flight have read them. */
+tg_status tg_storage_await_readers(tg_storage *s);
+/* The bytes change in place: later uses of what was saved before are refused, naming `by`. */
 static inline void tg_storage_wrote(tg_storage *s, const char *by, const void *site) {
     s->version++;
     s->by = by;

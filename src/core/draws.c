@@ -3,6 +3,7 @@
  * in one piece share one. */
 #include "core/draws.h"
 
+#include "core/rng.h"
 #include "kernels/philox.h"
 
 uint64_t tg_draw_number(const tg_draws *d, int64_t position) {
@@ -198,14 +199,38 @@ static tg_status draws_of(tg_ctx *ctx, const digits *d, tg_draws *out) {
 
 static bool placed(const tg_ctx *ctx, const tg_placement *at) { return at && ctx->grid.axes && !ctx->draws_local; }
 
+static bool varies(const tg_ctx *ctx, const tg_placement *at, uint32_t axes) {
+    bool any = false;
+    for (int a = 0; a < TG_MAX_AXES; a++) any |= axes & ctx->grid.axes & 1u << a && at[a].kind == TG_VARYING;
+    return any;
+}
+
+/* The stream that a tensor draws from: under TG_RNG_MEGATRON, what varies inside the tensor-parallel region has its
+ * rank's; but where the caller has forked one, that. expert: it is one's, though it lies on the dense grid. */
+static tg_status stream_of(tg_ctx *ctx, const tg_placement *at, bool expert, tg_rng **out) {
+    *out = &ctx->rng;
+    if (!ctx->draws_local || !at || ctx->streams.current) return TG_OK;
+    bool experts = varies(ctx, at, 1u << TG_ETP | 1u << TG_EP), dense = varies(ctx, at, 1u << TG_TP);
+    if (!experts && !dense) return TG_OK;
+    const char *name = expert || experts ? "expert-parallel-rng" : "model-parallel-rng";
+    if ((*out = tg_rng_named(ctx, name))) return TG_OK;
+    return tg_fail(ctx, TG_ERR_STATE,
+                   "random draws: with TG_RNG_MEGATRON what varies over %s draws from stream \"%s\", which is not "
+                   "there: tg_rng_seed_parallel makes it",
+                   experts ? "etp or ep" : "tp", name);
+}
+
 tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_placement *at, tg_draws *out) {
-    *out = (tg_draws){.rng = ctx->rng};
-    if (!placed(ctx, at)) {
-        ctx->rng.counter += (uint64_t)tg_row_major(ndim, shape, NULL);
-        return TG_OK;
-    }
     lie l;
     digits d;
+    tg_rng *from;
+    *out = (tg_draws){.n = 0};
+    TG_TRY(stream_of(ctx, at, false, &from));
+    out->rng = *from;
+    if (!placed(ctx, at)) {
+        from->counter += (uint64_t)tg_row_major(ndim, shape, NULL);
+        return TG_OK;
+    }
     TG_TRY(lie_of(ctx, ndim, shape, at, &l));
     int bad = l.numel ? digits_of(&l, &d) : -1;
     if (bad >= 0)
@@ -224,10 +249,14 @@ static tg_status fill(tg_tensor *x, tg_array part, tg_random kind, double a, dou
     return x->ctx->ops->random(x->ctx, kind, part, a, b, d);
 }
 
-tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b) {
-    tg_draws d = {.rng = x->ctx->rng};
-    x->ctx->rng.counter += (uint64_t)x->numel;
+static tg_status fill_from(tg_tensor *x, tg_rng *from, tg_random kind, double a, double b) {
+    tg_draws d = {.rng = *from};
+    from->counter += (uint64_t)x->numel;
     return fill(x, tg_array_of(x), kind, a, b, &d);
+}
+
+tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b) {
+    return fill_from(x, &x->ctx->rng, kind, a, b);
 }
 
 /* The part of x that l's pieces are. */
@@ -261,17 +290,27 @@ static bool next_part(lie *l) {
 }
 
 /* Where the pieces of a dim are no digits, they are drawn one after another. */
-tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b) {
+tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b, bool expert) {
     tg_ctx *ctx = x->ctx;
     const tg_placing *p = tg_place_of(x);
     lie l;
     digits d;
-    if (!placed(ctx, p ? p->at : NULL)) return tg_fill_random(x, kind, a, b);
+    tg_rng *from;
+    TG_TRY(stream_of(ctx, p ? p->at : NULL, expert, &from));
+    if (!placed(ctx, p ? p->at : NULL)) return fill_from(x, from, kind, a, b);
     TG_TRY(lie_of(ctx, x->ndim, x->shape, p->at, &l));
     if (!l.numel) return TG_OK;
     for (int i; (i = digits_of(&l, &d)) >= 0;) l.pieces[i] = l.shape[i] / piece_of(l.cuts[i], l.n[i], l.shape[i]);
     do TG_TRY(fill_part(x, &l, kind, a, b));
     while (next_part(&l));
     ctx->rng.counter += (uint64_t)l.numel;
+    return TG_OK;
+}
+
+tg_status tg_draws_give_back(const tg_tensor *x, int64_t local, int64_t global) {
+    const tg_placing *p = tg_place_of(x);
+    tg_rng *from;
+    TG_TRY(stream_of(x->ctx, p ? p->at : NULL, false, &from));
+    from->counter -= (uint64_t)(placed(x->ctx, p ? p->at : NULL) ? global : local);
     return TG_OK;
 }

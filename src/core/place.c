@@ -9,7 +9,7 @@ static const char *const axis_names[] = {"tp", "cp", "dp", "pp", "etp", "ep", "e
 const char *tg_axis_name(tg_axis axis) { return (unsigned)axis < TG_MAX_AXES ? axis_names[axis] : "none"; }
 
 static const tg_placement opaque = {.kind = TG_VARYING, .layout = TG_OPAQUE};
-/* A caller's bytes are of the dense grid: tensors enter the expert grid by a dispatch of tokens, and pp places nothing. */
+/* A caller's bytes are of the dense grid: a dispatch of tokens brings tensors into the experts', and pp places none. */
 static const uint32_t given_axes = 1u << TG_TP | 1u << TG_CP | 1u << TG_DP | 1u << TG_AXIS_USER;
 
 /* The fields that its kind does not use are zero. */

@@ -30,6 +30,11 @@ static void draw_from(tg_ctx *ctx, tg_named_rng *r) {
     ctx->rng = r ? r->rng : ctx->streams.base;
 }
 
+tg_rng *tg_rng_named(tg_ctx *ctx, const char *name) {
+    tg_named_rng *r = find(ctx, name);
+    return r ? state_of(ctx, r) : NULL;
+}
+
 /* ---- Names ---- */
 
 static tg_status check_new(tg_ctx *ctx, const char *name, uint64_t seed) {
@@ -85,6 +90,16 @@ tg_status tg_rng_remove(tg_ctx *ctx, const char *name) {
         return tg_fail(ctx, TG_ERR_STATE, "tg_rng_remove: stream \"%s\" is forked; tg_rng_join it before", name);
     drop(ctx, r);
     return TG_OK;
+}
+
+/* The list has the newest first. */
+const char *tg_rng_name(const tg_ctx *ctx, int i) {
+    int n = 0;
+    if (!ctx || ctx->dead || i < 0) return NULL;
+    for (const tg_named_rng *r = ctx->streams.first; r; r = r->next) n++;
+    const tg_named_rng *r = i < n ? ctx->streams.first : NULL;
+    for (int k = n - 1; r && k > i; k--) r = r->next;
+    return r ? r->name : NULL;
 }
 
 void tg_rngs_free(tg_ctx *ctx) {
@@ -177,9 +192,19 @@ tg_status tg_rng_fork(tg_ctx *ctx, const char *name) {
         ctx->streams.forks_missed++;
         return ctx->status;
     }
+    if (!ctx->streams.forks) ctx->streams.outside = *state_of(ctx, NULL);
     ctx->streams.below[ctx->streams.forks++] = ctx->streams.current;
     draw_from(ctx, to);
     return s;
+}
+
+/* Draws inside a fork leave the default stream alone: who moves it has seeded it, and would not expect it here. */
+static void warn_if_moved(tg_ctx *ctx) {
+    const tg_rng *now = state_of(ctx, NULL), *then = &ctx->streams.outside;
+    bool same = now->seed == then->seed && now->stream == then->stream && now->counter == then->counter;
+    if (same || !ctx->log) return;
+    ctx->log(ctx->log_user, TG_LOG_WARNING,
+             "tg_rng_join: the default random stream was seeded anew between the fork and its join");
 }
 
 tg_status tg_rng_join(tg_ctx *ctx) {
@@ -191,6 +216,7 @@ tg_status tg_rng_join(tg_ctx *ctx) {
     if (!ctx->streams.forks)
         return ctx->status != TG_OK ? ctx->status : tg_fail(ctx, TG_ERR_STATE, "tg_rng_join: no stream is forked");
     draw_from(ctx, ctx->streams.below[--ctx->streams.forks]);
+    if (!ctx->streams.forks) warn_if_moved(ctx);
     return ctx->status;
 }
 

@@ -23,7 +23,8 @@ typedef struct tg_rng_states {
     } stream[];
 } tg_rng_states;
 
-size_t tg_rng_states_bytes(const tg_ctx *ctx); /* of the streams that are there now */
+tg_rng *tg_rng_named(tg_ctx *ctx, const char *name); /* its state, wherever that is now; NULL: there is none */
+size_t tg_rng_states_bytes(const tg_ctx *ctx);       /* of the streams that are there now */
 void tg_rng_states_save(const tg_ctx *ctx, tg_rng_states *to);
 /* Streams that were removed since are left out, those added since stay as they are. The forks that are open stay. */
 void tg_rng_states_load(tg_ctx *ctx, const tg_rng_states *from);

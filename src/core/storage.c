@@ -187,6 +187,17 @@ tg_status tg_storage_bytes_again(tg_storage *s) {
     return TG_OK;
 }
 
+tg_status tg_storage_renew(tg_storage *s) {
+    if (s->state == TG_DISCARDED) return tg_storage_bytes_again(s);
+    if (s->state == TG_IN_FLIGHT) {
+        tg_work *w = s->extra->work;
+        s->extra->work = NULL;
+        tg_work_abandon(w);
+    }
+    s->state = TG_PRESENT;
+    return TG_OK;
+}
+
 tg_status tg_storage_share(tg_storage *s, tg_storage *from) {
     tg_ctx *ctx = s->ctx;
     if (from->block && !(from->extra && from->extra->buffer)) {

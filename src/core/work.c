@@ -111,6 +111,10 @@ tg_status tg_works_wait_readers(tg_ctx *ctx, const tg_block *b) {
     return TG_OK;
 }
 
+tg_status tg_storage_await_readers(tg_storage *s) {
+    return s->block && tg_block_held(s->block) ? tg_works_wait_readers(s->ctx, s->block) : TG_OK;
+}
+
 tg_status tg_work_fills(tg_work *w, tg_storage *s) {
     tg_storage_extra *e = tg_storage_extra_of(s);
     if (!e) {

@@ -102,11 +102,18 @@ static tg_status make_directory(tg_checkpoints *c) {
     return errno == EEXIST ? TG_OK : tg_file_fail(c->ctx, "make the directory", c->dir, -1);
 }
 
+/* Whoever had the lock may have removed it, and the directory, before letting go. */
+static bool is_gone(int fd, const char *path) {
+    struct stat of, at;
+    return fstat(fd, &of) != 0 || stat(path, &at) != 0 || of.st_dev != at.st_dev || of.st_ino != at.st_ino;
+}
+
 static tg_status take_lock(tg_checkpoints *c, const char *path) {
     c->lock = c->ops.open(c->ops.user, path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (c->lock < 0) return tg_file_fail(c->ctx, "open", path, -1);
-    if (flock(c->lock, LOCK_EX | LOCK_NB) == 0) return TG_OK;
-    if (errno != EWOULDBLOCK) return tg_file_fail(c->ctx, "lock", path, -1);
+    bool taken = flock(c->lock, LOCK_EX | LOCK_NB) == 0;
+    if (taken && !is_gone(c->lock, path)) return TG_OK;
+    if (!taken && errno != EWOULDBLOCK) return tg_file_fail(c->ctx, "lock", path, -1);
     return tg_fail(c->ctx, TG_ERR_STATE, "'%s' is in use by another run, which holds the lock on '%s'", c->dir, path);
 }
 

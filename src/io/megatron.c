@@ -1,5 +1,5 @@
-/* Megatron-LM's indexed datasets: NAME.bin holds the tokens of all documents one after the other, NAME.idx how wide they
- * are and where each sequence begins. Read as one stream, in the order of the file. */
+/* Megatron-LM's indexed datasets: NAME.bin holds the tokens of all documents one after the other, NAME.idx how wide
+ * they are and where each sequence begins. Read as one stream, in the order of the file. */
 #include <stdio.h>
 
 #include "io/tokens.h"

@@ -56,8 +56,9 @@ static tg_status open_stream(tg_tokens *t, tg_ctx *ctx, const char *path, tg_tok
     }
     t->vocab = vocab ? vocab : t->width == 8 ? INT64_MAX : (int64_t)1 << (8 * t->width);
     if (expected >= 0 && t->file.size != expected * t->width)
-        return tg_fail(ctx, TG_ERR_FORMAT, "'%s' has %lld bytes, expected %lld: its index lists %lld tokens of %d bytes",
-                       path, (long long)t->file.size, (long long)(expected * t->width), (long long)expected, t->width);
+        return tg_fail(ctx, TG_ERR_FORMAT,
+                       "'%s' has %lld bytes, expected %lld: its index lists %lld tokens of %d bytes", path,
+                       (long long)t->file.size, (long long)(expected * t->width), (long long)expected, t->width);
     if (t->file.size == 0)
         return tg_fail(ctx, TG_ERR_DATA, "'%s' is empty, expected tokens (%s)", path, format_names[format]);
     t->count = t->file.size / t->width;

@@ -49,7 +49,8 @@ static tg_status check_parallel(tg_ctx *ctx, const tg_gpt_config *c) {
     if (c->parallel && tg_parallel_ctx(c->parallel) != ctx)
         return tg_fail(ctx, TG_ERR_HANDLE, "tg_gpt_new: the tg_parallel is of another context");
     if (c->heads % tp)
-        return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_new: %lld heads are not divisible by tp = %d", (long long)c->heads, tp);
+        return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_new: %lld heads are not divisible by tp = %d", (long long)c->heads,
+                       tp);
     if (c->kv_heads < tp ? tp % c->kv_heads : c->kv_heads % tp)
         return tg_fail(ctx, TG_ERR_SHAPE,
                        "tg_gpt_new: %lld key-value heads and tp = %d: one must be divisible by the other",
@@ -130,7 +131,7 @@ static tg_module *layer_list(tg_module *gpt) {
 /* The embedding, of which each tp rank has its rows of the padded vocabulary. */
 static tg_module *word_embedding(tg_ctx *ctx, const tg_gpt_config *c) {
     if (tg_gpt_tp(c) == 1) return tg_nn_embedding(ctx, c->vocab, c->hidden, c->init_std);
-    return tg_nn_padded_embedding(c->parallel, c->vocab, tg_gpt_rows(c), c->hidden, c->init_std);
+    return tg_nn_padded_embedding(c->parallel, c->vocab, tg_gpt_rows(c), c->hidden, c->init_std, NULL);
 }
 
 static void fill_gpt2(tg_module *gpt, tg_module *body) {
@@ -170,7 +171,7 @@ static tg_module *empty_gpt(tg_ctx *ctx, const tg_gpt_config *given) {
 
 static tg_module *output_matrix(tg_ctx *ctx, const tg_gpt_config *c) {
     if (tg_gpt_tp(c) == 1) return tg_nn_linear(ctx, c->hidden, c->vocab, false, c->init_std);
-    return tg_nn_padded_embedding(c->parallel, c->vocab, tg_gpt_rows(c), c->hidden, c->init_std);
+    return tg_nn_padded_embedding(c->parallel, c->vocab, tg_gpt_rows(c), c->hidden, c->init_std, NULL);
 }
 
 tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *given) {
@@ -333,6 +334,12 @@ tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions)
                 "tg_gpt_cache_new: batch %lld, %lld positions; expected a gpt, a positive batch, and positions up to "
                 "the model's",
                 (long long)batch, (long long)positions);
+        return NULL;
+    }
+    if (tg_gpt_tp(c) > 1 && tg_parallel_sp(c->parallel)) {
+        tg_fail(ctx, TG_ERR_STATE,
+                "tg_gpt_cache_new: the model's layers are sequence-parallel, which one token at a time cannot be; make "
+                "its groups without sequence_parallel");
         return NULL;
     }
     size_t bytes = sizeof(tg_gpt_cache) + 2 * (size_t)c->layers * sizeof(tg_tensor *);

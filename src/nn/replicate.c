@@ -7,6 +7,12 @@ static tg_status place_where_not(const tg_parallel *p, tg_tensor *x, tg_axis axi
     return tg_place(p, x, axis, (tg_placement){.kind = TG_REPLICATED});
 }
 
+/* Its layer has placed it on the experts' axes, over which its gradient is summed. */
+static bool of_experts(const tg_tensor *x) {
+    const uint32_t grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
+    return x->ext && x->ext->placed & grid;
+}
+
 tg_status tg_module_replicate(tg_module *m, const tg_parallel *p) {
     if (!m || !p) return TG_ERR_ARGUMENT;
     TG_TRY(m->ctx->status);
@@ -14,6 +20,7 @@ tg_status tg_module_replicate(tg_module *m, const tg_parallel *p) {
         return tg_fail(m->ctx, TG_ERR_HANDLE, "tg_module_replicate: the tg_parallel is of another context");
     for (int i = 0, n = tg_module_param_count(m); i < n; i++) {
         tg_tensor *x = tg_module_param(m, i, NULL);
+        if (of_experts(x)) continue;
         TG_TRY(place_where_not(p, x, TG_DP));
         TG_TRY(place_where_not(p, x, TG_CP));
         if (tg_parallel_sp(p)) TG_TRY(place_where_not(p, x, TG_TP));

@@ -156,7 +156,8 @@ static tg_status norm_again(void *state, tg_tape *t, tg_tensor *const *in, int n
 
 /* x + body(norm(x)). With selective recomputation the norm's result goes when the body has read it, and comes back when
  * the body's backward reads it again. */
-static tg_tensor *half(tg_module *m, tg_tape *t, tg_tensor *x, const char *norm, const char *body, const tg_past *past) {
+static tg_tensor *half(tg_module *m, tg_tape *t, tg_tensor *x, const char *norm, const char *body,
+                       const tg_past *past) {
     tg_tensor *n = NULL;
     tg_replay *r = NULL;
     if (config(m)->recompute == TG_GPT_SELECTIVE && t->grad) {
@@ -216,7 +217,8 @@ static double projection_std(const tg_gpt_config *c) { return c->init_std / sqrt
 
 typedef enum projection_kind { COLUMN, ROW, WHOLE } projection_kind;
 
-/* A linear layer with biases in GPT-2's style. parts: blocks of output rows that every rank has its share of (q, k, v). */
+/* A linear layer with biases in GPT-2's style. parts: blocks of output rows that every rank has its share of (q, k, v).
+ */
 static tg_module *projection(tg_ctx *ctx, const tg_gpt_config *c, projection_kind kind, int64_t in, int64_t out,
                              int parts, double std) {
     bool bias = c->arch == TG_GPT2;

@@ -275,6 +275,7 @@ tg_status tg_optim_step(tg_optim *o) {
         tg_optim_item *it = &o->item[i];
         tg_tensor *g = tg_gradient_of(it->param);
         if (!g || !it->param->numel) continue;
+        TG_TRY(tg_storage_await_readers(it->param->storage));
         TG_TRY(o->method->step(o, it, g));
         tg_storage_wrote(it->param->storage, "tg_optim_step", TG_SITE);
         note_versions(it);
@@ -349,17 +350,22 @@ static tg_status sum_squares(tg_optim *o, double *total) {
     return TG_OK;
 }
 
-double tg_optim_clip(tg_optim *o, double max_norm) {
+static tg_status clip(tg_optim *o, double max_norm, double *norm) {
     double total;
-    if (tg_optim_check(o) != TG_OK || check_gradients(o, "tg_optim_clip") != TG_OK) return NAN;
-    if (!(max_norm >= 0)) {
-        tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_clip: max_norm %g, expected 0 (none) or more", max_norm);
-        return NAN;
-    }
-    if (sum_squares(o, &total) != TG_OK) return NAN;
-    double norm = sqrt(total);
-    o->skip = !isfinite(norm);
-    o->clip = max_norm > 0 && isfinite(norm) ? fmin(1, max_norm / (norm + 1e-6)) : 1;
+    TG_TRY(tg_optim_check(o));
+    TG_TRY(check_gradients(o, "tg_optim_clip"));
+    if (!(max_norm >= 0))
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_clip: max_norm %g, expected 0 (none) or more", max_norm);
+    TG_TRY(sum_squares(o, &total));
+    *norm = sqrt(total);
+    o->skip = !isfinite(*norm);
+    o->clip = max_norm > 0 && isfinite(*norm) ? fmin(1, max_norm / (*norm + 1e-6)) : 1;
+    return TG_OK;
+}
+
+double tg_optim_clip(tg_optim *o, double max_norm) {
+    double norm = NAN;
+    if (clip(o, max_norm, &norm) != TG_OK && o && o->ctx->grid.axes) tg_ctx_skip(o->ctx);
     return norm;
 }
 

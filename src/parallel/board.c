@@ -66,7 +66,8 @@ void tg_board_unref(tg_ctx *ctx, tg_board *b) {
 /* ---- Call sites ---- */
 
 /* Others cannot look this process's addresses up; and a signal handler may not. So each site is described when it is
- * first met: file and line for other processes, the symbol, which costs less, where they can find the line themselves. */
+ * first met: file and line for other processes, the symbol, which costs less, where they can find the line by
+ * themselves. */
 static void keep_site(tg_board *b, uint64_t site) {
     tg_card *c = &b->card[b->me];
     for (uint64_t i = 0, at = site >> 2; i < 8; i++, at++) {

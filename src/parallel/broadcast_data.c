@@ -1,8 +1,8 @@
 /* broadcast_data: rank 0's tensors on every rank, by two broadcasts: what they are, then all their elements. */
 #include "parallel/mapping.h"
 
-/* Of each tensor: dims, or the error that it is, and their sizes. */
-enum { NDIM, SIZES, ROW = SIZES + TG_MAX_DIMS, NO_TENSOR = -1, OTHER_DTYPE = -2 };
+/* Of each tensor: dims, or the error that it is, their sizes, and how it lies on each axis. */
+enum { NDIM, SIZES, PLACES = SIZES + TG_MAX_DIMS, ROW = PLACES + TG_MAX_AXES, NO_TENSOR = -1, OTHER_DTYPE = -2 };
 
 typedef struct data {
     tg_tape *t;
@@ -15,6 +15,28 @@ typedef struct data {
     const void *site;
 } data;
 
+static int64_t packed(tg_placement p) {
+    int64_t word;
+    _Static_assert(sizeof word == sizeof p, "a placement is one number");
+    memcpy(&word, &p, sizeof word);
+    return word;
+}
+
+static tg_placement unpacked(int64_t word) {
+    tg_placement p;
+    memcpy(&p, &word, sizeof p);
+    return p;
+}
+
+/* The axes along which the ranks of c differ: there all have the same now. */
+static uint32_t spanned(const tg_ctx *ctx, const tg_comm *c) {
+    const tg_parallel *p = ctx->parallel;
+    if (tg_comm_axis(c) < TG_MAX_AXES) return 1u << tg_comm_axis(c);
+    if (c == tg_parallel_world(p)) return ~0u;
+    if (c == tg_parallel_model(p)) return 1u << TG_TP;
+    return c == tg_parallel_dp_cp(p) ? 1u << TG_DP | 1u << TG_CP : 0;
+}
+
 /* Rank 0's word on its tensors. An error is not reported before the others know it. */
 static void describe(data *d) {
     for (int i = 0; i < d->n; i++) {
@@ -23,6 +45,7 @@ static void describe(data *d) {
         bool there = tg_alive(x) && x->ctx == d->ctx && (!x->tape || x->tape == d->t);
         row[NDIM] = !there ? NO_TENSOR : x->dtype != d->dtype ? OTHER_DTYPE - x->dtype : x->ndim;
         for (int k = 0; row[NDIM] > 0 && k < x->ndim; k++) row[SIZES + k] = x->shape[k];
+        for (int a = 0; row[NDIM] >= 0 && a < TG_MAX_AXES; a++) row[PLACES + a] = packed(tg_place_on(x, (tg_axis)a));
     }
 }
 
@@ -78,6 +101,14 @@ static tg_status pack(data *d, const tg_tensor *flat) {
     return TG_OK;
 }
 
+static const tg_placing *place_of_row(const data *d, const int64_t *row) {
+    tg_placement at[TG_MAX_AXES];
+    uint32_t same = spanned(d->ctx, d->comm);
+    for (int a = 0; a < TG_MAX_AXES; a++)
+        at[a] = same >> a & 1 ? (tg_placement){.kind = TG_INVARIANT} : unpacked(row[PLACES + a]);
+    return tg_place_intern(d->ctx, at);
+}
+
 /* Views of the one buffer, in flight until it has come. */
 static tg_status unpack(data *d, const tg_tensor *flat) {
     int64_t at = 0, stride[TG_MAX_DIMS];
@@ -88,6 +119,7 @@ static tg_status unpack(data *d, const tg_tensor *flat) {
         tg_tensor *x = tg_tape_tensor(d->t, d->dtype, ndim, row + SIZES, stride, tg_storage_ref(flat->storage), at);
         if (!x) return tg_ctx_status(d->ctx);
         x->flags |= TG_F_VIEW;
+        x->place = place_of_row(d, row);
         d->x[i] = x;
         at += numel;
     }
@@ -136,6 +168,7 @@ tg_status tg_broadcast_data(tg_tape *t, tg_tensor **x, int n, tg_dtype dtype, tg
     TG_TRY(tg_tape_check(t, "tg_broadcast_data"));
     data d = {.t = t, .ctx = t->ctx, .comm = c, .x = x, .n = n, .dtype = dtype, .site = TG_SITE};
     tg_status s = broadcast_data(&d);
+    if (s != TG_OK && tg_comm_size(c) > 1) tg_ctx_skip(t->ctx);
     for (int i = 0; s != TG_OK && c && tg_comm_rank(c) && x && i < n; i++) x[i] = tg_inert(t->ctx);
     return s;
 }

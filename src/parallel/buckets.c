@@ -1,5 +1,5 @@
-/* Data-parallel gradient buckets (Li et al., PyTorch Distributed, VLDB 2020): the main gradients of many parameters in one
- * buffer, summed over the data-parallel ranks by one collective that runs while backward goes on.
+/* Data-parallel gradient buckets (Li et al., PyTorch Distributed, VLDB 2020): the main gradients of many parameters in
+ * one buffer, summed over the data-parallel ranks by one collective that runs while backward goes on.
  *
  * Parameters lie in reverse order, as their gradients come. Buckets start strictly in order, on every rank the same,
  * whatever order the gradients came in. Behind its parameters a bucket has a number for each: 1 where this rank
@@ -29,7 +29,8 @@ typedef struct bucket {
 } bucket;
 
 struct tg_buckets {
-    tg_parallel *p;
+    tg_ctx *ctx;
+    tg_parallel *p; /* NULL: it has ended */
     tg_buckets *next;
     tg_comm *comm;
     uint32_t axes;
@@ -62,7 +63,7 @@ tg_tensor *tg_gradient_or_zero(tg_tensor *x) {
 }
 
 static tg_status start(tg_buckets *b, bucket *k) {
-    tg_ctx *ctx = b->p->ctx;
+    tg_ctx *ctx = b->ctx;
     for (int i = k->first; i < k->first + k->n; i++) {
         tg_tensor *x = b->item[i].param;
         if (!tg_gradient_or_zero(x)) return ctx->status;
@@ -86,8 +87,8 @@ static tg_status gradient_came(void *user, tg_tape *t, tg_tensor *x, tg_tensor *
         char what[160];
         tg_describe(x, what, sizeof what);
         return tg_fail(x->ctx, TG_ERR_STATE,
-                       "a gradient of %s came after its bucket's sum had started; tg_buckets_set_reduce(b, false) for all but "
-                       "the last micro-batch, and tg_grads_finalize after it",
+                       "a gradient of %s came after its bucket's sum had started; tg_buckets_set_reduce(b, false) for "
+                       "all but the last micro-batch, and tg_grads_finalize after it",
                        what);
     }
     if (it->ready) return TG_OK;
@@ -99,7 +100,7 @@ static tg_status gradient_came(void *user, tg_tape *t, tg_tensor *x, tg_tensor *
 /* ---- The end of a step ---- */
 
 static tg_status read_flags(tg_buckets *b, bucket *k) {
-    tg_ctx *ctx = b->p->ctx;
+    tg_ctx *ctx = b->ctx;
     TG_TRY(tg_storage_need(k->flat->storage, k->flat));
     for (int i = 0; i < k->n && !ctx->meta; i++) {
         union {
@@ -128,6 +129,30 @@ tg_status tg_buckets_finish(tg_buckets *b) {
     return s;
 }
 
+/* What a step that failed has left: sums that ran are lost, and gradients with them. */
+static tg_status begin_anew(tg_buckets *b) {
+    reset(b);
+    for (int k = 0; k < b->n_buckets; k++) {
+        tg_tensor *flat = b->bucket[k].flat;
+        TG_TRY(tg_storage_renew(flat->storage));
+        TG_TRY(b->ctx->ops->fill(b->ctx, tg_array_of(flat), 0));
+    }
+    for (int i = 0; i < b->n; i++) b->item[i].param->ext->has_grad = false;
+    return TG_OK;
+}
+
+tg_status tg_buckets_recover(tg_parallel *p) {
+    for (tg_buckets *b = p->buckets; b; b = b->next) TG_TRY(begin_anew(b));
+    return TG_OK;
+}
+
+void tg_buckets_orphan(tg_parallel *p) {
+    for (tg_buckets *b = p->buckets; b; b = b->next) {
+        b->p = NULL;
+        b->reduce = false; /* there is nobody to sum with */
+    }
+}
+
 tg_buckets *tg_buckets_next(const tg_buckets *b) { return b->next; }
 
 /* ---- Making ---- */
@@ -144,13 +169,14 @@ static tg_status check_param(const tg_parallel *p, tg_tensor *x, uint32_t axes) 
     TG_TRY(tg_check(p->ctx, x, "tg_buckets_new: a parameter"));
     tg_describe(x, what, sizeof what);
     if (x->tape || !(x->flags & TG_F_REQUIRES_GRAD))
-        return tg_fail(p->ctx, TG_ERR_STATE, "tg_buckets_new: %s is not a leaf of the context that needs a gradient", what);
+        return tg_fail(p->ctx, TG_ERR_STATE, "tg_buckets_new: %s is not a leaf of the context that needs a gradient",
+                       what);
     if (tg_buckets_axes(p, x)) return tg_fail(p->ctx, TG_ERR_STATE, "tg_buckets_new: %s is in buckets already", what);
     if (((x->place ? x->place->replicated : 0) & axes) == axes) return TG_OK;
     tg_place_text(p->ctx, x->place, place, sizeof place);
     return tg_fail(p->ctx, TG_ERR_PLACEMENT,
-                   "tg_buckets_new: %s lies as \"%s\"; a parameter whose gradient is summed over data-parallel ranks is R on dp "
-                   "(and cp): tg_place it so",
+                   "tg_buckets_new: %s lies as \"%s\"; a parameter whose gradient is summed over data-parallel ranks "
+                   "is R on dp (and cp): tg_place it so",
                    what, place);
 }
 
@@ -161,7 +187,8 @@ static int lay_out(tg_buckets *b, tg_tensor *const *params, int64_t elements) {
         tg_tensor *x = params[b->n - 1 - i];
         bool same = i && tg_accumulate_dtype(x->dtype) == tg_accumulate_dtype(b->item[i - 1].param->dtype);
         if (!same || b->bucket[k].payload >= elements) b->bucket[++k] = (bucket){.first = i};
-        b->item[i] = (bucket_item){.of = b, .param = x, .ref = tg_ref_of(x), .bucket = k, .offset = b->bucket[k].payload};
+        b->item[i] =
+            (bucket_item){.of = b, .param = x, .ref = tg_ref_of(x), .bucket = k, .offset = b->bucket[k].payload};
         b->bucket[k].payload += aligned(x->numel);
         b->bucket[k].n++;
     }
@@ -169,7 +196,7 @@ static int lay_out(tg_buckets *b, tg_tensor *const *params, int64_t elements) {
 }
 
 static tg_status make_bucket(tg_buckets *b, bucket *k) {
-    tg_ctx *ctx = b->p->ctx;
+    tg_ctx *ctx = b->ctx;
     tg_dtype dtype = tg_accumulate_dtype(b->item[k->first].param->dtype);
     k->flat = tg_owned_empty(ctx, dtype, 1, (const int64_t[]){k->payload + k->n}, TG_MEM_GRADIENT);
     if (!k->flat) return ctx->status;
@@ -191,8 +218,8 @@ static tg_status check_call(tg_parallel *p, tg_tensor *const *params, int n, int
         return tg_fail(p->ctx, TG_ERR_ARGUMENT, "tg_buckets_new: %d parameters at %p, expected one or more", n,
                        (const void *)params);
     if (elements < TG_NONE)
-        return tg_fail(p->ctx, TG_ERR_ARGUMENT, "tg_buckets_new: buckets of %lld elements, expected 0 (default) or more",
-                       (long long)elements);
+        return tg_fail(p->ctx, TG_ERR_ARGUMENT,
+                       "tg_buckets_new: buckets of %lld elements, expected 0 (default) or more", (long long)elements);
     for (int i = 0; i < n; i++) {
         TG_TRY(check_param(p, params[i], axes));
         for (int j = 0; j < i; j++)
@@ -211,7 +238,7 @@ tg_buckets *tg_buckets_new(const tg_parallel *given, tg_tensor *const *params, i
     size_t bytes = sizeof(tg_buckets) + (size_t)n * (sizeof(bucket_item) + sizeof(bucket));
     tg_buckets *b = tg_host_alloc(ctx, bytes);
     if (!b) return NULL;
-    *b = (tg_buckets){.p = p, .comm = p->dp_cp, .axes = axes, .n = n, .reduce = true, .bytes = bytes};
+    *b = (tg_buckets){.ctx = ctx, .p = p, .comm = p->dp_cp, .axes = axes, .n = n, .reduce = true, .bytes = bytes};
     b->bucket = (bucket *)(b->item + n);
     int64_t standard = (int64_t)fmax(40e6, 1e6 * tg_comm_size(p->dp_cp));
     b->n_buckets = lay_out(b, params, elements == TG_NONE ? INT64_MAX : elements ? elements : standard);
@@ -236,10 +263,10 @@ static void free_item(bucket_item *it) {
 
 void tg_buckets_free(tg_buckets *b) {
     if (!b) return;
-    tg_ctx *ctx = b->p->ctx;
-    tg_buckets **link = &b->p->buckets;
-    while (*link && *link != b) link = &(*link)->next;
-    if (*link) *link = b->next;
+    tg_ctx *ctx = b->ctx;
+    tg_buckets **link = b->p ? &b->p->buckets : NULL;
+    while (link && *link && *link != b) link = &(*link)->next;
+    if (link && *link) *link = b->next;
     for (int i = 0; i < b->n; i++) free_item(&b->item[i]);
     for (int k = 0; k < b->n_buckets; k++) tg_drop(b->bucket[k].flat);
     tg_host_free(ctx, b, b->bytes);
@@ -247,6 +274,6 @@ void tg_buckets_free(tg_buckets *b) {
 
 bool tg_buckets_set_reduce(tg_buckets *b, bool on) {
     bool before = b && b->reduce;
-    if (b) b->reduce = on;
+    if (b) b->reduce = on && b->p;
     return before;
 }

@@ -86,6 +86,11 @@ void tg_comm_free(tg_comm *c) {
     tg_host_free(ctx, c, sizeof *c);
 }
 
+void tg_comm_free_all(tg_comm *c) {
+    while (c && c->child) tg_comm_free_all(c->child);
+    tg_comm_free(c);
+}
+
 /* ---- Split ---- */
 
 static tg_comm *group_of(tg_comm *c, void *state, const tg_comm_ops *ops, int rank, int n, const char *name,
@@ -121,7 +126,8 @@ tg_comm *tg_comm_split_known(tg_comm *c, const int *ranks, int n, const char *na
     void *state = NULL;
     if (!tg_comm_ok(c) || check_members(c, ranks, n, &mine) != TG_OK) return tg_comm_or_inert(NULL);
     const tg_comm_ops *ops = n == 1 && !c->ops->silent ? &tg_self_transport : c->ops;
-    if (ops == c->ops && ops->split(c->ctx, c->state, ranks, n, mine, name, &state) != TG_OK) return tg_comm_or_inert(NULL);
+    if (ops == c->ops && ops->split(c->ctx, c->state, ranks, n, mine, name, &state) != TG_OK)
+        return tg_comm_or_inert(NULL);
     return group_of(c, state, ops, mine, n, name, axis);
 }
 

@@ -35,6 +35,7 @@ typedef struct tg_comm_request {
     tg_work *work;
     uint64_t note;  /* in the record; 0: none */
     tg_status status; /* of the wait */
+    bool waited;
     bool ownerless; /* no storage owns the work */
     struct tg_comm_request *next, *prev; /* of the communicator's list, or the next free one */
 } tg_comm_request;
@@ -63,6 +64,7 @@ bool tg_comm_ok(const tg_comm *c);
 /* Takes over its reference to the board; NULL: one of its own. */
 tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size, tg_board *board);
 tg_comm *tg_comm_or_inert(tg_comm *c); /* what a constructor returns */
+void tg_comm_free_all(tg_comm *c); /* the groups that were split from it, and then c */
 /* A call over host memory, without a tensor, that is waited for. */
 tg_status tg_comm_exchange(tg_comm *c, tg_transfer *call);
 /* Ends finished works that no storage owns; the memory that they read is let go. */

@@ -23,7 +23,8 @@ static tg_status check_tensor(const entry *e, const tg_tensor *x, const char *ro
     if (TG_LIKELY(x->dtype <= TG_BOOL && x->flags & TG_F_CONTIGUOUS)) return TG_OK;
     tg_describe(x, what, sizeof what);
     if (x->dtype > TG_BOOL) return tg_fail(ctx, TG_ERR_DTYPE, "%s: %s %s: no collective takes it", e->name, role, what);
-    return tg_fail(ctx, TG_ERR_SHAPE, "%s: %s %s is not contiguous; copy it first (tg_contiguous)", e->name, role, what);
+    return tg_fail(ctx, TG_ERR_SHAPE, "%s: %s %s is not contiguous; copy it first (tg_contiguous)", e->name, role,
+                   what);
 }
 
 static bool has_dst(const entry *e) {
@@ -319,6 +320,7 @@ static tg_status request_wait(tg_ctx *ctx, void *self) {
     _Atomic uint64_t *waiting = &c->board->card[c->board->me].waiting;
     atomic_store_explicit(waiting, r->note, memory_order_relaxed);
     r->status = c->ops->wait(ctx, c->state, r->request);
+    r->waited = true;
     atomic_store_explicit(waiting, 0, memory_order_relaxed);
     return r->status;
 }
@@ -328,6 +330,7 @@ static void request_abort(void *self) { (void)self; } /* the drop that follows d
 /* The transport's part of it. */
 static void end_request(tg_comm_request *r) {
     tg_comm *c = r->comm;
+    if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* for the record */
     if (r->request) c->ops->drop(c->ctx, c->state, r->request);
     if (r->note) tg_card_settle(c->board, r->note, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);
     r->request = NULL;

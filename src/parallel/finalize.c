@@ -76,7 +76,8 @@ static tg_status move_small(const sum_set *s, tg_tensor *flat, bool in) {
         double d = 0;
         float f = 0;
         bool wide = flat->dtype == TG_F64;
-        TG_TRY(s->ctx->ops->copy(s->ctx, wide ? (void *)&d : &f, word.data, wide ? sizeof d : sizeof f, TG_COPY_TO_HOST));
+        TG_TRY(
+            s->ctx->ops->copy(s->ctx, wide ? (void *)&d : &f, word.data, wide ? sizeof d : sizeof f, TG_COPY_TO_HOST));
         x->ext->has_grad = d + (double)f > 0;
     }
     return TG_OK;
@@ -140,6 +141,13 @@ static tg_status divide_by_tokens(const tg_parallel *p, tg_tensor *const *params
 
 /* ---- The public side ---- */
 
+/* A rank that had no micro-batch has run no backward, and has nothing of the last step either: it takes part. */
+static bool has_gradients(tg_tensor *const *params, int n) {
+    for (int i = 0; i < n; i++)
+        if (tg_gradient_of(params[i])) return true;
+    return false;
+}
+
 static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *o) {
     tg_ctx *ctx = p->ctx;
     if (n < 0 || (n && !params))
@@ -150,20 +158,23 @@ static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, co
             return tg_fail(ctx, TG_ERR_STATE,
                            "tg_grads_finalize: parameter %d is not a leaf of the context that needs a gradient", i);
         if (!tg_ext_of(params[i])) return ctx->status;
+        for (int j = 0; j < i; j++)
+            if (params[j] == params[i])
+                return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_grads_finalize: parameter %d is given twice", i);
     }
     if (o->tokens) TG_TRY(tg_check(ctx, o->tokens, "tg_grads_finalize: tokens"));
     if (o->tokens && o->tokens->numel != 1)
         return tg_fail(ctx, TG_ERR_SHAPE, "tg_grads_finalize: tokens has %lld elements, expected one",
                        (long long)o->tokens->numel);
-    if (ctx->backwards == ctx->finalized)
+    if (ctx->backwards == ctx->finalized && has_gradients(params, n))
         return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_grads_finalize: no backward has run since the last one; it sums the gradients of a step once");
+                       "tg_grads_finalize: no backward has run since the last one, whose gradients are still there; it "
+                       "sums the gradients of a step once");
     return TG_OK;
 }
 
-tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *given) {
+static tg_status finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *given) {
     tg_finalize_opts o;
-    if (!p) return TG_ERR_ARGUMENT;
     tg_ctx *ctx = p->ctx;
     TG_TRY(ctx->status);
     TG_TRY(tg_options(ctx, &o, sizeof o, given, "tg_grads_finalize: the options"));
@@ -180,4 +191,11 @@ tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int 
     if (o.tokens) TG_TRY(divide_by_tokens(p, params, n, o.tokens));
     ctx->finalized = ctx->backwards;
     return TG_OK;
+}
+
+tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *given) {
+    if (!p) return TG_ERR_ARGUMENT;
+    tg_status s = finalize(p, params, n, given);
+    if (s != TG_OK && p->world && tg_comm_size(p->world) > 1) tg_ctx_skip(p->ctx);
+    return s;
 }

@@ -10,6 +10,10 @@ enum { TG_DATA_AXES = 1u << TG_DP | 1u << TG_CP };
 tg_buckets *tg_buckets_next(const tg_buckets *b); /* of the same tg_parallel; NULL: the last */
 /* Starts what no backward has started, waits for all, and notes which parameters have a gradient on some rank. */
 tg_status tg_buckets_finish(tg_buckets *b);
+/* After a failed step, over the groups that p has now: sums that ran are lost, and all gradients in buckets with them.
+ */
+tg_status tg_buckets_recover(tg_parallel *p);
+void tg_buckets_orphan(tg_parallel *p); /* p ends: its buckets only hold gradients from now on */
 /* The axes over which some bucket sums x's gradient; 0: none does. */
 uint32_t tg_buckets_axes(const tg_parallel *p, const tg_tensor *x);
 /* Writes 0 where x has no gradient on this rank, so that it can be summed. NULL after recording the error. */

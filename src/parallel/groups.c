@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "core/rng.h"
-#include "parallel/parallel.h"
+#include "parallel/grads.h"
 
 enum { GRID = 5 }; /* axes that an order names: tp, cp, ep, dp, pp */
 
@@ -88,7 +88,8 @@ static tg_status grid_make(tg_ctx *ctx, grid *g, const char *order, const char *
     }
     if (g->n < 0)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_parallel_new: the order \"%s\" is not a list of tp, cp, ep, dp and pp, each once, with '-' between",
+                       "tg_parallel_new: the order \"%s\" is not a list of tp, cp, ep, dp and pp, each once, with '-' "
+                       "between",
                        order);
     for (int j = 0; j < GRID; j++) {
         int at = find(g->names, g->n, name[j]);
@@ -158,21 +159,29 @@ static tg_status check_sizes(tg_ctx *ctx, tg_parallel_opts *o, int world) {
     return TG_OK;
 }
 
+/* Whether both grids have the same groups of an axis. */
+static tg_status same_groups(tg_ctx *ctx, const grid *dense, const grid *expert, const char *axis, int world,
+                             bool *same) {
+    int *ranks = tg_host_alloc(ctx, 2 * (size_t)world * sizeof *ranks);
+    if (!ranks) return ctx->status;
+    uint32_t d = 1u << find((char(*)[8])dense->names, dense->n, axis),
+             e = 1u << find((char(*)[8])expert->names, expert->n, axis);
+    groups_of(dense->sizes, dense->n, d, ranks, NULL);
+    groups_of(expert->sizes, expert->n, e, ranks + world, NULL);
+    *same = !memcmp(ranks, ranks + world, (size_t)world * sizeof *ranks);
+    tg_host_free(ctx, ranks, 2 * (size_t)world * sizeof *ranks);
+    return TG_OK;
+}
+
 /* Pipelines run through both grids, so a rank's pipeline must be the same in each. */
 static tg_status check_pipelines(tg_ctx *ctx, const tg_parallel_opts *o, const grid *dense, const grid *expert,
                                  int world) {
-    int *ranks = tg_host_alloc(ctx, 2 * (size_t)world * sizeof *ranks);
-    if (!ranks) return ctx->status;
-    uint32_t d = 1u << find((char(*)[8])dense->names, dense->n, "pp"),
-             e = 1u << find((char(*)[8])expert->names, expert->n, "pp");
-    groups_of(dense->sizes, dense->n, d, ranks, NULL);
-    groups_of(expert->sizes, expert->n, e, ranks + world, NULL);
-    bool same = !memcmp(ranks, ranks + world, (size_t)world * sizeof *ranks);
-    tg_host_free(ctx, ranks, 2 * (size_t)world * sizeof *ranks);
+    bool same;
+    TG_TRY(same_groups(ctx, dense, expert, "pp", world, &same));
     if (same) return TG_OK;
     return tg_fail(ctx, TG_ERR_ARGUMENT,
-                   "tg_parallel_new: with the order \"%s\" the pipelines of the dense and the expert grid differ; put pp "
-                   "last, or choose etp x ep = tp x cp x (a part of dp)",
+                   "tg_parallel_new: with the order \"%s\" the pipelines of the dense and the expert grid differ; put "
+                   "pp last, or choose etp x ep = tp x cp x (a part of dp)",
                    o->order);
 }
 
@@ -185,7 +194,8 @@ static tg_status make_embedding(tg_parallel *p, const grid *dense) {
     }
     int *ranks = tg_host_alloc(p->ctx, (size_t)world * sizeof *ranks), mine = 0;
     if (!ranks) return p->ctx->status;
-    int groups = groups_of(dense->sizes, dense->n, 1u << find((char(*)[8])dense->names, dense->n, "pp"), ranks, &members);
+    int at = find((char(*)[8])dense->names, dense->n, "pp");
+    int groups = groups_of(dense->sizes, dense->n, 1u << at, ranks, &members);
     for (int i = 0; i < groups * members; i++)
         if (ranks[i] == tg_comm_rank(p->world)) mine = i / members;
     int ends[2] = {ranks[mine * members], ranks[mine * members + members - 1]};
@@ -194,17 +204,26 @@ static tg_status make_embedding(tg_parallel *p, const grid *dense) {
     return p->ctx->status;
 }
 
+/* Of one size, etp and tp may still have other groups, where cp comes before tp. What is left of the world for edp is
+ * then dp and cp. */
+static tg_status compare_grids(tg_parallel *p, const grid *dense, const grid *expert) {
+    if (p->o.ep > 1 || p->o.etp != p->o.tp) {
+        p->one_grid = false;
+        return TG_OK;
+    }
+    return same_groups(p->ctx, dense, expert, "tp", tg_comm_size(p->world), &p->one_grid);
+}
+
 /* The axes that placements have: of the experts' grid only where it is not the dense one. */
 static void fill_grid(tg_parallel *p) {
     tg_grid *g = &p->ctx->grid;
-    bool experts = p->o.ep > 1 || p->o.etp != p->o.tp;
     g->axes = 0;
     p->ctx->draws_local = p->o.rng == TG_RNG_MEGATRON;
     for (int a = 0; a < TG_MAX_AXES; a++) {
         bool of_experts = a == TG_ETP || a == TG_EP || a == TG_EDP;
         g->size[a] = tg_parallel_size(p, (tg_axis)a);
         g->rank[a] = tg_parallel_rank(p, (tg_axis)a);
-        if (g->size[a] > 1 && a != TG_PP && (experts || !of_experts)) g->axes |= 1u << a;
+        if (g->size[a] > 1 && a != TG_PP && !(p->one_grid && of_experts)) g->axes |= 1u << a;
     }
 }
 
@@ -216,6 +235,9 @@ static tg_status make_groups(tg_parallel *p) {
     TG_TRY(grid_make(p->ctx, &dense, o->order, grid_names, (const int[GRID]){o->tp, o->cp, 1, dp, o->pp}));
     TG_TRY(grid_make(p->ctx, &expert, o->order, grid_names, (const int[GRID]){o->etp, 1, o->ep, edp, o->pp}));
     TG_TRY(check_pipelines(p->ctx, o, &dense, &expert, world));
+    TG_TRY(compare_grids(p, &dense, &expert));
+    tg_axis of_etp = p->one_grid ? TG_TP : TG_ETP, of_edp = TG_EDP;
+    if (p->one_grid) of_edp = o->cp == 1 ? TG_DP : TG_MAX_AXES; /* dp and cp: no one axis */
     const struct {
         const grid *g;
         const char *axes, *name;
@@ -224,8 +246,8 @@ static tg_status make_groups(tg_parallel *p) {
     } all[] = {
         {&dense, "tp", "tp", TG_TP, &p->comm[TG_TP]},          {&dense, "cp", "cp", TG_CP, &p->comm[TG_CP]},
         {&dense, "dp", "dp", TG_DP, &p->comm[TG_DP]},          {&dense, "pp", "pp", TG_PP, &p->comm[TG_PP]},
-        {&expert, "tp", "etp", TG_ETP, &p->comm[TG_ETP]},      {&expert, "ep", "ep", TG_EP, &p->comm[TG_EP]},
-        {&expert, "dp", "edp", TG_EDP, &p->comm[TG_EDP]},      {&dense, "dp-cp", "dp_cp", TG_MAX_AXES, &p->dp_cp},
+        {&expert, "tp", "etp", of_etp, &p->comm[TG_ETP]},      {&expert, "ep", "ep", TG_EP, &p->comm[TG_EP]},
+        {&expert, "dp", "edp", of_edp, &p->comm[TG_EDP]},      {&dense, "dp-cp", "dp_cp", TG_MAX_AXES, &p->dp_cp},
         {&dense, "tp-pp", "model", TG_MAX_AXES, &p->model},
     };
     for (int i = 0; i < TG_LEN(all); i++)
@@ -277,6 +299,7 @@ tg_parallel *tg_parallel_new(tg_comm *world, const tg_parallel_opts *given) {
 void tg_parallel_free(tg_parallel *p) {
     if (!p || p == &inert) return;
     tg_ctx *ctx = p->ctx;
+    tg_buckets_orphan(p);
     drop_groups(p);
     ctx->parallel = NULL;
     tg_host_free(ctx, p, sizeof *p);
@@ -289,10 +312,11 @@ tg_status tg_parallel_recover(tg_parallel *p) {
     int world = tg_comm_size(p->world), model = p->o.tp * p->o.cp * p->o.pp, experts = p->o.etp * p->o.ep * p->o.pp;
     if (world % model || world % experts)
         return tg_fail(p->ctx, TG_ERR_STATE,
-                       "tg_parallel_recover: %d ranks are left, which the grid (tp x cp x pp = %d, etp x ep x pp = %d) does not "
-                       "divide; free it, and make another over the world",
+                       "tg_parallel_recover: %d ranks are left, which the grid (tp x cp x pp = %d, etp x ep x pp = %d) "
+                       "does not divide; free it, and make another over the world",
                        world, model, experts);
-    return make_groups(p);
+    TG_TRY(make_groups(p));
+    return tg_buckets_recover(p);
 }
 
 /* ---- What it is ---- */

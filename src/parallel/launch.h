@@ -18,8 +18,6 @@ typedef struct tg_launch {
 
 /* 0, or an errno. */
 int tg_launch_open(tg_launch *l, int n);
-/* Starts argv[0] (looked for in PATH) as that rank: 0 and its pid, or an errno. */
-int tg_launch_spawn(const tg_launch *l, int rank, char *const *argv, pid_t *pid);
 /* That rank's process has ended, with what waitpid has said: its peers will be told, also if it never came to join. */
 void tg_launch_ended(const tg_launch *l, int rank, int wait_status);
 /* The record of all ranks, as tg_comm_record gives it. */

@@ -35,8 +35,12 @@ tg_tensor *tg_column_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weig
 tg_tensor *tg_row_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight);
 extern const tg_module_ops tg_column_linear_ops, tg_row_linear_ops;
 
-/* tg_nn_vocab_embedding of a table with `rows` rows, of which those from vocab on are padding: zero, and never looked up. */
-tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t rows, int64_t hidden, double std);
+/* tg_nn_vocab_embedding of a table with `rows` rows, of which those from vocab on are padding: zero, and ids of them
+ * are refused as those behind the table are. */
+tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t rows, int64_t hidden, double std,
+                                  const tg_vocab_embedding_opts *opts);
+/* tg_vocab_parallel_embedding of the first rows of all ranks' table. */
+tg_tensor *tg_padded_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_comm *c, int64_t rows);
 
 /* Hands a parameter to its module, or drops it. */
 void tg_layer_add(tg_module *m, const char *name, tg_tensor *param);

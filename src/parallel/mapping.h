@@ -21,6 +21,7 @@ typedef struct tg_mapping_params {
     const int64_t *splits; /* rows of dim 0 of each rank; NULL: equal parts. infer makes these the tape's */
     const int64_t *recv;   /* of an exchange: rows that come from each rank, and splits those that go */
     const int64_t *counts, *recv_counts; /* infer's: the same in elements */
+    int64_t rows;          /* of a table: ids are below; those behind are padding. 0: all of the ranks' */
 } tg_mapping_params;
 
 /* ---- infer ---- */

@@ -37,8 +37,12 @@ static tg_status cut(const tg_parallel *p, tg_ctx *ctx, tg_shape *s, tg_place_at
 }
 
 static tg_status fill(const tg_parallel *p, tg_tensor *x, const tg_place_at *at, int n, double std) {
-    for (int i = 0; i < n; i++) TG_TRY(tg_place(p, x, at[i].axis, at[i].placement));
-    return std > 0 ? tg_fill_random_placed(x, TG_RANDOM_NORMAL, 0, std) : TG_OK;
+    bool expert = false;
+    for (int i = 0; i < n; i++) {
+        expert |= at[i].axis == TG_ETP || at[i].axis == TG_EP || at[i].axis == TG_EDP;
+        TG_TRY(tg_place(p, x, at[i].axis, at[i].placement));
+    }
+    return std > 0 ? tg_fill_random_placed(x, TG_RANDOM_NORMAL, 0, std, expert) : TG_OK;
 }
 
 tg_tensor *tg_param_placed(const tg_parallel *p, const char *name, tg_dtype dtype, tg_shape global, double std,

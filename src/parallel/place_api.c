@@ -3,12 +3,28 @@
 
 #include "autograd/ops/op.h"
 #include "autograd/placement.h"
+#include "parallel/parallel.h"
+
+/* The axes of the grid that an axis stands for, major first; how many. Where the experts' grid is the dense one, etp is
+ * tp, and edp is dp and cp. */
+static int axes_of(const tg_parallel *p, tg_axis axis, tg_axis out[2]) {
+    bool one = p && p->one_grid;
+    out[0] = one && axis == TG_ETP ? TG_TP : one && axis == TG_EDP ? TG_DP : axis;
+    if (!one || axis != TG_EDP || p->o.cp == 1) return 1;
+    const char *dp = strstr(p->o.order, "dp"), *cp = strstr(p->o.order, "cp");
+    bool cp_outside = dp && cp && cp > dp;
+    out[0] = cp_outside ? TG_CP : TG_DP;
+    out[1] = cp_outside ? TG_DP : TG_CP;
+    return 2;
+}
 
 /* ---- Reading ---- */
 
 tg_placement tg_placement_of(const tg_tensor *x, tg_axis axis) {
-    bool known = tg_alive(x) && (unsigned)axis < TG_MAX_AXES;
-    return known ? tg_place_on(x, axis) : (tg_placement){.kind = TG_INVARIANT};
+    tg_axis at[2];
+    if (!tg_alive(x) || (unsigned)axis >= TG_MAX_AXES) return (tg_placement){.kind = TG_INVARIANT};
+    bool inner = axes_of(x->ctx->parallel, axis, at) == 2 && !(x->ctx->grid.axes >> at[0] & 1);
+    return tg_place_on(x, at[inner]);
 }
 
 tg_shape tg_global_shape(const tg_tensor *x) {
@@ -55,13 +71,16 @@ static tg_status check_placement(const tg_tensor *x, tg_placement *to, const cha
     return TG_OK;
 }
 
-static tg_status check_leaf(const tg_tensor *x, tg_axis axis, tg_placement to) {
+/* asked: by the caller, who may have named the axis by another. */
+static tg_status check_leaf(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_placement to) {
     char what[160];
     tg_describe(x, what, sizeof what);
     if (x->node || !(x->flags & TG_F_LEAF))
         return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s is no leaf: the rule placed it", what);
     if (x->ext && x->ext->placed >> axis & 1)
-        return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s was placed on axis %s already", what, tg_axis_name(axis));
+        return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s was placed on axis %s%s%s%s already", what,
+                       tg_axis_name(axis), axis == asked ? "" : ", which is ", axis == asked ? "" : tg_axis_name(asked),
+                       axis == asked ? "" : " here,");
     if (x->pins || (x->ext && x->ext->leaf_tape))
         return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s was used before it was placed", what);
     bool opaque = to.kind == TG_VARYING && to.layout == TG_OPAQUE;
@@ -90,8 +109,13 @@ tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_place
     TG_TRY(tg_check(ctx, leaf, "tg_place"));
     TG_TRY(check_grid(p, ctx, axis, "tg_place"));
     TG_TRY(check_placement(leaf, &placement, "tg_place"));
-    TG_TRY(check_leaf(leaf, axis, placement));
-    return declare(leaf, axis, placement);
+    tg_axis at[2];
+    int n = axes_of(p, axis, at);
+    if (n == 2 && placement.kind == TG_VARYING && placement.layout == TG_ZIGZAG)
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_place: a zigzag over edp, which is dp and cp here; place those");
+    for (int i = 0; i < n; i++) TG_TRY(check_leaf(leaf, at[i], axis, placement));
+    for (int i = 0; i < n; i++) TG_TRY(declare(leaf, at[i], placement));
+    return TG_OK;
 }
 
 /* ---- assume_placement ---- */
@@ -146,7 +170,10 @@ tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, t
     if (tg_tape_check(t, who) != TG_OK || tg_check(t->ctx, x, who) != TG_OK ||
         check_grid(p, t->ctx, axis, who) != TG_OK || check_placement(x, &to, who) != TG_OK)
         return tg_inert(t->ctx);
-    return TG_RECORD(t, tg_op_assume_placement, (&(assume_params){axis, to}), x);
+    tg_axis at[2];
+    for (int i = 0, n = axes_of(p, axis, at); i < n; i++)
+        x = TG_RECORD(t, tg_op_assume_placement, (&(assume_params){at[i], to}), x);
+    return x;
 }
 
 /* ---- For writers of mappings ---- */

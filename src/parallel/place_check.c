@@ -35,12 +35,11 @@ static tg_status differs(const tg_tensor *x, tg_axis axis, int rank) {
                    what, is, tg_axis_name(axis), rank);
 }
 
-/* One hash for each of n tensors, which are all compared in one collective. */
-static tg_status compare(tg_tensor *const *x, const int64_t *mine, int64_t n, tg_axis axis) {
-    tg_ctx *ctx = x[0]->ctx;
-    tg_comm *comm = tg_parallel_comm(ctx->parallel, axis);
-    int ranks = tg_comm_size(comm), wrong = -1;
-    int64_t all = n * ranks;
+/* Compares n numbers with those of rank 0, in one collective; *wrong: -1, or n times the first rank that has another,
+ * and which. */
+static tg_status find_other(tg_ctx *ctx, tg_comm *comm, const int64_t *mine, int64_t n, int64_t *wrong) {
+    int64_t all = n * tg_comm_size(comm);
+    *wrong = -1;
     tg_tensor *src = tg_temp_empty(ctx, TG_I64, 1, &n, TG_MEM_TEMPORARY);
     tg_tensor *dst = src ? tg_temp_empty(ctx, TG_I64, 1, &all, TG_MEM_TEMPORARY) : NULL;
     tg_status s = ctx->status;
@@ -49,11 +48,19 @@ static tg_status compare(tg_tensor *const *x, const int64_t *mine, int64_t n, tg
         if (!tg_comm_all_gather(comm, dst, src)) s = ctx->status;
         if (s == TG_OK) s = tg_storage_need(dst->storage, dst);
     }
-    for (int64_t i = 0; dst && s == TG_OK && i < all && wrong < 0; i++)
-        if (((const int64_t *)tg_data(dst))[i] != ((const int64_t *)tg_data(dst))[i % n]) wrong = (int)i;
+    for (int64_t i = 0; dst && s == TG_OK && i < all && *wrong < 0; i++)
+        if (((const int64_t *)tg_data(dst))[i] != ((const int64_t *)tg_data(dst))[i % n]) *wrong = i;
     tg_temp_free(src);
     tg_temp_free(dst);
-    return s == TG_OK && wrong >= 0 ? differs(x[wrong % n], axis, wrong / (int)n) : s;
+    return s;
+}
+
+/* One hash for each of n tensors. */
+static tg_status compare(tg_tensor *const *x, const int64_t *mine, int64_t n, tg_axis axis) {
+    tg_ctx *ctx = x[0]->ctx;
+    int64_t wrong;
+    TG_TRY(find_other(ctx, tg_parallel_comm(ctx->parallel, axis), mine, n, &wrong));
+    return wrong < 0 ? TG_OK : differs(x[wrong % n], axis, (int)(wrong / n));
 }
 
 static bool comparable(const tg_tensor *x) { return x->ctx->host && !x->ctx->meta && x->flags & TG_F_CONTIGUOUS; }
@@ -67,6 +74,21 @@ tg_status tg_placement_compare(tg_tensor *x) {
     for (int a = 0; a < TG_MAX_AXES; a++)
         if (axes >> a & 1) TG_TRY(compare(&x, &mine, 1, (tg_axis)a));
     return TG_OK;
+}
+
+tg_status tg_placement_compare_over(tg_tensor *x, tg_comm *c, const char *who) {
+    char what[160];
+    int64_t wrong;
+    if (!comparable(x)) return TG_OK;
+    TG_TRY(tg_storage_need(x->storage, x));
+    int64_t mine = (int64_t)hash(x);
+    TG_TRY(find_other(x->ctx, c, &mine, 1, &wrong));
+    if (wrong < 0) return TG_OK;
+    tg_describe(x, what, sizeof what);
+    return tg_fail(x->ctx, TG_ERR_PLACEMENT,
+                   "%s: %s has other bytes on ranks 0 and %d of \"%s\", who would get back parts of each other's; "
+                   "distribute what is the same on all of them",
+                   who, what, (int)wrong, tg_comm_name(c));
 }
 
 tg_status tg_placement_compare_params(const tg_parallel *p, tg_tensor *const *params, int n) {

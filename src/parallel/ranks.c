@@ -49,8 +49,7 @@ static void run_rank(rank_thread *t, tg_ctx *ctx) {
     else if (s != TG_OK)
         fail_rank(t, s, text);
     post_return(t);
-    while (world && world->child) tg_comm_free(world->child);
-    tg_comm_free(world);
+    tg_comm_free_all(world);
 }
 
 static void *rank_main(void *arg) {
@@ -67,10 +66,13 @@ static void say(const tg_ranks_opts *o, const char *format, int rank, const char
     if (o->message && o->message_size) snprintf(o->message, o->message_size, format, rank, message);
 }
 
+/* Of ranks that fail alike the lowest is named, so that a program which fails on all of them always says the same. */
 static tg_status first_failure(const rank_thread *t, int n, const tg_ranks_opts *o) {
     const rank_thread *first = NULL;
     for (int i = 0; i < n; i++)
         if (t[i].status != TG_OK && (!first || t[i].order < first->order)) first = &t[i];
+    for (int i = n - 1; first && i >= 0; i--)
+        if (t[i].status == first->status && !strcmp(t[i].message, first->message)) first = &t[i];
     if (first) say(o, "rank %d: %s", first->rank, first->message);
     return first ? first->status : TG_OK;
 }

@@ -227,13 +227,19 @@ static void unlink_group(const tg_vantage *v, const tg_group *g) {
         }
 }
 
+void tg_group_lost(const tg_vantage *v, tg_group *g, int n) {
+    lock(v->region);
+    g->lost = n;
+    pthread_mutex_unlock(&v->region->lock);
+}
+
 /* The memory goes with the last of those who will ever have it: of a group that failed before all had joined, too, as
  * nobody joins it any more. */
 void tg_group_leave(const tg_vantage *v, tg_group *g, int mine) {
     tg_region *r = v->region;
     atomic_store_explicit(&tg_group_member(g, mine)->gone, true, memory_order_release);
     lock(r);
-    bool last = ++g->left == g->size;
+    bool last = ++g->left + g->lost == g->size;
     if (last) {
         unlink_group(v, g);
         give(v, g, g->bytes);

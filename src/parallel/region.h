@@ -24,7 +24,7 @@ typedef struct tg_signature {
     int32_t root;
     int64_t count;   /* elements; of an all-to-all 0: pairs have their own check */
     uint64_t counts; /* a digest, where parts may differ */
-    uint64_t skips;  /* calls that the rank has missed after errors: all have missed the same, or they are out of step */
+    uint64_t skips;  /* calls that the rank has missed after errors: the same for all, or they are out of step */
 } tg_signature;
 
 /* One member's part of one call. Written before `posted`, or before it arrives. */
@@ -65,7 +65,7 @@ typedef struct tg_group {
     uint64_t id;
     tg_shared next, parent; /* of the region's list; the group it was split from */
     size_t bytes, slot_bytes;
-    int size, joined, left; /* members who have it; who have given it back */
+    int size, joined, left, lost; /* members who have it; who have given it back; who died with it */
     _Atomic int failed;     /* a tg_group_state */
     tg_status status;
     int culprit, reporter; /* ranks of the world; -1: none */
@@ -83,6 +83,7 @@ typedef struct tg_member {
     _Atomic bool gone;  /* has freed its communicator */
     _Atomic bool came;  /* to tg_comm_recover */
     _Atomic uint64_t skips; /* 1 + its context's, when it joined; 0: it has not joined yet */
+    _Atomic int unposted;   /* messages that it has started and that found no room in its box */
 } tg_member;
 
 typedef struct tg_region {
@@ -119,7 +120,9 @@ static inline tg_member *tg_group_member(tg_group *g, int i) {
     return (tg_member *)((char *)g + g->at_members) + i;
 }
 /* Member i's list of the ranks still there: a flag for each member. */
-static inline bool *tg_group_list(tg_group *g, int i) { return (bool *)((char *)g + g->at_lists) + (size_t)i * (size_t)g->size; }
+static inline bool *tg_group_list(tg_group *g, int i) {
+    return (bool *)((char *)g + g->at_lists) + (size_t)i * (size_t)g->size;
+}
 
 /* The region of n threads; NULL when there is no memory. */
 tg_region *tg_region_new(int n, const tg_allocator *allocator);
@@ -132,6 +135,8 @@ void tg_region_unmap(tg_region *r, bool whole);
 /* Joins the group of those ranks of the world, which the first of them makes. parent NULL: the world itself. */
 tg_group *tg_group_join(tg_ctx *ctx, const tg_vantage *v, const tg_group *parent, const int *ranks, int n, int mine,
                         const char *name);
+/* So many members have died without leaving, and never will. */
+void tg_group_lost(const tg_vantage *v, tg_group *g, int n);
 void tg_group_leave(const tg_vantage *v, tg_group *g, int mine);
 
 #endif

@@ -160,6 +160,7 @@ static tg_status read_part(source *f, const tg_shard_item *i, const void *site) 
     if (!whole) return ctx->status;
     tg_status s = read_whole(f, i, whole);
     if (s == TG_OK) s = tg_storage_need(i->x->storage, i->x);
+    if (s == TG_OK) s = tg_storage_await_readers(i->x->storage);
     if (s == TG_OK) tg_storage_wrote(i->x->storage, "tg_shards_load", site);
     if (s == TG_OK) s = tg_shard_move(i->like, ctx->grid.rank, whole, i->x, false);
     tg_temp_free(whole);
@@ -177,8 +178,7 @@ static tg_status load(source *f, const void *site) {
     return tg_comm_barrier(world);
 }
 
-tg_status tg_shards_load(tg_shards *s, const char *dir) {
-    if (!s) return TG_ERR_ARGUMENT;
+static tg_status check_and_load(tg_shards *s, const char *dir, const void *site) {
     TG_TRY(s->ctx->status);
     if (!dir || !*dir) return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_load: dir is %s", dir ? "empty" : "NULL");
     if (s->ctx->meta) return tg_fail(s->ctx, TG_ERR_DEVICE, "tg_shards_load: tensors of device \"meta\" have no bytes");
@@ -187,8 +187,15 @@ tg_status tg_shards_load(tg_shards *s, const char *dir) {
     if (!f) return s->ctx->status;
     f->s = s;
     f->dir = dir;
-    tg_status status = load(f, TG_SITE);
+    tg_status status = load(f, site);
     close_all(f);
     tg_host_free(s->ctx, f, sizeof *f);
+    return status;
+}
+
+tg_status tg_shards_load(tg_shards *s, const char *dir) {
+    if (!s) return TG_ERR_ARGUMENT;
+    tg_status status = check_and_load(s, dir, TG_SITE);
+    if (status != TG_OK && tg_comm_size(tg_parallel_world(s->p)) > 1) tg_ctx_skip(s->ctx);
     return status;
 }

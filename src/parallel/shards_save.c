@@ -127,8 +127,7 @@ static tg_status save(tg_shards *s, const char *dir, tg_writer *w) {
     return tg_comm_barrier(world);
 }
 
-tg_status tg_shards_save(tg_shards *s, const char *dir) {
-    if (!s) return TG_ERR_ARGUMENT;
+static tg_status check_and_save(tg_shards *s, const char *dir) {
     TG_TRY(s->ctx->status);
     if (!dir || !*dir) return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_save: dir is %s", dir ? "empty" : "NULL");
     if (s->ctx->meta) return tg_fail(s->ctx, TG_ERR_DEVICE, "tg_shards_save: tensors of device \"meta\" have no bytes");
@@ -136,5 +135,12 @@ tg_status tg_shards_save(tg_shards *s, const char *dir) {
     tg_writer w = {.fd = -1};
     tg_status status = save(s, dir, &w);
     tg_writer_abandon(&w); /* what was committed is no longer there */
+    return status;
+}
+
+tg_status tg_shards_save(tg_shards *s, const char *dir) {
+    if (!s) return TG_ERR_ARGUMENT;
+    tg_status status = check_and_save(s, dir);
+    if (status != TG_OK && tg_comm_size(tg_parallel_world(s->p)) > 1) tg_ctx_skip(s->ctx);
     return status;
 }

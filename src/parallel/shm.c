@@ -94,12 +94,15 @@ static tg_status begins_room(tg_shm_group *s, const tg_transfer *t) {
         return s->begins ? TG_OK : s->self->ctx->status;
     }
     s->begins_block = tg_process_alloc(s->self->process, s->begins_bytes);
-    if (!s->begins_block) return tg_fail(s->self->ctx, TG_ERR_MEMORY, "out of shared memory: counts for %d ranks", s->size);
+    if (!s->begins_block)
+        return tg_fail(s->self->ctx, TG_ERR_MEMORY, "out of shared memory: counts for %d ranks", s->size);
     s->begins = tg_block_data(s->begins_block);
     return TG_OK;
 }
 
-static tg_shared ref_of(const tg_shm_group *s, const void *p) { return p ? (tg_shared)((uintptr_t)p - s->self->view.base) : 0; }
+static tg_shared ref_of(const tg_shm_group *s, const void *p) {
+    return p ? (tg_shared)((uintptr_t)p - s->self->view.base) : 0;
+}
 
 static void fill_post(tg_shm_group *s, tg_post *p, const tg_transfer *t, uint64_t sequence) {
     p->src = ref_of(s, t->src);
@@ -180,10 +183,9 @@ static tg_status post(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) 
 
 static tg_status post_call(tg_shm_group *s, const tg_transfer *given, tg_shm_request *r) {
     tg_transfer t = *given;
-    bool mail = t.kind == TG_SEND || t.kind == TG_RECV;
     if (s->self->process) TG_TRY(tg_shm_stage(s, &t, r));
-    if (!mail) return post(s, &t, r);
-    TG_TRY(tg_shm_post_mail(s, &t, r));
+    if (!tg_shm_is_mail(r)) return post(s, &t, r);
+    tg_shm_post_mail(s, &t, r);
     request_start(r);
     return TG_OK;
 }

@@ -54,8 +54,10 @@ struct tg_shm_request {
     int peer;
     tg_note note;   /* for errors */
     tg_slot *slot;  /* of a collective */
-    tg_mail *mail;  /* of a send or receive */
-    uint64_t match; /* key of the other half */
+    tg_mail *mail;  /* of a send or receive; NULL: its rank's box is full, and it waits for a place there */
+    tg_shared data; /* of a send or receive, and the key of its own half and of the other */
+    uint64_t key, match;
+    bool unposted, moved; /* a message: not in the box; by this rank */
     bool done;
     tg_block *staged_src, *staged_dst; /* copies in shared memory, of what lies elsewhere */
     void *dst;
@@ -81,9 +83,13 @@ void tg_shm_exit(tg_shm_group *s);
 
 enum { TG_MAIL_NUMBER = 16 }; /* from this bit on a key is the number of the message between its two ranks */
 
-tg_status tg_shm_post_mail(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r);
+static inline bool tg_shm_is_mail(const tg_shm_request *r) { return r->kind == TG_SEND || r->kind == TG_RECV; }
+void tg_shm_post_mail(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r);
 /* Moves the message if both halves are there. True when it has been moved. */
 bool tg_shm_try_mail(tg_shm_request *r);
+bool tg_shm_mail_done(const tg_shm_request *r);
+/* Whether the peer has made its half. */
+bool tg_shm_mail_answered(const tg_shm_request *r);
 void tg_shm_end_mail(tg_shm_request *r);
 
 /* ---- shm_wait.c ---- */

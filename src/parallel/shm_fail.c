@@ -1,5 +1,5 @@
-/* What ends a group: ranks that disagree, a peer that will not come any more, a deadline. Whoever finds it writes it down
- * once, and everybody reads the same. */
+/* What ends a group: ranks that disagree, a peer that will not come any more, a deadline. Whoever finds it writes it
+ * down once, and everybody reads the same. */
 #define _GNU_SOURCE
 #include <sched.h>
 
@@ -54,7 +54,7 @@ void tg_shm_quiesce(tg_shm_group *s) {
     const double patience = 0.25;
     double until = tg_shm_now() + (s->self->process ? patience : s->self->ctx->deadline);
     for (int i = 0; i < s->size; i++)
-        while (i != s->rank && atomic_load_explicit(&tg_shm_card(s, i)->busy, memory_order_acquire) == s->g->id &&
+        while (i != s->rank && atomic_load_explicit(&tg_shm_card(s, i)->busy, memory_order_seq_cst) == s->g->id &&
                tg_shm_now() < until && tg_process_alive(&s->self->view, tg_group_member(s->g, i)->rank))
             sched_yield();
 }
@@ -98,8 +98,8 @@ void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_note *of_a, const t
 void tg_shm_crossed(tg_shm_group *s, tg_shm_group *other, int member, const tg_note *mine, const tg_note *theirs) {
     char text[TEXT];
     size_t at = 0;
-    tg_text(text, sizeof text, &at, "the ranks disagree about what comes next, and wait for each other: in group \"%s\" ",
-            s->g->name);
+    tg_text(text, sizeof text, &at,
+            "the ranks disagree about what comes next, and wait for each other: in group \"%s\" ", s->g->name);
     quote(s, s->rank, mine, text, sizeof text, &at);
     tg_text(text, sizeof text, &at, ", in group \"%s\" ", other->g->name);
     quote(s, member, theirs, text, sizeof text, &at);
@@ -111,7 +111,7 @@ void tg_shm_crossed(tg_shm_group *s, tg_shm_group *other, int member, const tg_n
 
 bool tg_shm_has_arrived(const tg_shm_request *r, int member) {
     if (!r) return false;
-    if (r->mail) return member != r->peer;
+    if (tg_shm_is_mail(r)) return member != r->peer || tg_shm_mail_answered(r);
     return atomic_load_explicit(&r->slot->post[member].posted, memory_order_acquire) == r->sequence + 1;
 }
 
@@ -174,8 +174,8 @@ static void look_at_processes(tg_shm_group *s) {
     }
 }
 
-/* That an error is there counts only after a while: the peer may be about to clear it, as we have cleared our own. But who
- * has missed a call that we have not, is out of step for good. */
+/* That an error is there counts only after a while: the peer may be about to clear it, as we have cleared our own. But
+ * who has missed a call that we have not, is out of step for good. */
 static bool has_missed(const tg_shm_group *s, int member) {
     uint64_t before = atomic_load_explicit(&tg_group_member(s->g, member)->skips, memory_order_acquire);
     uint64_t theirs = atomic_load_explicit(&tg_shm_card(s, member)->skips, memory_order_acquire);

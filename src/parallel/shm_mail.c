@@ -1,9 +1,11 @@
-/* Sends and receives: each is posted in its rank's own box; whichever end waits first, once both are there, moves the
- * message. */
+/* Sends and receives: each is posted in its rank's own box, if there is room; whichever end waits first, once both are
+ * there, moves the message. One that found no room is moved by its own rank alone. */
 #include "parallel/shm.h"
 
 /* Of the n-th message from one member to another: as its receiver, or as its sender, posts it. */
-static uint64_t key_of(bool send, int peer, uint64_t n) { return 1 | (uint64_t)send << 1 | (uint64_t)peer << 2 | n << TG_MAIL_NUMBER; }
+static uint64_t key_of(bool send, int peer, uint64_t n) {
+    return 1 | (uint64_t)send << 1 | (uint64_t)peer << 2 | n << TG_MAIL_NUMBER;
+}
 
 static uint64_t state_of(const tg_mail *m) { return atomic_load_explicit(&m->state, memory_order_acquire); }
 static int phase(uint64_t state) { return (int)(state & 3); }
@@ -17,36 +19,44 @@ static tg_mail *free_mail(tg_shm_group *s) {
     return NULL;
 }
 
-tg_status tg_shm_post_mail(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) {
-    bool send = t->kind == TG_SEND;
-    tg_mail *m = free_mail(s);
-    if (!m) /* all are in flight: waits for one of them */
-        for (tg_shm_request *q = s->self->first; q && !m; q = q->next)
-            if (q->s == s && q->mail) {
-                TG_TRY(tg_shm_await(s, q, NULL, 0));
-                m = free_mail(s);
-                q = s->self->first;
-                if (!q) break;
-            }
-    if (!m) return tg_fail(s->self->ctx, TG_ERR_INTERNAL, "no room for a message");
-    uint64_t n = s->pairs[2 * t->root + send]++;
-    const void *data = send ? t->src : t->dst;
-    s->mails++;
-    m->data = data ? (tg_shared)((uintptr_t)data - s->self->view.base) : 0;
-    m->count = t->count;
-    m->site = (uint64_t)(uintptr_t)t->site;
-    m->dtype = (uint8_t)t->dtype;
-    r->mail = m;
-    r->match = key_of(!send, s->rank, n);
-    uint64_t was = atomic_load_explicit(&m->state, memory_order_relaxed);
-    atomic_store_explicit(&m->state, (was & ~(uint64_t)3) + 4 + TG_MAIL_POSTED, memory_order_release);
-    atomic_store_explicit(&m->key, key_of(send, t->root, n), memory_order_release);
-    tg_shm_ring(s);
-    return TG_OK;
+/* Peers see that there are some, and go on waiting for this rank to move them. */
+static void count_unposted(tg_shm_request *r, bool waits) {
+    r->unposted = waits;
+    atomic_fetch_add_explicit(&tg_group_member(r->s->g, r->s->rank)->unposted, waits ? 1 : -1, memory_order_acq_rel);
 }
 
-/* The key tells which message it is, and there is never another of that key; that the state is the same before and after
- * tells that it is this message's. */
+/* Into the box, where there is room. */
+static bool put(tg_shm_request *r) {
+    tg_shm_group *s = r->s;
+    if (r->mail || r->moved) return r->mail;
+    tg_mail *m = free_mail(s);
+    if (!m) return false;
+    s->mails++;
+    m->data = r->data;
+    m->count = r->note.count;
+    m->site = r->note.site;
+    m->dtype = r->note.dtype;
+    r->mail = m;
+    uint64_t was = atomic_load_explicit(&m->state, memory_order_relaxed);
+    atomic_store_explicit(&m->state, (was & ~(uint64_t)3) + 4 + TG_MAIL_POSTED, memory_order_release);
+    atomic_store_explicit(&m->key, r->key, memory_order_release);
+    if (r->unposted) count_unposted(r, false);
+    tg_shm_ring(s);
+    return true;
+}
+
+void tg_shm_post_mail(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) {
+    bool send = t->kind == TG_SEND;
+    uint64_t n = s->pairs[2 * t->root + send]++;
+    const void *data = send ? t->src : t->dst;
+    r->data = data ? (tg_shared)((uintptr_t)data - s->self->view.base) : 0;
+    r->key = key_of(send, t->root, n);
+    r->match = key_of(!send, s->rank, n);
+    if (!put(r)) count_unposted(r, true);
+}
+
+/* The key tells which message it is, and there is never another of that key; that the state is the same before and
+ * after tells that it is this message's. */
 static tg_mail *other_half(const tg_shm_request *r, uint64_t *state) {
     tg_mail *box = tg_group_mails(r->s->g, r->peer);
     for (int i = 0; i < TG_MAILS; i++) {
@@ -58,60 +68,95 @@ static tg_mail *other_half(const tg_shm_request *r, uint64_t *state) {
     return NULL;
 }
 
-static tg_note mail_note(const tg_shm_group *s, const tg_mail *m, bool send, int peer) {
-    return (tg_note){.kind = send ? TG_SEND : TG_RECV,
-                     .dtype = m->dtype,
-                     .root = peer,
-                     .size = s->size,
-                     .count = m->count,
-                     .site = m->site};
+/* What the one who moves a message knows of an end of it: mail is NULL where it has not found room. */
+typedef struct half {
+    tg_mail *mail;
+    tg_shared data;
+    int64_t count;
+    uint64_t site;
+    uint8_t dtype;
+} half;
+
+static half half_of(tg_mail *m) { return (half){m, m->data, m->count, m->site, m->dtype}; }
+
+static half own_half(const tg_shm_request *r) {
+    return (half){r->mail, r->data, r->note.count, r->note.site, r->note.dtype};
 }
 
-static void mail_mismatch(const tg_shm_request *r, const tg_mail *other) {
+static tg_note half_note(const tg_shm_group *s, const half *h, bool send, int peer) {
+    return (tg_note){.kind = send ? TG_SEND : TG_RECV,
+                     .dtype = h->dtype,
+                     .root = peer,
+                     .size = s->size,
+                     .count = h->count,
+                     .site = h->site};
+}
+
+static void mail_mismatch(const tg_shm_request *r, const half *own, const half *other) {
     tg_shm_group *s = r->s;
     bool sends = r->kind == TG_SEND;
-    tg_note mine = mail_note(s, r->mail, sends, r->peer), theirs = mail_note(s, other, !sends, s->rank);
+    tg_note mine = half_note(s, own, sends, r->peer), theirs = half_note(s, other, !sends, s->rank);
     tg_shm_mismatch(s, s->rank, r->peer, &mine, &theirs);
 }
 
-/* The receiver's half decides who moves it. */
+/* The receiver's half decides who moves it. One that is in no box nobody else can see. */
 static bool take(tg_mail *recv, uint64_t state) {
-    return phase(state) == TG_MAIL_POSTED &&
-           atomic_compare_exchange_strong_explicit(&recv->state, &state, state - TG_MAIL_POSTED + TG_MAIL_TAKEN,
-                                                   memory_order_acq_rel, memory_order_relaxed);
+    return !recv || (phase(state) == TG_MAIL_POSTED && atomic_compare_exchange_strong_explicit(
+                                                           &recv->state, &state, state - TG_MAIL_POSTED + TG_MAIL_TAKEN,
+                                                           memory_order_acq_rel, memory_order_relaxed));
 }
 
 static void delivered(tg_mail *m) {
+    if (!m) return;
     uint64_t was = atomic_load_explicit(&m->state, memory_order_relaxed);
     atomic_store_explicit(&m->state, (was & ~(uint64_t)3) + TG_MAIL_DONE, memory_order_release);
 }
 
+static bool move(tg_shm_request *r, tg_mail *found, uint64_t mine, uint64_t theirs) {
+    const tg_vantage *v = &r->s->self->view;
+    bool sends = r->kind == TG_SEND;
+    half own = own_half(r), other = half_of(found), *send = sends ? &own : &other, *recv = sends ? &other : &own;
+    if (!take(recv->mail, sends ? theirs : mine)) return false;
+    if (send->count != recv->count || send->dtype != recv->dtype) {
+        mail_mismatch(r, &own, &other);
+        return false;
+    }
+    size_t bytes = (size_t)send->count * tg_dtype_size(send->dtype);
+    if (bytes) memcpy(tg_at(v, recv->data), tg_at(v, send->data), bytes);
+    r->moved = true;
+    if (r->unposted) count_unposted(r, false);
+    delivered(send->mail);
+    delivered(recv->mail);
+    return true;
+}
+
 bool tg_shm_try_mail(tg_shm_request *r) {
     tg_shm_group *s = r->s;
-    uint64_t mine = state_of(r->mail), theirs;
-    if (phase(mine) == TG_MAIL_DONE) return true;
+    uint64_t mine = put(r) ? state_of(r->mail) : TG_MAIL_POSTED, theirs;
+    if (tg_shm_mail_done(r)) return true;
     if (phase(mine) != TG_MAIL_POSTED) return false;
     tg_mail *other = other_half(r, &theirs);
     if (!other || !tg_shm_enter(s)) return false;
-    tg_mail *send = r->kind == TG_SEND ? r->mail : other, *recv = r->kind == TG_SEND ? other : r->mail;
-    bool moved = false;
-    if (take(recv, r->kind == TG_SEND ? theirs : mine)) {
-        if (send->count == recv->count && send->dtype == recv->dtype) {
-            size_t bytes = (size_t)send->count * tg_dtype_size(send->dtype);
-            if (bytes) memcpy(tg_at(&s->self->view, recv->data), tg_at(&s->self->view, send->data), bytes);
-            delivered(send);
-            delivered(recv);
-            moved = true;
-        } else {
-            mail_mismatch(r, other);
-        }
-    }
+    bool moved = move(r, other, mine, theirs);
     tg_shm_exit(s);
     if (moved) tg_shm_ring(s);
     return moved;
 }
 
+bool tg_shm_mail_done(const tg_shm_request *r) {
+    return r->mail ? phase(state_of(r->mail)) == TG_MAIL_DONE : r->moved;
+}
+
+/* Ours is no longer waiting, or theirs is there, or may be among those that the peer has yet to move. */
+bool tg_shm_mail_answered(const tg_shm_request *r) {
+    uint64_t state;
+    const tg_member *peer = tg_group_member(r->s->g, r->peer);
+    if (atomic_load_explicit(&peer->unposted, memory_order_acquire)) return true;
+    return r->moved || (r->mail && phase(state_of(r->mail)) != TG_MAIL_POSTED) || other_half(r, &state);
+}
+
 void tg_shm_end_mail(tg_shm_request *r) {
+    if (!r->mail) return;
     uint64_t was = atomic_load_explicit(&r->mail->state, memory_order_relaxed);
     atomic_store_explicit(&r->mail->key, 0, memory_order_relaxed);
     atomic_store_explicit(&r->mail->state, was & ~(uint64_t)3, memory_order_release);

@@ -1,4 +1,4 @@
-/* Ranks that are processes of one node: they map one file, take their contexts' memory from it, and see each other die. */
+/* Ranks that are processes of one node: they map one file, take their contexts' memory from it, and see who dies. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -80,7 +80,7 @@ static int64_t dst_count(const tg_transfer *t, int n) {
 
 static tg_block *stage(tg_shm_group *s, size_t bytes) {
     tg_block *b = tg_process_alloc(s->self->process, bytes);
-    if (!b) tg_fail(s->self->ctx, TG_ERR_MEMORY, "out of shared memory: %zu bytes for a copy of what a collective moves", bytes);
+    if (!b) tg_fail(s->self->ctx, TG_ERR_MEMORY, "out of shared memory: %zu bytes for a copy of a call's data", bytes);
     return b;
 }
 

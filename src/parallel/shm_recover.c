@@ -1,7 +1,7 @@
 /* A group that begins anew with the members that are still there.
  *
- * Each of them says that it has come. Whoever sees that all have, or will not any more (or that the deadline has passed),
- * writes down who is there; the first such list holds for all. */
+ * Each of them says that it has come. Whoever sees that all have, or will not any more (or that the deadline has
+ * passed), writes down who is there; the first such list holds for all. */
 #define _GNU_SOURCE
 #include <sched.h>
 
@@ -21,14 +21,25 @@ static bool all_accounted_for(tg_shm_group *s) {
     return true;
 }
 
+/* Who died before leaving the group never will. */
+static int count_dead(tg_shm_group *s) {
+    int n = 0;
+    for (int i = 0; i < s->size; i++) {
+        const tg_member *m = tg_group_member(s->g, i);
+        n += !atomic_load_explicit(&m->gone, memory_order_acquire) && !tg_process_alive(&s->self->view, m->rank);
+    }
+    return n;
+}
+
 static void decide(tg_shm_group *s) {
     int nobody = 0;
     bool *list = tg_group_list(s->g, s->rank);
     for (int i = 0; i < s->size; i++)
         list[i] = atomic_load_explicit(&tg_group_member(s->g, i)->came, memory_order_acquire) &&
                   !atomic_load_explicit(&tg_group_member(s->g, i)->gone, memory_order_acquire);
-    atomic_compare_exchange_strong_explicit(&s->g->decided, &nobody, s->rank + 1, memory_order_acq_rel,
-                                            memory_order_acquire);
+    if (atomic_compare_exchange_strong_explicit(&s->g->decided, &nobody, s->rank + 1, memory_order_acq_rel,
+                                                memory_order_acquire))
+        tg_group_lost(&s->self->view, s->g, count_dead(s));
 }
 
 static const bool *agree(tg_shm_group *s) {
@@ -62,7 +73,8 @@ tg_status tg_shm_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
     tg_group *g = mine < 0 ? NULL : tg_group_join(ctx, &s->self->view, s->g, ranks, n, mine, s->g->name);
     tg_host_free(ctx, ranks, bytes);
     if (mine < 0)
-        return tg_fail(ctx, TG_ERR_ABORTED, "tg_comm_recover: the other ranks have begun anew without this one, which came too late");
+        return tg_fail(ctx, TG_ERR_ABORTED,
+                       "tg_comm_recover: the other ranks have begun anew without this one, which came too late");
     if (!g) return ctx->status;
     tg_group_leave(&s->self->view, s->g, s->rank);
     memset(s->pairs, 0, s->pairs_bytes);

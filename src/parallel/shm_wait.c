@@ -17,7 +17,9 @@ double tg_shm_now(void) {
 
 /* ---- Bells ---- */
 
+/* The fence: what was published before is seen by who goes to sleep now, or he is seen to sleep. */
 void tg_shm_ring(tg_shm_group *s) {
+    atomic_thread_fence(memory_order_seq_cst);
     for (int i = 0; i < s->size; i++) {
         tg_card *card = tg_shm_card(s, i);
         if (i == s->rank || !atomic_load_explicit(&card->sleeping, memory_order_seq_cst)) continue;
@@ -58,7 +60,7 @@ static bool is_ready(const tg_shm_request *r) {
 static void settled(tg_shm_request *r) {
     tg_shm_rank *self = r->s->self;
     tg_shm_unstage(r, true);
-    if (r->mail)
+    if (tg_shm_is_mail(r))
         tg_shm_end_mail(r);
     else
         leave(r->s, r->slot);
@@ -70,9 +72,9 @@ static void settled(tg_shm_request *r) {
 bool tg_shm_check(tg_shm_request *r) {
     const tg_slot *slot = r->slot;
     if (r->done) return true;
-    bool done = slot ? is_ready(r) && atomic_load_explicit(&slot->done, memory_order_acquire) ==
-                                          slot->parts * slot->pieces
-                     : (atomic_load_explicit(&r->mail->state, memory_order_acquire) & 3) == TG_MAIL_DONE;
+    bool done = tg_shm_is_mail(r) ? tg_shm_mail_done(r)
+                                  : is_ready(r) && atomic_load_explicit(&slot->done, memory_order_acquire) ==
+                                                       slot->parts * slot->pieces;
     if (done) settled(r);
     return done;
 }
@@ -80,7 +82,7 @@ bool tg_shm_check(tg_shm_request *r) {
 void tg_shm_progress(tg_shm_rank *self) {
     for (tg_shm_request *r = self->first, *next; r; r = next) {
         next = r->next;
-        if (r->mail)
+        if (tg_shm_is_mail(r))
             tg_shm_try_mail(r);
         else if (is_ready(r))
             tg_shm_run(r->s, r->slot);

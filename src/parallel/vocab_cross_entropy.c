@@ -66,6 +66,7 @@ static tg_status gradient_into(tg_call *c, const tg_tensor *glogits, bool add) {
 static tg_status give_bytes(tg_call *c) {
     tg_tensor *x = c->in[0], *g = tg_call_view_of(c, x, 0, x->ndim, x->shape, x->stride);
     TG_TRY(tg_ctx_status(c->ctx));
+    TG_TRY(tg_storage_await_readers(x->storage));
     TG_TRY(gradient_into(c, x, false));
     tg_storage *bytes = tg_storage_take(x->storage, "vocab_parallel_cross_entropy, in place", tg_call_site(c));
     if (!bytes) return c->ctx->status;

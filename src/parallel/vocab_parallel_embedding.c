@@ -1,4 +1,5 @@
 #include "autograd/ops/network.h"
+#include "parallel/layers.h"
 #include "parallel/mapping.h"
 
 /* The rows of a table at ids [..], of which each rank has [v/n, h]: zeros where the row is another rank's, so that the
@@ -12,6 +13,9 @@ static tg_status embedding_infer(tg_call *c) {
     TG_TRY(tg_mapping_check(c));
     TG_TRY(tg_need_index(c, 1));
     if (table->ndim != 2) return tg_call_fail(c, TG_ERR_SHAPE, "the table has %d dims: expected [v/n, h]", table->ndim);
+    if (p->rows < 0 || p->rows > table->shape[0] * tg_comm_size(p->comm))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "%lld rows of a table that has %lld", (long long)p->rows,
+                            (long long)table->shape[0] * tg_comm_size(p->comm));
     if (ids->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "the ids have %d dims already", TG_MAX_DIMS);
     if (ids->ndim) memcpy(shape, ids->shape, ids->ndim * sizeof *shape);
     shape[ids->ndim] = table->shape[1];
@@ -45,7 +49,7 @@ static int64_t id_at(const tg_tensor *flat, int64_t i) {
 static tg_status check_ids(tg_call *c) {
     const tg_mapping_params *p = c->params;
     const tg_tensor *ids = c->in[1];
-    int64_t v = c->in[0]->shape[0] * tg_comm_size(p->comm), bad = 0;
+    int64_t v = p->rows ? p->rows : c->in[0]->shape[0] * tg_comm_size(p->comm), bad = 0;
     tg_tensor *flat = c->in[1];
     TG_TRY(tg_op_dense(c, &flat));
     tg_tensor *word = tg_call_temp(c, TG_I64, 1, (int64_t[]){1}), *read = tg_call_temp(c, TG_I64, 1, &ids->numel);
@@ -56,7 +60,7 @@ static tg_status check_ids(tg_call *c) {
     tg_array index = {tg_data(flat), row.shape, row.stride, ids->numel, 1, ids->dtype, true};
     TG_TRY(tg_ctx_ops(c->ctx)->take(c->ctx, tg_array_of(read), words, index, 0, &bad));
     if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "the ids");
-    return tg_call_fail(c, TG_ERR_DATA, "id %lld: expected 0 to %lld", (long long)id_at(flat, bad - 1),
+    return tg_call_fail(c, TG_ERR_DATA, "index %lld: expected 0 to %lld", (long long)id_at(flat, bad - 1),
                         (long long)v - 1);
 }
 
@@ -102,6 +106,12 @@ static const tg_sample embedding_samples[] = {
      .in = {TG_S(4, 3), {.shape = TG_S_SHAPE(3), .kind = TG_SAMPLE_INDEX, .lo = 8, .hi = 9}}, .refused = TG_ERR_DATA},
     {.note = "negative", .ranks = 2, .params = TG_M_OPTS(.comm = NULL), .n_in = 2,
      .in = {TG_S(4, 3), {.shape = TG_S_SHAPE(3), .kind = TG_SAMPLE_INDEX, .lo = -1, .hi = 0}}, .refused = TG_ERR_DATA},
+    {.note = "rows of padding, not looked up", .ranks = 2, .params = TG_M_OPTS(.rows = 7), .n_in = 2,
+     .in = {TG_S(4, 3), TG_S_INDEX(7, 5)}},
+    {.note = "in the padding", .ranks = 2, .params = TG_M_OPTS(.rows = 7), .n_in = 2,
+     .in = {TG_S(4, 3), {.shape = TG_S_SHAPE(3), .kind = TG_SAMPLE_INDEX, .lo = 7, .hi = 8}}, .refused = TG_ERR_DATA},
+    {.note = "more rows than there are", .ranks = 2, .params = TG_M_OPTS(.rows = 9), .n_in = 2,
+     .in = {TG_S(4, 3), TG_S_INDEX(8, 2)}, .refused = TG_ERR_ARGUMENT},
     {.note = "table of three dims", .ranks = 2, .params = TG_M_OPTS(.comm = NULL), .n_in = 2,
      .in = {TG_S(4, 3, 1), TG_S_INDEX(8, 2)}, .refused = TG_ERR_SHAPE},
     {.note = "ids of floats", .ranks = 2, .params = TG_M_OPTS(.comm = NULL), .n_in = 2,
@@ -125,6 +135,11 @@ const tg_op tg_op_vocab_parallel_embedding = {
     .backward = embedding_backward,
     TG_SAMPLES(embedding_samples),
 };
+
+tg_tensor *tg_padded_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_comm *c, int64_t rows) {
+    tg_mapping_params p = {.comm = c, .rows = rows};
+    return TG_RECORD(t, tg_op_vocab_parallel_embedding, &p, table, ids);
+}
 
 /* Rows of a table [v, h] of which this rank has [v/n, h], at global ids [..] (int64 or int32), the same on every rank:
  * [.., h], an addend on each rank. An id outside [0, v) is TG_ERR_DATA, on every rank. */

@@ -1,16 +1,19 @@
-/* Ranks and communicators. What ranks do to each other has tests of its own (parallel/); here are the calls, on a plan of
- * three ranks and on a group of one. */
+/* Ranks and communicators. What ranks do to each other has tests of its own (parallel/); here are the calls, on a plan
+ * of three ranks and on a group of one. */
 #include <tapegrad/parallel.h>
 
 #include "bad/bad.h"
 
 /* ---- Ranks ---- */
 
-static tg_status does_nothing(void *arg, tg_ctx *ctx, tg_comm *world) { return (void)arg, (void)ctx, (void)world, TG_OK; }
+static tg_status does_nothing(void *arg, tg_ctx *ctx, tg_comm *world) {
+    return (void)arg, (void)ctx, (void)world, TG_OK;
+}
 
 static bool ranks_say(int n, tg_rank_fn fn, const tg_config *config, tg_status expected, const char *says) {
     char message[256] = "before";
-    tg_status s = tg_ranks_run(n, fn, NULL, TG_RANKS(.config = config, .message = message, .message_size = sizeof message));
+    tg_status s =
+        tg_ranks_run(n, fn, NULL, TG_RANKS(.config = config, .message = message, .message_size = sizeof message));
     return s == expected && strstr(message, says) && strcmp(message, "before");
 }
 
@@ -217,7 +220,8 @@ static void uneven(bad_world *b, tg_comm *c) {
     GIVES(tg_comm_all_gather_v, ARGUMENT, "rank 2 is -2", !tg_comm_all_gather_v(c, b->x, b->v, negative));
     GIVES(tg_comm_all_gather_v, SHAPE, "add up to", !tg_comm_all_gather_v(c, b->x, b->v, large));
     GIVES(tg_comm_all_gather_v, SHAPE, "this rank's count", !tg_comm_all_gather_v(c, b->x, b->v, other));
-    GIVES(tg_comm_reduce_scatter_v, SHAPE, "add up to 5", !tg_comm_reduce_scatter_v(c, b->v, b->x, less, TG_REDUCE_SUM));
+    GIVES(tg_comm_reduce_scatter_v, SHAPE, "add up to 5",
+          !tg_comm_reduce_scatter_v(c, b->v, b->x, less, TG_REDUCE_SUM));
     GIVES(tg_comm_reduce_scatter_v, SHAPE, "this rank's count",
           !tg_comm_reduce_scatter_v(c, b->v, b->x, other, TG_REDUCE_SUM));
 }

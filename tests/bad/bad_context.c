@@ -134,6 +134,7 @@ static void streams(bad_world *b) {
     FAILS(tg_rng_remove, ARGUMENT, "no random stream is named \"hum\"", tg_rng_remove(b->ctx, "hum"));
     FAILS(tg_rng_remove, ARGUMENT, "the name is NULL", tg_rng_remove(b->ctx, NULL));
     QUIET(tg_rng_remove, tg_rng_remove(NULL, "noise") == TG_ERR_ARGUMENT);
+    QUIET(tg_rng_name, !tg_rng_name(NULL, 0) && !tg_rng_name(b->ctx, -1) && !tg_rng_name(b->ctx, 100));
     FAILS(tg_rng_get, ARGUMENT, "out is NULL", tg_rng_get(b->ctx, NULL, NULL));
     FAILS(tg_rng_get, ARGUMENT, "no random stream is named \"hum\"", tg_rng_get(b->ctx, "hum", &rng));
     QUIET(tg_rng_get, tg_rng_get(NULL, NULL, &rng) == TG_ERR_ARGUMENT);

@@ -92,10 +92,12 @@ static void layers(bad_world *b, const tg_parallel *p) {
     NONE(tg_nn_column_linear, ARGUMENT, "input_is_whole is",
          tg_nn_column_linear(p, 2, 2, TG_PLINEAR(.input_is_whole = true)));
     NONE(tg_nn_row_linear, ARGUMENT, "gather_output is", tg_nn_row_linear(p, 2, 2, TG_PLINEAR(.gather_output = true)));
-    QUIET(tg_nn_vocab_embedding, no_module(tg_nn_vocab_embedding(NULL, 2, 2, 1)));
-    NONE(tg_nn_vocab_embedding, ARGUMENT, "vocab is 0", tg_nn_vocab_embedding(p, 0, 2, 1));
-    NONE(tg_nn_vocab_embedding, ARGUMENT, "hidden is -2", tg_nn_vocab_embedding(p, 2, -2, 1));
-    NONE(tg_nn_vocab_embedding, ARGUMENT, "std is inf", tg_nn_vocab_embedding(p, 2, 2, INFINITY));
+    QUIET(tg_nn_vocab_embedding, no_module(tg_nn_vocab_embedding(NULL, 2, 2, 1, NULL)));
+    NONE(tg_nn_vocab_embedding, ARGUMENT, "vocab is 0", tg_nn_vocab_embedding(p, 0, 2, 1, NULL));
+    NONE(tg_nn_vocab_embedding, ARGUMENT, "hidden is -2", tg_nn_vocab_embedding(p, 2, -2, 1, NULL));
+    NONE(tg_nn_vocab_embedding, ARGUMENT, "std is inf", tg_nn_vocab_embedding(p, 2, 2, INFINITY, NULL));
+    NONE(tg_nn_vocab_embedding, ARGUMENT, "size is 0",
+         tg_nn_vocab_embedding(p, 2, 2, 1, &(tg_vocab_embedding_opts){0}));
     QUIET(tg_wgrads_drain, tg_wgrads_drain(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_wgrads_drain, tg_wgrads_drain(box) == TG_OK);
     QUIET(tg_plinear_apply, bad_inert(tg_plinear_apply(NULL, b->t, b->x, NULL, -1)));
@@ -106,7 +108,8 @@ static void layers(bad_world *b, const tg_parallel *p) {
 
 static void calls(bad_world *b, const tg_parallel *p) {
     tg_module *m = tg_nn_column_linear(p, 3, 2, NULL), *r = tg_nn_row_linear(p, 3, 2, NULL),
-              *bare = tg_nn_row_linear(p, 3, 2, TG_PLINEAR(.no_weight = true)), *e = tg_nn_vocab_embedding(p, 4, 2, 1);
+              *bare = tg_nn_row_linear(p, 3, 2, TG_PLINEAR(.no_weight = true)),
+              *e = tg_nn_vocab_embedding(p, 4, 2, 1, NULL);
     INERT(tg_plinear_apply, ARGUMENT, "the tape is NULL", tg_plinear_apply(m, NULL, b->x, NULL, -1));
     INERT(tg_plinear_apply, HANDLE, "different contexts", tg_plinear_apply(m, b->far_t, b->foreign, NULL, -1));
     INERT(tg_plinear_apply, HANDLE, "freed", tg_plinear_apply(m, b->freed, b->x, NULL, -1));

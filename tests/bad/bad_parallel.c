@@ -10,7 +10,8 @@ static void groups(bad_world *b) {
     tg_parallel_opts zero = {0}, later = {.size = sizeof later + 8};
     const int sizes[] = {2, 2};
     QUIET(tg_parallel_new, (tg_parallel_free(tg_parallel_new(NULL, NULL)), true));
-#define NEW(code, says, ...) GIVES(tg_parallel_new, code, says, (tg_parallel_free(tg_parallel_new(world, __VA_ARGS__)), true))
+#define NEW(code, says, ...)                                                                                           \
+    GIVES(tg_parallel_new, code, says, (tg_parallel_free(tg_parallel_new(world, __VA_ARGS__)), true))
     NEW(ARGUMENT, "size is 0", &zero);
     NEW(ARGUMENT, "this library knows", &later);
     NEW(ARGUMENT, "tp is 3", TG_PARALLEL(.tp = 3));

@@ -1,11 +1,13 @@
 #!/bin/sh
-# symbols.sh PROGRAM LIBRARY.so: every symbol that the library exports has a row, and every row a symbol.
+# symbols.sh PROGRAM LIBRARY.so...: every symbol that the libraries export has a row, and every row a symbol.
 set -eu
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-"$1" --symbols >"$dir/all"
+program=$1
+shift
+"$program" --symbols >"$dir/all"
 sort -u "$dir/all" >"$dir/rows"
-nm -D --defined-only "$2" >"$dir/nm"
+nm -D --defined-only "$@" >"$dir/nm"
 awk '$NF ~ /^tg_/ { print $NF }' "$dir/nm" | sort -u >"$dir/exports"
 comm -3 "$dir/rows" "$dir/exports" | awk '
     /^\t/ { print $1 " is exported and has no row"; next }

@@ -1,8 +1,9 @@
 #!/bin/sh
-# install.sh BUILD HELLO.c: installs into an empty directory; a program of one file builds there, as the pkg-config
-# file says, against the shared and the static library, and runs; so does the installed program.
+# install.sh BUILD HELLO.c RANKS.c: installs into an empty directory; a program of one file builds there, as the
+# pkg-config file says, against the shared and the static library, and runs; so does the installed program. Where MPI is
+# installed RANKS.c is built against its library, which alone needs MPI.
 set -eu
-build=$1 hello=$2
+build=$1 hello=$2 ranks=$3
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 
@@ -10,7 +11,7 @@ meson install -C "$build" --no-rebuild --quiet --destdir "$root"
 pc=$(find "$root" -name tapegrad.pc)
 prefix=${pc%/lib*/pkgconfig/*}
 export PKG_CONFIG_PATH="${pc%/*}"
-config() { pkg-config --define-variable=prefix="$prefix" "$@" tapegrad; }
+config() { pkg-config --define-variable=prefix="$prefix" "$@" "${package:-tapegrad}"; }
 libdir=$(config --variable=libdir)
 
 # shellcheck disable=SC2046 # words on purpose
@@ -27,3 +28,16 @@ fi
 "$root/static"
 
 if [ -x "$prefix/bin/tapegrad" ]; then "$prefix/bin/tapegrad" --help >"$root/help"; fi
+
+if readelf -d "$libdir/libtapegrad.so" | grep -q 'NEEDED.*libmpi'; then
+    echo "libtapegrad needs MPI"
+    exit 1
+fi
+if [ -e "$libdir/libtapegrad-mpi.so" ] && command -v mpicc >/dev/null; then
+    package=tapegrad-mpi
+    # shellcheck disable=SC2046
+    OMPI_CC="${CC:-cc}" mpicc -DTG_HAVE_MPI "$ranks" -o "$root/ranks" $(config --cflags --libs)
+    readelf -d "$root/ranks" | grep -q 'NEEDED.*libtapegrad-mpi\.so\.'
+    LD_LIBRARY_PATH="$libdir" "$root/ranks" 2 >"$root/losses"
+    [ "$(wc -l <"$root/losses")" = 4 ]
+fi

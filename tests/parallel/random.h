@@ -1,8 +1,8 @@
 /* Random programs over the op table: what a program is, and its one-rank reference.
  *
  * A program is a list of nodes, each a leaf or an op on earlier nodes. Ranks build it op by op: what the rule refuses
- * is left out, what it accepts is kept with the placement that it gave. The reference then computes what those placements
- * denote: the op on whole tensors, or, where the result is opaque, the op on what each rank has.
+ * is left out, what it accepts is kept with the placement that it gave. The reference then computes what those
+ * placements denote: the op on whole tensors, or, where the result is opaque, the op on what each rank has.
  */
 #ifndef TG_TEST_RANDOM_H
 #define TG_TEST_RANDOM_H

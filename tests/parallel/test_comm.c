@@ -355,6 +355,49 @@ static tg_status floods(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
 START_TEST(many_messages) { each_world(most(), floods, NULL); }
 END_TEST
 
+/* Two ranks start more than there is room for, all their sends before their first receive: neither waits. */
+static tg_status crossing(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    (void)arg, (void)end;
+    enum { MESSAGES = 150 };
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    tg_tensor *in[MESSAGES];
+    if (n > 1 && me < 2) {
+        tg_comm_batch_open(c);
+        for (int i = 0; i < MESSAGES; i++) {
+            tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(1), &(double){i + me});
+            EXPECT(ctx, tg_comm_send(c, x, 1 - me));
+            tg_drop(x);
+        }
+        for (int i = 0; i < MESSAGES; i++) {
+            in[i] = tg_zeros(ctx, TG_F64, TG_SHAPE(1));
+            EXPECT(ctx, tg_comm_recv(c, in[i], 1 - me));
+        }
+        EXPECT(ctx, tg_comm_batch_close(c) == TG_OK);
+        for (int i = MESSAGES - 1; i >= 0; i--) EXPECT(ctx, tg_item(in[i]) == i + 1 - me);
+    }
+    EXPECT(ctx, tg_comm_barrier(c) == TG_OK);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_batch_of_any_size) { each_world(most(), crossing, NULL); }
+END_TEST
+
+/* Who has sent may go: the message stays. */
+static tg_status last_words(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
+    (void)arg, (void)end;
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(1), &(double){me});
+    if (n > 1 && me == 1) tg_comm_send(c, x, 0);
+    if (n > 1 && me == 0) tg_comm_recv(c, x, 1);
+    if (n > 1 && me == 0) EXPECT(ctx, tg_item(x) == 1);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_message_outlasts_its_sender_s_function) {
+    for (int i = 0; i < 20; i++) each_world(2, last_words, NULL);
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {all_reduce,
                                   reduce_scatter,
@@ -364,6 +407,6 @@ int main(void) {
                                   broadcast_gather_and_scatter,
                                   all_to_all,
                                   rings_of_messages,
-                                  many_messages};
+                                  many_messages, a_batch_of_any_size, a_message_outlasts_its_sender_s_function};
     return tg_check_main("comm", tests, sizeof tests / sizeof *tests);
 }

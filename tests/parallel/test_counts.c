@@ -1,5 +1,5 @@
 /* What a layer of a GPT sends and keeps on tensor-parallel ranks: collectives counted, bytes measured by the allocator
- * against the formulas of docs/parallel.md (Korthikanti et al., arXiv 2205.05198), and the same on paper as in a run. */
+ * against the formulas of docs/parallel.md (Korthikanti et al., arXiv 2205.05198), on paper the same as in a run. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +41,9 @@ static int passed, failed;
 
 static void verdict(bool good, const row *r, const char *what, double got, double want) {
     *(good ? &passed : &failed) += 1;
-    if (!good) printf("FAIL tp %d%s recompute %d: %s is %.10g, expected %.10g\n", r->tp, r->sp ? " sp" : "", r->recompute, what, got, want);
+    if (!good)
+        printf("FAIL tp %d%s recompute %d: %s is %.10g, expected %.10g\n", r->tp, r->sp ? " sp" : "", r->recompute,
+               what, got, want);
 }
 
 /* A step's forward and backward. On device meta nothing is computed. */
@@ -105,14 +107,16 @@ static void check_collectives(const row *r, const sent *three, const sent *two) 
     int64_t reduces = calls(&three->forward, &two->forward, TG_ALL_REDUCE),
             gathers = calls(&three->forward, &two->forward, TG_ALL_GATHER),
             scatters = calls(&three->forward, &two->forward, TG_REDUCE_SCATTER);
-    verdict(reduces == (r->sp ? 0 : 2 * n), r, "forward all-reduces a layer", (double)reduces, r->sp ? 0 : 2.0 * (double)n);
+    verdict(reduces == (r->sp ? 0 : 2 * n), r, "forward all-reduces a layer", (double)reduces,
+            r->sp ? 0 : 2.0 * (double)n);
     verdict(gathers == (r->sp ? 2 : 0), r, "forward all-gathers a layer", (double)gathers, r->sp ? 2 : 0);
     verdict(scatters == (r->sp ? 2 : 0), r, "forward reduce-scatters a layer", (double)scatters, r->sp ? 2 : 0);
     if (whole || r->recompute == TG_GPT_SELECTIVE) return; /* backward runs some of forward again */
     reduces = calls(&three->all, &two->all, TG_ALL_REDUCE) - reduces;
     gathers = calls(&three->all, &two->all, TG_ALL_GATHER) - gathers;
     scatters = calls(&three->all, &two->all, TG_REDUCE_SCATTER) - scatters;
-    verdict(reduces == (r->sp ? 0 : 2 * n), r, "backward all-reduces a layer", (double)reduces, r->sp ? 0 : 2.0 * (double)n);
+    verdict(reduces == (r->sp ? 0 : 2 * n), r, "backward all-reduces a layer", (double)reduces,
+            r->sp ? 0 : 2.0 * (double)n);
     verdict(gathers == (r->sp ? 4 : 0), r, "backward all-gathers a layer", (double)gathers, r->sp ? 4 : 0);
     verdict(scatters == (r->sp ? 2 : 0), r, "backward reduce-scatters a layer", (double)scatters, r->sp ? 2 : 0);
 }
@@ -124,8 +128,8 @@ int main(void) {
         check_collectives(r, &three, &two);
         double sbh = (double)LENGTH * BATCH * HIDDEN, bytes = (double)(three.saved - two.saved),
                theory = sbh * (r->whole + r->split / r->tp);
-        printf("tp %d%s recompute %d: a layer keeps %.2f s b h bytes, the formula says %.2f\n", r->tp, r->sp ? " sp" : "",
-               r->recompute, bytes / sbh, theory / sbh);
+        printf("tp %d%s recompute %d: a layer keeps %.2f s b h bytes, the formula says %.2f\n", r->tp,
+               r->sp ? " sp" : "", r->recompute, bytes / sbh, theory / sbh);
         verdict(bytes <= 1.05 * theory, r, "bytes kept a layer", bytes, theory);
         verdict(!memcmp(&paper.all, &three.all, sizeof paper.all), r, "calls on paper", (double)paper.all.calls[0],
                 (double)three.all.calls[0]);

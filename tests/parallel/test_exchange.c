@@ -183,6 +183,35 @@ static tg_status data(void *arg, tg_ctx *ctx, tg_comm *c) {
     return tg_ctx_status(ctx);
 }
 
+/* On the axes of the group all have the same; on the others each group has its own. */
+static tg_status sent_over_one_axis(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    tg_comm *over[] = {tg_parallel_comm(p, TG_TP), tg_parallel_comm(p, TG_DP), tg_parallel_dp_cp(p),
+                       tg_parallel_model(p), world};
+    const struct {
+        tg_placement_kind tp, dp;
+    } want[] = {{TG_INVARIANT, TG_VARYING}, {TG_VARYING, TG_INVARIANT}, {TG_VARYING, TG_INVARIANT},
+                {TG_INVARIANT, TG_VARYING}, {TG_INVARIANT, TG_INVARIANT}};
+    tg_tape *t = tg_tape_new(ctx);
+    for (int i = 0; i < 5; i++) {
+        tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(2), (const double[]){1, 2});
+        RUN(tg_broadcast_data(t, &x, 1, TG_F64, over[i]));
+        EXPECT(ctx, tg_placement_of(x, TG_TP).kind == want[i].tp && tg_placement_of(x, TG_DP).kind == want[i].dp);
+    }
+    tg_tensor *rows = tg_from_host(ctx, TG_F64, TG_SHAPE(2), (const double[]){1, 2});
+    tg_place(p, rows, TG_DP, TG_SHARD(0));
+    RUN(tg_broadcast_data(t, &rows, 1, TG_F64, over[0]));
+    tg_placement dp = tg_placement_of(rows, TG_DP);
+    EXPECT(ctx, dp.kind == TG_VARYING && dp.layout == TG_CONTIGUOUS && dp.dim == 0);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(broadcast_data_lie_on_other_axes_as_before) { on_ranks(4, sent_over_one_axis, NULL); }
+END_TEST
+
 START_TEST(data_of_rank_0_on_every_rank) {
     for (int n = 1; n <= MOST; n++) on_ranks(n, data, NULL);
 }
@@ -409,7 +438,8 @@ END_TEST
 int main(void) {
     const TTest *const tests[] = {a_group_of_one_returns_the_input, rows_in_uneven_parts,
                                   rows_and_columns_change_places,   utilities_of_megatron_core,
-                                  data_of_rank_0_on_every_rank,     integers_move_too,
+                                  data_of_rank_0_on_every_rank,     broadcast_data_lie_on_other_axes_as_before,
+                                  integers_move_too,
                                   communication_does_not_wait,      mappings_recompute,
                                   results_in_named_buffers,         a_steady_step_allocates_nothing};
     return tg_check_main("exchange", tests, sizeof tests / sizeof tests[0]);

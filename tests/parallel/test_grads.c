@@ -78,13 +78,14 @@ static void whole(gradients *out, double scale) {
 
 typedef struct setting {
     int64_t bucket; /* elements; -2: no buckets */
-    bool tokens;
+    bool tokens, idle; /* the last rank has no rows at all */
     gradients want;
 } setting;
 
 static tg_status compare(tg_ctx *ctx, const gradients *got, const gradients *want) {
     for (int i = 0; i < 5; i++) {
-        if (got->has[i] != want->has[i]) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "parameter %d: has %d", i, got->has[i]);
+        if (got->has[i] != want->has[i])
+            return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "parameter %d: has %d", i, got->has[i]);
         for (int j = 0; j < HIDDEN * IN; j++)
             if (!(fabs(got->g[i][j] - want->g[i][j]) < 1e-10))
                 return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "parameter %d, element %d: %.17g, one rank has %.17g", i, j,
@@ -99,19 +100,19 @@ static tg_status compare(tg_ctx *ctx, const gradients *got, const gradients *wan
 static tg_status train(void *arg, tg_ctx *ctx, tg_comm *world) {
     const setting *s = arg;
     tg_parallel *p = tg_parallel_new(world, NULL);
-    int n = tg_parallel_size(p, TG_DP), r = tg_parallel_rank(p, TG_DP);
+    int n = tg_parallel_size(p, TG_DP) - s->idle, r = tg_parallel_rank(p, TG_DP);
     tg_tape *t = tg_tape_new(ctx);
     model m = make(ctx, p);
     tg_buckets *b = s->bucket == -2 ? NULL : tg_buckets_new(p, m.all, 5, s->bucket);
     tg_tensor *tokens = tg_zeros(ctx, TG_F64, TG_SHAPE());
-    double mine = r == 0 ? 4 + (n == 1 ? 8 : 0) : 8.0 / (n - 1);
+    double mine = r == n ? 0 : r == 0 ? 4 + (n == 1 ? 8 : 0) : 8.0 / (n - 1);
     tg_write_f64(tokens, &mine, 1);
     for (int step = 0; step < 3; step++) { /* the same each time: nothing is left of the step before */
         gradients got;
         int width = n > 1 ? 8 / (n - 1) : 8, first = n > 1 ? 4 + (r - 1) * width : 4;
         tg_buckets_set_reduce(b, r == 0 && n > 1);
         if (r == 0) backward(ctx, t, &m, 0, 4, true);
-        if (r > 0 || n == 1) {
+        if (r < n && (r > 0 || n == 1)) {
             backward(ctx, t, &m, first, first + width / 2, false);
             tg_buckets_set_reduce(b, true);
             backward(ctx, t, &m, first + width / 2, first + width, false);
@@ -144,7 +145,50 @@ START_TEST(data_parallel_gradients_are_one_ranks) {
             on_ranks(1, train, &s);
             on_ranks(2, train, &s);
             on_ranks(3, train, &s);
+            s.idle = true;
+            on_ranks(2, train, &s);
+            on_ranks(4, train, &s);
+            s.idle = false;
         }
+    }
+}
+END_TEST
+
+/* A step in which one rank fails while the other's sums have begun; then the same step again, whole. */
+static tg_status fail_and_train(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const setting *s = arg;
+    gradients got;
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    int r = tg_parallel_rank(p, TG_DP);
+    tg_tape *t = tg_tape_new(ctx);
+    model m = make(ctx, p);
+    tg_buckets *b = tg_buckets_new(p, m.all, 5, s->bucket);
+    if (r) tg_ctx_fail(ctx, TG_ERR_IO, "the dog ate the batch");
+    backward(ctx, t, &m, 0, 4, true);
+    tg_grads_finalize(p, m.all, 5, NULL);
+    bool told = r ? tg_ctx_status(ctx) == TG_ERR_IO : strstr(tg_ctx_message(ctx), "the dog ate the batch") != NULL;
+    if (!told) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the failure was not told");
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+    tg_parallel_recover(p);
+    for (int i = 0; i < 5; i++) tg_zero_grad(m.all[i]);
+    backward(ctx, t, &m, r ? 4 : 0, r ? ROWS : 4, !r);
+    tg_grads_finalize(p, m.all, 5, NULL);
+    read(ctx, &m, &got);
+    if (tg_ctx_status(ctx) == TG_OK) compare(ctx, &got, &s->want);
+    tg_tape_free(t);
+    tg_parallel_free(p); /* before the buckets, which only hold gradients then */
+    tg_buckets_free(b);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(buckets_begin_anew_after_a_failure) {
+    static const int64_t buckets[] = {1, 40, 0};
+    setting s = {0};
+    whole(&s.want, 1);
+    for (size_t i = 0; i < sizeof buckets / sizeof *buckets; i++) {
+        s.bucket = buckets[i];
+        on_ranks(2, fail_and_train, &s);
     }
 }
 END_TEST
@@ -164,9 +208,11 @@ START_TEST(what_is_not_whole_is_not_used) {
     tg_tape *t = tg_tape_new(ctx);
     model m = make(ctx, p);
     tg_optim *o = tg_adamw_new(ctx, m.all, 5, NULL);
-    tg_grads_finalize(p, m.all, 5, NULL);
-    ck_assert(refused(ctx, TG_ERR_STATE, "no backward has run"));
+    ck_assert_int_eq(tg_grads_finalize(p, m.all, 5, NULL), TG_OK); /* of a rank that had nothing to do */
     backward(ctx, t, &m, 0, 4, true);
+    tg_tensor *twice[] = {m.w1, m.b1, m.w1};
+    tg_grads_finalize(p, twice, 3, NULL);
+    ck_assert(refused(ctx, TG_ERR_ARGUMENT, "parameter 2 is given twice"));
     ck_assert_int_eq(tg_grads_finalize(p, m.all, 5, NULL), TG_OK);
     tg_grads_finalize(p, m.all, 5, NULL);
     ck_assert(refused(ctx, TG_ERR_STATE, "no backward has run since the last one"));
@@ -192,6 +238,7 @@ START_TEST(what_is_not_whole_is_not_used) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {data_parallel_gradients_are_one_ranks, what_is_not_whole_is_not_used};
+    const TTest *tests[] = {data_parallel_gradients_are_one_ranks, buckets_begin_anew_after_a_failure,
+                            what_is_not_whole_is_not_used};
     return tg_check_main("grads", tests, sizeof tests / sizeof *tests);
 }

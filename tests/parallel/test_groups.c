@@ -141,7 +141,8 @@ static tg_status fail_and_go_on(void *arg, tg_ctx *ctx, tg_comm *world) {
         return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "unexpected"), TG_ERR_INTERNAL;
     tg_ctx_clear(ctx);
     sum_over(ctx, tg_parallel_comm(p, TG_DP), 1);
-    if (rank != 1 && tg_ctx_status(ctx) != TG_ERR_ABORTED && tg_ctx_status(ctx) != TG_ERR_REMOTE) return TG_ERR_INTERNAL;
+    if (rank != 1 && tg_ctx_status(ctx) != TG_ERR_ABORTED && tg_ctx_status(ctx) != TG_ERR_REMOTE)
+        return TG_ERR_INTERNAL;
     tg_ctx_clear(ctx);
     tg_comm *tp = tg_parallel_comm(p, TG_TP);
     if (tg_parallel_recover(p) != TG_OK) return tg_ctx_status(ctx);

@@ -65,7 +65,7 @@ static tg_status initial(void *arg, tg_ctx *ctx, tg_comm *world) {
 #define COLUMN(q)    tg_nn_column_linear(q, H, F, &plain)
 #define QKV(q)       tg_nn_column_linear(q, H, 3 * F, &three)
 #define ROW(q)       tg_nn_row_linear(q, F, H, &plain)
-#define TABLE(q)     tg_nn_vocab_embedding(q, V, H, 0.5)
+#define TABLE(q)     tg_nn_vocab_embedding(q, V, H, 0.5, NULL)
 #define ZEROS(q)     tg_nn_row_linear(q, F, H, &zeros)
     tg_module *m[][2] = {BOTH(COLUMN), BOTH(QKV), BOTH(ROW), BOTH(TABLE), BOTH(ZEROS)};
     for (int i = 0; i < 5; i++)
@@ -292,7 +292,7 @@ static tg_status ends(void *arg, tg_ctx *ctx, tg_comm *world) {
     int d = tg_parallel_rank(p, TG_DP), r = tg_parallel_rank(p, TG_TP);
     bool sp = tg_parallel_sp(p);
     for (int i = 0; i < 4 * S; i++) ids[i] = (i * 7 + i / 3) % V;
-    tg_module *table[2] = {tg_nn_vocab_embedding(p, V, H, 0.5), tg_nn_vocab_embedding(a.p, V, H, 0.5)};
+    tg_module *table[2] = {tg_nn_vocab_embedding(p, V, H, 0.5, NULL), tg_nn_vocab_embedding(a.p, V, H, 0.5, NULL)};
     tg_module *head[2] = {tg_nn_column_linear(p, H, F, NULL), tg_nn_column_linear(a.p, H, F, NULL)};
     tg_tape *t[2] = {tg_tape_new(ctx), a.t};
     tg_tensor *in[2] = {tg_from_host(ctx, TG_I64, TG_SHAPE(4 / dp, S), ids + d * S * 4 / dp),
@@ -332,6 +332,50 @@ START_TEST(embedding_and_head_over_data_and_tensor_ranks) {
 }
 END_TEST
 
+/* ---- The embedding's sum, all-reduced or reduce-scattered as asked for ---- */
+
+static tg_status scattered(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const layout *l = arg;
+    int64_t ids[2 * S], n = l->tp;
+    alone a = alone_open();
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = (int)n, .sequence_parallel = l->sp));
+    for (int i = 0; i < 2 * S; i++) ids[i] = (i * 5 + i / 4) % V;
+    tg_module *one = tg_nn_vocab_embedding(a.p, V, H, 0.5, NULL);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *in = tg_from_host(ctx, TG_I64, TG_SHAPE(2, S), ids),
+              *whole_in = tg_from_host(a.ctx, TG_I64, TG_SHAPE(2, S), ids);
+    tg_place(p, in, TG_TP, TG_I);
+    tg_tensor *whole = tg_module_forward(one, a.t, whole_in), *whole_w = tg_module_find(one, "weight");
+    tg_tensor *loss = tg_sum(a.t, tg_square(a.t, whole), TG_ALL_DIMS, false);
+    tg_backward_with(a.t, &loss, 1, TG_BACKWARD(.retain = true));
+    tg_rng start;
+    RUN(tg_rng_get(ctx, NULL, &start));
+    for (int asked = -1; asked <= 1; asked++) {
+        tg_rng_set(ctx, NULL, &start);
+        tg_module *m = tg_nn_vocab_embedding(p, V, H, 0.5, TG_VOCAB_EMBEDDING(.reduce_scatter = asked));
+        tg_tensor *w = tg_module_find(m, "weight"), *y = tg_module_forward(m, t, in);
+        bool rows = n > 1 && (asked > 0 || (asked == 0 && l->sp));
+        tg_placement is = tg_placement_of(y, TG_TP);
+        EXPECT(ctx, is.kind == (rows ? TG_VARYING : TG_INVARIANT) && is.dim == 0);
+        EXPECT(ctx, off(y, whole, rows ? 0 : -1, tg_comm_rank(world), (int)n) < 1e-12);
+        tg_backward(t, tg_sum(t, tg_square(t, y), TG_ALL_DIMS, false));
+        EXPECT(ctx, is_part(tg_grad_of(w), tg_grad_of(whole_w), TG_TP, tg_comm_rank(world), (int)n, 1e-12));
+        tg_tape_reset(t);
+        tg_module_free(m);
+    }
+    tg_module_free(one);
+    tg_tape_free(t);
+    tg_drop(in);
+    tg_parallel_free(p);
+    return alone_close(ctx, &a);
+}
+
+START_TEST(an_embedding_is_scattered_as_asked_for) {
+    for (int n = 1; n <= 4; n *= 2)
+        for (int sp = 0; sp < 2; sp++) on_ranks(n, scattered, &(layout){n, sp});
+}
+END_TEST
+
 /* ---- What is refused ---- */
 
 static tg_status wrong(void *arg, tg_ctx *ctx, tg_comm *world) {
@@ -343,7 +387,7 @@ static tg_status wrong(void *arg, tg_ctx *ctx, tg_comm *world) {
     REFUSED(ctx, TG_ERR_SHAPE, "out is 9, expected a multiple of the 2 ranks of tp",
             tg_nn_column_linear(p, H, 9, NULL));
     REFUSED(ctx, TG_ERR_SHAPE, "in is 7, expected a multiple of the 2 ranks of tp", tg_nn_row_linear(p, 7, H, NULL));
-    REFUSED(ctx, TG_ERR_SHAPE, "vocab is 15, expected a multiple", tg_nn_vocab_embedding(p, 15, H, 1));
+    REFUSED(ctx, TG_ERR_SHAPE, "vocab is 15, expected a multiple", tg_nn_vocab_embedding(p, 15, H, 1, NULL));
     REFUSED(ctx, TG_ERR_SHAPE, "5 strides", tg_nn_column_linear(p, H, F, TG_PLINEAR(.strides = 5)));
     REFUSED(ctx, TG_ERR_STATE, "under sequence parallelism x is no longer the same",
             tg_nn_row_linear(p, F, H, TG_PLINEAR(.input_is_whole = true)));
@@ -524,6 +568,7 @@ int main(void) {
         an_mlp_with_every_option,
         layers_in_a_recomputation,
         embedding_and_head_over_data_and_tensor_ranks,
+        an_embedding_is_scattered_as_asked_for,
         wrong_options_say_what_was_expected,
         gathered_on_request_and_tied,
         experts_meet_nobody,

@@ -191,6 +191,12 @@ static tg_status refuses_shards(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tape *t = tg_tape_new(ctx);
     REFUSED(ctx, TG_ERR_PLACEMENT, "is not the same on its ranks",
             tg_recompute(t, tanh_of, NULL, &x, 1, &out, 1, TG_RECOMPUTE(.distribute = tg_parallel_comm(p, TG_TP))));
+    tg_comm *user = tg_comm_split(world, 0, 0, "all", TG_AXIS_USER);
+    tg_comm *const no_axis[] = {world, user, tg_parallel_model(p)};
+    for (int i = 0; i < 3; i++)
+        REFUSED(ctx, TG_ERR_PLACEMENT, "is of no axis of the grid",
+                tg_recompute(t, tanh_of, NULL, &x, 1, &out, 1, TG_RECOMPUTE(.distribute = no_axis[i])));
+    tg_comm_free(user);
     tg_tape_free(t);
     tg_drop(x);
     tg_parallel_free(p);
@@ -200,6 +206,27 @@ static tg_status refuses_shards(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(inputs_that_are_kept_whole) {
     for (int n = 2; n <= 4; n++) on_ranks(n, kept_whole, NULL);
     on_ranks(2, refuses_shards, NULL);
+}
+END_TEST
+
+/* Without a grid nobody knows what is the same on all ranks; check mode looks. */
+static tg_status other_inputs(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    tg_tensor *x = grad_leaf(part(ctx, 1, TG_SHAPE(8, 3), 0, tg_comm_rank(world), 2)), *out;
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *h = tg_neg(t, x);
+    tg_recompute(t, tanh_of, NULL, &h, 1, &out, 1, TG_RECOMPUTE(.distribute = world));
+    tg_tape_free(t);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(check_mode_finds_inputs_that_differ) {
+    char message[1024];
+    const tg_config *config = TG_CONFIG(.threads = 1, .dtype = TG_F64, .deadline = 60, .check = true);
+    tg_status s = tg_ranks_run(2, other_inputs, NULL,
+                               TG_RANKS(.config = config, .message = message, .message_size = sizeof message));
+    ck_assert_msg(s == TG_ERR_PLACEMENT && strstr(message, "has other bytes on ranks 0 and 1"), "%s: %s",
+                  tg_status_name(s), message);
 }
 END_TEST
 
@@ -222,6 +249,7 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {functions_with_collectives, ranks_meet_in_backward_where_only_one_needs_it,
-                                  inputs_that_are_kept_whole, a_steady_step_allocates_nothing};
+                                  inputs_that_are_kept_whole, check_mode_finds_inputs_that_differ,
+                                  a_steady_step_allocates_nothing};
     return tg_check_main("recompute", tests, sizeof tests / sizeof *tests);
 }

@@ -2,7 +2,9 @@
  * Megatron's mode each has the streams of its formulas. */
 #include <tapegrad/extend.h>
 
+#include "core/core.h"
 #include "on_ranks.h"
+#include "parallel/layers.h"
 
 enum { ROWS = 8, COLUMNS = 24 };
 
@@ -132,7 +134,195 @@ static tg_status megatron_mode(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(megatrons_mode_has_streams_by_rank) { on_ranks(4, megatron_mode, NULL); }
 END_TEST
 
+/* ---- Megatron's mode: equal outside the tensor-parallel region, different inside ---- */
+
+/* The share of x's elements that are not the same on all ranks of c. NaN on an error. */
+static double apart(tg_comm *c, tg_tensor *x) {
+    double most[8192], least[8192], n = (double)tg_numel(x), other = 0;
+    tg_tensor *a = tg_zeros(tg_ctx_of(x), TG_F64, tg_shape_of(x)), *b = tg_zeros(tg_ctx_of(x), TG_F64, tg_shape_of(x));
+    tg_read_f64(x, most, tg_numel(x));
+    tg_write_f64(a, most, tg_numel(x));
+    tg_comm_all_reduce(c, b, a, TG_REDUCE_MIN);
+    tg_comm_all_reduce(c, a, a, TG_REDUCE_MAX);
+    if (tg_read_f64(a, most, tg_numel(x)) != TG_OK || tg_read_f64(b, least, tg_numel(x)) != TG_OK) return NAN;
+    for (int64_t i = 0; i < tg_numel(x); i++) other += most[i] != least[i];
+    tg_drop(a), tg_drop(b);
+    return other / n;
+}
+
+static int64_t drawn(tg_ctx *ctx, const char *name) {
+    tg_rng s = {0};
+    tg_rng_get(ctx, name, &s);
+    return (int64_t)s.counter;
+}
+
+/* Layers of a region: another shard on each tp (etp) rank, the same on each dp rank; they leave the default stream. */
+static tg_status shards_differ(tg_ctx *ctx, const tg_parallel *p) {
+    const tg_plinear_opts dense = {.size = sizeof dense, .no_bias = true},
+                          expert = {.size = sizeof expert, .no_bias = true, .expert = true};
+    int64_t before = drawn(ctx, NULL), model = drawn(ctx, "model-parallel-rng"),
+            experts = drawn(ctx, "expert-parallel-rng");
+    tg_module *m[] = {tg_nn_column_linear(p, 6, 8, &dense), tg_nn_row_linear(p, 8, 6, &dense),
+                      tg_nn_vocab_embedding(p, 8, 6, 1, NULL), tg_nn_column_linear(p, 6, 8, &expert),
+                      tg_nn_row_linear(p, 8, 6, &expert)};
+    for (int i = 0; i < 5; i++) {
+        tg_tensor *w = tg_module_find(m[i], "weight");
+        EXPECT(ctx, apart(tg_parallel_comm(p, i < 3 ? TG_TP : TG_ETP), w) == 1);
+        EXPECT(ctx, apart(tg_parallel_comm(p, i < 3 ? TG_DP : TG_EDP), w) == 0);
+        if (i < 3) model += tg_numel(w);
+        if (i >= 3) experts += tg_numel(w);
+        if (i >= 3 && tg_parallel_size(p, TG_EP) > 1) EXPECT(ctx, apart(tg_parallel_comm(p, TG_EP), w) == 1);
+    }
+    EXPECT(ctx, drawn(ctx, NULL) == before && drawn(ctx, "model-parallel-rng") == model &&
+                    drawn(ctx, "expert-parallel-rng") == experts);
+    tg_rng first = {.seed = 50 + 2718 + (uint64_t)tg_parallel_rank(p, TG_TP)};
+    tg_ctx *alone = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = first.seed));
+    tg_tensor *w = tg_module_find(m[0], "weight"), *same = tg_param(alone, "w", tg_shape_of(w), 0.02);
+    EXPECT(ctx, off(w, same, -1, 0, 1) == 0);
+    tg_ctx_free(alone);
+    for (int i = 0; i < 5; i++) tg_module_free(m[i]);
+    return tg_ctx_status(ctx);
+}
+
+/* What is the same on every tp rank stays so, and draws from the default stream. */
+static tg_status wholes_are_equal(tg_ctx *ctx, const tg_parallel *p) {
+    tg_comm *tp = tg_parallel_comm(p, TG_TP);
+    int64_t model = drawn(ctx, "model-parallel-rng"), before = drawn(ctx, NULL);
+    tg_tensor *w = tg_param_placed(p, "w", TG_F64, TG_SHAPE(5, 5), 1, TG_PLACES({TG_TP, TG_R}, {TG_DP, TG_R})),
+              *x = tg_randn(ctx, TG_SHAPE(30), 1);
+    tg_tape *t = tg_tape_new(ctx);
+    EXPECT(ctx, apart(tp, w) == 0 && apart(tp, x) == 0 && apart(tp, tg_dropout(t, x, 0.5)) == 0);
+    EXPECT(ctx, drawn(ctx, "model-parallel-rng") == model && drawn(ctx, NULL) == before + 25 + 30 + 30);
+    tg_tape_free(t);
+    tg_drop(w), tg_drop(x);
+    return tg_ctx_status(ctx);
+}
+
+/* Heads of attention, rows of sequence parallelism, and an op by an explicit fork. */
+static tg_status dropout_differs(tg_ctx *ctx, const tg_parallel *p) {
+    tg_comm *tp = tg_parallel_comm(p, TG_TP);
+    int64_t before = drawn(ctx, NULL);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = tg_zeros(ctx, TG_F64, TG_SHAPE(16, 8)), *q = tg_zeros(ctx, TG_F64, TG_SHAPE(2, 2, 8, 4)),
+              *v = tg_zeros(ctx, TG_F64, TG_SHAPE(2, 2, 8, 4));
+    tg_ctx_ops(ctx)->fill(ctx, tg_array_of(x), 1);
+    tg_ctx_ops(ctx)->fill(ctx, tg_array_of(v), 1);
+    tg_place(p, x, TG_TP, TG_SHARD(0));
+    tg_place(p, q, TG_TP, TG_SHARD(1));
+    tg_place(p, v, TG_TP, TG_SHARD(1));
+    EXPECT(ctx, apart(tp, tg_dropout(t, x, 0.5)) > 0.2);
+    EXPECT(ctx, apart(tp, tg_attention(t, q, q, v, TG_ATTENTION(.dropout = 0.5))) > 0.2);
+    EXPECT(ctx, apart(tg_parallel_comm(p, TG_DP), tg_dropout(t, x, 0.5)) == 0 && drawn(ctx, NULL) == before);
+    tg_rng_add(ctx, "own", 9);
+    tg_rng_fork(ctx, "own");
+    EXPECT(ctx, apart(tp, tg_dropout(t, x, 0.5)) == 0 && drawn(ctx, "own") == 16 * 8);
+    tg_rng_join(ctx);
+    tg_tape_free(t);
+    tg_drop(x), tg_drop(q), tg_drop(v);
+    return tg_ctx_status(ctx);
+}
+
+/* Padding takes no draws: of a rank's stream its own, of the one of all ranks all. */
+static tg_status padding_takes_none(tg_ctx *ctx, const tg_parallel *p) {
+    const char *name = tg_parallel_rng(p) == TG_RNG_MEGATRON ? "model-parallel-rng" : NULL;
+    int r = tg_parallel_rank(p, TG_TP), rows = name ? r == 0 ? 4 : 1 : 5; /* rows 5, 6 and 7 of 8 are padding */
+    int64_t before = drawn(ctx, name), idle = drawn(ctx, NULL);
+    tg_module *m = tg_nn_padded_embedding(p, 5, 8, 3, 1, NULL);
+    EXPECT(ctx, drawn(ctx, name) == before + rows * 3 && (!name || drawn(ctx, NULL) == idle));
+    tg_module_free(m);
+    m = tg_nn_padded_embedding(p, 5, 8, 3, 0, NULL);
+    EXPECT(ctx, drawn(ctx, name) == before + rows * 3);
+    double v[12];
+    RUN(tg_read_f64(tg_module_find(m, "weight"), v, 12));
+    for (int i = 0; i < 12; i++) EXPECT(ctx, v[i] == 0);
+    tg_module_free(m);
+    return tg_ctx_status(ctx);
+}
+
+static tg_status apart_inside(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const tg_parallel_opts *o = arg;
+    tg_parallel *p = tg_parallel_new(world, o);
+    if (o->rng == TG_RNG_MEGATRON) {
+        REFUSED(ctx, TG_ERR_STATE, "\"model-parallel-rng\", which is not there: tg_rng_seed_parallel makes it",
+                tg_nn_column_linear(p, 6, 8, NULL));
+        REFUSED(ctx, TG_ERR_STATE, "\"expert-parallel-rng\", which is not there",
+                tg_nn_column_linear(p, 6, 8, TG_PLINEAR(.expert = true)));
+        RUN(tg_rng_seed_parallel(p, 50));
+        RUN(shards_differ(ctx, p));
+        RUN(wholes_are_equal(ctx, p));
+        RUN(dropout_differs(ctx, p));
+    }
+    RUN(padding_takes_none(ctx, p));
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(megatrons_mode_draws_apart_inside_the_region) {
+    on_ranks(2, apart_inside, TG_PARALLEL(.tp = 2, .rng = TG_RNG_MEGATRON));
+    on_ranks(4, apart_inside, TG_PARALLEL(.tp = 2, .rng = TG_RNG_MEGATRON));
+    on_ranks(4, apart_inside, TG_PARALLEL(.tp = 2, .ep = 2, .rng = TG_RNG_MEGATRON));
+    on_ranks(2, apart_inside, TG_PARALLEL(.tp = 2));
+}
+END_TEST
+
+/* ---- A model in that mode ---- */
+
+/* The loss of a model with dropout, and a sum over the gradients of its whole parameters, which are the same on all tp
+ * ranks although their shards and masks differ. */
+static tg_status model_once(tg_ctx *ctx, const tg_parallel *p, tg_gpt_recompute how, double *loss, double *sum) {
+    enum { LENGTH = 8, VOCAB = 17 };
+    int64_t ids[2 * LENGTH];
+    tg_comm *tp = tg_parallel_comm(p, TG_TP);
+    RUN(tg_rng_seed_parallel(p, 50));
+    tg_module *gpt = tg_gpt_new(ctx, TG_GPT(.arch = TG_GPT2, .vocab = VOCAB, .layers = 1, .heads = 4, .hidden = 16,
+                                            .positions = LENGTH, .dropout = 0.2, .recompute = how, .parallel = p));
+    for (int i = 0; i < 2 * LENGTH; i++) ids[i] = (7 * i + i * i) % VOCAB;
+    tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(2, LENGTH), ids), *params[32];
+    RUN(tg_place(p, x, TG_TP, TG_I));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *l = tg_gpt_loss(gpt, t, x, x, TG_LOSS_SUM);
+    EXPECT(ctx, apart(tp, l) == 0);
+    *loss = tg_item(l);
+    *sum = 0;
+    RUN(tg_backward(t, l));
+    int n = tg_module_params(gpt, params, 32);
+    RUN(tg_wgrads_drain(gpt));
+    RUN(tg_grads_finalize(p, params, n, NULL));
+    for (int i = 0; i < n; i++) {
+        const char *path;
+        double g[8192];
+        tg_tensor *w = tg_module_param(gpt, i, &path);
+        bool shard = tg_tp_attributes(w, NULL, NULL), linear = strstr(path, "c_") && strstr(path, "weight");
+        EXPECT(ctx, !linear || (shard && apart(tp, w) == 1));
+        if (shard) continue;
+        EXPECT(ctx, apart(tp, w) == 0 && apart(tp, tg_grad_of(w)) == 0);
+        RUN(tg_read_f64(tg_grad_of(w), g, tg_numel(w)));
+        for (int64_t k = 0; k < tg_numel(w); k++) *sum += g[k] * (double)(1 + k % 5);
+    }
+    tg_tape_free(t);
+    tg_module_free(gpt);
+    tg_drop(x);
+    return tg_ctx_status(ctx);
+}
+
+static tg_status a_model(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const bool *sp = arg;
+    double loss[2], sum[2];
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2, .sequence_parallel = *sp, .rng = TG_RNG_MEGATRON));
+    RUN(model_once(ctx, p, TG_GPT_KEEP, &loss[0], &sum[0]));
+    RUN(model_once(ctx, p, TG_GPT_FULL, &loss[1], &sum[1])); /* the second run draws the masks of the first */
+    EXPECT(ctx, loss[0] > 0 && loss[0] == loss[1] && sum[0] != 0 && fabs(sum[0] - sum[1]) < 1e-10 * fabs(sum[0]));
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_model_of_megatrons_mode_is_one_model) {
+    for (int sp = 0; sp < 2; sp++) on_ranks(2, a_model, &(bool){sp});
+}
+END_TEST
+
 int main(void) {
-    const TTest *const tests[] = {ranks_together_draw_what_one_rank_draws, megatrons_mode_has_streams_by_rank};
+    const TTest *const tests[] = {ranks_together_draw_what_one_rank_draws, megatrons_mode_has_streams_by_rank,
+                                  megatrons_mode_draws_apart_inside_the_region, a_model_of_megatrons_mode_is_one_model};
     return tg_check_main("rng", tests, sizeof tests / sizeof *tests);
 }

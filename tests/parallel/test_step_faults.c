@@ -133,7 +133,8 @@ int main(void) {
         printf("%lld allocations and %lld collectives of a step\n", (long long)whole.allocations,
                (long long)whole.collectives);
     }
-    if (refused < tries * 9 / 10) printf("FAIL only %d of %lld calls were refused\n", refused, (long long)tries), failed++;
+    if (refused < tries * 9 / 10)
+        printf("FAIL only %d of %lld calls were refused\n", refused, (long long)tries), failed++;
     printf("%d passed, %d failed\n", passed, failed);
     return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -390,7 +390,7 @@ static tg_status out_of_range_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
     REFUSED(ctx, TG_ERR_DATA, "target of row 1 is 8", tg_vocab_parallel_linear_cross_entropy(t, x, w, target, c, NULL));
     REFUSED(ctx, TG_ERR_DATA, "target of row 2 is 3",
             tg_vocab_parallel_linear_cross_entropy(t, x, w, padding, c, TG_VOCAB(.classes = 3)));
-    REFUSED(ctx, TG_ERR_DATA, "id 8: expected 0 to 7", tg_vocab_parallel_embedding(t, w, target, c));
+    REFUSED(ctx, TG_ERR_DATA, "index 8: expected 0 to 7", tg_vocab_parallel_embedding(t, w, target, c));
     tg_tape_free(t);
     return tg_ctx_status(ctx);
 }

@@ -215,7 +215,8 @@ END_TEST
 START_TEST(a_plan_moves_nothing_and_counts_all) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta"));
     tg_comm *c = tg_comm_plan_new(ctx, 5, 64);
-    tg_tensor *x = tg_zeros(ctx, TG_BF16, TG_SHAPE(4096, 4096)), *all = tg_zeros(ctx, TG_BF16, TG_SHAPE(64, 4096, 4096));
+    tg_tensor *x = tg_zeros(ctx, TG_BF16, TG_SHAPE(4096, 4096)),
+              *all = tg_zeros(ctx, TG_BF16, TG_SHAPE(64, 4096, 4096));
     ck_assert(tg_comm_rank(c) == 5 && tg_comm_size(c) == 64 && !strcmp(tg_comm_transport(c), "plan"));
     ck_assert(tg_comm_all_gather(c, all, x) && tg_storage_state_of(all) == TG_IN_FLIGHT);
     ck_assert(tg_comm_reduce_scatter(c, x, all, TG_REDUCE_SUM) && tg_work_wait(tg_comm_send(c, x, 6)) == TG_OK);
@@ -271,7 +272,8 @@ static tg_status recorded(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     int n = tg_comm_size(c), me = tg_comm_rank(c);
     tg_tensor *x = filled(ctx, 3, me);
     tg_comm *g = tg_comm_split(c, 0, 0, "pair", TG_TP);
-    for (int i = 0; i < CALLS; i++) tg_comm_all_reduce(g, x, x, TG_REDUCE_MAX), tg_item(tg_zeros(ctx, TG_F32, TG_SHAPE()));
+    for (int i = 0; i < CALLS; i++)
+        tg_comm_all_reduce(g, x, x, TG_REDUCE_MAX), tg_item(tg_zeros(ctx, TG_F32, TG_SHAPE()));
     tg_comm_broadcast(c, x, 0);
     EXPECT(ctx, all_are(x, n - 1));
     EXPECT(ctx, tg_comm_barrier(c) == TG_OK);
@@ -301,7 +303,8 @@ static tg_status recorded(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     length = tg_comm_record(c, TG_TEXT, text, ROOM);
     char name[32];
     snprintf(name, sizeof name, "rank %d of ", first);
-    EXPECT(ctx, length == strlen(text) && strstr(text, name) && (n == 1 || strstr(text, "pair#300 all_reduce f64[3] max  done in ")));
+    EXPECT(ctx, length == strlen(text) && strstr(text, name) &&
+                    (n == 1 || strstr(text, "pair#300 all_reduce f64[3] max  done in ")));
     FILE *f = tmpfile();
     tg_comm_record_dump(c, fileno(f));
     rewind(f);

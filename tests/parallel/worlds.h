@@ -1,6 +1,6 @@
 /* One rank function over each transport of a node: threads, and processes that are forked here. A program compiled with
- * TG_WORLD_MPI has the ranks of MPI in the place of processes: each of its own processes runs all the tests, as one rank
- * where a world has so many. */
+ * TG_WORLD_MPI has the ranks of MPI in the place of processes: each of its own processes runs all the tests, as one
+ * rank where a world has so many. */
 #ifndef TG_TEST_WORLDS_H
 #define TG_TEST_WORLDS_H
 
@@ -38,7 +38,7 @@ typedef struct world_end {
     char message[MOST][1200];
     double seconds[MOST]; /* that a rank has measured */
     uint64_t word[MOST];  /* that a rank has left here */
-    bool ended[MOST];     /* by itself */
+    atomic_bool ended[MOST]; /* by itself */
     atomic_bool past[MOST]; /* a point of its own: see sleep_past_others */
 } world_end;
 
@@ -59,7 +59,7 @@ static inline void sleep_for(double seconds) {
 /* Sleeps until every other rank has set its past[], or ended; as one would that knows nothing of them. */
 static inline void sleep_past_others(world_end *end, int me, int n) {
     for (int r = 0; r < n; r++)
-        while (r != me && !atomic_load(&end->past[r]) && !end->ended[r]) sleep_for(0.002);
+        while (r != me && !atomic_load(&end->past[r]) && !atomic_load(&end->ended[r])) sleep_for(0.002);
 }
 
 /* A rank's check: it returns an error, so that the other ranks are not left waiting. */
@@ -83,7 +83,7 @@ static inline tg_status world_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     int me = tg_comm_rank(world);
     end->status[me] = job->fn(job->arg, ctx, world, end);
     snprintf(end->message[me], sizeof end->message[me], "%s", tg_ctx_message(ctx));
-    end->ended[me] = true;
+    atomic_store(&end->ended[me], true);
     return end->status[me];
 }
 
@@ -119,8 +119,7 @@ static inline void run_processes(int n, world_job *job, const tg_config *config)
         tg_ctx *ctx = tg_ctx_new(config);
         tg_comm *world = tg_comm_mpi_new(ctx, some);
         world_rank(job, ctx, world);
-        while (world->child) tg_comm_free(world->child);
-        tg_comm_free(world);
+        tg_comm_free_all(world);
         tg_ctx_free(ctx);
         MPI_Comm_free(&some);
     }
@@ -183,8 +182,7 @@ static inline void world_child(const tg_launch *l, int rank, const tg_config *co
     tg_ctx *ctx = tg_ctx_new(config);
     tg_comm *world = tg_comm_attach(ctx, l->fd, rank, false);
     world_rank(job, ctx, world);
-    while (world->child) tg_comm_free(world->child);
-    tg_comm_free(world);
+    tg_comm_free_all(world);
     tg_ctx_free(ctx);
     _exit(0);
 }

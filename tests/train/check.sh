@@ -64,6 +64,19 @@ metrics() { sed 's/"tokens_per_s": [^,]*, //' "$1/metrics.jsonl"; }
 # number KEY FILE: the numbers of that key, one a line.
 number() { sed -n "s/.*\"$1\": \([-+.0-9e]*\).*/\1/p" "$2"; }
 
+# while_alive PID COMMAND...: waits until it holds, as long as that child lives.
+while_alive() {
+    child_of_test=$1
+    shift
+    until "$@"; do
+        if ! kill -0 "$child_of_test" 2>/dev/null; then
+            "$@"
+            return
+        fi
+        sleep 0.02
+    done
+}
+
 less() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a < b) }'; }
 near() { awk -v a="$1" -v b="$2" -v e="$3" 'BEGIN { d = a - b; exit !(a != "" && d < e && -d < e) }'; }
 
@@ -71,6 +84,16 @@ same_run() {
     metrics "$1" >left && metrics "$2" >right && cmp left right &&
         cmp "$1/model.safetensors" "$2/model.safetensors" && cmp "$1/config.json" "$2/config.json"
 }
+
+# eventually COMMAND...: it holds within a minute.
+eventually() {
+    for _ in $(seq 3000); do
+        if "$@"; then return; fi
+        sleep 0.02
+    done
+    return 1
+}
+until_there() { eventually test -s "$1"; }
 
 finish() {
     echo "$passed passed, $failed failed"

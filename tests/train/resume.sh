@@ -5,21 +5,12 @@
 . "$(dirname "$0")/check.sh"
 run="--data $text $tiny --dropout 0.1 --steps 200 --val-every 50 --checkpoint-every 7 --keep 4"
 
-# started DIR: waits until the run in DIR has a line of metrics.
-started() {
-    for _ in $(seq 200); do
-        [ ! -s "$1/metrics.jsonl" ] || return 0
-        sleep 0.02
-    done
-    return 1
-}
-
 # interrupt SIGNAL: ends a run that would take very long.
 interrupt() {
     rm -rf long
     "$tapegrad" train --out long $run --steps 1000000 --checkpoint-every 0 >log 2>&1 &
     child=$!
-    holds "it starts" started long
+    holds "it starts" while_alive $child test -s long/metrics.jsonl
     refuses 1 "is in use by another run" train --resume --out long
     refuses 1 "is in use by another run" train --out long $run
     kill -s "$1" $child
@@ -43,12 +34,13 @@ random() { od -An -N2 -tu2 /dev/urandom | tr -d ' '; }
 most=${TG_LONG:+60}
 # killed_often OPTION...: a run in `often` that is killed up to six times (sixty in the long suite), at moments spread
 # over the time that a whole one takes, and resumed until it is done.
+# (--foreground: timeout awaits its child, which holds the lock until it is gone.)
 killed_often() {
     kills=0
     rm -rf often
     while [ $kills -lt "${most:-6}" ]; do
         after=$(($(random) % time))
-        timeout -s KILL "$(printf '%d.%03d' $((after / 1000)) $((after % 1000)))" \
+        timeout --foreground -s KILL "$(printf '%d.%03d' $((after / 1000)) $((after % 1000)))" \
             "$tapegrad" train --resume --out often $run "$@" >printed 2>&1
         status=$?
         [ $status = 137 ] || return $status

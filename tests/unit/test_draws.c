@@ -6,6 +6,7 @@
 
 #include "check_main.h"
 #include "core/draws.h"
+#include "core/rng.h"
 
 enum { AXES = 3, MAX = 4096, SEED = 77 };
 
@@ -31,6 +32,7 @@ static tg_ctx *rank_of(const grid_case *c, const int *rank) {
         ctx->grid.axes |= (uint32_t)(c->size[a] > 1) << a;
     }
     ctx->draws_local = c->megatron;
+    if (c->megatron) tg_rng_add(ctx, "model-parallel-rng", SEED); /* what varies over tp draws from it */
     return ctx;
 }
 
@@ -120,7 +122,7 @@ typedef tg_tensor *(*draw_fn)(tg_ctx *ctx, tg_tape *t, tg_tensor *x);
 
 static tg_tensor *by_fill(tg_ctx *ctx, tg_tape *t, tg_tensor *x) {
     (void)ctx, (void)t;
-    tg_fill_random_placed(x, TG_RANDOM_UNIFORM, 0, 1);
+    tg_fill_random_placed(x, TG_RANDOM_UNIFORM, 0, 1, false);
     return x;
 }
 
@@ -143,6 +145,12 @@ static bool run_rank(const grid_case *c, const int *rank, draw_fn draw, float *g
         ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
     }
     *moved = ctx->rng.counter;
+    if (c->megatron) {
+        bool inside = c->size[TG_TP] > 1 && c->at[TG_TP].kind == TG_VARYING;
+        uint64_t model = tg_rng_named(ctx, "model-parallel-rng")->counter;
+        ck_assert(inside ? *moved == 0 : model == 0);
+        if (inside) *moved = model;
+    }
     tg_tape_free(t);
     tg_ctx_free(ctx);
     return supported;

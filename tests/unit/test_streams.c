@@ -211,6 +211,43 @@ static void two_layers(bool recompute, bool inside, float *grad, tg_rng *left) {
     tg_ctx_free(ctx);
 }
 
+/* ---- The default stream, seeded anew inside a fork ---- */
+
+static void count_warnings(void *user, tg_log_level level, const char *message) {
+    if (level == TG_LOG_WARNING && strstr(message, "the default random stream was seeded anew")) ++*(int *)user;
+}
+
+START_TEST(a_default_stream_that_moves_inside_a_fork_is_told) {
+    int told = 0;
+    float x[4];
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 3, .log = count_warnings, .log_user = &told));
+    tg_rng_add(ctx, "a", 11);
+    tg_rng_add(ctx, "b", 12);
+    draw(ctx, 2, x);
+    tg_rng_fork(ctx, "a");
+    draw(ctx, 2, x);
+    tg_rng_fork(ctx, "b");
+    draw(ctx, 2, x);
+    tg_rng_join(ctx);
+    tg_rng_join(ctx);
+    ck_assert_int_eq(told, 0);
+    tg_rng_fork(ctx, "a");
+    tg_rng_fork(ctx, "b");
+    tg_rng_seed_ranks(ctx, 40, 0, 0, 0);
+    tg_rng_join(ctx);
+    ck_assert_int_eq(told, 0); /* it is the fork outside that goes back to it */
+    tg_rng_join(ctx);
+    ck_assert_int_eq(told, 1);
+    tg_rng_fork(ctx, "a");
+    tg_rng_join(ctx);
+    draw(ctx, 2, x);
+    tg_rng_seed_ranks(ctx, 41, 0, 0, 0);
+    ck_assert_int_eq(told, 1);
+    expect_ok(ctx);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 START_TEST(recomputation_restores_every_stream) {
     for (int inside = 0; inside < 2; inside++) {
         float plain[64], again[64];
@@ -339,16 +376,35 @@ START_TEST(ranks_are_seeded_by_the_formulas) {
 }
 END_TEST
 
+START_TEST(streams_are_listed_as_they_came) {
+    tg_ctx *ctx = new_ctx();
+    ck_assert_ptr_null(tg_rng_name(ctx, 0));
+    tg_rng_add(ctx, "a", 11);
+    tg_rng_add(ctx, "b", 12);
+    tg_rng_add(ctx, "c", 13);
+    tg_rng_remove(ctx, "b");
+    tg_rng_fork(ctx, "c");
+    ck_assert_str_eq(tg_rng_name(ctx, 0), "a");
+    ck_assert_str_eq(tg_rng_name(ctx, 1), "c");
+    ck_assert_ptr_null(tg_rng_name(ctx, 2));
+    tg_rng_join(ctx);
+    expect_ok(ctx);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {forks_go_on_where_they_were_left,
                                   states_are_values,
                                   names_and_seeds_are_unique,
                                   errors_leave_forks_in_pairs,
+                                  a_default_stream_that_moves_inside_a_fork_is_told,
                                   recomputation_restores_every_stream,
                                   recomputation_while_streams_come_and_go,
                                   a_function_must_join_what_it_forks,
                                   gradcheck_draws_the_same_in_every_run,
                                   forks_allocate_nothing,
-                                  ranks_are_seeded_by_the_formulas};
+                                  ranks_are_seeded_by_the_formulas,
+                                  streams_are_listed_as_they_came};
     return tg_check_main("streams", tests, sizeof tests / sizeof *tests);
 }

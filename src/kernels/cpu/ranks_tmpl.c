@@ -49,10 +49,12 @@ ALWAYS summed combine(tg_reduce_op op, summed a, summed b) {
     return JOIN(is_, TG_T) == is_b8 ? (a > b ? a : b) : (summed)(a + b);
 }
 
-ALWAYS stored finish(tg_reduce_op op, summed x, int n) { return STORE(op == TG_REDUCE_AVG ? (summed)(x / (summed)n) : x); }
+ALWAYS stored finish(tg_reduce_op op, summed x, int n) {
+    return STORE(op == TG_REDUCE_AVG ? (summed)(x / (summed)n) : x);
+}
 
-/* Up to four ranks' elements in one pass, to m of them. What an output may share memory with is the srcs' element of the
- * same place alone. */
+/* Up to four ranks' elements in one pass, to m of them. What an output may share memory with is the srcs' element of
+ * the same place alone. */
 ALWAYS void pass_of(tg_reduce_op op, const stored *const *s, int k, stored *const *out, int m, int64_t n) {
     const stored *a = s[0], *b = s[1], *c = k > 2 ? s[2] : a, *d = k > 3 ? s[3] : a;
     stored *p = out[0], *q = m > 1 ? out[1] : p, *r = m > 2 ? out[2] : p, *t = m > 3 ? out[3] : p;

@@ -1,4 +1,4 @@
-/* Ranks of MPI that are processes of one node meet in its memory: MPI tells them where, and whether all of them could
+/* Ranks that are processes of one node meet in its memory: the layer tells them where, and whether all of them could
  * open it. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "parallel/mpi_transport.h"
+#include "parallel/link.h"
 #include "parallel/shm.h"
 
 /* What each rank says of itself: its node, and the file that it has made for the others there. */
@@ -127,7 +127,7 @@ static tg_status meet(tg_comm *world, address *all, tg_comm **node, bool *in_one
     return s == TG_OK ? world->ctx->status : s;
 }
 
-tg_status tg_mpi_meet(tg_comm *world, tg_comm **node, int64_t *nodes, bool *in_one) {
+tg_status tg_link_meet(tg_comm *world, tg_comm **node, int64_t *nodes, bool *in_one) {
     size_t bytes = (size_t)world->size * sizeof(address);
     address *all = tg_host_alloc(world->ctx, bytes);
     tg_status s = all ? meet(world, all, node, in_one) : world->ctx->status;

@@ -1,0 +1,185 @@
+/* MPI as a layer of messages (tapegrad/link.h): non-blocking ones from one rank to another, and nothing else of MPI. A
+ * library of its own, over the public interface alone, so that libtapegrad itself needs no MPI. */
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tapegrad/extend.h>
+#include <tapegrad/link.h>
+#include <tapegrad/mpi.h>
+
+enum { FIRST_ROOM = 128 };
+
+/* What flies: request i of token i. */
+typedef struct layer {
+    MPI_Comm comm;
+    MPI_Request opening; /* of comm */
+    bool open, broken;
+    int flying, room;
+    MPI_Request *requests;
+    MPI_Status *statuses;
+    int *landed;
+    struct {
+        void *token;
+        bool incoming;
+    } *of;
+} layer;
+
+/* ---- What flies ---- */
+
+static bool widen(void *array, size_t room, size_t each) {
+    void *old, *now;
+    memcpy(&old, array, sizeof old);
+    now = realloc(old, room * each);
+    if (now) memcpy(array, &now, sizeof now);
+    return now != NULL;
+}
+
+static int make_room(layer *l) {
+    if (l->flying < l->room) return MPI_SUCCESS;
+    size_t room = l->room ? 2 * (size_t)l->room : FIRST_ROOM;
+    if (!widen(&l->requests, room, sizeof *l->requests) || !widen(&l->statuses, room, sizeof *l->statuses) ||
+        !widen(&l->landed, room, sizeof *l->landed) || !widen(&l->of, room, sizeof *l->of))
+        return MPI_ERR_NO_MEM;
+    l->room = (int)room;
+    return MPI_SUCCESS;
+}
+
+static int flies(layer *l, int error, void *token, bool incoming) {
+    if (error != MPI_SUCCESS) {
+        l->broken = true;
+        return error;
+    }
+    l->of[l->flying].token = token;
+    l->of[l->flying++].incoming = incoming;
+    return MPI_SUCCESS;
+}
+
+static int mpi_send(void *state, const void *data, size_t bytes, int to, int tag, void *token) {
+    layer *l = state;
+    int error = make_room(l);
+    if (error == MPI_SUCCESS)
+        error = MPI_Isend(data, (int)bytes, MPI_BYTE, to, tag, l->comm, &l->requests[l->flying]);
+    return flies(l, error, token, false);
+}
+
+static int mpi_receive(void *state, void *data, size_t room, int from, int tag, void *token) {
+    layer *l = state;
+    int error = make_room(l);
+    if (error == MPI_SUCCESS)
+        error = MPI_Irecv(data, (int)room, MPI_BYTE, from < 0 ? MPI_ANY_SOURCE : from, tag, l->comm,
+                          &l->requests[l->flying]);
+    return flies(l, error, token, true);
+}
+
+static int mpi_poll(void *state, tg_link_landed landed) {
+    layer *l = state;
+    int n = 0, kept = 0, bytes;
+    int error = MPI_Testsome(l->flying, l->requests, &n, l->landed, l->statuses);
+    if (error != MPI_SUCCESS) l->broken = true;
+    if (error != MPI_SUCCESS || n <= 0 || n == MPI_UNDEFINED) return error;
+    for (int i = 0; i < n; i++) {
+        MPI_Get_count(&l->statuses[i], MPI_BYTE, &bytes);
+        landed(l->of[l->landed[i]].token, bytes > 0 ? (size_t)bytes : 0);
+    }
+    for (int i = 0; i < l->flying; i++) {
+        if (l->requests[i] == MPI_REQUEST_NULL) continue;
+        l->requests[kept] = l->requests[i];
+        l->of[kept++] = l->of[i];
+    }
+    l->flying = kept;
+    return MPI_SUCCESS;
+}
+
+static void mpi_explain(void *state, int error, char *buf, size_t n) {
+    char text[MPI_MAX_ERROR_STRING + 1] = "";
+    int length = 0;
+    (void)state;
+    MPI_Error_string(error, text, &length);
+    size_t k = strlen(text);
+    if (k >= n) k = n - 1;
+    memcpy(buf, text, k);
+    buf[k] = 0;
+}
+
+/* ---- Begin and end ---- */
+
+static tg_link_phase mpi_phase(void *state) {
+    layer *l = state;
+    int over = 0, done = 0;
+    MPI_Finalized(&over);
+    if (over) return TG_LINK_ENDED;
+    if (l->open) return TG_LINK_OPEN;
+    if (MPI_Test(&l->opening, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return TG_LINK_ENDED;
+    if (!done) return TG_LINK_OPENING;
+    MPI_Comm_set_errhandler(l->comm, MPI_ERRORS_RETURN);
+    l->open = true;
+    return TG_LINK_OPEN;
+}
+
+/* Whether nothing flies any more. */
+static bool ground(layer *l, bool over, tg_link_landed landed) {
+    bool all = true;
+    for (int i = 0; i < l->flying; i++) {
+        bool back = over || (l->of[i].incoming && MPI_Cancel(&l->requests[i]) == MPI_SUCCESS &&
+                             MPI_Wait(&l->requests[i], MPI_STATUS_IGNORE) == MPI_SUCCESS);
+        if (back) landed(l->of[i].token, 0);
+        all &= back;
+    }
+    return all;
+}
+
+static void mpi_close(void *state, tg_link_landed landed) {
+    layer *l = state;
+    bool over = mpi_phase(l) == TG_LINK_ENDED;
+    if (ground(l, over, landed) && !over && l->open && !l->broken) MPI_Comm_free(&l->comm);
+    free(l->requests);
+    free(l->statuses);
+    free(l->landed);
+    free(l->of);
+    free(l);
+}
+
+static const tg_link_ops mpi_ops = {.size = sizeof(tg_link_ops),
+                                    .name = "mpi",
+                                    .send = mpi_send,
+                                    .receive = mpi_receive,
+                                    .poll = mpi_poll,
+                                    .explain = mpi_explain,
+                                    .close = mpi_close,
+                                    .phase = mpi_phase};
+
+static tg_status check_mpi(tg_ctx *ctx, MPI_Comm comm) {
+    int begun = 0, over = 0, level = MPI_THREAD_SINGLE, main_thread = 0;
+    MPI_Initialized(&begun);
+    MPI_Finalized(&over);
+    if (!begun || over)
+        return tg_ctx_fail(ctx, TG_ERR_STATE, "tg_comm_mpi_new: MPI %s; call MPI_Init_thread first",
+                           over ? "has been ended" : "has not been begun");
+    if (comm == MPI_COMM_NULL) return tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_mpi_new: comm is MPI_COMM_NULL");
+    MPI_Query_thread(&level);
+    MPI_Is_thread_main(&main_thread);
+    if (level < MPI_THREAD_SERIALIZED && !main_thread)
+        return tg_ctx_fail(ctx, TG_ERR_STATE, "tg_comm_mpi_new: MPI was begun by another thread, for that one alone; "
+                                              "ask MPI_Init_thread for MPI_THREAD_SERIALIZED");
+    return TG_OK;
+}
+
+/* With a communicator of its own, so that our messages meet nobody else's. */
+static layer *layer_new(tg_ctx *ctx, MPI_Comm comm) {
+    layer *l = calloc(1, sizeof *l);
+    if (l && MPI_Comm_idup(comm, &l->comm, &l->opening) == MPI_SUCCESS) return l;
+    tg_ctx_fail(ctx, l ? TG_ERR_IO : TG_ERR_MEMORY, "tg_comm_mpi_new: %s", l ? "MPI_Comm_idup failed" : "no memory");
+    free(l);
+    return NULL;
+}
+
+tg_comm *tg_comm_mpi_new(tg_ctx *ctx, MPI_Comm comm) {
+    int rank = 0, size = 1;
+    bool good = ctx && tg_ctx_status(ctx) == TG_OK && check_mpi(ctx, comm) == TG_OK;
+    layer *l = good ? layer_new(ctx, comm) : NULL;
+    if (!l) return tg_comm_link_new(ctx, &mpi_ops, NULL, 0, 1); /* the inert one */
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &size);
+    return tg_comm_link_new(ctx, &mpi_ops, l, rank, size);
+}

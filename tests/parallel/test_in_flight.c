@@ -1,0 +1,94 @@
+/* Bytes that a collective in flight still reads are not changed: neither by a gradient that is added into them, nor in
+ * place, nor by the host. One rank is late, so that the data move after the others have gone on. */
+#include <math.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "parallel/on_ranks.h"
+
+enum { RANKS = 2, LATE = 1, N = 64 };
+
+static atomic_bool gone_on;
+
+static tg_status note(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
+    (void)user, (void)t, (void)x, (void)grad;
+    atomic_store(&gone_on, true);
+    return TG_OK;
+}
+
+/* Until the other rank has gone on, or must have: it does not always say so. */
+static void be_late(const tg_comm *c) {
+    enum { MOST = 2000 };
+    const struct timespec nap = {.tv_nsec = 1000000};
+    for (int i = 0; tg_comm_rank(c) == LATE && i < MOST && !atomic_load(&gone_on); i++) nanosleep(&nap, NULL);
+    if (tg_comm_rank(c) == LATE) nanosleep(&nap, NULL);
+}
+
+/* add gives one gradient to both of its inputs. The all-reduce of the one reads it; square adds into the other's. */
+static tg_status shared_gradient(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = RANKS));
+    tg_comm *tp = tg_parallel_comm(p, TG_TP);
+    tg_tensor *a = tg_param(ctx, "a", TG_SHAPE(N), 1), *b = tg_param(ctx, "b", TG_SHAPE(N), 1);
+    tg_place(p, b, TG_TP, TG_R);
+    tg_on_accumulated(b, note, NULL);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = tg_tanh(t, a), *c = tg_neg(t, b), *squares = tg_square(t, c);
+    tg_tensor *y = tg_square(t, tg_add(t, tg_copy_to_tp(t, x, tp), c));
+    tg_tensor *loss = tg_add(t, tg_sum(t, y, TG_ALL_DIMS, false), tg_sum(t, squares, TG_ALL_DIMS, false));
+    be_late(tp);
+    tg_backward(t, loss);
+    double va[N], vb[N], g[N];
+    RUN(tg_read_f64(a, va, N));
+    RUN(tg_read_f64(b, vb, N));
+    RUN(tg_read_f64(tg_grad_of(a), g, N));
+    for (int i = 0; i < N; i++) {
+        double h = tanh(va[i]);
+        EXPECT(ctx, fabs(g[i] - 2 * (h - vb[i]) * (1 - h * h)) < 1e-12);
+    }
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_gradient_that_is_read_is_not_added_into) {
+    atomic_store(&gone_on, false);
+    on_ranks(RANKS, shared_gradient, NULL);
+}
+END_TEST
+
+typedef enum writer { RELU, WRITE, WRITERS } writer;
+
+static tg_status overwritten(void *arg, tg_ctx *ctx, tg_comm *world) {
+    writer w = *(const writer *)arg;
+    int me = tg_comm_rank(world);
+    double v[N], nothing[N] = {0}, all[RANKS * N];
+    for (int i = 0; i < N; i++) v[i] = -1 - i - me * N;
+    tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(N), v);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *z = tg_neg(t, tg_neg(t, x)); /* a temporary, which may be overwritten */
+    be_late(world);
+    tg_tensor *y = tg_gather_from_sp(t, w == RELU ? z : x, world, NULL);
+    atomic_store(&gone_on, true);
+    if (w == RELU)
+        tg_relu_(t, z);
+    else
+        RUN(tg_write_f64(x, nothing, N));
+    RUN(tg_read_f64(y, all, RANKS * N));
+    for (int i = 0; i < RANKS * N; i++) EXPECT(ctx, all[i] == -1 - i);
+    tg_tape_free(t);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(what_a_gather_reads_is_not_overwritten) {
+    for (writer w = RELU; w < WRITERS; w++) {
+        atomic_store(&gone_on, false);
+        on_ranks(RANKS, overwritten, &w);
+    }
+}
+END_TEST
+
+int main(void) {
+    const TTest *const tests[] = {a_gradient_that_is_read_is_not_added_into, what_a_gather_reads_is_not_overwritten};
+    return tg_check_main("in_flight", tests, sizeof tests / sizeof *tests);
+}

@@ -1,0 +1,60 @@
+#!/bin/sh
+# resume_ranks.sh PROGRAM TEXT: a run with dropout on ranks, in both modes of random numbers, goes on from a checkpoint
+# with the bits of the run that was never stopped: the default stream and those with names are where they were.
+# shellcheck source=tests/train/check.sh disable=SC2086
+. "$(dirname "$0")/check.sh"
+model="--layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --threads 1 --dropout 0.2"
+run="--data $text $model --steps 30 --val-every 10 --checkpoint-every 12 --keep 9"
+
+# stopped: `cut` is the run in `whole` as it was behind step 12.
+stopped() {
+    rm -rf cut
+    cp -r whole cut
+    rm -r cut/checkpoints/*24 cut/checkpoints/*30 cut/model.safetensors cut/config.json cut/loss.svg
+    head -n 12 whole/metrics.jsonl >cut/metrics.jsonl
+}
+# seeds NAME: those of the stream in the last checkpoint, by rank.
+seeds() {
+    sed -n "/\"name\": \"$1\"/,/\]/s/.*\"seed\": \"\([0-9]*\)\".*/\1/p" whole/checkpoints/*30/state.json | tr '\n' ' '
+}
+for rng in global megatron; do
+    for ranks in "--ranks 1" "--ranks 2 --tp 2" "--ranks 2 --tp 2 --sp" "--ranks 4 --tp 2 --recompute full" \
+        "--ranks 4 --tp 4 --sp --recompute selective"; do
+        rm -rf whole
+        runs train --out whole $run $ranks --rng $rng
+        stopped
+        runs train --resume --out cut
+        holds "$rng: $ranks goes on with the same bits" same_run whole cut
+    done
+done
+
+# Megatron's streams are the ranks' own.
+rm -rf whole
+runs train --out whole $run --ranks 4 --tp 2 --rng megatron
+holds "streams by rank" test "$(seeds model-parallel-rng)" = "2719 2720 2719 2720 "
+holds "streams outside" test "$(seeds data-parallel-rng)" = "1 1 1 1 "
+stopped
+"$tapegrad" run -n 4 -- "$tapegrad" train --resume --out cut --ranks 1 >printed 2>&1
+holds "the launcher gives the world" grep -q "it gives the world" printed
+runs run -n 4 -- "$tapegrad" train --resume --out cut
+holds "processes go on with the bits of threads" same_run whole cut
+
+# Another start of a stream gives other masks, so that the checks above see one that was lost.
+stopped
+sed -i '/"name": "model-parallel-rng"/,/\]/s/"counter": "[0-9]*"/"counter": "3"/' cut/checkpoints/*12/state.json
+runs train --resume --out cut
+holds "a lost stream is seen" sh -c '! cmp -s whole/model.safetensors cut/model.safetensors'
+
+# Other ranks go on as well.
+for ranks in "--ranks 2 --tp 2" "--ranks 4 --tp 4" "--ranks 1 --tp 1"; do
+    stopped
+    runs train --resume --out cut $ranks
+    holds "megatron: goes on with $ranks" test "$(wc -l <cut/metrics.jsonl)" = 30
+done
+stopped
+sed -i '/"streams"/,/^  \]/s/"name": "[a-z-]*"/"name": "other"/' cut/checkpoints/*12/state.json
+"$tapegrad" train --resume --out cut >printed 2>&1
+holds "an unknown stream is an error" grep -q 'no random stream is named "other"' printed
+refuses 1 "--rng is global, but the run in --out was made with megatron" train --resume --out whole --rng global
+refuses 2 "--rng megatron needs a --seed of 1 or more" train --data "$text" --out x $model --rng megatron --seed 0
+finish

@@ -1,0 +1,179 @@
+/* What `tapegrad inspect --ranks N --tp T` says on paper is what the trainer's step does on ranks: memory by category
+ * at the peak, parameters, and every collective and the bytes that it sends, of a step and of a layer. */
+#include <stdio.h>
+#include <string.h>
+
+#include "train.h" /* before Check's own macro `fail` */
+
+#include "check_main.h"
+
+#define MODEL "--hidden 32 --heads 4 --seq-len 16 --batch 8"
+
+static const char *const compositions[] = {
+    "--ranks 2 --tp 2",
+    "--ranks 2 --tp 2 --sp",
+    "--ranks 2",
+    "--ranks 2 --tp 2 --recompute selective",
+    "--ranks 2 --tp 2 --recompute full",
+    "--ranks 4 --tp 4 --recompute distributed",
+    "--ranks 4 --tp 4 --sp --recompute selective",
+    "--ranks 4 --tp 2 --sp --accumulate 2",
+    "--ranks 4 --tp 2 --accumulate 2 --recompute full",
+};
+static const char *const models[] = {"--arch gpt2 --dropout 0.1", "--arch llama --kv-heads 2 --ffn 64",
+                                     "--arch gpt2 --vocab 300 --precision bf16"};
+
+/* ---- On paper ---- */
+
+static json_t *inspected(const char *options) {
+    char command[4096];
+    const char *program = getenv("TAPEGRAD");
+    ck_assert_msg(program, "TAPEGRAD, the path of the program, is not set");
+    snprintf(command, sizeof command, "'%s' inspect %s --json", program, options);
+    FILE *f = popen(command, "r");
+    ck_assert_ptr_nonnull(f);
+    json_error_t error;
+    json_t *all = json_loadf(f, 0, &error);
+    ck_assert_msg(pclose(f) == 0 && all, "%s: %s", command, error.text);
+    return all;
+}
+
+static int64_t value_of(const json_t *object, const char *key) {
+    const json_t *v = json_object_get(object, key);
+    ck_assert_msg(json_is_integer(v), "there is no \"%s\"", key);
+    return json_integer_value(v);
+}
+
+/* ---- On ranks ---- */
+
+enum { STEPS = 2 };
+
+/* What rank 0 finds. */
+typedef struct real {
+    train_options o;
+    int64_t parameters;
+    tg_memory memory[STEPS];
+    tg_comm_counts sent[STEPS];
+} real;
+
+static void steps(real *out, trainer *r, tg_tokens *tokens) {
+    int64_t offsets[64];
+    for (int i = 0; i < r->batch; i++) offsets[i] = 100 * i;
+    for (int step = 0; step < STEPS; step++) {
+        tg_comm_counts before = TG_COMM_COUNTS(), after = TG_COMM_COUNTS();
+        tg_memory memory = TG_MEMORY();
+        tg_comm_count(r->world, &before);
+        trainer_step(r, step + 1, tokens, offsets, false);
+        tg_comm_count(r->world, &after);
+        tg_memory_stats(r->ctx, &memory);
+        for (int k = 0; k < TG_COLLECTIVES; k++) {
+            after.calls[k] -= before.calls[k];
+            after.bytes[k] -= before.bytes[k];
+        }
+        if (!is_chief(r->world)) continue;
+        out->memory[step] = memory;
+        out->sent[step] = after;
+        out->parameters = tg_module_numel(r->gpt);
+    }
+}
+
+static tg_status train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
+    real *out = arg;
+    trainer r;
+    tg_gpt_config config = model_config(&out->o.model);
+    tg_tokens *tokens = tg_tokens_open(ctx, "LICENSE", TG_TOKENS_TEXT, config.vocab);
+    if (trainer_open(&r, &out->o, ctx, world, &config, NULL)) steps(out, &r, tokens);
+    trainer_close(&r);
+    tg_tokens_close(tokens);
+    return tg_ctx_status(ctx);
+}
+
+/* The options as the program takes them. */
+static void parse(train_options *o, const char *options) {
+    char words[1024], *argv[64];
+    int argc = 0;
+    parsed p;
+    snprintf(words, sizeof words, "%s", options);
+    for (char *w = strtok(words, " "); w; w = strtok(NULL, " ")) argv[argc++] = w;
+    *o = train_defaults();
+    ck_assert(options_parse(&train_command, o, &p, argc, argv));
+    if (!o->model.vocab) o->model.vocab = 256;
+    o->threads = 1;
+}
+
+static void trained(real *out, const char *options) {
+    char message[1024] = "";
+    *out = (real){0};
+    parse(&out->o, options);
+    tg_config config = train_config(&out->o);
+    tg_status s = tg_ranks_run((int)out->o.on.ranks, train_rank, out,
+                               TG_RANKS(.config = &config, .message = message, .message_size = sizeof message));
+    ck_assert_msg(s == TG_OK, "%s: %s", options, message);
+}
+
+/* ---- The two ---- */
+
+static void compare_sent(const char *options, const json_t *all, const tg_comm_counts *step,
+                         const tg_comm_counts *layer) {
+    size_t i, found = 0;
+    json_t *row;
+    json_array_foreach(json_object_get(all, "collectives"), i, row) {
+        int k = 0;
+        const char *name = json_string_value(json_object_get(row, "collective"));
+        while (k < TG_COLLECTIVES && strcmp(name, tg_collective_name((tg_collective)k)) != 0) k++;
+        ck_assert_int_lt(k, TG_COLLECTIVES);
+        int64_t said[] = {value_of(row, "calls"), value_of(row, "bytes"), value_of(row, "calls_per_layer"),
+                          value_of(row, "bytes_per_layer")};
+        int64_t real[] = {step->calls[k], step->bytes[k], layer->calls[k], layer->bytes[k]};
+        for (int j = 0; j < 4; j++)
+            ck_assert_msg(said[j] == real[j], "%s: %s: figure %d is %lld on paper, %lld on ranks", options, name, j,
+                          (long long)said[j], (long long)real[j]);
+    }
+    for (int k = 0; k < TG_COLLECTIVES; k++) found += step->calls[k] > 0;
+    ck_assert_int_eq(json_array_size(json_object_get(all, "collectives")), found);
+}
+
+static void compare_memory(const char *options, const json_t *all, const tg_memory *m) {
+    static const char *const categories[] = {"parameters", "gradients", "optimiser", "saved", "temporaries", "buffers"};
+    const json_t *said = json_object_get(all, "memory");
+    ck_assert_msg(value_of(said, "peak_bytes") == m->peak, "%s: peak %lld on paper, %lld on ranks", options,
+                  (long long)value_of(said, "peak_bytes"), (long long)m->peak);
+    for (int c = 0; c < TG_MEM_CATEGORIES; c++)
+        ck_assert_msg(value_of(said, categories[c]) == m->peak_by_category[c], "%s: %s: %lld on paper, %lld on ranks",
+                      options, categories[c], (long long)value_of(said, categories[c]),
+                      (long long)m->peak_by_category[c]);
+}
+
+/* One composition: a step with three layers, and what the third one sent. */
+static void compare(const char *model, const char *composition) {
+    char options[2][512];
+    static real three, two;
+    tg_comm_counts layer = TG_COMM_COUNTS();
+    for (int i = 0; i < 2; i++)
+        snprintf(options[i], sizeof options[i], MODEL " --layers %d %s %s", 2 + i, model, composition);
+    trained(&two, options[0]);
+    trained(&three, options[1]);
+    for (int k = 0; k < TG_COLLECTIVES; k++) {
+        layer.calls[k] = three.sent[0].calls[k] - two.sent[0].calls[k];
+        layer.bytes[k] = three.sent[0].bytes[k] - two.sent[0].bytes[k];
+    }
+    json_t *all = inspected(options[1]);
+    ck_assert_int_eq(value_of(all, "ranks"), three.o.on.ranks);
+    ck_assert_int_eq(value_of(all, "parameters"), three.parameters);
+    for (int step = 0; step < STEPS; step++) {
+        compare_sent(options[1], all, &three.sent[step], &layer);
+        compare_memory(options[1], all, &three.memory[step]);
+    }
+    json_decref(all);
+}
+
+START_TEST(inspect_says_what_a_step_on_ranks_takes_and_sends) {
+    for (size_t i = 0; i < sizeof compositions / sizeof *compositions; i++)
+        for (size_t k = 0; k < sizeof models / sizeof *models; k++) compare(models[k], compositions[i]);
+}
+END_TEST
+
+int main(void) {
+    const TTest *tests[] = {inspect_says_what_a_step_on_ranks_takes_and_sends};
+    return tg_check_main("inspect_ranks", tests, sizeof tests / sizeof *tests);
+}
