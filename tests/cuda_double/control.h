@@ -38,6 +38,9 @@ const char *double_failed(void);
 void double_schedule(const char *schedule);
 void double_order(unsigned order);
 
+/* As TG_DOUBLE_TIMEOUT_MS. */
+void double_timeout_ms(int ms);
+
 /* How many bytes may be allocated on each device, and how many are. */
 void double_memory_limit(size_t bytes);
 size_t double_memory_used(int device);

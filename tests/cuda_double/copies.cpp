@@ -15,8 +15,13 @@ size_t extent(Area a, size_t width, size_t height) { return height && width ? (h
 
 void copy_rows(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height)
 {
-    for (size_t i = 0; i < height; i++)
-        memmove(static_cast<char *>(to) + i * to_pitch, static_cast<const char *>(from) + i * from_pitch, width);
+    for (size_t i = 0; i < height; i++) {
+        char *row = static_cast<char *>(to) + i * to_pitch;
+        const char *source = static_cast<const char *>(from) + i * from_pitch;
+        note_read(source, width);
+        note_write(row, width);
+        memmove(row, source, width);
+    }
 }
 
 enum class Place { device, pinned, pageable, wrong };
@@ -87,7 +92,10 @@ cudaError_t fill(void *p, int value, size_t pitch, size_t width, size_t height, 
     op.what = "a fill of " + std::to_string(width * height) + " bytes";
     op.names = names_of({p});
     op.run = [=] {
-        for (size_t i = 0; i < height; i++) memset(static_cast<char *>(p) + i * pitch, value, width);
+        for (size_t i = 0; i < height; i++) {
+            note_write(static_cast<char *>(p) + i * pitch, width);
+            memset(static_cast<char *>(p) + i * pitch, value, width);
+        }
         return true;
     };
     return push(stream, std::move(op));

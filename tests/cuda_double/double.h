@@ -64,11 +64,24 @@ struct Name {
     uint64_t block; /* the number of its allocation */
 };
 
+/* What an operation between ranks does for others: its number in something that they share, and whose it is. */
+struct Key {
+    const void *of;
+    uint64_t number;
+    int whose;
+    bool operator<(const Key &o) const
+    {
+        return of != o.of ? of < o.of : number != o.number ? number < o.number : whose < o.whose;
+    }
+};
+
 struct Op {
     std::string what;
     std::function<bool()> run;        /* false: not yet, try again */
     std::function<std::string()> why; /* what it still waits for */
     std::function<void(Op &)> issue;  /* sets what is new each time it is queued: graphs queue an operation often */
+    std::vector<Key> keys;                     /* what it does for others once its turn comes */
+    std::function<std::vector<Key>()> needs;   /* what others have not done yet for it */
     std::vector<Name> names;
     bool host = false; /* host code: runs without the lock, may not touch the device */
     int device = 0;
@@ -91,6 +104,7 @@ cudaError_t push(cudaStream_t s, Op op);
 MarkPtr enqueue(cudaStream_t s, Op op, std::vector<MarkPtr> after);
 void run_some();       /* as the schedule says */
 bool step();           /* runs one operation; false where none can go on */
+void find_deadlock(); /* deadlock.cpp: reports operations that can never go on */
 cudaError_t wait(Lock &lock, const MarkPtr &mark, int device);
 cudaError_t wait_device(Lock &lock, int device);
 bool inside_host_function();
@@ -162,6 +176,7 @@ bool first_queued_use(uint64_t block, std::string *what); /* an operation that h
 
 /* runner.cpp */
 
+void forget_stream(void *fiber); /* in whose context grids ran */
 void run_grid(const std::string &name, dim3 grid, dim3 block, size_t shared, const std::function<void()> &thread);
 
 } // namespace dbl

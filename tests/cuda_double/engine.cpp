@@ -17,6 +17,40 @@ int running_device;
 
 using Clock = std::chrono::steady_clock;
 
+bool on_stream; // in the context that ThreadSanitizer has for a stream
+
+// There, nothing that the double itself does is looked at, also not by the functions of the C library: what an operation
+// reads and writes is said by note_read and note_write.
+void ignore_accesses(bool on)
+{
+    if (on) {
+        AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+        AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+    } else {
+        AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+        AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+    }
+}
+
+void *enter_stream(cudaStream_t s)
+{
+    if (!under_tsan()) return nullptr;
+    void *caller = __tsan_get_current_fiber();
+    bool first = !s->fiber;
+    if (first) s->fiber = __tsan_create_fiber(0);
+    __tsan_switch_to_fiber(s->fiber, no_order);
+    if (first) ignore_accesses(true);
+    on_stream = true;
+    return caller;
+}
+
+void leave_stream(void *caller)
+{
+    if (!under_tsan()) return;
+    on_stream = false;
+    __tsan_switch_to_fiber(caller, no_order);
+}
+
 bool can_begin(cudaStream_t s)
 {
     if (s->busy || s->queue.empty()) return false;
@@ -28,21 +62,18 @@ bool can_begin(cudaStream_t s)
 // Runs the operation as the stream itself: to ThreadSanitizer a stream is a thread, ordered with others by events only.
 bool run_on_stream(cudaStream_t s, Op &op)
 {
-    void *caller = nullptr;
-    if (under_tsan()) {
-        if (!s->fiber) s->fiber = __tsan_create_fiber(0);
-        caller = __tsan_get_current_fiber();
-        __tsan_switch_to_fiber(s->fiber, no_order);
-        order_acquire(op.mark.get()); // released by who queued it
-        for (const MarkPtr &m : op.after) order_acquire(m.get());
-    }
+    void *caller = enter_stream(s);
+    order_acquire(op.mark.get()); // released by who queued it
+    for (const MarkPtr &m : op.after) order_acquire(m.get());
+    if (op.host && under_tsan()) ignore_accesses(false);
     bool done = op.run();
+    if (op.host && under_tsan()) ignore_accesses(true);
     if (done) {
         op.run = nullptr; // what it kept is freed as part of it
         op.issue = nullptr;
         order_release(op.mark.get());
     }
-    if (under_tsan()) __tsan_switch_to_fiber(caller, no_order);
+    leave_stream(caller);
     return done;
 }
 
@@ -98,7 +129,7 @@ void after_default(cudaStream_t s, std::vector<MarkPtr> *after)
 {
     if (s->lane) return;
     for (cudaStream_t o : streams) {
-        if (o == s || o->device != s->device || o->lane || !o->last || o->last->done) continue;
+        if (o == s || o->device != s->device || o->lane || !o->last || (o->last->done && !under_tsan())) continue;
         bool ordered = s->is_default ? !(o->flags & cudaStreamNonBlocking)
                                      : o->is_default && !(s->flags & cudaStreamNonBlocking);
         if (ordered) after->push_back(o->last);
@@ -109,8 +140,8 @@ void after_default(cudaStream_t s, std::vector<MarkPtr> *after)
 
 std::mutex &mutex()
 {
-    static auto *m = new std::mutex;
-    return *m;
+    static std::mutex m; // needs no code to begin, so no thread can meet it half made
+    return m;
 }
 
 std::condition_variable &changed()
@@ -131,12 +162,18 @@ void order_acquire(const void *what)
 
 void note_read(const void *p, size_t n)
 {
-    if (__tsan_read_range && n) __tsan_read_range(const_cast<void *>(p), n);
+    if (!under_tsan() || !n) return;
+    if (on_stream) ignore_accesses(false);
+    __tsan_read_range(const_cast<void *>(p), n);
+    if (on_stream) ignore_accesses(true);
 }
 
 void note_write(void *p, size_t n)
 {
-    if (__tsan_write_range && n) __tsan_write_range(p, n);
+    if (!under_tsan() || !n) return;
+    if (on_stream) ignore_accesses(false);
+    __tsan_write_range(p, n);
+    if (on_stream) ignore_accesses(true);
 }
 
 int device_now() { return running_device; }
@@ -160,6 +197,7 @@ cudaStream_t new_stream(int device, unsigned flags, int priority, bool lane)
 void drop_stream(cudaStream_t s)
 {
     streams.erase(s);
+    forget_stream(s->fiber);
     if (s->fiber) __tsan_destroy_fiber(s->fiber);
     delete s;
 }
@@ -232,6 +270,7 @@ cudaError_t wait(Lock &lock, const MarkPtr &mark, int device)
             idle = 0;
             continue;
         }
+        if (idle % 64 == 1) find_deadlock();
         hide_memory();
         // Ranks that are other processes do not wake this one.
         changed().wait_for(lock, std::chrono::microseconds(++idle < 50 ? 20 : 1000));

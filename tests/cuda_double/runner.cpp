@@ -38,14 +38,23 @@ struct Fiber {
     void *tsan;
 };
 
+// Fibers that wait for threads. To ThreadSanitizer a fiber has done all that it did before: so each stream has fibers of
+// its own, or a race between streams would look like the work of one thread; and none is used twice in a block.
+struct Pool {
+    std::vector<Fiber *> idle, spent;
+    char start, end, barrier, warp[32]; // what it may take to be ordered
+};
+
 std::vector<Thread> threads;
 std::vector<unsigned> thread_order, block_order;
 // Never freed: a process may end while fibers are in use.
-auto &idle = *new std::vector<Fiber *>, &spent = *new std::vector<Fiber *>;
+auto &pools = *new std::map<void *, Pool>;
+Pool *pool;
+size_t fibers_made;
+const size_t most_fibers = 6000; // of the 8128 threads that ThreadSanitizer knows
 Fiber scheduler, *active, *returned;
 size_t next_fresh, n_finished;
 const std::function<void()> *thread_body;
-char order_start, order_end, order_barrier, order_warp[32]; // what ThreadSanitizer may take to be ordered
 
 void acquire(void *p)
 {
@@ -78,9 +87,9 @@ void fiber_main()
             Thread *t = current = &threads[thread_order[next_fresh++]];
             t->state = running;
             t->fiber = self;
-            acquire(&order_start);
+            acquire(&pool->start);
             (*thread_body)();
-            release(&order_end);
+            release(&pool->end);
             t->state = finished;
             n_finished++;
             if (under_tsan()) break; // there, one fiber per thread
@@ -90,26 +99,47 @@ void fiber_main()
     }
 }
 
-Fiber *take_fiber()
+Fiber *pop(std::vector<Fiber *> &fibers)
 {
-    if (!idle.empty()) {
-        Fiber *f = idle.back();
-        idle.pop_back();
-        return f;
-    }
-    static unsigned made;
+    Fiber *f = fibers.back();
+    fibers.pop_back();
+    return f;
+}
+
+Fiber *make_fiber()
+{
     const size_t size = under_asan() || under_tsan() ? 256 << 10 : 128 << 10;
     auto *stack = static_cast<char *>(
         mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     mprotect(stack, 4096, PROT_NONE);
     auto *f = new Fiber{nullptr, stack, size, nullptr};
-    auto **sp = reinterpret_cast<void **>(stack + size - 64 - 192 * (made++ % 64)); // spread over the sets of caches
+    auto **sp = reinterpret_cast<void **>(stack + size - 64 - 192 * (fibers_made++ % 64)); // spread over sets of caches
     sp -= (reinterpret_cast<uintptr_t>(sp) & 15) / 8;
     *--sp = nullptr; // aligns the stack as at a call
     *--sp = reinterpret_cast<void *>(fiber_main);
     sp -= 6;
     memset(static_cast<void *>(sp), 0, 6 * sizeof *sp);
     f->sp = sp;
+    return f;
+}
+
+// One that no stream or another stream has: without its past.
+Fiber *other_fiber()
+{
+    for (auto &p : pools) {
+        if (&p.second == pool || p.second.idle.empty() || (p.first && fibers_made < most_fibers)) continue;
+        Fiber *f = pop(p.second.idle);
+        if (f->tsan) __tsan_destroy_fiber(f->tsan);
+        f->tsan = nullptr;
+        return f;
+    }
+    return make_fiber();
+}
+
+Fiber *take_fiber()
+{
+    if (!pool->idle.empty()) return pop(pool->idle);
+    Fiber *f = other_fiber();
     if (under_tsan()) f->tsan = __tsan_create_fiber(0);
     return f;
 }
@@ -119,8 +149,7 @@ void go(Fiber *f)
     active = f;
     returned = nullptr;
     resume(&scheduler, f);
-    // ThreadSanitizer: what a fiber did counts as done by whoever uses it next, so none is used twice in a block.
-    if (returned) (under_tsan() ? spent : idle).push_back(returned);
+    if (returned) (under_tsan() ? pool->spent : pool->idle).push_back(returned);
 }
 
 std::string place(const Thread &t)
@@ -242,9 +271,9 @@ bool run_block(std::string *error)
     size_t n = threads.size();
     for (Thread &t : threads) t.state = fresh;
     next_fresh = n_finished = 0;
-    idle.insert(idle.end(), spent.begin(), spent.end());
-    spent.clear();
-    release(&order_start);
+    pool->idle.insert(pool->idle.end(), pool->spent.begin(), pool->spent.end());
+    pool->spent.clear();
+    release(&pool->start);
     for (;;) {
         while (next_fresh < n) go(take_fiber());
         for (unsigned i : thread_order) {
@@ -257,7 +286,7 @@ bool run_block(std::string *error)
         if (n_finished == n) break;
         if (!release_threads(error)) return false; // the fibers of this block are given up
     }
-    acquire(&order_end);
+    acquire(&pool->end);
     return true;
 }
 
@@ -324,7 +353,7 @@ uint64_t wait_in_block(int kind, uint64_t value, const char *file, int line)
 {
     current->kind = kind;
     current->value = value;
-    return wait_here(at_barrier, file, line, &order_barrier);
+    return wait_here(at_barrier, file, line, &pool->barrier);
 }
 
 uint64_t wait_in_warp(int kind, unsigned mask, uint64_t value, unsigned lane, const char *file, int line)
@@ -335,7 +364,16 @@ uint64_t wait_in_warp(int kind, unsigned mask, uint64_t value, unsigned lane, co
     t->value = value;
     t->lane = lane;
     // A shuffle or vote orders no memory, __syncwarp does.
-    return wait_here(at_warp, file, line, kind == wait_warp ? &order_warp[t->linear >> 5 & 31] : nullptr);
+    return wait_here(at_warp, file, line, kind == wait_warp ? &pool->warp[t->linear >> 5 & 31] : nullptr);
+}
+
+void forget_stream(void *fiber)
+{
+    auto it = pools.find(fiber);
+    if (!fiber || it == pools.end()) return;
+    Pool &old = it->second, &nobody = pools[nullptr];
+    for (auto *from : {&old.idle, &old.spent}) nobody.idle.insert(nobody.idle.end(), from->begin(), from->end());
+    pools.erase(it);
 }
 
 void run_grid(const std::string &name, dim3 grid, dim3 block, size_t shared, const std::function<void()> &thread)
@@ -344,6 +382,7 @@ void run_grid(const std::string &name, dim3 grid, dim3 block, size_t shared, con
     unsigned order = settings().order;
     OrderDraw random{order};
     if (under_tsan()) scheduler.tsan = __tsan_get_current_fiber();
+    pool = &pools[scheduler.tsan];
     threads.assign(n, Thread());
     for (size_t i = 0; i < n; i++) {
         threads[i].linear = static_cast<unsigned>(i);

@@ -141,6 +141,12 @@ void double_order(unsigned order)
     dbl::settings().order = order;
 }
 
+void double_timeout_ms(int ms)
+{
+    dbl::Lock lock(dbl::mutex());
+    dbl::settings().timeout_ms = ms;
+}
+
 void double_memory_limit(size_t bytes)
 {
     dbl::Lock lock(dbl::mutex());

@@ -64,8 +64,7 @@ const Check checks[] = {
     {"a pinned buffer written before its copy ran", "pinned_early", "wrong", "TG_DOUBLE_SCHEDULE=lazy", not_tsan},
     {"a pinned buffer written too early is a race in any schedule", "pinned_early", "data race", "", tsan_only},
     {"results read before the stream was waited for", "read_early", "wrong", "TG_DOUBLE_SCHEDULE=lazy", not_tsan},
-    {"a kernel of one device given memory of another", "other_device", "memory of device 1", "TG_DOUBLE_DEVICES=2",
-     always},
+    {"a kernel of one device given memory of another", "other_device", "memory of device 1", "", always},
     {"a kernel given memory of the host", "host_pointer", "memory of the host", "", always},
     {"a copy that reaches outside", "copy_outside", "a copy from", "", always},
     {"too much dynamic shared memory", "shared_too_much", "bytes of dynamic shared memory", "", always},
@@ -75,6 +74,17 @@ const Check checks[] = {
     {"a workspace used by two streams", "workspace_shared", "wrong", "TG_DOUBLE_SCHEDULE=3", not_tsan},
     {"a graph whose memory was freed", "graph_freed", "has been freed since it was queued", "", always},
     {"a graph's static input written while it runs", "graph_input_early", "wrong", "TG_DOUBLE_SCHEDULE=lazy", not_tsan},
+    {"a graph's static input written too early is a race", "graph_input_early", "data race", "", tsan_only},
+    {"a collective of another size names the ranks and both calls", "other_size", "rank 2 called AllReduce(500", "", always},
+    {"a collective of another kind", "other_kind", "rank 1 called Broadcast(1000", "", always},
+    {"a rank that leaves without a collective", "missing", "rank 3 has left after 0 collectives", "", always},
+    {"a rank that died: who waits says so", "missing_process", " 3\n", "", always},
+    {"collectives of two communicators in two orders", "reordered", "wait for each other", "", always},
+    {"sends before receives", "sends_first", "wait for each other", "", always},
+    {"a sum used before it was made", "sum_not_awaited", "wrong", "TG_DOUBLE_SCHEDULE=2", not_tsan},
+    {"a sum used before it was made is a race", "sum_not_awaited", "data race", "", tsan_only},
+    {"two ranks on one device", "same_device", "two ranks on device 0", "", always},
+    {"a collective past its buffer", "buffer_too_small", "36 bytes are asked of", "", always},
 };
 
 const char *self;
@@ -173,7 +183,7 @@ int main(int argc, char **argv)
     for (auto *in : all) check_right(*in);
     for (const Check &c : checks) {
         if (!applies(c.where)) continue;
-        std::string output = run(c.scenario, c.environment);
+        std::string output = run(c.scenario, std::string("TG_DOUBLE_DEVICES=4 ") + c.environment);
         judge(output.find(c.found) != std::string::npos, c.what, output);
     }
     printf("%d passed, %d failed\n", passed, failed);
