@@ -12,18 +12,18 @@ struct Buffers {
     void *out;
 };
 
-std::string rank_text(const Comm &c) { return "rank " + std::to_string(c.rank) + " of " + std::to_string(c.team->ranks()); }
+std::string rank_text(const Comm &c) {
+    return "rank " + std::to_string(c.rank) + " of " + std::to_string(c.team->ranks());
+}
 
-void break_comm(Comm &c, const std::string &text)
-{
+void break_comm(Comm &c, const std::string &text) {
     c.state = ncclInvalidUsage;
     c.error = text;
     report(text, c.device);
 }
 
 // Of those that have come, one that calls something else; or one that will not come.
-bool mismatched(Comm &c, const Signature &own, uint64_t number)
-{
+bool mismatched(Comm &c, const Signature &own, uint64_t number) {
     for (int r = 0; r < c.team->ranks(); r++) {
         Member &m = c.team->member(r);
         Arrival &a = m.arrivals[number % 2];
@@ -33,29 +33,27 @@ bool mismatched(Comm &c, const Signature &own, uint64_t number)
             return true;
         }
         if (a.number != number + 1 && m.left && m.calls <= number) {
-            break_comm(c, here + ": rank " + std::to_string(r) + " has left after " + std::to_string(m.calls) + " collectives");
+            break_comm(c, here + ": rank " + std::to_string(r) + " has left after " + std::to_string(m.calls) +
+                              " collectives");
             return true;
         }
     }
     return false;
 }
 
-bool all_arrived(Comm &c, uint64_t number)
-{
+bool all_arrived(Comm &c, uint64_t number) {
     for (int r = 0; r < c.team->ranks(); r++)
         if (c.team->member(r).arrivals[number % 2].number != number + 1) return false;
     return true;
 }
 
 // Sums with a factor are compared as such: each rank has a number of its own for them, and a factor of its own.
-Signature agreed(Signature s)
-{
+Signature agreed(Signature s) {
     if (s.op >= ncclNumOps) s.op = ncclNumOps;
     return s;
 }
 
-double factor_of(Comm &c, int op)
-{
+double factor_of(Comm &c, int op) {
     auto it = c.device_factors.find(op);
     if (it == c.device_factors.end()) return c.factors[op];
     note_read(it->second.first, bytes_of(it->second.second));
@@ -65,8 +63,7 @@ double factor_of(Comm &c, int op)
     return memcpy(&f, it->second.first, sizeof f), static_cast<double>(f);
 }
 
-void give(Comm &c, const Signature &s, uint64_t number, const void *in)
-{
+void give(Comm &c, const Signature &s, uint64_t number, const void *in) {
     auto type = static_cast<ncclDataType_t>(s.type);
     size_t n = elements_in(s, c.rank, c.team->ranks());
     char *slot = c.team->slot(c.rank, number);
@@ -84,8 +81,7 @@ struct Progress {
     bool given = false, over = false;
 };
 
-bool run_collective(Comm &c, const Signature &s, uint64_t number, Buffers b, Progress &p)
-{
+bool run_collective(Comm &c, const Signature &s, uint64_t number, Buffers b, Progress &p) {
     if (c.aborted || c.state != ncclSuccess) return true;
     if (c.completed != number) return false; // those of one communicator come one after the other
     if (!p.given) give(c, s, number, b.in);
@@ -100,8 +96,7 @@ bool run_collective(Comm &c, const Signature &s, uint64_t number, Buffers b, Pro
 }
 
 // An earlier collective of the own rank, or the same of the others.
-std::vector<Key> missing_keys(Comm &c, uint64_t number)
-{
+std::vector<Key> missing_keys(Comm &c, uint64_t number) {
     if (c.completed < number) return {{c.team.get(), number - 1, c.rank}};
     std::vector<Key> keys;
     for (int r = 0; r < c.team->ranks(); r++)
@@ -109,8 +104,7 @@ std::vector<Key> missing_keys(Comm &c, uint64_t number)
     return keys;
 }
 
-Part issue_collective(const CommPtr &c, const Signature &s, Buffers b)
-{
+Part issue_collective(const CommPtr &c, const Signature &s, Buffers b) {
     uint64_t number = c->issued++;
     c->team->member(c->rank).calls = c->issued;
     auto progress = std::make_shared<Progress>();
@@ -119,14 +113,13 @@ Part issue_collective(const CommPtr &c, const Signature &s, Buffers b)
     part.key = {c->team.get(), number, c->rank};
     part.needs = [=] { return missing_keys(*c, number); };
     part.why = [=] {
-        return s.text() + ", collective " + std::to_string(number) + " of " + rank_text(*c) + ", not arrived:" +
-               not_arrived(*c, number);
+        return s.text() + ", collective " + std::to_string(number) + " of " + rank_text(*c) +
+               ", not arrived:" + not_arrived(*c, number);
     };
     return part;
 }
 
-bool in_bounds(Comm &c, const void *p, size_t size, std::string *error)
-{
+bool in_bounds(Comm &c, const void *p, size_t size, std::string *error) {
     if (!size || (p && is_pinned(p, size))) return true;
     Block *b = find_block(p);
     if (inside(p, size) && b->device == c.device) return true;
@@ -134,8 +127,7 @@ bool in_bounds(Comm &c, const void *p, size_t size, std::string *error)
     return false;
 }
 
-ncclResult_t check_call(Comm &c, const Signature &s, Buffers b, cudaStream_t stream)
-{
+ncclResult_t check_call(Comm &c, const Signature &s, Buffers b, cudaStream_t stream) {
     ncclResult_t e = usable(c);
     if (e != ncclSuccess) return e;
     if (s.type < 0 || s.type >= ncclNumTypes || !bytes_of(static_cast<ncclDataType_t>(s.type)))
@@ -154,16 +146,16 @@ ncclResult_t check_call(Comm &c, const Signature &s, Buffers b, cudaStream_t str
     return fail(&c, ncclInvalidArgument, s.text() + ": " + wrong);
 }
 
-ncclResult_t collective(const char *name, ncclComm_t comm, cudaStream_t stream, Signature s, Buffers b)
-{
+ncclResult_t collective(const char *name, ncclComm_t comm, cudaStream_t stream, Signature s, Buffers b) {
     Call call(name);
     if (!comm) return fail(nullptr, ncclInvalidArgument, "no communicator");
     if (call.refused(cudaErrorUnknown)) return fail(nullptr, ncclUnhandledCudaError, name);
     CommPtr c = comm->state;
     ncclResult_t e = check_call(*c, s, b, stream);
     if (e != ncclSuccess) return e;
-    return submit({c, stream, std::string("nccl") + name_of(static_cast<Kind>(s.kind)), {b.in, b.out},
-                   [=] { return issue_collective(c, s, b); }});
+    return submit({c, stream, std::string("nccl") + name_of(static_cast<Kind>(s.kind)), {b.in, b.out}, [=] {
+                       return issue_collective(c, s, b);
+                   }});
 }
 
 struct Letter {
@@ -176,8 +168,7 @@ struct Letter {
 };
 
 // Ends when the peer has taken it: that a receive is missing must show.
-bool run_send(Comm &c, const Letter &l, uint64_t number, Progress &p)
-{
+bool run_send(Comm &c, const Letter &l, uint64_t number, Progress &p) {
     if (c.aborted || c.state != ncclSuccess) return true;
     Mailbox &m = c.team->shared().mail[c.rank][l.peer];
     if (!p.given) {
@@ -196,8 +187,7 @@ bool run_send(Comm &c, const Letter &l, uint64_t number, Progress &p)
     return true;
 }
 
-bool run_receive(Comm &c, const Letter &l, uint64_t number)
-{
+bool run_receive(Comm &c, const Letter &l, uint64_t number) {
     if (c.aborted || c.state != ncclSuccess) return true;
     Mailbox &m = c.team->shared().mail[l.peer][c.rank];
     if (m.posted != number + 1) return false;
@@ -206,7 +196,8 @@ bool run_receive(Comm &c, const Letter &l, uint64_t number)
         Letter other = l;
         other.count = m.count;
         other.type = m.type;
-        break_comm(c, "Recv of " + rank_text(c) + ", " + l.text() + ": rank " + std::to_string(l.peer) + " sends " + other.text());
+        break_comm(c, "Recv of " + rank_text(c) + ", " + l.text() + ": rank " + std::to_string(l.peer) + " sends " +
+                          other.text());
         return true;
     }
     note_write(l.at, l.size());
@@ -217,14 +208,11 @@ bool run_receive(Comm &c, const Letter &l, uint64_t number)
     return true;
 }
 
-Part issue_letter(const CommPtr &c, const Letter &l, bool send)
-{
+Part issue_letter(const CommPtr &c, const Letter &l, bool send) {
     uint64_t number = send ? c->sent[l.peer]++ : c->received[l.peer]++;
     auto progress = std::make_shared<Progress>();
     Part part;
-    part.run = [=, token = c->token] {
-        return send ? run_send(*c, l, number, *progress) : run_receive(*c, l, number);
-    };
+    part.run = [=, token = c->token] { return send ? run_send(*c, l, number, *progress) : run_receive(*c, l, number); };
     const Mailbox *m = send ? &c->team->shared().mail[c->rank][l.peer] : &c->team->shared().mail[l.peer][c->rank];
     part.key = {m, number, send};
     part.needs = [=] { return std::vector<Key>{{m, number, !send}}; };
@@ -234,8 +222,7 @@ Part issue_letter(const CommPtr &c, const Letter &l, bool send)
     return part;
 }
 
-ncclResult_t letter(const char *name, ncclComm_t comm, cudaStream_t stream, Letter l, bool send)
-{
+ncclResult_t letter(const char *name, ncclComm_t comm, cudaStream_t stream, Letter l, bool send) {
     Call call(name);
     if (!comm) return fail(nullptr, ncclInvalidArgument, "no communicator");
     if (call.refused(cudaErrorUnknown)) return fail(nullptr, ncclUnhandledCudaError, name);
@@ -243,17 +230,18 @@ ncclResult_t letter(const char *name, ncclComm_t comm, cudaStream_t stream, Lett
     ncclResult_t e = usable(*c);
     if (e != ncclSuccess) return e;
     std::string wrong;
-    if (l.peer < 0 || l.peer >= c->team->ranks()) return fail(c.get(), ncclInvalidArgument, "peer " + std::to_string(l.peer));
+    if (l.peer < 0 || l.peer >= c->team->ranks())
+        return fail(c.get(), ncclInvalidArgument, "peer " + std::to_string(l.peer));
     if (l.type < 0 || l.type >= ncclNumTypes || (l.count && !l.size()) || l.size() > Team::letter_size)
         return fail(c.get(), ncclInvalidArgument, "a type or count that is not known");
-    if (!in_bounds(*c, l.at, l.size(), &wrong)) return fail(c.get(), ncclInvalidArgument, std::string(name) + ": " + wrong);
+    if (!in_bounds(*c, l.at, l.size(), &wrong))
+        return fail(c.get(), ncclInvalidArgument, std::string(name) + ": " + wrong);
     return submit({c, stream, name, {l.at}, [=] { return issue_letter(c, l, send); }});
 }
 
 } // namespace
 
-std::string not_arrived(Comm &c, uint64_t number)
-{
+std::string not_arrived(Comm &c, uint64_t number) {
     std::string text;
     for (int r = 0; r < c.team->ranks(); r++) {
         Member &m = c.team->member(r);
@@ -273,60 +261,52 @@ using namespace dbl;
 
 extern "C" {
 
-ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t t, ncclRedOp_t op, ncclComm_t c, cudaStream_t s)
-{
+ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t t, ncclRedOp_t op, ncclComm_t c,
+                           cudaStream_t s) {
     return collective(__func__, c, s, {all_reduce, t, op, NO_ROOT, n}, {in, out});
 }
 
 ncclResult_t ncclReduceScatter(const void *in, void *out, size_t n, ncclDataType_t t, ncclRedOp_t op, ncclComm_t c,
-                               cudaStream_t s)
-{
+                               cudaStream_t s) {
     return collective(__func__, c, s, {reduce_scatter, t, op, NO_ROOT, n}, {in, out});
 }
 
-ncclResult_t ncclAllGather(const void *in, void *out, size_t n, ncclDataType_t t, ncclComm_t c, cudaStream_t s)
-{
+ncclResult_t ncclAllGather(const void *in, void *out, size_t n, ncclDataType_t t, ncclComm_t c, cudaStream_t s) {
     return collective(__func__, c, s, {all_gather, t, NO_OP, NO_ROOT, n}, {in, out});
 }
 
-ncclResult_t ncclBroadcast(const void *in, void *out, size_t n, ncclDataType_t t, int root, ncclComm_t c, cudaStream_t s)
-{
+ncclResult_t ncclBroadcast(const void *in, void *out, size_t n, ncclDataType_t t, int root, ncclComm_t c,
+                           cudaStream_t s) {
     return collective(__func__, c, s, {broadcast, t, NO_OP, root, n}, {in, out});
 }
 
-ncclResult_t ncclBcast(void *data, size_t n, ncclDataType_t t, int root, ncclComm_t c, cudaStream_t s)
-{
+ncclResult_t ncclBcast(void *data, size_t n, ncclDataType_t t, int root, ncclComm_t c, cudaStream_t s) {
     return ncclBroadcast(data, data, n, t, root, c, s);
 }
 
 ncclResult_t ncclReduce(const void *in, void *out, size_t n, ncclDataType_t t, ncclRedOp_t op, int root, ncclComm_t c,
-                        cudaStream_t s)
-{
+                        cudaStream_t s) {
     return collective(__func__, c, s, {reduce, t, op, root, n}, {in, out});
 }
 
-ncclResult_t ncclAlltoAll(const void *in, void *out, size_t n, ncclDataType_t t, ncclComm_t c, cudaStream_t s)
-{
+ncclResult_t ncclAlltoAll(const void *in, void *out, size_t n, ncclDataType_t t, ncclComm_t c, cudaStream_t s) {
     return collective(__func__, c, s, {all_to_all, t, NO_OP, NO_ROOT, n}, {in, out});
 }
 
-ncclResult_t ncclGather(const void *in, void *out, size_t n, ncclDataType_t t, int root, ncclComm_t c, cudaStream_t s)
-{
+ncclResult_t ncclGather(const void *in, void *out, size_t n, ncclDataType_t t, int root, ncclComm_t c, cudaStream_t s) {
     return collective(__func__, c, s, {gather, t, NO_OP, root, n}, {in, out});
 }
 
-ncclResult_t ncclScatter(const void *in, void *out, size_t n, ncclDataType_t t, int root, ncclComm_t c, cudaStream_t s)
-{
+ncclResult_t ncclScatter(const void *in, void *out, size_t n, ncclDataType_t t, int root, ncclComm_t c,
+                         cudaStream_t s) {
     return collective(__func__, c, s, {scatter, t, NO_OP, root, n}, {in, out});
 }
 
-ncclResult_t ncclSend(const void *data, size_t n, ncclDataType_t t, int peer, ncclComm_t c, cudaStream_t s)
-{
+ncclResult_t ncclSend(const void *data, size_t n, ncclDataType_t t, int peer, ncclComm_t c, cudaStream_t s) {
     return letter(__func__, c, s, {peer, const_cast<void *>(data), n, t}, true);
 }
 
-ncclResult_t ncclRecv(void *data, size_t n, ncclDataType_t t, int peer, ncclComm_t c, cudaStream_t s)
-{
+ncclResult_t ncclRecv(void *data, size_t n, ncclDataType_t t, int peer, ncclComm_t c, cudaStream_t s) {
     return letter(__func__, c, s, {peer, data, n, t}, false);
 }
 

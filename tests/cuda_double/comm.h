@@ -11,13 +11,13 @@ struct Comm {
     std::shared_ptr<Team> team;
     int rank, device;
     bool blocking, ready, aborted, finalizing;
-    int polls;       /* answers of ncclInProgress that are still to come */
+    int polls; /* answers of ncclInProgress that are still to come */
     long outstanding() const { return token.use_count() - 1; }
     uint64_t issued, completed;
     std::shared_ptr<int> token = std::make_shared<int>(0); /* held by operations that have not ended */
     uint32_t splits;
     std::map<int, uint64_t> sent, received; /* letters by peer */
-    std::map<int, double> factors; /* of operations made by ncclRedOpCreatePreMulSum */
+    std::map<int, double> factors;          /* of operations made by ncclRedOpCreatePreMulSum */
     std::map<int, std::pair<const void *, ncclDataType_t>> device_factors;
     int next_op = ncclNumOps;
     ncclResult_t state = ncclSuccess; /* an error, once there is one */

@@ -19,7 +19,8 @@
 extern "C" {
 #endif
 
-/* The errors found since the last reset, a line each; "" when there are none. Valid until the next call of the double. */
+/* The errors found since the last reset, a line each; "" when there are none. Valid until the next call of the double.
+ */
 const char *double_message(void);
 
 /* Lets all queued work run or, where it cannot, drops it; forgets errors. Allocations and handles stay. */

@@ -15,8 +15,7 @@ struct Holders {
     std::map<const Mark *, cudaStream_t> marks;
 };
 
-Holders find_holders()
-{
+Holders find_holders() {
     Holders h;
     for (cudaStream_t s : all_streams())
         for (size_t i = 0; i < s->queue.size(); i++) {
@@ -27,8 +26,7 @@ Holders find_holders()
     return h;
 }
 
-Waits find_waits()
-{
+Waits find_waits() {
     Holders h = find_holders();
     Waits waits;
     for (cudaStream_t s : all_streams()) {
@@ -50,8 +48,7 @@ Waits find_waits()
     return waits;
 }
 
-bool leads_to(const Waits &waits, cudaStream_t from, cudaStream_t to, std::set<cudaStream_t> *seen)
-{
+bool leads_to(const Waits &waits, cudaStream_t from, cudaStream_t to, std::set<cudaStream_t> *seen) {
     auto it = waits.find(from);
     if (it == waits.end()) return false;
     for (cudaStream_t next : it->second)
@@ -61,8 +58,7 @@ bool leads_to(const Waits &waits, cudaStream_t from, cudaStream_t to, std::set<c
 
 } // namespace
 
-void find_deadlock()
-{
+void find_deadlock() {
     Waits waits = find_waits();
     std::vector<cudaStream_t> caught;
     for (auto &w : waits) {

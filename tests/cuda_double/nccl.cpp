@@ -14,8 +14,7 @@ thread_local std::vector<CommPtr> joining; // begun in the group, to be waited f
 std::map<void *, size_t> nccl_memory;
 std::set<void *> registrations;
 
-template <class F> ncclResult_t wait_until(Call &call, int device, const std::string &what, F condition)
-{
+template <class F> ncclResult_t wait_until(Call &call, int device, const std::string &what, F condition) {
     auto since = std::chrono::steady_clock::now();
     while (!condition() && sticky(device) == cudaSuccess) {
         if (step()) continue;
@@ -27,8 +26,7 @@ template <class F> ncclResult_t wait_until(Call &call, int device, const std::st
     return sticky(device) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
-ncclResult_t enter(Comm &c, int rank)
-{
+ncclResult_t enter(Comm &c, int rank) {
     Team &team = *c.team;
     int32_t nobody = 0;
     team.member(rank).device = c.device;
@@ -43,8 +41,7 @@ ncclResult_t enter(Comm &c, int rank)
 }
 
 // Whether all have come, as far as is seen now.
-bool is_ready(Comm &c)
-{
+bool is_ready(Comm &c) {
     if (c.ready) return true;
     if (c.join && !c.join()) return false;
     c.join = nullptr;
@@ -54,24 +51,21 @@ bool is_ready(Comm &c)
     return c.ready = true;
 }
 
-std::string who_is_missing(Comm &c)
-{
+std::string who_is_missing(Comm &c) {
     std::string text = "rank " + std::to_string(c.rank) + " waits for ranks to join:";
     for (int r = 0; c.team && r < c.team->ranks(); r++)
         if (!c.team->member(r).process) text += " " + std::to_string(r);
     return text;
 }
 
-ncclResult_t finish_joining(Call &call, const CommPtr &c)
-{
+ncclResult_t finish_joining(Call &call, const CommPtr &c) {
     if (!c->blocking) return ncclInProgress;
-    ncclResult_t e = wait_until(call, c->device, who_is_missing(*c),
-                                [&] { return is_ready(*c) || c->state != ncclSuccess; });
+    ncclResult_t e =
+        wait_until(call, c->device, who_is_missing(*c), [&] { return is_ready(*c) || c->state != ncclSuccess; });
     return c->state != ncclSuccess ? c->state : e;
 }
 
-bool configure(Comm &c, const ncclConfig_t *config, bool inherited)
-{
+bool configure(Comm &c, const ncclConfig_t *config, bool inherited) {
     c.blocking = inherited;
     if (!config) return true;
     if (config->magic != 0xcafebeef || config->size != sizeof *config) return false;
@@ -79,8 +73,7 @@ bool configure(Comm &c, const ncclConfig_t *config, bool inherited)
     return true;
 }
 
-ncclResult_t begin(Call &call, const CommPtr &c, ncclComm_t *out)
-{
+ncclResult_t begin(Call &call, const CommPtr &c, ncclComm_t *out) {
     c->polls = c->blocking ? 0 : settings().nccl_progress;
     *out = new ncclComm{c};
     count_live("nccl", 1);
@@ -96,8 +89,8 @@ ncclResult_t begin(Call &call, const CommPtr &c, ncclComm_t *out)
     return e;
 }
 
-ncclResult_t init_rank(Call &call, ncclComm_t *out, int ranks, const ncclUniqueId &id, int rank, const ncclConfig_t *config)
-{
+ncclResult_t init_rank(Call &call, ncclComm_t *out, int ranks, const ncclUniqueId &id, int rank,
+                       const ncclConfig_t *config) {
     *out = nullptr;
     if (ranks < 1 || ranks > max_ranks || rank < 0 || rank >= ranks)
         return fail(nullptr, ncclInvalidArgument, "rank " + std::to_string(rank) + " of " + std::to_string(ranks));
@@ -113,8 +106,7 @@ ncclResult_t init_rank(Call &call, ncclComm_t *out, int ranks, const ncclUniqueI
 }
 
 // Whether all ranks have called the split, and the communicator has its team.
-bool join_child(Comm &child, Comm &parent, uint32_t number, int color)
-{
+bool join_child(Comm &child, Comm &parent, uint32_t number, int color) {
     Team &team = *parent.team;
     auto own = team.member(parent.rank).splits[number % max_splits].key;
     int ranks = 0, rank = 0;
@@ -132,14 +124,14 @@ bool join_child(Comm &child, Comm &parent, uint32_t number, int color)
     return child.team != nullptr;
 }
 
-ncclResult_t split(Call &call, const CommPtr &parent, int color, int key, ncclComm_t *out, const ncclConfig_t *config)
-{
+ncclResult_t split(Call &call, const CommPtr &parent, int color, int key, ncclComm_t *out, const ncclConfig_t *config) {
     *out = nullptr;
     ncclResult_t e = usable(*parent);
     if (e != ncclSuccess) return e;
     if (color < 0 && color != NCCL_SPLIT_NOCOLOR) return fail(parent.get(), ncclInvalidArgument, "a negative color");
     auto c = std::make_shared<Comm>();
-    if (!configure(*c, config, parent->blocking)) return fail(parent.get(), ncclInvalidArgument, "a config that was not initialised");
+    if (!configure(*c, config, parent->blocking))
+        return fail(parent.get(), ncclInvalidArgument, "a config that was not initialised");
     uint32_t number = parent->splits++;
     auto &s = parent->team->member(parent->rank).splits[number % max_splits];
     s.color = color;
@@ -158,8 +150,7 @@ struct Members {
 };
 
 // All parts of a group on one stream go on side by side.
-void issue_group(const std::vector<Request> &requests, Op &op)
-{
+void issue_group(const std::vector<Request> &requests, Op &op) {
     auto m = std::make_shared<Members>();
     for (const Request &r : requests) m->parts.push_back(r.issue());
     m->over.resize(requests.size());
@@ -190,8 +181,7 @@ void issue_group(const std::vector<Request> &requests, Op &op)
     };
 }
 
-ncclResult_t launch(const std::vector<Request> &requests)
-{
+ncclResult_t launch(const std::vector<Request> &requests) {
     Op op;
     for (const Request &r : requests) {
         op.what += (op.what.empty() ? "" : ", ") + r.what;
@@ -208,8 +198,7 @@ ncclResult_t launch(const std::vector<Request> &requests)
     return ncclInProgress;
 }
 
-ncclResult_t launch_group(std::vector<Request> requests)
-{
+ncclResult_t launch_group(std::vector<Request> requests) {
     std::vector<std::pair<cudaStream_t, std::vector<Request>>> by_stream;
     for (Request &r : requests) {
         auto it = by_stream.begin();
@@ -225,8 +214,7 @@ ncclResult_t launch_group(std::vector<Request> requests)
     return result;
 }
 
-ncclResult_t end_group(Call &call)
-{
+ncclResult_t end_group(Call &call) {
     if (group_depth < 1) return fail(nullptr, ncclInvalidUsage, "the end of a group that did not begin");
     if (--group_depth) return ncclSuccess;
     std::vector<Request> requests = std::move(group);
@@ -242,8 +230,7 @@ ncclResult_t end_group(Call &call)
     return e == ncclSuccess ? result : e;
 }
 
-void progress(Comm &c)
-{
+void progress(Comm &c) {
     if (c.polls) c.polls--;
     if (c.polls) return;
     auto deferred = std::move(c.deferred);
@@ -251,8 +238,7 @@ void progress(Comm &c)
     for (auto &f : deferred) f();
 }
 
-ncclResult_t state_of(Comm &c)
-{
+ncclResult_t state_of(Comm &c) {
     run_some();
     if (c.state != ncclSuccess) return c.state;
     if (sticky(c.device) != cudaSuccess) return ncclUnhandledCudaError;
@@ -264,28 +250,24 @@ ncclResult_t state_of(Comm &c)
     return c.finalizing && c.outstanding() ? ncclInProgress : ncclSuccess;
 }
 
-ncclResult_t drain(Call &call, Comm &c)
-{
+ncclResult_t drain(Call &call, Comm &c) {
     return wait_until(call, c.device, "the end of a communicator's operations",
                       [&] { return !c.outstanding() || c.aborted || c.state != ncclSuccess; });
 }
 
-void drop(ncclComm_t comm)
-{
+void drop(ncclComm_t comm) {
     delete comm;
     count_live("nccl", -1);
 }
 
-template <class F> ncclResult_t ask(ncclComm_t comm, F f)
-{
+template <class F> ncclResult_t ask(ncclComm_t comm, F f) {
     Lock lock(mutex());
     if (!comm || !comm->state->ready) return ncclInvalidArgument;
     f(*comm->state);
     return ncclSuccess;
 }
 
-ncclResult_t register_memory(ncclComm_t comm, void *p, size_t n, void **handle)
-{
+ncclResult_t register_memory(ncclComm_t comm, void *p, size_t n, void **handle) {
     Comm &c = *comm->state;
     if (!inside(p, n)) return fail(&c, ncclInvalidArgument, "a registration of " + describe(p, n));
     *handle = new char;
@@ -294,49 +276,46 @@ ncclResult_t register_memory(ncclComm_t comm, void *p, size_t n, void **handle)
     return ncclSuccess;
 }
 
-ncclResult_t deregister_memory(ncclComm_t comm, void *handle)
-{
+ncclResult_t deregister_memory(ncclComm_t comm, void *handle) {
     if (!registrations.erase(handle)) return fail(comm->state.get(), ncclInvalidArgument, "no registration");
     delete static_cast<char *>(handle);
     count_live("nccl", -1);
     return ncclSuccess;
 }
 
-ncclResult_t new_operation(ncclRedOp_t *op, void *scalar, ncclDataType_t type, bool on_device, Comm &c)
-{
+ncclResult_t new_operation(ncclRedOp_t *op, void *scalar, ncclDataType_t type, bool on_device, Comm &c) {
     if (!bytes_of(type)) return fail(&c, ncclInvalidArgument, "a type that is not known");
-    if (type != ncclFloat32 && type != ncclFloat64) return fail(&c, ncclInvalidArgument, "a factor of this type is not known to the double");
+    if (type != ncclFloat32 && type != ncclFloat64)
+        return fail(&c, ncclInvalidArgument, "a factor of this type is not known to the double");
     int number = c.next_op++;
     *op = static_cast<ncclRedOp_t>(number);
     if (on_device) {
         if (!inside(scalar, bytes_of(type))) return fail(&c, ncclInvalidArgument, "a factor in " + describe(scalar, 1));
         c.device_factors[number] = {scalar, type};
     } else {
-        c.factors[number] = type == ncclFloat64 ? *static_cast<double *>(scalar)
-                                                : static_cast<double>(*static_cast<float *>(scalar));
+        c.factors[number] =
+            type == ncclFloat64 ? *static_cast<double *>(scalar) : static_cast<double>(*static_cast<float *>(scalar));
     }
     return ncclSuccess;
 }
 
 } // namespace
 
-ncclResult_t fail(Comm *c, ncclResult_t result, const std::string &text)
-{
+ncclResult_t fail(Comm *c, ncclResult_t result, const std::string &text) {
     last_error = text;
     if (c) c->error = text;
     return result;
 }
 
-ncclResult_t usable(Comm &c)
-{
+ncclResult_t usable(Comm &c) {
     if (c.aborted || c.finalizing) return fail(&c, ncclInvalidUsage, "a communicator that was aborted or finalised");
     if (c.state != ncclSuccess) return c.state;
     bool waits = !c.ready || (c.polls && !group_depth);
-    return waits ? fail(&c, ncclInvalidArgument, "a communicator is used before its previous operation succeeded") : ncclSuccess;
+    return waits ? fail(&c, ncclInvalidArgument, "a communicator is used before its previous operation succeeded")
+                 : ncclSuccess;
 }
 
-ncclResult_t submit(Request r)
-{
+ncclResult_t submit(Request r) {
     r.stream = stream_of(r.stream); // the default stream of the device that is current now
     if (!group_depth) return launch({std::move(r)});
     group.push_back(std::move(r));
@@ -349,71 +328,72 @@ using namespace dbl;
 
 extern "C" {
 
-ncclResult_t ncclGetVersion(int *version)
-{
+ncclResult_t ncclGetVersion(int *version) {
     *version = NCCL_VERSION_CODE;
     return ncclSuccess;
 }
 
-const char *ncclGetErrorString(ncclResult_t result)
-{
+const char *ncclGetErrorString(ncclResult_t result) {
     switch (result) {
-    case ncclSuccess: return "no error";
-    case ncclUnhandledCudaError: return "unhandled cuda error";
-    case ncclSystemError: return "unhandled system error";
-    case ncclInternalError: return "internal error";
-    case ncclInvalidArgument: return "invalid argument";
-    case ncclInvalidUsage: return "invalid usage";
-    case ncclRemoteError: return "remote process exited or there was a network error";
-    case ncclInProgress: return "NCCL operation in progress";
-    default: return "unknown result code";
+    case ncclSuccess:
+        return "no error";
+    case ncclUnhandledCudaError:
+        return "unhandled cuda error";
+    case ncclSystemError:
+        return "unhandled system error";
+    case ncclInternalError:
+        return "internal error";
+    case ncclInvalidArgument:
+        return "invalid argument";
+    case ncclInvalidUsage:
+        return "invalid usage";
+    case ncclRemoteError:
+        return "remote process exited or there was a network error";
+    case ncclInProgress:
+        return "NCCL operation in progress";
+    default:
+        return "unknown result code";
     }
 }
 
-const char *ncclGetLastError(ncclComm_t comm)
-{
+const char *ncclGetLastError(ncclComm_t comm) {
     if (comm && !comm->state->error.empty()) return comm->state->error.c_str();
     return last_error.c_str();
 }
 
-ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
-{
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     Call c(__func__);
     if (c.refused(cudaErrorUnknown)) return fail(nullptr, ncclSystemError, "no unique id");
     static int made;
     long now = std::chrono::steady_clock::now().time_since_epoch().count();
-    std::string name = settings().nccl_dir + "/cuda-double-" + std::to_string(getpid()) + "-" + std::to_string(made++) + "-" +
-                       std::to_string(now);
+    std::string name = settings().nccl_dir + "/cuda-double-" + std::to_string(getpid()) + "-" + std::to_string(made++) +
+                       "-" + std::to_string(now);
     memset(id, 0, sizeof *id);
     if (name.size() >= sizeof id->internal) return fail(nullptr, ncclSystemError, "too long a name: " + name);
     memcpy(id->internal, name.c_str(), name.size());
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config)
-{
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config) {
     Call c(__func__, true);
     if (c.refused(cudaErrorUnknown)) return fail(nullptr, ncclUnhandledCudaError, "no communicator");
     return init_rank(c, comm, ranks, id, rank, config);
 }
 
-ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank)
-{
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank) {
     Call c(__func__, true);
     if (c.refused(cudaErrorUnknown)) return fail(nullptr, ncclUnhandledCudaError, "no communicator");
     return init_rank(c, comm, ranks, id, rank, nullptr);
 }
 
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *config)
-{
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
     Call c(__func__, true);
     if (!comm) return fail(nullptr, ncclInvalidArgument, "no communicator");
     if (c.refused(cudaErrorUnknown)) return fail(nullptr, ncclUnhandledCudaError, "no communicator");
     return split(c, comm->state, color, key, out, config);
 }
 
-ncclResult_t ncclCommFinalize(ncclComm_t comm)
-{
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     Call c(__func__);
     if (!comm) return fail(nullptr, ncclInvalidArgument, "no communicator");
     bool refused = c.refused(cudaErrorUnknown);
@@ -426,8 +406,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 }
 
 // As the real one, it first waits for what was called; the others then see that this rank has left.
-ncclResult_t ncclCommDestroy(ncclComm_t comm)
-{
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     Call c(__func__);
     if (!comm) return ncclSuccess;
     bool refused = c.refused(cudaErrorUnknown);
@@ -439,8 +418,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 }
 
 // Its operations end without results; those of other ranks go on waiting.
-ncclResult_t ncclCommAbort(ncclComm_t comm)
-{
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
     Call c(__func__);
     if (!comm) return ncclSuccess;
     bool refused = c.refused(cudaErrorUnknown);
@@ -451,8 +429,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     return refused ? ncclUnhandledCudaError : ncclSuccess;
 }
 
-ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
-{
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
     Call c(__func__);
     if (!comm) return fail(nullptr, ncclInvalidArgument, "no communicator");
     if (c.refused(cudaErrorUnknown)) return ncclUnhandledCudaError;
@@ -460,27 +437,22 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
-{
+ncclResult_t ncclCommCount(const ncclComm_t comm, int *count) {
     return ask(comm, [=](Comm &c) { *count = c.team->ranks(); });
 }
-ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
-{
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank) {
     return ask(comm, [=](Comm &c) { *rank = c.rank; });
 }
-ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
-{
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device) {
     return ask(comm, [=](Comm &c) { *device = c.device; });
 }
 
-ncclResult_t ncclGroupStart(void)
-{
+ncclResult_t ncclGroupStart(void) {
     group_depth++;
     return ncclSuccess;
 }
 
-ncclResult_t ncclGroupEnd(void)
-{
+ncclResult_t ncclGroupEnd(void) {
     Call c(__func__);
     bool refused = c.refused(cudaErrorUnknown);
     if (refused && group_depth == 1) {
@@ -491,8 +463,7 @@ ncclResult_t ncclGroupEnd(void)
     return refused ? fail(nullptr, ncclUnhandledCudaError, "the group failed") : e;
 }
 
-ncclResult_t ncclMemAlloc(void **p, size_t n)
-{
+ncclResult_t ncclMemAlloc(void **p, size_t n) {
     Call c(__func__, true);
     if (c.refused(cudaErrorMemoryAllocation) || allocate(p, n, current_device()) != cudaSuccess)
         return fail(nullptr, ncclUnhandledCudaError, "out of memory");
@@ -500,8 +471,7 @@ ncclResult_t ncclMemAlloc(void **p, size_t n)
     return ncclSuccess;
 }
 
-ncclResult_t ncclMemFree(void *p)
-{
+ncclResult_t ncclMemFree(void *p) {
     {
         Lock lock(mutex());
         if (p && !nccl_memory.erase(p)) return fail(nullptr, ncclInvalidArgument, "memory that is not ncclMemAlloc's");
@@ -509,48 +479,43 @@ ncclResult_t ncclMemFree(void *p)
     return cudaFree(p) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
-ncclResult_t ncclCommRegister(const ncclComm_t comm, void *p, size_t n, void **handle)
-{
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void *p, size_t n, void **handle) {
     Call c(__func__);
     if (c.refused(cudaErrorUnknown)) return ncclUnhandledCudaError;
     return register_memory(comm, p, n, handle);
 }
 
-ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
-{
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) {
     Call c(__func__);
     return deregister_memory(comm, handle);
 }
 
 // Symmetric memory must come from ncclMemAlloc.
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *p, size_t n, ncclWindow_t *window, int)
-{
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *p, size_t n, ncclWindow_t *window, int) {
     Call c(__func__);
     if (c.refused(cudaErrorUnknown)) return ncclUnhandledCudaError;
     Block *b = find_block(p);
-    if (!b || !nccl_memory.count(b->base)) return fail(comm->state.get(), ncclInvalidArgument, "a window in " + describe(p, n));
+    if (!b || !nccl_memory.count(b->base))
+        return fail(comm->state.get(), ncclInvalidArgument, "a window in " + describe(p, n));
     void *handle = nullptr;
     ncclResult_t e = register_memory(comm, p, n, &handle);
     *window = static_cast<ncclWindow_t>(handle);
     return e;
 }
 
-ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
-{
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
     Call c(__func__);
     return deregister_memory(comm, window);
 }
 
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type, ncclScalarResidence_t where,
-                                      ncclComm_t comm)
-{
+                                      ncclComm_t comm) {
     Call c(__func__);
     if (c.refused(cudaErrorUnknown)) return ncclUnhandledCudaError;
     return new_operation(op, scalar, type, where == ncclScalarDevice, *comm->state);
 }
 
-ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
-{
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
     Call c(__func__);
     Comm &state = *comm->state;
     // What was called with it may not have run: only the number becomes free for nobody.

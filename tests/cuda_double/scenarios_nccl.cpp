@@ -20,16 +20,14 @@ struct Rank {
     cudaStream_t stream;
 };
 
-bool begin(Rank *r, const ncclUniqueId &id)
-{
+bool begin(Rank *r, const ncclUniqueId &id) {
     FINE(cudaSetDevice(r->rank));
     FINE(ncclCommInitRank(&r->comm, ranks, id, r->rank));
     FINE(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking));
     return true;
 }
 
-bool end(Rank *r)
-{
+bool end(Rank *r) {
     FINE(cudaStreamSynchronize(r->stream));
     FINE(ncclCommDestroy(r->comm));
     return cudaStreamDestroy(r->stream) == cudaSuccess;
@@ -37,8 +35,7 @@ bool end(Rank *r)
 
 using Body = std::function<bool(Rank &)>;
 
-bool as_threads(const Body &body)
-{
+bool as_threads(const Body &body) {
     ncclUniqueId id;
     FINE(ncclGetUniqueId(&id));
     bool good[ranks] = {};
@@ -53,8 +50,7 @@ bool as_threads(const Body &body)
 }
 
 // A process that ends by a signal is as it should be where told so.
-bool as_processes(const Body &body, int killed)
-{
+bool as_processes(const Body &body, int killed) {
     ncclUniqueId id;
     FINE(ncclGetUniqueId(&id));
     pid_t children[ranks];
@@ -75,8 +71,7 @@ bool as_processes(const Body &body, int killed)
 
 template <class T> T *filled(size_t n, T value) { return on_device(std::vector<T>(n, value)); }
 
-bool reductions(Rank &r)
-{
+bool reductions(Rank &r) {
     float own = static_cast<float>(r.rank + 1);
     float *x = filled<float>(ranks * count, own), *y = unset_on_device<float>(ranks * count);
     FINE(ncclAllReduce(x, y, count, ncclFloat32, ncclSum, r.comm, r.stream));
@@ -105,8 +100,7 @@ bool reductions(Rank &r)
     return true;
 }
 
-bool with_factors(Rank &r)
-{
+bool with_factors(Rank &r) {
     ncclRedOp_t op, from_device;
     float half = 0.5f, *x = filled<float>(8, 2), *y = unset_on_device<float>(8), *factor = filled<float>(1, 0.25f);
     FINE(ncclRedOpCreatePreMulSum(&op, &half, ncclFloat32, ncclScalarHostImmediate, r.comm));
@@ -119,8 +113,7 @@ bool with_factors(Rank &r)
     return true;
 }
 
-bool exchanges(Rank &r)
-{
+bool exchanges(Rank &r) {
     std::vector<int> h(ranks * 2);
     for (size_t i = 0; i < h.size(); i++) h[i] = 100 * r.rank + static_cast<int>(i);
     int *x = on_device(h), *y = unset_on_device<int>(ranks * 2);
@@ -147,8 +140,7 @@ bool exchanges(Rank &r)
     return true;
 }
 
-bool splits(Rank &r)
-{
+bool splits(Rank &r) {
     ncclComm_t pair = nullptr, none = nullptr;
     int size = 0, rank = -1, device = -1;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -168,8 +160,7 @@ bool splits(Rank &r)
 }
 
 // An all-reduce between kernels on another stream, ordered by events, in a graph.
-bool captured(Rank &r)
-{
+bool captured(Rank &r) {
     cudaStream_t compute;
     cudaEvent_t ready, done;
     cudaGraph_t graph;
@@ -195,23 +186,22 @@ bool captured(Rank &r)
     return cudaGraphDestroy(graph) == cudaSuccess;
 }
 
-bool collectives() { return as_threads([](Rank &r) { return reductions(r) && exchanges(r) && with_factors(r) && splits(r); }); }
+bool collectives() {
+    return as_threads([](Rank &r) { return reductions(r) && exchanges(r) && with_factors(r) && splits(r); });
+}
 bool captured_collectives() { return as_threads(captured); }
-bool process_ranks()
-{
+bool process_ranks() {
     return as_processes([](Rank &r) { return reductions(r) && exchanges(r) && splits(r) && captured(r); }, -1);
 }
 
-ncclResult_t poll(ncclComm_t comm, int *answers)
-{
+ncclResult_t poll(ncclComm_t comm, int *answers) {
     ncclResult_t e = ncclInProgress;
     while (ncclCommGetAsyncError(comm, &e) == ncclSuccess && e == ncclInProgress) ++*answers;
     return e;
 }
 
 // Before the host has polled, what it called is not in the stream.
-bool polled_rank(const ncclUniqueId &id, int rank)
-{
+bool polled_rank(const ncclUniqueId &id, int rank) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     ncclComm_t comm, half;
@@ -238,8 +228,7 @@ bool polled_rank(const ncclUniqueId &id, int rank)
     return ncclCommDestroy(comm) == ncclSuccess;
 }
 
-bool non_blocking()
-{
+bool non_blocking() {
     setenv("TG_DOUBLE_NCCL_PROGRESS", "3", 1);
     ncclUniqueId id;
     FINE(ncclGetUniqueId(&id));
@@ -250,8 +239,7 @@ bool non_blocking()
     return good[0] && good[1] && good[2] && good[3];
 }
 
-bool one_thread()
-{
+bool one_thread() {
     ncclComm_t comms[2];
     ncclUniqueId id;
     float *x[2];
@@ -280,8 +268,7 @@ bool one_thread()
     return true;
 }
 
-bool registered_memory()
-{
+bool registered_memory() {
     ncclUniqueId id;
     ncclComm_t comm;
     ncclWindow_t window;
@@ -301,8 +288,7 @@ bool registered_memory()
 }
 
 // One rank dies. The others' operations stay as they are until they abort.
-bool killed_process()
-{
+bool killed_process() {
     return as_processes(
         [](Rank &r) {
             float *x = filled<float>(count, 1);
@@ -319,18 +305,16 @@ bool killed_process()
         2);
 }
 
-bool all_reduce(Rank &r, float *x, size_t n, ncclComm_t comm)
-{
+bool all_reduce(Rank &r, float *x, size_t n, ncclComm_t comm) {
     return ncclAllReduce(x, x, n, ncclFloat32, ncclSum, comm, r.stream) == ncclSuccess;
 }
 
-bool other_size()
-{
-    return as_threads([](Rank &r) { return all_reduce(r, filled<float>(count, 1), r.rank == 2 ? count / 2 : count, r.comm); });
+bool other_size() {
+    return as_threads(
+        [](Rank &r) { return all_reduce(r, filled<float>(count, 1), r.rank == 2 ? count / 2 : count, r.comm); });
 }
 
-bool other_kind()
-{
+bool other_kind() {
     return as_threads([](Rank &r) {
         float *x = filled<float>(count, 1);
         if (r.rank != 1) return all_reduce(r, x, count, r.comm);
@@ -338,13 +322,11 @@ bool other_kind()
     });
 }
 
-bool missing()
-{
+bool missing() {
     return as_threads([](Rank &r) { return r.rank == 3 || all_reduce(r, filled<float>(count, 1), count, r.comm); });
 }
 
-bool missing_process()
-{
+bool missing_process() {
     return as_processes(
         [](Rank &r) {
             if (r.rank == 3) raise(SIGKILL);
@@ -356,20 +338,19 @@ bool missing_process()
 }
 
 // Two communicators, which half of the ranks use in another order.
-bool reordered()
-{
+bool reordered() {
     return as_threads([](Rank &r) {
         ncclComm_t other;
         float *x = filled<float>(count, 1);
         FINE(ncclCommSplit(r.comm, 0, r.rank, &other, nullptr));
         ncclComm_t first = r.rank % 2 ? r.comm : other, second = r.rank % 2 ? other : r.comm;
-        return all_reduce(r, x, count, first) && all_reduce(r, x, count, second) && cudaStreamSynchronize(r.stream) == cudaSuccess;
+        return all_reduce(r, x, count, first) && all_reduce(r, x, count, second) &&
+               cudaStreamSynchronize(r.stream) == cudaSuccess;
     });
 }
 
 // Each sends before it receives, without a group.
-bool sends_first()
-{
+bool sends_first() {
     return as_threads([](Rank &r) {
         float *x = filled<float>(count, 1), *y = unset_on_device<float>(count);
         FINE(ncclSend(x, count, ncclFloat32, r.rank ^ 1, r.comm, r.stream));
@@ -379,8 +360,7 @@ bool sends_first()
 }
 
 // The kernel that uses the sum does not wait for the stream that makes it.
-bool sum_not_awaited()
-{
+bool sum_not_awaited() {
     return as_threads([](Rank &r) {
         float *x = filled<float>(count, 1);
         RIGHT(all_reduce(r, x, count, r.comm));
@@ -391,8 +371,7 @@ bool sum_not_awaited()
     });
 }
 
-bool same_device()
-{
+bool same_device() {
     ncclUniqueId id;
     ncclComm_t comms[2];
     FINE(ncclGetUniqueId(&id));
@@ -403,8 +382,7 @@ bool same_device()
     return e == ncclSuccess;
 }
 
-bool buffer_too_small()
-{
+bool buffer_too_small() {
     ncclUniqueId id;
     ncclComm_t comm;
     FINE(ncclGetUniqueId(&id));

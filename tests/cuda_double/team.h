@@ -1,6 +1,6 @@
-/* team.h - what the ranks of an NCCL communicator share: a file in memory, whose name is in the unique id, so that ranks
- * may be threads or processes. A rank writes what it gives to its own slot and reads the others'; each computes its own
- * results, in the order of ranks, so that all have the same bits. */
+/* team.h - what the ranks of an NCCL communicator share: a file in memory, whose name is in the unique id, so that
+ * ranks may be threads or processes. A rank writes what it gives to its own slot and reads the others'; each computes
+ * its own results, in the order of ranks, so that all have the same bits. */
 #ifndef TG_CUDA_DOUBLE_TEAM_H
 #define TG_CUDA_DOUBLE_TEAM_H
 
@@ -16,8 +16,7 @@ enum Kind { all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_al
 struct Signature {
     int32_t kind, type, op, root;
     uint64_t count;
-    bool operator==(const Signature &o) const
-    {
+    bool operator==(const Signature &o) const {
         return kind == o.kind && type == o.type && op == o.op && root == o.root && count == o.count;
     }
     std::string text() const;
