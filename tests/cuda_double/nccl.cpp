@@ -26,15 +26,20 @@ template <class F> ncclResult_t wait_until(Call &call, int device, const std::st
     return sticky(device) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
+ncclResult_t refuse_rank(Comm &c, const std::string &why) {
+    c.team->close_name(); // nobody can meet there any more
+    return fail(&c, ncclInvalidUsage, why);
+}
+
 ncclResult_t enter(Comm &c, int rank) {
     Team &team = *c.team;
     int32_t nobody = 0;
     team.member(rank).device = c.device;
     if (!team.member(rank).process.compare_exchange_strong(nobody, getpid()))
-        return fail(&c, ncclInvalidUsage, "rank " + std::to_string(rank) + " joins twice");
+        return refuse_rank(c, "rank " + std::to_string(rank) + " joins twice");
     for (int r = 0; r < team.ranks(); r++)
         if (r != rank && team.member(r).process == getpid() && team.member(r).device == c.device)
-            return fail(&c, ncclInvalidUsage, "two ranks on device " + std::to_string(c.device));
+            return refuse_rank(c, "two ranks on device " + std::to_string(c.device));
     team.shared().joined++;
     changed().notify_all();
     return ncclSuccess;
@@ -46,7 +51,7 @@ bool is_ready(Comm &c) {
     if (c.join && !c.join()) return false;
     c.join = nullptr;
     if (c.state != ncclSuccess || !c.team->complete()) return false;
-    c.team->complete_now();
+    c.team->close_name();
     order_acquire(&c.team->shared());
     return c.ready = true;
 }

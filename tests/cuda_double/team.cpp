@@ -149,11 +149,12 @@ std::shared_ptr<Team> Team::open(const std::string &name, int ranks) {
 }
 
 Team::~Team() {
+    if (!complete()) close_name();
     munmap(map_, size_);
     teams.erase(name_);
 }
 
-void Team::complete_now() { unlink(name_.c_str()); }
+void Team::close_name() { unlink(name_.c_str()); }
 
 char *Team::slot(int rank, uint64_t number) {
     size_t i = static_cast<size_t>(rank) * 2 + number % 2;

@@ -64,7 +64,7 @@ class Team {
     Header &shared() { return *static_cast<Header *>(static_cast<void *>(map_)); }
     Member &member(int rank) { return shared().members[rank]; }
     bool complete() { return shared().joined == static_cast<uint32_t>(ranks_); }
-    void complete_now(); /* all have it: its name can go */
+    void close_name(); /* when all have it */
     /* What rank RANK gives to collective NUMBER; two are kept. */
     char *slot(int rank, uint64_t number);
     char *letter(int from, int to);
