@@ -198,7 +198,7 @@ typedef void (*tg_log_fn)(void *user, tg_log_level level, const char *message);
 
 typedef struct tg_config {
     size_t size;
-    const char *device; /* "cpu" (default) or "meta" (shapes only: no bytes, nothing runs); others: tg_ctx_new_on */
+    const char *device; /* "cpu" (default), "cuda", "cuda:N", "meta" (shapes only: nothing runs); or tg_ctx_new_on */
     uint64_t seed;      /* of the default random stream */
     int threads;        /* of this context; 0: the cores that this process may use */
     tg_dtype dtype;     /* of creations that name none: TG_F32 (default), TG_F64, TG_BF16 or TG_F16 */

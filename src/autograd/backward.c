@@ -151,6 +151,8 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
     double start = n->flags & TG_N_TIMED ? now() : 0;
     const tg_call *outer = p->t->at_work;
     p->t->at_work = &c;
+    ctx->running = n->op->name;
+    ctx->running_site = n->site;
     tg_status s = tg_receipts_open(p, &c);
     if (s == TG_OK && (s = n->op->backward(&c)) != TG_OK)
         tg_fail(ctx, s, "%s: backward failed with %s", n->op->name, tg_status_name(s));

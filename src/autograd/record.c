@@ -418,6 +418,8 @@ static void supersede(tg_call *c) {
 static tg_status forward(tg_call *c, double *seconds) {
     if (!c->op->forward) return TG_OK;
     double start = c->tape->timed ? now() : 0;
+    c->ctx->running = c->op->name;
+    c->ctx->running_site = impl(c)->site;
     tg_status s = c->op->forward(c);
     if (c->tape->timed) *seconds = now() - start;
     if (TG_LIKELY(s == TG_OK)) return c->ctx->status;

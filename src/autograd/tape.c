@@ -181,6 +181,7 @@ void tg_tape_reset(tg_tape *t) {
         return;
     }
     end_all(t);
+    if (t->ctx->ops->poll && tg_ok(t->ctx)) t->ctx->ops->poll(t->ctx);
     t->epoch = ++t->ctx->epochs;
     t->slab = (t->slab + 1) % TG_SLABS;
 }

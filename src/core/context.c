@@ -1,4 +1,5 @@
 /* A context: one rank's world. Made from a config, it owns every object below it. */
+#include <limits.h>
 #include <stdlib.h>
 
 #include <tapegrad/io.h>
@@ -12,6 +13,7 @@
 #include "core/system.h"
 #include "core/work.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cuda/table.h"
 
 /* ---- Host memory ---- */
 
@@ -116,6 +118,24 @@ static tg_status start_threads(tg_ctx *ctx, const tg_config *config) {
 
 /* ---- New ---- */
 
+#ifdef TG_HAVE_CUDA
+static const tg_device_ops *const cuda_device = &tg_cuda_device;
+#else
+static const tg_device_ops *const cuda_device = NULL;
+#endif
+
+/* "cuda", or "cuda:" and the number of a GPU. */
+static bool is_cuda(const char *name, int *index) {
+    char *end;
+    if (strncmp(name, "cuda", 4) != 0) return false;
+    *index = -1;
+    if (!name[4]) return true;
+    if (name[4] != ':' || name[5] < '0' || name[5] > '9') return false;
+    long n = strtol(name + 5, &end, 10);
+    *index = (int)(n < INT_MAX ? n : INT_MAX);
+    return !*end;
+}
+
 static tg_status choose_device(tg_ctx *ctx, const tg_device_ops *ops, const tg_config *config) {
     const char *name = config->device ? config->device : ops ? ops->name : "cpu";
     if (ops) {
@@ -129,9 +149,12 @@ static tg_status choose_device(tg_ctx *ctx, const tg_device_ops *ops, const tg_c
         ctx->ops = &tg_cpu_device;
     } else if (strcmp(name, "meta") == 0) {
         ctx->ops = &tg_meta_device;
+    } else if (is_cuda(name, &ctx->device_index)) {
+        if (!cuda_device) return tg_fail(ctx, TG_ERR_DEVICE, "tg_ctx_new: this library was built without CUDA");
+        ctx->ops = cuda_device;
     } else {
-        return tg_fail(ctx, TG_ERR_DEVICE, "tg_ctx_new: device \"%s\" is unknown; this build has \"cpu\" and \"meta\"",
-                       name);
+        return tg_fail(ctx, TG_ERR_DEVICE, "tg_ctx_new: device \"%s\" is unknown; expected \"cpu\", \"meta\", \"cuda\" or "
+                       "\"cuda:N\"", name);
     }
     ctx->meta = ctx->ops == &tg_meta_device;
     ctx->host = ctx->ops->host;

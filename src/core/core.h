@@ -159,6 +159,9 @@ struct tg_ctx {
     bool meta, host, check, dead;
     tg_dtype dtype;
     int cpu_level;
+    int device_index; /* of "cuda:2"; -1: not said */
+    const char *running; /* the op whose forward or backward runs, for devices that find errors later; and its call */
+    const void *running_site;
     uint64_t serial; /* of handles; only grows */
     uint64_t epochs; /* of tape resets */
     uint64_t hook_ids;

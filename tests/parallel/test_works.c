@@ -47,21 +47,17 @@ static tg_status busy_rank(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     if (is_between_nodes(c)) return TG_OK;
     tg_tensor *x = filled(ctx, 300000, me);
     tg_comm_barrier(c);
-    double start = seconds_now();
     tg_work *w = tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
-    if (me == 0) sleep_for(0.7);
-    EXPECT(ctx, n == 1 || me || tg_work_test(w)); /* done by others */
+    if (me == 0) sleep_past_others(end, 0, n);
+    EXPECT(ctx, me || tg_work_test(w)); /* done by others */
     EXPECT(ctx, all_are(x, n * (n - 1) / 2));
-    end->seconds[me] = seconds_now() - start;
+    atomic_store(&end->past[me], true);
     return tg_ctx_status(ctx);
 }
 
 START_TEST(whoever_waits_works) {
     for (int kind = 0; kind < WORLD_KINDS; kind++)
-        for (int n = 2; n <= 4; n++) {
-            const world_end *end = expect_world((world_kind)kind, n, busy_rank, NULL);
-            for (int r = 1; r < n; r++) ck_assert_msg(end->seconds[r] < 0.5, "rank %d: %g s", r, end->seconds[r]);
-        }
+        for (int n = 2; n <= 4; n++) expect_world((world_kind)kind, n, busy_rank, NULL);
 }
 END_TEST
 

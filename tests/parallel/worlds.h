@@ -56,10 +56,10 @@ static inline void sleep_for(double seconds) {
     while (nanosleep(&t, &t) != 0 && errno == EINTR) continue;
 }
 
-/* Sleeps until every other rank has set its past[], as one would that knows nothing of them. */
+/* Sleeps until every other rank has set its past[], or ended; as one would that knows nothing of them. */
 static inline void sleep_past_others(world_end *end, int me, int n) {
     for (int r = 0; r < n; r++)
-        while (r != me && !atomic_load(&end->past[r])) sleep_for(0.002);
+        while (r != me && !atomic_load(&end->past[r]) && !end->ended[r]) sleep_for(0.002);
 }
 
 /* A rank's check: it returns an error, so that the other ranks are not left waiting. */

@@ -24,19 +24,23 @@ typedef struct tg_cuda_fault {
 } tg_cuda_fault;
 
 typedef struct tg_cuda_host_page tg_cuda_host_page;
+typedef struct tg_cuda_call tg_cuda_call;
 
 typedef struct tg_cuda {
     tg_ctx *ctx;
     int device, processors; /* multiprocessors */
     size_t shared_most;     /* bytes of shared memory that a block may ask for */
-    cudaStream_t compute, copies;
+    cudaStream_t compute;
     cublasLtHandle_t lt;
     void *lt_space; /* cuBLASLt's workspace */
     size_t lt_bytes;
     struct tg_cuda_plans *plans; /* products seen so far: plans.c */
     unsigned long long *fault, *seen; /* on the device; its copy in pinned memory */
     unsigned long long calls;         /* numbers given so far */
-    tg_cuda_host_page *pages;    /* pinned staging for copies that do not wait */
+    tg_cuda_call *names;              /* what the last of them stood for */
+    cudaEvent_t fetched;              /* the word has been copied to seen */
+    tg_cuda_host_page *pages;         /* pinned staging for copies that do not wait */
+    int next_page;
 } tg_cuda;
 
 static inline tg_cuda *tg_cuda_of(const tg_ctx *ctx) { return (tg_cuda *)tg_ctx_device_state(ctx); }

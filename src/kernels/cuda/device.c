@@ -1,0 +1,144 @@
+/* CUDA as a device: a context's streams and library handles, and the table of its slots. */
+#include "core/core.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/cuda/plans.h"
+#include "kernels/cuda/slots.h"
+#include "kernels/cuda/table.h"
+
+/* ---- Errors ---- */
+
+tg_status tg_cuda_check(tg_ctx *ctx, cudaError_t e, const char *call) {
+    if (TG_LIKELY(e == cudaSuccess)) return TG_OK;
+    tg_status s = e == cudaErrorMemoryAllocation ? TG_ERR_MEMORY : TG_ERR_DEVICE;
+    return tg_fail(ctx, s, "%s: %s (%s)", call, cudaGetErrorName(e), cudaGetErrorString(e));
+}
+
+tg_status tg_cuda_blas_check(tg_ctx *ctx, cublasStatus_t s, const char *call) {
+    if (TG_LIKELY(s == CUBLAS_STATUS_SUCCESS)) return TG_OK;
+    return tg_fail(ctx, s == CUBLAS_STATUS_ALLOC_FAILED ? TG_ERR_MEMORY : TG_ERR_DEVICE, "%s: %s", call,
+                   cublasLtGetStatusString(s));
+}
+
+tg_status tg_cuda_launched(tg_ctx *ctx, const char *kernel) { return tg_cuda_check(ctx, cudaGetLastError(), kernel); }
+
+/* ---- Open and close ---- */
+
+/* "cuda" is the thread's current GPU, "cuda:2" the third. */
+static tg_status choose(tg_ctx *ctx, int *device) {
+    int n = 0;
+    cudaError_t e = cudaGetDeviceCount(&n);
+    if (e == cudaErrorInsufficientDriver)
+        return tg_fail(ctx, TG_ERR_DEVICE, "device \"cuda\": there is no NVIDIA driver here, or one older than CUDA %d.%d needs; "
+                       "device \"cpu\" works without", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (e == cudaErrorNoDevice || (e == cudaSuccess && n == 0))
+        return tg_fail(ctx, TG_ERR_DEVICE, "device \"cuda\": the driver finds no GPU; device \"cpu\" works without");
+    TG_TRY(tg_cuda_check(ctx, e, "cudaGetDeviceCount"));
+    if (ctx->device_index < 0) return tg_cuda_check(ctx, cudaGetDevice(device), "cudaGetDevice");
+    if (ctx->device_index >= n)
+        return tg_fail(ctx, TG_ERR_DEVICE, "device \"cuda:%d\": there are %d GPUs, numbered from 0", ctx->device_index, n);
+    *device = ctx->device_index;
+    return TG_OK;
+}
+
+static tg_status attribute(tg_cuda *c, enum cudaDeviceAttr a, int *value) {
+    return tg_cuda_check(c->ctx, cudaDeviceGetAttribute(value, a, c->device), "cudaDeviceGetAttribute");
+}
+
+static tg_status open_device(tg_cuda *c) {
+    tg_ctx *ctx = c->ctx;
+    int shared = 0;
+    TG_TRY(choose(ctx, &c->device));
+    TG_TRY(tg_cuda_check(ctx, cudaSetDevice(c->device), "cudaSetDevice"));
+    TG_TRY(attribute(c, cudaDevAttrMultiProcessorCount, &c->processors));
+    TG_TRY(attribute(c, cudaDevAttrMaxSharedMemoryPerBlockOptin, &shared));
+    c->shared_most = (size_t)shared;
+    TG_TRY(tg_cuda_check(ctx, cudaStreamCreateWithFlags(&c->compute, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
+    TG_TRY(tg_cuda_memory_open(c));
+    TG_TRY(tg_cuda_blas_check(ctx, cublasLtCreate(&c->lt), "cublasLtCreate"));
+    return tg_cuda_plans_open(c);
+}
+
+static void cuda_close(tg_ctx *ctx, void *dev) {
+    tg_cuda *c = dev;
+    if (!c) return;
+    cudaSetDevice(c->device);
+    if (c->compute) cudaStreamSynchronize(c->compute);
+    tg_cuda_plans_close(c);
+    if (c->lt) cublasLtDestroy(c->lt);
+    tg_cuda_memory_close(c);
+    if (c->compute) cudaStreamDestroy(c->compute);
+    tg_host_free(ctx, c, sizeof *c);
+}
+
+static tg_status cuda_open(tg_ctx *ctx, void **dev) {
+    tg_cuda *c = tg_host_alloc(ctx, sizeof *c);
+    if (!c) return ctx->status;
+    c->ctx = ctx;
+    tg_status s = open_device(c);
+    if (s == TG_OK)
+        *dev = c;
+    else
+        cuda_close(ctx, c);
+    return s;
+}
+
+/* ---- Order ---- */
+
+static tg_status cuda_sync(tg_ctx *ctx) {
+    tg_cuda *c = tg_cuda_of(ctx);
+    TG_TRY(tg_cuda_fault_fetch(c));
+    TG_TRY(tg_cuda_check(ctx, cudaStreamSynchronize(c->compute), "cudaStreamSynchronize"));
+    return tg_cuda_fault_tell(c);
+}
+
+static tg_status cuda_event_record(tg_ctx *ctx, void **event) {
+    if (!*event) {
+        cudaEvent_t e;
+        TG_TRY(tg_cuda_check(ctx, cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "cudaEventCreateWithFlags"));
+        *event = e;
+    }
+    return tg_cuda_check(ctx, cudaEventRecord(*event, tg_cuda_of(ctx)->compute), "cudaEventRecord");
+}
+
+static tg_status cuda_event_wait(tg_ctx *ctx, void *event) {
+    return tg_cuda_check(ctx, cudaStreamWaitEvent(tg_cuda_of(ctx)->compute, event, 0), "cudaStreamWaitEvent");
+}
+
+static void cuda_event_free(tg_ctx *ctx, void *event) {
+    (void)ctx;
+    if (event) cudaEventDestroy(event);
+}
+
+const tg_device_ops tg_cuda_device = {
+    .size = sizeof(tg_device_ops),
+    .name = "cuda",
+    .open = cuda_open,
+    .close = cuda_close,
+    .alloc = tg_cuda_alloc,
+    .free = tg_cuda_free,
+    .copy = tg_cuda_copy,
+    .sync = cuda_sync,
+    .event_record = cuda_event_record,
+    .event_wait = cuda_event_wait,
+    .event_free = cuda_event_free,
+    .poll = tg_cuda_poll,
+    .map = tg_cuda_map,
+    .fill = tg_cuda_fill,
+    .iota = tg_cuda_iota,
+    .reduce = tg_cuda_reduce,
+    .gemm = tg_cuda_gemm,
+    .take = tg_cuda_take,
+    .put_add = tg_cuda_put_add,
+    .random = tg_cuda_random,
+    .softmax = tg_cuda_softmax,
+    .softmax_grad = tg_cuda_softmax_grad,
+    .norm = tg_cuda_norm,
+    .norm_grad = tg_cuda_norm_grad,
+    .cross_entropy = tg_cuda_cross_entropy,
+    .cross_entropy_grad = tg_cuda_cross_entropy_grad,
+    .attention = tg_cuda_attention,
+    .attention_grad = tg_cuda_attention_grad,
+    .dropout = tg_cuda_dropout,
+    .adamw = tg_cuda_adamw,
+};

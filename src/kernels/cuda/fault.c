@@ -1,0 +1,67 @@
+/* The device's error word: errors in data that kernels find, and how the host comes to know of them. */
+#include "core/core.h"
+#include "kernels/cuda/memory.h"
+
+enum { CALLS = 1024, POSITION_BITS = 40 };
+static const unsigned long long none = ~0ull, positions = (1ull << POSITION_BITS) - 1;
+
+/* What the last numbers stood for. */
+struct tg_cuda_call {
+    const char *slot, *op;
+    const void *site;
+};
+
+tg_status tg_cuda_fault_open(tg_cuda *c) {
+    tg_ctx *ctx = c->ctx;
+    c->names = tg_host_alloc(ctx, CALLS * sizeof *c->names);
+    if (!c->names) return ctx->status;
+    TG_TRY(tg_cuda_check(ctx, cudaMalloc((void **)&c->fault, sizeof *c->fault), "cudaMalloc"));
+    TG_TRY(tg_cuda_check(ctx, cudaMallocHost((void **)&c->seen, sizeof *c->seen), "cudaMallocHost"));
+    TG_TRY(tg_cuda_check(ctx, cudaEventCreateWithFlags(&c->fetched, cudaEventDisableTiming), "cudaEventCreateWithFlags"));
+    *c->seen = none;
+    return tg_cuda_check(ctx, cudaMemsetAsync(c->fault, 0xff, sizeof *c->fault, c->compute), "cudaMemsetAsync");
+}
+
+void tg_cuda_fault_close(tg_cuda *c) {
+    if (c->fetched) cudaEventDestroy(c->fetched);
+    if (c->seen) cudaFreeHost(c->seen);
+    if (c->fault) cudaFree(c->fault);
+    tg_host_free(c->ctx, c->names, CALLS * sizeof *c->names);
+}
+
+tg_cuda_fault tg_cuda_fault_for(tg_ctx *ctx, const char *slot) {
+    tg_cuda *c = tg_cuda_of(ctx);
+    unsigned long long call = c->calls++ & (none >> POSITION_BITS >> 1);
+    c->names[call % CALLS] = (tg_cuda_call){slot, ctx->running, ctx->running_site};
+    return (tg_cuda_fault){c->fault, call};
+}
+
+tg_status tg_cuda_fault_fetch(tg_cuda *c) {
+    TG_TRY(tg_cuda_check(c->ctx, cudaMemcpyAsync(c->seen, c->fault, sizeof *c->seen, cudaMemcpyDeviceToHost, c->compute),
+                         "cudaMemcpyAsync"));
+    return tg_cuda_check(c->ctx, cudaEventRecord(c->fetched, c->compute), "cudaEventRecord");
+}
+
+/* The word is free again for the next error, once this one has been told. */
+tg_status tg_cuda_fault_tell(tg_cuda *c) {
+    unsigned long long word = *c->seen, call = word >> POSITION_BITS;
+    if (TG_LIKELY(word == none)) return TG_OK;
+    *c->seen = none;
+    const tg_cuda_call *of = &c->names[call % CALLS];
+    bool known = c->calls - call <= CALLS;
+    char where[256] = "";
+    if (known && of->site) tg_describe_site(of->site, where, sizeof where);
+    TG_TRY(tg_cuda_check(c->ctx, cudaMemsetAsync(c->fault, 0xff, sizeof *c->fault, c->compute), "cudaMemsetAsync"));
+    return tg_fail(c->ctx, TG_ERR_DATA, "%s: element %llu of the indices is out of range (found on the device by %s%s%s)",
+                   known && of->op ? of->op : "an op", word & positions, known ? of->slot : "an earlier call",
+                   *where ? "; called from " : "", where);
+}
+
+tg_status tg_cuda_poll(tg_ctx *ctx) {
+    tg_cuda *c = tg_cuda_of(ctx);
+    cudaError_t e = cudaEventQuery(c->fetched);
+    if (e == cudaErrorNotReady) return TG_OK;
+    TG_TRY(tg_cuda_check(ctx, e, "an earlier kernel"));
+    TG_TRY(tg_cuda_fault_tell(c));
+    return tg_cuda_fault_fetch(c);
+}

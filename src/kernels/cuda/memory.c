@@ -1,0 +1,117 @@
+/* Device memory and copies. The heap (core/memory.c) cuts blocks from the segments made here; a block that was let go is
+ * given out again at once, which is safe because all that used it, and all that will, is queued on one stream. */
+#include "kernels/cuda/memory.h"
+
+#include "core/core.h"
+
+enum { PAGES = 8, PAGE_BYTES = 256 << 10 };
+
+/* A piece of pinned memory through which the host's bytes reach the device while the host goes on. */
+struct tg_cuda_host_page {
+    char *data;
+    cudaEvent_t used; /* the copy out of it has run */
+    bool busy;
+};
+
+/* ---- Segments ---- */
+
+void *tg_cuda_alloc(tg_ctx *ctx, size_t bytes, size_t align) {
+    void *p = NULL;
+    (void)align; /* cudaMalloc's is 256 */
+    cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
+    if (e == cudaSuccess) return p;
+    cudaGetLastError(); /* out of memory is the heap's to tell, with what holds it; it does not stay */
+    if (e != cudaErrorMemoryAllocation) tg_cuda_check(ctx, e, "cudaMalloc");
+    return NULL;
+}
+
+void tg_cuda_free(tg_ctx *ctx, void *p, size_t bytes) {
+    (void)ctx, (void)bytes;
+    cudaFree(p); /* waits for the device by itself */
+}
+
+tg_status tg_cuda_scratch_take(tg_ctx *ctx, size_t bytes, tg_cuda_scratch *s) {
+    *s = (tg_cuda_scratch){NULL, NULL};
+    if (!bytes) return TG_OK;
+    s->block = tg_heap_alloc(ctx->heap, bytes, TG_MEM_TEMPORARY);
+    if (!s->block) return tg_fail(ctx, TG_ERR_MEMORY, "out of memory on device \"cuda\": %zu bytes for a kernel", bytes);
+    s->data = tg_block_data(s->block);
+    return TG_OK;
+}
+
+void tg_cuda_scratch_give(tg_ctx *ctx, tg_cuda_scratch *s) {
+    if (s->block) tg_heap_release(ctx->heap, s->block);
+    *s = (tg_cuda_scratch){NULL, NULL};
+}
+
+/* ---- Copies ---- */
+
+static tg_status copy_async(tg_cuda *c, void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind) {
+    return tg_cuda_check(c->ctx, cudaMemcpyAsync(dst, src, bytes, kind, c->compute), "cudaMemcpyAsync");
+}
+
+/* A page whose last copy has run: the one longest in use is waited for, if need be. */
+static tg_status page_of(tg_cuda *c, tg_cuda_host_page **page) {
+    tg_cuda_host_page *p = &c->pages[c->next_page];
+    c->next_page = (c->next_page + 1) % PAGES;
+    if (p->busy) TG_TRY(tg_cuda_check(c->ctx, cudaEventSynchronize(p->used), "cudaEventSynchronize"));
+    p->busy = false;
+    *page = p;
+    return TG_OK;
+}
+
+/* The caller may change src as soon as this returns. Large copies are staged by the driver, page by page, as well as we
+ * could. */
+static tg_status from_host(tg_cuda *c, char *dst, const char *src, size_t bytes) {
+    tg_cuda_host_page *page;
+    if (bytes > PAGE_BYTES) {
+        TG_TRY(copy_async(c, dst, src, bytes, cudaMemcpyHostToDevice));
+        return tg_cuda_check(c->ctx, cudaStreamSynchronize(c->compute), "cudaStreamSynchronize");
+    }
+    TG_TRY(page_of(c, &page));
+    memcpy(page->data, src, bytes);
+    TG_TRY(copy_async(c, dst, page->data, bytes, cudaMemcpyHostToDevice));
+    TG_TRY(tg_cuda_check(c->ctx, cudaEventRecord(page->used, c->compute), "cudaEventRecord"));
+    page->busy = true;
+    return TG_OK;
+}
+
+/* The host reads: it waits, and hears of errors in data. */
+static tg_status to_host(tg_cuda *c, void *dst, const void *src, size_t bytes) {
+    TG_TRY(copy_async(c, dst, src, bytes, cudaMemcpyDeviceToHost));
+    return c->ctx->ops->sync(c->ctx);
+}
+
+tg_status tg_cuda_copy(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind) {
+    tg_cuda *c = tg_cuda_of(ctx);
+    if (!bytes) return TG_OK;
+    if (kind == TG_COPY_FROM_HOST) return from_host(c, dst, src, bytes);
+    if (kind == TG_COPY_TO_HOST) return to_host(c, dst, src, bytes);
+    return copy_async(c, dst, src, bytes, cudaMemcpyDeviceToDevice);
+}
+
+/* ---- Open and close ---- */
+
+tg_status tg_cuda_memory_open(tg_cuda *c) {
+    enum { LT_BYTES = 32 << 20 }; /* what cuBLAS takes on Hopper by default */
+    char *data = NULL;
+    c->pages = tg_host_alloc(c->ctx, PAGES * sizeof *c->pages);
+    if (!c->pages) return c->ctx->status;
+    TG_TRY(tg_cuda_check(c->ctx, cudaMallocHost((void **)&data, (size_t)PAGES * PAGE_BYTES), "cudaMallocHost"));
+    for (int i = 0; i < PAGES; i++) c->pages[i].data = data + (size_t)i * PAGE_BYTES;
+    for (int i = 0; i < PAGES; i++)
+        TG_TRY(tg_cuda_check(c->ctx, cudaEventCreateWithFlags(&c->pages[i].used, cudaEventDisableTiming),
+                             "cudaEventCreateWithFlags"));
+    TG_TRY(tg_cuda_check(c->ctx, cudaMalloc(&c->lt_space, LT_BYTES), "cudaMalloc"));
+    c->lt_bytes = LT_BYTES;
+    return tg_cuda_fault_open(c);
+}
+
+void tg_cuda_memory_close(tg_cuda *c) {
+    tg_cuda_fault_close(c);
+    if (c->lt_space) cudaFree(c->lt_space);
+    for (int i = 0; c->pages && i < PAGES; i++)
+        if (c->pages[i].used) cudaEventDestroy(c->pages[i].used);
+    if (c->pages && c->pages[0].data) cudaFreeHost(c->pages[0].data);
+    tg_host_free(c->ctx, c->pages, PAGES * sizeof *c->pages);
+}

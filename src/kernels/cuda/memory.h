@@ -1,0 +1,24 @@
+/* The CUDA device's memory: segments for the heap, copies, pinned staging, the error word. */
+#ifndef TG_CUDA_MEMORY_H
+#define TG_CUDA_MEMORY_H
+
+#include "kernels/cuda/cuda.h"
+
+tg_status tg_cuda_memory_open(tg_cuda *c);
+void tg_cuda_memory_close(tg_cuda *c); /* also after an open that failed half way */
+
+void *tg_cuda_alloc(tg_ctx *ctx, size_t bytes, size_t align);
+void tg_cuda_free(tg_ctx *ctx, void *p, size_t bytes);
+tg_status tg_cuda_copy(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind);
+
+/* ---- The error word: fault.c ---- */
+
+tg_status tg_cuda_fault_open(tg_cuda *c);
+void tg_cuda_fault_close(tg_cuda *c);
+/* Queues the copy of the word to the host; records what it said, once the stream has come so far. */
+tg_status tg_cuda_fault_fetch(tg_cuda *c);
+tg_status tg_cuda_fault_tell(tg_cuda *c);
+/* The slot: what earlier fetches found, without waiting, and the next fetch. */
+tg_status tg_cuda_poll(tg_ctx *ctx);
+
+#endif

@@ -1,0 +1,9 @@
+/* The CUDA device's table, where the library is built with it (TG_HAVE_CUDA). */
+#ifndef TG_CUDA_TABLE_H
+#define TG_CUDA_TABLE_H
+
+#include <tapegrad/extend.h>
+
+extern const tg_device_ops tg_cuda_device;
+
+#endif
