@@ -96,6 +96,19 @@ template <class T> __device__ inline void store(char *data, int dtype, int64_t i
     }
 }
 
+/* A product and a sum that are not made one operation, where the CPU's bits are wanted. */
+#ifdef __CUDA_ARCH__
+__device__ inline float multiplied(float a, float b) { return __fmul_rn(a, b); }
+__device__ inline double multiplied(double a, double b) { return __dmul_rn(a, b); }
+__device__ inline float added(float a, float b) { return __fadd_rn(a, b); }
+__device__ inline double added(double a, double b) { return __dadd_rn(a, b); }
+#else
+__device__ inline float multiplied(float a, float b) { return a * b; }
+__device__ inline double multiplied(double a, double b) { return a * b; }
+__device__ inline float added(float a, float b) { return a + b; }
+__device__ inline double added(double a, double b) { return a + b; }
+#endif
+
 } // namespace tg
 
 #endif
