@@ -67,6 +67,10 @@ template <class S, int Q> __device__ inline void fetch_as(Raw &r, const char *da
     const S *p = (const S *)data + at;
     if (whole && n == Q) {
         pack = *(const Pack<S, Q> *)p;
+    } else if (stride == 0 && n > 0) {
+        S e = *p;
+        TG_UNROLL
+        for (int k = 0; k < Q; k++) pack.e[k] = e;
     } else {
         TG_UNROLL
         for (int k = 0; k < Q; k++) pack.e[k] = k < n ? p[k * stride] : S(0);
@@ -74,7 +78,7 @@ template <class S, int Q> __device__ inline void fetch_as(Raw &r, const char *da
     memcpy(&r, &pack, sizeof pack);
 }
 
-/* n elements from `at` on, a stride apart. whole: the stride is 1 and quads lie on their own boundaries. */
+/* n elements from `at` on, a stride apart; what lies behind them is anything. whole: the stride is 1 and quads lie on their own boundaries. */
 template <int Q> __device__ inline void fetch(Raw &r, const char *data, int size, int64_t at, int64_t stride, int n,
                                               bool whole) {
     switch (size) {
