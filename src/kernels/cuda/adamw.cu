@@ -1,5 +1,5 @@
-/* The CUDA device's adamw slot, and its twin for a list of parameters: one pass over parameter, gradient and moments, as
- * many parameters in a launch as its arguments hold. */
+/* The CUDA device's adamw slot, and its twin for a list of parameters: one pass over parameter, gradient and moments,
+ * as many parameters in a launch as its arguments hold. */
 #include <math.h>
 
 #include "kernels/cuda/slots.h"
@@ -9,7 +9,13 @@
 namespace tg {
 namespace {
 
-enum { ADAMW_THREADS = 256, ADAMW_QUADS = 2, ADAMW_MANY = 256 };
+enum { ADAMW_THREADS = 256, ADAMW_QUADS = 2 };
+/* Arguments of a launch may have 32764 bytes. In the double, each thread gets a copy of its own. */
+#ifdef TG_CUDA_DOUBLE
+enum { ADAMW_MANY = 16 };
+#else
+enum { ADAMW_MANY = 256 };
+#endif
 enum { ADAMW_PARAM, ADAMW_GRAD, ADAMW_M, ADAMW_V, ADAMW_MASTER, ADAMW_ARRAYS };
 
 struct AdamwItem {
@@ -22,11 +28,11 @@ struct AdamwItem {
     const double *step;
 };
 
-/* Arguments of a launch may have 32764 bytes. */
 template <int MOST> struct AdamwList {
     int n;
     AdamwItem item[MOST];
 };
+static_assert(sizeof(AdamwList<ADAMW_MANY>) <= 32764, "the arguments of a launch");
 
 template <class T> struct Coefficients {
     T beta1, beta2, gain1, gain2; /* gains: 1 - beta, rounded once */

@@ -36,58 +36,77 @@ __device__ inline void apply(tg_formula f, const T (&x)[NI][N], double p_, doubl
     }
 }
 
+/* A thread's two quads of a row: where they begin, and how many elements they have. */
+struct Share {
+    int64_t row, first, second;
+    int n[2];
+};
+
+template <int Q> __device__ inline Share share_of(const MapJob &job, int64_t i) {
+    int64_t row = quotient(i, job.across), at = i - row * job.across.by;
+    int64_t run = job.spread == 1 ? at : at / job.spread, lane = job.spread == 1 ? 0 : at % job.spread;
+    Share s = {row, (run * 2 * job.spread + lane) * Q, 0, {0, 0}};
+    s.second = s.first + (int64_t)job.spread * Q;
+    int64_t left = job.cols - s.first, rest = job.cols - s.second;
+    s.n[0] = left < 0 ? 0 : left < Q ? (int)left : Q;
+    s.n[1] = rest < 0 ? 0 : rest < Q ? (int)rest : Q;
+    return s;
+}
+
+/* Both quads of a row that begins at base; two that are neighbours of 16-bit elements are one access. */
+template <int Q>
+__device__ inline void fetch_share(const MapJob &job, const MapOperand &x, int64_t base, const Share &s, Raw (&r)[2]) {
+    if (Q == 4 && job.joined && x.whole && s.n[1] == Q) {
+        Raw both = *(const Raw *)(x.data + (base + s.first) * 2);
+        r[0].w[0] = both.w[0], r[0].w[1] = both.w[1];
+        r[1].w[0] = both.w[2], r[1].w[1] = both.w[3];
+    } else {
+        fetch<Q>(r[0], x.data, x.size, base + s.first * x.col, x.col, s.n[0], x.whole);
+        fetch<Q>(r[1], x.data, x.size, base + s.second * x.col, x.col, s.n[1], x.whole);
+    }
+}
+
+template <int Q>
+__device__ inline void put_share(const MapJob &job, const MapOperand &x, int64_t base, const Share &s,
+                                 const Raw (&r)[2]) {
+    if (Q == 4 && job.joined && x.whole && s.n[1] == Q) {
+        Raw both = {{r[0].w[0], r[0].w[1], r[1].w[0], r[1].w[1]}};
+        *(Raw *)(x.data + (base + s.first) * 2) = both;
+    } else {
+        put<Q>(r[0], x.data, x.size, base + s.first * x.col, x.col, s.n[0], x.whole);
+        put<Q>(r[1], x.data, x.size, base + s.second * x.col, x.col, s.n[1], x.whole);
+    }
+}
+
+template <class T> __device__ inline void decode_pair(const Raw (&r)[2], int dtype, T *v) {
+    decode<T>(r[0], dtype, v);
+    decode<T>(r[1], dtype, v + Quad<T>::size);
+}
+
 template <class T, int NI> __global__ void __launch_bounds__(MAP_THREADS) map_rows(MapJob job) {
     constexpr int Q = Quad<T>::size;
-    int64_t share = (int64_t)blockIdx.x * MAP_THREADS + threadIdx.x;
-    if (share >= job.count) return;
-    int64_t row = quotient(share, job.across), at = share - row * job.across.by;
-    int64_t run = job.spread == 1 ? at : at / job.spread, lane = job.spread == 1 ? 0 : at % job.spread;
-    int64_t first = (run * 2 * job.spread + lane) * Q, second = first + (int64_t)job.spread * Q;
-    int64_t left = job.cols - first, rest = job.cols - second;
-    if (left <= 0) return;
-    int n[2] = {left < Q ? (int)left : Q, rest < 0 ? 0 : rest < Q ? (int)rest : Q};
-    int64_t offset[1 + MAP_INPUTS];
-    offsets(job.walk, row, offset);
+    int64_t i = (int64_t)blockIdx.x * MAP_THREADS + threadIdx.x, offset[1 + MAP_INPUTS];
+    if (i >= job.count) return;
+    Share share = share_of<Q>(job, i);
+    if (!share.n[0]) return;
+    offsets(job.walk, share.row, offset);
     Raw raw[1 + NI][2];
     TG_UNROLL
-    for (int i = 0; i <= NI; i++) {
-        const MapOperand &x = job.x[i];
-        if (i == 0 && !job.add) continue;
-        int64_t base = offset[i] + first * x.col;
-        if (Q == 4 && job.joined && x.whole && n[1] == Q) {
-            Raw both = *(const Raw *)(x.data + base * 2);
-            raw[i][0].w[0] = both.w[0], raw[i][0].w[1] = both.w[1];
-            raw[i][1].w[0] = both.w[2], raw[i][1].w[1] = both.w[3];
-        } else {
-            fetch<Q>(raw[i][0], x.data, x.size, base, x.col, n[0], x.whole);
-            fetch<Q>(raw[i][1], x.data, x.size, offset[i] + second * x.col, x.col, n[1], x.whole);
-        }
-    }
+    for (int k = 0; k <= NI; k++)
+        if (k || job.add) fetch_share<Q>(job, job.x[k], offset[k], share, raw[k]);
     T v[NI][2 * Q], y[2 * Q];
     TG_UNROLL
-    for (int i = 0; i < NI; i++) {
-        decode<T>(raw[i + 1][0], job.x[i + 1].dtype, v[i]);
-        decode<T>(raw[i + 1][1], job.x[i + 1].dtype, v[i] + Q);
-    }
+    for (int k = 0; k < NI; k++) decode_pair<T>(raw[k + 1], job.x[k + 1].dtype, v[k]);
     apply<T, NI, 2 * Q>(job.f, v, job.p, job.q, y);
-    const MapOperand &out = job.x[0];
     if (job.add) {
         T old[2 * Q];
-        decode<T>(raw[0][0], out.dtype, old);
-        decode<T>(raw[0][1], out.dtype, old + Q);
+        decode_pair<T>(raw[0], job.x[0].dtype, old);
         TG_UNROLL
         for (int k = 0; k < 2 * Q; k++) y[k] += old[k];
     }
-    Raw done[2];
-    encode<T>(done[0], out.dtype, y);
-    encode<T>(done[1], out.dtype, y + Q);
-    if (Q == 4 && job.joined && out.whole && n[1] == Q) {
-        Raw both = {{done[0].w[0], done[0].w[1], done[1].w[0], done[1].w[1]}};
-        *(Raw *)(out.data + (offset[0] + first) * 2) = both;
-        return;
-    }
-    put<Q>(done[0], out.data, out.size, offset[0] + first * out.col, out.col, n[0], out.whole);
-    put<Q>(done[1], out.data, out.size, offset[0] + second * out.col, out.col, n[1], out.whole);
+    encode<T>(raw[0][0], job.x[0].dtype, y);
+    encode<T>(raw[0][1], job.x[0].dtype, y + Q);
+    put_share<Q>(job, job.x[0], offset[0], share, raw[0]);
 }
 
 /* The elements of a thread lie a block's width apart, so that neighbours in the output are neighbours in the warp. */

@@ -19,7 +19,9 @@ template <class Id> struct SortJob {
 
 namespace {
 
-template <class Id> __device__ inline int digit_of(Id key, int shift) { return (int)(key >> shift & (SORT_DIGITS - 1)); }
+template <class Id> __device__ inline int digit_of(Id key, int shift) {
+    return (int)(key >> shift & (SORT_DIGITS - 1));
+}
 
 /* starts[digit][tile]: how often the tile has the digit. */
 template <class Id>

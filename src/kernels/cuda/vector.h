@@ -78,7 +78,8 @@ template <class S, int Q> __device__ inline void fetch_as(Raw &r, const char *da
     memcpy(&r, &pack, sizeof pack);
 }
 
-/* n elements from `at` on, a stride apart; what lies behind them is anything. whole: the stride is 1 and quads lie on their own boundaries. */
+/* n elements from `at` on, a stride apart; what lies behind them is anything. whole: the stride is 1 and quads lie on
+ * their own boundaries. */
 template <int Q> __device__ inline void fetch(Raw &r, const char *data, int size, int64_t at, int64_t stride, int n,
                                               bool whole) {
     switch (size) {

@@ -1,4 +1,4 @@
-/* Dims of several arrays at once: the host drops, orders and merges them, a kernel turns flat positions into offsets. */
+/* Dims of several arrays at once: the host orders and merges them, a kernel turns flat positions into offsets. */
 #ifndef TG_CUDA_WALK_H
 #define TG_CUDA_WALK_H
 
