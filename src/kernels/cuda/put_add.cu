@@ -10,7 +10,7 @@
 namespace tg {
 namespace {
 
-enum { FEW = 32, AHEAD = 4 };
+enum { FEW = 32, AHEAD = 8 };
 
 /* n elements of a run from number j on. */
 template <class T> __device__ inline void load_run(const TakeSide &x, int64_t at, int64_t j, int n, T *v) {
