@@ -62,7 +62,7 @@ void cut(ReduceJob &job, int64_t parts, int64_t multiple) {
 int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Parts are as many as make BLOCKS blocks, if each has PART elements. */
-enum { BLOCKS = 1024, PART = 8192, PART_ROWS = 64 };
+enum { BLOCKS = 2048, PART = 8192, PART_ROWS = 64 };
 
 void plan_rows(ReduceJob &job, const Sides &s, bool arg) {
     job.path = arg ? REDUCE_ARG : REDUCE_ROW;
@@ -115,47 +115,48 @@ void launch(const ReduceJob &job, int compute, cudaStream_t stream) {
         reduce_i64(job, stream);
 }
 
-/* The results of parts lie row-major, part by part, and are reduced to where the job would have put them. */
-void split(ReduceJob &parts, ReduceJob &rest, Sides &s, void *results, void *positions, int compute, int quad) {
+/* The parts of one output lie side by side, so that they are reduced along rows; rows are whole quads apart. */
+int64_t pitch_of(const ReduceJob &parts) { return ceil_div(parts.parts, 4) * 4; }
+
+/* rest reduces what parts leaves to where that would have put it. */
+void split(ReduceJob &parts, ReduceJob &rest, const Sides &s, void *results, void *positions, int compute, int quad) {
     bool arg = parts.path == REDUCE_ARG;
-    int64_t step = 1;
+    int64_t step = pitch_of(parts), out_step[TG_MAX_DIMS] = {};
+    Sides t = s;
+    for (int d = s.kept.n - 1; d >= 0; d--) {
+        t.kept.stride[0][d] = out_step[d] = step;
+        step *= s.kept.shape[d];
+    }
+    t.reduced = {};
+    t.reduced.count = 1;
+    push_dim(t.reduced, parts.parts, {1, 0});
     rest = parts;
     rest.kind = parts.kind == TG_SUMSQ ? TG_SUM : parts.kind;
     rest.in = (char *)results;
     rest.in_dtype = compute;
     rest.in_size = element_size(compute);
     rest.positions = (const int64_t *)positions;
-    Sides t = s;
-    for (int d = s.kept.n - 1; d >= 0; d--) {
-        s.kept.stride[1][d] = t.kept.stride[0][d] = step;
-        step *= s.kept.shape[d];
-    }
-    t.reduced = {};
-    t.reduced.count = 1;
-    push_dim(t.reduced, parts.parts, {parts.outputs, 0});
-    merge_dims(t.kept);
     plan(rest, t, quad, arg);
-    cut(rest, 1, 1);
+    cut(rest, 1, 1024);
     parts.scale = 1;
     parts.add = false;
     parts.out = (char *)(arg ? positions : results);
     parts.out_dtype = arg ? (int)TG_I64 : compute;
     parts.extremes = arg ? (char *)results : nullptr;
-    parts.part_step = parts.outputs;
-    for (int d = 0; d < parts.kept.ndim; d++) parts.kept.stride[1][d] = s.kept.stride[1][d];
-    parts.out_col = 1;
+    parts.part_step = 1;
+    for (int d = 0; d < parts.kept.ndim; d++) parts.kept.stride[1][d] = out_step[d];
+    parts.out_col = pitch_of(parts);
 }
 
-tg_status reduce_parts(tg_ctx *ctx, ReduceJob &job, Sides &s, int compute, int quad) {
-    size_t results = (size_t)(job.parts * job.outputs);
-    size_t value_bytes = (results * (size_t)element_size(compute) + 255) / 256 * 256;
+tg_status reduce_parts(tg_ctx *ctx, ReduceJob &job, const Sides &s, int compute, int quad) {
+    size_t results = (size_t)(pitch_of(job) * job.outputs), bytes = results * (size_t)element_size(compute);
+    bool arg = job.path == REDUCE_ARG;
+    size_t aligned_bytes = (bytes + 255) / 256 * 256;
     tg_cuda_scratch scratch;
     ReduceJob rest;
-    tg_status status = tg_cuda_scratch_take(
-        ctx, value_bytes + (job.path == REDUCE_ARG ? results * sizeof(int64_t) : 0), &scratch);
+    tg_status status = tg_cuda_scratch_take(ctx, aligned_bytes + (arg ? results * sizeof(int64_t) : 0), &scratch);
     if (status != TG_OK) return status;
-    char *positions = job.path == REDUCE_ARG ? (char *)scratch.data + value_bytes : nullptr;
-    split(job, rest, s, scratch.data, positions, compute, quad);
+    split(job, rest, s, scratch.data, arg ? (char *)scratch.data + aligned_bytes : nullptr, compute, quad);
     launch(job, compute, tg_cuda_of(ctx)->compute);
     status = tg_cuda_launched(ctx, "reduce, parts");
     if (status == TG_OK) {
