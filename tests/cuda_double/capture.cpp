@@ -1,6 +1,6 @@
-// capture.cpp - graphs by capture: what capturing streams are given becomes nodes instead of being queued. A launch gives
-// each stream of the capture a lane, in which its nodes run in the order that the nodes before them allow; the schedule
-// chooses among lanes as among streams.
+// capture.cpp - graphs by capture: what capturing streams are given becomes nodes instead of being queued. A launch
+// gives each stream of the capture a lane, in which its nodes run in the order that the nodes before them allow; the
+// schedule chooses among lanes as among streams.
 #include "double.h"
 
 struct CUgraph_st {
@@ -37,23 +37,20 @@ namespace {
 std::set<Capture *> captures;
 thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
 
-int thread_number()
-{
+int thread_number() {
     static int threads;
     thread_local int own = threads++;
     return own;
 }
 
-int member(Capture &c, cudaStream_t s)
-{
+int member(Capture &c, cudaStream_t s) {
     for (size_t i = 0; i < c.members.size(); i++)
         if (c.members[i] == s) return static_cast<int>(i);
     c.members.push_back(s);
     return static_cast<int>(c.members.size()) - 1;
 }
 
-void join(cudaStream_t s, const CapturePtr &c, const std::vector<int> &nodes)
-{
+void join(cudaStream_t s, const CapturePtr &c, const std::vector<int> &nodes) {
     s->capture = c;
     member(*c, s);
     std::set<int> tail(s->tail.begin(), s->tail.end());
@@ -61,8 +58,7 @@ void join(cudaStream_t s, const CapturePtr &c, const std::vector<int> &nodes)
     s->tail.assign(tail.begin(), tail.end());
 }
 
-void leave(Capture &c)
-{
+void leave(Capture &c) {
     for (cudaStream_t s : c.members) {
         if (!all_streams().count(s)) continue;
         s->capture = nullptr;
@@ -72,8 +68,7 @@ void leave(Capture &c)
 }
 
 // All work must lead back to the stream in which the capture began.
-bool joined(Capture &c)
-{
+bool joined(Capture &c) {
     std::set<int> reached(c.origin->tail.begin(), c.origin->tail.end());
     for (int n = static_cast<int>(c.graph.nodes.size()) - 1; n >= 0; n--) {
         if (!reached.count(n)) return false;
@@ -83,14 +78,16 @@ bool joined(Capture &c)
     return true;
 }
 
-cudaError_t end_capture(cudaStream_t s, cudaGraph_t *graph)
-{
+cudaError_t end_capture(cudaStream_t s, cudaGraph_t *graph) {
     *graph = nullptr;
     CapturePtr c = s->capture;
     if (!c) return cudaErrorIllegalState;
     if (c->origin != s) return cudaErrorStreamCaptureUnmatched;
-    if (c->mode != cudaStreamCaptureModeRelaxed && c->owner != thread_number()) return cudaErrorStreamCaptureWrongThread;
-    cudaError_t e = !c->valid ? cudaErrorStreamCaptureInvalidated : !joined(*c) ? cudaErrorStreamCaptureUnjoined : cudaSuccess;
+    if (c->mode != cudaStreamCaptureModeRelaxed && c->owner != thread_number())
+        return cudaErrorStreamCaptureWrongThread;
+    cudaError_t e = !c->valid     ? cudaErrorStreamCaptureInvalidated
+                    : !joined(*c) ? cudaErrorStreamCaptureUnjoined
+                                  : cudaSuccess;
     leave(*c);
     if (e != cudaSuccess) return e;
     c->graph.lanes = static_cast<int>(c->members.size());
@@ -100,8 +97,7 @@ cudaError_t end_capture(cudaStream_t s, cudaGraph_t *graph)
     return cudaSuccess;
 }
 
-cudaError_t launch(CUgraphExec_st &exec, cudaStream_t s)
-{
+cudaError_t launch(CUgraphExec_st &exec, cudaStream_t s) {
     Op begin;
     begin.what = "the beginning of a graph";
     begin.run = [] { return true; };
@@ -123,8 +119,7 @@ cudaError_t launch(CUgraphExec_st &exec, cudaStream_t s)
 
 } // namespace
 
-bool capture_record(cudaStream_t s, Op &op, cudaError_t *error)
-{
+bool capture_record(cudaStream_t s, Op &op, cudaError_t *error) {
     if (!s->capture) return false;
     Capture &c = *s->capture;
     *error = c.valid ? cudaSuccess : cudaErrorStreamCaptureInvalidated;
@@ -135,8 +130,7 @@ bool capture_record(cudaStream_t s, Op &op, cudaError_t *error)
     return true;
 }
 
-cudaError_t capture_refuses()
-{
+cudaError_t capture_refuses() {
     for (Capture *c : captures) {
         bool own = c->owner == thread_number();
         bool concerned = c->mode == cudaStreamCaptureModeGlobal || (c->mode == cudaStreamCaptureModeThreadLocal && own);
@@ -149,15 +143,13 @@ cudaError_t capture_refuses()
     return cudaSuccess;
 }
 
-cudaError_t capture_breaks(cudaStream_t s)
-{
+cudaError_t capture_breaks(cudaStream_t s) {
     if (!s->capture) return capture_implicit(s);
     s->capture->valid = false;
     return cudaErrorStreamCaptureUnsupported;
 }
 
-cudaError_t capture_implicit(cudaStream_t s)
-{
+cudaError_t capture_implicit(cudaStream_t s) {
     if (!s->is_default) return cudaSuccess;
     for (Capture *c : captures)
         for (cudaStream_t m : c->members)
@@ -168,15 +160,13 @@ cudaError_t capture_implicit(cudaStream_t s)
     return cudaSuccess;
 }
 
-void capture_event(cudaEvent_t e, cudaStream_t s)
-{
+void capture_event(cudaEvent_t e, cudaStream_t s) {
     e->mark = nullptr;
     e->capture = s->capture;
     e->nodes = s->tail;
 }
 
-cudaError_t capture_wait(cudaStream_t s, cudaEvent_t e, bool *captured)
-{
+cudaError_t capture_wait(cudaStream_t s, cudaEvent_t e, bool *captured) {
     *captured = e->capture != nullptr;
     if (!e->capture) {
         if (!s->capture) return cudaSuccess;
@@ -199,8 +189,7 @@ using namespace dbl;
 
 extern "C" {
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode)
-{
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode) {
     Call c(__func__);
     if (c.refused(cudaErrorUnknown)) return c.error;
     if (!s || s == cudaStreamLegacy) return c.end(cudaErrorStreamCaptureUnsupported);
@@ -216,8 +205,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode)
     return c.end();
 }
 
-cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
-{
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph) {
     Call c(__func__);
     bool refused = c.refused(cudaErrorUnknown);
     if (!s || !stream_alive(s)) return c.end(cudaErrorInvalidResourceHandle);
@@ -226,36 +214,33 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
     return refused ? c.error : c.end(e);
 }
 
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status)
-{
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status) {
     Call c(__func__);
     if (c.refused(cudaErrorUnknown)) return c.error;
     cudaStream_t s = stream_of(stream);
     if (!stream_alive(s)) return c.end(cudaErrorInvalidResourceHandle);
-    *status = !s->capture          ? cudaStreamCaptureStatusNone
-            : s->capture->valid    ? cudaStreamCaptureStatusActive
-                                   : cudaStreamCaptureStatusInvalidated;
+    *status = !s->capture         ? cudaStreamCaptureStatusNone
+              : s->capture->valid ? cudaStreamCaptureStatusActive
+                                  : cudaStreamCaptureStatusInvalidated;
     return c.end();
 }
 
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode)
-{
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode) {
     std::swap(*mode, thread_mode);
     return cudaSuccess;
 }
 
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
-{
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long) {
     Call c(__func__);
     if (c.refused(cudaErrorMemoryAllocation)) return c.error;
     *exec = new CUgraphExec_st{*graph, {}, nullptr};
-    for (int i = 0; i < graph->lanes; i++) (*exec)->lanes.push_back(new_stream(graph->device, cudaStreamNonBlocking, 0, true));
+    for (int i = 0; i < graph->lanes; i++)
+        (*exec)->lanes.push_back(new_stream(graph->device, cudaStreamNonBlocking, 0, true));
     count_live("graph", 1);
     return c.end();
 }
 
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
-{
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     Call c(__func__);
     if (c.refused(cudaErrorUnknown)) return c.error;
     cudaStream_t s = stream_of(stream);
@@ -265,14 +250,12 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
     return c.end(e != cudaSuccess ? e : launch(*exec, s));
 }
 
-cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t)
-{
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
     Call c(__func__);
     return c.refused(cudaErrorUnknown) ? c.error : c.end();
 }
 
-cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count)
-{
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) {
     Call c(__func__);
     if (nodes) return c.end(cudaErrorNotSupported); // only how many there are
     *count = graph->nodes.size();
@@ -280,8 +263,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t 
 }
 
 // A launch that has not ended goes on.
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
-{
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
     Call c(__func__);
     bool refused = c.refused(cudaErrorUnknown);
     for (cudaStream_t s : exec->lanes) {
@@ -293,8 +275,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
     return refused ? c.error : c.end();
 }
 
-cudaError_t cudaGraphDestroy(cudaGraph_t graph)
-{
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     Call c(__func__);
     bool refused = c.refused(cudaErrorUnknown);
     delete graph;

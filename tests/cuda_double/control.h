@@ -19,7 +19,8 @@
 extern "C" {
 #endif
 
-/* The errors found since the last reset, a line each; "" when there are none. Valid until the next call of the double. */
+/* The errors found since the last reset, a line each; "" when there are none. Valid until the next call of the double.
+ */
 const char *double_message(void);
 
 /* Lets all queued work run or, where it cannot, drops it; forgets errors. Allocations and handles stay. */
@@ -37,6 +38,9 @@ const char *double_failed(void);
 /* As TG_DOUBLE_SCHEDULE and TG_DOUBLE_ORDER. */
 void double_schedule(const char *schedule);
 void double_order(unsigned order);
+
+/* As TG_DOUBLE_TIMEOUT_MS. */
+void double_timeout_ms(int ms);
 
 /* How many bytes may be allocated on each device, and how many are. */
 void double_memory_limit(size_t bytes);

@@ -13,30 +13,37 @@ struct Area {
 
 size_t extent(Area a, size_t width, size_t height) { return height && width ? (height - 1) * a.pitch + width : 0; }
 
-void copy_rows(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height)
-{
-    for (size_t i = 0; i < height; i++)
-        memmove(static_cast<char *>(to) + i * to_pitch, static_cast<const char *>(from) + i * from_pitch, width);
+void copy_rows(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height) {
+    for (size_t i = 0; i < height; i++) {
+        char *row = static_cast<char *>(to) + i * to_pitch;
+        const char *source = static_cast<const char *>(from) + i * from_pitch;
+        note_read(source, width);
+        note_write(row, width);
+        memmove(row, source, width);
+    }
 }
 
 enum class Place { device, pinned, pageable, wrong };
 
-Place place_of(const void *p, size_t n)
-{
+Place place_of(const void *p, size_t n) {
     if (in_heap(p)) return inside(p, n) ? Place::device : Place::wrong;
     return is_pinned(p, n) ? Place::pinned : Place::pageable;
 }
 
-bool kind_fits(cudaMemcpyKind kind, Place to, Place from)
-{
+bool kind_fits(cudaMemcpyKind kind, Place to, Place from) {
     if (to == Place::wrong || from == Place::wrong) return false;
     bool to_device = to == Place::device, from_device = from == Place::device;
     switch (kind) {
-    case cudaMemcpyHostToHost: return !to_device && !from_device;
-    case cudaMemcpyHostToDevice: return to_device && !from_device;
-    case cudaMemcpyDeviceToHost: return !to_device && from_device;
-    case cudaMemcpyDeviceToDevice: return to_device && from_device;
-    default: return true;
+    case cudaMemcpyHostToHost:
+        return !to_device && !from_device;
+    case cudaMemcpyHostToDevice:
+        return to_device && !from_device;
+    case cudaMemcpyDeviceToHost:
+        return !to_device && from_device;
+    case cudaMemcpyDeviceToDevice:
+        return to_device && from_device;
+    default:
+        return true;
     }
 }
 
@@ -44,8 +51,7 @@ bool capturing(cudaStream_t s) { return s->capture != nullptr; }
 
 // Waits where the host may use its side as soon as the call returns.
 cudaError_t copy(Call &c, Area to, Area from, size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream,
-                 bool wait_for_it)
-{
+                 bool wait_for_it) {
     if (!width || !height) return cudaSuccess;
     cudaStream_t s = stream_of(stream);
     if (!stream_alive(s)) return cudaErrorInvalidResourceHandle;
@@ -74,8 +80,7 @@ cudaError_t copy(Call &c, Area to, Area from, size_t width, size_t height, cudaM
     return e;
 }
 
-cudaError_t fill(void *p, int value, size_t pitch, size_t width, size_t height, cudaStream_t stream)
-{
+cudaError_t fill(void *p, int value, size_t pitch, size_t width, size_t height, cudaStream_t stream) {
     if (!width || !height) return cudaSuccess;
     size_t size = extent({p, pitch}, width, height);
     Place target = place_of(p, size);
@@ -87,7 +92,10 @@ cudaError_t fill(void *p, int value, size_t pitch, size_t width, size_t height, 
     op.what = "a fill of " + std::to_string(width * height) + " bytes";
     op.names = names_of({p});
     op.run = [=] {
-        for (size_t i = 0; i < height; i++) memset(static_cast<char *>(p) + i * pitch, value, width);
+        for (size_t i = 0; i < height; i++) {
+            note_write(static_cast<char *>(p) + i * pitch, width);
+            memset(static_cast<char *>(p) + i * pitch, value, width);
+        }
         return true;
     };
     return push(stream, std::move(op));
@@ -95,8 +103,7 @@ cudaError_t fill(void *p, int value, size_t pitch, size_t width, size_t height, 
 
 // What an operation that has not run still names may not be freed: the real call happens to wait for the device, but
 // only for its own, and no other library's. A program that cleans up after a failure may rely on that.
-cudaError_t free_now(Call &c, void *p)
-{
+cudaError_t free_now(Call &c, void *p) {
     Block *b = find_block(p);
     if (!b || b->base != p || b->dying) return cudaErrorInvalidValue;
     std::string use;
@@ -118,14 +125,12 @@ using namespace dbl;
 
 extern "C" {
 
-cudaError_t cudaMalloc(void **p, size_t n)
-{
+cudaError_t cudaMalloc(void **p, size_t n) {
     Call c(__func__, true);
     return c.refused(cudaErrorMemoryAllocation) ? c.error : c.end(allocate(p, n, current_device()));
 }
 
-cudaError_t cudaFree(void *p)
-{
+cudaError_t cudaFree(void *p) {
     Call c(__func__, true);
     bool refused = c.refused(cudaErrorUnknown);
     cudaError_t e = p ? free_now(c, p) : cudaSuccess;
@@ -133,14 +138,12 @@ cudaError_t cudaFree(void *p)
 }
 
 // In the order of the stream: what another stream does with it must be ordered by events.
-cudaError_t cudaMallocAsync(void **p, size_t n, cudaStream_t)
-{
+cudaError_t cudaMallocAsync(void **p, size_t n, cudaStream_t) {
     Call c(__func__);
     return c.refused(cudaErrorMemoryAllocation) ? c.error : c.end(allocate(p, n, current_device()));
 }
 
-cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
-{
+cudaError_t cudaFreeAsync(void *p, cudaStream_t stream) {
     Call c(__func__);
     if (c.refused(cudaErrorUnknown)) return c.error;
     Block *b = find_block(p);
@@ -156,55 +159,47 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
     return c.end(push(stream, std::move(op)));
 }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind, cudaStream_t stream)
-{
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind, cudaStream_t stream) {
     Call c(__func__);
     return c.refused(cudaErrorUnknown) ? c.error : c.end(copy(c, {to, n}, {from, n}, n, 1, kind, stream, false));
 }
 
-cudaError_t cudaMemcpy(void *to, const void *from, size_t n, cudaMemcpyKind kind)
-{
+cudaError_t cudaMemcpy(void *to, const void *from, size_t n, cudaMemcpyKind kind) {
     Call c(__func__, true);
     return c.refused(cudaErrorUnknown) ? c.error : c.end(copy(c, {to, n}, {from, n}, n, 1, kind, nullptr, true));
 }
 
-cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
-                              cudaMemcpyKind kind, cudaStream_t stream)
-{
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
     Call c(__func__);
     if (c.refused(cudaErrorUnknown)) return c.error;
     return c.end(copy(c, {to, to_pitch}, {from, from_pitch}, width, height, kind, stream, false));
 }
 
 cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
-                         cudaMemcpyKind kind)
-{
+                         cudaMemcpyKind kind) {
     Call c(__func__, true);
     if (c.refused(cudaErrorUnknown)) return c.error;
     return c.end(copy(c, {to, to_pitch}, {from, from_pitch}, width, height, kind, nullptr, true));
 }
 
-cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t n, cudaStream_t stream)
-{
+cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t n, cudaStream_t stream) {
     Call c(__func__);
     if (c.refused(cudaErrorUnknown)) return c.error;
     return c.end(copy(c, {to, n}, {from, n}, n, 1, cudaMemcpyDeviceToDevice, stream, false));
 }
 
-cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t stream)
-{
+cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t stream) {
     Call c(__func__);
     return c.refused(cudaErrorUnknown) ? c.error : c.end(fill(p, value, n, n, 1, stream));
 }
 
-cudaError_t cudaMemset(void *p, int value, size_t n)
-{
+cudaError_t cudaMemset(void *p, int value, size_t n) {
     Call c(__func__);
     return c.refused(cudaErrorUnknown) ? c.error : c.end(fill(p, value, n, n, 1, nullptr));
 }
 
-cudaError_t cudaMemset2DAsync(void *p, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream)
-{
+cudaError_t cudaMemset2DAsync(void *p, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream) {
     Call c(__func__);
     return c.refused(cudaErrorUnknown) ? c.error : c.end(fill(p, value, pitch, width, height, stream));
 }

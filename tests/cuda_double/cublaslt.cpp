@@ -1,5 +1,5 @@
-// cublaslt.cpp - cuBLASLt: descriptors with their attributes, and products with epilogues. What the real library refuses
-// is refused here: mixtures of types, shapes that do not fit, buffers less aligned than was said.
+// cublaslt.cpp - cuBLASLt: descriptors with their attributes, and products with epilogues. What the real library
+// refuses is refused here: mixtures of types, shapes that do not fit, buffers less aligned than was said.
 #include "gemm.h"
 #include <cublasLt.h>
 
@@ -47,67 +47,96 @@ struct Field {
 
 template <class T> Field field(T &x) { return {&x, sizeof x}; }
 
-Field field_of(Description &d, int attribute)
-{
+Field field_of(Description &d, int attribute) {
     switch (attribute) {
-    case CUBLASLT_MATMUL_DESC_COMPUTE_TYPE: return field(d.compute);
-    case CUBLASLT_MATMUL_DESC_SCALE_TYPE: return field(d.scale);
-    case CUBLASLT_MATMUL_DESC_POINTER_MODE: return field(d.pointer_mode);
-    case CUBLASLT_MATMUL_DESC_TRANSA: return field(d.transpose_a);
-    case CUBLASLT_MATMUL_DESC_TRANSB: return field(d.transpose_b);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE: return field(d.epilogue);
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return field(d.bias);
-    case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE: return field(d.bias_stride);
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return field(d.bias_type);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return field(d.aux);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return field(d.aux_ld);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE: return field(d.aux_stride);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: return field(d.aux_type);
-    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return field(d.sm_count);
-    case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return field(d.fast);
-    default: return {nullptr, 0};
+    case CUBLASLT_MATMUL_DESC_COMPUTE_TYPE:
+        return field(d.compute);
+    case CUBLASLT_MATMUL_DESC_SCALE_TYPE:
+        return field(d.scale);
+    case CUBLASLT_MATMUL_DESC_POINTER_MODE:
+        return field(d.pointer_mode);
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+        return field(d.transpose_a);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+        return field(d.transpose_b);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+        return field(d.epilogue);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+        return field(d.bias);
+    case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE:
+        return field(d.bias_stride);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+        return field(d.bias_type);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+        return field(d.aux);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+        return field(d.aux_ld);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE:
+        return field(d.aux_stride);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
+        return field(d.aux_type);
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
+        return field(d.sm_count);
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
+        return field(d.fast);
+    default:
+        return {nullptr, 0};
     }
 }
 
-Field field_of(Layout &l, int attribute)
-{
+Field field_of(Layout &l, int attribute) {
     switch (attribute) {
-    case CUBLASLT_MATRIX_LAYOUT_TYPE: return field(l.type);
-    case CUBLASLT_MATRIX_LAYOUT_ORDER: return field(l.order);
-    case CUBLASLT_MATRIX_LAYOUT_ROWS: return field(l.rows);
-    case CUBLASLT_MATRIX_LAYOUT_COLS: return field(l.columns);
-    case CUBLASLT_MATRIX_LAYOUT_LD: return field(l.ld);
-    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: return field(l.batches);
-    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: return field(l.stride);
-    default: return {nullptr, 0};
+    case CUBLASLT_MATRIX_LAYOUT_TYPE:
+        return field(l.type);
+    case CUBLASLT_MATRIX_LAYOUT_ORDER:
+        return field(l.order);
+    case CUBLASLT_MATRIX_LAYOUT_ROWS:
+        return field(l.rows);
+    case CUBLASLT_MATRIX_LAYOUT_COLS:
+        return field(l.columns);
+    case CUBLASLT_MATRIX_LAYOUT_LD:
+        return field(l.ld);
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
+        return field(l.batches);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
+        return field(l.stride);
+    default:
+        return {nullptr, 0};
     }
 }
 
-Field field_of(Preference &p, int attribute)
-{
+Field field_of(Preference &p, int attribute) {
     switch (attribute) {
-    case CUBLASLT_MATMUL_PREF_SEARCH_MODE: return field(p.search);
-    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return field(p.workspace);
-    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return field(p.reduction);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: return field(p.align[0]);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return field(p.align[1]);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: return field(p.align[2]);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: return field(p.align[3]);
-    case CUBLASLT_MATMUL_PREF_MAX_WAVES_COUNT: return field(p.waves);
-    case CUBLASLT_MATMUL_PREF_IMPL_MASK: return field(p.implementations);
-    default: return {nullptr, 0};
+    case CUBLASLT_MATMUL_PREF_SEARCH_MODE:
+        return field(p.search);
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+        return field(p.workspace);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+        return field(p.reduction);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+        return field(p.align[0]);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+        return field(p.align[1]);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+        return field(p.align[2]);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+        return field(p.align[3]);
+    case CUBLASLT_MATMUL_PREF_MAX_WAVES_COUNT:
+        return field(p.waves);
+    case CUBLASLT_MATMUL_PREF_IMPL_MASK:
+        return field(p.implementations);
+    default:
+        return {nullptr, 0};
     }
 }
 
-cublasStatus_t set(Field f, const void *value, size_t size)
-{
+cublasStatus_t set(Field f, const void *value, size_t size) {
     if (!f.at || !value || size != f.size) return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(f.at, value, size);
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t get(Field f, void *value, size_t size, size_t *written)
-{
+cublasStatus_t get(Field f, void *value, size_t size, size_t *written) {
     if (!f.at || (!size && !written)) return CUBLAS_STATUS_INVALID_VALUE;
     if (written) *written = f.size;
     if (!size) return CUBLAS_STATUS_SUCCESS;
@@ -119,8 +148,7 @@ cublasStatus_t get(Field f, void *value, size_t size, size_t *written)
 // Handles point to what the calls made; the library's own types are opaque.
 template <class T, class Handle> T &of(Handle h) { return *reinterpret_cast<T *>(h); }
 
-template <class T, class Handle> cublasStatus_t make(const char *name, Handle *h, const T &value)
-{
+template <class T, class Handle> cublasStatus_t make(const char *name, Handle *h, const T &value) {
     Call c(name);
     if (c.refused(cudaErrorMemoryAllocation)) return CUBLAS_STATUS_ALLOC_FAILED;
     *h = reinterpret_cast<Handle>(new T(value));
@@ -128,8 +156,7 @@ template <class T, class Handle> cublasStatus_t make(const char *name, Handle *h
     return CUBLAS_STATUS_SUCCESS;
 }
 
-template <class T, class Handle> cublasStatus_t destroy(Handle h)
-{
+template <class T, class Handle> cublasStatus_t destroy(Handle h) {
     Lock lock(mutex());
     if (!h) return CUBLAS_STATUS_SUCCESS;
     delete reinterpret_cast<T *>(h);
@@ -159,8 +186,7 @@ struct Problem {
     const Layout &a, &b, &c, &d;
 };
 
-bool types_supported(const Problem &p)
-{
+bool types_supported(const Problem &p) {
     cublasComputeType_t compute = p.op.compute;
     if (compute == CUBLAS_COMPUTE_32F_PEDANTIC) compute = CUBLAS_COMPUTE_32F;
     if (compute == CUBLAS_COMPUTE_64F_PEDANTIC) compute = CUBLAS_COMPUTE_64F;
@@ -171,17 +197,23 @@ bool types_supported(const Problem &p)
     return false;
 }
 
-bool layout_valid(const Layout &l)
-{
+bool layout_valid(const Layout &l) {
     uint64_t least = l.order == CUBLASLT_ORDER_ROW ? l.columns : l.rows;
     return l.ld >= static_cast<int64_t>(least) && l.batches >= 1;
 }
 
 bool has(const Description &d, unsigned bit) { return (d.epilogue & bit) != 0; }
-enum : unsigned { relu_bit = 2, bias_bit = 4, drelu_bit = 8, bgrad_bit = 16, gelu_bit = 32, dgelu_bit = 64, aux_bit = 128 };
+enum : unsigned {
+    relu_bit = 2,
+    bias_bit = 4,
+    drelu_bit = 8,
+    bgrad_bit = 16,
+    gelu_bit = 32,
+    dgelu_bit = 64,
+    aux_bit = 128
+};
 
-bool epilogue_known(uint32_t e)
-{
+bool epilogue_known(uint32_t e) {
     switch (e) {
     case CUBLASLT_EPILOGUE_DEFAULT:
     case CUBLASLT_EPILOGUE_RELU:
@@ -198,20 +230,20 @@ bool epilogue_known(uint32_t e)
     case CUBLASLT_EPILOGUE_DGELU:
     case CUBLASLT_EPILOGUE_DGELU_BGRAD:
     case CUBLASLT_EPILOGUE_BGRADA:
-    case CUBLASLT_EPILOGUE_BGRADB: return true;
-    default: return false;
+    case CUBLASLT_EPILOGUE_BGRADB:
+        return true;
+    default:
+        return false;
     }
 }
 
-bool uses_bias(const Description &d)
-{
+bool uses_bias(const Description &d) {
     return has(d, bias_bit) || has(d, bgrad_bit) || d.epilogue == CUBLASLT_EPILOGUE_BGRADA ||
            d.epilogue == CUBLASLT_EPILOGUE_BGRADB;
 }
 
 // INVALID_VALUE: what is wrong for any library; NOT_SUPPORTED: what another version might do.
-cublasStatus_t epilogue_status(const Problem &p)
-{
+cublasStatus_t epilogue_status(const Problem &p) {
     const Description &d = p.op;
     if (!epilogue_known(d.epilogue)) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (d.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_SUCCESS;
@@ -226,15 +258,18 @@ cublasStatus_t epilogue_status(const Problem &p)
     return !bits && other ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
 }
 
-Matrix matrix_of(const Layout &l, const void *at)
-{
+Matrix matrix_of(const Layout &l, const void *at) {
     bool by_row = l.order == CUBLASLT_ORDER_ROW;
-    return {const_cast<void *>(at), static_cast<cudaDataType>(l.type), static_cast<int64_t>(l.rows),
-            static_cast<int64_t>(l.columns), by_row ? l.ld : 1, by_row ? 1 : l.ld, l.stride};
+    return {const_cast<void *>(at),
+            static_cast<cudaDataType>(l.type),
+            static_cast<int64_t>(l.rows),
+            static_cast<int64_t>(l.columns),
+            by_row ? l.ld : 1,
+            by_row ? 1 : l.ld,
+            l.stride};
 }
 
-Matrix operand(const Layout &l, const void *at, int32_t transpose)
-{
+Matrix operand(const Layout &l, const void *at, int32_t transpose) {
     Matrix m = matrix_of(l, at);
     if (transpose == CUBLAS_OP_N) return m;
     std::swap(m.rows, m.columns);
@@ -242,8 +277,7 @@ Matrix operand(const Layout &l, const void *at, int32_t transpose)
     return m;
 }
 
-cublasStatus_t problem_status(const Problem &p)
-{
+cublasStatus_t problem_status(const Problem &p) {
     for (const Layout *l : {&p.a, &p.b, &p.c, &p.d}) {
         if (!layout_valid(*l)) return CUBLAS_STATUS_INVALID_VALUE;
         if (l->order != CUBLASLT_ORDER_COL && l->order != CUBLASLT_ORDER_ROW) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -261,18 +295,16 @@ cublasStatus_t problem_status(const Problem &p)
 }
 
 // Tells whether an algorithm was asked for a problem of these types and transpositions.
-uint64_t signature(const Problem &p)
-{
+uint64_t signature(const Problem &p) {
     uint64_t s = p.op.epilogue;
-    for (uint64_t x : {static_cast<uint64_t>(p.op.compute), static_cast<uint64_t>(p.op.transpose_a),
-                       static_cast<uint64_t>(p.op.transpose_b), static_cast<uint64_t>(p.a.type),
-                       static_cast<uint64_t>(p.d.type)})
+    for (uint64_t x :
+         {static_cast<uint64_t>(p.op.compute), static_cast<uint64_t>(p.op.transpose_a),
+          static_cast<uint64_t>(p.op.transpose_b), static_cast<uint64_t>(p.a.type), static_cast<uint64_t>(p.d.type)})
         s = s * 1000003 + x;
     return s;
 }
 
-Product product_of(const Problem &p, const void *a, const void *b, const void *c, void *d)
-{
+Product product_of(const Problem &p, const void *a, const void *b, const void *c, void *d) {
     Product r{};
     const Description &op = p.op;
     r.batches = p.d.batches;
@@ -281,11 +313,11 @@ Product product_of(const Problem &p, const void *a, const void *b, const void *c
     r.c = matrix_of(p.c, c);
     r.d = matrix_of(p.d, d);
     r.wide = op.scale == CUDA_R_64F;
-    r.activation = has(op, relu_bit)  ? Activation::relu
-                 : has(op, gelu_bit)  ? Activation::gelu
-                 : has(op, drelu_bit) ? Activation::drelu
-                 : has(op, dgelu_bit) ? Activation::dgelu
-                                      : Activation::none;
+    r.activation = has(op, relu_bit)    ? Activation::relu
+                   : has(op, gelu_bit)  ? Activation::gelu
+                   : has(op, drelu_bit) ? Activation::drelu
+                   : has(op, dgelu_bit) ? Activation::dgelu
+                                        : Activation::none;
     r.bias_gradient_d = has(op, bgrad_bit);
     r.bias_gradient_a = op.epilogue == CUBLASLT_EPILOGUE_BGRADA;
     r.bias_gradient_b = op.epilogue == CUBLASLT_EPILOGUE_BGRADB;
@@ -300,8 +332,7 @@ Product product_of(const Problem &p, const void *a, const void *b, const void *c
     return r;
 }
 
-void take_scalars(Product *p, const Description &op, const void *alpha, const void *beta)
-{
+void take_scalars(Product *p, const Description &op, const void *alpha, const void *beta) {
     p->alpha = alpha;
     p->beta = beta;
     p->scalars_on_device = op.pointer_mode == CUBLASLT_POINTER_MODE_DEVICE;
@@ -310,15 +341,14 @@ void take_scalars(Product *p, const Description &op, const void *alpha, const vo
     p->beta_value = p->wide ? *static_cast<const double *>(beta) : *static_cast<const float *>(beta);
 }
 
-cublasStatus_t refuse(const std::string &why, cublasStatus_t status)
-{
+cublasStatus_t refuse(const std::string &why, cublasStatus_t status) {
     say("cublasLtMatmul: " + why);
     return status;
 }
 
-cublasStatus_t check_algorithm(const Algorithm &algorithm, const Problem &problem, const Product &p)
-{
-    if (algorithm.magic != algorithm_magic) return refuse("an algorithm that no call gave", CUBLAS_STATUS_INVALID_VALUE);
+cublasStatus_t check_algorithm(const Algorithm &algorithm, const Problem &problem, const Product &p) {
+    if (algorithm.magic != algorithm_magic)
+        return refuse("an algorithm that no call gave", CUBLAS_STATUS_INVALID_VALUE);
     if (algorithm.problem != signature(problem))
         return refuse("an algorithm for another problem", CUBLAS_STATUS_NOT_SUPPORTED);
     if (p.workspace_size < algorithm.workspace)
@@ -333,11 +363,12 @@ cublasStatus_t check_algorithm(const Algorithm &algorithm, const Problem &proble
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t multiply(Call &call, const Problem &problem, Product p, const cublasLtMatmulAlgo_t *given, cudaStream_t s)
-{
+cublasStatus_t multiply(Call &call, const Problem &problem, Product p, const cublasLtMatmulAlgo_t *given,
+                        cudaStream_t s) {
     cublasStatus_t status = problem_status(problem);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    if ((uses_bias(problem.op) && !p.bias.at) || (has(problem.op, aux_bit) && !p.aux)) return CUBLAS_STATUS_INVALID_VALUE;
+    if ((uses_bias(problem.op) && !p.bias.at) || (has(problem.op, aux_bit) && !p.aux))
+        return CUBLAS_STATUS_INVALID_VALUE;
     if (p.c.at == p.d.at && (p.c.row != p.d.row || p.c.column != p.d.column)) return CUBLAS_STATUS_INVALID_VALUE;
     if (given) status = check_algorithm(*reinterpret_cast<const Algorithm *>(given), problem, p);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
@@ -366,8 +397,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) { return destroy<int>(h); }
 size_t cublasLtGetVersion(void) { return CUBLAS_VERSION; }
 size_t cublasLtGetCudartVersion(void) { return CUDART_VERSION; }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *h, cublasComputeType_t compute, cudaDataType_t scale)
-{
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *h, cublasComputeType_t compute, cudaDataType_t scale) {
     Description d{};
     d.compute = compute;
     d.scale = scale;
@@ -376,56 +406,49 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *h, cublasComputeTy
     return make(__func__, h, d);
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t h) { return destroy<Description>(h); }
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t h, cublasLtMatmulDescAttributes_t a, const void *value,
-                                              size_t size)
-{
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t h, cublasLtMatmulDescAttributes_t a,
+                                              const void *value, size_t size) {
     return set(field_of(of<Description>(h), a), value, size);
 }
 cublasStatus_t cublasLtMatmulDescGetAttribute(cublasLtMatmulDesc_t h, cublasLtMatmulDescAttributes_t a, void *value,
-                                              size_t size, size_t *written)
-{
+                                              size_t size, size_t *written) {
     return get(field_of(of<Description>(h), a), value, size, written);
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *h, cudaDataType type, uint64_t rows, uint64_t columns,
-                                          int64_t ld)
-{
+                                          int64_t ld) {
     return make(__func__, h, Layout{static_cast<uint32_t>(type), CUBLASLT_ORDER_COL, rows, columns, ld, 1, 0});
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t h) { return destroy<Layout>(h); }
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t h, cublasLtMatrixLayoutAttribute_t a,
-                                                const void *value, size_t size)
-{
+                                                const void *value, size_t size) {
     return set(field_of(of<Layout>(h), a), value, size);
 }
-cublasStatus_t cublasLtMatrixLayoutGetAttribute(cublasLtMatrixLayout_t h, cublasLtMatrixLayoutAttribute_t a, void *value,
-                                                size_t size, size_t *written)
-{
+cublasStatus_t cublasLtMatrixLayoutGetAttribute(cublasLtMatrixLayout_t h, cublasLtMatrixLayoutAttribute_t a,
+                                                void *value, size_t size, size_t *written) {
     return get(field_of(of<Layout>(h), a), value, size, written);
 }
 
-cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *h)
-{
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *h) {
     return make(__func__, h, Preference{0, 0, {256, 256, 256, 256}, 0, 0, 0});
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t h) { return destroy<Preference>(h); }
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t h, cublasLtMatmulPreferenceAttributes_t a,
-                                                    const void *value, size_t size)
-{
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t h,
+                                                    cublasLtMatmulPreferenceAttributes_t a, const void *value,
+                                                    size_t size) {
     return set(field_of(of<Preference>(h), a), value, size);
 }
-cublasStatus_t cublasLtMatmulPreferenceGetAttribute(cublasLtMatmulPreference_t h, cublasLtMatmulPreferenceAttributes_t a,
-                                                    void *value, size_t size, size_t *written)
-{
+cublasStatus_t cublasLtMatmulPreferenceGetAttribute(cublasLtMatmulPreference_t h,
+                                                    cublasLtMatmulPreferenceAttributes_t a, void *value, size_t size,
+                                                    size_t *written) {
     return get(field_of(of<Preference>(h), a), value, size, written);
 }
 
 // Up to three algorithms; the first takes the most workspace.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t preference, int wanted,
-                                              cublasLtMatmulHeuristicResult_t results[], int *count)
-{
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                              cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference,
+                                              int wanted, cublasLtMatmulHeuristicResult_t results[], int *count) {
     Call call(__func__);
     if (call.refused(cudaErrorUnknown)) return CUBLAS_STATUS_INTERNAL_ERROR;
     if (!h || !op || !a || !b || !c || !d || !preference || wanted <= 0) return CUBLAS_STATUS_INVALID_VALUE;
@@ -435,7 +458,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     cublasStatus_t status = problem_status(problem);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     for (; *count < std::min(wanted, 3); ++*count) {
-        Algorithm x{algorithm_magic, static_cast<uint32_t>(*count), {p.align[0], p.align[1], p.align[2], p.align[3]}, 0,
+        Algorithm x{algorithm_magic,
+                    static_cast<uint32_t>(*count),
+                    {p.align[0], p.align[1], p.align[2], p.align[3]},
+                    0,
                     signature(problem)};
         if (*count == 0) x.workspace = std::min<uint64_t>(p.workspace, 64 << 10);
         cublasLtMatmulHeuristicResult_t &r = results[*count];
@@ -450,8 +476,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
 
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a,
                                        cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                       const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *result)
-{
+                                       const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *result) {
     Call call(__func__);
     Problem problem{of<Description>(op), of<Layout>(a), of<Layout>(b), of<Layout>(c), of<Layout>(d)};
     const Algorithm &x = *reinterpret_cast<const Algorithm *>(algo);
@@ -469,8 +494,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t op, const
                               cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
                               const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo, void *workspace,
-                              size_t workspace_size, cudaStream_t stream)
-{
+                              size_t workspace_size, cudaStream_t stream) {
     Call call(__func__);
     if (!h) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (call.refused(cudaErrorUnknown)) return CUBLAS_STATUS_EXECUTION_FAILED;

@@ -23,7 +23,7 @@
 #define __launch_bounds__(...)
 
 #define TG_DYN_SHARED(type, name) type *name = reinterpret_cast<type *>(dbl::dynamic_shared)
-#define TG_LAUNCH(kernel, ...) dbl::launch(#kernel, kernel, __VA_ARGS__)
+#define TG_LAUNCH(kernel, ...)    dbl::launch(#kernel, kernel, __VA_ARGS__)
 
 namespace dbl {
 
@@ -62,8 +62,7 @@ struct Launch {
 void launch_kernel(Launch launch);
 
 template <class... P, class... A>
-void launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, A... a)
-{
+void launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, A... a) {
     std::tuple<P...> arguments(static_cast<P>(a)...);
     Launch l{name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream, {}, {}};
     auto note = [&l](const auto &p) {
@@ -76,8 +75,7 @@ void launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_
     launch_kernel(std::move(l));
 }
 
-template <class T> T shuffle(unsigned mask, T value, unsigned lane, const char *file, int line)
-{
+template <class T> T shuffle(unsigned mask, T value, unsigned lane, const char *file, int line) {
     static_assert(sizeof(T) <= 8, "a shuffle is of at most 8 bytes");
     uint64_t bits = 0;
     memcpy(&bits, &value, sizeof value);
@@ -87,14 +85,12 @@ template <class T> T shuffle(unsigned mask, T value, unsigned lane, const char *
 }
 
 /* The lane that a shuffle among WIDTH lanes reads: TO, or the own one where TO lies outside the segment. */
-inline unsigned lane_in_segment(int to, int width)
-{
+inline unsigned lane_in_segment(int to, int width) {
     int own = static_cast<int>(current->linear & 31), first = own & ~(width - 1);
     return static_cast<unsigned>(to < first || to >= first + width ? own : to);
 }
 
-template <class T, class F> T read_modify_write(T *p, F change)
-{
+template <class T, class F> T read_modify_write(T *p, F change) {
     T old, changed;
     __atomic_load(p, &old, __ATOMIC_RELAXED);
     do changed = change(old);
@@ -109,76 +105,81 @@ template <class T> using same = typename Same<T>::type;
 } // namespace dbl
 
 #define threadIdx (dbl::current->index)
-#define blockIdx dbl::block_index
-#define blockDim dbl::block_size
-#define gridDim dbl::grid_size
+#define blockIdx  dbl::block_index
+#define blockDim  dbl::block_size
+#define gridDim   dbl::grid_size
 enum { warpSize = 32 };
 
 #define DBL_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 inline void __syncthreads(DBL_HERE) { dbl::wait_in_block(dbl::wait_block, 0, file, line); }
-inline int __syncthreads_count(int predicate, DBL_HERE)
-{
+inline int __syncthreads_count(int predicate, DBL_HERE) {
     return static_cast<int>(dbl::wait_in_block(dbl::wait_block_votes, predicate != 0, file, line));
 }
-inline int __syncthreads_or(int predicate, DBL_HERE)
-{
+inline int __syncthreads_or(int predicate, DBL_HERE) {
     return dbl::wait_in_block(dbl::wait_block_votes, predicate != 0, file, line) != 0;
 }
-inline int __syncthreads_and(int predicate, DBL_HERE)
-{
+inline int __syncthreads_and(int predicate, DBL_HERE) {
     return dbl::wait_in_block(dbl::wait_block_votes, predicate == 0, file, line) == 0;
 }
 inline void __syncwarp(unsigned mask = ~0u, DBL_HERE) { dbl::wait_in_warp(dbl::wait_warp, mask, 0, 0, file, line); }
 
-inline unsigned __ballot_sync(unsigned mask, int predicate, DBL_HERE)
-{
+inline unsigned __ballot_sync(unsigned mask, int predicate, DBL_HERE) {
     return static_cast<unsigned>(dbl::wait_in_warp(dbl::wait_ballot, mask, predicate != 0, 0, file, line));
 }
-inline int __any_sync(unsigned mask, int predicate, DBL_HERE)
-{
+inline int __any_sync(unsigned mask, int predicate, DBL_HERE) {
     return dbl::wait_in_warp(dbl::wait_ballot, mask, predicate != 0, 0, file, line) != 0;
 }
-inline int __all_sync(unsigned mask, int predicate, DBL_HERE)
-{
+inline int __all_sync(unsigned mask, int predicate, DBL_HERE) {
     return dbl::wait_in_warp(dbl::wait_ballot, mask, predicate == 0, 0, file, line) == 0;
 }
 
-template <class T> T __shfl_sync(unsigned mask, T value, int lane, int width = 32, DBL_HERE)
-{
+template <class T> T __shfl_sync(unsigned mask, T value, int lane, int width = 32, DBL_HERE) {
     unsigned first = dbl::current->linear & 31 & ~static_cast<unsigned>(width - 1);
-    return dbl::shuffle(mask, value, first + (static_cast<unsigned>(lane) & static_cast<unsigned>(width - 1)), file, line);
+    return dbl::shuffle(mask, value, first + (static_cast<unsigned>(lane) & static_cast<unsigned>(width - 1)), file,
+                        line);
 }
-template <class T> T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, DBL_HERE)
-{
+template <class T> T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, DBL_HERE) {
     int own = static_cast<int>(dbl::current->linear & 31);
     return dbl::shuffle(mask, value, dbl::lane_in_segment(own ^ bits, width), file, line);
 }
-template <class T> T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32, DBL_HERE)
-{
+template <class T> T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32, DBL_HERE) {
     int own = static_cast<int>(dbl::current->linear & 31);
     return dbl::shuffle(mask, value, dbl::lane_in_segment(own + static_cast<int>(by), width), file, line);
 }
-template <class T> T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32, DBL_HERE)
-{
+template <class T> T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32, DBL_HERE) {
     int own = static_cast<int>(dbl::current->linear & 31);
     return dbl::shuffle(mask, value, dbl::lane_in_segment(own - static_cast<int>(by), width), file, line);
 }
 
-template <class T> T atomicAdd(T *p, dbl::same<T> v) { return dbl::read_modify_write(p, [=](T o) { return T(o + v); }); }
-template <class T> T atomicSub(T *p, dbl::same<T> v) { return dbl::read_modify_write(p, [=](T o) { return T(o - v); }); }
-template <class T> T atomicMax(T *p, dbl::same<T> v) { return dbl::read_modify_write(p, [=](T o) { return o > v ? o : v; }); }
-template <class T> T atomicMin(T *p, dbl::same<T> v) { return dbl::read_modify_write(p, [=](T o) { return o < v ? o : v; }); }
-template <class T> T atomicOr(T *p, dbl::same<T> v) { return dbl::read_modify_write(p, [=](T o) { return T(o | v); }); }
-template <class T> T atomicAnd(T *p, dbl::same<T> v) { return dbl::read_modify_write(p, [=](T o) { return T(o & v); }); }
-template <class T> T atomicXor(T *p, dbl::same<T> v) { return dbl::read_modify_write(p, [=](T o) { return T(o ^ v); }); }
-template <class T> T atomicExch(T *p, dbl::same<T> v) { return dbl::read_modify_write(p, [=](T) { return v; }); }
-template <class T> T atomicCAS(T *p, dbl::same<T> expected, dbl::same<T> v)
-{
+template <class T> T atomicAdd(T *p, dbl::same<T> v) {
+    return dbl::read_modify_write(p, [=](T o) { return T(o + v); });
+}
+template <class T> T atomicSub(T *p, dbl::same<T> v) {
+    return dbl::read_modify_write(p, [=](T o) { return T(o - v); });
+}
+template <class T> T atomicMax(T *p, dbl::same<T> v) {
+    return dbl::read_modify_write(p, [=](T o) { return o > v ? o : v; });
+}
+template <class T> T atomicMin(T *p, dbl::same<T> v) {
+    return dbl::read_modify_write(p, [=](T o) { return o < v ? o : v; });
+}
+template <class T> T atomicOr(T *p, dbl::same<T> v) {
+    return dbl::read_modify_write(p, [=](T o) { return T(o | v); });
+}
+template <class T> T atomicAnd(T *p, dbl::same<T> v) {
+    return dbl::read_modify_write(p, [=](T o) { return T(o & v); });
+}
+template <class T> T atomicXor(T *p, dbl::same<T> v) {
+    return dbl::read_modify_write(p, [=](T o) { return T(o ^ v); });
+}
+template <class T> T atomicExch(T *p, dbl::same<T> v) {
+    return dbl::read_modify_write(p, [=](T) { return v; });
+}
+template <class T> T atomicCAS(T *p, dbl::same<T> expected, dbl::same<T> v) {
     return dbl::read_modify_write(p, [=](T o) { return o == expected ? v : o; });
 }
-inline unsigned atomicInc(unsigned *p, unsigned limit)
-{
+inline unsigned atomicInc(unsigned *p, unsigned limit) {
     return dbl::read_modify_write(p, [=](unsigned o) { return o >= limit ? 0u : o + 1; });
 }
 
@@ -198,15 +199,15 @@ using std::max;
 using std::min;
 
 /* glibc declares functions of these names, so they are macros. */
-#define __expf(x)        expf(x)
-#define __exp10f(x)      exp10f(x)
-#define __logf(x)        logf(x)
-#define __log2f(x)       log2f(x)
-#define __log10f(x)      log10f(x)
-#define __powf(x, y)     powf(x, y)
-#define __sinf(x)        sinf(x)
-#define __cosf(x)        cosf(x)
-#define __tanf(x)        tanf(x)
+#define __expf(x)          expf(x)
+#define __exp10f(x)        exp10f(x)
+#define __logf(x)          logf(x)
+#define __log2f(x)         log2f(x)
+#define __log10f(x)        log10f(x)
+#define __powf(x, y)       powf(x, y)
+#define __sinf(x)          sinf(x)
+#define __cosf(x)          cosf(x)
+#define __tanf(x)          tanf(x)
 #define __sincosf(x, s, c) sincosf(x, s, c)
 
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
@@ -218,13 +219,11 @@ inline float __fsqrt_rn(float x) { return sqrtf(x); }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
-inline float __fmul_rn(float a, float b)
-{
+inline float __fmul_rn(float a, float b) {
     volatile float product = a * b; /* keeps the host compiler from contracting it into an addition */
     return product;
 }
-inline double __dmul_rn(double a, double b)
-{
+inline double __dmul_rn(double a, double b) {
     volatile double product = a * b;
     return product;
 }
@@ -232,14 +231,12 @@ inline double __dadd_rn(double a, double b) { return a + b; }
 inline float __saturatef(float x) { return x > 0 ? x < 1 ? x : 1.0f : 0.0f; }
 inline float normcdff(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
 inline double normcdf(double x) { return 0.5 * erfc(-x * 0.70710678118654752); }
-inline void sincospif(float x, float *s, float *c)
-{
+inline void sincospif(float x, float *s, float *c) {
     double turn = x * 3.14159265358979323846;
     *s = static_cast<float>(sin(turn));
     *c = static_cast<float>(cos(turn));
 }
-inline void sincospi(double x, double *s, double *c)
-{
+inline void sincospi(double x, double *s, double *c) {
     *s = sin(x * 3.14159265358979323846);
     *c = cos(x * 3.14159265358979323846);
 }
@@ -251,8 +248,7 @@ inline float __int2float_rn(int x) { return static_cast<float>(x); }
 inline float __uint2float_rn(unsigned x) { return static_cast<float>(x); }
 
 namespace dbl {
-template <class To, class From> To bits_as(From from)
-{
+template <class To, class From> To bits_as(From from) {
     static_assert(sizeof(To) == sizeof(From), "the same size");
     To to;
     memcpy(&to, &from, sizeof to);
@@ -272,18 +268,13 @@ inline int __clz(int x) { return x ? __builtin_clz(static_cast<unsigned>(x)) : 3
 inline int __clzll(long long x) { return x ? __builtin_clzll(static_cast<unsigned long long>(x)) : 64; }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __ffsll(long long x) { return __builtin_ffsll(x); }
-inline unsigned __umulhi(unsigned a, unsigned b)
-{
-    return static_cast<unsigned>(static_cast<uint64_t>(a) * b >> 32);
-}
+inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(static_cast<uint64_t>(a) * b >> 32); }
 inline int __mulhi(int a, int b) { return static_cast<int>(static_cast<int64_t>(a) * b >> 32); }
-inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
-{
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
     __extension__ using wide = unsigned __int128;
     return static_cast<unsigned long long>(static_cast<wide>(a) * b >> 64);
 }
-inline unsigned __brev(unsigned x)
-{
+inline unsigned __brev(unsigned x) {
     unsigned y = 0;
     for (int i = 0; i < 32; i++) y |= (x >> i & 1) << (31 - i);
     return y;

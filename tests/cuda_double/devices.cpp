@@ -44,7 +44,8 @@ struct ErrorName {
     cudaError_t e;
     const char *name, *text;
 };
-#define ERROR(e, text) {e, #e, text}
+#define ERROR(e, text)                                                                                                 \
+    { e, #e, text }
 const ErrorName errors[] = {
     ERROR(cudaSuccess, "no error"),
     ERROR(cudaErrorInvalidValue, "invalid argument"),
@@ -74,17 +75,18 @@ const ErrorName errors[] = {
     ERROR(cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began"),
     ERROR(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"),
     ERROR(cudaErrorStreamCaptureIsolation, "dependency created on uncaptured work in another stream"),
-    ERROR(cudaErrorStreamCaptureImplicit, "operation would make the legacy stream depend on a capturing blocking stream"),
+    ERROR(cudaErrorStreamCaptureImplicit,
+          "operation would make the legacy stream depend on a capturing blocking stream"),
     ERROR(cudaErrorCapturedEvent, "operation not permitted on an event last recorded in a capturing stream"),
     ERROR(cudaErrorStreamCaptureWrongThread,
           "attempt to terminate a thread-local capture sequence from another thread"),
-    ERROR(cudaErrorGraphExecUpdateFailure, "the graph update was not performed because it included changes which violated "
-                                           "constraints specific to instantiated graph update"),
+    ERROR(cudaErrorGraphExecUpdateFailure,
+          "the graph update was not performed because it included changes which violated "
+          "constraints specific to instantiated graph update"),
     ERROR(cudaErrorUnknown, "unknown error"),
 };
 
-const ErrorName *find(cudaError_t e)
-{
+const ErrorName *find(cudaError_t e) {
     for (const ErrorName &n : errors)
         if (n.e == e) return &n;
     return nullptr;
@@ -94,8 +96,7 @@ const ErrorName *find(cudaError_t e)
 
 extern "C" {
 
-cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr what, int device)
-{
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr what, int device) {
     Call c(__func__);
     if (c.refused(cudaErrorUnknown)) return c.error;
     if (device < 0 || device >= settings().devices) return c.end(cudaErrorInvalidDevice);
@@ -105,8 +106,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr what, int device)
     return c.end();
 }
 
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
-{
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
     Call c(__func__);
     if (c.refused(cudaErrorUnknown)) return c.error;
     if (device < 0 || device >= settings().devices) return c.end(cudaErrorInvalidDevice);
@@ -133,8 +133,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     return c.end();
 }
 
-cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int device)
-{
+cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int device) {
     Call c(__func__);
     if (device < 0 || device >= settings().devices) return c.end(cudaErrorInvalidDevice);
     snprintf(id, static_cast<size_t>(length), "0000:%02x:00.0", static_cast<unsigned>(device) + 1);
@@ -145,33 +144,28 @@ cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
 cudaError_t cudaProfilerStart(void) { return cudaSuccess; }
 cudaError_t cudaProfilerStop(void) { return cudaSuccess; }
 
-cudaError_t cudaInitDevice(int device, unsigned, unsigned)
-{
+cudaError_t cudaInitDevice(int device, unsigned, unsigned) {
     return device >= 0 && device < settings().devices ? cudaSuccess : cudaErrorInvalidDevice;
 }
 
-cudaError_t cudaDriverGetVersion(int *version)
-{
+cudaError_t cudaDriverGetVersion(int *version) {
     Call c(__func__);
     *version = CUDART_VERSION;
     return c.refused(cudaErrorUnknown) ? c.error : c.end();
 }
 
-cudaError_t cudaRuntimeGetVersion(int *version)
-{
+cudaError_t cudaRuntimeGetVersion(int *version) {
     Call c(__func__);
     *version = CUDART_VERSION;
     return c.refused(cudaErrorUnknown) ? c.error : c.end();
 }
 
-const char *cudaGetErrorName(cudaError_t e)
-{
+const char *cudaGetErrorName(cudaError_t e) {
     const ErrorName *n = find(e);
     return n ? n->name : "unrecognized error code";
 }
 
-const char *cudaGetErrorString(cudaError_t e)
-{
+const char *cudaGetErrorString(cudaError_t e) {
     const ErrorName *n = find(e);
     return n ? n->text : "unrecognized error code";
 }

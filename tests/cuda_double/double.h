@@ -64,11 +64,23 @@ struct Name {
     uint64_t block; /* the number of its allocation */
 };
 
+/* What an operation between ranks does for others: its number in something that they share, and whose it is. */
+struct Key {
+    const void *of;
+    uint64_t number;
+    int whose;
+    bool operator<(const Key &o) const {
+        return of != o.of ? of < o.of : number != o.number ? number < o.number : whose < o.whose;
+    }
+};
+
 struct Op {
     std::string what;
     std::function<bool()> run;        /* false: not yet, try again */
     std::function<std::string()> why; /* what it still waits for */
     std::function<void(Op &)> issue;  /* sets what is new each time it is queued: graphs queue an operation often */
+    std::vector<Key> keys;            /* what it does for others once its turn comes */
+    std::function<std::vector<Key>()> needs; /* what others have not done yet for it */
     std::vector<Name> names;
     bool host = false; /* host code: runs without the lock, may not touch the device */
     int device = 0;
@@ -89,8 +101,9 @@ void drop_stream(cudaStream_t s); /* when its queue is empty */
 cudaError_t push(cudaStream_t s, Op op);
 /* Queues it though (a replay does): after also what is given. */
 MarkPtr enqueue(cudaStream_t s, Op op, std::vector<MarkPtr> after);
-void run_some();       /* as the schedule says */
-bool step();           /* runs one operation; false where none can go on */
+void run_some();      /* as the schedule says */
+bool step();          /* runs one operation; false where none can go on */
+void find_deadlock(); /* deadlock.cpp: reports operations that can never go on */
 cudaError_t wait(Lock &lock, const MarkPtr &mark, int device);
 cudaError_t wait_device(Lock &lock, int device);
 bool inside_host_function();
@@ -108,8 +121,8 @@ class Call {
   public:
     /* unsafe: such a call makes a capture invalid */
     explicit Call(const char *name, bool unsafe = false) : lock(mutex()), name_(name), unsafe_(unsafe) {}
-    /* Whether the call must end at once, with `error` as its result: asked to fail (then with this error), made by a host
-     * function, refused by a capture, or after a failure of the device. */
+    /* Whether the call must end at once, with `error` as its result: asked to fail (then with this error), made by a
+     * host function, refused by a capture, or after a failure of the device. */
     bool refused(cudaError_t injected_error);
     cudaError_t end(cudaError_t e); /* sets the last error */
     cudaError_t end() { return end(cudaSuccess); }
@@ -129,9 +142,10 @@ void set_last_error(cudaError_t e);
 /* capture.cpp */
 
 bool capture_record(cudaStream_t s, Op &op, cudaError_t *error); /* false: the stream is not being captured */
-cudaError_t capture_refuses();                                  /* an unsafe call by this thread; makes it invalid */
-cudaError_t capture_breaks(cudaStream_t s);                     /* a call that a capturing stream does not allow */
-cudaError_t capture_implicit(cudaStream_t s); /* use of the default stream while a stream that orders with it captures */
+cudaError_t capture_refuses();                                   /* an unsafe call by this thread; makes it invalid */
+cudaError_t capture_breaks(cudaStream_t s);                      /* a call that a capturing stream does not allow */
+cudaError_t
+capture_implicit(cudaStream_t s); /* use of the default stream while a stream that orders with it captures */
 void capture_event(cudaEvent_t e, cudaStream_t s);
 cudaError_t capture_wait(cudaStream_t s, cudaEvent_t e, bool *captured);
 
@@ -144,9 +158,9 @@ struct Block {
     uint64_t number;
     bool dying; /* freed in the order of a stream, but not yet */
 };
-Block *find_block(const void *p);             /* that is alive, the end of it included */
-bool in_heap(const void *p);                  /* of any device, at any time; needs no lock */
-bool inside(const void *p, size_t n);         /* one live allocation holds all of it */
+Block *find_block(const void *p);     /* that is alive, the end of it included */
+bool in_heap(const void *p);          /* of any device, at any time; needs no lock */
+bool inside(const void *p, size_t n); /* one live allocation holds all of it */
 bool is_pinned(const void *p, size_t n);
 std::string describe(const void *p, size_t n); /* where it lies, in words */
 cudaError_t allocate(void **p, size_t n, int device);
@@ -162,6 +176,7 @@ bool first_queued_use(uint64_t block, std::string *what); /* an operation that h
 
 /* runner.cpp */
 
+void forget_stream(void *fiber); /* in whose context grids ran */
 void run_grid(const std::string &name, dim3 grid, dim3 block, size_t shared, const std::function<void()> &thread);
 
 } // namespace dbl

@@ -17,8 +17,38 @@ int running_device;
 
 using Clock = std::chrono::steady_clock;
 
-bool can_begin(cudaStream_t s)
-{
+bool on_stream; // in the context that ThreadSanitizer has for a stream
+
+// There, nothing that the double itself does is looked at, also not by the functions of the C library: what an
+// operation reads and writes is said by note_read and note_write.
+void ignore_accesses(bool on) {
+    if (on) {
+        AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+        AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+    } else {
+        AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+        AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+    }
+}
+
+void *enter_stream(cudaStream_t s) {
+    if (!under_tsan()) return nullptr;
+    void *caller = __tsan_get_current_fiber();
+    if (!s->fiber) s->fiber = __tsan_create_fiber(0);
+    __tsan_switch_to_fiber(s->fiber, no_order);
+    ignore_accesses(true);
+    on_stream = true;
+    return caller;
+}
+
+void leave_stream(void *caller) {
+    if (!under_tsan()) return;
+    on_stream = false;
+    ignore_accesses(false);
+    __tsan_switch_to_fiber(caller, no_order);
+}
+
+bool can_begin(cudaStream_t s) {
     if (s->busy || s->queue.empty()) return false;
     for (const MarkPtr &m : s->queue.front().after)
         if (!m->done) return false;
@@ -26,28 +56,23 @@ bool can_begin(cudaStream_t s)
 }
 
 // Runs the operation as the stream itself: to ThreadSanitizer a stream is a thread, ordered with others by events only.
-bool run_on_stream(cudaStream_t s, Op &op)
-{
-    void *caller = nullptr;
-    if (under_tsan()) {
-        if (!s->fiber) s->fiber = __tsan_create_fiber(0);
-        caller = __tsan_get_current_fiber();
-        __tsan_switch_to_fiber(s->fiber, no_order);
-        order_acquire(op.mark.get()); // released by who queued it
-        for (const MarkPtr &m : op.after) order_acquire(m.get());
-    }
+bool run_on_stream(cudaStream_t s, Op &op) {
+    void *caller = enter_stream(s);
+    order_acquire(op.mark.get()); // released by who queued it
+    for (const MarkPtr &m : op.after) order_acquire(m.get());
+    if (op.host && under_tsan()) ignore_accesses(false);
     bool done = op.run();
+    if (op.host && under_tsan()) ignore_accesses(true);
     if (done) {
         op.run = nullptr; // what it kept is freed as part of it
         op.issue = nullptr;
         order_release(op.mark.get());
     }
-    if (under_tsan()) __tsan_switch_to_fiber(caller, no_order);
+    leave_stream(caller);
     return done;
 }
 
-bool run_host_function(cudaStream_t s, Op &op)
-{
+bool run_host_function(cudaStream_t s, Op &op) {
     hide_memory();
     s->busy = true;
     mutex().unlock();
@@ -59,8 +84,7 @@ bool run_host_function(cudaStream_t s, Op &op)
     return done;
 }
 
-bool run_front(cudaStream_t s)
-{
+bool run_front(cudaStream_t s) {
     Op &op = s->queue.front();
     bool done = true;
     running_device = s->device;
@@ -80,8 +104,7 @@ bool run_front(cudaStream_t s)
     return true;
 }
 
-std::string what_waits()
-{
+std::string what_waits() {
     std::string text = "no stream can go on; waiting:";
     for (cudaStream_t s : streams) {
         if (s->queue.empty()) continue;
@@ -94,49 +117,48 @@ std::string what_waits()
 }
 
 // Work of the default stream comes after that of all blocking streams, and theirs after its.
-void after_default(cudaStream_t s, std::vector<MarkPtr> *after)
-{
+void after_default(cudaStream_t s, std::vector<MarkPtr> *after) {
     if (s->lane) return;
     for (cudaStream_t o : streams) {
-        if (o == s || o->device != s->device || o->lane || !o->last || o->last->done) continue;
-        bool ordered = s->is_default ? !(o->flags & cudaStreamNonBlocking)
-                                     : o->is_default && !(s->flags & cudaStreamNonBlocking);
+        if (o == s || o->device != s->device || o->lane || !o->last || (o->last->done && !under_tsan())) continue;
+        bool ordered =
+            s->is_default ? !(o->flags & cudaStreamNonBlocking) : o->is_default && !(s->flags & cudaStreamNonBlocking);
         if (ordered) after->push_back(o->last);
     }
 }
 
 } // namespace
 
-std::mutex &mutex()
-{
-    static auto *m = new std::mutex;
-    return *m;
+std::mutex &mutex() {
+    static std::mutex m; // needs no code to begin, so no thread can meet it half made
+    return m;
 }
 
-std::condition_variable &changed()
-{
+std::condition_variable &changed() {
     static auto *c = new std::condition_variable;
     return *c;
 }
 
-void order_release(const void *what)
-{
+void order_release(const void *what) {
     if (under_tsan()) __tsan_release(const_cast<void *>(what));
 }
 
-void order_acquire(const void *what)
-{
+void order_acquire(const void *what) {
     if (under_tsan()) __tsan_acquire(const_cast<void *>(what));
 }
 
-void note_read(const void *p, size_t n)
-{
-    if (__tsan_read_range && n) __tsan_read_range(const_cast<void *>(p), n);
+void note_read(const void *p, size_t n) {
+    if (!under_tsan() || !n) return;
+    if (on_stream) ignore_accesses(false);
+    __tsan_read_range(const_cast<void *>(p), n);
+    if (on_stream) ignore_accesses(true);
 }
 
-void note_write(void *p, size_t n)
-{
-    if (__tsan_write_range && n) __tsan_write_range(p, n);
+void note_write(void *p, size_t n) {
+    if (!under_tsan() || !n) return;
+    if (on_stream) ignore_accesses(false);
+    __tsan_write_range(p, n);
+    if (on_stream) ignore_accesses(true);
 }
 
 int device_now() { return running_device; }
@@ -146,8 +168,7 @@ void set_last_error(cudaError_t e) { last_error = e; }
 const std::set<cudaStream_t> &all_streams() { return streams; }
 bool stream_alive(cudaStream_t s) { return streams.count(s) && !s->doomed; }
 
-cudaStream_t new_stream(int device, unsigned flags, int priority, bool lane)
-{
+cudaStream_t new_stream(int device, unsigned flags, int priority, bool lane) {
     auto *s = new CUstream_st{};
     s->device = device;
     s->flags = flags;
@@ -157,15 +178,14 @@ cudaStream_t new_stream(int device, unsigned flags, int priority, bool lane)
     return s;
 }
 
-void drop_stream(cudaStream_t s)
-{
+void drop_stream(cudaStream_t s) {
     streams.erase(s);
+    forget_stream(s->fiber);
     if (s->fiber) __tsan_destroy_fiber(s->fiber);
     delete s;
 }
 
-cudaStream_t stream_of(cudaStream_t s)
-{
+cudaStream_t stream_of(cudaStream_t s) {
     if (s && s != cudaStreamLegacy && s != cudaStreamPerThread) return s;
     cudaStream_t &d = default_streams[selected_device];
     if (!d) {
@@ -175,8 +195,7 @@ cudaStream_t stream_of(cudaStream_t s)
     return d;
 }
 
-MarkPtr enqueue(cudaStream_t s, Op op, std::vector<MarkPtr> after)
-{
+MarkPtr enqueue(cudaStream_t s, Op op, std::vector<MarkPtr> after) {
     op.device = s->device;
     op.mark = std::make_shared<Mark>();
     op.after = std::move(after);
@@ -189,8 +208,7 @@ MarkPtr enqueue(cudaStream_t s, Op op, std::vector<MarkPtr> after)
     return mark;
 }
 
-cudaError_t push(cudaStream_t s, Op op)
-{
+cudaError_t push(cudaStream_t s, Op op) {
     s = stream_of(s);
     if (!stream_alive(s)) return cudaErrorInvalidResourceHandle;
     cudaError_t e = capture_implicit(s);
@@ -200,8 +218,7 @@ cudaError_t push(cudaStream_t s, Op op)
     return cudaSuccess;
 }
 
-bool step()
-{
+bool step() {
     std::vector<cudaStream_t> all(streams.begin(), streams.end());
     unsigned n = static_cast<unsigned>(all.size());
     unsigned first = settings().schedule == Schedule::random ? draw(n) : 0;
@@ -213,8 +230,7 @@ bool step()
     return false;
 }
 
-void run_some()
-{
+void run_some() {
     Schedule how = settings().schedule;
     if (how == Schedule::eager)
         while (step()) continue;
@@ -222,8 +238,7 @@ void run_some()
     for (unsigned n = draw(8) ? draw(2) : 8; n && step(); n--) continue;
 }
 
-cudaError_t wait(Lock &lock, const MarkPtr &mark, int device)
-{
+cudaError_t wait(Lock &lock, const MarkPtr &mark, int device) {
     auto since = Clock::now();
     int idle = 0;
     while (mark && !mark->done && sticky(device) == cudaSuccess) {
@@ -232,6 +247,7 @@ cudaError_t wait(Lock &lock, const MarkPtr &mark, int device)
             idle = 0;
             continue;
         }
+        if (idle % 64 == 1) find_deadlock();
         hide_memory();
         // Ranks that are other processes do not wake this one.
         changed().wait_for(lock, std::chrono::microseconds(++idle < 50 ? 20 : 1000));
@@ -243,8 +259,7 @@ cudaError_t wait(Lock &lock, const MarkPtr &mark, int device)
     return sticky(device);
 }
 
-cudaError_t wait_device(Lock &lock, int device)
-{
+cudaError_t wait_device(Lock &lock, int device) {
     std::vector<MarkPtr> marks;
     for (cudaStream_t s : streams)
         if (s->device == device && s->last) marks.push_back(s->last);
@@ -254,8 +269,7 @@ cudaError_t wait_device(Lock &lock, int device)
     return sticky(device);
 }
 
-bool first_queued_use(uint64_t block, std::string *what)
-{
+bool first_queued_use(uint64_t block, std::string *what) {
     for (cudaStream_t s : streams)
         for (const Op &op : s->queue)
             for (const Name &n : op.names)
@@ -266,8 +280,7 @@ bool first_queued_use(uint64_t block, std::string *what)
     return false;
 }
 
-bool Call::refused(cudaError_t injected_error)
-{
+bool Call::refused(cudaError_t injected_error) {
     if (in_host_function)
         error = cudaErrorNotPermitted;
     else if (injected(name_))
@@ -283,8 +296,7 @@ bool Call::refused(cudaError_t injected_error)
 
 Call::~Call() { hide_memory(); }
 
-cudaError_t Call::end(cudaError_t e)
-{
+cudaError_t Call::end(cudaError_t e) {
     if (e == cudaSuccess) e = sticky(selected_device);
     if (e != cudaSuccess && e != cudaErrorNotReady) last_error = e;
     return e;
@@ -294,8 +306,7 @@ cudaError_t Call::end(cudaError_t e)
 
 extern "C" {
 
-void double_reset(void)
-{
+void double_reset(void) {
     dbl::Lock lock(dbl::mutex());
     dbl::forget_errors();
     while (dbl::step()) continue;
@@ -310,16 +321,14 @@ void double_reset(void)
     dbl::hide_memory();
 }
 
-size_t double_queued(void)
-{
+size_t double_queued(void) {
     dbl::Lock lock(dbl::mutex());
     size_t n = 0;
     for (cudaStream_t s : dbl::streams) n += s->queue.size();
     return n;
 }
 
-cudaError_t cudaGetDeviceCount(int *count)
-{
+cudaError_t cudaGetDeviceCount(int *count) {
     dbl::Call c(__func__);
     if (c.refused(cudaErrorInitializationError)) return c.error;
     *count = dbl::settings().devices;
@@ -327,22 +336,19 @@ cudaError_t cudaGetDeviceCount(int *count)
     return c.end(cudaErrorNoDevice);
 }
 
-cudaError_t cudaSetDevice(int device)
-{
+cudaError_t cudaSetDevice(int device) {
     dbl::Call c(__func__);
     if (device < 0 || device >= dbl::settings().devices) return c.end(cudaErrorInvalidDevice);
     dbl::selected_device = device;
     return c.refused(cudaErrorDevicesUnavailable) ? c.error : c.end();
 }
 
-cudaError_t cudaGetDevice(int *device)
-{
+cudaError_t cudaGetDevice(int *device) {
     *device = dbl::selected_device;
     return cudaSuccess;
 }
 
-cudaError_t cudaGetLastError(void)
-{
+cudaError_t cudaGetLastError(void) {
     cudaError_t e = dbl::last_error;
     dbl::last_error = cudaSuccess;
     return e;

@@ -24,9 +24,9 @@ struct Product {
     bool scalars_on_device;
     double alpha_value, beta_value; /* otherwise */
     Activation activation;
-    Matrix bias; /* a column; at == NULL: none */
+    Matrix bias;                                            /* a column; at == NULL: none */
     bool bias_gradient_d, bias_gradient_a, bias_gradient_b; /* the sums that bias receives instead */
-    void *aux;   /* the input of GELU, in `aux_type`, or bits of where ReLU let pass */
+    void *aux; /* the input of GELU, in `aux_type`, or bits of where ReLU let pass */
     cudaDataType aux_type;
     int64_t aux_ld, aux_batch;
     bool aux_written;

@@ -1,5 +1,6 @@
-// memory.cpp - device memory: one range of addresses, of which the host sees nothing. A new allocation is NaN; the bytes
-// after it are a red zone, looked at whenever the host waits; freed memory is taken away, so that any use of it faults.
+// memory.cpp - device memory: one range of addresses, of which the host sees nothing. A new allocation is NaN; the
+// bytes after it are a red zone, looked at whenever the host waits; freed memory is taken away, so that any use of it
+// faults.
 #include "double.h"
 #include "sanitizers.h"
 #include <algorithm>
@@ -27,8 +28,7 @@ std::set<std::pair<int, int>> peer_access;
 struct sigaction other_handler;
 
 // Says whose memory it was before the handler that was there before, or the default, ends the process.
-void on_fault(int signal, siginfo_t *info, void *)
-{
+void on_fault(int signal, siginfo_t *info, void *) {
     const char *at = static_cast<const char *>(info->si_addr);
     if (in_heap(at)) {
         std::string text = "cuda double: ";
@@ -39,8 +39,7 @@ void on_fault(int signal, siginfo_t *info, void *)
     sigaction(signal, &other_handler, nullptr);
 }
 
-bool make_heap()
-{
+bool make_heap() {
     void *p = mmap(nullptr, reserve, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return false;
     heap = heap_top = static_cast<char *>(p);
@@ -51,8 +50,7 @@ bool make_heap()
     return true;
 }
 
-char *take_hole(size_t span)
-{
+char *take_hole(size_t span) {
     for (size_t i = 0; i < holes.size(); i++) {
         if (holes[i].second < span) continue;
         char *p = holes[i].first;
@@ -64,8 +62,7 @@ char *take_hole(size_t span)
     return nullptr;
 }
 
-char *take_range(size_t span)
-{
+char *take_range(size_t span) {
     if (!heap && !make_heap()) return nullptr;
     if (span > reserve) return nullptr;
     if (heap_top + span > heap + reserve) return take_hole(span);
@@ -74,8 +71,7 @@ char *take_range(size_t span)
     return p;
 }
 
-void find_runs()
-{
+void find_runs() {
     runs.clear();
     for (auto &b : blocks) {
         if (!runs.empty() && runs.back().first + runs.back().second == b.second.base)
@@ -86,8 +82,7 @@ void find_runs()
     runs_known = true;
 }
 
-void protect(bool show)
-{
+void protect(bool show) {
     if (show == shown) return;
     if (!runs_known) find_runs();
     for (auto &r : runs) mprotect(r.first, r.second, show ? PROT_READ | PROT_WRITE : PROT_NONE);
@@ -97,32 +92,28 @@ void protect(bool show)
 bool guarded() { return live_bytes <= settings().guard_limit; }
 
 // Not memset and memcmp: the sanitizers' versions of these would see the red zone.
-void fill_red_zone(Block &b)
-{
+void fill_red_zone(Block &b) {
     volatile auto *p = reinterpret_cast<volatile unsigned char *>(b.base);
     for (size_t i = b.size; i < b.span; i++) p[i] = nan_byte;
 }
 
-bool damaged(const Block &b)
-{
+bool damaged(const Block &b) {
     const volatile auto *p = reinterpret_cast<const volatile unsigned char *>(b.base);
     for (size_t i = b.size; i < b.span; i++)
         if (p[i] != nan_byte) return true;
     return false;
 }
 
-void report_damage(Block &b)
-{
+void report_damage(Block &b) {
     size_t i = b.size;
     while (reinterpret_cast<unsigned char *>(b.base)[i] == nan_byte) i++;
-    report("a write " + std::to_string(i - b.size) + " bytes past the end of an allocation of " + std::to_string(b.size) +
-               " bytes of device " + std::to_string(b.device),
+    report("a write " + std::to_string(i - b.size) + " bytes past the end of an allocation of " +
+               std::to_string(b.size) + " bytes of device " + std::to_string(b.device),
            b.device);
     fill_red_zone(b);
 }
 
-Block *block_before(const void *p)
-{
+Block *block_before(const void *p) {
     auto it = blocks.upper_bound(static_cast<char *>(const_cast<void *>(p)));
     return it == blocks.begin() ? nullptr : &(--it)->second;
 }
@@ -131,26 +122,22 @@ Block *block_before(const void *p)
 
 bool in_heap(const void *p) { return heap && p >= heap && p < heap + reserve; }
 
-Block *find_block(const void *p)
-{
+Block *find_block(const void *p) {
     Block *b = block_before(p);
     return b && static_cast<const char *>(p) <= b->base + b->size ? b : nullptr;
 }
 
-bool inside(const void *p, size_t n)
-{
+bool inside(const void *p, size_t n) {
     Block *b = find_block(p);
     return b && n <= b->size && static_cast<const char *>(p) + n <= b->base + b->size;
 }
 
-bool is_pinned(const void *p, size_t n)
-{
+bool is_pinned(const void *p, size_t n) {
     auto it = pinned.upper_bound(static_cast<char *>(const_cast<void *>(p)));
     return it != pinned.begin() && (--it, static_cast<const char *>(p) + n <= it->first + it->second);
 }
 
-std::string describe(const void *p, size_t n)
-{
+std::string describe(const void *p, size_t n) {
     Block *b = block_before(p);
     const char *at = static_cast<const char *>(p);
     if (!in_heap(p)) return is_pinned(p, n) ? "pinned host memory" : p ? "memory of the host" : "NULL";
@@ -159,8 +146,7 @@ std::string describe(const void *p, size_t n)
     return std::to_string(n) + " bytes at " + std::to_string(at - b->base) + " of " + whole;
 }
 
-cudaError_t allocate(void **p, size_t n, int device)
-{
+cudaError_t allocate(void **p, size_t n, int device) {
     *p = nullptr;
     if (!n) return cudaSuccess;
     if (n > settings().memory || used_bytes[device] + n > settings().memory) return cudaErrorMemoryAllocation;
@@ -181,8 +167,7 @@ cudaError_t allocate(void **p, size_t n, int device)
     return cudaSuccess;
 }
 
-bool release(Block *b)
-{
+bool release(Block *b) {
     show_memory();
     bool whole = !damaged(*b);
     if (!whole) report_damage(*b);
@@ -198,16 +183,14 @@ bool release(Block *b)
     return whole;
 }
 
-void check_red_zones()
-{
+void check_red_zones() {
     for (auto &b : blocks)
         if (damaged(b.second)) report_damage(b.second);
 }
 
 size_t used(int device) { return used_bytes[device]; }
 
-std::vector<Name> names_of(std::initializer_list<const void *> pointers)
-{
+std::vector<Name> names_of(std::initializer_list<const void *> pointers) {
     std::vector<Name> names;
     for (const void *p : pointers) {
         Block *b = find_block(p);
@@ -216,8 +199,7 @@ std::vector<Name> names_of(std::initializer_list<const void *> pointers)
     return names;
 }
 
-bool names_alive(const Op &op)
-{
+bool names_alive(const Op &op) {
     for (const Name &n : op.names) {
         Block *b = find_block(n.at);
         if (b && b->number == n.block) continue;
@@ -229,8 +211,7 @@ bool names_alive(const Op &op)
 
 void show_memory() { protect(true); }
 
-void hide_memory()
-{
+void hide_memory() {
     if (guarded()) protect(false);
 }
 
@@ -242,14 +223,12 @@ using namespace dbl;
 
 extern "C" {
 
-size_t double_memory_used(int device)
-{
+size_t double_memory_used(int device) {
     Lock lock(mutex());
     return used(device);
 }
 
-cudaError_t cudaMallocHost(void **p, size_t n)
-{
+cudaError_t cudaMallocHost(void **p, size_t n) {
     Call c(__func__, true);
     if (c.refused(cudaErrorMemoryAllocation)) return c.error;
     *p = n ? aligned_alloc(64, (n + 63) & ~static_cast<size_t>(63)) : nullptr;
@@ -264,8 +243,7 @@ cudaError_t cudaMallocHost(void **p, size_t n)
 cudaError_t cudaHostAlloc(void **p, size_t n, unsigned) { return cudaMallocHost(p, n); }
 
 // Waits for the device, as the real one does.
-cudaError_t cudaFreeHost(void *p)
-{
+cudaError_t cudaFreeHost(void *p) {
     Call c(__func__, true);
     if (!p) return c.end();
     auto it = pinned.find(static_cast<char *>(p));
@@ -278,8 +256,7 @@ cudaError_t cudaFreeHost(void *p)
     return refused ? c.error : c.end();
 }
 
-cudaError_t cudaHostRegister(void *p, size_t n, unsigned)
-{
+cudaError_t cudaHostRegister(void *p, size_t n, unsigned) {
     Call c(__func__, true);
     if (c.refused(cudaErrorMemoryAllocation)) return c.error;
     if (!p || !n) return c.end(cudaErrorInvalidValue);
@@ -288,21 +265,18 @@ cudaError_t cudaHostRegister(void *p, size_t n, unsigned)
     return c.end();
 }
 
-cudaError_t cudaHostUnregister(void *p)
-{
+cudaError_t cudaHostUnregister(void *p) {
     Call c(__func__, true);
     return c.end(pinned.erase(static_cast<char *>(p)) ? cudaSuccess : cudaErrorHostMemoryNotRegistered);
 }
 
-cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned)
-{
+cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned) {
     Call c(__func__);
     *device = host;
     return c.end(is_pinned(host, 1) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
-cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *p)
-{
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *p) {
     Call c(__func__);
     memset(a, 0, sizeof *a);
     Block *b = find_block(p);
@@ -313,15 +287,13 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *p)
     return c.end();
 }
 
-cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
-{
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
     Call c(__func__);
     *can = device != peer;
     return c.end();
 }
 
-cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned)
-{
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
     Call c(__func__);
     if (c.refused(cudaErrorPeerAccessUnsupported)) return c.error;
     if (peer < 0 || peer >= settings().devices || peer == current_device()) return c.end(cudaErrorInvalidDevice);
@@ -329,14 +301,12 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned)
     return c.end(added ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled);
 }
 
-cudaError_t cudaDeviceDisablePeerAccess(int peer)
-{
+cudaError_t cudaDeviceDisablePeerAccess(int peer) {
     Call c(__func__);
     return c.end(peer_access.erase({current_device(), peer}) ? cudaSuccess : cudaErrorPeerAccessNotEnabled);
 }
 
-cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
-{
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
     Call c(__func__);
     if (c.refused(cudaErrorUnknown)) return c.error;
     *total = settings().memory;

@@ -1,5 +1,5 @@
-// runner.cpp - runs a grid, block after block. A CUDA thread becomes a fiber of its own only when it has to wait: threads
-// that never do cost one plain call. One grid runs at a time, under the double's lock.
+// runner.cpp - runs a grid, block after block. A CUDA thread becomes a fiber of its own only when it has to wait:
+// threads that never do cost one plain call. One grid runs at a time, under the double's lock.
 #include "device.h"
 #include "double.h"
 #include "sanitizers.h"
@@ -38,27 +38,33 @@ struct Fiber {
     void *tsan;
 };
 
+// Fibers that wait for threads. To ThreadSanitizer a fiber has done all that it did before: so each stream has fibers
+// of its own, or a race between streams would look like the work of one thread; and none is used twice in a block.
+struct Pool {
+    std::vector<Fiber *> idle, spent;
+    char start, end, barrier, warp[32]; // what it may take to be ordered
+};
+
 std::vector<Thread> threads;
 std::vector<unsigned> thread_order, block_order;
 // Never freed: a process may end while fibers are in use.
-auto &idle = *new std::vector<Fiber *>, &spent = *new std::vector<Fiber *>;
+auto &pools = *new std::map<void *, Pool>;
+Pool *pool;
+size_t fibers_made;
+const size_t most_fibers = 6000; // of the 8128 threads that ThreadSanitizer knows
 Fiber scheduler, *active, *returned;
 size_t next_fresh, n_finished;
 const std::function<void()> *thread_body;
-char order_start, order_end, order_barrier, order_warp[32]; // what ThreadSanitizer may take to be ordered
 
-void acquire(void *p)
-{
+void acquire(void *p) {
     if (under_tsan()) __tsan_acquire(p);
 }
 
-void release(void *p)
-{
+void release(void *p) {
     if (under_tsan()) __tsan_release(p);
 }
 
-void resume(Fiber *from, Fiber *to)
-{
+void resume(Fiber *from, Fiber *to) {
     void *save = nullptr;
     if (under_asan()) __sanitizer_start_switch_fiber(&save, to->stack, to->size);
     if (under_tsan()) __tsan_switch_to_fiber(to->tsan, no_order);
@@ -69,8 +75,7 @@ void resume(Fiber *from, Fiber *to)
 }
 
 // A fiber runs fresh threads one after the other; one that waits keeps its fiber, and the others get another.
-void fiber_main()
-{
+void fiber_main() {
     Fiber *self = active;
     if (under_asan()) __sanitizer_finish_switch_fiber(nullptr, &scheduler.stack, &scheduler.size);
     for (;;) {
@@ -78,9 +83,9 @@ void fiber_main()
             Thread *t = current = &threads[thread_order[next_fresh++]];
             t->state = running;
             t->fiber = self;
-            acquire(&order_start);
+            acquire(&pool->start);
             (*thread_body)();
-            release(&order_end);
+            release(&pool->end);
             t->state = finished;
             n_finished++;
             if (under_tsan()) break; // there, one fiber per thread
@@ -90,45 +95,61 @@ void fiber_main()
     }
 }
 
-Fiber *take_fiber()
-{
-    if (!idle.empty()) {
-        Fiber *f = idle.back();
-        idle.pop_back();
-        return f;
-    }
-    static unsigned made;
+Fiber *pop(std::vector<Fiber *> &fibers) {
+    Fiber *f = fibers.back();
+    fibers.pop_back();
+    return f;
+}
+
+Fiber *make_fiber() {
     const size_t size = under_asan() || under_tsan() ? 256 << 10 : 128 << 10;
     auto *stack = static_cast<char *>(
         mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     mprotect(stack, 4096, PROT_NONE);
     auto *f = new Fiber{nullptr, stack, size, nullptr};
-    auto **sp = reinterpret_cast<void **>(stack + size - 64 - 192 * (made++ % 64)); // spread over the sets of caches
+    auto **sp = reinterpret_cast<void **>(stack + size - 64 - 192 * (fibers_made++ % 64)); // spread over sets of caches
     sp -= (reinterpret_cast<uintptr_t>(sp) & 15) / 8;
     *--sp = nullptr; // aligns the stack as at a call
     *--sp = reinterpret_cast<void *>(fiber_main);
     sp -= 6;
     memset(static_cast<void *>(sp), 0, 6 * sizeof *sp);
     f->sp = sp;
+    return f;
+}
+
+// One that no stream or another stream has: without its past.
+Fiber *other_fiber() {
+    for (auto &p : pools) {
+        if (&p.second == pool || p.second.idle.empty() || (p.first && fibers_made < most_fibers)) continue;
+        Fiber *f = pop(p.second.idle);
+        if (f->tsan) __tsan_destroy_fiber(f->tsan);
+        f->tsan = nullptr;
+        return f;
+    }
+    return make_fiber();
+}
+
+Fiber *take_fiber() {
+    if (!pool->idle.empty()) return pop(pool->idle);
+    Fiber *f = other_fiber();
     if (under_tsan()) f->tsan = __tsan_create_fiber(0);
     return f;
 }
 
-void go(Fiber *f)
-{
+void go(Fiber *f) {
     active = f;
     returned = nullptr;
     resume(&scheduler, f);
-    // ThreadSanitizer: what a fiber did counts as done by whoever uses it next, so none is used twice in a block.
-    if (returned) (under_tsan() ? spent : idle).push_back(returned);
+    if (returned) (under_tsan() ? pool->spent : pool->idle).push_back(returned);
 }
 
-std::string place(const Thread &t)
-{
+std::string place(const Thread &t) {
     std::string who = "thread " + std::to_string(t.linear);
     if (t.state == finished) return who + " has exited";
-    const char *what = t.state == at_barrier ? "__syncthreads" : t.kind == wait_shuffle ? "a shuffle"
-                     : t.kind == wait_ballot ? "a vote"                                 : "__syncwarp";
+    const char *what = t.state == at_barrier    ? "__syncthreads"
+                       : t.kind == wait_shuffle ? "a shuffle"
+                       : t.kind == wait_ballot  ? "a vote"
+                                                : "__syncwarp";
     return who + " waits in " + what + " at " + t.file + ":" + std::to_string(t.line);
 }
 
@@ -138,13 +159,13 @@ struct Warp {
 };
 
 // Whether all lanes that the mask of T names have come to the same place.
-bool gathered(const Warp &w, const Thread &t, std::string *error)
-{
+bool gathered(const Warp &w, const Thread &t, std::string *error) {
     bool all = true;
     for (unsigned l = 0; l < 32; l++) {
         if (!(t.mask >> l & 1)) continue;
         if (l >= w.size || w.first[l].state == finished) {
-            *error = place(t) + " with a mask naming lane " + std::to_string(l) + ", which has exited or does not exist";
+            *error =
+                place(t) + " with a mask naming lane " + std::to_string(l) + ", which has exited or does not exist";
             return false;
         }
         const Thread &o = w.first[l];
@@ -153,8 +174,7 @@ bool gathered(const Warp &w, const Thread &t, std::string *error)
     return all;
 }
 
-bool exchange(const Warp &w, unsigned mask, std::string *error)
-{
+bool exchange(const Warp &w, unsigned mask, std::string *error) {
     uint64_t votes = 0;
     for (unsigned l = 0; l < 32; l++)
         if (mask >> l & 1) votes |= static_cast<uint64_t>(w.first[l].value != 0) << l;
@@ -172,8 +192,7 @@ bool exchange(const Warp &w, unsigned mask, std::string *error)
     return true;
 }
 
-bool release_warps(bool *some, std::string *error)
-{
+bool release_warps(bool *some, std::string *error) {
     size_t n = threads.size();
     for (size_t i = 0; i < n; i++) {
         Thread &t = threads[i];
@@ -190,8 +209,7 @@ bool release_warps(bool *some, std::string *error)
 }
 
 // All threads that have not exited must wait at one barrier.
-bool release_barrier(std::string *error)
-{
+bool release_barrier(std::string *error) {
     const Thread *first = nullptr, *other = nullptr, *exited = nullptr;
     uint64_t votes = 0;
     for (const Thread &t : threads) {
@@ -218,15 +236,13 @@ bool release_barrier(std::string *error)
 }
 
 // Lets those go on that can; false, with the reason, when none can.
-bool release_threads(std::string *error)
-{
+bool release_threads(std::string *error) {
     bool some = false;
     if (!release_warps(&some, error)) return false;
     return some || release_barrier(error);
 }
 
-uint64_t wait_here(int state, const char *file, int line, void *order)
-{
+uint64_t wait_here(int state, const char *file, int line, void *order) {
     Thread *t = current;
     t->state = state;
     t->file = file;
@@ -237,14 +253,13 @@ uint64_t wait_here(int state, const char *file, int line, void *order)
     return t->result;
 }
 
-bool run_block(std::string *error)
-{
+bool run_block(std::string *error) {
     size_t n = threads.size();
     for (Thread &t : threads) t.state = fresh;
     next_fresh = n_finished = 0;
-    idle.insert(idle.end(), spent.begin(), spent.end());
-    spent.clear();
-    release(&order_start);
+    pool->idle.insert(pool->idle.end(), pool->spent.begin(), pool->spent.end());
+    pool->spent.clear();
+    release(&pool->start);
     for (;;) {
         while (next_fresh < n) go(take_fiber());
         for (unsigned i : thread_order) {
@@ -257,7 +272,7 @@ bool run_block(std::string *error)
         if (n_finished == n) break;
         if (!release_threads(error)) return false; // the fibers of this block are given up
     }
-    acquire(&order_end);
+    acquire(&pool->end);
     return true;
 }
 
@@ -269,14 +284,12 @@ struct SharedFill {
 
     static size_t size() { return static_cast<size_t>(__stop_double_shared - __start_double_shared); }
 
-    static void fill(size_t from, size_t to)
-    {
+    static void fill(size_t from, size_t to) {
         volatile char *p = __start_double_shared; // not memset: its interceptor would see the red zones
         for (size_t i = from; i < to; i++) p[i] = static_cast<char>(0xff);
     }
 
-    void find_changes()
-    {
+    void find_changes() {
         const size_t grain = 64;
         const volatile char *p = __start_double_shared;
         for (size_t i = 0; i < size(); i += grain) {
@@ -291,8 +304,7 @@ struct SharedFill {
         known = true;
     }
 
-    void before_block(size_t number)
-    {
+    void before_block(size_t number) {
         if (!size()) return;
         if (number == 0) return fill(0, size());
         if (!known) find_changes();
@@ -302,15 +314,13 @@ struct SharedFill {
 
 struct OrderDraw {
     unsigned state;
-    unsigned below(unsigned n)
-    {
+    unsigned below(unsigned n) {
         state = state * 1664525u + 1013904223u;
         return (state >> 8) % n;
     }
 };
 
-void arrange(std::vector<unsigned> &v, size_t n, unsigned order, OrderDraw *random)
-{
+void arrange(std::vector<unsigned> &v, size_t n, unsigned order, OrderDraw *random) {
     v.resize(n);
     for (size_t i = 0; i < n; i++) v[i] = static_cast<unsigned>(order == 1 ? n - 1 - i : i);
     for (size_t i = n; order > 1 && i > 1; i--) std::swap(v[i - 1], v[random->below(static_cast<unsigned>(i))]);
@@ -320,30 +330,36 @@ uint3 position(unsigned i, dim3 of) { return uint3{i % of.x, i / of.x % of.y, i 
 
 } // namespace
 
-uint64_t wait_in_block(int kind, uint64_t value, const char *file, int line)
-{
+uint64_t wait_in_block(int kind, uint64_t value, const char *file, int line) {
     current->kind = kind;
     current->value = value;
-    return wait_here(at_barrier, file, line, &order_barrier);
+    return wait_here(at_barrier, file, line, &pool->barrier);
 }
 
-uint64_t wait_in_warp(int kind, unsigned mask, uint64_t value, unsigned lane, const char *file, int line)
-{
+uint64_t wait_in_warp(int kind, unsigned mask, uint64_t value, unsigned lane, const char *file, int line) {
     Thread *t = current;
     t->kind = kind;
     t->mask = mask;
     t->value = value;
     t->lane = lane;
     // A shuffle or vote orders no memory, __syncwarp does.
-    return wait_here(at_warp, file, line, kind == wait_warp ? &order_warp[t->linear >> 5 & 31] : nullptr);
+    return wait_here(at_warp, file, line, kind == wait_warp ? &pool->warp[t->linear >> 5 & 31] : nullptr);
 }
 
-void run_grid(const std::string &name, dim3 grid, dim3 block, size_t shared, const std::function<void()> &thread)
-{
+void forget_stream(void *fiber) {
+    auto it = pools.find(fiber);
+    if (!fiber || it == pools.end()) return;
+    Pool &old = it->second, &nobody = pools[nullptr];
+    for (auto *from : {&old.idle, &old.spent}) nobody.idle.insert(nobody.idle.end(), from->begin(), from->end());
+    pools.erase(it);
+}
+
+void run_grid(const std::string &name, dim3 grid, dim3 block, size_t shared, const std::function<void()> &thread) {
     size_t n = static_cast<size_t>(block.x) * block.y * block.z, blocks = static_cast<size_t>(grid.x) * grid.y * grid.z;
     unsigned order = settings().order;
     OrderDraw random{order};
     if (under_tsan()) scheduler.tsan = __tsan_get_current_fiber();
+    pool = &pools[scheduler.tsan];
     threads.assign(n, Thread());
     for (size_t i = 0; i < n; i++) {
         threads[i].linear = static_cast<unsigned>(i);
@@ -354,7 +370,8 @@ void run_grid(const std::string &name, dim3 grid, dim3 block, size_t shared, con
     // malloc, so that AddressSanitizer sees its ends
     std::unique_ptr<void, void (*)(void *)> dynamic(aligned_alloc(64, (shared + 127) & ~static_cast<size_t>(63)), free);
     dynamic_shared = static_cast<unsigned char *>(dynamic.get());
-    if (under_asan()) __asan_poison_memory_region(dynamic_shared + shared, ((shared + 127) & ~static_cast<size_t>(63)) - shared);
+    if (under_asan())
+        __asan_poison_memory_region(dynamic_shared + shared, ((shared + 127) & ~static_cast<size_t>(63)) - shared);
     block_size = block;
     grid_size = grid;
     thread_body = &thread;

@@ -19,6 +19,10 @@ void __tsan_acquire(void *at) DBL_WEAK;
 void __tsan_release(void *at) DBL_WEAK;
 void __tsan_read_range(void *at, unsigned long size) DBL_WEAK;
 void __tsan_write_range(void *at, unsigned long size) DBL_WEAK;
+void AnnotateIgnoreReadsBegin(const char *file, int line) DBL_WEAK;
+void AnnotateIgnoreReadsEnd(const char *file, int line) DBL_WEAK;
+void AnnotateIgnoreWritesBegin(const char *file, int line) DBL_WEAK;
+void AnnotateIgnoreWritesEnd(const char *file, int line) DBL_WEAK;
 }
 
 namespace dbl {

@@ -1,4 +1,5 @@
-// scenarios.cpp - the runtime: kernels, streams, events, memory. Those after the row without a name are wrong on purpose.
+// scenarios.cpp - the runtime: kernels, streams, events, memory. Those after the row without a name are wrong on
+// purpose.
 #include "scenarios.h"
 #include "control.h"
 #include "kernels.h"
@@ -10,15 +11,13 @@ namespace {
 
 enum { rows = 5, columns = 1000 };
 
-std::vector<float> ramp(size_t n, int period)
-{
+std::vector<float> ramp(size_t n, int period) {
     std::vector<float> v(n);
     for (size_t i = 0; i < n; i++) v[i] = static_cast<float>(static_cast<int>(i) % period);
     return v;
 }
 
-bool sums(bool barrier)
-{
+bool sums(bool barrier) {
     std::vector<float> h = ramp(rows * columns, 7);
     float *x = on_device(h), *y = unset_on_device<float>(rows);
     FINE(k_row_sum(x, y, rows, columns, barrier, nullptr));
@@ -36,8 +35,7 @@ bool sums(bool barrier)
 bool row_sums() { return sums(true); }
 bool no_barrier() { return sums(false); }
 
-bool bf16_sums()
-{
+bool bf16_sums() {
     std::vector<uint16_t> h(2 * 64, 0x3f80); // ones
     uint16_t *x = on_device(h);
     float *y = unset_on_device<float>(2);
@@ -46,8 +44,7 @@ bool bf16_sums()
     return true;
 }
 
-bool tiles()
-{
+bool tiles() {
     enum { n = 64 };
     std::vector<float> h = ramp(n * n, 4096);
     float *x = on_device(h), *y = unset_on_device<float>(n * n);
@@ -60,15 +57,13 @@ bool tiles()
     return true;
 }
 
-bool shared_too_much()
-{
+bool shared_too_much() {
     float *x = on_device(ramp(256, 3)), *y = unset_on_device<float>(256);
     RIGHT(k_transpose(x, y, 16, 100 << 10, nullptr) == cudaErrorInvalidConfiguration);
     return true;
 }
 
-bool device_functions()
-{
+bool device_functions() {
     int *wrong = on_device(std::vector<int>{0});
     FINE(k_warp_operations(wrong, nullptr));
     RIGHT(on_host(wrong, 1)[0] == 0);
@@ -86,8 +81,7 @@ bool device_functions()
 }
 
 // Two streams that take turns, ordered by events where told.
-bool take_turns(bool wait)
-{
+bool take_turns(bool wait) {
     enum { n = 4096 };
     std::vector<float> one(n, 1);
     float *x = on_device(one), *y = on_device(one), *z = on_device(one);
@@ -115,8 +109,7 @@ bool take_turns(bool wait)
 bool streams() { return take_turns(true); }
 bool no_event_wait() { return take_turns(false); }
 
-bool copy_of_pinned(bool wait)
-{
+bool copy_of_pinned(bool wait) {
     enum { n = 1024 };
     void *h = nullptr;
     float *d = unset_on_device<float>(n);
@@ -136,8 +129,7 @@ bool copy_of_pinned(bool wait)
 bool pinned() { return copy_of_pinned(true); }
 bool pinned_early() { return copy_of_pinned(false); }
 
-bool copies()
-{
+bool copies() {
     std::vector<float> h = ramp(64, 64);
     float *d = unset_on_device<float>(64);
     FINE(cudaMemset(d, 0, 64 * sizeof(float)));
@@ -157,16 +149,14 @@ bool copies()
     return true;
 }
 
-bool copy_outside()
-{
+bool copy_outside() {
     float *d = unset_on_device<float>(16);
     float h[17] = {};
     RIGHT(cudaMemcpy(d, h, sizeof h, cudaMemcpyHostToDevice) == cudaErrorInvalidValue);
     return true;
 }
 
-bool limits()
-{
+bool limits() {
     int count = 0, value = 0;
     size_t free_bytes = 0, total = 0;
     void *p = nullptr;
@@ -190,15 +180,13 @@ bool limits()
     return true;
 }
 
-void CUDART_CB count_up(void *counter)
-{
+void CUDART_CB count_up(void *counter) {
     ++*static_cast<int *>(counter);
     int count = 0;
     if (cudaGetDeviceCount(&count) != cudaErrorNotPermitted) *static_cast<int *>(counter) += 100;
 }
 
-bool host_functions()
-{
+bool host_functions() {
     int counter = 0;
     cudaStream_t s;
     FINE(cudaStreamCreate(&s));
@@ -210,8 +198,7 @@ bool host_functions()
 }
 
 // The default stream waits for blocking streams, and they for it.
-bool default_stream()
-{
+bool default_stream() {
     enum { n = 256 };
     std::vector<float> one(n, 1);
     float *x = on_device(one), *y = on_device(one);
@@ -225,8 +212,7 @@ bool default_stream()
     return true;
 }
 
-bool stream_ordered_memory()
-{
+bool stream_ordered_memory() {
     void *p = nullptr;
     cudaStream_t s;
     FINE(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
@@ -238,8 +224,7 @@ bool stream_ordered_memory()
     return true;
 }
 
-bool threads_of_ranks()
-{
+bool threads_of_ranks() {
     bool good[4] = {};
     std::vector<std::thread> ranks;
     for (int r = 0; r < 4; r++) ranks.emplace_back([r, &good] { good[r] = cudaSetDevice(r) == 0 && take_turns(true); });
@@ -248,8 +233,7 @@ bool threads_of_ranks()
 }
 
 // Each call of a program fails in turn; the program ends with the error, or the call was one of those that free.
-bool every_failure()
-{
+bool every_failure() {
     for (long n = 1; n < 100; n++) {
         double_fail_at(n);
         void *p = nullptr;
@@ -277,8 +261,7 @@ bool unchecked_failure() // of the launch
     return true;
 }
 
-bool bug(Bug which, int n, std::vector<float> *out)
-{
+bool bug(Bug which, int n, std::vector<float> *out) {
     float *y = unset_on_device<float>(static_cast<size_t>(n));
     FINE(k_bug(which, y, n, nullptr));
     cudaError_t e = cudaDeviceSynchronize();
@@ -286,40 +269,34 @@ bool bug(Bug which, int n, std::vector<float> *out)
     return e == cudaSuccess;
 }
 
-bool diverge()
-{
+bool diverge() {
     std::vector<float> out;
     return bug(Bug::diverge, 64, &out);
 }
 
-bool kernel_past_end()
-{
+bool kernel_past_end() {
     std::vector<float> out;
     return bug(Bug::past_end, 64, &out);
 }
 
-bool unset_shared()
-{
+bool unset_shared() {
     std::vector<float> out;
     if (!bug(Bug::unset, 32, &out)) return false;
     printf("%g\n", static_cast<double>(std::fabs(out[31])));
     return out[30] == 1;
 }
 
-bool unset_memory()
-{
+bool unset_memory() {
     printf("%g\n", static_cast<double>(std::fabs(on_host(unset_on_device<float>(8), 8)[5])));
     return true;
 }
 
-bool blocks_race()
-{
+bool blocks_race() {
     std::vector<float> out;
     return bug(Bug::blocks_race, 32, &out) && out[3] == 1;
 }
 
-bool atomic_sum()
-{
+bool atomic_sum() {
     enum { n = 4096 };
     std::vector<float> h(n);
     float expected = 0;
@@ -330,28 +307,24 @@ bool atomic_sum()
     return true;
 }
 
-bool host_reads()
-{
+bool host_reads() {
     float *y = unset_on_device<float>(64);
     return y[3] > 1;
 }
 
-bool host_writes()
-{
+bool host_writes() {
     *unset_on_device<float>(64) = 1;
     return true;
 }
 
-bool freed_then_used()
-{
+bool freed_then_used() {
     float *x = on_device(std::vector<float>(64, 1));
     FINE(cudaFree(x));
     FINE(k_scale(x, 2, 64, nullptr));
     return cudaDeviceSynchronize() == cudaSuccess;
 }
 
-bool freed_while_queued()
-{
+bool freed_while_queued() {
     cudaStream_t s;
     float *x = on_device(std::vector<float>(64, 1));
     FINE(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
@@ -359,8 +332,7 @@ bool freed_while_queued()
     return cudaFree(x) == cudaSuccess;
 }
 
-bool freed_async()
-{
+bool freed_async() {
     cudaStream_t a, b;
     cudaEvent_t never;
     FINE(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
@@ -374,8 +346,7 @@ bool freed_async()
     return cudaStreamSynchronize(b) == cudaSuccess && cudaStreamSynchronize(a) == cudaSuccess;
 }
 
-bool read_early()
-{
+bool read_early() {
     void *h = nullptr;
     cudaStream_t s;
     float *x = on_device(std::vector<float>(64, 1));
@@ -387,8 +358,7 @@ bool read_early()
     return true;
 }
 
-bool other_device()
-{
+bool other_device() {
     FINE(cudaSetDevice(1));
     float *x = on_device(std::vector<float>(64, 1));
     FINE(cudaSetDevice(0));
@@ -396,8 +366,7 @@ bool other_device()
     return cudaDeviceSynchronize() == cudaSuccess;
 }
 
-bool host_pointer()
-{
+bool host_pointer() {
     float x[64] = {};
     FINE(k_scale(x, 2, 64, nullptr));
     return cudaDeviceSynchronize() == cudaSuccess;

@@ -24,22 +24,19 @@ extern const std::vector<Scenario> runtime_scenarios, capture_scenarios, product
 #define FINE(call) RIGHT((call) == 0)
 
 /* Device memory with these values, or unset. */
-template <class T> T *on_device(const std::vector<T> &values)
-{
+template <class T> T *on_device(const std::vector<T> &values) {
     void *p = nullptr;
     if (cudaMalloc(&p, values.size() * sizeof(T)) != cudaSuccess) return nullptr;
     cudaMemcpy(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice);
     return static_cast<T *>(p);
 }
 
-template <class T> T *unset_on_device(size_t n)
-{
+template <class T> T *unset_on_device(size_t n) {
     void *p = nullptr;
     return cudaMalloc(&p, n * sizeof(T)) == cudaSuccess ? static_cast<T *>(p) : nullptr;
 }
 
-template <class T> std::vector<T> on_host(const T *p, size_t n)
-{
+template <class T> std::vector<T> on_host(const T *p, size_t n) {
     std::vector<T> v(n);
     cudaMemcpy(v.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost);
     return v;

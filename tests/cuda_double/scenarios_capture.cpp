@@ -13,8 +13,7 @@ struct Rig {
     float *x, *y;
 };
 
-bool make(Rig *r)
-{
+bool make(Rig *r) {
     FINE(cudaStreamCreateWithFlags(&r->a, cudaStreamNonBlocking));
     FINE(cudaStreamCreateWithFlags(&r->b, cudaStreamNonBlocking));
     FINE(cudaEventCreateWithFlags(&r->forked, cudaEventDisableTiming));
@@ -25,8 +24,7 @@ bool make(Rig *r)
 }
 
 // y += x; x *= 2 on another stream, after it; y += x.
-bool record(const Rig &r, cudaGraph_t *graph)
-{
+bool record(const Rig &r, cudaGraph_t *graph) {
     FINE(cudaStreamBeginCapture(r.a, cudaStreamCaptureModeThreadLocal));
     FINE(k_axpy(1, r.x, r.y, n, r.a));
     FINE(cudaEventRecord(r.forked, r.a));
@@ -44,8 +42,7 @@ bool record(const Rig &r, cudaGraph_t *graph)
     return true;
 }
 
-bool graphs()
-{
+bool graphs() {
     Rig r;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -65,8 +62,7 @@ bool graphs()
 }
 
 // Memory that a graph copies from is read at each replay.
-bool graph_inputs()
-{
+bool graph_inputs() {
     Rig r;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -89,8 +85,7 @@ bool graph_inputs()
     return true;
 }
 
-bool broken_by(cudaError_t (*call)(const Rig &), cudaError_t expected, cudaError_t at_end)
-{
+bool broken_by(cudaError_t (*call)(const Rig &), cudaError_t expected, cudaError_t at_end) {
     Rig r;
     cudaGraph_t graph;
     RIGHT(make(&r));
@@ -104,21 +99,18 @@ bool broken_by(cudaError_t (*call)(const Rig &), cudaError_t expected, cudaError
     return true;
 }
 
-cudaError_t allocate(const Rig &)
-{
+cudaError_t allocate(const Rig &) {
     void *p;
     return cudaMalloc(&p, 64);
 }
 cudaError_t synchronise(const Rig &r) { return cudaStreamSynchronize(r.a); }
 cudaError_t synchronise_device(const Rig &) { return cudaDeviceSynchronize(); }
 cudaError_t ask(const Rig &r) { return cudaStreamQuery(r.a); }
-cudaError_t wait_for_outside(const Rig &r)
-{
+cudaError_t wait_for_outside(const Rig &r) {
     cudaError_t e = cudaEventRecord(r.joined, r.b);
     return e != cudaSuccess ? e : cudaStreamWaitEvent(r.a, r.joined, 0);
 }
-cudaError_t ask_captured_event(const Rig &r)
-{
+cudaError_t ask_captured_event(const Rig &r) {
     cudaError_t e = cudaEventRecord(r.joined, r.a);
     if (e != cudaSuccess) return e;
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
@@ -127,16 +119,14 @@ cudaError_t ask_captured_event(const Rig &r)
     cudaThreadExchangeStreamCaptureMode(&mode);
     return e;
 }
-cudaError_t fork_only(const Rig &r)
-{
+cudaError_t fork_only(const Rig &r) {
     cudaError_t e = cudaEventRecord(r.forked, r.a);
     if (e == cudaSuccess) e = cudaStreamWaitEvent(r.b, r.forked, 0);
     return e == cudaSuccess ? k_scale(r.x, 2, n, r.b) : e;
 }
 cudaError_t begin_again(const Rig &r) { return cudaStreamBeginCapture(r.a, cudaStreamCaptureModeGlobal); }
 
-bool refusals()
-{
+bool refusals() {
     const cudaError_t unsupported = cudaErrorStreamCaptureUnsupported, invalid = cudaErrorStreamCaptureInvalidated;
     return broken_by(allocate, unsupported, invalid) && broken_by(synchronise, unsupported, invalid) &&
            broken_by(synchronise_device, unsupported, invalid) && broken_by(ask, unsupported, invalid) &&
@@ -146,8 +136,7 @@ bool refusals()
            broken_by(begin_again, cudaErrorIllegalState, cudaSuccess);
 }
 
-bool graph_freed()
-{
+bool graph_freed() {
     Rig r;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -158,8 +147,7 @@ bool graph_freed()
     return cudaStreamSynchronize(r.a) == cudaSuccess;
 }
 
-bool graph_input_early()
-{
+bool graph_input_early() {
     Rig r;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -181,10 +169,6 @@ bool graph_input_early()
 } // namespace
 
 const std::vector<Scenario> capture_scenarios = {
-    {"graphs", graphs},
-    {"graph_inputs", graph_inputs},
-    {"refusals", refusals},
-    {nullptr, nullptr},
-    {"graph_freed", graph_freed},
-    {"graph_input_early", graph_input_early},
+    {"graphs", graphs}, {"graph_inputs", graph_inputs}, {"refusals", refusals},
+    {nullptr, nullptr}, {"graph_freed", graph_freed},   {"graph_input_early", graph_input_early},
 };

@@ -16,40 +16,52 @@ using Values = std::vector<double>;
 size_t size_of(cudaDataType t) { return t == CUDA_R_64F ? 8 : t == CUDA_R_32F ? 4 : 2; }
 
 // Values that all types hold exactly.
-Values values(size_t n, int seed)
-{
+Values values(size_t n, int seed) {
     Values v(n);
-    for (size_t i = 0; i < n; i++) v[i] = static_cast<double>(static_cast<int>(i * 7 + static_cast<size_t>(seed)) % 11 - 5) / 4;
+    for (size_t i = 0; i < n; i++)
+        v[i] = static_cast<double>(static_cast<int>(i * 7 + static_cast<size_t>(seed)) % 11 - 5) / 4;
     return v;
 }
 
-void *upload(const Values &v, cudaDataType type)
-{
+void *upload(const Values &v, cudaDataType type) {
     std::vector<char> bytes(v.size() * size_of(type));
     for (size_t i = 0; i < v.size(); i++) {
         void *at = bytes.data() + i * size_of(type);
         float f = static_cast<float>(v[i]);
         switch (type) {
-        case CUDA_R_64F: *static_cast<double *>(at) = v[i]; break;
-        case CUDA_R_32F: *static_cast<float *>(at) = f; break;
-        case CUDA_R_16BF: *static_cast<__nv_bfloat16 *>(at) = __float2bfloat16(f); break;
-        default: *static_cast<__half *>(at) = __float2half(f);
+        case CUDA_R_64F:
+            *static_cast<double *>(at) = v[i];
+            break;
+        case CUDA_R_32F:
+            *static_cast<float *>(at) = f;
+            break;
+        case CUDA_R_16BF:
+            *static_cast<__nv_bfloat16 *>(at) = __float2bfloat16(f);
+            break;
+        default:
+            *static_cast<__half *>(at) = __float2half(f);
         }
     }
     return on_device(bytes);
 }
 
-Values download(const void *p, size_t n, cudaDataType type)
-{
+Values download(const void *p, size_t n, cudaDataType type) {
     std::vector<char> bytes = on_host(static_cast<const char *>(p), n * size_of(type));
     Values v(n);
     for (size_t i = 0; i < n; i++) {
         const void *at = bytes.data() + i * size_of(type);
         switch (type) {
-        case CUDA_R_64F: v[i] = *static_cast<const double *>(at); break;
-        case CUDA_R_32F: v[i] = static_cast<double>(*static_cast<const float *>(at)); break;
-        case CUDA_R_16BF: v[i] = static_cast<double>(__bfloat162float(*static_cast<const __nv_bfloat16 *>(at))); break;
-        default: v[i] = static_cast<double>(__half2float(*static_cast<const __half *>(at)));
+        case CUDA_R_64F:
+            v[i] = *static_cast<const double *>(at);
+            break;
+        case CUDA_R_32F:
+            v[i] = static_cast<double>(*static_cast<const float *>(at));
+            break;
+        case CUDA_R_16BF:
+            v[i] = static_cast<double>(__bfloat162float(*static_cast<const __nv_bfloat16 *>(at)));
+            break;
+        default:
+            v[i] = static_cast<double>(__half2float(*static_cast<const __half *>(at)));
         }
     }
     return v;
@@ -72,8 +84,7 @@ struct Stored {
     cudaDataType type;
 };
 
-Stored stored(int rows, int columns, int batches, int pad, cudaDataType type, int seed)
-{
+Stored stored(int rows, int columns, int batches, int pad, cudaDataType type, int seed) {
     Stored s{rows, columns, rows + pad, 0, {}, nullptr, type};
     s.stride = static_cast<size_t>(s.ld * columns);
     s.v = values(s.stride * static_cast<size_t>(batches), seed);
@@ -81,21 +92,18 @@ Stored stored(int rows, int columns, int batches, int pad, cudaDataType type, in
     return s;
 }
 
-double at(const Stored &s, int b, int i, int j, bool transposed)
-{
+double at(const Stored &s, int b, int i, int j, bool transposed) {
     if (transposed) std::swap(i, j);
     return s.v[static_cast<size_t>(b) * s.stride + static_cast<size_t>(j * s.ld + i)];
 }
 
-double sum_at(const Case &x, const Stored &a, const Stored &b, int batch, int i, int j)
-{
+double sum_at(const Case &x, const Stored &a, const Stored &b, int batch, int i, int j) {
     double s = 0;
     for (int k = 0; k < x.k; k++) s += at(a, batch, i, k, x.transpose_a) * at(b, batch, k, j, x.transpose_b);
     return s;
 }
 
-cublasLtMatrixLayout_t layout(const Stored &s, int batches)
-{
+cublasLtMatrixLayout_t layout(const Stored &s, int batches) {
     cublasLtMatrixLayout_t l = nullptr;
     int32_t count = batches;
     int64_t stride = static_cast<int64_t>(s.stride);
@@ -105,8 +113,7 @@ cublasLtMatrixLayout_t layout(const Stored &s, int batches)
     return l;
 }
 
-template <class T> cublasStatus_t set(cublasLtMatmulDesc_t op, cublasLtMatmulDescAttributes_t what, T value)
-{
+template <class T> cublasStatus_t set(cublasLtMatmulDesc_t op, cublasLtMatmulDescAttributes_t what, T value) {
     return cublasLtMatmulDescSetAttribute(op, what, &value, sizeof value);
 }
 
@@ -126,8 +133,7 @@ struct Call {
 
 bool wide(const Case &x) { return x.ab == CUDA_R_64F; }
 
-bool prepare(const Case &x, Call *c)
-{
+bool prepare(const Case &x, Call *c) {
     *c = Call();
     c->a = x.transpose_a ? stored(x.k, x.m, x.batches, 3, x.ab, 1) : stored(x.m, x.k, x.batches, 3, x.ab, 1);
     c->b = x.transpose_b ? stored(x.n, x.k, x.batches, 0, x.ab, 2) : stored(x.k, x.n, x.batches, 0, x.ab, 2);
@@ -138,13 +144,15 @@ bool prepare(const Case &x, Call *c)
     c->lc = layout(c->c, x.batches);
     c->ld = layout(c->d, x.batches);
     FINE(cublasLtCreate(&c->h));
-    FINE(cublasLtMatmulDescCreate(&c->op, wide(x) ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, wide(x) ? CUDA_R_64F : CUDA_R_32F));
+    FINE(cublasLtMatmulDescCreate(&c->op, wide(x) ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                  wide(x) ? CUDA_R_64F : CUDA_R_32F));
     FINE(set<int32_t>(c->op, CUBLASLT_MATMUL_DESC_TRANSA, x.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N));
     FINE(set<int32_t>(c->op, CUBLASLT_MATMUL_DESC_TRANSB, x.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N));
     FINE(set<uint32_t>(c->op, CUBLASLT_MATMUL_DESC_EPILOGUE, x.epilogue));
     FINE(cublasLtMatmulPreferenceCreate(&c->preference));
     uint64_t bytes = 1 << 16;
-    FINE(cublasLtMatmulPreferenceSetAttribute(c->preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes));
+    FINE(cublasLtMatmulPreferenceSetAttribute(c->preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
+                                              sizeof bytes));
     c->workspace = unset_on_device<char>(bytes);
     int length = x.epilogue == CUBLASLT_EPILOGUE_BGRADB ? x.n : x.m;
     c->bias = values(static_cast<size_t>(length), 5);
@@ -158,13 +166,12 @@ bool prepare(const Case &x, Call *c)
     return true;
 }
 
-cublasStatus_t ask(Call *c)
-{
-    return cublasLtMatmulAlgoGetHeuristic(c->h, c->op, c->la, c->lb, c->lc, c->ld, c->preference, 2, c->results, &c->found);
+cublasStatus_t ask(Call *c) {
+    return cublasLtMatmulAlgoGetHeuristic(c->h, c->op, c->la, c->lb, c->lc, c->ld, c->preference, 2, c->results,
+                                          &c->found);
 }
 
-cublasStatus_t multiply(const Case &x, const Call &c, cudaStream_t s)
-{
+cublasStatus_t multiply(const Case &x, const Call &c, cudaStream_t s) {
     float alpha = static_cast<float>(x.alpha), beta = static_cast<float>(x.beta);
     const void *pa = wide(x) ? static_cast<const void *>(&x.alpha) : &alpha;
     const void *pb = wide(x) ? static_cast<const void *>(&x.beta) : &beta;
@@ -172,8 +179,7 @@ cublasStatus_t multiply(const Case &x, const Call &c, cudaStream_t s)
                           c.workspace, c.results[0].workspaceSize, s);
 }
 
-void finish(Call *c)
-{
+void finish(Call *c) {
     cublasLtMatrixLayoutDestroy(c->la);
     cublasLtMatrixLayoutDestroy(c->lb);
     cublasLtMatrixLayoutDestroy(c->lc);
@@ -184,16 +190,14 @@ void finish(Call *c)
     for (void *p : {c->a.at, c->b.at, c->c.at, c->d.at, c->bias_at, c->aux_at, c->workspace}) cudaFree(p);
 }
 
-bool close_to(double a, double b, cudaDataType type)
-{
+bool close_to(double a, double b, cudaDataType type) {
     double tolerance = type == CUDA_R_64F ? 1e-12 : type == CUDA_R_32F ? 1e-5 : type == CUDA_R_16F ? 2e-3 : 1e-2;
     return std::fabs(a - b) <= tolerance * std::max(1.0, std::fabs(b));
 }
 
 double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 
-double activated(const Case &x, const Call &c, double v, int i, int j)
-{
+double activated(const Case &x, const Call &c, double v, int i, int j) {
     unsigned e = x.epilogue;
     double aux = c.aux[static_cast<size_t>(j * c.aux_ld + i)];
     if (e & 4) v += c.bias[static_cast<size_t>(i)];
@@ -203,8 +207,7 @@ double activated(const Case &x, const Call &c, double v, int i, int j)
     return v;
 }
 
-bool compare(const Case &x, const Call &c)
-{
+bool compare(const Case &x, const Call &c) {
     Values d = download(c.d.at, c.d.v.size(), x.cd), aux = download(c.aux_at, c.aux.size(), x.cd);
     for (int b = 0; b < x.batches; b++)
         for (int j = 0; j < x.n; j++)
@@ -219,8 +222,7 @@ bool compare(const Case &x, const Call &c)
     return true;
 }
 
-bool compare_bias_gradient(const Case &x, const Call &c)
-{
+bool compare_bias_gradient(const Case &x, const Call &c) {
     Values got = download(c.bias_at, c.bias.size(), x.cd), d = download(c.d.at, c.d.v.size(), x.cd);
     for (int i = 0; i < static_cast<int>(got.size()); i++) {
         double sum = 0;
@@ -235,8 +237,7 @@ bool compare_bias_gradient(const Case &x, const Call &c)
     return true;
 }
 
-bool check(const Case &x)
-{
+bool check(const Case &x) {
     Call c;
     RIGHT(prepare(x, &c));
     FINE(ask(&c));
@@ -251,11 +252,10 @@ bool check(const Case &x)
     return true;
 }
 
-bool products()
-{
+bool products() {
     const struct {
         cudaDataType ab, cd;
-    } types[] = {{CUDA_R_32F, CUDA_R_32F},   {CUDA_R_64F, CUDA_R_64F},  {CUDA_R_16BF, CUDA_R_16BF},
+    } types[] = {{CUDA_R_32F, CUDA_R_32F},  {CUDA_R_64F, CUDA_R_64F}, {CUDA_R_16BF, CUDA_R_16BF},
                  {CUDA_R_16BF, CUDA_R_32F}, {CUDA_R_16F, CUDA_R_16F}, {CUDA_R_16F, CUDA_R_32F}};
     for (auto t : types)
         for (int form = 0; form < 4; form++) {
@@ -267,8 +267,7 @@ bool products()
     return true;
 }
 
-bool epilogues()
-{
+bool epilogues() {
     const cublasLtEpilogue_t all[] = {
         CUBLASLT_EPILOGUE_BIAS,     CUBLASLT_EPILOGUE_RELU,          CUBLASLT_EPILOGUE_RELU_BIAS,
         CUBLASLT_EPILOGUE_GELU,     CUBLASLT_EPILOGUE_GELU_AUX,      CUBLASLT_EPILOGUE_GELU_BIAS,
@@ -282,8 +281,7 @@ bool epilogues()
 }
 
 // ReLU's mask, written by one product, is what the next one lets through.
-bool relu_masks()
-{
+bool relu_masks() {
     Case x{CUDA_R_32F, CUDA_R_32F, 40, 6, 9, 1, false, false, 1, 0, CUBLASLT_EPILOGUE_RELU_AUX};
     Call c;
     RIGHT(prepare(x, &c));
@@ -308,8 +306,7 @@ bool relu_masks()
 }
 
 // What the real library refuses. A refusal prints nothing unless it comes from the product itself.
-bool product_refusals()
-{
+bool product_refusals() {
     Case x{CUDA_R_32F, CUDA_R_32F, 8, 8, 8, 1, false, false, 1, 0, CUBLASLT_EPILOGUE_GELU_AUX};
     Call c;
     RIGHT(prepare(x, &c));
@@ -332,30 +329,30 @@ bool product_refusals()
     return true;
 }
 
-bool cublas_products()
-{
+bool cublas_products() {
     cublasHandle_t h;
     cudaStream_t s;
     FINE(cublasCreate(&h));
     FINE(cudaStreamCreate(&s));
     FINE(cublasSetStream(h, s));
-    Stored a = stored(3, 5, 1, 0, CUDA_R_32F, 1), b = stored(5, 4, 1, 0, CUDA_R_32F, 2), c = stored(3, 4, 1, 0, CUDA_R_32F, 3);
+    Stored a = stored(3, 5, 1, 0, CUDA_R_32F, 1), b = stored(5, 4, 1, 0, CUDA_R_32F, 2),
+           c = stored(3, 4, 1, 0, CUDA_R_32F, 3);
     Case x{CUDA_R_32F, CUDA_R_32F, 3, 4, 5, 1, false, false, 1, 1, CUBLASLT_EPILOGUE_DEFAULT};
     float one = 1;
     float *d = static_cast<float *>(c.at);
-    FINE(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 3, 4, 5, &one, static_cast<float *>(a.at), 3, static_cast<float *>(b.at), 5,
-                     &one, d, 3));
+    FINE(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 3, 4, 5, &one, static_cast<float *>(a.at), 3,
+                     static_cast<float *>(b.at), 5, &one, d, 3));
     FINE(cudaStreamSynchronize(s));
     std::vector<float> got = on_host(d, 12);
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < 4; j++)
-            RIGHT(static_cast<double>(got[static_cast<size_t>(j * 3 + i)]) == sum_at(x, a, b, 0, i, j) + at(c, 0, i, j, false));
+            RIGHT(static_cast<double>(got[static_cast<size_t>(j * 3 + i)]) ==
+                  sum_at(x, a, b, 0, i, j) + at(c, 0, i, j, false));
     FINE(cublasDestroy(h));
     return true;
 }
 
-bool gemm_outside()
-{
+bool gemm_outside() {
     Case x{CUDA_R_32F, CUDA_R_32F, 8, 8, 8, 1, false, false, 1, 0, CUBLASLT_EPILOGUE_DEFAULT};
     Call c;
     RIGHT(prepare(x, &c));
@@ -366,8 +363,7 @@ bool gemm_outside()
 }
 
 // Two products share one workspace on two streams: only its owner may count on what it holds.
-bool workspace_shared()
-{
+bool workspace_shared() {
     cudaStream_t s, t;
     Case x{CUDA_R_32F, CUDA_R_32F, 8, 8, 8, 1, false, false, 1, 0, CUBLASLT_EPILOGUE_DEFAULT};
     Call c;
@@ -388,8 +384,7 @@ bool workspace_shared()
 }
 
 // Not a test: prints what a product of 256 costs.
-bool product_speed()
-{
+bool product_speed() {
     Case x{CUDA_R_32F, CUDA_R_32F, 256, 256, 256, 1, false, false, 1, 0, CUBLASLT_EPILOGUE_DEFAULT};
     Call c;
     RIGHT(prepare(x, &c));
