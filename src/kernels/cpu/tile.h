@@ -21,6 +21,12 @@
 #define TILE_DTYPE TILE_CAT(TILE_DTYPE_, TG_T)
 #define TILE_SQRT_f32 sqrtf
 #define TILE_SQRT_f64 sqrt
+#define TILE_BF16_f32 tg_f32_to_bf16
+#define TILE_BF16_f64 tg_f64_to_bf16
+#define TILE_F16_f32 tg_f32_to_f16
+#define TILE_F16_f64 tg_f64_to_f16
+#define real_to_bf16 TILE_CAT(TILE_BF16_, TG_T)
+#define real_to_f16 TILE_CAT(TILE_F16_, TG_T)
 #define real_sqrt TILE_CAT(TILE_SQRT_, TG_T)
 #define real_exp TILE_CAT(tg_exp_, TG_T)
 
@@ -60,11 +66,11 @@ static inline void tile_store(char *restrict dst, tg_dtype dtype, int64_t stride
     switch (dtype) {
     case TG_BF16:
         for (int64_t i = 0; i < n; i++)
-            ((uint16_t *)dst)[i * stride] = tg_f32_to_bf16((float)t[i]);
+            ((uint16_t *)dst)[i * stride] = real_to_bf16(t[i]);
         break;
     case TG_F16:
         for (int64_t i = 0; i < n; i++)
-            ((uint16_t *)dst)[i * stride] = tg_f32_to_f16((float)t[i]);
+            ((uint16_t *)dst)[i * stride] = real_to_f16(t[i]);
         break;
     case TG_F64:
         for (int64_t i = 0; i < n; i++)
