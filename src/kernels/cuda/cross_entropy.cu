@@ -65,8 +65,8 @@ template <class T, int W, int KEPT> __global__ void cross_entropy(Plan p, Job jo
     }
 }
 
-/* glogits (+)= (softmax - (1 - s) onehot - s / classes) gloss. A thread writes what it alone has read: glogits may be the
- * logits. */
+/* glogits (+)= (softmax - (1 - s) onehot - s / classes) gloss. A thread writes what it alone has read: glogits may be
+ * the logits. */
 template <class T, int W> __device__ inline void grad_row(const Job &job, const Group &g, int64_t r) {
     int64_t t;
     bool some = counts(job, r, &t);
