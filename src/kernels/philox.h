@@ -67,7 +67,7 @@ TG_PHILOX_FN uint64_t tg_draws_at(const tg_draws *d, int64_t position) {
     return at + (uint64_t)position * (uint64_t)(d->n ? d->stride[0] : 1);
 }
 
-#ifndef __CUDACC__
+#ifndef __cplusplus
 #include "kernels/cpu/philox_row.h"
 #endif
 

@@ -7,8 +7,8 @@
 tg_status tg_cuda_plans_open(tg_cuda *c);
 void tg_cuda_plans_close(tg_cuda *c);
 
-/* A product of column-major matrices, D[m,n] = epilogue(alpha op(A) op(B) + beta D): all that a plan depends on. Written
- * field by field into zeroed memory, for products are compared as bytes. */
+/* A product of column-major matrices, D[m,n] = epilogue(alpha op(A) op(B) + beta D): all that a plan depends on.
+ * Written field by field into zeroed memory, for products are compared as bytes. */
 typedef struct tg_cuda_product {
     int64_t m, n, k, batch;
     int64_t lda, ldb, ldd, ld_aux;

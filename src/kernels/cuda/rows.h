@@ -10,11 +10,13 @@
 #include "kernels/cuda/array.h"
 #include "kernels/cuda/cuda.h"
 
-/* Before a loop over registers. */
+/* Before a loop over registers; before one that is long enough as it is. */
 #ifdef __CUDACC__
 #define TG_UNROLL _Pragma("unroll")
+#define TG_ROLLED _Pragma("unroll 1")
 #else
 #define TG_UNROLL
+#define TG_ROLLED
 #endif
 
 namespace tg {
