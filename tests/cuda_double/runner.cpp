@@ -1,0 +1,416 @@
+// runner.cpp - runs a grid, block after block. A CUDA thread becomes a fiber of its own only when it has to wait: threads
+// that never do cost one plain call. One grid runs at a time, under the double's lock.
+#include "device.h"
+#include "double.h"
+#include "sanitizers.h"
+#include <cstdio>
+#include <sys/mman.h>
+
+dbl::Thread *dbl::current;
+uint3 dbl::block_index;
+dim3 dbl::block_size, dbl::grid_size;
+unsigned char *dbl::dynamic_shared;
+
+// The section of all static shared arrays: empty where no kernel has one.
+extern "C" char __start_double_shared[] __attribute__((weak)), __stop_double_shared[] __attribute__((weak));
+
+extern "C" void double_switch_stack(void **save, void *to);
+#ifdef __x86_64__
+asm(".text\n.globl double_switch_stack\n.type double_switch_stack,@function\ndouble_switch_stack:\n"
+    "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
+    "mov %rsp,(%rdi)\nmov %rsi,%rsp\n"
+    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n"
+    ".size double_switch_stack,.-double_switch_stack\n");
+#else
+#error "the CUDA double switches stacks on x86-64 only"
+#endif
+
+namespace dbl {
+
+namespace {
+
+enum State { fresh, running, at_barrier, at_warp, ready, finished };
+
+struct Fiber {
+    void *sp;
+    const void *stack;
+    size_t size;
+    void *tsan;
+};
+
+// Fibers that wait for threads. To ThreadSanitizer a fiber has done all that it did before: so each stream has fibers of
+// its own, or a race between streams would look like the work of one thread; and none is used twice in a block.
+struct Pool {
+    std::vector<Fiber *> idle, spent;
+    char start, end, barrier, warp[32]; // what it may take to be ordered
+};
+
+std::vector<Thread> threads;
+std::vector<unsigned> thread_order, block_order;
+// Never freed: a process may end while fibers are in use.
+auto &pools = *new std::map<void *, Pool>;
+Pool *pool;
+size_t fibers_made;
+const size_t most_fibers = 6000; // of the 8128 threads that ThreadSanitizer knows
+Fiber scheduler, *active, *returned;
+size_t next_fresh, n_finished;
+const std::function<void()> *thread_body;
+
+void acquire(void *p)
+{
+    if (under_tsan()) __tsan_acquire(p);
+}
+
+void release(void *p)
+{
+    if (under_tsan()) __tsan_release(p);
+}
+
+void resume(Fiber *from, Fiber *to)
+{
+    void *save = nullptr;
+    if (under_asan()) __sanitizer_start_switch_fiber(&save, to->stack, to->size);
+    if (under_tsan()) __tsan_switch_to_fiber(to->tsan, no_order);
+    double_switch_stack(&from->sp, to->sp);
+    if (!under_asan()) return;
+    bool home = from == &scheduler; // then the fiber that we come from is not it
+    __sanitizer_finish_switch_fiber(save, home ? nullptr : &scheduler.stack, home ? nullptr : &scheduler.size);
+}
+
+// A fiber runs fresh threads one after the other; one that waits keeps its fiber, and the others get another.
+void fiber_main()
+{
+    Fiber *self = active;
+    if (under_asan()) __sanitizer_finish_switch_fiber(nullptr, &scheduler.stack, &scheduler.size);
+    for (;;) {
+        while (next_fresh < threads.size()) {
+            Thread *t = current = &threads[thread_order[next_fresh++]];
+            t->state = running;
+            t->fiber = self;
+            acquire(&pool->start);
+            (*thread_body)();
+            release(&pool->end);
+            t->state = finished;
+            n_finished++;
+            if (under_tsan()) break; // there, one fiber per thread
+        }
+        returned = self;
+        resume(self, &scheduler);
+    }
+}
+
+Fiber *pop(std::vector<Fiber *> &fibers)
+{
+    Fiber *f = fibers.back();
+    fibers.pop_back();
+    return f;
+}
+
+Fiber *make_fiber()
+{
+    const size_t size = under_asan() || under_tsan() ? 256 << 10 : 128 << 10;
+    auto *stack = static_cast<char *>(
+        mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    mprotect(stack, 4096, PROT_NONE);
+    auto *f = new Fiber{nullptr, stack, size, nullptr};
+    auto **sp = reinterpret_cast<void **>(stack + size - 64 - 192 * (fibers_made++ % 64)); // spread over sets of caches
+    sp -= (reinterpret_cast<uintptr_t>(sp) & 15) / 8;
+    *--sp = nullptr; // aligns the stack as at a call
+    *--sp = reinterpret_cast<void *>(fiber_main);
+    sp -= 6;
+    memset(static_cast<void *>(sp), 0, 6 * sizeof *sp);
+    f->sp = sp;
+    return f;
+}
+
+// One that no stream or another stream has: without its past.
+Fiber *other_fiber()
+{
+    for (auto &p : pools) {
+        if (&p.second == pool || p.second.idle.empty() || (p.first && fibers_made < most_fibers)) continue;
+        Fiber *f = pop(p.second.idle);
+        if (f->tsan) __tsan_destroy_fiber(f->tsan);
+        f->tsan = nullptr;
+        return f;
+    }
+    return make_fiber();
+}
+
+Fiber *take_fiber()
+{
+    if (!pool->idle.empty()) return pop(pool->idle);
+    Fiber *f = other_fiber();
+    if (under_tsan()) f->tsan = __tsan_create_fiber(0);
+    return f;
+}
+
+void go(Fiber *f)
+{
+    active = f;
+    returned = nullptr;
+    resume(&scheduler, f);
+    if (returned) (under_tsan() ? pool->spent : pool->idle).push_back(returned);
+}
+
+std::string place(const Thread &t)
+{
+    std::string who = "thread " + std::to_string(t.linear);
+    if (t.state == finished) return who + " has exited";
+    const char *what = t.state == at_barrier ? "__syncthreads" : t.kind == wait_shuffle ? "a shuffle"
+                     : t.kind == wait_ballot ? "a vote"                                 : "__syncwarp";
+    return who + " waits in " + what + " at " + t.file + ":" + std::to_string(t.line);
+}
+
+struct Warp {
+    Thread *first;
+    size_t size;
+};
+
+// Whether all lanes that the mask of T names have come to the same place.
+bool gathered(const Warp &w, const Thread &t, std::string *error)
+{
+    bool all = true;
+    for (unsigned l = 0; l < 32; l++) {
+        if (!(t.mask >> l & 1)) continue;
+        if (l >= w.size || w.first[l].state == finished) {
+            *error = place(t) + " with a mask naming lane " + std::to_string(l) + ", which has exited or does not exist";
+            return false;
+        }
+        const Thread &o = w.first[l];
+        all = all && o.state == at_warp && o.mask == t.mask && o.kind == t.kind && o.line == t.line;
+    }
+    return all;
+}
+
+bool exchange(const Warp &w, unsigned mask, std::string *error)
+{
+    uint64_t votes = 0;
+    for (unsigned l = 0; l < 32; l++)
+        if (mask >> l & 1) votes |= static_cast<uint64_t>(w.first[l].value != 0) << l;
+    for (unsigned l = 0; l < 32; l++) {
+        if (!(mask >> l & 1)) continue;
+        Thread &t = w.first[l];
+        if (t.kind == wait_shuffle && !(mask >> t.lane & 1)) {
+            *error = place(t) + " reading a lane outside its mask";
+            return false;
+        }
+        t.result = t.kind == wait_shuffle ? w.first[t.lane].value : votes;
+    }
+    for (unsigned l = 0; l < 32; l++)
+        if (mask >> l & 1) w.first[l].state = ready;
+    return true;
+}
+
+bool release_warps(bool *some, std::string *error)
+{
+    size_t n = threads.size();
+    for (size_t i = 0; i < n; i++) {
+        Thread &t = threads[i];
+        if (t.state != at_warp) continue;
+        size_t first = i & ~static_cast<size_t>(31);
+        Warp w{&threads[first], std::min<size_t>(32, n - first)};
+        if (gathered(w, t, error)) {
+            if (!exchange(w, t.mask, error)) return false;
+            *some = true;
+        }
+        if (!error->empty()) return false;
+    }
+    return true;
+}
+
+// All threads that have not exited must wait at one barrier.
+bool release_barrier(std::string *error)
+{
+    const Thread *first = nullptr, *other = nullptr, *exited = nullptr;
+    uint64_t votes = 0;
+    for (const Thread &t : threads) {
+        if (t.state == finished) {
+            exited = &t;
+        } else if (!first) {
+            first = &t;
+        } else if (t.state != first->state || t.line != first->line || strcmp(t.file, first->file) != 0) {
+            other = &t;
+        }
+        if (t.state == at_barrier) votes += t.value;
+    }
+    if (first->state != at_barrier || other) {
+        other = other ? other : exited;
+        *error = "divergent wait: " + place(*first) + (other ? ", " + place(*other) : "");
+        return false;
+    }
+    for (Thread &t : threads)
+        if (t.state == at_barrier) {
+            t.result = votes;
+            t.state = ready;
+        }
+    return true;
+}
+
+// Lets those go on that can; false, with the reason, when none can.
+bool release_threads(std::string *error)
+{
+    bool some = false;
+    if (!release_warps(&some, error)) return false;
+    return some || release_barrier(error);
+}
+
+uint64_t wait_here(int state, const char *file, int line, void *order)
+{
+    Thread *t = current;
+    t->state = state;
+    t->file = file;
+    t->line = line;
+    if (order) release(order);
+    resume(static_cast<Fiber *>(t->fiber), &scheduler);
+    if (order) acquire(order);
+    return t->result;
+}
+
+bool run_block(std::string *error)
+{
+    size_t n = threads.size();
+    for (Thread &t : threads) t.state = fresh;
+    next_fresh = n_finished = 0;
+    pool->idle.insert(pool->idle.end(), pool->spent.begin(), pool->spent.end());
+    pool->spent.clear();
+    release(&pool->start);
+    for (;;) {
+        while (next_fresh < n) go(take_fiber());
+        for (unsigned i : thread_order) {
+            Thread &t = threads[i];
+            if (t.state != ready) continue;
+            current = &t;
+            t.state = running;
+            go(static_cast<Fiber *>(t.fiber));
+        }
+        if (n_finished == n) break;
+        if (!release_threads(error)) return false; // the fibers of this block are given up
+    }
+    acquire(&pool->end);
+    return true;
+}
+
+// Static shared memory. All of it is filled when a grid begins; between its blocks only what the first block changed,
+// for the arrays of all kernels together are large.
+struct SharedFill {
+    std::vector<std::pair<size_t, size_t>> changed;
+    bool known = false;
+
+    static size_t size() { return static_cast<size_t>(__stop_double_shared - __start_double_shared); }
+
+    static void fill(size_t from, size_t to)
+    {
+        volatile char *p = __start_double_shared; // not memset: its interceptor would see the red zones
+        for (size_t i = from; i < to; i++) p[i] = static_cast<char>(0xff);
+    }
+
+    void find_changes()
+    {
+        const size_t grain = 64;
+        const volatile char *p = __start_double_shared;
+        for (size_t i = 0; i < size(); i += grain) {
+            size_t end = std::min(i + grain, size()), k = i;
+            while (k < end && p[k] == static_cast<char>(0xff)) k++;
+            if (k == end) continue;
+            if (!changed.empty() && changed.back().second == i)
+                changed.back().second = end;
+            else
+                changed.push_back({i, end});
+        }
+        known = true;
+    }
+
+    void before_block(size_t number)
+    {
+        if (!size()) return;
+        if (number == 0) return fill(0, size());
+        if (!known) find_changes();
+        for (auto &range : changed) fill(range.first, range.second);
+    }
+};
+
+struct OrderDraw {
+    unsigned state;
+    unsigned below(unsigned n)
+    {
+        state = state * 1664525u + 1013904223u;
+        return (state >> 8) % n;
+    }
+};
+
+void arrange(std::vector<unsigned> &v, size_t n, unsigned order, OrderDraw *random)
+{
+    v.resize(n);
+    for (size_t i = 0; i < n; i++) v[i] = static_cast<unsigned>(order == 1 ? n - 1 - i : i);
+    for (size_t i = n; order > 1 && i > 1; i--) std::swap(v[i - 1], v[random->below(static_cast<unsigned>(i))]);
+}
+
+uint3 position(unsigned i, dim3 of) { return uint3{i % of.x, i / of.x % of.y, i / of.x / of.y}; }
+
+} // namespace
+
+uint64_t wait_in_block(int kind, uint64_t value, const char *file, int line)
+{
+    current->kind = kind;
+    current->value = value;
+    return wait_here(at_barrier, file, line, &pool->barrier);
+}
+
+uint64_t wait_in_warp(int kind, unsigned mask, uint64_t value, unsigned lane, const char *file, int line)
+{
+    Thread *t = current;
+    t->kind = kind;
+    t->mask = mask;
+    t->value = value;
+    t->lane = lane;
+    // A shuffle or vote orders no memory, __syncwarp does.
+    return wait_here(at_warp, file, line, kind == wait_warp ? &pool->warp[t->linear >> 5 & 31] : nullptr);
+}
+
+void forget_stream(void *fiber)
+{
+    auto it = pools.find(fiber);
+    if (!fiber || it == pools.end()) return;
+    Pool &old = it->second, &nobody = pools[nullptr];
+    for (auto *from : {&old.idle, &old.spent}) nobody.idle.insert(nobody.idle.end(), from->begin(), from->end());
+    pools.erase(it);
+}
+
+void run_grid(const std::string &name, dim3 grid, dim3 block, size_t shared, const std::function<void()> &thread)
+{
+    size_t n = static_cast<size_t>(block.x) * block.y * block.z, blocks = static_cast<size_t>(grid.x) * grid.y * grid.z;
+    unsigned order = settings().order;
+    OrderDraw random{order};
+    if (under_tsan()) scheduler.tsan = __tsan_get_current_fiber();
+    pool = &pools[scheduler.tsan];
+    threads.assign(n, Thread());
+    for (size_t i = 0; i < n; i++) {
+        threads[i].linear = static_cast<unsigned>(i);
+        threads[i].index = position(static_cast<unsigned>(i), block);
+    }
+    arrange(thread_order, n, order, &random);
+    arrange(block_order, blocks, order, &random);
+    // malloc, so that AddressSanitizer sees its ends
+    std::unique_ptr<void, void (*)(void *)> dynamic(aligned_alloc(64, (shared + 127) & ~static_cast<size_t>(63)), free);
+    dynamic_shared = static_cast<unsigned char *>(dynamic.get());
+    if (under_asan()) __asan_poison_memory_region(dynamic_shared + shared, ((shared + 127) & ~static_cast<size_t>(63)) - shared);
+    block_size = block;
+    grid_size = grid;
+    thread_body = &thread;
+    SharedFill fill;
+    for (size_t i = 0; i < blocks; i++) {
+        block_index = position(block_order[i], grid);
+        fill.before_block(i);
+        memset(dynamic_shared, 0xff, shared);
+        std::string error;
+        if (!run_block(&error)) {
+            char where[80];
+            snprintf(where, sizeof where, ", block (%u,%u,%u): ", block_index.x, block_index.y, block_index.z);
+            report("kernel " + name + where + error, device_now());
+            break;
+        }
+    }
+    if (under_asan()) __asan_unpoison_memory_region(dynamic_shared, (shared + 127) & ~static_cast<size_t>(63));
+}
+
+} // namespace dbl
