@@ -71,9 +71,11 @@ mirror contract_make(contract *c, tg_dtype dtype, int ndim, const int64_t *shape
     m.on.contiguous = true;
     for (int64_t d = ndim - 1, step = 1; d >= 0; step *= shape[d--])
         m.on.contiguous &= shape[d] == 1 || m.stride[d] == step;
-    m.bytes = (size_t)(elements + 1) * size_of(dtype);
+    m.shift = l == SHIFTED;
+    m.bytes = (size_t)(elements + 1 + m.shift) * size_of(dtype);
     m.host = calloc(1, m.bytes);
-    m.on.data = c->ops->alloc(c->ctx, m.bytes, 64);
+    m.base = c->ops->alloc(c->ctx, m.bytes, 64);
+    m.on.data = m.base + (size_t)m.shift * size_of(dtype);
     for (int64_t i = 0; i < m.on.numel; i++) contract_set(&m, i, contract_value(c, dtype));
     return m;
 }
@@ -85,21 +87,21 @@ static void attach(mirror *m) {
 
 void contract_push(contract *c, mirror *m) {
     attach(m);
-    c->ops->copy(c->ctx, m->on.data, m->host, m->bytes, TG_COPY_FROM_HOST);
+    c->ops->copy(c->ctx, m->base, m->host, m->bytes, TG_COPY_FROM_HOST);
 }
 
 void contract_pull(contract *c, mirror *m) {
-    c->ops->copy(c->ctx, m->host, m->on.data, m->bytes, TG_COPY_TO_HOST);
+    c->ops->copy(c->ctx, m->host, m->base, m->bytes, TG_COPY_TO_HOST);
     c->ops->sync(c->ctx);
 }
 
 void contract_drop(contract *c, mirror *m) {
-    c->ops->free(c->ctx, m->on.data, m->bytes);
+    c->ops->free(c->ctx, m->base, m->bytes);
     free(m->host);
 }
 
 int64_t contract_offset(const mirror *m, int64_t i) {
-    int64_t at = 0;
+    int64_t at = m->shift;
     for (int d = m->on.ndim - 1; d >= 0; d--) {
         at += i % m->shape[d] * m->stride[d];
         i /= m->shape[d];

@@ -21,7 +21,9 @@
     X(gemm)                                                                                                            \
     X(take)                                                                                                            \
     X(put_add)                                                                                                         \
-    X(random)
+    X(random)                                                                                                          \
+    X(dropout)                                                                                                         \
+    X(adamw)
 
 typedef struct contract {
     tg_ctx *ctx;
@@ -37,13 +39,15 @@ CONTRACT_PARTS(CONTRACT_DECLARE)
 
 /* For the parts. */
 
-typedef enum layout { ROWS, TRANSPOSED, STRIDED, EXPANDED, LAYOUTS } layout;
+/* SHIFTED: row-major, from one element after where memory is aligned. */
+typedef enum layout { ROWS, TRANSPOSED, STRIDED, SHIFTED, EXPANDED, LAYOUTS } layout;
 
 /* An array on the device with its bytes mirrored on the host. */
 typedef struct mirror {
     tg_array on; /* as the device sees it */
-    char *host;
+    char *host, *base; /* on the host and on the device, from the first byte on */
     size_t bytes;
+    int64_t shift; /* elements before the first */
     int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
 } mirror;
 

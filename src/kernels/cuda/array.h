@@ -5,13 +5,24 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <tapegrad/extend.h>
 
 #include "kernels/cuda/launch.h"
 
+/* Before a loop of constant length over what must stay in registers. */
+#ifdef __CUDACC__
+#define TG_UNROLL _Pragma("unroll")
+#else
+#define TG_UNROLL
+#endif
+
 namespace tg {
+
+__host__ __device__ inline bool is_float(int dtype) { return dtype <= TG_F16; }
 
 struct Layout {
     int ndim;
@@ -33,20 +44,27 @@ template <class T> __device__ inline T load(const char *data, int dtype, int64_t
     case TG_F16: return (T)__half2float(((const __half *)data)[i]);
     case TG_I64: return (T)((const int64_t *)data)[i];
     case TG_I32: return (T)((const int32_t *)data)[i];
+    case TG_BOOL: return (T)(((const uint8_t *)data)[i] != 0);
     default: return (T)((const uint8_t *)data)[i];
     }
 }
 
 /* Floats become integers as everywhere in the library: toward zero, saturating, NaN to 0. */
 template <class I> __device__ inline I saturated(double v, double least, double most, I low, I high) {
-    return v != v ? 0 : v <= least ? low : v >= most ? high : (I)v;
+    return v != v ? (I)0 : v <= least ? low : v >= most ? high : (I)v;
 }
 
-template <class T> __device__ inline int64_t as_i64(T v) { return saturated<int64_t>((double)v, -0x1p63, 0x1p63, INT64_MIN, INT64_MAX); }
+template <class T> __device__ inline int64_t as_i64(T v) {
+    return saturated<int64_t>((double)v, -0x1p63, 0x1p63, INT64_MIN, INT64_MAX);
+}
 template <> __device__ inline int64_t as_i64(int64_t v) { return v; }
-template <class T> __device__ inline int32_t as_i32(T v) { return saturated<int32_t>((double)v, -0x1p31, 0x1p31, INT32_MIN, INT32_MAX); }
+template <class T> __device__ inline int32_t as_i32(T v) {
+    return saturated<int32_t>((double)v, -0x1p31, 0x1p31, INT32_MIN, INT32_MAX);
+}
 template <> __device__ inline int32_t as_i32(int64_t v) { return (int32_t)v; }
-template <class T> __device__ inline uint8_t as_u8(T v) { return saturated<uint8_t>((double)v, 0, 255, 0, 255); }
+template <class T> __device__ inline uint8_t as_u8(T v) {
+    return saturated<uint8_t>((double)v, 0, 255, (uint8_t)0, (uint8_t)255);
+}
 template <> __device__ inline uint8_t as_u8(int64_t v) { return (uint8_t)v; }
 
 /* A double is rounded once: to odd on the way through float. */
@@ -77,6 +95,19 @@ template <class T> __device__ inline void store(char *data, int dtype, int64_t i
     default: ((uint8_t *)data)[i] = as_u8(v);
     }
 }
+
+/* A product and a sum that are not made one operation, where the CPU's bits are wanted. */
+#ifdef __CUDA_ARCH__
+__device__ inline float multiplied(float a, float b) { return __fmul_rn(a, b); }
+__device__ inline double multiplied(double a, double b) { return __dmul_rn(a, b); }
+__device__ inline float added(float a, float b) { return __fadd_rn(a, b); }
+__device__ inline double added(double a, double b) { return __dadd_rn(a, b); }
+#else
+__device__ inline float multiplied(float a, float b) { return a * b; }
+__device__ inline double multiplied(double a, double b) { return a * b; }
+__device__ inline float added(float a, float b) { return a + b; }
+__device__ inline double added(double a, double b) { return a + b; }
+#endif
 
 } // namespace tg
 

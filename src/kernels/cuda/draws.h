@@ -1,0 +1,83 @@
+/* Draws in kernels, by cuRAND's Philox4x32-10; kernels/philox.h says which word of which block a draw is. A thread
+ * draws for four neighbours, which share a block where their draws are consecutive. */
+#ifndef TG_CUDA_DRAWS_H
+#define TG_CUDA_DRAWS_H
+
+#include "kernels/cuda/walk.h"
+
+#include <curand_philox4x32_x.h>
+
+#include "kernels/philox.h"
+
+namespace tg {
+
+enum { DRAWS = 4 };
+
+/* A tg_draws, ready to divide by. lead: how far the first draw stands in its block; threads begin that much earlier, so
+ * that the four draws of each are one block. */
+struct Draws {
+    tg_rng rng;
+    int n, lead;
+    Divider extent[TG_DRAW_DIGITS];
+    uint64_t stride[TG_DRAW_DIGITS];
+};
+
+inline Draws draws_of(const tg_draws &d) {
+    Draws r = {};
+    r.rng = d.rng;
+    r.n = d.n;
+    r.lead = d.n ? 0 : (int)(d.rng.counter % DRAWS);
+    for (int k = 0; k < d.n; k++) {
+        r.extent[k] = divider_of(d.extent[k]);
+        r.stride[k] = (uint64_t)d.stride[k];
+    }
+    return r;
+}
+
+/* How many threads draw n elements. */
+inline int64_t draw_threads(const Draws &d, int64_t n) { return ceil_div(n + d.lead, DRAWS); }
+
+__device__ inline uint64_t draw_number(const Draws &d, int64_t position) {
+    uint64_t at = d.rng.counter;
+    for (int k = d.n - 1; k > 0; k--) {
+        int64_t outer = quotient(position, d.extent[k]);
+        at += (uint64_t)(position - outer * d.extent[k].by) * d.stride[k];
+        position = outer;
+    }
+    return at + (uint64_t)position * (d.n ? d.stride[0] : 1);
+}
+
+__device__ inline uint4 draw_block(const tg_rng &rng, uint64_t block, int plane) {
+    uint64_t stream = rng.stream | (uint64_t)plane << 63;
+    uint4 counter = {(unsigned)block, (unsigned)(block >> 32), (unsigned)stream, (unsigned)(stream >> 32)};
+    uint2 key = {(unsigned)rng.seed, (unsigned)(rng.seed >> 32)};
+    return curand_Philox4x32_10(counter, key);
+}
+
+__device__ inline uint32_t word_of(uint4 block, unsigned i) {
+    return i == 0 ? block.x : i == 1 ? block.y : i == 2 ? block.z : block.w;
+}
+
+/* The words of positions [first, first + DRAWS), as far as they are in [0, end): w[plane][k]. */
+template <int PLANES>
+__device__ inline void draw(const Draws &d, int64_t first, int64_t end, uint32_t (&w)[PLANES][DRAWS]) {
+    uint4 block[PLANES];
+    uint64_t have = ~(uint64_t)0;
+    TG_UNROLL
+    for (int k = 0; k < DRAWS; k++) {
+        int64_t position = first + k;
+        if (position < 0 || position >= end) continue;
+        uint64_t at = draw_number(d, position);
+        if (at / DRAWS != have) {
+            have = at / DRAWS;
+            TG_UNROLL
+            for (int p = 0; p < PLANES; p++) block[p] = draw_block(d.rng, have, p);
+        }
+        TG_UNROLL
+        for (int p = 0; p < PLANES; p++) w[p][k] = word_of(block[p], (unsigned)(at % DRAWS));
+    }
+}
+
+} // namespace tg
+
+#endif

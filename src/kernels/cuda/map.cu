@@ -1,0 +1,148 @@
+/* The CUDA device's map slot: chooses the compute type, and how the elements are gone through. */
+#include "kernels/cuda/map.h"
+
+#include "kernels/cuda/slots.h"
+#include "kernels/scalar.h"
+
+namespace tg {
+namespace {
+
+/* The widest of the inputs, and of the output when it is added to. Integers count as float64 where the formula has no
+ * integer form. */
+int compute_type(tg_formula f, const tg_array &out, const tg_array *in, int n_in, bool add) {
+    bool any_float = add && is_float(out.dtype), any_f64 = add && out.dtype == TG_F64;
+    for (int i = 0; i < n_in; i++) {
+        any_float |= is_float(in[i].dtype);
+        any_f64 |= in[i].dtype == TG_F64;
+    }
+    return any_f64 || (!any_float && f >= TG_FN_abs_d) ? TG_F64 : any_float ? TG_F32 : TG_I64;
+}
+
+typedef Dims<1 + MAP_INPUTS> MapDims;
+
+/* Dims by falling stride of the output, merged; there is at least one. Operands that the formula does not take follow
+ * the output. */
+MapDims dims_of_job(const MapJob &job, const tg_array &out, const tg_array *in) {
+    const tg_array *a[1 + MAP_INPUTS] = {&out, &out, &out, &out, &out};
+    for (int i = 0; i < job.n_in; i++) a[i + 1] = &in[i];
+    MapDims m = dims_of(a);
+    order_dims(m, 0);
+    merge_dims(m);
+    if (m.n == 0) {
+        m.shape[0] = 1;
+        for (int i = 0; i <= MAP_INPUTS; i++) m.stride[i][0] = 1;
+        m.n = 1;
+    }
+    return m;
+}
+
+/* The dim along which a transposed input lies in memory without gaps; -1: none is transposed. */
+int transposed_dim(const MapJob &job, const MapDims &m) {
+    int last = m.n - 1;
+    for (int i = 1; i <= job.n_in; i++)
+        for (int d = 0; d < last && m.stride[i][last] > 1; d++)
+            if (m.stride[i][d] == 1) return d;
+    return -1;
+}
+
+void take_tiles(MapJob &job, MapDims &m, int row) {
+    for (int d = row; d + 2 < m.n; d++) swap_dims(m, d, d + 1);
+    job.path = MAP_TILES;
+    job.rows = m.shape[m.n - 2];
+    job.cols = m.shape[m.n - 1];
+    for (int i = 0; i <= job.n_in; i++) {
+        MapOperand &x = job.x[i];
+        x.row = m.stride[i][m.n - 2];
+        x.col = m.stride[i][m.n - 1];
+        x.turned = i && x.row == 1 && x.col > 1;
+    }
+    int64_t across = ceil_div(job.cols, MAP_TILE), down = ceil_div(job.rows, MAP_TILE);
+    job.across = divider_of(across);
+    job.down = divider_of(down);
+    job.count = m.count / job.rows / job.cols * across * down;
+    job.walk = walk_of(m, m.n - 2);
+}
+
+/* Whether every quad of this operand begins at a multiple of its own size. */
+bool whole_quads(const MapOperand &x, const MapDims &m, int i, int quad) {
+    bool whole = x.col == 1 && aligned(x.data, 16);
+    for (int d = 0; d + 1 < m.n; d++) whole = whole && m.stride[i][d] * x.size % 16 == 0;
+    return whole && (x.size * quad <= 16);
+}
+
+void take_rows(MapJob &job, const MapDims &m, int quad) {
+    enum { APART = 32 };
+    int last = m.n - 1;
+    bool narrow = true, whole = true;
+    job.path = MAP_ROWS;
+    job.cols = m.shape[last];
+    for (int i = 0; i <= job.n_in; i++) {
+        MapOperand &x = job.x[i];
+        x.col = m.stride[i][last];
+        x.whole = whole_quads(x, m, i, quad);
+        narrow = narrow && (x.size == 2 || x.col == 0);
+        whole = whole && (x.whole || x.col == 0);
+    }
+    job.joined = narrow && whole && quad == 4;
+    int64_t quads = ceil_div(job.cols, quad);
+    job.spread = job.joined || quads < 2 * APART ? 1 : APART;
+    int64_t shares = ceil_div(quads, 2 * job.spread) * job.spread;
+    job.across = divider_of(shares);
+    job.count = m.count / job.cols * shares;
+    job.walk = walk_of(m, last);
+}
+
+void take_flat(MapJob &job, const MapDims &m) {
+    job.path = MAP_FLAT;
+    job.count = m.count;
+    job.walk = walk_of(m, m.n);
+}
+
+void choose_path(MapJob &job, MapDims &m, int quad) {
+    enum { LEAST_TILE = 8 };
+    int last = m.n - 1, row = transposed_dim(job, m);
+    if (row >= 0 && m.shape[row] >= LEAST_TILE && m.shape[last] >= LEAST_TILE) {
+        take_tiles(job, m, row);
+        return;
+    }
+    bool rows = m.shape[last] >= 4 * quad || m.n == 1;
+    for (int i = 0; i <= job.n_in; i++) rows = rows && job.x[i].size * quad <= 16 && m.stride[i][last] <= 1;
+    if (rows)
+        take_rows(job, m, quad);
+    else
+        take_flat(job, m);
+}
+
+} // namespace
+} // namespace tg
+
+extern "C" tg_status tg_cuda_map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n_in,
+                                 const double p[2], bool add) {
+    if (f < 0 || f >= tg_formula_count() || n_in != tg_formula_inputs(f))
+        return tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "map: formula %d (%s) takes %d inputs, %d were given", f,
+                           tg_formula_name(f), tg_formula_inputs(f), n_in);
+    if (out.numel == 0) return TG_OK;
+    int compute = tg::compute_type(f, out, in, n_in, add);
+    tg::MapJob job = {};
+    job.f = f;
+    job.n_in = n_in;
+    job.p = p ? p[0] : 0;
+    job.q = p ? p[1] : 0;
+    job.add = add;
+    for (int i = 0; i <= n_in; i++) {
+        const tg_array &a = i ? in[i - 1] : out;
+        job.x[i].data = (char *)a.data;
+        job.x[i].dtype = a.dtype;
+        job.x[i].size = tg::element_size(a.dtype);
+    }
+    tg::MapDims m = tg::dims_of_job(job, out, in);
+    tg::choose_path(job, m, compute == TG_F32 ? tg::Quad<float>::size : tg::Quad<double>::size);
+    cudaStream_t stream = tg_cuda_of(ctx)->compute;
+    if (compute == TG_F32)
+        tg::map_f32(job, stream);
+    else if (compute == TG_F64)
+        tg::map_f64(job, stream);
+    else
+        tg::map_i64(job, stream);
+    return tg_cuda_launched(ctx, "map");
+}

@@ -1,0 +1,4 @@
+/* Element-wise kernels in float. */
+#include "kernels/cuda/map_kernels.h"
+
+void tg::map_f32(const MapJob &job, cudaStream_t stream) { launch_map<float>(job, stream); }

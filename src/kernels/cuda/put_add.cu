@@ -1,0 +1,174 @@
+/* The CUDA device's put_add slot. Every element of the destination is summed by one thread, in the order of the source,
+ * and rounded once.
+ *
+ * Where few positions share a group, a thread looks through all of them. Else positions are sorted by where they go
+ * (stably, so that their order stays), and a thread sums what goes to one place. */
+#include "kernels/cuda/slots.h"
+#include "kernels/cuda/sort.h"
+#include "kernels/cuda/take.h"
+
+namespace tg {
+namespace {
+
+enum { FEW = 32, AHEAD = 8 };
+
+/* n elements of a run from number j on. */
+template <class T> __device__ inline void load_run(const TakeSide &x, int64_t at, int64_t j, int n, T *v) {
+    Raw r;
+    fetch<Quad<T>::size>(r, x.data, x.size, at + j * x.step, x.step, n, x.whole);
+    decode<T>(r, x.dtype, v);
+}
+
+template <class T> __device__ inline void store_run(const TakeSide &x, int64_t at, int64_t j, int n, const T *v) {
+    Raw r;
+    encode<T>(r, x.dtype, v);
+    put<Quad<T>::size>(r, x.data, x.size, at + j * x.step, x.step, n, x.whole);
+}
+
+/* ---- Few positions to a group ---- */
+
+__device__ inline bool seen_before(const TakeJob &job, int64_t at, int64_t m, int64_t chosen) {
+    bool seen = false;
+    for (int64_t e = 0; e < m; e++) seen |= index_at(job, at + e * job.stride[TAKE_INDEX]) == chosen;
+    return seen;
+}
+
+/* A thread has a quad of the run of one group. */
+template <class T> __global__ void __launch_bounds__(TAKE_THREADS) put_few(TakeJob job, int64_t n, Divider by_quads) {
+    constexpr int Q = Quad<T>::size;
+    int64_t i = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x, at[TAKE_ARRAYS];
+    if (i >= n) return;
+    int64_t group = quotient(i, by_quads), j = (i - group * by_quads.by) * Q;
+    int count = job.run - j < Q ? (int)(job.run - j) : Q;
+    offsets(job.others, group, at);
+    for (int64_t m = 0; m < job.along; m++) {
+        int64_t chosen = index_at(job, at[TAKE_INDEX] + m * job.stride[TAKE_INDEX]);
+        if (!in_range(job, chosen)) {
+            if (j == 0) report(job, (at[TAKE_POSITION] + m * job.stride[TAKE_POSITION]) * job.run);
+            continue;
+        }
+        if (seen_before(job, at[TAKE_INDEX], m, chosen)) continue;
+        T sum[Q], x[Q];
+        int64_t to = at[TAKE_B] + chosen * job.b_stride;
+        load_run(job.b, to, j, count, sum);
+        for (int64_t e = m; e < job.along; e++) {
+            if (index_at(job, at[TAKE_INDEX] + e * job.stride[TAKE_INDEX]) != chosen) continue;
+            load_run(job.a, at[TAKE_A] + e * job.stride[TAKE_A], j, count, x);
+            TG_UNROLL
+            for (int k = 0; k < Q; k++) sum[k] += x[k];
+        }
+        store_run(job.b, to, j, count, sum);
+    }
+}
+
+template <class T> void launch_few(const TakeJob &job, cudaStream_t stream) {
+    int64_t quads = ceil_div(job.run, Quad<T>::size), n = job.groups * quads;
+    unsigned grid = (unsigned)ceil_div(n, TAKE_THREADS);
+    TG_LAUNCH(put_few<T>, grid, TAKE_THREADS, 0, stream, job, n, divider_of(quads));
+}
+
+/* ---- Many: sorted by destination ---- */
+
+/* The key of a position: its group and index, or the number of all keys where that is out of range. */
+template <class Id> __global__ void __launch_bounds__(TAKE_THREADS) put_keys(TakeJob job, Id *keys) {
+    int64_t position = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x, at[TAKE_ARRAYS];
+    if (position >= job.positions) return;
+    offsets(job.walk, position, at);
+    int64_t chosen = index_at(job, at[TAKE_INDEX]);
+    bool fits = in_range(job, chosen);
+    if (!fits) report(job, position * job.run);
+    keys[position] = (Id)(fits ? at[TAKE_GROUP] * job.extent + chosen : job.groups * job.extent);
+}
+
+/* A thread has a quad of the run of one sorted position, and works if that is the first of its key. */
+template <class T, class Id>
+__global__ void __launch_bounds__(TAKE_THREADS) put_sorted(TakeJob job, const Id *keys, const Id *order, int64_t n,
+                                                           Divider by_quads) {
+    constexpr int Q = Quad<T>::size;
+    int64_t t = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x, at[TAKE_ARRAYS];
+    if (t >= n) return;
+    int64_t i = quotient(t, by_quads), j = (t - i * by_quads.by) * Q;
+    int count = job.run - j < Q ? (int)(job.run - j) : Q;
+    Id key = keys[i];
+    if (key == (Id)(job.groups * job.extent) || (i > 0 && keys[i - 1] == key)) return;
+    offsets(job.walk, (int64_t)order[i], at);
+    int64_t to = at[TAKE_B] + index_at(job, at[TAKE_INDEX]) * job.b_stride;
+    T sum[Q];
+    load_run(job.b, to, j, count, sum);
+    for (bool more = true; more; i += AHEAD) {
+        Raw raw[AHEAD];
+        bool same[AHEAD];
+        TG_UNROLL
+        for (int a = 0; a < AHEAD; a++) {
+            same[a] = i + a < job.positions && keys[i + a] == key;
+            if (!same[a]) continue;
+            offsets(job.walk, (int64_t)order[i + a], at);
+            int64_t from = at[TAKE_A] + j * job.a.step;
+            fetch<Q>(raw[a], job.a.data, job.a.size, from, job.a.step, count, job.a.whole);
+        }
+        TG_UNROLL
+        for (int a = 0; a < AHEAD; a++) {
+            T x[Q];
+            if (!same[a]) continue;
+            decode<T>(raw[a], job.a.dtype, x);
+            TG_UNROLL
+            for (int k = 0; k < Q; k++) sum[k] += x[k];
+        }
+        more = same[AHEAD - 1];
+    }
+    store_run(job.b, to, j, count, sum);
+}
+
+template <class T, class Id>
+void launch_sorted(const TakeJob &job, const Id *keys, const Id *order, cudaStream_t stream) {
+    int64_t quads = ceil_div(job.run, Quad<T>::size), n = job.positions * quads;
+    unsigned grid = (unsigned)ceil_div(n, TAKE_THREADS);
+    TG_LAUNCH((put_sorted<T, Id>), grid, TAKE_THREADS, 0, stream, job, keys, order, n, divider_of(quads));
+}
+
+template <class Id> tg_status put_many(tg_ctx *ctx, const TakeJob &job, int compute) {
+    int64_t n = job.positions, tiles = ceil_div(n, SORT_TILE), most = job.groups * job.extent;
+    cudaStream_t stream = tg_cuda_of(ctx)->compute;
+    tg_cuda_scratch scratch;
+    tg_status status = tg_cuda_scratch_take(ctx, (size_t)(4 * n + SORT_DIGITS * tiles) * sizeof(Id), &scratch);
+    if (status != TG_OK) return status;
+    Id *at = (Id *)scratch.data;
+    SortJob<Id> sort = {{at, at + n}, {at + 2 * n, at + 3 * n}, at + 4 * n, n, tiles};
+    int bits = 0;
+    while (bits < 63 && most >> bits) bits++;
+    TG_LAUNCH(put_keys<Id>, (unsigned)ceil_div(n, TAKE_THREADS), TAKE_THREADS, 0, stream, job, sort.keys[0]);
+    int in = sort_stably(sort, bits, stream);
+    const Id *keys = sort.keys[in], *order = sort.order[in];
+    if (compute == TG_F32)
+        launch_sorted<float, Id>(job, keys, order, stream);
+    else if (compute == TG_F64)
+        launch_sorted<double, Id>(job, keys, order, stream);
+    else
+        launch_sorted<int64_t, Id>(job, keys, order, stream);
+    status = tg_cuda_launched(ctx, "put_add, sorted");
+    tg_cuda_scratch_give(ctx, &scratch);
+    return status;
+}
+
+} // namespace
+} // namespace tg
+
+extern "C" tg_status tg_cuda_put_add(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad) {
+    using namespace tg;
+    (void)bad; /* the error word has it */
+    if (src.numel == 0) return TG_OK;
+    TakeJob job = take_job(ctx, src, dst, index, dim, "put_add");
+    int compute = job.compute;
+    cudaStream_t stream = tg_cuda_of(ctx)->compute;
+    if (job.along > FEW) {
+        bool wide = job.positions >> 31 || job.groups * job.extent >> 31;
+        return wide ? put_many<uint64_t>(ctx, job, compute) : put_many<uint32_t>(ctx, job, compute);
+    }
+    if (compute == TG_F32)
+        launch_few<float>(job, stream);
+    else if (compute == TG_F64)
+        launch_few<double>(job, stream);
+    else
+        launch_few<int64_t>(job, stream);
+    return tg_cuda_launched(ctx, "put_add");
+}

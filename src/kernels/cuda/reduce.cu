@@ -1,0 +1,196 @@
+/* The CUDA device's reduce slot: sorts the dims into kept and reduced, and decides between rows and columns and how
+ * many parts, by shape alone. */
+#include "kernels/cuda/reduce.h"
+
+#include "kernels/cuda/slots.h"
+
+namespace tg {
+namespace {
+
+/* As on the CPU: integers are summed exactly unless a float is wanted, 16-bit floats in float32. */
+int compute_type(int in, int out) {
+    if (in == TG_F64 || out == TG_F64 || (!is_float(in) && is_float(out))) return TG_F64;
+    return is_float(in) ? TG_F32 : TG_I64;
+}
+
+/* Strides of in and out. */
+struct Sides {
+    Dims<2> kept, reduced;
+};
+
+Sides sides_of(const tg_array &out, const tg_array &in) {
+    Sides s = {};
+    s.kept.count = s.reduced.count = 1;
+    for (int d = 0; d < in.ndim; d++) {
+        bool reduced = out.shape[d] == 1 || out.stride[d] == 0;
+        int64_t stride[2] = {in.stride[d], reduced ? 0 : out.stride[d]};
+        push_dim(reduced ? s.reduced : s.kept, in.shape[d], stride);
+    }
+    order_dims(s.kept, 0);
+    order_dims(s.reduced, 0);
+    merge_dims(s.kept);
+    merge_dims(s.reduced);
+    return s;
+}
+
+/* Columns, where the outputs lie closer together than what is reduced, and there are enough of them. */
+bool by_columns(const Sides &s) {
+    const Dims<2> &k = s.kept, &r = s.reduced;
+    if (k.n == 0 || r.n == 0) return false;
+    return k.shape[k.n - 1] >= 16 && k.stride[0][k.n - 1] < r.stride[0][r.n - 1];
+}
+
+bool whole_strides(const Dims<2> &m, int n, int size) {
+    bool whole = true;
+    for (int d = 0; d < n; d++) whole = whole && m.stride[0][d] * size % 16 == 0;
+    return whole;
+}
+
+int lanes_for(int64_t count) {
+    int lanes = 1;
+    while (lanes < 32 && lanes * 8 < count) lanes *= 2;
+    return count >= 2048 ? REDUCE_THREADS : lanes;
+}
+
+void cut(ReduceJob &job, int64_t parts, int64_t multiple) {
+    job.part_len = ceil_div(ceil_div(job.count, parts > 1 ? parts : 1), multiple) * multiple;
+    if (job.part_len == 0) job.part_len = multiple;
+    job.parts = job.count ? ceil_div(job.count, job.part_len) : 1;
+    job.by_parts = divider_of(job.parts);
+}
+
+int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Parts are as many as make BLOCKS blocks, if each has PART elements. */
+enum { BLOCKS = 1024, PART = 8192, PART_ROWS = 64 };
+
+void plan_rows(ReduceJob &job, const Sides &s, bool arg) {
+    job.path = arg ? REDUCE_ARG : REDUCE_ROW;
+    job.kept = walk_of(s.kept, s.kept.n);
+    job.lanes = lanes_for(job.count);
+    bool few = job.outputs < BLOCKS / 2 && job.lanes > 32;
+    cut(job, few ? least(job.count / PART, ceil_div(BLOCKS, job.outputs)) : 1, 1024);
+    job.whole = job.single && job.step == 1 && aligned(job.in, 16) && whole_strides(s.kept, s.kept.n, job.in_size);
+}
+
+void plan_columns(ReduceJob &job, const Sides &s, int quad) {
+    int last = s.kept.n - 1;
+    job.path = REDUCE_COLUMN;
+    job.width = s.kept.shape[last];
+    job.in_col = s.kept.stride[0][last];
+    job.out_col = s.kept.stride[1][last];
+    job.kept = walk_of(s.kept, last);
+    int64_t across = ceil_div(job.width, REDUCE_LANES * quad), blocks = job.outputs / job.width * across;
+    job.by_across = divider_of(across);
+    cut(job, least(job.count / PART_ROWS, ceil_div(BLOCKS, blocks)), 1);
+    job.whole = job.in_col == 1 && aligned(job.in, 16) && whole_strides(s.kept, last, job.in_size) &&
+                whole_strides(s.reduced, s.reduced.n, job.in_size);
+}
+
+/* Everything but what is reduced from where to where. */
+void plan(ReduceJob &job, const Sides &s, int quad, bool arg) {
+    int last = s.reduced.n - 1;
+    job.outputs = s.kept.count;
+    job.count = s.reduced.count;
+    job.single = s.reduced.n <= 1;
+    job.step = last < 0 ? 0 : s.reduced.stride[0][last];
+    for (int d = 0; d <= last; d++) {
+        job.reduced.by[d] = divider_of(s.reduced.shape[d]);
+        job.reduced.stride[0][d] = s.reduced.stride[0][d];
+    }
+    job.reduced.ndim = s.reduced.n;
+    job.part_step = 0;
+    if (!arg && by_columns(s))
+        plan_columns(job, s, quad);
+    else
+        plan_rows(job, s, arg);
+}
+
+void launch(const ReduceJob &job, int compute, cudaStream_t stream) {
+    if (compute == TG_F32)
+        reduce_f32(job, stream);
+    else if (compute == TG_F64)
+        reduce_f64(job, stream);
+    else
+        reduce_i64(job, stream);
+}
+
+/* The results of parts lie row-major, part by part, and are reduced to where the job would have put them. */
+void split(ReduceJob &parts, ReduceJob &rest, Sides &s, void *results, void *positions, int compute, int quad) {
+    bool arg = parts.path == REDUCE_ARG;
+    int64_t step = 1;
+    rest = parts;
+    rest.kind = parts.kind == TG_SUMSQ ? TG_SUM : parts.kind;
+    rest.in = (char *)results;
+    rest.in_dtype = compute;
+    rest.in_size = element_size(compute);
+    rest.positions = (const int64_t *)positions;
+    Sides t = s;
+    for (int d = s.kept.n - 1; d >= 0; d--) {
+        s.kept.stride[1][d] = t.kept.stride[0][d] = step;
+        step *= s.kept.shape[d];
+    }
+    t.reduced = {};
+    t.reduced.count = 1;
+    push_dim(t.reduced, parts.parts, {parts.outputs, 0});
+    merge_dims(t.kept);
+    plan(rest, t, quad, arg);
+    cut(rest, 1, 1);
+    parts.scale = 1;
+    parts.add = false;
+    parts.out = (char *)(arg ? positions : results);
+    parts.out_dtype = arg ? (int)TG_I64 : compute;
+    parts.extremes = arg ? (char *)results : nullptr;
+    parts.part_step = parts.outputs;
+    for (int d = 0; d < parts.kept.ndim; d++) parts.kept.stride[1][d] = s.kept.stride[1][d];
+    parts.out_col = 1;
+}
+
+tg_status reduce_parts(tg_ctx *ctx, ReduceJob &job, Sides &s, int compute, int quad) {
+    size_t results = (size_t)(job.parts * job.outputs);
+    size_t value_bytes = (results * (size_t)element_size(compute) + 255) / 256 * 256;
+    tg_cuda_scratch scratch;
+    ReduceJob rest;
+    tg_status status = tg_cuda_scratch_take(
+        ctx, value_bytes + (job.path == REDUCE_ARG ? results * sizeof(int64_t) : 0), &scratch);
+    if (status != TG_OK) return status;
+    char *positions = job.path == REDUCE_ARG ? (char *)scratch.data + value_bytes : nullptr;
+    split(job, rest, s, scratch.data, positions, compute, quad);
+    launch(job, compute, tg_cuda_of(ctx)->compute);
+    status = tg_cuda_launched(ctx, "reduce, parts");
+    if (status == TG_OK) {
+        launch(rest, compute, tg_cuda_of(ctx)->compute);
+        status = tg_cuda_launched(ctx, "reduce");
+    }
+    tg_cuda_scratch_give(ctx, &scratch);
+    return status;
+}
+
+} // namespace
+} // namespace tg
+
+extern "C" tg_status tg_cuda_reduce(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array in, double scale,
+                                    bool add) {
+    using namespace tg;
+    bool arg = kind == TG_ARGMAX || kind == TG_ARGMIN;
+    if (arg && out.dtype != TG_I64 && out.dtype != TG_I32)
+        return tg_ctx_fail(ctx, TG_ERR_DTYPE, "reduce: positions are i64 or i32, not %s",
+                           tg_dtype_name((tg_dtype)out.dtype));
+    int compute = compute_type(in.dtype, arg ? in.dtype : out.dtype);
+    int quad = compute == TG_F32 ? Quad<float>::size : Quad<double>::size;
+    ReduceJob job = {};
+    job.kind = kind;
+    job.scale = scale;
+    job.add = add;
+    job.in = (char *)in.data;
+    job.out = (char *)out.data;
+    job.in_dtype = in.dtype;
+    job.in_size = element_size(in.dtype);
+    job.out_dtype = out.dtype;
+    Sides s = sides_of(out, in);
+    if (s.kept.count == 0) return TG_OK;
+    plan(job, s, quad, arg);
+    if (job.parts > 1) return reduce_parts(ctx, job, s, compute, quad);
+    launch(job, compute, tg_cuda_of(ctx)->compute);
+    return tg_cuda_launched(ctx, "reduce");
+}

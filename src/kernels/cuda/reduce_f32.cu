@@ -1,0 +1,4 @@
+/* Reductions in float. */
+#include "kernels/cuda/reduce_kernels.h"
+
+void tg::reduce_f32(const ReduceJob &job, cudaStream_t stream) { launch_reduce<float>(job, stream); }

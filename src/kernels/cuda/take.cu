@@ -1,0 +1,151 @@
+/* The CUDA device's take slot, and the plan that it shares with put_add. */
+#include "kernels/cuda/take.h"
+
+#include "kernels/cuda/slots.h"
+
+namespace tg {
+namespace {
+
+/* The wider of the two, floats before integers. An int64 beside floats asks for double, whose quads hold it. */
+int compute_type(const tg_array &a, const tg_array &b) {
+    bool real = is_float(a.dtype) || is_float(b.dtype);
+    bool wide = element_size(a.dtype) == 8 || element_size(b.dtype) == 8;
+    return !real ? TG_I64 : wide ? TG_F64 : TG_F32;
+}
+
+TakeSide side_of(const tg_array &x) {
+    TakeSide s = {};
+    s.data = (char *)x.data;
+    s.dtype = x.dtype;
+    s.size = element_size(x.dtype);
+    s.step = 1;
+    return s;
+}
+
+/* How many leading dims are left when those of the run are taken away. */
+int choose_run(TakeJob &job, const tg_array &a, const tg_array &b, const tg_array &index, int dim) {
+    int d = a.ndim;
+    job.run = 1;
+    for (; d - 1 > dim; d--) {
+        int64_t n = a.shape[d - 1], a_step = a.stride[d - 1], b_step = b.stride[d - 1];
+        if (n == 1) continue;
+        if (index.stride[d - 1] != 0) break;
+        if (job.run != 1 && (a_step != job.a.step * job.run || b_step != job.b.step * job.run)) break;
+        if (job.run == 1) {
+            job.a.step = a_step;
+            job.b.step = b_step;
+        }
+        job.run *= n;
+    }
+    return d;
+}
+
+/* Quads may be had in one access: every offset that is not within a run is a multiple of theirs. */
+bool whole_side(const TakeSide &x, const Dims<TAKE_ARRAYS> &m, int side, int64_t more, int64_t run, int quad) {
+    bool whole = x.step == 1 && run >= quad && aligned(x.data, 16) && x.size * quad <= 16;
+    for (int d = 0; d < m.n; d++) whole = whole && m.stride[side][d] * x.size % 16 == 0;
+    return whole && more * x.size % 16 == 0;
+}
+
+template <class T> __global__ void __launch_bounds__(TAKE_THREADS) take_each(TakeJob job, int64_t n, Divider by_run) {
+    int64_t i = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x, at[TAKE_ARRAYS];
+    if (i >= n) return;
+    int64_t position = quotient(i, by_run), j = i - position * job.run;
+    offsets(job.walk, position, at);
+    int64_t chosen = index_at(job, at[TAKE_INDEX]);
+    if (!in_range(job, chosen)) {
+        if (j == 0) report(job, position * job.run);
+        return;
+    }
+    T v = load<T>(job.b.data, job.b.dtype, at[TAKE_B] + chosen * job.b_stride + j * job.b.step);
+    store<T>(job.a.data, job.a.dtype, at[TAKE_A] + j * job.a.step, v);
+}
+
+/* Runs of one dtype without gaps, 16 bytes a thread. */
+__global__ void __launch_bounds__(TAKE_THREADS) take_runs(TakeJob job, int64_t n, Divider by_chunks) {
+    int64_t i = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x, at[TAKE_ARRAYS];
+    if (i >= n) return;
+    int64_t position = quotient(i, by_chunks), chunk = i - position * by_chunks.by;
+    offsets(job.walk, position, at);
+    int64_t chosen = index_at(job, at[TAKE_INDEX]);
+    if (!in_range(job, chosen)) {
+        if (chunk == 0) report(job, position * job.run);
+        return;
+    }
+    const char *from = job.b.data + (at[TAKE_B] + chosen * job.b_stride) * job.b.size + chunk * 16;
+    *(Raw *)(job.a.data + at[TAKE_A] * job.a.size + chunk * 16) = *(const Raw *)from;
+}
+
+template <class T> void launch_each(const TakeJob &job, cudaStream_t stream) {
+    int64_t n = job.positions * job.run;
+    unsigned grid = (unsigned)ceil_div(n, TAKE_THREADS);
+    TG_LAUNCH(take_each<T>, grid, TAKE_THREADS, 0, stream, job, n, divider_of(job.run));
+}
+
+void launch_runs(const TakeJob &job, cudaStream_t stream) {
+    int64_t chunks = job.run * job.a.size / 16, n = job.positions * chunks;
+    unsigned grid = (unsigned)ceil_div(n, TAKE_THREADS);
+    TG_LAUNCH(take_runs, grid, TAKE_THREADS, 0, stream, job, n, divider_of(chunks));
+}
+
+} // namespace
+
+TakeJob take_job(tg_ctx *ctx, const tg_array &a, const tg_array &b, const tg_array &index, int dim,
+                 const char *slot) {
+    TakeJob job = {};
+    job.compute = compute_type(a, b);
+    job.a = side_of(a);
+    job.b = side_of(b);
+    job.index = (const char *)index.data;
+    job.narrow = index.dtype == TG_I32;
+    job.extent = b.shape[dim];
+    job.b_stride = b.stride[dim];
+    job.along = a.shape[dim];
+    int n = choose_run(job, a, b, index, dim);
+    int64_t group = 1, position = 1, stride[TG_MAX_DIMS][TAKE_ARRAYS];
+    for (int d = n - 1; d >= 0; d--) {
+        int64_t of[TAKE_ARRAYS] = {a.stride[d], index.stride[d], d == dim ? 0 : b.stride[d], d == dim ? 0 : group,
+                                   position};
+        for (int k = 0; k < TAKE_ARRAYS; k++) stride[d][k] = of[k];
+        position *= a.shape[d];
+        if (d != dim) group *= a.shape[d];
+    }
+    Dims<TAKE_ARRAYS> all = {}, others = {};
+    all.count = others.count = 1;
+    for (int d = 0; d < n; d++) {
+        push_dim(all, a.shape[d], stride[d]);
+        if (d != dim) push_dim(others, a.shape[d], stride[d]);
+    }
+    for (int k = 0; k < TAKE_ARRAYS; k++) job.stride[k] = stride[dim][k];
+    int quad = job.compute == TG_F32 ? Quad<float>::size : Quad<double>::size;
+    job.a.whole = whole_side(job.a, all, TAKE_A, 0, job.run, quad);
+    job.b.whole = whole_side(job.b, all, TAKE_B, job.b_stride, job.run, quad);
+    merge_dims(all);
+    merge_dims(others);
+    job.positions = all.count;
+    job.groups = others.count;
+    job.walk = walk_of(all, all.n);
+    job.others = walk_of(others, others.n);
+    job.fault = tg_cuda_fault_for(ctx, slot);
+    return job;
+}
+
+} // namespace tg
+
+extern "C" tg_status tg_cuda_take(tg_ctx *ctx, tg_array out, tg_array src, tg_array index, int dim, int64_t *bad) {
+    using namespace tg;
+    (void)bad; /* the error word has it */
+    if (out.numel == 0) return TG_OK;
+    TakeJob job = take_job(ctx, out, src, index, dim, "take");
+    cudaStream_t stream = tg_cuda_of(ctx)->compute;
+    bool whole = job.a.whole && job.b.whole && job.run * job.a.size % 16 == 0;
+    if (whole && out.dtype == src.dtype)
+        launch_runs(job, stream);
+    else if (job.compute == TG_F32)
+        launch_each<float>(job, stream);
+    else if (job.compute == TG_F64)
+        launch_each<double>(job, stream);
+    else
+        launch_each<int64_t>(job, stream);
+    return tg_cuda_launched(ctx, "take");
+}

@@ -1,0 +1,56 @@
+/* What take and put_add share: how elements of an array are found by an index along one dim.
+ *
+ * a is the array that has the index's shape (take's output, put_add's source), b the one that is indexed. Trailing dims
+ * along which the index does not change and both arrays go on in one step form a run; positions number the runs. */
+#ifndef TG_CUDA_TAKE_H
+#define TG_CUDA_TAKE_H
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/vector.h"
+#include "kernels/cuda/walk.h"
+
+namespace tg {
+
+enum { TAKE_THREADS = 256 };
+enum { TAKE_A, TAKE_INDEX, TAKE_B, TAKE_GROUP, TAKE_POSITION, TAKE_ARRAYS }; /* of a walk */
+
+struct TakeSide {
+    char *data;
+    int dtype, size;
+    int64_t step; /* from one element of a run to the next */
+    bool whole;   /* quads of T lie on their own boundaries */
+};
+
+struct TakeJob {
+    int compute; /* TG_F32, TG_F64 or TG_I64 */
+    TakeSide a, b;
+    const char *index;
+    bool narrow; /* int32 */
+    /* Dims of a position. Along the indexed dim b's stride is 0. Positions that differ in the indexed dim alone are one
+     * group. */
+    Walk<TAKE_ARRAYS> walk;
+    int64_t positions, run;
+    int64_t extent, b_stride; /* of b along the indexed dim */
+    /* The indexed dim by itself, and the walk without it. */
+    Walk<TAKE_ARRAYS> others;
+    int64_t along, stride[TAKE_ARRAYS], groups;
+    tg_cuda_fault fault;
+};
+
+__device__ inline int64_t index_at(const TakeJob &job, int64_t at) {
+    return job.narrow ? ((const int32_t *)job.index)[at] : ((const int64_t *)job.index)[at];
+}
+
+__device__ inline bool in_range(const TakeJob &job, int64_t i) { return i >= 0 && i < job.extent; }
+
+/* To the error word: the first position wins. */
+__device__ inline void report(const TakeJob &job, int64_t position) {
+    const unsigned long long most = (1ull << 40) - 1, at = (unsigned long long)position;
+    atomicMin(job.fault.word, job.fault.call << 40 | (at < most ? at : most));
+}
+
+TakeJob take_job(tg_ctx *ctx, const tg_array &a, const tg_array &b, const tg_array &index, int dim, const char *slot);
+
+} // namespace tg
+
+#endif

@@ -1,0 +1,167 @@
+/* Quads: the elements of an operand that a thread moves at once, 16 bytes of the compute type T, so four of float and
+ * two of double or int64_t.
+ *
+ * A quad is fetched as raw bytes by the size of its elements, and decoded by their dtype afterwards: so a thread has
+ * the bytes of all operands under way before it looks at any. Elements wider than T's have no quads.
+ */
+#ifndef TG_CUDA_VECTOR_H
+#define TG_CUDA_VECTOR_H
+
+#include "kernels/cuda/array.h"
+
+namespace tg {
+
+template <class T> struct Quad {
+    static constexpr int size = 16 / (int)sizeof(T);
+};
+
+struct alignas(16) Raw {
+    uint32_t w[4];
+};
+
+__host__ __device__ inline int element_size(int dtype) {
+    return dtype == TG_F64 || dtype == TG_I64 ? 8 : dtype == TG_F32 || dtype == TG_I32 ? 4 : dtype <= TG_F16 ? 2 : 1;
+}
+
+/* The element with these bits. */
+template <class T> __device__ inline T value_of(uint64_t bits, int dtype) {
+    alignas(8) char e[8];
+    memcpy(e, &bits, sizeof e);
+    return load<T>(e, dtype, 0);
+}
+
+template <class T> __device__ inline uint64_t bits_of(T v, int dtype) {
+    alignas(8) char e[8];
+    uint64_t bits;
+    memset(e, 0, sizeof e);
+    store<T>(e, dtype, 0, v);
+    memcpy(&bits, e, sizeof e);
+    return bits;
+}
+
+__device__ inline uint64_t fetch_one(const char *data, int size, int64_t i) {
+    switch (size) {
+    case 1: return ((const uint8_t *)data)[i];
+    case 2: return ((const uint16_t *)data)[i];
+    case 4: return ((const uint32_t *)data)[i];
+    default: return ((const uint64_t *)data)[i];
+    }
+}
+
+__device__ inline void put_one(char *data, int size, int64_t i, uint64_t bits) {
+    switch (size) {
+    case 1: ((uint8_t *)data)[i] = (uint8_t)bits; break;
+    case 2: ((uint16_t *)data)[i] = (uint16_t)bits; break;
+    case 4: ((uint32_t *)data)[i] = (uint32_t)bits; break;
+    default: ((uint64_t *)data)[i] = bits;
+    }
+}
+
+template <class S, int N> struct alignas(sizeof(S) * N) Pack {
+    S e[N];
+};
+
+template <class S, int Q> __device__ inline void fetch_as(Raw &r, const char *data, int64_t at, int64_t stride, int n,
+                                                          bool whole) {
+    Pack<S, Q> pack;
+    const S *p = (const S *)data + at;
+    if (whole && n == Q) {
+        pack = *(const Pack<S, Q> *)p;
+    } else if (stride == 0 && n > 0) {
+        S e = *p;
+        TG_UNROLL
+        for (int k = 0; k < Q; k++) pack.e[k] = e;
+    } else {
+        TG_UNROLL
+        for (int k = 0; k < Q; k++) pack.e[k] = k < n ? p[k * stride] : S(0);
+    }
+    memcpy(&r, &pack, sizeof pack);
+}
+
+/* n elements from `at` on, a stride apart; what lies behind them is anything. whole: the stride is 1 and quads lie on
+ * their own boundaries. */
+template <int Q> __device__ inline void fetch(Raw &r, const char *data, int size, int64_t at, int64_t stride, int n,
+                                              bool whole) {
+    switch (size) {
+    case 1: fetch_as<uint8_t, Q>(r, data, at, stride, n, whole); break;
+    case 2: fetch_as<uint16_t, Q>(r, data, at, stride, n, whole); break;
+    case 4: fetch_as<uint32_t, Q>(r, data, at, stride, n, whole); break;
+    default:
+        if constexpr (Q == 2) fetch_as<uint64_t, Q>(r, data, at, stride, n, whole);
+    }
+}
+
+template <class S, int Q> __device__ inline void put_as(const Raw &r, char *data, int64_t at, int64_t stride, int n,
+                                                        bool whole) {
+    Pack<S, Q> pack;
+    S *p = (S *)data + at;
+    memcpy(&pack, &r, sizeof pack);
+    if (whole && n == Q) {
+        *(Pack<S, Q> *)p = pack;
+    } else {
+        TG_UNROLL
+        for (int k = 0; k < Q; k++)
+            if (k < n) p[k * stride] = pack.e[k];
+    }
+}
+
+template <int Q> __device__ inline void put(const Raw &r, char *data, int size, int64_t at, int64_t stride, int n,
+                                            bool whole) {
+    switch (size) {
+    case 1: put_as<uint8_t, Q>(r, data, at, stride, n, whole); break;
+    case 2: put_as<uint16_t, Q>(r, data, at, stride, n, whole); break;
+    case 4: put_as<uint32_t, Q>(r, data, at, stride, n, whole); break;
+    default:
+        if constexpr (Q == 2) put_as<uint64_t, Q>(r, data, at, stride, n, whole);
+    }
+}
+
+template <class T, int DTYPE, class S> __device__ inline void decode_as(const Raw &r, T *v) {
+    constexpr int Q = Quad<T>::size;
+    if constexpr (sizeof(S) * Q <= sizeof(Raw)) {
+        alignas(16) char e[sizeof(S) * Q];
+        memcpy(e, &r, sizeof e);
+        TG_UNROLL
+        for (int k = 0; k < Q; k++) v[k] = load<T>(e, DTYPE, k);
+    }
+}
+
+template <class T> __device__ inline void decode(const Raw &r, int dtype, T *v) {
+    switch (dtype) {
+    case TG_F32: decode_as<T, TG_F32, float>(r, v); break;
+    case TG_F64: decode_as<T, TG_F64, double>(r, v); break;
+    case TG_BF16: decode_as<T, TG_BF16, uint16_t>(r, v); break;
+    case TG_F16: decode_as<T, TG_F16, uint16_t>(r, v); break;
+    case TG_I64: decode_as<T, TG_I64, int64_t>(r, v); break;
+    case TG_I32: decode_as<T, TG_I32, int32_t>(r, v); break;
+    case TG_BOOL: decode_as<T, TG_BOOL, uint8_t>(r, v); break;
+    default: decode_as<T, TG_U8, uint8_t>(r, v);
+    }
+}
+
+template <class T, int DTYPE, class S> __device__ inline void encode_as(Raw &r, const T *v) {
+    constexpr int Q = Quad<T>::size;
+    if constexpr (sizeof(S) * Q <= sizeof(Raw)) {
+        alignas(16) char e[sizeof(S) * Q];
+        TG_UNROLL
+        for (int k = 0; k < Q; k++) store<T>(e, DTYPE, k, v[k]);
+        memcpy(&r, e, sizeof e);
+    }
+}
+
+template <class T> __device__ inline void encode(Raw &r, int dtype, const T *v) {
+    switch (dtype) {
+    case TG_F32: encode_as<T, TG_F32, float>(r, v); break;
+    case TG_F64: encode_as<T, TG_F64, double>(r, v); break;
+    case TG_BF16: encode_as<T, TG_BF16, uint16_t>(r, v); break;
+    case TG_F16: encode_as<T, TG_F16, uint16_t>(r, v); break;
+    case TG_I64: encode_as<T, TG_I64, int64_t>(r, v); break;
+    case TG_I32: encode_as<T, TG_I32, int32_t>(r, v); break;
+    case TG_BOOL: encode_as<T, TG_BOOL, uint8_t>(r, v); break;
+    default: encode_as<T, TG_U8, uint8_t>(r, v);
+    }
+}
+
+} // namespace tg
+
+#endif
