@@ -12,7 +12,7 @@
 #include "kernels/philox.h"
 #include "kernels/scalar.h"
 
-/* A kernel's parameter that is read where it lies, by functions too; and a function that is too long to be everywhere. */
+/* A kernel's parameter that is read where it lies, by functions too; and a function too long to be everywhere. */
 #ifdef __CUDACC__
 #define TG_PARAMETER(type) const __grid_constant__ type
 #define TG_APART           __noinline__
@@ -83,9 +83,9 @@ __device__ inline void tile_load(E *to, const Heads &x, int64_t b, int64_t h, in
     if (x.wide && x.size == sizeof(E)) {
         for (int c = threadIdx.x; c < rows * CHUNKS; c += blockDim.x) {
             int i = c / CHUNKS, j = c % CHUNKS * N;
-            Quad<E> q = {};
-            if (i < there && j < cols) q = *(const Quad<E> *)(from + i * step + j * sizeof(E));
-            *(Quad<E> *)(to + i * ld + j) = q;
+            Sixteen<E> q = {};
+            if (i < there && j < cols) q = *(const Sixteen<E> *)(from + i * step + j * sizeof(E));
+            *(Sixteen<E> *)(to + i * ld + j) = q;
         }
         return;
     }
@@ -97,7 +97,7 @@ __device__ inline void tile_load(E *to, const Heads &x, int64_t b, int64_t h, in
     }
 }
 
-template <class T> __device__ TG_APART void put_one(char *row, int dtype, int64_t at, bool add, T v) {
+template <class T> __device__ TG_APART void put_element(char *row, int dtype, int64_t at, bool add, T v) {
     store<T>(row, dtype, at, add ? v + load<T>(row, dtype, at) : v);
 }
 
@@ -125,8 +125,8 @@ __device__ inline void rows_put(const Heads &x, int64_t b, int64_t h, int64_t fi
             for (int e = 0; e < 2; e++) old.e[e] = Element<E>::of(add ? v[e] + Element<E>::get(old.e[e]) : v[e]);
             *to = old;
         } else {
-            put_one<T>(row, x.dtype, j * x.stride[3], add, v[0]);
-            if (j + 1 < cols) put_one<T>(row, x.dtype, (j + 1) * x.stride[3], add, v[1]);
+            put_element<T>(row, x.dtype, j * x.stride[3], add, v[0]);
+            if (j + 1 < cols) put_element<T>(row, x.dtype, (j + 1) * x.stride[3], add, v[1]);
         }
     }
 }

@@ -10,15 +10,6 @@
 #include "kernels/cuda/array.h"
 #include "kernels/cuda/cuda.h"
 
-/* Before a loop over registers; before one that is long enough as it is. */
-#ifdef __CUDACC__
-#define TG_UNROLL _Pragma("unroll")
-#define TG_ROLLED _Pragma("unroll 1")
-#else
-#define TG_UNROLL
-#define TG_ROLLED
-#endif
-
 namespace tg {
 
 /* The last dim, or single elements, with the leading dims merged where their strides allow: innermost first. */
@@ -86,7 +77,7 @@ template <class T> __device__ inline void row_set(const Rows &x, int64_t r, T v)
 /* ---- Chunks ---- */
 
 /* Sixteen bytes as elements of type E: one access. */
-template <class E> struct alignas(16) Quad {
+template <class E> struct alignas(16) Sixteen {
     E e[16 / sizeof(E)];
 };
 
@@ -94,7 +85,7 @@ template <class T, class E> __device__ inline void load_quads(const char *at, in
     constexpr int N = 16 / sizeof(E);
     TG_UNROLL
     for (int q = 0; q < WIDE / N; q++) {
-        Quad<E> x = ((const Quad<E> *)at)[q];
+        Sixteen<E> x = ((const Sixteen<E> *)at)[q];
         TG_UNROLL
         for (int i = 0; i < N; i++) v[q * N + i] = load<T>((const char *)x.e, dtype, i);
     }
@@ -104,10 +95,10 @@ template <class T, class E> __device__ inline void store_quads(char *at, int dty
     constexpr int N = 16 / sizeof(E);
     TG_UNROLL
     for (int q = 0; q < WIDE / N; q++) {
-        Quad<E> x;
+        Sixteen<E> x;
         TG_UNROLL
         for (int i = 0; i < N; i++) store<T>((char *)x.e, dtype, i, v[q * N + i]);
-        ((Quad<E> *)at)[q] = x;
+        ((Sixteen<E> *)at)[q] = x;
     }
 }
 
