@@ -13,11 +13,13 @@
 
 #include "kernels/cuda/launch.h"
 
-/* Before a loop of constant length over what must stay in registers. */
+/* Before a loop of constant length over what must stay in registers; before one whose code is long enough once. */
 #ifdef __CUDACC__
 #define TG_UNROLL _Pragma("unroll")
+#define TG_ROLLED _Pragma("unroll 1")
 #else
 #define TG_UNROLL
+#define TG_ROLLED
 #endif
 
 namespace tg {

@@ -1,0 +1,139 @@
+/* Attention without its matrix of scores: for a tile of queries, tiles of keys pass by, and a running maximum and sum
+ * make the softmax as they do (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv 2307.08691). */
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/slots.h"
+
+extern "C" {
+#include "kernels/composed.h"
+}
+
+using namespace tg;
+
+namespace {
+
+/* Of the two rows that a lane has a part of, g and g + 8: what all keys so far come to. */
+template <class T> struct Running {
+    T max[2], sum[2], rescale[2];
+};
+
+template <class T, class Join> __device__ inline T quad_joined(T v, Join join) {
+    v = join(v, __shfl_xor_sync(~0u, v, 1));
+    return join(v, __shfl_xor_sync(~0u, v, 2));
+}
+
+/* Scores become exp(score - max); rescale is what earlier tiles must be multiplied by. A row without a key so far has 0
+ * for its maximum here, which keeps -inf - -inf away. */
+template <class E, int NF, class T> __device__ inline void pass_tile(Running<T> &s, T (&c)[NF][4]) {
+    TG_UNROLL
+    for (int r = 0; r < 2; r++) {
+        T max = s.max[r], sum = 0;
+        TG_UNROLL
+        for (int i = 0; i < 2 * NF; i++) max = Greatest()(max, c[i / 2][2 * r + i % 2]);
+        max = quad_joined(max, Greatest());
+        T ref = max == -(T)INFINITY ? (T)0 : max;
+        s.rescale[r] = score_exp<E>(s.max[r] - ref);
+        s.max[r] = max;
+        TG_UNROLL
+        for (int i = 0; i < 2 * NF; i++) {
+            T e = score_exp<E>(c[i / 2][2 * r + i % 2] - ref);
+            c[i / 2][2 * r + i % 2] = e;
+            sum += e;
+        }
+        s.sum[r] = s.sum[r] * s.rescale[r] + quad_joined(sum, Sum());
+    }
+}
+
+/* Scores of 16 queries from `first` on with keys from `key` on: scaled, -inf where hidden. */
+template <int NF, class T>
+__device__ inline void scale_and_mask(const Attention &a, int64_t first, int64_t key, T (&c)[NF][4]) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    int seen[2];
+    for (int r = 0; r < 2; r++) seen[r] = within(keys_seen(a, first + g + r * 8) - key, NF * 8);
+    TG_UNROLL
+    for (int n = 0; n < 4 * NF; n++) {
+        int f = n / 4, e = n % 4;
+        c[f][e] = f * 8 + 2 * t + e % 2 < seen[e / 2] ? c[f][e] * (T)a.scale : -(T)INFINITY;
+    }
+}
+
+template <int NF, class T>
+__device__ inline void drop(const Attention &a, int64_t b, int64_t h, int64_t first, int64_t key, T (&c)[NF][4]) {
+    uint32_t bits = kept<NF, false>(a, b, h, first, key);
+    T scale = kept_scale<T>(a);
+    TG_UNROLL
+    for (int i = 0; i < 4 * NF; i++) c[i / 4][i % 4] *= bits >> i & 1 ? scale : (T)0;
+}
+
+/* Divides by the sums and brings home. A query that sees no key gets zeros, and -inf as its log-sum-exp. */
+template <class E, int NF, class T>
+__device__ inline void finish(const Attention &a, int64_t b, int64_t h, int64_t first, const Running<T> &s,
+                              const T (&o)[NF][4]) {
+    int lane = threadIdx.x % 32;
+    T factor[2];
+    for (int r = 0; r < 2; r++) {
+        int64_t i = first + lane / 4 + r * 8;
+        factor[r] = s.sum[r] == 0 ? (T)0 : 1 / s.sum[r];
+        if (a.lse.data && lane % 4 == 0 && i < a.sq)
+            *(T *)head_row(a.lse, b, h, i) = s.sum[r] == 0 ? -(T)INFINITY : s.max[r] + tg_m_log(s.sum[r]);
+    }
+    rows_put<E, NF, T>(a.out, b, h, first, a.sq, a.dv, false, o, factor);
+}
+
+template <class E, int D, int WARPS>
+__global__ void __launch_bounds__(WARPS * 32) attention(TG_PARAMETER(Attention) a) {
+    typedef typename Element<E>::T T;
+    constexpr int ROWS = WARPS * 16, NS = ROWS / 8, NO = D / 8;
+    TG_DYN_SHARED(E, q);
+    const int ld = tile_pitch<E>(D), ldp = tile_pitch<E>(ROWS), warp = threadIdx.x / 32;
+    E *k = q + ROWS * ld, *v = k + ROWS * ld, *p = v + ROWS * ld + warp * 16 * ldp, *own = q + warp * 16 * ld;
+    /* The longest of causal attention's tiles come first. */
+    int64_t head = blockIdx.x / a.tiles, b = head / a.heads, h = head % a.heads;
+    int64_t group = h / (a.heads / a.groups), first = (a.tiles - 1 - blockIdx.x % a.tiles) * ROWS;
+    int64_t mine = first + warp * 16;
+    int64_t seen = keys_seen(a, first + ROWS < a.sq ? first + ROWS - 1 : a.sq - 1);
+    Running<T> s;
+    T o[NO][4];
+    for (int r = 0; r < 2; r++) s.max[r] = -(T)INFINITY, s.sum[r] = 0;
+    clear<NO>(o);
+    tile_load<D>(q, a.q, b, h, first, ROWS, a.sq, a.dk);
+    for (int64_t key = 0; key < seen; key += ROWS) {
+        T c[NS][4];
+        __syncthreads();
+        tile_load<D>(k, a.k, b, group, key, ROWS, a.sk, a.dk);
+        tile_load<D>(v, a.v, b, group, key, ROWS, a.sk, a.dv);
+        __syncthreads();
+        clear<NS>(c);
+        tile_product<false, NS>(c, own, ld, k, ld, ROWS, a.wide_k);
+        scale_and_mask<NS>(a, mine, key, c);
+        pass_tile<E, NS>(s, c);
+        if (a.dropout > 0) drop<NS>(a, b, h, mine, key, c);
+        tile_set<NS>(p, ldp, c);
+        TG_UNROLL
+        for (int i = 0; i < 4 * NO; i++) o[i / 4][i % 4] *= s.rescale[i % 4 / 2];
+        __syncwarp();
+        tile_product<true, NO>(o, p, ldp, v, ld, a.wide_v, ROWS);
+        __syncwarp();
+    }
+    finish<E, NO>(a, b, h, mine, s, o);
+}
+
+template <class E, int D> tg_status run(tg_ctx *ctx, Attention a) {
+    constexpr int WARPS = warps_of<E, D>();
+    constexpr size_t bytes = shared_of<E, D>(3);
+    a.tiles = (a.sq + WARPS * 16 - 1) / (WARPS * 16);
+    tg_status s = allow_shared(ctx, attention<E, D, WARPS>, bytes);
+    if (s != TG_OK) return s;
+    TG_LAUNCH((attention<E, D, WARPS>), (unsigned)(a.batch * a.heads * a.tiles), WARPS * 32, bytes,
+              tg_cuda_of(ctx)->compute, a);
+    return tg_cuda_launched(ctx, "attention");
+}
+
+} // namespace
+
+tg_status tg_cuda_attention(tg_ctx *ctx, const tg_attention_args *a) {
+    Attention t = attention_of(a);
+    int most = t.dk > t.dv ? t.dk : t.dv;
+    if (!t.batch || !t.heads || !t.sq) return TG_OK;
+    if (most > WIDEST_HEAD) return tg_composed_attention(ctx, a);
+    return TG_ATTENTION_KINDS(run, kind_of(a), most, ctx, t);
+}

@@ -1,0 +1,220 @@
+/* What attention's forward and backward share: operands, tiles, masks, and which kernel does what.
+ *
+ * A block of WARPS warps has a tile of 16 WARPS rows, queries or keys, and passes over tiles of as many of the other. A
+ * warp owns 16 rows: their scores and sums are in its registers, spread as tile_product spreads them. Tiles lie in
+ * shared memory as elements E: the arrays' own 16-bit dtype where all have the same, else the compute type. */
+#ifndef TG_CUDA_ATTENTION_H
+#define TG_CUDA_ATTENTION_H
+
+#include <math.h>
+
+#include "kernels/cuda/tile_product.h"
+#include "kernels/philox.h"
+#include "kernels/scalar.h"
+
+/* A kernel's parameter that is read where it lies, by functions too; and a function too long to be everywhere. */
+#ifdef __CUDACC__
+#define TG_PARAMETER(type) const __grid_constant__ type
+#define TG_APART           __noinline__
+#else
+#define TG_PARAMETER(type) const type
+#define TG_APART
+#endif
+
+namespace tg {
+
+/* An array [batch, heads, rows, cols], or without cols. */
+struct Heads {
+    char *data; /* NULL: absent */
+    int dtype, size;
+    bool wide; /* rows are contiguous, begin at 16 bytes, and end so */
+    int64_t stride[4];
+};
+
+inline Heads heads_of(const tg_array &a) {
+    Heads h = {(char *)a.data, a.dtype, 0, false, {0, 0, 0, 0}};
+    if (!a.data) return h;
+    h.size = tg_dtype_bits((tg_dtype)a.dtype) / 8;
+    for (int d = 0; d < a.ndim; d++) h.stride[d] = a.stride[d];
+    if (a.ndim < 4) return h;
+    h.wide = (uintptr_t)a.data % 16 == 0 && a.shape[3] * h.size % 16 == 0 && (a.stride[3] == 1 || a.shape[3] == 1);
+    for (int d = 0; d < 3; d++) h.wide = h.wide && (a.shape[d] == 1 || a.stride[d] * h.size % 16 == 0);
+    return h;
+}
+
+struct Attention {
+    Heads q, k, v, out, lse, gout, gq, gk, gv;
+    int64_t batch, heads, groups, sq, sk, tiles; /* tiles: of a head's queries, or of its keys */
+    int dk, dv, wide_k, wide_v;                  /* wide_*: in multiples of 16 */
+    double scale, dropout;
+    bool causal, add_q, add_k, add_v;
+    tg_draws draws;
+    void *delta; /* [batch, heads, sq] of the compute type: sum(gout out) */
+};
+
+inline Attention attention_of(const tg_attention_args *a) {
+    Attention t = {};
+    t.q = heads_of(a->q), t.k = heads_of(a->k), t.v = heads_of(a->v);
+    t.out = heads_of(a->out), t.lse = heads_of(a->lse), t.gout = heads_of(a->gout);
+    t.gq = heads_of(a->gq), t.gk = heads_of(a->gk), t.gv = heads_of(a->gv);
+    t.batch = a->q.shape[0], t.heads = a->q.shape[1], t.groups = a->k.shape[1];
+    t.sq = a->q.shape[2], t.sk = a->k.shape[2];
+    t.dk = (int)a->q.shape[3], t.dv = (int)a->v.shape[3];
+    t.wide_k = (t.dk + 15) / 16 * 16, t.wide_v = (t.dv + 15) / 16 * 16;
+    t.scale = a->scale, t.dropout = a->dropout, t.causal = a->causal, t.draws = a->draws;
+    t.add_q = a->add_q, t.add_k = a->add_k, t.add_v = a->add_v;
+    return t;
+}
+
+/* Where row i of head (b, h) begins. */
+__device__ inline char *head_row(const Heads &x, int64_t b, int64_t h, int64_t i) {
+    return x.data + (b * x.stride[0] + h * x.stride[1] + i * x.stride[2]) * x.size;
+}
+
+/* Rows [first, first + rows) of a head, of which `total` exist, as a tile of D columns: zeros beside what exists. */
+template <int D, class E>
+__device__ inline void tile_load(E *to, const Heads &x, int64_t b, int64_t h, int64_t first, int rows, int64_t total,
+                                 int cols) {
+    typedef typename Element<E>::T T;
+    constexpr int N = 16 / sizeof(E), CHUNKS = D / N;
+    const int ld = tile_pitch<E>(D), there = total - first < rows ? (int)(total - first) : rows;
+    const char *from = head_row(x, b, h, first);
+    const int64_t step = x.stride[2] * x.size;
+    if (x.wide && x.size == sizeof(E)) {
+        for (int c = threadIdx.x; c < rows * CHUNKS; c += blockDim.x) {
+            int i = c / CHUNKS, j = c % CHUNKS * N;
+            Sixteen<E> q = {};
+            if (i < there && j < cols) q = *(const Sixteen<E> *)(from + i * step + j * sizeof(E));
+            *(Sixteen<E> *)(to + i * ld + j) = q;
+        }
+        return;
+    }
+    TG_ROLLED
+    for (int c = threadIdx.x; c < rows * D; c += blockDim.x) {
+        int i = c / D, j = c % D;
+        T v = i < there && j < cols ? load<T>(from + i * step, x.dtype, j * x.stride[3]) : (T)0;
+        to[i * ld + j] = Element<E>::of(v);
+    }
+}
+
+template <class T> __device__ TG_APART void put_element(char *row, int dtype, int64_t at, bool add, T v) {
+    store<T>(row, dtype, at, add ? v + load<T>(row, dtype, at) : v);
+}
+
+/* Two neighbours of a row. */
+template <class E> struct alignas(2 * sizeof(E)) Two {
+    E e[2];
+};
+
+/* The warp's fragments, times factor[0] in rows g and factor[1] in rows g + 8, to where they belong in a head. */
+template <class E, int NF, class T>
+__device__ inline void rows_put(const Heads &x, int64_t b, int64_t h, int64_t first, int64_t total, int cols, bool add,
+                                const T (&c)[NF][4], const T (&factor)[2]) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const bool wide = x.wide && x.dtype == Element<E>::DTYPE;
+    TG_UNROLL
+    for (int n = 0; n < 2 * NF; n++) {
+        int r = n % 2, j = n / 2 * 8 + 2 * t;
+        int64_t i = first + g + r * 8;
+        if (i >= total || j >= cols) continue;
+        char *row = head_row(x, b, h, i);
+        T v[2] = {c[n / 2][2 * r] * factor[r], c[n / 2][2 * r + 1] * factor[r]};
+        if (wide) {
+            Two<E> *to = (Two<E> *)(row + j * sizeof(E)), old = {};
+            if (add) old = *to;
+            for (int e = 0; e < 2; e++) old.e[e] = Element<E>::of(add ? v[e] + Element<E>::get(old.e[e]) : v[e]);
+            *to = old;
+        } else {
+            put_element<T>(row, x.dtype, j * x.stride[3], add, v[0]);
+            if (j + 1 < cols) put_element<T>(row, x.dtype, (j + 1) * x.stride[3], add, v[1]);
+        }
+    }
+}
+
+/* How many keys query i sees, and so do those before it at most; 0 or less: none. */
+__device__ inline int64_t keys_seen(const Attention &a, int64_t i) {
+    int64_t seen = a.causal ? i + 1 + a.sk - a.sq : a.sk;
+    return seen < a.sk ? seen : a.sk;
+}
+/* The first query that sees key j. */
+__device__ inline int64_t first_to_see(const Attention &a, int64_t j) {
+    int64_t i = a.causal ? j - (a.sk - a.sq) : 0;
+    return i > 0 ? i : 0;
+}
+/* A place relative to a tile of `rows`, in it or at its end. */
+__device__ inline int within(int64_t at, int rows) { return at < 0 ? 0 : at > rows ? rows : (int)at; }
+
+/* Which of the lane's scores dropout keeps: bit 4 f + e stands for c[f][e]. Rows are queries from i on and columns keys
+ * from j on, or with BY_KEY the other way round. One loop that is not unrolled: a draw is a lot of code. */
+template <int NF, bool BY_KEY>
+__device__ inline uint32_t kept(const Attention &a, int64_t b, int64_t h, int64_t i, int64_t j) {
+    static_assert(4 * NF <= 32, "a bit each");
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    int64_t from = (b * a.heads + h) * a.sq;
+    uint32_t bits = 0;
+    TG_ROLLED
+    for (int n = 0; n < 4 * NF; n++) {
+        int row = g + n / 2 % 2 * 8, column = n / 4 * 8 + 2 * t + n % 2;
+        int64_t query = i + (BY_KEY ? column : row), key = j + (BY_KEY ? row : column);
+        if (query >= a.sq || key >= a.sk) continue;
+        uint64_t at = tg_draws_at(&a.draws, (from + query) * a.sk + key);
+        bits |= (uint32_t)(tg_philox_uniform(&a.draws.rng, at) >= (float)a.dropout) << n;
+    }
+    return bits;
+}
+
+/* What dropout multiplies by what it keeps. */
+template <class T> __device__ inline T kept_scale(const Attention &a) {
+    return a.dropout < 1 ? (T)(1 / (1 - a.dropout)) : (T)0;
+}
+
+/* Exponentials of scores: as exact as the tiles they become part of. */
+template <class E> __device__ inline typename Element<E>::T score_exp(typename Element<E>::T x) {
+#ifdef __CUDA_ARCH__
+    if (sizeof(E) == 2) return __expf((float)x);
+#endif
+    return tg_m_exp(x);
+}
+
+/* ---- Launches ---- */
+
+enum ElementKind { KIND_FLOAT, KIND_DOUBLE, KIND_BF16, KIND_F16 };
+
+inline ElementKind kind_of(const tg_attention_args *a) {
+    const tg_array *all[] = {&a->q, &a->k, &a->v, &a->out, &a->gout};
+    bool same = true;
+    for (const tg_array *x : all) same = same && (!x->data || x->dtype == a->q.dtype);
+    if (a->q.dtype == TG_F64) return KIND_DOUBLE;
+    return !same ? KIND_FLOAT : a->q.dtype == TG_BF16 ? KIND_BF16 : a->q.dtype == TG_F16 ? KIND_F16 : KIND_FLOAT;
+}
+
+/* How many warps' tiles fit a block's shared memory, with rows of D elements. */
+template <class E, int D> constexpr int warps_of() {
+    return sizeof(E) == 2 || (sizeof(E) == 4 && D <= 128) ? 4 : sizeof(E) == 8 && D > 128 ? 1 : 2;
+}
+/* Bytes of so many tiles of D columns, and one of scores. */
+template <class E, int D> constexpr size_t shared_of(int tiles) {
+    constexpr int rows = 16 * warps_of<E, D>(), pad = 16 / (int)sizeof(E);
+    return sizeof(E) * (size_t)rows * (size_t)(tiles * (D + pad) + rows + pad);
+}
+
+enum { WIDEST_HEAD = 256 };
+
+template <class K> inline tg_status allow_shared(tg_ctx *ctx, K kernel, size_t bytes) {
+    if (bytes <= 48 * 1024) return TG_OK;
+    const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    return tg_cuda_check(ctx, cudaFuncSetAttribute((const void *)kernel, most, (int)bytes), "cudaFuncSetAttribute");
+}
+
+/* Calls f<E, D>(arguments...) for the kind of elements and the greater of the heads' sizes. */
+#define TG_ATTENTION_WIDTHS(f, E, d, ...) \
+    ((d) <= 64 ? f<E, 64>(__VA_ARGS__) : (d) <= 128 ? f<E, 128>(__VA_ARGS__) : f<E, 256>(__VA_ARGS__))
+#define TG_ATTENTION_KINDS(f, kind, d, ...)                                                       \
+    ((kind) == KIND_BF16     ? TG_ATTENTION_WIDTHS(f, __nv_bfloat16, d, __VA_ARGS__)              \
+     : (kind) == KIND_F16    ? TG_ATTENTION_WIDTHS(f, __half, d, __VA_ARGS__)                     \
+     : (kind) == KIND_DOUBLE ? TG_ATTENTION_WIDTHS(f, double, d, __VA_ARGS__)                     \
+                             : TG_ATTENTION_WIDTHS(f, float, d, __VA_ARGS__))
+
+} // namespace tg
+
+#endif

@@ -1,0 +1,132 @@
+/* Cross-entropy of rows of logits. The log-sum-exp of forward is all that the gradient needs. */
+#include "kernels/cuda/lse.h"
+#include "kernels/cuda/slots.h"
+
+using namespace tg;
+
+namespace {
+
+struct Job {
+    Rows logits, target, loss, lse, gloss, glogits;
+    int64_t ignored, first, classes; /* column 0 is class `first` of so many */
+    double smoothing;
+    bool shard, add;
+    tg_cuda_fault fault;
+};
+
+/* Whether row r counts: its target is a class, and not the ignored one. column: where that class is, if 0 to n - 1;
+ * else it is in another shard. */
+__device__ inline bool counts(const Job &job, int64_t r, int64_t *column) {
+    int64_t t = *(const int64_t *)row_at(job.target, r);
+    *column = t - job.first;
+    return t != job.ignored && t >= 0 && t < job.classes;
+}
+
+__device__ inline void report_bad(const Job &job, int64_t r) {
+    int64_t t = *(const int64_t *)row_at(job.target, r);
+    if (t != job.ignored && (t < 0 || t >= job.classes))
+        atomicMin(job.fault.word, job.fault.call << 40 | (unsigned long long)r);
+}
+
+/* Of a shard: what the loss has of it beside the log-sum-exp over all shards. */
+template <class T> __device__ inline T row_loss(const Job &job, int64_t r, T z, T sum) {
+    int64_t t;
+    T s = (T)job.smoothing, from = job.shard ? (T)0 : z, loss = 0;
+    if (!counts(job, r, &t)) return 0;
+    if (t >= 0 && t < job.logits.n)
+        loss = (1 - s) * (from - load<T>(row_at(job.logits, r), job.logits.dtype, t * job.logits.stride));
+    return s == 0 ? loss : loss + s * (from - sum / (T)job.classes);
+}
+
+template <class T, int W, int KEPT>
+__device__ inline void loss_row(const Job &job, const Group &g, int64_t r, bool here) {
+    Share<T, W, KEPT, 1> row(nullptr, job.logits.n);
+    Sources<1> x = {{&job.logits}, {row_at(job.logits, r)}};
+    T z = lse_value(lse_of_row(row, x, g)), sum = 0;
+    if (job.smoothing != 0) {
+        row.again(x, g, [&](int64_t, T(&v)[1][W], int) {
+            TG_UNROLL
+            for (int i = 0; i < W; i++) sum += v[0][i];
+        });
+        sum = joined(g, sum, Sum());
+    }
+    if (!here || g.thread != 0) return;
+    report_bad(job, r);
+    row_set<T>(job.lse, r, z);
+    row_set<T>(job.loss, r, row_loss<T>(job, r, z, sum));
+}
+
+template <class T, int W, int KEPT> __global__ void cross_entropy(Plan p, Job job) {
+    TG_DYN_SHARED(T, shared);
+    for (int64_t b = blockIdx.x; b * p.groups < job.logits.count; b += gridDim.x) {
+        int64_t r = unit_of(p, b);
+        bool here = r < job.logits.count;
+        loss_row<T, W, KEPT>(job, group_of(p, shared, here ? job.logits.n : 0), r, here);
+    }
+}
+
+/* glogits (+)= (softmax - (1 - s) onehot - s / classes) gloss. A thread writes what it alone has read: glogits may be
+ * the logits. */
+template <class T, int W> __device__ inline void grad_row(const Job &job, const Group &g, int64_t r) {
+    int64_t t;
+    bool some = counts(job, r, &t);
+    const char *row = row_at(job.logits, r);
+    char *out = row_at(job.glogits, r);
+    T d = some ? row_value<T>(job.gloss, r) : (T)0, z = row_value<T>(job.lse, r);
+    T uniform = (T)job.smoothing / (T)job.classes, hit = (1 - (T)job.smoothing) * d;
+    for (int64_t j = (int64_t)g.thread * W; j < g.n; j += (int64_t)g.threads * W) {
+        T v[W];
+        if (some) chunk_load<T>(job.logits, row, j, v);
+        TG_UNROLL
+        for (int i = 0; i < W; i++) {
+            v[i] = some ? (tg_m_exp(v[i] - z) - uniform) * d : (T)0;
+            if (some && t == j + i) v[i] -= hit;
+        }
+        chunk_put<T>(job.glogits, out, j, job.add, v);
+    }
+}
+
+template <class T, int W, int KEPT> __global__ void cross_entropy_grad(Plan p, Job job) {
+    for (int64_t b = blockIdx.x; b * p.groups < job.logits.count; b += gridDim.x) {
+        int64_t r = unit_of(p, b);
+        if (r < job.logits.count) grad_row<T, W>(job, group_of(p, nullptr, job.logits.n), r);
+    }
+}
+
+Job job_of(const tg_cross_entropy_args *a) {
+    Job job = {};
+    job.logits = rows_of(a->logits, 1), job.glogits = rows_of(a->glogits, 1);
+    job.target = rows_of(a->target, 0), job.loss = rows_of(a->loss, 0);
+    job.lse = rows_of(a->lse, 0), job.gloss = rows_of(a->gloss, 0);
+    job.ignored = a->ignore_index, job.first = a->first, job.smoothing = a->smoothing;
+    job.classes = a->classes ? a->classes : a->logits.shape[1];
+    job.shard = a->classes != 0, job.add = a->add;
+    return job;
+}
+
+} // namespace
+
+tg_status tg_cuda_cross_entropy(tg_ctx *ctx, const tg_cross_entropy_args *a) {
+    Job job = job_of(a);
+    if (!job.logits.count) return TG_OK;
+    job.fault = tg_cuda_fault_for(ctx, "cross_entropy");
+    bool f64 = a->logits.dtype == TG_F64;
+    Plan p = plan_rows(job.logits.count, job.logits.n, wide_rows(job.logits), f64 ? 8 : 4, 0);
+    if (f64)
+        TG_LAUNCH_ROWS(cross_entropy, double, ctx, p, job);
+    else
+        TG_LAUNCH_ROWS(cross_entropy, float, ctx, p, job);
+    return tg_cuda_launched(ctx, "cross_entropy");
+}
+
+tg_status tg_cuda_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_args *a) {
+    Job job = job_of(a);
+    if (!a->logits.numel) return TG_OK;
+    bool f64 = a->logits.dtype == TG_F64, wide = wide_rows(job.logits) && wide_rows(job.glogits);
+    Plan p = plan_rows(job.logits.count, job.logits.n, wide, f64 ? 8 : 4, 0);
+    if (f64)
+        TG_LAUNCH_ROWS(cross_entropy_grad, double, ctx, p, job);
+    else
+        TG_LAUNCH_ROWS(cross_entropy_grad, float, ctx, p, job);
+    return tg_cuda_launched(ctx, "cross_entropy_grad");
+}

@@ -1,0 +1,79 @@
+/* Layer norm and RMS norm of rows. */
+#include "kernels/cuda/rows.h"
+#include "kernels/cuda/slots.h"
+#include "kernels/scalar.h"
+
+using namespace tg;
+
+namespace {
+
+struct Job {
+    Rows x, w, b, y, mean, rstd;
+    double eps;
+    bool rms;
+};
+
+/* The mean of a row and what to multiply by. The second sum is of squared differences, of what the first pass kept,
+ * instead of a difference of large numbers. */
+template <class T, int W, int KEPT>
+__device__ inline void moments(Share<T, W, KEPT, 1> &row, const Sources<1> &x, const Job &job, const Group &g, T *mean,
+                               T *rstd) {
+    T sum = 0, squares = 0, n = (T)job.x.n;
+    row.read(x, g, [&](int64_t, T(&v)[1][W], int) {
+        TG_UNROLL
+        for (int i = 0; i < W; i++) sum += v[0][i];
+    });
+    T m = job.rms ? (T)0 : joined(g, sum, Sum()) / n;
+    row.again(x, g, [&](int64_t, T(&v)[1][W], int) {
+        TG_UNROLL
+        for (int i = 0; i < W; i++) squares += (v[0][i] - m) * (v[0][i] - m);
+    });
+    *mean = m;
+    *rstd = 1 / tg_m_sqrt(joined(g, squares, Sum()) / n + (T)job.eps);
+}
+
+template <class T, int W, int KEPT>
+__device__ inline void norm_row(const Job &job, const Group &g, T *cache, int64_t r, bool here) {
+    Share<T, W, KEPT, 1> row(cache, job.x.n);
+    Sources<1> x = {{&job.x}, {row_at(job.x, r)}};
+    char *y = row_at(job.y, r);
+    T mean, rstd;
+    moments<T, W, KEPT>(row, x, job, g, &mean, &rstd);
+    if (here && g.thread == 0) {
+        if (job.mean.data && !job.rms) row_set<T>(job.mean, r, mean);
+        if (job.rstd.data) row_set<T>(job.rstd, r, rstd);
+    }
+    row.again(x, g, [&](int64_t j, T(&v)[1][W], int) {
+        T out[W], w[W], b[W];
+        chunk_or<T>(job.w, j, (T)1, w);
+        chunk_or<T>(job.b, j, (T)0, b);
+        TG_UNROLL
+        for (int i = 0; i < W; i++) out[i] = (v[0][i] - mean) * rstd * w[i] + b[i];
+        chunk_store<T>(job.y, y, j, out);
+    });
+}
+
+template <class T, int W, int KEPT> __global__ void norm(Plan p, Job job) {
+    TG_DYN_SHARED(T, shared);
+    for (int64_t b = blockIdx.x; b * p.groups < job.x.count; b += gridDim.x) {
+        int64_t r = unit_of(p, b);
+        bool here = r < job.x.count;
+        norm_row<T, W, KEPT>(job, group_of(p, shared, here ? job.x.n : 0), cache_of(p, shared), r, here);
+    }
+}
+
+} // namespace
+
+tg_status tg_cuda_norm(tg_ctx *ctx, const tg_norm_args *a) {
+    Job job = {rows_of(a->x, 1),    rows_of(a->w, 1),    rows_of(a->b, 1), rows_of(a->y, 1),
+               rows_of(a->mean, 0), rows_of(a->rstd, 0), a->eps,           a->rms};
+    if (!job.x.count) return TG_OK;
+    bool f64 = a->x.dtype == TG_F64;
+    bool wide = wide_rows(job.x) && wide_rows(job.w) && wide_rows(job.b) && wide_rows(job.y);
+    Plan p = plan_rows(job.x.count, job.x.n, wide, f64 ? 8 : 4, 1);
+    if (f64)
+        TG_LAUNCH_ROWS(norm, double, ctx, p, job);
+    else
+        TG_LAUNCH_ROWS(norm, float, ctx, p, job);
+    return tg_cuda_launched(ctx, "norm");
+}
