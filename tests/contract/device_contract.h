@@ -23,7 +23,15 @@
     X(put_add)                                                                                                         \
     X(random)                                                                                                          \
     X(dropout)                                                                                                         \
-    X(adamw)
+    X(adamw)                                                                                                           \
+    X(softmax)                                                                                                         \
+    X(softmax_grad)                                                                                                    \
+    X(norm)                                                                                                            \
+    X(norm_grad)                                                                                                       \
+    X(cross_entropy)                                                                                                   \
+    X(cross_entropy_grad)                                                                                              \
+    X(attention)                                                                                                       \
+    X(attention_grad)
 
 typedef struct contract {
     tg_ctx *ctx;

@@ -3,10 +3,6 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/slots.h"
 
-extern "C" {
-#include "kernels/composed.h"
-}
-
 using namespace tg;
 
 namespace {
@@ -134,6 +130,6 @@ tg_status tg_cuda_attention(tg_ctx *ctx, const tg_attention_args *a) {
     Attention t = attention_of(a);
     int most = t.dk > t.dv ? t.dk : t.dv;
     if (!t.batch || !t.heads || !t.sq) return TG_OK;
-    if (most > WIDEST_HEAD) return tg_composed_attention(ctx, a);
+    if (most > WIDEST_HEAD) return too_wide(ctx, most);
     return TG_ATTENTION_KINDS(run, kind_of(a), most, ctx, t);
 }

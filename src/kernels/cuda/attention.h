@@ -198,7 +198,13 @@ template <class E, int D> constexpr size_t shared_of(int tiles) {
     return sizeof(E) * (size_t)rows * (size_t)(tiles * (D + pad) + rows + pad);
 }
 
+/* What shared memory and registers have room for. */
 enum { WIDEST_HEAD = 256 };
+
+inline tg_status too_wide(tg_ctx *ctx, int size) {
+    return tg_ctx_fail(ctx, TG_ERR_SHAPE, "attention on device \"cuda\": heads of %d elements; up to %d are supported",
+                       size, WIDEST_HEAD);
+}
 
 template <class K> inline tg_status allow_shared(tg_ctx *ctx, K kernel, size_t bytes) {
     if (bytes <= 48 * 1024) return TG_OK;

@@ -6,10 +6,6 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/slots.h"
 
-extern "C" {
-#include "kernels/composed.h"
-}
-
 using namespace tg;
 
 namespace {
@@ -220,7 +216,7 @@ tg_status tg_cuda_attention_grad(tg_ctx *ctx, const tg_attention_args *a) {
     int most = t.dk > t.dv ? t.dk : t.dv;
     tg_cuda_scratch delta;
     if (!t.batch || !t.groups) return TG_OK;
-    if (most > WIDEST_HEAD) return tg_composed_attention_grad(ctx, a);
+    if (most > WIDEST_HEAD) return too_wide(ctx, most);
     size_t size = a->q.dtype == TG_F64 ? sizeof(double) : sizeof(float);
     tg_status s = tg_cuda_scratch_take(ctx, (size_t)(t.batch * t.heads * t.sq) * size, &delta);
     if (s != TG_OK) return s;
