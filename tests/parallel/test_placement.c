@@ -6,12 +6,13 @@
 
 #include "../check_main.h"
 #include "core/core.h"
+#include "parallel/parallel.h"
 #include "parallel/placing.h"
 
 static tg_ctx *ctx;
 static tg_tape *t;
-static const char groups[1];
-#define GROUPS ((const tg_parallel *)groups)
+static const tg_parallel groups; /* whose ranks are told to the context alone */
+#define GROUPS (&groups)
 
 static void begin_sizes(int tp, int dp, int cp) {
     const int sizes[PLACING_AXES] = {tp, dp, cp};
