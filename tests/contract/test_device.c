@@ -33,6 +33,32 @@ static void run_part(part_fn part) {
     END_TEST
 CONTRACT_PARTS(TEST_PART)
 
+#ifdef TG_HAVE_CUDA
+/* One where there is a GPU, or its double; skipped where there is neither. */
+static void run_on_cuda(part_fn part) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "cuda", .threads = 1));
+    contract c = contract_of(ctx);
+    if (tg_ctx_status(ctx) == TG_OK) {
+        part(&c);
+        ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+        ck_assert_msg(c.failures == 0, "%lld of %lld checks failed, the first: %s", (long long)c.failures,
+                      (long long)c.checks, c.message);
+    }
+    tg_ctx_free(ctx);
+}
+
+#define TEST_ON_CUDA(part)           \
+    START_TEST(cuda_##part) {        \
+        run_on_cuda(contract_##part); \
+    }                                \
+    END_TEST
+CONTRACT_PARTS(TEST_ON_CUDA)
+#define CUDA_TEST_OF(part) cuda_##part,
+#define CUDA_TESTS CONTRACT_PARTS(CUDA_TEST_OF)
+#else
+#define CUDA_TESTS
+#endif
+
 /* What a big map, reduction, random fill and put_add leave, as bytes. */
 static void big_results(int threads, float *y, int64_t n) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = threads));
@@ -66,6 +92,6 @@ END_TEST
 
 #define TEST_OF(part) device_##part,
 int main(void) {
-    const TTest *const tests[] = {CONTRACT_PARTS(TEST_OF) same_bits_for_any_threads};
+    const TTest *const tests[] = {CONTRACT_PARTS(TEST_OF) CUDA_TESTS same_bits_for_any_threads};
     return tg_check_main("device", tests, sizeof tests / sizeof *tests);
 }

@@ -1,5 +1,6 @@
 /* Every op of the table on each of its samples, run in different ways that must agree: dtypes, instruction sets, thread
- * counts, a device without optional slots, and device meta, whose shapes and bytes are those of the real run. */
+ * counts, a device without optional slots, CUDA where there is one, and device meta, whose shapes and bytes are those of
+ * the real run. */
 #include "ops/registry.h"
 
 #include "kernels/cpu/cpu.h"
@@ -55,7 +56,7 @@ static margin margin_of(tg_ctx *ctx, const tg_op *op, int i, tg_dtype dtype, con
 
 enum { ISAS = 3 };
 typedef struct world {
-    tg_ctx *best, *two, *isa[ISAS], *bare, *meta, *real;
+    tg_ctx *best, *two, *isa[ISAS], *bare, *meta, *real, *cuda;
     tg_device_ops required;
 } world;
 
@@ -86,6 +87,7 @@ static void check_dtype(tally *y, const world *w, const tg_op *op, int i, tg_dty
             if (w->isa[k]) check_run(y, w->isa[k], op, i, dtype, &high, &m, tg_ctx_isa(w->isa[k]));
         check_run(y, w->bare, op, i, dtype, &high, &m, "without optional slots");
     }
+    if (w->cuda) check_run(y, w->cuda, op, i, dtype, &high, &m, "on device cuda");
     outcome_free(&high);
     tg_ctx_clear(w->best);
 }
@@ -210,6 +212,12 @@ static void open_world(world *w) {
         tg_ctx_free(w->isa[k]);
         w->isa[k] = NULL;
     }
+    w->cuda = tg_ctx_new(TG_CONFIG(.device = "cuda", .threads = 1));
+    if (tg_ctx_status(w->cuda) != TG_OK) {
+        printf("skipped: %s\n", tg_ctx_message(w->cuda));
+        tg_ctx_free(w->cuda);
+        w->cuda = NULL;
+    }
     w->required = tg_cpu_device;
     w->required.softmax = NULL;
     w->required.softmax_grad = NULL;
@@ -222,7 +230,7 @@ static void open_world(world *w) {
 }
 
 static void close_world(world *w) {
-    tg_ctx *all[] = {w->best, w->two, w->real, w->meta, w->bare, w->isa[0], w->isa[1], w->isa[2]};
+    tg_ctx *all[] = {w->best, w->two, w->real, w->meta, w->bare, w->cuda, w->isa[0], w->isa[1], w->isa[2]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) tg_ctx_free(all[i]);
 }
 
