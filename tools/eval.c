@@ -6,7 +6,7 @@
 #include "ranks.h"
 
 typedef struct eval_options {
-    const char *model, *data;
+    const char *model, *data, *device;
     int data_format, precision;
     int64_t seq_len, batch, threads;
     rank_options on;
@@ -24,6 +24,7 @@ static const option rows[] = {
     {"batch", OPTION_INT, AT(batch), "N", "windows at once", 1, MANY, false},
     RANK_ROWS(eval_options),
     COMM_ROWS(eval_options),
+    {"device", OPTION_TEXT, AT(device), "cpu|cuda|cuda:N", "where tensors are and kernels run", .fixed = false},
     {"threads", OPTION_INT, AT(threads), "N", "of each rank; 0: one for each core, shared out", 0, 1024, false},
     {"precision", OPTION_CHOICE, AT(precision), PRECISIONS, "of the arithmetic", .fixed = false},
     {"json", OPTION_FLAG, AT(json), "", "as JSON", .fixed = false},
@@ -104,7 +105,8 @@ static int eval_on_ranks(evaluation *e) {
     bool good = path && read_model_config(path, &e->config) && check_seq_len(o->seq_len, &e->config);
     free(path);
     if (!good) return 1;
-    tg_config config = *TG_CONFIG(.threads = (int)o->threads, .dtype = dtype_of_precision(o->precision));
+    tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)o->threads,
+                                   .dtype = dtype_of_precision(o->precision));
     return run_on_ranks(&o->on, config, eval_rank, e);
 }
 

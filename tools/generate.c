@@ -8,7 +8,7 @@
 #include "ranks.h"
 
 typedef struct generate_options {
-    const char *model, *prompt, *prompt_ids;
+    const char *model, *prompt, *prompt_ids, *device;
     int64_t tokens, top_k, seed, threads;
     double temperature, top_p;
     int precision;
@@ -29,6 +29,7 @@ static const option rows[] = {
     {"seed", OPTION_INT, AT(seed), "N", "of the draws", 0, 9.2e18, false},
     RANK_ROWS(generate_options),
     COMM_ROWS(generate_options),
+    {"device", OPTION_TEXT, AT(device), "cpu|cuda|cuda:N", "where tensors are and kernels run", .fixed = false},
     {"threads", OPTION_INT, AT(threads), "N", "of each rank; 0: one for each core, shared out", 0, 1024, false},
     {"precision", OPTION_CHOICE, AT(precision), PRECISIONS, "of the arithmetic", .fixed = false},
 };
@@ -236,7 +237,8 @@ static int generate_on_ranks(prompt *p) {
     if (!good) return 1;
     int status = read_prompt(p);
     if (status) return status;
-    tg_config config = *TG_CONFIG(.threads = (int)o->threads, .dtype = dtype_of_precision(o->precision));
+    tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)o->threads,
+                                   .dtype = dtype_of_precision(o->precision));
     return run_on_ranks(&o->on, config, generate_rank, p);
 }
 

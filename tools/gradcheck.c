@@ -8,6 +8,7 @@
 #include "program.h"
 
 typedef struct gradcheck_options {
+    const char *device;
     double eps, atol, rtol;
     int64_t projections, seed, threads;
     bool slow;
@@ -21,6 +22,7 @@ static const option rows[] = {
     {"rtol", OPTION_REAL, AT(rtol), "X", "tolerance; 0: the sample's own, 1e-6 where it is smooth", 0, 1, false},
     {"projections", OPTION_INT, AT(projections), "N", "random directions; 0: every element", 0, 1e6, false},
     {"seed", OPTION_INT, AT(seed), "N", "of inputs, cotangents and directions", 0, 9.2e18, false},
+    {"device", OPTION_TEXT, AT(device), "cpu|cuda|cuda:N", "where tensors are and kernels run", .fixed = false},
     {"threads", OPTION_INT, AT(threads), "N", "0: one for each core", 0, 1024, false},
     {"slow", OPTION_FLAG, AT(slow), "", "with the samples that take long", .fixed = false},
 };
@@ -135,7 +137,7 @@ int run_gradcheck(int argc, char **argv) {
     const tg_op *op = p.operand ? tg_op_find(p.operand) : NULL;
     if (p.operand && !op) return refuse_op(p.operand);
     if (op && !op->backward) return fail("%s has no gradient", op->name);
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = (int)o.threads, .seed = (uint64_t)o.seed));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = o.device, .threads = (int)o.threads, .seed = (uint64_t)o.seed));
     int status = !check(ctx) ? 1 : op ? check_one(&o, ctx, op) : check_all(&o, ctx);
     tg_ctx_free(ctx);
     return status;

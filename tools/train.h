@@ -14,7 +14,7 @@
 typedef struct train_options {
     model_options model;
     rank_options on;
-    const char *data, *out, *init, *order;
+    const char *data, *out, *init, *order, *device;
     int data_format, schedule, wsd_decay;
     int64_t batch, accumulate, steps, warmup, wsd_steps, seed, threads;
     int64_t val_every, val_batches, log_every, checkpoint_every, keep;

@@ -10,7 +10,9 @@
 /* ---- state.json ---- */
 
 /* What a run is told anew each time: it is not of the run. */
-static bool is_of_the_call(const char *name) { return !strcmp(name, "resume") || !strcmp(name, "comm"); }
+static bool is_of_the_call(const char *name) {
+    return !strcmp(name, "resume") || !strcmp(name, "comm") || !strcmp(name, "device");
+}
 
 static json_t *options_json(const train_options *o) {
     json_t *object = json_object();

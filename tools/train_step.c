@@ -75,7 +75,7 @@ static bool open_batch(trainer *r, const train_options *o) {
 }
 
 tg_config train_config(const train_options *o) {
-    return *TG_CONFIG(.seed = (uint64_t)o->seed, .threads = (int)o->threads,
+    return *TG_CONFIG(.device = o->device, .seed = (uint64_t)o->seed, .threads = (int)o->threads,
                       .dtype = dtype_of_precision(o->model.precision));
 }
 
