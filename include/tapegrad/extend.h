@@ -393,9 +393,6 @@ typedef struct tg_work_ops {
 
 /* NULL on error: self stays the caller's. */
 TG_API tg_work *tg_work_new(tg_ctx *ctx, const tg_work_ops *ops, void *self);
-TG_API bool tg_work_test(tg_work *w); /* true for NULL */
-/* Waits and ends w. Not for a work that was handed to a storage (tg_call_in_flight): whoever reads that waits. */
-TG_API tg_status tg_work_wait(tg_work *w);
 
 /* ---- Transports ---- */
 
@@ -414,6 +411,8 @@ typedef struct tg_transfer {
                                    during start alone */
     const void *site;           /* of the call, for errors */
 } tg_transfer;
+
+TG_API double tg_ctx_deadline(const tg_ctx *ctx); /* seconds that a transport's wait may last; 0 for NULL */
 
 /* How ranks reach each other. state is one rank's end of one group. All slots are called by the thread of the context;
  * those that fail call tg_ctx_fail. Every wait has the context's deadline. */

@@ -62,10 +62,13 @@ TG_API tg_status tg_comm_recover(tg_comm *c);
 typedef enum tg_reduce_op { TG_REDUCE_SUM, TG_REDUCE_MAX, TG_REDUCE_MIN, TG_REDUCE_AVG } tg_reduce_op;
 
 /* Each starts at once and returns its work (NULL on error). The work belongs to the storage that it fills: whoever
- * reads dst waits, so nobody has to call tg_work_wait. The handle is borrowed and good until dst has been read. While
- * it runs the work holds src's bytes: src may be dropped or discarded and its tape reset; it must not be written. dst
- * and src are contiguous, of one dtype (any of the eight); dst == src is in place. Sums are ordered by rank, and 16-bit
- * ones accumulate in float32; AVG needs floats. On a group of size 1 dst receives src and nothing is sent. */
+ * reads dst waits, so nobody has to call tg_work_wait. The handle is borrowed and good until dst has been read; of a
+ * call without dst, as a send, until 32 more of those. While it runs the work holds src's bytes: src may be dropped or
+ * discarded and its tape reset; who changes it through the library waits for the work. dst and src are contiguous, of
+ * one dtype (any of the eight); dst == src is in place. Sums are ordered by rank, and 16-bit ones accumulate in
+ * float32; AVG needs floats. On a group of size 1 dst receives src and nothing is sent. */
+TG_API bool tg_work_test(tg_work *w); /* whether it is done, or has failed; helps it along. True for NULL */
+TG_API tg_status tg_work_wait(tg_work *w); /* waits now, for who wants its result here */
 TG_API tg_work *tg_comm_all_reduce(tg_comm *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op);
 TG_API tg_work *tg_comm_all_gather(tg_comm *c, tg_tensor *dst, tg_tensor *src); /* dst numel = n x src, by rank */
 TG_API tg_work *tg_comm_reduce_scatter(tg_comm *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op); /* src = n x dst */

@@ -105,6 +105,8 @@ tg_status tg_ctx_fail(tg_ctx *ctx, tg_status s, const char *format, ...) {
 
 tg_status tg_ctx_status(const tg_ctx *ctx) { return ctx ? ctx->status : TG_ERR_ARGUMENT; }
 
+double tg_ctx_deadline(const tg_ctx *ctx) { return ctx ? ctx->deadline : 0; }
+
 const char *tg_ctx_message(const tg_ctx *ctx) { return ctx ? ctx->message : "context is NULL"; }
 
 void tg_ctx_clear(tg_ctx *ctx) {

@@ -30,6 +30,32 @@ tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank
     return c;
 }
 
+/* ---- A caller's transport hears of the context's errors by its abort; ours listen for themselves ---- */
+
+static void hear_nothing(tg_listener *l) { (void)l; }
+
+static void hear_skip(tg_listener *l) {
+    tg_comm *c = (tg_comm *)l;
+    if (c->aborted || c->ended || !c->ops->abort) return;
+    c->aborted = true;
+    c->ops->abort(c->ctx, c->state, tg_ctx_message(c->ctx));
+}
+
+static void listen(tg_comm *c) {
+    if (!c->ops->abort) return;
+    c->listens = true;
+    c->listener = (tg_listener){hear_nothing, hear_nothing, hear_skip, NULL, c->ctx->listeners};
+    c->ctx->listeners = &c->listener;
+}
+
+static void listen_no_more(tg_comm *c) {
+    for (tg_listener **at = &c->ctx->listeners; c->listens && *at; at = &(*at)->next)
+        if (*at == &c->listener) {
+            *at = c->listener.next;
+            return;
+        }
+}
+
 static tg_status check_table(tg_ctx *ctx, const tg_comm_ops *ops, int rank, int size) {
     if (!ops) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_new_on: the table is NULL");
     TG_TRY(tg_table_check(ctx, ops->size, sizeof *ops, "tg_comm_new_on: the table"));
@@ -44,7 +70,10 @@ tg_comm *tg_comm_new_on(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int ra
     tg_comm *c = NULL;
     if (tg_ok(ctx) && check_table(ctx, ops, rank, size) == TG_OK) {
         c = tg_comm_make(ctx, ops, state, rank, size, NULL);
-        if (!c) ops->close(ctx, state);
+        if (c)
+            listen(c);
+        else
+            ops->close(ctx, state);
     } else if (ctx && ops && ops->size == sizeof *ops && ops->close) {
         ops->close(ctx, state);
     }
@@ -76,6 +105,7 @@ void tg_comm_free(tg_comm *c) {
     if (!c || !c->ops) return;
     tg_ctx *ctx = c->ctx;
     tg_comm_finish_all(c);
+    listen_no_more(c);
     leave_parent(c);
     c->ops->close(ctx, c->state);
     tg_board_unref(ctx, c->board);
@@ -103,6 +133,7 @@ static tg_comm *group_of(tg_comm *c, void *state, const tg_comm_ops *ops, int ra
     }
     size_t at = 0;
     tg_text(g->name, sizeof g->name, &at, "%s", name ? name : "");
+    if (c->listens && ops == c->ops) listen(g);
     g->axis = axis;
     g->parent = c;
     g->sibling = c->child;
@@ -194,7 +225,7 @@ tg_status tg_comm_rejoin(tg_comm *g, const int *ranks, int n) {
     g->rank = mine;
     g->size = n;
     g->sequence = 0;
-    g->batch = g->ended = false;
+    g->batch = g->ended = g->aborted = false;
     return TG_OK;
 }
 
@@ -225,7 +256,9 @@ tg_status tg_comm_count(const tg_comm *c, tg_comm_counts *out) {
 static void end_with_parent(tg_comm *c) {
     for (tg_comm *child = c->child; child; child = child->sibling) end_with_parent(child);
     c->ended = true;
-    if (c->ops->abort) c->ops->abort(c->ctx, c->state, "the communicator that this group was split from begins anew");
+    if (c->ops->abort && !c->aborted)
+        c->ops->abort(c->ctx, c->state, "the communicator that this group was split from begins anew");
+    c->aborted = true;
     tg_comm_finish_all(c);
 }
 
@@ -242,6 +275,6 @@ tg_status tg_comm_recover(tg_comm *c) {
     c->rank = rank;
     c->size = size;
     c->sequence = 0;
-    c->batch = false;
+    c->batch = c->aborted = false;
     return TG_OK;
 }

@@ -41,6 +41,8 @@ typedef struct tg_comm_request {
 } tg_comm_request;
 
 struct tg_comm {
+    tg_listener listener; /* first: of a caller's transport, which hears of calls that this rank misses */
+    bool listens, aborted;
     tg_ctx *ctx;
     const tg_comm_ops *ops;
     void *state;

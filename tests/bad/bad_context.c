@@ -83,6 +83,7 @@ static void statuses(bad_world *b) {
     GIVES(tg_ctx_fail, INTERNAL, "unheard of", tg_ctx_fail(b->ctx, (tg_status)555, "unheard of") != TG_OK);
     GIVES(tg_ctx_fail, DATA, "invalid data", tg_ctx_fail(b->ctx, TG_ERR_DATA, none, 0) != TG_OK);
     QUIET(tg_ctx_threads, tg_ctx_threads(NULL) == 0);
+    QUIET(tg_ctx_deadline, tg_ctx_deadline(NULL) == 0);
     QUIET(tg_ctx_device, !*tg_ctx_device(NULL));
     QUIET(tg_ctx_isa, !*tg_ctx_isa(NULL));
     QUIET(tg_ctx_free, survives_a_free_in_a_hook());

@@ -264,6 +264,80 @@ START_TEST(device_memory_is_refused) {
 }
 END_TEST
 
+/* ---- A caller's transport ---- */
+
+typedef struct phone {
+    int aborts, freed;
+    char why[128];
+} phone;
+
+static tg_status phone_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
+    (void)ctx, (void)state, (void)t;
+    *request = NULL; /* done */
+    return TG_OK;
+}
+static bool phone_test(tg_ctx *ctx, void *state, void *request) { return (void)ctx, (void)state, (void)request, true; }
+static tg_status phone_wait(tg_ctx *ctx, void *state, void *request) {
+    return (void)ctx, (void)state, (void)request, TG_OK;
+}
+static void phone_drop(tg_ctx *ctx, void *state, void *request) { (void)ctx, (void)state, (void)request; }
+static tg_status phone_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name,
+                             void **group) {
+    (void)ctx, (void)ranks, (void)n, (void)rank, (void)name;
+    *group = state;
+    return TG_OK;
+}
+static void phone_close(tg_ctx *ctx, void *state) { (void)ctx, ((phone *)state)->freed++; }
+static void phone_abort(tg_ctx *ctx, void *state, const char *why) {
+    phone *p = state;
+    (void)ctx;
+    p->aborts++;
+    snprintf(p->why, sizeof p->why, "%s", why);
+}
+static tg_status phone_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
+    return (void)ctx, (void)state, (void)rank, (void)size, TG_OK;
+}
+
+static const tg_comm_ops phones = {.size = sizeof phones,
+                                   .name = "phone",
+                                   .host = true,
+                                   .start = phone_start,
+                                   .test = phone_test,
+                                   .wait = phone_wait,
+                                   .drop = phone_drop,
+                                   .split = phone_split,
+                                   .close = phone_close,
+                                   .abort = phone_abort,
+                                   .recover = phone_recover};
+
+/* Its world and every group of it are told once that this rank misses a call, and why. */
+START_TEST(a_callers_transport_hears_of_missed_calls) {
+    phone p = {0};
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 7));
+    ck_assert(tg_ctx_deadline(ctx) == 7 && tg_ctx_deadline(NULL) == 0);
+    tg_comm *world = tg_comm_new_on(ctx, &phones, &p, 0, 2);
+    tg_comm *group = tg_comm_split_known(world, (int[]){0, 1}, 2, "both", TG_TP);
+    tg_tensor *x = filled(ctx, 3, 1);
+    ck_assert(tg_comm_all_reduce(world, x, x, TG_REDUCE_SUM) && p.aborts == 0);
+    tg_ctx_fail(ctx, TG_ERR_IO, "the dog ate it");
+    ck_assert_int_eq(p.aborts, 0); /* nobody waits for this rank yet */
+    tg_comm_all_reduce(world, x, x, TG_REDUCE_SUM);
+    tg_comm_barrier(group);
+    ck_assert(p.aborts == 2 && strstr(p.why, "the dog ate it"));
+    tg_ctx_clear(ctx);
+    ck_assert_int_eq(tg_comm_recover(world), TG_OK);
+    tg_ctx_fail(ctx, TG_ERR_IO, "and this");
+    tg_comm_barrier(world);
+    ck_assert(p.aborts == 3 && strstr(p.why, "and this"));
+    tg_ctx_clear(ctx);
+    tg_comm_free(group);
+    tg_comm_free(world);
+    tg_ctx_fail(ctx, TG_ERR_IO, "nobody hears this");
+    ck_assert(p.aborts == 3 && p.freed == 2);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* ---- The record ---- */
 
 static tg_status recorded(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
@@ -332,6 +406,7 @@ int main(void) {
                                   a_plan_moves_nothing_and_counts_all,
                                   self_copies,
                                   device_memory_is_refused,
+                                  a_callers_transport_hears_of_missed_calls,
                                   the_record};
     return tg_check_main("works", tests, sizeof tests / sizeof *tests);
 }
