@@ -1,0 +1,39 @@
+#!/bin/sh
+# cuda.sh PROGRAM TEXT: on device cuda (or its double) the program trains, goes on and predicts as on the CPU.
+# shellcheck source=tests/train/check.sh disable=SC2086
+. "$(dirname "$0")/check.sh"
+model="--layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 4 --threads 1"
+
+# follows DIR OTHER: every loss, validation loss and norm is the other's within 1e-4 of itself.
+follows() {
+    [ "$(wc -l <"$1/metrics.jsonl")" = "$(wc -l <"$2/metrics.jsonl")" ] &&
+        for key in loss val_loss grad_norm; do
+            number $key "$1/metrics.jsonl" >left
+            number $key "$2/metrics.jsonl" >right
+            [ -s left ] && paste left right | awk '{ d = $1 - $2; m = 1e-4 * ($1 > 1 ? $1 : 1)
+                if (!(d <= m && -d <= m)) exit 1 }' || return 1
+        done
+}
+
+for arch in "gpt2 --dropout 0.1" "llama --kv-heads 2"; do
+    run="--data $text $model --arch $arch --steps 100 --val-every 50 --checkpoint-every 50"
+    rm -rf cpu gpu again
+    runs train --out cpu $run
+    runs train --out gpu $run --device cuda
+    holds "$arch: the CPU's losses" follows cpu gpu
+    runs train --out again $run --device cuda
+    holds "$arch: the same bits twice" same_run gpu again
+    runs train --resume --out gpu --steps 110 --device cuda
+    runs train --resume --out cpu --steps 110
+    holds "$arch: goes on" follows cpu gpu
+    runs train --resume --out gpu --steps 120 # what a GPU has saved the CPU goes on from
+    runs eval --model gpu --data "$text" --json
+    mine=$(number loss printed)
+    runs eval --model gpu --data "$text" --json --device cuda
+    holds "$arch: eval" near "$mine" "$(number loss printed)" 1e-4
+done
+rm -rf cpu gpu
+runs train --out cpu --data "$text" $model --steps 20 --recompute full --device cuda
+runs train --out gpu --data "$text" $model --steps 20 --device cuda
+holds "recomputation" follows cpu gpu
+finish
