@@ -6,7 +6,7 @@
 
 BEGIN {
     minutes["unit"] = 2; minutes["ops"] = 5; minutes["contract"] = 4; minutes["train"] = 5; minutes["bad"] = 1
-    minutes["examples"] = 1; minutes["house"] = 4; minutes["parallel"] = 5; minutes["long"] = 120
+    minutes["examples"] = 1; minutes["house"] = 4; minutes["parallel"] = 5; minutes["cuda-double"] = 4; minutes["long"] = 120
 }
 
 # The number behind a mark: number("Checks: 12, ...", "Checks: ") is 12.

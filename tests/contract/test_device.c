@@ -2,6 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tapegrad/ops.h>
+
 #include "check_main.h"
 #include "contract/device_contract.h"
 #include "kernels/cpu/cpu.h"
@@ -53,8 +55,32 @@ static void run_on_cuda(part_fn part) {
     }                                \
     END_TEST
 CONTRACT_PARTS(TEST_ON_CUDA)
+
+/* Who never waits hears of an error in data two resets later. */
+START_TEST(cuda_tells_of_bad_data) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "cuda", .threads = 1));
+    if (tg_ctx_status(ctx) == TG_OK) {
+        tg_tape *t = tg_tape_new(ctx);
+        tg_tensor *table = tg_zeros(ctx, TG_F32, TG_SHAPE(5, 4));
+        tg_tensor *ids = tg_from_host(ctx, TG_I64, TG_SHAPE(3), (const int64_t[]){1, 5, 7});
+        tg_embedding(t, table, ids);
+        ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
+        tg_tape_reset(t);
+        tg_tape_reset(t);
+        ck_assert_msg(tg_ctx_status(ctx) == TG_ERR_DATA && strstr(tg_ctx_message(ctx), "embedding: element 1 "), "%s",
+                      tg_ctx_message(ctx));
+        tg_ctx_clear(ctx);
+        tg_tape_reset(t);
+        tg_tape_reset(t);
+        ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+        tg_tape_free(t);
+    }
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 #define CUDA_TEST_OF(part) cuda_##part,
-#define CUDA_TESTS CONTRACT_PARTS(CUDA_TEST_OF)
+#define CUDA_TESTS CONTRACT_PARTS(CUDA_TEST_OF) cuda_tells_of_bad_data,
 #else
 #define CUDA_TESTS
 #endif

@@ -35,8 +35,8 @@ static void check_refused(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtyp
     bool later = s->refused == TG_ERR_DATA && tg_ctx_ops(ctx)->poll; /* the device tells when somebody waits */
     if (later && got == TG_OK) {
         tg_status found = tg_ctx_ops(ctx)->sync(ctx);
-        verdict(y, found == TG_ERR_DATA && strstr(tg_ctx_message(ctx), op->name), op, s, "%s, expected TG_ERR_DATA: \"%s\"",
-                tg_status_name(found), tg_ctx_message(ctx));
+        verdict(y, found == TG_ERR_DATA && strstr(tg_ctx_message(ctx), op->name), op, s,
+                "%s, expected TG_ERR_DATA: \"%s\"", tg_status_name(found), tg_ctx_message(ctx));
         tg_ctx_clear(ctx);
         tg_tape_free(t);
         tg_drop(x);
