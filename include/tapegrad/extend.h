@@ -184,8 +184,8 @@ struct tg_device_ops {
     /* y (+)= x keep / (1 - p), where keep of an element is its draw, as a uniform, >= p. Serves both directions. */
     tg_status (*dropout)(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add);
     tg_status (*adamw)(tg_ctx *ctx, const tg_adamw_args *a);
-    /* What kernels have found wrong in data so far, as TG_ERR_DATA, without waiting; called by each reset of a tape, so
-     * that it is known two resets later. NULL: slots tell at once. A device that has it leaves bad[0] alone. */
+    /* What kernels had found wrong in data when it was called last, as TG_ERR_DATA; each reset of a tape calls it, so
+     * that errors are known two resets later. NULL: slots tell at once. A device that has it leaves bad[0] alone. */
     tg_status (*poll)(tg_ctx *ctx);
 };
 

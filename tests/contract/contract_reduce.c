@@ -285,9 +285,10 @@ static void check_first_bad(contract *c, mirror *bad, int64_t first_bad) {
         return;
     }
     char says[64];
-    snprintf(says, sizeof says, "element %lld ", (long long)first_bad - 1);
+    snprintf(says, sizeof says, "position %lld ", (long long)first_bad - 1);
     tg_status status = c->ops->sync(c->ctx);
-    contract_check(c, status == (first_bad ? TG_ERR_DATA : TG_OK) && (!first_bad || strstr(tg_ctx_message(c->ctx), says)),
+    contract_check(c,
+                   status == (first_bad ? TG_ERR_DATA : TG_OK) && (!first_bad || strstr(tg_ctx_message(c->ctx), says)),
                    "the first bad index: \"%s\", expected \"%s\"", tg_ctx_message(c->ctx), says);
     tg_ctx_clear(c->ctx);
 }

@@ -52,16 +52,14 @@ tg_status tg_cuda_fault_tell(tg_cuda *c) {
     char where[256] = "";
     if (known && of->site) tg_describe_site(of->site, where, sizeof where);
     TG_TRY(tg_cuda_check(c->ctx, cudaMemsetAsync(c->fault, 0xff, sizeof *c->fault, c->compute), "cudaMemsetAsync"));
-    return tg_fail(c->ctx, TG_ERR_DATA, "%s: element %llu of the indices is out of range (found on the device by %s%s%s)",
+    return tg_fail(c->ctx, TG_ERR_DATA, "%s: an index is out of range, at position %llu (found on the device by %s%s%s)",
                    known && of->op ? of->op : "an op", word & positions, known ? of->slot : "an earlier call",
                    *where ? "; called from " : "", where);
 }
 
 tg_status tg_cuda_poll(tg_ctx *ctx) {
     tg_cuda *c = tg_cuda_of(ctx);
-    cudaError_t e = cudaEventQuery(c->fetched);
-    if (e == cudaErrorNotReady) return TG_OK;
-    TG_TRY(tg_cuda_check(ctx, e, "an earlier kernel"));
+    TG_TRY(tg_cuda_check(ctx, cudaEventSynchronize(c->fetched), "cudaEventSynchronize"));
     TG_TRY(tg_cuda_fault_tell(c));
     return tg_cuda_fault_fetch(c);
 }

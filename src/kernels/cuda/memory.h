@@ -18,7 +18,7 @@ void tg_cuda_fault_close(tg_cuda *c);
 /* Queues the copy of the word to the host; records what it said, once the stream has come so far. */
 tg_status tg_cuda_fault_fetch(tg_cuda *c);
 tg_status tg_cuda_fault_tell(tg_cuda *c);
-/* The slot: what earlier fetches found, without waiting, and the next fetch. */
+/* The slot: what the last call's fetch found, and the next fetch. The host is then at most a step ahead. */
 tg_status tg_cuda_poll(tg_ctx *ctx);
 
 #endif

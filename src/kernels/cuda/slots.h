@@ -9,7 +9,8 @@
 extern "C" {
 #endif
 
-tg_status tg_cuda_map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n_in, const double p[2], bool add);
+tg_status tg_cuda_map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n_in, const double p[2],
+                      bool add);
 tg_status tg_cuda_fill(tg_ctx *ctx, tg_array out, double value);
 tg_status tg_cuda_iota(tg_ctx *ctx, tg_array out, double start, double step);
 tg_status tg_cuda_reduce(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array in, double scale, bool add);
