@@ -67,8 +67,9 @@ START_TEST(cuda_tells_of_bad_data) {
         ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
         tg_tape_reset(t);
         tg_tape_reset(t);
-        ck_assert_msg(tg_ctx_status(ctx) == TG_ERR_DATA && strstr(tg_ctx_message(ctx), "embedding: an index is out of range, at position 4 "), "%s",
-                      tg_ctx_message(ctx));
+        ck_assert_msg(tg_ctx_status(ctx) == TG_ERR_DATA &&
+                          strstr(tg_ctx_message(ctx), "embedding: an index is out of range, at position 4 "),
+                      "%s", tg_ctx_message(ctx));
         tg_ctx_clear(ctx);
         tg_tape_reset(t);
         tg_tape_reset(t);

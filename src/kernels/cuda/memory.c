@@ -34,7 +34,8 @@ tg_status tg_cuda_scratch_take(tg_ctx *ctx, size_t bytes, tg_cuda_scratch *s) {
     *s = (tg_cuda_scratch){NULL, NULL};
     if (!bytes) return TG_OK;
     s->block = tg_heap_alloc(ctx->heap, bytes, TG_MEM_TEMPORARY);
-    if (!s->block) return tg_fail(ctx, TG_ERR_MEMORY, "out of memory on device \"cuda\": %zu bytes for a kernel", bytes);
+    if (!s->block)
+        return tg_fail(ctx, TG_ERR_MEMORY, "out of memory on device \"cuda\": %zu bytes for a kernel", bytes);
     s->data = tg_block_data(s->block);
     return TG_OK;
 }
