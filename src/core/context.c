@@ -153,8 +153,10 @@ static tg_status choose_device(tg_ctx *ctx, const tg_device_ops *ops, const tg_c
         if (!cuda_device) return tg_fail(ctx, TG_ERR_DEVICE, "tg_ctx_new: this library was built without CUDA");
         ctx->ops = cuda_device;
     } else {
-        return tg_fail(ctx, TG_ERR_DEVICE, "tg_ctx_new: device \"%s\" is unknown; expected \"cpu\", \"meta\", \"cuda\" or "
-                       "\"cuda:N\"", name);
+        return tg_fail(ctx, TG_ERR_DEVICE,
+                       "tg_ctx_new: device \"%s\" is unknown; expected \"cpu\", \"meta\", \"cuda\" or "
+                       "\"cuda:N\"",
+                       name);
     }
     ctx->meta = ctx->ops == &tg_meta_device;
     ctx->host = ctx->ops->host;

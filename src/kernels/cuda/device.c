@@ -29,14 +29,17 @@ static tg_status choose(tg_ctx *ctx, int *device) {
     int n = 0;
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e == cudaErrorInsufficientDriver)
-        return tg_fail(ctx, TG_ERR_DEVICE, "device \"cuda\": there is no NVIDIA driver here, or one older than CUDA %d.%d needs; "
-                       "device \"cpu\" works without", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        return tg_fail(ctx, TG_ERR_DEVICE,
+                       "device \"cuda\": there is no NVIDIA driver here, or one older than CUDA %d.%d needs; "
+                       "device \"cpu\" works without",
+                       CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     if (e == cudaErrorNoDevice || (e == cudaSuccess && n == 0))
         return tg_fail(ctx, TG_ERR_DEVICE, "device \"cuda\": the driver finds no GPU; device \"cpu\" works without");
     TG_TRY(tg_cuda_check(ctx, e, "cudaGetDeviceCount"));
     if (ctx->device_index < 0) return tg_cuda_check(ctx, cudaGetDevice(device), "cudaGetDevice");
     if (ctx->device_index >= n)
-        return tg_fail(ctx, TG_ERR_DEVICE, "device \"cuda:%d\": there are %d GPUs, numbered from 0", ctx->device_index, n);
+        return tg_fail(ctx, TG_ERR_DEVICE, "device \"cuda:%d\": there are %d GPUs, numbered from 0", ctx->device_index,
+                       n);
     *device = ctx->device_index;
     return TG_OK;
 }
@@ -53,7 +56,8 @@ static tg_status open_device(tg_cuda *c) {
     TG_TRY(attribute(c, cudaDevAttrMultiProcessorCount, &c->processors));
     TG_TRY(attribute(c, cudaDevAttrMaxSharedMemoryPerBlockOptin, &shared));
     c->shared_most = (size_t)shared;
-    TG_TRY(tg_cuda_check(ctx, cudaStreamCreateWithFlags(&c->compute, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
+    TG_TRY(
+        tg_cuda_check(ctx, cudaStreamCreateWithFlags(&c->compute, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
     TG_TRY(tg_cuda_memory_open(c));
     TG_TRY(tg_cuda_blas_check(ctx, cublasLtCreate(&c->lt), "cublasLtCreate"));
     return tg_cuda_plans_open(c);

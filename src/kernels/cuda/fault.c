@@ -17,7 +17,8 @@ tg_status tg_cuda_fault_open(tg_cuda *c) {
     if (!c->names) return ctx->status;
     TG_TRY(tg_cuda_check(ctx, cudaMalloc((void **)&c->fault, sizeof *c->fault), "cudaMalloc"));
     TG_TRY(tg_cuda_check(ctx, cudaMallocHost((void **)&c->seen, sizeof *c->seen), "cudaMallocHost"));
-    TG_TRY(tg_cuda_check(ctx, cudaEventCreateWithFlags(&c->fetched, cudaEventDisableTiming), "cudaEventCreateWithFlags"));
+    TG_TRY(
+        tg_cuda_check(ctx, cudaEventCreateWithFlags(&c->fetched, cudaEventDisableTiming), "cudaEventCreateWithFlags"));
     *c->seen = none;
     return tg_cuda_check(ctx, cudaMemsetAsync(c->fault, 0xff, sizeof *c->fault, c->compute), "cudaMemsetAsync");
 }
@@ -37,7 +38,8 @@ tg_cuda_fault tg_cuda_fault_for(tg_ctx *ctx, const char *slot) {
 }
 
 tg_status tg_cuda_fault_fetch(tg_cuda *c) {
-    TG_TRY(tg_cuda_check(c->ctx, cudaMemcpyAsync(c->seen, c->fault, sizeof *c->seen, cudaMemcpyDeviceToHost, c->compute),
+    TG_TRY(tg_cuda_check(c->ctx,
+                         cudaMemcpyAsync(c->seen, c->fault, sizeof *c->seen, cudaMemcpyDeviceToHost, c->compute),
                          "cudaMemcpyAsync"));
     return tg_cuda_check(c->ctx, cudaEventRecord(c->fetched, c->compute), "cudaEventRecord");
 }
@@ -52,7 +54,8 @@ tg_status tg_cuda_fault_tell(tg_cuda *c) {
     char where[256] = "";
     if (known && of->site) tg_describe_site(of->site, where, sizeof where);
     TG_TRY(tg_cuda_check(c->ctx, cudaMemsetAsync(c->fault, 0xff, sizeof *c->fault, c->compute), "cudaMemsetAsync"));
-    return tg_fail(c->ctx, TG_ERR_DATA, "%s: an index is out of range, at position %llu (found on the device by %s%s%s)",
+    return tg_fail(c->ctx, TG_ERR_DATA,
+                   "%s: an index is out of range, at position %llu (found on the device by %s%s%s)",
                    known && of->op ? of->op : "an op", word & positions, known ? of->slot : "an earlier call",
                    *where ? "; called from " : "", where);
 }
