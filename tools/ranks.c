@@ -18,11 +18,21 @@
 
 static bool under_mpirun(void) { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK"); }
 
+#ifndef TG_HAVE_MPI
+/* One of several processes, each of which would take itself for the whole job. */
+static bool one_of_several(void) {
+    const char *size = getenv("OMPI_COMM_WORLD_SIZE") ? getenv("OMPI_COMM_WORLD_SIZE") : getenv("PMI_SIZE");
+    return size && atoi(size) > 1;
+}
+#endif
+
 static rank_kind kind_of(const rank_options *o) {
     if (o->comm != RANKS_AUTO) return (rank_kind)o->comm;
     if (tg_comm_launched_rank() >= 0) return RANKS_SHM;
 #ifdef TG_HAVE_MPI
     if (under_mpirun()) return RANKS_MPI;
+#else
+    if (one_of_several()) return RANKS_MPI; /* which is refused */
 #endif
     return RANKS_THREADS;
 }
@@ -51,7 +61,7 @@ int rank_options_check(const command *c, const parsed *p, const rank_options *o)
     if (kind == RANKS_SHM && tg_comm_launched_rank() < 0)
         return usage_error(c, "--comm shm needs `tapegrad run -n N -- tapegrad %s ...`", c->name);
 #ifndef TG_HAVE_MPI
-    if (kind == RANKS_MPI) return usage_error(c, "--comm mpi: this build has no MPI (Meson option mpi)");
+    if (kind == RANKS_MPI) return usage_error(c, "ranks of mpirun: this build has no MPI (Meson option mpi)");
 #endif
     if (kind == RANKS_MPI && !under_mpirun()) return usage_error(c, "--comm mpi needs mpirun");
     if (kind == RANKS_THREADS && o->ranks % o->tp)
