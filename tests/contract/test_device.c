@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <tapegrad/ops.h>
+#include <tapegrad/optim.h>
 
 #include "check_main.h"
 #include "contract/device_contract.h"
@@ -80,8 +81,35 @@ START_TEST(cuda_tells_of_bad_data) {
 }
 END_TEST
 
+/* Gradients of bad data step nothing. */
+START_TEST(cuda_steps_nothing_after_bad_data) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "cuda", .threads = 1));
+    if (tg_ctx_status(ctx) == TG_OK) {
+        double before[20], after[20];
+        tg_tape *t = tg_tape_new(ctx);
+        tg_tensor *table = tg_param(ctx, "table", TG_SHAPE(5, 4), 1);
+        tg_optim *o = tg_adamw_new(ctx, &table, 1, TG_ADAMW(.lr = 0.1));
+        for (int64_t bad = 1; bad >= 0; bad--) {
+            tg_tensor *ids = tg_from_host(ctx, TG_I64, TG_SHAPE(3), (const int64_t[]){1, bad ? 5 : 2, 4});
+            tg_read_f64(table, before, 20);
+            tg_backward(t, tg_sum(t, tg_embedding(t, table, ids), TG_ALL_DIMS, false));
+            tg_optim_step(o);
+            tg_optim_zero_grad(o);
+            ck_assert_int_eq(tg_read_f64(table, after, 20), bad ? TG_ERR_DATA : TG_OK);
+            tg_ctx_clear(ctx);
+            ck_assert_int_eq(tg_read_f64(table, after, 20), TG_OK);
+            ck_assert_int_eq(!memcmp(before, after, sizeof before), bad);
+            tg_tape_reset(t);
+        }
+        tg_optim_free(o);
+        tg_tape_free(t);
+    }
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 #define CUDA_TEST_OF(part) cuda_##part,
-#define CUDA_TESTS CONTRACT_PARTS(CUDA_TEST_OF) cuda_tells_of_bad_data,
+#define CUDA_TESTS CONTRACT_PARTS(CUDA_TEST_OF) cuda_tells_of_bad_data, cuda_steps_nothing_after_bad_data,
 #else
 #define CUDA_TESTS
 #endif

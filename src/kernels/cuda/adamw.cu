@@ -30,6 +30,7 @@ struct AdamwItem {
 
 template <int MOST> struct AdamwList {
     int n;
+    const unsigned long long *fault; /* the device's error word: nothing is stepped with gradients of bad data */
     AdamwItem item[MOST];
 };
 static_assert(sizeof(AdamwList<ADAMW_MANY>) <= 32764, "the arguments of a launch");
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(ADAMW_THREADS) adamw_step(const __grid_constan
     constexpr int Q = Quad<T>::size;
     __shared__ Coefficients<T> shared;
     const AdamwItem &p = list.item[item_of(list, blockIdx.x)];
-    if (p.step[4] != 0) return;
+    if (p.step[4] != 0 || *list.fault != ~0ull) return;
     int64_t begin = (int64_t)(blockIdx.x - p.first) * (ADAMW_THREADS * ADAMW_QUADS * Q) + threadIdx.x * Q;
     int from = p.data[ADAMW_MASTER] ? ADAMW_MASTER : ADAMW_PARAM;
     Raw raw[ADAMW_QUADS][4];
@@ -160,6 +161,7 @@ template <class T, int MOST> tg_status launch_some(tg_ctx *ctx, const tg_adamw_a
     AdamwList<MOST> list;
     int64_t blocks = 0;
     list.n = 0;
+    list.fault = tg_cuda_of(ctx)->fault;
     for (; *i < n && list.n < MOST; ++*i) {
         int64_t more = ceil_div(a[*i].param.numel, each);
         if (is_wide(a[*i]) != (sizeof(T) == 8) || !more) continue;
