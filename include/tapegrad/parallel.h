@@ -149,6 +149,7 @@ typedef struct tg_parallel_opts {
     const char *order; /* the leftmost axis varies fastest; NULL: "tp-cp-ep-dp-pp" */
     bool sequence_parallel; /* activations between tensor-parallel regions are sharded on dim 0 */
     tg_rng_mode rng;
+    int vp; /* 0: 1. Stages of layers on each pp rank, for schedules that interleave them: above 1 needs pp above 1 */
 } tg_parallel_opts;
 
 #define TG_PARALLEL(...) (&(tg_parallel_opts){.size = sizeof(tg_parallel_opts), __VA_ARGS__})
@@ -164,6 +165,7 @@ TG_API int tg_parallel_rank(const tg_parallel *p, tg_axis axis);
 TG_API int tg_parallel_size(const tg_parallel *p, tg_axis axis);
 TG_API bool tg_parallel_sp(const tg_parallel *p); /* sequence parallelism is on: tp > 1 and asked for */
 TG_API tg_rng_mode tg_parallel_rng(const tg_parallel *p);
+TG_API int tg_parallel_vp(const tg_parallel *p); /* 1 for NULL */
 /* (Re)seeds the default stream and "data-parallel-rng" with S = seed, "model-parallel-rng" and "expert-parallel-rng".
  * TG_RNG_MEGATRON: with S + 2718 + tp rank and S + 1024 + 100 ep rank + etp rank (Megatron-Core's trainer takes
  * 100 pp rank more than its seed for S). TG_RNG_GLOBAL: with rank 0's, as ranks then draw apart by coordinates.

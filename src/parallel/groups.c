@@ -144,7 +144,11 @@ static tg_status check_sizes(tg_ctx *ctx, tg_parallel_opts *o, int world) {
     if (!o->pp) o->pp = 1;
     if (!o->etp) o->etp = o->tp;
     if (!o->ep) o->ep = 1;
+    if (!o->vp) o->vp = 1;
     if (!o->order) o->order = "tp-cp-ep-dp-pp";
+    if (o->vp < 1 || (o->vp > 1 && o->pp == 1))
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_parallel_new: vp is %d with pp %d: expected 1, or more where pp is above 1", o->vp, o->pp);
     if (world % ((int64_t)o->tp * o->cp * o->pp))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_parallel_new: the world of %d ranks is not divisible by tp x cp x pp = %d x %d x %d", world,
@@ -339,6 +343,7 @@ int tg_parallel_size(const tg_parallel *p, tg_axis axis) {
 }
 
 bool tg_parallel_sp(const tg_parallel *p) { return p && p->o.sequence_parallel && p->o.tp > 1; }
+int tg_parallel_vp(const tg_parallel *p) { return p ? p->o.vp : 1; }
 tg_rng_mode tg_parallel_rng(const tg_parallel *p) { return p ? p->o.rng : TG_RNG_GLOBAL; }
 
 tg_status tg_rng_seed_parallel(const tg_parallel *p, uint64_t seed) {

@@ -22,6 +22,8 @@ static void groups(bad_world *b) {
     NEW(ARGUMENT, "is not a list of", TG_PARALLEL(.order = "tp,dp"));
     NEW(ARGUMENT, "does not name it", TG_PARALLEL(.tp = 2, .order = "dp-pp"));
     NEW(ARGUMENT, "rng is 9", TG_PARALLEL(.rng = (tg_rng_mode)9));
+    NEW(ARGUMENT, "vp is 2 with pp 1", TG_PARALLEL(.vp = 2));
+    NEW(ARGUMENT, "vp is -1", TG_PARALLEL(.vp = -1));
     tg_comm *alone = tg_comm_self_new(b->ctx);
     tg_parallel *p = tg_parallel_new(alone, NULL);
     NEW(STATE, "has one already", NULL);
@@ -33,6 +35,7 @@ static void groups(bad_world *b) {
     QUIET(tg_parallel_size, tg_parallel_size(NULL, TG_TP) == 1 && tg_parallel_size(p, (tg_axis)99) == 1);
     QUIET(tg_parallel_sp, !tg_parallel_sp(NULL));
     QUIET(tg_parallel_rng, tg_parallel_rng(NULL) == TG_RNG_GLOBAL);
+    QUIET(tg_parallel_vp, tg_parallel_vp(NULL) == 1 && tg_parallel_vp(p) == 1);
     QUIET(tg_parallel_dp_cp, !tg_parallel_dp_cp(NULL));
     QUIET(tg_parallel_model, !tg_parallel_model(NULL));
     QUIET(tg_parallel_embedding, !tg_parallel_embedding(NULL));
