@@ -6,6 +6,11 @@
 /* What a constructor returns when it fails. Const: whoever writes checks for it before. */
 static const tg_comm inert = {.ctx = (tg_ctx *)&tg_dead_ctx, .size = 1, .axis = TG_MAX_AXES};
 
+tg_status tg_comm_missed(const tg_comm *c, tg_status s) {
+    if (s != TG_OK && c && c->ops && c->size > 1) tg_ctx_skip(c->ctx);
+    return s;
+}
+
 bool tg_comm_ok(const tg_comm *c) { return c && c->ops && tg_ok(c->ctx); }
 
 tg_comm *tg_comm_or_inert(tg_comm *c) { return c ? c : (tg_comm *)&inert; }
@@ -188,7 +193,7 @@ static tg_comm *split(tg_comm *c, colored mine, colored *all, int *ranks, const 
 
 tg_comm *tg_comm_split(tg_comm *c, int color, int key, const char *name, tg_axis axis) {
     if (!tg_comm_ok(c)) {
-        if (c && c->size > 1) tg_ctx_skip(c->ctx);
+        tg_comm_missed(c, TG_ERR_ABORTED);
         return tg_comm_or_inert(NULL);
     }
     tg_ctx *ctx = c->ctx;

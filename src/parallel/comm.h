@@ -63,6 +63,8 @@ struct tg_comm {
 
 /* Whether c can be used: or records why not where there is a context. */
 bool tg_comm_ok(const tg_comm *c);
+/* s, which kept this rank from a call of c unless it is TG_OK: its peers must not wait for it. */
+tg_status tg_comm_missed(const tg_comm *c, tg_status s);
 /* Takes over its reference to the board; NULL: one of its own. */
 tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size, tg_board *board);
 tg_comm *tg_comm_or_inert(tg_comm *c); /* what a constructor returns */

@@ -274,7 +274,7 @@ static tg_work *give_away(const entry *e, tg_comm_request *r) {
 
 /* This rank does not take part: its peers must not wait for it. */
 static tg_work *miss(tg_comm *c) {
-    if (c->ops && !c->ctx->dead && c->size > 1) tg_ctx_skip(c->ctx);
+    tg_comm_missed(c, TG_ERR_ABORTED);
     return NULL;
 }
 

@@ -195,7 +195,5 @@ static tg_status finalize(const tg_parallel *p, tg_tensor *const *params, int n,
 
 tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *given) {
     if (!p) return TG_ERR_ARGUMENT;
-    tg_status s = finalize(p, params, n, given);
-    if (s != TG_OK && p->world && tg_comm_size(p->world) > 1) tg_ctx_skip(p->ctx);
-    return s;
+    return tg_comm_missed(p->world, finalize(p, params, n, given));
 }

@@ -195,7 +195,5 @@ static tg_status check_and_load(tg_shards *s, const char *dir, const void *site)
 
 tg_status tg_shards_load(tg_shards *s, const char *dir) {
     if (!s) return TG_ERR_ARGUMENT;
-    tg_status status = check_and_load(s, dir, TG_SITE);
-    if (status != TG_OK && tg_comm_size(tg_parallel_world(s->p)) > 1) tg_ctx_skip(s->ctx);
-    return status;
+    return tg_comm_missed(tg_parallel_world(s->p), check_and_load(s, dir, TG_SITE));
 }
