@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include <tapegrad/extend.h>
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
+
+#include "inspected.h"
 
 typedef struct model {
     const char *options;
@@ -18,7 +18,7 @@ typedef struct model {
 } model;
 
 enum { BATCH = 3, SEQ = 24, VOCAB = 256 };
-#define SHAPE " --layers 2 --hidden 32 --heads 4 --seq-len 24 --batch 3 --json"
+#define SHAPE "--layers 2 --hidden 32 --heads 4 --seq-len 24 --batch 3"
 #define CONFIG(...)                                                                                                    \
     {                                                                                                                  \
         .size = sizeof(tg_gpt_config), .vocab = VOCAB, .layers = 2, .hidden = 32, .heads = 4, .positions = SEQ,        \
@@ -31,25 +31,6 @@ static const model models[] = {
     {"--arch llama --kv-heads 2 --ffn 40", CONFIG(.arch = TG_LLAMA, .kv_heads = 2, .ffn = 40), TG_F32},
     {"--arch llama --precision fp64", CONFIG(.arch = TG_LLAMA), TG_F64},
 };
-
-static json_t *inspected(const char *options) {
-    char command[4096];
-    const char *program = getenv("TAPEGRAD");
-    ck_assert_msg(program, "TAPEGRAD, the path of the program, is not set");
-    snprintf(command, sizeof command, "'%s' inspect %s" SHAPE, program, options);
-    FILE *f = popen(command, "r");
-    ck_assert_ptr_nonnull(f);
-    json_error_t error;
-    json_t *all = json_loadf(f, 0, &error);
-    ck_assert_msg(pclose(f) == 0 && all, "%s: %s", command, error.text);
-    return all;
-}
-
-static int64_t value_of(const json_t *object, const char *key) {
-    const json_t *v = json_object_get(object, key);
-    ck_assert_msg(json_is_integer(v), "there is no \"%s\"", key);
-    return json_integer_value(v);
-}
 
 /* What the program said of an op is what the tape's nodes of that op come to; returns how many these are. */
 static int64_t compare_op(const json_t *row, tg_tape *t, int64_t *flops) {
@@ -82,7 +63,7 @@ static void compare_tape(const json_t *all, tg_tape *t) {
 
 /* Trains two steps, as the program does. */
 static void compare_step(const model *m) {
-    json_t *all = inspected(m->options);
+    json_t *all = inspected(m->options, SHAPE);
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.dtype = m->dtype));
     tg_module *gpt = tg_gpt_new(ctx, &m->config);
     tg_tensor *params[64], *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, SEQ)),

@@ -6,6 +6,7 @@
 #include "train.h" /* before Check's own macro `fail` */
 
 #include "check_main.h"
+#include "inspected.h"
 
 #define MODEL "--hidden 32 --heads 4 --seq-len 16 --batch 8"
 
@@ -22,27 +23,6 @@ static const char *const compositions[] = {
 };
 static const char *const models[] = {"--arch gpt2 --dropout 0.1", "--arch llama --kv-heads 2 --ffn 64",
                                      "--arch gpt2 --vocab 300 --precision bf16"};
-
-/* ---- On paper ---- */
-
-static json_t *inspected(const char *options) {
-    char command[4096];
-    const char *program = getenv("TAPEGRAD");
-    ck_assert_msg(program, "TAPEGRAD, the path of the program, is not set");
-    snprintf(command, sizeof command, "'%s' inspect %s --json", program, options);
-    FILE *f = popen(command, "r");
-    ck_assert_ptr_nonnull(f);
-    json_error_t error;
-    json_t *all = json_loadf(f, 0, &error);
-    ck_assert_msg(pclose(f) == 0 && all, "%s: %s", command, error.text);
-    return all;
-}
-
-static int64_t value_of(const json_t *object, const char *key) {
-    const json_t *v = json_object_get(object, key);
-    ck_assert_msg(json_is_integer(v), "there is no \"%s\"", key);
-    return json_integer_value(v);
-}
 
 /* ---- On ranks ---- */
 
@@ -157,7 +137,7 @@ static void compare(const char *model, const char *composition) {
         layer.calls[k] = three.sent[0].calls[k] - two.sent[0].calls[k];
         layer.bytes[k] = three.sent[0].bytes[k] - two.sent[0].bytes[k];
     }
-    json_t *all = inspected(options[1]);
+    json_t *all = inspected(options[1], "");
     ck_assert_int_eq(value_of(all, "ranks"), three.o.on.ranks);
     ck_assert_int_eq(value_of(all, "parameters"), three.parameters);
     for (int step = 0; step < STEPS; step++) {
