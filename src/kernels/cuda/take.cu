@@ -47,33 +47,37 @@ bool whole_side(const TakeSide &x, const Dims<TAKE_ARRAYS> &m, int side, int64_t
     return whole && more * x.size % 16 == 0;
 }
 
+/* What a thread has: one part of those of a position, and the row from which that is taken. */
+struct TakePlace {
+    int64_t at[TAKE_ARRAYS], part, chosen;
+};
+
+/* False: nothing, or a row that is not there, which the first part of the position tells. */
+__device__ inline bool place_of(const TakeJob &job, int64_t n, const Divider &by_parts, TakePlace &p) {
+    int64_t i = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x;
+    if (i >= n) return false;
+    int64_t position = quotient(i, by_parts);
+    p.part = i - position * by_parts.by;
+    offsets(job.walk, position, p.at);
+    p.chosen = index_at(job, p.at[TAKE_INDEX]);
+    if (in_range(job, p.chosen)) return true;
+    if (p.part == 0) report(job, position * job.run);
+    return false;
+}
+
 template <class T> __global__ void __launch_bounds__(TAKE_THREADS) take_each(TakeJob job, int64_t n, Divider by_run) {
-    int64_t i = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x, at[TAKE_ARRAYS];
-    if (i >= n) return;
-    int64_t position = quotient(i, by_run), j = i - position * job.run;
-    offsets(job.walk, position, at);
-    int64_t chosen = index_at(job, at[TAKE_INDEX]);
-    if (!in_range(job, chosen)) {
-        if (j == 0) report(job, position * job.run);
-        return;
-    }
-    T v = load<T>(job.b.data, job.b.dtype, at[TAKE_B] + chosen * job.b_stride + j * job.b.step);
-    store<T>(job.a.data, job.a.dtype, at[TAKE_A] + j * job.a.step, v);
+    TakePlace p;
+    if (!place_of(job, n, by_run, p)) return;
+    int64_t from = p.at[TAKE_B] + p.chosen * job.b_stride + p.part * job.b.step;
+    store<T>(job.a.data, job.a.dtype, p.at[TAKE_A] + p.part * job.a.step, load<T>(job.b.data, job.b.dtype, from));
 }
 
 /* Runs of one dtype without gaps, 16 bytes a thread. */
 __global__ void __launch_bounds__(TAKE_THREADS) take_runs(TakeJob job, int64_t n, Divider by_chunks) {
-    int64_t i = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x, at[TAKE_ARRAYS];
-    if (i >= n) return;
-    int64_t position = quotient(i, by_chunks), chunk = i - position * by_chunks.by;
-    offsets(job.walk, position, at);
-    int64_t chosen = index_at(job, at[TAKE_INDEX]);
-    if (!in_range(job, chosen)) {
-        if (chunk == 0) report(job, position * job.run);
-        return;
-    }
-    const char *from = job.b.data + (at[TAKE_B] + chosen * job.b_stride) * job.b.size + chunk * 16;
-    *(Raw *)(job.a.data + at[TAKE_A] * job.a.size + chunk * 16) = *(const Raw *)from;
+    TakePlace p;
+    if (!place_of(job, n, by_chunks, p)) return;
+    const char *from = job.b.data + (p.at[TAKE_B] + p.chosen * job.b_stride) * job.b.size + p.part * 16;
+    *(Raw *)(job.a.data + p.at[TAKE_A] * job.a.size + p.part * 16) = *(const Raw *)from;
 }
 
 template <class T> void launch_each(const TakeJob &job, cudaStream_t stream) {
