@@ -7,7 +7,7 @@
 #ifndef TAPEGRAD_EXTEND_H
 #define TAPEGRAD_EXTEND_H
 
-#include <tapegrad/parallel.h>
+#include <tapegrad/comm.h>
 #include <tapegrad/tapegrad.h>
 
 #ifdef __cplusplus
@@ -397,7 +397,8 @@ TG_API tg_work *tg_work_new(tg_ctx *ctx, const tg_work_ops *ops, void *self);
 /* ---- Transports ---- */
 
 /* One collective, checked: a group of two ranks or more, dtypes and counts that fit this rank's tensors, contiguous
- * data, in place only where parallel.h allows it. Counts are elements. */
+ * data, in place only where comm.h allows it. Counts are elements. Where src and dst are NULL on every rank the ranks
+ * compare and wait as ever, and nothing moves: a transport that moves data by other means calls another one so. */
 typedef struct tg_transfer {
     size_t size;
     tg_collective kind;

@@ -1,5 +1,5 @@
 /* Ops and layers that meet in a group: conversions between placements, ops over shards, parallel layers.
- * Included by parallel.h, which has communicators, groups and placements. */
+ * Included by parallel.h, which has groups and placements. */
 #ifndef TAPEGRAD_MAPPINGS_H
 #define TAPEGRAD_MAPPINGS_H
 

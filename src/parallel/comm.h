@@ -18,7 +18,7 @@ typedef struct tg_collective_args {
     const void *site;           /* of the public function's caller */
 } tg_collective_args;
 
-/* The one door: checks, signs, posts and starts. dst's storage owns the work, as parallel.h says of the public
+/* The one door: checks, signs, posts and starts. dst's storage owns the work, as tapegrad/comm.h says of the public
  * functions, which are one line over this; NULL after recording the error. */
 tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a);
 

@@ -122,7 +122,7 @@ static bool move(tg_shm_request *r, tg_mail *found, uint64_t mine, uint64_t thei
         return false;
     }
     size_t bytes = (size_t)send->count * tg_dtype_size(send->dtype);
-    if (bytes) memcpy(tg_at(v, recv->data), tg_at(v, send->data), bytes);
+    if (bytes && recv->data && send->data) memcpy(tg_at(v, recv->data), tg_at(v, send->data), bytes);
     r->moved = true;
     if (r->unposted) count_unposted(r, false);
     delivered(send->mail);

@@ -55,9 +55,17 @@ static int64_t parts_of(tg_collective kind, int n) {
     }
 }
 
+/* Calls without bytes on any rank are compared, and move nothing. */
+static bool has_bytes(const tg_shm_group *s, const tg_slot *slot) {
+    for (int i = 0; i < s->size; i++)
+        if (slot->post[i].src || slot->post[i].dst) return true;
+    return false;
+}
+
 void tg_shm_cut(tg_shm_group *s, tg_slot *slot) {
     const tg_signature *g = &slot->post[0].signature;
-    int64_t largest = largest_part(s, slot), size = (int64_t)tg_dtype_size(g->dtype ? g->dtype : TG_U8);
+    int64_t largest = has_bytes(s, slot) ? largest_part(s, slot) : 0;
+    int64_t size = (int64_t)tg_dtype_size(g->dtype ? g->dtype : TG_U8);
     slot->parts = parts_of(g->kind, s->size);
     int64_t bytes = slot->parts * largest * size / (PIECES * s->size) & -LEAST_PIECE;
     bytes = bytes < LEAST_PIECE ? LEAST_PIECE : bytes > MOST_PIECE ? MOST_PIECE : bytes;

@@ -2,7 +2,7 @@
 #ifndef TG_RANKS_H
 #define TG_RANKS_H
 
-#include <tapegrad/parallel.h>
+#include <tapegrad/comm.h>
 
 #include "kernels/convert.h"
 #include "kernels/cpu/cpu.h"
