@@ -411,6 +411,7 @@ typedef struct tg_transfer {
     const int64_t *send, *recv; /* elements for, and from, each rank, which replace count; NULL: equal parts. Good
                                    during start alone */
     const void *site;           /* of the call, for errors */
+    uint64_t record;            /* the number of the call in this rank's record */
 } tg_transfer;
 
 TG_API double tg_ctx_deadline(const tg_ctx *ctx); /* seconds that a transport's wait may last; 0 for NULL */
@@ -422,6 +423,8 @@ typedef struct tg_comm_ops {
     const char *name; /* tg_comm_transport */
     bool host;        /* moves what the host can read: device memory is refused */
     bool silent;      /* moves nothing: any context will do */
+    bool queued;      /* orders calls on the device: wait and drop return before the call is done, and the transport
+                         itself tells the record of its end */
 
     /* Required. start posts the call and returns at once, whatever the others do; *request stands for it from then on,
      * until drop. A NULL request is a call that is done. A disagreement of the ranks is for the transport to find, on
@@ -433,8 +436,10 @@ typedef struct tg_comm_ops {
      * is aborted, and with it the group. Never fails. */
     void (*drop)(tg_ctx *ctx, void *state, void *request);
     /* The group of those ranks of this one, in this order; this rank is ranks[rank]. Every one of them calls it, for
-     * several groups of theirs in the same order; the others need not. */
-    tg_status (*split)(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, void **group);
+     * several groups of theirs in the same order; the others need not, but where `all` is set: then every rank of this
+     * group calls it at this point, for the one of several disjoint groups that it is in. */
+    tg_status (*split)(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
+                       void **group);
     void (*close)(tg_ctx *ctx, void *state); /* frees state, after the last drop; ends the calls of peers that wait */
 
     /* Optional */
@@ -442,6 +447,9 @@ typedef struct tg_comm_ops {
                                                                  start never waits */
     void (*abort)(tg_ctx *ctx, void *state, const char *why); /* this rank misses a call: peers that wait must fail */
     tg_status (*recover)(tg_ctx *ctx, void *state, int *rank, int *size); /* NULL: an abort is for good */
+    /* For who waits elsewhere, as for a device, and has waited so many seconds: helps calls along, and tells whether the
+     * group has failed, or a request (NULL: none) cannot be finished any more. waited < 0: no longer. Never blocks. */
+    tg_status (*look)(tg_ctx *ctx, void *state, void *request, double waited);
 } tg_comm_ops;
 
 /* A communicator on the caller's own transport: of this rank among size. Closes state when it is freed, and at once on

@@ -68,7 +68,7 @@ void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes) {
 static void *heap_segment(void *user, size_t bytes, size_t align) {
     tg_ctx *ctx = user;
     ctx->host_allocations++;
-    void *p = ctx->arena ? ctx->arena->take(ctx->arena, bytes, align) : NULL;
+    void *p = ctx->arena && ctx->host ? ctx->arena->take(ctx->arena, bytes, align) : NULL;
     return p ? p : ctx->ops->alloc(ctx, bytes, align);
 }
 

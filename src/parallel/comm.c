@@ -157,12 +157,12 @@ static tg_status check_members(tg_comm *c, const int *ranks, int n, int *mine) {
     return *mine < 0 ? tg_fail(c->ctx, TG_ERR_ARGUMENT, "rank %d is not in the group that it forms", c->rank) : TG_OK;
 }
 
-tg_comm *tg_comm_split_known(tg_comm *c, const int *ranks, int n, const char *name, tg_axis axis) {
+tg_comm *tg_comm_split_known(tg_comm *c, const int *ranks, int n, const char *name, tg_axis axis, bool all) {
     int mine;
     void *state = NULL;
     if (!tg_comm_ok(c) || check_members(c, ranks, n, &mine) != TG_OK) return tg_comm_or_inert(NULL);
     const tg_comm_ops *ops = n == 1 && !c->ops->silent ? &tg_self_transport : c->ops;
-    if (ops == c->ops && ops->split(c->ctx, c->state, ranks, n, mine, name, &state) != TG_OK)
+    if (ops == c->ops && ops->split(c->ctx, c->state, ranks, n, mine, name, all, &state) != TG_OK)
         return tg_comm_or_inert(NULL);
     return group_of(c, state, ops, mine, n, name, axis);
 }
@@ -183,12 +183,36 @@ static int members(const colored *all, int n, int mine, int *ranks) {
     return count;
 }
 
-static tg_comm *split(tg_comm *c, colored mine, colored *all, int *ranks, const char *name, tg_axis axis) {
+/* Whether every rank is in a group of two or more. */
+static bool nobody_is_left_out(const colored *all, int n, int *ranks) {
+    for (int r = 0; r < n; r++)
+        if (all[r].color < 0 || members(all, n, r, ranks) < 2) return false;
+    return true;
+}
+
+/* Transports of device memory take tensors alone. */
+static tg_status exchange_on_device(tg_comm *c, colored mine, colored *all) {
+    tg_ctx *ctx = c->ctx;
+    tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(2), &mine);
+    tg_tensor *y = tg_zeros(ctx, TG_I64, TG_SHAPE(c->size, 2));
+    if (tg_comm_all_gather(c, y, x)) tg_read(y, all, (size_t)c->size * sizeof *all);
+    tg_drop(x);
+    tg_drop(y);
+    return ctx->status;
+}
+
+static tg_status exchange_colors(tg_comm *c, colored mine, colored *all) {
     tg_transfer call = {.kind = TG_ALL_GATHER, .dtype = TG_I64, .src = &mine, .dst = all, .count = 2};
     all[c->rank] = mine;
-    if (c->size > 1 && tg_comm_exchange(c, &call) != TG_OK) return tg_comm_or_inert(NULL);
+    if (c->size == 1) return TG_OK;
+    return c->ops->host ? tg_comm_exchange(c, &call) : exchange_on_device(c, mine, all);
+}
+
+static tg_comm *split(tg_comm *c, colored mine, colored *all, int *ranks, const char *name, tg_axis axis) {
+    if (exchange_colors(c, mine, all) != TG_OK) return tg_comm_or_inert(NULL);
     if (mine.color < 0) return NULL;
-    return tg_comm_split_known(c, ranks, members(all, c->size, c->rank, ranks), name, axis);
+    bool together = nobody_is_left_out(all, c->size, ranks);
+    return tg_comm_split_known(c, ranks, members(all, c->size, c->rank, ranks), name, axis, together);
 }
 
 tg_comm *tg_comm_split(tg_comm *c, int color, int key, const char *name, tg_axis axis) {
@@ -216,14 +240,14 @@ tg_comm *tg_comm_split(tg_comm *c, int color, int key, const char *name, tg_axis
     return g;
 }
 
-tg_status tg_comm_rejoin(tg_comm *g, const int *ranks, int n) {
+tg_status tg_comm_rejoin(tg_comm *g, const int *ranks, int n, bool all) {
     int mine;
     void *state = NULL;
     tg_comm *c = g->parent;
     if (!c || !tg_comm_ok(c)) return g->ctx->status;
     TG_TRY(check_members(c, ranks, n, &mine));
     const tg_comm_ops *ops = n == 1 && !c->ops->silent ? &tg_self_transport : c->ops;
-    if (ops == c->ops) TG_TRY(ops->split(c->ctx, c->state, ranks, n, mine, g->name, &state));
+    if (ops == c->ops) TG_TRY(ops->split(c->ctx, c->state, ranks, n, mine, g->name, all, &state));
     g->ops->close(g->ctx, g->state);
     g->ops = ops;
     g->state = state;

@@ -23,10 +23,11 @@ typedef struct tg_collective_args {
 tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a);
 
 /* The group of those n ranks of c, in this order, among them this one: without asking the others, as all members know
- * the list. Collective over the members alone, who form groups of one list in one order. */
-tg_comm *tg_comm_split_known(tg_comm *c, const int *ranks, int n, const char *name, tg_axis axis);
+ * the list. Collective over the members alone, who form groups of one list in one order; all: every rank of c forms
+ * one at this point, each of them of more than one rank or each of one. */
+tg_comm *tg_comm_split_known(tg_comm *c, const int *ranks, int n, const char *name, tg_axis axis, bool all);
 /* The same for a group that ended when its parent began anew: g stays where it is, for those who hold it. */
-tg_status tg_comm_rejoin(tg_comm *g, const int *ranks, int n);
+tg_status tg_comm_rejoin(tg_comm *g, const int *ranks, int n, bool all);
 
 /* A call that was started: what the work of a tg_comm is. */
 typedef struct tg_comm_request {

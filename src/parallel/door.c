@@ -183,8 +183,10 @@ static tg_status settle(entry *e) {
     const tg_comm_ops *ops = e->c->ops;
     tg_ctx *ctx = e->c->ctx;
     if (ops->host && e->c->size > 1 && (!ctx->host || ctx->meta))
-        return tg_fail(ctx, TG_ERR_DEVICE, "%s: transport \"%s\" moves host memory, not that of device \"%s\"", e->name,
-                       ops->name, ctx->ops->name);
+        return tg_fail(ctx, TG_ERR_DEVICE,
+                       "%s: transport \"%s\" moves host memory, not that of device \"%s\"; GPUs meet through "
+                       "tg_comm_nccl_new",
+                       e->name, ops->name, ctx->ops->name);
     if (s) TG_TRY(tg_storage_need(s->storage, s));
     if (d) TG_TRY(tg_storage_need(d->storage, d));
     if (d && d->storage->block && e->a->kind != TG_RECV) TG_TRY(tg_works_wait_readers(ctx, d->storage->block));
@@ -254,6 +256,7 @@ static tg_status start(entry *e, tg_comm_request *r) {
     tg_comm *c = e->c;
     if (c->size == 1) return copy_own(e);
     note_call(e, r);
+    e->t.record = r->note;
     r->status = c->ops->start(c->ctx, c->state, &e->t, &r->request);
     if (r->status == TG_OK) count_call(e);
     return r->status;
@@ -332,7 +335,8 @@ static void end_request(tg_comm_request *r) {
     tg_comm *c = r->comm;
     if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* for the record */
     if (r->request) c->ops->drop(c->ctx, c->state, r->request);
-    if (r->note) tg_card_settle(c->board, r->note, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);
+    if (r->note && !(c->ops->queued && r->request))
+        tg_card_settle(c->board, r->note, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);
     r->request = NULL;
     r->note = 0;
 }

@@ -67,6 +67,12 @@ static tg_status link_wait(tg_ctx *ctx, void *state, void *request) {
     return seat->inner ? NODE(seat, wait, request) : tg_link_await(seat->g, request, NULL);
 }
 
+static tg_status link_look(tg_ctx *ctx, void *state, void *request, double waited) {
+    (void)ctx;
+    tg_link_seat *seat = state;
+    return seat->inner ? NODE(seat, look, request, waited) : tg_link_look_on(seat->g, request, waited);
+}
+
 static void link_drop(tg_ctx *ctx, void *state, void *request) {
     (void)ctx;
     tg_link_seat *seat = state;
@@ -118,35 +124,36 @@ static bool are_of_this_node(const tg_link_rank *self, const int *ranks, int n) 
 }
 
 /* ranks: of the world. */
-static tg_link_seat *split(const tg_link_seat *seat, const int *ranks, int n, int rank, const char *name) {
+static tg_link_seat *split(const tg_link_seat *seat, const int *ranks, int n, int rank, const char *name, bool all) {
     tg_link_rank *self = seat->self;
     void *inner = NULL;
     if (are_of_this_node(self, ranks, n)) {
-        tg_status s = self->node->ops->split(self->ctx, self->node->state, ranks, n, rank, name, &inner);
+        tg_status s = self->node->ops->split(self->ctx, self->node->state, ranks, n, rank, name, all, &inner);
         return s == TG_OK ? seat_new(self, NULL, inner) : NULL;
     }
     tg_link_group *g = tg_link_group_new(self, &seat->g->key, ranks, n, rank, name);
     return g ? seat_new(self, g, NULL) : NULL;
 }
 
-static tg_link_seat *split_inner(const tg_link_seat *seat, const int *ranks, int n, int rank, const char *name) {
+static tg_link_seat *split_inner(const tg_link_seat *seat, const int *ranks, int n, int rank, const char *name,
+                                 bool all) {
     void *inner = NULL;
-    tg_status s = NODE(seat, split, ranks, n, rank, name, &inner);
+    tg_status s = NODE(seat, split, ranks, n, rank, name, all, &inner);
     return s == TG_OK ? seat_new(seat->self, NULL, inner) : NULL;
 }
 
-static tg_status link_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name,
-                           void **group) {
+static tg_status link_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
+                            void **group) {
     tg_link_seat *seat = state;
     size_t bytes = (size_t)n * sizeof(int);
     if (seat->inner) {
-        *group = split_inner(seat, ranks, n, rank, name);
+        *group = split_inner(seat, ranks, n, rank, name, all);
         return *group ? TG_OK : ctx->status;
     }
     int *of_world = tg_host_alloc(ctx, bytes);
     if (!of_world) return ctx->status;
     for (int i = 0; i < n; i++) of_world[i] = seat->g->member[ranks[i]].rank;
-    *group = split(seat, of_world, n, rank, name);
+    *group = split(seat, of_world, n, rank, name, all);
     tg_host_free(ctx, of_world, bytes);
     return *group ? TG_OK : ctx->status;
 }
@@ -226,6 +233,7 @@ const tg_comm_ops tg_link_transport = {
     .close = link_close,
     .abort = link_abort,
     .recover = link_recover,
+    .look = link_look,
 };
 
 /* ---- The world ---- */
@@ -306,7 +314,7 @@ static tg_comm *settle(tg_comm *c) {
     self->nodes = ranks ? tg_host_alloc(c->ctx, (size_t)c->size * sizeof *self->nodes) : NULL;
     if (!self->nodes) return c;
     for (int i = 0; i < c->size; i++) ranks[i] = i;
-    tg_comm *meeting = tg_comm_split_known(c, ranks, c->size, "nodes", TG_MAX_AXES);
+    tg_comm *meeting = tg_comm_split_known(c, ranks, c->size, "nodes", TG_MAX_AXES, true);
     tg_host_free(c->ctx, ranks, bytes);
     tg_status s = meeting->ops ? tg_link_meet(meeting, &node, self->nodes, &in_one) : c->ctx->status;
     tg_comm_free(meeting);

@@ -357,6 +357,8 @@ void tg_link_progress(tg_link_rank *self);
 void tg_link_forget(tg_link_request *r);
 /* Until r is done (or, with r NULL, that call has a free place), or the group has failed. */
 tg_status tg_link_await(tg_link_group *g, const tg_link_request *r, tg_link_call *place);
+/* The slot `look` of a group. */
+tg_status tg_link_look_on(tg_link_group *g, tg_link_request *r, double waited);
 void tg_link_rest(const tg_link_rank *self, int round); /* longer and longer */
 /* Makes progress until there, or the deadline of the context: false. */
 bool tg_link_until(tg_link_rank *self, bool (*there)(tg_link_rank *self));

@@ -114,6 +114,23 @@ tg_status tg_link_await(tg_link_group *g, const tg_link_request *r, tg_link_call
     return s;
 }
 
+tg_status tg_link_look_on(tg_link_group *g, tg_link_request *r, double waited) {
+    tg_link_rank *self = g->self;
+    if (waited < 0 || !r) self->waits_for = NULL;
+    if (waited < 0) return TG_OK;
+    tg_link_progress(self);
+    if (self->broken) return tg_fail(self->ctx, TG_ERR_ABORTED, "%s has failed before", self->layer->name);
+    if (r && !r->done) {
+        if (self->waits_for != r->call) self->first_question = self->questions + 1;
+        self->waits_for = r->call;
+        if (!tg_link_over(r->call)) tg_link_look(r->call, tg_shm_now() - waited);
+    }
+    bool lost = r && !r->done ? tg_link_over(r->call) : g->failed;
+    if (!lost) return TG_OK;
+    self->waits_for = NULL;
+    return tg_link_failed(g, r != NULL);
+}
+
 bool tg_link_until(tg_link_rank *self, bool (*there)(tg_link_rank *self)) {
     double start = tg_shm_now();
     for (int round = 0; !there(self); round++) {

@@ -258,8 +258,9 @@ static void *group_state(tg_shm_rank *self, tg_group *g, int rank, int n) {
     return s;
 }
 
-static tg_status shm_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name,
+static tg_status shm_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
                            void **group) {
+    (void)all;
     tg_shm_group *s = state;
     int *of_world = tg_host_alloc(ctx, (size_t)n * sizeof *of_world);
     if (!of_world) return ctx->status;
@@ -320,6 +321,7 @@ const tg_comm_ops tg_threads_transport = {
     .close = shm_close,
     .abort = shm_abort,
     .recover = tg_shm_recover,
+    .look = tg_shm_look_on,
 };
 
 const tg_comm_ops tg_processes_transport = {
@@ -334,6 +336,7 @@ const tg_comm_ops tg_processes_transport = {
     .close = shm_close,
     .abort = shm_abort,
     .recover = tg_shm_recover,
+    .look = tg_shm_look_on,
 };
 
 /* ---- The rank's card ---- */

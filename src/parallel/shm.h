@@ -38,6 +38,8 @@ struct tg_shm_group {
     uint64_t mails;    /* sends and receives posted so far */
     bool told;         /* that the group has failed */
     uint64_t skips;    /* of the context when the group was formed */
+    double failed_since; /* of a wait elsewhere, as tg_shm_look has it; and which call that is for: */
+    const tg_shm_request *looked_for;
     size_t pairs_bytes;
     uint64_t *pairs;   /* messages so far to, and from, each member; then their heartbeats when a wait began */
     tg_shm_group *sibling;
@@ -98,6 +100,7 @@ void tg_shm_end_mail(tg_shm_request *r);
 void tg_shm_progress(tg_shm_rank *self);
 /* Until r is done (or, with r NULL, slot is ready for the call `sequence`); or the group has failed. */
 tg_status tg_shm_await(tg_shm_group *s, tg_shm_request *r, tg_slot *slot, uint64_t sequence);
+tg_status tg_shm_look_on(tg_ctx *ctx, void *state, void *request, double waited); /* the slot `look` */
 bool tg_shm_check(tg_shm_request *r); /* finds out whether it is done */
 void tg_shm_ring(tg_shm_group *s);    /* wakes the members that sleep */
 void tg_shm_nap(tg_shm_group *s); /* about a millisecond */
@@ -124,6 +127,8 @@ void tg_shm_quiesce(tg_shm_group *s);
 /* Looks whether those for whom r waits can still come. since: when the wait began; failed_since: its own memory of when
  * it first saw a peer that holds an error, 0 before. */
 void tg_shm_look(tg_shm_group *s, const tg_shm_request *r, double since, double *failed_since);
+/* Even a peer who has arrived may have died. */
+void tg_shm_look_at_processes(tg_shm_group *s);
 void tg_shm_begin_look(tg_shm_group *s);
 void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_note *of_a, const tg_note *of_b);
 tg_note tg_shm_post_note(const tg_post *p, uint64_t sequence);

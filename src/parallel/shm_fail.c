@@ -133,6 +133,8 @@ void tg_shm_fail_by(tg_shm_group *s, int rank, const char *after) {
 void tg_shm_abandon(tg_shm_group *s, const char *why) {
     if (s->self->ctx->skips != s->skips)
         tg_shm_fail_by(s, s->self->view.me, " (and has cleared its error)");
+    else if (s->self->ctx->status != TG_OK)
+        tg_shm_fail_by(s, s->self->view.me, "");
     else
         tg_shm_fail(s, TG_ERR_ABORTED, -1, why);
 }
@@ -163,7 +165,7 @@ static void fail_by_death(tg_shm_group *s, int rank) {
 }
 
 /* Even one who has arrived may have died with a piece of the work. */
-static void look_at_processes(tg_shm_group *s) {
+void tg_shm_look_at_processes(tg_shm_group *s) {
     const double period = 0.02;
     double now = tg_shm_now();
     if (!s->self->process || now - s->self->polled < period) return;
@@ -252,6 +254,6 @@ void tg_shm_look(tg_shm_group *s, const tg_shm_request *r, double since, double 
     if (!any_failed(s)) *failed_since = 0;
     for (int i = 0; i < s->size && !tg_shm_has_failed(s); i++)
         if (i != s->rank && !tg_shm_has_arrived(r, i)) look_at(s, r, i, failed_since);
-    if (!tg_shm_has_failed(s)) look_at_processes(s);
+    if (!tg_shm_has_failed(s)) tg_shm_look_at_processes(s);
     if (tg_shm_now() - since > s->self->ctx->deadline) pass_deadline(s, r);
 }

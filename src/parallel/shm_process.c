@@ -181,8 +181,8 @@ static tg_comm *attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
 
 tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
     tg_comm *c = NULL;
-    if (tg_ok(ctx) && (!ctx->host || ctx->meta))
-        tg_fail(ctx, TG_ERR_DEVICE, "ranks of one node share host memory, not that of device \"%s\"", ctx->ops->name);
+    if (tg_ok(ctx) && ctx->meta)
+        tg_fail(ctx, TG_ERR_DEVICE, "ranks of one node share host memory; device \"%s\" has none", ctx->ops->name);
     else if (tg_ok(ctx))
         c = attach(ctx, fd, rank, own_fd);
     return tg_comm_or_inert(c);

@@ -141,3 +141,31 @@ tg_status tg_shm_await(tg_shm_group *s, tg_shm_request *r, tg_slot *slot, uint64
         }
     }
 }
+
+/* Another wait than tg_shm_await's: what that one keeps on the stack stays with the group. */
+static void look_again(tg_shm_group *s, tg_shm_request *r, double waited) {
+    tg_card *card = &s->self->view.region->card[s->self->view.me];
+    if (s->looked_for != r) {
+        s->looked_for = r;
+        s->failed_since = 0;
+        if (r) tg_shm_begin_look(s);
+        atomic_store_explicit(&card->blocked, r ? tg_shm_blocked_in(r) : 0, memory_order_release);
+    }
+    if (r)
+        tg_shm_look(s, r, tg_shm_now() - waited, &s->failed_since);
+    else
+        tg_shm_look_at_processes(s);
+}
+
+tg_status tg_shm_look_on(tg_ctx *ctx, void *state, void *request, double waited) {
+    tg_shm_group *s = state;
+    tg_shm_request *r = request;
+    if (waited >= 0) tg_shm_progress(s->self);
+    for (tg_listener *l = ctx->listeners; waited >= 0 && l; l = l->next)
+        if (l->idle) l->idle(l);
+    if (r && (r->done || waited < 0)) r = NULL;
+    if (!tg_shm_has_failed(s)) look_again(s, r, waited);
+    if (waited < 0 || !tg_shm_has_failed(s)) return TG_OK;
+    tg_shm_quiesce(s);
+    return tg_shm_failed(s, true);
+}

@@ -15,9 +15,9 @@ static tg_status wait_nothing(tg_ctx *ctx, void *state, void *request) {
 }
 static void drop_nothing(tg_ctx *ctx, void *state, void *request) { (void)ctx, (void)state, (void)request; }
 
-static tg_status split_nothing(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name,
+static tg_status split_nothing(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
                                void **group) {
-    (void)ctx, (void)state, (void)ranks, (void)n, (void)rank, (void)name;
+    (void)ctx, (void)state, (void)ranks, (void)n, (void)rank, (void)name, (void)all;
     *group = NULL;
     return TG_OK;
 }

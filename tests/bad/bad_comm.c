@@ -45,8 +45,9 @@ static tg_status none_start(tg_ctx *ctx, void *state, const tg_transfer *t, void
 static bool none_test(tg_ctx *ctx, void *state, void *r) { return (void)ctx, (void)state, (void)r, true; }
 static tg_status none_wait(tg_ctx *ctx, void *state, void *r) { return (void)ctx, (void)state, (void)r, TG_OK; }
 static void none_drop(tg_ctx *ctx, void *state, void *r) { (void)ctx, (void)state, (void)r; }
-static tg_status none_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, void **g) {
-    return (void)ctx, (void)state, (void)ranks, (void)n, (void)rank, (void)name, (void)g, TG_OK;
+static tg_status none_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
+                            void **g) {
+    return (void)ctx, (void)state, (void)ranks, (void)n, (void)rank, (void)name, (void)all, (void)g, TG_OK;
 }
 static void count_close(tg_ctx *ctx, void *state) { (void)ctx, ++*(int *)state; }
 

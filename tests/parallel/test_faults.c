@@ -348,7 +348,7 @@ static tg_status chain(void *arg, tg_ctx *ctx, tg_comm *c) {
     tg_comm *next = NULL;
     for (int r = 0; r + 1 < n; r++) { /* a chain of pairs: 0-1, 1-2, 2-3 */
         int pair[] = {r, r + 1};
-        if (me == r || me == r + 1) next = tg_comm_split_known(c, pair, 2, "pair", TG_MAX_AXES);
+        if (me == r || me == r + 1) next = tg_comm_split_known(c, pair, 2, "pair", TG_MAX_AXES, false);
         if (me == r) break;
     }
     if (me == n - 1) return tg_ctx_fail(ctx, TG_ERR_DATA, "token 7 is out of range");

@@ -224,9 +224,9 @@ static tg_status call_wait(tg_ctx *ctx, void *state, void *request) {
     return TG_OK;
 }
 static void call_drop(tg_ctx *ctx, void *state, void *request) { (void)ctx, (void)state, (void)request; }
-static tg_status call_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name,
+static tg_status call_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
                             void **group) {
-    (void)state, (void)ranks, (void)n, (void)rank, (void)name, (void)group;
+    (void)state, (void)ranks, (void)n, (void)rank, (void)name, (void)all, (void)group;
     return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED, "no groups");
 }
 static void call_close(tg_ctx *ctx, void *state) { (void)ctx, (void)state; }

@@ -155,9 +155,9 @@ static tg_status grouped(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     tg_comm *some = tg_comm_split(c, me == n - 1 ? -1 : 3, 0, "some", TG_MAX_AXES);
     EXPECT(ctx, me == n - 1 ? !some : tg_comm_size(some) == n - 1 && tg_comm_rank(some) == me);
     int pair[] = {n - 1, 0};
-    tg_comm *ends = n > 2 && (me == 0 || me == n - 1) ? tg_comm_split_known(c, pair, 2, "ends", TG_PP) : NULL;
+    tg_comm *ends = n > 2 && (me == 0 || me == n - 1) ? tg_comm_split_known(c, pair, 2, "ends", TG_PP, false) : NULL;
     if (ends) {
-        tg_comm *again = tg_comm_split_known(c, pair, 2, "again", TG_PP); /* another group of the same two */
+        tg_comm *again = tg_comm_split_known(c, pair, 2, "again", TG_PP, false); /* another group of the same two */
         tg_tensor *e = filled(ctx, 3, me), *f = filled(ctx, 3, -me);
         tg_comm_all_reduce(ends, e, e, TG_REDUCE_SUM);
         tg_comm_all_reduce(again, f, f, TG_REDUCE_SUM);
@@ -189,7 +189,7 @@ static tg_status counts_of(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     bool alone = n == 1;
     tg_tensor *x = filled(ctx, 12, 1), *all = filled(ctx, 12 * n, 0);
     int self[] = {tg_comm_rank(c)};
-    tg_comm *whole = tg_comm_split(c, 0, 0, "whole", TG_MAX_AXES), *one = tg_comm_split_known(c, self, 1, "one", TG_TP);
+    tg_comm *whole = tg_comm_split(c, 0, 0, "whole", TG_MAX_AXES), *one = tg_comm_split_known(c, self, 1, "one", TG_TP, true);
     tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
     tg_comm_all_reduce(whole, x, x, TG_REDUCE_SUM);
     tg_comm_all_reduce(one, x, x, TG_REDUCE_SUM); /* nothing is sent */
@@ -224,7 +224,7 @@ START_TEST(a_plan_moves_nothing_and_counts_all) {
     ck_assert(tg_comm_reduce_scatter(c, x, all, TG_REDUCE_SUM) && tg_work_wait(tg_comm_send(c, x, 6)) == TG_OK);
     ck_assert(tg_storage_state_of(all) == TG_PRESENT);
     int ranks[] = {1, 5, 9, 13};
-    tg_comm *g = tg_comm_split_known(c, ranks, 4, "dp", TG_DP);
+    tg_comm *g = tg_comm_split_known(c, ranks, 4, "dp", TG_DP, true);
     ck_assert(tg_comm_size(g) == 4 && tg_comm_rank(g) == 1 && tg_comm_all_reduce(g, x, x, TG_REDUCE_SUM));
     int64_t bytes = (int64_t)2 * 4096 * 4096;
     ck_assert(counted(c, TG_ALL_GATHER, 1, 64 * bytes) && counted(c, TG_ALL_REDUCE, 1, bytes));
@@ -283,9 +283,9 @@ static tg_status phone_wait(tg_ctx *ctx, void *state, void *request) {
     return (void)ctx, (void)state, (void)request, TG_OK;
 }
 static void phone_drop(tg_ctx *ctx, void *state, void *request) { (void)ctx, (void)state, (void)request; }
-static tg_status phone_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name,
+static tg_status phone_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
                              void **group) {
-    (void)ctx, (void)ranks, (void)n, (void)rank, (void)name;
+    (void)ctx, (void)ranks, (void)n, (void)rank, (void)name, (void)all;
     *group = state;
     return TG_OK;
 }
@@ -318,7 +318,7 @@ START_TEST(a_callers_transport_hears_of_missed_calls) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 7));
     ck_assert(tg_ctx_deadline(ctx) == 7 && tg_ctx_deadline(NULL) == 0);
     tg_comm *world = tg_comm_new_on(ctx, &phones, &p, 0, 2);
-    tg_comm *group = tg_comm_split_known(world, (int[]){0, 1}, 2, "both", TG_TP);
+    tg_comm *group = tg_comm_split_known(world, (int[]){0, 1}, 2, "both", TG_TP, true);
     tg_tensor *x = filled(ctx, 3, 1);
     ck_assert(tg_comm_all_reduce(world, x, x, TG_REDUCE_SUM) && p.aborts == 0);
     tg_ctx_fail(ctx, TG_ERR_IO, "the dog ate it");

@@ -31,6 +31,8 @@ typedef struct tg_cuda {
     int device, processors; /* multiprocessors */
     size_t shared_most;     /* bytes of shared memory that a block may ask for */
     cudaStream_t compute;
+    cudaEvent_t reached; /* for the host's waits */
+    struct tg_cuda_watch *watches; /* order.h */
     cublasLtHandle_t lt;
     void *lt_space; /* cuBLASLt's workspace */
     size_t lt_bytes;

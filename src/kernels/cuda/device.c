@@ -2,6 +2,7 @@
 #include "core/core.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/cuda/order.h"
 #include "kernels/cuda/plans.h"
 #include "kernels/cuda/slots.h"
 #include "kernels/cuda/table.h"
@@ -58,6 +59,7 @@ static tg_status open_device(tg_cuda *c) {
     c->shared_most = (size_t)shared;
     TG_TRY(
         tg_cuda_check(ctx, cudaStreamCreateWithFlags(&c->compute, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
+    TG_TRY(tg_cuda_event_new(ctx, &c->reached));
     TG_TRY(tg_cuda_memory_open(c));
     TG_TRY(tg_cuda_blas_check(ctx, cublasLtCreate(&c->lt), "cublasLtCreate"));
     return tg_cuda_plans_open(c);
@@ -71,6 +73,7 @@ static void cuda_close(tg_ctx *ctx, void *dev) {
     tg_cuda_plans_close(c);
     if (c->lt) cublasLtDestroy(c->lt);
     tg_cuda_memory_close(c);
+    if (c->reached) cudaEventDestroy(c->reached);
     if (c->compute) cudaStreamDestroy(c->compute);
     tg_host_free(ctx, c, sizeof *c);
 }
@@ -87,33 +90,6 @@ static tg_status cuda_open(tg_ctx *ctx, void **dev) {
     return s;
 }
 
-/* ---- Order ---- */
-
-static tg_status cuda_sync(tg_ctx *ctx) {
-    tg_cuda *c = tg_cuda_of(ctx);
-    TG_TRY(tg_cuda_fault_fetch(c));
-    TG_TRY(tg_cuda_check(ctx, cudaStreamSynchronize(c->compute), "cudaStreamSynchronize"));
-    return tg_cuda_fault_tell(c);
-}
-
-static tg_status cuda_event_record(tg_ctx *ctx, void **event) {
-    if (!*event) {
-        cudaEvent_t e;
-        TG_TRY(tg_cuda_check(ctx, cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "cudaEventCreateWithFlags"));
-        *event = e;
-    }
-    return tg_cuda_check(ctx, cudaEventRecord(*event, tg_cuda_of(ctx)->compute), "cudaEventRecord");
-}
-
-static tg_status cuda_event_wait(tg_ctx *ctx, void *event) {
-    return tg_cuda_check(ctx, cudaStreamWaitEvent(tg_cuda_of(ctx)->compute, event, 0), "cudaStreamWaitEvent");
-}
-
-static void cuda_event_free(tg_ctx *ctx, void *event) {
-    (void)ctx;
-    if (event) cudaEventDestroy(event);
-}
-
 const tg_device_ops tg_cuda_device = {
     .size = sizeof(tg_device_ops),
     .name = "cuda",
@@ -122,10 +98,10 @@ const tg_device_ops tg_cuda_device = {
     .alloc = tg_cuda_alloc,
     .free = tg_cuda_free,
     .copy = tg_cuda_copy,
-    .sync = cuda_sync,
-    .event_record = cuda_event_record,
-    .event_wait = cuda_event_wait,
-    .event_free = cuda_event_free,
+    .sync = tg_cuda_sync,
+    .event_record = tg_cuda_event_record,
+    .event_wait = tg_cuda_event_wait,
+    .event_free = tg_cuda_event_free,
     .poll = tg_cuda_poll,
     .map = tg_cuda_map,
     .fill = tg_cuda_fill,

@@ -1,6 +1,7 @@
 /* The device's error word: errors in data that kernels find, and how the host comes to know of them. */
 #include "core/core.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/cuda/order.h"
 
 enum { CALLS = 1024, POSITION_BITS = 40 };
 static const unsigned long long none = ~0ull, positions = (1ull << POSITION_BITS) - 1;
@@ -17,8 +18,7 @@ tg_status tg_cuda_fault_open(tg_cuda *c) {
     if (!c->names) return ctx->status;
     TG_TRY(tg_cuda_check(ctx, cudaMalloc((void **)&c->fault, sizeof *c->fault), "cudaMalloc"));
     TG_TRY(tg_cuda_check(ctx, cudaMallocHost((void **)&c->seen, sizeof *c->seen), "cudaMallocHost"));
-    TG_TRY(
-        tg_cuda_check(ctx, cudaEventCreateWithFlags(&c->fetched, cudaEventDisableTiming), "cudaEventCreateWithFlags"));
+    TG_TRY(tg_cuda_event_new(ctx, &c->fetched));
     *c->seen = none;
     return tg_cuda_check(ctx, cudaMemsetAsync(c->fault, 0xff, sizeof *c->fault, c->compute), "cudaMemsetAsync");
 }
@@ -62,7 +62,7 @@ tg_status tg_cuda_fault_tell(tg_cuda *c) {
 
 tg_status tg_cuda_poll(tg_ctx *ctx) {
     tg_cuda *c = tg_cuda_of(ctx);
-    TG_TRY(tg_cuda_check(ctx, cudaEventSynchronize(c->fetched), "cudaEventSynchronize"));
+    TG_TRY(tg_cuda_await(c, c->fetched));
     TG_TRY(tg_cuda_fault_tell(c));
     return tg_cuda_fault_fetch(c);
 }

@@ -1,6 +1,7 @@
 /* Device memory and copies. The heap (core/memory.c) cuts blocks from the segments made here; a block that was let go
  * is given out again at once, which is safe because all that used it, and all that will, is queued on one stream. */
 #include "kernels/cuda/memory.h"
+#include "kernels/cuda/order.h"
 
 #include "core/core.h"
 
@@ -55,7 +56,7 @@ static tg_status copy_async(tg_cuda *c, void *dst, const void *src, size_t bytes
 static tg_status page_of(tg_cuda *c, tg_cuda_host_page **page) {
     tg_cuda_host_page *p = &c->pages[c->next_page];
     c->next_page = (c->next_page + 1) % PAGES;
-    if (p->busy) TG_TRY(tg_cuda_check(c->ctx, cudaEventSynchronize(p->used), "cudaEventSynchronize"));
+    if (p->busy) TG_TRY(tg_cuda_await(c, p->used));
     p->busy = false;
     *page = p;
     return TG_OK;
@@ -67,7 +68,7 @@ static tg_status from_host(tg_cuda *c, char *dst, const char *src, size_t bytes)
     tg_cuda_host_page *page;
     if (bytes > PAGE_BYTES) {
         TG_TRY(copy_async(c, dst, src, bytes, cudaMemcpyHostToDevice));
-        return tg_cuda_check(c->ctx, cudaStreamSynchronize(c->compute), "cudaStreamSynchronize");
+        return tg_cuda_await_stream(c, c->compute);
     }
     TG_TRY(page_of(c, &page));
     memcpy(page->data, src, bytes);
@@ -101,8 +102,7 @@ tg_status tg_cuda_memory_open(tg_cuda *c) {
     TG_TRY(tg_cuda_check(c->ctx, cudaMallocHost((void **)&data, (size_t)PAGES * PAGE_BYTES), "cudaMallocHost"));
     for (int i = 0; i < PAGES; i++) c->pages[i].data = data + (size_t)i * PAGE_BYTES;
     for (int i = 0; i < PAGES; i++)
-        TG_TRY(tg_cuda_check(c->ctx, cudaEventCreateWithFlags(&c->pages[i].used, cudaEventDisableTiming),
-                             "cudaEventCreateWithFlags"));
+        TG_TRY(tg_cuda_event_new(c->ctx, &c->pages[i].used));
     TG_TRY(tg_cuda_check(c->ctx, cudaMalloc(&c->lt_space, LT_BYTES), "cudaMalloc"));
     c->lt_bytes = LT_BYTES;
     return tg_cuda_fault_open(c);

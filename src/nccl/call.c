@@ -1,0 +1,264 @@
+/* Calls, from start to end. */
+#include <sched.h>
+
+#include "nccl/transport.h"
+
+/* ---- NCCL's answers ---- */
+
+static tg_status explain(tg_nccl_group *g, ncclResult_t r, const char *call) {
+    tg_status s = r == ncclRemoteError ? TG_ERR_REMOTE : TG_ERR_DEVICE;
+    const char *more = ncclGetLastError(g->comm);
+    return tg_fail(g->self->ctx, s, "%s, group \"%s\": %s%s%s", call, g->name, ncclGetErrorString(r),
+                   more && *more ? ": " : "", more ? more : "");
+}
+
+tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call) {
+    double since = r == ncclInProgress ? tg_nccl_now() : 0;
+    while (r == ncclInProgress) {
+        ncclResult_t asked = ncclCommGetAsyncError(g->comm, &r);
+        if (asked != ncclSuccess) r = asked;
+        if (r != ncclInProgress) break;
+        TG_TRY(tg_nccl_look_at(g, tg_nccl_now() - since));
+        sched_yield();
+    }
+    return r == ncclSuccess ? TG_OK : explain(g, r, call);
+}
+
+/* ---- The life of a call ---- */
+
+static tg_nccl_call *call_new(tg_nccl_group *g) {
+    tg_nccl_rank *self = g->self;
+    tg_nccl_call *c = self->free;
+    cudaEvent_t done = NULL;
+    if (c) {
+        self->free = c->next;
+        done = c->done;
+    } else if (tg_cuda_event_new(self->ctx, &done) != TG_OK) {
+        return NULL;
+    } else if (!(c = tg_host_alloc(self->ctx, sizeof *c))) {
+        cudaEventDestroy(done);
+        return NULL;
+    }
+    *c = (tg_nccl_call){.group = g, .done = done};
+    return c;
+}
+
+static void call_free(tg_nccl_call *c) {
+    tg_nccl_rank *self = c->group->self;
+    c->next = self->free;
+    self->free = c;
+}
+
+void tg_nccl_calls_free(tg_nccl_rank *self) {
+    for (tg_nccl_call *c = self->free, *next; c; c = next) {
+        next = c->next;
+        cudaEventDestroy(c->done);
+        tg_host_free(self->ctx, c, sizeof *c);
+    }
+    self->free = NULL;
+}
+
+/* Whether all ranks have made the call; an error that says that they will not aborts everything. */
+static bool has_met(tg_nccl_call *c) {
+    const tg_comm *control = c->group->control;
+    tg_ctx *ctx = c->group->self->ctx;
+    if (!c->control) return true;
+    if (!control->ops->test(ctx, control->state, c->control)) return false;
+    tg_status s = control->ops->wait(ctx, control->state, c->control);
+    control->ops->drop(ctx, control->state, c->control);
+    c->control = NULL;
+    if (s != TG_OK) tg_nccl_abort_all(c->group->self);
+    return true;
+}
+
+static void finish(tg_nccl_call *c, bool done) {
+    tg_nccl_group *g = c->group;
+    tg_card_settle(g->self->board, c->record, done ? TG_CALL_DONE : TG_CALL_FAILED);
+    c->finished = true;
+    if (c->dropped) call_free(c);
+}
+
+void tg_nccl_progress(tg_nccl_group *g) {
+    for (tg_nccl_call **at = &g->first, *c; (c = *at);) {
+        bool met = has_met(c), over = met && (g->self->failed || (c->launched && cudaEventQuery(c->done) == cudaSuccess));
+        if (!over) {
+            at = &c->next;
+            continue;
+        }
+        *at = c->next;
+        if (!c->next) g->end = at;
+        finish(c, c->launched && !g->self->failed);
+    }
+}
+
+/* ---- The slots ---- */
+
+/* The other ranks get to know of the call, and this one of theirs. */
+static tg_status meet(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
+    tg_transfer bare = *t;
+    bare.src = bare.dst = NULL;
+    if (!g->control) return TG_OK;
+    return g->control->ops->start(g->self->ctx, g->control->state, &bare, &c->control);
+}
+
+/* What is sent in place would be received over while it is sent. */
+static tg_status copy_src(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
+    tg_ctx *ctx = g->self->ctx;
+    int64_t n = t->send ? 0 : t->count * g->size;
+    for (int r = 0; t->send && r < g->size; r++) n += t->send[r];
+    if (t->kind != TG_ALL_TO_ALL || t->src != t->dst || !n) return TG_OK;
+    size_t bytes = (size_t)n * tg_dtype_size(t->dtype);
+    TG_TRY(tg_cuda_scratch_take(ctx, bytes, &c->scratch));
+    return ctx->ops->copy(ctx, c->scratch.data, t->src, bytes, TG_COPY_DEVICE);
+}
+
+/* Parts of a call are one launch. */
+static tg_status submit(tg_nccl_group *g, const tg_transfer *t, const void *src) {
+    ncclResult_t r = ncclGroupStart(), end = ncclSuccess;
+    if (r == ncclSuccess) {
+        r = tg_nccl_ask(g, t, src);
+        end = ncclGroupEnd();
+    }
+    if (r == ncclSuccess || r == ncclInProgress) r = end;
+    return tg_nccl_settle(g, r, tg_collective_name(t->kind));
+}
+
+static tg_status launched(tg_nccl_call *c) {
+    tg_nccl_group *g = c->group;
+    c->launched = true;
+    return tg_cuda_check(g->self->ctx, cudaEventRecord(c->done, g->stream), "cudaEventRecord");
+}
+
+static tg_status launch(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
+    tg_nccl_rank *self = g->self;
+    if (g->batch) {
+        c->waiting = *t;
+        return TG_OK;
+    }
+    TG_TRY(copy_src(g, t, c));
+    TG_TRY(tg_cuda_follow(self->ctx, self->cuda->compute, self->ready, g->stream));
+    TG_TRY(submit(g, t, c->scratch.data ? c->scratch.data : t->src));
+    return launched(c);
+}
+
+static void begin_note(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
+    c->record = t->record;
+    c->note = (tg_note){.kind = (uint8_t)t->kind,
+                        .dtype = (uint8_t)t->dtype,
+                        .op = (uint8_t)t->op,
+                        .root = t->root,
+                        .size = g->size,
+                        .count = t->count,
+                        .site = (uint64_t)(uintptr_t)t->site};
+}
+
+static tg_status nccl_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
+    tg_nccl_group *g = state;
+    if (g->self->failed) return tg_nccl_aborted(g);
+    tg_nccl_progress(g);
+    tg_nccl_call *c = ctx->status == TG_OK ? call_new(g) : NULL;
+    if (!c) return ctx->status;
+    begin_note(g, t, c);
+    tg_status s = meet(g, t, c);
+    if (s == TG_OK) s = launch(g, t, c);
+    if (s != TG_OK) tg_nccl_abort_all(g->self);
+    *g->end = c; /* also of a failed one: what it has begun ends with the others */
+    g->end = &c->next;
+    if (s != TG_OK) {
+        c->dropped = true;
+        tg_cuda_scratch_give(ctx, &c->scratch);
+        tg_nccl_progress(g);
+        return s;
+    }
+    *request = c;
+    return TG_OK;
+}
+
+static bool nccl_test(tg_ctx *ctx, void *state, void *request) {
+    (void)ctx;
+    tg_nccl_call *c = request;
+    if (!c->finished) tg_nccl_progress(state);
+    return c->finished || ((tg_nccl_group *)state)->self->failed;
+}
+
+/* Who reads it next, reads it on the compute stream. */
+static tg_status put_in_order(tg_nccl_call *c) {
+    tg_nccl_rank *self = c->group->self;
+    if (c->ordered) return TG_OK;
+    if (self->failed) return tg_nccl_aborted(c->group);
+    if (!c->launched)
+        return tg_fail(self->ctx, TG_ERR_STATE, "%s: waiting for it in an open batch; close it first",
+                       tg_collective_name(c->note.kind));
+    c->ordered = true;
+    return tg_cuda_check(self->ctx, cudaStreamWaitEvent(self->cuda->compute, c->done, 0), "cudaStreamWaitEvent");
+}
+
+/* The hosts meet. */
+static tg_status wait_barrier(tg_nccl_group *g, tg_nccl_call *c) {
+    if (!c->control) return g->control ? TG_OK : tg_cuda_await(g->self->cuda, c->done);
+    tg_status s = g->control->ops->wait(g->self->ctx, g->control->state, c->control);
+    if (s != TG_OK) tg_nccl_abort_all(g->self);
+    return s;
+}
+
+static tg_status nccl_wait(tg_ctx *ctx, void *state, void *request) {
+    (void)ctx;
+    tg_nccl_call *c = request;
+    TG_TRY(put_in_order(c));
+    return c->note.kind == TG_BARRIER ? wait_barrier(state, c) : TG_OK;
+}
+
+static void nccl_drop(tg_ctx *ctx, void *state, void *request) {
+    (void)state;
+    tg_nccl_call *c = request;
+    if (!c->group->self->failed) put_in_order(c);
+    tg_cuda_scratch_give(ctx, &c->scratch); /* in the order of the compute stream */
+    c->dropped = true;
+    if (c->finished) call_free(c);
+}
+
+static tg_status close_batch(tg_nccl_group *g) {
+    tg_nccl_rank *self = g->self;
+    TG_TRY(tg_cuda_follow(self->ctx, self->cuda->compute, self->ready, g->stream));
+    ncclResult_t r = ncclGroupStart(), end = ncclSuccess;
+    bool begun = r == ncclSuccess;
+    for (tg_nccl_call *c = g->first; c && (r == ncclSuccess || r == ncclInProgress); c = c->next)
+        if (!c->launched) r = tg_nccl_ask(g, &c->waiting, c->waiting.src);
+    if (begun) end = ncclGroupEnd();
+    if (r == ncclSuccess || r == ncclInProgress) r = end;
+    TG_TRY(tg_nccl_settle(g, r, "a batch of sends and receives"));
+    for (tg_nccl_call *c = g->first; c; c = c->next)
+        if (!c->launched) TG_TRY(launched(c));
+    return TG_OK;
+}
+
+static tg_status nccl_batch(tg_ctx *ctx, void *state, bool open) {
+    tg_nccl_group *g = state;
+    bool was_open = g->batch;
+    tg_status s = TG_OK;
+    g->batch = open;
+    if (g->self->failed) return tg_nccl_aborted(g);
+    if (was_open && !open) s = ctx->status == TG_OK ? close_batch(g) : ctx->status;
+    if (s != TG_OK) tg_nccl_abort_all(g->self);
+    return s;
+}
+
+static void nccl_abort(tg_ctx *ctx, void *state, const char *why) {
+    (void)ctx, (void)why;
+    tg_nccl_abort_all(((tg_nccl_group *)state)->self);
+}
+
+const tg_comm_ops tg_nccl_transport = {
+    .size = sizeof(tg_comm_ops),
+    .name = "nccl",
+    .queued = true,
+    .start = nccl_start,
+    .test = nccl_test,
+    .wait = nccl_wait,
+    .drop = nccl_drop,
+    .split = tg_nccl_split,
+    .close = tg_nccl_close,
+    .batch = nccl_batch,
+    .abort = nccl_abort,
+    .recover = tg_nccl_recover,
+};

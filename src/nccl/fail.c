@@ -1,0 +1,115 @@
+/* Calls that cannot be finished: looking after them while the host waits, and the end of all communicators. */
+#include <sched.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "nccl/transport.h"
+
+double tg_nccl_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ---- Abort ---- */
+
+tg_status tg_nccl_aborted(tg_nccl_group *g) {
+    return tg_fail(g->self->ctx, TG_ERR_ABORTED, "group \"%s\" was aborted; tg_comm_recover begins anew", g->name);
+}
+
+/* What NCCL has left undone ends now: its memory may be used again after that. */
+static void drain(tg_nccl_group *g) {
+    const double patience = 5;
+    double since = tg_nccl_now();
+    while (g->stream && cudaStreamQuery(g->stream) == cudaErrorNotReady && tg_nccl_now() - since < patience)
+        sched_yield();
+}
+
+void tg_nccl_abort_all(tg_nccl_rank *self) {
+    if (self->failed) return;
+    self->failed = true;
+    for (tg_nccl_group *g = self->groups; g; g = g->next) {
+        const tg_comm *control = g->control;
+        if (control && control->ops->abort) control->ops->abort(self->ctx, control->state, self->ctx->message);
+    }
+    for (tg_nccl_group *g = self->groups; g; g = g->next) {
+        ncclComm_t comm = g->comm;
+        g->comm = NULL;
+        if (comm) ncclCommAbort(comm);
+    }
+    for (tg_nccl_group *g = self->groups; g; g = g->next) drain(g);
+}
+
+/* ---- Looking ---- */
+
+static const tg_nccl_call *oldest(const tg_nccl_group *g) {
+    for (const tg_nccl_call *c = g->first; c; c = c->next)
+        if (c->launched) return c;
+    return NULL;
+}
+
+static tg_status pass_deadline(tg_nccl_group *g, double waited) {
+    char call[96], site[192];
+    size_t at = 0;
+    const tg_nccl_call *c = oldest(g);
+    if (!c)
+        return tg_fail(g->self->ctx, TG_ERR_TIMEOUT,
+                       "the deadline of %g s has passed while group \"%s\" waited for its other ranks to join",
+                       g->self->ctx->deadline, g->name);
+    tg_note_call(&c->note, call, sizeof call, &at);
+    tg_describe_site((const void *)(uintptr_t)c->note.site, site, sizeof site);
+    return tg_fail(g->self->ctx, TG_ERR_TIMEOUT,
+                   "the deadline of %g s has passed after %.1f s in %s of group \"%s\", from %s; %s, and the GPUs have "
+                   "not finished it",
+                   g->self->ctx->deadline, waited, call, g->name, site,
+                   c->control ? "not all ranks have called it" : "this rank has called it");
+}
+
+static tg_status look_at_nccl(tg_nccl_group *g) {
+    ncclResult_t state = ncclSuccess, r = g->comm ? ncclCommGetAsyncError(g->comm, &state) : ncclSuccess;
+    if (r == ncclSuccess) r = state;
+    if (r == ncclSuccess || r == ncclInProgress) return TG_OK;
+    return tg_fail(g->self->ctx, r == ncclRemoteError ? TG_ERR_REMOTE : TG_ERR_DEVICE, "group \"%s\": %s: %s", g->name,
+                   ncclGetErrorString(r), ncclGetLastError(g->comm));
+}
+
+static tg_nccl_call *unmet(tg_nccl_group *g) {
+    tg_nccl_call *c = g->first;
+    while (c && !c->control) c = c->next;
+    return c;
+}
+
+static tg_status look_at_control(tg_nccl_group *g, double waited) {
+    const tg_comm *control = g->control;
+    tg_nccl_call *c = unmet(g);
+    if (!control || !control->ops->look) return TG_OK;
+    return control->ops->look(g->self->ctx, control->state, c ? c->control : NULL, waited);
+}
+
+tg_status tg_nccl_look_at(tg_nccl_group *g, double waited) {
+    tg_status s = g->self->failed ? tg_nccl_aborted(g) : TG_OK;
+    if (s == TG_OK) s = look_at_control(g, waited);
+    if (s == TG_OK) s = look_at_nccl(g);
+    if (s == TG_OK && waited > g->self->ctx->deadline) s = pass_deadline(g, waited);
+    if (s != TG_OK) tg_nccl_abort_all(g->self);
+    return s;
+}
+
+/* What has no call on its way is asked, too: a rank whose group has failed may be one for whose GPU another one waits. */
+tg_status tg_nccl_look(tg_cuda_watch *w, double waited) {
+    const double period = 0.001;
+    tg_nccl_rank *self = (tg_nccl_rank *)w;
+    tg_status s = TG_OK;
+    if (self->failed || (waited >= 0 && waited > period && waited - self->looked < period)) return TG_OK;
+    self->looked = waited;
+    for (tg_nccl_group *g = self->groups; g && s == TG_OK; g = g->next) {
+        if (waited < 0) {
+            look_at_control(g, -1);
+            continue;
+        }
+        tg_nccl_progress(g);
+        if (self->failed) return self->ctx->status != TG_OK ? self->ctx->status : tg_nccl_aborted(g);
+        if (g->first) s = tg_nccl_look_at(g, waited);
+    }
+    return s;
+}
