@@ -19,7 +19,8 @@ typedef tg_status (*tg_rank_fn)(void *arg, tg_ctx *ctx, tg_comm *world);
 
 typedef struct tg_ranks_opts {
     size_t size;
-    const tg_config *config; /* of every rank's context; NULL: defaults. threads 0: the cores shared out evenly */
+    const tg_config *config; /* of every rank's context; NULL: defaults. threads 0: the cores shared out evenly; device
+                                "cuda": rank r gets GPU r */
     char *message;           /* receives the error of the rank that failed first, of those alike the lowest: ... */
     size_t message_size;     /* ... "rank 2: ...", cut to so many bytes */
 } tg_ranks_opts;

@@ -225,6 +225,11 @@ size_t tg_describe_site(const void *site, char *buf, size_t n);
 size_t tg_describe_symbol(const void *site, char *buf, size_t n); /* cheaper: without file and line */
 /* Ranks would have met here, had there been no error: those of the peers for whom there was none must not wait. */
 void tg_ctx_skip(tg_ctx *ctx);
+/* This thread waits for other ranks: those who listen may use the time. */
+static inline void tg_ctx_idle(tg_ctx *ctx) {
+    for (tg_listener *l = ctx->listeners; l; l = l->next)
+        if (l->idle) l->idle(l);
+}
 extern const tg_ctx tg_dead_ctx;
 /* The size that a struct of the caller begins with: set, and of no later version. A table must be whole besides. */
 tg_status tg_size_check(tg_ctx *ctx, size_t size, size_t known, const char *who);

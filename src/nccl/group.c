@@ -1,6 +1,6 @@
 /* Communicators: how they begin, split, begin anew and end. */
+#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "nccl/transport.h"
 
@@ -128,9 +128,18 @@ tg_status tg_nccl_split(tg_ctx *ctx, void *state, const int *ranks, int n, int r
 
 /* ---- The end ---- */
 
+static void unlisten(tg_nccl_rank *self) {
+    for (tg_listener **at = &self->ctx->listeners; *at; at = &(*at)->next)
+        if (*at == &self->listener) {
+            *at = self->listener.next;
+            return;
+        }
+}
+
 static void rank_free(tg_nccl_rank *self) {
     tg_ctx *ctx = self->ctx;
     tg_cuda_watch_end(self->cuda, &self->watch);
+    unlisten(self);
     tg_nccl_calls_free(self);
     if (self->ready) cudaEventDestroy(self->ready);
     tg_board_unref(ctx, self->board);
@@ -186,6 +195,19 @@ tg_status tg_nccl_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
 
 /* ---- The world ---- */
 
+static void hear_nothing(tg_listener *l) { (void)l; }
+
+/* A host that waits for hosts looks after its calls on the device, too. */
+static void look_after_calls(tg_listener *l) {
+    tg_nccl_rank *self = (tg_nccl_rank *)((char *)l - offsetof(tg_nccl_rank, listener));
+    for (tg_nccl_group *g = self->groups; g; g = g->next) tg_nccl_progress(g);
+}
+
+static void listen(tg_nccl_rank *self) {
+    self->listener = (tg_listener){hear_nothing, hear_nothing, hear_nothing, look_after_calls, self->ctx->listeners};
+    self->ctx->listeners = &self->listener;
+}
+
 static tg_nccl_rank *rank_new(tg_ctx *ctx, tg_comm *control, int rank, int size) {
     tg_nccl_rank *self = tg_host_alloc(ctx, sizeof *self);
     if (!self) return NULL;
@@ -195,6 +217,7 @@ static tg_nccl_rank *rank_new(tg_ctx *ctx, tg_comm *control, int rank, int size)
     else
         self->board = tg_board_new(ctx, NULL, 1, rank, size, 0, true);
     tg_cuda_watch_begin(self->cuda, &self->watch);
+    listen(self);
     if (self->board && tg_cuda_event_new(ctx, &self->ready) == TG_OK) return self;
     rank_free(self);
     return NULL;

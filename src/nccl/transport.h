@@ -56,6 +56,7 @@ struct tg_nccl_group {
 /* What the communicators of one rank share. */
 struct tg_nccl_rank {
     tg_cuda_watch watch; /* first: it is what the device calls */
+    tg_listener listener;
     tg_ctx *ctx;
     tg_cuda *cuda;
     tg_board *board;

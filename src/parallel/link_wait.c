@@ -99,6 +99,7 @@ static tg_status await(tg_link_group *g, const tg_link_request *r, tg_link_call 
         if (tg_link_over(c)) return tg_link_failed(g, r != NULL);
         if (self->broken) return tg_fail(self->ctx, TG_ERR_ABORTED, "%s has failed before", self->layer->name);
         tg_link_progress(self);
+        tg_ctx_idle(self->ctx);
         if ((r ? r->done : !place->request) || tg_link_over(c) || round < self->spins) continue;
         if (start == 0) start = tg_shm_now();
         tg_link_look(c, start);

@@ -52,9 +52,14 @@ static void run_rank(rank_thread *t, tg_ctx *ctx) {
     tg_comm_free_all(world);
 }
 
+/* "cuda" alone gives each rank a GPU of its own. */
 static void *rank_main(void *arg) {
     rank_thread *t = arg;
-    tg_ctx *ctx = tg_ctx_new(t->config);
+    tg_config own = *t->config;
+    char gpu[24];
+    snprintf(gpu, sizeof gpu, "cuda:%d", t->rank);
+    if (own.device && !strcmp(own.device, "cuda")) own.device = gpu;
+    tg_ctx *ctx = tg_ctx_new(&own);
     run_rank(t, ctx);
     tg_ctx_free(ctx);
     return NULL;

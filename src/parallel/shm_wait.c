@@ -115,8 +115,7 @@ tg_status tg_shm_await(tg_shm_group *s, tg_shm_request *r, tg_slot *slot, uint64
         bool sleeps = round > self->spins + YIELDS;
         if (sleeps) atomic_store_explicit(&card->sleeping, 1, memory_order_seq_cst);
         tg_shm_progress(self);
-        for (tg_listener *l = self->ctx->listeners; l; l = l->next)
-            if (l->idle) l->idle(l);
+        tg_ctx_idle(self->ctx);
         bool there = arrived_at(r, slot, sequence);
         if (there || tg_shm_has_failed(s)) {
             if (sleeps) atomic_store_explicit(&card->sleeping, 0, memory_order_relaxed);
@@ -161,8 +160,7 @@ tg_status tg_shm_look_on(tg_ctx *ctx, void *state, void *request, double waited)
     tg_shm_group *s = state;
     tg_shm_request *r = request;
     if (waited >= 0) tg_shm_progress(s->self);
-    for (tg_listener *l = ctx->listeners; waited >= 0 && l; l = l->next)
-        if (l->idle) l->idle(l);
+    if (waited >= 0) tg_ctx_idle(ctx);
     if (r && (r->done || waited < 0)) r = NULL;
     if (!tg_shm_has_failed(s)) look_again(s, r, waited);
     if (waited < 0 || !tg_shm_has_failed(s)) return TG_OK;

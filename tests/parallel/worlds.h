@@ -1,6 +1,7 @@
 /* One rank function over each transport of a node: threads, and processes that are forked here. A program compiled with
  * TG_WORLD_MPI has the ranks of MPI in the place of processes: each of its own processes runs all the tests, as one
- * rank where a world has so many. */
+ * rank where a world has so many. One compiled with TG_WORLD_NCCL gives each of them a GPU, and what the function gets is
+ * NCCL's communicator over theirs. */
 #ifndef TG_TEST_WORLDS_H
 #define TG_TEST_WORLDS_H
 
@@ -9,6 +10,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -16,6 +18,7 @@
 #include <unistd.h>
 
 #include <tapegrad/extend.h>
+#include <tapegrad/nccl.h>
 #include <tapegrad/parallel.h>
 
 #include "check_main.h"
@@ -24,6 +27,12 @@
 
 typedef enum world_kind { THREADS, PROCESSES, WORLD_KINDS } world_kind;
 enum { MOST = 8 };
+
+#ifdef TG_WORLD_NCCL
+static const bool on_gpus = true;
+#else
+static const bool on_gpus = false;
+#endif
 
 #ifdef TG_WORLD_MPI
 #include <tapegrad/mpi.h>
@@ -77,14 +86,26 @@ typedef struct world_job {
     world_end *end;
 } world_job;
 
-static inline tg_status world_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
+static inline tg_status world_rank(void *arg, tg_ctx *ctx, tg_comm *host) {
     const world_job *job = arg;
     world_end *end = job->end;
-    int me = tg_comm_rank(world);
-    end->status[me] = job->fn(job->arg, ctx, world, end);
+    int me = tg_comm_rank(host);
+    tg_comm *world = on_gpus ? tg_comm_nccl_new(host) : host;
+    end->status[me] = tg_ctx_status(ctx) == TG_OK ? job->fn(job->arg, ctx, world, end) : tg_ctx_status(ctx);
     snprintf(end->message[me], sizeof end->message[me], "%s", tg_ctx_message(ctx));
     atomic_store(&end->ended[me], true);
+    if (on_gpus) tg_comm_free_all(world);
     return end->status[me];
+}
+
+/* x's elements as the host reads them: good until this thread asks again. NULL on an error. */
+static inline const void *elements(tg_tensor *x) {
+    static _Thread_local void *room;
+    static _Thread_local size_t bytes;
+    size_t n = (size_t)tg_numel(x) * tg_dtype_size(tg_dtype_of(x));
+    if (!on_gpus) return tg_host_data(x);
+    if (n > bytes) room = realloc(room, bytes = n);
+    return tg_read(x, room, n) == TG_OK ? room : NULL;
 }
 
 #ifdef TG_WORLD_MPI
@@ -179,7 +200,11 @@ static inline bool is_between_nodes(const tg_comm *c) { return (void)c, false; }
 static inline int most_ranks(int wanted) { return wanted; }
 
 static inline void world_child(const tg_launch *l, int rank, const tg_config *config, world_job *job) {
-    tg_ctx *ctx = tg_ctx_new(config);
+    tg_config own = *config;
+    char gpu[16];
+    snprintf(gpu, sizeof gpu, "cuda:%d", rank);
+    if (on_gpus) own.device = gpu;
+    tg_ctx *ctx = tg_ctx_new(&own);
     tg_comm *world = tg_comm_attach(ctx, l->fd, rank, false);
     world_rank(job, ctx, world);
     tg_comm_free_all(world);
@@ -232,6 +257,7 @@ static inline const world_end *run_world(world_kind kind, int n, world_fn fn, vo
     world_job job = {fn, arg, end};
     tg_config one = config ? *config : *TG_CONFIG(.threads = 1, .deadline = 60);
     if (!one.threads) one.threads = 1;
+    if (on_gpus) one.device = "cuda";
     if (kind == THREADS)
         run_threads(n, &job, &one);
     else

@@ -63,10 +63,11 @@ static tg_status page_of(tg_cuda *c, tg_cuda_host_page **page) {
 }
 
 /* The caller may change src as soon as this returns. Large copies are staged by the driver, page by page, as well as we
- * could. */
+ * could; it would wait for the stream by itself, and for ever where that hangs. */
 static tg_status from_host(tg_cuda *c, char *dst, const char *src, size_t bytes) {
     tg_cuda_host_page *page;
     if (bytes > PAGE_BYTES) {
+        TG_TRY(tg_cuda_await_stream(c, c->compute));
         TG_TRY(copy_async(c, dst, src, bytes, cudaMemcpyHostToDevice));
         return tg_cuda_await_stream(c, c->compute);
     }
@@ -80,8 +81,9 @@ static tg_status from_host(tg_cuda *c, char *dst, const char *src, size_t bytes)
 
 /* The host reads: it waits, and hears of errors in data. */
 static tg_status to_host(tg_cuda *c, void *dst, const void *src, size_t bytes) {
+    TG_TRY(tg_cuda_sync(c->ctx));
     TG_TRY(copy_async(c, dst, src, bytes, cudaMemcpyDeviceToHost));
-    return c->ctx->ops->sync(c->ctx);
+    return tg_cuda_await_stream(c, c->compute);
 }
 
 tg_status tg_cuda_copy(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind) {
