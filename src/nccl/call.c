@@ -78,9 +78,13 @@ static void finish(tg_nccl_call *c, bool done) {
     if (c->dropped) call_free(c);
 }
 
+/* Those behind many that others have yet to make are left for later. */
 void tg_nccl_progress(tg_nccl_group *g) {
-    for (tg_nccl_call **at = &g->first, *c; (c = *at);) {
+    enum { PATIENCE = 4 };
+    int unmet = 0;
+    for (tg_nccl_call **at = &g->first, *c; (c = *at) && (unmet < PATIENCE || g->self->failed);) {
         bool met = has_met(c), over = met && (g->self->failed || (c->launched && cudaEventQuery(c->done) == cudaSuccess));
+        unmet += !met;
         if (!over) {
             at = &c->next;
             continue;
