@@ -166,7 +166,8 @@ struct tg_device_ops {
     tg_status (*gemm)(tg_ctx *ctx, const tg_gemm *g);
     /* out[.., i, ..] = src[.., index[.., i, ..], ..] along dim; index (int64 or int32) has out's shape, stride 0 where
      * broadcast. put_add adds src into dst at index, in row-major order of src (sums of fixed order).
-     * bad[0] receives 1 + position of the first index out of range, where nothing is read or written. */
+     * bad[0] receives 1 + position of the first index out of range, where nothing is read or written; bad NULL: such
+     * positions are left out, and no error. */
     tg_status (*take)(tg_ctx *ctx, tg_array out, tg_array src, tg_array index, int dim, int64_t *bad);
     tg_status (*put_add)(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
     /* Each element from its draw: uniform in [a, b), or normal of mean a and deviation b. */

@@ -200,7 +200,6 @@ static tg_status entropy_open(tg_ctx *ctx, const tg_cross_entropy_args *a, entro
 /* lse; row = x[target], 0 where that is not here; other = sum(x) / classes. */
 static tg_status entropy_terms(tg_ctx *ctx, const tg_cross_entropy_args *a, const entropy *e) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
-    int64_t bad = 0;
     if (!a->logits.numel) {
         TG_TRY(ops->fill(ctx, e->lse.a, -INFINITY));
         TG_TRY(ops->fill(ctx, e->row.a, 0));
@@ -209,7 +208,7 @@ static tg_status entropy_terms(tg_ctx *ctx, const tg_cross_entropy_args *a, cons
     TG_TRY(exp_rows(ctx, a->logits, e->row.a, e->t.a, e->other.a));
     MAP(log_add, e->lse.a, e->other.a, e->row.a);
     TG_TRY(ops->fill(ctx, e->row.a, 0));
-    TG_TRY(ops->take(ctx, e->row.a, a->logits, e->at.a, 1, &bad));
+    TG_TRY(ops->take(ctx, e->row.a, a->logits, e->at.a, 1, NULL));
     MAP(where_da, e->row.a, e->here.a, e->row.a);
     return ops->reduce(ctx, TG_SUM, e->other.a, a->logits, 1.0 / (double)e->classes, false);
 }
@@ -242,7 +241,6 @@ tg_status tg_composed_cross_entropy(tg_ctx *ctx, const tg_cross_entropy_args *a)
 tg_status tg_composed_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_args *a) {
     entropy e;
     view gloss;
-    int64_t bad = 0;
     if (!a->logits.numel)
         return TG_OK;
     TG_TRY(entropy_open(ctx, a, &e));
@@ -251,7 +249,7 @@ tg_status tg_composed_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_arg
     MAP_P(affine, e.t.a, 1, -a->smoothing / (double)e.classes, false, e.t.a);
     TG_TRY(tg_ctx_ops(ctx)->fill(ctx, e.row.a, a->smoothing - 1));
     MAP(where_da, e.row.a, e.here.a, e.row.a);
-    TG_TRY(tg_ctx_ops(ctx)->put_add(ctx, e.t.a, e.row.a, e.at.a, 1, &bad));
+    TG_TRY(tg_ctx_ops(ctx)->put_add(ctx, e.t.a, e.row.a, e.at.a, 1, NULL));
     MAP(where_da, e.row.a, e.counts.a, gloss.a);
     MAP_P(mul, a->glogits, 0, 0, a->add, e.t.a, e.row.a);
     return TG_OK;

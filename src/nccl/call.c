@@ -82,6 +82,8 @@ static void finish(tg_nccl_call *c, bool done) {
 void tg_nccl_progress(tg_nccl_group *g) {
     enum { PATIENCE = 4 };
     int unmet = 0;
+    if (g->self->progressing) return;
+    g->self->progressing = true;
     for (tg_nccl_call **at = &g->first, *c; (c = *at) && (unmet < PATIENCE || g->self->failed);) {
         bool met = has_met(c), over = met && (g->self->failed || (c->launched && cudaEventQuery(c->done) == cudaSuccess));
         unmet += !met;
@@ -93,6 +95,7 @@ void tg_nccl_progress(tg_nccl_group *g) {
         if (!c->next) g->end = at;
         finish(c, c->launched && !g->self->failed);
     }
+    g->self->progressing = false;
 }
 
 /* ---- The slots ---- */

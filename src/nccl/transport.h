@@ -65,6 +65,7 @@ struct tg_nccl_rank {
     tg_nccl_call *free;
     double looked; /* how long the host had waited at the last look */
     bool failed;   /* all communicators have been aborted */
+    bool progressing; /* waits within it lead back to it */
 };
 
 extern const tg_comm_ops tg_nccl_transport;

@@ -66,18 +66,18 @@ static tg_status check_ids(tg_call *c) {
 
 static tg_status embedding_forward(tg_call *c) {
     tg_tensor *y = c->out[0];
-    int64_t h = c->in[0]->shape[1], none = 0;
+    int64_t h = c->in[0]->shape[1];
     tg_extent index, e = {.shape = {c->in[1]->numel, h}, .stride = {h, 1}};
     tg_array ids, to = {tg_data(y), e.shape, e.stride, y->numel, 2, y->dtype, true};
     TG_TRY(check_ids(c));
     TG_TRY(local_ids(c, h, &index, &ids));
     TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, to, 0));
-    return tg_ctx_ops(c->ctx)->take(c->ctx, to, tg_array_of(c->in[0]), ids, 0, &none);
+    return tg_ctx_ops(c->ctx)->take(c->ctx, to, tg_array_of(c->in[0]), ids, 0, NULL);
 }
 
 /* In the order of the ids: the same bits every time. */
 static tg_status embedding_backward(tg_call *c) {
-    int64_t h = c->in[0]->shape[1], none = 0;
+    int64_t h = c->in[0]->shape[1];
     tg_tensor *g = c->gout[0];
     tg_extent index, e = {.shape = {c->in[1]->numel, h}, .stride = {h, 1}};
     tg_array ids;
@@ -85,7 +85,7 @@ static tg_status embedding_backward(tg_call *c) {
     TG_TRY(tg_op_dense(c, &g));
     TG_TRY(local_ids(c, h, &index, &ids));
     tg_array from = {tg_data(g), e.shape, e.stride, g->numel, 2, g->dtype, true};
-    return tg_ctx_ops(c->ctx)->put_add(c->ctx, tg_array_of(c->gin[0]), from, ids, 0, &none);
+    return tg_ctx_ops(c->ctx)->put_add(c->ctx, tg_array_of(c->gin[0]), from, ids, 0, NULL);
 }
 
 static const tg_sample embedding_samples[] = {

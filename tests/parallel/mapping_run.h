@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "autograd/samples.h"
+#include "parallel/device_ranks.h"
 #include "parallel/mapping.h"
 
 enum { MOST_RANKS = 4, MOST_NUMEL = 512 };
@@ -165,7 +166,7 @@ static inline void run_mapping(mapping_run *m) {
     m->ranks = s->ranks > 1 ? s->ranks : 2;
     if (!m->to) m->to = result_of(m->op, m->sample);
     memset(m->at, 0, sizeof m->at);
-    m->status = tg_ranks_run(m->ranks, mapping_rank, m,
+    m->status = run_ranks(m->ranks, mapping_rank, m,
                              TG_RANKS(.config = TG_CONFIG(.threads = 1, .check = true), .message = m->message,
                                       .message_size = sizeof m->message));
 }

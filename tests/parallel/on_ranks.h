@@ -9,6 +9,7 @@
 #include <tapegrad/mappings.h>
 
 #include "check_main.h"
+#include "parallel/device_ranks.h"
 
 /* A rank's check: the function returns an error, so that the other ranks are not left waiting. */
 #define EXPECT(ctx, truth)                                                                                             \
@@ -40,7 +41,7 @@ static inline void on_ranks(int n, tg_rank_fn fn, void *arg) {
     char message[1024];
     const tg_config *config = TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = 7, .deadline = 60);
     tg_status s =
-        tg_ranks_run(n, fn, arg, TG_RANKS(.config = config, .message = message, .message_size = sizeof message));
+        run_ranks(n, fn, arg, TG_RANKS(.config = config, .message = message, .message_size = sizeof message));
     ck_assert_msg(s == TG_OK, "%d ranks: %s: %s", n, tg_status_name(s), message);
 }
 

@@ -15,6 +15,8 @@
 #include <tapegrad/mappings.h>
 #include <tapegrad/optim.h>
 
+#include "parallel/device_ranks.h"
+
 #include "../check_main.h"
 #include "core/core.h"
 
@@ -279,7 +281,7 @@ static inline tg_status p_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 
 static inline tg_status p_try(p_job job, char *message, size_t n) {
     const tg_config *config = TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = 7, .deadline = 60, .check = true);
-    return tg_ranks_run(job.writes_reference ? 1 : job.ranks, p_rank, &job,
+    return run_ranks(job.writes_reference ? 1 : job.ranks, p_rank, &job,
                         TG_RANKS(.config = config, .message = message, .message_size = n));
 }
 

@@ -8,6 +8,8 @@
 #include <tapegrad/nn.h>
 #include <tapegrad/parallel.h>
 
+#include "parallel/device_ranks.h"
+
 enum { BATCH = 2, LENGTH = 64, HIDDEN = 128, HEADS = 4, VOCAB = 256 };
 
 typedef struct row {
@@ -78,7 +80,7 @@ static sent run(const row *r, int layers) {
     job j = {r, layers, &s};
     char message[1024] = "";
     tg_status status =
-        tg_ranks_run(r->tp, run_rank, &j, TG_RANKS(.config = TG_CONFIG(.dtype = TG_BF16, .threads = 1),
+        run_ranks(r->tp, run_rank, &j, TG_RANKS(.config = TG_CONFIG(.dtype = TG_BF16, .threads = 1),
                                                    .message = message, .message_size = sizeof message));
     if (status != TG_OK) printf("FAIL tp %d: %s\n", r->tp, message), failed++;
     return s;

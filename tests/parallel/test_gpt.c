@@ -9,6 +9,8 @@
 #include <tapegrad/nn.h>
 #include <tapegrad/parallel.h>
 
+#include "parallel/device_ranks.h"
+
 enum { BATCH = 4, LENGTH = 8, VOCAB = 50 };
 
 typedef struct composition {
@@ -172,9 +174,9 @@ static void try(const composition *c) {
     job j = {c, &want, first};
     const tg_ranks_opts *o = TG_RANKS(.config = TG_CONFIG(.dtype = TG_F64, .seed = 4, .threads = 1), .message = message,
                                       .message_size = sizeof message);
-    tg_status s = tg_ranks_run(c->tp * c->dp, run_rank, &j, o);
+    tg_status s = run_ranks(c->tp * c->dp, run_rank, &j, o);
     j.bits = second;
-    if (s == TG_OK) s = tg_ranks_run(c->tp * c->dp, run_rank, &j, o);
+    if (s == TG_OK) s = run_ranks(c->tp * c->dp, run_rank, &j, o);
     bool good = s == TG_OK && !memcmp(first, second, sizeof first);
     *(good ? &passed : &failed) += 1;
     if (!good) printf("FAIL %s: %s\n", name, *message ? message : "two runs have other bits");

@@ -5,6 +5,8 @@
 #include <tapegrad/optim.h>
 #include <tapegrad/parallel.h>
 
+#include "parallel/device_ranks.h"
+
 #include "check_main.h"
 
 enum { ROWS = 12, IN = 5, HIDDEN = 7 };
@@ -130,7 +132,7 @@ static tg_status train(void *arg, tg_ctx *ctx, tg_comm *world) {
 
 static void on_ranks(int n, tg_rank_fn fn, void *arg) {
     char message[1024] = "";
-    tg_status s = tg_ranks_run(n, fn, arg, TG_RANKS(.config = TG_CONFIG(.dtype = TG_F64, .seed = 3, .check = true),
+    tg_status s = run_ranks(n, fn, arg, TG_RANKS(.config = TG_CONFIG(.dtype = TG_F64, .seed = 3, .check = true),
                                                     .message = message, .message_size = sizeof message));
     ck_assert_msg(s == TG_OK, "%s", message);
 }

@@ -3,6 +3,8 @@
 
 #include <tapegrad/parallel.h>
 
+#include "parallel/device_ranks.h"
+
 #include "check_main.h"
 
 /* ---- On paper ---- */
@@ -105,7 +107,7 @@ static tg_status check_grid(void *arg, tg_ctx *ctx, tg_comm *world) {
 
 static void on_ranks(int n, tg_rank_fn fn, void *arg) {
     char message[1024] = "";
-    tg_status s = tg_ranks_run(n, fn, arg, TG_RANKS(.message = message, .message_size = sizeof message));
+    tg_status s = run_ranks(n, fn, arg, TG_RANKS(.message = message, .message_size = sizeof message));
     ck_assert_msg(s == TG_OK, "%s", message);
 }
 

@@ -2,6 +2,7 @@
  * And the test finds a rule that accepts too much: each refusal in turn is overruled, and some program must then
  * differ. TG_PROGRAMS=n runs so many programs, TG_SEED=n others than the usual. */
 #include "check_main.h"
+#include "parallel/device_ranks.h"
 #include "parallel/random.h"
 
 /* ---- Against one rank ---- */
@@ -97,7 +98,7 @@ static int run_batch(job *j, int first, double *room, totals *sum, char *says, s
     j->n_axes = n_axes[first / BATCH % 4];
     memset(j->result, 0, sizeof j->result);
     pthread_barrier_init(&j->barrier, NULL, (unsigned)j->ranks);
-    tg_status s = tg_ranks_run(j->ranks, random_on_rank, j,
+    tg_status s = run_ranks(j->ranks, random_on_rank, j,
                                TG_RANKS(.config = config, .message = error, .message_size = sizeof error));
     pthread_barrier_destroy(&j->barrier);
     for (int i = 0; i < j->n; i++) {

@@ -1,6 +1,8 @@
 /* Recomputation where ranks meet: functions with collectives, inputs of which each rank keeps a part. */
 #include <tapegrad/extend.h>
 
+#include "parallel/device_ranks.h"
+
 #include "on_ranks.h"
 
 enum { ROWS = 5, COLUMNS = 7, N = ROWS * COLUMNS };
@@ -90,7 +92,7 @@ static void on_checking_ranks(int n, tg_rank_fn fn) {
     char message[1024];
     const tg_config *config = TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = 7, .deadline = 60, .check = true);
     tg_status s =
-        tg_ranks_run(n, fn, NULL, TG_RANKS(.config = config, .message = message, .message_size = sizeof message));
+        run_ranks(n, fn, NULL, TG_RANKS(.config = config, .message = message, .message_size = sizeof message));
     ck_assert_msg(s == TG_OK, "%d ranks: %s: %s", n, tg_status_name(s), message);
 }
 
@@ -223,7 +225,7 @@ static tg_status other_inputs(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(check_mode_finds_inputs_that_differ) {
     char message[1024];
     const tg_config *config = TG_CONFIG(.threads = 1, .dtype = TG_F64, .deadline = 60, .check = true);
-    tg_status s = tg_ranks_run(2, other_inputs, NULL,
+    tg_status s = run_ranks(2, other_inputs, NULL,
                                TG_RANKS(.config = config, .message = message, .message_size = sizeof message));
     ck_assert_msg(s == TG_ERR_PLACEMENT && strstr(message, "has other bytes on ranks 0 and 1"), "%s: %s",
                   tg_status_name(s), message);

@@ -11,6 +11,8 @@
 #include <tapegrad/optim.h>
 #include <tapegrad/parallel.h>
 
+#include "parallel/device_ranks.h"
+
 /* Every shard on 4 ranks is a multiple of the allocator's 64 bytes, the vocabulary of 128 tp: nothing is rounded. */
 enum { BATCH = 2, LENGTH = 32, HIDDEN = 128, HEADS = 8, LAYERS = 2, VOCAB = 512, TENSORS = 64 };
 
@@ -165,7 +167,7 @@ static rank_share *run(const setup *s) {
     rank_share *out = calloc((size_t)s->tp, sizeof *out);
     job j = {s, out};
     if (!out) exit(EXIT_FAILURE);
-    tg_status status = tg_ranks_run(s->tp, run_rank, &j, TG_RANKS(.config = TG_CONFIG(.dtype = s->dtype, .threads = 1),
+    tg_status status = run_ranks(s->tp, run_rank, &j, TG_RANKS(.config = TG_CONFIG(.dtype = s->dtype, .threads = 1),
                                                                   .message = message, .message_size = sizeof message));
     verdict(status == TG_OK, s, 0, "the run", message, status, TG_OK);
     return out;

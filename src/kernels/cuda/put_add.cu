@@ -155,9 +155,8 @@ template <class Id> tg_status put_many(tg_ctx *ctx, const TakeJob &job, int comp
 
 extern "C" tg_status tg_cuda_put_add(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad) {
     using namespace tg;
-    (void)bad; /* the error word has it */
     if (src.numel == 0) return TG_OK;
-    TakeJob job = take_job(ctx, src, dst, index, dim, "put_add");
+    TakeJob job = take_job(ctx, src, dst, index, dim, "put_add", bad != NULL);
     int compute = job.compute;
     cudaStream_t stream = tg_cuda_of(ctx)->compute;
     if (job.along > FEW) {

@@ -43,13 +43,15 @@ __device__ inline int64_t index_at(const TakeJob &job, int64_t at) {
 
 __device__ inline bool in_range(const TakeJob &job, int64_t i) { return i >= 0 && i < job.extent; }
 
-/* To the error word: the first position wins. */
+/* To the error word, where it is an error: the first position wins. */
 __device__ inline void report(const TakeJob &job, int64_t position) {
+    if (!job.fault.word) return;
     const unsigned long long most = (1ull << 40) - 1, at = (unsigned long long)position;
     atomicMin(job.fault.word, job.fault.call << 40 | (at < most ? at : most));
 }
 
-TakeJob take_job(tg_ctx *ctx, const tg_array &a, const tg_array &b, const tg_array &index, int dim, const char *slot);
+TakeJob take_job(tg_ctx *ctx, const tg_array &a, const tg_array &b, const tg_array &index, int dim, const char *slot,
+                 bool tells);
 
 } // namespace tg
 
