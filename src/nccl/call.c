@@ -26,20 +26,28 @@ tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call) {
 
 /* ---- The life of a call ---- */
 
-static tg_nccl_call *call_new(tg_nccl_group *g) {
-    tg_nccl_rank *self = g->self;
-    tg_nccl_call *c = self->free;
-    cudaEvent_t done = NULL;
-    if (c) {
-        self->free = c->next;
-        done = c->done;
-    } else if (tg_cuda_event_new(self->ctx, &done) != TG_OK) {
-        return NULL;
-    } else if (!(c = tg_host_alloc(self->ctx, sizeof *c))) {
-        cudaEventDestroy(done);
-        return NULL;
+static tg_status one_more(tg_nccl_rank *self) {
+    tg_nccl_call *c = tg_host_alloc(self->ctx, sizeof *c);
+    if (!c) return self->ctx->status;
+    if (tg_cuda_event_new(self->ctx, &c->done) != TG_OK) {
+        tg_host_free(self->ctx, c, sizeof *c);
+        return self->ctx->status;
     }
-    *c = (tg_nccl_call){.group = g, .done = done};
+    c->next = self->free;
+    self->free = c;
+    return TG_OK;
+}
+
+/* How many are on their way at once depends on the ranks' pace: some more than were needed so far are at hand, so that
+ * a steady step never allocates. */
+static tg_nccl_call *call_new(tg_nccl_group *g) {
+    enum { MORE = 32 };
+    tg_nccl_rank *self = g->self;
+    for (int i = self->free ? MORE : 0; i < MORE; i++)
+        if (one_more(self) != TG_OK) return NULL;
+    tg_nccl_call *c = self->free;
+    self->free = c->next;
+    *c = (tg_nccl_call){.group = g, .done = c->done};
     return c;
 }
 

@@ -165,7 +165,7 @@ void tg_nccl_close(tg_ctx *ctx, void *state) {
     tg_nccl_rank *self = g->self;
     (void)ctx;
     finish_calls(g);
-    if (!self->failed && tg_nccl_settle(g, ncclCommFinalize(g->comm), "ncclCommFinalize") == TG_OK) {
+    if (!self->failed && g->comm && tg_nccl_settle(g, ncclCommFinalize(g->comm), "ncclCommFinalize") == TG_OK) {
         ncclCommDestroy(g->comm);
         g->comm = NULL;
     }
@@ -182,7 +182,8 @@ tg_status tg_nccl_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
         return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_comm_recover: group \"%s\" is not what tg_comm_nccl_new has made",
                        g->name);
     tg_nccl_abort_all(self);
-    tg_nccl_progress(g);
+    for (tg_nccl_group *each = self->groups; each; each = each->next) tg_nccl_progress(each);
+    tg_ctx_clear(ctx); /* of what those calls have recorded */
     TG_TRY(tg_comm_recover(g->control));
     self->failed = false;
     g->rank = *rank = tg_comm_rank(g->control);

@@ -17,12 +17,22 @@ static uint32_t claimed(const tg_tensor *x) {
     return axes & x->ctx->grid.axes & ~(p ? p->varying | p->partial : 0);
 }
 
-static uint64_t hash(const tg_tensor *x) {
+static uint64_t hash_bytes(const unsigned char *p, size_t n) {
     uint64_t h = 1469598103934665603u;
-    const unsigned char *p = tg_data(x);
-    for (size_t i = 0, n = (size_t)x->numel * tg_dtype_size((tg_dtype)x->dtype); i < n; i++)
-        h = (h ^ p[i]) * 1099511628211u;
+    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * 1099511628211u;
     return h;
+}
+
+/* Of a device the bytes are read by the host: check mode may be slow. */
+static tg_status hash(const tg_tensor *x, int64_t *out) {
+    tg_ctx *ctx = x->ctx;
+    size_t n = (size_t)x->numel * tg_dtype_size((tg_dtype)x->dtype);
+    void *copy = ctx->host || !n ? NULL : tg_host_alloc(ctx, n);
+    if (!ctx->host && n && !copy) return ctx->status;
+    tg_status s = copy ? ctx->ops->copy(ctx, copy, tg_data(x), n, TG_COPY_TO_HOST) : TG_OK;
+    if (s == TG_OK) *out = (int64_t)hash_bytes(copy ? copy : tg_data(x), n);
+    tg_host_free(ctx, copy, n);
+    return s;
 }
 
 static tg_status differs(const tg_tensor *x, tg_axis axis, int rank) {
@@ -43,16 +53,19 @@ static tg_status find_other(tg_ctx *ctx, tg_comm *comm, const int64_t *mine, int
     tg_tensor *src = tg_temp_empty(ctx, TG_I64, 1, &n, TG_MEM_TEMPORARY);
     tg_tensor *dst = src ? tg_temp_empty(ctx, TG_I64, 1, &all, TG_MEM_TEMPORARY) : NULL;
     tg_status s = ctx->status;
-    if (dst) {
-        memcpy(tg_data(src), mine, (size_t)n * sizeof *mine);
-        if (!tg_comm_all_gather(comm, dst, src)) s = ctx->status;
+    int64_t *said = dst ? tg_host_alloc(ctx, (size_t)all * sizeof *said) : NULL;
+    if (said) {
+        s = ctx->ops->copy(ctx, tg_data(src), mine, (size_t)n * sizeof *mine, TG_COPY_FROM_HOST);
+        if (s == TG_OK && !tg_comm_all_gather(comm, dst, src)) s = ctx->status;
         if (s == TG_OK) s = tg_storage_need(dst->storage, dst);
+        if (s == TG_OK) s = ctx->ops->copy(ctx, said, tg_data(dst), (size_t)all * sizeof *said, TG_COPY_TO_HOST);
     }
-    for (int64_t i = 0; dst && s == TG_OK && i < all && *wrong < 0; i++)
-        if (((const int64_t *)tg_data(dst))[i] != ((const int64_t *)tg_data(dst))[i % n]) *wrong = i;
+    for (int64_t i = 0; said && s == TG_OK && i < all && *wrong < 0; i++)
+        if (said[i] != said[i % n]) *wrong = i;
+    tg_host_free(ctx, said, (size_t)all * sizeof *said);
     tg_temp_free(src);
     tg_temp_free(dst);
-    return s;
+    return said ? s : ctx->status;
 }
 
 /* One hash for each of n tensors. */
@@ -63,14 +76,15 @@ static tg_status compare(tg_tensor *const *x, const int64_t *mine, int64_t n, tg
     return wrong < 0 ? TG_OK : differs(x[wrong % n], axis, (int)(wrong / n));
 }
 
-static bool comparable(const tg_tensor *x) { return x->ctx->host && !x->ctx->meta && x->flags & TG_F_CONTIGUOUS; }
+static bool comparable(const tg_tensor *x) { return !x->ctx->meta && x->flags & TG_F_CONTIGUOUS; }
 
 tg_status tg_placement_compare(tg_tensor *x) {
     uint32_t axes = claimed(x) & ~data_axes;
     x->flags |= TG_F_COMPARED;
     if (!axes || !comparable(x)) return TG_OK;
     TG_TRY(tg_storage_need(x->storage, x));
-    int64_t mine = (int64_t)hash(x);
+    int64_t mine;
+    TG_TRY(hash(x, &mine));
     for (int a = 0; a < TG_MAX_AXES; a++)
         if (axes >> a & 1) TG_TRY(compare(&x, &mine, 1, (tg_axis)a));
     return TG_OK;
@@ -81,7 +95,8 @@ tg_status tg_placement_compare_over(tg_tensor *x, tg_comm *c, const char *who) {
     int64_t wrong;
     if (!comparable(x)) return TG_OK;
     TG_TRY(tg_storage_need(x->storage, x));
-    int64_t mine = (int64_t)hash(x);
+    int64_t mine;
+    TG_TRY(hash(x, &mine));
     TG_TRY(find_other(x->ctx, c, &mine, 1, &wrong));
     if (wrong < 0) return TG_OK;
     tg_describe(x, what, sizeof what);
@@ -102,9 +117,9 @@ tg_status tg_placement_compare_params(const tg_parallel *p, tg_tensor *const *pa
         for (int i = 0; data_axes >> a & 1 && i < n; i++) {
             if (!(claimed(params[i]) >> a & 1) || !comparable(params[i])) continue;
             x[k] = params[i];
-            mine[k++] = (int64_t)hash(params[i]);
+            if (hash(params[i], &mine[k++]) != TG_OK) tg_ctx_skip(ctx);
         }
-        if (k) compare(x, mine, k, (tg_axis)a);
+        if (k && ctx->status == TG_OK) compare(x, mine, k, (tg_axis)a);
     }
     tg_host_free(ctx, x, bytes);
     return ctx->status;

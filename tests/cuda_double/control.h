@@ -9,6 +9,8 @@
  *   TG_DOUBLE_TIMEOUT_MS how long a wait may stand still before it is reported (60000)
  *   TG_DOUBLE_GUARD      on: a host access to device memory is caught; off; or auto, on while there are at most 16 MiB
  *   TG_DOUBLE_NCCL_PROGRESS  how often a communicator that does not block answers ncclInProgress (0)
+ *   TG_DOUBLE_NCCL_LEFT  what becomes of those who wait for a rank that has ended its communicator: report (an error), or
+ *                        hang, as on GPUs, until they give up
  *   TG_DOUBLE_NCCL_DIR   where the files lie in which ranks meet (/dev/shm) */
 #ifndef TG_CUDA_DOUBLE_CONTROL_H
 #define TG_CUDA_DOUBLE_CONTROL_H

@@ -27,6 +27,7 @@ struct Settings {
     uint64_t seed;
     unsigned order;
     int devices, timeout_ms, nccl_progress;
+    bool nccl_left_hangs;
     size_t memory, guard_limit;
     std::string nccl_dir;
 };

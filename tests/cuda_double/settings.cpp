@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <unistd.h>
 
 namespace dbl {
@@ -36,6 +37,8 @@ Settings from_environment() {
     s.memory = static_cast<size_t>(number("TG_DOUBLE_MEMORY", 8192)) << 20;
     s.timeout_ms = static_cast<int>(number("TG_DOUBLE_TIMEOUT_MS", 60000));
     s.nccl_progress = static_cast<int>(number("TG_DOUBLE_NCCL_PROGRESS", 0));
+    const char *left = getenv("TG_DOUBLE_NCCL_LEFT");
+    s.nccl_left_hangs = left && !strcmp(left, "hang");
     const char *guard = getenv("TG_DOUBLE_GUARD");
     std::string word = guard ? guard : "auto";
     s.guard_limit = word == "off" ? 0 : word == "on" ? SIZE_MAX : static_cast<size_t>(16) << 20;
