@@ -66,17 +66,21 @@ void tg_nccl_calls_free(tg_nccl_rank *self) {
     self->free = NULL;
 }
 
-/* Whether all ranks have made the call; an error that says that they will not aborts everything. */
-static bool has_met(tg_nccl_call *c) {
+/* Forgets the request at the control once all ranks have made the call; an error says that they will not. */
+static tg_status ask_control(tg_nccl_call *c) {
     const tg_comm *control = c->group->control;
     tg_ctx *ctx = c->group->self->ctx;
-    if (!c->control) return true;
-    if (!control->ops->test(ctx, control->state, c->control)) return false;
+    if (!control->ops->test(ctx, control->state, c->control)) return TG_OK;
     tg_status s = control->ops->wait(ctx, control->state, c->control);
     control->ops->drop(ctx, control->state, c->control);
     c->control = NULL;
-    if (s != TG_OK) tg_nccl_abort_all(c->group->self);
-    return true;
+    return s;
+}
+
+/* Whether all ranks have made the call. */
+static bool has_met(tg_nccl_call *c) {
+    if (c->control && ask_control(c) != TG_OK) tg_nccl_abort_all(c->group->self);
+    return !c->control;
 }
 
 static void finish(tg_nccl_call *c, bool done) {
@@ -108,12 +112,15 @@ void tg_nccl_progress(tg_nccl_group *g) {
 
 /* ---- The slots ---- */
 
-/* The other ranks get to know of the call, and this one of theirs. */
+/* The other ranks get to know of the call, and this one of theirs: what disagrees with a call that is there already is
+ * not launched. */
 static tg_status meet(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
+    const tg_comm *control = g->control;
     tg_transfer bare = *t;
     bare.src = bare.dst = NULL;
-    if (!g->control) return TG_OK;
-    return g->control->ops->start(g->self->ctx, g->control->state, &bare, &c->control);
+    if (!control) return TG_OK;
+    TG_TRY(control->ops->start(g->self->ctx, control->state, &bare, &c->control));
+    return ask_control(c);
 }
 
 /* What is sent in place would be received over while it is sent. */

@@ -190,12 +190,15 @@ static bool nobody_is_left_out(const colored *all, int n, int *ranks) {
     return true;
 }
 
-/* Transports of device memory take tensors alone. */
+/* By transports that move what is on a device. */
 static tg_status exchange_on_device(tg_comm *c, colored mine, colored *all) {
     tg_ctx *ctx = c->ctx;
     tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(2), &mine);
     tg_tensor *y = tg_zeros(ctx, TG_I64, TG_SHAPE(c->size, 2));
-    if (tg_comm_all_gather(c, y, x)) tg_read(y, all, (size_t)c->size * sizeof *all);
+    if (ctx->status == TG_OK) {
+        tg_transfer call = {.kind = TG_ALL_GATHER, .dtype = TG_I64, .src = tg_data(x), .dst = tg_data(y), .count = 2};
+        if (tg_comm_exchange(c, &call) == TG_OK) tg_read(y, all, (size_t)c->size * sizeof *all);
+    }
     tg_drop(x);
     tg_drop(y);
     return ctx->status;

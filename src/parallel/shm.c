@@ -214,9 +214,8 @@ static bool shm_test(tg_ctx *ctx, void *state, void *request) {
     tg_shm_group *s = state;
     tg_shm_request *r = request;
     if (r->done) return true;
-    if (atomic_load_explicit(&s->g->failed, memory_order_acquire)) return true;
-    tg_shm_progress(s->self);
-    return r->done;
+    if (!tg_shm_has_failed(s)) tg_shm_progress(s->self);
+    return r->done || tg_shm_has_failed(s);
 }
 
 static tg_status shm_wait(tg_ctx *ctx, void *state, void *request) {

@@ -80,6 +80,14 @@ static inline void sleep_past_others(world_end *end, int me, int n) {
                    TG_ERR_INTERNAL;                                                                           \
     } while (0)
 
+static inline tg_tensor *filled(tg_ctx *ctx, int64_t n, double v) {
+    double *p = malloc((size_t)n * sizeof *p + 1);
+    for (int64_t i = 0; i < n; i++) p[i] = v;
+    tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(n), p);
+    free(p);
+    return x;
+}
+
 typedef struct world_job {
     world_fn fn;
     void *arg;
