@@ -11,6 +11,8 @@
 #include "parallel/launch.h"
 #include "ranks.h"
 
+#include <tapegrad/nccl.h>
+
 #ifdef TG_HAVE_MPI
 #include <mpi.h>
 #include <tapegrad/mpi.h>
@@ -27,7 +29,7 @@ static bool one_of_several(void) {
 #endif
 
 static rank_kind kind_of(const rank_options *o) {
-    if (o->comm != RANKS_AUTO) return (rank_kind)o->comm;
+    if (o->comm != RANKS_AUTO && o->comm != RANKS_NCCL) return (rank_kind)o->comm;
     if (tg_comm_launched_rank() >= 0) return RANKS_SHM;
 #ifdef TG_HAVE_MPI
     if (under_mpirun()) return RANKS_MPI;
@@ -67,6 +69,30 @@ int rank_options_check(const command *c, const parsed *p, const rank_options *o)
     if (kind == RANKS_THREADS && o->ranks % o->tp)
         return usage_error(c, "--ranks %lld is not divisible by --tp %lld", (long long)o->ranks, (long long)o->tp);
     return 0;
+}
+
+/* ---- GPUs: one for each rank, whose data go by NCCL ---- */
+
+typedef struct gpu_job {
+    rank_main fn;
+    void *arg;
+} gpu_job;
+
+static bool is_on_gpu(const tg_config *config) { return config->device && !strncmp(config->device, "cuda", 4); }
+
+static int gpu_rank(void *arg, tg_ctx *ctx, tg_comm *host) {
+    const gpu_job *j = arg;
+    tg_comm *world = tg_comm_nccl_new(host);
+    int status = check(ctx) ? j->fn(j->arg, ctx, world) : 1;
+    tg_comm_free(world);
+    return status;
+}
+
+/* The GPU of a process's own, among those of its node. */
+static void choose_gpu(tg_config *config, int local_rank, char *name, size_t n) {
+    if (!is_on_gpu(config)) return;
+    snprintf(name, n, "cuda:%d", local_rank);
+    config->device = name;
 }
 
 /* ---- Threads ---- */
@@ -134,8 +160,10 @@ static int run_rank(tg_ctx *ctx, tg_comm *world, rank_main fn, void *arg) {
     return status;
 }
 
-static int run_launched(const tg_config *config, rank_main fn, void *arg) {
-    tg_ctx *ctx = tg_ctx_new(config);
+static int run_launched(tg_config config, rank_main fn, void *arg) {
+    char gpu[24];
+    choose_gpu(&config, tg_comm_launched_rank(), gpu, sizeof gpu);
+    tg_ctx *ctx = tg_ctx_new(&config);
     return run_rank(ctx, tg_comm_launched_new(ctx), fn, arg);
 }
 
@@ -154,9 +182,23 @@ static int mpi_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     return status;
 }
 
-static int run_mpi(const tg_config *config, rank_main fn, void *arg) {
+static int rank_of_node(int *size) {
+    MPI_Comm node;
+    int rank = 0;
+    *size = 1;
+    if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) != MPI_SUCCESS) return 0;
+    MPI_Comm_rank(node, &rank);
+    MPI_Comm_size(node, size);
+    MPI_Comm_free(&node);
+    return rank;
+}
+
+static int run_mpi(tg_config config, rank_main fn, void *arg) {
     job j = {.fn = fn, .arg = arg};
-    tg_ctx *ctx = tg_ctx_new(config);
+    char gpu[24];
+    int here;
+    choose_gpu(&config, rank_of_node(&here), gpu, sizeof gpu);
+    tg_ctx *ctx = tg_ctx_new(&config);
     return run_rank(ctx, tg_comm_mpi_new(ctx, MPI_COMM_WORLD), mpi_rank, &j);
 }
 #endif
@@ -190,12 +232,8 @@ static int processes_here(const rank_options *o) {
     const char *n = getenv(TG_LAUNCH_SIZE);
     if (kind_of(o) == RANKS_SHM && n) return atoi(n);
 #ifdef TG_HAVE_MPI
-    MPI_Comm node;
     int size = 1;
-    if (kind_of(o) != RANKS_MPI) return 1;
-    if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) != MPI_SUCCESS) return 1;
-    MPI_Comm_size(node, &size);
-    MPI_Comm_free(&node);
+    if (kind_of(o) == RANKS_MPI) rank_of_node(&size);
     return size;
 #endif
     return 1;
@@ -211,11 +249,20 @@ const char *launcher_text(const rank_options *o, const tg_comm *world, char *buf
 int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *arg) {
     config.deadline = o->deadline;
     int here = processes_here(o), cores = tg_system_cores();
+    bool several = kind_of(o) != RANKS_THREADS || o->ranks > 1;
+    gpu_job of_gpu = {fn, arg};
     if (config.threads == 0 && here > 1) config.threads = cores > here ? cores / here : 1;
+    if (o->comm == RANKS_NCCL && !is_on_gpu(&config)) return fail("--comm nccl: ranks of NCCL need --device cuda");
+    if (several && is_on_gpu(&config)) {
+        if (strcmp(config.device, "cuda"))
+            return fail("--device %s: each rank has a GPU of its own; give --device cuda", config.device);
+        fn = gpu_rank;
+        arg = &of_gpu;
+    }
     switch (kind_of(o)) {
-    case RANKS_SHM: return run_launched(&config, fn, arg);
+    case RANKS_SHM: return run_launched(config, fn, arg);
 #ifdef TG_HAVE_MPI
-    case RANKS_MPI: return run_mpi(&config, fn, arg);
+    case RANKS_MPI: return run_mpi(config, fn, arg);
 #endif
     default: break;
     }

@@ -14,7 +14,7 @@ typedef struct rank_options {
     double deadline;
 } rank_options;
 
-typedef enum rank_kind { RANKS_AUTO, RANKS_THREADS, RANKS_SHM, RANKS_MPI } rank_kind;
+typedef enum rank_kind { RANKS_AUTO, RANKS_THREADS, RANKS_SHM, RANKS_MPI, RANKS_NCCL } rank_kind;
 
 /* Rows for the field `on` of the struct S. */
 #define RANK_ROWS(S)                                                                                                   \
@@ -26,8 +26,9 @@ typedef enum rank_kind { RANKS_AUTO, RANKS_THREADS, RANKS_SHM, RANKS_MPI } rank_
      .fixed = false}
 /* Of ranks that meet. */
 #define COMM_ROWS(S)                                                                                                   \
-    {"comm", OPTION_CHOICE, offsetof(S, on.comm), "auto|threads|shm|mpi",                                              \
-     "how ranks meet; auto: threads, shm under `tapegrad run`, mpi under mpirun", .fixed = false},                     \
+    {"comm", OPTION_CHOICE, offsetof(S, on.comm), "auto|threads|shm|mpi|nccl",                                         \
+     "how ranks meet; auto: threads, shm under `tapegrad run`, mpi under mpirun. On device cuda they meet so, and data " \
+     "go by NCCL; nccl: as auto, on device cuda alone", .fixed = false},                                               \
     {"deadline", OPTION_REAL, offsetof(S, on.deadline), "S", "seconds that a rank waits for the others", 0.001, 1e6,   \
      false}
 

@@ -22,7 +22,7 @@ static tg_shm_request *request_new(tg_shm_group *s, const tg_transfer *t) {
     if (!self->free && more_requests(self) != TG_OK) return NULL;
     tg_shm_request *r = self->free;
     self->free = r->next;
-    *r = (tg_shm_request){.s = s, .kind = t->kind, .peer = t->root, .sequence = s->next};
+    *r = (tg_shm_request){.s = s, .kind = t->kind, .peer = t->root, .sequence = s->next, .record = t->record};
     r->note = (tg_note){.kind = (uint8_t)t->kind,
                         .dtype = (uint8_t)t->dtype,
                         .op = (uint8_t)t->op,

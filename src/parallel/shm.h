@@ -55,6 +55,7 @@ struct tg_shm_request {
     tg_collective kind;
     int peer;
     tg_note note;   /* for errors */
+    uint64_t record; /* its number in the record */
     tg_slot *slot;  /* of a collective */
     tg_mail *mail;  /* of a send or receive; NULL: its rank's box is full, and it waits for a place there */
     tg_shared data; /* of a send or receive, and the key of its own half and of the other */

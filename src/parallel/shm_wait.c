@@ -148,6 +148,7 @@ static void look_again(tg_shm_group *s, tg_shm_request *r, double waited) {
         s->looked_for = r;
         s->failed_since = 0;
         if (r) tg_shm_begin_look(s);
+        atomic_store_explicit(&card->waiting, r ? r->record : 0, memory_order_relaxed);
         atomic_store_explicit(&card->blocked, r ? tg_shm_blocked_in(r) : 0, memory_order_release);
     }
     if (r)
