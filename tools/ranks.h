@@ -27,8 +27,8 @@ typedef enum rank_kind { RANKS_AUTO, RANKS_THREADS, RANKS_SHM, RANKS_MPI, RANKS_
 /* Of ranks that meet. */
 #define COMM_ROWS(S)                                                                                                   \
     {"comm", OPTION_CHOICE, offsetof(S, on.comm), "auto|threads|shm|mpi|nccl",                                         \
-     "how ranks meet; auto: threads, shm under `tapegrad run`, mpi under mpirun. On device cuda they meet so, and data " \
-     "go by NCCL; nccl: as auto, on device cuda alone", .fixed = false},                                               \
+     "how ranks meet; auto: threads, shm under `tapegrad run`, mpi under mpirun. On device cuda they meet so, and "   \
+     "data go by NCCL; nccl: as auto, on device cuda alone", .fixed = false},                                          \
     {"deadline", OPTION_REAL, offsetof(S, on.deadline), "S", "seconds that a rank waits for the others", 0.001, 1e6,   \
      false}
 

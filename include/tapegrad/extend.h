@@ -448,8 +448,9 @@ typedef struct tg_comm_ops {
                                                                  start never waits */
     void (*abort)(tg_ctx *ctx, void *state, const char *why); /* this rank misses a call: peers that wait must fail */
     tg_status (*recover)(tg_ctx *ctx, void *state, int *rank, int *size); /* NULL: an abort is for good */
-    /* For who waits elsewhere, as for a device, and has waited so many seconds: helps calls along, and tells whether the
-     * group has failed, or a request (NULL: none) cannot be finished any more. waited < 0: no longer. Never blocks. */
+    /* For who waits elsewhere, as for a device, and has waited so many seconds: helps calls along, and tells whether
+     * the group has failed, or a request (NULL: none) cannot be finished any more. waited < 0: no longer. Never
+     * blocks. */
     tg_status (*look)(tg_ctx *ctx, void *state, void *request, double waited);
 } tg_comm_ops;
 

@@ -134,7 +134,7 @@ struct tg_ext {
     int64_t dims[2 * TG_MAX_DIMS];      /* its shape and strides */
 };
 
-/* Memory that the ranks of a node share, from which the heap of a context whose device is the host takes what it can. */
+/* Memory that the ranks of a node share, from which the heap of a context on the CPU takes what it can. */
 typedef struct tg_arena {
     void *(*take)(struct tg_arena *a, size_t bytes, size_t align); /* NULL: full */
     bool (*owns)(const struct tg_arena *a, const void *p);

@@ -97,7 +97,8 @@ void tg_nccl_progress(tg_nccl_group *g) {
     if (g->self->progressing) return;
     g->self->progressing = true;
     for (tg_nccl_call **at = &g->first, *c; (c = *at) && (unmet < PATIENCE || g->self->failed);) {
-        bool met = has_met(c), over = met && (g->self->failed || (c->launched && cudaEventQuery(c->done) == cudaSuccess));
+        bool met = has_met(c), run = met && c->launched && cudaEventQuery(c->done) == cudaSuccess;
+        bool over = met && (run || g->self->failed);
         unmet += !met;
         if (!over) {
             at = &c->next;

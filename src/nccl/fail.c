@@ -59,8 +59,8 @@ static tg_status pass_deadline(tg_nccl_group *g, double waited) {
     tg_note_call(&c->note, call, sizeof call, &at);
     tg_describe_site((const void *)(uintptr_t)c->note.site, site, sizeof site);
     return tg_fail(g->self->ctx, TG_ERR_TIMEOUT,
-                   "the deadline of %g s has passed after %.1f s in %s of group \"%s\", from %s; %s, and the GPUs have "
-                   "not finished it",
+                   "the deadline of %g s has passed after %.1f s in %s of group \"%s\", from %s; %s, and the GPUs "
+                   "have not finished it",
                    g->self->ctx->deadline, waited, call, g->name, site,
                    c->control ? "not all ranks have called it" : "this rank has called it");
 }
@@ -95,7 +95,6 @@ tg_status tg_nccl_look_at(tg_nccl_group *g, double waited) {
     return s;
 }
 
-/* What has no call on its way is asked, too: a rank whose group has failed may be one for whose GPU another one waits. */
 tg_status tg_nccl_look(tg_cuda_watch *w, double waited) {
     const double period = 0.001;
     tg_nccl_rank *self = (tg_nccl_rank *)w;

@@ -50,7 +50,8 @@ static ncclConfig_t config_of(const tg_nccl_group *g, bool share) {
 
 /* ---- The id ---- */
 
-static tg_status broadcast_id(tg_ctx *ctx, tg_comm *control, tg_nccl_broadcast broadcast, void *user, ncclUniqueId *id) {
+static tg_status broadcast_id(tg_ctx *ctx, tg_comm *control, tg_nccl_broadcast broadcast, void *user,
+                              ncclUniqueId *id) {
     tg_transfer call = {.kind = TG_BROADCAST, .dtype = TG_U8, .dst = id, .count = sizeof *id};
     if (control) return control->size > 1 ? tg_comm_exchange(control, &call) : TG_OK;
     int answer = broadcast(user, id, sizeof *id);
@@ -89,13 +90,12 @@ static tg_status split_all(tg_nccl_group *parent, tg_nccl_group *g, int color) {
     return tg_nccl_settle(g, ncclCommSplit(parent->comm, color, g->rank, &g->comm, &config), "ncclCommSplit");
 }
 
-static tg_status split(tg_nccl_group *parent, tg_nccl_group *g, int color, bool all) {
-    if (all) return split_all(parent, g, color);
-    if (g->control) return join(g, NULL, NULL);
-    return tg_fail(g->self->ctx, TG_ERR_UNSUPPORTED,
-                   "group \"%s\": a group of some ranks, of a communicator made by tg_comm_nccl_new_by, which needs all "
-                   "of them at once; make it by tg_comm_nccl_new over a host communicator",
-                   g->name);
+static tg_status check_split(const tg_nccl_group *parent, const char *name, bool all) {
+    if (all || parent->control) return TG_OK;
+    return tg_fail(parent->self->ctx, TG_ERR_UNSUPPORTED,
+                   "group \"%s\" is of some ranks of a communicator made by tg_comm_nccl_new_by, which needs all of "
+                   "them at once; make that one by tg_comm_nccl_new over a host communicator",
+                   name);
 }
 
 /* NCCL's own messages say "tp0" for the group of rank 0. */
@@ -108,6 +108,7 @@ tg_status tg_nccl_split(tg_ctx *ctx, void *state, const int *ranks, int n, int r
     tg_nccl_group *parent = state;
     char text[48];
     if (parent->self->failed) return tg_nccl_aborted(parent);
+    TG_TRY(check_split(parent, name, all));
     name_group(text, sizeof text, name, ranks[0]);
     tg_comm *control =
         parent->control ? tg_comm_split_known(parent->control, ranks, n, name, TG_MAX_AXES, all) : NULL;
@@ -117,7 +118,7 @@ tg_status tg_nccl_split(tg_ctx *ctx, void *state, const int *ranks, int n, int r
         tg_comm_free(control);
         return ctx->status;
     }
-    if (split(parent, g, ranks[0], all) == TG_OK) {
+    if ((all ? split_all(parent, g, ranks[0]) : join(g, NULL, NULL)) == TG_OK) {
         *group = g;
         return TG_OK;
     }

@@ -1,6 +1,6 @@
 /* NCCL as a transport: ranks with a GPU each.
  *
- * A call goes onto its communicator's own stream, after what the compute stream has queued, and is followed by an event.
+ * A call goes onto its communicator's own stream, after what the compute stream has queued, and an event follows it.
  * Waiting for the call is the compute stream's waiting for that event: the host goes on at once, and products that are
  * queued in between run beside it. The host meets the device in its own waits (kernels/cuda/order.h) alone; there this
  * transport looks after its calls, with the context's deadline.

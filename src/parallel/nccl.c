@@ -11,10 +11,12 @@
 
 static tg_status check_device(tg_ctx *ctx, const char *who) {
     if (ctx->ops != &tg_cuda_device)
-        return tg_fail(ctx, TG_ERR_DEVICE, "%s: the context is on device \"%s\", expected \"cuda\"", who, ctx->ops->name);
+        return tg_fail(ctx, TG_ERR_DEVICE, "%s: the context is on device \"%s\", expected \"cuda\"", who,
+                       ctx->ops->name);
     if (getenv("NCCL_COMM_ID"))
         return tg_fail(ctx, TG_ERR_STATE,
-                       "%s: NCCL_COMM_ID is set in the environment, expected none: ids go through the communicator", who);
+                       "%s: NCCL_COMM_ID is set in the environment, expected none: ids go through the communicator",
+                       who);
     return TG_OK;
 }
 
@@ -24,7 +26,8 @@ static tg_comm *world(tg_ctx *ctx, tg_comm *host, int rank, int size, tg_nccl_br
 #else
 static tg_status check_device(tg_ctx *ctx, const char *who) {
     return tg_fail(ctx, TG_ERR_UNSUPPORTED,
-                   "%s: this library was built without CUDA and NCCL (Meson option cuda, where nvcc's toolkit is)", who);
+                   "%s: this library was built without CUDA and NCCL (Meson option cuda, where nvcc's toolkit is)",
+                   who);
 }
 
 static tg_comm *world(tg_ctx *ctx, tg_comm *host, int rank, int size, tg_nccl_broadcast broadcast, void *user) {

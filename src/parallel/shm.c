@@ -139,26 +139,34 @@ static int64_t pair_count(const tg_vantage *v, tg_shared at, int64_t count, int 
     return begin ? begin[other + 1] - begin[other] : count;
 }
 
-/* What each sends is what the other expects; by the last to arrive. */
-static bool pairs_agree(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
-    const tg_vantage *v = &s->self->view;
-    bool uneven = false;
-    if (slot->post[0].signature.kind != TG_ALL_TO_ALL) return true;
-    for (int i = 0; i < s->size; i++) uneven |= slot->post[i].send_at || slot->post[i].count != slot->post[0].count;
-    for (int i = 0; uneven && i < s->size; i++)
-        for (int j = 0; j < s->size; j++) {
-            const tg_post *a = &slot->post[i], *b = &slot->post[j];
-            if (pair_count(v, a->send_at, a->count, j) == pair_count(v, b->recv_at, b->count, i)) continue;
-            mismatch(s, slot, sequence, i, j);
-            return false;
-        }
-    return true;
+static bool has_posted(const tg_slot *slot, int member, uint64_t sequence) {
+    return atomic_load_explicit(&slot->post[member].posted, memory_order_acquire) == sequence + 1;
+}
+
+static bool pair_agrees(const tg_vantage *v, const tg_post *a, int i, const tg_post *b, int j) {
+    return pair_count(v, a->send_at, a->count, j) == pair_count(v, b->recv_at, b->count, i) &&
+           pair_count(v, b->send_at, b->count, i) == pair_count(v, a->recv_at, a->count, j);
+}
+
+/* What each sends is what the other expects: of two the later finds it, before anything of theirs may move. The fence:
+ * of two that come at once one at least sees the other. */
+static void compare_pairs(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
+    const tg_post *mine = &slot->post[s->rank];
+    if (mine->signature.kind != TG_ALL_TO_ALL) return;
+    atomic_thread_fence(memory_order_seq_cst);
+    for (int i = 0; i < s->size; i++) {
+        if (i == s->rank || !has_posted(slot, i, sequence)) continue;
+        if (pair_agrees(&s->self->view, mine, s->rank, &slot->post[i], i)) continue;
+        mismatch(s, slot, sequence, s->rank, i);
+        return;
+    }
 }
 
 static void arrive(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     compare(s, slot, sequence);
+    if (!tg_shm_has_failed(s)) compare_pairs(s, slot, sequence);
     if (atomic_fetch_add_explicit(&slot->arrived, 1, memory_order_acq_rel) + 1 < s->size) return;
-    if (atomic_load_explicit(&s->g->failed, memory_order_acquire) || !pairs_agree(s, slot, sequence)) return;
+    if (tg_shm_has_failed(s)) return;
     tg_shm_cut(s, slot);
     atomic_store_explicit(&slot->ready, sequence + 1, memory_order_release);
     if (slot->parts * slot->pieces <= 1) tg_shm_run(s, slot);

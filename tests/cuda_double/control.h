@@ -9,8 +9,8 @@
  *   TG_DOUBLE_TIMEOUT_MS how long a wait may stand still before it is reported (60000)
  *   TG_DOUBLE_GUARD      on: a host access to device memory is caught; off; or auto, on while there are at most 16 MiB
  *   TG_DOUBLE_NCCL_PROGRESS  how often a communicator that does not block answers ncclInProgress (0)
- *   TG_DOUBLE_NCCL_LEFT  what becomes of those who wait for a rank that has ended its communicator: report (an error), or
- *                        hang, as on GPUs, until they give up
+ *   TG_DOUBLE_NCCL_LEFT  what becomes of those who wait for a rank that has ended its communicator: report (an error),
+ *                        or hang, as on GPUs, until they give up
  *   TG_DOUBLE_NCCL_DIR   where the files lie in which ranks meet (/dev/shm) */
 #ifndef TG_CUDA_DOUBLE_CONTROL_H
 #define TG_CUDA_DOUBLE_CONTROL_H
@@ -47,6 +47,11 @@ void double_timeout_ms(int ms);
 /* How many bytes may be allocated on each device, and how many are. */
 void double_memory_limit(size_t bytes);
 size_t double_memory_used(int device);
+
+/* Hears of everything that is queued on a stream, when it is; NULL: nothing any more. saw is called by the thread that
+ * queues it, with what messages call it ("ncclAllReduce ...", "kernel ...", "a wait for an event"), and may call
+ * nothing of CUDA. */
+void double_watch(void (*saw)(int device, const void *stream, const char *what));
 
 /* How many operations are queued and have not run, and how many kernels have been launched. */
 size_t double_queued(void);

@@ -103,6 +103,7 @@ cudaError_t push(cudaStream_t s, Op op);
 /* Queues it though (a replay does): after also what is given. */
 MarkPtr enqueue(cudaStream_t s, Op op, std::vector<MarkPtr> after);
 void run_some();      /* as the schedule says */
+void run_asked();     /* the same, by a host that asks how far things are */
 bool step();          /* runs one operation; false where none can go on */
 void find_deadlock(); /* deadlock.cpp: reports operations that can never go on */
 cudaError_t wait(Lock &lock, const MarkPtr &mark, int device);

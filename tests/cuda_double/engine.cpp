@@ -195,7 +195,12 @@ cudaStream_t stream_of(cudaStream_t s) {
     return d;
 }
 
+namespace {
+void (*watcher)(int device, const void *stream, const char *what);
+}
+
 MarkPtr enqueue(cudaStream_t s, Op op, std::vector<MarkPtr> after) {
+    if (watcher) watcher(s->device, s, op.what.c_str());
     op.device = s->device;
     op.mark = std::make_shared<Mark>();
     op.after = std::move(after);
@@ -228,6 +233,14 @@ bool step() {
         if (streams.count(s) && can_begin(s) && run_front(s)) return true;
     }
     return false;
+}
+
+// A host that asks again and again waits.
+void run_asked() {
+    if (settings().schedule == Schedule::lazy)
+        step();
+    else
+        run_some();
 }
 
 void run_some() {
@@ -305,6 +318,12 @@ cudaError_t Call::end(cudaError_t e) {
 } // namespace dbl
 
 extern "C" {
+
+void double_watch(void (*saw)(int device, const void *stream, const char *what)) {
+    dbl::Lock lock(dbl::mutex());
+    dbl::watcher = saw;
+}
+
 
 void double_reset(void) {
     dbl::Lock lock(dbl::mutex());

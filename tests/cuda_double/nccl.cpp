@@ -244,7 +244,7 @@ void progress(Comm &c) {
 }
 
 ncclResult_t state_of(Comm &c) {
-    run_some();
+    run_asked();
     if (c.state != ncclSuccess) return c.state;
     if (sticky(c.device) != cudaSuccess) return ncclUnhandledCudaError;
     if (c.polls) {

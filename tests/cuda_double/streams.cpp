@@ -203,7 +203,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
     if (!stream_alive(s)) return c.end(cudaErrorInvalidResourceHandle);
     cudaError_t e = capture_breaks(s);
     if (e != cudaSuccess) return c.end(e);
-    run_some();
+    run_asked();
     if (s->last && !s->last->done) return c.end(still_running());
     if (s->last) order_acquire(s->last.get());
     return c.end();
@@ -278,7 +278,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e) {
     if (c.refused(cudaErrorUnknown)) return c.error;
     if (!events.count(e)) return c.end(cudaErrorInvalidResourceHandle);
     if (e->capture) return c.end(cudaErrorCapturedEvent);
-    run_some();
+    run_asked();
     if (recorded(e) && !e->mark->done) return c.end(still_running());
     if (recorded(e)) order_acquire(e->mark.get());
     return c.end();

@@ -242,7 +242,8 @@ static tg_status gathered(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
         tg_tensor *e = tensor(ctx, d, 20011, me, outside), *f = tensor(ctx, d, 20011 * n, NOTHING, outside);
         tg_comm_all_gather(c, f, e);
         for (int r = 0; r < n; r++) EXPECT(ctx, holds(f, 20011 * r, r, 0, 20011));
-        tg_tensor *g = tensor(ctx, d, 20011 * n, me, outside), *own = tg_slice(t, g, 0, 20011 * me, 20011 * (me + 1), 1); /* in place */
+        tg_tensor *g = tensor(ctx, d, 20011 * n, me, outside);
+        tg_tensor *own = tg_slice(t, g, 0, 20011 * me, 20011 * (me + 1), 1); /* in place */
         tg_comm_all_gather(c, g, own);
         for (int r = 0; r < n; r++) EXPECT(ctx, holds(g, 20011 * r, r, 20011 * r, 20011));
         tg_drop(x), tg_drop(y), tg_drop(e), tg_drop(f), tg_drop(g);

@@ -282,8 +282,8 @@ START_TEST(ranks_that_disagree_are_told) {
                                *two = strstr(m, "rank 1 called ");
                     /* Of several groups a GPU's host may look first at one that another rank has ended with this. */
                     bool passed_on = on_gpus && end->status[r] == TG_ERR_REMOTE;
-                    ck_assert_msg(end->status[r] == TG_ERR_MISMATCH || passed_on, "quarrel %d, %d %s: rank %d: %s: %s", q, n,
-                                  world_names[kind], r, tg_status_name(end->status[r]), m);
+                    ck_assert_msg(end->status[r] == TG_ERR_MISMATCH || passed_on, "quarrel %d, %d %s: rank %d: %s: %s",
+                                  q, n, world_names[kind], r, tg_status_name(end->status[r]), m);
                     bool one_text = q != GROUPS && q != EXTRA; /* else each pair has its own */
                     ck_assert_msg(!one_text || on_gpus || !strcmp(m, end->message[0]), "%s; %s", m, end->message[0]);
                     ck_assert_msg(q == PARTS || q == PAIRS || n > 2 || (one && two), "%s", m);

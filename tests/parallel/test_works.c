@@ -187,7 +187,8 @@ static tg_status counts_of(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     bool alone = n == 1;
     tg_tensor *x = filled(ctx, 12, 1), *all = filled(ctx, 12 * n, 0);
     int self[] = {tg_comm_rank(c)};
-    tg_comm *whole = tg_comm_split(c, 0, 0, "whole", TG_MAX_AXES), *one = tg_comm_split_known(c, self, 1, "one", TG_TP, true);
+    tg_comm *whole = tg_comm_split(c, 0, 0, "whole", TG_MAX_AXES);
+    tg_comm *one = tg_comm_split_known(c, self, 1, "one", TG_TP, true);
     tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
     tg_comm_all_reduce(whole, x, x, TG_REDUCE_SUM);
     tg_comm_all_reduce(one, x, x, TG_REDUCE_SUM); /* nothing is sent */

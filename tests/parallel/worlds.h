@@ -1,7 +1,7 @@
 /* One rank function over each transport of a node: threads, and processes that are forked here. A program compiled with
  * TG_WORLD_MPI has the ranks of MPI in the place of processes: each of its own processes runs all the tests, as one
- * rank where a world has so many. One compiled with TG_WORLD_NCCL gives each of them a GPU, and what the function gets is
- * NCCL's communicator over theirs. */
+ * rank where a world has so many. One compiled with TG_WORLD_NCCL gives each of them a GPU, and what the function gets
+ * is NCCL's communicator over theirs. */
 #ifndef TG_TEST_WORLDS_H
 #define TG_TEST_WORLDS_H
 

@@ -5,9 +5,9 @@
 #include "kernels/cuda/cuda.h"
 
 /* Somebody whose calls may keep the device from ever coming to an end, as those do that wait for other GPUs. look is
- * called again and again while the host waits for the device, with the seconds that it has waited, and once with -1 when
- * that is over: it helps along, and answers with the error that it has recorded, after which nothing of its own waits on
- * the device any more. */
+ * called again and again while the host waits for the device, with the seconds that it has waited, and once with -1
+ * when that is over: it helps along, and answers with the error that it has recorded, after which nothing of its own
+ * waits on the device any more. */
 typedef struct tg_cuda_watch {
     tg_status (*look)(struct tg_cuda_watch *w, double waited);
     struct tg_cuda_watch *next;
