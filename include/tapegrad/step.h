@@ -1,8 +1,8 @@
 /* An optimiser's step on a device: what the slots prepare and adamw get (extend.h).
  *
- * What changes from step to step lies on the device, in float64 words: the optimiser's state, and of each of its groups
- * the word that the step reads. The host writes the state between steps (tg_optim_set_lr and the like); prepare turns it
- * into the words and the state after the step. So a step decides nothing on the host, and can be captured and replayed.
+ * What changes from step to step lies on the device, in float64: the optimiser's state, and the word of each group. The
+ * host writes the state between steps (tg_optim_set_lr and the like); prepare makes of it the words, and the state
+ * after the step. So a step decides nothing on the host, and can be captured and replayed.
  */
 #ifndef TAPEGRAD_STEP_H
 #define TAPEGRAD_STEP_H

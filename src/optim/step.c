@@ -1,5 +1,5 @@
-/* The step that all methods share, and what of an optimiser lies on the device (step.h): nothing here reads it but where
- * the caller asks for a number. */
+/* The step that all methods share, and what of an optimiser lies on the device (step.h): nothing here reads it but
+ * where the caller asks for a number. */
 #include <math.h>
 
 #include <tapegrad/ops.h>

@@ -46,8 +46,8 @@ static numbers numbers_of(contract *c, int64_t n) {
 static void numbers_check(contract *c, numbers *x, int n, const char *what, int step) {
     contract_pull(c, &x->m);
     for (int i = 0; i < n; i++)
-        contract_check(c, contract_close(TG_F64, contract_get(&x->m, i), x->want[i]), "prepare %d: %s %d: %g, expected %g",
-                       step, what, i, contract_get(&x->m, i), x->want[i]);
+        contract_check(c, contract_close(TG_F64, contract_get(&x->m, i), x->want[i]),
+                       "prepare %d: %s %d: %g, expected %g", step, what, i, contract_get(&x->m, i), x->want[i]);
 }
 
 /* A run of steps, each from the state that the one before left on the device. */
@@ -60,7 +60,8 @@ static void prepare_run(contract *c, tg_prepare_args a, double lr, double max_no
     contract_push(c, &words.m);
     a.sums = sums.m.on.data, a.state = state.m.on.data, a.words = words.m.on.data;
     for (int step = 1; step <= 40; step++) {
-        for (int i = 0; i < TG_STEP_SUMS; i++) contract_set(&sums.m, i, sums.want[i] = (double)(contract_roll(c, 9) * 7));
+        for (int i = 0; i < TG_STEP_SUMS; i++) sums.want[i] = (double)(contract_roll(c, 9) * 7);
+        for (int i = 0; i < TG_STEP_SUMS; i++) contract_set(&sums.m, i, sums.want[i]);
         if (overflows && contract_roll(c, 4) == 0)
             contract_set(&sums.m, 0, sums.want[0] = contract_roll(c, 2) ? INFINITY : NAN);
         contract_push(c, &sums.m);
