@@ -140,8 +140,8 @@ static tg_status missing_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(a_rank_misses_the_norm) {
     char message[1024];
     const tg_config *config = TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = 7, .deadline = 60);
-    tg_status s = tg_ranks_run(2, missing_rank, &(int){2},
-                               TG_RANKS(.config = config, .message = message, .message_size = sizeof message));
+    tg_status s = run_ranks(2, missing_rank, &(int){2},
+                            TG_RANKS(.config = config, .message = message, .message_size = sizeof message));
     ck_assert_msg(s == TG_ERR_DISCARDED && strstr(message, "rank 1: "), "%s: %s", tg_status_name(s), message);
 }
 END_TEST
