@@ -1,35 +1,69 @@
 /* bench ROW [OPTION...]: prints a row's times, one a line. `bench` alone lists rows and options.
  *
- * Without --repeats it measures once for each line of standard input, after it has printed "ready": so bench/run.py
- * measures several programs in alternation. */
+ * Without --repeats it measures once for each line of standard input, after it has printed "ready": so bench/run.py and
+ * bench/gpu.py measure several programs in alternation. A line "peak" asks for the most bytes of the device's memory
+ * that were in use at once, "host" for the milliseconds of the host alone in one call. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
 
-static const bench_row *const rows[] = {&chain_row, &gpt2_row, &floor_row};
+static const bench_row *const rows[] = {&chain_row,     &gpt2_row,      &floor_row,     &adamw_row,
+                                        &copy_row,      &gemm_row,      &norm_row,      &norm_grad_row,
+                                        &loss_row,      &loss_grad_row, &attention_row, &attention_grad_row};
 enum { ROWS = sizeof rows / sizeof rows[0], WARM_UP = 3 };
 
 static int usage(void) {
-    fprintf(stderr, "usage: bench ROW [--dtype f32|bf16] [--threads N] [--batch N] [--seq-len N] [--layers N]\n"
-                    "                 [--repeats N] [--profile]\n"
-                    "       bench --about\n\n");
-    for (int i = 0; i < ROWS; i++) fprintf(stderr, "  %-8s%s (%s)\n", rows[i]->name, rows[i]->summary, rows[i]->unit);
+    fprintf(stderr, "usage: bench ROW [--device cpu|cuda] [--dtype f32|bf16] [--threads N] [--repeats N] [--calls N]\n"
+                    "                 [--batch N] [--seq-len N] [--layers N] [--heads N] [--hidden N] [--vocab N]\n"
+                    "                 [--rows N] [--columns N] [--profile]\n"
+                    "       bench --about [--device cpu|cuda]\n\n");
+    for (int i = 0; i < ROWS; i++) fprintf(stderr, "  %-16s%s (%s)\n", rows[i]->name, rows[i]->summary, rows[i]->unit);
     return 2;
 }
 
 /* What was measured: for the head of the results. */
-static int about(void) {
-    tg_ctx *ctx = tg_ctx_new(NULL);
-    printf("tapegrad %s, %s kernels, compiled by %s\n", tg_version(), tg_ctx_isa(ctx),
+static int about(const bench_options *o) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = o->device));
+    bool ok = tg_ctx_status(ctx) == TG_OK;
+    if (ok)
+        printf("tapegrad %s, %s kernels, compiled by %s\n", tg_version(),
+               strcmp(tg_ctx_device(ctx), "cpu") == 0 ? tg_ctx_isa(ctx) : tg_ctx_device(ctx),
 #ifdef __clang__
-           __VERSION__);
+               __VERSION__);
 #else
-           "gcc " __VERSION__);
+               "gcc " __VERSION__);
 #endif
+    else
+        fprintf(stderr, "bench: %s\n", tg_ctx_message(ctx));
     tg_ctx_free(ctx);
-    return 0;
+    return ok ? 0 : 1;
+}
+
+/* ---- The command line ---- */
+
+typedef struct number_option {
+    const char *name;
+    size_t at;
+} number_option;
+
+static const number_option numbers[] = {
+    {"--batch", offsetof(bench_options, batch)},     {"--seq-len", offsetof(bench_options, seq_len)},
+    {"--layers", offsetof(bench_options, layers)},   {"--heads", offsetof(bench_options, heads)},
+    {"--hidden", offsetof(bench_options, hidden)},   {"--vocab", offsetof(bench_options, vocab)},
+    {"--rows", offsetof(bench_options, rows)},       {"--columns", offsetof(bench_options, columns)},
+};
+enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
+
+/* The counts of sizes; false for an option that is none of them, or a number that is no size. */
+static bool set_number(bench_options *o, const char *name, long long n) {
+    for (int i = 0; i < NUMBERS; i++)
+        if (strcmp(name, numbers[i].name) == 0) {
+            memcpy((char *)o + numbers[i].at, &(int64_t){n}, sizeof(int64_t));
+            return n > 0;
+        }
+    return false;
 }
 
 static bool parse(int argc, char **argv, bench_options *o) {
@@ -41,54 +75,71 @@ static bool parse(int argc, char **argv, bench_options *o) {
         }
         if (++i == argc) return false;
         long long n = atoll(argv[i]);
-        if (strcmp(name, "--dtype") == 0)
+        if (strcmp(name, "--device") == 0)
+            o->device = argv[i];
+        else if (strcmp(name, "--dtype") == 0)
             o->dtype = strcmp(argv[i], "bf16") == 0 ? TG_BF16 : strcmp(argv[i], "f32") == 0 ? TG_F32 : TG_DTYPE_COUNT;
         else if (strcmp(name, "--threads") == 0)
             o->threads = (int)n;
-        else if (strcmp(name, "--batch") == 0)
-            o->batch = n;
-        else if (strcmp(name, "--seq-len") == 0)
-            o->seq_len = n;
-        else if (strcmp(name, "--layers") == 0)
-            o->layers = n;
         else if (strcmp(name, "--repeats") == 0)
             o->repeats = (int)n;
-        else
+        else if (strcmp(name, "--calls") == 0)
+            o->calls = (int)n;
+        else if (!set_number(o, name, n))
             return false;
     }
-    return o->dtype < TG_DTYPE_COUNT && o->batch > 0 && o->seq_len > 0 && o->layers > 0;
+    return o->dtype < TG_DTYPE_COUNT && o->calls > 0 && o->heads > 0 && o->hidden % o->heads == 0;
 }
 
-static void measure(const bench_row *row, void *state, const bench_options *o) {
-    char line[8];
+/* ---- Measuring ---- */
+
+static double peak(tg_ctx *ctx) {
+    tg_memory m = TG_MEMORY();
+    tg_memory_stats(ctx, &m);
+    return (double)(m.peak + m.workspace);
+}
+
+static double answer(const bench_row *row, void *state, tg_ctx *ctx, const char *question) {
+    if (strcmp(question, "peak\n") == 0) return peak(ctx);
+    if (strcmp(question, "host\n") == 0) return row->host ? row->host(state) : 0;
+    return row->measure(state);
+}
+
+static void measure(const bench_row *row, void *state, tg_ctx *ctx, const bench_options *o) {
+    char line[8] = "";
     printf("ready\n");
     fflush(stdout);
     for (int i = 0; o->repeats ? i < o->repeats : fgets(line, sizeof line, stdin) != NULL; i++) {
-        printf("%.9g\n", row->measure(state));
+        printf("%.9g\n", answer(row, state, ctx, line));
         fflush(stdout);
     }
 }
 
 static int run(const bench_row *row, const bench_options *o) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.seed = 1, .dtype = o->dtype, .threads = o->threads));
-    void *state = row->open(ctx, o);
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = o->device, .seed = 1, .dtype = o->dtype, .threads = o->threads));
+    void *state = tg_ctx_status(ctx) == TG_OK ? row->open(ctx, o) : NULL;
     for (int i = 0; state && i < WARM_UP; i++) row->measure(state);
     if (state && tg_ctx_status(ctx) == TG_OK) {
-        if (o->profile)
+        tg_memory_reset_peak(ctx);
+        if (!o->profile)
+            measure(row, state, ctx, o);
+        else if (row->profile)
             row->profile(state);
-        else
-            measure(row, state, o);
     }
     bool ok = state && tg_ctx_status(ctx) == TG_OK;
-    if (!ok) fprintf(stderr, "bench %s: %s\n", row->name, state ? tg_ctx_message(ctx) : "no memory");
+    if (!ok)
+        fprintf(stderr, "bench %s: %s\n", row->name,
+                tg_ctx_status(ctx) == TG_OK ? "no memory" : tg_ctx_message(ctx));
     if (state) row->close(state);
     tg_ctx_free(ctx);
     return ok ? 0 : 1;
 }
 
 int main(int argc, char **argv) {
-    bench_options o = {.dtype = TG_F32, .threads = 1, .batch = 4, .seq_len = 64, .layers = 12};
-    if (argc == 2 && strcmp(argv[1], "--about") == 0) return about();
+    bench_options o = {.device = "cpu", .dtype = TG_F32, .threads = 1, .calls = 1, .batch = 4, .seq_len = 64,
+                       .layers = 12, .heads = GPT2_HEADS, .hidden = GPT2_HIDDEN, .vocab = GPT2_VOCAB, .rows = 1024,
+                       .columns = 1024};
+    if (argc > 1 && strcmp(argv[1], "--about") == 0) return parse(argc, argv, &o) ? about(&o) : usage();
     for (int i = 0; argc > 1 && i < ROWS; i++)
         if (strcmp(argv[1], rows[i]->name) == 0) return parse(argc, argv, &o) ? run(rows[i], &o) : usage();
     return usage();

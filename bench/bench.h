@@ -4,28 +4,41 @@
 
 #include <time.h>
 
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/extend.h>
 
 typedef struct bench_options {
+    const char *device;
     tg_dtype dtype;
     int threads, repeats; /* repeats 0: one measurement for each line of standard input */
-    int64_t batch, seq_len, layers;
+    int calls;            /* of what a row measures, queued on the device one after the other in each measurement */
+    int64_t batch, seq_len, layers, heads, hidden, vocab; /* of GPT-2, and of attention */
+    int64_t rows, columns;                                /* of the other kernels */
     bool profile;
 } bench_options;
 
-/* measure returns one time in the row's unit. profile prints where the time goes. Errors are the context's. */
+/* measure returns one time in the row's unit; host the milliseconds of the host alone that one call takes while the
+ * device runs behind it, NULL where nobody asks. profile prints where the time goes. Errors are the context's. */
 typedef struct bench_row {
     const char *name, *unit, *summary;
-    void *(*open)(tg_ctx *ctx, const bench_options *o); /* NULL: no memory */
+    void *(*open)(tg_ctx *ctx, const bench_options *o); /* NULL: no memory, unless the context says more */
     double (*measure)(void *state);
+    double (*host)(void *state);
     void (*profile)(void *state);
     void (*close)(void *state);
 } bench_row;
 
-extern const bench_row chain_row, gpt2_row, floor_row;
+extern const bench_row chain_row, gpt2_row, floor_row, adamw_row;
+/* Kernels by themselves, on the device's slots: kernels.c. */
+extern const bench_row copy_row, gemm_row, norm_row, norm_grad_row, loss_row, loss_grad_row, attention_row,
+    attention_grad_row;
 
-/* GPT-2 124M, but for the layers and positions that the options give. */
+/* GPT-2 124M: what the options give where they say nothing else. */
 enum { GPT2_VOCAB = 50257, GPT2_HEADS = 12, GPT2_HIDDEN = 768 };
+
+/* All that is queued on the device has run. */
+static inline void finish(tg_ctx *ctx) {
+    if (tg_ctx_status(ctx) == TG_OK) tg_ctx_ops(ctx)->sync(ctx);
+}
 
 static inline double seconds_now(void) {
     struct timespec t;

@@ -286,6 +286,10 @@ static void floor_close(void *state) {
 }
 
 static void *floor_open(tg_ctx *ctx, const bench_options *o) {
+    if (o->hidden != H || o->heads != HEADS || o->vocab != GPT2_VOCAB || !tg_ctx_ops(ctx)->host) {
+        tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "the floor is GPT-2 124M's, on device \"cpu\"");
+        return NULL;
+    }
     floor_step *f = malloc(sizeof *f);
     if (!f) return NULL;
     *f = (floor_step){.ctx = ctx, .b = o->batch, .t = o->seq_len, .rows = o->batch * o->seq_len, .n_layers = o->layers,

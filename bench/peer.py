@@ -1,5 +1,5 @@
 """PyTorch's side of the bench's rows: the same work in the same order, one measurement for each line of standard input
-after it has printed "ready". bench/run.py runs it beside ours.
+after it has printed "ready". bench/run.py runs it beside ours, and on a GPU bench/gpu.py.
 
 GPT-2 is written here, with scaled_dot_product_attention, so that no library around PyTorch is measured.
 """
@@ -12,34 +12,71 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-VOCAB, HIDDEN, HEADS, POSITIONS = 50257, 768, 12, 1024
 WARM_UP = 3
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
 def main():
     options = parse()
     torch.manual_seed(1)
     torch.set_num_threads(options.threads)
-    measure = {"chain": chain, "gpt2": gpt2}[options.row](options)
+    torch.set_default_device(options.device)
+    measure, host = ROWS[options.row](options)
     for _ in range(WARM_UP):
         measure()
+    if options.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     print("ready", flush=True)
-    for _ in sys.stdin:
-        print(f"{measure():.9g}", flush=True)
+    for line in sys.stdin:
+        question = line.strip()
+        answer = peak(options) if question == "peak" else host() if question == "host" else measure()
+        print(f"{answer:.9g}", flush=True)
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("row", choices=["chain", "gpt2"])
-    parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16: autocast over float32 weights")
+    parser.add_argument("row", choices=ROWS)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--dtype", choices=DTYPES, default="f32", help="GPT-2 in bf16: autocast over float32 weights")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--seq-len", type=int, default=64)
-    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--calls", type=int, default=1)
+    for name, default in {"batch": 4, "seq-len": 64, "layers": 12, "heads": 12, "hidden": 768, "vocab": 50257,
+                          "rows": 1024, "columns": 1024}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--tuned", action="store_true",
                         help="fused AdamW, gradients kept from step to step; run it under an allocator that keeps its "
                              "pages. Else as installed: the defaults of AdamW and zero_grad")
+    parser.add_argument("--compile", action="store_true", help="torch.compile of the model")
     return parser.parse_args()
+
+
+def finish(options):
+    if options.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def peak(options):
+    return torch.cuda.max_memory_allocated() if options.device == "cuda" else 0
+
+
+def per_call(once, options, scale=1e3):
+    """How long a call takes of so many that are queued one after the other."""
+
+    def measure():
+        finish(options)
+        begun = time.perf_counter()
+        for _ in range(options.calls):
+            once()
+        finish(options)
+        return (time.perf_counter() - begun) * scale / options.calls
+
+    def host():
+        finish(options)
+        begun = time.perf_counter()
+        once()
+        return (time.perf_counter() - begun) * scale
+
+    return measure, host
 
 
 # ---- chain: nanoseconds an op ----
@@ -57,24 +94,20 @@ def chain(options):
         y.backward()
         x.grad = None
 
-    def measure():
-        begun = time.perf_counter()
-        for _ in range(chains):
-            one()
-        return (time.perf_counter() - begun) * 1e9 / (ops * chains)
-
-    return measure
+    options.calls = chains
+    return per_call(one, options, 1e9 / ops)
 
 
 # ---- gpt2: milliseconds a training step ----
 
 
 class Layer(nn.Module):
-    def __init__(self):
+    def __init__(self, hidden, heads):
         super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
-        self.qkv, self.mix = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
-        self.up, self.down = nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(4 * HIDDEN, HIDDEN)
+        self.hidden, self.heads = hidden, heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.qkv, self.mix = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
+        self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
 
     def forward(self, x):
         x = x + self.attention(self.ln_1(x))
@@ -82,17 +115,20 @@ class Layer(nn.Module):
 
     def attention(self, x):
         batch, length, _ = x.shape
-        q, k, v = (part.view(batch, length, HEADS, -1).transpose(1, 2) for part in self.qkv(x).split(HIDDEN, dim=2))
+        parts = self.qkv(x).split(self.hidden, dim=2)
+        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in parts)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.mix(y.transpose(1, 2).reshape(batch, length, HIDDEN))
+        return self.mix(y.transpose(1, 2).reshape(batch, length, self.hidden))
 
 
 class GPT2(nn.Module):
-    def __init__(self, layers):
+    def __init__(self, options):
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(VOCAB, HIDDEN), nn.Embedding(POSITIONS, HIDDEN)
-        self.layers = nn.ModuleList(Layer() for _ in range(layers))
-        self.ln_f = nn.LayerNorm(HIDDEN)
+        self.vocab = options.vocab
+        self.wte = nn.Embedding(options.vocab, options.hidden)
+        self.wpe = nn.Embedding(max(1024, options.seq_len), options.hidden)
+        self.layers = nn.ModuleList(Layer(options.hidden, options.heads) for _ in range(options.layers))
+        self.ln_f = nn.LayerNorm(options.hidden)
         nn.init.normal_(self.wte.weight, std=0.02)
         nn.init.normal_(self.wpe.weight, std=0.02)
 
@@ -101,24 +137,111 @@ class GPT2(nn.Module):
         for layer in self.layers:
             x = layer(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)
-        return F.cross_entropy(logits.view(-1, VOCAB), target.view(-1))
+        return F.cross_entropy(logits.view(-1, self.vocab), target.view(-1))
+
+
+def gpt2_parts(options):
+    model = GPT2(options)
+    run = torch.compile(model) if options.compile else model
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True if options.tuned else None)
+    ids, target = torch.randint(options.vocab, (2, options.batch, options.seq_len))
+
+    def gradients():
+        with torch.autocast(options.device, torch.bfloat16, enabled=options.dtype == "bf16"):
+            loss = run(ids, target)
+        loss.backward()
+
+    return optimiser, gradients
 
 
 def gpt2(options):
-    model = GPT2(options.layers)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True if options.tuned else None)
-    ids, target = torch.randint(VOCAB, (2, options.batch, options.seq_len))
+    optimiser, gradients = gpt2_parts(options)
 
-    def measure():
-        begun = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=options.dtype == "bf16"):
-            loss = model(ids, target)
-        loss.backward()
+    def step():
+        gradients()
         optimiser.step()
-        optimiser.zero_grad(set_to_none=not options.tuned)
-        return 1e3 * (time.perf_counter() - begun)
+        optimiser.zero_grad(set_to_none=not options.tuned or options.device == "cuda")
 
-    return measure
+    return per_call(step, options)
+
+
+def adamw(options):
+    optimiser, gradients = gpt2_parts(options)
+    gradients()
+    return per_call(optimiser.step, options)
+
+
+# ---- Kernels: milliseconds a call ----
+
+
+def normal(options, *shape):
+    return torch.randn(*shape, dtype=DTYPES[options.dtype])
+
+
+def copy(options):
+    source = normal(options, options.rows, options.columns)
+    target = torch.empty_like(source)
+    return per_call(lambda: target.copy_(source), options)
+
+
+def gemm(options):
+    a, b = normal(options, options.rows, options.rows), normal(options, options.rows, options.rows)
+    c = torch.empty_like(a)
+    return per_call(lambda: torch.mm(a, b, out=c), options)
+
+
+def forward_of(f):
+    """The row of f(options): a function without gradients, and its inputs."""
+
+    def row(options):
+        run, inputs = f(options)
+        run = torch.compile(run) if options.compile else run
+
+        def once():
+            with torch.no_grad():
+                run(*inputs)
+
+        return per_call(once, options)
+
+    return row
+
+
+def backward_of(f):
+    """The same function's gradient alone."""
+
+    def row(options):
+        run, inputs = f(options)
+        run = torch.compile(run) if options.compile else run
+        wanted = [x.requires_grad_() for x in inputs if x.is_floating_point()]
+        out = run(*inputs)
+        seed = torch.randn_like(out)
+        return per_call(lambda: torch.autograd.grad(out, wanted, seed, retain_graph=True), options)
+
+    return row
+
+
+def norm(options):
+    x = normal(options, options.rows, options.columns)
+    w, b = normal(options, options.columns), normal(options, options.columns)
+    return lambda x, w, b: F.layer_norm(x, x.shape[1:], w, b), [x, w, b]
+
+
+def loss(options):
+    logits = normal(options, options.rows, options.vocab)
+    target = torch.arange(options.rows) * 7919 % options.vocab
+    return lambda x, y: F.cross_entropy(x, y, reduction="none"), [logits, target]
+
+
+def attention(options):
+    shape = options.batch, options.heads, options.seq_len, options.hidden // options.heads
+    inputs = [normal(options, *shape) for _ in range(3)]
+    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), inputs
+
+
+ROWS = {"chain": chain, "gpt2": gpt2, "adamw": adamw, "copy": copy, "gemm": gemm,
+        "norm": forward_of(norm), "norm-grad": backward_of(norm),
+        "loss": forward_of(loss), "loss-grad": backward_of(loss),
+        "attention": forward_of(attention), "attention-grad": backward_of(attention)}
 
 
 if __name__ == "__main__":

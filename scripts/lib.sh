@@ -56,20 +56,31 @@ build_needs=(gcc libc6-dev meson ninja-build pkg-config libjansson-dev)
 # shellcheck disable=SC2034
 test_needs=(check g++ wamerican wngerman wfrench)
 
+# The kernels of device cuda take nvcc a minute or two: they are built where there is a GPU, and for that one.
+# shellcheck disable=SC2034
+cuda_options=(-Dcuda=disabled)
+if gpu_arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null) && [ -n "$gpu_arch" ]; then
+    gpu_arch=$(head -n 1 <<<"$gpu_arch" | tr -d .)
+    cuda_options=(-Dcuda=auto "-Dgpu_arch=$gpu_arch")
+fi
+
 # configure NAME [MESON OPTION...]: makes the build directory NAME once, or again where these options were not asked of
 # it yet; ninja keeps it up to date from then on.
 configure() {
-    local dir=$root/$1 again=()
+    local dir=$root/$1 option again=()
     shift
     if [ -e "$dir/build.ninja" ]; then
-        [ $# -gt 0 ] && ! grep -qsxF -- "$*" "$dir/options" || return 0
-        again=(--reconfigure)
+        for option; do grep -qsxF -- "$option" "$dir/options" || again=(--reconfigure); done
+        [ ${#again[@]} -gt 0 ] || return 0
     fi
     meson setup ${again[@]+"${again[@]}"} "$dir" "$root" "$@" >"$dir.log" 2>&1 || {
         cat "$dir.log" >&2
         return 1
     }
-    echo "$*" >"$dir/options"
+    for option; do
+        [ ! -e "$dir/options" ] || sed -i "/^${option%%=*}=/d" "$dir/options"
+        echo "$option" >>"$dir/options"
+    done
     rm -f "$dir.log"
 }
 

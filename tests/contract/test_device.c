@@ -42,7 +42,7 @@ CONTRACT_PARTS(TEST_PART)
 static tg_ctx *cuda_ctx(void) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "cuda", .threads = 1));
     if (tg_ctx_status(ctx) == TG_OK) return ctx;
-    ck_assert_msg(!getenv("TG_TEST_CUDA_DOUBLE"), "%s", tg_ctx_message(ctx));
+    ck_assert_msg(!getenv("TG_TEST_CUDA"), "%s", tg_ctx_message(ctx));
     printf("skipped: %s\n", tg_ctx_message(ctx));
     tg_ctx_free(ctx);
     return NULL;

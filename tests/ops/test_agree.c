@@ -215,8 +215,8 @@ static void open_world(world *w) {
     }
     w->cuda = tg_ctx_new(TG_CONFIG(.device = "cuda", .threads = 1));
     if (tg_ctx_status(w->cuda) != TG_OK) {
-        printf("%s: %s\n", getenv("TG_TEST_CUDA_DOUBLE") ? "FAIL" : "skipped", tg_ctx_message(w->cuda));
-        w->no_cuda = getenv("TG_TEST_CUDA_DOUBLE") != NULL;
+        printf("%s: %s\n", getenv("TG_TEST_CUDA") ? "FAIL" : "skipped", tg_ctx_message(w->cuda));
+        w->no_cuda = getenv("TG_TEST_CUDA") != NULL;
         tg_ctx_free(w->cuda);
         w->cuda = NULL;
     }

@@ -1,0 +1,398 @@
+"""Speed and memory on a GPU, ours beside PyTorch's where `import torch` finds CUDA, else beside the machine's own rates
+of copying and multiplying alone. Prints Markdown. scripts/gpu-check calls it.
+
+The programs of a group are started together, and when all have warmed up, one row after the other is measured: ours and
+the peer in turn, each round beginning with the other one. Figures are medians of the rounds. A time is the host's clock
+around so many queued calls and one wait for the device. --rehearse takes sizes of nothing, on whatever is device "cuda"
+there, and our program as its own peer: it proves that all of it runs, and judges nothing.
+"""
+
+import argparse
+import dataclasses
+import pathlib
+import queue
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+# The vendor's dense bf16 rates, of which MFU is a share.
+PEAKS = {"H200": 989.4e12, "H100 80GB HBM3": 989.4e12, "A100": 312e12}
+
+SMALL = {"layers": 12, "heads": 12, "hidden": 768, "vocab": 50304}
+XL = {"layers": 48, "heads": 25, "hidden": 1600, "vocab": 50304}
+TINY = {"layers": 2, "heads": 2, "hidden": 32, "vocab": 64}
+POSITIONS = 1024
+
+NOTES = """
+Rows of bytes/s count what must move, once: copy 2 n; norm 2 n, its gradient 3 n; loss n, its gradient 2 n (n: the
+bytes of the one big array, bf16); AdamW 30 bytes a parameter here (float32 gradient, both moments and master read,
+moments, master and the bf16 parameter written), 28 in the peer (float32 parameters). Attention is causal and counts
+2 b h T^2 d FLOPs forward and 5 b h T^2 d backward; a product of n x n matrices 2 n^3. A GPT-2 token counts
+6 N + 6 L h T FLOPs (N without the position embeddings), and MFU is that over the vendor's dense bf16 rate, 989.4 TFLOP/s
+for the H100 SXM and the H200. Host: from the first call of a step to the return of the last, nothing queued before, one
+sequence of 64 tokens, so that the device is not what is waited for. Peak: the most bytes in use at once, of ours with the
+kernels' workspaces; of PyTorch max_memory_allocated. PyTorch's GPT-2: torch.compile, autocast over float32 weights,
+fused AdamW, scaled_dot_product_attention; both with a vocabulary padded to 50304.
+"""
+
+
+@dataclasses.dataclass
+class Row:
+    title: str
+    program: str
+    options: dict
+    work: float = 0  # FLOPs or bytes of one call
+    unit: str = "TFLOP/s"
+    calls: int = 10
+    peer: tuple = None  # options of the peer; None: it has no part in this row
+    rounds: int = 5
+    asks: tuple = ()  # of "peak" and "host", after the rounds
+
+    def rate(self, ms):
+        return self.work / ms * 1e3
+
+
+def main():
+    options = parse()
+    bench = Bench(options)
+    failed = 0
+    for name in options.parts or PARTS:
+        part, seconds = PARTS[name]
+        bench.deadline = min(bench.end, time.monotonic() + (seconds if not options.rehearse else 600))
+        failed += not part(bench)
+    print(NOTES)
+    sys.exit(1 if failed else 0)
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; none: all")
+    parser.add_argument("--program", default=str(ROOT / "build/bench/tapegrad-bench"))
+    parser.add_argument("--gpu", default="", help="its name, for MFU and the aims that are an H200's")
+    parser.add_argument("--limit", type=float, default=1e6, help="seconds for all of it")
+    parser.add_argument("--rehearse", action="store_true")
+    options = parser.parse_args()
+    for name in options.parts:
+        if name not in PARTS:
+            parser.error(f"no part {name}; there are {', '.join(PARTS)}")
+    return options
+
+
+# ---- Measuring ----
+
+
+class Late(Exception):
+    pass
+
+
+class Program:
+    """A program that answers each line it is sent with a number; None once it has failed."""
+
+    def __init__(self, argv):
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True)
+        self.lines = queue.Queue()
+        self.errors = []
+        self.readers = [threading.Thread(target=self.read, daemon=True),
+                        threading.Thread(target=lambda: self.errors.extend(self.process.stderr), daemon=True)]
+        for reader in self.readers:
+            reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            self.lines.put(line.strip())
+        self.lines.put(None)
+
+    def line(self, deadline):
+        try:
+            return self.lines.get(timeout=max(0.1, deadline - time.monotonic()))
+        except queue.Empty:
+            raise Late from None
+
+    def ask(self, question, deadline):
+        try:
+            self.process.stdin.write(question + "\n")
+            self.process.stdin.flush()
+        except OSError:
+            return None
+        text = self.line(deadline)
+        return None if text is None else float(text)
+
+    def why(self):
+        """Its last words."""
+        self.readers[1].join(1)
+        said = [line.strip() for line in self.errors if line.strip()]
+        return said[-1] if said else f"ended with status {self.process.poll()}"
+
+    def close(self):
+        self.process.stdin.close()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Bench:
+    def __init__(self, options):
+        self.options, self.tiny = options, options.rehearse
+        self.end = time.monotonic() + options.limit
+        self.deadline = self.end  # of the part that runs
+        self.torch = not self.tiny and has_torch()
+        self.copy = self.gemm = None  # the machine's rates, once they are measured
+        print(f"peer: {'PyTorch ' + self.torch if self.torch else 'itself' if self.tiny else 'none'}\n", flush=True)
+
+    def arguments(self, row):
+        sizes = [word for name, n in row.options.items() for word in ("--" + name, str(n))]
+        calls = str(1 if self.tiny else row.calls)
+        return [row.program, "--device", "cuda", "--dtype", "bf16", "--calls", calls, *sizes]
+
+    def commands(self, row):
+        ours = [self.options.program, *self.arguments(row)]
+        if row.peer is None or not (self.torch or self.tiny):
+            return [ours]
+        if self.tiny:
+            return [ours, ours]
+        return [ours, [sys.executable, str(ROOT / "bench/peer.py"), *self.arguments(row), *row.peer]]
+
+    def group(self, rows, together=True):
+        """A list of (row, results), each result (ms, {question: answer}) or the words of who failed."""
+        if not together:
+            return [pair for row in rows for pair in self.group([row])]
+        started = [[Program(c) for c in self.commands(row)] for row in rows]
+        try:
+            patience = time.monotonic() + 0.6 * (self.deadline - time.monotonic())
+            ready = [[self.ready(p, patience if i else self.deadline) for i, p in enumerate(programs)]
+                     for programs in started]
+            return [(row, self.measure(row, programs, words)) for row, programs, words in zip(rows, started, ready)]
+        finally:
+            for programs in started:
+                for p in programs:
+                    p.close()
+
+    @staticmethod
+    def ready(p, deadline):
+        """None, or why it is not. Peers are waited for part of the time only: what is ours is measured without them."""
+        try:
+            return None if p.line(deadline) == "ready" else p.why()
+        except Late:
+            return "not ready in time"
+
+    def measure(self, row, programs, words):
+        results = list(words)
+        alive = [i for i, w in enumerate(words) if w is None]
+        times = [[] for _ in programs]
+        answers = [{} for _ in programs]
+        try:
+            for n in range(2 if self.tiny else row.rounds):
+                for k in range(len(alive)):
+                    i = alive[(n + k) % len(alive)]
+                    times[i].append(programs[i].ask("", self.deadline))
+            for i in alive:
+                for question in row.asks:
+                    several = [programs[i].ask(question, self.deadline) for _ in range(5)]
+                    answers[i][question] = None if None in several else statistics.median(several)
+        except Late:
+            pass
+        for i in alive:
+            whole = times[i] and None not in times[i]
+            results[i] = (statistics.median(times[i]), answers[i]) if whole else \
+                programs[i].why() if None in times[i] else "time ran out"
+        return results
+
+    def aim(self, text, value, least=None, most=None):
+        """Whether an aim is met; nothing is judged in a rehearsal."""
+        if self.tiny or value is None:
+            return f"{text}: not judged"
+        met = value >= least if least is not None else value <= most
+        gap = "" if met else f" (gap: {value / (least if least is not None else most):.2f} of it)"
+        return f"{text}: {'PASS' if met else 'not met'}{gap}"
+
+
+def has_torch():
+    code = "import torch; assert torch.cuda.is_available(); print(torch.__version__)"
+    try:
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                              timeout=120).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+# ---- Tables ----
+
+
+def table(*head):
+    print("| " + " | ".join(head) + " |")
+    print("|" + " --- |" * len(head), flush=True)
+
+
+def line(*cells):
+    print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def figure(result):
+    return f"{result[0]:.4g}" if isinstance(result, tuple) else "-"
+
+
+def ratio(results):
+    """The peer's time over ours."""
+    if len(results) < 2 or not all(isinstance(r, tuple) for r in results):
+        return "-"
+    return f"{results[1][0] / results[0][0]:.2f}"
+
+
+def failures(results):
+    """Says who failed; whether ours is measured."""
+    for who, result in zip(("ours", "the peer"), results):
+        if isinstance(result, str):
+            print(f"\n{who}: {result}", flush=True)
+    return isinstance(results[0], tuple)
+
+
+# ---- Parts ----
+
+
+def kernels(bench):
+    """Copy and product first: the others are shares of them."""
+    rows, columns, square, logits = (16, 64, 32, 16) if bench.tiny else (1 << 18, 1024, 8192, 8192)
+    gpt = {**(TINY if bench.tiny else SMALL), "batch": 1, "seq-len": 16 if bench.tiny else 64}
+    n, v = 2.0 * rows * columns, 2.0 * logits * gpt["vocab"]
+    flat, sizes = {"rows": rows, "columns": columns}, {"rows": logits, "vocab": gpt["vocab"]}
+    done = bench.group([
+        Row("copy", "copy", flat, 2 * n, "GB/s", 20, ()),
+        Row(f"product of {square} x {square}", "gemm", {"rows": square}, 2.0 * square ** 3, calls=10, peer=()),
+        Row("layer norm", "norm", flat, 2 * n, "GB/s", 20, ()),
+        Row("layer norm, backward", "norm-grad", flat, 3 * n, "GB/s", 20, ()),
+        Row("softmax and loss", "loss", sizes, v, "GB/s", 20, ()),
+        Row("softmax and loss, backward", "loss-grad", sizes, 2 * v, "GB/s", 20, ()),
+        Row("AdamW of GPT-2", "adamw", gpt, 30.0 * parameters(gpt), "GB/s", 10, ("--tuned",))])
+    bench.copy, bench.gemm = (best(done[i]) for i in (0, 1))
+    table("kernel", "ours, ms", "peer, ms", "peer / ours", "rate", "share of the machine's", "aim")
+    whole = True
+    for row, results in done:
+        rate = row.rate(results[0][0]) if isinstance(results[0], tuple) else None
+        top = bench.gemm if row.program == "gemm" else bench.copy
+        share = rate / top if rate and top else None
+        aim = "" if row.program in ("copy", "gemm") else bench.aim("85 % of the copy", share, least=0.85)
+        line(row.title, figure(results[0]), figure(results[1]) if len(results) > 1 else "-", ratio(results),
+             rate_text(rate, row.unit), "-" if share is None else f"{share:.2f}", aim)
+    for _, results in done:
+        whole &= failures(results)
+    print()
+    return whole
+
+
+def best(pair):
+    """The greatest rate that anyone has reached."""
+    row, results = pair
+    return max((row.rate(r[0]) for r in results if isinstance(r, tuple)), default=None)
+
+
+def rate_text(rate, unit):
+    if rate is None:
+        return "-"
+    return f"{rate / (1e12 if unit == 'TFLOP/s' else 1e9):.4g} {unit}"
+
+
+def attention(bench):
+    rows = []
+    for length in (16, 32) if bench.tiny else (1024, 2048, 4096, 8192):
+        batch, heads, size = (1, 2, 16) if bench.tiny else (32768 // length, 12, 64)
+        sizes = {"batch": batch, "heads": heads, "hidden": heads * size, "seq-len": length}
+        flops = 2.0 * batch * heads * length ** 2 * size
+        rows += [Row(f"T {length}, forward", "attention", sizes, flops, calls=10, peer=()),
+                 Row(f"T {length}, backward", "attention-grad", sizes, 2.5 * flops, calls=5, peer=())]
+    done = bench.group(rows)
+    table("attention, head 64, 12 heads, 32768 tokens", "ours, ms", "peer, ms", "peer / ours", "rate",
+          "share of the product's")
+    for row, results in done:
+        rate = row.rate(results[0][0]) if isinstance(results[0], tuple) else None
+        line(row.title, figure(results[0]), figure(results[1]) if len(results) > 1 else "-", ratio(results),
+             rate_text(rate, row.unit), f"{rate / bench.gemm:.2f}" if rate and bench.gemm else "-")
+    whole = True
+    for _, results in done:
+        whole &= failures(results)
+    print()
+    return whole
+
+
+def parameters(gpt):
+    h = gpt["hidden"]
+    return gpt["vocab"] * h + POSITIONS * h + gpt["layers"] * (12 * h * h + 13 * h) + 2 * h
+
+
+def flops_of_token(gpt, length):
+    return 6.0 * (parameters(gpt) - POSITIONS * gpt["hidden"]) + 6.0 * gpt["layers"] * gpt["hidden"] * length
+
+
+def step_row(title, gpt, batch, length, **more):
+    return Row(title, "gpt2", {**gpt, "batch": batch, "seq-len": length}, flops_of_token(gpt, length) * batch * length,
+               **more)
+
+
+def gpt2(bench):
+    """124M: B 32, T 1024, beside torch.compile; then the host's time, with a batch of nothing."""
+    gpt, batch, length = (TINY, 2, 16) if bench.tiny else (SMALL, 32, 1024)
+    compiled = ("--tuned", "--compile")
+    (row, results), = bench.group([step_row(f"GPT-2 124M, B {batch}, T {length}", gpt, batch, length, calls=4,
+                                            peer=compiled, asks=("peak",))])
+    (_, hosts), = bench.group([step_row("host", gpt, 1, 16 if bench.tiny else 64, calls=4, peer=("--tuned",), rounds=1,
+                                        asks=("host",))])
+    table("GPT-2 124M bf16", "ours", "peer", "ratio", "aim")
+    speed = [batch * length / r[0] * 1e3 if isinstance(r, tuple) else None for r in results] + [None]
+    memory = [r[1].get("peak") if isinstance(r, tuple) else None for r in results] + [None]
+    host = [1e3 * r[1]["host"] if isinstance(r, tuple) and r[1].get("host") else None for r in hosts] + [None]
+    beside = speed[0] / speed[1] if speed[0] and speed[1] else None
+    aims = [bench.aim("1.10 of torch.compile", beside, least=1.10)]
+    if "H200" in bench.options.gpu:
+        aims.append(bench.aim("505000 tokens/s", speed[0], least=505e3))
+    line("tokens/s", number(speed[0]), number(speed[1]), number(beside), "; ".join(aims))
+    mfu_line(bench, row, results)
+    share = memory[0] / memory[1] if memory[0] and memory[1] else None
+    line("peak, MiB", number(memory[0], 2 ** -20), number(memory[1], 2 ** -20), number(share),
+         bench.aim("0.75 of torch's", share, most=0.75))
+    line("host, us a step, eager", number(host[0]), number(host[1]), "-", "")
+    whole = failures(results) & failures(hosts)
+    print()
+    return whole
+
+
+def xl(bench):
+    """1558M alone: its aim is a share of the device's rate."""
+    gpt, batch, length = (TINY, 1, 16) if bench.tiny else (XL, 8, 1024)
+    (row, results), = bench.group([step_row(f"GPT-2 1558M, B {batch}, T {length}", gpt, batch, length, calls=2,
+                                            rounds=3, asks=("peak",))])
+    table(f"GPT-2 1558M bf16, B {batch}, T {length}", "ours", "peer", "ratio", "aim")
+    ours = results[0] if isinstance(results[0], tuple) else None
+    line("tokens/s", number(batch * length / ours[0] * 1e3 if ours else None), "-", "-", "")
+    mfu_line(bench, row, results, least=0.50)
+    line("peak, MiB", number(ours[1].get("peak") if ours else None, 2 ** -20), "-", "-", "")
+    whole = failures(results)
+    print()
+    return whole
+
+
+def mfu_line(bench, row, results, least=None):
+    rates = [row.rate(r[0]) if isinstance(r, tuple) else None for r in results] + [None]
+    vendor = next((p for name, p in PEAKS.items() if name in bench.options.gpu), None)
+    shares = [r / vendor if r and vendor else None for r in rates]
+    line("MFU", number(shares[0]), number(shares[1]), "-",
+         bench.aim(f"{least:.0%}", shares[0], least=least) if least else "")
+    of = [r / bench.gemm if r and bench.gemm else None for r in rates]
+    line("share of the measured product's rate", number(of[0]), number(of[1]), "-", "")
+
+
+def number(x, scale=1):
+    return "-" if x is None else f"{x * scale:.4g}" if abs(x * scale) < 1e4 else f"{x * scale:.0f}"
+
+
+# With the seconds that each may take: what is not there then is left out, and the next begins.
+PARTS = {"kernels": (kernels, 70), "gpt2": (gpt2, 150), "xl": (xl, 50), "attention": (attention, 70)}
+
+
+if __name__ == "__main__":
+    main()

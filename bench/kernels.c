@@ -1,0 +1,198 @@
+/* Kernels by themselves, called bare on the device's slots, on random values. What each must move and compute is
+ * counted by bench/gpu.py, which holds its time against the rates of a copy and of a product; the options' sizes are to
+ * be such that no cache holds them. */
+#include <stdlib.h>
+
+#include "bench.h"
+
+enum { MOST = 12 };
+
+typedef struct kernel kernel;
+struct kernel {
+    tg_ctx *ctx;
+    const tg_device_ops *ops;
+    tg_status (*once)(kernel *k);
+    int calls, n;
+    tg_tensor *made[MOST];
+    tg_array from, to;
+    tg_gemm gemm;
+    tg_norm_args norm;
+    tg_cross_entropy_args loss;
+    tg_attention_args attention;
+    int64_t bad;
+};
+
+static void kernel_close(void *state) {
+    kernel *k = state;
+    for (int i = 0; i < k->n; i++) tg_drop(k->made[i]);
+    free(k);
+}
+
+static double kernel_measure(void *state) {
+    kernel *k = state;
+    finish(k->ctx);
+    double begun = seconds_now();
+    for (int i = 0; i < k->calls && tg_ctx_status(k->ctx) == TG_OK; i++) k->once(k);
+    finish(k->ctx);
+    return 1e3 * (seconds_now() - begun) / k->calls;
+}
+
+static kernel *kernel_new(tg_ctx *ctx, const bench_options *o, tg_status (*once)(kernel *k)) {
+    kernel *k = calloc(1, sizeof *k);
+    if (!k) return NULL;
+    *k = (kernel){.ctx = ctx, .ops = tg_ctx_ops(ctx), .once = once, .calls = o->calls};
+    return k;
+}
+
+/* The tensor lives as long as the row. */
+static tg_array held(kernel *k, tg_tensor *x) {
+    k->made[k->n++] = x;
+    return tg_array_of(x);
+}
+
+static tg_array normal(kernel *k, tg_shape s) { return held(k, tg_randn(k->ctx, s, 1)); }
+static tg_array empty(kernel *k, tg_dtype dtype, tg_shape s) { return held(k, tg_zeros(k->ctx, dtype, s)); }
+
+/* ---- The rates of the machine ---- */
+
+static tg_status copy_once(kernel *k) {
+    size_t bytes = (size_t)k->from.numel * (size_t)(tg_dtype_bits((tg_dtype)k->from.dtype) / 8);
+    return k->ops->copy(k->ctx, k->to.data, k->from.data, bytes, TG_COPY_DEVICE);
+}
+
+static void *copy_open(tg_ctx *ctx, const bench_options *o) {
+    kernel *k = kernel_new(ctx, o, copy_once);
+    if (!k) return NULL;
+    k->from = normal(k, TG_SHAPE(o->rows, o->columns));
+    k->to = empty(k, TG_DTYPE_DEFAULT, TG_SHAPE(o->rows, o->columns));
+    return k;
+}
+
+static tg_status gemm_once(kernel *k) { return k->ops->gemm(k->ctx, &k->gemm); }
+
+static tg_matrix square(tg_array a) {
+    return (tg_matrix){.data = a.data, .rs = a.stride[0], .cs = 1, .dtype = (tg_dtype)a.dtype};
+}
+
+static void *gemm_open(tg_ctx *ctx, const bench_options *o) {
+    kernel *k = kernel_new(ctx, o, gemm_once);
+    if (!k) return NULL;
+    tg_shape s = TG_SHAPE(o->rows, o->rows);
+    tg_array a = normal(k, s), b = normal(k, s), c = empty(k, TG_DTYPE_DEFAULT, s);
+    if (tg_ctx_status(ctx) == TG_OK)
+        k->gemm = (tg_gemm){.m = o->rows, .n = o->rows, .k = o->rows, .batch = {1, 1}, .a = square(a), .b = square(b),
+                            .c = square(c), .alpha = 1};
+    return k;
+}
+
+/* ---- Layer norm ---- */
+
+static tg_status norm_once(kernel *k) { return k->ops->norm(k->ctx, &k->norm); }
+static tg_status norm_grad_once(kernel *k) { return k->ops->norm_grad(k->ctx, &k->norm); }
+
+static kernel *norm_new(tg_ctx *ctx, const bench_options *o, tg_status (*once)(kernel *k)) {
+    kernel *k = kernel_new(ctx, o, once);
+    if (!k) return NULL;
+    tg_shape s = TG_SHAPE(o->rows, o->columns), row = TG_SHAPE(o->columns), column = TG_SHAPE(o->rows);
+    k->norm = (tg_norm_args){.x = normal(k, s), .w = normal(k, row), .b = normal(k, row),
+                             .y = empty(k, TG_DTYPE_DEFAULT, s), .mean = empty(k, TG_F32, column),
+                             .rstd = empty(k, TG_F32, column), .eps = 1e-5};
+    return k;
+}
+
+static void *norm_open(tg_ctx *ctx, const bench_options *o) { return norm_new(ctx, o, norm_once); }
+
+static void *norm_grad_open(tg_ctx *ctx, const bench_options *o) {
+    kernel *k = norm_new(ctx, o, norm_grad_once);
+    if (!k) return NULL;
+    if (tg_ctx_status(ctx) == TG_OK) k->ops->norm(ctx, &k->norm); /* mean and rstd */
+    k->norm.gy = normal(k, TG_SHAPE(o->rows, o->columns));
+    k->norm.gx = k->norm.y;
+    k->norm.y = (tg_array){0};
+    k->norm.gw = empty(k, TG_F32, TG_SHAPE(o->columns));
+    k->norm.gb = empty(k, TG_F32, TG_SHAPE(o->columns));
+    return k;
+}
+
+/* ---- The loss: logits [rows, vocab] ---- */
+
+static tg_status loss_once(kernel *k) { return k->ops->cross_entropy(k->ctx, &k->loss); }
+static tg_status loss_grad_once(kernel *k) { return k->ops->cross_entropy_grad(k->ctx, &k->loss); }
+
+static kernel *loss_new(tg_ctx *ctx, const bench_options *o, tg_status (*once)(kernel *k)) {
+    kernel *k = kernel_new(ctx, o, once);
+    int64_t *targets = calloc((size_t)o->rows, sizeof *targets);
+    if (!k || !targets) {
+        free(targets);
+        free(k);
+        return NULL;
+    }
+    for (int64_t i = 0; i < o->rows; i++) targets[i] = i * 7919 % o->vocab;
+    k->loss = (tg_cross_entropy_args){.logits = normal(k, TG_SHAPE(o->rows, o->vocab)),
+                                      .target = held(k, tg_from_host(ctx, TG_I64, TG_SHAPE(o->rows), targets)),
+                                      .loss = empty(k, TG_F32, TG_SHAPE(o->rows)),
+                                      .lse = empty(k, TG_F32, TG_SHAPE(o->rows)), .ignore_index = -100,
+                                      .bad = &k->bad};
+    free(targets);
+    return k;
+}
+
+static void *loss_open(tg_ctx *ctx, const bench_options *o) { return loss_new(ctx, o, loss_once); }
+
+static void *loss_grad_open(tg_ctx *ctx, const bench_options *o) {
+    kernel *k = loss_new(ctx, o, loss_grad_once);
+    if (!k) return NULL;
+    if (tg_ctx_status(ctx) == TG_OK) k->ops->cross_entropy(ctx, &k->loss); /* lse */
+    k->loss.gloss = k->loss.loss;
+    k->loss.loss = (tg_array){0};
+    k->loss.glogits = empty(k, TG_DTYPE_DEFAULT, TG_SHAPE(o->rows, o->vocab));
+    return k;
+}
+
+/* ---- Attention, causal: [batch, heads, seq-len, hidden / heads] ---- */
+
+static tg_status attention_once(kernel *k) { return k->ops->attention(k->ctx, &k->attention); }
+static tg_status attention_grad_once(kernel *k) { return k->ops->attention_grad(k->ctx, &k->attention); }
+
+static kernel *attention_new(tg_ctx *ctx, const bench_options *o, tg_status (*once)(kernel *k)) {
+    kernel *k = kernel_new(ctx, o, once);
+    if (!k) return NULL;
+    int64_t size = o->hidden / o->heads;
+    tg_shape s = TG_SHAPE(o->batch, o->heads, o->seq_len, size);
+    double scale = 1;
+    while (scale * scale * (double)size > 1) scale /= 2;
+    k->attention = (tg_attention_args){.q = normal(k, s), .k = normal(k, s), .v = normal(k, s),
+                                       .out = empty(k, TG_DTYPE_DEFAULT, s),
+                                       .lse = empty(k, TG_F32, TG_SHAPE(o->batch, o->heads, o->seq_len)),
+                                       .scale = scale, .causal = true};
+    return k;
+}
+
+static void *attention_open(tg_ctx *ctx, const bench_options *o) { return attention_new(ctx, o, attention_once); }
+
+static void *attention_grad_open(tg_ctx *ctx, const bench_options *o) {
+    kernel *k = attention_new(ctx, o, attention_grad_once);
+    if (!k) return NULL;
+    tg_shape s = TG_SHAPE(o->batch, o->heads, o->seq_len, o->hidden / o->heads);
+    if (tg_ctx_status(ctx) == TG_OK) k->ops->attention(ctx, &k->attention); /* out and lse */
+    k->attention.gout = normal(k, s);
+    k->attention.gq = empty(k, TG_DTYPE_DEFAULT, s);
+    k->attention.gk = empty(k, TG_DTYPE_DEFAULT, s);
+    k->attention.gv = empty(k, TG_DTYPE_DEFAULT, s);
+    return k;
+}
+
+/* ---- The rows ---- */
+
+#define KERNEL_ROW(kernel_, name_, summary_)                                                                 \
+    const bench_row kernel_##_row = {.name = name_, .unit = "ms a call", .summary = summary_,                \
+                                     .open = kernel_##_open, .measure = kernel_measure, .close = kernel_close}
+
+KERNEL_ROW(copy, "copy", "a copy within the device");
+KERNEL_ROW(gemm, "gemm", "a product of square matrices");
+KERNEL_ROW(norm, "norm", "layer norm");
+KERNEL_ROW(norm_grad, "norm-grad", "layer norm's gradient");
+KERNEL_ROW(loss, "loss", "cross-entropy of logits [rows, vocab]");
+KERNEL_ROW(loss_grad, "loss-grad", "cross-entropy's gradient");
+KERNEL_ROW(attention, "attention", "causal attention");
+KERNEL_ROW(attention_grad, "attention-grad", "causal attention's gradient");

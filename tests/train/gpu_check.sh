@@ -1,0 +1,62 @@
+#!/bin/bash
+# gpu_check.sh SOURCE BUILD: scripts/gpu-check in small, on the double: a step and the benches. Then with programs that
+# fail, hang and do not answer: each part has its verdict, and the others run.
+# shellcheck disable=SC2016 # $programs is for gpu-check
+set -u
+cd "$1" || exit 1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+
+# holds WHAT COMMAND...
+holds() {
+    local what=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "wrong: $what"
+        cat "$work"/out/*.md "$work/said" 2>/dev/null
+    fi
+}
+
+# check DIR ARGUMENT...: its result is $result.
+check() {
+    local programs=$1
+    shift
+    rm -rf "$work/out"
+    scripts/gpu-check --rehearse --programs "$programs" --out "$work/out" "$@" >"$work/said" 2>&1
+    status=$?
+    result=$(echo "$work"/out/*.md)
+}
+says() { grep -qE -- "$1" "$result"; }
+
+check "$2" --only 'a step|bench'
+holds 'it passes' [ $status = 0 ]
+holds 'a step' says '^\| a step \| passed'
+holds 'benches' says '^\| bench \| passed'
+for row in 'copy' 'product of' 'layer norm, backward' 'softmax and loss' 'AdamW' 'T 32, backward' 'tokens/s' 'peak'; do
+    holds "the row $row" says "^\\| ${row}[^|]*\\| [0-9]"
+done
+holds 'nothing is judged' [ -z "$(grep -E 'PASS|not met' "$result")" ]
+
+# A build directory of programs that are none.
+mkdir -p "$work/b/tools" "$work/b/bench" "$work/b/tests"
+printf '#!/bin/sh\necho the last words\nexit 3\n' >"$work/b/tools/tapegrad"
+printf '#!/bin/sh\nread x\n' >"$work/b/bench/tapegrad-bench"
+printf '#!/bin/sh\necho 7 passed, 0 failed\n' >"$work/b/tests/good"
+printf '#!/bin/sh\nwhile :; do sleep 1; done\n' >"$work/b/tests/hangs"
+chmod +x "$work"/b/*/*
+printf 'good\tenv "$programs"/tests/good\nhangs\tenv "$programs"/tests/hangs\n' >"$work/b/gpu-tests"
+check "$work/b" --limit 30
+holds 'it fails' [ $status = 1 ]
+holds 'who fails' says '^\| a step \| FAILED: status 3'
+holds 'its last words' says '^the last words$'
+holds 'who passes' says '^\| good \| passed .* 7 passed, 0 failed'
+holds 'who hangs' says '^\| hangs \| FAILED: time ran out'
+holds 'who has no time left' says '^\| bench \| (not run: time ran out|FAILED)'
+holds 'and what is printed' grep -q '^| hangs | FAILED' "$work/said"
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
