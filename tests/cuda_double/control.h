@@ -4,7 +4,9 @@
  *   TG_DOUBLE_MEMORY     the MiB of each (8192)
  *   TG_DOUBLE_SCHEDULE   eager (queued work runs as soon as its order allows), lazy (only when the host waits for it),
  *                        or the seed of a random choice at every call
- *   TG_DOUBLE_ORDER      of the threads and blocks of a kernel: 0 forward, 1 backward, else the seed of a random one
+ *   TG_DOUBLE_ORDER      of the threads and blocks of a kernel: 0 forward, 1 backward, else the seed of a random one.
+ *                        From 3 on, where it is odd, a warp runs as far as it can before another does; else all threads
+ *                        run to their next wait before any goes on
  *   TG_DOUBLE_FAIL_AT    the number of the fallible call that fails; "count" prints at exit how many there were
  *   TG_DOUBLE_TIMEOUT_MS how long a wait may stand still before it is reported (60000)
  *   TG_DOUBLE_GUARD      on: a host access to device memory is caught; off; or auto, on while there are at most 16 MiB
