@@ -9,7 +9,8 @@
  *                        run to their next wait before any goes on
  *   TG_DOUBLE_FAIL_AT    the number of the fallible call that fails; "count" prints at exit how many there were
  *   TG_DOUBLE_TIMEOUT_MS how long a wait may stand still before it is reported (60000)
- *   TG_DOUBLE_GUARD      on: a host access to device memory is caught; off; or auto, on while there are at most 16 MiB
+ *   TG_DOUBLE_GUARD      on: a host access to device memory is caught; off; or auto, on while that costs little: while
+ *                        there are at most 16 MiB, huge pages counted as small ones
  *   TG_DOUBLE_NCCL_PROGRESS  how often a communicator that does not block answers ncclInProgress (0)
  *   TG_DOUBLE_NCCL_LEFT  what becomes of those who wait for a rank that has ended its communicator: report (an error), or
  *                        hang, as on GPUs, until they give up
