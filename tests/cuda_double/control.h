@@ -11,6 +11,7 @@
  *   TG_DOUBLE_TIMEOUT_MS how long a wait may stand still before it is reported (60000)
  *   TG_DOUBLE_GUARD      on: a host access to device memory is caught; off; or auto, on while that costs little: while
  *                        there are at most 16 MiB, huge pages counted as small ones
+ *   TG_DOUBLE_STRICT     on: a program in which errors were found, and not forgotten (double_reset), ends with status 99
  *   TG_DOUBLE_NCCL_PROGRESS  how often a communicator that does not block answers ncclInProgress (0)
  *   TG_DOUBLE_NCCL_LEFT  what becomes of those who wait for a rank that has ended its communicator: report (an error), or
  *                        hang, as on GPUs, until they give up
