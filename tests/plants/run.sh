@@ -1,5 +1,5 @@
 #!/bin/bash
-# run.sh BUILD LIST [WORD]: the bugs that LIST plants in the project's own sources, each of which must be found, and found
+# run.sh BUILD LIST [WORD]: the bugs that LIST plants in the project's own sources, each of which must be found, and
 # by what is named; WORD chooses those whose name has it. A bug is a paragraph of LIST:
 #
 #   plant WHAT            its name
@@ -51,7 +51,7 @@ edited() {
 command_of() {
     local key=${2//\//_}
     [ -e "$work/$key.commands" ] || ninja -C "$build" -t commands "$2" >"$work/$key.commands" || return 1
-    awk -v end="$1" 'index($0, end) && index($0, end) == length($0) - length(end) + 1 { print; exit }' "$work/$key.commands"
+    awk -v end="$1" 'substr($0, length($0) - length(end) + 1) == end { print; exit }' "$work/$key.commands"
 }
 
 compiled() {

@@ -235,7 +235,8 @@ START_TEST(every_call_may_fail_gpt2) {
 END_TEST
 
 START_TEST(every_call_may_fail_llama) {
-    fail_every_call(&(options){.arch = TG_LLAMA, .threads = 1, .device = "cuda", .dtype = TG_BF16, .recompute = true}, 97);
+    const options o = {.arch = TG_LLAMA, .threads = 1, .device = "cuda", .dtype = TG_BF16, .recompute = true};
+    fail_every_call(&o, 97);
 }
 END_TEST
 

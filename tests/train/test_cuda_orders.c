@@ -80,8 +80,8 @@ START_TEST(orders_and_schedules_make_no_difference) {
         double_schedule(schedule);
         results now = train_all();
         for (int v = 0; v < VARIANTS; v++)
-            ck_assert_msg(now.parameters[v] == first.parameters[v], "variant %d: other bits in order %d, schedule %s", v,
-                          order, schedule);
+            ck_assert_msg(now.parameters[v] == first.parameters[v], "variant %d: other bits in order %d, schedule %s",
+                          v, order, schedule);
         ck_assert_msg(now.wide == first.wide, "wide rows: other bits in order %d, schedule %s", order, schedule);
         done++;
     }

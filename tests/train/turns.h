@@ -1,5 +1,5 @@
-/* Where there are more cases than a run of the tests has time for: a choice of them that goes round from day to day, and
- * is printed, so that it can be had again. All of them in the long suite. */
+/* Where there are more cases than a run of the tests has time for: a choice of them that goes round from day to day,
+ * and is printed, so that it can be had again. All of them in the long suite. */
 #ifndef TG_TEST_TURNS_H
 #define TG_TEST_TURNS_H
 
