@@ -1,4 +1,5 @@
-/* The main of a Check program: one process, so that sanitizers and threads work, and one line of result. */
+/* The main of a Check program: one process, so that sanitizers and threads work, and one line of result. CK_RUN_CASE is
+ * the name of the one test to run, where it is set. */
 #ifndef TG_CHECK_MAIN_H
 #define TG_CHECK_MAIN_H
 
@@ -7,10 +8,12 @@
 
 static inline int tg_check_main(const char *name, const TTest *const *tests, size_t n) {
     Suite *suite = suite_create(name);
-    TCase *all = tcase_create(name);
-    tcase_set_timeout(all, 0);
-    for (size_t i = 0; i < n; i++) tcase_add_test(all, tests[i]);
-    suite_add_tcase(suite, all);
+    for (size_t i = 0; i < n; i++) {
+        TCase *one = tcase_create(tests[i]->name);
+        tcase_set_timeout(one, 0);
+        tcase_add_test(one, tests[i]);
+        suite_add_tcase(suite, one);
+    }
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK);
     srunner_run_all(runner, CK_NORMAL);

@@ -204,7 +204,9 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
     tg_heap_source source = {.segment = heap_segment, .segment_free = heap_segment_free, .host = heap_host,
                              .host_free = heap_host_free, .user = ctx};
     ctx->heap = tg_heap_new(&source);
-    return ctx->heap ? TG_OK : tg_fail(ctx, TG_ERR_MEMORY, "tg_ctx_new: no memory for the heap");
+    if (ctx->heap) return TG_OK;
+    ctx->ops->close(ctx, ctx->device_state);
+    return tg_fail(ctx, TG_ERR_MEMORY, "tg_ctx_new: no memory for the heap");
 }
 
 /* Reads the config's allocator first: whatever else is wrong with the config is said in a context of that memory. */

@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What lies beside the elements of a mirror is this, and stays. */
+enum { BESIDE = 0xa5 };
+
 contract contract_of(tg_ctx *ctx) {
     return (contract){.ctx = ctx, .ops = tg_ctx_ops(ctx), .dice = 1};
 }
@@ -73,11 +76,20 @@ mirror contract_make(contract *c, tg_dtype dtype, int ndim, const int64_t *shape
         m.on.contiguous &= shape[d] == 1 || m.stride[d] == step;
     m.shift = l == SHIFTED;
     m.bytes = (size_t)(elements + 1 + m.shift) * size_of(dtype);
-    m.host = calloc(1, m.bytes);
+    m.host = memset(malloc(m.bytes), BESIDE, m.bytes);
     m.base = c->ops->alloc(c->ctx, m.bytes, 64);
     m.on.data = m.base + (size_t)m.shift * size_of(dtype);
     for (int64_t i = 0; i < m.on.numel; i++) contract_set(&m, i, contract_value(c, dtype));
     return m;
+}
+
+static bool beside_is_whole(const mirror *m) {
+    size_t size = size_of(m->on.dtype), other = 0;
+    char *is_element = calloc(1, m->bytes);
+    for (int64_t i = 0; i < m->on.numel; i++) memset(is_element + contract_offset(m, i) * (int64_t)size, 1, size);
+    for (size_t i = 0; i < m->bytes; i++) other += !is_element[i] && (unsigned char)m->host[i] != BESIDE;
+    free(is_element);
+    return !other;
 }
 
 static void attach(mirror *m) {
@@ -93,6 +105,8 @@ void contract_push(contract *c, mirror *m) {
 void contract_pull(contract *c, mirror *m) {
     c->ops->copy(c->ctx, m->host, m->base, m->bytes, TG_COPY_TO_HOST);
     c->ops->sync(c->ctx);
+    contract_check(c, beside_is_whole(m), "%s, layout strides from %lld: written beside the elements",
+                   tg_dtype_name((tg_dtype)m->on.dtype), (long long)(m->on.ndim ? m->stride[0] : 0));
 }
 
 void contract_drop(contract *c, mirror *m) {

@@ -152,8 +152,12 @@ START_TEST(same_bits_for_any_threads) {
 }
 END_TEST
 
-#define TEST_OF(part) device_##part,
+#define TEST_OF(part)  device_##part,
+#define COUNT_OF(part) +1
+enum { CPU_TESTS = 1 CONTRACT_PARTS(COUNT_OF) };
+
 int main(void) {
-    const TTest *const tests[] = {CONTRACT_PARTS(TEST_OF) CUDA_TESTS same_bits_for_any_threads};
-    return tg_check_main("device", tests, sizeof tests / sizeof *tests);
+    const TTest *const tests[] = {same_bits_for_any_threads, CONTRACT_PARTS(TEST_OF) CUDA_TESTS};
+    size_t n = sizeof tests / sizeof *tests, cpu = getenv("TG_TEST_DEVICE") ? CPU_TESTS : 0; /* the CPU is left out */
+    return tg_check_main("device", tests + cpu, n - cpu);
 }

@@ -2,6 +2,7 @@
 // whether the others call the same, and ends when all have come.
 #include "comm.h"
 #include <csignal>
+#include <unistd.h>
 
 namespace dbl {
 
@@ -35,6 +36,11 @@ bool mismatched(Comm &c, const Signature &own, uint64_t number) {
         if (a.number != number + 1 && m.left && m.calls <= number && !settings().nccl_left_hangs) {
             break_comm(c, here + ": rank " + std::to_string(r) + " has left after " + std::to_string(m.calls) +
                               " collectives");
+            return true;
+        }
+        if (a.number != number + 1 && m.process == getpid() && sticky(m.device) != cudaSuccess) {
+            break_comm(c, here + ": rank " + std::to_string(r) + " is of device " + std::to_string(m.device) +
+                              ", which can not go on");
             return true;
         }
     }

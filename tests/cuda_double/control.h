@@ -4,10 +4,14 @@
  *   TG_DOUBLE_MEMORY     the MiB of each (8192)
  *   TG_DOUBLE_SCHEDULE   eager (queued work runs as soon as its order allows), lazy (only when the host waits for it),
  *                        or the seed of a random choice at every call
- *   TG_DOUBLE_ORDER      of the threads and blocks of a kernel: 0 forward, 1 backward, else the seed of a random one
+ *   TG_DOUBLE_ORDER      of the threads and blocks of a kernel: 0 forward, 1 backward, else the seed of a random one.
+ *                        From 3 on, where it is odd, a warp runs as far as it can before another does; else all
+ *                        threads run to their next wait before any goes on
  *   TG_DOUBLE_FAIL_AT    the number of the fallible call that fails; "count" prints at exit how many there were
  *   TG_DOUBLE_TIMEOUT_MS how long a wait may stand still before it is reported (60000)
- *   TG_DOUBLE_GUARD      on: a host access to device memory is caught; off; or auto, on while there are at most 16 MiB
+ *   TG_DOUBLE_GUARD      on: a host access to device memory is caught; off; or auto, on while that costs little: while
+ *                        there are at most 16 MiB, huge pages counted as small ones
+ *   TG_DOUBLE_STRICT     on: a program in which errors were found and not forgotten (double_reset) ends with status 99
  *   TG_DOUBLE_NCCL_PROGRESS  how often a communicator that does not block answers ncclInProgress (0)
  *   TG_DOUBLE_NCCL_LEFT  what becomes of those who wait for a rank that has ended its communicator: report (an error),
  *                        or hang, as on GPUs, until they give up

@@ -109,6 +109,19 @@ __global__ void bug_past_end(float *y) { y[threadIdx.x + 1] = 1.0f; }
 // Both blocks write all of y: who is last is not defined.
 __global__ void bug_blocks_race(float *y) { y[threadIdx.x] = static_cast<float>(blockIdx.x); }
 
+// A warp writes its part anew before all have read the last.
+__global__ void bug_reused(float *y) {
+    __shared__ float part[32];
+    float sum = 0;
+    for (int turn = 1; turn <= 2; turn++) {
+        __syncwarp();
+        if ((threadIdx.x & 31) == 0) part[threadIdx.x >> 5] = static_cast<float>(turn);
+        __syncthreads();
+        for (unsigned w = 0; w < blockDim.x / 32; w++) sum += part[w];
+    }
+    y[threadIdx.x] = sum;
+}
+
 unsigned blocks(size_t n, unsigned of) { return static_cast<unsigned>((n + of - 1) / of); }
 
 } // namespace
@@ -176,6 +189,9 @@ cudaError_t k_bug(Bug bug, float *y, int threads, cudaStream_t s) {
         break;
     case Bug::blocks_race:
         TG_LAUNCH(bug_blocks_race, 2, threads, 0, s, y);
+        break;
+    case Bug::reused:
+        TG_LAUNCH(bug_reused, 1, threads, 0, s, y);
         break;
     }
     return cudaGetLastError();

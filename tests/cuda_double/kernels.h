@@ -5,7 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <cstddef>
 
-enum class Bug { unset, diverge, past_end, blocks_race };
+enum class Bug { unset, diverge, past_end, blocks_race, reused };
 
 cudaError_t k_row_sum(const float *x, float *y, int rows, int columns, bool barrier, cudaStream_t s);
 cudaError_t k_row_sum_bf16(const void *x, float *y, int rows, int columns, cudaStream_t s);

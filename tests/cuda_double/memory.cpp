@@ -13,7 +13,7 @@ namespace dbl {
 
 namespace {
 
-const size_t page = 4096, red_zone = 64, reserve = static_cast<size_t>(96) << 30;
+const size_t page = 4096, huge_page = 2 << 20, red_zone = 64, reserve = static_cast<size_t>(96) << 30;
 const unsigned char nan_byte = 0xff;
 char *heap, *heap_top;
 std::map<char *, Block> blocks;
@@ -22,7 +22,7 @@ std::map<int, size_t> used_bytes;
 std::map<char *, size_t> pinned;
 std::vector<std::pair<char *, size_t>> runs; // of live memory
 bool runs_known, shown;
-size_t live_bytes;
+size_t costs; // of the guard, over all blocks
 uint64_t next_number = 1;
 std::set<std::pair<int, int>> peer_access;
 struct sigaction other_handler;
@@ -65,9 +65,9 @@ char *take_hole(size_t span) {
 char *take_range(size_t span) {
     if (!heap && !make_heap()) return nullptr;
     if (span > reserve) return nullptr;
-    if (heap_top + span > heap + reserve) return take_hole(span);
-    char *p = heap_top;
-    heap_top += span;
+    auto *p = heap_top + (span > huge_page ? -reinterpret_cast<uintptr_t>(heap_top) % huge_page : 0);
+    if (p + span > heap + reserve) return take_hole(span);
+    heap_top = p + span;
     return p;
 }
 
@@ -89,7 +89,19 @@ void protect(bool show) {
     shown = show;
 }
 
-bool guarded() { return live_bytes <= settings().guard_limit; }
+// What it costs to take a block's memory away and give it back goes by pages, of which huge ones make few.
+size_t guard_cost(size_t span) {
+    static const bool huge = [] {
+        char text[64] = "";
+        FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+        bool there = f && fgets(text, sizeof text, f) && !strstr(text, "[never]");
+        if (f) fclose(f);
+        return there;
+    }();
+    return huge && span > huge_page ? span % huge_page + span / huge_page * page : span;
+}
+
+bool guarded() { return costs <= settings().guard_limit; }
 
 // Not memset and memcmp: the sanitizers' versions of these would see the red zone.
 void fill_red_zone(Block &b) {
@@ -153,6 +165,7 @@ cudaError_t allocate(void **p, size_t n, int device) {
     size_t span = (n + red_zone + page - 1) / page * page;
     char *base = take_range(span);
     if (!base || mprotect(base, span, PROT_READ | PROT_WRITE) != 0) return cudaErrorMemoryAllocation;
+    if (span > huge_page) madvise(base, span, MADV_HUGEPAGE);
     show_memory();
     Block b{base, n, span, device, next_number++, false};
     memset(base, nan_byte, n);
@@ -161,7 +174,7 @@ cudaError_t allocate(void **p, size_t n, int device) {
     blocks[base] = b;
     runs_known = false;
     used_bytes[device] += n;
-    live_bytes += span;
+    costs += guard_cost(span);
     count_live("memory", 1);
     *p = base;
     return cudaSuccess;
@@ -176,7 +189,7 @@ bool release(Block *b) {
     mmap(b->base, b->span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     holes.push_back({b->base, b->span});
     used_bytes[b->device] -= b->size;
-    live_bytes -= b->span;
+    costs -= guard_cost(b->span);
     count_live("memory", -1);
     runs_known = false;
     blocks.erase(b->base);

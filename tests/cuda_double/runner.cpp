@@ -46,6 +46,12 @@ struct Pool {
 };
 
 std::vector<Thread> threads;
+// Threads take turns in groups: all together, or each warp by itself, which then runs as far as it can before another.
+struct Turn {
+    size_t end;          // of those before it and its own, in thread_order
+    size_t first, after; // its warps: these threads
+};
+std::vector<Turn> turns;
 std::vector<unsigned> thread_order, block_order;
 // Never freed: a process may end while fibers are in use.
 auto &pools = *new std::map<void *, Pool>;
@@ -53,7 +59,7 @@ Pool *pool;
 size_t fibers_made;
 const size_t most_fibers = 6000; // of the 8128 threads that ThreadSanitizer knows
 Fiber scheduler, *active, *returned;
-size_t next_fresh, n_finished;
+size_t next_fresh, end_fresh, n_finished;
 const std::function<void()> *thread_body;
 
 void acquire(void *p) {
@@ -79,7 +85,7 @@ void fiber_main() {
     Fiber *self = active;
     if (under_asan()) __sanitizer_finish_switch_fiber(nullptr, &scheduler.stack, &scheduler.size);
     for (;;) {
-        while (next_fresh < threads.size()) {
+        while (next_fresh < end_fresh) {
             Thread *t = current = &threads[thread_order[next_fresh++]];
             t->state = running;
             t->fiber = self;
@@ -192,9 +198,9 @@ bool exchange(const Warp &w, unsigned mask, std::string *error) {
     return true;
 }
 
-bool release_warps(bool *some, std::string *error) {
+bool release_warps(const Turn &turn, bool *some, std::string *error) {
     size_t n = threads.size();
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = turn.first; i < turn.after; i++) {
         Thread &t = threads[i];
         if (t.state != at_warp) continue;
         size_t first = i & ~static_cast<size_t>(31);
@@ -235,13 +241,6 @@ bool release_barrier(std::string *error) {
     return true;
 }
 
-// Lets those go on that can; false, with the reason, when none can.
-bool release_threads(std::string *error) {
-    bool some = false;
-    if (!release_warps(&some, error)) return false;
-    return some || release_barrier(error);
-}
-
 uint64_t wait_here(int state, const char *file, int line, void *order) {
     Thread *t = current;
     t->state = state;
@@ -253,6 +252,24 @@ uint64_t wait_here(int state, const char *file, int line, void *order) {
     return t->result;
 }
 
+// Runs these threads until all of them wait for the block or have finished; false, with the reason, where none can.
+bool run_turn(const Turn &turn, size_t begin, std::string *error) {
+    end_fresh = turn.end;
+    for (bool some = true; some;) {
+        while (next_fresh < end_fresh) go(take_fiber());
+        for (size_t i = begin; i < turn.end; i++) {
+            Thread &t = threads[thread_order[i]];
+            if (t.state != ready) continue;
+            current = &t;
+            t.state = running;
+            go(static_cast<Fiber *>(t.fiber));
+        }
+        some = false;
+        if (!release_warps(turn, &some, error)) return false;
+    }
+    return true;
+}
+
 bool run_block(std::string *error) {
     size_t n = threads.size();
     for (Thread &t : threads) t.state = fresh;
@@ -261,16 +278,13 @@ bool run_block(std::string *error) {
     pool->spent.clear();
     release(&pool->start);
     for (;;) {
-        while (next_fresh < n) go(take_fiber());
-        for (unsigned i : thread_order) {
-            Thread &t = threads[i];
-            if (t.state != ready) continue;
-            current = &t;
-            t.state = running;
-            go(static_cast<Fiber *>(t.fiber));
+        size_t begin = 0;
+        for (const Turn &turn : turns) {
+            if (!run_turn(turn, begin, error)) return false; // the fibers of this block are given up
+            begin = turn.end;
         }
         if (n_finished == n) break;
-        if (!release_threads(error)) return false; // the fibers of this block are given up
+        if (!release_barrier(error)) return false;
     }
     acquire(&pool->end);
     return true;
@@ -326,6 +340,23 @@ void arrange(std::vector<unsigned> &v, size_t n, unsigned order, OrderDraw *rand
     for (size_t i = n; order > 1 && i > 1; i--) std::swap(v[i - 1], v[random->below(static_cast<unsigned>(i))]);
 }
 
+// By warps where they take turns: the warps are arranged, and the lanes of each.
+void arrange_threads(size_t n, unsigned order, OrderDraw *random) {
+    arrange(thread_order, n, order, random);
+    turns.assign(1, Turn{n, 0, n});
+    if (order < 3 || order % 2 == 0) return;
+    std::vector<unsigned> warps, lanes;
+    arrange(warps, (n + 31) / 32, order, random);
+    thread_order.clear();
+    turns.clear();
+    for (unsigned w : warps) {
+        size_t first = static_cast<size_t>(w) * 32, after = std::min(first + 32, n);
+        arrange(lanes, after - first, order, random);
+        for (unsigned l : lanes) thread_order.push_back(static_cast<unsigned>(first) + l);
+        turns.push_back(Turn{thread_order.size(), first, after});
+    }
+}
+
 uint3 position(unsigned i, dim3 of) { return uint3{i % of.x, i / of.x % of.y, i / of.x / of.y}; }
 
 } // namespace
@@ -365,7 +396,7 @@ void run_grid(const std::string &name, dim3 grid, dim3 block, size_t shared, con
         threads[i].linear = static_cast<unsigned>(i);
         threads[i].index = position(static_cast<unsigned>(i), block);
     }
-    arrange(thread_order, n, order, &random);
+    arrange_threads(n, order, &random);
     arrange(block_order, blocks, order, &random);
     // malloc, so that AddressSanitizer sees its ends
     std::unique_ptr<void, void (*)(void *)> dynamic(aligned_alloc(64, (shared + 127) & ~static_cast<size_t>(63)), free);

@@ -269,6 +269,11 @@ bool bug(Bug which, int n, std::vector<float> *out) {
     return e == cudaSuccess;
 }
 
+bool reused() {
+    std::vector<float> out;
+    return bug(Bug::reused, 128, &out) && out == std::vector<float>(128, 12);
+}
+
 bool diverge() {
     std::vector<float> out;
     return bug(Bug::diverge, 64, &out);
@@ -390,6 +395,7 @@ const std::vector<Scenario> runtime_scenarios = {
     {"every_failure", every_failure},
     {nullptr, nullptr},
     {"no_barrier", no_barrier},
+    {"reused", reused},
     {"diverge", diverge},
     {"kernel_past_end", kernel_past_end},
     {"unset_shared", unset_shared},

@@ -40,6 +40,7 @@ struct Check {
 
 const Check checks[] = {
     {"no barrier: another order of threads changes the sum", "no_barrier", "wrong", "TG_DOUBLE_ORDER=2", not_tsan},
+    {"no second barrier: a warp that runs ahead changes the sum", "reused", "wrong", "TG_DOUBLE_ORDER=3", not_tsan},
     {"no barrier: a race", "no_barrier", "data race", "", tsan_only},
     {"a divergent wait names threads, file and line", "diverge", "__syncthreads at", "", always},
     {"unset shared memory reads as NaN", "unset_shared", "nan", "", always},

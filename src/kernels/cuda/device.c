@@ -11,12 +11,14 @@
 
 tg_status tg_cuda_check(tg_ctx *ctx, cudaError_t e, const char *call) {
     if (TG_LIKELY(e == cudaSuccess)) return TG_OK;
+    cudaGetLastError(); /* told here, and not again after the next launch */
     tg_status s = e == cudaErrorMemoryAllocation ? TG_ERR_MEMORY : TG_ERR_DEVICE;
     return tg_fail(ctx, s, "%s: %s (%s)", call, cudaGetErrorName(e), cudaGetErrorString(e));
 }
 
 tg_status tg_cuda_blas_check(tg_ctx *ctx, cublasStatus_t s, const char *call) {
     if (TG_LIKELY(s == CUBLAS_STATUS_SUCCESS)) return TG_OK;
+    cudaGetLastError();
     return tg_fail(ctx, s == CUBLAS_STATUS_ALLOC_FAILED ? TG_ERR_MEMORY : TG_ERR_DEVICE, "%s: %s", call,
                    cublasLtGetStatusString(s));
 }
@@ -75,6 +77,7 @@ static void cuda_close(tg_ctx *ctx, void *dev) {
     tg_cuda_memory_close(c);
     if (c->reached) cudaEventDestroy(c->reached);
     if (c->compute) cudaStreamDestroy(c->compute);
+    cudaGetLastError(); /* what of this failed is nobody's any more */
     tg_host_free(ctx, c, sizeof *c);
 }
 

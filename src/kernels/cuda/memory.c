@@ -27,8 +27,9 @@ void *tg_cuda_alloc(tg_ctx *ctx, size_t bytes, size_t align) {
 }
 
 void tg_cuda_free(tg_ctx *ctx, void *p, size_t bytes) {
-    (void)ctx, (void)bytes;
-    cudaFree(p); /* waits for the device by itself */
+    (void)bytes;
+    cudaStreamSynchronize(tg_cuda_of(ctx)->compute); /* it may still be in use: cudaFree waits too, but need not */
+    cudaFree(p);
 }
 
 tg_status tg_cuda_scratch_take(tg_ctx *ctx, size_t bytes, tg_cuda_scratch *s) {

@@ -1,0 +1,31 @@
+#!/bin/sh
+# orders.sh N PROGRAM...: runs it N times, in N of the 8 orders of threads and 16 schedules of streams that the double
+# has. Which ones goes round from commit to commit: .ci/run sets TG_TEST_TURN by the time of the commit.
+# Ends with how many runs passed.
+n=$1
+shift
+turn=${TG_TEST_TURN:-0}
+turn=$((turn % 128))
+passed=0 failed=0 k=0
+printed=$(mktemp)
+trap 'rm -f "$printed"' EXIT
+while [ $k -lt "$n" ]; do
+    case=$(((turn * n + k) * 37 % 128))
+    k=$((k + 1))
+    order=$((case / 16))
+    case $((case % 16)) in
+    0) schedule=eager ;;
+    1) schedule=lazy ;;
+    *) schedule=$((case % 16 - 1)) ;;
+    esac
+    if TG_DOUBLE_ORDER=$order TG_DOUBLE_SCHEDULE=$schedule "$@" >"$printed" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "wrong: status $? with TG_DOUBLE_ORDER=$order TG_DOUBLE_SCHEDULE=$schedule"
+        tail -n 20 "$printed"
+    fi
+done
+echo "TG_TEST_TURN=$turn, the last: order $order, schedule $schedule"
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
