@@ -51,7 +51,7 @@ typedef struct floor_step {
     int n, room, n_made, room_made;
     pass *passes;
     tg_tensor **made;
-    double word[5];
+    double word[TG_STEP_WORD];
     layer *layers;
     int64_t n_layers;
     weight head;
@@ -320,7 +320,7 @@ static tg_status run_pass(const floor_step *f, const pass *p) {
     case PRODUCT: return ops->gemm(f->ctx, &p->product);
     case SWEEP: return run_sweep(f, p);
     case TOTAL: return ops->reduce(f->ctx, TG_SUM, tg_array_of(p->out), tg_array_of(p->a), 1, false);
-    case ADAMW: return ops->adamw(f->ctx, &p->adamw);
+    case ADAMW: return ops->adamw(f->ctx, &p->adamw, 1);
     }
     return TG_OK;
 }

@@ -87,7 +87,7 @@ char *path_in(const char *dir, const char *name) {
 /* ---- Models ---- */
 
 tg_dtype dtype_of_precision(int precision) {
-    static const tg_dtype dtypes[] = {TG_F32, TG_BF16, TG_F64};
+    static const tg_dtype dtypes[] = {TG_F32, TG_BF16, TG_F16, TG_F64};
     return dtypes[precision];
 }
 

@@ -50,7 +50,7 @@ typedef struct model_options {
 } model_options;
 
 #define RECOMPUTE "none|full|selective|distributed" /* as tg_gpt_recompute */
-#define PRECISIONS "fp32|bf16|fp64"
+#define PRECISIONS "fp32|bf16|fp16|fp64"
 #define DATA_FORMATS "text|u16|u32|megatron"
 #define MANY 1e9
 #define MANY_LAYERS 1e4 /* each is made, one after the other */

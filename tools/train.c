@@ -164,6 +164,11 @@ static double validate(run *r, int64_t step) {
     return sum / (double)(d->n_validation * d->seq_len);
 }
 
+/* Overflows are what a scale that moves finds its height by: until it is as low as it may be. */
+static bool is_overflow(const run *r, const step_result *s) {
+    return r->trainer.scaled && r->o.loss_scale == 0 && s->loss_scale > r->o.min_scale && isfinite(s->loss);
+}
+
 /* A step whose gradients are not finite changes nothing; a run of them will not end by itself. */
 static bool note_bad_step(run *r, int64_t step, const step_result *s) {
     enum { PATIENCE = 10 };
@@ -171,6 +176,7 @@ static bool note_bad_step(run *r, int64_t step, const step_result *s) {
         r->bad_steps = 0;
         return true;
     }
+    if (is_overflow(r, s)) return true;
     r->bad_steps++;
     if (!r->chief) return r->bad_steps < PATIENCE; /* the numbers are the same on all ranks */
     metrics_end_line(&r->metrics);

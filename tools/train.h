@@ -17,7 +17,8 @@ typedef struct train_options {
     const char *data, *out, *init, *order, *device;
     int data_format, schedule, wsd_decay;
     int64_t batch, accumulate, steps, warmup, wsd_steps, seed, threads;
-    int64_t val_every, val_batches, log_every, checkpoint_every, keep;
+    int64_t val_every, val_batches, log_every, checkpoint_every, keep, scale_window, hysteresis;
+    double loss_scale, initial_scale, min_scale; /* with fp16; loss_scale 0: it moves */
     double lr, min_lr, beta1, beta2, eps, weight_decay, clip, val_fraction;
     bool resume;
 } train_options;
@@ -29,6 +30,7 @@ void train_options_complete(train_options *o, const parsed *p);
 /* Checks what belongs together; 0, or the exit status after printing. */
 int train_options_check(const train_options *o, const parsed *p);
 tg_schedule train_schedule(const train_options *o);
+bool train_scales(const train_options *o); /* the precision needs a scaled loss */
 
 /* ---- The training step (train_step.c) ---- */
 
@@ -48,12 +50,13 @@ typedef struct trainer {
     int n_params;
     int64_t micro, batch, seq_len; /* of all data-parallel ranks together */
     int dp, dp_rank;
-    double clip;
+    bool scaled; /* the loss is, as float16 needs it */
     tg_schedule schedule;
 } trainer;
 
 typedef struct step_result {
     double loss, grad_norm, lr, seconds;
+    double loss_scale;  /* behind this step; NaN: the loss is not scaled */
     int64_t peak_bytes; /* of this step, on this rank */
     bool interrupted;   /* some rank was asked to end */
 } step_result;

@@ -107,6 +107,7 @@ static size_t line_text(char out[LINE], int64_t step, const step_result *r, doub
     n += number_text(out + n, LINE - (size_t)n, "loss", r->loss);
     n += number_text(out + n, LINE - (size_t)n, "grad_norm", r->grad_norm);
     n += number_text(out + n, LINE - (size_t)n, "lr", r->lr);
+    if (!isnan(r->loss_scale)) n += number_text(out + n, LINE - (size_t)n, "loss_scale", r->loss_scale);
     n += number_text(out + n, LINE - (size_t)n, "tokens_per_s", tokens_per_s);
     n += snprintf(out + n, LINE - (size_t)n, ", \"peak_bytes\": %" PRId64, r->peak_bytes);
     if (!isnan(val_loss)) n += number_text(out + n, LINE - (size_t)n, "val_loss", val_loss);

@@ -32,6 +32,14 @@ static const option rows[] = {
     {"weight-decay", OPTION_REAL, AT(weight_decay), "X", "AdamW; not on biases and other 1-D parameters", 0, 1e6,
      false},
     {"clip", OPTION_REAL, AT(clip), "X", "gradients are clipped to this global norm; 0: not", 0, 1e9, false},
+    {"loss-scale", OPTION_REAL, AT(loss_scale), "X", "fp16: the loss is multiplied with this; 0: it moves", 0, 1e30,
+     true},
+    {"initial-loss-scale", OPTION_REAL, AT(initial_scale), "X", "where a scale that moves begins", 1e-30, 1e30, true},
+    {"min-loss-scale", OPTION_REAL, AT(min_scale), "X", "where its fall ends", 1e-30, 1e30, false},
+    {"loss-scale-window", OPTION_INT, AT(scale_window), "N", "steps without an overflow behind which it doubles", 1,
+     MANY, false},
+    {"hysteresis", OPTION_INT, AT(hysteresis), "N", "overflows, since it doubled, from which on each halves it", 1,
+     MANY, false},
     {"seed", OPTION_INT, AT(seed), "N", "of initial weights, dropout and the order of the data", 0, 9.2e18, true},
     RANK_ROWS(train_options),
     SP_ROW(train_options),
@@ -82,6 +90,10 @@ train_options train_defaults(void) {
         .eps = 1e-8,
         .weight_decay = 0.1,
         .clip = 1,
+        .initial_scale = 65536,
+        .min_scale = 1,
+        .scale_window = 1000,
+        .hysteresis = 2,
         .seed = 1,
         .val_fraction = 0.05,
         .val_every = 100,
@@ -99,6 +111,25 @@ static int check_init(const parsed *p) {
     for (size_t i = 0; i < sizeof decided / sizeof decided[0]; i++)
         if (option_given(&train_command, p, decided[i]))
             return usage_error(&train_command, "--%s is decided by the config in --init; leave it out", decided[i]);
+    return 0;
+}
+
+bool train_scales(const train_options *o) {
+    return dtype_of_precision(o->model.precision) == TG_F16;
+}
+
+/* What is said of the scale fits the precision, and itself. */
+static int check_scale(const train_options *o, const parsed *p) {
+    static const char *const all[] = {"loss-scale", "initial-loss-scale", "min-loss-scale", "loss-scale-window",
+                                      "hysteresis"};
+    const command *c = &train_command;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (!option_given(c, p, all[i])) continue;
+        if (!train_scales(o)) return usage_error(c, "--%s is for --precision fp16", all[i]);
+        if (i && o->loss_scale > 0) return usage_error(c, "--%s: --loss-scale %g does not move", all[i], o->loss_scale);
+    }
+    if (o->loss_scale == 0 && o->min_scale > o->initial_scale)
+        return usage_error(c, "--min-loss-scale %g is above --initial-loss-scale %g", o->min_scale, o->initial_scale);
     return 0;
 }
 
@@ -122,7 +153,8 @@ int train_options_check(const train_options *o, const parsed *p) {
     if (o->on.rng == TG_RNG_MEGATRON && !o->seed) return usage_error(c, "--rng megatron needs a --seed of 1 or more");
     if (o->data_format != TG_TOKENS_TEXT && !o->model.vocab && !o->init)
         return usage_error(c, "--vocab N is missing: token ids do not say how many there are");
-    int status = rank_options_check(c, p, &o->on);
+    int status = check_scale(o, p);
+    if (!status) status = rank_options_check(c, p, &o->on);
     if (!status) status = tp_options_check(c, p, &o->on, o->model.recompute);
     if (status) return status;
     return o->init ? check_init(p) : model_options_check(c, &o->model);

@@ -30,6 +30,12 @@ static bool open_optimiser(trainer *r, const train_options *o) {
                                      .beta2 = zero_as_none(o->beta2), .eps = zero_as_none(o->eps),
                                      .weight_decay = zero_as_none(o->weight_decay)));
     tg_optim_no_decay_1d(r->optim);
+    tg_optim_set_clip(r->optim, o->clip > 0 ? o->clip : INFINITY); /* the norm is measured in any case */
+    r->scaled = train_scales(o);
+    if (r->scaled)
+        tg_optim_set_scale(r->optim, TG_LOSS_SCALE(.initial = o->loss_scale > 0 ? o->loss_scale : o->initial_scale,
+                                                   .fixed = o->loss_scale > 0, .min = o->min_scale,
+                                                   .interval = o->scale_window, .hysteresis = o->hysteresis));
     return check(r->ctx);
 }
 
@@ -81,7 +87,7 @@ tg_config train_config(const train_options *o) {
 
 bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *world, const tg_gpt_config *given,
                   const char *weights) {
-    *r = (trainer){.ctx = ctx, .world = world, .clip = o->clip, .schedule = train_schedule(o)};
+    *r = (trainer){.ctx = ctx, .world = world, .schedule = train_schedule(o)};
     r->parallel = groups_of_ranks(&o->on, world);
     if (o->on.rng == TG_RNG_MEGATRON) tg_rng_seed_parallel(r->parallel, (uint64_t)o->seed);
     r->dp = tg_parallel_size(r->parallel, TG_DP);
@@ -129,7 +135,7 @@ static double run_micro_batch(trainer *r, tg_tokens *tokens, const int64_t *offs
     tg_tensor *loss = tg_gpt_loss(r->gpt, r->tape, r->ids, r->target, TG_LOSS_SUM);
     /* With data-parallel ranks tg_grads_finalize divides by the tokens of all of them. */
     if (r->dp == 1) loss = tg_scale(r->tape, loss, scale);
-    tg_backward(r->tape, loss);
+    tg_backward(r->tape, tg_scale_loss(r->tape, loss, r->optim));
     double value = tokens ? tg_item(loss) * (r->dp == 1 ? 1 : scale) : 0;
     tg_tape_reset(r->tape);
     return value;
@@ -153,9 +159,10 @@ step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int6
     }
     tg_grads_finalize(r->parallel, r->params, r->n_params, TG_FINALIZE(.tokens = r->tokens));
     tg_optim_set_lr(r->optim, result.lr);
-    result.grad_norm = tg_optim_clip(r->optim, r->clip);
     tg_optim_step(r->optim);
     tg_optim_zero_grad(r->optim);
+    result.grad_norm = tg_optim_norm(r->optim);
+    result.loss_scale = r->scaled ? tg_optim_scale(r->optim) : NAN;
     tg_memory memory = TG_MEMORY();
     tg_memory_stats(r->ctx, &memory);
     result.peak_bytes = memory.peak;

@@ -120,15 +120,9 @@ typedef struct tg_cross_entropy_args {
     bool add;
 } tg_cross_entropy_args;
 
-/* One AdamW step (Loshchilov and Hutter, arXiv 1711.05101) of one parameter; arrays contiguous, of one numel.
- * master is the float32 (float64) copy that is stepped; data NULL: the parameter itself. step holds what changes from
- * step to step, on the device: {lr, clip coefficient, 1 - beta1^t, 1 - beta2^t, skip (not 0: do nothing)}. */
-typedef struct tg_adamw_args {
-    tg_array param, grad, m, v, master;
-    double beta1, beta2, eps, weight_decay;
-    bool decoupled; /* AdamW; false: Adam with the decay added to the gradient */
-    const double *step;
-} tg_adamw_args;
+/* Of an optimiser's step: in step.h. */
+typedef struct tg_prepare_args tg_prepare_args;
+typedef struct tg_adamw_args tg_adamw_args;
 
 typedef struct tg_device_ops tg_device_ops;
 
@@ -184,7 +178,8 @@ struct tg_device_ops {
     tg_status (*attention_grad)(tg_ctx *ctx, const tg_attention_args *a);
     /* y (+)= x keep / (1 - p), where keep of an element is its draw, as a uniform, >= p. Serves both directions. */
     tg_status (*dropout)(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add);
-    tg_status (*adamw)(tg_ctx *ctx, const tg_adamw_args *a);
+    tg_status (*prepare)(tg_ctx *ctx, const tg_prepare_args *a); /* NULL: by the host, which reads and writes */
+    tg_status (*adamw)(tg_ctx *ctx, const tg_adamw_args *a, int n); /* n parameters, in as few launches as can be */
     /* What kernels had found wrong in data when it was called last, as TG_ERR_DATA; each reset of a tape calls it, so
      * that errors are known two resets later. NULL: slots tell at once. A device that has it leaves bad[0] alone. */
     tg_status (*poll)(tg_ctx *ctx);
@@ -488,5 +483,7 @@ TG_API size_t tg_node_site(const tg_node *n, char *buf, size_t size); /* "module
 #ifdef __cplusplus
 }
 #endif
+
+#include <tapegrad/step.h>
 
 #endif

@@ -325,6 +325,16 @@ static inline tg_dtype tg_accumulate_dtype(tg_dtype d) { return d == TG_F64 ? TG
 static inline void *tg_data(const tg_tensor *x) {
     return x->storage->data ? (char *)x->storage->data + (size_t)x->offset * tg_dtype_size(x->dtype) : NULL;
 }
+/* Element i of x, as an array of like's shape. */
+static inline tg_array tg_array_spread(const tg_tensor *x, int64_t i, const tg_array *like) {
+    static const int64_t still[TG_MAX_DIMS];
+    tg_array a = *like;
+    a.data = tg_data(x) ? (char *)tg_data(x) + (size_t)i * tg_dtype_size((tg_dtype)x->dtype) : NULL;
+    a.dtype = x->dtype;
+    a.stride = still;
+    a.contiguous = a.numel == 1;
+    return a;
+}
 size_t tg_shape_text(int ndim, const int64_t *shape, char *buf, size_t n); /* "[2, 3]" */
 /* snprintf at a running position: *at grows by the whole length. */
 void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) TG_PRINTF(4, 5);

@@ -89,8 +89,12 @@ static tg_status meta_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, con
     (void)ctx, (void)y, (void)x, (void)p, (void)draws, (void)add;
     return TG_OK;
 }
-static tg_status meta_adamw(tg_ctx *ctx, const tg_adamw_args *a) {
+static tg_status meta_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
     (void)ctx, (void)a;
+    return TG_OK;
+}
+static tg_status meta_adamw(tg_ctx *ctx, const tg_adamw_args *a, int n) {
+    (void)ctx, (void)a, (void)n;
     return TG_OK;
 }
 
@@ -123,5 +127,6 @@ const tg_device_ops tg_meta_device = {
     .attention = meta_attention,
     .attention_grad = meta_attention,
     .dropout = meta_dropout,
+    .prepare = meta_prepare,
     .adamw = meta_adamw,
 };

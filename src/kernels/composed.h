@@ -14,6 +14,7 @@ tg_status tg_composed_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_arg
 tg_status tg_composed_attention(tg_ctx *ctx, const tg_attention_args *a);
 tg_status tg_composed_attention_grad(tg_ctx *ctx, const tg_attention_args *a);
 tg_status tg_composed_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add);
-tg_status tg_composed_adamw(tg_ctx *ctx, const tg_adamw_args *a);
+tg_status tg_composed_prepare(tg_ctx *ctx, const tg_prepare_args *a);
+tg_status tg_composed_adamw(tg_ctx *ctx, const tg_adamw_args *a, int n);
 
 #endif

@@ -41,6 +41,7 @@
     X(where_db, 2, a != 0 ? (T)0 : b)                    /* c, g */      \
     X(masked_fill, 2, b != 0 ? p : a)                    /* x, mask */   \
     X(linear_sum, 2, p * a + q * b)                                      \
+    X(sum_unless, 3, a != 0 ? b : p * b + q * c)         /* skip, x, y */ \
     X(mul_add, 3, a * b + c)                                             \
     X(mul3, 3, a * b * c)                                                \
     X(sub_mul, 3, (a - b) * c)                                           \

@@ -5,45 +5,87 @@
 #include "kernels/scalar.h"
 #include "optim/optim.h"
 
-/* out = p a + q b, where out may be a or b. */
-static tg_status blend(tg_tensor *out, double p, const tg_tensor *a, double q, const tg_tensor *b) {
-    const double pq[2] = {p, q};
-    const tg_array in[2] = {tg_array_of(a), tg_array_of(b)};
-    return out->ctx->ops->map(out->ctx, TG_FN_linear_sum, tg_array_of(out), in, 2, pq, false);
+/* ---- SGD ---- */
+
+static tg_status map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n, double p, double q) {
+    return ctx->ops->map(ctx, f, out, in, n, (const double[2]){p, q}, false);
 }
+#define MAP(f, out, p, q, ...)                                                               \
+    TG_TRY(map(ctx, TG_FN_##f, (out), (const tg_array[]){__VA_ARGS__},                        \
+               (int)(sizeof((const tg_array[]){__VA_ARGS__}) / sizeof(tg_array)), (p), (q)))
 
 /* The state is {momentum, direction}: direction is scratch that the step needs anyway, so that nothing is allocated in
- * it. */
-static tg_status sgd_step(tg_optim *o, tg_optim_item *it, tg_tensor *grad) {
-    tg_tensor *p = it->master ? it->master : it->param, *m = it->state[0], *d = it->state[1];
+ * it. What is kept is written last, unless the step is skipped. */
+static tg_status sgd_item(tg_optim *o, tg_optim_item *it, const tg_tensor *grad) {
+    tg_ctx *ctx = o->ctx;
+    const tg_tensor *words = it->state[1]->dtype == TG_F64 ? o->words : o->words32;
+    tg_array p = tg_array_of(it->master ? it->master : it->param), m = tg_array_of(it->state[0]);
+    tg_array d = tg_array_of(it->state[1]), word[TG_STEP_WORD];
     double decay = o->group[it->group].weight_decay, mu = o->sgd.momentum;
-    double lr = o->lr * o->group[it->group].lr_scale;
-    TG_TRY(blend(d, o->clip, grad, decay, p));
+    for (int i = 0; i < TG_STEP_WORD; i++) word[i] = tg_array_spread(words, it->group * TG_STEP_WORD + i, &d);
+    MAP(mul, d, 0, 0, tg_array_of(grad), word[TG_WORD_COEFFICIENT]);
+    if (decay > 0) MAP(linear_sum, d, 1, decay, d, p);
     if (mu > 0) {
-        TG_TRY(blend(m, o->steps ? mu : 0, m, o->steps ? 1 - o->sgd.dampening : 1, d));
-        TG_TRY(o->sgd.nesterov ? blend(d, 1, d, mu, m) : blend(d, 0, d, 1, m));
+        if (o->sgd.dampening > 0) MAP(mul, d, 0, 0, d, word[TG_WORD_FIRST]);
+        MAP(sum_unless, m, mu, 1, word[TG_WORD_SKIP], m, d);
+        if (o->sgd.nesterov) MAP(linear_sum, d, 1, mu, d, m);
     }
-    TG_TRY(blend(p, 1, p, -lr, d));
+    MAP(mul, d, 0, 0, mu > 0 && !o->sgd.nesterov ? m : d, word[TG_WORD_LR]);
+    MAP(sum_unless, p, 1, -1, word[TG_WORD_SKIP], p, d);
     return it->master ? tg_gradient_put(it->param, it->master, false) : TG_OK;
+}
+
+/* What the words lack: in place of whether it is the first step, how much of a direction the momentum takes; and all of
+ * them in float32, so that float32 parameters are stepped in it. */
+static tg_status sgd_words(tg_optim *o) {
+    tg_ctx *ctx = o->ctx;
+    const int64_t groups = o->n_groups, all = groups * TG_STEP_WORD, stride = TG_STEP_WORD;
+    tg_array words = tg_array_of(o->words), narrow = tg_array_of(o->words32);
+    words.shape = narrow.shape = &all;
+    words.numel = narrow.numel = all;
+    tg_array first = tg_array_spread(o->words, TG_WORD_FIRST, &words);
+    first.shape = &groups, first.stride = &stride, first.numel = groups;
+    if (o->sgd.dampening > 0) MAP(affine, first, o->sgd.dampening, 1 - o->sgd.dampening, first);
+    MAP(id, narrow, 0, 0, words);
+    return TG_OK;
+}
+
+static tg_status sgd_step(tg_optim *o) {
+    TG_TRY(sgd_words(o));
+    for (int i = 0; i < o->n; i++) {
+        const tg_tensor *g = tg_optim_gradient(&o->item[i]);
+        if (g) TG_TRY(sgd_item(o, &o->item[i], g));
+    }
+    return TG_OK;
 }
 
 const tg_optim_method tg_sgd_method = {
     .name = "sgd", .n_states = 2, .state_name = {"momentum", "direction"}, .step = sgd_step};
 
-static tg_status adam_step(tg_optim *o, tg_optim_item *it, tg_tensor *grad) {
+/* ---- Adam ---- */
+
+static tg_adamw_args adam_args(const tg_optim *o, const tg_optim_item *it, const tg_tensor *grad) {
+    return (tg_adamw_args){.param = tg_array_of(it->param),
+                           .grad = tg_array_of(grad),
+                           .m = tg_array_of(it->state[0]),
+                           .v = tg_array_of(it->state[1]),
+                           .master = tg_array_of(it->master),
+                           .beta1 = o->adam.beta1,
+                           .beta2 = o->adam.beta2,
+                           .eps = o->adam.eps,
+                           .weight_decay = o->group[it->group].weight_decay,
+                           .decoupled = o->decoupled,
+                           .step = tg_array_spread(o->words, it->group * TG_STEP_WORD, &(tg_array){0}).data};
+}
+
+static tg_status adam_step(tg_optim *o) {
     const tg_device_ops *ops = o->ctx->ops;
-    tg_adamw_args a = {.param = tg_array_of(it->param),
-                       .grad = tg_array_of(grad),
-                       .m = tg_array_of(it->state[0]),
-                       .v = tg_array_of(it->state[1]),
-                       .master = tg_array_of(it->master),
-                       .beta1 = o->adam.beta1,
-                       .beta2 = o->adam.beta2,
-                       .eps = o->adam.eps,
-                       .weight_decay = o->group[it->group].weight_decay,
-                       .decoupled = o->decoupled,
-                       .step = tg_data(o->group[it->group].word)};
-    return (ops->adamw ? ops->adamw : tg_composed_adamw)(o->ctx, &a);
+    int n = 0;
+    for (int i = 0; i < o->n; i++) {
+        const tg_tensor *g = tg_optim_gradient(&o->item[i]);
+        if (g) o->list[n++] = adam_args(o, &o->item[i], g);
+    }
+    return n ? (ops->adamw ? ops->adamw : tg_composed_adamw)(o->ctx, o->list, n) : TG_OK;
 }
 
 const tg_optim_method tg_adam_method = {.name = "adam", .n_states = 2, .state_name = {"m", "v"}, .step = adam_step};

@@ -3,14 +3,15 @@
 #define TG_OPTIM_PARTS_H
 
 #include <tapegrad/optim.h>
+#include <tapegrad/step.h>
 
 #include "core/core.h"
 
 enum { TG_OPTIM_STATES = 3 };
+#define TG_OPTIM_SCALE_NAME "loss_scale"
 
 typedef struct tg_optim_group_t {
     double lr_scale, weight_decay;
-    tg_tensor *word; /* f64 [5]: what changes from step to step, on the device; see tg_adamw_args */
 } tg_optim_group_t;
 
 /* One parameter. state[] is what the method keeps; master is a wider copy of a 16-bit parameter. */
@@ -22,12 +23,12 @@ typedef struct tg_optim_item {
     int group;
 } tg_optim_item;
 
-/* A method: what it keeps for a parameter, and its step. */
+/* A method: what it keeps for a parameter, and its step of all that have a gradient. The words are there. */
 typedef struct tg_optim_method {
     const char *name;
     int n_states;
     const char *state_name[TG_OPTIM_STATES];
-    tg_status (*step)(tg_optim *o, tg_optim_item *it, tg_tensor *grad);
+    tg_status (*step)(tg_optim *o);
 } tg_optim_method;
 
 struct tg_optim {
@@ -36,19 +37,35 @@ struct tg_optim {
     tg_sgd_opts sgd;
     tg_adamw_opts adam;
     bool decoupled;
-    double lr, clip; /* clip: the coefficient of the next step */
-    bool skip;       /* the next step's gradients are not finite */
-    int64_t steps;
-    int n, n_groups;
+    double lr, max_norm; /* as set last; the device has them in state */
+    tg_loss_scale scale; /* as set; size 0: the loss is not scaled */
+    bool summed;         /* tg_optim_clip has the sums of the next step, whose limit is next_norm */
+    double next_norm;
+    int n, n_groups, n_sums;
     size_t bytes; /* of this struct with its items */
-    tg_tensor *norms; /* f64 [n], of the gradients */
-    tg_optim_group_t group[8];
+    /* On the device, float64: sums of squares of each gradient [n], of those that lie on the same axes
+     * [TG_STEP_SUMS]; the state and the groups' words of step.h; views of the state's scale, and of all that the scale
+     * depends on. words32, scale32: in float32, the scale as it was when the state had that version. */
+    tg_tensor *squares, *sums, *state, *words, *words32, *scale_view, *scale_state, *scale32;
+    uint32_t scale_version;
+    tg_adamw_args *list; /* [n], of one call */
+    tg_optim_group_t group[TG_STEP_GROUPS];
     char name[128]; /* of the state asked for last */
     tg_optim_item item[];
 };
 
 extern const tg_optim_method tg_sgd_method, tg_adam_method;
-tg_optim *tg_optim_make(tg_ctx *ctx, const tg_optim_method *method, tg_tensor *const *params, int n, const char *who);
 tg_status tg_optim_check(const tg_optim *o);
+void tg_optim_drop_state(tg_tensor *s); /* one that the optimiser owns; NULL: nothing */
+bool tg_optim_rate(tg_ctx *ctx, double lr, const char *who); /* records what is wrong with it */
+tg_status tg_optim_check_items(tg_optim *o, const char *who); /* every parameter is still there */
+/* The gradient that a step takes for this parameter; NULL: it stays. */
+tg_tensor *tg_optim_gradient(const tg_optim_item *it);
+static inline bool tg_optim_scale_moves(const tg_optim *o) { return o->scale.size && !o->scale.fixed; }
+
+/* ---- step.c: what lies on the device ---- */
+
+tg_status tg_optim_device_open(tg_optim *o); /* the state of an optimiser that has taken no step */
+void tg_optim_device_close(tg_optim *o);
 
 #endif

@@ -4,6 +4,8 @@
  * summed here, over the axes of each parameter: small ones coalesced into one buffer for each set of axes, large ones
  * where they lie. A number behind the small ones tells, for each parameter of the set, whether any rank had a gradient.
  */
+#include <math.h>
+
 #include "autograd/backward.h"
 #include "autograd/placement.h"
 #include "kernels/scalar.h"
@@ -122,21 +124,48 @@ static tg_status sum_sets(const tg_parallel *p, tg_tensor *const *params, int n)
 
 /* ---- Tokens ---- */
 
-static tg_status divide_by_tokens(const tg_parallel *p, tg_tensor *const *params, int n, tg_tensor *tokens) {
-    tg_ctx *ctx = p->ctx;
-    double count = ctx->meta ? 1 : tg_item(tokens);
-    TG_TRY(ctx->status);
+/* share [1] becomes 1 by the sum of tokens over dp and cp, where that is 1 or more. */
+static tg_status share_of_tokens(tg_ctx *ctx, tg_tensor *tokens, tg_tensor *share) {
+    const double least[2] = {1, INFINITY}, none[2] = {0};
     uint32_t data = TG_DATA_AXES & ctx->grid.axes;
-    if (data) TG_TRY(tg_grid_sum(ctx, &data, &count, 1));
-    double scale[2] = {1 / (count > 1 ? count : 1), 0};
+    tg_array c = tg_array_of(share), given = tg_array_of(tokens);
+    given.shape = c.shape, given.stride = c.stride, given.ndim = 1;
+    TG_TRY(ctx->ops->map(ctx, TG_FN_id, c, &given, 1, none, false));
+    if (data) TG_TRY(tg_grid_sum(ctx, &data, share, 1));
+    c = tg_array_of(share);
+    TG_TRY(ctx->ops->map(ctx, TG_FN_clamp, c, &c, 1, least, false));
+    return ctx->ops->map(ctx, TG_FN_reciprocal, c, &c, 1, none, false);
+}
+
+/* wide, narrow: the share in float64, and in float32 for gradients in that. */
+static tg_status scale_by(tg_tensor *const *params, int n, tg_tensor *wide, tg_tensor *narrow) {
+    const double none[2] = {0};
     for (int i = 0; i < n; i++) {
         tg_tensor *g = tg_gradient_of(params[i]);
         if (!g) continue;
         TG_TRY(tg_storage_need(g->storage, g));
-        tg_array a = tg_array_of(g);
-        TG_TRY(ctx->ops->map(ctx, TG_FN_affine, a, &a, 1, scale, false));
+        tg_array a[2] = {tg_array_of(g)};
+        a[1] = tg_array_spread(g->dtype == TG_F64 ? wide : narrow, 0, &a[0]);
+        TG_TRY(g->ctx->ops->map(g->ctx, TG_FN_mul, a[0], a, 2, none, false));
     }
     return TG_OK;
+}
+
+static tg_status divide_by_tokens(const tg_parallel *p, tg_tensor *const *params, int n, tg_tensor *tokens) {
+    tg_ctx *ctx = p->ctx;
+    static const int64_t one = 1;
+    TG_TRY(tg_storage_need(tokens->storage, tokens));
+    tg_tensor *wide = tg_temp_empty(ctx, TG_F64, 1, &one, TG_MEM_TEMPORARY);
+    tg_tensor *narrow = wide ? tg_temp_empty(ctx, TG_F32, 1, &one, TG_MEM_TEMPORARY) : NULL;
+    tg_status s = narrow ? share_of_tokens(ctx, tokens, wide) : ctx->status;
+    if (s == TG_OK) {
+        tg_array share = tg_array_of(wide);
+        s = ctx->ops->map(ctx, TG_FN_id, tg_array_of(narrow), &share, 1, (const double[2]){0}, false);
+    }
+    if (s == TG_OK) s = scale_by(params, n, wide, narrow);
+    if (narrow) tg_temp_free(narrow);
+    if (wide) tg_temp_free(wide);
+    return s;
 }
 
 /* ---- The public side ---- */

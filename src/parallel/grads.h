@@ -19,8 +19,8 @@ uint32_t tg_buckets_axes(const tg_parallel *p, const tg_tensor *x);
 /* Writes 0 where x has no gradient on this rank, so that it can be summed. NULL after recording the error. */
 tg_tensor *tg_gradient_or_zero(tg_tensor *x);
 
-/* sum[i], of parameters that are sharded over the axes of mask[i], becomes the sum over those axes. Collective: every
- * rank gives the same masks. */
-tg_status tg_grid_sum(tg_ctx *ctx, const uint32_t *mask, double *sum, int n);
+/* sums [n], of parameters that are sharded over the axes of mask[i], becomes the sum over those axes, on the device.
+ * Collective: every rank gives the same masks. */
+tg_status tg_grid_sum(tg_ctx *ctx, const uint32_t *mask, tg_tensor *sums, int n);
 
 #endif

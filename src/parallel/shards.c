@@ -151,6 +151,12 @@ static tg_status add_item(tg_shards *s, const char *prefix, const tg_optim *o, c
     return TG_OK;
 }
 
+static tg_status add_scale(tg_shards *s, const char *prefix, const tg_optim *o) {
+    char key[KEY];
+    TG_TRY(join(s, key, prefix, TG_OPTIM_SCALE_NAME, ""));
+    return add(s, key, o->scale_state, o->scale_state, "tg_shards_add_optim");
+}
+
 tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o) {
     char key[KEY];
     TG_TRY(enter(s));
@@ -167,6 +173,7 @@ tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o) {
     int n = s->n;
     tg_status status = copy ? TG_OK : s->ctx->status;
     for (int i = 0; i < o->n && status == TG_OK; i++) status = add_item(s, prefix, o, &o->item[i]);
+    if (status == TG_OK && tg_optim_scale_moves(o)) status = add_scale(s, prefix, o);
     if (status == TG_OK)
         s->steps[s->n_steps++] = (tg_shard_steps){copy, o};
     else

@@ -175,6 +175,46 @@ static void steps(bad_world *b) {
     tg_drop(p);
 }
 
+/* ---- Clipping on the device, the scale of the loss ---- */
+
+#define SCALE(says, ...) FAILS(tg_optim_set_scale, ARGUMENT, says, tg_optim_set_scale(o, TG_LOSS_SCALE(__VA_ARGS__)))
+
+static bool no_scale(const tg_optim *o) { return isnan(tg_optim_scale(o)) && isnan(tg_optim_norm(o)); }
+
+static void scales(bad_world *b) {
+    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 1);
+    tg_optim *o = tg_adamw_new(b->ctx, &p, 1, NULL);
+    tg_loss_scale unset = {.initial = 2}, later = {.size = sizeof later + 8};
+    QUIET(tg_optim_set_clip, tg_optim_set_clip(NULL, 1) == TG_ERR_ARGUMENT);
+    FAILS(tg_optim_set_clip, ARGUMENT, "max_norm -1", tg_optim_set_clip(o, -1));
+    FAILS(tg_optim_set_clip, ARGUMENT, "max_norm nan", tg_optim_set_clip(o, NAN));
+    QUIET(tg_optim_norm, isnan(tg_optim_norm(NULL)) && isnan(tg_optim_norm(o)));
+    QUIET(tg_optim_scale, no_scale(NULL) && tg_optim_scale(o) == 1);
+    QUIET(tg_optim_set_scale, tg_optim_set_scale(NULL, NULL) == TG_ERR_ARGUMENT);
+    FAILS(tg_optim_set_scale, ARGUMENT, "size is 0", tg_optim_set_scale(o, &unset));
+    FAILS(tg_optim_set_scale, ARGUMENT, "this library knows", tg_optim_set_scale(o, &later));
+    SCALE("initial -1", .initial = -1);
+    SCALE("initial nan", .initial = NAN);
+    SCALE("initial inf", .initial = INFINITY);
+    SCALE("growth 1", .growth = 1);
+    SCALE("growth inf", .growth = INFINITY);
+    SCALE("growth nan", .growth = NAN);
+    SCALE("backoff 1", .backoff = 1);
+    SCALE("backoff -0.5", .backoff = -0.5);
+    SCALE("backoff nan", .backoff = NAN);
+    SCALE("min 8", .initial = 4, .min = 8);
+    SCALE("min -1", .min = -1);
+    SCALE("min nan", .min = NAN);
+    SCALE("interval -3", .interval = -3);
+    SCALE("hysteresis -1", .hysteresis = -1);
+    QUIET(tg_optim_scale, tg_optim_scale(o) == 1); /* what was refused has changed nothing */
+    tg_optim_set_scale(o, TG_LOSS_SCALE(0));
+    INERT(tg_scale_loss, ARGUMENT, "the optimiser is NULL", tg_scale_loss(b->t, b->x, NULL));
+    OP(tg_scale_loss, tg_scale_loss(t, x, o));
+    tg_optim_free(o);
+    tg_drop(p);
+}
+
 /* ---- Schedules ---- */
 
 static bool invalid(tg_schedule s, int64_t step) { return isnan(tg_schedule_lr(&s, step)); }
@@ -210,5 +250,6 @@ void bad_optim(bad_world *b) {
     making(b);
     groups(b);
     steps(b);
+    scales(b);
     schedules(b);
 }

@@ -84,54 +84,86 @@ static void adamw_reference(const tg_adamw_args *a, double *p, double grad, doub
     *p = (a->decoupled ? 1 - lr * a->weight_decay : 1) * *p - lr / unbias1 * *m / (sqrt(*v / unbias2) + a->eps);
 }
 
-static void adamw_check(contract *c, mirror *x, double *const *want, bool skipped) {
-    for (int k = 0; k < ARRAYS; k++) {
-        contract_pull(c, &x[k]);
-        for (int64_t i = 0; i < x[k].on.numel; i++)
-            contract_check(c, contract_close(x[k].on.dtype, contract_get(&x[k], i), want[k][i]),
-                           "adamw, array %d of %s, skipped %d, element %lld: %g, expected %g", k,
-                           tg_dtype_name(x[k].on.dtype), skipped, (long long)i, contract_get(&x[k], i), want[k][i]);
-    }
-}
+/* One parameter of a call: what it holds, and what it must hold after. */
+typedef struct adamw_run {
+    mirror x[ARRAYS], step;
+    double *want[ARRAYS];
+    tg_adamw_args a;
+    bool skip;
+} adamw_run;
 
-static void adamw_case(contract *c, int64_t n, tg_dtype t, bool master, bool skip) {
+static void adamw_begin(contract *c, adamw_run *r, int64_t n, tg_dtype t, bool master, bool skip) {
     tg_dtype state = t == TG_F64 ? TG_F64 : TG_F32, gradient = contract_roll(c, 2) ? t : state;
     tg_dtype of[ARRAYS] = {t, gradient, state, state, state};
-    double *want[ARRAYS], steps[5] = {lr, clip, unbias1, unbias2, skip ? 1 : 0};
-    mirror x[ARRAYS], step = contract_make(c, TG_F64, 1, (int64_t[]){5}, ROWS);
+    const double steps[TG_STEP_WORD] = {lr, clip, unbias1, unbias2, skip ? 1 : 0, 1};
     layout l = contract_roll(c, 3) ? ROWS : SHIFTED;
-    for (int i = 0; i < 5; i++) contract_set(&step, i, steps[i]);
-    contract_push(c, &step);
+    r->skip = skip;
+    r->step = contract_make(c, TG_F64, 1, (int64_t[]){TG_STEP_WORD}, ROWS);
+    for (int i = 0; i < TG_STEP_WORD; i++) contract_set(&r->step, i, steps[i]);
+    contract_push(c, &r->step);
     for (int k = 0; k < ARRAYS; k++) {
-        x[k] = contract_make(c, of[k], 1, &n, l);
-        want[k] = malloc(sizeof *want[k] * (size_t)(n + 1));
-        for (int64_t i = 0; i < n; i++) contract_set(&x[k], i, array_value(c, k));
-        for (int64_t i = 0; i < n; i++) want[k][i] = contract_get(&x[k], i);
-        contract_push(c, &x[k]);
+        r->x[k] = contract_make(c, of[k], 1, &n, l);
+        r->want[k] = malloc(sizeof *r->want[k] * (size_t)(n + 1));
+        for (int64_t i = 0; i < n; i++) contract_set(&r->x[k], i, array_value(c, k));
+        for (int64_t i = 0; i < n; i++) r->want[k][i] = contract_get(&r->x[k], i);
+        contract_push(c, &r->x[k]);
     }
-    tg_adamw_args a = {.param = seen(&x[PARAM]), .grad = seen(&x[GRAD]), .m = seen(&x[M]), .v = seen(&x[V])};
+    tg_adamw_args a = {.param = seen(&r->x[PARAM]), .grad = seen(&r->x[GRAD]), .m = seen(&r->x[M]),
+                       .v = seen(&r->x[V])};
     a.beta1 = 0.9, a.beta2 = 0.99, a.eps = 1e-8, a.weight_decay = 0.1;
     a.decoupled = contract_roll(c, 2);
-    a.step = step.on.data;
-    if (master) a.master = seen(&x[MASTER]);
+    a.step = r->step.on.data;
+    if (master) a.master = seen(&r->x[MASTER]);
     for (int64_t i = 0; i < n && !skip; i++) {
-        double *p = &want[master ? MASTER : PARAM][i];
-        adamw_reference(&a, p, want[GRAD][i], &want[M][i], &want[V][i]);
-        want[PARAM][i] = *p;
+        double *p = &r->want[master ? MASTER : PARAM][i];
+        adamw_reference(&a, p, r->want[GRAD][i], &r->want[M][i], &r->want[V][i]);
+        r->want[PARAM][i] = *p;
     }
-    contract_check(c, c->ops->adamw(c->ctx, &a) == TG_OK, "adamw: status");
-    adamw_check(c, x, want, skip);
+    r->a = a;
+}
+
+static void adamw_end(contract *c, adamw_run *r) {
     for (int k = 0; k < ARRAYS; k++) {
-        free(want[k]);
-        contract_drop(c, &x[k]);
+        mirror *x = &r->x[k];
+        contract_pull(c, x);
+        for (int64_t i = 0; i < x->on.numel; i++)
+            contract_check(c, contract_close(x->on.dtype, contract_get(x, i), r->want[k][i]),
+                           "adamw, array %d of %s, skipped %d, element %lld: %g, expected %g", k,
+                           tg_dtype_name(x->on.dtype), r->skip, (long long)i, contract_get(x, i), r->want[k][i]);
+        free(r->want[k]);
+        contract_drop(c, x);
     }
-    contract_drop(c, &step);
+    contract_drop(c, &r->step);
 }
 
 void contract_adamw(contract *c) {
     static const int64_t sizes[] = {1, 3, 64, 1000, 2048, 2049, 9001};
     for (int k = 0; c->ops->adamw && k < 84; k++) {
         tg_dtype t = floats[k % 4];
-        adamw_case(c, sizes[k % 7], t, t > TG_F64 && contract_roll(c, 3), k % 11 == 10);
+        adamw_run r;
+        adamw_begin(c, &r, sizes[k % 7], t, t > TG_F64 && contract_roll(c, 3), k % 11 == 10);
+        contract_check(c, c->ops->adamw(c->ctx, &r.a, 1) == TG_OK, "adamw: status");
+        adamw_end(c, &r);
     }
+}
+
+/* Many parameters in one call, of any dtype, some of them without elements or skipped: more than a launch may hold. */
+void contract_adamw_list(contract *c) {
+    enum { MOST = 300 };
+    static const int lengths[] = {0, 2, 17, 40, MOST};
+    adamw_run *r = malloc(MOST * sizeof *r);
+    tg_adamw_args *a = malloc(MOST * sizeof *a);
+    for (size_t k = 0; c->ops->adamw && k < sizeof lengths / sizeof *lengths; k++) {
+        int n = lengths[k];
+        for (int i = 0; i < n; i++) {
+            tg_dtype t = n == MOST ? TG_F32 : floats[contract_roll(c, 4)];
+            int64_t numel = contract_roll(c, n == MOST ? 40 : 1100);
+            adamw_begin(c, &r[i], numel, t, t > TG_F64 && contract_roll(c, 3), contract_roll(c, 9) == 0);
+            a[i] = r[i].a;
+        }
+        contract_check(c, c->ops->adamw(c->ctx, a, n) == TG_OK, "adamw of %d: status", n);
+        for (int i = 0; i < n; i++) adamw_end(c, &r[i]);
+    }
+    free(r);
+    free(a);
 }

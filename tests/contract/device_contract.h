@@ -24,6 +24,8 @@
     X(random)                                                                                                          \
     X(dropout)                                                                                                         \
     X(adamw)                                                                                                           \
+    X(adamw_list)                                                                                                      \
+    X(prepare)                                                                                                         \
     X(softmax)                                                                                                         \
     X(softmax_grad)                                                                                                    \
     X(norm)                                                                                                            \

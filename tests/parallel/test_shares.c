@@ -211,7 +211,7 @@ static int check_share(const setup *s, int rank, const share *got, const share *
     return over;
 }
 
-/* What the optimiser has beside the moments: a few numbers for each parameter, of any size. */
+/* What the optimiser has beside the moments: a few numbers for itself and for each parameter, of any size. */
 static int64_t beside_moments(const rank_share *r) {
     int64_t n = r->optimiser;
     for (int i = 0; i < r->n && i < TENSORS; i++) n -= r->of[i].state_bytes;
@@ -221,7 +221,8 @@ static int64_t beside_moments(const rank_share *r) {
 /* The allocator's account is that of the tensors, to the byte. */
 static void check_rank(const setup *s, int rank, const rank_share *got, const rank_share *one) {
     int64_t parameters = 0, gradients = 0, states = beside_moments(one);
-    verdict(states >= 0 && states <= 16 * one->n, s, rank, "bytes beside", "moments", (double)states, 16.0 * one->n);
+    int64_t numbers = 1024 + 16 * one->n;
+    verdict(states >= 0 && states <= numbers, s, rank, "bytes beside", "moments", (double)states, (double)numbers);
     verdict(got->n == one->n && got->n <= TENSORS, s, rank, "the number of", "parameters", got->n, one->n);
     for (int i = 0; i < one->n; i++) {
         int over = check_share(s, rank, &got->of[i], &one->of[i]);

@@ -44,7 +44,7 @@ int main(void) {
               tg_param(ctx, "fc2.weight", TG_SHAPE(WIDTH, WIDTH), 0.06), tg_param(ctx, "fc2.bias", TG_SHAPE(WIDTH), 0)},
     };
     s.opt = tg_adamw_new(ctx, s.p, 4, TG_ADAMW(.lr = 1e-3));
-    tg_optim_set_max_norm(s.opt, 1.0);
+    tg_optim_set_clip(s.opt, 1.0);
 
     const tg_schedule *cosine = TG_SCHEDULE(.lr = 1e-3, .warmup = 10, .steps = STEPS, .decay = TG_DECAY_COSINE);
     tg_graph *graph = tg_capture(ctx, step, &s);

@@ -97,13 +97,6 @@ TG_API tg_status tg_hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, i
  *     const tg_parallel *parallel;
  */
 
-/* ==== optim.h ==== */
-
-/* Every step from now on scales by max_norm / (norm + 1e-6) where that is below 1, on the device: no value is read, so
- * a step can be captured. 0: off. The norm counts every parameter once over all groups. */
-TG_API tg_status tg_optim_set_max_norm(tg_optim *o, double max_norm);
-TG_API double tg_optim_norm(tg_optim *o); /* of the last step: reads it; NaN before the first */
-
 /* ==== extend.h ==== */
 
 /* For vjp and jvp. */

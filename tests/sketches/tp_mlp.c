@@ -14,7 +14,7 @@ static tg_status train(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tensor *params[] = {tg_module_find(up, "weight"), tg_module_find(up, "bias"), tg_module_find(down, "weight"),
                            tg_module_find(down, "bias")};
     tg_optim *opt = tg_adamw_new(ctx, params, 4, TG_ADAMW(.lr = 1e-3));
-    tg_optim_set_max_norm(opt, 1.0);
+    tg_optim_set_clip(opt, 1.0);
     tg_tensor *x = tg_randn(ctx, TG_SHAPE(ROWS, WIDTH), 1.0);
     tg_tensor *y = tg_randn(ctx, TG_SHAPE(ROWS, WIDTH), 1.0);
     tg_tape *t = tg_tape_new(ctx);

@@ -25,7 +25,7 @@ static tg_status train(void *arg, tg_ctx *ctx, tg_comm *world) {
 
     tg_flat *flat = tg_flat_new(par, params, n, TG_FLAT(.shard = true, .bucket = 32768));
     tg_optim *opt = tg_adamw_new(ctx, tg_flat_leaves(flat), tg_flat_leaf_count(flat), TG_ADAMW(.lr = 1e-3));
-    tg_optim_set_max_norm(opt, 1.0);
+    tg_optim_set_clip(opt, 1.0);
     tg_tensor *count = tg_from_host(ctx, TG_F32, TG_SHAPE(), &(float){BATCH * SEQ * MICRO});
     tg_place(par, count, TG_DP, TG_V);
     tg_tape *t = tg_tape_new(ctx);

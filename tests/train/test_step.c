@@ -62,6 +62,8 @@ static void run_open(run *r, const options *o) {
     tg_tensor *p[64];
     int n = tg_module_params(r->gpt, p, 64);
     r->opt = tg_adamw_new(r->ctx, p, n, TG_ADAMW(.lr = 1e-2));
+    tg_optim_set_clip(r->opt, 1);
+    if (o->dtype == TG_F16) tg_optim_set_scale(r->opt, TG_LOSS_SCALE(.initial = 4096, .interval = 2));
     int64_t ids[BATCH * SEQ], target[BATCH * SEQ];
     for (int i = 0; i < BATCH * SEQ; i++) ids[i] = i * 5 % VOCAB, target[i] = (i * 5 + 5) % VOCAB;
     r->ids = tg_from_host(r->ctx, TG_I64, TG_SHAPE(BATCH, SEQ), ids);
@@ -71,8 +73,8 @@ static void run_open(run *r, const options *o) {
 
 static void run_step(run *r, int i) {
     tg_tensor *loss = tg_gpt_loss(r->gpt, r->t, r->ids, r->target, TG_LOSS_MEAN);
-    tg_backward(r->t, loss);
-    tg_optim_clip(r->opt, 1);
+    tg_backward(r->t, tg_scale_loss(r->t, loss, r->opt));
+    tg_optim_set_lr(r->opt, 1e-2 / (1 + 0.1 * i));
     if (strcmp(tg_ctx_device(r->ctx), "meta") != 0) r->loss[i] = tg_item(loss);
     tg_optim_step(r->opt);
     tg_optim_zero_grad(r->opt);
@@ -114,6 +116,7 @@ static const options variants[] = {
     {.arch = TG_GPT2, .threads = 1, .recompute = true},
     {.arch = TG_GPT2, .threads = 1, .dtype = TG_BF16},
     {.arch = TG_LLAMA, .threads = 1, .dtype = TG_F64, .recompute = true},
+    {.arch = TG_GPT2, .threads = 1, .dtype = TG_F16},
 };
 enum { VARIANTS = sizeof variants / sizeof *variants };
 
@@ -201,6 +204,7 @@ static void fail_every_allocation(const options *variant) {
 
 START_TEST(every_allocation_may_fail) {
     for (int v = 0; v < 3; v++) fail_every_allocation(&variants[v]);
+    fail_every_allocation(&variants[5]);
 }
 END_TEST
 

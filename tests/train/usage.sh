@@ -21,7 +21,7 @@ for command in train generate eval inspect gradcheck ops; do
 done
 runs train --help
 for default in 'arch gpt2|llama .*\[gpt2\]' 'steps N .*\[[0-9]*\]' 'lr X .*\[[0-9.e-]*\]' 'beta2 X .*\[[0-9.]*\]' \
-    'precision fp32|bf16|fp64 .*\[fp32\]' 'recompute none|full|selective|distributed .*\[none\]' 'checkpoint-every N .*\[[0-9]*\]'; do
+    'precision fp32|bf16|fp16|fp64 .*\[fp32\]' 'loss-scale X .*\[0\]' 'initial-loss-scale X .*\[65536\]' 'recompute none|full|selective|distributed .*\[none\]' 'checkpoint-every N .*\[[0-9]*\]'; do
     holds "help says --$default" grep -q -e "^  --$default" printed
 done
 
@@ -51,6 +51,17 @@ refuses 2 "llama has none" train $run --arch llama --dropout 0.1
 refuses 2 "--min-lr 1 is above --lr 0.1" train $run --lr 0.1 --min-lr 1
 refuses 2 "--warmup 9 is longer than --steps 3" train $run --warmup 9
 refuses 2 "--wsd-steps 9 is more than --steps 3" train $run --wsd-steps 9
+refuses 2 "--loss-scale is for --precision fp16" train $run --loss-scale 8
+refuses 2 "--initial-loss-scale is for --precision fp16" train $run --precision bf16 --initial-loss-scale 8
+refuses 2 "--hysteresis is for --precision fp16" train $run --hysteresis 1
+refuses 2 "--loss-scale is '-1'" train $run --precision fp16 --loss-scale -1
+refuses 2 "--loss-scale is 'inf'" train $run --precision fp16 --loss-scale inf
+refuses 2 "--initial-loss-scale is '0'" train $run --precision fp16 --initial-loss-scale 0
+refuses 2 "--loss-scale-window is '0'" train $run --precision fp16 --loss-scale-window 0
+refuses 2 "--hysteresis is '0'" train $run --precision fp16 --hysteresis 0
+refuses 2 "--min-loss-scale: --loss-scale 8 does not move" train $run --precision fp16 --loss-scale 8 --min-loss-scale 1
+refuses 2 "--min-loss-scale 8 is above --initial-loss-scale 4" train $run --precision fp16 --initial-loss-scale 4 \
+    --min-loss-scale 8
 refuses 2 "--vocab N is missing" train $run --data-format u16
 refuses 2 "--hidden is decided by the config in --init" train --data "$text" --out x --init y --hidden 8
 refuses 1 "overflows" train $run --hidden 1000000000 --heads 1 --vocab 4294967295

@@ -17,6 +17,7 @@ static const tg_device_ops composed = {
     .attention = tg_composed_attention,
     .attention_grad = tg_composed_attention_grad,
     .dropout = tg_composed_dropout,
+    .prepare = tg_composed_prepare,
     .adamw = tg_composed_adamw,
 };
 

@@ -77,5 +77,6 @@ const tg_device_ops tg_cpu_device = {
     .attention = tg_cpu_attention,
     .attention_grad = tg_cpu_attention_grad,
     .dropout = tg_cpu_dropout,
+    .prepare = tg_cpu_prepare,
     .adamw = tg_cpu_adamw,
 };

@@ -1,5 +1,6 @@
 /* The drivers of the row-wise slots: arrays to rows, rows to units of work. attention.c has the attention's. */
 #include "kernels/cpu/fused.h"
+#include "kernels/prepare.h"
 
 #if defined(__x86_64__)
 #define TG_COPIES(name, T) {tg_##name##_##T##_portable, tg_##name##_##T##_avx2, tg_##name##_##T##_avx512}
@@ -159,9 +160,15 @@ tg_status tg_cpu_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg
     return TG_OK;
 }
 
-tg_status tg_cpu_adamw(tg_ctx *ctx, const tg_adamw_args *a) {
-    if (a->step[4] != 0)
-        return TG_OK;
+tg_status tg_cpu_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
+    (void)ctx;
+    tg_prepare_step(a, false);
+    return TG_OK;
+}
+
+static void step_one(tg_ctx *ctx, const tg_adamw_args *a) {
+    if (a->step[TG_WORD_SKIP] != 0)
+        return;
     tg_adamw_job job = {
         .param = tg_flat_of(&a->param),
         .grad = tg_flat_of(&a->grad),
@@ -176,5 +183,10 @@ tg_status tg_cpu_adamw(tg_ctx *ctx, const tg_adamw_args *a) {
         .step = a->step,
     };
     tg_fused_run(ctx, TG_FUSED_adamw, a->param.dtype == TG_F64, tg_units(a->param.numel, TG_TILE), &job);
+}
+
+tg_status tg_cpu_adamw(tg_ctx *ctx, const tg_adamw_args *a, int n) {
+    for (int i = 0; i < n; i++)
+        step_one(ctx, &a[i]);
     return TG_OK;
 }

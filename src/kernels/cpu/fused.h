@@ -19,7 +19,8 @@ tg_status tg_cpu_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_args *a)
 tg_status tg_cpu_attention(tg_ctx *ctx, const tg_attention_args *a);
 tg_status tg_cpu_attention_grad(tg_ctx *ctx, const tg_attention_args *a);
 tg_status tg_cpu_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add);
-tg_status tg_cpu_adamw(tg_ctx *ctx, const tg_adamw_args *a);
+tg_status tg_cpu_prepare(tg_ctx *ctx, const tg_prepare_args *a);
+tg_status tg_cpu_adamw(tg_ctx *ctx, const tg_adamw_args *a, int n);
 
 /* ---- For the drivers and their templates ---- */
 

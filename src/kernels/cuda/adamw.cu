@@ -1,10 +1,11 @@
-/* The CUDA device's adamw slot, and its twin for a list of parameters: one pass over parameter, gradient and moments,
- * as many parameters in a launch as its arguments hold. */
+/* The CUDA device's slots of an optimiser's step. prepare is one thread; adamw one pass over parameter, gradient and
+ * moments, with as many parameters in a launch as its arguments hold. */
 #include <math.h>
 
 #include "kernels/cuda/slots.h"
 #include "kernels/cuda/vector.h"
 #include "kernels/cuda/walk.h"
+#include "kernels/prepare.h"
 
 namespace tg {
 namespace {
@@ -41,18 +42,18 @@ template <class T> struct Coefficients {
 };
 
 template <class T> __device__ inline Coefficients<T> coefficients_of(const AdamwItem &p) {
-    double lr = p.step[0];
+    double lr = p.step[TG_WORD_LR];
     Coefficients<T> c;
     c.beta1 = (T)p.beta1;
     c.beta2 = (T)p.beta2;
     c.gain1 = (T)(1 - p.beta1);
     c.gain2 = (T)(1 - p.beta2);
     c.eps = (T)p.eps;
-    c.clip = (T)p.step[1];
-    c.rate = (T)(lr / p.step[2]);
+    c.clip = (T)p.step[TG_WORD_COEFFICIENT];
+    c.rate = (T)(lr / p.step[TG_WORD_UNBIAS1]);
     c.keep = p.decoupled ? (T)(1 - lr * p.decay) : (T)1;
     c.decay = p.decoupled ? (T)0 : (T)p.decay;
-    c.unbias = (T)(1 / sqrt(p.step[3]));
+    c.unbias = (T)(1 / sqrt(p.step[TG_WORD_UNBIAS2]));
     return c;
 }
 
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(ADAMW_THREADS) adamw_step(const __grid_constan
     constexpr int Q = Quad<T>::size;
     __shared__ Coefficients<T> shared;
     const AdamwItem &p = list.item[item_of(list, blockIdx.x)];
-    if (p.step[4] != 0 || *list.fault != ~0ull) return;
+    if (p.step[TG_WORD_SKIP] != 0 || *list.fault != ~0ull) return;
     int64_t begin = (int64_t)(blockIdx.x - p.first) * (ADAMW_THREADS * ADAMW_QUADS * Q) + threadIdx.x * Q;
     int from = p.data[ADAMW_MASTER] ? ADAMW_MASTER : ADAMW_PARAM;
     Raw raw[ADAMW_QUADS][4];
@@ -183,12 +184,20 @@ template <class T> tg_status step_list(tg_ctx *ctx, const tg_adamw_args *a, int 
     return TG_OK;
 }
 
+/* Once for a step: every word of it follows from a few numbers. */
+__global__ void prepare_step(const __grid_constant__ tg_prepare_args a, const unsigned long long *fault) {
+    if (threadIdx.x == 0) tg_prepare_step(&a, *fault != ~0ull);
+}
+
 } // namespace
 } // namespace tg
 
-extern "C" tg_status tg_cuda_adamw_list(tg_ctx *ctx, const tg_adamw_args *a, int n) {
+extern "C" tg_status tg_cuda_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
+    TG_LAUNCH(tg::prepare_step, 1, 1, 0, tg_cuda_of(ctx)->compute, *a, tg_cuda_of(ctx)->fault);
+    return tg_cuda_launched(ctx, "prepare");
+}
+
+extern "C" tg_status tg_cuda_adamw(tg_ctx *ctx, const tg_adamw_args *a, int n) {
     tg_status s = tg::step_list<float>(ctx, a, n);
     return s == TG_OK ? tg::step_list<double>(ctx, a, n) : s;
 }
-
-extern "C" tg_status tg_cuda_adamw(tg_ctx *ctx, const tg_adamw_args *a) { return tg_cuda_adamw_list(ctx, a, 1); }

@@ -120,5 +120,6 @@ const tg_device_ops tg_cuda_device = {
     .attention = tg_cuda_attention,
     .attention_grad = tg_cuda_attention_grad,
     .dropout = tg_cuda_dropout,
+    .prepare = tg_cuda_prepare,
     .adamw = tg_cuda_adamw,
 };

@@ -27,9 +27,9 @@ tg_status tg_cuda_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_args *a
 tg_status tg_cuda_attention(tg_ctx *ctx, const tg_attention_args *a);
 tg_status tg_cuda_attention_grad(tg_ctx *ctx, const tg_attention_args *a);
 tg_status tg_cuda_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add);
-tg_status tg_cuda_adamw(tg_ctx *ctx, const tg_adamw_args *a);
-/* n parameters in as few launches as can be: one, for some hundreds of one width. */
-tg_status tg_cuda_adamw_list(tg_ctx *ctx, const tg_adamw_args *a, int n);
+tg_status tg_cuda_prepare(tg_ctx *ctx, const tg_prepare_args *a);
+/* One launch, for some hundreds of parameters of one width. */
+tg_status tg_cuda_adamw(tg_ctx *ctx, const tg_adamw_args *a, int n);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,54 @@
+/* The arithmetic of slot prepare, the same on every device: C, C++ and CUDA include it. */
+#ifndef TG_PREPARE_H
+#define TG_PREPARE_H
+
+#include <math.h>
+
+#include <tapegrad/step.h>
+
+#ifdef __CUDACC__
+#define TG_PREPARE_FN static __host__ __device__ inline
+#else
+#define TG_PREPARE_FN static inline
+#endif
+
+/* What one step did to the scale of the loss; state is before it. */
+TG_PREPARE_FN void tg_prepare_scale(const tg_prepare_args *a, bool overflow) {
+    double *s = a->state, grown = s[TG_STEP_SCALE] * a->growth, less = s[TG_STEP_SCALE] * a->backoff;
+    if (overflow) {
+        s[TG_STEP_CLEAN] = 0;
+        s[TG_STEP_HYSTERESIS] -= 1;
+        if (s[TG_STEP_HYSTERESIS] <= 0) s[TG_STEP_SCALE] = less > a->min ? less : a->min;
+        return;
+    }
+    s[TG_STEP_CLEAN] += 1;
+    if (s[TG_STEP_CLEAN] < a->interval) return;
+    s[TG_STEP_CLEAN] = 0;
+    s[TG_STEP_HYSTERESIS] = a->hysteresis;
+    if (grown - grown == 0) s[TG_STEP_SCALE] = grown; /* never infinite, from where nothing leads back */
+}
+
+/* bad: the device knows of an error in the step's data. */
+TG_PREPARE_FN void tg_prepare_step(const tg_prepare_args *a, bool bad) {
+    double *s = a->state, scale = s[TG_STEP_SCALE], sum = 0, norm = NAN, clip = 1, t = s[TG_STEP_COUNT] + 1;
+    double limit = a->max_norm == a->max_norm ? a->max_norm : s[TG_STEP_MAX_NORM];
+    for (int i = 0; i < a->n_sums; i++) sum += a->sums[i];
+    if (a->n_sums) norm = sqrt(sum) / scale;
+    bool overflow = a->n_sums && !(norm - norm == 0), skip = overflow || bad;
+    if (a->n_sums && !overflow && limit > 0 && limit < norm + 1e-6) clip = limit / (norm + 1e-6);
+    for (int g = 0; g < a->n_groups; g++) {
+        double *w = a->words + g * TG_STEP_WORD;
+        w[TG_WORD_LR] = s[TG_STEP_LR] * a->lr_scale[g];
+        w[TG_WORD_COEFFICIENT] = clip / scale;
+        w[TG_WORD_UNBIAS1] = 1 - pow(a->beta1, t);
+        w[TG_WORD_UNBIAS2] = 1 - pow(a->beta2, t);
+        w[TG_WORD_SKIP] = skip ? 1 : 0;
+        w[TG_WORD_FIRST] = t == 1 ? 1 : 0;
+    }
+    if (a->dynamic && a->n_sums && !bad) tg_prepare_scale(a, overflow);
+    if (!skip) s[TG_STEP_COUNT] = t;
+    s[TG_STEP_NORM] = norm;
+    s[TG_STEP_SKIPPED] = skip ? 1 : 0;
+}
+
+#endif

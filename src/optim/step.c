@@ -1,0 +1,368 @@
+/* The step that all methods share, and what of an optimiser lies on the device (step.h): nothing here reads it but
+ * where the caller asks for a number. */
+#include <math.h>
+
+#include <tapegrad/ops.h>
+
+#include "autograd/backward.h"
+#include "kernels/composed.h"
+#include "kernels/scalar.h"
+#include "optim/optim.h"
+#include "parallel/grads.h"
+
+/* ---- What lies on the device ---- */
+
+static tg_tensor *doubles(tg_ctx *ctx, int64_t n) {
+    return tg_ok(ctx) ? tg_owned_empty(ctx, TG_F64, 1, &n, TG_MEM_OPTIMISER) : NULL;
+}
+
+/* n words of the state from the first on, as a tensor of its own. */
+static tg_tensor *part_of_state(tg_optim *o, int first, int ndim, int64_t n) {
+    if (!o->state) return NULL;
+    return tg_owned_new(o->ctx, TG_F64, ndim, &n, NULL, tg_storage_ref(o->state->storage), first);
+}
+
+/* Sends words of the state. */
+static tg_status put(tg_optim *o, int first, const double *v, int n) {
+    if (o->ctx->meta) return TG_OK;
+    double *at = (double *)tg_data(o->state) + first;
+    return o->ctx->ops->copy(o->ctx, at, v, (size_t)n * sizeof *v, TG_COPY_FROM_HOST);
+}
+
+/* Reads the state, also after an error. False where it could not be read; s is then a state without steps. */
+static bool look(const tg_optim *o, double s[TG_STEP_STATE]) {
+    static const double before[TG_STEP_STATE] = {[TG_STEP_NORM] = NAN, [TG_STEP_SCALE] = 1};
+    memcpy(s, before, sizeof before);
+    if (!o || !o->state) return false;
+    if (o->ctx->meta) return true;
+    if (o->ctx->ops->copy(o->ctx, s, tg_data(o->state), sizeof before, TG_COPY_TO_HOST) == TG_OK) return true;
+    memcpy(s, before, sizeof before);
+    return false;
+}
+
+tg_status tg_optim_device_open(tg_optim *o) {
+    tg_ctx *ctx = o->ctx;
+    const double begin[TG_STEP_STATE] = {[TG_STEP_NORM] = NAN, [TG_STEP_SCALE] = 1};
+    const int64_t words = TG_STEP_GROUPS * TG_STEP_WORD;
+    o->list = tg_host_alloc(ctx, (size_t)o->n * sizeof *o->list);
+    o->squares = doubles(ctx, o->n);
+    o->sums = doubles(ctx, TG_STEP_SUMS);
+    o->state = doubles(ctx, TG_STEP_STATE);
+    o->words = doubles(ctx, words);
+    if (tg_ok(ctx)) o->words32 = tg_owned_empty(ctx, TG_F32, 1, &words, TG_MEM_OPTIMISER);
+    if (tg_ok(ctx)) o->scale32 = tg_owned_empty(ctx, TG_F32, 0, NULL, TG_MEM_OPTIMISER);
+    o->scale_view = part_of_state(o, TG_STEP_SCALE, 0, 1);
+    o->scale_state = part_of_state(o, TG_STEP_SCALE, 1, 3);
+    if (o->scale_state) o->scale_state->ext->owners = 1;
+    TG_TRY(ctx->status);
+    return put(o, 0, begin, TG_STEP_STATE);
+}
+
+void tg_optim_device_close(tg_optim *o) {
+    tg_optim_drop_state(o->scale_state);
+    tg_tensor *const all[] = {o->scale_view, o->scale32, o->words32, o->words, o->state, o->sums, o->squares};
+    for (int i = 0; i < TG_LEN(all); i++)
+        if (all[i]) tg_drop(all[i]);
+    tg_host_free(o->ctx, o->list, (size_t)o->n * sizeof *o->list);
+}
+
+/* ---- The norm ---- */
+
+/* Where the sums of squares of gradients go: those on the same axes beside each other. */
+typedef struct square_sets {
+    uint32_t mask[TG_STEP_SUMS];
+    int64_t count[TG_STEP_SUMS], first[TG_STEP_SUMS];
+    int n;
+} square_sets;
+
+/* The set of an item, which it makes where it is not there; -1: there are too many. */
+static int set_of(square_sets *s, const tg_optim_item *it) {
+    uint32_t mask = it->param->place ? it->param->place->varying : 0;
+    int i = 0;
+    while (i < s->n && s->mask[i] != mask) i++;
+    if (i == TG_STEP_SUMS) return -1;
+    if (i == s->n) s->mask[s->n++] = mask;
+    return i;
+}
+
+static tg_status find_sets(tg_optim *o, square_sets *s) {
+    for (int i = 0; i < o->n; i++) {
+        int k = set_of(s, &o->item[i]);
+        if (k < 0)
+            return tg_fail(o->ctx, TG_ERR_UNSUPPORTED, "the norm: parameters lie on more than %d sets of axes",
+                           TG_STEP_SUMS);
+        s->count[k]++;
+    }
+    for (int k = 1; k < s->n; k++) s->first[k] = s->first[k - 1] + s->count[k - 1];
+    return TG_OK;
+}
+
+/* n elements of a 1-D float64 tensor from the first on. */
+static tg_array slice(const tg_tensor *x, int64_t first, const int64_t *n) {
+    static const int64_t dense = 1;
+    tg_array a = tg_array_of(x);
+    a.data = a.data ? (double *)a.data + first : NULL;
+    a.shape = n, a.stride = &dense, a.numel = *n;
+    return a;
+}
+
+/* One gradient's sum of squares into an element of o->squares. */
+static tg_status square_one(tg_optim *o, const tg_tensor *g, int64_t at) {
+    int64_t one[TG_MAX_DIMS];
+    for (int d = 0; d < TG_MAX_DIMS; d++) one[d] = 1;
+    tg_array sum = slice(o->squares, at, one);
+    sum.stride = one, sum.ndim = g->ndim;
+    return o->ctx->ops->reduce(o->ctx, TG_SUMSQ, sum, tg_array_of(g), 1, false);
+}
+
+/* Sums of squares over all parameters, each counted once: shards are summed over the axes that they lie on, and what is
+ * the same on every rank of an axis counts as one. */
+static tg_status measure(tg_optim *o) {
+    static const int64_t one = 1;
+    tg_ctx *ctx = o->ctx;
+    square_sets s = {.n = 0};
+    int64_t done[TG_STEP_SUMS] = {0};
+    TG_TRY(find_sets(o, &s));
+    TG_TRY(ctx->ops->fill(ctx, tg_array_of(o->squares), 0));
+    for (int i = 0; i < o->n; i++) {
+        const tg_tensor *g = tg_optim_gradient(&o->item[i]);
+        int k = set_of(&s, &o->item[i]);
+        if (g) TG_TRY(square_one(o, g, s.first[k] + done[k]));
+        done[k]++;
+    }
+    for (int k = 0; k < s.n; k++)
+        TG_TRY(ctx->ops->reduce(ctx, TG_SUM, slice(o->sums, k, &one), slice(o->squares, s.first[k], &s.count[k]), 1,
+                                false));
+    if (ctx->grid.axes) TG_TRY(tg_grid_sum(ctx, s.mask, o->sums, s.n));
+    o->n_sums = s.n;
+    return TG_OK;
+}
+
+/* ---- The step ---- */
+
+tg_tensor *tg_optim_gradient(const tg_optim_item *it) {
+    return it->param->numel ? tg_gradient_of(it->param) : NULL;
+}
+
+static void note_versions(tg_optim_item *it) {
+    it->version = it->param->storage->version;
+    it->master_version = it->master ? it->master->storage->version : 0;
+}
+
+/* Somebody may have written one of the two since the last step. A master that was loaded is the truth, with or without
+ * the parameter that was rounded from it; else the parameter is. */
+static tg_status agree_with_master(tg_optim_item *it) {
+    if (!it->master) return TG_OK;
+    if (it->master_version != it->master->storage->version) {
+        TG_TRY(tg_gradient_put(it->param, it->master, false));
+        tg_storage_wrote(it->param->storage, "tg_optim_step", TG_SITE);
+    } else if (it->version != it->param->storage->version) {
+        TG_TRY(tg_gradient_put(it->master, it->param, false));
+    }
+    note_versions(it);
+    return TG_OK;
+}
+
+/* Their bytes are there: nobody has discarded a gradient. */
+static tg_status check_gradients(tg_optim *o, const char *who) {
+    TG_TRY(tg_optim_check_items(o, who));
+    for (int i = 0; i < o->n; i++) {
+        tg_tensor *g = tg_gradient_of(o->item[i].param);
+        TG_TRY(tg_gradient_need_drained(o->item[i].param, who));
+        if (!g) continue;
+        TG_TRY(tg_gradient_need_whole(o->item[i].param, who));
+        TG_TRY(tg_storage_need(g->storage, g));
+    }
+    return TG_OK;
+}
+
+/* Whether the next step takes sums of squares that nobody has made yet. */
+static bool measures(const tg_optim *o) { return (o->max_norm > 0 || o->scale.size) && !o->summed; }
+
+static tg_status prepare(tg_optim *o, bool normed) {
+    const tg_device_ops *ops = o->ctx->ops;
+    bool adam = o->method == &tg_adam_method;
+    tg_prepare_args a = {.sums = tg_data(o->sums),
+                         .n_sums = normed ? o->n_sums : 0,
+                         .n_groups = o->n_groups,
+                         .state = tg_data(o->state),
+                         .words = tg_data(o->words),
+                         .beta1 = adam ? o->adam.beta1 : 0,
+                         .beta2 = adam ? o->adam.beta2 : 0,
+                         .max_norm = o->summed ? o->next_norm : NAN,
+                         .dynamic = tg_optim_scale_moves(o),
+                         .growth = o->scale.growth,
+                         .backoff = o->scale.backoff,
+                         .min = o->scale.min,
+                         .interval = (double)o->scale.interval,
+                         .hysteresis = (double)o->scale.hysteresis};
+    for (int i = 0; i < o->n_groups; i++) a.lr_scale[i] = o->group[i].lr_scale;
+    TG_TRY((ops->prepare ? ops->prepare : tg_composed_prepare)(o->ctx, &a));
+    tg_storage_wrote(o->state->storage, "tg_optim_step", TG_SITE);
+    return TG_OK;
+}
+
+/* The scale in float32, where the state has been written since. Who backs through a loss that had the last one is told
+ * so. */
+static tg_status refresh_scale(tg_optim *o, const char *by, const void *site) {
+    uint32_t version = o->state->storage->version;
+    if (!o->scale.size || o->scale_version == version) return TG_OK;
+    tg_array scale = tg_array_of(o->scale_view);
+    TG_TRY(o->ctx->ops->map(o->ctx, TG_FN_id, tg_array_of(o->scale32), &scale, 1, (const double[2]){0}, false));
+    tg_storage_wrote(o->scale32->storage, by, site);
+    o->scale_version = version;
+    return TG_OK;
+}
+
+/* Whether to skip is the device's to say: for the host every step writes its parameters. */
+static tg_status step(tg_optim *o) {
+    TG_TRY(tg_optim_check(o));
+    TG_TRY(check_gradients(o, "tg_optim_step"));
+    for (int i = 0; i < o->n; i++) TG_TRY(agree_with_master(&o->item[i]));
+    bool normed = o->summed || measures(o);
+    if (measures(o)) TG_TRY(measure(o));
+    for (int i = 0; i < o->n; i++)
+        if (tg_optim_gradient(&o->item[i])) TG_TRY(tg_storage_await_readers(o->item[i].param->storage));
+    TG_TRY(prepare(o, normed));
+    TG_TRY(refresh_scale(o, "tg_optim_step", TG_SITE));
+    o->summed = false;
+    TG_TRY(o->method->step(o));
+    for (int i = 0; i < o->n; i++) {
+        if (!tg_optim_gradient(&o->item[i])) continue;
+        tg_storage_wrote(o->item[i].param->storage, "tg_optim_step", TG_SITE);
+        note_versions(&o->item[i]);
+    }
+    return TG_OK;
+}
+
+tg_status tg_optim_step(tg_optim *o) {
+    if (!o) return TG_ERR_ARGUMENT;
+    bool meets = measures(o) && o->ctx->grid.axes;
+    tg_status s = step(o);
+    if (s != TG_OK && meets) tg_ctx_skip(o->ctx);
+    return s;
+}
+
+tg_status tg_optim_zero_grad(tg_optim *o) {
+    if (!o) return TG_ERR_ARGUMENT;
+    for (int i = 0; i < o->n; i++)
+        if (o->item[i].param->serial == o->item[i].ref.serial && o->item[i].param->ext)
+            tg_gradient_forget(o->item[i].param->ext);
+    if (o->summed) o->summed = false; /* the sums were of those gradients */
+    return o->ctx->status;
+}
+
+/* ---- Clipping ---- */
+
+static tg_status clip(tg_optim *o, double max_norm, double *norm) {
+    double sums[TG_STEP_SUMS] = {0}, state[TG_STEP_STATE], total = 0;
+    TG_TRY(tg_optim_check(o));
+    TG_TRY(check_gradients(o, "tg_optim_clip"));
+    if (!(max_norm >= 0))
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_clip: max_norm %g, expected 0 (none) or more", max_norm);
+    TG_TRY(measure(o));
+    if (!o->ctx->meta)
+        TG_TRY(o->ctx->ops->copy(o->ctx, sums, tg_data(o->sums), (size_t)o->n_sums * sizeof *sums, TG_COPY_TO_HOST));
+    if (!look(o, state)) return o->ctx->status;
+    for (int i = 0; i < o->n_sums; i++) total += sums[i];
+    *norm = sqrt(total) / state[TG_STEP_SCALE];
+    o->summed = true;
+    o->next_norm = max_norm;
+    return TG_OK;
+}
+
+double tg_optim_clip(tg_optim *o, double max_norm) {
+    double norm = NAN;
+    if (clip(o, max_norm, &norm) != TG_OK && o && o->ctx->grid.axes) tg_ctx_skip(o->ctx);
+    return norm;
+}
+
+tg_status tg_optim_set_clip(tg_optim *o, double max_norm) {
+    TG_TRY(tg_optim_check(o));
+    if (!(max_norm >= 0))
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_clip: max_norm %g, expected 0 (none) or more", max_norm);
+    TG_TRY(put(o, TG_STEP_MAX_NORM, &max_norm, 1));
+    o->max_norm = max_norm;
+    return TG_OK;
+}
+
+double tg_optim_norm(const tg_optim *o) {
+    double s[TG_STEP_STATE];
+    return look(o, s) ? s[TG_STEP_NORM] : NAN;
+}
+
+/* ---- The scale of the loss ---- */
+
+static tg_status scale_opts(tg_ctx *ctx, const tg_loss_scale *given, tg_loss_scale *s) {
+    TG_TRY(tg_options(ctx, s, sizeof *s, given, "tg_optim_set_scale: the options"));
+    if (s->initial == 0) s->initial = 0x1p32;
+    if (s->growth == 0) s->growth = 2;
+    if (s->backoff == 0) s->backoff = 0.5;
+    if (s->min == 0) s->min = 1;
+    if (s->interval == 0) s->interval = 1000;
+    if (s->hysteresis == 0) s->hysteresis = 2;
+    if (s->initial > 0 && isfinite(s->initial) && s->growth > 1 && isfinite(s->growth) && s->backoff > 0 &&
+        s->backoff < 1 && s->min > 0 && (s->fixed || s->min <= s->initial) && s->interval > 0 && s->hysteresis > 0)
+        return TG_OK;
+    return tg_fail(ctx, TG_ERR_ARGUMENT,
+                   "tg_optim_set_scale: initial %g, growth %g, backoff %g, min %g, interval %lld, hysteresis %lld; "
+                   "expected finite numbers above 0, growth above 1, backoff below it, and min at most initial",
+                   s->initial, s->growth, s->backoff, s->min, (long long)s->interval, (long long)s->hysteresis);
+}
+
+tg_status tg_optim_set_scale(tg_optim *o, const tg_loss_scale *given) {
+    tg_loss_scale s = {.initial = 1};
+    TG_TRY(tg_optim_check(o));
+    if (given) TG_TRY(scale_opts(o->ctx, given, &s));
+    const double begin[3] = {s.initial, 0, (double)s.hysteresis};
+    TG_TRY(put(o, TG_STEP_SCALE, begin, 3));
+    tg_storage_wrote(o->state->storage, "tg_optim_set_scale", TG_SITE);
+    o->scale = s;
+    o->scale.size = given ? sizeof s : 0;
+    TG_TRY(refresh_scale(o, "tg_optim_set_scale", TG_SITE));
+    return TG_OK;
+}
+
+double tg_optim_scale(const tg_optim *o) {
+    double s[TG_STEP_STATE];
+    return look(o, s) ? s[TG_STEP_SCALE] : NAN;
+}
+
+tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o) {
+    tg_ctx *ctx = tg_tape_ctx(t);
+    if (!tg_ok(ctx) || tg_check(ctx, loss, "tg_scale_loss") != TG_OK) return tg_inert(ctx ? ctx : &tg_dead_ctx);
+    if (!o || o->ctx != ctx) {
+        tg_fail(ctx, o ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_scale_loss: the optimiser is %s",
+                o ? "of another context" : "NULL");
+        return tg_inert(ctx);
+    }
+    if (!o->scale.size) return loss;
+    if (refresh_scale(o, "tg_scale_loss", TG_SITE) != TG_OK) return tg_inert(ctx);
+    if (loss->dtype == TG_BF16 || loss->dtype == TG_F16) loss = tg_cast(t, loss, TG_F32);
+    return tg_mul(t, loss, loss->dtype == TG_F64 ? o->scale_view : o->scale32);
+}
+
+/* ---- Learning rate and steps ---- */
+
+tg_status tg_optim_set_lr(tg_optim *o, double lr) {
+    TG_TRY(tg_optim_check(o));
+    if (!tg_optim_rate(o->ctx, lr, "tg_optim_set_lr")) return o->ctx->status;
+    TG_TRY(put(o, TG_STEP_LR, &lr, 1));
+    o->lr = lr;
+    return TG_OK;
+}
+
+double tg_optim_lr(const tg_optim *o) { return o ? o->lr : NAN; }
+
+tg_status tg_optim_set_steps(tg_optim *o, int64_t steps) {
+    TG_TRY(tg_optim_check(o));
+    if (steps < 0)
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_steps: %lld steps, expected 0 or more", (long long)steps);
+    return put(o, TG_STEP_COUNT, &(const double){(double)steps}, 1);
+}
+
+int64_t tg_optim_steps(const tg_optim *o) {
+    double s[TG_STEP_STATE];
+    look(o, s);
+    return (int64_t)s[TG_STEP_COUNT];
+}

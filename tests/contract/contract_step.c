@@ -1,0 +1,94 @@
+/* The contract of prepare, against the sentences of step.h. */
+#include <math.h>
+#include <string.h>
+
+#include "contract/device_contract.h"
+
+/* What prepare has to leave, by the rules spelt out; and where they apply to this call. */
+static void prepare_reference(const tg_prepare_args *a, const double *sums, double *s, double *words) {
+    double squares = 0, limit = isnan(a->max_norm) ? s[TG_STEP_MAX_NORM] : a->max_norm;
+    for (int i = 0; i < a->n_sums; i++) squares += sums[i];
+    double norm = a->n_sums ? sqrt(squares) / s[TG_STEP_SCALE] : NAN;
+    bool skip = a->n_sums > 0 && !isfinite(norm);
+    double coefficient = limit > 0 && isfinite(norm) ? fmin(1, limit / (norm + 1e-6)) : 1;
+    for (int g = 0; g < a->n_groups; g++) {
+        double t = s[TG_STEP_COUNT] + 1, word[TG_STEP_WORD] = {s[TG_STEP_LR] * a->lr_scale[g],
+                                                                 coefficient / s[TG_STEP_SCALE],
+                                                                 1 - pow(a->beta1, t),
+                                                                 1 - pow(a->beta2, t),
+                                                                 skip,
+                                                                 t == 1};
+        memcpy(words + g * TG_STEP_WORD, word, sizeof word);
+    }
+    s[TG_STEP_NORM] = norm;
+    s[TG_STEP_SKIPPED] = skip;
+    s[TG_STEP_COUNT] += !skip;
+    if (!a->dynamic || !a->n_sums) return;
+    s[TG_STEP_CLEAN] = skip ? 0 : s[TG_STEP_CLEAN] + 1;
+    if (skip && --s[TG_STEP_HYSTERESIS] <= 0) s[TG_STEP_SCALE] = fmax(s[TG_STEP_SCALE] * a->backoff, a->min);
+    if (s[TG_STEP_CLEAN] != a->interval) return;
+    s[TG_STEP_CLEAN] = 0;
+    s[TG_STEP_HYSTERESIS] = a->hysteresis;
+    s[TG_STEP_SCALE] *= a->growth;
+}
+
+/* Doubles on the device. */
+typedef struct numbers {
+    mirror m;
+    double want[TG_STEP_GROUPS * TG_STEP_WORD];
+} numbers;
+
+static numbers numbers_of(contract *c, int64_t n) {
+    numbers x = {.m = contract_make(c, TG_F64, 1, &n, ROWS)};
+    return x;
+}
+
+static void numbers_check(contract *c, numbers *x, int n, const char *what, int step) {
+    contract_pull(c, &x->m);
+    for (int i = 0; i < n; i++)
+        contract_check(c, contract_close(TG_F64, contract_get(&x->m, i), x->want[i]),
+                       "prepare %d: %s %d: %g, expected %g", step, what, i, contract_get(&x->m, i), x->want[i]);
+}
+
+/* A run of steps, each from the state that the one before left on the device. */
+static void prepare_run(contract *c, tg_prepare_args a, double lr, double max_norm, double scale, bool overflows) {
+    numbers sums = numbers_of(c, TG_STEP_SUMS), state = numbers_of(c, TG_STEP_STATE);
+    numbers words = numbers_of(c, TG_STEP_GROUPS * TG_STEP_WORD);
+    double begin[TG_STEP_STATE] = {0, lr, max_norm, NAN, 0, scale, 0, a.hysteresis};
+    for (int i = 0; i < TG_STEP_STATE; i++) contract_set(&state.m, i, state.want[i] = begin[i]);
+    contract_push(c, &state.m);
+    contract_push(c, &words.m);
+    a.sums = sums.m.on.data, a.state = state.m.on.data, a.words = words.m.on.data;
+    for (int step = 1; step <= 40; step++) {
+        for (int i = 0; i < TG_STEP_SUMS; i++) sums.want[i] = (double)(contract_roll(c, 9) * 7);
+        for (int i = 0; i < TG_STEP_SUMS; i++) contract_set(&sums.m, i, sums.want[i]);
+        if (overflows && contract_roll(c, 4) == 0)
+            contract_set(&sums.m, 0, sums.want[0] = contract_roll(c, 2) ? INFINITY : NAN);
+        contract_push(c, &sums.m);
+        a.max_norm = contract_roll(c, 5) ? NAN : (double)contract_roll(c, 3);
+        contract_check(c, c->ops->prepare(c->ctx, &a) == TG_OK, "prepare: status");
+        prepare_reference(&a, sums.want, state.want, words.want);
+        numbers_check(c, &state, TG_STEP_STATE, "state", step);
+        numbers_check(c, &words, a.n_groups * TG_STEP_WORD, "word", step);
+    }
+    contract_drop(c, &sums.m);
+    contract_drop(c, &state.m);
+    contract_drop(c, &words.m);
+}
+
+void contract_prepare(contract *c) {
+    if (!c->ops->prepare) return;
+    tg_prepare_args a = {.n_groups = 1, .lr_scale = {1, 0.5, 0, 2, 3, 4, 5, 6}, .beta1 = 0.9, .beta2 = 0.95};
+    prepare_run(c, a, 0.1, 0, 1, false);
+    a.n_sums = 1, a.n_groups = TG_STEP_GROUPS;
+    prepare_run(c, a, 0.1, 2, 1, true);
+    prepare_run(c, a, 0.1, INFINITY, 1, true);
+    a.n_sums = TG_STEP_SUMS, a.beta1 = 0;
+    prepare_run(c, a, 1e-3, 3, 64, true);
+    a.dynamic = true, a.growth = 2, a.backoff = 0.5, a.min = 4, a.interval = 3, a.hysteresis = 2;
+    prepare_run(c, a, 1e-3, 3, 4096, true);
+    a.growth = 1.5, a.backoff = 0.25, a.interval = 1, a.hysteresis = 1;
+    prepare_run(c, a, 1e-3, 0, 8, true);
+    a.n_sums = 0;
+    prepare_run(c, a, 1e-3, 1, 8, false);
+}
