@@ -179,7 +179,8 @@ static bool count_layer(const train_options *o, const findings *f, tg_comm_count
 
 /* ---- Printing ---- */
 
-static const char *const categories[] = {"parameters", "gradients", "optimiser", "saved", "temporaries", "buffers"};
+static const char *const categories[] = {"parameters",  "gradients", "optimiser", "saved",
+                                         "temporaries", "buffers",   "captured"};
 _Static_assert(sizeof categories / sizeof categories[0] == TG_MEM_CATEGORIES, "a category has no name");
 
 static json_t *memory_json(const findings *f) {

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+#include <tapegrad/capture.h>
 #include <tapegrad/optim.h>
 
 #include "ranks.h"
@@ -20,7 +21,7 @@ typedef struct train_options {
     int64_t val_every, val_batches, log_every, checkpoint_every, keep, scale_window, hysteresis;
     double loss_scale, initial_scale, min_scale; /* with fp16; loss_scale 0: it moves */
     double lr, min_lr, beta1, beta2, eps, weight_decay, clip, val_fraction;
-    bool resume;
+    bool resume, capture;
 } train_options;
 
 extern const command train_command;
@@ -51,6 +52,12 @@ typedef struct trainer {
     int64_t micro, batch, seq_len; /* of all data-parallel ranks together */
     int dp, dp_rank;
     bool scaled; /* the loss is, as float16 needs it */
+    /* Of a step that is captured (--capture): its micro-batches' inputs and losses, and what is replayed from the third
+     * step on; the first one is called. */
+    tg_tensor **all; /* n_micro each: ids, targets, losses; NULL: steps are not captured */
+    int n_micro;
+    bool warm;
+    tg_graph *graph;
     tg_schedule schedule;
 } trainer;
 

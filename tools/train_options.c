@@ -48,6 +48,8 @@ static const option rows[] = {
      "how ranks draw dropout: each element what one rank draws, or from streams seeded by Megatron-Core's formulas",
      .fixed = true},
     {"device", OPTION_TEXT, AT(device), "cpu|cuda|cuda:N", "where tensors are and kernels run", .fixed = false},
+    {"capture", OPTION_FLAG, AT(capture), "", "record a step and replay it, which the host launches at once (cuda)",
+     .fixed = false},
     {"threads", OPTION_INT, AT(threads), "N", "of each rank; 0: one for each core, shared out", 0, 1024, false},
     {"order", OPTION_TEXT, AT(order), "FILE",
      "little-endian int64 offset into the tokens of every sequence of every step, in place of the shuffle",

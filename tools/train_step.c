@@ -55,6 +55,18 @@ static bool open_gradients(trainer *r) {
     return check(r->ctx);
 }
 
+/* A captured step has all its micro-batches' inputs at once. */
+static bool open_captured(trainer *r) {
+    r->n_micro = (int)(r->batch / r->micro);
+    r->all = calloc(3 * (size_t)r->n_micro, sizeof(tg_tensor *));
+    if (!r->all) return fail("no memory for a batch"), false;
+    for (int i = 0; i < 2 * r->n_micro; i++) {
+        r->all[i] = tg_zeros(r->ctx, TG_I64, TG_SHAPE(r->micro / r->dp, r->seq_len));
+        place_batch(r->parallel, r->all[i], true);
+    }
+    return check(r->ctx);
+}
+
 static bool open_batch(trainer *r, const train_options *o) {
     r->batch = o->batch;
     r->micro = o->batch / o->accumulate;
@@ -77,7 +89,7 @@ static bool open_batch(trainer *r, const train_options *o) {
     if (r->dp > 1 && strcmp(tg_ctx_device(r->ctx), "meta")) tg_write_f64(r->tokens, &tokens, 1);
     r->buffer = calloc((size_t)(mine * r->seq_len), sizeof *r->buffer);
     if (!r->buffer) return fail("no memory for a batch"), false;
-    return check(r->ctx);
+    return check(r->ctx) && (!o->capture || open_captured(r));
 }
 
 tg_config train_config(const train_options *o) {
@@ -103,6 +115,9 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
 
 void trainer_close(trainer *r) {
     if (!r->ctx) return;
+    tg_graph_free(r->graph);
+    for (int i = 0; r->all && i < 3 * r->n_micro; i++) tg_drop(r->all[i]);
+    free(r->all);
     tg_drop(r->ids);
     tg_drop(r->target);
     tg_drop(r->tokens);
@@ -124,20 +139,70 @@ static void fill(trainer *r, tg_tensor *out, tg_tokens *tokens, const int64_t *o
     tg_write(out, r->buffer, (size_t)(n * r->seq_len) * sizeof *r->buffer);
 }
 
-/* This rank's part of a micro-batch: the sum of its losses, as a share of the batch's mean. */
-static double run_micro_batch(trainer *r, tg_tokens *tokens, const int64_t *offsets) {
+/* This rank's part of a micro-batch. */
+static void feed(trainer *r, tg_tensor *ids, tg_tensor *target, tg_tokens *tokens, const int64_t *offsets) {
     int64_t n = r->micro / r->dp;
-    if (tokens) {
-        fill(r, r->ids, tokens, offsets + r->dp_rank * n, n, 0);
-        fill(r, r->target, tokens, offsets + r->dp_rank * n, n, 1);
-    }
-    double scale = 1.0 / (double)(r->batch * r->seq_len);
-    tg_tensor *loss = tg_gpt_loss(r->gpt, r->tape, r->ids, r->target, TG_LOSS_SUM);
-    /* With data-parallel ranks tg_grads_finalize divides by the tokens of all of them. */
-    if (r->dp == 1) loss = tg_scale(r->tape, loss, scale);
+    if (!tokens) return;
+    fill(r, ids, tokens, offsets + r->dp_rank * n, n, 0);
+    fill(r, target, tokens, offsets + r->dp_rank * n, n, 1);
+}
+
+/* What a loss is in the batch's mean. */
+static double share(const trainer *r) { return 1.0 / (double)(r->batch * r->seq_len); }
+
+/* The sum of its losses; with one data-parallel rank as a share of the batch's mean: else tg_grads_finalize divides by
+ * the tokens of all of them. */
+static tg_tensor *back_through(trainer *r, tg_tensor *ids, tg_tensor *target) {
+    tg_tensor *loss = tg_gpt_loss(r->gpt, r->tape, ids, target, TG_LOSS_SUM);
+    if (r->dp == 1) loss = tg_scale(r->tape, loss, share(r));
     tg_backward(r->tape, tg_scale_loss(r->tape, loss, r->optim));
-    double value = tokens ? tg_item(loss) * (r->dp == 1 ? 1 : scale) : 0;
+    return loss;
+}
+
+static double value_of(const trainer *r, tg_tensor *loss) { return tg_item(loss) * (r->dp == 1 ? 1 : share(r)); }
+
+static double run_micro_batch(trainer *r, tg_tokens *tokens, const int64_t *offsets) {
+    feed(r, r->ids, r->target, tokens, offsets);
+    tg_tensor *loss = back_through(r, r->ids, r->target);
+    double value = tokens ? value_of(r, loss) : 0;
     tg_tape_reset(r->tape);
+    return value;
+}
+
+static void end_step(trainer *r) {
+    tg_grads_finalize(r->parallel, r->params, r->n_params, TG_FINALIZE(.tokens = r->tokens));
+    tg_optim_step(r->optim);
+    tg_optim_zero_grad(r->optim);
+}
+
+/* The whole step, on inputs that are there: work of the device alone. */
+static tg_status step_on_device(void *state, tg_ctx *ctx) {
+    trainer *r = state;
+    tg_tensor **ids = r->all, **target = ids + r->n_micro, **losses = target + r->n_micro;
+    for (int i = 0; i < r->n_micro; i++) {
+        tg_buckets_set_reduce(r->buckets, i + 1 == r->n_micro);
+        tg_tensor *loss = back_through(r, ids[i], target[i]);
+        tg_drop(losses[i]);
+        losses[i] = tg_keep(loss);
+        tg_tape_reset(r->tape);
+    }
+    end_step(r);
+    return tg_ctx_status(ctx);
+}
+
+/* The first step makes what lives longer than a step; the second one is recorded. */
+static double run_captured(trainer *r, tg_tokens *tokens, const int64_t *offsets) {
+    double value = 0;
+    for (int i = 0; i < r->n_micro; i++)
+        feed(r, r->all[i], r->all[r->n_micro + i], tokens, offsets ? offsets + i * r->micro : NULL);
+    if (r->graph)
+        tg_graph_replay(r->graph);
+    else if (r->warm)
+        r->graph = tg_capture(r->ctx, step_on_device, r);
+    else
+        step_on_device(r, r->ctx);
+    r->warm = true;
+    for (int i = 0; tokens && i < r->n_micro; i++) value += value_of(r, r->all[2 * r->n_micro + i]);
     return value;
 }
 
@@ -153,14 +218,13 @@ step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int6
     step_result result = {.lr = tg_schedule_lr(&r->schedule, step), .interrupted = interrupted};
     double begun = seconds_now();
     tg_memory_reset_peak(r->ctx);
-    for (int64_t i = 0; i < r->batch; i += r->micro) {
+    tg_optim_set_lr(r->optim, result.lr);
+    if (r->all) result.loss = run_captured(r, tokens, offsets);
+    for (int64_t i = 0; !r->all && i < r->batch; i += r->micro) {
         tg_buckets_set_reduce(r->buckets, i + r->micro >= r->batch);
         result.loss += run_micro_batch(r, tokens, offsets ? offsets + i : NULL);
     }
-    tg_grads_finalize(r->parallel, r->params, r->n_params, TG_FINALIZE(.tokens = r->tokens));
-    tg_optim_set_lr(r->optim, result.lr);
-    tg_optim_step(r->optim);
-    tg_optim_zero_grad(r->optim);
+    if (!r->all) end_step(r);
     result.grad_norm = tg_optim_norm(r->optim);
     result.loss_scale = r->scaled ? tg_optim_scale(r->optim) : NAN;
     tg_memory memory = TG_MEMORY();

@@ -69,12 +69,14 @@ typedef struct tg_gemm {
 /* Which draw each element of an array takes. Write the element's row-major position in the mixed radix of extent[],
  * outermost digit first, where the outermost takes what is left over: it draws number rng.counter + the sum of digit
  * times stride. n 0: number rng.counter + position. So the elements of a shard draw by their places in the global
- * tensor; the innermost stride is mostly 1, and a run of that digit draws consecutive numbers. */
+ * tensor; the innermost stride is mostly 1, and a run of that digit draws consecutive numbers. In a captured step moved
+ * is on the device: its seed and stream are the ones to take, and its counter is added to rng.counter. */
 enum { TG_DRAW_DIGITS = 8 };
 typedef struct tg_draws {
     tg_rng rng;
     int n;
     int64_t extent[TG_DRAW_DIGITS], stride[TG_DRAW_DIGITS];
+    const tg_rng *moved; /* NULL: not captured */
 } tg_draws;
 
 TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position); /* rng.counter and all; 0 for NULL */
@@ -183,6 +185,12 @@ struct tg_device_ops {
     /* What kernels had found wrong in data when it was called last, as TG_ERR_DATA; each reset of a tape calls it, so
      * that errors are known two resets later. NULL: slots tell at once. A device that has it leaves bad[0] alone. */
     tg_status (*poll)(tg_ctx *ctx);
+    /* Captured steps (capture.h): all four, or none. From begin to end slots record what they would queue. end: what was
+     * recorded, and how many nodes it has; keep false, or an error: nothing. free comes behind all launches. */
+    tg_status (*capture_begin)(tg_ctx *ctx);
+    tg_status (*capture_end)(tg_ctx *ctx, bool keep, void **graph, int64_t *nodes);
+    tg_status (*capture_launch)(tg_ctx *ctx, void *graph);
+    void (*capture_free)(tg_ctx *ctx, void *graph);
 };
 
 /* A context on the caller's own device, which must outlive it; config->device is ignored. Devices are arguments, there

@@ -237,12 +237,12 @@ TG_API const char *tg_ctx_isa(const tg_ctx *ctx);
 /* ---- Memory ---- */
 
 typedef enum tg_category {
-    TG_MEM_PARAMETER,
-    TG_MEM_GRADIENT,
+    TG_MEM_PARAMETER, TG_MEM_GRADIENT,
     TG_MEM_OPTIMISER,
     TG_MEM_SAVED,     /* activations that a node saved for backward */
     TG_MEM_TEMPORARY, /* everything else */
     TG_MEM_BUFFER,    /* named buffers, leased or not */
+    TG_MEM_GRAPH,     /* what captured steps took (capture.h) */
     TG_MEM_CATEGORIES,
     TG_MEM_MAX_CATEGORIES = 8 /* so that tg_memory keeps its layout when one is added */
 } tg_category;

@@ -151,6 +151,8 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
     double start = n->flags & TG_N_TIMED ? now() : 0;
     const tg_call *outer = p->t->at_work;
     p->t->at_work = &c;
+    const char *outer_running = ctx->running;
+    const void *outer_site = ctx->running_site;
     ctx->running = n->op->name;
     ctx->running_site = n->site;
     tg_status s = tg_receipts_open(p, &c);
@@ -159,6 +161,8 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
     p->t->at_work = outer;
     if (im.temps) tg_call_temps_free(&c);
     s = tg_receipts_close(p, &c);
+    ctx->running = outer_running;
+    ctx->running_site = outer_site;
     if (n->flags & TG_N_TIMED) tg_node_extra_of(n)->backward_s = now() - start;
     if (s == TG_OK) return TG_OK;
     char site[160], path[160];

@@ -45,7 +45,7 @@ void tg_gradient_reached(tg_tensor *x);
 /* The gradient of leaf x has been summed over the axes where x is R. */
 void tg_gradient_summed(tg_tensor *x);
 /* Nothing is there: the next contribution overwrites. */
-void tg_gradient_forget(tg_ext *e);
+void tg_gradient_forget(tg_tensor *x);
 /* TG_ERR_STATE where a product that belongs to x's gradient waits (tg_wgrads). */
 tg_status tg_gradient_need_drained(const tg_tensor *x, const char *who);
 /* TG_ERR_STATE where x's gradient is partial: for whoever would take it as a number. */

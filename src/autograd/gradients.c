@@ -3,6 +3,7 @@
 
 #include "autograd/backward.h"
 #include "autograd/placement.h"
+#include "core/capture.h"
 #include "kernels/scalar.h"
 
 tg_status tg_gradient_put(tg_tensor *dst, const tg_tensor *src, bool add) {
@@ -107,6 +108,7 @@ tg_tensor *tg_gradient_buffer(tg_tensor *x) {
 
 tg_tensor *tg_gradient_of(const tg_tensor *x) {
     const tg_ext *e = x->ext;
+    if (e && TG_UNLIKELY(x->ctx->capture != NULL)) tg_capture_gradient(x, true);
     if (!e || !e->has_grad) return NULL;
     if (!e->main_grad) return e->grad;
     return e->main_grad->serial == e->main_serial ? e->main_grad : NULL;
@@ -119,6 +121,7 @@ static void place_gradient(tg_tensor *x) {
 
 void tg_gradient_reached(tg_tensor *x) {
     tg_ext *e = x->ext;
+    if (TG_UNLIKELY(x->ctx->capture != NULL)) tg_capture_gradient(x, true);
     if (!e->has_grad) e->summed = false; /* what was, has gone */
     e->has_grad = true;
     if (TG_LIKELY(!x->place) || e->partial || !(x->place->replicated & x->ctx->grid.axes)) return;
@@ -133,7 +136,12 @@ void tg_gradient_summed(tg_tensor *x) {
     place_gradient(x);
 }
 
-void tg_gradient_forget(tg_ext *e) { e->has_grad = e->partial = e->summed = false; }
+void tg_gradient_forget(tg_tensor *x) {
+    tg_ext *e = x->ext;
+    if (!e) return;
+    if (TG_UNLIKELY(x->ctx->capture != NULL)) tg_capture_gradient(x, false);
+    e->has_grad = e->partial = e->summed = false;
+}
 
 tg_status tg_gradient_need_drained(const tg_tensor *x, const char *who) {
     char what[160];
@@ -187,7 +195,7 @@ static tg_status enter_leaf(tg_tensor *x, const char *who) {
 
 tg_status tg_zero_grad(tg_tensor *x) {
     TG_TRY(enter_leaf(x, "tg_zero_grad"));
-    if (x->ext) tg_gradient_forget(x->ext);
+    tg_gradient_forget(x);
     return TG_OK;
 }
 
@@ -213,7 +221,7 @@ tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf) {
     }
     e->main_grad = buf;
     e->main_serial = buf ? buf->serial : 0;
-    tg_gradient_forget(e);
+    tg_gradient_forget(x);
     return TG_OK;
 }
 

@@ -418,9 +418,13 @@ static void supersede(tg_call *c) {
 static tg_status forward(tg_call *c, double *seconds) {
     if (!c->op->forward) return TG_OK;
     double start = c->tape->timed ? now() : 0;
+    const char *outer = c->ctx->running;
+    const void *outer_site = c->ctx->running_site;
     c->ctx->running = c->op->name;
     c->ctx->running_site = impl(c)->site;
     tg_status s = c->op->forward(c);
+    c->ctx->running = outer;
+    c->ctx->running_site = outer_site;
     if (c->tape->timed) *seconds = now() - start;
     if (TG_LIKELY(s == TG_OK)) return c->ctx->status;
     return tg_fail(c->ctx, s, "%s: forward failed with %s", c->op->name, tg_status_name(s));

@@ -6,6 +6,7 @@
 
 #include "autograd/record.h"
 #include "core/buffer.h"
+#include "core/capture.h"
 #include "core/core.h"
 #include "core/pool.h"
 #include "core/report.h"
@@ -256,6 +257,11 @@ void tg_ctx_free(tg_ctx *ctx) {
             tg_fail(ctx, TG_ERR_STATE, "tg_ctx_free: a backward of a tape is running");
             return;
         }
+    if (ctx->capture) {
+        tg_fail(ctx, TG_ERR_STATE, "tg_ctx_free: a step is being captured");
+        return;
+    }
+    tg_graphs_free(ctx);
     while (ctx->tapes) tg_tape_free(ctx->tapes);
     while (ctx->owned) tg_owned_free(ctx->owned);
     tg_tapes_release(ctx);

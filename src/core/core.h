@@ -20,6 +20,7 @@
 #define TG_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define TG_LEN(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
+typedef struct tg_graph tg_graph;
 typedef struct tg_ext tg_ext;
 typedef struct tg_hook tg_hook;
 
@@ -204,6 +205,8 @@ struct tg_ctx {
     void *free_parts; /* of inputs that recomputations distribute */
     tg_hook *free_hooks;
     tg_work *readers;          /* works in flight that hold what they read */
+    tg_work *works;            /* all that have not ended */
+    tg_graph *graphs, *capture; /* alive; the one that is being recorded now */
     struct tg_buffer *buffers; /* named ones */
     tg_tensor *owned;    /* alive, linked through their ext */
     tg_tape *tapes;      /* alive */
@@ -286,11 +289,15 @@ static inline bool tg_storage_is_own(const tg_storage *s) {
 }
 /* Before bytes change in place: works in flight have read them. */
 tg_status tg_storage_await_readers(tg_storage *s);
+/* capture.c: the step that is being captured uses, or changes, these bytes. */
+void tg_capture_uses(tg_storage *s);
+void tg_capture_writes(tg_storage *s);
 /* The bytes change in place: later uses of what was saved before are refused, naming `by`. */
 static inline void tg_storage_wrote(tg_storage *s, const char *by, const void *site) {
     s->version++;
     s->by = by;
     s->by_site = site;
+    if (TG_UNLIKELY(s->ctx->capture != NULL)) tg_capture_writes(s);
 }
 
 /* ---- tensor.c ---- */
@@ -323,6 +330,7 @@ static inline size_t tg_dtype_size(tg_dtype d) {
 static inline bool tg_is_float(tg_dtype d) { return d >= TG_F32 && d <= TG_F16; }
 static inline tg_dtype tg_accumulate_dtype(tg_dtype d) { return d == TG_F64 ? TG_F64 : tg_is_float(d) ? TG_F32 : d; }
 static inline void *tg_data(const tg_tensor *x) {
+    if (TG_UNLIKELY(x->storage->ctx->capture != NULL)) tg_capture_uses(x->storage);
     return x->storage->data ? (char *)x->storage->data + (size_t)x->offset * tg_dtype_size(x->dtype) : NULL;
 }
 /* Element i of x, as an array of like's shape. */

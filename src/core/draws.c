@@ -3,6 +3,7 @@
  * in one piece share one. */
 #include "core/draws.h"
 
+#include "core/capture.h"
 #include "core/rng.h"
 #include "kernels/philox.h"
 
@@ -188,7 +189,7 @@ static tg_status draws_of(tg_ctx *ctx, const digits *d, tg_draws *out) {
     if (d->n > TG_DRAW_DIGITS)
         return tg_fail(ctx, TG_ERR_UNSUPPORTED, "random draws: the shards of so many dims take more than %d digits",
                        TG_DRAW_DIGITS);
-    *out = (tg_draws){.rng = ctx->rng};
+    *out = (tg_draws){.rng = ctx->rng, .moved = tg_capture_moved(ctx, &ctx->rng)};
     out->rng.counter += (uint64_t)d->base;
     if (d->n == 0 || (d->n == 1 && d->step[0] == 1)) return TG_OK;
     out->n = d->n;
@@ -227,6 +228,7 @@ tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_pl
     *out = (tg_draws){.n = 0};
     TG_TRY(stream_of(ctx, at, false, &from));
     out->rng = *from;
+    out->moved = tg_capture_moved(ctx, from);
     if (!placed(ctx, at)) {
         from->counter += (uint64_t)tg_row_major(ndim, shape, NULL);
         return TG_OK;
@@ -250,7 +252,7 @@ static tg_status fill(tg_tensor *x, tg_array part, tg_random kind, double a, dou
 }
 
 static tg_status fill_from(tg_tensor *x, tg_rng *from, tg_random kind, double a, double b) {
-    tg_draws d = {.rng = *from};
+    tg_draws d = {.rng = *from, .moved = tg_capture_moved(x->ctx, from)};
     from->counter += (uint64_t)x->numel;
     return fill(x, tg_array_of(x), kind, a, b, &d);
 }

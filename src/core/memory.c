@@ -6,7 +6,7 @@
 
 /* Blocks of up to SMALL units are carved from chunks and, once released, wait in a list of their size for the next
  * request of that size. They never go back into the bins, so they do not cut the large free ranges into pieces. */
-enum { SMALL = 16, CHUNK = 1024 };
+enum { SMALL = 16, CHUNK = 1024, ARENAS = 256 };
 
 static const size_t LARGEST = (size_t)1 << 45;
 
@@ -20,6 +20,14 @@ struct tg_heap {
     tg_block *chunk, *carved_last;
     size_t carved; /* units of chunk */
     tg_tlsf tlsf;
+    /* Of captured steps: memory.h. */
+    tg_heap *arena[ARENAS]; /* by number; 0 stays NULL */
+    int capturing;          /* the one that blocks come from now; 0: none */
+    tg_heap *outer;         /* of an arena: where its segments come from, */
+    tg_block *borrowed;     /* and these are they, by link */
+    tg_block *pin;
+    uint8_t number;
+    bool ended; /* its graph has gone */
 };
 
 tg_heap *tg_heap_new(const tg_heap_source *source) {
@@ -30,8 +38,12 @@ tg_heap *tg_heap_new(const tg_heap_source *source) {
     return h;
 }
 
+static void arena_free(tg_heap *a);
+
 void tg_heap_free(tg_heap *h) {
     if (!h) return;
+    for (int i = 1; i < ARENAS; i++)
+        if (h->arena[i]) arena_free(h->arena[i]);
     tg_heap_source source = h->tlsf.source;
     tg_tlsf_close(&h->tlsf);
     source.host_free(source.user, h, sizeof *h);
@@ -127,46 +139,168 @@ void tg_heap_on_peak(tg_heap *h, void (*fn)(void *user), void *user) {
 
 /* ---- Blocks ---- */
 
+static bool outlives_steps(tg_category c) { return c != TG_MEM_TEMPORARY && c != TG_MEM_SAVED; }
+
 tg_block *tg_heap_alloc(tg_heap *h, size_t bytes, tg_category category) {
     if (bytes > LARGEST) return NULL;
+    if (h->capturing && !outlives_steps(category)) h = h->arena[h->capturing];
     size_t units = bytes ? (bytes + TG_UNIT - 1) / TG_UNIT : 1;
     tg_block *b = units <= SMALL ? small_take(h, units) : tg_tlsf_take(&h->tlsf, units);
     if (!b) return NULL;
     b->state = TG_BLOCK_LIVE;
     b->category = (uint8_t)category;
+    b->arena = h->number;
     b->owner = NULL;
     count(h, b);
     return b;
 }
+
+static inline tg_heap *heap_of(tg_heap *h, const tg_block *b) { return b->arena ? h->arena[b->arena] : h; }
 
 void tg_block_hold(tg_block *b) {
     b->holds++;
 }
 
 void tg_block_unhold(tg_heap *h, tg_block *b) {
-    if (--b->holds > 0 || !b->doomed) return;
+    if (--b->holds > 0 || b->graphs > 0 || !b->doomed) return;
     b->doomed = false;
     tg_heap_release(h, b);
 }
 
 bool tg_block_held(const tg_block *b) { return b->holds > 0; }
 
+/* ---- Arenas ---- */
+
+/* The blocks of the outer heap that an arena's segments are. */
+static void *arena_segment(void *user, size_t bytes, size_t align) {
+    tg_heap *h = user;
+    tg_block *b = tg_heap_alloc(h->outer, bytes, TG_MEM_GRAPH);
+    (void)align;
+    if (!b) return NULL;
+    b->link = h->borrowed;
+    h->borrowed = b;
+    return b->data;
+}
+
+static void arena_segment_free(void *user, void *p, size_t bytes) {
+    tg_heap *h = user;
+    tg_block **at = &h->borrowed;
+    (void)bytes;
+    while ((*at)->data != p) at = &(*at)->link;
+    tg_block *b = *at;
+    *at = b->link;
+    tg_heap_release(h->outer, b);
+}
+
+static void *arena_host(void *user, size_t bytes) {
+    const tg_heap_source *s = &((tg_heap *)user)->outer->tlsf.source;
+    return s->host(s->user, bytes);
+}
+
+static void arena_host_free(void *user, void *p, size_t bytes) {
+    const tg_heap_source *s = &((tg_heap *)user)->outer->tlsf.source;
+    s->host_free(s->user, p, bytes);
+}
+
+int tg_heap_arena_open(tg_heap *h) {
+    int number = 1;
+    while (number < ARENAS && h->arena[number]) number++;
+    if (number == ARENAS) return 0;
+    tg_heap *a = h->tlsf.source.host(h->tlsf.source.user, sizeof *a);
+    if (!a) return 0;
+    memset(a, 0, sizeof *a);
+    a->outer = h;
+    a->number = (uint8_t)number;
+    tg_tlsf_init(&a->tlsf, &(tg_heap_source){.segment = arena_segment, .segment_free = arena_segment_free,
+                                             .host = arena_host, .host_free = arena_host_free, .user = a});
+    h->arena[number] = a;
+    h->capturing = number;
+    return number;
+}
+
+void tg_heap_arena_close(tg_heap *h, int arena) {
+    if (h->capturing == arena) h->capturing = 0;
+}
+
+static void arena_free(tg_heap *a) {
+    tg_heap *h = a->outer;
+    h->arena[a->number] = NULL;
+    tg_tlsf_close(&a->tlsf);
+    h->tlsf.source.host_free(h->tlsf.source.user, a, sizeof *a);
+}
+
+/* An arena without a graph: whole segments that are free go back, and with the last block but its pin the arena. */
+static void arena_shrink(tg_heap *a) {
+    if (a->live > (a->pin ? (int64_t)a->pin->bytes : 0)) {
+        tg_tlsf_trim(&a->tlsf);
+        return;
+    }
+    arena_free(a);
+}
+
+void tg_heap_arena_end(tg_heap *h, int arena) {
+    h->arena[arena]->ended = true;
+    arena_shrink(h->arena[arena]);
+}
+
+int64_t tg_heap_arena_bytes(const tg_heap *h, int arena) { return h->arena[arena]->tlsf.reserved; }
+
+tg_block *tg_heap_arena_pin(tg_heap *h, int arena, size_t bytes) {
+    tg_heap *a = h->arena[arena];
+    tg_block *b = tg_heap_alloc(a, bytes, TG_MEM_GRAPH);
+    if (b) a->pin = b;
+    return b;
+}
+
+void tg_heap_arena_each(const tg_heap *h, int arena, void (*fn)(void *user, const tg_block *b), void *user) {
+    tg_heap_each(h->arena[arena], fn, user);
+}
+
+static void find_owned(void *user, const tg_block *b) {
+    const tg_block **found = user;
+    if (!*found && b->owner) *found = b;
+}
+
+tg_block *tg_heap_arena_any(const tg_heap *h, int arena) {
+    const tg_block *found = NULL;
+    tg_heap_arena_each(h, arena, find_owned, &found);
+    return (tg_block *)found;
+}
+
+bool tg_heap_arena_use(tg_heap *h, tg_block *b) {
+    if (b->used || b->arena == h->capturing) return false;
+    b->used = true;
+    b->graphs++;
+    return true;
+}
+
+void tg_block_forget_use(tg_block *b) { b->used = false; }
+
+void tg_block_unuse(tg_heap *h, tg_block *b) {
+    if (--b->graphs > 0 || b->holds > 0 || !b->doomed) return;
+    b->doomed = false;
+    tg_heap_release(h, b);
+}
+
 void tg_heap_release(tg_heap *h, tg_block *b) {
     if (!b) return;
-    if (b->holds) {
+    if (b->holds || b->graphs) {
         b->doomed = true;
         b->owner = NULL;
         return;
     }
+    h = heap_of(h, b);
     size_t units = b->bytes / TG_UNIT;
     uncount(h, b);
     if (units <= SMALL)
         small_give(h, b, units);
     else
         tg_tlsf_give(&h->tlsf, b);
+    if (h->ended) arena_shrink(h);
 }
 
 void tg_block_categorise(tg_heap *h, tg_block *b, tg_category category) {
+    h = heap_of(h, b);
     h->by_category[b->category] -= (int64_t)b->bytes;
     h->by_category[category] += (int64_t)b->bytes;
     b->category = (uint8_t)category;
@@ -183,6 +317,8 @@ void tg_heap_each(const tg_heap *h, void (*fn)(void *user, const tg_block *b), v
             if (b->state == TG_BLOCK_LIVE) fn(user, b);
             if (b->state == TG_BLOCK_CARVED) each_carved(b, fn, user);
         }
+    for (int i = 1; i < ARENAS; i++)
+        if (h->arena[i]) tg_heap_each(h->arena[i], fn, user);
 }
 
 void *tg_block_data(const tg_block *b) {

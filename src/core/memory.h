@@ -38,6 +38,28 @@ void tg_heap_reset_peak(tg_heap *h);
 void tg_heap_on_peak(tg_heap *h, void (*fn)(void *user), void *user);
 /* Every live block, in address order. */
 void tg_heap_each(const tg_heap *h, void (*fn)(void *user, const tg_block *b), void *user);
+
+/* ---- Captured steps ---- */
+
+/* What a step that is captured takes, but what outlives steps (parameters, gradients, buffers), comes from an arena: a
+ * heap of its own, whose segments are blocks of this one. What is given back to it is used again by this step alone. An
+ * arena's number is not 0; 0 is for no memory, or for 255 arenas that are there already. */
+int tg_heap_arena_open(tg_heap *h);
+void tg_heap_arena_close(tg_heap *h, int arena); /* takes no more: the step has been recorded */
+/* Its graph has gone: what is free is the heap's again, the rest when it is given back. */
+void tg_heap_arena_end(tg_heap *h, int arena);
+int64_t tg_heap_arena_bytes(const tg_heap *h, int arena);
+/* A block of the arena that ends with it, and not before. */
+tg_block *tg_heap_arena_pin(tg_heap *h, int arena, size_t bytes);
+void tg_heap_arena_each(const tg_heap *h, int arena, void (*fn)(void *user, const tg_block *b), void *user);
+/* A block of the arena that is live and has an owner; NULL: there is none. */
+tg_block *tg_heap_arena_any(const tg_heap *h, int arena);
+/* The step that is being captured uses b, of other memory than its arena: true the first time, until
+ * tg_block_forget_use. A block that is used is kept, though it be released, until its last graph has unused it. */
+bool tg_heap_arena_use(tg_heap *h, tg_block *b);
+void tg_block_forget_use(tg_block *b);
+void tg_block_unuse(tg_heap *h, tg_block *b);
+
 void tg_block_set_owner(tg_block *b, void *owner); /* the storage, for reports */
 void *tg_block_owner(const tg_block *b);
 tg_category tg_block_category(const tg_block *b);

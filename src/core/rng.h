@@ -24,6 +24,9 @@ typedef struct tg_rng_states {
 } tg_rng_states;
 
 tg_rng *tg_rng_named(tg_ctx *ctx, const char *name); /* its state, wherever that is now; NULL: there is none */
+/* By number, which is never another's; the default stream's is 0. NULL: it has been removed. */
+tg_rng *tg_rng_by_id(tg_ctx *ctx, uint64_t id);
+uint64_t tg_rng_id(const tg_ctx *ctx, const tg_rng *state); /* of the stream whose state is there */
 size_t tg_rng_states_bytes(const tg_ctx *ctx);       /* of the streams that are there now */
 void tg_rng_states_save(const tg_ctx *ctx, tg_rng_states *to);
 /* Streams that were removed since are left out, those added since stay as they are. The forks that are open stay. */

@@ -44,10 +44,10 @@ static tg_status storage_bytes(tg_storage *s) {
         return tg_fail(ctx, TG_ERR_MEMORY,
                        "out of memory on device \"%s\": %zu bytes asked for, %lld live (parameters %lld, gradients "
                        "%lld, optimiser %lld, "
-                       "saved activations %lld, temporaries %lld, named buffers %lld)",
+                       "saved activations %lld, temporaries %lld, named buffers %lld, captured steps %lld)",
                        ctx->ops->name, s->bytes, (long long)m.live, (long long)m.by_category[0],
                        (long long)m.by_category[1], (long long)m.by_category[2], (long long)m.by_category[3],
-                       (long long)m.by_category[4], (long long)m.by_category[5]);
+                       (long long)m.by_category[4], (long long)m.by_category[5], (long long)m.by_category[6]);
     }
     tg_block_set_owner(s->block, s);
     s->data = ctx->meta ? NULL : tg_block_data(s->block);

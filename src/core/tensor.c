@@ -1,6 +1,7 @@
 /* Handles: slots that live as long as their context, and the tensors made on a context. */
 #include <math.h>
 
+#include "core/capture.h"
 #include "core/core.h"
 
 /* ---- Shapes ---- */
@@ -281,6 +282,7 @@ tg_tensor *tg_from_host(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const void 
     tg_tensor *x = make(ctx, dtype, &shape, TG_MEM_TEMPORARY, "tg_from_host");
     if (x && x->numel > 0 && !data)
         return filled(ctx, x, tg_fail(ctx, TG_ERR_ARGUMENT, "tg_from_host: data is NULL"));
+    if (tg_capture_refuse(ctx, "tg_from_host", TG_CAPTURE_WRITE, TG_SITE) != TG_OK) return filled(ctx, x, ctx->status);
     if (x) x->flags |= TG_F_GIVEN;
     size_t bytes = x ? (size_t)x->numel * tg_dtype_size(x->dtype) : 0;
     return filled(ctx, x, bytes ? ctx->ops->copy(ctx, tg_data(x), data, bytes, TG_COPY_FROM_HOST) : TG_OK);

@@ -180,6 +180,22 @@ static void merge(tg_tlsf *t, tg_block *left, tg_block *right) {
     spare_push(t, right);
 }
 
+void tg_tlsf_trim(tg_tlsf *t) {
+    for (tg_block **at = &t->segments, *s; (s = *at);) {
+        tg_block *b = s->next;
+        if (b->state != TG_BLOCK_FREE || b->bytes != s->bytes) {
+            at = &s->link;
+            continue;
+        }
+        *at = s->link;
+        bin_remove(t, b);
+        t->reserved -= (int64_t)s->bytes;
+        t->source.segment_free(t->source.user, s->data, s->bytes);
+        spare_push(t, b);
+        spare_push(t, s);
+    }
+}
+
 void tg_tlsf_give(tg_tlsf *t, tg_block *b) {
     tg_block *left = b->prev, *right = b->next;
     if (right && right->state == TG_BLOCK_FREE) {

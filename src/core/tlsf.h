@@ -18,10 +18,14 @@ struct tg_block {
     tg_block *prev, *next; /* neighbours by address within the segment */
     tg_block *back, *link; /* in the list that it is in: a bin, a cache, the segments, the spare descriptors */
     void *owner;
-    uint8_t state, category;
-    bool doomed;    /* released, while holds keep it */
-    int32_t holds;  /* works in flight that read it */
+    uint8_t state : 4, category : 4;
+    bool doomed : 1; /* released, while holds or graphs keep it */
+    bool used : 1;   /* by the step that is being captured, which knows it */
+    uint8_t arena;   /* that it was cut from; 0: the heap's own bytes */
+    uint8_t graphs;  /* captured steps that use it */
+    int32_t holds;   /* works in flight that read it */
 };
+_Static_assert(sizeof(struct tg_block) == 64, "one cache line");
 
 typedef struct tg_tlsf {
     tg_heap_source source;
@@ -41,6 +45,8 @@ void tg_tlsf_close(tg_tlsf *t);
 /* A range of exactly units, neither free nor live yet; NULL when there is no more, and then nothing has changed. */
 tg_block *tg_tlsf_take(tg_tlsf *t, size_t units);
 void tg_tlsf_give(tg_tlsf *t, tg_block *b);
+/* Gives segments back that are free from end to end. */
+void tg_tlsf_trim(tg_tlsf *t);
 /* Makes sure of n spare descriptors; tg_tlsf_descriptor takes one of them. */
 bool tg_tlsf_reserve(tg_tlsf *t, int n);
 tg_block *tg_tlsf_descriptor(tg_tlsf *t);

@@ -1,15 +1,17 @@
 /* Values: explicit reads and writes by the host. Whatever fills the tensor is waited for. */
 #include <math.h>
 
+#include "core/capture.h"
 #include "core/core.h"
 #include "kernels/scalar.h"
 
 /* Common checks; the bytes are present afterwards. */
-static tg_status enter(tg_tensor *x, const char *who) {
+static tg_status enter(tg_tensor *x, const char *who, bool read, const void *site) {
     if (!x) return TG_ERR_ARGUMENT;
     tg_ctx *ctx = x->ctx;
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     TG_TRY(tg_check(ctx, x, who));
+    TG_TRY(tg_capture_refuse(ctx, who, read ? TG_CAPTURE_READ : TG_CAPTURE_WRITE, site));
     if (ctx->meta) return tg_fail(ctx, TG_ERR_DEVICE, "%s: a tensor of device \"meta\" has no values", who);
     return tg_storage_need(x->storage, x);
 }
@@ -43,7 +45,7 @@ static tg_status transfer(tg_tensor *x, tg_dtype dtype, void *host, bool read) {
 }
 
 double tg_item(tg_tensor *x) {
-    if (enter(x, "tg_item") != TG_OK || whole(x, "tg_item") != TG_OK) return NAN;
+    if (enter(x, "tg_item", true, TG_SITE) != TG_OK || whole(x, "tg_item") != TG_OK) return NAN;
     if (x->numel != 1) {
         char what[160];
         tg_describe(x, what, sizeof what);
@@ -54,8 +56,8 @@ double tg_item(tg_tensor *x) {
     return transfer(x, TG_F64, &v, true) == TG_OK ? v : NAN;
 }
 
-static tg_status sized(tg_tensor *x, const void *p, size_t bytes, const char *who) {
-    TG_TRY(enter(x, who));
+static tg_status sized(tg_tensor *x, const void *p, size_t bytes, const char *who, bool read, const void *site) {
+    TG_TRY(enter(x, who, read, site));
     size_t expected = (size_t)x->numel * tg_dtype_size(x->dtype);
     if (bytes != expected)
         return tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: %zu bytes given, the tensor has %zu", who, bytes, expected);
@@ -64,7 +66,7 @@ static tg_status sized(tg_tensor *x, const void *p, size_t bytes, const char *wh
 }
 
 tg_status tg_read(tg_tensor *x, void *dst, size_t bytes) {
-    TG_TRY(sized(x, dst, bytes, "tg_read"));
+    TG_TRY(sized(x, dst, bytes, "tg_read", true, TG_SITE));
     TG_TRY(whole(x, "tg_read"));
     return transfer(x, x->dtype, dst, true);
 }
@@ -84,13 +86,13 @@ static tg_status writable(tg_tensor *x, const char *who, const void *site) {
 }
 
 tg_status tg_write(tg_tensor *x, const void *src, size_t bytes) {
-    TG_TRY(sized(x, src, bytes, "tg_write"));
+    TG_TRY(sized(x, src, bytes, "tg_write", false, TG_SITE));
     TG_TRY(writable(x, "tg_write", TG_SITE));
     return transfer(x, x->dtype, (void *)src, false);
 }
 
-static tg_status counted(tg_tensor *x, const void *p, int64_t n, const char *who) {
-    TG_TRY(enter(x, who));
+static tg_status counted(tg_tensor *x, const void *p, int64_t n, const char *who, bool read, const void *site) {
+    TG_TRY(enter(x, who, read, site));
     if (n != x->numel)
         return tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: %lld elements given, the tensor has %lld", who, (long long)n,
                        (long long)x->numel);
@@ -99,19 +101,19 @@ static tg_status counted(tg_tensor *x, const void *p, int64_t n, const char *who
 }
 
 tg_status tg_read_f64(tg_tensor *x, double *dst, int64_t n) {
-    TG_TRY(counted(x, dst, n, "tg_read_f64"));
+    TG_TRY(counted(x, dst, n, "tg_read_f64", true, TG_SITE));
     TG_TRY(whole(x, "tg_read_f64"));
     return transfer(x, TG_F64, dst, true);
 }
 
 tg_status tg_write_f64(tg_tensor *x, const double *src, int64_t n) {
-    TG_TRY(counted(x, src, n, "tg_write_f64"));
+    TG_TRY(counted(x, src, n, "tg_write_f64", false, TG_SITE));
     TG_TRY(writable(x, "tg_write_f64", TG_SITE));
     return transfer(x, TG_F64, (void *)src, false);
 }
 
 void *tg_host_data(tg_tensor *x) {
-    if (enter(x, "tg_host_data") != TG_OK) return NULL;
+    if (enter(x, "tg_host_data", true, TG_SITE) != TG_OK) return NULL;
     if (x->ctx->host) return tg_data(x);
     tg_fail(x->ctx, TG_ERR_DEVICE, "tg_host_data: the bytes are on device \"%s\"; use tg_read", x->ctx->ops->name);
     return NULL;

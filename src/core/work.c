@@ -11,8 +11,9 @@ tg_work *tg_work_new(tg_ctx *ctx, const tg_work_ops *ops, void *self) {
         ctx->free_works = w->next;
     else if (!(w = tg_host_alloc(ctx, sizeof *w)))
         return NULL;
-    *w = (tg_work){.ctx = ctx, .ops = ops, .self = self};
-    return w;
+    *w = (tg_work){.ctx = ctx, .ops = ops, .self = self, .after = ctx->works};
+    if (w->after) w->after->before = w;
+    return ctx->works = w;
 }
 
 bool tg_work_test(tg_work *w) { return !w || !w->ops || !w->ops->test || w->ops->test(w->self); }
@@ -21,6 +22,8 @@ static void work_free(tg_work *w) {
     tg_ctx *ctx = w->ctx;
     if (w->ops->free) w->ops->free(w->self);
     tg_work_read(w);
+    if (w->after) w->after->before = w->before;
+    *(w->before ? &w->before->after : &ctx->works) = w->after;
     *w = (tg_work){.ctx = ctx, .next = ctx->free_works};
     ctx->free_works = w;
 }
@@ -100,6 +103,16 @@ static tg_status wait_reader(tg_work *w) {
     tg_status s = w->ops->wait(w->ctx, w->self); /* it stays its owner's to end */
     tg_work_read(w);
     return s;
+}
+
+/* Waiting for one may end others: it begins again behind each that ends. */
+tg_status tg_works_settle(tg_ctx *ctx) {
+    for (tg_work *w = ctx->works; w;) {
+        bool ends = w->fills != NULL;
+        TG_TRY(wait_reader(w));
+        w = ends ? ctx->works : w->after;
+    }
+    return TG_OK;
 }
 
 tg_status tg_works_wait_readers(tg_ctx *ctx, const tg_block *b) {

@@ -12,6 +12,7 @@ struct tg_work {
     tg_block *reads;   /* held until it ends; or, where the bytes are the caller's: */
     tg_storage *holds;
     tg_work *next, *prev; /* of the context's readers, or the next free one */
+    tg_work *after, *before; /* of all */
 };
 
 /* w reads src's bytes, which stay until it ends, whatever becomes of src. */
@@ -29,5 +30,7 @@ tg_status tg_work_finish(tg_work *w);
 /* Makes room for n more works, so that none allocates. */
 tg_status tg_works_reserve(tg_ctx *ctx, int n);
 void tg_works_free(tg_ctx *ctx);
+/* Waits for all works, which stay whose they are. */
+tg_status tg_works_settle(tg_ctx *ctx);
 
 #endif

@@ -90,6 +90,8 @@ static void finish(tg_nccl_call *c, bool done) {
     if (c->dropped) call_free(c);
 }
 
+static bool is_done(const tg_nccl_call *c) { return c->captured || cudaEventQuery(c->done) == cudaSuccess; }
+
 /* Those behind many that others have yet to make are left for later. */
 void tg_nccl_progress(tg_nccl_group *g) {
     enum { PATIENCE = 4 };
@@ -97,8 +99,11 @@ void tg_nccl_progress(tg_nccl_group *g) {
     if (g->self->progressing) return;
     g->self->progressing = true;
     for (tg_nccl_call **at = &g->first, *c; (c = *at) && (unmet < PATIENCE || g->self->failed);) {
-        bool met = has_met(c), run = met && c->launched && cudaEventQuery(c->done) == cudaSuccess;
-        bool over = met && (run || g->self->failed);
+        if (g->self->cuda->capturing && !c->captured) { /* the device cannot be asked */
+            at = &c->next;
+            continue;
+        }
+        bool met = has_met(c), over = met && (g->self->failed || (c->launched && is_done(c)));
         unmet += !met;
         if (!over) {
             at = &c->next;
@@ -119,7 +124,7 @@ static tg_status meet(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
     const tg_comm *control = g->control;
     tg_transfer bare = *t;
     bare.src = bare.dst = NULL;
-    if (!control) return TG_OK;
+    if (!control || c->captured) return TG_OK; /* replays meet */
     TG_TRY(control->ops->start(g->self->ctx, control->state, &bare, &c->control));
     return ask_control(c);
 }
@@ -182,6 +187,7 @@ static tg_status nccl_start(tg_ctx *ctx, void *state, const tg_transfer *t, void
     tg_nccl_call *c = ctx->status == TG_OK ? call_new(g) : NULL;
     if (!c) return ctx->status;
     begin_note(g, t, c);
+    c->captured = g->self->cuda->capturing != NULL;
     tg_status s = meet(g, t, c);
     if (s == TG_OK) s = launch(g, t, c);
     if (s != TG_OK) tg_nccl_abort_all(g->self);

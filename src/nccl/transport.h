@@ -35,6 +35,7 @@ typedef struct tg_nccl_call {
     bool launched;    /* done has been recorded */
     bool ordered;     /* the compute stream waits for it */
     bool finished, dropped;
+    bool captured;    /* it runs when its graph is replayed, not now */
     struct tg_nccl_call *next;
 } tg_nccl_call;
 

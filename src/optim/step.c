@@ -5,6 +5,7 @@
 #include <tapegrad/ops.h>
 
 #include "autograd/backward.h"
+#include "core/capture.h"
 #include "kernels/composed.h"
 #include "kernels/scalar.h"
 #include "optim/optim.h"
@@ -202,11 +203,12 @@ static tg_status prepare(tg_optim *o, bool normed) {
     return TG_OK;
 }
 
-/* The scale in float32, where the state has been written since. Who backs through a loss that had the last one is told
+/* The scale in float32, where the state has been written since; or may have been, when a step that is captured is
+ * replayed. Who backs through a loss that had the last one is told
  * so. */
 static tg_status refresh_scale(tg_optim *o, const char *by, const void *site) {
     uint32_t version = o->state->storage->version;
-    if (!o->scale.size || o->scale_version == version) return TG_OK;
+    if (!o->scale.size || (o->scale_version == version && !o->ctx->capture)) return TG_OK;
     tg_array scale = tg_array_of(o->scale_view);
     TG_TRY(o->ctx->ops->map(o->ctx, TG_FN_id, tg_array_of(o->scale32), &scale, 1, (const double[2]){0}, false));
     tg_storage_wrote(o->scale32->storage, by, site);
@@ -246,17 +248,17 @@ tg_status tg_optim_step(tg_optim *o) {
 tg_status tg_optim_zero_grad(tg_optim *o) {
     if (!o) return TG_ERR_ARGUMENT;
     for (int i = 0; i < o->n; i++)
-        if (o->item[i].param->serial == o->item[i].ref.serial && o->item[i].param->ext)
-            tg_gradient_forget(o->item[i].param->ext);
+        if (o->item[i].param->serial == o->item[i].ref.serial) tg_gradient_forget(o->item[i].param);
     if (o->summed) o->summed = false; /* the sums were of those gradients */
     return o->ctx->status;
 }
 
 /* ---- Clipping ---- */
 
-static tg_status clip(tg_optim *o, double max_norm, double *norm) {
+static tg_status clip(tg_optim *o, double max_norm, double *norm, const void *site) {
     double sums[TG_STEP_SUMS] = {0}, state[TG_STEP_STATE], total = 0;
     TG_TRY(tg_optim_check(o));
+    TG_TRY(tg_capture_refuse(o->ctx, "tg_optim_clip", TG_CAPTURE_READ, site));
     TG_TRY(check_gradients(o, "tg_optim_clip"));
     if (!(max_norm >= 0))
         return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_clip: max_norm %g, expected 0 (none) or more", max_norm);
@@ -273,7 +275,7 @@ static tg_status clip(tg_optim *o, double max_norm, double *norm) {
 
 double tg_optim_clip(tg_optim *o, double max_norm) {
     double norm = NAN;
-    if (clip(o, max_norm, &norm) != TG_OK && o && o->ctx->grid.axes) tg_ctx_skip(o->ctx);
+    if (clip(o, max_norm, &norm, TG_SITE) != TG_OK && o && o->ctx->grid.axes) tg_ctx_skip(o->ctx);
     return norm;
 }
 

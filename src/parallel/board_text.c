@@ -12,6 +12,7 @@ typedef struct sink {
     size_t n, at;
     int fd; /* -1: the buffer */
     bool safe; /* of a signal handler: no look-ups */
+    tg_ctx *ctx; /* whose record it is; NULL: nobody's */
     size_t used;
     char part[512];
 } sink;
@@ -138,7 +139,10 @@ void tg_board_site(const tg_board *b, int i, uint64_t site, char *buf, size_t n)
 void tg_note_call(const tg_note *note, char *buf, size_t n, size_t *at) {
     const char *op = reduction_name(note);
     tg_text(buf, n, at, "%s(", tg_collective_name(note->kind));
-    if (note->kind != TG_BARRIER)
+    if (note->kind == TG_REPLAY) 
+        tg_text(buf, n, at, "%lld collectives, digest %llx", (long long)tg_replay_calls(note->count),
+                (unsigned long long)note->count >> TG_REPLAY_BITS);
+    if (note->kind < TG_BARRIER)
         tg_text(buf, n, at, "%s, %lld elements", tg_dtype_name(note->dtype), (long long)note->count);
     if (op) tg_text(buf, n, at, ", %s", op);
     if (has_root(note)) tg_text(buf, n, at, ", root %d", note->root);
@@ -162,6 +166,37 @@ void tg_board_last(const tg_board *b, int i, char *buf, size_t n, size_t *at) {
 
 /* ---- The record ---- */
 
+/* A call within a replay. */
+typedef struct replayed {
+    sink *s;
+    const tg_board *b;
+    int i;
+    bool any;
+} replayed;
+
+static void text_note(sink *s, const tg_board *b, int i, const tg_note *note);
+static void json_note(sink *s, const tg_board *b, int i, const tg_note *note);
+
+static void replayed_text(void *user, const tg_note *call) {
+    replayed *r = user;
+    put(r->s, "    ");
+    text_note(r->s, r->b, r->i, call);
+}
+
+static void replayed_json(void *user, const tg_note *call) {
+    replayed *r = user;
+    if (r->any) put(r->s, ", ");
+    r->any = true;
+    json_note(r->s, r->b, r->i, call);
+}
+
+/* The lists are this rank's own, and not for signal handlers. */
+static void replayed_of(sink *s, const tg_board *b, int i, const tg_note *note,
+                        void (*fn)(void *user, const tg_note *call)) {
+    replayed r = {s, b, i, false};
+    if (note->kind == TG_REPLAY && i == b->me && !s->safe && s->ctx) tg_replay_each(s->ctx, note, fn, &r);
+}
+
 static void text_note(sink *s, const tg_board *b, int i, const tg_note *note) {
     put(s, "  ");
     put_number(s, note->index);
@@ -171,7 +206,8 @@ static void text_note(sink *s, const tg_board *b, int i, const tg_note *note) {
     put_number(s, note->sequence);
     put_char(s, ' ');
     put(s, tg_collective_name(note->kind));
-    if (note->kind != TG_BARRIER) {
+    if (note->kind == TG_REPLAY) put(s, " of "), put_signed(s, tg_replay_calls(note->count)), put(s, " collectives");
+    if (note->kind < TG_BARRIER) {
         put_char(s, ' ');
         put(s, tg_dtype_name(note->dtype));
         put_char(s, '[');
@@ -187,6 +223,7 @@ static void text_note(sink *s, const tg_board *b, int i, const tg_note *note) {
     put(s, "  ");
     put_site(s, b, i, note->site, put);
     put_char(s, '\n');
+    replayed_of(s, b, i, note, replayed_text);
 }
 
 static void json_note(sink *s, const tg_board *b, int i, const tg_note *note) {
@@ -196,14 +233,16 @@ static void json_note(sink *s, const tg_board *b, int i, const tg_note *note) {
     put(s, ", \"size\": "), put_signed(s, note->size);
     put(s, ", \"sequence\": "), put_number(s, note->sequence);
     put(s, ", \"kind\": "), put_json(s, tg_collective_name(note->kind));
-    put(s, ", \"dtype\": "), put_json(s, note->kind == TG_BARRIER ? "" : tg_dtype_name(note->dtype));
-    put(s, ", \"count\": "), put_signed(s, note->count);
+    put(s, ", \"dtype\": "), put_json(s, note->kind >= TG_BARRIER ? "" : tg_dtype_name(note->dtype));
+    put(s, ", \"count\": ");
+    put_signed(s, note->kind == TG_REPLAY ? tg_replay_calls(note->count) : note->count);
     put(s, ", \"reduction\": "), put_json(s, op ? op : "");
     put(s, ", \"root\": "), put_signed(s, has_root(note) || has_peer(note) ? note->root : -1);
     put(s, ", \"state\": "), put_json(s, call_state(note));
     put(s, ", \"began_ns\": "), put_number(s, note->began);
     put(s, ", \"ended_ns\": "), put_number(s, note->ended);
     put(s, ", \"site\": "), put_site(s, b, i, note->site, put_json);
+    if (note->kind == TG_REPLAY) put(s, ", \"calls\": ["), replayed_of(s, b, i, note, replayed_json), put_char(s, ']');
     put_char(s, '}');
 }
 
@@ -260,7 +299,7 @@ static void put_board(sink *s, const tg_board *b, bool json) {
 }
 
 size_t tg_comm_record(tg_comm *c, tg_format format, char *buf, size_t n) {
-    sink s = {.buf = buf, .n = buf ? n : 0, .fd = -1};
+    sink s = {.buf = buf, .n = buf ? n : 0, .fd = -1, .ctx = c ? c->ctx : NULL};
     if (s.n) buf[0] = 0;
     if (!c || !c->board) return 0;
     if (format != TG_TEXT && format != TG_JSON) {

@@ -110,6 +110,7 @@ void tg_comm_free(tg_comm *c) {
     if (!c || !c->ops) return;
     tg_ctx *ctx = c->ctx;
     tg_comm_finish_all(c);
+    tg_replays_end(c);
     listen_no_more(c);
     leave_parent(c);
     c->ops->close(ctx, c->state);
@@ -251,6 +252,7 @@ tg_status tg_comm_rejoin(tg_comm *g, const int *ranks, int n, bool all) {
     TG_TRY(check_members(c, ranks, n, &mine));
     const tg_comm_ops *ops = n == 1 && !c->ops->silent ? &tg_self_transport : c->ops;
     if (ops == c->ops) TG_TRY(ops->split(c->ctx, c->state, ranks, n, mine, g->name, all, &state));
+    tg_replays_end(g);
     g->ops->close(g->ctx, g->state);
     g->ops = ops;
     g->state = state;
@@ -272,7 +274,8 @@ tg_axis tg_comm_axis(const tg_comm *c) { return c ? c->axis : TG_MAX_AXES; }
 
 const char *tg_collective_name(tg_collective k) {
     static const char *const names[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all",
-                                        "gather",     "scatter",    "send",           "recv",      "barrier"};
+                                        "gather",     "scatter",    "send",           "recv",      "barrier",
+                                        "replay"};
     return (unsigned)k < TG_LEN(names) ? names[k] : "?";
 }
 
@@ -303,6 +306,7 @@ tg_status tg_comm_recover(tg_comm *c) {
     for (tg_comm *child = c->child; child; child = child->sibling) end_with_parent(child);
     tg_comm_finish_all(c);
     tg_ctx_clear(c->ctx); /* of what those calls have recorded: they are lost, as the caller knows */
+    tg_replays_end(c);
     TG_TRY(c->ops->recover(c->ctx, c->state, &rank, &size));
     c->rank = rank;
     c->size = size;

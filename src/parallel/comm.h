@@ -22,6 +22,18 @@ typedef struct tg_collective_args {
  * functions, which are one line over this; NULL after recording the error. */
 tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a);
 
+/* A captured step's replay, as the record has it and as ranks compare it: no collective of its own. count: how many of
+ * the group it holds, and above that a digest of them. */
+enum { TG_REPLAY = TG_COLLECTIVES, TG_REPLAY_BITS = 20 };
+static inline int64_t tg_replay_calls(int64_t count) { return count & ((1 << TG_REPLAY_BITS) - 1); }
+
+/* replay.c: the step that is captured makes this call, which each replay will make. even: its count is every rank's. */
+tg_status tg_replay_note(tg_comm *c, const tg_note *note, int64_t bytes, bool even);
+/* c ends, or begins anew: what was recorded with it is refused from now on. */
+void tg_replays_end(tg_comm *c);
+/* Writes the calls of the replay that note is, where this context's graph is still there: fn of each. */
+void tg_replay_each(tg_ctx *ctx, const tg_note *note, void (*fn)(void *user, const tg_note *call), void *user);
+
 /* The group of those n ranks of c, in this order, among them this one: without asking the others, as all members know
  * the list. Collective over the members alone, who form groups of one list in one order; all: every rank of c forms
  * one at this point, each of them of more than one rank or each of one. */

@@ -1,4 +1,5 @@
 /* The one door: every collective is checked, counted and started here. */
+#include "core/capture.h"
 #include "core/work.h"
 #include "parallel/comm.h"
 
@@ -233,12 +234,8 @@ static void count_call(const entry *e) {
     }
 }
 
-/* Signs the record; a rank that makes calls is alive. */
-static void note_call(const entry *e, tg_comm_request *r) {
+static tg_note note_of(const entry *e, uint64_t sequence) {
     tg_comm *c = e->c;
-    uint64_t beats = atomic_load_explicit(c->ctx->heartbeat, memory_order_relaxed);
-    atomic_store_explicit(c->ctx->heartbeat, beats + 1, memory_order_relaxed);
-    bool alone = e->a->kind == TG_SEND || e->a->kind == TG_RECV;
     tg_note note = {.kind = (uint8_t)e->a->kind,
                     .dtype = (uint8_t)e->t.dtype,
                     .op = (uint8_t)e->a->op,
@@ -246,15 +243,39 @@ static void note_call(const entry *e, tg_comm_request *r) {
                     .size = c->size,
                     .count = e->t.count,
                     .site = (uint64_t)(uintptr_t)e->a->site,
-                    .sequence = alone ? c->sequence : ++c->sequence};
+                    .sequence = sequence};
     size_t at = 0;
     tg_text(note.group, sizeof note.group, &at, "%s", *c->name ? c->name : "world");
+    return note;
+}
+
+/* Signs the record; a rank that makes calls is alive. */
+static void note_call(const entry *e, tg_comm_request *r) {
+    tg_comm *c = e->c;
+    uint64_t beats = atomic_load_explicit(c->ctx->heartbeat, memory_order_relaxed);
+    atomic_store_explicit(c->ctx->heartbeat, beats + 1, memory_order_relaxed);
+    bool alone = e->a->kind == TG_SEND || e->a->kind == TG_RECV;
+    tg_note note = note_of(e, alone ? c->sequence : ++c->sequence);
     r->note = tg_card_post(c->board, &note);
+}
+
+/* Nothing moves now: replays are what is counted, compared and recorded. */
+static tg_status start_captured(entry *e, tg_comm_request *r) {
+    tg_comm *c = e->c;
+    tg_note note = note_of(e, 0);
+    if (e->a->kind == TG_BARRIER) return tg_capture_refuse(c->ctx, e->name, TG_CAPTURE_WAIT, e->a->site);
+    if (!c->ops->queued)
+        return tg_fail(c->ctx, TG_ERR_UNSUPPORTED, "%s: transport \"%s\" cannot be captured: the host moves its data",
+                       e->name, c->ops->name);
+    TG_TRY(tg_replay_note(c, &note, payload(e) * (int64_t)tg_dtype_size(e->t.dtype),
+                          !e->t.send && !e->t.recv));
+    return r->status = c->ops->start(c->ctx, c->state, &e->t, &r->request);
 }
 
 static tg_status start(entry *e, tg_comm_request *r) {
     tg_comm *c = e->c;
     if (c->size == 1) return copy_own(e);
+    if (c->ctx->capture) return start_captured(e, r);
     note_call(e, r);
     e->t.record = r->note;
     r->status = c->ops->start(c->ctx, c->state, &e->t, &r->request);

@@ -108,6 +108,7 @@ static inline bool bad_inert(const tg_tensor *x) { return x && !tg_alive(x) && t
 void bad_context(bad_world *b);
 void bad_tensor(bad_world *b);
 void bad_tape(bad_world *b);
+void bad_capture(bad_world *b);
 void bad_backward(bad_world *b);
 void bad_ops(bad_world *b);
 void bad_arguments(bad_world *b); /* of ops */

@@ -2,6 +2,8 @@
  * from step to step (batch, learning rate, random counter, step number) lies on the device. */
 #include <stdio.h>
 
+#include <tapegrad/capture.h>
+
 #include "planned.h"
 
 enum { ROWS = 64, WIDTH = 256, STEPS = 100 };
@@ -10,11 +12,11 @@ typedef struct trainer {
     tg_tape *tape;
     tg_tensor *x, *y; /* static inputs */
     tg_tensor *p[4];
-    tg_tensor *loss;  /* kept: there after every launch */
+    tg_tensor *loss;  /* kept: there after every replay */
     tg_optim *opt;
 } trainer;
 
-static tg_status step(void *state) {
+static tg_status step(void *state, tg_ctx *ctx) {
     trainer *s = state;
     tg_tape *t = s->tape;
     tg_tensor *h = tg_dropout(t, tg_linear_gelu(t, s->x, s->p[0], s->p[1]), 0.1);
@@ -22,10 +24,9 @@ static tg_status step(void *state) {
     tg_backward(t, loss);
     tg_optim_step(s->opt);
     tg_optim_zero_grad(s->opt);
-    tg_drop(s->loss);
-    s->loss = tg_keep(loss);
+    s->loss = tg_keep(loss); /* once: fn is called once */
     tg_tape_reset(t);
-    return tg_ctx_status(tg_tape_ctx(t));
+    return tg_ctx_status(ctx);
 }
 
 static void fill(tg_tensor *x, int seed) {
@@ -47,12 +48,15 @@ int main(void) {
     tg_optim_set_clip(s.opt, 1.0);
 
     const tg_schedule *cosine = TG_SCHEDULE(.lr = 1e-3, .warmup = 10, .steps = STEPS, .decay = TG_DECAY_COSINE);
-    tg_graph *graph = tg_capture(ctx, step, &s);
+    tg_graph *graph = NULL;
     for (int i = 1; i <= STEPS; i++) {
         fill(s.x, i);
         fill(s.y, i + 1);
         tg_optim_set_lr(s.opt, tg_schedule_lr(cosine, i));
-        tg_graph_launch(graph);
+        if (i == 1)
+            graph = tg_capture(ctx, step, &s);
+        else
+            tg_graph_replay(graph);
         if (i % 10 == 0) printf("%4d  %.5f  norm %.4f\n", i, tg_item(s.loss), tg_optim_norm(s.opt));
     }
 

@@ -66,20 +66,6 @@ TG_API tg_tensor *tg_view_of(tg_tensor *base, int64_t offset, tg_shape shape);
  * buffer holds a gradient. */
 TG_API tg_status tg_accumulate_grad(tg_tensor *x, tg_tensor *g);
 
-/* ==== tapegrad.h: capture ==== */
-
-/* A step recorded once by the device and replayed without the host. */
-typedef struct tg_graph tg_graph;
-typedef tg_status (*tg_step_fn)(void *state);
-
-/* Runs step twice as it is (shapes and memory settle), then records it. Its inputs are context-owned tensors, filled
- * by tg_write before each launch; what it leaves in tensors that tg_keep holds is there after each. Random streams and
- * the optimiser's step and rate go on with every launch. Inert and TG_ERR_UNSUPPORTED, naming node and call site, where
- * step reads a value, changes shape, or allocates. On a device without capture a launch runs step again. */
-TG_API tg_graph *tg_capture(tg_ctx *ctx, tg_step_fn step, void *state);
-TG_API tg_status tg_graph_launch(tg_graph *g);
-TG_API void tg_graph_free(tg_graph *g);
-
 /* ==== tapegrad.h: derivatives of derivatives ==== */
 
 /* d outs = J din, forward over the recorded nodes between inputs and outs. din[i] has inputs[i]'s shape (NULL: zero);

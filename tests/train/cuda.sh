@@ -23,6 +23,9 @@ for arch in "gpt2 --dropout 0.1" "llama --kv-heads 2"; do
     holds "$arch: the CPU's losses" follows cpu gpu
     runs train --out again $run --device cuda
     holds "$arch: the same bits twice" same_run gpu again
+    rm -rf again
+    runs train --out again $run --device cuda --capture
+    holds "$arch: the same bits from captured steps" same_run gpu again
     runs train --resume --out gpu --steps 110 --device cuda
     runs train --resume --out cpu --steps 110
     holds "$arch: goes on" follows cpu gpu
@@ -50,4 +53,8 @@ rm -rf cpu gpu
 runs train --out cpu --data "$text" $model --steps 20 --recompute full --device cuda
 runs train --out gpu --data "$text" $model --steps 20 --device cuda
 holds "recomputation" follows cpu gpu
+rm -rf cpu gpu
+runs train --out cpu --data "$text" $model --steps 20 --recompute full --device cuda --dropout 0.2 --accumulate 2
+runs train --out gpu --data "$text" $model --steps 20 --recompute full --device cuda --dropout 0.2 --accumulate 2 --capture
+holds "captured steps with recomputation and accumulation" same_run cpu gpu
 finish

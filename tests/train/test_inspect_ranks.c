@@ -114,7 +114,8 @@ static void compare_sent(const char *options, const json_t *all, const tg_comm_c
 }
 
 static void compare_memory(const char *options, const json_t *all, const tg_memory *m) {
-    static const char *const categories[] = {"parameters", "gradients", "optimiser", "saved", "temporaries", "buffers"};
+    static const char *const categories[] = {"parameters", "gradients", "optimiser", "saved", "temporaries", "buffers",
+                                             "captured"};
     const json_t *said = json_object_get(all, "memory");
     ck_assert_msg(value_of(said, "peak_bytes") == m->peak, "%s: peak %lld on paper, %lld on ranks", options,
                   (long long)value_of(said, "peak_bytes"), (long long)m->peak);

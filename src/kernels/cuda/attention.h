@@ -8,6 +8,7 @@
 
 #include <math.h>
 
+#include "kernels/cuda/moved.h"
 #include "kernels/cuda/tile_product.h"
 #include "kernels/philox.h"
 #include "kernels/scalar.h"
@@ -151,6 +152,7 @@ __device__ inline uint32_t kept(const Attention &a, int64_t b, int64_t h, int64_
     static_assert(4 * NF <= 32, "a bit each");
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int64_t from = (b * a.heads + h) * a.sq;
+    const tg_rng rng = rng_now(a.draws.rng, a.draws.moved);
     uint32_t bits = 0;
     TG_ROLLED
     for (int n = 0; n < 4 * NF; n++) {
@@ -158,7 +160,7 @@ __device__ inline uint32_t kept(const Attention &a, int64_t b, int64_t h, int64_
         int64_t query = i + (BY_KEY ? column : row), key = j + (BY_KEY ? row : column);
         if (query >= a.sq || key >= a.sk) continue;
         uint64_t at = tg_draws_at(&a.draws, (from + query) * a.sk + key);
-        bits |= (uint32_t)(tg_philox_uniform(&a.draws.rng, at) >= (float)a.dropout) << n;
+        bits |= (uint32_t)(tg_philox_uniform(&rng, at) >= (float)a.dropout) << n;
     }
     return bits;
 }

@@ -43,6 +43,7 @@ typedef struct tg_cuda {
     cudaEvent_t fetched;              /* the word has been copied to seen */
     tg_cuda_host_page *pages;         /* pinned staging for copies that do not wait */
     int next_page;
+    struct tg_cuda_graph *graphs, *capturing; /* alive; the one that is recorded now: graphs.c */
 } tg_cuda;
 
 static inline tg_cuda *tg_cuda_of(const tg_ctx *ctx) { return (tg_cuda *)tg_ctx_device_state(ctx); }

@@ -1,6 +1,7 @@
 /* CUDA as a device: a context's streams and library handles, and the table of its slots. */
 #include "core/core.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/graphs.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/order.h"
 #include "kernels/cuda/plans.h"
@@ -13,6 +14,7 @@ tg_status tg_cuda_check(tg_ctx *ctx, cudaError_t e, const char *call) {
     if (TG_LIKELY(e == cudaSuccess)) return TG_OK;
     cudaGetLastError(); /* told here, and not again after the next launch */
     tg_status s = e == cudaErrorMemoryAllocation ? TG_ERR_MEMORY : TG_ERR_DEVICE;
+    cudaGetLastError(); /* known now: the next launch must not find it once more */
     return tg_fail(ctx, s, "%s: %s (%s)", call, cudaGetErrorName(e), cudaGetErrorString(e));
 }
 
@@ -106,6 +108,10 @@ const tg_device_ops tg_cuda_device = {
     .event_wait = tg_cuda_event_wait,
     .event_free = tg_cuda_event_free,
     .poll = tg_cuda_poll,
+    .capture_begin = tg_cuda_capture_begin,
+    .capture_end = tg_cuda_capture_end,
+    .capture_launch = tg_cuda_capture_launch,
+    .capture_free = tg_cuda_capture_free,
     .map = tg_cuda_map,
     .fill = tg_cuda_fill,
     .iota = tg_cuda_iota,

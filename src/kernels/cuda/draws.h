@@ -3,6 +3,7 @@
 #ifndef TG_CUDA_DRAWS_H
 #define TG_CUDA_DRAWS_H
 
+#include "kernels/cuda/moved.h"
 #include "kernels/cuda/walk.h"
 
 #include <curand_philox4x32_x.h>
@@ -17,6 +18,7 @@ enum { DRAWS = 4 };
  * that the four draws of each are one block. */
 struct Draws {
     tg_rng rng;
+    const tg_rng *moved; /* of a captured step: see tg_draws */
     int n, lead;
     Divider extent[TG_DRAW_DIGITS];
     uint64_t stride[TG_DRAW_DIGITS];
@@ -25,6 +27,7 @@ struct Draws {
 inline Draws draws_of(const tg_draws &d) {
     Draws r = {};
     r.rng = d.rng;
+    r.moved = d.moved;
     r.n = d.n;
     r.lead = d.n ? 0 : (int)(d.rng.counter % DRAWS);
     for (int k = 0; k < d.n; k++) {
@@ -37,8 +40,8 @@ inline Draws draws_of(const tg_draws &d) {
 /* How many threads draw n elements. */
 inline int64_t draw_threads(const Draws &d, int64_t n) { return ceil_div(n + d.lead, DRAWS); }
 
-__device__ inline uint64_t draw_number(const Draws &d, int64_t position) {
-    uint64_t at = d.rng.counter;
+/* Of a stream that begins at counter `at`. */
+__device__ inline uint64_t draw_number(const Draws &d, uint64_t at, int64_t position) {
     for (int k = d.n - 1; k > 0; k--) {
         int64_t outer = quotient(position, d.extent[k]);
         at += (uint64_t)(position - outer * d.extent[k].by) * d.stride[k];
@@ -61,17 +64,18 @@ __device__ inline uint32_t word_of(uint4 block, unsigned i) {
 /* The words of positions [first, first + DRAWS), as far as they are in [0, end): w[plane][k]. */
 template <int PLANES>
 __device__ inline void draw(const Draws &d, int64_t first, int64_t end, uint32_t (&w)[PLANES][DRAWS]) {
+    const tg_rng rng = rng_now(d.rng, d.moved);
     uint4 block[PLANES];
     uint64_t have = ~(uint64_t)0;
     TG_UNROLL
     for (int k = 0; k < DRAWS; k++) {
         int64_t position = first + k;
         if (position < 0 || position >= end) continue;
-        uint64_t at = draw_number(d, position);
+        uint64_t at = draw_number(d, rng.counter, position);
         if (at / DRAWS != have) {
             have = at / DRAWS;
             TG_UNROLL
-            for (int p = 0; p < PLANES; p++) block[p] = draw_block(d.rng, have, p);
+            for (int p = 0; p < PLANES; p++) block[p] = draw_block(rng, have, p);
         }
         TG_UNROLL
         for (int p = 0; p < PLANES; p++) w[p][k] = word_of(block[p], (unsigned)(at % DRAWS));

@@ -1,16 +1,12 @@
 /* The device's error word: errors in data that kernels find, and how the host comes to know of them. */
 #include "core/core.h"
+#include "kernels/cuda/graphs.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/order.h"
 
 enum { CALLS = 1024, POSITION_BITS = 40 };
 static const unsigned long long none = ~0ull, positions = (1ull << POSITION_BITS) - 1;
-
-/* What the last numbers stood for. */
-struct tg_cuda_call {
-    const char *slot, *op;
-    const void *site;
-};
+static const unsigned long long numbers = ~0ull >> POSITION_BITS >> 1; /* of calls: then they begin anew */
 
 tg_status tg_cuda_fault_open(tg_cuda *c) {
     tg_ctx *ctx = c->ctx;
@@ -32,9 +28,18 @@ void tg_cuda_fault_close(tg_cuda *c) {
 
 tg_cuda_fault tg_cuda_fault_for(tg_ctx *ctx, const char *slot) {
     tg_cuda *c = tg_cuda_of(ctx);
-    unsigned long long call = c->calls++ & (none >> POSITION_BITS >> 1);
-    c->names[call % CALLS] = (tg_cuda_call){slot, ctx->running, ctx->running_site};
+    unsigned long long call = c->calls++ & numbers;
+    tg_cuda_call name = {slot, ctx->running, ctx->running_site};
+    c->names[call % CALLS] = name;
+    if (c->capturing) tg_cuda_graph_call(c, call, &name);
     return (tg_cuda_fault){c->fault, call};
+}
+
+/* A graph's calls have the numbers of when it was captured. NULL: too long ago. */
+static const tg_cuda_call *name_of(const tg_cuda *c, unsigned long long call) {
+    const tg_cuda_call *of = tg_cuda_graph_name(c, call);
+    if (of) return of;
+    return ((c->calls - call) & numbers) <= CALLS ? &c->names[call % CALLS] : NULL;
 }
 
 tg_status tg_cuda_fault_fetch(tg_cuda *c) {
@@ -49,19 +54,19 @@ tg_status tg_cuda_fault_tell(tg_cuda *c) {
     unsigned long long word = *c->seen, call = word >> POSITION_BITS;
     if (TG_LIKELY(word == none)) return TG_OK;
     *c->seen = none;
-    const tg_cuda_call *of = &c->names[call % CALLS];
-    bool known = c->calls - call <= CALLS;
+    const tg_cuda_call *of = name_of(c, call);
     char where[256] = "";
-    if (known && of->site) tg_describe_site(of->site, where, sizeof where);
+    if (of && of->site) tg_describe_site(of->site, where, sizeof where);
     TG_TRY(tg_cuda_check(c->ctx, cudaMemsetAsync(c->fault, 0xff, sizeof *c->fault, c->compute), "cudaMemsetAsync"));
     return tg_fail(c->ctx, TG_ERR_DATA,
                    "%s: an index is out of range, at position %llu (found on the device by %s%s%s)",
-                   known && of->op ? of->op : "an op", word & positions, known ? of->slot : "an earlier call",
+                   of && of->op ? of->op : "an op", word & positions, of ? of->slot : "an earlier call",
                    *where ? "; called from " : "", where);
 }
 
 tg_status tg_cuda_poll(tg_ctx *ctx) {
     tg_cuda *c = tg_cuda_of(ctx);
+    if (c->capturing) return TG_OK; /* each replay does it */
     TG_TRY(tg_cuda_await(c, c->fetched));
     TG_TRY(tg_cuda_fault_tell(c));
     return tg_cuda_fault_fetch(c);

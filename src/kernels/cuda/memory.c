@@ -3,7 +3,7 @@
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/order.h"
 
-#include "core/core.h"
+#include "core/capture.h"
 
 enum { PAGES = 8, PAGE_BYTES = 256 << 10 };
 
@@ -19,7 +19,11 @@ struct tg_cuda_host_page {
 void *tg_cuda_alloc(tg_ctx *ctx, size_t bytes, size_t align) {
     void *p = NULL;
     (void)align; /* cudaMalloc's is 256 */
+    /* While this thread captures, allocating is not refused in this mode; outside of a capture it is nothing. */
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cudaThreadExchangeStreamCaptureMode(&mode);
     cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
+    cudaThreadExchangeStreamCaptureMode(&mode);
     if (e == cudaSuccess) return p;
     cudaGetLastError(); /* out of memory is the heap's to tell, with what holds it; it does not stay */
     if (e != cudaErrorMemoryAllocation) tg_cuda_check(ctx, e, "cudaMalloc");
@@ -28,7 +32,7 @@ void *tg_cuda_alloc(tg_ctx *ctx, size_t bytes, size_t align) {
 
 void tg_cuda_free(tg_ctx *ctx, void *p, size_t bytes) {
     (void)bytes;
-    cudaStreamSynchronize(tg_cuda_of(ctx)->compute); /* it may still be in use: cudaFree waits too, but need not */
+    cudaStreamSynchronize(tg_cuda_of(ctx)->compute); /* it may still be in use, by replays, say */
     cudaFree(p);
 }
 
@@ -90,6 +94,8 @@ static tg_status to_host(tg_cuda *c, void *dst, const void *src, size_t bytes) {
 tg_status tg_cuda_copy(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind) {
     tg_cuda *c = tg_cuda_of(ctx);
     if (!bytes) return TG_OK;
+    if (kind != TG_COPY_DEVICE)
+        TG_TRY(tg_capture_refuse(ctx, NULL, kind == TG_COPY_TO_HOST ? TG_CAPTURE_READ : TG_CAPTURE_WRITE, NULL));
     if (kind == TG_COPY_FROM_HOST) return from_host(c, dst, src, bytes);
     if (kind == TG_COPY_TO_HOST) return to_host(c, dst, src, bytes);
     return copy_async(c, dst, src, bytes, cudaMemcpyDeviceToDevice);

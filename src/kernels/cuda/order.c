@@ -3,7 +3,7 @@
 #include <sched.h>
 #include <time.h>
 
-#include "core/core.h"
+#include "core/capture.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/order.h"
 
@@ -94,6 +94,7 @@ tg_status tg_cuda_follow(tg_ctx *ctx, cudaStream_t first, cudaEvent_t e, cudaStr
 
 tg_status tg_cuda_sync(tg_ctx *ctx) {
     tg_cuda *c = tg_cuda_of(ctx);
+    TG_TRY(tg_capture_refuse(ctx, NULL, TG_CAPTURE_WAIT, NULL));
     TG_TRY(tg_cuda_fault_fetch(c));
     TG_TRY(tg_cuda_await(c, c->fetched));
     return tg_cuda_fault_tell(c);

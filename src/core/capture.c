@@ -1,0 +1,434 @@
+/* Captured steps. The device records what slots queue; here is what makes the recording good for more than once: memory
+ * that stays, random streams that go on, and what the host knows of gradients and saved tensors, which must be as it
+ * was. */
+#include "core/capture.h"
+
+#include "core/rng.h"
+#include "core/work.h"
+
+/* Memory outside of the arena that the step uses, or in it that is still held behind it. */
+typedef struct use {
+    tg_block *block;
+    bool written; /* as a tensor: what saved it for backward would find other bytes */
+} use;
+
+/* What the host knows of a leaf's gradient. */
+typedef struct gradient {
+    bool has, partial, summed;
+} gradient;
+
+typedef struct leaf {
+    tg_ref ref;
+    bool read; /* the step depends on it */
+    gradient before, behind;
+} leaf;
+
+/* A random stream that was there. */
+typedef struct stream {
+    uint64_t id;
+    bool draws;
+    tg_rng before;
+    uint64_t drawn;
+} stream;
+
+struct tg_graph {
+    tg_ctx *ctx;
+    tg_graph *next, *prev; /* of the context's */
+    tg_status (*fn)(void *state, tg_ctx *ctx);
+    void *state;
+    const void *site; /* of tg_capture's caller */
+    void *recorded;   /* the device's; NULL: fn is called */
+    int arena;
+    bool refused; /* something that cannot be captured was tried */
+    int64_t nodes, bytes, steps;
+    use *uses;
+    leaf *leaves;
+    stream *streams;
+    int n_uses, room_uses, n_leaves, room_leaves, n_streams, forks;
+    uint64_t current; /* the stream that draws */
+    tg_rng *moved;    /* on the device, one a stream; and as the host sends it */
+    tg_rng *words;
+    tg_rider *rider;
+};
+
+static const tg_graph inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
+
+/* ---- While it is recorded ---- */
+
+tg_status tg_capture_refuse(tg_ctx *ctx, const char *who, const char *what, const void *site) {
+    tg_graph *g = ctx->capture;
+    char where[192];
+    if (TG_LIKELY(!g)) return TG_OK;
+    g->refused = true;
+    if (!who) who = ctx->running ? ctx->running : "tg_capture";
+    if (!site) site = ctx->running_site ? ctx->running_site : g->site;
+    tg_describe_site(site, where, sizeof where);
+    return tg_fail(ctx, TG_ERR_UNSUPPORTED,
+                   "%s: the step that tg_capture records %s (called from %s); do it outside of the step, before or "
+                   "behind tg_graph_replay",
+                   who, what, where);
+}
+
+/* Room for one more of n things. */
+static bool grow(tg_ctx *ctx, void **items, int n, int *room, size_t size) {
+    if (n < *room) return true;
+    int more = *room ? 2 * *room : 64;
+    void *all = tg_host_alloc(ctx, (size_t)more * size);
+    if (!all) return false;
+    if (n) memcpy(all, *items, (size_t)n * size);
+    tg_host_free(ctx, *items, (size_t)*room * size);
+    *items = all;
+    *room = more;
+    return true;
+}
+
+/* Without room it is the context's error, and the capture fails. */
+static void keep_block(tg_graph *g, tg_block *b, bool written) {
+    if (!grow(g->ctx, (void **)&g->uses, g->n_uses, &g->room_uses, sizeof *g->uses)) return;
+    if (tg_heap_arena_use(g->ctx->heap, b)) g->uses[g->n_uses++] = (use){.block = b, .written = written};
+}
+
+void tg_capture_uses(tg_storage *s) {
+    if (s->block) keep_block(s->ctx->capture, s->block, false);
+}
+
+void tg_capture_writes(tg_storage *s) {
+    tg_graph *g = s->ctx->capture;
+    if (!s->block) return;
+    keep_block(g, s->block, true);
+    for (int i = 0; i < g->n_uses; i++)
+        if (g->uses[i].block == s->block) g->uses[i].written = true;
+}
+
+static gradient gradient_now(const tg_tensor *x) {
+    return (gradient){x->ext->has_grad, x->ext->partial, x->ext->summed};
+}
+
+static void gradient_set(const tg_tensor *x, gradient to) {
+    x->ext->has_grad = to.has;
+    x->ext->partial = to.partial;
+    x->ext->summed = to.summed;
+}
+
+void tg_capture_gradient(const tg_tensor *x, bool read) {
+    tg_graph *g = x->ctx->capture;
+    for (int i = 0; i < g->n_leaves; i++)
+        if (g->leaves[i].ref.tensor == x && g->leaves[i].ref.serial == x->serial) return;
+    if (!grow(g->ctx, (void **)&g->leaves, g->n_leaves, &g->room_leaves, sizeof *g->leaves)) return;
+    g->leaves[g->n_leaves++] = (leaf){.ref = tg_ref_of(x), .read = read, .before = gradient_now(x)};
+}
+
+const tg_rng *tg_capture_moved(tg_ctx *ctx, const tg_rng *state) {
+    tg_graph *g = ctx->capture;
+    if (TG_LIKELY(!g)) return NULL;
+    uint64_t id = tg_rng_id(ctx, state);
+    for (int i = 0; i < g->n_streams; i++) {
+        if (g->streams[i].id != id) continue;
+        g->streams[i].draws = true;
+        return g->moved + i;
+    }
+    return NULL;
+}
+
+/* ---- Random streams ---- */
+
+static int count_streams(const tg_ctx *ctx) {
+    int n = 1;
+    for (const tg_named_rng *r = ctx->streams.first; r; r = r->next) n++;
+    return n;
+}
+
+static tg_status open_streams(tg_graph *g) {
+    tg_ctx *ctx = g->ctx;
+    g->n_streams = count_streams(ctx);
+    g->streams = tg_host_alloc(ctx, (size_t)g->n_streams * sizeof *g->streams);
+    g->words = g->streams ? tg_host_alloc(ctx, (size_t)g->n_streams * sizeof *g->words) : NULL;
+    if (!g->words) return ctx->status;
+    const tg_named_rng *r = ctx->streams.first;
+    for (int i = 1; i < g->n_streams; i++, r = r->next) g->streams[i].id = r->id;
+    for (int i = 0; i < g->n_streams; i++) g->streams[i].before = *tg_rng_by_id(ctx, g->streams[i].id);
+    g->current = tg_rng_id(ctx, &ctx->rng);
+    g->forks = ctx->streams.forks;
+    return TG_OK;
+}
+
+static void restore_streams(tg_graph *g) {
+    tg_rng_unwind(g->ctx, g->forks);
+    for (int i = 0; i < g->n_streams; i++) *tg_rng_by_id(g->ctx, g->streams[i].id) = g->streams[i].before;
+}
+
+static tg_status note_draws(tg_graph *g) {
+    tg_ctx *ctx = g->ctx;
+    if (ctx->streams.forks != g->forks || ctx->streams.forks_missed || tg_rng_id(ctx, &ctx->rng) != g->current)
+        return tg_fail(ctx, TG_ERR_STATE,
+                       "tg_capture: the step leaves %d forks of random streams open, and began with %d",
+                       ctx->streams.forks + ctx->streams.forks_missed, g->forks);
+    for (int i = 0; i < g->n_streams; i++)
+        g->streams[i].drawn = tg_rng_by_id(ctx, g->streams[i].id)->counter - g->streams[i].before.counter;
+    return TG_OK;
+}
+
+/* To the device: from where each stream draws now, as the recording sees it. */
+static tg_status send_streams(tg_graph *g, bool first) {
+    tg_ctx *ctx = g->ctx;
+    bool any = false;
+    for (int i = 0; i < g->n_streams; i++) {
+        const stream *s = &g->streams[i];
+        const tg_rng *now = first ? &s->before : tg_rng_by_id(ctx, s->id);
+        if (!s->draws) continue;
+        if (!now)
+            return tg_fail(ctx, TG_ERR_STATE, "tg_graph_replay: a random stream that the step draws from was removed");
+        g->words[i] = (tg_rng){now->seed, now->stream, now->counter - s->before.counter};
+        any = true;
+    }
+    if (!any) return TG_OK;
+    return ctx->ops->copy(ctx, g->moved, g->words, (size_t)g->n_streams * sizeof *g->words, TG_COPY_FROM_HOST);
+}
+
+static void move_streams(tg_graph *g) {
+    for (int i = 0; i < g->n_streams; i++) {
+        tg_rng *now = g->streams[i].drawn ? tg_rng_by_id(g->ctx, g->streams[i].id) : NULL;
+        if (now) now->counter += g->streams[i].drawn;
+    }
+}
+
+/* ---- Recording ---- */
+
+static tg_status call_fn(tg_graph *g, const char *who) {
+    tg_ctx *ctx = g->ctx;
+    tg_status s = g->fn(g->state, ctx);
+    if (ctx->status != TG_OK) return ctx->status;
+    return s == TG_OK ? s : tg_fail(ctx, TG_ERR_CALLBACK, "%s: the step failed with %s", who, tg_status_name(s));
+}
+
+static tg_status run_fn(tg_graph *g) {
+    tg_ctx *ctx = g->ctx;
+    TG_TRY(call_fn(g, "tg_capture"));
+    if (g->refused)
+        return tg_fail(ctx, TG_ERR_STATE, "tg_capture: the step cleared an error of what cannot be captured");
+    TG_TRY(tg_works_settle(ctx)); /* works on other streams end within the recording */
+    return note_draws(g);
+}
+
+static tg_status open_memory(tg_graph *g) {
+    tg_ctx *ctx = g->ctx;
+    g->arena = tg_heap_arena_open(ctx->heap);
+    tg_block *words = g->arena ? tg_heap_arena_pin(ctx->heap, g->arena, (size_t)g->n_streams * sizeof(tg_rng)) : NULL;
+    if (!words)
+        return tg_fail(ctx, TG_ERR_MEMORY, "tg_capture: out of memory on device \"%s\", or too many graphs are alive",
+                       ctx->ops->name);
+    g->moved = tg_block_data(words);
+    return TG_OK;
+}
+
+static void keep_held(void *user, const tg_block *b) {
+    if (tg_block_owner(b)) keep_block(user, (tg_block *)b, true);
+}
+
+static void close_memory(tg_graph *g) {
+    tg_heap *h = g->ctx->heap;
+    tg_heap_arena_close(h, g->arena);
+    if (g->ctx->status == TG_OK) tg_heap_arena_each(h, g->arena, keep_held, g);
+    for (int i = 0; i < g->n_uses; i++) tg_block_forget_use(g->uses[i].block);
+    g->bytes = tg_heap_arena_bytes(h, g->arena);
+}
+
+static tg_status record(tg_graph *g) {
+    tg_ctx *ctx = g->ctx;
+    TG_TRY(open_streams(g));
+    TG_TRY(tg_works_settle(ctx)); /* the recording cannot wait for what it has not begun */
+    tg_status s = open_memory(g);
+    if (s == TG_OK) s = ctx->ops->capture_begin(ctx);
+    if (s == TG_OK) {
+        ctx->capture = g;
+        s = run_fn(g);
+        ctx->capture = NULL;
+        tg_status ended = ctx->ops->capture_end(ctx, s == TG_OK, &g->recorded, &g->nodes);
+        if (s == TG_OK) s = ended;
+    }
+    if (g->arena) close_memory(g);
+    return s == TG_OK ? ctx->status : s;
+}
+
+/* What rides along has begun, so it ends, too. */
+static tg_status launch(tg_graph *g, bool first, const void *site) {
+    TG_TRY(send_streams(g, first));
+    if (g->rider) TG_TRY(g->rider->begin(g->rider, site));
+    tg_status s = g->ctx->ops->capture_launch(g->ctx, g->recorded);
+    tg_status ended = g->rider ? g->rider->end(g->rider) : TG_OK;
+    if (s == TG_OK) s = ended;
+    if (s == TG_OK) g->steps++;
+    return s;
+}
+
+tg_rider *tg_capture_rider(tg_ctx *ctx) { return ctx->capture->rider; }
+void tg_capture_ride(tg_ctx *ctx, tg_rider *r) { ctx->capture->rider = r; }
+
+void tg_graphs_riders(tg_ctx *ctx, void (*fn)(tg_rider *r, const void *arg), const void *arg) {
+    for (tg_graph *g = ctx->graphs; g; g = g->next)
+        if (g->rider) fn(g->rider, arg);
+}
+
+/* Nothing has run: what the step has made holds no values. */
+static void undo(tg_graph *g) {
+    tg_ctx *ctx = g->ctx;
+    for (tg_block *b; g->arena && (b = tg_heap_arena_any(ctx->heap, g->arena));)
+        tg_storage_discard(tg_block_owner(b), "a tg_capture that failed", g->site);
+    for (int i = 0; i < g->n_leaves; i++) {
+        const tg_tensor *x = g->leaves[i].ref.tensor;
+        if (x->serial == g->leaves[i].ref.serial && x->ext) gradient_set(x, g->leaves[i].before);
+    }
+    if (g->words) restore_streams(g);
+}
+
+static void note_gradients(tg_graph *g) {
+    for (int i = 0; i < g->n_leaves; i++) {
+        const tg_tensor *x = g->leaves[i].ref.tensor;
+        if (x->serial == g->leaves[i].ref.serial && x->ext) g->leaves[i].behind = gradient_now(x);
+    }
+}
+
+static tg_status begin(tg_graph *g) {
+    tg_ctx *ctx = g->ctx;
+    if (!ctx->ops->capture_begin) {
+        TG_TRY(call_fn(g, "tg_capture"));
+        g->steps++;
+        return TG_OK;
+    }
+    tg_status s = record(g);
+    if (s == TG_OK) s = launch(g, true, g->site);
+    if (s == TG_OK)
+        note_gradients(g);
+    else
+        undo(g);
+    return s;
+}
+
+static bool can_capture(tg_ctx *ctx) {
+    const tg_device_ops *o = ctx->ops;
+    return o->capture_begin ? o->capture_end && o->capture_launch && o->capture_free : ctx->host || ctx->meta;
+}
+
+static tg_status check_capture(tg_ctx *ctx, const void *fn) {
+    if (!fn) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_capture: the function is NULL");
+    if (ctx->capture) {
+        ctx->capture->refused = true;
+        return tg_fail(ctx, TG_ERR_STATE, "tg_capture: a step is being captured; captures do not nest");
+    }
+    if (can_capture(ctx)) return TG_OK;
+    return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_capture: device \"%s\" cannot record a step", ctx->ops->name);
+}
+
+tg_graph *tg_capture(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state) {
+    if (!tg_ok(ctx) || check_capture(ctx, (const void *)(uintptr_t)fn) != TG_OK) return (tg_graph *)&inert;
+    tg_graph *g = tg_host_alloc(ctx, sizeof *g);
+    if (!g) return (tg_graph *)&inert;
+    *g = (tg_graph){.ctx = ctx, .fn = fn, .state = state, .site = TG_SITE, .next = ctx->graphs};
+    if (g->next) g->next->prev = g;
+    ctx->graphs = g;
+    if (begin(g) == TG_OK) return g;
+    tg_graph_free(g);
+    return (tg_graph *)&inert;
+}
+
+/* ---- Replays ---- */
+
+static tg_status check_uses(const tg_graph *g) {
+    char what[160] = "a tensor";
+    for (int i = 0; i < g->n_uses; i++) {
+        const tg_storage *s = tg_block_owner(g->uses[i].block);
+        if (TG_LIKELY(!g->uses[i].written || !s || !s->saves)) continue;
+        if (s->maker && s->maker->serial == s->birth) tg_describe(s->maker, what, sizeof what);
+        return tg_fail(g->ctx, TG_ERR_STATE,
+                       "tg_graph_replay: the step writes %s, which a node has saved for backward; run that backward, "
+                       "or reset its tape, before",
+                       what);
+    }
+    return TG_OK;
+}
+
+static tg_status check_gradients(const tg_graph *g) {
+    char what[160];
+    for (int i = 0; i < g->n_leaves; i++) {
+        const leaf *l = &g->leaves[i];
+        const tg_tensor *x = l->ref.tensor;
+        if (TG_LIKELY(x->serial != l->ref.serial || !x->ext || !l->read || x->ext->has_grad == l->before.has)) continue;
+        tg_describe(x, what, sizeof what);
+        return tg_fail(g->ctx, TG_ERR_STATE,
+                       "tg_graph_replay: %s has %s gradient, and the step was recorded %s: it %s; zero gradients "
+                       "within the step, or capture one for each case",
+                       what, l->before.has ? "no" : "a", l->before.has ? "with one" : "without",
+                       l->before.has ? "would add to what is not there" : "would overwrite it");
+    }
+    return TG_OK;
+}
+
+static tg_status check_replay(const tg_graph *g) {
+    tg_ctx *ctx = g->ctx;
+    if (ctx->capture) {
+        ctx->capture->refused = true;
+        return tg_fail(ctx, TG_ERR_STATE, "tg_graph_replay: a step is being captured; captures do not nest");
+    }
+    if (!g->recorded) return TG_OK;
+    if (tg_rng_id(ctx, &ctx->rng) != g->current)
+        return tg_fail(ctx, TG_ERR_STATE,
+                       "tg_graph_replay: another random stream draws now than when the step was recorded "
+                       "(tg_rng_fork)");
+    TG_TRY(check_uses(g));
+    return check_gradients(g);
+}
+
+tg_status tg_graph_replay(tg_graph *g) {
+    if (!g) return TG_ERR_ARGUMENT;
+    tg_ctx *ctx = g->ctx;
+    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
+    TG_TRY(check_replay(g));
+    if (!g->recorded) {
+        TG_TRY(call_fn(g, "tg_graph_replay"));
+        g->steps++;
+        return TG_OK;
+    }
+    TG_TRY(tg_works_settle(ctx));
+    if (ctx->ops->poll) TG_TRY(ctx->ops->poll(ctx));
+    TG_TRY(launch(g, false, TG_SITE));
+    move_streams(g);
+    for (int i = 0; i < g->n_leaves; i++) {
+        const tg_tensor *x = g->leaves[i].ref.tensor;
+        if (x->serial == g->leaves[i].ref.serial && x->ext) gradient_set(x, g->leaves[i].behind);
+    }
+    return TG_OK;
+}
+
+tg_status tg_graph_query(const tg_graph *g, tg_graph_info *out) {
+    if (!g) return TG_ERR_ARGUMENT;
+    if (!tg_ok(g->ctx)) return tg_ctx_status(g->ctx);
+    if (!out || out->size < sizeof(size_t))
+        return tg_fail(g->ctx, TG_ERR_ARGUMENT, "tg_graph_query: out is NULL or has no size; use TG_GRAPH_INFO()");
+    tg_graph_info info = {.nodes = g->nodes, .bytes = g->bytes, .steps = g->steps,
+                          .collectives = g->rider ? g->rider->collectives : 0};
+    size_t size = out->size < sizeof info ? out->size : sizeof info;
+    memcpy((char *)out + sizeof(size_t), (char *)&info + sizeof(size_t), size - sizeof(size_t));
+    return TG_OK;
+}
+
+/* ---- Free ---- */
+
+void tg_graph_free(tg_graph *g) {
+    if (!g || g == &inert) return;
+    tg_ctx *ctx = g->ctx;
+    if (g->recorded) ctx->ops->capture_free(ctx, g->recorded);
+    if (g->rider) g->rider->free(g->rider);
+    for (int i = 0; i < g->n_uses; i++) tg_block_unuse(ctx->heap, g->uses[i].block);
+    if (g->arena) tg_heap_arena_end(ctx->heap, g->arena);
+    tg_host_free(ctx, g->uses, (size_t)g->room_uses * sizeof *g->uses);
+    tg_host_free(ctx, g->leaves, (size_t)g->room_leaves * sizeof *g->leaves);
+    tg_host_free(ctx, g->streams, (size_t)g->n_streams * sizeof *g->streams);
+    tg_host_free(ctx, g->words, (size_t)g->n_streams * sizeof *g->words);
+    if (g->next) g->next->prev = g->prev;
+    *(g->prev ? &g->prev->next : &ctx->graphs) = g->next;
+    tg_host_free(ctx, g, sizeof *g);
+}
+
+void tg_graphs_free(tg_ctx *ctx) {
+    while (ctx->graphs) tg_graph_free(ctx->graphs);
+}

@@ -1,0 +1,37 @@
+/* Captured steps: what the rest of the library tells the one that is being recorded, and what it must not do then. */
+#ifndef TG_CAPTURE_H
+#define TG_CAPTURE_H
+
+#include <tapegrad/capture.h>
+
+#include "core/core.h"
+
+/* What a step that is captured cannot have in it, in words. */
+#define TG_CAPTURE_READ "reads a value of the device, which has not computed it"
+#define TG_CAPTURE_WRITE "writes values of the host, which a replay would write again"
+#define TG_CAPTURE_STREAM "changes a random stream, which a replay would not"
+#define TG_CAPTURE_WAIT "waits for the device, which does not run"
+
+/* TG_OK but while a step is captured; then the error, and the capture will fail, though somebody clears it. who and
+ * site NULL: the op that runs. */
+tg_status tg_capture_refuse(tg_ctx *ctx, const char *who, const char *what, const void *site);
+/* Where a replay will have moved this state of one of the context's streams to: tg_draws's moved. */
+const tg_rng *tg_capture_moved(tg_ctx *ctx, const tg_rng *stream);
+/* Whether x has a gradient is about to be changed; read: it also decides what is recorded. */
+void tg_capture_gradient(const tg_tensor *x, bool read);
+void tg_graphs_free(tg_ctx *ctx); /* of a context that ends */
+
+/* Who has more to do at each replay: the calls of communicators. */
+typedef struct tg_rider {
+    tg_status (*begin)(struct tg_rider *r, const void *site); /* before the launch */
+    tg_status (*end)(struct tg_rider *r);                     /* behind it */
+    void (*free)(struct tg_rider *r);
+    int64_t collectives;
+} tg_rider;
+
+tg_rider *tg_capture_rider(tg_ctx *ctx); /* of the step that is captured; NULL: none yet */
+void tg_capture_ride(tg_ctx *ctx, tg_rider *r);
+/* Every graph's, in turn, that has one. */
+void tg_graphs_riders(tg_ctx *ctx, void (*fn)(tg_rider *r, const void *arg), const void *arg);
+
+#endif

@@ -1,0 +1,94 @@
+/* Captured steps as CUDA graphs: the compute stream records instead of running, with what events tie to it. The mode is
+ * the thread's own, so that other threads' contexts may do what a capture may not. */
+#include "kernels/cuda/graphs.h"
+
+#include "core/core.h"
+
+struct tg_cuda_graph {
+    cudaGraphExec_t exec;
+    struct tg_cuda_graph *next;
+    unsigned long long first; /* number of its first call */
+    tg_cuda_call *calls;
+    int n, room;
+};
+
+void tg_cuda_graph_call(tg_cuda *c, unsigned long long call, const tg_cuda_call *name) {
+    struct tg_cuda_graph *g = c->capturing;
+    if (g->n == g->room) {
+        int room = g->room ? 2 * g->room : 64;
+        tg_cuda_call *more = tg_host_alloc(c->ctx, (size_t)room * sizeof *more); /* else it is the context's error */
+        if (!more) return;
+        if (g->n) memcpy(more, g->calls, (size_t)g->n * sizeof *more);
+        tg_host_free(c->ctx, g->calls, (size_t)g->room * sizeof *more);
+        g->calls = more;
+        g->room = room;
+    }
+    if (!g->n) g->first = call;
+    g->calls[g->n++] = *name;
+}
+
+const tg_cuda_call *tg_cuda_graph_name(const tg_cuda *c, unsigned long long call) {
+    for (const struct tg_cuda_graph *g = c->graphs; g; g = g->next)
+        if (call - g->first < (unsigned long long)g->n) return &g->calls[call - g->first];
+    return NULL;
+}
+
+static void graph_free(tg_ctx *ctx, struct tg_cuda_graph *g) {
+    if (g->exec) cudaGraphExecDestroy(g->exec);
+    tg_host_free(ctx, g->calls, (size_t)g->room * sizeof *g->calls);
+    tg_host_free(ctx, g, sizeof *g);
+}
+
+tg_status tg_cuda_capture_begin(tg_ctx *ctx) {
+    tg_cuda *c = tg_cuda_of(ctx);
+    struct tg_cuda_graph *g = tg_host_alloc(ctx, sizeof *g);
+    if (!g) return ctx->status;
+    tg_status s = tg_cuda_check(ctx, cudaStreamBeginCapture(c->compute, cudaStreamCaptureModeThreadLocal),
+                                "cudaStreamBeginCapture");
+    if (s == TG_OK)
+        c->capturing = g;
+    else
+        graph_free(ctx, g);
+    return s;
+}
+
+/* What was recorded as something to launch. */
+static tg_status instantiate(tg_ctx *ctx, struct tg_cuda_graph *g, cudaGraph_t graph, int64_t *nodes) {
+    size_t n = 0;
+    TG_TRY(tg_cuda_check(ctx, cudaGraphGetNodes(graph, NULL, &n), "cudaGraphGetNodes"));
+    TG_TRY(tg_cuda_check(ctx, cudaGraphInstantiate(&g->exec, graph, 0), "cudaGraphInstantiate"));
+    *nodes = (int64_t)n;
+    return TG_OK;
+}
+
+tg_status tg_cuda_capture_end(tg_ctx *ctx, bool keep, void **recorded, int64_t *nodes) {
+    tg_cuda *c = tg_cuda_of(ctx);
+    struct tg_cuda_graph *g = c->capturing;
+    cudaGraph_t graph = NULL;
+    c->capturing = NULL;
+    cudaError_t e = cudaStreamEndCapture(c->compute, &graph);
+    tg_status s = keep ? tg_cuda_check(ctx, e, "cudaStreamEndCapture") : TG_OK;
+    if (keep && s == TG_OK) s = instantiate(ctx, g, graph, nodes);
+    e = graph ? cudaGraphDestroy(graph) : cudaSuccess;
+    if (keep && s == TG_OK) s = tg_cuda_check(ctx, e, "cudaGraphDestroy");
+    if (keep && s == TG_OK && ctx->status == TG_OK) {
+        g->next = c->graphs;
+        *recorded = c->graphs = g;
+        return TG_OK;
+    }
+    cudaGetLastError(); /* of a recording that was given up: it does not stay */
+    graph_free(ctx, g);
+    return ctx->status;
+}
+
+tg_status tg_cuda_capture_launch(tg_ctx *ctx, void *recorded) {
+    const struct tg_cuda_graph *g = recorded;
+    return tg_cuda_check(ctx, cudaGraphLaunch(g->exec, tg_cuda_of(ctx)->compute), "cudaGraphLaunch");
+}
+
+void tg_cuda_capture_free(tg_ctx *ctx, void *recorded) {
+    struct tg_cuda_graph **at = &tg_cuda_of(ctx)->graphs;
+    while (*at != recorded) at = &(*at)->next;
+    *at = (*at)->next;
+    graph_free(ctx, recorded);
+}

@@ -1,0 +1,18 @@
+/* Where a random stream is by now, in a captured step that is replayed: see tg_draws. */
+#ifndef TG_CUDA_MOVED_H
+#define TG_CUDA_MOVED_H
+
+#include <tapegrad/extend.h>
+
+#include "kernels/cuda/launch.h"
+
+namespace tg {
+
+__device__ inline tg_rng rng_now(const tg_rng &rng, const tg_rng *moved) {
+    if (!moved) return rng;
+    return tg_rng{moved->seed, moved->stream, rng.counter + moved->counter};
+}
+
+} // namespace tg
+
+#endif

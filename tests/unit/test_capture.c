@@ -1,0 +1,557 @@
+/* Captured steps: what a replay must have in common with a step that is called, and what is refused. On the CPU, where
+ * nothing is recorded, the same calls give the same numbers. */
+#include "unit/captured.h"
+
+/* ---- The same bits ---- */
+
+START_TEST(replays_are_steps) {
+    world *a = world_new(), *b = world_new();
+    eager(a, 32);
+    eager(b, 2);
+    tg_graph *g = captured(b);
+    replay(b, g, 29);
+    ck_same_run(a, b);
+    eager(a, 3);
+    eager(b, 3); /* called steps go on from replayed ones, */
+    ck_same_run(a, b);
+    eager(a, 2);
+    replay(b, g, 2); /* and the other way round */
+    ck_same_run(a, b);
+    tg_graph_free(g);
+    eager(a, 1);
+    eager(b, 1);
+    ck_same_run(a, b);
+    world_free(a);
+    world_free(b);
+}
+END_TEST
+
+/* The step's number, its rate, the clip and the scale of the loss go on by themselves. */
+START_TEST(the_optimiser_goes_on) {
+    for (int scaled = 0; scaled < 2; scaled++) {
+        world *a = world_new(), *b = world_new();
+        with_adamw(a, scaled), with_adamw(b, scaled);
+        eager(a, 14);
+        eager(b, 1);
+        tg_graph *g = captured(b);
+        replay(b, g, 10);
+        eager(b, 1);
+        replay(b, g, 1);
+        ck_same_run(a, b);
+        ck_assert_int_eq(tg_optim_steps(b->adamw), 14);
+        ck_assert(tg_optim_norm(a->adamw) == tg_optim_norm(b->adamw) && tg_optim_norm(a->adamw) > 0);
+        ck_assert(tg_optim_scale(b->adamw) == (scaled ? 64 << 4 : 1));
+        if (scaled) tg_optim_set_scale(a->adamw, TG_LOSS_SCALE(.initial = 8, .interval = 3));
+        if (scaled) tg_optim_set_scale(b->adamw, TG_LOSS_SCALE(.initial = 8, .interval = 3));
+        tg_optim_set_clip(a->adamw, 0.5);
+        tg_optim_set_clip(b->adamw, 0.5);
+        eager(a, 2);
+        replay(b, g, 2); /* with what was set since */
+        ck_same_run(a, b);
+        world_free(a);
+        world_free(b);
+    }
+}
+END_TEST
+
+/* No step has run before: gradients are made within the recording. */
+START_TEST(the_first_step_may_be_captured) {
+    world *a = world_new(), *b = world_new();
+    eager(a, 5);
+    tg_graph *g = captured(b);
+    replay(b, g, 4);
+    ck_same_run(a, b);
+    tg_graph_free(g);
+    eager(a, 1);
+    eager(b, 1);
+    ck_same_run(a, b);
+    world_free(a);
+    world_free(b);
+}
+END_TEST
+
+START_TEST(two_graphs_take_turns) {
+    world *a = world_new(), *b = world_new();
+    eager(a, 12);
+    eager(b, 1);
+    tg_graph *g = captured(b), *h = captured(b);
+    for (int i = 0; i < 3; i++) {
+        replay(b, g, 1);
+        eager(b, 1);
+        replay(b, h, 1);
+    }
+    ck_same_run(a, b);
+    tg_graph_free(g);
+    eager(a, 2);
+    replay(b, h, 1);
+    eager(b, 1);
+    ck_same_run(a, b);
+    world_free(a);
+    world_free(b); /* which frees h */
+}
+END_TEST
+
+/* Random streams may be set between replays, as a checkpoint that is resumed does. */
+START_TEST(replays_draw_from_where_the_stream_is) {
+    world *a = world_new(), *b = world_new();
+    tg_rng to = {.seed = 77, .counter = 1002};
+    eager(a, 3);
+    eager(b, 1);
+    tg_graph *g = captured(b);
+    replay(b, g, 1);
+    tg_rng_set(a->ctx, NULL, &to);
+    tg_rng_set(b->ctx, NULL, &to);
+    eager(a, 2);
+    replay(b, g, 2);
+    ck_same_run(a, b);
+    world_free(a);
+    world_free(b);
+}
+END_TEST
+
+typedef struct draw {
+    tg_tape *t;
+    tg_tensor *x, *y, *named;
+} draw;
+
+static tg_status draw_step(void *state, tg_ctx *ctx) {
+    draw *d = state;
+    tg_drop(d->y), tg_drop(d->named);
+    d->y = tg_keep(tg_dropout(d->t, d->x, 0.5));
+    tg_rng_fork(ctx, "other");
+    d->named = tg_uniform(ctx, TG_SHAPE(3), 0, 1); /* an odd number of draws */
+    tg_rng_join(ctx);
+    tg_tape_reset(d->t);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(named_streams_go_on) {
+    double y[2][6][16], named[2][6][3];
+    for (int how = 0; how < 2; how++) {
+        tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = getenv("TG_TEST_DEVICE"), .seed = 3, .threads = 1));
+        tg_rng_add(ctx, "other", 9);
+        draw d = {.t = tg_tape_new(ctx), .x = tg_uniform(ctx, TG_SHAPE(16), 1, 2)};
+        tg_graph *g = NULL;
+        for (int i = 0; i < 6; i++) {
+            if (how == 0)
+                draw_step(&d, ctx);
+            else if (i == 0)
+                g = tg_capture(ctx, draw_step, &d);
+            else
+                tg_graph_replay(g);
+            tg_read_f64(d.y, y[how][i], 16);
+            tg_read_f64(d.named, named[how][i], 3);
+        }
+        ck_fine(ctx);
+        tg_tape_free(d.t);
+        tg_ctx_free(ctx);
+    }
+    ck_assert_mem_eq(y[0], y[1], sizeof y[0]);
+    ck_assert_mem_eq(named[0], named[1], sizeof named[0]);
+    ck_assert(memcmp(y[0][0], y[0][1], sizeof y[0][0]) && named[0][0][0] != named[0][1][0]);
+}
+END_TEST
+
+/* ---- Memory ---- */
+
+/* What was dropped or made since does not get the bytes that the graph uses. */
+START_TEST(memory_of_a_graph_is_its_own) {
+    world *a = world_new(), *b = world_new();
+    eager(a, 6);
+    enum { MOST = 100 << 7 };
+    tg_tensor *others[64];
+    double five[MOST];
+    for (int i = 0; i < MOST; i++) five[i] = 5 + i;
+    eager(b, 2);
+    tg_graph *g = captured(b);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 64; i++) others[i] = tg_from_host(b->ctx, TG_F64, TG_SHAPE(100 << i % 8), five);
+        replay(b, g, 1);
+        for (int i = 0; i < 64; i++) {
+            double v[MOST] = {0};
+            tg_read_f64(others[i], v, tg_numel(others[i]));
+            ck_assert_mem_eq(v, five, (size_t)tg_numel(others[i]) * sizeof *v);
+            tg_drop(others[i]);
+        }
+    }
+    for (int i = 0; i < b->steps * MICRO; i++) ck_assert(a->losses[i] == b->losses[i]);
+    world_free(a);
+    world_free(b);
+}
+END_TEST
+
+typedef struct twice {
+    tg_tape *t;
+    tg_tensor *x, *y;
+} twice;
+
+static tg_status twice_step(void *state, tg_ctx *ctx) {
+    twice *s = state;
+    tg_drop(s->y);
+    s->y = tg_keep(tg_scale(s->t, s->x, 2));
+    tg_tape_reset(s->t);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(an_input_that_was_dropped_stays_the_graphs) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = getenv("TG_TEST_DEVICE"), .threads = 1));
+    const float three[1000] = {3, 4};
+    twice s = {.t = tg_tape_new(ctx), .x = tg_from_host(ctx, TG_F32, TG_SHAPE(1000), three)};
+    tg_graph *g = tg_capture(ctx, twice_step, &s);
+    float got[1000];
+    if (on_device()) {
+        tg_drop(s.x);
+        tg_tensor *other = tg_from_host(ctx, TG_F32, TG_SHAPE(1000), (float[1000]){9, 9, 9});
+        tg_graph_replay(g);
+        tg_drop(other);
+    }
+    tg_read(s.y, got, sizeof got);
+    ck_assert(got[0] == 6 && got[1] == 8);
+    tg_tensor *y = s.y;
+    tg_graph_free(g); /* what the caller keeps outlives it */
+    tg_tensor *more = tg_from_host(ctx, TG_F32, TG_SHAPE(1000), (float[1000]){9, 9, 9});
+    tg_read(y, got, sizeof got);
+    ck_assert(got[0] == 6 && got[1] == 8);
+    tg_drop(more);
+    ck_fine(ctx);
+    tg_tape_free(s.t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+START_TEST(a_graph_gives_its_memory_back) {
+    world *w = world_new();
+    eager(w, 2);
+    int64_t live = memory_of(w->ctx).live, reserved = 0;
+    for (int i = 0; i < 5; i++) {
+        tg_graph *g = captured(w);
+        tg_graph_info info = TG_GRAPH_INFO();
+        replay(w, g, 1);
+        tg_graph_query(g, &info);
+        ck_assert_int_eq(info.steps, 2);
+        ck_assert_int_eq(info.collectives, 0);
+        ck_assert(on_device() ? info.nodes > 100 && info.bytes >= 1 << 20 : !info.nodes && !info.bytes);
+        ck_assert_int_eq(memory_of(w->ctx).by_category[TG_MEM_GRAPH], info.bytes);
+        tg_graph_free(g);
+        ck_assert_int_eq(memory_of(w->ctx).by_category[TG_MEM_GRAPH], 0);
+        if (i == 1) reserved = memory_of(w->ctx).reserved;
+    }
+    ck_assert_int_eq(memory_of(w->ctx).reserved, reserved);
+    eager(w, 1);
+    ck_assert_int_eq(memory_of(w->ctx).live, live);
+    world_free(w);
+}
+END_TEST
+
+START_TEST(a_steady_replay_allocates_nothing) {
+    world *w = world_new();
+    eager(w, 1);
+    tg_graph *g = captured(w);
+    replay(w, g, 2);
+    int64_t before = memory_of(w->ctx).host_allocations;
+    replay(w, g, 5);
+    ck_assert_int_eq(memory_of(w->ctx).host_allocations, before);
+    world_free(w);
+}
+END_TEST
+
+/* ---- What is refused ---- */
+
+typedef struct wrong {
+    world *w;
+    int what;
+    tg_graph *other;
+    tg_tensor *kept;
+    tg_optim *optim;
+} wrong;
+
+static tg_status nothing(void *state, tg_ctx *ctx) {
+    (void)state, (void)ctx;
+    return TG_OK;
+}
+
+enum { READS, ITEM, WRITES, WRITES_F64, FROM_HOST, SETS, ADDS, REMOVES, NESTS, REPLAYS, CLIPS, RATES, FORKS, CLEARS,
+       FAILS, ENDS, WRONGS };
+static const struct {
+    const char *says;
+    tg_status status;
+} wrongs[WRONGS] = {
+    [READS] = {"tg_read: the step that tg_capture records reads a value of the device", TG_ERR_UNSUPPORTED},
+    [ITEM] = {"tg_item: the step that tg_capture records reads a value", TG_ERR_UNSUPPORTED},
+    [WRITES] = {"tg_write: the step that tg_capture records writes values of the host", TG_ERR_UNSUPPORTED},
+    [WRITES_F64] = {"tg_write_f64: the step that tg_capture records writes", TG_ERR_UNSUPPORTED},
+    [FROM_HOST] = {"tg_from_host: the step that tg_capture records writes", TG_ERR_UNSUPPORTED},
+    [SETS] = {"tg_rng_set: the step that tg_capture records changes a random stream", TG_ERR_UNSUPPORTED},
+    [ADDS] = {"tg_rng_add: the step", TG_ERR_UNSUPPORTED},
+    [REMOVES] = {"tg_rng_remove: the step", TG_ERR_UNSUPPORTED},
+    [NESTS] = {"captures do not nest", TG_ERR_STATE},
+    [REPLAYS] = {"captures do not nest", TG_ERR_STATE},
+    [CLIPS] = {"tg_optim_clip: the step that tg_capture records reads a value of the device", TG_ERR_UNSUPPORTED},
+    [RATES] = {"tg_capture: the step", TG_ERR_UNSUPPORTED},
+    [FORKS] = {"leaves 1 forks of random streams open, and began with 0", TG_ERR_STATE},
+    [CLEARS] = {"cleared an error", TG_ERR_STATE},
+    [FAILS] = {"the step failed with TG_ERR_IO", TG_ERR_CALLBACK},
+    [ENDS] = {"tg_ctx_free: a step is being captured", TG_ERR_STATE},
+};
+
+static tg_status wrong_step(void *state, tg_ctx *ctx) {
+    wrong *s = state;
+    world *w = s->w;
+    float f = 0;
+    double d[1] = {0};
+    tg_rng rng;
+    tg_tensor *loss = tg_gpt_loss(w->gpt, w->t, w->ids[0], w->target[0], TG_LOSS_MEAN);
+    tg_backward(w->t, loss);
+    s->kept = tg_keep(loss);
+    switch (s->what) {
+    case READS: tg_read(loss, &f, sizeof f); break;
+    case CLEARS:
+    case ITEM: tg_item(loss); break;
+    case WRITES: tg_write(loss, &f, sizeof f); break;
+    case WRITES_F64: tg_write_f64(loss, d, 1); break;
+    case FROM_HOST: tg_from_host(ctx, TG_F32, TG_SHAPE(1), &f); break;
+    case SETS: tg_rng_get(ctx, NULL, &rng), tg_rng_set(ctx, NULL, &rng); break;
+    case ADDS: tg_rng_add(ctx, "new", 1); break;
+    case REMOVES: tg_rng_remove(ctx, "there"); break;
+    case NESTS: tg_capture(ctx, nothing, NULL); break;
+    case REPLAYS: tg_graph_replay(s->other); break;
+    case CLIPS: tg_optim_clip(s->optim, 1); break;
+    case RATES: tg_optim_set_lr(s->optim, 1); break;
+    case FORKS: tg_rng_fork(ctx, "there"); break;
+    case FAILS: return TG_ERR_IO;
+    case ENDS: tg_ctx_free(ctx); break;
+    default: break;
+    }
+    if (s->what == CLEARS) tg_ctx_clear(ctx);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(what_cannot_be_replayed_is_refused) {
+    if (!on_device()) return; /* the CPU calls the step */
+    world *a = world_new(), *b = world_new();
+    tg_rng_add(b->ctx, "there", 4);
+    eager(a, 1);
+    eager(b, 1);
+    wrong s = {.w = b, .other = captured(b), .optim = tg_sgd_new(b->ctx, b->p, b->n, TG_SGD(.lr = 1))};
+    eager(a, 1);
+    for (s.what = 0; s.what < WRONGS; s.what++) {
+        int64_t live = memory_of(b->ctx).live;
+        tg_graph *g = tg_capture(b->ctx, wrong_step, &s);
+        ck_assert_msg(strstr(tg_ctx_message(b->ctx), wrongs[s.what].says), "%d: %s", s.what, tg_ctx_message(b->ctx));
+        ck_assert_int_eq(tg_ctx_status(b->ctx), wrongs[s.what].status);
+        ck_assert_int_eq(tg_graph_replay(g), TG_ERR_MEMORY); /* inert */
+        if (wrongs[s.what].status == TG_ERR_UNSUPPORTED)
+            ck_assert_msg(strstr(tg_ctx_message(b->ctx), "test_capture"), "%s", tg_ctx_message(b->ctx));
+        tg_ctx_clear(b->ctx);
+        tg_tape_reset(b->t);
+        tg_item(s.kept); /* of the step that has not been */
+        ck_assert_int_eq(tg_ctx_status(b->ctx), TG_ERR_DISCARDED);
+        ck_assert(strstr(tg_ctx_message(b->ctx), "a tg_capture that failed"));
+        tg_ctx_clear(b->ctx);
+        tg_drop(s.kept);
+        ck_assert_int_eq(memory_of(b->ctx).live, live);
+        eager(a, 1);
+        if (s.what % 2)
+            eager(b, 1);
+        else
+            replay(b, s.other, 1);
+        ck_same_run(a, b);
+    }
+    tg_optim_free(s.optim);
+    world_free(a);
+    world_free(b);
+}
+END_TEST
+
+static tg_status accumulate(void *state, tg_ctx *ctx) {
+    world *w = state;
+    tg_backward(w->t, tg_gpt_loss(w->gpt, w->t, w->ids[0], w->target[0], TG_LOSS_MEAN));
+    tg_tape_reset(w->t);
+    return tg_ctx_status(ctx);
+}
+
+/* A step that leaves gradients behind: the one that begins them and those that add are two recordings. */
+START_TEST(gradients_are_as_they_were_recorded) {
+    if (!on_device()) return;
+    world *a = world_new(), *b = world_new();
+    feed(a), feed(b);
+    tg_graph *first = tg_capture(b->ctx, accumulate, b);
+    ck_fine(b->ctx);
+    ck_assert_int_eq(tg_graph_replay(first), TG_ERR_STATE);
+    const char *says = tg_ctx_message(b->ctx);
+    ck_assert_msg(strstr(says, "has a gradient, and the step was recorded without: it would overwrite"), "%s", says);
+    tg_ctx_clear(b->ctx);
+    tg_graph *more = tg_capture(b->ctx, accumulate, b);
+    tg_graph_replay(more);
+    for (int i = 0; i < 3; i++) accumulate(a, a->ctx);
+    descend(a, 0.1), descend(b, 0.1);
+    tg_tape_reset(a->t), tg_tape_reset(b->t);
+    ck_assert(bits_of(a) == bits_of(b));
+    ck_assert_int_eq(tg_graph_replay(more), TG_ERR_STATE);
+    ck_assert(strstr(tg_ctx_message(b->ctx), "has no gradient, and the step was recorded with one"));
+    tg_ctx_clear(b->ctx);
+    tg_graph_replay(first);
+    tg_graph_replay(more);
+    for (int i = 0; i < 2; i++) accumulate(a, a->ctx);
+    descend(a, 0.1), descend(b, 0.1);
+    ck_assert(bits_of(a) == bits_of(b));
+    world_free(a);
+    world_free(b);
+}
+END_TEST
+
+START_TEST(what_a_backward_needs_is_not_overwritten) {
+    if (!on_device()) return;
+    world *w = world_new();
+    eager(w, 1);
+    tg_graph *g = captured(w);
+    tg_tape *t = tg_tape_new(w->ctx);
+    tg_tensor *y = tg_sum(t, tg_square(t, w->p[0]), TG_ALL_DIMS, false);
+    ck_assert_int_eq(tg_graph_replay(g), TG_ERR_STATE);
+    ck_assert_msg(strstr(tg_ctx_message(w->ctx), "which a node has saved for backward"), "%s", tg_ctx_message(w->ctx));
+    ck_assert(strstr(tg_ctx_message(w->ctx), tg_name(w->p[0])));
+    tg_ctx_clear(w->ctx);
+    tg_backward(t, y);
+    tg_zero_grad(w->p[0]);
+    ck_assert_int_eq(tg_graph_replay(g), TG_OK);
+    tg_rng_add(w->ctx, "other", 9);
+    tg_rng_fork(w->ctx, "other");
+    ck_assert_int_eq(tg_graph_replay(g), TG_ERR_STATE);
+    ck_assert(strstr(tg_ctx_message(w->ctx), "another random stream draws"));
+    tg_ctx_clear(w->ctx);
+    tg_rng_join(w->ctx);
+    ck_assert_int_eq(tg_graph_replay(g), TG_OK);
+    tg_tape_free(t);
+    world_free(w);
+}
+END_TEST
+
+/* Errors in a replay's data are told with the op and the place where the step was recorded. */
+START_TEST(errors_in_data_are_named) {
+    if (!on_device()) return;
+    world *w = world_new();
+    eager(w, 1);
+    tg_graph *g = captured(w);
+    for (int i = 0; i < 600; i++) accumulate(w, w->ctx); /* the device's own list of calls has forgotten it */
+    for (int i = 0; i < w->n; i++) tg_zero_grad(w->p[i]);
+    replay(w, g, 1);
+    int64_t bad[BATCH * SEQ] = {1, 2, 3, VOCAB + 7};
+    tg_write(w->ids[0], bad, sizeof bad);
+    for (int i = 0; i < 3 && tg_graph_replay(g) == TG_OK;) i++;
+    ck_assert_int_eq(tg_ctx_status(w->ctx), TG_ERR_DATA);
+    ck_assert_msg(strstr(tg_ctx_message(w->ctx), "embedding: an index is out of range, at position 96"), "%s",
+                  tg_ctx_message(w->ctx));
+    tg_ctx_clear(w->ctx);
+    world_free(w);
+}
+END_TEST
+
+/* ---- Failures, where the double of CUDA makes them ---- */
+
+#ifdef TG_CUDA_DOUBLE
+#include "cuda_double/control.h"
+
+/* Every n-th call fails: quick runs take some of them. */
+static long stride(void) { return getenv("TG_TEST_QUICK") ? 9 : 1; }
+
+START_TEST(any_call_of_a_capture_may_fail) {
+    if (!on_device()) return;
+    world *a = world_new(), *b = world_new();
+    eager(a, 6);
+    eager(b, 1);
+    tg_graph *g = captured(b);
+    tg_graph_free(g); /* the memory that another one needs is there */
+    feed(b);
+    int64_t live = memory_of(b->ctx).live;
+    int failures = 0;
+    for (long n = 1;; n += stride(), failures++) {
+        double_fail_at(n);
+        g = tg_capture(b->ctx, step_of, b);
+        if (!double_failed()) break;
+        ck_assert_msg(tg_ctx_status(b->ctx) != TG_OK, "%s failed, and nobody noticed", double_failed());
+        double_fail_at(0);
+        tg_ctx_clear(b->ctx);
+        tg_tape_reset(b->t);
+        ck_assert_msg(memory_of(b->ctx).live == live, "%lld bytes leak after the failure of call %ld",
+                      (long long)(memory_of(b->ctx).live - live), n);
+        ck_assert_int_eq(double_live("graph"), 0);
+    }
+    double_fail_at(0);
+    ck_assert_int_gt(failures, 50);
+    ck_fine(b->ctx);
+    note_losses(b);
+    replay(b, g, 2);
+    eager(b, 1);
+    ck_same_run(a, b);
+    world_free(a);
+    world_free(b);
+    ck_assert_int_eq(double_live("graph"), 0);
+    ck_assert_str_eq(double_message(), "");
+}
+END_TEST
+
+START_TEST(any_call_of_a_replay_may_fail) {
+    if (!on_device()) return;
+    world *a = world_new(), *b = world_new();
+    eager(b, 1);
+    tg_graph *g = captured(b);
+    for (int i = 0; i < 10; i++) {
+        feed(b);
+        double_fail_at(i + 1);
+        if (tg_graph_replay(g) != TG_OK) {
+            ck_assert(double_failed());
+            tg_ctx_clear(b->ctx);
+            tg_graph_replay(g); /* the same step */
+        }
+        double_fail_at(0);
+        note_losses(b);
+    }
+    eager(a, b->steps);
+    ck_same_run(a, b);
+    world_free(a);
+    world_free(b);
+}
+END_TEST
+
+/* The device's memory does not grow with steps, nor by graphs that come and go. */
+START_TEST(device_memory_is_steady) {
+    if (!on_device()) return;
+    world *w = world_new();
+    eager(w, 2);
+    size_t used = 0;
+    for (int i = 0; i < 4; i++) {
+        tg_graph *g = captured(w);
+        replay(w, g, 3);
+        if (i == 1) used = double_memory_used(0);
+        tg_graph_free(g);
+    }
+    ck_assert(double_memory_used(0) == used);
+    world_free(w);
+    ck_assert_int_eq(double_live("graph"), 0);
+}
+END_TEST
+#endif
+
+int main(void) {
+    const TTest *tests[] = {replays_are_steps,
+                            the_optimiser_goes_on,
+                            the_first_step_may_be_captured,
+                            two_graphs_take_turns,
+                            replays_draw_from_where_the_stream_is,
+                            named_streams_go_on,
+                            memory_of_a_graph_is_its_own,
+                            an_input_that_was_dropped_stays_the_graphs,
+                            a_graph_gives_its_memory_back,
+                            a_steady_replay_allocates_nothing,
+                            what_cannot_be_replayed_is_refused,
+                            gradients_are_as_they_were_recorded,
+                            what_a_backward_needs_is_not_overwritten,
+                            errors_in_data_are_named,
+#ifdef TG_CUDA_DOUBLE
+                            any_call_of_a_capture_may_fail,
+                            any_call_of_a_replay_may_fail,
+                            device_memory_is_steady
+#endif
+    };
+    return tg_check_main("capture", tests, sizeof tests / sizeof *tests);
+}
