@@ -185,8 +185,8 @@ struct tg_device_ops {
     /* What kernels had found wrong in data when it was called last, as TG_ERR_DATA; each reset of a tape calls it, so
      * that errors are known two resets later. NULL: slots tell at once. A device that has it leaves bad[0] alone. */
     tg_status (*poll)(tg_ctx *ctx);
-    /* Captured steps (capture.h): all four, or none. From begin to end slots record what they would queue. end: what was
-     * recorded, and how many nodes it has; keep false, or an error: nothing. free comes behind all launches. */
+    /* Captured steps (capture.h): all four, or none. From begin to end slots record what they would queue. end: what
+     * was recorded, and how many nodes it has; keep false, or an error: nothing. free comes behind all launches. */
     tg_status (*capture_begin)(tg_ctx *ctx);
     tg_status (*capture_end)(tg_ctx *ctx, bool keep, void **graph, int64_t *nodes);
     tg_status (*capture_launch)(tg_ctx *ctx, void *graph);

@@ -99,7 +99,8 @@ tg_status tg_nccl_look(tg_cuda_watch *w, double waited) {
     const double period = 0.001;
     tg_nccl_rank *self = (tg_nccl_rank *)w;
     tg_status s = TG_OK;
-    if (self->failed || self->cuda->capturing || (waited >= 0 && waited > period && waited - self->looked < period)) return TG_OK;
+    bool too_soon = waited > period && waited - self->looked < period;
+    if (self->failed || self->cuda->capturing || too_soon) return TG_OK;
     self->looked = waited;
     for (tg_nccl_group *g = self->groups; g && s == TG_OK; g = g->next) {
         if (waited < 0) {

@@ -113,17 +113,18 @@ static bool holds_sum(tg_tensor *x, int64_t at, tg_reduce_op op, int ranks, int6
 }
 
 static const int64_t sizes[] = {0, 1, 5, 1025, 70001};
+static int some_sizes(void) { return on_gpus ? TG_LEN(sizes) - 1 : TG_LEN(sizes); } /* no pieces there */
 
 /* ---- Reductions ---- */
 
 static tg_status all_reduces(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     (void)arg, (void)end;
     int n = tg_comm_size(c), me = tg_comm_rank(c);
-    for (int k = 0; k < DTYPES * 4 * TG_LEN(sizes) * 3; k++) {
+    for (int k = 0; k < DTYPES * 4 * some_sizes() * 3; k++) {
         tg_dtype d = dtypes[k % DTYPES];
         tg_reduce_op op = (tg_reduce_op)(k / DTYPES % 4);
-        int64_t count = sizes[k / DTYPES / 4 % TG_LEN(sizes)];
-        int how = k / DTYPES / 4 / TG_LEN(sizes); /* out of place, in place, outside */
+        int64_t count = sizes[k / DTYPES / 4 % some_sizes()];
+        int how = k / DTYPES / 4 / some_sizes(); /* out of place, in place, outside */
         if (op == TG_REDUCE_AVG && !tg_is_float(d)) continue;
         tg_tensor *x = tensor(ctx, d, count, me, how == 2 && me != 1);
         tg_tensor *y = how == 1 ? x : tensor(ctx, d, count, NOTHING, how == 2 && me != 2);
