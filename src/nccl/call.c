@@ -90,7 +90,9 @@ static void finish(tg_nccl_call *c, bool done) {
     if (c->dropped) call_free(c);
 }
 
-static bool is_done(const tg_nccl_call *c) { return c->captured || cudaEventQuery(c->done) == cudaSuccess; }
+static bool is_done(const tg_nccl_call *c) {
+    return c->captured || tg_cuda_answer(cudaEventQuery(c->done)) == cudaSuccess;
+}
 
 /* Those behind many that others have yet to make are left for later. */
 void tg_nccl_progress(tg_nccl_group *g) {

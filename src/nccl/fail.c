@@ -21,7 +21,8 @@ tg_status tg_nccl_aborted(tg_nccl_group *g) {
 static void drain(tg_nccl_group *g) {
     const double patience = 5;
     double since = tg_nccl_now();
-    while (g->stream && cudaStreamQuery(g->stream) == cudaErrorNotReady && tg_nccl_now() - since < patience)
+    while (g->stream && tg_cuda_answer(cudaStreamQuery(g->stream)) == cudaErrorNotReady &&
+           tg_nccl_now() - since < patience)
         sched_yield();
 }
 

@@ -42,7 +42,7 @@ void tg_shm_look_crossed(tg_shm_group *s, const tg_shm_request *r, int member) {
     uint64_t blocked = atomic_load_explicit(&card->blocked, memory_order_acquire);
     tg_shm_group *other = blocked ? group_of(s->self, blocked >> 32) : NULL;
     tg_note theirs;
-    if (!other || !r || has_answered(other, (uint32_t)blocked, rank)) return;
+    if (!other || !r || tg_shm_has_failed(other) || has_answered(other, (uint32_t)blocked, rank)) return;
     if (!tg_card_note(card, atomic_load_explicit(&card->waiting, memory_order_acquire), &theirs)) return;
     if (tg_shm_has_arrived(r, member) || atomic_load_explicit(&card->blocked, memory_order_acquire) != blocked) return;
     tg_shm_crossed(s, other, member, &r->note, &theirs);

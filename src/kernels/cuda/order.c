@@ -36,14 +36,14 @@ static tg_status look(tg_cuda *c, double waited) {
 static void drain(cudaEvent_t e) {
     const double patience = 5;
     double since = now();
-    for (int round = 0; cudaEventQuery(e) == cudaErrorNotReady && now() - since < patience; round++) rest(round);
+    for (int i = 0; tg_cuda_answer(cudaEventQuery(e)) == cudaErrorNotReady && now() - since < patience; i++) rest(i);
 }
 
 static tg_status await_with_others(tg_cuda *c, cudaEvent_t e) {
     double since = now();
     tg_status s = TG_OK;
     for (int round = 0; s == TG_OK; round++) {
-        cudaError_t answer = cudaEventQuery(e);
+        cudaError_t answer = tg_cuda_answer(cudaEventQuery(e));
         if (answer != cudaErrorNotReady) {
             s = tg_cuda_check(c->ctx, answer, "cudaEventQuery");
             look(c, -1);
