@@ -16,8 +16,8 @@ typedef struct tg_cuda_watch {
 void tg_cuda_watch_begin(tg_cuda *c, tg_cuda_watch *w);
 void tg_cuda_watch_end(tg_cuda *c, tg_cuda_watch *w);
 
-/* What a query has answered. "Not ready" is no error, and must not stay the runtime's last one, for which the next launch
- * would be blamed. */
+/* What a query has answered. "Not ready" is no error, and must not stay the runtime's last one, for which the next
+ * launch would be blamed. */
 static inline cudaError_t tg_cuda_answer(cudaError_t e) {
     if (e == cudaErrorNotReady) cudaGetLastError();
     return e;
