@@ -158,6 +158,8 @@ enum { CPU_TESTS = 1 CONTRACT_PARTS(COUNT_OF) };
 
 int main(void) {
     const TTest *const tests[] = {same_bits_for_any_threads, CONTRACT_PARTS(TEST_OF) CUDA_TESTS};
-    size_t n = sizeof tests / sizeof *tests, cpu = getenv("TG_TEST_DEVICE") ? CPU_TESTS : 0; /* the CPU is left out */
-    return tg_check_main("device", tests + cpu, n - cpu);
+    const char *device = getenv("TG_TEST_DEVICE"); /* cpu, cuda; NULL: both */
+    size_t n = sizeof tests / sizeof *tests, first = device && !strcmp(device, "cuda") ? CPU_TESTS : 0;
+    if (device && !strcmp(device, "cpu")) n = CPU_TESTS;
+    return tg_check_main("device", tests + first, n - first);
 }

@@ -116,6 +116,9 @@ static tg_status loses_a_rank(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end
 /* A GPU that only sends to another one, or receives from it, goes on without the others. */
 static bool goes_on(int kind, int n) { return on_gpus && n > 2 && (kind == TG_GATHER || kind == TG_SCATTER); }
 
+/* In how many ranks: of GPUs that the double does two are enough for a quick look. */
+static int most(void) { return on_gpus && getenv("TG_TEST_QUICK") ? 2 : 4; }
+
 /* Every kind in every world when TG_LONG is set; else each kind that waits for a deadline in some of them. */
 static bool left_out(fault f, int world, int kind) {
     return (f == SLEEPS || f == STOPPED) && !getenv("TG_LONG") && (kind + world) % 3;
@@ -148,7 +151,7 @@ static void lose_a_rank(const plot *p, world_kind kind, int n) {
 
 static void lose_ranks(fault f, const world_kind *kinds, int n_kinds) {
     for (int w = 0; w < n_kinds; w++)
-        for (int n = 2; n <= 4; n += 2)
+        for (int n = 2; n <= most(); n += 2)
             for (int kind = 0; kind < KINDS; kind++) {
                 plot p = {f, (tg_collective)kind, f == SLEEPS || f == STOPPED ? 2 : 20};
                 if (!left_out(f, 2 * w + n / 2, kind) && !goes_on(kind, n)) lose_a_rank(&p, kinds[w], n);
@@ -273,7 +276,7 @@ static tg_status quarrels(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
 
 START_TEST(ranks_that_disagree_are_told) {
     for (int kind = 0; kind < WORLD_KINDS; kind++)
-        for (int n = 2; n <= 4; n += 2)
+        for (int n = 2; n <= most(); n += 2)
             for (quarrel q = 0; q < QUARRELS; q++) {
                 if (on_gpus && q == EXTRA) continue; /* nobody waits for it there but its rank, at its end */
                 const world_end *end = run_world((world_kind)kind, n, quarrels, &q, NULL);
@@ -314,7 +317,7 @@ static tg_status all_are_refused(void *arg, tg_ctx *ctx, tg_comm *c, world_end *
 
 START_TEST(errors_that_all_ranks_make_keep_them_in_step) {
     for (int kind = 0; kind < WORLD_KINDS; kind++)
-        for (int n = 2; n <= 4; n += 2) expect_world((world_kind)kind, n, all_are_refused, NULL);
+        for (int n = 2; n <= most(); n += 2) expect_world((world_kind)kind, n, all_are_refused, NULL);
 }
 END_TEST
 
@@ -341,7 +344,7 @@ static tg_status one_is_refused(void *arg, tg_ctx *ctx, tg_comm *c, world_end *e
 
 START_TEST(an_error_of_one_rank_is_told_even_when_it_was_cleared) {
     for (int kind = 0; kind < WORLD_KINDS; kind++)
-        for (int n = 2; n <= 4; n += 2)
+        for (int n = 2; n <= most(); n += 2)
             for (int i = 0; i < 10; i++) expect_world((world_kind)kind, n, one_is_refused, NULL);
 }
 END_TEST
