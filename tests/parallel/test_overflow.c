@@ -125,14 +125,8 @@ static tg_status missing_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     model m = model_of(ctx, world, *(int *)arg);
     tg_optim_set_clip(m.o, 1);
     RUN(give(&m, 1));
-    tg_status s;
-    if (tg_comm_rank(world) == 1) {
-        tg_discard(tg_grad_of(m.param[0]));
-        s = tg_optim_step(m.o);
-        EXPECT(ctx, s == TG_OK); /* which returns the error that it recorded */
-    } else {
-        s = tg_optim_step(m.o);
-    }
+    if (tg_comm_rank(world) == 1) tg_discard(tg_grad_of(m.param[0]));
+    tg_status s = tg_optim_step(m.o);
     model_free(&m);
     return s;
 }
