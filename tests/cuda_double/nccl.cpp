@@ -428,6 +428,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     if (!comm) return ncclSuccess;
     bool refused = c.refused(cudaErrorUnknown);
     comm->state->aborted = true;
+    comm->state->deferred.clear(); // which hold the communicator
     drop(comm);
     changed().notify_all();
     run_some();

@@ -94,6 +94,31 @@ typedef struct world_job {
     world_end *end;
 } world_job;
 
+/* Room of this thread for what the host reads of a GPU. */
+typedef struct reading {
+    void *room;
+    size_t bytes;
+} reading;
+
+static inline reading *reading_of_thread(void) {
+    static _Thread_local reading r;
+    return &r;
+}
+
+/* x's elements as the host reads them: good until this thread asks again. NULL on an error. */
+static inline const void *elements(tg_tensor *x) {
+    reading *r = reading_of_thread();
+    size_t n = (size_t)tg_numel(x) * tg_dtype_size(tg_dtype_of(x));
+    if (!on_gpus) return tg_host_data(x);
+    if (n > r->bytes) r->room = realloc(r->room, r->bytes = n);
+    return tg_read(x, r->room, n) == TG_OK ? r->room : NULL;
+}
+
+static inline void reading_ends(void) {
+    free(reading_of_thread()->room);
+    *reading_of_thread() = (reading){NULL, 0};
+}
+
 static inline tg_status world_rank(void *arg, tg_ctx *ctx, tg_comm *host) {
     const world_job *job = arg;
     world_end *end = job->end;
@@ -102,18 +127,9 @@ static inline tg_status world_rank(void *arg, tg_ctx *ctx, tg_comm *host) {
     end->status[me] = tg_ctx_status(ctx) == TG_OK ? job->fn(job->arg, ctx, world, end) : tg_ctx_status(ctx);
     snprintf(end->message[me], sizeof end->message[me], "%s", tg_ctx_message(ctx));
     atomic_store(&end->ended[me], true);
+    reading_ends();
     if (on_gpus) tg_comm_free_all(world);
     return end->status[me];
-}
-
-/* x's elements as the host reads them: good until this thread asks again. NULL on an error. */
-static inline const void *elements(tg_tensor *x) {
-    static _Thread_local void *room;
-    static _Thread_local size_t bytes;
-    size_t n = (size_t)tg_numel(x) * tg_dtype_size(tg_dtype_of(x));
-    if (!on_gpus) return tg_host_data(x);
-    if (n > bytes) room = realloc(room, bytes = n);
-    return tg_read(x, room, n) == TG_OK ? room : NULL;
 }
 
 #ifdef TG_WORLD_MPI
