@@ -27,6 +27,7 @@ TG_API tg_tensor *tg_sin(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_cos(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_tanh(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_sigmoid(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_erf(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_relu(tg_tape *t, tg_tensor *x);      /* gradient 0 at 0 */
 TG_API tg_tensor *tg_silu(tg_tape *t, tg_tensor *x);      /* x sigmoid(x) */
 TG_API tg_tensor *tg_gelu(tg_tape *t, tg_tensor *x);      /* x Phi(x), by erf */

@@ -8,6 +8,7 @@
 
 #include "autograd/backward.h"
 #include "autograd/placement.h"
+#include "autograd/taped.h"
 
 /* ---- Which nodes are needed ---- */
 
@@ -26,7 +27,7 @@ static bool is_target(const tg_pass *p, const tg_node *n) {
 }
 
 /* Marks the nodes from which a wanted leaf or target can be reached: dead branches never run. */
-static void mark_needed(tg_pass *p) {
+void tg_pass_mark(tg_pass *p) {
     for (tg_node *n = p->t->first; n; n = n->next) {
         bool needed = is_target(p, n);
         if (n->flags & TG_N_LEAF && p->o->only) needed |= only_has(p->o, tg_node_out(n)[0]);
@@ -65,16 +66,23 @@ static tg_tensor *seed_of(tg_tensor *root, tg_tensor *given, const char *who) {
     return one;
 }
 
+tg_node *tg_root_node(tg_tape *t, tg_tensor *root, int i, const char *who) {
+    if (tg_check(t->ctx, root, who) != TG_OK) return NULL;
+    tg_node *node = node_of(t, root);
+    if (root->tape && root->tape != t) {
+        tg_fail(t->ctx, TG_ERR_HANDLE, "%s: root %d is a result of another tape", who, i);
+        return NULL;
+    }
+    if (!node && root->flags & TG_F_REQUIRES_GRAD) return tg_tape_leaf(t, root);
+    if (!node) tg_fail(t->ctx, TG_ERR_STATE, "%s: root %d depends on nothing that needs a gradient", who, i);
+    return node;
+}
+
 static tg_status seed_roots(tg_pass *p, tg_tensor *const *roots, int n, const char *who) {
     tg_tape *t = p->t;
     for (int i = 0; i < n; i++) {
-        TG_TRY(tg_check(t->ctx, roots[i], who));
-        tg_node *node = node_of(t, roots[i]);
-        if (roots[i]->tape && roots[i]->tape != t)
-            return tg_fail(t->ctx, TG_ERR_HANDLE, "%s: root %d is a result of another tape", who, i);
-        if (!node && roots[i]->flags & TG_F_REQUIRES_GRAD && !(node = tg_tape_leaf(t, roots[i]))) return t->ctx->status;
-        if (!node)
-            return tg_fail(t->ctx, TG_ERR_STATE, "%s: root %d depends on nothing that needs a gradient", who, i);
+        tg_node *node = tg_root_node(t, roots[i], i, who);
+        if (!node) return t->ctx->status;
         tg_tensor *given = p->o->seeds ? p->o->seeds[i] : NULL, *seed = seed_of(roots[i], given, who);
         if (!seed) return t->ctx->status;
         if (given && !p->o->inner && tg_placement_fits(roots[i], given, who) != TG_OK) {
@@ -298,7 +306,7 @@ static tg_status run_node(tg_pass *p, tg_node *n, bool *ran) {
 
 /* ---- The pass ---- */
 
-static tg_status run_pass(tg_pass *p) {
+static tg_status run_nodes(tg_pass *p) {
     for (tg_node *n = p->t->last; n; n = n->prev) {
         if (!p->all && n->pass != p->id) {
             for (int i = 0; i < n->n_out; i++) tg_slot_drop(&tg_node_slots(n)[i]);
@@ -317,16 +325,6 @@ static tg_status run_pass(tg_pass *p) {
     return TG_OK;
 }
 
-static tg_status check_create_graph(const tg_tape *t) {
-    for (const tg_node *n = t->first; n; n = n->next)
-        if (!(n->flags & TG_N_LEAF) && !n->op->vjp)
-            return tg_fail(
-                t->ctx, TG_ERR_UNSUPPORTED,
-                "tg_grad: create_graph needs the derivative of op %s as taped ops (its vjp slot), which it has not",
-                n->op->name);
-    return tg_fail(t->ctx, TG_ERR_UNSUPPORTED, "tg_grad: create_graph is not built yet");
-}
-
 /* After an error: nothing of the pass is left for the next one. */
 static void forget_pass(tg_tape *t) {
     for (tg_node *n = t->last; n; n = n->prev) {
@@ -335,17 +333,21 @@ static void forget_pass(tg_tape *t) {
     }
 }
 
+static tg_status run_pass(tg_pass *p, tg_tensor *const *roots, int n, const char *who) {
+    tg_status s = seed_roots(p, roots, n, who); /* a root may be a leaf that no op has used */
+    for (int i = 0; i < p->o->n_targets; i++) p->o->targets[i].node = node_of(p->t, p->o->targets[i].x);
+    if (!p->all) tg_pass_mark(p);
+    if (s == TG_OK) s = run_nodes(p);
+    if (!p->o->targets) p->t->ctx->backwards++;
+    if (s != TG_OK) forget_pass(p->t);
+    return s;
+}
+
 tg_status tg_backward_run(tg_tape *t, tg_tensor *const *roots, int n, const tg_pass_opts *o, const char *who) {
     if (t->in_backward) return tg_fail(t->ctx, TG_ERR_STATE, "%s: a backward of this tape is running", who);
-    if (o->create_graph) return check_create_graph(t);
     tg_pass p = {.t = t, .o = o, .id = ++t->pass, .all = !o->targets && !o->only};
     t->in_backward = true;
-    tg_status s = seed_roots(&p, roots, n, who); /* a root may be a leaf that no op has used */
-    for (int i = 0; i < o->n_targets; i++) o->targets[i].node = node_of(t, o->targets[i].x);
-    if (!p.all) mark_needed(&p);
-    if (s == TG_OK) s = run_pass(&p);
-    if (!o->targets) t->ctx->backwards++;
-    if (s != TG_OK) forget_pass(t);
+    tg_status s = o->create_graph ? tg_taped_run(&p, roots, n, who) : run_pass(&p, roots, n, who);
     t->in_backward = false;
     return s;
 }
@@ -392,19 +394,21 @@ tg_status tg_backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_
 }
 
 /* The target's gradient as a tensor of the tape; zeros where no root depends on it. */
-static tg_tensor *hand_over(tg_tape *t, tg_target *target, bool allow_unused, int i) {
+static tg_tensor *hand_over(tg_tape *t, tg_target *target, const tg_grad_opts *opts, int i) {
     tg_ctx *ctx = t->ctx;
     tg_tensor *x = target->x, *g = target->g;
     if (!target->reached) {
         char what[160];
         tg_describe(x, what, sizeof what);
-        if (!allow_unused) {
+        if (!opts->allow_unused) {
             tg_fail(ctx, TG_ERR_STATE, "tg_grad: no root depends on input %d, %s; .allow_unused gives zeros", i, what);
             return tg_inert(ctx);
         }
+        if (opts->create_graph) return tg_full_like(t, x, 0);
         g = target->g = tg_temp_empty(ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
         if (!g || ctx->ops->fill(ctx, tg_array_of(g), 0) != TG_OK) return tg_inert(ctx);
     }
+    if (opts->create_graph) return g;
     tg_tensor *y = tg_tape_tensor(t, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
     if (y) y->place = tg_placement_of_gradient(x, false);
     return y ? y : tg_inert(ctx);
@@ -447,8 +451,8 @@ static tg_status grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tenso
                       .create_graph = opts.create_graph};
     tg_backward_run(t, roots, n_roots, &o, "tg_grad");
     for (int i = 0; i < n_inputs; i++) {
-        grads[i] = ctx->status == TG_OK ? hand_over(t, &targets[i], opts.allow_unused, i) : tg_inert(ctx);
-        tg_temp_free(targets[i].g);
+        grads[i] = ctx->status == TG_OK ? hand_over(t, &targets[i], &opts, i) : tg_inert(ctx);
+        if (!opts.create_graph) tg_temp_free(targets[i].g);
     }
     return ctx->status;
 }

@@ -293,7 +293,7 @@ bool tg_hooks_any(const tg_tensor *x, bool accumulated) {
 }
 
 /* A hook's own result takes the place of the gradient. */
-static tg_status replace(tg_tensor *x, tg_tensor **g, tg_tensor *by) {
+static tg_status replace(const tg_tape *t, tg_tensor *x, tg_tensor **g, tg_tensor *by) {
     tg_ctx *ctx = x->ctx;
     TG_TRY(tg_check(ctx, by, "a gradient hook's result"));
     TG_TRY(tg_storage_need(by->storage, by));
@@ -305,6 +305,10 @@ static tg_status replace(tg_tensor *x, tg_tensor **g, tg_tensor *by) {
         return tg_fail(ctx, TG_ERR_SHAPE, "a gradient hook returned %s, expected %s", got, want);
     }
     TG_TRY(tg_placement_fits(x, by, "a gradient hook's result"));
+    if (t->taped) {
+        *g = by;
+        return TG_OK;
+    }
     tg_tensor *temp = tg_gradient_share(by);
     if (!temp) return ctx->status;
     temp->place = (*g)->place;
@@ -315,9 +319,9 @@ static tg_status replace(tg_tensor *x, tg_tensor **g, tg_tensor *by) {
 
 tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated) {
     if (!x->ext) return TG_OK;
-    bool grad = tg_set_grad_mode(t, false);
+    bool grad = tg_set_grad_mode(t, t->taped != NULL);
     tg_status s = TG_OK;
-    if (TG_UNLIKELY(t->ctx->grid.axes) && !accumulated) (*g)->place = tg_placement_of_gradient(x, false);
+    if (TG_UNLIKELY(t->ctx->grid.axes) && !accumulated && !t->taped) (*g)->place = tg_placement_of_gradient(x, false);
     if (TG_UNLIKELY(t->ctx->grid.axes) && accumulated) place_gradient(x);
     x->ext->hooks_running++;
     for (tg_hook *h = x->ext->hooks; h && s == TG_OK; h = h->next) {
@@ -329,7 +333,7 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
             s = tg_fail(t->ctx, TG_ERR_CALLBACK, "a gradient hook of %s failed with %s",
                         *tg_name(x) ? tg_name(x) : "a tensor", tg_status_name(s));
         else if (given != *g && !accumulated)
-            s = replace(x, g, given);
+            s = replace(t, x, g, given);
     }
     x->ext->hooks_running--;
     sweep_hooks(x);

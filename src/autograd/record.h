@@ -104,6 +104,8 @@ struct tg_tape {
     tg_tape *next, *prev; /* of the context's list */
     bool training, grad, timed;
     bool in_backward;
+    struct tg_pass *taped; /* the reverse pass whose derivatives are being recorded, the innermost */
+    uint32_t tangents;     /* the pass of the tg_jvp that runs; 0: none */
     bool collects; /* a first run of a recomputation: leaves used are noted, nothing else */
     bool grad_off; /* ... and the second run will record this part without grad */
     bool collectives; /* a node that ranks meet in was recorded since the last reset */

@@ -69,6 +69,8 @@
     X(tanh_d, 2, a * ((T)1 - b * b))                              /* g, y */      \
     X(sigmoid, 1, TG_M(sigmoid)(a))                                               \
     X(sigmoid_d, 2, a * b * ((T)1 - b))                           /* g, y */      \
+    X(erf, 1, TG_M(erf)(a))                                                       \
+    X(erf_d, 2, a * (T)1.1283791670955126 * TG_M(exp)(-b * b))    /* g, x */      \
     X(silu, 1, a * TG_M(sigmoid)(a))                                              \
     X(silu_d, 2, a * tg_silu_slope(b))                            /* g, x */      \
     X(gelu_tanh, 1, tg_gelu_tanh_of(a))                                           \

@@ -1,4 +1,5 @@
 /* Arithmetic of two tensors that broadcast. A gradient is summed over the dims in which its input was stretched. */
+#include "autograd/ops/derive.h"
 #include "autograd/ops/op.h"
 
 /* Samples with a in [a0, a1) and b in [b0, b1). */
@@ -37,6 +38,14 @@ static void save_what_is_read(tg_call *c, uint32_t a_reads, uint32_t b_reads) {
     static tg_status name##_forward(tg_call *c) {                                                  \
         return tg_op_map(c, TG_FN_##name, c->out[0], TG_T2(c->in[0], c->in[1]), 2, 0, 0, false);   \
     }
+/* The vjp: expressions in t, g, the inputs a and b, and the output y, each summed back over what was stretched. */
+#define TAPED(name, by_a, by_b)                                                                              \
+    static tg_status name##_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {     \
+        tg_tensor *g = gout[0], *a = tg_node_in(n)[0], *b = tg_node_in(n)[1];                                \
+        if (tg_node_needs(n, 0)) gin[0] = tg_sum_to(t, by_a, a);                                             \
+        if (tg_node_needs(n, 1)) gin[1] = tg_sum_to(t, by_b, b);                                             \
+        return TG_OK;                                                                                        \
+    }
 #define PUBLIC(name) \
     tg_tensor *tg_##name(tg_tape *t, tg_tensor *a, tg_tensor *b) { return TG_RECORD(t, tg_op_##name, NULL, a, b); }
 
@@ -51,10 +60,12 @@ static tg_status add_backward(tg_call *c) {
     return tg_op_sum_to(c, 1, c->gout[0], 1);
 }
 
+TAPED(add, g, g)
+
 const tg_op tg_op_add = {
     .size = sizeof(tg_op), .name = "add", .formula = "a + b", .n_in = 2, .n_out = 1, .passes = 3,
     .family = TG_FAMILY_ADDITIVE, .sums_f32 = true, .infer = number_infer, .forward = add_forward,
-    .backward = add_backward, TG_SAMPLES(sum_samples)};
+    .backward = add_backward, .vjp = add_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(sum_samples)};
 
 /* a + b, of floats or integers. */
 PUBLIC(add)
@@ -66,10 +77,12 @@ static tg_status sub_backward(tg_call *c) {
     return tg_op_sum_to(c, 1, c->gout[0], -1);
 }
 
+TAPED(sub, g, tg_neg(t, g))
+
 const tg_op tg_op_sub = {
     .size = sizeof(tg_op), .name = "sub", .formula = "a - b", .n_in = 2, .n_out = 1, .passes = 3,
     .family = TG_FAMILY_ADDITIVE, .sums_f32 = true, .infer = number_infer, .forward = sub_forward,
-    .backward = sub_backward, TG_SAMPLES(sum_samples)};
+    .backward = sub_backward, .vjp = sub_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(sum_samples)};
 
 /* a - b, of floats or integers. */
 PUBLIC(sub)
@@ -88,10 +101,12 @@ static tg_status mul_backward(tg_call *c) {
     return tg_op_map_grad(c, 1, TG_FN_mul, TG_T2(c->gout[0], c->in[0]), 2, 0, 0);
 }
 
+TAPED(mul, tg_mul(t, g, b), tg_mul(t, g, a))
+
 const tg_op tg_op_mul = {
     .size = sizeof(tg_op), .name = "mul", .formula = "a b", .n_in = 2, .n_out = 1, .saves_in = 3,
     .family = TG_FAMILY_FACTORS, .sums_f32 = true, .infer = mul_infer, .forward = mul_forward,
-    .backward = mul_backward, TG_SAMPLES(sum_samples)};
+    .backward = mul_backward, .vjp = mul_vjp, .jvp = tg_jvp_multilinear, TG_SAMPLES(sum_samples)};
 
 /* a b, element by element, of floats or integers. */
 PUBLIC(mul)
@@ -111,6 +126,8 @@ static tg_status div_backward(tg_call *c) {
     return tg_op_map_grad(c, 1, TG_FN_div_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
 }
 
+TAPED(div, tg_div(t, g, b), tg_neg(t, tg_mul(t, g, tg_div(t, tg_div(t, a, b), b))))
+
 static const tg_sample div_samples[] = {
     PAIRS(-2, 2, 0.5, 2), ALIASED(0.5, 2),
     {.note = "negative divisors", .n_in = 2, .in = {ROWS(-2, 2, 3, 5), ROWS(-2, -0.5, 5)}},
@@ -120,7 +137,7 @@ static const tg_sample div_samples[] = {
 const tg_op tg_op_div = {
     .size = sizeof(tg_op), .name = "div", .formula = "a / b", .n_in = 2, .n_out = 1, .saves_in = 3,
     .family = TG_FAMILY_QUOTIENT, .sums_f32 = true, .infer = div_infer, .forward = div_forward,
-    .backward = div_backward, TG_SAMPLES(div_samples)};
+    .backward = div_backward, .vjp = div_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(div_samples)};
 
 /* a / b, of floats. */
 PUBLIC(div)
@@ -140,12 +157,25 @@ static tg_status pow_backward(tg_call *c) {
     return tg_op_map_grad(c, 1, TG_FN_pow_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
 }
 
+/* As the rows of scalar.h have it: no slope where b is 0, nor to b where a is 0 and b is not negative. */
+static tg_tensor *pow_by_a(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b) {
+    return tg_masked_fill(t, tg_mul(t, g, tg_mul(t, b, tg_pow(t, a, tg_add_scalar(t, b, -1)))), tg_equals(t, b, 0), 0);
+}
+
+static tg_tensor *pow_by_b(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b) {
+    tg_tensor *slope = tg_mul(t, g, tg_mul(t, tg_pow(t, a, b), tg_log(t, a)));
+    tg_tensor *at_zero = tg_masked_fill(t, slope, tg_ge(t, b, tg_number_like(t, b, 0)), 0);
+    return tg_where(t, tg_equals(t, a, 0), at_zero, slope);
+}
+
+TAPED(pow, pow_by_a(t, g, a, b), pow_by_b(t, g, a, b))
+
 static const tg_sample pow_samples[] = {PAIRS(0.3, 2, -2, 2), ALIASED(0.3, 2)};
 
 const tg_op tg_op_pow = {
     .size = sizeof(tg_op), .name = "pow", .formula = "a^b", .n_in = 2, .n_out = 1, .saves_in = 3,
     .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = pow_infer, .forward = pow_forward,
-    .backward = pow_backward, TG_SAMPLES(pow_samples)};
+    .backward = pow_backward, .vjp = pow_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(pow_samples)};
 
 /* a^b, of floats: NaN where a is negative and b no integer. b's gradient is 0 where a is 0 and b is not negative. */
 PUBLIC(pow)
@@ -163,18 +193,25 @@ static const tg_sample extremum_samples[] = {
     {.note = "mixed", .n_in = 2, .in = {ROWS(-2, 2, 4, 5), ROWS(-2, 2, 4, 5)}, .kinked = true},
 };
 
-#define EXTREMUM(name_, text)                                                                                      \
+/* g where `wins`, half of it where the two tie. */
+static tg_tensor *share(tg_tape *t, tg_tensor *g, tg_tensor *wins, tg_tensor *a, tg_tensor *b) {
+    tg_tensor *none = tg_number_like(t, g, 0);
+    return tg_where(t, wins, g, tg_where(t, tg_eq(t, a, b), tg_scale(t, g, 0.5), none));
+}
+
+#define EXTREMUM(name_, text, wins)                                                                                      \
     FORWARD(name_)                                                                                                 \
     static tg_status name_##_backward(tg_call *c) {                                                                \
         TG_TRY(tg_op_map_grad(c, 0, TG_FN_##name_##_da, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0));          \
         return tg_op_map_grad(c, 1, TG_FN_##name_##_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);           \
     }                                                                                                              \
+    TAPED(name_, share(t, g, wins(t, a, b), a, b), share(t, g, wins(t, b, a), a, b))                               \
     const tg_op tg_op_##name_ = {                                                                                  \
         .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 2, .n_out = 1, .saves_in = 3,              \
         .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = extremum_infer, .forward = name_##_forward,      \
-        .backward = name_##_backward, TG_SAMPLES(extremum_samples)};                                               \
+        .backward = name_##_backward, .vjp = name_##_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(extremum_samples)};     \
     PUBLIC(name_)
 
 /* The greater and the smaller of a and b, floats or integers; NaN wins. Where they tie each gets half the gradient. */
-EXTREMUM(maximum, "max(a, b)")
-EXTREMUM(minimum, "min(a, b)")
+EXTREMUM(maximum, "max(a, b)", tg_gt)
+EXTREMUM(minimum, "min(a, b)", tg_lt)

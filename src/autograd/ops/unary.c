@@ -1,8 +1,13 @@
 /* Element-wise ops of one tensor: y = f(x). UNARY_X and UNARY_Y each make an op, with its public function, from rows of
- * kernels/scalar.h; the gradient's row takes (g, x) or (g, y), and the op saves x or y accordingly. */
+ * kernels/scalar.h; the gradient's row takes (g, x) or (g, y), and the op saves x or y accordingly. Their last argument
+ * is the same gradient as taped ops. */
 #include "autograd/ops/op.h"
 
 #include <math.h>
+
+#include <tapegrad/ops.h>
+
+#include "autograd/ops/derive.h"
 
 /* Samples in [a0, a1) and, on the other side of a kink if there is one, in [b0, b1). */
 #define IN(lo_, hi_, layout_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .lo = (lo_), .hi = (hi_), .layout = (layout_)}
@@ -28,41 +33,52 @@ static tg_status number_infer(tg_call *c) {
 }
 
 /* y = name(x): forward is formula `name`, the gradient is formula `grad` of g and x or y. */
-#define UNARY(name_, text, infer_, grad, x_saved, y_saved, saved, samples_)                                \
+#define UNARY(name_, text, infer_, grad, x_saved, y_saved, saved, samples_, taped)                         \
     static tg_status name_##_forward(tg_call *c) {                                                         \
         return tg_op_map(c, TG_FN_##name_, c->out[0], TG_T1(c->in[0]), 1, 0, 0, false);                    \
     }                                                                                                      \
     static tg_status name_##_backward(tg_call *c) {                                                        \
         return tg_op_map_grad(c, 0, TG_FN_##grad, TG_T2(c->gout[0], saved), 2, 0, 0);                      \
     }                                                                                                      \
+    TG_VJP(name_##_vjp, taped)                                                                             \
     const tg_op tg_op_##name_ = {                                                                          \
         .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 1, .n_out = 1,                     \
         .saves_in = x_saved, .saves_out = y_saved, .family = TG_FAMILY_POINTWISE, .sums_f32 = true,        \
-        .infer = infer_, .forward = name_##_forward, .backward = name_##_backward, TG_SAMPLES(samples_)};  \
+        .infer = infer_, .forward = name_##_forward, .backward = name_##_backward, .vjp = name_##_vjp,     \
+        .jvp = tg_jvp_pointwise, TG_SAMPLES(samples_)};                                                    \
     tg_tensor *tg_##name_(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_##name_, NULL, x); }
-#define UNARY_X(name, text, infer, grad, samples) UNARY(name, text, infer, grad, 1, 0, c->in[0], samples)
-#define UNARY_Y(name, text, infer, grad, samples) UNARY(name, text, infer, grad, 0, 1, c->out[0], samples)
+#define UNARY_X(name, text, infer, grad, samples, taped) \
+    UNARY(name, text, infer, grad, 1, 0, c->in[0], samples, taped)
+#define UNARY_Y(name, text, infer, grad, samples, taped) \
+    UNARY(name, text, infer, grad, 0, 1, c->out[0], samples, taped)
 
 /* ---- Integers too ---- */
 
-UNARY_X(abs, "|x|", number_infer, abs_d, nonzero_samples)
-UNARY_X(square, "x^2", number_infer, square_d, signed_samples)
-UNARY_Y(relu, "max(x, 0)", number_infer, relu_d, nonzero_samples)
+UNARY_X(abs, "|x|", number_infer, abs_d, nonzero_samples,
+        tg_where(t, tg_below(t, x, 0), tg_neg(t, g), tg_masked_fill(t, g, tg_equals(t, x, 0), 0)))
+UNARY_X(square, "x^2", number_infer, square_d, signed_samples, tg_scale(t, tg_mul(t, g, x), 2))
+UNARY_Y(relu, "max(x, 0)", number_infer, relu_d, nonzero_samples, tg_masked_fill(t, g, tg_equals(t, y, 0), 0))
 
 /* ---- Floats ---- */
 
-UNARY_Y(exp, "e^x", tg_infer_float, mul, signed_samples)
-UNARY_X(log, "ln x", tg_infer_float, div, positive_samples)
-UNARY_Y(sqrt, "sqrt(x)", tg_infer_float, sqrt_d, positive_samples)
-UNARY_Y(rsqrt, "1 / sqrt(x)", tg_infer_float, rsqrt_d, positive_samples)
-UNARY_Y(reciprocal, "1 / x", tg_infer_float, reciprocal_d, nonzero_samples)
-UNARY_X(sin, "sin x", tg_infer_float, sin_d, signed_samples)
-UNARY_X(cos, "cos x", tg_infer_float, cos_d, signed_samples)
-UNARY_Y(tanh, "tanh x", tg_infer_float, tanh_d, signed_samples)
-UNARY_Y(sigmoid, "1 / (1 + e^-x)", tg_infer_float, sigmoid_d, signed_samples)
-UNARY_X(silu, "x sigmoid(x)", tg_infer_float, silu_d, signed_samples)
-UNARY_X(gelu, "x (1 + erf(x / sqrt 2)) / 2", tg_infer_float, gelu_d, signed_samples)
-UNARY_X(gelu_tanh, "x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2", tg_infer_float, gelu_tanh_d, signed_samples)
+UNARY_Y(exp, "e^x", tg_infer_float, mul, signed_samples, tg_mul(t, g, y))
+UNARY_X(log, "ln x", tg_infer_float, div, positive_samples, tg_div(t, g, x))
+UNARY_Y(sqrt, "sqrt(x)", tg_infer_float, sqrt_d, positive_samples, tg_scale(t, tg_div(t, g, y), 0.5))
+UNARY_Y(rsqrt, "1 / sqrt(x)", tg_infer_float, rsqrt_d, positive_samples,
+        tg_scale(t, tg_mul(t, g, tg_pow_scalar(t, y, 3)), -0.5))
+UNARY_Y(reciprocal, "1 / x", tg_infer_float, reciprocal_d, nonzero_samples, tg_neg(t, tg_mul(t, g, tg_square(t, y))))
+UNARY_X(sin, "sin x", tg_infer_float, sin_d, signed_samples, tg_mul(t, g, tg_cos(t, x)))
+UNARY_X(cos, "cos x", tg_infer_float, cos_d, signed_samples, tg_neg(t, tg_mul(t, g, tg_sin(t, x))))
+UNARY_Y(tanh, "tanh x", tg_infer_float, tanh_d, signed_samples, tg_mul(t, g, tg_one_minus(t, tg_square(t, y))))
+UNARY_Y(sigmoid, "1 / (1 + e^-x)", tg_infer_float, sigmoid_d, signed_samples,
+        tg_mul(t, g, tg_mul(t, y, tg_one_minus(t, y))))
+UNARY_X(erf, "2 / sqrt(pi) times the integral of e^(-t^2) from 0 to x", tg_infer_float, erf_d, signed_samples,
+        tg_scale(t, tg_mul(t, g, tg_exp(t, tg_neg(t, tg_square(t, x)))), 1.1283791670955126))
+UNARY_X(silu, "x sigmoid(x)", tg_infer_float, silu_d, signed_samples, tg_mul(t, g, tg_silu_slope(t, x)))
+UNARY_X(gelu, "x (1 + erf(x / sqrt 2)) / 2", tg_infer_float, gelu_d, signed_samples,
+        tg_mul(t, g, tg_gelu_slope(t, x)))
+UNARY_X(gelu_tanh, "x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2", tg_infer_float, gelu_tanh_d, signed_samples,
+        tg_mul(t, g, tg_gelu_tanh_slope(t, x)))
 
 /* ---- With numbers beside the tensor ---- */
 
@@ -83,20 +99,25 @@ static tg_status neg_forward(tg_call *c) { return tg_op_map(c, TG_FN_neg, c->out
 
 static tg_status neg_backward(tg_call *c) { return tg_op_sum_to(c, 0, c->gout[0], -1); }
 
+TG_VJP(neg_vjp, tg_neg(t, g))
+
 const tg_op tg_op_neg = {
     .size = sizeof(tg_op), .name = "neg", .formula = "-x", .n_in = 1, .n_out = 1, .family = TG_FAMILY_SCALE,
-    .sums_f32 = true, .infer = number_infer, .forward = neg_forward, .backward = neg_backward,
-    TG_SAMPLES(signed_samples)};
+    .sums_f32 = true, .infer = number_infer, .forward = neg_forward, .backward = neg_backward, .vjp = neg_vjp,
+    .jvp = tg_jvp_linear, TG_SAMPLES(signed_samples)};
 
 /* -x, of a float or integer tensor. */
 tg_tensor *tg_neg(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_neg, NULL, x); }
+
+TG_VJP(affine_vjp, tg_scale(t, g, ((const affine_params *)tg_node_params(n))->a))
 
 static const tg_sample scale_samples[] = {RANGES(&(const affine_params){.a = -2.5}, -2, 2, -1, 3)};
 
 const tg_op tg_op_scale = {
     .size = sizeof(tg_op), .name = "scale", .formula = "a x, for a number a", .n_in = 1, .n_out = 1,
     .params_size = sizeof(affine_params), .passes = 1, .family = TG_FAMILY_SCALE, .sums_f32 = true,
-    .infer = tg_infer_float, .forward = affine_forward, .backward = affine_backward, TG_SAMPLES(scale_samples)};
+    .infer = tg_infer_float, .forward = affine_forward, .backward = affine_backward, .vjp = affine_vjp,
+    .jvp = tg_jvp_linear, TG_SAMPLES(scale_samples)};
 
 /* a x, for a number a. */
 tg_tensor *tg_scale(tg_tape *t, tg_tensor *x, double a) {
@@ -108,7 +129,8 @@ static const tg_sample add_scalar_samples[] = {RANGES((&(const affine_params){1,
 const tg_op tg_op_add_scalar = {
     .size = sizeof(tg_op), .name = "add_scalar", .formula = "x + b, for a number b", .n_in = 1, .n_out = 1,
     .params_size = sizeof(affine_params), .passes = 1, .family = TG_FAMILY_POINTWISE, .sums_f32 = true,
-    .infer = tg_infer_float, .forward = affine_forward, .backward = affine_backward, TG_SAMPLES(add_scalar_samples)};
+    .infer = tg_infer_float, .forward = affine_forward, .backward = affine_backward, .vjp = affine_vjp,
+    .jvp = tg_jvp_pointwise, TG_SAMPLES(add_scalar_samples)};
 
 /* x + b, for a number b. */
 tg_tensor *tg_add_scalar(tg_tape *t, tg_tensor *x, double b) {
@@ -128,6 +150,13 @@ static tg_status pow_scalar_backward(tg_call *c) {
     return tg_op_map_grad(c, 0, TG_FN_pow_scalar_d, TG_T2(c->gout[0], c->in[0]), 2, p, 0);
 }
 
+/* The slope of power 0 is 0, and not 0 times infinity at 0. */
+static tg_tensor *pow_scalar_taped(tg_tape *t, tg_tensor *g, tg_tensor *x, double p) {
+    return p == 0 ? NULL : tg_mul(t, g, tg_scale(t, tg_pow_scalar(t, x, p - 1), p));
+}
+
+TG_VJP(pow_scalar_vjp, pow_scalar_taped(t, g, x, ((const pow_params *)tg_node_params(n))->p))
+
 static const tg_sample pow_scalar_samples[] = {
     RANGES(&(const pow_params){2.5}, 0.2, 3, 1, 4),
     {.note = "cube of signed ones", .params = &(const pow_params){3}, .n_in = 1, .in = {TG_S_IN(-2, 2, 3, 5)}},
@@ -139,7 +168,7 @@ const tg_op tg_op_pow_scalar = {
     .size = sizeof(tg_op), .name = "pow_scalar", .formula = "x^p, for a number p", .n_in = 1, .n_out = 1,
     .params_size = sizeof(pow_params), .saves_in = 1, .family = TG_FAMILY_POINTWISE, .sums_f32 = true,
     .infer = tg_infer_float, .forward = pow_scalar_forward, .backward = pow_scalar_backward,
-    TG_SAMPLES(pow_scalar_samples)};
+    .vjp = pow_scalar_vjp, .jvp = tg_jvp_pointwise, TG_SAMPLES(pow_scalar_samples)};
 
 /* x^p: NaN where x is negative and p no integer; the gradient for p = 0 is 0, also at x = 0. */
 tg_tensor *tg_pow_scalar(tg_tape *t, tg_tensor *x, double p) {
@@ -166,6 +195,12 @@ static tg_status clamp_backward(tg_call *c) {
     return tg_op_map_grad(c, 0, TG_FN_clamp_d, TG_T2(c->gout[0], c->in[0]), 2, p->lo, p->hi);
 }
 
+static tg_tensor *clamp_taped(tg_tape *t, tg_tensor *g, tg_tensor *x, const clamp_params *p) {
+    return tg_masked_fill(t, tg_masked_fill(t, g, tg_below(t, x, p->lo), 0), tg_above(t, x, p->hi), 0);
+}
+
+TG_VJP(clamp_vjp, clamp_taped(t, g, x, tg_node_params(n)))
+
 static const tg_sample clamp_samples[] = {
     RANGES((&(const clamp_params){-4, 1.5}), -3, 1.4, 1.6, 3),
     {.note = "no bounds", .params = &(const clamp_params){-INFINITY, INFINITY}, .n_in = 1, .in = {TG_S(3, 4)}},
@@ -178,7 +213,8 @@ static const tg_sample clamp_samples[] = {
 const tg_op tg_op_clamp = {
     .size = sizeof(tg_op), .name = "clamp", .formula = "min(max(x, lo), hi)", .n_in = 1, .n_out = 1,
     .params_size = sizeof(clamp_params), .saves_in = 1, .family = TG_FAMILY_POINTWISE, .sums_f32 = true,
-    .infer = clamp_infer, .forward = clamp_forward, .backward = clamp_backward, TG_SAMPLES(clamp_samples)};
+    .infer = clamp_infer, .forward = clamp_forward, .backward = clamp_backward,
+    .vjp = clamp_vjp, .jvp = tg_jvp_pointwise, TG_SAMPLES(clamp_samples)};
 
 /* x cut to [lo, hi]; the gradient is 1 there, bounds included, and 0 outside. Bounds may be infinite. */
 tg_tensor *tg_clamp(tg_tape *t, tg_tensor *x, double lo, double hi) {

@@ -1,0 +1,39 @@
+/* Pieces of derivatives that several blocks record. */
+#include "autograd/ops/derive.h"
+
+/* s (1 + x (1 - s)), s = sigmoid(x) */
+tg_tensor *tg_silu_slope(tg_tape *t, tg_tensor *x) {
+    tg_tensor *s = tg_sigmoid(t, x);
+    return tg_mul(t, s, tg_add_scalar(t, tg_mul(t, x, tg_one_minus(t, s)), 1));
+}
+
+/* Phi(x) + x phi(x); Phi through the op itself, as gelu(x) = x Phi(x), would divide by 0. */
+tg_tensor *tg_gelu_slope(tg_tape *t, tg_tensor *x) {
+    tg_tensor *cdf = tg_add_scalar(t, tg_scale(t, tg_erf(t, tg_scale(t, x, 0.70710678118654752)), 0.5), 0.5);
+    tg_tensor *density = tg_scale(t, tg_exp(t, tg_scale(t, tg_square(t, x), -0.5)), 0.39894228040143268);
+    return tg_add(t, cdf, tg_mul(t, x, density));
+}
+
+/* With u = 2 sqrt(2/pi) (x + 0.044715 x^3) and s = sigmoid(u): s + x s (1 - s) u'. */
+tg_tensor *tg_gelu_tanh_slope(tg_tape *t, tg_tensor *x) {
+    const double k = 1.5957691216057308;
+    tg_tensor *square = tg_square(t, x);
+    tg_tensor *s = tg_sigmoid(t, tg_mul(t, x, tg_add_scalar(t, tg_scale(t, square, k * 0.044715), k)));
+    tg_tensor *du = tg_add_scalar(t, tg_scale(t, square, k * 0.134145), k);
+    return tg_add(t, s, tg_mul(t, tg_mul(t, x, du), tg_mul(t, s, tg_one_minus(t, s))));
+}
+
+tg_tensor *tg_spread(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t step, int64_t size) {
+    int64_t n = x->shape[dim], span = n * step;
+    tg_shape shape = tg_shape_of(x);
+    if (n == 0) {
+        shape.dim[dim] = size;
+        return tg_full(t, (tg_dtype)x->dtype, shape, 0);
+    }
+    if (step > 1) {
+        shape.dim[dim] = span;
+        x = tg_reshape(t, tg_pad(t, tg_unsqueeze(t, x, dim + 1), dim + 1, 0, step - 1, 0), shape);
+    }
+    if (start + span > size) x = tg_slice(t, x, dim, 0, size - start, 1), span = size - start;
+    return start || span < size ? tg_pad(t, x, dim, start, size - start - span, 0) : x;
+}

@@ -1,0 +1,201 @@
+/* Reverse mode whose results can be differentiated again: the pass of backward.c, with an op's vjp in place of its
+ * backward. Slots hold tensors of the tape, and nothing that a node saved is given back.
+ */
+#include "autograd/taped.h"
+
+#include <tapegrad/ops.h>
+
+#include "autograd/placement.h"
+
+tg_tensor *tg_full_like(tg_tape *t, const tg_tensor *x, double value) {
+    tg_tensor *y = tg_full(t, (tg_dtype)x->dtype, tg_shape_of(x), value);
+    if (tg_alive(y)) y->place = tg_placement_of_gradient(x, false);
+    return y;
+}
+
+tg_status tg_taped_add(tg_tape *t, tg_slot *s, tg_tensor *g) {
+    s->g = s->g ? tg_add(t, s->g, g) : g;
+    return t->ctx->status;
+}
+
+tg_status tg_taped_note(const tg_node *n, tg_status s) {
+    char site[160];
+    if (s == TG_OK) return TG_OK;
+    tg_ctx *ctx = tg_node_out(n)[0]->ctx;
+    tg_describe_site(n->site, site, sizeof site);
+    tg_fail(ctx, s, "%s: its derivative failed with %s", n->op->name, tg_status_name(s));
+    return tg_fail_note(ctx, " (in the derivative of op %s, called from %s)", n->op->name, site);
+}
+
+tg_status tg_taped_fits(const tg_node *n, const tg_tensor *x, const tg_tensor *g, const char *slot, int i) {
+    char want[160], got[160];
+    TG_TRY(tg_check(x->ctx, g, slot));
+    if (g->dtype == x->dtype && g->ndim == x->ndim && !memcmp(g->shape, x->shape, x->ndim * sizeof *x->shape))
+        return TG_OK;
+    tg_describe(x, want, sizeof want);
+    tg_describe(g, got, sizeof got);
+    return tg_fail(x->ctx, TG_ERR_SHAPE, "%s: its %s gave %s for number %d, expected the like of %s", n->op->name, slot,
+                   got, i, want);
+}
+
+/* ---- Roots ---- */
+
+static tg_status seed_root(tg_pass *p, tg_tensor *root, int i, const char *who) {
+    tg_tape *t = p->t;
+    tg_tensor *given = p->o->seeds ? p->o->seeds[i] : NULL;
+    char what[160];
+    tg_node *n = tg_root_node(t, root, i, who);
+    if (!n) return t->ctx->status;
+    if (!tg_pass_needs(p, n)) return TG_OK;
+    tg_describe(root, what, sizeof what);
+    if (!given && root->numel != 1)
+        return tg_fail(t->ctx, TG_ERR_SHAPE, "%s: the root is %s, expected one element; give a seed for others", who,
+                       what);
+    if (given) {
+        TG_TRY(tg_taped_fits(n, root, given, "seed", i));
+        TG_TRY(tg_placement_fits(root, given, who));
+    }
+    return tg_taped_add(t, &tg_node_slots(n)[root->out], given ? given : tg_full_like(t, root, tg_placement_seed(root)));
+}
+
+/* ---- One node ---- */
+
+static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
+    for (int i = 0; i < n->n_out; i++) {
+        tg_slot *s = &tg_node_slots(n)[i];
+        tg_tensor *x = tg_node_out(n)[i];
+        if (!s->g && n->flags & TG_N_DUE && n->op->collective && tg_is_float(x->dtype)) s->g = tg_full_like(p->t, x, 0);
+        if (!s->g) continue;
+        *any = true;
+        if (TG_UNLIKELY(x->ext && x->ext->hooks)) TG_TRY(tg_hooks_run(p->t, x, &s->g, false));
+        tg_target *target = tg_pass_target(p, n, i);
+        if (!target) continue;
+        target->g = s->g;
+        target->reached = true;
+    }
+    return p->t->ctx->status;
+}
+
+static tg_status contribute(tg_pass *p, tg_node *n, tg_tensor *const *gin) {
+    tg_node **src = tg_node_src(n);
+    for (int i = 0; i < n->n_in; i++) {
+        tg_tensor *x = tg_node_in(n)[i];
+        if (!gin[i] || !tg_pass_needs(p, src[i])) continue;
+        TG_TRY(tg_taped_fits(n, x, gin[i], "vjp", i));
+        TG_TRY(tg_taped_add(p->t, &tg_node_slots(src[i])[x->out], gin[i]));
+    }
+    return TG_OK;
+}
+
+static tg_status derive(tg_pass *p, tg_node *n) {
+    tg_tape *t = p->t;
+    if (!n->op->vjp)
+        return tg_fail(t->ctx, TG_ERR_UNSUPPORTED,
+                       "tg_grad: create_graph needs the derivative of op %s as taped ops (its vjp slot), which it has "
+                       "not",
+                       n->op->name);
+    if (n->flags & TG_N_CONSUMED)
+        return tg_fail(t->ctx, TG_ERR_STATE,
+                       "op %s has given back what it saved: an earlier backward consumed it; run that one with "
+                       ".retain = true",
+                       n->op->name);
+    TG_TRY(tg_node_check_saved(n));
+    tg_tensor **gin = tg_tape_alloc(t, ((size_t)n->n_in + n->n_out) * sizeof *gin), **gout = gin + n->n_in;
+    if (!gin) return t->ctx->status;
+    for (int i = 0; i < n->n_in; i++) gin[i] = NULL;
+    for (int i = 0; i < n->n_out; i++) gout[i] = tg_node_slots(n)[i].g;
+    tg_status s = n->op->vjp(t, n, gout, gin);
+    if (s == TG_OK) s = t->ctx->status;
+    return s == TG_OK ? contribute(p, n, gin) : s;
+}
+
+static bool leads_on(const tg_pass *p, const tg_node *n) {
+    for (int i = 0; i < n->n_in; i++)
+        if (tg_pass_needs(p, tg_node_src(n)[i])) return true;
+    return false;
+}
+
+static void note_due(const tg_pass *p, tg_node *n) {
+    for (int i = 0; i < n->n_in; i++)
+        if (tg_pass_needs(p, tg_node_src(n)[i])) tg_node_src(n)[i]->flags |= TG_N_DUE;
+}
+
+static tg_status run_node(tg_pass *p, tg_node *n) {
+    bool any = false;
+    if (p->t->collectives) note_due(p, n);
+    TG_TRY(finish_outputs(p, n, &any));
+    n->flags &= ~TG_N_DUE;
+    if (!any || n->flags & TG_N_LEAF || !leads_on(p, n)) return TG_OK;
+    return tg_taped_note(n, derive(p, n));
+}
+
+static void clear_slots(tg_node *n) {
+    for (int i = 0; i < n->n_out; i++) tg_node_slots(n)[i] = (tg_slot){0};
+}
+
+/* From one node down to, but without, another. What the derivatives record comes behind both. */
+static tg_status run_nodes(tg_pass *p, tg_node *from, const tg_node *end) {
+    for (tg_node *n = from; n != end; n = n->prev) {
+        if (!tg_pass_needs(p, n)) continue;
+        bool reached = n->flags & TG_N_DUE;
+        for (int i = 0; i < n->n_out && !reached; i++) reached = tg_node_slots(n)[i].g;
+        if (reached) TG_TRY(run_node(p, n));
+        clear_slots(n);
+    }
+    return TG_OK;
+}
+
+/* ---- The pass ---- */
+
+static tg_status seed_and_run(tg_pass *p, tg_tensor *const *roots, int n, const char *who) {
+    for (int i = 0; i < n; i++) { /* a root may be a leaf that no op has used: its node comes before the marks */
+        TG_TRY(tg_check(p->t->ctx, roots[i], who));
+        if (!tg_root_node(p->t, roots[i], i, who)) return p->t->ctx->status;
+    }
+    for (int i = 0; i < p->o->n_targets; i++) {
+        tg_tensor *x = p->o->targets[i].x;
+        p->o->targets[i].node = x->node ? x->node : tg_tape_find_leaf(p->t, x);
+    }
+    tg_pass_mark(p);
+    tg_node *last = p->t->last;
+    for (int i = 0; i < n; i++) TG_TRY(seed_root(p, roots[i], i, who));
+    return run_nodes(p, last, NULL);
+}
+
+tg_status tg_taped_run(tg_pass *p, tg_tensor *const *roots, int n, const char *who) {
+    tg_tape *t = p->t;
+    tg_pass *outer = t->taped;
+    bool grad = t->grad;
+    t->taped = p;
+    t->grad = true;
+    tg_status s = seed_and_run(p, roots, n, who);
+    t->grad = grad;
+    t->taped = outer;
+    for (tg_node *m = t->last; s != TG_OK && m; m = m->prev) {
+        clear_slots(m);
+        m->flags &= ~TG_N_DUE;
+    }
+    return s;
+}
+
+/* ---- An op as a composition of others ---- */
+
+tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_compose_fn f) {
+    if (!t || !n || !gout || !f) return TG_ERR_ARGUMENT;
+    tg_pass *p = t->taped;
+    const tg_node *before = t->last;
+    if (!p) return tg_fail(t->ctx, TG_ERR_STATE, "tg_vjp_composed: outside of a vjp");
+    tg_tensor **out = tg_tape_alloc(t, (size_t)n->n_out * sizeof *out);
+    if (!out) return t->ctx->status;
+    for (int i = 0; i < n->n_out; i++) out[i] = NULL;
+    tg_status s = f(t, n, out);
+    TG_TRY(s == TG_OK ? t->ctx->status : s);
+    for (tg_node *m = before ? before->next : t->first; m; m = m->next)
+        if (leads_on(p, m)) m->pass = p->id;
+    for (int i = 0; i < n->n_out; i++) {
+        if (!gout[i] || !tg_alive(out[i]) || !out[i]->node || !tg_pass_needs(p, out[i]->node)) continue;
+        TG_TRY(tg_taped_fits(n, tg_node_out(n)[i], out[i], "composition", i));
+        TG_TRY(tg_taped_add(t, &tg_node_slots(out[i]->node)[out[i]->out], gout[i]));
+    }
+    return run_nodes(p, t->last, before);
+}

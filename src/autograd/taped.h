@@ -1,0 +1,24 @@
+/* Derivatives as ops of the tape: what reverse mode (tg_grad's create_graph) and forward mode (tg_jvp) share. */
+#ifndef TG_TAPED_H
+#define TG_TAPED_H
+
+#include "autograd/backward.h"
+
+/* Runs the pass; its targets receive tensors of the tape. */
+tg_status tg_taped_run(tg_pass *p, tg_tensor *const *roots, int n, const char *who);
+
+/* The node whose slot holds root's gradient; NULL after recording the error. */
+tg_node *tg_root_node(tg_tape *t, tg_tensor *root, int i, const char *who);
+/* Marks, for pass p, what leads from a target to somewhere. */
+void tg_pass_mark(tg_pass *p);
+
+/* Zeros, or another number, like x. */
+tg_tensor *tg_full_like(tg_tape *t, const tg_tensor *x, double value);
+/* Sums g into a slot of tape tensors. */
+tg_status tg_taped_add(tg_tape *t, tg_slot *s, tg_tensor *g);
+/* Whoever reads an error from the derivative of a node learns which it was. */
+tg_status tg_taped_note(const tg_node *n, tg_status s);
+/* g is a derivative of x: of its shape and dtype. */
+tg_status tg_taped_fits(const tg_node *n, const tg_tensor *x, const tg_tensor *g, const char *slot, int i);
+
+#endif
