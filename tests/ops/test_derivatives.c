@@ -90,27 +90,29 @@ static void check_first(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
 
 /* ---- Second derivatives ---- */
 
-/* in[] are the case's inputs, then the cotangents; out[] the gradients. */
+/* in[] are the case's inputs that are not absent, then the cotangents; out[] the gradients. */
 static tg_status gradients(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     const record *given = state;
     record r = *given;
     (void)n_in, (void)n_out;
     bool grad = tg_set_grad_mode(t, true);
-    for (int k = 0; k < r.c.n_in; k++) r.c.in[k] = in[k];
+    int n = 0;
+    for (int k = 0; k < r.c.n_in; k++)
+        if (r.c.in[k]) r.c.in[k] = in[n++];
     tg_status s = tg_case_run(&r.c, t, r.c.in, r.c.n_in, r.out, r.c.n_out);
     if (s == TG_OK) choose(&r);
     if (s == TG_OK)
         s = tg_grad(t, r.roots, r.n_roots, r.in, r.n_in, out,
-                    TG_GRAD(.seeds = in + r.c.n_in, .create_graph = true, .allow_unused = true));
+                    TG_GRAD(.seeds = in + n, .create_graph = true, .allow_unused = true));
     tg_set_grad_mode(t, grad);
     return s;
 }
 
 /* Gradients that are the same everywhere have no derivative to check. */
-static bool any_second(record *r, tg_tape *t, tg_tensor *const *in) {
+static bool any_second(record *r, tg_tape *t, tg_tensor *const *in, int n_in) {
     tg_tensor *out[TG_SAMPLE_INPUTS];
     bool any = false;
-    if (gradients(r, t, in, r->c.n_in + r->n_roots, out, r->n_in) == TG_OK)
+    if (gradients(r, t, in, n_in, out, r->n_in) == TG_OK)
         for (int k = 0; k < r->n_in; k++) any |= tg_requires_grad(out[k]);
     return any || tg_ctx_status(r->c.ctx) != TG_OK;
 }
@@ -122,14 +124,15 @@ static void check_second(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
     tg_tape *t = tg_tape_new(ctx);
     if (record_sample(&r, ctx, t, op, i)) {
         tg_gradcheck_result result;
-        int n = r.c.n_in;
-        for (int k = 0; k < n; k++) in[k] = r.c.in[k];
+        int n = 0;
+        for (int k = 0; k < r.c.n_in; k++)
+            if (r.c.in[k]) in[n++] = r.c.in[k];
         for (int k = 0; k < r.n_roots; k++) {
             in[n + k] = noise(ctx, r.roots[k]);
             tg_set_requires_grad(in[n + k], true);
         }
         tg_status got = TG_OK;
-        if (any_second(&r, t, in))
+        if (any_second(&r, t, in, n + r.n_roots))
             got = tg_gradcheck(
                 t, gradients, &r, in, n + r.n_roots, r.n_in,
                 TG_GRADCHECK(.eps = 1e-5, .atol = 1e-6, .rtol = 1e-5, .no_extras = true, .name = op->name), &result);

@@ -1,5 +1,6 @@
 #include <math.h>
 
+#include "autograd/ops/derive.h"
 #include "autograd/ops/network.h"
 #include "core/draws.h"
 #include "kernels/composed.h"
@@ -131,6 +132,32 @@ static int64_t attention_flops(const tg_node *n) {
     return p->opts.causal ? all / 2 : all;
 }
 
+/* Which keys [sk] each query [sq] does not see. */
+static tg_tensor *hidden(tg_tape *t, int64_t sq, int64_t sk) {
+    tg_tensor *last = tg_arange(t, TG_I64, (double)(sk - sq), (double)sk, 1), *key = tg_arange(t, TG_I64, 0, (double)sk, 1);
+    return tg_gt(t, key, tg_unsqueeze(t, last, 1));
+}
+
+/* With all scores. Those that are hidden are finite, so that a row without any key has a gradient of 0, not NaN. */
+static tg_status attention_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
+    const attention_params *p = tg_node_params(n);
+    const tg_tensor *y = tg_node_out(n)[0];
+    tg_tensor *q = tg_wide(t, tg_node_in(n)[Q]), *k = tg_wide(t, tg_node_in(n)[K]), *v = tg_wide(t, tg_node_in(n)[V]);
+    int64_t b = q->shape[0], h = q->shape[1], sq = q->shape[2], sk = k->shape[2], g = k->shape[1], r = g ? h / g : 1;
+    q = tg_reshape(t, tg_scale(t, q, p->opts.scale), TG_SHAPE(b, g, r, sq, q->shape[3]));
+    tg_tensor *s = tg_matmul(t, q, tg_transpose(t, tg_unsqueeze(t, k, 2), -1, -2));
+    tg_tensor *mask = p->opts.causal ? hidden(t, sq, sk) : NULL;
+    if (mask) s = tg_masked_fill(t, s, mask, -1e30);
+    s = tg_softmax(t, s, -1);
+    if (mask) s = tg_masked_fill(t, s, mask, 0);
+    if (p->opts.dropout > 0) s = tg_dropout_again(t, tg_reshape(t, s, TG_SHAPE(b, h, sq, sk)), p->opts.dropout, &p->draws);
+    s = tg_matmul(t, tg_reshape(t, s, TG_SHAPE(b, g, r, sq, sk)), tg_unsqueeze(t, v, 2));
+    out[0] = tg_cast(t, tg_reshape(t, s, tg_shape_of(y)), (tg_dtype)y->dtype);
+    return TG_OK;
+}
+
+TG_COMPOSED(attention)
+
 #define OPTS(...) &(const attention_params){.opts = {.size = sizeof(tg_attention_opts), __VA_ARGS__}}
 
 static const tg_sample attention_samples[] = {
@@ -192,6 +219,8 @@ const tg_op tg_op_attention = {
     .infer = attention_infer,
     .forward = attention_forward,
     .backward = attention_backward,
+    .vjp = attention_vjp,
+    .jvp = attention_jvp,
     .flops = attention_flops,
     TG_SAMPLES(attention_samples),
 };

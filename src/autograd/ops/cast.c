@@ -1,4 +1,5 @@
 /* One tensor's values as they are: in another dtype, without a gradient, in row-major order. */
+#include "autograd/ops/derive.h"
 #include "autograd/ops/op.h"
 
 static tg_status copy_forward(tg_call *c) {
@@ -34,6 +35,8 @@ static tg_status cast_backward(tg_call *c) {
     return tg_ok(c->ctx) ? tg_op_copy(c, tg_array_of(x), tg_array_of(g), tg_adds(c, 0)) : c->ctx->status;
 }
 
+TG_VJP(cast_vjp, tg_cast(t, g, (tg_dtype)x->dtype))
+
 static const tg_sample cast_samples[] = {
     {.note = "to float64", .params = &(const cast_params){TG_F64}, .n_in = 1, .in = {TG_S(3, 5)}},
     {.note = "transposed", .params = &(const cast_params){TG_F64}, .n_in = 1,
@@ -52,7 +55,7 @@ static const tg_sample cast_samples[] = {
 const tg_op tg_op_cast = {
     .size = sizeof(tg_op), .name = "cast", .formula = "x in another dtype", .n_in = 1, .n_out = 1,
     .params_size = sizeof(cast_params), .passes = 1, .family = TG_FAMILY_SCALE, .sums_f32 = true, .infer = cast_infer,
-    .forward = copy_forward, .backward = cast_backward, TG_SAMPLES(cast_samples)};
+    .forward = copy_forward, .backward = cast_backward, .vjp = cast_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(cast_samples)};
 
 /* x in another dtype, rounded to nearest even (a view where it is x's own); TG_DTYPE_DEFAULT is the context's. The
  * gradient is converted back; it ends at integers and bools. */
@@ -88,10 +91,12 @@ static tg_status contiguous_infer(tg_call *c) {
 
 static tg_status contiguous_backward(tg_call *c) { return tg_call_pass(c, 0, c->gout[0]); }
 
+TG_VJP(contiguous_vjp, g)
+
 const tg_op tg_op_contiguous = {
     .size = sizeof(tg_op), .name = "contiguous", .formula = "x in row-major order", .n_in = 1, .n_out = 1,
     .passes = 1, .family = TG_FAMILY_SCALE, .sums_f32 = true, .infer = contiguous_infer, .forward = copy_forward,
-    .backward = contiguous_backward, TG_SAMPLES(as_is_samples)};
+    .backward = contiguous_backward, .vjp = contiguous_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(as_is_samples)};
 
 /* x in row-major order without gaps: x itself where it already is so, else a copy. */
 tg_tensor *tg_contiguous(tg_tape *t, tg_tensor *x) {

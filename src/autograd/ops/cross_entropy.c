@@ -1,3 +1,4 @@
+#include "autograd/ops/derive.h"
 #include "autograd/ops/loss.h"
 #include "autograd/ops/network.h"
 
@@ -36,6 +37,13 @@ static tg_status cross_entropy_backward(tg_call *c) {
     TG_TRY(tg_loss_row_grads(c, &g));
     return tg_loss_backward(c, rows_of(c->gin[0], &eg), rows_of(x, &e), target, g, 0, tg_adds(c, 0));
 }
+
+static tg_status cross_entropy_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
+    out[0] = tg_loss_taped(t, n, tg_node_in(n)[0]);
+    return TG_OK;
+}
+
+TG_COMPOSED(cross_entropy)
 
 static const tg_sample cross_entropy_samples[] = {
     {.note = "mean", .params = TG_LOSS_OPTS(-100, 0, MEAN), .n_in = 2, .in = {TG_S(4, 5), TG_S_INDEX(5, 4)}},
@@ -100,6 +108,8 @@ const tg_op tg_op_cross_entropy = {
     .infer = cross_entropy_infer,
     .forward = cross_entropy_forward,
     .backward = cross_entropy_backward,
+    .vjp = cross_entropy_vjp,
+    .jvp = cross_entropy_jvp,
     TG_SAMPLES(cross_entropy_samples),
 };
 

@@ -37,3 +37,25 @@ tg_tensor *tg_spread(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t s
     if (start + span > size) x = tg_slice(t, x, dim, 0, size - start, 1), span = size - start;
     return start || span < size ? tg_pad(t, x, dim, start, size - start - span, 0) : x;
 }
+
+tg_tensor *tg_node_kept_input(tg_tape *t, const tg_node *n, int i, int k) {
+    const tg_tensor *x = tg_node_in(n)[i], *copy = tg_node_kept(n)[k];
+    tg_tensor *y =
+        tg_tape_tensor(t, copy->dtype, copy->ndim, copy->shape, copy->stride, tg_storage_ref(copy->storage), copy->offset);
+    if (!y) return tg_inert(t->ctx);
+    y->node = x->node; /* its gradient is x's */
+    y->out = x->out;
+    y->flags |= x->flags & TG_F_REQUIRES_GRAD;
+    y->place = x->place;
+    return y;
+}
+
+tg_tensor *tg_norm_taped(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps, bool rms) {
+    tg_dtype dtype = (tg_dtype)x->dtype;
+    tg_tensor *d = tg_wide(t, x);
+    if (!rms) d = tg_sub(t, d, tg_mean(t, d, TG_DIMS(-1), true));
+    d = tg_mul(t, d, tg_rsqrt(t, tg_add_scalar(t, tg_mean(t, tg_square(t, d), TG_DIMS(-1), true), eps)));
+    if (w) d = tg_mul(t, d, tg_wide(t, w));
+    if (b) d = tg_add(t, d, tg_wide(t, b));
+    return tg_cast(t, d, dtype);
+}

@@ -10,7 +10,7 @@
 #define TG_VJP(name, taped)                                                                              \
     static tg_status name(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {       \
         tg_tensor *g = gout[0], *x = tg_node_in(n)[0], *y = tg_node_out(n)[0];                           \
-        (void)x, (void)y;                                                                                \
+        (void)t, (void)x, (void)y;                                                                                \
         gin[0] = (taped);                                                                                \
         return TG_OK;                                                                                    \
     }
@@ -39,7 +39,21 @@ static inline tg_tensor *tg_below(tg_tape *t, tg_tensor *x, double v) { return t
 static inline tg_tensor *tg_above(tg_tape *t, tg_tensor *x, double v) { return tg_gt(t, x, tg_number_like(t, x, v)); }
 static inline tg_tensor *tg_equals(tg_tape *t, tg_tensor *x, double v) { return tg_eq(t, x, tg_number_like(t, x, v)); }
 
-/* The slopes of activations (derive.c). */
+/* 16-bit tensors as float32, in which sums run. */
+static inline tg_tensor *tg_wide(tg_tape *t, tg_tensor *x) {
+    tg_dtype dtype = tg_accumulate_dtype((tg_dtype)x->dtype);
+    return dtype == x->dtype ? x : tg_cast(t, x, dtype);
+}
+
+/* Input i as it was when the node was recorded, where the op overwrote it and kept a copy as its private buffer k. */
+tg_tensor *tg_node_kept_input(tg_tape *t, const tg_node *n, int i, int k);
+
+/* Layer norm, or RMS norm, of x, of primitive ops; w and b may be NULL. */
+tg_tensor *tg_norm_taped(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps, bool rms);
+/* Dropout of another call's draws (dropout.c). */
+tg_tensor *tg_dropout_again(tg_tape *t, tg_tensor *x, double p, const tg_draws *draws);
+
+/* The slopes of activations. */
 tg_tensor *tg_silu_slope(tg_tape *t, tg_tensor *x);
 tg_tensor *tg_gelu_slope(tg_tape *t, tg_tensor *x);
 tg_tensor *tg_gelu_tanh_slope(tg_tape *t, tg_tensor *x);

@@ -1,3 +1,4 @@
+#include "autograd/ops/derive.h"
 #include "autograd/ops/network.h"
 #include "kernels/composed.h"
 
@@ -7,6 +8,7 @@ typedef struct dropout_params {
     double p;
     tg_draws draws;
     bool identity; /* infer says: p is 0, or the tape evaluates */
+    bool drawn;    /* draws are those of another call */
 } dropout_params;
 
 static tg_status dropout_infer(tg_call *c) {
@@ -14,6 +16,7 @@ static tg_status dropout_infer(tg_call *c) {
     const tg_tensor *x = c->in[0];
     TG_TRY(tg_need_float(c, 0));
     if (!(p->p >= 0 && p->p < 1)) return tg_call_fail(c, TG_ERR_ARGUMENT, "p is %g: expected 0 <= p < 1", p->p);
+    if (p->drawn) return tg_infer_same(c);
     p->identity = p->p == 0 || !tg_training_p(c->tape);
     if (p->identity) return tg_call_view(c, 0, 0, x->ndim, x->shape, x->stride);
     p->draws = tg_call_draws(c, x);
@@ -37,6 +40,13 @@ static tg_status dropout_backward(tg_call *c) {
     const tg_tensor *gx = tg_call_gin(c, 0);
     return tg_ok(c->ctx) ? drop(c, gx, c->gout[0], tg_adds(c, 0)) : c->ctx->status;
 }
+
+static tg_tensor *drop_alike(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    const dropout_params *p = tg_node_params(n);
+    return p->identity ? g : tg_dropout_again(t, g, p->p, &p->draws);
+}
+
+TG_VJP(dropout_vjp, drop_alike(t, n, g))
 
 static const tg_sample dropout_samples[] = {
     {.note = "some", .params = &(const dropout_params){.p = 0.3}, .n_in = 1, .in = {TG_S(4, 5)}},
@@ -73,6 +83,8 @@ const tg_op tg_op_dropout = {
     .infer = dropout_infer,
     .forward = dropout_forward,
     .backward = dropout_backward,
+    .vjp = dropout_vjp,
+    .jvp = tg_jvp_pointwise,
     TG_SAMPLES(dropout_samples),
 };
 
@@ -81,4 +93,9 @@ const tg_op tg_op_dropout = {
  * a tape in evaluation mode, the result is a view of x and nothing is drawn. */
 tg_tensor *tg_dropout(tg_tape *t, tg_tensor *x, double p) {
     return TG_RECORD(t, tg_op_dropout, &(dropout_params){.p = p}, x);
+}
+
+/* Dropout with the draws of another call, which took them. */
+tg_tensor *tg_dropout_again(tg_tape *t, tg_tensor *x, double p, const tg_draws *draws) {
+    return TG_RECORD(t, tg_op_dropout, (&(dropout_params){.p = p, .draws = *draws, .drawn = true}), x);
 }

@@ -1,5 +1,6 @@
 /* Reading and adding at positions that a tensor of indices gives: gather, scatter_add, index_select, embedding. The
  * gradient of what was read is added at the same positions, in row-major order. */
+#include "autograd/ops/derive.h"
 #include "autograd/ops/op.h"
 
 /* Samples of indices that need more than TG_S_INDEX says. */
@@ -89,6 +90,13 @@ static tg_status gather_backward(tg_call *c) {
     return put_add(c, gx, tg_array_of(c->gout[0]), tg_array_of(c->in[1]), dim);
 }
 
+static tg_tensor *put_taped(tg_tape *t, const tg_node *n, tg_tensor *g, tg_tensor *index) {
+    tg_tensor *x = tg_node_in(n)[0];
+    return tg_scatter_add(t, tg_zeros_like(t, x), ((const index_params *)tg_node_params(n))->dim, index, g);
+}
+
+TG_VJP(gather_vjp, put_taped(t, n, g, tg_node_in(n)[1]))
+
 static const tg_sample gather_samples[] = {
     {.note = "columns", .params = &(const index_params){1}, .n_in = 2, .in = {TG_S(3, 5), TG_S_INDEX(5, 3, 4)}},
     {.note = "rows, not all columns", .params = &(const index_params){0}, .n_in = 2,
@@ -116,7 +124,8 @@ static const tg_sample gather_samples[] = {
 const tg_op tg_op_gather = {
     .size = sizeof(tg_op), .name = "gather", .formula = "y[.., i, ..] = x[.., index[.., i, ..], ..]", .n_in = 2,
     .n_out = 1, .params_size = sizeof(index_params), .saves_in = 2, .family = TG_FAMILY_TAKE, .sums_f32 = true,
-    .infer = gather_infer, .forward = gather_forward, .backward = gather_backward, TG_SAMPLES(gather_samples)};
+    .infer = gather_infer, .forward = gather_forward, .backward = gather_backward, .vjp = gather_vjp,
+    .jvp = tg_jvp_linear, TG_SAMPLES(gather_samples)};
 
 /* Reads x along dim at index, of x's ndim and no larger than x in the other dims; y has the index's shape. */
 tg_tensor *tg_gather(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index) {
@@ -163,6 +172,13 @@ static tg_status scatter_add_backward(tg_call *c) {
     return tg_adds(c, 2) ? tg_op_sum_to(c, 2, read, 1) : TG_OK;
 }
 
+static tg_status scatter_add_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    int dim = ((const index_params *)tg_node_params(n))->dim;
+    gin[0] = gout[0];
+    if (tg_node_needs(n, 2)) gin[2] = tg_gather(t, gout[0], dim, tg_node_in(n)[1]);
+    return TG_OK;
+}
+
 static const tg_sample scatter_add_samples[] = {
     {.note = "columns", .params = &(const index_params){1}, .n_in = 3,
      .in = {TG_S(3, 5), TG_S_INDEX(5, 3, 4), TG_S(3, 4)}},
@@ -190,7 +206,7 @@ const tg_op tg_op_scatter_add = {
     .size = sizeof(tg_op), .name = "scatter_add", .formula = "y = x; y[.., index[.., i, ..], ..] += src[.., i, ..]",
     .n_in = 3, .n_out = 1, .params_size = sizeof(index_params), .saves_in = 2, .passes = 1,
     .family = TG_FAMILY_CUSTOM, .infer = scatter_add_infer, .forward = scatter_add_forward,
-    .backward = scatter_add_backward, TG_SAMPLES(scatter_add_samples)};
+    .backward = scatter_add_backward, .vjp = scatter_add_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(scatter_add_samples)};
 
 /* x with src added along dim at index; where several land on one element they are added in row-major order. */
 tg_tensor *tg_scatter_add(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src) {
@@ -234,6 +250,15 @@ static tg_status index_select_backward(tg_call *c) {
     return put_add(c, tg_array_of(c->gin[0]), g, spread_index(c, g, dim, &e), dim);
 }
 
+static tg_tensor *index_like(tg_tape *t, const tg_node *n, const tg_tensor *g) {
+    int dim = ((const index_params *)tg_node_params(n))->dim;
+    tg_shape shape = {.ndim = g->ndim};
+    for (int d = 0; d < g->ndim; d++) shape.dim[d] = d == dim ? g->shape[d] : 1;
+    return tg_expand(t, tg_reshape(t, tg_node_in(n)[1], shape), tg_shape_of(g));
+}
+
+TG_VJP(index_select_vjp, put_taped(t, n, g, index_like(t, n, g)))
+
 static const tg_sample index_select_samples[] = {
     {.note = "rows, some twice", .params = &(const index_params){0}, .n_in = 2, .in = {TG_S(3, 4), TG_S_INDEX(3, 7)}},
     {.note = "columns", .params = &(const index_params){-1}, .n_in = 2, .in = {TG_S(3, 5), TG_S_INDEX(5, 2)}},
@@ -257,6 +282,7 @@ const tg_op tg_op_index_select = {
     .size = sizeof(tg_op), .name = "index_select", .formula = "y[.., i, ..] = x[.., index[i], ..]", .n_in = 2,
     .n_out = 1, .params_size = sizeof(index_params), .saves_in = 2, .family = TG_FAMILY_TAKE, .sums_f32 = true,
     .infer = index_select_infer, .forward = index_select_forward, .backward = index_select_backward,
+    .vjp = index_select_vjp, .jvp = tg_jvp_linear,
     TG_SAMPLES(index_select_samples)};
 
 /* The slices of x along dim that index [n] lists. */
@@ -321,6 +347,15 @@ static tg_status embedding_backward(tg_call *c) {
     return put_add(c, tg_array_of(c->gin[0]), from, ids, 0);
 }
 
+static tg_tensor *embedding_taped(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    tg_tensor *table = tg_node_in(n)[0], *ids = tg_node_in(n)[1];
+    int64_t h = table->shape[1];
+    tg_tensor *index = tg_expand(t, tg_reshape(t, ids, TG_SHAPE(ids->numel, 1)), TG_SHAPE(ids->numel, h));
+    return tg_scatter_add(t, tg_zeros_like(t, table), 0, index, tg_reshape(t, g, TG_SHAPE(ids->numel, h)));
+}
+
+TG_VJP(embedding_vjp, embedding_taped(t, n, g))
+
 static const tg_sample embedding_samples[] = {
     {.note = "ids of two dims", .n_in = 2, .in = {TG_S(7, 3), TG_S_INDEX(7, 2, 4)}},
     {.note = "some twice", .n_in = 2, .in = {TG_S(3, 4), TG_S_INDEX(3, 8)}},
@@ -341,7 +376,7 @@ static const tg_sample embedding_samples[] = {
 const tg_op tg_op_embedding = {
     .size = sizeof(tg_op), .name = "embedding", .formula = "y[.., :] = table[ids[..], :]", .n_in = 2, .n_out = 1,
     .saves_in = 2, .family = TG_FAMILY_TAKE, .sums_f32 = true, .infer = embedding_infer, .forward = embedding_forward,
-    .backward = embedding_backward, TG_SAMPLES(embedding_samples)};
+    .backward = embedding_backward, .vjp = embedding_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(embedding_samples)};
 
 /* The rows of table [v, h] that ids [..] name: [.., h]. An id outside [0, v) is a data error. */
 tg_tensor *tg_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids) {

@@ -1,4 +1,5 @@
 /* Joining along a dim and its inverse: concat, stack, split, pad. */
+#include "autograd/ops/derive.h"
 #include "autograd/ops/op.h"
 
 typedef struct join_params {
@@ -73,6 +74,17 @@ static tg_status concat_backward(tg_call *c) {
     return TG_OK;
 }
 
+static tg_status concat_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    int dim = ((const join_params *)tg_node_params(n))->dim;
+    int64_t at = 0;
+    for (int i = 0; i < n->n_in; i++) {
+        int64_t size = tg_node_in(n)[i]->shape[dim];
+        if (tg_node_needs(n, i)) gin[i] = tg_slice(t, gout[0], dim, at, at + size, 1);
+        at += size;
+    }
+    return TG_OK;
+}
+
 static const tg_sample concat_samples[] = {
     {.note = "rows", .params = &(const join_params){0}, .n_in = 2, .in = {TG_S(2, 3), TG_S(4, 3)}},
     {.note = "columns of three", .params = &(const join_params){-1}, .n_in = 3,
@@ -94,7 +106,8 @@ static const tg_sample concat_samples[] = {
 const tg_op tg_op_concat = {
     .size = sizeof(tg_op), .name = "concat", .formula = "x0, x1, .. one after another along a dim", .n_in = -1,
     .n_out = 1, .params_size = sizeof(join_params), .passes = UINT32_MAX, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = concat_infer, .forward = concat_forward, .backward = concat_backward, TG_SAMPLES(concat_samples)};
+    .infer = concat_infer, .forward = concat_forward, .backward = concat_backward, .vjp = concat_vjp,
+    .jvp = tg_jvp_linear, TG_SAMPLES(concat_samples)};
 
 /* The n tensors one after another along dim; they agree in dtype and in all other sizes. */
 tg_tensor *tg_concat(tg_tape *t, tg_tensor *const *x, int n, int dim) {
@@ -136,6 +149,13 @@ static tg_status stack_backward(tg_call *c) {
     return TG_OK;
 }
 
+static tg_status stack_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    int dim = ((const join_params *)tg_node_params(n))->dim;
+    for (int i = 0; i < n->n_in; i++)
+        if (tg_node_needs(n, i)) gin[i] = tg_select(t, gout[0], dim, i);
+    return TG_OK;
+}
+
 static const tg_sample stack_samples[] = {
     {.note = "in front", .params = &(const join_params){0}, .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)}},
     {.note = "at the end, of three", .params = &(const join_params){-1}, .n_in = 3,
@@ -155,7 +175,8 @@ static const tg_sample stack_samples[] = {
 const tg_op tg_op_stack = {
     .size = sizeof(tg_op), .name = "stack", .formula = "x0, x1, .. along a new dim", .n_in = -1, .n_out = 1,
     .params_size = sizeof(join_params), .passes = UINT32_MAX, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = stack_infer, .forward = stack_forward, .backward = stack_backward, TG_SAMPLES(stack_samples)};
+    .infer = stack_infer, .forward = stack_forward, .backward = stack_backward, .vjp = stack_vjp,
+    .jvp = tg_jvp_linear, TG_SAMPLES(stack_samples)};
 
 /* The n tensors, of one dtype and shape, side by side along a new dim. */
 tg_tensor *tg_stack(tg_tape *t, tg_tensor *const *x, int n, int dim) {
@@ -211,6 +232,25 @@ static tg_status split_backward(tg_call *c) {
     return TG_OK;
 }
 
+static tg_status split_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    tg_tensor **part = tg_tape_alloc(t, n->n_out * sizeof *part);
+    if (!part) return t->ctx->status;
+    for (int i = 0; i < n->n_out; i++) part[i] = gout[i] ? gout[i] : tg_zeros_like(t, tg_node_out(n)[i]);
+    gin[0] = tg_concat(t, part, n->n_out, ((const split_params *)tg_node_params(n))->dim);
+    return TG_OK;
+}
+
+static tg_status split_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    int dim = ((const split_params *)tg_node_params(n))->dim;
+    int64_t at = 0;
+    for (int i = 0; i < n->n_out; i++) {
+        int64_t size = tg_node_out(n)[i]->shape[dim];
+        dout[i] = tg_slice(t, din[0], dim, at, at + size, 1);
+        at += size;
+    }
+    return TG_OK;
+}
+
 #define SIZES(dim_, ...) \
     &(const split_params){(dim_), sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (const int64_t[]){__VA_ARGS__}}
 static const tg_sample split_samples[] = {
@@ -232,7 +272,7 @@ static const tg_sample split_samples[] = {
 const tg_op tg_op_split = {
     .size = sizeof(tg_op), .name = "split", .formula = "x cut along a dim", .n_in = 1, .n_out = -1,
     .params_size = sizeof(split_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = split_infer,
-    .backward = split_backward, TG_SAMPLES(split_samples)};
+    .backward = split_backward, .vjp = split_vjp, .jvp = split_jvp, TG_SAMPLES(split_samples)};
 
 /* Cuts dim into n parts of the given sizes, which add up to its own; out[] receives n views. */
 tg_status tg_split(tg_tape *t, tg_tensor *x, int dim, const int64_t *sizes, int n, tg_tensor **out) {
@@ -283,6 +323,19 @@ static tg_status pad_backward(tg_call *c) {
     return tg_op_pass_view(c, 0, g, p->before * g->stride[p->dim], x->ndim, x->shape, g->stride);
 }
 
+static tg_tensor *pad_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    const pad_params *p = tg_node_params(n);
+    return tg_slice(t, g, p->dim, p->before, p->before + tg_node_in(n)[0]->shape[p->dim], 1);
+}
+
+TG_VJP(pad_vjp, pad_back(t, n, g))
+
+static tg_status pad_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    const pad_params *p = tg_node_params(n);
+    dout[0] = tg_pad(t, din[0], p->dim, p->before, p->after, 0);
+    return TG_OK;
+}
+
 static const tg_sample pad_samples[] = {
     {.note = "both ends", .params = &(const pad_params){1, 1, 2, 0.5}, .n_in = 1, .in = {TG_S(2, 3)}},
     {.note = "rows", .params = &(const pad_params){0, 0, 1, 0}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 2)}},
@@ -304,7 +357,7 @@ static const tg_sample pad_samples[] = {
 const tg_op tg_op_pad = {
     .size = sizeof(tg_op), .name = "pad", .formula = "x with a constant around it along a dim", .n_in = 1, .n_out = 1,
     .params_size = sizeof(pad_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = pad_infer,
-    .forward = pad_forward, .backward = pad_backward, TG_SAMPLES(pad_samples)};
+    .forward = pad_forward, .backward = pad_backward, .vjp = pad_vjp, .jvp = pad_jvp, TG_SAMPLES(pad_samples)};
 
 /* x with `before` and `after` elements of value added at the ends of dim. */
 tg_tensor *tg_pad(tg_tape *t, tg_tensor *x, int dim, int64_t before, int64_t after, double value) {

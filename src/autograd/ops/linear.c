@@ -1,3 +1,4 @@
+#include "autograd/ops/derive.h"
 #include "autograd/ops/linear.h"
 #include "autograd/ops/network.h"
 #include "autograd/ops/product.h"
@@ -133,6 +134,48 @@ static tg_status linear_backward(tg_call *c) {
     return c->in[2] ? tg_op_sum_to(c, 2, g, 1) : TG_OK;
 }
 
+/* x [.., n] as [rows, n]. */
+static tg_tensor *as_rows(tg_tape *t, tg_tensor *x) {
+    int64_t n = x->shape[x->ndim - 1], rows = 1;
+    for (int d = 0; d < x->ndim - 1; d++) rows *= x->shape[d];
+    return tg_reshape(t, x, TG_SHAPE(rows, n));
+}
+
+static tg_tensor *activate(tg_tape *t, tg_tensor *z, tg_activation act) {
+    switch (act) {
+    case TG_ACT_RELU: return tg_relu(t, z);
+    case TG_ACT_GELU_TANH: return tg_gelu_tanh(t, z);
+    case TG_ACT_GELU: return tg_gelu(t, z);
+    case TG_ACT_SILU: return tg_silu(t, z);
+    default: return z;
+    }
+}
+
+static tg_status linear_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
+    tg_tensor *const *in = tg_node_in(n);
+    out[0] = activate(t, tg_linear(t, in[0], in[1], in[2]), ((const act_params *)tg_node_params(n))->act);
+    return TG_OK;
+}
+
+static tg_status linear_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    tg_tensor *x = tg_node_in(n)[0], *w = tg_node_in(n)[1], *b = tg_node_in(n)[2], *g = gout[0];
+    if (((const act_params *)tg_node_params(n))->act) return tg_vjp_composed(t, n, gout, linear_compose);
+    if (tg_node_needs(n, 0)) gin[0] = tg_linear(t, g, tg_transpose(t, w, 0, 1), NULL);
+    if (tg_node_needs(n, 1)) gin[1] = tg_matmul(t, tg_transpose(t, as_rows(t, g), 0, 1), as_rows(t, x));
+    if (tg_node_needs(n, 2)) gin[2] = tg_sum_to(t, g, b);
+    return TG_OK;
+}
+
+/* dx w^T + x dw^T + db. */
+static tg_status linear_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    tg_tensor *x = tg_node_in(n)[0], *w = tg_node_in(n)[1];
+    if (((const act_params *)tg_node_params(n))->act) return tg_jvp_composed(t, n, dout, linear_compose);
+    tg_tensor *by_x = din[0] ? tg_linear(t, din[0], w, NULL) : tg_zeros_like(t, tg_node_out(n)[0]);
+    tg_tensor *by_w = din[1] ? tg_linear(t, x, din[1], din[2]) : NULL;
+    dout[0] = by_w ? tg_add(t, by_x, by_w) : din[2] ? tg_add(t, by_x, din[2]) : by_x;
+    return TG_OK;
+}
+
 static int64_t linear_flops(const tg_node *n) {
     return 2 * tg_numel(tg_node_output(n, 0)) * tg_dim(tg_node_input(n, 1), 1);
 }
@@ -176,6 +219,8 @@ static int64_t linear_flops(const tg_node *n) {
         .infer = linear_infer,                                                    \
         .forward = linear_forward,                                                \
         .backward = linear_backward,                                              \
+        .vjp = linear_vjp,                                                        \
+        .jvp = linear_jvp,                                                        \
         .flops = linear_flops,                                                    \
         TG_SAMPLES(name_##_samples),                                              \
     };                                                                            \

@@ -1,3 +1,4 @@
+#include "autograd/ops/derive.h"
 #include "autograd/ops/loss_head.h"
 
 /* cross_entropy(x w^T, target), x [.., h], w [v, h]: the logits of some rows at a time. */
@@ -16,6 +17,14 @@ static tg_status linear_cross_entropy_backward(tg_call *c) {
     TG_TRY(tg_loss_row_grads(c, &row_grads));
     return tg_head_backward(c, row_grads);
 }
+
+static tg_status linear_cross_entropy_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
+    tg_tensor *x = tg_wide(t, tg_node_in(n)[0]), *w = tg_wide(t, tg_node_in(n)[1]);
+    out[0] = tg_loss_taped(t, n, tg_linear(t, x, w, NULL));
+    return TG_OK;
+}
+
+TG_COMPOSED(linear_cross_entropy)
 
 static const tg_sample linear_cross_entropy_samples[] = {
     {.note = "mean", .params = TG_LOSS_OPTS(-100, 0, MEAN), .n_in = 3,
@@ -72,6 +81,8 @@ const tg_op tg_op_linear_cross_entropy = {
     .infer = linear_cross_entropy_infer,
     .forward = linear_cross_entropy_forward,
     .backward = linear_cross_entropy_backward,
+    .vjp = linear_cross_entropy_vjp,
+    .jvp = linear_cross_entropy_jvp,
     .flops = tg_head_flops,
     TG_SAMPLES(linear_cross_entropy_samples),
 };

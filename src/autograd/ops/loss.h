@@ -54,6 +54,9 @@ tg_status tg_loss_row_grads(tg_call *c, tg_tensor **g);
 tg_status tg_loss_backward(tg_call *c, tg_array glogits, tg_array logits, const tg_tensor *target, const tg_tensor *g,
                            int64_t first, bool add);
 
+/* The loss of logits for a node's target (its last input) and params, as taped ops. */
+tg_tensor *tg_loss_taped(tg_tape *t, const tg_node *n, tg_tensor *logits);
+
 /* An array of a contiguous block of memory; e holds its layout. */
 static inline bool tg_loss_by_partition(const tg_loss_params *p) {
     return p->comm && p->kind == TG_SMOOTHING_MEGATRON_PARTITION;

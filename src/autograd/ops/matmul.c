@@ -1,3 +1,4 @@
+#include "autograd/ops/derive.h"
 #include "autograd/ops/product.h"
 
 /* y [.., m, n] = a [.., m, k] b [.., k, n]; the leading dims broadcast. */
@@ -79,6 +80,13 @@ static tg_status matmul_backward(tg_call *c) {
     return operand_grad(c, 1, c->in[0], true, c->gout[0], false);
 }
 
+static tg_status matmul_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    tg_tensor *a = tg_node_in(n)[0], *b = tg_node_in(n)[1], *g = gout[0];
+    if (tg_node_needs(n, 0)) gin[0] = tg_sum_to(t, tg_matmul(t, g, tg_transpose(t, b, -1, -2)), a);
+    if (tg_node_needs(n, 1)) gin[1] = tg_sum_to(t, tg_matmul(t, tg_transpose(t, a, -1, -2), g), b);
+    return TG_OK;
+}
+
 static int64_t matmul_flops(const tg_node *n) {
     const tg_tensor *a = tg_node_input(n, 0);
     return 2 * tg_numel(tg_node_output(n, 0)) * tg_dim(a, -1);
@@ -121,6 +129,8 @@ const tg_op tg_op_matmul = {
     .infer = matmul_infer,
     .forward = matmul_forward,
     .backward = matmul_backward,
+    .vjp = matmul_vjp,
+    .jvp = tg_jvp_multilinear,
     .flops = matmul_flops,
     .sums_f32 = true,
     TG_SAMPLES(matmul_samples),

@@ -1,3 +1,4 @@
+#include "autograd/ops/derive.h"
 #include "autograd/ops/network.h"
 
 /* The mean of (x - y)^2 over all elements, x and y of one shape. */
@@ -30,6 +31,14 @@ static tg_status mse_backward(tg_call *c) {
     return tg_op_map(c, TG_FN_sub_scaled, c->gin[1], TG_T3(x, y, g), 3, -scale, 0, tg_adds(c, 1));
 }
 
+static tg_status mse_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
+    tg_tensor *x = tg_wide(t, tg_node_in(n)[0]), *y = tg_wide(t, tg_node_in(n)[1]);
+    out[0] = tg_mean(t, tg_square(t, tg_sub(t, x, y)), TG_ALL_DIMS, false);
+    return TG_OK;
+}
+
+TG_COMPOSED(mse)
+
 static const tg_sample mse_samples[] = {
     {.note = "matrices", .n_in = 2, .in = {TG_S(3, 4), TG_S(3, 4)}},
     {.note = "one vector", .n_in = 2, .in = {TG_S(7), TG_S(7)}},
@@ -56,6 +65,8 @@ const tg_op tg_op_mse = {
     .infer = mse_infer,
     .forward = mse_forward,
     .backward = mse_backward,
+    .vjp = mse_vjp,
+    .jvp = mse_jvp,
     TG_SAMPLES(mse_samples),
 };
 

@@ -1,5 +1,6 @@
 #include <math.h>
 
+#include "autograd/ops/derive.h"
 #include "autograd/ops/network.h"
 #include "kernels/composed.h"
 
@@ -76,6 +77,15 @@ static tg_status norm_backward(tg_call *c) {
     return (ops->norm_grad ? ops->norm_grad : tg_composed_norm_grad)(c->ctx, &a);
 }
 
+static tg_status norm_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
+    const norm_params *p = tg_node_params(n);
+    tg_tensor *const *in = tg_node_in(n);
+    out[0] = tg_norm_taped(t, in[0], in[1], n->n_in > 2 ? in[2] : NULL, p->eps, p->rms);
+    return TG_OK;
+}
+
+TG_COMPOSED(norm)
+
 static const norm_params layer_params = {.eps = 1e-5};
 static const norm_params rms_params = {.eps = 1e-6, .rms = true};
 
@@ -122,6 +132,8 @@ const tg_op tg_op_layer_norm = {
     .infer = norm_infer,
     .forward = norm_forward,
     .backward = norm_backward,
+    .vjp = norm_vjp,
+    .jvp = norm_jvp,
     TG_SAMPLES(layer_norm_samples),
 };
 
@@ -161,6 +173,8 @@ const tg_op tg_op_rms_norm = {
     .infer = norm_infer,
     .forward = norm_forward,
     .backward = norm_backward,
+    .vjp = norm_vjp,
+    .jvp = norm_jvp,
     TG_SAMPLES(rms_norm_samples),
 };
 

@@ -1,4 +1,5 @@
 /* Reductions over a set of dims. Inside, the reduced dims stay, with size 1, so that everything broadcasts. */
+#include "autograd/ops/derive.h"
 #include "autograd/ops/op.h"
 
 #include <float.h>
@@ -79,6 +80,29 @@ static tg_status spread(tg_call *c, double scale) {
     return tg_op_pass_view(c, 0, g, 0, x->ndim, x->shape, e.stride);
 }
 
+/* ---- The same as taped ops ---- */
+
+/* r, a result or its gradient, with the reduced dims back. */
+static tg_tensor *kept_taped(tg_tape *t, const tg_node *n, tg_tensor *r) {
+    const reduce_params *p = tg_node_params(n);
+    tg_shape shape = {.ndim = tg_node_in(n)[0]->ndim};
+    reduced_shape(tg_node_in(n)[0], p->mask, true, shape.dim);
+    return tg_reshape(t, r, shape);
+}
+
+static tg_tensor *spread_taped(tg_tape *t, const tg_node *n, tg_tensor *g, double scale) {
+    tg_tensor *wide = tg_expand(t, kept_taped(t, n, g), tg_shape_of(tg_node_in(n)[0]));
+    return scale == 1 ? wide : tg_scale(t, wide, scale);
+}
+
+static int64_t node_group(const tg_node *n) {
+    const reduce_params *p = tg_node_params(n);
+    int64_t size = 1;
+    for (int d = 0; d < tg_node_in(n)[0]->ndim; d++)
+        if (p->mask >> d & 1) size *= tg_node_in(n)[0]->shape[d];
+    return size;
+}
+
 #define LIST(...) {.n = sizeof((int[]){__VA_ARGS__}) / sizeof(int), .dim = {__VA_ARGS__}}
 #define OVER(...) &(const reduce_params){.dims = LIST(__VA_ARGS__)}
 #define KEEP(...) &(const reduce_params){.dims = LIST(__VA_ARGS__), .keepdim = true}
@@ -122,6 +146,8 @@ static tg_status sum_forward(tg_call *c) { return reduce(c, TG_SUM, c->out[0], c
 
 static tg_status sum_backward(tg_call *c) { return spread(c, 1); }
 
+TG_VJP(sum_vjp, spread_taped(t, n, g, 1))
+
 static const tg_sample sum_samples[] = {
     REDUCE_SAMPLES, SMALL_SAMPLES,
     {.note = "expanded, along", .params = OVER(0), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
@@ -132,7 +158,7 @@ static const tg_sample sum_samples[] = {
 const tg_op tg_op_sum = {
     .size = sizeof(tg_op), .name = "sum", .formula = "sum of x over dims", .n_in = 1, .n_out = 1,
     .params_size = sizeof(reduce_params), .passes = 1, .family = TG_FAMILY_SUM, .sums_f32 = true, .infer = sum_infer,
-    .forward = sum_forward, .backward = sum_backward, .flops = input_flops, TG_SAMPLES(sum_samples)};
+    .forward = sum_forward, .backward = sum_backward, .vjp = sum_vjp, .jvp = tg_jvp_linear, .flops = input_flops, TG_SAMPLES(sum_samples)};
 
 /* The sum over dims; int64 for integers and bools (it counts what holds). */
 REDUCTION(sum)
@@ -150,6 +176,8 @@ static tg_status mean_forward(tg_call *c) {
 
 static tg_status mean_backward(tg_call *c) { return spread(c, 1.0 / (double)group(c, c->in[0])); }
 
+TG_VJP(mean_vjp, spread_taped(t, n, g, 1.0 / (double)node_group(n)))
+
 static const tg_sample mean_samples[] = {
     REDUCE_SAMPLES, SMALL_SAMPLES,
     {.note = "integers", .params = ALL, .n_in = 1, .in = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
@@ -158,8 +186,8 @@ static const tg_sample mean_samples[] = {
 const tg_op tg_op_mean = {
     .size = sizeof(tg_op), .name = "mean", .formula = "sum of x over dims, divided by their size", .n_in = 1,
     .n_out = 1, .params_size = sizeof(reduce_params), .passes = 1, .family = TG_FAMILY_MEAN, .sums_f32 = true,
-    .infer = mean_infer, .forward = mean_forward, .backward = mean_backward, .flops = input_flops,
-    TG_SAMPLES(mean_samples)};
+    .infer = mean_infer, .forward = mean_forward, .backward = mean_backward, .vjp = mean_vjp,
+    .jvp = tg_jvp_linear, .flops = input_flops, TG_SAMPLES(mean_samples)};
 
 /* The mean over dims; NaN of no elements. */
 REDUCTION(mean)
@@ -201,6 +229,15 @@ static tg_status var_backward(tg_call *c) {
     return tg_op_map(c, TG_FN_sub_scaled, c->gin[0], TG_T3(x, c->saved[0], g), 3, scale, 0, tg_adds(c, 0));
 }
 
+static tg_tensor *var_taped(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    const reduce_params *p = tg_node_params(n);
+    tg_tensor *x = tg_node_in(n)[0], *mean = tg_mean(t, x, p->dims, true);
+    double scale = 2.0 / (double)(node_group(n) - p->correction);
+    return tg_scale(t, tg_mul(t, tg_sub(t, x, mean), kept_taped(t, n, g)), scale);
+}
+
+TG_VJP(var_vjp, var_taped(t, n, g))
+
 static const tg_sample var_samples[] = {
     REDUCE_SAMPLES,
     {.note = "unbiased", .params = &(const reduce_params){.dims = {.n = 1, .dim = {1}}, .correction = 1}, .n_in = 1,
@@ -218,8 +255,8 @@ static const tg_sample var_samples[] = {
 const tg_op tg_op_var = {
     .size = sizeof(tg_op), .name = "var", .formula = "sum of (x - mean)^2 over dims, divided by n - correction",
     .n_in = 1, .n_out = 1, .params_size = sizeof(reduce_params), .saves_in = 1, .family = TG_FAMILY_REDUCE,
-    .sums_f32 = true, .infer = var_infer, .forward = var_forward, .backward = var_backward, .flops = input_flops,
-    TG_SAMPLES(var_samples)};
+    .sums_f32 = true, .infer = var_infer, .forward = var_forward, .backward = var_backward, .vjp = var_vjp,
+    .jvp = tg_jvp_by_vjp, .flops = input_flops, TG_SAMPLES(var_samples)};
 
 /* The variance over dims of n elements, n > correction >= 0: 0 of a population, 1 the unbiased estimate of a sample. */
 tg_tensor *tg_var(tg_tape *t, tg_tensor *x, tg_dims dims, int correction, bool keepdim) {
@@ -248,6 +285,15 @@ static tg_status extremum_backward(tg_call *c) {
     return tg_op_map(c, TG_FN_where_da, c->gin[0], TG_T2(ties, share), 2, 0, 0, tg_adds(c, 0));
 }
 
+static tg_tensor *extremum_taped(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    const reduce_params *p = tg_node_params(n);
+    tg_tensor *x = tg_node_in(n)[0], *ties = tg_eq(t, x, kept_taped(t, n, tg_node_out(n)[0]));
+    tg_tensor *count = tg_cast(t, tg_sum(t, ties, p->dims, true), (tg_dtype)g->dtype);
+    return tg_where(t, ties, tg_div(t, kept_taped(t, n, g), count), tg_number_like(t, g, 0));
+}
+
+TG_VJP(extremum_vjp, extremum_taped(t, n, g))
+
 static const tg_sample extremum_samples[] = {
     REDUCE_SAMPLES, SMALL_SAMPLES,
     {.note = "ties", .params = OVER(1), .n_in = 1, .in = {TG_S_INDEX(2, 4, 6)}},
@@ -260,8 +306,8 @@ static tg_status max_forward(tg_call *c) { return reduce(c, TG_MAX, c->out[0], c
 const tg_op tg_op_max = {
     .size = sizeof(tg_op), .name = "max", .formula = "the greatest x over dims", .n_in = 1, .n_out = 1,
     .params_size = sizeof(reduce_params), .saves_in = 1, .saves_out = 1, .family = TG_FAMILY_REDUCE, .sums_f32 = true,
-    .infer = extremum_infer, .forward = max_forward, .backward = extremum_backward, .flops = input_flops,
-    TG_SAMPLES(extremum_samples)};
+    .infer = extremum_infer, .forward = max_forward, .backward = extremum_backward, .vjp = extremum_vjp,
+    .jvp = tg_jvp_by_vjp, .flops = input_flops, TG_SAMPLES(extremum_samples)};
 
 /* The greatest element over dims, NaN where there is one; equal ones share the gradient evenly. */
 REDUCTION(max)
@@ -271,8 +317,8 @@ static tg_status min_forward(tg_call *c) { return reduce(c, TG_MIN, c->out[0], c
 const tg_op tg_op_min = {
     .size = sizeof(tg_op), .name = "min", .formula = "the smallest x over dims", .n_in = 1, .n_out = 1,
     .params_size = sizeof(reduce_params), .saves_in = 1, .saves_out = 1, .family = TG_FAMILY_REDUCE, .sums_f32 = true,
-    .infer = extremum_infer, .forward = min_forward, .backward = extremum_backward, .flops = input_flops,
-    TG_SAMPLES(extremum_samples)};
+    .infer = extremum_infer, .forward = min_forward, .backward = extremum_backward, .vjp = extremum_vjp,
+    .jvp = tg_jvp_by_vjp, .flops = input_flops, TG_SAMPLES(extremum_samples)};
 
 /* The smallest element over dims, NaN where there is one; equal ones share the gradient evenly. */
 REDUCTION(min)
@@ -306,6 +352,15 @@ static tg_status logsumexp_backward(tg_call *c) {
     return tg_op_map(c, TG_FN_exp_sub_mul, c->gin[0], TG_T3(x, shift, g), 3, 0, 0, tg_adds(c, 0));
 }
 
+/* A row that is -inf alone has no slope. */
+static tg_tensor *logsumexp_taped(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    tg_tensor *x = tg_node_in(n)[0], *y = kept_taped(t, n, tg_node_out(n)[0]);
+    double most = x->dtype == TG_F64 ? DBL_MAX : (double)FLT_MAX;
+    return tg_mul(t, tg_exp(t, tg_sub(t, x, tg_clamp(t, y, -most, most))), kept_taped(t, n, g));
+}
+
+TG_VJP(logsumexp_vjp, logsumexp_taped(t, n, g))
+
 static const tg_sample logsumexp_samples[] = {
     REDUCE_SAMPLES, SMALL_SAMPLES,
     {.note = "great values", .params = OVER(1), .n_in = 1, .in = {TG_S_IN(900, 903, 3, 4)}},
@@ -316,8 +371,8 @@ static const tg_sample logsumexp_samples[] = {
 const tg_op tg_op_logsumexp = {
     .size = sizeof(tg_op), .name = "logsumexp", .formula = "ln of the sum of e^x over dims", .n_in = 1, .n_out = 1,
     .params_size = sizeof(reduce_params), .saves_in = 1, .saves_out = 1, .family = TG_FAMILY_REDUCE, .sums_f32 = true,
-    .infer = mean_infer, .forward = logsumexp_forward, .backward = logsumexp_backward, .flops = input_flops,
-    TG_SAMPLES(logsumexp_samples)};
+    .infer = mean_infer, .forward = logsumexp_forward, .backward = logsumexp_backward,
+    .vjp = logsumexp_vjp, .jvp = tg_jvp_by_vjp, .flops = input_flops, TG_SAMPLES(logsumexp_samples)};
 
 /* ln sum e^x over dims, computed from x's maximum; -inf of no elements and of -inf alone (whose gradient is 0). */
 REDUCTION(logsumexp)

@@ -1,5 +1,6 @@
 #include <math.h>
 
+#include "autograd/ops/derive.h"
 #include "autograd/ops/network.h"
 #include "kernels/composed.h"
 
@@ -85,6 +86,15 @@ static tg_status residual_backward(tg_call *c) {
     return c->gin_mode[RESIDUAL] ? tg_call_pass(c, RESIDUAL, g) : TG_OK;
 }
 
+static tg_status residual_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
+    tg_tensor *const *in = tg_node_in(n);
+    out[R] = tg_add(t, in[X], in[RESIDUAL]);
+    out[Y] = tg_norm_taped(t, out[R], in[W], NULL, ((const residual_params *)tg_node_params(n))->eps, true);
+    return TG_OK;
+}
+
+TG_COMPOSED(residual)
+
 static const residual_params usual = {.eps = 1e-6};
 
 #define SAMPLE(note_, ...)                                                                                             \
@@ -130,6 +140,8 @@ const tg_op tg_op_residual_rms_norm = {
     .infer = residual_infer,
     .forward = residual_forward,
     .backward = residual_backward,
+    .vjp = residual_vjp,
+    .jvp = residual_jvp,
     TG_SAMPLES(residual_samples),
 };
 

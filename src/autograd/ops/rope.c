@@ -1,5 +1,6 @@
 #include <math.h>
 
+#include "autograd/ops/derive.h"
 #include "autograd/ops/network.h"
 
 /* Rotary positions (Su et al., arXiv 2104.09864): x [.., s, d], pairs (i, i + d/2) turned by their position's angle. */
@@ -7,6 +8,7 @@
 typedef struct rope_params {
     double base;
     int64_t offset;
+    bool back; /* the other way: the transpose */
 } rope_params;
 
 static tg_status rope_infer(tg_call *c) {
@@ -66,21 +68,30 @@ static tg_status rotate(tg_call *c, const tg_tensor *y, const tg_tensor *x, bool
 }
 
 static tg_status rope_forward(tg_call *c) {
-    return rotate(c, c->out[0], c->in[0], false, false);
+    return rotate(c, c->out[0], c->in[0], ((const rope_params *)c->params)->back, false);
 }
 
 /* The transpose of a rotation turns the other way. */
 static tg_status rope_backward(tg_call *c) {
-    return rotate(c, c->gin[0], c->gout[0], true, tg_adds(c, 0));
+    return rotate(c, c->gin[0], c->gout[0], !((const rope_params *)c->params)->back, tg_adds(c, 0));
 }
+
+static tg_tensor *turn_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    rope_params p = *(const rope_params *)tg_node_params(n);
+    p.back = !p.back;
+    return tg_record(t, n->op, &p, &g, 1, n->site);
+}
+
+TG_VJP(rope_vjp, turn_back(t, n, g))
 
 static const rope_params plain = {.base = 10000};
 
 static const tg_sample rope_samples[] = {
     {.note = "heads", .params = &plain, .n_in = 1, .in = {TG_S(2, 3, 4, 6)}},
     {.note = "one head", .params = &plain, .n_in = 1, .in = {TG_S(5, 4)}},
-    {.note = "later positions", .params = &(const rope_params){10000, 1000}, .n_in = 1, .in = {TG_S(2, 3, 8)}},
-    {.note = "small base", .params = &(const rope_params){2, 7}, .n_in = 1, .in = {TG_S(3, 4)}},
+    {.note = "later positions", .params = &(const rope_params){.base = 10000, .offset = 1000}, .n_in = 1,
+     .in = {TG_S(2, 3, 8)}},
+    {.note = "small base", .params = &(const rope_params){.base = 2, .offset = 7}, .n_in = 1, .in = {TG_S(3, 4)}},
     {.note = "transposed", .params = &plain, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4)}},
     {.note = "strided", .params = &plain, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4)}},
     {.note = "equal heads", .params = &plain, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 3, 4)}},
@@ -89,7 +100,8 @@ static const tg_sample rope_samples[] = {
     {.note = "no pairs", .params = &plain, .n_in = 1, .in = {TG_S(3, 0)}},
     {.note = "odd d", .params = &plain, .n_in = 1, .in = {TG_S(3, 5)}, .refused = TG_ERR_SHAPE},
     {.note = "one dim", .params = &plain, .n_in = 1, .in = {TG_S(4)}, .refused = TG_ERR_SHAPE},
-    {.note = "base 0", .params = &(const rope_params){0, 0}, .n_in = 1, .in = {TG_S(3, 4)}, .refused = TG_ERR_ARGUMENT},
+    {.note = "base 0", .params = &(const rope_params){.base = 0}, .n_in = 1, .in = {TG_S(3, 4)},
+     .refused = TG_ERR_ARGUMENT},
     {.note = "integers", .params = &plain, .n_in = 1, .in = {TG_S_INDEX(9, 3, 4)}, .refused = TG_ERR_DTYPE},
     {.note = "48 heads of 1024 x 64", .params = &plain, .n_in = 1, .in = {TG_S(4, 12, 1024, 64)}, .bench = true},
 };
@@ -105,6 +117,8 @@ const tg_op tg_op_rope = {
     .infer = rope_infer,
     .forward = rope_forward,
     .backward = rope_backward,
+    .vjp = rope_vjp,
+    .jvp = tg_jvp_linear,
     TG_SAMPLES(rope_samples),
 };
 
@@ -112,6 +126,6 @@ const tg_op tg_op_rope = {
  * (offset + s) base^(-2i/d), the layout of NeoX and Llama. offset is the position of row 0: that of the cache's end in
  * generation. Angles are computed in float64; nothing is saved. */
 tg_tensor *tg_rope(tg_tape *t, tg_tensor *x, double base, int64_t offset) {
-    rope_params p = {base, offset};
+    rope_params p = {.base = base, .offset = offset};
     return TG_RECORD(t, tg_op_rope, &p, x);
 }

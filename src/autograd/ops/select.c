@@ -1,4 +1,5 @@
 /* Choosing element by element under a mask: where and masked_fill. All inputs broadcast. */
+#include "autograd/ops/derive.h"
 #include "autograd/ops/op.h"
 
 /* ---- where ---- */
@@ -15,6 +16,14 @@ static tg_status where_forward(tg_call *c) {
 static tg_status where_backward(tg_call *c) {
     TG_TRY(tg_op_map_grad(c, 1, TG_FN_where_da, TG_T2(c->in[0], c->gout[0]), 2, 0, 0));
     return tg_op_map_grad(c, 2, TG_FN_where_db, TG_T2(c->in[0], c->gout[0]), 2, 0, 0);
+}
+
+static tg_status where_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    tg_tensor *const *in = tg_node_in(n), *g = gout[0];
+    tg_tensor *none = tg_number_like(t, g, 0);
+    if (tg_node_needs(n, 1)) gin[1] = tg_sum_to(t, tg_where(t, in[0], g, none), in[1]);
+    if (tg_node_needs(n, 2)) gin[2] = tg_sum_to(t, tg_where(t, in[0], none, g), in[2]);
+    return TG_OK;
 }
 
 static const tg_sample where_samples[] = {
@@ -36,7 +45,7 @@ static const tg_sample where_samples[] = {
 const tg_op tg_op_where = {
     .size = sizeof(tg_op), .name = "where", .formula = "c ? a : b", .n_in = 3, .n_out = 1, .saves_in = 1,
     .family = TG_FAMILY_SELECT, .sums_f32 = true, .infer = where_infer, .forward = where_forward,
-    .backward = where_backward, TG_SAMPLES(where_samples)};
+    .backward = where_backward, .vjp = where_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(where_samples)};
 
 /* a where c (bool) holds, b elsewhere. What is not taken may be NaN: it reaches neither value nor gradient. */
 tg_tensor *tg_where(tg_tape *t, tg_tensor *c, tg_tensor *a, tg_tensor *b) {
@@ -65,6 +74,13 @@ static tg_status masked_fill_forward(tg_call *c) {
 
 static tg_status masked_fill_backward(tg_call *c) {
     return tg_op_map_grad(c, 0, TG_FN_where_db, TG_T2(c->in[1], c->gout[0]), 2, 0, 0);
+}
+
+TG_VJP(masked_fill_vjp, tg_sum_to(t, tg_masked_fill(t, g, tg_node_in(n)[1], 0), x))
+
+static tg_status masked_fill_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    dout[0] = tg_masked_fill(t, din[0], tg_node_in(n)[1], 0);
+    return TG_OK;
 }
 
 static const tg_sample masked_fill_samples[] = {
@@ -99,7 +115,7 @@ const tg_op tg_op_masked_fill = {
     .size = sizeof(tg_op), .name = "masked_fill", .formula = "mask ? value : x", .n_in = 2, .n_out = 1,
     .params_size = sizeof(masked_fill_params), .saves_in = 2, .family = TG_FAMILY_POINTWISE, .sums_f32 = true,
     .infer = masked_fill_infer, .forward = masked_fill_forward, .backward = masked_fill_backward,
-    TG_SAMPLES(masked_fill_samples)};
+    .vjp = masked_fill_vjp, .jvp = masked_fill_jvp, TG_SAMPLES(masked_fill_samples)};
 
 /* value where mask (bool) holds, x elsewhere; an infinite value is allowed. */
 tg_tensor *tg_masked_fill(tg_tape *t, tg_tensor *x, tg_tensor *mask, double value) {

@@ -1,6 +1,7 @@
 /* Shape: views of input 0. Backward hands a view of the gradient on where there is one to hand. */
 #include <tapegrad/parallel.h>
 
+#include "autograd/ops/derive.h"
 #include "autograd/ops/op.h"
 
 typedef struct shape_params {
@@ -24,6 +25,14 @@ static tg_status reshape_backward(tg_call *c) {
     tg_array to = tg_array_of(x);
     tg_array_reshape(&to, g->ndim, g->shape, stride);
     return tg_op_copy(c, to, tg_array_of(g), tg_adds(c, 0));
+}
+
+TG_VJP(reshape_vjp, tg_reshape(t, g, tg_shape_of(x)))
+
+/* Tangents may lie in memory as they like, where a view would be refused. */
+static tg_status reshape_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    dout[0] = tg_reshape(t, din[0], tg_shape_of(tg_node_out(n)[0]));
+    return TG_OK;
 }
 
 /* Replaces the one -1 by the size that it stands for. */
@@ -101,7 +110,8 @@ static const tg_sample reshape_samples[] = {
 const tg_op tg_op_reshape = {
     .size = sizeof(tg_op), .name = "reshape", .formula = "x in another shape", .n_in = 1, .n_out = 1,
     .params_size = sizeof(shape_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = reshape_infer, .forward = reshape_forward, .backward = reshape_backward, TG_SAMPLES(reshape_samples)};
+    .infer = reshape_infer, .forward = reshape_forward, .backward = reshape_backward, .vjp = reshape_vjp,
+    .jvp = reshape_jvp, TG_SAMPLES(reshape_samples)};
 
 /* x's elements, in row-major order, in another shape of as many; one size may be -1 and is completed. A view where x's
  * strides allow it, else a copy. */
@@ -152,7 +162,7 @@ static const tg_sample view_samples[] = {
 const tg_op tg_op_view = {
     .size = sizeof(tg_op), .name = "view", .formula = "x in another shape, never a copy", .n_in = 1, .n_out = 1,
     .params_size = sizeof(shape_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = view_infer, .backward = reshape_backward, TG_SAMPLES(view_samples)};
+    .infer = view_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp, TG_SAMPLES(view_samples)};
 
 /* As tg_reshape, but refused where that would copy. */
 tg_tensor *tg_view(tg_tape *t, tg_tensor *x, tg_shape shape) {
@@ -199,6 +209,15 @@ static tg_status permute_backward(tg_call *c) {
     return tg_op_pass_view(c, 0, g, 0, g->ndim, e.shape, e.stride);
 }
 
+static tg_tensor *permute_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    const tg_dims *order = &((const permute_params *)tg_node_params(n))->order;
+    tg_dims back = {.n = order->n};
+    for (int d = 0; d < order->n; d++) back.dim[order->dim[d]] = d;
+    return tg_permute(t, g, back);
+}
+
+TG_VJP(permute_vjp, permute_back(t, n, g))
+
 #define ORDER(...) &(const permute_params){{.n = sizeof((int[]){__VA_ARGS__}) / sizeof(int), .dim = {__VA_ARGS__}}}
 static const tg_sample permute_samples[] = {
     {.note = "three dims", .params = ORDER(2, 0, 1), .n_in = 1, .in = {TG_S(2, 3, 4)}},
@@ -216,7 +235,8 @@ static const tg_sample permute_samples[] = {
 const tg_op tg_op_permute = {
     .size = sizeof(tg_op), .name = "permute", .formula = "x with its dims in another order", .n_in = 1, .n_out = 1,
     .params_size = sizeof(permute_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = permute_infer, .backward = permute_backward, TG_SAMPLES(permute_samples)};
+    .infer = permute_infer, .backward = permute_backward, .vjp = permute_vjp, .jvp = tg_jvp_linear,
+    TG_SAMPLES(permute_samples)};
 
 /* Dim i of the view is dim order[i] of x; every dim is listed once. */
 tg_tensor *tg_permute(tg_tape *t, tg_tensor *x, tg_dims order) {
@@ -248,6 +268,13 @@ static tg_status transpose_backward(tg_call *c) {
     return tg_op_pass_view(c, 0, g, 0, g->ndim, e.shape, e.stride);
 }
 
+static tg_tensor *transpose_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    const transpose_params *p = tg_node_params(n);
+    return tg_transpose(t, g, p->d0, p->d1);
+}
+
+TG_VJP(transpose_vjp, transpose_back(t, n, g))
+
 static const tg_sample transpose_samples[] = {
     {.note = "last two", .params = &(const transpose_params){-1, -2}, .n_in = 1, .in = {TG_S(2, 3, 4)}},
     {.note = "outer", .params = &(const transpose_params){0, 2}, .n_in = 1, .in = {TG_S(2, 3, 4)}},
@@ -265,7 +292,8 @@ static const tg_sample transpose_samples[] = {
 const tg_op tg_op_transpose = {
     .size = sizeof(tg_op), .name = "transpose", .formula = "x with two dims swapped", .n_in = 1, .n_out = 1,
     .params_size = sizeof(transpose_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = transpose_infer, .backward = transpose_backward, TG_SAMPLES(transpose_samples)};
+    .infer = transpose_infer, .backward = transpose_backward, .vjp = transpose_vjp, .jvp = tg_jvp_linear,
+    TG_SAMPLES(transpose_samples)};
 
 /* Dims d0 and d1 of x swapped: a view. */
 tg_tensor *tg_transpose(tg_tape *t, tg_tensor *x, int d0, int d1) {
@@ -296,6 +324,8 @@ static tg_status expand_infer(tg_call *c) {
 
 static tg_status expand_backward(tg_call *c) { return tg_op_sum_to(c, 0, c->gout[0], 1); }
 
+TG_VJP(expand_vjp, tg_sum_to(t, g, x))
+
 static const tg_sample expand_samples[] = {
     {.note = "a column", .params = SHAPE(3, 4), .n_in = 1, .in = {TG_S(3, 1)}},
     {.note = "new dims, kept dims", .params = SHAPE(2, 5, -1, 3), .n_in = 1,
@@ -317,7 +347,8 @@ static const tg_sample expand_samples[] = {
 const tg_op tg_op_expand = {
     .size = sizeof(tg_op), .name = "expand", .formula = "x repeated along dims of size 1, without a copy", .n_in = 1,
     .n_out = 1, .params_size = sizeof(shape_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = expand_infer, .backward = expand_backward, TG_SAMPLES(expand_samples)};
+    .infer = expand_infer, .backward = expand_backward, .vjp = expand_vjp, .jvp = tg_jvp_linear,
+    TG_SAMPLES(expand_samples)};
 
 /* x seen in a shape that it broadcasts to: dims of size 1 stretch (stride 0), -1 keeps a size, new dims go in front. */
 tg_tensor *tg_expand(tg_tape *t, tg_tensor *x, tg_shape shape) {
@@ -357,7 +388,8 @@ static const tg_sample squeeze_samples[] = {
 const tg_op tg_op_squeeze = {
     .size = sizeof(tg_op), .name = "squeeze", .formula = "x without a dim of size 1", .n_in = 1, .n_out = 1,
     .params_size = sizeof(dim_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = squeeze_infer, .backward = reshape_backward, TG_SAMPLES(squeeze_samples)};
+    .infer = squeeze_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp,
+    TG_SAMPLES(squeeze_samples)};
 
 /* x without dim, whose size must be 1: a view. */
 tg_tensor *tg_squeeze(tg_tape *t, tg_tensor *x, int dim) { return TG_RECORD(t, tg_op_squeeze, &(dim_params){dim}, x); }
@@ -393,7 +425,8 @@ static const tg_sample unsqueeze_samples[] = {
 const tg_op tg_op_unsqueeze = {
     .size = sizeof(tg_op), .name = "unsqueeze", .formula = "x with a new dim of size 1", .n_in = 1, .n_out = 1,
     .params_size = sizeof(dim_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = unsqueeze_infer, .backward = reshape_backward, TG_SAMPLES(unsqueeze_samples)};
+    .infer = unsqueeze_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp,
+    TG_SAMPLES(unsqueeze_samples)};
 
 /* x with a new dim of size 1 at dim: -1 is the end. A view. */
 tg_tensor *tg_unsqueeze(tg_tape *t, tg_tensor *x, int dim) {
@@ -447,6 +480,13 @@ static tg_status slice_backward(tg_call *c) {
     return part_backward(c, p->dim, p->start, c->gout[0]->shape[p->dim], p->step, 0);
 }
 
+static tg_tensor *slice_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    const slice_params *p = tg_node_params(n);
+    return tg_spread(t, g, p->dim, p->start, p->step, tg_node_in(n)[0]->shape[p->dim]);
+}
+
+TG_VJP(slice_vjp, slice_back(t, n, g))
+
 static const tg_sample slice_samples[] = {
     {.note = "rows", .params = &(const slice_params){0, 1, 3, 1}, .n_in = 1, .in = {TG_S(4, 3)}},
     {.note = "step", .params = &(const slice_params){1, 0, 5, 2}, .n_in = 1, .in = {TG_S(2, 5)}},
@@ -471,7 +511,7 @@ static const tg_sample slice_samples[] = {
 const tg_op tg_op_slice = {
     .size = sizeof(tg_op), .name = "slice", .formula = "x[.., start:stop:step, ..]", .n_in = 1, .n_out = 1,
     .params_size = sizeof(slice_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = slice_infer,
-    .backward = slice_backward, TG_SAMPLES(slice_samples)};
+    .backward = slice_backward, .vjp = slice_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(slice_samples)};
 
 /* Elements start, start + step, ... before stop of dim: a view. Negative start and stop count from the end, stop
  * INT64_MAX is the end; what lies outside the dim is refused, not cut. */
@@ -508,6 +548,13 @@ static tg_status select_backward(tg_call *c) {
     return part_backward(c, p->dim, p->index, 1, 1, 1u << p->dim);
 }
 
+static tg_tensor *select_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    const select_params *p = tg_node_params(n);
+    return tg_spread(t, tg_unsqueeze(t, g, p->dim), p->dim, p->index, 1, tg_node_in(n)[0]->shape[p->dim]);
+}
+
+TG_VJP(select_vjp, select_back(t, n, g))
+
 static const tg_sample select_samples[] = {
     {.note = "row", .params = &(const select_params){0, 1}, .n_in = 1, .in = {TG_S(3, 4)}},
     {.note = "last column", .params = &(const select_params){-1, -1}, .n_in = 1,
@@ -526,7 +573,7 @@ static const tg_sample select_samples[] = {
 const tg_op tg_op_select = {
     .size = sizeof(tg_op), .name = "select", .formula = "x[.., index, ..]", .n_in = 1, .n_out = 1,
     .params_size = sizeof(select_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = select_infer,
-    .backward = select_backward, TG_SAMPLES(select_samples)};
+    .backward = select_backward, .vjp = select_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(select_samples)};
 
 /* Element index of dim, which goes: a view. A negative index counts from the end. */
 tg_tensor *tg_select(tg_tape *t, tg_tensor *x, int dim, int64_t index) {

@@ -1,3 +1,4 @@
+#include "autograd/ops/derive.h"
 #include "autograd/ops/network.h"
 #include "kernels/composed.h"
 
@@ -43,6 +44,21 @@ static tg_status softmax_backward(tg_call *c) {
     return (ops->softmax_grad ? ops->softmax_grad : tg_composed_softmax_grad)(c->ctx, gx, gy, y, p->log, tg_adds(c, 0));
 }
 
+/* The Jacobian of softmax is symmetric: its vjp is its jvp. */
+static tg_tensor *softmax_taped(tg_tape *t, const tg_node *n, tg_tensor *g, tg_tensor *y) {
+    tg_dims dim = TG_DIMS(((const softmax_params *)tg_node_params(n))->dim);
+    return tg_mul(t, y, tg_sub(t, g, tg_sum(t, tg_mul(t, g, y), dim, true)));
+}
+
+TG_VJP(softmax_vjp, softmax_taped(t, n, g, y))
+
+static tg_tensor *log_softmax_taped(tg_tape *t, const tg_node *n, tg_tensor *g, tg_tensor *y) {
+    tg_dims dim = TG_DIMS(((const softmax_params *)tg_node_params(n))->dim);
+    return tg_sub(t, g, tg_mul(t, tg_exp(t, y), tg_sum(t, g, dim, true)));
+}
+
+TG_VJP(log_softmax_vjp, log_softmax_taped(t, n, g, y))
+
 #define SAMPLE(log_, dim_, note_, ...) \
     {.note = note_, .params = &(const softmax_params){dim_, log_}, .n_in = 1, __VA_ARGS__}
 #define SOFTMAX_SAMPLES(log)                                                       \
@@ -77,6 +93,8 @@ const tg_op tg_op_softmax = {
     .infer = softmax_infer,
     .forward = softmax_forward,
     .backward = softmax_backward,
+    .vjp = softmax_vjp,
+    .jvp = tg_jvp_pointwise,
     TG_SAMPLES(softmax_samples),
 };
 
@@ -92,6 +110,8 @@ const tg_op tg_op_log_softmax = {
     .infer = softmax_infer,
     .forward = softmax_forward,
     .backward = softmax_backward,
+    .vjp = log_softmax_vjp,
+    .jvp = tg_jvp_by_vjp,
     TG_SAMPLES(log_softmax_samples),
 };
 

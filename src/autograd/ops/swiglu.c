@@ -1,3 +1,4 @@
+#include "autograd/ops/derive.h"
 #include "autograd/ops/network.h"
 
 /* y = silu(gate) up, of one shape. */
@@ -26,6 +27,13 @@ static tg_status swiglu_backward(tg_call *c) {
     return tg_op_map_grad(c, 1, TG_FN_swiglu_db, TG_T2(g, gate), 2, 0, 0);
 }
 
+static tg_status swiglu_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    tg_tensor *gate = tg_node_in(n)[0], *up = tg_node_in(n)[1], *g = gout[0];
+    if (tg_node_needs(n, 0)) gin[0] = tg_mul(t, tg_mul(t, g, up), tg_silu_slope(t, gate));
+    if (tg_node_needs(n, 1)) gin[1] = tg_mul(t, g, tg_silu(t, gate));
+    return TG_OK;
+}
+
 static const tg_sample swiglu_samples[] = {
     {.note = "matrices", .n_in = 2, .in = {TG_S(3, 4), TG_S(3, 4)}},
     {.note = "wide values", .n_in = 2, .in = {TG_S_IN(-30, 30, 4, 5), TG_S_IN(-3, 3, 4, 5)}},
@@ -52,6 +60,8 @@ const tg_op tg_op_swiglu = {
     .infer = swiglu_infer,
     .forward = swiglu_forward,
     .backward = swiglu_backward,
+    .vjp = swiglu_vjp,
+    .jvp = tg_jvp_by_vjp,
     TG_SAMPLES(swiglu_samples),
 };
 
