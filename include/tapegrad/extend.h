@@ -320,7 +320,7 @@ struct tg_op {
     tg_status (*infer)(tg_call *c);
     tg_status (*forward)(tg_call *c);  /* NULL: infer made views, nothing runs */
     tg_status (*backward)(tg_call *c); /* NULL: not differentiable */
-    /* The derivative as taped ops, for tg_grad's create_graph and for tg_jvp (below); NULL: such a request is an error.
+    /* The derivative as taped ops, for tg_grad's create_graph and for tg_jvp (derivatives.h); NULL: such a request is an error.
      * Given and expected are tensors of t, or NULL: no gradient, a tangent of zero. Of the node they read what it
      * saves, and shapes. */
     tg_status (*vjp)(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
@@ -385,24 +385,6 @@ TG_API tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w);
 TG_API tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in,
                           tg_tensor **out, int n_out, void *state, void (*destroy)(void *state), const void *site);
 #define TG_SITE __builtin_return_address(0)
-
-/* ---- Derivatives as taped ops: for vjp and jvp ---- */
-
-TG_API bool tg_node_needs(const tg_node *n, int i); /* input i needs a gradient; false for NULL and out of range */
-/* x summed over the dims in which broadcasting had stretched the shape of `like`: the derivative of that. */
-TG_API tg_tensor *tg_sum_to(tg_tape *t, tg_tensor *x, const tg_tensor *like);
-/* Records, from the node's inputs, ops whose results out[] are what the node's outputs are (NULL: not differentiable).
- * The one function serves both slots, in which these are the one line. */
-typedef tg_status (*tg_compose_fn)(tg_tape *t, const tg_node *n, tg_tensor **out);
-TG_API tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_compose_fn f);
-TG_API tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_compose_fn f);
-/* The jvp slot of an op that is linear in all its float inputs jointly, with no constant term; in each of them; that has
- * one input and works element by element (its vjp is its jvp); and of any op with a vjp that records ops, by
- * differentiating that with respect to its cotangent. The first two record the op again: it keeps no state. */
-TG_API tg_status tg_jvp_linear(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);
-TG_API tg_status tg_jvp_multilinear(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);
-TG_API tg_status tg_jvp_pointwise(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);
-TG_API tg_status tg_jvp_by_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);
 
 /* ---- Works ---- */
 
@@ -514,6 +496,7 @@ TG_API size_t tg_node_site(const tg_node *n, char *buf, size_t size); /* "module
 }
 #endif
 
+#include <tapegrad/derivatives.h>
 #include <tapegrad/step.h>
 
 #endif

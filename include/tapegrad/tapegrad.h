@@ -413,16 +413,6 @@ typedef struct tg_grad_opts {
  * may be leaves or results. On an error grads[] are inert. */
 TG_API tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs,
                          tg_tensor **grads, const tg_grad_opts *opts);
-/* douts = J din, forward over the recorded nodes between inputs, which need a gradient, and outs. din[i] has inputs[i]'s
- * shape and dtype (NULL: zero); dout[i] has outs[i]'s, and is a tensor of the tape. Recorded on t, so it can be
- * differentiated again. What the nodes saved must be there: TG_ERR_STATE after a backward that consumed it. An op
- * without a forward derivative is TG_ERR_UNSUPPORTED. On an error dout[] are inert. */
-TG_API tg_status tg_jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *const *inputs, int n_in,
-                        tg_tensor *const *din, tg_tensor **dout);
-/* hv[i] = sum over j of (d2 root / d inputs[i] d inputs[j]) v[j]: one backward and one forward pass (Pearlmutter, Fast
- * Exact Multiplication by the Hessian, 1994), with the tape in no-grad mode too. root: a scalar; v[j] NULL: zero. */
-TG_API tg_status tg_hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int n, tg_tensor *const *v,
-                        tg_tensor **hv);
 
 TG_API bool tg_has_grad(const tg_tensor *x);
 TG_API tg_tensor *tg_grad_of(tg_tensor *x); /* the leaf's accumulated gradient, borrowed; an error where none is */

@@ -112,6 +112,29 @@ tg_status tg_recompute_again(const tg_recompute_params *p, tg_tape *inner, tg_te
     return s == TG_OK ? check_same(ctx, p, node_out, out) : s;
 }
 
+/* For derivatives of derivatives: the function recorded once more, on the node's own tape. */
+static tg_status recompute_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
+    const tg_recompute_params *p = n->params;
+    tg_rng_states *now = p->streams ? save_streams(t) : NULL;
+    TG_TRY(t->ctx->status);
+    bool training = tg_set_training(t, p->training);
+    if (now) tg_rng_states_load(t->ctx, p->streams);
+    tg_status s = call_fn(p, t, tg_node_in(n), out);
+    if (now) tg_rng_states_load(t->ctx, now);
+    tg_set_training(t, training);
+    return s == TG_OK ? check_same(t->ctx, p, tg_node_out(n), out) : s;
+}
+
+tg_status tg_recompute_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    (void)gin;
+    return tg_vjp_composed(t, n, gout, recompute_compose);
+}
+
+tg_status tg_recompute_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    (void)din;
+    return tg_jvp_composed(t, n, dout, recompute_compose);
+}
+
 /* Roots: the outputs that got a gradient and depend on something that needs one. */
 static int choose_roots(tg_call *c, tg_tensor **out, tg_tensor **roots, tg_tensor **seeds) {
     int n = 0;

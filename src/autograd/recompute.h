@@ -38,12 +38,15 @@ tg_status tg_recompute_again(const tg_recompute_params *p, tg_tape *inner, tg_te
 /* The node's backward, once inner has the second run. */
 tg_status tg_recompute_gradient(tg_call *c, tg_tape *inner, tg_tensor **in, tg_tensor **out, bool retain);
 tg_status tg_recompute_infer(tg_call *c);
+tg_status tg_recompute_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
+tg_status tg_recompute_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);
 
 #define TG_RECOMPUTE_OP(name_, collective_, backward_)                                                                 \
     {                                                                                                                  \
         .size = sizeof(tg_op), .name = name_, .formula = "fn(x...)", .n_in = -1, .n_out = -1,                          \
         .params_size = sizeof(tg_recompute_params), .saves_in = ~0u, .optional = ~0u, .family = TG_FAMILY_CUSTOM,      \
         .sums_f32 = true, .collective = collective_, .infer = tg_recompute_infer, .backward = backward_,               \
+        .vjp = tg_recompute_vjp, .jvp = tg_recompute_jvp,                                                              \
     }
 
 /* distribute.c: keeps x, which a node of t has just saved, as this rank's part of its elements; whoever reads it next

@@ -55,7 +55,8 @@ static tg_status seed_root(tg_pass *p, tg_tensor *root, int i, const char *who) 
         TG_TRY(tg_taped_fits(n, root, given, "seed", i));
         TG_TRY(tg_placement_fits(root, given, who));
     }
-    return tg_taped_add(t, &tg_node_slots(n)[root->out], given ? given : tg_full_like(t, root, tg_placement_seed(root)));
+    return tg_taped_add(t, &tg_node_slots(n)[root->out],
+                        given ? given : tg_full_like(t, root, tg_placement_seed(root)));
 }
 
 /* ---- One node ---- */

@@ -93,7 +93,7 @@ static const tg_sample all_to_all_samples[] = {
 
 const tg_op tg_op_all_to_all = {TG_MAPPING("AllToAll", "rows to and from every rank"), .collective = true,
                                 .infer = all_to_all_infer, .forward = all_to_all_forward,
-                                .backward = all_to_all_backward, .vjp = all_to_all_vjp,
+                                .backward = all_to_all_backward, .vjp = all_to_all_vjp, .jvp = tg_jvp_linear,
                                 TG_SAMPLES(all_to_all_samples)};
 
 /* Of x [rows, ..] send[r] rows, in order, go to rank r, and recv[r] come from it, in order of r. Both NULL: equal
@@ -166,7 +166,7 @@ static const tg_sample reshard_samples[] = {
 
 const tg_op tg_op_reshard = {TG_MAPPING("reshard", "x sharded along another dim"), .collective = true,
                              .infer = reshard_infer, .forward = reshard_forward, .backward = reshard_backward,
-                             .vjp = reshard_vjp, TG_SAMPLES(reshard_samples)};
+                             .vjp = reshard_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(reshard_samples)};
 
 /* x, a part of dim `cat` -> whole along cat, a part of dim `split`, whose size the ranks divide. */
 tg_tensor *tg_reshard(tg_tape *t, tg_tensor *x, int cat, int split, tg_comm *c) {
@@ -213,6 +213,7 @@ static const tg_sample shift_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.root = 1)
 
 const tg_op tg_op_shift = {TG_MAPPING("shift", "x of the rank before"), .collective = true, .infer = shift_infer,
                            .forward = all_to_all_forward, .backward = all_to_all_backward, .vjp = shift_vjp,
+                           .jvp = tg_jvp_linear,
                            TG_SAMPLES(shift_samples)};
 
 /* The x of rank r - 1, the last one's on rank 0. The gradient comes from rank r + 1. */

@@ -15,6 +15,7 @@ static tg_status as_partial_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *
 static const tg_sample as_partial_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
 const tg_op tg_op_as_partial = {TG_MAPPING("as_partial", "x, an addend of the sum over the group"),
                                 .infer = as_partial_infer, .backward = tg_mapping_pass, .vjp = as_partial_vjp,
+                                .jvp = tg_jvp_linear,
                                 TG_SAMPLES(as_partial_samples)};
 
 /* x, each rank's own, read as an addend of a sum over the ranks. */
@@ -31,7 +32,8 @@ static tg_status as_local_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *go
 
 static const tg_sample as_local_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
 const tg_op tg_op_as_local = {TG_MAPPING("as_local", "x, each rank's own"), .infer = as_local_infer,
-                              .backward = tg_mapping_pass, .vjp = as_local_vjp, TG_SAMPLES(as_local_samples)};
+                              .backward = tg_mapping_pass, .vjp = as_local_vjp, .jvp = tg_jvp_linear,
+                              TG_SAMPLES(as_local_samples)};
 
 /* ---- as_opaque: Vd -> V, and as_shard: V -> Vd ---- */
 
@@ -59,7 +61,8 @@ static tg_status as_opaque_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *g
 
 static const tg_sample as_opaque_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
 const tg_op tg_op_as_opaque = {TG_MAPPING("as_opaque", "x, no shard of anything"), .infer = as_opaque_infer,
-                               .backward = tg_mapping_pass, .vjp = as_opaque_vjp, TG_SAMPLES(as_opaque_samples)};
+                               .backward = tg_mapping_pass, .vjp = as_opaque_vjp, .jvp = tg_jvp_linear,
+                               TG_SAMPLES(as_opaque_samples)};
 
 /* x, a shard, read as each rank's own: for what is done rank by rank. */
 tg_tensor *tg_as_opaque(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_as_opaque, x, .comm = c); }
@@ -83,7 +86,8 @@ static const tg_sample as_shard_samples[] = {
     {.note = "a scalar", .ranks = 2, .params = TG_M_OPTS(.dim = 0), .n_in = 1, .in = {TG_S_SCALAR},
      .refused = TG_ERR_SHAPE}};
 const tg_op tg_op_as_shard = {TG_MAPPING("as_shard", "x, a shard"), .infer = as_shard_infer,
-                              .backward = tg_mapping_pass, .vjp = as_shard_vjp, TG_SAMPLES(as_shard_samples)};
+                              .backward = tg_mapping_pass, .vjp = as_shard_vjp, .jvp = tg_jvp_linear,
+                              TG_SAMPLES(as_shard_samples)};
 
 /* x, each rank's own and of one size, read as a contiguous shard along dim d. */
 tg_tensor *tg_as_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
@@ -110,7 +114,8 @@ static tg_status i_to_p_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
 
 static const tg_sample i_to_p_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
 const tg_op tg_op_i_to_p = {TG_MAPPING("i_to_p", "x / n"), .infer = i_to_p_infer, .forward = i_to_p_forward,
-                            .backward = tg_mapping_pass, .vjp = i_to_p_vjp, TG_SAMPLES(i_to_p_samples)};
+                            .backward = tg_mapping_pass, .vjp = i_to_p_vjp, .jvp = tg_jvp_linear,
+                            TG_SAMPLES(i_to_p_samples)};
 
 /* x / n on each of the n ranks: an addend, of which the sum over the ranks is x. */
 tg_tensor *tg_i_to_p(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_i_to_p, x, .comm = c); }
@@ -128,7 +133,8 @@ static tg_status r_to_i_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
 
 static const tg_sample r_to_i_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
 const tg_op tg_op_r_to_i = {TG_MAPPING("r_to_i", "x; its gradient / n"), .infer = r_to_i_infer,
-                            .backward = r_to_i_backward, .vjp = r_to_i_vjp, TG_SAMPLES(r_to_i_samples)};
+                            .backward = r_to_i_backward, .vjp = r_to_i_vjp, .jvp = tg_jvp_linear,
+                            TG_SAMPLES(r_to_i_samples)};
 
 /* x, of which each rank would use a share, for a computation that all ranks do alike: each share is 1/n of it. */
 tg_tensor *tg_r_to_i(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_r_to_i, x, .comm = c); }

@@ -16,7 +16,8 @@ static const tg_sample copy_to_tp_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm
 
 const tg_op tg_op_copy_to_tp = {
     TG_MAPPING("CopyToModelParallelRegion", "x; backward sums over the group"), .collective = true,
-    .infer = copy_to_tp_infer, .backward = tg_mapping_sum, .vjp = copy_to_tp_vjp, TG_SAMPLES(copy_to_tp_samples)};
+    .infer = copy_to_tp_infer, .backward = tg_mapping_sum, .vjp = copy_to_tp_vjp, .jvp = tg_jvp_linear,
+    TG_SAMPLES(copy_to_tp_samples)};
 
 /* x, the same on every rank, given to a computation that is sharded over c's ranks: a view of it. Backward sums the
  * ranks' gradients. */
@@ -43,6 +44,7 @@ static const tg_sample reduce_from_tp_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.
 const tg_op tg_op_reduce_from_tp = {
     TG_MAPPING("ReduceFromModelParallelRegion", "sum over the group"), .collective = true,
     .infer = reduce_from_tp_infer, .forward = sum_forward, .backward = tg_mapping_pass, .vjp = reduce_from_tp_vjp,
+    .jvp = tg_jvp_linear,
     TG_SAMPLES(reduce_from_tp_samples)};
 
 /* The sum of the ranks' x, the same on every rank. Backward hands the gradient on as it is. */
@@ -66,7 +68,8 @@ static const tg_sample all_reduce_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm
 
 const tg_op tg_op_all_reduce = {
     TG_MAPPING("all_reduce", "sum over the group; so is its gradient"), .collective = true, .infer = all_reduce_infer,
-    .forward = sum_forward, .backward = tg_mapping_sum, .vjp = all_reduce_vjp, TG_SAMPLES(all_reduce_samples)};
+    .forward = sum_forward, .backward = tg_mapping_sum, .vjp = all_reduce_vjp, .jvp = tg_jvp_linear,
+    TG_SAMPLES(all_reduce_samples)};
 
 /* The sum of the ranks' x, of which every rank goes on to use a share: backward sums too. */
 tg_tensor *tg_all_reduce(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_all_reduce, x, .comm = c); }
@@ -154,6 +157,7 @@ static const tg_sample broadcast_samples[] = {
 
 const tg_op tg_op_broadcast = {TG_MAPPING("broadcast", "x of the root"), .collective = true, .infer = broadcast_infer,
                                .forward = broadcast_forward, .backward = broadcast_backward, .vjp = broadcast_vjp,
+                               .jvp = tg_jvp_linear,
                                TG_SAMPLES(broadcast_samples)};
 
 /* The root's x on every rank; the others' only say its shape. The gradient is the root's, 0 elsewhere. */
@@ -189,4 +193,4 @@ static const tg_sample on_root_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.root = 
 
 const tg_op tg_op_on_root = {TG_MAPPING("on_root", "x on the root, 0 elsewhere"), .collective = true,
                              .infer = on_root_infer, .forward = on_root_forward, .backward = on_root_backward,
-                             .vjp = on_root_vjp, TG_SAMPLES(on_root_samples)};
+                             .vjp = on_root_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(on_root_samples)};

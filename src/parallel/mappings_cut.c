@@ -42,13 +42,13 @@ static tg_status reduce_scatter_vjp(tg_tape *t, const tg_node *n, tg_tensor *con
 }
 
 #define SCATTER .collective = true, .infer = scatter_infer, .forward = own_forward, .backward = tg_mapping_gather, \
-                .vjp = scatter_vjp
+                .vjp = scatter_vjp, .jvp = tg_jvp_linear
 #define GATHER .collective = true, .infer = gather_infer, .forward = gather_forward, .backward = tg_mapping_own, \
-               .vjp = gather_vjp
+               .vjp = gather_vjp, .jvp = tg_jvp_linear
 #define ALL_GATHER .collective = true, .infer = all_gather_infer, .forward = gather_forward, \
-                   .backward = tg_mapping_reduce_scatter, .vjp = all_gather_vjp
+                   .backward = tg_mapping_reduce_scatter, .vjp = all_gather_vjp, .jvp = tg_jvp_linear
 #define REDUCE_SCATTER .collective = true, .infer = reduce_scatter_infer, .forward = reduce_scatter_forward, \
-                       .backward = tg_mapping_gather, .vjp = reduce_scatter_vjp
+                       .backward = tg_mapping_gather, .vjp = reduce_scatter_vjp, .jvp = tg_jvp_linear
 
 #define UNEVEN(ranks_, ...)                                                                                    \
     {.note = "not divisible", .ranks = ranks_, .params = TG_M_OPTS(.dim = -1), .n_in = 1, .in = {__VA_ARGS__}, \
@@ -192,7 +192,7 @@ static tg_status shard_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout,
 
 static const tg_sample shard_samples[] = {ANY_DIM, UNEVEN(2, TG_S(2, 5))};
 const tg_op tg_op_shard = {TG_MAPPING("shard", "this rank's part; backward puts it in zeros"), .infer = shard_infer,
-                           .forward = own_forward, .backward = tg_mapping_unown, .vjp = shard_vjp,
+                           .forward = own_forward, .backward = tg_mapping_unown, .vjp = shard_vjp, .jvp = tg_jvp_linear,
                            TG_SAMPLES(shard_samples)};
 
 /* x, of which each rank uses a share -> its n-th along dim d. Backward needs no communication. */
@@ -217,4 +217,5 @@ static tg_status unshard_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gou
 static const tg_sample unshard_samples[] = {ANY_DIM};
 const tg_op tg_op_unshard = {TG_MAPPING("unshard", "this rank's part, in zeros"), .infer = unshard_infer,
                              .forward = unshard_forward, .backward = tg_mapping_own, .vjp = unshard_vjp,
+                             .jvp = tg_jvp_linear,
                              TG_SAMPLES(unshard_samples)};

@@ -53,7 +53,7 @@ static const tg_sample gather_from_sp_samples[] = {
 const tg_op tg_op_gather_from_sp = {
     TG_MAPPING("GatherFromSequenceParallelRegion", "all ranks' rows"), .collective = true,
     .infer = gather_from_sp_infer, .forward = gather_from_sp_forward, .backward = gather_from_sp_backward,
-    .vjp = gather_from_sp_vjp, TG_SAMPLES(gather_from_sp_samples)};
+    .vjp = gather_from_sp_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(gather_from_sp_samples)};
 
 /* x [s/n, ..], this rank's rows (splits[r] of rank r) -> [s, ..]. The ranks go on to use a share each, and backward
  * reduce-scatters; or, invariant, all do the same, and backward keeps this rank's rows. opts may be NULL. */
@@ -92,7 +92,8 @@ static const tg_sample reduce_scatter_to_sp_samples[] = {
 const tg_op tg_op_reduce_scatter_to_sp = {
     TG_MAPPING("ReduceScatterToSequenceParallelRegion", "this rank's rows of the sum over the group"),
     .collective = true, .infer = reduce_scatter_to_sp_infer, .forward = reduce_scatter_to_sp_forward,
-    .backward = tg_mapping_gather, .vjp = reduce_scatter_to_sp_vjp, TG_SAMPLES(reduce_scatter_to_sp_samples)};
+    .backward = tg_mapping_gather, .vjp = reduce_scatter_to_sp_vjp, .jvp = tg_jvp_linear,
+    TG_SAMPLES(reduce_scatter_to_sp_samples)};
 
 /* x [s, ..], an addend on every rank -> this rank's rows of the sum: [s/n, ..], or splits[r] of them. Backward gathers.
  * opts may be NULL. */

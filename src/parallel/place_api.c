@@ -137,6 +137,18 @@ static tg_status assume_infer(tg_call *c) {
 
 static tg_status assume_backward(tg_call *c) { return tg_call_pass(c, 0, c->gout[0]); }
 
+/* The gradient lies as that of x does. */
+static tg_status assume_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    const assume_params *p = tg_node_params(n);
+    assume_params back = *p;
+    tg_tensor *x = tg_node_input(n, 0), *g = gout[0];
+    back.to = tg_place_on(x, p->axis);
+    if (back.to.kind == TG_REPLICATED || back.to.kind == TG_PARTIAL)
+        back.to.kind = back.to.kind == TG_PARTIAL ? TG_REPLICATED : TG_PARTIAL;
+    gin[0] = tg_record(t, n->op, &back, &g, 1, n->site);
+    return TG_OK;
+}
+
 static const tg_sample assume_samples[] = {
     {.note = "matrix", .params = &(const assume_params){0}, .n_in = 1, .in = {TG_S(3, 5)}},
     {.note = "transposed", .params = &(const assume_params){0}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
@@ -159,6 +171,8 @@ const tg_op tg_op_assume_placement = {
     .sums_f32 = true,
     .infer = assume_infer,
     .backward = assume_backward,
+    .vjp = assume_vjp,
+    .jvp = tg_jvp_linear,
     TG_SAMPLES(assume_samples),
 };
 

@@ -110,6 +110,7 @@ void bad_tensor(bad_world *b);
 void bad_tape(bad_world *b);
 void bad_capture(bad_world *b);
 void bad_backward(bad_world *b);
+void bad_derivatives(bad_world *b);
 void bad_ops(bad_world *b);
 void bad_arguments(bad_world *b); /* of ops */
 void bad_extend(bad_world *b);

@@ -119,7 +119,10 @@ static void grads(bad_world *b) {
     GIVES(tg_grad, HANDLE, "another context", grad(b, b->foreign, 1, NULL));
     GIVES(tg_grad, HANDLE, "another tape", leaf_of_another_tape(b, true));
     EACH_DEAD(x) GIVES(tg_grad, HANDLE, "the tensor", grad(b, x, 1, NULL));
-    GIVES(tg_grad, UNSUPPORTED, "create_graph", grad(b, b->w, 1, TG_GRAD(.create_graph = true)));
+    GIVES(tg_grad, STATE, "no root depends on input 0, other f32[2]",
+          grad(b, other, 1, TG_GRAD(.create_graph = true)));
+    GIVES(tg_grad, HANDLE, "the tensor", grad(b, b->w, 1, TG_GRAD(.create_graph = true, .seeds = &b->inert)));
+    GIVES(tg_grad, SHAPE, "seed gave f32[3]", grad(b, b->w, 1, TG_GRAD(.create_graph = true, .seeds = &b->v)));
     GIVES(tg_grad, ARGUMENT, "size is 0", grad(b, b->w, 1, &zero));
     GIVES(tg_grad, ARGUMENT, "this library knows", grad(b, b->w, 1, &later));
     tg_drop(other);

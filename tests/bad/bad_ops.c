@@ -28,6 +28,7 @@ static void unary(bad_world *b) {
     UNARY(tg_cos);
     UNARY(tg_tanh);
     UNARY(tg_sigmoid);
+    UNARY(tg_erf);
     UNARY(tg_relu);
     UNARY(tg_silu);
     UNARY(tg_gelu);
@@ -182,7 +183,7 @@ static void makers(bad_world *b) {
 static void floats_only(bad_world *b) {
     tg_tensor *(*const fn[])(tg_tape *, tg_tensor *) = {tg_exp,        tg_log,  tg_sqrt, tg_rsqrt,
                                                         tg_reciprocal, tg_sin,  tg_cos,  tg_tanh,
-                                                        tg_sigmoid,    tg_silu, tg_gelu, tg_gelu_tanh};
+                                                        tg_sigmoid,    tg_erf,  tg_silu, tg_gelu, tg_gelu_tanh};
     for (size_t i = 0; i < sizeof fn / sizeof *fn; i++) {
         INERT(tg_exp, DTYPE, "i64: expected f32, f64, bf16 or f16", fn[i](b->t, b->ids));
         INERT(tg_exp, DTYPE, "bool: expected f32, f64, bf16 or f16", fn[i](b->t, b->mask));

@@ -66,17 +66,6 @@ TG_API tg_tensor *tg_view_of(tg_tensor *base, int64_t offset, tg_shape shape);
  * buffer holds a gradient. */
 TG_API tg_status tg_accumulate_grad(tg_tensor *x, tg_tensor *g);
 
-/* ==== tapegrad.h: derivatives of derivatives ==== */
-
-/* d outs = J din, forward over the recorded nodes between inputs and outs. din[i] has inputs[i]'s shape (NULL: zero);
- * dout[i] has outs[i]'s. Recorded on t, so it can be differentiated again. An op without jvp is TG_ERR_UNSUPPORTED. */
-TG_API tg_status tg_jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *const *inputs, int n_in,
-                        tg_tensor *const *din, tg_tensor **dout);
-/* hv[i] = sum over j of (d2 root / d inputs[i] d inputs[j]) v[j]: one backward and one forward
- * pass, recorded in no-grad mode too. root: a scalar. */
-TG_API tg_status tg_hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int n, tg_tensor *const *v,
-                        tg_tensor **hv);
-
 /* ==== nn.h ==== */
 
 /* A field to come in tg_gpt_config: the model is sharded over its tp, its parameters placed on every axis.
@@ -84,10 +73,6 @@ TG_API tg_status tg_hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, i
  */
 
 /* ==== extend.h ==== */
-
-/* For vjp and jvp. */
-TG_API bool tg_node_needs(const tg_node *n, int i);       /* whether input i needs a gradient */
-TG_API tg_tensor *tg_node_saved(const tg_node *n, int i); /* the i-th private buffer of infer */
 
 TG_API tg_status tg_fetch(tg_tensor *x); /* starts the refill of a discarded tensor now; nothing where it is present */
 

@@ -134,7 +134,8 @@ static int64_t attention_flops(const tg_node *n) {
 
 /* Which keys [sk] each query [sq] does not see. */
 static tg_tensor *hidden(tg_tape *t, int64_t sq, int64_t sk) {
-    tg_tensor *last = tg_arange(t, TG_I64, (double)(sk - sq), (double)sk, 1), *key = tg_arange(t, TG_I64, 0, (double)sk, 1);
+    tg_tensor *last = tg_arange(t, TG_I64, (double)(sk - sq), (double)sk, 1);
+    tg_tensor *key = tg_arange(t, TG_I64, 0, (double)sk, 1);
     return tg_gt(t, key, tg_unsqueeze(t, last, 1));
 }
 
@@ -150,7 +151,8 @@ static tg_status attention_compose(tg_tape *t, const tg_node *n, tg_tensor **out
     if (mask) s = tg_masked_fill(t, s, mask, -1e30);
     s = tg_softmax(t, s, -1);
     if (mask) s = tg_masked_fill(t, s, mask, 0);
-    if (p->opts.dropout > 0) s = tg_dropout_again(t, tg_reshape(t, s, TG_SHAPE(b, h, sq, sk)), p->opts.dropout, &p->draws);
+    s = tg_reshape(t, s, TG_SHAPE(b, h, sq, sk));
+    if (p->opts.dropout > 0) s = tg_dropout_again(t, s, p->opts.dropout, &p->draws);
     s = tg_matmul(t, tg_reshape(t, s, TG_SHAPE(b, g, r, sq, sk)), tg_unsqueeze(t, v, 2));
     out[0] = tg_cast(t, tg_reshape(t, s, tg_shape_of(y)), (tg_dtype)y->dtype);
     return TG_OK;

@@ -199,7 +199,7 @@ static tg_tensor *share(tg_tape *t, tg_tensor *g, tg_tensor *wins, tg_tensor *a,
     return tg_where(t, wins, g, tg_where(t, tg_eq(t, a, b), tg_scale(t, g, 0.5), none));
 }
 
-#define EXTREMUM(name_, text, wins)                                                                                      \
+#define EXTREMUM(name_, text, wins)                                                                                \
     FORWARD(name_)                                                                                                 \
     static tg_status name_##_backward(tg_call *c) {                                                                \
         TG_TRY(tg_op_map_grad(c, 0, TG_FN_##name_##_da, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0));          \

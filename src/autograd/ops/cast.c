@@ -55,7 +55,8 @@ static const tg_sample cast_samples[] = {
 const tg_op tg_op_cast = {
     .size = sizeof(tg_op), .name = "cast", .formula = "x in another dtype", .n_in = 1, .n_out = 1,
     .params_size = sizeof(cast_params), .passes = 1, .family = TG_FAMILY_SCALE, .sums_f32 = true, .infer = cast_infer,
-    .forward = copy_forward, .backward = cast_backward, .vjp = cast_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(cast_samples)};
+    .forward = copy_forward, .backward = cast_backward, .vjp = cast_vjp, .jvp = tg_jvp_linear,
+    TG_SAMPLES(cast_samples)};
 
 /* x in another dtype, rounded to nearest even (a view where it is x's own); TG_DTYPE_DEFAULT is the context's. The
  * gradient is converted back; it ends at integers and bools. */

@@ -40,8 +40,8 @@ tg_tensor *tg_spread(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t s
 
 tg_tensor *tg_node_kept_input(tg_tape *t, const tg_node *n, int i, int k) {
     const tg_tensor *x = tg_node_in(n)[i], *copy = tg_node_kept(n)[k];
-    tg_tensor *y =
-        tg_tape_tensor(t, copy->dtype, copy->ndim, copy->shape, copy->stride, tg_storage_ref(copy->storage), copy->offset);
+    tg_tensor *y = tg_tape_tensor(t, copy->dtype, copy->ndim, copy->shape, copy->stride, tg_storage_ref(copy->storage),
+                                  copy->offset);
     if (!y) return tg_inert(t->ctx);
     y->node = x->node; /* its gradient is x's */
     y->out = x->out;

@@ -238,6 +238,7 @@ tg_tensor *tg_loss_taped(tg_tape *t, const tg_node *n, tg_tensor *logits) {
     if (p->reduction == TG_LOSS_NONE) return loss;
     loss = tg_sum(t, loss, TG_ALL_DIMS, false);
     if (p->reduction == TG_LOSS_SUM) return loss;
-    tg_tensor *count = tg_sub(t, tg_full(t, TG_I64, TG_SHAPE(), (double)target->numel), tg_sum(t, ignored, TG_ALL_DIMS, false));
+    tg_tensor *all = tg_full(t, TG_I64, TG_SHAPE(), (double)target->numel);
+    tg_tensor *count = tg_sub(t, all, tg_sum(t, ignored, TG_ALL_DIMS, false));
     return tg_div(t, loss, tg_cast(t, count, (tg_dtype)loss->dtype));
 }

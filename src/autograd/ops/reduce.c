@@ -158,7 +158,8 @@ static const tg_sample sum_samples[] = {
 const tg_op tg_op_sum = {
     .size = sizeof(tg_op), .name = "sum", .formula = "sum of x over dims", .n_in = 1, .n_out = 1,
     .params_size = sizeof(reduce_params), .passes = 1, .family = TG_FAMILY_SUM, .sums_f32 = true, .infer = sum_infer,
-    .forward = sum_forward, .backward = sum_backward, .vjp = sum_vjp, .jvp = tg_jvp_linear, .flops = input_flops, TG_SAMPLES(sum_samples)};
+    .forward = sum_forward, .backward = sum_backward, .vjp = sum_vjp, .jvp = tg_jvp_linear, .flops = input_flops,
+    TG_SAMPLES(sum_samples)};
 
 /* The sum over dims; int64 for integers and bools (it counts what holds). */
 REDUCTION(sum)

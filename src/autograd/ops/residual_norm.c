@@ -86,14 +86,24 @@ static tg_status residual_backward(tg_call *c) {
     return c->gin_mode[RESIDUAL] ? tg_call_pass(c, RESIDUAL, g) : TG_OK;
 }
 
-static tg_status residual_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
-    tg_tensor *const *in = tg_node_in(n);
-    out[R] = tg_add(t, in[X], in[RESIDUAL]);
-    out[Y] = tg_norm_taped(t, out[R], in[W], NULL, ((const residual_params *)tg_node_params(n))->eps, true);
+/* In r, which is saved, for x and the residual are not: with n = r rstd and g = gy w, gr = rstd (g - n mean(g n)). */
+static tg_status residual_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    tg_tensor *r = tg_node_out(n)[R], *w = tg_node_in(n)[W], *gr = gout[R], *gy = gout[Y];
+    tg_dtype dtype = (tg_dtype)r->dtype;
+    if (gy) {
+        double eps = ((const residual_params *)tg_node_params(n))->eps;
+        tg_tensor *wide = tg_wide(t, r), *g = tg_wide(t, gy);
+        tg_tensor *square = tg_mean(t, tg_square(t, wide), TG_DIMS(-1), true);
+        tg_tensor *rstd = tg_rsqrt(t, tg_add_scalar(t, square, eps)), *unit = tg_mul(t, wide, rstd);
+        if (tg_node_needs(n, W)) gin[W] = tg_cast(t, tg_sum_to(t, tg_mul(t, g, unit), w), dtype);
+        if (w) g = tg_mul(t, g, tg_wide(t, w));
+        tg_tensor *along = tg_mean(t, tg_mul(t, g, unit), TG_DIMS(-1), true);
+        g = tg_cast(t, tg_mul(t, rstd, tg_sub(t, g, tg_mul(t, unit, along))), dtype);
+        gr = gr ? tg_add(t, gr, g) : g;
+    }
+    gin[X] = gin[RESIDUAL] = gr;
     return TG_OK;
 }
-
-TG_COMPOSED(residual)
 
 static const residual_params usual = {.eps = 1e-6};
 
@@ -141,7 +151,7 @@ const tg_op tg_op_residual_rms_norm = {
     .forward = residual_forward,
     .backward = residual_backward,
     .vjp = residual_vjp,
-    .jvp = residual_jvp,
+    .jvp = tg_jvp_by_vjp,
     TG_SAMPLES(residual_samples),
 };
 

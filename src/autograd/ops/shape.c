@@ -162,7 +162,8 @@ static const tg_sample view_samples[] = {
 const tg_op tg_op_view = {
     .size = sizeof(tg_op), .name = "view", .formula = "x in another shape, never a copy", .n_in = 1, .n_out = 1,
     .params_size = sizeof(shape_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
-    .infer = view_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp, TG_SAMPLES(view_samples)};
+    .infer = view_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp,
+    TG_SAMPLES(view_samples)};
 
 /* As tg_reshape, but refused where that would copy. */
 tg_tensor *tg_view(tg_tape *t, tg_tensor *x, tg_shape shape) {

@@ -3,7 +3,9 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "planned.h"
+#include <tapegrad/derivatives.h>
+#include <tapegrad/optim.h>
+#include <tapegrad/tapegrad.h>
 
 enum { ROWS = 64, WIDTH = 8, STEPS = 100 };
 

@@ -1,0 +1,247 @@
+/* Derivatives of derivatives on whole programs: any order, hooks, recomputation, ops put in place, what is refused. */
+#include "world.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include <tapegrad/extend.h>
+#include <tapegrad/nn.h>
+
+#define ck_near(a, b) ck_assert_double_eq_tol(a, b, 1e-10 * (1 + fabs((double)(b))))
+
+static tg_tensor *derivative(tg_tensor *y, tg_tensor *x) {
+    tg_tensor *g;
+    tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true));
+    return g;
+}
+
+START_TEST(any_order) {
+    begin();
+    tg_tensor *x = leaf(0.7), *y = tg_sin(t, x);
+    const double expected[] = {cos(0.7), -sin(0.7), -cos(0.7), sin(0.7), cos(0.7)};
+    for (int i = 0; i < 5; i++) {
+        y = derivative(y, x);
+        ck_near(tg_item(y), expected[i]);
+    }
+    tg_backward(t, y);
+    ck_near(grad(x), -sin(0.7));
+    end();
+}
+END_TEST
+
+/* Of e^(x z) z at (x, z): the tangent of the output in one pass, and its own derivative. */
+START_TEST(tangents_go_forward_and_can_be_differentiated) {
+    begin();
+    tg_tensor *x = leaf(0.5), *z = leaf(-1.25), *y = tg_mul(t, tg_exp(t, tg_mul(t, x, z)), z);
+    tg_tensor *in[] = {x, z}, *din[] = {tg_full(t, TG_F64, TG_SHAPE(), 2), NULL}, *dy;
+    ck_assert(tg_jvp(t, &y, 1, in, 2, din, &dy) == TG_OK);
+    double e = exp(0.5 * -1.25), zz = 1.25 * 1.25;
+    ck_near(tg_item(dy), 2 * zz * e);
+    ck_near(tg_item(derivative(dy, x)), 2 * zz * -1.25 * e);
+    ck_assert(tg_jvp(t, &y, 1, &z, 1, (tg_tensor *[]){NULL}, &dy) == TG_OK);
+    ck_assert(tg_item(dy) == 0);
+    end();
+}
+END_TEST
+
+START_TEST(a_result_may_be_the_input) {
+    begin();
+    tg_tensor *x = leaf(3), *y = tg_square(t, x), *z = tg_mul(t, y, x), *in[] = {x, y}, *g[2], *dz;
+    ck_assert(tg_grad(t, &z, 1, in, 2, g, TG_GRAD(.create_graph = true)) == TG_OK);
+    ck_near(tg_item(g[0]), 27);
+    ck_near(tg_item(g[1]), 3);
+    ck_near(tg_item(derivative(g[1], x)), 1);
+    tg_tensor *one = tg_full(t, TG_F64, TG_SHAPE(), 1);
+    ck_assert(tg_jvp(t, &z, 1, in, 2, (tg_tensor *[]){one, one}, &dz) == TG_OK);
+    ck_near(tg_item(dz), 30);
+    end();
+}
+END_TEST
+
+static tg_status doubles(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
+    (void)x;
+    ++*(int *)user;
+    *g = tg_scale(tape, *g, 2);
+    return TG_OK;
+}
+
+START_TEST(hooks_are_part_of_the_graph) {
+    begin();
+    int calls = 0;
+    tg_tensor *x = leaf(2), *y = tg_mul(t, tg_square(t, x), x);
+    tg_on_grad(x, doubles, &calls);
+    tg_tensor *g = derivative(y, x);
+    ck_assert(calls == 1);
+    ck_near(tg_item(g), 24);
+    ck_near(tg_item(derivative(g, x)), 48);
+    end();
+}
+END_TEST
+
+static tg_status cube_times(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    out[0] = tg_mul(tape, tg_dropout(tape, tg_pow_scalar(tape, in[0], 3), 0.5), state);
+    return tg_ctx_status(tg_tape_ctx(tape));
+}
+
+/* The weight is found inside the function, and the random numbers are those of the first run. */
+START_TEST(through_a_recomputation) {
+    begin();
+    double v[] = {1, 2, 3, 4, 5, 6, 7, 8}, second[8], expected[8];
+    tg_tensor *x = leaf_of(TG_SHAPE(8), v), *w = leaf(1.5);
+    for (int again = 0; again < 2; again++) {
+        tg_rng rng = {.seed = 11};
+        tg_rng_set(ctx, NULL, &rng);
+        tg_tensor *y, *in[] = {x, w}, *g[2];
+        if (again)
+            tg_recompute(t, cube_times, w, &x, 1, &y, 1, NULL);
+        else
+            cube_times(w, t, &x, 1, &y, 1);
+        tg_tensor *sum = tg_sum(t, y, TG_ALL_DIMS, false);
+        ck_assert_msg(tg_grad(t, &sum, 1, in, 2, g, TG_GRAD(.create_graph = true)) == TG_OK, "%s", tg_ctx_message(ctx));
+        tg_tensor *both = tg_add(t, tg_sum(t, tg_square(t, g[0]), TG_ALL_DIMS, false), tg_square(t, g[1]));
+        tg_tensor *gg = derivative(both, x);
+        ck_status(TG_OK);
+        tg_read_f64(gg, again ? second : expected, 8);
+        tg_tape_reset(t);
+    }
+    for (int i = 0; i < 8; i++) ck_near(second[i], expected[i]);
+    ck_assert(expected[0] != 0 || expected[1] != 0);
+    end();
+}
+END_TEST
+
+START_TEST(in_place_keeps_what_it_needs) {
+    begin();
+    tg_tensor *x = leaf(2), *z = leaf(3);
+    tg_tensor *a = tg_square(t, x);
+    tg_tensor *y = tg_mul_(t, a, z); /* x^2 z */
+    tg_tensor *g = derivative(y, z);
+    ck_near(tg_item(g), 4);
+    ck_near(tg_item(derivative(g, x)), 4);
+    end();
+}
+END_TEST
+
+enum { VOCAB = 11, ROWS = 6 };
+
+static tg_tensor *model_loss(tg_module *gpt, tg_tensor *ids, tg_tensor *target) {
+    return tg_gpt_loss(gpt, t, ids, target, TG_LOSS_MEAN);
+}
+
+/* H v of a small model by differences of its gradient. */
+static void check_hessian(tg_gpt_arch arch) {
+    begin();
+    tg_module *m =
+        tg_gpt_new(ctx, TG_GPT(.arch = arch, .vocab = VOCAB, .positions = ROWS, .layers = 1, .heads = 2, .hidden = 8));
+    ck_status(TG_OK);
+    int64_t id[2 * ROWS], next[2 * ROWS];
+    for (int i = 0; i < 2 * ROWS; i++) id[i] = (i * 7 + 3) % VOCAB, next[i] = (i * 5 + 1) % VOCAB;
+    tg_tensor *ids = tg_from_host(ctx, TG_I64, TG_SHAPE(2, ROWS), id);
+    tg_tensor *target = tg_from_host(ctx, TG_I64, TG_SHAPE(2, ROWS), next);
+    int n = tg_module_param_count(m);
+    tg_tensor **p = malloc((size_t)n * sizeof *p), **v = malloc((size_t)n * sizeof *v);
+    tg_tensor **hv = malloc((size_t)n * sizeof *hv);
+    tg_module_params(m, p, n);
+    for (int i = 0; i < n; i++) v[i] = tg_randn(ctx, tg_shape_of(p[i]), 1);
+    ck_assert_msg(tg_hvp(t, model_loss(m, ids, target), p, n, v, hv) == TG_OK, "%s", tg_ctx_message(ctx));
+    double **product = malloc((size_t)n * sizeof *product);
+    for (int i = 0; i < n; i++) {
+        int64_t k = tg_numel(p[i]);
+        product[i] = malloc((size_t)k * sizeof(double));
+        tg_read_f64(hv[i], product[i], k);
+    }
+    double worst = 0, most = 0;
+    const double eps = 2e-7;
+    for (int side = -1; side <= 1; side += 2) {
+        for (int i = 0; i < n; i++) {
+            int64_t k = tg_numel(p[i]);
+            double *w = malloc((size_t)k * sizeof *w), *d = malloc((size_t)k * sizeof *d);
+            tg_read_f64(p[i], w, k);
+            tg_read_f64(v[i], d, k);
+            for (int64_t j = 0; j < k; j++) w[j] += (side < 0 ? -1 : 2) * eps * d[j];
+            tg_write_f64(p[i], w, k);
+            tg_zero_grad(p[i]);
+            free(w);
+            free(d);
+        }
+        tg_tape_reset(t);
+        tg_backward(t, model_loss(m, ids, target));
+        for (int i = 0; i < n; i++) {
+            int64_t k = tg_numel(p[i]);
+            double *g = malloc((size_t)k * sizeof *g);
+            tg_read_f64(tg_grad_of(p[i]), g, k);
+            for (int64_t j = 0; j < k; j++) {
+                product[i][j] -= side * g[j] / (2 * eps);
+                if (side > 0) worst = fmax(worst, fabs(product[i][j])), most = fmax(most, fabs(g[j]));
+            }
+            free(g);
+            if (side > 0) free(product[i]);
+        }
+    }
+    ck_assert_msg(worst < 1e-6 && most > 1e-3, "H v is off by %g, gradients reach %g", worst, most);
+    for (int i = 0; i < n; i++) tg_drop(v[i]);
+    free(p), free(v), free(hv), free(product);
+    tg_module_free(m);
+    end();
+}
+
+START_TEST(hessian_of_a_transformer) {
+    check_hessian(TG_GPT2);
+    check_hessian(TG_LLAMA);
+}
+END_TEST
+
+static tg_status first_of(tg_call *c) { return tg_call_out(c, 0, TG_F64, 0, NULL); }
+static tg_status nothing(tg_call *c) { return c->ctx ? TG_OK : TG_ERR_ARGUMENT; }
+
+static tg_status wrong_vjp(tg_tape *tape, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    (void)n, (void)gout;
+    gin[0] = tg_full(tape, TG_F64, TG_SHAPE(3), 0);
+    return TG_OK;
+}
+
+START_TEST(what_an_op_has_not_is_refused) {
+    begin();
+    tg_tensor *x = leaf(1), *y, *g, *one = tg_full(t, TG_F64, TG_SHAPE(), 1);
+    tg_op bare = {.size = sizeof bare,
+                  .name = "bare",
+                  .n_in = 1,
+                  .n_out = 1,
+                  .infer = first_of,
+                  .forward = nothing,
+                  .backward = nothing};
+    tg_apply(t, &bare, NULL, &x, 1, &y, 1, NULL, NULL, TG_SITE);
+    ck_assert(tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true)) == TG_ERR_UNSUPPORTED);
+    ck_says("op bare");
+    tg_ctx_clear(ctx);
+    ck_assert(tg_jvp(t, &y, 1, &x, 1, &one, &g) == TG_ERR_UNSUPPORTED);
+    ck_says("op bare");
+    tg_ctx_clear(ctx);
+    bare.vjp = wrong_vjp;
+    ck_assert(tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true)) == TG_ERR_SHAPE);
+    ck_says("vjp gave f64[3]");
+    tg_ctx_clear(ctx);
+    /* and the tape goes on */
+    y = tg_square(t, x);
+    ck_near(tg_item(derivative(y, x)), 2);
+    tg_backward(t, y);
+    ck_assert(tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true)) == TG_ERR_STATE);
+    ck_says("retain");
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+    end();
+}
+END_TEST
+
+int main(void) {
+    const TTest *tests[] = {any_order,
+                            tangents_go_forward_and_can_be_differentiated,
+                            a_result_may_be_the_input,
+                            hooks_are_part_of_the_graph,
+                            through_a_recomputation,
+                            in_place_keeps_what_it_needs,
+                            hessian_of_a_transformer,
+                            what_an_op_has_not_is_refused};
+    return tg_check_main("taped", tests, sizeof tests / sizeof *tests);
+}
