@@ -23,7 +23,11 @@ TG_API tg_status tg_jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tenso
 TG_API tg_status tg_hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int n, tg_tensor *const *v,
                         tg_tensor **hv);
 
-/* ---- For the slots vjp and jvp of an op (extend.h) ---- */
+/* ---- For the slots vjp and jvp of an op (extend.h) ----
+ *
+ * They give gin[] for gout[], and dout[] for din[], by recording ops. Given are NULL where no gradient came, or the
+ * tangent is zero; so are results. A slot that is NULL makes such a request TG_ERR_UNSUPPORTED. Of its node it reads
+ * what the op saves, and shapes. */
 
 TG_API bool tg_node_needs(const tg_node *n, int i); /* input i needs a gradient; false for NULL and out of range */
 /* x summed over the dims in which broadcasting had stretched the shape of `like`: the derivative of that. */

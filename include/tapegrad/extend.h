@@ -320,9 +320,7 @@ struct tg_op {
     tg_status (*infer)(tg_call *c);
     tg_status (*forward)(tg_call *c);  /* NULL: infer made views, nothing runs */
     tg_status (*backward)(tg_call *c); /* NULL: not differentiable */
-    /* The derivative as taped ops, for tg_grad's create_graph and for tg_jvp (derivatives.h); NULL: such a request is an error.
-     * Given and expected are tensors of t, or NULL: no gradient, a tangent of zero. Of the node they read what it
-     * saves, and shapes. */
+    /* As taped ops (derivatives.h), of what the node saves and the tensors given, NULL where none came. */
     tg_status (*vjp)(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
     tg_status (*jvp)(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);
     int64_t (*flops)(const tg_node *n); /* of forward; NULL: counts as one an output element */
