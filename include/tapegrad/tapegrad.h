@@ -483,9 +483,8 @@ template <class S> inline S tg_make() {
     tg_struct_init(&s, sizeof s);
     return s;
 }
-inline tg_shape TG_SHAPE() { return tg_shape_make(0, nullptr); }
 template <class... I> inline tg_shape TG_SHAPE(I... dims) {
-    const int64_t d[] = {static_cast<int64_t>(dims)...};
+    const int64_t d[] = {static_cast<int64_t>(dims)..., 0};
     return tg_shape_make(sizeof...(dims), d);
 }
 template <class... I> inline tg_dims TG_DIMS(I... dims) {
@@ -494,7 +493,8 @@ template <class... I> inline tg_dims TG_DIMS(I... dims) {
 }
 #define TG_ALL_DIMS (tg_dims{-1, {}})
 #endif
-
+#ifndef TG_NO_OPS /* kernels do without: a new op does not compile them again */
 #include <tapegrad/ops.h>
+#endif
 
 #endif
