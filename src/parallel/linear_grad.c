@@ -1,6 +1,9 @@
 /* The linear layer of tensor parallelism: its backward overlaps the input gradient's communication with the weight
  * gradient's product (Megatron-Core's LinearWithGradAccumulationAndAsyncCommunication; Shoeybi et al., arXiv
  * 1909.08053; sequence parallelism: Korthikanti et al., arXiv 2205.05198). */
+#include <tapegrad/mappings.h>
+
+#include "autograd/ops/derive.h"
 #include "autograd/ops/linear.h"
 #include "autograd/ops/network.h"
 #include "parallel/comm.h"
@@ -173,6 +176,18 @@ static tg_status linear_backward(tg_call *c) {
     return c->in[2] ? tg_op_sum_to(c, 2, gy, 1) : TG_OK;
 }
 
+/* With the gather, or the copy, as an op of its own. */
+static tg_status linear_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
+    const linear_params *p = tg_node_params(n);
+    tg_tensor *x = tg_node_input(n, 0);
+    if (p->sequence_parallel) x = tg_gather_from_sp(t, x, p->comm, NULL);
+    if (p->allreduce_dgrad) x = tg_copy_to_tp(t, x, p->comm);
+    out[0] = tg_linear(t, x, tg_node_input(n, 1), tg_node_input(n, 2));
+    return TG_OK;
+}
+
+TG_COMPOSED(linear)
+
 static int64_t linear_flops(const tg_node *n) {
     return 2 * tg_numel(tg_node_output(n, 0)) * tg_dim(tg_node_input(n, 1), 1);
 }
@@ -223,6 +238,8 @@ const tg_op tg_op_LinearWithGradAccumulationAndAsyncCommunication = {
     .infer = linear_infer,
     .forward = linear_forward,
     .backward = linear_backward,
+    .vjp = linear_vjp,
+    .jvp = linear_jvp,
     .flops = linear_flops,
     TG_SAMPLES(samples),
 };

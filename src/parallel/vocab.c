@@ -1,6 +1,11 @@
 /* The way from each rank's part of a loss to the loss: the log-sum-exp over all ranks, and a sum. */
 #include "parallel/vocab.h"
 
+#include <math.h>
+
+#include <tapegrad/mappings.h>
+
+#include "autograd/ops/derive.h"
 #include "autograd/ops/network.h"
 
 tg_loss_params tg_vocab_params(tg_comm *c, const tg_vocab_opts *opts) {
@@ -107,4 +112,53 @@ tg_status tg_vocab_row_grads(tg_call *c, tg_tensor **g) {
     TG_TRY(tg_op_map(c, TG_FN_where_da, *g, TG_T2(counts, from), 2, 0, 0, false));
     if (target->ndim == 0) *g = tg_call_view_of(c, *g, 0, 1, (int64_t[]){1}, (int64_t[]){1});
     return c->ctx->status;
+}
+
+/* ---- The same as taped ops: plain ones on each rank's own columns, and mappings ---- */
+
+tg_tensor *tg_vocab_local(tg_tape *t, tg_tensor *ids, int64_t first, int64_t rows, tg_tensor **elsewhere) {
+    tg_tensor *at = tg_sub(t, tg_cast(t, ids, TG_I64), tg_full(t, TG_I64, TG_SHAPE(), (double)first));
+    tg_tensor *below = tg_below(t, at, 0), *above = tg_above(t, at, (double)rows - 1);
+    *elsewhere = tg_where(t, below, below, above);
+    return tg_masked_fill(t, at, *elsewhere, 0);
+}
+
+static tg_tensor *sum_over_ranks(tg_tape *t, tg_tensor *x, tg_comm *c) {
+    return tg_reduce_from_tp(t, tg_as_partial(t, x, c), c);
+}
+
+/* lse - (1 - s) x[target] - s mean(x) of every row. */
+static tg_tensor *row_losses(tg_tape *t, const tg_loss_params *p, tg_tensor *x, tg_tensor *target) {
+    int last = x->ndim - 1;
+    x = tg_wide(t, tg_as_opaque(t, x, p->comm));
+    tg_tensor *elsewhere, *at = tg_vocab_local(t, target, p->first, p->columns, &elsewhere);
+    tg_tensor *rows = tg_unsqueeze(t, at, -1), *picked, *total, *mass, *top;
+    if (p->columns) {
+        x = tg_slice(t, x, last, 0, p->columns, 1);
+        picked = tg_masked_fill(t, tg_squeeze(t, tg_gather(t, x, -1, rows), -1), elsewhere, 0);
+        total = tg_sum(t, x, TG_DIMS(-1), false);
+        top = tg_all_reduce_max(t, tg_detach(t, tg_max(t, x, TG_DIMS(-1), false)), p->comm);
+        mass = tg_sum(t, tg_exp(t, tg_sub(t, x, tg_unsqueeze(t, top, -1))), TG_DIMS(-1), false);
+    } else { /* padding alone, which has no part in anything */
+        mass = picked = total = tg_scale(t, tg_sum(t, x, TG_DIMS(-1), false), 0);
+        top = tg_all_reduce_max(t, tg_add_scalar(t, tg_detach(t, mass), -INFINITY), p->comm);
+    }
+    tg_tensor *lse = tg_add(t, tg_log(t, sum_over_ranks(t, mass, p->comm)), top);
+    tg_tensor *share = tg_add(t, tg_scale(t, picked, p->smoothing - 1),
+                              tg_scale(t, total, -p->smoothing / (double)p->classes));
+    return tg_add(t, lse, sum_over_ranks(t, share, p->comm));
+}
+
+tg_tensor *tg_vocab_taped(tg_tape *t, const tg_node *n, tg_tensor *logits) {
+    const tg_loss_params *p = tg_node_params(n);
+    tg_tensor *target = tg_node_input(n, tg_node_inputs(n) - 1);
+    if (tg_loss_by_partition(p)) {
+        tg_fail(t->ctx, TG_ERR_UNSUPPORTED,
+                "%s: with the smoothing of partitions its loss is no sum over the ranks, and has no taped derivative",
+                n->op->name);
+        return tg_inert(t->ctx);
+    }
+    tg_tensor *ignored = tg_equals(t, target, (double)p->ignore_index);
+    tg_tensor *safe = tg_masked_fill(t, target, ignored, 0);
+    return tg_loss_taped_reduce(t, p, row_losses(t, p, logits, safe), target, ignored);
 }

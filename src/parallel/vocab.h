@@ -17,6 +17,11 @@ tg_status tg_vocab_finish(tg_call *c, tg_tensor *rows);
 /* The gradient of every row's loss, as tg_loss_backward wants it. */
 tg_status tg_vocab_row_grads(tg_call *c, tg_tensor **g);
 
+/* As taped ops: the loss of this rank's logits for a node's target and params; and the position of ids among this
+ * rank's rows from `first` on, 0 for those that are elsewhere. */
+tg_tensor *tg_vocab_taped(tg_tape *t, const tg_node *n, tg_tensor *logits);
+tg_tensor *tg_vocab_local(tg_tape *t, tg_tensor *ids, int64_t first, int64_t rows, tg_tensor **elsewhere);
+
 /* Options of a sample. */
 #define TG_V_OPTS(ignore_, smoothing_, reduction_, ...)                                            \
     &(const tg_loss_params) {                                                                      \

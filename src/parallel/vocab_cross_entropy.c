@@ -1,3 +1,4 @@
+#include "autograd/ops/derive.h"
 #include "autograd/ops/network.h"
 #include "parallel/vocab.h"
 
@@ -83,6 +84,13 @@ static tg_status vocab_cross_entropy_backward(tg_call *c) {
     return gradient_into(c, g, tg_adds(c, 0));
 }
 
+static tg_status vocab_cross_entropy_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
+    out[0] = tg_vocab_taped(t, n, tg_node_input(n, 0));
+    return TG_OK;
+}
+
+TG_COMPOSED(vocab_cross_entropy)
+
 #define V_INDEX(v_, ...) TG_S_INDEX(v_, __VA_ARGS__)
 static const tg_sample vocab_cross_entropy_samples[] = {
     {.note = "mean", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .in_place = false), .n_in = 2,
@@ -139,6 +147,8 @@ const tg_op tg_op_vocab_parallel_cross_entropy = {
     .infer = vocab_cross_entropy_infer,
     .forward = vocab_cross_entropy_forward,
     .backward = vocab_cross_entropy_backward,
+    .vjp = vocab_cross_entropy_vjp,
+    .jvp = vocab_cross_entropy_jvp,
     TG_SAMPLES(vocab_cross_entropy_samples),
 };
 

@@ -1,3 +1,4 @@
+#include "autograd/ops/derive.h"
 #include "autograd/ops/loss_head.h"
 #include "parallel/vocab.h"
 
@@ -28,6 +29,14 @@ static tg_status vocab_linear_backward(tg_call *c) {
     TG_TRY(tg_vocab_row_grads(c, &row_grads));
     return tg_head_backward(c, row_grads);
 }
+
+static tg_status vocab_linear_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
+    tg_tensor *x = tg_wide(t, tg_node_input(n, 0)), *w = tg_wide(t, tg_node_input(n, 1));
+    out[0] = tg_vocab_taped(t, n, tg_linear(t, x, w, NULL));
+    return TG_OK;
+}
+
+TG_COMPOSED(vocab_linear)
 
 static const tg_sample vocab_linear_samples[] = {
     {.note = "mean", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .in_place = false), .n_in = 3,
@@ -74,6 +83,8 @@ const tg_op tg_op_vocab_parallel_linear_cross_entropy = {
     .infer = vocab_linear_infer,
     .forward = vocab_linear_forward,
     .backward = vocab_linear_backward,
+    .vjp = vocab_linear_vjp,
+    .jvp = vocab_linear_jvp,
     .flops = tg_head_flops,
     TG_SAMPLES(vocab_linear_samples),
 };

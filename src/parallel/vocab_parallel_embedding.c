@@ -1,6 +1,9 @@
+#include <tapegrad/mappings.h>
+
+#include "autograd/ops/derive.h"
 #include "autograd/ops/network.h"
 #include "parallel/layers.h"
-#include "parallel/mapping.h"
+#include "parallel/vocab.h"
 
 /* The rows of a table at ids [..], of which each rank has [v/n, h]: zeros where the row is another rank's, so that the
  * sum over the ranks is the embedding. Reading, and adding, at an index that is out of range does nothing: that is all
@@ -88,6 +91,19 @@ static tg_status embedding_backward(tg_call *c) {
     return tg_ctx_ops(c->ctx)->put_add(c->ctx, tg_array_of(c->gin[0]), from, ids, 0, NULL);
 }
 
+/* This rank's rows, and zeros for the others' ids. */
+static tg_status embedding_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
+    const tg_mapping_params *p = tg_node_params(n);
+    tg_tensor *table = tg_node_input(n, 0), *elsewhere;
+    tg_tensor *at = tg_vocab_local(t, tg_node_input(n, 1), tg_comm_rank(p->comm) * table->shape[0], table->shape[0],
+                                   &elsewhere);
+    tg_tensor *rows = tg_embedding(t, tg_as_opaque(t, table, p->comm), at);
+    out[0] = tg_as_partial(t, tg_masked_fill(t, rows, tg_unsqueeze(t, elsewhere, -1), 0), p->comm);
+    return TG_OK;
+}
+
+TG_COMPOSED(embedding)
+
 static const tg_sample embedding_samples[] = {
     {.note = "ids of two dims", .ranks = 2, .params = TG_M_OPTS(.comm = NULL), .n_in = 2,
      .in = {TG_S(4, 3), TG_S_INDEX(8, 2, 5)}},
@@ -133,6 +149,8 @@ const tg_op tg_op_vocab_parallel_embedding = {
     .infer = embedding_infer,
     .forward = embedding_forward,
     .backward = embedding_backward,
+    .vjp = embedding_vjp,
+    .jvp = embedding_jvp,
     TG_SAMPLES(embedding_samples),
 };
 

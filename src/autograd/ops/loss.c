@@ -226,6 +226,17 @@ tg_status tg_loss_backward(tg_call *c, tg_array glogits, tg_array logits, const 
     return tg_loss_by_partition(p) ? spread_over_partition(c, glogits, a.gloss) : TG_OK;
 }
 
+tg_tensor *tg_loss_taped_reduce(tg_tape *t, const tg_loss_params *p, tg_tensor *loss, const tg_tensor *target,
+                                tg_tensor *ignored) {
+    loss = tg_masked_fill(t, loss, ignored, 0);
+    if (p->reduction == TG_LOSS_NONE) return loss;
+    loss = tg_sum(t, loss, TG_ALL_DIMS, false);
+    if (p->reduction == TG_LOSS_SUM) return loss;
+    tg_tensor *all = tg_full(t, TG_I64, TG_SHAPE(), (double)target->numel);
+    tg_tensor *count = tg_sub(t, all, tg_sum(t, ignored, TG_ALL_DIMS, false));
+    return tg_div(t, loss, tg_cast(t, count, (tg_dtype)loss->dtype));
+}
+
 tg_tensor *tg_loss_taped(tg_tape *t, const tg_node *n, tg_tensor *logits) {
     const tg_loss_params *p = tg_node_params(n);
     tg_tensor *target = tg_node_in(n)[n->n_in - 1];
@@ -234,11 +245,5 @@ tg_tensor *tg_loss_taped(tg_tape *t, const tg_node *n, tg_tensor *logits) {
     tg_tensor *at = tg_unsqueeze(t, tg_masked_fill(t, target, ignored, 0), -1);
     tg_tensor *likely = tg_squeeze(t, tg_gather(t, log_p, -1, at), -1), *spread = tg_mean(t, log_p, TG_DIMS(-1), false);
     tg_tensor *loss = tg_add(t, tg_scale(t, likely, p->smoothing - 1), tg_scale(t, spread, -p->smoothing));
-    loss = tg_masked_fill(t, loss, ignored, 0);
-    if (p->reduction == TG_LOSS_NONE) return loss;
-    loss = tg_sum(t, loss, TG_ALL_DIMS, false);
-    if (p->reduction == TG_LOSS_SUM) return loss;
-    tg_tensor *all = tg_full(t, TG_I64, TG_SHAPE(), (double)target->numel);
-    tg_tensor *count = tg_sub(t, all, tg_sum(t, ignored, TG_ALL_DIMS, false));
-    return tg_div(t, loss, tg_cast(t, count, (tg_dtype)loss->dtype));
+    return tg_loss_taped_reduce(t, p, loss, target, ignored);
 }

@@ -56,6 +56,9 @@ tg_status tg_loss_backward(tg_call *c, tg_array glogits, tg_array logits, const 
 
 /* The loss of logits for a node's target (its last input) and params, as taped ops. */
 tg_tensor *tg_loss_taped(tg_tape *t, const tg_node *n, tg_tensor *logits);
+/* Of it, the way from each row's loss to the result. */
+tg_tensor *tg_loss_taped_reduce(tg_tape *t, const tg_loss_params *p, tg_tensor *loss, const tg_tensor *target,
+                                tg_tensor *ignored);
 
 /* An array of a contiguous block of memory; e holds its layout. */
 static inline bool tg_loss_by_partition(const tg_loss_params *p) {
