@@ -1,11 +1,12 @@
 /* Pages are of sizes that are powers of two. A size's first pages are one piece, taken with the first copy of that
- * size, and are used in turn, so that a steady step allocates nothing; what downloads keep beyond them adds to them. */
+ * size, and are used in turn, so that a steady step allocates nothing; where downloads keep all of them there are
+ * more. */
 #include "core/copies.h"
 
 #include "core/work.h"
 
 enum { SMALLEST = 12, SIZES = 64 - SMALLEST, MOST = 8, LEAST = 2, UNORDERED = 4 };
-static const size_t piece_bytes = (size_t)32 << 20;
+static const size_t piece_bytes = (size_t)32 << 20, large = (size_t)64 << 10;
 
 typedef struct copy {
     tg_ctx *ctx;
@@ -74,15 +75,16 @@ static tg_status more_pages(tg_ctx *ctx, int size, int n) {
     return TG_OK;
 }
 
-static int first_pages(int size) {
-    size_t n = piece_bytes / bytes_of(size);
-    return n > MOST ? MOST : n < LEAST ? LEAST : (int)n;
-}
-
 static bool is_new(const struct tg_copies *all, int size) {
     for (const copy *c = all->all; c; c = c->sibling)
         if (c->size == size) return false;
     return true;
+}
+
+static int pages_to_add(const struct tg_copies *all, int size) {
+    size_t n = piece_bytes / bytes_of(size);
+    if (bytes_of(size) > large && !is_new(all, size)) return 1;
+    return n > MOST ? MOST : n < LEAST ? LEAST : (int)n;
 }
 
 /* A page that nothing uses any more: the one longest in use is waited for, if need be. */
@@ -94,8 +96,7 @@ static copy *page_take(tg_ctx *ctx, size_t bytes) {
         tg_fail(ctx, TG_ERR_MEMORY, "out of memory: %zu bytes for a copy", bytes);
         return NULL;
     }
-    if (!all->size[size].first && more_pages(ctx, size, is_new(all, size) ? first_pages(size) : 1) != TG_OK)
-        return NULL;
+    if (!all->size[size].first && more_pages(ctx, size, pages_to_add(all, size)) != TG_OK) return NULL;
     copy *c = all->size[size].first;
     if (c->busy && ctx->ops->event_await(ctx, c->event) != TG_OK) return NULL;
     c->busy = false;
