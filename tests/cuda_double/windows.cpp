@@ -30,8 +30,10 @@ bool have_registered(Comm &c, uint32_t number, size_t size, int flags) {
     for (int r = 0; r < c.team->ranks(); r++) {
         auto &w = c.team->member(r).windows[number % max_windows];
         if (w.number != number + 1) {
-            if (c.team->member(r).left && !settings().nccl_left_hangs)
-                c.error = "rank " + std::to_string(r) + " has left, and a window waits for it", c.state = ncclInvalidUsage;
+            if (c.team->member(r).left && !settings().nccl_left_hangs) {
+                c.state = ncclInvalidUsage;
+                c.error = "rank " + std::to_string(r) + " has left, and a window waits for it";
+            }
             if (c.state == ncclSuccess) return false;
         } else if (w.size != size || w.flags != flags) {
             c.state = ncclInvalidUsage;

@@ -58,7 +58,8 @@ START_TEST(copies_run_beside_kernels) {
     int second = find(first + 1, "kernel", copies, false), down = find(up + 1, "a copy of", copies, true);
     int third = find(down, "kernel", copies, false);
     ck_assert_msg(find(0, "a wait for an event", copies, true) < up, "the copy does not wait for earlier readers");
-    ck_assert_msg(first < wait && wait < second && second < trace.n, "kernels %d and %d, the wait %d", first, second, wait);
+    ck_assert_msg(first < wait && wait < second && second < trace.n, "kernels %d and %d, the wait %d", first, second,
+                  wait);
     ck_assert_msg(find(up, "a wait for an event", copies, true) < down && down < trace.n, "a copy back at %d", down);
     ck_assert_msg(third < trace.n && find(down, "a wait for an event", copies, false) == trace.n,
                   "the kernel behind a copy back waits for it");
@@ -113,7 +114,8 @@ static void check_leaks(const faulty *host, const char *behind) {
 static bool fails_at(long n, bool allocation) {
     faulty host = {0};
     char behind[160] = "nothing";
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "cuda", .threads = 1, .allocator = {faulty_alloc, faulty_free, &host}));
+    const tg_allocator allocator = {faulty_alloc, faulty_free, &host};
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "cuda", .threads = 1, .allocator = allocator));
     tg_tape *t = tg_tape_new(ctx);
     ck_assert(tg_ctx_status(ctx) == TG_OK);
     host.fail_at = allocation ? host.calls + n : 0;
