@@ -18,14 +18,14 @@ TG_API tg_status tg_work_wait(tg_work *w); /* waits now, for who wants its resul
 /* ---- Copies ---- */
 
 /* As tg_write, but that x is in flight when it returns: src has been read and may change, x is filled behind what the
- * device was given so far and beside what it is given from now on. So the inputs of a step are best sent before the step
- * in front of it is recorded, into tensors that this one does not use. On the CPU, and where x is not contiguous, it is
+ * device was given so far and beside what it is given from now on. So a step's inputs are best sent before the step in
+ * front of it is recorded, into tensors that this one does not use. On the CPU, and where x is not contiguous, it is
  * done at once. Not within a captured step. */
 TG_API tg_status tg_upload(tg_tensor *x, const void *src, size_t bytes);
-/* As tg_read, but that dst has its bytes once tg_work_wait has returned TG_OK, and must be there until then; the work is
- * the caller's, and ends with that wait. NULL on an error. The bytes are x's of now: x may be dropped, discarded or
- * written to. Device memory that is given back meanwhile is used again behind the copy. Errors in data are not told. A
- * work that is never waited for writes nothing, and ends with its context. */
+/* As tg_read, but that dst has its bytes once tg_work_wait has returned TG_OK, and must be there until then. The work
+ * is the caller's, and ends with that wait, or with its context. NULL on an error. The bytes are x's of now: x may be
+ * dropped, discarded or written to. Device memory that is given back meanwhile is used again behind the copy. Errors in
+ * data are not told. Not within a captured step. */
 TG_API tg_work *tg_download(tg_tensor *x, void *dst, size_t bytes);
 TG_API tg_work *tg_download_f64(tg_tensor *x, double *dst, int64_t n); /* converted, as tg_read_f64 */
 

@@ -26,7 +26,8 @@ tg_block *tg_heap_alloc(tg_heap *h, size_t bytes, tg_category category);
 void tg_heap_release(tg_heap *h, tg_block *b);
 /* A block on memory that is not the heap's: end(user) when it has been released, and nobody holds or uses it any more,
  * or with the heap. NULL when there is no room to remember it. */
-tg_block *tg_heap_adopt(tg_heap *h, void *data, size_t bytes, tg_category category, void (*end)(void *user), void *user);
+tg_block *tg_heap_adopt(tg_heap *h, void *data, size_t bytes, tg_category category, void (*end)(void *user),
+                        void *user);
 /* A block that somebody still reads: tg_heap_release waits for the last of its holds to end. */
 void tg_block_hold(tg_block *b);
 void tg_block_unhold(tg_heap *h, tg_block *b);

@@ -1,6 +1,6 @@
 /* Symmetric buffers: one block a rank, the same size on all of them, from which the tensors of fused collectives are
- * taken. Ranks that share an address space can use each other's blocks as they lie; a transport may have windows, memory
- * that it knows on all ranks. Elsewhere there is none, and the caller does without. */
+ * taken. Ranks that share an address space can use each other's blocks as they lie; a transport may have windows, which
+ * are memory that it knows on all ranks. Elsewhere there is none, and the caller does without. */
 #include "autograd/record.h"
 #include "core/buffer.h"
 #include "parallel/comm.h"

@@ -243,8 +243,9 @@ typedef struct shares {
 
 static tg_status step_of_shares(void *state, tg_ctx *ctx) {
     shares *s = state;
-    tg_tensor *y = tg_linear(s->t, s->x, s->w1, NULL), *z = s->lacks ? y : tg_linear(s->t, tg_tanh(s->t, y), s->w2, NULL);
-    tg_backward(s->t, tg_sum(s->t, tg_square(s->t, z), TG_ALL_DIMS, false));
+    tg_tensor *y = tg_linear(s->t, s->x, s->w1, NULL);
+    if (!s->lacks) y = tg_linear(s->t, tg_tanh(s->t, y), s->w2, NULL);
+    tg_backward(s->t, tg_sum(s->t, tg_square(s->t, y), TG_ALL_DIMS, false));
     tg_tape_reset(s->t);
     tg_tensor *params[] = {s->w1, s->w2};
     if (tg_grads_finalize(s->p, params, 2, TG_FINALIZE(.tokens = s->tokens)) != TG_OK) return tg_ctx_status(ctx);

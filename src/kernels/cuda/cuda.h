@@ -1,8 +1,8 @@
 /* The CUDA device, as its own files see it: what a context has there, and how errors are recorded.
  *
  * A slot queues its work on the context's compute stream and returns. Memory that a context has let go is used again in
- * the order of that stream; what other streams do with it, as that of copies, is ordered by events (order.c). Nothing here waits for the
- * device, but for what the host reads. */
+ * the order of that stream; what other streams do with it, as that of copies, is ordered by events (order.c). Nothing
+ * here waits for the device, but for what the host reads. */
 #ifndef TG_CUDA_H
 #define TG_CUDA_H
 
