@@ -171,6 +171,11 @@ static tg_status start(copy *c, void *dst, const void *src, size_t bytes, tg_cop
     return TG_OK;
 }
 
+/* What is read without waiting for what fills it, as an optimiser does, comes behind the copy at once. */
+static bool outlives_steps(const tg_storage *s) {
+    return s->category == TG_MEM_PARAMETER || s->category == TG_MEM_GRADIENT || s->category == TG_MEM_OPTIMISER;
+}
+
 tg_status tg_copies_upload(tg_tensor *x, const void *src, size_t bytes) {
     tg_ctx *ctx = x->ctx;
     if (!bytes) return TG_OK;
@@ -186,7 +191,8 @@ tg_status tg_copies_upload(tg_tensor *x, const void *src, size_t bytes) {
         tg_work_abandon(w);
         return ctx->status;
     }
-    return tg_work_fills(w, x->storage);
+    TG_TRY(tg_work_fills(w, x->storage));
+    return outlives_steps(x->storage) ? tg_storage_need(x->storage, x) : TG_OK;
 }
 
 /* Memory that was given back goes on to its next use once a few more downloads have begun, whoever waits for this one:
@@ -197,12 +203,9 @@ static tg_status order_oldest(tg_ctx *ctx) {
     return TG_OK;
 }
 
-/* What is written without asking who reads it, as gradients and the state of optimisers are, comes behind at once. */
-static bool outlives_steps(const tg_storage *s) {
-    return s->category == TG_MEM_PARAMETER || s->category == TG_MEM_GRADIENT || s->category == TG_MEM_OPTIMISER;
-}
-
-tg_work *tg_copies_download(tg_tensor *x, void *dst, size_t bytes) {
+/* What a tape has made is written where nobody reads it any more. What the context has, as gradients, may be written
+ * without asking: all that follows comes behind the copy. */
+tg_work *tg_copies_download(tg_tensor *x, void *dst, size_t bytes, bool own) {
     tg_ctx *ctx = x->ctx;
     if (!ctx->ops->copy_beside || !bytes) {
         if (bytes && ctx->ops->copy(ctx, dst, tg_data(x), bytes, TG_COPY_TO_HOST) != TG_OK) return NULL;
@@ -228,7 +231,7 @@ tg_work *tg_copies_download(tg_tensor *x, void *dst, size_t bytes) {
     }
     tg_work_reads(w, x->storage);
     if (w->reads) all->unordered++;
-    if (!outlives_steps(x->storage) || tg_work_order(w) == TG_OK) return w;
+    if (own || x->storage->temporary || tg_work_order(w) == TG_OK) return w;
     tg_work_end(w);
     return NULL;
 }

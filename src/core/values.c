@@ -124,13 +124,13 @@ tg_status tg_upload(tg_tensor *x, const void *src, size_t bytes) {
 static tg_work *download(tg_tensor *x, tg_dtype dtype, void *dst) {
     tg_ctx *ctx = x->ctx;
     size_t bytes = (size_t)x->numel * tg_dtype_size(dtype);
-    if (!bytes || (dtype == x->dtype && x->flags & TG_F_CONTIGUOUS)) return tg_copies_download(x, dst, bytes);
+    if (!bytes || (dtype == x->dtype && x->flags & TG_F_CONTIGUOUS)) return tg_copies_download(x, dst, bytes, false);
     const double none[2] = {0, 0};
     tg_tensor *stage = tg_temp_empty(ctx, dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
     if (!stage) return NULL;
     tg_array outer = tg_array_of(x);
     tg_status s = ctx->ops->map(ctx, TG_FN_id, tg_array_of(stage), &outer, 1, none, false);
-    tg_work *w = s == TG_OK ? tg_copies_download(stage, dst, bytes) : NULL;
+    tg_work *w = s == TG_OK ? tg_copies_download(stage, dst, bytes, true) : NULL;
     tg_temp_free(stage); /* the work holds its bytes */
     return w;
 }
