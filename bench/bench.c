@@ -17,7 +17,7 @@ enum { ROWS = sizeof rows / sizeof rows[0], WARM_UP = 3 };
 static int usage(void) {
     fprintf(stderr, "usage: bench ROW [--device cpu|cuda] [--dtype f32|bf16] [--threads N] [--repeats N] [--calls N]\n"
                     "                 [--batch N] [--seq-len N] [--layers N] [--heads N] [--hidden N] [--vocab N]\n"
-                    "                 [--rows N] [--columns N] [--profile]\n"
+                    "                 [--rows N] [--columns N] [--profile] [--capture]\n"
                     "       bench --about [--device cpu|cuda]\n\n");
     for (int i = 0; i < ROWS; i++) fprintf(stderr, "  %-16s%s (%s)\n", rows[i]->name, rows[i]->summary, rows[i]->unit);
     return 2;
@@ -69,8 +69,8 @@ static bool set_number(bench_options *o, const char *name, long long n) {
 static bool parse(int argc, char **argv, bench_options *o) {
     for (int i = 2; i < argc; i++) {
         const char *name = argv[i];
-        if (strcmp(name, "--profile") == 0) {
-            o->profile = true;
+        if (strcmp(name, "--profile") == 0 || strcmp(name, "--capture") == 0) {
+            *(name[2] == 'p' ? &o->profile : &o->capture) = true;
             continue;
         }
         if (++i == argc) return false;

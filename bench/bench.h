@@ -13,7 +13,7 @@ typedef struct bench_options {
     int calls;            /* of what a row measures, queued on the device one after the other in each measurement */
     int64_t batch, seq_len, layers, heads, hidden, vocab; /* of GPT-2, and of attention */
     int64_t rows, columns;                                /* of the other kernels */
-    bool profile;
+    bool profile, capture; /* capture: the step is recorded, and what is measured are replays */
 } bench_options;
 
 /* measure returns one time in the row's unit; host the milliseconds of the host alone that one call takes while the

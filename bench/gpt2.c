@@ -1,9 +1,10 @@
-/* A GPT-2 training step, of 124M unless told: forward, backward, AdamW, as a program that uses the library writes it;
- * and its AdamW alone. */
+/* A GPT-2 training step, of 124M unless told: forward, backward, AdamW, as a program that uses the library writes it,
+ * called or captured; and its AdamW alone. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <tapegrad/capture.h>
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
 
@@ -16,6 +17,8 @@ typedef struct gpt2 {
     tg_tape *t;
     tg_tensor *ids, *target;
     int calls;
+    bool capture;
+    tg_graph *graph; /* of a step that is captured; NULL: it is called */
 } gpt2;
 
 static tg_optim *optimiser(tg_ctx *ctx, tg_module *gpt) {
@@ -43,6 +46,7 @@ static tg_tensor *some_ids(tg_ctx *ctx, const bench_options *o, uint32_t x) {
 
 static void gpt2_close(void *state) {
     gpt2 *g = state;
+    tg_graph_free(g->graph);
     tg_optim_free(g->optim);
     tg_tape_free(g->t);
     tg_module_free(g->gpt);
@@ -61,18 +65,33 @@ static void *gpt2_open(tg_ctx *ctx, const bench_options *o) {
                 .t = tg_tape_new(ctx),
                 .ids = some_ids(ctx, o, 1),
                 .target = some_ids(ctx, o, 2),
-                .calls = o->calls};
+                .calls = o->calls,
+                .capture = o->capture};
     g->optim = optimiser(ctx, g->gpt);
     if (g->ids && g->target && g->optim) return g;
     gpt2_close(g);
     return NULL;
 }
 
-static void step(gpt2 *g) {
+static void call_step(gpt2 *g) {
     tg_backward(g->t, tg_gpt_loss(g->gpt, g->t, g->ids, g->target, TG_LOSS_MEAN));
     tg_optim_step(g->optim);
     tg_optim_zero_grad(g->optim);
     tg_tape_reset(g->t);
+}
+
+static tg_status recorded(void *state, tg_ctx *ctx) {
+    call_step(state);
+    return tg_ctx_status(ctx);
+}
+
+/* A step is captured behind one that was called, which has made what lives longer than a step. */
+static void step(gpt2 *g) {
+    if (g->graph)
+        tg_graph_replay(g->graph);
+    else
+        call_step(g);
+    if (g->capture && !g->graph) g->graph = tg_capture(g->ctx, recorded, g);
 }
 
 static double gpt2_measure(void *state) {

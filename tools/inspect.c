@@ -116,7 +116,7 @@ static bool record_forward(const train_options *o, tg_gpt_config config, int64_t
     config.layers = layers;
     bool good = paper_open(&w, o, &config);
     if (good) {
-        tg_gpt_loss(w.r.gpt, w.r.tape, w.r.ids, w.r.target, TG_LOSS_SUM);
+        tg_gpt_loss(w.r.gpt, w.r.tape, w.r.in[0].ids, w.r.in[0].target, TG_LOSS_SUM);
         *flops = count_nodes(f, w.r.tape);
         good = check(w.ctx);
     }
@@ -146,7 +146,7 @@ static bool measure_step(const train_options *o, findings *f) {
             f->parameter_bytes += tg_numel(r->params[i]) * tg_dtype_bits(tg_dtype_of(r->params[i])) / 8;
         f->parameters = tg_module_numel(r->gpt);
         f->config = *tg_gpt_config_of(r->gpt);
-        trainer_step(&w.r, 1, NULL, NULL, false);
+        trainer_step(&w.r, 1, NULL, NULL, NULL, false);
         f->memory = TG_MEMORY();
         tg_memory_stats(w.ctx, &f->memory);
         good = check(w.ctx) && counts_of(&w, &f->sent);
@@ -164,7 +164,7 @@ static bool count_layer(const train_options *o, const findings *f, tg_comm_count
         config.layers = i + 1;
         config.parallel = NULL;
         bool good = paper_open(&w, o, &config);
-        if (good) trainer_step(&w.r, 1, NULL, NULL, false);
+        if (good) trainer_step(&w.r, 1, NULL, NULL, NULL, false);
         good = good && check(w.ctx) && counts_of(&w, &of[i]);
         paper_close(&w);
         if (!good) return false;

@@ -30,7 +30,7 @@ typedef struct run {
     trainer trainer;
     train_data data;
     metrics metrics;
-    int64_t *offsets;
+    int64_t *offsets; /* of the step's sequences, and behind them of the next one's */
     int64_t saved; /* the step of the newest checkpoint */
     int bad_steps; /* in a row: with a loss or gradient that is not finite */
 } run;
@@ -141,7 +141,7 @@ static bool open_run(run *r) {
     if (!data_open(&r->data, r->ctx, &r->o, &config)) return false;
     const plan *p = r->plan;
     if (p->state && !checkpoint_restore(p->from, p->state, &r->trainer, &r->data)) return false;
-    r->offsets = calloc((size_t)r->o.batch, sizeof *r->offsets);
+    r->offsets = calloc(2 * (size_t)r->o.batch, sizeof *r->offsets);
     if (!r->offsets) return fail("no memory for a batch"), false;
     if (r->chief && !metrics_open(&r->metrics, r->o.out, r->o.steps, p->done)) return false;
     return print_run(r);
@@ -195,8 +195,11 @@ static bool save_checkpoint(run *r, int64_t step) {
 }
 
 static bool run_step(run *r, int64_t step, bool *stop) {
-    data_offsets(&r->data, step, r->offsets);
-    step_result s = trainer_step(&r->trainer, step, r->data.tokens, r->offsets, interrupted != 0);
+    int64_t *next = step < r->o.steps ? r->offsets + r->o.batch : NULL;
+    if (!r->trainer.sent) data_offsets(&r->data, step, r->offsets);
+    if (next) data_offsets(&r->data, step + 1, next);
+    step_result s = trainer_step(&r->trainer, step, r->data.tokens, r->offsets, next, interrupted != 0);
+    if (next) memcpy(r->offsets, next, (size_t)r->o.batch * sizeof *next);
     double tokens_per_s = (double)(r->o.batch * r->o.model.seq_len) / s.seconds;
     double val_loss = tg_ctx_status(r->ctx) == TG_OK ? validate(r, step) : NAN;
     if (tg_ctx_status(r->ctx) != TG_OK && r->chief) metrics_end_line(&r->metrics);

@@ -7,6 +7,7 @@
 
 #include <tapegrad/capture.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/work.h>
 
 #include "ranks.h"
 
@@ -44,18 +45,23 @@ typedef struct trainer {
     tg_module *gpt;
     tg_optim *optim;
     tg_tape *tape;
-    tg_tensor *ids, *target; /* [micro / dp, seq_len] */
-    int64_t *buffer;         /* as many on the host */
+    /* [micro / dp, seq_len]; while one pair is used, what comes next is sent into the other. */
+    struct { tg_tensor *ids, *target; } in[2];
+    int turn;        /* the pair that is used next */
+    bool sent;       /* it has been sent already */
+    int64_t *buffer; /* as many on the host */
+    double *losses;  /* of the step's micro-batches, as they come from the device */
+    tg_work **coming;
     tg_tensor *tokens;       /* of this rank in a step; NULL: there are no data-parallel ranks */
     tg_tensor **params, **grads;
     int n_params;
     int64_t micro, batch, seq_len; /* of all data-parallel ranks together */
     int dp, dp_rank;
     bool scaled; /* the loss is, as float16 needs it */
+    int n_micro;
     /* Of a step that is captured (--capture): its micro-batches' inputs and losses, and what is replayed from the third
      * step on; the first one is called. */
-    tg_tensor **all; /* n_micro each: ids, targets, losses; NULL: steps are not captured */
-    int n_micro;
+    tg_tensor **all; /* n_micro each: ids, targets, losses, the next step's ids and targets; NULL: not captured */
     bool warm;
     tg_graph *graph;
     tg_schedule schedule;
@@ -73,9 +79,11 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
                   const char *weights);
 void trainer_close(trainer *r);
 tg_config train_config(const train_options *o);
-/* One step on the sequences that begin at the offsets, of the whole batch; on device meta both are NULL. interrupted:
- * this rank was asked to end. Errors are the context's. */
-step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int64_t *offsets, bool interrupted);
+/* One step on the sequences that begin at the offsets, of the whole batch; on device meta they and the tokens are NULL.
+ * next: those of the step to come, which are sent to the device meanwhile; NULL: there is none. interrupted: this rank
+ * was asked to end. Errors are the context's. */
+step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int64_t *offsets, const int64_t *next,
+                         bool interrupted);
 
 /* ---- Data (train_data.c) ---- */
 

@@ -55,12 +55,15 @@ static bool open_gradients(trainer *r) {
     return check(r->ctx);
 }
 
-/* A captured step has all its micro-batches' inputs at once. */
+/* What a captured step has of each micro-batch, n_micro of each. */
+enum { IDS, TARGETS, LOSSES, NEXT, KINDS = 5 };
+
+/* A captured step has all its micro-batches' inputs at once, and the next one's beside them. */
 static bool open_captured(trainer *r) {
-    r->n_micro = (int)(r->batch / r->micro);
-    r->all = calloc(3 * (size_t)r->n_micro, sizeof(tg_tensor *));
+    r->all = calloc(KINDS * (size_t)r->n_micro, sizeof(tg_tensor *));
     if (!r->all) return fail("no memory for a batch"), false;
-    for (int i = 0; i < 2 * r->n_micro; i++) {
+    for (int i = 0; i < KINDS * r->n_micro; i++) {
+        if (i / r->n_micro == LOSSES) continue;
         r->all[i] = tg_zeros(r->ctx, TG_I64, TG_SHAPE(r->micro / r->dp, r->seq_len));
         place_batch(r->parallel, r->all[i], true);
     }
@@ -80,15 +83,20 @@ static bool open_batch(trainer *r, const train_options *o) {
         return fail("--seq-len %lld is not divisible by --tp %d, over which --sp cuts it", (long long)r->seq_len, tp),
                false;
     int64_t mine = r->micro / r->dp;
-    r->ids = tg_zeros(r->ctx, TG_I64, TG_SHAPE(mine, r->seq_len));
-    r->target = tg_zeros(r->ctx, TG_I64, TG_SHAPE(mine, r->seq_len));
+    for (int i = 0; i < (o->capture ? 0 : 2); i++) {
+        r->in[i].ids = tg_zeros(r->ctx, TG_I64, TG_SHAPE(mine, r->seq_len));
+        r->in[i].target = tg_zeros(r->ctx, TG_I64, TG_SHAPE(mine, r->seq_len));
+        place_batch(r->parallel, r->in[i].ids, true);
+        place_batch(r->parallel, r->in[i].target, true);
+    }
     if (r->dp > 1) r->tokens = tg_zeros(r->ctx, TG_F64, TG_SHAPE());
-    place_batch(r->parallel, r->ids, true);
-    place_batch(r->parallel, r->target, true);
     double tokens = (double)(r->batch / r->dp * r->seq_len);
     if (r->dp > 1 && strcmp(tg_ctx_device(r->ctx), "meta")) tg_write_f64(r->tokens, &tokens, 1);
     r->buffer = calloc((size_t)(mine * r->seq_len), sizeof *r->buffer);
-    if (!r->buffer) return fail("no memory for a batch"), false;
+    r->n_micro = (int)(r->batch / r->micro);
+    r->losses = calloc((size_t)r->n_micro, sizeof *r->losses);
+    r->coming = calloc((size_t)r->n_micro, sizeof *r->coming);
+    if (!r->buffer || !r->losses || !r->coming) return fail("no memory for a batch"), false;
     return check(r->ctx) && (!o->capture || open_captured(r));
 }
 
@@ -116,12 +124,16 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
 void trainer_close(trainer *r) {
     if (!r->ctx) return;
     tg_graph_free(r->graph);
-    for (int i = 0; r->all && i < 3 * r->n_micro; i++) tg_drop(r->all[i]);
+    for (int i = 0; r->all && i < KINDS * r->n_micro; i++) tg_drop(r->all[i]);
     free(r->all);
-    tg_drop(r->ids);
-    tg_drop(r->target);
+    for (int i = 0; i < 2; i++) {
+        tg_drop(r->in[i].ids);
+        tg_drop(r->in[i].target);
+    }
     tg_drop(r->tokens);
     free(r->buffer);
+    free(r->coming);
+    free(r->losses);
     tg_optim_free(r->optim);
     tg_buckets_free(r->buckets);
     free(r->params);
@@ -136,13 +148,12 @@ void trainer_close(trainer *r) {
 static void fill(trainer *r, tg_tensor *out, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t shift) {
     for (int64_t i = 0; i < n; i++)
         tg_tokens_read(tokens, offsets[i] + shift, r->seq_len, r->buffer + i * r->seq_len);
-    tg_write(out, r->buffer, (size_t)(n * r->seq_len) * sizeof *r->buffer);
+    tg_upload(out, r->buffer, (size_t)(n * r->seq_len) * sizeof *r->buffer);
 }
 
-/* This rank's part of a micro-batch. */
+/* This rank's part of a micro-batch, on its way. */
 static void feed(trainer *r, tg_tensor *ids, tg_tensor *target, tg_tokens *tokens, const int64_t *offsets) {
     int64_t n = r->micro / r->dp;
-    if (!tokens) return;
     fill(r, ids, tokens, offsets + r->dp_rank * n, n, 0);
     fill(r, target, tokens, offsets + r->dp_rank * n, n, 1);
 }
@@ -159,14 +170,25 @@ static tg_tensor *back_through(trainer *r, tg_tensor *ids, tg_tensor *target) {
     return loss;
 }
 
-static double value_of(const trainer *r, tg_tensor *loss) { return tg_item(loss) * (r->dp == 1 ? 1 : share(r)); }
+static void fetch_loss(trainer *r, int i, tg_tensor *loss) { r->coming[i] = tg_download_f64(loss, &r->losses[i], 1); }
 
-static double run_micro_batch(trainer *r, tg_tokens *tokens, const int64_t *offsets) {
-    feed(r, r->ids, r->target, tokens, offsets);
-    tg_tensor *loss = back_through(r, r->ids, r->target);
-    double value = tokens ? value_of(r, loss) : 0;
+static double sum_of_fetched(trainer *r) {
+    double sum = 0;
+    for (int i = 0; i < r->n_micro; i++)
+        if (tg_work_wait(r->coming[i]) == TG_OK) sum += r->losses[i] * (r->dp == 1 ? 1 : share(r));
+    return sum;
+}
+
+/* The next one's tokens are sent before this one's work is queued, so that they arrive beside it. */
+static void run_micro_batch(trainer *r, int i, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
+    int now = r->turn;
+    if (tokens && !r->sent) feed(r, r->in[now].ids, r->in[now].target, tokens, offsets);
+    if (tokens && next) feed(r, r->in[1 - now].ids, r->in[1 - now].target, tokens, next);
+    r->sent = tokens && next;
+    r->turn = 1 - now;
+    tg_tensor *loss = back_through(r, r->in[now].ids, r->in[now].target);
+    if (tokens) fetch_loss(r, i, loss);
     tg_tape_reset(r->tape);
-    return value;
 }
 
 static void end_step(trainer *r) {
@@ -178,7 +200,7 @@ static void end_step(trainer *r) {
 /* The whole step, on inputs that are there: work of the device alone. */
 static tg_status step_on_device(void *state, tg_ctx *ctx) {
     trainer *r = state;
-    tg_tensor **ids = r->all, **target = ids + r->n_micro, **losses = target + r->n_micro;
+    tg_tensor **ids = r->all, **target = ids + TARGETS * r->n_micro, **losses = ids + LOSSES * r->n_micro;
     for (int i = 0; i < r->n_micro; i++) {
         tg_buckets_set_reduce(r->buckets, i + 1 == r->n_micro);
         tg_tensor *loss = back_through(r, ids[i], target[i]);
@@ -190,11 +212,30 @@ static tg_status step_on_device(void *state, tg_ctx *ctx) {
     return tg_ctx_status(ctx);
 }
 
+static void feed_all(trainer *r, tg_tensor **to, tg_tokens *tokens, const int64_t *offsets) {
+    for (int i = 0; i < r->n_micro; i++) feed(r, to[i], to[r->n_micro + i], tokens, offsets + i * r->micro);
+}
+
+/* The inputs stay where they are: what was sent for this step lies beside them. */
+static void take_sent(trainer *r) {
+    bool grad = tg_set_grad_mode(r->tape, false);
+    for (int i = 0; i < 2 * r->n_micro; i++) tg_copy_(r->tape, r->all[i], r->all[NEXT * r->n_micro + i]);
+    tg_tape_reset(r->tape);
+    tg_set_grad_mode(r->tape, grad);
+}
+
+static void feed_captured(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
+    if (r->sent)
+        take_sent(r);
+    else
+        feed_all(r, r->all, tokens, offsets);
+    if (next) feed_all(r, r->all + NEXT * r->n_micro, tokens, next);
+    r->sent = next != NULL;
+}
+
 /* The first step makes what lives longer than a step; the second one is recorded. */
-static double run_captured(trainer *r, tg_tokens *tokens, const int64_t *offsets) {
-    double value = 0;
-    for (int i = 0; i < r->n_micro; i++)
-        feed(r, r->all[i], r->all[r->n_micro + i], tokens, offsets ? offsets + i * r->micro : NULL);
+static void run_captured(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
+    if (tokens) feed_captured(r, tokens, offsets, next);
     if (r->graph)
         tg_graph_replay(r->graph);
     else if (r->warm)
@@ -202,8 +243,7 @@ static double run_captured(trainer *r, tg_tokens *tokens, const int64_t *offsets
     else
         step_on_device(r, r->ctx);
     r->warm = true;
-    for (int i = 0; tokens && i < r->n_micro; i++) value += value_of(r, r->all[2 * r->n_micro + i]);
-    return value;
+    for (int i = 0; tokens && i < r->n_micro; i++) fetch_loss(r, i, r->all[LOSSES * r->n_micro + i]);
 }
 
 /* The losses of all data-parallel ranks, and whether one was asked to end. */
@@ -214,17 +254,28 @@ static void gather_result(trainer *r, step_result *result) {
     result->interrupted = v[1] > 0;
 }
 
-step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int64_t *offsets, bool interrupted) {
+/* The micro-batches of a step that is called. */
+static void run_called(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
+    for (int i = 0; i < r->n_micro; i++) {
+        bool last = i + 1 == r->n_micro;
+        const int64_t *now = offsets ? offsets + i * r->micro : NULL;
+        tg_buckets_set_reduce(r->buckets, last);
+        run_micro_batch(r, i, tokens, now, last || !now ? next : now + r->micro);
+    }
+    end_step(r);
+}
+
+step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int64_t *offsets, const int64_t *next,
+                         bool interrupted) {
     step_result result = {.lr = tg_schedule_lr(&r->schedule, step), .interrupted = interrupted};
     double begun = seconds_now();
     tg_memory_reset_peak(r->ctx);
     tg_optim_set_lr(r->optim, result.lr);
-    if (r->all) result.loss = run_captured(r, tokens, offsets);
-    for (int64_t i = 0; !r->all && i < r->batch; i += r->micro) {
-        tg_buckets_set_reduce(r->buckets, i + r->micro >= r->batch);
-        result.loss += run_micro_batch(r, tokens, offsets ? offsets + i : NULL);
-    }
-    if (!r->all) end_step(r);
+    if (r->all)
+        run_captured(r, tokens, offsets, next);
+    else
+        run_called(r, tokens, offsets, next);
+    if (tokens) result.loss = sum_of_fetched(r);
     result.grad_norm = tg_optim_norm(r->optim);
     result.loss_scale = r->scaled ? tg_optim_scale(r->optim) : NAN;
     tg_memory memory = TG_MEMORY();

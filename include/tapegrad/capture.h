@@ -10,8 +10,9 @@
  * random streams go on with every replay from where they are, gradients and what tg_keep holds are there after each.
  *
  * What a replay cannot repeat is refused, with the place in the step: reading a value on the host (tg_item, tg_read,
- * tg_optim_clip ...), writing one from there (tg_write, tg_from_host), setting or adding a random stream. Shapes and
- * the host's decisions are those of the recording. Who captures runs a step or two as it is before: what lives longer
+ * tg_optim_clip ...), writing one from there (tg_write, tg_from_host), setting or adding a random stream. So are copies
+ * of work.h, which go on beside a replay where the step does not touch their tensors. Shapes and the host's decisions
+ * are those of the recording. Who captures runs a step or two as it is before: what lives longer
  * than a step, as gradients and named buffers, is then there.
  */
 #ifndef TAPEGRAD_CAPTURE_H

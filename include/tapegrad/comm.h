@@ -10,6 +10,7 @@
 #define TAPEGRAD_COMM_H
 
 #include <tapegrad/tapegrad.h>
+#include <tapegrad/work.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -48,8 +49,6 @@ typedef enum tg_reduce_op { TG_REDUCE_SUM, TG_REDUCE_MAX, TG_REDUCE_MIN, TG_REDU
  * discarded and its tape reset; who changes it through the library waits for the work. dst and src are contiguous, of
  * one dtype (any of the eight); dst == src is in place. Sums are ordered by rank, and 16-bit ones accumulate in
  * float32; AVG needs floats. On a group of size 1 dst receives src and nothing is sent. */
-TG_API bool tg_work_test(tg_work *w); /* whether it is done, or has failed; helps it along. True for NULL */
-TG_API tg_status tg_work_wait(tg_work *w); /* waits now, for who wants its result here */
 TG_API tg_work *tg_comm_all_reduce(tg_comm *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op);
 TG_API tg_work *tg_comm_all_gather(tg_comm *c, tg_tensor *dst, tg_tensor *src); /* dst numel = n x src, by rank */
 TG_API tg_work *tg_comm_reduce_scatter(tg_comm *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op); /* src = n x dst */
@@ -71,9 +70,10 @@ TG_API tg_status tg_comm_batch_open(tg_comm *c);
 TG_API tg_status tg_comm_batch_close(tg_comm *c);
 TG_API tg_status tg_comm_barrier(tg_comm *c);
 
-/* Memory of one size on all ranks of c, for fused collectives. Collective to make; NULL on an error. take packs n
- * tensors of the tape at multiples of 16 bytes; false, without an error: not available on this transport (it is for
- * ranks that are threads), too small, or tensors of an earlier take are still open: the caller does without. */
+/* Memory of one size on all ranks of c, for fused collectives: of ranks that are threads, or, over NCCL, a window of
+ * NCCL's, whose collectives it moves best. Collective to make; NULL on an error. take packs n tensors of the tape at
+ * multiples of 16 bytes; false, without an error: not available on this transport, too small, or tensors of an earlier
+ * take are still open: the caller does without. */
 typedef struct tg_symmetric tg_symmetric;
 TG_API tg_symmetric *tg_symmetric_new(tg_comm *c, size_t bytes);
 TG_API void tg_symmetric_free(tg_symmetric *s);

@@ -191,6 +191,15 @@ struct tg_device_ops {
     tg_status (*capture_end)(tg_ctx *ctx, bool keep, void **graph, int64_t *nodes);
     tg_status (*capture_launch)(tg_ctx *ctx, void *graph);
     void (*capture_free)(tg_ctx *ctx, void *graph);
+    /* Copies beside the kernels (work.h): all five, or none; NULL: copy does them, at once. host_alloc: memory of the
+     * host that the device reaches by itself; NULL without an error: there is no more. copy_beside copies between such
+     * memory and the device, behind what slots have queued so far and beside what they queue from now on; *event is
+     * recorded behind it, made where it is NULL. On an error nothing is under way. */
+    void *(*host_alloc)(tg_ctx *ctx, size_t bytes);
+    void (*host_free)(tg_ctx *ctx, void *p, size_t bytes);
+    tg_status (*copy_beside)(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind, void **event);
+    bool (*event_test)(tg_ctx *ctx, void *event); /* has it come so far, or failed? */
+    tg_status (*event_await)(tg_ctx *ctx, void *event); /* the host waits */
 };
 
 /* A context on the caller's own device, which must outlive it; config->device is ignored. Devices are arguments, there
@@ -384,21 +393,6 @@ TG_API tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_te
                           tg_tensor **out, int n_out, void *state, void (*destroy)(void *state), const void *site);
 #define TG_SITE __builtin_return_address(0)
 
-/* ---- Works ---- */
-
-/* One operation in flight that fills a storage. test and wait are called by the thread of the context. */
-typedef struct tg_work_ops {
-    size_t size;
-    const char *name;
-    bool (*test)(void *self);
-    tg_status (*wait)(tg_ctx *ctx, void *self);
-    void (*abort)(void *self);
-    void (*free)(void *self);
-} tg_work_ops;
-
-/* NULL on error: self stays the caller's. */
-TG_API tg_work *tg_work_new(tg_ctx *ctx, const tg_work_ops *ops, void *self);
-
 /* ---- Transports ---- */
 
 /* One collective, checked: a group of two ranks or more, dtypes and counts that fit this rank's tensors, contiguous
@@ -456,6 +450,12 @@ typedef struct tg_comm_ops {
      * the group has failed, or a request (NULL: none) cannot be finished any more. waited < 0: no longer. Never
      * blocks. */
     tg_status (*look)(tg_ctx *ctx, void *state, void *request, double waited);
+    /* Device memory that the group moves best (tg_symmetric): all three, or none. alloc: this rank's own; NULL without
+     * an error: none is to be had. window: every rank makes what it has taken, of one size, known to the others. free
+     * ends it, also behind close. */
+    void *(*window_alloc)(tg_ctx *ctx, void *state, size_t bytes, void **window);
+    tg_status (*window_join)(tg_ctx *ctx, void *state, void *window);
+    void (*window_free)(tg_ctx *ctx, void *window);
 } tg_comm_ops;
 
 /* A communicator on the caller's own transport: of this rank among size. Closes state when it is freed, and at once on

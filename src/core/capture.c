@@ -206,7 +206,7 @@ static tg_status run_fn(tg_graph *g) {
     TG_TRY(call_fn(g, "tg_capture"));
     if (g->refused)
         return tg_fail(ctx, TG_ERR_STATE, "tg_capture: the step cleared an error of what cannot be captured");
-    TG_TRY(tg_works_settle(ctx)); /* works on other streams end within the recording */
+    TG_TRY(tg_works_settle(ctx, NULL, NULL)); /* works on other streams end within the recording */
     return note_draws(g);
 }
 
@@ -236,7 +236,7 @@ static void close_memory(tg_graph *g) {
 static tg_status record(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     TG_TRY(open_streams(g));
-    TG_TRY(tg_works_settle(ctx)); /* the recording cannot wait for what it has not begun */
+    TG_TRY(tg_works_settle(ctx, NULL, NULL)); /* the recording cannot wait for what it has not begun */
     tg_status s = open_memory(g);
     if (s == TG_OK) s = ctx->ops->capture_begin(ctx);
     if (s == TG_OK) {
@@ -363,6 +363,16 @@ static tg_status check_gradients(const tg_graph *g) {
     return TG_OK;
 }
 
+/* A copy of what the step does not touch, as of the next one's inputs, goes on beside it. */
+static bool is_beside(const void *arg, const tg_work *w) {
+    const tg_graph *g = arg;
+    const tg_block *b = w->fills ? w->fills->block : w->reads;
+    if (!w->ops->order || !b || tg_block_arena(b) == g->arena) return false;
+    for (int i = 0; i < g->n_uses; i++)
+        if (g->uses[i].block == b) return false;
+    return true;
+}
+
 static tg_status check_replay(const tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     if (ctx->capture) {
@@ -388,7 +398,7 @@ tg_status tg_graph_replay(tg_graph *g) {
         g->steps++;
         return TG_OK;
     }
-    TG_TRY(tg_works_settle(ctx));
+    TG_TRY(tg_works_settle(ctx, is_beside, g));
     if (ctx->ops->poll) TG_TRY(ctx->ops->poll(ctx));
     TG_TRY(launch(g, false, TG_SITE));
     move_streams(g);

@@ -7,7 +7,7 @@
 #include "autograd/record.h"
 #include "core/buffer.h"
 #include "core/capture.h"
-#include "core/core.h"
+#include "core/copies.h"
 #include "core/pool.h"
 #include "core/report.h"
 #include "core/rng.h"
@@ -145,6 +145,8 @@ static tg_status choose_device(tg_ctx *ctx, const tg_device_ops *ops, const tg_c
                      ops->event_record && ops->event_wait && ops->event_free && ops->map && ops->fill && ops->iota &&
                      ops->reduce && ops->gemm && ops->take && ops->put_add && ops->random;
         if (!whole) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new_on: the device table lacks a required slot");
+        if (ops->copy_beside && !(ops->host_alloc && ops->host_free && ops->event_test && ops->event_await))
+            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new_on: the device table lacks a slot that copy_beside needs");
         ctx->ops = ops;
     } else if (strcmp(name, "cpu") == 0) {
         ctx->ops = &tg_cpu_device;
@@ -267,6 +269,7 @@ void tg_ctx_free(tg_ctx *ctx) {
     tg_tapes_release(ctx);
     tg_pool_free(ctx, ctx->pool);
     tg_trace_free(ctx);
+    tg_copies_free(ctx);
     if (ctx->heap) tg_heap_free(ctx->heap);
     for (int i = 0; i < TG_WORKSPACES; i++) tg_host_free(ctx, ctx->workspace[i].p, ctx->workspace[i].bytes);
     if (ctx->ops && ctx->heap) ctx->ops->close(ctx, ctx->device_state);

@@ -206,6 +206,7 @@ struct tg_ctx {
     tg_hook *free_hooks;
     tg_work *readers;          /* works in flight that hold what they read */
     tg_work *works;            /* all that have not ended */
+    struct tg_copies *copies;  /* beside the device's work; NULL: none so far */
     tg_graph *graphs, *capture; /* alive; the one that is being recorded now */
     struct tg_buffer *buffers; /* named ones */
     tg_tensor *owned;    /* alive, linked through their ext */

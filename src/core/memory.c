@@ -10,6 +10,14 @@ enum { SMALL = 16, CHUNK = 1024, ARENAS = 256 };
 
 static const size_t LARGEST = (size_t)1 << 45;
 
+/* Memory that is not the heap's. */
+typedef struct adopted {
+    tg_block *block;
+    void (*end)(void *user);
+    void *user;
+    struct adopted *next;
+} adopted;
+
 struct tg_heap {
     tg_block *cache[SMALL + 1];
     int64_t live, peak;
@@ -28,6 +36,7 @@ struct tg_heap {
     tg_block *pin;
     uint8_t number;
     bool ended; /* its graph has gone */
+    adopted *adopted;
 };
 
 tg_heap *tg_heap_new(const tg_heap_source *source) {
@@ -40,10 +49,18 @@ tg_heap *tg_heap_new(const tg_heap_source *source) {
 
 static void arena_free(tg_heap *a);
 
+static void adopted_end(tg_heap *h, adopted **at) {
+    adopted *a = *at;
+    *at = a->next;
+    a->end(a->user);
+    h->tlsf.source.host_free(h->tlsf.source.user, a, sizeof *a);
+}
+
 void tg_heap_free(tg_heap *h) {
     if (!h) return;
     for (int i = 1; i < ARENAS; i++)
         if (h->arena[i]) arena_free(h->arena[i]);
+    while (h->adopted) adopted_end(h, &h->adopted);
     tg_heap_source source = h->tlsf.source;
     tg_tlsf_close(&h->tlsf);
     source.host_free(source.user, h, sizeof *h);
@@ -153,6 +170,27 @@ tg_block *tg_heap_alloc(tg_heap *h, size_t bytes, tg_category category) {
     b->owner = NULL;
     count(h, b);
     return b;
+}
+
+tg_block *tg_heap_adopt(tg_heap *h, void *data, size_t bytes, tg_category category, void (*end)(void *user),
+                        void *user) {
+    const tg_heap_source *source = &h->tlsf.source;
+    adopted *a = tg_tlsf_reserve(&h->tlsf, 1) ? source->host(source->user, sizeof *a) : NULL;
+    if (!a) return NULL;
+    tg_block *b = tg_tlsf_descriptor(&h->tlsf);
+    *b = (tg_block){.data = data, .bytes = bytes, .state = TG_BLOCK_LIVE, .category = (uint8_t)category & 15,
+                    .adopted = true};
+    *a = (adopted){b, end, user, h->adopted};
+    h->adopted = a;
+    count(h, b);
+    return b;
+}
+
+static void give_adopted(tg_heap *h, tg_block *b) {
+    adopted **at = &h->adopted;
+    while ((*at)->block != b) at = &(*at)->next;
+    adopted_end(h, at);
+    tg_tlsf_descriptor_give(&h->tlsf, b);
 }
 
 static inline tg_heap *heap_of(tg_heap *h, const tg_block *b) { return b->arena ? h->arena[b->arena] : h; }
@@ -276,6 +314,8 @@ bool tg_heap_arena_use(tg_heap *h, tg_block *b) {
 
 void tg_block_forget_use(tg_block *b) { b->used = false; }
 
+int tg_block_arena(const tg_block *b) { return b->arena; }
+
 void tg_block_unuse(tg_heap *h, tg_block *b) {
     if (--b->graphs > 0 || b->holds > 0 || !b->doomed) return;
     b->doomed = false;
@@ -292,7 +332,9 @@ void tg_heap_release(tg_heap *h, tg_block *b) {
     h = heap_of(h, b);
     size_t units = b->bytes / TG_UNIT;
     uncount(h, b);
-    if (units <= SMALL)
+    if (b->adopted)
+        give_adopted(h, b);
+    else if (units <= SMALL)
         small_give(h, b, units);
     else
         tg_tlsf_give(&h->tlsf, b);

@@ -24,6 +24,10 @@ void tg_heap_free(tg_heap *h);
 /* A block of at least bytes, 64-byte aligned, rounded up to 64; NULL when there is no more. bytes 0 gives a block. */
 tg_block *tg_heap_alloc(tg_heap *h, size_t bytes, tg_category category);
 void tg_heap_release(tg_heap *h, tg_block *b);
+/* A block on memory that is not the heap's: end(user) when it has been released, and nobody holds or uses it any more,
+ * or with the heap. NULL when there is no room to remember it. */
+tg_block *tg_heap_adopt(tg_heap *h, void *data, size_t bytes, tg_category category, void (*end)(void *user),
+                        void *user);
 /* A block that somebody still reads: tg_heap_release waits for the last of its holds to end. */
 void tg_block_hold(tg_block *b);
 void tg_block_unhold(tg_heap *h, tg_block *b);
@@ -58,6 +62,7 @@ tg_block *tg_heap_arena_any(const tg_heap *h, int arena);
  * tg_block_forget_use. A block that is used is kept, though it be released, until its last graph has unused it. */
 bool tg_heap_arena_use(tg_heap *h, tg_block *b);
 void tg_block_forget_use(tg_block *b);
+int tg_block_arena(const tg_block *b); /* 0: of the heap itself */
 void tg_block_unuse(tg_heap *h, tg_block *b);
 
 void tg_block_set_owner(tg_block *b, void *owner); /* the storage, for reports */

@@ -38,6 +38,10 @@ static void storage_slot_free(tg_storage *s) {
 static tg_status storage_bytes(tg_storage *s) {
     tg_ctx *ctx = s->ctx;
     s->block = tg_heap_alloc(ctx->heap, s->bytes, s->category);
+    if (TG_UNLIKELY(!s->block) && ctx->readers) { /* what copies still read may have been given back */
+        TG_TRY(tg_works_order_readers(ctx));
+        s->block = tg_heap_alloc(ctx->heap, s->bytes, s->category);
+    }
     if (TG_UNLIKELY(!s->block)) {
         tg_memory m = TG_MEMORY();
         tg_heap_stats(ctx->heap, &m);

@@ -48,6 +48,8 @@ bool tg_tlsf_reserve(tg_tlsf *t, int n) {
     return true;
 }
 
+void tg_tlsf_descriptor_give(tg_tlsf *t, tg_block *b) { spare_push(t, b); }
+
 tg_block *tg_tlsf_descriptor(tg_tlsf *t) {
     tg_block *b = t->spare;
     t->spare = b->link;

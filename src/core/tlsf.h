@@ -21,6 +21,7 @@ struct tg_block {
     uint8_t state : 4, category : 4;
     bool doomed : 1; /* released, while holds or graphs keep it */
     bool used : 1;   /* by the step that is being captured, which knows it */
+    bool adopted : 1; /* of nobody's segment */
     uint8_t arena;   /* that it was cut from; 0: the heap's own bytes */
     uint8_t graphs;  /* captured steps that use it */
     int32_t holds;   /* works in flight that read it */
@@ -50,5 +51,6 @@ void tg_tlsf_trim(tg_tlsf *t);
 /* Makes sure of n spare descriptors; tg_tlsf_descriptor takes one of them. */
 bool tg_tlsf_reserve(tg_tlsf *t, int n);
 tg_block *tg_tlsf_descriptor(tg_tlsf *t);
+void tg_tlsf_descriptor_give(tg_tlsf *t, tg_block *b);
 
 #endif

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "core/capture.h"
-#include "core/core.h"
+#include "core/copies.h"
 #include "kernels/scalar.h"
 
 /* Common checks; the bytes are present afterwards. */
@@ -110,6 +110,40 @@ tg_status tg_write_f64(tg_tensor *x, const double *src, int64_t n) {
     TG_TRY(counted(x, src, n, "tg_write_f64", false, TG_SITE));
     TG_TRY(writable(x, "tg_write_f64", TG_SITE));
     return transfer(x, TG_F64, (void *)src, false);
+}
+
+/* ---- Beside the device's work ---- */
+
+tg_status tg_upload(tg_tensor *x, const void *src, size_t bytes) {
+    TG_TRY(sized(x, src, bytes, "tg_upload", false, TG_SITE));
+    TG_TRY(writable(x, "tg_upload", TG_SITE));
+    return x->flags & TG_F_CONTIGUOUS ? tg_copies_upload(x, src, bytes) : transfer(x, x->dtype, (void *)src, false);
+}
+
+/* Through a row-major tensor of the wanted dtype, where x is none. */
+static tg_work *download(tg_tensor *x, tg_dtype dtype, void *dst) {
+    tg_ctx *ctx = x->ctx;
+    size_t bytes = (size_t)x->numel * tg_dtype_size(dtype);
+    if (!bytes || (dtype == x->dtype && x->flags & TG_F_CONTIGUOUS)) return tg_copies_download(x, dst, bytes, false);
+    const double none[2] = {0, 0};
+    tg_tensor *stage = tg_temp_empty(ctx, dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
+    if (!stage) return NULL;
+    tg_array outer = tg_array_of(x);
+    tg_status s = ctx->ops->map(ctx, TG_FN_id, tg_array_of(stage), &outer, 1, none, false);
+    tg_work *w = s == TG_OK ? tg_copies_download(stage, dst, bytes, true) : NULL;
+    tg_temp_free(stage); /* the work holds its bytes */
+    return w;
+}
+
+tg_work *tg_download(tg_tensor *x, void *dst, size_t bytes) {
+    if (sized(x, dst, bytes, "tg_download", true, TG_SITE) != TG_OK || whole(x, "tg_download") != TG_OK) return NULL;
+    return download(x, x->dtype, dst);
+}
+
+tg_work *tg_download_f64(tg_tensor *x, double *dst, int64_t n) {
+    if (counted(x, dst, n, "tg_download_f64", true, TG_SITE) != TG_OK || whole(x, "tg_download_f64") != TG_OK)
+        return NULL;
+    return download(x, TG_F64, dst);
 }
 
 void *tg_host_data(tg_tensor *x) {

@@ -18,7 +18,7 @@ tg_work *tg_work_new(tg_ctx *ctx, const tg_work_ops *ops, void *self) {
 
 bool tg_work_test(tg_work *w) { return !w || !w->ops || !w->ops->test || w->ops->test(w->self); }
 
-static void work_free(tg_work *w) {
+void tg_work_end(tg_work *w) {
     tg_ctx *ctx = w->ctx;
     if (w->ops->free) w->ops->free(w->self);
     tg_work_read(w);
@@ -50,7 +50,7 @@ tg_status tg_work_finish(tg_work *w) {
     tg_ctx *ctx = w->ctx;
     tg_status s = w->ops->wait(ctx, w->self);
     const char *name = w->ops->name ? w->ops->name : "work";
-    work_free(w);
+    tg_work_end(w);
     if (s != TG_OK) return tg_fail(ctx, s, "waiting for %s failed with %s", name, tg_status_name(s));
     return TG_OK;
 }
@@ -66,7 +66,7 @@ void tg_work_abandon(tg_work *w) {
         w->ops->abort(w->self);
     else
         w->ops->wait(w->ctx, w->self);
-    work_free(w);
+    tg_work_end(w);
 }
 
 void tg_work_reads(tg_work *w, tg_storage *src) {
@@ -98,16 +98,36 @@ void tg_work_read(tg_work *w) {
         ctx->readers = w->next;
 }
 
+tg_status tg_work_order(tg_work *w) {
+    if (!w->reads && !w->holds) return TG_OK;
+    TG_TRY(w->ops->order(w->ctx, w->self));
+    tg_work_read(w);
+    return TG_OK;
+}
+
+tg_status tg_works_order_readers(tg_ctx *ctx) {
+    for (tg_work *w = ctx->readers, *next; w; w = next) {
+        next = w->next;
+        if (!w->fills && w->ops->order) TG_TRY(tg_work_order(w));
+    }
+    return TG_OK;
+}
+
 static tg_status wait_reader(tg_work *w) {
     if (w->fills) return tg_storage_need(w->fills, NULL);
+    if (w->ops->order) return tg_work_order(w);
     tg_status s = w->ops->wait(w->ctx, w->self); /* it stays its owner's to end */
     tg_work_read(w);
     return s;
 }
 
 /* Waiting for one may end others: it begins again behind each that ends. */
-tg_status tg_works_settle(tg_ctx *ctx) {
+tg_status tg_works_settle(tg_ctx *ctx, bool (*but)(const void *arg, const tg_work *w), const void *arg) {
     for (tg_work *w = ctx->works; w;) {
+        if (but && but(arg, w)) {
+            w = w->after;
+            continue;
+        }
         bool ends = w->fills != NULL;
         TG_TRY(wait_reader(w));
         w = ends ? ctx->works : w->after;

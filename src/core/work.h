@@ -25,12 +25,17 @@ tg_status tg_works_wait_readers(tg_ctx *ctx, const tg_block *b);
 tg_status tg_work_fills(tg_work *w, tg_storage *s);
 /* The storage that w fills is going: waits for it, ignoring its result, and frees it. */
 void tg_work_abandon(tg_work *w);
+/* What the device is given from now on comes behind w, which reads no longer. For works with an order. */
+tg_status tg_work_order(tg_work *w);
+/* Orders all such works that read: the memory that they hold, and that was given back, can be had again. */
+tg_status tg_works_order_readers(tg_ctx *ctx);
+void tg_work_end(tg_work *w); /* without waiting for it: it is its maker's, who knows */
 /* Waits for w and ends it: what tg_work_wait does once w belongs to nobody. */
 tg_status tg_work_finish(tg_work *w);
 /* Makes room for n more works, so that none allocates. */
 tg_status tg_works_reserve(tg_ctx *ctx, int n);
 void tg_works_free(tg_ctx *ctx);
-/* Waits for all works, which stay whose they are. */
-tg_status tg_works_settle(tg_ctx *ctx);
+/* Waits for all works, which stay whose they are; but for those that `but` (NULL: none) says are nobody's here. */
+tg_status tg_works_settle(tg_ctx *ctx, bool (*but)(const void *arg, const tg_work *w), const void *arg);
 
 #endif

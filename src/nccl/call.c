@@ -292,4 +292,7 @@ const tg_comm_ops tg_nccl_transport = {
     .batch = nccl_batch,
     .abort = nccl_abort,
     .recover = tg_nccl_recover,
+    .window_alloc = tg_nccl_window_alloc,
+    .window_join = tg_nccl_window_join,
+    .window_free = tg_nccl_window_free,
 };

@@ -36,6 +36,7 @@ void tg_nccl_abort_all(tg_nccl_rank *self) {
     for (tg_nccl_group *g = self->groups; g; g = g->next) {
         ncclComm_t comm = g->comm;
         g->comm = NULL;
+        tg_nccl_windows_end(g); /* NCCL forgets them with the communicator */
         if (comm) ncclCommAbort(comm);
     }
     for (tg_nccl_group *g = self->groups; g; g = g->next) drain(g);

@@ -14,6 +14,7 @@ static void group_free(tg_nccl_group *g) {
             *at = g->next;
             break;
         }
+    tg_nccl_windows_end(g);
     if (g->comm) ncclCommAbort(g->comm);
     if (g->stream) cudaStreamDestroy(g->stream);
     if (g->token) cudaFree(g->token);
@@ -166,6 +167,7 @@ void tg_nccl_close(tg_ctx *ctx, void *state) {
     tg_nccl_rank *self = g->self;
     (void)ctx;
     finish_calls(g);
+    tg_nccl_windows_end(g);
     if (!self->failed && g->comm && tg_nccl_settle(g, ncclCommFinalize(g->comm), "ncclCommFinalize") == TG_OK) {
         ncclCommDestroy(g->comm);
         g->comm = NULL;

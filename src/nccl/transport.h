@@ -22,6 +22,7 @@
 
 typedef struct tg_nccl_rank tg_nccl_rank;
 typedef struct tg_nccl_group tg_nccl_group;
+typedef struct tg_nccl_window tg_nccl_window;
 
 /* A call on its way: from its start until it is done on all ranks, and its owner has dropped it. */
 typedef struct tg_nccl_call {
@@ -50,6 +51,7 @@ struct tg_nccl_group {
     int rank, size;
     tg_nccl_call *first, **end; /* in the order of their start */
     bool batch;
+    tg_nccl_window *windows;
     void *token; /* 8 bytes on the device, for a barrier without control */
     char name[48];
 };
@@ -92,6 +94,13 @@ tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call);
 /* Finds out which calls are over. */
 void tg_nccl_progress(tg_nccl_group *g);
 void tg_nccl_calls_free(tg_nccl_rank *self);
+
+/* ---- window.c ---- */
+
+void *tg_nccl_window_alloc(tg_ctx *ctx, void *state, size_t bytes, void **window);
+tg_status tg_nccl_window_join(tg_ctx *ctx, void *state, void *window);
+void tg_nccl_window_free(tg_ctx *ctx, void *window);
+void tg_nccl_windows_end(tg_nccl_group *g); /* the communicator is about to end, or has: their memory stays */
 
 /* ---- fail.c ---- */
 

@@ -99,6 +99,7 @@ static tg_status gradient_came(void *user, tg_tape *t, tg_tensor *x, tg_tensor *
 
 /* ---- The end of a step ---- */
 
+/* What this rank has a gradient of has one everywhere: only the others are read, and few steps have such. */
 static tg_status read_flags(tg_buckets *b, bucket *k) {
     tg_ctx *ctx = b->ctx;
     TG_TRY(tg_storage_need(k->flat->storage, k->flat));
@@ -107,6 +108,8 @@ static tg_status read_flags(tg_buckets *b, bucket *k) {
             float f;
             double d;
         } word;
+        if (b->item[k->first + i].param->ext->has_grad) continue;
+        TG_TRY(tg_grads_may_read(ctx));
         tg_array from = element(k->flat, k->payload + i);
         TG_TRY(ctx->ops->copy(ctx, &word, from.data, tg_dtype_size(k->flat->dtype), TG_COPY_TO_HOST));
         double ranks = k->flat->dtype == TG_F64 ? word.d : (double)word.f;

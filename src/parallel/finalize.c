@@ -8,6 +8,7 @@
 
 #include "autograd/backward.h"
 #include "autograd/placement.h"
+#include "core/capture.h"
 #include "kernels/scalar.h"
 #include "parallel/grads.h"
 
@@ -21,6 +22,12 @@ typedef struct sum_set {
     uint32_t axes;
     tg_dtype dtype;
 } sum_set;
+
+tg_status tg_grads_may_read(tg_ctx *ctx) {
+    return tg_capture_refuse(ctx, "tg_grads_finalize",
+                             "has a parameter without a gradient on this rank, and reads whether another rank has it",
+                             NULL);
+}
 
 static uint32_t axes_left(const tg_parallel *p, const tg_tensor *x) {
     uint32_t r = x->place ? x->place->replicated : 0;
@@ -75,6 +82,8 @@ static tg_status move_small(const sum_set *s, tg_tensor *flat, bool in) {
             TG_TRY(s->ctx->ops->fill(s->ctx, word, x->ext->has_grad));
             continue;
         }
+        if (x->ext->has_grad) continue; /* then it has one everywhere */
+        TG_TRY(tg_grads_may_read(s->ctx));
         double d = 0;
         float f = 0;
         bool wide = flat->dtype == TG_F64;

@@ -14,6 +14,8 @@ tg_status tg_buckets_finish(tg_buckets *b);
  */
 tg_status tg_buckets_recover(tg_parallel *p);
 void tg_buckets_orphan(tg_parallel *p); /* p ends: its buckets only hold gradients from now on */
+/* Before the host reads whether some rank has a gradient: a step that is being captured cannot. */
+tg_status tg_grads_may_read(tg_ctx *ctx);
 /* The axes over which some bucket sums x's gradient; 0: none does. */
 uint32_t tg_buckets_axes(const tg_parallel *p, const tg_tensor *x);
 /* Writes 0 where x has no gradient on this rank, so that it can be summed. NULL after recording the error. */

@@ -1,6 +1,6 @@
 /* Symmetric buffers: one block a rank, the same size on all of them, from which the tensors of fused collectives are
- * taken. Ranks that share an address space can use each other's blocks as they lie; elsewhere there is none, and the
- * caller does without. */
+ * taken. Ranks that share an address space can use each other's blocks as they lie; a transport may have windows, which
+ * are memory that it knows on all ranks. Elsewhere there is none, and the caller does without. */
 #include "autograd/record.h"
 #include "core/buffer.h"
 #include "parallel/comm.h"
@@ -24,7 +24,8 @@ static tg_status agree(tg_comm *c, int64_t *bytes) {
 
 static bool shares_memory(const tg_comm *c) {
     const char *transport = tg_comm_transport(c);
-    return c->ctx->host && !c->ctx->meta && (!strcmp(transport, "self") || !strcmp(transport, "threads"));
+    if (c->ctx->meta) return false;
+    return !strcmp(transport, "self") || (c->ctx->host && !strcmp(transport, "threads"));
 }
 
 /* One that a freed symmetric buffer has left, or a new one. */
@@ -37,8 +38,55 @@ static tg_buffer *buffer_of(tg_ctx *ctx) {
     return tg_buffer_new(ctx, "", TG_U8, 0);
 }
 
+/* What a transport's window is until its memory is let go. */
+typedef struct window {
+    tg_ctx *ctx;
+    const tg_comm_ops *ops;
+    void *data, *its;
+} window;
+
+static void window_free(void *user) {
+    window *w = user;
+    if (w->data) w->ops->window_free(w->ctx, w->its);
+    tg_host_free(w->ctx, w, sizeof *w);
+}
+
+/* All ranks have memory before any makes it known to the others; none: one of them had no more. */
+static tg_status open_window(tg_symmetric *s, tg_comm *c, window *w, size_t bytes) {
+    int64_t all;
+    w->data = c->ops->window_alloc(c->ctx, c->state, bytes, &w->its);
+    all = w->data != NULL;
+    TG_TRY(agree(c, &all));
+    if (!all) return TG_OK;
+    TG_TRY(c->ops->window_join(c->ctx, c->state, w->its));
+    s->buffer = buffer_of(s->ctx);
+    if (!s->buffer) return s->ctx->status;
+    s->buffer->block = tg_heap_adopt(s->ctx->heap, w->data, bytes, TG_MEM_BUFFER, window_free, w);
+    if (!s->buffer->block) return tg_fail(s->ctx, TG_ERR_MEMORY, "tg_symmetric_new: no memory for a window");
+    s->bytes = bytes;
+    return TG_OK;
+}
+
+static tg_status open_windows(tg_symmetric *s, tg_comm *c, size_t bytes) {
+    enum { GRAIN = 64 };
+    int64_t least = bytes <= PTRDIFF_MAX / 2 ? (int64_t)((bytes + GRAIN - 1) / GRAIN * GRAIN) : 0;
+    TG_TRY(agree(c, &least));
+    if (!least) return TG_OK;
+    window *w = tg_host_alloc(s->ctx, sizeof *w);
+    if (!w) return s->ctx->status;
+    *w = (window){.ctx = s->ctx, .ops = c->ops};
+    tg_status status = open_window(s, c, w, (size_t)least);
+    if (!s->bytes) window_free(w);
+    return status;
+}
+
+static bool has_windows(const tg_comm *c) {
+    return c->size > 1 && c->ops->window_alloc && c->ops->window_join && c->ops->window_free;
+}
+
 static tg_status open_arena(tg_symmetric *s, tg_comm *c, size_t bytes) {
     int64_t least = shares_memory(c) ? (int64_t)bytes : 0;
+    if (has_windows(c)) return open_windows(s, c, bytes);
     if (!c->ops->silent) TG_TRY(agree(c, &least));
     if (!least) return TG_OK;
     s->buffer = buffer_of(s->ctx);

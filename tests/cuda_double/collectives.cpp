@@ -159,6 +159,7 @@ ncclResult_t collective(const char *name, ncclComm_t comm, cudaStream_t stream, 
     CommPtr c = comm->state;
     ncclResult_t e = check_call(*c, s, b, stream);
     if (e != ncclSuccess) return e;
+    s = placed(*c, s, b.in, b.out);
     return submit({c, stream, std::string("nccl") + name_of(static_cast<Kind>(s.kind)), {b.in, b.out}, [=] {
                        return issue_collective(c, s, b);
                    }});

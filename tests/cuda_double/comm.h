@@ -6,6 +6,14 @@
 
 namespace dbl {
 
+/* Memory that all ranks have made known. */
+struct Window {
+    char *at;
+    size_t size;
+    uint32_t number; /* of the communicator's, from 1 on: the same on all ranks */
+    bool symmetric;
+};
+
 /* What operations keep of a communicator, which may be gone before them. */
 struct Comm {
     std::shared_ptr<Team> team;
@@ -23,6 +31,9 @@ struct Comm {
     ncclResult_t state = ncclSuccess; /* an error, once there is one */
     std::string error;
     std::vector<std::function<void()>> deferred; /* launches that wait for the host to poll */
+    std::map<void *, Window> windows; /* by handle */
+    uint32_t windows_begun;
+    std::function<bool()> window; /* whether all have called the registration that is in progress */
     std::function<bool()> join; /* sets the team of a communicator that was split off, when all have called */
 };
 using CommPtr = std::shared_ptr<Comm>;
@@ -48,6 +59,9 @@ ncclResult_t fail(Comm *c, ncclResult_t result, const std::string &text);
 ncclResult_t submit(Request r); /* now, or at the end of the group */
 ncclResult_t usable(Comm &c);   /* an error where no operation may be called on it */
 std::string not_arrived(Comm &c, uint64_t number);
+ncclResult_t wait_for_window(Call &call, const CommPtr &c, std::function<bool()> all);
+void end_windows(Comm &c);
+Signature placed(Comm &c, Signature s, const void *in, const void *out); /* with its places in windows */
 
 } // namespace dbl
 

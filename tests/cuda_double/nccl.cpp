@@ -11,8 +11,6 @@ thread_local std::string last_error;
 thread_local int group_depth;
 thread_local std::vector<Request> group;
 thread_local std::vector<CommPtr> joining; // begun in the group, to be waited for at its end
-std::map<void *, size_t> nccl_memory;
-std::set<void *> registrations;
 
 template <class F> ncclResult_t wait_until(Call &call, int device, const std::string &what, F condition) {
     auto since = std::chrono::steady_clock::now();
@@ -68,6 +66,12 @@ ncclResult_t finish_joining(Call &call, const CommPtr &c) {
     ncclResult_t e =
         wait_until(call, c->device, who_is_missing(*c), [&] { return is_ready(*c) || c->state != ncclSuccess; });
     return c->state != ncclSuccess ? c->state : e;
+}
+
+bool window_is_there(Comm &c) {
+    if (c.window && !c.window()) return false;
+    c.window = nullptr;
+    return true;
 }
 
 bool configure(Comm &c, const ncclConfig_t *config, bool inherited) {
@@ -251,6 +255,7 @@ ncclResult_t state_of(Comm &c) {
         progress(c);
         return ncclInProgress;
     }
+    if (!window_is_there(c)) return ncclInProgress;
     if (!is_ready(c)) return c.state != ncclSuccess ? c.state : ncclInProgress;
     return c.finalizing && c.outstanding() ? ncclInProgress : ncclSuccess;
 }
@@ -261,6 +266,7 @@ ncclResult_t drain(Call &call, Comm &c) {
 }
 
 void drop(ncclComm_t comm) {
+    end_windows(*comm->state);
     delete comm;
     count_live("nccl", -1);
 }
@@ -269,22 +275,6 @@ template <class F> ncclResult_t ask(ncclComm_t comm, F f) {
     Lock lock(mutex());
     if (!comm || !comm->state->ready) return ncclInvalidArgument;
     f(*comm->state);
-    return ncclSuccess;
-}
-
-ncclResult_t register_memory(ncclComm_t comm, void *p, size_t n, void **handle) {
-    Comm &c = *comm->state;
-    if (!inside(p, n)) return fail(&c, ncclInvalidArgument, "a registration of " + describe(p, n));
-    *handle = new char;
-    registrations.insert(*handle);
-    count_live("nccl", 1);
-    return ncclSuccess;
-}
-
-ncclResult_t deregister_memory(ncclComm_t comm, void *handle) {
-    if (!registrations.erase(handle)) return fail(comm->state.get(), ncclInvalidArgument, "no registration");
-    delete static_cast<char *>(handle);
-    count_live("nccl", -1);
     return ncclSuccess;
 }
 
@@ -315,9 +305,18 @@ ncclResult_t fail(Comm *c, ncclResult_t result, const std::string &text) {
 ncclResult_t usable(Comm &c) {
     if (c.aborted || c.finalizing) return fail(&c, ncclInvalidUsage, "a communicator that was aborted or finalised");
     if (c.state != ncclSuccess) return c.state;
-    bool waits = !c.ready || (c.polls && !group_depth);
+    bool waits = !c.ready || c.window || (c.polls && !group_depth);
     return waits ? fail(&c, ncclInvalidArgument, "a communicator is used before its previous operation succeeded")
                  : ncclSuccess;
+}
+
+ncclResult_t wait_for_window(Call &call, const CommPtr &c, std::function<bool()> all) {
+    c->window = std::move(all);
+    c->polls = c->blocking ? 0 : settings().nccl_progress;
+    if (!c->blocking) return ncclInProgress;
+    ncclResult_t e =
+        wait_until(call, c->device, "ranks that have not registered a window", [&] { return window_is_there(*c); });
+    return c->state != ncclSuccess ? c->state : e;
 }
 
 ncclResult_t submit(Request r) {
@@ -417,6 +416,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     bool refused = c.refused(cudaErrorUnknown);
     CommPtr state = comm->state;
     ncclResult_t e = drain(c, *state);
+    if (!state->windows.empty()) report("a communicator is destroyed that still has windows", state->device);
     if (state->team && !state->aborted) state->team->member(state->rank).left = 1;
     drop(comm);
     return refused ? ncclUnhandledCudaError : e;
@@ -467,51 +467,6 @@ ncclResult_t ncclGroupEnd(void) {
     }
     ncclResult_t e = end_group(c);
     return refused ? fail(nullptr, ncclUnhandledCudaError, "the group failed") : e;
-}
-
-ncclResult_t ncclMemAlloc(void **p, size_t n) {
-    Call c(__func__, true);
-    if (c.refused(cudaErrorMemoryAllocation) || allocate(p, n, current_device()) != cudaSuccess)
-        return fail(nullptr, ncclUnhandledCudaError, "out of memory");
-    nccl_memory[*p] = n;
-    return ncclSuccess;
-}
-
-ncclResult_t ncclMemFree(void *p) {
-    {
-        Lock lock(mutex());
-        if (p && !nccl_memory.erase(p)) return fail(nullptr, ncclInvalidArgument, "memory that is not ncclMemAlloc's");
-    }
-    return cudaFree(p) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
-}
-
-ncclResult_t ncclCommRegister(const ncclComm_t comm, void *p, size_t n, void **handle) {
-    Call c(__func__);
-    if (c.refused(cudaErrorUnknown)) return ncclUnhandledCudaError;
-    return register_memory(comm, p, n, handle);
-}
-
-ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) {
-    Call c(__func__);
-    return deregister_memory(comm, handle);
-}
-
-// Symmetric memory must come from ncclMemAlloc.
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *p, size_t n, ncclWindow_t *window, int) {
-    Call c(__func__);
-    if (c.refused(cudaErrorUnknown)) return ncclUnhandledCudaError;
-    Block *b = find_block(p);
-    if (!b || !nccl_memory.count(b->base))
-        return fail(comm->state.get(), ncclInvalidArgument, "a window in " + describe(p, n));
-    void *handle = nullptr;
-    ncclResult_t e = register_memory(comm, p, n, &handle);
-    *window = static_cast<ncclWindow_t>(handle);
-    return e;
-}
-
-ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
-    Call c(__func__);
-    return deregister_memory(comm, window);
 }
 
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type, ncclScalarResidence_t where,

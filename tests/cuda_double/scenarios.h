@@ -11,7 +11,8 @@ struct Scenario {
     bool (*run)(); /* whether all came out right */
 };
 
-extern const std::vector<Scenario> runtime_scenarios, capture_scenarios, product_scenarios, nccl_scenarios;
+extern const std::vector<Scenario> runtime_scenarios, capture_scenarios, product_scenarios, nccl_scenarios,
+    window_scenarios;
 
 /* Ends the scenario as wrong, saying where. */
 #define RIGHT(condition)                                                                                               \

@@ -95,11 +95,18 @@ template <class T> void reduce_as(Team &team, const Signature &s, uint64_t numbe
 
 } // namespace
 
+static std::string place_text(const char *what, int64_t at) {
+    if (!at) return "";
+    return std::string(what) + " window " + std::to_string(at >> 40) + " at " +
+           std::to_string(at & ((int64_t(1) << 40) - 1));
+}
+
 std::string Signature::text() const {
     std::string t =
         std::string(name_of(static_cast<Kind>(kind))) + "(" + std::to_string(count) + " of " + type_names[type];
     if (kind == all_reduce || kind == reduce_scatter || kind == reduce) t += ", op " + std::to_string(op);
     if (root >= 0) t += ", root " + std::to_string(root);
+    t += place_text(", from", in_at) + place_text(", to", out_at);
     return t + ")";
 }
 

@@ -16,13 +16,15 @@ enum Kind { all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_al
 struct Signature {
     int32_t kind, type, op, root;
     uint64_t count;
+    int64_t in_at = 0, out_at = 0; /* places in windows, of which all ranks give the same; 0: in none */
     bool operator==(const Signature &o) const {
-        return kind == o.kind && type == o.type && op == o.op && root == o.root && count == o.count;
+        return kind == o.kind && type == o.type && op == o.op && root == o.root && count == o.count &&
+               in_at == o.in_at && out_at == o.out_at;
     }
     std::string text() const;
 };
 
-enum { max_ranks = 32, max_splits = 16 };
+enum { max_ranks = 32, max_splits = 16, max_windows = 16 };
 
 struct Arrival {
     std::atomic<uint64_t> number; /* 1 + that of the collective whose data lies there */
@@ -39,6 +41,11 @@ struct Member {
         std::atomic<uint32_t> number;
         int32_t color, key;
     } splits[max_splits];
+    struct {
+        std::atomic<uint32_t> number;
+        uint64_t size;
+        int32_t flags;
+    } windows[max_windows];
 };
 
 struct Mailbox {

@@ -86,6 +86,10 @@ const Check checks[] = {
     {"a sum used before it was made", "sum_not_awaited", "wrong", "TG_DOUBLE_SCHEDULE=2", not_tsan},
     {"a sum used before it was made is a race", "sum_not_awaited", "data race", "", tsan_only},
     {"two ranks on one device", "same_device", "two ranks on device 0", "", always},
+    {"windows of two sizes", "window_sizes", "bytes, and on rank", "", always},
+    {"a collective at two places of a window", "window_places", "from window 1 at 32", "", always},
+    {"a window's memory is freed", "window_freed", "freed that is still a window", "", always},
+    {"a communicator ends before its windows", "window_left", "still has windows", "", always},
     {"a collective past its buffer", "buffer_too_small", "36 bytes are asked of", "", always},
 };
 
@@ -172,7 +176,8 @@ const Scenario *find(const std::vector<Scenario> &in, const char *name) {
 
 int main(int argc, char **argv) {
     self = "/proc/self/exe";
-    const std::vector<Scenario> *all[] = {&runtime_scenarios, &capture_scenarios, &product_scenarios, &nccl_scenarios};
+    const std::vector<Scenario> *all[] = {&runtime_scenarios, &capture_scenarios, &product_scenarios, &nccl_scenarios,
+                                          &window_scenarios};
     if (argc > 1) {
         setvbuf(stdout, nullptr, _IONBF, 0);
         for (auto *in : all)

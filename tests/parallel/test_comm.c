@@ -281,6 +281,22 @@ static tg_status rooted(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
 START_TEST(broadcast_gather_and_scatter) { each_world(most(), rooted, NULL); }
 END_TEST
 
+/* Unequal parts, in place: what two ranks send each other is equally long. */
+static tg_status swapped(tg_ctx *ctx, tg_comm *c, tg_dtype d, bool outside) {
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    int64_t counts[MOST], all = 0, at = 0;
+    for (int r = 0; r < n; r++) all += counts[r] = (me + r) % 3 ? 3000 + 211 * (me + r) : 0;
+    tg_tensor *x = tensor(ctx, d, all, me, outside);
+    tg_comm_all_to_all(c, x, counts, x, counts);
+    for (int r = 0; r < n; at += counts[r], r++) {
+        int64_t from = 0;
+        for (int b = 0; b < me; b++) from += (r + b) % 3 ? 3000 + 211 * (r + b) : 0;
+        EXPECT(ctx, holds(x, at, r, from, counts[r]));
+    }
+    tg_drop(x);
+    return tg_ctx_status(ctx);
+}
+
 /* What rank a sends to rank b. */
 static int64_t lane(int a, int b) { return (a + 2 * b) % 3 ? 5000 + 311 * a + 17 * b : 0; }
 
@@ -305,6 +321,7 @@ static tg_status exchanged(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
         tg_tensor *f = me % 2 ? tensor(ctx, d, 9001 * n, NOTHING, outside) : e;
         tg_comm_all_to_all(c, f, NULL, e, NULL);
         for (int r = 0; r < n; r++) EXPECT(ctx, holds(f, 9001 * r, r, 9001 * me, 9001));
+        EXPECT(ctx, swapped(ctx, c, d, outside) == TG_OK);
         tg_drop(x), tg_drop(y), tg_drop(e);
         if (f != e) tg_drop(f);
     }

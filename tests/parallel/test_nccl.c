@@ -161,9 +161,108 @@ START_TEST(a_collective_runs_beside_a_product) {
 }
 END_TEST
 
+/* ---- Windows ---- */
+
+enum { PIECE = 96 };
+
+static bool holds(tg_tensor *x, double expected) {
+    double v[RANKS * PIECE];
+    int64_t n = tg_numel(x);
+    if (tg_read_f64(x, v, n) != TG_OK) return false;
+    for (int64_t i = 0; i < n; i++)
+        if (v[i] != expected) return false;
+    return true;
+}
+
+static void put(tg_tensor *x, double value) {
+    double v[RANKS * PIECE];
+    for (int i = 0; i < RANKS * PIECE; i++) v[i] = value;
+    tg_write_f64(x, v, tg_numel(x));
+}
+
+/* Collectives within the window: the double compares the places that ranks give. */
+static tg_status use_window(tg_ctx *ctx, tg_comm *c, tg_symmetric *s, tg_tape *t) {
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    const tg_dtype dtypes[] = {TG_F32, TG_F32, TG_BF16};
+    const tg_shape shapes[] = {TG_SHAPE(n, PIECE), TG_SHAPE(PIECE), TG_SHAPE(PIECE)};
+    tg_tensor *x[3], *y;
+    EXPECT(ctx, s && tg_symmetric_take(s, t, dtypes, shapes, 3, x));
+    EXPECT(ctx, !tg_symmetric_take(s, t, dtypes, shapes, 1, &y));
+    put(x[1], me + 1);
+    tg_comm_all_reduce(c, x[1], x[1], TG_REDUCE_SUM);
+    EXPECT(ctx, holds(x[1], n * (n + 1) / 2));
+    tg_comm_all_gather(c, x[0], x[1]);
+    EXPECT(ctx, holds(x[0], n * (n + 1) / 2));
+    tg_comm_reduce_scatter(c, x[1], x[0], TG_REDUCE_SUM);
+    EXPECT(ctx, holds(x[1], n * n * (n + 1) / 2));
+    put(x[2], 1);
+    tg_comm_all_reduce(c, x[2], x[2], TG_REDUCE_SUM);
+    EXPECT(ctx, holds(x[2], n));
+    tg_tape_reset(t);
+    EXPECT(ctx, tg_symmetric_take(s, t, dtypes, shapes, 1, &y));
+    put(y, 2);
+    tg_comm_all_reduce(c, y, y, TG_REDUCE_SUM); /* in flight until its reader comes */
+    return tg_ctx_status(ctx);
+}
+
+static tg_status with_windows(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    int me = tg_comm_rank(world);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_memory m = TG_MEMORY();
+    for (int round = 0; round < 3; round++) { /* each rank asks for another size: all get the least */
+        tg_symmetric *s = tg_symmetric_new(world, (size_t)(8192 + 100 * me));
+        RUN(use_window(ctx, world, s, t));
+        tg_memory_stats(ctx, &m);
+        EXPECT(ctx, m.by_category[TG_MEM_BUFFER] >= 8192);
+        tg_symmetric_free(s); /* its tensor keeps the memory */
+        tg_tape_reset(t);
+        tg_memory_stats(ctx, &m);
+        EXPECT(ctx, m.by_category[TG_MEM_BUFFER] == 0);
+    }
+    tg_comm *half = tg_comm_split(world, me % 2, me, "half", TG_TP);
+    tg_symmetric *s = tg_symmetric_new(half, 8192), *all = tg_symmetric_new(world, 8192);
+    RUN(use_window(ctx, half, s, t));
+    tg_comm_free(half);
+    tg_symmetric_free(s); /* behind its communicator */
+    RUN(use_window(ctx, world, all, t));
+    tg_symmetric_free(all);
+    tg_tape_free(t);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(symmetric_buffers_are_windows) {
+    on_ranks(RANKS, with_windows, NULL);
+    ck_assert_int_eq(double_live("nccl"), 0);
+    ck_assert_int_eq(double_live("memory"), 0);
+    ck_assert_str_eq(double_message(), "");
+}
+END_TEST
+
+static tg_status without_room(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    int me = tg_comm_rank(world);
+    tg_tape *t = tg_tape_new(ctx);
+    const tg_dtype dtype = TG_F32;
+    const tg_shape shape = TG_SHAPE(8);
+    tg_tensor *x;
+    tg_symmetric *s = tg_symmetric_new(world, me == 1 ? (size_t)1 << 40 : (size_t)1 << 39); /* more than there is */
+    EXPECT(ctx, s && !tg_symmetric_take(s, t, &dtype, &shape, 1, &x) && !tg_alive(x));
+    tg_symmetric_free(s);
+    s = tg_symmetric_new(world, me == 1 ? 0 : 4096); /* one wants none: none has any */
+    EXPECT(ctx, s && !tg_symmetric_take(s, t, &dtype, &shape, 1, &x));
+    tg_symmetric_free(s);
+    tg_tape_free(t);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(without_memory_for_a_window_there_is_none) { on_ranks(2, without_room, NULL); }
+END_TEST
+
 int main(void) {
     setenv("TG_TEST_DEVICE", "cuda", 1);
     const TTest *const tests[] = {ranks_meet_by_the_callers_exchange, what_is_refused, its_host_is_a_host,
-                                  a_collective_runs_beside_a_product};
+                                  a_collective_runs_beside_a_product, symmetric_buffers_are_windows,
+                                  without_memory_for_a_window_there_is_none};
     return tg_check_main("nccl", tests, sizeof tests / sizeof *tests);
 }

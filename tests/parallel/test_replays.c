@@ -227,7 +227,119 @@ START_TEST(ranks_that_disagree_are_told) {
 }
 END_TEST
 
+/* ---- Data-parallel ranks ---- */
+
+enum { WIDE = 6, HIGH = 5 };
+
+/* One has w2's gradient in its buckets, or left for tg_grads_finalize to sum. */
+typedef struct shares {
+    tg_parallel *p;
+    tg_buckets *b;
+    tg_tape *t;
+    tg_tensor *w1, *w2, *x, *tokens; /* x [HIGH, WIDE] */
+    tg_tensor *sum[2];               /* gradients of the last step, whole */
+    bool lacks;                      /* w2's, on this rank */
+} shares;
+
+static tg_status step_of_shares(void *state, tg_ctx *ctx) {
+    shares *s = state;
+    tg_tensor *y = tg_linear(s->t, s->x, s->w1, NULL);
+    if (!s->lacks) y = tg_linear(s->t, tg_tanh(s->t, y), s->w2, NULL);
+    tg_backward(s->t, tg_sum(s->t, tg_square(s->t, y), TG_ALL_DIMS, false));
+    tg_tape_reset(s->t);
+    tg_tensor *params[] = {s->w1, s->w2};
+    if (tg_grads_finalize(s->p, params, 2, TG_FINALIZE(.tokens = s->tokens)) != TG_OK) return tg_ctx_status(ctx);
+    for (int i = 0; i < 2; i++) put(s->sum[i], tg_grad_of(params[i]));
+    for (int i = 0; i < 2; i++) tg_zero_grad(params[i]);
+    return tg_ctx_status(ctx);
+}
+
+static tg_status open_shares(shares *s, tg_ctx *ctx, tg_comm *world, int bucketed) {
+    double rows = HIGH;
+    *s = (shares){.p = tg_parallel_new(world, NULL), .t = tg_tape_new(ctx)};
+    s->w1 = tg_param_of(ctx, "w1", TG_F32, TG_SHAPE(WIDE, WIDE), 0.5);
+    s->w2 = tg_param_of(ctx, "w2", TG_F32, TG_SHAPE(WIDE, WIDE), 0.5);
+    s->x = tg_zeros(ctx, TG_F32, TG_SHAPE(HIGH, WIDE));
+    s->tokens = tg_zeros(ctx, TG_F64, TG_SHAPE());
+    tg_tensor *params[] = {s->w1, s->w2};
+    for (int i = 0; i < 2; i++) tg_place(s->p, params[i], TG_DP, TG_R);
+    for (int i = 0; i < 2; i++) s->sum[i] = tg_zeros(ctx, TG_F32, TG_SHAPE(WIDE, WIDE));
+    tg_write_f64(s->tokens, &rows, 1);
+    s->b = tg_buckets_new(s->p, params, bucketed, 0);
+    return tg_ctx_status(ctx);
+}
+
+static void close_shares(shares *s) {
+    tg_buckets_free(s->b);
+    tg_tape_free(s->t);
+    tg_parallel_free(s->p);
+}
+
+static void feed_shares(shares *s, int me, int round) {
+    float x[HIGH * WIDE];
+    for (int i = 0; i < HIGH * WIDE; i++) x[i] = value(me, round, i) / 16;
+    tg_write(s->x, x, sizeof x);
+}
+
+/* Called and replayed in turn, the same inputs give the same bits. */
+static tg_status replays_of_shares(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
+    enum { ROUNDS = 6 };
+    shares s;
+    float got[2][WIDE * WIDE], want[ROUNDS][2][WIDE * WIDE];
+    (void)end;
+    if (open_shares(&s, ctx, world, *(const int *)arg) != TG_OK) return tg_ctx_status(ctx);
+    int me = tg_comm_rank(world);
+    for (int round = 0; round < ROUNDS; round++) {
+        feed_shares(&s, me, round);
+        step_of_shares(&s, ctx);
+        for (int i = 0; i < 2; i++) tg_read(s.sum[i], want[round][i], sizeof want[round][i]);
+    }
+    tg_graph *g = NULL;
+    for (int round = 0; round < ROUNDS; round++) {
+        feed_shares(&s, me, round);
+        if (g)
+            tg_graph_replay(g);
+        else
+            g = tg_capture(ctx, step_of_shares, &s);
+        for (int i = 0; i < 2; i++) tg_read(s.sum[i], got[i], sizeof got[i]);
+        EXPECT(ctx, tg_ctx_status(ctx) == TG_OK);
+        EXPECT(ctx, !memcmp(got, want[round], sizeof got) && got[1][0] != 0);
+    }
+    tg_graph_free(g);
+    close_shares(&s);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(data_parallel_steps_are_replayed) {
+    for (int bucketed = 1; bucketed <= 2; bucketed++)
+        for (int n = 2; n <= 4; n *= 2) expect_world(THREADS, n, replays_of_shares, &bucketed);
+}
+END_TEST
+
+/* Rank 0 has no gradient of w2, and would have to read whether another one has. */
+static tg_status lacks_one(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
+    shares s;
+    float sum[WIDE * WIDE];
+    (void)end;
+    if (open_shares(&s, ctx, world, *(const int *)arg) != TG_OK) return tg_ctx_status(ctx);
+    s.lacks = tg_comm_rank(world) == 0;
+    feed_shares(&s, tg_comm_rank(world), 0);
+    if (step_of_shares(&s, ctx) != TG_OK) return tg_ctx_status(ctx);
+    tg_capture(ctx, step_of_shares, &s);
+    tg_read(s.sum[0], sum, sizeof sum);
+    tg_status status = tg_ctx_status(ctx);
+    close_shares(&s);
+    return status;
+}
+
 START_TEST(what_cannot_be_replayed_is_refused) {
+    for (int bucketed = 1; bucketed <= 2; bucketed++) {
+        const world_end *end = run_world(THREADS, 2, lacks_one, &bucketed, NULL);
+        ck_assert_msg(end->status[0] == TG_ERR_UNSUPPORTED && end->status[1] == TG_ERR_REMOTE, "%s; %s",
+                      end->message[0], end->message[1]);
+        ck_assert_msg(strstr(end->message[0], "has a parameter without a gradient on this rank"), "%s",
+                      end->message[0]);
+    }
     ck_ends(2, barrier, TG_ERR_UNSUPPORTED, "barrier: the step that tg_capture records waits", TG_ERR_REMOTE);
     ck_ends(2, group_ends, TG_ERR_ABORTED, "a communicator of the step has ended", TG_ERR_REMOTE);
 }
@@ -235,6 +347,6 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {replays_are_steps_of_all_ranks, ranks_that_disagree_are_told,
-                            what_cannot_be_replayed_is_refused};
+                            data_parallel_steps_are_replayed, what_cannot_be_replayed_is_refused};
     return tg_check_main("replays", tests, sizeof tests / sizeof *tests);
 }

@@ -36,7 +36,8 @@ check "$2" --only 'a step|bench'
 holds 'it passes' [ $status = 0 ]
 holds 'a step' says '^\| a step \| passed'
 holds 'benches' says '^\| bench \| passed'
-for row in 'copy' 'product of' 'layer norm, backward' 'softmax and loss' 'AdamW' 'T 32, backward' 'tokens/s' 'peak'; do
+for row in 'copy' 'product of' 'layer norm, backward' 'softmax and loss' 'AdamW' 'T 32, backward' 'tokens/s' 'peak' 'host, us a step, eager' \
+    'host, us a step, captured'; do
     holds "the row $row" says "^\\| ${row}[^|]*\\| [0-9]"
 done
 holds 'nothing is judged' [ -z "$(grep -E 'PASS|not met' "$result")" ]

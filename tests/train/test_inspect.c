@@ -68,6 +68,7 @@ static void compare_step(const model *m) {
     tg_module *gpt = tg_gpt_new(ctx, &m->config);
     tg_tensor *params[64], *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, SEQ)),
                            *target = tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, SEQ));
+    for (int next = 0; next < 2; next++) tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, SEQ)); /* what is sent meanwhile */
     int n = tg_module_params(gpt, params, 64);
     tg_optim *optim = tg_adamw_new(ctx, params, n, NULL);
     tg_optim_no_decay_1d(optim);

@@ -43,7 +43,7 @@ static void steps(real *out, trainer *r, tg_tokens *tokens) {
         tg_comm_counts before = TG_COMM_COUNTS(), after = TG_COMM_COUNTS();
         tg_memory memory = TG_MEMORY();
         tg_comm_count(r->world, &before);
-        trainer_step(r, step + 1, tokens, offsets, false);
+        trainer_step(r, step + 1, tokens, offsets, offsets, false);
         tg_comm_count(r->world, &after);
         tg_memory_stats(r->ctx, &memory);
         for (int k = 0; k < TG_COLLECTIVES; k++) {

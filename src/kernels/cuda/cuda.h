@@ -1,8 +1,8 @@
 /* The CUDA device, as its own files see it: what a context has there, and how errors are recorded.
  *
  * A slot queues its work on the context's compute stream and returns. Memory that a context has let go is used again in
- * the order of that stream; what other streams do with it is ordered by events (order.c). Nothing here waits for the
- * device, but for what the host reads. */
+ * the order of that stream; what other streams do with it, as that of copies, is ordered by events (order.c). Nothing
+ * here waits for the device, but for what the host reads. */
 #ifndef TG_CUDA_H
 #define TG_CUDA_H
 
@@ -30,8 +30,9 @@ typedef struct tg_cuda {
     tg_ctx *ctx;
     int device, processors; /* multiprocessors */
     size_t shared_most;     /* bytes of shared memory that a block may ask for */
-    cudaStream_t compute;
+    cudaStream_t compute, beside; /* beside: of copies between host and device */
     cudaEvent_t reached; /* for the host's waits */
+    cudaEvent_t queued;  /* what a copy beside comes behind */
     struct tg_cuda_watch *watches; /* order.h */
     cublasLtHandle_t lt;
     void *lt_space; /* cuBLASLt's workspace */

@@ -63,7 +63,10 @@ static tg_status open_device(tg_cuda *c) {
     c->shared_most = (size_t)shared;
     TG_TRY(
         tg_cuda_check(ctx, cudaStreamCreateWithFlags(&c->compute, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
+    TG_TRY(
+        tg_cuda_check(ctx, cudaStreamCreateWithFlags(&c->beside, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
     TG_TRY(tg_cuda_event_new(ctx, &c->reached));
+    TG_TRY(tg_cuda_event_new(ctx, &c->queued));
     TG_TRY(tg_cuda_memory_open(c));
     TG_TRY(tg_cuda_blas_check(ctx, cublasLtCreate(&c->lt), "cublasLtCreate"));
     return tg_cuda_plans_open(c);
@@ -74,10 +77,13 @@ static void cuda_close(tg_ctx *ctx, void *dev) {
     if (!c) return;
     cudaSetDevice(c->device);
     if (c->compute) cudaStreamSynchronize(c->compute);
+    if (c->beside) cudaStreamSynchronize(c->beside);
     tg_cuda_plans_close(c);
     if (c->lt) cublasLtDestroy(c->lt);
     tg_cuda_memory_close(c);
     if (c->reached) cudaEventDestroy(c->reached);
+    if (c->queued) cudaEventDestroy(c->queued);
+    if (c->beside) cudaStreamDestroy(c->beside);
     if (c->compute) cudaStreamDestroy(c->compute);
     cudaGetLastError(); /* what of this failed is nobody's any more */
     tg_host_free(ctx, c, sizeof *c);
@@ -112,6 +118,11 @@ const tg_device_ops tg_cuda_device = {
     .capture_end = tg_cuda_capture_end,
     .capture_launch = tg_cuda_capture_launch,
     .capture_free = tg_cuda_capture_free,
+    .host_alloc = tg_cuda_host_alloc,
+    .host_free = tg_cuda_host_free,
+    .copy_beside = tg_cuda_copy_beside,
+    .event_test = tg_cuda_event_test,
+    .event_await = tg_cuda_event_await,
     .map = tg_cuda_map,
     .fill = tg_cuda_fill,
     .iota = tg_cuda_iota,

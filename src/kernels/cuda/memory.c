@@ -32,7 +32,9 @@ void *tg_cuda_alloc(tg_ctx *ctx, size_t bytes, size_t align) {
 
 void tg_cuda_free(tg_ctx *ctx, void *p, size_t bytes) {
     (void)bytes;
-    cudaStreamSynchronize(tg_cuda_of(ctx)->compute); /* it may still be in use, by replays, say */
+    const tg_cuda *c = tg_cuda_of(ctx);
+    cudaStreamSynchronize(c->compute); /* it may still be in use, by replays, say */
+    cudaStreamSynchronize(c->beside);
     cudaFree(p);
 }
 
@@ -99,6 +101,35 @@ tg_status tg_cuda_copy(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg
     if (kind == TG_COPY_FROM_HOST) return from_host(c, dst, src, bytes);
     if (kind == TG_COPY_TO_HOST) return to_host(c, dst, src, bytes);
     return copy_async(c, dst, src, bytes, cudaMemcpyDeviceToDevice);
+}
+
+/* ---- Copies beside the kernels ---- */
+
+void *tg_cuda_host_alloc(tg_ctx *ctx, size_t bytes) {
+    void *p = NULL;
+    cudaError_t e = cudaMallocHost(&p, bytes);
+    if (e == cudaSuccess) return p;
+    cudaGetLastError();
+    if (e != cudaErrorMemoryAllocation) tg_cuda_check(ctx, e, "cudaMallocHost");
+    return NULL;
+}
+
+void tg_cuda_host_free(tg_ctx *ctx, void *p, size_t bytes) {
+    (void)ctx, (void)bytes;
+    cudaFreeHost(p);
+}
+
+tg_status tg_cuda_copy_beside(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind, void **event) {
+    tg_cuda *c = tg_cuda_of(ctx);
+    bool up = kind == TG_COPY_FROM_HOST;
+    TG_TRY(tg_capture_refuse(ctx, NULL, up ? TG_CAPTURE_WRITE : TG_CAPTURE_READ, NULL));
+    if (!*event) TG_TRY(tg_cuda_event_new(ctx, (cudaEvent_t *)event));
+    TG_TRY(tg_cuda_follow(ctx, c->compute, c->queued, c->beside));
+    cudaError_t e = cudaMemcpyAsync(dst, src, bytes, up ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, c->beside);
+    TG_TRY(tg_cuda_check(ctx, e, "cudaMemcpyAsync"));
+    tg_status s = tg_cuda_check(ctx, cudaEventRecord(*event, c->beside), "cudaEventRecord");
+    if (s != TG_OK) cudaStreamSynchronize(c->beside); /* nobody could wait for it */
+    return s;
 }
 
 /* ---- Open and close ---- */

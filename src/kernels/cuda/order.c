@@ -117,3 +117,13 @@ void tg_cuda_event_free(tg_ctx *ctx, void *event) {
     (void)ctx;
     if (event) cudaEventDestroy(event);
 }
+
+bool tg_cuda_event_test(tg_ctx *ctx, void *event) {
+    (void)ctx;
+    return tg_cuda_answer(cudaEventQuery(event)) != cudaErrorNotReady;
+}
+
+tg_status tg_cuda_event_await(tg_ctx *ctx, void *event) {
+    TG_TRY(tg_capture_refuse(ctx, NULL, TG_CAPTURE_WAIT, NULL));
+    return tg_cuda_await(tg_cuda_of(ctx), event);
+}

@@ -36,5 +36,7 @@ tg_status tg_cuda_sync(tg_ctx *ctx);
 tg_status tg_cuda_event_record(tg_ctx *ctx, void **event);
 tg_status tg_cuda_event_wait(tg_ctx *ctx, void *event);
 void tg_cuda_event_free(tg_ctx *ctx, void *event);
+bool tg_cuda_event_test(tg_ctx *ctx, void *event);
+tg_status tg_cuda_event_await(tg_ctx *ctx, void *event);
 
 #endif

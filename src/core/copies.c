@@ -1,0 +1,261 @@
+/* Pages are of sizes that are powers of two. A size's first pages are one piece, taken with the first copy of that
+ * size, and are used in turn, so that a steady step allocates nothing; where downloads keep all of them there are
+ * more. */
+#include "core/copies.h"
+
+#include "core/work.h"
+
+enum { SMALLEST = 12, SIZES = 64 - SMALLEST, MOST = 8, LEAST = 2, UNORDERED = 4 };
+static const size_t piece_bytes = (size_t)32 << 20, large = (size_t)64 << 10;
+
+typedef struct copy {
+    tg_ctx *ctx;
+    char *page;
+    int size; /* 2^(SMALLEST + size) bytes */
+    bool busy; /* the event stands behind what may still use the page */
+    void *event;
+    void *dst; /* of a download */
+    size_t bytes;
+    tg_work *work;
+    struct copy *next;            /* of its size's free ones */
+    struct copy *older, *younger; /* of the downloads that have not ended */
+    struct copy *sibling;         /* of all */
+    size_t piece; /* bytes that begin at page and are its own to free; 0: a part of another one's */
+} copy;
+
+struct tg_copies {
+    struct { copy *first, **end; } size[SIZES];
+    copy *all, *oldest, *youngest;
+    int unordered; /* downloads whose source is held */
+};
+
+/* ---- Pages ---- */
+
+static size_t bytes_of(int size) { return (size_t)1 << (SMALLEST + size); }
+
+static int size_of(size_t bytes) {
+    int size = 0;
+    while (size < SIZES && bytes_of(size) < bytes) size++;
+    return size;
+}
+
+static struct tg_copies *copies_of(tg_ctx *ctx) {
+    if (ctx->copies) return ctx->copies;
+    struct tg_copies *all = tg_host_alloc(ctx, sizeof *all);
+    for (int i = 0; all && i < SIZES; i++) all->size[i].end = &all->size[i].first;
+    return ctx->copies = all;
+}
+
+static void page_give(copy *c) {
+    struct tg_copies *all = c->ctx->copies;
+    c->next = NULL;
+    *all->size[c->size].end = c;
+    all->size[c->size].end = &c->next;
+}
+
+/* n pages in one piece. */
+static tg_status more_pages(tg_ctx *ctx, int size, int n) {
+    struct tg_copies *all = ctx->copies;
+    copy *fresh[MOST];
+    int made = 0;
+    while (made < n && (fresh[made] = tg_host_alloc(ctx, sizeof(copy)))) made++;
+    size_t bytes = bytes_of(size) * (size_t)n;
+    char *piece = made == n ? ctx->ops->host_alloc(ctx, bytes) : NULL;
+    if (!piece) {
+        while (made) tg_host_free(ctx, fresh[--made], sizeof(copy));
+        return tg_fail(ctx, TG_ERR_MEMORY, "out of memory: %zu bytes of the host that device \"%s\" reaches", bytes,
+                       ctx->ops->name);
+    }
+    for (int i = 0; i < n; i++) {
+        *fresh[i] = (copy){.ctx = ctx, .page = piece + bytes_of(size) * (size_t)i, .size = size, .sibling = all->all,
+                           .piece = i ? 0 : bytes};
+        all->all = fresh[i];
+        page_give(fresh[i]);
+    }
+    return TG_OK;
+}
+
+static bool is_new(const struct tg_copies *all, int size) {
+    for (const copy *c = all->all; c; c = c->sibling)
+        if (c->size == size) return false;
+    return true;
+}
+
+static int pages_to_add(const struct tg_copies *all, int size) {
+    size_t n = piece_bytes / bytes_of(size);
+    if (bytes_of(size) > large && !is_new(all, size)) return 1;
+    return n > MOST ? MOST : n < LEAST ? LEAST : (int)n;
+}
+
+/* A page that nothing uses any more: the one longest in use is waited for, if need be. */
+static copy *page_take(tg_ctx *ctx, size_t bytes) {
+    struct tg_copies *all = copies_of(ctx);
+    int size = size_of(bytes);
+    if (!all) return NULL;
+    if (size == SIZES) {
+        tg_fail(ctx, TG_ERR_MEMORY, "out of memory: %zu bytes for a copy", bytes);
+        return NULL;
+    }
+    if (!all->size[size].first && more_pages(ctx, size, pages_to_add(all, size)) != TG_OK) return NULL;
+    copy *c = all->size[size].first;
+    if (c->busy && ctx->ops->event_await(ctx, c->event) != TG_OK) return NULL;
+    c->busy = false;
+    all->size[size].first = c->next;
+    if (!c->next) all->size[size].end = &all->size[size].first;
+    return c;
+}
+
+/* ---- Works ---- */
+
+static bool copy_test(void *self) {
+    const copy *c = self;
+    if (c->ctx->capture) return false; /* the device cannot be asked */
+    return !c->busy || c->ctx->ops->event_test(c->ctx, c->event);
+}
+
+static tg_status copy_order(tg_ctx *ctx, void *self) {
+    const copy *c = self;
+    return c->busy ? ctx->ops->event_wait(ctx, c->event) : TG_OK;
+}
+
+static void upload_free(void *self) { page_give(self); }
+
+static const tg_work_ops upload_ops = {.size = sizeof(tg_work_ops), .name = "tg_upload", .test = copy_test,
+                                       .wait = copy_order, .free = upload_free, .order = copy_order};
+
+/* Its source is held no longer. */
+static void let_go(copy *c) {
+    if (c->work && c->work->reads) c->ctx->copies->unordered--;
+}
+
+static tg_status download_order(tg_ctx *ctx, void *self) {
+    TG_TRY(copy_order(ctx, self));
+    let_go(self); /* the caller ends the hold */
+    return TG_OK;
+}
+
+static tg_status download_wait(tg_ctx *ctx, void *self) {
+    copy *c = self;
+    if (c->busy) TG_TRY(ctx->ops->event_await(ctx, c->event));
+    c->busy = false;
+    memcpy(c->dst, c->page, c->bytes);
+    return TG_OK;
+}
+
+static void download_free(void *self) {
+    copy *c = self;
+    struct tg_copies *all = c->ctx->copies;
+    let_go(c);
+    *(c->older ? &c->older->younger : &all->oldest) = c->younger;
+    *(c->younger ? &c->younger->older : &all->youngest) = c->older;
+    c->older = c->younger = NULL;
+    c->work = NULL;
+    page_give(c);
+}
+
+static const tg_work_ops download_ops = {.size = sizeof(tg_work_ops), .name = "tg_download", .test = copy_test,
+                                         .wait = download_wait, .free = download_free, .order = download_order};
+
+static tg_status at_once(tg_ctx *ctx, void *self) {
+    (void)self;
+    return ctx ? TG_OK : TG_ERR_ARGUMENT;
+}
+
+static const tg_work_ops done_ops = {.size = sizeof(tg_work_ops), .name = "tg_download", .wait = at_once};
+
+/* ---- Copies ---- */
+
+static tg_status start(copy *c, void *dst, const void *src, size_t bytes, tg_copy_kind kind) {
+    TG_TRY(c->ctx->ops->copy_beside(c->ctx, dst, src, bytes, kind, &c->event));
+    c->busy = true;
+    return TG_OK;
+}
+
+/* What is read without waiting for what fills it, as an optimiser does, comes behind the copy at once. */
+static bool outlives_steps(const tg_storage *s) {
+    return s->category == TG_MEM_PARAMETER || s->category == TG_MEM_GRADIENT || s->category == TG_MEM_OPTIMISER;
+}
+
+tg_status tg_copies_upload(tg_tensor *x, const void *src, size_t bytes) {
+    tg_ctx *ctx = x->ctx;
+    if (!bytes) return TG_OK;
+    if (!ctx->ops->copy_beside) return ctx->ops->copy(ctx, tg_data(x), src, bytes, TG_COPY_FROM_HOST);
+    copy *c = tg_storage_extra_of(x->storage) ? page_take(ctx, bytes) : NULL;
+    tg_work *w = c ? tg_work_new(ctx, &upload_ops, c) : NULL;
+    if (!w) {
+        if (c) page_give(c);
+        return ctx->status;
+    }
+    memcpy(c->page, src, bytes);
+    if (start(c, tg_data(x), c->page, bytes, TG_COPY_FROM_HOST) != TG_OK) {
+        tg_work_abandon(w);
+        return ctx->status;
+    }
+    TG_TRY(tg_work_fills(w, x->storage));
+    return outlives_steps(x->storage) ? tg_storage_need(x->storage, x) : TG_OK;
+}
+
+/* Memory that was given back goes on to its next use once a few more downloads have begun, whoever waits for this one:
+ * in an order that does not depend on how fast they are. */
+static tg_status order_oldest(tg_ctx *ctx) {
+    for (copy *c = ctx->copies->oldest; c && ctx->copies->unordered >= UNORDERED; c = c->younger)
+        if (c->work->reads) TG_TRY(tg_work_order(c->work));
+    return TG_OK;
+}
+
+/* What a tape has made is written where nobody reads it any more. What the context has, as gradients, may be written
+ * without asking: all that follows comes behind the copy. */
+tg_work *tg_copies_download(tg_tensor *x, void *dst, size_t bytes, bool own) {
+    tg_ctx *ctx = x->ctx;
+    if (!ctx->ops->copy_beside || !bytes) {
+        if (bytes && ctx->ops->copy(ctx, dst, tg_data(x), bytes, TG_COPY_TO_HOST) != TG_OK) return NULL;
+        return tg_work_new(ctx, &done_ops, NULL);
+    }
+    if (!copies_of(ctx) || order_oldest(ctx) != TG_OK) return NULL;
+    copy *c = page_take(ctx, bytes);
+    tg_work *w = c ? tg_work_new(ctx, &download_ops, c) : NULL;
+    if (!w) {
+        if (c) page_give(c);
+        return NULL;
+    }
+    struct tg_copies *all = ctx->copies;
+    c->older = all->youngest;
+    *(all->youngest ? &all->youngest->younger : &all->oldest) = c;
+    all->youngest = c;
+    c->dst = dst;
+    c->bytes = bytes;
+    c->work = w;
+    if (start(c, c->page, tg_data(x), bytes, TG_COPY_TO_HOST) != TG_OK) {
+        tg_work_end(w);
+        return NULL;
+    }
+    tg_work_reads(w, x->storage);
+    if (w->reads) all->unordered++;
+    if (own || x->storage->temporary || tg_work_order(w) == TG_OK) return w;
+    tg_work_end(w);
+    return NULL;
+}
+
+/* Downloads that nobody has waited for write nothing. */
+void tg_copies_free(tg_ctx *ctx) {
+    struct tg_copies *all = ctx->copies;
+    for (tg_work *w = ctx->works, *next; w; w = next) {
+        next = w->after;
+        if (w->ops == &done_ops) tg_work_end(w);
+    }
+    if (!all) return;
+    while (all->oldest) {
+        copy_order(ctx, all->oldest);
+        tg_work_end(all->oldest->work);
+    }
+    for (const copy *c = all->all; c; c = c->sibling)
+        if (c->busy) ctx->ops->event_await(ctx, c->event);
+    for (copy *c = all->all, *next; c; c = next) {
+        next = c->sibling;
+        if (c->event) ctx->ops->event_free(ctx, c->event);
+        if (c->piece) ctx->ops->host_free(ctx, c->page, c->piece);
+        tg_host_free(ctx, c, sizeof *c);
+    }
+    tg_host_free(ctx, all, sizeof *all);
+    ctx->copies = NULL;
+}

@@ -1,0 +1,27 @@
+#!/bin/sh
+# cuda_ranks.sh PROGRAM TEXT: ranks with a GPU each (of the double) train as one rank does, and captured steps of theirs
+# give the bits of called ones.
+# shellcheck source=tests/train/check.sh disable=SC2086
+. "$(dirname "$0")/check.sh"
+run="--data $text --layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --threads 1 --steps 8 --accumulate 2 --val-every 4"
+
+# same_steps DIR OTHER: the same numbers and weights.
+same_steps() {
+    for key in loss val_loss grad_norm; do
+        number $key "$1/metrics.jsonl" >left
+        number $key "$2/metrics.jsonl" >right
+        [ -s left ] && cmp left right || return 1
+    done
+    cmp "$1/model.safetensors" "$2/model.safetensors"
+}
+
+runs train --out one $run --device cuda
+for ranks in "--ranks 2" "--ranks 2 --tp 2" "--ranks 4 --tp 2 --sp"; do
+    rm -rf called captured
+    runs train --out called $run --device cuda $ranks
+    holds "$ranks: one rank's loss" near "$(number loss one/metrics.jsonl | tail -n 1)" \
+        "$(number loss called/metrics.jsonl | tail -n 1)" 1e-4
+    runs train --out captured $run --device cuda $ranks --capture
+    holds "$ranks: the same bits from captured steps" same_steps called captured
+done
+finish
