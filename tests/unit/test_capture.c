@@ -128,7 +128,7 @@ static tg_status draw_step(void *state, tg_ctx *ctx) {
 START_TEST(named_streams_go_on) {
     double y[2][6][16], named[2][6][3];
     for (int how = 0; how < 2; how++) {
-        tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = getenv("TG_TEST_DEVICE"), .seed = 3, .threads = 1));
+        tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 3, .threads = 1));
         tg_rng_add(ctx, "other", 9);
         draw d = {.t = tg_tape_new(ctx), .x = tg_uniform(ctx, TG_SHAPE(16), 1, 2)};
         tg_graph *g = NULL;
@@ -194,7 +194,7 @@ static tg_status twice_step(void *state, tg_ctx *ctx) {
 }
 
 START_TEST(an_input_that_was_dropped_stays_the_graphs) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = getenv("TG_TEST_DEVICE"), .threads = 1));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     const float three[1000] = {3, 4};
     twice s = {.t = tg_tape_new(ctx), .x = tg_from_host(ctx, TG_F32, TG_SHAPE(1000), three)};
     tg_graph *g = tg_capture(ctx, twice_step, &s);
