@@ -13,6 +13,7 @@
     X(map)                                                                                                             \
     X(map_integer)                                                                                                     \
     X(map_aliased)                                                                                                     \
+    X(far)                                                                                                             \
     X(cast)                                                                                                            \
     X(fill)                                                                                                            \
     X(reduce)                                                                                                          \

@@ -168,7 +168,9 @@ cudaError_t allocate(void **p, size_t n, int device) {
     if (span > huge_page) madvise(base, span, MADV_HUGEPAGE);
     show_memory();
     Block b{base, n, span, device, next_number++, false};
-    memset(base, nan_byte, n);
+    const size_t most = static_cast<size_t>(1) << 30; // of larger ones the ends alone, so that they take no memory
+    memset(base, nan_byte, n > most ? huge_page : n);
+    if (n > most) memset(base + n - huge_page, nan_byte, huge_page);
     fill_red_zone(b);
     if (under_asan()) __asan_poison_memory_region(base + n, span - n);
     blocks[base] = b;

@@ -4,6 +4,7 @@
 #define TG_CUDA_DOUBLE_SANITIZERS_H
 
 #include <cstddef>
+#include <cstdint>
 
 #define DBL_WEAK __attribute__((weak))
 extern "C" {
@@ -19,6 +20,9 @@ void __tsan_acquire(void *at) DBL_WEAK;
 void __tsan_release(void *at) DBL_WEAK;
 void __tsan_read_range(void *at, unsigned long size) DBL_WEAK;
 void __tsan_write_range(void *at, unsigned long size) DBL_WEAK;
+void __tsan_java_init(uintptr_t heap, uintptr_t size) DBL_WEAK;
+void __tsan_java_alloc(uintptr_t at, uintptr_t size) DBL_WEAK;
+void __tsan_java_free(uintptr_t at, uintptr_t size) DBL_WEAK;
 void AnnotateIgnoreReadsBegin(const char *file, int line) DBL_WEAK;
 void AnnotateIgnoreReadsEnd(const char *file, int line) DBL_WEAK;
 void AnnotateIgnoreWritesBegin(const char *file, int line) DBL_WEAK;

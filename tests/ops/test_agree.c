@@ -204,7 +204,8 @@ static void check_op(tally *y, world *w, const tg_op *op) {
 static void open_world(world *w) {
     static const char *const isas[ISAS] = {"portable", "avx2", "avx512"};
     w->best = tg_ctx_new(TG_CONFIG(.threads = 1));
-    w->only_cuda = getenv("TG_TEST_DEVICE") != NULL;
+    const char *device = getenv("TG_TEST_DEVICE"); /* cpu, cuda; NULL: both */
+    w->only_cuda = device && !strcmp(device, "cuda");
     w->two = tg_ctx_new(TG_CONFIG(.threads = 2));
     w->real = tg_ctx_new(TG_CONFIG(.threads = 1));
     w->meta = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
@@ -215,8 +216,8 @@ static void open_world(world *w) {
         tg_ctx_free(w->isa[k]);
         w->isa[k] = NULL;
     }
-    w->cuda = tg_ctx_new(TG_CONFIG(.device = "cuda", .threads = 1));
-    if (tg_ctx_status(w->cuda) != TG_OK) {
+    if (!device || w->only_cuda) w->cuda = tg_ctx_new(TG_CONFIG(.device = "cuda", .threads = 1));
+    if (w->cuda && tg_ctx_status(w->cuda) != TG_OK) {
         printf("%s: %s\n", getenv("TG_TEST_CUDA") ? "FAIL" : "skipped", tg_ctx_message(w->cuda));
         w->no_cuda = getenv("TG_TEST_CUDA") != NULL;
         tg_ctx_free(w->cuda);

@@ -13,6 +13,7 @@
 #include "check_main.h"
 #include "core/core.h"
 #include "kernels/scalar.h"
+#include "on_device.h"
 
 enum { MICRO = 2, BATCH = 2, SEQ = 8, VOCAB = 19, PARAMS = 40, LOSSES = 256 };
 
@@ -31,11 +32,11 @@ typedef struct world {
 
 #define ck_fine(ctx) ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx))
 
-static inline bool on_device(void) { return getenv("TG_TEST_DEVICE") != NULL; }
+static inline bool on_device(void) { return test_device() != NULL; }
 
 static inline world *world_new(void) {
     world *w = calloc(1, sizeof *w);
-    w->ctx = tg_ctx_new(TG_CONFIG(.device = getenv("TG_TEST_DEVICE"), .seed = 11, .threads = 1));
+    w->ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 11, .threads = 1));
     w->gpt = tg_gpt_new(w->ctx, TG_GPT(.arch = TG_GPT2, .vocab = VOCAB, .layers = 2, .heads = 2, .hidden = 16,
                                        .positions = SEQ, .dropout = 0.1, .recompute = TG_GPT_FULL));
     w->n = tg_module_params(w->gpt, w->p, PARAMS);

@@ -1,11 +1,13 @@
 /* An op of a user's own, from the public headers alone, whose backward can be wrong in every way that gradcheck knows:
- * y = a^2 / n + b and z = sum(a), a [r, c] with n elements, b [c]. */
+ * y = a^2 / n + b and z = sum(a), a [r, c] with n elements, b [c]. The host runs it, whatever the device. */
 #ifndef TG_TEST_PROBE_H
 #define TG_TEST_PROBE_H
 
 #include <math.h>
 
 #include <tapegrad/extend.h>
+
+#include "on_device.h"
 
 typedef enum fault {
     RIGHT,
@@ -36,8 +38,6 @@ typedef struct probe_params {
     fault fault;
 } probe_params;
 
-static inline double *probe_data(const tg_tensor *x) { return tg_array_of(x).data; }
-
 static tg_status probe_infer(tg_call *c) {
     const tg_tensor *a = c->in[0], *b = c->in[1];
     if (tg_dtype_of(a) != TG_F64 || tg_dtype_of(b) != TG_F64) return tg_call_fail(c, TG_ERR_DTYPE, "expected float64");
@@ -55,8 +55,9 @@ static double probe_count(const tg_call *c) { return c->state ? (double)++*(int 
 
 static tg_status probe_forward(tg_call *c) {
     const probe_params *p = c->params;
-    const double *a = probe_data(c->in[0]), *b = probe_data(c->in[1]);
-    double *y = probe_data(c->out[0]), *z = probe_data(c->out[1]), *slope = probe_data(c->saved[0]);
+    reached r = {.ctx = c->ctx};
+    const double *a = reach(&r, c->in[0]), *b = reach(&r, c->in[1]);
+    double *y = reach(&r, c->out[0]), *z = reach(&r, c->out[1]), *slope = reach(&r, c->saved[0]);
     int64_t n = tg_numel(c->in[0]), columns = tg_numel(c->in[1]);
     double power = p->power == 0 ? 2 : p->power, noise = p->fault == NOISY_FORWARD ? 1e-9 * probe_count(c) : 0;
     *z = 0;
@@ -65,26 +66,27 @@ static tg_status probe_forward(tg_call *c) {
         slope[i] = power * pow(a[i], power - 1) / (double)n;
         *z += a[i];
     }
-    return TG_OK;
+    return release(&r);
 }
 
 /* Element i of y's cotangent, which may have any strides. */
-static double probe_gy(const tg_call *c, int64_t i) {
+static double probe_gy(const tg_call *c, reached *r, int64_t i) {
     if (!c->gout[0]) return 0;
     tg_array g = tg_array_of(c->gout[0]);
-    if (((const probe_params *)c->params)->fault == FLAT) return ((const double *)g.data)[i];
-    return ((const double *)g.data)[i / g.shape[1] * g.stride[0] + i % g.shape[1] * g.stride[1]];
+    const double *gy = reach(r, c->gout[0]);
+    if (((const probe_params *)c->params)->fault == FLAT) return gy[i];
+    return gy[i / g.shape[1] * g.stride[0] + i % g.shape[1] * g.stride[1]];
 }
 
 /* What the fault makes of element i of ga, which should be g. */
-static double probe_fault(const tg_call *c, int64_t i, double g) {
-    const double *slope = probe_data(c->saved[0]);
+static double probe_fault(const tg_call *c, reached *r, int64_t i, double g) {
+    const double *slope = reach(r, c->saved[0]);
     int64_t n = tg_numel(c->in[0]), columns = tg_dim(c->in[0], 1), across = i % columns * columns + i / columns;
     switch (((const probe_params *)c->params)->fault) {
     case TWICE: return 2 * g;
     case NEGATED: return -g;
     case NO_MEAN: return (double)n * g;
-    case TRANSPOSED: return slope[across] * probe_gy(c, across);
+    case TRANSPOSED: return slope[across] * probe_gy(c, r, across);
     case CUT: return 0;
     case SCALED: return 1.0001 * g;
     case ONE_WRONG: return i == 1 ? 2 * g : g;
@@ -94,29 +96,30 @@ static double probe_fault(const tg_call *c, int64_t i, double g) {
     }
 }
 
-static void probe_write(tg_call *c, fault f) {
-    if (f == WRITES_INPUT) probe_data(c->in[1])[0] = 0.5;
-    if (f == WRITES_OUTPUT) probe_data(c->out[1])[0] = 0.5;
-    if (f == WRITES_SAVED) probe_data(c->saved[0])[0] *= 1 + 1e-15;
-    if (f == WRITES_COTANGENT && c->gout[0]) probe_data(c->gout[0])[0] = 0.5;
+static void probe_write(tg_call *c, reached *r, fault f) {
+    if (f == WRITES_INPUT) reach(r, c->in[1])[0] = 0.5;
+    if (f == WRITES_OUTPUT) reach(r, c->out[1])[0] = 0.5;
+    if (f == WRITES_SAVED) reach(r, c->saved[0])[0] *= 1 + 1e-15;
+    if (f == WRITES_COTANGENT && c->gout[0]) reach(r, c->gout[0])[0] = 0.5;
 }
 
 static tg_status probe_backward(tg_call *c) {
     fault f = ((const probe_params *)c->params)->fault;
-    const double *slope = probe_data(c->saved[0]);
-    double *ga = c->gin[0] ? probe_data(c->gin[0]) : NULL, *gb = c->gin[1] ? probe_data(c->gin[1]) : NULL;
-    double gz = c->gout[1] ? *probe_data(c->gout[1]) : f == UNDEFINED;
+    reached r = {.ctx = c->ctx};
+    const double *slope = reach(&r, c->saved[0]);
+    double *ga = c->gin[0] ? reach(&r, c->gin[0]) : NULL, *gb = c->gin[1] ? reach(&r, c->gin[1]) : NULL;
+    double gz = c->gout[1] ? *reach(&r, c->gout[1]) : f == UNDEFINED;
     int64_t n = tg_numel(c->in[0]), columns = tg_numel(c->in[1]);
     bool adds = f == ACCUMULATES || (c->gin_mode[0] == TG_GRAD_ADD && f != OVERWRITES);
     for (int64_t i = 0; ga && i < n - (f == UNFINISHED); i++)
-        ga[i] = (adds ? ga[i] : 0) + (c->gout[0] ? probe_fault(c, i, slope[i] * probe_gy(c, i)) : 0) + gz;
+        ga[i] = (adds ? ga[i] : 0) + (c->gout[0] ? probe_fault(c, &r, i, slope[i] * probe_gy(c, &r, i)) : 0) + gz;
     for (int64_t j = 0; gb && j < columns; j++) {
         double sum = 0;
-        for (int64_t i = j + (f == NO_SUM ? n - columns : 0); i < n; i += columns) sum += probe_gy(c, i);
+        for (int64_t i = j + (f == NO_SUM ? n - columns : 0); i < n; i += columns) sum += probe_gy(c, &r, i);
         gb[j] = (c->gin_mode[1] == TG_GRAD_ADD ? gb[j] : 0) + sum;
     }
-    probe_write(c, f);
-    return TG_OK;
+    probe_write(c, &r, f);
+    return release(&r);
 }
 
 static const tg_sample probe_samples[] = {

@@ -232,11 +232,9 @@ typedef struct delayed {
 static bool delayed_test(void *self) { return --((delayed *)self)->polls <= 0; }
 
 static tg_status delayed_wait(tg_ctx *c, void *self) {
-    (void)c;
     delayed *d = self;
     d->waits++;
-    *(double *)d->g = d->value;
-    return TG_OK;
+    return poke(c, d->g, &d->value, sizeof d->value);
 }
 
 static const tg_work_ops delayed_ops = {
@@ -245,17 +243,20 @@ static const tg_work_ops delayed_ops = {
 static tg_status remote_infer(tg_call *c) { return tg_call_out(c, 0, tg_dtype_of(c->in[0]), 0, NULL); }
 
 static tg_status remote_forward(tg_call *c) {
-    *(double *)tg_array_of(c->out[0]).data = *(double *)tg_array_of(c->in[0]).data;
-    return TG_OK;
+    reached r = {.ctx = c->ctx};
+    *reach(&r, c->out[0]) = *reach(&r, c->in[0]);
+    return release(&r);
 }
 
 /* The work writes 10 g where nobody may look before it is waited for. */
 static tg_status remote_backward(tg_call *c) {
     delayed *d = c->state;
     tg_tensor *g = tg_call_temp(c, TG_F64, 0, NULL);
-    d->g = tg_array_of(g).data;
-    d->value = 10 * *(double *)tg_array_of(c->gout[0]).data;
-    *(double *)d->g = NAN;
+    const double nothing = NAN;
+    peek(c->ctx, &d->value, bytes_of(c->gout[0]), sizeof d->value);
+    d->value *= 10;
+    d->g = bytes_of(g);
+    poke(c->ctx, d->g, &nothing, sizeof nothing);
     return tg_call_in_flight(c, 0, g, tg_work_new(c->ctx, &delayed_ops, d));
 }
 

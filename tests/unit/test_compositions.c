@@ -232,9 +232,9 @@ START_TEST(bytes_of_a_failed_work_cannot_be_read) {
 END_TEST
 
 static tg_status ones(void *user, tg_ctx *c, void *dst, size_t bytes) {
-    (void)user, (void)c;
-    for (size_t i = 0; i < bytes / sizeof(double); i++) ((double *)dst)[i] = 1;
-    return TG_OK;
+    const double one[] = {1, 1, 1};
+    (void)user;
+    return bytes == sizeof one ? poke(c, dst, one, bytes) : TG_ERR_INTERNAL;
 }
 
 START_TEST(a_refill_ends_with_a_plain_discard) {

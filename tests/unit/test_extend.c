@@ -48,8 +48,9 @@ static tg_status counted_forward(tg_call *c) {
     counter *s = c->state;
     if (s->forward != TG_OK) return s->forward;
     s->calls++;
-    for (int64_t i = 0; i < tg_numel(c->in[0]); i++) probe_data(c->out[0])[i] = probe_data(c->in[0])[i] * s->calls;
-    return TG_OK;
+    reached r = {.ctx = c->ctx};
+    for (int64_t i = 0; i < tg_numel(c->in[0]); i++) reach(&r, c->out[0])[i] = reach(&r, c->in[0])[i] * s->calls;
+    return release(&r);
 }
 
 static tg_status counted_backward(tg_call *c) {

@@ -1,5 +1,6 @@
 /* Named buffers: the bytes of a name come back, grow, and are never had by two; works that still use them are waited
  * for. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23,19 +24,19 @@ static int64_t allocations(tg_ctx *ctx) {
 static tg_tensor *lease_floats(tg_tape *t, int64_t n) { return tg_lease(t, "mpu", TG_F32, TG_SHAPE(n)); }
 
 START_TEST(the_bytes_come_back_and_only_grow) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = lease_floats(t, 1000);
-    void *first = tg_host_data(x);
+    void *first = bytes_of(x);
     ck_assert(tg_alive(x) && first && tg_dim(x, 0) == 1000 && tg_dtype_of(x) == TG_F32 && !tg_requires_grad(x));
     ck_assert_int_eq(buffer_bytes(ctx), 4032);
     tg_discard(x);
     ck_assert_int_eq(buffer_bytes(ctx), 4032);
     tg_tensor *y = lease_floats(t, 10);
-    ck_assert_ptr_eq(tg_host_data(y), first);
+    ck_assert_ptr_eq(bytes_of(y), first);
     tg_tape_reset(t);
     tg_tensor *z = tg_lease(t, "mpu", TG_F32, TG_SHAPE(3, 5));
-    ck_assert(tg_host_data(z) == first && tg_ndim(z) == 2);
+    ck_assert(bytes_of(z) == first && tg_ndim(z) == 2);
     tg_discard(z);
     ck_assert(tg_alive(lease_floats(t, 5000)));
     ck_assert_int_eq(buffer_bytes(ctx), 20032);
@@ -47,11 +48,11 @@ START_TEST(the_bytes_come_back_and_only_grow) {
 END_TEST
 
 START_TEST(names_and_dtypes_are_apart) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *a = lease_floats(t, 16), *b = tg_lease(t, "mpu_0", TG_F32, TG_SHAPE(16)),
               *c = tg_lease(t, "mpu", TG_BF16, TG_SHAPE(16)), *d = tg_lease(t, "mpu", TG_I64, TG_SHAPE(0));
-    void *p[] = {tg_host_data(a), tg_host_data(b), tg_host_data(c)};
+    void *p[] = {bytes_of(a), bytes_of(b), bytes_of(c)};
     ck_assert(p[0] && p[1] && p[2] && p[0] != p[1] && p[0] != p[2] && p[1] != p[2]);
     ck_assert(tg_alive(d) && tg_numel(d) == 0);
     ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
@@ -85,7 +86,7 @@ static tg_tensor *doubled(tg_tape *t, tg_tensor *x) {
 }
 
 START_TEST(an_open_lease_is_not_given_twice) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(2)), *held = lease_floats(t, 8);
     ck_assert(!tg_alive(lease_floats(t, 4)));
@@ -114,16 +115,16 @@ END_TEST
 
 /* A view, or tg_keep, holds the bytes as the lease itself does. */
 START_TEST(bytes_that_others_hold_are_not_had_again) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = lease_floats(t, 64), *kept = tg_keep(x);
-    void *first = tg_host_data(x);
+    void *first = bytes_of(x);
     tg_tape_reset(t);
     tg_tensor *y = lease_floats(t, 64);
-    ck_assert(tg_alive(y) && tg_host_data(y) != first && tg_host_data(kept) == first);
+    ck_assert(tg_alive(y) && bytes_of(y) != first && bytes_of(kept) == first);
     tg_drop(kept);
     tg_discard(y);
-    ck_assert_ptr_eq(tg_host_data(lease_floats(t, 64)), first);
+    ck_assert_ptr_eq(bytes_of(lease_floats(t, 64)), first);
     char report[4096];
     tg_memory_report(ctx, report, sizeof report);
     ck_assert_msg(strstr(report, "\"mpu\" f32\n") && strstr(report, "\"mpu\" f32, instance 2"), "%s", report);
@@ -135,13 +136,13 @@ END_TEST
 static tg_status inner(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)n_in, (void)n_out;
     tg_tensor **seen = state, *b = lease_floats(t, 32);
-    *seen = tg_host_data(b);
+    *seen = bytes_of(b);
     out[0] = tg_square(t, in[0]);
     return tg_ctx_status(tg_tape_ctx(t));
 }
 
 START_TEST(a_recomputation_has_its_own) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(), 1), *y, *outer;
     void *seen[3] = {NULL};
@@ -149,7 +150,7 @@ START_TEST(a_recomputation_has_its_own) {
         outer = lease_floats(t, 32);
         tg_recompute(t, inner, &seen[0], &w, 1, &y, 1, NULL);
         void *first_run = seen[0];
-        ck_assert(first_run && first_run != tg_host_data(outer));
+        ck_assert(first_run && first_run != bytes_of(outer));
         if (step == 1) tg_discard(outer);
         tg_backward(t, y);
         ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
@@ -171,10 +172,10 @@ START_TEST(a_recomputation_has_its_own) {
 END_TEST
 
 START_TEST(another_tape_has_its_own) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     tg_tape *t = tg_tape_new(ctx), *u = tg_tape_new(ctx);
     tg_tensor *a = lease_floats(t, 8), *b = lease_floats(u, 8);
-    ck_assert(tg_alive(a) && tg_alive(b) && tg_host_data(a) != tg_host_data(b));
+    ck_assert(tg_alive(a) && tg_alive(b) && bytes_of(a) != bytes_of(b));
     ck_assert(!tg_alive(lease_floats(u, 8)));
     tg_ctx_clear(ctx);
     tg_tape_free(t);
@@ -208,7 +209,7 @@ static void start_work(tg_ctx *ctx, tg_tensor *dst, tg_tensor *src, tg_status *r
 }
 
 START_TEST(works_of_the_holder_before_are_waited_for) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *dst = tg_zeros(ctx, TG_F32, TG_SHAPE(8)), *other = tg_zeros(ctx, TG_F32, TG_SHAPE(8));
     tg_status good = TG_OK, bad = TG_ERR_REMOTE;
@@ -238,7 +239,7 @@ END_TEST
 
 /* A larger lease moves the buffer; what still reads the smaller one keeps it until it ends. */
 START_TEST(growing_waits_too) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *dst = tg_zeros(ctx, TG_F32, TG_SHAPE(8)), *x = lease_floats(t, 8);
     tg_status good = TG_OK;
@@ -253,24 +254,32 @@ END_TEST
 
 /* ---- Check mode, failures ---- */
 
+/* Of bytes that may be nobody's. */
+static float at(tg_ctx *ctx, const float *p) {
+    float v = 0;
+    ck_assert_int_eq(peek(ctx, &v, p, sizeof v), TG_OK);
+    return v;
+}
+
 START_TEST(check_mode_poisons_what_is_given_back) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .check = true));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1, .check = true));
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = lease_floats(t, 8), *dst = tg_zeros(ctx, TG_F32, TG_SHAPE(8));
-    const float *p = tg_host_data(x);
-    ck_assert(p[0] != p[0]);
-    memset(tg_host_data(x), 0, 32);
+    const float *p = bytes_of(x);
+    ck_assert(isnan(at(ctx, p)));
+    tg_ctx_ops(ctx)->fill(ctx, tg_array_of(x), 0);
     tg_discard(x);
-    ck_assert(p[0] != p[0] && p[7] != p[7]);
+    ck_assert(isnan(at(ctx, p)) && isnan(at(ctx, p + 7)));
     x = lease_floats(t, 8);
-    memset(tg_host_data(x), 0, 32);
+    tg_ctx_ops(ctx)->fill(ctx, tg_array_of(x), 0);
     tg_status good = TG_OK;
     start_work(ctx, dst, x, &good);
     tg_discard(x);
-    ck_assert(p[0] == 0); /* it is still read */
+    ck_assert(at(ctx, p) == 0); /* it is still read */
     x = lease_floats(t, 8);
-    ck_assert(tg_host_data(x) == p && p[0] != p[0]);
-    const int64_t *ids = tg_host_data(tg_lease(t, "ids", TG_I64, TG_SHAPE(2)));
+    ck_assert(bytes_of(x) == p && isnan(at(ctx, p)));
+    int64_t ids[2];
+    tg_read(tg_lease(t, "ids", TG_I64, TG_SHAPE(2)), ids, sizeof ids);
     ck_assert(ids[0] == -1 && ids[1] == -1);
     tg_tape_free(t);
     tg_ctx_free(ctx);
@@ -279,7 +288,7 @@ END_TEST
 
 /* What a node saves of it stays until its backward has run; a discard with a refill gives the buffer back. */
 START_TEST(leases_are_ordinary_tensors) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(4), 1), *x = lease_floats(t, 4);
     ctx->ops->fill(ctx, tg_array_of(x), 3);

@@ -66,10 +66,9 @@ START_TEST(views_of_outputs_and_outer_tensors_survive_a_scope) {
 END_TEST
 
 static tg_status refill(void *user, tg_ctx *c, void *dst, size_t bytes) {
-    (void)c;
+    const double sevens[] = {7, 7, 7, 7, 7, 7, 7, 7};
     ++*(int *)user;
-    for (size_t i = 0; i < bytes / sizeof(double); i++) ((double *)dst)[i] = 7;
-    return TG_OK;
+    return bytes == sizeof sevens ? poke(c, dst, sevens, bytes) : TG_ERR_INTERNAL;
 }
 
 START_TEST(discards_and_refills) {

@@ -1,4 +1,5 @@
-/* What tests of tapes share: a float64 context in check mode with one tape, made and ended by each test. */
+/* What tests of tapes share: a float64 context in check mode with one tape, made and ended by each test, on the device
+ * that TG_TEST_DEVICE names. */
 #ifndef TG_TEST_WORLD_H
 #define TG_TEST_WORLD_H
 
@@ -7,6 +8,7 @@
 #include <tapegrad/tapegrad.h>
 
 #include "check_main.h"
+#include "on_device.h"
 
 #define ck_status(s)                                                                                                   \
     ck_assert_msg(tg_ctx_status(ctx) == (s), "%s: %s", tg_status_name(tg_ctx_status(ctx)), tg_ctx_message(ctx))
@@ -16,7 +18,7 @@ static tg_ctx *ctx;
 static tg_tape *t;
 
 static inline void begin(void) {
-    ctx = tg_ctx_new(TG_CONFIG(.seed = 5, .threads = 1, .dtype = TG_F64, .check = true));
+    ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 5, .threads = 1, .dtype = TG_F64, .check = true));
     t = tg_tape_new(ctx);
 }
 

@@ -42,6 +42,7 @@ typedef struct tg_cuda {
     unsigned long long calls;         /* numbers given so far */
     tg_cuda_call *names;              /* what the last of them stood for */
     cudaEvent_t fetched;              /* the word has been copied to seen */
+    bool unmarked;                    /* a copy may be under way behind that event */
     tg_cuda_host_page *pages;         /* pinned staging for copies that do not wait */
     int next_page;
     struct tg_cuda_graph *graphs, *capturing; /* alive; the one that is recorded now: graphs.c */

@@ -65,7 +65,7 @@ __device__ inline uint32_t word_of(uint4 block, unsigned i) {
 template <int PLANES>
 __device__ inline void draw(const Draws &d, int64_t first, int64_t end, uint32_t (&w)[PLANES][DRAWS]) {
     const tg_rng rng = rng_now(d.rng, d.moved);
-    uint4 block[PLANES];
+    uint4 block[PLANES] = {};
     uint64_t have = ~(uint64_t)0;
     TG_UNROLL
     for (int k = 0; k < DRAWS; k++) {

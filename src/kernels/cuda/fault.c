@@ -46,7 +46,10 @@ tg_status tg_cuda_fault_fetch(tg_cuda *c) {
     TG_TRY(tg_cuda_check(c->ctx,
                          cudaMemcpyAsync(c->seen, c->fault, sizeof *c->seen, cudaMemcpyDeviceToHost, c->compute),
                          "cudaMemcpyAsync"));
-    return tg_cuda_check(c->ctx, cudaEventRecord(c->fetched, c->compute), "cudaEventRecord");
+    c->unmarked = true;
+    TG_TRY(tg_cuda_check(c->ctx, cudaEventRecord(c->fetched, c->compute), "cudaEventRecord"));
+    c->unmarked = false;
+    return TG_OK;
 }
 
 /* The word is free again for the next error, once this one has been told. */
@@ -67,7 +70,7 @@ tg_status tg_cuda_fault_tell(tg_cuda *c) {
 tg_status tg_cuda_poll(tg_ctx *ctx) {
     tg_cuda *c = tg_cuda_of(ctx);
     if (c->capturing) return TG_OK; /* each replay does it */
-    TG_TRY(tg_cuda_await(c, c->fetched));
+    TG_TRY(c->unmarked ? tg_cuda_await_stream(c, c->compute) : tg_cuda_await(c, c->fetched));
     TG_TRY(tg_cuda_fault_tell(c));
     return tg_cuda_fault_fetch(c);
 }

@@ -116,7 +116,7 @@ template <class T, int K> __global__ void __launch_bounds__(REDUCE_THREADS) redu
     __shared__ T warp_result[REDUCE_THREADS / 32];
     int rows = REDUCE_THREADS / job.lanes, lane = threadIdx.x % job.lanes;
     int64_t tile = (int64_t)blockIdx.x * rows + threadIdx.x / job.lanes, out = quotient(tile, job.by_parts);
-    int64_t part = tile - out * job.parts, begin = part * job.part_len, at[2];
+    int64_t part = tile - out * job.parts, begin = part * job.part_len, at[2] = {0, 0};
     int64_t end = begin + job.part_len < job.count ? begin + job.part_len : job.count;
     bool mine = out < job.outputs;
     T v = identity<T, K>();
@@ -224,7 +224,7 @@ template <class T, int K> __global__ void __launch_bounds__(REDUCE_THREADS) redu
     __shared__ int64_t warp_at[REDUCE_THREADS / 32];
     int rows = REDUCE_THREADS / job.lanes, lane = threadIdx.x % job.lanes;
     int64_t tile = (int64_t)blockIdx.x * rows + threadIdx.x / job.lanes, out = quotient(tile, job.by_parts);
-    int64_t part = tile - out * job.parts, begin = part * job.part_len, at[2];
+    int64_t part = tile - out * job.parts, begin = part * job.part_len, at[2] = {0, 0};
     int64_t end = begin + job.part_len < job.count ? begin + job.part_len : job.count;
     Extreme<T> v = {identity<T, K>(), -1};
     bool mine = out < job.outputs;

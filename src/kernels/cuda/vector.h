@@ -146,6 +146,8 @@ template <class T, int DTYPE, class S> __device__ inline void encode_as(Raw &r, 
         TG_UNROLL
         for (int k = 0; k < Q; k++) store<T>(e, DTYPE, k, v[k]);
         memcpy(&r, e, sizeof e);
+    } else {
+        r = Raw{}; /* there are no quads of these */
     }
 }
 
