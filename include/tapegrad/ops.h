@@ -28,10 +28,25 @@ TG_API tg_tensor *tg_cos(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_tanh(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_sigmoid(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_erf(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_tan(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_asin(tg_tape *t, tg_tensor *x); /* NaN outside of [-1, 1], as acos */
+TG_API tg_tensor *tg_acos(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_atan(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_sinh(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_cosh(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_log1p(tg_tape *t, tg_tensor *x); /* log(1 + x), exact for small x */
+TG_API tg_tensor *tg_expm1(tg_tape *t, tg_tensor *x); /* e^x - 1, exact for small x */
+TG_API tg_tensor *tg_sign(tg_tape *t, tg_tensor *x);  /* steps: gradient 0 everywhere, as PyTorch's */
+TG_API tg_tensor *tg_floor(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_ceil(tg_tape *t, tg_tensor *x);
+TG_API tg_tensor *tg_round(tg_tape *t, tg_tensor *x);     /* halves to even */
 TG_API tg_tensor *tg_relu(tg_tape *t, tg_tensor *x);      /* gradient 0 at 0 */
 TG_API tg_tensor *tg_silu(tg_tape *t, tg_tensor *x);      /* x sigmoid(x) */
 TG_API tg_tensor *tg_gelu(tg_tape *t, tg_tensor *x);      /* x Phi(x), by erf */
 TG_API tg_tensor *tg_gelu_tanh(tg_tape *t, tg_tensor *x); /* GPT-2's approximation */
+TG_API tg_tensor *tg_leaky_relu(tg_tape *t, tg_tensor *x, double slope);     /* slope x for x <= 0 */
+TG_API tg_tensor *tg_elu(tg_tape *t, tg_tensor *x, double alpha);            /* alpha (e^x - 1) for x <= 0 */
+TG_API tg_tensor *tg_softplus(tg_tape *t, tg_tensor *x, double beta, double threshold); /* log(1 + e^(beta x)) / beta */
 TG_API tg_tensor *tg_pow_scalar(tg_tape *t, tg_tensor *x, double p);
 TG_API tg_tensor *tg_clamp(tg_tape *t, tg_tensor *x, double lo, double hi); /* gradient 1 in [lo, hi] */
 TG_API tg_tensor *tg_scale(tg_tape *t, tg_tensor *x, double a);             /* a x */
@@ -45,6 +60,10 @@ TG_API tg_tensor *tg_sub(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_mul(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_div(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_pow(tg_tape *t, tg_tensor *a, tg_tensor *b);
+TG_API tg_tensor *tg_atan2(tg_tape *t, tg_tensor *a, tg_tensor *b); /* the angle of (b, a) */
+TG_API tg_tensor *tg_fmod(tg_tape *t, tg_tensor *a, tg_tensor *b);  /* a - b trunc(a / b): a's sign */
+TG_API tg_tensor *tg_lerp(tg_tape *t, tg_tensor *a, tg_tensor *b, tg_tensor *w); /* a + w (b - a); all broadcast */
+TG_API tg_tensor *tg_lerp_scalar(tg_tape *t, tg_tensor *a, tg_tensor *b, double w);
 TG_API tg_tensor *tg_maximum(tg_tape *t, tg_tensor *a, tg_tensor *b); /* ties: half the gradient each */
 TG_API tg_tensor *tg_minimum(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_eq(tg_tape *t, tg_tensor *a, tg_tensor *b); /* comparisons: bool, no gradient */

@@ -16,6 +16,7 @@
     X(id, 1, a)                                                          \
     X(neg, 1, -a)                                                        \
     X(abs, 1, TG_M(abs)(a))                                              \
+    X(sign, 1, tg_sign_of(a))                                            \
     X(square, 1, a * a)                                                  \
     X(relu, 1, a <= 0 ? (T)0 : a)                                        \
     X(relu_d, 2, b > 0 ? a : (T)0)                       /* g, x or y */ \
@@ -65,6 +66,25 @@
     X(sin_d, 2, a * TG_M(cos)(b))                                 /* g, x */      \
     X(cos, 1, TG_M(cos)(a))                                                       \
     X(cos_d, 2, -a * TG_M(sin)(b))                                /* g, x */      \
+    X(tan, 1, TG_M(tan)(a))                                                       \
+    X(tan_d, 2, a * ((T)1 + b * b))                               /* g, y */      \
+    X(asin, 1, TG_M(asin)(a))                                                     \
+    X(asin_d, 2, a / tg_unit_leg(b))                              /* g, x */      \
+    X(acos, 1, TG_M(acos)(a))                                                     \
+    X(acos_d, 2, -a / tg_unit_leg(b))                             /* g, x */      \
+    X(atan, 1, TG_M(atan)(a))                                                     \
+    X(atan_d, 2, a / ((T)1 + b * b))                              /* g, x */      \
+    X(sinh, 1, TG_M(sinh)(a))                                                     \
+    X(sinh_d, 2, a * TG_M(cosh)(b))                               /* g, x */      \
+    X(cosh, 1, TG_M(cosh)(a))                                                     \
+    X(cosh_d, 2, a * TG_M(sinh)(b))                               /* g, x */      \
+    X(log1p, 1, TG_M(log1p)(a))                                                   \
+    X(log1p_d, 2, a / ((T)1 + b))                                 /* g, x */      \
+    X(expm1, 1, TG_M(expm1)(a))                                                   \
+    X(expm1_d, 2, a * TG_M(exp)(b))                               /* g, x */      \
+    X(floor, 1, TG_M(floor)(a))                                                   \
+    X(ceil, 1, TG_M(ceil)(a))                                                     \
+    X(round, 1, TG_M(rint)(a))                                    /* to even */   \
     X(tanh, 1, TG_M(tanh)(a))                                                     \
     X(tanh_d, 2, a * ((T)1 - b * b))                              /* g, y */      \
     X(sigmoid, 1, TG_M(sigmoid)(a))                                               \
@@ -77,6 +97,12 @@
     X(gelu_tanh_d, 2, a * tg_gelu_tanh_slope(b))                  /* g, x */      \
     X(gelu, 1, tg_gelu_of(a))                                                     \
     X(gelu_d, 2, a * tg_gelu_slope(b))                            /* g, x */      \
+    X(leaky_relu, 1, a > 0 ? a : a * p)                                           \
+    X(leaky_relu_d, 2, b > 0 ? a : a * p)                         /* g, x */      \
+    X(elu, 1, a > 0 ? a : p * TG_M(expm1)(a))                                     \
+    X(elu_d, 2, b > 0 ? a : a * p * TG_M(exp)(b))                 /* g, x */      \
+    X(softplus, 1, tg_softplus_of(a, p, q))                       /* p x to q */  \
+    X(softplus_d, 2, b * p > q ? a : a * TG_M(sigmoid)(b * p))    /* g, x */      \
     X(pow_scalar, 1, TG_M(pow)(a, p))                                             \
     X(pow_scalar_d, 2, tg_pow_da_of(a, b, p))                     /* g, x */      \
     X(div, 2, a / b)                                              /* _da: div */  \
@@ -84,6 +110,14 @@
     X(pow, 2, TG_M(pow)(a, b))                                                    \
     X(pow_da, 3, tg_pow_da_of(a, b, c))                           /* g, a, b */   \
     X(pow_db, 3, tg_pow_db_of(a, b, c))                           /* g, a, b */   \
+    X(atan2, 2, TG_M(atan2)(a, b))                                                \
+    X(atan2_da, 3, a * tg_atan2_da_of(b, c))                      /* g, a, b */   \
+    X(atan2_db, 3, a * tg_atan2_db_of(b, c))                      /* g, a, b */   \
+    X(fmod, 2, TG_M(fmod)(a, b))                                                  \
+    X(fmod_db, 3, -a * TG_M(rint)((b - TG_M(fmod)(b, c)) / c))    /* g, a, b */   \
+    X(lerp, 3, tg_lerp_of(a, b, c))                                               \
+    X(lerp_number, 2, tg_lerp_of(a, b, p))                                        \
+    X(one_minus_mul, 2, a * ((T)1 - b))                                           \
     X(maximum_da, 3, a * tg_greater_share(b, c))                  /* g, a, b */   \
     X(maximum_db, 3, a * tg_greater_share(c, b))                  /* g, a, b */   \
     X(minimum_da, 3, a * tg_greater_share(c, b))                  /* g, a, b */   \
@@ -135,10 +169,23 @@ TG_M_FLOATS(exp, TG_M_X, expf(x), exp(x))
 TG_M_FLOATS(log, TG_M_X, logf(x), log(x))
 TG_M_FLOATS(sin, TG_M_X, sinf(x), sin(x))
 TG_M_FLOATS(cos, TG_M_X, cosf(x), cos(x))
+TG_M_FLOATS(tan, TG_M_X, tanf(x), tan(x))
+TG_M_FLOATS(asin, TG_M_X, asinf(x), asin(x))
+TG_M_FLOATS(acos, TG_M_X, acosf(x), acos(x))
+TG_M_FLOATS(atan, TG_M_X, atanf(x), atan(x))
+TG_M_FLOATS(sinh, TG_M_X, sinhf(x), sinh(x))
+TG_M_FLOATS(cosh, TG_M_X, coshf(x), cosh(x))
+TG_M_FLOATS(log1p, TG_M_X, log1pf(x), log1p(x))
+TG_M_FLOATS(expm1, TG_M_X, expm1f(x), expm1(x))
+TG_M_FLOATS(floor, TG_M_X, floorf(x), floor(x))
+TG_M_FLOATS(ceil, TG_M_X, ceilf(x), ceil(x))
+TG_M_FLOATS(rint, TG_M_X, rintf(x), rint(x))
 TG_M_FLOATS(tanh, TG_M_X, tanhf(x), tanh(x))
 TG_M_FLOATS(erf, TG_M_X, erff(x), erf(x))
 TG_M_FLOATS(sigmoid, TG_M_X, 1.0f / (1.0f + expf(-x)), 1.0 / (1.0 + exp(-x)))
 TG_M_FLOATS(pow, TG_M_XY, powf(x, y), pow(x, y))
+TG_M_FLOATS(atan2, TG_M_XY, atan2f(x, y), atan2(x, y))
+TG_M_FLOATS(fmod, TG_M_XY, fmodf(x, y), fmod(x, y))
 TG_SCALAR_FN int64_t tg_m_abs(int64_t x) { return x < 0 ? -x : x; }
 #else
 #define TG_SCALAR static inline T
@@ -158,11 +205,12 @@ TG_SCALAR tg_min_of(T a, T b) {
     return a < b ? a : a >= b ? b : a + b;
 }
 
-#ifndef TG_SCALAR_INT
-
+/* 0 for NaN. */
 TG_SCALAR tg_sign_of(T x) {
     return (T)((x > 0) - (x < 0));
 }
+
+#ifndef TG_SCALAR_INT
 
 /* Of the gradient of max(a, b), the share of a: half where they tie. */
 TG_SCALAR tg_greater_share(T a, T b) {
@@ -194,6 +242,38 @@ TG_SCALAR tg_gelu_of(T x) {
 TG_SCALAR tg_gelu_slope(T x) {
     T phi = (T)0.39894228040143268 * TG_M(exp)((T)-0.5 * x * x);
     return (T)0.5 * ((T)1 + TG_M(erf)(x * (T)0.70710678118654752)) + x * phi;
+}
+
+/* sqrt(1 - x^2), without its cancellation near 1. */
+TG_SCALAR tg_unit_leg(T x) {
+    return TG_M(sqrt)(((T)1 - x) * ((T)1 + x));
+}
+
+/* ln(1 + e^(beta x)) / beta; x itself where beta x is above the threshold. Nothing overflows, whatever that is. */
+TG_SCALAR tg_softplus_of(T x, T beta, T threshold) {
+    T z = x * beta;
+    T y = (z > 0 ? z : (T)0) + TG_M(log1p)(TG_M(exp)(z > 0 ? -z : z));
+    return z > threshold ? x : y / beta;
+}
+
+/* b / (a^2 + b^2) and -a / (a^2 + b^2), by the quotient of the smaller and the greater: no square overflows. 0 where
+ * both are. */
+TG_SCALAR tg_atan2_da_of(T a, T b) {
+    bool steep = TG_M(abs)(a) > TG_M(abs)(b);
+    T most = steep ? a : b, r = (steep ? b : a) / most;
+    return most == 0 ? (T)0 : (steep ? r : (T)1) / (most * ((T)1 + r * r));
+}
+
+TG_SCALAR tg_atan2_db_of(T a, T b) {
+    bool steep = TG_M(abs)(a) > TG_M(abs)(b);
+    T most = steep ? a : b, r = (steep ? b : a) / most;
+    return most == 0 ? (T)0 : (steep ? (T)-1 : -r) / (most * ((T)1 + r * r));
+}
+
+/* Exact at both ends, and between two equals. */
+TG_SCALAR tg_lerp_of(T a, T b, T w) {
+    T d = b - a;
+    return TG_M(abs)(w) < (T)0.5 ? a + w * d : b - d * ((T)1 - w);
 }
 
 /* A zero exponent has slope 0 also at a = 0. */

@@ -6,6 +6,9 @@ static void numbers(bad_world *b) {
     tg_tape *t = b->t;
     INERT(tg_clamp, ARGUMENT, "expected lo <= hi", tg_clamp(t, b->x, 1, 0));
     INERT(tg_clamp, ARGUMENT, "bounds nan and 1", tg_clamp(t, b->x, NAN, 1));
+    INERT(tg_softplus, ARGUMENT, "beta 0", tg_softplus(t, b->x, 0, 20));
+    INERT(tg_softplus, ARGUMENT, "beta inf", tg_softplus(t, b->x, INFINITY, 20));
+    INERT(tg_softplus, ARGUMENT, "the threshold is NaN", tg_softplus(t, b->x, 1, NAN));
     INERT(tg_dropout, ARGUMENT, "p is 1: expected 0 <= p < 1", tg_dropout(t, b->x, 1));
     INERT(tg_dropout, ARGUMENT, "p is -0.1", tg_dropout(t, b->x, -0.1));
     INERT(tg_dropout, ARGUMENT, "p is nan", tg_dropout(t, b->x, NAN));

@@ -29,10 +29,25 @@ static void unary(bad_world *b) {
     UNARY(tg_tanh);
     UNARY(tg_sigmoid);
     UNARY(tg_erf);
+    UNARY(tg_tan);
+    UNARY(tg_asin);
+    UNARY(tg_acos);
+    UNARY(tg_atan);
+    UNARY(tg_sinh);
+    UNARY(tg_cosh);
+    UNARY(tg_log1p);
+    UNARY(tg_expm1);
+    UNARY(tg_sign);
+    UNARY(tg_floor);
+    UNARY(tg_ceil);
+    UNARY(tg_round);
     UNARY(tg_relu);
     UNARY(tg_silu);
     UNARY(tg_gelu);
     UNARY(tg_gelu_tanh);
+    OP(tg_leaky_relu, tg_leaky_relu(t, x, 0.1));
+    OP(tg_elu, tg_elu(t, x, 1));
+    OP(tg_softplus, tg_softplus(t, x, 1, 20));
     OP(tg_pow_scalar, tg_pow_scalar(t, x, 2));
     OP(tg_clamp, tg_clamp(t, x, 0, 1));
     OP(tg_scale, tg_scale(t, x, 2));
@@ -47,6 +62,8 @@ static void binary(bad_world *b) {
     BINARY(tg_mul);
     BINARY(tg_div);
     BINARY(tg_pow);
+    BINARY(tg_atan2);
+    BINARY(tg_fmod);
     BINARY(tg_maximum);
     BINARY(tg_minimum);
     BINARY(tg_eq);
@@ -59,6 +76,9 @@ static void binary(bad_world *b) {
     BINARY(tg_swiglu);
     BINARY(tg_matmul);
     TERNARY(tg_where, b->mask, b->x, b->x);
+    TERNARY(tg_lerp, b->x, b->x, b->x);
+    OP(tg_lerp_scalar, tg_lerp_scalar(t, x, b->x, 0.5));
+    OP(tg_lerp_scalar, tg_lerp_scalar(t, b->x, x, 0.5));
     OP(tg_masked_fill, tg_masked_fill(t, x, b->mask, 0));
     OP(tg_masked_fill, tg_masked_fill(t, b->x, x, 0));
 }
@@ -183,7 +203,10 @@ static void makers(bad_world *b) {
 static void floats_only(bad_world *b) {
     tg_tensor *(*const fn[])(tg_tape *, tg_tensor *) = {tg_exp,        tg_log,  tg_sqrt, tg_rsqrt,
                                                         tg_reciprocal, tg_sin,  tg_cos,  tg_tanh,
-                                                        tg_sigmoid,    tg_erf,  tg_silu, tg_gelu, tg_gelu_tanh};
+                                                        tg_sigmoid,    tg_silu, tg_gelu, tg_gelu_tanh,
+                                                        tg_erf,        tg_tan,  tg_asin, tg_acos,
+                                                        tg_atan,       tg_sinh, tg_cosh, tg_log1p,
+                                                        tg_expm1,      tg_floor, tg_ceil, tg_round};
     for (size_t i = 0; i < sizeof fn / sizeof *fn; i++) {
         INERT(tg_exp, DTYPE, "i64: expected f32, f64, bf16 or f16", fn[i](b->t, b->ids));
         INERT(tg_exp, DTYPE, "bool: expected f32, f64, bf16 or f16", fn[i](b->t, b->mask));
@@ -207,7 +230,8 @@ static void dtypes(bad_world *b) {
     tg_tensor *d = tg_zeros(b->ctx, TG_F64, TG_SHAPE(2, 3)), *q = tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 1, 2, 4));
     tg_tensor *qd = tg_zeros(b->ctx, TG_F64, TG_SHAPE(1, 1, 2, 4));
     tg_tensor *(*const fn[])(tg_tape *, tg_tensor *, tg_tensor *) = {
-        tg_add, tg_sub, tg_mul, tg_div, tg_pow, tg_maximum, tg_minimum, tg_eq, tg_lt, tg_mse, tg_swiglu, tg_matmul};
+        tg_add, tg_sub, tg_mul, tg_div, tg_pow, tg_maximum, tg_minimum, tg_eq, tg_lt, tg_mse, tg_swiglu, tg_matmul,
+        tg_atan2, tg_fmod};
     for (size_t i = 0; i < sizeof fn / sizeof *fn; i++)
         INERT(tg_add, DTYPE, "expected one dtype (tg_cast converts)", fn[i](b->t, b->x, d));
     INERT(tg_neg, DTYPE, "bool: expected", tg_neg(b->t, b->mask));

@@ -180,6 +180,80 @@ const tg_op tg_op_pow = {
 /* a^b, of floats: NaN where a is negative and b no integer. b's gradient is 0 where a is 0 and b is not negative. */
 PUBLIC(pow)
 
+/* ---- atan2, fmod ---- */
+
+static tg_status atan2_infer(tg_call *c) {
+    save_what_is_read(c, 3, 3);
+    TG_TRY(tg_need_float(c, 0));
+    return tg_infer_broadcast(c, 0, TG_DTYPE_DEFAULT);
+}
+
+FORWARD(atan2)
+
+static tg_status atan2_backward(tg_call *c) {
+    TG_TRY(tg_op_map_grad(c, 0, TG_FN_atan2_da, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0));
+    return tg_op_map_grad(c, 1, TG_FN_atan2_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
+}
+
+/* x / (a^2 + b^2), x being a or b; 0 where both are. */
+static tg_tensor *over_squares(tg_tape *t, tg_tensor *x, tg_tensor *a, tg_tensor *b) {
+    tg_tensor *squares = tg_add(t, tg_square(t, a), tg_square(t, b));
+    return tg_div(t, x, tg_masked_fill(t, squares, tg_equals(t, squares, 0), 1));
+}
+
+TAPED(atan2, tg_mul(t, g, over_squares(t, b, a, b)), tg_neg(t, tg_mul(t, g, over_squares(t, a, a, b))))
+
+static const tg_sample atan2_samples[] = {
+    PAIRS(-2, 2, 0.5, 2), ALIASED(0.5, 2),
+    {.note = "to the left", .n_in = 2, .in = {ROWS(0.3, 2, 3, 5), ROWS(-2, -0.5, 5)}},
+    {.note = "below, to the left", .n_in = 2, .in = {ROWS(-2, -0.3, 3, 5), ROWS(-2, -0.5, 5)}},
+    {.note = "straight up", .n_in = 2, .in = {ROWS(1, 2, 3, 5), ROWS(-0.1, 0.1, 3, 5)}},
+};
+
+const tg_op tg_op_atan2 = {
+    .size = sizeof(tg_op), .name = "atan2", .formula = "the angle of (b, a), in (-pi, pi]", .n_in = 2, .n_out = 1,
+    .saves_in = 3, .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = atan2_infer, .forward = atan2_forward,
+    .backward = atan2_backward, .vjp = atan2_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(atan2_samples)};
+
+/* The angle between the axis of b and the point (b, a), of floats; both gradients are 0 at (0, 0). */
+PUBLIC(atan2)
+
+static tg_status fmod_infer(tg_call *c) {
+    save_what_is_read(c, 0, 3);
+    TG_TRY(tg_need_float(c, 0));
+    return tg_infer_broadcast(c, 0, TG_DTYPE_DEFAULT);
+}
+
+FORWARD(fmod)
+
+static tg_status fmod_backward(tg_call *c) {
+    TG_TRY(tg_op_sum_to(c, 0, c->gout[0], 1));
+    return tg_op_map_grad(c, 1, TG_FN_fmod_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
+}
+
+/* trunc(a / b), which the remainder tells exactly where a / b rounds to an integer. */
+static tg_tensor *whole_quotient(tg_tape *t, tg_tensor *a, tg_tensor *b) {
+    return tg_round(t, tg_div(t, tg_sub(t, a, tg_fmod(t, a, b)), b));
+}
+
+TAPED(fmod, g, tg_neg(t, tg_mul(t, g, whole_quotient(t, a, b))))
+
+static const tg_sample fmod_samples[] = {
+    PAIRS(7.2, 7.9, 2.7, 3.5),
+    {.note = "negative dividends", .n_in = 2, .in = {ROWS(-7.9, -7.2, 3, 5), ROWS(2.7, 3.5, 5)}},
+    {.note = "negative divisors", .n_in = 2, .in = {ROWS(4.2, 4.8, 3, 5), ROWS(-3.9, -2.5, 3, 1)}},
+    {.note = "both negative, smaller", .n_in = 2, .in = {ROWS(-2, -0.3, 3, 5), ROWS(-3.9, -2.5, 3, 1)}},
+};
+
+const tg_op tg_op_fmod = {
+    .size = sizeof(tg_op), .name = "fmod", .formula = "a - b trunc(a / b)", .n_in = 2, .n_out = 1, .saves_in = 3,
+    .passes = 1, .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = fmod_infer, .forward = fmod_forward,
+    .backward = fmod_backward, .vjp = fmod_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(fmod_samples)};
+
+/* The remainder of a / b, of floats, exact and with a's sign. The gradient to b is -trunc(a / b); where b is 0 or a
+ * infinite, that and the value are NaN. */
+PUBLIC(fmod)
+
 /* ---- maximum, minimum ---- */
 
 static tg_status extremum_infer(tg_call *c) {

@@ -1,30 +1,16 @@
 /* Element-wise ops of one tensor: y = f(x). UNARY_X and UNARY_Y each make an op, with its public function, from rows of
  * kernels/scalar.h; the gradient's row takes (g, x) or (g, y), and the op saves x or y accordingly. Their last argument
  * is the same gradient as taped ops. */
-#include "autograd/ops/op.h"
-
 #include <math.h>
 
 #include <tapegrad/ops.h>
 
 #include "autograd/ops/derive.h"
-
-/* Samples in [a0, a1) and, on the other side of a kink if there is one, in [b0, b1). */
-#define IN(lo_, hi_, layout_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .lo = (lo_), .hi = (hi_), .layout = (layout_)}
-#define RANGES(par, a0, a1, b0, b1)                                                                     \
-    {.note = "matrix", .params = par, .n_in = 1, .in = {IN(a0, a1, TG_SAMPLE_ROWS, 3, 5)}},               \
-    {.note = "elsewhere", .params = par, .n_in = 1, .in = {IN(b0, b1, TG_SAMPLE_ROWS, 2, 3, 4)}},       \
-    {.note = "transposed", .params = par, .n_in = 1, .in = {IN(a0, a1, TG_SAMPLE_TRANSPOSED, 3, 5)}},     \
-    {.note = "strided", .params = par, .n_in = 1, .in = {IN(b0, b1, TG_SAMPLE_STRIDED, 3, 5)}},         \
-    {.note = "expanded", .params = par, .n_in = 1, .in = {IN(a0, a1, TG_SAMPLE_EXPANDED, 3, 5)}},         \
-    {.note = "size 1", .params = par, .n_in = 1, .in = {IN(a0, a1, TG_SAMPLE_ROWS, 1, 1)}},               \
-    {.note = "scalar", .params = par, .n_in = 1, .in = {{.lo = (b0), .hi = (b1)}}},                     \
-    {.note = "empty", .params = par, .n_in = 1, .in = {IN(a0, a1, TG_SAMPLE_ROWS, 0, 3)}},                \
-    {.note = "bool", .params = par, .n_in = 1, .in = {TG_S_BOOL(3)}, .refused = TG_ERR_DTYPE},            \
-    {.note = "big", .params = par, .n_in = 1, .in = {IN(a0, a1, TG_SAMPLE_ROWS, 1024, 1024)}, .bench = true}
+#include "autograd/ops/unary.h"
 
 static const tg_sample signed_samples[] = {RANGES(NULL, -2, 2, -1, 3)};
 static const tg_sample positive_samples[] = {RANGES(NULL, 0.2, 3, 1, 8)};
+static const tg_sample unit_samples[] = {RANGES(NULL, -0.9, 0.9, -0.5, 0.8)};
 static const tg_sample nonzero_samples[] = {RANGES(NULL, 0.3, 3, -3, -0.3)};
 
 static tg_status number_infer(tg_call *c) {
@@ -61,6 +47,14 @@ UNARY_Y(relu, "max(x, 0)", number_infer, relu_d, nonzero_samples, tg_masked_fill
 
 /* ---- Floats ---- */
 
+static const tg_sample tan_samples[] = {RANGES(NULL, -1.2, 1.2, 2, 4.2)};
+static const tg_sample above_samples[] = {RANGES(NULL, -0.7, 2, 1, 8)}; /* above -1 */
+
+/* sqrt(1 - x^2) */
+static tg_tensor *unit_leg(tg_tape *t, tg_tensor *x) {
+    return tg_sqrt(t, tg_mul(t, tg_one_minus(t, x), tg_add_scalar(t, x, 1)));
+}
+
 UNARY_Y(exp, "e^x", tg_infer_float, mul, signed_samples, tg_mul(t, g, y))
 UNARY_X(log, "ln x", tg_infer_float, div, positive_samples, tg_div(t, g, x))
 UNARY_Y(sqrt, "sqrt(x)", tg_infer_float, sqrt_d, positive_samples, tg_scale(t, tg_div(t, g, y), 0.5))
@@ -74,11 +68,49 @@ UNARY_Y(sigmoid, "1 / (1 + e^-x)", tg_infer_float, sigmoid_d, signed_samples,
         tg_mul(t, g, tg_mul(t, y, tg_one_minus(t, y))))
 UNARY_X(erf, "2 / sqrt(pi) times the integral of e^(-t^2) from 0 to x", tg_infer_float, erf_d, signed_samples,
         tg_scale(t, tg_mul(t, g, tg_exp(t, tg_neg(t, tg_square(t, x)))), 1.1283791670955126))
+UNARY_Y(tan, "tan x", tg_infer_float, tan_d, tan_samples, tg_mul(t, g, tg_add_scalar(t, tg_square(t, y), 1)))
+UNARY_X(asin, "arcsin x", tg_infer_float, asin_d, unit_samples, tg_div(t, g, unit_leg(t, x)))
+UNARY_X(acos, "arccos x", tg_infer_float, acos_d, unit_samples, tg_neg(t, tg_div(t, g, unit_leg(t, x))))
+UNARY_X(atan, "arctan x", tg_infer_float, atan_d, signed_samples,
+        tg_div(t, g, tg_add_scalar(t, tg_square(t, x), 1)))
+UNARY_X(sinh, "(e^x - e^-x) / 2", tg_infer_float, sinh_d, signed_samples, tg_mul(t, g, tg_cosh(t, x)))
+UNARY_X(cosh, "(e^x + e^-x) / 2", tg_infer_float, cosh_d, signed_samples, tg_mul(t, g, tg_sinh(t, x)))
+UNARY_X(log1p, "ln(1 + x)", tg_infer_float, log1p_d, above_samples, tg_div(t, g, tg_add_scalar(t, x, 1)))
+UNARY_X(expm1, "e^x - 1", tg_infer_float, expm1_d, signed_samples, tg_mul(t, g, tg_exp(t, x)))
 UNARY_X(silu, "x sigmoid(x)", tg_infer_float, silu_d, signed_samples, tg_mul(t, g, tg_silu_slope(t, x)))
 UNARY_X(gelu, "x (1 + erf(x / sqrt 2)) / 2", tg_infer_float, gelu_d, signed_samples,
         tg_mul(t, g, tg_gelu_slope(t, x)))
 UNARY_X(gelu_tanh, "x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2", tg_infer_float, gelu_tanh_d, signed_samples,
         tg_mul(t, g, tg_gelu_tanh_slope(t, x)))
+
+/* ---- Steps: their gradient is 0 where it is defined, and 0 at the steps too ---- */
+
+static tg_status step_backward(tg_call *c) { return tg_op_zero(c, 0); }
+
+static tg_status step_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    (void)t, (void)n, (void)gout, (void)gin;
+    return TG_OK;
+}
+
+#define STEP(name_, text, infer_, samples_)                                                                \
+    static tg_status name_##_forward(tg_call *c) {                                                         \
+        return tg_op_map(c, TG_FN_##name_, c->out[0], TG_T1(c->in[0]), 1, 0, 0, false);                    \
+    }                                                                                                      \
+    const tg_op tg_op_##name_ = {                                                                          \
+        .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 1, .n_out = 1,                     \
+        .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = infer_, .forward = name_##_forward,      \
+        .backward = step_backward, .vjp = step_vjp, .jvp = tg_jvp_pointwise, TG_SAMPLES(samples_)};        \
+    tg_tensor *tg_##name_(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_##name_, NULL, x); }
+
+static const tg_sample between_samples[] = {RANGES(NULL, 1.1, 1.9, -2.9, -2.1)};
+static const tg_sample near_samples[] = {RANGES(NULL, 0.6, 1.4, -2.4, -1.6)};
+
+/* -1, 0 or 1, of a float or integer tensor; 0 for NaN. */
+STEP(sign, "-1, 0 or 1, as x", number_infer, nonzero_samples)
+/* To the next integer below, above, and to the nearest one (of two the even one); NaN and infinities stay. */
+STEP(floor, "the greatest integer <= x", tg_infer_float, between_samples)
+STEP(ceil, "the least integer >= x", tg_infer_float, between_samples)
+STEP(round, "the integer nearest to x, halves to even", tg_infer_float, near_samples)
 
 /* ---- With numbers beside the tensor ---- */
 

@@ -64,6 +64,16 @@ static inline float tg_expm1_small_f32(float x) {
     return tg_fma_f32(e, s, s - 1.0f);
 }
 
+/* e^x - 1 of any x; -0 stays. */
+static inline float tg_expm1_f32(float x) {
+    uint32_t n;
+    int high = x > 88.0f; /* 2^n might not be finite: half of it is */
+    float z = x < -30.0f ? -30.0f : x > 89.0f ? 89.0f : x;
+    float e = tg_exp_split_f32(z, &n), s = tg_pow2_f32(high ? n - 1 : n);
+    float y = tg_fma_f32(e, s, s - 1.0f);
+    return x == 0 ? x : high ? 2.0f * y : y;
+}
+
 /* log(2^k (1 + r)), r in [sqrt(1/2) - 1, sqrt(2) - 1]. */
 static inline float tg_log_join_f32(float k, float r) {
     float q = -7.63449222e-2f;
@@ -93,6 +103,16 @@ static inline float tg_log_f32(float x) {
     float y = tg_log_join_f32(x < 0x1p-126f ? k - 25.0f : k, r);
     y = x == 0 ? -INFINITY : y;
     y = x < 0 ? NAN : y;
+    return x < INFINITY ? y : x;
+}
+
+/* log(1 + x): the part of x that rounding cut from 1 + x goes into the fraction. -0 stays. */
+static inline float tg_log1p_f32(float x) {
+    float u = 1.0f + x, cut = x < 1.0f ? x - (u - 1.0f) : 1.0f - (u - x);
+    float k, r = tg_log_split_f32(u, &k);
+    float y = tg_log_join_f32(k, r + cut / u * (1.0f + r));
+    y = x == -1.0f ? -INFINITY : x == 0 ? x : y;
+    y = x < -1.0f ? NAN : y;
     return x < INFINITY ? y : x;
 }
 
@@ -170,6 +190,43 @@ static inline float tg_pow_f32(float x, float y) {
     return powf(x, y);
 }
 
+/* libm's, an element at a time: they are rare in hot loops. */
+static inline float tg_tan_f32(float x) {
+    return tanf(x);
+}
+static inline float tg_asin_f32(float x) {
+    return asinf(x);
+}
+static inline float tg_acos_f32(float x) {
+    return acosf(x);
+}
+static inline float tg_atan_f32(float x) {
+    return atanf(x);
+}
+static inline float tg_sinh_f32(float x) {
+    return sinhf(x);
+}
+static inline float tg_cosh_f32(float x) {
+    return coshf(x);
+}
+static inline float tg_atan2_f32(float x, float y) {
+    return atan2f(x, y);
+}
+static inline float tg_fmod_f32(float x, float y) {
+    return fmodf(x, y);
+}
+
+/* An instruction each from SSE4.1 on. */
+static inline float tg_floor_f32(float x) {
+    return floorf(x);
+}
+static inline float tg_ceil_f32(float x) {
+    return ceilf(x);
+}
+static inline float tg_rint_f32(float x) {
+    return rintf(x);
+}
+
 static inline double tg_abs_f64(double x) {
     return fabs(x);
 }
@@ -196,6 +253,45 @@ static inline double tg_erf_f64(double x) {
 }
 static inline double tg_pow_f64(double x, double y) {
     return pow(x, y);
+}
+static inline double tg_tan_f64(double x) {
+    return tan(x);
+}
+static inline double tg_asin_f64(double x) {
+    return asin(x);
+}
+static inline double tg_acos_f64(double x) {
+    return acos(x);
+}
+static inline double tg_atan_f64(double x) {
+    return atan(x);
+}
+static inline double tg_sinh_f64(double x) {
+    return sinh(x);
+}
+static inline double tg_cosh_f64(double x) {
+    return cosh(x);
+}
+static inline double tg_log1p_f64(double x) {
+    return log1p(x);
+}
+static inline double tg_expm1_f64(double x) {
+    return expm1(x);
+}
+static inline double tg_floor_f64(double x) {
+    return floor(x);
+}
+static inline double tg_ceil_f64(double x) {
+    return ceil(x);
+}
+static inline double tg_rint_f64(double x) {
+    return rint(x);
+}
+static inline double tg_atan2_f64(double x, double y) {
+    return atan2(x, y);
+}
+static inline double tg_fmod_f64(double x, double y) {
+    return fmod(x, y);
 }
 static inline double tg_sigmoid_f64(double x) {
     return 1 / (1 + exp(-x));
