@@ -4,11 +4,11 @@
  * summed in that order, those that a work still fills last. A leaf's node comes right before its first user's, so its
  * hooks run after its last contribution and before anything recorded earlier runs.
  */
-#include <time.h>
 
 #include "autograd/backward.h"
 #include "autograd/placement.h"
 #include "autograd/taped.h"
+#include "core/system.h"
 
 /* ---- Which nodes are needed ---- */
 
@@ -142,12 +142,6 @@ static void consume(const tg_tape *t, tg_node *n) {
     n->flags |= TG_N_CONSUMED;
 }
 
-static double now(void) {
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
-
 static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tensor **gin, uint8_t *mode) {
     tg_ctx *ctx = p->t->ctx;
     tg_call_impl im = {.site = n->site, .node = n, .pass = p};
@@ -156,7 +150,7 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
                  .saves_in = n->saves_in, .saves_out = n->saves_out, .gout = gout, .gin = gin, .gin_mode = mode,
                  .impl = &im};
     if (n->flags & TG_N_STATE) c.state = tg_node_extra_of(n)->state;
-    double start = n->flags & TG_N_TIMED ? now() : 0;
+    double start = n->flags & TG_N_TIMED ? tg_system_now() : 0;
     const tg_call *outer = p->t->at_work;
     p->t->at_work = &c;
     const char *outer_running = ctx->running;
@@ -171,7 +165,7 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
     s = tg_receipts_close(p, &c);
     ctx->running = outer_running;
     ctx->running_site = outer_site;
-    if (n->flags & TG_N_TIMED) tg_node_extra_of(n)->backward_s = now() - start;
+    if (n->flags & TG_N_TIMED) tg_node_extra_of(n)->backward_s = tg_system_now() - start;
     if (s == TG_OK) return TG_OK;
     char site[160], path[160];
     tg_describe_site(n->site, site, sizeof site);

@@ -1,10 +1,10 @@
 /* The recorder: checks the inputs of an op, lets it infer, runs it, and keeps a node where a gradient is needed. */
 #include <stdio.h>
-#include <time.h>
 
 #include "autograd/placement.h"
 #include "autograd/record.h"
 #include "core/draws.h"
+#include "core/system.h"
 #include "core/work.h"
 
 const tg_op tg_leaf_op = {.size = sizeof(tg_op), .name = "leaf", .formula = "x", .n_in = 0, .n_out = 1};
@@ -359,12 +359,6 @@ static tg_status keep_node(tg_call *c, const void *site, void (*destroy)(void *)
 
 /* ---- tg_apply ---- */
 
-static double now(void) {
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
-
 static tg_status copy_params(tg_call *c, const void *params) {
     if (!c->op->params_size) return TG_OK;
     if (!params) return tg_call_fail(c, TG_ERR_ARGUMENT, "params are NULL, expected %zu bytes", c->op->params_size);
@@ -417,7 +411,7 @@ static void supersede(tg_call *c) {
 
 static tg_status forward(tg_call *c, double *seconds) {
     if (!c->op->forward) return TG_OK;
-    double start = c->tape->timed ? now() : 0;
+    double start = c->tape->timed ? tg_system_now() : 0;
     const char *outer = c->ctx->running;
     const void *outer_site = c->ctx->running_site;
     c->ctx->running = c->op->name;
@@ -425,7 +419,7 @@ static tg_status forward(tg_call *c, double *seconds) {
     tg_status s = c->op->forward(c);
     c->ctx->running = outer;
     c->ctx->running_site = outer_site;
-    if (c->tape->timed) *seconds = now() - start;
+    if (c->tape->timed) *seconds = tg_system_now() - start;
     if (TG_LIKELY(s == TG_OK)) return c->ctx->status;
     return tg_fail(c->ctx, s, "%s: forward failed with %s", c->op->name, tg_status_name(s));
 }

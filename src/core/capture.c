@@ -69,22 +69,9 @@ tg_status tg_capture_refuse(tg_ctx *ctx, const char *who, const char *what, cons
                    who, what, where);
 }
 
-/* Room for one more of n things. */
-static bool grow(tg_ctx *ctx, void **items, int n, int *room, size_t size) {
-    if (n < *room) return true;
-    int more = *room ? 2 * *room : 64;
-    void *all = tg_host_alloc(ctx, (size_t)more * size);
-    if (!all) return false;
-    if (n) memcpy(all, *items, (size_t)n * size);
-    tg_host_free(ctx, *items, (size_t)*room * size);
-    *items = all;
-    *room = more;
-    return true;
-}
-
 /* Without room it is the context's error, and the capture fails. */
 static void keep_block(tg_graph *g, tg_block *b, bool written) {
-    if (!grow(g->ctx, (void **)&g->uses, g->n_uses, &g->room_uses, sizeof *g->uses)) return;
+    if (!tg_host_grow(g->ctx, (void **)&g->uses, g->n_uses, &g->room_uses, sizeof *g->uses)) return;
     if (tg_heap_arena_use(g->ctx->heap, b)) g->uses[g->n_uses++] = (use){.block = b, .written = written};
 }
 
@@ -114,7 +101,7 @@ void tg_capture_gradient(const tg_tensor *x, bool read) {
     tg_graph *g = x->ctx->capture;
     for (int i = 0; i < g->n_leaves; i++)
         if (g->leaves[i].ref.tensor == x && g->leaves[i].ref.serial == x->serial) return;
-    if (!grow(g->ctx, (void **)&g->leaves, g->n_leaves, &g->room_leaves, sizeof *g->leaves)) return;
+    if (!tg_host_grow(g->ctx, (void **)&g->leaves, g->n_leaves, &g->room_leaves, sizeof *g->leaves)) return;
     g->leaves[g->n_leaves++] = (leaf){.ref = tg_ref_of(x), .read = read, .before = gradient_now(x)};
 }
 

@@ -33,6 +33,18 @@ void tg_host_free(tg_ctx *ctx, void *p, size_t bytes) {
     if (p) ctx->host_alloc.free(ctx->host_alloc.user, p, bytes);
 }
 
+bool tg_host_grow(tg_ctx *ctx, void **items, int n, int *room, size_t size) {
+    if (n < *room) return true;
+    int more = *room ? 2 * *room : 64;
+    void *all = tg_host_alloc(ctx, (size_t)more * size);
+    if (!all) return false;
+    if (n) memcpy(all, *items, (size_t)n * size);
+    tg_host_free(ctx, *items, (size_t)*room * size);
+    *items = all;
+    *room = more;
+    return true;
+}
+
 char *tg_host_strdup(tg_ctx *ctx, const char *s) {
     size_t n = strlen(s) + 1;
     char *copy = tg_host_alloc(ctx, n);

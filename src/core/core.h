@@ -144,10 +144,10 @@ typedef struct tg_arena {
 
 /* Who must hear of a context's first error, and of its end: its communicators (invariant 3). */
 typedef struct tg_listener {
-    void (*failed)(struct tg_listener *l);
+    void (*failed)(struct tg_listener *l); /* each may be NULL */
     void (*cleared)(struct tg_listener *l);
     void (*skipped)(struct tg_listener *l);
-    void (*idle)(struct tg_listener *l); /* the context's thread waits for other ranks; NULL: nothing to do then */
+    void (*idle)(struct tg_listener *l); /* the context's thread waits for other ranks */
     struct tg_listener *next;
 } tg_listener;
 
@@ -234,6 +234,8 @@ static inline void tg_ctx_idle(tg_ctx *ctx) {
     for (tg_listener *l = ctx->listeners; l; l = l->next)
         if (l->idle) l->idle(l);
 }
+void tg_ctx_listen(tg_ctx *ctx, tg_listener *l); /* l hears of it until tg_ctx_unlisten; the caller's memory */
+void tg_ctx_unlisten(tg_ctx *ctx, tg_listener *l);
 extern const tg_ctx tg_dead_ctx;
 /* The size that a struct of the caller begins with: set, and of no later version. A table must be whole besides. */
 tg_status tg_size_check(tg_ctx *ctx, size_t size, size_t known, const char *who);
@@ -248,6 +250,8 @@ static inline tg_tensor *tg_inert(const tg_ctx *ctx) { return (tg_tensor *)&ctx-
 
 void *tg_host_alloc(tg_ctx *ctx, size_t bytes);  /* zeroed; NULL after recording TG_ERR_MEMORY */
 void tg_host_free(tg_ctx *ctx, void *p, size_t bytes);
+/* Room in *items for one more than n things of size bytes; false after the error, when nothing has changed. */
+bool tg_host_grow(tg_ctx *ctx, void **items, int n, int *room, size_t size);
 char *tg_host_strdup(tg_ctx *ctx, const char *s);
 void tg_host_strfree(tg_ctx *ctx, char *s);
 

@@ -71,7 +71,8 @@ tg_status tg_failv(tg_ctx *ctx, tg_status s, const char *format, va_list ap) {
     ctx->status = s;
     int n = format ? vsnprintf(ctx->message, sizeof ctx->message, format, ap) : 0;
     if (n <= 0) snprintf(ctx->message, sizeof ctx->message, "%s", status_text(s));
-    for (tg_listener *l = ctx->listeners; l; l = l->next) l->failed(l);
+    for (tg_listener *l = ctx->listeners; l; l = l->next)
+        if (l->failed) l->failed(l);
     return s;
 }
 
@@ -113,13 +114,28 @@ void tg_ctx_clear(tg_ctx *ctx) {
     if (!ctx || ctx->dead || ctx->status == TG_OK) return;
     ctx->status = TG_OK;
     ctx->message[0] = 0;
-    for (tg_listener *l = ctx->listeners; l; l = l->next) l->cleared(l);
+    for (tg_listener *l = ctx->listeners; l; l = l->next)
+        if (l->cleared) l->cleared(l);
+}
+
+void tg_ctx_listen(tg_ctx *ctx, tg_listener *l) {
+    l->next = ctx->listeners;
+    ctx->listeners = l;
+}
+
+void tg_ctx_unlisten(tg_ctx *ctx, tg_listener *l) {
+    for (tg_listener **at = &ctx->listeners; *at; at = &(*at)->next)
+        if (*at == l) {
+            *at = l->next;
+            return;
+        }
 }
 
 void tg_ctx_skip(tg_ctx *ctx) {
     if (!ctx || ctx->dead) return;
     ctx->skips++;
-    for (tg_listener *l = ctx->listeners; l; l = l->next) l->skipped(l);
+    for (tg_listener *l = ctx->listeners; l; l = l->next)
+        if (l->skipped) l->skipped(l);
 }
 
 void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) {

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 static const size_t HUGE_PAGE = (size_t)2 << 20;
@@ -55,4 +56,10 @@ int tg_system_cores(void) {
         sched_getaffinity(0, sizeof set, (cpu_set_t *)set) == 0 ? CPU_COUNT_S(sizeof set, (cpu_set_t *)set) : 0;
     if (allowed > 0) return allowed;
     return online > 0 ? (int)online : 1;
+}
+
+double tg_system_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }

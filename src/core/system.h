@@ -1,4 +1,4 @@
-/* What the library asks of the operating system: memory and the number of cores. */
+/* What the library asks of the operating system: memory, the number of cores, the time. */
 #ifndef TG_SYSTEM_H
 #define TG_SYSTEM_H
 
@@ -8,5 +8,6 @@
 tg_allocator tg_system_allocator(void);
 /* Cores that this process may run on; at least 1. */
 int tg_system_cores(void);
+double tg_system_now(void); /* seconds, of a clock that only goes forward */
 
 #endif

@@ -125,7 +125,7 @@ static ncclResult_t ask(const order *o) {
     }
 }
 
-ncclResult_t tg_nccl_ask(tg_nccl_group *g, const tg_transfer *t, const void *src) {
-    order o = {g, t, type_of(t->dtype), op_of(t->op, t->dtype), tg_dtype_size(t->dtype), src, t->dst};
+ncclResult_t tg_nccl_ask(tg_nccl_group *g, const tg_transfer *t) {
+    order o = {g, t, type_of(t->dtype), op_of(t->op, t->dtype), tg_dtype_size(t->dtype), t->src, t->dst};
     return ask(&o);
 }

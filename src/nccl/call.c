@@ -1,6 +1,7 @@
 /* Calls, from start to end. */
 #include <sched.h>
 
+#include "core/system.h"
 #include "nccl/transport.h"
 
 /* ---- NCCL's answers ---- */
@@ -13,12 +14,12 @@ static tg_status explain(tg_nccl_group *g, ncclResult_t r, const char *call) {
 }
 
 tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call) {
-    double since = r == ncclInProgress ? tg_nccl_now() : 0;
+    double since = r == ncclInProgress ? tg_system_now() : 0;
     while (r == ncclInProgress) {
         ncclResult_t asked = ncclCommGetAsyncError(g->comm, &r);
         if (asked != ncclSuccess) r = asked;
         if (r != ncclInProgress) break;
-        TG_TRY(tg_nccl_look_at(g, tg_nccl_now() - since));
+        TG_TRY(tg_nccl_look_at(g, tg_system_now() - since));
         sched_yield();
     }
     return r == ncclSuccess ? TG_OK : explain(g, r, call);
@@ -142,44 +143,31 @@ static tg_status copy_src(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *
     return ctx->ops->copy(ctx, c->scratch.data, t->src, bytes, TG_COPY_DEVICE);
 }
 
-/* Parts of a call are one launch. */
-static tg_status submit(tg_nccl_group *g, const tg_transfer *t, const void *src) {
+/* The calls from one on that have not been launched, as one launch; so are the parts of a call. */
+static tg_status submit(tg_nccl_group *g, tg_nccl_call *from, const char *what) {
+    tg_nccl_rank *self = g->self;
+    TG_TRY(tg_cuda_follow(self->ctx, self->cuda->compute, self->ready, g->stream));
     ncclResult_t r = ncclGroupStart(), end = ncclSuccess;
-    if (r == ncclSuccess) {
-        r = tg_nccl_ask(g, t, src);
-        end = ncclGroupEnd();
-    }
+    bool begun = r == ncclSuccess;
+    for (tg_nccl_call *c = from; c && (r == ncclSuccess || r == ncclInProgress); c = c->next)
+        if (!c->launched) r = tg_nccl_ask(g, &c->asked);
+    if (begun) end = ncclGroupEnd();
     if (r == ncclSuccess || r == ncclInProgress) r = end;
-    return tg_nccl_settle(g, r, tg_collective_name(t->kind));
-}
-
-static tg_status launched(tg_nccl_call *c) {
-    tg_nccl_group *g = c->group;
-    c->launched = true;
-    return tg_cuda_check(g->self->ctx, cudaEventRecord(c->done, g->stream), "cudaEventRecord");
+    TG_TRY(tg_nccl_settle(g, r, what));
+    for (tg_nccl_call *c = from; c; c = c->next) {
+        if (c->launched) continue;
+        c->launched = true;
+        TG_TRY(tg_cuda_check(self->ctx, cudaEventRecord(c->done, g->stream), "cudaEventRecord"));
+    }
+    return TG_OK;
 }
 
 static tg_status launch(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
-    tg_nccl_rank *self = g->self;
-    if (g->batch) {
-        c->waiting = *t;
-        return TG_OK;
-    }
+    c->asked = *t;
+    if (g->batch) return TG_OK;
     TG_TRY(copy_src(g, t, c));
-    TG_TRY(tg_cuda_follow(self->ctx, self->cuda->compute, self->ready, g->stream));
-    TG_TRY(submit(g, t, c->scratch.data ? c->scratch.data : t->src));
-    return launched(c);
-}
-
-static void begin_note(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
-    c->record = t->record;
-    c->note = (tg_note){.kind = (uint8_t)t->kind,
-                        .dtype = (uint8_t)t->dtype,
-                        .op = (uint8_t)t->op,
-                        .root = t->root,
-                        .size = g->size,
-                        .count = t->count,
-                        .site = (uint64_t)(uintptr_t)t->site};
+    if (c->scratch.data) c->asked.src = c->scratch.data;
+    return submit(g, c, tg_collective_name(t->kind));
 }
 
 static tg_status nccl_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
@@ -188,7 +176,8 @@ static tg_status nccl_start(tg_ctx *ctx, void *state, const tg_transfer *t, void
     tg_nccl_progress(g);
     tg_nccl_call *c = ctx->status == TG_OK ? call_new(g) : NULL;
     if (!c) return ctx->status;
-    begin_note(g, t, c);
+    c->record = t->record;
+    c->note = tg_transfer_note(t, g->size);
     c->captured = g->self->cuda->capturing != NULL;
     tg_status s = meet(g, t, c);
     if (s == TG_OK) s = launch(g, t, c);
@@ -248,28 +237,14 @@ static void nccl_drop(tg_ctx *ctx, void *state, void *request) {
     if (c->finished) call_free(c);
 }
 
-static tg_status close_batch(tg_nccl_group *g) {
-    tg_nccl_rank *self = g->self;
-    TG_TRY(tg_cuda_follow(self->ctx, self->cuda->compute, self->ready, g->stream));
-    ncclResult_t r = ncclGroupStart(), end = ncclSuccess;
-    bool begun = r == ncclSuccess;
-    for (tg_nccl_call *c = g->first; c && (r == ncclSuccess || r == ncclInProgress); c = c->next)
-        if (!c->launched) r = tg_nccl_ask(g, &c->waiting, c->waiting.src);
-    if (begun) end = ncclGroupEnd();
-    if (r == ncclSuccess || r == ncclInProgress) r = end;
-    TG_TRY(tg_nccl_settle(g, r, "a batch of sends and receives"));
-    for (tg_nccl_call *c = g->first; c; c = c->next)
-        if (!c->launched) TG_TRY(launched(c));
-    return TG_OK;
-}
-
 static tg_status nccl_batch(tg_ctx *ctx, void *state, bool open) {
     tg_nccl_group *g = state;
     bool was_open = g->batch;
     tg_status s = TG_OK;
     g->batch = open;
     if (g->self->failed) return tg_nccl_aborted(g);
-    if (was_open && !open) s = ctx->status == TG_OK ? close_batch(g) : ctx->status;
+    if (was_open && !open)
+        s = ctx->status == TG_OK ? submit(g, g->first, "a batch of sends and receives") : ctx->status;
     if (s != TG_OK) tg_nccl_abort_all(g->self);
     return s;
 }

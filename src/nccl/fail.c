@@ -3,13 +3,8 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "core/system.h"
 #include "nccl/transport.h"
-
-double tg_nccl_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* ---- Abort ---- */
 
@@ -20,9 +15,9 @@ tg_status tg_nccl_aborted(tg_nccl_group *g) {
 /* What NCCL has left undone ends now: its memory may be used again after that. */
 static void drain(tg_nccl_group *g) {
     const double patience = 5;
-    double since = tg_nccl_now();
+    double since = tg_system_now();
     while (g->stream && tg_cuda_answer(cudaStreamQuery(g->stream)) == cudaErrorNotReady &&
-           tg_nccl_now() - since < patience)
+           tg_system_now() - since < patience)
         sched_yield();
 }
 

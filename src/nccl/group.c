@@ -130,18 +130,10 @@ tg_status tg_nccl_split(tg_ctx *ctx, void *state, const int *ranks, int n, int r
 
 /* ---- The end ---- */
 
-static void unlisten(tg_nccl_rank *self) {
-    for (tg_listener **at = &self->ctx->listeners; *at; at = &(*at)->next)
-        if (*at == &self->listener) {
-            *at = self->listener.next;
-            return;
-        }
-}
-
 static void rank_free(tg_nccl_rank *self) {
     tg_ctx *ctx = self->ctx;
     tg_cuda_watch_end(self->cuda, &self->watch);
-    unlisten(self);
+    tg_ctx_unlisten(ctx, &self->listener);
     tg_nccl_calls_free(self);
     if (self->ready) cudaEventDestroy(self->ready);
     tg_board_unref(ctx, self->board);
@@ -199,8 +191,6 @@ tg_status tg_nccl_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
 
 /* ---- The world ---- */
 
-static void hear_nothing(tg_listener *l) { (void)l; }
-
 /* A host that waits for hosts looks after its calls on the device, too. */
 static void look_after_calls(tg_listener *l) {
     tg_nccl_rank *self = (tg_nccl_rank *)((char *)l - offsetof(tg_nccl_rank, listener));
@@ -208,8 +198,8 @@ static void look_after_calls(tg_listener *l) {
 }
 
 static void listen(tg_nccl_rank *self) {
-    self->listener = (tg_listener){hear_nothing, hear_nothing, hear_nothing, look_after_calls, self->ctx->listeners};
-    self->ctx->listeners = &self->listener;
+    self->listener = (tg_listener){.idle = look_after_calls};
+    tg_ctx_listen(self->ctx, &self->listener);
 }
 
 static tg_nccl_rank *rank_new(tg_ctx *ctx, tg_comm *control, int rank, int size) {

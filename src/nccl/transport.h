@@ -31,7 +31,7 @@ typedef struct tg_nccl_call {
     uint64_t record;  /* its number in the record */
     void *control;    /* its request there; NULL: all ranks have made the call */
     cudaEvent_t done;
-    tg_transfer waiting; /* of an open batch: for its end */
+    tg_transfer asked; /* good until it is launched: of an open batch, at its end */
     tg_cuda_scratch scratch;
     bool launched;    /* done has been recorded */
     bool ordered;     /* the compute stream waits for it */
@@ -84,8 +84,8 @@ tg_status tg_nccl_recover(tg_ctx *ctx, void *state, int *rank, int *size);
 
 /* ---- ask.c ---- */
 
-/* Asks NCCL for a collective, with src in the place of t's; within a group of its calls. */
-ncclResult_t tg_nccl_ask(tg_nccl_group *g, const tg_transfer *t, const void *src);
+/* Asks NCCL for a collective, within a group of its calls. */
+ncclResult_t tg_nccl_ask(tg_nccl_group *g, const tg_transfer *t);
 
 /* ---- call.c ---- */
 
@@ -111,6 +111,5 @@ tg_status tg_nccl_aborted(tg_nccl_group *g);
 tg_status tg_nccl_look(tg_cuda_watch *w, double waited);
 /* Looks after one group while the host waits for something of it. */
 tg_status tg_nccl_look_at(tg_nccl_group *g, double waited);
-double tg_nccl_now(void); /* seconds */
 
 #endif

@@ -204,8 +204,7 @@ static tg_status prepare(tg_optim *o, bool normed) {
 }
 
 /* The scale in float32, where the state has been written since; or may have been, when a step that is captured is
- * replayed. Who backs through a loss that had the last one is told
- * so. */
+ * replayed. Who goes backward from a loss that had the last one is told so. */
 static tg_status refresh_scale(tg_optim *o, const char *by, const void *site) {
     uint32_t version = o->state->storage->version;
     if (!o->scale.size || (o->scale_version == version && !o->ctx->capture)) return TG_OK;

@@ -13,6 +13,16 @@ tg_status tg_comm_missed(const tg_comm *c, tg_status s) {
 
 bool tg_comm_ok(const tg_comm *c) { return c && c->ops && tg_ok(c->ctx); }
 
+tg_note tg_transfer_note(const tg_transfer *t, int size) {
+    return (tg_note){.kind = (uint8_t)t->kind,
+                     .dtype = (uint8_t)t->dtype,
+                     .op = (uint8_t)t->op,
+                     .root = t->root,
+                     .size = size,
+                     .count = t->count,
+                     .site = (uint64_t)(uintptr_t)t->site};
+}
+
 tg_comm *tg_comm_or_inert(tg_comm *c) { return c ? c : (tg_comm *)&inert; }
 
 tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size, tg_board *board) {
@@ -37,8 +47,6 @@ tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank
 
 /* ---- A caller's transport hears of the context's errors by its abort; ours listen for themselves ---- */
 
-static void hear_nothing(tg_listener *l) { (void)l; }
-
 static void hear_skip(tg_listener *l) {
     tg_comm *c = (tg_comm *)l;
     if (c->aborted || c->ended || !c->ops->abort) return;
@@ -49,16 +57,8 @@ static void hear_skip(tg_listener *l) {
 static void listen(tg_comm *c) {
     if (!c->ops->abort) return;
     c->listens = true;
-    c->listener = (tg_listener){hear_nothing, hear_nothing, hear_skip, NULL, c->ctx->listeners};
-    c->ctx->listeners = &c->listener;
-}
-
-static void listen_no_more(tg_comm *c) {
-    for (tg_listener **at = &c->ctx->listeners; c->listens && *at; at = &(*at)->next)
-        if (*at == &c->listener) {
-            *at = c->listener.next;
-            return;
-        }
+    c->listener = (tg_listener){.skipped = hear_skip};
+    tg_ctx_listen(c->ctx, &c->listener);
 }
 
 static tg_status check_table(tg_ctx *ctx, const tg_comm_ops *ops, int rank, int size) {
@@ -111,7 +111,7 @@ void tg_comm_free(tg_comm *c) {
     tg_ctx *ctx = c->ctx;
     tg_comm_finish_all(c);
     tg_replays_end(c);
-    listen_no_more(c);
+    if (c->listens) tg_ctx_unlisten(c->ctx, &c->listener);
     leave_parent(c);
     c->ops->close(ctx, c->state);
     tg_board_unref(ctx, c->board);

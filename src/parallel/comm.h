@@ -22,6 +22,9 @@ typedef struct tg_collective_args {
  * functions, which are one line over this; NULL after recording the error. */
 tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a);
 
+/* A call as the record has it, in a group of so many ranks. */
+tg_note tg_transfer_note(const tg_transfer *t, int size);
+
 /* A captured step's replay, as the record has it and as ranks compare it: no collective of its own. count: how many of
  * the group it holds, and above that a digest of them. */
 enum { TG_REPLAY = TG_COLLECTIVES, TG_REPLAY_BITS = 20 };

@@ -235,15 +235,9 @@ static void count_call(const entry *e) {
 }
 
 static tg_note note_of(const entry *e, uint64_t sequence) {
-    tg_comm *c = e->c;
-    tg_note note = {.kind = (uint8_t)e->a->kind,
-                    .dtype = (uint8_t)e->t.dtype,
-                    .op = (uint8_t)e->a->op,
-                    .root = e->a->root,
-                    .size = c->size,
-                    .count = e->t.count,
-                    .site = (uint64_t)(uintptr_t)e->a->site,
-                    .sequence = sequence};
+    const tg_comm *c = e->c;
+    tg_note note = tg_transfer_note(&e->t, c->size);
+    note.sequence = sequence;
     size_t at = 0;
     tg_text(note.group, sizeof note.group, &at, "%s", *c->name ? c->name : "world");
     return note;

@@ -182,18 +182,10 @@ static void say_goodbye(tg_link_rank *self) {
     tg_link_until(self, all_gone);
 }
 
-static void unlisten(tg_link_rank *self) {
-    for (tg_listener **at = &self->ctx->listeners; *at; at = &(*at)->next)
-        if (*at == &self->listener) {
-            *at = self->listener.next;
-            return;
-        }
-}
-
 static void rank_free(tg_link_rank *self) {
     tg_ctx *ctx = self->ctx;
     tg_comm_free(self->node);
-    unlisten(self);
+    tg_ctx_unlisten(ctx, &self->listener);
     tg_link_close(self);
     for (tg_link_request *r = self->free, *next; r; r = next) {
         next = r->next;
@@ -252,11 +244,11 @@ static tg_status check_layer(tg_ctx *ctx, const tg_link_ops *ops, const void *st
 }
 
 static tg_status await_layer(const tg_link_rank *self) {
-    double start = tg_shm_now();
+    double start = tg_system_now();
     for (int round = 0; phase_of(self) != TG_LINK_OPEN; round++) {
         if (phase_of(self) == TG_LINK_ENDED)
             return tg_fail(self->ctx, TG_ERR_STATE, "tg_comm_link_new: %s has ended", self->layer->name);
-        if (tg_shm_now() - start > self->ctx->deadline)
+        if (tg_system_now() - start > self->ctx->deadline)
             return tg_fail(self->ctx, TG_ERR_TIMEOUT,
                            "tg_comm_link_new: deadline of %g s passed before all ranks of %s were here",
                            self->ctx->deadline, self->layer->name);
@@ -284,8 +276,8 @@ static tg_status rank_open(tg_link_rank *self) {
     if (!self->peer || !self->board) return ctx->status;
     TG_TRY(await_layer(self));
     TG_TRY(tg_link_open(self));
-    self->listener = tg_link_listener(ctx->listeners);
-    ctx->listeners = &self->listener;
+    self->listener = tg_link_listener();
+    tg_ctx_listen(ctx, &self->listener);
     ctx->heartbeat = &self->board->card->heartbeat;
     return TG_OK;
 }

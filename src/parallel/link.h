@@ -385,7 +385,7 @@ void tg_link_look(tg_link_call *c, double since);
 void tg_link_settle_dispute(tg_link_call *c);
 bool tg_link_agree(const tg_link_call *c, int member); /* one that has arrived with this rank */
 /* What the context's errors mean to the other ranks. */
-tg_listener tg_link_listener(tg_listener *next);
+tg_listener tg_link_listener(void);
 void tg_link_peer_failed(tg_link_rank *self, int rank, tg_status status, int cause, const char *text);
 
 /* ---- link_crossed.c ---- */

@@ -3,6 +3,7 @@
  * does, and has not made the call, passes the question on to those for whom it waits (Chandy, Misra and Haas, 1983).
  * Where it comes home, nothing can have moved in the meantime: each waits until the next one has made the call that it
  * has not. */
+#include "core/system.h"
 #include "parallel/link.h"
 #include "parallel/shm.h"
 
@@ -29,9 +30,9 @@ static void ask(const tg_link_call *c, int of, uint64_t question) {
 void tg_link_probe(const tg_link_call *c, double since) {
     const double first = 0.1;
     tg_link_rank *self = c->g->self;
-    double waited = tg_shm_now() - since;
+    double waited = tg_system_now() - since;
     if (waited < first || (self->asked > since && waited < 2 * (self->asked - since))) return;
-    self->asked = tg_shm_now();
+    self->asked = tg_system_now();
     ask(c, self->me, ++self->questions);
 }
 

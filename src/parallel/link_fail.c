@@ -1,4 +1,5 @@
 /* What ends a group of the transport between nodes, and how ranks tell each other. */
+#include "core/system.h"
 #include "parallel/link.h"
 #include "parallel/shm.h"
 
@@ -168,7 +169,7 @@ static void look_at(const tg_link_call *c, int member) {
     bool gone = p->gone || m->left, failed = p->status != TG_OK;
     if (m->skips > g->self->ctx->skips - g->skips) {
         tg_link_fail_by(g, m->rank, failed ? "" : " (and has cleared its error)", tg_link_lost_from(c));
-    } else if (failed && (gone || tg_shm_now() - p->since > patience)) {
+    } else if (failed && (gone || tg_system_now() - p->since > patience)) {
         tg_link_fail_by(g, m->rank, "", tg_link_lost_from(c));
     } else if (gone) {
         tg_text(text, sizeof text, &at, "rank %d has %s after %llu calls; ", m->rank,
@@ -206,11 +207,11 @@ static void pass_deadline(tg_link_call *c, double since) {
 void tg_link_look(tg_link_call *c, double since) {
     const double patience = 0.1;
     const tg_link_group *g = c->g;
-    if (c->disputed && tg_shm_now() - since > patience) tg_link_settle_dispute(c);
+    if (c->disputed && tg_system_now() - since > patience) tg_link_settle_dispute(c);
     for (int i = 0; i < g->size && !tg_link_over(c); i++)
         if (tg_link_awaited(c, i)) look_at(c, i);
     if (!tg_link_over(c)) tg_link_probe(c, since);
-    if (tg_shm_now() - since > g->self->ctx->deadline) pass_deadline(c, since);
+    if (tg_system_now() - since > g->self->ctx->deadline) pass_deadline(c, since);
 }
 
 /* ---- This rank's context ---- */
@@ -242,7 +243,7 @@ void tg_link_peer_failed(tg_link_rank *self, int rank, tg_status status, int cau
     size_t at = 0;
     if (!p->failure) p->failure = tg_host_alloc(self->ctx, TG_LINK_FAILURE);
     if (p->failure) tg_text(p->failure, TG_LINK_FAILURE, &at, "%s", text);
-    p->since = tg_shm_now();
+    p->since = tg_system_now();
     p->status = status;
     p->cause = cause;
 }
@@ -283,6 +284,6 @@ static void while_idle(tg_listener *l) {
     if (pthread_equal(pthread_self(), self->thread)) tg_link_progress(self);
 }
 
-tg_listener tg_link_listener(tg_listener *next) {
-    return (tg_listener){post_failure, post_recovery, post_skip, while_idle, next};
+tg_listener tg_link_listener(void) {
+    return (tg_listener){.failed = post_failure, .cleared = post_recovery, .skipped = post_skip, .idle = while_idle};
 }

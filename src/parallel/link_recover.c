@@ -2,6 +2,7 @@
  *
  * Each says to all that it has come. The lowest of those who have, when the others will not any more (or the deadline
  * has passed), says who is there; the first such list holds. */
+#include "core/system.h"
 #include "parallel/link.h"
 #include "parallel/shm.h"
 
@@ -45,11 +46,11 @@ void tg_link_came(tg_link_group *g, const tg_link_message *m) {
 
 /* The deadline, twice: once for those who decide, and for their word to arrive. */
 static bool agree(tg_link_group *g) {
-    double start = tg_shm_now(), deadline = g->self->ctx->deadline;
+    double start = tg_system_now(), deadline = g->self->ctx->deadline;
     g->member[g->rank].came = true;
     say(g, TG_LINK_COME, NULL);
     for (int round = 0; !g->decided; round++) {
-        double waited = tg_shm_now() - start;
+        double waited = tg_system_now() - start;
         if (decides(g, waited > deadline)) decide(g);
         if (g->self->broken || waited > 2 * deadline) return false;
         tg_link_progress(g->self);

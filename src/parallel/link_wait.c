@@ -2,6 +2,7 @@
 #include <sched.h>
 #include <time.h>
 
+#include "core/system.h"
 #include "parallel/link.h"
 #include "parallel/shm.h"
 
@@ -24,7 +25,7 @@ void tg_link_deliver(tg_link_group *g, const tg_link_message *m) {
 
 static void deliver(tg_link_rank *self, const tg_link_message *m) {
     tg_link_group *g;
-    self->peer[m->rank].heard = tg_shm_now();
+    self->peer[m->rank].heard = tg_system_now();
     switch (m->kind) {
     case TG_LINK_ASK: tg_link_asked(self, m); break;
     case TG_LINK_FAILED: tg_link_peer_failed(self, m->rank, (tg_status)m->status, m->cause, m->body); break;
@@ -101,7 +102,7 @@ static tg_status await(tg_link_group *g, const tg_link_request *r, tg_link_call 
         tg_link_progress(self);
         tg_ctx_idle(self->ctx);
         if ((r ? r->done : !place->request) || tg_link_over(c) || round < self->spins) continue;
-        if (start == 0) start = tg_shm_now();
+        if (start == 0) start = tg_system_now();
         tg_link_look(c, start);
         tg_link_rest(self, round);
     }
@@ -124,7 +125,7 @@ tg_status tg_link_look_on(tg_link_group *g, tg_link_request *r, double waited) {
     if (r && !r->done) {
         if (self->waits_for != r->call) self->first_question = self->questions + 1;
         self->waits_for = r->call;
-        if (!tg_link_over(r->call)) tg_link_look(r->call, tg_shm_now() - waited);
+        if (!tg_link_over(r->call)) tg_link_look(r->call, tg_system_now() - waited);
     }
     bool lost = r && !r->done ? tg_link_over(r->call) : g->failed;
     if (!lost) return TG_OK;
@@ -133,9 +134,9 @@ tg_status tg_link_look_on(tg_link_group *g, tg_link_request *r, double waited) {
 }
 
 bool tg_link_until(tg_link_rank *self, bool (*there)(tg_link_rank *self)) {
-    double start = tg_shm_now();
+    double start = tg_system_now();
     for (int round = 0; !there(self); round++) {
-        if (self->broken || tg_shm_now() - start > self->ctx->deadline) return false;
+        if (self->broken || tg_system_now() - start > self->ctx->deadline) return false;
         tg_link_progress(self);
         tg_link_rest(self, round);
     }

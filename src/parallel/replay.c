@@ -113,24 +113,10 @@ static replay *replay_of(tg_ctx *ctx) {
     return r;
 }
 
-/* Room for one more of n things. */
-static void *grown(tg_ctx *ctx, void *items, int n, int *room, size_t size) {
-    if (n < *room) return items;
-    int more = *room ? 2 * *room : 16;
-    void *all = tg_host_alloc(ctx, (size_t)more * size);
-    if (!all) return NULL;
-    if (n) memcpy(all, items, (size_t)n * size);
-    tg_host_free(ctx, items, (size_t)*room * size);
-    *room = more;
-    return all;
-}
-
 static part *part_of(replay *r, tg_comm *c) {
     for (int i = 0; i < r->n_parts; i++)
         if (r->parts[i].c == c) return &r->parts[i];
-    part *all = grown(r->ctx, r->parts, r->n_parts, &r->room_parts, sizeof *all);
-    if (!all) return NULL;
-    r->parts = all;
+    if (!tg_host_grow(r->ctx, (void **)&r->parts, r->n_parts, &r->room_parts, sizeof *r->parts)) return NULL;
     r->parts[r->n_parts] = (part){.c = c, .digest = 2166136261u};
     return &r->parts[r->n_parts++];
 }
@@ -145,9 +131,7 @@ tg_status tg_replay_note(tg_comm *c, const tg_note *note, int64_t bytes, bool ev
     tg_ctx *ctx = c->ctx;
     replay *r = replay_of(ctx);
     part *p = r ? part_of(r, c) : NULL;
-    call *calls = p ? grown(ctx, r->calls, r->n_calls, &r->room_calls, sizeof *calls) : NULL;
-    if (!calls) return ctx->status;
-    r->calls = calls;
+    if (!p || !tg_host_grow(ctx, (void **)&r->calls, r->n_calls, &r->room_calls, sizeof *r->calls)) return ctx->status;
     r->calls[r->n_calls++] = (call){.note = *note, .bytes = bytes, .part = (int)(p - r->parts)};
     r->rider.collectives++;
     if (note->kind == TG_SEND || note->kind == TG_RECV) return TG_OK;

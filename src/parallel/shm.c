@@ -23,14 +23,8 @@ static tg_shm_request *request_new(tg_shm_group *s, const tg_transfer *t) {
     tg_shm_request *r = self->free;
     self->free = r->next;
     *r = (tg_shm_request){.s = s, .kind = t->kind, .peer = t->root, .sequence = s->next, .record = t->record};
-    r->note = (tg_note){.kind = (uint8_t)t->kind,
-                        .dtype = (uint8_t)t->dtype,
-                        .op = (uint8_t)t->op,
-                        .root = t->root,
-                        .size = s->size,
-                        .count = t->count,
-                        .site = (uint64_t)(uintptr_t)t->site,
-                        .sequence = s->next + 1};
+    r->note = tg_transfer_note(t, s->size);
+    r->note.sequence = s->next + 1;
     return r;
 }
 
@@ -384,8 +378,8 @@ static void sign_on(tg_shm_rank *self) {
     tg_ctx *ctx = self->ctx;
     tg_card *card = card_of(self);
     ctx->heartbeat = &card->heartbeat;
-    self->listener = (tg_listener){post_failure, post_recovery, post_skip, NULL, ctx->listeners};
-    ctx->listeners = &self->listener;
+    self->listener = (tg_listener){.failed = post_failure, .cleared = post_recovery, .skipped = post_skip};
+    tg_ctx_listen(ctx, &self->listener);
     self->spins = tg_system_cores() >= self->view.region->size * (ctx->threads > 0 ? ctx->threads : 1) ? 2000 : 20;
     atomic_store_explicit(&card->skips, ctx->skips, memory_order_relaxed);
     atomic_store_explicit(&card->state, TG_RANK_RUNNING, memory_order_release);
@@ -393,11 +387,7 @@ static void sign_on(tg_shm_rank *self) {
 
 static void sign_off(tg_shm_rank *self) {
     tg_ctx *ctx = self->ctx;
-    for (tg_listener **at = &ctx->listeners; *at; at = &(*at)->next)
-        if (*at == &self->listener) {
-            *at = self->listener.next;
-            break;
-        }
+    tg_ctx_unlisten(ctx, &self->listener);
     ctx->heartbeat = &ctx->own_heartbeat;
     if (self->process) atomic_store_explicit(&card_of(self)->state, TG_RANK_RETURNED, memory_order_release);
 }

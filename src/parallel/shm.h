@@ -105,7 +105,6 @@ tg_status tg_shm_look_on(tg_ctx *ctx, void *state, void *request, double waited)
 bool tg_shm_check(tg_shm_request *r); /* finds out whether it is done */
 void tg_shm_ring(tg_shm_group *s);    /* wakes the members that sleep */
 void tg_shm_nap(tg_shm_group *s); /* about a millisecond */
-double tg_shm_now(void); /* seconds */
 static inline tg_card *tg_shm_card(const tg_shm_group *s, int member) {
     return &s->self->view.region->card[tg_group_member(s->g, member)->rank];
 }

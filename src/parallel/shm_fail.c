@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <sched.h>
 
+#include "core/system.h"
 #include "parallel/shm.h"
 
 enum { TEXT = TG_BOX_WORDS * 8 };
@@ -52,10 +53,10 @@ tg_status tg_shm_failed(tg_shm_group *s, bool arrived) {
 
 void tg_shm_quiesce(tg_shm_group *s) {
     const double patience = 0.25;
-    double until = tg_shm_now() + (s->self->process ? patience : s->self->ctx->deadline);
+    double until = tg_system_now() + (s->self->process ? patience : s->self->ctx->deadline);
     for (int i = 0; i < s->size; i++)
         while (i != s->rank && atomic_load_explicit(&tg_shm_card(s, i)->busy, memory_order_seq_cst) == s->g->id &&
-               tg_shm_now() < until && tg_process_alive(&s->self->view, tg_group_member(s->g, i)->rank))
+               tg_system_now() < until && tg_process_alive(&s->self->view, tg_group_member(s->g, i)->rank))
             sched_yield();
 }
 
@@ -167,7 +168,7 @@ static void fail_by_death(tg_shm_group *s, int rank) {
 /* Even one who has arrived may have died with a piece of the work. */
 void tg_shm_look_at_processes(tg_shm_group *s) {
     const double period = 0.02;
-    double now = tg_shm_now();
+    double now = tg_system_now();
     if (!s->self->process || now - s->self->polled < period) return;
     s->self->polled = now;
     for (int i = 0; i < s->size && !tg_shm_has_failed(s); i++) {
@@ -191,7 +192,7 @@ static void look_at(tg_shm_group *s, const tg_shm_request *r, int member, double
     int state = atomic_load_explicit(&card->state, memory_order_acquire);
     bool gone = atomic_load_explicit(&tg_group_member(s->g, member)->gone, memory_order_acquire);
     bool failed = state == TG_RANK_FAILED, missed = has_missed(s, member);
-    if (failed && *failed_since == 0) *failed_since = tg_shm_now();
+    if (failed && *failed_since == 0) *failed_since = tg_system_now();
     if (tg_shm_has_arrived(r, member)) return; /* before what was seen above */
     if (atomic_load_explicit(&card->status, memory_order_acquire) != TG_OK && state == TG_RANK_RETURNED)
         tg_shm_fail_by(s, rank, "");
@@ -199,7 +200,7 @@ static void look_at(tg_shm_group *s, const tg_shm_request *r, int member, double
         fail_by_leaving(s, rank, state == TG_RANK_RETURNED);
     else if (missed)
         tg_shm_fail_by(s, rank, failed ? "" : " (and has cleared its error)");
-    else if (failed && tg_shm_now() - *failed_since > patience)
+    else if (failed && tg_system_now() - *failed_since > patience)
         tg_shm_fail_by(s, rank, "");
     else
         tg_shm_look_crossed(s, r, member);
@@ -255,5 +256,5 @@ void tg_shm_look(tg_shm_group *s, const tg_shm_request *r, double since, double 
     for (int i = 0; i < s->size && !tg_shm_has_failed(s); i++)
         if (i != s->rank && !tg_shm_has_arrived(r, i)) look_at(s, r, i, failed_since);
     if (!tg_shm_has_failed(s)) tg_shm_look_at_processes(s);
-    if (tg_shm_now() - since > s->self->ctx->deadline) pass_deadline(s, r);
+    if (tg_system_now() - since > s->self->ctx->deadline) pass_deadline(s, r);
 }

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include <sched.h>
 
+#include "core/system.h"
 #include "parallel/shm.h"
 
 static bool is_accounted_for(tg_shm_group *s, int i) {
@@ -43,10 +44,10 @@ static void decide(tg_shm_group *s) {
 }
 
 static const bool *agree(tg_shm_group *s) {
-    double until = tg_shm_now() + s->self->ctx->deadline;
+    double until = tg_system_now() + s->self->ctx->deadline;
     atomic_store_explicit(&tg_group_member(s->g, s->rank)->came, true, memory_order_release);
     for (int decided; !(decided = atomic_load_explicit(&s->g->decided, memory_order_acquire)); tg_shm_nap(s))
-        if (all_accounted_for(s) || tg_shm_now() > until) decide(s);
+        if (all_accounted_for(s) || tg_system_now() > until) decide(s);
     return tg_group_list(s->g, atomic_load_explicit(&s->g->decided, memory_order_acquire) - 1);
 }
 

@@ -9,12 +9,6 @@
 #include "core/system.h"
 #include "parallel/shm.h"
 
-double tg_shm_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* ---- Bells ---- */
 
 /* The fence: what was published before is seen by who goes to sleep now, or he is seen to sleep. */
@@ -130,12 +124,12 @@ tg_status tg_shm_await(tg_shm_group *s, tg_shm_request *r, tg_slot *slot, uint64
             sched_yield();
         } else {
             if (since == 0) {
-                since = tg_shm_now();
+                since = tg_system_now();
                 tg_shm_begin_look(s);
                 if (r) atomic_store_explicit(&card->blocked, tg_shm_blocked_in(r), memory_order_release);
             }
             tg_shm_look(s, r, since, &failed_since);
-            if (!tg_shm_has_failed(s)) sleep_until_rung(card, bell, tg_shm_now() - since < 0.1 ? NAP : 4 * NAP);
+            if (!tg_shm_has_failed(s)) sleep_until_rung(card, bell, tg_system_now() - since < 0.1 ? NAP : 4 * NAP);
             atomic_store_explicit(&card->sleeping, 0, memory_order_relaxed);
         }
     }
@@ -152,7 +146,7 @@ static void look_again(tg_shm_group *s, tg_shm_request *r, double waited) {
         atomic_store_explicit(&card->blocked, r ? tg_shm_blocked_in(r) : 0, memory_order_release);
     }
     if (r)
-        tg_shm_look(s, r, tg_shm_now() - waited, &s->failed_since);
+        tg_shm_look(s, r, tg_system_now() - waited, &s->failed_since);
     else
         tg_shm_look_at_processes(s);
 }

@@ -14,15 +14,7 @@ struct tg_cuda_graph {
 
 void tg_cuda_graph_call(tg_cuda *c, unsigned long long call, const tg_cuda_call *name) {
     struct tg_cuda_graph *g = c->capturing;
-    if (g->n == g->room) {
-        int room = g->room ? 2 * g->room : 64;
-        tg_cuda_call *more = tg_host_alloc(c->ctx, (size_t)room * sizeof *more); /* else it is the context's error */
-        if (!more) return;
-        if (g->n) memcpy(more, g->calls, (size_t)g->n * sizeof *more);
-        tg_host_free(c->ctx, g->calls, (size_t)g->room * sizeof *more);
-        g->calls = more;
-        g->room = room;
-    }
+    if (!tg_host_grow(c->ctx, (void **)&g->calls, g->n, &g->room, sizeof *g->calls)) return; /* the context's error */
     if (!g->n) g->first = call;
     g->calls[g->n++] = *name;
 }

@@ -4,14 +4,9 @@
 #include <time.h>
 
 #include "core/capture.h"
+#include "core/system.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/order.h"
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* ---- Waiting ---- */
 
@@ -35,12 +30,13 @@ static tg_status look(tg_cuda *c, double waited) {
 /* Those who watch have ended what kept the device busy: what reads or writes the host's memory comes to an end. */
 static void drain(cudaEvent_t e) {
     const double patience = 5;
-    double since = now();
-    for (int i = 0; tg_cuda_answer(cudaEventQuery(e)) == cudaErrorNotReady && now() - since < patience; i++) rest(i);
+    double since = tg_system_now();
+    for (int i = 0; tg_cuda_answer(cudaEventQuery(e)) == cudaErrorNotReady && tg_system_now() - since < patience; i++)
+        rest(i);
 }
 
 static tg_status await_with_others(tg_cuda *c, cudaEvent_t e) {
-    double since = now();
+    double since = tg_system_now();
     tg_status s = TG_OK;
     for (int round = 0; s == TG_OK; round++) {
         cudaError_t answer = tg_cuda_answer(cudaEventQuery(e));
@@ -49,7 +45,7 @@ static tg_status await_with_others(tg_cuda *c, cudaEvent_t e) {
             look(c, -1);
             return s;
         }
-        s = look(c, now() - since);
+        s = look(c, tg_system_now() - since);
         rest(round);
     }
     drain(e);
