@@ -470,8 +470,8 @@ TG_API tg_status tg_replay_close(tg_replay *r, tg_tensor *hook);
 
 /* ---- Looking at a tape ---- */
 
-typedef enum tg_format { TG_TEXT, TG_JSON } tg_format;
-/* One row a node: op, shapes, saved bytes, FLOPs, time of forward and backward (tg_tape_time), call site. */
+typedef enum tg_format { TG_TEXT, TG_JSON, TG_DOT } tg_format;
+/* One row a node: op, shapes, saved bytes, FLOPs, times (tg_tape_time), call site; or for Graphviz what feeds what. */
 TG_API size_t tg_tape_dump(tg_tape *t, tg_format format, char *buf, size_t n);
 TG_API void tg_tape_time(tg_tape *t, bool on); /* measure nodes from now on */
 

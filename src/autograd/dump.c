@@ -1,4 +1,4 @@
-/* tg_tape_dump: the tape as a table, or as JSON. */
+/* tg_tape_dump: the tape as a table, as JSON, or as a graph in the language of Graphviz. */
 #include "autograd/record.h"
 
 static void shapes(const tg_node *n, bool outputs, char *buf, size_t size) {
@@ -30,8 +30,7 @@ static void text_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t
             *in ? " -> " : "", out, site);
 }
 
-static void json_string(const char *s, char *buf, size_t size, size_t *at) {
-    tg_text(buf, size, at, "\"");
+static void escaped(const char *s, char *buf, size_t size, size_t *at) {
     for (; *s; s++) {
         unsigned char c = (unsigned char)*s;
         if (c == '"' || c == '\\')
@@ -41,6 +40,11 @@ static void json_string(const char *s, char *buf, size_t size, size_t *at) {
         else
             tg_text(buf, size, at, "%c", c);
     }
+}
+
+static void json_string(const char *s, char *buf, size_t size, size_t *at) {
+    tg_text(buf, size, at, "\"");
+    escaped(s, buf, size, at);
     tg_text(buf, size, at, "\"");
 }
 
@@ -80,26 +84,65 @@ static void json_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t
     tg_text(buf, size, at, "}");
 }
 
+/* ---- Graphviz: a box an op, an ellipse what no op has made ---- */
+
+/* A node goes by the serial number of its first output, another tensor by its own. */
+static unsigned long long dot_id(const tg_tensor *x) {
+    const tg_tensor *as = x->node && x->node->n_out ? tg_node_out(x->node)[0] : x;
+    return as->serial;
+}
+
+static void dot_tensor(const tg_tensor *x, char *buf, size_t size, size_t *at) {
+    char what[160];
+    tg_describe(x, what, sizeof what);
+    tg_text(buf, size, at, "  n%llu [shape=ellipse, label=\"", dot_id(x));
+    escaped(what, buf, size, at);
+    tg_text(buf, size, at, "\"];\n");
+}
+
+static void dot_row(const tg_node *n, char *buf, size_t size, size_t *at) {
+    char out[512];
+    shapes(n, true, out, sizeof out);
+    if (n->flags & TG_N_LEAF || !n->n_out) return;
+    tg_text(buf, size, at, "  n%llu [label=\"%s\\n", dot_id(tg_node_out(n)[0]), n->op->name);
+    escaped(out, buf, size, at);
+    tg_text(buf, size, at, "\"];\n");
+    for (int i = 0; i < n->n_in; i++) {
+        const tg_tensor *x = tg_node_in(n)[i];
+        if (!x) continue;
+        if (!x->node) dot_tensor(x, buf, size, at);
+        tg_text(buf, size, at, "  n%llu -> n%llu;\n", dot_id(x), dot_id(tg_node_out(n)[0]));
+    }
+}
+
+/* ---- The public side ---- */
+
+static const char *const head[] = {
+    [TG_TEXT] = "  node  op                  saved bytes          FLOPs forward us backward us  shapes, call site\n",
+    [TG_JSON] = "[",
+    [TG_DOT] = "digraph tape {\n  node [shape=box];\n",
+};
+static const char *const tail[] = {[TG_TEXT] = "", [TG_JSON] = "\n]\n", [TG_DOT] = "}\n"};
+
 size_t tg_tape_dump(tg_tape *t, tg_format format, char *buf, size_t size) {
     size_t at = 0;
     int64_t i = 0;
     if (!buf) size = 0;
     if (size) buf[0] = 0;
     if (!t || !t->epoch) return 0;
-    if (format != TG_TEXT && format != TG_JSON) {
-        tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_tape_dump: format %d, expected TG_TEXT or TG_JSON", (int)format);
+    if (format < TG_TEXT || format > TG_DOT) {
+        tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_tape_dump: format %d, expected TG_TEXT, TG_JSON or TG_DOT", (int)format);
         return 0;
     }
-    tg_text(buf, size, &at,
-            format == TG_JSON
-                ? "["
-                : "  node  op                  saved bytes          FLOPs forward us backward us  shapes, call site\n");
+    tg_text(buf, size, &at, "%s", head[format]);
     for (const tg_node *n = t->first; n; n = n->next, i++) {
         if (format == TG_JSON)
             json_row(n, i, buf, size, &at);
+        else if (format == TG_DOT)
+            dot_row(n, buf, size, &at);
         else
             text_row(n, i, buf, size, &at);
     }
-    if (format == TG_JSON) tg_text(buf, size, &at, "\n]\n");
+    tg_text(buf, size, &at, "%s", tail[format]);
     return at;
 }

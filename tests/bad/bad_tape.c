@@ -268,7 +268,7 @@ static void looking(bad_world *b) {
                             tg_tape_dump(b->inert_t, TG_JSON, buf, sizeof buf) == 0);
     QUIET(tg_tape_dump, tg_tape_dump(b->t, TG_TEXT, NULL, 100) > 100 && tg_tape_dump(b->t, TG_JSON, NULL, 100) > 100);
     QUIET(tg_tape_dump, tg_tape_dump(b->t, TG_JSON, buf, 3) > 3 && !buf[2]);
-    GIVES(tg_tape_dump, ARGUMENT, "format 7, expected TG_TEXT or TG_JSON",
+    GIVES(tg_tape_dump, ARGUMENT, "format 7, expected TG_TEXT, TG_JSON or TG_DOT",
           tg_tape_dump(b->t, (tg_format)7, buf, sizeof buf) == 0);
     QUIET(tg_tape_nodes, tg_tape_nodes(NULL) == 0 && tg_tape_nodes(b->freed) == 0 && tg_tape_nodes(b->inert_t) == 0);
     QUIET(tg_tape_node, !tg_tape_node(NULL, 0) && !tg_tape_node(b->freed, 0) && !tg_tape_node(b->t, -1));

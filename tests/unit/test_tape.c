@@ -245,6 +245,13 @@ START_TEST(a_dump_names_ops_shapes_and_sites) {
     ck_assert(strstr(text, "exp") && strstr(text, "weights f64[4]") && strstr(text, "sum"));
     ck_assert(strstr(json, "\"op\": \"exp\"") && strstr(json, "\"saved_bytes\": 32"));
     ck_assert(tg_tape_dump(t, TG_TEXT, NULL, 0) == n);
+    char dot[4096];
+    ck_assert(tg_tape_dump(t, TG_DOT, dot, sizeof dot) == strlen(dot));
+    ck_assert_msg(strstr(dot, "shape=ellipse, label=\"weights f64[4]\"") && strstr(dot, "label=\"exp\\nf64[4]\""), "%s",
+                  dot);
+    int edges = 0;
+    for (const char *at = dot; (at = strstr(at, " -> ")); at++) edges++;
+    ck_assert_int_eq(edges, 2);
     end();
 }
 END_TEST
