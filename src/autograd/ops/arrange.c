@@ -279,68 +279,28 @@ static tg_status unfold_infer(tg_call *c) {
     return tg_call_view(c, 0, 0, x->ndim + 1, e.shape, e.stride);
 }
 
-/* Windows that lie side by side: each element of the gradient is in one of them, or in none. */
-static tg_status put_windows(tg_call *c) {
-    const unfold_params *p = c->params;
-    const tg_tensor *g = c->gout[0], *x = c->gin[0];
-    int64_t stride[TG_MAX_DIMS];
-    TG_TRY(tg_op_zero(c, 0));
-    memcpy(stride, x->stride, x->ndim * sizeof *stride);
-    stride[p->dim] *= p->step;
-    stride[x->ndim] = x->stride[p->dim];
-    return tg_op_copy(c, tg_array_at(tg_array_of(x), 0, g->ndim, g->shape, stride), tg_array_of(g), tg_adds(c, 0));
-}
-
-/* Where each element of the windows lies along dim: [windows, size]. */
-static tg_tensor *window_index(tg_call *c, int64_t windows) {
-    const unfold_params *p = c->params;
-    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
-    tg_tensor *first = tg_call_temp(c, TG_I64, 2, (const int64_t[]){windows, 1});
-    tg_tensor *within = tg_call_temp(c, TG_I64, 2, (const int64_t[]){1, p->size});
-    tg_tensor *index = tg_call_temp(c, TG_I64, 2, (const int64_t[]){windows, p->size});
-    if (!tg_ok(c->ctx)) return index;
-    if (ops->iota(c->ctx, tg_array_of(first), 0, (double)p->step) == TG_OK &&
-        ops->iota(c->ctx, tg_array_of(within), 0, 1) == TG_OK)
-        tg_op_map(c, TG_FN_add, index, TG_T2(first, within), 2, 0, 0, false);
-    return index;
-}
-
-/* g [.., windows, .., size] as [.., windows size, ..]; through a copy where its strides force one. */
-static tg_status windows_in_line(tg_call *c, tg_extent *e, tg_array *line) {
-    const unfold_params *p = c->params;
-    const tg_tensor *g = c->gout[0];
-    int order[TG_MAX_DIMS], last = g->ndim - 1;
-    for (int d = 0; d <= last; d++) order[d] = d <= p->dim ? d : d == p->dim + 1 ? last : d - 1;
-    tg_extent turned;
-    tg_array from = tg_array_permute(tg_array_of(g), order, turned.shape, turned.stride);
-    for (int d = 0; d < last; d++) e->shape[d] = d == p->dim ? g->shape[d] * p->size : g->shape[d];
-    *line = from;
-    if (tg_array_reshape(line, last, e->shape, e->stride)) return TG_OK;
-    const tg_tensor *copy = tg_call_temp(c, (tg_dtype)g->dtype, g->ndim, turned.shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
-    TG_TRY(tg_op_copy(c, tg_array_of(copy), from, false));
-    *line = tg_array_of(copy);
-    tg_array_reshape(line, last, e->shape, e->stride);
-    return TG_OK;
-}
-
-/* Where windows overlap their gradients are added in the order of the windows. */
+/* Elements j to j + step of all windows lie side by side, so that one map adds them. Where there are several such
+ * pieces they are added in the order of j, those of 16 bits in float32. */
 static tg_status unfold_backward(tg_call *c) {
     const unfold_params *p = c->params;
-    int64_t windows = c->gout[0]->shape[p->dim], numel = windows * p->size, stride[TG_MAX_DIMS];
-    tg_extent e, spread;
-    tg_array line;
-    if (p->step >= p->size) return put_windows(c);
-    const tg_tensor *index = window_index(c, windows);
+    const tg_tensor *g = c->gout[0], *x = c->gin[0];
+    int last = g->ndim - 1;
+    tg_extent e, piece;
+    bool wide = p->size > p->step && tg_dtype_size((tg_dtype)x->dtype) == 2;
+    const tg_tensor *sum = wide ? tg_call_temp(c, TG_F32, x->ndim, x->shape) : x;
     if (!tg_ok(c->ctx)) return c->ctx->status;
-    TG_TRY(windows_in_line(c, &e, &line));
-    TG_TRY(tg_op_zero(c, 0));
-    tg_array at = tg_array_of(index);
-    int64_t one[1];
-    tg_array_reshape(&at, 1, &numel, one);
-    at = tg_array_keep(at, line.ndim, ((1u << line.ndim) - 1) & ~(1u << p->dim), &spread);
-    at = tg_array_expand(at, line.ndim, line.shape, stride);
-    return tg_ctx_ops(c->ctx)->put_add(c->ctx, tg_array_of(c->gin[0]), line, at, p->dim, NULL);
+    if (wide || !tg_adds(c, 0)) TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(sum), 0));
+    if (g->numel == 0) return TG_OK;
+    memcpy(e.stride, sum->stride, (size_t)last * sizeof *e.stride);
+    e.stride[p->dim] *= p->step;
+    e.stride[last] = sum->stride[p->dim];
+    for (int64_t j = 0; j < p->size; j += p->step) {
+        int64_t n = p->size - j < p->step ? p->size - j : p->step;
+        tg_array from = tg_array_slice(tg_array_of(g), last, j, n, 1, &piece);
+        tg_array to = tg_array_at(tg_array_of(sum), j * sum->stride[p->dim], g->ndim, from.shape, e.stride);
+        TG_TRY(tg_op_copy(c, to, from, true));
+    }
+    return wide ? tg_op_map(c, TG_FN_id, x, TG_T1(sum), 1, 0, 0, tg_adds(c, 0)) : TG_OK;
 }
 
 static tg_tensor *unfold_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
