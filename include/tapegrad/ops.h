@@ -102,6 +102,11 @@ TG_API tg_tensor *tg_linear_gelu(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tens
 TG_API tg_tensor *tg_linear_gelu_tanh(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b);
 TG_API tg_tensor *tg_linear_silu(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b);
 
+TG_API tg_tensor *tg_outer(tg_tape *t, tg_tensor *a, tg_tensor *b); /* [m], [n] -> [m, n] */
+TG_API tg_tensor *tg_dot(tg_tape *t, tg_tensor *a, tg_tensor *b);   /* [n], [n] -> scalar */
+/* "bij,bjk->bik": a letter a dim, summed where the result has it not; no ellipsis */
+TG_API tg_tensor *tg_einsum(tg_tape *t, const char *equation, tg_tensor *a, tg_tensor *b);
+
 /* ---- Shape. Views share bytes: reshape copies only where the strides force it. ---- */
 TG_API tg_tensor *tg_reshape(tg_tape *t, tg_tensor *x, tg_shape shape); /* one dim may be -1 */
 TG_API tg_tensor *tg_view(tg_tape *t, tg_tensor *x, tg_shape shape);    /* refuses where reshape would copy */
@@ -117,8 +122,19 @@ TG_API tg_tensor *tg_concat(tg_tape *t, tg_tensor *const *x, int n, int dim);
 TG_API tg_tensor *tg_stack(tg_tape *t, tg_tensor *const *x, int n, int dim);
 /* out[i] is [.., sizes[i], ..]: views. The sizes add up to dim's. */
 TG_API tg_status tg_split(tg_tape *t, tg_tensor *x, int dim, const int64_t *sizes, int n, tg_tensor **out);
+/* The same in n parts of ceil(size / n) elements; the last ones have what is left, perhaps nothing. */
+TG_API tg_status tg_chunk(tg_tape *t, tg_tensor *x, int dim, int n, tg_tensor **out);
 /* before and after: elements of `value` added at each end of dim */
 TG_API tg_tensor *tg_pad(tg_tape *t, tg_tensor *x, int dim, int64_t before, int64_t after, double value);
+TG_API tg_tensor *tg_flip(tg_tape *t, tg_tensor *x, tg_dims dims); /* backwards along dims */
+TG_API tg_tensor *tg_roll(tg_tape *t, tg_tensor *x, int64_t shift, int dim); /* what falls off comes in again */
+TG_API tg_tensor *tg_repeat(tg_tape *t, tg_tensor *x, int dim, int64_t times); /* [.., times n, ..] */
+/* the windows of `size` elements of dim, step apart: [.., windows, .., size], a view */
+TG_API tg_tensor *tg_unfold(tg_tape *t, tg_tensor *x, int dim, int64_t size, int64_t step);
+TG_API tg_tensor *tg_tril(tg_tape *t, tg_tensor *x, int64_t k); /* of [.., m, n]: diagonal k and below, 0 above */
+TG_API tg_tensor *tg_triu(tg_tape *t, tg_tensor *x, int64_t k);
+/* [n]: the matrix with x on diagonal k; [m, n]: its diagonal k, a view */
+TG_API tg_tensor *tg_diag(tg_tape *t, tg_tensor *x, int64_t k);
 
 /* ---- Indexing: int64 or int32 indices; out of range is TG_ERR_DATA ---- */
 TG_API tg_tensor *tg_gather(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index); /* y of index's shape */
@@ -126,10 +142,15 @@ TG_API tg_tensor *tg_gather(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index)
 TG_API tg_tensor *tg_scatter_add(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src);
 TG_API tg_tensor *tg_index_select(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index); /* index [n]: dim becomes n */
 TG_API tg_tensor *tg_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids); /* [v, h], ids [..] -> [.., h] */
+/* The count elements of x where mask (bool, broadcasts to x) holds, in row-major order: [count]. Another number of them
+ * is TG_ERR_DATA. */
+TG_API tg_tensor *tg_masked_select(tg_tape *t, tg_tensor *x, tg_tensor *mask, int64_t count);
 
 /* ---- Makers ---- */
 TG_API tg_tensor *tg_arange(tg_tape *t, tg_dtype dtype, double start, double stop, double step);
 TG_API tg_tensor *tg_full(tg_tape *t, tg_dtype dtype, tg_shape shape, double value);
+/* ids [..] -> [.., classes]: 1 at each id, 0 elsewhere */
+TG_API tg_tensor *tg_one_hot(tg_tape *t, tg_tensor *ids, int64_t classes, tg_dtype dtype);
 
 /* ---- Networks ---- */
 TG_API tg_tensor *tg_softmax(tg_tape *t, tg_tensor *x, int dim);

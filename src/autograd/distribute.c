@@ -15,8 +15,8 @@ typedef struct kept_part {
 static kept_part *part_new(tg_ctx *ctx) {
     enum { COUNT = 32 };
     if (!ctx->free_parts) {
-        size_t bytes = sizeof(tg_chunk) + COUNT * sizeof(kept_part);
-        tg_chunk *c = tg_host_alloc(ctx, bytes);
+        size_t bytes = sizeof(tg_host_chunk) + COUNT * sizeof(kept_part);
+        tg_host_chunk *c = tg_host_alloc(ctx, bytes);
         if (!c) return NULL;
         c->bytes = bytes;
         c->next = ctx->chunks;

@@ -85,6 +85,9 @@ TG_OP(linear_relu)
 TG_OP(linear_gelu)
 TG_OP(linear_gelu_tanh)
 TG_OP(linear_silu)
+TG_OP(outer)
+TG_OP(dot)
+TG_OP(einsum)
 TG_OP(LinearWithGradAccumulationAndAsyncCommunication)
 
 /* Shape */
@@ -102,16 +105,25 @@ TG_OP(concat)
 TG_OP(stack)
 TG_OP(split)
 TG_OP(pad)
+TG_OP(flip)
+TG_OP(roll)
+TG_OP(repeat)
+TG_OP(unfold)
+TG_OP(tril)
+TG_OP(triu)
+TG_OP(diag)
 
 /* Indexing */
 TG_OP(gather)
 TG_OP(scatter_add)
 TG_OP(index_select)
 TG_OP(embedding)
+TG_OP(masked_select)
 
 /* Makers */
 TG_OP(arange)
 TG_OP(full)
+TG_OP(one_hot)
 
 /* Networks */
 TG_OP(softmax)

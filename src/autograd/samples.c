@@ -17,10 +17,11 @@ static double to_grid(double v, tg_dtype grid) {
     }
 }
 
-static double draw(const tg_sample_input *s, tg_dtype grid, double jitter, uint64_t *state) {
+/* Element number i. Bools hold at even odds; with hi at the same places always, where i mod hi is lo or more. */
+static double draw(const tg_sample_input *s, int64_t i, tg_dtype grid, double jitter, uint64_t *state) {
     switch (s->kind) {
     case TG_SAMPLE_INDEX: return floor(s->lo + (s->hi - s->lo) * tg_diff_uniform(state));
-    case TG_SAMPLE_BOOL: return (double)(tg_diff_random(state) >> 63);
+    case TG_SAMPLE_BOOL: return s->hi > 0 ? fmod((double)i, s->hi) >= s->lo : (double)(tg_diff_random(state) >> 63);
     default: break;
     }
     double v = s->lo == 0 && s->hi == 0 ? tg_diff_normal(state) : s->lo + (s->hi - s->lo) * tg_diff_uniform(state);
@@ -33,7 +34,7 @@ static tg_status fill_values(tg_tensor *x, const tg_sample_input *s, const tg_ca
     size_t bytes = (size_t)x->numel * sizeof(double);
     double *v = tg_host_alloc(x->ctx, bytes);
     if (!v) return x->ctx->status;
-    for (int64_t i = 0; i < x->numel; i++) v[i] = draw(s, o->grid ? o->grid : o->dtype, o->jitter, &state);
+    for (int64_t i = 0; i < x->numel; i++) v[i] = draw(s, i, o->grid ? o->grid : o->dtype, o->jitter, &state);
     tg_status status = tg_write_f64(x, v, x->numel);
     tg_host_free(x->ctx, v, bytes);
     return status;

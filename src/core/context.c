@@ -256,9 +256,9 @@ tg_ctx *tg_ctx_new(const tg_config *config) { return open_context(NULL, config, 
 
 /* ---- Free ---- */
 
-static void free_chunks(tg_ctx *ctx, tg_chunk *c) {
+static void free_chunks(tg_ctx *ctx, tg_host_chunk *c) {
     while (c) {
-        tg_chunk *next = c->next;
+        tg_host_chunk *next = c->next;
         tg_host_free(ctx, c, c->bytes);
         c = next;
     }

@@ -98,11 +98,11 @@ typedef struct tg_temp {
 } tg_temp;
 
 /* A piece of memory that is kept until the context ends: slots are cut from it. */
-typedef struct tg_chunk {
-    struct tg_chunk *next;
+typedef struct tg_host_chunk {
+    struct tg_host_chunk *next;
     size_t bytes;
     max_align_t slots[];
-} tg_chunk;
+} tg_host_chunk;
 
 struct tg_hook {
     uint64_t id;
@@ -195,7 +195,7 @@ struct tg_ctx {
     tg_listener *listeners;
     uint64_t skips; /* collectives, or passes with some in them, that an error kept from running */
     /* Slots of handles and storages, kept until the context ends. */
-    tg_chunk *chunks;
+    tg_host_chunk *chunks;
     tg_tensor *free_first, *free_last; /* first in, first out: a stale handle stays recognisable for long */
     tg_temp *free_temps;
     tg_ext *free_exts;

@@ -5,8 +5,8 @@
 
 static tg_status more_storages(tg_ctx *ctx) {
     enum { COUNT = 256 };
-    size_t bytes = sizeof(tg_chunk) + COUNT * sizeof(tg_storage);
-    tg_chunk *c = tg_host_alloc(ctx, bytes);
+    size_t bytes = sizeof(tg_host_chunk) + COUNT * sizeof(tg_storage);
+    tg_host_chunk *c = tg_host_alloc(ctx, bytes);
     if (!c) return ctx->status;
     c->bytes = bytes;
     c->next = ctx->chunks;

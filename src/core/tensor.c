@@ -65,7 +65,7 @@ tg_status tg_shape_check(tg_ctx *ctx, const tg_shape *s, tg_dtype dtype, const c
 /* ---- Slots ---- */
 
 static void *slots(tg_ctx *ctx, size_t bytes) {
-    tg_chunk *c = tg_host_alloc(ctx, sizeof *c + bytes);
+    tg_host_chunk *c = tg_host_alloc(ctx, sizeof *c + bytes);
     if (!c) return NULL;
     c->bytes = sizeof *c + bytes;
     c->next = ctx->chunks;

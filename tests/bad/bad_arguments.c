@@ -23,6 +23,11 @@ static void numbers(bad_world *b) {
     INERT(tg_full, ARGUMENT, "expected an integer", tg_full(t, TG_I32, TG_SHAPE(2), 0.5));
     INERT(tg_full, ARGUMENT, "the value is nan", tg_full(t, TG_I64, TG_SHAPE(2), NAN));
     INERT(tg_full, ARGUMENT, "from 0 to 255", tg_full(t, TG_U8, TG_SHAPE(2), 256));
+    INERT(tg_repeat, ARGUMENT, "-1 times", tg_repeat(t, b->x, 0, -1));
+    INERT(tg_unfold, ARGUMENT, "windows of 0 elements", tg_unfold(t, b->x, 0, 0, 1));
+    INERT(tg_unfold, ARGUMENT, "-2 apart", tg_unfold(t, b->x, 0, 1, -2));
+    INERT(tg_one_hot, ARGUMENT, "-1 classes", tg_one_hot(t, b->ids, -1, TG_F32));
+    INERT(tg_masked_select, ARGUMENT, "count -1", tg_masked_select(t, b->x, b->mask, -1));
     INERT(tg_pad, ARGUMENT, "expected an integer", tg_pad(t, b->ids, 0, 1, 1, 0.5));
     INERT(tg_masked_fill, ARGUMENT, "expected an integer", tg_masked_fill(t, b->ids, b->mask, 0.5));
     INERT(tg_arange, ARGUMENT, "step 0", tg_arange(t, TG_F32, 0, 5, 0));
@@ -34,6 +39,27 @@ static void numbers(bad_world *b) {
 
 /* ---- Shapes and dims ---- */
 
+static void equations(bad_world *b) {
+    tg_tape *t = b->t;
+    INERT(tg_einsum, ARGUMENT, "no equation", tg_einsum(t, NULL, b->x, b->x));
+    INERT(tg_einsum, ARGUMENT, "one operand", tg_einsum(t, "", b->x, b->x));
+    INERT(tg_einsum, ARGUMENT, "one operand", tg_einsum(t, "ij", b->x, b->x));
+    INERT(tg_einsum, ARGUMENT, "character 2", tg_einsum(t, "ij->ij", b->x, b->x));
+    INERT(tg_einsum, ARGUMENT, "character 5", tg_einsum(t, "ij,ij,ij->", b->x, b->x));
+    INERT(tg_einsum, ARGUMENT, "character 5", tg_einsum(t, "ij,ij-", b->x, b->x));
+    INERT(tg_einsum, ARGUMENT, "character 7", tg_einsum(t, "ij,ij->->", b->x, b->x));
+    INERT(tg_einsum, ARGUMENT, "ellipsis", tg_einsum(t, "ij,...j->i", b->x, b->x));
+    INERT(tg_einsum, ARGUMENT, "in the result twice", tg_einsum(t, "ij,ij->ii", b->x, b->x));
+    INERT(tg_einsum, ARGUMENT, "in no operand", tg_einsum(t, "ij,ij->k", b->x, b->x));
+    INERT(tg_einsum, SHAPE, "more than 8 dims", tg_einsum(t, "abcdefghi,a->", b->x, b->v));
+    INERT(tg_einsum, SHAPE, "more than 8 dims", tg_einsum(t, "abcdefgh,ijklmnop", b->x, b->v));
+    INERT(tg_einsum, SHAPE, "operand 0 has 2 dims, and 1 labels", tg_einsum(t, "i,ij->", b->x, b->x));
+    INERT(tg_einsum, SHAPE, "label i has sizes 2 and 3", tg_einsum(t, "ij,i->", b->x, b->v));
+    INERT(tg_einsum, SHAPE, "label i has sizes 2 and 3", tg_einsum(t, "ii,j->", b->x, b->v));
+    INERT(tg_outer, SHAPE, "expected vectors", tg_outer(t, b->x, b->v));
+    INERT(tg_dot, SHAPE, "expected vectors", tg_dot(t, b->v, b->x));
+}
+
 static void broadcasts(bad_world *b) {
     tg_tape *t = b->t;
     tg_tensor *(*const fn[])(tg_tape *, tg_tensor *, tg_tensor *) = {
@@ -41,6 +67,8 @@ static void broadcasts(bad_world *b) {
     tg_tensor *odd = tg_zeros(b->ctx, TG_F32, TG_SHAPE(5));
     for (size_t i = 0; i < sizeof fn / sizeof *fn; i++) INERT(tg_add, SHAPE, "do not broadcast", fn[i](t, b->x, odd));
     INERT(tg_where, SHAPE, "do not broadcast", tg_where(t, b->mask, b->x, odd));
+    INERT(tg_masked_select, SHAPE, "does not broadcast", tg_masked_select(t, odd, b->mask, 1));
+    INERT(tg_masked_select, SHAPE, "at most the input's 6", tg_masked_select(t, b->x, b->mask, 7));
     INERT(tg_masked_fill, SHAPE, "broadcast", tg_masked_fill(t, odd, b->mask, 0));
     INERT(tg_matmul, SHAPE, "a has 3 columns and b 2 rows", tg_matmul(t, b->x, b->x));
     INERT(tg_matmul, SHAPE, "2 or more dims", tg_matmul(t, b->x, b->v));
@@ -88,6 +116,11 @@ static void dims(bad_world *b) {
         INERT(tg_select, SHAPE, says, tg_select(t, b->x, d, 0));
         INERT(tg_concat, SHAPE, says, tg_concat(t, &b->x, 1, d));
         FAILS(tg_split, SHAPE, says, tg_split(t, b->x, d, halves, 2, out));
+        FAILS(tg_chunk, SHAPE, says, tg_chunk(t, b->x, d, 2, out));
+        INERT(tg_flip, SHAPE, says, tg_flip(t, b->x, ONE_DIM(d)));
+        INERT(tg_roll, SHAPE, says, tg_roll(t, b->x, 1, d));
+        INERT(tg_repeat, SHAPE, says, tg_repeat(t, b->x, d, 2));
+        INERT(tg_unfold, SHAPE, says, tg_unfold(t, b->x, d, 1, 1));
         INERT(tg_pad, SHAPE, says, tg_pad(t, b->x, d, 1, 1, 0));
         INERT(tg_index_select, SHAPE, says, tg_index_select(t, b->x, d, b->ids));
         if (d == 2) continue; /* of three, in the result */
@@ -140,6 +173,19 @@ static void layouts(bad_world *b) {
     INERT(tg_pad, ARGUMENT, "expected 0 or more", tg_pad(t, b->x, 0, -1, 0, 0));
     INERT(tg_pad, SHAPE, "overflows", tg_pad(t, b->x, 0, INT64_MAX, 1, 0));
     INERT(tg_pad, SHAPE, "overflows", tg_pad(t, b->x, 0, INT64_MAX / 2, 0, 0));
+    INERT(tg_flip, SHAPE, "listed twice", tg_flip(t, b->x, TG_DIMS(0, -2)));
+    INERT(tg_repeat, SHAPE, "overflows", tg_repeat(t, b->x, 0, INT64_MAX));
+    INERT(tg_repeat, SHAPE, "overflows", tg_repeat(t, b->x, 1, INT64_MAX / 3));
+    INERT(tg_repeat, SHAPE, "has 8 dims already", tg_repeat(t, full8, 0, 2));
+    INERT(tg_unfold, SHAPE, "has 8 dims already", tg_unfold(t, full8, 0, 1, 1));
+    INERT(tg_unfold, SHAPE, "do not fit into dim 1, of size 3", tg_unfold(t, b->x, 1, INT64_MAX, 1));
+    INERT(tg_tril, SHAPE, "expected a matrix", tg_tril(t, b->v, 0));
+    INERT(tg_triu, SHAPE, "expected a matrix", tg_triu(t, b->v, 0));
+    INERT(tg_diag, SHAPE, "not 3 dims", tg_diag(t, b->cube, 0));
+    INERT(tg_diag, SHAPE, "overflows", tg_diag(t, b->v, INT64_MIN));
+    INERT(tg_diag, SHAPE, "overflows", tg_diag(t, b->v, INT64_MAX));
+    INERT(tg_diag, SHAPE, "overflows", tg_diag(t, b->v, INT64_MAX / 2));
+    INERT(tg_one_hot, SHAPE, "overflows", tg_one_hot(t, b->ids, INT64_MAX, TG_F32));
     INERT(tg_full, SHAPE, "overflows", tg_full(t, TG_F32, TG_SHAPE(INT64_MAX, 4), 0));
     INERT(tg_full, SHAPE, "expected 0 or more", tg_full(t, TG_F32, TG_SHAPE(-1), 0));
     INERT(tg_full, SHAPE, "expected 0 to 8", tg_full(t, TG_F32, nine, 0));
@@ -171,6 +217,10 @@ static void lists(bad_world *b) {
     GIVES(tg_split, SHAPE, "add up to 3", splits_to_nothing(b, few, 2));
     GIVES(tg_split, SHAPE, "add up to 3", splits_to_nothing(b, negative, 2));
     GIVES(tg_split, SHAPE, "add up to 3", splits_to_nothing(b, huge, 2));
+    FAILS(tg_chunk, ARGUMENT, "the array of outputs is NULL", tg_chunk(b->t, b->x, 1, 2, NULL));
+    FAILS(tg_chunk, ARGUMENT, "no sizes are given", tg_chunk(b->t, b->x, 1, 0, (tg_tensor *[2]){0}));
+    FAILS(tg_chunk, ARGUMENT, "room for -1 outputs", tg_chunk(b->t, b->x, 1, -1, (tg_tensor *[2]){0}));
+    FAILS(tg_chunk, ARGUMENT, "room for 70000 outputs", tg_chunk(b->t, b->x, 1, 70000, (tg_tensor *[2]){0}));
     FAILS(tg_split, ARGUMENT, "room for 70000 outputs", tg_split(b->t, b->x, 1, good, 70000, (tg_tensor *[2]){0}));
 }
 
@@ -237,6 +287,9 @@ static void data(bad_world *b) {
     tg_tensor *src = tg_zeros(b->ctx, TG_F32, TG_SHAPE(2));
     INERT(tg_scatter_add, DATA, "index 9: expected 0 to 2", tg_scatter_add(t, b->v, 0, ids, src));
     INERT(tg_scatter_add, SHAPE, "differ in shape", tg_scatter_add(t, b->v, 0, ids, b->v));
+    INERT(tg_one_hot, DATA, "index 9: expected 0 to 3", tg_one_hot(t, ids, 4, TG_F32));
+    INERT(tg_one_hot, DATA, "index -1: expected 0 to 3", tg_one_hot(t, low, 4, TG_F32));
+    INERT(tg_masked_select, DATA, "and the count is 5", tg_masked_select(t, b->x, b->mask, 5));
     INERT(tg_cross_entropy, DATA, "is 9: expected 0 to 2, or ignore_index", tg_cross_entropy(t, b->x, ids, NULL));
     INERT(tg_cross_entropy, DATA, "is -1: expected 0 to 2", tg_cross_entropy(t, b->x, low, NULL));
     INERT(tg_linear_cross_entropy, DATA, "is 9: expected 0 to 1", tg_linear_cross_entropy(t, b->x, b->x, ids, NULL));
@@ -269,6 +322,7 @@ static void in_place(bad_world *b) {
 
 void bad_arguments(bad_world *b) {
     numbers(b);
+    equations(b);
     broadcasts(b);
     dims(b);
     layouts(b);

@@ -75,6 +75,10 @@ static void binary(bad_world *b) {
     BINARY(tg_mse);
     BINARY(tg_swiglu);
     BINARY(tg_matmul);
+    BINARY(tg_outer);
+    BINARY(tg_dot);
+    OP(tg_einsum, tg_einsum(t, "ij,ij->", x, b->x));
+    OP(tg_einsum, tg_einsum(t, "ij,ij->", b->x, x));
     TERNARY(tg_where, b->mask, b->x, b->x);
     TERNARY(tg_lerp, b->x, b->x, b->x);
     OP(tg_lerp_scalar, tg_lerp_scalar(t, x, b->x, 0.5));
@@ -116,6 +120,15 @@ static void shapes(bad_world *b) {
     VIEW(tg_contiguous, tg_contiguous(t, x));
     BAD_OP(tg_split, BAD_HANDLES - 1,
            tg_split(t, x, 0, halves, 2, out) != TG_OK && bad_inert(out[0]) && bad_inert(out[1]));
+    BAD_OP(tg_chunk, BAD_HANDLES - 1,
+           tg_chunk(t, x, 0, 2, out) != TG_OK && bad_inert(out[0]) && bad_inert(out[1]));
+    VIEW(tg_unfold, tg_unfold(t, x, 0, 1, 1));
+    OP(tg_flip, tg_flip(t, x, TG_DIMS(0)));
+    OP(tg_roll, tg_roll(t, x, 1, 0));
+    OP(tg_repeat, tg_repeat(t, x, 0, 2));
+    OP(tg_tril, tg_tril(t, x, 0));
+    OP(tg_triu, tg_triu(t, x, 0));
+    VIEW(tg_diag, tg_diag(t, x, 0));
     OP(tg_pad, tg_pad(t, x, 0, 1, 1, 0));
     OP(tg_concat, tg_concat(t, (tg_tensor *[]){x, b->x}, 2, 0));
     OP(tg_concat, tg_concat(t, (tg_tensor *[]){b->x, x}, 2, 0));
@@ -131,6 +144,9 @@ static void indexing(bad_world *b) {
     OP(tg_scatter_add, tg_scatter_add(t, b->x, 0, b->ids, x));
     OP(tg_index_select, tg_index_select(t, x, 0, b->ids));
     OP(tg_index_select, tg_index_select(t, b->x, 0, x));
+    OP(tg_masked_select, tg_masked_select(t, x, b->mask, 1));
+    OP(tg_masked_select, tg_masked_select(t, b->x, x, 1));
+    OP(tg_one_hot, tg_one_hot(t, x, 4, TG_F32));
     OP(tg_embedding, tg_embedding(t, x, b->ids));
     OP(tg_embedding, tg_embedding(t, b->x, x));
 }
@@ -223,6 +239,9 @@ static void floats_only(bad_world *b) {
     INERT(tg_mse, DTYPE, "expected f32, f64, bf16 or f16", tg_mse(b->t, b->ids, b->ids));
     INERT(tg_swiglu, DTYPE, "expected f32, f64, bf16 or f16", tg_swiglu(b->t, b->ids, b->ids));
     INERT(tg_matmul, DTYPE, "expected f32, f64, bf16 or f16", tg_matmul(b->t, b->mask, b->mask));
+    INERT(tg_outer, DTYPE, "expected f32, f64, bf16 or f16", tg_outer(b->t, b->ids, b->ids));
+    INERT(tg_dot, DTYPE, "expected f32, f64, bf16 or f16", tg_dot(b->t, b->ids, b->ids));
+    INERT(tg_einsum, DTYPE, "expected f32, f64, bf16 or f16", tg_einsum(b->t, "i,i->", b->ids, b->ids));
     INERT(tg_cross_entropy, DTYPE, "expected f32, f64, bf16 or f16", tg_cross_entropy(b->t, b->ids, b->ids, NULL));
 }
 
@@ -239,6 +258,10 @@ static void dtypes(bad_world *b) {
     INERT(tg_where, DTYPE, "f32: expected bool", tg_where(b->t, b->x, b->x, b->x));
     INERT(tg_where, DTYPE, "expected one dtype", tg_where(b->t, b->mask, b->x, d));
     INERT(tg_masked_fill, DTYPE, "f32: expected bool", tg_masked_fill(b->t, b->x, b->x, 0));
+    INERT(tg_masked_select, DTYPE, "f32: expected bool", tg_masked_select(b->t, b->x, b->x, 1));
+    INERT(tg_einsum, DTYPE, "expected one dtype", tg_einsum(b->t, "ij,ij->", b->x, d));
+    INERT(tg_one_hot, DTYPE, "f32: expected i64 or i32", tg_one_hot(b->t, b->v, 4, TG_F32));
+    INERT(tg_one_hot, DTYPE, "can be made", tg_one_hot(b->t, b->ids, 4, TG_F4E2M1));
     INERT(tg_gather, DTYPE, "f32: expected i64 or i32", tg_gather(b->t, b->x, 0, b->x));
     INERT(tg_scatter_add, DTYPE, "bool: expected i64 or i32", tg_scatter_add(b->t, b->x, 0, b->mask, b->x));
     INERT(tg_index_select, DTYPE, "f32: expected i64 or i32", tg_index_select(b->t, b->x, 0, b->v));

@@ -7,6 +7,7 @@
 #include "../check_main.h"
 #include "core/core.h"
 #include "parallel/parallel.h"
+#include "parallel/placement_rows.h"
 #include "parallel/placing.h"
 
 static tg_ctx *ctx;
@@ -73,6 +74,12 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     X(swiglu, tg_swiglu(t, x[0], x[1]))                                                                                \
     X(dropout, tg_dropout(t, x[0], 0.5))                                                                               \
     X(matmul, tg_matmul(t, x[0], x[1]))                                                                                \
+    X(outer, tg_outer(t, x[0], x[1]))                                                                                  \
+    X(dot, tg_dot(t, x[0], x[1]))                                                                                      \
+    X(heads, tg_einsum(t, "bqh,bkh->bqk", x[0], x[1]))                                                                 \
+    X(crossed, tg_einsum(t, "ij,ji->", x[0], x[1]))                                                                    \
+    X(lone, tg_einsum(t, "ij,jk->k", x[0], x[1]))                                                                      \
+    X(trace, tg_einsum(t, "ii,j->j", x[0], x[1]))                                                                      \
     X(linear, tg_linear(t, x[0], x[1], NULL))                                                                          \
     X(linear_bias, tg_linear(t, x[0], x[1], x[2]))                                                                     \
     X(linear_relu, tg_linear_relu(t, x[0], x[1], NULL))                                                                \
@@ -104,6 +111,14 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     X(select_1, tg_select(t, x[0], 1, 0))                                                                              \
     X(pad_0, tg_pad(t, x[0], 0, 1, 1, 0))                                                                              \
     X(pad_9, tg_pad(t, x[0], 0, 1, 1, 9))                                                                              \
+    X(flip_0, tg_flip(t, x[0], TG_DIMS(0)))                                                                            \
+    X(roll_0, tg_roll(t, x[0], 1, 0))                                                                                  \
+    X(repeat_0, tg_repeat(t, x[0], 0, 2))                                                                              \
+    X(unfold_0, tg_unfold(t, x[0], 0, 2, 1))                                                                           \
+    X(tril, tg_tril(t, x[0], 0))                                                                                       \
+    X(diag, tg_diag(t, x[0], 0))                                                                                       \
+    X(masked_select, tg_masked_select(t, x[0], x[1], 0))                                                               \
+    X(one_hot, tg_one_hot(t, x[0], 4, TG_F32))                                                                         \
     X(concat_0, tg_concat(t, x, n, 0))                                                                                 \
     X(concat_1, tg_concat(t, x, n, 1))                                                                                 \
     X(stack_0, tg_stack(t, x, n, 0))                                                                                   \
@@ -158,362 +173,6 @@ static const struct {
 #define X(name, expr) {#name, call_##name},
     CALLS(X)
 #undef X
-};
-
-/* ---- The table: op, inputs, the result's placements or what the refusal says ---- */
-
-typedef struct row {
-    const char *op, *in, *out; /* out: "R/V0", what is I at the end left out; or "!text" */
-} row;
-
-static const row families[] = {
-    /* Values that are the same on every rank. */
-    {"tanh", "I[2, 3]", "I"},
-    {"tanh", "R[2, 3]", "R"},
-    {"tanh", "R-[2, 3]", "I"},
-    {"add", "R[2, 3] I-[2, 3]", "R"},
-    {"add", "R[2, 3] R-[3]", "R"},
-    {"add", "I[2, 3] R-[3]", "I"},
-    {"add", "I[2, 3] R[2, 3]", "!tg_copy_to_tp"},
-    {"linear_bias", "R[4, 3] R[2, 3] I[2]", "!a share of it"},
-    {"lt", "I[2, 3] R[2, 3]", "I"}, /* no gradient flows */
-    {"detach", "R[2, 3]", "I"},
-    {"argmax_0", "R[2, 3]", "I"},
-    {"to_i64", "R[2, 3]", "I"},
-    /* Unary and pointwise. */
-    {"tanh", "V1[2, 3]", "V1"},
-    {"tanh", "V[2, 3]", "V"},
-    {"tanh", "V0:z[4, 3]", "V0:z"},
-    {"tanh", "P[2, 3]", "!reduce"},
-    {"tanh", "P-[2, 3]", "!reduce"},
-    {"neg", "P[2, 3]", "P"},
-    {"scale", "P[2, 3]", "P"},
-    {"detach", "P[2, 3]", "P"},
-    {"contiguous", "P[2, 3]", "P"},
-    {"contiguous", "V0[2, 3]", "V1"},
-    {"to_f32", "P[2, 3]", "P"},
-    {"to_i64", "P[2, 3]", "!reduce"},
-    {"clamp", "P[2, 3]", "!reduce"},
-    {"add_scalar", "P[2, 3]", "!reduce"},
-    /* Sums and products. */
-    {"add", "P[2, 3] P[2, 3]", "P"},
-    {"add", "P[2, 3] P[3]", "P"},
-    {"add", "P[2, 3] R[2, 3]", "!tg_i_to_p"},
-    {"add", "P[2, 3] I-[2, 3]", "!tg_i_to_p"},
-    {"add", "P[2, 3] I[2, 3]", "!tg_i_to_p"},
-    {"mul", "P[2, 3] R[2, 3]", "P"},
-    {"mul", "R[3] P[2, 3]", "P"},
-    {"mul", "P[2, 3] I-[2, 3]", "P"},
-    {"mul", "P[2, 3] I[2, 3]", "!tg_copy_to_tp"},
-    {"mul", "P[2, 3] P[2, 3]", "!not linear"},
-    {"mul", "P[2, 3] V-[2, 3]", "!reduce what is P first"},
-    {"mul", "P[2, 3] V0[2, 3]", "!reduce what is P first"},
-    {"div", "P[2, 3] R[2, 3]", "P"},
-    {"div", "R[2, 3] P[2, 3]", "!not linear"},
-    {"div", "P[2, 3] P-[2, 3]", "!not linear"},
-    {"maximum", "P[2, 3] R-[2, 3]", "!not linear"},
-    {"where", "I[2, 3]b P[2, 3] P[2, 3]", "P"},
-    {"where", "I[2, 3]b P[2, 3] R[2, 3]", "!not linear"},
-    {"where", "V[2, 3]b P[2, 3] P[2, 3]", "!reduce what is P first"},
-    {"fill_0", "P[2, 3] I[2, 3]b", "P"},
-    {"fill_9", "P[2, 3] I[2, 3]b", "!not linear"},
-    {"fill_0", "I[2, 3] V[2, 3]b", "!tg_copy_to_tp"},
-    {"fill_9", "V0[2, 3] V0[2, 3]b", "V0"},
-    {"dropout", "P[2, 3]", "P"},
-    {"dropout", "V0[2, 3]", "V0"},
-    {"swiglu", "R[2, 3] P[2, 3]", "P"},
-    {"swiglu", "P[2, 3] R[2, 3]", "!not linear"},
-    /* Shards that meet. */
-    {"add", "V0[2, 3] V0[2, 3]", "V0"},
-    {"add", "V0[2, 3] V1[2, 3]", "!different parts"},
-    {"add", "V0:z[4, 3] V0[4, 3]", "!layout"},
-    {"add", "V0:s2[4, 3] V0[4, 3]", "!layout"},
-    {"add", "V1[2, 3] V0[3]", "V1"},
-    {"add", "V0[2, 3] R[3]", "V0"},
-    {"add", "V0[2, 3] R[1, 3]", "V0"},
-    {"add", "V0[2, 3] I[3]", "!tg_copy_to_tp"},
-    {"add", "V0-[2, 3] I[3]", "!tg_copy_to_tp"},
-    {"add", "V0[2, 3] I-[3]", "V0"},
-    {"add", "V0[2, 3] R[2, 3]", "!tg_shard"},
-    {"add", "V0[1, 3] R[3, 1]", "!whole dim meets a shard"},
-    {"add", "V0[1, 3] V0[4, 3]", "!differ in size"},
-    {"add", "V0[2, 3] R/V0[1, 3]", "!whole dim meets a shard"}, /* of global size 2 */
-    {"swiglu", "V0[1, 3] R[1, 3]", "!does not stretch"},
-    {"mul", "V0[2, 3] V[2, 3]", "V"},
-    {"mul", "V[2, 3] R[3]", "V"},
-    {"mul", "V-[2, 3] I[3]", "!tg_copy_to_tp"},
-    {"lt", "V0[2, 3] I[1, 3]", "V0"},
-    /* Products of matrices. */
-    {"matmul", "V0[4, 3] R[3, 2]", "V0"},
-    {"matmul", "R[4, 3] V1[3, 2]", "V1"},
-    {"matmul", "V1[4, 3] V0[3, 2]", "P"},
-    {"matmul", "V1:s3[4, 3] V0:s3[3, 2]", "P"},
-    {"matmul", "V1:s3[4, 3] V0[3, 2]", "!summed"},
-    {"matmul", "V1[4, 3] R[3, 2]", "!summed"},
-    {"matmul", "V0[4, 3] V1[3, 2]", "!different parts"},
-    {"matmul", "V0[4, 3] V0[3, 2]", "!different parts"},
-    {"matmul", "V0[2, 4, 3] R[3, 2]", "V0"},
-    {"matmul", "V0[2, 4, 3] V0[2, 3, 5]", "V0"},
-    {"matmul", "V0[2, 4, 3] R[2, 3, 5]", "!whole dim meets a shard"},
-    {"matmul", "V0[2, 4, 3] R[1, 3, 5]", "V0"},
-    {"matmul", "P[4, 3] R[3, 2]", "P"},
-    {"matmul", "P[4, 3] P[3, 2]", "!not linear"},
-    {"linear", "R[4, 3] V0[2, 3]", "V1"},
-    {"linear", "I[4, 3] V0[2, 3]", "!tg_copy_to_tp"},
-    {"linear", "V0-[4, 3] I[2, 3]", "!declare the parameter R"},
-    {"linear", "V0-[4, 3] R[2, 3]", "V0"},
-    {"linear", "V1[4, 3] V1[2, 3]", "P"},
-    {"linear", "V1[4, 3] V0[2, 3]", "!different parts"},
-    {"linear", "V0[4, 3] V0[2, 3]", "!different parts"},
-    {"linear", "R[4, 3] V0:s2[2, 3]", "V1:s2"},
-    {"linear_bias", "V1[4, 3] V1[2, 3] R[2]", "!added once on every rank"},
-    {"linear_bias", "V1[4, 3] V1[2, 3] I-[2]", "!added once on every rank"},
-    {"linear_bias", "R[4, 3] V0[2, 3] V0[2]", "V1"},
-    {"linear_bias", "R[4, 3] V0[2, 3] R[2]", "!whole dim meets a shard"},
-    {"linear_bias", "P[4, 3] R[2, 3] P[2]", "P"},
-    {"linear_bias", "P[4, 3] R[2, 3] R[2]", "!not linear"},
-    {"linear_relu", "V1[4, 3] V1[2, 3]", "!whole of the dim"},
-    {"linear_relu", "R[4, 3] V0[2, 3]", "V1"},
-    {"linear_relu", "P[4, 3] R[2, 3]", "!not linear"},
-    /* Reductions. */
-    {"sum_0", "V0[4, 3]", "P"},
-    {"sum_0", "V1[4, 3]", "V0"},
-    {"sum_1", "V0:z[4, 3]", "V0:z"},
-    {"sum_keep", "V1[4, 3]", "V1"},
-    {"sum_all", "V1[4, 3]", "P"},
-    {"sum_all", "V[4, 3]", "V"},
-    {"sum_all", "P[4, 3]", "P"},
-    {"sum_0", "V0[4, 3]b", "P"},
-    {"mean_0", "V0[4, 3]", "!1 over the global count"},
-    {"mean_0", "V1[4, 3]", "V0"},
-    {"mean_1", "P[4, 3]", "P"},
-    {"max_0", "V0[4, 3]", "!whole of the dim"},
-    {"max_0", "V1[4, 3]", "V0"},
-    {"max_0", "P[4, 3]", "!not linear"},
-    {"var_1", "V0[4, 3]", "V0"},
-    {"var_1", "V1[4, 3]", "!whole of the dim"},
-    {"logsumexp_0", "V0[4, 3]", "!whole of the dim"},
-    {"logsumexp_0", "V1[4, 3]", "V1"},
-    {"argmax_0", "V1[4, 3]", "V0"},
-    {"softmax_1", "V1[4, 3]", "!tg_gather_from"},
-    {"softmax_1", "V0[4, 3]", "V0"},
-    {"softmax_0", "V0[4, 3]", "!whole of the dim"},
-    {"softmax_0", "V1[4, 3]", "V1"},
-    {"rms_plain", "V0[4, 3]", "V0"},
-    {"rms_plain", "V1[4, 3]", "!whole of the dim"},
-    {"rms_norm", "V0[4, 3] R[3]", "V0"},
-    {"rms_norm", "V0[4, 3] I[3]", "!declare the parameter R"},
-    {"rms_norm", "R[4, 3] V0[3]", "!whole of the dim"},
-    {"rms_norm", "R[4, 3] P[3]", "P"},
-    {"layer_norm", "R[4, 3] P[3] P[3]", "P"},
-    {"layer_norm", "R[4, 3] R[3] P[3]", "!not linear"},
-    {"layer_norm", "V0:s2[4, 3] R[3] R[3]", "V0:s2"},
-    {"rope", "V0[2, 3, 4, 2]", "V0"},
-    {"rope", "V1[2, 3, 4, 2]", "V1"},
-    {"rope", "V2[2, 3, 4, 2]", "!whole of the dim"},
-    {"rope", "V3[2, 3, 4, 2]", "!whole of the dim"},
-    {"rope", "P[2, 3, 4, 2]", "P"},
-    /* Reading at indices. */
-    {"embedding", "V0[4, 3] I[2]i", "!tg_vocab_parallel_embedding"},
-    {"embedding", "V1[4, 3] I[2]i", "V1"},
-    {"embedding", "V1[4, 3] I[2, 5]i", "V2"},
-    {"embedding", "R[4, 3] V0[2]i", "V0"},
-    {"embedding", "I[4, 3] V0[2]i", "!declare the parameter R"},
-    {"embedding", "P[4, 3] I[2]i", "P"},
-    {"gather_0", "V1[4, 3] V1[2, 3]i", "V1"},
-    {"gather_0", "V1[4, 3] I[2, 3]i", "!whole dim meets a shard"},
-    {"gather_0", "V1[4, 3] V1[2, 2]i", "!whole of the dim"}, /* not all columns */
-    {"gather_0", "V0[4, 3] I[2, 3]i", "!whole of the dim"},
-    {"gather_0", "R[4, 3] V0[2, 3]i", "V0"},
-    {"gather_1", "P[4, 3] I[4, 2]i", "P"},
-    {"index_0", "V1[4, 3] I[5]i", "V1"},
-    {"index_0", "V0[4, 3] I[5]i", "!whole of the dim"},
-    {"index_0", "R[4, 3] V0[5]i", "V0"},
-    {"scatter_0", "V1[4, 3] V1[2, 3]i V1[2, 3]", "V1"},
-    {"scatter_0", "V1[4, 3] I[2, 3]i V1[2, 3]", "!whole dim meets a shard"},
-    {"scatter_0", "R[4, 3] V0[2, 3]i V0[2, 3]", "!whole of the dim"},
-    {"scatter_0", "P[4, 3] I[2, 3]i P[2, 3]", "P"},
-    {"scatter_0", "R[4, 3] I[2, 3]i P[2, 3]", "!not linear"},
-    /* Losses. */
-    {"loss_rows", "V0[4, 3] V0[4]i", "V0"},
-    {"loss_rows", "V0[4, 3] I[4]i", "!whole dim meets a shard"},
-    {"loss_rows", "V1[4, 3] I[4]i", "!tg_vocab_parallel_cross_entropy"},
-    {"loss_rows", "V0[1, 3] I[1]i", "!does not stretch"},
-    {"loss_mean", "V0[4, 3] V0[4]i", "!take TG_LOSS_SUM"},
-    {"loss_mean", "V1[4, 3] I[4]i", "!tg_vocab_parallel_cross_entropy"},
-    {"loss_mean", "V[4, 3] V[4]i", "V"},
-    {"loss_mean", "P[4, 3] I[4]i", "!not linear"},
-    {"loss_sum", "V0[4, 3] V0[4]i", "P"},
-    {"loss_sum", "V0[4, 3] I[4]i", "!summed"},
-    {"loss_sum", "V0:z[4, 3] V0[4]i", "!summed"},
-    {"head_sum", "V0[4, 3] R[5, 3] V0[4]i", "P"},
-    {"head_sum", "V0[4, 3] I[5, 3] V0[4]i", "!declare the parameter R"},
-    {"head_sum", "V0[4, 3] V0[5, 3] V0[4]i", "!tg_vocab_parallel_linear_cross_entropy"},
-    {"head_rows", "V0[4, 3] R[5, 3] V0[4]i", "V0"},
-    {"head_rows", "R[4, 3] V0[5, 3] I[4]i", "!tg_vocab_parallel_linear_cross_entropy"},
-    {"mse", "V0[4, 3] V0[4, 3]", "!whole of the dim"},
-    {"mse", "V[4, 3] V0[4, 3]", "V"},
-    {"mse", "P[4, 3] R-[4, 3]", "!not linear"},
-    /* Attention. */
-    {"attention", "V0[2, 4, 3, 2] V0[2, 4, 3, 2] V0[2, 4, 3, 2]", "V0"},
-    {"causal", "V1[2, 4, 3, 2] V1[2, 4, 3, 2] V1[2, 4, 3, 2]", "V1"},
-    {"causal", "V1[2, 4, 3, 2] V1[2, 2, 3, 2] V1[2, 2, 3, 2]", "V1"}, /* grouped queries */
-    {"causal", "V1[2, 4, 3, 2] R[2, 1, 3, 2] R[2, 1, 3, 2]", "V1"},   /* one head of keys for all */
-    {"causal", "V1[2, 4, 3, 2] R[2, 2, 3, 2] R[2, 2, 3, 2]", "!whole dim meets a shard"},
-    {"causal", "V1[2, 4, 3, 2] R[2, 1, 3, 2] V1[2, 1, 3, 2]", "!whole dim meets a shard"},
-    {"causal", "R[2, 1, 3, 2] V1[2, 1, 3, 2] V1[2, 1, 3, 2]", "!does not stretch"},
-    {"causal", "V0[1, 4, 3, 2] R[1, 4, 3, 2] R[1, 4, 3, 2]", "!does not stretch"},
-    {"attention", "V2[2, 4, 3, 2] R[2, 4, 3, 2] R[2, 4, 3, 2]", "V2"},
-    {"attention", "V2:z[2, 4, 2, 2] R[2, 4, 3, 2] R[2, 4, 3, 2]", "V2:z"},
-    {"causal", "V2[2, 4, 3, 2] R[2, 4, 3, 2] R[2, 4, 3, 2]", "!whole of the dim"},
-    {"attention", "V2[2, 4, 3, 2] V2[2, 4, 3, 2] V2[2, 4, 3, 2]", "!whole of the dim"},
-    {"attention", "V3[2, 4, 3, 2] V3[2, 4, 3, 2] R[2, 4, 3, 2]", "!whole of the dim"},
-    {"attention", "R[2, 4, 3, 2] R[2, 4, 3, 2] V3[2, 4, 3, 2]", "V3"},
-    {"attention", "R[2, 4, 3, 2] R[2, 4, 3, 2] P[2, 4, 3, 2]", "P"},
-    {"attention", "P[2, 4, 3, 2] R[2, 4, 3, 2] R[2, 4, 3, 2]", "!not linear"},
-    /* In place. */
-    {"add_", "V0[2, 3] R[3]", "V0"},
-    {"add_", "R[1, 3] V0[1, 3]", "!does not stretch"}, /* [1, 3] cannot become [2, 3] */
-    {"add_", "P[2, 3] P[2, 3]", "P"},
-    {"mul_", "P[2, 3] R[2, 3]", "P"},
-    {"relu_", "P[2, 3]", "!not linear"},
-    {"relu_", "V1[2, 3]", "V1"},
-    {"copy_", "R[2, 3] P[2, 3]", "P"},
-    {"copy_", "P[2, 3] P[2, 3]", "P"},
-    {"copy_", "P[2, 3] R[2, 3]", "!not linear"},
-    {"copy_", "V0[2, 3] V0[2, 3]", "V0"},
-    {"copy_", "V0[2, 3] R[3]", "V0"},
-    {"copy_", "V0[2, 3] R[2, 3]", "!whole dim meets a shard"},
-    {"buffer_add_", "I-[3] V-[3]", "!would become tp V"},
-    {"buffer_add_", "V-[3] V-[3]", "V"},
-    {"buffer_add_", "R-[3] I-[3]", "R"},
-};
-
-static const row shapes[] = {
-    {"transpose", "V0[4, 3]", "V1"},
-    {"transpose", "V1:z[4, 2]", "V0:z"},
-    {"transpose", "P[4, 3]", "P"},
-    {"rotate", "V0[2, 3, 4]", "V1"},
-    {"rotate", "V2[2, 3, 4]", "V0"},
-    {"grow_0", "V1[1, 3]", "V1"},
-    {"grow_0", "V0[1, 3]", "!whole of the dim"},
-    {"grow_0", "R[1, 3]", "R"},
-    {"new_dim", "V1[2, 3]", "V2"},
-    {"squeeze_1", "V2[2, 1, 3]", "V1"},
-    {"squeeze_1", "V1[2, 1, 3]", "!whole of the dim"},
-    {"unsqueeze_0", "V1[2, 3]", "V2"},
-    {"slice_0", "V1[4, 3]", "V1"},
-    {"slice_0", "V0[4, 3]", "!whole of the dim"},
-    {"slice_0", "P[4, 3]", "P"},
-    {"slice_all", "V0[4, 3]", "V0"},
-    {"select_0", "V1[4, 3]", "V0"},
-    {"select_1", "V1[4, 1]", "!whole of the dim"},
-    {"select_1", "V0[4, 1]", "V0"},
-    {"pad_0", "V1[4, 3]", "V1"},
-    {"pad_0", "V0[4, 3]", "!whole of the dim"},
-    {"pad_0", "P[4, 3]", "P"},
-    {"pad_9", "P[4, 3]", "!not linear"},
-    {"stack_0", "V0[2, 3] V0[2, 3]", "V1"},
-    {"stack_1", "V0[2, 3] V0[2, 3]", "V0"},
-    {"stack_0", "V0[2, 3] R[2, 3]", "!whole dim meets a shard"},
-    {"stack_0", "V0[1, 3] R[1, 3]", "!does not stretch"},
-    {"stack_0", "P[2, 3] P[2, 3]", "P"},
-    {"stack_0", "P[2, 3] R[2, 3]", "!not linear"},
-    {"concat_0", "V1[2, 3] V1[4, 3]", "V1"},
-    {"concat_0", "V0[2, 3] V0[2, 3]", "V0:s2"},
-    {"concat_0", "V0[2, 3] V0[2, 3] V0[2, 3]", "V0:s3"},
-    {"concat_0", "V0[2, 3] V0[4, 3]", "!equal contiguous shards"},
-    {"concat_0", "V0:s2[2, 3] V0:s2[2, 3]", "!equal contiguous shards"},
-    {"concat_0", "V0[2, 3] R[2, 3]", "!equal contiguous shards"},
-    {"concat_0", "R[2, 3] V0[2, 3]", "!equal contiguous shards"},
-    {"concat_0", "V0[2, 3] V1[2, 3]", "!equal contiguous shards"},
-    {"concat_0", "V1[2, 3] V0[2, 3]", "!whole of the dim"},
-    {"concat_0", "V0/V0[2, 3] V0/V0[2, 3]", "!equal contiguous shards"},
-    {"concat_0", "V0:z[2, 3]", "V0:z"}, /* of one */
-    {"concat_1", "V[2, 3] V0[2, 3]", "V"},
-    {"concat_0", "P[2, 3] P[2, 3]", "P"},
-    {"concat_0", "P[2, 3] R[2, 3]", "!not linear"},
-    {"split_2", "V0:s2[4, 3]", "V0"},
-    {"split_3", "V0:s3[6, 3]", "V0"},
-    {"split_3", "V0:s2[6, 3]", "!TG_SHARD_STRIDED"},
-    {"split_2", "V0[4, 3]", "!pieces of every rank's shard"},
-    {"split_2", "V0:z[4, 3]", "!pieces of every rank's shard"},
-    {"split_2", "V0:s2/V0[4, 3]", "!pieces of every rank's shard"},
-    {"split_1", "V0:z[4, 3]", "V0:z"},
-    {"split_dim1", "V0:z[4, 4]", "V0:z"},
-    {"split_uneven", "V0:s2[4, 3]", "!pieces of every rank's shard"},
-    {"split_uneven", "V1[4, 3]", "V1"},
-    {"split_2", "P[4, 3]", "P"},
-    /* reshape: alone or first in its group of dims */
-    {"to_24", "V0[24]", "V0"},
-    {"to_24", "V0:z[24]", "V0:z"},
-    {"to_2_12", "V0[24]", "V0"},
-    {"to_2_12", "V0:z[24]", "V0:z"},
-    {"to_3_8", "V0:z[24]", "!cut the chunks"},
-    {"to_24", "V0[2, 12]", "V0"},
-    {"to_24", "V0:z[2, 12]", "V0:z"},
-    {"to_24", "V0:s2[2, 12]", "V0:s2"},
-    {"to_8_3", "V0[4, 6]", "V0"},
-    {"to_8_3", "V0:s4[4, 6]", "V0:s4"},
-    {"to_4_6", "V0:s8[8, 3]", "!cut the chunks"},
-    {"to_2_3_4", "V0[2, 12]", "V0"},
-    {"to_2_3_4", "V1[2, 12]", "V1"},
-    {"to_2_3_4", "V2[2, 3, 4]", "V2"},
-    {"to_2_12", "V0[2, 3, 4]", "V0"},
-    {"to_2_12", "V1[2, 3, 4]", "V1"},
-    {"to_1_24", "V0[24]", "V1"},
-    {"to_24", "V1[1, 24]", "V0"},
-    {"to_24", "V0[24, 1]", "V0"},
-    {"to_24", "V1[24, 1]", "!no counterpart"},
-    {"to_24", "V0[1, 24]", "V0"},
-    {"to_2_1_12", "V1[2, 12]", "V2"},
-    {"named_1", "V1[2, 12]", "V1"},
-    {"named_1", "V0[2, 12]", "V0"}, /* the name is of another group */
-    {"named_1", "V0[24]", "!cut the chunks"},
-    /* behind other dims, and back */
-    {"to_24", "V1[2, 12]", "V0:s2"},
-    {"to_24", "V1:s3[2, 12]", "V0:s6"},
-    {"to_24", "V1[2, 3, 4]", "V0:s2"},
-    {"to_24", "V2[2, 3, 4]", "V0:s6"},
-    {"to_2_12", "V2[2, 3, 4]", "V1:s3"},
-    {"to_24", "V1:z[2, 12]", "!joined behind"},
-    {"to_24", "V1/V1[2, 12]", "!joined behind"},
-    {"to_24", "V0/V1[2, 12]", "!joined behind"},
-    {"to_24", "V0/V0[2, 12]", "V0/V0"},
-    {"to_24", "V1/V0[1, 24]", "!joined behind"}, /* a shard of size 1 is before it */
-    {"to_2_12", "V0:s2[24]", "V1"},
-    {"to_3_8", "V0:s3[24]", "V1"},
-    {"to_2_12", "V0:s4[24]", "!cut the chunks"},
-    {"to_4_6", "V0:s2[24]", "V0:s2"},
-    {"to_2_3_4", "V0:s6[24]", "V2"},
-    {"to_2_3_4", "V0:s2[24]", "V1"},
-    {"named_2", "V0:s6[24]", "V2"},
-    {"named_2", "V0:s12[24]", "V2:s2"},
-    {"named_2", "V0:s2[24]", "!cut the chunks"},
-    {"to_24", "P[2, 12]", "P"},
-    {"to_24", "V[2, 12]", "V"},
-};
-
-static const row axes[] = {
-    {"matmul", "V1/V0[4, 3] V0/R[3, 2]", "P/V0"},
-    {"matmul", "V1/V1[4, 3] V0/V0[3, 2]", "P/P"},
-    {"matmul", "V1/V1[4, 3] ^V0/V0[3, 2]", "!layout"}, /* order of axes */
-    {"matmul", "^V1/V1[4, 3] ^V0/V0[3, 2]", "P/P"},
-    {"add", "V0/V0[2, 3] V0/V0[2, 3]", "V0/V0"},
-    {"add", "V0/V0[2, 3] ^V0/V0[2, 3]", "!order of axes"},
-    {"tanh", "P/V0[2, 3]", "!on axis tp"},
-    {"tanh", "V0/P[2, 3]", "!on axis dp"},
-    {"neg", "P/V0[2, 3]", "P/V0"},
-    {"mul", "P/R[2, 3] R/V0[2, 3]", "!on axis dp"},
-    {"mul", "P/R[3] R/V0[2, 3]", "P/V0"},
-    {"mul", "P/R[1, 3] R/V0[2, 3]", "P/V0"},
-    {"add", "V0/R[2, 3] R/V0[1, 3]", "!whole dim meets a shard"},
-    {"add", "R/R/V0[2, 3] R/R/R[3]", "R/R/V0"},
-    {"sum_all", "V0/V1[2, 3]", "P/P"},
-    {"sum_0", "V0/V1[2, 3]", "P/V0"},
-    {"sum_0", "V0/V0[2, 3]", "P/P"},
-    {"add", "I/R[2, 3] R/I[2, 3]", "!on axis tp"},
-    {"add", "R/I[2, 3] R/I-[2, 3]", "R/I"},
 };
 
 /* ---- Running a row ---- */

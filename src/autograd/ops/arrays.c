@@ -15,6 +15,11 @@ static void *element(tg_array a, int64_t offset) {
     return a.data ? (char *)a.data + offset * (int64_t)tg_dtype_size((tg_dtype)a.dtype) : NULL;
 }
 
+tg_array tg_array_at(tg_array a, int64_t offset, int ndim, const int64_t *shape, const int64_t *stride) {
+    a.data = element(a, offset);
+    return with_layout(a, ndim, shape, stride);
+}
+
 tg_array tg_array_expand(tg_array a, int ndim, const int64_t *shape, int64_t *stride) {
     int front = ndim - a.ndim;
     for (int d = 0; d < ndim; d++)

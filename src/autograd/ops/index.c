@@ -23,7 +23,7 @@ static int64_t index_at(tg_array index, int64_t position) {
 }
 
 /* The host can say which index it is; a device answers with its position alone. */
-static tg_status check_indices(tg_call *c, int64_t bad, tg_array index, int64_t size) {
+tg_status tg_op_bad_index(tg_call *c, int64_t bad, tg_array index, int64_t size) {
     if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "the indices");
     int64_t found = index_at(index, bad - 1);
     return tg_call_fail(c, TG_ERR_DATA, "index %lld: expected 0 to %lld", (long long)found, (long long)size - 1);
@@ -32,13 +32,13 @@ static tg_status check_indices(tg_call *c, int64_t bad, tg_array index, int64_t 
 static tg_status take(tg_call *c, tg_array out, tg_array src, tg_array index, int dim) {
     int64_t bad = 0;
     TG_TRY(tg_ctx_ops(c->ctx)->take(c->ctx, out, src, index, dim, &bad));
-    return check_indices(c, bad, index, src.shape[dim]);
+    return tg_op_bad_index(c, bad, index, src.shape[dim]);
 }
 
 static tg_status put_add(tg_call *c, tg_array dst, tg_array src, tg_array index, int dim) {
     int64_t bad = 0;
     TG_TRY(tg_ctx_ops(c->ctx)->put_add(c->ctx, dst, src, index, dim, &bad));
-    return check_indices(c, bad, index, dst.shape[dim]);
+    return tg_op_bad_index(c, bad, index, dst.shape[dim]);
 }
 
 /* The index is no larger than x, but for dim. */

@@ -35,6 +35,12 @@ tg_status tg_need_same_dtype(tg_call *c, int i, int j) {
                         tg_dtype_name(dtype_of(c, i)), j, tg_dtype_name(dtype_of(c, j)));
 }
 
+tg_status tg_need_made(tg_call *c, tg_dtype *dtype) {
+    if (*dtype == TG_DTYPE_DEFAULT) *dtype = c->ctx->dtype;
+    if (*dtype >= TG_F32 && *dtype <= TG_BOOL) return TG_OK;
+    return tg_call_fail(c, TG_ERR_DTYPE, "no tensors of dtype %s can be made", tg_dtype_name(*dtype));
+}
+
 tg_status tg_need_axis(tg_call *c, int ndim, int *dim) {
     int d = *dim < 0 ? *dim + ndim : *dim;
     if (TG_LIKELY(d >= 0 && d < ndim)) {

@@ -1,4 +1,4 @@
-/* Joining along a dim and its inverse: concat, stack, split, pad. */
+/* Joining along a dim and its inverse: concat, stack, split and chunk, pad. */
 #include "autograd/ops/derive.h"
 #include "autograd/ops/op.h"
 
@@ -189,20 +189,28 @@ tg_tensor *tg_stack(tg_tape *t, tg_tensor *const *x, int n, int dim) {
 typedef struct split_params {
     int dim, n;
     const int64_t *sizes;
+    bool chunks; /* equal parts, in place of sizes */
 } split_params;
+
+/* The size of part i where `left` elements are left: ceil(size / n) as long as they last. */
+static int64_t part_size(const split_params *p, int i, int64_t size, int64_t left) {
+    if (!p->chunks) return p->sizes[i];
+    int64_t most = size / p->n + (size % p->n != 0);
+    return most < left ? most : left;
+}
 
 static tg_status split_infer(tg_call *c) {
     split_params *p = c->params;
     const tg_tensor *x = c->in[0];
     int64_t shape[TG_MAX_DIMS], at = 0;
     TG_TRY(tg_need_dim(c, 0, &p->dim));
-    if (p->n < 1 || !p->sizes) return tg_call_fail(c, TG_ERR_ARGUMENT, "no sizes are given");
+    if (p->n < 1 || (!p->sizes && !p->chunks)) return tg_call_fail(c, TG_ERR_ARGUMENT, "no sizes are given");
     TG_TRY(tg_call_outputs(c, p->n));
     TG_TRY(state_free(c, p->dim, false));
     TG_TRY(tg_call_cuts(c, p->dim));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     for (int i = 0; i < p->n; i++) {
-        int64_t n = p->sizes[i], left = x->shape[p->dim] - at;
+        int64_t left = x->shape[p->dim] - at, n = part_size(p, i, x->shape[p->dim], left);
         if (n < 0 || n > left || (i == p->n - 1 && n != left))
             return tg_call_fail(c, TG_ERR_SHAPE,
                                 "part %d has size %lld, with %lld elements left: expected sizes that add up to %lld", i,
@@ -251,8 +259,9 @@ static tg_status split_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, 
     return TG_OK;
 }
 
-#define SIZES(dim_, ...) \
-    &(const split_params){(dim_), sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (const int64_t[]){__VA_ARGS__}}
+#define SIZES(dim_, ...)                                                                          \
+    &(const split_params){.dim = (dim_), .n = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), \
+                          .sizes = (const int64_t[]){__VA_ARGS__}}
 static const tg_sample split_samples[] = {
     {.note = "columns", .params = SIZES(1, 2, 1, 3), .n_in = 1, .in = {TG_S(2, 6)}},
     {.note = "rows", .params = SIZES(0, 3, 1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 3)}},
@@ -261,9 +270,13 @@ static const tg_sample split_samples[] = {
     {.note = "with nothing", .params = SIZES(0, 0, 2), .n_in = 1, .in = {TG_S(2, 3)}},
     {.note = "one", .params = SIZES(0, 1), .n_in = 1, .in = {TG_S(1)}},
     {.note = "empty", .params = SIZES(1, 1, 2), .n_in = 1, .in = {TG_S(0, 3)}},
+    {.note = "chunks", .params = &(const split_params){.dim = 1, .n = 3, .chunks = true}, .n_in = 1,
+     .in = {TG_S(2, 7)}},
+    {.note = "more chunks than elements", .params = &(const split_params){.n = 4, .chunks = true}, .n_in = 1,
+     .in = {TG_S(2, 3)}},
     {.note = "too few", .params = SIZES(0, 1, 1), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
     {.note = "negative", .params = SIZES(0, 4, -1), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
-    {.note = "no sizes", .params = &(const split_params){0, 0, NULL}, .n_in = 1,
+    {.note = "no sizes", .params = &(const split_params){.n = 0}, .n_in = 1,
      .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
     {.note = "big", .params = SIZES(1, 512, 512), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
 };
@@ -276,7 +289,14 @@ const tg_op tg_op_split = {
 
 /* Cuts dim into n parts of the given sizes, which add up to its own; out[] receives n views. */
 tg_status tg_split(tg_tape *t, tg_tensor *x, int dim, const int64_t *sizes, int n, tg_tensor **out) {
-    return tg_apply(t, &tg_op_split, &(split_params){dim, n, sizes}, &x, 1, out, n, NULL, NULL, TG_SITE);
+    const split_params p = {.dim = dim, .n = n, .sizes = sizes};
+    return tg_apply(t, &tg_op_split, &p, &x, 1, out, n, NULL, NULL, TG_SITE);
+}
+
+/* tg_split in n parts of ceil(size / n) elements; the last ones have what is left, perhaps nothing. */
+tg_status tg_chunk(tg_tape *t, tg_tensor *x, int dim, int n, tg_tensor **out) {
+    const split_params p = {.dim = dim, .n = n, .chunks = true};
+    return tg_apply(t, &tg_op_split, &p, &x, 1, out, n, NULL, NULL, TG_SITE);
 }
 
 /* ---- pad ---- */

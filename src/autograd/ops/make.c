@@ -3,12 +3,6 @@
 
 #include <math.h>
 
-static tg_status need_dtype(tg_call *c, tg_dtype *dtype) {
-    if (*dtype == TG_DTYPE_DEFAULT) *dtype = c->ctx->dtype;
-    if (*dtype >= TG_F32 && *dtype <= TG_BOOL) return TG_OK;
-    return tg_call_fail(c, TG_ERR_DTYPE, "no tensors of dtype %s can be made", tg_dtype_name(*dtype));
-}
-
 /* ---- arange ---- */
 
 typedef struct arange_params {
@@ -18,7 +12,7 @@ typedef struct arange_params {
 
 static tg_status arange_infer(tg_call *c) {
     arange_params *p = c->params;
-    TG_TRY(need_dtype(c, &p->dtype));
+    TG_TRY(tg_need_made(c, &p->dtype));
     if (p->dtype == TG_BOOL) return tg_call_fail(c, TG_ERR_DTYPE, "dtype bool: expected a float or an integer dtype");
     if (!isfinite(p->start) || !isfinite(p->stop) || !isfinite(p->step) || p->step == 0)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "start %g, stop %g, step %g: expected finite ones, the step not 0",
@@ -74,7 +68,7 @@ typedef struct full_params {
 
 static tg_status full_infer(tg_call *c) {
     full_params *p = c->params;
-    TG_TRY(need_dtype(c, &p->dtype));
+    TG_TRY(tg_need_made(c, &p->dtype));
     TG_TRY(tg_need_value(c, p->dtype, p->value, "the value"));
     TG_TRY(tg_shape_check(c->ctx, &p->shape, p->dtype, "tg_full: shape"));
     return tg_call_out(c, 0, p->dtype, (int)p->shape.ndim, p->shape.dim);

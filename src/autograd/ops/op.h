@@ -41,6 +41,8 @@ tg_status tg_need_dim(tg_call *c, int i, int *dim);
 tg_status tg_need_axis(tg_call *c, int ndim, int *dim); /* the same, of a shape that no input has */
 /* dims as a bit mask for input i; repeated or out-of-range ones are refused. All where dims.n < 0. */
 tg_status tg_need_dims(tg_call *c, int i, tg_dims dims, uint32_t *mask);
+/* A dtype that tensors are made in; *dtype TG_DTYPE_DEFAULT becomes the context's. */
+tg_status tg_need_made(tg_call *c, tg_dtype *dtype);
 /* An element of dtype can hold value; any value where dtype is a float. */
 tg_status tg_need_value(tg_call *c, tg_dtype dtype, double value, const char *what);
 
@@ -51,6 +53,8 @@ typedef struct tg_extent {
     int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
 } tg_extent;
 
+/* a's elements from `offset` on, in another layout. */
+tg_array tg_array_at(tg_array a, int64_t offset, int ndim, const int64_t *shape, const int64_t *stride);
 /* a stretched to a shape that it broadcasts to; stride has room for ndim. */
 tg_array tg_array_expand(tg_array a, int ndim, const int64_t *shape, int64_t *stride);
 /* a with its dims in another order; shape and stride have room for a.ndim. */
@@ -84,5 +88,7 @@ tg_status tg_op_zero(tg_call *c, int i); /* input i's gradient (+)= 0: fills wha
 
 /* The device's word for data errors: pass its address to slots that check data, then call this (TG_ERR_DATA). */
 tg_status tg_op_bad(tg_call *c, int64_t bad, const char *what);
+/* The same of indices into a dim of `size`: names the index where the host can read it. */
+tg_status tg_op_bad_index(tg_call *c, int64_t bad, tg_array index, int64_t size);
 
 #endif
