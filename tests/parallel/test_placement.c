@@ -7,6 +7,7 @@
 #include "../check_main.h"
 #include "core/core.h"
 #include "parallel/parallel.h"
+#include "parallel/placement_losses.h"
 #include "parallel/placing.h"
 
 static tg_ctx *ctx;
@@ -86,6 +87,10 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     X(var_1, tg_var(t, x[0], TG_DIMS(1), 0, false))                                                                    \
     X(logsumexp_0, tg_logsumexp(t, x[0], TG_DIMS(0), true))                                                            \
     X(argmax_0, tg_argmax(t, x[0], 0, false))                                                                          \
+    X(std_1, tg_std(t, x[0], TG_DIMS(1), 0, false))                                                                    \
+    X(prod_0, tg_prod(t, x[0], TG_DIMS(0), false))                                                                     \
+    X(norm_0, tg_norm(t, x[0], 2, TG_DIMS(0), false))                                                                  \
+    X(argmin_0, tg_argmin(t, x[0], 0, false))                                                                          \
     X(softmax_0, tg_softmax(t, x[0], 0))                                                                               \
     X(softmax_1, tg_softmax(t, x[0], 1))                                                                               \
     X(layer_norm, tg_layer_norm(t, x[0], x[1], x[2], 1e-5))                                                            \
@@ -118,12 +123,7 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     X(index_0, tg_index_select(t, x[0], 0, x[1]))                                                                      \
     X(scatter_0, tg_scatter_add(t, x[0], 0, x[1], x[2]))                                                               \
     X(embedding, tg_embedding(t, x[0], x[1]))                                                                          \
-    X(loss_mean, tg_cross_entropy(t, x[0], x[1], NULL))                                                                \
-    X(loss_sum, tg_cross_entropy(t, x[0], x[1], TG_CROSS_ENTROPY(.reduction = TG_LOSS_SUM)))                           \
-    X(loss_rows, tg_cross_entropy(t, x[0], x[1], TG_CROSS_ENTROPY(.reduction = TG_LOSS_NONE)))                         \
-    X(head_sum, tg_linear_cross_entropy(t, x[0], x[1], x[2], TG_CROSS_ENTROPY(.reduction = TG_LOSS_SUM)))              \
-    X(head_rows, tg_linear_cross_entropy(t, x[0], x[1], x[2], TG_CROSS_ENTROPY(.reduction = TG_LOSS_NONE)))            \
-    X(mse, tg_mse(t, x[0], x[1]))                                                                                      \
+    LOSS_CALLS(X)                                                                                                      \
     X(attention, tg_attention(t, x[0], x[1], x[2], NULL))                                                              \
     X(causal, tg_attention(t, x[0], x[1], x[2], TG_ATTENTION(.causal = true)))                                         \
     X(add_, tg_add_(t, tg_scale(t, x[0], 1), x[1]))                                                                    \
@@ -295,6 +295,13 @@ static const row families[] = {
     {"logsumexp_0", "V0[4, 3]", "!whole of the dim"},
     {"logsumexp_0", "V1[4, 3]", "V1"},
     {"argmax_0", "V1[4, 3]", "V0"},
+    {"std_1", "V0[4, 3]", "V0"},
+    {"std_1", "V1[4, 3]", "!whole of the dim"},
+    {"prod_0", "V0[4, 3]", "!whole of the dim"},
+    {"prod_0", "V1[4, 3]", "V0"},
+    {"norm_0", "P[4, 3]", "!not linear"},
+    {"norm_0", "V1[4, 3]", "V0"},
+    {"argmin_0", "V1[4, 3]", "V0"},
     {"softmax_1", "V1[4, 3]", "!tg_gather_from"},
     {"softmax_1", "V0[4, 3]", "V0"},
     {"softmax_0", "V0[4, 3]", "!whole of the dim"},
@@ -334,26 +341,7 @@ static const row families[] = {
     {"scatter_0", "R[4, 3] V0[2, 3]i V0[2, 3]", "!whole of the dim"},
     {"scatter_0", "P[4, 3] I[2, 3]i P[2, 3]", "P"},
     {"scatter_0", "R[4, 3] I[2, 3]i P[2, 3]", "!not linear"},
-    /* Losses. */
-    {"loss_rows", "V0[4, 3] V0[4]i", "V0"},
-    {"loss_rows", "V0[4, 3] I[4]i", "!whole dim meets a shard"},
-    {"loss_rows", "V1[4, 3] I[4]i", "!tg_vocab_parallel_cross_entropy"},
-    {"loss_rows", "V0[1, 3] I[1]i", "!does not stretch"},
-    {"loss_mean", "V0[4, 3] V0[4]i", "!take TG_LOSS_SUM"},
-    {"loss_mean", "V1[4, 3] I[4]i", "!tg_vocab_parallel_cross_entropy"},
-    {"loss_mean", "V[4, 3] V[4]i", "V"},
-    {"loss_mean", "P[4, 3] I[4]i", "!not linear"},
-    {"loss_sum", "V0[4, 3] V0[4]i", "P"},
-    {"loss_sum", "V0[4, 3] I[4]i", "!summed"},
-    {"loss_sum", "V0:z[4, 3] V0[4]i", "!summed"},
-    {"head_sum", "V0[4, 3] R[5, 3] V0[4]i", "P"},
-    {"head_sum", "V0[4, 3] I[5, 3] V0[4]i", "!declare the parameter R"},
-    {"head_sum", "V0[4, 3] V0[5, 3] V0[4]i", "!tg_vocab_parallel_linear_cross_entropy"},
-    {"head_rows", "V0[4, 3] R[5, 3] V0[4]i", "V0"},
-    {"head_rows", "R[4, 3] V0[5, 3] I[4]i", "!tg_vocab_parallel_linear_cross_entropy"},
-    {"mse", "V0[4, 3] V0[4, 3]", "!whole of the dim"},
-    {"mse", "V[4, 3] V0[4, 3]", "V"},
-    {"mse", "P[4, 3] R-[4, 3]", "!not linear"},
+    LOSS_ROWS
     /* Attention. */
     {"attention", "V0[2, 4, 3, 2] V0[2, 4, 3, 2] V0[2, 4, 3, 2]", "V0"},
     {"causal", "V1[2, 4, 3, 2] V1[2, 4, 3, 2] V1[2, 4, 3, 2]", "V1"},
