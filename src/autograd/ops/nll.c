@@ -52,6 +52,7 @@ static tg_status nll_infer(tg_call *c) {
     tg_dtype dtype = tg_accumulate_dtype((tg_dtype)x->dtype);
     TG_TRY(state_rows(c));
     if (p->reduction == TG_LOSS_MEAN) TG_TRY(tg_call_save(c, TOTAL, dtype, 0, target->shape));
+    if (p->reduction != TG_LOSS_MEAN || !c->in[W] || !tg_needs(c, W)) c->saves_out = 0;
     return tg_call_out(c, 0, dtype, p->reduction == TG_LOSS_NONE ? target->ndim : 0, target->shape);
 }
 
