@@ -125,6 +125,8 @@ TG_API tg_tensor *tg_log_softmax(tg_tape *t, tg_tensor *x, int dim);
 /* over the last dim; w, b [h] or NULL */
 TG_API tg_tensor *tg_layer_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps);
 TG_API tg_tensor *tg_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, double eps);
+/* x [n, c, ..], over groups of neighbouring channels; w, b [c] or NULL */
+TG_API tg_tensor *tg_group_norm(tg_tape *t, tg_tensor *x, int64_t groups, tg_tensor *w, tg_tensor *b, double eps);
 /* rms_norm(x + residual, w); *sum (may be NULL) receives x + residual. No broadcasting. */
 TG_API tg_tensor *tg_residual_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *residual, tg_tensor *w, double eps,
                                        tg_tensor **sum);

@@ -12,6 +12,10 @@ static void numbers(bad_world *b) {
     INERT(tg_layer_norm, ARGUMENT, "eps is nan", tg_layer_norm(t, b->x, NULL, NULL, NAN));
     INERT(tg_layer_norm, ARGUMENT, "eps is -1", tg_layer_norm(t, b->x, NULL, NULL, -1));
     INERT(tg_layer_norm, ARGUMENT, "eps is inf", tg_layer_norm(t, b->x, NULL, NULL, INFINITY));
+    INERT(tg_group_norm, ARGUMENT, "eps is nan", tg_group_norm(t, b->x, 1, NULL, NULL, NAN));
+    INERT(tg_group_norm, ARGUMENT, "0 groups", tg_group_norm(t, b->x, 0, NULL, NULL, 1e-5));
+    INERT(tg_group_norm, SHAPE, "3 channels in 2 groups", tg_group_norm(t, b->x, 2, NULL, NULL, 1e-5));
+    INERT(tg_group_norm, SHAPE, "2 or more dims", tg_group_norm(t, b->v, 1, NULL, NULL, 1e-5));
     INERT(tg_rms_norm, ARGUMENT, "eps is nan", tg_rms_norm(t, b->x, NULL, NAN));
     INERT(tg_rope, ARGUMENT, "base is 0", tg_rope(t, b->cube, 0, 0));
     INERT(tg_rope, ARGUMENT, "base is nan", tg_rope(t, b->cube, NAN, 0));
@@ -66,6 +70,7 @@ static void broadcasts(bad_world *b) {
     INERT(tg_swiglu, SHAPE, "one shape", tg_swiglu(t, b->x, b->v));
     INERT(tg_layer_norm, SHAPE, "of [3], the last dim", tg_layer_norm(t, b->x, odd, NULL, 1e-5));
     INERT(tg_layer_norm, SHAPE, "of [3], the last dim", tg_layer_norm(t, b->x, NULL, odd, 1e-5));
+    INERT(tg_group_norm, SHAPE, "expected w of [3]", tg_group_norm(t, b->x, 1, odd, NULL, 1e-5));
     INERT(tg_rms_norm, SHAPE, "of [3], the last dim", tg_rms_norm(t, b->x, odd, 1e-5));
     INERT(tg_rope, SHAPE, "even d", tg_rope(t, b->x, 10000, 0));
     INERT(tg_gather, SHAPE, "the index has 1 dims", tg_gather(t, b->x, 0, b->ids));

@@ -170,6 +170,9 @@ static void networks(bad_world *b) {
     OP(tg_layer_norm, tg_layer_norm(t, x, NULL, NULL, 1e-5));
     OPTIONAL(tg_layer_norm, tg_layer_norm(t, b->x, x, NULL, 1e-5));
     OPTIONAL(tg_layer_norm, tg_layer_norm(t, b->x, NULL, x, 1e-5));
+    OP(tg_group_norm, tg_group_norm(t, x, 1, NULL, NULL, 1e-5));
+    OPTIONAL(tg_group_norm, tg_group_norm(t, b->x, 1, x, NULL, 1e-5));
+    OPTIONAL(tg_group_norm, tg_group_norm(t, b->x, 1, NULL, x, 1e-5));
     OP(tg_rms_norm, tg_rms_norm(t, x, NULL, 1e-5));
     OPTIONAL(tg_rms_norm, tg_rms_norm(t, b->x, x, 1e-5));
     OP(tg_residual_rms_norm, tg_residual_rms_norm(t, x, b->x, NULL, 1e-5, NULL));
@@ -224,6 +227,7 @@ static void floats_only(bad_world *b) {
     INERT(tg_softmax, DTYPE, "expected f32, f64, bf16 or f16", tg_softmax(b->t, b->ids, 0));
     INERT(tg_log_softmax, DTYPE, "expected f32, f64, bf16 or f16", tg_log_softmax(b->t, b->ids, 0));
     INERT(tg_layer_norm, DTYPE, "expected f32, f64, bf16 or f16", tg_layer_norm(b->t, b->ids, NULL, NULL, 1e-5));
+    INERT(tg_group_norm, DTYPE, "expected f32, f64, bf16 or f16", tg_group_norm(b->t, b->ids, 1, NULL, NULL, 1e-5));
     INERT(tg_rms_norm, DTYPE, "expected f32, f64, bf16 or f16", tg_rms_norm(b->t, b->ids, NULL, 1e-5));
     INERT(tg_dropout, DTYPE, "expected f32, f64, bf16 or f16", tg_dropout(b->t, b->ids, 0.5));
     INERT(tg_rope, DTYPE, "expected f32, f64, bf16 or f16", tg_rope(b->t, b->mask, 10000, 0));

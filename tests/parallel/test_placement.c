@@ -95,6 +95,7 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     X(softmax_1, tg_softmax(t, x[0], 1))                                                                               \
     X(layer_norm, tg_layer_norm(t, x[0], x[1], x[2], 1e-5))                                                            \
     X(rms_norm, tg_rms_norm(t, x[0], x[1], 1e-5))                                                                      \
+    X(group_norm, tg_group_norm(t, x[0], 1, x[1], x[2], 1e-5))                                                         \
     X(rms_plain, tg_rms_norm(t, x[0], NULL, 1e-5))                                                                     \
     X(rope, tg_rope(t, x[0], 10000, 0))                                                                                \
     X(transpose, tg_transpose(t, x[0], 0, 1))                                                                          \
@@ -315,6 +316,10 @@ static const row families[] = {
     {"layer_norm", "R[4, 3] P[3] P[3]", "P"},
     {"layer_norm", "R[4, 3] R[3] P[3]", "!not linear"},
     {"layer_norm", "V0:s2[4, 3] R[3] R[3]", "V0:s2"},
+    {"group_norm", "V0[4, 3] R[3] R[3]", "V0"},
+    {"group_norm", "V1[4, 3] V0[3] V0[3]", "!whole of the dim"},
+    {"group_norm", "V0[4, 3] I[3] R[3]", "!declare the parameter R"},
+    {"group_norm", "R[4, 3] P[3] P[3]", "P"},
     {"rope", "V0[2, 3, 4, 2]", "V0"},
     {"rope", "V1[2, 3, 4, 2]", "V1"},
     {"rope", "V2[2, 3, 4, 2]", "!whole of the dim"},
