@@ -87,10 +87,17 @@ TG_API tg_tensor *tg_copy_(tg_tape *t, tg_tensor *a, tg_tensor *b); /* a := b */
 TG_API tg_tensor *tg_sum(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
 TG_API tg_tensor *tg_mean(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
 TG_API tg_tensor *tg_var(tg_tape *t, tg_tensor *x, tg_dims dims, int correction, bool keepdim); /* / (n - correction) */
+TG_API tg_tensor *tg_std(tg_tape *t, tg_tensor *x, tg_dims dims, int correction, bool keepdim); /* sqrt(var) */
+TG_API tg_tensor *tg_prod(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
+/* (sum |x|^p)^(1/p), p >= 0 or an infinity; gradient 0 at 0 */
+TG_API tg_tensor *tg_norm(tg_tape *t, tg_tensor *x, double p, tg_dims dims, bool keepdim);
 TG_API tg_tensor *tg_max(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim); /* ties share the gradient evenly */
 TG_API tg_tensor *tg_min(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
 TG_API tg_tensor *tg_logsumexp(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
 TG_API tg_tensor *tg_argmax(tg_tape *t, tg_tensor *x, int dim, bool keepdim); /* int64, the first of equals */
+TG_API tg_tensor *tg_argmin(tg_tape *t, tg_tensor *x, int dim, bool keepdim);
+TG_API tg_tensor *tg_any(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim); /* of bool, to bool */
+TG_API tg_tensor *tg_all(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
 
 /* ---- Linear algebra ---- */
 /* [.., m, k] x [.., k, n] -> [.., m, n]; leading dims broadcast; any strides: transposes cost nothing. ndim >= 2 */
@@ -158,6 +165,8 @@ TG_API tg_tensor *tg_log_softmax(tg_tape *t, tg_tensor *x, int dim);
 /* over the last dim; w, b [h] or NULL */
 TG_API tg_tensor *tg_layer_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps);
 TG_API tg_tensor *tg_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, double eps);
+/* x [n, c, ..], over groups of neighbouring channels; w, b [c] or NULL */
+TG_API tg_tensor *tg_group_norm(tg_tape *t, tg_tensor *x, int64_t groups, tg_tensor *w, tg_tensor *b, double eps);
 /* rms_norm(x + residual, w); *sum (may be NULL) receives x + residual. No broadcasting. */
 TG_API tg_tensor *tg_residual_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *residual, tg_tensor *w, double eps,
                                        tg_tensor **sum);
@@ -179,7 +188,12 @@ typedef struct tg_attention_opts {
 TG_API tg_tensor *tg_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, const tg_attention_opts *opts);
 
 /* ---- Losses ---- */
-typedef enum tg_loss_reduction { TG_LOSS_MEAN, TG_LOSS_SUM, TG_LOSS_NONE } tg_loss_reduction;
+typedef enum tg_loss_reduction {
+    TG_LOSS_MEAN,
+    TG_LOSS_SUM,
+    TG_LOSS_NONE,
+    TG_LOSS_BATCH_MEAN, /* kl_div: the sum divided by the size of dim 0 */
+} tg_loss_reduction;
 
 /* What label smoothing a means, of K classes. */
 typedef enum tg_smoothing {
@@ -206,6 +220,31 @@ TG_API tg_tensor *tg_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *tar
 TG_API tg_tensor *tg_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
                                           const tg_cross_entropy_opts *opts);
 TG_API tg_tensor *tg_mse(tg_tape *t, tg_tensor *x, tg_tensor *y); /* mean (x - y)^2, one shape */
+
+/* Of the losses below. */
+typedef struct tg_loss_opts {
+    size_t size;
+    tg_loss_reduction reduction;
+    int64_t ignore_index; /* nll: as in tg_cross_entropy_opts */
+    bool log_target;      /* kl_div: y holds logarithms */
+} tg_loss_opts;
+
+#define TG_LOSS(...) (&(tg_loss_opts){.size = sizeof(tg_loss_opts), __VA_ARGS__})
+
+/* x and y of one shape -> scalar, or their shape with TG_LOSS_NONE; float32 (float64). opts may be NULL. */
+TG_API tg_tensor *tg_l1(tg_tape *t, tg_tensor *x, tg_tensor *y, const tg_loss_opts *opts); /* |x - y| */
+/* (x - y)^2 / (2 beta) within beta, |x - y| - beta / 2 beyond */
+TG_API tg_tensor *tg_smooth_l1(tg_tape *t, tg_tensor *x, tg_tensor *y, double beta, const tg_loss_opts *opts);
+/* (x - y)^2 / 2 within delta, delta (|x - y| - delta / 2) beyond */
+TG_API tg_tensor *tg_huber(tg_tape *t, tg_tensor *x, tg_tensor *y, double delta, const tg_loss_opts *opts);
+/* -w (pw y log sigmoid(x) + (1 - y) log(1 - sigmoid(x))); w and pw broadcast to x, or NULL */
+TG_API tg_tensor *tg_bce_with_logits(tg_tape *t, tg_tensor *x, tg_tensor *y, tg_tensor *w, tg_tensor *pw,
+                                     const tg_loss_opts *opts);
+TG_API tg_tensor *tg_kl_div(tg_tape *t, tg_tensor *x, tg_tensor *y, const tg_loss_opts *opts); /* y (log y - x) */
+/* -w[target] x[target]: log-probabilities x [.., v], target [..] int64, w [v] or NULL; the mean is weighted */
+TG_API tg_tensor *tg_nll(tg_tape *t, tg_tensor *x, tg_tensor *target, tg_tensor *w, const tg_loss_opts *opts);
+/* sum(x y) / (max(|x|, eps) max(|y|, eps)) along dim, which goes; one shape */
+TG_API tg_tensor *tg_cosine_similarity(tg_tape *t, tg_tensor *x, tg_tensor *y, int dim, double eps);
 
 #ifdef __cplusplus
 }

@@ -79,6 +79,8 @@ tg_status tg_call_joins(tg_call *c, int dim);
 tg_status tg_call_cuts(tg_call *c, int dim);
 /* Inputs of the mask may lack the summed dims: every term holds them whole. */
 tg_status tg_call_within(tg_call *c, uint32_t mask);
+/* Inputs of the mask may have size 1 where others have a shard. */
+tg_status tg_call_stretch(tg_call *c, uint32_t mask);
 /* infer itself has set the outputs' placements. */
 void tg_call_placed(tg_call *c);
 

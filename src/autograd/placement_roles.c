@@ -73,6 +73,15 @@ tg_status tg_call_within(tg_call *c, uint32_t mask) {
     return c->ctx->status;
 }
 
+tg_status tg_call_stretch(tg_call *c, uint32_t mask) {
+    tg_rules *r = heard(c) ? tg_rules_of(c) : NULL;
+    if (r) {
+        r->stretch = mask;
+        r->stretched_dims = ~0u;
+    }
+    return c->ctx->status;
+}
+
 void tg_call_placed(tg_call *c) { impl(c)->placed = true; }
 
 /* ---- What families say: docs/placements.md has the table ---- */

@@ -103,6 +103,12 @@ static void reductions(bad_world *b) {
     OP(tg_min, tg_min(t, x, TG_ALL_DIMS, false));
     OP(tg_logsumexp, tg_logsumexp(t, x, TG_ALL_DIMS, false));
     OP(tg_argmax, tg_argmax(t, x, 0, false));
+    OP(tg_argmin, tg_argmin(t, x, 0, false));
+    OP(tg_std, tg_std(t, x, TG_ALL_DIMS, 1, false));
+    OP(tg_prod, tg_prod(t, x, TG_ALL_DIMS, false));
+    OP(tg_norm, tg_norm(t, x, 2, TG_ALL_DIMS, false));
+    OP(tg_any, tg_any(t, x, TG_ALL_DIMS, false));
+    OP(tg_all, tg_all(t, x, TG_ALL_DIMS, false));
 }
 
 static void shapes(bad_world *b) {
@@ -168,6 +174,26 @@ static void indexing(bad_world *b) {
         OPTIONAL(symbol, symbol(t, b->x, b->x, x));        \
     } while (0)
 
+static void losses(bad_world *b) {
+    OP(tg_l1, tg_l1(t, x, b->x, NULL));
+    OP(tg_l1, tg_l1(t, b->x, x, NULL));
+    OP(tg_smooth_l1, tg_smooth_l1(t, x, b->x, 1, NULL));
+    OP(tg_smooth_l1, tg_smooth_l1(t, b->x, x, 1, NULL));
+    OP(tg_huber, tg_huber(t, x, b->x, 1, NULL));
+    OP(tg_huber, tg_huber(t, b->x, x, 1, NULL));
+    OP(tg_kl_div, tg_kl_div(t, x, b->x, NULL));
+    OP(tg_kl_div, tg_kl_div(t, b->x, x, NULL));
+    OP(tg_bce_with_logits, tg_bce_with_logits(t, x, b->x, NULL, NULL, NULL));
+    OP(tg_bce_with_logits, tg_bce_with_logits(t, b->x, x, NULL, NULL, NULL));
+    OPTIONAL(tg_bce_with_logits, tg_bce_with_logits(t, b->x, b->x, x, NULL, NULL));
+    OPTIONAL(tg_bce_with_logits, tg_bce_with_logits(t, b->x, b->x, NULL, x, NULL));
+    OP(tg_nll, tg_nll(t, x, b->ids, NULL, NULL));
+    OP(tg_nll, tg_nll(t, b->x, x, NULL, NULL));
+    OPTIONAL(tg_nll, tg_nll(t, b->x, b->ids, x, NULL));
+    OP(tg_cosine_similarity, tg_cosine_similarity(t, x, b->x, 0, 1e-8));
+    OP(tg_cosine_similarity, tg_cosine_similarity(t, b->x, x, 0, 1e-8));
+}
+
 static void networks(bad_world *b) {
     tg_tensor *q = tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 1, 2, 4));
     LINEAR(tg_linear);
@@ -180,6 +206,9 @@ static void networks(bad_world *b) {
     OP(tg_layer_norm, tg_layer_norm(t, x, NULL, NULL, 1e-5));
     OPTIONAL(tg_layer_norm, tg_layer_norm(t, b->x, x, NULL, 1e-5));
     OPTIONAL(tg_layer_norm, tg_layer_norm(t, b->x, NULL, x, 1e-5));
+    OP(tg_group_norm, tg_group_norm(t, x, 1, NULL, NULL, 1e-5));
+    OPTIONAL(tg_group_norm, tg_group_norm(t, b->x, 1, x, NULL, 1e-5));
+    OPTIONAL(tg_group_norm, tg_group_norm(t, b->x, 1, NULL, x, 1e-5));
     OP(tg_rms_norm, tg_rms_norm(t, x, NULL, 1e-5));
     OPTIONAL(tg_rms_norm, tg_rms_norm(t, b->x, x, 1e-5));
     OP(tg_residual_rms_norm, tg_residual_rms_norm(t, x, b->x, NULL, 1e-5, NULL));
@@ -229,14 +258,22 @@ static void floats_only(bad_world *b) {
     }
     INERT(tg_mean, DTYPE, "expected f32, f64, bf16 or f16", tg_mean(b->t, b->ids, TG_ALL_DIMS, false));
     INERT(tg_var, DTYPE, "expected f32, f64, bf16 or f16", tg_var(b->t, b->ids, TG_ALL_DIMS, 1, false));
+    INERT(tg_std, DTYPE, "expected f32, f64, bf16 or f16", tg_std(b->t, b->ids, TG_ALL_DIMS, 1, false));
+    INERT(tg_norm, DTYPE, "expected f32, f64, bf16 or f16", tg_norm(b->t, b->ids, 2, TG_ALL_DIMS, false));
+    INERT(tg_any, DTYPE, "expected bool", tg_any(b->t, b->x, TG_ALL_DIMS, false));
+    INERT(tg_all, DTYPE, "expected bool", tg_all(b->t, b->x, TG_ALL_DIMS, false));
     INERT(tg_logsumexp, DTYPE, "expected f32, f64, bf16 or f16", tg_logsumexp(b->t, b->ids, TG_ALL_DIMS, false));
     INERT(tg_softmax, DTYPE, "expected f32, f64, bf16 or f16", tg_softmax(b->t, b->ids, 0));
     INERT(tg_log_softmax, DTYPE, "expected f32, f64, bf16 or f16", tg_log_softmax(b->t, b->ids, 0));
     INERT(tg_layer_norm, DTYPE, "expected f32, f64, bf16 or f16", tg_layer_norm(b->t, b->ids, NULL, NULL, 1e-5));
+    INERT(tg_group_norm, DTYPE, "expected f32, f64, bf16 or f16", tg_group_norm(b->t, b->ids, 1, NULL, NULL, 1e-5));
     INERT(tg_rms_norm, DTYPE, "expected f32, f64, bf16 or f16", tg_rms_norm(b->t, b->ids, NULL, 1e-5));
     INERT(tg_dropout, DTYPE, "expected f32, f64, bf16 or f16", tg_dropout(b->t, b->ids, 0.5));
     INERT(tg_rope, DTYPE, "expected f32, f64, bf16 or f16", tg_rope(b->t, b->mask, 10000, 0));
     INERT(tg_mse, DTYPE, "expected f32, f64, bf16 or f16", tg_mse(b->t, b->ids, b->ids));
+    INERT(tg_l1, DTYPE, "expected f32, f64, bf16 or f16", tg_l1(b->t, b->ids, b->ids, NULL));
+    INERT(tg_cosine_similarity, DTYPE, "expected f32, f64, bf16 or f16",
+          tg_cosine_similarity(b->t, b->ids, b->ids, 0, 1e-8));
     INERT(tg_swiglu, DTYPE, "expected f32, f64, bf16 or f16", tg_swiglu(b->t, b->ids, b->ids));
     INERT(tg_matmul, DTYPE, "expected f32, f64, bf16 or f16", tg_matmul(b->t, b->mask, b->mask));
     INERT(tg_outer, DTYPE, "expected f32, f64, bf16 or f16", tg_outer(b->t, b->ids, b->ids));
@@ -271,6 +308,9 @@ static void dtypes(bad_world *b) {
     INERT(tg_linear, DTYPE, "expected one dtype", tg_linear(b->t, b->x, d, NULL));
     INERT(tg_attention, DTYPE, "expected one dtype", tg_attention(b->t, q, qd, q, NULL));
     INERT(tg_cross_entropy, DTYPE, "target is f32: expected i64", tg_cross_entropy(b->t, b->x, b->v, NULL));
+    INERT(tg_nll, DTYPE, "target is f32: expected i64", tg_nll(b->t, b->x, b->v, NULL, NULL));
+    INERT(tg_nll, DTYPE, "expected one dtype", tg_nll(b->t, b->x, b->ids, d, NULL));
+    INERT(tg_bce_with_logits, DTYPE, "expected one dtype", tg_bce_with_logits(b->t, b->x, b->x, NULL, d, NULL));
     INERT(tg_linear_cross_entropy, DTYPE, "expected i64", tg_linear_cross_entropy(b->t, b->x, b->x, b->v, NULL));
     INERT(tg_cast, DTYPE, "no op takes this dtype", tg_cast(b->t, b->x, TG_F4E2M1));
     INERT(tg_cast, DTYPE, "no op takes this dtype", tg_cast(b->t, b->x, (tg_dtype)99));
@@ -289,6 +329,7 @@ void bad_ops(bad_world *b) {
     reductions(b);
     shapes(b);
     indexing(b);
+    losses(b);
     networks(b);
     makers(b);
     floats_only(b);

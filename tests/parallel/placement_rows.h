@@ -2,6 +2,8 @@
 #ifndef TG_TEST_PLACEMENT_ROWS_H
 #define TG_TEST_PLACEMENT_ROWS_H
 
+#include "parallel/placement_losses.h"
+
 typedef struct row {
     const char *op, *in, *out; /* out: "R/V0", what is I at the end left out; or "!text" */
 } row;
@@ -135,6 +137,13 @@ static const row families[] = {
     {"logsumexp_0", "V0[4, 3]", "!whole of the dim"},
     {"logsumexp_0", "V1[4, 3]", "V1"},
     {"argmax_0", "V1[4, 3]", "V0"},
+    {"std_1", "V0[4, 3]", "V0"},
+    {"std_1", "V1[4, 3]", "!whole of the dim"},
+    {"prod_0", "V0[4, 3]", "!whole of the dim"},
+    {"prod_0", "V1[4, 3]", "V0"},
+    {"norm_0", "P[4, 3]", "!not linear"},
+    {"norm_0", "V1[4, 3]", "V0"},
+    {"argmin_0", "V1[4, 3]", "V0"},
     {"softmax_1", "V1[4, 3]", "!tg_gather_from"},
     {"softmax_1", "V0[4, 3]", "V0"},
     {"softmax_0", "V0[4, 3]", "!whole of the dim"},
@@ -148,6 +157,10 @@ static const row families[] = {
     {"layer_norm", "R[4, 3] P[3] P[3]", "P"},
     {"layer_norm", "R[4, 3] R[3] P[3]", "!not linear"},
     {"layer_norm", "V0:s2[4, 3] R[3] R[3]", "V0:s2"},
+    {"group_norm", "V0[4, 3] R[3] R[3]", "V0"},
+    {"group_norm", "V1[4, 3] V0[3] V0[3]", "!whole of the dim"},
+    {"group_norm", "V0[4, 3] I[3] R[3]", "!declare the parameter R"},
+    {"group_norm", "R[4, 3] P[3] P[3]", "P"},
     {"rope", "V0[2, 3, 4, 2]", "V0"},
     {"rope", "V1[2, 3, 4, 2]", "V1"},
     {"rope", "V2[2, 3, 4, 2]", "!whole of the dim"},
@@ -175,25 +188,7 @@ static const row families[] = {
     {"scatter_0", "P[4, 3] I[2, 3]i P[2, 3]", "P"},
     {"scatter_0", "R[4, 3] I[2, 3]i P[2, 3]", "!not linear"},
     /* Losses. */
-    {"loss_rows", "V0[4, 3] V0[4]i", "V0"},
-    {"loss_rows", "V0[4, 3] I[4]i", "!whole dim meets a shard"},
-    {"loss_rows", "V1[4, 3] I[4]i", "!tg_vocab_parallel_cross_entropy"},
-    {"loss_rows", "V0[1, 3] I[1]i", "!does not stretch"},
-    {"loss_mean", "V0[4, 3] V0[4]i", "!take TG_LOSS_SUM"},
-    {"loss_mean", "V1[4, 3] I[4]i", "!tg_vocab_parallel_cross_entropy"},
-    {"loss_mean", "V[4, 3] V[4]i", "V"},
-    {"loss_mean", "P[4, 3] I[4]i", "!not linear"},
-    {"loss_sum", "V0[4, 3] V0[4]i", "P"},
-    {"loss_sum", "V0[4, 3] I[4]i", "!summed"},
-    {"loss_sum", "V0:z[4, 3] V0[4]i", "!summed"},
-    {"head_sum", "V0[4, 3] R[5, 3] V0[4]i", "P"},
-    {"head_sum", "V0[4, 3] I[5, 3] V0[4]i", "!declare the parameter R"},
-    {"head_sum", "V0[4, 3] V0[5, 3] V0[4]i", "!tg_vocab_parallel_linear_cross_entropy"},
-    {"head_rows", "V0[4, 3] R[5, 3] V0[4]i", "V0"},
-    {"head_rows", "R[4, 3] V0[5, 3] I[4]i", "!tg_vocab_parallel_linear_cross_entropy"},
-    {"mse", "V0[4, 3] V0[4, 3]", "!whole of the dim"},
-    {"mse", "V[4, 3] V0[4, 3]", "V"},
-    {"mse", "P[4, 3] R-[4, 3]", "!not linear"},
+    LOSS_ROWS
     /* Attention. */
     {"attention", "V0[2, 4, 3, 2] V0[2, 4, 3, 2] V0[2, 4, 3, 2]", "V0"},
     {"causal", "V1[2, 4, 3, 2] V1[2, 4, 3, 2] V1[2, 4, 3, 2]", "V1"},

@@ -7,6 +7,7 @@
 #include "../check_main.h"
 #include "core/core.h"
 #include "parallel/parallel.h"
+#include "parallel/placement_losses.h"
 #include "parallel/placement_rows.h"
 #include "parallel/placing.h"
 
@@ -93,10 +94,15 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     X(var_1, tg_var(t, x[0], TG_DIMS(1), 0, false))                                                                    \
     X(logsumexp_0, tg_logsumexp(t, x[0], TG_DIMS(0), true))                                                            \
     X(argmax_0, tg_argmax(t, x[0], 0, false))                                                                          \
+    X(std_1, tg_std(t, x[0], TG_DIMS(1), 0, false))                                                                    \
+    X(prod_0, tg_prod(t, x[0], TG_DIMS(0), false))                                                                     \
+    X(norm_0, tg_norm(t, x[0], 2, TG_DIMS(0), false))                                                                  \
+    X(argmin_0, tg_argmin(t, x[0], 0, false))                                                                          \
     X(softmax_0, tg_softmax(t, x[0], 0))                                                                               \
     X(softmax_1, tg_softmax(t, x[0], 1))                                                                               \
     X(layer_norm, tg_layer_norm(t, x[0], x[1], x[2], 1e-5))                                                            \
     X(rms_norm, tg_rms_norm(t, x[0], x[1], 1e-5))                                                                      \
+    X(group_norm, tg_group_norm(t, x[0], 1, x[1], x[2], 1e-5))                                                         \
     X(rms_plain, tg_rms_norm(t, x[0], NULL, 1e-5))                                                                     \
     X(rope, tg_rope(t, x[0], 10000, 0))                                                                                \
     X(transpose, tg_transpose(t, x[0], 0, 1))                                                                          \
@@ -133,12 +139,7 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     X(index_0, tg_index_select(t, x[0], 0, x[1]))                                                                      \
     X(scatter_0, tg_scatter_add(t, x[0], 0, x[1], x[2]))                                                               \
     X(embedding, tg_embedding(t, x[0], x[1]))                                                                          \
-    X(loss_mean, tg_cross_entropy(t, x[0], x[1], NULL))                                                                \
-    X(loss_sum, tg_cross_entropy(t, x[0], x[1], TG_CROSS_ENTROPY(.reduction = TG_LOSS_SUM)))                           \
-    X(loss_rows, tg_cross_entropy(t, x[0], x[1], TG_CROSS_ENTROPY(.reduction = TG_LOSS_NONE)))                         \
-    X(head_sum, tg_linear_cross_entropy(t, x[0], x[1], x[2], TG_CROSS_ENTROPY(.reduction = TG_LOSS_SUM)))              \
-    X(head_rows, tg_linear_cross_entropy(t, x[0], x[1], x[2], TG_CROSS_ENTROPY(.reduction = TG_LOSS_NONE)))            \
-    X(mse, tg_mse(t, x[0], x[1]))                                                                                      \
+    LOSS_CALLS(X)                                                                                                      \
     X(attention, tg_attention(t, x[0], x[1], x[2], NULL))                                                              \
     X(causal, tg_attention(t, x[0], x[1], x[2], TG_ATTENTION(.causal = true)))                                         \
     X(add_, tg_add_(t, tg_scale(t, x[0], 1), x[1]))                                                                    \

@@ -23,6 +23,11 @@ tg_tensor *tg_gelu_tanh_slope(tg_tape *t, tg_tensor *x) {
     return tg_add(t, s, tg_mul(t, tg_mul(t, x, du), tg_mul(t, s, tg_one_minus(t, s))));
 }
 
+tg_tensor *tg_power_or_0(tg_tape *t, tg_tensor *x, double p) {
+    tg_tensor *none = tg_equals(t, x, 0), *some = tg_masked_fill(t, x, none, 1);
+    return tg_masked_fill(t, p == 0.5 ? tg_sqrt(t, some) : tg_pow_scalar(t, some, p), none, 0);
+}
+
 tg_tensor *tg_spread(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t step, int64_t size) {
     int64_t n = x->shape[dim], span = n * step;
     tg_shape shape = tg_shape_of(x);

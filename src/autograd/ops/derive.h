@@ -39,6 +39,10 @@ static inline tg_tensor *tg_below(tg_tape *t, tg_tensor *x, double v) { return t
 static inline tg_tensor *tg_above(tg_tape *t, tg_tensor *x, double v) { return tg_gt(t, x, tg_number_like(t, x, v)); }
 static inline tg_tensor *tg_equals(tg_tape *t, tg_tensor *x, double v) { return tg_eq(t, x, tg_number_like(t, x, v)); }
 
+/* x^p for x >= 0, with slope 0 at 0. */
+tg_tensor *tg_power_or_0(tg_tape *t, tg_tensor *x, double p);
+static inline tg_tensor *tg_root_or_0(tg_tape *t, tg_tensor *x) { return tg_power_or_0(t, x, 0.5); }
+
 /* 16-bit tensors as float32, in which sums run. */
 static inline tg_tensor *tg_wide(tg_tape *t, tg_tensor *x) {
     tg_dtype dtype = tg_accumulate_dtype((tg_dtype)x->dtype);

@@ -1,0 +1,322 @@
+/* Reductions and losses where formulas go wrong: at zeros, ties, infinities, far out, and where nothing counts.
+ * TG_TEST_DEVICE names another device. */
+#include <math.h>
+
+#include <tapegrad/derivatives.h>
+#include <tapegrad/gradcheck.h>
+#include <tapegrad/ops.h>
+
+#include "check_main.h"
+
+#define INF INFINITY
+
+typedef tg_tensor *(*function)(tg_tape *t, tg_tensor *x);
+typedef tg_tensor *(*function2)(tg_tape *t, tg_tensor *x, tg_tensor *y);
+
+static tg_ctx *open_ctx(tg_dtype dtype) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = getenv("TG_TEST_DEVICE"), .dtype = dtype, .threads = 1));
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+    return ctx;
+}
+
+static tg_tensor *leaf(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const double *v) {
+    tg_tensor *x = tg_zeros(ctx, dtype, shape);
+    tg_write_f64(x, v, tg_numel(x));
+    tg_set_requires_grad(x, true);
+    return x;
+}
+
+static bool same(double got, double want, double tol) {
+    return isnan(want) ? isnan(got) : got == want || fabs(got - want) <= tol * fabs(want);
+}
+
+static void check_values(tg_tensor *x, const double *want, const char *what, double tol) {
+    double got[16];
+    int64_t n = tg_numel(x);
+    ck_assert_int_le(n, 16);
+    tg_read_f64(x, got, n);
+    for (int64_t i = 0; i < n; i++)
+        ck_assert_msg(same(got[i], want[i], tol), "%s, element %d: %.17g, expected %.17g", what, (int)i, got[i],
+                      want[i]);
+}
+
+/* ---- One vector of four ---- */
+
+#define AS(name, expr) \
+    static tg_tensor *name(tg_tape *t, tg_tensor *x) { return expr; }
+AS(prod, tg_prod(t, x, TG_ALL_DIMS, false))
+AS(norm_0, tg_norm(t, x, 0, TG_ALL_DIMS, false))
+AS(norm_half, tg_norm(t, x, 0.5, TG_ALL_DIMS, false))
+AS(norm_1, tg_norm(t, x, 1, TG_ALL_DIMS, false))
+AS(norm_2, tg_norm(t, x, 2, TG_ALL_DIMS, false))
+AS(norm_3, tg_norm(t, x, 3, TG_ALL_DIMS, false))
+AS(norm_max, tg_norm(t, x, INFINITY, TG_ALL_DIMS, false))
+AS(norm_min, tg_norm(t, x, -INFINITY, TG_ALL_DIMS, false))
+AS(deviation, tg_std(t, x, TG_ALL_DIMS, 0, false))
+AS(sample_deviation, tg_std(t, x, TG_ALL_DIMS, 1, false))
+
+/* f, x, f(x), f's gradient: what PyTorch 2 gives in float64, to the digits of an exact value. */
+static const struct {
+    const char *name;
+    function f;
+    double x[4], y, slope[4];
+} row[] = {
+#define ROW(f, ...) {#f, f, __VA_ARGS__}
+    ROW(prod, {1, 2, 3, 4}, 24, {24, 12, 8, 6}),
+    ROW(prod, {2, 0, 3, -4}, 0, {0, -24, 0, 0}),
+    ROW(prod, {2, 0, 3, 0}, 0, {0, 0, 0, 0}),
+    ROW(prod, {0, 0, 0, 0}, 0, {0, 0, 0, 0}),
+    ROW(prod, {-0.0, 2, 3, 4}, 0, {24, 0, 0, 0}),
+    ROW(prod, {0, INF, 1, 1}, NAN, {INF, 0, 0, 0}),
+    ROW(norm_0, {0, 2, -0.0, -4}, 2, {0, 0, 0, 0}),
+    ROW(norm_half, {1, 0, -4, 9}, 36, {6, 0, -3, 2}),
+    ROW(norm_1, {0, 2, -3, 4}, 9, {0, 1, -1, 1}),
+    ROW(norm_1, {0, 0, 0, 0}, 0, {0, 0, 0, 0}),
+    ROW(norm_2, {0, 3, -4, 0}, 5, {0, 0.6, -0.8, 0}),
+    ROW(norm_2, {0, 0, 0, 0}, 0, {0, 0, 0, 0}),
+    ROW(norm_2, {INF, 1, 0, 0}, INF, {NAN, 0, 0, 0}),
+    ROW(norm_3, {0, 3, -4, 5}, 6, {0, 0.25, -4.0 / 9, 25.0 / 36}),
+    ROW(norm_3, {0, 0, 0, 0}, 0, {0, 0, 0, 0}),
+    ROW(norm_max, {1, -3, 2, 3}, 3, {0, -0.5, 0, 0.5}),
+    ROW(norm_max, {0, 0, 0, 0}, 0, {0, 0, 0, 0}),
+    ROW(norm_max, {1, -INF, 2, 3}, INF, {0, -1, 0, 0}),
+    ROW(norm_min, {-2, -3, 2, 3}, 2, {-0.5, 0, 0.5, 0}),
+    ROW(deviation, {1, 3, 1, 3}, 1, {-0.25, 0.25, -0.25, 0.25}),
+    ROW(deviation, {7, 7, 7, 7}, 0, {0, 0, 0, 0}),
+    ROW(sample_deviation, {0, 0, 6, 6}, 3.4641016151377544,
+        {-0.28867513459481292, -0.28867513459481292, 0.28867513459481292, 0.28867513459481292}),
+};
+
+/* The gradient of the backward, of the taped derivatives, and of the forward ones. */
+static void check_row(tg_ctx *ctx, tg_dtype dtype, size_t i, double tol) {
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = leaf(ctx, dtype, TG_SHAPE(4), row[i].x), *g, *taped, *y = row[i].f(t, x);
+    check_values(y, &row[i].y, row[i].name, tol);
+    tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.retain = true));
+    check_values(g, row[i].slope, row[i].name, tol);
+    tg_grad(t, &y, 1, &x, 1, &taped, TG_GRAD(.create_graph = true, .allow_unused = true));
+    bool beside_infinity = false;
+    for (int k = 0; k < 4; k++) beside_infinity |= isinf(row[i].x[k]);
+    if (!beside_infinity) check_values(taped, row[i].slope, row[i].name, tol);
+    for (int k = 0; k < 4 && !beside_infinity; k++) {
+        double one[4] = {0};
+        one[k] = 1;
+        tg_tensor *v = leaf(ctx, dtype, TG_SHAPE(4), one), *dy;
+        tg_jvp(t, &y, 1, &x, 1, &v, &dy);
+        check_values(dy, &row[i].slope[k], row[i].name, tol);
+        tg_drop(v);
+    }
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s: %s", row[i].name, tg_ctx_message(ctx));
+    tg_tape_free(t);
+    tg_drop(x);
+}
+
+START_TEST(special_values) {
+    const tg_dtype dtype[] = {TG_F64, TG_F32};
+    const double tol[] = {1e-14, 1e-6};
+    for (int d = 0; d < 2; d++) {
+        tg_ctx *ctx = open_ctx(dtype[d]);
+        for (size_t i = 0; i < sizeof row / sizeof *row; i++) check_row(ctx, dtype[d], i, tol[d]);
+        tg_ctx_free(ctx);
+    }
+}
+END_TEST
+
+/* ---- Second derivatives of a product beside zeros ---- */
+
+static tg_status product(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)state, (void)n_in, (void)n_out;
+    out[0] = tg_prod(t, in[0], TG_DIMS(1), false);
+    return TG_OK;
+}
+
+static tg_status product_gradient(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)state, (void)n_in, (void)n_out;
+    bool grad = tg_set_grad_mode(t, true);
+    tg_tensor *p = tg_prod(t, in[0], TG_DIMS(1), false);
+    tg_tensor *y = tg_sum(t, tg_square(t, tg_add_scalar(t, p, 1)), TG_ALL_DIMS, false);
+    tg_status s = tg_grad(t, &y, 1, in, 1, out, TG_GRAD(.create_graph = true));
+    tg_set_grad_mode(t, grad);
+    return s;
+}
+
+START_TEST(products_beside_zeros) {
+    const double v[] = {1.5, -2, 0.5, 0, 3, 2, 0, 0, -1, 0, 0, 0};
+    tg_ctx *ctx = open_ctx(TG_F64);
+    const tg_fn f[] = {product, product_gradient};
+    for (int i = 0; i < 2; i++) {
+        tg_tape *t = tg_tape_new(ctx);
+        tg_tensor *x = leaf(ctx, TG_F64, TG_SHAPE(4, 3), v);
+        tg_gradcheck_result r;
+        tg_status s = tg_gradcheck(t, f[i], NULL, &x, 1, 1, TG_GRADCHECK(.no_extras = true, .name = "prod"), &r);
+        ck_assert_msg(s == TG_OK, "%s", tg_ctx_message(ctx));
+        tg_tape_free(t);
+        tg_drop(x);
+    }
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+/* ---- Pairs of numbers ---- */
+
+#define AS2(name, expr) \
+    static tg_tensor *name(tg_tape *t, tg_tensor *x, tg_tensor *y) { return expr; }
+AS2(l1, tg_l1(t, x, y, NULL))
+AS2(smooth, tg_smooth_l1(t, x, y, 2, NULL))
+AS2(huber, tg_huber(t, x, y, 2, NULL))
+AS2(bce, tg_bce_with_logits(t, x, y, NULL, NULL, NULL))
+AS2(kl, tg_kl_div(t, x, y, NULL))
+AS2(kl_log, tg_kl_div(t, x, y, TG_LOSS(.log_target = true)))
+AS2(cosine, tg_cosine_similarity(t, tg_reshape(t, x, TG_SHAPE(1)), tg_reshape(t, y, TG_SHAPE(1)), 0, 1e-8))
+
+#define LN2 0.69314718055994531
+#define E4 54.598150033144239
+static const struct {
+    const char *name;
+    function2 f;
+    double x, y, value, by_x, by_y;
+} pair[] = {
+#define PAIR(f, ...) {#f, f, __VA_ARGS__}
+    PAIR(l1, 3, 3, 0, 0, 0), PAIR(l1, 1, 3, 2, -1, 1), PAIR(l1, INF, 3, INF, 1, -1), PAIR(l1, NAN, 3, NAN, 0, 0),
+    PAIR(smooth, 1, 1, 0, 0, 0), PAIR(smooth, 2, 1, 0.25, 0.5, -0.5), PAIR(smooth, 5, 1, 3, 1, -1),
+    PAIR(smooth, 3, 1, 1, 1, -1), PAIR(smooth, -INF, 1, INF, -1, 1),
+    PAIR(huber, 2, 1, 0.5, 1, -1), PAIR(huber, 1, 5, 6, -2, 2), PAIR(huber, NAN, 1, NAN, NAN, NAN),
+    PAIR(bce, 0, 1, LN2, -0.5, 0), PAIR(bce, 0, 0, LN2, 0.5, 0),
+    PAIR(bce, 100, 1, 3.7200759760208361e-44, -3.7200759760208361e-44, -100),
+    PAIR(bce, -30, 0, 9.3576229688397368e-14, 9.3576229688392989e-14, 30), PAIR(bce, 300, 0, 300, 1, -300),
+    PAIR(bce, -300, 1, 300, -1, 300), PAIR(bce, NAN, 1, NAN, NAN, NAN),
+    PAIR(kl, -1, 1, 1, -1, 2), PAIR(kl, -1, 0, 0, 0, 0), PAIR(kl, -INF, 0, 0, 0, 0), PAIR(kl, -INF, 1, INF, -1, INF),
+    PAIR(kl_log, -1, 0, 1, -1, 2), PAIR(kl_log, -1, -INF, 0, 0, 0), PAIR(kl_log, -INF, -INF, 0, 0, 0),
+    PAIR(kl_log, 1, 4, 3 * E4, -E4, 4 * E4),
+    PAIR(cosine, 2, 3, 1, 0, 0), PAIR(cosine, -2, 3, -1, 0, 0), PAIR(cosine, 0, 3, 0, 1e8, 0),
+    PAIR(cosine, 0, 0, 0, 0, 0),
+};
+
+static void check_pair(tg_ctx *ctx, tg_dtype dtype, size_t i, double tol) {
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *in[] = {leaf(ctx, dtype, TG_SHAPE(), &pair[i].x), leaf(ctx, dtype, TG_SHAPE(), &pair[i].y)}, *g[2];
+    tg_tensor *loss = tg_reshape(t, pair[i].f(t, in[0], in[1]), TG_SHAPE());
+    bool finite = isfinite(pair[i].x) && isfinite(pair[i].y);
+    for (int taped = 0; taped <= finite; taped++) {
+        const tg_grad_opts how = {.size = sizeof how, .retain = true, .create_graph = taped, .allow_unused = true};
+        tg_grad(t, &loss, 1, in, 2, g, &how);
+        check_values(loss, &pair[i].value, pair[i].name, tol);
+        check_values(g[0], &pair[i].by_x, pair[i].name, tol);
+        check_values(g[1], &pair[i].by_y, pair[i].name, tol);
+    }
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s: %s", pair[i].name, tg_ctx_message(ctx));
+    tg_tape_free(t);
+    tg_drop(in[0]);
+    tg_drop(in[1]);
+}
+
+START_TEST(special_pairs) {
+    tg_ctx *ctx = open_ctx(TG_F64);
+    for (size_t i = 0; i < sizeof pair / sizeof *pair; i++) check_pair(ctx, TG_F64, i, 1e-14);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+/* Small losses keep their digits in float32. */
+START_TEST(far_logits) {
+    tg_ctx *ctx = open_ctx(TG_F32);
+    tg_tape *t = tg_tape_new(ctx);
+    const double x[] = {-20, 20, -8, 8, 0.5, -70}, y[] = {0, 1, 0, 1, 0.25, 0};
+    tg_tensor *logits = leaf(ctx, TG_F32, TG_SHAPE(6), x), *target = leaf(ctx, TG_F32, TG_SHAPE(6), y);
+    tg_tensor *loss = tg_bce_with_logits(t, logits, target, NULL, NULL, TG_LOSS(.reduction = TG_LOSS_NONE));
+    double want[6];
+    for (int i = 0; i < 6; i++) want[i] = y[i] * log1p(exp(-x[i])) + (1 - y[i]) * log1p(exp(x[i]));
+    check_values(loss, want, "bce_with_logits", 1e-6);
+    tg_tape_free(t);
+    tg_drop(logits);
+    tg_drop(target);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+/* ---- nll ---- */
+
+static void check_nll(tg_ctx *ctx, const int64_t *ids, const tg_loss_opts *opts, double value, const double *by_x,
+                      const double *by_w) {
+    static const double x[] = {-1, -2, -3, -4, -5, -6, -INF, -8, -9}, w[] = {1, 2, 4};
+    for (int taped = 0; taped < 2; taped++) {
+        tg_tape *t = tg_tape_new(ctx);
+        tg_tensor *target = tg_from_host(ctx, TG_I64, TG_SHAPE(3), ids), *g[2];
+        tg_tensor *in[] = {leaf(ctx, TG_F64, TG_SHAPE(3, 3), x), leaf(ctx, TG_F64, TG_SHAPE(3), w)};
+        tg_tensor *loss = tg_nll(t, in[0], target, in[1], opts);
+        check_values(loss, &value, "nll", 1e-14);
+        const tg_grad_opts how = {.size = sizeof how, .create_graph = taped};
+        tg_grad(t, &loss, 1, in, 2, g, &how);
+        check_values(g[0], by_x, "nll by x", 1e-14);
+        check_values(g[1], by_w, "nll by w", 1e-14);
+        ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+        tg_tape_free(t);
+        tg_drop(target);
+        tg_drop(in[0]);
+        tg_drop(in[1]);
+    }
+}
+
+START_TEST(targets) {
+    tg_ctx *ctx = open_ctx(TG_F64);
+    const int64_t ids[] = {1, 2, -100}, zero[] = {1, 2, 0}, none[] = {-100, -100, -100};
+    const double sum_x[] = {0, -2, 0, 0, 0, -4, 0, 0, 0}, sum_w[] = {0, 2, 6};
+    const double mean_x[] = {0, -2.0 / 6, 0, 0, 0, -4.0 / 6, 0, 0, 0};
+    const double mean_w[] = {0, (2 - 28.0 / 6) / 6, (6 - 28.0 / 6) / 6}, nothing[9] = {0};
+    check_nll(ctx, ids, TG_LOSS(.reduction = TG_LOSS_SUM), 28, sum_x, sum_w);
+    check_nll(ctx, ids, NULL, 28.0 / 6, mean_x, mean_w);
+    check_nll(ctx, zero, TG_LOSS(.ignore_index = TG_IGNORE_ZERO), 28.0 / 6, mean_x, mean_w);
+    check_nll(ctx, none, TG_LOSS(.reduction = TG_LOSS_SUM), 0, nothing, nothing);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+/* The mean of no rows is NaN, and moves nothing. */
+START_TEST(no_targets) {
+    tg_ctx *ctx = open_ctx(TG_F64);
+    tg_tape *t = tg_tape_new(ctx);
+    const int64_t ids[] = {-100, -100};
+    const double v[] = {-1, -2, -3, -4}, nothing[4] = {0}, nan_ = NAN;
+    tg_tensor *x = leaf(ctx, TG_F64, TG_SHAPE(2, 2), v), *target = tg_from_host(ctx, TG_I64, TG_SHAPE(2), ids), *g;
+    tg_tensor *loss = tg_nll(t, x, target, NULL, NULL);
+    check_values(loss, &nan_, "nll of no rows", 0);
+    tg_grad(t, &loss, 1, &x, 1, &g, NULL);
+    check_values(g, nothing, "nll of no rows", 0);
+    tg_tape_free(t);
+    tg_drop(x);
+    tg_drop(target);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+/* ---- Bools and places ---- */
+
+START_TEST(places_and_masks) {
+    tg_ctx *ctx = open_ctx(TG_F64);
+    tg_tape *t = tg_tape_new(ctx);
+    const double v[] = {3, 1, 1, 2, NAN, 0};
+    const bool m[] = {true, false, false, false, true, true};
+    const double argmin[] = {1, 1}, argmax[] = {0, 1}, any[] = {1, 1}, all[] = {0, 0}, column[] = {0, 0, 0};
+    tg_tensor *x = leaf(ctx, TG_F64, TG_SHAPE(2, 3), v), *mask = tg_from_host(ctx, TG_BOOL, TG_SHAPE(2, 3), m);
+    check_values(tg_argmin(t, x, 1, false), argmin, "argmin", 0);
+    check_values(tg_argmax(t, x, 1, false), argmax, "argmax", 0);
+    check_values(tg_cast(t, tg_any(t, mask, TG_DIMS(1), false), TG_F64), any, "any", 0);
+    check_values(tg_cast(t, tg_all(t, mask, TG_DIMS(1), false), TG_F64), all, "all", 0);
+    check_values(tg_cast(t, tg_all(t, mask, TG_DIMS(0), true), TG_F64), column, "all", 0);
+    tg_tensor *none = tg_slice(t, mask, 1, 0, 0, 1);
+    const double no[] = {0, 0}, yes[] = {1, 1};
+    check_values(tg_cast(t, tg_any(t, none, TG_DIMS(1), false), TG_F64), no, "any of none", 0);
+    check_values(tg_cast(t, tg_all(t, none, TG_DIMS(1), false), TG_F64), yes, "all of none", 0);
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+    tg_tape_free(t);
+    tg_drop(x);
+    tg_drop(mask);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+int main(void) {
+    const TTest *tests[] = {special_values, products_beside_zeros, special_pairs, far_logits, targets, no_targets,
+                            places_and_masks};
+    return tg_check_main("reductions", tests, sizeof tests / sizeof *tests);
+}
