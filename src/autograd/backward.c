@@ -4,7 +4,6 @@
  * summed in that order, those that a work still fills last. A leaf's node comes right before its first user's, so its
  * hooks run after its last contribution and before anything recorded earlier runs.
  */
-
 #include "autograd/backward.h"
 #include "autograd/placement.h"
 #include "autograd/taped.h"
@@ -12,7 +11,7 @@
 
 /* ---- Which nodes are needed ---- */
 
-static tg_node *node_of(const tg_tape *t, const tg_tensor *x) { return x->node ? x->node : tg_tape_find_leaf(t, x); }
+tg_node *tg_tape_node_of(const tg_tape *t, const tg_tensor *x) { return x->node ? x->node : tg_tape_find_leaf(t, x); }
 
 static bool only_has(const tg_pass_opts *o, const tg_tensor *x) {
     for (int i = 0; i < o->n_only; i++)
@@ -68,7 +67,7 @@ static tg_tensor *seed_of(tg_tensor *root, tg_tensor *given, const char *who) {
 
 tg_node *tg_root_node(tg_tape *t, tg_tensor *root, int i, const char *who) {
     if (tg_check(t->ctx, root, who) != TG_OK) return NULL;
-    tg_node *node = node_of(t, root);
+    tg_node *node = tg_tape_node_of(t, root);
     if (root->tape && root->tape != t) {
         tg_fail(t->ctx, TG_ERR_HANDLE, "%s: root %d is a result of another tape", who, i);
         return NULL;
@@ -123,6 +122,14 @@ tg_status tg_node_check_saved(const tg_node *n) {
     }
     for (int i = 0; i < n->n_saved; i++) TG_TRY(tg_storage_need(saved[i]->storage, saved[i]));
     return TG_OK;
+}
+
+tg_status tg_node_ready(const tg_node *n) {
+    if (!(n->flags & TG_N_CONSUMED)) return tg_node_check_saved(n);
+    return tg_fail(
+        tg_node_out(n)[0]->ctx, TG_ERR_STATE,
+        "op %s has given back what it saved: an earlier backward consumed it; run that one with .retain = true",
+        n->op->name);
 }
 
 static void unsave(const tg_tape *t, tg_tensor *x, const char *by, const void *site) {
@@ -249,7 +256,7 @@ static tg_status run_leaf(tg_pass *p, tg_node *n) {
     return reached && sum && tg_hooks_any(x, true) ? tg_hooks_run(p->t, x, &sum, true) : TG_OK;
 }
 
-static bool feeds_any(const tg_pass *p, const tg_node *n) {
+bool tg_pass_leads_on(const tg_pass *p, const tg_node *n) {
     tg_node **src = tg_node_src(n);
     for (int i = 0; i < n->n_in; i++)
         if (tg_pass_needs(p, src[i])) return true;
@@ -258,7 +265,7 @@ static bool feeds_any(const tg_pass *p, const tg_node *n) {
 
 /* Ranks must meet in the same nodes, so one that the roots depend on runs even where no gradient came on this rank: it
  * gets zeros. What it depends on is due in turn. */
-static void note_due(const tg_pass *p, tg_node *n) {
+void tg_pass_note_due(const tg_pass *p, tg_node *n) {
     tg_node **src = tg_node_src(n);
     for (int i = 0; i < n->n_in; i++)
         if (tg_pass_needs(p, src[i])) src[i]->flags |= TG_N_DUE;
@@ -285,15 +292,10 @@ static tg_status run_node(tg_pass *p, tg_node *n, bool *ran) {
         TG_TRY(zero_outputs(n));
         any = true;
     }
-    if (!any || !feeds_any(p, n)) return TG_OK;
-    if (n->flags & TG_N_CONSUMED)
-        return tg_fail(
-            p->t->ctx, TG_ERR_STATE,
-            "op %s has given back what it saved: an earlier backward consumed it; run that one with .retain = true",
-            n->op->name);
+    if (!any || !tg_pass_leads_on(p, n)) return TG_OK;
+    TG_TRY(tg_node_ready(n));
     if (!n->op->backward)
         return tg_fail(p->t->ctx, TG_ERR_UNSUPPORTED, "op %s has no backward", n->op->name);
-    TG_TRY(tg_node_check_saved(n));
     *ran = true;
     return run_op(p, n);
 }
@@ -310,7 +312,7 @@ static tg_status run_nodes(tg_pass *p) {
         for (int i = 0; i < n->n_out && !reached; i++) reached = tg_node_slots(n)[i].g || tg_node_slots(n)[i].pending;
         if (!reached) continue;
         bool ran = false;
-        if (TG_UNLIKELY(p->t->collectives)) note_due(p, n);
+        if (TG_UNLIKELY(p->t->collectives)) tg_pass_note_due(p, n);
         TG_TRY(run_node(p, n, &ran));
         n->flags &= ~TG_N_DUE;
         for (int i = 0; i < n->n_out; i++) tg_slot_drop(&tg_node_slots(n)[i]);
@@ -329,7 +331,7 @@ static void forget_pass(tg_tape *t) {
 
 static tg_status run_pass(tg_pass *p, tg_tensor *const *roots, int n, const char *who) {
     tg_status s = seed_roots(p, roots, n, who); /* a root may be a leaf that no op has used */
-    for (int i = 0; i < p->o->n_targets; i++) p->o->targets[i].node = node_of(p->t, p->o->targets[i].x);
+    for (int i = 0; i < p->o->n_targets; i++) p->o->targets[i].node = tg_tape_node_of(p->t, p->o->targets[i].x);
     if (!p->all) tg_pass_mark(p);
     if (s == TG_OK) s = run_nodes(p);
     if (!p->o->targets) p->t->ctx->backwards++;
@@ -402,7 +404,8 @@ static tg_tensor *hand_over(tg_tape *t, tg_target *target, const tg_grad_opts *o
         g = target->g = tg_temp_empty(ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
         if (!g || ctx->ops->fill(ctx, tg_array_of(g), 0) != TG_OK) return tg_inert(ctx);
     }
-    if (opts->create_graph) return g;
+    if (opts->create_graph && !g) return tg_full_like(t, x, 0);
+    if (opts->create_graph) return tg_reshape(t, g, tg_shape_of(g)); /* a tensor of its own */
     tg_tensor *y = tg_tape_tensor(t, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
     if (y) y->place = tg_placement_of_gradient(x, false);
     return y ? y : tg_inert(ctx);

@@ -64,6 +64,14 @@ tg_status tg_receipts_open(tg_pass *p, tg_call *c);
 tg_status tg_receipts_close(tg_pass *p, tg_call *c);
 /* Everything that the op saved is there, and is what it was. */
 tg_status tg_node_check_saved(const tg_node *n);
+/* backward.c: that, and no backward has consumed it. */
+tg_status tg_node_ready(const tg_node *n);
+/* The node whose slots hold x's gradient; NULL: this tape has not used x, or it needs none. */
+tg_node *tg_tape_node_of(const tg_tape *t, const tg_tensor *x);
+/* An input's gradient is wanted. */
+bool tg_pass_leads_on(const tg_pass *p, const tg_node *n);
+/* Ranks must meet in what the node depends on: it is due. */
+void tg_pass_note_due(const tg_pass *p, tg_node *n);
 tg_target *tg_pass_target(const tg_pass *p, const tg_node *n, int out);
 static inline bool tg_pass_needs(const tg_pass *p, const tg_node *n) { return n && (p->all || n->pass == p->id); }
 

@@ -39,14 +39,15 @@ tg_status tg_jvp_linear(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_
     tg_tensor **in = tg_tape_alloc(t, (size_t)n->n_in * sizeof *in + 1);
     if (!in) return t->ctx->status;
     for (int i = 0; i < n->n_in; i++)
-        in[i] = !carries(n, i) ? tg_node_in(n)[i] : din[i] ? din[i] : tg_full_like(t, tg_node_in(n)[i], 0);
+        in[i] = !carries(n, i) ? tg_node_in(n)[i] : din[i] ? din[i] : tg_zero_tangent(t, tg_node_in(n)[i]);
     return again(t, n, in, dout);
 }
 
 tg_status tg_jvp_multilinear(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     if (!t || !n || !din || !dout) return TG_ERR_ARGUMENT;
-    tg_tensor **in = tg_tape_alloc(t, ((size_t)n->n_in + n->n_out) * sizeof *in), **part = in + n->n_in;
+    tg_tensor **in = tg_tape_alloc(t, ((size_t)n->n_in + n->n_out) * sizeof *in);
     if (!in) return t->ctx->status;
+    tg_tensor **part = in + n->n_in;
     for (int i = 0; i < n->n_in; i++) {
         if (!din[i]) continue;
         memcpy(in, tg_node_in(n), n->n_in * sizeof *in);

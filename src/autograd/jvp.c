@@ -11,12 +11,10 @@ typedef struct tangents {
     uint32_t id; /* of the nodes that lead to an output */
 } tangents;
 
-static tg_node *node_of(const tg_tape *t, const tg_tensor *x) { return x->node ? x->node : tg_tape_find_leaf(t, x); }
-
 /* Backwards: every consumer of a node comes behind it. */
 static void mark(const tangents *w, tg_tensor *const *outs, int n_outs) {
     for (int i = 0; i < n_outs; i++) {
-        tg_node *n = node_of(w->t, outs[i]);
+        tg_node *n = tg_tape_node_of(w->t, outs[i]);
         if (n) n->pass = w->id;
     }
     for (tg_node *n = w->t->last; n; n = n->prev) {
@@ -28,9 +26,10 @@ static void mark(const tangents *w, tg_tensor *const *outs, int n_outs) {
 
 static tg_status push(const tangents *w, tg_node *n) {
     tg_tape *t = w->t;
-    tg_tensor **din = tg_tape_alloc(t, ((size_t)n->n_in + n->n_out) * sizeof *din), **dout = din + n->n_in;
+    tg_tensor **din = tg_tape_alloc(t, ((size_t)n->n_in + n->n_out) * sizeof *din);
     bool any = false;
     if (!din) return t->ctx->status;
+    tg_tensor **dout = din + n->n_in;
     for (int i = 0; i < n->n_in; i++) {
         const tg_node *src = tg_node_src(n)[i];
         din[i] = src ? tg_node_slots(src)[tg_node_in(n)[i]->out].g : NULL;
@@ -41,12 +40,7 @@ static tg_status push(const tangents *w, tg_node *n) {
     if (!n->op->jvp)
         return tg_fail(t->ctx, TG_ERR_UNSUPPORTED, "tg_jvp: op %s has no forward derivative (its jvp slot)",
                        n->op->name);
-    if (n->flags & TG_N_CONSUMED)
-        return tg_fail(t->ctx, TG_ERR_STATE,
-                       "op %s has given back what it saved: an earlier backward consumed it; run that one with "
-                       ".retain = true",
-                       n->op->name);
-    TG_TRY(tg_node_check_saved(n));
+    TG_TRY(tg_node_ready(n));
     tg_status s = n->op->jvp(t, n, din, dout);
     TG_TRY(s == TG_OK ? t->ctx->status : s);
     for (int i = 0; i < n->n_out; i++) {
@@ -92,10 +86,22 @@ static tg_status check_call(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_t
     return TG_OK;
 }
 
+/* What needs no gradient is the same on every rank in one way only. */
+static bool lies_alike(const tg_tensor *d, const tg_tensor *x) {
+    for (int a = 0; tg_place_of(d) != tg_place_of(x) && a < TG_MAX_AXES; a++) {
+        tg_placement is = tg_place_on(d, (tg_axis)a), want = tg_place_on(x, (tg_axis)a);
+        bool same = is.kind == TG_INVARIANT || is.kind == TG_REPLICATED;
+        if (same ? want.kind != TG_INVARIANT && want.kind != TG_REPLICATED
+                 : is.kind != want.kind || is.layout != want.layout || is.dim != want.dim || is.chunks != want.chunks)
+            return false;
+    }
+    return true;
+}
+
 static tg_status place_tangents(const tangents *w, tg_tensor *const *inputs, int n, tg_tensor *const *din,
                                 const char *who) {
     for (int i = 0; i < n; i++) {
-        tg_node *node = node_of(w->t, inputs[i]);
+        tg_node *node = tg_tape_node_of(w->t, inputs[i]);
         if (!din[i] || !node) continue;
         char want[160], got[160];
         TG_TRY(tg_check(w->t->ctx, din[i], who));
@@ -105,6 +111,10 @@ static tg_status place_tangents(const tangents *w, tg_tensor *const *inputs, int
             memcmp(din[i]->shape, inputs[i]->shape, din[i]->ndim * sizeof *din[i]->shape))
             return tg_fail(w->t->ctx, TG_ERR_SHAPE, "%s: tangent %d is %s, expected the input's shape and dtype, %s",
                            who, i, got, want);
+        if (!lies_alike(din[i], inputs[i]))
+            return tg_fail(w->t->ctx, TG_ERR_PLACEMENT,
+                           "%s: tangent %d, %s, lies otherwise over the ranks than its input, %s: place it alike", who,
+                           i, got, want);
         TG_TRY(tg_taped_add(w->t, &tg_node_slots(node)[inputs[i]->out], din[i]));
     }
     return TG_OK;
@@ -116,9 +126,9 @@ static tg_status run(const tangents *w, tg_tensor *const *outs, int n_outs, tg_t
     TG_TRY(place_tangents(w, inputs, n_in, din, who));
     TG_TRY(push_all(w, w->t->first, w->t->last));
     for (int i = 0; i < n_outs; i++) {
-        const tg_node *n = node_of(w->t, outs[i]);
-        dout[i] = n ? tg_node_slots(n)[outs[i]->out].g : NULL;
-        if (!dout[i]) dout[i] = tg_full_like(w->t, outs[i], 0);
+        const tg_node *n = tg_tape_node_of(w->t, outs[i]);
+        tg_tensor *d = n ? tg_node_slots(n)[outs[i]->out].g : NULL;
+        dout[i] = d ? tg_reshape(w->t, d, tg_shape_of(d)) : tg_zero_tangent(w->t, outs[i]); /* the caller's own */
     }
     return w->t->ctx->status;
 }

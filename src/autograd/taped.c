@@ -13,6 +13,12 @@ tg_tensor *tg_full_like(tg_tape *t, const tg_tensor *x, double value) {
     return y;
 }
 
+tg_tensor *tg_zero_tangent(tg_tape *t, const tg_tensor *x) {
+    tg_tensor *y = tg_full(t, (tg_dtype)x->dtype, tg_shape_of(x), 0);
+    if (tg_alive(y)) y->place = tg_place_of(x);
+    return y;
+}
+
 tg_status tg_taped_add(tg_tape *t, tg_slot *s, tg_tensor *g) {
     s->g = s->g ? tg_add(t, s->g, g) : g;
     return t->ctx->status;
@@ -81,7 +87,11 @@ static tg_status contribute(tg_pass *p, tg_node *n, tg_tensor *const *gin) {
     tg_node **src = tg_node_src(n);
     for (int i = 0; i < n->n_in; i++) {
         tg_tensor *x = tg_node_in(n)[i];
-        if (!gin[i] || !tg_pass_needs(p, src[i])) continue;
+        if (!tg_pass_needs(p, src[i])) continue;
+        if (!gin[i]) { /* zero, or the nodes of a composition give it */
+            src[i]->flags |= TG_N_REACHED;
+            continue;
+        }
         TG_TRY(tg_taped_fits(n, x, gin[i], "vjp", i));
         TG_TRY(tg_taped_add(p->t, &tg_node_slots(src[i])[x->out], gin[i]));
     }
@@ -95,14 +105,10 @@ static tg_status derive(tg_pass *p, tg_node *n) {
                        "tg_grad: create_graph needs the derivative of op %s as taped ops (its vjp slot), which it has "
                        "not",
                        n->op->name);
-    if (n->flags & TG_N_CONSUMED)
-        return tg_fail(t->ctx, TG_ERR_STATE,
-                       "op %s has given back what it saved: an earlier backward consumed it; run that one with "
-                       ".retain = true",
-                       n->op->name);
-    TG_TRY(tg_node_check_saved(n));
-    tg_tensor **gin = tg_tape_alloc(t, ((size_t)n->n_in + n->n_out) * sizeof *gin), **gout = gin + n->n_in;
+    TG_TRY(tg_node_ready(n));
+    tg_tensor **gin = tg_tape_alloc(t, ((size_t)n->n_in + n->n_out) * sizeof *gin);
     if (!gin) return t->ctx->status;
+    tg_tensor **gout = gin + n->n_in;
     for (int i = 0; i < n->n_in; i++) gin[i] = NULL;
     for (int i = 0; i < n->n_out; i++) gout[i] = tg_node_slots(n)[i].g;
     tg_status s = n->op->vjp(t, n, gout, gin);
@@ -110,24 +116,25 @@ static tg_status derive(tg_pass *p, tg_node *n) {
     return s == TG_OK ? contribute(p, n, gin) : s;
 }
 
-static bool leads_on(const tg_pass *p, const tg_node *n) {
-    for (int i = 0; i < n->n_in; i++)
-        if (tg_pass_needs(p, tg_node_src(n)[i])) return true;
-    return false;
-}
-
-static void note_due(const tg_pass *p, tg_node *n) {
-    for (int i = 0; i < n->n_in; i++)
-        if (tg_pass_needs(p, tg_node_src(n)[i])) tg_node_src(n)[i]->flags |= TG_N_DUE;
-}
-
 static tg_status run_node(tg_pass *p, tg_node *n) {
     bool any = false;
-    if (p->t->collectives) note_due(p, n);
+    if (p->t->collectives) tg_pass_note_due(p, n);
     TG_TRY(finish_outputs(p, n, &any));
     n->flags &= ~TG_N_DUE;
-    if (!any || n->flags & TG_N_LEAF || !leads_on(p, n)) return TG_OK;
+    if (!any || n->flags & TG_N_LEAF || !tg_pass_leads_on(p, n)) return TG_OK;
     return tg_taped_note(n, derive(p, n));
+}
+
+/* A gradient of zero that no tensor stands for: so are those of what the node was made of. */
+static void pass_zero(const tg_pass *p, tg_node *n) {
+    if (!(n->flags & TG_N_REACHED)) return;
+    n->flags &= ~TG_N_REACHED;
+    for (int i = 0; i < n->n_out; i++) {
+        tg_target *target = tg_pass_target(p, n, i);
+        if (target) target->reached = true;
+    }
+    for (int i = 0; i < n->n_in; i++)
+        if (tg_pass_needs(p, tg_node_src(n)[i])) tg_node_src(n)[i]->flags |= TG_N_REACHED;
 }
 
 static void clear_slots(tg_node *n) {
@@ -141,6 +148,7 @@ static tg_status run_nodes(tg_pass *p, tg_node *from, const tg_node *end) {
         bool reached = n->flags & TG_N_DUE;
         for (int i = 0; i < n->n_out && !reached; i++) reached = tg_node_slots(n)[i].g;
         if (reached) TG_TRY(run_node(p, n));
+        pass_zero(p, n);
         clear_slots(n);
     }
     return TG_OK;
@@ -154,8 +162,7 @@ static tg_status seed_and_run(tg_pass *p, tg_tensor *const *roots, int n, const 
         if (!tg_root_node(p->t, roots[i], i, who)) return p->t->ctx->status;
     }
     for (int i = 0; i < p->o->n_targets; i++) {
-        tg_tensor *x = p->o->targets[i].x;
-        p->o->targets[i].node = x->node ? x->node : tg_tape_find_leaf(p->t, x);
+        p->o->targets[i].node = tg_tape_node_of(p->t, p->o->targets[i].x);
     }
     tg_pass_mark(p);
     tg_node *last = p->t->last;
@@ -174,7 +181,7 @@ tg_status tg_taped_run(tg_pass *p, tg_tensor *const *roots, int n, const char *w
     t->taped = outer;
     for (tg_node *m = t->last; s != TG_OK && m; m = m->prev) {
         clear_slots(m);
-        m->flags &= ~TG_N_DUE;
+        m->flags &= ~(TG_N_DUE | TG_N_REACHED);
     }
     return s;
 }
@@ -192,7 +199,7 @@ tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
     tg_status s = f(t, n, out);
     TG_TRY(s == TG_OK ? t->ctx->status : s);
     for (tg_node *m = before ? before->next : t->first; m; m = m->next)
-        if (leads_on(p, m)) m->pass = p->id;
+        if (tg_pass_leads_on(p, m)) m->pass = p->id;
     for (int i = 0; i < n->n_out; i++) {
         if (!gout[i] || !tg_alive(out[i]) || !out[i]->node || !tg_pass_needs(p, out[i]->node)) continue;
         TG_TRY(tg_taped_fits(n, tg_node_out(n)[i], out[i], "composition", i));

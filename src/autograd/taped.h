@@ -12,8 +12,9 @@ tg_node *tg_root_node(tg_tape *t, tg_tensor *root, int i, const char *who);
 /* Marks, for pass p, what leads from a target to somewhere. */
 void tg_pass_mark(tg_pass *p);
 
-/* Zeros, or another number, like x. */
+/* Zeros, or another number, as a gradient of x; and as a tangent, which lies over the ranks as x does. */
 tg_tensor *tg_full_like(tg_tape *t, const tg_tensor *x, double value);
+tg_tensor *tg_zero_tangent(tg_tape *t, const tg_tensor *x);
 /* Sums g into a slot of tape tensors. */
 tg_status tg_taped_add(tg_tape *t, tg_slot *s, tg_tensor *g);
 /* Whoever reads an error from the derivative of a node learns which it was. */

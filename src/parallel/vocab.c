@@ -133,14 +133,14 @@ static tg_tensor *row_losses(tg_tape *t, const tg_loss_params *p, tg_tensor *x, 
     x = tg_wide(t, tg_as_opaque(t, x, p->comm));
     tg_tensor *elsewhere, *at = tg_vocab_local(t, target, p->first, p->columns, &elsewhere);
     tg_tensor *rows = tg_unsqueeze(t, at, -1), *picked, *total, *mass, *top;
+    x = tg_slice(t, x, last, 0, p->columns, 1); /* padding has no part in anything */
     if (p->columns) {
-        x = tg_slice(t, x, last, 0, p->columns, 1);
         picked = tg_masked_fill(t, tg_squeeze(t, tg_gather(t, x, -1, rows), -1), elsewhere, 0);
         total = tg_sum(t, x, TG_DIMS(-1), false);
         top = tg_all_reduce_max(t, tg_detach(t, tg_max(t, x, TG_DIMS(-1), false)), p->comm);
         mass = tg_sum(t, tg_exp(t, tg_sub(t, x, tg_unsqueeze(t, top, -1))), TG_DIMS(-1), false);
-    } else { /* padding alone, which has no part in anything */
-        mass = picked = total = tg_scale(t, tg_sum(t, x, TG_DIMS(-1), false), 0);
+    } else {
+        mass = picked = total = tg_sum(t, x, TG_DIMS(-1), false);
         top = tg_all_reduce_max(t, tg_add_scalar(t, tg_detach(t, mass), -INFINITY), p->comm);
     }
     tg_tensor *lse = tg_add(t, tg_log(t, sum_over_ranks(t, mass, p->comm)), top);

@@ -23,6 +23,8 @@ static const twin twins[] = {
 
 typedef struct rank_seen {
     seen in[INPUTS], grad[INPUTS], y;
+    double forth, back; /* <c, J v> and <J^T c, v>, v a tangent of the input that is sharded */
+    int rank;
     tg_status status;
 } rank_seen;
 
@@ -37,7 +39,8 @@ typedef struct sample_run {
 static double cotangent(int64_t i) { return (double)((i * 37 + 11) % 31 - 15) / 8; }
 
 /* In float64 create_graph gives what the backward gives. */
-static tg_status check_taped(tg_tape *t, tg_tensor *y, tg_tensor *seed, tg_tensor **in, int n) {
+static tg_status check_taped(tg_tape *t, tg_tensor *y, tg_tensor *seed, tg_tensor **in, int n, int sharded,
+                             rank_seen *out) {
     tg_ctx *ctx = tg_tape_ctx(t);
     tg_tensor *by[INPUTS], *plain[INPUTS], *taped[INPUTS];
     int n_by = 0;
@@ -60,12 +63,20 @@ static tg_status check_taped(tg_tape *t, tg_tensor *y, tg_tensor *seed, tg_tenso
                 printf("taped gradient %d differs at %lld: %.15g, expected %.15g\n", i, (long long)k, b.v[k], a.v[k]);
                 return TG_ERR_GRADIENT;
             }
+        if (by[i] != in[sharded]) continue;
+        tg_tensor *v = make_cotangent(t, by[i], SEED_ROWS, 3 + out->rank), *d;
+        RUN(tg_jvp(t, &y, 1, &by[i], 1, &v, &d));
+        seen c = {0}, u = {0}, w = {0};
+        see(&c, seed), see(&u, d), see(&w, v);
+        for (int64_t k = 0; k < u.n; k++) out->forth += c.v[k] * u.v[k];
+        for (int64_t k = 0; k < w.n; k++) out->back += a.v[k] * w.v[k];
     }
     return TG_OK;
 }
 
 /* Forward, and backward from the same cotangents. */
-static tg_status record_one(tg_tape *t, const tg_op *op, const void *params, tg_tensor **in, int n, rank_seen *out) {
+static tg_status record_one(tg_tape *t, const tg_op *op, const void *params, tg_tensor **in, int n, int sharded,
+                            rank_seen *out) {
     tg_tensor *y = NULL;
     tg_ctx *ctx = tg_tape_ctx(t);
     out->status = tg_apply(t, op, params, in, n, &y, 1, NULL, NULL, TG_SITE);
@@ -75,7 +86,7 @@ static tg_status record_one(tg_tape *t, const tg_op *op, const void *params, tg_
     double v[MOST_NUMEL] = {0};
     for (int64_t i = 0; i < tg_numel(y); i++) v[i] = cotangent(i);
     if (tg_numel(y)) tg_write_f64(seed, v, tg_numel(y));
-    RUN(check_taped(t, y, seed, in, n));
+    RUN(check_taped(t, y, seed, in, n, sharded, out));
     RUN(tg_backward_with(t, &y, 1, TG_BACKWARD(.seeds = &seed)));
     for (int i = 0; i < n; i++)
         if (tg_requires_grad(in[i])) see(&out->grad[i], tg_grad_of(in[i]));
@@ -103,8 +114,9 @@ static tg_status sample_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
         in[i] = i == m->twin->sharded ? own.in[i] : same.in[i];
         see(&m->at[me].in[i], in[i]);
     }
+    m->at[me].rank = me;
     tg_tape *t = tg_tape_new(ctx);
-    tg_status status = record_one(t, m->op, &params, in, s->n_in, &m->at[me]);
+    tg_status status = record_one(t, m->op, &params, in, s->n_in, m->twin->sharded, &m->at[me]);
     if (m->at[me].status != TG_OK) tg_ctx_clear(ctx);
     tg_tape_free(t);
     tg_case_close(&own);
@@ -177,6 +189,12 @@ static void compare(const sample_run *m, const rank_seen *one, int64_t places) {
         SAME(m, "gradient of input 0,", i, sum, one->grad[0].v[i]);
     }
     check_shards(m, &one->grad[m->twin->sharded], places);
+    double forth = 0, back = 0;
+    for (int r = 0; r < m->ranks; r++) {
+        forth += m->twin->sums_result || r == 0 ? m->at[r].forth : 0;
+        back += m->at[r].back;
+    }
+    SAME(m, "<c, J v>, not <J^T c, v>,", 0, forth, back);
 }
 
 static void check_one_rank(const sample_run *m) {
@@ -195,7 +213,7 @@ static void check_one_rank(const sample_run *m) {
     for (int i = 0; i < s->n_in; i++) in[i] = put_together(ctx, m, i, places);
     tg_tape *t = tg_tape_new(ctx);
     memset(&one, 0, sizeof one);
-    tg_status status = record_one(t, tg_op_find(m->twin->whole), &params, in, s->n_in, &one);
+    tg_status status = record_one(t, tg_op_find(m->twin->whole), &params, in, s->n_in, m->twin->sharded, &one);
     ck_assert_msg(status == TG_OK && one.status == TG_OK, "%s: %s", m->op->name, tg_ctx_message(ctx));
     compare(m, &one, places);
     tg_tape_free(t);

@@ -123,6 +123,82 @@ START_TEST(in_place_keeps_what_it_needs) {
 }
 END_TEST
 
+/* Where a derivative is written with a mask, a wider type or a care for overflow: both ways give it, and one number. */
+typedef tg_tensor *(*edge_fn)(tg_tape *, tg_tensor *x, tg_tensor *z);
+static tg_tensor *power(tg_tape *u, tg_tensor *x, tg_tensor *z) { return tg_pow(u, x, z); }
+static tg_tensor *angle(tg_tape *u, tg_tensor *x, tg_tensor *z) { return tg_atan2(u, x, z); }
+static tg_tensor *steps(tg_tape *u, tg_tensor *x, tg_tensor *z) { return tg_mul(u, tg_floor(u, x), z); }
+static tg_tensor *to_0(tg_tape *u, tg_tensor *x, tg_tensor *z) { return tg_mul(u, tg_pow_scalar(u, x, 0), z); }
+static tg_tensor *gelus(tg_tape *u, tg_tensor *x, tg_tensor *z) { return tg_mul(u, tg_gelu_tanh(u, x), z); }
+static tg_tensor *sums(tg_tape *u, tg_tensor *x, tg_tensor *z) {
+    return tg_logsumexp(u, tg_stack(u, (tg_tensor *[]){x, z}, 2, 0), TG_ALL_DIMS, false);
+}
+
+static void check_edge(edge_fn f, const char *name, tg_dtype dtype, double a, double b) {
+    tg_tensor *in[2] = {tg_zeros(ctx, dtype, TG_SHAPE()), tg_zeros(ctx, dtype, TG_SHAPE())}, *plain[2], *taped[2],
+              *push;
+    tg_write_f64(in[0], &a, 1);
+    tg_write_f64(in[1], &b, 1);
+    for (int i = 0; i < 2; i++) tg_set_requires_grad(in[i], true);
+    tg_tensor *y = f(t, in[0], in[1]), *one = tg_full(t, dtype, TG_SHAPE(), 1);
+    tg_grad(t, &y, 1, in, 2, plain, TG_GRAD(.retain = true));
+    tg_grad(t, &y, 1, in, 2, taped, TG_GRAD(.create_graph = true));
+    double sum = 0;
+    for (int i = 0; i < 2; i++) {
+        double want = tg_item(plain[i]), got = tg_item(taped[i]);
+        ck_status(TG_OK);
+        ck_assert_msg(fabs(got - want) <= 4e-3 * fabs(want), "%s in %s at (%g, %g), input %d: %g, expected %g", name,
+                      tg_dtype_name(dtype), a, b, i, got, want);
+        tg_jvp(t, &y, 1, &in[i], 1, &one, &push);
+        ck_assert_msg(fabs(tg_item(push) - want) <= 4e-3 * fabs(want), "%s in %s at (%g, %g), tangent %d: %g, not %g",
+                      name, tg_dtype_name(dtype), a, b, i, tg_item(push), want);
+        sum += want;
+    }
+    ck_assert(isfinite(sum));
+    tg_tape_reset(t);
+    for (int i = 0; i < 2; i++) tg_drop(in[i]);
+}
+
+START_TEST(edges_are_those_of_backward) {
+    begin();
+    check_edge(power, "pow", TG_F64, 0, 2);
+    check_edge(power, "pow", TG_F64, 0, 0);
+    check_edge(power, "pow", TG_F32, 3, 0);
+    check_edge(angle, "atan2", TG_F64, 0, 0);
+    check_edge(angle, "atan2", TG_F32, 3e20, 4e20);
+    check_edge(angle, "atan2", TG_F32, 1e-23, 1e-23);
+    check_edge(angle, "atan2", TG_F16, 300, 400);
+    check_edge(steps, "floor", TG_F32, 2, 3);
+    check_edge(to_0, "x^0", TG_F32, 0, 3);
+    for (double x = -300; x <= 300; x += 100) check_edge(gelus, "gelu_tanh", TG_F16, x + 0.5, 1);
+    check_edge(sums, "logsumexp", TG_F32, -INFINITY, -INFINITY);
+    check_edge(sums, "logsumexp", TG_BF16, -INFINITY, -INFINITY);
+    check_edge(sums, "logsumexp", TG_F16, -INFINITY, -INFINITY);
+    check_edge(sums, "logsumexp", TG_F16, 60000, -60000);
+    end();
+}
+END_TEST
+
+/* What tg_grad and tg_jvp give is the tape's own, as without create_graph. */
+START_TEST(results_are_nobody_elses) {
+    begin();
+    tg_tensor *x = leaf(2), *z = leaf(5), *y = tg_add(t, x, z), *seed = leaf(7), *in[] = {x, z}, *g[2], *d;
+    tg_grad(t, &y, 1, in, 2, g, TG_GRAD(.seeds = &seed, .create_graph = true));
+    ck_assert(g[0] != g[1] && g[0] != seed && g[1] != seed);
+    tg_jvp(t, &x, 1, &x, 1, &seed, &d);
+    ck_assert(d != seed);
+    bool grads = tg_set_grad_mode(t, false);
+    ck_assert(!tg_alive(tg_add_(t, g[0], z)));
+    ck_says("in place on a view");
+    tg_ctx_clear(ctx);
+    tg_set_grad_mode(t, grads);
+    tg_drop(seed);
+    ck_near(tg_item(g[0]), 7);
+    ck_near(tg_item(d), 7);
+    end();
+}
+END_TEST
+
 enum { VOCAB = 11, ROWS = 6 };
 
 static tg_tensor *model_loss(tg_module *gpt, tg_tensor *ids, tg_tensor *target) {
@@ -241,6 +317,8 @@ int main(void) {
                             hooks_are_part_of_the_graph,
                             through_a_recomputation,
                             in_place_keeps_what_it_needs,
+                            edges_are_those_of_backward,
+                            results_are_nobody_elses,
                             hessian_of_a_transformer,
                             what_an_op_has_not_is_refused};
     return tg_check_main("taped", tests, sizeof tests / sizeof *tests);

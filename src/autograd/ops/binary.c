@@ -157,15 +157,17 @@ static tg_status pow_backward(tg_call *c) {
     return tg_op_map_grad(c, 1, TG_FN_pow_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
 }
 
-/* As the rows of scalar.h have it: no slope where b is 0, nor to b where a is 0 and b is not negative. */
+/* As the rows of scalar.h have it: no slope where b is 0, nor to b where a is 0 and b is not negative. Arguments are
+ * masked, not results, whose own derivatives would be 0 times infinity there. */
 static tg_tensor *pow_by_a(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b) {
-    return tg_masked_fill(t, tg_mul(t, g, tg_mul(t, b, tg_pow(t, a, tg_add_scalar(t, b, -1)))), tg_equals(t, b, 0), 0);
+    tg_tensor *zero = tg_equals(t, a, 0), *both = tg_where(t, zero, tg_equals(t, b, 0), zero);
+    tg_tensor *less = tg_masked_fill(t, tg_add_scalar(t, b, -1), both, 0);
+    return tg_mul(t, g, tg_mul(t, b, tg_pow(t, a, less)));
 }
 
 static tg_tensor *pow_by_b(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b) {
-    tg_tensor *slope = tg_mul(t, g, tg_mul(t, tg_pow(t, a, b), tg_log(t, a)));
-    tg_tensor *at_zero = tg_masked_fill(t, slope, tg_ge(t, b, tg_number_like(t, b, 0)), 0);
-    return tg_where(t, tg_equals(t, a, 0), at_zero, slope);
+    tg_tensor *zero = tg_equals(t, a, 0), *flat = tg_where(t, zero, tg_ge(t, b, tg_number_like(t, b, 0)), zero);
+    return tg_mul(t, g, tg_mul(t, tg_pow(t, a, b), tg_log(t, tg_masked_fill(t, a, flat, 1))));
 }
 
 TAPED(pow, pow_by_a(t, g, a, b), pow_by_b(t, g, a, b))
@@ -195,13 +197,18 @@ static tg_status atan2_backward(tg_call *c) {
     return tg_op_map_grad(c, 1, TG_FN_atan2_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
 }
 
-/* x / (a^2 + b^2), x being a or b; 0 where both are. */
-static tg_tensor *over_squares(tg_tape *t, tg_tensor *x, tg_tensor *a, tg_tensor *b) {
-    tg_tensor *squares = tg_add(t, tg_square(t, a), tg_square(t, b));
-    return tg_div(t, x, tg_masked_fill(t, squares, tg_equals(t, squares, 0), 1));
+/* 1 / (most (1 + r^2)), r times that, or its negative: as the rows of scalar.h, without a square that overflows. */
+static tg_tensor *atan2_taped(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b, bool by_b) {
+    tg_tensor *steep = tg_gt(t, tg_abs(t, a), tg_abs(t, b)), *most = tg_where(t, steep, a, b);
+    tg_tensor *origin = tg_equals(t, most, 0), *one = tg_number_like(t, g, 1);
+    most = tg_masked_fill(t, most, origin, 1);
+    tg_tensor *r = tg_div(t, tg_where(t, steep, b, a), most);
+    tg_tensor *share = by_b ? tg_neg(t, tg_where(t, steep, one, r)) : tg_where(t, steep, r, one);
+    tg_tensor *slope = tg_div(t, share, tg_mul(t, most, tg_add_scalar(t, tg_square(t, r), 1)));
+    return tg_mul(t, g, tg_masked_fill(t, slope, origin, 0));
 }
 
-TAPED(atan2, tg_mul(t, g, over_squares(t, b, a, b)), tg_neg(t, tg_mul(t, g, over_squares(t, a, a, b))))
+TAPED(atan2, atan2_taped(t, g, a, b, false), atan2_taped(t, g, a, b, true))
 
 static const tg_sample atan2_samples[] = {
     PAIRS(-2, 2, 0.5, 2), ALIASED(0.5, 2),

@@ -15,12 +15,13 @@ tg_tensor *tg_gelu_slope(tg_tape *t, tg_tensor *x) {
 }
 
 /* With u = 2 sqrt(2/pi) (x + 0.044715 x^3) and s = sigmoid(u): s + x s (1 - s) u'. */
-tg_tensor *tg_gelu_tanh_slope(tg_tape *t, tg_tensor *x) {
+tg_tensor *tg_gelu_tanh_slope(tg_tape *t, tg_tensor *given) {
     const double k = 1.5957691216057308;
-    tg_tensor *square = tg_square(t, x);
+    tg_tensor *x = tg_wide(t, given), *square = tg_square(t, x);
     tg_tensor *s = tg_sigmoid(t, tg_mul(t, x, tg_add_scalar(t, tg_scale(t, square, k * 0.044715), k)));
     tg_tensor *du = tg_add_scalar(t, tg_scale(t, square, k * 0.134145), k);
-    return tg_add(t, s, tg_mul(t, tg_mul(t, x, du), tg_mul(t, s, tg_one_minus(t, s))));
+    tg_tensor *slope = tg_add(t, s, tg_mul(t, tg_mul(t, x, du), tg_mul(t, s, tg_one_minus(t, s))));
+    return tg_cast(t, slope, (tg_dtype)given->dtype);
 }
 
 tg_tensor *tg_power_or_0(tg_tape *t, tg_tensor *x, double p) {

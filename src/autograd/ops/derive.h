@@ -10,7 +10,7 @@
 #define TG_VJP(name, taped)                                                                              \
     static tg_status name(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {       \
         tg_tensor *g = gout[0], *x = tg_node_in(n)[0], *y = tg_node_out(n)[0];                           \
-        (void)t, (void)x, (void)y;                                                                                \
+        (void)t, (void)g, (void)x, (void)y;                                                              \
         gin[0] = (taped);                                                                                \
         return TG_OK;                                                                                    \
     }
@@ -28,7 +28,7 @@
 
 /* 1 - x. */
 static inline tg_tensor *tg_one_minus(tg_tape *t, tg_tensor *x) { return tg_add_scalar(t, tg_neg(t, x), 1); }
-/* Zeros in x's place, for sums over what is not there. */
+/* Zeros as a gradient of x. */
 static inline tg_tensor *tg_zeros_like(tg_tape *t, const tg_tensor *x) { return tg_full_like(t, x, 0); }
 
 /* Masks: x against a number. */

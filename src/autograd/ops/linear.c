@@ -170,7 +170,7 @@ static tg_status linear_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
 static tg_status linear_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     tg_tensor *x = tg_node_in(n)[0], *w = tg_node_in(n)[1];
     if (((const act_params *)tg_node_params(n))->act) return tg_jvp_composed(t, n, dout, linear_compose);
-    tg_tensor *by_x = din[0] ? tg_linear(t, din[0], w, NULL) : tg_zeros_like(t, tg_node_out(n)[0]);
+    tg_tensor *by_x = din[0] ? tg_linear(t, din[0], w, NULL) : tg_zero_tangent(t, tg_node_out(n)[0]);
     tg_tensor *by_w = din[1] ? tg_linear(t, x, din[1], din[2]) : NULL;
     dout[0] = by_w ? tg_add(t, by_x, by_w) : din[2] ? tg_add(t, by_x, din[2]) : by_x;
     return TG_OK;

@@ -178,8 +178,9 @@ static tg_status extremum_backward(tg_call *c) {
 static tg_tensor *extremum_taped(tg_tape *t, const tg_node *n, tg_tensor *g) {
     const tg_reduce_params *p = tg_node_params(n);
     tg_tensor *x = tg_node_in(n)[0], *ties = tg_eq(t, x, tg_reduce_kept_taped(t, n, tg_node_out(n)[0]));
-    tg_tensor *count = tg_cast(t, tg_sum(t, ties, p->dims, true), (tg_dtype)g->dtype);
-    return tg_where(t, ties, tg_div(t, tg_reduce_kept_taped(t, n, g), count), tg_number_like(t, g, 0));
+    tg_tensor *all = tg_wide(t, tg_reduce_kept_taped(t, n, g));
+    tg_tensor *share = tg_div(t, all, tg_cast(t, tg_sum(t, ties, p->dims, true), (tg_dtype)all->dtype));
+    return tg_where(t, ties, tg_cast(t, share, (tg_dtype)g->dtype), tg_number_like(t, g, 0));
 }
 
 TG_VJP(extremum_vjp, extremum_taped(t, n, g))
@@ -245,9 +246,10 @@ static tg_status logsumexp_backward(tg_call *c) {
 
 /* A row that is -inf alone has no slope. */
 static tg_tensor *logsumexp_taped(tg_tape *t, const tg_node *n, tg_tensor *g) {
-    tg_tensor *x = tg_node_in(n)[0], *y = tg_reduce_kept_taped(t, n, tg_node_out(n)[0]);
+    tg_tensor *x = tg_wide(t, tg_node_in(n)[0]), *y = tg_wide(t, tg_reduce_kept_taped(t, n, tg_node_out(n)[0]));
     double most = x->dtype == TG_F64 ? DBL_MAX : (double)FLT_MAX;
-    return tg_mul(t, tg_exp(t, tg_sub(t, x, tg_clamp(t, y, -most, most))), tg_reduce_kept_taped(t, n, g));
+    tg_tensor *share = tg_exp(t, tg_sub(t, x, tg_clamp(t, y, -most, most)));
+    return tg_cast(t, tg_mul(t, share, tg_wide(t, tg_reduce_kept_taped(t, n, g))), (tg_dtype)g->dtype);
 }
 
 TG_VJP(logsumexp_vjp, logsumexp_taped(t, n, g))

@@ -87,9 +87,11 @@ UNARY_X(gelu_tanh, "x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2", tg_infer_f
 
 static tg_status step_backward(tg_call *c) { return tg_op_zero(c, 0); }
 
-static tg_status step_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
-    (void)t, (void)n, (void)gout, (void)gin;
-    return TG_OK;
+TG_VJP(step_vjp, tg_zeros_like(t, x))
+
+static tg_status step_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    (void)t, (void)n, (void)din, (void)dout;
+    return TG_OK; /* none: zero */
 }
 
 #define STEP(name_, text, infer_, samples_)                                                                \
@@ -99,7 +101,7 @@ static tg_status step_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
     const tg_op tg_op_##name_ = {                                                                          \
         .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 1, .n_out = 1,                     \
         .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = infer_, .forward = name_##_forward,      \
-        .backward = step_backward, .vjp = step_vjp, .jvp = tg_jvp_pointwise, TG_SAMPLES(samples_)};        \
+        .backward = step_backward, .vjp = step_vjp, .jvp = step_jvp, TG_SAMPLES(samples_)};                \
     tg_tensor *tg_##name_(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_##name_, NULL, x); }
 
 static const tg_sample between_samples[] = {RANGES(NULL, 1.1, 1.9, -2.9, -2.1)};
@@ -184,7 +186,7 @@ static tg_status pow_scalar_backward(tg_call *c) {
 
 /* The slope of power 0 is 0, and not 0 times infinity at 0. */
 static tg_tensor *pow_scalar_taped(tg_tape *t, tg_tensor *g, tg_tensor *x, double p) {
-    return p == 0 ? NULL : tg_mul(t, g, tg_scale(t, tg_pow_scalar(t, x, p - 1), p));
+    return p == 0 ? tg_zeros_like(t, x) : tg_mul(t, g, tg_scale(t, tg_pow_scalar(t, x, p - 1), p));
 }
 
 TG_VJP(pow_scalar_vjp, pow_scalar_taped(t, g, x, ((const pow_params *)tg_node_params(n))->p))
