@@ -389,6 +389,14 @@ tg_status tg_backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_
     return ended(t, backward_with(t, roots, n, opts));
 }
 
+/* Of create_graph: a tensor of its own on the graph, whatever the tape's mode. */
+static tg_tensor *own_taped(tg_tape *t, const tg_tensor *x, tg_tensor *g) {
+    bool grad = tg_set_grad_mode(t, true);
+    tg_tensor *y = g ? tg_reshape(t, g, tg_shape_of(g)) : tg_full_like(t, x, 0);
+    tg_set_grad_mode(t, grad);
+    return y;
+}
+
 /* The target's gradient as a tensor of the tape; zeros where no root depends on it. */
 static tg_tensor *hand_over(tg_tape *t, tg_target *target, const tg_grad_opts *opts, int i) {
     tg_ctx *ctx = t->ctx;
@@ -404,8 +412,7 @@ static tg_tensor *hand_over(tg_tape *t, tg_target *target, const tg_grad_opts *o
         g = target->g = tg_temp_empty(ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
         if (!g || ctx->ops->fill(ctx, tg_array_of(g), 0) != TG_OK) return tg_inert(ctx);
     }
-    if (opts->create_graph && !g) return tg_full_like(t, x, 0);
-    if (opts->create_graph) return tg_reshape(t, g, tg_shape_of(g)); /* a tensor of its own */
+    if (opts->create_graph) return own_taped(t, x, g);
     tg_tensor *y = tg_tape_tensor(t, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
     if (y) y->place = tg_placement_of_gradient(x, false);
     return y ? y : tg_inert(ctx);

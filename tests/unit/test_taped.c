@@ -199,6 +199,19 @@ START_TEST(results_are_nobody_elses) {
 }
 END_TEST
 
+START_TEST(products_are_there_without_grad) {
+    begin();
+    tg_tensor *x = leaf(0.7), *y = tg_sin(t, x), *v = tg_full(t, TG_F64, TG_SHAPE(), 2), *hv, *g;
+    tg_set_grad_mode(t, false);
+    ck_assert(tg_hvp(t, y, &x, 1, &v, &hv) == TG_OK);
+    ck_near(tg_item(hv), -2 * sin(0.7));
+    ck_assert(!tg_requires_grad(hv));
+    tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true));
+    ck_assert(tg_requires_grad(g));
+    end();
+}
+END_TEST
+
 enum { VOCAB = 11, ROWS = 6 };
 
 static tg_tensor *model_loss(tg_module *gpt, tg_tensor *ids, tg_tensor *target) {
@@ -319,6 +332,7 @@ int main(void) {
                             in_place_keeps_what_it_needs,
                             edges_are_those_of_backward,
                             results_are_nobody_elses,
+                            products_are_there_without_grad,
                             hessian_of_a_transformer,
                             what_an_op_has_not_is_refused};
     return tg_check_main("taped", tests, sizeof tests / sizeof *tests);
