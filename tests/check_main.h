@@ -1,9 +1,11 @@
 /* The main of a Check program: one process, so that sanitizers and threads work, and one line of result. CK_RUN_CASE is
- * the name of the one test to run, where it is set. TG_TEST_SHARE=N: one in N tests runs, chosen by TG_TEST_TURN. */
+ * the name of the one test to run, where it is set. TG_TEST_SHARE_name=N: of the program of that name one in N tests runs,
+ * chosen by TG_TEST_TURN. */
 #ifndef TG_CHECK_MAIN_H
 #define TG_CHECK_MAIN_H
 
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static inline size_t tg_check_number(const char *name, size_t otherwise) {
@@ -13,7 +15,9 @@ static inline size_t tg_check_number(const char *name, size_t otherwise) {
 
 static inline int tg_check_main(const char *name, const TTest *const *tests, size_t n) {
     Suite *suite = suite_create(name);
-    size_t share = tg_check_number("TG_TEST_SHARE", 1), turn = tg_check_number("TG_TEST_TURN", 0);
+    char of[64];
+    snprintf(of, sizeof of, "TG_TEST_SHARE_%s", name);
+    size_t share = tg_check_number(of, 1), turn = tg_check_number("TG_TEST_TURN", 0);
     for (size_t i = 0; i < n; i++) {
         if (share > 1 && (i + turn) % share) continue;
         TCase *one = tcase_create(tests[i]->name);

@@ -137,7 +137,7 @@ START_TEST(what_is_accepted_is_one_rank) {
     job *j = job_new(NULL);
     double *room = calloc((size_t)NODES * RANKS * ELEMENTS, sizeof *room);
     totals sum = {0};
-    int n = (int)number("TG_PROGRAMS", 320);
+    int n = (int)number("TG_PROGRAMS", getenv("TG_TEST_QUICK") ? 80 : 320);
     for (int first = 0; first < n; first += BATCH) {
         char says[1600];
         int wrong = run_batch(j, first, room, &sum, says, sizeof says);
