@@ -1,6 +1,6 @@
 /* The main of a Check program: one process, so that sanitizers and threads work, and one line of result. CK_RUN_CASE is
- * the name of the one test to run, where it is set. TG_TEST_SHARE_name=N: of the program of that name one in N tests runs,
- * chosen by TG_TEST_TURN. */
+ * the name of the one test to run, where it is set. TG_TEST_SHARE_name=N: one in N tests of the program of that name
+ * runs, chosen by TG_TEST_TURN. */
 #ifndef TG_CHECK_MAIN_H
 #define TG_CHECK_MAIN_H
 
