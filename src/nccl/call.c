@@ -143,18 +143,19 @@ static tg_status copy_src(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *
     return ctx->ops->copy(ctx, c->scratch.data, t->src, bytes, TG_COPY_DEVICE);
 }
 
-/* The calls from one on that have not been launched, as one launch; so are the parts of a call. */
-static tg_status submit(tg_nccl_group *g, tg_nccl_call *from, const char *what) {
+/* One call that is in no list yet, or those of a batch (NULL), as one launch; so are the parts of a call. While NCCL
+ * settles, calls before them may end and leave the list. */
+static tg_status submit(tg_nccl_group *g, tg_nccl_call *one, const char *what) {
     tg_nccl_rank *self = g->self;
     TG_TRY(tg_cuda_follow(self->ctx, self->cuda->compute, self->ready, g->stream));
     ncclResult_t r = ncclGroupStart(), end = ncclSuccess;
     bool begun = r == ncclSuccess;
-    for (tg_nccl_call *c = from; c && (r == ncclSuccess || r == ncclInProgress); c = c->next)
+    for (tg_nccl_call *c = one ? one : g->first; c && (r == ncclSuccess || r == ncclInProgress); c = c->next)
         if (!c->launched) r = tg_nccl_ask(g, &c->asked);
     if (begun) end = ncclGroupEnd();
     if (r == ncclSuccess || r == ncclInProgress) r = end;
     TG_TRY(tg_nccl_settle(g, r, what));
-    for (tg_nccl_call *c = from; c; c = c->next) {
+    for (tg_nccl_call *c = one ? one : g->first; c; c = c->next) {
         if (c->launched) continue;
         c->launched = true;
         TG_TRY(tg_cuda_check(self->ctx, cudaEventRecord(c->done, g->stream), "cudaEventRecord"));
@@ -244,7 +245,7 @@ static tg_status nccl_batch(tg_ctx *ctx, void *state, bool open) {
     g->batch = open;
     if (g->self->failed) return tg_nccl_aborted(g);
     if (was_open && !open)
-        s = ctx->status == TG_OK ? submit(g, g->first, "a batch of sends and receives") : ctx->status;
+        s = ctx->status == TG_OK ? submit(g, NULL, "a batch of sends and receives") : ctx->status;
     if (s != TG_OK) tg_nccl_abort_all(g->self);
     return s;
 }
