@@ -5,6 +5,9 @@
  * hooks run after its last contribution and before anything recorded earlier runs.
  */
 #include "autograd/backward.h"
+
+#include <stdio.h>
+
 #include "autograd/placement.h"
 #include "autograd/taped.h"
 #include "core/system.h"
@@ -408,7 +411,7 @@ static tg_tensor *hand_over(tg_tape *t, tg_target *target, const tg_grad_opts *o
             tg_fail(ctx, TG_ERR_STATE, "tg_grad: no root depends on input %d, %s; .allow_unused gives zeros", i, what);
             return tg_inert(ctx);
         }
-        if (opts->create_graph) return tg_full_like(t, x, 0);
+        if (opts->create_graph) return own_taped(t, x, NULL);
         g = target->g = tg_temp_empty(ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
         if (!g || ctx->ops->fill(ctx, tg_array_of(g), 0) != TG_OK) return tg_inert(ctx);
     }
@@ -418,6 +421,23 @@ static tg_tensor *hand_over(tg_tape *t, tg_target *target, const tg_grad_opts *o
     return y ? y : tg_inert(ctx);
 }
 
+tg_status tg_check_inputs(tg_tape *t, tg_tensor *const *inputs, int n, const char *who) {
+    tg_ctx *ctx = t->ctx;
+    char what[64];
+    snprintf(what, sizeof what, "%s: an input", who);
+    for (int i = 0; i < n; i++) {
+        TG_TRY(tg_check(ctx, inputs[i], what));
+        if (inputs[i]->tape && inputs[i]->tape != t)
+            return tg_fail(ctx, TG_ERR_HANDLE, "%s: input %d is of another tape", who, i);
+        if (!(inputs[i]->flags & TG_F_REQUIRES_GRAD))
+            return tg_fail(ctx, TG_ERR_STATE, "%s: input %d does not need a gradient", who, i);
+        for (int j = 0; j < i; j++)
+            if (inputs[j] == inputs[i])
+                return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: inputs %d and %d are the same tensor", who, j, i);
+    }
+    return TG_OK;
+}
+
 static tg_status check_grad_call(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n,
                                  tg_tensor **grads) {
     tg_ctx *ctx = t->ctx;
@@ -425,17 +445,7 @@ static tg_status check_grad_call(tg_tape *t, tg_tensor *const *roots, int n_root
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_grad: %d roots, %d inputs, expected one or more of each, and room for the gradients",
                        n_roots, n);
-    for (int i = 0; i < n; i++) {
-        TG_TRY(tg_check(ctx, inputs[i], "tg_grad: an input"));
-        if (inputs[i]->tape && inputs[i]->tape != t)
-            return tg_fail(ctx, TG_ERR_HANDLE, "tg_grad: input %d is of another tape", i);
-        if (!(inputs[i]->flags & TG_F_REQUIRES_GRAD))
-            return tg_fail(ctx, TG_ERR_STATE, "tg_grad: input %d does not need a gradient", i);
-        for (int j = 0; j < i; j++)
-            if (inputs[j] == inputs[i])
-                return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_grad: inputs %d and %d are the same tensor", j, i);
-    }
-    return TG_OK;
+    return tg_check_inputs(t, inputs, n, "tg_grad");
 }
 
 static tg_status grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs,

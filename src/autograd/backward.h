@@ -68,6 +68,8 @@ tg_status tg_node_check_saved(const tg_node *n);
 tg_status tg_node_ready(const tg_node *n);
 /* The node whose slots hold x's gradient; NULL: this tape has not used x, or it needs none. */
 tg_node *tg_tape_node_of(const tg_tape *t, const tg_tensor *x);
+/* Of this tape or none, in need of a gradient, each given once. */
+tg_status tg_check_inputs(tg_tape *t, tg_tensor *const *inputs, int n, const char *who);
 /* An input's gradient is wanted. */
 bool tg_pass_leads_on(const tg_pass *p, const tg_node *n);
 /* Ranks must meet in what the node depends on: it is due. */

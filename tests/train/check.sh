@@ -100,3 +100,13 @@ finish() {
     [ "$failed" = 0 ]
     exit
 }
+
+# same_steps DIR OTHER: the same bits; a graph has memory of its own, so that peaks may differ.
+same_steps() {
+    for key in loss val_loss grad_norm; do
+        number $key "$1/metrics.jsonl" >left
+        number $key "$2/metrics.jsonl" >right
+        [ -s left ] && cmp left right || return 1
+    done
+    cmp "$1/model.safetensors" "$2/model.safetensors"
+}

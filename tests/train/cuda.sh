@@ -15,16 +15,6 @@ follows() {
         done
 }
 
-# same_steps DIR OTHER: the same bits; a graph has memory of its own, so that peaks may differ.
-same_steps() {
-    for key in loss val_loss grad_norm; do
-        number $key "$1/metrics.jsonl" >left
-        number $key "$2/metrics.jsonl" >right
-        [ -s left ] && cmp left right || return 1
-    done
-    cmp "$1/model.safetensors" "$2/model.safetensors"
-}
-
 for arch in "gpt2 --dropout 0.1" "llama --kv-heads 2"; do
     run="--data $text $model --arch $arch --steps 100 --val-every 50 --checkpoint-every 50"
     rm -rf cpu gpu again

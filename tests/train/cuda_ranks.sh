@@ -5,16 +5,6 @@
 . "$(dirname "$0")/check.sh"
 run="--data $text --layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --threads 1 --steps 8 --accumulate 2 --val-every 4"
 
-# same_steps DIR OTHER: the same numbers and weights.
-same_steps() {
-    for key in loss val_loss grad_norm; do
-        number $key "$1/metrics.jsonl" >left
-        number $key "$2/metrics.jsonl" >right
-        [ -s left ] && cmp left right || return 1
-    done
-    cmp "$1/model.safetensors" "$2/model.safetensors"
-}
-
 runs train --out one $run --device cuda
 for ranks in "--ranks 2" "--ranks 2 --tp 2" "--ranks 4 --tp 2 --sp"; do
     rm -rf called captured

@@ -144,7 +144,7 @@ PUBLIC(div)
 
 /* ---- pow ---- */
 
-static tg_status pow_infer(tg_call *c) {
+static tg_status real_infer(tg_call *c) {
     save_what_is_read(c, 3, 3);
     TG_TRY(tg_need_float(c, 0));
     return tg_infer_broadcast(c, 0, TG_DTYPE_DEFAULT);
@@ -176,19 +176,13 @@ static const tg_sample pow_samples[] = {PAIRS(0.3, 2, -2, 2), ALIASED(0.3, 2)};
 
 const tg_op tg_op_pow = {
     .size = sizeof(tg_op), .name = "pow", .formula = "a^b", .n_in = 2, .n_out = 1, .saves_in = 3,
-    .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = pow_infer, .forward = pow_forward,
+    .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = real_infer, .forward = pow_forward,
     .backward = pow_backward, .vjp = pow_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(pow_samples)};
 
 /* a^b, of floats: NaN where a is negative and b no integer. b's gradient is 0 where a is 0 and b is not negative. */
 PUBLIC(pow)
 
 /* ---- atan2, fmod ---- */
-
-static tg_status atan2_infer(tg_call *c) {
-    save_what_is_read(c, 3, 3);
-    TG_TRY(tg_need_float(c, 0));
-    return tg_infer_broadcast(c, 0, TG_DTYPE_DEFAULT);
-}
 
 FORWARD(atan2)
 
@@ -219,7 +213,7 @@ static const tg_sample atan2_samples[] = {
 
 const tg_op tg_op_atan2 = {
     .size = sizeof(tg_op), .name = "atan2", .formula = "the angle of (b, a), in (-pi, pi]", .n_in = 2, .n_out = 1,
-    .saves_in = 3, .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = atan2_infer, .forward = atan2_forward,
+    .saves_in = 3, .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = real_infer, .forward = atan2_forward,
     .backward = atan2_backward, .vjp = atan2_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(atan2_samples)};
 
 /* The angle between the axis of b and the point (b, a), of floats; both gradients are 0 at (0, 0). */
