@@ -1,6 +1,6 @@
 /* The main of a Check program: one process, so that sanitizers and threads work, and one line of result. CK_RUN_CASE is
- * the name of the one test to run, where it is set. TG_TEST_SHARE_name=N: one in N tests of the program of that name
- * runs, chosen by TG_TEST_TURN. */
+ * the name of the one test to run, where it is set; of all else one in N runs where TG_TEST_SHARE_name=N is set for the
+ * program of that name, chosen by TG_TEST_TURN. */
 #ifndef TG_CHECK_MAIN_H
 #define TG_CHECK_MAIN_H
 
@@ -17,7 +17,7 @@ static inline int tg_check_main(const char *name, const TTest *const *tests, siz
     Suite *suite = suite_create(name);
     char of[64];
     snprintf(of, sizeof of, "TG_TEST_SHARE_%s", name);
-    size_t share = tg_check_number(of, 1), turn = tg_check_number("TG_TEST_TURN", 0);
+    size_t share = getenv("CK_RUN_CASE") ? 1 : tg_check_number(of, 1), turn = tg_check_number("TG_TEST_TURN", 0);
     for (size_t i = 0; i < n; i++) {
         if (share > 1 && (i + turn) % share) continue;
         TCase *one = tcase_create(tests[i]->name);
