@@ -1,6 +1,8 @@
 /* tg_jvp, tg_hvp, and what the vjp and jvp slots of an op call. */
 #include "bad/bad.h"
 
+#include <tapegrad/explain.h>
+
 /* y = sum(w^2) on a tape of its own; a tangent, or a vector, for w. */
 static bool push(bad_world *b, tg_tensor *out, tg_tensor *input, int n, tg_tensor *tangent) {
     tg_tape *t = tg_tape_new(b->ctx);
@@ -87,7 +89,22 @@ static void slots(bad_world *b) {
     QUIET(tg_jvp_by_vjp, tg_jvp_by_vjp(NULL, n, &b->x, &d) == TG_ERR_ARGUMENT);
 }
 
+static void explanations(bad_world *b) {
+    char buf[256] = "left";
+    QUIET(tg_explain_grad, tg_explain_grad(NULL, b->r, b->w, buf, sizeof buf) == 0 && !*buf);
+    GIVES(tg_explain_grad, HANDLE, "freed", tg_explain_grad(b->freed, b->r, b->w, buf, sizeof buf) == 0);
+    GIVES(tg_explain_grad, ARGUMENT, "the root: the tensor is NULL",
+          tg_explain_grad(b->t, NULL, b->w, buf, sizeof buf) == 0);
+    GIVES(tg_explain_grad, ARGUMENT, "the tensor is NULL", tg_explain_grad(b->t, b->r, NULL, buf, sizeof buf) == 0);
+    GIVES(tg_explain_grad, HANDLE, "another tape", tg_explain_grad(b->other, b->r, b->w, buf, sizeof buf) == 0);
+    GIVES(tg_explain_grad, HANDLE, "another context",
+          tg_explain_grad(b->t, b->r, b->foreign, buf, sizeof buf) == 0);
+    EACH_DEAD(x) GIVES(tg_explain_grad, HANDLE, "the tensor", tg_explain_grad(b->t, b->r, x, buf, sizeof buf) == 0);
+    EACH_DEAD(x) GIVES(tg_explain_grad, HANDLE, "the tensor", tg_explain_grad(b->t, x, b->w, buf, sizeof buf) == 0);
+}
+
 void bad_derivatives(bad_world *b) {
     forward(b);
     slots(b);
+    explanations(b);
 }
