@@ -4,7 +4,7 @@
 
 #include <time.h>
 
-#include <tapegrad/extend.h>
+#include <tapegrad/device.h>
 
 typedef struct bench_options {
     const char *device;

@@ -1,4 +1,4 @@
-/* An optimiser's step on a device: what the slots prepare and adamw get (extend.h).
+/* An optimiser's step on a device: what the slots prepare and adamw get (device.h).
  *
  * What changes from step to step lies on the device, in float64: the optimiser's state, and the word of each group. The
  * host writes the state between steps (tg_optim_set_lr and the like); prepare makes of it the words, and the state
@@ -7,7 +7,7 @@
 #ifndef TAPEGRAD_STEP_H
 #define TAPEGRAD_STEP_H
 
-#include <tapegrad/extend.h>
+#include <tapegrad/device.h>
 
 #ifdef __cplusplus
 extern "C" {

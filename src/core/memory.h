@@ -4,7 +4,7 @@
 #ifndef TG_MEMORY_H
 #define TG_MEMORY_H
 
-#include <tapegrad/extend.h>
+#include <tapegrad/device.h>
 
 typedef struct tg_block tg_block;
 typedef struct tg_heap tg_heap;

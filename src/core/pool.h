@@ -3,7 +3,7 @@
 #ifndef TG_POOL_H
 #define TG_POOL_H
 
-#include <tapegrad/extend.h>
+#include <tapegrad/device.h>
 
 typedef struct tg_pool tg_pool;
 

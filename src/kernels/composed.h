@@ -3,7 +3,7 @@
 #ifndef TG_COMPOSED_H
 #define TG_COMPOSED_H
 
-#include <tapegrad/extend.h>
+#include <tapegrad/device.h>
 
 tg_status tg_composed_softmax(tg_ctx *ctx, tg_array y, tg_array x, bool log);
 tg_status tg_composed_softmax_grad(tg_ctx *ctx, tg_array gx, tg_array gy, tg_array y, bool log, bool add);

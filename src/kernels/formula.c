@@ -1,7 +1,7 @@
 /* The formulas as extend.h shows them: names, numbers of inputs, and their values on doubles. */
 #include <stddef.h>
 
-#include <tapegrad/extend.h>
+#include <tapegrad/device.h>
 
 #include "kernels/cpu/vmath.h"
 

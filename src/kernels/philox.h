@@ -10,7 +10,7 @@
 #ifndef TG_PHILOX_H
 #define TG_PHILOX_H
 
-#include <tapegrad/extend.h>
+#include <tapegrad/device.h>
 
 #if defined(__CUDACC__)
 #define TG_PHILOX_FN static __host__ __device__ inline

@@ -5,7 +5,7 @@
 #ifndef DEVICE_CONTRACT_H
 #define DEVICE_CONTRACT_H
 
-#include <tapegrad/extend.h>
+#include <tapegrad/device.h>
 
 /* X(part): one function each. Optional slots that are NULL pass. */
 #define CONTRACT_PARTS(X)                                                                                              \

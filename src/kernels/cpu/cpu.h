@@ -8,7 +8,7 @@
 #ifndef TG_CPU_H
 #define TG_CPU_H
 
-#include <tapegrad/extend.h>
+#include <tapegrad/device.h>
 
 typedef enum tg_cpu_level_t {
     TG_CPU_PORTABLE,

@@ -2,7 +2,7 @@
 #ifndef TG_ROWS_H
 #define TG_ROWS_H
 
-#include <tapegrad/extend.h>
+#include <tapegrad/device.h>
 
 typedef struct tg_rows {
     char *data;           /* NULL for an absent array */

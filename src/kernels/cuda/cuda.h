@@ -9,7 +9,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
-#include <tapegrad/extend.h>
+#include <tapegrad/device.h>
 
 #ifdef __cplusplus
 extern "C" {

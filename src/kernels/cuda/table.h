@@ -2,7 +2,7 @@
 #ifndef TG_CUDA_TABLE_H
 #define TG_CUDA_TABLE_H
 
-#include <tapegrad/extend.h>
+#include <tapegrad/device.h>
 
 extern const tg_device_ops tg_cuda_device;
 
