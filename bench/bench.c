@@ -2,22 +2,26 @@
  *
  * Without --repeats it measures once for each line of standard input, after it has printed "ready": so bench/run.py and
  * bench/gpu.py measure several programs in alternation. A line "peak" asks for the most bytes of the device's memory
- * that were in use at once, "host" for the milliseconds of the host alone in one call. */
+ * that were in use at once, "host" for the milliseconds of the host alone in one call, "rss" for the most bytes of the
+ * process that were resident at once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "bench.h"
 
-static const bench_row *const rows[] = {&chain_row,     &gpt2_row,      &floor_row,     &adamw_row,
-                                        &copy_row,      &gemm_row,      &norm_row,      &norm_grad_row,
-                                        &loss_row,      &loss_grad_row, &attention_row, &attention_grad_row};
+static const bench_row *const rows[] = {
+    &chain_row, &tape_row, &mlp_row,      &gpt2_row, &floor_row,     &adamw_row,     &copy_row,           &gelu_row,
+    &softmax_row, &norm_row, &norm_grad_row, &loss_row, &loss_grad_row, &attention_row, &attention_grad_row, &gemm_row,
+    &linear_row, &read_row};
 enum { ROWS = sizeof rows / sizeof rows[0], WARM_UP = 3 };
 
 static int usage(void) {
     fprintf(stderr, "usage: bench ROW [--device cpu|cuda] [--dtype f32|bf16] [--threads N] [--repeats N] [--calls N]\n"
                     "                 [--batch N] [--seq-len N] [--layers N] [--heads N] [--hidden N] [--vocab N]\n"
-                    "                 [--rows N] [--columns N] [--profile] [--capture]\n"
+                    "                 [--rows N] [--columns N] [--inner N] [--form nn|nt|tn]\n"
+                    "                 [--recompute] [--profile] [--capture]\n"
                     "       bench --about [--device cpu|cuda]\n\n");
     for (int i = 0; i < ROWS; i++) fprintf(stderr, "  %-16s%s (%s)\n", rows[i]->name, rows[i]->summary, rows[i]->unit);
     return 2;
@@ -53,6 +57,7 @@ static const number_option numbers[] = {
     {"--layers", offsetof(bench_options, layers)},   {"--heads", offsetof(bench_options, heads)},
     {"--hidden", offsetof(bench_options, hidden)},   {"--vocab", offsetof(bench_options, vocab)},
     {"--rows", offsetof(bench_options, rows)},       {"--columns", offsetof(bench_options, columns)},
+    {"--inner", offsetof(bench_options, inner)},
 };
 enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
 
@@ -66,19 +71,37 @@ static bool set_number(bench_options *o, const char *name, long long n) {
     return false;
 }
 
+/* An option without a value. */
+static bool set_flag(bench_options *o, const char *name) {
+    bool *flag = strcmp(name, "--profile") == 0     ? &o->profile
+                 : strcmp(name, "--capture") == 0   ? &o->capture
+                 : strcmp(name, "--recompute") == 0 ? &o->recompute
+                                                    : NULL;
+    if (flag) *flag = true;
+    return flag != NULL;
+}
+
+static bool set_form(bench_options *o, const char *name) {
+    static const char *const names[FORMS] = {[FORM_NN] = "nn", [FORM_NT] = "nt", [FORM_TN] = "tn"};
+    o->form = 0;
+    while (o->form < FORMS && strcmp(names[o->form], name) != 0) o->form++;
+    return o->form < FORMS;
+}
+
 static bool parse(int argc, char **argv, bench_options *o) {
     for (int i = 2; i < argc; i++) {
         const char *name = argv[i];
-        if (strcmp(name, "--profile") == 0 || strcmp(name, "--capture") == 0) {
-            *(name[2] == 'p' ? &o->profile : &o->capture) = true;
-            continue;
-        }
+        if (set_flag(o, name)) continue;
         if (++i == argc) return false;
         long long n = atoll(argv[i]);
         if (strcmp(name, "--device") == 0)
             o->device = argv[i];
         else if (strcmp(name, "--dtype") == 0)
             o->dtype = strcmp(argv[i], "bf16") == 0 ? TG_BF16 : strcmp(argv[i], "f32") == 0 ? TG_F32 : TG_DTYPE_COUNT;
+        else if (strcmp(name, "--form") == 0 && !set_form(o, argv[i]))
+            return false;
+        else if (strcmp(name, "--form") == 0)
+            continue;
         else if (strcmp(name, "--threads") == 0)
             o->threads = (int)n;
         else if (strcmp(name, "--repeats") == 0)
@@ -99,9 +122,15 @@ static double peak(tg_ctx *ctx) {
     return (double)(m.peak + m.workspace);
 }
 
+static double resident(void) {
+    struct rusage used;
+    return getrusage(RUSAGE_SELF, &used) == 0 ? 1024.0 * (double)used.ru_maxrss : 0;
+}
+
 static double answer(const bench_row *row, void *state, tg_ctx *ctx, const char *question) {
     if (strcmp(question, "peak\n") == 0) return peak(ctx);
     if (strcmp(question, "host\n") == 0) return row->host ? row->host(state) : 0;
+    if (strcmp(question, "rss\n") == 0) return resident();
     return row->measure(state);
 }
 
@@ -138,7 +167,7 @@ static int run(const bench_row *row, const bench_options *o) {
 int main(int argc, char **argv) {
     bench_options o = {.device = "cpu", .dtype = TG_F32, .threads = 1, .calls = 1, .batch = 4, .seq_len = 64,
                        .layers = 12, .heads = GPT2_HEADS, .hidden = GPT2_HIDDEN, .vocab = GPT2_VOCAB, .rows = 1024,
-                       .columns = 1024};
+                       .columns = 1024, .inner = 1024};
     if (argc > 1 && strcmp(argv[1], "--about") == 0) return parse(argc, argv, &o) ? about(&o) : usage();
     for (int i = 0; argc > 1 && i < ROWS; i++)
         if (strcmp(argv[1], rows[i]->name) == 0) return parse(argc, argv, &o) ? run(rows[i], &o) : usage();

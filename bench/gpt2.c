@@ -61,7 +61,8 @@ static void *gpt2_open(tg_ctx *ctx, const bench_options *o) {
     int64_t positions = o->seq_len > 1024 ? o->seq_len : 1024;
     *g = (gpt2){.ctx = ctx,
                 .gpt = tg_gpt_new(ctx, TG_GPT(.vocab = o->vocab, .layers = o->layers, .heads = o->heads,
-                                              .hidden = o->hidden, .positions = positions)),
+                                              .hidden = o->hidden, .positions = positions,
+                                              .recompute = o->recompute ? TG_GPT_FULL : TG_GPT_KEEP)),
                 .t = tg_tape_new(ctx),
                 .ids = some_ids(ctx, o, 1),
                 .target = some_ids(ctx, o, 2),

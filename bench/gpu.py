@@ -266,7 +266,8 @@ def kernels(bench):
     flat, sizes = {"rows": rows, "columns": columns}, {"rows": logits, "vocab": gpt["vocab"]}
     done = bench.group([
         Row("copy", "copy", flat, 2 * n, "GB/s", 20, ()),
-        Row(f"product of {square} x {square}", "gemm", {"rows": square}, 2.0 * square ** 3, calls=10, peer=()),
+        Row(f"product of {square} x {square}", "gemm", dict.fromkeys(("rows", "columns", "inner"), square),
+            2.0 * square ** 3, calls=10, peer=()),
         Row("layer norm", "norm", flat, 2 * n, "GB/s", 20, ()),
         Row("layer norm, backward", "norm-grad", flat, 3 * n, "GB/s", 20, ()),
         Row("softmax and loss", "loss", sizes, v, "GB/s", 20, ()),

@@ -1,89 +1,34 @@
 /* Kernels by themselves, called bare on the device's slots, on random values. What each must move and compute is
- * counted by bench/gpu.py, which holds its time against the rates of a copy and of a product; the options' sizes are to
- * be such that no cache holds them. */
-#include <stdlib.h>
+ * counted by bench/run.py and bench/gpu.py, which hold its time against a peer's and against the rates of a copy and of
+ * a product; the options' sizes are to be such that no cache holds them. */
+#include "kernel.h"
 
-#include "bench.h"
+#include "kernels/scalar.h"
 
-enum { MOST = 12 };
+/* ---- A copy, and what moves as much: [rows, columns] ---- */
 
-typedef struct kernel kernel;
-struct kernel {
-    tg_ctx *ctx;
-    const tg_device_ops *ops;
-    tg_status (*once)(kernel *k);
-    int calls, n;
-    tg_tensor *made[MOST];
-    tg_array from, to;
-    tg_gemm gemm;
-    tg_norm_args norm;
-    tg_cross_entropy_args loss;
-    tg_attention_args attention;
-    int64_t bad;
-};
-
-static void kernel_close(void *state) {
-    kernel *k = state;
-    for (int i = 0; i < k->n; i++) tg_drop(k->made[i]);
-    free(k);
-}
-
-static double kernel_measure(void *state) {
-    kernel *k = state;
-    finish(k->ctx);
-    double begun = seconds_now();
-    for (int i = 0; i < k->calls && tg_ctx_status(k->ctx) == TG_OK; i++) k->once(k);
-    finish(k->ctx);
-    return 1e3 * (seconds_now() - begun) / k->calls;
-}
-
-static kernel *kernel_new(tg_ctx *ctx, const bench_options *o, tg_status (*once)(kernel *k)) {
-    kernel *k = calloc(1, sizeof *k);
-    if (!k) return NULL;
-    *k = (kernel){.ctx = ctx, .ops = tg_ctx_ops(ctx), .once = once, .calls = o->calls};
-    return k;
-}
-
-/* The tensor lives as long as the row. */
-static tg_array held(kernel *k, tg_tensor *x) {
-    k->made[k->n++] = x;
-    return tg_array_of(x);
-}
-
-static tg_array normal(kernel *k, tg_shape s) { return held(k, tg_randn(k->ctx, s, 1)); }
-static tg_array empty(kernel *k, tg_dtype dtype, tg_shape s) { return held(k, tg_zeros(k->ctx, dtype, s)); }
-
-/* ---- The rates of the machine ---- */
-
-static tg_status copy_once(kernel *k) {
-    size_t bytes = (size_t)k->from.numel * (size_t)(tg_dtype_bits((tg_dtype)k->from.dtype) / 8);
-    return k->ops->copy(k->ctx, k->to.data, k->from.data, bytes, TG_COPY_DEVICE);
-}
-
-static void *copy_open(tg_ctx *ctx, const bench_options *o) {
-    kernel *k = kernel_new(ctx, o, copy_once);
+static kernel *sweep_new(tg_ctx *ctx, const bench_options *o, tg_status (*once)(kernel *k)) {
+    kernel *k = kernel_new(ctx, o, once);
     if (!k) return NULL;
     k->from = normal(k, TG_SHAPE(o->rows, o->columns));
     k->to = empty(k, TG_DTYPE_DEFAULT, TG_SHAPE(o->rows, o->columns));
     return k;
 }
 
-static tg_status gemm_once(kernel *k) { return k->ops->gemm(k->ctx, &k->gemm); }
-
-static tg_matrix square(tg_array a) {
-    return (tg_matrix){.data = a.data, .rs = a.stride[0], .cs = 1, .dtype = (tg_dtype)a.dtype};
+static tg_status copy_once(kernel *k) {
+    size_t bytes = (size_t)k->from.numel * (size_t)(tg_dtype_bits((tg_dtype)k->from.dtype) / 8);
+    return k->ops->copy(k->ctx, k->to.data, k->from.data, bytes, TG_COPY_DEVICE);
 }
 
-static void *gemm_open(tg_ctx *ctx, const bench_options *o) {
-    kernel *k = kernel_new(ctx, o, gemm_once);
-    if (!k) return NULL;
-    tg_shape s = TG_SHAPE(o->rows, o->rows);
-    tg_array a = normal(k, s), b = normal(k, s), c = empty(k, TG_DTYPE_DEFAULT, s);
-    if (tg_ctx_status(ctx) == TG_OK)
-        k->gemm = (tg_gemm){.m = o->rows, .n = o->rows, .k = o->rows, .batch = {1, 1}, .a = square(a), .b = square(b),
-                            .c = square(c), .alpha = 1};
-    return k;
+static tg_status gelu_once(kernel *k) {
+    return k->ops->map(k->ctx, TG_FN_gelu, k->to, &k->from, 1, NULL, false);
 }
+
+static tg_status softmax_once(kernel *k) { return k->ops->softmax(k->ctx, k->to, k->from, false); }
+
+static void *copy_open(tg_ctx *ctx, const bench_options *o) { return sweep_new(ctx, o, copy_once); }
+static void *gelu_open(tg_ctx *ctx, const bench_options *o) { return sweep_new(ctx, o, gelu_once); }
+static void *softmax_open(tg_ctx *ctx, const bench_options *o) { return sweep_new(ctx, o, softmax_once); }
 
 /* ---- Layer norm ---- */
 
@@ -184,12 +129,9 @@ static void *attention_grad_open(tg_ctx *ctx, const bench_options *o) {
 
 /* ---- The rows ---- */
 
-#define KERNEL_ROW(kernel_, name_, summary_)                                                                 \
-    const bench_row kernel_##_row = {.name = name_, .unit = "ms a call", .summary = summary_,                \
-                                     .open = kernel_##_open, .measure = kernel_measure, .close = kernel_close}
-
 KERNEL_ROW(copy, "copy", "a copy within the device");
-KERNEL_ROW(gemm, "gemm", "a product of square matrices");
+KERNEL_ROW(gelu, "gelu", "GELU by the error function");
+KERNEL_ROW(softmax, "softmax", "softmax of rows");
 KERNEL_ROW(norm, "norm", "layer norm");
 KERNEL_ROW(norm_grad, "norm-grad", "layer norm's gradient");
 KERNEL_ROW(loss, "loss", "cross-entropy of logits [rows, vocab]");

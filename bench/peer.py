@@ -5,6 +5,10 @@ GPT-2 is written here, with scaled_dot_product_attention, so that no library aro
 """
 
 import argparse
+import ctypes
+import glob
+import pathlib
+import resource
 import sys
 import time
 
@@ -29,7 +33,7 @@ def main():
     print("ready", flush=True)
     for line in sys.stdin:
         question = line.strip()
-        answer = peak(options) if question == "peak" else host() if question == "host" else measure()
+        answer = {"peak": lambda: peak(options), "host": host, "rss": resident}.get(question, measure)()
         print(f"{answer:.9g}", flush=True)
 
 
@@ -41,8 +45,12 @@ def parse():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--calls", type=int, default=1)
     for name, default in {"batch": 4, "seq-len": 64, "layers": 12, "heads": 12, "hidden": 768, "vocab": 50257,
-                          "rows": 1024, "columns": 1024}.items():
+                          "rows": 1024, "columns": 1024, "inner": 1024}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--form", choices=["nn", "nt", "tn"], default="nn",
+                        help="which operand of a product lies transposed")
+    parser.add_argument("--library", choices=PRODUCTS, default="torch",
+                        help="whose product: PyTorch's own choice, oneDNN's, or the OpenBLAS that NumPy brings")
     parser.add_argument("--tuned", action="store_true",
                         help="fused AdamW, gradients kept from step to step; run it under an allocator that keeps its "
                              "pages. Else as installed: the defaults of AdamW and zero_grad")
@@ -57,6 +65,10 @@ def finish(options):
 
 def peak(options):
     return torch.cuda.max_memory_allocated() if options.device == "cuda" else 0
+
+
+def resident():
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def per_call(once, options, scale=1e3):
@@ -96,6 +108,24 @@ def chain(options):
 
     options.calls = chains
     return per_call(one, options, 1e9 / ops)
+
+
+# ---- mlp: microseconds a training step ----
+
+
+def mlp(options):
+    steps, width = 100, 16
+    model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True if options.tuned else None)
+    x, y = torch.randn(1, width), torch.randn(1, 1)
+
+    def step():
+        F.mse_loss(model(x), y).backward()
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=not options.tuned)
+
+    options.calls = steps
+    return per_call(step, options, 1e6)
 
 
 # ---- gpt2: milliseconds a training step ----
@@ -184,10 +214,77 @@ def copy(options):
     return per_call(lambda: target.copy_(source), options)
 
 
+# C = A B with A [rows, inner], B [inner, columns]; each returns the call.
+
+
+def torch_product(a, b, options):
+    c = torch.empty(options.rows, options.columns, dtype=DTYPES[options.dtype])
+    return lambda: torch.mm(a, b, out=c)
+
+
+def onednn_product(a, b, _):
+    """Through the op that torch.compile's CPU code calls: a linear layer with weight B^T, of any strides."""
+    weight = b.t()
+    return lambda: torch.ops.mkldnn._linear_pointwise(a, weight, None, "none", [], "")
+
+
+def openblas_product(a, b, options):
+    row_major, plain, turned = 101, 111, 112
+    if options.dtype != "f32":
+        sys.exit("OpenBLAS multiplies float32 here")
+    blas = openblas(options.threads)
+    c = torch.empty(options.rows, options.columns)
+    order = [turned if x.stride(0) == 1 and x.shape[0] > 1 else plain for x in (a, b)]
+    longs = [ctypes.c_int64(v) for v in (options.rows, options.columns, options.inner)]
+    lead = [ctypes.c_int64(max(x.stride())) for x in (a, b, c)]
+    pointers = [ctypes.c_void_p(x.data_ptr()) for x in (a, b, c)]
+    one, zero = ctypes.c_float(1), ctypes.c_float(0)
+    arguments = (row_major, *order, *longs, one, pointers[0], lead[0], pointers[1], lead[1], zero, pointers[2], lead[2])
+
+    def once():
+        blas(*arguments)
+
+    once.keeps = a, b, c
+    torch.testing.assert_close((once(), c)[1], a @ b, rtol=1e-3, atol=1e-2)
+    return once
+
+
+def openblas(threads):
+    """cblas_sgemm of the OpenBLAS in NumPy's wheel, of 64-bit sizes."""
+    import numpy
+
+    found = glob.glob(str(pathlib.Path(numpy.__file__).parents[1] / "numpy.libs" / "libscipy_openblas64*.so*"))
+    if not found:
+        sys.exit("this NumPy brings no OpenBLAS")
+    library = ctypes.CDLL(found[0])
+    library.scipy_openblas_set_num_threads64_(threads)
+    return library.scipy_cblas_sgemm64_
+
+
+PRODUCTS = {"torch": torch_product, "onednn": onednn_product, "openblas": openblas_product}
+
+
+def operand(options, m, n, turned):
+    return normal(options, n, m).t() if turned else normal(options, m, n)
+
+
 def gemm(options):
-    a, b = normal(options, options.rows, options.rows), normal(options, options.rows, options.rows)
-    c = torch.empty_like(a)
-    return per_call(lambda: torch.mm(a, b, out=c), options)
+    a = operand(options, options.rows, options.inner, options.form == "tn")
+    b = operand(options, options.inner, options.columns, options.form == "nt")
+    return per_call(PRODUCTS[options.library](a, b, options), options)
+
+
+def linear(options):
+    """A few rows by one weight after the other, so that no cache holds them."""
+    a = normal(options, options.rows, options.inner)
+    weights = [normal(options, options.columns, options.inner).t() for _ in range(options.layers)]
+    products = [PRODUCTS[options.library](a, w, options) for w in weights]
+
+    def once():
+        for product in products:
+            product()
+
+    return per_call(once, options)
 
 
 def forward_of(f):
@@ -220,6 +317,14 @@ def backward_of(f):
     return row
 
 
+def gelu(options):
+    return F.gelu, [normal(options, options.rows, options.columns)]
+
+
+def softmax(options):
+    return lambda x: F.softmax(x, dim=-1), [normal(options, options.rows, options.columns)]
+
+
 def norm(options):
     x = normal(options, options.rows, options.columns)
     w, b = normal(options, options.columns), normal(options, options.columns)
@@ -238,7 +343,8 @@ def attention(options):
     return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), inputs
 
 
-ROWS = {"chain": chain, "gpt2": gpt2, "adamw": adamw, "copy": copy, "gemm": gemm,
+ROWS = {"chain": chain, "mlp": mlp, "gpt2": gpt2, "adamw": adamw, "copy": copy, "gemm": gemm, "linear": linear,
+        "gelu": forward_of(gelu), "softmax": forward_of(softmax),
         "norm": forward_of(norm), "norm-grad": backward_of(norm),
         "loss": forward_of(loss), "loss-grad": backward_of(loss),
         "attention": forward_of(attention), "attention-grad": backward_of(attention)}

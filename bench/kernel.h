@@ -1,0 +1,63 @@
+/* What the rows of kernels share: a kernel called bare on the device's slots, on random values. */
+#ifndef TAPEGRAD_BENCH_KERNEL_H
+#define TAPEGRAD_BENCH_KERNEL_H
+
+#include <stdlib.h>
+
+#include "bench.h"
+
+enum { MOST = 128 };
+
+typedef struct kernel kernel;
+struct kernel {
+    tg_ctx *ctx;
+    const tg_device_ops *ops;
+    tg_status (*once)(kernel *k);
+    int calls, n;
+    tg_tensor *made[MOST];
+    tg_array from, to;
+    tg_formula formula;
+    tg_gemm gemm;
+    int64_t products, next; /* of products that differ in B alone: how many, and which comes */
+    tg_norm_args norm;
+    tg_cross_entropy_args loss;
+    tg_attention_args attention;
+    int64_t bad;
+};
+
+static inline void kernel_close(void *state) {
+    kernel *k = state;
+    for (int i = 0; i < k->n; i++) tg_drop(k->made[i]);
+    free(k);
+}
+
+static inline double kernel_measure(void *state) {
+    kernel *k = state;
+    finish(k->ctx);
+    double begun = seconds_now();
+    for (int i = 0; i < k->calls && tg_ctx_status(k->ctx) == TG_OK; i++) k->once(k);
+    finish(k->ctx);
+    return 1e3 * (seconds_now() - begun) / k->calls;
+}
+
+static inline kernel *kernel_new(tg_ctx *ctx, const bench_options *o, tg_status (*once)(kernel *k)) {
+    kernel *k = calloc(1, sizeof *k);
+    if (!k) return NULL;
+    *k = (kernel){.ctx = ctx, .ops = tg_ctx_ops(ctx), .once = once, .calls = o->calls};
+    return k;
+}
+
+/* The tensor lives as long as the row. */
+static inline tg_array held(kernel *k, tg_tensor *x) {
+    k->made[k->n++] = x;
+    return tg_array_of(x);
+}
+
+static inline tg_array normal(kernel *k, tg_shape s) { return held(k, tg_randn(k->ctx, s, 1)); }
+static inline tg_array empty(kernel *k, tg_dtype dtype, tg_shape s) { return held(k, tg_zeros(k->ctx, dtype, s)); }
+
+#define KERNEL_ROW(kernel_, name_, summary_)                                                                 \
+    const bench_row kernel_##_row = {.name = name_, .unit = "ms a call", .summary = summary_,                \
+                                     .open = kernel_##_open, .measure = kernel_measure, .close = kernel_close}
+
+#endif

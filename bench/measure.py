@@ -1,0 +1,109 @@
+"""Programs that measure in turn, for bench/run.py.
+
+All programs of a comparison stay alive and measure in turn, once a round each, and each round begins with another, so
+that what the machine does besides falls on all alike. Figures are medians; a ratio is the median of the rounds' ratios.
+"""
+
+import contextlib
+import dataclasses
+import glob
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+KEEP_PAGES = "dirty_decay_ms:-1,muzzy_decay_ms:-1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A program of the bench: ours (`peer` empty), or PyTorch, "tuned" or "as installed"."""
+
+    program: str
+    options: tuple
+    peer: str = ""
+
+    def argv(self, binary):
+        if not self.peer:
+            return [binary, self.program, *self.options]
+        tuned = ["--tuned"] if self.peer == "tuned" else []
+        return [sys.executable, str(ROOT / "bench/peer.py"), self.program, *self.options, *tuned]
+
+    def environment(self):
+        """The caller's, but for what would tell a BLAS which machine it is on."""
+        env = {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")}
+        return env | {"LD_PRELOAD": jemalloc(), "MALLOC_CONF": KEEP_PAGES} if self.peer == "tuned" else env
+
+
+def command(program, peer="", **options):
+    """command("gpt2", seq_len=64): options in the programs' spelling; True is a flag."""
+    words = []
+    for name, value in options.items():
+        words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+    return Command(program, tuple(words), peer)
+
+
+def jemalloc():
+    found = sorted(glob.glob("/usr/lib/*/libjemalloc.so.2") + glob.glob("/usr/lib*/libjemalloc.so.2"))
+    return found[0] if found else sys.exit("libjemalloc.so.2 is missing: install libjemalloc2")
+
+
+class Program:
+    """A program that answers each line it is sent with a number."""
+
+    def __init__(self, argv, env):
+        self.name = " ".join(argv)
+        self.process = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.wait()
+
+    def line(self):
+        text = self.process.stdout.readline()
+        if not text:
+            sys.exit(f"{self.name} ended with status {self.process.wait()}")
+        return text
+
+    def ask(self, question=""):
+        self.process.stdin.write(question + "\n")
+        self.process.stdin.flush()
+        return float(self.line())
+
+
+class Measured(dict):
+    """Of each command its times, round by round; and the answers to questions at the end, as [command, question]."""
+
+    def median(self, one):
+        return statistics.median(self[one])
+
+    def ratio(self, over, under, scale=1):
+        """The median of the rounds' ratios; of several commands their sum."""
+        return statistics.median(scale * a / b for a, b in zip(self.total(over), self.total(under)))
+
+    def total(self, commands):
+        commands = commands if isinstance(commands, (tuple, list)) else [commands]
+        return [sum(times) for times in zip(*(self[c] for c in commands))]
+
+
+def measure(binary, commands, rounds, ask=()):
+    commands = list(dict.fromkeys(commands))
+    with contextlib.ExitStack() as stack:
+        programs = [stack.enter_context(Program(c.argv(binary), c.environment())) for c in commands]
+        for p in programs:
+            if p.line() != "ready\n":
+                sys.exit(f"{p.name} did not get ready")
+        found = Measured({c: [] for c in commands})
+        for i in range(rounds):
+            for k in range(len(programs)):
+                one = (i + k) % len(programs)
+                found[commands[one]].append(programs[one].ask())
+        for question in ask:
+            for c, p in zip(commands, programs):
+                found[c, question] = p.ask(question)
+        return found

@@ -1,0 +1,236 @@
+"""The rows of bench/run.py: what is compared with what, and which ratio is asked for. A bar (A, B) is A with AVX-512, B
+with AVX2 only.
+"""
+
+import dataclasses
+import subprocess
+import time
+
+from measure import command
+
+NOTES = """Each comparison is one run in which the programs measure in turn; figures are medians, ratios medians of the
+rounds' ratios. Two threads unless a row says otherwise. The floor: the step's products, batched attention products,
+element-wise passes and one AdamW pass, called bare on buffers of the same sizes. OpenBLAS is NumPy's, oneDNN is reached
+by the op that torch.compile's code for the CPU calls, and the faster of them counts (in bf16 PyTorch's own product, which
+is oneDNN's too). Rates of memory: bytes that must move, over those of memcpy in the same time. In bf16 the peer's step is
+autocast over float32 weights, ours has bf16 weights with float32 masters."""
+
+
+@dataclasses.dataclass
+class Row:
+    title: str
+    ours: object
+    other: object
+    ratio: float
+    bar: object = None
+    most: bool = False  # the bar is what the ratio may be at most
+    bf16: bool = False
+
+
+# ---- Steps of GPT-2 124M ----
+
+LENGTHS = (64, 256)
+TUNED = {("f32", 64): (1.9, 1.15), ("f32", 256): (1.5, 1.15), ("bf16", 64): 1.35, ("bf16", 256): 1.3}
+INSTALLED = {("f32", 64): (2.5, 1.5)}
+
+
+def steps(bench):
+    for dtype, bf16 in (("f32", False), ("bf16", True)):
+        for length in LENGTHS:
+            asked = {"dtype": dtype, "seq_len": length, "threads": bench.threads}
+            ours, floor = command("gpt2", **asked), command("floor", **asked)
+            tuned = command("gpt2", "tuned", **asked)
+            others = [tuned, floor]
+            if (dtype, length) in INSTALLED:
+                others.append(command("gpt2", "as installed", **asked))
+            m = bench.measure([ours, *others])
+            name, mine = f"GPT-2 124M {dtype}, B4 T{length}, ms a step", m.median(ours)
+            yield Row(f"{name}: tuned PyTorch / ours", mine, m.median(tuned), m.ratio(tuned, ours),
+                      TUNED[dtype, length], bf16=bf16)
+            if len(others) > 2:
+                yield Row(f"{name}: PyTorch as installed / ours", mine, m.median(others[2]), m.ratio(others[2], ours),
+                          INSTALLED[dtype, length])
+            yield Row(f"{name}: ours / the floor", mine, m.median(floor), m.ratio(ours, floor), 1.10, most=True,
+                      bf16=bf16)
+
+
+def threads(bench):
+    one, two = (command("gpt2", threads=n) for n in (1, 2))
+    m = bench.measure([one, two])
+    yield Row("GPT-2 124M f32, B4 T64, ms a step: 1 thread / 2", m.median(two), m.median(one), m.ratio(one, two), 1.65)
+
+
+# ---- Small things ----
+
+
+def small(bench):
+    for title, program, bar in (("chain of 1,000 ops of one element, ns an op", "chain", 25),
+                                ("MLP 16-16-16-1, batch 1, us a step", "mlp", 40)):
+        ours, peer = command(program), command(program, "tuned")
+        m = bench.measure([ours, peer])
+        yield Row(f"{title}: PyTorch / ours", m.median(ours), m.median(peer), m.ratio(peer, ours), bar)
+
+
+def start(bench):
+    """From the start of the program to the end of its first three steps: "ready" comes behind them."""
+    tiny = command("gpt2", layers=2, heads=2, hidden=32, vocab=64, seq_len=16)
+    times = []
+    for _ in range(bench.rounds or 11):
+        begun = time.perf_counter()
+        with subprocess.Popen(tiny.argv(bench.binary), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            times.append(1e3 * (time.perf_counter() - begun))
+            process.stdin.close()
+    median = sorted(times)[len(times) // 2]
+    yield Row("start of the program until three steps of a tiny GPT-2 are done, ms", median, "", median, 50, most=True)
+
+
+# ---- Kernels over 4 Mi floats, one thread ----
+
+WIDTH, COUNT = 1024, 4 << 20
+
+
+def kernels(bench):
+    flat = {"rows": COUNT // WIDTH, "columns": WIDTH, "calls": 10}
+    classes = {"rows": COUNT // WIDTH, "vocab": WIDTH, "calls": 10}
+    for title, program, options, bar, moved in (("GELU", "gelu", flat, 2, 2), ("softmax", "softmax", flat, 1.3, 2),
+                                                ("layer norm", "norm", flat, 1.3, 2),
+                                                ("cross-entropy", "loss", classes, 1.3, 1)):
+        ours, peer, copy = command(program, **options), command(program, "tuned", **options), command("copy", **flat)
+        m = bench.measure([ours, peer, copy], 21)
+        yield Row(f"{title}, 4 Mi floats, 1 thread, ms: PyTorch / ours", m.median(ours), m.median(peer),
+                  m.ratio(peer, ours), bar)
+        yield Row(f"{title}: its rate / memcpy's", m.median(ours), m.median(copy), m.ratio(copy, ours, moved / 2), 0.85)
+    yield from adamw(bench)
+
+
+def adamw(bench):
+    """Of all parameters of GPT-2: reads four arrays, writes three; a copy reads one and writes one."""
+    ours, peer = command("adamw"), command("adamw", "tuned")
+    copy = command("copy", rows=parameters(12) // WIDTH, columns=WIDTH)
+    m = bench.measure([ours, peer, copy])
+    yield Row("AdamW of 124M, 1 thread, ms: PyTorch's fused / ours", m.median(ours), m.median(peer),
+              m.ratio(peer, ours))
+    yield Row("AdamW: its rate / memcpy's", m.median(ours), m.median(copy), m.ratio(copy, ours, 7 / 2), 0.85)
+
+
+# ---- Products ----
+
+HIDDEN, VOCAB, ROWS_OF_STEP, CHUNK = 768, 50257, 256, 128
+LAYERS = (("qkv", ROWS_OF_STEP, 3 * HIDDEN, HIDDEN), ("projection", ROWS_OF_STEP, HIDDEN, HIDDEN),
+          ("up", ROWS_OF_STEP, 4 * HIDDEN, HIDDEN), ("down", ROWS_OF_STEP, HIDDEN, 4 * HIDDEN),
+          ("logits", CHUNK, VOCAB, HIDDEN))
+
+
+def forms(rows, out, width):
+    """A linear layer's three products, as m, n, k."""
+    yield "forward", "nt", rows, out, width
+    yield "input's gradient", "nn", rows, width, out
+    yield "weight's gradient", "tn", out, width, rows
+
+
+def products(bench):
+    for dtype, libraries, bar in (("f32", ("openblas", "onednn"), 0.95), ("bf16", ("torch", "onednn"), 1.0)):
+        for layer, *sizes in LAYERS:
+            for what, form, m, n, k in forms(*sizes):
+                options = {"dtype": dtype, "form": form, "rows": m, "columns": n, "inner": k, "threads": bench.threads,
+                           "calls": max(1, int(2e9 / (m * n * k)))}
+                title = f"product {dtype}, {layer}, {what} [{m}, {n}, {k}], ms: best of {', '.join(libraries)} / ours"
+                yield best(bench, title, "gemm", options, libraries, bar, 9)
+
+
+def best(bench, title, program, options, libraries, bar, rounds):
+    """Ours beside the fastest of the libraries."""
+    ours = command(program, **options)
+    others = [command(program, "tuned", library=name, **options) for name in libraries]
+    m = bench.measure([ours, *others], rounds)
+    fastest = min(others, key=m.median)
+    return Row(title, m.median(ours), m.median(fastest), m.ratio(fastest, ours), bar,
+               bf16=options["dtype"] == "bf16")
+
+
+def generation(bench):
+    """The weights of 12 layers' last products, 113 MB in float32: no cache has them."""
+    options = {"dtype": "f32", "columns": HIDDEN, "inner": 4 * HIDDEN, "layers": 12, "threads": bench.threads}
+    ours = command("linear", rows=1, **options)
+    read = command("read", rows=12 * HIDDEN, columns=4 * HIDDEN, threads=bench.threads)
+    m = bench.measure([ours, read], 21)
+    yield Row("linear of 1 row, weights not in cache, ms: its rate / reading's", m.median(ours), m.median(read),
+              m.ratio(read, ours), 0.85)
+    yield best(bench, "linear of 8 rows, weights not in cache, ms: best of openblas, onednn / ours", "linear",
+               options | {"rows": 8}, ("openblas", "onednn"), 1.4, 21)
+
+
+def attention(bench):
+    for dtype, bar in (("f32", 1.8), ("bf16", 1.5)):
+        for length in (256, 512, 1024, 2048, 4096):
+            options = {"dtype": dtype, "batch": max(1, 1024 // length), "seq_len": length, "threads": bench.threads}
+            ours = [command(p, **options) for p in ("attention", "attention-grad")]
+            peer = [command(p, "tuned", **options) for p in ("attention", "attention-grad")]
+            m = bench.measure(ours + peer, 7)
+            yield Row(f"attention {dtype}, T {length}, forward and backward, ms: PyTorch / ours",
+                      sum(map(m.median, ours)), sum(map(m.median, peer)), m.ratio(peer, ours), bar,
+                      bf16=dtype == "bf16")
+
+
+# ---- Memory ----
+
+
+def parameters(layers):
+    positions = 1024
+    return VOCAB * HIDDEN + positions * HIDDEN + layers * (12 * HIDDEN**2 + 13 * HIDDEN) + 2 * HIDDEN
+
+
+def theory(layers, rows, recompute):
+    """16 bytes a parameter; what a layer saves in float32 without masks and scores, 64 s b h bytes (Korthikanti et al.,
+    arXiv 2205.05198), or with recomputation its input and one layer's; the last norm's input and the head's; a chunk of
+    logits."""
+    layer, its_input = 64 * rows * HIDDEN, 4 * rows * HIDDEN
+    saved = layers * its_input + layer if recompute else layers * layer
+    return 16 * parameters(layers) + saved + 2 * its_input + 4 * CHUNK * VOCAB
+
+
+def memory(bench):
+    mega = 1e6
+    for length in LENGTHS:
+        ours, peer = (command("gpt2", p, seq_len=length, threads=bench.threads) for p in ("", "tuned"))
+        again = command("gpt2", seq_len=length, threads=bench.threads, recompute=True)
+        m = bench.measure([ours, again], 1, ask=("peak", "rss"))
+        n = bench.measure([peer], 1, ask=("rss",))
+        for one, what, recompute in ((ours, "", False), (again, " with full recomputation", True)):
+            least = theory(12, 4 * length, recompute)
+            yield Row(f"peak of a step f32, B4 T{length}{what}, MB: allocator / theory", m[one, "peak"] / mega,
+                      least / mega, m[one, "peak"] / least, 1.05, most=True)
+        yield Row(f"resident set f32, B4 T{length}, MB: ours / tuned PyTorch's", m[ours, "rss"] / mega,
+                  n[peer, "rss"] / mega, m[ours, "rss"] / n[peer, "rss"], 0.70, most=True)
+
+
+# ---- Scaling ----
+
+
+def tape(bench):
+    sizes = (1000, 10_000, 100_000, 1_000_000)
+    commands = [command("tape", rows=n) for n in sizes]
+    m = bench.measure(commands, 7, ask=("rss", "peak"))
+    times = [m.median(c) for c in commands]
+    said = ", ".join(f"{t:.0f}" for t in times)
+    yield Row("tapes of 10 k, 100 k, 1 M ops, ns an op: largest / smallest", said, "",
+              max(times[1:]) / min(times[1:]), 1.3, most=True)
+    yield Row("tapes of 1 k to 1 M ops: largest / smallest", said, "", max(times) / min(times), 1.6, most=True)
+    held = [m[c, "rss"] - m[c, "peak"] for c in commands]
+    node = (held[3] - held[2]) / (sizes[3] - sizes[2])
+    yield Row("bytes of a node with its handles, beside the tensor's own", node, "", node, 384, most=True)
+
+
+def layers(bench):
+    counts = (2, 6, 12, 24, 48)
+    commands = [command("gpt2", layers=n, threads=bench.threads) for n in counts]
+    m = bench.measure(commands, 7)
+    times = [m.median(c) for c in commands]
+    slopes = [(t2 - t1) / (n2 - n1) for n1, n2, t1, t2 in zip(counts, counts[1:], times, times[1:])]
+    yield Row("ms a layer between 2, 6, 12, 24, 48 layers: largest / smallest", ", ".join(f"{s:.1f}" for s in slopes),
+              "", max(slopes) / min(slopes), 1.05, most=True)
+
+
+ROWS = {f.__name__: f for f in (steps, threads, small, start, kernels, products, generation, attention, memory, tape,
+                                layers)}
