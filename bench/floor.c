@@ -31,7 +31,7 @@ enum { H = GPT2_HIDDEN, HEADS = GPT2_HEADS, D = H / HEADS, FFN = 4 * H };
 
 /* Rows of logits at a time, as tg_linear_cross_entropy cuts them; room for the passes and tensors of a layer, and for
  * those that are there once. */
-enum { CHUNK = 128, ROOM = 64 };
+enum { CHUNK = 512, ROOM = 64 };
 
 /* A weight [out, in] with its gradient. */
 typedef struct weight {

@@ -116,10 +116,10 @@ def adamw(bench):
 
 # ---- Products ----
 
-HIDDEN, VOCAB, ROWS_OF_STEP, CHUNK = 768, 50257, 256, 128
+HIDDEN, VOCAB, ROWS_OF_STEP, MOST_ROWS = 768, 50257, 256, 512  # rows of logits at once
 LAYERS = (("qkv", ROWS_OF_STEP, 3 * HIDDEN, HIDDEN), ("projection", ROWS_OF_STEP, HIDDEN, HIDDEN),
           ("up", ROWS_OF_STEP, 4 * HIDDEN, HIDDEN), ("down", ROWS_OF_STEP, HIDDEN, 4 * HIDDEN),
-          ("logits", CHUNK, VOCAB, HIDDEN))
+          ("logits", ROWS_OF_STEP, VOCAB, HIDDEN))
 
 
 def forms(rows, out, width):
@@ -187,7 +187,7 @@ def theory(layers, rows, recompute):
     logits."""
     layer, its_input = 64 * rows * HIDDEN, 4 * rows * HIDDEN
     saved = layers * its_input + layer if recompute else layers * layer
-    return 16 * parameters(layers) + saved + 2 * its_input + 4 * CHUNK * VOCAB
+    return 16 * parameters(layers) + saved + 2 * its_input + 4 * min(rows, MOST_ROWS) * VOCAB
 
 
 def memory(bench):

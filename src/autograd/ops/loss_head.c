@@ -2,9 +2,10 @@
 #include "autograd/ops/network.h"
 #include "autograd/ops/product.h"
 
-/* Rows of a chunk, by shape alone: about 8 MiB of logits, but enough rows that each pass over w pays. */
+/* Rows of a chunk, by shape alone: about 8 MiB of logits, but enough rows that each pass over w and over its gradient
+ * pays: with 128 of them the gradient's product runs at half the speed that it has with 512. */
 static int64_t chunk_rows(int64_t rows, int64_t v, tg_dtype dtype) {
-    enum { BYTES = 8 << 20, LEAST = 128 };
+    enum { BYTES = 8 << 20, LEAST = 512 };
     int64_t fit = BYTES / ((v ? v : 1) * (int64_t)tg_dtype_size(dtype));
     if (fit < LEAST) fit = LEAST;
     int64_t chunks = (rows + fit - 1) / fit;
