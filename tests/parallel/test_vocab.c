@@ -404,7 +404,7 @@ END_TEST
 /* ---- Several chunks; memory ---- */
 
 static tg_status chunks_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
-    enum { N = 300, V = 9000, H = 2 };
+    enum { N = 1100, V = 4500, H = 2 };
     double *off_by = arg, g[2][N * H], loss[2];
     int n = tg_comm_size(c), me = tg_comm_rank(c);
     tg_tape *t = tg_tape_new(ctx);
@@ -446,7 +446,7 @@ END_TEST
 
 /* On a device without bytes and a communicator that only counts. */
 START_TEST(no_rank_holds_its_whole_logits) {
-    enum { N = 4096, V = 16384, H = 64 };
+    enum { N = 16384, V = 16384, H = 64 };
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
     tg_comm *c = tg_comm_plan_new(ctx, 1, 2);
     tg_tape *t = tg_tape_new(ctx);
