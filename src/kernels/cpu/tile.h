@@ -28,7 +28,7 @@
 #define real_to_bf16 TILE_CAT(TILE_BF16_, TG_T)
 #define real_to_f16 TILE_CAT(TILE_F16_, TG_T)
 #define real_sqrt TILE_CAT(TILE_SQRT_, TG_T)
-#define real_exp TILE_CAT(tg_exp_, TG_T)
+#define real_exp TILE_CAT(tg_exp_below_, TG_T) /* of differences to a row's largest, or to its log-sum-exp */
 
 typedef TILE_CAT(TILE_REAL_, TG_T) real;
 

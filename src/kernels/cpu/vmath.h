@@ -1,6 +1,6 @@
 /* Elementary functions as inline arithmetic without branches, so that a loop over them vectorises on any instruction
  * set. float32: polynomials fitted by minimax (relative error of the fit at most 6e-9), results within 2 ulp and
- * right at zeros, infinities, NaN and subnormals. float64: libm's, for accuracy comes first there.
+ * (erf: 4) right at zeros, infinities, NaN and subnormals. float64: libm's, for accuracy comes first there.
  *
  * Fused multiply-adds are spelled out, and used where the instruction set has them: with -ffp-contract=off an element's
  * bits do not depend on its place in a loop.
@@ -54,6 +54,16 @@ static inline float tg_exp_f32(float x) {
     uint32_t half = (uint32_t)((int32_t)n >> 1);
     float s = tg_pow2_f32(half);
     return tg_fma_f32(e, s, s) * tg_pow2_f32(n - half);
+}
+
+/* e^x of what is seldom above 0, as beside the largest of a row: x <= 88, and what is below e^-87 is 0. */
+static inline float tg_exp_below_f32(float x) {
+    uint32_t n;
+    float e = tg_exp_split_f32(x, &n), s = tg_pow2_f32(n);
+    return x < -87.0f ? 0.0f : tg_fma_f32(e, s, s);
+}
+static inline double tg_exp_below_f64(double x) {
+    return exp(x);
 }
 
 /* For x <= 88. */
@@ -126,21 +136,23 @@ static inline float tg_tanh_f32(float x) {
     return e / (e + 2.0f);
 }
 
-/* erf(x) = 1 - exp(-a G(a)) with a = |x|: one polynomial for all, exact to relative rounding also near 0. */
+/* erf(x) = 1 - exp(-a G(a)) with a = |x|, at most 4: one polynomial for all, exact to relative rounding also near 0. */
 static inline float tg_erf_f32(float x) {
-    float a = x < 0 ? -x : x;
+    uint32_t n, sign = tg_bits_f32(x) & 0x80000000u;
+    float a = tg_f32_bits(tg_bits_f32(x) ^ sign);
     a = a > 4.0f ? 4.0f : a;
-    float g = -9.25629865e-6f;
-    g = tg_fma_f32(g, a, 1.17641517e-4f);
-    g = tg_fma_f32(g, a, -6.32837589e-4f);
-    g = tg_fma_f32(g, a, 1.66702864e-3f);
-    g = tg_fma_f32(g, a, -1.60397089e-4f);
-    g = tg_fma_f32(g, a, -1.91530641e-2f);
-    g = tg_fma_f32(g, a, 0.102777831f);
-    g = tg_fma_f32(g, a, 0.636619389f);
-    g = tg_fma_f32(g, a, 1.12837923f);
-    float y = -tg_expm1_small_f32(-a * g);
-    return x < 0 ? -y : y;
+    float g = 9.25629865e-6f; /* -G */
+    g = tg_fma_f32(g, a, -1.17641517e-4f);
+    g = tg_fma_f32(g, a, 6.32837589e-4f);
+    g = tg_fma_f32(g, a, -1.66702864e-3f);
+    g = tg_fma_f32(g, a, 1.60397089e-4f);
+    g = tg_fma_f32(g, a, 1.91530641e-2f);
+    g = tg_fma_f32(g, a, -0.102777831f);
+    g = tg_fma_f32(g, a, -0.636619389f);
+    g = tg_fma_f32(g, a, -1.12837923f);
+    float e = tg_exp_split_f32(a * g, &n), s = tg_pow2_f32(n);
+    float y = tg_fma_f32(-e, s, 1.0f - s);
+    return tg_f32_bits(tg_bits_f32(y) ^ sign);
 }
 
 /* cos(2 pi turn / 2^32): the turn is reduced to an eighth in integers, exactly. */
