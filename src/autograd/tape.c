@@ -136,7 +136,8 @@ tg_tape *tg_tape_new(tg_ctx *ctx) {
     t->ctx = ctx;
     t->epoch = ++ctx->epochs;
     t->training = t->grad = true;
-    t->timed = t->collects = t->grad_off = false;
+    t->timed = t->collects = t->grad_off = t->watched = false;
+    t->watch = (tg_watch){0};
     link_tape(t);
     return t;
 }
@@ -171,6 +172,7 @@ static void end_all(tg_tape *t) {
     t->mark = (tg_mark){0};
     t->at = (tg_cursor){0};
     t->pass = 0;
+    t->watch.seen = 0;
     t->collectives = false;
 }
 
