@@ -24,6 +24,8 @@ typedef struct train_options {
     double loss_scale, initial_scale, min_scale; /* with fp16; loss_scale 0: it moves */
     double lr, min_lr, beta1, beta2, eps, weight_decay, clip, val_fraction;
     bool resume, capture, find_nan;
+    const char *record; /* a file; NULL: no step is recorded */
+    int64_t record_step, record_values;
 } train_options;
 
 extern const command train_command;

@@ -13,7 +13,7 @@ holds "no command" no_command
 holds "an unknown command" no_command trian
 holds "the nearest command is named" grep -q "did you mean 'train'" printed
 
-for command in train generate eval inspect gradcheck ops; do
+for command in train generate eval inspect gradcheck diff ops; do
     runs $command --help
     holds "help of $command" grep -q "^usage: tapegrad $command" printed
     refuses 2 "there is no option --nonsense" $command --nonsense 1
