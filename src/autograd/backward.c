@@ -139,6 +139,7 @@ static void unsave(const tg_tape *t, tg_tensor *x, const char *by, const void *s
     tg_storage *s = x->storage;
     if (!s || --s->saves > 0 || !s->temporary || !tg_storage_is_of(s, t)) return;
     tg_storage_discard(s, by, site);
+    if (TG_UNLIKELY(s->extra != NULL)) tg_pack_drop(s);
 }
 
 /* Gives back what the node kept, as backward passes it. */
@@ -322,6 +323,7 @@ static tg_status run_nodes(tg_pass *p) {
         n->flags &= ~TG_N_DUE;
         for (int i = 0; i < n->n_out; i++) tg_slot_drop(&tg_node_slots(n)[i]);
         if (ran && !p->o->retain) consume(p->t, n);
+        if (TG_UNLIKELY(p->t->packer.pack) && ran && p->o->retain) tg_pack_again(n);
     }
     return TG_OK;
 }

@@ -139,6 +139,7 @@ struct tg_tape {
     void *scratch; /* of backward, for ops of many inputs */
     size_t scratch_bytes;
     tg_watch watch;
+    tg_packer packer; /* pack NULL: none */
 };
 
 /* ---- tape.c ---- */
@@ -190,6 +191,15 @@ static inline void tg_watch_share(tg_tape *inner, const tg_tape *t) {
     inner->watch = t->watch;
     inner->watch.seen = 0;
 }
+
+/* ---- pack.c ---- */
+
+/* Of a scope that closes: what its nodes have saved, but for what is marked as its output. */
+tg_status tg_pack_since(tg_tape *t, uint64_t serial, const void *site);
+/* Nobody will unpack these bytes any more. */
+void tg_pack_drop(tg_storage *s);
+/* A backward that may run again has read them: what is packed goes again. */
+void tg_pack_again(const tg_node *n);
 
 /* ---- backward.c ---- */
 
