@@ -78,6 +78,10 @@ records ranks --ranks 2
 holds "a file a rank" test "$(echo ranks.rec*)" = "ranks.rec.0 ranks.rec.1"
 ends 0 "the runs are equal" diff ranks.rec.0 ranks.rec.0
 ends 1 "differs" diff ranks.rec.0 ranks.rec.1
+records parts --ranks 2 --tp 2 --sp
+records others --ranks 2 --tp 2 --sp --threads 2
+ends 0 "the runs are equal" diff parts.rec.0 others.rec.0
+ends 0 "the runs are equal" diff parts.rec.1 others.rec.1
 
 # Files that are none.
 head -c 4000 a.rec >torn.rec

@@ -311,9 +311,30 @@ START_TEST(sites) {
 }
 END_TEST
 
+static void never(void *state) { ck_assert_msg(state != NULL, "a node without state has none to end"); }
+
+START_TEST(nodes_without_state) {
+    begin_finding(BOTH);
+    tg_tensor *x = leaf(1), *y;
+    tg_tape_time(t, true);
+    ck_assert(tg_apply(t, tg_op_find("exp"), NULL, &x, 1, &y, 1, NULL, never, TG_SITE) == TG_OK);
+    end();
+}
+END_TEST
+
 int main(void) {
-    const TTest *tests[] = {
-        made_forward,       only_what_was_asked, brought_by_a_leaf,    any_tensor, made_backward, came_from_elsewhere,
-        accumulated_before, recomputed,          differentiated_twice, on_ranks,   watchers,      sites};
+    const TTest *tests[] = {made_forward,
+                            only_what_was_asked,
+                            brought_by_a_leaf,
+                            any_tensor,
+                            made_backward,
+                            came_from_elsewhere,
+                            accumulated_before,
+                            recomputed,
+                            differentiated_twice,
+                            on_ranks,
+                            watchers,
+                            nodes_without_state,
+                            sites};
     return tg_check_main("watch", tests, sizeof tests / sizeof *tests);
 }
