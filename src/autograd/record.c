@@ -351,7 +351,10 @@ static tg_status keep_node(tg_call *c, const void *site, void (*destroy)(void *)
     fill_node(c, n, site);
     if (extra) {
         n->flags |= TG_N_STATE | (c->tape->timed ? TG_N_TIMED : 0) | (c->tape->watched ? TG_N_SEEN : 0);
-        *tg_node_extra_of(n) = (tg_node_extra){c->state, c->state ? destroy : NULL, seconds, 0, c->tape->watch.seen - 1};
+        *tg_node_extra_of(n) = (tg_node_extra){.state = c->state,
+                                               .destroy = c->state ? destroy : NULL,
+                                               .forward_s = seconds,
+                                               .number = c->tape->watch.seen - 1};
     }
     tg_tape_append(c->tape, n);
     return TG_OK;
