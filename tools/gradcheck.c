@@ -35,7 +35,7 @@ static const command gradcheck_command = {
                "kinks are coordinates where the one-sided differences disagree; they are left out.",
     .options = rows,
     .n_options = sizeof rows / sizeof rows[0],
-    .operand = true,
+    .operands = 1,
 };
 
 /* What one op, or one sample, came to. */
@@ -134,8 +134,8 @@ int run_gradcheck(int argc, char **argv) {
     gradcheck_options o = {0};
     parsed p;
     if (!options_parse(&gradcheck_command, &o, &p, argc, argv)) return p.status;
-    const tg_op *op = p.operand ? tg_op_find(p.operand) : NULL;
-    if (p.operand && !op) return refuse_op(p.operand);
+    const tg_op *op = p.operand[0] ? tg_op_find(p.operand[0]) : NULL;
+    if (p.operand[0] && !op) return refuse_op(p.operand[0]);
     if (op && !op->backward) return fail("%s has no gradient", op->name);
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = o.device, .threads = (int)o.threads, .seed = (uint64_t)o.seed));
     int status = !check(ctx) ? 1 : op ? check_one(&o, ctx, op) : check_all(&o, ctx);

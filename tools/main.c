@@ -18,6 +18,7 @@ static const entry entries[] = {
     {"eval", run_eval, "loss and perplexity of a model on a file"},
     {"inspect", run_inspect, "parameters, tape, memory and FLOPs of a model, without running it"},
     {"gradcheck", run_gradcheck, "check the ops' gradients against finite differences"},
+    {"diff", run_diff, "compare two recorded steps op by op"},
     {"ops", run_ops, "the table of ops"},
 };
 

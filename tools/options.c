@@ -223,6 +223,7 @@ static int parse_one(const command *c, void *into, parsed *p, int argc, char **a
 }
 
 bool options_parse(const command *c, void *into, parsed *p, int argc, char **argv) {
+    int operands = 0;
     memset(p, 0, sizeof *p);
     for (int i = 0; i < argc; i++) {
         if (strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) continue;
@@ -232,8 +233,8 @@ bool options_parse(const command *c, void *into, parsed *p, int argc, char **arg
     for (int i = 0; i < argc && p->status == 0; i++) {
         if (strncmp(argv[i], "--", 2) == 0 && argv[i][2])
             p->status = parse_one(c, into, p, argc, argv, &i);
-        else if (c->operand && !p->operand && argv[i][0] != '-')
-            p->operand = argv[i];
+        else if (operands < c->operands && argv[i][0] != '-')
+            p->operand[operands++] = argv[i];
         else
             p->status = usage_error(c, "'%s' is not an option", argv[i]);
     }

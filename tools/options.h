@@ -30,7 +30,7 @@ typedef struct command {
     const char *name, *usage, *summary;
     const option *options;
     int n_options;
-    bool operand; /* one word without dashes may be given */
+    int operands; /* words without dashes that may be given */
 } command;
 
 enum { MAX_OPTIONS = 64 };
@@ -38,7 +38,7 @@ enum { MAX_OPTIONS = 64 };
 /* What was given, beside the values themselves. */
 typedef struct parsed {
     bool given[MAX_OPTIONS];
-    const char *operand; /* NULL: none */
+    const char *operand[2]; /* NULL: none */
     int status;          /* the exit status, where parsing ended the program */
 } parsed;
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "record.h"
 #include "train.h"
 
 /* What is settled before the ranks begin, and the same for all of them. */
@@ -30,6 +31,7 @@ typedef struct run {
     trainer trainer;
     train_data data;
     metrics metrics;
+    recorder *recorder; /* of the step that is to be recorded, until it is done */
     int64_t *offsets; /* of the step's sequences, and behind them of the next one's */
     int64_t saved; /* the step of the newest checkpoint */
     int bad_steps; /* in a row: with a loss or gradient that is not finite */
@@ -133,6 +135,17 @@ static bool print_run(const run *r) {
     return true;
 }
 
+static bool open_recorder(run *r) {
+    int64_t done = r->plan->done;
+    if (!r->o.record) return true;
+    if (!r->o.record_step) r->o.record_step = done + 1;
+    if (r->o.record_step <= done || r->o.record_step > r->o.steps)
+        return fail("--record-step %" PRId64 ": the run goes on behind step %" PRId64 ", to step %" PRId64,
+                    r->o.record_step, done, r->o.steps),
+               false;
+    return (r->recorder = recorder_open(r->o.record, r->o.record_values, r->ctx, r->world)) != NULL;
+}
+
 static bool open_run(run *r) {
     tg_gpt_config config;
     const char *weights;
@@ -143,6 +156,7 @@ static bool open_run(run *r) {
     if (p->state && !checkpoint_restore(p->from, p->state, &r->trainer, &r->data)) return false;
     r->offsets = calloc(2 * (size_t)r->o.batch, sizeof *r->offsets);
     if (!r->offsets) return fail("no memory for a batch"), false;
+    if (!open_recorder(r)) return false;
     if (r->chief && !metrics_open(&r->metrics, r->o.out, r->o.steps, p->done)) return false;
     return print_run(r);
 }
@@ -198,7 +212,10 @@ static bool run_step(run *r, int64_t step, bool *stop) {
     int64_t *next = step < r->o.steps ? r->offsets + r->o.batch : NULL;
     if (!r->trainer.sent) data_offsets(&r->data, step, r->offsets);
     if (next) data_offsets(&r->data, step + 1, next);
+    bool recorded = r->recorder && step == r->o.record_step;
+    if (recorded) recorder_begin(r->recorder, r->trainer.tape, step);
     step_result s = trainer_step(&r->trainer, step, r->data.tokens, r->offsets, next, interrupted != 0);
+    if (recorded && tg_ctx_status(r->ctx) == TG_OK && !recorder_end(r->recorder, r->trainer.tape)) return false;
     if (next) memcpy(r->offsets, next, (size_t)r->o.batch * sizeof *next);
     double tokens_per_s = (double)(r->o.batch * r->o.model.seq_len) / s.seconds;
     double val_loss = tg_ctx_status(r->ctx) == TG_OK ? validate(r, step) : NAN;
@@ -259,6 +276,7 @@ static int train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     *r = (run){.plan = p, .o = p->o, .ctx = ctx, .world = world, .chief = is_chief(world), .saved = p->done};
     bool good = same_start(r) && open_run(r) && run_steps(r);
     metrics_close(&r->metrics);
+    recorder_free(r->recorder);
     data_close(&r->data);
     trainer_close(&r->trainer);
     free(r->offsets);

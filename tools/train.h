@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include <tapegrad/capture.h>
+#include <tapegrad/explain.h>
 #include <tapegrad/optim.h>
 #include <tapegrad/work.h>
 
@@ -22,7 +23,9 @@ typedef struct train_options {
     int64_t val_every, val_batches, log_every, checkpoint_every, keep, scale_window, hysteresis;
     double loss_scale, initial_scale, min_scale; /* with fp16; loss_scale 0: it moves */
     double lr, min_lr, beta1, beta2, eps, weight_decay, clip, val_fraction;
-    bool resume, capture;
+    bool resume, capture, find_nan;
+    const char *record; /* a file; NULL: no step is recorded */
+    int64_t record_step, record_values;
 } train_options;
 
 extern const command train_command;

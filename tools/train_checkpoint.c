@@ -11,7 +11,11 @@
 
 /* What a run is told anew each time: it is not of the run. */
 static bool is_of_the_call(const char *name) {
-    return !strcmp(name, "resume") || !strcmp(name, "comm") || !strcmp(name, "device");
+    static const char *const names[] = {"resume", "comm",        "device",       "find-nan",
+                                        "record", "record-step", "record-values"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (!strcmp(name, names[i])) return true;
+    return false;
 }
 
 static json_t *options_json(const train_options *o) {

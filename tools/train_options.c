@@ -50,6 +50,13 @@ static const option rows[] = {
     {"device", OPTION_TEXT, AT(device), "cpu|cuda|cuda:N", "where tensors are and kernels run", .fixed = false},
     {"capture", OPTION_FLAG, AT(capture), "", "record a step and replay it, which the host launches at once (cuda)",
      .fixed = false},
+    {"find-nan", OPTION_FLAG, AT(find_nan), "",
+     "end at the first op that makes a NaN or an infinity, forward or backward, and name it; slow", .fixed = false},
+    {"record", OPTION_TEXT, AT(record), "FILE",
+     "write what each op of a step makes, for tapegrad diff; FILE.RANK where there are several", .fixed = false},
+    {"record-step", OPTION_INT, AT(record_step), "N", "that step; 0: the first that is done", 0, MANY, false},
+    {"record-values", OPTION_INT, AT(record_values), "N", "elements that are kept of each tensor; 0: all", 0, MANY,
+     false},
     {"threads", OPTION_INT, AT(threads), "N", "of each rank; 0: one for each core, shared out", 0, 1024, false},
     {"order", OPTION_TEXT, AT(order), "FILE",
      "little-endian int64 offset into the tokens of every sequence of every step, in place of the shuffle",
@@ -103,6 +110,7 @@ train_options train_defaults(void) {
         .log_every = 10,
         .checkpoint_every = 200,
         .keep = 2,
+        .record_values = 1024,
     };
 }
 
@@ -135,6 +143,21 @@ static int check_scale(const train_options *o, const parsed *p) {
     return 0;
 }
 
+/* What looks at each op as it runs. */
+static int check_watched(const train_options *o, const parsed *p) {
+    const command *c = &train_command;
+    if (o->record && o->capture) return usage_error(c, "--record looks at ops as they run; leave --capture out");
+    if (!o->record && (option_given(c, p, "record-step") || option_given(c, p, "record-values")))
+        return usage_error(c, "--record-step and --record-values are for --record FILE");
+    if (o->record_step > o->steps)
+        return usage_error(c, "--record-step %lld: the run ends at --steps %lld", (long long)o->record_step,
+                           (long long)o->steps);
+    if (o->find_nan && o->capture) return usage_error(c, "--find-nan looks at ops as they run; leave --capture out");
+    if (o->find_nan && train_scales(o) && o->loss_scale == 0)
+        return usage_error(c, "--find-nan: a loss scale that moves overflows on purpose; give --loss-scale X");
+    return 0;
+}
+
 void train_options_complete(train_options *o, const parsed *p) {
     if (!option_given(&train_command, p, "warmup") && o->warmup > o->steps / 10) o->warmup = o->steps / 10;
     if (!option_given(&train_command, p, "min-lr") && o->min_lr > o->lr) o->min_lr = o->lr;
@@ -156,6 +179,7 @@ int train_options_check(const train_options *o, const parsed *p) {
     if (o->data_format != TG_TOKENS_TEXT && !o->model.vocab && !o->init)
         return usage_error(c, "--vocab N is missing: token ids do not say how many there are");
     int status = check_scale(o, p);
+    if (!status) status = check_watched(o, p);
     if (!status) status = rank_options_check(c, p, &o->on);
     if (!status) status = tp_options_check(c, p, &o->on, o->model.recompute);
     if (status) return status;

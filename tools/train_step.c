@@ -118,6 +118,7 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
     r->gpt = tg_gpt_new(ctx, &config);
     if (weights) tg_gpt_load_weights(r->gpt, weights);
     r->tape = tg_tape_new(ctx);
+    if (o->find_nan) tg_tape_find_nan(r->tape, TG_FIND_NAN | TG_FIND_INF);
     return check(ctx) && open_optimiser(r, o) && open_gradients(r) && open_batch(r, o);
 }
 

@@ -16,6 +16,41 @@ extern "C" {
  * an error, which is recorded: a tensor that is dead, of another context or tape. */
 TG_API size_t tg_explain_grad(tg_tape *t, tg_tensor *root, tg_tensor *x, char *buf, size_t n);
 
+/* ---- Where numbers end ---- */
+
+enum { TG_FIND_NAN = 1, TG_FIND_INF = 2 };
+/* From now on the first op that makes a NaN (an infinity), forward or in its backward, is TG_ERR_DATA: the message has
+ * the op, its call, this rank, and the least, the greatest and the number of NaN and infinities of its result, or of
+ * that input's gradient, and of its inputs. Where an input, a seed or an accumulated gradient had them before, it says
+ * so. kinds: a sum of the above; 0: no longer. Holds for recomputations within the tape too, and over its resets. The
+ * host reads along: a step takes longer, works are waited for at once, and a step that is captured is refused. */
+TG_API tg_status tg_tape_find_nan(tg_tape *t, int kinds);
+
+/* ---- Watching ---- */
+
+/* An op that has just run, forward or backward. All of it is good until the watcher returns. */
+typedef struct tg_seen {
+    size_t size;
+    const char *op;
+    bool backward;
+    int64_t number; /* of the op among those of its tape that a watcher saw forward since the reset, from 0; -1: it was
+                       recorded before */
+    int n_in, n_out;
+    tg_tensor *const *in, *const *out; /* NULL where absent; in a backward their bytes may be gone */
+    /* In a backward: what came for each output, and the sum so far for each input; NULL where there is none, or a work
+     * still fills it. */
+    tg_tensor *const *gout, *const *gin;
+    const void *call;
+} tg_seen;
+
+/* May read what it is shown and record no-grad ops, which are not shown in turn. Another status than TG_OK ends the op
+ * with TG_ERR_CALLBACK. t is the tape itself, or that of a recomputation within it. */
+typedef tg_status (*tg_watch_fn)(void *user, tg_tape *t, const tg_seen *seen);
+/* fn sees every op from now on, views too; NULL: nobody does. */
+TG_API tg_status tg_tape_watch(tg_tape *t, tg_watch_fn fn, void *user);
+/* The path of scopes and the call site: "layers.2, called from model.c:31". */
+TG_API size_t tg_seen_site(const tg_seen *seen, char *buf, size_t n);
+
 #ifdef __cplusplus
 }
 #endif

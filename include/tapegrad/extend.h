@@ -270,6 +270,29 @@ TG_API tg_storage_state tg_storage_state_of(const tg_tensor *x); /* TG_DISCARDED
 TG_API tg_status tg_discard_with(tg_tensor *x, tg_status (*refill)(void *user, tg_ctx *ctx, void *dst, size_t bytes),
                                  void (*free)(void *user), void *user);
 
+/* How what nodes save for backward is kept meanwhile: on the host, in fewer bits. x is one-dimensional: all elements of
+ * what a storage holds, whatever shapes its tensors have. */
+typedef struct tg_packer {
+    size_t size;
+    /* Keeps what unpack will need and sets *packed to it: x's bytes are then given back. NULL, as it is: x stays. May
+     * record no-grad ops on t; tg_keep keeps a result. */
+    tg_status (*pack)(void *user, tg_tape *t, tg_tensor *x, void **packed);
+    /* Writes x, which may be in flight when it returns. Called when somebody reads the bytes, mostly backward; what it
+     * gives is what they read. */
+    tg_status (*unpack)(void *user, void *packed, tg_tensor *x);
+    void (*drop)(void *user, void *packed); /* backward has passed the last node that saved x, or the tape is reset */
+    void *user; /* must be there until the tape is reset */
+} tg_packer;
+
+#define TG_PACKER(...) (&(tg_packer){.size = sizeof(tg_packer), __VA_ARGS__})
+
+/* From now on tg_scope_close packs what was made since open, a node saved, and is no output. NULL: it stays, as ever.
+ * Tapes of recomputations keep theirs. Not within a captured step. A callback that fails is TG_ERR_CALLBACK. */
+TG_API tg_status tg_tape_pack(tg_tape *t, const tg_packer *p);
+/* Packs a result now, behind its last use in forward, where no scope does. Nothing happens where no node has saved it,
+ * or its tape has no packer. */
+TG_API tg_status tg_pack(tg_tensor *x);
+
 /* ---- The op table, nodes ---- */
 
 TG_API int tg_op_count(void);

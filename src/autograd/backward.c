@@ -139,6 +139,7 @@ static void unsave(const tg_tape *t, tg_tensor *x, const char *by, const void *s
     tg_storage *s = x->storage;
     if (!s || --s->saves > 0 || !s->temporary || !tg_storage_is_of(s, t)) return;
     tg_storage_discard(s, by, site);
+    if (TG_UNLIKELY(s->extra != NULL)) tg_pack_drop(s);
 }
 
 /* Gives back what the node kept, as backward passes it. */
@@ -168,11 +169,13 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
     ctx->running = n->op->name;
     ctx->running_site = n->site;
     tg_status s = tg_receipts_open(p, &c);
+    if (TG_UNLIKELY(p->t->watched) && s == TG_OK) s = tg_watch_before(&c);
     if (s == TG_OK && (s = n->op->backward(&c)) != TG_OK)
         tg_fail(ctx, s, "%s: backward failed with %s", n->op->name, tg_status_name(s));
     p->t->at_work = outer;
     if (im.temps) tg_call_temps_free(&c);
     s = tg_receipts_close(p, &c);
+    if (TG_UNLIKELY(p->t->watched) && s == TG_OK) s = tg_watch_backward(&c);
     ctx->running = outer_running;
     ctx->running_site = outer_site;
     if (n->flags & TG_N_TIMED) tg_node_extra_of(n)->backward_s = tg_system_now() - start;
@@ -320,6 +323,7 @@ static tg_status run_nodes(tg_pass *p) {
         n->flags &= ~TG_N_DUE;
         for (int i = 0; i < n->n_out; i++) tg_slot_drop(&tg_node_slots(n)[i]);
         if (ran && !p->o->retain) consume(p->t, n);
+        if (TG_UNLIKELY(p->t->packer.pack) && ran && p->o->retain) tg_pack_again(n);
     }
     return TG_OK;
 }

@@ -75,6 +75,29 @@ bool tg_pass_leads_on(const tg_pass *p, const tg_node *n);
 /* Ranks must meet in what the node depends on: it is due. */
 void tg_pass_note_due(const tg_pass *p, tg_node *n);
 tg_target *tg_pass_target(const tg_pass *p, const tg_node *n, int out);
+/* receipts.c: where the gradient of input i has gone, or goes; NULL: nowhere, or there is none yet. */
+tg_tensor *tg_receipt_gradient(const tg_call *c, int i);
+
+/* ---- look.c ---- */
+
+typedef struct tg_range {
+    double lo, hi;          /* of the numbers; lo > hi: there are none */
+    int64_t nan, inf, zero; /* how many */
+} tg_range;
+
+/* What x holds; its bytes must be there. */
+tg_status tg_range_of(const tg_tensor *x, tg_range *r);
+/* Which of the kinds of tg_tape_find_nan x has, by two reductions on the device. */
+tg_status tg_kinds_in(const tg_tensor *x, int *kinds);
+/* A gradient as a tensor of its own, on the same bytes: a temp. */
+tg_tensor *tg_gradient_look(const tg_tensor *g);
+
+/* ---- watch.c ---- */
+
+/* Before the op's backward runs, and when it has. */
+tg_status tg_watch_before(tg_call *c);
+tg_status tg_watch_backward(tg_call *c);
+
 static inline bool tg_pass_needs(const tg_pass *p, const tg_node *n) { return n && (p->all || n->pass == p->id); }
 
 #endif

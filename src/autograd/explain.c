@@ -12,29 +12,8 @@ typedef struct text {
 
 #define SAY(s, ...) tg_text((s)->buf, (s)->size, &(s)->at, __VA_ARGS__)
 
-/* ---- What a tensor holds ---- */
-
-typedef struct range {
-    double lo, hi;       /* of the numbers; lo > hi: there are none */
-    int64_t wrong, zero; /* NaN and infinities; zeros */
-} range;
-
-static tg_status look(tg_tensor *x, range *r) {
-    tg_ctx *ctx = x->ctx;
-    size_t bytes = (size_t)x->numel * sizeof(double);
-    double *v = bytes ? tg_host_alloc(ctx, bytes) : NULL;
-    *r = (range){INFINITY, -INFINITY, 0, 0};
-    if (!bytes) return TG_OK;
-    if (!v) return ctx->status;
-    tg_status s = tg_read_f64(x, v, x->numel);
-    for (int64_t i = 0; s == TG_OK && i < x->numel; i++) {
-        r->wrong += !isfinite(v[i]);
-        r->zero += v[i] == 0;
-        if (isfinite(v[i])) r->lo = fmin(r->lo, v[i]), r->hi = fmax(r->hi, v[i]);
-    }
-    tg_host_free(ctx, v, bytes);
-    return s;
-}
+/* Of no numbers. */
+static int64_t wrong(const tg_range *r) { return r->nan + r->inf; }
 
 /* ---- The way ---- */
 
@@ -97,7 +76,7 @@ static void say_ends(text *s, tg_tape *t, const tg_node *from) {
 typedef struct step {
     const tg_node *node;
     tg_tensor *x, *g;
-    range r;
+    tg_range r;
 } step;
 
 static int64_t list_way(tg_tape *t, const tg_node *from, const tg_tensor *x, uint32_t on_way, step *steps) {
@@ -118,7 +97,7 @@ static tg_status measure(tg_tape *t, tg_tensor *root, step *steps, int64_t n) {
     TG_TRY(tg_grad(t, &root, 1, in, (int)n, g, TG_GRAD(.seeds = &ones, .retain = true, .allow_unused = true)));
     for (int64_t i = 0; i < n; i++) {
         steps[i].g = g[i];
-        TG_TRY(look(g[i], &steps[i].r));
+        TG_TRY(tg_range_of(g[i], &steps[i].r));
     }
     return TG_OK;
 }
@@ -146,12 +125,12 @@ static const step *turning_point(const step *steps, int64_t n, bool (*bad)(const
     return NULL;
 }
 
-static bool is_wrong(const step *s) { return s->r.wrong > 0; }
+static bool is_wrong(const step *s) { return wrong(&s->r) > 0; }
 
 static tg_status say_turn(text *s, const step *steps, int64_t n, bool (*bad)(const step *), const char *became) {
     char what[160];
     int input = 0;
-    range r;
+    tg_range r;
     const step *at = turning_point(steps, n, bad, &input);
     if (!at) return TG_OK;
     tg_tensor *in = tg_node_in(at->node)[input];
@@ -160,9 +139,9 @@ static tg_status say_turn(text *s, const step *steps, int64_t n, bool (*bad)(con
     SAY(s, ": the gradient of its result reaches %g, that of its input %d, %s, is %s", fmax(-at->r.lo, at->r.hi), input,
         named(in, what, sizeof what), became);
     if (tg_alive(in) && in->storage->state == TG_PRESENT) {
-        TG_TRY(look(in, &r));
+        TG_TRY(tg_range_of(in, &r));
         SAY(s, "; that input lies in [%g, %g]", r.lo, r.hi);
-        if (r.wrong) SAY(s, " and has %lld values that are no numbers", (long long)r.wrong);
+        if (wrong(&r)) SAY(s, " and has %lld values that are no numbers", (long long)wrong(&r));
     }
     SAY(s, ".\n");
     return TG_OK;
@@ -191,10 +170,10 @@ static tg_status say_gradient(text *s, tg_tape *t, tg_tensor *root, tg_tensor *x
     if (!steps) return t->ctx->status;
     int64_t n = list_way(t, from, x, on_way, steps);
     TG_TRY(measure(t, root, steps, n));
-    const range *r = &steps[0].r;
+    const tg_range *r = &steps[0].r;
     named(x, what, sizeof what);
     if (is_wrong(&steps[0])) {
-        SAY(s, "%lld of the %lld elements of the gradient of %s are no numbers.\n", (long long)r->wrong,
+        SAY(s, "%lld of the %lld elements of the gradient of %s are no numbers.\n", (long long)wrong(r),
             (long long)x->numel, what);
         return say_turn(s, steps, n, is_wrong, "NaN or infinite");
     }

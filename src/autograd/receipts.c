@@ -140,6 +140,15 @@ tg_status tg_receipts_close(tg_pass *p, tg_call *c) {
     return status;
 }
 
+tg_tensor *tg_receipt_gradient(const tg_call *c, int i) {
+    tg_receipt_kind kind = receipt(c, i)->kind;
+    bool holds = false;
+    if (kind == TG_TO_NOBODY) return NULL;
+    bool summed = kind == TG_TO_LEAF || kind == TG_TO_EXTRA;
+    tg_tensor *leaf = summed ? direct_buffer(pass_of(c), source(c, i), &holds) : NULL;
+    return !leaf ? slot_of(c, i)->g : holds ? leaf : NULL;
+}
+
 /* ---- What an op's backward calls ---- */
 
 static tg_status enter(tg_call *c, int i, const char *who) {

@@ -180,6 +180,7 @@ static tg_status recompute_backward(tg_call *c) {
     const tg_recompute_params *p = c->params;
     tg_tape *inner = tg_tape_new(c->ctx);
     TG_TRY(c->ctx->status);
+    tg_watch_share(inner, c->tape);
     tg_set_training(inner, p->training);
     tg_tensor **in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *in + 1),
               **out = in ? in + p->n_in : NULL;
@@ -268,6 +269,7 @@ tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *con
     inner->training = t->training;
     inner->grad = false;
     inner->collects = true;
+    tg_watch_share(inner, t);
     tg_status s = first_run(t, inner, p, in, out, call);
     tg_tape_free(inner); /* before the input's bytes go: what the first run holds of them would count as another's */
     if (s == TG_OK && p->distribute && out[0]->node) s = tg_distribute(t, in[0], p->distribute);

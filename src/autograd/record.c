@@ -340,7 +340,7 @@ static void fill_node(tg_call *c, tg_node *n, const void *site) {
 }
 
 static tg_status keep_node(tg_call *c, const void *site, void (*destroy)(void *), double seconds) {
-    bool extra = c->state || c->tape->timed;
+    bool extra = c->state || c->tape->timed || c->tape->watched;
     tg_node *n = tg_tape_alloc(c->tape, node_bytes(c, extra));
     if (!n) return c->ctx->status;
     n->n_in = (uint16_t)c->n_in;
@@ -350,8 +350,11 @@ static tg_status keep_node(tg_call *c, const void *site, void (*destroy)(void *)
     TG_TRY(link_inputs(c, n));
     fill_node(c, n, site);
     if (extra) {
-        n->flags |= TG_N_STATE | (c->tape->timed ? TG_N_TIMED : 0);
-        *tg_node_extra_of(n) = (tg_node_extra){c->state, destroy, seconds, 0};
+        n->flags |= TG_N_STATE | (c->tape->timed ? TG_N_TIMED : 0) | (c->tape->watched ? TG_N_SEEN : 0);
+        *tg_node_extra_of(n) = (tg_node_extra){.state = c->state,
+                                               .destroy = c->state ? destroy : NULL,
+                                               .forward_s = seconds,
+                                               .number = c->tape->watch.seen - 1};
     }
     tg_tape_append(c->tape, n);
     return TG_OK;
@@ -431,6 +434,7 @@ static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bo
     if (TG_UNLIKELY(c->tape->collects)) tg_call_note_differentiable(c);
     if (TG_UNLIKELY(c->ctx->grid.axes)) TG_TRY(tg_placement_derive(c));
     TG_TRY(forward(c, &seconds));
+    if (TG_UNLIKELY(c->tape->watched)) TG_TRY(tg_watch_forward(c));
     /* Before the node notes the version of an output that it saves. */
     if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);
     c->tape->collectives |= c->op->collective;

@@ -2,6 +2,8 @@
 #ifndef TG_RECORD_H
 #define TG_RECORD_H
 
+#include <tapegrad/explain.h>
+
 #include "core/core.h"
 
 /* Handles of a tape live in two slabs that take turns at each reset, so that a handle of the last step is recognised;
@@ -57,7 +59,7 @@ typedef struct tg_scope {
 } tg_scope;
 
 enum { TG_N_CONSUMED = 1, TG_N_LEAF = 2, TG_N_STATE = 4, TG_N_TIMED = 8 };
-enum { TG_N_BUSY = 16, TG_N_REACHED = 32, TG_N_DUE = 64 };
+enum { TG_N_BUSY = 16, TG_N_REACHED = 32, TG_N_DUE = 64, TG_N_SEEN = 128 };
 
 struct tg_node {
     const tg_op *op;
@@ -87,6 +89,7 @@ typedef struct tg_node_extra {
     void *state;
     void (*destroy)(void *state);
     double forward_s, backward_s;
+    int64_t number; /* tg_seen's */
 } tg_node_extra;
 static inline tg_node_extra *tg_node_extra_of(const tg_node *n) {
     return (tg_node_extra *)(tg_node_versions(n) + ((n->n_in + n->n_out + 1) & ~1));
@@ -98,11 +101,20 @@ typedef struct tg_leaf_entry {
     tg_node *node;
 } tg_leaf_entry;
 
+/* Who looks at the ops that run. */
+typedef struct tg_watch {
+    int kinds; /* tg_tape_find_nan */
+    tg_watch_fn fn;
+    void *user;
+    int64_t seen; /* since the reset */
+} tg_watch;
+
 struct tg_tape {
     uint64_t epoch; /* of the last reset; 0: freed */
     tg_ctx *ctx;
     tg_tape *next, *prev; /* of the context's list */
     bool training, grad, timed;
+    bool watched; /* watch has something to look for */
     bool in_backward;
     struct tg_pass *taped; /* the reverse pass whose derivatives are being recorded, the innermost */
     uint32_t tangents;     /* the pass of the tg_jvp that runs; 0: none */
@@ -126,6 +138,8 @@ struct tg_tape {
     tg_node *cursor;
     void *scratch; /* of backward, for ops of many inputs */
     size_t scratch_bytes;
+    tg_watch watch;
+    tg_packer packer; /* pack NULL: none */
 };
 
 /* ---- tape.c ---- */
@@ -166,6 +180,26 @@ typedef struct tg_call_impl {
 void tg_call_temps_free(tg_call *c);
 /* Who called the public function that records, or recorded, the op. */
 static inline const void *tg_call_site(const tg_call *c) { return ((const tg_call_impl *)c->impl)->site; }
+
+/* ---- watch.c ---- */
+
+/* Looks at what the op's forward has made. */
+tg_status tg_watch_forward(tg_call *c);
+/* A tape within another one, for a part of its ops, is watched as that is. */
+static inline void tg_watch_share(tg_tape *inner, const tg_tape *t) {
+    inner->watched = t->watched;
+    inner->watch = t->watch;
+    inner->watch.seen = 0;
+}
+
+/* ---- pack.c ---- */
+
+/* Of a scope that closes: what its nodes have saved, but for what is marked as its output. */
+tg_status tg_pack_since(tg_tape *t, uint64_t serial, const void *site);
+/* Nobody will unpack these bytes any more. */
+void tg_pack_drop(tg_storage *s);
+/* A backward that may run again has read them: what is packed goes again. */
+void tg_pack_again(const tg_node *n);
 
 /* ---- backward.c ---- */
 

@@ -136,7 +136,9 @@ tg_tape *tg_tape_new(tg_ctx *ctx) {
     t->ctx = ctx;
     t->epoch = ++ctx->epochs;
     t->training = t->grad = true;
-    t->timed = t->collects = t->grad_off = false;
+    t->timed = t->collects = t->grad_off = t->watched = false;
+    t->watch = (tg_watch){0};
+    t->packer = (tg_packer){0};
     link_tape(t);
     return t;
 }
@@ -171,6 +173,7 @@ static void end_all(tg_tape *t) {
     t->mark = (tg_mark){0};
     t->at = (tg_cursor){0};
     t->pass = 0;
+    t->watch.seen = 0;
     t->collectives = false;
 }
 
@@ -378,10 +381,11 @@ tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n) {
         return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_scope_close: %d outputs at %p", n, (void *)outputs);
     for (int i = 0; i < n; i++) TG_TRY(tg_check(t->ctx, outputs[i], "tg_scope_close"));
     mark_outputs(outputs, n, true);
+    if (TG_UNLIKELY(t->packer.pack)) tg_pack_since(t, t->scope->serial, TG_SITE);
     discard_since(t, t->scope, TG_SITE);
     mark_outputs(outputs, n, false);
     t->scope = t->scope->parent;
-    return TG_OK;
+    return t->ctx->status;
 }
 
 size_t tg_scope_path(const tg_scope *s, char *buf, size_t n) {

@@ -103,8 +103,26 @@ static void explanations(bad_world *b) {
     EACH_DEAD(x) GIVES(tg_explain_grad, HANDLE, "the tensor", tg_explain_grad(b->t, x, b->w, buf, sizeof buf) == 0);
 }
 
+static tg_status seen(void *user, tg_tape *t, const tg_seen *s) {
+    (void)user, (void)t, (void)s;
+    return TG_OK;
+}
+
+static void watchers(bad_world *b) {
+    char buf[8] = "left";
+    QUIET(tg_tape_find_nan, tg_tape_find_nan(NULL, TG_FIND_NAN) == TG_ERR_ARGUMENT);
+    FAILS(tg_tape_find_nan, HANDLE, "freed", tg_tape_find_nan(b->freed, TG_FIND_NAN));
+    FAILS(tg_tape_find_nan, ARGUMENT, "kinds 8, expected a sum of", tg_tape_find_nan(b->t, 8));
+    FAILS(tg_tape_find_nan, ARGUMENT, "kinds -1", tg_tape_find_nan(b->t, -1));
+    QUIET(tg_tape_watch, tg_tape_watch(NULL, seen, NULL) == TG_ERR_ARGUMENT);
+    FAILS(tg_tape_watch, HANDLE, "freed", tg_tape_watch(b->freed, seen, NULL));
+    QUIET(tg_seen_site, tg_seen_site(NULL, buf, sizeof buf) == 0 && !*buf);
+    QUIET(tg_seen_site, tg_seen_site(&(tg_seen){0}, NULL, 8) == 0);
+}
+
 void bad_derivatives(bad_world *b) {
     forward(b);
     slots(b);
     explanations(b);
+    watchers(b);
 }

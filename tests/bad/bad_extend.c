@@ -294,6 +294,27 @@ static bool discards(tg_tensor *x, bool with_refill) {
     return tg_discard_with(x, with_refill ? refill : NULL, count, &ended) != TG_OK && ended == 1;
 }
 
+static tg_status pack(void *user, tg_tape *t, tg_tensor *x, void **packed) {
+    (void)user, (void)t, (void)x, (void)packed;
+    return TG_OK;
+}
+
+static tg_status unpack(void *user, void *packed, tg_tensor *x) {
+    (void)user, (void)packed, (void)x;
+    return TG_OK;
+}
+
+static void packers(bad_world *b) {
+    const tg_packer good = *TG_PACKER(.pack = pack, .unpack = unpack), sizeless = {.pack = pack, .unpack = unpack};
+    QUIET(tg_tape_pack, tg_tape_pack(NULL, &good) == TG_ERR_ARGUMENT);
+    FAILS(tg_tape_pack, HANDLE, "freed", tg_tape_pack(b->freed, &good));
+    FAILS(tg_tape_pack, ARGUMENT, "the struct's size is 0", tg_tape_pack(b->t, &sizeless));
+    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACKER(.pack = pack)));
+    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACKER(.unpack = unpack)));
+    QUIET(tg_pack, tg_pack(NULL) == TG_ERR_ARGUMENT);
+    DEAD_STATUS(tg_pack, tg_pack(x));
+}
+
 static void works(bad_world *b) {
     const tg_work_ops good = {.size = sizeof good, .wait = done}, no_wait = {.size = sizeof good},
                       small = {.wait = done};
@@ -321,6 +342,7 @@ static void works(bad_world *b) {
     EACH_DEAD(x) GIVES(tg_discard_with, HANDLE, "the tensor", discards(x, true));
     tg_drop(wrapped);
     tg_drop(p);
+    packers(b);
 }
 
 static void table(bad_world *b) {

@@ -29,6 +29,8 @@ fi
 
 if [ -x "$prefix/bin/tapegrad" ]; then "$prefix/bin/tapegrad" --help >"$root/help"; fi
 
+find "$root" -path '*/man1/tapegrad-train.1' | grep -q .
+
 if readelf -d "$libdir/libtapegrad.so" | grep -q 'NEEDED.*libmpi'; then
     echo "libtapegrad needs MPI"
     exit 1

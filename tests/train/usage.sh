@@ -13,7 +13,7 @@ holds "no command" no_command
 holds "an unknown command" no_command trian
 holds "the nearest command is named" grep -q "did you mean 'train'" printed
 
-for command in train generate eval inspect gradcheck ops; do
+for command in train generate eval inspect gradcheck diff ops; do
     runs $command --help
     holds "help of $command" grep -q "^usage: tapegrad $command" printed
     refuses 2 "there is no option --nonsense" $command --nonsense 1
@@ -62,6 +62,8 @@ refuses 2 "--hysteresis is '0'" train $run --precision fp16 --hysteresis 0
 refuses 2 "--min-loss-scale: --loss-scale 8 does not move" train $run --precision fp16 --loss-scale 8 --min-loss-scale 1
 refuses 2 "--min-loss-scale 8 is above --initial-loss-scale 4" train $run --precision fp16 --initial-loss-scale 4 \
     --min-loss-scale 8
+refuses 2 "leave --capture out" train $run --find-nan --capture
+refuses 2 "a loss scale that moves overflows on purpose" train $run --precision fp16 --find-nan
 refuses 2 "--vocab N is missing" train $run --data-format u16
 refuses 2 "--hidden is decided by the config in --init" train --data "$text" --out x --init y --hidden 8
 refuses 1 "overflows" train $run --hidden 1000000000 --heads 1 --vocab 4294967295

@@ -1,0 +1,68 @@
+/* What a tensor holds: how far its numbers reach, and whether all of it is numbers. */
+#include <math.h>
+
+#include "autograd/backward.h"
+
+tg_tensor *tg_gradient_look(const tg_tensor *g) {
+    return tg_temp_new(g->ctx, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
+}
+
+static tg_status read_all(const tg_tensor *x, double *v) {
+    tg_tensor *own = tg_gradient_look(x); /* what is one rank's share is read all the same */
+    if (!own) return x->ctx->status;
+    tg_status s = tg_read_f64(own, v, own->numel);
+    tg_temp_free(own);
+    return s;
+}
+
+tg_status tg_range_of(const tg_tensor *x, tg_range *r) {
+    tg_ctx *ctx = x->ctx;
+    size_t bytes = (size_t)x->numel * sizeof(double);
+    double *v = bytes ? tg_host_alloc(ctx, bytes) : NULL;
+    *r = (tg_range){INFINITY, -INFINITY, 0, 0, 0};
+    if (!bytes) return TG_OK;
+    if (!v) return ctx->status;
+    tg_status s = read_all(x, v);
+    for (int64_t i = 0; s == TG_OK && i < x->numel; i++) {
+        r->nan += isnan(v[i]) != 0;
+        r->inf += isinf(v[i]) != 0;
+        r->zero += v[i] == 0;
+        if (isfinite(v[i])) r->lo = fmin(r->lo, v[i]), r->hi = fmax(r->hi, v[i]);
+    }
+    tg_host_free(ctx, v, bytes);
+    return s;
+}
+
+/* The greatest or the least element; a NaN is both. */
+static tg_status extreme(const tg_tensor *x, tg_reduction kind, tg_array *out, int i) {
+    static const int64_t one[TG_MAX_DIMS] = {1, 1, 1, 1, 1, 1, 1, 1}, still[TG_MAX_DIMS];
+    tg_array to = {.data = (double *)out->data + i,
+                   .shape = one,
+                   .stride = still,
+                   .numel = 1,
+                   .ndim = x->ndim,
+                   .dtype = TG_F64,
+                   .contiguous = true};
+    return x->ctx->ops->reduce(x->ctx, kind, to, tg_array_of(x), 1, false);
+}
+
+tg_status tg_kinds_in(const tg_tensor *x, int *kinds) {
+    const int64_t two = 2;
+    double v[2] = {0, 0};
+    tg_ctx *ctx = x->ctx;
+    *kinds = 0;
+    if (!x->numel) return TG_OK;
+    tg_tensor *found = tg_temp_empty(ctx, TG_F64, 1, &two, TG_MEM_TEMPORARY);
+    if (!found) return ctx->status;
+    tg_array to = tg_array_of(found);
+    tg_status s = extreme(x, TG_MAX, &to, 0);
+    if (s == TG_OK) s = extreme(x, TG_MIN, &to, 1);
+    if (s == TG_OK) s = tg_read_f64(found, v, 2);
+    tg_temp_free(found);
+    if (isinf(v[0]) || isinf(v[1])) *kinds = TG_FIND_INF;
+    if (s != TG_OK || (!isnan(v[0]) && !isnan(v[1]))) return s;
+    tg_range r; /* a NaN hides infinities */
+    s = tg_range_of(x, &r);
+    *kinds = TG_FIND_NAN | (r.inf ? TG_FIND_INF : 0);
+    return s;
+}

@@ -1,0 +1,280 @@
+/* Ops as they run, forward and backward: shown to a watcher, and searched for the first NaN or infinity. */
+#include <stdio.h>
+
+#include <tapegrad/parallel.h>
+
+#include "autograd/backward.h"
+#include "core/capture.h"
+
+/* What an error says of a tensor or of two, within the context's message. */
+typedef struct words {
+    char text[1200];
+    size_t at;
+} words;
+
+#define SAY(w, ...) tg_text((w)->text, sizeof(w)->text, &(w)->at, __VA_ARGS__)
+
+static tg_node *node_at_work(const tg_call *c) { return ((const tg_call_impl *)c->impl)->node; }
+
+/* Float, with bytes that can be read now. */
+static bool readable(const tg_tensor *x) {
+    return tg_alive(x) && tg_is_float(x->dtype) && x->storage && x->storage->state == TG_PRESENT;
+}
+
+static const char *name_of_kinds(int kinds) {
+    return kinds == TG_FIND_NAN ? "a NaN" : kinds == TG_FIND_INF ? "an infinity" : "NaN and infinities";
+}
+
+/* ", x f32[4]: 1 NaN, 0 infinite, the numbers in [0, 2]" */
+static tg_status say_range(words *w, const tg_tensor *x) {
+    char what[160];
+    tg_range r;
+    TG_TRY(tg_range_of(x, &r));
+    tg_describe(x, what, sizeof what);
+    SAY(w, "%s: %lld NaN, %lld infinite", what, (long long)r.nan, (long long)r.inf);
+    if (r.lo <= r.hi) SAY(w, ", %s in [%g, %g]", r.nan + r.inf ? "the numbers" : "all", r.lo, r.hi);
+    return TG_OK;
+}
+
+static tg_status say_inputs(words *w, const tg_call *c) {
+    enum { MOST = 4 };
+    for (int i = 0, told = 0; i < c->n_in && told < MOST; i++) {
+        if (!c->in[i] || !tg_is_float(c->in[i]->dtype)) continue;
+        told++;
+        SAY(w, "; input %d, ", i);
+        if (i == 0 && c->op->inplace)
+            SAY(w, "was overwritten by it");
+        else if (readable(c->in[i]))
+            TG_TRY(say_range(w, c->in[i]));
+        else
+            SAY(w, "whose bytes have gone");
+    }
+    return TG_OK;
+}
+
+static tg_status refuse(words *w, tg_ctx *ctx) {
+    const tg_comm *world = ctx->parallel ? tg_parallel_world(ctx->parallel) : NULL;
+    if (world && tg_comm_size(world) > 1) SAY(w, ", on rank %d", tg_comm_rank(world));
+    return tg_fail(ctx, TG_ERR_DATA, "%s", w->text);
+}
+
+/* ---- Forward ---- */
+
+/* Where what a view shows comes from. */
+static const tg_tensor *seen_through(const tg_tensor *x) {
+    while (x->node && !x->node->op->forward && x->node->n_in == 1 && x->flags & TG_F_VIEW) x = tg_node_in(x->node)[0];
+    return x;
+}
+
+/* The first input that has such a thing already, and what; -1: none. */
+static tg_status culprit(const tg_call *c, int *input, int *kinds) {
+    *input = -1;
+    for (int i = 0; i < c->n_in && *input < 0; i++) {
+        int has;
+        if ((i == 0 && c->op->inplace) || !readable(c->in[i])) continue;
+        TG_TRY(tg_kinds_in(c->in[i], &has));
+        if (!(has &= c->tape->watch.kinds)) continue;
+        *input = i;
+        *kinds = has;
+    }
+    return TG_OK;
+}
+
+static tg_status report_forward(tg_call *c, int out, int kinds) {
+    words w = {.at = 0};
+    int input;
+    TG_TRY(culprit(c, &input, &kinds));
+    if (input >= 0) {
+        const tg_tensor *x = seen_through(c->in[input]);
+        SAY(&w, "%s: input %d brought %s: %s; result %d, ", c->op->name, input, name_of_kinds(kinds),
+            x->tape && !(x->flags & TG_F_LEAF) ? "it was made before tg_tape_find_nan looked, or written by the host"
+                                               : "it is a leaf, which no op has made",
+            out);
+    } else {
+        SAY(&w, "%s made %s: result %d, ", c->op->name, name_of_kinds(kinds), out);
+    }
+    TG_TRY(say_range(&w, c->out[out]));
+    TG_TRY(say_inputs(&w, c));
+    return refuse(&w, c->ctx);
+}
+
+static tg_status search_results(tg_call *c) {
+    for (int i = 0; i < c->n_out; i++) {
+        int kinds;
+        if (!tg_is_float(c->out[i]->dtype)) continue;
+        TG_TRY(tg_storage_need(c->out[i]->storage, c->out[i]));
+        TG_TRY(tg_kinds_in(c->out[i], &kinds));
+        kinds &= c->tape->watch.kinds;
+        if (kinds) return report_forward(c, i, kinds);
+    }
+    return TG_OK;
+}
+
+/* ---- Backward ---- */
+
+static tg_status report_gradient(tg_call *c, int input, const tg_tensor *g, int kinds) {
+    words w = {.at = 0};
+    SAY(&w, "the backward of %s made %s: the gradient of input %d, ", c->op->name, name_of_kinds(kinds), input);
+    TG_TRY(say_range(&w, g));
+    for (int i = 0; i < c->n_out && i < 2; i++) {
+        if (!c->gout[i] || !readable(c->gout[i])) continue;
+        SAY(&w, "; of result %d, ", i);
+        TG_TRY(say_range(&w, c->gout[i]));
+    }
+    TG_TRY(say_inputs(&w, c));
+    return refuse(&w, c->ctx);
+}
+
+/* Of all that ops had contributed nothing was found: it has come by another way. */
+static tg_status search_came(tg_call *c) {
+    for (int i = 0; i < c->n_out; i++) {
+        words w = {.at = 0};
+        int kinds;
+        if (!c->gout[i]) continue;
+        TG_TRY(tg_kinds_in(c->gout[i], &kinds));
+        if (!(kinds &= c->tape->watch.kinds)) continue;
+        SAY(&w, "the gradient of result %d of %s has %s, from a seed, a hook, another rank or a sum of numbers: ", i,
+            c->op->name, name_of_kinds(kinds));
+        TG_TRY(say_range(&w, c->gout[i]));
+        return refuse(&w, c->ctx);
+    }
+    return TG_OK;
+}
+
+static tg_status search_accumulated(tg_call *c) {
+    for (int i = 0; i < c->n_in; i++) {
+        words w = {.at = 0};
+        char what[160];
+        int kinds;
+        if (c->gin_mode[i] != TG_GRAD_ADD || !(tg_node_src(node_at_work(c))[i]->flags & TG_N_LEAF)) continue;
+        tg_tensor *g = tg_receipt_gradient(c, i);
+        if (!g || !readable(g)) continue;
+        TG_TRY(tg_kinds_in(g, &kinds));
+        if (!(kinds &= c->tape->watch.kinds)) continue;
+        tg_describe(c->in[i], what, sizeof what);
+        SAY(&w, "the gradient of %s had %s before this backward: ", what, name_of_kinds(kinds));
+        TG_TRY(say_range(&w, g));
+        return refuse(&w, c->ctx);
+    }
+    return TG_OK;
+}
+
+static tg_status search_gradients(tg_call *c) {
+    for (int i = 0; i < c->n_in; i++) {
+        int kinds;
+        const tg_tensor *g = tg_receipt_gradient(c, i);
+        if (!g || !readable(g)) continue;
+        TG_TRY(tg_kinds_in(g, &kinds));
+        kinds &= c->tape->watch.kinds;
+        if (kinds) return report_gradient(c, i, g, kinds);
+    }
+    return TG_OK;
+}
+
+/* ---- The watcher ---- */
+
+/* What it records is not shown in turn, and keeps nothing. */
+static tg_status show(tg_call *c, tg_seen *seen) {
+    tg_tape *t = c->tape;
+    seen->size = sizeof *seen;
+    seen->op = c->op->name;
+    seen->n_in = c->n_in;
+    seen->n_out = c->n_out;
+    seen->in = c->in;
+    seen->out = c->out;
+    seen->call = c;
+    bool grad = t->grad;
+    t->watched = t->grad = false;
+    tg_status s = t->watch.fn(t->watch.user, t, seen);
+    t->grad = grad;
+    t->watched = t->watch.fn || t->watch.kinds;
+    if (s == TG_OK) return t->ctx->status;
+    return tg_fail(t->ctx, TG_ERR_CALLBACK, "the watcher failed with %s at op %s", tg_status_name(s), c->op->name);
+}
+
+/* Gradients are shown as tensors of their own, whatever they are a share of. */
+static tg_status show_backward(tg_call *c, tg_tensor **gin) {
+    const tg_node *n = node_at_work(c);
+    tg_status s = TG_OK;
+    for (int i = 0; i < c->n_in; i++) {
+        const tg_tensor *g = tg_receipt_gradient(c, i);
+        gin[i] = g && readable(g) ? tg_gradient_look(g) : NULL;
+    }
+    if (c->ctx->status == TG_OK)
+        s = show(c, &(tg_seen){.backward = true,
+                               .number = n->flags & TG_N_SEEN ? tg_node_extra_of(n)->number : -1,
+                               .gout = c->gout,
+                               .gin = gin});
+    for (int i = 0; i < c->n_in; i++)
+        if (gin[i]) tg_temp_free(gin[i]);
+    return s == TG_OK ? c->ctx->status : s;
+}
+
+/* ---- What the tape calls ---- */
+
+static tg_status may_read(const tg_call *c) {
+    return tg_capture_refuse(c->ctx, "tg_tape_find_nan", TG_CAPTURE_READ, tg_call_site(c));
+}
+
+tg_status tg_watch_forward(tg_call *c) {
+    tg_watch *w = &c->tape->watch;
+    int64_t number = w->seen++;
+    if (w->kinds && c->op->forward && !c->ctx->meta) {
+        TG_TRY(may_read(c));
+        TG_TRY(search_results(c));
+    }
+    return w->fn ? show(c, &(tg_seen){.number = number}) : TG_OK;
+}
+
+tg_status tg_watch_before(tg_call *c) {
+    if (!c->tape->watch.kinds || c->ctx->meta) return TG_OK;
+    TG_TRY(may_read(c));
+    TG_TRY(search_came(c));
+    return search_accumulated(c);
+}
+
+tg_status tg_watch_backward(tg_call *c) {
+    enum { FEW = 16 };
+    tg_tensor *few[FEW], **gin = few;
+    if (c->tape->watch.kinds && !c->ctx->meta) TG_TRY(search_gradients(c));
+    if (!c->tape->watch.fn) return TG_OK;
+    size_t bytes = (size_t)c->n_in * sizeof(tg_tensor *);
+    if (c->n_in > FEW && !(gin = tg_host_alloc(c->ctx, bytes))) return c->ctx->status;
+    tg_status s = show_backward(c, gin);
+    if (gin != few) tg_host_free(c->ctx, gin, bytes);
+    return s;
+}
+
+/* ---- The public side ---- */
+
+tg_status tg_tape_find_nan(tg_tape *t, int kinds) {
+    TG_TRY(tg_tape_check(t, "tg_tape_find_nan"));
+    if (kinds & ~(TG_FIND_NAN | TG_FIND_INF))
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT,
+                       "tg_tape_find_nan: kinds %d, expected a sum of TG_FIND_NAN and TG_FIND_INF", kinds);
+    t->watch.kinds = kinds;
+    t->watched = kinds || t->watch.fn;
+    return TG_OK;
+}
+
+tg_status tg_tape_watch(tg_tape *t, tg_watch_fn fn, void *user) {
+    TG_TRY(tg_tape_check(t, "tg_tape_watch"));
+    t->watch.fn = fn;
+    t->watch.user = user;
+    t->watched = fn || t->watch.kinds;
+    return TG_OK;
+}
+
+size_t tg_seen_site(const tg_seen *seen, char *buf, size_t n) {
+    size_t at = 0;
+    char path[192], site[192];
+    if (!buf) n = 0;
+    if (n) buf[0] = 0;
+    const tg_call *c = seen ? seen->call : NULL;
+    if (!c) return 0;
+    const tg_node *node = node_at_work(c);
+    tg_scope_path(node ? node->scope : c->tape->scope, path, sizeof path);
+    tg_describe_site(tg_call_site(c), site, sizeof site);
+    tg_text(buf, n, &at, "%s%scalled from %s", path, *path ? ", " : "", site);
+    return at;
+}

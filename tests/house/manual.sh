@@ -1,0 +1,30 @@
+#!/bin/sh
+# manual.sh PROGRAM COMMAND PAGE: the page has every option that the command's --help prints, or every command of the
+# program, and a formatter takes it without a word.
+set -eu
+program=$1 command=$2 page=$3
+plain=$(sed 's/\\-/-/g; s/\\fI//g; s/\\fR//g' "$page")
+bad=0
+complain() {
+    echo "$*"
+    bad=1
+}
+
+if [ "$command" = tapegrad ]; then
+    names=$("$program" --help | awk '/^  [a-z]/ { print "tapegrad-" $1 " (1)" }')
+    for name in $("$program" --help | awk '/^  [a-z]/ { print $1 }'); do
+        [ -e "$(dirname "$page")/tapegrad-$name.1" ] || complain "tapegrad $name has no page"
+    done
+else
+    names=$("$program" "$command" --help | awk '/^  --/ { print $1 }')
+    printf '%s\n' "$plain" | grep -q "^tapegrad-$command - ..*" || complain "$page does not say what $command is"
+fi
+printf '%s\n' "$names" | while read -r name; do
+    printf '%s\n' "$plain" | grep -qF -e "$name" || complain "$page does not have $name"
+    [ $bad = 0 ]
+done || bad=1
+if command -v groff >/dev/null; then
+    said=$(groff -man -Tascii -ww -z "$page" 2>&1) || bad=1
+    [ -z "$said" ] || complain "$said"
+fi
+exit $bad

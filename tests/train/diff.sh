@@ -1,0 +1,118 @@
+#!/bin/sh
+# diff.sh PROGRAM TEXT: recorded steps: what `tapegrad train --record` writes, and what `tapegrad diff` says of two.
+# shellcheck source=tests/train/check.sh disable=SC2086
+. "$(dirname "$0")/check.sh"
+tr '\n' ' ' <"$text" >plain
+run="--data plain $tiny --steps 3 --checkpoint-every 0"
+
+# records NAME OPTION...: a run that records its second step.
+records() {
+    name=$1
+    shift
+    rm -rf "$name"
+    runs train $run --out "$name" --record "$name.rec" --record-step 2 "$@"
+}
+
+# ends STATUS TEXT COMMAND...: it ends so, and says so.
+ends() {
+    want=$1 expected=$2
+    shift 2
+    "$tapegrad" "$@" >printed 2>&1 </dev/null
+    status=$?
+    if [ $status != "$want" ]; then
+        wrong "status $status, expected $want: tapegrad $*"
+    elif ! grep -qF -e "$expected" printed; then
+        wrong "it does not say '$expected': tapegrad $*"
+    else
+        pass
+    fi
+}
+
+# Equal runs.
+records a
+runs train $run --out plainly
+holds "recording changes nothing" cmp a/model.safetensors plainly/model.safetensors
+records b --threads 2
+holds "its two files" test "$(echo *.rec*)" = "a.rec b.rec"
+ends 0 "the runs are equal: " diff a.rec b.rec
+ends 0 "the runs are equal: " diff a.rec a.rec --all
+ends 0 '"differing": 0,' diff a.rec b.rec --json
+
+# Others.
+records c --lr 1.001e-3
+ends 1 "the first that differs is op 1 of " diff a.rec c.rec
+holds "where they part" grep -q "^  input 0, transformer.wte.weight f32\[256, 16\], differs already" printed
+holds "how far" grep -Eq '^  result 0, f32\[16, 4, 16\]: .* elements differ, the most by [0-9]+ ulp, at \[' printed
+holds "how many" grep -Eq '^[0-9]+ of the [0-9]+ ops differ, the most by [0-9]+ ulp, in op [0-9]+$' printed
+ends 0 "the runs are equal within " diff a.rec c.rec --ulp 9000000000000000000
+ends 1 "gradient of input 0, transformer.wte.weight f32[256, 16]" diff a.rec c.rec --all
+holds "forward, then backward" sh -c 'sed -n "/the backward of/,\$p" printed | grep -c "^op" >n && [ "$(cat n)" -gt 9 ] &&
+    ! sed -n "/the backward of/,\$p" printed | grep "^op" | grep -v "the backward of"'
+ends 1 '"pass": "backward",' diff a.rec c.rec --all --json
+records d --record-values 0
+ends 2 "with other elements kept" diff a.rec d.rec
+records e --record-values 0 --lr 1.001e-3
+ends 1 "of 4096 elements differ, the most by " diff d.rec e.rec --all
+records few --record-values 1 --lr 1.001e-3
+records one --record-values 1
+ends 1 " of 1 elements differ of those that are kept" diff few.rec one.rec --all
+records half --precision fp16 --loss-scale 8 --record-step 1
+records halves --precision fp16 --loss-scale 16 --record-step 1
+ends 1 "the first that differs is op " diff half.rec halves.rec
+holds "the scaled loss" grep -q "^the first that differs is op [0-9]* of [0-9]*, mul " printed
+holds "its inputs" grep -q "^  input 1, f32\[\], differs already" printed
+
+# Other programs.
+records deep --layers 2
+ends 2 "the runs are of different programs: op " diff a.rec deep.rec
+records again --recompute full
+ends 2 "the runs are of different programs: " diff a.rec again.rec
+records wide --hidden 32
+ends 2 "input 0 is transformer.wte.weight f32[256, 16], and transformer.wte.weight f32[256, 32]" diff a.rec wide.rec
+ends 2 "the runs are of different programs" diff a.rec half.rec
+ends 0 "the runs are equal" diff again.rec again.rec
+
+# Ranks have a file each.
+rm -f ./*.rec.*
+records ranks --ranks 2
+holds "a file a rank" test "$(echo ranks.rec*)" = "ranks.rec.0 ranks.rec.1"
+ends 0 "the runs are equal" diff ranks.rec.0 ranks.rec.0
+ends 1 "differs" diff ranks.rec.0 ranks.rec.1
+records parts --ranks 2 --tp 2 --sp
+records others --ranks 2 --tp 2 --sp --threads 2
+ends 0 "the runs are equal" diff parts.rec.0 others.rec.0
+ends 0 "the runs are equal" diff parts.rec.1 others.rec.1
+
+# Files that are none.
+head -c 4000 a.rec >torn.rec
+ends 2 "its end is missing" diff torn.rec a.rec
+sed '$d' a.rec >endless.rec
+ends 2 "its end is missing" diff a.rec endless.rec
+sed 's/"hash":"0/"hash":"1/' a.rec >changed.rec
+ends 2 "it was changed or damaged" diff a.rec changed.rec
+sed '3d' a.rec >shorter.rec
+ends 2 "it was changed or damaged" diff a.rec shorter.rec
+: >empty.rec
+ends 2 "its first line is not that of one" diff empty.rec a.rec
+ends 2 "its first line is not that of one" diff a.rec plain
+ends 2 "its first line is not that of one" diff a.rec a/model.safetensors
+sed '1s/"tapegrad_record":1/"tapegrad_record":9/' a.rec >later.rec
+ends 2 "has format 9, this version reads 1" diff a.rec later.rec
+ends 2 "cannot open 'none': No such file" diff none a.rec
+ends 2 "diff" diff . a.rec
+ends 2 "expected two FILEs" diff a.rec
+ends 2 "'c.rec' is not an option" diff a.rec b.rec c.rec
+
+# Runs that record nothing.
+refuses 2 "leave --capture out" train $run --out x --record y --capture
+refuses 2 "are for --record FILE" train $run --out x --record-step 2
+refuses 2 "--record-step 4: the run ends at --steps 3" train $run --out x --record y --record-step 4
+refuses 1 "cannot write 'none/y.part'" train $run --out x --record none/y
+refuses 1 "made a" train $run --out x --record y --record-step 3 --find-nan --precision fp16 --loss-scale 1e12
+holds "nothing is left of it" test "$(echo y*)" = "y*"
+runs train $run --out resumed --checkpoint-every 2 --record first.rec
+"$tapegrad" train --resume --out resumed --record y --record-step 2 >printed 2>&1
+holds "a step that is over" grep -q "the run goes on behind step 3" printed
+runs train --resume --out resumed --steps 4 --record fourth.rec
+ends 1 "ops differ" diff first.rec fourth.rec
+finish

@@ -1,0 +1,27 @@
+#!/bin/sh
+# watched.sh PROGRAM TEXT: runs that look at their ops: for the first NaN.
+# shellcheck source=tests/train/check.sh disable=SC2086
+. "$(dirname "$0")/check.sh"
+tr '\n' ' ' <"$text" >plain
+run="--data plain $tiny --steps 6 --checkpoint-every 0"
+
+# What is found, and that looking changes nothing.
+runs train $run --out plainly
+runs train $run --out looking --find-nan
+holds "the same model" cmp plainly/model.safetensors looking/model.safetensors
+runs train $run --out recomputed --find-nan --recompute full
+holds "the same model, recomputed" cmp plainly/model.safetensors recomputed/model.safetensors
+runs train $run --out split --ranks 2 --tp 2 --sp
+runs train $run --out split_looking --find-nan --ranks 2 --tp 2 --sp
+holds "the same model, on ranks" cmp split/model.safetensors split_looking/model.safetensors
+refuses 1 "the backward of linear_cross_entropy made a" \
+    train $run --out x --find-nan --precision fp16 --loss-scale 1e12
+cp -r plainly poisoned
+size=$(wc -c <poisoned/model.safetensors)
+printf '\377\377\377\377' | dd of=poisoned/model.safetensors bs=1 seek=$((size - 4)) conv=notrunc 2>/dev/null
+refuses 1 "brought a NaN: it is a leaf, which no op has made" \
+    train --data plain --seq-len 16 --steps 2 --threads 1 --init poisoned --out x --find-nan
+refuses 1 "1 NaN, 0 infinite, the numbers in [" \
+    train --data plain --seq-len 16 --steps 2 --threads 1 --init poisoned --out x --find-nan
+refuses 1 ", on rank " train $run --out x --find-nan --precision fp16 --loss-scale 1e12 --ranks 2
+finish

@@ -1,0 +1,379 @@
+/* What nodes save, kept by the caller until backward reads it. */
+#include "world.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include <tapegrad/extend.h>
+#include <tapegrad/nn.h>
+
+/* A copy on the host of what has so many elements or more. */
+typedef struct shelf {
+    int64_t least;
+    int packed, unpacked, dropped;
+    tg_status fail_pack, fail_unpack;
+    double scale; /* of what is given back; 0: 1 */
+} shelf;
+
+static tg_status put(void *user, tg_tape *tape, tg_tensor *x, void **packed) {
+    shelf *s = user;
+    (void)tape;
+    ck_assert(tg_ndim(x) == 1 && tg_alive(x) && !tg_grad_mode_p(tape));
+    if (tg_numel(x) < s->least) return TG_OK;
+    double *v = malloc((size_t)tg_numel(x) * sizeof *v);
+    *packed = v;
+    s->packed++;
+    tg_read_f64(x, v, tg_numel(x));
+    return s->fail_pack;
+}
+
+static tg_status get(void *user, void *packed, tg_tensor *x) {
+    shelf *s = user;
+    double *v = packed;
+    s->unpacked++;
+    for (int64_t i = 0; s->scale && i < tg_numel(x); i++) v[i] *= s->scale;
+    tg_write_f64(x, v, tg_numel(x));
+    return s->fail_unpack;
+}
+
+static void end_one(void *user, void *packed) {
+    ((shelf *)user)->dropped++;
+    free(packed);
+}
+
+static tg_packer packer_on(shelf *s) { return *TG_PACKER(.pack = put, .unpack = get, .drop = end_one, .user = s); }
+
+static void use(shelf *s) {
+    tg_packer p = packer_on(s);
+    ck_assert(tg_tape_pack(t, &p) == TG_OK);
+}
+
+static tg_tensor *ramp(int rows, int cols) {
+    tg_tensor *x = tg_zeros(ctx, TG_F64, TG_SHAPE(rows, cols));
+    double v[64];
+    for (int i = 0; i < rows * cols; i++) v[i] = sin(i + 1.0);
+    tg_write_f64(x, v, rows * cols);
+    tg_set_requires_grad(x, true);
+    return x;
+}
+
+/* exp saves its result, square its input; the outer square its input, which is an output of the scope. */
+static tg_tensor *scoped(tg_tensor *x) {
+    tg_scope_open(t, "part");
+    tg_tensor *y = tg_square(t, tg_exp(t, x));
+    tg_scope_close(t, &y, 1);
+    return tg_sum(t, tg_square(t, y), TG_ALL_DIMS, false);
+}
+
+static void gradient(tg_tensor *x, double *g) {
+    tg_read_f64(tg_grad_of(x), g, tg_numel(x));
+    tg_zero_grad(x);
+    tg_tape_reset(t);
+}
+
+/* ---- Scopes ---- */
+
+START_TEST(packed_in_scopes) {
+    begin();
+    shelf s = {0};
+    double plain[12], packed[12];
+    tg_tensor *x = ramp(3, 4);
+    tg_backward(t, scoped(x));
+    gradient(x, plain);
+    use(&s);
+    for (int step = 1; step <= 2; step++) { /* resets do not end it */
+        tg_tensor *y = scoped(x);
+        ck_assert_int_eq(s.packed, step); /* exp's result alone */
+        ck_assert_int_eq(s.unpacked, step - 1);
+        tg_backward(t, y);
+        ck_assert_int_eq(s.unpacked, step);
+        ck_assert_int_eq(s.dropped, step); /* as soon as backward has passed exp */
+        gradient(x, packed);
+        ck_assert_mem_eq(plain, packed, sizeof plain);
+    }
+    tg_tape_pack(t, NULL);
+    tg_backward(t, scoped(x));
+    ck_assert_int_eq(s.packed, 2);
+    end();
+}
+END_TEST
+
+START_TEST(memory_is_given_back) {
+    begin();
+    shelf s = {0};
+    int64_t live[2];
+    tg_tensor *x = tg_zeros(ctx, TG_F64, TG_SHAPE(64, 64));
+    tg_set_requires_grad(x, true);
+    for (int i = 0; i < 2; i++) {
+        if (i) use(&s);
+        scoped(x);
+        tg_memory m = TG_MEMORY();
+        tg_memory_stats(ctx, &m);
+        live[i] = m.live;
+        tg_tape_reset(t);
+    }
+    ck_assert_int_eq(live[0] - live[1], 64 * 64 * 8);
+    ck_assert_int_eq(s.packed, 1);
+    ck_assert_int_eq(s.dropped, 1); /* by the reset: no backward ran */
+    ck_assert_int_eq(s.unpacked, 0);
+    end();
+}
+END_TEST
+
+START_TEST(what_stays) {
+    begin();
+    shelf s = {.least = 100};
+    tg_tensor *x = ramp(2, 3);
+    use(&s);
+    tg_backward(t, scoped(x)); /* too small for this shelf */
+    ck_assert_int_eq(s.packed + s.dropped, 0);
+    s.least = 0;
+    tg_tape_reset(t);
+    tg_scope_open(t, "part"); /* made before, or an output */
+    tg_tensor *a = tg_exp(t, x);
+    tg_scope_open(t, NULL);
+    tg_tensor *b = tg_square(t, a);
+    tg_scope_close(t, &b, 1);
+    ck_assert_int_eq(s.packed, 0);
+    tg_tensor *outputs[] = {tg_transpose(t, a, 0, 1), b};
+    tg_scope_close(t, outputs, 2); /* a view of it */
+    ck_assert_int_eq(s.packed, 0);
+    tg_set_grad_mode(t, false);
+    scoped(x);
+    tg_set_grad_mode(t, true);
+    ck_assert_int_eq(s.packed, 0);
+    end();
+}
+END_TEST
+
+START_TEST(readers_get_what_is_given) {
+    begin();
+    shelf s = {.scale = 2};
+    double v;
+    tg_tensor *x = leaf(1);
+    use(&s);
+    tg_scope_open(t, NULL);
+    tg_tensor *a = tg_exp(t, x), *view = tg_reshape(t, a, TG_SHAPE(1)), *y = tg_square(t, a);
+    tg_scope_close(t, &y, 1);
+    ck_assert(tg_storage_state_of(a) == TG_DISCARDED && tg_storage_state_of(view) == TG_DISCARDED);
+    ck_assert(tg_read_f64(view, &v, 1) == TG_OK && fabs(v - 2 * exp(1)) < 1e-12);
+    tg_backward(t, y); /* 2 a a, with a twice as large; unpacked once */
+    ck_assert_int_eq(s.unpacked, 1);
+    ck_assert(fabs(grad(x) - 8 * exp(2)) < 1e-9);
+    end();
+}
+END_TEST
+
+/* ---- By hand ---- */
+
+START_TEST(packed_by_hand) {
+    begin();
+    shelf s = {0};
+    tg_tensor *x = leaf(2), *a = tg_exp(t, x), *unused = tg_neg(t, x);
+    ck_assert(tg_pack(a) == TG_OK && tg_storage_state_of(a) == TG_PRESENT); /* there is no packer */
+    use(&s);
+    ck_assert(tg_pack(x) == TG_OK && tg_pack(unused) == TG_OK);
+    ck_assert_int_eq(s.packed, 0); /* the context's, and what no node has saved */
+    tg_tensor *y = tg_sin(t, a);
+    ck_assert(tg_pack(a) == TG_OK && tg_pack(a) == TG_OK);
+    ck_assert_int_eq(s.packed, 1);
+    ck_assert(tg_storage_state_of(a) == TG_DISCARDED);
+    tg_backward(t, y);
+    ck_assert(fabs(grad(x) - cos(exp(2)) * exp(2)) < 1e-12);
+    ck_assert_int_eq(s.unpacked, 1);
+    ck_assert_int_eq(s.dropped, 1);
+    end();
+}
+END_TEST
+
+/* ---- Backward more than once ---- */
+
+START_TEST(retained) {
+    begin();
+    shelf s = {0};
+    tg_tensor *x = leaf(0.5);
+    use(&s);
+    tg_tensor *a = tg_exp(t, x), *y = tg_square(t, a);
+    tg_pack(a);
+    for (int i = 1; i <= 3; i++) {
+        ck_assert(tg_backward_with(t, &y, 1, TG_BACKWARD(.retain = i < 3)) == TG_OK);
+        ck_assert(fabs(grad(x) - i * 2 * exp(1)) < 1e-12);
+        ck_assert(tg_storage_state_of(a) == TG_DISCARDED);
+        ck_assert_int_eq(s.dropped, i == 3);
+    }
+    ck_assert_int_eq(s.unpacked, 5); /* for each node that had saved it; in the last pass once */
+    end();
+}
+END_TEST
+
+START_TEST(differentiated_twice) {
+    begin();
+    shelf s = {0};
+    tg_tensor *x = leaf(0.5), *g, *gg;
+    use(&s);
+    tg_tensor *a = tg_exp(t, x), *y = tg_square(t, a);
+    tg_pack(a);
+    ck_assert(tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true)) == TG_OK);
+    ck_assert(tg_grad(t, &g, 1, &x, 1, &gg, NULL) == TG_OK);
+    ck_assert(fabs(tg_item(gg) - 4 * exp(1)) < 1e-12);
+    end();
+}
+END_TEST
+
+/* ---- Errors ---- */
+
+static void ck_ended(tg_status status, const char *says) {
+    ck_status(status);
+    ck_says(says);
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+}
+
+START_TEST(failures) {
+    begin();
+    shelf s = {.fail_pack = TG_ERR_IO};
+    tg_tensor *x = leaf(1);
+    use(&s);
+    scoped(x);
+    ck_ended(TG_ERR_CALLBACK, "the packer of what is saved failed with TG_ERR_IO");
+    ck_assert_int_eq(s.dropped, 1);
+    s = (shelf){.fail_unpack = TG_ERR_IO};
+    tg_backward(t, scoped(x));
+    ck_ended(TG_ERR_CALLBACK, "the refill of a discarded tensor failed with TG_ERR_IO");
+    ck_assert_int_eq(s.dropped, 1);
+    s = (shelf){0};
+    tg_tensor *a = tg_exp(t, x), *y = tg_square(t, a);
+    tg_pack(a);
+    tg_relu_(t, a);
+    tg_backward(t, y);
+    ck_ended(TG_ERR_VERSION, "saved for backward as input 0, was overwritten by");
+    ck_assert_int_eq(s.dropped, 1);
+    a = tg_scale(t, x, 1);
+    y = tg_square(t, a);
+    tg_pack(a);
+    ck_assert(tg_discard(a) == TG_ERR_STATE);
+    tg_ctx_clear(ctx);
+    tg_backward(t, y);
+    end();
+}
+END_TEST
+
+/* ---- With others ---- */
+
+static tg_status keep_half(void *user, tg_tape *tape, tg_tensor *x, void **packed) {
+    ++*(int *)user;
+    *packed = tg_keep(tg_cast(tape, x, TG_F32)); /* recorded, without grad */
+    return TG_OK;
+}
+
+static tg_status give_half(void *user, void *packed, tg_tensor *x) {
+    double v[64];
+    (void)user;
+    tg_read_f64(packed, v, tg_numel(packed));
+    return tg_write_f64(x, v, tg_numel(x));
+}
+
+static void drop_half(void *user, void *packed) {
+    (void)user;
+    tg_drop(packed);
+}
+
+START_TEST(packed_by_ops) {
+    begin();
+    int n = 0;
+    double plain[12], packed[12];
+    tg_tensor *x = ramp(3, 4);
+    tg_backward(t, scoped(x));
+    gradient(x, plain);
+    tg_tape_pack(t, TG_PACKER(.pack = keep_half, .unpack = give_half, .drop = drop_half, .user = &n));
+    tg_tensor *y = scoped(x);
+    int64_t nodes = tg_tape_nodes(t);
+    tg_backward(t, y);
+    ck_assert_int_eq(nodes, 5); /* x, and four ops */
+    gradient(x, packed);
+    ck_assert_int_eq(n, 1);
+    double worst = 0;
+    for (int i = 0; i < 12; i++) worst = fmax(worst, fabs(packed[i] / plain[i] - 1));
+    ck_assert(worst > 0 && worst < 1e-6);
+    end();
+}
+END_TEST
+
+static tg_status exp_square(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)state, (void)n_in, (void)n_out;
+    out[0] = tg_square(tape, tg_exp(tape, in[0]));
+    return TG_OK;
+}
+
+START_TEST(within_recomputation) {
+    begin();
+    shelf s = {0};
+    tg_tensor *x = leaf(0.5), *y;
+    use(&s);
+    tg_scope_open(t, NULL);
+    tg_tensor *h = tg_scale(t, x, 2);
+    tg_recompute(t, exp_square, NULL, &h, 1, &y, 1, NULL);
+    tg_scope_close(t, &y, 1);
+    ck_assert_int_eq(s.packed, 1); /* the input that the second run will need */
+    tg_backward(t, y);
+    ck_assert(fabs(grad(x) - 4 * exp(2)) < 1e-12);
+    end();
+}
+END_TEST
+
+static double gpt_step(tg_ctx *c, const tg_packer *p, int recompute, double *norm) {
+    tg_module *gpt = tg_gpt_new(c, TG_GPT(.arch = TG_LLAMA, .vocab = 32, .layers = 2, .heads = 2, .hidden = 16,
+                                          .positions = 8, .recompute = (tg_gpt_recompute)recompute));
+    tg_tape *tape = tg_tape_new(c);
+    int64_t ids[16];
+    for (int i = 0; i < 16; i++) ids[i] = (7 * i) % 32;
+    tg_tensor *in = tg_from_host(c, TG_I64, TG_SHAPE(2, 8), ids);
+    ck_assert(tg_tape_pack(tape, p) == TG_OK);
+    tg_tensor *loss = tg_gpt_loss(gpt, tape, in, in, TG_LOSS_MEAN);
+    double value = tg_item(loss);
+    tg_backward(tape, loss);
+    *norm = 0;
+    for (int i = 0; i < tg_module_param_count(gpt); i++) {
+        double g[4096];
+        tg_tensor *x = tg_module_param(gpt, i, NULL);
+        tg_read_f64(tg_grad_of(x), g, tg_numel(x));
+        for (int64_t k = 0; k < tg_numel(x); k++) *norm += g[k] * sin((double)k + i);
+    }
+    tg_tape_free(tape);
+    tg_module_free(gpt);
+    return value;
+}
+
+START_TEST(a_model) {
+    for (int recompute = 0; recompute < 3; recompute++) {
+        double loss[2], norm[2];
+        shelf s = {0};
+        tg_packer p = packer_on(&s);
+        for (int i = 0; i < 2; i++) {
+            ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 5, .threads = 1));
+            loss[i] = gpt_step(ctx, i ? &p : NULL, recompute, &norm[i]);
+            ck_status(TG_OK);
+            tg_ctx_free(ctx);
+        }
+        ck_assert(loss[0] == loss[1] && norm[0] == norm[1]);
+        if (!recompute) ck_assert(s.packed > 10);
+        ck_assert_int_eq(s.dropped, s.packed);
+        ck_assert_int_eq(s.unpacked, s.packed);
+    }
+}
+END_TEST
+
+int main(void) {
+    const TTest *tests[] = {packed_in_scopes,
+                            memory_is_given_back,
+                            what_stays,
+                            readers_get_what_is_given,
+                            packed_by_hand,
+                            retained,
+                            differentiated_twice,
+                            failures,
+                            packed_by_ops,
+                            within_recomputation,
+                            a_model};
+    return tg_check_main("pack", tests, sizeof tests / sizeof *tests);
+}

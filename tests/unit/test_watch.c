@@ -1,0 +1,340 @@
+/* Ops that are watched: the first NaN or infinity, by name, and what a watcher is shown. */
+#include "world.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <tapegrad/explain.h>
+#include <tapegrad/extend.h>
+#include <tapegrad/mappings.h>
+#include <tapegrad/parallel.h>
+
+enum { BOTH = TG_FIND_NAN | TG_FIND_INF };
+
+static void begin_finding(int kinds) {
+    begin();
+    ck_assert(tg_tape_find_nan(t, kinds) == TG_OK);
+}
+
+/* Each error is looked at, and ended: the tape goes on. */
+static void ck_found(const char *first, const char *then) {
+    ck_status(TG_ERR_DATA);
+    ck_says(first);
+    ck_says(then);
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+}
+
+/* ---- Forward ---- */
+
+START_TEST(made_forward) {
+    begin_finding(BOTH);
+    const double v[] = {2, -1, 3, 4};
+    tg_tensor *x = leaf_of(TG_SHAPE(2, 2), v);
+    tg_set_name(x, "weights");
+    ck_assert(!tg_alive(tg_log(t, x)));
+    ck_found("log made a NaN: result 0, f64[2, 2]: 1 NaN, 0 infinite, the numbers in [0.693147, 1.38629]",
+             "; input 0, weights f64[2, 2]: 0 NaN, 0 infinite, all in [-1, 4]");
+    tg_reciprocal(t, tg_sub(t, x, x));
+    ck_found("reciprocal made an infinity: result 0", "0 NaN, 4 infinite; input 0, f64[2, 2]: 0 NaN");
+    tg_tensor *zero = tg_sub(t, x, x), *none = tg_div(t, zero, zero);
+    ck_assert(!tg_alive(none));
+    ck_found("div made a NaN", "; input 1, f64[2, 2]: 0 NaN, 0 infinite, all in [0, 0]");
+    ck_assert(tg_alive(tg_log(t, tg_exp(t, x))));
+    end();
+}
+END_TEST
+
+START_TEST(only_what_was_asked) {
+    begin_finding(TG_FIND_NAN);
+    tg_tensor *x = leaf(0), *y = tg_reciprocal(t, x);
+    ck_status(TG_OK);
+    tg_sub(t, y, y);
+    ck_found("sub made a NaN", "; input 0, f64[]: 0 NaN, 1 infinite;");
+    tg_tape_find_nan(t, TG_FIND_INF);
+    ck_assert(tg_alive(tg_log(t, tg_add_scalar(t, x, -1))));
+    tg_log(t, x);
+    ck_found("log made an infinity", "");
+    const double v[] = {0, -1}; /* NaN beside it does not hide it */
+    tg_log(t, leaf_of(TG_SHAPE(2), v));
+    ck_found("log made an infinity", "1 NaN, 1 infinite;");
+    tg_tape_find_nan(t, 0);
+    tg_log(t, tg_add_scalar(t, tg_log(t, x), -1));
+    end();
+}
+END_TEST
+
+START_TEST(brought_by_a_leaf) {
+    begin_finding(BOTH);
+    const double v[] = {1, NAN, 2, INFINITY, 3, 4}, m[] = {1, 0, 1, 0, 1, 1};
+    tg_tensor *w = leaf_of(TG_SHAPE(2, 3), v), *x = leaf_of(TG_SHAPE(2, 3), m);
+    tg_set_name(w, "w");
+    tg_mul(t, x, w);
+    ck_found("mul: input 1 brought NaN and infinities: it is a leaf, which no op has made; result 0, ",
+             "; input 1, w f64[2, 3]: 1 NaN, 1 infinite, the numbers in [1, 4]");
+    tg_matmul(t, x, tg_transpose(t, w, 0, 1));
+    ck_found("matmul: input 1 brought", "it is a leaf");
+    tg_tape_find_nan(t, 0);
+    tg_tensor *before = tg_scale(t, w, 2);
+    tg_tape_find_nan(t, BOTH);
+    tg_neg(t, before);
+    ck_found("neg: input 0 brought", "it was made before tg_tape_find_nan looked");
+    tg_tensor *mask = tg_ne(t, x, tg_full(t, TG_F64, TG_SHAPE(), 0)); /* none is used */
+    ck_assert(tg_alive(tg_where(t, mask, w, tg_full(t, TG_F64, TG_SHAPE(), 0))));
+    end();
+}
+END_TEST
+
+START_TEST(any_tensor) {
+    begin_finding(BOTH);
+    tg_tensor *none = tg_zeros(ctx, TG_F64, TG_SHAPE(0, 3)), *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(2));
+    ck_assert(tg_alive(tg_exp(t, none)) && tg_alive(tg_add(t, ids, ids)));
+    for (int d = 0; d < 3; d++) {
+        const tg_dtype dtype[] = {TG_F32, TG_BF16, TG_F16};
+        tg_tensor *x = tg_zeros(ctx, dtype[d], TG_SHAPE(3));
+        ck_assert(tg_alive(tg_exp(t, x)));
+        tg_log(t, x);
+        ck_found("log made an infinity", "3 infinite; input 0");
+    }
+    const double v[] = {-1, 0, 1};
+    tg_tensor *h = tg_scale(t, leaf_of(TG_SHAPE(3), v), 1e200);
+    tg_mul_(t, h, tg_square(t, tg_scale(t, leaf_of(TG_SHAPE(3), v), 1e100)));
+    ck_found("mul_ made an infinity", "; input 0, was overwritten by it; input 1");
+    end();
+}
+END_TEST
+
+/* ---- Backward ---- */
+
+START_TEST(made_backward) {
+    begin_finding(BOTH);
+    const double v[] = {4, 0, 9};
+    tg_tensor *x = leaf_of(TG_SHAPE(3), v);
+    tg_set_name(x, "x");
+    for (int step = 0; step < 2; step++) { /* resets do not end it */
+        tg_backward(t, tg_sum(t, tg_sqrt(t, x), TG_ALL_DIMS, false));
+        ck_assert_msg(strstr(tg_ctx_message(ctx), "in the backward of op sqrt"), "%s", tg_ctx_message(ctx));
+        ck_found("the backward of sqrt made an infinity: the gradient of input 0, f64[3]: 0 NaN, 1 infinite, the "
+                 "numbers in [0.166667, 0.25]; of result 0, f64[3]: 0 NaN, 0 infinite, all in [1, 1]",
+                 "; input 0, x f64[3]: 0 NaN, 0 infinite, all in [0, 9]");
+        tg_zero_grad(x);
+    }
+    /* of a result: through the slot's own buffer */
+    tg_backward(t, tg_sum(t, tg_sqrt(t, tg_scale(t, x, 2)), TG_ALL_DIMS, false));
+    ck_found("the backward of sqrt made an infinity", "");
+    tg_tensor *y = tg_sum(t, tg_square(t, x), TG_ALL_DIMS, false);
+    ck_assert(tg_backward(t, y) == TG_OK);
+    end();
+}
+END_TEST
+
+static tg_status spoil(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
+    (void)user, (void)x;
+    *g = tg_scale(tape, *g, INFINITY);
+    return TG_OK;
+}
+
+static tg_status spoil_unseen(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
+    (void)x;
+    (void)tape;
+    *g = user;
+    return TG_OK;
+}
+
+START_TEST(came_from_elsewhere) {
+    begin_finding(BOTH);
+    const double bad = NAN;
+    tg_tensor *x = leaf(2), *y = tg_square(t, x), *seed = tg_from_host(ctx, TG_F64, TG_SHAPE(), &bad);
+    tg_backward_with(t, &y, 1, TG_BACKWARD(.seeds = &seed));
+    ck_found("the gradient of result 0 of square has a NaN, from a seed, a hook", "f64[]: 1 NaN");
+    y = tg_square(t, x);
+    tg_on_grad(y, spoil_unseen, seed);
+    tg_backward(t, tg_scale(t, y, 3));
+    ck_found("the gradient of result 0 of square has a NaN", "");
+    y = tg_square(t, x);
+    tg_on_grad(y, spoil, NULL); /* what a hook records is seen as any op */
+    tg_backward(t, tg_scale(t, y, 3));
+    ck_assert(tg_ctx_status(ctx) == TG_ERR_CALLBACK || tg_ctx_status(ctx) == TG_ERR_DATA);
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+    end();
+}
+END_TEST
+
+START_TEST(accumulated_before) {
+    begin_finding(BOTH);
+    const double bad = INFINITY;
+    tg_tensor *x = leaf(2), *g = tg_zeros(ctx, TG_F64, TG_SHAPE());
+    tg_set_name(x, "x");
+    tg_set_main_grad(x, g);
+    ck_assert(tg_backward(t, tg_square(t, x)) == TG_OK);
+    tg_tape_reset(t);
+    tg_write(g, &bad, sizeof bad);
+    tg_backward(t, tg_square(t, x));
+    ck_found("the gradient of x f64[] had an infinity before this backward: f64[]: 0 NaN, 1 infinite", "");
+    tg_zero_grad(x); /* what is overwritten does no harm */
+    ck_assert(tg_backward(t, tg_square(t, x)) == TG_OK && grad(x) == 4);
+    end();
+}
+END_TEST
+
+/* ---- Within others ---- */
+
+static tg_status root_of_log(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)state, (void)n_in, (void)n_out;
+    out[0] = tg_sqrt(tape, tg_log(tape, in[0]));
+    return TG_OK;
+}
+
+START_TEST(recomputed) {
+    begin_finding(BOTH);
+    tg_tensor *x = leaf(-1), *one = leaf(1), *y;
+    tg_recompute(t, root_of_log, NULL, &x, 1, &y, 1, NULL);
+    ck_found("log made a NaN", "called from");
+    ck_assert(tg_recompute(t, root_of_log, NULL, &one, 1, &y, 1, NULL) == TG_OK);
+    tg_backward(t, y);
+    ck_found("the backward of sqrt made an infinity", "in the backward of op recompute");
+    end();
+}
+END_TEST
+
+START_TEST(differentiated_twice) {
+    begin_finding(BOTH);
+    tg_tensor *x = leaf(0), *y = tg_sqrt(t, x), *g;
+    tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true));
+    ck_found("made an infinity", "in the derivative of op sqrt");
+    end();
+}
+END_TEST
+
+static tg_status on_rank(void *arg, tg_ctx *mine, tg_comm *world) {
+    bool *named = arg;
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_tape *tape = tg_tape_new(mine);
+    tg_tape_find_nan(tape, BOTH);
+    tg_all_reduce(tape, tg_zeros(mine, TG_F32, TG_SHAPE(2)), world);
+    if (tg_comm_rank(world) == 1) {
+        tg_log(tape, tg_zeros(mine, TG_F64, TG_SHAPE(2)));
+        *named =
+            strstr(tg_ctx_message(mine), "log made an infinity") && strstr(tg_ctx_message(mine), ", on rank 1 (op");
+    } else {
+        tg_all_reduce(tape, tg_zeros(mine, TG_F32, TG_SHAPE(2)), world);
+    }
+    tg_status s = tg_ctx_status(mine);
+    tg_tape_free(tape);
+    tg_parallel_free(p);
+    return s;
+}
+
+START_TEST(on_ranks) {
+    bool named = false;
+    ck_assert(tg_ranks_run(2, on_rank, &named, NULL) == TG_ERR_DATA && named);
+}
+END_TEST
+
+/* ---- A watcher ---- */
+
+typedef struct diary {
+    char text[1024];
+    int n;
+    const char *fail_at;
+    bool records;
+} diary;
+
+static tg_status note(void *user, tg_tape *tape, const tg_seen *s) {
+    diary *d = user;
+    size_t n = strlen(d->text);
+    ck_assert(s->size == sizeof *s);
+    snprintf(d->text + n, sizeof d->text - n, "%s%s#%d", s->backward ? "-" : "+", s->op, (int)s->number);
+    for (int i = 0; s->backward && i < s->n_in; i++) {
+        n = strlen(d->text);
+        if (s->gin[i]) snprintf(d->text + n, sizeof d->text - n, "(%g)", tg_item(s->gin[i]));
+    }
+    if (d->records) tg_exp(tape, s->backward ? s->gout[0] : s->out[0]);
+    strcat(d->text, " ");
+    return d->fail_at && !strcmp(d->fail_at, s->op) ? TG_ERR_DATA : TG_OK;
+}
+
+START_TEST(watchers) {
+    begin();
+    diary d = {.n = 0};
+    tg_tensor *x = leaf(3), *h = tg_scale(t, x, 2);
+    ck_assert(tg_tape_watch(t, note, &d) == TG_OK);
+    for (int records = 0; records < 2; records++) {
+        d.records = records;
+        d.text[0] = 0;
+        tg_tensor *y = tg_mul(t, tg_square(t, h), x);
+        tg_tensor *z = tg_reshape(t, y, TG_SHAPE());
+        tg_backward(t, z);
+        ck_status(TG_OK);
+        ck_assert_str_eq(d.text, "+square#0 +mul#1 +reshape#2 -reshape#2(1) -mul#1(3)(36) -square#0(36) "
+                                 "-scale#-1(108) ");
+        tg_zero_grad(x);
+        tg_tape_reset(t);
+        tg_tape_watch(t, NULL, NULL);
+        h = tg_scale(t, x, 2);
+        tg_tape_watch(t, note, &d);
+    }
+    d.fail_at = "square";
+    ck_assert(!tg_alive(tg_square(t, x)));
+    ck_status(TG_ERR_CALLBACK);
+    ck_says("the watcher failed with TG_ERR_DATA at op square");
+    tg_ctx_clear(ctx);
+    tg_tape_watch(t, NULL, NULL);
+    d.text[0] = 0;
+    tg_square(t, x);
+    ck_assert_str_eq(d.text, "");
+    end();
+}
+END_TEST
+
+static tg_status take_site(void *user, tg_tape *tape, const tg_seen *s) {
+    (void)tape;
+    tg_seen_site(s, user, 200);
+    return TG_OK;
+}
+
+START_TEST(sites) {
+    begin();
+    char site[200] = "";
+    tg_tape_watch(t, take_site, site);
+    tg_scope_open(t, "outer");
+    tg_tensor *y = tg_square(t, leaf(1));
+    tg_scope_close(t, &y, 1);
+    ck_assert_msg(!strncmp(site, "outer, called from ", 19), "%s", site);
+    site[0] = 0;
+    tg_backward(t, y);
+    ck_assert_msg(!strncmp(site, "outer, called from ", 19), "%s", site);
+    ck_assert(tg_seen_site(NULL, NULL, 0) == 0);
+    end();
+}
+END_TEST
+
+static void never(void *state) { ck_assert_msg(state != NULL, "a node without state has none to end"); }
+
+START_TEST(nodes_without_state) {
+    begin_finding(BOTH);
+    tg_tensor *x = leaf(1), *y;
+    tg_tape_time(t, true);
+    ck_assert(tg_apply(t, tg_op_find("exp"), NULL, &x, 1, &y, 1, NULL, never, TG_SITE) == TG_OK);
+    end();
+}
+END_TEST
+
+int main(void) {
+    const TTest *tests[] = {made_forward,
+                            only_what_was_asked,
+                            brought_by_a_leaf,
+                            any_tensor,
+                            made_backward,
+                            came_from_elsewhere,
+                            accumulated_before,
+                            recomputed,
+                            differentiated_twice,
+                            on_ranks,
+                            watchers,
+                            nodes_without_state,
+                            sites};
+    return tg_check_main("watch", tests, sizeof tests / sizeof *tests);
+}

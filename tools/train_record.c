@@ -1,0 +1,178 @@
+/* `tapegrad train --record`: a step's ops as they run, written to a file. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tapegrad/comm.h>
+#include <tapegrad/explain.h>
+#include <tapegrad/extend.h>
+
+#include "record.h"
+
+struct recorder {
+    char *path, *part; /* its name when it is whole, and until then */
+    FILE *f;
+    tg_ctx *ctx;
+    int rank, ranks;
+    int64_t kept, ops;
+    uint64_t hash;
+    unsigned char *bytes; /* of the tensor at work */
+    char *hex;
+    size_t room;
+};
+
+/* ---- The file ---- */
+
+static tg_status write_failed(const recorder *r) {
+    return tg_ctx_fail(r->ctx, TG_ERR_IO, "cannot write '%s': %s", r->part, strerror(errno));
+}
+
+/* Takes the line over. */
+static tg_status put(recorder *r, json_t *line) {
+    char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
+    json_decref(line);
+    size_t n = text ? strlen(text) : 0;
+    char *whole = text ? realloc(text, n + 2) : NULL;
+    if (!whole) {
+        free(text);
+        return tg_ctx_fail(r->ctx, TG_ERR_MEMORY, "no memory for a line of '%s'", r->part);
+    }
+    memcpy(whole + n, "\n", 2);
+    r->hash = record_hash(r->hash, whole, n + 1);
+    bool written = fwrite(whole, 1, n + 1, r->f) == n + 1;
+    free(whole);
+    return written ? TG_OK : write_failed(r);
+}
+
+static json_t *hash_text(uint64_t hash) {
+    char text[20];
+    snprintf(text, sizeof text, "%016" PRIx64, hash);
+    return json_string(text);
+}
+
+recorder *recorder_open(const char *path, int64_t kept, tg_ctx *ctx, tg_comm *world) {
+    size_t n = strlen(path) + 32;
+    recorder *r = calloc(1, sizeof *r);
+    if (r) *r = (recorder){.ctx = ctx, .kept = kept, .path = malloc(n), .part = malloc(n)};
+    if (!r || !r->path || !r->part) {
+        recorder_free(r);
+        fail("no memory for the record of a step");
+        return NULL;
+    }
+    r->rank = tg_comm_rank(world);
+    r->ranks = tg_comm_size(world);
+    snprintf(r->path, n, r->ranks > 1 ? "%s.%d" : "%s", path, r->rank);
+    snprintf(r->part, n, "%s.part", r->path);
+    r->f = fopen(r->part, "we");
+    if (r->f) return r;
+    fail("cannot write '%s': %s", r->part, strerror(errno));
+    recorder_free(r);
+    return NULL;
+}
+
+void recorder_free(recorder *r) {
+    if (!r) return;
+    if (r->f) {
+        fclose(r->f);
+        remove(r->part);
+    }
+    free(r->path);
+    free(r->part);
+    free(r->bytes);
+    free(r->hex);
+    free(r);
+}
+
+/* ---- Tensors ---- */
+
+static bool make_room(recorder *r, size_t n) {
+    if (n <= r->room) return true;
+    free(r->bytes);
+    free(r->hex);
+    r->bytes = malloc(n);
+    r->hex = malloc(2 * n + 1);
+    r->room = r->bytes && r->hex ? n : 0;
+    if (r->room) return true;
+    tg_ctx_fail(r->ctx, TG_ERR_MEMORY, "no memory for a tensor of %zu bytes in '%s'", n, r->part);
+    return false;
+}
+
+/* Every n-th element, as it lies in r->bytes. */
+static json_t *values_text(recorder *r, int64_t n, int64_t every, size_t size) {
+    static const char digits[] = "0123456789abcdef";
+    size_t at = 0;
+    for (int64_t i = 0; i < n; i += every)
+        for (size_t b = 0; b < size; b++) {
+            unsigned char byte = r->bytes[(size_t)i * size + b];
+            r->hex[at++] = digits[byte >> 4];
+            r->hex[at++] = digits[byte & 15];
+        }
+    return json_stringn(r->hex, at);
+}
+
+static json_t *shape_json(const tg_tensor *x) {
+    json_t *shape = json_array();
+    for (int i = 0; i < tg_ndim(x); i++) json_array_append_new(shape, json_integer(tg_dim(x, i)));
+    return shape;
+}
+
+/* What has no bytes now is described alone. named: whose name it has, its own or that of what it is a gradient of. */
+static json_t *tensor_json(recorder *r, tg_tensor *x, const tg_tensor *named, bool values) {
+    if (!tg_alive(x)) return json_null();
+    json_t *to = json_pack("{s:s, s:o}", "dtype", tg_dtype_name(tg_dtype_of(x)), "shape", shape_json(x));
+    if (*tg_name(named)) json_object_set_new(to, "name", json_string(tg_name(named)));
+    size_t size = (size_t)tg_dtype_bits(tg_dtype_of(x)) / 8, bytes = (size_t)tg_numel(x) * size;
+    if (tg_storage_state_of(x) == TG_DISCARDED || !make_room(r, bytes + 1)) return to;
+    if (tg_read(x, r->bytes, bytes) != TG_OK) return to;
+    json_object_set_new(to, "hash", hash_text(record_hash(0, r->bytes, bytes)));
+    if (!values) return to;
+    int64_t every = record_distance(tg_numel(x), r->kept);
+    json_object_set_new(to, "every", json_integer(every));
+    json_object_set_new(to, "values", values_text(r, tg_numel(x), every, size));
+    return to;
+}
+
+static json_t *tensors_json(recorder *r, tg_tensor *const *x, tg_tensor *const *named, int n, bool values) {
+    json_t *all = json_array();
+    for (int i = 0; i < n; i++) json_array_append_new(all, tensor_json(r, x[i], named[i], values));
+    return all;
+}
+
+/* ---- The step ---- */
+
+static tg_status write_op(void *user, tg_tape *t, const tg_seen *s) {
+    recorder *r = user;
+    char site[512];
+    tg_seen_site(s, site, sizeof site);
+    json_t *in =
+        s->backward ? tensors_json(r, s->gout, s->out, s->n_out, false) : tensors_json(r, s->in, s->in, s->n_in, false);
+    json_t *out =
+        s->backward ? tensors_json(r, s->gin, s->in, s->n_in, true) : tensors_json(r, s->out, s->out, s->n_out, true);
+    r->ops++;
+    tg_status status =
+        put(r, json_pack("{s:s, s:s, s:I, s:s, s:o, s:o}", "pass", s->backward ? "backward" : "forward", "op", s->op,
+                         "number", (json_int_t)s->number, "site", site, "in", in, "out", out));
+    return status == TG_OK ? tg_ctx_status(tg_tape_ctx(t)) : status;
+}
+
+void recorder_begin(recorder *r, tg_tape *t, int64_t step) {
+    put(r, json_pack("{s:i, s:s, s:I, s:i, s:i, s:s, s:s, s:i, s:I}", "tapegrad_record", RECORD_FORMAT, "version",
+                     tg_version(), "step", (json_int_t)step, "rank", r->rank, "ranks", r->ranks, "device",
+                     tg_ctx_device(r->ctx), "kernels", tg_ctx_isa(r->ctx), "threads", tg_ctx_threads(r->ctx), "kept",
+                     (json_int_t)r->kept));
+    tg_tape_watch(t, write_op, r);
+}
+
+bool recorder_end(recorder *r, tg_tape *t) {
+    tg_tape_watch(t, NULL, NULL);
+    if (!check(r->ctx)) return false;
+    put(r, json_pack("{s:I, s:o}", "end", (json_int_t)r->ops, "check", hash_text(r->hash)));
+    bool closed = fclose(r->f) == 0;
+    r->f = NULL;
+    if (!closed || rename(r->part, r->path) != 0) {
+        write_failed(r);
+        remove(r->part);
+    }
+    return check(r->ctx);
+}
