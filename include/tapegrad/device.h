@@ -166,7 +166,8 @@ struct tg_device_ops {
     /* Each element from its draw: uniform in [a, b), or normal of mean a and deviation b. */
     tg_status (*random)(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_draws *draws);
 
-    /* Optional: NULL is composed from the required ones. softmax and norm work on the last dim, any strides. */
+    /* Optional: NULL is composed from the required ones. softmax, norm, scan and sort work on the last dim, any
+     * strides. */
     tg_status (*softmax)(tg_ctx *ctx, tg_array y, tg_array x, bool log);
     tg_status (*softmax_grad)(tg_ctx *ctx, tg_array gx, tg_array gy, tg_array y, bool log, bool add);
     tg_status (*norm)(tg_ctx *ctx, const tg_norm_args *a);
@@ -177,6 +178,15 @@ struct tg_device_ops {
     tg_status (*attention_grad)(tg_ctx *ctx, const tg_attention_args *a);
     /* y (+)= x keep / (1 - p), where keep of an element is its draw, as a uniform, >= p. Serves both directions. */
     tg_status (*dropout)(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add);
+    /* y[.., i] (+)= the sum (kind TG_SUM) or product (TG_PROD) of x[.., 0] to x[.., i]; back: of x[.., i] to the last.
+     * Runs in float32, float64 or int64, by the wider of the two, in an order that the shape alone fixes. */
+    tg_status (*scan)(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array x, bool back, bool add);
+    /* The first places of x's rows in rising (falling) order, as many as y has: y[.., i] is the element, of x's dtype,
+     * and order[.., i], int64, where it stood. Equal ones stay in their order; NaN is greater than any number. NULL:
+     * the ops that sort are refused (TG_ERR_UNSUPPORTED). */
+    tg_status (*sort)(tg_ctx *ctx, tg_array y, tg_array order, tg_array x, bool falling);
+    /* As put_add, but dst's elements become src's: of several that land on one, the last in row-major order. */
+    tg_status (*put)(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
     tg_status (*prepare)(tg_ctx *ctx, const tg_prepare_args *a); /* NULL: by the host, which reads and writes */
     tg_status (*adamw)(tg_ctx *ctx, const tg_adamw_args *a, int n); /* n parameters, in as few launches as can be */
     /* What kernels had found wrong in data when it was called last, as TG_ERR_DATA; each reset of a tape calls it, so

@@ -98,6 +98,16 @@ TG_API tg_tensor *tg_argmax(tg_tape *t, tg_tensor *x, int dim, bool keepdim); /*
 TG_API tg_tensor *tg_argmin(tg_tape *t, tg_tensor *x, int dim, bool keepdim);
 TG_API tg_tensor *tg_any(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim); /* of bool, to bool */
 TG_API tg_tensor *tg_all(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
+/* The median along dim, of an even number the lower one, a NaN where there is one; *index (may be NULL): where it is */
+TG_API tg_tensor *tg_median(tg_tape *t, tg_tensor *x, int dim, bool keepdim, tg_tensor **index);
+
+/* ---- Along a dim. Equal elements stay in their order; NaN is greater than any number. ---- */
+TG_API tg_tensor *tg_cumsum(tg_tape *t, tg_tensor *x, int dim); /* each element and all before it; integers: int64 */
+TG_API tg_tensor *tg_cumprod(tg_tape *t, tg_tensor *x, int dim);
+/* x in rising order, or falling where descending; *index (may be NULL), int64: where each element stood */
+TG_API tg_tensor *tg_sort(tg_tape *t, tg_tensor *x, int dim, bool descending, tg_tensor **index);
+/* the k greatest, in falling order, or the k smallest, in rising order: [.., k, ..] */
+TG_API tg_tensor *tg_topk(tg_tape *t, tg_tensor *x, int64_t k, int dim, bool largest, tg_tensor **index);
 
 /* ---- Linear algebra ---- */
 /* [.., m, k] x [.., k, n] -> [.., m, n]; leading dims broadcast; any strides: transposes cost nothing. ndim >= 2 */
@@ -147,6 +157,8 @@ TG_API tg_tensor *tg_diag(tg_tape *t, tg_tensor *x, int64_t k);
 TG_API tg_tensor *tg_gather(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index); /* y of index's shape */
 /* x with src added at index along dim; index and src have one shape, dims no larger than x's but for dim */
 TG_API tg_tensor *tg_scatter_add(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src);
+/* x with src written at index along dim, else as scatter_add; of several on one element, the last in row-major order */
+TG_API tg_tensor *tg_scatter(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src);
 TG_API tg_tensor *tg_index_select(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index); /* index [n]: dim becomes n */
 TG_API tg_tensor *tg_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids); /* [v, h], ids [..] -> [.., h] */
 /* The count elements of x where mask (bool, broadcasts to x) holds, in row-major order: [count]. Another number of them
@@ -171,6 +183,9 @@ TG_API tg_tensor *tg_group_norm(tg_tape *t, tg_tensor *x, int64_t groups, tg_ten
 TG_API tg_tensor *tg_residual_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *residual, tg_tensor *w, double eps,
                                        tg_tensor **sum);
 TG_API tg_tensor *tg_dropout(tg_tape *t, tg_tensor *x, double p); /* identity in evaluation mode */
+TG_API tg_tensor *tg_gumbel(tg_tape *t, tg_tensor *x); /* noise -ln(-ln(u)) of x's shape and dtype, without gradient */
+/* softmax((x + gumbel) / tau); hard: its greatest as one-hot, with the gradient of the soft one */
+TG_API tg_tensor *tg_gumbel_softmax(tg_tape *t, tg_tensor *x, double tau, bool hard, int dim);
 /* x [.., s, d], even d: rotates the pairs (i, i + d/2) of position offset + s by theta base^(-2i/d) (NeoX layout) */
 TG_API tg_tensor *tg_rope(tg_tape *t, tg_tensor *x, double base, int64_t offset);
 TG_API tg_tensor *tg_swiglu(tg_tape *t, tg_tensor *gate, tg_tensor *up); /* silu(gate) up */

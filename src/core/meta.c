@@ -89,6 +89,14 @@ static tg_status meta_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, con
     (void)ctx, (void)y, (void)x, (void)p, (void)draws, (void)add;
     return TG_OK;
 }
+static tg_status meta_scan(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array x, bool back, bool add) {
+    (void)ctx, (void)kind, (void)y, (void)x, (void)back, (void)add;
+    return TG_OK;
+}
+static tg_status meta_sort(tg_ctx *ctx, tg_array y, tg_array order, tg_array x, bool falling) {
+    (void)ctx, (void)y, (void)order, (void)x, (void)falling;
+    return TG_OK;
+}
 static tg_status meta_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
     (void)ctx, (void)a;
     return TG_OK;
@@ -127,6 +135,9 @@ const tg_device_ops tg_meta_device = {
     .attention = meta_attention,
     .attention_grad = meta_attention,
     .dropout = meta_dropout,
+    .scan = meta_scan,
+    .sort = meta_sort,
+    .put = meta_index,
     .prepare = meta_prepare,
     .adamw = meta_adamw,
 };

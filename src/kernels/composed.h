@@ -14,6 +14,8 @@ tg_status tg_composed_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_arg
 tg_status tg_composed_attention(tg_ctx *ctx, const tg_attention_args *a);
 tg_status tg_composed_attention_grad(tg_ctx *ctx, const tg_attention_args *a);
 tg_status tg_composed_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add);
+tg_status tg_composed_scan(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array x, bool back, bool add);
+tg_status tg_composed_put(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
 tg_status tg_composed_prepare(tg_ctx *ctx, const tg_prepare_args *a);
 tg_status tg_composed_adamw(tg_ctx *ctx, const tg_adamw_args *a, int n);
 

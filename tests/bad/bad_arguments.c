@@ -22,6 +22,11 @@ static void numbers(bad_world *b) {
     INERT(tg_rms_norm, ARGUMENT, "eps is nan", tg_rms_norm(t, b->x, NULL, NAN));
     INERT(tg_rope, ARGUMENT, "base is 0", tg_rope(t, b->cube, 0, 0));
     INERT(tg_rope, ARGUMENT, "base is nan", tg_rope(t, b->cube, NAN, 0));
+    INERT(tg_gumbel_softmax, ARGUMENT, "tau is 0", tg_gumbel_softmax(t, b->x, 0, false, 0));
+    INERT(tg_gumbel_softmax, ARGUMENT, "tau is nan", tg_gumbel_softmax(t, b->x, NAN, true, 0));
+    INERT(tg_gumbel_softmax, ARGUMENT, "tau is inf", tg_gumbel_softmax(t, b->x, INFINITY, true, 0));
+    INERT(tg_topk, ARGUMENT, "k is -1", tg_topk(t, b->x, -1, 0, true, NULL));
+    INERT(tg_topk, SHAPE, "k is 4: expected at most 3", tg_topk(t, b->x, 4, 1, true, NULL));
     INERT(tg_var, ARGUMENT, "correction -1", tg_var(t, b->x, TG_ALL_DIMS, -1, false));
     INERT(tg_var, SHAPE, "expected more elements", tg_var(t, b->x, TG_ALL_DIMS, 6, false));
     INERT(tg_std, ARGUMENT, "correction -1", tg_std(t, b->x, TG_ALL_DIMS, -1, false));
@@ -106,6 +111,7 @@ static void broadcasts(bad_world *b) {
     INERT(tg_rope, SHAPE, "even d", tg_rope(t, b->x, 10000, 0));
     INERT(tg_gather, SHAPE, "the index has 1 dims", tg_gather(t, b->x, 0, b->ids));
     INERT(tg_scatter_add, SHAPE, "the index has 1 dims", tg_scatter_add(t, b->x, 0, b->ids, b->v));
+    INERT(tg_scatter, SHAPE, "the index has 1 dims", tg_scatter(t, b->x, 0, b->ids, b->v));
     INERT(tg_embedding, SHAPE, "expected [v, h]", tg_embedding(t, b->v, b->ids));
     INERT(tg_concat, SHAPE, "input 1 has 1 dims", tg_concat(t, (tg_tensor *[]){b->x, b->v}, 2, 0));
     INERT(tg_stack, SHAPE, "expected", tg_stack(t, (tg_tensor *[]){b->v, odd}, 2, 0));
@@ -137,6 +143,12 @@ static void dims(bad_world *b) {
         INERT(tg_all, SHAPE, says, tg_all(t, b->mask, ONE_DIM(d), false));
         INERT(tg_cosine_similarity, SHAPE, says, tg_cosine_similarity(t, b->x, b->x, d, 1e-8));
         INERT(tg_softmax, SHAPE, says, tg_softmax(t, b->x, d));
+        INERT(tg_gumbel_softmax, SHAPE, says, tg_gumbel_softmax(t, b->x, 1, true, d));
+        INERT(tg_cumsum, SHAPE, says, tg_cumsum(t, b->x, d));
+        INERT(tg_cumprod, SHAPE, says, tg_cumprod(t, b->x, d));
+        INERT(tg_sort, SHAPE, says, tg_sort(t, b->x, d, false, NULL));
+        INERT(tg_topk, SHAPE, says, tg_topk(t, b->x, 1, d, true, NULL));
+        INERT(tg_median, SHAPE, says, tg_median(t, b->x, d, false, NULL));
         INERT(tg_log_softmax, SHAPE, says, tg_log_softmax(t, b->x, d));
         INERT(tg_permute, SHAPE, says, tg_permute(t, b->x, (tg_dims){2, {0, d}}));
         INERT(tg_transpose, SHAPE, says, tg_transpose(t, b->x, d, 0));
@@ -165,6 +177,7 @@ static void dims(bad_world *b) {
     INERT(tg_permute, SHAPE, "expected all 2", tg_permute(t, b->x, TG_DIMS(0, 1, 0, 1, 0, 1, 0, 1, 0)));
     INERT(tg_gather, SHAPE, "out of range", tg_gather(t, b->v, 1, b->ids));
     INERT(tg_scatter_add, SHAPE, "out of range", tg_scatter_add(t, b->v, -2, b->ids, b->v));
+    INERT(tg_scatter, SHAPE, "out of range", tg_scatter(t, b->v, -2, b->ids, b->v));
 }
 
 static void layouts(bad_world *b) {
@@ -317,6 +330,8 @@ static void data(bad_world *b) {
     tg_tensor *src = tg_zeros(b->ctx, TG_F32, TG_SHAPE(2));
     INERT(tg_scatter_add, DATA, "index 9: expected 0 to 2", tg_scatter_add(t, b->v, 0, ids, src));
     INERT(tg_scatter_add, SHAPE, "differ in shape", tg_scatter_add(t, b->v, 0, ids, b->v));
+    INERT(tg_scatter, DATA, "index 9: expected 0 to 2", tg_scatter(t, b->v, 0, ids, src));
+    INERT(tg_scatter, SHAPE, "differ in shape", tg_scatter(t, b->v, 0, ids, b->v));
     INERT(tg_one_hot, DATA, "index 9: expected 0 to 3", tg_one_hot(t, ids, 4, TG_F32));
     INERT(tg_one_hot, DATA, "index -1: expected 0 to 3", tg_one_hot(t, low, 4, TG_F32));
     INERT(tg_masked_select, DATA, "and the count is 5", tg_masked_select(t, b->x, b->mask, 5));

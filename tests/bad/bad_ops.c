@@ -109,6 +109,12 @@ static void reductions(bad_world *b) {
     OP(tg_norm, tg_norm(t, x, 2, TG_ALL_DIMS, false));
     OP(tg_any, tg_any(t, x, TG_ALL_DIMS, false));
     OP(tg_all, tg_all(t, x, TG_ALL_DIMS, false));
+    tg_tensor *index = b->x;
+    OP(tg_cumsum, tg_cumsum(t, x, 0));
+    OP(tg_cumprod, tg_cumprod(t, x, 0));
+    BAD_OP(tg_sort, BAD_HANDLES, bad_inert(tg_sort(t, x, 0, false, &index)) && bad_inert(index));
+    BAD_OP(tg_topk, BAD_HANDLES, bad_inert(tg_topk(t, x, 1, 0, true, &index)) && bad_inert(index));
+    BAD_OP(tg_median, BAD_HANDLES, bad_inert(tg_median(t, x, 0, false, &index)) && bad_inert(index));
 }
 
 static void shapes(bad_world *b) {
@@ -148,6 +154,9 @@ static void indexing(bad_world *b) {
     OP(tg_scatter_add, tg_scatter_add(t, x, 0, b->ids, b->x));
     OP(tg_scatter_add, tg_scatter_add(t, b->x, 0, x, b->x));
     OP(tg_scatter_add, tg_scatter_add(t, b->x, 0, b->ids, x));
+    OP(tg_scatter, tg_scatter(t, x, 0, b->ids, b->x));
+    OP(tg_scatter, tg_scatter(t, b->x, 0, x, b->x));
+    OP(tg_scatter, tg_scatter(t, b->x, 0, b->ids, x));
     OP(tg_index_select, tg_index_select(t, x, 0, b->ids));
     OP(tg_index_select, tg_index_select(t, b->x, 0, x));
     OP(tg_masked_select, tg_masked_select(t, x, b->mask, 1));
@@ -215,6 +224,8 @@ static void networks(bad_world *b) {
     OP(tg_residual_rms_norm, tg_residual_rms_norm(t, b->x, x, NULL, 1e-5, NULL));
     OPTIONAL(tg_residual_rms_norm, tg_residual_rms_norm(t, b->x, b->x, x, 1e-5, NULL));
     OP(tg_dropout, tg_dropout(t, x, 0.5));
+    OP(tg_gumbel, tg_gumbel(t, x));
+    OP(tg_gumbel_softmax, tg_gumbel_softmax(t, x, 1, true, 0));
     OP(tg_rope, tg_rope(t, x, 10000, 0));
     OP(tg_attention, tg_attention(t, x, q, q, NULL));
     OP(tg_attention, tg_attention(t, q, x, q, NULL));
@@ -269,6 +280,8 @@ static void floats_only(bad_world *b) {
     INERT(tg_group_norm, DTYPE, "expected f32, f64, bf16 or f16", tg_group_norm(b->t, b->ids, 1, NULL, NULL, 1e-5));
     INERT(tg_rms_norm, DTYPE, "expected f32, f64, bf16 or f16", tg_rms_norm(b->t, b->ids, NULL, 1e-5));
     INERT(tg_dropout, DTYPE, "expected f32, f64, bf16 or f16", tg_dropout(b->t, b->ids, 0.5));
+    INERT(tg_gumbel, DTYPE, "expected f32, f64, bf16 or f16", tg_gumbel(b->t, b->ids));
+    INERT(tg_gumbel_softmax, DTYPE, "expected f32, f64, bf16 or f16", tg_gumbel_softmax(b->t, b->ids, 1, false, 0));
     INERT(tg_rope, DTYPE, "expected f32, f64, bf16 or f16", tg_rope(b->t, b->mask, 10000, 0));
     INERT(tg_mse, DTYPE, "expected f32, f64, bf16 or f16", tg_mse(b->t, b->ids, b->ids));
     INERT(tg_l1, DTYPE, "expected f32, f64, bf16 or f16", tg_l1(b->t, b->ids, b->ids, NULL));
@@ -301,6 +314,8 @@ static void dtypes(bad_world *b) {
     INERT(tg_one_hot, DTYPE, "can be made", tg_one_hot(b->t, b->ids, 4, TG_F4E2M1));
     INERT(tg_gather, DTYPE, "f32: expected i64 or i32", tg_gather(b->t, b->x, 0, b->x));
     INERT(tg_scatter_add, DTYPE, "bool: expected i64 or i32", tg_scatter_add(b->t, b->x, 0, b->mask, b->x));
+    INERT(tg_scatter, DTYPE, "bool: expected i64 or i32", tg_scatter(b->t, b->x, 0, b->mask, b->x));
+    INERT(tg_scatter, DTYPE, "expected one dtype", tg_scatter(b->t, b->v, 0, b->ids, b->ids));
     INERT(tg_index_select, DTYPE, "f32: expected i64 or i32", tg_index_select(b->t, b->x, 0, b->v));
     INERT(tg_embedding, DTYPE, "f32: expected i64 or i32", tg_embedding(b->t, b->x, b->v));
     INERT(tg_concat, DTYPE, "expected one dtype", tg_concat(b->t, (tg_tensor *[]){b->x, d}, 2, 0));

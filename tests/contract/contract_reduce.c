@@ -293,10 +293,13 @@ static void check_first_bad(contract *c, mirror *bad, int64_t first_bad) {
     tg_ctx_clear(c->ctx);
 }
 
-static void take_case(contract *c, bool put, int dim, bool rows, bool stray) {
+enum { TAKE, PUT_ADD, PUT };
+
+static void take_case(contract *c, int slot, int dim, bool rows, bool stray) {
     static const tg_dtype value_types[] = {TG_F32, TG_F64, TG_BF16, TG_F16, TG_I64, TG_I32, TG_U8};
     /* An embedding has many rows. */
     int64_t most = rows && dim == 0 ? 120 : 20;
+    bool put = slot != TAKE;
     int64_t shape[3] = {1 + contract_roll(c, most), 1 + contract_roll(c, 20), 1 + contract_roll(c, 300)};
     int64_t big[3] = {shape[0], shape[1], shape[2]}, one = 1, first_bad = 0;
     big[dim] = 1 + contract_roll(c, 30);
@@ -314,7 +317,9 @@ static void take_case(contract *c, bool put, int dim, bool rows, bool stray) {
     for (int64_t i = 0; i < a.on.numel; i++) {
         int64_t j = partner(&index, &b, dim, i);
         if (j < 0 && !first_bad) first_bad = i + 1;
-        if (j >= 0 && put) {
+        if (j >= 0 && slot == PUT) {
+            s.sum[j] = contract_rounded(t, contract_get(&a, i));
+        } else if (j >= 0 && put) {
             s.sum[j] += contract_get(&a, i);
             s.size[j] += fabs(contract_get(&a, i));
             s.terms[j]++;
@@ -322,21 +327,23 @@ static void take_case(contract *c, bool put, int dim, bool rows, bool stray) {
             contract_set(&a, i, contract_rounded(t, contract_get(&b, j)));
         }
     }
-    tg_status status = put ? c->ops->put_add(c->ctx, b.on, a.on, index.on, dim, bad.on.data)
-                           : c->ops->take(c->ctx, a.on, b.on, index.on, dim, bad.on.data);
-    contract_check(c, status == TG_OK, "take or put_add: status");
+    tg_status status = slot == TAKE      ? c->ops->take(c->ctx, a.on, b.on, index.on, dim, bad.on.data)
+                       : slot == PUT_ADD ? c->ops->put_add(c->ctx, b.on, a.on, index.on, dim, bad.on.data)
+                                         : c->ops->put(c->ctx, b.on, a.on, index.on, dim, bad.on.data);
+    contract_check(c, status == TG_OK, "take or put: status");
     check_first_bad(c, &bad, first_bad);
     mirror *result = put ? &b : &a, got = *result;
     got.host = calloc(1, got.bytes);
     contract_pull(c, &got);
     for (int64_t i = 0; i < got.on.numel; i++) {
         double have = contract_get(&got, i), want = put ? s.sum[i] : contract_get(result, i);
-        bool ok = !put          ? have == want
-                  : t == TG_U8  ? have == (uint8_t)(int64_t)want
-                  : t > TG_F16  ? have == want
-                                : fabs(have - want) <= slack(t) * (1 + s.terms[i] / 8) * (s.size[i] + 1e-3);
-        contract_check(c, ok, "%s of %s and %s, dim %d, element %lld: %g, expected %g", put ? "put_add" : "take",
-                       tg_dtype_name(t), tg_dtype_name(other), dim, (long long)i, have, want);
+        bool ok = slot != PUT_ADD ? have == want
+                  : t == TG_U8    ? have == (uint8_t)(int64_t)want
+                  : t > TG_F16    ? have == want
+                                  : fabs(have - want) <= slack(t) * (1 + s.terms[i] / 8) * (s.size[i] + 1e-3);
+        contract_check(c, ok, "%s of %s and %s, dim %d, element %lld: %g, expected %g",
+                       slot == TAKE ? "take" : slot == PUT_ADD ? "put_add" : "put", tg_dtype_name(t),
+                       tg_dtype_name(other), dim, (long long)i, have, want);
     }
     free(s.sum);
     free(s.size);
@@ -349,9 +356,14 @@ static void take_case(contract *c, bool put, int dim, bool rows, bool stray) {
 }
 
 void contract_take(contract *c) {
-    for (int k = 0; k < 120; k++) take_case(c, false, k % 3, k % 2, k % 5 == 0);
+    for (int k = 0; k < 120; k++) take_case(c, TAKE, k % 3, k % 2, k % 5 == 0);
 }
 
 void contract_put_add(contract *c) {
-    for (int k = 0; k < 120; k++) take_case(c, true, k % 3, k % 2, k % 5 == 0);
+    for (int k = 0; k < 120; k++) take_case(c, PUT_ADD, k % 3, k % 2, k % 5 == 0);
+}
+
+/* Of several that go to one element the last is there. */
+void contract_put(contract *c) {
+    for (int k = 0; c->ops->put && k < 120; k++) take_case(c, PUT, k % 3, k % 2, k % 5 == 0);
 }

@@ -22,6 +22,11 @@
     X(gemm)                                                                                                            \
     X(take)                                                                                                            \
     X(put_add)                                                                                                         \
+    X(put)                                                                                                             \
+    X(scan)                                                                                                            \
+    X(scan_long)                                                                                                       \
+    X(sort)                                                                                                            \
+    X(sort_ties)                                                                                                       \
     X(random)                                                                                                          \
     X(dropout)                                                                                                         \
     X(adamw)                                                                                                           \

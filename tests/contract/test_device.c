@@ -8,6 +8,7 @@
 
 #include "check_main.h"
 #include "contract/device_contract.h"
+#include "kernels/composed.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/scalar.h"
 
@@ -36,6 +37,23 @@ static void run_part(part_fn part) {
     }                                                                                                                  \
     END_TEST
 CONTRACT_PARTS(TEST_PART)
+
+/* What is composed of required slots keeps the contract of the slot. */
+START_TEST(composed_scan_and_put) {
+    tg_device_ops ops = tg_cpu_device;
+    ops.scan = tg_composed_scan;
+    ops.put = tg_composed_put;
+    tg_ctx *ctx = tg_ctx_new_on(&ops, TG_CONFIG(.threads = 2));
+    contract c = contract_of(ctx);
+    contract_scan(&c);
+    contract_scan_long(&c);
+    contract_put(&c);
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+    ck_assert_msg(c.failures == 0, "%lld of %lld checks failed, the first: %s", (long long)c.failures,
+                  (long long)c.checks, c.message);
+    tg_ctx_free(ctx);
+}
+END_TEST
 
 #ifdef TG_HAVE_CUDA
 /* A context of a GPU, or of its double. Where nvcc built the library and there is no GPU: NULL, after saying so. */
@@ -154,10 +172,10 @@ END_TEST
 
 #define TEST_OF(part)  device_##part,
 #define COUNT_OF(part) +1
-enum { CPU_TESTS = 1 CONTRACT_PARTS(COUNT_OF) };
+enum { CPU_TESTS = 2 CONTRACT_PARTS(COUNT_OF) };
 
 int main(void) {
-    const TTest *const tests[] = {same_bits_for_any_threads, CONTRACT_PARTS(TEST_OF) CUDA_TESTS};
+    const TTest *const tests[] = {same_bits_for_any_threads, composed_scan_and_put, CONTRACT_PARTS(TEST_OF) CUDA_TESTS};
     const char *device = getenv("TG_TEST_DEVICE"); /* cpu, cuda; NULL: both */
     size_t n = sizeof tests / sizeof *tests, first = device && !strcmp(device, "cuda") ? CPU_TESTS : 0;
     if (device && !strcmp(device, "cpu")) n = CPU_TESTS;

@@ -230,6 +230,8 @@ static void open_world(world *w) {
     w->required.cross_entropy = w->required.cross_entropy_grad = NULL;
     w->required.attention = w->required.attention_grad = NULL;
     w->required.dropout = NULL;
+    w->required.scan = NULL;
+    w->required.put = NULL;
     w->required.prepare = NULL;
     w->required.adamw = NULL;
     w->bare = tg_ctx_new_on(&w->required, TG_CONFIG(.threads = 1));

@@ -187,6 +187,27 @@ static const row families[] = {
     {"scatter_0", "R[4, 3] V0[2, 3]i V0[2, 3]", "!whole of the dim"},
     {"scatter_0", "P[4, 3] I[2, 3]i P[2, 3]", "P"},
     {"scatter_0", "R[4, 3] I[2, 3]i P[2, 3]", "!not linear"},
+    {"write_0", "V1[4, 3] V1[2, 3]i V1[2, 3]", "V1"},
+    {"write_0", "R[4, 3] V0[2, 3]i V0[2, 3]", "!whole of the dim"},
+    {"write_0", "P[4, 3] I[2, 3]i P[2, 3]", "P"},
+    {"write_0", "R[4, 3] I[2, 3]i P[2, 3]", "!not linear"},
+    /* Along a dim. */
+    {"cumsum_0", "V1[4, 3]", "V1"},
+    {"cumsum_0", "V0[4, 3]", "!whole of the dim"},
+    {"cumsum_0", "P[4, 3]", "P"},
+    {"cumprod_0", "V1[4, 3]", "V1"},
+    {"cumprod_0", "V0[4, 3]", "!whole of the dim"},
+    {"cumprod_0", "P[4, 3]", "!not linear"},
+    {"sort_0", "V1[4, 3]", "V1"},
+    {"sort_0", "V0[4, 3]", "!whole of the dim"},
+    {"sort_0", "P[4, 3]", "!not linear"},
+    {"topk_0", "V1[4, 3]", "V1"},
+    {"topk_0", "V0[4, 3]", "!whole of the dim"},
+    {"median_0", "V1[4, 3]", "V0"},
+    {"median_0", "V0[4, 3]", "!whole of the dim"},
+    {"gumbel", "V0[4, 3]", "V0"},
+    {"gumbel", "P[4, 3]", "!not linear"},
+    {"gumbel", "R[4, 3]", "I"},
     /* Losses. */
     LOSS_ROWS
     /* Attention. */

@@ -100,6 +100,12 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     X(argmin_0, tg_argmin(t, x[0], 0, false))                                                                          \
     X(softmax_0, tg_softmax(t, x[0], 0))                                                                               \
     X(softmax_1, tg_softmax(t, x[0], 1))                                                                               \
+    X(cumsum_0, tg_cumsum(t, x[0], 0))                                                                                 \
+    X(cumprod_0, tg_cumprod(t, x[0], 0))                                                                               \
+    X(sort_0, tg_sort(t, x[0], 0, false, NULL))                                                                        \
+    X(topk_0, tg_topk(t, x[0], 1, 0, true, NULL))                                                                      \
+    X(median_0, tg_median(t, x[0], 0, false, NULL))                                                                    \
+    X(gumbel, tg_gumbel(t, x[0]))                                                                                      \
     X(layer_norm, tg_layer_norm(t, x[0], x[1], x[2], 1e-5))                                                            \
     X(rms_norm, tg_rms_norm(t, x[0], x[1], 1e-5))                                                                      \
     X(group_norm, tg_group_norm(t, x[0], 1, x[1], x[2], 1e-5))                                                         \
@@ -138,6 +144,7 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     X(gather_1, tg_gather(t, x[0], 1, x[1]))                                                                           \
     X(index_0, tg_index_select(t, x[0], 0, x[1]))                                                                      \
     X(scatter_0, tg_scatter_add(t, x[0], 0, x[1], x[2]))                                                               \
+    X(write_0, tg_scatter(t, x[0], 0, x[1], x[2]))                                                                     \
     X(embedding, tg_embedding(t, x[0], x[1]))                                                                          \
     LOSS_CALLS(X)                                                                                                      \
     X(attention, tg_attention(t, x[0], x[1], x[2], NULL))                                                              \

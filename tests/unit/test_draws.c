@@ -1,6 +1,7 @@
 /* Draws by global coordinates: for any placement on any grid, the shards of all ranks put together are the tensor that
  * one rank draws, bit for bit, and every rank's stream has moved by the same number of draws. The reference lists the
  * positions of each rank one by one; the grids are set by hand, so no ranks have to run. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -132,6 +133,11 @@ static tg_tensor *by_dropout(tg_ctx *ctx, tg_tape *t, tg_tensor *x) {
     return tg_dropout(t, x, 0.5);
 }
 
+static tg_tensor *by_gumbel(tg_ctx *ctx, tg_tape *t, tg_tensor *x) {
+    (void)ctx;
+    return tg_gumbel(t, x);
+}
+
 /* false: the draws are no digits. */
 static bool run_rank(const grid_case *c, const int *rank, draw_fn draw, float *got, uint64_t *moved) {
     tg_ctx *ctx = rank_of(c, rank);
@@ -156,6 +162,12 @@ static bool run_rank(const grid_case *c, const int *rank, draw_fn draw, float *g
     return supported;
 }
 
+static bool some_partial(const grid_case *c) {
+    for (int a = 0; a < AXES; a++)
+        if (c->at[a].kind == TG_PARTIAL) return true;
+    return false;
+}
+
 static void check_rank(const grid_case *c, const int *rank, int *refused) {
     int64_t total, n = numel_of(&c->local), *number = numbers(c, rank, &total);
     float *all = one_rank(total), *got = calloc((size_t)n + 1, sizeof *got);
@@ -169,6 +181,11 @@ static void check_rank(const grid_case *c, const int *rank, int *refused) {
             ck_assert_msg(got[i] == (all[number[i]] >= 0.5f ? 2 : 0), "mask %lld", (long long)i);
     } else {
         ++*refused;
+    }
+    if (!some_partial(c) && run_rank(c, rank, by_gumbel, got, &moved)) {
+        ck_assert_int_eq((int64_t)moved, total);
+        for (int64_t i = 0; i < n; i++)
+            ck_assert_float_eq_tol(got[i], -logf(-logf(all[number[i]] + 0x1p-25f)), 1e-4f);
     }
     free(number), free(all), free(got);
 }

@@ -1,5 +1,6 @@
 /* Arrays in other layouts, and the element-wise and summing steps that forward and backward functions are made of. */
 #include "autograd/ops/op.h"
+#include "kernels/composed.h"
 
 static tg_array with_layout(tg_array a, int ndim, const int64_t *shape, const int64_t *stride) {
     a.ndim = (uint8_t)ndim;
@@ -33,6 +34,14 @@ tg_array tg_array_permute(tg_array a, const int *order, int64_t *shape, int64_t 
         stride[d] = a.stride[order[d]];
     }
     return with_layout(a, a.ndim, shape, stride);
+}
+
+tg_array tg_array_last(tg_array a, int dim, tg_extent *e) {
+    int order[TG_MAX_DIMS], last = a.ndim - 1;
+    if (dim == last) return a;
+    for (int d = 0; d < last; d++) order[d] = d < dim ? d : d + 1;
+    order[last] = dim;
+    return tg_array_permute(a, order, e->shape, e->stride);
 }
 
 tg_array tg_array_slice(tg_array a, int dim, int64_t start, int64_t n, int64_t step, tg_extent *e) {
@@ -161,6 +170,16 @@ tg_status tg_op_pass_view(tg_call *c, int i, tg_tensor *g, int64_t offset, int n
 
 tg_status tg_op_copy(tg_call *c, tg_array to, tg_array from, bool add) {
     return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_id, to, &from, 1, (const double[2]){0}, add);
+}
+
+tg_status tg_op_scan(tg_call *c, tg_reduction kind, tg_array y, tg_array x, bool back, bool add) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    return (ops->scan ? ops->scan : tg_composed_scan)(c->ctx, kind, y, x, back, add);
+}
+
+tg_status tg_op_put(tg_call *c, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    return (ops->put ? ops->put : tg_composed_put)(c->ctx, dst, src, index, dim, bad);
 }
 
 tg_status tg_op_zero(tg_call *c, int i) {

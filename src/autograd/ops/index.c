@@ -1,5 +1,5 @@
-/* Reading and adding at positions that a tensor of indices gives: gather, scatter_add, index_select, embedding. The
- * gradient of what was read is added at the same positions, in row-major order. */
+/* Reading, adding and writing at positions that a tensor of indices gives: gather, scatter_add, scatter, index_select,
+ * embedding. The gradient of what was read is added at the same positions, in row-major order. */
 #include "autograd/ops/derive.h"
 #include "autograd/ops/op.h"
 
@@ -211,6 +211,144 @@ const tg_op tg_op_scatter_add = {
 /* x with src added along dim at index; where several land on one element they are added in row-major order. */
 tg_tensor *tg_scatter_add(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src) {
     return TG_RECORD(t, tg_op_scatter_add, &(index_params){dim}, x, index, src);
+}
+
+/* ---- scatter ---- */
+
+static tg_status scatter_infer(tg_call *c) {
+    int *dim = &((index_params *)c->params)->dim;
+    const tg_tensor *index = c->in[1], *src = c->in[2];
+    TG_TRY(tg_need_index(c, 1));
+    TG_TRY(tg_need_same_dtype(c, 0, 2));
+    TG_TRY(tg_need_dim(c, 0, dim));
+    TG_TRY(need_inside(c, index, *dim));
+    if (!tg_same_shape(src, index)) return tg_call_fail(c, TG_ERR_SHAPE, "index and src differ in shape");
+    TG_TRY(state_places(c, *dim));
+    TG_TRY(tg_call_linear(c, 5));
+    return tg_infer_same(c);
+}
+
+static tg_status scatter_forward(tg_call *c) {
+    int dim = ((const index_params *)c->params)->dim;
+    int64_t bad = 0;
+    tg_extent e;
+    tg_array y = tg_array_of(c->out[0]), index = tg_array_of(c->in[1]);
+    TG_TRY(tg_op_copy(c, y, tg_array_of(c->in[0]), false));
+    y = tg_array_narrow(y, c->in[1]->shape, dim, &e);
+    TG_TRY(tg_op_put(c, y, tg_array_of(c->in[2]), index, dim, &bad));
+    return tg_op_bad_index(c, bad, index, y.shape[dim]);
+}
+
+/* x's gradient is g where nothing landed. */
+static tg_status scatter_back_to_x(tg_call *c, int dim) {
+    tg_tensor *g = c->gout[0], *rest = tg_call_temp(c, (tg_dtype)g->dtype, g->ndim, g->shape);
+    tg_tensor *zero = tg_call_temp(c, (tg_dtype)g->dtype, 0, NULL);
+    int64_t stride[TG_MAX_DIMS];
+    tg_extent e;
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(zero), 0));
+    TG_TRY(tg_op_copy(c, tg_array_of(rest), tg_array_of(g), false));
+    tg_array to = tg_array_narrow(tg_array_of(rest), c->in[1]->shape, dim, &e);
+    tg_array zeros = tg_array_expand(tg_array_of(zero), g->ndim, c->in[1]->shape, stride);
+    TG_TRY(tg_op_put(c, to, zeros, tg_array_of(c->in[1]), dim, NULL));
+    return tg_call_pass(c, 0, rest);
+}
+
+/* The numbers of the places along dim, seen in the index's shape. */
+static tg_status number_places(tg_call *c, int dim, tg_extent *e, tg_array *out) {
+    const tg_tensor *index = c->in[1], *numbers = tg_call_temp(c, TG_I64, 1, &index->shape[dim]);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    memset(e->stride, 0, sizeof e->stride);
+    memcpy(e->shape, index->shape, index->ndim * sizeof *index->shape);
+    e->stride[dim] = 1;
+    *out = tg_array_at(tg_array_of(numbers), 0, index->ndim, e->shape, e->stride);
+    return tg_ctx_ops(c->ctx)->iota(c->ctx, tg_array_of(numbers), 0, 1);
+}
+
+/* src's gradient is g at its index, for what was not written over: whose number stays there when all are written. */
+static tg_status scatter_back_to_src(tg_call *c, int dim) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    const tg_tensor *x = c->in[0], *index = c->in[1], *g = c->gout[0];
+    tg_tensor *last = tg_call_temp(c, TG_I64, x->ndim, x->shape);
+    tg_tensor *stays = tg_call_temp(c, TG_I64, index->ndim, index->shape);
+    tg_tensor *read = tg_call_temp(c, (tg_dtype)g->dtype, index->ndim, index->shape);
+    tg_extent e, ee, ge;
+    tg_array numbers, at = tg_array_of(index), from = tg_array_narrow(tg_array_of(g), index->shape, dim, &ge);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_TRY(number_places(c, dim, &e, &numbers));
+    tg_array there = tg_array_narrow(tg_array_of(last), index->shape, dim, &ee);
+    TG_TRY(tg_op_put(c, there, numbers, at, dim, NULL));
+    TG_TRY(ops->take(c->ctx, tg_array_of(stays), there, at, dim, NULL));
+    const tg_array both[] = {tg_array_of(stays), numbers};
+    TG_TRY(ops->map(c->ctx, TG_FN_eq, tg_array_of(stays), both, 2, (const double[2]){0}, false));
+    TG_TRY(ops->take(c->ctx, tg_array_of(read), from, at, dim, NULL));
+    const tg_tensor *to = tg_call_gin(c, 2);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    return tg_op_map(c, TG_FN_where_da, to, TG_T2(stays, read), 2, 0, 0, tg_adds(c, 2));
+}
+
+static tg_status scatter_backward(tg_call *c) {
+    int dim = ((const index_params *)c->params)->dim;
+    if (c->gin_mode[0]) TG_TRY(scatter_back_to_x(c, dim));
+    return c->gin_mode[2] ? scatter_back_to_src(c, dim) : TG_OK;
+}
+
+static tg_status scatter_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    int dim = ((const index_params *)tg_node_params(n))->dim;
+    tg_tensor *x = tg_node_in(n)[0], *index = tg_node_in(n)[1], *g = gout[0];
+    tg_shape shape = tg_shape_of(index), along = {.ndim = index->ndim};
+    for (int d = 0; d < along.ndim; d++) along.dim[d] = d == dim ? index->shape[d] : 1;
+    if (tg_node_needs(n, 0)) gin[0] = tg_scatter(t, g, dim, index, tg_zeros_like(t, tg_node_in(n)[2]));
+    if (!tg_node_needs(n, 2)) return TG_OK;
+    tg_tensor *numbers = tg_reshape(t, tg_arange(t, TG_I64, 0, (double)index->shape[dim], 1), along);
+    tg_tensor *last = tg_scatter(t, tg_full(t, TG_I64, tg_shape_of(x), 0), dim, index, tg_expand(t, numbers, shape));
+    tg_tensor *stays = tg_eq(t, tg_gather(t, last, dim, index), numbers);
+    gin[2] = tg_where(t, stays, tg_gather(t, g, dim, index), tg_number_like(t, g, 0));
+    return TG_OK;
+}
+
+static const tg_sample scatter_samples[] = {
+    {.note = "columns", .params = &(const index_params){1}, .n_in = 3,
+     .in = {TG_S(3, 5), TG_S_INDEX(5, 3, 4), TG_S(3, 4)}},
+    {.note = "rows, not all columns", .params = &(const index_params){0}, .n_in = 3,
+     .in = {TG_S(4, 5), TG_S_INDEX(4, 6, 2), TG_S(6, 2)}},
+    {.note = "all at one place: the last", .params = &(const index_params){0}, .n_in = 3,
+     .in = {TG_S(4), TG_S_INDEX(1, 9), TG_S(9)}},
+    {.note = "many at few places", .params = &(const index_params){1}, .n_in = 3,
+     .in = {TG_S(2, 4, 3), TG_S_INDEX(4, 2, 50, 3), TG_S(2, 50, 3)}},
+    {.note = "transposed, strided", .params = &(const index_params){-1}, .n_in = 3,
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5), TG_S_INDEX(5, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
+    {.note = "expanded, int32", .params = &(const index_params){1}, .n_in = 3,
+     .in = {TG_S(3, 5), INDEX_I32(5, 3, 4), TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+    {.note = "frozen x", .params = &(const index_params){0}, .n_in = 3,
+     .in = {{.shape = TG_S_SHAPE(4), .frozen = true}, TG_S_INDEX(4, 5), TG_S(5)}},
+    {.note = "frozen src", .params = &(const index_params){0}, .n_in = 3,
+     .in = {TG_S(4), TG_S_INDEX(4, 5), {.shape = TG_S_SHAPE(5), .frozen = true}}},
+    {.note = "bools", .params = &(const index_params){0}, .n_in = 3,
+     .in = {TG_S_BOOL(4), TG_S_INDEX(4, 5), TG_S_BOOL(5)}},
+    {.note = "size 1", .params = &(const index_params){0}, .n_in = 3, .in = {TG_S(1), TG_S_INDEX(1, 1), TG_S(1)}},
+    {.note = "nothing", .params = &(const index_params){1}, .n_in = 3,
+     .in = {TG_S(3, 5), TG_S_INDEX(5, 3, 0), TG_S(3, 0)}},
+    {.note = "src of another shape", .params = &(const index_params){0}, .n_in = 3,
+     .in = {TG_S(3), TG_S_INDEX(3, 2), TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "src of another dtype", .params = &(const index_params){0}, .n_in = 3,
+     .in = {TG_S(3), TG_S_INDEX(3, 2), TG_S_INDEX(3, 2)}, .refused = TG_ERR_DTYPE},
+    {.note = "out of range", .params = &(const index_params){0}, .n_in = 3,
+     .in = {TG_S(3), INDEX_IN(3, 9, 2), TG_S(2)}, .refused = TG_ERR_DATA},
+    {.note = "big", .params = &(const index_params){1}, .n_in = 3,
+     .in = {TG_S(1024, 1024), TG_S_INDEX(1024, 1024, 1024), TG_S(1024, 1024)}, .bench = true},
+};
+
+const tg_op tg_op_scatter = {
+    .size = sizeof(tg_op), .name = "scatter", .formula = "y = x; y[.., index[.., i, ..], ..] = src[.., i, ..]",
+    .n_in = 3, .n_out = 1, .params_size = sizeof(index_params), .saves_in = 2, .passes = 1,
+    .family = TG_FAMILY_CUSTOM, .infer = scatter_infer, .forward = scatter_forward, .backward = scatter_backward,
+    .vjp = scatter_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(scatter_samples)};
+
+/* x with src written along dim at index; where several land on one element the last of them in row-major order is
+ * there, and has the gradient. */
+tg_tensor *tg_scatter(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src) {
+    return TG_RECORD(t, tg_op_scatter, &(index_params){dim}, x, index, src);
 }
 
 /* ---- index_select ---- */

@@ -37,23 +37,6 @@ static tg_status flatten(tg_call *c, const tg_tensor *x, tg_extent *e, tg_array 
     return TG_OK;
 }
 
-/* Every second element from `to` on, step apart, += the one `by` places before it. */
-static tg_status add_before(tg_call *c, tg_array x, int64_t to, int64_t by, int64_t step) {
-    int64_t n = to < x.numel ? (x.numel - 1 - to) / step + 1 : 0;
-    tg_extent a, b;
-    if (n == 0) return TG_OK;
-    return tg_op_copy(c, tg_array_slice(x, 0, to, n, step, &a), tg_array_slice(x, 0, to - by, n, step, &b), true);
-}
-
-/* Sums of each element with all before it, in place: 2 n additions in 2 log n maps (Brent and Kung, A Regular Layout
- * for Parallel Adders, 1982). */
-static tg_status run_sums(tg_call *c, tg_array x) {
-    int64_t by = 1;
-    for (; by < x.numel; by *= 2) TG_TRY(add_before(c, x, 2 * by - 1, by, 2 * by));
-    for (; by >= 1; by /= 2) TG_TRY(add_before(c, x, 3 * by - 1, by, 2 * by));
-    return TG_OK;
-}
-
 /* The device compares what the mask holds with what the caller says: where they differ it reads past one element. */
 static tg_status check_count(tg_call *c, tg_array last, int64_t count) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
@@ -77,14 +60,16 @@ static tg_status find_places(tg_call *c, const tg_tensor *places) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const tg_tensor *x = c->in[0], *mask = c->in[1];
     tg_tensor *sums = tg_call_temp(c, TG_I64, x->ndim, x->shape), *all = tg_call_temp(c, TG_I64, 1, &x->numel);
-    tg_extent e, last;
-    tg_array flat;
+    tg_tensor *held = tg_call_temp(c, TG_BOOL, x->ndim, x->shape);
+    tg_extent e, ones, last;
+    tg_array flat, flat_held;
     if (!tg_ok(c->ctx)) return c->ctx->status;
-    TG_TRY(tg_op_map(c, TG_FN_id, sums, TG_T1(mask), 1, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_id, held, TG_T1(mask), 1, 0, 0, false));
     TG_TRY(flatten(c, sums, &e, &flat));
-    TG_TRY(run_sums(c, flat));
+    TG_TRY(flatten(c, held, &ones, &flat_held));
+    TG_TRY(tg_op_scan(c, TG_SUM, flat, flat_held, false, false));
     TG_TRY(check_count(c, tg_array_slice(flat, 0, x->numel - 1, 1, 1, &last), count_of(c)));
-    TG_TRY(tg_op_map(c, TG_FN_mul, sums, TG_T2(sums, mask), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_mul, sums, TG_T2(sums, held), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_affine, sums, TG_T1(sums), 1, 1, -1, false));
     TG_TRY(ops->iota(c->ctx, tg_array_of(all), 0, 1));
     TG_TRY(ops->fill(c->ctx, tg_array_of(places), 0));

@@ -59,6 +59,8 @@ tg_array tg_array_at(tg_array a, int64_t offset, int ndim, const int64_t *shape,
 tg_array tg_array_expand(tg_array a, int ndim, const int64_t *shape, int64_t *stride);
 /* a with its dims in another order; shape and stride have room for a.ndim. */
 tg_array tg_array_permute(tg_array a, const int *order, int64_t *shape, int64_t *stride);
+/* a with dim in the last place. */
+tg_array tg_array_last(tg_array a, int dim, tg_extent *e);
 /* n elements of dim from start on, step apart. */
 tg_array tg_array_slice(tg_array a, int dim, int64_t start, int64_t n, int64_t step, tg_extent *e);
 /* The leading corner of a that has shape, but for one dim, which stays whole. */
@@ -82,6 +84,9 @@ tg_status tg_op_pass_view(tg_call *c, int i, tg_tensor *g, int64_t offset, int n
                           const int64_t *stride);
 tg_status tg_op_copy(tg_call *c, tg_array to, tg_array from, bool add); /* of one shape; converts */
 tg_status tg_op_zero(tg_call *c, int i); /* input i's gradient (+)= 0: fills what is to be written */
+/* The slots scan and put, or what they are composed of. */
+tg_status tg_op_scan(tg_call *c, tg_reduction kind, tg_array y, tg_array x, bool back, bool add);
+tg_status tg_op_put(tg_call *c, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
 #define TG_T1(a) ((const tg_tensor *const[]){(a)})
 #define TG_T2(a, b) ((const tg_tensor *const[]){(a), (b)})
 #define TG_T3(a, b, c) ((const tg_tensor *const[]){(a), (b), (c)})

@@ -16,21 +16,12 @@ static tg_status softmax_infer(tg_call *c) {
     return tg_infer_float(c);
 }
 
-/* x with dim in the last place. */
-static tg_array dim_last(const tg_tensor *x, int dim, tg_extent *e) {
-    int order[TG_MAX_DIMS], last = x->ndim - 1;
-    tg_array a = tg_array_of(x);
-    if (dim == last) return a;
-    for (int d = 0; d < last; d++) order[d] = d < dim ? d : d + 1;
-    order[last] = dim;
-    return tg_array_permute(a, order, e->shape, e->stride);
-}
-
 static tg_status softmax_forward(tg_call *c) {
     const softmax_params *p = c->params;
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_extent ex, ey;
-    tg_array x = dim_last(c->in[0], p->dim, &ex), y = dim_last(c->out[0], p->dim, &ey);
+    tg_array x = tg_array_last(tg_array_of(c->in[0]), p->dim, &ex);
+    tg_array y = tg_array_last(tg_array_of(c->out[0]), p->dim, &ey);
     return (ops->softmax ? ops->softmax : tg_composed_softmax)(c->ctx, y, x, p->log);
 }
 
@@ -39,8 +30,9 @@ static tg_status softmax_backward(tg_call *c) {
     const softmax_params *p = c->params;
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_extent ey, egx, egy;
-    tg_array y = dim_last(c->out[0], p->dim, &ey);
-    tg_array gx = dim_last(c->gin[0], p->dim, &egx), gy = dim_last(c->gout[0], p->dim, &egy);
+    tg_array y = tg_array_last(tg_array_of(c->out[0]), p->dim, &ey);
+    tg_array gx = tg_array_last(tg_array_of(c->gin[0]), p->dim, &egx);
+    tg_array gy = tg_array_last(tg_array_of(c->gout[0]), p->dim, &egy);
     return (ops->softmax_grad ? ops->softmax_grad : tg_composed_softmax_grad)(c->ctx, gx, gy, y, p->log, tg_adds(c, 0));
 }
 

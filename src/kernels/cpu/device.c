@@ -77,6 +77,9 @@ const tg_device_ops tg_cpu_device = {
     .attention = tg_cpu_attention,
     .attention_grad = tg_cpu_attention_grad,
     .dropout = tg_cpu_dropout,
+    .scan = tg_cpu_scan,
+    .sort = tg_cpu_sort,
+    .put = tg_cpu_put,
     .prepare = tg_cpu_prepare,
     .adamw = tg_cpu_adamw,
 };

@@ -1,4 +1,4 @@
-/* The CPU's required slots, and how their drivers find the copies of a template. */
+/* The CPU's required slots, those that are like them, and how their drivers find the copies of a template. */
 #ifndef TG_CPU_REQUIRED_H
 #define TG_CPU_REQUIRED_H
 
@@ -12,10 +12,13 @@ tg_status tg_cpu_reduce(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array i
 tg_status tg_cpu_gemm(tg_ctx *ctx, const tg_gemm *g);
 tg_status tg_cpu_take(tg_ctx *ctx, tg_array out, tg_array src, tg_array index, int dim, int64_t *bad);
 tg_status tg_cpu_put_add(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
+tg_status tg_cpu_scan(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array x, bool back, bool add);
+tg_status tg_cpu_sort(tg_ctx *ctx, tg_array y, tg_array order, tg_array x, bool falling);
+tg_status tg_cpu_put(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
 tg_status tg_cpu_random(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_draws *draws);
 
 /* Work memory: slots 3 and 4 of the context are this family's. */
-enum { TG_WS_REDUCE = 3, TG_WS_TAKE = 4 };
+enum { TG_WS_REDUCE = 3, TG_WS_SORT = 4 };
 
 /* Declares the copies of a template's table, and lists them by level. Only the portable one exists off x86-64. */
 #ifdef __x86_64__

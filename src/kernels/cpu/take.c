@@ -1,5 +1,5 @@
-/* The CPU's take and put_add slots. Neighbouring elements that share one index form a run, which is copied or added at
- * once: an embedding moves whole rows. */
+/* The CPU's take, put_add and put slots. Neighbouring elements that share one index form a run, which is copied or
+ * added at once: an embedding moves whole rows. */
 #include "core/core.h"
 #include "kernels/cpu/map.h"
 #include "kernels/cpu/required.h"
@@ -7,17 +7,17 @@
 
 enum { PARALLEL_FROM = 65536, UNIT = 16384, RUN_BLOCK = 256, BUFFER = 512 };
 
-/* a: the array that has the index's shape (take's output, put_add's source); b: the one that is indexed along dim. */
+/* a: the array that has the index's shape (take's output, put's source); b: the one that is indexed along dim. */
 typedef struct take_plan {
     const tg_map_kernels *kernels; /* of the type in which values are converted and added */
     tg_dtype compute;
     tg_array a, b, index;
     int dim;
-    bool put;
+    bool put, add;
     int ndim;          /* of the walk: the leading dims, the run's left out */
     int64_t positions; /* runs in all */
     int64_t run, a_step, b_step;
-    int64_t per_unit; /* of take: runs; of put_add: elements of the run */
+    int64_t per_unit; /* of take: runs; of put: elements of the run */
     int64_t bad;      /* atomic: 1 + the first position out of range; 0: none */
 } take_plan;
 
@@ -73,21 +73,22 @@ static void copy_one(char *dst, const char *src, size_t size) {
     }
 }
 
-/* dst[j] = src[j] for n elements of a run. */
+/* n elements of a run, from the array that is read to the one that is written, which start at these. */
 static void copy_run(const take_plan *t, int64_t a, int64_t b, int64_t n) {
-    size_t size = tg_dtype_size(t->a.dtype);
-    char *dst = element(&t->a, a);
-    const char *src = element(&t->b, b);
-    if (t->a.dtype == t->b.dtype && n == 1) {
-        copy_one(dst, src, size);
-    } else if (t->a.dtype == t->b.dtype && t->a_step == 1 && t->b_step == 1) {
-        memcpy(dst, src, (size_t)n * size);
+    const tg_array *to = t->put ? &t->b : &t->a, *from = t->put ? &t->a : &t->b;
+    int64_t to_step = t->put ? t->b_step : t->a_step, from_step = t->put ? t->a_step : t->b_step;
+    int64_t at = t->put ? b : a, of = t->put ? a : b;
+    size_t size = tg_dtype_size(to->dtype);
+    if (to->dtype == from->dtype && n == 1) {
+        copy_one(element(to, at), element(from, of), size);
+    } else if (to->dtype == from->dtype && to_step == 1 && from_step == 1) {
+        memcpy(element(to, at), element(from, of), (size_t)n * size);
     } else {
         double buf[BUFFER];
         for (int64_t j = 0; j < n; j += BUFFER) {
             int64_t m = n - j < BUFFER ? n - j : BUFFER;
-            t->kernels->load(buf, element(&t->b, b + j * t->b_step), t->b.dtype, t->b_step, m);
-            t->kernels->store(element(&t->a, a + j * t->a_step), t->a.dtype, t->a_step, m, buf);
+            t->kernels->load(buf, element(from, of + j * from_step), from->dtype, from_step, m);
+            t->kernels->store(element(to, at + j * to_step), to->dtype, to_step, m, buf);
         }
     }
 }
@@ -114,12 +115,13 @@ static void take_runs(void *plan, int64_t begin, int64_t end) {
         if (find_run(t, r, &a, &b)) copy_run(t, a, b, t->run);
 }
 
-/* Every unit adds its own columns of all runs, in order: the order of sums is that of src. */
+/* Every unit puts its own columns of all runs, in order: the order of sums is that of src. */
 static void put_columns(void *plan, int64_t begin, int64_t end) {
     take_plan *t = plan;
     int64_t first = begin * t->per_unit, last = end * t->per_unit < t->run ? end * t->per_unit : t->run, a, b;
     for (int64_t r = 0; r < t->positions; r++)
-        if (find_run(t, r, &a, &b)) add_run(t, a + first * t->a_step, b + first * t->b_step, last - first);
+        if (find_run(t, r, &a, &b))
+            (t->add ? add_run : copy_run)(t, a + first * t->a_step, b + first * t->b_step, last - first);
 }
 
 /* Trailing dims along which the index does not change and both arrays go on in one step become the run. */
@@ -168,6 +170,12 @@ tg_status tg_cpu_take(tg_ctx *ctx, tg_array out, tg_array src, tg_array index, i
 }
 
 tg_status tg_cpu_put_add(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad) {
+    if (src.numel == 0) return TG_OK;
+    take_plan t = {.a = src, .b = dst, .index = index, .dim = dim, .put = true, .add = true};
+    return run_plan(ctx, &t, bad);
+}
+
+tg_status tg_cpu_put(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad) {
     if (src.numel == 0) return TG_OK;
     take_plan t = {.a = src, .b = dst, .index = index, .dim = dim, .put = true};
     return run_plan(ctx, &t, bad);

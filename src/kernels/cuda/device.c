@@ -140,6 +140,9 @@ const tg_device_ops tg_cuda_device = {
     .attention = tg_cuda_attention,
     .attention_grad = tg_cuda_attention_grad,
     .dropout = tg_cuda_dropout,
+    .scan = tg_cuda_scan,
+    .sort = tg_cuda_sort,
+    .put = tg_cuda_put,
     .prepare = tg_cuda_prepare,
     .adamw = tg_cuda_adamw,
 };

@@ -1,8 +1,8 @@
-/* The CUDA device's put_add slot. Every element of the destination is summed by one thread, in the order of the source,
- * and rounded once.
+/* The CUDA device's put_add and put slots. Every element of the destination is summed by one thread, in the order of
+ * the source, and rounded once; or it becomes the last that goes there.
  *
  * Where few positions share a group, a thread looks through all of them. Else positions are sorted by where they go
- * (stably, so that their order stays), and a thread sums what goes to one place. */
+ * (stably, so that their order stays), and a thread has what goes to one place. */
 #include "kernels/cuda/slots.h"
 #include "kernels/cuda/sort.h"
 #include "kernels/cuda/take.h"
@@ -27,7 +27,8 @@ template <class T> __device__ inline void store_run(const TakeSide &x, int64_t a
 
 /* ---- Few positions to a group ---- */
 
-__device__ inline bool seen_before(const TakeJob &job, int64_t at, int64_t m, int64_t chosen) {
+/* One of m positions from `at` on goes there too. */
+__device__ inline bool seen_among(const TakeJob &job, int64_t at, int64_t m, int64_t chosen) {
     bool seen = false;
     for (int64_t e = 0; e < m; e++) seen |= index_at(job, at + e * job.stride[TAKE_INDEX]) == chosen;
     return seen;
@@ -47,7 +48,7 @@ template <class T> __global__ void __launch_bounds__(TAKE_THREADS) put_few(TakeJ
             if (j == 0) report(job, (at[TAKE_POSITION] + m * job.stride[TAKE_POSITION]) * job.run);
             continue;
         }
-        if (seen_before(job, at[TAKE_INDEX], m, chosen)) continue;
+        if (seen_among(job, at[TAKE_INDEX], m, chosen)) continue;
         T sum[Q], x[Q];
         int64_t to = at[TAKE_B] + chosen * job.b_stride;
         load_run(job.b, to, j, count, sum);
@@ -61,10 +62,35 @@ template <class T> __global__ void __launch_bounds__(TAKE_THREADS) put_few(TakeJ
     }
 }
 
-template <class T> void launch_few(const TakeJob &job, cudaStream_t stream) {
+/* The same, but the last of those that go to one place is written there. */
+template <class T>
+__global__ void __launch_bounds__(TAKE_THREADS) put_last_few(TakeJob job, int64_t n, Divider by_quads) {
+    constexpr int Q = Quad<T>::size;
+    int64_t i = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x, at[TAKE_ARRAYS];
+    if (i >= n) return;
+    int64_t group = quotient(i, by_quads), j = (i - group * by_quads.by) * Q;
+    int count = job.run - j < Q ? (int)(job.run - j) : Q;
+    offsets(job.others, group, at);
+    for (int64_t m = 0; m < job.along; m++) {
+        int64_t chosen = index_at(job, at[TAKE_INDEX] + m * job.stride[TAKE_INDEX]);
+        if (!in_range(job, chosen)) {
+            if (j == 0) report(job, (at[TAKE_POSITION] + m * job.stride[TAKE_POSITION]) * job.run);
+            continue;
+        }
+        if (seen_among(job, at[TAKE_INDEX] + (m + 1) * job.stride[TAKE_INDEX], job.along - m - 1, chosen)) continue;
+        T x[Q];
+        load_run(job.a, at[TAKE_A] + m * job.stride[TAKE_A], j, count, x);
+        store_run(job.b, at[TAKE_B] + chosen * job.b_stride, j, count, x);
+    }
+}
+
+template <class T> void launch_few(const TakeJob &job, bool add, cudaStream_t stream) {
     int64_t quads = ceil_div(job.run, Quad<T>::size), n = job.groups * quads;
     unsigned grid = (unsigned)ceil_div(n, TAKE_THREADS);
-    TG_LAUNCH(put_few<T>, grid, TAKE_THREADS, 0, stream, job, n, divider_of(quads));
+    if (add)
+        TG_LAUNCH(put_few<T>, grid, TAKE_THREADS, 0, stream, job, n, divider_of(quads));
+    else
+        TG_LAUNCH(put_last_few<T>, grid, TAKE_THREADS, 0, stream, job, n, divider_of(quads));
 }
 
 /* ---- Many: sorted by destination ---- */
@@ -119,14 +145,34 @@ __global__ void __launch_bounds__(TAKE_THREADS) put_sorted(TakeJob job, const Id
     store_run(job.b, to, j, count, sum);
 }
 
+/* The same, but it works if that is the last of its key, and writes. */
 template <class T, class Id>
-void launch_sorted(const TakeJob &job, const Id *keys, const Id *order, cudaStream_t stream) {
-    int64_t quads = ceil_div(job.run, Quad<T>::size), n = job.positions * quads;
-    unsigned grid = (unsigned)ceil_div(n, TAKE_THREADS);
-    TG_LAUNCH((put_sorted<T, Id>), grid, TAKE_THREADS, 0, stream, job, keys, order, n, divider_of(quads));
+__global__ void __launch_bounds__(TAKE_THREADS) put_last_sorted(TakeJob job, const Id *keys, const Id *order, int64_t n,
+                                                                Divider by_quads) {
+    constexpr int Q = Quad<T>::size;
+    int64_t t = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x, at[TAKE_ARRAYS];
+    if (t >= n) return;
+    int64_t i = quotient(t, by_quads), j = (t - i * by_quads.by) * Q;
+    int count = job.run - j < Q ? (int)(job.run - j) : Q;
+    Id key = keys[i];
+    if (key == (Id)(job.groups * job.extent) || (i + 1 < job.positions && keys[i + 1] == key)) return;
+    T x[Q];
+    offsets(job.walk, (int64_t)order[i], at);
+    load_run(job.a, at[TAKE_A], j, count, x);
+    store_run(job.b, at[TAKE_B] + index_at(job, at[TAKE_INDEX]) * job.b_stride, j, count, x);
 }
 
-template <class Id> tg_status put_many(tg_ctx *ctx, const TakeJob &job, int compute) {
+template <class T, class Id>
+void launch_sorted(const TakeJob &job, bool add, const Id *keys, const Id *order, cudaStream_t stream) {
+    int64_t quads = ceil_div(job.run, Quad<T>::size), n = job.positions * quads;
+    unsigned grid = (unsigned)ceil_div(n, TAKE_THREADS);
+    if (add)
+        TG_LAUNCH((put_sorted<T, Id>), grid, TAKE_THREADS, 0, stream, job, keys, order, n, divider_of(quads));
+    else
+        TG_LAUNCH((put_last_sorted<T, Id>), grid, TAKE_THREADS, 0, stream, job, keys, order, n, divider_of(quads));
+}
+
+template <class Id> tg_status put_many(tg_ctx *ctx, const TakeJob &job, bool add, int compute) {
     int64_t n = job.positions, tiles = ceil_div(n, SORT_TILE), most = job.groups * job.extent;
     cudaStream_t stream = tg_cuda_of(ctx)->compute;
     tg_cuda_scratch scratch;
@@ -140,34 +186,42 @@ template <class Id> tg_status put_many(tg_ctx *ctx, const TakeJob &job, int comp
     int in = sort_stably(sort, bits, stream);
     const Id *keys = sort.keys[in], *order = sort.order[in];
     if (compute == TG_F32)
-        launch_sorted<float, Id>(job, keys, order, stream);
+        launch_sorted<float, Id>(job, add, keys, order, stream);
     else if (compute == TG_F64)
-        launch_sorted<double, Id>(job, keys, order, stream);
+        launch_sorted<double, Id>(job, add, keys, order, stream);
     else
-        launch_sorted<int64_t, Id>(job, keys, order, stream);
-    status = tg_cuda_launched(ctx, "put_add, sorted");
+        launch_sorted<int64_t, Id>(job, add, keys, order, stream);
+    status = tg_cuda_launched(ctx, add ? "put_add, sorted" : "put, sorted");
     tg_cuda_scratch_give(ctx, &scratch);
     return status;
+}
+
+tg_status put_by(tg_ctx *ctx, const tg_array &dst, const tg_array &src, const tg_array &index, int dim, bool add,
+                 int64_t *bad) {
+    if (src.numel == 0) return TG_OK;
+    TakeJob job = take_job(ctx, src, dst, index, dim, add ? "put_add" : "put", bad != NULL);
+    int compute = job.compute;
+    cudaStream_t stream = tg_cuda_of(ctx)->compute;
+    if (job.along > FEW) {
+        bool wide = job.positions >> 31 || job.groups * job.extent >> 31;
+        return wide ? put_many<uint64_t>(ctx, job, add, compute) : put_many<uint32_t>(ctx, job, add, compute);
+    }
+    if (compute == TG_F32)
+        launch_few<float>(job, add, stream);
+    else if (compute == TG_F64)
+        launch_few<double>(job, add, stream);
+    else
+        launch_few<int64_t>(job, add, stream);
+    return tg_cuda_launched(ctx, add ? "put_add" : "put");
 }
 
 } // namespace
 } // namespace tg
 
 extern "C" tg_status tg_cuda_put_add(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad) {
-    using namespace tg;
-    if (src.numel == 0) return TG_OK;
-    TakeJob job = take_job(ctx, src, dst, index, dim, "put_add", bad != NULL);
-    int compute = job.compute;
-    cudaStream_t stream = tg_cuda_of(ctx)->compute;
-    if (job.along > FEW) {
-        bool wide = job.positions >> 31 || job.groups * job.extent >> 31;
-        return wide ? put_many<uint64_t>(ctx, job, compute) : put_many<uint32_t>(ctx, job, compute);
-    }
-    if (compute == TG_F32)
-        launch_few<float>(job, stream);
-    else if (compute == TG_F64)
-        launch_few<double>(job, stream);
-    else
-        launch_few<int64_t>(job, stream);
-    return tg_cuda_launched(ctx, "put_add");
+    return tg::put_by(ctx, dst, src, index, dim, true, bad);
+}
+
+extern "C" tg_status tg_cuda_put(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad) {
+    return tg::put_by(ctx, dst, src, index, dim, false, bad);
 }

@@ -17,6 +17,9 @@ tg_status tg_cuda_reduce(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array 
 tg_status tg_cuda_gemm(tg_ctx *ctx, const tg_gemm *g);
 tg_status tg_cuda_take(tg_ctx *ctx, tg_array out, tg_array src, tg_array index, int dim, int64_t *bad);
 tg_status tg_cuda_put_add(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
+tg_status tg_cuda_scan(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array x, bool back, bool add);
+tg_status tg_cuda_sort(tg_ctx *ctx, tg_array y, tg_array order, tg_array x, bool falling);
+tg_status tg_cuda_put(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
 tg_status tg_cuda_random(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_draws *draws);
 tg_status tg_cuda_softmax(tg_ctx *ctx, tg_array y, tg_array x, bool log);
 tg_status tg_cuda_softmax_grad(tg_ctx *ctx, tg_array gx, tg_array gy, tg_array y, bool log, bool add);

@@ -96,17 +96,26 @@ __global__ void __launch_bounds__(SORT_THREADS) sort_place(SortJob<Id> job, int 
     }
 }
 
-/* Sorts numbers of so many bits; the result is in keys[i] and order[i] for the i returned. */
-template <class Id> int sort_stably(const SortJob<Id> &job, int bits, cudaStream_t stream) {
-    int from = 0;
+/* From keys[from] on; ordered: order[from] says what they stand for. */
+template <class Id> int sort_from(const SortJob<Id> &job, int from, bool ordered, int bits, cudaStream_t stream) {
     for (int shift = 0; shift == 0 || shift < bits; shift += SORT_BITS, from = !from) {
         unsigned grid = (unsigned)job.tiles;
         const Id *keys = job.keys[from];
         TG_LAUNCH(sort_count<Id>, grid, SORT_THREADS, 0, stream, keys, job.starts, job.n, job.tiles, shift);
         TG_LAUNCH(sort_sums<Id>, 1, SORT_DIGITS, 0, stream, job.starts, job.tiles);
-        TG_LAUNCH(sort_place<Id>, grid, SORT_THREADS, 0, stream, job, from, shift, shift == 0);
+        TG_LAUNCH(sort_place<Id>, grid, SORT_THREADS, 0, stream, job, from, shift, shift == 0 && !ordered);
     }
     return from;
+}
+
+/* Sorts numbers of so many bits; the result is in keys[i] and order[i] for the i returned. */
+template <class Id> int sort_stably(const SortJob<Id> &job, int bits, cudaStream_t stream) {
+    return sort_from(job, 0, false, bits, stream);
+}
+
+/* The same of other numbers, which stand in keys[from] for what order[from] says. */
+template <class Id> int sort_further(const SortJob<Id> &job, int from, int bits, cudaStream_t stream) {
+    return sort_from(job, from, true, bits, stream);
 }
 
 } // namespace

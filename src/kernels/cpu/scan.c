@@ -1,0 +1,53 @@
+/* The CPU's scan slot: decides between rows one by one and rows side by side. */
+#include "kernels/cpu/scan.h"
+
+#include "core/core.h"
+#include "kernels/cpu/required.h"
+
+enum { PARALLEL_FROM = 65536, UNIT = 16384 };
+
+TG_CPU_COPIES(tg_scan_kernels, scan_kernels, f32)
+TG_CPU_COPIES(tg_scan_kernels, scan_kernels, f64)
+TG_CPU_COPIES(tg_scan_kernels, scan_kernels, i64)
+
+static const tg_scan_kernels *kernels_of(const tg_ctx *ctx, const tg_array *x, const tg_array *y) {
+    static const tg_scan_kernels *const f32[] = TG_CPU_TABLE(scan_kernels, f32);
+    static const tg_scan_kernels *const f64[] = TG_CPU_TABLE(scan_kernels, f64);
+    static const tg_scan_kernels *const i64[] = TG_CPU_TABLE(scan_kernels, i64);
+    tg_cpu_level_t level = tg_cpu_level(ctx);
+    bool wide = tg_dtype_size((tg_dtype)x->dtype) == 8 || tg_dtype_size((tg_dtype)y->dtype) == 8;
+    if (!tg_is_float((tg_dtype)x->dtype) && !tg_is_float((tg_dtype)y->dtype)) return i64[level];
+    return wide ? f64[level] : f32[level];
+}
+
+static int64_t distance(int64_t step) { return step < 0 ? -step : step; }
+
+/* Rows that are a step apart in both arrays. Merged dims are products of the same trailing dims: the smaller divides
+ * the greater. */
+static void find_lanes(tg_scan_job *job) {
+    job->lanes = job->x.shape[0] < job->y.shape[0] ? job->x.shape[0] : job->y.shape[0];
+    job->x_lane = job->x.step[0];
+    job->y_lane = job->y.step[0];
+    job->bands = (job->lanes + TG_SCAN_LANES - 1) / TG_SCAN_LANES;
+}
+
+static bool side_by_side(const tg_scan_job *job) {
+    return job->lanes > 1 && distance(job->y_lane) < distance(job->y.stride) &&
+           distance(job->x_lane) <= distance(job->x.stride);
+}
+
+tg_status tg_cpu_scan(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array x, bool back, bool add) {
+    tg_scan_job job = {
+        .x = tg_rows_of(&x, 1), .y = tg_rows_of(&y, 1), .prod = kind == TG_PROD, .back = back, .add = add};
+    const tg_scan_kernels *k = kernels_of(ctx, &x, &y);
+    if (x.numel == 0) return TG_OK;
+    find_lanes(&job);
+    bool across = side_by_side(&job);
+    job.per_unit = job.x.n < UNIT ? UNIT / job.x.n : 1;
+    int64_t units = across ? job.x.count / job.lanes * job.bands : (job.x.count + job.per_unit - 1) / job.per_unit;
+    if (x.numel >= PARALLEL_FROM)
+        tg_parallel_run(ctx, units, across ? k->bands : k->rows, &job);
+    else
+        (across ? k->bands : k->rows)(&job, 0, units);
+    return TG_OK;
+}

@@ -1,0 +1,67 @@
+#include "kernels/cpu/scan.h"
+#include "kernels/cpu/span.h"
+
+/* n elements of y from `at` on. */
+static void put(const tg_scan_job *job, char *at, int64_t stride, int64_t n, T *t) {
+    T old[TG_SCAN_RUN];
+    if (job->add) {
+        span_load(old, at, job->y.dtype, stride, n);
+        for (int64_t i = 0; i < n; i++) t[i] += old[i];
+    }
+    span_store(at, job->y.dtype, stride, n, t);
+}
+
+/* In place; returns the last. */
+static T scan_run(T *t, int64_t n, T so_far, bool prod, bool back) {
+    int64_t i = back ? n - 1 : 0, step = back ? -1 : 1;
+    if (prod)
+        for (int64_t k = 0; k < n; k++, i += step) t[i] = so_far *= t[i];
+    else
+        for (int64_t k = 0; k < n; k++, i += step) t[i] = so_far += t[i];
+    return so_far;
+}
+
+static void scan_row(const tg_scan_job *job, int64_t r) {
+    int64_t size = job->x.n;
+    T t[TG_SCAN_RUN], so_far = job->prod;
+    for (int64_t done = 0, n; done < size; done += n) {
+        n = size - done < TG_SCAN_RUN ? size - done : TG_SCAN_RUN;
+        int64_t j = job->back ? size - done - n : done;
+        span_load(t, tg_row_at(&job->x, r, j), job->x.dtype, job->x.stride, n);
+        so_far = scan_run(t, n, so_far, job->prod, job->back);
+        put(job, tg_row_at(&job->y, r, j), job->y.stride, n, t);
+    }
+}
+
+static void scan_rows(void *arg, int64_t begin, int64_t end) {
+    const tg_scan_job *job = arg;
+    int64_t last = end * job->per_unit < job->x.count ? end * job->per_unit : job->x.count;
+    for (int64_t r = begin * job->per_unit; r < last; r++) scan_row(job, r);
+}
+
+static void scan_band(const tg_scan_job *job, int64_t r, int64_t n) {
+    const char *x = tg_row_at(&job->x, r, 0);
+    char *y = tg_row_at(&job->y, r, 0);
+    int64_t x_step = job->x.stride * job->x.size, y_step = job->y.stride * job->y.size;
+    T so_far[TG_SCAN_LANES], t[TG_SCAN_LANES];
+    for (int64_t i = 0; i < n; i++) so_far[i] = job->prod;
+    for (int64_t k = 0; k < job->x.n; k++) {
+        int64_t j = job->back ? job->x.n - 1 - k : k;
+        span_load(t, x + j * x_step, job->x.dtype, job->x_lane, n);
+        if (job->prod)
+            for (int64_t i = 0; i < n; i++) t[i] = so_far[i] *= t[i];
+        else
+            for (int64_t i = 0; i < n; i++) t[i] = so_far[i] += t[i];
+        put(job, y + j * y_step, job->y_lane, n, t);
+    }
+}
+
+static void scan_bands(void *arg, int64_t begin, int64_t end) {
+    const tg_scan_job *job = arg;
+    for (int64_t b = begin; b < end; b++) {
+        int64_t first = b % job->bands * TG_SCAN_LANES, left = job->lanes - first;
+        scan_band(job, b / job->bands * job->lanes + first, left < TG_SCAN_LANES ? left : TG_SCAN_LANES);
+    }
+}
+
+const tg_scan_kernels TG_K(scan_kernels) = {.rows = scan_rows, .bands = scan_bands};

@@ -1,0 +1,171 @@
+/* The CPU's sort slot. Elements become whole numbers of the same order, which are sorted with their places: by the
+ * digits of 8 bits from the last to the first (Knuth, The Art of Computer Programming, volume 3, 5.2.5), or, where few
+ * are wanted, by a heap of the best so far. */
+#include "core/core.h"
+#include "kernels/convert.h"
+#include "kernels/cpu/required.h"
+#include "kernels/cpu/rows.h"
+
+enum { PARALLEL_FROM = 16384, FEW = 32, DIGITS = 8, DIGIT = 256 };
+
+typedef struct pair {
+    uint64_t key;
+    int64_t at;
+} pair;
+
+typedef struct sort_job {
+    tg_rows x, y, order;
+    bool falling, select;
+    int64_t per_unit; /* rows */
+    pair *scratch;    /* room for a row, `slice` for each unit */
+    int64_t slice;
+} sort_job;
+
+/* ---- Keys ---- */
+
+/* -0 and 0 are equal, and every NaN is the greatest. */
+static uint64_t key_of_f32(float v) {
+    uint32_t u = tg_bits_f32(v == 0 ? 0 : v);
+    return v != v ? UINT32_MAX : u >> 31 ? ~u : u | 0x80000000u;
+}
+
+static uint64_t key_of_f64(double v) {
+    uint64_t u;
+    v = v == 0 ? 0 : v;
+    memcpy(&u, &v, sizeof u);
+    return v != v ? UINT64_MAX : u >> 63 ? ~u : u | 1ull << 63;
+}
+
+#define KEYS(type, key)                                                                \
+    for (int64_t i = 0; i < x->n; i++) {                                               \
+        type v = ((const type *)row)[i * x->stride];                                   \
+        p[i] = (pair){(key) ^ flip, i};                                                \
+    }                                                                                  \
+    break
+
+static void load_row(const tg_rows *x, int64_t r, bool falling, pair *p) {
+    const char *row = tg_row_at(x, r, 0);
+    uint64_t flip = falling ? UINT64_MAX : 0;
+    if (tg_dtype_size(x->dtype) < 8) flip &= UINT32_MAX;
+    switch (x->dtype) {
+    case TG_F32: KEYS(float, key_of_f32(v));
+    case TG_F64: KEYS(double, key_of_f64(v));
+    case TG_BF16: KEYS(uint16_t, key_of_f32(tg_bf16_to_f32(v)));
+    case TG_F16: KEYS(uint16_t, key_of_f32(tg_f16_to_f32(v)));
+    case TG_I64: KEYS(int64_t, (uint64_t)v ^ 1ull << 63);
+    case TG_I32: KEYS(int32_t, (uint32_t)v ^ 0x80000000u);
+    default: KEYS(uint8_t, (uint64_t)(x->dtype == TG_BOOL ? v != 0 : v));
+    }
+}
+
+/* ---- Few ---- */
+
+static void insert_all(pair *p, int64_t n) {
+    for (int64_t i = 1; i < n; i++) {
+        pair v = p[i];
+        int64_t j = i;
+        for (; j > 0 && p[j - 1].key > v.key; j--) p[j] = p[j - 1];
+        p[j] = v;
+    }
+}
+
+static bool before(const pair *a, const pair *b) { return a->key != b->key ? a->key < b->key : a->at < b->at; }
+
+/* v takes its place in the heap of n below `at`, where nothing is: parents come behind their children. */
+static void sift(pair *heap, int64_t n, int64_t at, pair v) {
+    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && before(&heap[child], &heap[child + 1])) child++;
+        if (!before(&v, &heap[child])) break;
+        heap[at] = heap[child];
+    }
+    heap[at] = v;
+}
+
+/* The first k of n in order, in place: a heap of the best so far, the worst on top, which is then taken down. */
+static void select_first(pair *p, int64_t n, int64_t k) {
+    for (int64_t i = k / 2 - 1; i >= 0; i--) sift(p, k, i, p[i]);
+    for (int64_t i = k; i < n; i++)
+        if (p[i].key < p[0].key) sift(p, k, 0, p[i]); /* of equals the earlier is there */
+    for (int64_t i = k - 1; i > 0; i--) {
+        pair last = p[i];
+        p[i] = p[0];
+        sift(p, i, 0, last);
+    }
+}
+
+/* ---- Many ---- */
+
+/* Into `to` by one digit, whose counts become starts. */
+static void deal(const pair *from, pair *to, int64_t n, int shift, int64_t *starts) {
+    int64_t sum = 0;
+    for (int d = 0; d < DIGIT; d++) {
+        int64_t count = starts[d];
+        starts[d] = sum;
+        sum += count;
+    }
+    for (int64_t i = 0; i < n; i++) to[starts[from[i].key >> shift & (DIGIT - 1)]++] = from[i];
+}
+
+/* p has room for 2 n; the result is where the answer says. Digits that are the same in all numbers are passed over. */
+static const pair *sort_all(pair *p, int64_t n) {
+    int64_t counts[DIGITS][DIGIT] = {{0}};
+    pair *other = p + n;
+    for (int64_t i = 0; i < n; i++)
+        for (int d = 0; d < DIGITS; d++) counts[d][p[i].key >> (8 * d) & (DIGIT - 1)]++;
+    for (int d = 0; d < DIGITS; d++) {
+        if (counts[d][p[0].key >> (8 * d) & (DIGIT - 1)] == n) continue;
+        deal(p, other, n, 8 * d, counts[d]);
+        pair *t = p;
+        p = other;
+        other = t;
+    }
+    return p;
+}
+
+/* ---- Rows ---- */
+
+static void store_row(const sort_job *job, int64_t r, const pair *p) {
+    const char *x = tg_row_at(&job->x, r, 0);
+    char *y = tg_row_at(&job->y, r, 0);
+    int64_t *order = (int64_t *)tg_row_at(&job->order, r, 0), size = job->x.size;
+    for (int64_t i = 0; i < job->y.n; i++) {
+        memcpy(y + i * job->y.stride * size, x + p[i].at * job->x.stride * size, (size_t)size);
+        order[i * job->order.stride] = p[i].at;
+    }
+}
+
+static void sort_rows(void *arg, int64_t begin, int64_t end) {
+    const sort_job *job = arg;
+    int64_t n = job->x.n;
+    for (int64_t u = begin; u < end; u++) {
+        pair *p = job->scratch + u * job->slice;
+        for (int64_t r = u * job->per_unit; r < (u + 1) * job->per_unit && r < job->x.count; r++) {
+            const pair *sorted = p;
+            load_row(&job->x, r, job->falling, p);
+            if (job->select)
+                select_first(p, n, job->y.n);
+            else if (n <= FEW)
+                insert_all(p, n);
+            else
+                sorted = sort_all(p, n);
+            store_row(job, r, sorted);
+        }
+    }
+}
+
+tg_status tg_cpu_sort(tg_ctx *ctx, tg_array y, tg_array order, tg_array x, bool falling) {
+    sort_job job = {.x = tg_rows_of(&x, 1), .y = tg_rows_of(&y, 1), .order = tg_rows_of(&order, 1), .falling = falling};
+    if (y.numel == 0) return TG_OK;
+    bool parallel = x.numel >= PARALLEL_FROM;
+    int64_t count = job.x.count, most = parallel ? ctx->threads : 1, units = count < most ? count : most;
+    job.per_unit = (count + units - 1) / units;
+    job.select = job.y.n <= job.x.n / 16;
+    job.slice = (job.select ? 1 : 2) * job.x.n;
+    job.scratch = tg_workspace(ctx, TG_WS_SORT, (size_t)(units * job.slice) * sizeof(pair));
+    if (!job.scratch) return TG_ERR_MEMORY;
+    if (parallel)
+        tg_parallel_run(ctx, units, sort_rows, &job);
+    else
+        sort_rows(&job, 0, units);
+    return TG_OK;
+}
