@@ -136,7 +136,7 @@ tg_tape *tg_tape_new(tg_ctx *ctx) {
     t->ctx = ctx;
     t->epoch = ++ctx->epochs;
     t->training = t->grad = true;
-    t->timed = t->collects = t->grad_off = false;
+    t->timed = t->collects = t->grad_off = t->again = false;
     link_tape(t);
     return t;
 }
