@@ -155,7 +155,7 @@ static const tg_sample cholesky_samples[] = {
     {.note = "transposed", .params = RIDGE(6), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 3)}},
     {.note = "strided", .params = RIDGE(6), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 4, 4)}},
     {.note = "one for all", .params = RIDGE(6), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 3, 3)}},
-    {.note = "one number", .params = RIDGE(0), .n_in = 1, .in = {TG_S_IN(1, 4, 1, 1)}},
+    {.note = "one number", .params = RIDGE(6), .n_in = 1, .in = {TG_S(1, 1)}},
     {.note = "no rows", .params = RIDGE(0), .n_in = 1, .in = {TG_S(2, 0, 0)}},
     {.note = "none", .params = RIDGE(0), .n_in = 1, .in = {TG_S(0, 2, 2)}},
     {.note = "negative", .params = RIDGE(0), .n_in = 1, .in = {TG_S_IN(-2, -1, 2, 2)}, .refused = TG_ERR_DATA},
