@@ -86,7 +86,7 @@ static tg_status cholesky_forward(tg_call *c) {
     tg_triangles t = tg_solve_triangles(l, false, false);
     TG_TRY(tg_op_map(c, TG_FN_linear_sum, l, TG_T2(a, turned), 2, 0.5, 0.5, false));
     tg_array d = diagonal(&t, 0, t.n, &e);
-    if (ridge) TG_TRY(tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_affine, d, &d, 1, (const double[2]){1, ridge}, false));
+    if (ridge != 0) TG_TRY(tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_affine, d, &d, 1, (const double[2]){1, ridge}, false));
     TG_TRY(factorise(c, &t, 0, t.n));
     TG_TRY(check_pivots(c, &t));
     TG_TRY(tg_solve_mask(c, (tg_dtype)l->dtype, t.n, false, 1, &mask));
