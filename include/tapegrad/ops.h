@@ -124,6 +124,20 @@ TG_API tg_tensor *tg_dot(tg_tape *t, tg_tensor *a, tg_tensor *b);   /* [n], [n] 
 /* "bij,bjk->bik": a letter a dim, summed where the result has it not; no ellipsis */
 TG_API tg_tensor *tg_einsum(tg_tape *t, const char *equation, tg_tensor *a, tg_tensor *b);
 
+typedef struct tg_solve_opts {
+    size_t size;
+    bool upper;     /* a's upper triangle is read; else the lower one */
+    bool transpose; /* a^T x = b */
+    bool unit;      /* a's diagonal counts as ones */
+} tg_solve_opts;
+
+#define TG_SOLVE(...) (&(tg_solve_opts){.size = sizeof(tg_solve_opts), __VA_ARGS__})
+
+/* x of a x = b: triangular a [.., n, n], b [.., n, k] of the same leading dims -> [.., n, k]. opts may be NULL. */
+TG_API tg_tensor *tg_triangular_solve(tg_tape *t, tg_tensor *a, tg_tensor *b, const tg_solve_opts *opts);
+/* lower l of a = l l^T, a [.., n, n] symmetric; TG_ERR_DATA where a is not positive definite */
+TG_API tg_tensor *tg_cholesky(tg_tape *t, tg_tensor *a);
+
 /* ---- Shape. Views share bytes: reshape copies only where the strides force it. ---- */
 TG_API tg_tensor *tg_reshape(tg_tape *t, tg_tensor *x, tg_shape shape); /* one dim may be -1 */
 TG_API tg_tensor *tg_view(tg_tape *t, tg_tensor *x, tg_shape shape);    /* refuses where reshape would copy */
@@ -179,6 +193,11 @@ TG_API tg_tensor *tg_layer_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tenso
 TG_API tg_tensor *tg_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, double eps);
 /* x [n, c, ..], over groups of neighbouring channels; w, b [c] or NULL */
 TG_API tg_tensor *tg_group_norm(tg_tape *t, tg_tensor *x, int64_t groups, tg_tensor *w, tg_tensor *b, double eps);
+/* x [n, c, ..], by channel over all the rest; w, b [c] or NULL. In training mode by the batch's own statistics, and
+ * running_mean and running_var [c], buffers that need no gradient, move towards them: r := (1 - momentum) r + momentum
+ * s, in place. In evaluation mode by these. Both NULL: by the batch's in either mode. */
+TG_API tg_tensor *tg_batch_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_tensor *running_mean,
+                                tg_tensor *running_var, double momentum, double eps);
 /* rms_norm(x + residual, w); *sum (may be NULL) receives x + residual. No broadcasting. */
 TG_API tg_tensor *tg_residual_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *residual, tg_tensor *w, double eps,
                                        tg_tensor **sum);
@@ -202,6 +221,38 @@ typedef struct tg_attention_opts {
 /* q [b, h, sq, dk], k [b, g, sk, dk], v [b, g, sk, dv] -> [b, h, sq, dv]; g divides h. opts may be NULL. */
 TG_API tg_tensor *tg_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, const tg_attention_opts *opts);
 
+/* ---- Convolutions and pools: [0] is of h, [1] of w; of one dim [0] alone ---- */
+typedef struct tg_conv_opts {
+    size_t size;
+    int64_t stride[2];   /* between windows; 0: 1 */
+    int64_t padding[2];  /* zeros at each end */
+    int64_t dilation[2]; /* between the elements of a window; 0: 1 */
+    int64_t groups;      /* of neighbouring channels, which see nothing of the others; 0: 1 */
+} tg_conv_opts;
+
+#define TG_CONV(...) (&(tg_conv_opts){.size = sizeof(tg_conv_opts), __VA_ARGS__})
+
+/* x [n, c, l], w [o, c / groups, k], b [o] or NULL -> [n, o, windows]; opts may be NULL */
+TG_API tg_tensor *tg_conv1d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts);
+/* x [n, c, h, w], w [o, c / groups, kh, kw], b [o] or NULL -> [n, o, windows, windows] */
+TG_API tg_tensor *tg_conv2d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts);
+
+typedef struct tg_pool_opts {
+    size_t size;
+    int64_t stride[2];   /* 0: the window's size */
+    int64_t padding[2];  /* at each end, at most half of the window: -infinity, or zeros */
+    int64_t dilation[2]; /* max_pool: as in tg_conv_opts */
+    bool exclude_padding; /* avg_pool: divides by the elements of x in the window, not by its size */
+} tg_pool_opts;
+
+#define TG_POOL(...) (&(tg_pool_opts){.size = sizeof(tg_pool_opts), __VA_ARGS__})
+
+/* Windows of k, or h x w, elements that fit. Ties: the gradient goes to the first; NaN wins. opts may be NULL. */
+TG_API tg_tensor *tg_max_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_pool_opts *opts);
+TG_API tg_tensor *tg_max_pool2d(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_pool_opts *opts);
+TG_API tg_tensor *tg_avg_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_pool_opts *opts);
+TG_API tg_tensor *tg_avg_pool2d(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_pool_opts *opts);
+
 /* ---- Losses ---- */
 typedef enum tg_loss_reduction {
     TG_LOSS_MEAN,
@@ -224,6 +275,7 @@ typedef struct tg_cross_entropy_opts {
     double smoothing;     /* in [0, 1] */
     tg_loss_reduction reduction; /* mean: over the rows that are not ignored */
     tg_smoothing smoothing_kind;
+    tg_tensor *weight; /* tg_cross_entropy alone: of each class, [v], without gradient, or NULL: all 1 */
 } tg_cross_entropy_opts;
 
 enum { TG_IGNORE_ZERO = -2147483647 };

@@ -115,6 +115,7 @@ tg_status tg_recompute_again(const tg_recompute_params *p, tg_tape *inner, tg_te
     tg_rng_states *now = p->streams ? save_streams(inner) : NULL;
     TG_TRY(ctx->status);
     if (now) tg_rng_states_load(ctx, p->streams);
+    inner->again = true;
     tg_status s = enter_inputs(inner, node_in, p->n_in, in);
     if (s == TG_OK) s = call_fn(p, inner, in, out);
     if (now) tg_rng_states_load(ctx, now);
@@ -126,11 +127,13 @@ static tg_status recompute_compose(tg_tape *t, const tg_node *n, tg_tensor **out
     const tg_recompute_params *p = n->params;
     tg_rng_states *now = p->streams ? save_streams(t) : NULL;
     TG_TRY(t->ctx->status);
-    bool training = tg_set_training(t, p->training);
+    bool training = tg_set_training(t, p->training), again = t->again;
+    t->again = true;
     if (now) tg_rng_states_load(t->ctx, p->streams);
     tg_status s = call_fn(p, t, tg_node_in(n), out);
     if (now) tg_rng_states_load(t->ctx, now);
     tg_set_training(t, training);
+    t->again = again;
     return s == TG_OK ? check_same(t->ctx, p, tg_node_out(n), out) : s;
 }
 
@@ -267,6 +270,7 @@ tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *con
     tg_tape *inner = tg_tape_new(ctx);
     TG_TRY(ctx->status);
     inner->training = t->training;
+    inner->again = t->again;
     inner->grad = false;
     inner->collects = true;
     tg_watch_share(inner, t);

@@ -120,6 +120,7 @@ struct tg_tape {
     uint32_t tangents;     /* the pass of the tg_jvp that runs; 0: none */
     bool collects; /* a first run of a recomputation: leaves used are noted, nothing else */
     bool grad_off; /* ... and the second run will record this part without grad */
+    bool again;    /* a second run: buffers that the first has moved stay */
     bool collectives; /* a node that ranks meet in was recorded since the last reset */
     int slab;
     tg_slab *slabs[TG_SLABS];

@@ -136,7 +136,7 @@ tg_tape *tg_tape_new(tg_ctx *ctx) {
     t->ctx = ctx;
     t->epoch = ++ctx->epochs;
     t->training = t->grad = true;
-    t->timed = t->collects = t->grad_off = t->watched = false;
+    t->timed = t->collects = t->grad_off = t->watched = t->again = false;
     t->watch = (tg_watch){0};
     t->packer = (tg_packer){0};
     link_tape(t);

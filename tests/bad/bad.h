@@ -112,6 +112,7 @@ void bad_capture(bad_world *b);
 void bad_backward(bad_world *b);
 void bad_derivatives(bad_world *b);
 void bad_ops(bad_world *b);
+void bad_windows(bad_world *b);
 void bad_arguments(bad_world *b); /* of ops */
 void bad_extend(bad_world *b);
 void bad_gradcheck(bad_world *b);

@@ -304,6 +304,12 @@ static void losses(bad_world *b) {
           tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.smoothing_kind = 3)));
     INERT(tg_cross_entropy, ARGUMENT, "reduction is 9",
           tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.reduction = 9)));
+    INERT(tg_cross_entropy, SHAPE, "expected weight of [3]",
+          tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.weight = b->x)));
+    INERT(tg_cross_entropy, HANDLE, "dropped",
+          tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.weight = b->dropped)));
+    INERT(tg_linear_cross_entropy, UNSUPPORTED, "no weights here",
+          tg_linear_cross_entropy(t, b->x, b->x, b->ids, TG_CROSS_ENTROPY(.weight = b->v)));
     INERT(tg_cross_entropy, SHAPE, "a target for each row", tg_cross_entropy(t, b->cube, b->ids, NULL));
     INERT(tg_cross_entropy, SHAPE, "1 or more dims", tg_cross_entropy(t, scalar, b->ids, NULL));
     INERT(tg_linear_cross_entropy, ARGUMENT, "size is 0", tg_linear_cross_entropy(t, b->x, b->x, b->ids, &zero));

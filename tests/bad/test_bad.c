@@ -229,6 +229,7 @@ int main(int argc, char **argv) {
     }
     void (*const part[])(bad_world *) = {bad_context,   bad_tensor,  bad_tape,      bad_backward, bad_derivatives,
         bad_ops,
+        bad_windows,
                                          bad_arguments, bad_extend,  bad_gradcheck, bad_nn,       bad_optim,
                                          bad_io,        bad_comm,    bad_placement, bad_mappings, bad_link, bad_mpi,
                                          bad_layers,    bad_parallel, bad_capture};

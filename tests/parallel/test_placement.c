@@ -109,6 +109,16 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     X(layer_norm, tg_layer_norm(t, x[0], x[1], x[2], 1e-5))                                                            \
     X(rms_norm, tg_rms_norm(t, x[0], x[1], 1e-5))                                                                      \
     X(group_norm, tg_group_norm(t, x[0], 1, x[1], x[2], 1e-5))                                                         \
+    X(batch_norm, tg_batch_norm(t, x[0], x[1], x[2], NULL, NULL, 0.1, 1e-5))                                           \
+    X(batch_followed, tg_batch_norm(t, x[0], NULL, NULL, x[1], x[2], 0.1, 1e-5))                                       \
+    X(conv1d, tg_conv1d(t, x[0], x[1], NULL, NULL))                                                                    \
+    X(conv1d_bias, tg_conv1d(t, x[0], x[1], x[2], NULL))                                                               \
+    X(conv1d_groups, tg_conv1d(t, x[0], x[1], NULL, TG_CONV(.groups = 2)))                                             \
+    X(conv2d, tg_conv2d(t, x[0], x[1], NULL, TG_CONV(.padding = {1, 1})))                                              \
+    X(max_pool, tg_max_pool1d(t, x[0], 2, NULL))                                                                       \
+    X(avg_pool, tg_avg_pool2d(t, x[0], 2, 2, NULL))                                                                    \
+    X(solve, tg_triangular_solve(t, x[0], x[1], NULL))                                                                 \
+    X(cholesky, tg_cholesky(t, x[0]))                                                                                  \
     X(rms_plain, tg_rms_norm(t, x[0], NULL, 1e-5))                                                                     \
     X(rope, tg_rope(t, x[0], 10000, 0))                                                                                \
     X(transpose, tg_transpose(t, x[0], 0, 1))                                                                          \

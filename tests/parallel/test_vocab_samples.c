@@ -210,10 +210,15 @@ static void check_one_rank(const sample_run *m) {
         if (params.classes) places = params.classes;
         params.in_place = false;
     }
-    for (int i = 0; i < s->n_in; i++) in[i] = put_together(ctx, m, i, places);
+    const tg_op *whole = tg_op_find(m->twin->whole);
+    int n = 0;
+    for (int i = 0; i < s->n_in; i++) {
+        if (whole->optional >> n & 1) in[n++] = NULL;
+        in[n++] = put_together(ctx, m, i, places);
+    }
     tg_tape *t = tg_tape_new(ctx);
     memset(&one, 0, sizeof one);
-    tg_status status = record_one(t, tg_op_find(m->twin->whole), &params, in, s->n_in, m->twin->sharded, &one);
+    tg_status status = record_one(t, whole, &params, in, n, m->twin->sharded, &one);
     ck_assert_msg(status == TG_OK && one.status == TG_OK, "%s: %s", m->op->name, tg_ctx_message(ctx));
     compare(m, &one, places);
     tg_tape_free(t);

@@ -3,7 +3,11 @@
 
 /* cross_entropy(x w^T, target), x [.., h], w [v, h]: the logits of some rows at a time. */
 
-static tg_status linear_cross_entropy_infer(tg_call *c) { return tg_head_infer(c); }
+static tg_status linear_cross_entropy_infer(tg_call *c) {
+    if (((const tg_loss_params *)c->params)->weighted)
+        return tg_call_fail(c, TG_ERR_UNSUPPORTED, "classes have no weights here: use tg_linear and tg_cross_entropy");
+    return tg_head_infer(c);
+}
 
 static tg_status linear_cross_entropy_forward(tg_call *c) {
     tg_tensor *loss;
@@ -87,10 +91,10 @@ const tg_op tg_op_linear_cross_entropy = {
     TG_SAMPLES(linear_cross_entropy_samples),
 };
 
-/* cross_entropy(x w^T, target) of x [.., h], w [v, h] and target [..]: a language model's head and loss. The logits
- * exist for a chunk of rows only, and no buffer of the weight's size is taken: it saves x, w, one number a row and the
- * last chunk's logits, and backward computes those of the other chunks again. They are float32 even for 16-bit
- * operands. Options and results as in tg_cross_entropy. */
+/* cross_entropy(x w^T, target) of x [.., h], w [v, h] and target [..]: a language model's head and loss, without
+ * weights of classes. The logits exist for a chunk of rows only, and no buffer of the weight's size is taken: it saves
+ * x, w, one number a row and the last chunk's logits, and backward computes those of the other chunks again. They are
+ * float32 even for 16-bit operands. Options and results as in tg_cross_entropy. */
 tg_tensor *tg_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
                                    const tg_cross_entropy_opts *opts) {
     tg_loss_params p = tg_loss_params_of(opts);

@@ -11,6 +11,12 @@ int64_t tg_loss_ignore_index(int64_t given) {
     return given == 0 ? PYTORCH_IGNORE_INDEX : given == TG_IGNORE_ZERO ? 0 : given;
 }
 
+tg_tensor *tg_loss_weight_of(const tg_cross_entropy_opts *opts) {
+    tg_cross_entropy_opts o;
+    tg_op_options(&o, sizeof o, opts);
+    return o.weight;
+}
+
 tg_loss_params tg_loss_params_of(const tg_cross_entropy_opts *opts) {
     tg_cross_entropy_opts o;
     tg_op_options(&o, sizeof o, opts);
@@ -19,7 +25,8 @@ tg_loss_params tg_loss_params_of(const tg_cross_entropy_opts *opts) {
                             .ignore_index = tg_loss_ignore_index(o.ignore_index),
                             .smoothing = o.smoothing,
                             .kind = o.smoothing_kind,
-                            .reduction = o.reduction};
+                            .reduction = o.reduction,
+                            .weighted = o.weight != NULL};
 }
 
 static tg_status need_target(tg_call *c, int i) {
@@ -66,7 +73,7 @@ static tg_status state_rows(tg_call *c) {
         TG_TRY(tg_call_role(c, 0, d, reduction == TG_LOSS_NONE ? d : roles[reduction]));
         TG_TRY(tg_call_role(c, target, d, reduction == TG_LOSS_NONE ? d : roles[reduction]));
     }
-    return target > 1 ? tg_call_within(c, 2) : TG_OK; /* every row's loss has the whole weight */
+    return target > 1 && c->in[1] ? tg_call_within(c, 2) : TG_OK; /* every row's loss has the whole weight */
 }
 
 tg_status tg_loss_infer(tg_call *c, int64_t classes) {
@@ -81,6 +88,7 @@ tg_status tg_loss_infer(tg_call *c, int64_t classes) {
     resolve_smoothing(p);
     TG_TRY(tg_call_save(c, TG_LOSS_LSE, dtype, 1, &target->numel));
     if (p->reduction == TG_LOSS_MEAN) TG_TRY(tg_call_save(c, TG_LOSS_COUNT, TG_F64, 0, target->shape));
+    if (p->weighted) TG_TRY(tg_call_save(c, c->n_saved, dtype, 1, &target->numel));
     return tg_call_out(c, 0, dtype, p->reduction == TG_LOSS_NONE ? target->ndim : 0, target->shape);
 }
 
@@ -145,7 +153,7 @@ tg_status tg_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, 
         .ignore_index = p->ignore_index,
         .first = p->first,
         .classes = p->comm ? p->classes : 0,
-        .smoothing = tg_loss_by_partition(p) ? 0 : p->smoothing,
+        .smoothing = tg_loss_by_partition(p) || p->weighted ? 0 : p->smoothing,
         .bad = &bad,
     };
     TG_TRY((ops->cross_entropy ? ops->cross_entropy : tg_composed_cross_entropy)(c->ctx, &a));
@@ -162,11 +170,11 @@ tg_status tg_loss_counts(tg_call *c, const tg_tensor *target, tg_tensor **counts
     return tg_op_map(c, TG_FN_ne, *counts, TG_T2(target, ignored), 2, 0, 0, false);
 }
 
-/* count = how many targets are not ignored: a number of the device, as no shape depends on it. */
+/* count = how many targets are not ignored, or what they weigh: a number of the device, as no shape depends on it. */
 static tg_status count_rows(tg_call *c, const tg_tensor *target, const tg_tensor *count) {
-    tg_tensor *counts;
+    tg_tensor *counts = c->saved[c->n_saved - 1];
     tg_extent e;
-    TG_TRY(tg_loss_counts(c, target, &counts));
+    if (!((const tg_loss_params *)c->params)->weighted) TG_TRY(tg_loss_counts(c, target, &counts));
     tg_array sum = tg_array_keep(tg_array_of(count), 1, 1, &e);
     return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, sum, part(counts, 0, target->numel, &(tg_extent){0}), 1, false);
 }
@@ -217,7 +225,7 @@ tg_status tg_loss_backward(tg_call *c, tg_array glogits, tg_array logits, const 
         .ignore_index = p->ignore_index,
         .first = p->first,
         .classes = p->comm ? p->classes : 0,
-        .smoothing = p->smoothing,
+        .smoothing = p->weighted ? 0 : p->smoothing,
         .gloss = part(g, first, n, &e[2]),
         .glogits = glogits,
         .add = add,
@@ -237,13 +245,23 @@ tg_tensor *tg_loss_taped_reduce(tg_tape *t, const tg_loss_params *p, tg_tensor *
     return tg_div(t, loss, tg_cast(t, count, (tg_dtype)loss->dtype));
 }
 
+/* Divides the sum over rows by what the targets weigh. */
+static tg_tensor *weighed_mean(tg_tape *t, tg_tensor *loss, tg_tensor *weights, tg_tensor *ignored) {
+    tg_tensor *all = tg_sum(t, tg_masked_fill(t, weights, ignored, 0), TG_ALL_DIMS, false);
+    return tg_div(t, tg_sum(t, tg_masked_fill(t, loss, ignored, 0), TG_ALL_DIMS, false), all);
+}
+
 tg_tensor *tg_loss_taped(tg_tape *t, const tg_node *n, tg_tensor *logits) {
     const tg_loss_params *p = tg_node_params(n);
-    tg_tensor *target = tg_node_in(n)[n->n_in - 1];
+    tg_tensor *target = tg_node_in(n)[n->n_in - 1], *w = p->weighted ? tg_wide(t, tg_node_in(n)[1]) : NULL;
     tg_tensor *ignored = tg_equals(t, target, (double)p->ignore_index);
-    tg_tensor *log_p = tg_log_softmax(t, tg_wide(t, logits), -1);
-    tg_tensor *at = tg_unsqueeze(t, tg_masked_fill(t, target, ignored, 0), -1);
-    tg_tensor *likely = tg_squeeze(t, tg_gather(t, log_p, -1, at), -1), *spread = tg_mean(t, log_p, TG_DIMS(-1), false);
+    tg_tensor *log_p = tg_log_softmax(t, tg_wide(t, logits), -1), *at = tg_masked_fill(t, target, ignored, 0);
+    tg_tensor *likely = tg_squeeze(t, tg_gather(t, log_p, -1, tg_unsqueeze(t, at, -1)), -1);
+    tg_tensor *of_target = w ? tg_squeeze(t, tg_embedding(t, tg_unsqueeze(t, w, 1), at), -1) : NULL;
+    if (w) log_p = tg_mul(t, log_p, w);
+    if (w) likely = tg_mul(t, likely, of_target);
+    tg_tensor *spread = tg_mean(t, log_p, TG_DIMS(-1), false);
     tg_tensor *loss = tg_add(t, tg_scale(t, likely, p->smoothing - 1), tg_scale(t, spread, -p->smoothing));
-    return tg_loss_taped_reduce(t, p, loss, target, ignored);
+    return w && p->reduction == TG_LOSS_MEAN ? weighed_mean(t, loss, of_target, ignored)
+                                             : tg_loss_taped_reduce(t, p, loss, target, ignored);
 }

@@ -13,6 +13,7 @@ typedef struct tg_loss_params {
     tg_smoothing kind;
     tg_loss_reduction reduction;
     bool in_place;
+    bool weighted; /* input 1 has weights of the classes; the last private saved buffer [rows] those of the targets */
     /* Column 0 is class `first` of `classes` in all; this rank's `columns` are such, further ones are padding. The
      * infer of an op over shards sets them. */
     int64_t first, columns, classes;
@@ -30,6 +31,7 @@ enum { TG_LOSS_LSE, TG_LOSS_COUNT }; /* private saved buffers: [rows], and the r
 
 /* The caller's options. */
 tg_loss_params tg_loss_params_of(const tg_cross_entropy_opts *opts);
+tg_tensor *tg_loss_weight_of(const tg_cross_entropy_opts *opts); /* NULL: none */
 int64_t tg_loss_ignore_index(int64_t given); /* of an option, whose 0 stands for another */
 
 /* Checks the options and the target (the last input) of x [.., n] over so many classes, unless params say how they are
@@ -53,6 +55,13 @@ tg_status tg_loss_row_grads(tg_call *c, tg_tensor **g);
  * is [rows], 0 where they are ignored. */
 tg_status tg_loss_backward(tg_call *c, tg_array glogits, tg_array logits, const tg_tensor *target, const tg_tensor *g,
                            int64_t first, bool add);
+
+/* Of cross_entropy, whose input 1 may be weights (loss_weights.c). infer: before tg_loss_infer. The loss of every row
+ * x, which tg_loss_forward has left without smoothing, becomes the weighed one; and in place of tg_loss_backward. All
+ * tensors are contiguous. */
+tg_status tg_loss_weights_infer(tg_call *c, int64_t classes);
+tg_status tg_loss_weigh(tg_call *c, tg_tensor *x, tg_tensor *target, tg_tensor *loss);
+tg_status tg_loss_weighed_backward(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_tensor *target, tg_tensor *g, bool add);
 
 /* The loss of logits for a node's target (its last input) and params, as taped ops. */
 tg_tensor *tg_loss_taped(tg_tape *t, const tg_node *n, tg_tensor *logits);

@@ -1,0 +1,275 @@
+"""One line an op: how it is called here, and in PyTorch, and on which inputs. ops.py runs them."""
+
+import torch
+from torch.nn import functional as F
+
+
+def fill(o):
+    tg, row, N, U, I, M = o.tg, o.row, o.N, o.U, o.I, o.M
+    dims, shape, handles, ALL = o.dims, o.shape, o.handles, o.ALL_DIMS
+    some = ([N(7)], [N(3, 5)], [N(2, 3, 4)], [N()], [N(64, 33)])
+    positive = ([U(0.1, 3, 7)], [U(0.1, 3, 3, 5)], [U(0.1, 3, 64, 33)])
+    inner = ([U(-0.9, 0.9, 7)], [U(-0.9, 0.9, 3, 5)])
+
+    # Unary
+    for name in ("neg", "abs", "exp", "square", "sin", "cos", "tanh", "sigmoid", "erf", "atan", "sinh", "cosh", "expm1",
+                 "sign", "floor", "ceil", "round"):
+        row(name, getattr(tg, name), getattr(torch, name), *some)
+    for name in ("log", "sqrt", "rsqrt", "reciprocal", "log1p"):
+        row(name, getattr(tg, name), getattr(torch, name), *positive)
+    for name in ("tan", "asin", "acos"):
+        row(name, getattr(tg, name), getattr(torch, name), *inner)
+    for name in ("relu", "silu", "gelu"):
+        row(name, getattr(tg, name), getattr(F, name), *some)
+    row("gelu_tanh", tg.gelu_tanh, lambda x: F.gelu(x, approximate="tanh"), *some)
+    row("leaky_relu", lambda x: tg.leaky_relu(x, 0.1), lambda x: F.leaky_relu(x, 0.1), *some)
+    row("elu", lambda x: tg.elu(x, 0.7), lambda x: F.elu(x, 0.7), *some)
+    row("softplus", lambda x: tg.softplus(x, 2, 3), lambda x: F.softplus(x, 2, 3), *some)
+    row("pow_scalar", lambda x: tg.pow_scalar(x, 2.5), lambda x: x**2.5, *positive)
+    # At a bound itself our gradient is 1, PyTorch's 0: these numbers are none of any dtype's inputs.
+    row("clamp", lambda x: tg.clamp(x, -1.01, 0.51), lambda x: x.clamp(-1.01, 0.51), *some)
+    row("scale", lambda x: tg.scale(x, 1.25), lambda x: x * 1.25, *some)
+    row("add_scalar", lambda x: tg.add_scalar(x, 1.25), lambda x: x + 1.25, *some)
+    row("cast", lambda x: tg.cast(x, 2), lambda x: x.double(), *some)
+    row("detach", tg.detach, torch.detach, *some)
+
+    # Binary
+    pairs = ([N(3, 5), N(3, 5)], [N(3, 5), N(5)], [N(2, 1, 4), N(3, 1)], [N(64, 33), N()])
+    apart = ([N(3, 5), U(0.5, 2, 3, 5)], [N(3, 5), U(0.5, 2, 5)], [N(2, 1, 4), U(0.5, 2, 3, 1)])
+    for name in ("add", "sub", "mul", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge"):
+        row(name, getattr(tg, name), getattr(torch, name), *pairs)
+    for name in ("div", "atan2", "fmod"):
+        row(name, getattr(tg, name), getattr(torch, name), *apart)
+    row("pow", tg.pow, torch.pow, [U(0.5, 2, 3, 5), N(3, 5)], [U(0.5, 2, 3, 5), N(5)])
+    row("lerp", tg.lerp, torch.lerp, [N(3, 5), N(3, 5), U(0, 1, 3, 5)], [N(3, 5), N(5), U(0, 1, 3, 1)])
+    row("lerp_scalar", lambda a, b: tg.lerp_scalar(a, b, 0.3), lambda a, b: torch.lerp(a, b, 0.3), *pairs[:3])
+    row("where", tg.where, torch.where, [M(3, 5), N(3, 5), N(3, 5)], [M(5), N(3, 1), N(3, 5)])
+    row("masked_fill", lambda x, m: tg.masked_fill(x, m, 2), lambda x, m: x.masked_fill(m, 2), [N(3, 5), M(3, 5)],
+        [N(3, 5), M(5)])
+
+    # In place
+    for name in ("add_", "sub_", "mul_"):
+        row(name, lambda a, b, f=getattr(tg, name): f(tg.scale(a, 1), b),
+            lambda a, b, f=name: getattr(a * 1, f)(b), [N(3, 5), N(3, 5)], [N(3, 5), N(5)])
+    row("relu_", lambda a: tg.relu_(tg.scale(a, 1)), lambda a: (a * 1).relu_(), *some)
+    row("copy_", lambda a, b: tg.copy_(tg.scale(a, 1), b), lambda a, b: (a * 1).copy_(b), [N(3, 5), N(3, 5)])
+
+    # Reductions
+    cases = ([N(3, 5)], [N(2, 3, 4)], [N(64, 33)])
+    for name in ("sum", "mean"):
+        f, g = getattr(tg, name), getattr(torch, name)
+        row(name, lambda x, f=f: f(x, dims(-1), False), lambda x, g=g: g(x, -1), *cases)
+        row(name, lambda x, f=f: f(x, dims(0, 1), True), lambda x, g=g: g(x, (0, 1), keepdim=True), *cases)
+        row(name, lambda x, f=f: f(x, ALL, False), lambda x, g=g: g(x), *cases)
+    for name in ("var", "std"):
+        f, g = getattr(tg, name), getattr(torch, name)
+        row(name, lambda x, f=f: f(x, dims(-1), 1, False), lambda x, g=g: g(x, -1), *cases)
+        row(name, lambda x, f=f: f(x, dims(0, 1), 0, True),
+            lambda x, g=g: g(x, (0, 1), correction=0, keepdim=True), *cases)
+    row("prod", lambda x: tg.prod(x, dims(1), False), lambda x: x.prod(1), [N(3, 5)], [N(2, 3, 4)])
+    for p in (1.0, 2.0, 3.5, float("inf")):
+        row("norm", lambda x, p=p: tg.norm(x, p, dims(-1), False), lambda x, p=p: torch.linalg.vector_norm(x, p, -1),
+            *cases)
+    for name, g in (("max", torch.amax), ("min", torch.amin), ("logsumexp", torch.logsumexp)):
+        f = getattr(tg, name)
+        row(name, lambda x, f=f: f(x, dims(-1), False), lambda x, g=g: g(x, -1), *cases)
+        row(name, lambda x, f=f: f(x, dims(0, 1), True), lambda x, g=g: g(x, (0, 1), keepdim=True), *cases)
+    for name in ("argmax", "argmin"):
+        row(name, lambda x, f=getattr(tg, name): f(x, 1, False), lambda x, g=getattr(torch, name): g(x, 1), *cases)
+    for name in ("any", "all"):
+        row(name, lambda x, f=getattr(tg, name): f(x, dims(1), False), lambda x, g=getattr(torch, name): g(x, 1),
+            [M(4, 2)], [M(2, 3, 4)])
+
+    # Linear algebra
+    row("matmul", tg.matmul, torch.matmul, [N(3, 4), N(4, 5)], [N(2, 3, 4), N(4, 5)], [N(2, 1, 3, 4), N(5, 4, 2)],
+        [N(33, 130), N(130, 17)])
+    row("linear", tg.linear, F.linear, [N(3, 4), N(5, 4), N(5)], [N(2, 3, 66), N(5, 66), N(5)])
+    for name, g in (("relu", F.relu), ("gelu", F.gelu), ("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")),
+                    ("silu", F.silu)):
+        row("linear_" + name, getattr(tg, "linear_" + name), lambda x, w, b, g=g: g(F.linear(x, w, b)),
+            [N(3, 4), N(5, 4), N(5)])
+    row("outer", tg.outer, torch.outer, [N(3), N(4)])
+    row("dot", tg.dot, torch.dot, [N(7), N(7)])
+    for equation, *inputs in (("bij,bjk->bik", N(2, 3, 4), N(2, 4, 5)), ("ijk,kjl->li", N(2, 3, 4), N(4, 3, 2)),
+                              ("ij,ij->ji", N(3, 4), N(3, 4)), ("ij,kl->k", N(2, 3), N(4, 2)),
+                              ("ii,ij->ij", N(3, 3), N(3, 2))):
+        row("einsum", lambda a, b, e=equation: tg.einsum(e.encode(), a, b),
+            lambda a, b, e=equation: torch.einsum(e, a, b), inputs)
+    for upper in (False, True):
+        row("triangular_solve", lambda a, b, u=upper: tg.triangular_solve(a, b, tg.opts("solve", upper=u)),
+            lambda a, b, u=upper: torch.linalg.solve_triangular(a, b, upper=u), [U(0.5, 1.5, 4, 4), N(4, 3)],
+            [U(0.5, 1.5, 2, 3, 3), N(2, 3, 2)])
+    row("triangular_solve", lambda a, b: tg.triangular_solve(a, b, tg.opts("solve", unit=True, transpose=True)),
+        lambda a, b: torch.linalg.solve_triangular(a.mT, b, upper=True, unitriangular=True), [N(4, 4), N(4, 3)])
+
+    def positive_definite(x):
+        return x @ x.mT + 4 * torch.eye(x.shape[-1], dtype=x.dtype)
+
+    def our_positive_definite(x):
+        n = tg.tg_dim(x, -1)
+        eye = tg.diag(tg.full(tg.tg_dtype_of(x), shape(n), 4), 0)
+        return tg.add(tg.matmul(x, tg.transpose(x, -1, -2)), eye)
+
+    row("cholesky", lambda x: tg.cholesky(our_positive_definite(x)),
+        lambda x: torch.linalg.cholesky(positive_definite(x)), [N(4, 4)], [N(2, 3, 3)], [N(24, 24)])
+
+    # Shape
+    row("reshape", lambda x: tg.reshape(x, shape(3, -1)), lambda x: x.reshape(3, -1), [N(2, 3, 4)], [N(6, 5)])
+    row("view", lambda x: tg.view(tg.contiguous(x), shape(4, 6)), lambda x: x.contiguous().view(4, 6), [N(2, 3, 4)])
+    row("permute", lambda x: tg.permute(x, dims(2, 0, 1)), lambda x: x.permute(2, 0, 1), [N(2, 3, 4)])
+    row("transpose", lambda x: tg.transpose(x, 0, -1), lambda x: x.transpose(0, -1), [N(2, 3, 4)])
+    row("expand", lambda x: tg.expand(x, shape(2, 3, -1)), lambda x: x.expand(2, 3, -1), [N(3, 4)], [N(1, 4)])
+    row("squeeze", lambda x: tg.squeeze(x, 1), lambda x: x.squeeze(1), [N(3, 1, 2)])
+    row("unsqueeze", lambda x: tg.unsqueeze(x, 1), lambda x: x.unsqueeze(1), [N(3, 2)])
+    row("slice", lambda x: tg.slice(x, 1, 1, 5, 2), lambda x: x[:, 1:5:2], [N(3, 6)])
+    row("select", lambda x: tg.select(x, 1, -2), lambda x: x.select(1, -2), [N(3, 6)])
+    row("contiguous", tg.contiguous, lambda x: x.contiguous(), *some)
+    row("concat", lambda a, b: tg.concat(handles([a, b]), 2, 1), lambda a, b: torch.cat((a, b), 1), [N(3, 2), N(3, 4)])
+    row("stack", lambda a, b: tg.stack(handles([a, b]), 2, 1), lambda a, b: torch.stack((a, b), 1), [N(3, 2), N(3, 2)])
+
+    def split(x):
+        out = handles(2)
+        tg.split(x, 1, (o.ctypes.c_int64 * 2)(2, 3), 2, out)
+        return list(out)
+
+    row("split", split, lambda x: x.split((2, 3), 1), [N(3, 5)])
+    row("pad", lambda x: tg.pad(x, -1, 1, 2, 0.5), lambda x: F.pad(x, (1, 2), value=0.5), [N(3, 5)])
+    row("flip", lambda x: tg.flip(x, dims(0, -1)), lambda x: x.flip((0, -1)), [N(3, 5)])
+    row("roll", lambda x: tg.roll(x, 2, 1), lambda x: x.roll(2, 1), [N(3, 5)])
+    row("repeat", lambda x: tg.repeat(x, 1, 3), lambda x: x.repeat(1, 3), [N(3, 5)])
+    row("unfold", lambda x: tg.unfold(x, 1, 3, 2), lambda x: x.unfold(1, 3, 2), [N(3, 8)])
+    row("tril", lambda x: tg.tril(x, 1), lambda x: x.tril(1), [N(4, 5)], [N(2, 3, 3)])
+    row("triu", lambda x: tg.triu(x, -1), lambda x: x.triu(-1), [N(4, 5)], [N(2, 3, 3)])
+    row("diag", lambda x: tg.diag(x, 1), lambda x: x.diag(1), [N(4)], [N(4, 5)])
+
+    # Indexing, makers
+    row("gather", lambda x, i: tg.gather(x, 1, i), lambda x, i: x.gather(1, i), [N(3, 5), I(5, 3, 4)])
+    row("scatter_add", lambda x, i, s: tg.scatter_add(x, 1, i, s), lambda x, i, s: x.scatter_add(1, i, s),
+        [N(3, 5), I(5, 3, 4), N(3, 4)])
+    row("index_select", lambda x, i: tg.index_select(x, 1, i), lambda x, i: x.index_select(1, i), [N(3, 5), I(5, 4)])
+    row("embedding", tg.embedding, lambda w, i: F.embedding(i, w), [N(6, 3), I(6, 2, 4)])
+    row("masked_select", lambda x: tg.masked_select(x, tg.gt(x, tg.full(tg.tg_dtype_of(x), shape(), -9)), 15),
+        lambda x: x.masked_select(x > -9), [N(3, 5)])
+    row("arange", lambda: tg.arange(5, 2, 11, 3), lambda: torch.arange(2, 11, 3), [])
+    row("full", lambda: tg.full(1, shape(2, 3), 1.5), lambda: torch.full((2, 3), 1.5), [])
+    row("one_hot", lambda i: tg.one_hot(i, 6, 5), lambda i: F.one_hot(i, 6), [I(6, 4)])
+
+    networks(o)
+    losses(o)
+
+
+def rope(x):
+    s, d = x.shape[-2:]
+    at = torch.outer(torch.arange(2, 2 + s, dtype=torch.float64), 100.0 ** (-torch.arange(0, d, 2) / d).double())
+    cos, sin, (u, v) = at.cos().to(x.dtype), at.sin().to(x.dtype), x.chunk(2, -1)
+    return torch.cat((u * cos - v * sin, v * cos + u * sin), -1)
+
+
+def rms_norm(x, w):
+    return F.rms_norm(x, (x.shape[-1],), w, 1e-5)
+
+
+def networks(o):
+    tg, row, N, U = o.tg, o.row, o.N, o.U
+    cases = ([N(3, 5)], [N(2, 3, 4)], [N(16, 65)])
+    row("softmax", lambda x: tg.softmax(x, -1), lambda x: x.softmax(-1), *cases)
+    row("softmax", lambda x: tg.softmax(x, 0), lambda x: x.softmax(0), *cases)
+    row("log_softmax", lambda x: tg.log_softmax(x, 1), lambda x: x.log_softmax(1), *cases)
+    row("layer_norm", lambda x, w, b: tg.layer_norm(x, w, b, 1e-5),
+        lambda x, w, b: F.layer_norm(x, (x.shape[-1],), w, b, 1e-5), [N(3, 5), N(5), N(5)], [N(16, 65), N(65), N(65)])
+    row("rms_norm", lambda x, w: tg.rms_norm(x, w, 1e-5), rms_norm, [N(3, 5), N(5)], [N(16, 65), N(65)])
+    row("group_norm", lambda x, w, b: tg.group_norm(x, 2, w, b, 1e-5),
+        lambda x, w, b: F.group_norm(x, 2, w, b, 1e-5), [N(2, 4, 3), N(4), N(4)], [N(2, 4, 2, 3), N(4), N(4)])
+    row("batch_norm", lambda x, w, b: tg.batch_norm(x, w, b, None, None, 0.1, 1e-5),
+        lambda x, w, b: F.batch_norm(x, None, None, w, b, True, 0.1, 1e-5), [N(4, 3, 2), N(3), N(3)],
+        [N(2, 3, 4, 3), N(3), N(3)])
+
+    def followed(x, m, v):
+        y = tg.batch_norm(x, None, None, m, v, 0.1, 1e-5)
+        return [y, m, v]
+
+    row("batch_norm", followed, lambda x, m, v: [F.batch_norm(x, m, v, None, None, True, 0.1, 1e-5), m, v],
+        [N(4, 3, 2), N(3, frozen=True), U(0.5, 2, 3, frozen=True)])
+    row("residual_rms_norm", lambda x, r, w: tg.residual_rms_norm(x, r, w, 1e-5, None),
+        lambda x, r, w: rms_norm(x + r, w), [N(3, 5), N(3, 5), N(5)])
+    row("dropout", lambda x: tg.dropout(x, 0), lambda x: F.dropout(x, 0.0), *cases)
+    row("rope", lambda x: tg.rope(x, 100, 2), rope, [N(2, 3, 4)], [N(2, 2, 5, 8)])
+    row("swiglu", tg.swiglu, lambda a, b: F.silu(a) * b, [N(3, 5), N(3, 5)])
+    for causal in (False, True):
+        row("attention", lambda q, k, v, c=causal: tg.attention(q, k, v, tg.opts("attention", causal=c)),
+            lambda q, k, v, c=causal: F.scaled_dot_product_attention(q, k, v, is_causal=c, enable_gqa=True),
+            [N(2, 4, 5, 8), N(2, 2, 5, 8), N(2, 2, 5, 8)], [N(1, 2, 33, 16), N(1, 2, 33, 16), N(1, 2, 33, 16)])
+    windows(o)
+
+
+def windows(o):
+    tg, row, N = o.tg, o.row, o.N
+
+    def conv(name, f, theirs, inputs, **more):
+        row(name, lambda x, w, b: f(x, w, b, tg.opts("conv", **more)),
+            lambda x, w, b: theirs(x, w, b, **{k: v[: x.dim() - 2] if isinstance(v, tuple) else v
+                                               for k, v in more.items()}), inputs)
+
+    conv("conv1d", tg.conv1d, F.conv1d, [N(2, 3, 9), N(4, 3, 3), N(4)])
+    conv("conv1d", tg.conv1d, F.conv1d, [N(2, 4, 9), N(6, 2, 3), N(6)], stride=(2,), padding=(2,), dilation=(2,),
+         groups=2)
+    conv("conv2d", tg.conv2d, F.conv2d, [N(2, 3, 6, 5), N(4, 3, 3, 2), N(4)])
+    conv("conv2d", tg.conv2d, F.conv2d, [N(2, 4, 6, 7), N(4, 2, 3, 3), N(4)], stride=(2, 1), padding=(1, 2),
+         dilation=(1, 2), groups=2)
+    conv("conv2d", tg.conv2d, F.conv2d, [N(2, 6, 6, 7), N(6, 1, 3, 3), N(6)], padding=(1, 1), groups=6)
+    conv("conv2d", tg.conv2d, F.conv2d, [N(2, 8, 3, 4), N(5, 8, 1, 1), N(5)])
+    conv("conv2d", tg.conv2d, F.conv2d, [N(3, 16, 14, 14), N(8, 16, 3, 3), N(8)], padding=(1, 1))
+    row("max_pool1d", lambda x: tg.max_pool1d(x, 3, tg.opts("pool", stride=(2,), padding=(1,))),
+        lambda x: F.max_pool1d(x, 3, 2, 1), [N(2, 3, 9)])
+    row("max_pool2d", lambda x: tg.max_pool2d(x, 2, 2, None), lambda x: F.max_pool2d(x, 2), [N(2, 3, 6, 5)])
+    row("max_pool2d", lambda x: tg.max_pool2d(x, 3, 2, tg.opts("pool", stride=(2, 1), padding=(1, 1), dilation=(2, 1))),
+        lambda x: F.max_pool2d(x, (3, 2), (2, 1), (1, 1), (2, 1)), [N(2, 3, 8, 5)])
+    row("avg_pool1d", lambda x: tg.avg_pool1d(x, 3, tg.opts("pool", stride=(2,), padding=(1,))),
+        lambda x: F.avg_pool1d(x, 3, 2, 1), [N(2, 3, 9)])
+    row("avg_pool2d", lambda x: tg.avg_pool2d(x, 2, 3, None), lambda x: F.avg_pool2d(x, (2, 3)), [N(2, 3, 6, 5)])
+    for exclude in (False, True):
+        row("avg_pool2d", lambda x, e=exclude: tg.avg_pool2d(x, 3, 2, tg.opts("pool", stride=(1, 2), padding=(1, 1),
+                                                                           exclude_padding=e)),
+            lambda x, e=exclude: F.avg_pool2d(x, (3, 2), (1, 2), (1, 1), count_include_pad=not e), [N(2, 3, 5, 6)])
+
+
+def kl_div(x, y, reduction):
+    loss = F.kl_div(x, y, reduction="none")  # the mean of all elements makes it warn
+    return (loss.mean, loss.sum, lambda: loss)[reduction]()
+
+
+def losses(o):
+    tg, row, N, U, I, M = o.tg, o.row, o.N, o.U, o.I, o.M
+    reductions = ((0, "mean"), (1, "sum"), (2, "none"))
+    for k, name in reductions:
+        for s in (0.0, 0.2):
+            row("cross_entropy", lambda x, t, k=k, s=s: tg.cross_entropy(
+                    x, t, tg.opts("cross_entropy", reduction=k, smoothing=s, ignore_index=1)),
+                lambda x, t, n=name, s=s: F.cross_entropy(x, t, reduction=n, label_smoothing=s, ignore_index=1),
+                [N(6, 5), I(5, 6)])
+            row("cross_entropy", lambda x, w, t, k=k, s=s: tg.cross_entropy(
+                    x, t, tg.opts("cross_entropy", reduction=k, smoothing=s, weight=w, ignore_index=3)),
+                lambda x, w, t, n=name, s=s: F.cross_entropy(x, t, w, reduction=n, label_smoothing=s, ignore_index=3),
+                [N(6, 5), U(0.5, 2, 5, frozen=True), I(5, 6)])
+        row("linear_cross_entropy", lambda x, w, t, k=k: tg.linear_cross_entropy(
+                x, w, t, tg.opts("cross_entropy", reduction=k)),
+            lambda x, w, t, n=name: F.cross_entropy(x @ w.T, t, reduction=n), [N(6, 5), N(7, 5), I(7, 6)])
+        of = {"l1": (tg.l1, F.l1_loss), "smooth_l1": (lambda x, y, p: tg.smooth_l1(x, y, 0.7, p),
+                                                      lambda x, y, **m: F.smooth_l1_loss(x, y, beta=0.7, **m)),
+              "huber": (lambda x, y, p: tg.huber(x, y, 0.7, p), lambda x, y, **m: F.huber_loss(x, y, delta=0.7, **m))}
+        for op, (f, g) in of.items():
+            row(op, lambda x, y, f=f, k=k: f(x, y, tg.opts("loss", reduction=k)),
+                lambda x, y, g=g, n=name: g(x, y, reduction=n), [N(3, 5), N(3, 5)])
+        row("bce_with_logits", lambda x, y, w, p, k=k: tg.bce_with_logits(x, y, w, p, tg.opts("loss", reduction=k)),
+            lambda x, y, w, p, n=name: F.binary_cross_entropy_with_logits(x, y, w, pos_weight=p, reduction=n),
+            [N(3, 5), U(0, 1, 3, 5), U(0.5, 2, 3, 5, frozen=True), U(0.5, 2, 5, frozen=True)])
+        row("kl_div", lambda x, y, k=k: tg.kl_div(x, y, tg.opts("loss", reduction=k)),
+            lambda x, y, k=k: kl_div(x, y, k), [N(3, 5), U(0.1, 1, 3, 5)])
+        row("nll", lambda x, t, w, k=k: tg.nll(x, t, w, tg.opts("loss", reduction=k, ignore_index=2)),
+            lambda x, t, w, n=name: F.nll_loss(x, t, w, reduction=n, ignore_index=2),
+            [N(6, 5), I(5, 6), U(0.5, 2, 5, frozen=True)])
+    row("kl_div", lambda x, y: tg.kl_div(x, y, tg.opts("loss", reduction=3, log_target=True)),
+        lambda x, y: F.kl_div(x, y, reduction="batchmean", log_target=True), [N(3, 5), N(3, 5)])
+    row("mse", tg.mse, F.mse_loss, [N(3, 5), N(3, 5)])
+    row("cosine_similarity", lambda x, y: tg.cosine_similarity(x, y, 1, 1e-8),
+        lambda x, y: F.cosine_similarity(x, y, 1, 1e-8), [N(3, 5), N(3, 5)], [N(2, 3, 4), N(2, 3, 4)])
