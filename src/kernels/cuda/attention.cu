@@ -130,6 +130,7 @@ tg_status tg_cuda_attention(tg_ctx *ctx, const tg_attention_args *a) {
     Attention t = attention_of(a);
     int most = t.dk > t.dv ? t.dk : t.dv;
     if (!t.batch || !t.heads || !t.sq) return TG_OK;
+    if (a->mask.data || a->sink.data || tg_seen_rules_of(a).more) return not_yet(ctx);
     if (most > WIDEST_HEAD) return too_wide(ctx, most);
     return TG_ATTENTION_KINDS(run, kind_of(a), most, ctx, t);
 }

@@ -8,6 +8,7 @@
 
 #include <math.h>
 
+#include "kernels/attention_seen.h"
 #include "kernels/cuda/moved.h"
 #include "kernels/cuda/tile_product.h"
 #include "kernels/philox.h"
@@ -206,6 +207,10 @@ enum { WIDEST_HEAD = 256 };
 inline tg_status too_wide(tg_ctx *ctx, int size) {
     return tg_ctx_fail(ctx, TG_ERR_SHAPE, "attention on device \"cuda\": heads of %d elements; up to %d are supported",
                        size, WIDEST_HEAD);
+}
+
+inline tg_status not_yet(tg_ctx *ctx) {
+    return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED, "attention on device \"cuda\": masks, windows, sinks and lengths");
 }
 
 template <class K> inline tg_status allow_shared(tg_ctx *ctx, K kernel, size_t bytes) {

@@ -216,6 +216,7 @@ tg_status tg_cuda_attention_grad(tg_ctx *ctx, const tg_attention_args *a) {
     int most = t.dk > t.dv ? t.dk : t.dv;
     tg_cuda_scratch delta;
     if (!t.batch || !t.groups) return TG_OK;
+    if (a->mask.data || a->sink.data || tg_seen_rules_of(a).more) return not_yet(ctx);
     if (most > WIDEST_HEAD) return too_wide(ctx, most);
     size_t size = a->q.dtype == TG_F64 ? sizeof(double) : sizeof(float);
     tg_status s = tg_cuda_scratch_take(ctx, (size_t)(t.batch * t.heads * t.sq) * size, &delta);
