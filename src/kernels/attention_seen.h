@@ -11,7 +11,7 @@
 #define TG_SEEN_FN static inline
 #endif
 
-/* Keys [first, end); none where end <= first. */
+/* Keys [first, end). */
 typedef struct tg_seen {
     int64_t first, end;
 } tg_seen;
@@ -25,7 +25,8 @@ typedef struct tg_seen_rules {
 } tg_seen_rules;
 
 TG_SEEN_FN tg_seen_rules tg_seen_rules_of(const tg_attention_args *a) {
-    tg_seen_rules r = {0};
+    bool padded = a->lengths.data != NULL, packed = a->starts_q.data != NULL;
+    tg_seen_rules r;
     r.sq = a->q.shape[2];
     r.sk = a->k.shape[2];
     r.left = a->left;
@@ -33,13 +34,11 @@ TG_SEEN_FN tg_seen_rules tg_seen_rules_of(const tg_attention_args *a) {
     r.right = a->causal ? 0 : a->right;
     r.right_bound = a->causal || a->right_bound;
     r.lengths = (const int64_t *)a->lengths.data;
-    if (r.lengths) r.length_stride = a->lengths.stride[0];
-    if (a->starts_q.data) {
-        r.starts_q = (const int64_t *)a->starts_q.data;
-        r.starts_k = (const int64_t *)a->starts_k.data;
-        r.sequences = a->starts_q.shape[0] - 1;
-    }
-    r.more = r.left_bound || (r.right_bound && r.right != 0) || r.lengths || r.starts_q;
+    r.length_stride = padded ? a->lengths.stride[0] : 0;
+    r.starts_q = (const int64_t *)a->starts_q.data;
+    r.starts_k = (const int64_t *)a->starts_k.data;
+    r.sequences = packed ? a->starts_q.shape[0] - 1 : 0;
+    r.more = r.left_bound || (r.right_bound && !a->causal) || padded || packed;
     return r;
 }
 
@@ -56,7 +55,7 @@ TG_SEEN_FN int64_t tg_sequence_at(const int64_t *starts, int64_t sequences, int6
     return low;
 }
 
-/* Of query i of batch b: within the keys, whatever lengths and starts hold. Both ends rise with i. */
+/* Of query i of batch b: within the keys, whatever lengths and starts hold. Both ends rise with i, or stay. */
 TG_SEEN_FN tg_seen tg_seen_by(const tg_seen_rules *r, int64_t b, int64_t i) {
     int64_t first = 0, end = r->sk, place = i + r->sk - r->sq;
     if (r->starts_q) {
@@ -68,7 +67,10 @@ TG_SEEN_FN tg_seen tg_seen_by(const tg_seen_rules *r, int64_t b, int64_t i) {
     if (r->lengths && r->lengths[b * r->length_stride] < end) end = r->lengths[b * r->length_stride];
     if (r->right_bound && place + r->right + 1 < end) end = place + r->right + 1;
     if (r->left_bound && place - r->left > first) first = place - r->left;
-    tg_seen s = {first < 0 ? 0 : first, end > r->sk ? r->sk : end};
+    if (first < 0) first = 0;
+    if (first > r->sk) first = r->sk;
+    if (end > r->sk) end = r->sk;
+    tg_seen s = {first, end < first ? first : end};
     return s;
 }
 
