@@ -159,7 +159,7 @@ __device__ inline int64_t first_to_see(const Attention &a, int64_t j) {
 /* A place relative to a tile of `rows`, in it or at its end. */
 __device__ inline int within(int64_t at, int rows) { return at < 0 ? 0 : at > rows ? rows : (int)at; }
 
-/* ---- Masks, and rules that are more than causal: in kernels of their own, FULL, beside those that know neither ---- */
+/* ---- Masks, and rules that are more than causal: for kernels of their own, FULL, beside the plain ones ---- */
 
 inline bool is_full(const Attention &a) { return a.mask.data || a.seen.more; }
 
@@ -208,7 +208,8 @@ template <class T, int ROWS> constexpr size_t mask_bytes() {
 /* Scores of the warp's 16 queries with the keys of a tile: scaled, with what a mask adds, m being its tile from the
  * warp's first row on, or NULL; -inf where hidden. */
 template <int NF, class T>
-__device__ inline void scale_and_hide(const Attention &a, const RowsSeen &seen, int64_t key, const T *m, T (&c)[NF][4]) {
+__device__ inline void scale_and_hide(const Attention &a, const RowsSeen &seen, int64_t key, const T *m,
+                                      T (&c)[NF][4]) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int from[2], to[2];
     for (int r = 0; r < 2; r++) {
