@@ -86,7 +86,8 @@ static tg_status fill_gaps(tg_tensor *x, int64_t numel) {
 
 static tg_dtype dtype_of(const tg_sample_input *s, tg_dtype usual) {
     if (s->dtype) return s->dtype;
-    return s->kind == TG_SAMPLE_INDEX || s->kind == TG_SAMPLE_STARTS ? TG_I64 : s->kind == TG_SAMPLE_BOOL ? TG_BOOL : usual;
+    bool index = s->kind == TG_SAMPLE_INDEX || s->kind == TG_SAMPLE_STARTS;
+    return index ? TG_I64 : s->kind == TG_SAMPLE_BOOL ? TG_BOOL : usual;
 }
 
 /* With the layout that is asked for; with rows, equal rows all the same. */

@@ -45,7 +45,7 @@ static tg_status head_open(tg_ctx *ctx, const tg_attention_args *a, head *h) {
     h->seen = tg_seen_rules_of(a);
     if (h->seen.more && !tg_ctx_ops(ctx)->host)
         return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED,
-                           "attention with a window, lengths or packing, composed: the device's memory is not the host's");
+                           "attention composed with a window, lengths or packing: the host cannot read this device");
     return TG_OK;
 }
 

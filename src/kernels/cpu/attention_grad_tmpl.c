@@ -109,7 +109,8 @@ static void backward_block(const tg_attention_job *job, const queries *q, unit *
         if (!take_tile(job, q, w, key, n, (real)a->scale, &k))
             continue;
         if (w->gv)
-            mm(n, job->pad_v, q->n, (operand){w->s, lanes, 1}, w->gr.at, w->gr.ld, w->gv + key * w->ldv, w->ldv, true);
+            mm(n, job->pad_v, q->n, (operand){w->s, lanes, 1}, w->gr.at, w->gr.ld, w->gv + key * w->ldv, w->ldv,
+               true);
         if (w->gk)
             mm(n, job->pad_k, q->n, (operand){w->gs, lanes, 1}, w->qr.at, w->qr.ld, w->gk + key * w->ldk, w->ldk,
                true);
@@ -174,7 +175,7 @@ static void mask_share(const tg_attention_job *job, const queries *q, unit *w, i
             sum[(j - key) * TG_QUERIES + i] += w->gs[(j - from) * q->lanes + i];
 }
 
-/* Brings home the sums of queries [i, i + n) and of keys [key, key + keys), summed once more where that is asked for. */
+/* Brings home the sums of a block of queries and a tile of keys, summed once more where that is asked for. */
 static void mask_put(const tg_attention_job *job, int64_t b, int64_t h, int64_t i, int64_t key, const real *sum) {
     matrix to = matrix_of(&job->a->gmask, b, h);
     int64_t n = job->summed[2] ? 1 : job->sq - i < TG_QUERIES ? job->sq - i : TG_QUERIES;
