@@ -78,17 +78,30 @@ typedef struct tg_draws {
 
 TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position); /* rng.counter and all; 0 for NULL */
 
-/* Attention over q [b,h,sq,dk], k [b,g,sk,dk], v [b,g,sk,dv], out [b,h,sq,dv]; h a multiple of g (grouped-query).
- * Query i sees keys j <= i + sk - sq when causal. The scores exist in tiles only. lse [b,h,sq]: log-sum-exp of each
- * row's scaled scores, float32 (float64 for float64). Dropout of element (b,h,i,j) takes the draw of position
- * ((b*H + h)*sq + i)*sk + j. */
+/* Attention over q [b,h,sq,dk], k [b,g,sk,dk], v [b,g,sk,dv], out [b,h,sq,dv]; h a multiple of g (grouped-query). The
+ * scores, scale q k^T + mask, exist in tiles only. lse [b,h,sq]: log-sum-exp of each row's scores and its sink, float32
+ * (float64 for float64). Dropout of element (b,h,i,j) takes the draw of position ((b*H + h)*sq + i)*sk + j.
+ *
+ * Which keys query i sees: with p = i + sk - sq, its place among them, those j <= p when causal, j <= p + right and
+ * j >= p - left where these are bounds, j < lengths[b]; and where the mask is bool, those for which it holds. With
+ * starts sequence s is the queries from starts_q[s] to starts_q[s + 1] and the keys alike: a query sees keys of its own
+ * sequence only, and p is the place in which the last of both meet. A query that sees none gives zeros. */
 typedef struct tg_attention_args {
     tg_array q, k, v, out, lse;
     double scale, dropout;
-    bool causal;
+    bool causal, left_bound, right_bound;
+    int64_t left, right;       /* 0 or more */
+    tg_array mask;             /* seen as [b,h,sq,sk], stride 0 where it is repeated; bool or float */
+    tg_array sink;             /* [h]: a logit that joins the denominator only */
+    tg_array lengths;          /* [b] int64, in [0, sk] */
+    tg_array starts_q, starts_k; /* [n + 1] int64, contiguous, from 0 to sq and sk, never falling; b is 1 */
+    int64_t *bad; /* forward: bad[0] receives 1 + the position of the first wrong one of lengths, or of starts_q and
+                     starts_k behind it; NULL: they are right */
     tg_draws draws;
     tg_array gout, gq, gk, gv; /* of the gradient; data NULL: not wanted */
     bool add_q, add_k, add_v;  /* add into gq, gk, gv instead of writing */
+    tg_array gmask, gsink;     /* gmask as the mask: summed along dims of stride 0 */
+    bool add_mask, add_sink;
 } tg_attention_args;
 
 /* Rows of the last dim. y = (x - mean) rstd w + b, or with rms: y = x rstd w. mean and rstd are [rows], float32

@@ -65,7 +65,13 @@ typedef enum tg_family {
 
 /* ---- Samples: the inputs that every test from the op table runs an op on ---- */
 
-typedef enum tg_sample_kind { TG_SAMPLE_FLOAT, TG_SAMPLE_INDEX, TG_SAMPLE_BOOL, TG_SAMPLE_ABSENT } tg_sample_kind;
+typedef enum tg_sample_kind {
+    TG_SAMPLE_FLOAT,
+    TG_SAMPLE_INDEX,
+    TG_SAMPLE_BOOL,
+    TG_SAMPLE_ABSENT,
+    TG_SAMPLE_STARTS, /* int64 that rise from 0 to hi, in steps that grow */
+} tg_sample_kind;
 typedef enum tg_sample_layout {
     TG_SAMPLE_ROWS,       /* row-major */
     TG_SAMPLE_TRANSPOSED, /* last two dims swapped in memory */
@@ -107,6 +113,7 @@ typedef struct tg_sample {
 #define TG_S_INDEX(n_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_INDEX, .hi = (n_)}
 #define TG_S_BOOL(...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_BOOL}
 #define TG_S_ABSENT {.kind = TG_SAMPLE_ABSENT}
+#define TG_S_STARTS(hi_, n_) {.shape = TG_S_SHAPE(n_), .kind = TG_SAMPLE_STARTS, .hi = (hi_)}
 #define TG_SAMPLES(s) \
     .samples = (s), .n_samples = (int)(sizeof(s) / sizeof((s)[0])), .sample_size = sizeof((s)[0])
 

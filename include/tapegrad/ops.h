@@ -211,14 +211,22 @@ TG_API tg_tensor *tg_swiglu(tg_tape *t, tg_tensor *gate, tg_tensor *up); /* silu
 
 typedef struct tg_attention_opts {
     size_t size;
-    bool causal;    /* query i sees keys j <= i + sk - sq */
+    bool causal;    /* query i sees keys j <= p; p = i + sk - sq */
     double scale;   /* of the scores; 0: 1 / sqrt(dk) */
     double dropout; /* of the probabilities, in training mode */
+    int64_t left, right;  /* a window: keys j >= p - left, and j <= p + right; 0 or -1: no bound */
+    tg_tensor *mask;      /* broadcasts to [b, h, sq, sk]; bool: true may be seen; else it is added to the scores */
+    tg_tensor *sink;      /* [h]: a logit more in each row's denominator, without a value */
+    tg_tensor *lengths;   /* int64 [b]: keys j < lengths[b] are seen, the others are padding */
+    tg_tensor *starts_q;  /* int64 [n + 1]: n sequences packed along sq, b 1; each sees itself only. With starts_k */
+    tg_tensor *starts_k;
 } tg_attention_opts;
 
+enum { TG_WINDOW_ZERO = -2147483647 }; /* left or right: a bound of 0 */
 #define TG_ATTENTION(...) (&(tg_attention_opts){.size = sizeof(tg_attention_opts), __VA_ARGS__})
 
-/* q [b, h, sq, dk], k [b, g, sk, dk], v [b, g, sk, dv] -> [b, h, sq, dv]; g divides h. opts may be NULL. */
+/* q [b, h, sq, dk], k [b, g, sk, dk], v [b, g, sk, dv] -> [b, h, sq, dv]; g divides h. opts may be NULL. A query that
+ * sees no key gives zeros. mask and sink: of q's dtype or float32, and with a gradient. */
 TG_API tg_tensor *tg_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, const tg_attention_opts *opts);
 
 /* ---- Convolutions and pools: [0] is of h, [1] of w; of one dim [0] alone ---- */

@@ -151,9 +151,10 @@ static void linear(const tg_call *c, tg_rules *r) {
     if (c->n_in > 2) set(r, 2, 0, last);
 }
 
-/* q [b, h, sq, dk], k [b, g, sk, dk], v [b, g, sk, dv]: each of g heads serves h / g neighbours. */
+/* q [b, h, sq, dk], k [b, g, sk, dk], v [b, g, sk, dv]: each of g heads serves h / g neighbours. What else there is the
+ * op states itself. */
 static void attention(const tg_call *c, tg_rules *r) {
-    if (c->n_in != 3) return;
+    if (c->n_in < 3) return;
     for (int i = 0; i < 3; i++)
         for (int d = 0; d < 2; d++) set(r, i, d, d);
     set(r, 0, 2, 2);

@@ -22,6 +22,7 @@ static double draw(const tg_sample_input *s, int64_t i, tg_dtype grid, double ji
     switch (s->kind) {
     case TG_SAMPLE_INDEX: return floor(s->lo + (s->hi - s->lo) * tg_diff_uniform(state));
     case TG_SAMPLE_BOOL: return s->hi > 0 ? fmod((double)i, s->hi) >= s->lo : (double)(tg_diff_random(state) >> 63);
+    case TG_SAMPLE_STARTS: return floor(s->hi * (double)(i * i) / pow((double)s->shape.dim[0] - 1, 2));
     default: break;
     }
     double v = s->lo == 0 && s->hi == 0 ? tg_diff_normal(state) : s->lo + (s->hi - s->lo) * tg_diff_uniform(state);
@@ -85,7 +86,8 @@ static tg_status fill_gaps(tg_tensor *x, int64_t numel) {
 
 static tg_dtype dtype_of(const tg_sample_input *s, tg_dtype usual) {
     if (s->dtype) return s->dtype;
-    return s->kind == TG_SAMPLE_INDEX ? TG_I64 : s->kind == TG_SAMPLE_BOOL ? TG_BOOL : usual;
+    bool index = s->kind == TG_SAMPLE_INDEX || s->kind == TG_SAMPLE_STARTS;
+    return index ? TG_I64 : s->kind == TG_SAMPLE_BOOL ? TG_BOOL : usual;
 }
 
 /* With the layout that is asked for; with rows, equal rows all the same. */

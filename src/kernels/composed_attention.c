@@ -2,6 +2,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "kernels/attention_seen.h"
 #include "kernels/composed_parts.h"
 
 /* One head's operands and gradients in the compute type, dense; o is the output or its gradient. */
@@ -9,6 +10,8 @@ typedef struct head {
     view q, k, v, o, gq, gk, gv, product; /* product: of out and its gradient */
     view p, gp, hidden, u;                /* [sq, sk]: probabilities, their gradient, 1 where not seen, draws */
     view row, other, scale, key;          /* [sq, 1] each, but key [1, sk] */
+    view sum, total;                      /* [sq, sk], [1, 1]: of the mask's and the sink's gradient */
+    tg_seen_rules seen;
 } head;
 
 typedef struct part {
@@ -25,6 +28,7 @@ static tg_status head_open(tg_ctx *ctx, const tg_attention_args *a, head *h) {
         {&h->v, sk, dv, d},   {&h->gv, sk, dv, d},    {&h->o, sq, dv, d},     {&h->product, sq, dv, d},
         {&h->p, sq, sk, d},   {&h->gp, sq, sk, d},    {&h->hidden, sq, sk, d}, {&h->u, sq, sk, TG_F32},
         {&h->row, sq, 1, d},  {&h->other, sq, 1, d},  {&h->scale, sq, 1, d},  {&h->key, 1, sk, d},
+        {&h->sum, a->gmask.data ? sq : 0, sk, d}, {&h->total, 1, 1, d},
     };
     size_t bytes = 0;
     arena w;
@@ -38,6 +42,29 @@ static tg_status head_open(tg_ctx *ctx, const tg_attention_args *a, head *h) {
     TG_TRY(tg_ctx_ops(ctx)->iota(ctx, h->row.a, (double)(sk - sq), 1));
     TG_TRY(tg_ctx_ops(ctx)->iota(ctx, h->key.a, 0, 1));
     MAP(gt, h->hidden.a, h->key.a, h->row.a);
+    h->seen = tg_seen_rules_of(a);
+    if (h->seen.more && !tg_ctx_ops(ctx)->host)
+        return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED,
+                           "attention composed with a window, lengths or packing: the host cannot read this device");
+    return TG_OK;
+}
+
+/* h->hidden, of a batch, by rules that are more than causal: the host writes it. */
+static tg_status hide_by_rules(tg_ctx *ctx, const head *h, int64_t b) {
+    int64_t sk = h->seen.sk;
+    if (!h->seen.more)
+        return TG_OK;
+    TG_TRY(tg_ctx_ops(ctx)->sync(ctx));
+    for (int64_t i = 0; i < h->seen.sq; i++) {
+        tg_seen s = tg_seen_by(&h->seen, b, i);
+        for (int64_t j = 0; j < sk; j++) {
+            bool hides = j < s.first || j >= s.end;
+            if (h->hidden.a.dtype == TG_F64)
+                ((double *)h->hidden.a.data)[i * sk + j] = hides;
+            else
+                ((float *)h->hidden.a.data)[i * sk + j] = hides;
+        }
+    }
     return TG_OK;
 }
 
@@ -86,10 +113,24 @@ static tg_status multiply(tg_ctx *ctx, const view *a, bool ta, const view *b, bo
     return tg_ctx_ops(ctx)->gemm(ctx, &g);
 }
 
-/* h->p: scores of the loaded q and k, -inf where not seen. */
-static tg_status scores(tg_ctx *ctx, const tg_attention_args *a, const head *h) {
+/* One number, as a [1, 1] of an array that holds one a head. */
+static tg_array number(view *v, const tg_array *x, int64_t h) {
+    view_dense(v, (char *)x->data + h * x->stride[0] * tg_dtype_bits((tg_dtype)x->dtype) / 8, (tg_dtype)x->dtype, 2,
+               (const int64_t[]){1, 1});
+    return v->a;
+}
+
+/* h->p: scores of head (b, i) from the loaded q and k, -inf where not seen. Uses h->gp. */
+static tg_status scores(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
+    view mask;
     TG_TRY(multiply(ctx, &h->q, false, &h->k, true, &h->p, a->scale, 0));
-    if (a->causal)
+    if (a->mask.data && a->mask.dtype == TG_BOOL) {
+        TG_TRY(tg_ctx_ops(ctx)->fill(ctx, h->gp.a, -INFINITY));
+        MAP(where, h->p.a, slice(&mask, &a->mask, b, i), h->p.a, h->gp.a);
+    } else if (a->mask.data) {
+        MAP(add, h->p.a, h->p.a, slice(&mask, &a->mask, b, i));
+    }
+    if (a->causal || h->seen.more)
         MAP_P(masked_fill, h->p.a, -INFINITY, 0, false, h->p.a, h->hidden.a);
     return TG_OK;
 }
@@ -108,12 +149,20 @@ static tg_status drop(tg_ctx *ctx, const tg_attention_args *a, const head *h, co
 }
 
 /* h->p: probabilities; h->row: the log-sum-exp. A row that sees no key has the lowest number as its maximum, not -inf:
- * its exponentials are then 0, and the reciprocal of their sum is taken as 0. */
-static tg_status softmax(tg_ctx *ctx, const head *h) {
+ * its exponentials are then 0, and the reciprocal of their sum is taken as 0. The sink takes part as one key more. */
+static tg_status softmax(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t i) {
+    view sink;
+    bool sunk = a->sink.data != NULL;
     REDUCE(TG_MAX, h->row.a, h->p.a, 1, false);
+    if (sunk)
+        MAP(maximum, h->row.a, h->row.a, number(&sink, &a->sink, i));
     MAP_P(clamp, h->row.a, -FLT_MAX, INFINITY, false, h->row.a);
     MAP(exp_sub, h->p.a, h->p.a, h->row.a);
     REDUCE(TG_SUM, h->other.a, h->p.a, 1, false);
+    if (sunk) {
+        MAP(exp_sub, h->scale.a, number(&sink, &a->sink, i), h->row.a);
+        MAP(add, h->other.a, h->other.a, h->scale.a);
+    }
     MAP(log_add, h->row.a, h->other.a, h->row.a);
     MAP(reciprocal, h->scale.a, h->other.a);
     MAP(where_da, h->scale.a, h->other.a, h->scale.a);
@@ -124,34 +173,46 @@ static tg_status softmax(tg_ctx *ctx, const head *h) {
 tg_status tg_composed_attention(tg_ctx *ctx, const tg_attention_args *a) {
     head h;
     TG_TRY(head_open(ctx, a, &h));
-    for (int64_t b = 0; b < a->q.shape[0]; b++)
+    if (a->bad && (*a->bad = tg_seen_bad(&h.seen, a->q.shape[0])) != 0)
+        return TG_OK;
+    for (int64_t b = 0; b < a->q.shape[0]; b++) {
+        TG_TRY(hide_by_rules(ctx, &h, b));
         for (int64_t i = 0; i < a->q.shape[1]; i++) {
             int64_t g = i / (a->q.shape[1] / a->k.shape[1]);
             TG_TRY(load(ctx, &h.q, &a->q, b, i));
             TG_TRY(load(ctx, &h.k, &a->k, b, g));
             TG_TRY(load(ctx, &h.v, &a->v, b, g));
-            TG_TRY(scores(ctx, a, &h));
-            TG_TRY(softmax(ctx, &h));
+            TG_TRY(scores(ctx, a, &h, b, i));
+            TG_TRY(softmax(ctx, a, &h, i));
             TG_TRY(drop(ctx, a, &h, &h.p, b, i));
             TG_TRY(multiply(ctx, &h.p, false, &h.v, false, &h.o, 1, 0));
             TG_TRY(save(ctx, &a->out, b, i, &h.o, false));
             TG_TRY(save(ctx, &a->lse, b, i, &h.row, false));
         }
+    }
     return TG_OK;
 }
 
-/* h->p: probabilities with dropout; h->gp: the gradient of the unscaled scores. */
-static tg_status score_grad(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
+/* h->row: the log-sum-exps of head (b, i); h->other: sum(gout out) of its rows, gout being loaded. */
+static tg_status row_terms(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
     view out;
-    TG_TRY(scores(ctx, a, h));
     TG_TRY(load(ctx, &h->row, &a->lse, b, i));
     MAP_P(clamp, h->row.a, -FLT_MAX, INFINITY, false, h->row.a);
-    MAP(exp_sub, h->p.a, h->p.a, h->row.a);
     MAP(mul, h->product.a, slice(&out, &a->out, b, i), h->o.a);
     REDUCE(TG_SUM, h->other.a, h->product.a, 1, false);
+    return TG_OK;
+}
+
+/* h->p: probabilities with dropout; h->gp: the gradient of the scaled scores. */
+static tg_status score_grad(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
+    TG_TRY(load(ctx, &h->q, &a->q, b, i));
+    TG_TRY(load(ctx, &h->o, &a->gout, b, i));
+    TG_TRY(scores(ctx, a, h, b, i));
+    TG_TRY(row_terms(ctx, a, h, b, i));
+    MAP(exp_sub, h->p.a, h->p.a, h->row.a);
     TG_TRY(multiply(ctx, &h->o, false, &h->v, true, &h->gp, 1, 0));
     TG_TRY(drop(ctx, a, h, &h->gp, b, i));
-    MAP_P(sub_scaled, h->gp.a, a->scale, 0, false, h->gp.a, h->other.a, h->p.a);
+    MAP_P(sub_scaled, h->gp.a, 1, 0, false, h->gp.a, h->other.a, h->p.a);
     return drop(ctx, a, h, &h->p, b, i);
 }
 
@@ -163,11 +224,9 @@ static tg_status group_grad(tg_ctx *ctx, const tg_attention_args *a, const head 
     TG_TRY(tg_ctx_ops(ctx)->fill(ctx, h->gk.a, 0));
     TG_TRY(tg_ctx_ops(ctx)->fill(ctx, h->gv.a, 0));
     for (int64_t i = g * heads; i < (g + 1) * heads; i++) {
-        TG_TRY(load(ctx, &h->q, &a->q, b, i));
-        TG_TRY(load(ctx, &h->o, &a->gout, b, i));
         TG_TRY(score_grad(ctx, a, h, b, i));
-        TG_TRY(multiply(ctx, &h->gp, false, &h->k, false, &h->gq, 1, 0));
-        TG_TRY(multiply(ctx, &h->gp, true, &h->q, false, &h->gk, 1, 1));
+        TG_TRY(multiply(ctx, &h->gp, false, &h->k, false, &h->gq, a->scale, 0));
+        TG_TRY(multiply(ctx, &h->gp, true, &h->q, false, &h->gk, a->scale, 1));
         TG_TRY(multiply(ctx, &h->p, true, &h->o, false, &h->gv, 1, 1));
         TG_TRY(save(ctx, &a->gq, b, i, &h->gq, a->add_q));
     }
@@ -175,11 +234,56 @@ static tg_status group_grad(tg_ctx *ctx, const tg_attention_args *a, const head 
     return save(ctx, &a->gv, b, g, &h->gv, a->add_v);
 }
 
+/* Head (b, i) of the mask's gradient, from the heads that it is a sum of: their batches from b on, and heads from i. */
+static tg_status mask_grad(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
+    int64_t batches = a->gmask.stride[0] ? b + 1 : a->q.shape[0], heads = a->gmask.stride[1] ? i + 1 : a->q.shape[1];
+    TG_TRY(tg_ctx_ops(ctx)->fill(ctx, h->sum.a, 0));
+    for (int64_t c = b; c < batches; c++) {
+        TG_TRY(hide_by_rules(ctx, h, c));
+        for (int64_t j = i; j < heads; j++) {
+            int64_t g = j / (a->q.shape[1] / a->k.shape[1]);
+            TG_TRY(load(ctx, &h->k, &a->k, c, g));
+            TG_TRY(load(ctx, &h->v, &a->v, c, g));
+            TG_TRY(score_grad(ctx, a, h, c, j));
+            MAP_P(id, h->sum.a, 0, 0, true, h->gp.a);
+        }
+    }
+    view to;
+    slice(&to, &a->gmask, b, i);
+    if (to.stride[0] && to.stride[1]) return save(ctx, &a->gmask, b, i, &h->sum, a->add_mask);
+    REDUCE(TG_SUM, to.a, h->sum.a, 1, a->add_mask);
+    return TG_OK;
+}
+
+static tg_status sink_grad(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t i) {
+    view sink, to;
+    TG_TRY(tg_ctx_ops(ctx)->fill(ctx, h->total.a, 0));
+    for (int64_t b = 0; b < a->q.shape[0]; b++) {
+        TG_TRY(load(ctx, &h->o, &a->gout, b, i));
+        TG_TRY(row_terms(ctx, a, h, b, i));
+        MAP(exp_sub, h->scale.a, number(&sink, &a->sink, i), h->row.a);
+        MAP(mul, h->scale.a, h->scale.a, h->other.a);
+        REDUCE(TG_SUM, h->total.a, h->scale.a, -1, true);
+    }
+    MAP_P(id, number(&to, &a->gsink, i), 0, 0, a->add_sink, h->total.a);
+    return TG_OK;
+}
+
+static tg_status extras_grad(tg_ctx *ctx, const tg_attention_args *a, const head *h) {
+    const tg_array *g = &a->gmask;
+    for (int64_t b = 0; g->data && b < (g->stride[0] ? a->q.shape[0] : 1); b++)
+        for (int64_t i = 0; i < (g->stride[1] ? a->q.shape[1] : 1); i++) TG_TRY(mask_grad(ctx, a, h, b, i));
+    for (int64_t i = 0; a->gsink.data && i < a->q.shape[1]; i++) TG_TRY(sink_grad(ctx, a, h, i));
+    return TG_OK;
+}
+
 tg_status tg_composed_attention_grad(tg_ctx *ctx, const tg_attention_args *a) {
     head h;
     TG_TRY(head_open(ctx, a, &h));
-    for (int64_t b = 0; b < a->k.shape[0]; b++)
+    for (int64_t b = 0; b < a->k.shape[0]; b++) {
+        TG_TRY(hide_by_rules(ctx, &h, b));
         for (int64_t g = 0; g < a->k.shape[1]; g++)
             TG_TRY(group_grad(ctx, a, &h, b, g));
-    return TG_OK;
+    }
+    return extras_grad(ctx, a, &h);
 }

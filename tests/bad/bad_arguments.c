@@ -284,6 +284,16 @@ static void attention(bad_world *b) {
     INERT(tg_attention, SHAPE, "of one length", tg_attention(b->t, q, q, k, NULL));
     INERT(tg_attention, SHAPE, "expected one size", tg_attention(b->t, q, other, other, NULL));
     INERT(tg_attention, SHAPE, "one batch size", tg_attention(b->t, q, two, two, NULL));
+    INERT(tg_attention, ARGUMENT, "left is -2", tg_attention(b->t, q, q, q, TG_ATTENTION(.left = -2)));
+    INERT(tg_attention, ARGUMENT, "right is -9", tg_attention(b->t, q, q, q, TG_ATTENTION(.right = -9)));
+    INERT(tg_attention, DTYPE, "the mask is i64", tg_attention(b->t, q, q, q, TG_ATTENTION(.mask = b->ids)));
+    INERT(tg_attention, SHAPE, "broadcasts to [1, 3, 2, 2]", tg_attention(b->t, q, q, q, TG_ATTENTION(.mask = other)));
+    INERT(tg_attention, DTYPE, "the sink is i64", tg_attention(b->t, q, q, q, TG_ATTENTION(.sink = b->ids)));
+    INERT(tg_attention, SHAPE, "3 elements, one a head", tg_attention(b->t, q, q, q, TG_ATTENTION(.sink = q)));
+    INERT(tg_attention, DTYPE, "lengths is f32", tg_attention(b->t, q, q, q, TG_ATTENTION(.lengths = q)));
+    INERT(tg_attention, ARGUMENT, "together", tg_attention(b->t, q, q, q, TG_ATTENTION(.starts_q = b->ids)));
+    INERT(tg_attention, ARGUMENT, "not both",
+          tg_attention(b->t, q, q, q, TG_ATTENTION(.lengths = b->ids, .starts_q = b->ids, .starts_k = b->ids)));
     tg_drop(q);
     tg_drop(k);
     tg_drop(other);

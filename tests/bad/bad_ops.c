@@ -230,6 +230,10 @@ static void networks(bad_world *b) {
     OP(tg_attention, tg_attention(t, x, q, q, NULL));
     OP(tg_attention, tg_attention(t, q, x, q, NULL));
     OP(tg_attention, tg_attention(t, q, q, x, NULL));
+    OPTIONAL(tg_attention, tg_attention(t, q, q, q, TG_ATTENTION(.mask = x)));
+    OPTIONAL(tg_attention, tg_attention(t, q, q, q, TG_ATTENTION(.sink = x)));
+    OPTIONAL(tg_attention, tg_attention(t, q, q, q, TG_ATTENTION(.lengths = x)));
+    OPTIONAL(tg_attention, tg_attention(t, q, q, q, TG_ATTENTION(.starts_q = x, .starts_k = x)));
     OP(tg_cross_entropy, tg_cross_entropy(t, x, b->ids, NULL));
     OP(tg_cross_entropy, tg_cross_entropy(t, b->x, x, NULL));
     OP(tg_linear_cross_entropy, tg_linear_cross_entropy(t, x, b->x, b->ids, NULL));

@@ -1,19 +1,25 @@
-/* The contract of attention and its gradient: masks, groups, head sizes and dropout. */
+/* The contract of attention and its gradient: groups, head sizes and dropout; masks, windows, padding, packing and
+ * sinks, alone and together. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "contract/device_contract.h"
 #include "kernels/philox.h"
 
-enum { Q, K, V, OUT, GOUT, GQ, GK, GV, ARRAYS };
+enum { Q, K, V, OUT, GOUT, GQ, GK, GV, HEADS, MASK = HEADS, GMASK, SINK, GSINK, LENGTHS, STARTS_Q, STARTS_K, ARRAYS };
 
 typedef struct attention_case {
     mirror m[ARRAYS], lse;
+    bool has[ARRAYS];
     double *v[ARRAYS], *p, *keep; /* values; probabilities and dropout's factors of one head, [sq, sk] */
+    int64_t full[4], repeated[2][4]; /* the mask's shape with all it repeats; strides, of it and of its gradient */
     int64_t batch, heads, groups, sq, sk, dk, dv;
     tg_attention_args a;
     double slack;
 } attention_case;
+
+enum { EXTRAS = 96 };
 
 static const int64_t sizes[] = {1, 3, 8, 20, 32, 64, 65, 128, 200, 256};
 static const int64_t lengths[] = {1, 2, 5, 16, 33, 64, 65, 100, 130};
@@ -32,19 +38,97 @@ static mirror make_heads(contract *c, tg_dtype t, int64_t b, int64_t h, int64_t 
     return m;
 }
 
-static void attention_make(contract *c, attention_case *k, tg_dtype t) {
+/* Takes the mirror's values over. */
+static void keep_values(contract *c, attention_case *k, int i) {
+    contract_push(c, &k->m[i]);
+    k->has[i] = true;
+    k->v[i] = malloc(sizeof(double) * (size_t)(k->m[i].on.numel + 1));
+    for (int64_t j = 0; j < k->m[i].on.numel; j++) k->v[i][j] = contract_get(&k->m[i], j);
+}
+
+/* A mask, or its gradient, as the slot has it. */
+static tg_array repeated(attention_case *k, int i) {
+    tg_array a = k->m[i].on;
+    a.shape = k->full;
+    a.numel = k->full[0] * k->full[1] * k->full[2] * k->full[3];
+    a.stride = k->repeated[i == GMASK];
+    a.contiguous = false;
+    for (int d = 0; d < 4; d++) k->repeated[i == GMASK][d] = k->m[i].shape[d] == 1 ? 0 : k->m[i].stride[d];
+    return a;
+}
+
+static void make_mask(contract *c, attention_case *k, tg_dtype t) {
+    int64_t shape[4], odds = contract_roll(c, 5);
+    tg_dtype kinds[] = {TG_BOOL, t, TG_F32}, kind = kinds[contract_roll(c, 3)];
+    for (int d = 0; d < 4; d++) shape[d] = contract_roll(c, 3) ? k->full[d] : 1;
+    k->m[MASK] = contract_make(c, kind, 4, shape, contract_roll(c, 2) ? ROWS : STRIDED);
+    for (int64_t i = 0; i < k->m[MASK].on.numel; i++) {
+        bool hides = contract_roll(c, 4) < odds;
+        double v = (double)(contract_roll(c, 401) - 200) / 100;
+        contract_set(&k->m[MASK], i, kind == TG_BOOL ? !hides : hides ? -(double)INFINITY : v);
+    }
+    keep_values(c, k, MASK);
+    k->a.mask = repeated(k, MASK);
+    if (kind == TG_BOOL) return;
+    k->m[GMASK] = contract_make(c, kind, 4, shape, ROWS);
+    keep_values(c, k, GMASK);
+}
+
+static void make_sink(contract *c, attention_case *k, tg_dtype t) {
+    tg_dtype kind = contract_roll(c, 2) ? t : TG_F32;
+    for (int i = SINK; i <= GSINK; i++) {
+        k->m[i] = contract_make(c, kind, 1, &k->heads, contract_roll(c, 2) ? ROWS : STRIDED);
+        keep_values(c, k, i);
+    }
+    k->a.sink = k->m[SINK].on;
+}
+
+static void make_starts(contract *c, attention_case *k, int i, int64_t total, int64_t sequences) {
+    k->m[i] = contract_make(c, TG_I64, 1, (int64_t[]){sequences + 1}, ROWS);
+    for (int64_t s = 0, at = 0; s <= sequences; s++) {
+        if (s) at = s == sequences ? total : at + contract_roll(c, total - at + 1);
+        contract_set(&k->m[i], s, (double)at);
+    }
+    keep_values(c, k, i);
+}
+
+static void make_extents(contract *c, attention_case *k) {
+    if (k->batch == 1 && contract_roll(c, 2)) {
+        int64_t sequences = 1 + contract_roll(c, 4);
+        make_starts(c, k, STARTS_Q, k->sq, sequences);
+        make_starts(c, k, STARTS_K, k->sk, sequences);
+        k->a.starts_q = k->m[STARTS_Q].on;
+        k->a.starts_k = k->m[STARTS_K].on;
+        return;
+    }
+    k->m[LENGTHS] = contract_make(c, TG_I64, 1, &k->batch, contract_roll(c, 2) ? ROWS : STRIDED);
+    for (int64_t b = 0; b < k->batch; b++) contract_set(&k->m[LENGTHS], b, (double)contract_roll(c, k->sk + 1));
+    keep_values(c, k, LENGTHS);
+    k->a.lengths = k->m[LENGTHS].on;
+}
+
+static void make_extras(contract *c, attention_case *k, tg_dtype t) {
+    if (contract_roll(c, 2)) make_mask(c, k, t);
+    if (contract_roll(c, 3) == 0) make_sink(c, k, t);
+    if (contract_roll(c, 2)) make_extents(c, k);
+    k->a.left_bound = contract_roll(c, 3) == 0, k->a.right_bound = contract_roll(c, 3) == 0;
+    k->a.left = contract_roll(c, 2) ? contract_roll(c, 4) : contract_roll(c, k->sk + 1);
+    k->a.right = contract_roll(c, 2) ? contract_roll(c, 4) : contract_roll(c, k->sk + 1);
+}
+
+/* With extras heads are small, so that there may be many cases. */
+static void attention_make(contract *c, attention_case *k, tg_dtype t, bool extras) {
     *k = (attention_case){.batch = 1 + contract_roll(c, 2), .groups = 1 + contract_roll(c, 2)};
     k->heads = k->groups * (1 + contract_roll(c, 3));
     k->sq = pick(c, lengths, 9), k->sk = contract_roll(c, 2) ? k->sq : pick(c, lengths, 9);
-    k->dk = pick(c, sizes, 10), k->dv = contract_roll(c, 2) ? k->dk : pick(c, sizes, 10);
+    k->dk = pick(c, sizes, extras ? 4 : 10), k->dv = contract_roll(c, 2) ? k->dk : pick(c, sizes, extras ? 4 : 10);
     k->slack = t == TG_F64 ? 1e-10 : t == TG_F32 ? 1e-4 : t == TG_F16 ? 1e-2 : 6e-2;
-    for (int i = 0; i < ARRAYS; i++) {
+    memcpy(k->full, (int64_t[]){k->batch, k->heads, k->sq, k->sk}, sizeof k->full);
+    for (int i = 0; i < HEADS; i++) {
         bool query = i == Q || i == OUT || i == GOUT || i == GQ, value = i == V || i == OUT || i == GOUT || i == GV;
         int64_t h = query ? k->heads : k->groups, s = query ? k->sq : k->sk;
         k->m[i] = make_heads(c, t, k->batch, h, s, value ? k->dv : k->dk);
-        contract_push(c, &k->m[i]);
-        k->v[i] = malloc(sizeof(double) * (size_t)(k->m[i].on.numel + 1));
-        for (int64_t j = 0; j < k->m[i].on.numel; j++) k->v[i][j] = contract_get(&k->m[i], j);
+        keep_values(c, k, i);
     }
     k->lse = contract_make(c, t == TG_F64 ? TG_F64 : TG_F32, 3, (int64_t[]){k->batch, k->heads, k->sq}, ROWS);
     contract_push(c, &k->lse);
@@ -53,16 +137,47 @@ static void attention_make(contract *c, attention_case *k, tg_dtype t) {
     k->a.scale = 1 / sqrt((double)k->dk), k->a.causal = contract_roll(c, 2);
     k->a.dropout = contract_roll(c, 3) ? 0 : 0.3;
     k->a.draws.rng = (tg_rng){.seed = 5, .stream = 9, .counter = 0xffffffffu};
+    if (extras) make_extras(c, k, t);
 }
 
 static void attention_drop(contract *c, attention_case *k) {
     for (int i = 0; i < ARRAYS; i++) {
         free(k->v[i]);
-        contract_drop(c, &k->m[i]);
+        if (k->has[i]) contract_drop(c, &k->m[i]);
     }
     contract_drop(c, &k->lse);
     free(k->p);
     free(k->keep);
+}
+
+/* Where the mask, or its gradient, has what is for a score: dims that it repeats have one place. */
+static int64_t place_in_mask(const attention_case *k, int64_t head, int64_t i, int64_t j) {
+    const int64_t at[4] = {head / k->heads, head % k->heads, i, j}, *shape = k->m[MASK].shape;
+    int64_t place = 0;
+    for (int d = 0; d < 4; d++) place = place * shape[d] + (shape[d] == 1 ? 0 : at[d]);
+    return place;
+}
+
+static bool sees(const attention_case *k, int64_t b, int64_t i, int64_t j) {
+    int64_t place = i + k->sk - k->sq;
+    if (k->has[STARTS_Q]) {
+        const double *q = k->v[STARTS_Q], *keys = k->v[STARTS_K];
+        int64_t s = 0;
+        while (i >= (int64_t)q[s + 1]) s++;
+        if (j < (int64_t)keys[s] || j >= (int64_t)keys[s + 1]) return false;
+        place = i - (int64_t)q[s + 1] + (int64_t)keys[s + 1];
+    }
+    if (k->has[LENGTHS] && j >= (int64_t)k->v[LENGTHS][b]) return false;
+    if (k->a.causal && j > place) return false;
+    return !(k->a.right_bound && j > place + k->a.right) && !(k->a.left_bound && j < place - k->a.left);
+}
+
+/* What is added to a score: -inf where the key is not seen. */
+static double bias(const attention_case *k, int64_t head, int64_t i, int64_t j) {
+    if (!sees(k, head / k->heads, i, j)) return -(double)INFINITY;
+    if (!k->has[MASK]) return 0;
+    double v = k->v[MASK][place_in_mask(k, head, i, j)];
+    return k->m[MASK].on.dtype != TG_BOOL ? v : v != 0 ? 0 : -(double)INFINITY;
 }
 
 static double factor(const attention_case *k, int64_t position) {
@@ -77,18 +192,20 @@ static const double *row(const attention_case *k, int which, int64_t head, int64
 
 /* Of one head among batch x heads, and its group's keys: probabilities and factors; the log-sum-exps into lse. */
 static void probabilities(attention_case *k, int64_t head, int64_t group, double *lse) {
+    double sink = k->has[SINK] ? k->v[SINK][head % k->heads] : -(double)INFINITY;
     for (int64_t i = 0; i < k->sq; i++) {
-        int64_t seen = k->a.causal ? i + 1 + k->sk - k->sq : k->sk;
         const double *q = row(k, Q, head, i, k->sq, k->dk);
-        double *p = k->p + i * k->sk, max = -(double)INFINITY, sum = 0;
+        double *p = k->p + i * k->sk, max = sink, sum = 0;
         for (int64_t j = 0; j < k->sk; j++) {
             const double *key = row(k, K, group, j, k->sk, k->dk);
-            p[j] = 0;
+            p[j] = bias(k, head, i, j);
             for (int64_t d = 0; d < k->dk; d++) p[j] += q[d] * key[d] * k->a.scale;
-            if (j < seen && p[j] > max) max = p[j];
+            if (p[j] > max) max = p[j];
             k->keep[i * k->sk + j] = k->a.dropout > 0 ? factor(k, (head * k->sq + i) * k->sk + j) : 1;
         }
-        for (int64_t j = 0; j < k->sk; j++) sum += p[j] = j < seen ? exp(p[j] - max) : 0;
+        bool none = max == -(double)INFINITY;
+        for (int64_t j = 0; j < k->sk; j++) sum += p[j] = none ? 0 : exp(p[j] - max);
+        sum += none ? 0 : exp(sink - max);
         for (int64_t j = 0; j < k->sk; j++) p[j] = sum > 0 ? p[j] / sum : 0;
         lse[i] = sum > 0 ? max + log(sum) : -(double)INFINITY;
     }
@@ -113,23 +230,30 @@ static void forward_reference(attention_case *k, double *lse) {
 static void check_heads(contract *c, const attention_case *k, mirror *m, const double *want, double slack,
                         const char *what) {
     contract_pull(c, m);
+    if (m->on.dtype == TG_F32 && slack < 1e-6) slack = 1e-6; /* beside float64 */
     for (int64_t i = 0; i < m->on.numel; i++) {
         double got = contract_get(m, i), w = want[i];
         contract_check(c, got == w || fabs(got - w) <= slack * (1 + fabs(w)),
-                       "attention's %s, %s, heads %lld/%lld, %lld x %lld, sizes %lld and %lld, causal %d, dropout %g, "
-                       "element %lld: %.9g, expected %.9g",
-                       what, tg_dtype_name((tg_dtype)m->on.dtype), (long long)k->heads, (long long)k->groups,
-                       (long long)k->sq, (long long)k->sk, (long long)k->dk, (long long)k->dv, k->a.causal,
-                       k->a.dropout, (long long)i, got, w);
+                       "attention's %s, %s, batch %lld, heads %lld/%lld, %lld x %lld, sizes %lld and %lld, causal %d, "
+                       "dropout %g, window %lld %lld, %s%s%s%s, element %lld: %.9g, expected %.9g",
+                       what, tg_dtype_name((tg_dtype)m->on.dtype), (long long)k->batch, (long long)k->heads,
+                       (long long)k->groups, (long long)k->sq, (long long)k->sk, (long long)k->dk, (long long)k->dv,
+                       k->a.causal,
+                       k->a.dropout, (long long)(k->a.left_bound ? k->a.left : -1),
+                       (long long)(k->a.right_bound ? k->a.right : -1), k->has[MASK] ? "mask " : "",
+                       k->has[SINK] ? "sink " : "", k->has[LENGTHS] ? "lengths " : "", k->has[STARTS_Q] ? "starts" : "",
+                       (long long)i, got, w);
     }
 }
 
-static void attention_forward_case(contract *c, tg_dtype t) {
+static void attention_forward_case(contract *c, tg_dtype t, bool extras) {
     attention_case k;
-    attention_make(c, &k, t);
+    int64_t bad = 0;
+    attention_make(c, &k, t, extras);
+    k.a.bad = &bad;
     double *lse = malloc(sizeof *lse * (size_t)(k.lse.on.numel + 1));
     forward_reference(&k, lse);
-    contract_check(c, c->ops->attention(c->ctx, &k.a) == TG_OK, "attention: status");
+    contract_check(c, c->ops->attention(c->ctx, &k.a) == TG_OK && bad == 0, "attention: status");
     check_heads(c, &k, &k.m[OUT], k.v[OUT], k.slack, "output");
     check_heads(c, &k, &k.lse, lse, t == TG_F64 ? k.slack : 1e-4, "log-sum-exp");
     free(lse);
@@ -138,15 +262,17 @@ static void attention_forward_case(contract *c, tg_dtype t) {
 
 void contract_attention(contract *c) {
     static const tg_dtype floats[] = {TG_F32, TG_F64, TG_BF16, TG_F16};
-    for (int k = 0; c->ops->attention && k < 48; k++) attention_forward_case(c, floats[k % 4]);
+    for (int k = 0; c->ops->attention && k < 48; k++) attention_forward_case(c, floats[k % 4], false);
+    for (int k = 0; c->ops->attention && k < EXTRAS; k++) attention_forward_case(c, floats[k % 4], true);
 }
 
-/* Adds a head's shares to gq, gk and gv, which p and keep are made for. */
-static void backward_reference(attention_case *k, int64_t head, int64_t group) {
+/* Adds a head's shares to the gradients; p, keep and lse are made for it. */
+static void backward_reference(attention_case *k, int64_t head, int64_t group, const double *lse) {
     for (int64_t i = 0; i < k->sq; i++) {
         const double *gout = row(k, GOUT, head, i, k->sq, k->dv), *out = row(k, OUT, head, i, k->sq, k->dv);
         double delta = 0;
         for (int64_t d = 0; d < k->dv; d++) delta += gout[d] * out[d];
+        if (k->has[SINK]) k->v[GSINK][head % k->heads] -= exp(k->v[SINK][head % k->heads] - lse[i]) * delta;
         for (int64_t j = 0; j < k->sk; j++) {
             double p = k->p[i * k->sk + j], keep = k->keep[i * k->sk + j], gp = 0;
             for (int64_t d = 0; d < k->dv; d++) {
@@ -154,6 +280,7 @@ static void backward_reference(attention_case *k, int64_t head, int64_t group) {
                 k->v[GV][(group * k->sk + j) * k->dv + d] += p * keep * gout[d];
             }
             double gs = p * (gp * keep - delta) * k->a.scale;
+            if (k->has[GMASK]) k->v[GMASK][place_in_mask(k, head, i, j)] += p * (gp * keep - delta);
             for (int64_t d = 0; d < k->dk; d++) {
                 k->v[GQ][(head * k->sq + i) * k->dk + d] += gs * row(k, K, group, j, k->sk, k->dk)[d];
                 k->v[GK][(group * k->sk + j) * k->dk + d] += gs * row(k, Q, head, i, k->sq, k->dk)[d];
@@ -162,36 +289,47 @@ static void backward_reference(attention_case *k, int64_t head, int64_t group) {
     }
 }
 
-static void attention_grad_case(contract *c, tg_dtype t) {
+/* Some of the gradients, written or added. */
+static void want_gradients(contract *c, attention_case *k) {
+    const int which[] = {GQ, GK, GV, GMASK, GSINK};
+    tg_array *to[] = {&k->a.gq, &k->a.gk, &k->a.gv, &k->a.gmask, &k->a.gsink};
+    bool *add[] = {&k->a.add_q, &k->a.add_k, &k->a.add_v, &k->a.add_mask, &k->a.add_sink};
+    for (int i = 0; i < 5; i++) {
+        mirror *m = &k->m[which[i]];
+        if (!k->has[which[i]]) continue;
+        if (contract_roll(c, 5)) *to[i] = which[i] == GMASK ? repeated(k, GMASK) : m->on;
+        *add[i] = contract_roll(c, 2);
+        for (int64_t j = 0; !*add[i] && j < m->on.numel; j++) k->v[which[i]][j] = 0;
+    }
+}
+
+static void attention_grad_case(contract *c, tg_dtype t, bool extras) {
     attention_case k;
-    attention_make(c, &k, t);
+    attention_make(c, &k, t, extras);
     double *lse = malloc(sizeof *lse * (size_t)(k.lse.on.numel + 1));
     forward_reference(&k, lse);
     for (int64_t i = 0; i < k.lse.on.numel; i++) contract_set(&k.lse, i, lse[i]);
     for (int64_t i = 0; i < k.m[OUT].on.numel; i++) contract_set(&k.m[OUT], i, k.v[OUT][i]);
     contract_push(c, &k.lse);
     contract_push(c, &k.m[OUT]);
-    tg_array *to[] = {&k.a.gout, &k.a.gq, &k.a.gk, &k.a.gv};
-    bool *add[] = {NULL, &k.a.add_q, &k.a.add_k, &k.a.add_v};
-    for (int i = 0; i < 4; i++) {
-        bool wanted = i == 0 || contract_roll(c, 5);
-        if (wanted) *to[i] = k.m[GOUT + i].on;
-        if (add[i]) *add[i] = contract_roll(c, 2);
-        for (int64_t j = 0; add[i] && !*add[i] && j < k.m[GOUT + i].on.numel; j++) k.v[GOUT + i][j] = 0;
-    }
+    k.a.gout = k.m[GOUT].on;
+    want_gradients(c, &k);
     for (int64_t head = 0; head < k.batch * k.heads; head++) {
         probabilities(&k, head, group_of(&k, head), lse + head * k.sq);
-        backward_reference(&k, head, group_of(&k, head));
+        backward_reference(&k, head, group_of(&k, head), lse + head * k.sq);
     }
     contract_check(c, c->ops->attention_grad(c->ctx, &k.a) == TG_OK, "attention_grad: status");
     if (k.a.gq.data) check_heads(c, &k, &k.m[GQ], k.v[GQ], 2 * k.slack, "gradient of queries");
     if (k.a.gk.data) check_heads(c, &k, &k.m[GK], k.v[GK], 2 * k.slack, "gradient of keys");
     if (k.a.gv.data) check_heads(c, &k, &k.m[GV], k.v[GV], 2 * k.slack, "gradient of values");
+    if (k.a.gmask.data) check_heads(c, &k, &k.m[GMASK], k.v[GMASK], 4 * k.slack, "gradient of the mask");
+    if (k.a.gsink.data) check_heads(c, &k, &k.m[GSINK], k.v[GSINK], 4 * k.slack, "gradient of the sink");
     free(lse);
     attention_drop(c, &k);
 }
 
 void contract_attention_grad(contract *c) {
     static const tg_dtype floats[] = {TG_F32, TG_F64, TG_BF16, TG_F16};
-    for (int k = 0; c->ops->attention_grad && k < 48; k++) attention_grad_case(c, floats[k % 4]);
+    for (int k = 0; c->ops->attention_grad && k < 48; k++) attention_grad_case(c, floats[k % 4], false);
+    for (int k = 0; c->ops->attention_grad && k < EXTRAS; k++) attention_grad_case(c, floats[k % 4], true);
 }

@@ -159,6 +159,10 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     LOSS_CALLS(X)                                                                                                      \
     X(attention, tg_attention(t, x[0], x[1], x[2], NULL))                                                              \
     X(causal, tg_attention(t, x[0], x[1], x[2], TG_ATTENTION(.causal = true)))                                         \
+    X(biased, tg_attention(t, x[0], x[1], x[2], TG_ATTENTION(.mask = x[3])))                                           \
+    X(sunk, tg_attention(t, x[0], x[1], x[2], TG_ATTENTION(.sink = x[3])))                                             \
+    X(padded, tg_attention(t, x[0], x[1], x[2], TG_ATTENTION(.lengths = x[3])))                                        \
+    X(windowed, tg_attention(t, x[0], x[1], x[2], TG_ATTENTION(.left = 1)))                                            \
     X(add_, tg_add_(t, tg_scale(t, x[0], 1), x[1]))                                                                    \
     X(mul_, tg_mul_(t, tg_scale(t, x[0], 1), x[1]))                                                                    \
     X(relu_, tg_relu_(t, tg_scale(t, x[0], 1)))                                                                        \

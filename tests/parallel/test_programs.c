@@ -114,6 +114,14 @@ PAIR(offsets_of_rows,
      tg_attention(t, tg_all_gather(t, L(S(2), 1, 2, 2 * n, 3), 2, w->tp), L(R, 1, 2, 2 * n, 3), L(R, 1, 2, 2 * n, 3),
                   TG_ATTENTION(.causal = true)))
 
+#define HEADS3(...)                                                                                \
+    tg_attention(t, L(S(1), 1, 2 * n, 4, 3), L(S(1), 1, 2 * n, 4, 3), L(S(1), 1, 2 * n, 4, 3), \
+                 TG_ATTENTION(__VA_ARGS__))
+PAIR(bias_of_other_heads, HEADS3(.causal = true, .mask = L(R, 2, 4, 4)),
+     HEADS3(.causal = true, .mask = L(S(0), 2 * n, 4, 4)))
+PAIR(bias_of_all_heads, HEADS3(.mask = L(I, 4, 4)), HEADS3(.mask = L(R, 4, 4)))
+PAIR(sink_of_other_heads, HEADS3(.left = 1, .sink = L(R, 2)), HEADS3(.left = 1, .sink = L(S(0), 2 * n)))
+
 static tg_tensor *masked_mean(p_world *w, bool right) {
     tg_tensor *loss = L(S(0), 2 * w->m), *counted = C(S(0), 2 * w->m);
     tg_tensor *m = tg_square(w->t, counted), *sum = tg_sum(w->t, tg_mul(w->t, loss, m), TG_ALL_DIMS, false);
@@ -176,6 +184,7 @@ static const pair pairs[] = {
     ROW(whole_meets_shard), ROW(shard_broadcasts), ROW(reduce_after_nonlinear), ROW(reduce_twice),
     ROW(reduce_of_shard), ROW(copy_twice), ROW(gather_without_sum), ROW(gather_of_other_dim), ROW(rows_and_columns),
     ROW(summed_and_free), ROW(halves_of_shards), ROW(layouts_differ), ROW(keys_of_one_rank), ROW(offsets_of_rows),
+    ROW(bias_of_other_heads), ROW(bias_of_all_heads), ROW(sink_of_other_heads),
     ROW(partial_denominator), ROW(norm_over_shards), ROW(slice_of_shard), ROW(select_of_shard), ROW(fill_by_each_rank),
     ROW(fill_of_partial), ROW(beside_partial), ROW(gradient_of_max), ROW(nothing_to_reduce), ROW(shard_as_addend),
     ROW(scatter_of_replicated),
@@ -189,7 +198,7 @@ START_TEST(wrong_programs_are_refused) {
         p_refuse(pairs[i].name, pairs[i].wrong, 2, 1, 2, pairs[i].wrong == wrong_gradient_of_max);
     for (int i = 0; i < TG_LEN(two_axes); i++) p_refuse(two_axes[i].name, two_axes[i].wrong, 2, 2, 4, false);
     for (int i = 0; i < TG_LEN(with_dp); i++) p_refuse(with_dp[i].name, with_dp[i].wrong, 2, 1, 4, false);
-    ck_assert_int_eq(TG_LEN(pairs) + TG_LEN(two_axes) + TG_LEN(with_dp), 49);
+    ck_assert_int_eq(TG_LEN(pairs) + TG_LEN(two_axes) + TG_LEN(with_dp), 52);
 }
 END_TEST
 

@@ -1,5 +1,8 @@
 /* The driver of attention and its gradient: units of work, scratch, partial sums. */
+#include "core/core.h"
 #include "kernels/cpu/attention.h"
+
+#include "core/core.h"
 
 static tg_attention_job attention_job(const tg_attention_args *a) {
     tg_attention_job job = {
@@ -16,6 +19,7 @@ static tg_attention_job attention_job(const tg_attention_args *a) {
     job.pad_k = tg_lanes(job.dk);
     job.pad_v = tg_lanes(job.dv);
     job.blocks = tg_units(job.sq, TG_QUERIES);
+    job.seen = tg_seen_rules_of(a);
     return job;
 }
 
@@ -37,9 +41,11 @@ static tg_status run(tg_ctx *ctx, tg_attention_job *job, tg_fused kernel) {
 
 tg_status tg_cpu_attention(tg_ctx *ctx, const tg_attention_args *a) {
     tg_attention_job job = attention_job(a);
+    if (a->bad && (*a->bad = tg_seen_bad(&job.seen, job.batch)) != 0) return TG_OK;
     job.units = job.batch * job.heads * job.blocks;
     /* The carving of forward_block; q's rows pass through the keys' buffer. */
     job.slice = TG_QUERIES * (job.dk + job.pad_v) + 2 * TG_KEYS * TG_QUERIES + TG_KEYS * (job.pad_k + job.pad_v);
+    if (a->mask.data) job.slice += TG_KEYS * TG_QUERIES;
     return run(ctx, &job, TG_FUSED_attention);
 }
 
@@ -87,21 +93,45 @@ static void sum_chunks(tg_ctx *ctx, const tg_attention_job *job, const tg_array 
     tg_fused_run(ctx, TG_FUSED_sum_partials, job->a->q.dtype == TG_F64, sum.out.count * sum.tiles, &sum);
 }
 
+/* Whatever of gq, gk and gv is wanted. */
+static tg_status main_grad(tg_ctx *ctx, tg_attention_job *job) {
+    const tg_attention_args *a = job->a;
+    if (!a->gq.data && !a->gk.data && !a->gv.data) return TG_OK;
+    job->chunks = chunks_of(job);
+    job->units = job->batch * job->groups * job->chunks;
+    TG_TRY(take_partials(ctx, job));
+    TG_TRY(run(ctx, job, TG_FUSED_attention_grad));
+    sum_chunks(ctx, job, &a->gk, job->gk, job->pad_k, a->add_k);
+    sum_chunks(ctx, job, &a->gv, job->gv, job->pad_v, a->add_v);
+    return TG_OK;
+}
+
+static tg_status mask_grad(tg_ctx *ctx, tg_attention_job *job) {
+    const tg_array *g = &job->a->gmask;
+    const int64_t all[4] = {job->batch, job->heads, job->blocks, tg_units(job->sk, TG_KEYS)};
+    if (!g->data) return TG_OK;
+    job->units = 1;
+    for (int d = 0; d < 4; d++) {
+        job->summed[d] = g->stride[d] == 0;
+        job->parts[d] = job->summed[d] ? 1 : all[d];
+        job->units *= job->parts[d];
+    }
+    return run(ctx, job, TG_FUSED_attention_grad_mask);
+}
+
+static tg_status sink_grad(tg_ctx *ctx, tg_attention_job *job) {
+    job->units = job->a->gsink.data ? job->heads : 0;
+    return run(ctx, job, TG_FUSED_attention_grad_sink);
+}
+
 tg_status tg_cpu_attention_grad(tg_ctx *ctx, const tg_attention_args *a) {
     tg_attention_job job = attention_job(a);
-    if (!job.batch || !job.groups)
-        return TG_OK;
-    job.chunks = chunks_of(&job);
-    job.units = job.batch * job.groups * job.chunks;
     /* The sum of carve_tiles. */
     job.slice = TG_QUERIES * (job.dk + job.dv) + 3 * TG_KEYS * TG_QUERIES + TG_QUERIES * (2 * job.pad_k + job.pad_v) +
                 TG_KEYS * (job.pad_k + job.pad_v);
-    tg_status s = take_partials(ctx, &job);
-    if (s == TG_OK)
-        s = run(ctx, &job, TG_FUSED_attention_grad);
-    if (s != TG_OK)
-        return s;
-    sum_chunks(ctx, &job, &a->gk, job.gk, job.pad_k, a->add_k);
-    sum_chunks(ctx, &job, &a->gv, job.gv, job.pad_v, a->add_v);
-    return TG_OK;
+    if (a->mask.data) job.slice += TG_KEYS * TG_QUERIES;
+    if (job.batch && job.groups) TG_TRY(main_grad(ctx, &job));
+    if (a->gmask.data) job.slice += TG_KEYS * TG_QUERIES; /* its sums */
+    TG_TRY(mask_grad(ctx, &job));
+    return sink_grad(ctx, &job);
 }

@@ -6,6 +6,7 @@
 #ifndef TG_ATTENTION_H
 #define TG_ATTENTION_H
 
+#include "kernels/attention_seen.h"
 #include "kernels/cpu/fused.h"
 
 enum { TG_KEYS = 64, TG_QUERIES = 64, TG_LANES = 16 };
@@ -23,6 +24,9 @@ typedef struct tg_attention_job {
     int64_t units, jobs;         /* a job is a range of units that share one slice of scratch */
     void *scratch, *gk, *gv;     /* gk, gv: [chunks, batch groups sk, pad], NULL: summed where the gradient lies */
     int64_t slice;               /* elements of scratch a job */
+    tg_seen_rules seen;
+    bool summed[4];              /* dims along which the mask's gradient is summed */
+    int64_t parts[4];            /* of the mask's gradient: batches, heads, blocks of queries, tiles of keys */
 } tg_attention_job;
 
 static inline int64_t tg_attention_unit(const tg_attention_job *job, int64_t j) {

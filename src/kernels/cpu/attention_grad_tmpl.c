@@ -1,6 +1,8 @@
 /* The gradient of attention. With P the probabilities (made again from the saved log-sum-exp), K the dropout's factors
  * and D = sum(gout out) of each query:
- *     gv = (P K)' gout,  gs = P (K (gout v') - D) scale,  gq = gs k,  gk = gs' q. */
+ *     gv = (P K)' gout,  gs = P (K (gout v') - D) scale,  gq = gs k,  gk = gs' q.
+ * The mask's gradient is gs without the scale, and the sink's -exp(sink - lse) D: each from scores of its own, so that
+ * sums over batches and heads have one owner and one order. */
 #include "kernels/cpu/scores.h"
 
 /* What a unit holds: its sums for one group's gk and gv, and tiles. */
@@ -8,7 +10,9 @@ typedef struct unit {
     matrix q, k, v, out, gout;
     real *gk, *gv; /* [sk, ldk], [sk, ldv] */
     int64_t ldk, ldv;
-    real *qt, *gt, *s, *gs, *keep, *qbuf, *kbuf, *vbuf, *gbuf, *gq;
+    real *qt, *gt, *s, *gs, *keep, *qbuf, *kbuf, *vbuf, *gbuf, *gq, *mask;
+    block qr, gr; /* a block's queries and their gout, */
+    real dot[TG_QUERIES], lse[TG_QUERIES]; /* and terms */
 } unit;
 
 static void carve_tiles(const tg_attention_job *job, unit *w, real *scratch) {
@@ -22,10 +26,13 @@ static void carve_tiles(const tg_attention_job *job, unit *w, real *scratch) {
     w->vbuf = carve(&scratch, TG_KEYS * job->pad_v);
     w->gbuf = carve(&scratch, TG_QUERIES * job->pad_v);
     w->gq = carve(&scratch, TG_QUERIES * job->pad_k);
+    w->mask = job->a->mask.data ? carve(&scratch, TG_KEYS * TG_QUERIES) : NULL;
 }
 
 /* Per query: D, and the log-sum-exp (0 where no key is seen: every score is -inf there). Uses vbuf for rows of out. */
-static void row_terms(const tg_attention_job *job, const queries *q, unit *w, block g, real *dot, real *lse) {
+static void row_terms(const tg_attention_job *job, const queries *q, unit *w) {
+    block g = w->gr;
+    real *dot = w->dot, *lse = w->lse;
     for (int64_t i = 0; i < q->n; i++) {
         block o = block_rows(&w->out, q->i + i, 1, w->vbuf);
         real z = *lse_at(job, q, i);
@@ -57,31 +64,56 @@ static void score_grad_dropped(int64_t keys, int64_t lanes, real scale, const re
         }
 }
 
+static void take_queries(const tg_attention_job *job, const queries *q, unit *w) {
+    const tg_attention_args *a = job->a;
+    w->q = matrix_of(&a->q, q->b, q->h);
+    w->out = matrix_of(&a->out, q->b, q->h);
+    w->gout = matrix_of(&a->gout, q->b, q->h);
+    w->qr = block_rows(&w->q, q->i, q->n, w->qbuf);
+    w->gr = block_rows(&w->gout, q->i, q->n, w->gbuf);
+    block_transpose(w->qr, q->n, job->dk, q->lanes, (real)a->scale, w->qt);
+    block_transpose(w->gr, q->n, job->dv, q->lanes, 1, w->gt);
+    row_terms(job, q, w);
+}
+
+/* w->s and w->gs of n keys from `key` on. False where a mask hides them all: both are zero. */
+static bool take_tile(const tg_attention_job *job, const queries *q, unit *w, int64_t key, int64_t n, real scale,
+                      block *k) {
+    int64_t lanes = q->lanes;
+    if (w->mask && !mask_load(job, q, key, n, w->mask))
+        return false;
+    *k = block_rows(&w->k, key, n, w->kbuf);
+    block v = block_rows(&w->v, key, n, w->vbuf);
+    mm(n, lanes, job->dk, (operand){k->at, k->ld, 1}, w->qt, lanes, w->s, lanes, false);
+    mm(n, lanes, job->dv, (operand){v.at, v.ld, 1}, w->gt, lanes, w->gs, lanes, false);
+    if (w->mask)
+        mask_add(n * lanes, w->mask, w->s);
+    hide_tile(job, q, key, n, w->s);
+    if (job->a->dropout > 0) {
+        keep_tile(job, q, key, n, w->keep);
+        score_grad_dropped(n, lanes, scale, w->dot, w->lse, w->keep, w->s, w->gs);
+    } else {
+        score_grad(n, lanes, scale, w->dot, w->lse, w->s, w->gs);
+    }
+    return true;
+}
+
 static void backward_block(const tg_attention_job *job, const queries *q, unit *w) {
     const tg_attention_args *a = job->a;
     int64_t lanes = q->lanes;
-    real dot[TG_QUERIES], lse[TG_QUERIES], scale = (real)a->scale;
-    block qr = block_rows(&w->q, q->i, q->n, w->qbuf), gr = block_rows(&w->gout, q->i, q->n, w->gbuf);
-    block_transpose(qr, q->n, job->dk, lanes, scale, w->qt);
-    block_transpose(gr, q->n, job->dv, lanes, 1, w->gt);
-    row_terms(job, q, w, gr, dot, lse);
+    take_queries(job, q, w);
     fill(w->gq, q->n * job->pad_k, 0);
-    for (int64_t key = 0; key < q->visible; key += TG_KEYS) {
-        int64_t n = q->visible - key < TG_KEYS ? q->visible - key : TG_KEYS;
-        block k = block_rows(&w->k, key, n, w->kbuf), v = block_rows(&w->v, key, n, w->vbuf);
-        mm(n, lanes, job->dk, (operand){k.at, k.ld, 1}, w->qt, lanes, w->s, lanes, false);
-        mm(n, lanes, job->dv, (operand){v.at, v.ld, 1}, w->gt, lanes, w->gs, lanes, false);
-        mask_tile(job, q, key, n, w->s);
-        if (a->dropout > 0) {
-            keep_tile(job, q, key, n, w->keep);
-            score_grad_dropped(n, lanes, scale, dot, lse, w->keep, w->s, w->gs);
-        } else {
-            score_grad(n, lanes, scale, dot, lse, w->s, w->gs);
-        }
+    for (int64_t key = q->begin; key < q->end; key += TG_KEYS) {
+        int64_t n = q->end - key < TG_KEYS ? q->end - key : TG_KEYS;
+        block k;
+        if (!take_tile(job, q, w, key, n, (real)a->scale, &k))
+            continue;
         if (w->gv)
-            mm(n, job->pad_v, q->n, (operand){w->s, lanes, 1}, gr.at, gr.ld, w->gv + key * w->ldv, w->ldv, true);
+            mm(n, job->pad_v, q->n, (operand){w->s, lanes, 1}, w->gr.at, w->gr.ld, w->gv + key * w->ldv, w->ldv,
+               true);
         if (w->gk)
-            mm(n, job->pad_k, q->n, (operand){w->gs, lanes, 1}, qr.at, qr.ld, w->gk + key * w->ldk, w->ldk, true);
+            mm(n, job->pad_k, q->n, (operand){w->gs, lanes, 1}, w->qr.at, w->qr.ld, w->gk + key * w->ldk, w->ldk,
+               true);
         if (a->gq.data)
             mm(q->n, job->pad_k, n, (operand){w->gs, 1, lanes}, k.at, k.ld, w->gq, job->pad_k, true);
     }
@@ -116,10 +148,8 @@ static void backward_unit(const tg_attention_job *job, int64_t u, real *scratch)
     w.gv = sums_of(job, &a->gv, a->add_v, job->gv, c, head, job->pad_v, &w.ldv);
     carve_tiles(job, &w, scratch);
     for (int64_t t = c; t < per * job->blocks; t += job->chunks) {
-        queries q = queries_of(job, b, g * per + t / job->blocks, t % job->blocks);
-        w.q = matrix_of(&a->q, b, q.h);
-        w.out = matrix_of(&a->out, b, q.h);
-        w.gout = matrix_of(&a->gout, b, q.h);
+        queries q;
+        queries_of(job, b, g * per + t / job->blocks, t % job->blocks, &q);
         backward_block(job, &q, &w);
     }
 }
@@ -130,4 +160,104 @@ void TG_K(attention_grad)(void *arg, int64_t begin, int64_t end) {
     int64_t last = tg_attention_unit(job, end);
     for (int64_t u = tg_attention_unit(job, begin); u < last; u++)
         backward_unit(job, u, scratch);
+}
+
+/* ---- The mask's gradient ---- */
+
+/* sum[j, i] += the block's share of keys from `key` on, at most a tile. */
+static void mask_share(const tg_attention_job *job, const queries *q, unit *w, int64_t key, real *sum) {
+    int64_t from = key > q->begin ? key : q->begin, to = key + TG_KEYS < q->end ? key + TG_KEYS : q->end;
+    block k;
+    if (from >= to || !take_tile(job, q, w, from, to - from, 1, &k))
+        return;
+    for (int64_t j = from; j < to; j++)
+        for (int64_t i = 0; i < q->n; i++)
+            sum[(j - key) * TG_QUERIES + i] += w->gs[(j - from) * q->lanes + i];
+}
+
+/* Brings home the sums of a block of queries and a tile of keys, summed once more where that is asked for. */
+static void mask_put(const tg_attention_job *job, int64_t b, int64_t h, int64_t i, int64_t key, const real *sum) {
+    matrix to = matrix_of(&job->a->gmask, b, h);
+    int64_t n = job->summed[2] ? 1 : job->sq - i < TG_QUERIES ? job->sq - i : TG_QUERIES;
+    int64_t keys = job->summed[3] ? 1 : job->sk - key < TG_KEYS ? job->sk - key : TG_KEYS;
+    to.data += key * to.cs * to.size;
+    to.cols = keys;
+    for (int64_t r = 0; r < n; r++) {
+        real row[TG_KEYS] = {0};
+        for (int64_t j = 0; j < TG_KEYS; j++)
+            for (int64_t c = r; c < (job->summed[2] ? TG_QUERIES : r + 1); c++)
+                row[job->summed[3] ? 0 : j] += sum[j * TG_QUERIES + c];
+        matrix_put(&to, i + r, row, job->a->add_mask);
+    }
+}
+
+/* Unit u: a tile of the gradient, or what is summed into one. */
+static void mask_unit(const tg_attention_job *job, int64_t u, real *scratch) {
+    int64_t first[4], last[4], all[4] = {job->batch, job->heads, job->blocks, tg_units(job->sk, TG_KEYS)};
+    for (int d = 3; d >= 0; u /= job->parts[d], d--) {
+        first[d] = job->summed[d] ? 0 : u % job->parts[d];
+        last[d] = job->summed[d] ? all[d] : first[d] + 1;
+    }
+    real *sum = carve(&scratch, TG_KEYS * TG_QUERIES);
+    unit w;
+    carve_tiles(job, &w, scratch);
+    fill(sum, TG_KEYS * TG_QUERIES, 0);
+    for (int64_t b = first[0]; b < last[0]; b++)
+        for (int64_t h = first[1]; h < last[1]; h++) {
+            int64_t g = h / (job->heads / job->groups);
+            w.k = matrix_of(&job->a->k, b, g);
+            w.v = matrix_of(&job->a->v, b, g);
+            for (int64_t t = first[2]; t < last[2]; t++) {
+                queries q;
+                queries_of(job, b, h, t, &q);
+                take_queries(job, &q, &w);
+                for (int64_t tile = first[3]; tile < last[3]; tile++)
+                    mask_share(job, &q, &w, tile * TG_KEYS, sum);
+            }
+        }
+    mask_put(job, first[0], first[1], first[2] * TG_QUERIES, first[3] * TG_KEYS, sum);
+}
+
+void TG_K(attention_grad_mask)(void *arg, int64_t begin, int64_t end) {
+    const tg_attention_job *job = arg;
+    real *scratch = (real *)job->scratch + begin * job->slice;
+    int64_t last = tg_attention_unit(job, end);
+    for (int64_t u = tg_attention_unit(job, begin); u < last; u++)
+        mask_unit(job, u, scratch);
+}
+
+/* ---- The sink's gradient ---- */
+
+/* Unit h: a head's, over all batches and queries. */
+static void sink_unit(const tg_attention_job *job, int64_t h, real *scratch) {
+    const tg_array *g = &job->a->gsink;
+    double sink = (double)sink_of(job, h), sum = 0;
+    unit w;
+    carve_tiles(job, &w, scratch);
+    for (int64_t b = 0; b < job->batch; b++)
+        for (int64_t t = 0; t < job->blocks; t++) {
+            queries q = {.b = b, .h = h, .i = t * TG_QUERIES};
+            q.n = job->sq - q.i < TG_QUERIES ? job->sq - q.i : TG_QUERIES;
+            q.lanes = tg_lanes(q.n);
+            w.out = matrix_of(&job->a->out, b, h);
+            w.gout = matrix_of(&job->a->gout, b, h);
+            w.gr = block_rows(&w.gout, q.i, q.n, w.gbuf);
+            row_terms(job, &q, &w);
+            for (int64_t i = 0; i < q.n; i++)
+                sum -= exp(sink - (double)w.lse[i]) * (double)w.dot[i];
+        }
+    char *to = (char *)g->data + h * g->stride[0] * (tg_dtype_bits((tg_dtype)g->dtype) / 8);
+    real v = (real)sum;
+    if (job->a->add_sink)
+        tile_add(to, (tg_dtype)g->dtype, 1, 1, &v);
+    else
+        tile_store(to, (tg_dtype)g->dtype, 1, 1, &v);
+}
+
+void TG_K(attention_grad_sink)(void *arg, int64_t begin, int64_t end) {
+    const tg_attention_job *job = arg;
+    real *scratch = (real *)job->scratch + begin * job->slice;
+    int64_t last = tg_attention_unit(job, end);
+    for (int64_t u = tg_attention_unit(job, begin); u < last; u++)
+        sink_unit(job, u, scratch);
 }

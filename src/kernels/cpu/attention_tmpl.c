@@ -30,6 +30,19 @@ static void pass_tile(running *s, int64_t keys, int64_t lanes, real *restrict t)
         s->sum[i] = sum[i];
 }
 
+/* The sink counts as one key more, without a value. */
+static void add_sink(const tg_attention_job *job, const queries *q, running *s, real *o) {
+    real sink = sink_of(job, q->h);
+    for (int64_t i = 0; i < q->n; i++) {
+        real max = sink > s->max[i] ? sink : s->max[i], ref = max == -(real)INFINITY ? 0 : max;
+        real rescale = real_exp(s->max[i] - ref);
+        s->sum[i] = s->sum[i] * rescale + real_exp(sink - ref);
+        s->max[i] = max;
+        for (int64_t j = 0; j < job->dv; j++)
+            o[i * job->pad_v + j] *= rescale;
+    }
+}
+
 /* Divides by the sums and brings home. A query that sees no key gets zeros, and -inf as its log-sum-exp. */
 static void finish(const tg_attention_job *job, const queries *q, const running *s, real *o) {
     matrix out = matrix_of(&job->a->out, q->b, q->h);
@@ -47,6 +60,7 @@ static void forward_block(const tg_attention_job *job, const queries *q, real *s
     real *qt = carve(&scratch, job->dk * TG_QUERIES), *s = carve(&scratch, TG_KEYS * TG_QUERIES);
     real *keep = carve(&scratch, TG_KEYS * TG_QUERIES), *o = carve(&scratch, TG_QUERIES * job->pad_v);
     real *kbuf = carve(&scratch, TG_KEYS * job->pad_k), *vbuf = carve(&scratch, TG_KEYS * job->pad_v);
+    real *m = job->a->mask.data ? carve(&scratch, TG_KEYS * TG_QUERIES) : NULL;
     int64_t g = q->h / (job->heads / job->groups), lanes = q->lanes;
     matrix mq = matrix_of(&job->a->q, q->b, q->h);
     matrix mk = matrix_of(&job->a->k, q->b, g), mv = matrix_of(&job->a->v, q->b, g);
@@ -55,13 +69,17 @@ static void forward_block(const tg_attention_job *job, const queries *q, real *s
     fill(run.max, lanes, -(real)INFINITY);
     fill(run.sum, lanes, 0);
     fill(o, q->n * job->pad_v, 0);
-    for (int64_t key = 0; key < q->visible; key += TG_KEYS) {
-        int64_t n = q->visible - key < TG_KEYS ? q->visible - key : TG_KEYS;
+    for (int64_t key = q->begin; key < q->end; key += TG_KEYS) {
+        int64_t n = q->end - key < TG_KEYS ? q->end - key : TG_KEYS;
+        if (m && !mask_load(job, q, key, n, m))
+            continue;
         block k = block_rows(&mk, key, n, kbuf), v = block_rows(&mv, key, n, vbuf);
         mm(n, lanes, job->dk, (operand){k.at, k.ld, 1}, qt, lanes, s, lanes, false);
-        mask_tile(job, q, key, n, s);
+        if (m)
+            mask_add(n * lanes, m, s);
+        hide_tile(job, q, key, n, s);
         pass_tile(&run, n, lanes, s);
-        for (int64_t i = 0; key && i < q->n; i++)
+        for (int64_t i = 0; key > q->begin && i < q->n; i++)
             for (int64_t j = 0; j < job->pad_v; j++)
                 o[i * job->pad_v + j] *= run.rescale[i];
         if (job->a->dropout > 0) {
@@ -71,6 +89,8 @@ static void forward_block(const tg_attention_job *job, const queries *q, real *s
         }
         mm(q->n, job->pad_v, n, (operand){s, 1, lanes}, v.at, v.ld, o, job->pad_v, true);
     }
+    if (job->a->sink.data)
+        add_sink(job, q, &run, o);
     finish(job, q, &run, o);
 }
 
@@ -82,7 +102,8 @@ void TG_K(attention)(void *arg, int64_t begin, int64_t end) {
     int64_t last = tg_attention_unit(job, end);
     for (int64_t u = tg_attention_unit(job, begin); u < last; u++) {
         int64_t head = u / job->blocks, t = u % job->blocks;
-        queries q = queries_of(job, head / job->heads, head % job->heads, t % 2 ? job->blocks - 1 - t / 2 : t / 2);
+        queries q;
+        queries_of(job, head / job->heads, head % job->heads, t % 2 ? job->blocks - 1 - t / 2 : t / 2, &q);
         forward_block(job, &q, scratch);
     }
 }

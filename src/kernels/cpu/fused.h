@@ -35,6 +35,8 @@ tg_status tg_cpu_adamw(tg_ctx *ctx, const tg_adamw_args *a, int n);
     X(cross_entropy_grad)                                                         \
     X(attention)                                                                  \
     X(attention_grad)                                                             \
+    X(attention_grad_mask)                                                        \
+    X(attention_grad_sink)                                                        \
     X(dropout)                                                                    \
     X(adamw)
 

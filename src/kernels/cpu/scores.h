@@ -8,26 +8,105 @@
 /* A block of queries of one head: queries [i, i + n), padded to whole lanes. */
 typedef struct queries {
     int64_t b, h, i, n, lanes;
-    int64_t visible; /* keys that the last of them sees: those before */
+    int64_t begin, end; /* keys that any of them sees */
+    int64_t all_from, all_to; /* keys that each of them sees, where the rules are more than causal; and each's own */
+    int64_t from[TG_QUERIES], to[TG_QUERIES];
 } queries;
 
-static inline queries queries_of(const tg_attention_job *job, int64_t b, int64_t h, int64_t qb) {
-    queries q = {.b = b, .h = h, .i = qb * TG_QUERIES, .visible = job->sk};
-    q.n = job->sq - q.i < TG_QUERIES ? job->sq - q.i : TG_QUERIES;
-    q.lanes = tg_lanes(q.n);
-    if (job->a->causal && q.i + q.n + job->sk - job->sq < job->sk)
-        q.visible = q.i + q.n + job->sk - job->sq;
-    return q;
+static void look_around(const tg_attention_job *job, queries *q) {
+    q->begin = q->all_to = job->sk;
+    q->end = q->all_from = 0;
+    for (int64_t i = 0; i < q->lanes; i++) {
+        tg_seen s = i < q->n ? tg_seen_by(&job->seen, q->b, q->i + i) : (tg_seen){0, 0};
+        q->from[i] = s.first;
+        q->to[i] = s.end;
+        if (i >= q->n) continue;
+        q->all_from = s.first > q->all_from ? s.first : q->all_from;
+        q->all_to = s.end < q->all_to ? s.end : q->all_to;
+        if (s.end <= s.first) continue;
+        q->begin = s.first < q->begin ? s.first : q->begin;
+        q->end = s.end > q->end ? s.end : q->end;
+    }
 }
 
-/* Scores that causal attention must not see become -inf: those of query i with keys after i + sk - sq. */
-static inline void mask_tile(const tg_attention_job *job, const queries *q, int64_t key, int64_t keys, real *s) {
+static inline void queries_of(const tg_attention_job *job, int64_t b, int64_t h, int64_t qb, queries *q) {
+    q->b = b, q->h = h, q->i = qb * TG_QUERIES;
+    q->n = job->sq - q->i < TG_QUERIES ? job->sq - q->i : TG_QUERIES;
+    q->lanes = tg_lanes(q->n);
+    if (job->seen.more) {
+        look_around(job, q);
+        return;
+    }
+    q->begin = q->all_from = 0;
+    q->end = q->all_to = job->sk;
+    if (job->a->causal && q->i + q->n + job->sk - job->sq < job->sk)
+        q->end = q->i + q->n + job->sk - job->sq;
+}
+
+/* The rules' own tile: a lane's keys are [from, to). */
+static void hide_by_rules(const queries *q, int64_t key, int64_t keys, real *s) {
+    if (key >= q->all_from && key + keys <= q->all_to)
+        return;
+    int32_t from[TG_QUERIES], to[TG_QUERIES];
+    for (int64_t i = 0; i < q->lanes; i++) {
+        int64_t f = q->from[i] - key, t = q->to[i] - key;
+        from[i] = (int32_t)(f < 0 ? 0 : f > TG_KEYS ? TG_KEYS : f);
+        to[i] = (int32_t)(t < 0 ? 0 : t > TG_KEYS ? TG_KEYS : t);
+    }
+    for (int32_t j = 0; j < (int32_t)keys; j++)
+        for (int64_t i = 0; i < q->lanes; i++)
+            s[j * q->lanes + i] = j >= from[i] && j < to[i] ? s[j * q->lanes + i] : -(real)INFINITY;
+}
+
+/* Scores that must not be seen become -inf; causal: those of query i with keys after i + sk - sq. */
+static inline void hide_tile(const tg_attention_job *job, const queries *q, int64_t key, int64_t keys, real *s) {
+    if (job->seen.more) {
+        hide_by_rules(q, key, keys, s);
+        return;
+    }
     if (!job->a->causal)
         return;
     for (int64_t j = 0; j < keys; j++) {
         int64_t hidden = key + j - (job->sk - job->sq) - q->i; /* of the first lanes */
         fill(s + j * q->lanes, hidden < q->lanes ? hidden : q->lanes, -(real)INFINITY);
     }
+}
+
+/* m[j, i]: what the mask adds to the scores, 0 or -inf where it is bool. False where it hides all of them. */
+static bool mask_load(const tg_attention_job *job, const queries *q, int64_t key, int64_t keys, real *m) {
+    const tg_array *mask = &job->a->mask;
+    int64_t size = tg_dtype_bits((tg_dtype)mask->dtype) / 8, step = mask->stride[3];
+    real row[TG_KEYS], most = -(real)INFINITY;
+    for (int64_t i = 0; i < q->lanes; i++) {
+        const char *from = (const char *)mask->data + (q->b * mask->stride[0] + q->h * mask->stride[1] +
+                                                       (q->i + i) * mask->stride[2] + key * step) * size;
+        if (i >= q->n)
+            fill(row, keys, 0);
+        else if (mask->dtype == TG_BOOL)
+            for (int64_t j = 0; j < keys; j++)
+                row[j] = ((const uint8_t *)from)[j * step] ? 0 : -(real)INFINITY;
+        else
+            tile_load(row, from, (tg_dtype)mask->dtype, step, keys);
+        for (int64_t j = 0; j < keys; j++) {
+            m[j * q->lanes + i] = row[j];
+            most = i < q->n && !(row[j] <= most) ? row[j] : most;
+        }
+    }
+    return most != -(real)INFINITY;
+}
+
+static inline void mask_add(int64_t n, const real *restrict m, real *restrict s) {
+    for (int64_t i = 0; i < n; i++)
+        s[i] += m[i];
+}
+
+/* The logit beside a head's keys. */
+static inline real sink_of(const tg_attention_job *job, int64_t h) {
+    const tg_array *x = &job->a->sink;
+    real v;
+    tile_load(&v, (const char *)x->data + h * x->stride[0] * (tg_dtype_bits((tg_dtype)x->dtype) / 8),
+              (tg_dtype)x->dtype, 1, 1);
+    return v;
 }
 
 /* keep[j, i]: 1 / (1 - p) where key j of query i stays, 0 where it is dropped. */

@@ -60,47 +60,68 @@ __device__ inline void drop(const Attention &a, int64_t b, int64_t h, int64_t fi
     for (int i = 0; i < 4 * NF; i++) c[i / 4][i % 4] *= bits >> i & 1 ? scale : (T)0;
 }
 
+/* The sink counts as one key more, without a value; rescale is for what there is so far. */
+template <class T> __device__ inline void add_sink(const Attention &a, int64_t h, Running<T> &s) {
+    const T sink = load<T>(head_row(a.sink, 0, h, 0), a.sink.dtype, 0);
+    for (int r = 0; r < 2; r++) {
+        T max = Greatest()(s.max[r], sink), ref = max == -(T)INFINITY ? (T)0 : max;
+        s.rescale[r] = tg_m_exp(s.max[r] - ref);
+        s.sum[r] = s.sum[r] * s.rescale[r] + tg_m_exp(sink - ref);
+        s.max[r] = max;
+    }
+}
+
 /* Divides by the sums and brings home. A query that sees no key gets zeros, and -inf as its log-sum-exp. */
 template <class E, int NF, class T>
-__device__ inline void finish(const Attention &a, int64_t b, int64_t h, int64_t first, const Running<T> &s,
+__device__ inline void finish(const Attention &a, int64_t b, int64_t h, int64_t first, Running<T> &s,
                               const T (&o)[NF][4]) {
     int lane = threadIdx.x % 32;
     T factor[2];
+    if (a.sink.data) add_sink(a, h, s);
     for (int r = 0; r < 2; r++) {
         int64_t i = first + lane / 4 + r * 8;
-        factor[r] = s.sum[r] == 0 ? (T)0 : 1 / s.sum[r];
+        factor[r] = s.sum[r] == 0 ? (T)0 : (a.sink.data ? s.rescale[r] : (T)1) / s.sum[r];
         if (a.lse.data && lane % 4 == 0 && i < a.sq)
             *(T *)head_row(a.lse, b, h, i) = s.sum[r] == 0 ? -(T)INFINITY : s.max[r] + tg_m_log(s.sum[r]);
     }
     rows_put<E, NF, T>(a.out, b, h, first, a.sq, a.dv, false, o, factor);
 }
 
-template <class E, int D, int WARPS>
+template <class E, int D, int WARPS, bool FULL>
 __global__ void __launch_bounds__(WARPS * 32) attention(TG_PARAMETER(Attention) a) {
     typedef typename Element<E>::T T;
     constexpr int ROWS = WARPS * 16, NS = ROWS / 8, NO = D / 8;
     TG_DYN_SHARED(E, q);
     const int ld = tile_pitch<E>(D), ldp = tile_pitch<E>(ROWS), warp = threadIdx.x / 32;
     E *k = q + ROWS * ld, *v = k + ROWS * ld, *p = v + ROWS * ld + warp * 16 * ldp, *own = q + warp * 16 * ld;
+    T *mask = FULL && a.mask.data ? (T *)(v + ROWS * (ld + ldp)) : NULL;
     /* The longest of causal attention's tiles come first. */
     int64_t head = blockIdx.x / a.tiles, b = head / a.heads, h = head % a.heads;
     int64_t group = h / (a.heads / a.groups), first = (a.tiles - 1 - blockIdx.x % a.tiles) * ROWS;
     int64_t mine = first + warp * 16;
-    int64_t seen = keys_seen(a, first + ROWS < a.sq ? first + ROWS - 1 : a.sq - 1);
+    int64_t last = first + ROWS < a.sq ? first + ROWS - 1 : a.sq - 1;
+    int64_t begin = FULL ? tg_seen_by(&a.seen, b, first).first : 0;
+    int64_t seen = FULL ? tg_seen_by(&a.seen, b, last).end : keys_seen(a, last);
+    RowsSeen rows = {};
     Running<T> s;
     T o[NO][4];
+    if (FULL) rows = rows_seen(a, b, mine);
     for (int r = 0; r < 2; r++) s.max[r] = -(T)INFINITY, s.sum[r] = 0;
     clear<NO>(o);
     tile_load<D>(q, a.q, b, h, first, ROWS, a.sq, a.dk);
-    for (int64_t key = 0; key < seen; key += ROWS) {
+    for (int64_t key = begin; key < seen; key += ROWS) {
         T c[NS][4];
         __syncthreads();
+        if (FULL && mask && !mask_load<ROWS>(a, b, h, first, key, mask)) continue;
         tile_load<D>(k, a.k, b, group, key, ROWS, a.sk, a.dk);
         tile_load<D>(v, a.v, b, group, key, ROWS, a.sk, a.dv);
         __syncthreads();
         clear<NS>(c);
         tile_product<false, NS>(c, own, ld, k, ld, ROWS, a.wide_k);
-        scale_and_mask<NS>(a, mine, key, c);
+        if (FULL)
+            scale_and_hide<NS>(a, rows, key, mask ? mask + warp * 16 * tile_pitch<T>(ROWS) : NULL, c);
+        else
+            scale_and_mask<NS>(a, mine, key, c);
         pass_tile<E, NS>(s, c);
         if (a.dropout > 0) drop<NS>(a, b, h, mine, key, c);
         tile_set<NS>(p, ldp, c);
@@ -113,15 +134,19 @@ __global__ void __launch_bounds__(WARPS * 32) attention(TG_PARAMETER(Attention) 
     finish<E, NO>(a, b, h, mine, s, o);
 }
 
-template <class E, int D> tg_status run(tg_ctx *ctx, Attention a) {
+template <class E, int D, bool FULL> tg_status launch(tg_ctx *ctx, Attention a) {
     constexpr int WARPS = warps_of<E, D>();
-    constexpr size_t bytes = shared_of<E, D>(3);
+    size_t bytes = shared_of<E, D>(3) + (a.mask.data ? mask_bytes<typename Element<E>::T, WARPS * 16>() : 0);
     a.tiles = (a.sq + WARPS * 16 - 1) / (WARPS * 16);
-    tg_status s = allow_shared(ctx, attention<E, D, WARPS>, bytes);
+    tg_status s = allow_shared(ctx, attention<E, D, WARPS, FULL>, bytes);
     if (s != TG_OK) return s;
-    TG_LAUNCH((attention<E, D, WARPS>), (unsigned)(a.batch * a.heads * a.tiles), WARPS * 32, bytes,
+    TG_LAUNCH((attention<E, D, WARPS, FULL>), (unsigned)(a.batch * a.heads * a.tiles), WARPS * 32, bytes,
               tg_cuda_of(ctx)->compute, a);
     return tg_cuda_launched(ctx, "attention");
+}
+
+template <class E, int D> tg_status run(tg_ctx *ctx, const Attention &a) {
+    return TG_ATTENTION_FULL(launch, E, D, ctx, a);
 }
 
 } // namespace
@@ -129,6 +154,10 @@ template <class E, int D> tg_status run(tg_ctx *ctx, Attention a) {
 tg_status tg_cuda_attention(tg_ctx *ctx, const tg_attention_args *a) {
     Attention t = attention_of(a);
     int most = t.dk > t.dv ? t.dk : t.dv;
+    if (a->bad) {
+        tg_status s = attention_check(ctx, t);
+        if (s != TG_OK) return s;
+    }
     if (!t.batch || !t.heads || !t.sq) return TG_OK;
     if (most > WIDEST_HEAD) return too_wide(ctx, most);
     return TG_ATTENTION_KINDS(run, kind_of(a), most, ctx, t);

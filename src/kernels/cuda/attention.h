@@ -8,6 +8,7 @@
 
 #include <math.h>
 
+#include "kernels/attention_seen.h"
 #include "kernels/cuda/moved.h"
 #include "kernels/cuda/tile_product.h"
 #include "kernels/philox.h"
@@ -44,14 +45,24 @@ inline Heads heads_of(const tg_array &a) {
 }
 
 struct Attention {
-    Heads q, k, v, out, lse, gout, gq, gk, gv;
+    Heads q, k, v, out, lse, gout, gq, gk, gv, mask, gmask;
+    Heads sink, gsink; /* stride[1] alone */
     int64_t batch, heads, groups, sq, sk, tiles; /* tiles: of a head's queries, or of its keys */
     int dk, dv, wide_k, wide_v;                  /* wide_*: in multiples of 16 */
     double scale, dropout;
-    bool causal, add_q, add_k, add_v;
+    bool causal, add_q, add_k, add_v, add_mask, add_sink;
+    tg_seen_rules seen;
     tg_draws draws;
     void *delta; /* [batch, heads, sq] of the compute type: sum(gout out) */
 };
+
+inline Heads numbers_of(const tg_array &a) {
+    Heads h = {(char *)a.data, a.dtype, 0, false, {0, 0, 0, 0}};
+    if (!a.data) return h;
+    h.size = tg_dtype_bits((tg_dtype)a.dtype) / 8;
+    h.stride[1] = a.stride[0];
+    return h;
+}
 
 inline Attention attention_of(const tg_attention_args *a) {
     Attention t = {};
@@ -64,6 +75,9 @@ inline Attention attention_of(const tg_attention_args *a) {
     t.wide_k = (t.dk + 15) / 16 * 16, t.wide_v = (t.dv + 15) / 16 * 16;
     t.scale = a->scale, t.dropout = a->dropout, t.causal = a->causal, t.draws = a->draws;
     t.add_q = a->add_q, t.add_k = a->add_k, t.add_v = a->add_v;
+    t.mask = heads_of(a->mask), t.gmask = heads_of(a->gmask), t.add_mask = a->add_mask;
+    t.sink = numbers_of(a->sink), t.gsink = numbers_of(a->gsink), t.add_sink = a->add_sink;
+    t.seen = tg_seen_rules_of(a);
     return t;
 }
 
@@ -145,6 +159,77 @@ __device__ inline int64_t first_to_see(const Attention &a, int64_t j) {
 /* A place relative to a tile of `rows`, in it or at its end. */
 __device__ inline int within(int64_t at, int rows) { return at < 0 ? 0 : at > rows ? rows : (int)at; }
 
+/* ---- Masks, and rules that are more than causal: for kernels of their own, FULL, beside the plain ones ---- */
+
+inline bool is_full(const Attention &a) { return a.mask.data || a.seen.more; }
+
+/* Of the two rows of a tile that a lane has a part of: the keys that its queries see. */
+struct RowsSeen {
+    int64_t first[2], end[2];
+};
+
+__device__ inline RowsSeen rows_seen(const Attention &a, int64_t b, int64_t i) {
+    RowsSeen s;
+    for (int r = 0; r < 2; r++) {
+        int64_t query = i + threadIdx.x % 32 / 4 + r * 8;
+        tg_seen k = tg_seen_by(&a.seen, b, query < a.sq ? query : a.sq - 1);
+        s.first[r] = k.first, s.end[r] = k.end;
+    }
+    return s;
+}
+
+/* What a mask adds to a score: 0, or -inf, where it is bool. */
+template <class T> __device__ inline T mask_at(const Attention &a, int64_t b, int64_t h, int64_t i, int64_t j) {
+    T v = load<T>(head_row(a.mask, b, h, i), a.mask.dtype, j * a.mask.stride[3]);
+    return a.mask.dtype != TG_BOOL ? v : v != 0 ? (T)0 : -(T)INFINITY;
+}
+
+/* A mask's tile [queries, keys], rows tile_pitch<T>(ROWS) apart; zeros beside what exists. False where it hides all:
+ * the whole block knows. Ends in a barrier. */
+template <int ROWS, class T>
+__device__ inline bool mask_load(const Attention &a, int64_t b, int64_t h, int64_t query, int64_t key, T *m) {
+    int seen = 0;
+    TG_ROLLED
+    for (int c = threadIdx.x; c < ROWS * ROWS; c += blockDim.x) {
+        int i = c / ROWS, j = c % ROWS;
+        bool there = query + i < a.sq && key + j < a.sk;
+        T v = there ? mask_at<T>(a, b, h, query + i, key + j) : (T)0;
+        m[i * tile_pitch<T>(ROWS) + j] = v;
+        seen |= there && v != -(T)INFINITY;
+    }
+    return __syncthreads_or(seen);
+}
+
+/* Bytes of a mask's tile. */
+template <class T, int ROWS> constexpr size_t mask_bytes() {
+    return sizeof(T) * (size_t)(ROWS * (ROWS + 16 / (int)sizeof(T)));
+}
+
+/* Scores of the warp's 16 queries with the keys of a tile: scaled, with what a mask adds, m being its tile from the
+ * warp's first row on, or NULL; -inf where hidden. */
+template <int NF, class T>
+__device__ inline void scale_and_hide(const Attention &a, const RowsSeen &seen, int64_t key, const T *m,
+                                      T (&c)[NF][4]) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    int from[2], to[2];
+    for (int r = 0; r < 2; r++) {
+        from[r] = within(seen.first[r] - key, NF * 8);
+        to[r] = within(seen.end[r] - key, NF * 8);
+    }
+    TG_UNROLL
+    for (int n = 0; n < 4 * NF; n++) c[n / 4][n % 4] *= (T)a.scale;
+    if (m) {
+        TG_UNROLL
+        for (int n = 0; n < 4 * NF; n++)
+            c[n / 4][n % 4] += m[(g + n % 4 / 2 * 8) * tile_pitch<T>(NF * 8) + n / 4 * 8 + 2 * t + n % 2];
+    }
+    TG_UNROLL
+    for (int n = 0; n < 4 * NF; n++) {
+        int j = n / 4 * 8 + 2 * t + n % 2, r = n % 4 / 2;
+        if (j < from[r] || j >= to[r]) c[n / 4][n % 4] = -(T)INFINITY;
+    }
+}
+
 /* Which of the lane's scores dropout keeps: bit 4 f + e stands for c[f][e]. Rows are queries from i on and columns keys
  * from j on, or with BY_KEY the other way round. One loop that is not unrolled: a draw is a lot of code. */
 template <int NF, bool BY_KEY>
@@ -222,6 +307,13 @@ template <class K> inline tg_status allow_shared(tg_ctx *ctx, K kernel, size_t b
      : (kind) == KIND_F16    ? TG_ATTENTION_WIDTHS(f, __half, d, __VA_ARGS__)                     \
      : (kind) == KIND_DOUBLE ? TG_ATTENTION_WIDTHS(f, double, d, __VA_ARGS__)                     \
                              : TG_ATTENTION_WIDTHS(f, float, d, __VA_ARGS__))
+
+/* f<E, D, FULL>: for what a wants. */
+#define TG_ATTENTION_FULL(f, E, D, ctx, a) (is_full(a) ? f<E, D, true>(ctx, a) : f<E, D, false>(ctx, a))
+
+/* Kernels of attention_extras.cu. */
+tg_status attention_check(tg_ctx *ctx, const Attention &a);                            /* of lengths and starts */
+tg_status attention_extras_grad(tg_ctx *ctx, const tg_attention_args *a, Attention t); /* of mask and sink */
 
 } // namespace tg
 

@@ -3,7 +3,7 @@
  *     gv = (P K)' gout,  gs = P (K (gout v') - D) scale,  gq = gs k,  gk = gs' q.
  * One kernel passes over the keys of a tile of queries, for gq; another over the queries of a tile of keys, of all
  * heads of its group, for gk and gv. So every sum has one owner and one order. */
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_scores.h"
 #include "kernels/cuda/slots.h"
 
 using namespace tg;
@@ -27,25 +27,9 @@ template <class T> __global__ void __launch_bounds__(DELTA_WARPS * 32) row_produ
     }
 }
 
-/* Of query i: its log-sum-exp (0 where no key is seen: every score is -inf there) and D; zeros where there is none. */
-template <class T>
-__device__ inline void row_terms(const Attention &a, int64_t b, int64_t h, int64_t i, T *lse, T *delta) {
-    T z = i < a.sq ? *(const T *)head_row(a.lse, b, h, i) : (T)0;
-    *lse = z == -(T)INFINITY ? (T)0 : z;
-    *delta = i < a.sq ? ((const T *)a.delta)[(b * a.heads + h) * a.sq + i] : (T)0;
-}
-
-/* From a score to P K, and from an element of gout v' to one of gs. */
-template <class E, class T>
-__device__ inline void score_grad(const Attention &a, bool none, T keep, T lse, T delta, T *s, T *gs) {
-    T p = none ? (T)0 : score_exp<E>(*s * (T)a.scale - lse);
-    *s = p * keep;
-    *gs = none ? (T)0 : p * (*gs * keep - delta) * (T)a.scale;
-}
-
 /* ---- The queries' gradient ---- */
 
-template <class E, int D, int WARPS>
+template <class E, int D, int WARPS, bool FULL>
 __global__ void __launch_bounds__(WARPS * 32) attention_grad_q(TG_PARAMETER(Attention) a) {
     typedef typename Element<E>::T T;
     constexpr int ROWS = WARPS * 16, NS = ROWS / 8, NQ = D / 8;
@@ -53,18 +37,24 @@ __global__ void __launch_bounds__(WARPS * 32) attention_grad_q(TG_PARAMETER(Atte
     const int ld = tile_pitch<E>(D), ldp = tile_pitch<E>(ROWS), warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     E *o = q + ROWS * ld, *k = o + ROWS * ld, *v = k + ROWS * ld, *p = v + ROWS * ld + warp * 16 * ldp;
+    T *mask = FULL && a.mask.data ? (T *)(v + ROWS * (ld + ldp)) : NULL;
     int64_t head = blockIdx.x / a.tiles, b = head / a.heads, h = head % a.heads;
     int64_t group = h / (a.heads / a.groups), first = (a.tiles - 1 - blockIdx.x % a.tiles) * ROWS;
     int64_t mine = first + warp * 16;
-    int64_t seen = keys_seen(a, first + ROWS < a.sq ? first + ROWS - 1 : a.sq - 1);
+    int64_t last = first + ROWS < a.sq ? first + ROWS - 1 : a.sq - 1;
+    int64_t begin = FULL ? tg_seen_by(&a.seen, b, first).first : 0;
+    int64_t seen = FULL ? tg_seen_by(&a.seen, b, last).end : keys_seen(a, last);
+    RowsSeen rows = {};
+    if (FULL) rows = rows_seen(a, b, mine);
     T lse[2], delta[2], gq[NQ][4], one[2] = {1, 1}, scale = kept_scale<T>(a);
     for (int r = 0; r < 2; r++) row_terms<T>(a, b, h, mine + g + r * 8, &lse[r], &delta[r]);
     clear<NQ>(gq);
     tile_load<D>(q, a.q, b, h, first, ROWS, a.sq, a.dk);
     tile_load<D>(o, a.gout, b, h, first, ROWS, a.sq, a.dv);
-    for (int64_t key = 0; key < seen; key += ROWS) {
+    for (int64_t key = begin; key < seen; key += ROWS) {
         T s[NS][4], gs[NS][4];
         __syncthreads();
+        if (FULL && mask && !mask_load<ROWS>(a, b, h, first, key, mask)) continue;
         tile_load<D>(k, a.k, b, group, key, ROWS, a.sk, a.dk);
         tile_load<D>(v, a.v, b, group, key, ROWS, a.sk, a.dv);
         __syncthreads();
@@ -74,13 +64,14 @@ __global__ void __launch_bounds__(WARPS * 32) attention_grad_q(TG_PARAMETER(Atte
         tile_product<false, NS>(gs, o + warp * 16 * ld, ld, v, ld, ROWS, a.wide_v);
         uint32_t bits = a.dropout > 0 ? kept<NS, false>(a, b, h, mine, key) : 0;
         int end[2];
-        for (int r = 0; r < 2; r++) end[r] = within(keys_seen(a, mine + g + r * 8) - key, ROWS);
+        for (int r = 0; r < 2; r++) end[r] = FULL ? ROWS : within(keys_seen(a, mine + g + r * 8) - key, ROWS);
+        if (FULL) scale_and_hide<NS>(a, rows, key, mask ? mask + warp * 16 * tile_pitch<T>(ROWS) : NULL, s);
         TG_UNROLL
         for (int n = 0; n < 4 * NS; n++) {
             int f = n / 4, e = n % 4;
-            bool none = f * 8 + 2 * t + e % 2 >= end[e / 2];
+            bool none = FULL ? s[f][e] == -(T)INFINITY : f * 8 + 2 * t + e % 2 >= end[e / 2];
             T keep = a.dropout > 0 ? (bits >> n & 1 ? scale : (T)0) : (T)1;
-            score_grad<E, T>(a, none, keep, lse[e / 2], delta[e / 2], &s[f][e], &gs[f][e]);
+            score_grad<E, FULL, T>(a, none, keep, lse[e / 2], delta[e / 2], (T)a.scale, &s[f][e], &gs[f][e]);
         }
         tile_set<NS>(p, ldp, gs);
         __syncwarp();
@@ -94,11 +85,13 @@ __global__ void __launch_bounds__(WARPS * 32) attention_grad_q(TG_PARAMETER(Atte
 
 /* A tile of queries of head (b, h), from `first` on, and what a tile of keys has of it. Scores are transposed: rows are
  * keys. */
-template <class E, int D, int WARPS> struct KeyTile {
+template <class E, int D, int WARPS, bool FULL> struct KeyTile {
     typedef typename Element<E>::T T;
     static constexpr int ROWS = WARPS * 16, NS = ROWS / 8, ND = D / 8;
     E *k, *v, *q, *o, *p; /* k, v, p: from this warp's rows on */
     T *lse, *delta;       /* of the tile of queries */
+    T *mask;              /* FULL: a mask's tile, or NULL; */
+    int *from, *to;       /* and of each query the keys that it sees among these */
     int64_t mine;         /* this warp's first key */
     T gk[ND][4], gv[ND][4];
 
@@ -106,6 +99,26 @@ template <class E, int D, int WARPS> struct KeyTile {
         tile_load<D>(q, a.q, b, h, first, ROWS, a.sq, a.dk);
         tile_load<D>(o, a.gout, b, h, first, ROWS, a.sq, a.dv);
         for (int i = threadIdx.x; i < ROWS; i += blockDim.x) row_terms<T>(a, b, h, first + i, &lse[i], &delta[i]);
+        if (!FULL) return;
+        const int64_t key = mine - threadIdx.x / 32 * 16;
+        for (int i = threadIdx.x; i < ROWS; i += blockDim.x) {
+            tg_seen seen = {0, 0};
+            if (first + i < a.sq) seen = tg_seen_by(&a.seen, b, first + i);
+            from[i] = within(seen.first - key, ROWS);
+            to[i] = first + i < a.sq ? within(seen.end - key, ROWS) : 0;
+        }
+    }
+
+    /* Scaled, with what the mask adds, -inf where hidden. */
+    __device__ void hide(const Attention &a, T (&s)[NS][4]) const {
+        const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, own = threadIdx.x / 32 * 16;
+        TG_UNROLL
+        for (int n = 0; n < 4 * NS; n++) {
+            int i = n / 4 * 8 + 2 * t + n % 2, j = own + g + n % 4 / 2 * 8;
+            T x = s[n / 4][n % 4] * (T)a.scale;
+            if (mask) x += mask[i * tile_pitch<T>(ROWS) + j];
+            s[n / 4][n % 4] = j >= from[i] && j < to[i] ? x : -(T)INFINITY;
+        }
     }
 
     __device__ void pass(const Attention &a, int64_t b, int64_t h, int64_t first) {
@@ -120,14 +133,15 @@ template <class E, int D, int WARPS> struct KeyTile {
         int start[2], end = within(a.sq - first, ROWS);
         for (int r = 0; r < 2; r++) {
             int64_t key = mine + g + r * 8;
-            start[r] = key < a.sk ? within(first_to_see(a, key) - first, ROWS) : ROWS;
+            start[r] = FULL ? 0 : key < a.sk ? within(first_to_see(a, key) - first, ROWS) : ROWS;
         }
+        if (FULL) hide(a, s);
         TG_UNROLL
         for (int n = 0; n < 4 * NS; n++) {
             int f = n / 4, e = n % 4, i = f * 8 + 2 * t + e % 2;
-            bool none = i < start[e / 2] || i >= end;
+            bool none = FULL ? s[f][e] == -(T)INFINITY : i < start[e / 2] || i >= end;
             T keep = a.dropout > 0 ? (bits >> n & 1 ? scale : (T)0) : (T)1;
-            score_grad<E, T>(a, none, keep, lse[i], delta[i], &s[f][e], &gs[f][e]);
+            score_grad<E, FULL, T>(a, none, keep, lse[i], delta[i], (T)a.scale, &s[f][e], &gs[f][e]);
         }
         tile_set<NS>(p, ldp, s);
         __syncwarp();
@@ -139,9 +153,23 @@ template <class E, int D, int WARPS> struct KeyTile {
     }
 };
 
-template <class E, int D, int WARPS>
+/* The first query whose keys end (or begin, with FIRST) behind key: they rise. */
+template <bool FIRST> __device__ inline int64_t query_behind(const Attention &a, int64_t b, int64_t key) {
+    int64_t low = 0, high = a.sq;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        tg_seen s = tg_seen_by(&a.seen, b, middle);
+        if ((FIRST ? s.first : s.end) > key)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+template <class E, int D, int WARPS, bool FULL>
 __global__ void __launch_bounds__(WARPS * 32) attention_grad_kv(TG_PARAMETER(Attention) a) {
-    typedef KeyTile<E, D, WARPS> Tile;
+    typedef KeyTile<E, D, WARPS, FULL> Tile;
     constexpr int ROWS = Tile::ROWS;
     TG_DYN_SHARED(E, shared);
     const int ld = tile_pitch<E>(D), ldp = tile_pitch<E>(ROWS), warp = threadIdx.x / 32;
@@ -151,6 +179,8 @@ __global__ void __launch_bounds__(WARPS * 32) attention_grad_kv(TG_PARAMETER(Att
     w.k = k + warp * 16 * ld, w.v = v + warp * 16 * ld, w.q = v + ROWS * ld, w.o = w.q + ROWS * ld;
     w.p = w.o + ROWS * ld + warp * 16 * ldp;
     w.lse = (typename Tile::T *)(w.o + ROWS * ld + ROWS * ldp), w.delta = w.lse + ROWS;
+    w.from = (int *)(w.delta + ROWS), w.to = w.from + ROWS;
+    w.mask = FULL && a.mask.data ? (typename Tile::T *)(w.to + ROWS) : NULL;
     int64_t head = blockIdx.x / a.tiles, b = head / a.groups, group = head % a.groups, per = a.heads / a.groups;
     int64_t key = blockIdx.x % a.tiles * ROWS;
     w.mine = key + warp * 16;
@@ -158,9 +188,12 @@ __global__ void __launch_bounds__(WARPS * 32) attention_grad_kv(TG_PARAMETER(Att
     clear<Tile::ND>(w.gv);
     tile_load<D>(k, a.k, b, group, key, ROWS, a.sk, a.dk);
     tile_load<D>(v, a.v, b, group, key, ROWS, a.sk, a.dv);
+    const int64_t begin = FULL ? query_behind<false>(a, b, key) : first_to_see(a, key) / ROWS * ROWS;
+    const int64_t queries = FULL ? query_behind<true>(a, b, key + ROWS - 1) : a.sq;
     for (int64_t h = group * per; h < (group + 1) * per; h++)
-        for (int64_t first = first_to_see(a, key) / ROWS * ROWS; first < a.sq; first += ROWS) {
+        for (int64_t first = begin; first < queries; first += ROWS) {
             __syncthreads();
+            if (FULL && w.mask && !mask_load<ROWS>(a, b, h, first, key, w.mask)) continue;
             w.load_queries(a, b, h, first);
             __syncthreads();
             w.pass(a, b, h, first);
@@ -179,34 +212,36 @@ template <class T> tg_status launch_row_products(tg_ctx *ctx, const Attention &a
     return tg_cuda_launched(ctx, "row_products");
 }
 
-template <class E, int D> tg_status launch_q(tg_ctx *ctx, Attention a) {
+template <class E, int D, bool FULL> tg_status launch_q(tg_ctx *ctx, Attention a) {
     constexpr int WARPS = warps_of<E, D>();
-    constexpr size_t bytes = shared_of<E, D>(4);
+    size_t bytes = shared_of<E, D>(4) + (a.mask.data ? mask_bytes<typename Element<E>::T, WARPS * 16>() : 0);
     a.tiles = (a.sq + WARPS * 16 - 1) / (WARPS * 16);
     if (!a.gq.data || !a.tiles) return TG_OK;
-    tg_status s = allow_shared(ctx, attention_grad_q<E, D, WARPS>, bytes);
+    tg_status s = allow_shared(ctx, attention_grad_q<E, D, WARPS, FULL>, bytes);
     if (s != TG_OK) return s;
-    TG_LAUNCH((attention_grad_q<E, D, WARPS>), (unsigned)(a.batch * a.heads * a.tiles), WARPS * 32, bytes,
+    TG_LAUNCH((attention_grad_q<E, D, WARPS, FULL>), (unsigned)(a.batch * a.heads * a.tiles), WARPS * 32, bytes,
               tg_cuda_of(ctx)->compute, a);
     return tg_cuda_launched(ctx, "attention_grad_q");
 }
 
-template <class E, int D> tg_status launch_kv(tg_ctx *ctx, Attention a) {
-    constexpr int WARPS = warps_of<E, D>();
-    constexpr size_t bytes = shared_of<E, D>(4) + 2 * WARPS * 16 * sizeof(typename Element<E>::T);
-    a.tiles = (a.sk + WARPS * 16 - 1) / (WARPS * 16);
+template <class E, int D, bool FULL> tg_status launch_kv(tg_ctx *ctx, Attention a) {
+    typedef typename Element<E>::T T;
+    constexpr int WARPS = warps_of<E, D>(), ROWS = WARPS * 16;
+    size_t bytes = shared_of<E, D>(4) + 2 * ROWS * sizeof(T);
+    if (FULL) bytes += 2 * ROWS * sizeof(int) + (a.mask.data ? mask_bytes<T, ROWS>() : 0);
+    a.tiles = (a.sk + ROWS - 1) / ROWS;
     if ((!a.gk.data && !a.gv.data) || !a.tiles) return TG_OK;
-    tg_status s = allow_shared(ctx, attention_grad_kv<E, D, WARPS>, bytes);
+    tg_status s = allow_shared(ctx, attention_grad_kv<E, D, WARPS, FULL>, bytes);
     if (s != TG_OK) return s;
-    TG_LAUNCH((attention_grad_kv<E, D, WARPS>), (unsigned)(a.batch * a.groups * a.tiles), WARPS * 32, bytes,
+    TG_LAUNCH((attention_grad_kv<E, D, WARPS, FULL>), (unsigned)(a.batch * a.groups * a.tiles), WARPS * 32, bytes,
               tg_cuda_of(ctx)->compute, a);
     return tg_cuda_launched(ctx, "attention_grad_kv");
 }
 
 template <class E, int D> tg_status run(tg_ctx *ctx, const Attention &a) {
     tg_status s = launch_row_products<typename Element<E>::T>(ctx, a);
-    if (s == TG_OK) s = launch_q<E, D>(ctx, a);
-    return s == TG_OK ? launch_kv<E, D>(ctx, a) : s;
+    if (s == TG_OK) s = TG_ATTENTION_FULL(launch_q, E, D, ctx, a);
+    return s == TG_OK ? TG_ATTENTION_FULL(launch_kv, E, D, ctx, a) : s;
 }
 
 } // namespace
@@ -215,13 +250,14 @@ tg_status tg_cuda_attention_grad(tg_ctx *ctx, const tg_attention_args *a) {
     Attention t = attention_of(a);
     int most = t.dk > t.dv ? t.dk : t.dv;
     tg_cuda_scratch delta;
-    if (!t.batch || !t.groups) return TG_OK;
+    if (!t.batch || !t.groups) return attention_extras_grad(ctx, a, t);
     if (most > WIDEST_HEAD) return too_wide(ctx, most);
     size_t size = a->q.dtype == TG_F64 ? sizeof(double) : sizeof(float);
     tg_status s = tg_cuda_scratch_take(ctx, (size_t)(t.batch * t.heads * t.sq) * size, &delta);
     if (s != TG_OK) return s;
     t.delta = delta.data;
     s = TG_ATTENTION_KINDS(run, kind_of(a), most, ctx, t);
+    if (s == TG_OK) s = attention_extras_grad(ctx, a, t);
     tg_cuda_scratch_give(ctx, &delta);
     return s;
 }
