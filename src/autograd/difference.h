@@ -3,6 +3,8 @@
 #ifndef TG_DIFFERENCE_H
 #define TG_DIFFERENCE_H
 
+#include <string.h>
+
 #include <tapegrad/gradcheck.h>
 
 /* One input: x[at] to x[at + n - 1]. */
@@ -18,9 +20,10 @@ typedef struct tg_diff {
     void *self;
     const char *name;
     double eps, atol, rtol;
-    int tries; /* step sizes: each an eighth of the last, until one is good enough */
+    int tries; /* step sizes: 1 is eps alone, else each half of the last until one is good enough */
     int projections;
-    bool extras;
+    bool extras, strict;
+    bool computes_nan; /* a gradient that is not finite is so wherever it goes */
     uint64_t seed;
     int64_t n, m;
     int n_parts;
@@ -31,14 +34,15 @@ typedef struct tg_diff {
     double *origin;    /* [n]: x, while it moves */
     double *direction; /* [n] */
     double *got, *expected; /* [pairs of the largest part] */
-    double noise;      /* how far the rounding of f's results may move sum(gy y) */
+    char left_out[640]; /* the first elements of which nothing can be told, or that are at a kink */
     tg_gradcheck_result *result;
 } tg_diff;
 
 /* A derivative along a coordinate or direction. */
 typedef struct tg_slope {
-    double value, error;
-    bool kink; /* the one-sided derivatives differ at every step size */
+    double value, error, step;
+    double torn; /* how far one-sided differences are apart, where not as at a kink */
+    bool kink;   /* the one-sided derivatives differ at every step size */
 } tg_slope;
 
 /* The options with their defaults in place; false where one makes no sense, and what says why. */
@@ -50,12 +54,14 @@ void tg_diff_cotangent(tg_diff *d); /* gy, at random */
 
 /* The derivative of sum(gy f) along coordinate i of a part; along the direction in d where i < 0. */
 tg_status tg_diff_slope(tg_diff *d, int part, int64_t i, tg_slope *out);
+/* Raises the error where other steps than the slope's contradict it. */
+tg_status tg_diff_confirm(tg_diff *d, int part, int64_t i, tg_slope *s);
 /* Compares gx with differences for every part; the result says what was found. */
 tg_status tg_diff_compare(tg_diff *d);
-/* Why `n` pairs of got and expected differ, as far as the numbers tell; "" where they do not. */
-void tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *buf, size_t size);
+/* Why `n` pairs of got and expected differ, as far as the numbers tell: the class, and in buf what it is. */
+const char *tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *buf, size_t size);
 /* Records a failure that is no wrong number: the first one is kept. */
-void tg_diff_fail(tg_diff *d, const char *format, ...) TG_PRINTF(2, 3);
+void tg_diff_fail(tg_diff *d, const char *cause, const char *format, ...) TG_PRINTF(3, 4);
 /* "input 0, w f64[3, 4], element [2, 1]", for element k of a part. */
 void tg_diff_place(const tg_diff *d, int part, int64_t k, char *buf, size_t size);
 double tg_diff_largest(const double *v, int64_t n); /* magnitude; NaN where one is */
