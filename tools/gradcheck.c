@@ -11,7 +11,7 @@ typedef struct gradcheck_options {
     const char *device;
     double eps, atol, rtol;
     int64_t projections, seed, threads;
-    bool slow;
+    bool slow, strict;
 } gradcheck_options;
 
 #define AT(field) offsetof(gradcheck_options, field)
@@ -24,6 +24,7 @@ static const option rows[] = {
     {"seed", OPTION_INT, AT(seed), "N", "of inputs, cotangents and directions", 0, 9.2e18, false},
     {"device", OPTION_TEXT, AT(device), "cpu|cuda|cuda:N", "where tensors are and kernels run", .fixed = false},
     {"threads", OPTION_INT, AT(threads), "N", "0: one for each core", 0, 1024, false},
+    {"strict", OPTION_FLAG, AT(strict), "", "elements of which nothing can be told fail", .fixed = false},
     {"slow", OPTION_FLAG, AT(slow), "", "with the samples that take long", .fixed = false},
 };
 
@@ -32,7 +33,8 @@ static const command gradcheck_command = {
     .usage = "[OP] [OPTION...]",
     .summary = "Checks gradients in float64 by central differences: a row for every op, or for every sample of OP.\n"
                "worst is the largest |analytic - numerical| / (atol + rtol |numerical|); above 1 is a failure.\n"
-               "kinks are coordinates where the one-sided differences disagree; they are left out.",
+               "kinks are coordinates where the one-sided differences disagree; unsure ones, where they are known\n"
+               "less well than the tolerance. Both are left out.",
     .options = rows,
     .n_options = sizeof rows / sizeof rows[0],
     .operands = 1,
@@ -41,7 +43,7 @@ static const command gradcheck_command = {
 /* What one op, or one sample, came to. */
 typedef struct tally {
     int samples, failures;
-    int64_t checked, kinks;
+    int64_t checked, kinks, unsure;
     double worst;
     tg_gradcheck_result first; /* failure */
 } tally;
@@ -59,7 +61,8 @@ static void check_sample(const gradcheck_options *o, tg_ctx *ctx, const tg_op *o
     tg_gradcheck_result r = {.size = sizeof r};
     tg_status s = tg_gradcheck_op(ctx, op, i,
                                   TG_GRADCHECK(.eps = o->eps, .atol = o->atol, .rtol = o->rtol,
-                                               .projections = (int)o->projections, .seed = (uint64_t)o->seed),
+                                               .projections = (int)o->projections, .seed = (uint64_t)o->seed,
+                                               .strict = o->strict),
                                   &r);
     if (s != TG_OK && !r.failed) {
         r.failed = true;
@@ -69,17 +72,18 @@ static void check_sample(const gradcheck_options *o, tg_ctx *ctx, const tg_op *o
     t->samples++;
     t->checked += r.checked;
     t->kinks += r.kinks;
+    t->unsure += r.unsure;
     if (r.worst > t->worst) t->worst = r.worst;
     if (r.failed && t->failures++ == 0) t->first = r;
 }
 
 static void print_head(const char *what) {
-    printf("%-44s %8s %9s %7s %9s\n", what, "samples", "checked", "kinks", "worst");
+    printf("%-44s %8s %9s %7s %7s %9s\n", what, "samples", "checked", "kinks", "unsure", "worst");
 }
 
 static void print_row(const char *name, const tally *t) {
-    printf("%-44.44s %8d %9lld %7lld %9.2g  %s\n", name, t->samples, (long long)t->checked, (long long)t->kinks,
-           t->worst, t->failures ? "FAILED" : "ok");
+    printf("%-44.44s %8d %9lld %7lld %7lld %9.2g  %s\n", name, t->samples, (long long)t->checked, (long long)t->kinks,
+           (long long)t->unsure, t->worst, t->failures ? "FAILED" : "ok");
     if (t->failures) printf("%s\n", t->first.report);
     fflush(stdout);
 }

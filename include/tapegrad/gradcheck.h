@@ -1,8 +1,10 @@
 /* Finite differences for anybody's function, ours or yours.
  *
  * Central differences in float64, per element or along random directions (Griewank and Walther, Evaluating
- * Derivatives, ch. 3; the projection as in HIPS autograd's test_util). A coordinate where the one-sided differences
- * disagree is a kink: it is counted and left out, not failed.
+ * Derivatives, ch. 3; the projection as in HIPS autograd's test_util), extrapolated, with a step chosen for each and an
+ * estimate of what is left as error. A gradient is wrong where it is further than that error and the tolerance together
+ * from the differences. Where the error alone is more than the tolerance nothing can be told: that is counted as unsure
+ * and said. A coordinate where the one-sided differences disagree is a kink: it is counted and left out, not failed.
  */
 #ifndef TAPEGRAD_GRADCHECK_H
 #define TAPEGRAD_GRADCHECK_H
@@ -15,23 +17,24 @@ extern "C" {
 
 typedef struct tg_gradcheck_opts {
     size_t size;
-    double eps;       /* step; 0: 1e-6 */
+    double eps;       /* step; 0: chosen for each element by the error that it leaves */
     double atol;      /* 0: 1e-5; TG_NONE: none */
     double rtol;      /* 0: 1e-3; TG_NONE: none */
     int projections;  /* > 0: so many random signed and Gaussian directions instead of every element */
     uint64_t seed;    /* of cotangents and directions */
     bool no_extras;   /* not determinism, zero, undefined and strided cotangents, backward twice, inputs unchanged */
     const char *name; /* in reports; NULL: "function" */
+    bool strict;      /* unsure elements fail; without, only where there are no others */
 } tg_gradcheck_opts;
 
 #define TG_GRADCHECK(...) (&(tg_gradcheck_opts){.size = sizeof(tg_gradcheck_opts), __VA_ARGS__})
 
 typedef struct tg_gradcheck_result {
     size_t size;
-    int64_t checked, kinks; /* coordinates or directions */
-    double worst;           /* |analytic - numerical| / (atol + rtol |numerical|) of the worst one */
+    int64_t checked, kinks, unsure; /* coordinates or directions; the last two are among the first */
+    double worst; /* |analytic - numerical| / (atol + rtol |numerical|) of the worst one that can be told */
     bool failed;
-    /* Of a failure: input, coordinate, both values, error estimate, likely cause. Else of the kinks left out, or "". */
+    /* Of a failure: input, coordinate, both values, error estimate, likely cause. Else of what was left out, or "". */
     char report[1536];
 } tg_gradcheck_result;
 

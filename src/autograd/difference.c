@@ -1,5 +1,5 @@
-/* Numerical derivatives: central differences at three step sizes, extrapolated to none (Richardson; Press et al.,
- * Numerical Recipes, section 5.7). The spread of the extrapolation is the error estimate. */
+/* Numerical derivatives: central differences at three step sizes, extrapolated to none (Richardson). The spread of the
+ * extrapolation is the error estimate, by which steps are chosen (Ridders; Press et al., Numerical Recipes, 5.7). */
 #include <float.h>
 #include <math.h>
 #include <stdarg.h>
@@ -7,6 +7,9 @@
 #include <string.h>
 
 #include "autograd/difference.h"
+
+/* Steps are h 2^k: so many below h, and above. */
+enum { MOST_DOWN = 10, MOST_UP = 3, RUNGS = MOST_DOWN + MOST_UP + 3 };
 
 /* ---- Random numbers ---- */
 
@@ -49,13 +52,14 @@ bool tg_diff_options(tg_diff *d, const tg_gradcheck_opts *given, const char **wh
     if (*what) return false;
     if (given) memcpy(&o, given, given->size);
     d->name = o.name ? o.name : "function";
-    d->eps = o.eps == 0 ? 1e-6 : o.eps;
+    d->eps = o.eps == 0 ? 0x1p-10 : o.eps;
     d->atol = tolerance(o.atol, 1e-5);
     d->rtol = tolerance(o.rtol, 1e-3);
     d->projections = o.projections;
     d->extras = !o.no_extras;
     d->seed = o.seed;
-    d->tries = 1;
+    d->tries = o.eps == 0 ? MOST_DOWN : 1;
+    d->strict = o.strict;
     *what = !(d->eps > 0 && d->eps <= 1) ? "eps: expected a step in (0, 1]"
             : !(d->atol >= 0 && d->rtol >= 0 && isfinite(d->atol + d->rtol))
                 ? "atol and rtol: expected finite numbers, 0 or more"
@@ -103,8 +107,9 @@ void tg_diff_fail(tg_diff *d, const char *format, ...) {
 
 /* ---- Slopes ---- */
 
-/* sum(gy (f(x + s) - f(x))) along the coordinate or direction. */
-static tg_status change(tg_diff *d, int part, int64_t i, double s, double *out) {
+/* sum(gy (f(x + s) - f(x))) along the coordinate or direction; noise is what the rounding of the results that it
+ * changes may move it. */
+static tg_status change(tg_diff *d, int part, int64_t i, double s, double *out, double *noise) {
     const tg_diff_part *p = &d->parts[part];
     if (i >= 0) {
         d->x[p->at + i] = d->origin[p->at + i] + s;
@@ -116,6 +121,7 @@ static tg_status change(tg_diff *d, int part, int64_t i, double s, double *out) 
     double sum = 0, lost = 0; /* Kahan's: a sum over many outputs must not drown one coordinate's change */
     for (int64_t j = 0; j < d->m; j++) {
         double term = d->gy[j] * (d->moved[j] - d->y[j]) - lost, next = sum + term;
+        if (d->moved[j] != d->y[j]) *noise += 0x1p-53 * fabs(d->gy[j]) * (fabs(d->moved[j]) + fabs(d->y[j])) / 2;
         lost = next - sum - term;
         sum = next;
     }
@@ -123,38 +129,118 @@ static tg_status change(tg_diff *d, int part, int64_t i, double s, double *out) 
     return status;
 }
 
-/* The slope by steps h, 2h and 4h. For a smooth f the jump J(s) between the one-sided differences shrinks as s does, so
- * that 2 J(s) - J(2s) is next to nothing; at a kink it stays. */
-static tg_status slope_at(tg_diff *d, int part, int64_t i, double h, tg_slope *out) {
-    double central[3], jump[3];
-    for (int k = 0; k < 3; k++) {
-        double s = ldexp(h, k), up, down;
-        tg_status status = change(d, part, i, s, &up);
-        if (status == TG_OK) status = change(d, part, i, -s, &down);
-        if (status != TG_OK) return status;
-        central[k] = (up - down) / (2 * s);
-        jump[k] = (up + down) / s;
-    }
-    double once = (4 * central[0] - central[1]) / 3, coarse = (4 * central[1] - central[2]) / 3;
-    double noise = d->noise / h;
-    out->value = once + (once - coarse) / 15;
-    out->error = fabs(out->value - once) + 2 * noise;
-    if (!isfinite(out->error)) out->error = INFINITY;
-    double bound = d->atol + d->rtol * fabs(out->value) + 20 * noise;
-    out->kink = fabs(2 * jump[0] - jump[1]) > bound || fabs(2 * jump[1] - jump[2]) > bound;
+/* Each step is taken when a window first wants it. */
+typedef struct ladder {
+    tg_diff *d;
+    int part;
+    int64_t i;
+    double h;
+    struct {
+        bool there;
+        double central, jump, noise; /* jump: between the one-sided differences */
+    } rung[RUNGS];
+} ladder;
+
+static tg_status climb(ladder *l, int k) {
+    double s = ldexp(l->h, k), up, down, noise = 0;
+    if (l->rung[k + MOST_DOWN].there) return TG_OK;
+    tg_status status = change(l->d, l->part, l->i, s, &up, &noise);
+    if (status == TG_OK) status = change(l->d, l->part, l->i, -s, &down, &noise);
+    if (status != TG_OK) return status;
+    l->rung[k + MOST_DOWN].there = true;
+    l->rung[k + MOST_DOWN].central = (up - down) / (2 * s);
+    l->rung[k + MOST_DOWN].jump = (up + down) / s;
+    l->rung[k + MOST_DOWN].noise = noise / (2 * s);
     return TG_OK;
 }
 
-tg_status tg_diff_slope(tg_diff *d, int part, int64_t i, tg_slope *out) {
-    double scale = i >= 0 ? fabs(d->x[d->parts[part].at + i]) : 1;
-    /* A power of two, so that x + h is exact. */
-    double h = exp2(round(log2(d->eps * (scale > 1 ? scale : 1))));
-    for (int k = 0; k < d->tries; k++, h /= 8) {
-        tg_slope s;
-        tg_status status = slope_at(d, part, i, h, &s);
+static double tolerance_at(const tg_diff *d, double value) { return d->atol + d->rtol * fabs(value); }
+
+/* The slope by steps s, 2s and 4s, where s = h 2^k. For a smooth f the jump J(s) shrinks as s does, so that
+ * 2 J(s) - J(2s) is next to nothing; at a kink it stays, and is the same for s as for 2s. */
+static tg_status window(ladder *l, int k, tg_slope *out) {
+    for (int j = k; j < k + 3; j++) {
+        tg_status status = climb(l, j);
         if (status != TG_OK) return status;
-        if (k == 0 || (out->kink && !s.kink) || (out->kink == s.kink && s.error < out->error)) *out = s;
-        if (!s.kink && s.error <= 0.05 * (d->atol + d->rtol * fabs(s.value))) break;
+    }
+    const double c[3] = {l->rung[k + MOST_DOWN].central, l->rung[k + 1 + MOST_DOWN].central,
+                         l->rung[k + 2 + MOST_DOWN].central};
+    const double jump[3] = {l->rung[k + MOST_DOWN].jump, l->rung[k + 1 + MOST_DOWN].jump,
+                            l->rung[k + 2 + MOST_DOWN].jump};
+    double once = (4 * c[0] - c[1]) / 3, coarse = (4 * c[1] - c[2]) / 3, noise = l->rung[k + MOST_DOWN].noise;
+    /* J tells of noise by itself: of s f2 + s^3 f4 / 12 + .., with even derivatives of f, this leaves s^5 alone. */
+    double even = (2 * jump[0] - jump[1]) - (2 * jump[1] - jump[2]) / 8;
+    out->step = ldexp(l->h, k);
+    out->value = once + (once - coarse) / 15;
+    out->error = fabs(out->value - once) + fabs(even) + 2 * noise;
+    if (!isfinite(out->error)) out->error = INFINITY;
+    double bound = tolerance_at(l->d, out->value) + 20 * noise;
+    double stays = fabs(2 * jump[0] - jump[1]), stayed = fabs(2 * jump[1] - jump[2]);
+    out->kink = stays > bound || stayed > bound;
+    /* What jumps otherwise at each step is no kink but noise, or something near that the steps have across. */
+    double most = fmax(stays, stayed), changes = fabs(2 * jump[0] - 3 * jump[1] + jump[2]);
+    out->torn = out->kink && !(changes <= bound + 0.25 * most) ? most : 0;
+    return TG_OK;
+}
+
+static bool good(const tg_diff *d, const tg_slope *s) {
+    return !s->kink && s->error <= 0.05 * tolerance_at(d, s->value);
+}
+
+/* Takes the window at k where it is better than what out has. */
+static tg_status try_window(ladder *l, int k, tg_slope *out, tg_slope *last) {
+    tg_status status = window(l, k, last);
+    if (status == TG_OK && ((out->kink && !last->kink) || (out->kink == last->kink && last->error < out->error)))
+        *out = *last;
+    return status;
+}
+
+/* Large steps give the most digits of a smooth function, small ones see past what is near: so they shrink while that
+ * helps; what is then still in the noise gets larger ones. */
+static tg_status best_window(ladder *l, tg_slope *out) {
+    tg_slope last;
+    tg_status status = window(l, 0, out);
+    for (int k = -1; k > -l->d->tries && status == TG_OK && !good(l->d, out); k--) {
+        status = try_window(l, k, out, &last);
+        if (!last.kink && !out->kink && last.error > 16 * out->error) break;
+    }
+    for (int k = 1; l->d->tries > 1 && k <= MOST_UP && status == TG_OK && !out->kink && !good(l->d, out); k++)
+        status = try_window(l, k, out, &last);
+    return status;
+}
+
+/* A power of two, so that x + h is exact. */
+static double power_of_two(double h) { return exp2(round(log2(h))); }
+
+tg_status tg_diff_slope(tg_diff *d, int part, int64_t i, tg_slope *out) {
+    double size = i >= 0 ? fabs(d->x[d->parts[part].at + i]) : 1;
+    ladder l = {.d = d, .part = part, .i = i, .h = power_of_two(d->eps * (size > 1 ? size : 1))};
+    tg_status status = best_window(&l, out);
+    /* Beside a place where f ends or has a kink, a step that is small even to a small x. */
+    if (status == TG_OK && d->tries > 1 && size > 0 && size < 0x1p-6 && !good(d, out)) {
+        ladder near = {.d = d, .part = part, .i = i, .h = power_of_two(d->eps * size)};
+        tg_slope s;
+        if (near.h > 0) status = window(&near, 0, &s);
+        if (near.h > 0 && status == TG_OK && !s.kink && s.error <= tolerance_at(d, s.value)) *out = s;
+    }
+    if (status == TG_OK && out->kink && out->torn != 0) {
+        out->kink = false;
+        out->error = isfinite(out->torn) ? out->error + out->torn : INFINITY;
+    }
+    return status;
+}
+
+/* The same by other steps. Where they contradict it the estimate of the error was too small. */
+tg_status tg_diff_confirm(tg_diff *d, int part, int64_t i, tg_slope *s) {
+    ladder l = {.d = d, .part = part, .i = i, .h = s->step};
+    double error = s->error;
+    for (int k = -2; k <= 2; k += 4) {
+        tg_slope other;
+        tg_status status = window(&l, k, &other);
+        if (status != TG_OK) return status;
+        double apart = fabs(s->value - other.value);
+        if (!other.kink && apart > error + other.error && s->error < apart + other.error)
+            s->error = apart + other.error;
     }
     return TG_OK;
 }

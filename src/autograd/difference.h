@@ -18,9 +18,9 @@ typedef struct tg_diff {
     void *self;
     const char *name;
     double eps, atol, rtol;
-    int tries; /* step sizes: each an eighth of the last, until one is good enough */
+    int tries; /* step sizes: 1 is eps alone, else each half of the last until one is good enough */
     int projections;
-    bool extras;
+    bool extras, strict;
     uint64_t seed;
     int64_t n, m;
     int n_parts;
@@ -31,14 +31,15 @@ typedef struct tg_diff {
     double *origin;    /* [n]: x, while it moves */
     double *direction; /* [n] */
     double *got, *expected; /* [pairs of the largest part] */
-    double noise;      /* how far the rounding of f's results may move sum(gy y) */
+    char left_out[640]; /* the first elements of which nothing can be told, or that are at a kink */
     tg_gradcheck_result *result;
 } tg_diff;
 
 /* A derivative along a coordinate or direction. */
 typedef struct tg_slope {
-    double value, error;
-    bool kink; /* the one-sided derivatives differ at every step size */
+    double value, error, step;
+    double torn; /* how far one-sided differences are apart, where not as at a kink */
+    bool kink;   /* the one-sided derivatives differ at every step size */
 } tg_slope;
 
 /* The options with their defaults in place; false where one makes no sense, and what says why. */
@@ -50,6 +51,8 @@ void tg_diff_cotangent(tg_diff *d); /* gy, at random */
 
 /* The derivative of sum(gy f) along coordinate i of a part; along the direction in d where i < 0. */
 tg_status tg_diff_slope(tg_diff *d, int part, int64_t i, tg_slope *out);
+/* Raises the error where other steps than the slope's contradict it. */
+tg_status tg_diff_confirm(tg_diff *d, int part, int64_t i, tg_slope *s);
 /* Compares gx with differences for every part; the result says what was found. */
 tg_status tg_diff_compare(tg_diff *d);
 /* Why `n` pairs of got and expected differ, as far as the numbers tell; "" where they do not. */

@@ -72,6 +72,7 @@ static void check_gradient(tally *y, tg_ctx *ctx, const tg_op *op, int i, int64_
     verdict(y, status != TG_OK || r.worst <= 1, op, s,
             "off by %.3g tolerances, within the error estimate of the differences", r.worst);
     verdict(y, !r.kinks || s->kinked, op, s, "%lld kinks in a sample that should have none", (long long)r.kinks);
+    verdict(y, !r.unsure, op, s, "%s", r.report);
     *elements += r.checked;
     tg_ctx_clear(ctx);
 }
