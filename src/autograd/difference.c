@@ -93,10 +93,11 @@ void tg_diff_cotangent(tg_diff *d) {
     for (int64_t j = 0; j < d->m; j++) d->gy[j] = tg_diff_normal(&state);
 }
 
-void tg_diff_fail(tg_diff *d, const char *format, ...) {
+void tg_diff_fail(tg_diff *d, const char *cause, const char *format, ...) {
     tg_gradcheck_result *r = d->result;
     if (r->failed) return;
     r->failed = true;
+    r->cause = cause;
     int n = snprintf(r->report, sizeof r->report, "%s: ", d->name);
     if (n < 0 || (size_t)n >= sizeof r->report) return;
     va_list ap;

@@ -3,6 +3,8 @@
 #ifndef TG_DIFFERENCE_H
 #define TG_DIFFERENCE_H
 
+#include <string.h>
+
 #include <tapegrad/gradcheck.h>
 
 /* One input: x[at] to x[at + n - 1]. */
@@ -55,10 +57,10 @@ tg_status tg_diff_slope(tg_diff *d, int part, int64_t i, tg_slope *out);
 tg_status tg_diff_confirm(tg_diff *d, int part, int64_t i, tg_slope *s);
 /* Compares gx with differences for every part; the result says what was found. */
 tg_status tg_diff_compare(tg_diff *d);
-/* Why `n` pairs of got and expected differ, as far as the numbers tell; "" where they do not. */
-void tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *buf, size_t size);
+/* Why `n` pairs of got and expected differ, as far as the numbers tell: the class, and in buf what it is. */
+const char *tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *buf, size_t size);
 /* Records a failure that is no wrong number: the first one is kept. */
-void tg_diff_fail(tg_diff *d, const char *format, ...) TG_PRINTF(2, 3);
+void tg_diff_fail(tg_diff *d, const char *cause, const char *format, ...) TG_PRINTF(3, 4);
 /* "input 0, w f64[3, 4], element [2, 1]", for element k of a part. */
 void tg_diff_place(const tg_diff *d, int part, int64_t k, char *buf, size_t size);
 double tg_diff_largest(const double *v, int64_t n); /* magnitude; NaN where one is */

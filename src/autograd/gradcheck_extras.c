@@ -25,7 +25,7 @@ static tg_status hash_one(tg_check_run *r, const tg_tensor *x, uint64_t *h, bool
     if (!has_bytes(x)) return TG_OK;
     TG_TRY(tg_check_hash(x, h));
     if (again && *h != before)
-        tg_diff_fail(&r->d, "backward wrote into %s %lld%s%s", what, (long long)i, n ? " of op " : "",
+        tg_diff_fail(&r->d, "writes", "backward wrote into %s %lld%s%s", what, (long long)i, n ? " of op " : "",
                      n ? n->op->name : "");
     return TG_OK;
 }
@@ -63,7 +63,7 @@ tg_status tg_check_unchanged(tg_check_run *r) {
 
 /* The first element of got that is further than `within` from `times` expected; bits count where within is 0. */
 static void must_agree(tg_diff *d, const double *got, const double *expected, double times, double within,
-                       const char *what) {
+                       const char *cause, const char *what) {
     for (int p = 0; p < d->n_parts; p++)
         for (int64_t i = d->parts[p].at, end = i + d->parts[p].n; i < end; i++) {
             double want = times == 0 ? 0 : times * expected[i];
@@ -71,7 +71,7 @@ static void must_agree(tg_diff *d, const double *got, const double *expected, do
             bool overwrites = times == 2 && got[i] == expected[i];
             char place[320];
             tg_diff_place(d, p, i - d->parts[p].at, place, sizeof place);
-            tg_diff_fail(d, "%s: %s gives %.17g, expected %.17g%s", place, what, got[i], want,
+            tg_diff_fail(d, overwrites ? "overwrites" : cause, "%s: %s gives %.17g, expected %.17g%s", place, what, got[i], want,
                          overwrites ? ". Likely cause: it writes where TG_GRAD_ADD asks it to add" : "");
             return;
         }
@@ -82,17 +82,17 @@ static void must_agree(tg_diff *d, const double *got, const double *expected, do
 static tg_status check_twice(tg_check_run *r, double *gx) {
     tg_diff *d = &r->d;
     TG_TRY(tg_check_gradient(r, r->roots, r->seeds, r->n_roots, TG_GRAD_WRITE, true, gx));
-    must_agree(d, gx, d->gx, 1, 0, "a second backward");
+    must_agree(d, gx, d->gx, 1, 0, "unsteady", "a second backward");
     memcpy(gx, d->gx, (size_t)d->n * sizeof *gx);
     TG_TRY(tg_check_gradient(r, r->roots, r->seeds, r->n_roots, TG_GRAD_ADD, true, gx));
-    must_agree(d, gx, d->gx, 2, 64 * 0x1p-52 * tg_diff_largest(d->gx, d->n),
+    must_agree(d, gx, d->gx, 2, 64 * 0x1p-52 * tg_diff_largest(d->gx, d->n), "adds",
                "a backward that adds to the first one's gradient");
     return TG_OK;
 }
 
 static tg_status check_zeros(tg_check_run *r, double *gx) {
     TG_TRY(tg_check_gradient(r, r->roots, r->zeros, r->n_roots, TG_GRAD_WRITE, true, gx));
-    must_agree(&r->d, gx, r->d.gx, 0, 0x1p-1074 /* -0 is as good */, "a cotangent of zeros");
+    must_agree(&r->d, gx, r->d.gx, 0, 0x1p-1074 /* -0 is as good */, "zeros", "a cotangent of zeros");
     return TG_OK;
 }
 
@@ -103,7 +103,7 @@ static tg_status check_undefined(tg_check_run *r, double *gx) {
         for (int i = 0; i < r->n_roots; i++) r->mixed[i] = i == k ? r->seeds[i] : r->zeros[i];
         TG_TRY(tg_check_gradient(r, r->roots, r->mixed, r->n_roots, TG_GRAD_WRITE, true, gx));
         TG_TRY(tg_check_gradient(r, &r->roots[k], &r->seeds[k], 1, TG_GRAD_WRITE, true, d->direction));
-        must_agree(d, d->direction, gx, 1, 64 * 0x1p-52 * tg_diff_largest(gx, d->n),
+        must_agree(d, d->direction, gx, 1, 64 * 0x1p-52 * tg_diff_largest(gx, d->n), "undefined",
                    "a backward with undefined cotangents, instead of zeros,");
     }
     return TG_OK;
@@ -129,7 +129,7 @@ static tg_status check_strided(tg_check_run *r, double *gx) {
     if (s == TG_OK) s = tg_check_gradient(r, r->roots, r->mixed, r->n_roots, TG_GRAD_WRITE, true, gx);
     for (int i = 0; i < r->n_roots; i++) tg_drop(r->mixed[i]);
     TG_TRY(s);
-    must_agree(d, gx, d->gx, 1, 64 * 0x1p-52 * tg_diff_largest(d->gx, d->n),
+    must_agree(d, gx, d->gx, 1, 64 * 0x1p-52 * tg_diff_largest(d->gx, d->n), "layout",
                "a cotangent of the same values in other strides");
     return TG_OK;
 }
@@ -142,14 +142,14 @@ static tg_status check_again(tg_check_run *r, double *gx) {
     TG_TRY(tg_check_read(r, d->moved));
     for (int64_t j = 0; j < d->m; j++)
         if (memcmp(&d->y[j], &d->moved[j], sizeof *d->y)) {
-            tg_diff_fail(d,
+            tg_diff_fail(d, "unsteady",
                          "two runs with the same inputs and random stream give different results: element %lld is "
                          "%.17g, then %.17g",
                          (long long)j, d->y[j], d->moved[j]);
             break;
         }
     TG_TRY(tg_check_gradient(r, r->roots, r->seeds, r->n_roots, TG_GRAD_WRITE, false, gx));
-    must_agree(d, gx, d->gx, 1, 0, "the backward of a second run");
+    must_agree(d, gx, d->gx, 1, 0, "unsteady", "the backward of a second run");
     return TG_OK;
 }
 

@@ -37,22 +37,22 @@ static void check_extras(plain *p) {
     tg_diff *d = &p->d;
     value(d, -1, d->y);
     value(d, -1, d->moved);
-    if (!same_bits(d->y, d->moved, d->m)) tg_diff_fail(d, "two calls with the same x give different results");
-    if (!same_bits(gradient(p, d->gy), d->gx, d->n)) tg_diff_fail(d, "a second backward gives a different gradient");
+    if (!same_bits(d->y, d->moved, d->m)) tg_diff_fail(d, "unsteady", "two calls with the same x give different results");
+    if (!same_bits(gradient(p, d->gy), d->gx, d->n)) tg_diff_fail(d, "unsteady", "a second backward gives a different gradient");
     if (!isfinite(tg_diff_largest(d->gx, d->n))) return; /* the comparison with differences says more */
     memset(d->moved, 0, (size_t)d->m * sizeof *d->moved);
     const double *zero = gradient(p, d->moved);
     for (int64_t i = 0; i < d->n; i++)
         if (zero[i] != 0) {
-            tg_diff_fail(d, "x, element [%lld]: a cotangent of zeros gives the gradient %g, expected 0", (long long)i,
-                         zero[i]);
+            tg_diff_fail(d, "zeros", "x, element [%lld]: a cotangent of zeros gives the gradient %g, expected 0",
+                         (long long)i, zero[i]);
             return;
         }
 }
 
 static bool kept(plain *p, const double *x) {
     if (same_bits(p->d.x, x, p->d.n)) return true;
-    tg_diff_fail(&p->d, "the function or its backward writes into x");
+    tg_diff_fail(&p->d, "writes", "the function or its backward writes into x");
     return false;
 }
 

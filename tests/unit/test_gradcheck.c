@@ -325,6 +325,7 @@ START_TEST(plain_functions_and_their_errors) {
     plain p = {.fault = SCALED}; /* a single number has a factor, which tells nothing */
     tg_gradcheck_fn(mean_square, mean_square_grad, &p, x, 1, 1, NULL, &r);
     ck_in("no simple one", r.report);
+    ck_assert_str_eq(r.cause, "formula");
 }
 END_TEST
 

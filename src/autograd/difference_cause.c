@@ -1,0 +1,248 @@
+/* What a wrong gradient looks like, as far as its numbers tell. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "autograd/difference.h"
+
+static bool near(double a, double b, double scale) { return fabs(a - b) <= 1e-4 * scale; }
+
+static void say(char *buf, size_t size, const char *format, ...) TG_PRINTF(3, 4);
+static void say(char *buf, size_t size, const char *format, ...) {
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(buf, size, format, ap);
+    va_end(ap);
+}
+
+/* ---- One factor ---- */
+
+/* The one factor between all pairs, or NaN. Of so many that are not zero: any one pair has a factor. */
+static double common_ratio(const double *got, const double *expected, int64_t n, double scale, int64_t *pairs) {
+    double dot = 0, norm = 0;
+    *pairs = 0;
+    for (int64_t i = 0; i < n; i++) {
+        dot += got[i] * expected[i];
+        norm += expected[i] * expected[i];
+        *pairs += fabs(expected[i]) > 1e-4 * scale;
+    }
+    double ratio = dot / norm;
+    for (int64_t i = 0; i < n; i++)
+        if (!near(got[i], ratio * expected[i], fabs(ratio) * scale)) return NAN;
+    return ratio;
+}
+
+static const char *say_ratio(double ratio, bool common, char *buf, size_t size) {
+    double times = round(ratio), part = round(1 / ratio);
+    bool whole = near(ratio, times, fabs(ratio)), unit = near(1 / ratio, part, fabs(1 / ratio));
+    if (near(ratio, -1, 1)) {
+        say(buf, size, "the sign is wrong");
+        return "sign";
+    }
+    if (near(ratio, 2, 2))
+        say(buf, size, "a factor 2 too much: counted twice, or a missing 1/n where n is 2");
+    else if (near(ratio, 0.5, 0.5))
+        say(buf, size, "a factor 2 is missing (1/2 of what it should be)");
+    else if (whole && times > 2)
+        say(buf, size, "%.0f times too large everywhere: a missing 1/n where n is %.0f", times, times);
+    else if (unit && part > 2)
+        say(buf, size,
+            "%.0f times too small everywhere: divided by n = %.0f once too often, or one of %.0f equal terms of a sum",
+            part, part, part);
+    else if (common)
+        say(buf, size, "off by the factor %.6g everywhere", ratio);
+    else
+        return "formula"; /* any one number has a factor */
+    return "factor";
+}
+
+/* ---- Values in other places ---- */
+
+/* got has the last two dims the wrong way round. */
+static bool transposed(const tg_diff *d, const tg_diff_part *p, double scale) {
+    if (p->shape.ndim < 2) return false;
+    int64_t rows = p->shape.dim[p->shape.ndim - 2], columns = p->shape.dim[p->shape.ndim - 1];
+    if (rows < 2 || columns < 2) return false;
+    for (int64_t k = 0; k < p->n; k++) {
+        int64_t matrix = k - k % (rows * columns), i = k % (rows * columns) / columns, j = k % columns;
+        if (!near(d->got[matrix + j * rows + i], d->expected[k], scale)) return false;
+    }
+    return true;
+}
+
+static bool among(const double *values, int64_t n, double v, double scale) {
+    for (int64_t i = 0; i < n; i++)
+        if (fabs(values[i] - v) <= 1e-6 * scale) return true;
+    return false;
+}
+
+/* The same values, but elsewhere. */
+static bool moved(const tg_diff *d, int64_t n, double scale) {
+    enum { MOST = 512 }; /* it compares all with all */
+    if (n < 3 || n > MOST) return false;
+    for (int64_t i = 0; i < n; i++)
+        if (!among(d->expected, n, d->got[i], scale) || !among(d->got, n, d->expected[i], scale)) return false;
+    return true;
+}
+
+/* The other input of the same shape whose gradient this is, or -1. Where that is wrong too, a few of its elements by
+ * differences tell. */
+static int belongs_to(tg_diff *d, int part, int64_t n, double scale) {
+    const tg_diff_part *p = &d->parts[part];
+    for (int k = 0; k < d->n_parts; k++) {
+        const tg_diff_part *q = &d->parts[k];
+        if (k == part || q->n != n || memcmp(&p->shape, &q->shape, sizeof p->shape)) continue;
+        int64_t same = 0, measured = 0, few = n < 4 ? n : 4;
+        for (int64_t i = 0; i < n; i++) same += fabs(d->gx[q->at + i] - d->got[i]) <= 1e-6 * scale;
+        for (tg_slope s; same < n && measured < few; measured++)
+            if (tg_diff_slope(d, k, measured, &s) != TG_OK || !near(s.value, d->got[measured], 1e-2 * scale)) break;
+        if (same == n || measured == few) return k;
+    }
+    return -1;
+}
+
+/* ---- What varies along some dims only ---- */
+
+typedef enum relation { FACTOR, TERM } relation;
+
+/* Element k's factor or term: false where it has none that tells. */
+static bool relate(const tg_diff *d, relation r, int64_t k, double scale, double *out) {
+    *out = r == TERM ? d->got[k] - d->expected[k] : d->got[k] / d->expected[k];
+    return r == TERM || fabs(d->expected[k]) > 1e-4 * scale;
+}
+
+/* It is one along each line of dim. */
+static bool constant_along(const tg_diff *d, const tg_diff_part *p, int dim, relation r, double scale) {
+    int64_t inner = 1, size = p->shape.dim[dim], told = 0;
+    for (int i = dim + 1; i < p->shape.ndim; i++) inner *= p->shape.dim[i];
+    for (int64_t line = 0; line < p->n / size; line++) {
+        double first = NAN, v;
+        for (int64_t i = 0; i < size; i++) {
+            if (!relate(d, r, line / inner * inner * size + line % inner + i * inner, scale, &v)) continue;
+            if (isnan(first)) {
+                first = v;
+                continue;
+            }
+            if (!near(v, first, r == TERM ? 1e-2 * scale : fabs(first))) return false;
+            told++;
+        }
+    }
+    return told >= 2;
+}
+
+static int dim_along(const tg_diff *d, const tg_diff_part *p, relation r, double scale) {
+    for (int dim = (int)p->shape.ndim - 1; dim >= 0; dim--)
+        if (p->shape.dim[dim] > 1 && constant_along(d, p, dim, r, scale)) return dim;
+    return -1;
+}
+
+/* ---- Parts ---- */
+
+static bool right(const tg_diff *d, int64_t i) {
+    return fabs(d->got[i] - d->expected[i]) <= d->atol + d->rtol * fabs(d->expected[i]);
+}
+
+/* Of n elements, how many are right though they are not zero. */
+static int64_t count_right(const tg_diff *d, int64_t n, double scale) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++) count += fabs(d->expected[i]) > 1e-4 * scale && right(d, i);
+    return count;
+}
+
+/* " (index 2 of dim 1)" where all that is wrong is there. */
+static void say_region(const tg_diff *d, const tg_diff_part *p, char *buf, size_t size) {
+    *buf = 0;
+    for (int64_t dim = p->shape.ndim - 1, inner = 1; dim >= 0; inner *= p->shape.dim[dim--]) {
+        int64_t at = -1;
+        bool one = p->shape.dim[dim] > 1;
+        for (int64_t i = 0; i < p->n && one; i++) {
+            int64_t index = i / inner % p->shape.dim[dim];
+            if (right(d, i)) continue;
+            one = at < 0 || at == index;
+            at = index;
+        }
+        if (one) say(buf, size, " (all of them at index %lld of dim %lld)", (long long)at, (long long)dim);
+    }
+}
+
+/* One output's share of coordinate i's derivative is all that came, and others have theirs. */
+static bool one_term(tg_diff *d, int part, int64_t i, double scale) {
+    double *x = &d->x[d->parts[part].at + i], at = *x;
+    double h = exp2(round(log2(1e-6 * (fabs(at) > 1 ? fabs(at) : 1))));
+    *x = at + h;
+    tg_status status = d->value(d, part, d->moved);
+    *x = at;
+    if (status != TG_OK) return false;
+    int64_t matches = 0, terms = 0;
+    for (int64_t j = 0; j < d->m; j++) {
+        double term = d->gy[j] * (d->moved[j] - d->y[j]) / h;
+        terms += fabs(term) > 1e-3 * scale;
+        /* A one-sided difference, hence the wide margin. */
+        matches += fabs(term - d->got[i]) <= 0.01 * fabs(term) && fabs(term) > 1e-3 * scale;
+    }
+    return matches > 0 && terms > 1;
+}
+
+/* ---- In order ---- */
+
+static const char *of_elements(tg_diff *d, int part, int64_t worst, double scale, char *buf, size_t size) {
+    const tg_diff_part *p = &d->parts[part];
+    char region[80];
+    int dim, other;
+    if (transposed(d, p, scale)) {
+        say(buf, size, "the gradient is transposed in the last two dims");
+        return "transpose";
+    }
+    if (moved(d, p->n, scale)) {
+        say(buf, size, "the right values in wrong places: an index, an offset, an order of dims");
+        return "places";
+    }
+    if ((other = belongs_to(d, part, p->n, scale)) >= 0) {
+        say(buf, size, "it is the gradient of %.60s", d->parts[other].name);
+        return "input";
+    }
+    if (one_term(d, part, worst, scale)) {
+        say(buf, size, "a missing broadcast sum: one term of the sum over the outputs that this element feeds");
+        return "sum";
+    }
+    if ((dim = dim_along(d, p, FACTOR, scale)) >= 0) {
+        say(buf, size, "a factor that is missing, or too much, and one along dim %d: a weight, a scale of rows", dim);
+        return "scale";
+    }
+    if ((dim = dim_along(d, p, TERM, scale)) >= 0) {
+        say(buf, size, "a term that is missing, or too much, and one along dim %d: a mean, a sum over it", dim);
+        return "term";
+    }
+    if (3 * count_right(d, p->n, scale) >= p->n) {
+        say_region(d, p, region, sizeof region);
+        say(buf, size, "some elements alone are wrong%s: a branch, a bound, an overlap, an edge", region);
+        return "part";
+    }
+    return NULL;
+}
+
+const char *tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *buf, size_t size) {
+    int64_t pairs;
+    double scale = tg_diff_largest(d->expected, n), ratio = common_ratio(d->got, d->expected, n, scale, &pairs);
+    say(buf, size, "no simple one: a formula, a constant in it, or what it reads (another saved tensor)");
+    for (int64_t i = 0; i < n; i++) {
+        if (isfinite(d->got[i])) continue;
+        say(buf, size, "elements that were never written, or memory read that should be overwritten (%g)", d->got[i]);
+        return "unwritten";
+    }
+    if (!isfinite(scale)) {
+        say(buf, size, "the function is not finite around this point");
+        return "unknown";
+    }
+    if (tg_diff_largest(d->got, n) == 0) {
+        say(buf, size, "the gradient is zero: it was never written, or the graph is cut (a detach, a constant)");
+        return "zero";
+    }
+    if (scale == 0) {
+        say(buf, size, "the function does not depend on this input");
+        return "independent";
+    }
+    if (isfinite(ratio) && ratio != 0) return say_ratio(ratio, pairs > 1, buf, size);
+    const char *found = d->projections ? NULL : of_elements(d, part, worst, scale, buf, size);
+    return found ? found : "formula";
+}
