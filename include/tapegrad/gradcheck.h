@@ -34,9 +34,10 @@ typedef struct tg_gradcheck_result {
     int64_t checked, kinks, unsure; /* coordinates or directions; the last two are among the first */
     double worst; /* |analytic - numerical| / (atol + rtol |numerical|) of the worst one that can be told */
     bool failed;
-    /* Of a failure its class, in a word: "sign", "factor", "zero", "unwritten", "transpose", "places", "input", "sum",
-     * "scale", "term", "part", "formula" of wrong numbers, as far as these tell; "overwrites", "adds", "writes", "zeros",
-     * "undefined", "layout", "unsteady" of how it behaves; "independent", "unknown". NULL where there is none. */
+    /* Of a failure its class, in a word. Of wrong numbers, as far as these tell: "sign", "factor", "zero", "unwritten",
+     * "nan", "transpose", "places", "input", "sum", "scale", "term", "part", "independent", "formula"; of how backward
+     * behaves: "overwrites", "adds", "writes", "zeros", "undefined", "layout", "unsteady"; "unknown" where nothing can
+     * be told. NULL where nothing failed. */
     const char *cause;
     /* Of a failure: input, coordinate, both values, error estimate, likely cause. Else of what was left out, or "". */
     char report[1536];

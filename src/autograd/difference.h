@@ -23,6 +23,7 @@ typedef struct tg_diff {
     int tries; /* step sizes: 1 is eps alone, else each half of the last until one is good enough */
     int projections;
     bool extras, strict;
+    bool computes_nan; /* a gradient that is not finite is so wherever it goes */
     uint64_t seed;
     int64_t n, m;
     int n_parts;

@@ -105,10 +105,11 @@ static int belongs_to(tg_diff *d, int part, int64_t n, double scale) {
 
 typedef enum relation { FACTOR, TERM } relation;
 
-/* Element k's factor or term: false where it has none that tells. */
-static bool relate(const tg_diff *d, relation r, int64_t k, double scale, double *out) {
-    *out = r == TERM ? d->got[k] - d->expected[k] : d->got[k] / d->expected[k];
-    return r == TERM || fabs(d->expected[k]) > 1e-4 * scale;
+/* Element k's factor or term. One that should be 0 has no factor: NaN where it is 0, and inf where not. */
+static double relate(const tg_diff *d, relation r, int64_t k, double scale) {
+    if (r == TERM) return d->got[k] - d->expected[k];
+    if (fabs(d->expected[k]) > 1e-4 * scale) return d->got[k] / d->expected[k];
+    return near(d->got[k], 0, scale) ? NAN : INFINITY;
 }
 
 /* It is one along each line of dim. */
@@ -116,15 +117,13 @@ static bool constant_along(const tg_diff *d, const tg_diff_part *p, int dim, rel
     int64_t inner = 1, size = p->shape.dim[dim], told = 0;
     for (int i = dim + 1; i < p->shape.ndim; i++) inner *= p->shape.dim[i];
     for (int64_t line = 0; line < p->n / size; line++) {
-        double first = NAN, v;
+        double first = NAN;
         for (int64_t i = 0; i < size; i++) {
-            if (!relate(d, r, line / inner * inner * size + line % inner + i * inner, scale, &v)) continue;
-            if (isnan(first)) {
-                first = v;
-                continue;
-            }
-            if (!near(v, first, r == TERM ? 1e-2 * scale : fabs(first))) return false;
-            told++;
+            double v = relate(d, r, line / inner * inner * size + line % inner + i * inner, scale);
+            if (isinf(v)) return false;
+            if (!isnan(v) && !isnan(first) && !near(v, first, r == TERM ? 1e-2 * scale : fabs(first))) return false;
+            told += !isnan(v) && !isnan(first);
+            if (isnan(first)) first = v;
         }
     }
     return told >= 2;
@@ -205,6 +204,11 @@ static const char *of_elements(tg_diff *d, int part, int64_t worst, double scale
         say(buf, size, "a missing broadcast sum: one term of the sum over the outputs that this element feeds");
         return "sum";
     }
+    if (3 * count_right(d, p->n, scale) >= p->n) {
+        say_region(d, p, region, sizeof region);
+        say(buf, size, "some elements alone are wrong%s: a branch, a bound, an overlap, an edge", region);
+        return "part";
+    }
     if ((dim = dim_along(d, p, FACTOR, scale)) >= 0) {
         say(buf, size, "a factor that is missing, or too much, and one along dim %d: a weight, a scale of rows", dim);
         return "scale";
@@ -212,11 +216,6 @@ static const char *of_elements(tg_diff *d, int part, int64_t worst, double scale
     if ((dim = dim_along(d, p, TERM, scale)) >= 0) {
         say(buf, size, "a term that is missing, or too much, and one along dim %d: a mean, a sum over it", dim);
         return "term";
-    }
-    if (3 * count_right(d, p->n, scale) >= p->n) {
-        say_region(d, p, region, sizeof region);
-        say(buf, size, "some elements alone are wrong%s: a branch, a bound, an overlap, an edge", region);
-        return "part";
     }
     return NULL;
 }
@@ -227,6 +226,10 @@ const char *tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *
     say(buf, size, "no simple one: a formula, a constant in it, or what it reads (another saved tensor)");
     for (int64_t i = 0; i < n; i++) {
         if (isfinite(d->got[i])) continue;
+        if (d->computes_nan) {
+            say(buf, size, "backward computes it: 0 / 0, a root, power or logarithm of what it is not made for");
+            return "nan";
+        }
         say(buf, size, "elements that were never written, or memory read that should be overwritten (%g)", d->got[i]);
         return "unwritten";
     }

@@ -46,9 +46,9 @@ static void report(tg_diff *d, int part, int64_t n, const tally *t) {
     if (d->result->failed) return; /* the first failure is kept */
     const char *class = tg_diff_cause(d, part, n, t->worst, cause, sizeof cause);
     double tolerance = d->atol + d->rtol * fabs(expected);
-    tg_diff_fail(d, class, "%s: backward gives %.12g, differences %.12g +- %.1e (tolerance %.1e); %lld of %lld %s wrong. "
-                 "Likely cause: %s", place, got, expected, t->error, tolerance, (long long)t->wrong, (long long)n,
-                 d->projections ? "directions" : "elements", cause);
+    tg_diff_fail(d, class, "%s: backward gives %.12g, differences %.12g +- %.1e (tolerance %.1e); %lld of %lld %s "
+                 "wrong. Likely cause: %s", place, got, expected, t->error, tolerance, (long long)t->wrong,
+                 (long long)n, d->projections ? "directions" : "elements", cause);
 }
 
 /* Notes a pair that tells nothing, as far as there is room. */
@@ -78,7 +78,7 @@ static tg_status weigh(tg_diff *d, int part, int64_t k, double got, tg_slope *s,
         return TG_OK;
     }
     bool wrong = isfinite(s->error) && !(off - s->error <= tolerance);
-    /* What is far off is looked at again once; what is a little off might be the estimate's fault each time. */
+    /* What is far off is looked at again once; what is a little off may be the estimate's fault each time. */
     if (wrong && isfinite(got) && (!t->confirmed || off < 0.1 * fabs(got))) {
         tg_status status = tg_diff_confirm(d, part, d->projections ? -1 : k, s);
         if (status != TG_OK) return status;

@@ -71,8 +71,8 @@ static void must_agree(tg_diff *d, const double *got, const double *expected, do
             bool overwrites = times == 2 && got[i] == expected[i];
             char place[320];
             tg_diff_place(d, p, i - d->parts[p].at, place, sizeof place);
-            tg_diff_fail(d, overwrites ? "overwrites" : cause, "%s: %s gives %.17g, expected %.17g%s", place, what, got[i], want,
-                         overwrites ? ". Likely cause: it writes where TG_GRAD_ADD asks it to add" : "");
+            tg_diff_fail(d, overwrites ? "overwrites" : cause, "%s: %s gives %.17g, expected %.17g%s", place, what,
+                         got[i], want, overwrites ? ". Likely cause: it writes where TG_GRAD_ADD asks it to add" : "");
             return;
         }
 }

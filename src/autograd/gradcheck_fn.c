@@ -37,8 +37,10 @@ static void check_extras(plain *p) {
     tg_diff *d = &p->d;
     value(d, -1, d->y);
     value(d, -1, d->moved);
-    if (!same_bits(d->y, d->moved, d->m)) tg_diff_fail(d, "unsteady", "two calls with the same x give different results");
-    if (!same_bits(gradient(p, d->gy), d->gx, d->n)) tg_diff_fail(d, "unsteady", "a second backward gives a different gradient");
+    if (!same_bits(d->y, d->moved, d->m))
+        tg_diff_fail(d, "unsteady", "two calls with the same x give different results");
+    if (!same_bits(gradient(p, d->gy), d->gx, d->n))
+        tg_diff_fail(d, "unsteady", "a second backward gives a different gradient");
     if (!isfinite(tg_diff_largest(d->gx, d->n))) return; /* the comparison with differences says more */
     memset(d->moved, 0, (size_t)d->m * sizeof *d->moved);
     const double *zero = gradient(p, d->moved);

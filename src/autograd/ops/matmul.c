@@ -94,6 +94,7 @@ static int64_t matmul_flops(const tg_node *n) {
 
 static const tg_sample matmul_samples[] = {
     {.note = "matrices", .n_in = 2, .in = {TG_S(3, 4), TG_S(4, 5)}},
+    {.note = "square", .n_in = 2, .in = {TG_S(3, 3), TG_S(3, 3)}},
     {.note = "transposed operands", .n_in = 2,
      .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4), TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 5)}},
     {.note = "no unit stride", .n_in = 2, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 4, 2)}},

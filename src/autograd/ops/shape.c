@@ -278,6 +278,7 @@ TG_VJP(transpose_vjp, transpose_back(t, n, g))
 
 static const tg_sample transpose_samples[] = {
     {.note = "last two", .params = &(const transpose_params){-1, -2}, .n_in = 1, .in = {TG_S(2, 3, 4)}},
+    {.note = "square", .params = &(const transpose_params){0, 1}, .n_in = 1, .in = {TG_S(3, 3)}},
     {.note = "outer", .params = &(const transpose_params){0, 2}, .n_in = 1, .in = {TG_S(2, 3, 4)}},
     {.note = "a dim with itself", .params = &(const transpose_params){1, 1}, .n_in = 1, .in = {TG_S(2, 3)}},
     {.note = "strided", .params = &(const transpose_params){0, 1}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
