@@ -2,16 +2,18 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <jansson.h>
+
 #include <tapegrad/extend.h>
 #include <tapegrad/gradcheck.h>
 
 #include "program.h"
 
 typedef struct gradcheck_options {
-    const char *device;
+    const char *device, *report, *replay;
     double eps, atol, rtol;
     int64_t projections, seed, threads;
-    bool slow, strict;
+    bool slow, strict, reported;
 } gradcheck_options;
 
 #define AT(field) offsetof(gradcheck_options, field)
@@ -25,6 +27,9 @@ static const option rows[] = {
     {"device", OPTION_TEXT, AT(device), "cpu|cuda|cuda:N", "where tensors are and kernels run", .fixed = false},
     {"threads", OPTION_INT, AT(threads), "N", "0: one for each core", 0, 1024, false},
     {"strict", OPTION_FLAG, AT(strict), "", "elements of which nothing can be told fail", .fixed = false},
+    {"report", OPTION_TEXT, AT(report), "FILE", "where the first failure is written; else gradcheck-OP-SAMPLE.json",
+     .fixed = false},
+    {"replay", OPTION_TEXT, AT(replay), "FILE", "repeats the failure that a report tells of", .fixed = false},
     {"slow", OPTION_FLAG, AT(slow), "", "with the samples that take long", .fixed = false},
 };
 
@@ -57,15 +62,18 @@ static const tg_sample *sample_at(const tg_op *op, int i) {
     return (const tg_sample *)((const char *)op->samples + (size_t)i * size);
 }
 
-static void check_sample(const gradcheck_options *o, tg_ctx *ctx, const tg_op *op, int i, tally *t) {
+/* The first failure of all is written to a file, whose name the message has. */
+static void check_sample(gradcheck_options *o, tg_ctx *ctx, const tg_op *op, int i, tally *t) {
     tg_gradcheck_result r = {.size = sizeof r};
-    tg_status s = tg_gradcheck_op(ctx, op, i,
-                                  TG_GRADCHECK(.eps = o->eps, .atol = o->atol, .rtol = o->rtol,
-                                               .projections = (int)o->projections, .seed = (uint64_t)o->seed,
-                                               .strict = o->strict),
-                                  &r);
-    if (s != TG_OK && !r.failed) {
-        r.failed = true;
+    char usual[128], *path = usual;
+    snprintf(usual, sizeof usual, "gradcheck-%s-%d.json", op->name, i);
+    tg_status s = tg_gradcheck_report_op(o->reported ? NULL : o->report ? o->report : path, ctx, op, i,
+                                         TG_GRADCHECK(.eps = o->eps, .atol = o->atol, .rtol = o->rtol,
+                                                      .projections = (int)o->projections, .seed = (uint64_t)o->seed,
+                                                      .strict = o->strict),
+                                         &r);
+    if (s != TG_OK) {
+        r.failed = o->reported = true;
         snprintf(r.report, sizeof r.report, "%s", tg_ctx_message(ctx));
     }
     tg_ctx_clear(ctx);
@@ -93,7 +101,7 @@ static int print_total(int passed, int failed) {
     return failed ? 1 : 0;
 }
 
-static int check_all(const gradcheck_options *o, tg_ctx *ctx) {
+static int check_all(gradcheck_options *o, tg_ctx *ctx) {
     int failed = 0, samples = 0;
     print_head("op");
     for (int k = 0; k < tg_op_count(); k++) {
@@ -108,7 +116,7 @@ static int check_all(const gradcheck_options *o, tg_ctx *ctx) {
     return print_total(samples - failed, failed);
 }
 
-static int check_one(const gradcheck_options *o, tg_ctx *ctx, const tg_op *op) {
+static int check_one(gradcheck_options *o, tg_ctx *ctx, const tg_op *op) {
     int failed = 0, samples = 0;
     print_head("sample");
     for (int i = 0; i < op->n_samples; i++) {
@@ -121,6 +129,28 @@ static int check_one(const gradcheck_options *o, tg_ctx *ctx, const tg_op *op) {
         failed += t.failures;
     }
     return print_total(samples - failed, failed);
+}
+
+/* What a report says of the device, where the call says nothing. */
+static const char *device_of(const gradcheck_options *o, json_t *report) {
+    const char *device = json_string_value(json_object_get(report, "device"));
+    return o->device ? o->device : device;
+}
+
+static int replay(const gradcheck_options *o) {
+    json_t *report = json_load_file(o->replay, 0, NULL); /* what is wrong in it is said when it is read again */
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = device_of(o, report), .threads = (int)o->threads));
+    tg_gradcheck_result r;
+    json_decref(report);
+    if (!check(ctx)) {
+        tg_ctx_free(ctx);
+        return 1;
+    }
+    tg_status s = tg_gradcheck_replay_op(o->replay, ctx, NULL, &r);
+    if (s != TG_OK && s != TG_ERR_GRADIENT) check(ctx);
+    else printf("%s: %s\n", s == TG_OK ? "passes" : "fails again", s == TG_OK ? o->replay : tg_ctx_message(ctx));
+    tg_ctx_free(ctx);
+    return s != TG_OK;
 }
 
 static const char *name_of_op(const void *of, int i) {
@@ -138,6 +168,8 @@ int run_gradcheck(int argc, char **argv) {
     gradcheck_options o = {0};
     parsed p;
     if (!options_parse(&gradcheck_command, &o, &p, argc, argv)) return p.status;
+    if (o.replay && p.operand[0]) return usage_error(&gradcheck_command, "--replay repeats the report's own op");
+    if (o.replay) return replay(&o);
     const tg_op *op = p.operand[0] ? tg_op_find(p.operand[0]) : NULL;
     if (p.operand[0] && !op) return refuse_op(p.operand[0]);
     if (op && !op->backward) return fail("%s has no gradient", op->name);

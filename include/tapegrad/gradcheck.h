@@ -60,6 +60,43 @@ TG_API tg_status tg_gradcheck_fn(tg_plain_fn fn, tg_plain_grad grad, void *state
 TG_API tg_status tg_gradcheck_op(tg_ctx *ctx, const tg_op *op, int sample, const tg_gradcheck_opts *opts,
                                  tg_gradcheck_result *result);
 
+/* ---- Reports ----
+ *
+ * A failure as a file, from which it can be repeated: JSON with the op and its sample, or the inputs of a function,
+ * their values included (2^18 elements at most); the options, the random stream, the device, the library's version,
+ * what was found. Written as tg_file_save does, whole or not at all; one that is damaged is refused (TG_ERR_FORMAT). */
+
+/* tg_gradcheck and tg_gradcheck_op, which write a report to path where the check fails; their message names it, or says
+ * why there is none. path NULL: none. */
+TG_API tg_status tg_gradcheck_report(const char *path, tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in,
+                                     int n_in, int n_out, const tg_gradcheck_opts *opts, tg_gradcheck_result *result);
+TG_API tg_status tg_gradcheck_report_op(const char *path, tg_ctx *ctx, const tg_op *op, int sample,
+                                        const tg_gradcheck_opts *opts, tg_gradcheck_result *result);
+/* The same check again, of the same function or op; op NULL: the one of the table that has the report's name. */
+TG_API tg_status tg_gradcheck_replay(const char *path, tg_tape *t, tg_fn fn, void *state, tg_gradcheck_result *result);
+TG_API tg_status tg_gradcheck_replay_op(const char *path, tg_ctx *ctx, const tg_op *op, tg_gradcheck_result *result);
+
+/* ---- In tests ----
+ *
+ * TG_GRADCHECK_ASSERT(t, fn, state, in, n_in, n_out, opts) for programs with assert.h: a failure prints its report and
+ * asserts. TG_CK_GRADCHECK, with the same arguments, for tests of Check (check.h): the report is the test's message.
+ * Both want stdio.h too, for they print what a check that passes has left out. */
+#define TG_GRADCHECK_ASSERT(t, ...) TG_GRADCHECK_WITH(TG_GRADCHECK_PLAIN, t, __VA_ARGS__)
+#define TG_CK_GRADCHECK(t, ...) TG_GRADCHECK_WITH(TG_GRADCHECK_CK, t, __VA_ARGS__)
+
+#define TG_GRADCHECK_PLAIN(ok, message)                                                             \
+    if (!(ok)) fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, message);                         \
+    assert((ok) && "the gradient is right")
+#define TG_GRADCHECK_CK(ok, message) ck_assert_msg(ok, "%s", message)
+#define TG_GRADCHECK_WITH(verdict, t, ...)                                                          \
+    do {                                                                                            \
+        tg_tape *const tg_gradcheck_t_ = (t);                                                       \
+        tg_gradcheck_result tg_gradcheck_r_;                                                        \
+        bool tg_gradcheck_ok_ = tg_gradcheck(tg_gradcheck_t_, __VA_ARGS__, &tg_gradcheck_r_) == TG_OK; \
+        if (tg_gradcheck_ok_ && *tg_gradcheck_r_.report) fprintf(stderr, "%s\n", tg_gradcheck_r_.report); \
+        verdict(tg_gradcheck_ok_, tg_ctx_message(tg_tape_ctx(tg_gradcheck_t_)));                    \
+    } while (0)
+
 #ifdef __cplusplus
 }
 #endif

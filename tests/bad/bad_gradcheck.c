@@ -1,5 +1,6 @@
 /* The gradient checks. */
 #include <tapegrad/gradcheck.h>
+#include <tapegrad/io.h>
 
 #include "bad/bad.h"
 
@@ -109,8 +110,36 @@ static void samples(bad_world *b) {
     FAILS(tg_gradcheck_op, ARGUMENT, "size is 0", tg_gradcheck_op(b->ctx, neg, 0, &zero, NULL));
 }
 
+/* ---- Reports ---- */
+
+static void reports(bad_world *b) {
+    const tg_op *neg = tg_op_find("neg");
+    tg_tape *t = tg_tape_new(b->ctx);
+    tg_tensor *p = tg_param_of(b->ctx, "p", TG_F64, TG_SHAPE(2), 1);
+    char path[512];
+    snprintf(path, sizeof path, "%s/damaged.json", b->dir);
+    tg_file_save(b->ctx, path, "{\"format\": \"another\"}", 21);
+    QUIET(tg_gradcheck_report, tg_gradcheck_report(path, NULL, square, NULL, &p, 1, 1, NULL, NULL) == TG_ERR_ARGUMENT);
+    GIVES(tg_gradcheck_report, ARGUMENT, "expected a function",
+          tg_gradcheck_report(path, t, NULL, NULL, &p, 1, 1, NULL, NULL) != TG_OK);
+    QUIET(tg_gradcheck_report_op, tg_gradcheck_report_op(path, NULL, neg, 0, NULL, NULL) == TG_ERR_ARGUMENT);
+    FAILS(tg_gradcheck_report_op, ARGUMENT, "neg has no sample -1",
+          tg_gradcheck_report_op(path, b->ctx, neg, -1, NULL, NULL));
+    QUIET(tg_gradcheck_replay, tg_gradcheck_replay(path, NULL, square, NULL, NULL) == TG_ERR_ARGUMENT);
+    FAILS(tg_gradcheck_replay, ARGUMENT, "path is NULL", tg_gradcheck_replay(NULL, t, square, NULL, NULL));
+    FAILS(tg_gradcheck_replay, FORMAT, "damaged.json", tg_gradcheck_replay(path, t, square, NULL, NULL));
+    FAILS(tg_gradcheck_replay, IO, "no/such", tg_gradcheck_replay("no/such", t, square, NULL, NULL));
+    QUIET(tg_gradcheck_replay_op, tg_gradcheck_replay_op(path, NULL, neg, NULL) == TG_ERR_ARGUMENT);
+    FAILS(tg_gradcheck_replay_op, ARGUMENT, "path is NULL", tg_gradcheck_replay_op(NULL, b->ctx, neg, NULL));
+    FAILS(tg_gradcheck_replay_op, FORMAT, "damaged.json", tg_gradcheck_replay_op(path, b->ctx, NULL, NULL));
+    FAILS(tg_gradcheck_replay_op, IO, "no/such", tg_gradcheck_replay_op("no/such", b->ctx, neg, NULL));
+    tg_tape_free(t);
+    tg_drop(p);
+}
+
 void bad_gradcheck(bad_world *b) {
     tensors(b);
     plains(b);
     samples(b);
+    reports(b);
 }

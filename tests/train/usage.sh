@@ -81,5 +81,18 @@ refuses 1 "cannot open 'y/config.json'" inspect --model y
 refuses 1 "overflows" inspect --hidden 1000000000 --heads 1 --vocab 4294967295
 refuses 2 "there is no op 'ad'; did you mean 'add'?" gradcheck ad
 refuses 1 "argmax has no gradient" gradcheck argmax
+refuses 1 "cannot open 'y.json'" gradcheck --replay y.json
+refuses 2 "--replay repeats the report's own op" gradcheck add --replay y.json
+fails_twice() {
+    ! "$tapegrad" gradcheck sin --rtol 1e-18 --atol 1e-300 --report y.json >printed &&
+        grep -q "report: 'y.json'" printed && ! "$tapegrad" gradcheck --replay y.json >again &&
+        grep -q '^fails again: sin (matrix): 15 of 15 elements cannot be told' again
+}
+holds "a failed gradient check is repeated from its report" fails_twice
+damaged() {
+    head -c 200 y.json >z.json
+    ! "$tapegrad" gradcheck --replay z.json 2>printed && grep -q "'z.json' is not JSON" printed
+}
+holds "a damaged report is refused" damaged
 refuses 2 "expected one of --json and --markdown" ops --json --markdown
 finish

@@ -1,0 +1,335 @@
+/* Reports of failed gradient checks: all that is needed to repeat one, as JSON. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <tapegrad/extend.h>
+#include <tapegrad/gradcheck.h>
+
+#include "io/json.h"
+
+static const char format_name[] = "tapegrad gradcheck";
+enum { VERSION = 1, MOST_ELEMENTS = 1 << 18, MOST_INPUTS = 1 << 10 };
+
+/* What was checked: a sample of an op; or a function of tensors, where op is NULL. */
+typedef struct subject {
+    const tg_op *op;
+    int sample;
+    tg_tensor *const *in;
+    int n_in, n_out;
+} subject;
+
+/* ---- Writing ---- */
+
+/* JSON has no numbers that are not finite: those are words. */
+static json_t *number(double v) {
+    if (isfinite(v)) return json_real(v);
+    return json_string(isnan(v) ? "nan" : v > 0 ? "inf" : "-inf");
+}
+
+static json_t *word(const char *s) {
+    json_t *j = json_string(s ? s : "");
+    return j ? j : json_string("(not UTF-8)");
+}
+
+static json_t *values_of(tg_ctx *ctx, tg_tensor *x) {
+    int64_t n = tg_numel(x);
+    double *v = tg_host_alloc(ctx, ((size_t)n + 1) * sizeof *v);
+    json_t *all = v && tg_read_f64(x, v, n) == TG_OK ? json_array() : NULL;
+    for (int64_t i = 0; all && i < n; i++) json_array_append_new(all, number(v[i]));
+    if (v) tg_host_free(ctx, v, ((size_t)n + 1) * sizeof *v);
+    return all;
+}
+
+static json_t *input_of(tg_ctx *ctx, tg_tensor *x) {
+    tg_shape s = tg_shape_of(x);
+    json_t *shape = json_array();
+    for (int i = 0; i < s.ndim; i++) json_array_append_new(shape, json_integer(s.dim[i]));
+    return json_pack("{s:s, s:b, s:o, s:o}", "dtype", tg_dtype_name(tg_dtype_of(x)), "requires_grad",
+                     tg_requires_grad(x), "shape", shape, "values", values_of(ctx, x));
+}
+
+static json_t *inputs_of(tg_ctx *ctx, const subject *s) {
+    int64_t n = 0;
+    for (int i = 0; i < s->n_in; i++) n += tg_numel(s->in[i]);
+    if (n > MOST_ELEMENTS || s->n_in > MOST_INPUTS) {
+        tg_fail(ctx, TG_ERR_SHAPE, "%d inputs of %lld elements, %d of %d at most fit into a report", s->n_in,
+                (long long)n, (int)MOST_INPUTS, (int)MOST_ELEMENTS);
+        return NULL;
+    }
+    json_t *all = json_array();
+    for (int i = 0; i < s->n_in; i++) json_array_append_new(all, input_of(ctx, s->in[i]));
+    return all;
+}
+
+static json_t *options_of(const tg_gradcheck_opts *given) {
+    tg_gradcheck_opts o = {0};
+    if (given) memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
+    return json_pack("{s:f, s:f, s:f, s:i, s:I, s:b, s:b, s:o}", "eps", o.eps, "atol", o.atol, "rtol", o.rtol,
+                     "projections", o.projections, "seed", (json_int_t)o.seed, "no_extras", o.no_extras, "strict",
+                     o.strict, "name", o.name ? word(o.name) : json_null());
+}
+
+static json_t *report_of(tg_ctx *ctx, const subject *s, const tg_gradcheck_opts *opts, const tg_gradcheck_result *r) {
+    tg_rng rng;
+    if (tg_rng_get(ctx, NULL, &rng) != TG_OK) return NULL;
+    json_t *root = json_pack(
+        "{s:s, s:i, s:s, s:s, s:o, s:{s:I, s:I, s:I}, s:{s:s, s:o, s:I, s:I, s:I}}", "format", format_name, "version",
+        VERSION, "library", tg_version(), "device", tg_ctx_device(ctx), "options", options_of(opts), "stream", "seed",
+        (json_int_t)rng.seed, "stream", (json_int_t)rng.stream, "counter", (json_int_t)rng.counter, "result", "cause",
+        r->cause ? r->cause : "", "report", word(r->report), "checked", (json_int_t)r->checked, "kinks",
+        (json_int_t)r->kinks, "unsure", (json_int_t)r->unsure);
+    if (!root) return NULL;
+    if (s->op) {
+        json_object_set_new(root, "op", word(s->op->name));
+        json_object_set_new(root, "sample", json_integer(s->sample));
+        json_object_set_new(root, "n_samples", json_integer(s->op->n_samples));
+        return root;
+    }
+    json_t *in = inputs_of(ctx, s);
+    json_object_set_new(root, "outputs", json_integer(s->n_out));
+    json_object_set_new(root, "inputs", in);
+    if (tg_ok(ctx)) return root;
+    json_decref(root);
+    return NULL;
+}
+
+/* The failed check is the context's error before and behind. */
+static tg_status write_report(tg_ctx *ctx, const char *path, const subject *s, const tg_gradcheck_opts *opts,
+                              const tg_gradcheck_result *r) {
+    char why[256];
+    tg_ctx_clear(ctx);
+    json_t *root = report_of(ctx, s, opts, r);
+    tg_status saved = root ? tg_json_save(ctx, path, root) : tg_ctx_status(ctx);
+    json_decref(root);
+    if (root && saved == TG_OK) return tg_fail(ctx, TG_ERR_GRADIENT, "%s (report: '%s')", r->report, path);
+    snprintf(why, sizeof why, "%s", tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    return tg_fail(ctx, TG_ERR_GRADIENT, "%s (no report: %s)", r->report, *why ? why : "no memory");
+}
+
+tg_status tg_gradcheck_report(const char *path, tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in,
+                              int n_out, const tg_gradcheck_opts *opts, tg_gradcheck_result *result) {
+    tg_gradcheck_result own;
+    if (!result) result = &own;
+    tg_status s = tg_gradcheck(t, fn, state, in, n_in, n_out, opts, result);
+    if (s != TG_ERR_GRADIENT || !result->failed || !path) return s;
+    return write_report(tg_tape_ctx(t), path, &(subject){.in = in, .n_in = n_in, .n_out = n_out}, opts, result);
+}
+
+tg_status tg_gradcheck_report_op(const char *path, tg_ctx *ctx, const tg_op *op, int sample,
+                                 const tg_gradcheck_opts *opts, tg_gradcheck_result *result) {
+    tg_gradcheck_result own;
+    if (!result) result = &own;
+    tg_status s = tg_gradcheck_op(ctx, op, sample, opts, result);
+    if (s != TG_ERR_GRADIENT || !result->failed || !path) return s;
+    return write_report(ctx, path, &(subject){.op = op, .sample = sample}, opts, result);
+}
+
+/* ---- Reading ---- */
+
+static tg_status read_number(const tg_json *j, const json_t *v, double *out) {
+    const char *s = json_string_value(v);
+    if (json_is_number(v)) *out = json_number_value(v);
+    else if (s && !strcmp(s, "nan")) *out = NAN;
+    else if (s && !strcmp(s, "inf")) *out = INFINITY;
+    else if (s && !strcmp(s, "-inf")) *out = -INFINITY;
+    else return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': \"values\" holds something that is no number", j->path);
+    return TG_OK;
+}
+
+static tg_status read_options(const tg_json *root, tg_gradcheck_opts *o) {
+    tg_json j;
+    int64_t projections, seed;
+    *o = (tg_gradcheck_opts){.size = sizeof *o};
+    TG_TRY(tg_json_object(root, "options", &j));
+    TG_TRY(tg_json_real(&j, "eps", &o->eps));
+    TG_TRY(tg_json_real(&j, "atol", &o->atol));
+    TG_TRY(tg_json_real(&j, "rtol", &o->rtol));
+    TG_TRY(tg_json_int(&j, "projections", 0, INT32_MAX, &projections));
+    TG_TRY(tg_json_int(&j, "seed", INT64_MIN, INT64_MAX, &seed));
+    TG_TRY(tg_json_bool(&j, "no_extras", &o->no_extras));
+    TG_TRY(tg_json_bool(&j, "strict", &o->strict));
+    if (tg_json_has(&j, "name")) TG_TRY(tg_json_string(&j, "name", &o->name));
+    o->projections = (int)projections;
+    o->seed = (uint64_t)seed;
+    return TG_OK;
+}
+
+static tg_status read_stream(const tg_json *root, tg_rng *rng) {
+    tg_json j;
+    int64_t seed, stream, counter;
+    TG_TRY(tg_json_object(root, "stream", &j));
+    TG_TRY(tg_json_int(&j, "seed", INT64_MIN, INT64_MAX, &seed));
+    TG_TRY(tg_json_int(&j, "stream", INT64_MIN, INT64_MAX, &stream));
+    TG_TRY(tg_json_int(&j, "counter", INT64_MIN, INT64_MAX, &counter));
+    *rng = (tg_rng){.seed = (uint64_t)seed, .stream = (uint64_t)stream, .counter = (uint64_t)counter};
+    return TG_OK;
+}
+
+static tg_status open_report(tg_json *root, tg_ctx *ctx, const char *path) {
+    const char *format = "";
+    int64_t version;
+    if (!path) return tg_fail(ctx, TG_ERR_ARGUMENT, "path is NULL");
+    TG_TRY(tg_json_load(root, ctx, path));
+    tg_status s = tg_json_string(root, "format", &format);
+    if (s == TG_OK && strcmp(format, format_name) != 0)
+        s = tg_fail(ctx, TG_ERR_FORMAT, "'%s' is \"%.40s\", expected the report of a gradient check", path, format);
+    if (s == TG_OK) s = tg_json_int(root, "version", VERSION, VERSION, &version);
+    if (s != TG_OK) tg_json_free(root);
+    return s;
+}
+
+static tg_status read_shape(const tg_json *j, tg_shape *shape) {
+    json_t *dims;
+    *shape = (tg_shape){0};
+    TG_TRY(tg_json_array(j, "shape", &dims));
+    if (json_array_size(dims) > TG_MAX_DIMS)
+        return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': a shape of %zu dims", j->path, json_array_size(dims));
+    int64_t n = 1;
+    for (size_t i = 0; i < json_array_size(dims); i++) {
+        int64_t size = json_integer_value(json_array_get(dims, i));
+        if (!json_is_integer(json_array_get(dims, i)) || size < 0 || __builtin_mul_overflow(n, size, &n))
+            return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': dim %zu of a shape is no size", j->path, i);
+        shape->dim[shape->ndim++] = size;
+    }
+    return TG_OK;
+}
+
+static tg_status read_dtype(const tg_json *j, tg_dtype *dtype) {
+    const char *name;
+    TG_TRY(tg_json_string(j, "dtype", &name));
+    for (int d = TG_F32; strcmp(tg_dtype_name((tg_dtype)d), "?") != 0; d++)
+        if (!strcmp(tg_dtype_name((tg_dtype)d), name)) {
+            *dtype = (tg_dtype)d;
+            return TG_OK;
+        }
+    return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': there is no dtype \"%.20s\"", j->path, name);
+}
+
+static tg_status fill_from(const tg_json *j, const json_t *values, tg_tensor *x) {
+    size_t n = json_array_size(values), bytes = (n + 1) * sizeof(double);
+    double *v = tg_host_alloc(j->ctx, bytes);
+    if (!v) return tg_ctx_status(j->ctx);
+    tg_status s = TG_OK;
+    for (size_t i = 0; i < n && s == TG_OK; i++) s = read_number(j, json_array_get(values, i), &v[i]);
+    if (s == TG_OK) s = tg_write_f64(x, v, (int64_t)n);
+    tg_host_free(j->ctx, v, bytes);
+    return s;
+}
+
+static tg_status read_input(const tg_json *root, json_t *object, tg_tensor **x) {
+    const tg_json j = {.ctx = root->ctx, .path = root->path, .object = object};
+    tg_shape shape;
+    tg_dtype dtype = TG_F64;
+    bool grad;
+    json_t *values;
+    if (!json_is_object(object)) return tg_fail(j.ctx, TG_ERR_FORMAT, "'%s': an input is no object", j.path);
+    TG_TRY(read_dtype(&j, &dtype));
+    TG_TRY(tg_json_bool(&j, "requires_grad", &grad));
+    TG_TRY(read_shape(&j, &shape));
+    TG_TRY(tg_json_array(&j, "values", &values));
+    int64_t n = 1;
+    for (int i = 0; i < shape.ndim; i++) n *= shape.dim[i];
+    if (n != (int64_t)json_array_size(values))
+        return tg_fail(j.ctx, TG_ERR_FORMAT, "'%s': %zu values for a shape of %lld elements", j.path,
+                       json_array_size(values), (long long)n);
+    *x = tg_zeros(j.ctx, dtype, shape);
+    TG_TRY(fill_from(&j, values, *x));
+    if (grad) tg_set_requires_grad(*x, true);
+    return tg_ctx_status(j.ctx);
+}
+
+/* ---- Again ---- */
+
+/* The default stream as it was, so that what is drawn is drawn again; and as it is now. */
+static tg_status enter_stream(const tg_json *root, tg_rng *now) {
+    tg_rng then;
+    TG_TRY(read_stream(root, &then));
+    TG_TRY(tg_rng_get(root->ctx, NULL, now));
+    return tg_rng_set(root->ctx, NULL, &then);
+}
+
+static tg_status leave_stream(const tg_json *root, const tg_rng *now, tg_status s) {
+    tg_gradcheck_result r;
+    snprintf(r.report, sizeof r.report, "%s", tg_ctx_message(root->ctx));
+    if (s != TG_OK) tg_ctx_clear(root->ctx); /* which would refuse the stream */
+    TG_TRY(tg_rng_set(root->ctx, NULL, now));
+    return s == TG_OK ? s : tg_fail(root->ctx, s, "%s", r.report);
+}
+
+static tg_status run_with(const tg_json *root, tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in,
+                          tg_gradcheck_result *result) {
+    tg_gradcheck_opts o;
+    tg_rng now;
+    int64_t n_out;
+    TG_TRY(read_options(root, &o));
+    TG_TRY(tg_json_int(root, "outputs", 1, INT32_MAX, &n_out));
+    TG_TRY(enter_stream(root, &now));
+    return leave_stream(root, &now, tg_gradcheck(t, fn, state, in, n_in, (int)n_out, &o, result));
+}
+
+static tg_status replay(const tg_json *root, tg_tape *t, tg_fn fn, void *state, tg_gradcheck_result *result) {
+    tg_tensor *in[MOST_INPUTS];
+    json_t *inputs;
+    if (tg_json_has(root, "op"))
+        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s' is of an op: tg_gradcheck_replay_op repeats it", root->path);
+    TG_TRY(tg_json_array(root, "inputs", &inputs));
+    size_t n = json_array_size(inputs), made = 0;
+    if (n == 0 || n > MOST_INPUTS) return tg_fail(root->ctx, TG_ERR_FORMAT, "'%s': %zu inputs", root->path, n);
+    tg_status s = TG_OK;
+    for (; made < n && s == TG_OK; made++) {
+        in[made] = NULL;
+        s = read_input(root, json_array_get(inputs, made), &in[made]);
+    }
+    if (s == TG_OK) s = run_with(root, t, fn, state, in, (int)n, result);
+    for (size_t i = 0; i < made; i++)
+        if (in[i]) tg_drop(in[i]);
+    return s;
+}
+
+tg_status tg_gradcheck_replay(const char *path, tg_tape *t, tg_fn fn, void *state, tg_gradcheck_result *result) {
+    tg_ctx *ctx = tg_tape_ctx(t);
+    tg_gradcheck_result own;
+    tg_json root;
+    if (!result) result = &own;
+    *result = (tg_gradcheck_result){.size = sizeof *result};
+    if (!ctx) return TG_ERR_ARGUMENT;
+    TG_TRY(tg_io_enter(ctx));
+    TG_TRY(open_report(&root, ctx, path));
+    tg_status s = replay(&root, t, fn, state, result);
+    tg_json_free(&root);
+    return s;
+}
+
+static tg_status replay_op(const tg_json *root, const tg_op *op, tg_gradcheck_result *result) {
+    const char *name;
+    tg_gradcheck_opts o;
+    tg_rng now;
+    int64_t sample, n_samples;
+    if (!tg_json_has(root, "op"))
+        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s' is of a function: tg_gradcheck_replay repeats it", root->path);
+    TG_TRY(tg_json_string(root, "op", &name));
+    if (!op && !(op = tg_op_find(name)))
+        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s': there is no op '%.60s'", root->path, name);
+    TG_TRY(tg_json_int(root, "n_samples", 1, INT32_MAX, &n_samples));
+    TG_TRY(tg_json_int(root, "sample", 0, n_samples - 1, &sample));
+    TG_TRY(read_options(root, &o));
+    if (strcmp(name, op->name) != 0 || n_samples != op->n_samples)
+        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s' is of %.60s with %lld samples, and %s has %d", root->path,
+                       name, (long long)n_samples, op->name, op->n_samples);
+    TG_TRY(enter_stream(root, &now));
+    return leave_stream(root, &now, tg_gradcheck_op(root->ctx, op, (int)sample, &o, result));
+}
+
+tg_status tg_gradcheck_replay_op(const char *path, tg_ctx *ctx, const tg_op *op, tg_gradcheck_result *result) {
+    tg_gradcheck_result own;
+    tg_json root;
+    if (!result) result = &own;
+    *result = (tg_gradcheck_result){.size = sizeof *result};
+    TG_TRY(tg_io_enter(ctx));
+    TG_TRY(open_report(&root, ctx, path));
+    tg_status s = replay_op(&root, op, result);
+    tg_json_free(&root);
+    return s;
+}
