@@ -264,7 +264,7 @@ static void plan_step(floor_step *f) {
         forward(f, &f->layers[i], i + 1 < f->n_layers ? f->layers[i + 1].x : f->y);
     sweep(f, "layer norms", f->gn, f->y, NULL, false);
     loss(f);
-    sweep(f, "layer norms", f->g, f->gn, f->y, true);
+    sweep(f, "layer norms", f->g, f->gn, f->y, false);
     for (int64_t i = f->n_layers - 1; i >= 0; i--) backward(f, &f->layers[i]);
     for (int64_t i = 0; i < f->n_layers; i++) {
         layer *l = &f->layers[i];

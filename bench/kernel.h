@@ -18,7 +18,7 @@ struct kernel {
     tg_array from, to;
     tg_formula formula;
     tg_gemm gemm;
-    int64_t products, next; /* of products that differ in B alone: how many, and which comes */
+    int64_t products; /* that differ in B alone */
     tg_norm_args norm;
     tg_cross_entropy_args loss;
     tg_attention_args attention;

@@ -33,7 +33,7 @@ class Command:
 
     def environment(self):
         """The caller's, but for what would tell a BLAS which machine it is on."""
-        env = {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")}
+        env = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
         return env | {"LD_PRELOAD": jemalloc(), "MALLOC_CONF": KEEP_PAGES} if self.peer == "tuned" else env
 
 
@@ -60,9 +60,10 @@ class Program:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, error, *_):
         self.process.stdin.close()
-        self.process.wait()
+        if self.process.wait() and error is None:  # what it measured last was no work
+            sys.exit(f"{self.name} ended with status {self.process.returncode}")
 
     def line(self):
         text = self.process.stdout.readline()

@@ -40,6 +40,8 @@ def parse():
     for name in options.rows:
         if name not in table.ROWS:
             parser.error(f"no row {name}; there are {', '.join(table.ROWS)}")
+    if options.save and options.rows:
+        parser.error("--save is for the whole table")
     return options
 
 
@@ -71,7 +73,7 @@ def text_of(row, bench):
         verdict = "PASS" if kept else f"short by {abs(row.ratio / bar - 1):.0%}"
     if row.bf16 and not bench.bf16:
         verdict = "reported: no AVX512-BF16"
-    return f"| {row.title} | {figure(row.ours)} | {figure(row.other)} | {row.ratio:.2f} | {wanted} | {verdict} |"
+    return f"| {row.title} | {figure(row.ours)} | {figure(row.other)} | {row.ratio:.3f} | {wanted} | {verdict} |"
 
 
 def figure(value):
@@ -91,7 +93,9 @@ class Report:
     def save(self):
         path = ROOT / "bench/results" / f"{datetime.date.today()}-cpu.md"
         path.parent.mkdir(exist_ok=True)
-        path.write_text("\n".join(self.lines) + "\n", encoding="utf-8")
+        part = path.with_suffix(".part")
+        part.write_text("\n".join(self.lines) + "\n", encoding="utf-8")
+        part.replace(path)
         print(f"saved as {path.relative_to(ROOT)}", file=sys.stderr)
 
 

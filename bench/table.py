@@ -4,16 +4,20 @@ with AVX2 only.
 
 import dataclasses
 import subprocess
+import sys
 import time
 
 from measure import command
 
-NOTES = """Each comparison is one run in which the programs measure in turn; figures are medians, ratios medians of the
-rounds' ratios. Two threads unless a row says otherwise. The floor: the step's products, batched attention products,
-element-wise passes and one AdamW pass, called bare on buffers of the same sizes. OpenBLAS is NumPy's, oneDNN is reached
-by the op that torch.compile's code for the CPU calls, and the faster of them counts (in bf16 PyTorch's own product, which
-is oneDNN's too). Rates of memory: bytes that must move, over those of memcpy in the same time. In bf16 the peer's step is
-autocast over float32 weights, ours has bf16 weights with float32 masters."""
+NOTES = """Each comparison is one run in which the programs measure in turn; figures are medians, ratios medians of
+the rounds' ratios. Two threads unless a row says otherwise. The floor: the step's products, batched attention
+products, element-wise passes and one AdamW pass, called bare on buffers of the same sizes; its attention takes all
+scores, where the step's leaves out the tiles above the diagonal. OpenBLAS is NumPy's; oneDNN is reached by the op
+that torch.compile's code for the CPU calls, which copies a transposed first operand in each call (in bf16 PyTorch's
+own product, which is oneDNN's too, does not); the fastest counts. Rates of memory: bytes that must move, over those
+of memcpy in the same time; 16 MiB lie within the last cache of many CPUs. In bf16 the peer's step is autocast over
+float32 weights, ours has bf16 weights with float32 masters. A node's bytes: of resident memory, for the two
+generations of handles that a tape keeps."""
 
 
 @dataclasses.dataclass
@@ -64,21 +68,23 @@ def threads(bench):
 
 
 def small(bench):
+    """The peer's step frees its gradients: of tensors so small that is faster than to zero and add to them."""
     for title, program, bar in (("chain of 1,000 ops of one element, ns an op", "chain", 25),
                                 ("MLP 16-16-16-1, batch 1, us a step", "mlp", 40)):
-        ours, peer = command(program), command(program, "tuned")
+        ours, peer = (command(program, p, threads=bench.threads) for p in ("", "tuned"))
         m = bench.measure([ours, peer])
         yield Row(f"{title}: PyTorch / ours", m.median(ours), m.median(peer), m.ratio(peer, ours), bar)
 
 
 def start(bench):
     """From the start of the program to the end of its first three steps: "ready" comes behind them."""
-    tiny = command("gpt2", layers=2, heads=2, hidden=32, vocab=64, seq_len=16)
+    tiny = command("gpt2", layers=2, heads=2, hidden=32, vocab=64, seq_len=16, threads=bench.threads)
     times = []
     for _ in range(bench.rounds or 11):
         begun = time.perf_counter()
         with subprocess.Popen(tiny.argv(bench.binary), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            process.stdout.readline()
+            if process.stdout.readline() != b"ready\n":
+                sys.exit("the tiny GPT-2 did not get ready")
             times.append(1e3 * (time.perf_counter() - begun))
             process.stdin.close()
     median = sorted(times)[len(times) // 2]
@@ -164,7 +170,8 @@ def generation(bench):
 def attention(bench):
     for dtype, bar in (("f32", 1.8), ("bf16", 1.5)):
         for length in (256, 512, 1024, 2048, 4096):
-            options = {"dtype": dtype, "batch": max(1, 1024 // length), "seq_len": length, "threads": bench.threads}
+            options = {"dtype": dtype, "batch": max(1, 1024 // length), "seq_len": length, "threads": bench.threads,
+                       "calls": max(1, 4096 // length)}
             ours = [command(p, **options) for p in ("attention", "attention-grad")]
             peer = [command(p, "tuned", **options) for p in ("attention", "attention-grad")]
             m = bench.measure(ours + peer, 7)
@@ -210,7 +217,7 @@ def memory(bench):
 
 def tape(bench):
     sizes = (1000, 10_000, 100_000, 1_000_000)
-    commands = [command("tape", rows=n) for n in sizes]
+    commands = [command("tape", rows=n, threads=bench.threads) for n in sizes]
     m = bench.measure(commands, 7, ask=("rss", "peak"))
     times = [m.median(c) for c in commands]
     said = ", ".join(f"{t:.0f}" for t in times)
