@@ -1,7 +1,9 @@
 """Programs that measure in turn, for bench/run.py.
 
 All programs of a comparison stay alive and measure in turn, once a round each, and each round begins with another, so
-that what the machine does besides falls on all alike. Figures are medians; a ratio is the median of the rounds' ratios.
+that what the machine does besides falls on all alike; between two there is a pause, in which the threads that libraries
+let spin for some milliseconds after their work go to sleep. Figures are medians; a ratio is the median of the rounds'
+ratios.
 """
 
 import contextlib
@@ -12,9 +14,11 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 KEEP_PAGES = "dirty_decay_ms:-1,muzzy_decay_ms:-1"
+PAUSE = 0.25  # seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +107,7 @@ def measure(binary, commands, rounds, ask=()):
         for i in range(rounds):
             for k in range(len(programs)):
                 one = (i + k) % len(programs)
+                time.sleep(PAUSE)
                 found[commands[one]].append(programs[one].ask())
         for question in ask:
             for c, p in zip(commands, programs):

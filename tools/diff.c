@@ -65,7 +65,7 @@ static element element_of(const recorded *x, int64_t i) {
     uint64_t top = (uint64_t)1 << (width - 1), rest = bits & (top - 1);
     if (x->dtype == TG_F32 || x->dtype == TG_F64 || x->dtype == TG_BF16 || x->dtype == TG_F16)
         return (element){bits & top ? top - rest : top + rest, float_value(bits, x->dtype)};
-    int64_t whole = x->dtype == TG_I64 || x->dtype == TG_I32 ? (int64_t)rest - (int64_t)(bits & top) : (int64_t)bits;
+    int64_t whole = (int64_t)(x->dtype == TG_I64 || x->dtype == TG_I32 ? (bits ^ top) - top : bits);
     return (element){(uint64_t)whole + ((uint64_t)1 << 63), (double)whole};
 }
 
@@ -140,7 +140,9 @@ static int check_tensors(const record_file *a, const record_file *b, const json_
         recorded_text(&p, was, sizeof was);
         recorded_text(&q, is, sizeof is);
         snprintf(what, sizeof what, "%s %zu is %s, and %s%s", !strcmp(list, "in") ? "input" : "result", i, was, is,
-                 strcmp(was, is) ? "" : " with other elements kept");
+                 strcmp(was, is)        ? ""
+                 : p.hashed != q.hashed ? ", which has no bytes in one of them"
+                                        : " with other elements kept");
         return refuse_programs(a, x, y, what);
     }
     return EQUAL;
@@ -188,6 +190,7 @@ static int check_programs(record_file *a, record_file *b) {
 typedef struct comparison {
     const diff_options *o;
     int64_t ops, differing, first, farthest;
+    int64_t near, unseen; /* tensors that differ, but count as equal; that have no bytes in either run */
     uint64_t most;
     json_t *list; /* with --json */
 } comparison;
@@ -218,6 +221,10 @@ static void print_tensor(const recorded *x, size_t i, bool backward, const diffe
     char what[200], far[64], place[200];
     recorded_text(x, what, sizeof what);
     printf("  %s %zu, %s: ", backward ? "gradient of input" : "result", i, what);
+    if (d->at < 0 && x->every == 1) {
+        printf("differs only in the bits of NaN\n");
+        return;
+    }
     if (d->at < 0) {
         printf("differs, but in none of the %" PRId64 " elements that are kept\n", x->kept);
         return;
@@ -269,6 +276,8 @@ static int compare_pair(void *user, const record_file *a, const record_file *b, 
         recorded_of(json_array_get(of_y, i), &q);
         difference d = compare(&p, &q, (uint64_t)c->o->ulp);
         if (d.elements && (c->farthest < 0 || d.most > c->most)) c->farthest = at, c->most = d.most;
+        c->near += p.hash != q.hash && !d.differs;
+        c->unseen += p.dtype && !p.hashed;
         if (!d.differs) continue;
         if (c->differing == before) c->differing++;
         bool told = c->o->all || c->differing == 1;
@@ -282,16 +291,27 @@ static int compare_pair(void *user, const record_file *a, const record_file *b, 
     return EQUAL;
 }
 
+/* What "equal" does not say. */
+static void print_untold(const comparison *c) {
+    if (c->near)
+        printf("%" PRId64 " tensors differ in their bytes, by no more than --ulp in the elements that are kept\n",
+               c->near);
+    if (c->unseen)
+        printf("%" PRId64 " tensors had no bytes in either run, and were not compared\n", c->unseen);
+}
+
 static int sum_up(const comparison *c) {
     char within[80] = "";
     if (c->farthest >= 0 && c->o->ulp) snprintf(within, sizeof within, " within %" PRIu64 " ulp", c->most);
     if (c->list)
-        return print_json(json_pack("{s:I, s:I, s:O}", "ops", (json_int_t)c->ops, "differing", (json_int_t)c->differing,
-                                    "differences", c->list))
+        return print_json(json_pack("{s:I, s:I, s:I, s:I, s:O}", "ops", (json_int_t)c->ops, "differing",
+                                    (json_int_t)c->differing, "near", (json_int_t)c->near, "unseen",
+                                    (json_int_t)c->unseen, "differences", c->list))
                    ? REFUSED
                    : c->differing > 0;
     if (!c->differing) {
         printf("the runs are equal%s: %" PRId64 " ops, forward and backward\n", within, c->ops);
+        print_untold(c);
         return EQUAL;
     }
     printf("%" PRId64 " of the %" PRId64 " ops differ", c->differing, c->ops);

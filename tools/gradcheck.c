@@ -73,7 +73,8 @@ static void check_sample(gradcheck_options *o, tg_ctx *ctx, const tg_op *op, int
                                                       .strict = o->strict),
                                          &r);
     if (s != TG_OK) {
-        r.failed = o->reported = true;
+        r.failed = true;
+        o->reported |= s == TG_ERR_GRADIENT; /* any other error has written none */
         snprintf(r.report, sizeof r.report, "%s", tg_ctx_message(ctx));
     }
     tg_ctx_clear(ctx);
@@ -137,6 +138,19 @@ static const char *device_of(const gradcheck_options *o, json_t *report) {
     return o->device ? o->device : device;
 }
 
+/* The first option given that would change what is repeated; NULL: none. */
+static const char *fixed_by_report(const gradcheck_options *o) {
+    return o->eps != 0         ? "--eps"
+           : o->atol != 0      ? "--atol"
+           : o->rtol != 0      ? "--rtol"
+           : o->projections    ? "--projections"
+           : o->seed           ? "--seed"
+           : o->strict         ? "--strict"
+           : o->report         ? "--report"
+           : o->slow           ? "--slow"
+                               : NULL;
+}
+
 static int replay(const gradcheck_options *o) {
     json_t *report = json_load_file(o->replay, 0, NULL); /* what is wrong in it is said when it is read again */
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = device_of(o, report), .threads = (int)o->threads));
@@ -169,6 +183,8 @@ int run_gradcheck(int argc, char **argv) {
     parsed p;
     if (!options_parse(&gradcheck_command, &o, &p, argc, argv)) return p.status;
     if (o.replay && p.operand[0]) return usage_error(&gradcheck_command, "--replay repeats the report's own op");
+    if (o.replay && fixed_by_report(&o))
+        return usage_error(&gradcheck_command, "--replay: %s is decided by the report", fixed_by_report(&o));
     if (o.replay) return replay(&o);
     const tg_op *op = p.operand[0] ? tg_op_find(p.operand[0]) : NULL;
     if (p.operand[0] && !op) return refuse_op(p.operand[0]);

@@ -24,8 +24,8 @@ struct recorder {
 
 /* ---- The file ---- */
 
-static tg_status write_failed(const recorder *r) {
-    return tg_ctx_fail(r->ctx, TG_ERR_IO, "cannot write '%s': %s", r->part, strerror(errno));
+static tg_status write_failed(const recorder *r, const char *path) {
+    return tg_ctx_fail(r->ctx, TG_ERR_IO, "cannot write '%s': %s", path, strerror(errno));
 }
 
 /* Takes the line over. */
@@ -42,7 +42,7 @@ static tg_status put(recorder *r, json_t *line) {
     r->hash = record_hash(r->hash, whole, n + 1);
     bool written = fwrite(whole, 1, n + 1, r->f) == n + 1;
     free(whole);
-    return written ? TG_OK : write_failed(r);
+    return written ? TG_OK : write_failed(r, r->part);
 }
 
 static json_t *hash_text(uint64_t hash) {
@@ -167,12 +167,16 @@ void recorder_begin(recorder *r, tg_tape *t, int64_t step) {
 bool recorder_end(recorder *r, tg_tape *t) {
     tg_tape_watch(t, NULL, NULL);
     if (!check(r->ctx)) return false;
-    put(r, json_pack("{s:I, s:o}", "end", (json_int_t)r->ops, "check", hash_text(r->hash)));
-    bool closed = fclose(r->f) == 0;
-    r->f = NULL;
-    if (!closed || rename(r->part, r->path) != 0) {
-        write_failed(r);
-        remove(r->part);
+    bool whole = put(r, json_pack("{s:I, s:o}", "end", (json_int_t)r->ops, "check", hash_text(r->hash))) == TG_OK;
+    if (fclose(r->f) != 0 && whole) {
+        write_failed(r, r->part);
+        whole = false;
     }
+    r->f = NULL;
+    if (whole && rename(r->part, r->path) != 0) {
+        write_failed(r, r->path);
+        whole = false;
+    }
+    if (!whole) remove(r->part);
     return check(r->ctx);
 }

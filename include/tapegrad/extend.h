@@ -287,7 +287,8 @@ typedef struct tg_packer {
     /* Writes x, which may be in flight when it returns. Called when somebody reads the bytes, mostly backward; what it
      * gives is what they read. */
     tg_status (*unpack)(void *user, void *packed, tg_tensor *x);
-    void (*drop)(void *user, void *packed); /* backward has passed the last node that saved x, or the tape is reset */
+    /* Backward has passed the last node that saved x, x is kept (tg_keep), or the tape is reset. */
+    void (*drop)(void *user, void *packed);
     void *user; /* must be there until the tape is reset */
 } tg_packer;
 

@@ -24,7 +24,7 @@ typedef struct tg_gradcheck_opts {
     uint64_t seed;    /* of cotangents and directions */
     bool no_extras;   /* not determinism, zero, undefined and strided cotangents, backward twice, inputs unchanged */
     const char *name; /* in reports; NULL: "function" */
-    bool strict;      /* unsure elements fail; without, only where there are no others */
+    bool strict;      /* unsure elements fail, and kinks where all are; without, unsure ones with no others but kinks */
 } tg_gradcheck_opts;
 
 #define TG_GRADCHECK(...) (&(tg_gradcheck_opts){.size = sizeof(tg_gradcheck_opts), __VA_ARGS__})
@@ -64,7 +64,9 @@ TG_API tg_status tg_gradcheck_op(tg_ctx *ctx, const tg_op *op, int sample, const
  *
  * A failure as a file, from which it can be repeated: JSON with the op and its sample, or the inputs of a function,
  * their values included (2^18 elements at most); the options, the random stream, the device, the library's version,
- * what was found. Written as tg_file_save does, whole or not at all; one that is damaged is refused (TG_ERR_FORMAT). */
+ * what was found. A tensor given as several inputs is one again, of its dtype and shape; strides are not kept:
+ * inputs come back row-major. Written as tg_file_save does, whole or not at all; one that is damaged is refused
+ * (TG_ERR_FORMAT). */
 
 /* tg_gradcheck and tg_gradcheck_op, which write a report to path where the check fails; their message names it, or says
  * why there is none. path NULL: none. */

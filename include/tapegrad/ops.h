@@ -135,7 +135,8 @@ typedef struct tg_solve_opts {
 
 /* x of a x = b: triangular a [.., n, n], b [.., n, k] of the same leading dims -> [.., n, k]. opts may be NULL. */
 TG_API tg_tensor *tg_triangular_solve(tg_tape *t, tg_tensor *a, tg_tensor *b, const tg_solve_opts *opts);
-/* lower l of a = l l^T, a [.., n, n] symmetric; TG_ERR_DATA where a is not positive definite */
+/* lower l of a = l l^T, a [.., n, n] symmetric; TG_ERR_DATA where a is not positive definite,
+ * which names the leading minor; a device tells later, as of all errors in data, and without the minor */
 TG_API tg_tensor *tg_cholesky(tg_tape *t, tg_tensor *a);
 
 /* ---- Shape. Views share bytes: reshape copies only where the strides force it. ---- */

@@ -137,8 +137,8 @@ tg_status tg_node_ready(const tg_node *n) {
 
 static void unsave(const tg_tape *t, tg_tensor *x, const char *by, const void *site) {
     tg_storage *s = x->storage;
-    if (!s || --s->saves > 0 || !s->temporary || !tg_storage_is_of(s, t)) return;
-    tg_storage_discard(s, by, site);
+    if (!s || --s->saves > 0) return;
+    if (s->temporary && tg_storage_is_of(s, t)) tg_storage_discard(s, by, site);
     if (TG_UNLIKELY(s->extra != NULL)) tg_pack_drop(s);
 }
 

@@ -132,7 +132,8 @@ static tg_status compare_directions(tg_diff *d, int part, tally *t) {
     return TG_OK;
 }
 
-/* What was left out is no failure, but the caller should know; unless nothing is left, or all is asked for. */
+/* What was left out is no failure, but the caller should know. It is one where nothing is left and not all are kinks;
+ * and with strict where something is unsure, or nothing is left. */
 static void say_left_out(tg_diff *d) {
     tg_gradcheck_result *r = d->result;
     char kinks[160] = "", unsure[160] = "";
@@ -144,7 +145,8 @@ static void say_left_out(tg_diff *d) {
     if (r->unsure)
         say(unsure, sizeof unsure, "%lld of %lld %s cannot be told: the differences are too uncertain there. ",
             (long long)r->unsure, (long long)r->checked, things);
-    r->failed = r->unsure && (d->strict || r->unsure + r->kinks == r->checked);
+    bool all = r->unsure + r->kinks == r->checked;
+    r->failed = d->strict ? r->unsure || all : r->unsure && all;
     if (r->failed) r->cause = "unknown";
     say(r->report, sizeof r->report, "%s: %s%sThe first: %s", d->name, unsure, kinks, d->left_out);
 }

@@ -35,12 +35,24 @@ static tg_status unpack(void *user, tg_ctx *ctx, void *dst, size_t bytes) {
                        by ? by : "an in-place op");
     tg_tensor *x = whole_of(s, p->dtype);
     if (!x) return ctx->status;
+    tg_storage_extra *e = s->extra;
+    bool temporary = s->temporary;
+    s->temporary = true; /* until a tg_keep within the call, */
+    e->refill = NULL;    /* which would end it */
+    e->release = NULL;
     tg_status status = p->by.unpack(p->by.user, p->packed, x);
     if (status == TG_OK && ctx->status == TG_OK) status = tg_storage_need(s, x);
+    e->refill = unpack;
+    e->release = end_packed;
+    e->user = p;
     tg_temp_free(x);
     s->version = p->version;
     s->by = by;
     s->by_site = by_site;
+    if (!s->temporary)
+        tg_pack_drop(s); /* who has kept it may outlive the packer */
+    else
+        s->temporary = temporary;
     return status;
 }
 
@@ -68,17 +80,21 @@ static tg_status pack_bytes(tg_tape *t, const tg_tensor *x, const void *site) {
     TG_TRY(tg_storage_need(s, x));
     tg_tensor *whole = whole_of(s, x->dtype);
     if (!whole) return t->ctx->status;
-    bool grad = t->grad;
+    bool grad = t->grad, temporary = s->temporary;
     t->grad = false;
+    s->temporary = true; /* until a tg_keep within the call: such bytes stay */
     tg_status status = t->packer.pack(t->packer.user, t, whole, &packed);
     t->grad = grad;
+    bool kept = !s->temporary;
+    s->temporary = temporary && !kept;
     tg_temp_free(whole);
     if (status == TG_OK) status = t->ctx->status;
     if (status != TG_OK) {
         if (packed && t->packer.drop) t->packer.drop(t->packer.user, packed);
         return tg_fail(t->ctx, TG_ERR_CALLBACK, "the packer of what is saved failed with %s", tg_status_name(status));
     }
-    if (!packed) return TG_OK;
+    if (packed && kept && t->packer.drop) t->packer.drop(t->packer.user, packed);
+    if (!packed || kept) return TG_OK;
     TG_TRY(keep_packed(t, s, packed, x->dtype));
     tg_storage_discard(s, "tg_tape_pack", site);
     return TG_OK;
@@ -127,18 +143,18 @@ void tg_pack_drop(tg_storage *s) {
     end_packed(p);
 }
 
-static void again(const tg_tensor *x) {
+static void again(const tg_tensor *x, bool saved) {
     tg_storage *s = x ? x->storage : NULL;
     const packed_bytes *p = s ? packed_of(s) : NULL;
-    if (p && p->version == s->version) tg_storage_discard(s, "tg_tape_pack", NULL);
+    if (p && (saved || s->temporary) && p->version == s->version) tg_storage_discard(s, "tg_tape_pack", NULL);
 }
 
 void tg_pack_again(const tg_node *n) {
     for (int i = 0; i < n->n_in; i++)
-        if (tg_bit(n->saves_in, i)) again(tg_node_in(n)[i]);
+        if (tg_bit(n->saves_in, i)) again(tg_node_in(n)[i], false);
     for (int i = 0; i < n->n_out; i++)
-        if (tg_bit(n->saves_out, i)) again(tg_node_out(n)[i]);
-    for (int i = 0; i < n->n_saved; i++) again(tg_node_kept(n)[i]);
+        if (tg_bit(n->saves_out, i)) again(tg_node_out(n)[i], false);
+    for (int i = 0; i < n->n_saved; i++) again(tg_node_kept(n)[i], true);
 }
 
 /* ---- The public side ---- */

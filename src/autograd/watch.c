@@ -146,7 +146,8 @@ static tg_status search_accumulated(tg_call *c) {
         words w = {.at = 0};
         char what[160];
         int kinds;
-        if (c->gin_mode[i] != TG_GRAD_ADD || !(tg_node_src(node_at_work(c))[i]->flags & TG_N_LEAF)) continue;
+        /* Of a leaf that sums in another dtype the op writes, and what it wrote is added afterwards. */
+        if (c->gin_mode[i] == TG_GRAD_NONE || !(tg_node_src(node_at_work(c))[i]->flags & TG_N_LEAF)) continue;
         tg_tensor *g = tg_receipt_gradient(c, i);
         if (!g || !readable(g)) continue;
         TG_TRY(tg_kinds_in(g, &kinds));

@@ -380,6 +380,15 @@ tg_tensor *tg_param(tg_ctx *ctx, const char *name, tg_shape shape, double std) {
     return tg_param_of(ctx, name, TG_DTYPE_DEFAULT, shape, std);
 }
 
+/* The bytes are the caller's now and stay: what would refill them may end before they do. */
+static void end_refill(tg_storage *s) {
+    tg_storage_extra *e = s->extra;
+    if (!e || !e->refill) return;
+    if (e->release) e->release(e->user);
+    e->refill = NULL;
+    e->release = NULL;
+}
+
 tg_tensor *tg_keep(tg_tensor *x) {
     if (!x) return tg_inert(&tg_dead_ctx);
     tg_ctx *ctx = x->ctx;
@@ -390,6 +399,7 @@ tg_tensor *tg_keep(tg_tensor *x) {
     k->place = x->place;
     k->flags |= x->flags & TG_F_GIVEN;
     x->storage->temporary = false;
+    end_refill(x->storage);
     return k;
 }
 

@@ -49,6 +49,13 @@ static json_t *input_of(tg_ctx *ctx, tg_tensor *x) {
                      tg_requires_grad(x), "shape", shape, "values", values_of(ctx, x));
 }
 
+/* Where the tensor was given first: one that is given twice has one gradient. */
+static int first_of(tg_tensor *const *in, int i) {
+    int first = 0;
+    while (in[first] != in[i]) first++;
+    return first;
+}
+
 static json_t *inputs_of(tg_ctx *ctx, const subject *s) {
     int64_t n = 0;
     for (int i = 0; i < s->n_in; i++) n += tg_numel(s->in[i]);
@@ -58,7 +65,11 @@ static json_t *inputs_of(tg_ctx *ctx, const subject *s) {
         return NULL;
     }
     json_t *all = json_array();
-    for (int i = 0; i < s->n_in; i++) json_array_append_new(all, input_of(ctx, s->in[i]));
+    for (int i = 0; i < s->n_in; i++) {
+        int first = first_of(s->in, i);
+        json_array_append_new(all, first == i ? input_of(ctx, s->in[i])
+                                              : json_pack("{s:o}", "same_as", json_integer(first)));
+    }
     return all;
 }
 
@@ -218,13 +229,21 @@ static tg_status fill_from(const tg_json *j, const json_t *values, tg_tensor *x)
     return s;
 }
 
-static tg_status read_input(const tg_json *root, json_t *object, tg_tensor **x) {
+/* Into in[at]: a tensor of its own, or the one before it that it is the same as. */
+static tg_status read_input(const tg_json *root, json_t *object, tg_tensor **in, int64_t at) {
+    tg_tensor **x = &in[at];
     const tg_json j = {.ctx = root->ctx, .path = root->path, .object = object};
     tg_shape shape;
     tg_dtype dtype = TG_F64;
     bool grad;
     json_t *values;
     if (!json_is_object(object)) return tg_fail(j.ctx, TG_ERR_FORMAT, "'%s': an input is no object", j.path);
+    if (tg_json_has(&j, "same_as")) {
+        int64_t first;
+        TG_TRY(tg_json_int(&j, "same_as", 0, at - 1, &first));
+        *x = in[first];
+        return TG_OK;
+    }
     TG_TRY(read_dtype(&j, &dtype));
     TG_TRY(tg_json_bool(&j, "requires_grad", &grad));
     TG_TRY(read_shape(&j, &shape));
@@ -280,11 +299,11 @@ static tg_status replay(const tg_json *root, tg_tape *t, tg_fn fn, void *state, 
     tg_status s = TG_OK;
     for (; made < n && s == TG_OK; made++) {
         in[made] = NULL;
-        s = read_input(root, json_array_get(inputs, made), &in[made]);
+        s = read_input(root, json_array_get(inputs, made), in, (int64_t)made);
     }
     if (s == TG_OK) s = run_with(root, t, fn, state, in, (int)n, result);
     for (size_t i = 0; i < made; i++)
-        if (in[i]) tg_drop(in[i]);
+        if (in[i] && first_of(in, (int)i) == (int)i) tg_drop(in[i]);
     return s;
 }
 

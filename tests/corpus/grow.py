@@ -107,6 +107,8 @@ def edited(plant):
 def formula_of(plant):
     """The new value, once the old one is seen to be what the row has."""
     rows = dict(re.findall(r'^    X\((\w+), \d, (.*?)\)\s*(?:/\*.*?\*/)?\s*\\?$', text_of(SCALAR), re.M))
+    if [tuple(map(len, hunk)) for hunk in plant['hunks']] != [(1, 1)]:
+        raise Wrong(f"{plant['where']}: a formula has one '-' line and one '+' line")
     (old,), (new,) = plant['hunks'][0]
     if rows.get(plant['formula']) != old:
         raise Wrong(f"{plant['where']}: the row of {plant['formula']} is '{rows.get(plant['formula'])}'")
@@ -132,6 +134,7 @@ class Compiler:
             raise Wrong(f'nothing compiles {unit}')
         words = shlex.split(command)
         words = words[:words.index('-MD')] if '-MD' in words else words[:words.index('-o')]
+        words = [word for word in words if not word.startswith('-flto')]  # objcopy needs code, not what a linker reads
         deps = out + '.d'
         self.run(words + ['-O0', '-g0', '-U_FORTIFY_SOURCE', '-w', '-MMD', '-MF', deps, '-o', out, '-c', source])
         with open(deps, encoding='utf-8') as file:

@@ -45,6 +45,7 @@ holds "where they part" grep -q "^  input 0, transformer.wte.weight f32\[256, 16
 holds "how far" grep -Eq '^  result 0, f32\[16, 4, 16\]: .* elements differ, the most by [0-9]+ ulp, at \[' printed
 holds "how many" grep -Eq '^[0-9]+ of the [0-9]+ ops differ, the most by [0-9]+ ulp, in op [0-9]+$' printed
 ends 0 "the runs are equal within " diff a.rec c.rec --ulp 9000000000000000000
+holds "what is not equal is said" grep -Eq '^[0-9]+ tensors differ in their bytes, by no more than --ulp' printed
 ends 1 "gradient of input 0, transformer.wte.weight f32[256, 16]" diff a.rec c.rec --all
 holds "forward, then backward" sh -c 'sed -n "/the backward of/,\$p" printed | grep -c "^op" >n && [ "$(cat n)" -gt 9 ] &&
     ! sed -n "/the backward of/,\$p" printed | grep "^op" | grep -v "the backward of"'

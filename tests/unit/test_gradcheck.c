@@ -187,6 +187,11 @@ START_TEST(kinks_are_said_and_do_not_fail) {
     tg_ctx_clear(ctx);
     ck_in("1 of 2 directions left out", r.report);
     ck_in("1 of 2 directions cannot be told", r.report);
+    tg_tensor *kinks[] = {leaf_of(TG_SHAPE(2), (double[]){0, 0}), leaf_of(TG_SHAPE(2), (double[]){3, 3})};
+    ck_assert(tg_gradcheck(t, sharp, NULL, kinks, 2, 3, NULL, &r) == TG_OK && r.kinks == 4 && r.checked == 4);
+    ck_assert(tg_gradcheck(t, sharp, NULL, kinks, 2, 3, TG_GRADCHECK(.strict = true), &r) == TG_ERR_GRADIENT);
+    ck_assert_str_eq(r.cause, "unknown");
+    tg_ctx_clear(ctx);
     end();
 }
 END_TEST

@@ -90,6 +90,31 @@ START_TEST(a_failure_repeats_from_its_file) {
 }
 END_TEST
 
+static tg_status of_two(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    run *r = state;
+    tg_tensor *both[2];
+    (void)n_in, (void)n_out;
+    tg_status s = tg_apply(tape, &probe_op, &r->params, in, 2, both, 2, &r->count, NULL, TG_SITE);
+    out[0] = both[0];
+    return s;
+}
+
+START_TEST(a_tensor_given_twice_is_one_again) {
+    begin_with_file();
+    tg_gradcheck_result first, again;
+    run wrong = {.params = {.fault = SCALED}};
+    tg_tensor *x = leaf_of(TG_SHAPE(3), (double[]){0.3, -0.7, 2}), *in[] = {x, x};
+    ck_assert(tg_gradcheck_report(path, t, of_two, &wrong, in, 2, 1, NULL, &first) == TG_ERR_GRADIENT);
+    ck_in("(report: ", tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    ck_assert(tg_gradcheck_replay(path, t, of_two, &wrong, &again) == TG_ERR_GRADIENT);
+    ck_assert_str_eq(again.report, first.report);
+    ck_assert(again.checked == first.checked && again.worst == first.worst);
+    tg_ctx_clear(ctx);
+    end_with_file();
+}
+END_TEST
+
 START_TEST(what_passes_writes_nothing_and_what_cannot_be_written_says_so) {
     begin_with_file();
     tg_gradcheck_result r;
@@ -223,7 +248,7 @@ START_TEST(macros_for_tests) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {a_failure_repeats_from_its_file,
+    const TTest *tests[] = {a_failure_repeats_from_its_file, a_tensor_given_twice_is_one_again,
                             what_passes_writes_nothing_and_what_cannot_be_written_says_so, damaged_files_are_refused,
                             an_ops_failure_repeats, macros_for_tests};
     return tg_check_main("gradcheck_report", tests, sizeof tests / sizeof *tests);

@@ -186,6 +186,31 @@ START_TEST(packed_by_hand) {
 }
 END_TEST
 
+START_TEST(kept_beyond_the_packer) {
+    begin();
+    shelf *s = calloc(1, sizeof *s);
+    double v;
+    tg_tensor *x = leaf(0.5);
+    use(s);
+    tg_tensor *a = tg_exp(t, x), *y = tg_square(t, a);
+    tg_pack(a);
+    tg_tensor *k = tg_keep(a);
+    ck_assert(s->unpacked == 1 && s->dropped == 1); /* the bytes are the caller's */
+    for (int i = 1; i <= 2; i++) {
+        ck_assert(tg_backward_with(t, &y, 1, TG_BACKWARD(.retain = i < 2)) == TG_OK);
+        ck_assert(fabs(grad(x) - i * 2 * exp(1)) < 1e-12);
+        ck_assert(tg_storage_state_of(k) == TG_PRESENT);
+    }
+    tg_tape_reset(t);
+    ck_assert_int_eq(s->dropped, 1);
+    tg_tape_pack(t, NULL);
+    free(s);
+    ck_assert(tg_read_f64(k, &v, 1) == TG_OK && fabs(v - exp(0.5)) < 1e-12);
+    tg_drop(k);
+    end();
+}
+END_TEST
+
 /* ---- Backward more than once ---- */
 
 START_TEST(retained) {
@@ -369,6 +394,7 @@ int main(void) {
                             what_stays,
                             readers_get_what_is_given,
                             packed_by_hand,
+                            kept_beyond_the_packer,
                             retained,
                             differentiated_twice,
                             failures,

@@ -175,6 +175,17 @@ START_TEST(accumulated_before) {
     ck_found("the gradient of x f64[] had an infinity before this backward: f64[]: 0 NaN, 1 infinite", "");
     tg_zero_grad(x); /* what is overwritten does no harm */
     ck_assert(tg_backward(t, tg_square(t, x)) == TG_OK && grad(x) == 4);
+    tg_tape_reset(t);
+    const float huge = INFINITY; /* added to after the op has written */
+    tg_tensor *h = tg_zeros(ctx, TG_BF16, TG_SHAPE()), *sum = tg_zeros(ctx, TG_F32, TG_SHAPE());
+    tg_set_name(h, "h");
+    tg_set_requires_grad(h, true);
+    tg_set_main_grad(h, sum);
+    ck_assert(tg_backward(t, tg_square(t, h)) == TG_OK);
+    tg_tape_reset(t);
+    tg_write(sum, &huge, sizeof huge);
+    tg_backward(t, tg_square(t, h));
+    ck_found("the gradient of h bf16[] had an infinity before this backward: ", "");
     end();
 }
 END_TEST

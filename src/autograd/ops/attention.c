@@ -103,7 +103,8 @@ static void place_scores(const tg_call *c, tg_placement at[TG_MAX_AXES]) {
             at[a] = k;
             at[a].dim = 3;
         }
-        for (int i = K; i <= V; i++) {
+        for (int i = 0; i < INPUTS; i++) {
+            if (!c->in[i]) continue;
             tg_placement p = tg_place_on(c->in[i], (tg_axis)a);
             if (p.kind == TG_VARYING && p.layout == TG_OPAQUE) at[a] = p;
         }

@@ -82,6 +82,25 @@ static tg_status state_roles(tg_call *c) {
     return c->in[W] ? tg_call_linear(c, 1u << W | 1u << B) : tg_call_linear(c, 0);
 }
 
+/* Opaque, each rank has a batch of its own, and so would what is moved by it: buffers that are not opaque there would
+ * no longer be what their placement says. The general rule lets anything stand beside what is opaque. */
+static tg_status check_moved(tg_call *c) {
+    if (!params(c)->moves || !c->ctx->grid.axes) return TG_OK;
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        tg_placement x = tg_place_on(c->in[X], (tg_axis)a);
+        if (x.kind != TG_VARYING || x.layout != TG_OPAQUE) continue;
+        for (int i = RUNNING_MEAN; i <= RUNNING_VAR; i++) {
+            tg_placement r = tg_place_on(c->in[i], (tg_axis)a);
+            if (r.kind == TG_VARYING && r.layout == TG_OPAQUE) continue;
+            return tg_call_fail(c, TG_ERR_PLACEMENT,
+                                "x is opaque on axis %s, and %s is not: each rank would move it by its own batch; "
+                                "give running statistics that are opaque there, or shard x",
+                                tg_axis_name((tg_axis)a), i == RUNNING_MEAN ? "running_mean" : "running_var");
+        }
+    }
+    return TG_OK;
+}
+
 static tg_status batch_norm_infer(tg_call *c) {
     batch_norm_params *p = c->params;
     const tg_tensor *x = c->in[X];
@@ -95,6 +114,7 @@ static tg_status batch_norm_infer(tg_call *c) {
     if (p->mode == BY_TAPE) p->mode = c->tape->training || !c->in[RUNNING_MEAN] ? BY_BATCH : BY_RUNNING;
     p->moves = by_batch(c) && c->tape->training && c->in[RUNNING_MEAN] && !c->tape->again && members(x) > 0;
     TG_TRY(check_batch(c));
+    TG_TRY(check_moved(c));
     TG_TRY(state_roles(c));
     const int64_t stats[] = {x->shape[1], 1};
     for (int i = MEAN; i <= RSTD; i++)

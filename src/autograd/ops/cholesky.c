@@ -13,14 +13,9 @@ static tg_status cholesky_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
-static tg_matrix from(tg_matrix m, int64_t row, int64_t col) {
-    if (m.data) m.data = (char *)m.data + (row * m.rs + col * m.cs) * (int64_t)tg_dtype_size(m.dtype);
-    return m;
-}
-
 /* The diagonal elements first.. of all matrices, as [count, n]. */
 static tg_array diagonal(const tg_triangles *t, int64_t first, int64_t n, tg_extent *e) {
-    tg_array a = {.data = from(t->a, first, first).data, .dtype = (uint8_t)t->a.dtype};
+    tg_array a = {.data = tg_solve_from(t->a, first, first).data, .dtype = (uint8_t)t->a.dtype};
     e->shape[0] = t->count;
     e->shape[1] = n;
     e->stride[0] = t->a.bs[1];
@@ -38,12 +33,12 @@ static tg_status factorise(tg_call *c, const tg_triangles *t, int64_t first, int
     int64_t half = n / 2, next = first + half, rest = n - half;
     TG_TRY(factorise(c, t, first, half));
     tg_triangles known = *t;
-    known.a = from(t->a, first, first);
+    known.a = tg_solve_from(t->a, first, first);
     known.n = half;
-    tg_matrix left = from(t->a, next, first);
+    tg_matrix left = tg_solve_from(t->a, next, first);
     TG_TRY(tg_solve_run(c, &known, tg_matrix_transposed(left), rest));
-    TG_TRY(tg_solve_multiply(c, t->count, rest, rest, half, from(t->a, next, next), left, tg_matrix_transposed(left),
-                             -1, 1));
+    TG_TRY(tg_solve_multiply(c, t->count, rest, rest, half, tg_solve_from(t->a, next, next), left,
+                             tg_matrix_transposed(left), -1, 1));
     return factorise(c, t, next, rest);
 }
 
@@ -93,21 +88,25 @@ static tg_status cholesky_forward(tg_call *c) {
     return tg_op_map(c, TG_FN_where_da, y, TG_T2(mask, l), 2, 0, 0, false);
 }
 
-/* With P the lower triangle of l^T g, its diagonal halved, and Z = l^-T P l^-1: ga = (Z + Z^T) / 2. */
+/* With P the lower triangle of l^T g, its diagonal halved, and Z = l^-T P l^-1: ga = (Z + Z^T) / 2. Triangles are
+ * selected: what stands above may be infinite, which a product with 0 makes NaN. */
 static tg_status cholesky_backward(tg_call *c) {
-    tg_tensor *l, *g, *whole, *half, *z = tg_call_temp(c, tg_accumulate_dtype((tg_dtype)c->in[0]->dtype),
-                                                      c->in[0]->ndim, c->in[0]->shape);
+    tg_tensor *l, *g, *whole, *z = tg_call_temp(c, tg_accumulate_dtype((tg_dtype)c->in[0]->dtype), c->in[0]->ndim,
+                                               c->in[0]->shape);
     if (!tg_ok(c->ctx)) return c->ctx->status;
     if (z->numel == 0) return TG_OK;
     TG_TRY(tg_solve_copy(c, c->out[0], &l));
     TG_TRY(tg_solve_copy(c, c->gout[0], &g));
     tg_triangles t = tg_solve_triangles(l, false, false), back = tg_solve_transposed(t);
     TG_TRY(tg_solve_mask(c, (tg_dtype)z->dtype, t.n, false, 1, &whole));
-    TG_TRY(tg_solve_mask(c, (tg_dtype)z->dtype, t.n, false, 0.5, &half));
-    TG_TRY(tg_op_map(c, TG_FN_mul, g, TG_T2(g, whole), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_where_da, g, TG_T2(whole, g), 2, 0, 0, false));
     tg_matrix mz = tg_solve_matrix(z);
     TG_TRY(tg_solve_multiply(c, t.count, t.n, t.n, t.n, mz, back.a, tg_solve_matrix(g), 1, 0));
-    TG_TRY(tg_op_map(c, TG_FN_mul, z, TG_T2(z, half), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_where_da, z, TG_T2(whole, z), 2, 0, 0, false));
+    tg_extent e;
+    tg_triangles p = tg_solve_triangles(z, false, false);
+    tg_array d = diagonal(&p, 0, p.n, &e);
+    TG_TRY(tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_affine, d, &d, 1, (const double[2]){0.5, 0}, false));
     TG_TRY(tg_solve_run(c, &back, mz, t.n));
     TG_TRY(tg_solve_run(c, &back, tg_matrix_transposed(mz), t.n));
     tg_tensor *turned = swapped(c, z);
@@ -117,18 +116,16 @@ static tg_status cholesky_backward(tg_call *c) {
 
 /* ---- As taped ops ---- */
 
-static tg_tensor *flipped(tg_tape *t, tg_tensor *x) { return tg_transpose(t, x, -1, -2); }
-
 static tg_tensor *half_triangle(tg_tape *t, tg_tensor *x) {
     return tg_scale(t, tg_add(t, tg_tril(t, x, 0), tg_tril(t, x, -1)), 0.5);
 }
 
-static tg_tensor *symmetric(tg_tape *t, tg_tensor *x) { return tg_scale(t, tg_add(t, x, flipped(t, x)), 0.5); }
+static tg_tensor *symmetric(tg_tape *t, tg_tensor *x) { return tg_scale(t, tg_add(t, x, tg_solve_flipped(t, x)), 0.5); }
 
 static tg_tensor *cholesky_back(tg_tape *t, tg_tensor *l, tg_tensor *g) {
     const tg_solve_opts *back = TG_SOLVE(.transpose = true);
-    tg_tensor *p = half_triangle(t, tg_matmul(t, flipped(t, l), tg_tril(t, g, 0)));
-    tg_tensor *z = flipped(t, tg_triangular_solve(t, l, p, back));
+    tg_tensor *p = half_triangle(t, tg_matmul(t, tg_solve_flipped(t, l), tg_tril(t, g, 0)));
+    tg_tensor *z = tg_solve_flipped(t, tg_triangular_solve(t, l, p, back));
     return symmetric(t, tg_triangular_solve(t, l, z, back));
 }
 
@@ -137,7 +134,7 @@ TG_VJP(cholesky_vjp, cholesky_back(t, y, g))
 /* dl = l P, P the lower triangle of l^-1 da l^-T, its diagonal halved. */
 static tg_status cholesky_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     tg_tensor *l = tg_node_out(n)[0], *half = tg_triangular_solve(t, l, symmetric(t, din[0]), NULL);
-    dout[0] = tg_matmul(t, l, half_triangle(t, tg_triangular_solve(t, l, flipped(t, half), NULL)));
+    dout[0] = tg_matmul(t, l, half_triangle(t, tg_triangular_solve(t, l, tg_solve_flipped(t, half), NULL)));
     return TG_OK;
 }
 

@@ -113,7 +113,8 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Chunks of images, or of rows of one. */
 static void choose_chunk(conv *v) {
     enum { BYTES = 4 << 20 };
-    int64_t row = v->in * v->k * v->y.shape[3] * (int64_t)tg_dtype_size(v->dtype) + 1;
+    int64_t elements = v->in * v->k > v->out ? v->in * v->k : v->out; /* of a column, in the larger room */
+    int64_t row = elements * v->y.shape[3] * (int64_t)tg_dtype_size(v->dtype) + 1;
     int64_t rows = BYTES / row < 1 ? 1 : BYTES / row, high = v->y.shape[2];
     v->rows = least(rows, high);
     v->images = rows > high && high ? least(rows / high, v->n) : 1;
@@ -234,7 +235,6 @@ static tg_status run_chunks(conv *v, chunk_fn f) {
             TG_TRY(f(v, i, least(v->images, v->n - i), j, least(v->rows, high - j)));
     return TG_OK;
 }
-
 
 static tg_status run_columns(conv *v, int result) {
     const tg_dtype wide = tg_accumulate_dtype(v->dtype);
@@ -421,6 +421,7 @@ static const tg_sample conv1d_samples[] = {
     SAMPLE("three taps", CONV1(1, 0, 1, 1), TG_S(2, 3, 6), TG_S(2, 3, 3), TG_S(2)),
     SAMPLE("padded", CONV1(1, 2, 1, 1), TG_S(2, 2, 4), TG_S(3, 2, 3), TG_S(3)),
     SAMPLE("stride, no bias", CONV1(2, 1, 1, 1), TG_S(2, 2, 6), TG_S(3, 2, 3), TG_S_ABSENT),
+    SAMPLE("one window, a stride without end", CONV1(INT64_MAX, 2, 1, 1), TG_S(1, 1, 4), TG_S(1, 1, 3), TG_S(1)),
     SAMPLE("dilation", CONV1(1, 1, 2, 1), TG_S(1, 2, 7), TG_S(2, 2, 3), TG_S(2)),
     SAMPLE("groups", CONV1(1, 1, 1, 2), TG_S(2, 4, 5), TG_S(6, 2, 2), TG_S(6)),
     SAMPLE("one tap: x itself", CONV1(1, 0, 1, 1), TG_S(2, 3, 4), TG_S(2, 3, 1), TG_S(2)),

@@ -16,8 +16,11 @@ static tg_status gumbel_infer(tg_call *c) {
     gumbel_params *p = c->params;
     TG_TRY(tg_infer_float(c));
     if (p->classes) TG_TRY(tg_need_dim(c, 0, &p->dim));
-    if (p->classes && !(p->tau > 0 && p->tau <= DBL_MAX))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "tau is %g: expected a number above 0", p->tau);
+    /* Logits are multiplied by 1 / tau in the dtype that sums run in. */
+    double most = tg_accumulate_dtype((tg_dtype)c->in[0]->dtype) == TG_F64 ? DBL_MAX : FLT_MAX;
+    if (p->classes && !(p->tau > 0 && p->tau <= DBL_MAX && 1 / p->tau <= most))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "tau is %g: expected a number above 0 whose reciprocal is finite",
+                            p->tau);
     p->draws = tg_call_draws(c, c->in[0]);
     return c->ctx->status;
 }
@@ -55,6 +58,8 @@ static const tg_sample gumbel_samples[] = {
     {.note = "for classes of no such dim", .params = CLASSES(0.5, 2), .n_in = 1,
      .in = {TG_S(2, 3)}, .refused = TG_ERR_SHAPE},
     {.note = "tau 0", .params = CLASSES(0, -1), .n_in = 1, .in = {TG_S(2, 3)},
+     .refused = TG_ERR_ARGUMENT},
+    {.note = "tau without a reciprocal", .params = CLASSES(1e-310, -1), .n_in = 1, .in = {TG_S(2, 3)},
      .refused = TG_ERR_ARGUMENT},
     {.note = "big", .params = &plain, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
 };

@@ -293,17 +293,38 @@ static tg_status scatter_backward(tg_call *c) {
     return c->gin_mode[2] ? scatter_back_to_src(c, dim) : TG_OK;
 }
 
+/* y, made here of numbers that all ranks know, as x lies: shards and what is opaque, and elsewhere I as it is. */
+static tg_tensor *numbers_as(tg_tape *t, tg_tensor *y, const tg_tensor *x) {
+    tg_placement at[TG_MAX_AXES] = {{0}};
+    if (!tg_alive(y) || !t->ctx->grid.axes) return y;
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        tg_placement p = tg_place_on(x, (tg_axis)a);
+        if (p.kind == TG_VARYING) at[a] = p;
+    }
+    y->place = tg_place_intern(t->ctx, at);
+    return y;
+}
+
+/* Zeros of src's shape that lie as g does, which may be P where src is a constant. */
+static tg_tensor *zeros_beside(tg_tape *t, tg_tensor *src, const tg_tensor *g) {
+    tg_tensor *y = tg_zeros_like(t, src);
+    if (tg_alive(y) && t->ctx->grid.axes) y->place = tg_place_of(g);
+    return y;
+}
+
 static tg_status scatter_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     int dim = ((const index_params *)tg_node_params(n))->dim;
     tg_tensor *x = tg_node_in(n)[0], *index = tg_node_in(n)[1], *g = gout[0];
     tg_shape shape = tg_shape_of(index), along = {.ndim = index->ndim};
     for (int d = 0; d < along.ndim; d++) along.dim[d] = d == dim ? index->shape[d] : 1;
-    if (tg_node_needs(n, 0)) gin[0] = tg_scatter(t, g, dim, index, tg_zeros_like(t, tg_node_in(n)[2]));
+    if (tg_node_needs(n, 0)) gin[0] = tg_scatter(t, g, dim, index, zeros_beside(t, tg_node_in(n)[2], g));
     if (!tg_node_needs(n, 2)) return TG_OK;
     tg_tensor *numbers = tg_reshape(t, tg_arange(t, TG_I64, 0, (double)index->shape[dim], 1), along);
-    tg_tensor *last = tg_scatter(t, tg_full(t, TG_I64, tg_shape_of(x), 0), dim, index, tg_expand(t, numbers, shape));
-    tg_tensor *stays = tg_eq(t, tg_gather(t, last, dim, index), numbers);
-    gin[2] = tg_where(t, stays, tg_gather(t, g, dim, index), tg_number_like(t, g, 0));
+    numbers = numbers_as(t, tg_expand(t, numbers, shape), index);
+    tg_tensor *none = numbers_as(t, tg_full(t, TG_I64, tg_shape_of(x), 0), x);
+    tg_tensor *last = tg_scatter(t, none, dim, index, numbers);
+    tg_tensor *lost = tg_ne(t, tg_gather(t, last, dim, index), numbers);
+    gin[2] = tg_masked_fill(t, tg_gather(t, g, dim, index), lost, 0); /* linear, as g may be P */
     return TG_OK;
 }
 

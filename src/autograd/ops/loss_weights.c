@@ -88,23 +88,28 @@ tg_status tg_loss_weigh(tg_call *c, tg_tensor *x, tg_tensor *target, tg_tensor *
     return params(c)->smoothing != 0 ? smooth(c, x, loss, &n) : TG_OK;
 }
 
-/* gx += s / K g (sum(w) softmax(x) - w) */
+/* gx += s / K g (sum(w) softmax(x) - w), of rows that count: ignored ones may hold what is infinite or NaN, which a
+ * product with their 0 does not hide. */
 static tg_status smooth_gradient(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_tensor *target, const tg_tensor *g) {
     const tg_loss_params *p = params(c);
     tg_tensor *lse = c->saved[TG_LOSS_LSE];
     tg_dtype wide = (tg_dtype)lse->dtype;
     int64_t v = p->classes, n_rows = lse->numel;
+    const int64_t all[] = {n_rows, v};
     tg_tensor *q = tg_call_temp(c, wide, 1, &n_rows), *of_all = tg_call_temp(c, wide, 1, &n_rows), *at = rows(c, x, v);
+    tg_tensor *part = tg_call_temp(c, wide, 2, all);
     tally n;
     TG_TRY(count(c, target, &n));
-    tg_tensor *lse_col = column(c, lse), *all_col = column(c, of_all), *q_col = column(c, q);
+    tg_tensor *lse_col = column(c, lse), *all_col = column(c, of_all), *q_col = column(c, q),
+              *counts = column(c, n.counts);
     if (!tg_ok(c->ctx)) return c->ctx->status;
     TG_TRY(tg_op_map(c, TG_FN_where_da, q, TG_T2(n.counts, g), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_affine, q, TG_T1(q), 1, p->smoothing / (double)v, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_mul, of_all, TG_T2(q, n.total), 2, 0, 0, false));
-    TG_TRY(tg_op_map(c, TG_FN_exp_sub_mul, gx, TG_T3(at, lse_col, all_col), 3, 0, 0, true));
+    TG_TRY(tg_op_map(c, TG_FN_exp_sub_mul, part, TG_T3(at, lse_col, all_col), 3, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_neg, q, TG_T1(q), 1, 0, 0, false));
-    return tg_op_map(c, TG_FN_mul, gx, TG_T2(q_col, c->in[W]), 2, 0, 0, true);
+    TG_TRY(tg_op_map(c, TG_FN_mul, part, TG_T2(q_col, c->in[W]), 2, 0, 0, true));
+    return tg_op_map(c, TG_FN_where_da, gx, TG_T2(counts, part), 2, 0, 0, true);
 }
 
 tg_status tg_loss_weighed_backward(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_tensor *target, tg_tensor *g, bool add) {

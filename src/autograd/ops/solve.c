@@ -32,7 +32,7 @@ tg_status tg_solve_copy(tg_call *c, const tg_tensor *x, tg_tensor **copy) {
     return tg_ok(c->ctx) ? tg_op_map(c, TG_FN_id, *copy, TG_T1(x), 1, 0, 0, false) : c->ctx->status;
 }
 
-static tg_matrix from(tg_matrix m, int64_t row, int64_t col) {
+tg_matrix tg_solve_from(tg_matrix m, int64_t row, int64_t col) {
     if (m.data) m.data = (char *)m.data + (row * m.rs + col * m.cs) * (int64_t)tg_dtype_size(m.dtype);
     return m;
 }
@@ -48,8 +48,8 @@ tg_status tg_solve_multiply(tg_call *c, int64_t count, int64_t m, int64_t n, int
 static tg_status divide_row(tg_call *c, const tg_triangles *a, tg_matrix b, int64_t k, int64_t i) {
     const int64_t shape[] = {a->count, k}, sb[] = {b.bs[1], b.cs}, sa[] = {a->a.bs[1], 0};
     tg_array row = {.dtype = (uint8_t)b.dtype}, by = row;
-    row.data = from(b, i, 0).data;
-    by.data = from(a->a, i, i).data;
+    row.data = tg_solve_from(b, i, 0).data;
+    by.data = tg_solve_from(a->a, i, i).data;
     row = tg_array_at(row, 0, 2, shape, sb);
     const tg_array in[] = {row, tg_array_at(by, 0, 2, shape, sa)};
     return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_div, row, in, 2, (const double[2]){0}, false);
@@ -61,8 +61,8 @@ static tg_status solve_rows(tg_call *c, const tg_triangles *a, tg_matrix b, int6
     int64_t half = n / 2, rest = n - half, one = a->upper ? first + half : first,
             two = a->upper ? first : first + half, n_one = a->upper ? rest : half, n_two = n - n_one;
     TG_TRY(solve_rows(c, a, b, k, one, n_one));
-    TG_TRY(tg_solve_multiply(c, a->count, n_two, k, n_one, from(b, two, 0), from(a->a, two, one), from(b, one, 0), -1,
-                             1));
+    TG_TRY(tg_solve_multiply(c, a->count, n_two, k, n_one, tg_solve_from(b, two, 0), tg_solve_from(a->a, two, one),
+                             tg_solve_from(b, one, 0), -1, 1));
     return solve_rows(c, a, b, k, two, n_two);
 }
 
@@ -155,7 +155,8 @@ static tg_status triangular_solve_backward(tg_call *c) {
     const tg_tensor *left = p->transpose ? y : gb, *right = p->transpose ? gb : y;
     TG_TRY(tg_solve_multiply(c, count_of(y), n, n, k, tg_solve_matrix(ga), tg_solve_matrix(left),
                              tg_matrix_transposed(tg_solve_matrix(right)), -1, 0));
-    return tg_op_map(c, TG_FN_mul, c->gin[0], TG_T2(ga, mask), 2, 0, 0, tg_adds(c, 0));
+    /* Selected: what stands outside may be infinite, which a product with 0 makes NaN. */
+    return tg_op_map(c, TG_FN_where_da, c->gin[0], TG_T2(mask, ga), 2, 0, 0, tg_adds(c, 0));
 }
 
 /* ---- As taped ops ---- */
@@ -164,7 +165,7 @@ static tg_tensor *taped(tg_tape *t, const solve_params *p, tg_tensor *a, tg_tens
     return tg_triangular_solve(t, a, b, TG_SOLVE(.upper = p->upper, .unit = p->unit, .transpose = transpose));
 }
 
-static tg_tensor *flipped(tg_tape *t, tg_tensor *x) { return tg_transpose(t, x, -1, -2); }
+tg_tensor *tg_solve_flipped(tg_tape *t, tg_tensor *x) { return tg_transpose(t, x, -1, -2); }
 
 static tg_tensor *triangle(tg_tape *t, const solve_params *p, tg_tensor *x) {
     return p->upper ? tg_triu(t, x, p->unit) : tg_tril(t, x, -(int64_t)p->unit);
@@ -175,7 +176,7 @@ static tg_status triangular_solve_vjp(tg_tape *t, const tg_node *n, tg_tensor *c
     tg_tensor *y = tg_node_out(n)[0], *gb = taped(t, p, tg_node_in(n)[0], gout[0], !p->transpose);
     if (tg_node_needs(n, 1)) gin[1] = gb;
     if (!tg_node_needs(n, 0)) return TG_OK;
-    tg_tensor *ga = p->transpose ? tg_matmul(t, y, flipped(t, gb)) : tg_matmul(t, gb, flipped(t, y));
+    tg_tensor *ga = p->transpose ? tg_matmul(t, y, tg_solve_flipped(t, gb)) : tg_matmul(t, gb, tg_solve_flipped(t, y));
     gin[0] = triangle(t, p, tg_neg(t, ga));
     return TG_OK;
 }
@@ -186,7 +187,7 @@ static tg_status triangular_solve_jvp(tg_tape *t, const tg_node *n, tg_tensor *c
     tg_tensor *b = din[1];
     if (din[0]) {
         tg_tensor *da = triangle(t, p, din[0]);
-        tg_tensor *moved = tg_matmul(t, p->transpose ? flipped(t, da) : da, tg_node_out(n)[0]);
+        tg_tensor *moved = tg_matmul(t, p->transpose ? tg_solve_flipped(t, da) : da, tg_node_out(n)[0]);
         b = b ? tg_sub(t, b, moved) : tg_neg(t, moved);
     }
     dout[0] = taped(t, p, tg_node_in(n)[0], b, p->transpose);

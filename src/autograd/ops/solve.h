@@ -14,6 +14,7 @@ typedef struct tg_triangles {
 /* x as matrices [count, rows, cols], dense and in the dtype that sums run in: a temporary. */
 tg_status tg_solve_copy(tg_call *c, const tg_tensor *x, tg_tensor **copy);
 tg_matrix tg_solve_matrix(const tg_tensor *x); /* of [.., rows, cols], dense */
+tg_matrix tg_solve_from(tg_matrix m, int64_t row, int64_t col); /* the part that begins there */
 tg_triangles tg_solve_triangles(const tg_tensor *x, bool upper, bool unit);
 tg_triangles tg_solve_transposed(tg_triangles a);
 /* b [n, k] := a^-1 b. */
@@ -25,5 +26,7 @@ tg_status tg_solve_multiply(tg_call *c, int64_t count, int64_t m, int64_t n, int
 tg_status tg_solve_mask(tg_call *c, tg_dtype dtype, int64_t n, bool upper, double diagonal, tg_tensor **mask);
 /* The square matrices of input i, with its leading dims free. */
 tg_status tg_solve_infer(tg_call *c, int i);
+/* Taped: x with its last dims swapped. */
+tg_tensor *tg_solve_flipped(tg_tape *t, tg_tensor *x);
 
 #endif

@@ -75,7 +75,7 @@ typedef struct run {
 
 static run run_of(const tg_windows *w, int d, int64_t k, int64_t in, int64_t out) {
     int64_t shift = k * w->apart[d] - w->pad[d], step = w->step[d];
-    run r = {.first = shift < 0 ? (-shift + step - 1) / step : 0};
+    run r = {.first = shift < 0 ? (-shift - 1) / step + 1 : 0}; /* rounded up; a step may be any number */
     int64_t end = shift < in ? (in - 1 - shift) / step + 1 : 0;
     if (end > out) end = out;
     if (end > r.first) r.n = end - r.first;
@@ -92,7 +92,7 @@ static tg_array cut(tg_array a, const run r[2], const int64_t *step, tg_extent *
     for (int d = 0, at = a.ndim - 2; d < 2; d++, at++) {
         offset += (step ? r[d].at : r[d].first) * a.stride[at];
         e->shape[at] = r[d].n;
-        if (step) e->stride[at] *= step[d];
+        if (step && r[d].n > 1) e->stride[at] *= step[d]; /* of one, a step of any size has no meaning */
     }
     return tg_array_at(a, offset, a.ndim, e->shape, e->stride);
 }

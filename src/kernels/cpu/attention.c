@@ -2,8 +2,6 @@
 #include "core/core.h"
 #include "kernels/cpu/attention.h"
 
-#include "core/core.h"
-
 static tg_attention_job attention_job(const tg_attention_args *a) {
     tg_attention_job job = {
         .a = a,

@@ -76,7 +76,8 @@ static inline void hide_tile(const tg_attention_job *job, const queries *q, int6
 static bool mask_load(const tg_attention_job *job, const queries *q, int64_t key, int64_t keys, real *m) {
     const tg_array *mask = &job->a->mask;
     int64_t size = tg_dtype_bits((tg_dtype)mask->dtype) / 8, step = mask->stride[3];
-    real row[TG_KEYS], most = -(real)INFINITY;
+    real row[TG_KEYS];
+    bool any = false; /* NaN is seen too */
     for (int64_t i = 0; i < q->lanes; i++) {
         const char *from = (const char *)mask->data + (q->b * mask->stride[0] + q->h * mask->stride[1] +
                                                        (q->i + i) * mask->stride[2] + key * step) * size;
@@ -89,10 +90,10 @@ static bool mask_load(const tg_attention_job *job, const queries *q, int64_t key
             tile_load(row, from, (tg_dtype)mask->dtype, step, keys);
         for (int64_t j = 0; j < keys; j++) {
             m[j * q->lanes + i] = row[j];
-            most = i < q->n && !(row[j] <= most) ? row[j] : most;
+            any |= i < q->n && row[j] != -(real)INFINITY;
         }
     }
-    return most != -(real)INFINITY;
+    return any;
 }
 
 static inline void mask_add(int64_t n, const real *restrict m, real *restrict s) {

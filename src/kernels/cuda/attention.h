@@ -275,15 +275,20 @@ inline ElementKind kind_of(const tg_attention_args *a) {
     return !same ? KIND_FLOAT : a->q.dtype == TG_BF16 ? KIND_BF16 : a->q.dtype == TG_F16 ? KIND_F16 : KIND_FLOAT;
 }
 
-/* How many warps' tiles fit a block's shared memory, with rows of D elements. */
-template <class E, int D> constexpr int warps_of() {
+/* How many warps' tiles fit a block's shared memory, with rows of D elements; FULL: beside a mask's tile, in a
+ * gradient. */
+template <class E, int D, bool FULL = false> constexpr int warps_of() {
+    if (FULL && sizeof(E) == 4 && D > 64) return 2;
     return sizeof(E) == 2 || (sizeof(E) == 4 && D <= 128) ? 4 : sizeof(E) == 8 && D > 128 ? 1 : 2;
 }
 /* Bytes of so many tiles of D columns, and one of scores. */
-template <class E, int D> constexpr size_t shared_of(int tiles) {
-    constexpr int rows = 16 * warps_of<E, D>(), pad = 16 / (int)sizeof(E);
+template <class E, int D, bool FULL = false> constexpr size_t shared_of(int tiles) {
+    constexpr int rows = 16 * warps_of<E, D, FULL>(), pad = 16 / (int)sizeof(E);
     return sizeof(E) * (size_t)rows * (size_t)(tiles * (D + pad) + rows + pad);
 }
+
+/* A block's most on the smallest device with these tiles, of compute capability 8.0: 163 KiB. */
+constexpr size_t MOST_SHARED = 163 * 1024;
 
 /* What shared memory and registers have room for. */
 enum { WIDEST_HEAD = 256 };

@@ -132,8 +132,9 @@ __global__ void __launch_bounds__(WARPS * 32) attention_grad_mask(TG_PARAMETER(M
 }
 
 template <class E, int D> tg_status launch_mask(tg_ctx *ctx, const Attention &a) {
-    constexpr int WARPS = warps_of<E, D>(), ROWS = WARPS * 16;
-    constexpr size_t bytes = shared_of<E, D>(4) + mask_bytes<typename Element<E>::T, ROWS>();
+    constexpr int WARPS = warps_of<E, D, true>(), ROWS = WARPS * 16;
+    constexpr size_t bytes = shared_of<E, D, true>(4) + mask_bytes<typename Element<E>::T, ROWS>();
+    static_assert(bytes <= MOST_SHARED, "a block's tiles fit");
     MaskJob job = {a, {}, {a.batch, a.heads, (a.sq + ROWS - 1) / ROWS, (a.sk + ROWS - 1) / ROWS}, {}};
     int64_t blocks = 1;
     for (int d = 0; d < 4; d++) {

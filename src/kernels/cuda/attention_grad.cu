@@ -213,8 +213,10 @@ template <class T> tg_status launch_row_products(tg_ctx *ctx, const Attention &a
 }
 
 template <class E, int D, bool FULL> tg_status launch_q(tg_ctx *ctx, Attention a) {
-    constexpr int WARPS = warps_of<E, D>();
-    size_t bytes = shared_of<E, D>(4) + (a.mask.data ? mask_bytes<typename Element<E>::T, WARPS * 16>() : 0);
+    constexpr int WARPS = warps_of<E, D, FULL>();
+    constexpr size_t plain = shared_of<E, D, FULL>(4), masked = mask_bytes<typename Element<E>::T, WARPS * 16>();
+    static_assert(plain + (FULL ? masked : 0) <= MOST_SHARED, "a block's tiles fit");
+    size_t bytes = plain + (a.mask.data ? masked : 0);
     a.tiles = (a.sq + WARPS * 16 - 1) / (WARPS * 16);
     if (!a.gq.data || !a.tiles) return TG_OK;
     tg_status s = allow_shared(ctx, attention_grad_q<E, D, WARPS, FULL>, bytes);
@@ -226,9 +228,11 @@ template <class E, int D, bool FULL> tg_status launch_q(tg_ctx *ctx, Attention a
 
 template <class E, int D, bool FULL> tg_status launch_kv(tg_ctx *ctx, Attention a) {
     typedef typename Element<E>::T T;
-    constexpr int WARPS = warps_of<E, D>(), ROWS = WARPS * 16;
-    size_t bytes = shared_of<E, D>(4) + 2 * ROWS * sizeof(T);
-    if (FULL) bytes += 2 * ROWS * sizeof(int) + (a.mask.data ? mask_bytes<T, ROWS>() : 0);
+    constexpr int WARPS = warps_of<E, D, FULL>(), ROWS = WARPS * 16;
+    constexpr size_t plain = shared_of<E, D, FULL>(4) + 2 * ROWS * (sizeof(T) + (FULL ? sizeof(int) : 0));
+    constexpr size_t masked = mask_bytes<T, ROWS>();
+    static_assert(plain + (FULL ? masked : 0) <= MOST_SHARED, "a block's tiles fit");
+    size_t bytes = plain + (a.mask.data ? masked : 0);
     a.tiles = (a.sk + ROWS - 1) / ROWS;
     if ((!a.gk.data && !a.gv.data) || !a.tiles) return TG_OK;
     tg_status s = allow_shared(ctx, attention_grad_kv<E, D, WARPS, FULL>, bytes);

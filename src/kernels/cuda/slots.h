@@ -1,4 +1,4 @@
-/* The slots of the CUDA device: tg_device_ops in extend.h says what each does. A file of kernels has the slots that
+/* The slots of the CUDA device: tg_device_ops in device.h says what each does. A file of kernels has the slots that
  * they serve. */
 #ifndef TG_CUDA_SLOTS_H
 #define TG_CUDA_SLOTS_H

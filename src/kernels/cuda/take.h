@@ -1,7 +1,8 @@
-/* What take and put_add share: how elements of an array are found by an index along one dim.
+/* What take, put and put_add share: how elements of an array are found by an index along one dim.
  *
- * a is the array that has the index's shape (take's output, put_add's source), b the one that is indexed. Trailing dims
- * along which the index does not change and both arrays go on in one step form a run; positions number the runs. */
+ * a is the array that has the index's shape (take's output, the source of put and put_add), b the one that is indexed.
+ * Trailing dims along which the index does not change and both arrays go on in one step form a run; positions number
+ * the runs. */
 #ifndef TG_CUDA_TAKE_H
 #define TG_CUDA_TAKE_H
 
