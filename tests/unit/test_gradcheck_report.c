@@ -92,9 +92,9 @@ END_TEST
 
 static tg_status of_two(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     run *r = state;
-    tg_tensor *both[2];
+    tg_tensor *both[2], *mixed[2] = {tg_reshape(tape, in[0], TG_SHAPE(1, 3)), in[1]};
     (void)n_in, (void)n_out;
-    tg_status s = tg_apply(tape, &probe_op, &r->params, in, 2, both, 2, &r->count, NULL, TG_SITE);
+    tg_status s = tg_apply(tape, &probe_op, &r->params, mixed, 2, both, 2, &r->count, NULL, TG_SITE);
     out[0] = both[0];
     return s;
 }
