@@ -50,11 +50,11 @@ def _structs(text):
     for body, name in re.findall(r"typedef struct tg_\w+ \{\n(.*?)\n\} (tg_\w+);", text, re.S):
         fields = []
         for line in body.split("\n"):
-            field = re.match(r"\s*(?:const )?(\w+) (\*?(?:const )?\*?)(\w+)(?:\[(\d+)\])?;", line)
+            field = re.match(r"\s*(?:const )?(\w+) (\*?(?:const )?\*?)(\w+(?:, \w+)*)(?:\[(\d+)\])?;", line)
             if not field:
                 break
             of = POINTER if "*" in field[2] else _type(field[1])
-            fields.append((field[3], of * int(field[4]) if field[4] else of))
+            fields += [(n, of * int(field[4]) if field[4] else of) for n in field[3].split(", ")]
         else:
             found[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
     return found

@@ -74,6 +74,7 @@ def fill(o):
         f = getattr(tg, name)
         row(name, lambda x, f=f: f(x, dims(-1), False), lambda x, g=g: g(x, -1), *cases)
         row(name, lambda x, f=f: f(x, dims(0, 1), True), lambda x, g=g: g(x, (0, 1), keepdim=True), *cases)
+    scans_and_order(o, cases)
     for name in ("argmax", "argmin"):
         row(name, lambda x, f=getattr(tg, name): f(x, 1, False), lambda x, g=getattr(torch, name): g(x, 1), *cases)
     for name in ("any", "all"):
@@ -146,6 +147,8 @@ def fill(o):
     row("gather", lambda x, i: tg.gather(x, 1, i), lambda x, i: x.gather(1, i), [N(3, 5), I(5, 3, 4)])
     row("scatter_add", lambda x, i, s: tg.scatter_add(x, 1, i, s), lambda x, i, s: x.scatter_add(1, i, s),
         [N(3, 5), I(5, 3, 4), N(3, 4)])
+    row("scatter", lambda x, i, s: tg.scatter(x, 1, i, s), lambda x, i, s: x.scatter(1, i, s),
+        [N(1, 5), I(1, 1, 1), N(1, 1)], [N(3, 5), I(5, 3, 1), N(3, 1)])
     row("index_select", lambda x, i: tg.index_select(x, 1, i), lambda x, i: x.index_select(1, i), [N(3, 5), I(5, 4)])
     row("embedding", tg.embedding, lambda w, i: F.embedding(i, w), [N(6, 3), I(6, 2, 4)])
     row("masked_select", lambda x: tg.masked_select(x, tg.gt(x, tg.full(tg.tg_dtype_of(x), shape(), -9)), 15),
@@ -199,7 +202,52 @@ def networks(o):
         row("attention", lambda q, k, v, c=causal: tg.attention(q, k, v, tg.opts("attention", causal=c)),
             lambda q, k, v, c=causal: F.scaled_dot_product_attention(q, k, v, is_causal=c, enable_gqa=True),
             [N(2, 4, 5, 8), N(2, 2, 5, 8), N(2, 2, 5, 8)], [N(1, 2, 33, 16), N(1, 2, 33, 16), N(1, 2, 33, 16)])
+    masks(o)
     windows(o)
+
+
+def scans_and_order(o, cases):
+    tg, row = o.tg, o.row
+
+    def both(f):
+        """The result, and the places that come beside it."""
+        def run(x):
+            places = o.handles(1)
+            return [f(x, places), places[0]]
+        return run
+
+    for name in ("cumsum", "cumprod"):
+        for dim in (-1, 0):
+            row(name, lambda x, f=getattr(tg, name), d=dim: f(x, d), lambda x, g=getattr(torch, name), d=dim: g(x, d),
+                *cases)
+    for falling in (False, True):
+        row("sort", both(lambda x, places, d=falling: tg.sort(x, 0, d, places)),
+            lambda x, d=falling: torch.sort(x, dim=0, descending=d, stable=True), *cases)
+        # Of equals, which a long row of 16 bits has, PyTorch takes any.
+        row("topk", lambda x, d=falling: tg.topk(x, 2, -1, d, None), lambda x, d=falling: x.topk(2, -1, d)[0],
+            *cases[:2])
+    row("median", lambda x: tg.median(x, 1, False, None), lambda x: x.median(1)[0], *cases)
+    # Noise of two streams cannot be compared: that it is finite, of x's shape and without gradient can.
+    row("gumbel", lambda x: tg.scale(tg.gumbel(x), 0), lambda x: x.detach() * 0, *cases)
+
+
+def masks(o):
+    tg, row, N, M = o.tg, o.row, o.N, o.M
+
+    def with_sink(q, k, v, sink):
+        scores = torch.cat(((q @ k.mT) / q.shape[-1] ** 0.5, sink[:, None, None].expand(*q.shape[:3], 1)), -1)
+        return scores.softmax(-1)[..., :-1] @ v
+
+    def in_window(q, k, v):
+        away = torch.arange(k.shape[2]) - torch.arange(q.shape[2])[:, None]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=(away <= 0) & (away >= -2))
+
+    heads = [N(2, 2, 5, 8), N(2, 2, 5, 8), N(2, 2, 5, 8)]
+    row("attention", lambda q, k, v, m: tg.attention(q, k, v, tg.opts("attention", mask=m)),
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m), [*heads, N(2, 2, 5, 5)],
+        [*heads, N(5, 5)])
+    row("attention", lambda q, k, v, s: tg.attention(q, k, v, tg.opts("attention", sink=s)), with_sink, [*heads, N(2)])
+    row("attention", lambda q, k, v: tg.attention(q, k, v, tg.opts("attention", causal=True, left=2)), in_window, heads)
 
 
 def windows(o):
