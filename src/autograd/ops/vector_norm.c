@@ -113,7 +113,7 @@ TG_COMPOSED(norm)
 #define EACH(p_)                                                                                      \
     {.note = "all, p " #p_, .params = OF(p_), .n_in = 1, .in = {TG_S(3, 5)}},                         \
     {.note = "rows, p " #p_, .params = ROWS(p_), .n_in = 1, .in = {TG_S(3, 5)}},                      \
-    {.note = "kept, p " #p_, .params = KEPT(p_), .n_in = 1, .in = {TG_S(2, 3, 4)}},                   \
+    {.note = "kept, p " #p_, .params = KEPT(p_), .n_in = 1, .in = {TG_S_IN(0.3, 2, 2, 3, 4)}},       \
     {.note = "strided, p " #p_, .params = ROWS(p_), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}}
 
 static const tg_sample norm_samples[] = {
