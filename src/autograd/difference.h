@@ -64,6 +64,8 @@ const char *tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *
 void tg_diff_fail(tg_diff *d, const char *cause, const char *format, ...) TG_PRINTF(3, 4);
 /* "input 0, w f64[3, 4], element [2, 1]", for element k of a part. */
 void tg_diff_place(const tg_diff *d, int part, int64_t k, char *buf, size_t size);
+/* As snprintf; what does not fit is cut. */
+void tg_diff_say(char *buf, size_t size, const char *format, ...) TG_PRINTF(3, 4);
 double tg_diff_largest(const double *v, int64_t n); /* magnitude; NaN where one is */
 
 /* Numbers of a stream of its own: splitmix64 (Steele et al., OOPSLA 2014). */

@@ -1,19 +1,9 @@
 /* What a wrong gradient looks like, as far as its numbers tell. */
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 
 #include "autograd/difference.h"
 
 static bool near(double a, double b, double scale) { return fabs(a - b) <= 1e-4 * scale; }
-
-static void say(char *buf, size_t size, const char *format, ...) TG_PRINTF(3, 4);
-static void say(char *buf, size_t size, const char *format, ...) {
-    va_list ap;
-    va_start(ap, format);
-    vsnprintf(buf, size, format, ap);
-    va_end(ap);
-}
 
 /* ---- One factor ---- */
 
@@ -36,21 +26,22 @@ static const char *say_ratio(double ratio, bool common, char *buf, size_t size) 
     double times = round(ratio), part = round(1 / ratio);
     bool whole = near(ratio, times, fabs(ratio)), unit = near(1 / ratio, part, fabs(1 / ratio));
     if (near(ratio, -1, 1)) {
-        say(buf, size, "the sign is wrong");
+        tg_diff_say(buf, size, "the sign is wrong");
         return "sign";
     }
     if (near(ratio, 2, 2))
-        say(buf, size, "a factor 2 too much: counted twice, or a missing 1/n where n is 2");
+        tg_diff_say(buf, size, "a factor 2 too much: counted twice, or a missing 1/n where n is 2");
     else if (near(ratio, 0.5, 0.5))
-        say(buf, size, "a factor 2 is missing (1/2 of what it should be)");
+        tg_diff_say(buf, size, "a factor 2 is missing (1/2 of what it should be)");
     else if (whole && times > 2)
-        say(buf, size, "%.0f times too large everywhere: a missing 1/n where n is %.0f", times, times);
+        tg_diff_say(buf, size, "%.0f times too large everywhere: a missing 1/n where n is %.0f", times, times);
     else if (unit && part > 2)
-        say(buf, size,
-            "%.0f times too small everywhere: divided by n = %.0f once too often, or one of %.0f equal terms of a sum",
-            part, part, part);
+        tg_diff_say(buf, size,
+                    "%.0f times too small everywhere: divided by n = %.0f once too often, or one of %.0f equal terms of "
+                    "a sum",
+                    part, part, part);
     else if (common)
-        say(buf, size, "off by the factor %.6g everywhere", ratio);
+        tg_diff_say(buf, size, "off by the factor %.6g everywhere", ratio);
     else
         return "formula"; /* any one number has a factor */
     return "factor";
@@ -160,7 +151,7 @@ static void say_region(const tg_diff *d, const tg_diff_part *p, char *buf, size_
             one = at < 0 || at == index;
             at = index;
         }
-        if (one) say(buf, size, " (all of them at index %lld of dim %lld)", (long long)at, (long long)dim);
+        if (one) tg_diff_say(buf, size, " (all of them at index %lld of dim %lld)", (long long)at, (long long)dim);
     }
 }
 
@@ -189,32 +180,33 @@ static const char *of_elements(tg_diff *d, int part, int64_t worst, double scale
     char region[80];
     int dim, other;
     if (transposed(d, p, scale)) {
-        say(buf, size, "the gradient is transposed in the last two dims");
+        tg_diff_say(buf, size, "the gradient is transposed in the last two dims");
         return "transpose";
     }
     if (moved(d, p->n, scale)) {
-        say(buf, size, "the right values in wrong places: an index, an offset, an order of dims");
+        tg_diff_say(buf, size, "the right values in wrong places: an index, an offset, an order of dims");
         return "places";
     }
     if ((other = belongs_to(d, part, p->n, scale)) >= 0) {
-        say(buf, size, "it is the gradient of %.60s", d->parts[other].name);
+        tg_diff_say(buf, size, "it is the gradient of %.60s", d->parts[other].name);
         return "input";
     }
     if (one_term(d, part, worst, scale)) {
-        say(buf, size, "a missing broadcast sum: one term of the sum over the outputs that this element feeds");
+        tg_diff_say(buf, size, "a missing broadcast sum: one term of the sum over the outputs that this element feeds");
         return "sum";
     }
     if (3 * count_right(d, p->n, scale) >= p->n) {
         say_region(d, p, region, sizeof region);
-        say(buf, size, "some elements alone are wrong%s: a branch, a bound, an overlap, an edge", region);
+        tg_diff_say(buf, size, "some elements alone are wrong%s: a branch, a bound, an overlap, an edge", region);
         return "part";
     }
     if ((dim = dim_along(d, p, FACTOR, scale)) >= 0) {
-        say(buf, size, "a factor that is missing, or too much, and one along dim %d: a weight, a scale of rows", dim);
+        tg_diff_say(buf, size,
+                    "a factor that is missing, or too much, and one along dim %d: a weight, a scale of rows", dim);
         return "scale";
     }
     if ((dim = dim_along(d, p, TERM, scale)) >= 0) {
-        say(buf, size, "a term that is missing, or too much, and one along dim %d: a mean, a sum over it", dim);
+        tg_diff_say(buf, size, "a term that is missing, or too much, and one along dim %d: a mean, a sum over it", dim);
         return "term";
     }
     return NULL;
@@ -223,26 +215,29 @@ static const char *of_elements(tg_diff *d, int part, int64_t worst, double scale
 const char *tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *buf, size_t size) {
     int64_t pairs;
     double scale = tg_diff_largest(d->expected, n), ratio = common_ratio(d->got, d->expected, n, scale, &pairs);
-    say(buf, size, "no simple one: a formula, a constant in it, or what it reads (another saved tensor)");
+    tg_diff_say(buf, size, "no simple one: a formula, a constant in it, or what it reads (another saved tensor)");
     for (int64_t i = 0; i < n; i++) {
         if (isfinite(d->got[i])) continue;
         if (d->computes_nan) {
-            say(buf, size, "backward computes it: 0 / 0, a root, power or logarithm of what it is not made for");
+            tg_diff_say(buf, size,
+                        "backward computes it: 0 / 0, a root, power or logarithm of what it is not made for");
             return "nan";
         }
-        say(buf, size, "elements that were never written, or memory read that should be overwritten (%g)", d->got[i]);
+        tg_diff_say(buf, size,
+                    "elements that were never written, or memory read that should be overwritten (%g)", d->got[i]);
         return "unwritten";
     }
     if (!isfinite(scale)) {
-        say(buf, size, "the function is not finite around this point");
+        tg_diff_say(buf, size, "the function is not finite around this point");
         return "unknown";
     }
     if (tg_diff_largest(d->got, n) == 0) {
-        say(buf, size, "the gradient is zero: it was never written, or the graph is cut (a detach, a constant)");
+        tg_diff_say(buf, size,
+                    "the gradient is zero: it was never written, or the graph is cut (a detach, a constant)");
         return "zero";
     }
     if (scale == 0) {
-        say(buf, size, "the function does not depend on this input");
+        tg_diff_say(buf, size, "the function does not depend on this input");
         return "independent";
     }
     if (isfinite(ratio) && ratio != 0) return say_ratio(ratio, pairs > 1, buf, size);

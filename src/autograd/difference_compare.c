@@ -6,8 +6,7 @@
 
 #include "autograd/difference.h"
 
-static void say(char *buf, size_t size, const char *format, ...) TG_PRINTF(3, 4);
-static void say(char *buf, size_t size, const char *format, ...) {
+void tg_diff_say(char *buf, size_t size, const char *format, ...) {
     va_list ap;
     va_start(ap, format);
     vsnprintf(buf, size, format, ap);
@@ -36,7 +35,8 @@ static void say_place(const tg_diff *d, int part, int64_t k, char *buf, size_t s
     if (!d->projections)
         tg_diff_place(d, part, k, buf, size);
     else
-        say(buf, size, "%s, direction %lld (%s)", d->parts[part].name, (long long)k, k % 2 ? "Gaussian" : "signs");
+        tg_diff_say(buf, size,
+                    "%s, direction %lld (%s)", d->parts[part].name, (long long)k, k % 2 ? "Gaussian" : "signs");
 }
 
 static void report(tg_diff *d, int part, int64_t n, const tally *t) {
@@ -140,15 +140,15 @@ static void say_left_out(tg_diff *d) {
     if (r->failed || !(r->kinks + r->unsure)) return;
     const char *things = d->projections ? "directions" : "elements";
     if (r->kinks)
-        say(kinks, sizeof kinks, "%lld of %lld %s left out, at a kink: the one-sided differences disagree. ",
-            (long long)r->kinks, (long long)r->checked, things);
+        tg_diff_say(kinks, sizeof kinks, "%lld of %lld %s left out, at a kink: the one-sided differences disagree. ",
+                    (long long)r->kinks, (long long)r->checked, things);
     if (r->unsure)
-        say(unsure, sizeof unsure, "%lld of %lld %s cannot be told: the differences are too uncertain there. ",
-            (long long)r->unsure, (long long)r->checked, things);
+        tg_diff_say(unsure, sizeof unsure, "%lld of %lld %s cannot be told: the differences are too uncertain there. ",
+                    (long long)r->unsure, (long long)r->checked, things);
     bool all = r->unsure + r->kinks == r->checked;
     r->failed = d->strict ? r->unsure || all : r->unsure && all;
     if (r->failed) r->cause = "unknown";
-    say(r->report, sizeof r->report, "%s: %s%sThe first: %s", d->name, unsure, kinks, d->left_out);
+    tg_diff_say(r->report, sizeof r->report, "%s: %s%sThe first: %s", d->name, unsure, kinks, d->left_out);
 }
 
 tg_status tg_diff_compare(tg_diff *d) {
