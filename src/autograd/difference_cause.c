@@ -37,8 +37,8 @@ static const char *say_ratio(double ratio, bool common, char *buf, size_t size) 
         tg_diff_say(buf, size, "%.0f times too large everywhere: a missing 1/n where n is %.0f", times, times);
     else if (unit && part > 2)
         tg_diff_say(buf, size,
-                    "%.0f times too small everywhere: divided by n = %.0f once too often, or one of %.0f equal terms of "
-                    "a sum",
+                    "%.0f times too small everywhere: divided by n = %.0f once too often, or one of %.0f equal terms "
+                    "of a sum",
                     part, part, part);
     else if (common)
         tg_diff_say(buf, size, "off by the factor %.6g everywhere", ratio);
