@@ -16,8 +16,9 @@ scores, where the step's leaves out the tiles above the diagonal. OpenBLAS is Nu
 that torch.compile's code for the CPU calls, which copies a transposed first operand in each call (in bf16 PyTorch's
 own product, which is oneDNN's too, does not); the fastest counts. Rates of memory: bytes that must move, over those
 of memcpy in the same time; 16 MiB lie within the last cache of many CPUs. In bf16 the peer's step is autocast over
-float32 weights, ours has bf16 weights with float32 masters. A node's bytes: of resident memory, for the two
-generations of handles that a tape keeps."""
+float32 weights, ours has bf16 weights with float32 masters. A node's bytes: all that grows with the tape in
+resident memory, but for the tensors' own bytes: node, the room of its result's handle in this and the last step, storage,
+the allocator's descriptor. docs/speed.md says why the kernels' rows stand where they do."""
 
 
 @dataclasses.dataclass

@@ -1,14 +1,10 @@
 /* What backward needs of the forward pass waits as bfloat16: half of the memory, and gradients that are off by what its
  * rounding makes of them. pack_bf16 [DEVICE]. */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <tapegrad/extend.h>
-#include <tapegrad/tapegrad.h>
-
-enum { BLOCKS = 8, ROWS = 512, WIDTH = 64, WEIGHTS = 2 * BLOCKS, EACH = 4 * WIDTH * WIDTH };
+#include "packed_network.h"
 
 /* ---- Packed: a bfloat16 tensor of the context ---- */
 
@@ -46,48 +42,13 @@ static void forget(void *user, void *packed) {
     tg_drop(packed);
 }
 
-/* ---- A network whose blocks are scopes ---- */
-
-static tg_tensor *block(tg_tape *t, tg_tensor *x, tg_tensor *const *w) {
-    tg_scope_open(t, "block");
-    tg_tensor *y = tg_add(t, x, tg_linear(t, tg_gelu(t, tg_linear(t, x, w[0], NULL)), w[1], NULL));
-    tg_scope_close(t, &y, 1); /* what its ops saved is packed here */
-    return y;
-}
-
-/* One step; the weights' gradients, and the peak of the device's memory. */
-static bool step(const char *device, const tg_packer *packer, float *grads, int64_t *peak) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = device, .seed = 3));
-    tg_tensor *w[WEIGHTS], *x = tg_randn(ctx, TG_SHAPE(ROWS, WIDTH), 1);
-    for (int i = 0; i < WEIGHTS; i++)
-        w[i] = tg_param(ctx, "w", i % 2 ? TG_SHAPE(WIDTH, 4 * WIDTH) : TG_SHAPE(4 * WIDTH, WIDTH), 0.1);
-    tg_tape *t = tg_tape_new(ctx);
-    tg_tape_pack(t, packer);
-    tg_memory_reset_peak(ctx);
-    for (int i = 0; i < BLOCKS; i++) {
-        tg_tensor *y = block(t, x, w + 2 * i);
-        tg_pack(x); /* the last one's output, which nothing reads any more before backward */
-        x = y;
-    }
-    tg_backward(t, tg_mean(t, tg_square(t, x), TG_ALL_DIMS, false));
-    for (int i = 0; i < WEIGHTS; i++) tg_read(tg_grad_of(w[i]), grads + (size_t)i * EACH, EACH * sizeof *grads);
-    tg_memory m = TG_MEMORY();
-    tg_memory_stats(ctx, &m);
-    *peak = m.peak;
-    bool good = tg_ctx_status(ctx) == TG_OK;
-    if (!good) fprintf(stderr, "%s\n", tg_ctx_message(ctx));
-    tg_tape_free(t);
-    tg_ctx_free(ctx);
-    return good;
-}
-
 int main(int argc, char **argv) {
     const char *device = argc > 1 ? argv[1] : "cpu";
     float *a = calloc(2 * (size_t)WEIGHTS * EACH, sizeof *a), *b = a + (size_t)WEIGHTS * EACH;
     int64_t plain, packed;
     double error = 0, norm = 0;
-    if (!a || !step(device, NULL, a, &plain) ||
-        !step(device, TG_PACKER(.pack = halve, .unpack = widen, .drop = forget), b, &packed))
+    if (!a || !packed_step(device, NULL, a, &plain) ||
+        !packed_step(device, TG_PACKER(.pack = halve, .unpack = widen, .drop = forget), b, &packed))
         return 1;
     for (size_t i = 0; i < (size_t)WEIGHTS * EACH; i++) {
         error += pow(a[i] - b[i], 2);

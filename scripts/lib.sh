@@ -54,7 +54,7 @@ need() {
 # shellcheck disable=SC2034 # used by those who include this
 build_needs=(gcc libc6-dev meson ninja-build pkg-config libjansson-dev)
 # shellcheck disable=SC2034
-test_needs=(check g++ wamerican wngerman wfrench)
+test_needs=(check g++ valgrind wamerican wngerman wfrench)
 
 # The kernels of device cuda take nvcc a minute or two: they are built where there is a GPU, and for that one.
 # shellcheck disable=SC2034

@@ -236,6 +236,7 @@ static bool finish(run *r, int64_t step) {
     bool whole = step == r->o.steps;
     if (r->chief) metrics_end_line(&r->metrics);
     if (!whole && !save_checkpoint(r, step)) return false;
+    if (r->chief && !checkpoint_prune(&r->plan->directory, &r->o)) return false;
     tg_gpt_save(r->trainer.gpt, r->o.out);
     if (!check(r->ctx) || (r->chief && !plot_losses(r->ctx, r->o.out, &r->metrics))) return false;
     char launcher[64];

@@ -162,6 +162,8 @@ bool checkpoint_restore(const char *dir, const json_t *state, trainer *r, const 
 /* directory: the chief's; NULL on other ranks. */
 bool checkpoint_save(const run_directory *directory, int64_t step, const train_options *o, trainer *r,
                      const train_data *d);
+/* Removes all but the newest --keep, as saving does: a killed run may have left one more. The chief's. */
+bool checkpoint_prune(const run_directory *directory, const train_options *o);
 
 double seconds_now(void);
 

@@ -1,5 +1,8 @@
 /* Checkpoints of a run: the model's directory, the optimiser's state-00000.safetensors, and state.json, which holds the
- * options, the random streams, and what tells the data. */
+ * options, the random streams, what tells the data, and checksums of config.json and of itself: those of tensors are in
+ * their own files. */
+#define _GNU_SOURCE
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,41 +63,120 @@ static json_t *streams_json(const trainer *r, const tg_rng *all, int n) {
     return streams;
 }
 
-static json_t *state_json(int64_t step, const train_options *o, trainer *r, const train_data *d, json_t *streams) {
+/* ---- Checksums ---- */
+
+enum { DIGITS = 16 };
+#define NO_SUM "0000000000000000"
+
+static void put_sum(char out[DIGITS + 1], uint64_t sum) { snprintf(out, DIGITS + 1, "%016" PRIx64, sum); }
+
+/* All of a file, to free; NULL after printing why. */
+static char *read_whole(const char *path, size_t *n) {
+    enum { MOST = 16 << 20 };
+    FILE *f = fopen(path, "rbe");
+    char *text = f ? malloc(MOST) : NULL;
+    *n = text ? fread(text, 1, MOST, f) : 0;
+    bool good = text && !ferror(f) && *n < MOST;
+    if (!f || (text && ferror(f)))
+        fail("cannot read '%s': %s", path, strerror(errno));
+    else if (!good)
+        fail(text ? "'%s' is too long for what it should be" : "no memory to read '%s'", path);
+    if (f) fclose(f);
+    if (good) return text;
+    free(text);
+    return NULL;
+}
+
+/* That of config.json, as text. */
+static bool sum_config(const char *dir, char out[DIGITS + 1]) {
+    size_t n = 0;
+    char *path = path_in(dir, "config.json"), *text = path ? read_whole(path, &n) : NULL;
+    if (text) put_sum(out, tg_checksum(text, n));
+    free(path);
+    free(text);
+    return text != NULL;
+}
+
+/* Where the text of state.json has the digits of its own checksum, which counts them as zeros; NULL: it has none. No
+ * string in it can look so, for its quotes would be escaped. */
+static char *find_sum(char *text, size_t n) {
+    static const char key[] = "\"xxh64\": \"";
+    char *at = memmem(text, n, key, sizeof key - 1);
+    if (at) at += sizeof key - 1;
+    return at && text + n - at > DIGITS && at[DIGITS] == '"' ? at : NULL;
+}
+
+/* Zeroes the digits that it finds. */
+static bool check_sum(const char *path, char *text, size_t n) {
+    char *digits = find_sum(text, n), expected[DIGITS + 1], sum[DIGITS + 1];
+    if (!digits) return fail("'%s' has no checksum", path), false;
+    snprintf(expected, sizeof expected, "%.*s", DIGITS, digits);
+    memcpy(digits, NO_SUM, DIGITS);
+    put_sum(sum, tg_checksum(text, n));
+    return strcmp(sum, expected) == 0 ||
+           (fail("'%s' is damaged: its checksum is %s, expected %s", path, sum, expected), false);
+}
+
+static bool check_config(const char *dir, const json_t *state) {
+    char sum[DIGITS + 1];
+    const char *expected = json_string_value(json_object_get(state, "config_xxh64"));
+    return sum_config(dir, sum) &&
+           (!strcmp(sum, expected ? expected : "") ||
+            (fail("'%s/config.json' is damaged: its checksum is %s, expected %s", dir, sum, expected), false));
+}
+
+/* ---- The file ---- */
+
+static json_t *state_json(const char *dir, int64_t step, const train_options *o, trainer *r, const train_data *d,
+                          json_t *streams) {
     tg_rng rng = {0};
+    char config[DIGITS + 1];
     tg_rng_get(r->ctx, NULL, &rng);
-    return json_pack("{s:i, s:s, s:I, s:I, s:o, s:o, s:i, s:{s:I, s:o}, s:o}", "format", 2, "version", tg_version(),
-                     "step", (json_int_t)step, "optimiser_steps", (json_int_t)tg_optim_steps(r->optim), "rng",
-                     rng_json(&rng), "streams", streams, "tp", tg_parallel_size(r->parallel, TG_TP), "data", "tokens",
-                     (json_int_t)d->count, "hash", word(d->hash), "options", options_json(o));
+    if (!sum_config(dir, config)) {
+        json_decref(streams);
+        return NULL;
+    }
+    return json_pack("{s:i, s:s, s:I, s:I, s:o, s:o, s:i, s:{s:I, s:o}, s:o, s:s, s:s}", "format", 3, "version",
+                     tg_version(), "step", (json_int_t)step, "optimiser_steps", (json_int_t)tg_optim_steps(r->optim),
+                     "rng", rng_json(&rng), "streams", streams, "tp", tg_parallel_size(r->parallel, TG_TP), "data",
+                     "tokens", (json_int_t)d->count, "hash", word(d->hash), "options", options_json(o), "config_xxh64",
+                     config, "xxh64", NO_SUM);
 }
 
 static bool save_state(const char *dir, int64_t step, const train_options *o, trainer *r, const train_data *d,
                        json_t *streams) {
-    json_t *state = state_json(step, o, r, d, streams);
+    json_t *state = state_json(dir, step, o, r, d, streams);
     char *text = state ? json_dumps(state, JSON_INDENT(2)) : NULL, *path = path_in(dir, "state.json");
-    if (text && path)
+    char *digits = text ? find_sum(text, strlen(text)) : NULL, sum[DIGITS + 1];
+    if (digits && path) {
+        put_sum(sum, tg_checksum(text, strlen(text)));
+        memcpy(digits, sum, DIGITS);
         tg_file_save(r->ctx, path, text, strlen(text));
-    else
-        tg_ctx_fail(r->ctx, TG_ERR_MEMORY, "no memory for the state of the run");
+    } else
+        tg_ctx_fail(r->ctx, TG_ERR_IO, "cannot put '%s/state.json' together", dir);
     json_decref(state);
     free(text);
     free(path);
     return check(r->ctx);
 }
 
+/* Format 2 had no checksums. */
+static bool check_state(const char *dir, const char *path, char *text, size_t n, const json_t *state) {
+    json_int_t format = json_integer_value(json_object_get(state, "format"));
+    if (!json_is_object(json_object_get(state, "options")) || format < 2 || format > 3)
+        return fail("'%s' is not the state of a run that this version can resume", path), false;
+    if (format == 2 && !json_object_get(state, "xxh64")) return true;
+    return check_sum(path, text, n) && check_config(dir, state);
+}
+
 static bool load_state(const char *dir, json_t **state) {
-    char *path = path_in(dir, "state.json");
+    size_t n = 0;
+    char *path = path_in(dir, "state.json"), *text = path ? read_whole(path, &n) : NULL;
     json_error_t error;
-    if (!path) return false;
-    *state = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-    if (!*state)
-        fail("'%s' is not the state of a run: line %d: %s", path, error.line, error.text);
-    else if (!json_is_object(json_object_get(*state, "options")) ||
-             json_integer_value(json_object_get(*state, "format")) != 2)
-        fail("'%s' is not the state of a run that this version can resume", path);
-    bool good = *state && json_is_object(json_object_get(*state, "options")) &&
-                json_integer_value(json_object_get(*state, "format")) == 2;
+    *state = text ? json_loadb(text, n, JSON_REJECT_DUPLICATES, &error) : NULL;
+    if (text && !*state) fail("'%s' is not the state of a run: line %d: %s", path, error.line, error.text);
+    bool good = *state && check_state(dir, path, text, n, *state);
+    free(text);
     free(path);
     return good;
 }
@@ -248,6 +330,11 @@ static bool fill_checkpoint(const char *dir, bool chief, int64_t step, const tra
     return good;
 }
 
+bool checkpoint_prune(const run_directory *directory, const train_options *o) {
+    tg_checkpoints_keep(directory->checkpoints, (int)o->keep);
+    return check(directory->files);
+}
+
 bool checkpoint_save(const run_directory *directory, int64_t step, const train_options *o, trainer *r,
                      const train_data *d) {
     if (!directory) return fill_checkpoint(".", false, step, o, r, d);
@@ -260,6 +347,5 @@ bool checkpoint_save(const run_directory *directory, int64_t step, const train_o
         return false;
     }
     tg_checkpoints_commit(c);
-    tg_checkpoints_keep(c, (int)o->keep);
-    return check(files);
+    return check(files) && checkpoint_prune(directory, o);
 }

@@ -34,6 +34,7 @@ typedef struct tg_call {
     tg_tensor **saved;           /* private buffers declared by infer */
     uint32_t needs;              /* bit i: input i needs a gradient (31: any from 31 on) */
     uint32_t saves_in, saves_out; /* infer may clear bits that the needed gradients do not read */
+    uint32_t writes;              /* infer may clear bits of what this call leaves alone: forward writes these alone */
     tg_tensor *const *gout;      /* backward: any strides; NULL where none came (it is zero); never all NULL */
     tg_tensor **gin;             /* backward: input i's gradient, of its shape, contiguous, as gin_mode[i] says */
     const uint8_t *gin_mode;     /* tg_grad_mode */
@@ -126,6 +127,11 @@ struct tg_op {
     uint32_t optional; /* bit mask of inputs that may be NULL */
     uint32_t passes; /* of inputs whose gradient backward gives by tg_call_pass or writes into tg_call_gin: no buffer is
                         made for them before the call */
+    /* Bit mask of inputs that forward may write, as batch_norm does its running statistics. They are buffers: a written
+     * one needs no gradient and shares its bytes with no other input or output, and who has saved it before is told.
+     * What the outputs are must not depend on what these held: in the second run of a recomputation the call's bits are
+     * clear, and it leaves them as the first has made them. */
+    uint32_t writes;
     tg_family family;
     bool inplace; /* output 0 overwrites input 0's storage */
     bool sums_f32; /* backward can write or add float32 gradients of 16-bit inputs (main_grad) */

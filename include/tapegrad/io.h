@@ -50,7 +50,16 @@ TG_API tg_status tg_file_save(tg_ctx *ctx, const char *path, const void *data, s
  * holes. Read strictly: a header that is longer than 100 MB or the file, does not begin with '{', is not JSON or not
  * UTF-8, repeats a key, or holds anything but what is named here is refused, and so is a tensor of unknown dtype,
  * of overflowing size, whose offsets do not fit its size, that leaves a hole, overlaps, or passes the end, and
- * bytes after the last one. Before data is read the memory used is a small multiple of the header's length. */
+ * bytes after the last one. Before data is read the memory used is a small multiple of the header's length.
+ *
+ * What is saved has checksums: XXH64 with seed 0, as 16 lower-case hexadecimal digits. The metadata "tapegrad.xxh64" is
+ * those of the tensors' bytes, one behind the other in the order of their data, and "tapegrad.xxh64.header" that of all
+ * bytes before the data, its own digits taken as zeros. A header that does not fit its checksum is TG_ERR_FORMAT; a
+ * tensor whose bytes do not fit theirs TG_ERR_DATA, when it is read. Neither is listed with the metadata, nor may be
+ * given. Files without them, other programs', are read as they are. */
+
+/* The checksum of bytes in memory. data may be NULL when bytes is 0. */
+TG_API uint64_t tg_checksum(const void *data, size_t bytes);
 
 typedef struct tg_safetensors tg_safetensors;
 
@@ -75,14 +84,14 @@ TG_API int tg_safetensors_count(const tg_safetensors *f);
 TG_API const tg_safetensors_entry *tg_safetensors_at(const tg_safetensors *f, int i);
 TG_API const tg_safetensors_entry *tg_safetensors_find(const tg_safetensors *f, const char *name);
 
-/* The metadata in the order of the header. */
+/* The metadata in the order of the header, without checksums. */
 TG_API int tg_safetensors_metadata_count(const tg_safetensors *f);
 TG_API const tg_metadata *tg_safetensors_metadata_at(const tg_safetensors *f, int i);
 TG_API const char *tg_safetensors_metadata(const tg_safetensors *f, const char *key);
 
 /* Fills dst, of the same shape, with any strides, from the tensor of that name. The dtypes must agree, unless convert
- * is set and both are floats: then values are rounded to nearest even. On device meta it only checks. After an error
- * dst may hold a part. */
+ * is set and both are floats: then values are rounded to nearest even. On device meta it only checks the header. After
+ * an error dst may hold a part, or damaged bytes. */
 TG_API tg_status tg_safetensors_read(tg_safetensors *f, const char *name, tg_tensor *dst, bool convert);
 /* A new tensor of the context, in the file's dtype. */
 TG_API tg_tensor *tg_safetensors_load(tg_safetensors *f, const char *name);
@@ -181,7 +190,7 @@ TG_API tg_status tg_shards_at(const tg_shards *s, int i, tg_shard_info *out);
  * parts. */
 TG_API tg_status tg_shards_save(tg_shards *s, const char *dir);
 /* Every rank reads dir. Keys that are missing, unknown, or of another shape or dtype are TG_ERR_FORMAT, and nothing is
- * changed on any rank; an error while data are read leaves a part. */
+ * changed on any rank; nor where a tensor does not fit its checksum, which is TG_ERR_DATA. */
 TG_API tg_status tg_shards_load(tg_shards *s, const char *dir);
 
 #ifdef __cplusplus

@@ -144,7 +144,8 @@ TG_API int64_t tg_gpt_cache_length(const tg_gpt_cache *c);
 TG_API tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids);
 
 /* A model directory: config.json and model.safetensors with the names, layouts and keys of the published GPT-2 and
- * Llama checkpoints (Hugging Face transformers). Loading refuses missing, unknown and misshapen tensors. */
+ * Llama checkpoints (Hugging Face transformers). Loading refuses missing, unknown and misshapen tensors, and damaged
+ * ones where there are checksums (io.h), before it changes the model. */
 TG_API tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir);
 TG_API tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path); /* random weights; a config.json */
 /* Fills gpt, of the same shapes, from such a directory; its config.json is not read. */

@@ -110,20 +110,22 @@ static tg_status saved_changed(const tg_node *n, const tg_tensor *x, const char 
 }
 
 tg_status tg_node_check_saved(const tg_node *n) {
-    tg_tensor **in = tg_node_in(n), **out = tg_node_out(n), **saved = tg_node_kept(n);
+    tg_tensor **in = tg_node_in(n), **out = tg_node_out(n);
     const uint32_t *version = tg_node_versions(n);
-    for (int i = 0; i < n->n_in; i++) {
+    for (int i = 0; n->saves_in && i < n->n_in; i++, version++) {
         if (!in[i] || !tg_bit(n->saves_in, i)) continue;
-        if (!in[i]->storage || in[i]->storage->version != version[i]) return saved_changed(n, in[i], "input", i);
+        if (!in[i]->storage || in[i]->storage->version != *version) return saved_changed(n, in[i], "input", i);
         TG_TRY(tg_storage_need(in[i]->storage, in[i]));
     }
-    for (int i = 0; i < n->n_out; i++) {
+    for (int i = 0; n->saves_out && i < n->n_out; i++, version++) {
         if (!tg_bit(n->saves_out, i)) continue;
-        if (!out[i]->storage || out[i]->storage->version != version[n->n_in + i])
-            return saved_changed(n, out[i], "output", i);
+        if (!out[i]->storage || out[i]->storage->version != *version) return saved_changed(n, out[i], "output", i);
         TG_TRY(tg_storage_need(out[i]->storage, out[i]));
     }
-    for (int i = 0; i < n->n_saved; i++) TG_TRY(tg_storage_need(saved[i]->storage, saved[i]));
+    for (int i = 0; i < n->n_saved; i++) {
+        tg_tensor *x = tg_node_kept(n)[i];
+        TG_TRY(tg_storage_need(x->storage, x));
+    }
     return TG_OK;
 }
 
@@ -144,22 +146,22 @@ static void unsave(const tg_tape *t, tg_tensor *x, const char *by, const void *s
 
 /* Gives back what the node kept, as backward passes it. */
 static void consume(const tg_tape *t, tg_node *n) {
-    tg_tensor **in = tg_node_in(n), **out = tg_node_out(n), **saved = tg_node_kept(n);
-    for (int i = 0; i < n->n_in; i++)
+    tg_tensor **in = tg_node_in(n), **out = tg_node_out(n);
+    for (int i = 0; n->saves_in && i < n->n_in; i++)
         if (in[i] && tg_bit(n->saves_in, i)) unsave(t, in[i], "the backward of an op that had saved them", n->site);
-    for (int i = 0; i < n->n_out; i++)
+    for (int i = 0; n->saves_out && i < n->n_out; i++)
         if (tg_bit(n->saves_out, i)) unsave(t, out[i], "the backward of the op that made them", n->site);
-    for (int i = 0; i < n->n_saved; i++) tg_temp_free(saved[i]);
+    for (int i = 0; i < n->n_saved; i++) tg_temp_free(tg_node_kept(n)[i]);
     n->flags |= TG_N_CONSUMED;
 }
 
 static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tensor **gin, uint8_t *mode) {
     tg_ctx *ctx = p->t->ctx;
     tg_call_impl im = {.site = n->site, .node = n, .pass = p};
-    tg_call c = {.ctx = ctx, .tape = p->t, .op = n->op, .params = n->params, .n_in = n->n_in, .n_out = n->n_out,
-                 .n_saved = n->n_saved, .in = tg_node_in(n), .out = tg_node_out(n), .saved = tg_node_kept(n),
-                 .saves_in = n->saves_in, .saves_out = n->saves_out, .gout = gout, .gin = gin, .gin_mode = mode,
-                 .impl = &im};
+    tg_call c = {.ctx = ctx, .tape = p->t, .op = n->op, .params = tg_node_params_of(n), .n_in = n->n_in,
+                 .n_out = n->n_out, .n_saved = n->n_saved, .in = tg_node_in(n), .out = tg_node_out(n),
+                 .saved = tg_node_kept(n), .saves_in = n->saves_in, .saves_out = n->saves_out, .gout = gout,
+                 .gin = gin, .gin_mode = mode, .impl = &im};
     if (n->flags & TG_N_STATE) c.state = tg_node_extra_of(n)->state;
     double start = n->flags & TG_N_TIMED ? tg_system_now() : 0;
     const tg_call *outer = p->t->at_work;

@@ -31,7 +31,11 @@ static bool carries(const tg_node *n, int i) { return tg_node_in(n)[i] && tg_is_
 
 /* The node's op on other inputs. */
 static tg_status again(tg_tape *t, const tg_node *n, tg_tensor *const *in, tg_tensor **out) {
-    return tg_apply(t, n->op, n->params, in, n->n_in, out, n->n_out, NULL, NULL, n->site);
+    bool before = t->again;
+    t->again = true;
+    tg_status s = tg_apply(t, n->op, tg_node_params_of(n), in, n->n_in, out, n->n_out, NULL, NULL, n->site);
+    t->again = before;
+    return s;
 }
 
 tg_status tg_jvp_linear(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {

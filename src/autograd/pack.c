@@ -2,13 +2,15 @@
 #include "autograd/backward.h"
 #include "core/capture.h"
 
-typedef struct packed_bytes {
+typedef struct tg_packed {
+    tg_tape *tape; /* that has packed it, and its others */
+    struct tg_packed *next, *prev;
     tg_packer by;
     void *packed;
     tg_storage *storage; /* whose extra holds this */
     uint32_t version;    /* of the bytes */
     uint8_t dtype;
-} packed_bytes;
+} tg_packed;
 
 /* All elements of a storage, whatever handles it has. */
 static tg_tensor *whole_of(tg_storage *s, uint8_t dtype) {
@@ -17,15 +19,17 @@ static tg_tensor *whole_of(tg_storage *s, uint8_t dtype) {
 }
 
 static void end_packed(void *user) {
-    packed_bytes *p = user;
+    tg_packed *p = user;
     tg_ctx *ctx = p->storage->ctx;
+    *(p->prev ? &p->prev->next : &p->tape->packed) = p->next;
+    if (p->next) p->next->prev = p->prev;
     if (p->by.drop) p->by.drop(p->by.user, p->packed);
     tg_host_free(ctx, p, sizeof *p);
 }
 
 /* The refill. Who writes through the handle changes no version: these are the bytes that were saved. */
 static tg_status unpack(void *user, tg_ctx *ctx, void *dst, size_t bytes) {
-    packed_bytes *p = user;
+    tg_packed *p = user;
     tg_storage *s = p->storage;
     const char *by = s->by;
     const void *by_site = s->by_site;
@@ -56,18 +60,21 @@ static tg_status unpack(void *user, tg_ctx *ctx, void *dst, size_t bytes) {
     return status;
 }
 
-static packed_bytes *packed_of(const tg_storage *s) {
+static tg_packed *packed_of(const tg_storage *s) {
     return s->extra && s->extra->refill == unpack ? s->extra->user : NULL;
 }
 
 static tg_status keep_packed(tg_tape *t, tg_storage *s, void *packed, uint8_t dtype) {
     tg_storage_extra *e = tg_storage_extra_of(s);
-    packed_bytes *p = e ? tg_host_alloc(t->ctx, sizeof *p) : NULL;
+    tg_packed *p = e ? tg_host_alloc(t->ctx, sizeof *p) : NULL;
     if (!p) {
         if (t->packer.drop) t->packer.drop(t->packer.user, packed);
         return t->ctx->status;
     }
-    *p = (packed_bytes){.by = t->packer, .packed = packed, .storage = s, .version = s->version, .dtype = dtype};
+    *p = (tg_packed){.tape = t, .next = t->packed, .by = t->packer, .packed = packed, .storage = s,
+                     .version = s->version, .dtype = dtype};
+    if (p->next) p->next->prev = p;
+    t->packed = p;
     e->refill = unpack;
     e->release = end_packed;
     e->user = p;
@@ -135,7 +142,7 @@ tg_status tg_pack_since(tg_tape *t, uint64_t serial, const void *site) {
 }
 
 void tg_pack_drop(tg_storage *s) {
-    packed_bytes *p = packed_of(s);
+    tg_packed *p = packed_of(s);
     if (!p) return;
     s->extra->refill = NULL;
     s->extra->release = NULL;
@@ -143,9 +150,20 @@ void tg_pack_drop(tg_storage *s) {
     end_packed(p);
 }
 
+/* Another tape has entered it, and reads it later. Under an error nothing is unpacked: the bytes are gone then, and who
+ * reads them is told so. */
+void tg_pack_end(tg_tape *t) {
+    for (const tg_packed *p; (p = t->packed);) {
+        tg_storage *s = p->storage;
+        if (tg_ok(t->ctx) && !t->ctx->ending) tg_storage_need(s, NULL);
+        tg_pack_drop(s);
+        if (t->packed == p) return; /* it is being unpacked now, by whoever resets its tape meanwhile */
+    }
+}
+
 static void again(const tg_tensor *x, bool saved) {
     tg_storage *s = x ? x->storage : NULL;
-    const packed_bytes *p = s ? packed_of(s) : NULL;
+    const tg_packed *p = s ? packed_of(s) : NULL;
     if (p && (saved || s->temporary) && p->version == s->version) tg_storage_discard(s, "tg_tape_pack", NULL);
 }
 

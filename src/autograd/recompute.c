@@ -93,8 +93,8 @@ tg_status tg_recompute_infer(tg_call *c) {
         if (!y) return c->ctx->status;
         y->place = tg_place_of(x);
         c->out[i] = y;
-        const tg_tensor *maker = x->storage->maker;
-        if (!x->tape || !maker || maker->serial != x->storage->birth || maker->tape != x->tape) continue;
+        const tg_tensor *maker = tg_storage_maker(x->storage);
+        if (!x->tape || !maker || maker->tape != x->tape) continue;
         x->storage->maker = y; /* the inner handle ends with its tape */
         x->storage->birth = y->serial;
     }
@@ -124,7 +124,7 @@ tg_status tg_recompute_again(const tg_recompute_params *p, tg_tape *inner, tg_te
 
 /* For derivatives of derivatives: the function recorded once more, on the node's own tape. */
 static tg_status recompute_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
-    const tg_recompute_params *p = n->params;
+    const tg_recompute_params *p = tg_node_params_of(n);
     tg_rng_states *now = p->streams ? save_streams(t) : NULL;
     TG_TRY(t->ctx->status);
     bool training = tg_set_training(t, p->training), again = t->again;

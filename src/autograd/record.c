@@ -253,7 +253,8 @@ static tg_status check_inputs(tg_call *c) {
     for (int i = 0; i < c->n_in; i++) {
         tg_tensor *x = c->in[i];
         if (!x && tg_bit(c->op->optional, i)) continue;
-        if (TG_UNLIKELY(!tg_alive(x) || x->ctx != c->ctx || (x->tape && x->tape != c->tape))) return refuse_input(c, i);
+        bool known = x && tg_living(x) && x->ctx == c->ctx;
+        if (TG_UNLIKELY(!known || (x->tape && x->tape != c->tape))) return refuse_input(c, i);
         if (c->op->forward) TG_TRY(tg_storage_need(x->storage, x)); /* views do not wait */
         if (x->flags & TG_F_REQUIRES_GRAD) c->needs |= 1u << (i < 31 ? i : 31);
     }
@@ -282,6 +283,41 @@ static tg_status check_inplace(tg_call *c) {
     return tg_storage_await_readers(a->storage);
 }
 
+/* What forward writes besides its outputs: nothing that is absent, and nothing in a second run. */
+static void open_writes(tg_call *c) {
+    if (c->tape->again) return;
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i] && tg_bit(c->op->writes, i)) c->writes |= 1u << (i < 31 ? i : 31);
+}
+
+static tg_status check_written(tg_call *c, int i) {
+    const tg_tensor *a = c->in[i];
+    if (a->flags & TG_F_REQUIRES_GRAD)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "input %d needs a gradient, and forward writes it", i);
+    for (int d = 0; d < a->ndim; d++)
+        if (a->shape[d] > 1 && a->stride[d] == 0)
+            return tg_call_fail(c, TG_ERR_ARGUMENT, "input %d is one element in many places, and forward writes it", i);
+    for (int k = 0; k < c->n_in; k++)
+        if (k != i && c->in[k] && c->in[k]->storage == a->storage)
+            return tg_call_fail(c, TG_ERR_ARGUMENT, "inputs %d and %d share bytes, and forward writes them", k, i);
+    for (int k = 0; k < c->n_out; k++)
+        if (c->out[k]->storage == a->storage)
+            return tg_call_fail(c, TG_ERR_ARGUMENT, "output %d lies on input %d, which forward writes", k, i);
+    return TG_OK;
+}
+
+/* Before the node notes the versions of what it saves; and before forward, which may fail half way. */
+static tg_status begin_writes(tg_call *c) {
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i] && tg_bit(c->writes, i)) TG_TRY(check_written(c, i));
+    for (int i = 0; i < c->n_in; i++) {
+        if (!c->in[i] || !tg_bit(c->writes, i)) continue;
+        TG_TRY(tg_storage_await_readers(c->in[i]->storage));
+        tg_storage_wrote(c->in[i]->storage, c->op->name, impl(c)->site);
+    }
+    return TG_OK;
+}
+
 /* ---- The node ---- */
 
 static void save(tg_tensor *x, uint32_t *version) {
@@ -291,9 +327,18 @@ static void save(tg_tensor *x, uint32_t *version) {
 }
 
 static size_t node_bytes(const tg_call *c, bool extra) {
-    size_t tail = 2 * (size_t)c->n_in + 3 * (size_t)c->n_out + (size_t)c->n_saved;
-    size_t versions = ((size_t)(c->n_in + c->n_out) + 1) & ~(size_t)1;
-    return sizeof(tg_node) + tail * sizeof(void *) + versions * sizeof(uint32_t) + (extra ? sizeof(tg_node_extra) : 0);
+    size_t tail = 2 * (size_t)c->n_in + 3 * (size_t)c->n_out + (c->params ? 1 : 0) + (size_t)c->n_saved;
+    size_t versions = (c->saves_in ? (size_t)c->n_in : 0) + (c->saves_out ? (size_t)c->n_out : 0);
+    size_t bytes = sizeof(tg_node) + tail * sizeof(void *) + ((versions + 1) & ~(size_t)1) * sizeof(uint32_t);
+    return bytes + (extra ? sizeof(tg_node_extra) : 0);
+}
+
+/* A gradient in the hands of a hook is no handle that a node could keep. */
+static tg_status refuse_lent(tg_call *c, int i) {
+    return tg_call_fail(c, TG_ERR_HANDLE,
+                        "input %d is lent to a hook or a watch until that returns, and backward would need it later; "
+                        "tg_keep it, or leave grad mode off",
+                        i);
 }
 
 /* Where the gradient of an input goes. */
@@ -304,7 +349,9 @@ static tg_status link_inputs(tg_call *c, tg_node *n) {
         tg_tensor *x = c->in[i];
         in[i] = x;
         src[i] = NULL;
-        if (!x || !(x->flags & TG_F_REQUIRES_GRAD)) continue;
+        if (!x) continue;
+        if (TG_UNLIKELY(!x->tape && !(x->flags & TG_F_LEAF))) return refuse_lent(c, i);
+        if (!(x->flags & TG_F_REQUIRES_GRAD)) continue;
         src[i] = x->node ? x->node : tg_tape_leaf(c->tape, x);
         if (!src[i]) return c->ctx->status;
     }
@@ -312,21 +359,21 @@ static tg_status link_inputs(tg_call *c, tg_node *n) {
 }
 
 static void fill_node(tg_call *c, tg_node *n, const void *site) {
-    tg_tensor **in = tg_node_in(n), **out = tg_node_out(n), **saved = tg_node_kept(n);
-    uint32_t *version = tg_node_versions(n);
-    tg_slot *slot = tg_node_slots(n);
-    n->op = c->op;
     n->site = site;
     n->scope = c->tape->scope;
-    n->params = c->params;
     n->pass = 0;
     n->needs = c->needs;
     n->saves_in = c->saves_in;
     n->saves_out = c->saves_out;
+    tg_tensor **in = tg_node_in(n), **out = tg_node_out(n), **saved = tg_node_kept(n);
+    uint32_t *version = tg_node_versions(n);
+    tg_slot *slot = tg_node_slots(n);
+    if (c->params) n->tail[tg_node_params_at(n)] = c->params;
     for (int i = 0; i < c->n_in; i++) {
-        if (in[i] && !in[i]->tape) in[i]->pins++;
+        if (in[i] && !in[i]->tape) in[i]->ext->pins++;
         if (in[i] && tg_bit(n->saves_in, i)) save(in[i], &version[i]);
     }
+    if (n->saves_in) version += c->n_in;
     for (int i = 0; i < c->n_out; i++) {
         tg_tensor *x = c->out[i];
         out[i] = x;
@@ -334,7 +381,7 @@ static void fill_node(tg_call *c, tg_node *n, const void *site) {
         x->node = n;
         x->out = (uint16_t)i;
         if (tg_is_float(x->dtype)) x->flags |= TG_F_REQUIRES_GRAD;
-        if (tg_bit(n->saves_out, i)) save(x, &version[c->n_in + i]);
+        if (tg_bit(n->saves_out, i)) save(x, &version[i]);
     }
     for (int i = 0; i < c->n_saved; i++) saved[i] = c->saved[i];
 }
@@ -347,6 +394,7 @@ static tg_status keep_node(tg_call *c, const void *site, void (*destroy)(void *)
     n->n_out = (uint16_t)c->n_out;
     n->n_saved = (uint16_t)c->n_saved;
     n->flags = 0;
+    n->op = c->op;
     TG_TRY(link_inputs(c, n));
     fill_node(c, n, site);
     if (extra) {
@@ -388,6 +436,7 @@ static tg_status infer(tg_call *c, const void *params) {
     TG_TRY(copy_params(c, params));
     c->saves_in = c->op->saves_in;
     c->saves_out = c->op->saves_out;
+    if (TG_UNLIKELY(c->op->writes)) open_writes(c);
     tg_status s = c->op->infer(c);
     if (TG_UNLIKELY(s != TG_OK))
         return tg_fail(c->ctx, s, "%s: infer refused the call with %s", c->op->name, tg_status_name(s));
@@ -433,6 +482,7 @@ static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bo
     TG_TRY(infer(c, params));
     if (TG_UNLIKELY(c->tape->collects)) tg_call_note_differentiable(c);
     if (TG_UNLIKELY(c->ctx->grid.axes)) TG_TRY(tg_placement_derive(c));
+    if (TG_UNLIKELY(c->writes)) TG_TRY(begin_writes(c));
     TG_TRY(forward(c, &seconds));
     if (TG_UNLIKELY(c->tape->watched)) TG_TRY(tg_watch_forward(c));
     /* Before the node notes the version of an output that it saves. */

@@ -6,19 +6,31 @@
 
 #include "core/core.h"
 
-/* Handles of a tape live in two slabs that take turns at each reset, so that a handle of the last step is recognised;
- * debug builds keep more of them and recognise older ones. */
+/* A room has two places for a handle, which take turns at each reset of the tape: at its beginning, and one head
+ * further. So the handle of the last step is at another address than this step's, and there, in bytes that this step's
+ * leaves alone, its head says that it has ended:
+ *
+ *     this handle is in place 0:   head | other | the rest     |
+ *     this handle is in place 1:   -    | head  | - | the rest |     (-: kept from place 0's last one; not used)
+ *
+ * Debug builds change between lists of rooms as well, and recognise older ones. */
 #ifdef TG_DEBUG
-enum { TG_SLABS = 16 };
+enum { TG_ROOM_LISTS = 8 };
 #else
-enum { TG_SLABS = 2 };
+enum { TG_ROOM_LISTS = 1 };
 #endif
 
 enum { TG_SLAB_HANDLES = 128 };
 
+typedef struct tg_room {
+    tg_tensor first;
+    tg_head more;
+} tg_room;
+_Static_assert(offsetof(tg_tensor, other) == sizeof(tg_head), "the head of place 1 is other of place 0");
+
 typedef struct tg_slab {
     struct tg_slab *next;
-    tg_tensor handle[TG_SLAB_HANDLES];
+    tg_room room[TG_SLAB_HANDLES];
 } tg_slab;
 
 /* A run of handles in one slab list: where the next one goes. */
@@ -66,13 +78,12 @@ struct tg_node {
     tg_node *prev, *next;
     const void *site;
     tg_scope *scope;
-    void *params;
     uint32_t pass;  /* the last backward that needed it */
     uint32_t needs; /* inputs that need a gradient */
     uint32_t saves_in, saves_out;
     uint16_t n_in, n_out, n_saved;
     uint8_t flags;
-    void *tail[]; /* inputs, their nodes, outputs, slots, saved, then versions, state and times */
+    void *tail[]; /* inputs, their nodes, outputs, slots, params, saved, then versions, state and times */
 };
 
 static inline tg_tensor **tg_node_in(const tg_node *n) { return (tg_tensor **)n->tail; }
@@ -80,11 +91,19 @@ static inline tg_tensor **tg_node_in(const tg_node *n) { return (tg_tensor **)n-
 static inline tg_node **tg_node_src(const tg_node *n) { return (tg_node **)n->tail + n->n_in; }
 static inline tg_tensor **tg_node_out(const tg_node *n) { return (tg_tensor **)n->tail + 2 * n->n_in; }
 static inline tg_slot *tg_node_slots(const tg_node *n) { return (tg_slot *)(n->tail + 2 * n->n_in + n->n_out); }
-static inline tg_tensor **tg_node_kept(const tg_node *n) {
-    return (tg_tensor **)(n->tail + 2 * n->n_in + 3 * n->n_out);
+/* Where the pointer to them is, if the op has any. */
+static inline int tg_node_params_at(const tg_node *n) { return 2 * n->n_in + 3 * n->n_out; }
+static inline void *tg_node_params_of(const tg_node *n) {
+    return n->op->params_size ? n->tail[tg_node_params_at(n)] : NULL;
 }
-/* Versions of inputs and outputs when they were saved. */
+static inline tg_tensor **tg_node_kept(const tg_node *n) {
+    return (tg_tensor **)(n->tail + tg_node_params_at(n) + (n->op->params_size != 0));
+}
+/* Versions when they were saved: of all inputs, where any was, and of all outputs, where any was. */
 static inline uint32_t *tg_node_versions(const tg_node *n) { return (uint32_t *)(tg_node_kept(n) + n->n_saved); }
+static inline int tg_node_n_versions(const tg_node *n) {
+    return (n->saves_in ? n->n_in : 0) + (n->saves_out ? n->n_out : 0);
+}
 typedef struct tg_node_extra {
     void *state;
     void (*destroy)(void *state);
@@ -92,7 +111,7 @@ typedef struct tg_node_extra {
     int64_t number; /* tg_seen's */
 } tg_node_extra;
 static inline tg_node_extra *tg_node_extra_of(const tg_node *n) {
-    return (tg_node_extra *)(tg_node_versions(n) + ((n->n_in + n->n_out + 1) & ~1));
+    return (tg_node_extra *)(tg_node_versions(n) + ((tg_node_n_versions(n) + 1) & ~1));
 }
 static inline bool tg_bit(uint32_t mask, int i) { return mask >> (i < 31 ? i : 31) & 1; }
 
@@ -120,10 +139,10 @@ struct tg_tape {
     uint32_t tangents;     /* the pass of the tg_jvp that runs; 0: none */
     bool collects; /* a first run of a recomputation: leaves used are noted, nothing else */
     bool grad_off; /* ... and the second run will record this part without grad */
-    bool again;    /* a second run: buffers that the first has moved stay */
+    bool again;    /* a second run: what an op writes besides its outputs stays as the first has made it */
     bool collectives; /* a node that ranks meet in was recorded since the last reset */
-    int slab;
-    tg_slab *slabs[TG_SLABS];
+    int turn; /* of 2 TG_ROOM_LISTS: place 0 and 1 of each list */
+    tg_slab *slabs[TG_ROOM_LISTS];
     tg_cursor at;
     tg_arena_chunk *chunks;
     tg_mark mark;
@@ -141,6 +160,7 @@ struct tg_tape {
     size_t scratch_bytes;
     tg_watch watch;
     tg_packer packer; /* pack NULL: none */
+    struct tg_packed *packed; /* what it has packed, and nobody has dropped */
 };
 
 /* ---- tape.c ---- */
@@ -148,7 +168,7 @@ struct tg_tape {
 tg_status tg_tapes_open(tg_ctx *ctx); /* what a context's tapes need before the first */
 void tg_tape_append(tg_tape *t, tg_node *n);
 void *tg_tape_alloc(tg_tape *t, size_t bytes); /* 8-byte aligned, not zeroed; NULL after recording the error */
-tg_tensor *tg_tape_handle(tg_tape *t);         /* a zeroed handle with serial, ctx, tape and epoch */
+tg_tensor *tg_tape_handle(tg_tape *t);         /* a zeroed handle with serial, ctx and tape */
 tg_status tg_tape_check(tg_tape *t, const char *who);
 void tg_tapes_release(tg_ctx *ctx); /* the memory of freed tapes */
 void tg_tape_rollback(tg_tape *t, tg_cursor at); /* ends the handles made since */
@@ -199,6 +219,8 @@ static inline void tg_watch_share(tg_tape *inner, const tg_tape *t) {
 tg_status tg_pack_since(tg_tape *t, uint64_t serial, const void *site);
 /* Nobody will unpack these bytes any more. */
 void tg_pack_drop(tg_storage *s);
+/* The tape's handles have ended: what others read is unpacked, as the packer may end with the step. */
+void tg_pack_end(tg_tape *t);
 /* A backward that may run again has read them: what is packed goes again. */
 void tg_pack_again(const tg_node *n);
 

@@ -33,7 +33,7 @@ static tg_status restore(void *user, tg_storage *s);
 /* Whether result i was made by the function: neither an input, nor a leaf, nor on the bytes of one. */
 static bool made_by(const replay_run *r, const tg_tensor *y) {
     const tg_storage *s = y->storage;
-    if (!s || !s->temporary || !s->maker || s->maker->serial != s->birth) return false;
+    if (!s || !s->temporary || !tg_storage_maker(s)) return false;
     for (int i = 0; i < r->p->n_out; i++)
         if (s->maker == tg_node_out(r->node)[i]) return true;
     return false;
@@ -191,7 +191,7 @@ static tg_status run(tg_replay *p, tg_recompute_params *params, replay_run *r, t
     TG_TRY(tg_recompute_record(p->t, params, in, out, opts, call));
     if (!out[0]->node || !call->passed_on) return TG_OK; /* no gradient is needed: nothing will be replayed */
     r->node = out[0]->node;
-    r->p = r->node->params;
+    r->p = tg_node_params_of(r->node);
     *p->end = r;
     p->end = &r->next;
     return TG_OK;

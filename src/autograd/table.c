@@ -38,7 +38,7 @@ int tg_node_inputs(const tg_node *n) { return n ? n->n_in : 0; }
 int tg_node_outputs(const tg_node *n) { return n ? n->n_out : 0; }
 tg_tensor *tg_node_input(const tg_node *n, int i) { return n && i >= 0 && i < n->n_in ? tg_node_in(n)[i] : NULL; }
 tg_tensor *tg_node_output(const tg_node *n, int i) { return n && i >= 0 && i < n->n_out ? tg_node_out(n)[i] : NULL; }
-const void *tg_node_params(const tg_node *n) { return n ? n->params : NULL; }
+const void *tg_node_params(const tg_node *n) { return n ? tg_node_params_of(n) : NULL; }
 
 int64_t tg_node_flops(const tg_node *n) {
     if (!n || n->flags & TG_N_LEAF) return 0;

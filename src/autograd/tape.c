@@ -28,17 +28,22 @@ void *tg_tape_alloc(tg_tape *t, size_t bytes) {
 }
 
 static tg_status next_slab(tg_tape *t) {
-    tg_slab **link = t->at.slab ? &t->at.slab->next : &t->slabs[t->slab];
+    tg_slab **link = t->at.slab ? &t->at.slab->next : &t->slabs[t->turn / 2];
     if (!*link) *link = tg_host_alloc(t->ctx, sizeof **link);
     if (!*link) return t->ctx->status;
     t->at = (tg_cursor){*link, 0};
     return TG_OK;
 }
 
+/* The place in the room whose turn it is. */
+static tg_tensor *place_in(const tg_tape *t, tg_room *r) {
+    return t->turn & 1 ? (tg_tensor *)((tg_head *)r + 1) : &r->first;
+}
+
 tg_tensor *tg_tape_handle(tg_tape *t) {
     if (TG_UNLIKELY(!t->at.slab || t->at.used == TG_SLAB_HANDLES) && next_slab(t) != TG_OK) return NULL;
-    tg_tensor *x = &t->at.slab->handle[t->at.used++];
-    *x = (tg_tensor){.serial = ++t->ctx->serial, .ctx = t->ctx, .tape = t, .epoch = t->epoch};
+    tg_tensor *x = place_in(t, &t->at.slab->room[t->at.used++]);
+    *x = (tg_tensor){.serial = ++t->ctx->serial, .ctx = t->ctx, .other = {TG_SERIAL_RESET, t->ctx}, .tape = t};
     return x;
 }
 
@@ -47,7 +52,7 @@ tg_tensor *tg_tape_tensor(tg_tape *t, tg_dtype dtype, int ndim, const int64_t *s
     tg_tensor *x = tg_tape_handle(t);
     int64_t *dims = x ? tg_tape_alloc(t, 2 * (size_t)ndim * sizeof *dims) : NULL;
     if (!dims) {
-        if (x) x->serial = 0;
+        if (x) x->serial = TG_SERIAL_NONE;
         tg_storage_unref(s);
         return NULL;
     }
@@ -74,6 +79,7 @@ static void end_handle(tg_tensor *x) {
     x->ext = NULL;
     x->storage = NULL;
     x->node = NULL;
+    x->serial = TG_SERIAL_RESET;
 }
 
 /* The handles made since a cursor, one after another: the first one, then the next of each; NULL at the end. */
@@ -85,12 +91,13 @@ typedef struct handle_walk {
 
 static handle_walk walk_from(const tg_tape *t, tg_cursor from) {
     if (!t->at.slab) return (handle_walk){t, NULL, 0};
-    return from.slab ? (handle_walk){t, from.slab, from.used} : (handle_walk){t, t->slabs[t->slab], 0};
+    return from.slab ? (handle_walk){t, from.slab, from.used} : (handle_walk){t, t->slabs[t->turn / 2], 0};
 }
 
 static tg_tensor *walk_next(handle_walk *w) {
     while (w->slab) {
-        if (w->i < (w->slab == w->t->at.slab ? w->t->at.used : TG_SLAB_HANDLES)) return &w->slab->handle[w->i++];
+        if (w->i < (w->slab == w->t->at.slab ? w->t->at.used : TG_SLAB_HANDLES))
+            return place_in(w->t, &w->slab->room[w->i++]);
         w->slab = w->slab == w->t->at.slab ? NULL : w->slab->next;
         w->i = 0;
     }
@@ -99,10 +106,7 @@ static tg_tensor *walk_next(handle_walk *w) {
 
 void tg_tape_rollback(tg_tape *t, tg_cursor at) {
     handle_walk w = walk_from(t, at);
-    for (tg_tensor *x; (x = walk_next(&w));) {
-        end_handle(x);
-        x->serial = 0;
-    }
+    for (tg_tensor *x; (x = walk_next(&w));) end_handle(x);
     t->at = at;
 }
 
@@ -145,16 +149,16 @@ tg_tape *tg_tape_new(tg_ctx *ctx) {
 
 /* A node that backward did not consume still holds what it saved; storages of the context must learn that it ended. */
 static void end_node(tg_node *n) {
-    tg_tensor **in = tg_node_in(n), **out = tg_node_out(n), **saved = tg_node_kept(n);
+    tg_tensor **in = tg_node_in(n), **out = tg_node_out(n);
     if (!(n->flags & (TG_N_CONSUMED | TG_N_LEAF))) {
-        for (int i = 0; i < n->n_in; i++)
+        for (int i = 0; n->saves_in && i < n->n_in; i++)
             if (tg_bit(n->saves_in, i) && in[i] && in[i]->storage) in[i]->storage->saves--;
-        for (int i = 0; i < n->n_out; i++)
+        for (int i = 0; n->saves_out && i < n->n_out; i++)
             if (tg_bit(n->saves_out, i) && out[i]->storage) out[i]->storage->saves--;
-        for (int i = 0; i < n->n_saved; i++) tg_temp_free(saved[i]);
+        for (int i = 0; i < n->n_saved; i++) tg_temp_free(tg_node_kept(n)[i]);
     }
     for (int i = 0; i < n->n_in; i++)
-        if (in[i] && !in[i]->tape && --in[i]->pins == 0 && in[i]->flags & TG_F_DROPPED) tg_owned_free(in[i]);
+        if (in[i] && !in[i]->tape && --in[i]->ext->pins == 0 && in[i]->flags & TG_F_DROPPED) tg_owned_free(in[i]);
     if (n->flags & TG_N_STATE) {
         tg_node_extra *e = tg_node_extra_of(n);
         if (e->destroy) e->destroy(e->state);
@@ -165,6 +169,7 @@ static void end_all(tg_tape *t) {
     for (tg_node *n = t->first; n; n = n->next) end_node(n);
     handle_walk w = walk_from(t, (tg_cursor){0});
     for (tg_tensor *x; (x = walk_next(&w));) end_handle(x);
+    if (TG_UNLIKELY(t->packed != NULL)) tg_pack_end(t);
     if (t->n_leaves) memset(t->leaves, 0, (size_t)t->leaf_capacity * sizeof *t->leaves);
     t->first = t->last = t->cursor = NULL;
     t->n_nodes = t->n_leaves = 0;
@@ -186,7 +191,7 @@ void tg_tape_reset(tg_tape *t) {
     end_all(t);
     if (t->ctx->ops->poll && tg_ok(t->ctx)) t->ctx->ops->poll(t->ctx);
     t->epoch = ++t->ctx->epochs;
-    t->slab = (t->slab + 1) % TG_SLABS;
+    t->turn = (t->turn + 1) % (2 * TG_ROOM_LISTS);
 }
 
 void tg_tape_free(tg_tape *t) {
@@ -197,7 +202,7 @@ void tg_tape_free(tg_tape *t) {
     }
     end_all(t);
     t->epoch = 0;
-    t->slab = (t->slab + 1) % TG_SLABS;
+    t->turn = (t->turn + 1) % (2 * TG_ROOM_LISTS);
     tg_ctx *ctx = t->ctx;
     if (t->prev)
         t->prev->next = t->next;
@@ -212,7 +217,7 @@ void tg_tape_free(tg_tape *t) {
 void tg_tapes_release(tg_ctx *ctx) {
     for (tg_tape *t = ctx->free_tapes, *next; t; t = next) {
         next = t->next;
-        for (int i = 0; i < TG_SLABS; i++)
+        for (int i = 0; i < TG_ROOM_LISTS; i++)
             for (tg_slab *s = t->slabs[i], *after; s; s = after) {
                 after = s->next;
                 tg_host_free(ctx, s, sizeof *s);
@@ -252,7 +257,8 @@ bool tg_set_grad_mode(tg_tape *t, bool on) {
 }
 
 bool tg_training_p(const tg_tape *t) { return t && t->training; }
-bool tg_grad_mode_p(const tg_tape *t) { return t && t->grad; }
+/* Within the first run of a recomputation, what the second one will have. */
+bool tg_grad_mode_p(const tg_tape *t) { return t && (t->collects ? !t->grad_off : t->grad); }
 
 void tg_tape_time(tg_tape *t, bool on) {
     if (t && t->epoch) t->timed = on;

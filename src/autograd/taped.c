@@ -8,13 +8,13 @@
 #include "autograd/placement.h"
 
 tg_tensor *tg_full_like(tg_tape *t, const tg_tensor *x, double value) {
-    tg_tensor *y = tg_full(t, (tg_dtype)x->dtype, tg_shape_of(x), value);
+    tg_tensor *y = tg_full(t, (tg_dtype)x->dtype, tg_shape_kept(x), value);
     if (tg_alive(y)) y->place = tg_placement_of_gradient(x, false);
     return y;
 }
 
 tg_tensor *tg_zero_tangent(tg_tape *t, const tg_tensor *x) {
-    tg_tensor *y = tg_full(t, (tg_dtype)x->dtype, tg_shape_of(x), 0);
+    tg_tensor *y = tg_full(t, (tg_dtype)x->dtype, tg_shape_kept(x), 0);
     if (tg_alive(y)) y->place = tg_place_of(x);
     return y;
 }

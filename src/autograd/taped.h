@@ -12,6 +12,9 @@ tg_node *tg_root_node(tg_tape *t, tg_tensor *root, int i, const char *who);
 /* Marks, for pass p, what leads from a target to somewhere. */
 void tg_pass_mark(tg_pass *p);
 
+/* The shape of a node's tensor, which it keeps when an op in place has superseded it. */
+static inline tg_shape tg_shape_kept(const tg_tensor *x) { return tg_shape_make(x->ndim, x->shape); }
+
 /* Zeros, or another number, as a gradient of x; and as a tangent, which lies over the ranks as x does. */
 tg_tensor *tg_full_like(tg_tape *t, const tg_tensor *x, double value);
 tg_tensor *tg_zero_tangent(tg_tape *t, const tg_tensor *x);

@@ -325,7 +325,7 @@ static tg_status check_uses(const tg_graph *g) {
     for (int i = 0; i < g->n_uses; i++) {
         const tg_storage *s = tg_block_owner(g->uses[i].block);
         if (TG_LIKELY(!g->uses[i].written || !s || !s->saves)) continue;
-        if (s->maker && s->maker->serial == s->birth) tg_describe(s->maker, what, sizeof what);
+        if (tg_storage_maker(s)) tg_describe(tg_storage_maker(s), what, sizeof what);
         return tg_fail(g->ctx, TG_ERR_STATE,
                        "tg_graph_replay: the step writes %s, which a node has saved for backward; run that backward, "
                        "or reset its tape, before",

@@ -11,6 +11,7 @@
 #include "core/pool.h"
 #include "core/report.h"
 #include "core/rng.h"
+#include "core/shadow.h"
 #include "core/system.h"
 #include "core/work.h"
 #include "kernels/cpu/cpu.h"
@@ -82,11 +83,14 @@ static void *heap_segment(void *user, size_t bytes, size_t align) {
     tg_ctx *ctx = user;
     ctx->host_allocations++;
     void *p = ctx->arena && ctx->host ? ctx->arena->take(ctx->arena, bytes, align) : NULL;
-    return p ? p : ctx->ops->alloc(ctx, bytes, align);
+    if (!p) p = ctx->ops->alloc(ctx, bytes, align);
+    if (p && ctx->host) tg_shadow_close(p, bytes);
+    return p;
 }
 
 static void heap_segment_free(void *user, void *p, size_t bytes) {
     tg_ctx *ctx = user;
+    if (ctx->host) tg_shadow_open(p, bytes);
     if (!ctx->arena || !ctx->arena->owns(ctx->arena, p)) ctx->ops->free(ctx, p, bytes);
 }
 
@@ -217,7 +221,7 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
     TG_TRY(start_threads(ctx, config));
     TG_TRY(ctx->ops->open(ctx, &ctx->device_state));
     tg_heap_source source = {.segment = heap_segment, .segment_free = heap_segment_free, .host = heap_host,
-                             .host_free = heap_host_free, .user = ctx};
+                             .host_free = heap_host_free, .user = ctx, .on_host = ctx->host};
     ctx->heap = tg_heap_new(&source);
     if (ctx->heap) return TG_OK;
     ctx->ops->close(ctx, ctx->device_state);
@@ -236,6 +240,7 @@ static tg_ctx *open_context(const tg_device_ops *ops, const tg_config *given, co
     memset(ctx, 0, sizeof *ctx);
     ctx->host_alloc = a;
     ctx->inert = (tg_tensor){.ctx = ctx};
+    ctx->serial = TG_SERIAL_FIRST;
     ctx->heartbeat = &ctx->own_heartbeat;
     for (int axis = 0; axis < TG_MAX_AXES; axis++) ctx->grid.size[axis] = 1;
     if (refused)
@@ -275,6 +280,7 @@ void tg_ctx_free(tg_ctx *ctx) {
         tg_fail(ctx, TG_ERR_STATE, "tg_ctx_free: a step is being captured");
         return;
     }
+    ctx->ending = true;
     tg_graphs_free(ctx);
     while (ctx->tapes) tg_tape_free(ctx->tapes);
     while (ctx->owned) tg_owned_free(ctx->owned);

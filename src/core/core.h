@@ -71,11 +71,21 @@ enum {
     TG_F_GRADIENT = 1024       /* what tg_grad_of returned */
 };
 
-/* A handle. Its slot is never given back to the system before the context ends, so that a stale pointer can be
- * recognised: serial is 0 or another's once the handle has ended. */
-struct tg_tensor {
-    uint64_t serial;
+/* What a tape's handle that has ended still says: nothing else of it may be read. */
+typedef struct tg_head {
+    uint64_t serial; /* or one of: */
     tg_ctx *ctx;
+} tg_head;
+
+/* Dropped: what its nodes need is there until they have ended. Ended with its tape's step. The first that lives. */
+enum { TG_SERIAL_NONE, TG_SERIAL_RESET, TG_SERIAL_FIRST };
+
+/* A handle. Its slot is never given back to the system before the context ends, so that a stale pointer can be
+ * recognised: serial is none or another's once the handle has ended. */
+struct tg_tensor {
+    uint64_t serial; /* as tg_head */
+    tg_ctx *ctx;
+    tg_head other; /* on a tape: the head of the handle that shares this one's room (record.h) */
     tg_tape *tape; /* NULL: owned by the context */
     tg_storage *storage;
     int64_t offset, numel; /* in elements */
@@ -83,9 +93,7 @@ struct tg_tensor {
     tg_node *node; /* that made it; NULL for a leaf, whose node is found through the tape */
     tg_ext *ext;   /* what few tensors have */
     const tg_placing *place; /* interned; NULL: the same on every rank, INVARIANT */
-    uint64_t epoch; /* of the tape's reset in which it was made */
-    uint32_t pins; /* inputs of nodes that this context-owned handle is */
-    uint16_t out;  /* which output of node */
+    uint16_t out; /* which output of node */
     uint16_t flags;
     uint8_t ndim, dtype;
 };
@@ -118,6 +126,7 @@ struct tg_ext {
     tg_ext *grad_of;      /* of a gradient: its leaf's */
     tg_tensor *main_grad; /* the caller's buffer for it */
     uint64_t main_serial; /* of main_grad: another one once it was dropped */
+    uint32_t pins;        /* inputs of nodes that this context-owned handle is */
     tg_ext *next_free;
     bool has_grad;        /* grad holds a value; else the next contribution overwrites */
     bool partial;         /* it is this rank's share of the sum over the axes where the leaf is R */
@@ -157,7 +166,7 @@ struct tg_ctx {
     tg_tensor inert;
     const tg_device_ops *ops;
     void *device_state;
-    bool meta, host, check, dead;
+    bool meta, host, check, dead, ending;
     tg_dtype dtype;
     int cpu_level;
     int device_index; /* of "cuda:2"; -1: not said */
@@ -283,10 +292,14 @@ void tg_storage_categorise(tg_storage *s, tg_category c);
 
 tg_storage_extra *tg_storage_extra_of(tg_storage *s); /* makes it; NULL after recording the error */
 void tg_storage_extras_free(tg_ctx *ctx);
+/* The handle that it was made for, while that lives; else NULL. */
+static inline const tg_tensor *tg_storage_maker(const tg_storage *s) {
+    return s->maker && s->maker->serial == s->birth ? s->maker : NULL;
+}
 /* Whether t may take the bytes: another tape's are that one's to take. */
 static inline bool tg_storage_is_of(const tg_storage *s, const tg_tape *t) {
-    const tg_tensor *maker = s->maker;
-    return !maker || maker->serial != s->birth || maker->tape == t;
+    const tg_tensor *maker = tg_storage_maker(s);
+    return !maker || maker->tape == t;
 }
 /* Nobody else reads or will read these bytes: no other handle, no work in flight. */
 static inline bool tg_storage_is_own(const tg_storage *s) {
@@ -307,6 +320,9 @@ static inline void tg_storage_wrote(tg_storage *s, const char *by, const void *s
 
 /* ---- tensor.c ---- */
 
+static inline bool tg_living(const tg_tensor *x) {
+    return x->serial >= TG_SERIAL_FIRST && !(x->flags & TG_F_SUPERSEDED);
+}
 /* Checks a handle that a caller gave; the error names `what`. */
 tg_status tg_check(tg_ctx *ctx, const tg_tensor *x, const char *what);
 /* Context-owned handle; takes over the reference to s. */

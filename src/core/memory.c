@@ -2,11 +2,13 @@
 
 #include <string.h>
 
+#include "core/shadow.h"
 #include "core/tlsf.h"
 
 /* Blocks of up to SMALL units are carved from chunks and, once released, wait in a list of their size for the next
- * request of that size. They never go back into the bins, so they do not cut the large free ranges into pieces. */
-enum { SMALL = 16, CHUNK = 1024, ARENAS = 256 };
+ * request of that size. They never go back into the bins, so they do not cut the large free ranges into pieces; their
+ * descriptors need no neighbours, and lie in the order in which they were carved. */
+enum { SMALL = 16, CHUNK = 1024, ARENAS = 256, CARVED = 100 };
 
 static const size_t LARGEST = (size_t)1 << 45;
 
@@ -18,6 +20,12 @@ typedef struct adopted {
     struct adopted *next;
 } adopted;
 
+typedef struct carved {
+    struct carved *next;
+    tg_block block[CARVED];
+    tg_block end; /* no block: its link is the first one of next */
+} carved;
+
 struct tg_heap {
     tg_block *cache[SMALL + 1];
     int64_t live, peak;
@@ -25,8 +33,10 @@ struct tg_heap {
     void (*on_peak)(void *user);
     void *on_peak_user;
     int64_t notify; /* on_peak is called when live reaches this */
-    tg_block *chunk, *carved_last;
-    size_t carved; /* units of chunk */
+    tg_range *chunk;
+    size_t used; /* units of chunk */
+    carved *carved, *carved_last;
+    int n_carved; /* of carved_last */
     tg_tlsf tlsf;
     /* Of captured steps: memory.h. */
     tg_heap *arena[ARENAS]; /* by number; 0 stays NULL */
@@ -56,42 +66,67 @@ static void adopted_end(tg_heap *h, adopted **at) {
     h->tlsf.source.host_free(h->tlsf.source.user, a, sizeof *a);
 }
 
+static void heap_close(tg_heap *h) {
+    const tg_heap_source *source = &h->tlsf.source;
+    for (carved *c = h->carved, *next; c; c = next) {
+        next = c->next;
+        source->host_free(source->user, c, sizeof *c);
+    }
+    tg_tlsf_close(&h->tlsf);
+}
+
 void tg_heap_free(tg_heap *h) {
     if (!h) return;
     for (int i = 1; i < ARENAS; i++)
         if (h->arena[i]) arena_free(h->arena[i]);
     while (h->adopted) adopted_end(h, &h->adopted);
+    heap_close(h);
     tg_heap_source source = h->tlsf.source;
-    tg_tlsf_close(&h->tlsf);
     source.host_free(source.user, h, sizeof *h);
 }
 
 /* ---- Small blocks ---- */
 
 static bool chunk_new(tg_heap *h) {
-    tg_block *chunk = tg_tlsf_take(&h->tlsf, CHUNK);
+    tg_range *chunk = tg_tlsf_take(&h->tlsf, CHUNK);
     if (!chunk) return false;
-    chunk->state = TG_BLOCK_CARVED;
+    chunk->block.state = TG_BLOCK_CARVED;
     h->chunk = chunk;
-    h->carved_last = NULL;
-    h->carved = 0;
+    h->used = 0;
     return true;
 }
 
-/* The chunk's link is the first block carved from it, each block's next the one behind it. */
+static bool more_carved(tg_heap *h) {
+    const tg_heap_source *source = &h->tlsf.source;
+    carved *c = source->host(source->user, sizeof *c);
+    if (!c) return false;
+    memset(c, 0, sizeof *c);
+    if (h->carved_last) {
+        h->carved_last->next = c;
+        h->carved_last->end.link = c->block;
+    } else {
+        h->carved = c;
+    }
+    h->carved_last = c;
+    h->n_carved = 0;
+    return true;
+}
+
 static tg_block *carve(tg_heap *h, size_t units) {
-    if ((!h->chunk || h->carved + units > CHUNK) && !chunk_new(h)) return NULL;
-    if (!tg_tlsf_reserve(&h->tlsf, 1)) return NULL;
-    tg_block *b = tg_tlsf_descriptor(&h->tlsf);
-    b->data = h->chunk->data + h->carved * TG_UNIT;
+    if ((!h->carved_last || h->n_carved == CARVED) && !more_carved(h)) return NULL;
+    if ((!h->chunk || h->used + units > CHUNK) && !chunk_new(h)) return NULL;
+    tg_block *b = &h->carved_last->block[h->n_carved++];
+    b->data = h->chunk->block.data + h->used * TG_UNIT;
     b->bytes = units * TG_UNIT;
-    if (h->carved_last)
-        h->carved_last->next = b;
-    else
-        h->chunk->link = b;
-    h->carved_last = b;
-    h->carved += units;
+    if (!h->used) h->chunk->block.link = b;
+    h->used += units;
     return b;
+}
+
+/* The block that was carved behind b; its data are NULL where there is none. */
+static const tg_block *carved_behind(const tg_block *b) {
+    b++;
+    return b->link && !b->data ? b->link : b;
 }
 
 static inline tg_block *small_take(tg_heap *h, size_t units) {
@@ -156,18 +191,24 @@ void tg_heap_on_peak(tg_heap *h, void (*fn)(void *user), void *user) {
 
 /* ---- Blocks ---- */
 
+static tg_block *range_take(tg_heap *h, size_t units) {
+    tg_range *r = tg_tlsf_take(&h->tlsf, units);
+    return r ? &r->block : NULL;
+}
+
 static bool outlives_steps(tg_category c) { return c != TG_MEM_TEMPORARY && c != TG_MEM_SAVED; }
 
 tg_block *tg_heap_alloc(tg_heap *h, size_t bytes, tg_category category) {
     if (bytes > LARGEST) return NULL;
     if (h->capturing && !outlives_steps(category)) h = h->arena[h->capturing];
     size_t units = bytes ? (bytes + TG_UNIT - 1) / TG_UNIT : 1;
-    tg_block *b = units <= SMALL ? small_take(h, units) : tg_tlsf_take(&h->tlsf, units);
+    tg_block *b = units <= SMALL ? small_take(h, units) : range_take(h, units);
     if (!b) return NULL;
     b->state = TG_BLOCK_LIVE;
     b->category = (uint8_t)category;
     b->arena = h->number;
     b->owner = NULL;
+    if (TG_SHADOWED && h->tlsf.source.on_host) tg_shadow_open(b->data, bytes);
     count(h, b);
     return b;
 }
@@ -177,7 +218,7 @@ tg_block *tg_heap_adopt(tg_heap *h, void *data, size_t bytes, tg_category catego
     const tg_heap_source *source = &h->tlsf.source;
     adopted *a = tg_tlsf_reserve(&h->tlsf, 1) ? source->host(source->user, sizeof *a) : NULL;
     if (!a) return NULL;
-    tg_block *b = tg_tlsf_descriptor(&h->tlsf);
+    tg_block *b = &tg_tlsf_descriptor(&h->tlsf)->block;
     *b = (tg_block){.data = data, .bytes = bytes, .state = TG_BLOCK_LIVE, .category = (uint8_t)category & 15,
                     .adopted = true};
     *a = (adopted){b, end, user, h->adopted};
@@ -190,7 +231,7 @@ static void give_adopted(tg_heap *h, tg_block *b) {
     adopted **at = &h->adopted;
     while ((*at)->block != b) at = &(*at)->next;
     adopted_end(h, at);
-    tg_tlsf_descriptor_give(&h->tlsf, b);
+    tg_tlsf_descriptor_give(&h->tlsf, (tg_range *)b);
 }
 
 static inline tg_heap *heap_of(tg_heap *h, const tg_block *b) { return b->arena ? h->arena[b->arena] : h; }
@@ -222,11 +263,13 @@ static void *arena_segment(void *user, size_t bytes, size_t align) {
 
 static void arena_segment_free(void *user, void *p, size_t bytes) {
     tg_heap *h = user;
-    tg_block **at = &h->borrowed;
+    tg_block *b = h->borrowed, *before = NULL;
     (void)bytes;
-    while ((*at)->data != p) at = &(*at)->link;
-    tg_block *b = *at;
-    *at = b->link;
+    for (; b->data != p; b = b->link) before = b;
+    if (before)
+        before->link = b->link;
+    else
+        h->borrowed = b->link;
     tg_heap_release(h->outer, b);
 }
 
@@ -263,7 +306,7 @@ void tg_heap_arena_close(tg_heap *h, int arena) {
 static void arena_free(tg_heap *a) {
     tg_heap *h = a->outer;
     h->arena[a->number] = NULL;
-    tg_tlsf_close(&a->tlsf);
+    heap_close(a);
     h->tlsf.source.host_free(h->tlsf.source.user, a, sizeof *a);
 }
 
@@ -332,12 +375,13 @@ void tg_heap_release(tg_heap *h, tg_block *b) {
     h = heap_of(h, b);
     size_t units = b->bytes / TG_UNIT;
     uncount(h, b);
+    if (TG_SHADOWED && h->tlsf.source.on_host && !b->adopted) tg_shadow_close(b->data, b->bytes);
     if (b->adopted)
         give_adopted(h, b);
     else if (units <= SMALL)
         small_give(h, b, units);
     else
-        tg_tlsf_give(&h->tlsf, b);
+        tg_tlsf_give(&h->tlsf, (tg_range *)b);
     if (h->ended) arena_shrink(h);
 }
 
@@ -349,15 +393,16 @@ void tg_block_categorise(tg_heap *h, tg_block *b, tg_category category) {
 }
 
 static void each_carved(const tg_block *chunk, void (*fn)(void *user, const tg_block *b), void *user) {
-    for (const tg_block *b = chunk->link; b; b = b->next)
+    for (const tg_block *b = chunk->link; b && b->data >= chunk->data && b->data < chunk->data + chunk->bytes;
+         b = carved_behind(b))
         if (b->state == TG_BLOCK_LIVE) fn(user, b);
 }
 
 void tg_heap_each(const tg_heap *h, void (*fn)(void *user, const tg_block *b), void *user) {
-    for (const tg_block *s = h->tlsf.segments; s; s = s->link)
-        for (const tg_block *b = s->next; b; b = b->next) {
-            if (b->state == TG_BLOCK_LIVE) fn(user, b);
-            if (b->state == TG_BLOCK_CARVED) each_carved(b, fn, user);
+    for (const tg_range *s = h->tlsf.segments; s; s = s->back)
+        for (const tg_range *r = s->next; r; r = r->next) {
+            if (r->block.state == TG_BLOCK_LIVE) fn(user, &r->block);
+            if (r->block.state == TG_BLOCK_CARVED) each_carved(&r->block, fn, user);
         }
     for (int i = 1; i < ARENAS; i++)
         if (h->arena[i]) tg_heap_each(h->arena[i], fn, user);

@@ -16,6 +16,7 @@ typedef struct tg_heap_source {
     void *(*host)(void *user, size_t bytes); /* descriptors */
     void (*host_free)(void *user, void *p, size_t bytes);
     void *user;
+    bool on_host;         /* segments are memory that a checker may be told of: shadow.h */
     size_t segment_bytes; /* at least this much at a time; 0: 64 MiB, smaller at first */
 } tg_heap_source;
 

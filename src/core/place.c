@@ -79,13 +79,6 @@ tg_placement tg_place_on(const tg_tensor *x, tg_axis axis) {
     return placed ? p->at[axis] : (tg_placement){.kind = TG_INVARIANT};
 }
 
-const tg_placing *tg_place_with(tg_ctx *ctx, const tg_placing *base, tg_axis axis, tg_placement to) {
-    tg_placement at[TG_MAX_AXES] = {{0}};
-    if (base) memcpy(at, base->at, sizeof at);
-    at[axis] = to;
-    return tg_place_intern(ctx, at);
-}
-
 const tg_placing *tg_place_dual(tg_ctx *ctx, const tg_placing *p) {
     tg_placement at[TG_MAX_AXES];
     if (!p || !(p->partial | p->replicated)) return p;

@@ -29,8 +29,6 @@ const tg_placing *tg_place_intern(tg_ctx *ctx, const tg_placement at[TG_MAX_AXES
  * the dense grid. */
 const tg_placing *tg_place_of(const tg_tensor *x);
 tg_placement tg_place_on(const tg_tensor *x, tg_axis axis);
-/* base with one axis changed. */
-const tg_placing *tg_place_with(tg_ctx *ctx, const tg_placing *base, tg_axis axis, tg_placement to);
 bool tg_placement_same(tg_placement a, tg_placement b);
 /* "dp R, tp V0:s3"; "" when all are I. */
 size_t tg_place_text(const tg_ctx *ctx, const tg_placing *p, char *buf, size_t n);

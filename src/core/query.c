@@ -23,7 +23,7 @@ int tg_dtype_bits(tg_dtype d) {
 }
 
 bool tg_alive(const tg_tensor *x) {
-    return x && x->serial && !(x->flags & TG_F_SUPERSEDED) && (!x->tape || x->tape->epoch == x->epoch);
+    return x && tg_living(x);
 }
 
 static tg_status refuse(tg_ctx *ctx, const tg_tensor *x, const char *what) {
@@ -31,7 +31,7 @@ static tg_status refuse(tg_ctx *ctx, const tg_tensor *x, const char *what) {
     if (x == &x->ctx->inert)
         return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor is inert: the call that should have made it failed", what);
     if (x->ctx != ctx) return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor belongs to another context", what);
-    if (x->tape && x->tape->epoch != x->epoch)
+    if (x->serial == TG_SERIAL_RESET)
         return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor ended when its tape was reset or freed; tg_keep keeps one",
                        what);
     if (!x->serial) return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor was dropped", what);
@@ -118,7 +118,7 @@ tg_tensor *tg_ref_get(tg_ctx *ctx, tg_ref r) {
 }
 
 tg_array tg_array_of(const tg_tensor *x) {
-    if (!x || !x->storage) return (tg_array){0};
+    if (!x || x->serial == TG_SERIAL_RESET || !x->storage) return (tg_array){0};
     return (tg_array){.data = tg_data(x), .shape = x->shape, .stride = x->stride, .numel = x->numel, .ndim = x->ndim,
                       .dtype = x->dtype, .contiguous = (x->flags & TG_F_CONTIGUOUS) != 0};
 }

@@ -57,8 +57,8 @@ static void trace_block(void *user, const tg_block *b) {
     }
     trace_row *r = &trace->row[trace->n++];
     *r = (trace_row){.bytes = tg_block_bytes(b), .category = tg_block_category(b)};
-    const tg_tensor *x = s->maker;
-    if (!x || x->serial != s->birth) return;
+    const tg_tensor *x = tg_storage_maker(s);
+    if (!x) return;
     copy_text(r->name, NAME, x->ext && x->ext->name ? x->ext->name : "");
     if (!x->node) return;
     r->op = x->node->op->name;

@@ -11,7 +11,7 @@ static const size_t GROWTH_LIMIT = (size_t)64 << 20;
 
 struct tg_descriptors {
     struct tg_descriptors *next;
-    tg_block block[DESCRIPTORS];
+    tg_range block[DESCRIPTORS];
 };
 
 void tg_tlsf_init(tg_tlsf *t, const tg_heap_source *source) {
@@ -21,7 +21,8 @@ void tg_tlsf_init(tg_tlsf *t, const tg_heap_source *source) {
 }
 
 void tg_tlsf_close(tg_tlsf *t) {
-    for (tg_block *s = t->segments; s; s = s->link) t->source.segment_free(t->source.user, s->data, s->bytes);
+    for (tg_range *s = t->segments; s; s = s->back)
+        t->source.segment_free(t->source.user, s->block.data, s->block.bytes);
     while (t->descriptors) {
         struct tg_descriptors *d = t->descriptors;
         t->descriptors = d->next;
@@ -31,9 +32,9 @@ void tg_tlsf_close(tg_tlsf *t) {
 
 /* ---- Descriptors ---- */
 
-static void spare_push(tg_tlsf *t, tg_block *b) {
-    b->state = TG_BLOCK_SPARE;
-    b->link = t->spare;
+static void spare_push(tg_tlsf *t, tg_range *b) {
+    b->block.state = TG_BLOCK_SPARE;
+    b->back = t->spare;
     t->spare = b;
     t->n_spare++;
 }
@@ -48,13 +49,13 @@ bool tg_tlsf_reserve(tg_tlsf *t, int n) {
     return true;
 }
 
-void tg_tlsf_descriptor_give(tg_tlsf *t, tg_block *b) { spare_push(t, b); }
+void tg_tlsf_descriptor_give(tg_tlsf *t, tg_range *b) { spare_push(t, b); }
 
-tg_block *tg_tlsf_descriptor(tg_tlsf *t) {
-    tg_block *b = t->spare;
-    t->spare = b->link;
+tg_range *tg_tlsf_descriptor(tg_tlsf *t) {
+    tg_range *b = t->spare;
+    t->spare = b->back;
     t->n_spare--;
-    *b = (tg_block){.data = NULL};
+    *b = (tg_range){.next = NULL};
     return b;
 }
 
@@ -69,44 +70,45 @@ static int bin_of(size_t bytes) {
 
 /* Short lists are in address order, so that the same free ranges serve the same requests alike, however they came to
  * be free: a training step that has run once finds its memory again. */
-static void bin_insert(tg_tlsf *t, tg_block *b) {
-    int bin = bin_of(b->bytes);
-    tg_block *before = NULL, *after = t->bin[bin];
-    for (int i = 0; i < WALK && after && (uintptr_t)after->data < (uintptr_t)b->data; i++) {
+static void bin_insert(tg_tlsf *t, tg_range *b) {
+    int bin = bin_of(b->block.bytes);
+    tg_range *before = NULL, *after = t->bin[bin];
+    for (int i = 0; i < WALK && after && (uintptr_t)after->block.data < (uintptr_t)b->block.data; i++) {
         before = after;
-        after = after->link;
+        after = after->block.link;
     }
-    b->state = TG_BLOCK_FREE;
+    b->block.state = TG_BLOCK_FREE;
     b->back = before;
-    b->link = after;
+    b->block.link = after;
     if (after) after->back = b;
     if (before)
-        before->link = b;
+        before->block.link = b;
     else
         t->bin[bin] = b;
     t->fine[bin / TG_FINE] |= 1u << bin % TG_FINE;
     t->coarse |= (uint64_t)1 << bin / TG_FINE;
 }
 
-static void bin_remove(tg_tlsf *t, tg_block *b) {
-    int bin = bin_of(b->bytes), coarse = bin / TG_FINE;
-    if (b->link) b->link->back = b->back;
+static void bin_remove(tg_tlsf *t, tg_range *b) {
+    int bin = bin_of(b->block.bytes), coarse = bin / TG_FINE;
+    tg_range *after = b->block.link;
+    if (after) after->back = b->back;
     if (b->back) {
-        b->back->link = b->link;
+        b->back->block.link = after;
         return;
     }
-    t->bin[bin] = b->link;
-    if (b->link) return;
+    t->bin[bin] = after;
+    if (after) return;
     t->fine[coarse] &= ~(1u << bin % TG_FINE);
     if (!t->fine[coarse]) t->coarse &= ~((uint64_t)1 << coarse);
 }
 
 /* The bin of the request itself holds ranges a little smaller and a little larger; every range of a later bin fits. */
-static tg_block *find(const tg_tlsf *t, size_t bytes) {
+static tg_range *find(const tg_tlsf *t, size_t bytes) {
     int bin = bin_of(bytes), coarse = bin / TG_FINE;
-    tg_block *b = t->bin[bin];
-    for (int i = 0; i < WALK && b; i++, b = b->link)
-        if (b->bytes >= bytes) return b;
+    tg_range *b = t->bin[bin];
+    for (int i = 0; i < WALK && b; i++, b = b->block.link)
+        if (b->block.bytes >= bytes) return b;
     uint32_t fine = t->fine[coarse] & (~1u << bin % TG_FINE);
     if (!fine) {
         uint64_t later = t->coarse & (~(uint64_t)1 << coarse);
@@ -119,10 +121,10 @@ static tg_block *find(const tg_tlsf *t, size_t bytes) {
 
 /* ---- Segments ---- */
 
-static void segment_insert(tg_tlsf *t, tg_block *s) {
-    tg_block **at = &t->segments;
-    while (*at && (uintptr_t)(*at)->data < (uintptr_t)s->data) at = &(*at)->link;
-    s->link = *at;
+static void segment_insert(tg_tlsf *t, tg_range *s) {
+    tg_range **at = &t->segments;
+    while (*at && (uintptr_t)(*at)->block.data < (uintptr_t)s->block.data) at = &(*at)->back;
+    s->back = *at;
     *at = s;
 }
 
@@ -136,16 +138,16 @@ static void *segment_bytes(tg_tlsf *t, size_t least, size_t *bytes) {
 
 /* A free range of at least bytes in a new segment. Segments double up to the limit, so that a small program stays
  * small. Needs two spare descriptors. */
-static tg_block *grow(tg_tlsf *t, size_t bytes) {
+static tg_range *grow(tg_tlsf *t, size_t bytes) {
     size_t limit = t->source.segment_bytes ? t->source.segment_bytes : GROWTH_LIMIT, got;
     size_t least = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     char *data = segment_bytes(t, least, &got);
     if (!data) return NULL;
     t->growth = 2 * t->growth < limit ? 2 * t->growth : limit;
     t->reserved += (int64_t)got;
-    tg_block *segment = tg_tlsf_descriptor(t), *b = tg_tlsf_descriptor(t);
-    *segment = (tg_block){.data = data, .bytes = got, .next = b, .state = TG_BLOCK_SEGMENT};
-    *b = (tg_block){.data = data, .bytes = got};
+    tg_range *segment = tg_tlsf_descriptor(t), *b = tg_tlsf_descriptor(t);
+    *segment = (tg_range){.block = {.data = data, .bytes = got, .state = TG_BLOCK_SEGMENT}, .next = b};
+    *b = (tg_range){.block = {.data = data, .bytes = got}};
     segment_insert(t, segment);
     bin_insert(t, b);
     return b;
@@ -153,58 +155,60 @@ static tg_block *grow(tg_tlsf *t, size_t bytes) {
 
 /* ---- Take and give ---- */
 
-static void split(tg_tlsf *t, tg_block *b, size_t bytes) {
-    tg_block *rest = tg_tlsf_descriptor(t);
-    *rest = (tg_block){.data = b->data + bytes, .bytes = b->bytes - bytes, .prev = b, .next = b->next};
+static void split(tg_tlsf *t, tg_range *b, size_t bytes) {
+    tg_range *rest = tg_tlsf_descriptor(t);
+    *rest = (tg_range){
+        .block = {.data = b->block.data + bytes, .bytes = b->block.bytes - bytes}, .prev = b, .next = b->next};
     if (rest->next) rest->next->prev = rest;
     b->next = rest;
-    b->bytes = bytes;
+    b->block.bytes = bytes;
     bin_insert(t, rest);
 }
 
-tg_block *tg_tlsf_take(tg_tlsf *t, size_t units) {
+tg_range *tg_tlsf_take(tg_tlsf *t, size_t units) {
     size_t bytes = units * TG_UNIT;
     if (!tg_tlsf_reserve(t, 3)) return NULL;
-    tg_block *b = find(t, bytes);
+    tg_range *b = find(t, bytes);
     if (!b) b = grow(t, bytes);
     if (!b) return NULL;
     bin_remove(t, b);
-    if (b->bytes > bytes) split(t, b, bytes);
-    b->link = b->back = NULL;
+    if (b->block.bytes > bytes) split(t, b, bytes);
+    b->block.link = NULL;
+    b->back = NULL;
     return b;
 }
 
 /* The right one of two neighbours becomes part of the left one. */
-static void merge(tg_tlsf *t, tg_block *left, tg_block *right) {
-    left->bytes += right->bytes;
+static void merge(tg_tlsf *t, tg_range *left, tg_range *right) {
+    left->block.bytes += right->block.bytes;
     left->next = right->next;
     if (left->next) left->next->prev = left;
     spare_push(t, right);
 }
 
 void tg_tlsf_trim(tg_tlsf *t) {
-    for (tg_block **at = &t->segments, *s; (s = *at);) {
-        tg_block *b = s->next;
-        if (b->state != TG_BLOCK_FREE || b->bytes != s->bytes) {
-            at = &s->link;
+    for (tg_range **at = &t->segments, *s; (s = *at);) {
+        tg_range *b = s->next;
+        if (b->block.state != TG_BLOCK_FREE || b->block.bytes != s->block.bytes) {
+            at = &s->back;
             continue;
         }
-        *at = s->link;
+        *at = s->back;
         bin_remove(t, b);
-        t->reserved -= (int64_t)s->bytes;
-        t->source.segment_free(t->source.user, s->data, s->bytes);
+        t->reserved -= (int64_t)s->block.bytes;
+        t->source.segment_free(t->source.user, s->block.data, s->block.bytes);
         spare_push(t, b);
         spare_push(t, s);
     }
 }
 
-void tg_tlsf_give(tg_tlsf *t, tg_block *b) {
-    tg_block *left = b->prev, *right = b->next;
-    if (right && right->state == TG_BLOCK_FREE) {
+void tg_tlsf_give(tg_tlsf *t, tg_range *b) {
+    tg_range *left = b->prev, *right = b->next;
+    if (right && right->block.state == TG_BLOCK_FREE) {
         bin_remove(t, right);
         merge(t, b, right);
     }
-    if (left && left->state == TG_BLOCK_FREE) {
+    if (left && left->block.state == TG_BLOCK_FREE) {
         bin_remove(t, left);
         merge(t, left, b);
         b = left;

@@ -190,17 +190,23 @@ tg_status tg_writer_open(tg_writer *w, tg_ctx *ctx, const char *path) {
     return s;
 }
 
-tg_status tg_writer_put(tg_writer *w, const void *data, size_t bytes) {
+tg_status tg_writer_put_at(tg_writer *w, int64_t offset, const void *data, size_t bytes) {
     const char *at = data;
     while (bytes > 0) {
-        int64_t n = w->ops.pwrite(w->ops.user, w->fd, at, bytes, w->offset);
+        int64_t n = w->ops.pwrite(w->ops.user, w->fd, at, bytes, offset);
         if (n < 0 && errno == EINTR) continue;
         if (n == 0) errno = ENOSPC;
-        if (n <= 0) return tg_file_fail(w->ctx, "write", w->path, w->offset);
+        if (n <= 0) return tg_file_fail(w->ctx, "write", w->path, offset);
         at += n;
-        w->offset += n;
+        offset += n;
         bytes -= (size_t)n;
     }
+    return TG_OK;
+}
+
+tg_status tg_writer_put(tg_writer *w, const void *data, size_t bytes) {
+    TG_TRY(tg_writer_put_at(w, w->offset, data, bytes));
+    w->offset += (int64_t)bytes;
     return TG_OK;
 }
 

@@ -53,6 +53,8 @@ typedef struct tg_writer {
 
 tg_status tg_writer_open(tg_writer *w, tg_ctx *ctx, const char *path);
 tg_status tg_writer_put(tg_writer *w, const void *data, size_t bytes);
+/* At a place of its own, where the next put does not go on. */
+tg_status tg_writer_put_at(tg_writer *w, int64_t offset, const void *data, size_t bytes);
 tg_status tg_writer_commit(tg_writer *w); /* on failure it is abandoned */
 void tg_writer_abandon(tg_writer *w);
 

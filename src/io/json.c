@@ -5,7 +5,12 @@ enum { JSON_LIMIT = 16 << 20 };
 
 tg_status tg_json_parse(tg_json *j, tg_ctx *ctx, const char *path, const char *text, size_t bytes) {
     json_error_t e;
-    *j = (tg_json){.ctx = ctx, .path = path, .object = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &e)};
+    const char *zero = bytes ? memchr(text, 0, bytes) : NULL;
+    *j = (tg_json){.ctx = ctx, .path = path};
+    if (zero) /* jansson passes over one behind a number */
+        return tg_fail(ctx, TG_ERR_FORMAT, "'%s' is not JSON: a byte of zero at offset %zu", path,
+                       (size_t)(zero - text));
+    j->object = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &e);
     if (json_is_object(j->object)) return TG_OK;
     if (j->object) {
         tg_json_free(j);

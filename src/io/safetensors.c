@@ -92,27 +92,40 @@ static tg_status check_bools(const tg_safetensors *f, const tg_safetensors_entry
     return TG_OK;
 }
 
+/* The bytes that were read are those that were saved. */
+static tg_status check_sum(const tg_safetensors *f, const tg_safetensors_entry *e, const tg_summing *sum) {
+    char digits[TG_CHECKSUM_DIGITS];
+    if (!f->sums) return TG_OK;
+    const char *expected = f->sums + (e - f->entries) * TG_CHECKSUM_DIGITS;
+    tg_checksum_text(tg_summing_end(sum), digits);
+    if (memcmp(digits, expected, sizeof digits) == 0) return TG_OK;
+    return tg_fail(f->file.ctx, TG_ERR_DATA,
+                   "'%s': tensor '%.128s': the checksum of its bytes is %.16s, expected %.16s: the file is damaged",
+                   f->file.path, e->name, digits, expected);
+}
+
 /* Contiguous x := the bytes at offset. chunk is needed where the host cannot write the device's bytes. */
-static tg_status fill_rows(tg_safetensors *f, const tg_safetensors_entry *e, int64_t offset, tg_tensor *x,
-                           void *chunk) {
+static tg_status fill_rows(tg_safetensors *f, const tg_safetensors_entry *e, int64_t offset, tg_tensor *x, void *chunk,
+                           tg_summing *sum) {
     tg_ctx *ctx = f->file.ctx;
     size_t bytes = (size_t)x->numel * tg_dtype_size(x->dtype);
     void *to = ctx->host ? tg_data(x) : chunk;
     TG_TRY(tg_file_read(&f->file, offset, to, bytes));
+    tg_summing_add(sum, to, bytes);
     if (e->dtype == TG_BOOL) TG_TRY(check_bools(f, e, offset, to, bytes));
     return ctx->host ? TG_OK : ctx->ops->copy(ctx, tg_data(x), chunk, bytes, TG_COPY_FROM_HOST);
 }
 
 /* A piece that is not contiguous, or of another dtype, is filled through one that is. */
-static tg_status fill_piece(tg_safetensors *f, const tg_safetensors_entry *e, int64_t offset, tg_tensor *x,
-                            void *chunk) {
+static tg_status fill_piece(tg_safetensors *f, const tg_safetensors_entry *e, int64_t offset, tg_tensor *x, void *chunk,
+                            tg_summing *sum) {
     tg_ctx *ctx = f->file.ctx;
-    if (x->dtype == e->dtype && x->flags & TG_F_CONTIGUOUS) return fill_rows(f, e, offset, x, chunk);
+    if (x->dtype == e->dtype && x->flags & TG_F_CONTIGUOUS) return fill_rows(f, e, offset, x, chunk, sum);
     tg_tensor *stage = tg_temp_empty(ctx, e->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
     if (!stage) return tg_io_enter(ctx);
     const double none[2] = {0, 0};
     tg_array from = tg_array_of(stage);
-    tg_status s = fill_rows(f, e, offset, stage, chunk);
+    tg_status s = fill_rows(f, e, offset, stage, chunk, sum);
     if (s == TG_OK) s = ctx->ops->map(ctx, TG_FN_id, tg_array_of(x), &from, 1, none, false);
     tg_temp_free(stage);
     return s;
@@ -121,33 +134,41 @@ static tg_status fill_piece(tg_safetensors *f, const tg_safetensors_entry *e, in
 static tg_status fill(tg_safetensors *f, const tg_safetensors_entry *e, tg_tensor *dst, void *chunk) {
     tg_pieces p;
     tg_pieces_begin(&p, dst);
+    tg_summing sum = tg_summing_begin();
     int64_t offset = e->begin;
     for (tg_tensor *x; (x = tg_pieces_next(&p));) {
-        tg_status s = fill_piece(f, e, offset, x, chunk);
+        tg_status s = fill_piece(f, e, offset, x, chunk, &sum);
         offset += x->numel * (int64_t)tg_dtype_size(e->dtype);
         tg_temp_free(x);
         TG_TRY(s);
     }
-    return tg_io_enter(f->file.ctx);
+    TG_TRY(tg_io_enter(f->file.ctx));
+    return check_sum(f, e, &sum);
 }
 
-static tg_status check_shape(tg_safetensors *f, const tg_safetensors_entry *e, const tg_tensor *dst) {
+static tg_status check_shape(tg_safetensors *f, const tg_safetensors_entry *e, const tg_shape *dst) {
     char has[160], wants[160];
-    size_t bytes = (size_t)dst->ndim * sizeof *dst->shape;
-    if (e->shape.ndim == dst->ndim && memcmp(e->shape.dim, dst->shape, bytes) == 0) return TG_OK;
+    if (e->shape.ndim == dst->ndim && memcmp(e->shape.dim, dst->dim, (size_t)dst->ndim * sizeof *dst->dim) == 0)
+        return TG_OK;
     tg_shape_text((int)e->shape.ndim, e->shape.dim, has, sizeof has);
-    tg_shape_text(dst->ndim, dst->shape, wants, sizeof wants);
+    tg_shape_text((int)dst->ndim, dst->dim, wants, sizeof wants);
     return tg_fail(f->file.ctx, TG_ERR_SHAPE, "'%s': tensor '%.128s' is %s, expected %s", f->file.path, e->name, has,
                    wants);
+}
+
+static tg_status check_fit(tg_safetensors *f, const tg_safetensors_entry *e, const tg_shape *shape, tg_dtype dtype,
+                           bool convert) {
+    TG_TRY(check_shape(f, e, shape));
+    if (e->dtype == dtype || (convert && tg_is_float(e->dtype) && tg_is_float(dtype))) return TG_OK;
+    return tg_fail(f->file.ctx, TG_ERR_DTYPE, "'%s': tensor '%.128s' is %s, expected %s%s", f->file.path, e->name,
+                   e->dtype_name, tg_dtype_name(dtype), convert ? "; only floats are converted" : "");
 }
 
 static tg_status check_destination(tg_safetensors *f, const tg_safetensors_entry *e, const tg_tensor *dst,
                                    bool convert) {
     tg_ctx *ctx = f->file.ctx;
-    TG_TRY(check_shape(f, e, dst));
-    if (e->dtype != dst->dtype && !(convert && tg_is_float(e->dtype) && tg_is_float(dst->dtype)))
-        return tg_fail(ctx, TG_ERR_DTYPE, "'%s': tensor '%.128s' is %s, expected %s%s", f->file.path, e->name,
-                       e->dtype_name, tg_dtype_name(dst->dtype), convert ? "; only floats are converted" : "");
+    const tg_shape shape = tg_shape_make(dst->ndim, dst->shape);
+    TG_TRY(check_fit(f, e, &shape, (tg_dtype)dst->dtype, convert));
     for (int i = 0; i < dst->ndim; i++)
         if (dst->stride[i] == 0 && dst->shape[i] > 1)
             return tg_fail(ctx, TG_ERR_STATE,
@@ -182,6 +203,32 @@ static const tg_safetensors_entry *require(tg_safetensors *f, const char *name, 
     else
         return e;
     return NULL;
+}
+
+tg_status tg_safetensors_expect(tg_safetensors *f, const char *name, const tg_shape *shape, tg_dtype dtype,
+                                bool convert) {
+    const tg_safetensors_entry *e = require(f, name, "tg_safetensors_read");
+    return e ? check_fit(f, e, shape, dtype, convert) : tg_io_enter(f->file.ctx);
+}
+
+static tg_status verify_entry(tg_safetensors *f, const tg_safetensors_entry *e, void *chunk) {
+    tg_summing sum = tg_summing_begin();
+    for (int64_t at = e->begin; at < e->end; at += TG_IO_CHUNK) {
+        size_t n = e->end - at < TG_IO_CHUNK ? (size_t)(e->end - at) : TG_IO_CHUNK;
+        TG_TRY(tg_file_read(&f->file, at, chunk, n));
+        tg_summing_add(&sum, chunk, n);
+    }
+    return check_sum(f, e, &sum);
+}
+
+tg_status tg_safetensors_verify(tg_safetensors *f, int first, int stride) {
+    tg_ctx *ctx = f->file.ctx;
+    if (!f->sums || ctx->meta) return TG_OK;
+    void *chunk = tg_host_alloc(ctx, TG_IO_CHUNK);
+    tg_status s = tg_io_enter(ctx);
+    for (int i = first; i < f->count && s == TG_OK; i += stride) s = verify_entry(f, &f->entries[i], chunk);
+    tg_host_free(ctx, chunk, TG_IO_CHUNK);
+    return s;
 }
 
 tg_status tg_safetensors_read(tg_safetensors *f, const char *name, tg_tensor *dst, bool convert) {

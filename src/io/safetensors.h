@@ -2,6 +2,7 @@
 #ifndef TG_SAFETENSORS_H
 #define TG_SAFETENSORS_H
 
+#include "io/checksum.h"
 #include "io/file.h"
 #include "io/names.h"
 
@@ -15,7 +16,14 @@ struct tg_safetensors {
     const void **by_name, **by_key; /* sorted */
     char *text;                     /* all strings */
     size_t text_bytes;
+    const char *sums; /* TG_CHECKSUM_DIGITS for each entry, in their order; NULL: the file has none */
 };
+
+/* Metadata of our own: the tensors' checksums, one behind the other, and that of all bytes before the data, where its
+ * own digits count as zeros. There are two, so that no damaged bit hides that a file has checksums. They are not listed
+ * among the file's metadata: who copies those to another file would copy checksums that are not that file's. */
+#define TG_SAFETENSORS_SUMS "tapegrad.xxh64"
+#define TG_SAFETENSORS_SUM  "tapegrad.xxh64.header"
 
 /* A dtype of the format; dtype is TG_DTYPE_DEFAULT where the library has none. */
 typedef struct tg_safetensors_dtype {
@@ -31,11 +39,30 @@ const tg_safetensors_dtype *tg_safetensors_dtype_of(tg_dtype dtype);      /* NUL
  * tg_safetensors_close frees what there is. */
 tg_status tg_safetensors_parse(tg_safetensors *f, const char *header, size_t n);
 
-/* A file whose tensors come one at a time: of those given here only name, dtype and shape are read. Then each is put
- * in their order, and the writer committed. After an error of begin w has ended. */
-tg_status tg_safetensors_begin(tg_writer *w, tg_ctx *ctx, const char *path, const tg_named_tensor *tensors,
+/* Whether the named tensor is there and can be read into one of that shape and dtype: what tg_safetensors_read refuses
+ * for the file's sake. */
+tg_status tg_safetensors_expect(tg_safetensors *f, const char *name, const tg_shape *shape, tg_dtype dtype,
+                                bool convert);
+/* Reads the tensors `first`, first + stride, ... for their checksums alone, where the file has some: who does so before
+ * it changes anything need not fear to stop half-way. */
+tg_status tg_safetensors_verify(tg_safetensors *f, int first, int stride);
+
+/* A file whose tensors come one at a time: of those given to begin only name, dtype and shape are read. Then each is
+ * put in their order, and the writer committed: that writes the header, whose checksums are known by then. Ends by
+ * commit or abandon, which may follow any failure and one another. Zeroed: ended. */
+typedef struct tg_safetensors_writer {
+    tg_ctx *ctx;
+    tg_writer file;
+    char *header;            /* all that precedes the data */
+    size_t bytes, sums, sum; /* of the header, and where in it the digits go */
+    int count, next;
+} tg_safetensors_writer;
+
+tg_status tg_safetensors_begin(tg_safetensors_writer *w, tg_ctx *ctx, const char *path, const tg_named_tensor *tensors,
                                int n_tensors, const tg_metadata *metadata, int n_metadata);
-tg_status tg_safetensors_put(tg_writer *w, tg_tensor *x);
+tg_status tg_safetensors_put(tg_safetensors_writer *w, tg_tensor *x);
+tg_status tg_safetensors_commit(tg_safetensors_writer *w); /* on failure it is abandoned */
+void tg_safetensors_abandon(tg_safetensors_writer *w);
 
 /* A tensor in row-major pieces of at most TG_IO_CHUNK / 8 elements, each a view of the same bytes. */
 typedef struct tg_pieces {

@@ -58,6 +58,8 @@ typedef struct reader {
     const tg_safetensors_dtype *dtype;
     bool has_shape, has_offsets, has_metadata;
     int count, n_metadata;
+    const char *sums, *sum; /* the checksums in the metadata, decoded; NULL: not there */
+    size_t sum_at;          /* where the digits of `sum` begin in the header */
 } reader;
 
 /* Records an error with where it is: the tensor, and the offset in the file of the header's byte `at`. */
@@ -280,9 +282,17 @@ static tg_status check_entry(reader *r, size_t at) {
 }
 
 static tg_status metadata_member(reader *r, const char *key, size_t at) {
-    const char *value;
-    (void)at;
+    const char *value, **own = NULL;
+    if (strcmp(key, TG_SAFETENSORS_SUMS) == 0) own = &r->sums;
+    if (strcmp(key, TG_SAFETENSORS_SUM) == 0) own = &r->sum;
+    if (own && *own) return refuse(r, at, "the metadata key '%s' is repeated", key);
+    peek(r);
+    if (own == &r->sum) r->sum_at = r->at + 1;
     TG_TRY(string(r, "a string (metadata)", &value));
+    if (own) {
+        *own = value;
+        return TG_OK;
+    }
     if (r->f->metadata) r->f->metadata[r->n_metadata] = (tg_metadata){key, value};
     r->n_metadata++;
     return TG_OK;
@@ -357,6 +367,35 @@ static tg_status check_layout(const tg_safetensors *f, int64_t data) {
     return TG_OK;
 }
 
+/* The bytes before the data are those that were written: a bit that was damaged may still leave a header. */
+static tg_status check_sums(const reader *r) {
+    static const char zeros[] = "0000000000000000";
+    char digits[TG_CHECKSUM_DIGITS];
+    uint64_t n = r->n;
+    if (!r->sums && !r->sum) return TG_OK;
+    if (!r->sums || !r->sum)
+        return refuse(r, 0, "the metadata have no \"%s\", which belongs to \"%s\"",
+                      r->sums ? TG_SAFETENSORS_SUM : TG_SAFETENSORS_SUMS,
+                      r->sums ? TG_SAFETENSORS_SUMS : TG_SAFETENSORS_SUM);
+    if (strlen(r->sum) != sizeof digits || memcmp(r->sum, r->text + r->sum_at, sizeof digits) != 0)
+        return refuse(r, r->sum_at, "\"%s\" is not a checksum of %zu digits", TG_SAFETENSORS_SUM, sizeof digits);
+    tg_summing sum = tg_summing_begin();
+    tg_summing_add(&sum, &n, sizeof n);
+    tg_summing_add(&sum, r->text, r->sum_at);
+    tg_summing_add(&sum, zeros, sizeof digits);
+    tg_summing_add(&sum, r->text + r->sum_at + sizeof digits, r->n - r->sum_at - sizeof digits);
+    tg_checksum_text(tg_summing_end(&sum), digits);
+    if (memcmp(digits, r->sum, sizeof digits) != 0)
+        return refuse(r, r->sum_at,
+                      "the header's checksum is %.16s, expected %s: it is damaged, or was written by a program that "
+                      "kept the metadata of another file",
+                      digits, r->sum);
+    if (strlen(r->sums) != (size_t)r->count * sizeof digits)
+        return refuse(r, 0, "\"%s\" has %zu digits, expected %zu for %d tensors", TG_SAFETENSORS_SUMS, strlen(r->sums),
+                      (size_t)r->count * sizeof digits, r->count);
+    return TG_OK;
+}
+
 static tg_status index_names(tg_safetensors *f) {
     const char *twice = tg_index_names(f->entries, f->count, sizeof *f->entries, f->by_name);
     const char *key = tg_index_names(f->metadata, f->n_metadata, sizeof *f->metadata, f->by_key);
@@ -375,6 +414,8 @@ tg_status tg_safetensors_parse(tg_safetensors *f, const char *header, size_t n) 
     TG_TRY(read_header(&r, f, header, n));
     TG_TRY(allocate(f, &r));
     TG_TRY(read_header(&r, f, header, n));
+    TG_TRY(check_sums(&r));
+    f->sums = r.sums;
     if (f->count > 1) qsort(f->entries, (size_t)f->count, sizeof *f->entries, compare_entries);
     TG_TRY(index_names(f));
     return check_layout(f, TG_SAFETENSORS_PREFIX + (int64_t)n);

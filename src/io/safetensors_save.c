@@ -1,4 +1,5 @@
-/* Writing safetensors files: the header is formatted twice, once to learn its length; the data follow in pieces. */
+/* Writing safetensors files: the header is formatted twice, once to learn its length; the data follow in pieces, and
+ * last the header is put before them, with the checksums. */
 #include "io/safetensors.h"
 #include "kernels/scalar.h"
 
@@ -19,6 +20,15 @@ static tg_status check_string(const job *j, const char *s, const char *what, int
     size_t n = strlen(s), bad = tg_utf8_check(s, n);
     if (bad == n) return TG_OK;
     return tg_fail(j->ctx, TG_ERR_ARGUMENT, "tg_safetensors_save: %s %d is not UTF-8 from its byte %zu", what, i, bad);
+}
+
+static tg_status check_metadata(const job *j, int i) {
+    const char *key = j->metadata[i].key;
+    TG_TRY(check_string(j, key, "the key of metadata", i));
+    TG_TRY(check_string(j, j->metadata[i].value, "the value of metadata", i));
+    if (strcmp(key, TG_SAFETENSORS_SUMS) != 0 && strcmp(key, TG_SAFETENSORS_SUM) != 0) return TG_OK;
+    return tg_fail(j->ctx, TG_ERR_ARGUMENT, "tg_safetensors_save: the library keeps the metadata key '%s' for itself",
+                   key);
 }
 
 static tg_status check_tensor(const job *j, int i) {
@@ -57,10 +67,7 @@ static tg_status check(const job *j) {
     if (j->ctx->meta)
         return tg_fail(j->ctx, TG_ERR_DEVICE, "tg_safetensors_save: tensors of device \"meta\" have no bytes");
     for (int i = 0; i < j->n_tensors; i++) TG_TRY(check_tensor(j, i));
-    for (int i = 0; i < j->n_metadata; i++) {
-        TG_TRY(check_string(j, j->metadata[i].key, "the key of metadata", i));
-        TG_TRY(check_string(j, j->metadata[i].value, "the value of metadata", i));
-    }
+    for (int i = 0; i < j->n_metadata; i++) TG_TRY(check_metadata(j, i));
     TG_TRY(check_unique(j, j->tensors, j->n_tensors, sizeof *j->tensors, "name"));
     return check_unique(j, j->metadata, j->n_metadata, sizeof *j->metadata, "metadata key");
 }
@@ -70,6 +77,7 @@ static tg_status check(const job *j) {
 typedef struct text {
     char *buf;
     size_t n, at;
+    size_t sums, sum; /* where the checksums go */
 } text;
 
 static void put_string(text *t, const char *s) {
@@ -84,14 +92,26 @@ static void put_string(text *t, const char *s) {
     tg_text(t->buf, t->n, &t->at, "\"");
 }
 
+/* Zeros for n checksums; returns where they stand. */
+static size_t put_sums(text *t, const char *key, int n) {
+    tg_text(t->buf, t->n, &t->at, "\"%s\":\"", key);
+    size_t at = t->at;
+    for (int i = 0; i < n; i++) tg_text(t->buf, t->n, &t->at, "%0*d", TG_CHECKSUM_DIGITS, 0);
+    tg_text(t->buf, t->n, &t->at, "\"");
+    return at;
+}
+
 static void put_metadata(text *t, const job *j) {
     tg_text(t->buf, t->n, &t->at, "\"__metadata__\":{");
     for (int i = 0; i < j->n_metadata; i++) {
-        if (i > 0) tg_text(t->buf, t->n, &t->at, ",");
         put_string(t, j->metadata[i].key);
         tg_text(t->buf, t->n, &t->at, ":");
         put_string(t, j->metadata[i].value);
+        tg_text(t->buf, t->n, &t->at, ",");
     }
+    t->sums = put_sums(t, TG_SAFETENSORS_SUMS, j->n_tensors);
+    tg_text(t->buf, t->n, &t->at, ",");
+    t->sum = put_sums(t, TG_SAFETENSORS_SUM, 1);
     tg_text(t->buf, t->n, &t->at, "}%s", j->n_tensors > 0 ? "," : "");
 }
 
@@ -106,102 +126,139 @@ static int64_t put_tensor(text *t, const tg_named_tensor *named, int64_t begin) 
 }
 
 /* Padded with spaces, so that the data begin at a multiple of 8. */
-static size_t format_header(const job *j, char *buf, size_t n) {
-    text t = {buf, n, 0};
+static text format_header(const job *j, char *buf, size_t n) {
+    text t = {buf, n, 0, 0, 0};
     int64_t at = 0;
     tg_text(t.buf, t.n, &t.at, "{");
-    if (j->n_metadata > 0) put_metadata(&t, j);
+    put_metadata(&t, j);
     for (int i = 0; i < j->n_tensors; i++) {
         if (i > 0) tg_text(t.buf, t.n, &t.at, ",");
         at = put_tensor(&t, &j->tensors[i], at);
     }
     tg_text(t.buf, t.n, &t.at, "}");
     while (t.at % 8 != 0) tg_text(t.buf, t.n, &t.at, " ");
-    return t.at;
+    return t;
 }
 
-static tg_status put_header(const job *j, tg_writer *w) {
-    uint64_t n = format_header(j, NULL, 0);
+/* The header in memory, with zeros for checksums; the data begin behind its place in the file. */
+static tg_status make_header(const job *j, tg_safetensors_writer *w) {
+    uint64_t n = format_header(j, NULL, 0).at;
     if (n > TG_SAFETENSORS_HEADER_MAX)
         return tg_fail(j->ctx, TG_ERR_ARGUMENT,
                        "tg_safetensors_save: the header would have %llu bytes, the format allows %d",
                        (unsigned long long)n, TG_SAFETENSORS_HEADER_MAX);
-    char *buf = tg_host_alloc(j->ctx, (size_t)n + 1);
-    if (!buf) return tg_io_enter(j->ctx);
-    format_header(j, buf, (size_t)n + 1);
-    tg_status s = tg_writer_put(w, &n, sizeof n);
-    if (s == TG_OK) s = tg_writer_put(w, buf, (size_t)n);
-    tg_host_free(j->ctx, buf, (size_t)n + 1);
-    return s;
+    w->bytes = TG_SAFETENSORS_PREFIX + (size_t)n;
+    w->header = tg_host_alloc(j->ctx, w->bytes + 1);
+    if (!w->header) return tg_io_enter(j->ctx);
+    memcpy(w->header, &n, sizeof n);
+    text t = format_header(j, w->header + TG_SAFETENSORS_PREFIX, (size_t)n + 1);
+    w->sums = TG_SAFETENSORS_PREFIX + t.sums;
+    w->sum = TG_SAFETENSORS_PREFIX + t.sum;
+    w->count = j->n_tensors;
+    w->file.offset = (int64_t)w->bytes;
+    return TG_OK;
 }
 
 /* ---- Data ---- */
 
-static tg_status put_rows(tg_writer *w, tg_tensor *x, void *chunk) {
+static tg_status put_rows(tg_writer *w, tg_tensor *x, void *chunk, tg_summing *sum) {
     tg_ctx *ctx = w->ctx;
     size_t bytes = (size_t)x->numel * tg_dtype_size(x->dtype);
-    if (ctx->host) return tg_writer_put(w, tg_data(x), bytes);
-    TG_TRY(ctx->ops->copy(ctx, chunk, tg_data(x), bytes, TG_COPY_TO_HOST));
-    return tg_writer_put(w, chunk, bytes);
+    if (!ctx->host) TG_TRY(ctx->ops->copy(ctx, chunk, tg_data(x), bytes, TG_COPY_TO_HOST));
+    const void *from = ctx->host ? tg_data(x) : chunk;
+    tg_summing_add(sum, from, bytes);
+    return tg_writer_put(w, from, bytes);
 }
 
-static tg_status put_piece(tg_writer *w, tg_tensor *x, void *chunk) {
-    if (x->flags & TG_F_CONTIGUOUS) return put_rows(w, x, chunk);
+static tg_status put_piece(tg_writer *w, tg_tensor *x, void *chunk, tg_summing *sum) {
+    if (x->flags & TG_F_CONTIGUOUS) return put_rows(w, x, chunk, sum);
     tg_tensor *stage = tg_temp_empty(w->ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
     if (!stage) return tg_io_enter(w->ctx);
     const double none[2] = {0, 0};
     tg_array from = tg_array_of(x);
     tg_status s = w->ctx->ops->map(w->ctx, TG_FN_id, tg_array_of(stage), &from, 1, none, false);
-    if (s == TG_OK) s = put_rows(w, stage, chunk);
+    if (s == TG_OK) s = put_rows(w, stage, chunk, sum);
     tg_temp_free(stage);
     return s;
 }
 
-static tg_status put_data(tg_writer *w, tg_tensor *tensor, void *chunk) {
+static tg_status put_data(tg_safetensors_writer *w, tg_tensor *tensor, void *chunk) {
     tg_pieces p;
     tg_pieces_begin(&p, tensor);
+    tg_summing sum = tg_summing_begin();
     for (tg_tensor *x; (x = tg_pieces_next(&p));) {
-        tg_status s = put_piece(w, x, chunk);
+        tg_status s = put_piece(&w->file, x, chunk, &sum);
         tg_temp_free(x);
         TG_TRY(s);
     }
-    return tg_io_enter(w->ctx);
-}
-
-tg_status tg_safetensors_put(tg_writer *w, tg_tensor *x) {
-    void *chunk = w->ctx->host ? NULL : tg_host_alloc(w->ctx, TG_IO_CHUNK);
-    tg_status s = tg_io_enter(w->ctx);
-    if (s == TG_OK) s = tg_storage_need(x->storage, x);
-    if (s == TG_OK) s = put_data(w, x, chunk);
-    tg_host_free(w->ctx, chunk, TG_IO_CHUNK);
-    return s;
-}
-
-static tg_status put_all(const job *j, tg_writer *w) {
-    TG_TRY(put_header(j, w));
-    for (int i = 0; i < j->n_tensors; i++) TG_TRY(tg_safetensors_put(w, j->tensors[i].tensor));
+    TG_TRY(tg_io_enter(w->ctx));
+    tg_checksum_text(tg_summing_end(&sum), w->header + w->sums + (size_t)w->next++ * TG_CHECKSUM_DIGITS);
     return TG_OK;
 }
 
-tg_status tg_safetensors_begin(tg_writer *w, tg_ctx *ctx, const char *path, const tg_named_tensor *tensors,
-                               int n_tensors, const tg_metadata *metadata, int n_metadata) {
-    job j = {ctx, path, tensors, metadata, n_tensors, n_metadata, true};
-    TG_TRY(check(&j));
-    TG_TRY(tg_writer_open(w, ctx, path));
-    tg_status s = put_header(&j, w);
-    if (s != TG_OK) tg_writer_abandon(w);
+tg_status tg_safetensors_put(tg_safetensors_writer *w, tg_tensor *x) {
+    tg_ctx *ctx = w->ctx;
+    if (w->next == w->count)
+        return tg_fail(ctx, TG_ERR_INTERNAL, "tg_safetensors_put: '%s' has only %d tensors", w->file.path, w->count);
+    void *chunk = ctx->host ? NULL : tg_host_alloc(ctx, TG_IO_CHUNK);
+    tg_status s = tg_io_enter(ctx);
+    if (s == TG_OK) s = tg_storage_need(x->storage, x);
+    if (s == TG_OK) s = put_data(w, x, chunk);
+    tg_host_free(ctx, chunk, TG_IO_CHUNK);
     return s;
+}
+
+/* ---- The whole ---- */
+
+static tg_status begin(tg_safetensors_writer *w, const job *j) {
+    *w = (tg_safetensors_writer){.file = {.fd = -1}};
+    TG_TRY(check(j));
+    w->ctx = j->ctx;
+    tg_status s = tg_writer_open(&w->file, j->ctx, j->path);
+    if (s == TG_OK) s = make_header(j, w);
+    if (s != TG_OK) tg_safetensors_abandon(w);
+    return s;
+}
+
+tg_status tg_safetensors_begin(tg_safetensors_writer *w, tg_ctx *ctx, const char *path, const tg_named_tensor *tensors,
+                               int n_tensors, const tg_metadata *metadata, int n_metadata) {
+    const job j = {ctx, path, tensors, metadata, n_tensors, n_metadata, true};
+    return begin(w, &j);
+}
+
+static tg_status seal(tg_safetensors_writer *w) {
+    tg_ctx *ctx = w->ctx;
+    if (w->next != w->count)
+        return tg_fail(ctx, TG_ERR_INTERNAL, "tg_safetensors_commit: '%s' has %d of %d tensors", w->file.path, w->next,
+                       w->count);
+    tg_checksum_text(tg_checksum(w->header, w->bytes), w->header + w->sum);
+    return tg_writer_put_at(&w->file, 0, w->header, w->bytes);
+}
+
+tg_status tg_safetensors_commit(tg_safetensors_writer *w) {
+    tg_status s = seal(w);
+    if (s == TG_OK) s = tg_writer_commit(&w->file);
+    tg_safetensors_abandon(w);
+    return s;
+}
+
+void tg_safetensors_abandon(tg_safetensors_writer *w) {
+    tg_ctx *ctx = w->ctx;
+    if (!ctx) return;
+    tg_host_free(ctx, w->header, w->bytes + 1);
+    tg_writer_abandon(&w->file);
+    *w = (tg_safetensors_writer){.file = {.fd = -1}};
 }
 
 tg_status tg_safetensors_save(tg_ctx *ctx, const char *path, const tg_named_tensor *tensors, int n_tensors,
                               const tg_metadata *metadata, int n_metadata) {
-    job j = {ctx, path, tensors, metadata, n_tensors, n_metadata, false};
+    const job j = {ctx, path, tensors, metadata, n_tensors, n_metadata, false};
+    tg_safetensors_writer w;
     TG_TRY(tg_io_enter(ctx));
-    TG_TRY(check(&j));
-    tg_writer w;
-    TG_TRY(tg_writer_open(&w, ctx, path));
-    tg_status s = put_all(&j, &w);
-    if (s == TG_OK) return tg_writer_commit(&w);
-    tg_writer_abandon(&w);
+    TG_TRY(begin(&w, &j));
+    tg_status s = TG_OK;
+    for (int i = 0; i < n_tensors && s == TG_OK; i++) s = tg_safetensors_put(&w, tensors[i].tensor);
+    if (s == TG_OK) return tg_safetensors_commit(&w);
+    tg_safetensors_abandon(&w);
     return s;
 }

@@ -182,6 +182,7 @@ TG_M_FLOATS(ceil, TG_M_X, ceilf(x), ceil(x))
 TG_M_FLOATS(rint, TG_M_X, rintf(x), rint(x))
 TG_M_FLOATS(tanh, TG_M_X, tanhf(x), tanh(x))
 TG_M_FLOATS(erf, TG_M_X, erff(x), erf(x))
+TG_M_FLOATS(normal_cdf, TG_M_X, 0.5f * (1.0f + erff(x * 0.70710678f)), 0.5 * (1.0 + erf(x * 0.70710678118654752)))
 TG_M_FLOATS(sigmoid, TG_M_X, 1.0f / (1.0f + expf(-x)), 1.0 / (1.0 + exp(-x)))
 TG_M_FLOATS(pow, TG_M_XY, powf(x, y), pow(x, y))
 TG_M_FLOATS(atan2, TG_M_XY, atan2f(x, y), atan2(x, y))
@@ -236,12 +237,12 @@ TG_SCALAR tg_gelu_tanh_slope(T x) {
 }
 
 TG_SCALAR tg_gelu_of(T x) {
-    return (T)0.5 * x * ((T)1 + TG_M(erf)(x * (T)0.70710678118654752));
+    return x * TG_M(normal_cdf)(x);
 }
 
 TG_SCALAR tg_gelu_slope(T x) {
     T phi = (T)0.39894228040143268 * TG_M(exp)((T)-0.5 * x * x);
-    return (T)0.5 * ((T)1 + TG_M(erf)(x * (T)0.70710678118654752)) + x * phi;
+    return TG_M(normal_cdf)(x) + x * phi;
 }
 
 /* sqrt(1 - x^2), without its cancellation near 1. */

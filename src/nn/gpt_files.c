@@ -178,6 +178,15 @@ static int64_t true_rows(const tg_module *gpt, const tg_tensor *p, const char *p
     return padded ? c->vocab : tg_global_shape(p).dim[0];
 }
 
+/* Of the whole parameter, in the file. */
+static tg_shape stored_shape(const tg_module *gpt, const tg_tensor *p, const char *path) {
+    tg_shape g = tg_global_shape(p), stored = g;
+    bool swap = tg_gpt_config_of(gpt)->arch == TG_GPT2 && conv1d(path);
+    stored.dim[0] = g.dim[0] = true_rows(gpt, p, path);
+    for (int d = 0; swap && d < 2; d++) stored.dim[d] = g.dim[1 - d];
+    return stored;
+}
+
 /* Published GPT-2 files leave out the prefix, and hold masks as "attn.bias". */
 static const char *stored_name(const tg_safetensors *f, const char *path) {
     static const char prefix[] = "transformer.";
@@ -219,7 +228,8 @@ static tg_status load_part(tg_module *gpt, tg_safetensors *f, tg_tensor *p, cons
     return s == TG_OK ? ctx->status : s;
 }
 
-static tg_status load_weights(tg_module *gpt, tg_safetensors *f, const char *path) {
+/* All that a file may be refused for, before the model is changed. */
+static tg_status check_weights(tg_module *gpt, tg_safetensors *f, const char *path) {
     tg_ctx *ctx = gpt->ctx;
     for (int i = 0; i < tg_safetensors_count(f); i++)
         if (!known(gpt, tg_safetensors_at(f, i)->name))
@@ -231,13 +241,24 @@ static tg_status load_weights(tg_module *gpt, tg_safetensors *f, const char *pat
         const char *stored = stored_name(f, name);
         if (!tg_safetensors_find(f, stored))
             return tg_fail(ctx, TG_ERR_FORMAT, "'%s': tensor \"%s\", which the model needs, is missing", path, name);
-        TG_TRY(load_part(gpt, f, p, stored, name));
+        const tg_shape shape = stored_shape(gpt, p, name);
+        TG_TRY(tg_safetensors_expect(f, stored, &shape, (tg_dtype)p->dtype, true));
+    }
+    return tg_safetensors_verify(f, 0, 1);
+}
+
+static tg_status load_weights(tg_module *gpt, tg_safetensors *f, const char *path) {
+    TG_TRY(check_weights(gpt, f, path));
+    for (int i = 0, n = tg_module_param_count(gpt); i < n; i++) {
+        const char *name;
+        tg_tensor *p = tg_module_param(gpt, i, &name);
+        TG_TRY(load_part(gpt, f, p, stored_name(f, name), name));
     }
     return TG_OK;
 }
 
 /* The header: names, and shapes as stored. */
-static tg_status begin_weights(tg_module *gpt, tg_writer *w, const char *path) {
+static tg_status begin_weights(tg_module *gpt, tg_safetensors_writer *w, const char *path) {
     tg_ctx *ctx = gpt->ctx;
     int n = tg_module_param_count(gpt);
     size_t bytes = (size_t)n * (sizeof(tg_named_tensor) + sizeof(tg_tensor) + TG_MAX_DIMS * sizeof(int64_t));
@@ -248,11 +269,9 @@ static tg_status begin_weights(tg_module *gpt, tg_writer *w, const char *path) {
     for (int i = 0; i < n; i++, dims += TG_MAX_DIMS) {
         const char *name;
         tg_tensor *p = tg_module_param(gpt, i, &name);
-        tg_shape g = tg_global_shape(p);
-        g.dim[0] = true_rows(gpt, p, name);
-        bool swap = tg_gpt_config_of(gpt)->arch == TG_GPT2 && conv1d(name);
+        const tg_shape shape = stored_shape(gpt, p, name);
         x[i] = (tg_tensor){.dtype = p->dtype, .ndim = p->ndim, .shape = dims, .numel = 1};
-        for (int d = 0; d < p->ndim; d++) x[i].numel *= dims[d] = g.dim[swap ? 1 - d : d];
+        for (int d = 0; d < p->ndim; d++) x[i].numel *= dims[d] = shape.dim[d];
         named[i] = (tg_named_tensor){tg_host_strdup(ctx, name), &x[i]};
     }
     if (tg_ok(ctx)) tg_safetensors_begin(w, ctx, path, named, n, (const tg_metadata[]){{"format", "pt"}}, 1);
@@ -262,7 +281,7 @@ static tg_status begin_weights(tg_module *gpt, tg_writer *w, const char *path) {
 }
 
 /* A parameter of one rank is whole as it is; the parts of several meet on the one that writes. */
-static tg_status save_param(tg_module *gpt, tg_writer *w, tg_tensor *p, const char *path) {
+static tg_status save_param(tg_module *gpt, tg_safetensors_writer *w, tg_tensor *p, const char *path) {
     const tg_parallel *parallel = tg_gpt_config_of(gpt)->parallel;
     tg_tensor *whole = p;
     if (gpt->ctx->grid.axes) {
@@ -282,15 +301,15 @@ static tg_status save_param(tg_module *gpt, tg_writer *w, tg_tensor *p, const ch
 
 /* path NULL: this rank does not write. */
 static tg_status save_weights(tg_module *gpt, const char *path) {
-    tg_writer w = {.fd = -1};
+    tg_safetensors_writer w = {0};
     tg_status s = path ? begin_weights(gpt, &w, path) : TG_OK;
     for (int i = 0, n = tg_module_param_count(gpt); i < n && s == TG_OK; i++) {
         const char *name;
         tg_tensor *p = tg_module_param(gpt, i, &name);
         s = save_param(gpt, path ? &w : NULL, p, name);
     }
-    if (path && s == TG_OK) s = tg_writer_commit(&w);
-    if (path) tg_writer_abandon(&w);
+    if (path && s == TG_OK) s = tg_safetensors_commit(&w);
+    if (path) tg_safetensors_abandon(&w);
     return s;
 }
 

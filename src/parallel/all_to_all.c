@@ -64,7 +64,7 @@ static tg_status all_to_all_backward(tg_call *c) {
 }
 
 static tg_status all_to_all_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
-    tg_mapping_params p = *(const tg_mapping_params *)n->params;
+    tg_mapping_params p = *(const tg_mapping_params *)tg_node_params_of(n);
     const int64_t *sent = p.splits;
     p.splits = p.recv;
     p.recv = sent;
@@ -142,7 +142,7 @@ static tg_status reshard_backward(tg_call *c) {
 }
 
 static tg_status reshard_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
-    tg_mapping_params p = *(const tg_mapping_params *)n->params;
+    tg_mapping_params p = *(const tg_mapping_params *)tg_node_params_of(n);
     int dim = p.dim;
     p.dim = p.cut;
     p.cut = dim;
@@ -203,7 +203,7 @@ static tg_status shift_infer(tg_call *c) {
 }
 
 static tg_status shift_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
-    tg_mapping_params p = *(const tg_mapping_params *)n->params;
+    tg_mapping_params p = *(const tg_mapping_params *)tg_node_params_of(n);
     p.root = -p.root;
     return tg_mapping_vjp(t, n, gout, gin, n->op, &p);
 }

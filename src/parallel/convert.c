@@ -48,7 +48,7 @@ static tg_status as_opaque_infer(tg_call *c) {
 
 /* The shard that x was. */
 static tg_status as_opaque_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
-    tg_mapping_params p = *(const tg_mapping_params *)n->params;
+    tg_mapping_params p = *(const tg_mapping_params *)tg_node_params_of(n);
     tg_axis axis = tg_comm_axis(p.comm);
     tg_placement was = (unsigned)axis < TG_MAX_AXES ? tg_place_on(tg_node_in(n)[0], axis) : tg_at_v;
     p.shard = was;

@@ -35,21 +35,6 @@ static tg_status check_params(tg_call *c) {
     return TG_OK;
 }
 
-static tg_status check_shapes(tg_call *c) {
-    const linear_params *p = c->params;
-    const tg_tensor *x = c->in[0], *w = c->in[1], *b = c->in[2];
-    int least = p->sequence_parallel ? 2 : 1;
-    if (x->ndim < least || w->ndim != 2)
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected x [.., in] of %d or more dims and w [out, in], not %d and %d",
-                            least, x->ndim, w->ndim);
-    if (x->shape[x->ndim - 1] != w->shape[1])
-        return tg_call_fail(c, TG_ERR_SHAPE, "x has rows of %lld and w of %lld: expected as many",
-                            (long long)x->shape[x->ndim - 1], (long long)w->shape[1]);
-    if (b && (b->ndim != 1 || b->shape[0] != w->shape[0]))
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected b of [%lld], one for each row of w", (long long)w->shape[0]);
-    return TG_OK;
-}
-
 /* What a gather of x to REPLICATED, or tg_copy_to_tp, and then tg_linear would give on the communicator's axis. */
 static tg_status place(tg_call *c) {
     const linear_params *p = c->params;
@@ -80,7 +65,7 @@ static tg_status linear_infer(tg_call *c) {
     TG_TRY(tg_need_same_dtype(c, 0, 1));
     if (c->in[2]) TG_TRY(tg_need_same_dtype(c, 0, 2));
     TG_TRY(check_params(c));
-    TG_TRY(check_shapes(c));
+    TG_TRY(tg_linear_shapes(c, ((const linear_params *)c->params)->sequence_parallel ? 2 : 1));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     shape[x->ndim - 1] = c->in[1]->shape[0];
     if (ranks(c->params) > 1) shape[0] *= ranks(c->params);

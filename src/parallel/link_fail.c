@@ -59,6 +59,12 @@ void tg_link_fail(tg_link_group *g, tg_status status, int culprit, int reporter,
     if (reporter == g->self->me) tell_members(g);
 }
 
+/* A disagreement is one for all members, so that each passes it on before the others can hear that it has failed for
+ * it: from the one who found it they may hear later. */
+static void pass_on(tg_link_group *g) {
+    if (g->status == TG_ERR_MISMATCH && g->reporter != g->self->me && !g->told) tell_members(g);
+}
+
 /* As it looks from this rank. */
 static tg_status status_here(const tg_link_group *g, bool arrived) {
     if (g->told || g->status == TG_OK) return TG_ERR_ABORTED;
@@ -69,6 +75,7 @@ static tg_status status_here(const tg_link_group *g, bool arrived) {
 tg_status tg_link_failed(tg_link_group *g, bool arrived) {
     tg_ctx *ctx = g->self->ctx;
     tg_status status = status_here(g, arrived);
+    pass_on(g);
     g->told = true;
     g->self->cause = g->culprit == g->self->me ? -1 : g->culprit;
     if (status == TG_ERR_ABORTED)

@@ -161,6 +161,6 @@ tg_tensor *tg_mapping_record(tg_tape *t, const tg_op *op, const tg_mapping_param
 tg_status tg_mapping_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin, const tg_op *op,
                          const tg_mapping_params *p) {
     tg_tensor *g = gout[0];
-    gin[0] = tg_record(t, op, p ? p : n->params, &g, 1, n->site);
+    gin[0] = tg_record(t, op, p ? p : tg_node_params_of(n), &g, 1, n->site);
     return t->ctx->status;
 }

@@ -35,7 +35,7 @@ static tg_status gather_from_sp_backward(tg_call *c) {
 }
 
 static tg_status gather_from_sp_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
-    const tg_mapping_params *p = n->params;
+    const tg_mapping_params *p = tg_node_params_of(n);
     return tg_mapping_vjp(t, n, gout, gin, p->invariant ? &tg_op_scatter_to : &tg_op_reduce_scatter, NULL);
 }
 

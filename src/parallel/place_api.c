@@ -81,7 +81,7 @@ static tg_status check_leaf(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_
         return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s was placed on axis %s%s%s%s already", what,
                        tg_axis_name(axis), axis == asked ? "" : ", which is ", axis == asked ? "" : tg_axis_name(asked),
                        axis == asked ? "" : " here,");
-    if (x->pins || (x->ext && x->ext->leaf_tape))
+    if (x->ext && (x->ext->pins || x->ext->leaf_tape))
         return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s was used before it was placed", what);
     bool opaque = to.kind == TG_VARYING && to.layout == TG_OPAQUE;
     if (x->flags & TG_F_PARAM && (to.kind == TG_PARTIAL || opaque))

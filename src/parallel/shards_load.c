@@ -1,5 +1,6 @@
 /* Reading sharded state: every rank looks at the headers, and nothing is changed before all ranks have found every key
- * as they expect it; then each reads the global tensors one at a time and keeps its part. */
+ * as they expect it, and the bytes of every tensor as they were saved, of which each rank looks at some; then each
+ * reads the global tensors one at a time and keeps its part. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -129,10 +130,18 @@ static tg_status check_unknown(source *f) {
     return TG_OK;
 }
 
+/* This rank's share of the bytes. */
+static tg_status check_bytes(const source *f) {
+    tg_comm *world = tg_parallel_world(f->s->p);
+    for (int i = 0; i < f->n; i++) TG_TRY(tg_safetensors_verify(f->file[i], tg_comm_rank(world), tg_comm_size(world)));
+    return TG_OK;
+}
+
 static tg_status check_all(source *f) {
     for (int i = 0; i < f->s->n; i++) TG_TRY(check_entry(f, &f->s->item[i]));
     for (int i = 0; i < f->s->n_steps; i++) TG_TRY(check_steps(f, f->s->steps[i].key));
-    return check_unknown(f);
+    TG_TRY(check_unknown(f));
+    return check_bytes(f);
 }
 
 /* ---- The data ---- */

@@ -75,7 +75,7 @@ static tg_status agree_on_id(const tg_shards *s, int64_t *id) {
 }
 
 /* The rows that the file has. */
-static tg_status put(tg_writer *w, const tg_shard_item *i, tg_tensor *whole) {
+static tg_status put(tg_safetensors_writer *w, const tg_shard_item *i, tg_tensor *whole) {
     tg_shape g = tg_shard_in_file(i);
     tg_tensor *rows =
         tg_temp_new(w->ctx, whole->dtype, (int)g.ndim, g.dim, NULL, tg_storage_ref(whole->storage), whole->offset);
@@ -85,7 +85,7 @@ static tg_status put(tg_writer *w, const tg_shard_item *i, tg_tensor *whole) {
     return s;
 }
 
-static tg_status put_all(const tg_shards *s, tg_writer *w) {
+static tg_status put_all(const tg_shards *s, tg_safetensors_writer *w) {
     for (int i = 0; i < s->n; i++) {
         tg_tensor *whole = tg_shard_whole(s, &s->item[i]);
         tg_status status = s->ctx->status;
@@ -102,7 +102,7 @@ static tg_status make_directory(tg_ctx *ctx, const char *dir) {
     return errno == EEXIST ? TG_OK : tg_file_fail(ctx, "make the directory", dir, -1);
 }
 
-static tg_status begin(const tg_shards *s, const char *dir, int64_t id, tg_writer *w) {
+static tg_status begin(const tg_shards *s, const char *dir, int64_t id, tg_safetensors_writer *w) {
     head h;
     char *path = tg_format_path(s->ctx, TG_SHARDS_FILE, dir, tg_parallel_rank(s->p, TG_PP));
     tg_status status = path ? make_directory(s->ctx, dir) : s->ctx->status;
@@ -115,7 +115,7 @@ static tg_status begin(const tg_shards *s, const char *dir, int64_t id, tg_write
     return status;
 }
 
-static tg_status save(tg_shards *s, const char *dir, tg_writer *w) {
+static tg_status save(tg_shards *s, const char *dir, tg_safetensors_writer *w) {
     int64_t id;
     tg_comm *world = tg_parallel_world(s->p);
     bool writes = tg_shards_writer(s);
@@ -123,7 +123,7 @@ static tg_status save(tg_shards *s, const char *dir, tg_writer *w) {
     if (writes) TG_TRY(begin(s, dir, id, w));
     TG_TRY(put_all(s, writes ? w : NULL));
     TG_TRY(tg_comm_barrier(world)); /* every file is complete */
-    if (writes) TG_TRY(tg_writer_commit(w));
+    if (writes) TG_TRY(tg_safetensors_commit(w));
     return tg_comm_barrier(world);
 }
 
@@ -132,9 +132,9 @@ static tg_status check_and_save(tg_shards *s, const char *dir) {
     if (!dir || !*dir) return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_save: dir is %s", dir ? "empty" : "NULL");
     if (s->ctx->meta) return tg_fail(s->ctx, TG_ERR_DEVICE, "tg_shards_save: tensors of device \"meta\" have no bytes");
     TG_TRY(tg_shards_check(s, "tg_shards_save"));
-    tg_writer w = {.fd = -1};
+    tg_safetensors_writer w = {0};
     tg_status status = save(s, dir, &w);
-    tg_writer_abandon(&w); /* what was committed is no longer there */
+    tg_safetensors_abandon(&w); /* what was committed is no longer there */
     return status;
 }
 

@@ -310,35 +310,13 @@ static void shm_abort(tg_ctx *ctx, void *state, const char *why) {
     tg_shm_abandon(state, why);
 }
 
-const tg_comm_ops tg_threads_transport = {
-    .size = sizeof(tg_comm_ops),
-    .name = "threads",
-    .host = true,
-    .start = shm_start,
-    .test = shm_test,
-    .wait = shm_wait,
-    .drop = shm_drop,
-    .split = shm_split,
-    .close = shm_close,
-    .abort = shm_abort,
-    .recover = tg_shm_recover,
-    .look = tg_shm_look_on,
-};
+#define TRANSPORT(name_)                                                                                     \
+    {.size = sizeof(tg_comm_ops), .name = name_, .host = true, .start = shm_start, .test = shm_test,         \
+     .wait = shm_wait, .drop = shm_drop, .split = shm_split, .close = shm_close, .abort = shm_abort,         \
+     .recover = tg_shm_recover, .look = tg_shm_look_on}
 
-const tg_comm_ops tg_processes_transport = {
-    .size = sizeof(tg_comm_ops),
-    .name = "shm",
-    .host = true,
-    .start = shm_start,
-    .test = shm_test,
-    .wait = shm_wait,
-    .drop = shm_drop,
-    .split = shm_split,
-    .close = shm_close,
-    .abort = shm_abort,
-    .recover = tg_shm_recover,
-    .look = tg_shm_look_on,
-};
+const tg_comm_ops tg_threads_transport = TRANSPORT("threads");
+const tg_comm_ops tg_processes_transport = TRANSPORT("shm");
 
 /* ---- The rank's card ---- */
 

@@ -3,7 +3,8 @@
  * A row names the exported function that it is about, makes one wrong call, and says which error the context must then
  * hold and what its message must contain. Around every row the frame looks at bytes, nodes, random streams, versions
  * and values, which must be as before, and trains one step, which must give the usual gradient. tests/bad/symbols.sh
- * compares the names of the rows with the library's exports. */
+ * compares the names of the rows with the library's exports: a function that does no more than record the op of its
+ * name may do with those of bad_table. */
 #ifndef TG_TESTS_BAD_H
 #define TG_TESTS_BAD_H
 
@@ -15,7 +16,7 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/tapegrad.h>
 
-enum { BAD_WATCHED = 8, BAD_HANDLES = 12 };
+enum { BAD_WATCHED = 8, BAD_HANDLES = 13 };
 
 /* A tape and a tensor that do not go together, and the error that says so. */
 typedef struct bad_handle {
@@ -42,12 +43,14 @@ typedef struct bad_world {
     tg_tensor *w, *x, *v, *ids, *mask,
         *cube; /* f32[2, 3] that needs a gradient, f32[2, 3], f32[3], i64[2], bool[2, 3], f32[2, 3, 4] */
     tg_tensor *r;                             /* of t: w squared */
-    tg_tensor *inert, *reset, *dropped, *overwritten, *elsewhere, *foreign, *gone;
+    tg_tensor *inert, *reset, *reset_next, *dropped, *overwritten, *elsewhere, *foreign, *gone;
     bad_handle handle[BAD_HANDLES]; /* the last one is of a tensor whose bytes were discarded */
     const char *dir;                /* for files: empty, removed at the end */
     bad_state before;
     int passed, failed, n_symbols;
     const char *symbol[8192]; /* of every row */
+    int n_ops;
+    const char *op[512]; /* that bad_table has run */
     bool quiet;
 } bad_world;
 
@@ -55,6 +58,9 @@ void bad_begin(bad_world *b);
 /* truth: that the call answered as its row says. */
 void bad_end(bad_world *b, const char *symbol, const char *file, int line, bool truth, tg_ctx *ctx, tg_status status,
              const char *says);
+/* What is listed: the function that a row is about; the op that bad_table has run. */
+void bad_names(bad_world *b, const char *symbol);
+void bad_covers(bad_world *b, const char *op);
 /* The same call again while an older error sticks: bad_stick, the call, bad_stuck. */
 void bad_stick(bad_world *b);
 void bad_stuck(bad_world *b, const char *symbol, const char *file, int line);
@@ -64,6 +70,7 @@ static inline bool bad_inert(const tg_tensor *x) { return x && !tg_alive(x) && t
 #define BAD_ONCE(symbol, truth, ctx_, status, says)                                   \
     do {                                                                              \
         (void)&symbol;                                                                \
+        bad_names(b, #symbol);                                                        \
         bad_begin(b);                                                                 \
         bool truth_ = (truth);                                                        \
         bad_end(b, #symbol, __FILE__, __LINE__, truth_, ctx_, status, says);          \
@@ -97,9 +104,9 @@ static inline bool bad_inert(const tg_tensor *x) { return x && !tg_alive(x) && t
 #define VIEW(symbol, call) BAD_OP(symbol, BAD_HANDLES - 1, bad_inert(call))
 
 /* The handles that are no tensor of b->ctx any more, in turn. */
-#define EACH_DEAD(x)                                                                                             \
-    for (tg_tensor **at_ = (tg_tensor *[]){b->inert, b->reset, b->dropped, b->overwritten, NULL}, *x; (x = *at_); \
-         at_++)
+#define EACH_DEAD(x)                                                                                                 \
+    for (tg_tensor **at_ = (tg_tensor *[]){b->inert, b->reset, b->reset_next, b->dropped, b->overwritten, NULL}, *x; \
+         (x = *at_); at_++)
 #define DEAD_STATUS(symbol, call) EACH_DEAD(x) FAILS(symbol, HANDLE, "the tensor", call)
 #define DEAD_TENSOR(symbol, call) EACH_DEAD(x) INERT(symbol, HANDLE, "the tensor", call)
 #define DEAD_QUIET(symbol, truth) EACH_DEAD(x) QUIET(symbol, truth)
@@ -112,6 +119,7 @@ void bad_capture(bad_world *b);
 void bad_backward(bad_world *b);
 void bad_derivatives(bad_world *b);
 void bad_ops(bad_world *b);
+void bad_table(bad_world *b); /* every op by tg_apply */
 void bad_windows(bad_world *b);
 void bad_arguments(bad_world *b); /* of ops */
 void bad_extend(bad_world *b);

@@ -134,7 +134,7 @@ static void questions(bad_world *b, tg_comm *c) {
         GIVES(symbol, ARGUMENT, "the communicator is NULL", !(with_x));                           \
         c = plan;                                                                                 \
         GIVES(symbol, ARGUMENT, "is NULL on rank 1 of 3", !(with_null));                          \
-        for (tg_tensor **at_ = (tg_tensor *[]){b->inert, b->reset, b->dropped, NULL}; *at_; at_++) { \
+        for (tg_tensor **at_ = (tg_tensor *[]){b->inert, b->reset, b->reset_next, b->dropped, NULL}; *at_; at_++) { \
             x = *at_;                                                                             \
             GIVES(symbol, HANDLE, "the tensor", !(with_x));                                       \
         }                                                                                         \

@@ -42,6 +42,7 @@ static void lists(bad_world *b) {
     QUIET(tg_safetensors_metadata_count, tg_safetensors_metadata_count(NULL) == 0);
     QUIET(tg_safetensors_metadata_at, !tg_safetensors_metadata_at(NULL, 0));
     QUIET(tg_safetensors_metadata, !tg_safetensors_metadata(NULL, "k"));
+    QUIET(tg_checksum, tg_checksum(NULL, 0) == 0xef46db3751d8e999 && tg_checksum(NULL, 1) == tg_checksum(NULL, 0));
     QUIET(tg_safetensors_open, !tg_safetensors_open(NULL, at(b, "x")));
     GIVES(tg_safetensors_open, ARGUMENT, "NULL", !tg_safetensors_open(b->ctx, NULL));
     GIVES(tg_safetensors_open, IO, "no/such", !tg_safetensors_open(b->ctx, at(b, "no/such")));
@@ -97,6 +98,7 @@ static bool saves(bad_world *b, tg_tensor *x, const char *name, tg_status status
 static void writes(bad_world *b) {
     const tg_named_tensor named[] = {{"x", b->x}, {"x", b->v}};
     const tg_metadata no_key = {NULL, "v"}, no_value = {"k", NULL}, twice[] = {{"k", "1"}, {"k", "2"}};
+    const tg_metadata sums = {"tapegrad.xxh64", ""};
     const path saved = path_of(b, "saved");
     const char *path = saved.name;
     QUIET(tg_safetensors_save, tg_safetensors_save(NULL, path, named, 1, NULL, 0) == TG_ERR_ARGUMENT);
@@ -112,6 +114,8 @@ static void writes(bad_world *b) {
     FAILS(tg_safetensors_save, ARGUMENT, "value of metadata 0 is NULL",
           tg_safetensors_save(b->ctx, path, named, 1, &no_value, 1));
     FAILS(tg_safetensors_save, ARGUMENT, "'k' is given twice", tg_safetensors_save(b->ctx, path, named, 1, twice, 2));
+    FAILS(tg_safetensors_save, ARGUMENT, "keeps the metadata key 'tapegrad.xxh64'",
+          tg_safetensors_save(b->ctx, path, named, 1, &sums, 1));
     FAILS(tg_safetensors_save, IO, "no/such", tg_safetensors_save(b->ctx, at(b, "no/such"), named, 1, NULL, 0));
     QUIET(tg_safetensors_save, saves(b, b->x, NULL, TG_ERR_ARGUMENT, "name of tensor 0 is NULL"));
     QUIET(tg_safetensors_save, saves(b, b->x, "\xff", TG_ERR_ARGUMENT, "not UTF-8"));

@@ -30,10 +30,19 @@ static void drop_one(bad_world *b) {
     tg_drop(b->dropped);
 }
 
-static void make_dead(bad_world *b) {
+/* A handle of the last step, in whose room one of this step lives; of an even or of an odd step. */
+static tg_tensor *make_reset(bad_world *b, bool odd) {
     tg_tape *ended = tg_tape_new(b->ctx);
-    b->reset = tg_neg(ended, b->x);
+    if (odd) tg_tape_reset(ended);
+    tg_tensor *x = tg_neg(ended, b->x);
     tg_tape_reset(ended);
+    tg_neg(ended, b->w);
+    return x;
+}
+
+static void make_dead(bad_world *b) {
+    b->reset = make_reset(b, false);
+    b->reset_next = make_reset(b, true);
     b->overwritten = tg_neg(b->t, b->x);
     tg_add_(b->t, b->overwritten, b->x);
     b->elsewhere = tg_neg(b->other, b->x);
@@ -54,6 +63,7 @@ static void list_handles(bad_world *b) {
         {b->t, NULL, b->ctx, TG_ERR_ARGUMENT, "NULL"},
         {b->t, b->inert, b->ctx, TG_ERR_HANDLE, "inert"},
         {b->t, b->reset, b->ctx, TG_ERR_HANDLE, "reset"},
+        {b->t, b->reset_next, b->ctx, TG_ERR_HANDLE, "reset"},
         {b->t, b->overwritten, b->ctx, TG_ERR_HANDLE, "in place"},
         {b->t, b->elsewhere, b->ctx, TG_ERR_HANDLE, "tg_tape_input"},
         {b->t, b->foreign, b->ctx, TG_ERR_HANDLE, "another context"},
@@ -171,7 +181,6 @@ void bad_end(bad_world *b, const char *symbol, const char *file, int line, bool 
              const char *says) {
     char message[2048];
     snprintf(message, sizeof message, "%s", tg_ctx_message(ctx ? ctx : b->ctx));
-    b->symbol[b->n_symbols < (int)TG_LEN(b->symbol) ? b->n_symbols++ : 0] = symbol;
     const char *wrong = wrong_error(b, ctx, status, says);
     tg_ctx_clear(b->ctx);
     tg_ctx_clear(b->far);
@@ -189,6 +198,12 @@ void bad_end(bad_world *b, const char *symbol, const char *file, int line, bool 
         b->passed++;
     tg_ctx_clear(b->ctx);
 }
+
+void bad_names(bad_world *b, const char *symbol) {
+    b->symbol[b->n_symbols < (int)TG_LEN(b->symbol) ? b->n_symbols++ : 0] = symbol;
+}
+
+void bad_covers(bad_world *b, const char *op) { b->op[b->n_ops < (int)TG_LEN(b->op) ? b->n_ops++ : 0] = op; }
 
 static const char first_error[] = "an older error";
 
@@ -214,9 +229,10 @@ void bad_stuck(bad_world *b, const char *symbol, const char *file, int line) {
 
 static void print_symbols(const bad_world *b) {
     for (int i = 0; i < b->n_symbols; i++) puts(b->symbol[i]);
+    for (int i = 0; i < b->n_ops; i++) printf("op %s\n", b->op[i]);
 }
 
-/* With --symbols: prints the names of all rows. */
+/* With --symbols: prints the names of all rows, and of the ops of bad_table. */
 int main(int argc, char **argv) {
     static bad_world world;
     bad_world *b = &world;
@@ -228,8 +244,7 @@ int main(int argc, char **argv) {
         return EXIT_FAILURE;
     }
     void (*const part[])(bad_world *) = {bad_context,   bad_tensor,  bad_tape,      bad_backward, bad_derivatives,
-        bad_ops,
-        bad_windows,
+                                         bad_ops,       bad_table,   bad_windows,
                                          bad_arguments, bad_extend,  bad_gradcheck, bad_nn,       bad_optim,
                                          bad_io,        bad_comm,    bad_placement, bad_mappings, bad_link, bad_mpi,
                                          bad_layers,    bad_parallel, bad_capture};

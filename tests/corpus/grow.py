@@ -163,7 +163,8 @@ class Compiler:
 def table(plants):
     lines = ['/* Grown by grow.py. */', '#include <math.h>', '#include <stdbool.h>', '#include <stdint.h>', '',
              '#define T double', '#define TG_M(f) m_##f', '#define m_abs fabs',
-             'static inline double m_sigmoid(double x) { return 1 / (1 + exp(-x)); }']
+             'static inline double m_sigmoid(double x) { return 1 / (1 + exp(-x)); }',
+             'static inline double m_normal_cdf(double x) { return (1 + erf(x / sqrt(2))) / 2; }']
     lines += [f'#define m_{f} {f}' for f in ('exp log sqrt sin cos tan asin acos atan sinh cosh log1p expm1 floor ceil '
                                              'rint tanh erf pow atan2 fmod').split()]
     lines += ['#include "kernels/scalar.h"', '#include "kernels/composed.h"', '#include "corpus/corpus.h"', '']

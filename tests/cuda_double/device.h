@@ -6,14 +6,10 @@
 
 #include <cuda_runtime.h>
 #include <math_constants.h>
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <functional>
-#include <tuple>
 #include <type_traits>
-#include <vector>
 
 /* Static shared arrays lie in one section, so that the runner can fill them with NaN before every block: what was read
  * without having been set shows. */
@@ -49,30 +45,44 @@ enum Wait { wait_block, wait_block_votes, wait_shuffle, wait_ballot, wait_warp }
 uint64_t wait_in_block(int kind, uint64_t value, const char *file, int line);
 uint64_t wait_in_warp(int kind, unsigned mask, uint64_t value, unsigned lane, const char *file, int line);
 
-/* A kernel's launch, whose body still is of the caller's types. */
+/* An argument's type without taking part in deduction, so that atomicAdd(&u64, 1) compiles as it does under nvcc. */
+template <class T> struct Same { using type = T; };
+template <class T> using same = typename Same<T>::type;
+
+/* What one thread of a launch does: the kernel with its arguments. Every kernel has one of these, and every file of
+ * kernels is compiled with this header: hence nothing of the standard library's. */
+struct Body {
+    virtual ~Body() {}
+    virtual void run() const = 0;
+};
+template <class F> struct BodyOf final : Body {
+    const F f;
+    explicit BodyOf(const F &g) : f(g) {}
+    void run() const override { f(); }
+};
+
 struct Launch {
     const char *name;
     const void *kernel;
     dim3 grid, block;
     size_t shared;
     cudaStream_t stream;
-    std::vector<const void *> pointers; /* its arguments that are pointers */
-    std::function<void()> thread;       /* what one thread does */
+    const void *const *pointers; /* its arguments that are pointers; not kept */
+    int n_pointers;
 };
-void launch_kernel(Launch launch);
+void launch_kernel(const Launch &launch, Body *body); /* which becomes the double's */
 
-template <class... P, class... A>
-void launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, A... a) {
-    std::tuple<P...> arguments(static_cast<P>(a)...);
-    Launch l{name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream, {}, {}};
-    auto note = [&l](const auto &p) {
-        if constexpr (std::is_pointer<std::decay_t<decltype(p)>>::value) l.pointers.push_back(p);
-        (void)p;
-    };
-    (void)note;
-    std::apply([&](const auto &...p) { (note(p), ...); }, arguments);
-    l.thread = [kernel, arguments] { std::apply(kernel, arguments); };
-    launch_kernel(std::move(l));
+template <class T> void note_pointer(const T &, const void **, int *) {}
+template <class T> void note_pointer(T *const &p, const void **to, int *n) { to[(*n)++] = p; }
+
+template <class... P>
+void launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+            same<P>... a) {
+    const void *pointers[sizeof...(P) + 1];
+    Launch l{name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream, pointers, 0};
+    (note_pointer(a, pointers, &l.n_pointers), ...);
+    auto thread = [kernel, a...] { kernel(a...); };
+    launch_kernel(l, new BodyOf<decltype(thread)>(thread));
 }
 
 template <class T> T shuffle(unsigned mask, T value, unsigned lane, const char *file, int line) {
@@ -97,10 +107,6 @@ template <class T, class F> T read_modify_write(T *p, F change) {
     while (!__atomic_compare_exchange(p, &old, &changed, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     return old;
 }
-
-/* An argument's type without taking part in deduction, so that atomicAdd(&u64, 1) compiles as it does under nvcc. */
-template <class T> struct Same { using type = T; };
-template <class T> using same = typename Same<T>::type;
 
 } // namespace dbl
 
@@ -195,8 +201,8 @@ template <class T> T __ldcg(const T *p) { return *p; }
 template <class T> void __stcs(T *p, dbl::same<T> v) { *p = v; }
 template <class T> void __stcg(T *p, dbl::same<T> v) { *p = v; }
 
-using std::max;
-using std::min;
+template <class T> T max(T a, dbl::same<T> b) { return a < b ? b : a; }
+template <class T> T min(T a, dbl::same<T> b) { return b < a ? b : a; }
 
 /* glibc declares functions of these names, so they are macros. */
 #define __expf(x)          expf(x)

@@ -179,7 +179,8 @@ bool first_queued_use(uint64_t block, std::string *what); /* an operation that h
 /* runner.cpp */
 
 void forget_stream(void *fiber); /* in whose context grids ran */
-void run_grid(const std::string &name, dim3 grid, dim3 block, size_t shared, const std::function<void()> &thread);
+struct Body; /* device.h */
+void run_grid(const std::string &name, dim3 grid, dim3 block, size_t shared, const Body &thread);
 
 } // namespace dbl
 

@@ -60,7 +60,7 @@ size_t fibers_made;
 const size_t most_fibers = 6000; // of the 8128 threads that ThreadSanitizer knows
 Fiber scheduler, *active, *returned;
 size_t next_fresh, end_fresh, n_finished;
-const std::function<void()> *thread_body;
+const Body *thread_body;
 
 void acquire(void *p) {
     if (under_tsan()) __tsan_acquire(p);
@@ -90,7 +90,7 @@ void fiber_main() {
             t->state = running;
             t->fiber = self;
             acquire(&pool->start);
-            (*thread_body)();
+            thread_body->run();
             release(&pool->end);
             t->state = finished;
             n_finished++;
@@ -401,7 +401,7 @@ void forget_stream(void *fiber) {
     pools.erase(it);
 }
 
-void run_grid(const std::string &name, dim3 grid, dim3 block, size_t shared, const std::function<void()> &thread) {
+void run_grid(const std::string &name, dim3 grid, dim3 block, size_t shared, const Body &thread) {
     size_t n = static_cast<size_t>(block.x) * block.y * block.z, blocks = static_cast<size_t>(grid.x) * grid.y * grid.z;
     unsigned order = settings().order;
     OrderDraw random{order};

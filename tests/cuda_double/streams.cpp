@@ -26,14 +26,13 @@ std::string wrong_launch(const Launch &l) {
 
 // Empty where the device can reach all that the kernel is pointed to.
 std::string wrong_pointer(const Launch &l, int device) {
-    int i = 0;
-    for (const void *p : l.pointers) {
-        i++;
+    for (int i = 0; i < l.n_pointers; i++) {
+        const void *p = l.pointers[i];
         if (!p || is_pinned(p, 1)) continue;
         Block *b = find_block(p);
         if (b && (b->device == device || peers(device, b->device))) continue;
         std::string what = b ? "memory of device " + std::to_string(b->device) : describe(p, 1);
-        return "pointer " + std::to_string(i) + " of its arguments is to " + what;
+        return "pointer " + std::to_string(i + 1) + " of its arguments is to " + what;
     }
     return "";
 }
@@ -106,7 +105,8 @@ cudaError_t create_stream(const char *name, cudaStream_t *s, unsigned flags, int
 
 } // namespace
 
-void launch_kernel(Launch l) {
+void launch_kernel(const Launch &l, Body *body) {
+    std::shared_ptr<Body> kept(body);
     Call c("a kernel's launch");
     launches++;
     if (c.refused(cudaErrorLaunchOutOfResources)) return;
@@ -125,10 +125,13 @@ void launch_kernel(Launch l) {
     wrong = wrong_pointer(l, s->device);
     if (!wrong.empty()) report("kernel " + name + ": " + wrong, s->device);
     Op op;
+    const dim3 grid = l.grid, block = l.block;
+    const size_t shared = l.shared;
     op.what = "kernel " + name;
-    for (const void *p : l.pointers)
-        for (const Name &n : names_of({p})) op.names.push_back(n);
-    op.run = [l, name] { return run_grid(name, l.grid, l.block, l.shared, l.thread), true; };
+    for (int i = 0; i < l.n_pointers; i++)
+        for (const Name &n : names_of({l.pointers[i]})) op.names.push_back(n);
+    // The operation is its last owner: it ends in the order of its stream, which the thread here knows nothing of.
+    op.run = [=, kept = std::move(kept)] { return run_grid(name, grid, block, shared, *kept), true; };
     c.end(push(s, std::move(op)));
 }
 

@@ -1,6 +1,9 @@
 /* Every op of the table on each of its samples, in float64: refused or right, its gradient by finite differences, and
- * how its backward behaves towards memory: written over NaN, added, from cotangents of any layout. */
+ * how its backward behaves towards memory: written over NaN, added, from cotangents of any layout; and what it
+ * takes, as device meta knows. */
 #include "ops/registry.h"
+
+#include "autograd/gradcheck.h"
 
 /* ---- Samples that must be refused ---- */
 
@@ -74,6 +77,43 @@ static void check_gradient(tally *y, tg_ctx *ctx, const tg_op *op, int i, int64_
     verdict(y, !r.kinks || s->kinked, op, s, "%lld kinks in a sample that should have none", (long long)r.kinks);
     verdict(y, !r.unsure, op, s, "%s", r.report);
     *elements += r.checked;
+    tg_ctx_clear(ctx);
+}
+
+/* ---- What forward writes ---- */
+
+static bool names_as_written(const tg_op *op, int k) {
+    return (op->inplace && k == 0) || op->writes >> (k < 31 ? k : 31) & 1;
+}
+
+/* Forward changes no input but those that the op names, and whose versions say so. Counts those that change. */
+static void check_writes(tally *y, tg_ctx *ctx, const tg_op *op, int i, int *changed) {
+    const tg_sample *s = tg_sample_at(op, i);
+    tg_case c;
+    tg_tensor *out[TG_CASE_OUTPUTS] = {NULL}, *given[TG_SAMPLE_INPUTS] = {NULL};
+    uint64_t hash[TG_SAMPLE_INPUTS], now;
+    uint32_t version[TG_SAMPLE_INPUTS];
+    tg_case_open(&c, ctx, op, i, &(tg_case_opts){.dtype = TG_F64, .seed = 1});
+    tg_tape *t = tg_tape_new(ctx);
+    tg_set_grad_mode(t, false); /* ops in place take leaves then */
+    tg_status status = tg_ctx_status(ctx);
+    for (int k = 0; k < c.n_in && status == TG_OK; k++) {
+        given[k] = c.in[k];
+        if (!given[k]) continue;
+        version[k] = given[k]->storage->version;
+        status = tg_check_hash(given[k], &hash[k]);
+    }
+    if (status == TG_OK) status = tg_apply(t, op, s->params, given, c.n_in, out, c.n_out, NULL, NULL, TG_SITE);
+    verdict(y, status == TG_OK, op, s, "%s", tg_ctx_message(ctx));
+    for (int k = 0; k < c.n_in && status == TG_OK; k++) {
+        if (!given[k] || tg_check_hash(given[k], &now) != TG_OK) continue;
+        bool differs = now != hash[k], told = given[k]->storage->version != version[k];
+        *changed += differs && op->writes;
+        verdict(y, !differs || (told && (s->aliases || names_as_written(op, k))), op, s,
+                "forward changes input %d%s", k, told ? "" : ", and leaves its version");
+    }
+    tg_tape_free(t);
+    tg_case_close(&c);
     tg_ctx_clear(ctx);
 }
 
@@ -225,10 +265,64 @@ static void check_modes(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
     tg_case_close(&c);
 }
 
+/* ---- On paper ---- */
+
+typedef struct account {
+    int n_out;
+    tg_shape shape[TG_CASE_OUTPUTS];
+    int64_t nodes, saved, live, gradients;
+} account;
+
+/* What a sample makes and keeps, forward and backward. */
+static account account_of(tg_ctx *ctx, const tg_op *op, int i) {
+    tg_case c;
+    account a = {0};
+    tg_tensor *out[TG_CASE_OUTPUTS] = {NULL}, *roots[TG_CASE_OUTPUTS], *seeds[TG_CASE_OUTPUTS];
+    tg_memory m = TG_MEMORY();
+    tg_case_open(&c, ctx, op, i, &(tg_case_opts){.dtype = TG_F64, .seed = 3});
+    tg_tape *t = tg_tape_new(ctx);
+    tg_case_run(&c, t, c.in, c.n_in, out, c.n_out);
+    a.n_out = count_out(&c, out);
+    for (int k = 0; k < a.n_out; k++) a.shape[k] = tg_shape_of(out[k]);
+    tg_memory_stats(ctx, &m);
+    a.nodes = tg_tape_nodes(t);
+    a.saved = m.by_category[TG_MEM_SAVED];
+    a.live = m.live;
+    int n = 0;
+    for (int k = 0; k < a.n_out; k++) {
+        if (!tg_requires_grad(out[k])) continue;
+        roots[n] = out[k];
+        seeds[n++] = tg_zeros(ctx, tg_dtype_of(out[k]), tg_shape_of(out[k]));
+    }
+    if (n) tg_backward_with(t, roots, n, TG_BACKWARD(.seeds = seeds));
+    tg_memory_stats(ctx, &m);
+    a.gradients = m.by_category[TG_MEM_GRADIENT];
+    drop_all(seeds, n);
+    tg_tape_free(t);
+    tg_case_close(&c);
+    return a;
+}
+
+/* Device meta knows shapes, nodes and bytes as a real one does. */
+static void check_on_paper(tally *y, tg_ctx *plain, tg_ctx *paper, const tg_op *op, int i) {
+    const tg_sample *s = tg_sample_at(op, i);
+    account real = account_of(plain, op, i), meta = account_of(paper, op, i);
+    verdict(y, tg_ctx_status(paper) == TG_OK, op, s, "on paper: %s", tg_ctx_message(paper));
+    tg_ctx_clear(plain);
+    tg_ctx_clear(paper);
+    verdict(y, real.n_out == meta.n_out && !memcmp(real.shape, meta.shape, sizeof real.shape), op, s,
+            "on paper its outputs have other shapes");
+    verdict(y, real.nodes == meta.nodes && real.saved == meta.saved && real.live == meta.live &&
+                   real.gradients == meta.gradients,
+            op, s, "%lld nodes, bytes saved %lld, live %lld, of gradients %lld; on paper %lld, %lld, %lld, %lld",
+            (long long)real.nodes, (long long)real.saved, (long long)real.live, (long long)real.gradients,
+            (long long)meta.nodes, (long long)meta.saved, (long long)meta.live, (long long)meta.gradients);
+}
+
 /* ---- The table ---- */
 
-static void check_op(tally *y, tg_ctx *ctx, tg_ctx *plain, const tg_op *op) {
-    int before = y->failed, samples = 0, refused = 0;
+static void check_op(tally *y, tg_ctx *ctx, tg_ctx *plain, tg_ctx *paper, const tg_op *op) {
+    int before = y->failed, samples = 0, refused = 0, changed = 0;
     int64_t elements = 0;
     verdict(y, op->n_samples >= 6, op, NULL, "%d samples, expected 6 or more", op->n_samples);
     for (int i = 0; i < op->n_samples; i++) {
@@ -241,10 +335,13 @@ static void check_op(tally *y, tg_ctx *ctx, tg_ctx *plain, const tg_op *op) {
             check_refused(y, plain, op, i, TG_F64);
             continue;
         }
+        check_writes(y, plain, op, i, &changed);
         check_gradient(y, ctx, op, i, &elements);
         check_routes(y, ctx, op, i);
         check_modes(y, ctx, op, i);
+        check_on_paper(y, plain, paper, op, i);
     }
+    verdict(y, changed || !op->writes, op, NULL, "no sample changes what the op names as written");
     printf("%-22s %3d samples (%d refused), %6lld elements: %s\n", op->name, samples, refused, (long long)elements,
            y->failed == before ? "ok" : "FAILED");
 }
@@ -254,9 +351,11 @@ int main(int argc, char **argv) {
     const char *device = getenv("TG_TEST_DEVICE"); /* NULL: the CPU */
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = device, .threads = 1, .check = true));
     tg_ctx *plain = tg_ctx_new(TG_CONFIG(.device = device, .threads = 1));
+    tg_ctx *paper = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
     for (int i = 0; i < tg_op_count(); i++)
-        if (chosen(tg_op_at(i), argc, argv)) check_op(&y, ctx, plain, tg_op_at(i));
+        if (chosen(tg_op_at(i), argc, argv)) check_op(&y, ctx, plain, paper, tg_op_at(i));
     tg_ctx_free(ctx);
     tg_ctx_free(plain);
+    tg_ctx_free(paper);
     return conclude(&y);
 }

@@ -320,6 +320,49 @@ static tg_status one_differs(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(nobody_changes_where_one_refuses) { on_ranks(2, one_differs, NULL); }
 END_TEST
 
+/* A damaged byte is seen by the rank that looks at its tensor, before any value changes. */
+static tg_status one_is_damaged(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const char *dir = arg;
+    double before[8192], after[8192];
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    state s = state_new(p, -3, 0);
+    tg_read_f64(s.x[4], before, tg_numel(s.x[4]));
+    tg_status got = tg_shards_load(s.s, dir);
+    bool looks = tg_comm_rank(world) == 1; /* at tensors 1, 3, ... */
+    bool right = looks ? got == TG_ERR_DATA && strstr(tg_ctx_message(ctx), "the file is damaged")
+                       : got == TG_ERR_REMOTE;
+    char says[700];
+    snprintf(says, sizeof says, "%s", tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    tg_read_f64(s.x[4], after, tg_numel(s.x[4]));
+    right = right && !memcmp(before, after, (size_t)tg_numel(s.x[4]) * sizeof *before);
+    state_free(&s);
+    tg_parallel_free(p);
+    return right ? TG_OK : tg_ctx_fail(ctx, TG_ERR_INTERNAL, "a rank got %s: %s", tg_status_name(got), says);
+}
+
+START_TEST(nobody_changes_where_bytes_are_damaged) {
+    char dir[256], damaged[256], path[300];
+    in_root(dir, sizeof dir, "saved", 2);
+    in_root(damaged, sizeof damaged, "damaged", 0);
+    snprintf(path, sizeof path, "%s/state-00000.safetensors", dir);
+    tg_ctx *ctx = tg_ctx_new(NULL);
+    tg_safetensors *file = tg_safetensors_open(ctx, path);
+    int64_t at = tg_safetensors_at(file, 3)->begin;
+    tg_safetensors_close(file);
+    tg_ctx_free(ctx);
+    long n = 0;
+    char *bytes = slurp(dir, &n);
+    bytes[at] ^= 16;
+    snprintf(path, sizeof path, "%s/state-00000.safetensors", damaged);
+    ck_assert(mkdir(damaged, 0777) == 0);
+    FILE *f = fopen(path, "wb");
+    ck_assert(f && fwrite(bytes, 1, (size_t)n, f) == (size_t)n && fclose(f) == 0);
+    free(bytes);
+    on_ranks(2, one_is_damaged, damaged);
+}
+END_TEST
+
 /* ---- Pipelines: a file of each stage, and a tensor that stages share ---- */
 
 typedef struct stages {
@@ -439,6 +482,7 @@ int main(void) {
         each_tensor_says_where_it_lies,
         keys_must_agree,
         nobody_changes_where_one_refuses,
+        nobody_changes_where_bytes_are_damaged,
         stages_have_a_file_each,
         files_of_one_save_belong_together,
         a_failed_save_leaves_the_old_files,

@@ -87,7 +87,32 @@ START_TEST(tangents_of_any_parameter) {
 }
 END_TEST
 
+/* A tangent lies as its input does, or as what is the same on every rank. */
+static tg_status elsewhere(void *arg, tg_ctx *ctx, tg_comm *world) {
+    int *refused = arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = tg_comm_size(world)));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_shape shape = TG_SHAPE(HIDDEN, HIDDEN);
+    tg_tensor *rows = placed(p, "rows", 0, shape, 0);
+    tg_tensor *columns = placed(p, "columns", 1, TG_SHAPE(HIDDEN / 2, 2 * HIDDEN), 1);
+    tg_tensor *y = tg_square(t, rows), *d;
+    RUN(tg_jvp(t, &y, 1, &rows, 1, &rows, &d));
+    if (tg_jvp(t, &y, 1, &rows, 1, &columns, &d) == TG_ERR_PLACEMENT && strstr(tg_ctx_message(ctx), "place it alike"))
+        refused[tg_comm_rank(world)] = 1;
+    tg_ctx_clear(ctx);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(tangents_lie_as_their_inputs_do) {
+    int refused[2] = {0};
+    on_ranks(2, elsewhere, refused);
+    ck_assert(refused[0] && refused[1]);
+}
+END_TEST
+
 int main(void) {
-    const TTest *const tests[] = {tangents_of_any_parameter};
+    const TTest *const tests[] = {tangents_of_any_parameter, tangents_lie_as_their_inputs_do};
     return tg_check_main("tangents", tests, sizeof tests / sizeof *tests);
 }

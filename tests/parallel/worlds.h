@@ -228,6 +228,9 @@ static inline int most_ranks(int wanted) {
     return on_gpus && getenv("TG_TEST_QUICK") && wanted > FEW ? FEW : wanted;
 }
 
+/* In a build of scripts/coverage: writes what was counted. */
+extern void __gcov_dump(void) __attribute__((weak));
+
 static inline void world_child(const tg_launch *l, int rank, const tg_config *config, world_job *job) {
     tg_config own = *config;
     char gpu[16];
@@ -238,6 +241,7 @@ static inline void world_child(const tg_launch *l, int rank, const tg_config *co
     world_rank(job, ctx, world);
     tg_comm_free_all(world);
     tg_ctx_free(ctx);
+    if (__gcov_dump) __gcov_dump();
     _exit(0);
 }
 

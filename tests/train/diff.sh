@@ -89,7 +89,7 @@ head -c 4000 a.rec >torn.rec
 ends 2 "its end is missing" diff torn.rec a.rec
 sed '$d' a.rec >endless.rec
 ends 2 "its end is missing" diff a.rec endless.rec
-sed 's/"hash":"0/"hash":"1/' a.rec >changed.rec
+sed 's/"hash":"[0-7]/"hash":"@/; s/"hash":"[89a-f]/"hash":"0/; s/@/8/' a.rec >changed.rec
 ends 2 "it was changed or damaged" diff a.rec changed.rec
 sed '3d' a.rec >shorter.rec
 ends 2 "it was changed or damaged" diff a.rec shorter.rec

@@ -54,17 +54,42 @@ refuses 2 "id 2, at character 3, is not a number from 0 to 255" generate --model
 runs train --resume --out whole
 holds "a run that is done changes nothing" same_run whole before
 
-# Bytes that are lost: the header says what is missing; the message names the file.
+# Bytes that are lost, or more than there were, and bits that have turned: the message names the file.
+last=checkpoints/step-0000000020
+# damaged FILE cut|longer|PART: of `hurt`, a copy of the run; PART: of 7, where in the file a bit turns.
 damaged() {
     rm -rf hurt
     cp -r before hurt
-    n=$(wc -c <"hurt/checkpoints/step-0000000020/$1")
-    head -c $((n - 9)) "before/checkpoints/step-0000000020/$1" >"hurt/checkpoints/step-0000000020/$1"
+    n=$(wc -c <"hurt/$1")
+    case $2 in
+    cut) truncate -s -9 "hurt/$1" ;;
+    longer) echo >>"hurt/$1" ;;
+    *)
+        at=$((n * $2 / 7))
+        byte=$(od -An -j $at -N 1 -tu1 "hurt/$1")
+        # shellcheck disable=SC2059
+        printf "\\$(printf %03o $((byte ^ 4)))" | dd of="hurt/$1" bs=1 seek=$at conv=notrunc 2>/dev/null
+        ! cmp -s "hurt/$1" "before/$1" || wrong "no bit of $1 has turned"
+        ;;
+    esac
 }
-for file in model.safetensors state-00000.safetensors state.json config.json; do
-    damaged $file
-    refuses 1 "$file" train --resume --out hurt --steps 30
+for how in cut longer 0 2 4 6; do
+    for file in model.safetensors state-00000.safetensors state.json config.json; do
+        damaged $last/$file $how
+        refuses 1 "$file" train --resume --out hurt --steps 30
+    done
+    damaged model.safetensors $how
+    refuses 1 "'hurt/model.safetensors'" eval --model hurt --data even
+    refuses 1 "'hurt/model.safetensors'" generate --model hurt --prompt a --tokens 3
+    refuses 1 "'hurt/model.safetensors'" train --data "$text" --init hurt --out x --steps 3
 done
+# A program before checksums left none.
+damaged $last/state.json 0
+sed 's/"format": 3/"format": 2/; s/^\(.*"config_xxh64": "[0-9a-f]*"\),$/\1/; /^  "xxh64"/d' before/$last/state.json \
+    >hurt/$last/state.json
+runs train --resume --out hurt --steps 20
+holds "what has no checksums goes on" same_run hurt before
+damaged $last/state.json longer
 rm -r hurt/checkpoints/step-0000000020
 runs train --resume --out hurt --steps 20
 holds "without the damaged checkpoint the one before it goes on" same_run hurt before

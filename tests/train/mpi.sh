@@ -20,7 +20,7 @@ over() {
 }
 
 # Losses and model, and every byte of the checkpoints, but for what was asked for.
-options() { find "$1/checkpoints" -name state.json | sort | xargs sed '/"out":/d; /"ranks":/d'; }
+options() { find "$1/checkpoints" -name state.json | sort | xargs sed '/"out":/d; /"ranks":/d; /"xxh64":/d'; }
 same_files() {
     options "$1" >left && options "$2" >right && cmp left right &&
         same_run "$1" "$2" && diff -r -x state.json "$1/checkpoints" "$2/checkpoints"

@@ -34,13 +34,14 @@ random() { od -An -N2 -tu2 /dev/urandom | tr -d ' '; }
 most=${TG_LONG:+60}
 # killed_often OPTION...: a run in `often` that is killed up to six times (sixty in the long suite), at moments spread
 # over the time that a whole one takes, and resumed until it is done.
-# (--foreground: timeout awaits its child, which holds the lock until it is gone.)
+# (--foreground: timeout awaits its child, which holds the lock until it is gone. --preserve-status: where the moment comes
+# as the run is ending, it has the run's status and not 124.)
 killed_often() {
     kills=0
     rm -rf often
     while [ $kills -lt "${most:-6}" ]; do
         after=$(($(random) % time))
-        timeout --foreground -s KILL "$(printf '%d.%03d' $((after / 1000)) $((after % 1000)))" \
+        timeout --foreground --preserve-status -s KILL "$(printf '%d.%03d' $((after / 1000)) $((after % 1000)))" \
             "$tapegrad" train --resume --out often $run "$@" >printed 2>&1
         status=$?
         [ $status = 137 ] || return $status
@@ -58,10 +59,12 @@ for variant in "" "--arch llama --accumulate 2 --dropout 0" "--precision bf16 --
     holds "nothing temporary is left" test -z "$(find often -name '*tmp*')"
 done
 
-# Killed behind the last checkpoint, before the model is in its place.
+# Killed behind the last checkpoint, before the oldest one is removed and the model is in its place.
 rm often/model.safetensors often/config.json
+cp -r often/checkpoints/*189 often/checkpoints/step-0000000175
 runs train --resume --out often
 holds "what was missing is there" same_run whole often
+holds "no checkpoint too many is there" test "$(echo often/checkpoints/*)" = "$(echo whole/checkpoints/* | sed s/whole/often/g)"
 
 # The last line is torn, and checkpoints are older than the metrics.
 rm -r often/checkpoints/*196 often/checkpoints/*200

@@ -17,6 +17,7 @@ holds "the same model, on ranks" cmp split/model.safetensors split_looking/model
 refuses 1 "the backward of linear_cross_entropy made a" \
     train $run --out x --find-nan --precision fp16 --loss-scale 1e12
 cp -r plainly poisoned
+sed -i 's/tapegrad\.xxh64/somebody.xxh64/g' poisoned/model.safetensors # checksums are of no use here
 size=$(wc -c <poisoned/model.safetensors)
 printf '\377\377\377\377' | dd of=poisoned/model.safetensors bs=1 seek=$((size - 4)) conv=notrunc 2>/dev/null
 refuses 1 "brought a NaN: it is a leaf, which no op has made" \

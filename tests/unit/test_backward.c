@@ -26,6 +26,34 @@ static tg_status hook(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
     return r->fail;
 }
 
+/* Records something of g that needs a gradient. */
+static tg_status grad_hook(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
+    tg_tensor **kept = user, *own = kept ? *kept = tg_keep(*g) : *g;
+    bool before = tg_set_grad_mode(tape, true);
+    tg_tensor *y = tg_mul(tape, own, x);
+    tg_set_grad_mode(tape, before);
+    return tg_alive(y) ? TG_OK : tg_ctx_status(ctx);
+}
+
+START_TEST(a_node_does_not_keep_what_a_hook_is_lent) {
+    begin();
+    tg_tensor *x = leaf(3), *kept = NULL;
+    uint64_t id = tg_on_grad(x, grad_hook, NULL);
+    tg_backward(t, tg_square(t, x));
+    ck_status(TG_ERR_HANDLE);
+    ck_says("input 0 is lent to a hook");
+    tg_ctx_clear(ctx);
+    tg_remove_hook(x, id);
+    tg_zero_grad(x);
+    tg_on_grad(x, grad_hook, &kept);
+    tg_backward(t, tg_square(t, x));
+    ck_near(grad(x), 6);
+    tg_drop(kept);
+    tg_tape_reset(t);
+    end();
+}
+END_TEST
+
 START_TEST(a_tensor_used_twice_gets_both) {
     begin();
     tg_tensor *x = leaf(3);
@@ -35,6 +63,21 @@ START_TEST(a_tensor_used_twice_gets_both) {
     tg_tensor *y = tg_add(t, tg_mul(t, x, x), tg_add(t, x, x));
     tg_backward(t, y);
     ck_near(grad(x), 8);
+    end();
+}
+END_TEST
+
+/* Both are views of the one gradient, laid out as nobody may add into. */
+START_TEST(two_views_of_a_gradient_are_summed) {
+    begin();
+    const double v[6] = {1, 2, 3, 4, 5, 6}, seed[6] = {1, -2, 3, 5, 7, 11};
+    tg_tensor *g = tg_from_host(ctx, TG_F64, TG_SHAPE(3, 2), seed);
+    tg_tensor *x = leaf_of(TG_SHAPE(2, 3), v), *y = tg_square(t, x);
+    tg_tensor *z = tg_add(t, tg_transpose(t, y, 0, 1), tg_transpose(t, y, 0, 1));
+    ck_assert(tg_backward_with(t, &z, 1, TG_BACKWARD(.seeds = &g)) == TG_OK);
+    double got[6];
+    tg_read_f64(tg_grad_of(x), got, 6);
+    for (int i = 0; i < 6; i++) ck_near(got[i], 4 * v[i] * seed[i % 3 * 2 + i / 3]);
     end();
 }
 END_TEST
@@ -191,6 +234,13 @@ START_TEST(writing_what_was_saved_is_found) {
     ck_says("tg_write");
     ck_says("w ");
     tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+    tg_tensor *e = tg_exp(t, x), *twice = tg_scale(t, e, 2); /* which saves what it made */
+    tg_write(e, &v, sizeof v);
+    ck_assert(tg_backward(t, twice) == TG_ERR_VERSION);
+    ck_says("exp");
+    ck_says("output");
+    tg_ctx_clear(ctx);
     end();
 }
 END_TEST
@@ -269,9 +319,9 @@ static const tg_op remote = {.size = sizeof(tg_op),
                              .forward = remote_forward,
                              .backward = remote_backward};
 
-static tg_tensor *remote_op(tg_tensor *x, delayed *d) {
+static tg_tensor *delayed_op(const tg_op *op, tg_tensor *x, delayed *d) {
     tg_tensor *y;
-    tg_apply(t, &remote, NULL, &x, 1, &y, 1, d, NULL, TG_SITE);
+    tg_apply(t, op, NULL, &x, 1, &y, 1, d, NULL, TG_SITE);
     return y;
 }
 
@@ -279,7 +329,7 @@ START_TEST(contributions_in_flight_are_waited_for_by_readers) {
     begin();
     tg_tensor *x = leaf(3), *y = tg_square(t, x);
     delayed a = {0}, b = {0};
-    tg_tensor *z = tg_add(t, tg_add(t, remote_op(y, &a), remote_op(y, &b)), tg_exp(t, y));
+    tg_tensor *z = tg_add(t, tg_add(t, delayed_op(&remote, y, &a), delayed_op(&remote, y, &b)), tg_exp(t, y));
     tg_backward(t, z);
     ck_near(grad(x), (10 + 10 + exp(9)) * 6);
     ck_assert_int_eq(a.waits, 1);
@@ -287,9 +337,49 @@ START_TEST(contributions_in_flight_are_waited_for_by_readers) {
     tg_tape_reset(t);
     tg_zero_grad(x);
     delayed on_leaf = {0};
-    tg_tensor *l = tg_mul(t, remote_op(x, &on_leaf), x);
+    tg_tensor *l = tg_mul(t, delayed_op(&remote, x, &on_leaf), x);
     tg_backward(t, l);
     ck_near(grad(x), 10 * 3 + 3);
+    end();
+}
+END_TEST
+
+/* Its output is ten times the input, once somebody has waited for it. */
+static tg_status late_forward(tg_call *c) {
+    delayed *d = c->state;
+    const double nothing = NAN;
+    peek(c->ctx, &d->value, bytes_of(c->in[0]), sizeof d->value);
+    d->value *= 10;
+    d->g = bytes_of(c->out[0]);
+    poke(c->ctx, d->g, &nothing, sizeof nothing);
+    return tg_call_out_in_flight(c, d->polls < 0, tg_work_new(c->ctx, &delayed_ops, d));
+}
+
+static const tg_op late = {.size = sizeof(tg_op),
+                           .name = "late",
+                           .n_in = 1,
+                           .n_out = 1,
+                           .infer = remote_infer,
+                           .forward = late_forward,
+                           .backward = remote_backward};
+
+START_TEST(outputs_in_flight_are_waited_for_by_readers) {
+    begin();
+    tg_tensor *x = tg_full(t, TG_F64, TG_SHAPE(), 3);
+    delayed a = {0}, b = {0}, refused = {.polls = -1};
+    tg_tensor *y = delayed_op(&late, x, &a), *view = tg_view(t, y, TG_SHAPE(1));
+    ck_assert_int_eq(a.waits, 0);
+    ck_near(tg_item(tg_square(t, view)), 900);
+    ck_near(tg_item(y), 30);
+    ck_assert_int_eq(a.waits, 1);
+    delayed_op(&late, x, &b);
+    tg_tape_reset(t); /* nobody has read it */
+    ck_assert(b.waits <= 1);
+    x = tg_full(t, TG_F64, TG_SHAPE(), 3);
+    delayed_op(&late, x, &refused);
+    ck_status(TG_ERR_ARGUMENT);
+    ck_says("output 1 of 1");
+    tg_ctx_clear(ctx);
     end();
 }
 END_TEST
@@ -311,7 +401,9 @@ START_TEST(a_failed_backward_leaves_a_usable_tape) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {a_tensor_used_twice_gets_both,
+    const TTest *tests[] = {a_node_does_not_keep_what_a_hook_is_lent,
+                            a_tensor_used_twice_gets_both,
+                            two_views_of_a_gradient_are_summed,
                             backward_twice_doubles,
                             roots_seeds_and_chosen_inputs,
                             unused_and_unneeded_inputs,
@@ -322,6 +414,7 @@ int main(void) {
                             writing_what_was_saved_is_found,
                             in_place_rules,
                             contributions_in_flight_are_waited_for_by_readers,
+                            outputs_in_flight_are_waited_for_by_readers,
                             a_failed_backward_leaves_a_usable_tape};
     return tg_check_main("backward", tests, sizeof tests / sizeof *tests);
 }

@@ -152,6 +152,22 @@ START_TEST(named_streams_go_on) {
 }
 END_TEST
 
+START_TEST(a_stream_that_went_is_missed) {
+    if (!on_device()) return; /* the CPU calls the step, which says so itself */
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 3, .threads = 1));
+    tg_rng_add(ctx, "other", 9);
+    draw d = {.t = tg_tape_new(ctx), .x = tg_uniform(ctx, TG_SHAPE(16), 1, 2)};
+    tg_graph *g = tg_capture(ctx, draw_step, &d);
+    ck_assert_int_eq(tg_graph_replay(g), TG_OK);
+    ck_assert_int_eq(tg_rng_remove(ctx, "other"), TG_OK);
+    ck_assert_int_eq(tg_graph_replay(g), TG_ERR_STATE);
+    ck_assert_msg(strstr(tg_ctx_message(ctx), "random stream"), "%s", tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    tg_tape_free(d.t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* ---- Memory ---- */
 
 /* What was dropped or made since does not get the bytes that the graph uses. */
@@ -538,6 +554,7 @@ int main(void) {
                             two_graphs_take_turns,
                             replays_draw_from_where_the_stream_is,
                             named_streams_go_on,
+                            a_stream_that_went_is_missed,
                             memory_of_a_graph_is_its_own,
                             an_input_that_was_dropped_stays_the_graphs,
                             a_graph_gives_its_memory_back,

@@ -86,6 +86,28 @@ START_TEST(what_a_recomputed_function_hands_through_has_its_gradient) {
 }
 END_TEST
 
+static tg_status frozen_between(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out,
+                                int n_out) {
+    (void)state, (void)n_in, (void)n_out;
+    bool grad = tg_grad_mode_p(tape);
+    tg_set_grad_mode(tape, false);
+    tg_tensor *factor = tg_square(tape, in[0]);
+    tg_set_grad_mode(tape, grad);
+    out[0] = tg_mul(tape, factor, in[1]);
+    return grad ? TG_OK : TG_ERR_STATE;
+}
+
+START_TEST(a_recomputed_function_may_read_the_grad_mode) {
+    begin();
+    tg_tensor *in[] = {leaf(3), leaf(2)}, *y;
+    tg_recompute(t, frozen_between, NULL, in, 2, &y, 1, NULL);
+    tg_backward(t, y);
+    ck_assert(!tg_has_grad(in[0]) || grad(in[0]) == 0);
+    ck_near(grad(in[1]), 9);
+    end();
+}
+END_TEST
+
 START_TEST(a_weight_that_no_root_used_has_no_gradient) {
     begin();
     tg_tensor *x = leaf(3), *w = leaf(2), *v = leaf(7), *y[2];
@@ -255,6 +277,7 @@ END_TEST
 int main(void) {
     const TTest *tests[] = {a_hook_of_a_recomputed_weight_sees_the_whole_gradient_once,
                             what_a_recomputed_function_hands_through_has_its_gradient,
+                            a_recomputed_function_may_read_the_grad_mode,
                             a_weight_that_no_root_used_has_no_gradient,
                             an_input_may_be_dropped_before_the_second_run,
                             a_scope_takes_only_what_was_made_inside,

@@ -33,10 +33,18 @@ static void upload(tg_tensor *x, float *v, int step) {
     memset(v, 0x7f, bytes);
 }
 
+/* What is sent, or read again; what is fetched. */
+static float v[LARGE], got[MANY * LARGE];
+
+static void end(tg_ctx *ctx, tg_tape *t) {
+    ck_fine(ctx);
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+
 static void steps_of(int64_t n) {
     tg_ctx *ctx = new_ctx();
     tg_tape *t = tg_tape_new(ctx);
-    float *v = malloc((size_t)n * sizeof *v);
     tg_tensor *in[2] = {tg_zeros(ctx, TG_F32, TG_SHAPE(n)), tg_zeros(ctx, TG_F32, TG_SHAPE(n))};
     upload(in[0], v, 0);
     for (int step = 0; step < MANY; step++) {
@@ -46,10 +54,7 @@ static void steps_of(int64_t n) {
         ck_assert_msg(is(v, n, step, 2), "step %d of %lld elements", step, (long long)n);
         tg_tape_reset(t);
     }
-    ck_fine(ctx);
-    free(v);
-    tg_tape_free(t);
-    tg_ctx_free(ctx);
+    end(ctx, t);
 }
 
 START_TEST(what_is_sent_is_there_for_its_readers) {
@@ -61,7 +66,6 @@ END_TEST
 START_TEST(what_is_sent_waits_for_earlier_readers) {
     tg_ctx *ctx = new_ctx();
     tg_tape *t = tg_tape_new(ctx);
-    float *v = malloc(LARGE * sizeof *v);
     tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(LARGE)), *y[MANY];
     for (int i = 0; i < MANY; i++) {
         upload(x, v, i);
@@ -81,17 +85,14 @@ START_TEST(what_is_sent_waits_for_earlier_readers) {
     tg_tensor *next = tg_zeros(ctx, TG_F32, TG_SHAPE(LARGE));
     tg_read(next, v, LARGE * sizeof *v);
     for (int i = 0; i < LARGE; i++) ck_assert(v[i] == 0);
-    ck_fine(ctx);
-    free(v);
-    tg_tape_free(t);
-    tg_ctx_free(ctx);
+    end(ctx, t);
 }
 END_TEST
 
 START_TEST(parts_and_other_layouts_are_sent_too) {
     tg_ctx *ctx = new_ctx();
     tg_tape *t = tg_tape_new(ctx);
-    float v[24], w[12];
+    float w[12];
     tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(4, 6));
     tg_set_grad_mode(t, false);
     fill(v, 24, 1);
@@ -99,16 +100,13 @@ START_TEST(parts_and_other_layouts_are_sent_too) {
     fill(w, 12, 5);
     ck_assert(tg_upload(tg_slice(t, x, 1, 0, 3, 1), w, 12 * sizeof *w) == TG_OK); /* columns */
     ck_assert(tg_upload(tg_zeros(ctx, TG_F32, TG_SHAPE(0, 3)), NULL, 0) == TG_OK);
-    float got[24];
-    ck_assert(tg_read(x, got, sizeof got) == TG_OK);
+    ck_assert(tg_read(x, got, 24 * sizeof *got) == TG_OK);
     for (int i = 0; i < 24; i++) {
         int row = i / 6, column = i % 6;
         float expected = column < 3 ? value_of(row * 3 + column, 5) : row < 2 ? 0 : value_of((row - 2) * 6 + column, 1);
         ck_assert_msg(got[i] == expected, "element %d is %g, expected %g", i, (double)got[i], (double)expected);
     }
-    ck_fine(ctx);
-    tg_tape_free(t);
-    tg_ctx_free(ctx);
+    end(ctx, t);
 }
 END_TEST
 
@@ -116,7 +114,6 @@ END_TEST
 START_TEST(what_is_fetched_is_of_its_moment) {
     tg_ctx *ctx = new_ctx();
     tg_tape *t = tg_tape_new(ctx);
-    float *v = malloc(LARGE * sizeof *v), *got = malloc((size_t)MANY * LARGE * sizeof *v);
     tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(LARGE));
     tg_work *w[MANY];
     for (int i = 0; i < MANY; i++) {
@@ -134,18 +131,14 @@ START_TEST(what_is_fetched_is_of_its_moment) {
         ck_assert_msg(tg_work_wait(w[i]) == TG_OK, "%s", tg_ctx_message(ctx));
         ck_assert_msg(is(got + (size_t)i * LARGE, LARGE, i, 2), "download %d", i);
     }
-    ck_fine(ctx);
-    free(v);
-    free(got);
-    tg_tape_free(t);
-    tg_ctx_free(ctx);
+    end(ctx, t);
 }
 END_TEST
 
 START_TEST(values_are_converted_as_by_a_read) {
     tg_ctx *ctx = new_ctx();
     tg_tape *t = tg_tape_new(ctx);
-    double got[12], expected[12];
+    double found[12], expected[12];
     const double values[12] = {1, 2, 3.5, -4, 5, 6, 7, 8, 9, 10, 11, 12.25};
     const tg_dtype dtypes[] = {TG_F32, TG_F64, TG_BF16, TG_F16, TG_I64, TG_U8};
     for (int i = 0; i < 6; i++) {
@@ -153,24 +146,22 @@ START_TEST(values_are_converted_as_by_a_read) {
         tg_write_f64(x, values, 12);
         tg_tensor *y = tg_transpose(t, x, 0, 1);
         tg_read_f64(y, expected, 12);
-        tg_work *w = tg_download_f64(y, got, 12);
+        tg_work *w = tg_download_f64(y, found, 12);
         ck_assert(tg_work_wait(w) == TG_OK);
-        for (int k = 0; k < 12; k++) ck_assert(got[k] == expected[k]);
+        for (int k = 0; k < 12; k++) ck_assert(found[k] == expected[k]);
     }
     tg_tensor *one = tg_zeros(ctx, TG_F32, TG_SHAPE()), *none = tg_zeros(ctx, TG_F32, TG_SHAPE(0));
     tg_write_f64(one, &values[2], 1);
-    ck_assert(tg_work_wait(tg_download_f64(one, got, 1)) == TG_OK && got[0] == 3.5);
+    ck_assert(tg_work_wait(tg_download_f64(one, found, 1)) == TG_OK && found[0] == 3.5);
     ck_assert(tg_work_wait(tg_download(none, NULL, 0)) == TG_OK);
-    ck_fine(ctx);
-    tg_tape_free(t);
-    tg_ctx_free(ctx);
+    end(ctx, t);
 }
 END_TEST
 
 /* Bytes that wait on the host for backward: away with them, and back when they are needed. */
 START_TEST(bytes_go_to_the_host_and_come_back) {
     tg_ctx *ctx = new_ctx();
-    float *v = malloc(LARGE * sizeof *v), *kept[MANY];
+    float *kept[MANY];
     tg_work *w[MANY];
     tg_tensor *x[MANY];
     tg_memory m = TG_MEMORY();
@@ -198,16 +189,13 @@ START_TEST(bytes_go_to_the_host_and_come_back) {
     }
     ck_assert_int_eq(m.live, 0);
     ck_assert_int_lt(m.peak, (int64_t)8 * LARGE * 4); /* a few copies are under way, the rest was given back */
-    ck_fine(ctx);
-    free(v);
-    tg_ctx_free(ctx);
+    end(ctx, NULL);
 }
 END_TEST
 
 START_TEST(a_steady_step_allocates_nothing) {
     tg_ctx *ctx = new_ctx();
     tg_tape *t = tg_tape_new(ctx);
-    float *v = malloc(LARGE * sizeof *v), *got = malloc(2 * LARGE * sizeof *v);
     double sum[3];
     tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(LARGE)), *small = tg_zeros(ctx, TG_F32, TG_SHAPE(SMALL));
     int64_t allocations = 0;
@@ -229,25 +217,21 @@ START_TEST(a_steady_step_allocates_nothing) {
         if (step > 2) ck_assert_int_eq(m.host_allocations, allocations);
         allocations = m.host_allocations;
     }
-    ck_fine(ctx);
-    free(v);
-    free(got);
-    tg_tape_free(t);
-    tg_ctx_free(ctx);
+    end(ctx, t);
 }
 END_TEST
 
 START_TEST(nobody_need_wait) {
     tg_ctx *ctx = new_ctx();
-    float *v = malloc(LARGE * sizeof *v);
+    float *own = malloc(LARGE * sizeof *own);
     tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(LARGE)), *y = tg_zeros(ctx, TG_F32, TG_SHAPE(SMALL));
-    upload(x, v, 4);
-    tg_work *w = tg_download(x, v, LARGE * sizeof *v);
-    ck_assert(tg_download(y, v, SMALL * sizeof *v) != NULL);
+    upload(x, own, 4);
+    tg_work *w = tg_download(x, own, LARGE * sizeof *own);
+    ck_assert(tg_download(y, own, SMALL * sizeof *own) != NULL);
     while (!tg_work_test(w)) {}
-    upload(x, v, 5);
-    memset(v, 1, LARGE * sizeof *v);
-    free(v); /* what is not waited for writes nothing on a device that copies beside its work */
+    upload(x, own, 5);
+    memset(own, 1, LARGE * sizeof *own);
+    free(own); /* what is not waited for writes nothing on a device that copies beside its work */
     tg_ctx_free(ctx);
 }
 END_TEST

@@ -27,6 +27,7 @@ static tg_tensor *softplus(tg_tape *t, tg_tensor *x) { return tg_softplus(t, x, 
 static tg_tensor *softplus_to_40(tg_tape *t, tg_tensor *x) { return tg_softplus(t, x, 2, 40); }
 static tg_tensor *softplus_all(tg_tape *t, tg_tensor *x) { return tg_softplus(t, x, 1, INFINITY); }
 static tg_tensor *softplus_mirrored(tg_tape *t, tg_tensor *x) { return tg_softplus(t, x, -1, 20); }
+static tg_tensor *clamp(tg_tape *t, tg_tensor *x) { return tg_clamp(t, x, -1, 2); }
 
 #define INF INFINITY
 #define LN2 0.69314718055994531
@@ -56,6 +57,8 @@ static const struct {
     ROW(softplus, 21, 21, 1), ROW(softplus, -50, 1.9287498479639178e-22, 1.9287498479639178e-22),
     ROW(softplus_to_40, 20.5, 20.5, 1), ROW(softplus_to_40, 0, LN2 / 2, 0.5), ROW(softplus_all, 1000, 1000, 1),
     ROW(softplus_mirrored, 0, -LN2, 0.5), ROW(softplus_mirrored, -21, -21, 1),
+    ROW(clamp, -1, -1, 1), ROW(clamp, 2, 2, 1), ROW(clamp, -0.0, -0.0, 1), ROW(clamp, -1.5, -1, 0),
+    ROW(clamp, INF, 2, 0), ROW(clamp, -INF, -1, 0), ROW(clamp, NAN, NAN, 0),
     ROW(tg_sign, 0, 0, 0), ROW(tg_sign, -0.0, 0, 0), ROW(tg_sign, -3, -1, 0), ROW(tg_sign, INF, 1, 0),
     ROW(tg_sign, -INF, -1, 0), ROW(tg_sign, NAN, 0, 0),
     ROW(tg_floor, 2.5, 2, 0), ROW(tg_floor, -2.5, -3, 0), ROW(tg_floor, 7, 7, 0), ROW(tg_floor, -0.0, -0.0, 0),

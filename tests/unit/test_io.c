@@ -198,6 +198,8 @@ START_TEST(malformed_json_is_refused_with_its_place) {
         ck_assert_ptr_null(j.object);
         expect_error(w.ctx, TG_ERR_FORMAT, rows[i].words);
     }
+    ck_assert_int_ne(tg_json_load(&j, w.ctx, put_file(&w, "bad.json", "{\"a\":1\0}", 8)), TG_OK);
+    expect_error(w.ctx, TG_ERR_FORMAT, "a byte of zero at offset 6");
     workplace_free(&w);
 }
 END_TEST

@@ -211,6 +211,56 @@ START_TEST(kept_beyond_the_packer) {
 }
 END_TEST
 
+/* A tape that has packed something ends without a backward, and another one reads it: the packer has ended then. */
+START_TEST(read_by_another_tape) {
+    enum { WAYS = 3 };
+    for (int way = 0; way < WAYS; way++) {
+        begin();
+        shelf *s = calloc(1, sizeof *s);
+        tg_tensor *x = leaf(0.5);
+        tg_tape *other = tg_tape_new(ctx);
+        use(s);
+        tg_tensor *a = tg_exp(t, x), *b = tg_sin(t, a), *c = tg_square(t, b), *entered = tg_tape_input(other, a);
+        ck_assert(tg_pack(a) == TG_OK && tg_pack(b) == TG_OK && tg_alive(c));
+        ck_assert_int_eq(s->packed, 2);
+        if (way == 2) s->fail_unpack = TG_ERR_IO;
+        if (way == 1) tg_ctx_fail(ctx, TG_ERR_STATE, "on purpose");
+        tg_tape_reset(t);
+        if (way == 2) ck_status(TG_ERR_CALLBACK);
+        tg_ctx_clear(ctx);
+        ck_assert_int_eq(s->unpacked, way != 1); /* b has gone with the tape */
+        ck_assert_int_eq(s->dropped, 2);
+        tg_tape_pack(t, NULL);
+        free(s);
+        double v = 0;
+        tg_read_f64(tg_square(other, entered), &v, 1);
+        if (way) {
+            ck_status(TG_ERR_DISCARDED);
+            ck_says("tg_tape_pack");
+            tg_ctx_clear(ctx);
+        } else {
+            ck_assert(fabs(v - exp(1)) < 1e-12);
+        }
+        tg_tape_free(other);
+        end();
+    }
+}
+END_TEST
+
+START_TEST(a_context_ends_with_what_is_packed) {
+    begin();
+    shelf s = {0};
+    tg_tensor *x = leaf(0.5);
+    tg_tape *other = tg_tape_new(ctx);
+    use(&s);
+    tg_tensor *a = tg_exp(t, x), *b = tg_square(t, a);
+    ck_assert(tg_alive(tg_tape_input(other, a)) && tg_alive(b) && tg_pack(a) == TG_OK);
+    ck_status(TG_OK);
+    tg_ctx_free(ctx);
+    ck_assert(s.packed == 1 && s.unpacked == 0 && s.dropped == 1);
+}
+END_TEST
+
 /* ---- Backward more than once ---- */
 
 START_TEST(retained) {
@@ -395,6 +445,8 @@ int main(void) {
                             readers_get_what_is_given,
                             packed_by_hand,
                             kept_beyond_the_packer,
+                            read_by_another_tape,
+                            a_context_ends_with_what_is_packed,
                             retained,
                             differentiated_twice,
                             failures,

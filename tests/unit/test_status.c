@@ -98,6 +98,35 @@ START_TEST(stale_handles_are_recognised) {
 }
 END_TEST
 
+/* Their rooms are used again, and half of them not, as each second step is shorter. */
+START_TEST(handles_of_the_last_step_are_dead_while_the_next_one_records) {
+    enum { MANY = 300 };
+    tg_ctx *ctx = ctx_new();
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *last[MANY], *now[MANY];
+    for (int step = 0, n_last = 0, n; step < 6; step++, n_last = n) {
+        n = step % 2 ? MANY / 2 : MANY;
+        for (int i = 0; i < n; i++) {
+            now[i] = tg_full(t, TG_F32, TG_SHAPE(1), i);
+            for (int j = 0; j < n_last; j++) ck_assert(now[i] != last[j] && !tg_alive(last[j]));
+        }
+        for (int i = 0; i < n_last; i++) {
+            ck_assert_int_eq(tg_numel(last[i]), 0);
+            tg_drop(last[i]);
+            tg_keep(last[i]);
+            ck_status(ctx, TG_ERR_HANDLE);
+            ck_says(ctx, "reset");
+            tg_ctx_clear(ctx);
+        }
+        for (int i = 0; i < n; i++) ck_assert(tg_item(now[i]) == i);
+        memcpy(last, now, sizeof last);
+        tg_tape_reset(t);
+    }
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 START_TEST(references_outlive_reuse) {
     tg_ctx *ctx = ctx_new();
     tg_tape *t = tg_tape_new(ctx);
@@ -222,15 +251,56 @@ START_TEST(values_go_in_and_out) {
 }
 END_TEST
 
+/* ---- The caller's own threads ---- */
+
+typedef struct turns {
+    int calls, parts;
+} turns;
+
+/* Parts in another order than a pool's: backwards, and one of them empty. */
+static void in_turns(void *user, int64_t n, tg_range_fn body, void *arg) {
+    turns *u = user;
+    const int64_t cut[] = {0, n / 3, n / 3, n - n / 4, n};
+    u->calls++;
+    for (int i = 3; i >= 0; i--, u->parts++)
+        if (cut[i] < cut[i + 1]) body(arg, cut[i], cut[i + 1]);
+}
+
+static void product(tg_ctx *ctx, double *y) {
+    enum { SIDE = 160 };
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = tg_uniform(ctx, TG_SHAPE(SIDE, SIDE), -1, 1);
+    tg_tensor *sums = tg_sum(t, tg_softmax(t, tg_matmul(t, x, x), 1), TG_DIMS(0), false);
+    tg_read_f64(tg_mul(t, sums, tg_slice(t, tg_reshape(t, x, TG_SHAPE(SIDE * SIDE)), 0, 0, SIDE, 1)), y, SIDE);
+    tg_tape_free(t);
+}
+
+START_TEST(a_callers_threads_give_the_same_bits) {
+    double own[160], alone[160];
+    turns u = {0};
+    tg_ctx *ctx = ctx_new();
+    product(ctx, alone);
+    tg_ctx_free(ctx);
+    ctx = tg_ctx_new(TG_CONFIG(.seed = 3, .threads = 4, .parallel_for = in_turns, .parallel_user = &u));
+    product(ctx, own);
+    ck_status(ctx, TG_OK);
+    tg_ctx_free(ctx);
+    ck_assert_msg(u.calls > 1 && u.parts == 4 * u.calls, "%d calls", u.calls);
+    ck_assert_mem_eq(own, alone, sizeof own);
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {first_error_sticks,
                             a_failed_call_changes_nothing,
                             stale_handles_are_recognised,
+                            handles_of_the_last_step_are_dead_while_the_next_one_records,
                             references_outlive_reuse,
                             foreign_tensors_are_refused,
                             a_context_that_cannot_be_made_is_dead,
                             wrapped_memory_is_used_in_place_and_released,
                             shapes_and_sizes_are_checked,
-                            values_go_in_and_out};
+                            values_go_in_and_out,
+                            a_callers_threads_give_the_same_bits};
     return tg_check_main("status", tests, sizeof tests / sizeof *tests);
 }

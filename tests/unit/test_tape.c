@@ -264,7 +264,39 @@ START_TEST(the_report_names_the_peak) {
     char text[16384];
     ck_assert(tg_memory_report(ctx, text, sizeof text) < sizeof text);
     ck_assert_msg(strstr(text, "big.weight") && strstr(text, "exp") && strstr(text, "called from"), "%s", text);
+    ck_assert_msg(!strstr(text, "smaller"), "%s", text);
     end();
+}
+END_TEST
+
+/* The first number of each row after the heading; one row sums up what is smaller than the 40 largest. */
+static int64_t sum_of_rows(const char *text, int *rows) {
+    int64_t sum = 0;
+    *rows = 0;
+    for (const char *at = strstr(text, "alive near the peak"); at && (at = strchr(at, '\n')) && at[1] == ' ';) {
+        long long bytes;
+        at++;
+        if (sscanf(at, "%lld", &bytes) == 1) sum += bytes, ++*rows;
+    }
+    return sum;
+}
+
+/* Whether or not there are more blocks than a trace has room for. */
+START_TEST(the_report_adds_up) {
+    for (int n = 30; n <= 9000; n *= 300) {
+        begin();
+        tg_memory_trace(ctx, true);
+        for (int i = 0; i < n; i++) tg_zeros(ctx, TG_F64, TG_SHAPE(1 + i % 7));
+        tg_memory m = TG_MEMORY();
+        tg_memory_stats(ctx, &m);
+        tg_zeros(ctx, TG_F64, TG_SHAPE(1000000)); /* a peak, of which it is itself no part yet */
+        char text[16384];
+        int rows;
+        ck_assert(tg_memory_report(ctx, text, sizeof text) < sizeof text);
+        ck_assert_int_eq(sum_of_rows(text, &rows), m.live);
+        ck_assert_msg(rows == (n > 40 ? 41 : n), "%d rows of %d: %s", rows, n, text);
+        end();
+    }
 }
 END_TEST
 
@@ -278,6 +310,7 @@ int main(void) {
                             recomputation_saves_only_its_inputs,
                             a_second_run_that_differs_is_found,
                             a_dump_names_ops_shapes_and_sites,
-                            the_report_names_the_peak};
+                            the_report_names_the_peak,
+                            the_report_adds_up};
     return tg_check_main("tape", tests, sizeof tests / sizeof *tests);
 }

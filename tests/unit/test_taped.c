@@ -44,6 +44,18 @@ START_TEST(tangents_go_forward_and_can_be_differentiated) {
 }
 END_TEST
 
+/* As backward has it, at the bounds and for NaN too. */
+START_TEST(clamp_has_its_slopes_on_the_tape) {
+    const double x[] = {-1, 2, 0.5, -1.5, 3, NAN, INFINITY}, slope[] = {1, 1, 1, 0, 0, 0, 0};
+    begin();
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
+        tg_tensor *at = leaf(x[i]);
+        ck_assert_msg(tg_item(derivative(tg_clamp(t, at, -1, 2), at)) == slope[i], "at %g", x[i]);
+    }
+    end();
+}
+END_TEST
+
 START_TEST(a_result_may_be_the_input) {
     begin();
     tg_tensor *x = leaf(3), *y = tg_square(t, x), *z = tg_mul(t, y, x), *in[] = {x, y}, *g[2], *dz;
@@ -85,6 +97,34 @@ static tg_status cube_times(void *state, tg_tape *tape, tg_tensor *const *in, in
 }
 
 /* The weight is found inside the function, and the random numbers are those of the first run. */
+START_TEST(forward_through_a_recomputation) {
+    begin();
+    double v[] = {1, 2, 3, 4, 5, 6, 7, 8}, tangent[2][8];
+    tg_tensor *x = leaf_of(TG_SHAPE(8), v), *w = leaf(1.5);
+    for (int again = 0; again < 2; again++) {
+        tg_rng rng = {.seed = 11};
+        tg_rng_set(ctx, NULL, &rng);
+        tg_tensor *y, *dy, *in[] = {x, w};
+        tg_tensor *din[] = {tg_full(t, TG_F64, TG_SHAPE(8), 2), tg_full(t, TG_F64, TG_SHAPE(), -1)};
+        if (again)
+            tg_recompute(t, cube_times, w, &x, 1, &y, 1, NULL);
+        else
+            cube_times(w, t, &x, 1, &y, 1);
+        ck_assert_msg(tg_jvp(t, &y, 1, in, 2, din, &dy) == TG_OK, "%s", tg_ctx_message(ctx));
+        tg_read_f64(dy, tangent[again], 8);
+        tg_tape_reset(t);
+    }
+    int kept = 0;
+    for (int i = 0; i < 8; i++) {
+        ck_near(tangent[1][i], tangent[0][i]);
+        kept += tangent[0][i] != 0;
+        if (tangent[0][i] != 0) ck_near(tangent[0][i], 2 * (3 * v[i] * v[i] * 2 * 1.5 - v[i] * v[i] * v[i]));
+    }
+    ck_assert(kept > 0 && kept < 8);
+    end();
+}
+END_TEST
+
 START_TEST(through_a_recomputation) {
     begin();
     double v[] = {1, 2, 3, 4, 5, 6, 7, 8}, second[8], expected[8];
@@ -158,6 +198,26 @@ static void check_edge(edge_fn f, const char *name, tg_dtype dtype, double a, do
     tg_tape_reset(t);
     for (int i = 0; i < 2; i++) tg_drop(in[i]);
 }
+
+/* Inputs and results of nodes that a later op overwrites: what a derivative wants of them is their shape. */
+START_TEST(what_is_overwritten_keeps_its_shape) {
+    begin();
+    const double v[] = {1, 2, 3, 4, 5, 6};
+    for (int which = 0; which < 3; which++) {
+        tg_tensor *x = leaf_of(TG_SHAPE(2, 3), v), *h = tg_scale(t, x, 2), *sum, *y;
+        if (which == 0) y = tg_add_(t, tg_prod(t, h, TG_DIMS(0), true), tg_select(t, x, 0, 0));
+        if (which == 1) sum = tg_sum(t, h, TG_DIMS(1), false), y = tg_add(t, sum, tg_select(t, tg_add_(t, h, x), 1, 0));
+        if (which == 2) y = tg_add_(t, tg_scale(t, x, 4), tg_copy_(t, h, x));
+        tg_tensor *g = derivative(tg_sum(t, y, TG_ALL_DIMS, false), x);
+        static const double expected[3][6] = {{17, 21, 25, 4, 8, 12}, {5, 2, 2, 5, 2, 2}, {5, 5, 5, 5, 5, 5}};
+        double got[6] = {0};
+        tg_read_f64(g, got, 6);
+        for (int i = 0; i < 6; i++) ck_near(got[i], expected[which][i]);
+        tg_tape_reset(t);
+    }
+    end();
+}
+END_TEST
 
 START_TEST(edges_are_those_of_backward) {
     begin();
@@ -325,11 +385,14 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {any_order,
+                            clamp_has_its_slopes_on_the_tape,
                             tangents_go_forward_and_can_be_differentiated,
                             a_result_may_be_the_input,
                             hooks_are_part_of_the_graph,
+                            forward_through_a_recomputation,
                             through_a_recomputation,
                             in_place_keeps_what_it_needs,
+                            what_is_overwritten_keeps_its_shape,
                             edges_are_those_of_backward,
                             results_are_nobody_elses,
                             products_are_there_without_grad,

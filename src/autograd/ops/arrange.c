@@ -309,7 +309,7 @@ static tg_tensor *unfold_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
     int64_t windows = g->shape[p->dim];
     tg_dims order = {.n = g->ndim};
     for (int d = 0; d < g->ndim; d++) order.dim[d] = d <= p->dim ? d : d == p->dim + 1 ? g->ndim - 1 : d - 1;
-    tg_shape line = tg_shape_of(x), at = {.ndim = x->ndim};
+    tg_shape line = tg_shape_kept(x), at = {.ndim = x->ndim};
     for (int d = 0; d < x->ndim; d++) at.dim[d] = 1;
     line.dim[p->dim] = at.dim[p->dim] = windows * p->size;
     tg_tensor *first = tg_arange(t, TG_I64, 0, (double)(windows * p->step), (double)p->step);

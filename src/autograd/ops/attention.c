@@ -381,7 +381,7 @@ static tg_status attention_compose(tg_tape *t, const tg_node *n, tg_tensor **out
     for (int i = 0; i < s.count; i++) x = tg_masked_fill(t, x, s.hidden[i], 0);
     if (p->opts.dropout > 0) x = tg_dropout_again(t, x, p->opts.dropout, &p->draws);
     x = tg_matmul(t, tg_reshape(t, x, TG_SHAPE(b, g, r, sq, sk)), tg_unsqueeze(t, v, 2));
-    out[0] = tg_cast(t, tg_reshape(t, x, tg_shape_of(y)), (tg_dtype)y->dtype);
+    out[0] = tg_cast(t, tg_reshape(t, x, tg_shape_kept(y)), (tg_dtype)y->dtype);
     return TG_OK;
 }
 

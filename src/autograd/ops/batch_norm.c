@@ -1,8 +1,9 @@
 /* Batch norm: x [n, c, ..], each channel brought to mean 0 and variance 1 over all the rest, then times w and plus b by
  * channel. The statistics are the batch's own, which running ones then follow, or, in evaluation mode, the running
- * ones. Inside, x is [n, c, the rest]. */
+ * ones. */
 #include <math.h>
 
+#include "autograd/ops/channel_norm.h"
 #include "autograd/ops/derive.h"
 #include "autograd/ops/network.h"
 
@@ -11,23 +12,21 @@ typedef enum norm_mode { BY_TAPE, BY_BATCH, BY_RUNNING } norm_mode;
 typedef struct batch_norm_params {
     double momentum, eps;
     norm_mode mode; /* BY_TAPE: infer decides */
-    bool moves;     /* the running statistics; by infer */
 } batch_norm_params;
 
-enum { X, W, B, RUNNING_MEAN, RUNNING_VAR, INPUTS };
-enum { MEAN, RSTD }; /* private saved buffers [c, 1] */
-enum { DIMS = 3 };
+enum { X = TG_NORM_X, W, B, RUNNING_MEAN, RUNNING_VAR, INPUTS };
+enum { MEAN = TG_NORM_MEAN, RSTD };
+enum { MOVED = 1u << RUNNING_MEAN | 1u << RUNNING_VAR };
 
 static const batch_norm_params *params(const tg_call *c) { return c->params; }
 static bool by_batch(const tg_call *c) { return params(c)->mode == BY_BATCH; }
 
-static tg_status need_channels(tg_call *c, int i, const char *what) {
-    const tg_tensor *w = c->in[i];
-    if (!w) return TG_OK;
-    if (i < RUNNING_MEAN) TG_TRY(tg_need_same_dtype(c, X, i));
-    if (w->ndim == 1 && w->shape[0] == c->in[X]->shape[1]) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "expected %s of [%lld], the channels of x", what,
-                        (long long)c->in[X]->shape[1]);
+/* Every channel is a group. */
+static tg_channel_norm kind(const tg_call *c) {
+    const tg_tensor *x = c->in[X];
+    tg_channel_norm k = tg_channel_norm_of(x, x->shape[1], 1u << 0 | 1u << 2 | 1u << 3, params(c)->eps);
+    k.given = !by_batch(c);
+    return k;
 }
 
 /* A buffer that forward may write. */
@@ -35,12 +34,10 @@ static tg_status need_running(tg_call *c, int i, const char *what) {
     const tg_tensor *r = c->in[i];
     tg_dtype dtype = (tg_dtype)c->in[X]->dtype, wide = tg_accumulate_dtype(dtype);
     if (!r) return TG_OK;
-    TG_TRY(need_channels(c, i, what));
+    TG_TRY(tg_need_channels(c, i, what));
     if (r->dtype != dtype && r->dtype != wide)
         return tg_call_fail(c, TG_ERR_DTYPE, "%s is %s: expected %s or %s", what, tg_dtype_name((tg_dtype)r->dtype),
                             tg_dtype_name(dtype), tg_dtype_name(wide));
-    if (r->shape[0] > 1 && r->stride[0] == 0)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "%s is one element for all channels, and forward writes it", what);
     if (tg_needs(c, i))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "%s needs a gradient: it is a buffer, which has none", what);
     return TG_OK;
@@ -60,17 +57,9 @@ static int64_t members(const tg_tensor *x) { return x->shape[1] ? x->numel / x->
 
 /* What a batch's statistics ask for; unbiased variances, and what moves towards them, more. */
 static tg_status check_batch(tg_call *c) {
-    const batch_norm_params *p = params(c);
-    int64_t n = members(c->in[X]);
-    if (p->moves && n == 1 && c->in[X]->shape[1])
-        return tg_call_fail(c, TG_ERR_SHAPE,
-                            "one value a channel has no variance for running_var: expected more in training mode");
-    if (!p->moves) return TG_OK;
-    for (int i = RUNNING_MEAN; i <= RUNNING_VAR; i++)
-        for (int k = 0; k < INPUTS; k++)
-            if (k != i && c->in[k] && c->in[k]->storage == c->in[i]->storage)
-                return tg_call_fail(c, TG_ERR_ARGUMENT, "inputs %d and %d share bytes, and forward writes them", k, i);
-    return TG_OK;
+    if (!c->writes || members(c->in[X]) != 1 || !c->in[X]->shape[1]) return TG_OK;
+    return tg_call_fail(c, TG_ERR_SHAPE,
+                        "one value a channel has no variance for running_var: expected more in training mode");
 }
 
 /* With the batch's statistics all of a channel is needed; with running ones rows and places are free. */
@@ -85,7 +74,7 @@ static tg_status state_roles(tg_call *c) {
 /* Opaque, each rank has a batch of its own, and so would what is moved by it: buffers that are not opaque there would
  * no longer be what their placement says. The general rule lets anything stand beside what is opaque. */
 static tg_status check_moved(tg_call *c) {
-    if (!params(c)->moves || !c->ctx->grid.axes) return TG_OK;
+    if (!c->writes || !c->ctx->grid.axes) return TG_OK;
     for (int a = 0; a < TG_MAX_AXES; a++) {
         tg_placement x = tg_place_on(c->in[X], (tg_axis)a);
         if (x.kind != TG_VARYING || x.layout != TG_OPAQUE) continue;
@@ -107,137 +96,52 @@ static tg_status batch_norm_infer(tg_call *c) {
     TG_TRY(tg_need_float(c, X));
     if (x->ndim < 2) return tg_call_fail(c, TG_ERR_SHAPE, "expected x [n, c, ..] of 2 or more dims");
     TG_TRY(check_numbers(c));
-    TG_TRY(need_channels(c, W, "w"));
-    TG_TRY(need_channels(c, B, "b"));
+    const tg_channel_norm k = kind(c);
+    TG_TRY(tg_channel_norm_infer(c, &k));
     TG_TRY(need_running(c, RUNNING_MEAN, "running_mean"));
     TG_TRY(need_running(c, RUNNING_VAR, "running_var"));
     if (p->mode == BY_TAPE) p->mode = c->tape->training || !c->in[RUNNING_MEAN] ? BY_BATCH : BY_RUNNING;
-    p->moves = by_batch(c) && c->tape->training && c->in[RUNNING_MEAN] && !c->tape->again && members(x) > 0;
+    if (!by_batch(c) || !c->tape->training || !members(x)) c->writes = 0;
     TG_TRY(check_batch(c));
     TG_TRY(check_moved(c));
     TG_TRY(state_roles(c));
-    const int64_t stats[] = {x->shape[1], 1};
-    for (int i = MEAN; i <= RSTD; i++)
-        TG_TRY(tg_call_save(c, i, tg_accumulate_dtype((tg_dtype)x->dtype), 2, stats));
     return tg_infer_same(c);
 }
 
-/* ---- Views as they are inside ---- */
-
-static void inner_shape(const tg_tensor *x, int64_t *shape) {
-    shape[0] = x->shape[0];
-    shape[1] = x->shape[1];
-    shape[2] = 1;
-    for (int d = 2; d < x->ndim; d++) shape[2] *= x->shape[d];
-}
-
-/* Of a tensor of x's shape: itself, or of a copy where its strides do not allow that. */
-static tg_tensor *inside(tg_call *c, tg_tensor *x) {
-    int64_t shape[DIMS], stride[DIMS];
-    if (tg_op_dense(c, &x) != TG_OK) return x;
-    inner_shape(c->in[X], shape);
-    tg_row_major(DIMS, shape, stride);
-    return tg_call_view_of(c, x, 0, DIMS, shape, stride);
-}
-
-/* Of a number a channel: [c, 1]. */
-static tg_tensor *by_channel(tg_call *c, tg_tensor *w) {
-    return tg_call_view_of(c, w, 0, 2, (const int64_t[]){w->shape[0], 1}, (const int64_t[]){w->stride[0], 0});
-}
-
-static tg_tensor *temp(tg_call *c) {
-    int64_t shape[DIMS];
-    inner_shape(c->in[X], shape);
-    return tg_call_temp(c, tg_accumulate_dtype((tg_dtype)c->in[X]->dtype), DIMS, shape);
-}
-
-static tg_status sum(tg_call *c, const tg_tensor *out, const tg_tensor *x, double scale, bool add) {
-    int64_t stride[DIMS];
-    tg_array to = tg_array_expand(tg_array_of(out), DIMS, (const int64_t[]){1, out->shape[0], 1}, stride);
-    return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, to, tg_array_of(x), scale, add);
-}
-
-/* ---- Forward ---- */
-
 /* r := (1 - momentum) r + momentum scale s */
-static tg_status move(tg_call *c, int i, const tg_tensor *s, double scale) {
-    tg_tensor *r = by_channel(c, c->in[i]);
+static tg_status move(tg_call *c, const tg_channel_norm *k, int i, const tg_tensor *s, double scale) {
+    tg_tensor *r = tg_norm_by_channel(c, k, c->in[i]);
     double momentum = params(c)->momentum;
     if (!tg_ok(c->ctx)) return c->ctx->status;
-    TG_TRY(tg_storage_await_readers(c->in[i]->storage));
-    TG_TRY(tg_op_map(c, TG_FN_linear_sum, r, TG_T2(r, s), 2, 1 - momentum, momentum * scale, false));
-    tg_storage_wrote(c->in[i]->storage, c->op->name, ((const tg_call_impl *)c->impl)->site);
-    return TG_OK;
+    return tg_op_map(c, TG_FN_linear_sum, r, TG_T2(r, s), 2, 1 - momentum, momentum * scale, false);
 }
 
-/* Two passes: the mean, then the squared distances from it; running statistics follow them. h is a temporary. */
-static tg_status statistics(tg_call *c, const tg_tensor *x, const tg_tensor *h) {
-    const tg_tensor *mean = c->saved[MEAN], *rstd = c->saved[RSTD];
-    const double n = (double)members(c->in[X]), eps = params(c)->eps;
-    if (!by_batch(c)) {
-        tg_tensor *given_mean = by_channel(c, c->in[RUNNING_MEAN]), *given_var = by_channel(c, c->in[RUNNING_VAR]);
+/* Mean and variance: of the batch, which running ones follow; or these. */
+static tg_status statistics(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *t) {
+    const double n = tg_norm_members(k);
+    for (int i = MEAN; k->given && i <= RSTD; i++) {
+        tg_tensor *running = tg_norm_by_channel(c, k, c->in[RUNNING_MEAN + i]);
         if (!tg_ok(c->ctx)) return c->ctx->status;
-        TG_TRY(tg_op_map(c, TG_FN_id, mean, TG_T1(given_mean), 1, 0, 0, false));
-        return tg_op_map(c, TG_FN_rsqrt_affine, rstd, TG_T1(given_var), 1, 1, eps, false);
+        TG_TRY(tg_op_map(c, TG_FN_id, c->saved[i], TG_T1(running), 1, 0, 0, false));
     }
-    TG_TRY(sum(c, mean, x, 1 / n, false));
-    TG_TRY(tg_op_map(c, TG_FN_sub_square, h, TG_T2(x, mean), 2, 0, 0, false));
-    TG_TRY(sum(c, rstd, h, 1 / n, false));
-    if (params(c)->moves) {
-        TG_TRY(move(c, RUNNING_MEAN, mean, 1));
-        TG_TRY(move(c, RUNNING_VAR, rstd, n / (n - 1)));
-    }
-    return tg_op_map(c, TG_FN_rsqrt_affine, rstd, TG_T1(rstd), 1, 1, eps, false);
+    if (k->given) return TG_OK;
+    TG_TRY(tg_norm_moments(c, k, x, t));
+    if (!c->writes) return TG_OK;
+    TG_TRY(move(c, k, RUNNING_MEAN, c->saved[MEAN], 1));
+    return move(c, k, RUNNING_VAR, c->saved[RSTD], n / (n - 1));
 }
 
 static tg_status batch_norm_forward(tg_call *c) {
-    tg_tensor *x = inside(c, c->in[X]), *y = inside(c, c->out[0]), *h = temp(c);
-    const tg_tensor *w = c->in[W] ? by_channel(c, c->in[W]) : NULL, *b = c->in[B] ? by_channel(c, c->in[B]) : NULL;
+    const tg_channel_norm k = kind(c);
+    tg_tensor *x = tg_norm_inside(c, &k, c->in[X]), *t = tg_norm_temp(c, &k);
     if (!tg_ok(c->ctx)) return c->ctx->status;
-    TG_TRY(statistics(c, x, h));
-    TG_TRY(tg_op_map(c, TG_FN_sub_mul, h, TG_T3(x, c->saved[MEAN], c->saved[RSTD]), 3, 0, 0, false));
-    if (w && b) return tg_op_map(c, TG_FN_mul_add, y, TG_T3(h, w, b), 3, 0, 0, false);
-    if (w) return tg_op_map(c, TG_FN_mul, y, TG_T2(h, w), 2, 0, 0, false);
-    if (b) return tg_op_map(c, TG_FN_add, y, TG_T2(h, b), 2, 0, 0, false);
-    return tg_op_map(c, TG_FN_id, y, TG_T1(h), 1, 0, 0, false);
+    TG_TRY(statistics(c, &k, x, t));
+    return tg_norm_apply(c, &k, x, t);
 }
 
-/* ---- Backward ---- */
-
-/* With g = gy w: gx = rstd (g - mean(g) - h mean(g h)); of running statistics rstd g. */
-static tg_status grad_x(tg_call *c, const tg_tensor *gy, const tg_tensor *h, const tg_tensor *t) {
-    const tg_tensor *rstd = c->saved[RSTD], *g = gy, *w = c->in[W] ? by_channel(c, c->in[W]) : NULL;
-    tg_tensor *weighted = w ? temp(c) : NULL, *gx = inside(c, c->gin[X]);
-    tg_tensor *mean = tg_call_temp(c, (tg_dtype)rstd->dtype, 2, rstd->shape);
-    const double by = 1 / (double)members(c->in[X]);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
-    if (w) {
-        TG_TRY(tg_op_map(c, TG_FN_mul, weighted, TG_T2(gy, w), 2, 0, 0, false));
-        g = weighted;
-    }
-    if (!by_batch(c)) return tg_op_map(c, TG_FN_mul, gx, TG_T2(g, rstd), 2, 0, 0, tg_adds(c, X));
-    TG_TRY(tg_op_map(c, TG_FN_mul, t, TG_T2(g, h), 2, 0, 0, false));
-    TG_TRY(sum(c, mean, t, by, false));
-    TG_TRY(tg_op_map(c, TG_FN_mul, t, TG_T2(h, mean), 2, 0, 0, false));
-    TG_TRY(sum(c, mean, g, by, false));
-    TG_TRY(tg_op_map(c, TG_FN_add, t, TG_T2(t, mean), 2, 0, 0, false));
-    return tg_op_map(c, TG_FN_sub_mul, gx, TG_T3(g, t, rstd), 3, 0, 0, tg_adds(c, X));
-}
-
-/* With h = (x - mean) rstd: gw = sum(gy h), gb = sum(gy) of each channel. */
 static tg_status batch_norm_backward(tg_call *c) {
-    tg_tensor *gy = inside(c, c->gout[0]);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
-    if (c->gin_mode[B]) TG_TRY(sum(c, by_channel(c, c->gin[B]), gy, 1, tg_adds(c, B)));
-    if (!c->gin_mode[X] && !c->gin_mode[W]) return TG_OK;
-    tg_tensor *x = inside(c, c->in[X]), *h = temp(c), *t = temp(c);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
-    TG_TRY(tg_op_map(c, TG_FN_sub_mul, h, TG_T3(x, c->saved[MEAN], c->saved[RSTD]), 3, 0, 0, false));
-    if (c->gin_mode[W]) {
-        TG_TRY(tg_op_map(c, TG_FN_mul, t, TG_T2(gy, h), 2, 0, 0, false));
-        TG_TRY(sum(c, by_channel(c, c->gin[W]), t, 1, tg_adds(c, W)));
-    }
-    return c->gin_mode[X] ? grad_x(c, gy, h, t) : TG_OK;
+    const tg_channel_norm k = kind(c);
+    return tg_norm_back(c, &k);
 }
 
 static tg_tensor *column(tg_tape *t, tg_tensor *w) { return tg_unsqueeze(t, tg_wide(t, w), 1); }
@@ -245,7 +149,7 @@ static tg_tensor *column(tg_tape *t, tg_tensor *w) { return tg_unsqueeze(t, tg_w
 /* What forward made of the running statistics, which may have moved since. */
 static tg_tensor *kept(tg_tape *t, const tg_node *n, int k) {
     const tg_tensor *s = tg_node_kept(n)[k];
-    tg_tensor *y = tg_tape_tensor(t, s->dtype, 2, s->shape, s->stride, tg_storage_ref(s->storage), s->offset);
+    tg_tensor *y = tg_tape_tensor(t, s->dtype, 2, s->shape + 1, s->stride + 1, tg_storage_ref(s->storage), s->offset);
     if (!y) return tg_inert(t->ctx);
     y->place = tg_node_in(n)[RUNNING_MEAN]->place;
     return y;
@@ -264,7 +168,7 @@ static tg_status batch_norm_compose(tg_tape *t, const tg_node *n, tg_tensor **ou
     }
     if (in[W]) h = tg_mul(t, h, column(t, in[W]));
     if (in[B]) h = tg_add(t, h, column(t, in[B]));
-    out[0] = tg_cast(t, tg_reshape(t, h, tg_shape_of(x)), (tg_dtype)x->dtype);
+    out[0] = tg_cast(t, tg_reshape(t, h, tg_shape_kept(x)), (tg_dtype)x->dtype);
     return TG_OK;
 }
 
@@ -314,6 +218,7 @@ const tg_op tg_op_batch_norm = {
     .params_size = sizeof(batch_norm_params),
     .saves_in = 1u << X | 1u << W,
     .optional = 30,
+    .writes = MOVED,
     .family = TG_FAMILY_CUSTOM,
     .sums_f32 = true,
     .infer = batch_norm_infer,

@@ -321,7 +321,7 @@ static tg_status scatter_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gou
     if (!tg_node_needs(n, 2)) return TG_OK;
     tg_tensor *numbers = tg_reshape(t, tg_arange(t, TG_I64, 0, (double)index->shape[dim], 1), along);
     numbers = numbers_as(t, tg_expand(t, numbers, shape), index);
-    tg_tensor *none = numbers_as(t, tg_full(t, TG_I64, tg_shape_of(x), 0), x);
+    tg_tensor *none = numbers_as(t, tg_full(t, TG_I64, tg_shape_kept(x), 0), x);
     tg_tensor *last = tg_scatter(t, none, dim, index, numbers);
     tg_tensor *lost = tg_ne(t, tg_gather(t, last, dim, index), numbers);
     gin[2] = tg_masked_fill(t, tg_gather(t, g, dim, index), lost, 0); /* linear, as g may be P */

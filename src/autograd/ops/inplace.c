@@ -47,7 +47,7 @@ static tg_status update(tg_call *c, tg_formula f) {
 
 /* Tangents: never in place, as the given one is somebody's. What has none counts as zeros of the output's shape. */
 static tg_tensor *tangent(tg_tape *t, const tg_node *n, tg_tensor *d) {
-    return d ? tg_expand(t, d, tg_shape_of(tg_node_out(n)[0])) : tg_zero_tangent(t, tg_node_out(n)[0]);
+    return d ? tg_expand(t, d, tg_shape_kept(tg_node_out(n)[0])) : tg_zero_tangent(t, tg_node_out(n)[0]);
 }
 
 /* ---- add_, sub_ ---- */

@@ -13,11 +13,11 @@ static tg_activation activation(const tg_call *c) {
     return ((const act_params *)c->params)->act;
 }
 
-static tg_status linear_shapes(tg_call *c) {
+tg_status tg_linear_shapes(tg_call *c, int least) {
     const tg_tensor *x = c->in[0], *w = c->in[1], *b = c->in[2];
-    if (x->ndim < 1 || w->ndim != 2)
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected x [.., in] and w [out, in], not %d and %d dims", x->ndim,
-                            w->ndim);
+    if (x->ndim < least || w->ndim != 2)
+        return tg_call_fail(c, TG_ERR_SHAPE, "expected x [.., in] of %d or more dims and w [out, in], not %d and %d",
+                            least, x->ndim, w->ndim);
     if (x->shape[x->ndim - 1] != w->shape[1])
         return tg_call_fail(c, TG_ERR_SHAPE, "x has rows of %lld and w of %lld: expected as many",
                             (long long)x->shape[x->ndim - 1], (long long)w->shape[1]);
@@ -41,7 +41,7 @@ static tg_status linear_infer(tg_call *c) {
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
     if (c->in[2]) TG_TRY(tg_need_same_dtype(c, 0, 2));
-    TG_TRY(linear_shapes(c));
+    TG_TRY(tg_linear_shapes(c, 1));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     shape[x->ndim - 1] = c->in[1]->shape[0];
     if (!tg_needs(c, 1)) c->saves_in &= ~1u;

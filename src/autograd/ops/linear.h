@@ -4,6 +4,8 @@
 
 #include "core/core.h"
 
+/* Checks the dims and sizes of inputs x, of `least` dims or more, w and b, which may be absent. */
+tg_status tg_linear_shapes(tg_call *c, int least);
 /* y = act(x w^T + b); b [out], contiguous, or NULL. pre, where not NULL, receives the value before the activation. */
 tg_status tg_linear_rows(const tg_tensor *x, const tg_tensor *w, const tg_tensor *b, tg_activation act,
                          const tg_tensor *y, const tg_tensor *pre);

@@ -99,7 +99,7 @@ static tg_tensor *masked_select_back(tg_tape *t, const tg_node *n, tg_tensor *g)
                                        kept->offset);
     if (!places) return tg_inert(t->ctx);
     tg_tensor *flat = tg_scatter_add(t, tg_full(t, (tg_dtype)x->dtype, TG_SHAPE(x->numel), 0), 0, places, g);
-    return tg_reshape(t, flat, tg_shape_of(x));
+    return tg_reshape(t, flat, tg_shape_kept(x));
 }
 
 TG_VJP(masked_select_vjp, masked_select_back(t, n, g))

@@ -206,7 +206,7 @@ static tg_tensor *max_pool_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
     const tg_tensor *x = tg_node_in(n)[0];
     if (x->numel == 0) return tg_zeros_like(t, x);
     tg_tensor *none = planes(t, tg_zeros_like(t, x));
-    return tg_reshape(t, tg_scatter_add(t, none, 2, kept_places(t, n), planes(t, g)), tg_shape_of(x));
+    return tg_reshape(t, tg_scatter_add(t, none, 2, kept_places(t, n), planes(t, g)), tg_shape_kept(x));
 }
 
 TG_VJP(max_pool_vjp, max_pool_back(t, n, g))
@@ -214,7 +214,7 @@ TG_VJP(max_pool_vjp, max_pool_back(t, n, g))
 static tg_status max_pool_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     const tg_tensor *y = tg_node_out(n)[0];
     dout[0] = y->numel == 0 ? tg_zero_tangent(t, y)
-                            : tg_reshape(t, tg_gather(t, planes(t, din[0]), 2, kept_places(t, n)), tg_shape_of(y));
+                            : tg_reshape(t, tg_gather(t, planes(t, din[0]), 2, kept_places(t, n)), tg_shape_kept(y));
     return TG_OK;
 }
 

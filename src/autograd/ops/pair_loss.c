@@ -66,8 +66,11 @@ static tg_status l1_infer(tg_call *c) {
     {.note = "scalars", .params = TG_LOSSES(NONE, __VA_ARGS__), .n_in = 2, .in = {TG_S_SCALAR, TG_S_SCALAR}},        \
     {.note = "batch_mean", .params = TG_LOSSES(BATCH_MEAN, __VA_ARGS__), .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)},  \
      .refused = TG_ERR_ARGUMENT}
+#define WIDTH(note_, width_, status_)                                                                                \
+    {.note = note_, .params = TG_LOSSES(MEAN, .width = width_), .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)},           \
+     .refused = TG_##status_}
 #define MIDDLES                                                                                        \
-    {.note = "all in the middle", .params = TG_LOSSES(MEAN, .width = 10), .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)}}, \
+    WIDTH("all in the middle", 10, OK),                                                                \
     {.note = "all outside", .params = TG_LOSSES(NONE, .width = 0.25), .n_in = 2,                                 \
      .in = {TG_S_IN(1, 2, 2, 3), TG_S_IN(-2, -1, 2, 3)}}
 
@@ -95,12 +98,8 @@ static tg_status smooth_l1_infer(tg_call *c) {
 }
 
 static const tg_sample smooth_l1_samples[] = {
-    PLAIN(.width = 0.75), MIDDLES,
-    {.note = "beta 0", .params = TG_LOSSES(MEAN, .width = 0), .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)}},
-    {.note = "beta below 0", .params = TG_LOSSES(MEAN, .width = -1), .n_in = 2, .in = {TG_S(2), TG_S(2)},
-     .refused = TG_ERR_ARGUMENT},
-    {.note = "beta inf", .params = TG_LOSSES(MEAN, .width = INFINITY), .n_in = 2, .in = {TG_S(2), TG_S(2)},
-     .refused = TG_ERR_ARGUMENT},
+    PLAIN(.width = 0.75), MIDDLES, WIDTH("beta 0", 0, OK), WIDTH("beta below 0", -1, ERR_ARGUMENT),
+    WIDTH("beta inf", INFINITY, ERR_ARGUMENT),
 };
 
 const tg_op tg_op_smooth_l1 = {
@@ -124,12 +123,8 @@ static tg_status huber_infer(tg_call *c) {
 }
 
 static const tg_sample huber_samples[] = {
-    PLAIN(.width = 0.75), MIDDLES,
-    {.note = "delta inf", .params = TG_LOSSES(MEAN, .width = INFINITY), .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)}},
-    {.note = "delta 0", .params = TG_LOSSES(MEAN, .width = 0), .n_in = 2, .in = {TG_S(2), TG_S(2)},
-     .refused = TG_ERR_ARGUMENT},
-    {.note = "delta is no number", .params = TG_LOSSES(MEAN, .width = NAN), .n_in = 2, .in = {TG_S(2), TG_S(2)},
-     .refused = TG_ERR_ARGUMENT},
+    PLAIN(.width = 0.75), MIDDLES, WIDTH("delta inf", INFINITY, OK), WIDTH("delta 0", 0, ERR_ARGUMENT),
+    WIDTH("delta is no number", NAN, ERR_ARGUMENT),
 };
 
 const tg_op tg_op_huber = {

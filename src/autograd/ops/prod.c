@@ -54,7 +54,7 @@ static tg_status prod_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     flat.dim[flat.ndim++] = tg_reduce_node_group(n);
     if (x->numel == 0) return TG_OK; /* ones, or nothing: the same everywhere */
     x = tg_permute(t, tg_wide(t, x), order);
-    out[0] = tg_cast(t, tg_reshape(t, halves(t, tg_reshape(t, x, flat)), tg_shape_of(y)), (tg_dtype)y->dtype);
+    out[0] = tg_cast(t, tg_reshape(t, halves(t, tg_reshape(t, x, flat)), tg_shape_kept(y)), (tg_dtype)y->dtype);
     return TG_OK;
 }
 

@@ -88,7 +88,7 @@ tg_tensor *tg_reduce_kept_taped(tg_tape *t, const tg_node *n, tg_tensor *r) {
 }
 
 static tg_tensor *spread_taped(tg_tape *t, const tg_node *n, tg_tensor *g, double scale) {
-    tg_tensor *wide = tg_expand(t, tg_reduce_kept_taped(t, n, g), tg_shape_of(tg_node_in(n)[0]));
+    tg_tensor *wide = tg_expand(t, tg_reduce_kept_taped(t, n, g), tg_shape_kept(tg_node_in(n)[0]));
     return scale == 1 ? wide : tg_scale(t, wide, scale);
 }
 

@@ -27,11 +27,11 @@ static tg_status reshape_backward(tg_call *c) {
     return tg_op_copy(c, to, tg_array_of(g), tg_adds(c, 0));
 }
 
-TG_VJP(reshape_vjp, tg_reshape(t, g, tg_shape_of(x)))
+TG_VJP(reshape_vjp, tg_reshape(t, g, tg_shape_kept(x)))
 
 /* Tangents may lie in memory as they like, where a view would be refused. */
 static tg_status reshape_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
-    dout[0] = tg_reshape(t, din[0], tg_shape_of(tg_node_out(n)[0]));
+    dout[0] = tg_reshape(t, din[0], tg_shape_kept(tg_node_out(n)[0]));
     return TG_OK;
 }
 
@@ -469,8 +469,11 @@ static tg_status slice_infer(tg_call *c) {
     memcpy(e.shape, x->shape, x->ndim * sizeof *x->shape);
     memcpy(e.stride, x->stride, x->ndim * sizeof *x->stride);
     e.shape[p->dim] = stop == start ? 0 : (stop - start - 1) / p->step + 1;
-    /* A step past the end is never taken; as a stride it might overflow. */
-    if (e.shape[p->dim] < 2) p->step = 1;
+    /* A step past the end is never taken; as a stride it might overflow. The jvp records the op with these again. */
+    if (e.shape[p->dim] < 2) {
+        p->step = 1;
+        p->stop = start + e.shape[p->dim];
+    }
     e.stride[p->dim] *= p->step;
     for (int d = 0; d < x->ndim; d++) /* a dim that is cut is whole, unless nothing of it goes */
         if (d != p->dim || e.shape[d] == size) TG_TRY(tg_call_role(c, 0, d, d));
@@ -499,6 +502,7 @@ static const tg_sample slice_samples[] = {
     {.note = "expanded", .params = &(const slice_params){1, 1, 2, 7}, .n_in = 1,
      .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
     {.note = "size 1", .params = &(const slice_params){0, 0, 1, 1}, .n_in = 1, .in = {TG_S(1)}},
+    {.note = "one step over the end", .params = &(const slice_params){0, 1, 4, 3}, .n_in = 1, .in = {TG_S(4, 2)}},
     {.note = "nothing", .params = &(const slice_params){0, 2, 2, 1}, .n_in = 1, .in = {TG_S(3, 2)}},
     {.note = "empty", .params = &(const slice_params){0, 0, 0, 1}, .n_in = 1, .in = {TG_S(0, 2)}},
     {.note = "step 0", .params = &(const slice_params){0, 0, 2, 0}, .n_in = 1,

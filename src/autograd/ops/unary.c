@@ -230,7 +230,7 @@ static tg_status clamp_backward(tg_call *c) {
 }
 
 static tg_tensor *clamp_taped(tg_tape *t, tg_tensor *g, tg_tensor *x, const clamp_params *p) {
-    return tg_masked_fill(t, tg_masked_fill(t, g, tg_below(t, x, p->lo), 0), tg_above(t, x, p->hi), 0);
+    return tg_masked_fill(t, g, tg_ne(t, x, tg_clamp(t, x, p->lo, p->hi)), 0);
 }
 
 TG_VJP(clamp_vjp, clamp_taped(t, g, x, tg_node_params(n)))
@@ -250,7 +250,8 @@ const tg_op tg_op_clamp = {
     .infer = clamp_infer, .forward = clamp_forward, .backward = clamp_backward,
     .vjp = clamp_vjp, .jvp = tg_jvp_pointwise, TG_SAMPLES(clamp_samples)};
 
-/* x cut to [lo, hi]; the gradient is 1 there, bounds included, and 0 outside. Bounds may be infinite. */
+/* x cut to [lo, hi]; the gradient is 1 there, bounds included, so that what lies at a bound can come away from it, and
+ * 0 outside, and where x is NaN, which stays. Bounds may be infinite. */
 tg_tensor *tg_clamp(tg_tape *t, tg_tensor *x, double lo, double hi) {
     return TG_RECORD(t, tg_op_clamp, (&(clamp_params){lo, hi}), x);
 }

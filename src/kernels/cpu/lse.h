@@ -10,10 +10,9 @@ typedef struct lse {
     real ref, sum;
 } lse;
 
-/* NaNs never win here; they reach the result through the sum. The lanes are spelled out because clang leaves a maximum
- * that must mind NaN scalar. */
+/* NaNs never win here; they reach the result through the sum. Lanes of a maximum are folded by halves: a reduction that
+ * must mind NaN stays scalar. */
 TILE_REDUCTION tile_max(const real *t, int64_t n) {
-    enum { LANES = 32 };
     real lane[LANES], m = -INFINITY;
     int64_t i = 0;
     for (int l = 0; l < LANES; l++)
@@ -21,19 +20,32 @@ TILE_REDUCTION tile_max(const real *t, int64_t n) {
     for (; i + LANES <= n; i += LANES)
         for (int l = 0; l < LANES; l++)
             lane[l] = t[i + l] > lane[l] ? t[i + l] : lane[l];
-    for (int l = 0; l < LANES; l++)
+#define HALVE(half)                                                                                                    \
+    for (int l = 0; l < (half); l++)                                                                                   \
+        lane[l] = lane[l + (half)] > lane[l] ? lane[l + (half)] : lane[l];
+    HALVE(LANES / 2)
+    HALVE(LANES / 4)
+    HALVE(LANES / 8)
+#undef HALVE
+    for (int l = 0; l < LANES / 8; l++)
         m = lane[l] > m ? lane[l] : m;
     for (; i < n; i++)
         m = t[i] > m ? t[i] : m;
     return m;
 }
 
-TILE_REDUCTION tile_sum_exp(const real *t, int64_t n, real ref) {
-    real s = 0;
+TILE_REDUCTION tile_sum_exp(const real *t, int64_t n, real ref, const real *next) {
+    real lane[LANES] = {0}, s = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        lanes_fetch(next + i);
+        for (int l = 0; l < LANES; l++)
+            lane[l] += real_exp(t[i + l] - ref);
+    }
 #pragma omp simd reduction(+ : s)
-    for (int64_t i = 0; i < n; i++)
-        s += real_exp(t[i] - ref);
-    return s;
+    for (int64_t k = i; k < n; k++)
+        s += real_exp(t[k] - ref);
+    return s + lanes_sum(lane);
 }
 
 static inline lse lse_of_row(const tg_rows *x, int64_t r) {
@@ -47,7 +59,7 @@ static inline lse lse_of_row(const tg_rows *x, int64_t r) {
             s.sum *= max == -(real)INFINITY ? 1 : real_exp(max - m);
             s.ref = max = m;
         }
-        s.sum += tile_sum_exp(t, n, s.ref);
+        s.sum += tile_sum_exp(t, n, s.ref, tile_next(x, r, j, t));
     }
     return s;
 }

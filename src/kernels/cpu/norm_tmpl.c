@@ -3,11 +3,15 @@
 #include "kernels/cpu/tile.h"
 
 TILE_REDUCTION tile_sum_square(const real *t, int64_t n, real mean) {
-    real sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++)
-        sum += (t[i] - mean) * (t[i] - mean);
-    return sum;
+    real lane[LANES] = {0}, s = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lane[l] += (t[i + l] - mean) * (t[i + l] - mean);
+#pragma omp simd reduction(+ : s)
+    for (int64_t k = i; k < n; k++)
+        s += (t[k] - mean) * (t[k] - mean);
+    return s + lanes_sum(lane);
 }
 
 /* sum of g h and, as the result, of g h (x - mean). */
@@ -50,6 +54,20 @@ static const real *vector_tile(const tg_rows *w, int64_t j, int64_t n, real abse
     return buf;
 }
 
+/* y = (x - mean) rstd w + b */
+static void tile_affine(real *y, const real *x, const real *w, const real *b, int64_t n, real mean, real rstd,
+                        const real *next) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        lanes_fetch(next + i);
+#pragma omp simd
+        for (int l = 0; l < LANES; l++)
+            y[i + l] = (x[i + l] - mean) * rstd * w[i + l] + b[i + l];
+    }
+    for (; i < n; i++)
+        y[i] = (x[i] - mean) * rstd * w[i] + b[i];
+}
+
 static void norm_row(const tg_norm_job *job, int64_t r, real mean, real rstd) {
     real xbuf[TILE], wbuf[TILE], bbuf[TILE], ybuf[TILE];
     for (int64_t j = 0; j < job->x.n; j += TILE) {
@@ -57,9 +75,7 @@ static void norm_row(const tg_norm_job *job, int64_t r, real mean, real rstd) {
         const real *x = tile_in(&job->x, r, j, n, xbuf);
         const real *w = vector_tile(&job->w, j, n, 1, wbuf), *b = vector_tile(&job->b, j, n, 0, bbuf);
         real *y = tile_out(&job->y, r, j, false, ybuf);
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++)
-            y[i] = (x[i] - mean) * rstd * w[i] + b[i];
+        tile_affine(y, x, w, b, n, mean, rstd, tile_next(&job->x, r, j, x));
         tile_put(&job->y, r, j, n, false, y);
     }
 }

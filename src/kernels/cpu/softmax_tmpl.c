@@ -15,22 +15,33 @@ static void log_row(const tg_softmax_job *job, int64_t r) {
 }
 
 /* y = exp(x - max), and its sum. */
-TILE_REDUCTION tile_exp(real *restrict y, const real *restrict x, int64_t n, real max) {
-    real sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) {
-        y[i] = real_exp(x[i] - max);
-        sum += y[i];
+TILE_REDUCTION tile_exp(real *restrict y, const real *restrict x, int64_t n, real max, const real *next) {
+    real lane[LANES] = {0}, sum = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        lanes_fetch(next + i);
+        for (int l = 0; l < LANES; l++) {
+            real e = real_exp(x[i + l] - max);
+            y[i + l] = e;
+            lane[l] += e;
+        }
     }
-    return sum;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t k = i; k < n; k++) {
+        y[k] = real_exp(x[k] - max);
+        sum += y[k];
+    }
+    return sum + lanes_sum(lane);
 }
 
 /* A row of one tile takes each exponential once. */
 static void short_row(const tg_softmax_job *job, int64_t r) {
     int64_t n = job->x.n;
     real in[TILE], out[TILE];
+    in[0] = 0; /* gcc warns of a row without elements */
     const real *x = tile_in(&job->x, r, 0, n, in);
-    real *y = tile_out(&job->y, r, 0, false, out), scale = 1 / tile_exp(y, x, n, tile_max(x, n));
+    real *y = tile_out(&job->y, r, 0, false, out), max = tile_max(x, n);
+    real scale = 1 / tile_exp(y, x, n, max, tile_next(&job->x, r, 0, x));
     for (int64_t i = 0; i < n; i++)
         y[i] *= scale;
     tile_put(&job->y, r, 0, n, false, y);

@@ -114,6 +114,16 @@ static inline void tile_put(const tg_rows *y, int64_t r, int64_t j, int64_t n, b
         tile_store(at, y->dtype, y->stride, n, t);
 }
 
+/* The tile that a walk along the rows takes after this one; the tile itself where there is none, or where tiles are
+ * converted. A pass that computes fetches it, line by line: the machine itself looks ahead to the end of a page, where
+ * many a row ends. */
+static inline const real *tile_next(const tg_rows *x, int64_t r, int64_t j, const real *tile) {
+    bool last = j + TILE >= x->n;
+    if (!tile_direct(x) || (last && r + 1 >= x->count))
+        return tile;
+    return (const real *)(last ? tg_row_at(x, r + 1, 0) : tg_row_at(x, r, j + TILE));
+}
+
 /* The one value of row r, of arrays that hold one a row. */
 static inline real row_value(const tg_rows *x, int64_t r) {
     real v;
@@ -125,23 +135,54 @@ static inline void row_set(const tg_rows *x, int64_t r, real v) {
     tile_store(tg_row_at(x, r, 0), x->dtype, 1, 1, &v);
 }
 
-/* Reductions stay out of line: gcc 12, where it inlines them, splits off the in-place case with a scalar loop. */
+/* Reductions stay out of line: gcc 12, where it inlines them, splits off the in-place case with a scalar loop. Sums run
+ * in lanes that are spelled out, four vectors of them, so that no addition need wait for the one before. */
 #define TILE_REDUCTION static __attribute__((noinline, unused)) real
 
-TILE_REDUCTION tile_sum(const real *t, int64_t n) {
+#if defined(__AVX512F__)
+#define TILE_VECTOR 64
+#elif defined(__AVX__)
+#define TILE_VECTOR 32
+#else
+#define TILE_VECTOR 16
+#endif
+enum { LANES = 4 * TILE_VECTOR / sizeof(real) };
+
+static inline void lanes_fetch(const real *next) {
+    for (int l = 0; l < LANES; l += (int)(64 / sizeof(real)))
+        __builtin_prefetch(next + l);
+}
+
+static inline real lanes_sum(const real *lane) {
     real s = 0;
 #pragma omp simd reduction(+ : s)
-    for (int64_t i = 0; i < n; i++)
-        s += t[i];
+    for (int l = 0; l < LANES; l++)
+        s += lane[l];
     return s;
 }
 
-TILE_REDUCTION tile_dot(const real *a, const real *b, int64_t n) {
-    real s = 0;
+TILE_REDUCTION tile_sum(const real *t, int64_t n) {
+    real lane[LANES] = {0}, s = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lane[l] += t[i + l];
 #pragma omp simd reduction(+ : s)
-    for (int64_t i = 0; i < n; i++)
-        s += a[i] * b[i];
-    return s;
+    for (int64_t k = i; k < n; k++)
+        s += t[k];
+    return s + lanes_sum(lane);
+}
+
+TILE_REDUCTION tile_dot(const real *a, const real *b, int64_t n) {
+    real lane[LANES] = {0}, s = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lane[l] += a[i + l] * b[i + l];
+#pragma omp simd reduction(+ : s)
+    for (int64_t k = i; k < n; k++)
+        s += a[k] * b[k];
+    return s + lanes_sum(lane);
 }
 
 #endif

@@ -23,6 +23,9 @@ __device__ inline void score_grad(const Attention &a, bool none, T keep, T lse, 
     *gs = none ? (T)0 : p * (*gs * keep - delta) * scale;
 }
 
+/* Kernels of attention_grad_kv.cu: the gradients of keys and values, D being there. */
+tg_status attention_grad_keys(tg_ctx *ctx, const Attention &a, ElementKind kind, int most);
+
 } // namespace tg
 
 #endif

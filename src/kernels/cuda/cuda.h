@@ -6,7 +6,6 @@
 #ifndef TG_CUDA_H
 #define TG_CUDA_H
 
-#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 #include <tapegrad/device.h>
@@ -34,7 +33,7 @@ typedef struct tg_cuda {
     cudaEvent_t reached; /* for the host's waits */
     cudaEvent_t queued;  /* what a copy beside comes behind */
     struct tg_cuda_watch *watches; /* order.h */
-    cublasLtHandle_t lt;
+    struct cublasLtContext *lt; /* cuBLASLt's handle, whose header plans.h has: kernels compile faster without */
     void *lt_space; /* cuBLASLt's workspace */
     size_t lt_bytes;
     struct tg_cuda_plans *plans; /* products seen so far: plans.c */
@@ -50,9 +49,8 @@ typedef struct tg_cuda {
 
 static inline tg_cuda *tg_cuda_of(const tg_ctx *ctx) { return (tg_cuda *)tg_ctx_device_state(ctx); }
 
-/* Records what a call of the CUDA runtime or of cuBLAS answered, unless it is success. */
+/* Records what a call of the CUDA runtime answered, unless it is success. */
 tg_status tg_cuda_check(tg_ctx *ctx, cudaError_t e, const char *call);
-tg_status tg_cuda_blas_check(tg_ctx *ctx, cublasStatus_t s, const char *call);
 /* After a launch: its configuration may have been refused. */
 tg_status tg_cuda_launched(tg_ctx *ctx, const char *kernel);
 

@@ -2,7 +2,12 @@
 #ifndef TG_CUDA_PLANS_H
 #define TG_CUDA_PLANS_H
 
+#include <cublasLt.h>
+
 #include "kernels/cuda/cuda.h"
+
+/* As tg_cuda_check, of cuBLAS. */
+tg_status tg_cuda_blas_check(tg_ctx *ctx, cublasStatus_t s, const char *call);
 
 tg_status tg_cuda_plans_open(tg_cuda *c);
 void tg_cuda_plans_close(tg_cuda *c);

@@ -27,15 +27,17 @@ template <class T> __device__ inline void store_run(const TakeSide &x, int64_t a
 
 /* ---- Few positions to a group ---- */
 
-/* One of m positions from `at` on goes there too. */
-__device__ inline bool seen_among(const TakeJob &job, int64_t at, int64_t m, int64_t chosen) {
+/* One of the positions first to end - 1, from `at` on, goes there too. */
+__device__ inline bool seen_among(const TakeJob &job, int64_t at, int64_t first, int64_t end, int64_t chosen) {
     bool seen = false;
-    for (int64_t e = 0; e < m; e++) seen |= index_at(job, at + e * job.stride[TAKE_INDEX]) == chosen;
+    for (int64_t e = first; e < end; e++) seen |= index_at(job, at + e * job.stride[TAKE_INDEX]) == chosen;
     return seen;
 }
 
-/* A thread has a quad of the run of one group. */
-template <class T> __global__ void __launch_bounds__(TAKE_THREADS) put_few(TakeJob job, int64_t n, Divider by_quads) {
+/* A thread has a quad of the run of one group. The first of those that go to one place sums them all, without ADD the
+ * last is written there. */
+template <class T, bool ADD>
+__global__ void __launch_bounds__(TAKE_THREADS) put_few(TakeJob job, int64_t n, Divider by_quads) {
     constexpr int Q = Quad<T>::size;
     int64_t i = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x, at[TAKE_ARRAYS];
     if (i >= n) return;
@@ -48,11 +50,14 @@ template <class T> __global__ void __launch_bounds__(TAKE_THREADS) put_few(TakeJ
             if (j == 0) report(job, (at[TAKE_POSITION] + m * job.stride[TAKE_POSITION]) * job.run);
             continue;
         }
-        if (seen_among(job, at[TAKE_INDEX], m, chosen)) continue;
+        if (seen_among(job, at[TAKE_INDEX], ADD ? 0 : m + 1, ADD ? m : job.along, chosen)) continue;
         T sum[Q], x[Q];
         int64_t to = at[TAKE_B] + chosen * job.b_stride;
-        load_run(job.b, to, j, count, sum);
-        for (int64_t e = m; e < job.along; e++) {
+        if (ADD)
+            load_run(job.b, to, j, count, sum);
+        else
+            load_run(job.a, at[TAKE_A] + m * job.stride[TAKE_A], j, count, sum);
+        for (int64_t e = m; ADD && e < job.along; e++) {
             if (index_at(job, at[TAKE_INDEX] + e * job.stride[TAKE_INDEX]) != chosen) continue;
             load_run(job.a, at[TAKE_A] + e * job.stride[TAKE_A], j, count, x);
             TG_UNROLL
@@ -62,35 +67,13 @@ template <class T> __global__ void __launch_bounds__(TAKE_THREADS) put_few(TakeJ
     }
 }
 
-/* The same, but the last of those that go to one place is written there. */
-template <class T>
-__global__ void __launch_bounds__(TAKE_THREADS) put_last_few(TakeJob job, int64_t n, Divider by_quads) {
-    constexpr int Q = Quad<T>::size;
-    int64_t i = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x, at[TAKE_ARRAYS];
-    if (i >= n) return;
-    int64_t group = quotient(i, by_quads), j = (i - group * by_quads.by) * Q;
-    int count = job.run - j < Q ? (int)(job.run - j) : Q;
-    offsets(job.others, group, at);
-    for (int64_t m = 0; m < job.along; m++) {
-        int64_t chosen = index_at(job, at[TAKE_INDEX] + m * job.stride[TAKE_INDEX]);
-        if (!in_range(job, chosen)) {
-            if (j == 0) report(job, (at[TAKE_POSITION] + m * job.stride[TAKE_POSITION]) * job.run);
-            continue;
-        }
-        if (seen_among(job, at[TAKE_INDEX] + (m + 1) * job.stride[TAKE_INDEX], job.along - m - 1, chosen)) continue;
-        T x[Q];
-        load_run(job.a, at[TAKE_A] + m * job.stride[TAKE_A], j, count, x);
-        store_run(job.b, at[TAKE_B] + chosen * job.b_stride, j, count, x);
-    }
-}
-
 template <class T> void launch_few(const TakeJob &job, bool add, cudaStream_t stream) {
     int64_t quads = ceil_div(job.run, Quad<T>::size), n = job.groups * quads;
     unsigned grid = (unsigned)ceil_div(n, TAKE_THREADS);
     if (add)
-        TG_LAUNCH(put_few<T>, grid, TAKE_THREADS, 0, stream, job, n, divider_of(quads));
+        TG_LAUNCH((put_few<T, true>), grid, TAKE_THREADS, 0, stream, job, n, divider_of(quads));
     else
-        TG_LAUNCH(put_last_few<T>, grid, TAKE_THREADS, 0, stream, job, n, divider_of(quads));
+        TG_LAUNCH((put_few<T, false>), grid, TAKE_THREADS, 0, stream, job, n, divider_of(quads));
 }
 
 /* ---- Many: sorted by destination ---- */
@@ -106,22 +89,27 @@ template <class Id> __global__ void __launch_bounds__(TAKE_THREADS) put_keys(Tak
     keys[position] = (Id)(fits ? at[TAKE_GROUP] * job.extent + chosen : job.groups * job.extent);
 }
 
-/* A thread has a quad of the run of one sorted position, and works if that is the first of its key. */
-template <class T, class Id>
+/* A thread has a quad of the run of one sorted position, and works if that is the first of its key, without ADD the
+ * last. */
+template <class T, class Id, bool ADD>
 __global__ void __launch_bounds__(TAKE_THREADS) put_sorted(TakeJob job, const Id *keys, const Id *order, int64_t n,
                                                            Divider by_quads) {
     constexpr int Q = Quad<T>::size;
     int64_t t = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x, at[TAKE_ARRAYS];
     if (t >= n) return;
-    int64_t i = quotient(t, by_quads), j = (t - i * by_quads.by) * Q;
+    int64_t i = quotient(t, by_quads), j = (t - i * by_quads.by) * Q, beside = ADD ? i - 1 : i + 1;
     int count = job.run - j < Q ? (int)(job.run - j) : Q;
     Id key = keys[i];
-    if (key == (Id)(job.groups * job.extent) || (i > 0 && keys[i - 1] == key)) return;
+    if (key == (Id)(job.groups * job.extent)) return;
+    if (beside >= 0 && beside < job.positions && keys[beside] == key) return;
     offsets(job.walk, (int64_t)order[i], at);
     int64_t to = at[TAKE_B] + index_at(job, at[TAKE_INDEX]) * job.b_stride;
     T sum[Q];
-    load_run(job.b, to, j, count, sum);
-    for (bool more = true; more; i += AHEAD) {
+    if (ADD)
+        load_run(job.b, to, j, count, sum);
+    else
+        load_run(job.a, at[TAKE_A], j, count, sum);
+    for (bool more = ADD; more; i += AHEAD) {
         Raw raw[AHEAD];
         bool same[AHEAD];
         TG_UNROLL
@@ -145,34 +133,17 @@ __global__ void __launch_bounds__(TAKE_THREADS) put_sorted(TakeJob job, const Id
     store_run(job.b, to, j, count, sum);
 }
 
-/* The same, but it works if that is the last of its key, and writes. */
-template <class T, class Id>
-__global__ void __launch_bounds__(TAKE_THREADS) put_last_sorted(TakeJob job, const Id *keys, const Id *order, int64_t n,
-                                                                Divider by_quads) {
-    constexpr int Q = Quad<T>::size;
-    int64_t t = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x, at[TAKE_ARRAYS];
-    if (t >= n) return;
-    int64_t i = quotient(t, by_quads), j = (t - i * by_quads.by) * Q;
-    int count = job.run - j < Q ? (int)(job.run - j) : Q;
-    Id key = keys[i];
-    if (key == (Id)(job.groups * job.extent) || (i + 1 < job.positions && keys[i + 1] == key)) return;
-    T x[Q];
-    offsets(job.walk, (int64_t)order[i], at);
-    load_run(job.a, at[TAKE_A], j, count, x);
-    store_run(job.b, at[TAKE_B] + index_at(job, at[TAKE_INDEX]) * job.b_stride, j, count, x);
-}
-
 template <class T, class Id>
 void launch_sorted(const TakeJob &job, bool add, const Id *keys, const Id *order, cudaStream_t stream) {
     int64_t quads = ceil_div(job.run, Quad<T>::size), n = job.positions * quads;
     unsigned grid = (unsigned)ceil_div(n, TAKE_THREADS);
     if (add)
-        TG_LAUNCH((put_sorted<T, Id>), grid, TAKE_THREADS, 0, stream, job, keys, order, n, divider_of(quads));
+        TG_LAUNCH((put_sorted<T, Id, true>), grid, TAKE_THREADS, 0, stream, job, keys, order, n, divider_of(quads));
     else
-        TG_LAUNCH((put_last_sorted<T, Id>), grid, TAKE_THREADS, 0, stream, job, keys, order, n, divider_of(quads));
+        TG_LAUNCH((put_sorted<T, Id, false>), grid, TAKE_THREADS, 0, stream, job, keys, order, n, divider_of(quads));
 }
 
-template <class Id> tg_status put_many(tg_ctx *ctx, const TakeJob &job, bool add, int compute) {
+template <class Id> tg_status put_many(tg_ctx *ctx, const TakeJob &job, bool add) {
     int64_t n = job.positions, tiles = ceil_div(n, SORT_TILE), most = job.groups * job.extent;
     cudaStream_t stream = tg_cuda_of(ctx)->compute;
     tg_cuda_scratch scratch;
@@ -185,12 +156,7 @@ template <class Id> tg_status put_many(tg_ctx *ctx, const TakeJob &job, bool add
     TG_LAUNCH(put_keys<Id>, (unsigned)ceil_div(n, TAKE_THREADS), TAKE_THREADS, 0, stream, job, sort.keys[0]);
     int in = sort_stably(sort, bits, stream);
     const Id *keys = sort.keys[in], *order = sort.order[in];
-    if (compute == TG_F32)
-        launch_sorted<float, Id>(job, add, keys, order, stream);
-    else if (compute == TG_F64)
-        launch_sorted<double, Id>(job, add, keys, order, stream);
-    else
-        launch_sorted<int64_t, Id>(job, add, keys, order, stream);
+    TG_TAKE_TYPES(launch_sorted, job.compute, job, add, keys, order, stream);
     status = tg_cuda_launched(ctx, add ? "put_add, sorted" : "put, sorted");
     tg_cuda_scratch_give(ctx, &scratch);
     return status;
@@ -200,18 +166,11 @@ tg_status put_by(tg_ctx *ctx, const tg_array &dst, const tg_array &src, const tg
                  int64_t *bad) {
     if (src.numel == 0) return TG_OK;
     TakeJob job = take_job(ctx, src, dst, index, dim, add ? "put_add" : "put", bad != NULL);
-    int compute = job.compute;
-    cudaStream_t stream = tg_cuda_of(ctx)->compute;
     if (job.along > FEW) {
         bool wide = job.positions >> 31 || job.groups * job.extent >> 31;
-        return wide ? put_many<uint64_t>(ctx, job, add, compute) : put_many<uint32_t>(ctx, job, add, compute);
+        return wide ? put_many<uint64_t>(ctx, job, add) : put_many<uint32_t>(ctx, job, add);
     }
-    if (compute == TG_F32)
-        launch_few<float>(job, add, stream);
-    else if (compute == TG_F64)
-        launch_few<double>(job, add, stream);
-    else
-        launch_few<int64_t>(job, add, stream);
+    TG_TAKE_TYPES(launch_few, job.compute, job, add, tg_cuda_of(ctx)->compute);
     return tg_cuda_launched(ctx, add ? "put_add" : "put");
 }
 

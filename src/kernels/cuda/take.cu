@@ -1,4 +1,4 @@
-/* The CUDA device's take slot, and the plan that it shares with put_add. */
+/* The CUDA device's take slot, and the plan that it shares with put_add and put. */
 #include "kernels/cuda/take.h"
 
 #include "kernels/cuda/slots.h"
@@ -144,11 +144,7 @@ extern "C" tg_status tg_cuda_take(tg_ctx *ctx, tg_array out, tg_array src, tg_ar
     bool whole = job.a.whole && job.b.whole && job.run * job.a.size % 16 == 0;
     if (whole && out.dtype == src.dtype)
         launch_runs(job, stream);
-    else if (job.compute == TG_F32)
-        launch_each<float>(job, stream);
-    else if (job.compute == TG_F64)
-        launch_each<double>(job, stream);
     else
-        launch_each<int64_t>(job, stream);
+        TG_TAKE_TYPES(launch_each, job.compute, job, stream);
     return tg_cuda_launched(ctx, "take");
 }

@@ -38,6 +38,12 @@ struct TakeJob {
     tg_cuda_fault fault;
 };
 
+/* f<T>(arguments...) */
+#define TG_TAKE_TYPES(f, compute, ...)                \
+    ((compute) == TG_F32   ? f<float>(__VA_ARGS__)    \
+     : (compute) == TG_F64 ? f<double>(__VA_ARGS__)   \
+                           : f<int64_t>(__VA_ARGS__))
+
 __device__ inline int64_t index_at(const TakeJob &job, int64_t at) {
     return job.narrow ? ((const int32_t *)job.index)[at] : ((const int64_t *)job.index)[at];
 }

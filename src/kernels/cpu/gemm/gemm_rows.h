@@ -57,6 +57,8 @@ TG_INLINE void dot_any(const tg_gemm_item *t, const real *x, int64_t ldx, int64_
         else if (t->m - i >= 2) dot_rows(row, ldx, b, t->b.cs, t->k, s, cols, 2, d), i += 2;
         else dot_rows(row, ldx, b, t->b.cs, t->k, s, cols, 1, d), i += 1;
     }
+    for (int64_t i = 0; cols < NR && i < t->m; i++) /* finish goes by whole lanes */
+        memset(sum + i * NR + cols, 0, (size_t)(NR - cols) * sizeof(real));
     finish(&t->out, 0, j, t->m, cols, sum, NR);
 }
 

@@ -1,0 +1,33 @@
+/* What a checker of memory is told of the allocator's blocks, which are cut from segments that it knows whole: nobody
+ * may touch a block that is free, nor what lies behind the bytes asked for; and a block begins undefined. Heard by
+ * AddressSanitizer where it is built in, by memcheck in a build with option memcheck, else by nobody. */
+#ifndef TG_SHADOW_H
+#define TG_SHADOW_H
+
+#include <stddef.h>
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define TG_SHADOW_ADDRESS
+#endif
+#elif defined(__SANITIZE_ADDRESS__)
+#define TG_SHADOW_ADDRESS
+#endif
+
+#if defined(TG_SHADOW_ADDRESS)
+#include <sanitizer/asan_interface.h>
+#define TG_SHADOWED 1
+static inline void tg_shadow_open(void *p, size_t bytes) { ASAN_UNPOISON_MEMORY_REGION(p, bytes); }
+static inline void tg_shadow_close(void *p, size_t bytes) { ASAN_POISON_MEMORY_REGION(p, bytes); }
+#elif defined(TG_MEMCHECK)
+#include <valgrind/memcheck.h>
+#define TG_SHADOWED 1
+static inline void tg_shadow_open(void *p, size_t bytes) { VALGRIND_MAKE_MEM_UNDEFINED(p, bytes); }
+static inline void tg_shadow_close(void *p, size_t bytes) { VALGRIND_MAKE_MEM_NOACCESS(p, bytes); }
+#else
+#define TG_SHADOWED 0
+static inline void tg_shadow_open(void *p, size_t bytes) { (void)p, (void)bytes; }
+static inline void tg_shadow_close(void *p, size_t bytes) { (void)p, (void)bytes; }
+#endif
+
+#endif

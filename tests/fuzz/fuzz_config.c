@@ -1,0 +1,148 @@
+/* Any text as a config.json: refused with a reason, or it makes a model on device meta, of which a step is recorded. A
+ * small one is made on the CPU too: it has a loss and gradients, and the directory that it is saved to gives it back.
+ * And any text as JSON: what is read is written and read again as the same. */
+#define _GNU_SOURCE
+#include <math.h>
+
+#include <tapegrad/nn.h>
+
+#include "files.h"
+#include "io/json.h"
+
+#define GPT2(sizes, more)                                                                                             \
+    "{\"model_type\":\"gpt2\"," sizes ",\"activation_function\":\"gelu_new\",\"layer_norm_epsilon\":1e-05" more "}"
+#define LLAMA(sizes, more) "{\"model_type\":\"llama\"," sizes ",\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-06" more "}"
+#define SMALL_GPT2 "\"vocab_size\":7,\"n_positions\":4,\"n_embd\":4,\"n_layer\":1,\"n_head\":2"
+#define SMALL_LLAMA                                                                                                   \
+    "\"vocab_size\":7,\"max_position_embeddings\":4,\"hidden_size\":4,\"num_hidden_layers\":1,"                       \
+    "\"num_attention_heads\":2,\"intermediate_size\":6"
+
+const char *const fuzz_words[] = {
+    "\"model_type\"", "\"gpt2\"", "\"llama\"", "\"vocab_size\":", "\"initializer_range\":", "\"n_embd\":",
+    "\"n_layer\":", "\"n_head\":", "\"n_positions\":", ",\"n_inner\":", "\"resid_pdrop\":0.1", ",\"attn_pdrop\":0.1",
+    ",\"embd_pdrop\":0.1",
+    ",\"tie_word_embeddings\":", "\"hidden_size\":", "\"num_hidden_layers\":", "\"num_attention_heads\":",
+    "\"intermediate_size\":", "\"max_position_embeddings\":", ",\"num_key_value_heads\":1", ",\"head_dim\":",
+    ",\"rope_theta\":", ",\"rope_parameters\":{", "\"rope_type\":\"default\"", ",\"attention_bias\":false", "true",
+    "false", "null", "{", "}", "[", "]", ",", ":", "\"", "1e-5", "1e308", "-0.0", "1048576", "16777216", "2147483648",
+    "1099511627776", NULL};
+
+size_t fuzz_seed(int i, uint8_t *out, size_t max) {
+    static const char *const seeds[] = {
+        GPT2(SMALL_GPT2, ""),
+        GPT2(SMALL_GPT2, ",\"n_inner\":5,\"resid_pdrop\":0.1,\"attn_pdrop\":0.1,\"embd_pdrop\":0.1,"
+                         "\"tie_word_embeddings\":false,\"initializer_range\":0.5"),
+        GPT2("\"vocab_size\":50257,\"n_positions\":1024,\"n_embd\":768,\"n_layer\":2,\"n_head\":12", ""),
+        LLAMA(SMALL_LLAMA, ""),
+        LLAMA(SMALL_LLAMA, ",\"num_key_value_heads\":1,\"head_dim\":4,\"rope_theta\":100,\"tie_word_embeddings\":true"),
+        LLAMA(SMALL_LLAMA, ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e4},"
+                           "\"attention_bias\":false"),
+        "{\"a\":[1,-2,3.5,1e-300,null,true,false,\"\\u00e9\\ud83d\\ude00\",{\"b\":{}}],\"c\":0.1,\"d\":1e22}",
+    };
+    if (i >= (int)COUNT(seeds) || strlen(seeds[i]) > max) return 0;
+    memcpy(out, seeds[i], strlen(seeds[i]));
+    return strlen(seeds[i]);
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed) {
+    uint64_t state = seed;
+    return fuzz_below(&state, 2) ? fuzz_mutate(data, size, max, &state) : LLVMFuzzerMutate(data, size, max);
+}
+
+/* ---- JSON ---- */
+
+static void check_json(tg_ctx *ctx, const uint8_t *text, size_t size) {
+    static const tg_status reasons[] = {TG_ERR_FORMAT};
+    tg_json j, again;
+    if (tg_json_load(&j, ctx, "a.json") != TG_OK) {
+        fuzz_refused(ctx, reasons, COUNT(reasons));
+        return;
+    }
+    fuzz_must(!memchr(text, 0, size), "a byte of zero is accepted");
+    tg_json_save(ctx, "b.json", j.object);
+    fuzz_must(tg_json_load(&again, ctx, "b.json") == TG_OK, "cannot be read again: %s", tg_ctx_message(ctx));
+    fuzz_must(json_equal(j.object, again.object), "it was changed");
+    tg_json_free(&j);
+    tg_json_free(&again);
+}
+
+/* ---- Models ---- */
+
+/* What may be wrong with a config: as a file, as a model, or too large. */
+static const tg_status reasons[] = {TG_ERR_FORMAT, TG_ERR_UNSUPPORTED, TG_ERR_ARGUMENT, TG_ERR_SHAPE, TG_ERR_MEMORY};
+
+static void check_config(const tg_gpt_config *c) {
+    fuzz_must(c && c->vocab > 0 && c->layers > 0 && c->heads > 0 && c->hidden > 0 && c->positions > 0 && c->ffn > 0 &&
+                  c->head_dim > 0 && c->kv_heads > 0 && c->heads % c->kv_heads == 0, "the config is not complete");
+    fuzz_must(c->dropout >= 0 && c->dropout < 1 && c->norm_eps > 0 && isfinite(c->norm_eps) && c->init_std > 0 &&
+                  isfinite(c->init_std) && c->rope_base > 0 && isfinite(c->rope_base), "the config has bad numbers");
+}
+
+/* Loss and gradients of two tokens; false: refused. */
+static bool step(tg_ctx *ctx, tg_module *gpt, double *loss) {
+    int64_t n = tg_gpt_config_of(gpt)->positions < 2 ? 1 : 2, zeros[2] = {0};
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *ids = tg_from_host(ctx, TG_I64, TG_SHAPE(1, n), zeros);
+    tg_tensor *y = tg_gpt_loss(gpt, t, ids, ids, TG_LOSS_MEAN);
+    tg_backward(t, y);
+    bool good = tg_ctx_status(ctx) == TG_OK;
+    if (good) *loss = tg_item(y);
+    tg_tape_free(t);
+    tg_drop(ids);
+    return good;
+}
+
+/* Saved and loaded: the same parameters. */
+static void save_and_load(tg_ctx *ctx, tg_module *gpt) {
+    float was[4096], is[4096];
+    tg_gpt_save(gpt, "m");
+    tg_module *again = tg_gpt_load(ctx, "m");
+    fuzz_must(tg_ctx_status(ctx) == TG_OK, "cannot be saved and loaded: %s", tg_ctx_message(ctx));
+    fuzz_must(tg_module_param_count(gpt) == tg_module_param_count(again), "parameters were lost");
+    for (int i = 0; i < tg_module_param_count(gpt); i++) {
+        tg_tensor *x = tg_module_param(gpt, i, NULL), *y = tg_module_param(again, i, NULL);
+        size_t bytes = (size_t)tg_numel(x) * sizeof *was;
+        tg_read(x, was, bytes);
+        tg_read(y, is, bytes);
+        fuzz_must(tg_ctx_status(ctx) == TG_OK && !memcmp(was, is, bytes), "parameter %d was changed", i);
+    }
+    tg_module_free(again);
+}
+
+static void check_small(files *disk) {
+    budget memory = {.limit = (size_t)64 << 20};
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .files = FILES_OPS(disk), .allocator = BUDGET(&memory)));
+    tg_module *gpt = tg_gpt_from_config(ctx, "a.json");
+    double loss = NAN;
+    fuzz_must(step(ctx, gpt, &loss), "what was right on device meta is refused: %s", tg_ctx_message(ctx));
+    bool tame = tg_gpt_config_of(gpt)->init_std < 1e3;
+    fuzz_must(isfinite(loss) || !tame, "the loss is %g", loss);
+    save_and_load(ctx, gpt);
+    tg_module_free(gpt);
+    tg_ctx_free(ctx);
+    fuzz_must(!memory.held, "%zu bytes are left", memory.held);
+}
+
+/* A config names a million layers in a few bytes: there is no memory for them here, which is one reason to refuse. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static files disk;
+    if (size > FUZZ_MAX) return 0;
+    if (!disk.at[0].fd) files_start(&disk);
+    budget memory = {.limit = (size_t)1 << 20};
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1, .files = FILES_OPS(&disk),
+                                       .allocator = BUDGET(&memory)));
+    file_put(&disk, "a.json", data, size);
+    check_json(ctx, data, size);
+    double loss;
+    tg_module *gpt = tg_gpt_from_config(ctx, "a.json");
+    bool good = tg_ctx_status(ctx) == TG_OK, small = good && tg_module_numel(gpt) <= 4096;
+    if (good) check_config(tg_gpt_config_of(gpt));
+    if (good && !step(ctx, gpt, &loss)) good = small = false;
+    if (!good) fuzz_refused(ctx, reasons, COUNT(reasons));
+    tg_module_free(gpt);
+    tg_ctx_free(ctx);
+    fuzz_must(!memory.held && !disk.open, "%zu bytes and %d files are left", memory.held, disk.open);
+    if (small) check_small(&disk);
+    files_clear(&disk);
+    return 0;
+}

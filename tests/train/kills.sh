@@ -1,0 +1,93 @@
+#!/bin/sh
+# kills.sh PROGRAM TEXT POINTS [KILLER]: a run with a checkpoint behind every step is killed (kill -9) at POINTS moments,
+# resumed to its end, and ends with every byte of the run that was never stopped: model, checkpoints with the optimiser's
+# state, metrics but for what the clock says, loss curve. Every third is killed once more as it goes on. KILLER
+# (killer.c) kills at calls that change files, so mostly within saves; for every second four points, and without it, a
+# moment of the time that a run takes is drawn. TG_SEED draws others.
+# shellcheck disable=SC2046,SC2086,SC2317
+points=$3 killer=${4:+$(realpath "$4")}
+# shellcheck source=tests/train/check.sh
+. "$(dirname "$0")/check.sh"
+seed=${TG_SEED:-1}
+run="--out run --data $text $tiny --dropout 0.1 --steps 12 --val-every 5 --checkpoint-every 1 --keep 3"
+
+# The points take turns in these.
+command_of() {
+    case $1 in
+    0) echo "train $run" ;;
+    1) echo "train $run --ranks 2 --tp 2 --sp" ;;
+    2) echo "train $run --precision bf16 --recompute full --arch llama --dropout 0" ;;
+    3) echo "run -n 2 -- $tapegrad train $run" ;;
+    esac
+}
+
+# A whole run of each kind; its seconds, and the calls of the process that makes most.
+for kind in 0 1 2 3; do
+    mkdir whole$kind
+    cd whole$kind || exit 1
+    now=$(date +%s%N)
+    LD_PRELOAD=$killer TG_KILL_COUNT=$work/calls runs $(command_of $kind)
+    rm printed
+    cd ..
+    echo "$now $(date +%s%N)" | awk '{ print ($2 - $1) / 1e9 }' >seconds$kind
+    [ -z "$killer" ] || sort -n calls | tail -n 1 >calls$kind
+    rm -f calls
+done
+
+# Numbers from 0 to 1, more than are needed (Park and Miller's generator).
+awk -v s="$seed" -v n="$points" 'BEGIN {
+    for (n = 20 * n + 20; n > 0; n--) { s = s * 16807 % 2147483647; print s / 2147483647 }
+}' >draws
+exec 3<draws
+
+# is_killed PART: the run in cut, begun or resumed, at the drawn part of that part of a whole one's calls or time; else it
+# came to its end.
+is_killed() {
+    read -r drawn <&3 || drawn=0.5
+    mkdir -p cut
+    if [ $how = calls ]; then
+        at=$(awk -v part="$drawn" -v of="$1" '{ print 1 + int(part * of * $1) }' calls$kind)
+        set -- env LD_PRELOAD="$killer" TG_KILL_AT="$at"
+    else
+        after=$(awk -v part="$drawn" -v of="$1" '{ print 0.001 + part * of * $1 }' seconds$kind)
+        set -- timeout --foreground --preserve-status -s KILL "$after" # ending by itself, it has its own status
+    fi
+    { ! (cd cut && "$@" "$tapegrad" $(command_of $kind) --resume) >printed 2>&1 </dev/null; } 2>/dev/null
+}
+
+# The ranks of a launcher that is gone may live a moment longer.
+is_free() { [ ! -e cut/run/checkpoints/.lock ] || flock -n cut/run/checkpoints/.lock true; }
+
+same_bytes() {
+    metrics "$1" >left && metrics "$2" >right && cmp left right && diff -r -x metrics.jsonl "$1" "$2"
+}
+
+kills=0 saving=0 going=0 resumed=0 turn=0
+while [ $kills -lt "$points" ]; do
+    kind=$((turn % 4)) how=time
+    [ -z "$killer" ] || [ $((turn / 4 % 2)) = 1 ] || how=calls
+    turn=$((turn + 1))
+    rm -rf cut
+    is_killed 1 || continue # the moment was behind its end: another is drawn
+    kills=$((kills + 1))
+    eventually is_free
+    [ -z "$(find cut \( -name '*tmp*' -o -name '.step-*' \))" ] || saving=$((saving + 1))
+    if [ $((kills % 3)) = 0 ] && [ $kills -lt "$points" ] && is_killed 0.5; then
+        kills=$((kills + 1)) going=$((going + 1))
+        eventually is_free
+    fi
+    cd cut || exit 1
+    runs $(command_of $kind) --resume
+    cd ..
+    cp cut/printed printed
+    ! grep -q "^resumed behind step" printed || resumed=$((resumed + 1))
+    rm cut/printed
+    holds "the same bytes ($how, kind $kind, drawn $drawn)" same_bytes whole$kind/run cut/run
+    holds "nothing is left over" test -z "$(find cut \( -name '*tmp*' -o -name '.step-*' \))"
+done
+echo "$kills kills, $saving of them within a save, $going of a run that went on; $resumed runs had a checkpoint"
+if [ -n "$killer" ]; then # else it is the machine's speed that decides
+    holds "there was something to resume" test $resumed -gt 0
+    holds "saves were cut" test $saving -gt 0
+fi
+finish
