@@ -209,6 +209,7 @@ TG_API tg_tensor *tg_gumbel_softmax(tg_tape *t, tg_tensor *x, double tau, bool h
 /* x [.., s, d], even d: rotates the pairs (i, i + d/2) of position offset + s by theta base^(-2i/d) (NeoX layout) */
 TG_API tg_tensor *tg_rope(tg_tape *t, tg_tensor *x, double base, int64_t offset);
 TG_API tg_tensor *tg_swiglu(tg_tape *t, tg_tensor *gate, tg_tensor *up); /* silu(gate) up */
+TG_API tg_tensor *tg_glu(tg_tape *t, tg_tensor *x, int dim); /* a sigmoid(b) of x's halves along dim, of even size */
 
 typedef struct tg_attention_opts {
     size_t size;

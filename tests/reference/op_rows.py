@@ -198,6 +198,7 @@ def networks(o):
     row("dropout", lambda x: tg.dropout(x, 0), lambda x: F.dropout(x, 0.0), *cases)
     row("rope", lambda x: tg.rope(x, 100, 2), rope, [N(2, 3, 4)], [N(2, 2, 5, 8)])
     row("swiglu", tg.swiglu, lambda a, b: F.silu(a) * b, [N(3, 5), N(3, 5)])
+    row("glu", lambda x: tg.glu(x, -1), lambda x: F.glu(x, -1), [N(3, 6)], [N(2, 3, 4)], [N(64, 34)])
     for causal in (False, True):
         row("attention", lambda q, k, v, c=causal: tg.attention(q, k, v, tg.opts("attention", causal=c)),
             lambda q, k, v, c=causal: F.scaled_dot_product_attention(q, k, v, is_causal=c, enable_gqa=True),

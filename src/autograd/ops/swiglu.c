@@ -1,7 +1,11 @@
+#include <math.h>
+
 #include "autograd/ops/derive.h"
 #include "autograd/ops/network.h"
 
-/* y = silu(gate) up, of one shape. */
+/* Gated units: swiglu and glu (Dauphin et al., arXiv 1612.08083; Shazeer, arXiv 2002.05202). */
+
+/* ---- swiglu: y = silu(gate) up, of one shape ---- */
 
 static tg_status swiglu_infer(tg_call *c) {
     const tg_tensor *gate = c->in[0], *up = c->in[1];
@@ -69,3 +73,98 @@ const tg_op tg_op_swiglu = {
 tg_tensor *tg_swiglu(tg_tape *t, tg_tensor *gate, tg_tensor *up) {
     return TG_RECORD(t, tg_op_swiglu, NULL, gate, up);
 }
+
+/* ---- glu: y = a sigmoid(b), of the halves a and b of a dim ---- */
+
+typedef struct glu_params {
+    int dim;
+} glu_params;
+
+static int glu_dim(const void *params) { return ((const glu_params *)params)->dim; }
+
+static tg_status glu_infer(tg_call *c) {
+    const tg_tensor *x = c->in[0];
+    int *dim = &((glu_params *)c->params)->dim;
+    int64_t shape[TG_MAX_DIMS];
+    TG_TRY(tg_need_float(c, 0));
+    TG_TRY(tg_need_dim(c, 0, dim));
+    memcpy(shape, x->shape, x->ndim * sizeof *shape);
+    if (shape[*dim] % 2)
+        return tg_call_fail(c, TG_ERR_SHAPE, "dim %d has size %lld: expected an even one, of two halves", *dim,
+                            (long long)shape[*dim]);
+    shape[*dim] /= 2;
+    for (int d = 0; d < x->ndim; d++)
+        if (d != *dim) TG_TRY(tg_call_role(c, 0, d, d));
+    return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
+}
+
+/* Half number i of x along dim. */
+static tg_array half_of(const tg_tensor *x, int dim, int i, tg_extent *e) {
+    int64_t n = x->shape[dim] / 2;
+    return tg_array_slice(tg_array_of(x), dim, i * n, n, 1, e);
+}
+
+/* y (+)= a sigmoid(b): the slope of softplus at b times a, for every b. */
+static tg_status gate(tg_call *c, tg_array y, tg_array a, tg_array b, bool add) {
+    return c->ctx->ops->map(c->ctx, TG_FN_softplus_d, y, (const tg_array[]){a, b}, 2, (const double[2]){1, INFINITY},
+                            add);
+}
+
+static tg_status glu_forward(tg_call *c) {
+    tg_extent ea, eb;
+    int dim = glu_dim(c->params);
+    return gate(c, tg_array_of(c->out[0]), half_of(c->in[0], dim, 0, &ea), half_of(c->in[0], dim, 1, &eb), false);
+}
+
+/* ga = g sigmoid(b), gb = g a sigmoid'(b), which 16-bit tensors have in float32 until the last product. */
+static tg_status glu_backward(tg_call *c) {
+    tg_extent ea, eb, egin;
+    const tg_tensor *x = c->in[0], *g = c->gout[0], *gin = c->gin[0];
+    int dim = glu_dim(c->params);
+    tg_dtype wide = tg_accumulate_dtype((tg_dtype)x->dtype);
+    const tg_tensor *ga = tg_call_temp(c, wide, g->ndim, g->shape), *s = tg_call_temp(c, wide, g->ndim, g->shape);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    tg_array a = half_of(x, dim, 0, &ea), b = half_of(x, dim, 1, &eb);
+    TG_TRY(gate(c, half_of(gin, dim, 0, &egin), tg_array_of(g), b, tg_adds(c, 0)));
+    TG_TRY(c->ctx->ops->map(c->ctx, TG_FN_mul, tg_array_of(ga), (const tg_array[]){tg_array_of(g), a}, 2, NULL, false));
+    TG_TRY(c->ctx->ops->map(c->ctx, TG_FN_sigmoid, tg_array_of(s), &b, 1, NULL, false));
+    return c->ctx->ops->map(c->ctx, TG_FN_sigmoid_d, half_of(gin, dim, 1, &egin),
+                            (const tg_array[]){tg_array_of(ga), tg_array_of(s)}, 2, NULL, tg_adds(c, 0));
+}
+
+static tg_status glu_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    tg_tensor *x = tg_node_in(n)[0], *g = gout[0];
+    int dim = glu_dim(tg_node_params(n));
+    int64_t half = x->shape[dim] / 2;
+    tg_tensor *a = tg_slice(t, x, dim, 0, half, 1), *s = tg_sigmoid(t, tg_slice(t, x, dim, half, 2 * half, 1));
+    tg_tensor *ga = tg_mul(t, g, s), *gb = tg_mul(t, tg_mul(t, ga, a), tg_one_minus(t, s));
+    gin[0] = tg_concat(t, (tg_tensor *[]){ga, gb}, 2, dim);
+    return TG_OK;
+}
+
+#define ALONG(dim_) .params = &(const glu_params){dim_}, .n_in = 1
+static const tg_sample glu_samples[] = {
+    {.note = "last dim", ALONG(-1), .in = {TG_S(3, 8)}},
+    {.note = "first dim", ALONG(0), .in = {TG_S(4, 3)}},
+    {.note = "between", ALONG(1), .in = {TG_S(2, 6, 3)}},
+    {.note = "closed and open gates", ALONG(-1), .in = {TG_S_IN(-30, 30, 4, 6)}},
+    {.note = "transposed", ALONG(-1), .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 8)}},
+    {.note = "strided", ALONG(-1), .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 8)}},
+    {.note = "equal rows", ALONG(-1), .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 8)}},
+    {.note = "two elements", ALONG(0), .in = {TG_S(2)}},
+    {.note = "no rows", ALONG(-1), .in = {TG_S(0, 4)}},
+    {.note = "empty halves", ALONG(-1), .in = {TG_S(3, 0)}},
+    {.note = "odd", ALONG(-1), .in = {TG_S(4, 3)}, .refused = TG_ERR_SHAPE},
+    {.note = "no such dim", ALONG(2), .in = {TG_S(4, 2)}, .refused = TG_ERR_SHAPE},
+    {.note = "scalar", ALONG(0), .in = {TG_S_SCALAR}, .refused = TG_ERR_SHAPE},
+    {.note = "integers", ALONG(-1), .in = {TG_S_INDEX(4, 4)}, .refused = TG_ERR_DTYPE},
+    {.note = "512 x 8192", ALONG(-1), .in = {TG_S(512, 8192)}, .bench = true},
+};
+
+const tg_op tg_op_glu = {
+    .size = sizeof(tg_op), .name = "glu", .formula = "a sigmoid(b), of the halves a, b of a dim", .n_in = 1, .n_out = 1,
+    .params_size = sizeof(glu_params), .saves_in = 1, .family = TG_FAMILY_CUSTOM, .infer = glu_infer,
+    .forward = glu_forward, .backward = glu_backward, .vjp = glu_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(glu_samples)};
+
+/* a sigmoid(b) of the two halves of x's dim `dim`, whose size is even. */
+tg_tensor *tg_glu(tg_tape *t, tg_tensor *x, int dim) { return TG_RECORD(t, tg_op_glu, &(glu_params){dim}, x); }
