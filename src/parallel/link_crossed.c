@@ -63,11 +63,16 @@ static void crossed(tg_link_call *c, tg_link_group *other, const tg_link_message
     tg_link_fail(g, TG_ERR_MISMATCH, -1, g->self->me, text, tg_link_lost_from(c));
 }
 
+/* After an error: the sender will find that out, and go on. What it has missed itself it said before it asked. */
+static bool has_missed_more(const tg_link_group *g, int member) {
+    return g->self->ctx->skips - g->skips > g->member[member].skips;
+}
+
 void tg_link_probed(tg_link_group *g, const tg_link_message *m) {
     tg_link_rank *self = g->self;
     tg_link_call *c = self->waits_for;
     uint64_t question = (uint64_t)m->count;
-    if (!c || g->failed || tg_link_over(c) || has_answered(g, m)) return;
+    if (!c || g->failed || tg_link_over(c) || has_answered(g, m) || has_missed_more(g, m->member)) return;
     if (m->cause != self->me) {
         if (self->peer[m->cause].question >= question) return; /* passed on before */
         self->peer[m->cause].question = question;

@@ -153,6 +153,9 @@ void tg_shm_crossed(tg_shm_group *s, tg_shm_group *other, int member, const tg_n
 /* Whether the member has made its part of what r waits for. */
 bool tg_shm_has_arrived(const tg_shm_request *r, int member);
 
+/* Whether member a has missed more of the group's calls, after errors, than b has. */
+bool tg_shm_has_missed_more(const tg_shm_group *s, int a, int b);
+
 /* ---- shm_crossed.c ---- */
 
 uint64_t tg_shm_blocked_in(const tg_shm_request *r); /* as it stands on the card */

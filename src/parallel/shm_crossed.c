@@ -36,6 +36,14 @@ static bool has_answered(const tg_shm_group *s, uint32_t call, int rank) {
     return number_bits(mine - number_bits(call)) - 1 < 1u << (NUMBER_BITS - 1);
 }
 
+/* Who waits for a call that the other has missed after an error will find that out, and go on. What was missed before
+ * `blocked` was written is seen after it is read. */
+static bool one_will_find_out(const tg_shm_group *s, int member, const tg_shm_group *other, int rank) {
+    int there = member_of(other, rank);
+    return tg_shm_has_missed_more(s, member, s->rank) ||
+           (there >= 0 && tg_shm_has_missed_more(other, other->rank, there));
+}
+
 void tg_shm_look_crossed(tg_shm_group *s, const tg_shm_request *r, int member) {
     const tg_card *card = tg_shm_card(s, member);
     int rank = tg_group_member(s->g, member)->rank;
@@ -43,6 +51,7 @@ void tg_shm_look_crossed(tg_shm_group *s, const tg_shm_request *r, int member) {
     tg_shm_group *other = blocked ? group_of(s->self, blocked >> 32) : NULL;
     tg_note theirs;
     if (!other || !r || tg_shm_has_failed(other) || has_answered(other, (uint32_t)blocked, rank)) return;
+    if (one_will_find_out(s, member, other, rank)) return;
     if (!tg_card_note(card, atomic_load_explicit(&card->waiting, memory_order_acquire), &theirs)) return;
     if (tg_shm_has_arrived(r, member) || atomic_load_explicit(&card->blocked, memory_order_acquire) != blocked) return;
     tg_shm_crossed(s, other, member, &r->note, &theirs);

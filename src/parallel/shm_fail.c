@@ -177,21 +177,23 @@ void tg_shm_look_at_processes(tg_shm_group *s) {
     }
 }
 
-/* That an error is there counts only after a while: the peer may be about to clear it, as we have cleared our own. But
- * who has missed a call that we have not, is out of step for good. */
-static bool has_missed(const tg_shm_group *s, int member) {
+/* Of the calls of the group; 0 before the member has joined. */
+static uint64_t missed_by(const tg_shm_group *s, int member) {
     uint64_t before = atomic_load_explicit(&tg_group_member(s->g, member)->skips, memory_order_acquire);
-    uint64_t theirs = atomic_load_explicit(&tg_shm_card(s, member)->skips, memory_order_acquire);
-    return before && theirs - (before - 1) > s->self->ctx->skips - s->skips;
+    return before ? atomic_load_explicit(&tg_shm_card(s, member)->skips, memory_order_acquire) - (before - 1) : 0;
 }
 
+bool tg_shm_has_missed_more(const tg_shm_group *s, int a, int b) { return missed_by(s, a) > missed_by(s, b); }
+
+/* That an error is there counts only after a while: the peer may be about to clear it, as we have cleared our own. But
+ * who has missed a call that we have not, is out of step for good. */
 static void look_at(tg_shm_group *s, const tg_shm_request *r, int member, double *failed_since) {
     const double patience = 0.1;
     const tg_card *card = tg_shm_card(s, member);
     int rank = tg_group_member(s->g, member)->rank;
     int state = atomic_load_explicit(&card->state, memory_order_acquire);
     bool gone = atomic_load_explicit(&tg_group_member(s->g, member)->gone, memory_order_acquire);
-    bool failed = state == TG_RANK_FAILED, missed = has_missed(s, member);
+    bool failed = state == TG_RANK_FAILED, missed = tg_shm_has_missed_more(s, member, s->rank);
     if (failed && *failed_since == 0) *failed_since = tg_system_now();
     if (tg_shm_has_arrived(r, member)) return; /* before what was seen above */
     if (atomic_load_explicit(&card->status, memory_order_acquire) != TG_OK && state == TG_RANK_RETURNED)
