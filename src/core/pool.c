@@ -1,6 +1,7 @@
 #include "core/pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -8,9 +9,12 @@
 #include "core/core.h"
 #include "core/system.h"
 
-/* Pauses before a thread goes to sleep: some tens of microseconds, the serial stretches between the kernels of a step.
- * A pool with more threads than cores does not spin. */
-enum { SPINS = 2000 };
+/* How long a thread waits awake before it sleeps. Pauses, some tens of microseconds: the serial stretches between
+ * the kernels of a step. Then, giving way to whom else the core may serve, longer than the threads' parts differ: a
+ * guest's core that sleeps between kernels does half its work for the next 50 ms (docs/speed.md). A pool with more
+ * threads than cores sleeps at once. */
+enum { PAUSES = 2000 };
+static const double AWAKE = 2e-3; /* seconds */
 
 typedef struct worker {
     tg_pool *pool;
@@ -21,7 +25,8 @@ typedef struct worker {
 /* The job's fields and busy are written by the leading thread before it publishes a new round, and after the last
  * worker has left the old one; so every read of theirs is ordered by round and pending. */
 struct tg_pool {
-    int threads, spins;
+    int threads;
+    bool stays_awake;
     pid_t process;
     bool busy;
     int64_t n;
@@ -51,22 +56,43 @@ static void run_part(const tg_pool *p, int i) {
     if (begin < end) p->body(p->arg, begin, end);
 }
 
-/* ---- Workers ---- */
+/* ---- Waiting awake ---- */
 
-/* Returns when a round after seen has begun; false when the pool ends. */
-static bool await_round(tg_pool *p, unsigned seen) {
-    for (int i = 0; i < p->spins; i++) {
-        if (atomic_load_explicit(&p->round, memory_order_acquire) != seen) return true;
+static bool has_begun(const tg_pool *p, unsigned seen) {
+    return atomic_load_explicit(&p->round, memory_order_acquire) != seen;
+}
+
+static bool is_over(const tg_pool *p, unsigned round) {
+    (void)round;
+    return atomic_load_explicit(&p->pending, memory_order_acquire) == 0;
+}
+
+/* Whether it came in that time. */
+static inline bool await_awake(const tg_pool *p, bool (*there)(const tg_pool *p, unsigned round), unsigned round) {
+    if (!p->stays_awake) return there(p, round);
+    for (int i = 0; i < PAUSES; i++) {
+        if (there(p, round)) return true;
         pause_briefly();
     }
-    pthread_mutex_lock(&p->lock);
-    p->sleepers++;
-    while (!p->stop && atomic_load_explicit(&p->round, memory_order_acquire) == seen)
-        pthread_cond_wait(&p->begun, &p->lock);
-    p->sleepers--;
-    bool stop = p->stop;
-    pthread_mutex_unlock(&p->lock);
-    return !stop;
+    for (double until = tg_system_now() + AWAKE; tg_system_now() < until;) {
+        if (there(p, round)) return true;
+        sched_yield();
+    }
+    return there(p, round);
+}
+
+/* ---- Workers ---- */
+
+/* Returns when a round after seen has begun; false where it is the pool's end. */
+static bool await_round(tg_pool *p, unsigned seen) {
+    if (!await_awake(p, has_begun, seen)) {
+        pthread_mutex_lock(&p->lock);
+        p->sleepers++;
+        while (!has_begun(p, seen)) pthread_cond_wait(&p->begun, &p->lock);
+        p->sleepers--;
+        pthread_mutex_unlock(&p->lock);
+    }
+    return !p->stop;
 }
 
 static void leave_round(tg_pool *p) {
@@ -101,11 +127,11 @@ static void begin_round(tg_pool *p, int64_t n, tg_range_fn body, void *arg) {
 }
 
 static void end_round(tg_pool *p) {
-    for (int i = 0; i < p->spins && atomic_load_explicit(&p->pending, memory_order_acquire); i++) pause_briefly();
-    if (atomic_load_explicit(&p->pending, memory_order_acquire)) {
+    unsigned round = atomic_load_explicit(&p->round, memory_order_relaxed);
+    if (!await_awake(p, is_over, round)) {
         pthread_mutex_lock(&p->lock);
         p->waiting = true;
-        while (atomic_load_explicit(&p->pending, memory_order_acquire)) pthread_cond_wait(&p->finished, &p->lock);
+        while (!is_over(p, round)) pthread_cond_wait(&p->finished, &p->lock);
         p->waiting = false;
         pthread_mutex_unlock(&p->lock);
     }
@@ -144,6 +170,7 @@ static int start_worker(worker *w) {
 static void stop_workers(tg_pool *p, int started) {
     pthread_mutex_lock(&p->lock);
     p->stop = true;
+    atomic_fetch_add_explicit(&p->round, 1, memory_order_release);
     pthread_mutex_unlock(&p->lock);
     pthread_cond_broadcast(&p->begun);
     for (int i = 0; i < started; i++) pthread_join(p->workers[i].thread, NULL);
@@ -158,7 +185,7 @@ tg_pool *tg_pool_new(tg_ctx *ctx, int threads) {
     if (!p) return NULL;
     p->bytes = bytes;
     p->threads = threads;
-    p->spins = threads <= tg_system_cores() ? SPINS : 0;
+    p->stays_awake = threads <= tg_system_cores();
     p->process = getpid();
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->begun, NULL);

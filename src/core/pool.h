@@ -1,5 +1,5 @@
-/* A small pthread pool of one context. The calling thread takes part; workers wait on a condition variable after a
- * short spin. A forked child runs serially. */
+/* A small pthread pool of one context. The calling thread takes part; workers stay awake for some milliseconds after
+ * their work, then wait on a condition variable. A forked child runs serially. */
 #ifndef TG_POOL_H
 #define TG_POOL_H
 

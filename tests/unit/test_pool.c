@@ -86,17 +86,20 @@ START_TEST(rounds_follow_each_other_without_a_lost_write) {
 }
 END_TEST
 
+/* 2 threads stay awake for less than that where there are as many cores; 3 perhaps do not at all. */
 START_TEST(sleeping_workers_wake) {
-    tg_ctx *ctx = ctx_new();
-    tg_pool *p = tg_pool_new(ctx, 3);
-    for (int round = 0; round < 20; round++) {
-        job j = {.pool = p};
-        tg_pool_run(p, MOST, mark, &j);
-        for (int i = 0; i < MOST; i++) ck_assert_int_eq(j.seen[i], 1);
-        nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
+    for (int threads = 2; threads <= 3; threads++) {
+        tg_ctx *ctx = ctx_new();
+        tg_pool *p = tg_pool_new(ctx, threads);
+        for (int round = 0; round < 20; round++) {
+            job j = {.pool = p};
+            tg_pool_run(p, MOST, mark, &j);
+            for (int i = 0; i < MOST; i++) ck_assert_int_eq(j.seen[i], 1);
+            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        }
+        tg_pool_free(ctx, p);
+        tg_ctx_free(ctx);
     }
-    tg_pool_free(ctx, p);
-    tg_ctx_free(ctx);
 }
 END_TEST
 
