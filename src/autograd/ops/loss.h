@@ -13,6 +13,7 @@ typedef struct tg_loss_params {
     tg_smoothing kind;
     tg_loss_reduction reduction;
     bool in_place;
+    bool spent;    /* a head's backward has written over the logits that it kept */
     bool weighted; /* input 1 has weights of the classes; the last private saved buffer [rows] those of the targets */
     /* Column 0 is class `first` of `classes` in all; this rank's `columns` are such, further ones are padding. The
      * infer of an op over shards sets them. */

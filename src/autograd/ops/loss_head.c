@@ -1,6 +1,7 @@
 #include "autograd/ops/loss_head.h"
 #include "autograd/ops/network.h"
 #include "autograd/ops/product.h"
+#include "autograd/record.h"
 
 /* Rows of a chunk, by shape alone: about 8 MiB of logits, but enough rows that each pass over w and over its gradient
  * pays: with 128 of them the gradient's product runs at half the speed that it has with 512. */
@@ -121,21 +122,33 @@ static tg_status zero_rest(tg_call *c, const head *p) {
     return tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_slice(tg_array_of(c->gin[1]), 0, first, all - first, 1, &e), 0);
 }
 
-/* From the last chunk, whose logits were kept, to the first: those of the others are made again. Products want the
- * gradient of the logits in the operands' dtype. */
+/* Where backward makes the logits of the other chunks: with no further backward to come, in the memory of those that
+ * were kept. NULL: all that there are were kept. */
+static tg_tensor *work_buffer(tg_call *c, const head *p, bool spent) {
+    if (!tg_call_retains(c)) return kept_logits(c);
+    return p->chunk < p->rows || spent ? chunk_buffer(c, p, p->dtype) : NULL;
+}
+
+/* From the last chunk, whose logits were kept, to the first: those of the others are made again, as are the last one's
+ * by a backward after one that failed. The gradient takes their place where the products, which want it in the
+ * operands' dtype, can have it there. */
 tg_status tg_head_backward(tg_call *c, const tg_tensor *row_grads) {
     head p;
     tg_extent e, eg;
-    tg_tensor *again, *glogits, *logits = kept_logits(c);
+    tg_loss_params *params = c->params;
+    bool spent = params->spent;
     TG_TRY(open_head(c, &p));
-    again = glogits = chunk_buffer(c, &p, (tg_dtype)p.w->dtype);
-    if (p.dtype != p.w->dtype && p.chunk < p.rows) again = chunk_buffer(c, &p, p.dtype);
+    tg_tensor *work = work_buffer(c, &p, spent), *glogits = work;
+    if (!work || p.dtype != p.w->dtype) glogits = chunk_buffer(c, &p, (tg_dtype)p.w->dtype);
     if (!tg_ok(c->ctx)) return c->ctx->status;
     TG_TRY(zero_rest(c, &p));
     if (p.rows == 0) return TG_OK;
+    params->spent |= work == kept_logits(c);
     for (int64_t first = (p.rows - 1) / p.chunk * p.chunk; first >= 0; first -= p.chunk) {
         int64_t n = rows_left(&p, first);
-        if (first + n < p.rows) TG_TRY(make_logits(c, &p, first, n, logits = again));
+        bool is_kept = first + n == p.rows && !spent;
+        const tg_tensor *logits = is_kept ? kept_logits(c) : work;
+        if (!is_kept) TG_TRY(make_logits(c, &p, first, n, logits));
         tg_array l = tg_rows_array(tg_data(logits), p.dtype, n, p.v, &e);
         tg_array g = tg_rows_array(tg_data(glogits), (tg_dtype)glogits->dtype, n, p.v, &eg);
         TG_TRY(tg_loss_backward(c, g, l, p.target, row_grads, first, false));
