@@ -1,11 +1,13 @@
 #!/bin/sh
-# same_output.sh A B: both programs end well and print the same words, and numbers within 1e-3 of each other.
+# same_output.sh A B: both programs end well and print the same words, and numbers within 1e-3 of each other. Call sites,
+# which name the program where nothing tells its lines, are left out.
 a=$(mktemp) b=$(mktemp)
 trap 'rm -f "$a" "$b"' EXIT
 "$1" >"$a" || { echo "$1: status $?"; exit 1; }
 "$2" >"$b" || { echo "$2: status $?"; exit 1; }
 awk '
 function number(x) { return x ~ /^[-+]?[0-9.]+(e[-+]?[0-9]+)?$/ }
+{ sub(/, called from [^,)]*/, "") }
 FNR == NR { line[++lines] = $0; next }
 {
     n = split(line[FNR], other, " ")
