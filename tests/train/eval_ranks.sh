@@ -2,7 +2,9 @@
 # eval_ranks.sh PROGRAM TEXT: generate and eval on ranks that are threads or processes give one rank's text and loss.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
-train="train --data $text --layers 2 --hidden 32 --heads 4 --seq-len 32 --batch 8 --steps 300 --lr 1e-2 --threads 1"
+steps=300
+[ -z "${TG_TEST_QUICK:-}" ] || steps=60
+train="train --data $text --layers 2 --hidden 32 --heads 4 --seq-len 32 --batch 8 --steps $steps --lr 1e-2 --threads 1"
 train="$train --val-every 0 --checkpoint-every 0"
 runs $train --out gpt2
 runs $train --out llama --arch llama --kv-heads 2

@@ -5,7 +5,9 @@
 . "$(dirname "$0")/check.sh"
 shape="--layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --dropout 0.1"
 model="$shape --threads 1"
-run="--data $text $model --val-every 20 --checkpoint-every 50 --steps 100"
+steps=100
+[ -z "${TG_TEST_QUICK:-}" ] || steps=40
+run="--data $text $model --val-every 20 --checkpoint-every $((steps / 2)) --steps $steps"
 
 # follows DIR [TOLERANCE]: every loss, validation loss and norm of the gradients (before clipping; AdamW hides a wrong
 # scale from the losses) of the run is one rank's within 1e-3, or the tolerance, of itself.
@@ -46,8 +48,8 @@ done
 # Ranks that are processes: the bits of threads.
 runs run -n 2 -- "$tapegrad" train --out shm $run --tp 2
 holds "processes give the bits of threads" same_run many2 shm
-runs run -n 4 -- "$tapegrad" train --resume --out shm --steps 110 --tp 4
-holds "four processes go on from two" test "$(wc -l <shm/metrics.jsonl)" = 110
+runs run -n 4 -- "$tapegrad" train --resume --out shm --steps $((steps + 10)) --tp 4
+holds "four processes go on from two" test "$(wc -l <shm/metrics.jsonl)" = $((steps + 10))
 
 # One of them is killed: the other is told, and the launcher says which.
 "$tapegrad" run -n 2 -- "$tapegrad" train --out lost $run --tp 2 --steps 1000000 --checkpoint-every 0 --deadline 60 >printed 2>&1 &
