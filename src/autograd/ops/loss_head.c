@@ -127,8 +127,8 @@ static tg_status zero_rest(tg_call *c, const head *p) {
 
 /* Where backward makes the logits of the other chunks: with no further backward to come, in the memory of those that
  * were kept. NULL: all that there are were kept. */
-static tg_tensor *work_buffer(tg_call *c, const head *p, bool spent) {
-    if (!tg_call_retains(c)) return kept_logits(c);
+static tg_tensor *work_buffer(tg_call *c, const head *p, tg_tensor *kept, bool spent) {
+    if (!tg_call_retains(c)) return kept;
     return p->chunk < p->rows || spent ? chunk_buffer(c, p, p->dtype) : NULL;
 }
 
@@ -141,16 +141,16 @@ tg_status tg_head_backward(tg_call *c, const tg_tensor *row_grads) {
     tg_loss_params *params = c->params;
     bool spent = params->spent;
     TG_TRY(open_head(c, &p));
-    tg_tensor *work = work_buffer(c, &p, spent), *glogits = work;
+    tg_tensor *kept = kept_logits(c), *work = work_buffer(c, &p, kept, spent), *glogits = work;
     if (!work || p.dtype != p.w->dtype) glogits = chunk_buffer(c, &p, (tg_dtype)p.w->dtype);
     if (!tg_ok(c->ctx)) return c->ctx->status;
     TG_TRY(zero_rest(c, &p));
     if (p.rows == 0) return TG_OK;
-    params->spent |= work == kept_logits(c);
+    params->spent |= work == kept;
     for (int64_t first = (p.rows - 1) / p.chunk * p.chunk; first >= 0; first -= p.chunk) {
         int64_t n = rows_left(&p, first);
         bool is_kept = first + n == p.rows && !spent;
-        const tg_tensor *logits = is_kept ? kept_logits(c) : work;
+        const tg_tensor *logits = is_kept ? kept : work;
         if (!is_kept) TG_TRY(make_logits(c, &p, first, n, logits));
         tg_array l = tg_rows_array(tg_data(logits), p.dtype, n, p.v, &e);
         tg_array g = tg_rows_array(tg_data(glogits), (tg_dtype)glogits->dtype, n, p.v, &eg);
