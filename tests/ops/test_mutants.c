@@ -4,6 +4,7 @@
 #include "ops/registry.h"
 
 #include "autograd/backward.h"
+#include "autograd/record.h"
 
 /* ---- What can be wrong ---- */
 
@@ -112,7 +113,9 @@ static void spoil_one(const mutant *m, const tg_call *c) {
     switch (m->kind) {
     case SPOILS_INPUT: spoil(m, c->in[m->which]); break;
     case SPOILS_OUTPUT: spoil(m, c->out[m->which]); break;
-    case SPOILS_SAVED: spoil(m, c->saved[m->which]); break;
+    case SPOILS_SAVED: /* a last backward may work in them */
+        if (tg_call_retains(c)) spoil(m, c->saved[m->which]);
+        break;
     case SPOILS_COTANGENT: spoil(m, c->gout[m->which]); break;
     default: break;
     }
