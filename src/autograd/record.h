@@ -13,7 +13,7 @@
  *     this handle is in place 0:   head | other | the rest     |
  *     this handle is in place 1:   -    | head  | - | the rest |     (-: kept from place 0's last one; not used)
  *
- * Debug builds change between lists of rooms as well, and recognise older ones. */
+ * Builds for a checker of memory (TG_DEBUG) change between lists of rooms as well, and recognise older ones. */
 #ifdef TG_DEBUG
 enum { TG_ROOM_LISTS = 8 };
 #else

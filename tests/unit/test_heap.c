@@ -4,6 +4,7 @@
 
 #include "check_main.h"
 #include "core/memory.h"
+#include "core/shadow.h"
 #include "core/system.h"
 
 #define KIB ((size_t)1 << 10)
@@ -340,6 +341,48 @@ START_TEST(any_refusal_is_survived) {
 }
 END_TEST
 
+#if TG_SHADOWED
+/* What the checker says of one byte. */
+static bool closed(const char *p) {
+#ifdef TG_SHADOW_ADDRESS
+    return __asan_address_is_poisoned(p);
+#else
+    char bits;
+    return VALGRIND_GET_VBITS(p, &bits, 1) == 3;
+#endif
+}
+
+static bool somebody_checks(void) {
+#ifdef TG_SHADOW_ADDRESS
+    return true;
+#else
+    return RUNNING_ON_VALGRIND;
+#endif
+}
+
+START_TEST(bytes_outside_of_live_tensors_are_closed) {
+    if (!somebody_checks()) return;
+    tg_ctx *ctx = tg_ctx_new(NULL);
+    static const int64_t elements[] = {1, 25, 250, 1250, (3 << 18) + 1}; /* small blocks and ranges */
+    for (size_t i = 0; i < sizeof elements / sizeof elements[0]; i++) {
+        size_t bytes = (size_t)elements[i] * 4;
+        tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(elements[i]));
+        const char *p = tg_host_data(x);
+        ck_assert(!closed(p) && !closed(p + bytes - 1));
+        ck_assert_msg(closed(p + bytes), "behind %zu bytes nobody is caught", bytes);
+        tg_drop(x);
+        ck_assert_msg(closed(p) && closed(p + bytes - 1), "freed, %zu bytes may still be touched", bytes);
+        x = tg_zeros(ctx, TG_F32, TG_SHAPE(elements[i]));
+        ck_assert_ptr_eq(tg_host_data(x), p);
+        ck_assert(!closed(p) && !closed(p + bytes - 1) && closed(p + bytes));
+        tg_drop(x);
+    }
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
+    tg_ctx_free(ctx);
+}
+END_TEST
+#endif
+
 START_TEST(the_system_allocator_aligns_and_gives_back) {
     tg_allocator a = tg_system_allocator();
     static const size_t bytes[] = {1, 100, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 5 * MIB + 12345};
@@ -375,6 +418,9 @@ int main(void) {
         random_work_agrees_with_a_model,
         a_steady_step_takes_nothing_from_the_source,
         any_refusal_is_survived,
+#if TG_SHADOWED
+        bytes_outside_of_live_tensors_are_closed,
+#endif
         the_system_allocator_aligns_and_gives_back,
         there_is_a_core_to_run_on,
     };
