@@ -136,9 +136,12 @@ __global__ void __launch_bounds__(WARPS * 32) attention(TG_PARAMETER(Attention) 
 
 template <class E, int D, bool FULL> tg_status launch(tg_ctx *ctx, Attention a) {
     constexpr int WARPS = warps_of<E, D>();
-    size_t bytes = shared_of<E, D>(3) + (a.mask.data ? mask_bytes<typename Element<E>::T, WARPS * 16>() : 0);
+    constexpr size_t plain = shared_of<E, D>(3), masked = mask_bytes<typename Element<E>::T, WARPS * 16>();
+    constexpr size_t all = plain + (FULL ? masked : 0);
+    static_assert(all <= MOST_SHARED, "a block's tiles fit");
+    size_t bytes = a.mask.data ? all : plain;
     a.tiles = (a.sq + WARPS * 16 - 1) / (WARPS * 16);
-    tg_status s = allow_shared(ctx, attention<E, D, WARPS, FULL>, bytes);
+    tg_status s = allow_shared(ctx, attention<E, D, WARPS, FULL>, all);
     if (s != TG_OK) return s;
     TG_LAUNCH((attention<E, D, WARPS, FULL>), (unsigned)(a.batch * a.heads * a.tiles), WARPS * 32, bytes,
               tg_cuda_of(ctx)->compute, a);

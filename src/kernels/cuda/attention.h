@@ -298,10 +298,11 @@ inline tg_status too_wide(tg_ctx *ctx, int size) {
                        size, WIDEST_HEAD);
 }
 
-template <class K> inline tg_status allow_shared(tg_ctx *ctx, K kernel, size_t bytes) {
-    if (bytes <= 48 * 1024) return TG_OK;
-    const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    return tg_cuda_check(ctx, cudaFuncSetAttribute((const void *)kernel, most, (int)bytes), "cudaFuncSetAttribute");
+/* The attribute is the kernel's, in all threads and contexts: so it is the most that any launch of it takes. */
+template <class K> inline tg_status allow_shared(tg_ctx *ctx, K kernel, size_t most) {
+    if (most <= 48 * 1024) return TG_OK;
+    const cudaFuncAttribute what = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    return tg_cuda_check(ctx, cudaFuncSetAttribute((const void *)kernel, what, (int)most), "cudaFuncSetAttribute");
 }
 
 /* Calls f<E, D>(arguments...) for the kind of elements and the greater of the heads' sizes. */

@@ -94,11 +94,12 @@ template <class T> tg_status launch_row_products(tg_ctx *ctx, const Attention &a
 template <class E, int D, bool FULL> tg_status launch_q(tg_ctx *ctx, Attention a) {
     constexpr int WARPS = warps_of<E, D, FULL>();
     constexpr size_t plain = shared_of<E, D, FULL>(4), masked = mask_bytes<typename Element<E>::T, WARPS * 16>();
-    static_assert(plain + (FULL ? masked : 0) <= MOST_SHARED, "a block's tiles fit");
-    size_t bytes = plain + (a.mask.data ? masked : 0);
+    constexpr size_t all = plain + (FULL ? masked : 0);
+    static_assert(all <= MOST_SHARED, "a block's tiles fit");
+    size_t bytes = a.mask.data ? all : plain;
     a.tiles = (a.sq + WARPS * 16 - 1) / (WARPS * 16);
     if (!a.gq.data || !a.tiles) return TG_OK;
-    tg_status s = allow_shared(ctx, attention_grad_q<E, D, WARPS, FULL>, bytes);
+    tg_status s = allow_shared(ctx, attention_grad_q<E, D, WARPS, FULL>, all);
     if (s != TG_OK) return s;
     TG_LAUNCH((attention_grad_q<E, D, WARPS, FULL>), (unsigned)(a.batch * a.heads * a.tiles), WARPS * 32, bytes,
               tg_cuda_of(ctx)->compute, a);

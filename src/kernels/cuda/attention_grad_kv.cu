@@ -128,12 +128,12 @@ template <class E, int D, bool FULL> tg_status launch(tg_ctx *ctx, Attention a) 
     typedef typename Element<E>::T T;
     constexpr int WARPS = warps_of<E, D, FULL>(), ROWS = WARPS * 16;
     constexpr size_t plain = shared_of<E, D, FULL>(4) + 2 * ROWS * (sizeof(T) + (FULL ? sizeof(int) : 0));
-    constexpr size_t masked = mask_bytes<T, ROWS>();
-    static_assert(plain + (FULL ? masked : 0) <= MOST_SHARED, "a block's tiles fit");
-    size_t bytes = plain + (a.mask.data ? masked : 0);
+    constexpr size_t all = plain + (FULL ? mask_bytes<T, ROWS>() : 0);
+    static_assert(all <= MOST_SHARED, "a block's tiles fit");
+    size_t bytes = a.mask.data ? all : plain;
     a.tiles = (a.sk + ROWS - 1) / ROWS;
     if ((!a.gk.data && !a.gv.data) || !a.tiles) return TG_OK;
-    tg_status s = allow_shared(ctx, attention_grad_kv<E, D, WARPS, FULL>, bytes);
+    tg_status s = allow_shared(ctx, attention_grad_kv<E, D, WARPS, FULL>, all);
     if (s != TG_OK) return s;
     TG_LAUNCH((attention_grad_kv<E, D, WARPS, FULL>), (unsigned)(a.batch * a.groups * a.tiles), WARPS * 32, bytes,
               tg_cuda_of(ctx)->compute, a);
