@@ -12,7 +12,6 @@
 
 tg_status tg_cuda_check(tg_ctx *ctx, cudaError_t e, const char *call) {
     if (TG_LIKELY(e == cudaSuccess)) return TG_OK;
-    cudaGetLastError(); /* told here, and not again after the next launch */
     tg_status s = e == cudaErrorMemoryAllocation ? TG_ERR_MEMORY : TG_ERR_DEVICE;
     cudaGetLastError(); /* known now: the next launch must not find it once more */
     return tg_fail(ctx, s, "%s: %s (%s)", call, cudaGetErrorName(e), cudaGetErrorString(e));

@@ -133,10 +133,12 @@ static tg_status plan_of(tg_ctx *ctx, const tg_gemm *g, const walk *w, tg_cuda_p
     *plan = NULL;
     bool aux = g->pre.data != NULL;
     bool fit = lines_of(&g->a, g->m, g->k, &a) && lines_of(&g->b, g->k, g->n, &b) && lines_of(&g->c, g->m, g->n, &c);
-    if (aux) fit = fit && lines_of(&g->pre, g->m, g->n, &pre) && pre.ld % 8 == 0 && alignment(&g->pre, w) == 16;
+    if (aux)
+        fit = fit && lines_of(&g->pre, g->m, g->n, &pre) && pre.ld % 8 == 0 &&
+              alignment(&g->pre, w) == TG_CUDA_EPILOGUE_ALIGN;
     fit = fit && !c.cols && !pre.cols;
     fit = fit && (g->c.dtype == g->a.dtype || (g->c.dtype == TG_F32 && is_half(g->a.dtype)));
-    if (g->bias) fit = fit && g->bias_dtype == g->c.dtype && (uintptr_t)g->bias % 16 == 0;
+    if (g->bias) fit = fit && g->bias_dtype == g->c.dtype && (uintptr_t)g->bias % TG_CUDA_EPILOGUE_ALIGN == 0;
     if (!fit || w->count > INT32_MAX) return TG_OK;
     memset(&p, 0, sizeof p);
     p.m = g->n, p.n = g->m, p.k = g->k, p.batch = w->count;
@@ -160,10 +162,13 @@ static tg_status run_fused(tg_ctx *ctx, const tg_gemm *g, bool *done) {
     tg_cuda_plan *plan;
     TG_TRY(plan_of(ctx, g, &w, &plan));
     *done = plan != NULL;
-    for (int64_t i = 0; plan && i < w.times; i++) {
+    for (int64_t i = 0; *done && i < w.times; i++) {
+        bool refused;
         tg_cuda_operands o = {.a = place(&g->b, &w, i), .b = place(&g->a, &w, i), .d = place(&g->c, &w, i),
                               .aux = place(&g->pre, &w, i), .bias = g->bias, .alpha = g->alpha, .beta = g->beta};
-        TG_TRY(tg_cuda_plan_run(ctx, plan, &o));
+        TG_TRY(tg_cuda_plan_run(ctx, plan, &o, &refused));
+        if (refused && i > 0) return tg_ctx_fail(ctx, TG_ERR_DEVICE, "cublasLtMatmul: a part of a batch was refused");
+        *done = !refused;
     }
     return TG_OK;
 }

@@ -88,6 +88,7 @@ static tg_status describe(tg_ctx *ctx, tg_cuda_plan *plan) {
     const tg_cuda_product *p = &plan->of;
     bool f64 = p->in == TG_F64, ta = p->op_a == CUBLAS_OP_T, tb = p->op_b == CUBLAS_OP_T;
     cudaDataType_t type = type_of(p->out);
+    const void *some = (const void *)(uintptr_t)TG_CUDA_EPILOGUE_ALIGN; /* how well aligned pointers are it is to know */
     TG_TRY(tg_cuda_blas_check(ctx,
                               cublasLtMatmulDescCreate(&plan->desc, f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                                                        f64 ? CUDA_R_64F : CUDA_R_32F),
@@ -95,8 +96,12 @@ static tg_status describe(tg_ctx *ctx, tg_cuda_plan *plan) {
     TG_TRY(set(ctx, plan->desc, CUBLASLT_MATMUL_DESC_TRANSA, &p->op_a, sizeof p->op_a));
     TG_TRY(set(ctx, plan->desc, CUBLASLT_MATMUL_DESC_TRANSB, &p->op_b, sizeof p->op_b));
     TG_TRY(set(ctx, plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &p->epilogue, sizeof p->epilogue));
-    if (has_bias(p)) TG_TRY(set(ctx, plan->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
+    if (has_bias(p)) {
+        TG_TRY(set(ctx, plan->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
+        TG_TRY(set(ctx, plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &some, sizeof some));
+    }
     if (has_aux(p)) {
+        TG_TRY(set(ctx, plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &some, sizeof some));
         TG_TRY(set(ctx, plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->ld_aux, sizeof p->ld_aux));
         TG_TRY(set(ctx, plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, &p->step_aux, sizeof p->step_aux));
     }
@@ -194,15 +199,16 @@ tg_status tg_cuda_plan_of(tg_ctx *ctx, const tg_cuda_product *p, tg_cuda_plan **
     return TG_OK;
 }
 
-tg_status tg_cuda_plan_run(tg_ctx *ctx, tg_cuda_plan *p, const tg_cuda_operands *o) {
+tg_status tg_cuda_plan_run(tg_ctx *ctx, tg_cuda_plan *p, const tg_cuda_operands *o, bool *refused) {
     tg_cuda *c = tg_cuda_of(ctx);
     bool f64 = p->of.in == TG_F64;
     float alpha = (float)o->alpha, beta = (float)o->beta;
     const void *by = f64 ? (const void *)&o->alpha : &alpha, *plus = f64 ? (const void *)&o->beta : &beta;
     if (has_bias(&p->of)) TG_TRY(set(ctx, p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &o->bias, sizeof o->bias));
     if (has_aux(&p->of)) TG_TRY(set(ctx, p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &o->aux, sizeof o->aux));
-    return tg_cuda_blas_check(ctx,
-                              cublasLtMatmul(c->lt, p->desc, by, o->a, p->a, o->b, p->b, plus, o->d, p->d, o->d, p->d,
-                                             &p->algo, c->lt_space, p->space, c->compute),
-                              "cublasLtMatmul");
+    cublasStatus_t s = cublasLtMatmul(c->lt, p->desc, by, o->a, p->a, o->b, p->b, plus, o->d, p->d, o->d, p->d,
+                                      &p->algo, c->lt_space, p->space, c->compute);
+    *refused = s == CUBLAS_STATUS_NOT_SUPPORTED;
+    p->works &= !*refused;
+    return *refused ? TG_OK : tg_cuda_blas_check(ctx, s, "cublasLtMatmul");
 }

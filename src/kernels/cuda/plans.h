@@ -26,6 +26,8 @@ typedef struct tg_cuda_product {
 
 typedef struct tg_cuda_plan tg_cuda_plan;
 
+enum { TG_CUDA_EPILOGUE_ALIGN = 16 }; /* bytes, of bias and aux */
+
 /* The plan of a product, made when it is first asked for; *plan NULL where cuBLASLt has no algorithm for it. Good until
  * the next call. */
 tg_status tg_cuda_plan_of(tg_ctx *ctx, const tg_cuda_product *p, tg_cuda_plan **plan);
@@ -35,6 +37,7 @@ typedef struct tg_cuda_operands {
     void *d, *aux;
     double alpha, beta;
 } tg_cuda_operands;
-tg_status tg_cuda_plan_run(tg_ctx *ctx, tg_cuda_plan *plan, const tg_cuda_operands *o);
+/* refused: cuBLASLt will not have it after all, whatever its heuristic has said; there is no plan of it from now on. */
+tg_status tg_cuda_plan_run(tg_ctx *ctx, tg_cuda_plan *plan, const tg_cuda_operands *o, bool *refused);
 
 #endif
