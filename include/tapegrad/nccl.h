@@ -17,8 +17,9 @@ extern "C" {
  * host. Where ranks never come is therefore told by the wait of a host, at an explicit read or two resets of a tape
  * later. Sums are NCCL's: two runs of one configuration have the same bits; 16-bit sums are rounded at each rank, and
  * MAX and MIN pass over NaN. Sends and receives outside of a batch wait for each other in the order in which a rank has
- * called them: rings need a batch. Each communicator has a stream of its own; tg_comm_split shares the parent's
- * resources.
+ * called them: rings need a batch. Each communicator has a stream of its own. Groups that all ranks split off at once
+ * share the resources of the communicator that they come from (channels, buffers, the proxy): a rank's kernels of these
+ * run one after the other, in the order in which it has called them, which must be that of the other ranks.
  *
  * TG_ERR_DEVICE on other devices, TG_ERR_UNSUPPORTED in a library built without CUDA or NCCL, TG_ERR_STATE where the
  * environment sets NCCL_COMM_ID (ids come from here alone). Inert on error. */

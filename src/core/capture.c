@@ -37,7 +37,8 @@ struct tg_graph {
     tg_status (*fn)(void *state, tg_ctx *ctx);
     void *state;
     const void *site; /* of tg_capture's caller */
-    void *recorded;   /* the device's; NULL: fn is called */
+    void *recorded;   /* the device's; NULL: fn is called, or it has ended */
+    const char *ended; /* why it cannot be replayed any more; NULL: it can */
     int arena;
     bool refused; /* something that cannot be captured was tried */
     int64_t nodes, bytes, steps;
@@ -291,6 +292,19 @@ static tg_status begin(tg_graph *g) {
     return s;
 }
 
+static void free_recorded(tg_graph *g) {
+    if (g->recorded) g->ctx->ops->capture_free(g->ctx, g->recorded);
+    g->recorded = NULL;
+}
+
+void tg_graphs_end(tg_ctx *ctx, bool (*ends)(tg_rider *r, const void *arg), const void *arg, const char *why) {
+    for (tg_graph *g = ctx->graphs; g; g = g->next) {
+        if (g->ended || !g->rider || !ends(g->rider, arg)) continue;
+        g->ended = why;
+        free_recorded(g);
+    }
+}
+
 static bool can_capture(tg_ctx *ctx) {
     const tg_device_ops *o = ctx->ops;
     return o->capture_begin ? o->capture_end && o->capture_launch && o->capture_free : ctx->host || ctx->meta;
@@ -366,6 +380,8 @@ static tg_status check_replay(const tg_graph *g) {
         ctx->capture->refused = true;
         return tg_fail(ctx, TG_ERR_STATE, "tg_graph_replay: a step is being captured; captures do not nest");
     }
+    if (g->ended)
+        return tg_fail(ctx, TG_ERR_ABORTED, "tg_graph_replay: %s; capture the step again", g->ended);
     if (!g->recorded) return TG_OK;
     if (tg_rng_id(ctx, &ctx->rng) != g->current)
         return tg_fail(ctx, TG_ERR_STATE,
@@ -413,7 +429,7 @@ tg_status tg_graph_query(const tg_graph *g, tg_graph_info *out) {
 void tg_graph_free(tg_graph *g) {
     if (!g || g == &inert) return;
     tg_ctx *ctx = g->ctx;
-    if (g->recorded) ctx->ops->capture_free(ctx, g->recorded);
+    free_recorded(g);
     if (g->rider) g->rider->free(g->rider);
     for (int i = 0; i < g->n_uses; i++) tg_block_unuse(ctx->heap, g->uses[i].block);
     if (g->arena) tg_heap_arena_end(ctx->heap, g->arena);

@@ -33,5 +33,8 @@ tg_rider *tg_capture_rider(tg_ctx *ctx); /* of the step that is captured; NULL: 
 void tg_capture_ride(tg_ctx *ctx, tg_rider *r);
 /* Every graph's, in turn, that has one. */
 void tg_graphs_riders(tg_ctx *ctx, void (*fn)(tg_rider *r, const void *arg), const void *arg);
+/* Frees what the device recorded of those for whose riders ends is true, though it may still run, and refuses their
+ * replays: TG_ERR_ABORTED, with this reason (static). */
+void tg_graphs_end(tg_ctx *ctx, bool (*ends)(tg_rider *r, const void *arg), const void *arg, const char *why);
 
 #endif

@@ -13,7 +13,9 @@ static tg_status explain(tg_nccl_group *g, ncclResult_t r, const char *call) {
                    more && *more ? ": " : "", more ? more : "");
 }
 
+/* Success alone says little: of a window and of a split NCCL returns it while a thread of its own goes on. */
 tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call) {
+    if (r == ncclSuccess && g->comm) r = ncclInProgress;
     double since = r == ncclInProgress ? tg_system_now() : 0;
     while (r == ncclInProgress) {
         ncclResult_t asked = ncclCommGetAsyncError(g->comm, &r);

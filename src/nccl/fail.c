@@ -21,6 +21,26 @@ static void drain(tg_nccl_group *g) {
         sched_yield();
 }
 
+/* In one group of calls, which marks each and then waits for all: the kernel that one waits for may stand behind that of
+ * another, which ends when it is marked. */
+static void abort_communicators(tg_nccl_rank *self) {
+    ncclGroupStart();
+    for (tg_nccl_group *g = self->groups; g; g = g->next) {
+        ncclComm_t comm = g->comm;
+        g->comm = NULL;
+        tg_nccl_windows_end(g); /* NCCL forgets them with the communicator */
+        if (comm) ncclCommAbort(comm);
+    }
+    ncclGroupEnd();
+    for (tg_nccl_group *g = self->groups; g; g = g->next) drain(g);
+}
+
+void tg_nccl_abort_end(tg_nccl_rank *self) {
+    if (!self->failed || self->cuda->capturing) return;
+    tg_replays_end_all(self->ctx, &tg_nccl_transport);
+    abort_communicators(self);
+}
+
 void tg_nccl_abort_all(tg_nccl_rank *self) {
     if (self->failed) return;
     self->failed = true;
@@ -28,13 +48,7 @@ void tg_nccl_abort_all(tg_nccl_rank *self) {
         const tg_comm *control = g->control;
         if (control && control->ops->abort) control->ops->abort(self->ctx, control->state, self->ctx->message);
     }
-    for (tg_nccl_group *g = self->groups; g; g = g->next) {
-        ncclComm_t comm = g->comm;
-        g->comm = NULL;
-        tg_nccl_windows_end(g); /* NCCL forgets them with the communicator */
-        if (comm) ncclCommAbort(comm);
-    }
-    for (tg_nccl_group *g = self->groups; g; g = g->next) drain(g);
+    tg_nccl_abort_end(self);
 }
 
 /* ---- Looking ---- */

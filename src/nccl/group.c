@@ -41,11 +41,11 @@ static tg_nccl_group *group_new(tg_nccl_rank *self, tg_comm *control, int rank, 
     return NULL;
 }
 
-static ncclConfig_t config_of(const tg_nccl_group *g, bool share) {
+static ncclConfig_t config_of(const tg_nccl_group *g) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    config.splitShare = 1; /* what is split off this one shares its resources */
     config.commName = g->name;
-    if (share) config.splitShare = 1;
     return config;
 }
 
@@ -77,7 +77,7 @@ static tg_status share_id(tg_nccl_group *g, tg_nccl_broadcast broadcast, void *u
 
 static tg_status join(tg_nccl_group *g, tg_nccl_broadcast broadcast, void *user) {
     ncclUniqueId id;
-    ncclConfig_t config = config_of(g, false);
+    ncclConfig_t config = config_of(g);
     TG_TRY(share_id(g, broadcast, user, &id));
     ncclResult_t r = ncclCommInitRankConfig(&g->comm, g->size, id, g->rank, &config);
     return tg_nccl_settle(g, r, "ncclCommInitRankConfig");
@@ -85,10 +85,17 @@ static tg_status join(tg_nccl_group *g, tg_nccl_broadcast broadcast, void *user)
 
 /* ---- Split ---- */
 
-/* All ranks of the parent do it at once, so that the parts share its channels and buffers. */
+/* All ranks of the parent do it at once, so that the parts share its channels and buffers. It is the parent that is busy
+ * meanwhile: the part is known when that has done. */
 static tg_status split_all(tg_nccl_group *parent, tg_nccl_group *g, int color) {
-    ncclConfig_t config = config_of(g, true);
-    return tg_nccl_settle(g, ncclCommSplit(parent->comm, color, g->rank, &g->comm, &config), "ncclCommSplit");
+    ncclConfig_t config = config_of(g);
+    ncclComm_t part = NULL;
+    ncclResult_t r = ncclCommSplit(parent->comm, color, g->rank, &part, &config);
+    tg_status s = tg_nccl_settle(parent, r, "ncclCommSplit");
+    g->comm = part; /* of a failed one, too: it is freed with the group */
+    if (s == TG_OK && !part)
+        s = tg_fail(g->self->ctx, TG_ERR_DEVICE, "ncclCommSplit, group \"%s\": no communicator was made", g->name);
+    return s == TG_OK ? tg_nccl_settle(g, ncclSuccess, "ncclCommSplit") : s;
 }
 
 static tg_status check_split(const tg_nccl_group *parent, const char *name, bool all) {
@@ -159,6 +166,7 @@ void tg_nccl_close(tg_ctx *ctx, void *state) {
     tg_nccl_rank *self = g->self;
     (void)ctx;
     finish_calls(g);
+    tg_nccl_abort_end(self);
     tg_nccl_windows_end(g);
     if (!self->failed && g->comm && tg_nccl_settle(g, ncclCommFinalize(g->comm), "ncclCommFinalize") == TG_OK) {
         ncclCommDestroy(g->comm);
@@ -177,6 +185,7 @@ tg_status tg_nccl_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
         return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_comm_recover: group \"%s\" is not what tg_comm_nccl_new has made",
                        g->name);
     tg_nccl_abort_all(self);
+    tg_nccl_abort_end(self);
     for (tg_nccl_group *each = self->groups; each; each = each->next) tg_nccl_progress(each);
     tg_ctx_clear(ctx); /* of what those calls have recorded */
     TG_TRY(tg_comm_recover(g->control));

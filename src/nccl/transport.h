@@ -14,11 +14,9 @@
 
 #include <nccl.h>
 
-#include <tapegrad/nccl.h>
-
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/order.h"
-#include "parallel/comm.h"
+#include "nccl/world.h"
 
 typedef struct tg_nccl_rank tg_nccl_rank;
 typedef struct tg_nccl_group tg_nccl_group;
@@ -71,12 +69,8 @@ struct tg_nccl_rank {
     bool progressing; /* waits within it lead back to it */
 };
 
-extern const tg_comm_ops tg_nccl_transport;
+/* ---- group.c, besides world.h ---- */
 
-/* ---- group.c ---- */
-
-/* The world of a rank; control or broadcast, the other is NULL. NULL after recording the error. */
-tg_comm *tg_nccl_world(tg_ctx *ctx, tg_comm *control, int rank, int size, tg_nccl_broadcast broadcast, void *user);
 tg_status tg_nccl_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
                         void **group);
 void tg_nccl_close(tg_ctx *ctx, void *state);
@@ -89,7 +83,7 @@ ncclResult_t tg_nccl_ask(tg_nccl_group *g, const tg_transfer *t);
 
 /* ---- call.c ---- */
 
-/* Records what NCCL answered, unless it is success; waits while it is in progress. */
+/* Waits until what NCCL was asked for has been done; records an error. */
 tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call);
 /* Finds out which calls are over. */
 void tg_nccl_progress(tg_nccl_group *g);
@@ -104,8 +98,10 @@ void tg_nccl_windows_end(tg_nccl_group *g); /* the communicator is about to end,
 
 /* ---- fail.c ---- */
 
-/* Every communicator is marked, then they are freed, and the peers are told of the context's error. */
+/* The peers are told of the context's error; every communicator is marked, then they are freed, but not while a step is
+ * recorded: NCCL frees none that a graph knows. */
 void tg_nccl_abort_all(tg_nccl_rank *self);
+void tg_nccl_abort_end(tg_nccl_rank *self); /* that freeing, where it is still to be done */
 /* Records that the group was aborted before. */
 tg_status tg_nccl_aborted(tg_nccl_group *g);
 tg_status tg_nccl_look(tg_cuda_watch *w, double waited);

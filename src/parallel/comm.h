@@ -32,8 +32,9 @@ static inline int64_t tg_replay_calls(int64_t count) { return count & ((1 << TG_
 
 /* replay.c: the step that is captured makes this call, which each replay will make. even: its count is every rank's. */
 tg_status tg_replay_note(tg_comm *c, const tg_note *note, int64_t bytes, bool even);
-/* c ends, or begins anew: what was recorded with it is refused from now on. */
+/* c ends, or begins anew: what was recorded with it is freed, and refused from now on. */
 void tg_replays_end(tg_comm *c);
+void tg_replays_end_all(tg_ctx *ctx, const tg_comm_ops *ops); /* with any of this transport */
 /* Writes the calls of the replay that note is, where this context's graph is still there: fn of each. */
 void tg_replay_each(tg_ctx *ctx, const tg_note *note, void (*fn)(void *user, const tg_note *call), void *user);
 

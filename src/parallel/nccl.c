@@ -7,7 +7,7 @@
 
 #ifdef TG_HAVE_NCCL
 #include "kernels/cuda/table.h"
-#include "nccl/transport.h"
+#include "nccl/world.h"
 
 static tg_status check_device(tg_ctx *ctx, const char *who) {
     if (ctx->ops != &tg_cuda_device)

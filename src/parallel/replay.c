@@ -88,9 +88,6 @@ static tg_status end(tg_rider *rider) {
 static tg_status begin(tg_rider *rider, const void *site) {
     replay *r = (replay *)rider;
     tg_status s = TG_OK;
-    if (r->ended)
-        return tg_fail(r->ctx, TG_ERR_ABORTED,
-                       "tg_graph_replay: a communicator of the step has ended or begun anew; capture the step again");
     for (int i = 0; i < r->n_parts && s == TG_OK; i++) s = begin_part(&r->parts[i], site);
     if (s != TG_OK) end(rider);
     return s;
@@ -142,12 +139,22 @@ tg_status tg_replay_note(tg_comm *c, const tg_note *note, int64_t bytes, bool ev
 
 /* ---- Looking at all graphs ---- */
 
-static void end_with(tg_rider *rider, const void *arg) {
+static bool ends_with(tg_rider *rider, const void *c) {
     replay *r = (replay *)rider;
-    for (int i = 0; i < r->n_parts; i++) r->ended |= r->parts[i].c == arg;
+    for (int i = 0; i < r->n_parts && !r->ended; i++) r->ended = r->parts[i].c == c;
+    return r->ended;
 }
 
-void tg_replays_end(tg_comm *c) { tg_graphs_riders(c->ctx, end_with, c); }
+static bool ends_with_transport(tg_rider *rider, const void *ops) {
+    replay *r = (replay *)rider;
+    for (int i = 0; i < r->n_parts && !r->ended; i++) r->ended = r->parts[i].c->ops == ops;
+    return r->ended;
+}
+
+#define ENDED "a communicator of the step has ended or begun anew"
+
+void tg_replays_end(tg_comm *c) { tg_graphs_end(c->ctx, ends_with, c, ENDED); }
+void tg_replays_end_all(tg_ctx *ctx, const tg_comm_ops *ops) { tg_graphs_end(ctx, ends_with_transport, ops, ENDED); }
 
 typedef struct listing {
     const tg_note *note;
@@ -161,7 +168,7 @@ static void list_calls(tg_rider *rider, const void *arg) {
     listing *l = (listing *)(uintptr_t)arg;
     for (int i = 0; i < r->n_parts && !l->done; i++) {
         const part *p = &r->parts[i];
-        if (r->ended || signed_count(p) != l->note->count) continue;
+        if (signed_count(p) != l->note->count) continue;
         l->done = true;
         for (int k = 0; k < r->n_calls; k++)
             if (r->calls[k].part == i) l->fn(l->user, &r->calls[k].note);

@@ -89,10 +89,11 @@ cudaError_t end_capture(cudaStream_t s, cudaGraph_t *graph) {
                     : !joined(*c) ? cudaErrorStreamCaptureUnjoined
                                   : cudaSuccess;
     leave(*c);
+    CUgraph_st recorded = std::move(c->graph); // events may keep the capture, but nothing of what it has recorded
     if (e != cudaSuccess) return e;
-    c->graph.lanes = static_cast<int>(c->members.size());
-    c->graph.device = s->device;
-    *graph = new CUgraph_st(c->graph);
+    recorded.lanes = static_cast<int>(c->members.size());
+    recorded.device = s->device;
+    *graph = new CUgraph_st(std::move(recorded));
     count_live("graph", 1);
     return cudaSuccess;
 }

@@ -21,8 +21,10 @@ struct Comm {
     bool blocking, ready, aborted, finalizing;
     int polls; /* answers of ncclInProgress that are still to come */
     long outstanding() const { return token.use_count() - 1; }
+    bool in_graphs() const { return recorded.use_count() > 1; }
     uint64_t issued, completed;
     std::shared_ptr<int> token = std::make_shared<int>(0); /* held by operations that have not ended */
+    std::shared_ptr<int> recorded = std::make_shared<int>(0); /* held by graphs that have captured operations of it */
     uint32_t splits;
     std::map<int, uint64_t> sent, received; /* letters by peer */
     std::map<int, double> factors;          /* of operations made by ncclRedOpCreatePreMulSum */
@@ -33,7 +35,7 @@ struct Comm {
     std::vector<std::function<void()>> deferred; /* launches that wait for the host to poll */
     std::map<void *, Window> windows; /* by handle */
     uint32_t windows_begun;
-    std::function<bool()> window; /* whether all have called the registration that is in progress */
+    std::function<bool()> pending; /* whether the registration or split that is in progress has ended */
     std::function<bool()> join; /* sets the team of a communicator that was split off, when all have called */
 };
 using CommPtr = std::shared_ptr<Comm>;
@@ -59,7 +61,9 @@ ncclResult_t fail(Comm *c, ncclResult_t result, const std::string &text);
 ncclResult_t submit(Request r); /* now, or at the end of the group */
 ncclResult_t usable(Comm &c);   /* an error where no operation may be called on it */
 std::string not_arrived(Comm &c, uint64_t number);
-ncclResult_t wait_for_window(Call &call, const CommPtr &c, std::function<bool()> all);
+/* c goes on with what CONDITION tells the end of. A communicator that does not block answers success at once: only its
+ * state tells that it is busy. */
+ncclResult_t go_on_until(Call &call, const CommPtr &c, std::function<bool()> condition);
 void end_windows(Comm &c);
 Signature placed(Comm &c, Signature s, const void *in, const void *out); /* with its places in windows */
 

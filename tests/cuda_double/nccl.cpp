@@ -10,7 +10,8 @@ namespace {
 thread_local std::string last_error;
 thread_local int group_depth;
 thread_local std::vector<Request> group;
-thread_local std::vector<CommPtr> joining; // begun in the group, to be waited for at its end
+thread_local std::vector<CommPtr> joining; // busy since a call in the group, to be waited for at its end
+thread_local std::vector<CommPtr> leaving; // aborted in the group, likewise
 
 template <class F> ncclResult_t wait_until(Call &call, int device, const std::string &what, F condition) {
     auto since = std::chrono::steady_clock::now();
@@ -61,17 +62,17 @@ std::string who_is_missing(Comm &c) {
     return text;
 }
 
-ncclResult_t finish_joining(Call &call, const CommPtr &c) {
-    if (!c->blocking) return ncclInProgress;
-    ncclResult_t e =
-        wait_until(call, c->device, who_is_missing(*c), [&] { return is_ready(*c) || c->state != ncclSuccess; });
-    return c->state != ncclSuccess ? c->state : e;
+bool is_over(Comm &c) {
+    if (c.pending && !c.pending()) return false;
+    c.pending = nullptr;
+    return true;
 }
 
-bool window_is_there(Comm &c) {
-    if (c.window && !c.window()) return false;
-    c.window = nullptr;
-    return true;
+ncclResult_t finish_joining(Call &call, const CommPtr &c) {
+    if (!c->blocking) return ncclInProgress;
+    ncclResult_t e = wait_until(call, c->device, who_is_missing(*c),
+                                [&] { return (is_ready(*c) && is_over(*c)) || c->state != ncclSuccess; });
+    return c->state != ncclSuccess ? c->state : e;
 }
 
 bool configure(Comm &c, const ncclConfig_t *config, bool inherited) {
@@ -133,6 +134,19 @@ bool join_child(Comm &child, Comm &parent, uint32_t number, int color) {
     return child.team != nullptr;
 }
 
+// Whether the part is there: only then is it given to who has called the split.
+bool has_split(Comm &parent, const CommPtr &child, ncclComm_t *out) {
+    bool ready = is_ready(*child);
+    if (!ready && child->state == ncclSuccess) return false;
+    parent.state = child->state;
+    parent.error = child->error;
+    if (!ready) return true;
+    *out = new ncclComm{child};
+    count_live("nccl", 1);
+    return true;
+}
+
+// It is the parent that is busy with it.
 ncclResult_t split(Call &call, const CommPtr &parent, int color, int key, ncclComm_t *out, const ncclConfig_t *config) {
     *out = nullptr;
     ncclResult_t e = usable(*parent);
@@ -150,7 +164,7 @@ ncclResult_t split(Call &call, const CommPtr &parent, int color, int key, ncclCo
     if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
     c->device = parent->device;
     c->join = [child = c.get(), parent, number, color] { return join_child(*child, *parent, number, color); };
-    return begin(call, c, out);
+    return go_on_until(call, parent, [=, p = parent.get()] { return has_split(*p, c, out); });
 }
 
 struct Members {
@@ -197,9 +211,12 @@ ncclResult_t launch(const std::vector<Request> &requests) {
         for (const void *p : r.pointers)
             for (const Name &n : names_of({p})) op.names.push_back(n);
     }
-    op.issue = [requests](Op &o) { issue_group(requests, o); };
     Comm &c = *requests[0].comm;
     cudaStream_t stream = requests[0].stream;
+    std::vector<std::shared_ptr<int>> recorded; // held as long as a graph has the operation
+    for (const Request &r : requests)
+        if (stream->capture) recorded.push_back(r.comm->recorded);
+    op.issue = [requests, recorded](Op &o) { issue_group(requests, o); };
     bool later = !c.blocking && settings().nccl_progress > 0;
     if (!later) return push(stream, std::move(op)) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
     c.deferred.push_back([stream, op] { push(stream, op); });
@@ -223,14 +240,23 @@ ncclResult_t launch_group(std::vector<Request> requests) {
     return result;
 }
 
+// As the real one, it waits for the kernels that have begun, and for the end of all graphs that know the communicator.
+void finish_leaving(Call &call, Comm &c) {
+    wait_until(call, c.device,
+               "an aborted communicator " + std::string(c.in_graphs() ? "is known to a graph" : "has kernels that stay"),
+               [&] { return !c.outstanding() && !c.in_graphs(); });
+}
+
 ncclResult_t end_group(Call &call) {
     if (group_depth < 1) return fail(nullptr, ncclInvalidUsage, "the end of a group that did not begin");
     if (--group_depth) return ncclSuccess;
     std::vector<Request> requests = std::move(group);
-    std::vector<CommPtr> comms = std::move(joining);
+    std::vector<CommPtr> comms = std::move(joining), ends = std::move(leaving);
     group.clear();
     joining.clear();
+    leaving.clear();
     ncclResult_t result = ncclSuccess;
+    for (const CommPtr &c : ends) finish_leaving(call, *c);
     for (const CommPtr &c : comms) {
         ncclResult_t e = finish_joining(call, c);
         if (e != ncclSuccess) result = e;
@@ -255,18 +281,20 @@ ncclResult_t state_of(Comm &c) {
         progress(c);
         return ncclInProgress;
     }
-    if (!window_is_there(c)) return ncclInProgress;
+    if (!is_over(c)) return ncclInProgress;
     if (!is_ready(c)) return c.state != ncclSuccess ? c.state : ncclInProgress;
-    return c.finalizing && c.outstanding() ? ncclInProgress : ncclSuccess;
+    if (c.state != ncclSuccess) return c.state;
+    return c.finalizing && (c.outstanding() || c.in_graphs()) ? ncclInProgress : ncclSuccess;
 }
 
 ncclResult_t drain(Call &call, Comm &c) {
-    return wait_until(call, c.device, "the end of a communicator's operations",
-                      [&] { return !c.outstanding() || c.aborted || c.state != ncclSuccess; });
+    return wait_until(call, c.device, "the end of a communicator's operations, and of graphs that have them",
+                      [&] { return (!c.outstanding() && !c.in_graphs()) || c.aborted || c.state != ncclSuccess; });
 }
 
 void drop(ncclComm_t comm) {
     end_windows(*comm->state);
+    comm->state->pending = nullptr; // which may hold it
     delete comm;
     count_live("nccl", -1);
 }
@@ -305,17 +333,21 @@ ncclResult_t fail(Comm *c, ncclResult_t result, const std::string &text) {
 ncclResult_t usable(Comm &c) {
     if (c.aborted || c.finalizing) return fail(&c, ncclInvalidUsage, "a communicator that was aborted or finalised");
     if (c.state != ncclSuccess) return c.state;
-    bool waits = !c.ready || c.window || (c.polls && !group_depth);
+    bool waits = !c.ready || c.pending || (c.polls && !group_depth);
     return waits ? fail(&c, ncclInvalidArgument, "a communicator is used before its previous operation succeeded")
                  : ncclSuccess;
 }
 
-ncclResult_t wait_for_window(Call &call, const CommPtr &c, std::function<bool()> all) {
-    c->window = std::move(all);
+ncclResult_t go_on_until(Call &call, const CommPtr &c, std::function<bool()> condition) {
+    c->pending = std::move(condition);
     c->polls = c->blocking ? 0 : settings().nccl_progress;
-    if (!c->blocking) return ncclInProgress;
-    ncclResult_t e =
-        wait_until(call, c->device, "ranks that have not registered a window", [&] { return window_is_there(*c); });
+    if (!c->blocking) return ncclSuccess;
+    if (group_depth) {
+        joining.push_back(c);
+        return ncclSuccess;
+    }
+    ncclResult_t e = wait_until(call, c->device, "ranks that have not called a split or registered a window",
+                                [&] { return is_over(*c); });
     return c->state != ncclSuccess ? c->state : e;
 }
 
@@ -422,16 +454,22 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     return refused ? ncclUnhandledCudaError : e;
 }
 
-// Its operations end without results; those of other ranks go on waiting.
+// Its operations end without results; those of other ranks go on waiting. In a group all are marked before any is waited
+// for.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     Call c(__func__);
     if (!comm) return ncclSuccess;
     bool refused = c.refused(cudaErrorUnknown);
-    comm->state->aborted = true;
-    comm->state->deferred.clear(); // which hold the communicator
+    CommPtr state = comm->state;
+    state->aborted = true;
+    state->deferred.clear(); // which hold the communicator
     drop(comm);
     changed().notify_all();
     run_some();
+    if (group_depth)
+        leaving.push_back(state);
+    else
+        finish_leaving(c, *state);
     return refused ? ncclUnhandledCudaError : ncclSuccess;
 }
 
@@ -464,6 +502,7 @@ ncclResult_t ncclGroupEnd(void) {
     if (refused && group_depth == 1) {
         group.clear();
         joining.clear();
+        leaving.clear();
     }
     ncclResult_t e = end_group(c);
     return refused ? fail(nullptr, ncclUnhandledCudaError, "the group failed") : e;

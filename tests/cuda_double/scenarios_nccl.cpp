@@ -220,8 +220,10 @@ bool polled_rank(const ncclUniqueId &id, int rank) {
     RIGHT(answers == 3);
     FINE(cudaStreamSynchronize(s));
     RIGHT(on_host(x, 8)[0] == 4);
-    RIGHT(ncclCommSplit(comm, rank / 2, rank, &half, nullptr) == ncclInProgress);
-    FINE(poll(half, &answers));
+    FINE(ncclCommSplit(comm, rank / 2, rank, &half, nullptr)); // which says nothing: the parent is busy with it
+    RIGHT(!half && ncclAllReduce(x, x, 8, ncclFloat32, ncclSum, comm, s) == ncclInvalidArgument);
+    FINE(poll(comm, &answers));
+    RIGHT(half);
     RIGHT(ncclCommFinalize(half) == ncclInProgress);
     FINE(poll(half, &answers));
     FINE(ncclCommDestroy(half));
@@ -349,6 +351,65 @@ bool reordered() {
     });
 }
 
+// An all-reduce that waits for rank 3, which never comes; behind it, on another stream, one of another communicator.
+bool behind_one_that_hangs(Rank &r, ncclComm_t *other, cudaStream_t *behind) {
+    cudaEvent_t e;
+    double_timeout_ms(500);
+    FINE(ncclCommSplit(r.comm, 0, r.rank, other, nullptr));
+    if (r.rank == 3) return true;
+    FINE(cudaStreamCreateWithFlags(behind, cudaStreamNonBlocking));
+    FINE(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
+    RIGHT(all_reduce(r, filled<float>(count, 1), count, r.comm));
+    FINE(cudaEventRecord(e, r.stream));
+    FINE(cudaStreamWaitEvent(*behind, e, 0));
+    float *x = filled<float>(count, 1);
+    return ncclAllReduce(x, x, count, ncclFloat32, ncclSum, *other, *behind) == ncclSuccess;
+}
+
+bool aborted_together() {
+    return as_processes(
+        [](Rank &r) {
+            ncclComm_t other = nullptr;
+            cudaStream_t behind = nullptr;
+            RIGHT(behind_one_that_hangs(r, &other, &behind));
+            FINE(ncclGroupStart());
+            FINE(ncclCommAbort(other));
+            FINE(ncclCommAbort(r.comm));
+            FINE(ncclGroupEnd());
+            return !behind || cudaStreamSynchronize(behind) == cudaSuccess;
+        },
+        ranks); // nobody is killed; the communicator has ended
+}
+
+// The first one's end waits for a kernel that the second one's would end.
+bool aborted_apart() {
+    return as_processes(
+        [](Rank &r) {
+            ncclComm_t other = nullptr;
+            cudaStream_t behind = nullptr;
+            RIGHT(behind_one_that_hangs(r, &other, &behind));
+            FINE(ncclCommAbort(other));
+            return ncclCommAbort(r.comm) == ncclSuccess;
+        },
+        ranks); // nobody is killed; the communicator has ended
+}
+
+bool ended_with_graph() {
+    ncclUniqueId id;
+    ncclComm_t comm;
+    cudaStream_t s;
+    cudaGraph_t graph;
+    float *x = filled<float>(8, 1);
+    double_timeout_ms(500);
+    FINE(ncclGetUniqueId(&id));
+    FINE(ncclCommInitRank(&comm, 1, id, 0));
+    FINE(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    FINE(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
+    FINE(ncclAllReduce(x, x, 8, ncclFloat32, ncclSum, comm, s));
+    FINE(cudaStreamEndCapture(s, &graph));
+    return ncclCommDestroy(comm) == ncclSuccess;
+}
+
 // Each sends before it receives, without a group.
 bool sends_first() {
     return as_threads([](Rank &r) {
@@ -403,6 +464,7 @@ const std::vector<Scenario> nccl_scenarios = {
     {"one_thread", one_thread},
     {"registered_memory", registered_memory},
     {"killed_process", killed_process},
+    {"aborted_together", aborted_together},
     {nullptr, nullptr},
     {"other_size", other_size},
     {"other_kind", other_kind},
@@ -413,4 +475,6 @@ const std::vector<Scenario> nccl_scenarios = {
     {"sum_not_awaited", sum_not_awaited},
     {"same_device", same_device},
     {"buffer_too_small", buffer_too_small},
+    {"aborted_apart", aborted_apart},
+    {"ended_with_graph", ended_with_graph},
 };

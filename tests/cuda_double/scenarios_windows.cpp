@@ -18,6 +18,7 @@ struct Rank {
 };
 
 ncclResult_t settled(ncclComm_t comm, ncclResult_t r) {
+    if (r == ncclSuccess) r = ncclInProgress; // which success does not deny
     while (r == ncclInProgress)
         if (ncclCommGetAsyncError(comm, &r) != ncclSuccess) return ncclInternalError;
     return r;

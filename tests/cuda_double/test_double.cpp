@@ -90,6 +90,9 @@ const Check checks[] = {
     {"a collective at two places of a window", "window_places", "from window 1 at 32", "", always},
     {"a window's memory is freed", "window_freed", "freed that is still a window", "", always},
     {"a communicator ends before its windows", "window_left", "still has windows", "", always},
+    {"communicators that wait for each other, aborted one by one", "aborted_apart", "aborted communicator has kernels",
+     "", always},
+    {"a communicator ends before a graph that has it", "ended_with_graph", "graphs that have them", "", always},
     {"a collective past its buffer", "buffer_too_small", "36 bytes are asked of", "", always},
 };
 

@@ -113,7 +113,8 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) {
     return deregister_memory(*comm->state, handle);
 }
 
-// Symmetric memory must come from ncclMemAlloc. A rank that does not block is told later that all have come.
+// Symmetric memory must come from ncclMemAlloc. A rank that does not block learns from the communicator's
+// state that all have come.
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *p, size_t n, ncclWindow_t *window, int flags) {
     Call c(__func__);
     CommPtr state = comm->state;
@@ -136,7 +137,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *p, size_t n, ncclWind
     *window = static_cast<ncclWindow_t>(handle);
     window_memory.insert(p);
     state->windows[handle] = {static_cast<char *>(p), n, number + 1, (flags & NCCL_WIN_COLL_SYMMETRIC) != 0};
-    return wait_for_window(c, state, [=, s = state.get()] { return have_registered(*s, number, n, flags); });
+    return go_on_until(c, state, [=, s = state.get()] { return have_registered(*s, number, n, flags); });
 }
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {

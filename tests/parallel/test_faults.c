@@ -486,6 +486,32 @@ START_TEST(every_call_may_fail) {
 }
 END_TEST
 
+/* The victim leaves while rank 0's call of the pair stands behind one of the world, which it has not made. */
+static tg_status behind_each_other(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
+    (void)arg, (void)end;
+    tg_comm *pair = tg_comm_split(world, 0, tg_comm_rank(world), "pair", TG_MAX_AXES);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = filled(ctx, 40, 1);
+    EXPECT(ctx, tg_comm_barrier(world) == TG_OK);
+    if (tg_comm_rank(world) == VICTIM) {
+        sleep_for(0.2);
+    } else {
+        tg_comm_all_reduce(world, x, x, TG_REDUCE_SUM);
+        tg_comm_all_reduce(pair, x, tg_scale(t, tg_tape_input(t, x), 2), TG_REDUCE_SUM);
+        double v[40];
+        tg_read(x, v, sizeof v);
+        EXPECT(ctx, tg_ctx_status(ctx) == TG_ERR_REMOTE || tg_ctx_status(ctx) == TG_ERR_ABORTED);
+        tg_ctx_clear(ctx);
+    }
+    tg_tape_free(t);
+    return TG_OK;
+}
+
+START_TEST(calls_that_wait_for_each_other_end_together) {
+    for (int kind = 0; kind < WORLD_KINDS; kind++) expect_world((world_kind)kind, 2, behind_each_other, NULL);
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {a_rank_returns_early,
                                   a_rank_fails,
@@ -501,6 +527,7 @@ int main(void) {
                                   the_first_failure_is_the_one_that_is_reported,
                                   every_allocation_may_fail,
 #endif
-                                  every_call_may_fail};
+                                  every_call_may_fail,
+                                  calls_that_wait_for_each_other_end_together};
     return tg_check_main("faults", tests, sizeof tests / sizeof *tests);
 }

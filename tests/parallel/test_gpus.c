@@ -1,12 +1,14 @@
 /* A rank on every GPU of this machine (up to 8, on the double as many as it has), over NCCL: that ranks meet, that the
- * collectives move what they say, in every dtype that models are trained in, and that they end. One GPU's rank is a
- * world by itself, in which NCCL has nothing to do. */
+ * collectives move what they say, in every dtype that models are trained in, and that they end. And a world of one rank
+ * on the first GPU, made and split by NCCL, which is all of it that one GPU can show. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <tapegrad/nccl.h>
 #include <tapegrad/parallel.h>
+
+#include "core/core.h"
+#include "nccl/world.h"
 
 enum { MOST = 8, EACH = 4096 };
 
@@ -91,11 +93,64 @@ static tg_status rank(void *arg, tg_ctx *ctx, tg_comm *host) {
     return tg_ctx_status(ctx);
 }
 
+/* ---- One rank ---- */
+
+static int alone(void *user, void *data, size_t bytes) { return (void)user, (void)data, (void)bytes, 0; }
+
+/* An all-reduce as NCCL's transport gets it: a communicator of one rank would not ask it. */
+static tg_status sum_of_one(tg_ctx *ctx, tg_comm *world, void *group) {
+    tg_tensor *x = filled(ctx, TG_F32, EACH, 5), *y = tg_zeros(ctx, TG_F32, TG_SHAPE(EACH));
+    void *request = NULL;
+    if (tg_ctx_status(ctx) != TG_OK) return tg_ctx_status(ctx);
+    tg_transfer t = {.size = sizeof t, .kind = TG_ALL_REDUCE, .dtype = TG_F32, .op = TG_REDUCE_SUM, .count = EACH,
+                     .src = tg_data(x), .dst = tg_data(y)};
+    tg_note note = tg_transfer_note(&t, 1);
+    t.record = tg_card_post(world->board, &note);
+    tg_status s = tg_nccl_transport.start(ctx, group, &t, &request);
+    if (s == TG_OK) s = tg_nccl_transport.wait(ctx, group, request);
+    if (request) tg_nccl_transport.drop(ctx, group, request);
+    if (s == TG_OK && !holds(y, 0, 5, 1, 0)) s = tg_ctx_fail(ctx, TG_ERR_INTERNAL, "all_reduce of one rank");
+    tg_drop(x), tg_drop(y);
+    return s;
+}
+
+static tg_status window_of_one(tg_ctx *ctx, tg_comm *world) {
+    void *window = NULL, *data = tg_nccl_transport.window_alloc(ctx, world->state, 1 << 20, &window);
+    if (!data) return tg_ctx_fail(ctx, TG_ERR_MEMORY, "ncclMemAlloc of 1 MiB");
+    tg_status s = tg_nccl_transport.window_join(ctx, world->state, window);
+    if (s == TG_OK) s = sum_of_one(ctx, world, world->state);
+    tg_nccl_transport.window_free(ctx, window);
+    return s;
+}
+
+/* NCCL's own life of a communicator: begun, split, with a window, finalised. */
+static tg_status one_rank(tg_ctx *ctx) {
+    void *part = NULL;
+    tg_comm *world = tg_ctx_status(ctx) == TG_OK ? tg_nccl_world(ctx, NULL, 0, 1, alone, NULL) : NULL;
+    tg_status s = world ? sum_of_one(ctx, world, world->state) : tg_ctx_status(ctx);
+    if (s == TG_OK) s = tg_nccl_transport.split(ctx, world->state, &(int){0}, 1, 0, "part", true, &part);
+    if (s == TG_OK) s = sum_of_one(ctx, world, part);
+    if (s == TG_OK) s = window_of_one(ctx, world);
+    if (part) tg_nccl_transport.close(ctx, part);
+    tg_comm_free(world);
+    return s == TG_OK ? tg_ctx_status(ctx) : s;
+}
+
+static bool check_one_rank(void) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "cuda", .threads = 1, .deadline = 60));
+    tg_status s = one_rank(ctx);
+    printf(s == TG_OK ? "1 rank by itself over NCCL\n" : "FAIL 1 rank by itself: %s\n", tg_ctx_message(ctx));
+    tg_ctx_free(ctx);
+    return s == TG_OK;
+}
+
 int main(void) {
     int n = count_gpus();
+    int alone_good = n && check_one_rank();
     tg_status s = n ? tg_ranks_run(n, rank, NULL,
                                    TG_RANKS(.config = TG_CONFIG(.device = "cuda", .threads = 1, .deadline = 60)))
                     : TG_ERR_DEVICE;
-    printf("%d passed, %d failed\n", s == TG_OK, s != TG_OK);
-    return s == TG_OK ? EXIT_SUCCESS : EXIT_FAILURE;
+    int passed = alone_good + (s == TG_OK);
+    printf("%d passed, %d failed\n", passed, 2 - passed);
+    return passed == 2 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
