@@ -129,6 +129,34 @@ START_TEST(a_parameter_dropped_too_early_is_kept_for_its_nodes) {
 }
 END_TEST
 
+START_TEST(a_gradient_is_kept_for_its_nodes_when_its_leaf_ends) {
+    begin();
+    tg_tape *u = tg_tape_new(ctx);
+    tg_tensor *p = leaf(3), *w = leaf(5);
+    tg_backward(t, tg_square(t, p));
+    tg_tape_reset(t);
+    tg_tensor *g = tg_grad_of(p), *y = tg_mul(t, g, w);
+    tg_drop(p);
+    ck_assert(!tg_alive(g));
+    for (int i = 0; i < 200; i++) leaf(100); /* which would be found in its slot */
+    tg_backward(t, y);
+    ck_assert(grad(w) == 6);
+    tg_tape_reset(t);
+    tg_tensor *in = tg_tape_input(t, w); /* whose gradient ends with t */
+    tg_backward(t, tg_square(t, in));
+    y = tg_mul(u, tg_grad_of(in), w);
+    tg_tape_reset(t);
+    for (int i = 0; i < 200; i++) leaf(100);
+    tg_zero_grad(w);
+    tg_backward(u, y);
+    ck_assert(grad(w) == 10);
+    int64_t before = live();
+    tg_tape_free(u);
+    ck_assert_int_lt(live(), before);
+    end();
+}
+END_TEST
+
 /* ---- Recomputation ---- */
 
 typedef struct fn_state {
@@ -306,6 +334,7 @@ int main(void) {
                             discards_and_refills,
                             parameters_collect_gradients_of_several_tapes,
                             a_parameter_dropped_too_early_is_kept_for_its_nodes,
+                            a_gradient_is_kept_for_its_nodes_when_its_leaf_ends,
                             recomputed_gradients_are_the_same,
                             recomputation_saves_only_its_inputs,
                             a_second_run_that_differs_is_found,
