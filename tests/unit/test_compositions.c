@@ -274,6 +274,29 @@ START_TEST(a_refill_ends_with_a_plain_discard) {
 }
 END_TEST
 
+START_TEST(a_refill_ends_when_its_bytes_are_overwritten) {
+    begin();
+    int ended = 0;
+    double v[3];
+    tg_tensor *hundred = tg_full(t, TG_F64, TG_SHAPE(3), 100), *kept[2];
+    tg_scope_open(t, NULL);
+    for (int i = 0; i < 2; i++) {
+        kept[i] = tg_full(t, TG_F64, TG_SHAPE(3), 0);
+        tg_discard_with(kept[i], ones, count_end, &ended);
+        if (i) kept[i] = tg_add_(t, kept[i], hundred);
+        ck_assert(tg_read_f64(kept[i], v, 3) == TG_OK && v[2] == (i ? 101 : 1));
+    }
+    tg_scope_close(t, NULL, 0);
+    ck_assert(tg_read_f64(kept[0], v, 3) == TG_OK && v[2] == 1);
+    ck_assert_int_eq(tg_read_f64(kept[1], v, 3), TG_ERR_DISCARDED);
+    ck_says("tg_scope_close");
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+    ck_assert_int_eq(ended, 2);
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {a_hook_of_a_recomputed_weight_sees_the_whole_gradient_once,
                             what_a_recomputed_function_hands_through_has_its_gradient,
@@ -287,6 +310,7 @@ int main(void) {
                             a_gradient_of_one_input_leaves_the_rest_to_a_backward,
                             scopes_stay_in_pairs_under_an_error,
                             bytes_of_a_failed_work_cannot_be_read,
-                            a_refill_ends_with_a_plain_discard};
+                            a_refill_ends_with_a_plain_discard,
+                            a_refill_ends_when_its_bytes_are_overwritten};
     return tg_check_main("compositions", tests, sizeof tests / sizeof *tests);
 }
