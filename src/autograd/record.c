@@ -483,10 +483,10 @@ static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bo
     if (TG_UNLIKELY(c->tape->collects)) tg_call_note_differentiable(c);
     if (TG_UNLIKELY(c->ctx->grid.axes)) TG_TRY(tg_placement_derive(c));
     if (TG_UNLIKELY(c->writes)) TG_TRY(begin_writes(c));
+    /* As begin_writes: before forward, which may fail half way, and before the node notes the versions of outputs. */
+    if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);
     TG_TRY(forward(c, &seconds));
     if (TG_UNLIKELY(c->tape->watched)) TG_TRY(tg_watch_forward(c));
-    /* Before the node notes the version of an output that it saves. */
-    if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);
     c->tape->collectives |= c->op->collective;
     if (c->needs) {
         TG_TRY(keep_node(c, site, destroy, seconds));
