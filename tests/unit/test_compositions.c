@@ -231,6 +231,39 @@ START_TEST(scopes_stay_in_pairs_under_an_error) {
 }
 END_TEST
 
+static void *take(void *full, size_t bytes, size_t align) {
+    return *(bool *)full ? NULL : aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void give(void *full, void *p, size_t bytes) {
+    (void)full, (void)bytes;
+    free(p);
+}
+
+START_TEST(scopes_stay_in_pairs_where_an_open_or_a_close_fails) {
+    bool full = false;
+    static char name[1 << 17]; /* more than the tape has room for */
+    memset(name, 'n', sizeof name - 1);
+    ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1, .allocator = {take, give, &full}));
+    t = tg_tape_new(ctx);
+    tg_tensor *dropped = tg_zeros(ctx, TG_F32, TG_SHAPE(1));
+    tg_drop(dropped);
+    tg_scope_open(t, "outer");
+    tg_scope_open(t, "inner");
+    ck_assert_int_eq(tg_scope_close(t, &dropped, 1), TG_ERR_HANDLE);
+    tg_ctx_clear(ctx);
+    full = true;
+    ck_assert_int_eq(tg_scope_open(t, name), TG_ERR_MEMORY);
+    full = false;
+    tg_ctx_clear(ctx);
+    tg_scope_close(t, NULL, 0);
+    ck_assert_int_eq(tg_scope_close(t, NULL, 0), TG_OK);
+    ck_assert_int_eq(tg_scope_close(t, NULL, 0), TG_ERR_STATE); /* that was the outer one */
+    tg_ctx_clear(ctx);
+    end();
+}
+END_TEST
+
 static tg_status refuse(tg_ctx *c, void *self) {
     (void)c, (void)self;
     return TG_ERR_TIMEOUT;
@@ -309,6 +342,7 @@ int main(void) {
                             a_hook_may_name_its_gradient,
                             a_gradient_of_one_input_leaves_the_rest_to_a_backward,
                             scopes_stay_in_pairs_under_an_error,
+                            scopes_stay_in_pairs_where_an_open_or_a_close_fails,
                             bytes_of_a_failed_work_cannot_be_read,
                             a_refill_ends_with_a_plain_discard,
                             a_refill_ends_when_its_bytes_are_overwritten};

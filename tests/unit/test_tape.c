@@ -157,6 +157,19 @@ START_TEST(a_gradient_is_kept_for_its_nodes_when_its_leaf_ends) {
 }
 END_TEST
 
+START_TEST(a_scope_has_its_own_copy_of_its_name) {
+    begin();
+    char name[] = "layer", site[256];
+    tg_scope_open(t, name);
+    tg_tensor *y = tg_neg(t, leaf(1));
+    tg_scope_close(t, &y, 1);
+    memset(name, 'z', sizeof name - 1);
+    tg_node_site(tg_node_of(y), site, sizeof site);
+    ck_assert_msg(strncmp(site, "layer, ", 7) == 0, "%s", site);
+    end();
+}
+END_TEST
+
 /* ---- Recomputation ---- */
 
 typedef struct fn_state {
@@ -335,6 +348,7 @@ int main(void) {
                             parameters_collect_gradients_of_several_tapes,
                             a_parameter_dropped_too_early_is_kept_for_its_nodes,
                             a_gradient_is_kept_for_its_nodes_when_its_leaf_ends,
+                            a_scope_has_its_own_copy_of_its_name,
                             recomputed_gradients_are_the_same,
                             recomputation_saves_only_its_inputs,
                             a_second_run_that_differs_is_found,
