@@ -206,8 +206,7 @@ bool tg_call_accumulates(const tg_call *c, int i) {
 
 void tg_call_decline(tg_call *c, int i) {
     tg_receipt *r = receipt(c, i);
-    if (c->gin_mode[i] == TG_GRAD_ADD) return; /* what is there stays */
-    if (r->kind == TG_TO_SLOT) {
+    if (r->kind == TG_TO_SLOT && c->gin_mode[i] != TG_GRAD_ADD) { /* else what is there stays */
         tg_temp_free(slot_of(c, i)->g);
         slot_of(c, i)->g = NULL;
     }

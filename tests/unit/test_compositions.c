@@ -120,6 +120,27 @@ START_TEST(a_weight_that_no_root_used_has_no_gradient) {
 }
 END_TEST
 
+static tg_status count_call(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
+    (void)tape, (void)x, (void)g;
+    ++*(int *)user;
+    return TG_OK;
+}
+
+START_TEST(a_weight_that_no_root_used_is_not_told_of_a_gradient) {
+    begin();
+    tg_tensor *x = leaf(3), *w = leaf(2), *v = leaf(7), *y[2];
+    use u = {w, v};
+    int calls = 0;
+    tg_backward(t, v); /* an earlier micro-batch has used it */
+    tg_on_accumulated(v, count_call, &calls);
+    tg_recompute(t, power, &u, &x, 1, y, 2, NULL);
+    tg_backward(t, y[0]);
+    ck_assert_int_eq(calls, 0);
+    ck_near(grad(v), 1);
+    end();
+}
+END_TEST
+
 START_TEST(an_input_may_be_dropped_before_the_second_run) {
     begin();
     tg_tensor *x = leaf(3), *w = leaf(2), *y;
@@ -335,6 +356,7 @@ int main(void) {
                             what_a_recomputed_function_hands_through_has_its_gradient,
                             a_recomputed_function_may_read_the_grad_mode,
                             a_weight_that_no_root_used_has_no_gradient,
+                            a_weight_that_no_root_used_is_not_told_of_a_gradient,
                             an_input_may_be_dropped_before_the_second_run,
                             a_scope_takes_only_what_was_made_inside,
                             a_tape_takes_only_its_own_bytes,
