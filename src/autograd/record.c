@@ -456,6 +456,11 @@ static void supersede(tg_call *c) {
         c->out[0] = a;
         return;
     }
+    /* No other handle has its bytes: nodes that had saved them hold `a`, and will not give them back. */
+    int32_t saves = 0;
+    for (int i = 0; c->needs && i < c->n_out; i++)
+        saves += tg_bit(c->saves_out, i) && c->out[i]->storage == a->storage;
+    a->storage->saves = saves;
     a->flags |= TG_F_SUPERSEDED;
     tg_storage_unref(a->storage);
     a->storage = NULL;

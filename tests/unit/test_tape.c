@@ -157,6 +157,22 @@ START_TEST(a_gradient_is_kept_for_its_nodes_when_its_leaf_ends) {
 }
 END_TEST
 
+START_TEST(what_an_op_in_place_took_over_is_no_longer_saved) {
+    begin();
+    tg_tensor *w = leaf(1), *v = leaf(2), *b = tg_add_(t, tg_exp(t, w), v), *kept = tg_keep(b);
+    ck_assert(tg_discard(b) == TG_OK); /* exp had saved it as it was */
+    tg_drop(kept);
+    b = tg_relu_(t, tg_exp(t, w));
+    kept = tg_keep(b);
+    ck_assert(tg_discard(b) == TG_ERR_STATE); /* relu_ has saved it */
+    ck_says("saved");
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+    ck_assert(tg_discard(kept) == TG_OK);
+    end();
+}
+END_TEST
+
 START_TEST(a_scope_has_its_own_copy_of_its_name) {
     begin();
     char name[] = "layer", site[256];
@@ -348,6 +364,7 @@ int main(void) {
                             parameters_collect_gradients_of_several_tapes,
                             a_parameter_dropped_too_early_is_kept_for_its_nodes,
                             a_gradient_is_kept_for_its_nodes_when_its_leaf_ends,
+                            what_an_op_in_place_took_over_is_no_longer_saved,
                             a_scope_has_its_own_copy_of_its_name,
                             recomputed_gradients_are_the_same,
                             recomputation_saves_only_its_inputs,
