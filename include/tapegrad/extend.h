@@ -278,8 +278,8 @@ TG_API tg_comm *tg_comm_new_on(tg_ctx *ctx, const tg_comm_ops *ops, void *state,
 
 typedef enum tg_storage_state { TG_PRESENT, TG_IN_FLIGHT, TG_DISCARDED } tg_storage_state;
 TG_API tg_storage_state tg_storage_state_of(const tg_tensor *x); /* TG_DISCARDED for NULL and dead handles */
-/* Gives x's bytes back now; whoever reads them next calls refill, which writes dst. free ends user, on an error at
- * once. */
+/* Gives x's bytes back now; whoever reads them next calls refill, which writes dst. It serves again where a scope or
+ * backward takes them, until something else is written to them. free ends user, on an error at once. */
 TG_API tg_status tg_discard_with(tg_tensor *x, tg_status (*refill)(void *user, tg_ctx *ctx, void *dst, size_t bytes),
                                  void (*free)(void *user), void *user);
 

@@ -369,8 +369,8 @@ TG_API bool tg_grad_mode_p(const tg_tape *t);
  * where x does, or by tg_set_requires_grad; the gradient is this tape's: read it by tg_grad_of until the next reset. */
 TG_API tg_tensor *tg_tape_input(tg_tape *t, tg_tensor *x);
 
-/* Discards at close what was made since open, but for what a node saved and for the outputs. Scopes nest. name (may
- * be NULL) is part of the module path in call sites and reports; it must live until close. */
+/* Discards at close what was made since open, but for what a node saved and for the outputs. Scopes nest; each open has
+ * its close, also where either fails. name (copied, may be NULL) is part of the path in call sites and reports. */
 TG_API tg_status tg_scope_open(tg_tape *t, const char *name);
 TG_API tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n);
 /* Gives x's bytes back now; who reads them later gets an error that says so. The handle and its shape stay. */

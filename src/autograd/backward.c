@@ -99,14 +99,14 @@ static tg_status seed_roots(tg_pass *p, tg_tensor *const *roots, int n, const ch
 /* ---- One node ---- */
 
 static tg_status saved_changed(const tg_node *n, const tg_tensor *x, const char *which, int i) {
-    char site[160], by_site[160];
+    char site[160], by_site[160] = "";
     const tg_storage *s = x->storage;
     tg_describe_site(n->site, site, sizeof site);
-    tg_describe_site(s ? s->by_site : NULL, by_site, sizeof by_site);
+    if (s && s->by_site) tg_describe_site(s->by_site, by_site, sizeof by_site);
     return tg_fail(x->ctx, TG_ERR_VERSION,
-                   "%s of op %s (called from %s), saved for backward as %s %d, was overwritten by %s, called from %s",
+                   "%s of op %s (called from %s), saved for backward as %s %d, was overwritten by %s%s%s",
                    *tg_name(x) ? tg_name(x) : "a tensor", n->op->name, site, which, i,
-                   s && s->by ? s->by : "an in-place op", by_site);
+                   s && s->by ? s->by : "an in-place op", *by_site ? ", called from " : "", by_site);
 }
 
 tg_status tg_node_check_saved(const tg_node *n) {

@@ -9,7 +9,8 @@ typedef enum tg_receipt_kind {
     TG_TO_NOBODY,
     TG_TO_SLOT,  /* the slot's own buffer */
     TG_TO_LEAF,  /* the leaf's accumulation buffer, or a target's: no temporary */
-    TG_TO_EXTRA, /* a buffer that is added afterwards: a tensor given twice, or of another dtype than its leaf's */
+    TG_TO_EXTRA, /* a buffer that is added afterwards: a tensor given twice, of another dtype than its leaf's, or a leaf
+                  * whose gradient nodes have saved */
     TG_TO_DONE,  /* passed on, or in flight */
 } tg_receipt_kind;
 
@@ -33,7 +34,8 @@ tg_status tg_slot_add(tg_slot *s, tg_tensor *g);
 /* Waits for what is in flight and sums it, in the order of arrival. */
 tg_status tg_slot_finish(tg_slot *s);
 void tg_slot_drop(tg_slot *s);
-/* The caller's g as a gradient: its bytes, or a copy where a tape may take those away. NULL after an error. */
+/* The caller's g as a gradient: its bytes, or a copy where a tape may take those away, or a backward add to them. NULL
+ * after an error. */
 tg_tensor *tg_gradient_share(const tg_tensor *g);
 /* dst (+)= src, converting. */
 tg_status tg_gradient_put(tg_tensor *dst, const tg_tensor *src, bool add);

@@ -26,7 +26,7 @@ static tg_tensor *copy_of(const tg_tensor *g) {
 }
 
 tg_tensor *tg_gradient_share(const tg_tensor *g) {
-    if (g->storage->temporary) return copy_of(g);
+    if (g->storage->temporary || g->storage->category == TG_MEM_GRADIENT) return copy_of(g);
     return tg_temp_new(g->ctx, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
 }
 
@@ -119,11 +119,19 @@ static void place_gradient(tg_tensor *x) {
     if (g && x->ctx->grid.axes) g->place = tg_placement_of_gradient(x, !x->ext->partial);
 }
 
+/* Nodes that have saved x's gradient, as an input, would find another one; and so would those of other tapes after a
+ * replay. Else it is held, not saved. */
+static void wrote_gradient(const tg_tensor *x, const char *by) {
+    const tg_tensor *g = tg_gradient_of(x);
+    if (g && TG_UNLIKELY(g->storage->saves || x->ctx->capture)) tg_storage_wrote(g->storage, by, NULL);
+}
+
 void tg_gradient_reached(tg_tensor *x) {
     tg_ext *e = x->ext;
     if (TG_UNLIKELY(x->ctx->capture != NULL)) tg_capture_gradient(x, true);
     if (!e->has_grad) e->summed = false; /* what was, has gone */
     e->has_grad = true;
+    wrote_gradient(x, "a backward, which accumulates a gradient there");
     if (TG_LIKELY(!x->place) || e->partial || !(x->place->replicated & x->ctx->grid.axes)) return;
     e->partial = true;
     place_gradient(x);
@@ -133,6 +141,7 @@ void tg_gradient_summed(tg_tensor *x) {
     tg_ext *e = x->ext;
     e->partial = false;
     e->summed = e->has_grad && x->place && x->place->replicated & x->ctx->grid.axes;
+    if (e->summed) wrote_gradient(x, "tg_grads_finalize");
     place_gradient(x);
 }
 

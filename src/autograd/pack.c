@@ -8,7 +8,6 @@ typedef struct tg_packed {
     tg_packer by;
     void *packed;
     tg_storage *storage; /* whose extra holds this */
-    uint32_t version;    /* of the bytes */
     uint8_t dtype;
 } tg_packed;
 
@@ -33,10 +32,8 @@ static tg_status unpack(void *user, tg_ctx *ctx, void *dst, size_t bytes) {
     tg_storage *s = p->storage;
     const char *by = s->by;
     const void *by_site = s->by_site;
+    uint32_t version = s->version;
     (void)dst, (void)bytes;
-    if (s->version != p->version)
-        return tg_fail(ctx, TG_ERR_DISCARDED, "the bytes that tg_tape_pack has kept were overwritten since, by %s",
-                       by ? by : "an in-place op");
     tg_tensor *x = whole_of(s, p->dtype);
     if (!x) return ctx->status;
     tg_storage_extra *e = s->extra;
@@ -50,7 +47,7 @@ static tg_status unpack(void *user, tg_ctx *ctx, void *dst, size_t bytes) {
     e->release = end_packed;
     e->user = p;
     tg_temp_free(x);
-    s->version = p->version;
+    s->version = version;
     s->by = by;
     s->by_site = by_site;
     if (!s->temporary)
@@ -71,11 +68,12 @@ static tg_status keep_packed(tg_tape *t, tg_storage *s, void *packed, uint8_t dt
         if (t->packer.drop) t->packer.drop(t->packer.user, packed);
         return t->ctx->status;
     }
-    *p = (tg_packed){.tape = t, .next = t->packed, .by = t->packer, .packed = packed, .storage = s,
-                     .version = s->version, .dtype = dtype};
+    *p = (tg_packed){
+        .tape = t, .next = t->packed, .by = t->packer, .packed = packed, .storage = s, .dtype = dtype};
     if (p->next) p->next->prev = p;
     t->packed = p;
     e->refill = unpack;
+    e->version = s->version;
     e->release = end_packed;
     e->user = p;
     return TG_OK;
@@ -163,8 +161,8 @@ void tg_pack_end(tg_tape *t) {
 
 static void again(const tg_tensor *x, bool saved) {
     tg_storage *s = x ? x->storage : NULL;
-    const tg_packed *p = s ? packed_of(s) : NULL;
-    if (p && (saved || s->temporary) && p->version == s->version) tg_storage_discard(s, "tg_tape_pack", NULL);
+    bool packed = s && packed_of(s) && s->extra->version == s->version;
+    if (packed && (saved || s->temporary)) tg_storage_discard(s, "tg_tape_pack", NULL);
 }
 
 void tg_pack_again(const tg_node *n) {

@@ -1,6 +1,6 @@
 /* Receipts: where the gradients that one node's backward produces go. A contribution is written or added straight
- * into its slot, or into the leaf's accumulation buffer; only one tensor given twice to an op, and an op that cannot
- * produce the dtype of a leaf's buffer, need a buffer between.
+ * into its slot, or into the leaf's accumulation buffer; only one tensor given twice to an op, an op that cannot
+ * produce the dtype of a leaf's buffer, and a leaf's gradient that a node has saved need a buffer between.
  */
 #include <math.h>
 
@@ -43,6 +43,7 @@ static tg_receipt_kind receipt_kind(tg_pass *p, tg_call *c, int i, uint8_t *mode
         return TG_TO_SLOT;
     }
     if (leaf->dtype != c->in[i]->dtype && !c->op->sums_f32) return TG_TO_EXTRA;
+    if (TG_UNLIKELY(leaf->storage->saves)) return TG_TO_EXTRA; /* perhaps by this node, which still reads it */
     *mode = holds ? TG_GRAD_ADD : TG_GRAD_WRITE;
     return TG_TO_LEAF;
 }
@@ -205,8 +206,7 @@ bool tg_call_accumulates(const tg_call *c, int i) {
 
 void tg_call_decline(tg_call *c, int i) {
     tg_receipt *r = receipt(c, i);
-    if (c->gin_mode[i] == TG_GRAD_ADD) return; /* what is there stays */
-    if (r->kind == TG_TO_SLOT) {
+    if (r->kind == TG_TO_SLOT && c->gin_mode[i] != TG_GRAD_ADD) { /* else what is there stays */
         tg_temp_free(slot_of(c, i)->g);
         slot_of(c, i)->g = NULL;
     }

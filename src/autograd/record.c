@@ -456,6 +456,11 @@ static void supersede(tg_call *c) {
         c->out[0] = a;
         return;
     }
+    /* No other handle has its bytes: nodes that had saved them hold `a`, and will not give them back. */
+    int32_t saves = 0;
+    for (int i = 0; c->needs && i < c->n_out; i++)
+        saves += tg_bit(c->saves_out, i) && c->out[i]->storage == a->storage;
+    a->storage->saves = saves;
     a->flags |= TG_F_SUPERSEDED;
     tg_storage_unref(a->storage);
     a->storage = NULL;
@@ -483,10 +488,10 @@ static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bo
     if (TG_UNLIKELY(c->tape->collects)) tg_call_note_differentiable(c);
     if (TG_UNLIKELY(c->ctx->grid.axes)) TG_TRY(tg_placement_derive(c));
     if (TG_UNLIKELY(c->writes)) TG_TRY(begin_writes(c));
+    /* As begin_writes: before forward, which may fail half way, and before the node notes the versions of outputs. */
+    if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);
     TG_TRY(forward(c, &seconds));
     if (TG_UNLIKELY(c->tape->watched)) TG_TRY(tg_watch_forward(c));
-    /* Before the node notes the version of an output that it saves. */
-    if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);
     c->tape->collectives |= c->op->collective;
     if (c->needs) {
         TG_TRY(keep_node(c, site, destroy, seconds));

@@ -350,15 +350,23 @@ tg_node *tg_tape_leaf(tg_tape *t, tg_tensor *x) {
 
 /* ---- Scopes ---- */
 
-/* Under an error opens and closes still go in pairs, also when it is cleared between them. */
-tg_status tg_scope_open(tg_tape *t, const char *name) {
-    if (t && t->epoch && t->ctx->status != TG_OK) t->scopes_missed++;
+/* The name is copied: nodes keep their scope, and say where they are when it has closed. */
+static tg_status open_scope(tg_tape *t, const char *name) {
     TG_TRY(tg_tape_check(t, "tg_scope_open"));
-    tg_scope *s = tg_tape_alloc(t, sizeof *s);
+    size_t bytes = name ? strlen(name) + 1 : 0;
+    tg_scope *s = tg_tape_alloc(t, sizeof *s + bytes);
     if (!s) return t->ctx->status;
-    *s = (tg_scope){.parent = t->scope, .name = name, .from = t->at, .serial = t->ctx->serial};
+    *s = (tg_scope){.parent = t->scope, .from = t->at, .serial = t->ctx->serial};
+    if (name) s->name = memcpy(s + 1, name, bytes);
     t->scope = s;
     return TG_OK;
+}
+
+/* Under an error opens and closes still go in pairs, also when it is cleared between them. */
+tg_status tg_scope_open(tg_tape *t, const char *name) {
+    tg_status status = open_scope(t, name);
+    if (status != TG_OK && t && t->epoch) t->scopes_missed++;
+    return status;
 }
 
 static void mark_outputs(tg_tensor *const *outputs, int n, bool on) {
@@ -375,23 +383,28 @@ static void discard_since(tg_tape *t, const tg_scope *scope, const void *site) {
     }
 }
 
-tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n) {
-    if (t && t->epoch && t->scopes_missed) {
-        t->scopes_missed--;
-        return t->ctx->status;
-    }
-    if (t && t->epoch && t->ctx->status != TG_OK && t->scope) t->scope = t->scope->parent;
+static tg_status end_scope(tg_tape *t, tg_tensor *const *outputs, int n, const void *site) {
     TG_TRY(tg_tape_check(t, "tg_scope_close"));
     if (!t->scope) return tg_fail(t->ctx, TG_ERR_STATE, "tg_scope_close: no scope is open");
     if (n < 0 || (n && !outputs))
         return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_scope_close: %d outputs at %p", n, (void *)outputs);
     for (int i = 0; i < n; i++) TG_TRY(tg_check(t->ctx, outputs[i], "tg_scope_close"));
     mark_outputs(outputs, n, true);
-    if (TG_UNLIKELY(t->packer.pack)) tg_pack_since(t, t->scope->serial, TG_SITE);
-    discard_since(t, t->scope, TG_SITE);
+    if (TG_UNLIKELY(t->packer.pack)) tg_pack_since(t, t->scope->serial, site);
+    discard_since(t, t->scope, site);
     mark_outputs(outputs, n, false);
-    t->scope = t->scope->parent;
     return t->ctx->status;
+}
+
+tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n) {
+    if (t && t->epoch && t->scopes_missed) {
+        t->scopes_missed--;
+        return t->ctx->status;
+    }
+    tg_scope *s = t && t->epoch ? t->scope : NULL;
+    tg_status status = end_scope(t, outputs, n, TG_SITE);
+    if (s) t->scope = s->parent; /* whatever was wrong */
+    return status;
 }
 
 size_t tg_scope_path(const tg_scope *s, char *buf, size_t n) {

@@ -30,6 +30,7 @@ typedef struct tg_storage_extra {
     struct tg_storage_extra *next_free;
     void (*release)(void *user);
     tg_status (*refill)(void *user, tg_ctx *ctx, void *dst, size_t bytes);
+    uint32_t version; /* of the bytes that refill makes: once they have changed, it is none of theirs */
     void *user;
     /* Makes the bytes of a discarded storage present by itself; where it has not, they are gone. */
     tg_status (*restore)(void *user, tg_storage *s);

@@ -220,7 +220,7 @@ tg_status tg_storage_share(tg_storage *s, tg_storage *from) {
 tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x) {
     if (s->state == TG_PRESENT) return TG_OK;
     if (s->state == TG_IN_FLIGHT) return wait_for(s);
-    if (s->extra && s->extra->refill) return refill(s);
+    if (s->extra && s->extra->refill && s->extra->version == s->version) return refill(s);
     if (s->extra && s->extra->restore) {
         TG_TRY(s->extra->restore(s->extra->user, s));
         if (s->state == TG_PRESENT) return TG_OK;
@@ -286,6 +286,7 @@ tg_status tg_discard_with(tg_tensor *x, tg_status (*fill)(void *, tg_ctx *, void
     }
     if (e->release) e->release(e->user);
     e->refill = fill;
+    e->version = x->storage->version;
     e->release = end;
     e->user = user;
     tg_storage_discard(x->storage, "tg_discard_with", TG_SITE);

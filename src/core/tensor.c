@@ -175,7 +175,10 @@ void tg_ext_free(tg_ctx *ctx, tg_ext *e) {
         tg_hook_free(ctx, h);
         h = next;
     }
-    if (e->grad) tg_owned_free(e->grad);
+    if (e->grad) { /* which nodes may still use */
+        e->grad->ext->grad_of = NULL;
+        tg_drop(e->grad);
+    }
     if (e->grad_of) {
         e->grad_of->grad = NULL;
         e->grad_of->has_grad = e->grad_of->has_grad && e->grad_of->main_grad;

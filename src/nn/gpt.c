@@ -224,7 +224,7 @@ static tg_status layer_call(void *state, tg_tape *t, tg_tensor *const *in, int n
 
 static tg_tensor *run_layer(gpt_state *s, int64_t i, tg_tape *t, tg_tensor *x, const tg_past *past) {
     layer_fn *f = &s->layer[i];
-    if (tg_scope_open(t, f->name) != TG_OK) return tg_inert(s->ctx);
+    if (tg_scope_open(t, f->name) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(s->ctx);
     tg_tensor *y = NULL;
     bool whole = s->c.recompute == TG_GPT_FULL || s->c.recompute == TG_GPT_DISTRIBUTED;
     /* Under sequence parallelism the input is this rank's part already. */
@@ -367,7 +367,7 @@ int64_t tg_gpt_cache_length(const tg_gpt_cache *c) { return c ? c->length : 0; }
 
 /* The logits of the last position alone: [n, b, h] -> [b, vocab]. */
 static tg_tensor *next_logits(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids) {
-    if (tg_scope_open(t, "generate") != TG_OK) return tg_inert(c->ctx);
+    if (tg_scope_open(t, "generate") != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(c->ctx);
     tg_tensor *x = tg_gpt_trunk(gpt, t, ids, c);
     tg_tensor *last = tg_select(t, head_input(tg_gpt_config_of(gpt), t, x), 0, tg_dim(ids, 1) - 1);
     tg_tensor *y = logits_of(gpt, t, last);

@@ -160,7 +160,7 @@ tg_tensor *tg_module_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
                 t ? "tape and module are of different contexts" : "the tape is NULL");
         return tg_inert(ctx);
     }
-    if (tg_scope_open(t, m->ops->kind) != TG_OK) return tg_inert(ctx);
+    if (tg_scope_open(t, m->ops->kind) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(ctx);
     tg_tensor *y = m->ops->forward(m, t, x);
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(ctx);
 }

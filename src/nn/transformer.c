@@ -142,7 +142,7 @@ static tg_tensor *residual(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *y)
 
 static tg_tensor *in_scope(tg_module *m, const char *child, tg_tape *t, tg_tensor *x, const tg_past *past) {
     tg_module *c = tg_module_child(m, child);
-    if (tg_scope_open(t, child) != TG_OK) return tg_inert(t->ctx);
+    if (tg_scope_open(t, child) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(t->ctx);
     tg_tensor *y = past ? tg_attention_layer(c, t, x, past) : c->ops->forward(c, t, x);
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(t->ctx);
 }

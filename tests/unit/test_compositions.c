@@ -120,6 +120,27 @@ START_TEST(a_weight_that_no_root_used_has_no_gradient) {
 }
 END_TEST
 
+static tg_status count_call(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
+    (void)tape, (void)x, (void)g;
+    ++*(int *)user;
+    return TG_OK;
+}
+
+START_TEST(a_weight_that_no_root_used_is_not_told_of_a_gradient) {
+    begin();
+    tg_tensor *x = leaf(3), *w = leaf(2), *v = leaf(7), *y[2];
+    use u = {w, v};
+    int calls = 0;
+    tg_backward(t, v); /* an earlier micro-batch has used it */
+    tg_on_accumulated(v, count_call, &calls);
+    tg_recompute(t, power, &u, &x, 1, y, 2, NULL);
+    tg_backward(t, y[0]);
+    ck_assert_int_eq(calls, 0);
+    ck_near(grad(v), 1);
+    end();
+}
+END_TEST
+
 START_TEST(an_input_may_be_dropped_before_the_second_run) {
     begin();
     tg_tensor *x = leaf(3), *w = leaf(2), *y;
@@ -231,6 +252,39 @@ START_TEST(scopes_stay_in_pairs_under_an_error) {
 }
 END_TEST
 
+static void *take(void *full, size_t bytes, size_t align) {
+    return *(bool *)full ? NULL : aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void give(void *full, void *p, size_t bytes) {
+    (void)full, (void)bytes;
+    free(p);
+}
+
+START_TEST(scopes_stay_in_pairs_where_an_open_or_a_close_fails) {
+    bool full = false;
+    static char name[1 << 17]; /* more than the tape has room for */
+    memset(name, 'n', sizeof name - 1);
+    ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1, .allocator = {take, give, &full}));
+    t = tg_tape_new(ctx);
+    tg_tensor *dropped = tg_zeros(ctx, TG_F32, TG_SHAPE(1));
+    tg_drop(dropped);
+    tg_scope_open(t, "outer");
+    tg_scope_open(t, "inner");
+    ck_assert_int_eq(tg_scope_close(t, &dropped, 1), TG_ERR_HANDLE);
+    tg_ctx_clear(ctx);
+    full = true;
+    ck_assert_int_eq(tg_scope_open(t, name), TG_ERR_MEMORY);
+    full = false;
+    tg_ctx_clear(ctx);
+    tg_scope_close(t, NULL, 0);
+    ck_assert_int_eq(tg_scope_close(t, NULL, 0), TG_OK);
+    ck_assert_int_eq(tg_scope_close(t, NULL, 0), TG_ERR_STATE); /* that was the outer one */
+    tg_ctx_clear(ctx);
+    end();
+}
+END_TEST
+
 static tg_status refuse(tg_ctx *c, void *self) {
     (void)c, (void)self;
     return TG_ERR_TIMEOUT;
@@ -274,11 +328,35 @@ START_TEST(a_refill_ends_with_a_plain_discard) {
 }
 END_TEST
 
+START_TEST(a_refill_ends_when_its_bytes_are_overwritten) {
+    begin();
+    int ended = 0;
+    double v[3];
+    tg_tensor *hundred = tg_full(t, TG_F64, TG_SHAPE(3), 100), *kept[2];
+    tg_scope_open(t, NULL);
+    for (int i = 0; i < 2; i++) {
+        kept[i] = tg_full(t, TG_F64, TG_SHAPE(3), 0);
+        tg_discard_with(kept[i], ones, count_end, &ended);
+        if (i) kept[i] = tg_add_(t, kept[i], hundred);
+        ck_assert(tg_read_f64(kept[i], v, 3) == TG_OK && v[2] == (i ? 101 : 1));
+    }
+    tg_scope_close(t, NULL, 0);
+    ck_assert(tg_read_f64(kept[0], v, 3) == TG_OK && v[2] == 1);
+    ck_assert_int_eq(tg_read_f64(kept[1], v, 3), TG_ERR_DISCARDED);
+    ck_says("tg_scope_close");
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+    ck_assert_int_eq(ended, 2);
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {a_hook_of_a_recomputed_weight_sees_the_whole_gradient_once,
                             what_a_recomputed_function_hands_through_has_its_gradient,
                             a_recomputed_function_may_read_the_grad_mode,
                             a_weight_that_no_root_used_has_no_gradient,
+                            a_weight_that_no_root_used_is_not_told_of_a_gradient,
                             an_input_may_be_dropped_before_the_second_run,
                             a_scope_takes_only_what_was_made_inside,
                             a_tape_takes_only_its_own_bytes,
@@ -286,7 +364,9 @@ int main(void) {
                             a_hook_may_name_its_gradient,
                             a_gradient_of_one_input_leaves_the_rest_to_a_backward,
                             scopes_stay_in_pairs_under_an_error,
+                            scopes_stay_in_pairs_where_an_open_or_a_close_fails,
                             bytes_of_a_failed_work_cannot_be_read,
-                            a_refill_ends_with_a_plain_discard};
+                            a_refill_ends_with_a_plain_discard,
+                            a_refill_ends_when_its_bytes_are_overwritten};
     return tg_check_main("compositions", tests, sizeof tests / sizeof *tests);
 }

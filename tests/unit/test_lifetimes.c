@@ -184,6 +184,43 @@ START_TEST(main_grads_are_held_and_not_saved) {
 }
 END_TEST
 
+START_TEST(who_has_saved_a_gradient_is_told_when_more_is_added) {
+    begin();
+    tg_tensor *p = leaf(3), *w = leaf(5);
+    tg_backward(t, tg_square(t, p));
+    tg_tensor *y = tg_mul(t, tg_grad_of(p), w);
+    tg_backward(t, tg_square(t, p));
+    ck_assert(tg_backward(t, y) == TG_ERR_VERSION);
+    ck_says("overwritten by a backward");
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+    tg_backward(t, tg_mul(t, tg_grad_of(p), w));
+    ck_assert(grad(p) == 12 && grad(w) == 12);
+    end();
+}
+END_TEST
+
+START_TEST(backward_may_read_the_gradient_to_which_it_adds) {
+    enum { N = 40 };
+    static double v[N][N], g[N][N];
+    begin();
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < N; j++) v[i][j] = N * i + j;
+    for (int seeded = 0; seeded < 2; seeded++) {
+        tg_tensor *a = leaf_of(TG_SHAPE(N, N), v[0]);
+        tg_backward(t, tg_sum(t, tg_square(t, a), TG_ALL_DIMS, false));
+        tg_tensor *twice = tg_grad_of(a); /* 2 a, to which its transpose is added */
+        tg_tensor *root = seeded ? tg_transpose(t, a, 0, 1)
+                                 : tg_sum(t, tg_mul(t, tg_transpose(t, twice, 0, 1), a), TG_ALL_DIMS, false);
+        tg_backward_with(t, &root, 1, TG_BACKWARD(.seeds = seeded ? &twice : NULL));
+        tg_read(tg_grad_of(a), g, sizeof g);
+        for (int i = 0; i < N; i++)
+            for (int j = 0; j < N; j++) ck_assert(g[i][j] == 2 * v[i][j] + 2 * v[j][i]);
+    }
+    end();
+}
+END_TEST
+
 /* ---- Tapes beside each other ---- */
 
 START_TEST(a_reset_ends_the_handles_of_its_tape_alone) {
@@ -245,6 +282,8 @@ int main(void) {
                             wrapped_memory_is_held_while_anything_refers_to_it,
                             a_wrapped_leaf_is_held_by_its_nodes,
                             main_grads_are_held_and_not_saved,
+                            who_has_saved_a_gradient_is_told_when_more_is_added,
+                            backward_may_read_the_gradient_to_which_it_adds,
                             a_reset_ends_the_handles_of_its_tape_alone,
                             a_restored_stream_draws_the_same,
                             a_step_with_an_infinite_norm_changes_nothing};

@@ -129,6 +129,63 @@ START_TEST(a_parameter_dropped_too_early_is_kept_for_its_nodes) {
 }
 END_TEST
 
+START_TEST(a_gradient_is_kept_for_its_nodes_when_its_leaf_ends) {
+    begin();
+    tg_tape *u = tg_tape_new(ctx);
+    tg_tensor *p = leaf(3), *w = leaf(5);
+    tg_backward(t, tg_square(t, p));
+    tg_tape_reset(t);
+    tg_tensor *g = tg_grad_of(p), *y = tg_mul(t, g, w);
+    tg_drop(p);
+    ck_assert(!tg_alive(g));
+    for (int i = 0; i < 200; i++) leaf(100); /* which would be found in its slot */
+    tg_backward(t, y);
+    ck_assert(grad(w) == 6);
+    tg_tape_reset(t);
+    tg_tensor *in = tg_tape_input(t, w); /* whose gradient ends with t */
+    tg_backward(t, tg_square(t, in));
+    y = tg_mul(u, tg_grad_of(in), w);
+    tg_tape_reset(t);
+    for (int i = 0; i < 200; i++) leaf(100);
+    tg_zero_grad(w);
+    tg_backward(u, y);
+    ck_assert(grad(w) == 10);
+    int64_t before = live();
+    tg_tape_free(u);
+    ck_assert_int_lt(live(), before);
+    end();
+}
+END_TEST
+
+START_TEST(what_an_op_in_place_took_over_is_no_longer_saved) {
+    begin();
+    tg_tensor *w = leaf(1), *v = leaf(2), *b = tg_add_(t, tg_exp(t, w), v), *kept = tg_keep(b);
+    ck_assert(tg_discard(b) == TG_OK); /* exp had saved it as it was */
+    tg_drop(kept);
+    b = tg_relu_(t, tg_exp(t, w));
+    kept = tg_keep(b);
+    ck_assert(tg_discard(b) == TG_ERR_STATE); /* relu_ has saved it */
+    ck_says("saved");
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+    ck_assert(tg_discard(kept) == TG_OK);
+    end();
+}
+END_TEST
+
+START_TEST(a_scope_has_its_own_copy_of_its_name) {
+    begin();
+    char name[] = "layer", site[256];
+    tg_scope_open(t, name);
+    tg_tensor *y = tg_neg(t, leaf(1));
+    tg_scope_close(t, &y, 1);
+    memset(name, 'z', sizeof name - 1);
+    tg_node_site(tg_node_of(y), site, sizeof site);
+    ck_assert_msg(strncmp(site, "layer, ", 7) == 0, "%s", site);
+    end();
+}
+END_TEST
+
 /* ---- Recomputation ---- */
 
 typedef struct fn_state {
@@ -306,6 +363,9 @@ int main(void) {
                             discards_and_refills,
                             parameters_collect_gradients_of_several_tapes,
                             a_parameter_dropped_too_early_is_kept_for_its_nodes,
+                            a_gradient_is_kept_for_its_nodes_when_its_leaf_ends,
+                            what_an_op_in_place_took_over_is_no_longer_saved,
+                            a_scope_has_its_own_copy_of_its_name,
                             recomputed_gradients_are_the_same,
                             recomputation_saves_only_its_inputs,
                             a_second_run_that_differs_is_found,

@@ -3,6 +3,7 @@
 #include "world.h"
 
 #include <tapegrad/derivatives.h>
+#include <tapegrad/explain.h>
 #include <tapegrad/extend.h>
 
 #include "core/core.h"
@@ -178,9 +179,30 @@ START_TEST(what_cannot_be_written_is_refused) {
 }
 END_TEST
 
+static tg_status refuse_add(void *user, tg_tape *tape, const tg_seen *s) {
+    (void)user, (void)tape;
+    return strcmp(s->op, "add_") ? TG_OK : TG_ERR_IO;
+}
+
+START_TEST(an_op_in_place_that_failed_has_written) {
+    begin();
+    tg_tensor *a = tg_exp(t, leaf(0)), *one = tg_full(t, TG_F64, TG_SHAPE(), 1);
+    tg_tape_watch(t, refuse_add, NULL);
+    tg_add_(t, a, one);
+    ck_status(TG_ERR_CALLBACK);
+    tg_ctx_clear(ctx);
+    tg_tape_watch(t, NULL, NULL);
+    tg_backward(t, a);
+    ck_status(TG_ERR_VERSION);
+    ck_says("overwritten by add_");
+    tg_ctx_clear(ctx);
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {who_has_saved_a_buffer_is_told, a_call_that_leaves_it_alone_changes_nothing,
                             a_second_run_leaves_it_as_the_first_has_made_it, derivatives_do_not_write,
-                            what_cannot_be_written_is_refused};
+                            what_cannot_be_written_is_refused, an_op_in_place_that_failed_has_written};
     return tg_check_main("writes", tests, sizeof tests / sizeof *tests);
 }
