@@ -151,7 +151,9 @@ TG_API tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *param
 
 /* Data-parallel buckets: the main gradients of params in flat buffers, by dtype, in reverse order, cut where a bucket
  * has `elements` (0: max(40e6, 1e6 dp); TG_NONE: one). A bucket's sum over dp starts when its last gradient of a
- * backward is ready; tg_grads_finalize waits for it. */
+ * backward is ready; tg_grads_finalize waits for it. Of several tg_buckets the newest's start first, each object's
+ * when all of the newer ones have: every rank makes them in the same order, and none within a step (TG_ERR_STATE once
+ * its sums have begun). */
 typedef struct tg_buckets tg_buckets;
 TG_API tg_buckets *tg_buckets_new(const tg_parallel *p, tg_tensor *const *params, int n, int64_t elements);
 TG_API void tg_buckets_free(tg_buckets *b);

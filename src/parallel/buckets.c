@@ -2,8 +2,9 @@
  * one buffer, summed over the data-parallel ranks by one collective that runs while backward goes on.
  *
  * Parameters lie in reverse order, as their gradients come. Buckets start strictly in order, on every rank the same,
- * whatever order the gradients came in. Behind its parameters a bucket has a number for each: 1 where this rank
- * has a gradient. Summed with the rest, they tell who had one anywhere.
+ * whatever order the gradients came in. All share one communicator, so the order is one of all objects: the newest
+ * first, of each its buckets. Behind its parameters a bucket has a number for each: 1 where this rank has a gradient.
+ * Summed with the rest, they tell who had one anywhere.
  */
 #include <math.h>
 #include <stdio.h>
@@ -72,9 +73,16 @@ static tg_status start(tg_buckets *b, bucket *k) {
     return tg_comm_all_reduce(b->comm, k->flat, k->flat, TG_REDUCE_SUM) ? TG_OK : ctx->status;
 }
 
-static tg_status start_ready(tg_buckets *b) {
-    while (b->started < b->n_buckets && b->bucket[b->started].ready == b->bucket[b->started].n)
-        TG_TRY(start(b, &b->bucket[b->started++]));
+/* As far as gradients are there. An object that only accumulates for now keeps its place: on another rank, which has
+ * fewer micro-batches, it may not. */
+static tg_status start_ready(tg_parallel *p) {
+    for (tg_buckets *b = p->buckets; b; b = b->next)
+        while (b->started < b->n_buckets) {
+            bucket *k = &b->bucket[b->started];
+            if (!b->reduce || k->ready < k->n) return TG_OK;
+            b->started++;
+            TG_TRY(start(b, k));
+        }
     return TG_OK;
 }
 
@@ -82,7 +90,6 @@ static tg_status gradient_came(void *user, tg_tape *t, tg_tensor *x, tg_tensor *
     bucket_item *it = user;
     tg_buckets *b = it->of;
     (void)t, (void)grad;
-    if (!b->reduce) return TG_OK;
     if (it->bucket < b->started) {
         char what[160];
         tg_describe(x, what, sizeof what);
@@ -91,10 +98,10 @@ static tg_status gradient_came(void *user, tg_tape *t, tg_tensor *x, tg_tensor *
                        "all but the last micro-batch, and tg_grads_finalize after it",
                        what);
     }
-    if (it->ready) return TG_OK;
+    if (!b->reduce || it->ready) return TG_OK;
     it->ready = true;
     b->bucket[it->bucket].ready++;
-    return start_ready(b);
+    return start_ready(b->p);
 }
 
 /* ---- The end of a step ---- */
@@ -124,11 +131,13 @@ static void reset(tg_buckets *b) {
     b->started = 0;
 }
 
-tg_status tg_buckets_finish(tg_buckets *b) {
+tg_status tg_buckets_finish(const tg_parallel *p) {
     tg_status s = TG_OK;
-    while (b->started < b->n_buckets && s == TG_OK) s = start(b, &b->bucket[b->started++]);
-    for (int k = 0; k < b->n_buckets && s == TG_OK; k++) s = read_flags(b, &b->bucket[k]);
-    reset(b);
+    for (tg_buckets *b = p->buckets; b; b = b->next)
+        while (b->started < b->n_buckets && s == TG_OK) s = start(b, &b->bucket[b->started++]);
+    for (tg_buckets *b = p->buckets; b; b = b->next)
+        for (int k = 0; k < b->n_buckets && s == TG_OK; k++) s = read_flags(b, &b->bucket[k]);
+    for (tg_buckets *b = p->buckets; b; b = b->next) reset(b);
     return s;
 }
 
@@ -153,10 +162,9 @@ void tg_buckets_orphan(tg_parallel *p) {
     for (tg_buckets *b = p->buckets; b; b = b->next) {
         b->p = NULL;
         b->reduce = false; /* there is nobody to sum with */
+        reset(b);
     }
 }
-
-tg_buckets *tg_buckets_next(const tg_buckets *b) { return b->next; }
 
 /* ---- Making ---- */
 
@@ -216,6 +224,16 @@ static tg_status make_bucket(tg_buckets *b, bucket *k) {
     return TG_OK;
 }
 
+/* Newer ones go before those that are there, whose sums another rank may not have begun. */
+static tg_status check_time(const tg_parallel *p) {
+    for (const tg_buckets *b = p->buckets; b; b = b->next)
+        if (b->started)
+            return tg_fail(p->ctx, TG_ERR_STATE,
+                           "tg_buckets_new: sums of this step have begun, in other buckets; expected all to be made "
+                           "before its first backward, or after tg_grads_finalize");
+    return TG_OK;
+}
+
 static tg_status check_call(tg_parallel *p, tg_tensor *const *params, int n, int64_t elements, uint32_t axes) {
     if (n <= 0 || !params)
         return tg_fail(p->ctx, TG_ERR_ARGUMENT, "tg_buckets_new: %d parameters at %p, expected one or more", n,
@@ -223,6 +241,7 @@ static tg_status check_call(tg_parallel *p, tg_tensor *const *params, int n, int
     if (elements < TG_NONE)
         return tg_fail(p->ctx, TG_ERR_ARGUMENT,
                        "tg_buckets_new: buckets of %lld elements, expected 0 (default) or more", (long long)elements);
+    TG_TRY(check_time(p));
     for (int i = 0; i < n; i++) {
         TG_TRY(check_param(p, params[i], axes));
         for (int j = 0; j < i; j++)

@@ -219,7 +219,7 @@ static tg_status finalize(const tg_parallel *p, tg_tensor *const *params, int n,
     TG_TRY(check(p, params, n, &o));
     for (int i = 0; i < n; i++) TG_TRY(tg_gradient_need_drained(params[i], "tg_grads_finalize"));
     TG_TRY(tg_placement_compare_params(p, params, n));
-    for (tg_buckets *b = p->buckets; b; b = tg_buckets_next(b)) TG_TRY(tg_buckets_finish(b));
+    TG_TRY(tg_buckets_finish(p));
     TG_TRY(sum_sets(p, params, n));
     for (int i = 0; i < n; i++) {
         tg_tensor *g = tg_gradient_of(params[i]);

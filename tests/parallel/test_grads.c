@@ -195,6 +195,72 @@ START_TEST(buckets_begin_anew_after_a_failure) {
 }
 END_TEST
 
+/* ---- Several objects of buckets ---- */
+
+enum { OBJECTS = 3, EACH = 4 };
+
+/* Parameter i has the gradient 10^i from each rank that uses it; the last used has its own first. */
+typedef struct use {
+    const char *order[2]; /* of the ranks: which parameters, one after the other */
+    double want[OBJECTS];
+} use;
+
+static tg_tensor *of_use(tg_tape *t, tg_tensor *const *w, tg_tensor *ones, const char *order) {
+    static const double slope[OBJECTS] = {1, 10, 100};
+    tg_tensor *sum = NULL;
+    for (; *order; order++) {
+        int i = *order - 'a';
+        tg_tensor *y = tg_scale(t, tg_mul(t, w[i], ones), slope[i]);
+        sum = sum ? tg_add(t, sum, y) : y;
+    }
+    return tg_sum(t, sum, TG_ALL_DIMS, false);
+}
+
+static tg_status use_objects(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const use *u = arg;
+    static const double one[EACH] = {1, 1, 1, 1};
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    const char *order = u->order[tg_comm_rank(world)];
+    tg_tensor *w[OBJECTS], *ones = tg_from_host(ctx, TG_F64, TG_SHAPE(EACH), one);
+    tg_buckets *b[OBJECTS];
+    tg_tape *t = tg_tape_new(ctx);
+    for (int i = 0; i < OBJECTS; i++) {
+        w[i] = tg_param(ctx, "w", TG_SHAPE(EACH), 0.5);
+        tg_place(p, w[i], TG_DP, TG_R);
+        b[i] = tg_buckets_new(p, &w[i], 1, 0);
+    }
+    for (int step = 0; step < 2 && tg_ctx_status(ctx) == TG_OK; step++) {
+        if (*order) tg_backward(t, of_use(t, w, ones, order));
+        tg_tape_reset(t);
+        tg_grads_finalize(p, w, OBJECTS, NULL);
+        for (int i = 0; i < OBJECTS && tg_ctx_status(ctx) == TG_OK; i++) {
+            double g[EACH] = {0};
+            if (tg_has_grad(w[i])) tg_read_f64(tg_grad_of(w[i]), g, EACH);
+            if (g[0] != u->want[i])
+                tg_ctx_fail(ctx, TG_ERR_INTERNAL, "\"%s\" and \"%s\": gradient %d is %g, expected %g", u->order[0],
+                            u->order[1], i, g[0], u->want[i]);
+            tg_zero_grad(w[i]);
+        }
+    }
+    for (int i = 0; i < OBJECTS; i++) tg_buckets_free(b[i]);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+/* Their buckets are of one size, so that no signature tells them apart. */
+START_TEST(buckets_of_several_objects_start_in_one_order) {
+    static const use uses[] = {
+        {{"abc", "abc"}, {2, 20, 200}}, {{"abc", "cba"}, {2, 20, 200}}, {{"bca", "acb"}, {2, 20, 200}},
+        {{"abc", "ab"}, {2, 20, 100}},  {{"ba", "bc"}, {1, 20, 100}},   {{"a", "b"}, {1, 10, 0}},
+        {{"abc", ""}, {1, 10, 100}},    {{"cba", ""}, {1, 10, 100}},    {{"", "b"}, {0, 10, 0}},
+    };
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) on_ranks(2, use_objects, (void *)&uses[i]);
+}
+END_TEST
+
+/* ---- Refusals ---- */
+
 static bool refused(tg_ctx *ctx, tg_status s, const char *says) {
     bool as_expected = tg_ctx_status(ctx) == s && strstr(tg_ctx_message(ctx), says);
     if (!as_expected) return false;
@@ -241,6 +307,6 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {data_parallel_gradients_are_one_ranks, buckets_begin_anew_after_a_failure,
-                            what_is_not_whole_is_not_used};
+                            buckets_of_several_objects_start_in_one_order, what_is_not_whole_is_not_used};
     return tg_check_main("grads", tests, sizeof tests / sizeof *tests);
 }
