@@ -46,6 +46,9 @@ enum { ALIGN = 64 }; /* elements between the starts of parameters */
 
 static int64_t aligned(int64_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
 
+/* Else the parameter was dropped, and its handle may be another's. */
+static bool alive(const bucket_item *it) { return it->param->serial == it->ref.serial; }
+
 /* ---- One bucket ---- */
 
 static tg_array element(tg_tensor *flat, int64_t at) {
@@ -66,9 +69,10 @@ tg_tensor *tg_gradient_or_zero(tg_tensor *x) {
 static tg_status start(tg_buckets *b, bucket *k) {
     tg_ctx *ctx = b->ctx;
     for (int i = k->first; i < k->first + k->n; i++) {
-        tg_tensor *x = b->item[i].param;
-        if (!tg_gradient_or_zero(x)) return ctx->status;
-        TG_TRY(ctx->ops->fill(ctx, element(k->flat, k->payload + i - k->first), x->ext->has_grad));
+        const bucket_item *it = &b->item[i];
+        if (alive(it) && !tg_gradient_or_zero(it->param)) return ctx->status;
+        bool has = alive(it) && it->param->ext->has_grad;
+        TG_TRY(ctx->ops->fill(ctx, element(k->flat, k->payload + i - k->first), has));
     }
     return tg_comm_all_reduce(b->comm, k->flat, k->flat, TG_REDUCE_SUM) ? TG_OK : ctx->status;
 }
@@ -115,12 +119,13 @@ static tg_status read_flags(tg_buckets *b, bucket *k) {
             float f;
             double d;
         } word;
-        if (b->item[k->first + i].param->ext->has_grad) continue;
+        const bucket_item *it = &b->item[k->first + i];
+        if (!alive(it) || it->param->ext->has_grad) continue;
         TG_TRY(tg_grads_may_read(ctx));
         tg_array from = element(k->flat, k->payload + i);
         TG_TRY(ctx->ops->copy(ctx, &word, from.data, tg_dtype_size(k->flat->dtype), TG_COPY_TO_HOST));
         double ranks = k->flat->dtype == TG_F64 ? word.d : (double)word.f;
-        b->item[k->first + i].param->ext->has_grad = ranks > 0;
+        it->param->ext->has_grad = ranks > 0;
     }
     return TG_OK;
 }
@@ -149,7 +154,8 @@ static tg_status begin_anew(tg_buckets *b) {
         TG_TRY(tg_storage_renew(flat->storage));
         TG_TRY(b->ctx->ops->fill(b->ctx, tg_array_of(flat), 0));
     }
-    for (int i = 0; i < b->n; i++) b->item[i].param->ext->has_grad = false;
+    for (int i = 0; i < b->n; i++)
+        if (alive(&b->item[i])) b->item[i].param->ext->has_grad = false;
     return TG_OK;
 }
 
@@ -171,7 +177,7 @@ void tg_buckets_orphan(tg_parallel *p) {
 uint32_t tg_buckets_axes(const tg_parallel *p, const tg_tensor *x) {
     for (const tg_buckets *b = p->buckets; b; b = b->next)
         for (int i = 0; i < b->n; i++)
-            if (b->item[i].param == x) return b->axes;
+            if (b->item[i].param == x && alive(&b->item[i])) return b->axes;
     return 0;
 }
 
@@ -276,7 +282,7 @@ tg_buckets *tg_buckets_new(const tg_parallel *given, tg_tensor *const *params, i
 
 static void free_item(bucket_item *it) {
     tg_tensor *x = it->param;
-    if (x->serial == it->ref.serial && x->ext) {
+    if (alive(it) && x->ext) {
         if (x->ext->main_grad == it->view) x->ext->main_grad = NULL, x->ext->has_grad = false;
         if (it->hook) tg_hook_drop(x, it->hook);
     }

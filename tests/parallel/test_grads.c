@@ -259,6 +259,45 @@ START_TEST(buckets_of_several_objects_start_in_one_order) {
 }
 END_TEST
 
+/* A parameter is dropped and its buckets stay; the next ones get its handle. */
+static tg_status reuse(void *arg, tg_ctx *ctx, tg_comm *world) {
+    enum { HANDLES = 5000 };
+    static const double one[EACH] = {1, 1, 1, 1};
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *ones = tg_from_host(ctx, TG_F64, TG_SHAPE(EACH), one), *w[2];
+    for (int i = 0; i < 2; i++) tg_place(p, w[i] = tg_param(ctx, "old", TG_SHAPE(EACH), 0.5), TG_DP, TG_R);
+    tg_buckets *b = tg_buckets_new(p, w, 2, 0), *again = NULL;
+    tg_tensor *gone = w[0], *same = NULL;
+    tg_drop(gone);
+    for (int i = 0; i < HANDLES && same != gone; i++) same = tg_param(ctx, "new", TG_SHAPE(EACH), 0.5);
+    if (same != gone) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the handle was not given again");
+    tg_place(p, same, TG_DP, TG_R);
+    if (*(const bool *)arg) again = tg_buckets_new(p, &same, 1, 0);
+    w[0] = same;
+    for (int step = 0; step < 2; step++) {
+        double g[2][EACH];
+        if (step == 0 || tg_comm_rank(world) == 0) tg_backward(t, of_use(t, w, ones, "ab"));
+        tg_tape_reset(t);
+        tg_grads_finalize(p, w, 2, NULL);
+        for (int i = 0; i < 2; i++) tg_read_f64(tg_grad_of(w[i]), g[i], EACH), tg_zero_grad(w[i]);
+        double ranks = step == 0 ? 2 : 1;
+        if (tg_ctx_status(ctx) == TG_OK && (g[0][0] != ranks || g[1][0] != 10 * ranks))
+            tg_ctx_fail(ctx, TG_ERR_INTERNAL, "step %d: gradients %g and %g of %g ranks", step, g[0][0], g[1][0],
+                        ranks);
+    }
+    tg_buckets_free(b);
+    tg_buckets_free(again);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(buckets_of_a_dropped_parameter_claim_no_other) {
+    for (int again = 0; again < 2; again++) on_ranks(2, reuse, &(bool){again});
+}
+END_TEST
+
 /* ---- Refusals ---- */
 
 static bool refused(tg_ctx *ctx, tg_status s, const char *says) {
@@ -307,6 +346,7 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {data_parallel_gradients_are_one_ranks, buckets_begin_anew_after_a_failure,
-                            buckets_of_several_objects_start_in_one_order, what_is_not_whole_is_not_used};
+                            buckets_of_several_objects_start_in_one_order,
+                            buckets_of_a_dropped_parameter_claim_no_other, what_is_not_whole_is_not_used};
     return tg_check_main("grads", tests, sizeof tests / sizeof *tests);
 }
