@@ -146,7 +146,7 @@ typedef struct tg_finalize_opts {
  * parameter is R, coalesced by axis set. Before it, norm, clip, step and reading a PARTIAL gradient as a number are
  * TG_ERR_STATE; so is a second call before the gradients are zeroed. Collective over those axes; a rank that had no
  * micro-batch calls it too (its tokens are 0), and gets what the others have summed. A parameter given twice is
- * TG_ERR_ARGUMENT. opts may be NULL. */
+ * TG_ERR_ARGUMENT; one that is in buckets and not given TG_ERR_STATE, unless it is frozen. opts may be NULL. */
 TG_API tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *opts);
 
 /* Data-parallel buckets: the main gradients of params in flat buffers, by dtype, in reverse order, cut where a bucket

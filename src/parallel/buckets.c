@@ -146,6 +146,29 @@ tg_status tg_buckets_finish(const tg_parallel *p) {
     return s;
 }
 
+static bool listed(const tg_tensor *x, tg_tensor *const *params, int n) {
+    for (int i = 0; i < n; i++)
+        if (params[i] == x) return true;
+    return false;
+}
+
+/* One that is frozen, and has no gradient, cannot be listed; its zeros are summed. */
+tg_status tg_buckets_check_all(const tg_parallel *p, tg_tensor *const *params, int n) {
+    char what[160];
+    for (const tg_buckets *b = p->buckets; b; b = b->next)
+        for (int i = 0; i < b->n; i++) {
+            const tg_tensor *x = b->item[i].param;
+            if (!alive(&b->item[i]) || listed(x, params, n)) continue;
+            if (!(x->flags & TG_F_REQUIRES_GRAD) && !x->ext->has_grad) continue;
+            tg_describe(x, what, sizeof what);
+            return tg_fail(p->ctx, TG_ERR_STATE,
+                           "tg_grads_finalize: %s is in buckets and not among the parameters; the call ends the sums "
+                           "of all buckets, as other ranks may have begun them: give every parameter that is in some",
+                           what);
+        }
+    return TG_OK;
+}
+
 /* What a step that failed has left: sums that ran are lost, and gradients with them. */
 static tg_status begin_anew(tg_buckets *b) {
     reset(b);

@@ -307,6 +307,37 @@ static bool refused(tg_ctx *ctx, tg_status s, const char *says) {
     return true;
 }
 
+/* A step ends all sums, and says so before it starts one. */
+static void what_is_in_buckets(tg_ctx *ctx, tg_parallel *p, tg_tape *t, const model *m) {
+    tg_comm_counts before = TG_COMM_COUNTS(), after = TG_COMM_COUNTS();
+    for (int i = 0; i < 5; i++) tg_zero_grad(m->all[i]);
+    tg_buckets *b = tg_buckets_new(p, m->all, 4, 1);
+    tg_buckets_set_reduce(b, false);
+    backward(ctx, t, m, 0, 4, true);
+    tg_comm_count(tg_parallel_world(p), &before);
+    tg_grads_finalize(p, m->all, 3, NULL);
+    ck_assert(refused(ctx, TG_ERR_STATE, "b2 f64[1] is in buckets and not among the parameters"));
+    tg_grads_finalize(p, m->all + 4, 1, NULL);
+    ck_assert(refused(ctx, TG_ERR_STATE, "is in buckets and not among the parameters"));
+    tg_comm_count(tg_parallel_world(p), &after);
+    ck_assert_int_eq(before.calls[TG_ALL_REDUCE], after.calls[TG_ALL_REDUCE]);
+    tg_zero_grad(m->b2);
+    tg_set_requires_grad(m->b2, false); /* frozen: it cannot be listed */
+    ck_assert_int_eq(tg_grads_finalize(p, m->all, 3, NULL), TG_OK);
+    tg_set_requires_grad(m->b2, true);
+    for (int i = 0; i < 5; i++) tg_zero_grad(m->all[i]);
+    tg_buckets_set_reduce(b, true);
+    backward(ctx, t, m, 0, 4, true);
+    ck_assert_ptr_null(tg_buckets_new(p, m->all + 4, 1, 0));
+    ck_assert(refused(ctx, TG_ERR_STATE, "sums of this step have begun"));
+    tg_buckets_set_reduce(b, false);
+    backward(ctx, t, m, 0, 4, true);
+    ck_assert(tg_ctx_status(ctx) != TG_OK && strstr(tg_ctx_message(ctx), "came after its bucket's sum had started"));
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+    tg_buckets_free(b);
+}
+
 /* On a plan nobody waits for anybody, so an error of one rank can be looked at and cleared. */
 START_TEST(what_is_not_whole_is_not_used) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.dtype = TG_F64));
@@ -333,6 +364,7 @@ START_TEST(what_is_not_whole_is_not_used) {
                       refused(ctx, TG_ERR_STATE, "came after its bucket's sum had started"),
                   "%s", tg_ctx_message(ctx));
     tg_buckets_free(b);
+    what_is_in_buckets(ctx, p, t, &m);
     tg_tensor *stray = tg_param(ctx, "stray", TG_SHAPE(2), 1);
     ck_assert_ptr_null(tg_buckets_new(p, &stray, 1, 0));
     ck_assert(refused(ctx, TG_ERR_PLACEMENT, "R on dp"));
