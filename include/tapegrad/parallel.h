@@ -146,12 +146,14 @@ typedef struct tg_finalize_opts {
  * parameter is R, coalesced by axis set. Before it, norm, clip, step and reading a PARTIAL gradient as a number are
  * TG_ERR_STATE; so is a second call before the gradients are zeroed. Collective over those axes; a rank that had no
  * micro-batch calls it too (its tokens are 0), and gets what the others have summed. A parameter given twice is
- * TG_ERR_ARGUMENT. opts may be NULL. */
+ * TG_ERR_ARGUMENT; one that is in buckets and not given TG_ERR_STATE, unless it is frozen. opts may be NULL. */
 TG_API tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *opts);
 
 /* Data-parallel buckets: the main gradients of params in flat buffers, by dtype, in reverse order, cut where a bucket
  * has `elements` (0: max(40e6, 1e6 dp); TG_NONE: one). A bucket's sum over dp starts when its last gradient of a
- * backward is ready; tg_grads_finalize waits for it. */
+ * backward is ready; tg_grads_finalize waits for it. Of several tg_buckets the newest's start first, each object's
+ * when all of the newer ones have: every rank makes them in the same order, and none within a step (TG_ERR_STATE once
+ * its sums have begun). */
 typedef struct tg_buckets tg_buckets;
 TG_API tg_buckets *tg_buckets_new(const tg_parallel *p, tg_tensor *const *params, int n, int64_t elements);
 TG_API void tg_buckets_free(tg_buckets *b);

@@ -280,6 +280,13 @@ tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *con
     return s;
 }
 
+tg_status tg_recompute_ended(tg_tape *t, const tg_recompute_opts *opts, tg_status s) {
+    if (s == TG_OK || !t) return s;
+    if (tg_comm_size(opts->distribute) > 1) tg_ctx_skip(t->ctx);
+    tg_ctx_may_skip(t->ctx);
+    return s;
+}
+
 tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out,
                        const tg_recompute_opts *given) {
     tg_recompute_opts opts;
@@ -296,5 +303,5 @@ tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, 
     if (!call.passed_on && state && opts.destroy) opts.destroy(state);
     if (s != TG_OK)
         for (int i = 0; out && n_out <= 65535 && i < n_out; i++) out[i] = tg_inert(t ? t->ctx : &tg_dead_ctx);
-    return s;
+    return tg_recompute_ended(t, &opts, s);
 }

@@ -32,6 +32,8 @@ typedef struct tg_recompute_call {
 /* Checks the call, runs the function for the first time and records the node. Without grad it only runs it. */
 tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *const *in, tg_tensor **out,
                               const tg_recompute_opts *opts, tg_recompute_call *call);
+/* What the call ends with. After an error ranks may have met in the function, and would in the gather of its input. */
+tg_status tg_recompute_ended(tg_tape *t, const tg_recompute_opts *opts, tg_status s);
 /* The second run, on inner, with the streams of the first: of a node's inputs and outputs, for in[] and out[]. */
 tg_status tg_recompute_again(const tg_recompute_params *p, tg_tape *inner, tg_tensor *const *node_in,
                              tg_tensor *const *node_out, tg_tensor **in, tg_tensor **out);

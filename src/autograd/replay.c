@@ -168,10 +168,11 @@ static const tg_op replay_of_ranks_op = TG_RECOMPUTE_OP("replay", true, replay_b
 /* ---- The public side ---- */
 
 tg_replay *tg_replay_open(tg_tape *t) {
-    if (tg_tape_check(t, "tg_replay_open") != TG_OK) return NULL;
-    tg_replay *p = tg_tape_alloc(t, sizeof *p);
-    if (!p) return NULL;
-    *p = (tg_replay){.t = t, .epoch = t->epoch, .end = &p->first};
+    tg_replay *p = tg_tape_check(t, "tg_replay_open") == TG_OK ? tg_tape_alloc(t, sizeof *p) : NULL;
+    if (p)
+        *p = (tg_replay){.t = t, .epoch = t->epoch, .end = &p->first};
+    else if (t)
+        tg_ctx_may_skip(t->ctx); /* what would run in it has no context to say so */
     return p;
 }
 
@@ -212,7 +213,7 @@ tg_status tg_replay_run(tg_replay *p, tg_fn fn, void *state, tg_tensor *const *i
     if (!call.passed_on && state && opts.destroy) opts.destroy(state);
     if (s != TG_OK)
         for (int i = 0; out && n_out <= 65535 && i < n_out; i++) out[i] = tg_inert(ctx ? ctx : &tg_dead_ctx);
-    return s;
+    return tg_recompute_ended(p ? p->t : NULL, &opts, s);
 }
 
 tg_status tg_replay_close(tg_replay *p, tg_tensor *hook) {

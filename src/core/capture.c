@@ -320,16 +320,22 @@ static tg_status check_capture(tg_ctx *ctx, const void *fn) {
     return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_capture: device \"%s\" cannot record a step", ctx->ops->name);
 }
 
-tg_graph *tg_capture(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state) {
-    if (!tg_ok(ctx) || check_capture(ctx, (const void *)(uintptr_t)fn) != TG_OK) return (tg_graph *)&inert;
+static tg_graph *capture(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state, const void *site) {
+    if (!tg_ok(ctx) || check_capture(ctx, (const void *)(uintptr_t)fn) != TG_OK) return NULL;
     tg_graph *g = tg_host_alloc(ctx, sizeof *g);
-    if (!g) return (tg_graph *)&inert;
-    *g = (tg_graph){.ctx = ctx, .fn = fn, .state = state, .site = TG_SITE, .next = ctx->graphs};
+    if (!g) return NULL;
+    *g = (tg_graph){.ctx = ctx, .fn = fn, .state = state, .site = site, .next = ctx->graphs};
     if (g->next) g->next->prev = g;
     ctx->graphs = g;
     if (begin(g) == TG_OK) return g;
     tg_graph_free(g);
-    return (tg_graph *)&inert;
+    return NULL;
+}
+
+tg_graph *tg_capture(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state) {
+    tg_graph *g = capture(ctx, fn, state, TG_SITE);
+    if (!g && ctx && ctx->grid.axes) tg_ctx_skip(ctx); /* in a step the ranks of any axis may meet */
+    return g ? g : (tg_graph *)&inert;
 }
 
 /* ---- Replays ---- */
@@ -391,8 +397,7 @@ static tg_status check_replay(const tg_graph *g) {
     return check_gradients(g);
 }
 
-tg_status tg_graph_replay(tg_graph *g) {
-    if (!g) return TG_ERR_ARGUMENT;
+static tg_status replay(tg_graph *g, const void *site) {
     tg_ctx *ctx = g->ctx;
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     TG_TRY(check_replay(g));
@@ -403,13 +408,21 @@ tg_status tg_graph_replay(tg_graph *g) {
     }
     TG_TRY(tg_works_settle(ctx, is_beside, g));
     if (ctx->ops->poll) TG_TRY(ctx->ops->poll(ctx));
-    TG_TRY(launch(g, false, TG_SITE));
+    TG_TRY(launch(g, false, site));
     move_streams(g);
     for (int i = 0; i < g->n_leaves; i++) {
         const tg_tensor *x = g->leaves[i].ref.tensor;
         if (x->serial == g->leaves[i].ref.serial && x->ext) gradient_set(x, g->leaves[i].behind);
     }
     return TG_OK;
+}
+
+tg_status tg_graph_replay(tg_graph *g) {
+    if (!g) return TG_ERR_ARGUMENT;
+    tg_status s = replay(g, TG_SITE);
+    bool meets = g->recorded ? g->rider != NULL : g->ctx->grid.axes != 0;
+    if (s != TG_OK && meets) tg_ctx_skip(g->ctx);
+    return s;
 }
 
 tg_status tg_graph_query(const tg_graph *g, tg_graph_info *out) {

@@ -239,6 +239,10 @@ size_t tg_describe_site(const void *site, char *buf, size_t n);
 size_t tg_describe_symbol(const void *site, char *buf, size_t n); /* cheaper: without file and line */
 /* Ranks would have met here, had there been no error: those of the peers for whom there was none must not wait. */
 void tg_ctx_skip(tg_ctx *ctx);
+/* After an error that may have kept this rank from a function of somebody else's: ranks may have met there, over any
+ * axis of the grid but the data-parallel ones. Those meet when backward has ended, and a rank that has left out a
+ * micro-batch is still in step with them. */
+void tg_ctx_may_skip(tg_ctx *ctx);
 /* This thread waits for other ranks: those who listen may use the time. */
 static inline void tg_ctx_idle(tg_ctx *ctx) {
     for (tg_listener *l = ctx->listeners; l; l = l->next)

@@ -4,6 +4,7 @@
 
 #include "autograd/record.h"
 #include "nn/gpt.h"
+#include "parallel/comm.h"
 
 /* One layer as a function of tensors, for recomputation and scopes. */
 typedef struct layer_fn {
@@ -290,11 +291,19 @@ static tg_tensor *logits_of(tg_module *gpt, tg_tape *t, tg_tensor *x) {
     return tg_slice(t, y, tg_ndim(y) - 1, 0, c->vocab, 1);
 }
 
-tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids) {
+/* y; after an error this rank has missed what its peers met in. */
+static tg_tensor *leave(const tg_module *gpt, tg_tensor *y) {
+    if (gpt && gpt->ops == &gpt_ops) tg_comm_missed(tg_gpt_tp_comm(&state_of(gpt)->c), gpt->ctx->status);
+    return y;
+}
+
+static tg_tensor *logits(tg_module *gpt, tg_tape *t, tg_tensor *ids) {
     if (enter(gpt, t, "tg_gpt_logits") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
     tg_tensor *x = head_input(&state_of(gpt)->c, t, tg_gpt_trunk(gpt, t, ids, NULL));
     return tg_transpose(t, logits_of(gpt, t, x), 0, 1);
 }
+
+tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids) { return leave(gpt, logits(gpt, t, ids)); }
 
 /* Before anything is recorded. What is wrong with ids is the trunk's to say. */
 static tg_status check_target(tg_ctx *ctx, const tg_tensor *ids, const tg_tensor *target, tg_loss_reduction reduction) {
@@ -312,7 +321,7 @@ static tg_status check_target(tg_ctx *ctx, const tg_tensor *ids, const tg_tensor
     return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_loss: target is %s, expected %s, as ids", got, want);
 }
 
-tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target, tg_loss_reduction reduction) {
+static tg_tensor *loss_of(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target, tg_loss_reduction reduction) {
     if (enter(gpt, t, "tg_gpt_loss") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
     if (check_target(gpt->ctx, ids, target, reduction) != TG_OK) return tg_inert(gpt->ctx);
     const tg_gpt_config *c = &state_of(gpt)->c;
@@ -321,6 +330,10 @@ tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *ta
         return tg_linear_cross_entropy(t, x, tg_gpt_head(gpt), to, TG_CROSS_ENTROPY(.reduction = reduction));
     return tg_vocab_parallel_linear_cross_entropy(t, x, tg_gpt_head(gpt), to, tg_gpt_tp_comm(c),
                                                   TG_VOCAB(.reduction = reduction, .classes = c->vocab));
+}
+
+tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target, tg_loss_reduction reduction) {
+    return leave(gpt, loss_of(gpt, t, ids, target, reduction));
 }
 
 /* ---- Generation ---- */
@@ -374,7 +387,7 @@ static tg_tensor *next_logits(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_te
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(c->ctx);
 }
 
-tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids) {
+static tg_tensor *next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids) {
     if (enter(gpt, t, "tg_gpt_next") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
     tg_ctx *ctx = gpt->ctx;
     if (!c || c->gpt != gpt)
@@ -396,4 +409,8 @@ tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *i
     tg_set_training(t, training);
     if (ctx->status == TG_OK) c->length += n;
     return y;
+}
+
+tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids) {
+    return leave(gpt, next(gpt, t, c, ids));
 }

@@ -148,9 +148,9 @@ tg_module *tg_module_child(const tg_module *m, const char *name) {
 
 /* ---- Forward ---- */
 
-tg_tensor *tg_module_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
-    tg_ctx *ctx = m ? m->ctx : NULL;
-    if (!ctx || ctx->status != TG_OK) return tg_inert(ctx ? ctx : &tg_dead_ctx);
+static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *x) {
+    tg_ctx *ctx = m->ctx;
+    if (ctx->status != TG_OK) return tg_inert(ctx);
     if (!m->ops || !m->ops->forward) {
         tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_module_forward: a %s has no forward of one input", tg_module_kind(m));
         return tg_inert(ctx);
@@ -163,6 +163,13 @@ tg_tensor *tg_module_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
     if (tg_scope_open(t, m->ops->kind) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(ctx);
     tg_tensor *y = m->ops->forward(m, t, x);
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(ctx);
+}
+
+tg_tensor *tg_module_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
+    if (!m) return tg_inert(&tg_dead_ctx);
+    tg_tensor *y = forward(m, t, x);
+    tg_ctx_may_skip(m->ctx);
+    return y;
 }
 
 /* ---- The state dict ---- */

@@ -165,9 +165,10 @@ static tg_status broadcast_data(data *d) {
 }
 
 tg_status tg_broadcast_data(tg_tape *t, tg_tensor **x, int n, tg_dtype dtype, tg_comm *c) {
-    TG_TRY(tg_tape_check(t, "tg_broadcast_data"));
+    tg_status s = tg_tape_check(t, "tg_broadcast_data");
+    if (!t) return s;
     data d = {.t = t, .ctx = t->ctx, .comm = c, .x = x, .n = n, .dtype = dtype, .site = TG_SITE};
-    tg_status s = broadcast_data(&d);
+    if (s == TG_OK) s = broadcast_data(&d);
     if (s != TG_OK && tg_comm_size(c) > 1) tg_ctx_skip(t->ctx);
     for (int i = 0; s != TG_OK && c && tg_comm_rank(c) && x && i < n; i++) x[i] = tg_inert(t->ctx);
     return s;

@@ -2,8 +2,9 @@
  * one buffer, summed over the data-parallel ranks by one collective that runs while backward goes on.
  *
  * Parameters lie in reverse order, as their gradients come. Buckets start strictly in order, on every rank the same,
- * whatever order the gradients came in. Behind its parameters a bucket has a number for each: 1 where this rank
- * has a gradient. Summed with the rest, they tell who had one anywhere.
+ * whatever order the gradients came in. All share one communicator, so the order is one of all objects: the newest
+ * first, of each its buckets. Behind its parameters a bucket has a number for each: 1 where this rank has a gradient.
+ * Summed with the rest, they tell who had one anywhere.
  */
 #include <math.h>
 #include <stdio.h>
@@ -45,6 +46,9 @@ enum { ALIGN = 64 }; /* elements between the starts of parameters */
 
 static int64_t aligned(int64_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
 
+/* Else the parameter was dropped, and its handle may be another's. */
+static bool alive(const bucket_item *it) { return it->param->serial == it->ref.serial; }
+
 /* ---- One bucket ---- */
 
 static tg_array element(tg_tensor *flat, int64_t at) {
@@ -65,16 +69,24 @@ tg_tensor *tg_gradient_or_zero(tg_tensor *x) {
 static tg_status start(tg_buckets *b, bucket *k) {
     tg_ctx *ctx = b->ctx;
     for (int i = k->first; i < k->first + k->n; i++) {
-        tg_tensor *x = b->item[i].param;
-        if (!tg_gradient_or_zero(x)) return ctx->status;
-        TG_TRY(ctx->ops->fill(ctx, element(k->flat, k->payload + i - k->first), x->ext->has_grad));
+        const bucket_item *it = &b->item[i];
+        if (alive(it) && !tg_gradient_or_zero(it->param)) return ctx->status;
+        bool has = alive(it) && it->param->ext->has_grad;
+        TG_TRY(ctx->ops->fill(ctx, element(k->flat, k->payload + i - k->first), has));
     }
     return tg_comm_all_reduce(b->comm, k->flat, k->flat, TG_REDUCE_SUM) ? TG_OK : ctx->status;
 }
 
-static tg_status start_ready(tg_buckets *b) {
-    while (b->started < b->n_buckets && b->bucket[b->started].ready == b->bucket[b->started].n)
-        TG_TRY(start(b, &b->bucket[b->started++]));
+/* As far as gradients are there. An object that only accumulates for now keeps its place: on another rank, which has
+ * fewer micro-batches, it may not. */
+static tg_status start_ready(tg_parallel *p) {
+    for (tg_buckets *b = p->buckets; b; b = b->next)
+        while (b->started < b->n_buckets) {
+            bucket *k = &b->bucket[b->started];
+            if (!b->reduce || k->ready < k->n) return TG_OK;
+            b->started++;
+            TG_TRY(start(b, k));
+        }
     return TG_OK;
 }
 
@@ -82,7 +94,6 @@ static tg_status gradient_came(void *user, tg_tape *t, tg_tensor *x, tg_tensor *
     bucket_item *it = user;
     tg_buckets *b = it->of;
     (void)t, (void)grad;
-    if (!b->reduce) return TG_OK;
     if (it->bucket < b->started) {
         char what[160];
         tg_describe(x, what, sizeof what);
@@ -91,10 +102,10 @@ static tg_status gradient_came(void *user, tg_tape *t, tg_tensor *x, tg_tensor *
                        "all but the last micro-batch, and tg_grads_finalize after it",
                        what);
     }
-    if (it->ready) return TG_OK;
+    if (!b->reduce || it->ready) return TG_OK;
     it->ready = true;
     b->bucket[it->bucket].ready++;
-    return start_ready(b);
+    return start_ready(b->p);
 }
 
 /* ---- The end of a step ---- */
@@ -108,12 +119,13 @@ static tg_status read_flags(tg_buckets *b, bucket *k) {
             float f;
             double d;
         } word;
-        if (b->item[k->first + i].param->ext->has_grad) continue;
+        const bucket_item *it = &b->item[k->first + i];
+        if (!alive(it) || it->param->ext->has_grad) continue;
         TG_TRY(tg_grads_may_read(ctx));
         tg_array from = element(k->flat, k->payload + i);
         TG_TRY(ctx->ops->copy(ctx, &word, from.data, tg_dtype_size(k->flat->dtype), TG_COPY_TO_HOST));
         double ranks = k->flat->dtype == TG_F64 ? word.d : (double)word.f;
-        b->item[k->first + i].param->ext->has_grad = ranks > 0;
+        it->param->ext->has_grad = ranks > 0;
     }
     return TG_OK;
 }
@@ -124,12 +136,37 @@ static void reset(tg_buckets *b) {
     b->started = 0;
 }
 
-tg_status tg_buckets_finish(tg_buckets *b) {
+tg_status tg_buckets_finish(const tg_parallel *p) {
     tg_status s = TG_OK;
-    while (b->started < b->n_buckets && s == TG_OK) s = start(b, &b->bucket[b->started++]);
-    for (int k = 0; k < b->n_buckets && s == TG_OK; k++) s = read_flags(b, &b->bucket[k]);
-    reset(b);
+    for (tg_buckets *b = p->buckets; b; b = b->next)
+        while (b->started < b->n_buckets && s == TG_OK) s = start(b, &b->bucket[b->started++]);
+    for (tg_buckets *b = p->buckets; b; b = b->next)
+        for (int k = 0; k < b->n_buckets && s == TG_OK; k++) s = read_flags(b, &b->bucket[k]);
+    for (tg_buckets *b = p->buckets; b; b = b->next) reset(b);
     return s;
+}
+
+static bool listed(const tg_tensor *x, tg_tensor *const *params, int n) {
+    for (int i = 0; i < n; i++)
+        if (params[i] == x) return true;
+    return false;
+}
+
+/* One that is frozen, and has no gradient, cannot be listed; its zeros are summed. */
+tg_status tg_buckets_check_all(const tg_parallel *p, tg_tensor *const *params, int n) {
+    char what[160];
+    for (const tg_buckets *b = p->buckets; b; b = b->next)
+        for (int i = 0; i < b->n; i++) {
+            const tg_tensor *x = b->item[i].param;
+            if (!alive(&b->item[i]) || listed(x, params, n)) continue;
+            if (!(x->flags & TG_F_REQUIRES_GRAD) && !x->ext->has_grad) continue;
+            tg_describe(x, what, sizeof what);
+            return tg_fail(p->ctx, TG_ERR_STATE,
+                           "tg_grads_finalize: %s is in buckets and not among the parameters; the call ends the sums "
+                           "of all buckets, as other ranks may have begun them: give every parameter that is in some",
+                           what);
+        }
+    return TG_OK;
 }
 
 /* What a step that failed has left: sums that ran are lost, and gradients with them. */
@@ -140,7 +177,8 @@ static tg_status begin_anew(tg_buckets *b) {
         TG_TRY(tg_storage_renew(flat->storage));
         TG_TRY(b->ctx->ops->fill(b->ctx, tg_array_of(flat), 0));
     }
-    for (int i = 0; i < b->n; i++) b->item[i].param->ext->has_grad = false;
+    for (int i = 0; i < b->n; i++)
+        if (alive(&b->item[i])) b->item[i].param->ext->has_grad = false;
     return TG_OK;
 }
 
@@ -153,17 +191,16 @@ void tg_buckets_orphan(tg_parallel *p) {
     for (tg_buckets *b = p->buckets; b; b = b->next) {
         b->p = NULL;
         b->reduce = false; /* there is nobody to sum with */
+        reset(b);
     }
 }
-
-tg_buckets *tg_buckets_next(const tg_buckets *b) { return b->next; }
 
 /* ---- Making ---- */
 
 uint32_t tg_buckets_axes(const tg_parallel *p, const tg_tensor *x) {
     for (const tg_buckets *b = p->buckets; b; b = b->next)
         for (int i = 0; i < b->n; i++)
-            if (b->item[i].param == x) return b->axes;
+            if (b->item[i].param == x && alive(&b->item[i])) return b->axes;
     return 0;
 }
 
@@ -216,6 +253,16 @@ static tg_status make_bucket(tg_buckets *b, bucket *k) {
     return TG_OK;
 }
 
+/* Newer ones go before those that are there, whose sums another rank may not have begun. */
+static tg_status check_time(const tg_parallel *p) {
+    for (const tg_buckets *b = p->buckets; b; b = b->next)
+        if (b->started)
+            return tg_fail(p->ctx, TG_ERR_STATE,
+                           "tg_buckets_new: sums of this step have begun, in other buckets; expected all to be made "
+                           "before its first backward, or after tg_grads_finalize");
+    return TG_OK;
+}
+
 static tg_status check_call(tg_parallel *p, tg_tensor *const *params, int n, int64_t elements, uint32_t axes) {
     if (n <= 0 || !params)
         return tg_fail(p->ctx, TG_ERR_ARGUMENT, "tg_buckets_new: %d parameters at %p, expected one or more", n,
@@ -223,6 +270,7 @@ static tg_status check_call(tg_parallel *p, tg_tensor *const *params, int n, int
     if (elements < TG_NONE)
         return tg_fail(p->ctx, TG_ERR_ARGUMENT,
                        "tg_buckets_new: buckets of %lld elements, expected 0 (default) or more", (long long)elements);
+    TG_TRY(check_time(p));
     for (int i = 0; i < n; i++) {
         TG_TRY(check_param(p, params[i], axes));
         for (int j = 0; j < i; j++)
@@ -257,7 +305,7 @@ tg_buckets *tg_buckets_new(const tg_parallel *given, tg_tensor *const *params, i
 
 static void free_item(bucket_item *it) {
     tg_tensor *x = it->param;
-    if (x->serial == it->ref.serial && x->ext) {
+    if (alive(it) && x->ext) {
         if (x->ext->main_grad == it->view) x->ext->main_grad = NULL, x->ext->has_grad = false;
         if (it->hook) tg_hook_drop(x, it->hook);
     }

@@ -217,9 +217,10 @@ static tg_status finalize(const tg_parallel *p, tg_tensor *const *params, int n,
     TG_TRY(ctx->status);
     TG_TRY(tg_options(ctx, &o, sizeof o, given, "tg_grads_finalize: the options"));
     TG_TRY(check(p, params, n, &o));
+    TG_TRY(tg_buckets_check_all(p, params, n));
     for (int i = 0; i < n; i++) TG_TRY(tg_gradient_need_drained(params[i], "tg_grads_finalize"));
     TG_TRY(tg_placement_compare_params(p, params, n));
-    for (tg_buckets *b = p->buckets; b; b = tg_buckets_next(b)) TG_TRY(tg_buckets_finish(b));
+    TG_TRY(tg_buckets_finish(p));
     TG_TRY(sum_sets(p, params, n));
     for (int i = 0; i < n; i++) {
         tg_tensor *g = tg_gradient_of(params[i]);

@@ -7,9 +7,11 @@
 /* The axes over which gradients of data-parallel ranks are summed. */
 enum { TG_DATA_AXES = 1u << TG_DP | 1u << TG_CP };
 
-tg_buckets *tg_buckets_next(const tg_buckets *b); /* of the same tg_parallel; NULL: the last */
-/* Starts what no backward has started, waits for all, and notes which parameters have a gradient on some rank. */
-tg_status tg_buckets_finish(tg_buckets *b);
+/* Of all buckets: starts what no backward has started, waits for all, and notes which parameters have a gradient on
+ * some rank. */
+tg_status tg_buckets_finish(const tg_parallel *p);
+/* TG_ERR_STATE where a gradient that this would sum is of none of params: it would stay one rank's share in name. */
+tg_status tg_buckets_check_all(const tg_parallel *p, tg_tensor *const *params, int n);
 /* After a failed step, over the groups that p has now: sums that ran are lost, and all gradients in buckets with them.
  */
 tg_status tg_buckets_recover(tg_parallel *p);

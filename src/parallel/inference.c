@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "autograd/record.h"
+#include "parallel/comm.h"
 #include "parallel/layers.h"
 
 typedef struct inference {
@@ -71,7 +72,7 @@ static tg_status check_next(const tg_module *row, const tg_module *column, const
     return TG_OK;
 }
 
-tg_tensor *tg_inference_next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor *x, tg_tensor **residual) {
+static tg_tensor *next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor *x, tg_tensor **residual) {
     if (!tg_module_ok(row)) return tg_inert(row ? row->ctx : &tg_dead_ctx);
     tg_ctx *ctx = row->ctx;
     if (check_next(row, column, t, residual) != TG_OK) return tg_inert(ctx);
@@ -86,6 +87,12 @@ tg_tensor *tg_inference_next(tg_module *row, tg_module *column, tg_tape *t, tg_t
     if (tg_scope_close(t, out, 2) != TG_OK) return tg_inert(ctx);
     *residual = out[1];
     return out[0];
+}
+
+tg_tensor *tg_inference_next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor *x, tg_tensor **residual) {
+    tg_tensor *y = next(row, column, t, x, residual);
+    if (row && row->ops == &row_ops) tg_comm_missed(state_of(row)->comm, row->ctx->status);
+    return y;
 }
 
 /* ---- Making ---- */

@@ -12,7 +12,7 @@ struct tg_parallel {
     bool one_grid; /* the experts' grid is the dense one: etp is tp, edp is dp and cp, ep has one rank */
     tg_comm *comm[TG_MAX_AXES];
     tg_comm *dp_cp, *model, *embedding;
-    tg_buckets *buckets; /* alive, in the order of making */
+    tg_buckets *buckets; /* alive, the newest first */
 };
 
 #endif

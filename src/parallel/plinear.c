@@ -168,7 +168,7 @@ static tg_status check_apply(const tg_module *m, const tg_tape *t, int gather) {
     return TG_OK;
 }
 
-tg_tensor *tg_plinear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output) {
+static tg_tensor *apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output) {
     if (!tg_module_ok(m)) return tg_inert(m ? m->ctx : &tg_dead_ctx);
     if (check_apply(m, t, gather_output) != TG_OK) return tg_inert(m->ctx);
     if (tg_scope_open(t, m->ops->kind) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(m->ctx);
@@ -177,11 +177,17 @@ tg_tensor *tg_plinear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *w
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(m->ctx);
 }
 
+tg_tensor *tg_plinear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output) {
+    tg_tensor *y = apply(m, t, x, weight, gather_output);
+    if (tg_plinear_p(m)) tg_comm_missed(tg_plinear_of(m)->comm, m->ctx->status);
+    return y;
+}
+
+/* After an error as well: each list knows whether ranks would have met for it. */
 tg_status tg_wgrads_drain(tg_module *m) {
     if (!m) return TG_ERR_ARGUMENT;
-    TG_TRY(tg_ctx_status(m->ctx));
-    if (tg_plinear_p(m) && tg_plinear_of(m)->deferred) TG_TRY(tg_wgrads_run(tg_plinear_of(m)->deferred));
+    if (tg_plinear_p(m) && tg_plinear_of(m)->deferred) tg_wgrads_run(tg_plinear_of(m)->deferred);
     for (const tg_module_entry *e = m->first; e; e = e->next)
-        if (e->child) TG_TRY(tg_wgrads_drain(e->child));
-    return TG_OK;
+        if (e->child) tg_wgrads_drain(e->child);
+    return tg_ctx_status(m->ctx);
 }

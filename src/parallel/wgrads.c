@@ -183,10 +183,20 @@ static tg_status run(tg_wgrads *d) {
     return s;
 }
 
+/* Whether ranks meet for what waits. */
+static bool meets(const tg_wgrads *d) {
+    for (int i = 0; i < d->n; i++)
+        if (tg_comm_size(d->item[i].comm) > 1) return true;
+    return false;
+}
+
 tg_status tg_wgrads_run(tg_wgrads *d) {
     if (!d) return TG_ERR_ARGUMENT;
-    TG_TRY(d->ctx->status);
-    tg_status s = run(d);
-    tg_tape_reset(d->tape);
+    tg_status s = d->ctx->status;
+    if (s == TG_OK) {
+        s = run(d);
+        tg_tape_reset(d->tape);
+    }
+    if (s != TG_OK && meets(d)) tg_ctx_skip(d->ctx);
     return s;
 }

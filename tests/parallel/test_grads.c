@@ -195,11 +195,147 @@ START_TEST(buckets_begin_anew_after_a_failure) {
 }
 END_TEST
 
+/* ---- Several objects of buckets ---- */
+
+enum { OBJECTS = 3, EACH = 4 };
+
+/* Parameter i has the gradient 10^i from each rank that uses it; the last used has its own first. */
+typedef struct use {
+    const char *order[2]; /* of the ranks: which parameters, one after the other */
+    double want[OBJECTS];
+} use;
+
+static tg_tensor *of_use(tg_tape *t, tg_tensor *const *w, tg_tensor *ones, const char *order) {
+    static const double slope[OBJECTS] = {1, 10, 100};
+    tg_tensor *sum = NULL;
+    for (; *order; order++) {
+        int i = *order - 'a';
+        tg_tensor *y = tg_scale(t, tg_mul(t, w[i], ones), slope[i]);
+        sum = sum ? tg_add(t, sum, y) : y;
+    }
+    return tg_sum(t, sum, TG_ALL_DIMS, false);
+}
+
+static tg_status use_objects(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const use *u = arg;
+    static const double one[EACH] = {1, 1, 1, 1};
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    const char *order = u->order[tg_comm_rank(world)];
+    tg_tensor *w[OBJECTS], *ones = tg_from_host(ctx, TG_F64, TG_SHAPE(EACH), one);
+    tg_buckets *b[OBJECTS];
+    tg_tape *t = tg_tape_new(ctx);
+    for (int i = 0; i < OBJECTS; i++) {
+        w[i] = tg_param(ctx, "w", TG_SHAPE(EACH), 0.5);
+        tg_place(p, w[i], TG_DP, TG_R);
+        b[i] = tg_buckets_new(p, &w[i], 1, 0);
+    }
+    for (int step = 0; step < 2 && tg_ctx_status(ctx) == TG_OK; step++) {
+        if (*order) tg_backward(t, of_use(t, w, ones, order));
+        tg_tape_reset(t);
+        tg_grads_finalize(p, w, OBJECTS, NULL);
+        for (int i = 0; i < OBJECTS && tg_ctx_status(ctx) == TG_OK; i++) {
+            double g[EACH] = {0};
+            if (tg_has_grad(w[i])) tg_read_f64(tg_grad_of(w[i]), g, EACH);
+            if (g[0] != u->want[i])
+                tg_ctx_fail(ctx, TG_ERR_INTERNAL, "\"%s\" and \"%s\": gradient %d is %g, expected %g", u->order[0],
+                            u->order[1], i, g[0], u->want[i]);
+            tg_zero_grad(w[i]);
+        }
+    }
+    for (int i = 0; i < OBJECTS; i++) tg_buckets_free(b[i]);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+/* Their buckets are of one size, so that no signature tells them apart. */
+START_TEST(buckets_of_several_objects_start_in_one_order) {
+    static const use uses[] = {
+        {{"abc", "abc"}, {2, 20, 200}}, {{"abc", "cba"}, {2, 20, 200}}, {{"bca", "acb"}, {2, 20, 200}},
+        {{"abc", "ab"}, {2, 20, 100}},  {{"ba", "bc"}, {1, 20, 100}},   {{"a", "b"}, {1, 10, 0}},
+        {{"abc", ""}, {1, 10, 100}},    {{"cba", ""}, {1, 10, 100}},    {{"", "b"}, {0, 10, 0}},
+    };
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) on_ranks(2, use_objects, (void *)&uses[i]);
+}
+END_TEST
+
+/* A parameter is dropped and its buckets stay; the next ones get its handle. */
+static tg_status reuse(void *arg, tg_ctx *ctx, tg_comm *world) {
+    enum { HANDLES = 5000 };
+    static const double one[EACH] = {1, 1, 1, 1};
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *ones = tg_from_host(ctx, TG_F64, TG_SHAPE(EACH), one), *w[2];
+    for (int i = 0; i < 2; i++) tg_place(p, w[i] = tg_param(ctx, "old", TG_SHAPE(EACH), 0.5), TG_DP, TG_R);
+    tg_buckets *b = tg_buckets_new(p, w, 2, 0), *again = NULL;
+    tg_tensor *gone = w[0], *same = NULL;
+    tg_drop(gone);
+    for (int i = 0; i < HANDLES && same != gone; i++) same = tg_param(ctx, "new", TG_SHAPE(EACH), 0.5);
+    if (same != gone) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the handle was not given again");
+    tg_place(p, same, TG_DP, TG_R);
+    if (*(const bool *)arg) again = tg_buckets_new(p, &same, 1, 0);
+    w[0] = same;
+    for (int step = 0; step < 2; step++) {
+        double g[2][EACH];
+        if (step == 0 || tg_comm_rank(world) == 0) tg_backward(t, of_use(t, w, ones, "ab"));
+        tg_tape_reset(t);
+        tg_grads_finalize(p, w, 2, NULL);
+        for (int i = 0; i < 2; i++) tg_read_f64(tg_grad_of(w[i]), g[i], EACH), tg_zero_grad(w[i]);
+        double ranks = step == 0 ? 2 : 1;
+        if (tg_ctx_status(ctx) == TG_OK && (g[0][0] != ranks || g[1][0] != 10 * ranks))
+            tg_ctx_fail(ctx, TG_ERR_INTERNAL, "step %d: gradients %g and %g of %g ranks", step, g[0][0], g[1][0],
+                        ranks);
+    }
+    tg_buckets_free(b);
+    tg_buckets_free(again);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(buckets_of_a_dropped_parameter_claim_no_other) {
+    for (int again = 0; again < 2; again++) on_ranks(2, reuse, &(bool){again});
+}
+END_TEST
+
+/* ---- Refusals ---- */
+
 static bool refused(tg_ctx *ctx, tg_status s, const char *says) {
     bool as_expected = tg_ctx_status(ctx) == s && strstr(tg_ctx_message(ctx), says);
     if (!as_expected) return false;
     tg_ctx_clear(ctx);
     return true;
+}
+
+/* A step ends all sums, and says so before it starts one. */
+static void what_is_in_buckets(tg_ctx *ctx, tg_parallel *p, tg_tape *t, const model *m) {
+    tg_comm_counts before = TG_COMM_COUNTS(), after = TG_COMM_COUNTS();
+    for (int i = 0; i < 5; i++) tg_zero_grad(m->all[i]);
+    tg_buckets *b = tg_buckets_new(p, m->all, 4, 1);
+    tg_buckets_set_reduce(b, false);
+    backward(ctx, t, m, 0, 4, true);
+    tg_comm_count(tg_parallel_world(p), &before);
+    tg_grads_finalize(p, m->all, 3, NULL);
+    ck_assert(refused(ctx, TG_ERR_STATE, "b2 f64[1] is in buckets and not among the parameters"));
+    tg_grads_finalize(p, m->all + 4, 1, NULL);
+    ck_assert(refused(ctx, TG_ERR_STATE, "is in buckets and not among the parameters"));
+    tg_comm_count(tg_parallel_world(p), &after);
+    ck_assert_int_eq(before.calls[TG_ALL_REDUCE], after.calls[TG_ALL_REDUCE]);
+    tg_zero_grad(m->b2);
+    tg_set_requires_grad(m->b2, false); /* frozen: it cannot be listed */
+    ck_assert_int_eq(tg_grads_finalize(p, m->all, 3, NULL), TG_OK);
+    tg_set_requires_grad(m->b2, true);
+    for (int i = 0; i < 5; i++) tg_zero_grad(m->all[i]);
+    tg_buckets_set_reduce(b, true);
+    backward(ctx, t, m, 0, 4, true);
+    ck_assert_ptr_null(tg_buckets_new(p, m->all + 4, 1, 0));
+    ck_assert(refused(ctx, TG_ERR_STATE, "sums of this step have begun"));
+    tg_buckets_set_reduce(b, false);
+    backward(ctx, t, m, 0, 4, true);
+    ck_assert(tg_ctx_status(ctx) != TG_OK && strstr(tg_ctx_message(ctx), "came after its bucket's sum had started"));
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+    tg_buckets_free(b);
 }
 
 /* On a plan nobody waits for anybody, so an error of one rank can be looked at and cleared. */
@@ -228,6 +364,7 @@ START_TEST(what_is_not_whole_is_not_used) {
                       refused(ctx, TG_ERR_STATE, "came after its bucket's sum had started"),
                   "%s", tg_ctx_message(ctx));
     tg_buckets_free(b);
+    what_is_in_buckets(ctx, p, t, &m);
     tg_tensor *stray = tg_param(ctx, "stray", TG_SHAPE(2), 1);
     ck_assert_ptr_null(tg_buckets_new(p, &stray, 1, 0));
     ck_assert(refused(ctx, TG_ERR_PLACEMENT, "R on dp"));
@@ -241,6 +378,7 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {data_parallel_gradients_are_one_ranks, buckets_begin_anew_after_a_failure,
-                            what_is_not_whole_is_not_used};
+                            buckets_of_several_objects_start_in_one_order,
+                            buckets_of_a_dropped_parameter_claim_no_other, what_is_not_whole_is_not_used};
     return tg_check_main("grads", tests, sizeof tests / sizeof *tests);
 }

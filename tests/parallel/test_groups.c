@@ -2,8 +2,11 @@
 #include <string.h>
 #include <time.h>
 
-#include <tapegrad/parallel.h>
+#include <tapegrad/capture.h>
+#include <tapegrad/mappings.h>
+#include <tapegrad/nn.h>
 
+#include "core/core.h"
 #include "parallel/device_ranks.h"
 
 #include "check_main.h"
@@ -198,6 +201,166 @@ START_TEST(a_grid_goes_on_with_the_ranks_that_are_left) {
 }
 END_TEST
 
+/* ---- What is left out after an error ---- */
+
+/* Calls in which ranks of tp meet; those from FIRST_OF_SP on under sequence parallelism. */
+typedef enum meets {
+    FORWARD, APPLY, LOSS, LOGITS, NEXT, RECOMPUTE, REPLAY, DATA, STEP, DRAIN, INFER, MEETS, FIRST_OF_SP = DRAIN
+} meets;
+
+typedef struct model {
+    tg_ctx *ctx;
+    tg_parallel *p;
+    tg_comm *tp;
+    tg_tape *t;
+    tg_module *gpt, *row, *column, *infer_row, *infer_column;
+    tg_gpt_cache *cache;
+    tg_graph *graph;
+    tg_tensor *ids, *part, *shard, *rows;
+} model;
+
+static tg_status step_of(void *state, tg_ctx *ctx) {
+    const model *m = state;
+    tg_item(tg_gpt_loss(m->gpt, m->t, m->ids, m->ids, TG_LOSS_SUM));
+    return tg_ctx_status(ctx);
+}
+
+static void make_model(model *m, tg_ctx *ctx, tg_parallel *p) {
+    static const float ones[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    int tp = tg_parallel_size(p, TG_TP);
+    bool sp = tg_parallel_sp(p);
+    *m = (model){.ctx = ctx, .p = p, .tp = tg_parallel_comm(p, TG_TP), .t = tg_tape_new(ctx)};
+    m->gpt = tg_gpt_new(ctx, TG_GPT(.vocab = 40, .layers = 1, .heads = 2, .hidden = 8, .positions = 8, .parallel = p));
+    m->row = tg_nn_row_linear(p, 8, 8, NULL);
+    m->column = tg_nn_column_linear(p, 8, 8, TG_PLINEAR(.deferred_wgrads = TG_NONE));
+    m->ids = tg_zeros(ctx, TG_I64, TG_SHAPE(1, 4));
+    m->part = tg_from_host(ctx, TG_F32, TG_SHAPE(2, 8), ones);
+    m->shard = tg_from_host(ctx, TG_F32, TG_SHAPE(2, 1, 8 / tp), ones);
+    m->rows = tg_from_host(ctx, TG_F32, TG_SHAPE(2 / tp, 1, 8), ones);
+    tg_place(p, m->ids, TG_TP, TG_I);
+    tg_place(p, m->part, TG_TP, TG_P);
+    tg_place(p, m->shard, TG_TP, TG_SHARD(2));
+    tg_place(p, m->rows, TG_TP, sp ? TG_SHARD(0) : TG_I);
+    if (!sp) m->cache = tg_gpt_cache_new(m->gpt, 1, 8);
+    if (sp || tp == 1) {
+        m->infer_row = tg_nn_inference_row(p, 8, 8, NULL);
+        m->infer_column = tg_nn_inference_column(p, 8, 8, NULL);
+    }
+    if (sp) tg_backward(m->t, tg_sum(m->t, tg_module_forward(m->column, m->t, m->rows), TG_ALL_DIMS, false));
+    m->graph = tg_capture(ctx, step_of, m); /* calls it once */
+}
+
+static void free_model(model *m) {
+    tg_graph_free(m->graph);
+    tg_gpt_cache_free(m->cache);
+    tg_module *all[] = {m->gpt, m->row, m->column, m->infer_row, m->infer_column};
+    for (int i = 0; i < 5; i++) tg_module_free(all[i]);
+    tg_tensor *inputs[] = {m->ids, m->part, m->shard, m->rows};
+    tg_tape_free(m->t);
+    for (int i = 0; i < 4; i++) tg_drop(inputs[i]);
+}
+
+static tg_status reduced(void *tp, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    out[0] = tg_reduce_from_tp(t, tg_scale(t, in[0], 2), tp);
+    return tg_ctx_status(tg_tape_ctx(t));
+}
+
+static tg_tensor *meet(model *m, meets which) {
+    tg_tensor *y = m->part, *residual = m->rows;
+    tg_replay *r;
+    switch (which) {
+    case FORWARD: return tg_module_forward(m->row, m->t, m->shard);
+    case APPLY: return tg_plinear_apply(m->row, m->t, m->shard, NULL, -1);
+    case LOSS: return tg_gpt_loss(m->gpt, m->t, m->ids, m->ids, TG_LOSS_SUM);
+    case LOGITS: return tg_gpt_logits(m->gpt, m->t, m->ids);
+    case NEXT: return tg_gpt_next(m->gpt, m->t, m->cache, m->ids);
+    case RECOMPUTE: tg_recompute(m->t, reduced, m->tp, &m->part, 1, &y, 1, NULL); return y;
+    case REPLAY:
+        r = tg_replay_open(m->t);
+        tg_replay_run(r, reduced, m->tp, &m->part, 1, &y, 1, NULL);
+        return y;
+    case DATA: tg_broadcast_data(m->t, &y, 1, TG_F32, m->tp); return y;
+    case STEP: tg_graph_replay(m->graph); return NULL;
+    case INFER: return tg_inference_next(m->infer_row, m->infer_column, m->t, m->shard, &residual);
+    default: tg_wgrads_drain(m->column); return NULL;
+    }
+}
+
+static void meet_and_read(model *m, meets which) {
+    double room[512];
+    tg_tensor *y = meet(m, which);
+    if (y) tg_read_f64(y, room, tg_numel(y));
+}
+
+/* Rank 1 leaves the call out, clears its error, and makes the same call, which its peer's could be taken for. */
+static tg_status leave_out(void *arg, tg_ctx *ctx, tg_comm *world) {
+    meets which = *(const meets *)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2, .sequence_parallel = which >= FIRST_OF_SP));
+    bool wrong = tg_comm_rank(world) == 1;
+    model m;
+    make_model(&m, ctx, p);
+    tg_comm_barrier(world);
+    if (tg_ctx_status(ctx) != TG_OK) return tg_ctx_status(ctx);
+    if (wrong) {
+        tg_ctx_fail(ctx, TG_ERR_DATA, "a bad sample");
+        meet_and_read(&m, which);
+        tg_ctx_clear(ctx);
+    }
+    meet_and_read(&m, which);
+    tg_status s = tg_ctx_status(ctx);
+    bool told = s == (wrong ? TG_ERR_ABORTED : TG_ERR_REMOTE) && strstr(tg_ctx_message(ctx), "a bad sample");
+    if (told) tg_ctx_clear(ctx);
+    if (!told) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "call %d, rank %d went on", which, wrong), TG_ERR_INTERNAL;
+    tg_tape_reset(m.t);
+    if (tg_parallel_recover(p) == TG_OK && sum_over(ctx, tg_parallel_comm(p, TG_TP), 1) != 2)
+        tg_ctx_fail(ctx, TG_ERR_INTERNAL, "another sum after the recovery");
+    free_model(&m);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(who_leaves_out_a_call_that_ranks_meet_in_is_out_of_step) {
+    for (meets which = 0; which < MEETS; which++) {
+        char message[1024] = "";
+        const tg_config *config = TG_CONFIG(.threads = 1, .seed = 3, .deadline = 60);
+        tg_status s = tg_ranks_run(2, leave_out, &which, TG_RANKS(.config = config, .message = message,
+                                                                  .message_size = sizeof message));
+        ck_assert_msg(s == TG_OK, "call %d: %s", which, message);
+    }
+}
+END_TEST
+
+/* How often it was out of step after the call was left out; on a plan, where nobody has to be told. */
+static uint64_t skips_of(meets which, int ranks, const tg_parallel_opts *o) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.seed = 3, .threads = 1));
+    tg_comm *world = tg_comm_plan_new(ctx, 0, ranks);
+    tg_parallel *p = tg_parallel_new(world, o);
+    model m;
+    make_model(&m, ctx, p);
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+    uint64_t before = ctx->skips;
+    tg_ctx_fail(ctx, TG_ERR_DATA, "a bad sample");
+    meet(&m, which);
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_DATA);
+    uint64_t skips = ctx->skips - before;
+    tg_ctx_clear(ctx);
+    free_model(&m);
+    tg_parallel_free(p);
+    tg_comm_free(world);
+    tg_ctx_free(ctx);
+    return skips;
+}
+
+START_TEST(a_data_parallel_rank_may_leave_out_a_micro_batch) {
+    for (meets which = 0; which < MEETS; which++) {
+        ck_assert_uint_eq(skips_of(which, 1, NULL), 0);
+        ck_assert(!skips_of(which, 2, NULL) == (which != STEP)); /* which sums gradients, too */
+        ck_assert_uint_gt(skips_of(which, 2, TG_PARALLEL(.tp = 2, .sequence_parallel = which >= FIRST_OF_SP)), 0);
+    }
+}
+END_TEST
+
 /* ---- Refusals ---- */
 
 START_TEST(grids_that_do_not_fit_are_refused) {
@@ -239,6 +402,8 @@ END_TEST
 int main(void) {
     const TTest *tests[] = {groups_are_those_worked_out_by_hand, groups_part_the_world, wrong_orders_have_no_groups,
                             every_rank_is_in_its_groups, grids_that_do_not_fit_are_refused,
-                            a_grid_recovers_from_a_failure, a_grid_goes_on_with_the_ranks_that_are_left};
+                            a_grid_recovers_from_a_failure, a_grid_goes_on_with_the_ranks_that_are_left,
+                            who_leaves_out_a_call_that_ranks_meet_in_is_out_of_step,
+                            a_data_parallel_rank_may_leave_out_a_micro_batch};
     return tg_check_main("groups", tests, sizeof tests / sizeof *tests);
 }
