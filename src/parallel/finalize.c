@@ -152,7 +152,7 @@ static tg_status scale_by(tg_tensor *const *params, int n, tg_tensor *wide, tg_t
     for (int i = 0; i < n; i++) {
         tg_tensor *g = tg_gradient_of(params[i]);
         if (!g) continue;
-        TG_TRY(tg_storage_need(g->storage, g));
+        TG_TRY(tg_storage_may_change(g));
         tg_array a[2] = {tg_array_of(g)};
         a[1] = tg_array_spread(g->dtype == TG_F64 ? wide : narrow, 0, &a[0]);
         TG_TRY(g->ctx->ops->map(g->ctx, TG_FN_mul, a[0], a, 2, none, false));

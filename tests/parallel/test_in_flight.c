@@ -91,7 +91,64 @@ START_TEST(what_a_gather_reads_is_not_overwritten) {
 }
 END_TEST
 
+/* ---- Gradients ---- */
+
+static bool all_are(tg_tensor *x, double v) {
+    double got[N];
+    bool same = tg_read_f64(x, got, N) == TG_OK;
+    for (int i = 0; i < N; i++) same = same && got[i] == v;
+    return same;
+}
+
+/* Adds g to each element of w's gradient. */
+static void give(tg_ctx *ctx, tg_tensor *w, double g) {
+    tg_tape *t = tg_tape_new(ctx);
+    tg_backward(t, tg_scale(t, tg_sum(t, w, TG_ALL_DIMS, false), g));
+    tg_tape_free(t);
+}
+
+/* What comes while a sum reads a gradient; where it lies. */
+typedef struct gradient_case {
+    enum { ADDED, WRITTEN, DIVIDED } then;
+    enum { ITS_OWN, MAIN_GRAD, CALLERS } in;
+} gradient_case;
+
+static tg_status gradient_read(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const gradient_case *k = arg;
+    double bytes[N] = {0};
+    const double four = 4;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = RANKS));
+    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(N), 1), *sum = tg_zeros(ctx, TG_F64, TG_SHAPE(N));
+    if (k->in == MAIN_GRAD) tg_set_main_grad(w, tg_zeros(ctx, TG_F64, TG_SHAPE(N)));
+    if (k->in == CALLERS) tg_set_main_grad(w, tg_wrap(ctx, TG_F64, TG_SHAPE(N), NULL, bytes, NULL, NULL));
+    give(ctx, w, 1);
+    be_late(world);
+    tg_comm_all_reduce(world, sum, tg_grad_of(w), TG_REDUCE_SUM);
+    atomic_store(&gone_on, true);
+    if (k->then == WRITTEN) tg_zero_grad(w);
+    if (k->then == DIVIDED)
+        tg_grads_finalize(p, &w, 1, TG_FINALIZE(.tokens = tg_from_host(ctx, TG_F64, TG_SHAPE(), &four)));
+    else
+        give(ctx, w, 100);
+    EXPECT(ctx, all_are(sum, RANKS));
+    EXPECT(ctx, all_are(tg_grad_of(w), k->then == ADDED ? 101 : k->then == WRITTEN ? 100 : 0.25));
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_gradient_that_is_read_waits_for_its_next_writer) {
+    gradient_case k;
+    for (int i = 0; i < 9; i++) {
+        k.then = i % 3, k.in = i / 3;
+        if (k.in == CALLERS && ranks_on_gpus()) continue;
+        atomic_store(&gone_on, false);
+        on_ranks(RANKS, gradient_read, &k);
+    }
+}
+END_TEST
+
 int main(void) {
-    const TTest *const tests[] = {a_gradient_that_is_read_is_not_added_into, what_a_gather_reads_is_not_overwritten};
+    const TTest *const tests[] = {a_gradient_that_is_read_is_not_added_into, what_a_gather_reads_is_not_overwritten,
+                                  a_gradient_that_is_read_waits_for_its_next_writer};
     return tg_check_main("in_flight", tests, sizeof tests / sizeof *tests);
 }
