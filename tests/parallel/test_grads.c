@@ -1,6 +1,7 @@
 /* Gradients over data-parallel ranks: buckets, tg_grads_finalize, norms, against one rank with the whole batch. */
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 #include <tapegrad/optim.h>
 #include <tapegrad/parallel.h>
@@ -239,8 +240,38 @@ START_TEST(what_is_not_whole_is_not_used) {
 }
 END_TEST
 
+/* ---- Check mode ---- */
+
+static void give(tg_tape *t, tg_tensor *w, double g) {
+    tg_backward(t, tg_scale(t, tg_sum(t, w, TG_ALL_DIMS, false), g));
+}
+
+/* Ranks begin with different bytes, and rank 1 sends its own, late: after the other could have compared them. */
+static tg_status compare_in_flight(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_comm *dp = tg_parallel_comm(p, TG_DP);
+    const double mine = tg_comm_rank(dp);
+    tg_tensor *w[] = {tg_param(ctx, "w", TG_SHAPE(1), 0.5), tg_param(ctx, "unused", TG_SHAPE(1), 0)};
+    for (int i = 0; i < 2; i++) tg_place(p, w[i], TG_DP, TG_R);
+    tg_write_f64(w[1], &mine, 1);
+    if (tg_comm_rank(dp)) nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    tg_comm_broadcast(dp, w[1], 1);
+    tg_tape *t = tg_tape_new(ctx);
+    give(t, w[0], 1);
+    tg_grads_finalize(p, w, 2, NULL);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(parameters_are_compared_once_they_have_come) { on_ranks(2, compare_in_flight, NULL); }
+END_TEST
+
 int main(void) {
-    const TTest *tests[] = {data_parallel_gradients_are_one_ranks, buckets_begin_anew_after_a_failure,
-                            what_is_not_whole_is_not_used};
+    const TTest *tests[] = {data_parallel_gradients_are_one_ranks,
+                            buckets_begin_anew_after_a_failure,
+                            what_is_not_whole_is_not_used,
+                            parameters_are_compared_once_they_have_come};
     return tg_check_main("grads", tests, sizeof tests / sizeof *tests);
 }
