@@ -136,8 +136,10 @@ TG_API tg_tensor *tg_param_placed(const tg_parallel *p, const char *name, tg_dty
 
 typedef struct tg_finalize_opts {
     size_t size;
-    tg_tensor *tokens; /* scalar, this rank's count over its micro-batches: gradients are divided by the sum over dp
-                          and cp, at least 1. NULL: not divided */
+    /* Scalar, this rank's own count over its micro-batches: gradients are divided by the sum over dp and cp, at least
+     * 1. TG_ERR_PLACEMENT where a declaration or an op has placed it as the same on ranks of dp or cp (I, R), which a
+     * count that was summed already is, and where it is P on another axis. NULL: not divided. */
+    tg_tensor *tokens;
 } tg_finalize_opts;
 
 #define TG_FINALIZE(...) (&(tg_finalize_opts){.size = sizeof(tg_finalize_opts), __VA_ARGS__})

@@ -71,11 +71,13 @@ void tg_slot_drop(tg_slot *s) {
 
 /* ---- A leaf's accumulated gradient ---- */
 
+static tg_tensor *changeable(tg_tensor *g) { return tg_storage_may_change(g) == TG_OK ? g : NULL; }
+
 /* The caller's buffer, which must be there still. */
 static tg_tensor *main_buffer(tg_tensor *x) {
     tg_tensor *g = x->ext->main_grad;
     char what[160];
-    if (g->serial == x->ext->main_serial) return tg_storage_need(g->storage, g) == TG_OK ? g : NULL;
+    if (g->serial == x->ext->main_serial) return changeable(g);
     tg_describe(x, what, sizeof what);
     tg_fail(x->ctx, TG_ERR_HANDLE, "the main_grad of %s was dropped; it must outlive its use", what);
     return NULL;
@@ -100,7 +102,7 @@ tg_tensor *tg_gradient_buffer(tg_tensor *x) {
         tg_drop(e->grad);
         e->grad = NULL;
     }
-    if (e->grad) return tg_storage_need(e->grad->storage, e->grad) == TG_OK ? e->grad : NULL;
+    if (e->grad) return changeable(e->grad);
     e->grad = tg_owned_empty(x->ctx, tg_accumulate_dtype(x->dtype), x->ndim, x->shape, TG_MEM_GRADIENT);
     if (e->grad) e->grad->ext->grad_of = e;
     return e->grad;

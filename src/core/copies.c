@@ -171,7 +171,7 @@ static tg_status start(copy *c, void *dst, const void *src, size_t bytes, tg_cop
     return TG_OK;
 }
 
-/* What is read without waiting for what fills it, as an optimiser does, comes behind the copy at once. */
+/* What is read and written in every step comes behind the copy at once. */
 static bool outlives_steps(const tg_storage *s) {
     return s->category == TG_MEM_PARAMETER || s->category == TG_MEM_GRADIENT || s->category == TG_MEM_OPTIMISER;
 }

@@ -312,6 +312,8 @@ static inline bool tg_storage_is_own(const tg_storage *s) {
 }
 /* Before bytes change in place: works in flight have read them. */
 tg_status tg_storage_await_readers(tg_storage *s);
+/* Before x changes from what it is: it has come, and works in flight have read it. */
+tg_status tg_storage_may_change(const tg_tensor *x);
 /* capture.c: the step that is being captured uses, or changes, these bytes. */
 void tg_capture_uses(tg_storage *s);
 void tg_capture_writes(tg_storage *s);

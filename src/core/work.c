@@ -144,8 +144,24 @@ tg_status tg_works_wait_readers(tg_ctx *ctx, const tg_block *b) {
     return TG_OK;
 }
 
+/* The caller's bytes have no block: who reads them holds their storage. */
+static tg_status wait_holders(const tg_storage *s) {
+    for (tg_work *w = s->ctx->works; w;) {
+        bool holds = w->holds == s;
+        if (holds) TG_TRY(wait_reader(w));
+        w = holds ? s->ctx->works : w->after;
+    }
+    return TG_OK;
+}
+
 tg_status tg_storage_await_readers(tg_storage *s) {
-    return s->block && tg_block_held(s->block) ? tg_works_wait_readers(s->ctx, s->block) : TG_OK;
+    if (!s->block) return tg_storage_is_own(s) ? TG_OK : wait_holders(s);
+    return tg_block_held(s->block) ? tg_works_wait_readers(s->ctx, s->block) : TG_OK;
+}
+
+tg_status tg_storage_may_change(const tg_tensor *x) {
+    TG_TRY(tg_storage_need(x->storage, x));
+    return tg_storage_await_readers(x->storage);
 }
 
 tg_status tg_work_fills(tg_work *w, tg_storage *s) {

@@ -181,8 +181,7 @@ static tg_status read_entry(tg_safetensors *f, const tg_safetensors_entry *e, tg
     tg_ctx *ctx = f->file.ctx;
     TG_TRY(check_destination(f, e, dst, convert));
     if (ctx->meta) return TG_OK;
-    TG_TRY(tg_storage_need(dst->storage, dst));
-    TG_TRY(tg_storage_await_readers(dst->storage));
+    TG_TRY(tg_storage_may_change(dst));
     tg_storage_wrote(dst->storage, "tg_safetensors_read", site);
     void *chunk = ctx->host ? NULL : tg_host_alloc(ctx, TG_IO_CHUNK);
     tg_status s = ctx->host || chunk ? fill(f, e, dst, chunk) : tg_io_enter(ctx);

@@ -221,7 +221,7 @@ static tg_status load_part(tg_module *gpt, tg_safetensors *f, tg_tensor *p, cons
         s = tg_safetensors_read(f, stored, view, true);
         tg_temp_free(view);
     }
-    if (part && s == TG_OK && view) s = tg_storage_await_readers(p->storage);
+    if (part && s == TG_OK && view) s = tg_storage_may_change(p);
     if (part && s == TG_OK && view) s = tg_shard_move(p, ctx->grid.rank, whole, p, false);
     if (part) tg_temp_free(whole);
     tg_storage_wrote(p->storage, "tg_gpt_load", NULL);

@@ -52,6 +52,7 @@ static tg_status begin_item(tg_optim *o, tg_optim_item *it, tg_tensor *p) {
     if (wide != p->dtype) {
         it->master = state_tensor(p, wide);
         if (!it->master) return o->ctx->status;
+        TG_TRY(tg_storage_need(p->storage, p));
         TG_TRY(tg_gradient_put(it->master, p, false));
     }
     it->version = it->param->storage->version;

@@ -26,6 +26,7 @@ static tg_tensor *part_of_state(tg_optim *o, int first, int ndim, int64_t n) {
 /* Sends words of the state. */
 static tg_status put(tg_optim *o, int first, const double *v, int n) {
     if (o->ctx->meta) return TG_OK;
+    TG_TRY(tg_storage_may_change(o->state));
     double *at = (double *)tg_data(o->state) + first;
     return o->ctx->ops->copy(o->ctx, at, v, (size_t)n * sizeof *v, TG_COPY_FROM_HOST);
 }
@@ -36,7 +37,9 @@ static bool look(const tg_optim *o, double s[TG_STEP_STATE]) {
     memcpy(s, before, sizeof before);
     if (!o || !o->state) return false;
     if (o->ctx->meta) return true;
-    if (o->ctx->ops->copy(o->ctx, s, tg_data(o->state), sizeof before, TG_COPY_TO_HOST) == TG_OK) return true;
+    if (tg_storage_need(o->state->storage, o->state) == TG_OK &&
+        o->ctx->ops->copy(o->ctx, s, tg_data(o->state), sizeof before, TG_COPY_TO_HOST) == TG_OK)
+        return true;
     memcpy(s, before, sizeof before);
     return false;
 }
@@ -150,6 +153,15 @@ static void note_versions(tg_optim_item *it) {
     it->master_version = it->master ? it->master->storage->version : 0;
 }
 
+/* What a step may change, though a collective fills it or reads it: a parameter, its master and its states. */
+static tg_status settle(const tg_optim *o, const tg_optim_item *it) {
+    if (!it->master && !tg_optim_gradient(it)) return TG_OK;
+    TG_TRY(tg_storage_may_change(it->param));
+    if (it->master) TG_TRY(tg_storage_may_change(it->master));
+    for (int i = 0; i < o->method->n_states; i++) TG_TRY(tg_storage_may_change(it->state[i]));
+    return TG_OK;
+}
+
 /* Somebody may have written one of the two since the last step. A master that was loaded is the truth, with or without
  * the parameter that was rounded from it; else the parameter is. */
 static tg_status agree_with_master(tg_optim_item *it) {
@@ -182,6 +194,7 @@ static bool measures(const tg_optim *o) { return (o->max_norm > 0 || o->scale.si
 
 static tg_status prepare(tg_optim *o, bool normed) {
     const tg_device_ops *ops = o->ctx->ops;
+    TG_TRY(tg_storage_may_change(o->state));
     bool adam = o->method == &tg_adam_method;
     tg_prepare_args a = {.sums = tg_data(o->sums),
                          .n_sums = normed ? o->n_sums : 0,
@@ -208,6 +221,7 @@ static tg_status prepare(tg_optim *o, bool normed) {
 static tg_status refresh_scale(tg_optim *o, const char *by, const void *site) {
     uint32_t version = o->state->storage->version;
     if (!o->scale.size || (o->scale_version == version && !o->ctx->capture)) return TG_OK;
+    TG_TRY(tg_storage_need(o->state->storage, o->state));
     tg_array scale = tg_array_of(o->scale_view);
     TG_TRY(o->ctx->ops->map(o->ctx, TG_FN_id, tg_array_of(o->scale32), &scale, 1, (const double[2]){0}, false));
     tg_storage_wrote(o->scale32->storage, by, site);
@@ -219,11 +233,10 @@ static tg_status refresh_scale(tg_optim *o, const char *by, const void *site) {
 static tg_status step(tg_optim *o) {
     TG_TRY(tg_optim_check(o));
     TG_TRY(check_gradients(o, "tg_optim_step"));
+    for (int i = 0; i < o->n; i++) TG_TRY(settle(o, &o->item[i]));
     for (int i = 0; i < o->n; i++) TG_TRY(agree_with_master(&o->item[i]));
     bool normed = o->summed || measures(o);
     if (measures(o)) TG_TRY(measure(o));
-    for (int i = 0; i < o->n; i++)
-        if (tg_optim_gradient(&o->item[i])) TG_TRY(tg_storage_await_readers(o->item[i].param->storage));
     TG_TRY(prepare(o, normed));
     TG_TRY(refresh_scale(o, "tg_optim_step", TG_SITE));
     o->summed = false;

@@ -190,7 +190,7 @@ static tg_status settle(entry *e) {
                        e->name, ops->name, ctx->ops->name);
     if (s) TG_TRY(tg_storage_need(s->storage, s));
     if (d) TG_TRY(tg_storage_need(d->storage, d));
-    if (d && d->storage->block && e->a->kind != TG_RECV) TG_TRY(tg_works_wait_readers(ctx, d->storage->block));
+    if (d && e->a->kind != TG_RECV) TG_TRY(tg_storage_await_readers(d->storage));
     e->t.src = s && s->numel ? tg_data(s) : NULL;
     e->t.dst = d && d->numel ? tg_data(d) : NULL;
     return check_overlap(e);

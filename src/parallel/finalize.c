@@ -152,7 +152,7 @@ static tg_status scale_by(tg_tensor *const *params, int n, tg_tensor *wide, tg_t
     for (int i = 0; i < n; i++) {
         tg_tensor *g = tg_gradient_of(params[i]);
         if (!g) continue;
-        TG_TRY(tg_storage_need(g->storage, g));
+        TG_TRY(tg_storage_may_change(g));
         tg_array a[2] = {tg_array_of(g)};
         a[1] = tg_array_spread(g->dtype == TG_F64 ? wide : narrow, 0, &a[0]);
         TG_TRY(g->ctx->ops->map(g->ctx, TG_FN_mul, a[0], a, 2, none, false));
@@ -186,6 +186,36 @@ static bool has_gradients(tg_tensor *const *params, int n) {
     return false;
 }
 
+static tg_status refuse_tokens(const tg_tensor *x, uint32_t axes, const char *why) {
+    char is[24];
+    tg_axis a = 0;
+    while (!(axes >> a & 1)) a++;
+    tg_placement_name(tg_place_on(x, a), is, sizeof is);
+    return tg_fail(x->ctx, TG_ERR_PLACEMENT, "tg_grads_finalize: tokens is %s on axis %s, %s", is, tg_axis_name(a),
+                   why);
+}
+
+/* An undeclared leaf is this rank's own count, also where the library made it: other ranks may count as many. */
+static tg_status check_tokens(const tg_tensor *x) {
+    tg_ctx *ctx = x->ctx;
+    if (x->numel != 1)
+        return tg_fail(ctx, TG_ERR_SHAPE, "tg_grads_finalize: tokens has %lld elements, expected one",
+                       (long long)x->numel);
+    const tg_placing *p = tg_place_of(x);
+    uint32_t partial = p ? p->partial : 0, own = p ? p->varying | p->partial : 0;
+    uint32_t said = !(x->flags & TG_F_LEAF) ? UINT32_MAX : x->ext ? x->ext->placed : 0;
+    uint32_t shares = partial & ~(uint32_t)TG_DATA_AXES, again = TG_DATA_AXES & ctx->grid.axes & said & ~own;
+    if (shares)
+        return refuse_tokens(x, shares,
+                             "so that each rank would divide by its share of the count; expected the whole there: "
+                             "reduce it first (tg_reduce_from_tp, tg_all_reduce)");
+    if (again)
+        return refuse_tokens(x, again,
+                             "one count on all its ranks, and would be summed over them again; expected this rank's "
+                             "own, V or P there: as it is before it is reduced, or of tg_from_host");
+    return TG_OK;
+}
+
 static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *o) {
     tg_ctx *ctx = p->ctx;
     if (n < 0 || (n && !params))
@@ -201,9 +231,7 @@ static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, co
                 return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_grads_finalize: parameter %d is given twice", i);
     }
     if (o->tokens) TG_TRY(tg_check(ctx, o->tokens, "tg_grads_finalize: tokens"));
-    if (o->tokens && o->tokens->numel != 1)
-        return tg_fail(ctx, TG_ERR_SHAPE, "tg_grads_finalize: tokens has %lld elements, expected one",
-                       (long long)o->tokens->numel);
+    if (o->tokens) TG_TRY(check_tokens(o->tokens));
     if (ctx->backwards == ctx->finalized && has_gradients(params, n))
         return tg_fail(ctx, TG_ERR_STATE,
                        "tg_grads_finalize: no backward has run since the last one, whose gradients are still there; it "

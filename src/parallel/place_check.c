@@ -26,6 +26,7 @@ static uint64_t hash_bytes(const unsigned char *p, size_t n) {
 /* Of a device the bytes are read by the host: check mode may be slow. */
 static tg_status hash(const tg_tensor *x, int64_t *out) {
     tg_ctx *ctx = x->ctx;
+    TG_TRY(tg_storage_need(x->storage, x));
     size_t n = (size_t)x->numel * tg_dtype_size((tg_dtype)x->dtype);
     void *copy = ctx->host || !n ? NULL : tg_host_alloc(ctx, n);
     if (!ctx->host && n && !copy) return ctx->status;
@@ -82,7 +83,6 @@ tg_status tg_placement_compare(tg_tensor *x) {
     uint32_t axes = claimed(x) & ~data_axes;
     x->flags |= TG_F_COMPARED;
     if (!axes || !comparable(x)) return TG_OK;
-    TG_TRY(tg_storage_need(x->storage, x));
     int64_t mine;
     TG_TRY(hash(x, &mine));
     for (int a = 0; a < TG_MAX_AXES; a++)
@@ -94,7 +94,6 @@ tg_status tg_placement_compare_over(tg_tensor *x, tg_comm *c, const char *who) {
     char what[160];
     int64_t wrong;
     if (!comparable(x)) return TG_OK;
-    TG_TRY(tg_storage_need(x->storage, x));
     int64_t mine;
     TG_TRY(hash(x, &mine));
     TG_TRY(find_other(x->ctx, c, &mine, 1, &wrong));

@@ -168,8 +168,7 @@ static tg_status read_part(source *f, const tg_shard_item *i, const void *site) 
     tg_tensor *whole = tg_temp_empty(ctx, i->x->dtype, (int)g.ndim, g.dim, TG_MEM_TEMPORARY);
     if (!whole) return ctx->status;
     tg_status s = read_whole(f, i, whole);
-    if (s == TG_OK) s = tg_storage_need(i->x->storage, i->x);
-    if (s == TG_OK) s = tg_storage_await_readers(i->x->storage);
+    if (s == TG_OK) s = tg_storage_may_change(i->x);
     if (s == TG_OK) tg_storage_wrote(i->x->storage, "tg_shards_load", site);
     if (s == TG_OK) s = tg_shard_move(i->like, ctx->grid.rank, whole, i->x, false);
     tg_temp_free(whole);

@@ -1,6 +1,7 @@
 /* Gradients over data-parallel ranks: buckets, tg_grads_finalize, norms, against one rank with the whole batch. */
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 #include <tapegrad/optim.h>
 #include <tapegrad/parallel.h>
@@ -376,9 +377,108 @@ START_TEST(what_is_not_whole_is_not_used) {
 }
 END_TEST
 
+/* ---- The count of tokens ---- */
+
+enum { COUNTED = 4 };
+
+/* Half of a mask of ones over axis, added up: P there. */
+static tg_tensor *count_of_shards(tg_tape *t, const tg_parallel *p, tg_axis axis) {
+    const double ones[COUNTED / 2] = {1, 1};
+    tg_tensor *mask = tg_from_host(tg_parallel_ctx(p), TG_F64, TG_SHAPE(COUNTED / 2), ones);
+    tg_place(p, mask, axis, TG_SHARD(0));
+    return tg_sum(t, mask, TG_ALL_DIMS, false);
+}
+
+static void give(tg_tape *t, tg_tensor *w, double g) {
+    tg_backward(t, tg_scale(t, tg_sum(t, w, TG_ALL_DIMS, false), g));
+}
+
+static tg_status count_shards(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    double g = 0;
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(1), 0.5);
+    tg_place(p, w, TG_DP, TG_R);
+    tg_tape *t = tg_tape_new(ctx);
+    give(t, w, 2);
+    tg_grads_finalize(p, &w, 1, TG_FINALIZE(.tokens = count_of_shards(t, p, TG_DP)));
+    if (tg_ctx_status(ctx) == TG_OK) tg_read_f64(tg_grad_of(w), &g, 1);
+    if (tg_ctx_status(ctx) == TG_OK && g != 2.0 / COUNTED)
+        tg_ctx_fail(ctx, TG_ERR_INTERNAL, "gradient %g", g);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(shares_of_a_count_are_summed_once) { on_ranks(2, count_shards, NULL); }
+END_TEST
+
+/* On a plan, as above. */
+START_TEST(a_count_is_the_ranks_own) {
+    const double four = 4;
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.dtype = TG_F64));
+    tg_comm *world = tg_comm_plan_new(ctx, 0, 4);
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(1), 0.5);
+    tg_place(p, w, TG_DP, TG_R);
+    tg_tensor *declared = tg_zeros(ctx, TG_F64, TG_SHAPE());
+    tg_place(p, declared, TG_DP, TG_R);
+    give(t, w, 1);
+    tg_grads_finalize(p, &w, 1, TG_FINALIZE(.tokens = count_of_shards(t, p, TG_TP)));
+    ck_assert(refused(ctx, TG_ERR_PLACEMENT, "tokens is P on axis tp, so that each rank would divide by its share"));
+    tg_tensor *summed = tg_reduce_from_tp(t, count_of_shards(t, p, TG_DP), tg_parallel_comm(p, TG_DP));
+    tg_grads_finalize(p, &w, 1, TG_FINALIZE(.tokens = summed));
+    ck_assert(refused(ctx, TG_ERR_PLACEMENT, "tokens is I on axis dp, one count on all its ranks"));
+    tg_grads_finalize(p, &w, 1, TG_FINALIZE(.tokens = declared));
+    ck_assert(refused(ctx, TG_ERR_PLACEMENT, "tokens is R on axis dp"));
+    tg_tensor *own[] = {tg_zeros(ctx, TG_F64, TG_SHAPE()), tg_from_host(ctx, TG_F64, TG_SHAPE(), &four),
+                        count_of_shards(t, p, TG_DP)};
+    for (int i = 0; i < 3; i++) {
+        tg_zero_grad(w);
+        give(t, w, 1);
+        tg_grads_finalize(p, &w, 1, TG_FINALIZE(.tokens = own[i]));
+        ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%d: %s", i, tg_ctx_message(ctx));
+    }
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    tg_comm_free(world);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+/* ---- Check mode ---- */
+
+/* Ranks begin with different bytes, and rank 1 sends its own, late: after the other could have compared them. */
+static tg_status compare_in_flight(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_comm *dp = tg_parallel_comm(p, TG_DP);
+    const double mine = tg_comm_rank(dp);
+    tg_tensor *w[] = {tg_param(ctx, "w", TG_SHAPE(1), 0.5), tg_param(ctx, "unused", TG_SHAPE(1), 0)};
+    for (int i = 0; i < 2; i++) tg_place(p, w[i], TG_DP, TG_R);
+    tg_write_f64(w[1], &mine, 1);
+    if (tg_comm_rank(dp)) nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    tg_comm_broadcast(dp, w[1], 1);
+    tg_tape *t = tg_tape_new(ctx);
+    give(t, w[0], 1);
+    tg_grads_finalize(p, w, 2, NULL);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(parameters_are_compared_once_they_have_come) { on_ranks(2, compare_in_flight, NULL); }
+END_TEST
+
 int main(void) {
-    const TTest *tests[] = {data_parallel_gradients_are_one_ranks, buckets_begin_anew_after_a_failure,
+    const TTest *tests[] = {data_parallel_gradients_are_one_ranks,
+                            buckets_begin_anew_after_a_failure,
                             buckets_of_several_objects_start_in_one_order,
-                            buckets_of_a_dropped_parameter_claim_no_other, what_is_not_whole_is_not_used};
+                            buckets_of_a_dropped_parameter_claim_no_other,
+                            what_is_not_whole_is_not_used,
+                            shares_of_a_count_are_summed_once,
+                            a_count_is_the_ranks_own,
+                            parameters_are_compared_once_they_have_come};
     return tg_check_main("grads", tests, sizeof tests / sizeof *tests);
 }
