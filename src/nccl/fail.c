@@ -21,8 +21,8 @@ static void drain(tg_nccl_group *g) {
         sched_yield();
 }
 
-/* In one group of calls, which marks each and then waits for all: the kernel that one waits for may stand behind that of
- * another, which ends when it is marked. */
+/* In one group of calls, which marks each and then waits for all: the kernel that one waits for may stand behind that
+ * of another, which ends when it is marked. */
 static void abort_communicators(tg_nccl_rank *self) {
     ncclGroupStart();
     for (tg_nccl_group *g = self->groups; g; g = g->next) {

@@ -85,8 +85,8 @@ static tg_status join(tg_nccl_group *g, tg_nccl_broadcast broadcast, void *user)
 
 /* ---- Split ---- */
 
-/* All ranks of the parent do it at once, so that the parts share its channels and buffers. It is the parent that is busy
- * meanwhile: the part is known when that has done. */
+/* All ranks of the parent do it at once, so that the parts share its channels and buffers. It is the parent that is
+ * busy meanwhile: the part is known when that has done. */
 static tg_status split_all(tg_nccl_group *parent, tg_nccl_group *g, int color) {
     ncclConfig_t config = config_of(g);
     ncclComm_t part = NULL;
