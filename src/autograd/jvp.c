@@ -189,7 +189,9 @@ tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_com
     tg_node *first = before ? before->next : t->first;
     for (tg_node *m = first; m; m = m->next) m->pass = w.id;
     if (first) TG_TRY(push_all(&w, first, t->last));
-    for (int i = 0; i < n->n_out; i++)
-        if (tg_alive(out[i]) && out[i]->node) dout[i] = tg_node_slots(out[i]->node)[out[i]->out].g;
+    for (int i = 0; i < n->n_out; i++) {
+        const tg_node *made = tg_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL; /* a leaf handed through has one */
+        if (made) dout[i] = tg_node_slots(made)[out[i]->out].g;
+    }
     return TG_OK;
 }

@@ -151,6 +151,41 @@ START_TEST(through_a_recomputation) {
 }
 END_TEST
 
+static tg_status hand_through(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    out[0] = tg_square(tape, in[0]);
+    out[1] = in[0];
+    out[2] = state;
+    return tg_ctx_status(tg_tape_ctx(tape));
+}
+
+/* x^2 + 10 x + w x, of an input and a parameter that the function gives back as they are. */
+START_TEST(a_recomputation_hands_leaves_through) {
+    begin();
+    for (int again = 0; again < 2; again++) {
+        tg_tensor *x = leaf(3), *w = leaf(5), *in[] = {x, w}, *o[3], *g[2], *d;
+        tg_tensor *din[] = {tg_full(t, TG_F64, TG_SHAPE(), 1), tg_full(t, TG_F64, TG_SHAPE(), 2)};
+        if (again)
+            tg_recompute(t, hand_through, w, &x, 1, o, 3, NULL);
+        else
+            hand_through(w, t, &x, 1, o, 3);
+        tg_tensor *y = tg_add(t, tg_add(t, o[0], tg_scale(t, o[1], 10)), tg_mul(t, o[2], o[1]));
+        tg_grad(t, &y, 1, in, 2, g, TG_GRAD(.create_graph = true));
+        ck_near(tg_item(g[0]), 21);
+        ck_near(tg_item(g[1]), 3);
+        ck_near(tg_item(derivative(g[0], x)), 2);
+        tg_jvp(t, &y, 1, in, 2, din, &d);
+        ck_near(tg_item(d), 27);
+        tg_jvp(t, &o[1], 1, in, 2, din, &d);
+        ck_near(tg_item(d), 1);
+        tg_jvp(t, &o[2], 1, in, 2, din, &d);
+        ck_near(tg_item(d), 2);
+        tg_tape_reset(t);
+    }
+    end();
+}
+END_TEST
+
 START_TEST(in_place_keeps_what_it_needs) {
     begin();
     tg_tensor *x = leaf(2), *z = leaf(3);
@@ -391,6 +426,7 @@ int main(void) {
                             hooks_are_part_of_the_graph,
                             forward_through_a_recomputation,
                             through_a_recomputation,
+                            a_recomputation_hands_leaves_through,
                             in_place_keeps_what_it_needs,
                             what_is_overwritten_keeps_its_shape,
                             edges_are_those_of_backward,
