@@ -186,6 +186,47 @@ START_TEST(a_recomputation_hands_leaves_through) {
 }
 END_TEST
 
+typedef tg_tensor *(*linear_fn)(tg_tape *, tg_tensor *x, tg_tensor *w, tg_tensor *b);
+
+/* The gradients of two of x, w and b, their tangent, and a second derivative, of a node that has saved one of x and w.
+ * What it has not saved may have been overwritten. */
+static void linear_derivatives(linear_fn f, bool frozen_x, bool overwrite, double got[4][4]) {
+    const double other[] = {-5, 7, -9, 11};
+    tg_tensor *x = leaf_of(TG_SHAPE(2, 2), (double[]){1, 2, 3, 4}), *b = leaf_of(TG_SHAPE(2), (double[]){0.3, -0.2});
+    tg_tensor *w = leaf_of(TG_SHAPE(2, 2), (double[]){0.1, 0.2, -0.3, 0.4});
+    tg_set_requires_grad(frozen_x ? x : w, false);
+    tg_tensor *in[] = {frozen_x ? w : x, b}, *g[2], *d;
+    tg_tensor *y = tg_sum(t, tg_square(t, f(t, x, w, b)), TG_ALL_DIMS, false);
+    tg_tensor *din[] = {tg_full(t, TG_F64, TG_SHAPE(2, 2), 0.5), tg_full(t, TG_F64, TG_SHAPE(2), -1)};
+    if (overwrite) tg_write_f64(in[0], other, 4), tg_write_f64(b, other, 2);
+    tg_grad(t, &y, 1, in, 2, g, TG_GRAD(.create_graph = true));
+    tg_jvp(t, &y, 1, in, 2, din, &d);
+    tg_read_f64(g[0], got[0], 4);
+    tg_read_f64(g[1], got[1], 2);
+    tg_read_f64(d, got[2], 1);
+    tg_read_f64(derivative(tg_sum(t, tg_square(t, g[0]), TG_ALL_DIMS, false), b), got[3], 2);
+    ck_status(TG_OK);
+    tg_grad(t, &y, 1, in, 2, g, NULL);
+    double plain[4];
+    tg_read_f64(g[0], plain, 4);
+    for (int i = 0; i < 4; i++) ck_near(got[0][i], plain[i]);
+    tg_tape_reset(t);
+}
+
+START_TEST(linears_with_activations_read_only_what_they_have_saved) {
+    const linear_fn linears[] = {tg_linear_relu, tg_linear_gelu, tg_linear_gelu_tanh, tg_linear_silu};
+    begin();
+    for (int k = 0; k < 8; k++) {
+        double want[4][4] = {{0}}, got[4][4] = {{0}};
+        linear_derivatives(linears[k / 2], k % 2, false, want);
+        linear_derivatives(linears[k / 2], k % 2, true, got);
+        for (int i = 0; i < 16; i++) ck_near(got[i / 4][i % 4], want[i / 4][i % 4]);
+        ck_assert(want[0][0] != 0 && want[1][0] != 0 && want[2][0] != 0 && want[3][0] != 0);
+    }
+    end();
+}
+END_TEST
+
 START_TEST(in_place_keeps_what_it_needs) {
     begin();
     tg_tensor *x = leaf(2), *z = leaf(3);
@@ -427,6 +468,7 @@ int main(void) {
                             forward_through_a_recomputation,
                             through_a_recomputation,
                             a_recomputation_hands_leaves_through,
+                            linears_with_activations_read_only_what_they_have_saved,
                             in_place_keeps_what_it_needs,
                             what_is_overwritten_keeps_its_shape,
                             edges_are_those_of_backward,
