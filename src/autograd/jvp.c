@@ -68,6 +68,11 @@ static tg_status check_call(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_t
                        "results",
                        who, n_outs, n_in);
     if (t->in_backward) return tg_fail(ctx, TG_ERR_STATE, "%s: a backward of this tape is running", who);
+    if (t->collects)
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED,
+                       "%s: the first run of a recomputed function keeps no nodes that tangents could go through; call "
+                       "it outside of tg_recompute",
+                       who);
     for (int i = 0; i < n_outs; i++) {
         TG_TRY(tg_check(ctx, outs[i], who));
         if (outs[i]->tape && outs[i]->tape != t)

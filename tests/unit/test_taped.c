@@ -186,6 +186,27 @@ START_TEST(a_recomputation_hands_leaves_through) {
 }
 END_TEST
 
+static tg_status tangent_of(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    tg_tensor *y = tg_pow_scalar(tape, in[0], 3), *v = state;
+    return tg_jvp(tape, &y, 1, in, 1, &v, out);
+}
+
+START_TEST(tangents_within_a_recomputation_are_refused) {
+    begin();
+    double one = 1;
+    tg_tensor *x = leaf(3), *v = tg_from_host(ctx, TG_F64, TG_SHAPE(), &one), *y;
+    tangent_of(v, t, &x, 1, &y, 1);
+    ck_near(tg_item(y), 27);
+    ck_assert(tg_recompute(t, tangent_of, v, &x, 1, &y, 1, NULL) == TG_ERR_UNSUPPORTED);
+    ck_says("call it outside of tg_recompute");
+    tg_ctx_clear(ctx);
+    tg_set_grad_mode(t, false); /* where the function is only run */
+    ck_assert(tg_recompute(t, tangent_of, v, &x, 1, &y, 1, NULL) == TG_OK);
+    end();
+}
+END_TEST
+
 typedef tg_tensor *(*linear_fn)(tg_tape *, tg_tensor *x, tg_tensor *w, tg_tensor *b);
 
 /* The gradients of two of x, w and b, their tangent, and a second derivative, of a node that has saved one of x and w.
@@ -468,6 +489,7 @@ int main(void) {
                             forward_through_a_recomputation,
                             through_a_recomputation,
                             a_recomputation_hands_leaves_through,
+                            tangents_within_a_recomputation_are_refused,
                             linears_with_activations_read_only_what_they_have_saved,
                             in_place_keeps_what_it_needs,
                             what_is_overwritten_keeps_its_shape,
