@@ -224,7 +224,7 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
         if (!s->g) continue;
         tg_tensor *x = tg_node_out(n)[i];
         *any = true;
-        if (TG_UNLIKELY(x->ext && x->ext->hooks) && !(p->o->inner && n->flags & TG_N_LEAF))
+        if (TG_UNLIKELY(x->ext && x->ext->hooks) && tg_pass_hooks(p, x))
             TG_TRY(tg_hooks_run(p->t, x, &s->g, false));
         if (n->flags & TG_N_LEAF || !p->o->n_targets) continue;
         tg_target *target = tg_pass_target(p, n, i);

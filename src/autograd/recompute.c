@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 
+#include <tapegrad/ops.h>
 #include <tapegrad/parallel.h>
 
 #include "autograd/placement.h"
@@ -68,7 +69,10 @@ static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int befo
 
 static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *const *in, tg_tensor **out) {
     int forks = t->ctx->streams.forks;
+    uint64_t outer = t->ctx->recomputing;
+    if (t->collects || t->again) t->ctx->recomputing = t->ctx->serial;
     tg_status s = p->fn(p->state, t, in, p->n_in, out, p->n_out);
+    t->ctx->recomputing = outer;
     TG_TRY(check_forks(t->ctx, p, forks));
     if (t->ctx->status != TG_OK) return t->ctx->status;
     if (s != TG_OK)
@@ -122,15 +126,28 @@ tg_status tg_recompute_again(const tg_recompute_params *p, tg_tape *inner, tg_te
     return s == TG_OK ? check_same(ctx, p, node_out, out) : s;
 }
 
-/* For derivatives of derivatives: the function recorded once more, on the node's own tape. */
+/* What needs a gradient under handles and nodes of its own. */
+static tg_status stand_ins(tg_tape *t, tg_tensor *const *in, int n, tg_tensor **own) {
+    for (int i = 0; i < n; i++) {
+        tg_dims order = {.n = in[i]->ndim};
+        for (int d = 0; d < order.n; d++) order.dim[d] = d;
+        own[i] = in[i]->flags & TG_F_REQUIRES_GRAD ? tg_permute(t, in[i], order) : in[i];
+    }
+    return t->ctx->status;
+}
+
+/* For derivatives of derivatives: the function recorded once more, on the node's own tape. Its inputs are its own there
+ * too, as hooks that it sets on them must end with it. */
 static tg_status recompute_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const tg_recompute_params *p = tg_node_params_of(n);
     tg_rng_states *now = p->streams ? save_streams(t) : NULL;
+    tg_tensor **in = tg_tape_alloc(t, (size_t)p->n_in * sizeof *in + 1);
     TG_TRY(t->ctx->status);
     bool training = tg_set_training(t, p->training), again = t->again;
     t->again = true;
     if (now) tg_rng_states_load(t->ctx, p->streams);
-    tg_status s = call_fn(p, t, tg_node_in(n), out);
+    tg_status s = stand_ins(t, tg_node_in(n), p->n_in, in);
+    if (s == TG_OK) s = call_fn(p, t, in, out);
     if (now) tg_rng_states_load(t->ctx, now);
     tg_set_training(t, training);
     t->again = again;

@@ -64,6 +64,105 @@ START_TEST(a_hook_of_a_recomputed_weight_sees_the_whole_gradient_once) {
 }
 END_TEST
 
+/* h^3 as h^2 h, with hooks on h and h^2. */
+static tg_status hooked(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    tg_tensor *y = tg_square(tape, in[0]);
+    if (!tg_on_grad(in[0], tenfold, state) || !tg_on_grad(y, tenfold, state)) return TG_ERR_STATE;
+    out[0] = tg_mul(tape, y, in[0]);
+    return TG_OK;
+}
+
+static tg_status hooked_within(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    return tg_recompute(tape, hooked, state, in, n_in, out, n_out, NULL);
+}
+
+START_TEST(hooks_that_a_recomputed_function_sets_run_in_every_backward) {
+    begin();
+    for (int how = 0; how < 4; how++) {
+        tg_tensor *x = leaf(3), *h = tg_scale(t, x, 1), *y, *g;
+        seen s = {0};
+        tg_replay *r = how == 3 ? tg_replay_open(t) : NULL;
+        if (how == 0) hooked(&s, t, &h, 1, &y, 1);
+        if (how == 1) tg_recompute(t, hooked, &s, &h, 1, &y, 1, NULL);
+        if (how == 2) tg_recompute(t, hooked_within, &s, &h, 1, &y, 1, NULL);
+        if (how == 3) tg_replay_run(r, hooked, &s, &h, 1, &y, 1, NULL), tg_replay_close(r, NULL);
+        for (int twice = 1; twice <= 2; twice++) {
+            tg_backward_with(t, &y, 1, TG_BACKWARD(.retain = true));
+            ck_near(grad(x), twice * 10 * (9 + 20 * 9));
+            ck_assert_int_eq(s.calls, 2 * twice);
+        }
+        for (int twice = 1; twice <= 2; twice++) {
+            tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true));
+            ck_near(tg_item(g), 10 * (9 + 20 * 9));
+            ck_assert_int_eq(s.calls, 4 + 2 * twice);
+        }
+        tg_tape_reset(t);
+    }
+    end();
+}
+END_TEST
+
+/* 10 x^2 through a tape that the function makes for itself, in both runs. */
+static tg_status on_own_tape(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    tg_tape *own = tg_tape_new(ctx);
+    tg_tensor *x = tg_tape_input(own, in[0]), *y = tg_square(own, x), *g;
+    tg_on_grad(y, tenfold, state);
+    tg_grad(own, &y, 1, &x, 1, &g, NULL);
+    out[0] = tg_scale(tape, in[0], tg_item(g));
+    tg_tape_free(own);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_recomputed_function_may_have_a_tape_with_hooks) {
+    begin();
+    tg_tensor *x = leaf(3), *y;
+    seen s = {0};
+    tg_recompute(t, on_own_tape, &s, &x, 1, &y, 1, NULL);
+    tg_backward(t, y);
+    ck_near(grad(x), 60);
+    ck_assert_int_eq(s.calls, 2);
+    end();
+}
+END_TEST
+
+typedef struct misplaced {
+    tg_tensor *on; /* NULL: the input */
+    bool accumulated;
+} misplaced;
+
+static tg_status hook_elsewhere(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out,
+                                int n_out) {
+    (void)n_in, (void)n_out;
+    const misplaced *m = state;
+    tg_tensor *on = m->on ? m->on : in[0];
+    uint64_t id = m->accumulated ? tg_on_accumulated(on, tenfold, NULL) : tg_on_grad(on, tenfold, NULL);
+    out[0] = tg_square(tape, in[0]);
+    return id ? TG_OK : tg_ctx_status(ctx);
+}
+
+START_TEST(hooks_that_a_second_run_would_set_otherwise_are_refused) {
+    begin();
+    tg_tensor *x = leaf(3), *h = tg_scale(t, x, 1), *frozen = tg_detach(t, h), *y;
+    misplaced on_x = {.on = x}, on_h = {.on = h}, accumulated = {.accumulated = true}, on_input = {0};
+    ck_assert(tg_recompute(t, hook_elsewhere, &on_x, &x, 1, &y, 1, NULL) == TG_ERR_STATE);
+    ck_says("not the recomputed function's own");
+    tg_ctx_clear(ctx);
+    ck_assert(tg_recompute(t, hook_elsewhere, &on_h, &h, 1, &y, 1, NULL) == TG_ERR_STATE);
+    ck_says("not the recomputed function's own");
+    tg_ctx_clear(ctx);
+    ck_assert(tg_recompute(t, hook_elsewhere, &accumulated, &x, 1, &y, 1, NULL) == TG_ERR_STATE);
+    ck_says("accumulates no gradient");
+    tg_ctx_clear(ctx);
+    ck_assert(tg_recompute(t, hook_elsewhere, &on_input, &frozen, 1, &y, 1, NULL) == TG_ERR_STATE);
+    ck_says("needs no gradient");
+    tg_ctx_clear(ctx);
+    ck_assert(tg_on_grad(x, tenfold, &(seen){0})); /* and outside it is taken */
+    end();
+}
+END_TEST
+
 static tg_status skip(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)tape, (void)n_in, (void)n_out;
     out[0] = in[0];
@@ -276,6 +375,9 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {a_hook_of_a_recomputed_weight_sees_the_whole_gradient_once,
+                            hooks_that_a_recomputed_function_sets_run_in_every_backward,
+                            a_recomputed_function_may_have_a_tape_with_hooks,
+                            hooks_that_a_second_run_would_set_otherwise_are_refused,
                             what_a_recomputed_function_hands_through_has_its_gradient,
                             a_recomputed_function_may_read_the_grad_mode,
                             a_weight_that_no_root_used_has_no_gradient,
