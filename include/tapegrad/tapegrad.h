@@ -462,7 +462,8 @@ TG_API tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *cons
  * on an error, which the other two take. */
 typedef struct tg_replay tg_replay;
 TG_API tg_replay *tg_replay_open(tg_tape *t);
-/* As tg_recompute; and the outputs' bytes are discarded by tg_replay_close, unless an input shares them. */
+/* As tg_recompute; and the outputs' bytes are discarded by tg_replay_close, unless an input shares them or they have
+ * been overwritten by then. */
 TG_API tg_status tg_replay_run(tg_replay *r, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out,
                                int n_out, const tg_recompute_opts *opts);
 /* To be called after the last forward use of the outputs. They come back, under every view of them, when the gradient
