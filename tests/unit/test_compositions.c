@@ -207,6 +207,31 @@ START_TEST(a_recomputed_function_may_read_the_grad_mode) {
 }
 END_TEST
 
+static tg_status add_to(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    out[0] = tg_square(tape, tg_add_(tape, state, in[0]));
+    return tg_ctx_status(ctx);
+}
+
+/* At once, as without recomputation: nothing has been written yet. */
+START_TEST(a_recomputed_function_overwrites_nothing_that_backward_would_refuse) {
+    begin();
+    double two = 2;
+    tg_tensor *w = leaf(5), *x = leaf(3), *buffer = tg_from_host(ctx, TG_F64, TG_SHAPE(), &two), *y;
+    tg_tensor *h = tg_scale(t, x, 1), *frozen = tg_detach(t, h);
+    ck_assert(tg_recompute(t, add_to, w, &frozen, 1, &y, 1, NULL) == TG_ERR_STATE);
+    ck_says("in place on a leaf");
+    tg_ctx_clear(ctx);
+    ck_assert(tg_recompute(t, add_to, buffer, &h, 1, &y, 1, NULL) == TG_ERR_STATE);
+    ck_says("from one that needs a gradient");
+    tg_ctx_clear(ctx);
+    ck_assert(tg_item(w) == 5 && tg_item(buffer) == 2);
+    ck_assert(tg_recompute(t, add_to, buffer, &frozen, 1, &y, 1, NULL) == TG_OK);
+    ck_near(tg_item(y), 25);
+    end();
+}
+END_TEST
+
 START_TEST(a_weight_that_no_root_used_has_no_gradient) {
     begin();
     tg_tensor *x = leaf(3), *w = leaf(2), *v = leaf(7), *y[2];
@@ -380,6 +405,7 @@ int main(void) {
                             hooks_that_a_second_run_would_set_otherwise_are_refused,
                             what_a_recomputed_function_hands_through_has_its_gradient,
                             a_recomputed_function_may_read_the_grad_mode,
+                            a_recomputed_function_overwrites_nothing_that_backward_would_refuse,
                             a_weight_that_no_root_used_has_no_gradient,
                             an_input_may_be_dropped_before_the_second_run,
                             a_scope_takes_only_what_was_made_inside,
