@@ -76,6 +76,7 @@ tg_node *tg_root_node(tg_tape *t, tg_tensor *root, int i, const char *who) {
         return NULL;
     }
     if (!node && root->flags & TG_F_REQUIRES_GRAD) return tg_tape_leaf(t, root);
+    if (root->node && !(root->flags & TG_F_REQUIRES_GRAD)) node = NULL; /* of an op whose other results do */
     if (!node) tg_fail(t->ctx, TG_ERR_STATE, "%s: root %d depends on nothing that needs a gradient", who, i);
     return node;
 }

@@ -232,6 +232,40 @@ START_TEST(a_recomputed_function_overwrites_nothing_that_backward_would_refuse) 
 }
 END_TEST
 
+static tg_status detached_beside(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out,
+                                 int n_out) {
+    (void)state, (void)n_in, (void)n_out;
+    out[0] = tg_square(tape, in[0]);
+    out[1] = tg_detach(tape, in[0]);
+    return TG_OK;
+}
+
+static tg_status detached_within(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out,
+                                 int n_out) {
+    return tg_recompute(tape, detached_beside, state, in, n_in, out, n_out, NULL);
+}
+
+START_TEST(a_result_that_needs_no_gradient_is_no_root) {
+    begin();
+    for (int how = 0; how < 3; how++) {
+        tg_tensor *x = leaf(3), *y[2], *g;
+        if (how == 0) detached_beside(NULL, t, &x, 1, y, 2);
+        if (how > 0) tg_recompute(t, how == 1 ? detached_beside : detached_within, NULL, &x, 1, y, 2, NULL);
+        ck_assert(tg_requires_grad(y[0]) && !tg_requires_grad(y[1]));
+        ck_assert(tg_backward(t, y[1]) == TG_ERR_STATE);
+        ck_says("depends on nothing that needs a gradient");
+        tg_ctx_clear(ctx);
+        ck_assert(tg_grad(t, &y[1], 1, &x, 1, &g, TG_GRAD(.create_graph = true)) == TG_ERR_STATE);
+        ck_says("depends on nothing that needs a gradient");
+        tg_ctx_clear(ctx);
+        tg_backward(t, y[0]);
+        ck_near(grad(x), 6);
+        tg_tape_reset(t);
+    }
+    end();
+}
+END_TEST
+
 START_TEST(a_weight_that_no_root_used_has_no_gradient) {
     begin();
     tg_tensor *x = leaf(3), *w = leaf(2), *v = leaf(7), *y[2];
@@ -406,6 +440,7 @@ int main(void) {
                             what_a_recomputed_function_hands_through_has_its_gradient,
                             a_recomputed_function_may_read_the_grad_mode,
                             a_recomputed_function_overwrites_nothing_that_backward_would_refuse,
+                            a_result_that_needs_no_gradient_is_no_root,
                             a_weight_that_no_root_used_has_no_gradient,
                             an_input_may_be_dropped_before_the_second_run,
                             a_scope_takes_only_what_was_made_inside,
