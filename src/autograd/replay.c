@@ -94,7 +94,7 @@ static tg_status run_again(replay_run *r) {
     r->in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *r->in + 1);
     if (!r->in) return inner->ctx->status;
     r->out = r->in + p->n_in;
-    TG_TRY(tg_recompute_again(p, inner, tg_node_in(r->node), tg_node_out(r->node), r->in, r->out));
+    TG_TRY(tg_recompute_again(r->node, inner, r->in, r->out));
     return bring_back(r);
 }
 

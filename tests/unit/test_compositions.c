@@ -266,6 +266,27 @@ START_TEST(a_result_that_needs_no_gradient_is_no_root) {
 }
 END_TEST
 
+START_TEST(what_needed_a_gradient_when_it_was_recorded_gets_one) {
+    begin();
+    for (int how = 0; how < 4; how++) {
+        tg_tensor *x = leaf(3), *w = leaf(2), *y;
+        use u = {w, NULL};
+        tg_replay *r = how == 3 ? tg_replay_open(t) : NULL;
+        if (how == 0) power(&u, t, &x, 1, &y, 1);
+        if (how == 1) tg_recompute(t, power, &u, &x, 1, &y, 1, NULL);
+        if (how == 2) tg_recompute(t, nested, &u, &x, 1, &y, 1, NULL);
+        if (how == 3) tg_replay_run(r, power, &u, &x, 1, &y, 1, NULL), tg_replay_close(r, NULL);
+        tg_set_requires_grad(x, false), tg_set_requires_grad(w, false);
+        tg_backward(t, y);
+        ck_near(grad(x), 4);
+        ck_near(grad(w), 12);
+        ck_assert(!tg_requires_grad(x) && !tg_requires_grad(w));
+        tg_tape_reset(t);
+    }
+    end();
+}
+END_TEST
+
 START_TEST(a_weight_that_no_root_used_has_no_gradient) {
     begin();
     tg_tensor *x = leaf(3), *w = leaf(2), *v = leaf(7), *y[2];
@@ -441,6 +462,7 @@ int main(void) {
                             a_recomputed_function_may_read_the_grad_mode,
                             a_recomputed_function_overwrites_nothing_that_backward_would_refuse,
                             a_result_that_needs_no_gradient_is_no_root,
+                            what_needed_a_gradient_when_it_was_recorded_gets_one,
                             a_weight_that_no_root_used_has_no_gradient,
                             an_input_may_be_dropped_before_the_second_run,
                             a_scope_takes_only_what_was_made_inside,
