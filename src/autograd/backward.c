@@ -76,6 +76,7 @@ tg_node *tg_root_node(tg_tape *t, tg_tensor *root, int i, const char *who) {
         return NULL;
     }
     if (!node && root->flags & TG_F_REQUIRES_GRAD) return tg_tape_leaf(t, root);
+    if (root->node && !(root->flags & TG_F_REQUIRES_GRAD)) node = NULL; /* of an op whose other results do */
     if (!node) tg_fail(t->ctx, TG_ERR_STATE, "%s: root %d depends on nothing that needs a gradient", who, i);
     return node;
 }
@@ -224,7 +225,7 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
         if (!s->g) continue;
         tg_tensor *x = tg_node_out(n)[i];
         *any = true;
-        if (TG_UNLIKELY(x->ext && x->ext->hooks) && !(p->o->inner && n->flags & TG_N_LEAF))
+        if (TG_UNLIKELY(x->ext && x->ext->hooks) && tg_pass_hooks(p, x))
             TG_TRY(tg_hooks_run(p->t, x, &s->g, false));
         if (n->flags & TG_N_LEAF || !p->o->n_targets) continue;
         tg_target *target = tg_pass_target(p, n, i);

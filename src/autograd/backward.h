@@ -100,6 +100,10 @@ tg_tensor *tg_gradient_look(const tg_tensor *g);
 tg_status tg_watch_before(tg_call *c);
 tg_status tg_watch_backward(tg_call *c);
 
+/* x's own hooks run in this pass. In a recomputation's those of the leaves that it used wait for the outer tape, which
+ * has the whole gradient; its inputs there are handles of its own. */
+static inline bool tg_pass_hooks(const tg_pass *p, const tg_tensor *x) { return !p->o->inner || x->tape; }
+
 static inline bool tg_pass_needs(const tg_pass *p, const tg_node *n) { return n && (p->all || n->pass == p->id); }
 
 #endif

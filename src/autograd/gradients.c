@@ -238,14 +238,26 @@ tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf) {
 
 /* ---- Hooks ---- */
 
+/* Why x takes no hook; NULL: it does. What the first run of a recomputation sets ends with it, and the second sets it
+ * again: on a tensor that was there before there would then be two. */
+static const char *hook_refused(const tg_tensor *x, bool accumulated) {
+    bool first = x->tape && x->tape->collects, again = x->tape && x->tape->again;
+    if (x->ctx->recomputing >= x->serial && !first && !again)
+        return "the tensor is not the recomputed function's own, which would set the hook again in backward; set it "
+               "outside of the function";
+    if (accumulated && first) return "a recomputed function accumulates no gradient; set the hook outside of it";
+    if (accumulated && x->node) return "the tensor is not a leaf";
+    /* The second run's tensors need a gradient where the first's would with grad. */
+    bool needs = x->flags & (TG_F_REQUIRES_GRAD | (first ? TG_F_DIFFERENTIABLE : 0));
+    return needs ? NULL : "the tensor needs no gradient";
+}
+
 static uint64_t add_hook(tg_tensor *x, tg_hook_fn fn, void *user, bool accumulated, const char *who) {
     if (!x || !tg_ok(x->ctx) || tg_check(x->ctx, x, who) != TG_OK) return 0;
     tg_ctx *ctx = x->ctx;
-    if (!fn || !(x->flags & TG_F_REQUIRES_GRAD) || (accumulated && x->node)) {
-        tg_fail(ctx, fn ? TG_ERR_STATE : TG_ERR_ARGUMENT, "%s: %s", who,
-                !fn                      ? "the hook is NULL"
-                : accumulated && x->node ? "the tensor is not a leaf"
-                                         : "the tensor needs no gradient");
+    const char *refused = hook_refused(x, accumulated);
+    if (!fn || refused) {
+        tg_fail(ctx, fn ? TG_ERR_STATE : TG_ERR_ARGUMENT, "%s: %s", who, fn ? refused : "the hook is NULL");
         return 0;
     }
     tg_ext *e = tg_ext_of(x);

@@ -68,6 +68,11 @@ static tg_status check_call(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_t
                        "results",
                        who, n_outs, n_in);
     if (t->in_backward) return tg_fail(ctx, TG_ERR_STATE, "%s: a backward of this tape is running", who);
+    if (t->collects)
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED,
+                       "%s: the first run of a recomputed function keeps no nodes that tangents could go through; call "
+                       "it outside of tg_recompute",
+                       who);
     for (int i = 0; i < n_outs; i++) {
         TG_TRY(tg_check(ctx, outs[i], who));
         if (outs[i]->tape && outs[i]->tape != t)
@@ -189,7 +194,9 @@ tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_com
     tg_node *first = before ? before->next : t->first;
     for (tg_node *m = first; m; m = m->next) m->pass = w.id;
     if (first) TG_TRY(push_all(&w, first, t->last));
-    for (int i = 0; i < n->n_out; i++)
-        if (tg_alive(out[i]) && out[i]->node) dout[i] = tg_node_slots(out[i]->node)[out[i]->out].g;
+    for (int i = 0; i < n->n_out; i++) {
+        const tg_node *made = tg_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL; /* a leaf handed through has one */
+        if (made) dout[i] = tg_node_slots(made)[out[i]->out].g;
+    }
     return TG_OK;
 }

@@ -22,9 +22,14 @@ bool tg_call_differentiable(const tg_call *c, int i) {
     return (c->op->backward || c->op->vjp) && tg_call_asks_gradient(c, i);
 }
 
-void tg_call_note_differentiable(tg_call *c) {
+bool tg_call_any_differentiable(const tg_call *c) {
     bool any = false;
     for (int i = 0; i < c->n_in; i++) any |= tg_call_differentiable(c, i);
+    return any;
+}
+
+void tg_call_note_differentiable(tg_call *c) {
+    bool any = tg_call_any_differentiable(c);
     for (int i = 0; any && i < c->n_out; i++)
         if (tg_is_float((tg_dtype)c->out[i]->dtype)) c->out[i]->flags |= TG_F_DIFFERENTIABLE;
 }

@@ -55,6 +55,7 @@ tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, c
  * what the second will. */
 bool tg_call_asks_gradient(const tg_call *c, int i);
 bool tg_call_differentiable(const tg_call *c, int i);
+bool tg_call_any_differentiable(const tg_call *c);
 /* The first run of a recomputation keeps no node, but must place its results as the second will. */
 void tg_call_note_differentiable(tg_call *c);
 /* Checks the conversions of the call on one axis. */

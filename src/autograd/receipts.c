@@ -21,7 +21,7 @@ static tg_slot *slot_of(const tg_call *c, int i) { return &tg_node_slots(source(
 /* A leaf's buffer that contributions may go to directly, and whether it holds something; NULL: none. */
 static tg_tensor *direct_buffer(const tg_pass *p, tg_node *n, bool *holds) {
     tg_tensor *x = tg_node_out(n)[0];
-    if (!(n->flags & TG_N_LEAF) || (tg_hooks_any(x, false) && !p->o->inner)) return NULL;
+    if (!(n->flags & TG_N_LEAF) || (tg_hooks_any(x, false) && tg_pass_hooks(p, x))) return NULL;
     tg_target *target = p->o->n_targets ? tg_pass_target(p, n, 0) : NULL;
     if (target) {
         *holds = target->reached || target->mode == TG_GRAD_ADD;

@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 
+#include <tapegrad/ops.h>
 #include <tapegrad/parallel.h>
 
 #include "autograd/placement.h"
@@ -68,7 +69,10 @@ static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int befo
 
 static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *const *in, tg_tensor **out) {
     int forks = t->ctx->streams.forks;
+    uint64_t outer = t->ctx->recomputing;
+    if (t->collects || t->again) t->ctx->recomputing = t->ctx->serial;
     tg_status s = p->fn(p->state, t, in, p->n_in, out, p->n_out);
+    t->ctx->recomputing = outer;
     TG_TRY(check_forks(t->ctx, p, forks));
     if (t->ctx->status != TG_OK) return t->ctx->status;
     if (s != TG_OK)
@@ -109,28 +113,60 @@ static tg_rng_states *save_streams(tg_tape *t) {
     return s;
 }
 
-tg_status tg_recompute_again(const tg_recompute_params *p, tg_tape *inner, tg_tensor *const *node_in,
-                             tg_tensor *const *node_out, tg_tensor **in, tg_tensor **out) {
-    tg_ctx *ctx = inner->ctx;
-    tg_rng_states *now = p->streams ? save_streams(inner) : NULL;
-    TG_TRY(ctx->status);
-    if (now) tg_rng_states_load(ctx, p->streams);
-    inner->again = true;
-    tg_status s = enter_inputs(inner, node_in, p->n_in, in);
-    if (s == TG_OK) s = call_fn(p, inner, in, out);
-    if (now) tg_rng_states_load(ctx, now);
-    return s == TG_OK ? check_same(ctx, p, node_out, out) : s;
+/* What needed a gradient in the first run needs it in the second, whatever tg_set_requires_grad has said since.
+ * Returns which flags were not there. */
+static uint16_t *set_needs(tg_tape *t, const tg_node *n) {
+    uint16_t *set = tg_tape_alloc(t, n->n_in * sizeof *set + 1);
+    for (int i = 0; set && i < n->n_in; i++) {
+        tg_tensor *x = tg_node_in(n)[i];
+        set[i] = tg_node_src(n)[i] ? TG_F_REQUIRES_GRAD & ~x->flags : 0;
+        x->flags |= set[i];
+    }
+    return set;
 }
 
-/* For derivatives of derivatives: the function recorded once more, on the node's own tape. */
+static void unset_needs(const tg_node *n, const uint16_t *set) {
+    for (int i = 0; i < n->n_in; i++)
+        if (set[i]) tg_node_in(n)[i]->flags &= ~set[i];
+}
+
+tg_status tg_recompute_again(const tg_node *n, tg_tape *inner, tg_tensor **in, tg_tensor **out) {
+    const tg_recompute_params *p = tg_node_params_of(n);
+    tg_ctx *ctx = inner->ctx;
+    tg_rng_states *now = p->streams ? save_streams(inner) : NULL;
+    uint16_t *set = ctx->status == TG_OK ? set_needs(inner, n) : NULL;
+    if (!set) return ctx->status;
+    if (now) tg_rng_states_load(ctx, p->streams);
+    inner->again = true;
+    tg_status s = enter_inputs(inner, tg_node_in(n), p->n_in, in);
+    if (s == TG_OK) s = call_fn(p, inner, in, out);
+    if (now) tg_rng_states_load(ctx, now);
+    unset_needs(n, set);
+    return s == TG_OK ? check_same(ctx, p, tg_node_out(n), out) : s;
+}
+
+/* What needs a gradient under handles and nodes of its own. */
+static tg_status stand_ins(tg_tape *t, tg_tensor *const *in, int n, tg_tensor **own) {
+    for (int i = 0; i < n; i++) {
+        tg_dims order = {.n = in[i]->ndim};
+        for (int d = 0; d < order.n; d++) order.dim[d] = d;
+        own[i] = in[i]->flags & TG_F_REQUIRES_GRAD ? tg_permute(t, in[i], order) : in[i];
+    }
+    return t->ctx->status;
+}
+
+/* For derivatives of derivatives: the function recorded once more, on the node's own tape. Its inputs are its own there
+ * too, as hooks that it sets on them must end with it. */
 static tg_status recompute_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const tg_recompute_params *p = tg_node_params_of(n);
     tg_rng_states *now = p->streams ? save_streams(t) : NULL;
+    tg_tensor **in = tg_tape_alloc(t, (size_t)p->n_in * sizeof *in + 1);
     TG_TRY(t->ctx->status);
     bool training = tg_set_training(t, p->training), again = t->again;
     t->again = true;
     if (now) tg_rng_states_load(t->ctx, p->streams);
-    tg_status s = call_fn(p, t, tg_node_in(n), out);
+    tg_status s = stand_ins(t, tg_node_in(n), p->n_in, in);
+    if (s == TG_OK) s = call_fn(p, t, in, out);
     if (now) tg_rng_states_load(t->ctx, now);
     tg_set_training(t, training);
     t->again = again;
@@ -187,7 +223,7 @@ static tg_status recompute_backward(tg_call *c) {
     tg_set_training(inner, p->training);
     tg_tensor **in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *in + 1),
               **out = in ? in + p->n_in : NULL;
-    tg_status s = in ? tg_recompute_again(p, inner, c->in, c->out, in, out) : c->ctx->status;
+    tg_status s = in ? tg_recompute_again(((const tg_call_impl *)c->impl)->node, inner, in, out) : c->ctx->status;
     if (s == TG_OK) s = tg_recompute_gradient(c, inner, in, out, false);
     tg_tape_free(inner);
     return s;

@@ -34,9 +34,8 @@ tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *con
                               const tg_recompute_opts *opts, tg_recompute_call *call);
 /* What the call ends with. After an error ranks may have met in the function, and would in the gather of its input. */
 tg_status tg_recompute_ended(tg_tape *t, const tg_recompute_opts *opts, tg_status s);
-/* The second run, on inner, with the streams of the first: of a node's inputs and outputs, for in[] and out[]. */
-tg_status tg_recompute_again(const tg_recompute_params *p, tg_tape *inner, tg_tensor *const *node_in,
-                             tg_tensor *const *node_out, tg_tensor **in, tg_tensor **out);
+/* The second run, on inner, with the streams of the first: of node n, for in[] and out[]. */
+tg_status tg_recompute_again(const tg_node *n, tg_tape *inner, tg_tensor **in, tg_tensor **out);
 /* The node's backward, once inner has the second run. */
 tg_status tg_recompute_gradient(tg_call *c, tg_tape *inner, tg_tensor **in, tg_tensor **out, bool retain);
 tg_status tg_recompute_infer(tg_call *c);

@@ -266,9 +266,9 @@ static tg_status check_inplace(tg_call *c) {
     if (!a) return tg_call_fail(c, TG_ERR_ARGUMENT, "in place, and input 0 is absent");
     if (a->flags & TG_F_VIEW)
         return tg_call_fail(c, TG_ERR_STATE, "in place on a view; use the op that returns a new tensor");
-    if (!a->node && a->flags & TG_F_REQUIRES_GRAD && c->tape->grad)
+    if (!a->node && a->flags & TG_F_REQUIRES_GRAD && tg_grad_mode_p(c->tape))
         return tg_call_fail(c, TG_ERR_STATE, "in place on a leaf that needs a gradient");
-    if (!a->tape && c->needs)
+    if (!a->tape && tg_call_any_differentiable(c))
         return tg_call_fail(c, TG_ERR_STATE,
                             "in place on a tensor of the context from one that needs a gradient; tg_detach it first");
     if (!(a->flags & TG_F_CONTIGUOUS))
@@ -292,7 +292,7 @@ static void open_writes(tg_call *c) {
 
 static tg_status check_written(tg_call *c, int i) {
     const tg_tensor *a = c->in[i];
-    if (a->flags & TG_F_REQUIRES_GRAD)
+    if (a->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "input %d needs a gradient, and forward writes it", i);
     for (int d = 0; d < a->ndim; d++)
         if (a->shape[d] > 1 && a->stride[d] == 0)

@@ -14,7 +14,7 @@ typedef struct replay_run {
     tg_node *node;                /* NULL until it is recorded, and once it has ended */
     tg_tape *inner;               /* has the second run; NULL: not yet, or it has been gone through */
     tg_tensor **in, **out;        /* of inner */
-    uint32_t *version;            /* 1 + that of a result's bytes when they came back; 0: they did not */
+    uint32_t *version;            /* 1 + that of a result's bytes when they were made, or came back; 0: they did not */
     void *state;                  /* the function's, ended by destroy */
     void (*destroy)(void *state);
 } replay_run;
@@ -43,6 +43,7 @@ static tg_status discard_results(replay_run *r, const void *site) {
     for (int i = 0; i < r->p->n_out; i++) {
         const tg_tensor *y = tg_node_out(r->node)[i];
         if (!made_by(r, y) || y->storage->state == TG_DISCARDED) continue;
+        if (y->storage->version + 1 != r->version[i]) continue; /* the function would not make what is there now */
         tg_storage_extra *e = tg_storage_extra_of(y->storage);
         if (!e) return y->ctx->status;
         if (e->release || e->refill || e->restore) continue;
@@ -93,7 +94,7 @@ static tg_status run_again(replay_run *r) {
     r->in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *r->in + 1);
     if (!r->in) return inner->ctx->status;
     r->out = r->in + p->n_in;
-    TG_TRY(tg_recompute_again(p, inner, tg_node_in(r->node), tg_node_out(r->node), r->in, r->out));
+    TG_TRY(tg_recompute_again(r->node, inner, r->in, r->out));
     return bring_back(r);
 }
 
@@ -193,6 +194,7 @@ static tg_status run(tg_replay *p, tg_recompute_params *params, replay_run *r, t
     if (!out[0]->node || !call->passed_on) return TG_OK; /* no gradient is needed: nothing will be replayed */
     r->node = out[0]->node;
     r->p = tg_node_params_of(r->node);
+    for (int i = 0; i < n; i++) r->version[i] = out[i]->storage->version + 1;
     *p->end = r;
     p->end = &r->next;
     return TG_OK;

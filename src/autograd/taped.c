@@ -201,9 +201,11 @@ tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
     for (tg_node *m = before ? before->next : t->first; m; m = m->next)
         if (tg_pass_leads_on(p, m)) m->pass = p->id;
     for (int i = 0; i < n->n_out; i++) {
-        if (!gout[i] || !tg_alive(out[i]) || !out[i]->node || !tg_pass_needs(p, out[i]->node)) continue;
+        /* A leaf that was handed through has a node too. */
+        tg_node *made = gout[i] && tg_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL;
+        if (!tg_pass_needs(p, made)) continue;
         TG_TRY(tg_taped_fits(n, tg_node_out(n)[i], out[i], "composition", i));
-        TG_TRY(tg_taped_add(t, &tg_node_slots(out[i]->node)[out[i]->out], gout[i]));
+        TG_TRY(tg_taped_add(t, &tg_node_slots(made)[out[i]->out], gout[i]));
     }
     return run_nodes(p, t->last, before);
 }

@@ -176,6 +176,7 @@ struct tg_ctx {
     uint64_t serial; /* of handles; only grows */
     uint64_t epochs; /* of tape resets */
     uint64_t hook_ids;
+    uint64_t recomputing; /* serial when the recomputed function that runs was called, the innermost; 0: none */
     uint64_t backwards, finalized; /* that accumulated gradients; how many there were at the last tg_grads_finalize */
     tg_rng rng;                    /* of the stream that draws: the default one, but between a fork and its join */
     struct {

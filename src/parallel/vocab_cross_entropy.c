@@ -6,12 +6,15 @@
  * the loss of a row is z less the smoothed logit of its target, and the gradient of a column exp(x - z) less that one's
  * weight: no rank needs another's columns. */
 
+static const char gone[] = "vocab_parallel_cross_entropy, in place";
 static const char gathered[] = "gathered logits are tg_cross_entropy's, and the target the same on every rank";
 
 /* The logits' bytes are given to their gradient: nobody else may have them. */
 static tg_status check_in_place(tg_call *c) {
     const tg_tensor *x = c->in[0];
     if (!((const tg_loss_params *)c->params)->in_place) return TG_OK;
+    if (x->storage->extra && x->storage->extra->buffer)
+        return tg_call_fail(c, TG_ERR_STATE, "in place: the logits lie in a named buffer, whose bytes stay with it");
     bool own = x->node && x->tape == c->tape && x->storage->temporary && !(x->flags & TG_F_VIEW);
     if (own && x->flags & TG_F_CONTIGUOUS && atomic_load(&x->storage->refs) == 1) return TG_OK;
     return tg_call_fail(c, TG_ERR_STATE,
@@ -69,7 +72,7 @@ static tg_status give_bytes(tg_call *c) {
     TG_TRY(tg_ctx_status(c->ctx));
     TG_TRY(tg_storage_await_readers(x->storage));
     TG_TRY(gradient_into(c, x, false));
-    tg_storage *bytes = tg_storage_take(x->storage, "vocab_parallel_cross_entropy, in place", tg_call_site(c));
+    tg_storage *bytes = tg_storage_take(x->storage, gone, tg_call_site(c));
     if (!bytes) return c->ctx->status;
     tg_storage_unref(g->storage);
     g->storage = bytes;
@@ -78,10 +81,15 @@ static tg_status give_bytes(tg_call *c) {
 
 static tg_status vocab_cross_entropy_backward(tg_call *c) {
     if (!c->gin_mode[0]) return TG_OK;
-    if (((const tg_loss_params *)c->params)->in_place) return give_bytes(c);
+    bool in_place = ((const tg_loss_params *)c->params)->in_place;
+    tg_storage *s = c->in[0]->storage;
+    if (in_place && !(s->extra && s->extra->shared)) return give_bytes(c);
     const tg_tensor *g = tg_call_gin(c, 0);
     TG_TRY(tg_ctx_status(c->ctx));
-    return gradient_into(c, g, tg_adds(c, 0));
+    TG_TRY(gradient_into(c, g, tg_adds(c, 0)));
+    /* They came back by a replay, whose function may have saved them: they only go, as they would have. */
+    if (in_place) tg_storage_discard(s, gone, tg_call_site(c));
+    return TG_OK;
 }
 
 static tg_status vocab_cross_entropy_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {

@@ -366,6 +366,39 @@ static tg_status in_place_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
     return tg_ctx_status(ctx);
 }
 
+static tg_status exponentials(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)state, (void)n_in;
+    for (int i = 0; i < n_out; i++) out[i] = tg_exp(t, in[i]); /* which saves what it made */
+    return TG_OK;
+}
+
+/* Logits that came back by a replay, whose function has saved them, and logits in a named buffer. */
+static tg_status in_place_elsewhere(void *arg, tg_ctx *ctx, tg_comm *c) {
+    (void)arg;
+    double g[2][8];
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *y, *x = grad_leaf(made(ctx, 1, TG_SHAPE(2, 4)));
+    tg_tensor *target = tg_from_host(ctx, TG_I64, TG_SHAPE(2), (const int64_t[]){3, 4});
+    for (int way = 0; way < 2; way++) {
+        tg_replay *r = tg_replay_open(t);
+        RUN(tg_replay_run(r, exponentials, NULL, &x, 1, &y, 1, NULL));
+        tg_tensor *loss = tg_vocab_parallel_cross_entropy(t, y, target, c, TG_VOCAB(.in_place = way));
+        RUN(tg_replay_close(r, NULL));
+        RUN(tg_backward_with(t, &loss, 1, TG_BACKWARD(.retain = way)));
+        if (way) REFUSED(ctx, TG_ERR_DISCARDED, "vocab_parallel_cross_entropy, in place", tg_backward(t, loss));
+        RUN(tg_read_f64(tg_grad_of(x), g[way], 8));
+        tg_zero_grad(x), tg_tape_reset(t);
+    }
+    for (int i = 0; i < 8; i++) EXPECT(ctx, g[1][i] == g[0][i]);
+    y = tg_copy_(t, tg_lease(t, "logits", tg_dtype_of(x), TG_SHAPE(2, 4)), tg_exp(t, x));
+    REFUSED(ctx, TG_ERR_STATE, "buffer", tg_vocab_parallel_cross_entropy(t, y, target, c, TG_VOCAB(.in_place = true)));
+    tg_tape_free(t);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(in_place_of_bytes_that_others_have_too) { on_ranks(2, in_place_elsewhere, NULL); }
+END_TEST
+
 START_TEST(in_place_gives_the_logits_bytes_away) {
     double g[4];
     on_ranks(2, in_place_rank, g);
@@ -557,6 +590,7 @@ int main(void) {
     const TTest *const tests[] = {losses,
                                   losses_of_products,
                                   in_place_gives_the_logits_bytes_away,
+                                  in_place_of_bytes_that_others_have_too,
                                   every_rank_sees_a_class_out_of_range,
                                   chunks_agree_with_whole_logits,
                                   no_rank_holds_its_whole_logits,

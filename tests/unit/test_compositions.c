@@ -64,6 +64,105 @@ START_TEST(a_hook_of_a_recomputed_weight_sees_the_whole_gradient_once) {
 }
 END_TEST
 
+/* h^3 as h^2 h, with hooks on h and h^2. */
+static tg_status hooked(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    tg_tensor *y = tg_square(tape, in[0]);
+    if (!tg_on_grad(in[0], tenfold, state) || !tg_on_grad(y, tenfold, state)) return TG_ERR_STATE;
+    out[0] = tg_mul(tape, y, in[0]);
+    return TG_OK;
+}
+
+static tg_status hooked_within(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    return tg_recompute(tape, hooked, state, in, n_in, out, n_out, NULL);
+}
+
+START_TEST(hooks_that_a_recomputed_function_sets_run_in_every_backward) {
+    begin();
+    for (int how = 0; how < 4; how++) {
+        tg_tensor *x = leaf(3), *h = tg_scale(t, x, 1), *y, *g;
+        seen s = {0};
+        tg_replay *r = how == 3 ? tg_replay_open(t) : NULL;
+        if (how == 0) hooked(&s, t, &h, 1, &y, 1);
+        if (how == 1) tg_recompute(t, hooked, &s, &h, 1, &y, 1, NULL);
+        if (how == 2) tg_recompute(t, hooked_within, &s, &h, 1, &y, 1, NULL);
+        if (how == 3) tg_replay_run(r, hooked, &s, &h, 1, &y, 1, NULL), tg_replay_close(r, NULL);
+        for (int twice = 1; twice <= 2; twice++) {
+            tg_backward_with(t, &y, 1, TG_BACKWARD(.retain = true));
+            ck_near(grad(x), twice * 10 * (9 + 20 * 9));
+            ck_assert_int_eq(s.calls, 2 * twice);
+        }
+        for (int twice = 1; twice <= 2; twice++) {
+            tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true));
+            ck_near(tg_item(g), 10 * (9 + 20 * 9));
+            ck_assert_int_eq(s.calls, 4 + 2 * twice);
+        }
+        tg_tape_reset(t);
+    }
+    end();
+}
+END_TEST
+
+/* 10 x^2 through a tape that the function makes for itself, in both runs. */
+static tg_status on_own_tape(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    tg_tape *own = tg_tape_new(ctx);
+    tg_tensor *x = tg_tape_input(own, in[0]), *y = tg_square(own, x), *g;
+    tg_on_grad(y, tenfold, state);
+    tg_grad(own, &y, 1, &x, 1, &g, NULL);
+    out[0] = tg_scale(tape, in[0], tg_item(g));
+    tg_tape_free(own);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_recomputed_function_may_have_a_tape_with_hooks) {
+    begin();
+    tg_tensor *x = leaf(3), *y;
+    seen s = {0};
+    tg_recompute(t, on_own_tape, &s, &x, 1, &y, 1, NULL);
+    tg_backward(t, y);
+    ck_near(grad(x), 60);
+    ck_assert_int_eq(s.calls, 2);
+    end();
+}
+END_TEST
+
+typedef struct misplaced {
+    tg_tensor *on; /* NULL: the input */
+    bool accumulated;
+} misplaced;
+
+static tg_status hook_elsewhere(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out,
+                                int n_out) {
+    (void)n_in, (void)n_out;
+    const misplaced *m = state;
+    tg_tensor *on = m->on ? m->on : in[0];
+    uint64_t id = m->accumulated ? tg_on_accumulated(on, tenfold, NULL) : tg_on_grad(on, tenfold, NULL);
+    out[0] = tg_square(tape, in[0]);
+    return id ? TG_OK : tg_ctx_status(ctx);
+}
+
+START_TEST(hooks_that_a_second_run_would_set_otherwise_are_refused) {
+    begin();
+    tg_tensor *x = leaf(3), *h = tg_scale(t, x, 1), *frozen = tg_detach(t, h), *y;
+    misplaced on_x = {.on = x}, on_h = {.on = h}, accumulated = {.accumulated = true}, on_input = {0};
+    ck_assert(tg_recompute(t, hook_elsewhere, &on_x, &x, 1, &y, 1, NULL) == TG_ERR_STATE);
+    ck_says("not the recomputed function's own");
+    tg_ctx_clear(ctx);
+    ck_assert(tg_recompute(t, hook_elsewhere, &on_h, &h, 1, &y, 1, NULL) == TG_ERR_STATE);
+    ck_says("not the recomputed function's own");
+    tg_ctx_clear(ctx);
+    ck_assert(tg_recompute(t, hook_elsewhere, &accumulated, &x, 1, &y, 1, NULL) == TG_ERR_STATE);
+    ck_says("accumulates no gradient");
+    tg_ctx_clear(ctx);
+    ck_assert(tg_recompute(t, hook_elsewhere, &on_input, &frozen, 1, &y, 1, NULL) == TG_ERR_STATE);
+    ck_says("needs no gradient");
+    tg_ctx_clear(ctx);
+    ck_assert(tg_on_grad(x, tenfold, &(seen){0})); /* and outside it is taken */
+    end();
+}
+END_TEST
+
 static tg_status skip(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)tape, (void)n_in, (void)n_out;
     out[0] = in[0];
@@ -104,6 +203,86 @@ START_TEST(a_recomputed_function_may_read_the_grad_mode) {
     tg_backward(t, y);
     ck_assert(!tg_has_grad(in[0]) || grad(in[0]) == 0);
     ck_near(grad(in[1]), 9);
+    end();
+}
+END_TEST
+
+static tg_status add_to(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    out[0] = tg_square(tape, tg_add_(tape, state, in[0]));
+    return tg_ctx_status(ctx);
+}
+
+/* At once, as without recomputation: nothing has been written yet. */
+START_TEST(a_recomputed_function_overwrites_nothing_that_backward_would_refuse) {
+    begin();
+    double two = 2;
+    tg_tensor *w = leaf(5), *x = leaf(3), *buffer = tg_from_host(ctx, TG_F64, TG_SHAPE(), &two), *y;
+    tg_tensor *h = tg_scale(t, x, 1), *frozen = tg_detach(t, h);
+    ck_assert(tg_recompute(t, add_to, w, &frozen, 1, &y, 1, NULL) == TG_ERR_STATE);
+    ck_says("in place on a leaf");
+    tg_ctx_clear(ctx);
+    ck_assert(tg_recompute(t, add_to, buffer, &h, 1, &y, 1, NULL) == TG_ERR_STATE);
+    ck_says("from one that needs a gradient");
+    tg_ctx_clear(ctx);
+    ck_assert(tg_item(w) == 5 && tg_item(buffer) == 2);
+    ck_assert(tg_recompute(t, add_to, buffer, &frozen, 1, &y, 1, NULL) == TG_OK);
+    ck_near(tg_item(y), 25);
+    end();
+}
+END_TEST
+
+static tg_status detached_beside(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out,
+                                 int n_out) {
+    (void)state, (void)n_in, (void)n_out;
+    out[0] = tg_square(tape, in[0]);
+    out[1] = tg_detach(tape, in[0]);
+    return TG_OK;
+}
+
+static tg_status detached_within(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out,
+                                 int n_out) {
+    return tg_recompute(tape, detached_beside, state, in, n_in, out, n_out, NULL);
+}
+
+START_TEST(a_result_that_needs_no_gradient_is_no_root) {
+    begin();
+    for (int how = 0; how < 3; how++) {
+        tg_tensor *x = leaf(3), *y[2], *g;
+        if (how == 0) detached_beside(NULL, t, &x, 1, y, 2);
+        if (how > 0) tg_recompute(t, how == 1 ? detached_beside : detached_within, NULL, &x, 1, y, 2, NULL);
+        ck_assert(tg_requires_grad(y[0]) && !tg_requires_grad(y[1]));
+        ck_assert(tg_backward(t, y[1]) == TG_ERR_STATE);
+        ck_says("depends on nothing that needs a gradient");
+        tg_ctx_clear(ctx);
+        ck_assert(tg_grad(t, &y[1], 1, &x, 1, &g, TG_GRAD(.create_graph = true)) == TG_ERR_STATE);
+        ck_says("depends on nothing that needs a gradient");
+        tg_ctx_clear(ctx);
+        tg_backward(t, y[0]);
+        ck_near(grad(x), 6);
+        tg_tape_reset(t);
+    }
+    end();
+}
+END_TEST
+
+START_TEST(what_needed_a_gradient_when_it_was_recorded_gets_one) {
+    begin();
+    for (int how = 0; how < 4; how++) {
+        tg_tensor *x = leaf(3), *w = leaf(2), *y;
+        use u = {w, NULL};
+        tg_replay *r = how == 3 ? tg_replay_open(t) : NULL;
+        if (how == 0) power(&u, t, &x, 1, &y, 1);
+        if (how == 1) tg_recompute(t, power, &u, &x, 1, &y, 1, NULL);
+        if (how == 2) tg_recompute(t, nested, &u, &x, 1, &y, 1, NULL);
+        if (how == 3) tg_replay_run(r, power, &u, &x, 1, &y, 1, NULL), tg_replay_close(r, NULL);
+        tg_set_requires_grad(x, false), tg_set_requires_grad(w, false);
+        tg_backward(t, y);
+        ck_near(grad(x), 4);
+        ck_near(grad(w), 12);
+        ck_assert(!tg_requires_grad(x) && !tg_requires_grad(w));
+        tg_tape_reset(t);
+    }
     end();
 }
 END_TEST
@@ -353,8 +532,14 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {a_hook_of_a_recomputed_weight_sees_the_whole_gradient_once,
+                            hooks_that_a_recomputed_function_sets_run_in_every_backward,
+                            a_recomputed_function_may_have_a_tape_with_hooks,
+                            hooks_that_a_second_run_would_set_otherwise_are_refused,
                             what_a_recomputed_function_hands_through_has_its_gradient,
                             a_recomputed_function_may_read_the_grad_mode,
+                            a_recomputed_function_overwrites_nothing_that_backward_would_refuse,
+                            a_result_that_needs_no_gradient_is_no_root,
+                            what_needed_a_gradient_when_it_was_recorded_gets_one,
                             a_weight_that_no_root_used_has_no_gradient,
                             a_weight_that_no_root_used_is_not_told_of_a_gradient,
                             an_input_may_be_dropped_before_the_second_run,

@@ -238,6 +238,35 @@ START_TEST(what_others_keep_stays) {
 }
 END_TEST
 
+START_TEST(what_was_overwritten_before_the_close_stays) {
+    begin();
+    tg_tensor *x = vector(0), *a;
+    fn_state s = {.w = vector(1)};
+    double v[N], gx[N];
+    for (int i = 0; i < N; i++) v[i] = i;
+    for (int way = 0; way < 2; way++) {
+        s.runs = 0;
+        tg_replay *r = tg_replay_open(t);
+        tg_replay_run(r, layer, &s, &x, 1, &a, 1, NULL);
+        tg_tensor *written = tg_from_host(ctx, TG_F64, TG_SHAPE(4, 6), v);
+        if (way) tg_write_f64(a, v, N);
+        tg_tensor *loss = total(way ? a : tg_add(t, a, tg_sub(t, written, tg_detach(t, a))));
+        tg_replay_close(r, NULL);
+        ck_assert_int_eq(tg_storage_state_of(a), way ? TG_PRESENT : TG_DISCARDED);
+        tg_backward(t, loss);
+        ck_status(TG_OK);
+        if (way)
+            expect_near(x, gx);
+        else
+            tg_read_f64(tg_grad_of(x), gx, N);
+        ck_assert_int_eq(s.runs, 2);
+        tg_zero_grad(x);
+        tg_tape_reset(t);
+    }
+    end();
+}
+END_TEST
+
 /* A result that nothing has read is not brought back for its gradient's sake alone. */
 START_TEST(results_that_no_gradient_reaches) {
     begin();
@@ -455,6 +484,7 @@ int main(void) {
                                   the_bytes_are_given_back_and_taken_again,
                                   inputs_and_leaves_stay,
                                   what_others_keep_stays,
+                                  what_was_overwritten_before_the_close_stays,
                                   results_that_no_gradient_reaches,
                                   a_retained_tape_runs_twice,
                                   a_replay_inside_a_recomputation,

@@ -151,6 +151,103 @@ START_TEST(through_a_recomputation) {
 }
 END_TEST
 
+static tg_status hand_through(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    out[0] = tg_square(tape, in[0]);
+    out[1] = in[0];
+    out[2] = state;
+    return tg_ctx_status(tg_tape_ctx(tape));
+}
+
+/* x^2 + 10 x + w x, of an input and a parameter that the function gives back as they are. */
+START_TEST(a_recomputation_hands_leaves_through) {
+    begin();
+    for (int again = 0; again < 2; again++) {
+        tg_tensor *x = leaf(3), *w = leaf(5), *in[] = {x, w}, *o[3], *g[2], *d;
+        tg_tensor *din[] = {tg_full(t, TG_F64, TG_SHAPE(), 1), tg_full(t, TG_F64, TG_SHAPE(), 2)};
+        if (again)
+            tg_recompute(t, hand_through, w, &x, 1, o, 3, NULL);
+        else
+            hand_through(w, t, &x, 1, o, 3);
+        tg_tensor *y = tg_add(t, tg_add(t, o[0], tg_scale(t, o[1], 10)), tg_mul(t, o[2], o[1]));
+        tg_grad(t, &y, 1, in, 2, g, TG_GRAD(.create_graph = true));
+        ck_near(tg_item(g[0]), 21);
+        ck_near(tg_item(g[1]), 3);
+        ck_near(tg_item(derivative(g[0], x)), 2);
+        tg_jvp(t, &y, 1, in, 2, din, &d);
+        ck_near(tg_item(d), 27);
+        tg_jvp(t, &o[1], 1, in, 2, din, &d);
+        ck_near(tg_item(d), 1);
+        tg_jvp(t, &o[2], 1, in, 2, din, &d);
+        ck_near(tg_item(d), 2);
+        tg_tape_reset(t);
+    }
+    end();
+}
+END_TEST
+
+static tg_status tangent_of(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    tg_tensor *y = tg_pow_scalar(tape, in[0], 3), *v = state;
+    return tg_jvp(tape, &y, 1, in, 1, &v, out);
+}
+
+START_TEST(tangents_within_a_recomputation_are_refused) {
+    begin();
+    double one = 1;
+    tg_tensor *x = leaf(3), *v = tg_from_host(ctx, TG_F64, TG_SHAPE(), &one), *y;
+    tangent_of(v, t, &x, 1, &y, 1);
+    ck_near(tg_item(y), 27);
+    ck_assert(tg_recompute(t, tangent_of, v, &x, 1, &y, 1, NULL) == TG_ERR_UNSUPPORTED);
+    ck_says("call it outside of tg_recompute");
+    tg_ctx_clear(ctx);
+    tg_set_grad_mode(t, false); /* where the function is only run */
+    ck_assert(tg_recompute(t, tangent_of, v, &x, 1, &y, 1, NULL) == TG_OK);
+    end();
+}
+END_TEST
+
+typedef tg_tensor *(*linear_fn)(tg_tape *, tg_tensor *x, tg_tensor *w, tg_tensor *b);
+
+/* The gradients of two of x, w and b, their tangent, and a second derivative, of a node that has saved one of x and w.
+ * What it has not saved may have been overwritten. */
+static void linear_derivatives(linear_fn f, bool frozen_x, bool overwrite, double got[4][4]) {
+    const double other[] = {-5, 7, -9, 11};
+    tg_tensor *x = leaf_of(TG_SHAPE(2, 2), (double[]){1, 2, 3, 4}), *b = leaf_of(TG_SHAPE(2), (double[]){0.3, -0.2});
+    tg_tensor *w = leaf_of(TG_SHAPE(2, 2), (double[]){0.1, 0.2, -0.3, 0.4});
+    tg_set_requires_grad(frozen_x ? x : w, false);
+    tg_tensor *in[] = {frozen_x ? w : x, b}, *g[2], *d;
+    tg_tensor *y = tg_sum(t, tg_square(t, f(t, x, w, b)), TG_ALL_DIMS, false);
+    tg_tensor *din[] = {tg_full(t, TG_F64, TG_SHAPE(2, 2), 0.5), tg_full(t, TG_F64, TG_SHAPE(2), -1)};
+    if (overwrite) tg_write_f64(in[0], other, 4), tg_write_f64(b, other, 2);
+    tg_grad(t, &y, 1, in, 2, g, TG_GRAD(.create_graph = true));
+    tg_jvp(t, &y, 1, in, 2, din, &d);
+    tg_read_f64(g[0], got[0], 4);
+    tg_read_f64(g[1], got[1], 2);
+    tg_read_f64(d, got[2], 1);
+    tg_read_f64(derivative(tg_sum(t, tg_square(t, g[0]), TG_ALL_DIMS, false), b), got[3], 2);
+    ck_status(TG_OK);
+    tg_grad(t, &y, 1, in, 2, g, NULL);
+    double plain[4];
+    tg_read_f64(g[0], plain, 4);
+    for (int i = 0; i < 4; i++) ck_near(got[0][i], plain[i]);
+    tg_tape_reset(t);
+}
+
+START_TEST(linears_with_activations_read_only_what_they_have_saved) {
+    const linear_fn linears[] = {tg_linear_relu, tg_linear_gelu, tg_linear_gelu_tanh, tg_linear_silu};
+    begin();
+    for (int k = 0; k < 8; k++) {
+        double want[4][4] = {{0}}, got[4][4] = {{0}};
+        linear_derivatives(linears[k / 2], k % 2, false, want);
+        linear_derivatives(linears[k / 2], k % 2, true, got);
+        for (int i = 0; i < 16; i++) ck_near(got[i / 4][i % 4], want[i / 4][i % 4]);
+        ck_assert(want[0][0] != 0 && want[1][0] != 0 && want[2][0] != 0 && want[3][0] != 0);
+    }
+    end();
+}
+END_TEST
+
 START_TEST(in_place_keeps_what_it_needs) {
     begin();
     tg_tensor *x = leaf(2), *z = leaf(3);
@@ -391,6 +488,9 @@ int main(void) {
                             hooks_are_part_of_the_graph,
                             forward_through_a_recomputation,
                             through_a_recomputation,
+                            a_recomputation_hands_leaves_through,
+                            tangents_within_a_recomputation_are_refused,
+                            linears_with_activations_read_only_what_they_have_saved,
                             in_place_keeps_what_it_needs,
                             what_is_overwritten_keeps_its_shape,
                             edges_are_those_of_backward,

@@ -151,9 +151,22 @@ static tg_tensor *activate(tg_tape *t, tg_tensor *z, tg_activation act) {
     }
 }
 
+static const tg_op linear_known;
+
+/* x w^T + b of a node as a tensor whose gradient is theirs. Its value is what the node has saved: x, w and b may have
+ * changed where it has not saved them. For relu its result does, which is above 0 where the sum is. */
+static tg_tensor *known_sum(tg_tape *t, const tg_node *n) {
+    static const act_params none = {TG_ACT_NONE};
+    tg_tensor *const *in = tg_node_in(n), *y = tg_node_out(n)[0], *of = n->n_saved ? tg_node_kept(n)[0] : y;
+    tg_tensor *z =
+        tg_tape_tensor(t, of->dtype, of->ndim, of->shape, of->stride, tg_storage_ref(of->storage), of->offset);
+    if (!z) return tg_inert(t->ctx);
+    z->place = y->place;
+    return tg_record(t, &linear_known, &none, (tg_tensor *const[]){in[0], in[1], in[2], z}, 4, n->site);
+}
+
 static tg_status linear_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
-    tg_tensor *const *in = tg_node_in(n);
-    out[0] = activate(t, tg_linear(t, in[0], in[1], in[2]), ((const act_params *)tg_node_params(n))->act);
+    out[0] = activate(t, known_sum(t, n), ((const act_params *)tg_node_params(n))->act);
     return TG_OK;
 }
 
@@ -175,6 +188,24 @@ static tg_status linear_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din,
     dout[0] = by_w ? tg_add(t, by_x, by_w) : din[2] ? tg_add(t, by_x, din[2]) : by_x;
     return TG_OK;
 }
+
+/* x, w, b, and z, which is x w^T + b: nothing runs. */
+static tg_status known_infer(tg_call *c) {
+    const tg_tensor *z = c->in[3];
+    if (!tg_needs(c, 1)) c->saves_in &= ~1u;
+    if (!tg_needs(c, 0)) c->saves_in &= ~2u;
+    c->out[0] =
+        tg_tape_tensor(c->tape, z->dtype, z->ndim, z->shape, z->stride, tg_storage_ref(z->storage), z->offset);
+    if (!c->out[0]) return c->ctx->status;
+    c->out[0]->place = tg_place_of(z);
+    tg_call_placed(c);
+    return c->ctx->status;
+}
+
+static const tg_op linear_known = {
+    .size = sizeof(tg_op), .name = "linear_known", .formula = "x w^T + b", .n_in = 4, .n_out = 1,
+    .params_size = sizeof(act_params), .saves_in = 3, .optional = 4, .family = TG_FAMILY_CUSTOM, .sums_f32 = true,
+    .infer = known_infer, .backward = linear_backward, .vjp = linear_vjp, .jvp = linear_jvp};
 
 static int64_t linear_flops(const tg_node *n) {
     return 2 * tg_numel(tg_node_output(n, 0)) * tg_dim(tg_node_input(n, 1), 1);
