@@ -88,7 +88,7 @@ static tg_status describe(tg_ctx *ctx, tg_cuda_plan *plan) {
     const tg_cuda_product *p = &plan->of;
     bool f64 = p->in == TG_F64, ta = p->op_a == CUBLAS_OP_T, tb = p->op_b == CUBLAS_OP_T;
     cudaDataType_t type = type_of(p->out);
-    const void *some = (const void *)(uintptr_t)TG_CUDA_EPILOGUE_ALIGN; /* how well aligned pointers are it is to know */
+    const void *some = (const void *)(uintptr_t)TG_CUDA_EPILOGUE_ALIGN; /* how aligned they will be */
     TG_TRY(tg_cuda_blas_check(ctx,
                               cublasLtMatmulDescCreate(&plan->desc, f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                                                        f64 ? CUDA_R_64F : CUDA_R_32F),
