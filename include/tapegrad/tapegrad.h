@@ -448,13 +448,11 @@ typedef struct tg_recompute_opts {
 
 #define TG_RECOMPUTE(...) (&(tg_recompute_opts){.size = sizeof(tg_recompute_opts), __VA_ARGS__})
 
-/* Runs fn now without keeping what its ops save, and again in backward (Chen et al., arXiv 1604.06174). Parameters
- * that fn uses become inputs of the one node recorded, so frozen inputs and weights shared with the outside get the
- * right gradients. The second run sees the same random streams; its shapes are checked against the first, and in
- * check mode its bits. state must live until the tape is reset, unless destroy is given. Nests. opts may be NULL.
- * fn needs an input or a parameter, and what it writes in place it writes twice. A hook that fn sets runs in every
- * backward; one on an input sees this call's share of its gradient. Refused within fn: hooks on what is not its own (a
- * parameter's would be set again by the second run), tg_on_accumulated, and tg_jvp, as the first run keeps no nodes. */
+/* Runs fn now without keeping what its ops save, and again in backward (Chen et al., arXiv 1604.06174). Parameters that
+ * it uses become inputs of the node, so frozen inputs and shared weights get the right gradients. The second run sees
+ * the same random streams; its shapes, in check mode its bits, are held to the first's. state must live until the
+ * reset, unless destroy is given. Nests; opts may be NULL. fn needs an input or a parameter; what it writes in place it
+ * writes twice. It may hook its own tensors alone (an input's sees this call's share), and not call tg_jvp. */
 TG_API tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out,
                               int n_out, const tg_recompute_opts *opts);
 
@@ -462,8 +460,7 @@ TG_API tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *cons
  * on an error, which the other two take. */
 typedef struct tg_replay tg_replay;
 TG_API tg_replay *tg_replay_open(tg_tape *t);
-/* As tg_recompute; and the outputs' bytes are discarded by tg_replay_close, unless an input shares them or they have
- * been overwritten by then. */
+/* As tg_recompute; tg_replay_close discards the outputs' bytes, unless an input shares them or they have changed. */
 TG_API tg_status tg_replay_run(tg_replay *r, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out,
                                int n_out, const tg_recompute_opts *opts);
 /* To be called after the last forward use of the outputs. They come back, under every view of them, when the gradient

@@ -104,6 +104,53 @@ START_TEST(functions_with_collectives) {
 }
 END_TEST
 
+/* ---- Derivatives on the tape ---- */
+
+/* The gradients of x and w as ops, and the first's square's by w, of a function whose inputs lie over the ranks. */
+static tg_status derivatives(tg_ctx *ctx, tg_parallel *p, bool recomputed, double *got) {
+    tg_comm *c = tg_parallel_comm(p, TG_TP);
+    int n = tg_comm_size(c);
+    tg_tensor *x = grad_leaf(made(ctx, 1, TG_SHAPE(ROWS, COLUMNS))), *y, *g[2], *gg;
+    tg_tensor *w = grad_leaf(part(ctx, 2, TG_SHAPE(4 * n, COLUMNS), 0, tg_comm_rank(c), n)), *in[] = {x, w};
+    RUN(tg_place(p, x, TG_TP, TG_I));
+    RUN(tg_place(p, w, TG_TP, TG_SHARD(0)));
+    tg_tape *t = tg_tape_new(ctx);
+    block b = {.c = c, .w = w};
+    tg_rng_set(ctx, NULL, &(tg_rng){.seed = 11});
+    tg_tensor *h = tg_tanh(t, x);
+    if (recomputed)
+        RUN(tg_recompute(t, parallel_block, &b, &h, 1, &y, 1, NULL));
+    else
+        RUN(parallel_block(&b, t, &h, 1, &y, 1));
+    tg_tensor *loss = tg_sum(t, tg_square(t, y), TG_ALL_DIMS, false);
+    RUN(tg_grad(t, &loss, 1, in, 2, g, TG_GRAD(.create_graph = true)));
+    tg_tensor *sum = tg_sum(t, tg_square(t, g[0]), TG_ALL_DIMS, false);
+    RUN(tg_grad(t, &sum, 1, &w, 1, &gg, TG_GRAD(.create_graph = true)));
+    RUN(tg_read_f64(g[0], got, N));
+    RUN(tg_read_f64(g[1], got + N, 4 * COLUMNS));
+    RUN(tg_read_f64(gg, got + N + 4 * COLUMNS, 4 * COLUMNS));
+    tg_tape_free(t);
+    tg_drop(x), tg_drop(w);
+    return tg_ctx_status(ctx);
+}
+
+static tg_status derivatives_both_ways(void *arg, tg_ctx *ctx, tg_comm *world) {
+    enum { ALL = N + 8 * COLUMNS };
+    (void)arg;
+    double want[ALL], got[ALL];
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = tg_comm_size(world)));
+    RUN(derivatives(ctx, p, false, want));
+    RUN(derivatives(ctx, p, true, got));
+    for (int i = 0; i < ALL; i++) EXPECT(ctx, fabs(got[i] - want[i]) <= 1e-12 * (1 + fabs(want[i])));
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(derivatives_of_functions_with_collectives) {
+    for (int n = 1; n <= 3; n++) on_ranks(n, derivatives_both_ways, NULL);
+}
+END_TEST
+
 /* ---- A rank that no gradient reaches ---- */
 
 static tg_status copies(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
@@ -250,8 +297,8 @@ START_TEST(a_steady_step_allocates_nothing) { on_ranks(3, steady, NULL); }
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {functions_with_collectives, ranks_meet_in_backward_where_only_one_needs_it,
-                                  inputs_that_are_kept_whole, check_mode_finds_inputs_that_differ,
-                                  a_steady_step_allocates_nothing};
+    const TTest *const tests[] = {functions_with_collectives, derivatives_of_functions_with_collectives,
+                                  ranks_meet_in_backward_where_only_one_needs_it, inputs_that_are_kept_whole,
+                                  check_mode_finds_inputs_that_differ, a_steady_step_allocates_nothing};
     return tg_check_main("recompute", tests, sizeof tests / sizeof *tests);
 }
