@@ -10,17 +10,24 @@ enum { TEXT = TG_BOX_WORDS * 8 };
 
 /* ---- The group's failure ---- */
 
-void tg_shm_fail(tg_shm_group *s, tg_status status, int culprit, const char *text) {
+/* Whether this rank is the one to write it down. Until it has, others who see the group wait. */
+static bool claim(tg_shm_group *s) {
     int whole = TG_GROUP_WHOLE;
-    if (!atomic_compare_exchange_strong_explicit(&s->g->failed, &whole, TG_GROUP_FAILING, memory_order_seq_cst,
-                                                 memory_order_seq_cst))
-        return;
+    return atomic_compare_exchange_strong_explicit(&s->g->failed, &whole, TG_GROUP_FAILING, memory_order_seq_cst,
+                                                   memory_order_seq_cst);
+}
+
+static void write_down(tg_shm_group *s, tg_status status, int culprit, const char *text) {
     s->g->status = status;
     s->g->culprit = culprit;
     s->g->reporter = s->self->view.me;
     tg_box_write(&s->g->failure, text);
     atomic_store_explicit(&s->g->failed, TG_GROUP_FAILED, memory_order_seq_cst);
     tg_shm_ring(s);
+}
+
+void tg_shm_fail(tg_shm_group *s, tg_status status, int culprit, const char *text) {
+    if (claim(s)) write_down(s, status, culprit, text);
 }
 
 /* As it looks from this rank. */
@@ -104,8 +111,10 @@ void tg_shm_crossed(tg_shm_group *s, tg_shm_group *other, int member, const tg_n
     quote(s, s->rank, mine, text, sizeof text, &at);
     tg_text(text, sizeof text, &at, ", in group \"%s\" ", other->g->name);
     quote(s, member, theirs, text, sizeof text, &at);
-    tg_shm_fail(other, TG_ERR_MISMATCH, -1, text);
-    tg_shm_fail(s, TG_ERR_MISMATCH, -1, text);
+    /* Both are claimed before one is told: who hears of it there fails, and would be another reason here. */
+    bool first = claim(other), second = claim(s);
+    if (first) write_down(other, TG_ERR_MISMATCH, -1, text);
+    if (second) write_down(s, TG_ERR_MISMATCH, -1, text);
 }
 
 /* ---- Peers ---- */
