@@ -56,7 +56,8 @@ typedef void (*tg_plain_grad)(void *state, const double *x, int64_t n, const dou
 TG_API tg_status tg_gradcheck_fn(tg_plain_fn fn, tg_plain_grad grad, void *state, const double *x, int64_t n, int64_t m,
                                  const tg_gradcheck_opts *opts, tg_gradcheck_result *result);
 
-/* Runs one sample of an op (extend.h), its own tolerance applied. opts may be NULL. */
+/* Runs one sample of an op (extend.h), its own tolerance applied. TG_OK of one that must be refused, and is; accepted,
+ * it fails. opts may be NULL. */
 TG_API tg_status tg_gradcheck_op(tg_ctx *ctx, const tg_op *op, int sample, const tg_gradcheck_opts *opts,
                                  tg_gradcheck_result *result);
 

@@ -30,11 +30,10 @@ static tg_status hash_one(tg_check_run *r, const tg_tensor *x, uint64_t *h, bool
     return TG_OK;
 }
 
-/* Hashes all that the tape's nodes hold, and the seeds. */
+/* Hashes all that the tape's nodes hold, and the seeds. Leaves are other nodes' inputs; backward may add some. */
 static tg_status hash_all(tg_check_run *r, uint64_t *h, bool again) {
     for (const tg_node *n = r->t->first; n; n = n->next)
-        for (int64_t i = 0; i < kept_by(n); i++, h++) {
-            if (n->flags & TG_N_LEAF) continue; /* an input of another node */
+        for (int64_t i = 0; !(n->flags & TG_N_LEAF) && i < kept_by(n); i++, h++) {
             int64_t out = i - n->n_in, saved = out - n->n_out;
             TG_TRY(saved >= 0 ? hash_one(r, kept(n, i), h, again, "saved buffer", saved, n)
                    : out >= 0 ? hash_one(r, kept(n, i), h, again, "output", out, n)
@@ -48,7 +47,7 @@ static tg_status hash_all(tg_check_run *r, uint64_t *h, bool again) {
 /* Around the first backward of all: one that writes the same again would leave no trace in a later one. */
 tg_status tg_check_unchanged(tg_check_run *r) {
     int64_t n = r->n_roots;
-    for (const tg_node *node = r->t->first; node; node = node->next) n += kept_by(node);
+    for (const tg_node *node = r->t->first; node; node = node->next) n += node->flags & TG_N_LEAF ? 0 : kept_by(node);
     size_t bytes = (size_t)n * sizeof(uint64_t);
     uint64_t *h = tg_host_alloc(r->ctx, bytes);
     if (!h) return r->ctx->status;

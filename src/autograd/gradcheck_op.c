@@ -35,6 +35,21 @@ static tg_status check(tg_check_run *r, tg_case *c) {
     return TG_OK;
 }
 
+/* The sample is right where its call is refused as it says. */
+static tg_status check_refused(tg_check_run *r, tg_case *c) {
+    tg_ctx *ctx = r->ctx;
+    tg_tensor *out[TG_CASE_OUTPUTS];
+    tg_case_run(c, r->t, c->in, c->n_in, out, c->n_out);
+    tg_status got = tg_ctx_status(ctx), wanted = c->sample->refused;
+    if (got == wanted)
+        tg_ctx_clear(ctx);
+    else if (got == TG_OK)
+        tg_diff_fail(&r->d, "unknown", "the call is accepted, expected it to be refused with %s",
+                     tg_status_name(wanted));
+    if (got != TG_OK || !r->d.result->failed) return tg_ctx_status(ctx);
+    return tg_fail(ctx, TG_ERR_GRADIENT, "%s", r->d.result->report);
+}
+
 /* Differences are taken on row-major copies: elements that share memory cannot move apart. */
 static tg_status check_sample(tg_check_run *r, const tg_op *op, int sample) {
     tg_case_opts o = {.dtype = TG_F64, .seed = r->d.seed + 1};
@@ -48,7 +63,7 @@ static tg_status check_sample(tg_check_run *r, const tg_op *op, int sample) {
     r->in = c.in;
     r->at = rows.in;
     r->n_in = c.n_in;
-    if (s == TG_OK) s = check(r, &c);
+    if (s == TG_OK) s = c.sample->refused ? check_refused(r, &c) : check(r, &c);
     tg_tape_free(r->t);
     tg_case_close(&rows);
     tg_case_close(&c);

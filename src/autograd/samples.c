@@ -136,6 +136,9 @@ tg_status tg_case_open(tg_case *c, tg_ctx *ctx, const tg_op *op, int sample, con
     *c = (tg_case){.ctx = ctx, .op = op, .sample = tg_sample_at(op, sample)};
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     if (!c->sample) return tg_fail(ctx, TG_ERR_ARGUMENT, "op %s has no sample %d", op ? op->name : "NULL", sample);
+    if (c->sample->n_in < 0 || c->sample->n_in > TG_SAMPLE_INPUTS)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "sample %d of op %s has %d inputs, expected 0 to %d", sample, op->name,
+                       c->sample->n_in, TG_SAMPLE_INPUTS);
     c->n_in = c->sample->n_in;
     c->n_out = op->n_out >= 0 ? op->n_out : TG_CASE_OUTPUTS;
     for (int i = 0; i < c->n_in; i++)

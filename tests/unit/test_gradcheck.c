@@ -144,14 +144,26 @@ START_TEST(samples_of_a_users_op) {
     ck_assert_msg(tg_gradcheck_op(ctx, &probe_op, 0, NULL, &r) == TG_OK && r.checked == 12, "%s", tg_ctx_message(ctx));
     ck_assert_msg(tg_gradcheck_op(ctx, &probe_op, 1, NULL, &r) == TG_OK && r.checked == 12, "%s", tg_ctx_message(ctx));
     ck_assert(r.worst < 1e-2); /* of the registry's 1e-6: the differences give ten digits */
-    ck_assert(tg_gradcheck_op(ctx, &probe_op, 2, NULL, &r) == TG_ERR_SHAPE);
+    ck_assert(tg_gradcheck_op(ctx, &probe_op, 2, NULL, &r) == TG_OK && !r.failed && !r.checked); /* it is refused */
+    const probe_params wrong = {.fault = SCALED};
+    tg_sample sample = probe_samples[2];
+    tg_op op = probe_op;
+    op.samples = &sample;
+    sample.refused = TG_ERR_DTYPE;
+    ck_assert(tg_gradcheck_op(ctx, &op, 0, NULL, &r) == TG_ERR_SHAPE);
     ck_in("probe: expected a matrix and a row of it", tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
-    const probe_params wrong = {.fault = SCALED};
-    tg_sample sample = probe_samples[0];
-    tg_op op = probe_op;
+    sample.n_in = 99;
+    ck_assert(tg_gradcheck_op(ctx, &op, 0, NULL, &r) == TG_ERR_ARGUMENT);
+    ck_in("has 99 inputs, expected 0 to", tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    sample = probe_samples[0];
+    sample.refused = TG_ERR_SHAPE;
+    ck_assert(tg_gradcheck_op(ctx, &op, 0, NULL, &r) == TG_ERR_GRADIENT && r.failed);
+    ck_in("probe (square): the call is accepted, expected it to be refused with TG_ERR_SHAPE", r.report);
+    tg_ctx_clear(ctx);
+    sample.refused = TG_OK;
     sample.params = &wrong;
-    op.samples = &sample;
     ck_assert(tg_gradcheck_op(ctx, &op, 0, NULL, &r) == TG_ERR_GRADIENT);
     ck_in("probe (square): input 0, f64[3, 3]", r.report);
     tg_ctx_clear(ctx);
@@ -435,6 +447,24 @@ static tg_status noise(void *state, tg_tape *tape, tg_tensor *const *in, int n_i
     return tg_ctx_status(tg_tape_ctx(tape));
 }
 
+static tg_status hand_through(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)state, (void)n_in, (void)n_out;
+    out[0] = in[0];
+    out[1] = tg_contiguous(tape, in[1]);
+    return tg_ctx_status(tg_tape_ctx(tape));
+}
+
+/* What no op uses comes onto the tape when backward begins. */
+START_TEST(inputs_that_are_results) {
+    begin();
+    tg_tensor *in[] = {tg_param(ctx, "a", TG_SHAPE(3, 4), 1), tg_param(ctx, "b", TG_SHAPE(4), 1)};
+    tg_gradcheck_result r;
+    ck_assert_msg(tg_gradcheck(t, hand_through, NULL, in, 2, 2, NULL, &r) == TG_OK, "%s", tg_ctx_message(ctx));
+    ck_assert_int_eq(r.checked, 16);
+    end();
+}
+END_TEST
+
 START_TEST(nothing_of_the_callers_changes) {
     begin();
     tg_tensor *in[] = {tg_param(ctx, "a", TG_SHAPE(3, 4), 1), tg_param(ctx, "b", TG_SHAPE(4, 2), 1)};
@@ -537,7 +567,7 @@ int main(void) {
                             samples_of_a_users_op, kinks_are_said_and_do_not_fail, what_is_only_steep_is_no_kink,
                             unsure_is_neither_right_nor_wrong, plain_functions_and_their_errors,
                             defaults_and_tolerances, random_directions,
-                            what_cannot_be_checked_is_refused, nothing_of_the_callers_changes, inputs_that_share_memory,
-                            error_estimates_hold};
+                            what_cannot_be_checked_is_refused, inputs_that_are_results, nothing_of_the_callers_changes,
+                            inputs_that_share_memory, error_estimates_hold};
     return tg_check_main("gradcheck", tests, sizeof tests / sizeof *tests);
 }
