@@ -21,15 +21,20 @@ static bool is_of_the_call(const char *name) {
     return false;
 }
 
+/* NULL: some value is no text that JSON holds. Of --out that does no harm, for a resumed run is given it. */
 static json_t *options_json(const train_options *o) {
     json_t *object = json_object();
-    for (int i = 0; i < train_command.n_options; i++) {
+    bool good = object != NULL;
+    for (int i = 0; good && i < train_command.n_options; i++) {
         const option *row = &train_command.options[i];
         char text[4096];
         option_text(row, o, text, sizeof text);
-        if (!is_of_the_call(row->name) && *text) json_object_set_new(object, row->name, json_string(text));
+        if (is_of_the_call(row->name) || !*text) continue;
+        good = json_object_set_new(object, row->name, json_string(text)) == 0 || !strcmp(row->name, "out");
     }
-    return object;
+    if (good) return object;
+    json_decref(object);
+    return NULL;
 }
 
 /* 64-bit words as text: JSON's numbers do not hold them. */
