@@ -132,6 +132,15 @@ for command in "ops" "ops --json" "train --help" "inspect --layers 1" "eval --mo
     holds "status 1 on a full output: $command" test $? = 1
     holds "the reason: $command" grep -q "cannot write to standard output" printed
 done
+
+# Closed output goes nowhere, and least of all into the run's files.
+runs train --data "$text" --out heard $tiny --steps 5 --checkpoint-every 0
+"$tapegrad" train --data "$text" --out unheard $tiny --steps 5 --checkpoint-every 0 <&- >&- 2>&-
+holds "status 0 with closed output" test $? = 0
+holds "the metrics are whole" same_run heard unheard
+holds "no text is in the lock" test ! -s unheard/checkpoints/.lock
+"$tapegrad" train --data "$text" --out unseen $tiny --steps 5 --checkpoint-every 0 >&- 2>printed
+holds "nor without standard output alone" test ! -s unseen/checkpoints/.lock
 "$tapegrad" generate --model whole --prompt abc --tokens 5000 2>printed | head -c 3 >three
 holds "a closed pipe" test "$(cat three)" = abc
 holds "a closed pipe is no error" test ! -s printed
