@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <tapegrad/comm.h>
 #include <tapegrad/explain.h>
@@ -51,6 +52,15 @@ static json_t *hash_text(uint64_t hash) {
     return json_string(text);
 }
 
+/* The whole record takes the place of what has its name, which is to be no device: it would be lost. */
+static bool is_replaceable(const char *path) {
+    struct stat st;
+    if (stat(path, &st) != 0 || S_ISREG(st.st_mode)) return true;
+    return fail("cannot write '%s': it is %s, expected a regular file or a new one", path,
+                S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket"),
+           false;
+}
+
 recorder *recorder_open(const char *path, int64_t kept, tg_ctx *ctx, tg_comm *world) {
     size_t n = strlen(path) + 32;
     recorder *r = calloc(1, sizeof *r);
@@ -64,6 +74,10 @@ recorder *recorder_open(const char *path, int64_t kept, tg_ctx *ctx, tg_comm *wo
     r->ranks = tg_comm_size(world);
     snprintf(r->path, n, r->ranks > 1 ? "%s.%d" : "%s", path, r->rank);
     snprintf(r->part, n, "%s.part", r->path);
+    if (!is_replaceable(r->path)) {
+        recorder_free(r);
+        return NULL;
+    }
     r->f = fopen(r->part, "we");
     if (r->f) return r;
     fail("cannot write '%s': %s", r->part, strerror(errno));

@@ -109,6 +109,13 @@ refuses 2 "leave --capture out" train $run --out x --record y --capture
 refuses 2 "are for --record FILE" train $run --out x --record-step 2
 refuses 2 "--record-step 4: the run ends at --steps 3" train $run --out x --record y --record-step 4
 refuses 1 "cannot write 'none/y.part'" train $run --out x --record none/y
+mkfifo pipe
+ln -s /dev/null nowhere
+for file in pipe nowhere; do
+    refuses 1 "cannot write '$file': it is a device, pipe or socket" train $run --out x --record $file
+done
+holds "the pipe is as it was" test -p pipe
+holds "the link is as it was" test -h nowhere
 refuses 1 "made a" train $run --out x --record y --record-step 3 --find-nan --precision fp16 --loss-scale 1e12
 holds "nothing is left of it" test "$(echo y*)" = "y*"
 runs train $run --out resumed --checkpoint-every 2 --record first.rec

@@ -95,6 +95,12 @@ fails_twice() {
         grep -q '^fails again: sin (matrix): 15 of 15 elements cannot be told' again
 }
 holds "a failed gradient check is repeated from its report" fails_twice
+mkfifo pipe
+keeps_pipe() {
+    ! "$tapegrad" gradcheck sin --rtol 1e-18 --atol 1e-300 --report pipe >printed && [ -p pipe ] &&
+        grep -q "no report: 'pipe' is a device, pipe or socket, expected a regular file or a new one" printed
+}
+holds "a report replaces regular files alone" keeps_pipe
 damaged() {
     head -c 200 y.json >z.json
     ! "$tapegrad" gradcheck --replay z.json 2>printed && grep -q "'z.json' is not JSON" printed
