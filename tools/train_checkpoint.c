@@ -1,6 +1,6 @@
 /* Checkpoints of a run: the model's directory, the optimiser's state-00000.safetensors, and state.json, which holds the
- * options, the random streams, what tells the data, and checksums of config.json and of itself: those of tensors are in
- * their own files. */
+ * options, the random streams, what tells the data, and checksums of config.json, of itself, and of the headers of the
+ * files of tensors: these hold those of the tensors, so that no file of another checkpoint passes for this one's. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -102,6 +102,66 @@ static bool sum_config(const char *dir, char out[DIGITS + 1]) {
     return text != NULL;
 }
 
+static const char *const tensor_files[] = {"model.safetensors", "state-00000.safetensors"};
+enum { TENSOR_FILES = sizeof tensor_files / sizeof *tensor_files };
+
+/* The sum of a safetensors file's header with the eight bytes before it that say its length. */
+static bool read_header_sum(FILE *f, uint64_t *sum) {
+    enum { LENGTH = 8, MOST = 100 << 20 };
+    unsigned char length[LENGTH];
+    uint64_t n = 0;
+    if (fread(length, 1, LENGTH, f) != LENGTH) return false;
+    for (int i = LENGTH; i-- > 0;) n = n << 8 | length[i];
+    unsigned char *header = n <= MOST ? malloc(LENGTH + (size_t)n) : NULL;
+    if (header) memcpy(header, length, LENGTH);
+    bool good = header && fread(header + LENGTH, 1, (size_t)n, f) == (size_t)n;
+    if (good) *sum = tg_checksum(header, LENGTH + (size_t)n);
+    free(header);
+    return good;
+}
+
+static bool sum_header(const char *dir, const char *name, char out[DIGITS + 1]) {
+    char *path = path_in(dir, name);
+    FILE *f = path ? fopen(path, "rbe") : NULL;
+    uint64_t sum = 0;
+    bool good = f && read_header_sum(f, &sum);
+    if (path && !f) fail("cannot open '%s': %s", path, strerror(errno));
+    if (f && !good) fail("'%s' is damaged: its header is not whole", path);
+    put_sum(out, sum);
+    if (f) fclose(f);
+    free(path);
+    return good;
+}
+
+/* NULL after printing why. */
+static json_t *headers_json(const char *dir) {
+    json_t *headers = json_object();
+    char sum[DIGITS + 1];
+    for (int i = 0; i < TENSOR_FILES; i++) {
+        if (!sum_header(dir, tensor_files[i], sum)) {
+            json_decref(headers);
+            return NULL;
+        }
+        json_object_set_new(headers, tensor_files[i], json_string(sum));
+    }
+    return headers;
+}
+
+/* Checkpoints of earlier versions have none. */
+static bool check_headers(const char *dir, const json_t *state) {
+    const json_t *headers = json_object_get(state, "headers_xxh64");
+    char sum[DIGITS + 1];
+    for (int i = 0; headers && i < TENSOR_FILES; i++) {
+        const char *expected = json_string_value(json_object_get(headers, tensor_files[i]));
+        if (!sum_header(dir, tensor_files[i], sum)) return false;
+        if (!expected || strcmp(sum, expected) != 0)
+            return fail("'%s/%s' is damaged, or of another checkpoint: its header's checksum is %s, expected %s", dir,
+                        tensor_files[i], sum, expected ? expected : "one in state.json"),
+                   false;
+    }
+    return true;
+}
+
 /* Where the text of state.json has the digits of its own checksum, which counts them as zeros; NULL: it has none. No
  * string in it can look so, for its quotes would be escaped. */
 static char *find_sum(char *text, size_t n) {
@@ -137,15 +197,16 @@ static json_t *state_json(const char *dir, int64_t step, const train_options *o,
     tg_rng rng = {0};
     char config[DIGITS + 1];
     tg_rng_get(r->ctx, NULL, &rng);
-    if (!sum_config(dir, config)) {
+    json_t *headers = sum_config(dir, config) ? headers_json(dir) : NULL;
+    if (!headers) {
         json_decref(streams);
         return NULL;
     }
-    return json_pack("{s:i, s:s, s:I, s:I, s:o, s:o, s:i, s:{s:I, s:o}, s:o, s:s, s:s}", "format", 3, "version",
+    return json_pack("{s:i, s:s, s:I, s:I, s:o, s:o, s:i, s:{s:I, s:o}, s:o, s:o, s:s, s:s}", "format", 3, "version",
                      tg_version(), "step", (json_int_t)step, "optimiser_steps", (json_int_t)tg_optim_steps(r->optim),
                      "rng", rng_json(&rng), "streams", streams, "tp", tg_parallel_size(r->parallel, TG_TP), "data",
-                     "tokens", (json_int_t)d->count, "hash", word(d->hash), "options", options_json(o), "config_xxh64",
-                     config, "xxh64", NO_SUM);
+                     "tokens", (json_int_t)d->count, "hash", word(d->hash), "options", options_json(o),
+                     "headers_xxh64", headers, "config_xxh64", config, "xxh64", NO_SUM);
 }
 
 static bool save_state(const char *dir, int64_t step, const train_options *o, trainer *r, const train_data *d,
@@ -171,7 +232,17 @@ static bool check_state(const char *dir, const char *path, char *text, size_t n,
     if (!json_is_object(json_object_get(state, "options")) || format < 2 || format > 3)
         return fail("'%s' is not the state of a run that this version can resume", path), false;
     if (format == 2 && !json_object_get(state, "xxh64")) return true;
-    return check_sum(path, text, n) && check_config(dir, state);
+    return check_sum(path, text, n) && check_config(dir, state) && check_headers(dir, state);
+}
+
+/* A checkpoint's directory says its step, and so does its state. */
+static bool check_step(const char *dir, const json_t *state) {
+    const char *dash = strrchr(dir, '-');
+    const json_t *step = json_object_get(state, "step");
+    if (!dash || !json_is_integer(step) || strtoll(dash + 1, NULL, 10) == json_integer_value(step)) return true;
+    return fail("'%s' holds the checkpoint of step %lld: its name was changed, or its files are another one's", dir,
+                (long long)json_integer_value(step)),
+           false;
 }
 
 static bool load_state(const char *dir, json_t **state) {
@@ -180,7 +251,7 @@ static bool load_state(const char *dir, json_t **state) {
     json_error_t error;
     *state = text ? json_loadb(text, n, JSON_REJECT_DUPLICATES, &error) : NULL;
     if (text && !*state) fail("'%s' is not the state of a run: line %d: %s", path, error.line, error.text);
-    bool good = *state && check_state(dir, path, text, n, *state);
+    bool good = *state && check_state(dir, path, text, n, *state) && check_step(dir, *state);
     free(text);
     free(path);
     return good;

@@ -85,14 +85,26 @@ for how in cut longer 0 2 4 6; do
 done
 # A program before checksums left none.
 damaged $last/state.json 0
-sed 's/"format": 3/"format": 2/; s/^\(.*"config_xxh64": "[0-9a-f]*"\),$/\1/; /^  "xxh64"/d' before/$last/state.json \
-    >hurt/$last/state.json
+sed 's/"format": 3/"format": 2/; s/^\(.*"config_xxh64": "[0-9a-f]*"\),$/\1/; /^  "headers_xxh64"/,/^  }/d; /^  "xxh64"/d' \
+    before/$last/state.json >hurt/$last/state.json
 runs train --resume --out hurt --steps 20
 holds "what has no checksums goes on" same_run hurt before
 damaged $last/state.json longer
 rm -r hurt/checkpoints/step-0000000020
 runs train --resume --out hurt --steps 20
 holds "without the damaged checkpoint the one before it goes on" same_run hurt before
+
+# Files of other checkpoints, which are whole: of a run of the same shape, of another step.
+runs train --data "$text" --out other $tiny --steps 20 --checkpoint-every 10 --val-every 10 --seed 2
+for file in model.safetensors state-00000.safetensors; do
+    damaged $last/$file longer
+    cp other/$last/$file hurt/$last/$file
+    refuses 1 "$file' is damaged, or of another checkpoint" train --resume --out hurt --steps 30
+done
+damaged $last/state.json longer
+rm -r hurt/$last
+mv hurt/checkpoints/step-0000000010 hurt/$last
+refuses 1 "step-0000000020' holds the checkpoint of step 10" train --resume --out hurt --steps 30
 
 # A disk that is full: files of at most a few thousand bytes. The last checkpoint is still there, and goes on.
 # shellcheck disable=SC2317 # it is called by holds
