@@ -137,6 +137,10 @@ if mount -t tmpfs -o size=256k none disk 2>/dev/null; then
     holds "with room again it goes on as if nothing had been" same_run freed never
 fi
 
+# Weights that have grown beyond a precision: there is no next token.
+runs train --data "$text" --out wild $tiny --steps 9 --lr 1e6 --min-lr 1e6 --warmup 0 --checkpoint-every 0
+refuses 1 "is NaN, expected a finite number" generate --model wild --prompt abc --tokens 3 --precision fp16
+
 # Output that nobody can take.
 for command in "ops" "ops --json" "train --help" "inspect --layers 1" "eval --model whole --data even" \
     "generate --model whole --prompt a --tokens 9"; do
