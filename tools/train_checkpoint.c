@@ -78,15 +78,16 @@ static void put_sum(char out[DIGITS + 1], uint64_t sum) { snprintf(out, DIGITS +
 /* All of a file, to free; NULL after printing why. */
 static char *read_whole(const char *path, size_t *n) {
     enum { MOST = 16 << 20 };
-    FILE *f = fopen(path, "rbe");
-    char *text = f ? malloc(MOST) : NULL;
+    FILE *f = open_regular(path);
+    if (!f) return NULL;
+    char *text = malloc(MOST);
     *n = text ? fread(text, 1, MOST, f) : 0;
     bool good = text && !ferror(f) && *n < MOST;
-    if (!f || (text && ferror(f)))
+    if (text && ferror(f))
         fail("cannot read '%s': %s", path, strerror(errno));
     else if (!good)
         fail(text ? "'%s' is too long for what it should be" : "no memory to read '%s'", path);
-    if (f) fclose(f);
+    fclose(f);
     if (good) return text;
     free(text);
     return NULL;
@@ -122,10 +123,9 @@ static bool read_header_sum(FILE *f, uint64_t *sum) {
 
 static bool sum_header(const char *dir, const char *name, char out[DIGITS + 1]) {
     char *path = path_in(dir, name);
-    FILE *f = path ? fopen(path, "rbe") : NULL;
+    FILE *f = path ? open_regular(path) : NULL;
     uint64_t sum = 0;
     bool good = f && read_header_sum(f, &sum);
-    if (path && !f) fail("cannot open '%s': %s", path, strerror(errno));
     if (f && !good) fail("'%s' is damaged: its header is not whole", path);
     put_sum(out, sum);
     if (f) fclose(f);

@@ -27,7 +27,12 @@ refuses 1 "expected less than 100 (the vocabulary)" train --data "$text" --vocab
 
 printf '\0\0\0\0' >order
 refuses 1 "'order' has 4 bytes, expected 96" train --data "$text" $run --order order
-refuses 1 "'/dev/zero' is not a regular file" train --data "$text" $run --order /dev/zero
+refuses 1 "'/dev/zero' is a device, pipe or socket, expected a regular file" \
+    train --data "$text" $run --order /dev/zero
+mkfifo pipe
+for command in "train --data $text $run --order pipe" "train --data pipe $run" "gradcheck --replay pipe"; do
+    refuses 1 "'pipe' is a device, pipe or socket, expected a regular file" $command
+done
 head -c 88 /dev/zero >order
 printf '\0\0\0\0\0\0\0\100' >>order
 refuses 1 "(sequence 3 of step 3) is not in the data, expected 0 to" train --data "$text" $run --order order
