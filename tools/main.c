@@ -76,5 +76,7 @@ int main(int argc, char **argv) {
     signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error of its write */
     int status = run(argc, argv);
     bool written = fflush(stdout) == 0 && !ferror(stdout);
-    return written ? status : fail("cannot write to standard output");
+    if (written) return status;
+    fail("cannot write to standard output");
+    return argc > 1 && strcmp(argv[1], "diff") == 0 ? 2 : 1; /* of diff 1 says that runs differ */
 }

@@ -38,6 +38,10 @@ ends 0 "the runs are equal: " diff a.rec b.rec
 ends 0 "the runs are equal: " diff a.rec a.rec --all
 ends 0 '"differing": 0,' diff a.rec b.rec --json
 
+"$tapegrad" diff a.rec b.rec >/dev/full 2>printed
+holds "status 2 where nobody hears that they are" test $? = 2
+holds "the reason" grep -q "^tapegrad diff: cannot write to standard output" printed
+
 # Others.
 records c --lr 1.001e-3
 ends 1 "the first that differs is op 1 of " diff a.rec c.rec
