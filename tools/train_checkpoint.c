@@ -329,7 +329,9 @@ static bool merge_option(const option *row, bool given, const char *saved, train
     option_text(row, o, now, sizeof now);
     if (!given) {
         const char *expected = *saved ? option_set(row, o, saved) : NULL;
-        return !expected || (fail("the checkpoint's --%s is '%s', expected %s", row->name, saved, expected), false);
+        return !expected || (fail("the checkpoint's --%s is '%s', expected %s%s%s", row->name, saved, expected,
+                                  row->kind == OPTION_CHOICE ? " " : "", row->kind == OPTION_CHOICE ? row->values : ""),
+                             false);
     }
     if (strcmp(now, saved) == 0) return true;
     if (row->fixed)

@@ -94,6 +94,10 @@ sed 's/"format": 3/"format": 2/; s/^\(.*"config_xxh64": "[0-9a-f]*"\),$/\1/; /^ 
     before/$last/state.json >hurt/$last/state.json
 runs train --resume --out hurt --steps 20
 holds "what has no checksums goes on" same_run hurt before
+damaged $last/state.json 0
+sed 's/"format": 3/"format": 2/; s/"data-format": "text"/"data-format": "a"/; /^  "xxh64"/d' before/$last/state.json |
+    sed 's/^\(.*"config_xxh64": "[0-9a-f]*"\),$/\1/' >hurt/$last/state.json
+refuses 1 "the checkpoint's --data-format is 'a', expected one of text|u16|u32" train --resume --out hurt
 damaged $last/state.json longer
 rm -r hurt/checkpoints/step-0000000020
 runs train --resume --out hurt --steps 20
