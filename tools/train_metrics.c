@@ -50,11 +50,35 @@ typedef struct lines_found {
     bool gap;                       /* those kept are not the file's first ones */
 } lines_found;
 
-/* Remembers that of a step behind the last one. */
-static line_kind read_line(metrics *m, const char *line, size_t n, int64_t done) {
+/* NULL: it is torn, or no JSON. step: 0 where it has none. */
+static json_t *parse_line(const char *line, size_t n, int64_t *step) {
     json_t *object = line[n - 1] == '\n' ? json_loadb(line, n, 0, NULL) : NULL;
-    int64_t step = json_integer_value(json_object_get(object, "step"));
-    line_kind kind = step > done ? LINE_LATER : step > m->step ? LINE_KEPT : LINE_DAMAGED;
+    *step = json_integer_value(json_object_get(object, "step"));
+    return object;
+}
+
+/* Whether the next line is of a step behind the last one that a line of `step` would leave out: its number is wrong. */
+static bool is_too_far(const metrics *m, FILE *from, int64_t step) {
+    off_t here = ftello(from);
+    char *line = NULL;
+    size_t room = 0;
+    int64_t next = 0;
+    ssize_t n = getline(&line, &room, from);
+    if (n > 0) json_decref(parse_line(line, (size_t)n, &next));
+    free(line);
+    clearerr(from); /* there may be no next one */
+    return fseeko(from, here, SEEK_SET) == 0 && next > m->step && next <= step;
+}
+
+/* Remembers that of a step behind the last one. */
+static line_kind read_line(metrics *m, FILE *from, const char *line, size_t n, int64_t done) {
+    int64_t step;
+    json_t *object = parse_line(line, n, &step);
+    line_kind kind = step > m->step ? LINE_KEPT : LINE_DAMAGED;
+    if (step > m->step + 1 && is_too_far(m, from, step))
+        kind = LINE_DAMAGED;
+    else if (step > done)
+        kind = LINE_LATER;
     if (kind == LINE_KEPT && !remember(m, step, number_or_nan(object, "loss"), number_or_nan(object, "val_loss")))
         kind = LINE_DAMAGED;
     json_decref(object);
@@ -73,7 +97,7 @@ static bool read_lines(metrics *m, FILE *from, FILE *to, int64_t done, lines_fou
     m->step = m->end = 0;
     for (; good && m->step < done && (n = getline(&line, &room, from)) > 0; at += n) {
         int64_t expected = m->step + 1;
-        line_kind kind = read_line(m, line, (size_t)n, done);
+        line_kind kind = read_line(m, from, line, (size_t)n, done);
         r->damaged += kind == LINE_DAMAGED;
         if (kind != LINE_KEPT) continue;
         if (m->step > expected && !r->missing) r->missing = expected;
