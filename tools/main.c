@@ -63,8 +63,8 @@ static int run(int argc, char **argv) {
     return unknown(argv[1]);
 }
 
-/* Files that are opened would take the place of descriptors 0 to 2 where the caller closed them, and get what is printed:
- * /dev/null takes it. */
+/* Files that are opened would take the place of descriptors 0 to 2 where the caller closed them, and get what is
+ * printed: /dev/null takes it. */
 static bool fill_descriptors(void) {
     for (int fd = 0; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) return false;

@@ -85,8 +85,7 @@ FILE *open_regular(const char *path) {
     if (!f) fail("cannot open '%s': %s", path, strerror(errno));
     if (!f && fd >= 0) close(fd);
     if (!f || S_ISREG(st.st_mode)) return f;
-    fail("'%s' is %s, expected a regular file", path,
-         S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket");
+    fail("'%s' is %s, expected a regular file", path, S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket");
     fclose(f);
     return NULL;
 }

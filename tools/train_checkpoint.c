@@ -205,8 +205,8 @@ static json_t *state_json(const char *dir, int64_t step, const train_options *o,
     return json_pack("{s:i, s:s, s:I, s:I, s:o, s:o, s:i, s:{s:I, s:o}, s:o, s:o, s:s, s:s}", "format", 3, "version",
                      tg_version(), "step", (json_int_t)step, "optimiser_steps", (json_int_t)tg_optim_steps(r->optim),
                      "rng", rng_json(&rng), "streams", streams, "tp", tg_parallel_size(r->parallel, TG_TP), "data",
-                     "tokens", (json_int_t)d->count, "hash", word(d->hash), "options", options_json(o),
-                     "headers_xxh64", headers, "config_xxh64", config, "xxh64", NO_SUM);
+                     "tokens", (json_int_t)d->count, "hash", word(d->hash), "options", options_json(o), "headers_xxh64",
+                     headers, "config_xxh64", config, "xxh64", NO_SUM);
 }
 
 static bool save_state(const char *dir, int64_t step, const train_options *o, trainer *r, const train_data *d,
