@@ -119,6 +119,17 @@ static bool restart(generator *g) {
     return check(g->ctx);
 }
 
+/* Of a model that has lost its numbers no token is likelier than another. */
+static bool check_logits(const generator *g) {
+    for (int64_t i = 0; i < g->vocab; i++)
+        if (!isfinite(g->logits[i]))
+            return fail("the logit of id %lld behind %lld tokens is %s, expected a finite number: the model's weights "
+                        "are not finite, or --precision is too narrow for them",
+                        (long long)i, (long long)g->count, isnan(g->logits[i]) ? "NaN" : "infinite"),
+                   false;
+    return true;
+}
+
 /* The logits behind the last id. */
 static bool predict(generator *g) {
     if (!g->cache || tg_gpt_cache_length(g->cache) + g->count - g->fed > g->positions)
@@ -130,7 +141,7 @@ static bool predict(generator *g) {
     tg_tape_reset(g->tape);
     tg_drop(ids);
     g->fed = g->count;
-    return check(g->ctx);
+    return check(g->ctx) && check_logits(g);
 }
 
 /* ---- Draws ---- */

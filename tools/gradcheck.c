@@ -152,7 +152,10 @@ static const char *fixed_by_report(const gradcheck_options *o) {
 }
 
 static int replay(const gradcheck_options *o) {
-    json_t *report = json_load_file(o->replay, 0, NULL); /* what is wrong in it is said when it is read again */
+    FILE *f = open_regular(o->replay);
+    if (!f) return 1;
+    json_t *report = json_loadf(f, 0, NULL); /* what is wrong in it is said when it is read again */
+    fclose(f);
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = device_of(o, report), .threads = (int)o->threads));
     tg_gradcheck_result r;
     json_decref(report);

@@ -1,7 +1,10 @@
 /* tapegrad: the program. Finds the subcommand; the rest is in the file of its name. */
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "program.h"
 
@@ -60,9 +63,20 @@ static int run(int argc, char **argv) {
     return unknown(argv[1]);
 }
 
+/* Files that are opened would take the place of descriptors 0 to 2 where the caller closed them, and get what is
+ * printed: /dev/null takes it. */
+static bool fill_descriptors(void) {
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) return false;
+    return true;
+}
+
 int main(int argc, char **argv) {
+    if (!fill_descriptors()) return fail("cannot open '/dev/null' in place of closed output: %s", strerror(errno));
     signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error of its write */
     int status = run(argc, argv);
     bool written = fflush(stdout) == 0 && !ferror(stdout);
-    return written ? status : fail("cannot write to standard output");
+    if (written) return status;
+    fail("cannot write to standard output");
+    return argc > 1 && strcmp(argv[1], "diff") == 0 ? 2 : 1; /* of diff 1 says that runs differ */
 }

@@ -1,9 +1,13 @@
 /* What the subcommands share. */
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "ranks.h"
 
@@ -72,6 +76,18 @@ int print_json(json_t *json) {
     puts(text);
     free(text);
     return 0;
+}
+
+FILE *open_regular(const char *path) {
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    FILE *f = fd < 0 || fstat(fd, &st) != 0 ? NULL : fdopen(fd, "rb");
+    if (!f) fail("cannot open '%s': %s", path, strerror(errno));
+    if (!f && fd >= 0) close(fd);
+    if (!f || S_ISREG(st.st_mode)) return f;
+    fail("'%s' is %s, expected a regular file", path, S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket");
+    fclose(f);
+    return NULL;
 }
 
 char *path_in(const char *dir, const char *name) {

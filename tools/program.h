@@ -4,6 +4,7 @@
 #define TAPEGRAD_PROGRAM_H
 
 #include <stdarg.h>
+#include <stdio.h>
 
 #include <jansson.h>
 
@@ -39,6 +40,8 @@ int fail(const char *format, ...) TG_PRINTF(1, 2);
 bool check(const tg_ctx *ctx);
 /* Prints json and frees it; the exit status. */
 int print_json(json_t *json);
+/* A regular file for reading; NULL after printing what is wrong. A pipe is not waited for. */
+FILE *open_regular(const char *path);
 /* The directory's file as a path to free; NULL is for no memory, which has been printed. */
 char *path_in(const char *dir, const char *name);
 

@@ -66,6 +66,11 @@ int rank_options_check(const command *c, const parsed *p, const rank_options *o)
     if (kind == RANKS_MPI) return usage_error(c, "ranks of mpirun: this build has no MPI (Meson option mpi)");
 #endif
     if (kind == RANKS_MPI && !under_mpirun()) return usage_error(c, "--comm mpi needs mpirun");
+    if (kind == RANKS_THREADS && o->ranks % o->tp && !option_given(c, p, "tp")) /* which a checkpoint said then */
+        return usage_error(c,
+                           "the run was made with --tp %lld, and --ranks is %lld: give --ranks %lld, or another "
+                           "multiple, or --tp 1",
+                           (long long)o->tp, (long long)o->ranks, (long long)o->tp);
     if (kind == RANKS_THREADS && o->ranks % o->tp)
         return usage_error(c, "--ranks %lld is not divisible by --tp %lld", (long long)o->ranks, (long long)o->tp);
     return 0;

@@ -65,7 +65,12 @@ static int64_t look_for_checkpoint(plan *r) {
     if (!r->o.resume) return directory_unused(d) ? 0 : -1;
     if (!directory_resumable(d)) return -1;
     if (d->newest >= 0) return d->newest;
-    if (r->o.data) say("no checkpoint in '%s': the run begins at its first step\n", r->o.out);
+    if (!r->o.data)
+        return fail("there is no checkpoint in '%s': give the --out of a run that has one, or --data FILE and the "
+                    "run's other options, to begin at its first step",
+                    r->o.out),
+               -1;
+    say("no checkpoint in '%s': the run begins at its first step\n", r->o.out);
     return 0;
 }
 

@@ -1,6 +1,6 @@
 /* Checkpoints of a run: the model's directory, the optimiser's state-00000.safetensors, and state.json, which holds the
- * options, the random streams, what tells the data, and checksums of config.json and of itself: those of tensors are in
- * their own files. */
+ * options, the random streams, what tells the data, and checksums of config.json, of itself, and of the headers of the
+ * files of tensors: these hold those of the tensors, so that no file of another checkpoint passes for this one's. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -21,15 +21,20 @@ static bool is_of_the_call(const char *name) {
     return false;
 }
 
+/* NULL: some value is no text that JSON holds. Of --out that does no harm, for a resumed run is given it. */
 static json_t *options_json(const train_options *o) {
     json_t *object = json_object();
-    for (int i = 0; i < train_command.n_options; i++) {
+    bool good = object != NULL;
+    for (int i = 0; good && i < train_command.n_options; i++) {
         const option *row = &train_command.options[i];
         char text[4096];
         option_text(row, o, text, sizeof text);
-        if (!is_of_the_call(row->name) && *text) json_object_set_new(object, row->name, json_string(text));
+        if (is_of_the_call(row->name) || !*text) continue;
+        good = json_object_set_new(object, row->name, json_string(text)) == 0 || !strcmp(row->name, "out");
     }
-    return object;
+    if (good) return object;
+    json_decref(object);
+    return NULL;
 }
 
 /* 64-bit words as text: JSON's numbers do not hold them. */
@@ -73,15 +78,16 @@ static void put_sum(char out[DIGITS + 1], uint64_t sum) { snprintf(out, DIGITS +
 /* All of a file, to free; NULL after printing why. */
 static char *read_whole(const char *path, size_t *n) {
     enum { MOST = 16 << 20 };
-    FILE *f = fopen(path, "rbe");
-    char *text = f ? malloc(MOST) : NULL;
+    FILE *f = open_regular(path);
+    if (!f) return NULL;
+    char *text = malloc(MOST);
     *n = text ? fread(text, 1, MOST, f) : 0;
     bool good = text && !ferror(f) && *n < MOST;
-    if (!f || (text && ferror(f)))
+    if (text && ferror(f))
         fail("cannot read '%s': %s", path, strerror(errno));
     else if (!good)
         fail(text ? "'%s' is too long for what it should be" : "no memory to read '%s'", path);
-    if (f) fclose(f);
+    fclose(f);
     if (good) return text;
     free(text);
     return NULL;
@@ -95,6 +101,65 @@ static bool sum_config(const char *dir, char out[DIGITS + 1]) {
     free(path);
     free(text);
     return text != NULL;
+}
+
+static const char *const tensor_files[] = {"model.safetensors", "state-00000.safetensors"};
+enum { TENSOR_FILES = sizeof tensor_files / sizeof *tensor_files };
+
+/* The sum of a safetensors file's header with the eight bytes before it that say its length. */
+static bool read_header_sum(FILE *f, uint64_t *sum) {
+    enum { LENGTH = 8, MOST = 100 << 20 };
+    unsigned char length[LENGTH];
+    uint64_t n = 0;
+    if (fread(length, 1, LENGTH, f) != LENGTH) return false;
+    for (int i = LENGTH; i-- > 0;) n = n << 8 | length[i];
+    unsigned char *header = n <= MOST ? malloc(LENGTH + (size_t)n) : NULL;
+    if (header) memcpy(header, length, LENGTH);
+    bool good = header && fread(header + LENGTH, 1, (size_t)n, f) == (size_t)n;
+    if (good) *sum = tg_checksum(header, LENGTH + (size_t)n);
+    free(header);
+    return good;
+}
+
+static bool sum_header(const char *dir, const char *name, char out[DIGITS + 1]) {
+    char *path = path_in(dir, name);
+    FILE *f = path ? open_regular(path) : NULL;
+    uint64_t sum = 0;
+    bool good = f && read_header_sum(f, &sum);
+    if (f && !good) fail("'%s' is damaged: its header is not whole", path);
+    put_sum(out, sum);
+    if (f) fclose(f);
+    free(path);
+    return good;
+}
+
+/* NULL after printing why. */
+static json_t *headers_json(const char *dir) {
+    json_t *headers = json_object();
+    char sum[DIGITS + 1];
+    for (int i = 0; i < TENSOR_FILES; i++) {
+        if (!sum_header(dir, tensor_files[i], sum)) {
+            json_decref(headers);
+            return NULL;
+        }
+        json_object_set_new(headers, tensor_files[i], json_string(sum));
+    }
+    return headers;
+}
+
+/* Checkpoints of earlier versions have none. */
+static bool check_headers(const char *dir, const json_t *state) {
+    const json_t *headers = json_object_get(state, "headers_xxh64");
+    char sum[DIGITS + 1];
+    for (int i = 0; headers && i < TENSOR_FILES; i++) {
+        const char *expected = json_string_value(json_object_get(headers, tensor_files[i]));
+        if (!sum_header(dir, tensor_files[i], sum)) return false;
+        if (!expected || strcmp(sum, expected) != 0)
+            return fail("'%s/%s' is damaged, or of another checkpoint: its header's checksum is %s, expected %s", dir,
+                        tensor_files[i], sum, expected ? expected : "one in state.json"),
+                   false;
+    }
+    return true;
 }
 
 /* Where the text of state.json has the digits of its own checksum, which counts them as zeros; NULL: it has none. No
@@ -132,15 +197,16 @@ static json_t *state_json(const char *dir, int64_t step, const train_options *o,
     tg_rng rng = {0};
     char config[DIGITS + 1];
     tg_rng_get(r->ctx, NULL, &rng);
-    if (!sum_config(dir, config)) {
+    json_t *headers = sum_config(dir, config) ? headers_json(dir) : NULL;
+    if (!headers) {
         json_decref(streams);
         return NULL;
     }
-    return json_pack("{s:i, s:s, s:I, s:I, s:o, s:o, s:i, s:{s:I, s:o}, s:o, s:s, s:s}", "format", 3, "version",
+    return json_pack("{s:i, s:s, s:I, s:I, s:o, s:o, s:i, s:{s:I, s:o}, s:o, s:o, s:s, s:s}", "format", 3, "version",
                      tg_version(), "step", (json_int_t)step, "optimiser_steps", (json_int_t)tg_optim_steps(r->optim),
                      "rng", rng_json(&rng), "streams", streams, "tp", tg_parallel_size(r->parallel, TG_TP), "data",
-                     "tokens", (json_int_t)d->count, "hash", word(d->hash), "options", options_json(o), "config_xxh64",
-                     config, "xxh64", NO_SUM);
+                     "tokens", (json_int_t)d->count, "hash", word(d->hash), "options", options_json(o), "headers_xxh64",
+                     headers, "config_xxh64", config, "xxh64", NO_SUM);
 }
 
 static bool save_state(const char *dir, int64_t step, const train_options *o, trainer *r, const train_data *d,
@@ -166,7 +232,17 @@ static bool check_state(const char *dir, const char *path, char *text, size_t n,
     if (!json_is_object(json_object_get(state, "options")) || format < 2 || format > 3)
         return fail("'%s' is not the state of a run that this version can resume", path), false;
     if (format == 2 && !json_object_get(state, "xxh64")) return true;
-    return check_sum(path, text, n) && check_config(dir, state);
+    return check_sum(path, text, n) && check_config(dir, state) && check_headers(dir, state);
+}
+
+/* A checkpoint's directory says its step, and so does its state. */
+static bool check_step(const char *dir, const json_t *state) {
+    const char *dash = strrchr(dir, '-');
+    const json_t *step = json_object_get(state, "step");
+    if (!dash || !json_is_integer(step) || strtoll(dash + 1, NULL, 10) == json_integer_value(step)) return true;
+    return fail("'%s' holds the checkpoint of step %lld: its name was changed, or its files are another one's", dir,
+                (long long)json_integer_value(step)),
+           false;
 }
 
 static bool load_state(const char *dir, json_t **state) {
@@ -175,7 +251,7 @@ static bool load_state(const char *dir, json_t **state) {
     json_error_t error;
     *state = text ? json_loadb(text, n, JSON_REJECT_DUPLICATES, &error) : NULL;
     if (text && !*state) fail("'%s' is not the state of a run: line %d: %s", path, error.line, error.text);
-    bool good = *state && check_state(dir, path, text, n, *state);
+    bool good = *state && check_state(dir, path, text, n, *state) && check_step(dir, *state);
     free(text);
     free(path);
     return good;
@@ -253,7 +329,9 @@ static bool merge_option(const option *row, bool given, const char *saved, train
     option_text(row, o, now, sizeof now);
     if (!given) {
         const char *expected = *saved ? option_set(row, o, saved) : NULL;
-        return !expected || (fail("the checkpoint's --%s is '%s', expected %s", row->name, saved, expected), false);
+        return !expected || (fail("the checkpoint's --%s is '%s', expected %s%s%s", row->name, saved, expected,
+                                  row->kind == OPTION_CHOICE ? " " : "", row->kind == OPTION_CHOICE ? row->values : ""),
+                             false);
     }
     if (strcmp(now, saved) == 0) return true;
     if (row->fixed)

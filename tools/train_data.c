@@ -11,22 +11,16 @@
 static bool check_order_size(const char *path, FILE *f, int64_t expected) {
     struct stat st;
     if (fstat(fileno(f), &st) != 0) return fail("cannot look at '%s': %s", path, strerror(errno)), false;
-    if (S_ISREG(st.st_mode) && st.st_size == expected) return true;
-    if (S_ISREG(st.st_mode))
-        fail("'%s' has %lld bytes, expected %lld: 8 (an int64 offset) for every sequence of every step", path,
-             (long long)st.st_size, (long long)expected);
-    else
-        fail("'%s' is not a regular file", path);
-    return false;
+    if (st.st_size == expected) return true;
+    return fail("'%s' has %lld bytes, expected %lld: 8 (an int64 offset) for every sequence of every step", path,
+                (long long)st.st_size, (long long)expected),
+           false;
 }
 
 /* Whole, as bytes that the caller frees; NULL after printing why. */
 static unsigned char *read_order(const char *path, int64_t expected) {
-    FILE *f = fopen(path, "rb");
-    if (!f) {
-        fail("cannot open '%s': %s", path, strerror(errno));
-        return NULL;
-    }
+    FILE *f = open_regular(path);
+    if (!f) return NULL;
     bool good = check_order_size(path, f, expected);
     unsigned char *bytes = good ? malloc((size_t)expected) : NULL;
     if (good && !bytes) fail("no memory for the order in '%s'", path);

@@ -17,7 +17,7 @@ static bool there(const char *dir, const char *name) {
 
 /* Whether it is the temporary file of one that we write here. */
 static bool leftover(const char *name) {
-    static const char *const written[] = {"config.json", "model.safetensors", "loss.svg"};
+    static const char *const written[] = {"config.json", "model.safetensors", "loss.svg", "metrics.jsonl"};
     for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
         size_t n = strlen(written[i]);
         if (strncmp(name, written[i], n) == 0 && strncmp(name + n, ".tmp-", 5) == 0) return true;

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "train.h"
@@ -41,30 +42,119 @@ static double number_or_nan(const json_t *line, const char *key) {
     return json_is_number(v) ? json_number_value(v) : NAN;
 }
 
-static bool read_line(metrics *m, const char *line, size_t n, int64_t expected) {
-    json_t *object = json_loadb(line, n, 0, NULL);
-    bool good = json_integer_value(json_object_get(object, "step")) == expected &&
-                remember(m, expected, number_or_nan(object, "loss"), number_or_nan(object, "val_loss"));
-    json_decref(object);
-    return good;
+typedef enum line_kind { LINE_KEPT, LINE_LATER, LINE_DAMAGED } line_kind;
+
+/* What the lines of the steps done are. */
+typedef struct lines_found {
+    int64_t kept, damaged, missing; /* missing: the first step without one; 0: none is */
+    bool gap;                       /* those kept are not the file's first ones */
+} lines_found;
+
+/* NULL: it is torn, or no JSON. step: 0 where it has none. */
+static json_t *parse_line(const char *line, size_t n, int64_t *step) {
+    json_t *object = line[n - 1] == '\n' ? json_loadb(line, n, 0, NULL) : NULL;
+    *step = json_integer_value(json_object_get(object, "step"));
+    return object;
 }
 
-/* Reads the lines of the steps done. Those behind go: the run writes them again, and the last may be torn. */
-static void read_back(metrics *m, FILE *f, int64_t done) {
+/* Whether the next line is of a step behind the last one that a line of `step` would leave out: its number is wrong. */
+static bool is_too_far(const metrics *m, FILE *from, int64_t step) {
+    off_t here = ftello(from);
+    char *line = NULL;
+    size_t room = 0;
+    int64_t next = 0;
+    ssize_t n = getline(&line, &room, from);
+    if (n > 0) json_decref(parse_line(line, (size_t)n, &next));
+    free(line);
+    clearerr(from); /* there may be no next one */
+    return fseeko(from, here, SEEK_SET) == 0 && next > m->step && next <= step;
+}
+
+/* Remembers that of a step behind the last one. */
+static line_kind read_line(metrics *m, FILE *from, const char *line, size_t n, int64_t done) {
+    int64_t step;
+    json_t *object = parse_line(line, n, &step);
+    line_kind kind = step > m->step ? LINE_KEPT : LINE_DAMAGED;
+    if (step > m->step + 1 && is_too_far(m, from, step))
+        kind = LINE_DAMAGED;
+    else if (step > done)
+        kind = LINE_LATER;
+    if (kind == LINE_KEPT && !remember(m, step, number_or_nan(object, "loss"), number_or_nan(object, "val_loss")))
+        kind = LINE_DAMAGED;
+    json_decref(object);
+    return kind;
+}
+
+/* Reads the lines of the steps done, and writes them to `to` where it is not NULL. Those behind are left out: the run
+ * writes them again, and the last may be torn. */
+static bool read_lines(metrics *m, FILE *from, FILE *to, int64_t done, lines_found *r) {
     char *line = NULL;
     size_t room = 0;
     ssize_t n;
-    int64_t step = 0;
-    while (f && step < done && (n = getline(&line, &room, f)) > 0 && line[n - 1] == '\n') {
-        if (!read_line(m, line, (size_t)n, step + 1)) break;
+    off_t at = 0;
+    bool good = true;
+    *r = (lines_found){0};
+    m->step = m->end = 0;
+    for (; good && m->step < done && (n = getline(&line, &room, from)) > 0; at += n) {
+        int64_t expected = m->step + 1;
+        line_kind kind = read_line(m, from, line, (size_t)n, done);
+        r->damaged += kind == LINE_DAMAGED;
+        if (kind != LINE_KEPT) continue;
+        if (m->step > expected && !r->missing) r->missing = expected;
+        r->gap |= at > m->end;
+        r->kept++;
         m->end += n;
-        step++;
+        good = !to || fwrite(line, 1, (size_t)n, to) == (size_t)n;
     }
     free(line);
-    if (step < done)
-        fail("warning: '%s' has no line for step %" PRId64 ", though the checkpoint has done it; lines go on from step "
-             "%" PRId64,
-             m->path, step + 1, done + 1);
+    if (m->step < done && !r->missing) r->missing = m->step + 1;
+    return good && !ferror(from);
+}
+
+/* Lines that go from the midst of the file do so in a new one, so that at no moment good ones are lost. */
+static bool write_anew(metrics *m, FILE *from, int64_t done) {
+    char part[4096];
+    lines_found found;
+    if (snprintf(part, sizeof part, "%s.tmp-%ld", m->path, (long)getpid()) >= (int)sizeof part)
+        return fail("the path of '%s' is too long", m->path), false;
+    FILE *to = fopen(part, "we");
+    rewind(from);
+    bool good = to && read_lines(m, from, to, done, &found) && fflush(to) == 0 && fsync(fileno(to)) == 0;
+    if (to && fclose(to) != 0) good = false;
+    if (good && rename(part, m->path) == 0) return true;
+    fail("cannot write '%s' without its damaged lines: %s", m->path, strerror(errno));
+    if (to) unlink(part);
+    return false;
+}
+
+static void warn_of(const metrics *m, const lines_found *r, int64_t done) {
+    if (r->missing)
+        fail("warning: '%s' has no line for step %" PRId64 ", though the checkpoint has done it; steps without one: "
+             "%" PRId64 " of %" PRId64 ", damaged lines removed: %" PRId64,
+             m->path, r->missing, done - r->kept, done, r->damaged);
+    else if (r->damaged)
+        fail("warning: '%s' has a line for every step done; damaged lines removed: %" PRId64, m->path, r->damaged);
+}
+
+static bool read_back(metrics *m, int64_t done) {
+    lines_found found = {.missing = 1};
+    FILE *f = fopen(m->path, "re");
+    if (!f && errno != ENOENT) return fail("cannot open '%s': %s", m->path, strerror(errno)), false;
+    bool good = !f || read_lines(m, f, NULL, done, &found);
+    if (!good) fail("cannot read '%s': %s", m->path, strerror(errno));
+    if (good) warn_of(m, &found, done);
+    if (good && found.gap) good = write_anew(m, f, done);
+    if (f) fclose(f);
+    return good;
+}
+
+/* A device would give lines without end, and a pipe none. */
+static bool is_regular_or_new(const char *path) {
+    struct stat st;
+    if (stat(path, &st) != 0 || S_ISREG(st.st_mode)) return true;
+    return fail("'%s' is %s, expected a regular file", path,
+                S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket"),
+           false;
 }
 
 bool metrics_open(metrics *m, const char *dir, int64_t steps, int64_t done) {
@@ -75,11 +165,8 @@ bool metrics_open(metrics *m, const char *dir, int64_t steps, int64_t done) {
                    .started = seconds_now(),
                    .terminal = isatty(STDOUT_FILENO),
                    .path = path_in(dir, "metrics.jsonl")};
-    if (!m->path) return false;
-    FILE *before = done ? fopen(m->path, "r") : NULL;
-    if (done) read_back(m, before, done);
-    if (before) fclose(before);
-    if (!reserve(m, done)) return false;
+    if (!m->path || !is_regular_or_new(m->path) || !reserve(m, done)) return false;
+    if (done && !read_back(m, done)) return false;
     m->step = done;
     m->fd = open(m->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (m->fd >= 0 && ftruncate(m->fd, m->end) == 0) return true;

@@ -158,6 +158,23 @@ static int check_watched(const train_options *o, const parsed *p) {
     return 0;
 }
 
+static bool is_utf8(const char *text) {
+    json_t *string = json_string(text); /* NULL for what is not */
+    json_decref(string);
+    return string != NULL;
+}
+
+/* A resumed run finds its files by the paths in state.json, which is JSON: text in UTF-8. */
+static int check_paths(const train_options *o) {
+    const struct { const char *name, *path; } all[] = {{"data", o->data}, {"init", o->init}, {"order", o->order}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i].path && !is_utf8(all[i].path))
+            return usage_error(&train_command,
+                               "--%s is '%s', expected a path in UTF-8: a checkpoint could not name it to --resume",
+                               all[i].name, all[i].path);
+    return 0;
+}
+
 void train_options_complete(train_options *o, const parsed *p) {
     if (!option_given(&train_command, p, "warmup") && o->warmup > o->steps / 10) o->warmup = o->steps / 10;
     if (!option_given(&train_command, p, "min-lr") && o->min_lr > o->lr) o->min_lr = o->lr;
@@ -178,7 +195,8 @@ int train_options_check(const train_options *o, const parsed *p) {
     if (o->on.rng == TG_RNG_MEGATRON && !o->seed) return usage_error(c, "--rng megatron needs a --seed of 1 or more");
     if (o->data_format != TG_TOKENS_TEXT && !o->model.vocab && !o->init)
         return usage_error(c, "--vocab N is missing: token ids do not say how many there are");
-    int status = check_scale(o, p);
+    int status = check_paths(o);
+    if (!status) status = check_scale(o, p);
     if (!status) status = check_watched(o, p);
     if (!status) status = rank_options_check(c, p, &o->on);
     if (!status) status = tp_options_check(c, p, &o->on, o->model.recompute);

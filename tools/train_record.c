@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <tapegrad/comm.h>
 #include <tapegrad/explain.h>
@@ -51,8 +53,28 @@ static json_t *hash_text(uint64_t hash) {
     return json_string(text);
 }
 
+/* A name of its own, for another run may write a record of the same name; those that a killed run of the same process
+ * id left are passed over. */
+static bool open_part(recorder *r) {
+    for (int i = 0; i < 1000; i++) {
+        sprintf(r->part, "%s.part-%ld-%d", r->path, (long)getpid(), i);
+        r->f = fopen(r->part, "wxe");
+        if (r->f || errno != EEXIST) break;
+    }
+    return r->f != NULL;
+}
+
+/* The whole record takes the place of what has its name, which is to be no device: it would be lost. */
+static bool is_replaceable(const char *path) {
+    struct stat st;
+    if (stat(path, &st) != 0 || S_ISREG(st.st_mode)) return true;
+    return fail("cannot write '%s': it is %s, expected a regular file or a new one", path,
+                S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket"),
+           false;
+}
+
 recorder *recorder_open(const char *path, int64_t kept, tg_ctx *ctx, tg_comm *world) {
-    size_t n = strlen(path) + 32;
+    size_t n = strlen(path) + 64;
     recorder *r = calloc(1, sizeof *r);
     if (r) *r = (recorder){.ctx = ctx, .kept = kept, .path = malloc(n), .part = malloc(n)};
     if (!r || !r->path || !r->part) {
@@ -63,10 +85,12 @@ recorder *recorder_open(const char *path, int64_t kept, tg_ctx *ctx, tg_comm *wo
     r->rank = tg_comm_rank(world);
     r->ranks = tg_comm_size(world);
     snprintf(r->path, n, r->ranks > 1 ? "%s.%d" : "%s", path, r->rank);
-    snprintf(r->part, n, "%s.part", r->path);
-    r->f = fopen(r->part, "we");
-    if (r->f) return r;
-    fail("cannot write '%s': %s", r->part, strerror(errno));
+    if (!is_replaceable(r->path)) {
+        recorder_free(r);
+        return NULL;
+    }
+    if (open_part(r)) return r;
+    fail("cannot write '%s': %s", r->path, strerror(errno));
     recorder_free(r);
     return NULL;
 }

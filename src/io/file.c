@@ -95,12 +95,16 @@ static int open_retrying(const tg_file_ops *ops, const char *path, int flags) {
 
 /* ---- Reading ---- */
 
+static tg_status refuse_other(tg_ctx *ctx, const char *path, const struct stat *st, const char *expected) {
+    if (S_ISREG(st->st_mode)) return TG_OK;
+    return tg_fail(ctx, TG_ERR_IO, "'%s' is %s, expected %s", path,
+                   S_ISDIR(st->st_mode) ? "a directory" : "a device, pipe or socket", expected);
+}
+
 static tg_status require_regular(tg_file *f) {
     struct stat st;
     if (fstat(f->fd, &st) != 0) return tg_file_fail(f->ctx, "look at", f->path, -1);
-    if (!S_ISREG(st.st_mode))
-        return tg_fail(f->ctx, TG_ERR_IO, "'%s' is %s, expected a regular file", f->path,
-                       S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket");
+    TG_TRY(refuse_other(f->ctx, f->path, &st, "a regular file"));
     f->size = st.st_size;
     return TG_OK;
 }
@@ -183,7 +187,15 @@ static tg_status open_temporary(tg_writer *w) {
     return s;
 }
 
+/* The new file takes the old one's place, which no device, nor a link to one, is to lose its name for. */
+static tg_status require_replaceable(tg_ctx *ctx, const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 ? refuse_other(ctx, path, &st, "a regular file or a new one") : TG_OK;
+}
+
 tg_status tg_writer_open(tg_writer *w, tg_ctx *ctx, const char *path) {
+    *w = (tg_writer){.fd = -1};
+    TG_TRY(require_replaceable(ctx, path));
     *w = (tg_writer){.ctx = ctx, .ops = tg_file_ops_of(ctx), .path = tg_host_strdup(ctx, path), .fd = -1};
     tg_status s = w->path ? open_temporary(w) : tg_io_enter(ctx);
     if (s != TG_OK) tg_writer_abandon(w);

@@ -38,6 +38,10 @@ ends 0 "the runs are equal: " diff a.rec b.rec
 ends 0 "the runs are equal: " diff a.rec a.rec --all
 ends 0 '"differing": 0,' diff a.rec b.rec --json
 
+"$tapegrad" diff a.rec b.rec >/dev/full 2>printed
+holds "status 2 where nobody hears that they are" test $? = 2
+holds "the reason" grep -q "^tapegrad diff: cannot write to standard output" printed
+
 # Others.
 records c --lr 1.001e-3
 ends 1 "the first that differs is op 1 of " diff a.rec c.rec
@@ -84,6 +88,16 @@ records others --ranks 2 --tp 2 --sp --threads 2
 ends 0 "the runs are equal" diff parts.rec.0 others.rec.0
 ends 0 "the runs are equal" diff parts.rec.1 others.rec.1
 
+# Two runs that give their records one name: the one that ends last has it.
+"$tapegrad" train $run --out twin --record same.rec --steps 300 --record-step 290 >printed 2>&1 &
+twin=$!
+holds "it has begun its record" while_alive $twin sh -c 'ls same.rec.part* >/dev/null 2>&1'
+runs train $run --out sister --record same.rec
+wait $twin
+holds "both end well" test $? = 0
+ends 0 "the runs are equal" diff same.rec same.rec
+holds "nothing else is left" test "$(echo same.rec*)" = same.rec
+
 # Files that are none.
 head -c 4000 a.rec >torn.rec
 ends 2 "its end is missing" diff torn.rec a.rec
@@ -108,7 +122,14 @@ ends 2 "'c.rec' is not an option" diff a.rec b.rec c.rec
 refuses 2 "leave --capture out" train $run --out x --record y --capture
 refuses 2 "are for --record FILE" train $run --out x --record-step 2
 refuses 2 "--record-step 4: the run ends at --steps 3" train $run --out x --record y --record-step 4
-refuses 1 "cannot write 'none/y.part'" train $run --out x --record none/y
+refuses 1 "cannot write 'none/y': No such file" train $run --out x --record none/y
+mkfifo pipe
+ln -s /dev/null nowhere
+for file in pipe nowhere; do
+    refuses 1 "cannot write '$file': it is a device, pipe or socket" train $run --out x --record $file
+done
+holds "the pipe is as it was" test -p pipe
+holds "the link is as it was" test -h nowhere
 refuses 1 "made a" train $run --out x --record y --record-step 3 --find-nan --precision fp16 --loss-scale 1e12
 holds "nothing is left of it" test "$(echo y*)" = "y*"
 runs train $run --out resumed --checkpoint-every 2 --record first.rec

@@ -27,7 +27,12 @@ refuses 1 "expected less than 100 (the vocabulary)" train --data "$text" --vocab
 
 printf '\0\0\0\0' >order
 refuses 1 "'order' has 4 bytes, expected 96" train --data "$text" $run --order order
-refuses 1 "'/dev/zero' is not a regular file" train --data "$text" $run --order /dev/zero
+refuses 1 "'/dev/zero' is a device, pipe or socket, expected a regular file" \
+    train --data "$text" $run --order /dev/zero
+mkfifo pipe
+for command in "train --data $text $run --order pipe" "train --data pipe $run" "gradcheck --replay pipe"; do
+    refuses 1 "'pipe' is a device, pipe or socket, expected a regular file" $command
+done
 head -c 88 /dev/zero >order
 printf '\0\0\0\0\0\0\0\100' >>order
 refuses 1 "(sequence 3 of step 3) is not in the data, expected 0 to" train --data "$text" $run --order order
@@ -85,14 +90,30 @@ for how in cut longer 0 2 4 6; do
 done
 # A program before checksums left none.
 damaged $last/state.json 0
-sed 's/"format": 3/"format": 2/; s/^\(.*"config_xxh64": "[0-9a-f]*"\),$/\1/; /^  "xxh64"/d' before/$last/state.json \
-    >hurt/$last/state.json
+sed 's/"format": 3/"format": 2/; s/^\(.*"config_xxh64": "[0-9a-f]*"\),$/\1/; /^  "headers_xxh64"/,/^  }/d; /^  "xxh64"/d' \
+    before/$last/state.json >hurt/$last/state.json
 runs train --resume --out hurt --steps 20
 holds "what has no checksums goes on" same_run hurt before
+damaged $last/state.json 0
+sed 's/"format": 3/"format": 2/; s/"data-format": "text"/"data-format": "a"/; /^  "xxh64"/d' before/$last/state.json |
+    sed 's/^\(.*"config_xxh64": "[0-9a-f]*"\),$/\1/' >hurt/$last/state.json
+refuses 1 "the checkpoint's --data-format is 'a', expected one of text|u16|u32" train --resume --out hurt
 damaged $last/state.json longer
 rm -r hurt/checkpoints/step-0000000020
 runs train --resume --out hurt --steps 20
 holds "without the damaged checkpoint the one before it goes on" same_run hurt before
+
+# Files of other checkpoints, which are whole: of a run of the same shape, of another step.
+runs train --data "$text" --out other $tiny --steps 20 --checkpoint-every 10 --val-every 10 --seed 2
+for file in model.safetensors state-00000.safetensors; do
+    damaged $last/$file longer
+    cp other/$last/$file hurt/$last/$file
+    refuses 1 "$file' is damaged, or of another checkpoint" train --resume --out hurt --steps 30
+done
+damaged $last/state.json longer
+rm -r hurt/$last
+mv hurt/checkpoints/step-0000000010 hurt/$last
+refuses 1 "step-0000000020' holds the checkpoint of step 10" train --resume --out hurt --steps 30
 
 # A disk that is full: files of at most a few thousand bytes. The last checkpoint is still there, and goes on.
 # shellcheck disable=SC2317 # it is called by holds
@@ -125,6 +146,10 @@ if mount -t tmpfs -o size=256k none disk 2>/dev/null; then
     holds "with room again it goes on as if nothing had been" same_run freed never
 fi
 
+# Weights that have grown beyond a precision: there is no next token.
+runs train --data "$text" --out wild $tiny --steps 9 --lr 1e6 --min-lr 1e6 --warmup 0 --checkpoint-every 0
+refuses 1 "is NaN, expected a finite number" generate --model wild --prompt abc --tokens 3 --precision fp16
+
 # Output that nobody can take.
 for command in "ops" "ops --json" "train --help" "inspect --layers 1" "eval --model whole --data even" \
     "generate --model whole --prompt a --tokens 9"; do
@@ -132,6 +157,15 @@ for command in "ops" "ops --json" "train --help" "inspect --layers 1" "eval --mo
     holds "status 1 on a full output: $command" test $? = 1
     holds "the reason: $command" grep -q "cannot write to standard output" printed
 done
+
+# Closed output goes nowhere, and least of all into the run's files.
+runs train --data "$text" --out heard $tiny --steps 5 --checkpoint-every 0
+"$tapegrad" train --data "$text" --out unheard $tiny --steps 5 --checkpoint-every 0 <&- >&- 2>&-
+holds "status 0 with closed output" test $? = 0
+holds "the metrics are whole" same_run heard unheard
+holds "no text is in the lock" test ! -s unheard/checkpoints/.lock
+"$tapegrad" train --data "$text" --out unseen $tiny --steps 5 --checkpoint-every 0 >&- 2>printed
+holds "nor without standard output alone" test ! -s unseen/checkpoints/.lock
 "$tapegrad" generate --model whole --prompt abc --tokens 5000 2>printed | head -c 3 >three
 holds "a closed pipe" test "$(cat three)" = abc
 holds "a closed pipe is no error" test ! -s printed

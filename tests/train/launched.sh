@@ -76,6 +76,11 @@ holds "for good" grep -q "^2 ranks (threads): tp 2, dp 1" printed
 runs train --resume --out sp --steps 14 --sp
 runs train --resume --out sp --steps 16 --ranks 1 --tp 1
 
+# Ranks that were processes, of which one goes on alone.
+runs run -n 2 -- "$tapegrad" train $run --out apart --tp 2
+refuses 2 "the run was made with --tp 2, and --ranks is 1: give --ranks 2, or another multiple, or --tp 1" \
+    train --resume --out apart --steps 8
+
 # A run that fails before its first line leaves nothing in the way of the next.
 mkdir old
 refuses 1 "--seq-len 15 is not divisible" train $run --out old --seq-len 15 --ranks 2 --tp 2 --sp

@@ -82,4 +82,19 @@ rm -r newer/checkpoints/*20 newer/metrics.jsonl
 runs train --resume --out newer
 holds "lost metrics are said" grep -q "warning: 'newer/metrics.jsonl' has no line for step 1" printed
 holds "and the steps that follow are written" test "$(wc -l <newer/metrics.jsonl)" = 10
+
+# A damaged line, a missing one, one of a wrong step, and one that is there twice take no good ones with them.
+cp -r older mended
+rm -r mended/checkpoints/*20
+sed -i '3s/.*/{"step": 3, "lo/; 5d; 6s/6/9/; 8{p}' mended/metrics.jsonl
+runs train --resume --out mended
+holds "the damage is said" grep -q "'mended/metrics.jsonl' has no line for step 3, though the checkpoint has done it; \
+steps without one: 3 of 10, damaged lines removed: 3" printed
+metrics older | sed '3d; 5,6d' >left
+metrics mended >right
+holds "all good lines are there, once" cmp left right
+holds "nothing temporary is left" test -z "$(find mended -name '*tmp*')"
+rm -r mended/checkpoints/*20 mended/metrics.jsonl
+ln -s /dev/full mended/metrics.jsonl
+refuses 1 "'mended/metrics.jsonl' is a device, pipe or socket, expected a regular file" train --resume --out mended
 finish

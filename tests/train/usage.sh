@@ -42,7 +42,7 @@ refuses 2 "--dropout is '1'" train $run --dropout 1
 refuses 2 "--arch is 'gpt3', expected one of gpt2|llama" train $run --arch gpt3
 refuses 2 "--data FILE is missing" train --out x
 refuses 2 "--out DIR is missing" train --data "$text"
-refuses 2 "--data FILE is missing" train --resume --out x
+refuses 1 "there is no checkpoint in 'x': give the --out of a run that has one" train --resume --out x
 refuses 2 "--batch 4 cannot be cut into --accumulate 3" train $run --accumulate 3
 refuses 2 "--hidden 16 is not a multiple of --heads 3" train $run --heads 3
 refuses 2 "--heads 2 is not a multiple of --kv-heads 3" train $run --arch llama --kv-heads 3
@@ -67,6 +67,9 @@ refuses 2 "a loss scale that moves overflows on purpose" train $run --precision 
 refuses 2 "--vocab N is missing" train $run --data-format u16
 refuses 2 "--hidden is decided by the config in --init" train --data "$text" --out x --init y --hidden 8
 refuses 1 "overflows" train $run --hidden 1000000000 --heads 1 --vocab 4294967295
+refuses 2 "expected a path in UTF-8" train $run --order "$(printf 'order\377')"
+refuses 2 "--data is '" train --data "$(printf 'data\377')" --out x
+refuses 2 "--init is '" train --data "$text" --out x --init "$(printf 'init\377')"
 
 refuses 2 "--model DIR is missing" generate --prompt a
 refuses 2 "expected one of --prompt and --prompt-ids" generate --model y
@@ -92,6 +95,12 @@ fails_twice() {
         grep -q '^fails again: sin (matrix): 15 of 15 elements cannot be told' again
 }
 holds "a failed gradient check is repeated from its report" fails_twice
+mkfifo pipe
+keeps_pipe() {
+    ! "$tapegrad" gradcheck sin --rtol 1e-18 --atol 1e-300 --report pipe >printed && [ -p pipe ] &&
+        grep -q "no report: 'pipe' is a device, pipe or socket, expected a regular file or a new one" printed
+}
+holds "a report replaces regular files alone" keeps_pipe
 damaged() {
     head -c 200 y.json >z.json
     ! "$tapegrad" gradcheck --replay z.json 2>printed && grep -q "'z.json' is not JSON" printed

@@ -24,6 +24,26 @@ START_TEST(a_saved_file_replaces_the_old_one) {
 }
 END_TEST
 
+START_TEST(what_is_no_regular_file_is_not_replaced) {
+    workplace w = workplace_new(NULL);
+    struct stat st;
+    ck_assert_int_eq(mkfifo(in(&w, "pipe"), 0600), 0);
+    ck_assert_int_eq(symlink("/dev/null", in(&w, "link")), 0);
+    tg_file_save(w.ctx, in(&w, "pipe"), "new", 3);
+    expect_error(w.ctx, TG_ERR_IO, "pipe' is a device, pipe or socket, expected a regular file or a new one");
+    tg_file_save(w.ctx, in(&w, "link"), "new", 3);
+    expect_error(w.ctx, TG_ERR_IO, "link' is a device");
+    tg_file_save(w.ctx, w.dir, "new", 3);
+    expect_error(w.ctx, TG_ERR_IO, "is a directory");
+    ck_assert_int_eq(lstat(in(&w, "pipe"), &st), 0);
+    ck_assert(S_ISFIFO(st.st_mode));
+    ck_assert_int_eq(lstat(in(&w, "link"), &st), 0);
+    ck_assert(S_ISLNK(st.st_mode));
+    ck_assert_int_eq(entries_in(w.dir), 2);
+    workplace_free(&w);
+}
+END_TEST
+
 /* Also closes that fail and a directory that cannot be synced: then the new file stands complete. */
 START_TEST(any_failing_call_leaves_the_old_file_or_the_new) {
     faulty f = {.error = ENOSPC};
@@ -531,6 +551,7 @@ END_TEST
 int main(void) {
     const TTest *const tests[] = {
         a_saved_file_replaces_the_old_one,
+        what_is_no_regular_file_is_not_replaced,
         any_failing_call_leaves_the_old_file_or_the_new,
         a_full_disk_is_reported_with_path_and_offset,
         short_and_interrupted_transfers_are_continued,
