@@ -335,6 +335,24 @@ static void directories(bad_world *b) {
     NONE(tg_gpt_from_config, UNSUPPORTED, "\"bert\", supported are", tg_gpt_from_config(b->ctx, config));
     write_file(b, "config.json", "{\"model_type\": \"gpt2\", \"vocab_size\": -5}");
     NONE(tg_gpt_from_config, FORMAT, "vocab_size", tg_gpt_from_config(b->ctx, config));
+    /* A config's 0 is a default, a file's is not. */
+#define GPT2_FILE "{\"model_type\": \"gpt2\", \"vocab_size\": 5, \"n_embd\": 4, \"n_layer\": 1, \"n_head\": 1, \"n_positions\": 3"
+#define LLAMA_FILE                                                                                                     \
+    "{\"model_type\": \"llama\", \"vocab_size\": 5, \"hidden_size\": 4, \"num_hidden_layers\": 1, "                      \
+    "\"num_attention_heads\": 1, \"intermediate_size\": 8, \"max_position_embeddings\": 3"
+    static const struct {
+        const char *text, *message;
+    } zeros[] = {
+        {GPT2_FILE ", \"layer_norm_epsilon\": 0.0}", "\"layer_norm_epsilon\" is 0, supported are numbers above 0"},
+        {GPT2_FILE ", \"initializer_range\": 0}", "\"initializer_range\" is 0, supported"},
+        {LLAMA_FILE ", \"rms_norm_eps\": 0}", "\"rms_norm_eps\" is 0, supported"},
+        {LLAMA_FILE ", \"rope_theta\": 0}", "\"rope_theta\" is 0, supported"},
+        {LLAMA_FILE ", \"rope_parameters\": {\"rope_theta\": 0}}", "\"rope_theta\" is 0, supported"},
+    };
+    for (size_t i = 0; i < sizeof zeros / sizeof *zeros; i++) {
+        write_file(b, "config.json", zeros[i].text);
+        NONE(tg_gpt_from_config, UNSUPPORTED, zeros[i].message, tg_gpt_from_config(b->ctx, config));
+    }
     write_file(b, "config.json", "{");
     NONE(tg_gpt_load, FORMAT, "config.json", tg_gpt_load(b->ctx, b->dir));
     QUIET(tg_gpt_load_weights, tg_gpt_load_weights(NULL, b->dir) == TG_ERR_ARGUMENT);
