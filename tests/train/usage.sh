@@ -86,6 +86,8 @@ for batch in 16384 8192; do # forward, and the sum alone
 done
 runs inspect $gpt3 --batch 4096
 holds "FLOPs that fit" grep -q "^FLOPs       8907916000452673536 a step" printed
+# Less than a second, where no walk over the parameters begins again for each of them.
+holds "many layers" timeout 30 "$tapegrad" inspect --layers 1600 --hidden 8 --json >printed 2>&1
 refuses 2 "there is no op 'ad'; did you mean 'add'?" gradcheck ad
 refuses 1 "argmax has no gradient" gradcheck argmax
 refuses 1 "cannot open 'y.json'" gradcheck --replay y.json
