@@ -36,8 +36,8 @@ static void on_signal(int number, siginfo_t *info, void *context) {
 static void catch_signals(void) {
     struct sigaction a = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART};
     sigemptyset(&a.sa_mask);
-    sigaction(SIGINT, &a, NULL);
-    sigaction(SIGTERM, &a, NULL);
+    catch_signal(SIGINT, &a);
+    catch_signal(SIGTERM, &a);
 }
 
 static double now(void) {

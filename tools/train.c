@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "record.h"
+#include "spawn.h"
 #include "train.h"
 
 /* What is settled before the ranks begin, and the same for all of them. */
@@ -50,8 +51,8 @@ static void on_interrupt(int number) {
 static void catch_interrupts(void) {
     struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
     sigemptyset(&a.sa_mask);
-    sigaction(SIGINT, &a, NULL);
-    sigaction(SIGTERM, &a, NULL);
+    catch_signal(SIGINT, &a);
+    catch_signal(SIGTERM, &a);
 }
 
 /* ---- What was there before ---- */

@@ -38,7 +38,7 @@ holds "which goes on" test "$(wc -l <threads/metrics.jsonl)" = 9
 # The way to go on that an interrupted run prints is one. Tapegrad is looked for in PATH.
 mkdir bin
 ln -s "$tapegrad" bin/tapegrad
-"$tapegrad" run -n 2 -- "$tapegrad" train $run --out cut --tp 2 --steps 1000000 --checkpoint-every 0 >printed 2>&1 &
+$interruptible "$tapegrad" run -n 2 -- "$tapegrad" train $run --out cut --tp 2 --steps 1000000 --checkpoint-every 0 >printed 2>&1 &
 launcher=$!
 holds "it starts" while_alive $launcher test -s cut/metrics.jsonl
 kill -s INT $launcher
@@ -49,6 +49,7 @@ done=$(wc -l <cut/metrics.jsonl)
 holds "it says how to go on" test "$again" = "tapegrad run -n 2 -- tapegrad train --resume --out cut"
 (PATH="$work/bin:$PATH" && eval "$again --steps $((done + 5)) --warmup 0") >printed 2>&1
 holds "that works" test "$(wc -l <cut/metrics.jsonl)" = $((done + 5))
+
 
 # Cores are shared out between processes.
 cores=$(nproc)

@@ -8,7 +8,7 @@ run="--data $text $tiny --dropout 0.1 --steps 200 --val-every 50 --checkpoint-ev
 # interrupt SIGNAL: ends a run that would take very long.
 interrupt() {
     rm -rf long
-    "$tapegrad" train --out long $run --steps 1000000 --checkpoint-every 0 >log 2>&1 &
+    $interruptible "$tapegrad" train --out long $run --steps 1000000 --checkpoint-every 0 >log 2>&1 &
     child=$!
     holds "it starts" while_alive $child test -s long/metrics.jsonl
     refuses 1 "is in use by another run" train --resume --out long
@@ -22,6 +22,24 @@ interrupt() {
     holds "it leaves a model" test -s long/model.safetensors
     holds "it leaves a checkpoint" test -d "long/checkpoints/step-$(printf %010d "$step")"
 }
+# ignores COMMAND...: a background job's SIGINT, which was ignored when it began, ends no run: the second one does.
+ignores() {
+    rm -rf long
+    "$@" train --out long $run --steps 1000000 --checkpoint-every 0 >log 2>&1 &
+    child=$!
+    while_alive $child test -s long/metrics.jsonl || return 1
+    kill -s INT $child
+    lines=$(wc -l <long/metrics.jsonl)
+    while_alive $child sh -c "[ \$(wc -l <long/metrics.jsonl) -gt $((lines + 20)) ]"
+    goes_on=$?
+    kill -s TERM $child
+    wait $child
+    grep -q '^SigIgn:.*[2367abef]$' ignored && return $goes_on
+}
+(exec grep SigIgn /proc/self/status) >ignored &
+wait $!
+holds "SIGINT stays ignored" ignores "$tapegrad"
+holds "SIGINT stays ignored under run" ignores "$tapegrad" run -n 2 -- "$tapegrad"
 interrupt INT
 interrupt TERM
 more=$((step + 20))
