@@ -36,12 +36,13 @@ static char **environment(const tg_launch *l, int rank, char ours[OURS][LENGTH])
     return variables;
 }
 
-/* Signals that the launcher catches, where they were not ignored before it did. */
+/* Signals as they were before the launcher caught them, where they were not ignored. */
 static void leave_signals(void) {
     struct sigaction a = {.sa_handler = SIG_DFL};
     sigemptyset(&a.sa_mask);
     catch_signal(SIGINT, &a);
     catch_signal(SIGTERM, &a);
+    signal(SIGXFSZ, SIG_DFL); /* which main ignores for this program, and exec would for every other */
 }
 
 /* In the child: a rank ends with its launcher, however that one ends; also if it has ended before it could be asked for

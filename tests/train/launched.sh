@@ -50,6 +50,13 @@ holds "it says how to go on" test "$again" = "tapegrad run -n 2 -- tapegrad trai
 (PATH="$work/bin:$PATH" && eval "$again --steps $((done + 5)) --warmup 0") >printed 2>&1
 holds "that works" test "$(wc -l <cut/metrics.jsonl)" = $((done + 5))
 
+# A program finds the signals as they would be without the launcher.
+env --default-signal sh -c 'grep "^Sig[BIC]" /proc/self/status' >left
+env --default-signal "$tapegrad" run -n 1 -- sh -c 'grep "^Sig[BIC]" /proc/self/status' >right
+holds "signals" cmp left right
+env --ignore-signal=INT sh -c 'grep "^SigIgn" /proc/self/status' >left
+env --ignore-signal=INT "$tapegrad" run -n 1 -- sh -c 'grep "^SigIgn" /proc/self/status' >right
+holds "a signal that is ignored" cmp left right
 
 # Cores are shared out between processes.
 cores=$(nproc)
