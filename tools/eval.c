@@ -66,9 +66,9 @@ static int report(const eval_options *o, int64_t tokens, double sum) {
     const char *unit = o->data_format == TG_TOKENS_TEXT ? "byte" : "token";
     if (!isfinite(loss)) return fail("the loss is %g", loss);
     if (o->json)
-        return print_json(json_pack("{s:I, s:f, s:f, s:f}", "tokens", (json_int_t)tokens, "loss", loss, "perplexity",
-                                    exp(loss), o->data_format == TG_TOKENS_TEXT ? "bits_per_byte" : "bits_per_token",
-                                    bits));
+        return print_json(json_pack("{s:I, s:f, s:o, s:f}", "tokens", (json_int_t)tokens, "loss", loss, "perplexity",
+                                    isfinite(exp(loss)) ? json_real(exp(loss)) : json_null(), /* JSON has no inf */
+                                    o->data_format == TG_TOKENS_TEXT ? "bits_per_byte" : "bits_per_token", bits));
     printf("tokens      %lld\nloss        %.6f\nperplexity  %.4f\nbits/%-6s %.6f\n", (long long)tokens, loss, exp(loss),
            unit, bits);
     return 0;
