@@ -59,7 +59,7 @@ static void note_end(team *t, int rank, int wait_status) {
     if (!code) return;
     if (WIFSIGNALED(wait_status))
         fail("rank %d was ended by signal %d (%s)", rank, WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));
-    else if (!t->failed_at)
+    else if (!t->failed_at && code != 128 + SIGINT && code != 128 + SIGTERM) /* who was interrupted has said so */
         fail("rank %d ended with status %d", rank, code);
     bool lost = WIFSIGNALED(wait_status) && !t->told && !t->lost;
     if (lost || !t->failed_at) t->status = code;

@@ -20,6 +20,7 @@ typedef struct plan {
     char from[4096];
     int64_t done; /* steps */
     bool begun;   /* the directory has a line of metrics */
+    int ended_by; /* the signal that ended the run before its last step; 0: none */
 } plan;
 
 /* One rank's run. */
@@ -241,6 +242,7 @@ static bool finish(run *r, int64_t step) {
     tg_gpt_save(r->trainer.gpt, r->o.out);
     if (!check(r->ctx) || (r->chief && !plot_losses(r->ctx, r->o.out, &r->metrics))) return false;
     char launcher[64];
+    if (!whole && r->chief) r->plan->ended_by = interrupted ? interrupted : SIGINT; /* 0: another rank got it */
     if (!whole)
         say("interrupted behind step %" PRId64 "; to go on: %stapegrad train --resume --out %s\n", step,
             launcher_text(&r->o.on, r->world, launcher, sizeof launcher), r->o.out);
@@ -317,6 +319,7 @@ int run_train(int argc, char **argv) {
         directory_close(&r->directory);
     }
     ranks_end(&r->o.on, status);
+    if (status == 0 && r->ended_by) status = 128 + r->ended_by; /* behind ranks_end: nothing has failed */
     json_decref(r->state);
     free(r);
     return status;

@@ -75,8 +75,8 @@ const command train_command = {
     .name = "train",
     .usage = "--data FILE --out DIR [OPTION...]",
     .summary = "Trains a GPT language model. DIR gets the model (config.json, model.safetensors), metrics.jsonl,\n"
-               "loss.svg and checkpoints. An interrupt (Ctrl-C) saves a checkpoint and ends; --resume --out DIR\n"
-               "goes on from the newest one as if the run had never stopped.",
+               "loss.svg and checkpoints. An interrupt (Ctrl-C) saves a checkpoint and ends, with\n"
+               "status 130; --resume --out DIR goes on from the newest one as if the run had never stopped.",
     .options = rows,
     .n_options = sizeof rows / sizeof rows[0],
 };

@@ -43,7 +43,8 @@ launcher=$!
 holds "it starts" while_alive $launcher test -s cut/metrics.jsonl
 kill -s INT $launcher
 wait $launcher
-holds "interrupted, it ends well" test $? = 0
+holds "interrupted, it ends so" test $? = 130
+holds "and has not failed" test "$(grep -c '^tapegrad' printed)" = 0
 again=$(sed -n 's/^interrupted behind step [0-9]*; to go on: //p' printed)
 done=$(wc -l <cut/metrics.jsonl)
 holds "it says how to go on" test "$again" = "tapegrad run -n 2 -- tapegrad train --resume --out cut"

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/check.sh"
 run="--data $text $tiny --dropout 0.1 --steps 200 --val-every 50 --checkpoint-every 7 --keep 4"
 
-# interrupt SIGNAL: ends a run that would take very long.
+# interrupt SIGNAL STATUS: ends a run that would take very long.
 interrupt() {
     rm -rf long
     $interruptible "$tapegrad" train --out long $run --steps 1000000 --checkpoint-every 0 >log 2>&1 &
@@ -15,7 +15,7 @@ interrupt() {
     refuses 1 "is in use by another run" train --out long $run
     kill -s "$1" $child
     wait $child
-    holds "SIG$1 ends it with status 0" test $? = 0
+    holds "SIG$1 ends it with status $2" test $? = "$2"
     holds "it says how to go on" grep -q "^interrupted behind step [0-9]*; to go on: .* --resume --out long" log
     step=$(sed -n 's/^interrupted behind step \([0-9]*\);.*/\1/p' log)
     holds "the metrics end with the step" test "$(wc -l <long/metrics.jsonl)" = "$step"
@@ -40,8 +40,8 @@ ignores() {
 wait $!
 holds "SIGINT stays ignored" ignores "$tapegrad"
 holds "SIGINT stays ignored under run" ignores "$tapegrad" run -n 2 -- "$tapegrad"
-interrupt INT
-interrupt TERM
+interrupt INT 130
+interrupt TERM 143
 more=$((step + 20))
 runs train --resume --out long --steps $more --warmup 10 --lr 1e-3
 holds "the metrics go on" test "$(wc -l <long/metrics.jsonl)" = $more
