@@ -107,7 +107,7 @@ piped() {
 }
 holds "a pipe" piped
 ends 2 "expected two FILEs" diff a.rec
-ends 2 "'c.rec' is not an option" diff a.rec b.rec c.rec
+ends 2 "'c.rec' is one too many; expected FILE FILE" diff a.rec b.rec c.rec
 
 # Runs that record nothing.
 refuses 2 "leave --capture out" train $run --out x --record y --capture

@@ -69,6 +69,10 @@ refuses 2 "--hidden is decided by the config in --init" train --data "$text" --o
 refuses 1 "overflows" train $run --hidden 1000000000 --heads 1 --vocab 4294967295
 
 refuses 2 "--model DIR is missing" generate --prompt a
+refuses 1 "cannot open 'y/config.json'" generate --model y --prompt -h
+runs generate --model y -h
+holds "-h behind a value is no value" grep -q "^usage: tapegrad generate" printed
+refuses 2 "'relu' is one too many; expected" gradcheck softmax relu
 refuses 2 "expected one of --prompt and --prompt-ids" generate --model y
 refuses 2 "expected one of --prompt and --prompt-ids" generate --model y --prompt a --prompt-ids 1
 refuses 2 "--prompt is empty" generate --model y --prompt ''
