@@ -185,6 +185,13 @@ static bool is_overflow(const run *r, const step_result *s) {
     return r->trainer.scaled && r->o.loss_scale == 0 && s->loss_scale > r->o.min_scale && isfinite(s->loss);
 }
 
+/* What may help against steps whose numbers are not finite: a scale that stays as it was given can be the cause. */
+static const char *remedy(const run *r) {
+    bool fixed = r->trainer.scaled && r->o.loss_scale != 0;
+    return fixed ? "a lower --loss-scale, or without one; else a lower --lr or a longer --warmup"
+                 : "a lower --lr or a longer --warmup";
+}
+
 /* A step whose gradients are not finite changes nothing; a run of them will not end by itself. */
 static bool note_bad_step(run *r, int64_t step, const step_result *s) {
     enum { PATIENCE = 10 };
@@ -199,7 +206,7 @@ static bool note_bad_step(run *r, int64_t step, const step_result *s) {
     fail("step %" PRId64 ": the %s is not finite%s", step, isfinite(s->grad_norm) ? "loss" : "gradient norm",
          isfinite(s->grad_norm) ? "" : ": the step was skipped");
     if (r->bad_steps < PATIENCE) return true;
-    return fail("%d such steps in a row; try a lower --lr or a longer --warmup", PATIENCE), false;
+    return fail("%d such steps in a row; try %s", PATIENCE, remedy(r)), false;
 }
 
 static bool save_checkpoint(run *r, int64_t step) {
