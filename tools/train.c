@@ -241,6 +241,30 @@ static bool run_step(run *r, int64_t step, bool *stop) {
     return !due || save_checkpoint(r, step);
 }
 
+/* As one word of a shell. */
+static void say_word(const char *text) {
+    size_t plain = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+,:@%-");
+    if (!text[plain]) {
+        say("%s", text);
+        return;
+    }
+    say("'");
+    for (; *text; text++)
+        if (*text == '\'')
+            say("'\\''");
+        else
+            say("%c", *text);
+    say("'");
+}
+
+static void say_how_to_go_on(const run *r, int64_t step) {
+    char launcher[64];
+    say("interrupted behind step %" PRId64 "; to go on: %stapegrad train --resume --out ", step,
+        launcher_text(&r->o.on, r->world, launcher, sizeof launcher));
+    say_word(r->o.out);
+    say("\n");
+}
+
 static bool finish(run *r, int64_t step) {
     bool whole = step == r->o.steps;
     if (r->chief) metrics_end_line(&r->metrics);
@@ -248,11 +272,8 @@ static bool finish(run *r, int64_t step) {
     if (r->chief && !checkpoint_prune(&r->plan->directory, &r->o)) return false;
     tg_gpt_save(r->trainer.gpt, r->o.out);
     if (!check(r->ctx) || (r->chief && !plot_losses(r->ctx, r->o.out, &r->metrics))) return false;
-    char launcher[64];
     if (!whole && r->chief) r->plan->ended_by = interrupted ? interrupted : SIGINT; /* 0: another rank got it */
-    if (!whole)
-        say("interrupted behind step %" PRId64 "; to go on: %stapegrad train --resume --out %s\n", step,
-            launcher_text(&r->o.on, r->world, launcher, sizeof launcher), r->o.out);
+    if (!whole) say_how_to_go_on(r, step);
     say("the model is in %s, its loss curve in %s/loss.svg\n", r->o.out, r->o.out);
     return true;
 }
