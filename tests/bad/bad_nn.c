@@ -195,7 +195,8 @@ static void configs(bad_world *b, tg_module *(*make)(tg_ctx *ctx, const tg_gpt_c
     NONE(tg_gpt_new, ARGUMENT, "the config is NULL", make(ctx, NULL));
     NONE(tg_gpt_new, ARGUMENT, "size is 0", make(ctx, &zero));
     NONE(tg_gpt_new, ARGUMENT, "this library knows", make(ctx, &later));
-    CONFIG(ARGUMENT, "vocab is 0, expected a positive number", .layers = 1, .heads = 2, .hidden = 4, .positions = 8);
+    CONFIG(ARGUMENT, "head_dim is 1099511627776, expected 1 to 1099511627775", SMALL, .head_dim = (int64_t)1 << 40);
+    CONFIG(ARGUMENT, "vocab is 0, expected 1 to 1099511627775", .layers = 1, .heads = 2, .hidden = 4, .positions = 8);
     CONFIG(ARGUMENT, "vocab is -5", .vocab = -5, .layers = 1, .heads = 2, .hidden = 4, .positions = 8);
     CONFIG(ARGUMENT, "layers is 0", .vocab = 5, .heads = 2, .hidden = 4, .positions = 8);
     CONFIG(ARGUMENT, "layers is 9223372036854775807", .vocab = 5, .layers = INT64_MAX, .heads = 2, .hidden = 4,
