@@ -110,13 +110,19 @@ static int read_prompt(prompt *p) {
 
 /* ---- The model ---- */
 
+/* Whether the context is in order; else its message gets a line of its own, behind the text so far. */
+static bool check_line(const generator *g) {
+    if (g->chief && tg_ctx_status(g->ctx) != TG_OK) putchar('\n');
+    return check(g->ctx);
+}
+
 /* An empty cache, that is fed from the newest ids on: all that fit at first, half of the positions later. */
 static bool restart(generator *g) {
     int64_t most = g->fed ? (g->positions + 1) / 2 : g->positions;
     tg_gpt_cache_free(g->cache);
     g->cache = tg_gpt_cache_new(g->gpt, 1, g->positions);
     g->fed = g->count > most ? g->count - most : 0;
-    return check(g->ctx);
+    return check_line(g);
 }
 
 /* The logits behind the last id. */
@@ -130,7 +136,7 @@ static bool predict(generator *g) {
     tg_tape_reset(g->tape);
     tg_drop(ids);
     g->fed = g->count;
-    return check(g->ctx);
+    return check_line(g);
 }
 
 /* ---- Draws ---- */

@@ -212,6 +212,7 @@ static bool note_bad_step(run *r, int64_t step, const step_result *s) {
 static bool save_checkpoint(run *r, int64_t step) {
     if (r->saved == step) return true;
     r->saved = step;
+    if (r->chief) metrics_end_line(&r->metrics); /* for a message that may follow */
     if (r->chief && !metrics_sync(&r->metrics)) return false;
     if (!checkpoint_save(r->chief ? &r->plan->directory : NULL, step, &r->o, &r->trainer, &r->data)) return false;
     return !r->chief || plot_losses(r->ctx, r->o.out, &r->metrics);
