@@ -18,7 +18,7 @@ typedef struct eval_options {
 static const option rows[] = {
     {"model", OPTION_TEXT, AT(model), "DIR", "config.json and model.safetensors", .fixed = false},
     {"data", OPTION_TEXT, AT(data), "FILE", "what to predict", .fixed = false},
-    {"data-format", OPTION_CHOICE, AT(data_format), DATA_FORMATS, "text: a token is a byte; u16, u32: raw token ids",
+    {"data-format", OPTION_CHOICE, AT(data_format), DATA_FORMATS, DATA_FORMATS_HELP,
      .fixed = false},
     {"seq-len", OPTION_INT, AT(seq_len), "N", "tokens of a window; 0: the model's positions", 0, MANY, false},
     {"batch", OPTION_INT, AT(batch), "N", "windows at once", 1, MANY, false},

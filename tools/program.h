@@ -53,6 +53,8 @@ typedef struct model_options {
 #define RECOMPUTE "none|full|selective|distributed" /* as tg_gpt_recompute */
 #define PRECISIONS "fp32|bf16|fp16|fp64"
 #define DATA_FORMATS "text|u16|u32|megatron"
+#define DATA_FORMATS_HELP                                                                                              \
+    "text: a token is a byte; u16, u32: raw token ids; megatron: FILE.bin and FILE.idx as Megatron-LM makes them"
 #define MANY 1e9
 #define MANY_LAYERS 1e4 /* each is made, one after the other */
 

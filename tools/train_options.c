@@ -7,7 +7,7 @@
 
 static const option rows[] = {
     {"data", OPTION_TEXT, AT(data), "FILE", "what to train on", .fixed = false},
-    {"data-format", OPTION_CHOICE, AT(data_format), DATA_FORMATS, "text: a token is a byte; u16, u32: raw token ids",
+    {"data-format", OPTION_CHOICE, AT(data_format), DATA_FORMATS, DATA_FORMATS_HELP,
      .fixed = true},
     {"out", OPTION_TEXT, AT(out), "DIR", "where the run is kept", .fixed = false},
     {"init", OPTION_TEXT, AT(init), "DIR", "a model directory to start from; its config decides the architecture",
