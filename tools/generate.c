@@ -110,19 +110,13 @@ static int read_prompt(prompt *p) {
 
 /* ---- The model ---- */
 
-/* Whether the context is in order; else its message gets a line of its own, behind the text so far. */
-static bool check_line(const generator *g) {
-    if (g->chief && tg_ctx_status(g->ctx) != TG_OK) putchar('\n');
-    return check(g->ctx);
-}
-
 /* An empty cache, that is fed from the newest ids on: all that fit at first, half of the positions later. */
 static bool restart(generator *g) {
     int64_t most = g->fed ? (g->positions + 1) / 2 : g->positions;
     tg_gpt_cache_free(g->cache);
     g->cache = tg_gpt_cache_new(g->gpt, 1, g->positions);
     g->fed = g->count > most ? g->count - most : 0;
-    return check_line(g);
+    return check(g->ctx);
 }
 
 /* The logits behind the last id. */
@@ -136,7 +130,7 @@ static bool predict(generator *g) {
     tg_tape_reset(g->tape);
     tg_drop(ids);
     g->fed = g->count;
-    return check_line(g);
+    return check(g->ctx);
 }
 
 /* ---- Draws ---- */
@@ -189,12 +183,14 @@ static void print_token(const generator *g, int64_t i) {
 
 static bool continue_prompt(generator *g) {
     for (int64_t i = 0; i < g->count; i++) print_token(g, i);
+    if (g->chief) leave_line(true);
     for (int64_t i = 0; i < g->o->tokens; i++) {
         if (!predict(g)) return false;
         g->ids[g->count] = draw(g, i);
         print_token(g, g->count++);
         if (fflush(stdout) != 0) return false; /* main says so */
     }
+    if (g->chief) leave_line(false);
     say("\n");
     return true;
 }

@@ -33,6 +33,8 @@ void say(const char *format, ...) TG_PRINTF(1, 2);
 bool is_first_process(void);
 /* "tapegrad NAME: ..." to stderr as one line, in one piece: other ranks write there too. NAME may be "". */
 void print_error(const char *name, const char *format, va_list args);
+/* Standard output has the beginning of a line, behind which a message would stand: print_error ends it. */
+void leave_line(bool open);
 /* print_error of the subcommand that runs; 1. */
 int fail(const char *format, ...) TG_PRINTF(1, 2);
 /* Whether the context is in order; else its message is printed. */
