@@ -18,7 +18,7 @@ typedef struct eval_options {
 static const option rows[] = {
     {"model", OPTION_TEXT, AT(model), "DIR", "config.json and model.safetensors", .fixed = false},
     {"data", OPTION_TEXT, AT(data), "FILE", "what to predict", .fixed = false},
-    {"data-format", OPTION_CHOICE, AT(data_format), DATA_FORMATS, "text: a token is a byte; u16, u32: raw token ids",
+    {"data-format", OPTION_CHOICE, AT(data_format), DATA_FORMATS, DATA_FORMATS_HELP,
      .fixed = false},
     {"seq-len", OPTION_INT, AT(seq_len), "N", "tokens of a window; 0: the model's positions", 0, MANY, false},
     {"batch", OPTION_INT, AT(batch), "N", "windows at once", 1, MANY, false},
@@ -66,9 +66,9 @@ static int report(const eval_options *o, int64_t tokens, double sum) {
     const char *unit = o->data_format == TG_TOKENS_TEXT ? "byte" : "token";
     if (!isfinite(loss)) return fail("the loss is %g", loss);
     if (o->json)
-        return print_json(json_pack("{s:I, s:f, s:f, s:f}", "tokens", (json_int_t)tokens, "loss", loss, "perplexity",
-                                    exp(loss), o->data_format == TG_TOKENS_TEXT ? "bits_per_byte" : "bits_per_token",
-                                    bits));
+        return print_json(json_pack("{s:I, s:f, s:o, s:f}", "tokens", (json_int_t)tokens, "loss", loss, "perplexity",
+                                    isfinite(exp(loss)) ? json_real(exp(loss)) : json_null(), /* JSON has no inf */
+                                    o->data_format == TG_TOKENS_TEXT ? "bits_per_byte" : "bits_per_token", bits));
     printf("tokens      %lld\nloss        %.6f\nperplexity  %.4f\nbits/%-6s %.6f\n", (long long)tokens, loss, exp(loss),
            unit, bits);
     return 0;

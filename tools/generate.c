@@ -194,12 +194,14 @@ static void print_token(const generator *g, int64_t i) {
 
 static bool continue_prompt(generator *g) {
     for (int64_t i = 0; i < g->count; i++) print_token(g, i);
+    if (g->chief) leave_line(true);
     for (int64_t i = 0; i < g->o->tokens; i++) {
         if (!predict(g)) return false;
         g->ids[g->count] = draw(g, i);
         print_token(g, g->count++);
         if (fflush(stdout) != 0) return false; /* main says so */
     }
+    if (g->chief) leave_line(false);
     say("\n");
     return true;
 }

@@ -49,7 +49,7 @@ enum { MAX_OPS = 256 };
 typedef struct findings {
     tg_gpt_config config;
     int64_t whole, parameters, parameter_bytes, nodes; /* parameters of the model; of a rank */
-    int64_t forward, recomputed; /* FLOPs of a step */
+    int64_t forward, recomputed, step; /* FLOPs of a step; all of them: backward takes twice as many as forward */
     tg_memory memory;
     int64_t ranks;
     tg_comm_counts sent, layer; /* by this rank, in a step; by one layer of it */
@@ -67,20 +67,26 @@ static op_row *row_of(findings *f, const tg_op *op) {
     return &f->ops[f->n_ops++];
 }
 
-/* Adds the tape's nodes to the rows; returns their FLOPs. */
-static int64_t count_nodes(findings *f, tg_tape *t) {
-    int64_t flops = 0;
+/* Counts are 64-bit: what does not fit is said, not wrapped. */
+static bool too_many(void) {
+    return fail("a step takes more than %" PRId64 " FLOPs or bytes, which cannot be counted; give a smaller model or "
+                "--batch", INT64_MAX),
+           false;
+}
+
+/* Adds the tape's nodes to the rows, and their FLOPs to *flops. False where these do not fit. */
+static bool count_nodes(findings *f, tg_tape *t, int64_t *flops) {
     for (int64_t i = 0; i < tg_tape_nodes(t); i++) {
         const tg_node *n = tg_tape_node(t, i);
         op_row *row = tg_node_op(n) ? row_of(f, tg_node_op(n)) : NULL;
-        flops += tg_node_flops(n);
+        if (__builtin_add_overflow(*flops, tg_node_flops(n), flops)) return false;
         if (!row) continue;
         row->count++;
-        row->flops += tg_node_flops(n);
-        row->saved += tg_node_saved_bytes(n);
+        row->flops += tg_node_flops(n); /* no more than *flops */
+        if (__builtin_add_overflow(row->saved, tg_node_saved_bytes(n), &row->saved)) return false;
         f->nodes++;
     }
-    return flops;
+    return true;
 }
 
 /* A rank of a world that exists on paper: device meta, and a communicator that counts. */
@@ -117,8 +123,8 @@ static bool record_forward(const train_options *o, tg_gpt_config config, int64_t
     bool good = paper_open(&w, o, &config);
     if (good) {
         tg_gpt_loss(w.r.gpt, w.r.tape, w.r.in[0].ids, w.r.in[0].target, TG_LOSS_SUM);
-        *flops = count_nodes(f, w.r.tape);
-        good = check(w.ctx);
+        *flops = 0;
+        good = (check(w.ctx) && count_nodes(f, w.r.tape, flops)) || (tg_ctx_status(w.ctx) == TG_OK && too_many());
     }
     paper_close(&w);
     return good;
@@ -132,9 +138,11 @@ static bool count_flops(const train_options *o, findings *f) {
         good = record_forward(o, f->config, 1, scratch, &one) && record_forward(o, f->config, 2, scratch, &two);
     free(scratch);
     if (!good) return false;
-    f->forward = whole * o->accumulate;
-    f->recomputed = (two - one) * f->config.layers * o->accumulate;
-    return true;
+    bool over = __builtin_mul_overflow(whole, o->accumulate, &f->forward) ||
+                __builtin_mul_overflow((two - one) * f->config.layers, o->accumulate, &f->recomputed) ||
+                __builtin_mul_overflow(f->forward, 3, &f->step) ||
+                __builtin_add_overflow(f->step, f->recomputed, &f->step);
+    return !over || too_many();
 }
 
 static bool measure_step(const train_options *o, findings *f) {
@@ -232,7 +240,7 @@ static json_t *findings_json(const findings *f) {
         (json_int_t)f->whole, "parameters", (json_int_t)f->parameters, "parameter_bytes",
         (json_int_t)f->parameter_bytes, "flops", "forward", (json_int_t)f->forward, "backward",
         (json_int_t)(2 * f->forward), "recomputation", (json_int_t)f->recomputed, "step",
-        (json_int_t)(3 * f->forward + f->recomputed), "memory", memory_json(f), "tape", tape_json(f), "ranks",
+        (json_int_t)f->step, "memory", memory_json(f), "tape", tape_json(f), "ranks",
         (json_int_t)f->ranks, "collectives", sent_json(f));
 }
 
@@ -248,7 +256,7 @@ static void print_text(const findings *f, const train_options *o) {
     printf("step        %" PRId64 " x %" PRId64 " tokens in %" PRId64 " micro-batch%s\n", o->batch, o->model.seq_len,
            o->accumulate, o->accumulate > 1 ? "es" : "");
     printf("FLOPs       %" PRId64 " a step%s: forward %" PRId64 ", backward twice that, recomputation %" PRId64 "\n",
-           3 * f->forward + f->recomputed, f->ranks > 1 ? " of a rank" : "", f->forward, f->recomputed);
+           f->step, f->ranks > 1 ? " of a rank" : "", f->forward, f->recomputed);
     printf("memory      %" PRId64 " bytes at the peak%s:\n", f->memory.peak, f->ranks > 1 ? " of a rank" : "");
     for (int i = 0; i < TG_MEM_CATEGORIES; i++)
         printf("            %16" PRId64 "  %s\n", f->memory.peak_by_category[i], categories[i]);

@@ -222,11 +222,28 @@ static int parse_one(const command *c, void *into, parsed *p, int argc, char **a
     return 0;
 }
 
+/* Whether the next word is the value of this one. */
+static bool takes_next(const command *c, const char *word) {
+    int k = strncmp(word, "--", 2) == 0 ? option_find(c, word + 2) : -1;
+    return k >= 0 && !is_flag(c, k);
+}
+
+/* Anywhere, but for a value "-h"; "--help" is one only behind "=", as every option's name. */
+static bool asks_for_help(const command *c, int argc, char **argv) {
+    for (int i = 0; i < argc; i++)
+        if (!strcmp(argv[i], "--help") || (!strcmp(argv[i], "-h") && !(i && takes_next(c, argv[i - 1])))) return true;
+    return false;
+}
+
+static int refuse_word(const command *c, const char *word) {
+    if (c->operands && word[0] != '-') return usage_error(c, "'%s' is one too many; expected %s", word, c->usage);
+    return usage_error(c, "'%s' is not an option", word);
+}
+
 bool options_parse(const command *c, void *into, parsed *p, int argc, char **argv) {
     int operands = 0;
     memset(p, 0, sizeof *p);
-    for (int i = 0; i < argc; i++) {
-        if (strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) continue;
+    if (asks_for_help(c, argc, argv)) {
         print_help(c, into);
         return false;
     }
@@ -236,7 +253,7 @@ bool options_parse(const command *c, void *into, parsed *p, int argc, char **arg
         else if (operands < c->operands && argv[i][0] != '-')
             p->operand[operands++] = argv[i];
         else
-            p->status = usage_error(c, "'%s' is not an option", argv[i]);
+            p->status = refuse_word(c, argv[i]);
     }
     return p->status == 0;
 }

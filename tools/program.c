@@ -44,11 +44,19 @@ bool is_first_process(void) {
     return true;
 }
 
+static bool line_open; /* of rank 0 alone, as what is printed */
+
+void leave_line(bool open) {
+    line_open = open;
+}
+
 void print_error(const char *name, const char *format, va_list args) {
     char line[4096], rank[32] = "";
     if (rank_name) snprintf(rank, sizeof rank, "rank %d: ", rank_name);
     int n = snprintf(line, sizeof line - 1, "tapegrad%s%s: %s", *name ? " " : "", name, rank);
     vsnprintf(line + n, sizeof line - 1 - (size_t)n, format, args); /* longer ones are cut */
+    if (line_open) putchar('\n');
+    line_open = false;
     fflush(stdout);
     strcat(line, "\n");
     fputs(line, stderr);

@@ -34,6 +34,8 @@ void say(const char *format, ...) TG_PRINTF(1, 2);
 bool is_first_process(void);
 /* "tapegrad NAME: ..." to stderr as one line, in one piece: other ranks write there too. NAME may be "". */
 void print_error(const char *name, const char *format, va_list args);
+/* Standard output has the beginning of a line, behind which a message would stand: print_error ends it. */
+void leave_line(bool open);
 /* print_error of the subcommand that runs; 1. */
 int fail(const char *format, ...) TG_PRINTF(1, 2);
 /* Whether the context is in order; else its message is printed. */
@@ -56,6 +58,8 @@ typedef struct model_options {
 #define RECOMPUTE "none|full|selective|distributed" /* as tg_gpt_recompute */
 #define PRECISIONS "fp32|bf16|fp16|fp64"
 #define DATA_FORMATS "text|u16|u32|megatron"
+#define DATA_FORMATS_HELP                                                                                              \
+    "text: a token is a byte; u16, u32: raw token ids; megatron: FILE.bin and FILE.idx as Megatron-LM makes them"
 #define MANY 1e9
 #define MANY_LAYERS 1e4 /* each is made, one after the other */
 

@@ -36,8 +36,8 @@ static void on_signal(int number, siginfo_t *info, void *context) {
 static void catch_signals(void) {
     struct sigaction a = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART};
     sigemptyset(&a.sa_mask);
-    sigaction(SIGINT, &a, NULL);
-    sigaction(SIGTERM, &a, NULL);
+    catch_signal(SIGINT, &a);
+    catch_signal(SIGTERM, &a);
 }
 
 static double now(void) {
@@ -59,7 +59,7 @@ static void note_end(team *t, int rank, int wait_status) {
     if (!code) return;
     if (WIFSIGNALED(wait_status))
         fail("rank %d was ended by signal %d (%s)", rank, WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));
-    else if (!t->failed_at)
+    else if (!t->failed_at && code != 128 + SIGINT && code != 128 + SIGTERM) /* who was interrupted has said so */
         fail("rank %d ended with status %d", rank, code);
     bool lost = WIFSIGNALED(wait_status) && !t->told && !t->lost;
     if (lost || !t->failed_at) t->status = code;

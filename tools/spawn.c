@@ -36,11 +36,19 @@ static char **environment(const tg_launch *l, int rank, char ours[OURS][LENGTH])
     return variables;
 }
 
+/* Signals as they were before the launcher caught them, where they were not ignored. */
+static void leave_signals(void) {
+    struct sigaction a = {.sa_handler = SIG_DFL};
+    sigemptyset(&a.sa_mask);
+    catch_signal(SIGINT, &a);
+    catch_signal(SIGTERM, &a);
+    signal(SIGXFSZ, SIG_DFL); /* which main ignores for this program, and exec would for every other */
+}
+
 /* In the child: a rank ends with its launcher, however that one ends; also if it has ended before it could be asked for
  * that. Signals have waited until nobody would catch them for the launcher. */
 static void become(char *const *argv, char **variables, const sigset_t *mask, pid_t launcher, int tell) {
-    signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, SIG_DFL);
+    leave_signals();
     sigprocmask(SIG_SETMASK, mask, NULL);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == launcher) execvpe(argv[0], argv, variables);
     int error = errno;

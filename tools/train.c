@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "record.h"
+#include "spawn.h"
 #include "train.h"
 
 /* What is settled before the ranks begin, and the same for all of them. */
@@ -19,6 +20,7 @@ typedef struct plan {
     char from[4096];
     int64_t done; /* steps */
     bool begun;   /* the directory has a line of metrics */
+    int ended_by; /* the signal that ended the run before its last step; 0: none */
 } plan;
 
 /* One rank's run. */
@@ -50,8 +52,8 @@ static void on_interrupt(int number) {
 static void catch_interrupts(void) {
     struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
     sigemptyset(&a.sa_mask);
-    sigaction(SIGINT, &a, NULL);
-    sigaction(SIGTERM, &a, NULL);
+    catch_signal(SIGINT, &a);
+    catch_signal(SIGTERM, &a);
 }
 
 /* ---- What was there before ---- */
@@ -188,6 +190,13 @@ static bool is_overflow(const run *r, const step_result *s) {
     return r->trainer.scaled && r->o.loss_scale == 0 && s->loss_scale > r->o.min_scale && isfinite(s->loss);
 }
 
+/* What may help against steps whose numbers are not finite: a scale that stays as it was given can be the cause. */
+static const char *remedy(const run *r) {
+    bool fixed = r->trainer.scaled && r->o.loss_scale != 0;
+    return fixed ? "a lower --loss-scale, or without one; else a lower --lr or a longer --warmup"
+                 : "a lower --lr or a longer --warmup";
+}
+
 /* A step whose gradients are not finite changes nothing; a run of them will not end by itself. */
 static bool note_bad_step(run *r, int64_t step, const step_result *s) {
     enum { PATIENCE = 10 };
@@ -202,12 +211,13 @@ static bool note_bad_step(run *r, int64_t step, const step_result *s) {
     fail("step %" PRId64 ": the %s is not finite%s", step, isfinite(s->grad_norm) ? "loss" : "gradient norm",
          isfinite(s->grad_norm) ? "" : ": the step was skipped");
     if (r->bad_steps < PATIENCE) return true;
-    return fail("%d such steps in a row; try a lower --lr or a longer --warmup", PATIENCE), false;
+    return fail("%d such steps in a row; try %s", PATIENCE, remedy(r)), false;
 }
 
 static bool save_checkpoint(run *r, int64_t step) {
     if (r->saved == step) return true;
     r->saved = step;
+    if (r->chief) metrics_end_line(&r->metrics); /* for a message that may follow */
     if (r->chief && !metrics_sync(&r->metrics)) return false;
     if (!checkpoint_save(r->chief ? &r->plan->directory : NULL, step, &r->o, &r->trainer, &r->data)) return false;
     return !r->chief || plot_losses(r->ctx, r->o.out, &r->metrics);
@@ -237,6 +247,30 @@ static bool run_step(run *r, int64_t step, bool *stop) {
     return !due || save_checkpoint(r, step);
 }
 
+/* As one word of a shell. */
+static void say_word(const char *text) {
+    size_t plain = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+,:@%-");
+    if (!text[plain]) {
+        say("%s", text);
+        return;
+    }
+    say("'");
+    for (; *text; text++)
+        if (*text == '\'')
+            say("'\\''");
+        else
+            say("%c", *text);
+    say("'");
+}
+
+static void say_how_to_go_on(const run *r, int64_t step) {
+    char launcher[64];
+    say("interrupted behind step %" PRId64 "; to go on: %stapegrad train --resume --out ", step,
+        launcher_text(&r->o.on, r->world, launcher, sizeof launcher));
+    say_word(r->o.out);
+    say("\n");
+}
+
 static bool finish(run *r, int64_t step) {
     bool whole = step == r->o.steps;
     if (r->chief) metrics_end_line(&r->metrics);
@@ -244,10 +278,8 @@ static bool finish(run *r, int64_t step) {
     if (r->chief && !checkpoint_prune(&r->plan->directory, &r->o)) return false;
     tg_gpt_save(r->trainer.gpt, r->o.out);
     if (!check(r->ctx) || (r->chief && !plot_losses(r->ctx, r->o.out, &r->metrics))) return false;
-    char launcher[64];
-    if (!whole)
-        say("interrupted behind step %" PRId64 "; to go on: %stapegrad train --resume --out %s\n", step,
-            launcher_text(&r->o.on, r->world, launcher, sizeof launcher), r->o.out);
+    if (!whole && r->chief) r->plan->ended_by = interrupted ? interrupted : SIGINT; /* 0: another rank got it */
+    if (!whole) say_how_to_go_on(r, step);
     say("the model is in %s, its loss curve in %s/loss.svg\n", r->o.out, r->o.out);
     return true;
 }
@@ -321,6 +353,7 @@ int run_train(int argc, char **argv) {
         directory_close(&r->directory);
     }
     ranks_end(&r->o.on, status);
+    if (status == 0 && r->ended_by) status = 128 + r->ended_by; /* behind ranks_end: nothing has failed */
     json_decref(r->state);
     free(r);
     return status;

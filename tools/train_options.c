@@ -7,7 +7,7 @@
 
 static const option rows[] = {
     {"data", OPTION_TEXT, AT(data), "FILE", "what to train on", .fixed = false},
-    {"data-format", OPTION_CHOICE, AT(data_format), DATA_FORMATS, "text: a token is a byte; u16, u32: raw token ids",
+    {"data-format", OPTION_CHOICE, AT(data_format), DATA_FORMATS, DATA_FORMATS_HELP,
      .fixed = true},
     {"out", OPTION_TEXT, AT(out), "DIR", "where the run is kept", .fixed = false},
     {"init", OPTION_TEXT, AT(init), "DIR", "a model directory to start from; its config decides the architecture",
@@ -75,8 +75,8 @@ const command train_command = {
     .name = "train",
     .usage = "--data FILE --out DIR [OPTION...]",
     .summary = "Trains a GPT language model. DIR gets the model (config.json, model.safetensors), metrics.jsonl,\n"
-               "loss.svg and checkpoints. An interrupt (Ctrl-C) saves a checkpoint and ends; --resume --out DIR\n"
-               "goes on from the newest one as if the run had never stopped.",
+               "loss.svg and checkpoints. An interrupt (Ctrl-C) saves a checkpoint and ends, with\n"
+               "status 130; --resume --out DIR goes on from the newest one as if the run had never stopped.",
     .options = rows,
     .n_options = sizeof rows / sizeof rows[0],
 };

@@ -35,8 +35,10 @@ static const tg_module_ops list_ops = {.size = sizeof(tg_module_ops), .kind = "l
 /* ---- Config ---- */
 
 static tg_status positive(tg_ctx *ctx, const char *name, int64_t v) {
-    if (v > 0 && v < (int64_t)1 << 40) return TG_OK;
-    return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %s is %lld, expected a positive number", name, (long long)v);
+    const int64_t most = ((int64_t)1 << 40) - 1;
+    if (v > 0 && v <= most) return TG_OK;
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %s is %lld, expected 1 to %lld", name, (long long)v,
+                   (long long)most);
 }
 
 static tg_status check_parallel(tg_ctx *ctx, const tg_gpt_config *c) {

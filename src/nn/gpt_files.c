@@ -14,6 +14,15 @@ static tg_status optional_real(const tg_json *j, const char *key, double *out) {
     return tg_json_has(j, key) ? tg_json_real(j, key, out) : TG_OK;
 }
 
+/* A number that may be absent: *out stays 0 then, which a config takes for the default. A 0 in the file is no default,
+ * and nothing that this library computes. */
+static tg_status optional_positive(const tg_json *j, const char *key, double *out) {
+    if (!tg_json_has(j, key)) return TG_OK;
+    TG_TRY(tg_json_real(j, key, out));
+    if (*out > 0) return TG_OK;
+    return tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': \"%s\" is %g, supported are numbers above 0", j->path, key, *out);
+}
+
 static tg_status optional_int(const tg_json *j, const char *key, int64_t *out) {
     return tg_json_has(j, key) ? tg_json_int(j, key, 1, (int64_t)1 << 40, out) : TG_OK;
 }
@@ -47,7 +56,7 @@ static tg_status read_gpt2(const tg_json *j, tg_gpt_config *c) {
     TG_TRY(tg_json_int(j, "n_head", 1, 1 << 20, &c->heads));
     TG_TRY(tg_json_int(j, "n_positions", 1, (int64_t)1 << 40, &c->positions));
     TG_TRY(optional_int(j, "n_inner", &c->ffn));
-    TG_TRY(optional_real(j, "layer_norm_epsilon", &c->norm_eps));
+    TG_TRY(optional_positive(j, "layer_norm_epsilon", &c->norm_eps));
     TG_TRY(optional_real(j, "resid_pdrop", &c->dropout));
     TG_TRY(optional_real(j, "attn_pdrop", &attn));
     TG_TRY(optional_real(j, "embd_pdrop", &embd));
@@ -65,13 +74,13 @@ static tg_status read_gpt2(const tg_json *j, tg_gpt_config *c) {
 
 static tg_status read_rope(const tg_json *j, tg_gpt_config *c) {
     tg_json rope;
-    TG_TRY(optional_real(j, "rope_theta", &c->rope_base));
+    TG_TRY(optional_positive(j, "rope_theta", &c->rope_base));
     const char *key = tg_json_has(j, "rope_parameters") ? "rope_parameters" : "rope_scaling";
     if (!tg_json_has(j, key)) return TG_OK;
     TG_TRY(tg_json_object(j, key, &rope));
     TG_TRY(must_be(&rope, "rope_type", "default", NULL));
     TG_TRY(must_be(&rope, "type", "default", NULL)); /* its older name */
-    return optional_real(&rope, "rope_theta", &c->rope_base);
+    return optional_positive(&rope, "rope_theta", &c->rope_base);
 }
 
 static tg_status read_llama(const tg_json *j, tg_gpt_config *c) {
@@ -82,7 +91,7 @@ static tg_status read_llama(const tg_json *j, tg_gpt_config *c) {
     TG_TRY(tg_json_int(j, "max_position_embeddings", 1, (int64_t)1 << 40, &c->positions));
     TG_TRY(optional_int(j, "num_key_value_heads", &c->kv_heads));
     TG_TRY(optional_int(j, "head_dim", &c->head_dim));
-    TG_TRY(optional_real(j, "rms_norm_eps", &c->norm_eps));
+    TG_TRY(optional_positive(j, "rms_norm_eps", &c->norm_eps));
     TG_TRY(optional_bool(j, "tie_word_embeddings", &c->tied));
     TG_TRY(must_be(j, "hidden_act", "silu", NULL));
     TG_TRY(must_be_bool(j, "attention_bias", false));
@@ -96,7 +105,7 @@ static tg_status read_config(tg_ctx *ctx, const char *path, tg_gpt_config *c) {
     TG_TRY(tg_json_load(&j, ctx, path));
     tg_status s = tg_json_string(&j, "model_type", &type);
     if (s == TG_OK) s = tg_json_int(&j, "vocab_size", 1, (int64_t)1 << 31, &c->vocab);
-    if (s == TG_OK) s = optional_real(&j, "initializer_range", &c->init_std);
+    if (s == TG_OK) s = optional_positive(&j, "initializer_range", &c->init_std);
     bool gpt2 = strcmp(type, "gpt2") == 0;
     c->arch = gpt2 ? TG_GPT2 : TG_LLAMA;
     if (s == TG_OK && !gpt2 && strcmp(type, "llama") != 0)

@@ -39,16 +39,22 @@ static void entry_free(tg_ctx *ctx, tg_module_entry *e) {
     tg_host_free(ctx, e, sizeof *e);
 }
 
+/* What changes m changes the walks over all that it is in. */
+static void forget_walks(tg_module *m) {
+    for (; m; m = m->parent) m->seen.at = NULL;
+}
+
 /* A child that is freed on its own leaves its parent. */
 static void leave_parent(tg_module *m) {
-    for (tg_module_entry **e = m->parent ? &m->parent->first : NULL; e && *e; e = &(*e)->next) {
-        tg_module_entry *gone = *e;
-        if (gone->child != m) continue;
-        *e = gone->next;
-        gone->child = NULL;
-        entry_free(m->ctx, gone);
-        return;
-    }
+    tg_module *parent = m->parent;
+    tg_module_entry *before = NULL, *gone = m->place;
+    if (!parent) return;
+    forget_walks(parent);
+    for (tg_module_entry *e = parent->first; e != gone; e = e->next) before = e;
+    *(before ? &before->next : &parent->first) = gone->next;
+    if (parent->last == gone) parent->last = before;
+    gone->child = NULL;
+    entry_free(m->ctx, gone);
 }
 
 void tg_module_free(tg_module *m) {
@@ -90,9 +96,9 @@ static tg_module_entry *add_entry(tg_module *m, const char *name, const char *wh
         e = NULL;
     }
     if (!e) return NULL;
-    tg_module_entry **end = &m->first;
-    while (*end) end = &(*end)->next;
-    return *end = e;
+    forget_walks(m);
+    *(m->last ? &m->last->next : &m->first) = e;
+    return m->last = e;
 }
 
 tg_status tg_module_add_param(tg_module *m, const char *name, tg_tensor *param) {
@@ -138,6 +144,7 @@ tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child) 
     }
     e->child = child;
     child->parent = m;
+    child->place = e;
     return TG_OK;
 }
 
@@ -174,62 +181,66 @@ tg_tensor *tg_module_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
 
 /* ---- The state dict ---- */
 
-/* Where a walk is: the parameter it looks for, and the path so far. */
-typedef struct walk {
-    int left;
-    char *path;
-    size_t room;
-    tg_tensor *found;
-    const tg_module *root;
-} walk;
+/* The entry behind e, which is of *m, in the walk over root: down, along, or up. NULL: it was the last. */
+static const tg_module_entry *next_entry(const tg_module *root, const tg_module **m, const tg_module_entry *e) {
+    if (e->child && e->child->first) {
+        *m = e->child;
+        return e->child->first;
+    }
+    for (; !e->next; *m = (*m)->parent) {
+        if (*m == root) return NULL;
+        e = (*m)->place;
+    }
+    return e->next;
+}
 
-static bool listed_before(const tg_module *m, const tg_tensor *p, const tg_module_entry *until, bool *stop) {
-    for (const tg_module_entry *e = m->first; e && !*stop; e = e->next) {
-        if (e == until) {
-            *stop = true;
-            return false;
-        }
-        if (e->param == p) return true;
-        if (e->child && listed_before(e->child, p, until, stop)) return true;
+/* Whether a tied parameter stands earlier in the walk under another name. */
+static bool repeated(const tg_module *root, const tg_module_entry *e) {
+    const tg_module *m = root;
+    if (e->param->ext->owners == 1) return false;
+    for (const tg_module_entry *other = root->first; other != e; other = next_entry(root, &m, other))
+        if (other->param == e->param) return true;
+    return false;
+}
+
+/* Goes on to parameter i, at or behind the cursor. False: there are no more than c->i. */
+static bool go_to_param(const tg_module *root, tg_module_cursor *c, int i) {
+    if (!c->at) *c = (tg_module_cursor){.at = root->first, .of = root};
+    for (; c->at; c->at = next_entry(root, &c->of, c->at)) {
+        if (!c->at->param || repeated(root, c->at)) continue;
+        if (c->i == i) return true;
+        c->i++;
     }
     return false;
 }
 
-/* Whether a tied parameter stands earlier in the walk under another name. */
-static bool repeated(const walk *w, const tg_module_entry *e) {
-    bool stop = false;
-    return e->param->ext->owners > 1 && listed_before(w->root, e->param, e, &stop);
-}
-
-static void walk_params(const tg_module *m, walk *w, size_t at) {
-    for (const tg_module_entry *e = m->first; e && !w->found; e = e->next) {
-        int n = w->path ? snprintf(w->path + at, w->room - at, "%s%s", at ? "." : "", e->name) : 0;
-        size_t end = at + (size_t)n < w->room ? at + (size_t)n : at;
-        if (e->child) {
-            walk_params(e->child, w, end);
-        } else if (!repeated(w, e)) {
-            if (w->left-- == 0) w->found = e->param;
-        }
-    }
-}
-
 int tg_module_param_count(const tg_module *m) {
+    tg_module_cursor c = {.at = NULL};
     if (!m || !m->ops) return 0;
-    walk w = {.left = INT32_MAX, .root = m};
-    walk_params(m, &w, 0);
-    return INT32_MAX - w.left;
+    go_to_param(m, &c, INT32_MAX);
+    return c.i;
+}
+
+/* The path of m's entry e, seen from root; its length. */
+static size_t write_path(const tg_module *root, const tg_module *m, const tg_module_entry *e, char *buf, size_t room) {
+    size_t at = m == root ? 0 : write_path(root, m->parent, m->place, buf, room);
+    int n = snprintf(buf + at, room - at, "%s%s", at ? "." : "", e->name);
+    return at + (size_t)n < room ? at + (size_t)n : at;
 }
 
 tg_tensor *tg_module_param(const tg_module *m, int i, const char **path) {
     if (!m || !m->ops) return tg_inert(m ? m->ctx : &tg_dead_ctx);
-    walk w = {.left = i, .path = ((tg_module *)m)->path, .room = sizeof m->path, .root = m};
-    if (i >= 0) walk_params(m, &w, 0);
-    if (!w.found) {
+    tg_module_cursor *c = &((tg_module *)m)->seen;
+    if (i < c->i) c->at = NULL;
+    if (i < 0 || !go_to_param(m, c, i)) {
         tg_fail(m->ctx, TG_ERR_ARGUMENT, "tg_module_param: parameter %d of %d", i, tg_module_param_count(m));
         return tg_inert(m->ctx);
     }
-    if (path) *path = m->path;
-    return w.found;
+    if (path) {
+        write_path(m, c->of, c->at, ((tg_module *)m)->path, sizeof m->path);
+        *path = m->path;
+    }
+    return c->at->param;
 }
 
 int tg_module_params(const tg_module *m, tg_tensor **out, int n) {

@@ -14,13 +14,22 @@ typedef struct tg_module_entry {
     tg_module *child;
 } tg_module_entry;
 
+/* Where a walk over a module's parameters is: asking for one after the other costs one walk. */
+typedef struct tg_module_cursor {
+    const tg_module_entry *at; /* NULL: at the beginning */
+    const tg_module *of;       /* whose entry that is */
+    int i;                     /* parameter number i of the walk */
+} tg_module_cursor;
+
 struct tg_module {
     tg_ctx *ctx;
     const tg_module_ops *ops;
     void *state;
-    tg_module_entry *first;
-    tg_module *parent; /* that frees it; NULL: the caller does */
-    char path[256]; /* of the parameter asked for last */
+    tg_module_entry *first, *last;
+    tg_module *parent;      /* that frees it; NULL: the caller does */
+    tg_module_entry *place; /* its entry in the parent */
+    tg_module_cursor seen;  /* the parameter asked for last */
+    char path[256];         /* its path */
 };
 
 bool tg_module_ok(const tg_module *m); /* and its context */

@@ -174,7 +174,7 @@ static tg_status linear_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
 TG_COMPOSED(linear)
 
 static int64_t linear_flops(const tg_node *n) {
-    return 2 * tg_numel(tg_node_output(n, 0)) * tg_dim(tg_node_input(n, 1), 1);
+    return tg_flops(2 * tg_numel(tg_node_output(n, 0)), tg_dim(tg_node_input(n, 1), 1));
 }
 
 static const linear_params plain = {0}, fused = {.fused = true},

@@ -195,7 +195,8 @@ static void configs(bad_world *b, tg_module *(*make)(tg_ctx *ctx, const tg_gpt_c
     NONE(tg_gpt_new, ARGUMENT, "the config is NULL", make(ctx, NULL));
     NONE(tg_gpt_new, ARGUMENT, "size is 0", make(ctx, &zero));
     NONE(tg_gpt_new, ARGUMENT, "this library knows", make(ctx, &later));
-    CONFIG(ARGUMENT, "vocab is 0, expected a positive number", .layers = 1, .heads = 2, .hidden = 4, .positions = 8);
+    CONFIG(ARGUMENT, "head_dim is 1099511627776, expected 1 to 1099511627775", SMALL, .head_dim = (int64_t)1 << 40);
+    CONFIG(ARGUMENT, "vocab is 0, expected 1 to 1099511627775", .layers = 1, .heads = 2, .hidden = 4, .positions = 8);
     CONFIG(ARGUMENT, "vocab is -5", .vocab = -5, .layers = 1, .heads = 2, .hidden = 4, .positions = 8);
     CONFIG(ARGUMENT, "layers is 0", .vocab = 5, .heads = 2, .hidden = 4, .positions = 8);
     CONFIG(ARGUMENT, "layers is 9223372036854775807", .vocab = 5, .layers = INT64_MAX, .heads = 2, .hidden = 4,
@@ -320,6 +321,30 @@ static void write_file(const bad_world *b, const char *name, const char *text) {
     if (f && fputs(text, f) >= 0) fclose(f);
 }
 
+/* A config's 0 is a default, a file's is not. */
+static void zeros_of_files(bad_world *b, const char *config) {
+    static const char gpt2[] = "{\"model_type\": \"gpt2\", \"vocab_size\": 5, \"n_embd\": 4, \"n_layer\": 1, "
+                               "\"n_head\": 1, \"n_positions\": 3";
+    static const char llama[] = "{\"model_type\": \"llama\", \"vocab_size\": 5, \"hidden_size\": 4, "
+                                "\"num_hidden_layers\": 1, \"num_attention_heads\": 1, \"intermediate_size\": 8, "
+                                "\"max_position_embeddings\": 3";
+    static const struct {
+        const char *model, *rest, *message;
+    } zeros[] = {
+        {gpt2, "\"layer_norm_epsilon\": 0.0}", "\"layer_norm_epsilon\" is 0, supported are numbers above 0"},
+        {gpt2, "\"initializer_range\": 0}", "\"initializer_range\" is 0, supported"},
+        {llama, "\"rms_norm_eps\": 0}", "\"rms_norm_eps\" is 0, supported"},
+        {llama, "\"rope_theta\": 0}", "\"rope_theta\" is 0, supported"},
+        {llama, "\"rope_parameters\": {\"rope_theta\": 0}}", "\"rope_theta\" is 0, supported"},
+    };
+    for (size_t i = 0; i < sizeof zeros / sizeof *zeros; i++) {
+        char text[512];
+        snprintf(text, sizeof text, "%s, %s", zeros[i].model, zeros[i].rest);
+        write_file(b, "config.json", text);
+        NONE(tg_gpt_from_config, UNSUPPORTED, zeros[i].message, tg_gpt_from_config(b->ctx, config));
+    }
+}
+
 static void directories(bad_world *b) {
     tg_module *m = tg_gpt_new(b->ctx, TG_GPT(SMALL)), *linear = tg_nn_linear(b->ctx, 3, 2, true, 1);
     char config[512], nowhere[512];
@@ -335,6 +360,7 @@ static void directories(bad_world *b) {
     NONE(tg_gpt_from_config, UNSUPPORTED, "\"bert\", supported are", tg_gpt_from_config(b->ctx, config));
     write_file(b, "config.json", "{\"model_type\": \"gpt2\", \"vocab_size\": -5}");
     NONE(tg_gpt_from_config, FORMAT, "vocab_size", tg_gpt_from_config(b->ctx, config));
+    zeros_of_files(b, config);
     write_file(b, "config.json", "{");
     NONE(tg_gpt_load, FORMAT, "config.json", tg_gpt_load(b->ctx, b->dir));
     QUIET(tg_gpt_load_weights, tg_gpt_load_weights(NULL, b->dir) == TG_ERR_ARGUMENT);

@@ -64,6 +64,9 @@ metrics() { sed 's/"tokens_per_s": [^,]*, //' "$1/metrics.jsonl"; }
 # number KEY FILE: the numbers of that key, one a line.
 number() { sed -n "s/.*\"$1\": \([-+.0-9e]*\).*/\1/p" "$2"; }
 
+# Before a command with `&` that is to be interrupted: a shell has what it starts so ignore SIGINT.
+interruptible="env --default-signal=INT"
+
 # while_alive PID COMMAND...: waits until it holds, as long as that child lives.
 while_alive() {
     child_of_test=$1

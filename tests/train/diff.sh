@@ -114,9 +114,14 @@ ends 2 "its first line is not that of one" diff a.rec a/model.safetensors
 sed '1s/"tapegrad_record":1/"tapegrad_record":9/' a.rec >later.rec
 ends 2 "has format 9, this version reads 1" diff a.rec later.rec
 ends 2 "cannot open 'none': No such file" diff none a.rec
-ends 2 "diff" diff . a.rec
+ends 2 "cannot read '.': Is a directory" diff . a.rec
+piped() {
+    cat a.rec | "$tapegrad" diff /dev/stdin a.rec >printed 2>&1
+    [ $? = 2 ] && grep -q "'/dev/stdin' is not a regular file" printed
+}
+holds "a pipe" piped
 ends 2 "expected two FILEs" diff a.rec
-ends 2 "'c.rec' is not an option" diff a.rec b.rec c.rec
+ends 2 "'c.rec' is one too many; expected FILE FILE" diff a.rec b.rec c.rec
 
 # Runs that record nothing.
 refuses 2 "leave --capture out" train $run --out x --record y --capture

@@ -38,17 +38,27 @@ holds "which goes on" test "$(wc -l <threads/metrics.jsonl)" = 9
 # The way to go on that an interrupted run prints is one. Tapegrad is looked for in PATH.
 mkdir bin
 ln -s "$tapegrad" bin/tapegrad
-"$tapegrad" run -n 2 -- "$tapegrad" train $run --out cut --tp 2 --steps 1000000 --checkpoint-every 0 >printed 2>&1 &
+cut="cut, it's"
+$interruptible "$tapegrad" run -n 2 -- "$tapegrad" train $run --out "$cut" --tp 2 --steps 1000000 --checkpoint-every 0 >printed 2>&1 &
 launcher=$!
-holds "it starts" while_alive $launcher test -s cut/metrics.jsonl
+holds "it starts" while_alive $launcher test -s "$cut/metrics.jsonl"
 kill -s INT $launcher
 wait $launcher
-holds "interrupted, it ends well" test $? = 0
+holds "interrupted, it ends so" test $? = 130
+holds "and has not failed" test "$(grep -c '^tapegrad' printed)" = 0
 again=$(sed -n 's/^interrupted behind step [0-9]*; to go on: //p' printed)
-done=$(wc -l <cut/metrics.jsonl)
-holds "it says how to go on" test "$again" = "tapegrad run -n 2 -- tapegrad train --resume --out cut"
+done=$(wc -l <"$cut/metrics.jsonl")
+holds "it says how to go on" test "$again" = "tapegrad run -n 2 -- tapegrad train --resume --out 'cut, it'\\''s'"
 (PATH="$work/bin:$PATH" && eval "$again --steps $((done + 5)) --warmup 0") >printed 2>&1
-holds "that works" test "$(wc -l <cut/metrics.jsonl)" = $((done + 5))
+holds "that works" test "$(wc -l <"$cut/metrics.jsonl")" = $((done + 5))
+
+# A program finds the signals as they would be without the launcher.
+env --default-signal sh -c 'grep "^Sig[BIC]" /proc/self/status' >left
+env --default-signal "$tapegrad" run -n 1 -- sh -c 'grep "^Sig[BIC]" /proc/self/status' >right
+holds "signals" cmp left right
+env --ignore-signal=INT sh -c 'grep "^SigIgn" /proc/self/status' >left
+env --ignore-signal=INT "$tapegrad" run -n 1 -- sh -c 'grep "^SigIgn" /proc/self/status' >right
+holds "a signal that is ignored" cmp left right
 
 # Cores are shared out between processes.
 cores=$(nproc)

@@ -61,6 +61,11 @@ runs eval --model fit --data part --threads 1
 holds "eval prints the same for any threads" cmp all printed
 holds "its lines" test "$(cut -d' ' -f1 printed | tr '\n' ' ')" = "tokens loss perplexity bits/byte "
 runs eval --model fit --data part --precision bf16
+runs train --data part --out mad $tiny --steps 3 --lr 100 --weight-decay 0 --warmup 0 --checkpoint-every 0
+runs eval --model mad --data part --json
+holds "a perplexity without end" grep -q '"perplexity": null' printed
+runs eval --model mad --data part
+holds "as text" grep -q '^perplexity  inf' printed
 
 # The memory that inspect foretells is that of the real step.
 for options in "" "--arch llama --heads 4 --kv-heads 2" "--precision bf16" "--precision fp64 --recompute full" \

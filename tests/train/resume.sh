@@ -5,25 +5,43 @@
 . "$(dirname "$0")/check.sh"
 run="--data $text $tiny --dropout 0.1 --steps 200 --val-every 50 --checkpoint-every 7 --keep 4"
 
-# interrupt SIGNAL: ends a run that would take very long.
+# interrupt SIGNAL STATUS: ends a run that would take very long.
 interrupt() {
     rm -rf long
-    "$tapegrad" train --out long $run --steps 1000000 --checkpoint-every 0 >log 2>&1 &
+    $interruptible "$tapegrad" train --out long $run --steps 1000000 --checkpoint-every 0 >log 2>&1 &
     child=$!
     holds "it starts" while_alive $child test -s long/metrics.jsonl
     refuses 1 "is in use by another run" train --resume --out long
     refuses 1 "is in use by another run" train --out long $run
     kill -s "$1" $child
     wait $child
-    holds "SIG$1 ends it with status 0" test $? = 0
+    holds "SIG$1 ends it with status $2" test $? = "$2"
     holds "it says how to go on" grep -q "^interrupted behind step [0-9]*; to go on: .* --resume --out long" log
     step=$(sed -n 's/^interrupted behind step \([0-9]*\);.*/\1/p' log)
     holds "the metrics end with the step" test "$(wc -l <long/metrics.jsonl)" = "$step"
     holds "it leaves a model" test -s long/model.safetensors
     holds "it leaves a checkpoint" test -d "long/checkpoints/step-$(printf %010d "$step")"
 }
-interrupt INT
-interrupt TERM
+# ignores COMMAND...: a background job's SIGINT, which was ignored when it began, ends no run: the second one does.
+ignores() {
+    rm -rf long
+    "$@" train --out long $run --steps 1000000 --checkpoint-every 0 >log 2>&1 &
+    child=$!
+    while_alive $child test -s long/metrics.jsonl || return 1
+    kill -s INT $child
+    lines=$(wc -l <long/metrics.jsonl)
+    while_alive $child sh -c "[ \$(wc -l <long/metrics.jsonl) -gt $((lines + 20)) ]"
+    goes_on=$?
+    kill -s TERM $child
+    wait $child
+    grep -q '^SigIgn:.*[2367abef]$' ignored && return $goes_on
+}
+(exec grep SigIgn /proc/self/status) >ignored &
+wait $!
+holds "SIGINT stays ignored" ignores "$tapegrad"
+holds "SIGINT stays ignored under run" ignores "$tapegrad" run -n 2 -- "$tapegrad"
+interrupt INT 130
+interrupt TERM 143
 more=$((step + 20))
 runs train --resume --out long --steps $more --warmup 10 --lr 1e-3
 holds "the metrics go on" test "$(wc -l <long/metrics.jsonl)" = $more

@@ -72,6 +72,10 @@ refuses 2 "--data is '" train --data "$(printf 'data\377')" --out x
 refuses 2 "--init is '" train --data "$text" --out x --init "$(printf 'init\377')"
 
 refuses 2 "--model DIR is missing" generate --prompt a
+refuses 1 "cannot open 'y/config.json'" generate --model y --prompt -h
+runs generate --model y -h
+holds "-h behind a value is no value" grep -q "^usage: tapegrad generate" printed
+refuses 2 "'relu' is one too many; expected" gradcheck softmax relu
 refuses 2 "expected one of --prompt and --prompt-ids" generate --model y
 refuses 2 "expected one of --prompt and --prompt-ids" generate --model y --prompt a --prompt-ids 1
 refuses 2 "--prompt is empty" generate --model y --prompt ''
@@ -82,6 +86,15 @@ refuses 2 "expected one of --config and --model" inspect --model y --config z
 refuses 2 "--layers is decided by the config" inspect --model y --layers 3
 refuses 1 "cannot open 'y/config.json'" inspect --model y
 refuses 1 "overflows" inspect --hidden 1000000000 --heads 1 --vocab 4294967295
+gpt3="--layers 96 --heads 96 --hidden 12288 --seq-len 2048 --vocab 50257"
+for batch in 16384 8192; do # forward, and the sum alone
+    refuses 1 "a step takes more than 9223372036854775807 FLOPs or bytes" inspect $gpt3 --batch $batch
+    refuses 1 "a step takes more than 9223372036854775807 FLOPs or bytes" inspect $gpt3 --batch $batch --json
+done
+runs inspect $gpt3 --batch 4096
+holds "FLOPs that fit" grep -q "^FLOPs       8907916000452673536 a step" printed
+# Less than a second, where no walk over the parameters begins again for each of them.
+holds "many layers" timeout 30 "$tapegrad" inspect --layers 1600 --hidden 8 --json >printed 2>&1
 refuses 2 "there is no op 'ad'; did you mean 'add'?" gradcheck ad
 refuses 1 "argmax has no gradient" gradcheck argmax
 refuses 1 "cannot open 'y.json'" gradcheck --replay y.json

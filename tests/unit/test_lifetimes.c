@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include <tapegrad/extend.h>
+#include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
-
 
 /* ---- Hooks ---- */
 
@@ -275,6 +275,59 @@ START_TEST(a_step_with_an_infinite_norm_changes_nothing) {
 }
 END_TEST
 
+/* ---- Modules ---- */
+
+/* The parameters of m by name, in order and from the last one back. */
+static void expect_paths(const tg_module *m, const char *const *paths, int n) {
+    ck_assert_int_eq(tg_module_param_count(m), n);
+    for (int k = 0; k < 2 * n; k++) {
+        int i = k < n ? k : 2 * n - 1 - k;
+        const char *path = "";
+        tg_tensor *x = tg_module_param(m, i, &path);
+        ck_assert_str_eq(path, paths[i]);
+        ck_assert_ptr_eq(x, tg_module_find(m, paths[i]));
+    }
+    ck_status(TG_OK);
+}
+#define PATHS(m, ...)                                                                                                  \
+    expect_paths(m, (const char *const[]){__VA_ARGS__}, (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)))
+
+static tg_module *list_of(const char *name) {
+    static const tg_module_ops ops = {.size = sizeof ops, .kind = "list"};
+    tg_module *m = tg_module_new(ctx, &ops, NULL);
+    if (name) tg_module_add_param(m, name, leaf(1));
+    return m;
+}
+
+START_TEST(parameters_are_those_that_a_module_has_now) {
+    begin();
+    tg_module *root = list_of("a"), *child = list_of("b"), *inner = list_of("c"), *last = list_of("d");
+    tg_module_add_child(child, "empty", list_of(NULL));
+    tg_module_add_child(child, "inner", inner);
+    PATHS(child, "b", "inner.c");
+    tg_module_add_child(root, "child", child);
+    tg_module_add_child(root, "last", last);
+    PATHS(root, "a", "child.b", "child.inner.c", "last.d");
+    ck_assert_int_eq(tg_module_numel(root), 4);
+    tg_module_add_param(inner, "e", leaf(2)); /* behind where the walk over root is, and before */
+    PATHS(root, "a", "child.b", "child.inner.c", "child.inner.e", "last.d");
+    PATHS(inner, "c", "e");
+    tg_tensor *tied = tg_module_param(root, 2, NULL);
+    tg_module_add_param(last, "tied", tied);
+    PATHS(root, "a", "child.b", "child.inner.c", "child.inner.e", "last.d");
+    PATHS(last, "d", "tied");
+    tg_module_free(inner);
+    PATHS(root, "a", "child.b", "last.d", "last.tied");
+    tg_module_add_child(child, "again", list_of("f"));
+    PATHS(root, "a", "child.b", "child.again.f", "last.d", "last.tied");
+    tg_module_free(last); /* which was the last */
+    tg_module_add_param(root, "g", leaf(3));
+    PATHS(root, "a", "child.b", "child.again.f", "g");
+    tg_module_free(root);
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {hooks_come_and_go_while_they_run,
                             a_hook_that_removes_itself_and_fails,
@@ -286,6 +339,7 @@ int main(void) {
                             backward_may_read_the_gradient_to_which_it_adds,
                             a_reset_ends_the_handles_of_its_tape_alone,
                             a_restored_stream_draws_the_same,
-                            a_step_with_an_infinite_norm_changes_nothing};
+                            a_step_with_an_infinite_norm_changes_nothing,
+                            parameters_are_those_that_a_module_has_now};
     return tg_check_main("lifetimes", tests, sizeof tests / sizeof *tests);
 }

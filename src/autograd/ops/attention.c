@@ -283,9 +283,10 @@ static int64_t attention_flops(const tg_node *n) {
     const attention_params *p = tg_node_params(n);
     const tg_tensor *q = tg_node_input(n, Q), *v = tg_node_input(n, V);
     int64_t sk = tg_dim(v, 2), right = p->opts.causal ? 0 : p->opts.right, width = p->opts.left + right + 1;
-    int64_t row = 2 * tg_dim(q, 0) * tg_dim(q, 1) * tg_dim(q, 2) * (tg_dim(q, 3) + tg_dim(v, 3));
-    if (p->left_bound && (p->right_bound || p->opts.causal) && width < sk) return row * width;
-    return p->opts.causal ? row * sk / 2 : row * sk;
+    int64_t row = tg_flops(2 * tg_dim(q, 0) * tg_dim(q, 1) * tg_dim(q, 2), tg_dim(q, 3) + tg_dim(v, 3));
+    if (p->left_bound && (p->right_bound || p->opts.causal) && width < sk) return tg_flops(row, width);
+    if (!p->opts.causal) return tg_flops(row, sk);
+    return row % 2 ? row : tg_flops(row / 2, sk); /* odd: more than fit already */
 }
 
 /* ---- Of other ops ---- */

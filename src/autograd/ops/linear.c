@@ -208,7 +208,7 @@ static const tg_op linear_known = {
     .infer = known_infer, .backward = linear_backward, .vjp = linear_vjp, .jvp = linear_jvp};
 
 static int64_t linear_flops(const tg_node *n) {
-    return 2 * tg_numel(tg_node_output(n, 0)) * tg_dim(tg_node_input(n, 1), 1);
+    return tg_flops(2 * tg_numel(tg_node_output(n, 0)), tg_dim(tg_node_input(n, 1), 1));
 }
 
 #define SAMPLE(p_, note_, ...) {.note = note_, .params = (p_), .n_in = 3, __VA_ARGS__}

@@ -160,4 +160,6 @@ tg_status tg_head_backward(tg_call *c, const tg_tensor *row_grads) {
     return TG_OK;
 }
 
-int64_t tg_head_flops(const tg_node *n) { return 2 * tg_numel(tg_node_input(n, 0)) * tg_dim(tg_node_input(n, 1), 0); }
+int64_t tg_head_flops(const tg_node *n) {
+    return tg_flops(2 * tg_numel(tg_node_input(n, 0)), tg_dim(tg_node_input(n, 1), 0));
+}
