@@ -33,7 +33,8 @@ typedef struct tg_graph tg_graph;
  * as before, results of fn are discarded, its tapes want a reset. Inert, never NULL, on an error.
  *
  * On the CPU nothing is recorded: fn is called, by this and by every replay. A device that cannot record answers
- * TG_ERR_UNSUPPORTED. state must live as long as the graph. Captures do not nest. */
+ * TG_ERR_UNSUPPORTED. state must live as long as the graph. Captures do not nest, which is seen where one is
+ * recorded. */
 TG_API tg_graph *tg_capture(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state);
 
 /* One more step. On an error, which may tell of data of an earlier step (TG_ERR_DATA), it has not been done. Refused

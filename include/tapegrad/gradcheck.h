@@ -44,7 +44,8 @@ typedef struct tg_gradcheck_result {
 } tg_gradcheck_result;
 
 /* Checks fn's gradients for every float64 input that needs one, with random cotangents for every float output. in[] are
- * leaves of t's context; t is reset. TG_ERR_GRADIENT, with the report as the context's message, when one is wrong;
+ * leaves of t's context; t is reset. fn is called often, for differences in no-grad mode (where it asks for gradients
+ * itself, it sets the mode). TG_ERR_GRADIENT, with the report as the context's message, when one is wrong;
  * result (may be NULL) is filled either way. opts may be NULL. */
 TG_API tg_status tg_gradcheck(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, int n_out,
                               const tg_gradcheck_opts *opts, tg_gradcheck_result *result);

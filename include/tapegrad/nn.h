@@ -37,7 +37,7 @@ TG_API tg_status tg_module_add_param(tg_module *m, const char *name, tg_tensor *
  * parent at most, and is never inside itself: TG_ERR_STATE). */
 TG_API tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child);
 TG_API tg_module *tg_module_child(const tg_module *m, const char *name); /* NULL: none */
-TG_API tg_tensor *tg_module_forward(tg_module *m, tg_tape *t, tg_tensor *x); /* inside a scope of the module's name */
+TG_API tg_tensor *tg_module_forward(tg_module *m, tg_tape *t, tg_tensor *x); /* in a scope named after its kind */
 
 /* The state dict: parameters by path ("h.0.attn.c_attn.weight"), depth first in the order of adding. */
 TG_API int tg_module_param_count(const tg_module *m);

@@ -202,7 +202,7 @@ typedef struct tg_config {
     uint64_t seed;      /* of the default random stream */
     int threads;        /* of this context; 0: the cores that this process may use */
     tg_dtype dtype;     /* of creations that name none: TG_F32 (default), TG_F64, TG_BF16 or TG_F16 */
-    const char *isa;    /* CPU kernels: NULL (the best here), "portable", "avx2", "avx512" */
+    const char *isa;    /* CPU kernels: NULL (the best here), "portable", "avx2", "avx512", "avx512_bf16" */
     bool check;         /* check mode: recomputation must give the same bits, gradients begin as NaN */
     tg_allocator allocator;
     tg_parallel_for_fn parallel_for; /* instead of the context's own thread pool */
