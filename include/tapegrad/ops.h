@@ -76,8 +76,8 @@ TG_API tg_tensor *tg_where(tg_tape *t, tg_tensor *c, tg_tensor *a, tg_tensor *b)
 TG_API tg_tensor *tg_masked_fill(tg_tape *t, tg_tensor *x, tg_tensor *mask, double value); /* mask bool, broadcasts */
 
 /* ---- In place: write into a's bytes and return a's new handle; the old one is refused from then on, unless it is the
- * context's. Refused: on a view, with live views, and, but in no-grad mode, on a leaf that needs a gradient. b broadcasts
- * to a. ---- */
+ * context's. Refused: on a view, with live views, and, but in no-grad mode, on a leaf that needs a gradient. b
+ * broadcasts to a. ---- */
 TG_API tg_tensor *tg_add_(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_sub_(tg_tape *t, tg_tensor *a, tg_tensor *b);
 TG_API tg_tensor *tg_mul_(tg_tape *t, tg_tensor *a, tg_tensor *b);
