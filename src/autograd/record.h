@@ -12,14 +12,7 @@
  *
  *     this handle is in place 0:   head | other | the rest     |
  *     this handle is in place 1:   -    | head  | - | the rest |     (-: kept from place 0's last one; not used)
- *
- * Builds for a checker of memory (TG_DEBUG) change between lists of rooms as well, and recognise older ones. */
-#ifdef TG_DEBUG
-enum { TG_ROOM_LISTS = 8 };
-#else
-enum { TG_ROOM_LISTS = 1 };
-#endif
-
+ */
 enum { TG_SLAB_HANDLES = 128 };
 
 typedef struct tg_room {
@@ -141,8 +134,8 @@ struct tg_tape {
     bool grad_off; /* ... and the second run will record this part without grad */
     bool again;    /* a second run: what an op writes besides its outputs stays as the first has made it */
     bool collectives; /* a node that ranks meet in was recorded since the last reset */
-    int turn; /* of 2 TG_ROOM_LISTS: place 0 and 1 of each list */
-    tg_slab *slabs[TG_ROOM_LISTS];
+    int turn; /* the place of handles in their rooms: 0 or 1 */
+    tg_slab *slabs;
     tg_cursor at;
     tg_arena_chunk *chunks;
     tg_mark mark;

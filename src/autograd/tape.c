@@ -28,7 +28,7 @@ void *tg_tape_alloc(tg_tape *t, size_t bytes) {
 }
 
 static tg_status next_slab(tg_tape *t) {
-    tg_slab **link = t->at.slab ? &t->at.slab->next : &t->slabs[t->turn / 2];
+    tg_slab **link = t->at.slab ? &t->at.slab->next : &t->slabs;
     if (!*link) *link = tg_host_alloc(t->ctx, sizeof **link);
     if (!*link) return t->ctx->status;
     t->at = (tg_cursor){*link, 0};
@@ -37,7 +37,7 @@ static tg_status next_slab(tg_tape *t) {
 
 /* The place in the room whose turn it is. */
 static tg_tensor *place_in(const tg_tape *t, tg_room *r) {
-    return t->turn & 1 ? (tg_tensor *)((tg_head *)r + 1) : &r->first;
+    return t->turn ? (tg_tensor *)((tg_head *)r + 1) : &r->first;
 }
 
 tg_tensor *tg_tape_handle(tg_tape *t) {
@@ -91,7 +91,7 @@ typedef struct handle_walk {
 
 static handle_walk walk_from(const tg_tape *t, tg_cursor from) {
     if (!t->at.slab) return (handle_walk){t, NULL, 0};
-    return from.slab ? (handle_walk){t, from.slab, from.used} : (handle_walk){t, t->slabs[t->turn / 2], 0};
+    return from.slab ? (handle_walk){t, from.slab, from.used} : (handle_walk){t, t->slabs, 0};
 }
 
 static tg_tensor *walk_next(handle_walk *w) {
@@ -191,7 +191,7 @@ void tg_tape_reset(tg_tape *t) {
     end_all(t);
     if (t->ctx->ops->poll && tg_ok(t->ctx)) t->ctx->ops->poll(t->ctx);
     t->epoch = ++t->ctx->epochs;
-    t->turn = (t->turn + 1) % (2 * TG_ROOM_LISTS);
+    t->turn = !t->turn;
 }
 
 void tg_tape_free(tg_tape *t) {
@@ -202,7 +202,7 @@ void tg_tape_free(tg_tape *t) {
     }
     end_all(t);
     t->epoch = 0;
-    t->turn = (t->turn + 1) % (2 * TG_ROOM_LISTS);
+    t->turn = !t->turn;
     tg_ctx *ctx = t->ctx;
     if (t->prev)
         t->prev->next = t->next;
@@ -217,11 +217,10 @@ void tg_tape_free(tg_tape *t) {
 void tg_tapes_release(tg_ctx *ctx) {
     for (tg_tape *t = ctx->free_tapes, *next; t; t = next) {
         next = t->next;
-        for (int i = 0; i < TG_ROOM_LISTS; i++)
-            for (tg_slab *s = t->slabs[i], *after; s; s = after) {
-                after = s->next;
-                tg_host_free(ctx, s, sizeof *s);
-            }
+        for (tg_slab *s = t->slabs, *after; s; s = after) {
+            after = s->next;
+            tg_host_free(ctx, s, sizeof *s);
+        }
         for (tg_arena_chunk *c = t->chunks, *after; c; c = after) {
             after = c->next;
             tg_host_free(ctx, c, sizeof *c + c->bytes);
