@@ -221,6 +221,7 @@ struct tg_link_group {
     bool held[TG_LINK_PHASES]; /* an older call could not yet ask for all that it needs: younger ones wait */
     bool world; /* of all ranks, or what tg_comm_recover has made of it */
     bool closed, failed, told;
+    bool passed_on; /* its disagreement, to the other members */
     tg_status status;
     int culprit, reporter; /* ranks of the world; -1: none */
     uint64_t failed_at;    /* the first collective that is lost: those before it go on */

@@ -59,8 +59,9 @@ static void crossed(tg_link_call *c, tg_link_group *other, const tg_link_message
         tg_link_quote(c, g->rank, c->peer, text, sizeof text, &at);
     }
     c->lost = true;
-    tg_link_fail(other, TG_ERR_MISMATCH, -1, g->self->me, text, from);
+    /* The other rank knows of both when its call fails. */
     tg_link_fail(g, TG_ERR_MISMATCH, -1, g->self->me, text, tg_link_lost_from(c));
+    tg_link_fail(other, TG_ERR_MISMATCH, -1, g->self->me, text, from);
 }
 
 /* After an error: the sender will find that out, and go on. What it has missed itself it said before it asked. */

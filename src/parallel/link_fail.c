@@ -60,9 +60,13 @@ void tg_link_fail(tg_link_group *g, tg_status status, int culprit, int reporter,
 }
 
 /* A disagreement is one for all members, so that each passes it on before the others can hear that it has failed for
- * it: from the one who found it they may hear later. */
-static void pass_on(tg_link_group *g) {
-    if (g->status == TG_ERR_MISMATCH && g->reporter != g->self->me && !g->told) tell_members(g);
+ * it: from the one who found it they may hear later. It may be one of two groups. */
+static void pass_on(tg_link_rank *self) {
+    for (tg_link_group *g = self->groups; g; g = g->next) {
+        if (!g->failed || g->closed || g->passed_on || g->status != TG_ERR_MISMATCH) continue;
+        g->passed_on = true;
+        if (g->reporter != self->me) tell_members(g);
+    }
 }
 
 /* As it looks from this rank. */
@@ -75,7 +79,7 @@ static tg_status status_here(const tg_link_group *g, bool arrived) {
 tg_status tg_link_failed(tg_link_group *g, bool arrived) {
     tg_ctx *ctx = g->self->ctx;
     tg_status status = status_here(g, arrived);
-    pass_on(g);
+    pass_on(g->self);
     g->told = true;
     g->self->cause = g->culprit == g->self->me ? -1 : g->culprit;
     if (status == TG_ERR_ABORTED)
