@@ -84,27 +84,34 @@ static tg_status look_at_nccl(tg_nccl_group *g) {
                    ncclGetErrorString(r), ncclGetLastError(g->comm));
 }
 
-static tg_nccl_call *unmet(tg_nccl_group *g) {
-    tg_nccl_call *c = g->first;
-    while (c && !c->control) c = c->next;
-    return c;
+/* The first call that other ranks have yet to make and that the compute stream waits for: what is called, and not
+ * waited for, keeps nobody. NULL: none. */
+static const tg_nccl_call *awaited(const tg_nccl_group *g) {
+    const tg_nccl_call *first = NULL;
+    for (const tg_nccl_call *c = g->first; c; c = c->next) {
+        if (!first && c->control) first = c;
+        if (first && c->ordered) return first; /* itself, or one behind it on the group's stream */
+    }
+    return NULL;
 }
 
-static tg_status look_at_control(tg_nccl_group *g, double waited) {
+/* c: what the host waits for; NULL: for no other rank's call. */
+static tg_status look_at_control(tg_nccl_group *g, const tg_nccl_call *c, double waited) {
     const tg_comm *control = g->control;
-    tg_nccl_call *c = unmet(g);
     if (!control || !control->ops->look) return TG_OK;
     return control->ops->look(g->self->ctx, control->state, c ? c->control : NULL, waited);
 }
 
-tg_status tg_nccl_look_at(tg_nccl_group *g, double waited) {
+static tg_status look_at(tg_nccl_group *g, const tg_nccl_call *c, double waited) {
     tg_status s = g->self->failed ? tg_nccl_aborted(g) : TG_OK;
-    if (s == TG_OK) s = look_at_control(g, waited);
+    if (s == TG_OK) s = look_at_control(g, c, waited);
     if (s == TG_OK) s = look_at_nccl(g);
     if (s == TG_OK && waited > g->self->ctx->deadline) s = pass_deadline(g, waited);
     if (s != TG_OK) tg_nccl_abort_all(g->self);
     return s;
 }
+
+tg_status tg_nccl_look_at(tg_nccl_group *g, double waited) { return look_at(g, NULL, waited); }
 
 tg_status tg_nccl_look(tg_cuda_watch *w, double waited) {
     const double period = 0.001;
@@ -115,12 +122,12 @@ tg_status tg_nccl_look(tg_cuda_watch *w, double waited) {
     self->looked = waited;
     for (tg_nccl_group *g = self->groups; g && s == TG_OK; g = g->next) {
         if (waited < 0) {
-            look_at_control(g, -1);
+            look_at_control(g, NULL, -1);
             continue;
         }
         tg_nccl_progress(g);
         if (self->failed) return self->ctx->status != TG_OK ? self->ctx->status : tg_nccl_aborted(g);
-        if (g->first) s = tg_nccl_look_at(g, waited);
+        if (g->first) s = look_at(g, awaited(g), waited);
     }
     return s;
 }

@@ -105,7 +105,7 @@ void tg_nccl_abort_end(tg_nccl_rank *self); /* that freeing, where it is still t
 /* Records that the group was aborted before. */
 tg_status tg_nccl_aborted(tg_nccl_group *g);
 tg_status tg_nccl_look(tg_cuda_watch *w, double waited);
-/* Looks after one group while the host waits for something of it. */
+/* Looks after one group while the host waits for NCCL to do what it was asked. */
 tg_status tg_nccl_look_at(tg_nccl_group *g, double waited);
 
 #endif

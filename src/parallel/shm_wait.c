@@ -138,10 +138,14 @@ tg_status tg_shm_await(tg_shm_group *s, tg_shm_request *r, tg_slot *slot, uint64
 /* Another wait than tg_shm_await's: what that one keeps on the stack stays with the group. */
 static void look_again(tg_shm_group *s, tg_shm_request *r, double waited) {
     tg_card *card = &s->self->view.region->card[s->self->view.me];
-    if (s->looked_for != r) {
+    bool other = s->looked_for != r;
+    if (other) {
         s->looked_for = r;
         s->failed_since = 0;
         if (r) tg_shm_begin_look(s);
+    }
+    uint64_t blocked = atomic_load_explicit(&card->blocked, memory_order_relaxed);
+    if (other && (r || (uint32_t)(blocked >> 32) == (uint32_t)s->g->id)) { /* else it is another group's */
         atomic_store_explicit(&card->waiting, r ? r->record : 0, memory_order_relaxed);
         atomic_store_explicit(&card->blocked, r ? tg_shm_blocked_in(r) : 0, memory_order_release);
     }
