@@ -124,7 +124,8 @@ static bool record_forward(const train_options *o, tg_gpt_config config, int64_t
     if (good) {
         tg_gpt_loss(w.r.gpt, w.r.tape, w.r.in[0].ids, w.r.in[0].target, TG_LOSS_SUM);
         *flops = 0;
-        good = (check(w.ctx) && count_nodes(f, w.r.tape, flops)) || (tg_ctx_status(w.ctx) == TG_OK && too_many());
+        good = check(w.ctx);
+        if (good && !count_nodes(f, w.r.tape, flops)) good = too_many();
     }
     paper_close(&w);
     return good;

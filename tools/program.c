@@ -86,14 +86,23 @@ int print_json(json_t *json) {
     return 0;
 }
 
+static const char *kind_of(const struct stat *st) {
+    return S_ISREG(st->st_mode) ? NULL : S_ISDIR(st->st_mode) ? "a directory" : "a device, pipe or socket";
+}
+
+const char *not_regular(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 ? kind_of(&st) : NULL;
+}
+
 FILE *open_regular(const char *path) {
     struct stat st;
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     FILE *f = fd < 0 || fstat(fd, &st) != 0 ? NULL : fdopen(fd, "rb");
     if (!f) fail("cannot open '%s': %s", path, strerror(errno));
     if (!f && fd >= 0) close(fd);
-    if (!f || S_ISREG(st.st_mode)) return f;
-    fail("'%s' is %s, expected a regular file", path, S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket");
+    if (!f || !kind_of(&st)) return f;
+    fail("'%s' is %s, expected a regular file", path, kind_of(&st));
     fclose(f);
     return NULL;
 }

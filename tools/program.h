@@ -42,6 +42,9 @@ int fail(const char *format, ...) TG_PRINTF(1, 2);
 bool check(const tg_ctx *ctx);
 /* Prints json and frees it; the exit status. */
 int print_json(json_t *json);
+/* What path is where it is no regular file, in words; NULL: it is one, or not there yet. What is written to is to be
+ * so: a device gives lines without end, and would lose its name to a file that takes its place. */
+const char *not_regular(const char *path);
 /* A regular file for reading; NULL after printing what is wrong. A pipe is not waited for. */
 FILE *open_regular(const char *path);
 /* The directory's file as a path to free; NULL is for no memory, which has been printed. */

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "train.h"
@@ -148,15 +147,6 @@ static bool read_back(metrics *m, int64_t done) {
     return good;
 }
 
-/* A device would give lines without end, and a pipe none. */
-static bool is_regular_or_new(const char *path) {
-    struct stat st;
-    if (stat(path, &st) != 0 || S_ISREG(st.st_mode)) return true;
-    return fail("'%s' is %s, expected a regular file", path,
-                S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket"),
-           false;
-}
-
 bool metrics_open(metrics *m, const char *dir, int64_t steps, int64_t done) {
     *m = (metrics){.fd = -1,
                    .steps = steps,
@@ -165,7 +155,9 @@ bool metrics_open(metrics *m, const char *dir, int64_t steps, int64_t done) {
                    .started = seconds_now(),
                    .terminal = isatty(STDOUT_FILENO),
                    .path = path_in(dir, "metrics.jsonl")};
-    if (!m->path || !is_regular_or_new(m->path) || !reserve(m, done)) return false;
+    const char *is = m->path ? not_regular(m->path) : NULL;
+    if (is) return fail("'%s' is %s, expected a regular file", m->path, is), false;
+    if (!m->path || !reserve(m, done)) return false;
     if (done && !read_back(m, done)) return false;
     m->step = done;
     m->fd = open(m->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <tapegrad/comm.h>
@@ -64,15 +63,6 @@ static bool open_part(recorder *r) {
     return r->f != NULL;
 }
 
-/* The whole record takes the place of what has its name, which is to be no device: it would be lost. */
-static bool is_replaceable(const char *path) {
-    struct stat st;
-    if (stat(path, &st) != 0 || S_ISREG(st.st_mode)) return true;
-    return fail("cannot write '%s': it is %s, expected a regular file or a new one", path,
-                S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket"),
-           false;
-}
-
 recorder *recorder_open(const char *path, int64_t kept, tg_ctx *ctx, tg_comm *world) {
     size_t n = strlen(path) + 64;
     recorder *r = calloc(1, sizeof *r);
@@ -85,12 +75,12 @@ recorder *recorder_open(const char *path, int64_t kept, tg_ctx *ctx, tg_comm *wo
     r->rank = tg_comm_rank(world);
     r->ranks = tg_comm_size(world);
     snprintf(r->path, n, r->ranks > 1 ? "%s.%d" : "%s", path, r->rank);
-    if (!is_replaceable(r->path)) {
-        recorder_free(r);
-        return NULL;
-    }
-    if (open_part(r)) return r;
-    fail("cannot write '%s': %s", r->path, strerror(errno));
+    const char *is = not_regular(r->path);
+    if (!is && open_part(r)) return r;
+    if (is)
+        fail("cannot write '%s': it is %s, expected a regular file or a new one", r->path, is);
+    else
+        fail("cannot write '%s': %s", r->path, strerror(errno));
     recorder_free(r);
     return NULL;
 }
