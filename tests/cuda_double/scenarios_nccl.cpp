@@ -366,33 +366,23 @@ bool behind_one_that_hangs(Rank &r, ncclComm_t *other, cudaStream_t *behind) {
     return ncclAllReduce(x, x, count, ncclFloat32, ncclSum, *other, *behind) == ncclSuccess;
 }
 
-bool aborted_together() {
+bool abort_both(bool together) {
     return as_processes(
-        [](Rank &r) {
+        [together](Rank &r) {
             ncclComm_t other = nullptr;
             cudaStream_t behind = nullptr;
             RIGHT(behind_one_that_hangs(r, &other, &behind));
-            FINE(ncclGroupStart());
+            if (together) FINE(ncclGroupStart());
             FINE(ncclCommAbort(other));
             FINE(ncclCommAbort(r.comm));
-            FINE(ncclGroupEnd());
+            if (together) FINE(ncclGroupEnd());
             return !behind || cudaStreamSynchronize(behind) == cudaSuccess;
         },
         ranks); // nobody is killed; the communicator has ended
 }
 
-// The first one's end waits for a kernel that the second one's would end.
-bool aborted_apart() {
-    return as_processes(
-        [](Rank &r) {
-            ncclComm_t other = nullptr;
-            cudaStream_t behind = nullptr;
-            RIGHT(behind_one_that_hangs(r, &other, &behind));
-            FINE(ncclCommAbort(other));
-            return ncclCommAbort(r.comm) == ncclSuccess;
-        },
-        ranks); // nobody is killed; the communicator has ended
-}
+bool aborted_together() { return abort_both(true); }
+bool aborted_apart() { return abort_both(false); } // the first one's end waits for a kernel that the second one's ends
 
 bool ended_with_graph() {
     ncclUniqueId id;
