@@ -22,7 +22,6 @@ typedef struct call {
 typedef struct replay {
     tg_rider rider; /* first: it is what the graph has */
     tg_ctx *ctx;
-    bool ended; /* one of the groups has */
     part *parts;
     call *calls;
     int n_parts, room_parts, n_calls, room_calls;
@@ -140,15 +139,17 @@ tg_status tg_replay_note(tg_comm *c, const tg_note *note, int64_t bytes, bool ev
 /* ---- Looking at all graphs ---- */
 
 static bool ends_with(tg_rider *rider, const void *c) {
-    replay *r = (replay *)rider;
-    for (int i = 0; i < r->n_parts && !r->ended; i++) r->ended = r->parts[i].c == c;
-    return r->ended;
+    const replay *r = (const replay *)rider;
+    for (int i = 0; i < r->n_parts; i++)
+        if (r->parts[i].c == c) return true;
+    return false;
 }
 
 static bool ends_with_transport(tg_rider *rider, const void *ops) {
-    replay *r = (replay *)rider;
-    for (int i = 0; i < r->n_parts && !r->ended; i++) r->ended = r->parts[i].c->ops == ops;
-    return r->ended;
+    const replay *r = (const replay *)rider;
+    for (int i = 0; i < r->n_parts; i++)
+        if (r->parts[i].c->ops == ops) return true;
+    return false;
 }
 
 #define ENDED "a communicator of the step has ended or begun anew"
