@@ -109,10 +109,15 @@ void fill_red_zone(Block &b) {
     for (size_t i = b.size; i < b.span; i++) p[i] = nan_byte;
 }
 
+// By words, as every wait looks at all of them.
 bool damaged(const Block &b) {
     const volatile auto *p = reinterpret_cast<const volatile unsigned char *>(b.base);
-    for (size_t i = b.size; i < b.span; i++)
+    const volatile auto *words = reinterpret_cast<const volatile uint64_t *>(b.base);
+    size_t i = b.size;
+    for (; i % sizeof *words; i++)
         if (p[i] != nan_byte) return true;
+    for (i /= sizeof *words; i < b.span / sizeof *words; i++)
+        if (words[i] != UINT64_MAX) return true;
     return false;
 }
 

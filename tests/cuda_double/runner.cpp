@@ -58,8 +58,10 @@ auto &pools = *new std::map<void *, Pool>;
 Pool *pool;
 size_t fibers_made;
 const size_t most_fibers = 6000; // of the 8128 threads that ThreadSanitizer knows
-Fiber scheduler, *active, *returned;
-size_t next_fresh, end_fresh, n_finished;
+Fiber scheduler, *active, *left; // the fiber that runs, and the one that ran before it
+// The turn goes on with the threads of thread_order that have not begun, then with those from `cursor` that are ready.
+size_t next_fresh, cursor, end_turn;
+size_t n_finished, n_at_warp;
 const Body *thread_body;
 
 void acquire(void *p) {
@@ -70,22 +72,48 @@ void release(void *p) {
     if (under_tsan()) __tsan_release(p);
 }
 
-void resume(Fiber *from, Fiber *to) {
+// AddressSanitizer tells the stack of the one that it came from: the scheduler's is known by this alone.
+void arrived(void *save) {
+    if (!under_asan()) return;
+    bool from_scheduler = left == &scheduler;
+    __sanitizer_finish_switch_fiber(save, from_scheduler ? &scheduler.stack : nullptr,
+                                    from_scheduler ? &scheduler.size : nullptr);
+}
+
+void resume(Fiber *to) {
     void *save = nullptr;
+    left = active;
+    active = to;
     if (under_asan()) __sanitizer_start_switch_fiber(&save, to->stack, to->size);
     if (under_tsan()) __tsan_switch_to_fiber(to->tsan, no_order);
-    double_switch_stack(&from->sp, to->sp);
-    if (!under_asan()) return;
-    bool home = from == &scheduler; // then the fiber that we come from is not it
-    __sanitizer_finish_switch_fiber(save, home ? nullptr : &scheduler.stack, home ? nullptr : &scheduler.size);
+    double_switch_stack(&left->sp, to->sp);
+    arrived(save);
 }
+
+Fiber *take_fiber();
+
+Fiber *next_in_turn() {
+    if (next_fresh < end_turn) return take_fiber();
+    while (cursor < end_turn) {
+        Thread &t = threads[thread_order[cursor++]];
+        if (t.state != ready) continue;
+        current = &t;
+        t.state = running;
+        return static_cast<Fiber *>(t.fiber);
+    }
+    return &scheduler;
+}
+
+// No way back to the scheduler between two threads: that would be twice the switches. To ThreadSanitizer though a fiber
+// begins with what is known where it is made, and lists are kept outside of what it watches.
+Fiber *next_or_scheduler() { return under_tsan() ? &scheduler : next_in_turn(); }
 
 // A fiber runs fresh threads one after the other; one that waits keeps its fiber, and the others get another.
 void fiber_main() {
     Fiber *self = active;
-    if (under_asan()) __sanitizer_finish_switch_fiber(nullptr, &scheduler.stack, &scheduler.size);
+    arrived(nullptr);
     for (;;) {
-        while (next_fresh < end_fresh) {
+        while (next_fresh < end_turn) {
             Thread *t = current = &threads[thread_order[next_fresh++]];
             t->state = running;
             t->fiber = self;
@@ -96,8 +124,8 @@ void fiber_main() {
             n_finished++;
             if (under_tsan()) break; // there, one fiber per thread
         }
-        returned = self;
-        resume(self, &scheduler);
+        if (!under_tsan()) pool->idle.push_back(self);
+        resume(next_or_scheduler());
     }
 }
 
@@ -140,13 +168,6 @@ Fiber *take_fiber() {
     Fiber *f = other_fiber();
     if (under_tsan()) f->tsan = __tsan_create_fiber(0);
     return f;
-}
-
-void go(Fiber *f) {
-    active = f;
-    returned = nullptr;
-    resume(&scheduler, f);
-    if (returned) (under_tsan() ? pool->spent : pool->idle).push_back(returned);
 }
 
 std::string place(const Thread &t) {
@@ -194,13 +215,16 @@ bool exchange(const Warp &w, unsigned mask, std::string *error) {
         t.result = t.kind == wait_shuffle ? w.first[t.lane].value : votes;
     }
     for (unsigned l = 0; l < 32; l++)
-        if (mask >> l & 1) w.first[l].state = ready;
+        if (mask >> l & 1) {
+            w.first[l].state = ready;
+            n_at_warp--;
+        }
     return true;
 }
 
 bool release_warps(const Turn &turn, bool *some, std::string *error) {
     size_t n = threads.size();
-    for (size_t i = turn.first; i < turn.after; i++) {
+    for (size_t i = turn.first; n_at_warp && i < turn.after; i++) {
         Thread &t = threads[i];
         if (t.state != at_warp) continue;
         size_t first = i & ~static_cast<size_t>(31);
@@ -214,6 +238,8 @@ bool release_warps(const Turn &turn, bool *some, std::string *error) {
     return true;
 }
 
+bool same_text(const char *a, const char *b) { return a == b || strcmp(a, b) == 0; }
+
 // All threads that have not exited must wait at one barrier.
 bool release_barrier(std::string *error) {
     const Thread *first = nullptr, *other = nullptr, *exited = nullptr;
@@ -223,7 +249,7 @@ bool release_barrier(std::string *error) {
             exited = &t;
         } else if (!first) {
             first = &t;
-        } else if (t.state != first->state || t.line != first->line || strcmp(t.file, first->file) != 0) {
+        } else if (t.state != first->state || t.line != first->line || !same_text(t.file, first->file)) {
             other = &t;
         }
         if (t.state == at_barrier) votes += t.value;
@@ -247,22 +273,19 @@ uint64_t wait_here(int state, const char *file, int line, void *order) {
     t->file = file;
     t->line = line;
     if (order) release(order);
-    resume(static_cast<Fiber *>(t->fiber), &scheduler);
+    resume(next_or_scheduler());
     if (order) acquire(order);
     return t->result;
 }
 
 // Runs these threads until all of them wait for the block or have finished; false, with the reason, where none can.
 bool run_turn(const Turn &turn, size_t begin, std::string *error) {
-    end_fresh = turn.end;
+    end_turn = turn.end;
     for (bool some = true; some;) {
-        while (next_fresh < end_fresh) go(take_fiber());
-        for (size_t i = begin; i < turn.end; i++) {
-            Thread &t = threads[thread_order[i]];
-            if (t.state != ready) continue;
-            current = &t;
-            t.state = running;
-            go(static_cast<Fiber *>(t.fiber));
+        cursor = begin;
+        for (Fiber *f; (f = next_in_turn()) != &scheduler;) {
+            resume(f);
+            if (under_tsan() && current->state == finished) pool->spent.push_back(left);
         }
         some = false;
         if (!release_warps(turn, &some, error)) return false;
@@ -273,7 +296,7 @@ bool run_turn(const Turn &turn, size_t begin, std::string *error) {
 bool run_block(std::string *error) {
     size_t n = threads.size();
     for (Thread &t : threads) t.state = fresh;
-    next_fresh = n_finished = 0;
+    next_fresh = n_finished = n_at_warp = 0;
     pool->idle.insert(pool->idle.end(), pool->spent.begin(), pool->spent.end());
     pool->spent.clear();
     release(&pool->start);
@@ -375,6 +398,24 @@ void arrange_threads(size_t n, unsigned order, OrderDraw *random) {
 
 uint3 position(unsigned i, dim3 of) { return uint3{i % of.x, i / of.x % of.y, i / of.x / of.y}; }
 
+// Most grids have blocks like those of the one before.
+void make_threads(dim3 block, OrderDraw *random) {
+    static dim3 made(0, 0, 0);
+    static OrderDraw before, after;
+    if (made.x != block.x || made.y != block.y || made.z != block.z || before.state != random->state) {
+        before = *random;
+        threads.assign(static_cast<size_t>(block.x) * block.y * block.z, Thread());
+        for (unsigned i = 0; i < threads.size(); i++) {
+            threads[i].linear = i;
+            threads[i].index = position(i, block);
+        }
+        arrange_threads(threads.size(), random->state, random);
+        made = block;
+        after = *random;
+    }
+    *random = after;
+}
+
 } // namespace
 
 uint64_t wait_in_block(int kind, uint64_t value, const char *file, int line) {
@@ -385,6 +426,7 @@ uint64_t wait_in_block(int kind, uint64_t value, const char *file, int line) {
 
 uint64_t wait_in_warp(int kind, unsigned mask, uint64_t value, unsigned lane, const char *file, int line) {
     Thread *t = current;
+    n_at_warp++;
     t->kind = kind;
     t->mask = mask;
     t->value = value;
@@ -402,20 +444,16 @@ void forget_stream(void *fiber) {
 }
 
 void run_grid(const std::string &name, dim3 grid, dim3 block, size_t shared, const Body &thread) {
-    size_t n = static_cast<size_t>(block.x) * block.y * block.z, blocks = static_cast<size_t>(grid.x) * grid.y * grid.z;
+    size_t blocks = static_cast<size_t>(grid.x) * grid.y * grid.z;
     unsigned order = settings().order;
     OrderDraw random{order};
     if (under_tsan()) {
         scheduler.tsan = __tsan_get_current_fiber();
         renew_shared();
     }
+    active = &scheduler;
     pool = &pools[scheduler.tsan];
-    threads.assign(n, Thread());
-    for (size_t i = 0; i < n; i++) {
-        threads[i].linear = static_cast<unsigned>(i);
-        threads[i].index = position(static_cast<unsigned>(i), block);
-    }
-    arrange_threads(n, order, &random);
+    make_threads(block, &random);
     arrange(block_order, blocks, order, &random);
     // malloc, so that AddressSanitizer sees its ends
     std::unique_ptr<void, void (*)(void *)> dynamic(aligned_alloc(64, (shared + 127) & ~static_cast<size_t>(63)), free);
