@@ -134,18 +134,28 @@ static void make_group(const progress *w, char *b, int64_t c, int64_t begin, int
     }
 }
 
-/* Shares [begin, end) of the chunk. Work counts in panels of rows within groups of columns, groups outermost. */
+/* Where the work of a chunk stands when so many of its tiles are done: groups of columns outermost, panels of rows within,
+ * the tiles of a panel together. The last group is narrower, so that it is tiles that count. */
+typedef struct position {
+    int64_t group, panel;
+} position;
+
+static position position_of(const progress *w, int64_t tiles) {
+    int64_t nr = w->p->kn->nr, panels = ceil_div(w->rows, w->p->kn->mr), full = w->p->group / nr;
+    int64_t group = tiles / (panels * full), here = min_of(full, ceil_div(w->cols, nr) - group * full);
+    return (position){group, here > 0 ? tiles % (panels * full) / here : 0};
+}
+
+/* Shares [begin, end) of the chunk. */
 static void make_shares(void *arg, int64_t begin, int64_t end) {
     const progress *w = arg;
-    int64_t panels = ceil_div(w->rows, w->p->kn->mr), all = panels * ceil_div(w->cols, w->p->group);
+    int64_t panels = ceil_div(w->rows, w->p->kn->mr), all = panels * ceil_div(w->cols, w->p->kn->nr);
     for (int64_t lane = begin; lane < end; lane++) {
         char *b = w->b + lane * (int64_t)w->p->b_bytes;
-        int64_t u = all * lane / w->lanes, stop = all * (lane + 1) / w->lanes;
-        while (u < stop) {
-            int64_t group = u / panels, first = u % panels, n = min_of(panels - first, stop - u);
-            make_group(w, b, group * w->p->group, first, first + n);
-            u += n;
-        }
+        position at = position_of(w, all * lane / w->lanes), stop = position_of(w, all * (lane + 1) / w->lanes);
+        for (; at.group < stop.group; at = (position){at.group + 1, 0})
+            if (at.panel < panels) make_group(w, b, at.group * w->p->group, at.panel, panels);
+        if (at.panel < stop.panel) make_group(w, b, at.group * w->p->group, at.panel, stop.panel);
     }
 }
 
