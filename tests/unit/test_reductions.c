@@ -93,6 +93,8 @@ static const struct {
     ROW(norm_min, {-2, -3, 2, 3}, 2, {-0.5, 0, 0.5, 0}),
     ROW(deviation, {1, 3, 1, 3}, 1, {-0.25, 0.25, -0.25, 0.25}),
     ROW(deviation, {7, 7, 7, 7}, 0, {0, 0, 0, 0}),
+    ROW(deviation, {1e30, 3e30, 1e30, 3e30}, 1e30, {-0.25, 0.25, -0.25, 0.25}),
+    ROW(deviation, {1e-30, 3e-30, 1e-30, 3e-30}, 1e-30, {-0.25, 0.25, -0.25, 0.25}),
     ROW(sample_deviation, {0, 0, 6, 6}, 3.4641016151377544,
         {-0.28867513459481292, -0.28867513459481292, 0.28867513459481292, 0.28867513459481292}),
 };
@@ -128,6 +130,38 @@ START_TEST(special_values) {
     for (int d = 0; d < 2; d++) {
         tg_ctx *ctx = open_ctx(dtype[d]);
         for (size_t i = 0; i < sizeof row / sizeof *row; i++) check_row(ctx, dtype[d], i, tol[d]);
+        tg_ctx_free(ctx);
+    }
+}
+END_TEST
+
+/* ---- Elements that are all equal ---- */
+
+enum { MOST_EQUAL = 4097 };
+
+/* Whatever their mean rounds to: none differs from it. */
+static void check_equal(tg_ctx *ctx, tg_dtype dtype, double value, int64_t n) {
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = tg_full(t, dtype, TG_SHAPE(2, n), value), *cube = tg_reshape(t, x, TG_SHAPE(2, 1, n));
+    tg_tensor *tall = tg_full(t, dtype, TG_SHAPE(n, 2), value);
+    tg_tensor *y[] = {tg_var(t, x, TG_DIMS(1), 0, false), tg_std(t, x, TG_DIMS(1), 0, false),
+                      tg_var(t, tall, TG_DIMS(0), 1, false), tg_std(t, tall, TG_DIMS(0), 1, false),
+                      tg_layer_norm(t, x, NULL, NULL, 1e-5), tg_group_norm(t, cube, 1, NULL, NULL, 1e-5),
+                      tg_batch_norm(t, tall, NULL, NULL, NULL, NULL, 0.1, 1e-5)};
+    for (int i = 0; i < (int)(sizeof y / sizeof *y); i++) {
+        double got = tg_item(tg_max(t, tg_abs(t, y[i]), TG_ALL_DIMS, false));
+        ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+        ck_assert_msg(got == 0, "function %d of %d times %g in %s is %g", i, (int)n, value, tg_dtype_name(dtype), got);
+    }
+    tg_tape_free(t);
+}
+
+START_TEST(equal_elements_are_their_mean) {
+    const double value[] = {0.1, -1e5 / 3, 7e-9};
+    const int64_t size[] = {3, 49, 1000, MOST_EQUAL};
+    for (int d = 0; d < 2; d++) {
+        tg_ctx *ctx = open_ctx(d ? TG_F32 : TG_F64);
+        for (int i = 0; i < 12; i++) check_equal(ctx, d ? TG_F32 : TG_F64, value[i % 3], size[i / 3]);
         tg_ctx_free(ctx);
     }
 }
@@ -327,7 +361,7 @@ START_TEST(places_and_masks) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {special_values, products_beside_zeros, special_pairs,
+    const TTest *tests[] = {special_values, equal_elements_are_their_mean, products_beside_zeros, special_pairs,
                             far_logits, targets, no_targets, places_and_masks};
     return tg_check_main("reductions", tests, sizeof tests / sizeof *tests);
 }

@@ -286,6 +286,9 @@ static tg_tensor *smallest(tg_tape *u, tg_tensor *x, tg_tensor *z) {
 static tg_tensor *halves(tg_tape *u, tg_tensor *x, tg_tensor *z) {
     return tg_norm(u, pair_of(u, x, z), 0.5, TG_ALL_DIMS, false);
 }
+static tg_tensor *spread(tg_tape *u, tg_tensor *x, tg_tensor *z) {
+    return tg_std(u, pair_of(u, x, z), TG_ALL_DIMS, 0, false);
+}
 static tg_tensor *sizes(tg_tape *u, tg_tensor *x, tg_tensor *z) { return tg_mul(u, tg_abs(u, x), z); }
 static tg_tensor *ramps(tg_tape *u, tg_tensor *x, tg_tensor *z) { return tg_mul(u, tg_relu(u, x), z); }
 static tg_tensor *distance(tg_tape *u, tg_tensor *x, tg_tensor *z) { return tg_l1(u, x, z, NULL); }
@@ -376,6 +379,8 @@ START_TEST(edges_are_those_of_backward) {
         if (i < 5) check_edge(angle, "atan2", TG_F32, odd[i][0], odd[i][1]);
     }
     check_edge(halves, "norm", TG_F32, 1e-30, 1e10);
+    check_edge(spread, "std", TG_F32, 1e30, 3e30);
+    check_edge(spread, "std", TG_F32, 0.1, 0.1);
     end();
 }
 END_TEST
