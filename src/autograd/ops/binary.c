@@ -219,7 +219,8 @@ const tg_op tg_op_atan2 = {
     .saves_in = 3, .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = real_infer, .forward = atan2_forward,
     .backward = atan2_backward, .vjp = atan2_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(atan2_samples)};
 
-/* The angle between the axis of b and the point (b, a), of floats; both gradients are 0 at (0, 0), and NaN beside one. */
+/* The angle between the axis of b and the point (b, a), of floats; both gradients are 0 at (0, 0), and NaN beside one.
+ */
 PUBLIC(atan2)
 
 static tg_status fmod_infer(tg_call *c) {
