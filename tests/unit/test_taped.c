@@ -385,6 +385,20 @@ START_TEST(edges_are_those_of_backward) {
 }
 END_TEST
 
+/* The slope of a^b by a is 0 for b = 0; its own slope by b is 1 / a. */
+START_TEST(a_power_of_0_has_its_second_derivative) {
+    begin();
+    const double a[] = {2, -4, 0x1p-1000};
+    for (int i = 0; i < 3; i++) {
+        tg_tensor *x = leaf(a[i]), *b = leaf(0), *slope = derivative(tg_pow(t, x, b), x);
+        ck_near(tg_item(slope), 0);
+        if (a[i] > 0) ck_assert(tg_item(derivative(slope, b)) == 1 / a[i]);
+        tg_tape_reset(t);
+    }
+    end();
+}
+END_TEST
+
 /* What tg_grad and tg_jvp give is the tape's own, as without create_graph. */
 START_TEST(results_are_nobody_elses) {
     begin();
@@ -543,6 +557,7 @@ int main(void) {
                             in_place_keeps_what_it_needs,
                             what_is_overwritten_keeps_its_shape,
                             edges_are_those_of_backward,
+                            a_power_of_0_has_its_second_derivative,
                             results_are_nobody_elses,
                             products_are_there_without_grad,
                             hessian_of_a_transformer,
