@@ -72,6 +72,9 @@ tg_status tg_composed_norm(tg_ctx *ctx, const tg_norm_args *a) {
         REDUCE(TG_SUMSQ, rstd.a, a->x, 1.0 / (double)n, false);
     } else {
         REDUCE(TG_SUM, mean.a, a->x, 1.0 / (double)n, false);
+        MAP(sub, h.a, a->x, mean.a);
+        REDUCE(TG_SUM, rstd.a, h.a, 1.0 / (double)n, false);
+        MAP(add, mean.a, mean.a, rstd.a); /* of elements that are all equal, exactly theirs */
         MAP(sub_square, h.a, a->x, mean.a);
         REDUCE(TG_SUM, rstd.a, h.a, 1.0 / (double)n, false);
     }

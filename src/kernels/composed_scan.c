@@ -1,11 +1,9 @@
 /* Running sums and products, and writing at indices, composed. */
 #include "kernels/composed_parts.h"
 
-/* By the wider of the two. */
+/* What a scan runs in. */
 static tg_dtype compute_both(const tg_array *x, const tg_array *y) {
-    bool wide = tg_dtype_size((tg_dtype)x->dtype) == 8 || tg_dtype_size((tg_dtype)y->dtype) == 8;
-    if (!tg_is_float((tg_dtype)x->dtype) && !tg_is_float((tg_dtype)y->dtype)) return TG_I64;
-    return wide ? TG_F64 : TG_F32;
+    return tg_is_float((tg_dtype)x->dtype) || tg_is_float((tg_dtype)y->dtype) ? TG_F64 : TG_I64;
 }
 
 /* ---- Scan ---- */

@@ -18,8 +18,8 @@
     X(abs, 1, TG_M(abs)(a))                                              \
     X(sign, 1, tg_sign_of(a))                                            \
     X(square, 1, a * a)                                                  \
-    X(relu, 1, a <= 0 ? (T)0 : a)                                        \
-    X(relu_d, 2, b > 0 ? a : (T)0)                       /* g, x or y */ \
+    X(relu, 1, a < 0 ? (T)0 : a)                         /* -0 stays */  \
+    X(relu_d, 2, b <= 0 ? (T)0 : a)                      /* g, x or y */ \
     X(clamp, 1, tg_clamp_of(a, p, q))                    /* to [p, q] */ \
     X(clamp_d, 2, ((b >= p) & (b <= q)) ? a : (T)0)      /* g, x */      \
     X(affine, 1, a * p + q)                                              \
@@ -213,9 +213,9 @@ TG_SCALAR tg_sign_of(T x) {
 
 #ifndef TG_SCALAR_INT
 
-/* Of the gradient of max(a, b), the share of a: half where they tie. */
+/* Of the gradient of max(a, b), the share of a: half where they tie, NaN beside one. */
 TG_SCALAR tg_greater_share(T a, T b) {
-    return a > b ? (T)1 : a == b ? (T)0.5 : (T)0;
+    return a > b ? (T)1 : a == b ? (T)0.5 : a < b ? (T)0 : a + b;
 }
 
 TG_SCALAR tg_silu_slope(T x) {
@@ -229,7 +229,9 @@ TG_SCALAR tg_gelu_tanh_of(T x) {
     return x * TG_M(sigmoid)(u);
 }
 
-TG_SCALAR tg_gelu_tanh_slope(T x) {
+/* Beyond 100 the slope is 0 or 1 to the last bit, and x^3 may overflow. */
+TG_SCALAR tg_gelu_tanh_slope(T given) {
+    T x = tg_clamp_of(given, (T)-100, (T)100);
     T u = (T)1.5957691216057308 * (x + (T)0.044715 * x * x * x);
     T du = (T)1.5957691216057308 * ((T)1 + (T)0.134145 * x * x);
     T s = TG_M(sigmoid)(u);
@@ -258,17 +260,17 @@ TG_SCALAR tg_softplus_of(T x, T beta, T threshold) {
 }
 
 /* b / (a^2 + b^2) and -a / (a^2 + b^2), by the quotient of the smaller and the greater: no square overflows. 0 where
- * both are. */
+ * both are; a, which may be NaN, where b is. */
 TG_SCALAR tg_atan2_da_of(T a, T b) {
     bool steep = TG_M(abs)(a) > TG_M(abs)(b);
     T most = steep ? a : b, r = (steep ? b : a) / most;
-    return most == 0 ? (T)0 : (steep ? r : (T)1) / (most * ((T)1 + r * r));
+    return most == 0 ? a : (steep ? r : (T)1) / (most * ((T)1 + r * r));
 }
 
 TG_SCALAR tg_atan2_db_of(T a, T b) {
     bool steep = TG_M(abs)(a) > TG_M(abs)(b);
     T most = steep ? a : b, r = (steep ? b : a) / most;
-    return most == 0 ? (T)0 : (steep ? (T)-1 : -r) / (most * ((T)1 + r * r));
+    return most == 0 ? a : (steep ? (T)-1 : -r) / (most * ((T)1 + r * r));
 }
 
 /* Exact at both ends, and between two equals. */

@@ -27,6 +27,7 @@ static tg_tensor *softplus(tg_tape *t, tg_tensor *x) { return tg_softplus(t, x, 
 static tg_tensor *softplus_to_40(tg_tape *t, tg_tensor *x) { return tg_softplus(t, x, 2, 40); }
 static tg_tensor *softplus_all(tg_tape *t, tg_tensor *x) { return tg_softplus(t, x, 1, INFINITY); }
 static tg_tensor *softplus_mirrored(tg_tape *t, tg_tensor *x) { return tg_softplus(t, x, -1, 20); }
+static tg_tensor *twice(tg_tape *t, tg_tensor *x) { return tg_scale(t, x, 2); }
 static tg_tensor *clamp(tg_tape *t, tg_tensor *x) { return tg_clamp(t, x, -1, 2); }
 
 #define INF INFINITY
@@ -59,6 +60,13 @@ static const struct {
     ROW(softplus_mirrored, 0, -LN2, 0.5), ROW(softplus_mirrored, -21, -21, 1),
     ROW(clamp, -1, -1, 1), ROW(clamp, 2, 2, 1), ROW(clamp, -0.0, -0.0, 1), ROW(clamp, -1.5, -1, 0),
     ROW(clamp, INF, 2, 0), ROW(clamp, -INF, -1, 0), ROW(clamp, NAN, NAN, 0),
+    ROW(tg_tanh, 0, 0, 1), ROW(tg_tanh, -0.0, -0.0, 1), ROW(tg_tanh, INF, 1, 0), ROW(tg_tanh, -INF, -1, 0),
+    ROW(tg_tanh, NAN, NAN, NAN), ROW(tg_tanh, 0x1p-80, 0x1p-80, 1),
+    ROW(tg_relu, 0, 0, 0), ROW(tg_relu, -0.0, -0.0, 0), ROW(tg_relu, INF, INF, 1), ROW(tg_relu, -INF, 0, 0),
+    ROW(tg_relu, NAN, NAN, 1), ROW(tg_abs, NAN, NAN, 0), ROW(tg_abs, -0.0, 0, 0),
+    ROW(twice, 0, 0, 2), ROW(twice, -0.0, -0.0, 2),
+    ROW(tg_gelu_tanh, 1e14, 1e14, 1), ROW(tg_gelu_tanh, 1e30, 1e30, 1), ROW(tg_gelu_tanh, INF, INF, 1),
+    ROW(tg_gelu_tanh, -1e14, -0.0, 0), ROW(tg_gelu_tanh, -1e30, -0.0, 0), ROW(tg_gelu_tanh, NAN, NAN, NAN),
     ROW(tg_sign, 0, 0, 0), ROW(tg_sign, -0.0, 0, 0), ROW(tg_sign, -3, -1, 0), ROW(tg_sign, INF, 1, 0),
     ROW(tg_sign, -INF, -1, 0), ROW(tg_sign, NAN, 0, 0),
     ROW(tg_floor, 2.5, 2, 0), ROW(tg_floor, -2.5, -3, 0), ROW(tg_floor, 7, 7, 0), ROW(tg_floor, -0.0, -0.0, 0),
@@ -95,7 +103,14 @@ static const struct {
     PAIR(tg_atan2, 1e30, 1e30, PI_2 / 2, 5e-31, -5e-31),
     PAIR(tg_atan2, 1e-30, -1e-30, 1.5 * PI_2, -5e29, -5e29), PAIR(tg_atan2, 1, INF, 0, 0, 0),
     PAIR(tg_atan2, INF, 1, PI_2, 0, 0), PAIR(tg_atan2, INF, INF, PI_2 / 2, NAN, NAN),
-    PAIR(tg_atan2, NAN, 1, NAN, NAN, NAN),
+    PAIR(tg_atan2, NAN, 1, NAN, NAN, NAN), PAIR(tg_atan2, NAN, 0, NAN, NAN, NAN), PAIR(tg_atan2, 0, NAN, NAN, NAN, NAN),
+    PAIR(tg_atan2, NAN, NAN, NAN, NAN, NAN),
+    PAIR(tg_maximum, 2, 1, 2, 1, 0), PAIR(tg_maximum, INF, INF, INF, 0.5, 0.5), PAIR(tg_maximum, -INF, INF, INF, 0, 1),
+    PAIR(tg_maximum, NAN, 1, NAN, NAN, NAN), PAIR(tg_maximum, 1, NAN, NAN, NAN, NAN),
+    PAIR(tg_maximum, NAN, NAN, NAN, NAN, NAN),
+    PAIR(tg_minimum, 2, 1, 1, 0, 1), PAIR(tg_minimum, -INF, -INF, -INF, 0.5, 0.5),
+    PAIR(tg_minimum, -INF, INF, -INF, 1, 0),
+    PAIR(tg_minimum, NAN, 1, NAN, NAN, NAN), PAIR(tg_minimum, 1, NAN, NAN, NAN, NAN),
     PAIR(tg_fmod, 7, 2, 1, 1, -3), PAIR(tg_fmod, -7, 2, -1, 1, 3), PAIR(tg_fmod, 7, -2, 1, 1, 3),
     PAIR(tg_fmod, -7, -2, -1, 1, -3),
     PAIR(tg_fmod, 6, 2, 0, 1, -3), PAIR(tg_fmod, -6, 2, -0.0, 1, 3), PAIR(tg_fmod, 1, INF, 1, 1, 0),

@@ -157,6 +157,29 @@ START_TEST(a_wrapped_leaf_is_held_by_its_nodes) {
 }
 END_TEST
 
+START_TEST(wraps_of_one_memory_share_bytes) {
+    if (!test_on_host()) return; /* tg_wrap is of the CPU's contexts */
+    begin();
+    double data[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    tg_tensor *low = tg_wrap(ctx, TG_F64, TG_SHAPE(4), NULL, data, NULL, NULL);
+    tg_tensor *middle = tg_wrap(ctx, TG_F64, TG_SHAPE(4), NULL, data + 2, NULL, NULL);
+    tg_tensor *high = tg_wrap(ctx, TG_F64, TG_SHAPE(4), NULL, data + 4, NULL, NULL);
+    tg_copy_(t, middle, low);
+    ck_status(TG_ERR_STATE);
+    ck_says("input 1 shares the overwritten bytes");
+    tg_ctx_clear(ctx);
+    tg_add_(t, low, tg_slice(t, middle, 0, 0, 1, 1));
+    ck_status(TG_ERR_STATE);
+    tg_ctx_clear(ctx);
+    ck_assert(data[2] == 3 && data[0] == 1);
+    tg_copy_(t, high, low); /* neighbours do not */
+    tg_add_(t, low, tg_slice(t, middle, 0, 2, 3, 1));
+    ck_status(TG_OK);
+    ck_assert(data[4] == 1 && data[7] == 4 && data[0] == 2 && data[3] == 5);
+    end();
+}
+END_TEST
+
 /* ---- Accumulation buffers ---- */
 
 START_TEST(main_grads_are_held_and_not_saved) {
@@ -334,6 +357,7 @@ int main(void) {
                             a_work_that_nobody_reads_is_aborted,
                             wrapped_memory_is_held_while_anything_refers_to_it,
                             a_wrapped_leaf_is_held_by_its_nodes,
+                            wraps_of_one_memory_share_bytes,
                             main_grads_are_held_and_not_saved,
                             who_has_saved_a_gradient_is_told_when_more_is_added,
                             backward_may_read_the_gradient_to_which_it_adds,

@@ -52,6 +52,8 @@ AS(norm_2, tg_norm(t, x, 2, TG_ALL_DIMS, false))
 AS(norm_3, tg_norm(t, x, 3, TG_ALL_DIMS, false))
 AS(norm_max, tg_norm(t, x, INFINITY, TG_ALL_DIMS, false))
 AS(norm_min, tg_norm(t, x, -INFINITY, TG_ALL_DIMS, false))
+AS(greatest, tg_max(t, x, TG_ALL_DIMS, false))
+AS(smallest, tg_min(t, x, TG_ALL_DIMS, false))
 AS(deviation, tg_std(t, x, TG_ALL_DIMS, 0, false))
 AS(sample_deviation, tg_std(t, x, TG_ALL_DIMS, 1, false))
 
@@ -67,9 +69,16 @@ static const struct {
     ROW(prod, {2, 0, 3, 0}, 0, {0, 0, 0, 0}),
     ROW(prod, {0, 0, 0, 0}, 0, {0, 0, 0, 0}),
     ROW(prod, {-0.0, 2, 3, 4}, 0, {24, 0, 0, 0}),
-    ROW(prod, {0, INF, 1, 1}, NAN, {INF, 0, 0, 0}),
+    ROW(prod, {0, INF, 1, 1}, NAN, {INF, 0, NAN, NAN}),
+    ROW(prod, {0, NAN, 2, 1}, NAN, {NAN, 0, NAN, NAN}),
+    ROW(prod, {0, NAN, 0, 1}, NAN, {NAN, 0, NAN, NAN}),
+    ROW(greatest, {1, 2, 2, -INF}, 2, {0, 0.5, 0.5, 0}),
+    ROW(greatest, {1, NAN, 0, INF}, NAN, {NAN, NAN, NAN, NAN}),
+    ROW(smallest, {1, 2, 1, INF}, 1, {0.5, 0, 0.5, 0}),
+    ROW(smallest, {1, NAN, 0, NAN}, NAN, {NAN, NAN, NAN, NAN}),
     ROW(norm_0, {0, 2, -0.0, -4}, 2, {0, 0, 0, 0}),
     ROW(norm_half, {1, 0, -4, 9}, 36, {6, 0, -3, 2}),
+    ROW(norm_half, {1e-30, 0, 1e10, 0}, 1e10, {1e20, 0, 1, 0}),
     ROW(norm_1, {0, 2, -3, 4}, 9, {0, 1, -1, 1}),
     ROW(norm_1, {0, 0, 0, 0}, 0, {0, 0, 0, 0}),
     ROW(norm_2, {0, 3, -4, 0}, 5, {0, 0.6, -0.8, 0}),
@@ -80,9 +89,12 @@ static const struct {
     ROW(norm_max, {1, -3, 2, 3}, 3, {0, -0.5, 0, 0.5}),
     ROW(norm_max, {0, 0, 0, 0}, 0, {0, 0, 0, 0}),
     ROW(norm_max, {1, -INF, 2, 3}, INF, {0, -1, 0, 0}),
+    ROW(norm_max, {1, NAN, 0, -3}, NAN, {NAN, NAN, NAN, NAN}),
     ROW(norm_min, {-2, -3, 2, 3}, 2, {-0.5, 0, 0.5, 0}),
     ROW(deviation, {1, 3, 1, 3}, 1, {-0.25, 0.25, -0.25, 0.25}),
     ROW(deviation, {7, 7, 7, 7}, 0, {0, 0, 0, 0}),
+    ROW(deviation, {1e30, 3e30, 1e30, 3e30}, 1e30, {-0.25, 0.25, -0.25, 0.25}),
+    ROW(deviation, {1e-30, 3e-30, 1e-30, 3e-30}, 1e-30, {-0.25, 0.25, -0.25, 0.25}),
     ROW(sample_deviation, {0, 0, 6, 6}, 3.4641016151377544,
         {-0.28867513459481292, -0.28867513459481292, 0.28867513459481292, 0.28867513459481292}),
 };
@@ -95,15 +107,16 @@ static void check_row(tg_ctx *ctx, tg_dtype dtype, size_t i, double tol) {
     tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.retain = true));
     check_values(g, row[i].slope, row[i].name, tol);
     tg_grad(t, &y, 1, &x, 1, &taped, TG_GRAD(.create_graph = true, .allow_unused = true));
-    bool beside_infinity = false;
-    for (int k = 0; k < 4; k++) beside_infinity |= isinf(row[i].x[k]);
+    bool beside_infinity = false, beside_nan = false;
+    for (int k = 0; k < 4; k++) beside_infinity |= isinf(row[i].x[k]), beside_nan |= isnan(row[i].x[k]);
     if (!beside_infinity) check_values(taped, row[i].slope, row[i].name, tol);
     for (int k = 0; k < 4 && !beside_infinity; k++) {
         double one[4] = {0};
         one[k] = 1;
         tg_tensor *v = leaf(ctx, dtype, TG_SHAPE(4), one), *dy;
         tg_jvp(t, &y, 1, &x, 1, &v, &dy);
-        check_values(dy, &row[i].slope[k], row[i].name, tol);
+        if (!beside_nan || isnan(row[i].slope[k])) /* else a tangent of 0 times NaN */
+            check_values(dy, &row[i].slope[k], row[i].name, tol);
         tg_drop(v);
     }
     ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s: %s", row[i].name, tg_ctx_message(ctx));
@@ -117,6 +130,38 @@ START_TEST(special_values) {
     for (int d = 0; d < 2; d++) {
         tg_ctx *ctx = open_ctx(dtype[d]);
         for (size_t i = 0; i < sizeof row / sizeof *row; i++) check_row(ctx, dtype[d], i, tol[d]);
+        tg_ctx_free(ctx);
+    }
+}
+END_TEST
+
+/* ---- Elements that are all equal ---- */
+
+enum { MOST_EQUAL = 4097 };
+
+/* Whatever their mean rounds to: none differs from it. */
+static void check_equal(tg_ctx *ctx, tg_dtype dtype, double value, int64_t n) {
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = tg_full(t, dtype, TG_SHAPE(2, n), value), *cube = tg_reshape(t, x, TG_SHAPE(2, 1, n));
+    tg_tensor *tall = tg_full(t, dtype, TG_SHAPE(n, 2), value);
+    tg_tensor *y[] = {tg_var(t, x, TG_DIMS(1), 0, false), tg_std(t, x, TG_DIMS(1), 0, false),
+                      tg_var(t, tall, TG_DIMS(0), 1, false), tg_std(t, tall, TG_DIMS(0), 1, false),
+                      tg_layer_norm(t, x, NULL, NULL, 1e-5), tg_group_norm(t, cube, 1, NULL, NULL, 1e-5),
+                      tg_batch_norm(t, tall, NULL, NULL, NULL, NULL, 0.1, 1e-5)};
+    for (int i = 0; i < (int)(sizeof y / sizeof *y); i++) {
+        double got = tg_item(tg_max(t, tg_abs(t, y[i]), TG_ALL_DIMS, false));
+        ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+        ck_assert_msg(got == 0, "function %d of %d times %g in %s is %g", i, (int)n, value, tg_dtype_name(dtype), got);
+    }
+    tg_tape_free(t);
+}
+
+START_TEST(equal_elements_are_their_mean) {
+    const double value[] = {0.1, -1e5 / 3, 7e-9};
+    const int64_t size[] = {3, 49, 1000, MOST_EQUAL};
+    for (int d = 0; d < 2; d++) {
+        tg_ctx *ctx = open_ctx(d ? TG_F32 : TG_F64);
+        for (int i = 0; i < 12; i++) check_equal(ctx, d ? TG_F32 : TG_F64, value[i % 3], size[i / 3]);
         tg_ctx_free(ctx);
     }
 }
@@ -316,7 +361,7 @@ START_TEST(places_and_masks) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {special_values, products_beside_zeros, special_pairs, far_logits, targets, no_targets,
-                            places_and_masks};
+    const TTest *tests[] = {special_values, equal_elements_are_their_mean, products_beside_zeros, special_pairs,
+                            far_logits, targets, no_targets, places_and_masks};
     return tg_check_main("reductions", tests, sizeof tests / sizeof *tests);
 }

@@ -71,6 +71,41 @@ START_TEST(products_beside_zeros) {
 }
 END_TEST
 
+/* Two rows of numbers that no float32 sum, or product, goes through: n of each along dim, `other` side by side. */
+static void check_wide(int dim, int64_t n, int64_t other) {
+    enum { COUNT = 40 * 40 };
+    static double x[2][COUNT], got[COUNT];
+    const double from[2][3] = {{0x1p24, 1, 1}, {0x1p100, 0x1p100, 0x1p-100}};
+    const double to[2][3] = {{0x1p24, 0x1p24, 0x1p24 + 2}, {0x1p100, INFINITY, 0x1p100}};
+    tg_ctx *ctx = open_ctx();
+    tg_tape *t = tg_tape_new(ctx);
+    tg_shape shape = dim ? TG_SHAPE(other, n) : TG_SHAPE(n, other);
+    ck_assert_int_le(n * other, COUNT);
+    for (int k = 0; k < 2; k++) {
+        for (int64_t i = 0; i < n * other; i++) {
+            int64_t at = dim ? i % n : i / other;
+            x[k][i] = at < 3 ? from[k][at] : k;
+        }
+        tg_tensor *a = leaf(ctx, TG_F32, shape, x[k]);
+        tg_read_f64(k ? tg_cumprod(t, a, dim) : tg_cumsum(t, a, dim), got, n * other);
+        for (int64_t i = 0; i < n * other; i++) {
+            int64_t at = dim ? i % n : i / other;
+            double want = to[k][at < 3 ? at : 2];
+            ck_assert_msg(got[i] == want, "%s along %d of %d, element %d: %g, expected %g", k ? "products" : "sums",
+                          dim, (int)n, (int)at, got[i], want);
+        }
+    }
+    close_ctx(ctx, t);
+}
+
+START_TEST(floats_run_in_float64) {
+    check_wide(1, 3, 1);
+    check_wide(1, 40, 2);
+    check_wide(0, 40, 40);
+    check_wide(0, 3, 5);
+}
+END_TEST
+
 START_TEST(sums_either_way) {
     const double x[] = {1, 2, 3, 4, 5, 6}, across[] = {1, 3, 6, 4, 9, 15}, down[] = {1, 2, 3, 5, 7, 9};
     const double g[] = {6, 5, 3, 15, 11, 6}, g_down[] = {5, 7, 9, 4, 5, 6};
@@ -220,7 +255,7 @@ START_TEST(devices_that_do_not_sort_say_so) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {products_beside_zeros, sums_either_way,    order_of_ties_and_nan,
+    const TTest *const tests[] = {products_beside_zeros, floats_run_in_float64, sums_either_way, order_of_ties_and_nan,
                                   medians,               the_last_one_lands, draws_from_classes,
                                   noise_is_gumbels,      devices_that_do_not_sort_say_so};
     return tg_check_main("scans", tests, sizeof tests / sizeof *tests);

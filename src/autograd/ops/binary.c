@@ -1,4 +1,6 @@
 /* Arithmetic of two tensors that broadcast. A gradient is summed over the dims in which its input was stretched. */
+#include <math.h>
+
 #include "autograd/ops/derive.h"
 #include "autograd/ops/op.h"
 
@@ -158,10 +160,11 @@ static tg_status pow_backward(tg_call *c) {
 }
 
 /* As the rows of scalar.h have it: no slope where b is 0, nor to b where a is 0 and b is not negative. Arguments are
- * masked, not results, whose own derivatives would be 0 times infinity there. */
+ * masked, not results, whose own derivatives would be 0 times infinity there; and for b = 0 only where 1 / a, which is
+ * then the slope's own derivative by b, is not finite. */
 static tg_tensor *pow_by_a(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b) {
-    tg_tensor *zero = tg_equals(t, a, 0), *both = tg_where(t, zero, tg_equals(t, b, 0), zero);
-    tg_tensor *less = tg_masked_fill(t, tg_add_scalar(t, b, -1), both, 0);
+    tg_tensor *none = tg_equals(t, b, 0), *finite = tg_below(t, tg_abs(t, tg_reciprocal(t, a)), INFINITY);
+    tg_tensor *less = tg_masked_fill(t, tg_add_scalar(t, b, -1), tg_gt(t, none, finite), 0);
     return tg_mul(t, g, tg_mul(t, b, tg_pow(t, a, less)));
 }
 
@@ -193,8 +196,8 @@ static tg_status atan2_backward(tg_call *c) {
 
 /* 1 / (most (1 + r^2)), r times that, or its negative: as the rows of scalar.h, without a square that overflows. */
 static tg_tensor *atan2_taped(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b, bool by_b) {
-    tg_tensor *steep = tg_gt(t, tg_abs(t, a), tg_abs(t, b)), *most = tg_where(t, steep, a, b);
-    tg_tensor *origin = tg_equals(t, most, 0), *one = tg_number_like(t, g, 1);
+    tg_tensor *up = tg_abs(t, a), *along = tg_abs(t, b), *steep = tg_gt(t, up, along), *most = tg_where(t, steep, a, b);
+    tg_tensor *origin = tg_equals(t, tg_add(t, up, along), 0), *one = tg_number_like(t, g, 1);
     most = tg_masked_fill(t, most, origin, 1);
     tg_tensor *r = tg_div(t, tg_where(t, steep, b, a), most);
     tg_tensor *share = by_b ? tg_neg(t, tg_where(t, steep, one, r)) : tg_where(t, steep, r, one);
@@ -216,7 +219,8 @@ const tg_op tg_op_atan2 = {
     .saves_in = 3, .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = real_infer, .forward = atan2_forward,
     .backward = atan2_backward, .vjp = atan2_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(atan2_samples)};
 
-/* The angle between the axis of b and the point (b, a), of floats; both gradients are 0 at (0, 0). */
+/* The angle between the axis of b and the point (b, a), of floats; both gradients are 0 at (0, 0), and NaN beside one.
+ */
 PUBLIC(atan2)
 
 static tg_status fmod_infer(tg_call *c) {
@@ -268,10 +272,11 @@ static const tg_sample extremum_samples[] = {
     {.note = "mixed", .n_in = 2, .in = {ROWS(-2, 2, 4, 5), ROWS(-2, 2, 4, 5)}, .kinked = true},
 };
 
-/* g where `wins`, half of it where the two tie. */
-static tg_tensor *share(tg_tape *t, tg_tensor *g, tg_tensor *wins, tg_tensor *a, tg_tensor *b) {
-    tg_tensor *none = tg_number_like(t, g, 0);
-    return tg_where(t, wins, g, tg_where(t, tg_eq(t, a, b), tg_scale(t, g, 0.5), none));
+/* g where a wins, half of it where the two tie, NaN beside one. */
+static tg_tensor *share(tg_tape *t, tg_tensor *g, tg_tensor *wins, tg_tensor *ties, tg_tensor *loses) {
+    tg_tensor *half = tg_number_like(t, g, 0.5), *all = tg_number_like(t, g, 1), *none = tg_number_like(t, g, 0);
+    tg_tensor *less = tg_where(t, ties, half, tg_where(t, loses, none, tg_number_like(t, g, NAN)));
+    return tg_mul(t, g, tg_where(t, wins, all, less));
 }
 
 #define EXTREMUM(name_, text, wins)                                                                                \
@@ -280,13 +285,15 @@ static tg_tensor *share(tg_tape *t, tg_tensor *g, tg_tensor *wins, tg_tensor *a,
         TG_TRY(tg_op_map_grad(c, 0, TG_FN_##name_##_da, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0));          \
         return tg_op_map_grad(c, 1, TG_FN_##name_##_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);           \
     }                                                                                                              \
-    TAPED(name_, share(t, g, wins(t, a, b), a, b), share(t, g, wins(t, b, a), a, b))                               \
+    TAPED(name_, share(t, g, wins(t, a, b), tg_eq(t, a, b), wins(t, b, a)),                                        \
+          share(t, g, wins(t, b, a), tg_eq(t, a, b), wins(t, a, b)))                                               \
     const tg_op tg_op_##name_ = {                                                                                  \
         .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 2, .n_out = 1, .saves_in = 3,              \
         .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = extremum_infer, .forward = name_##_forward,      \
         .backward = name_##_backward, .vjp = name_##_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(extremum_samples)};     \
     PUBLIC(name_)
 
-/* The greater and the smaller of a and b, floats or integers; NaN wins. Where they tie each gets half the gradient. */
+/* The greater and the smaller of a and b, floats or integers. Where they tie each gets half the gradient; NaN wins, and
+ * both get it. */
 EXTREMUM(maximum, "max(a, b)", tg_gt)
 EXTREMUM(minimum, "min(a, b)", tg_lt)

@@ -70,9 +70,23 @@ static tg_status mean_of(tg_call *c, const tg_channel_norm *k, const tg_tensor *
 
 /* ---- Forward ---- */
 
+/* Of elements that are all equal the mean is exactly theirs: of float32 ones rounded from float64; in float64 the mean
+ * of what the first one leaves is added. */
+static tg_status centre(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *t) {
+    const tg_tensor *mean = c->saved[MEAN];
+    tg_tensor *sum = tg_call_temp(c, TG_F64, DIMS, mean->shape);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_TRY(mean_of(c, k, sum, x));
+    TG_TRY(tg_op_map(c, TG_FN_id, mean, TG_T1(sum), 1, 0, 0, false));
+    if (mean->dtype != TG_F64) return TG_OK;
+    TG_TRY(tg_op_map(c, TG_FN_sub, t, TG_T2(x, mean), 2, 0, 0, false));
+    TG_TRY(mean_of(c, k, sum, t));
+    return tg_op_map(c, TG_FN_add, mean, TG_T2(mean, sum), 2, 0, 0, false);
+}
+
 /* Two passes: the mean, then the squared distances from it. */
 tg_status tg_norm_moments(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *t) {
-    TG_TRY(mean_of(c, k, c->saved[MEAN], x));
+    TG_TRY(centre(c, k, x, t));
     TG_TRY(tg_op_map(c, TG_FN_sub_square, t, TG_T2(x, c->saved[MEAN]), 2, 0, 0, false));
     return mean_of(c, k, c->saved[RSTD], t);
 }

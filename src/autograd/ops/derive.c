@@ -14,10 +14,10 @@ tg_tensor *tg_gelu_slope(tg_tape *t, tg_tensor *x) {
     return tg_add(t, cdf, tg_mul(t, x, density));
 }
 
-/* With u = 2 sqrt(2/pi) (x + 0.044715 x^3) and s = sigmoid(u): s + x s (1 - s) u'. */
+/* With u = 2 sqrt(2/pi) (x + 0.044715 x^3) and s = sigmoid(u): s + x s (1 - s) u'. Beyond 100 that is 0 or 1. */
 tg_tensor *tg_gelu_tanh_slope(tg_tape *t, tg_tensor *given) {
     const double k = 1.5957691216057308;
-    tg_tensor *x = tg_wide(t, given), *square = tg_square(t, x);
+    tg_tensor *x = tg_clamp(t, tg_wide(t, given), -100, 100), *square = tg_square(t, x);
     tg_tensor *s = tg_sigmoid(t, tg_mul(t, x, tg_add_scalar(t, tg_scale(t, square, k * 0.044715), k)));
     tg_tensor *du = tg_add_scalar(t, tg_scale(t, square, k * 0.134145), k);
     tg_tensor *slope = tg_add(t, s, tg_mul(t, tg_mul(t, x, du), tg_mul(t, s, tg_one_minus(t, s))));

@@ -10,12 +10,14 @@ static tg_status prod_infer(tg_call *c) {
 static tg_status prod_forward(tg_call *c) { return tg_reduce_run(c, TG_PROD, c->out[0], c->in[0], 1); }
 
 /* Each element's slope is the product of the others. With z marking zeros, and 1 put in their place: the product of all
- * divided by the element, where no other one of the group is 0; else 0. */
+ * divided by the element, where no other one of the group is 0; else 0, which times an infinity or NaN among the others
+ * is NaN. */
 static tg_status prod_backward(tg_call *c) {
     const tg_tensor *x = c->in[0];
     tg_tensor *g = tg_reduce_kept(c, c->gout[0], x->ndim), *some = tg_reduce_whole(c, x);
     tg_tensor *zero = tg_call_temp(c, TG_BOOL, x->ndim, x->shape), *all = tg_reduce_small(c, x);
-    tg_tensor *zeros = tg_reduce_small(c, x);
+    tg_tensor *zeros = tg_reduce_small(c, x), *odds = tg_reduce_small(c, x), *none = tg_reduce_whole(c, x);
+    tg_tensor *odd = tg_call_temp(c, TG_BOOL, x->ndim, x->shape);
     if (!tg_ok(c->ctx)) return c->ctx->status;
     TG_TRY(tg_op_map(c, TG_FN_logical_not, zero, TG_T1(x), 1, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_masked_fill, some, TG_T2(x, zero), 2, 1, 0, false));
@@ -24,7 +26,13 @@ static tg_status prod_backward(tg_call *c) {
     TG_TRY(tg_op_map(c, TG_FN_mul, all, TG_T2(g, all), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_div, some, TG_T2(all, some), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_eq, zero, TG_T2(zeros, zero), 2, 0, 0, false)); /* no other one is 0 */
-    return tg_op_map(c, TG_FN_where_da, c->gin[0], TG_T2(zero, some), 2, 0, 0, tg_adds(c, 0));
+    TG_TRY(tg_op_map(c, TG_FN_sub, none, TG_T2(x, x), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_ne, odd, TG_T2(none, none), 2, 0, 0, false)); /* infinite or NaN */
+    TG_TRY(tg_reduce_run(c, TG_SUM, odds, odd, 1));
+    TG_TRY(tg_op_map(c, TG_FN_ne, odd, TG_T2(odds, odd), 2, 0, 0, false)); /* another one is */
+    TG_TRY(tg_op_map(c, TG_FN_neg, none, TG_T1(odd), 1, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_sqrt, none, TG_T1(none), 1, 0, 0, false)); /* NaN there, else 0 */
+    return tg_op_map(c, TG_FN_where, c->gin[0], TG_T3(zero, some, none), 3, 0, 0, tg_adds(c, 0));
 }
 
 /* As a tree of products of two, whose derivatives of any order are right beside zeros too: x [.., n] to [..]. */

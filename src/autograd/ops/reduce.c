@@ -57,11 +57,17 @@ tg_tensor *tg_reduce_whole(tg_call *c, const tg_tensor *x) {
     return tg_call_temp(c, tg_accumulate_dtype((tg_dtype)x->dtype), x->ndim, x->shape);
 }
 
-tg_tensor *tg_reduce_small(tg_call *c, const tg_tensor *x) {
+static tg_tensor *small(tg_call *c, const tg_tensor *x, tg_dtype dtype) {
     int64_t shape[TG_MAX_DIMS];
     tg_reduce_shape(x, tg_reduce_params_of(c)->mask, true, shape);
-    return tg_call_temp(c, tg_accumulate_dtype((tg_dtype)x->dtype), x->ndim, shape);
+    return tg_call_temp(c, dtype, x->ndim, shape);
 }
+
+tg_tensor *tg_reduce_small(tg_call *c, const tg_tensor *x) {
+    return small(c, x, tg_accumulate_dtype((tg_dtype)x->dtype));
+}
+
+tg_tensor *tg_reduce_small_f64(tg_call *c, const tg_tensor *x) { return small(c, x, TG_F64); }
 
 /* Input 0's gradient is scale * g in every element that was summed. */
 static tg_status spread(tg_call *c, double scale) {
@@ -163,7 +169,7 @@ static tg_status extremum_infer(tg_call *c) {
     return tg_reduce_need_some(c, "extremum");
 }
 
-/* The elements that equal the extremum share its gradient evenly. */
+/* The elements that equal the extremum share its gradient evenly; beside NaN none does, and 0 / 0 is everybody's. */
 static tg_status extremum_backward(tg_call *c) {
     const tg_tensor *x = c->in[0];
     tg_tensor *g = tg_reduce_kept(c, c->gout[0], x->ndim), *y = tg_reduce_kept(c, c->out[0], x->ndim);
@@ -172,7 +178,7 @@ static tg_status extremum_backward(tg_call *c) {
     TG_TRY(tg_op_map(c, TG_FN_eq, ties, TG_T2(x, y), 2, 0, 0, false));
     TG_TRY(tg_reduce_run(c, TG_SUM, share, ties, 1));
     TG_TRY(tg_op_map(c, TG_FN_div, share, TG_T2(g, share), 2, 0, 0, false));
-    return tg_op_map(c, TG_FN_where_da, c->gin[0], TG_T2(ties, share), 2, 0, 0, tg_adds(c, 0));
+    return tg_op_map(c, TG_FN_mul, c->gin[0], TG_T2(ties, share), 2, 0, 0, tg_adds(c, 0));
 }
 
 static tg_tensor *extremum_taped(tg_tape *t, const tg_node *n, tg_tensor *g) {
@@ -180,7 +186,7 @@ static tg_tensor *extremum_taped(tg_tape *t, const tg_node *n, tg_tensor *g) {
     tg_tensor *x = tg_node_in(n)[0], *ties = tg_eq(t, x, tg_reduce_kept_taped(t, n, tg_node_out(n)[0]));
     tg_tensor *all = tg_wide(t, tg_reduce_kept_taped(t, n, g));
     tg_tensor *share = tg_div(t, all, tg_cast(t, tg_sum(t, ties, p->dims, true), (tg_dtype)all->dtype));
-    return tg_where(t, ties, tg_cast(t, share, (tg_dtype)g->dtype), tg_number_like(t, g, 0));
+    return tg_cast(t, tg_mul(t, tg_cast(t, ties, (tg_dtype)all->dtype), share), (tg_dtype)g->dtype);
 }
 
 TG_VJP(extremum_vjp, extremum_taped(t, n, g))
@@ -200,7 +206,8 @@ const tg_op tg_op_max = {
     .sums_f32 = true, .infer = extremum_infer, .forward = max_forward, .backward = extremum_backward,
     .vjp = extremum_vjp, .jvp = tg_jvp_by_vjp, .flops = tg_reduce_flops, TG_SAMPLES(extremum_samples)};
 
-/* The greatest element over dims, NaN where there is one; equal ones share the gradient evenly. */
+/* The greatest element over dims; equal ones share the gradient evenly. NaN where there is one, and so is then the
+ * gradient of all. */
 TG_REDUCTION(max)
 
 static tg_status min_forward(tg_call *c) { return tg_reduce_run(c, TG_MIN, c->out[0], c->in[0], 1); }
@@ -211,7 +218,8 @@ const tg_op tg_op_min = {
     .sums_f32 = true, .infer = extremum_infer, .forward = min_forward, .backward = extremum_backward,
     .vjp = extremum_vjp, .jvp = tg_jvp_by_vjp, .flops = tg_reduce_flops, TG_SAMPLES(extremum_samples)};
 
-/* The smallest element over dims, NaN where there is one; equal ones share the gradient evenly. */
+/* The smallest element over dims; equal ones share the gradient evenly. NaN where there is one, and so is then the
+ * gradient of all. */
 TG_REDUCTION(min)
 
 /* ---- logsumexp ---- */

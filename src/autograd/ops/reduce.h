@@ -31,6 +31,7 @@ tg_tensor *tg_reduce_kept(tg_call *c, tg_tensor *r, int ndim);
 /* Temporaries, in the dtype that sums run in: of x's shape, and of the result's with the reduced dims kept. */
 tg_tensor *tg_reduce_whole(tg_call *c, const tg_tensor *x);
 tg_tensor *tg_reduce_small(tg_call *c, const tg_tensor *x);
+tg_tensor *tg_reduce_small_f64(tg_call *c, const tg_tensor *x);
 
 /* The same as taped ops: r, a result or its gradient, with the reduced dims back; the group of a node. */
 tg_tensor *tg_reduce_kept_taped(tg_tape *t, const tg_node *n, tg_tensor *r);

@@ -84,7 +84,7 @@ static tg_status cumsum_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
     return TG_OK;
 }
 
-/* Sums of each element and all before it along dim; int64 for integers and bools. Those of 16 bits run in float32. */
+/* Sums of each element and all before it along dim; int64 for integers and bools. Those of floats run in float64. */
 tg_tensor *tg_cumsum(tg_tape *t, tg_tensor *x, int dim) {
     return TG_RECORD(t, tg_op_cumsum, SCAN(dim), x);
 }

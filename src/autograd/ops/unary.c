@@ -41,7 +41,7 @@ static tg_status number_infer(tg_call *c) {
 /* ---- Integers too ---- */
 
 UNARY_X(abs, "|x|", number_infer, abs_d, nonzero_samples,
-        tg_where(t, tg_below(t, x, 0), tg_neg(t, g), tg_masked_fill(t, g, tg_equals(t, x, 0), 0)))
+        tg_mul(t, g, tg_sign(t, x)))
 UNARY_X(square, "x^2", number_infer, square_d, signed_samples, tg_scale(t, tg_mul(t, g, x), 2))
 UNARY_Y(relu, "max(x, 0)", number_infer, relu_d, nonzero_samples, tg_masked_fill(t, g, tg_equals(t, y, 0), 0))
 
@@ -153,9 +153,9 @@ const tg_op tg_op_scale = {
     .infer = tg_infer_float, .forward = affine_forward, .backward = affine_backward, .vjp = affine_vjp,
     .jvp = tg_jvp_linear, TG_SAMPLES(scale_samples)};
 
-/* a x, for a number a. */
+/* a x, for a number a. What is added is -0, which leaves a -0 as it is. */
 tg_tensor *tg_scale(tg_tape *t, tg_tensor *x, double a) {
-    return TG_RECORD(t, tg_op_scale, (&(affine_params){a, 0}), x);
+    return TG_RECORD(t, tg_op_scale, (&(affine_params){a, -0.0}), x);
 }
 
 static const tg_sample add_scalar_samples[] = {RANGES((&(const affine_params){1, 0.75}), -2, 2, -1, 3)};

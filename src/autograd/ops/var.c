@@ -23,17 +23,29 @@ static double var_scale(const tg_call *c, const tg_tensor *x) {
     return 1.0 / (double)(tg_reduce_group(c, x) - tg_reduce_params_of(c)->correction);
 }
 
-/* Two passes: the mean, which backward reads too, then the squared distances from it. */
-static tg_status var_into(tg_call *c, const tg_tensor *var) {
+/* The mean, which backward reads too; rest and sum are temporaries, the latter float64. Of elements that are all equal
+ * it is exactly theirs: of float32 ones rounded from float64; in float64 the mean of what the first one leaves is
+ * added. */
+static tg_status centre(tg_call *c, const tg_tensor *rest, const tg_tensor *sum) {
     const tg_tensor *x = c->in[0], *mean = c->saved[MEAN];
-    tg_tensor *square = tg_reduce_whole(c, x);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
-    TG_TRY(tg_reduce_run(c, TG_SUM, mean, x, 1.0 / (double)tg_reduce_group(c, x)));
-    TG_TRY(tg_op_map(c, TG_FN_sub_square, square, TG_T2(x, mean), 2, 0, 0, false));
-    return tg_reduce_run(c, TG_SUM, var, square, var_scale(c, x));
+    double scale = 1.0 / (double)tg_reduce_group(c, x);
+    TG_TRY(tg_reduce_run(c, TG_SUM, sum, x, scale));
+    TG_TRY(tg_op_map(c, TG_FN_id, mean, TG_T1(sum), 1, 0, 0, false));
+    if (mean->dtype != TG_F64) return TG_OK;
+    TG_TRY(tg_op_map(c, TG_FN_sub, rest, TG_T2(x, mean), 2, 0, 0, false));
+    TG_TRY(tg_reduce_run(c, TG_SUM, sum, rest, scale));
+    return tg_op_map(c, TG_FN_add, mean, TG_T2(mean, sum), 2, 0, 0, false);
 }
 
-static tg_status var_forward(tg_call *c) { return var_into(c, c->out[0]); }
+/* The sum of the squared distances from the mean. */
+static tg_status var_forward(tg_call *c) {
+    const tg_tensor *x = c->in[0], *mean = c->saved[MEAN];
+    tg_tensor *square = tg_reduce_whole(c, x), *sum = tg_reduce_small_f64(c, x);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_TRY(centre(c, square, sum));
+    TG_TRY(tg_op_map(c, TG_FN_sub_square, square, TG_T2(x, mean), 2, 0, 0, false));
+    return tg_reduce_run(c, TG_SUM, c->out[0], square, var_scale(c, x));
+}
 
 static tg_status var_backward(tg_call *c) {
     const tg_tensor *x = c->in[0];
@@ -87,12 +99,17 @@ static tg_status std_infer(tg_call *c) {
     return tg_call_save(c, DEVIATION, tg_accumulate_dtype((tg_dtype)x->dtype), x->ndim, shape);
 }
 
+/* In float64, where no square of a float32 over- or underflows. */
 static tg_status std_forward(tg_call *c) {
-    tg_tensor *y = tg_reduce_kept(c, c->out[0], c->in[0]->ndim);
-    const tg_tensor *deviation = c->saved[DEVIATION];
+    const tg_tensor *x = c->in[0], *deviation = c->saved[DEVIATION];
+    tg_tensor *y = tg_reduce_kept(c, c->out[0], x->ndim), *sum = tg_reduce_small_f64(c, x);
+    tg_tensor *square = tg_call_temp(c, TG_F64, x->ndim, x->shape);
     if (!tg_ok(c->ctx)) return c->ctx->status;
-    TG_TRY(var_into(c, deviation));
-    TG_TRY(tg_op_map(c, TG_FN_sqrt, deviation, TG_T1(deviation), 1, 0, 0, false));
+    TG_TRY(centre(c, square, sum));
+    TG_TRY(tg_op_map(c, TG_FN_id, sum, TG_T1(c->saved[MEAN]), 1, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_sub_square, square, TG_T2(x, sum), 2, 0, 0, false));
+    TG_TRY(tg_reduce_run(c, TG_SUM, sum, square, var_scale(c, x)));
+    TG_TRY(tg_op_map(c, TG_FN_sqrt, deviation, TG_T1(sum), 1, 0, 0, false));
     return tg_op_map(c, TG_FN_id, y, TG_T1(deviation), 1, 0, 0, false);
 }
 
@@ -110,7 +127,7 @@ static tg_status std_backward(tg_call *c) {
 static tg_status std_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const tg_reduce_params *p = tg_node_params(n);
     tg_tensor *x = tg_node_in(n)[0];
-    out[0] = tg_cast(t, tg_root_or_0(t, tg_var(t, tg_wide(t, x), p->dims, p->correction, p->keepdim)),
+    out[0] = tg_cast(t, tg_root_or_0(t, tg_var(t, tg_cast(t, x, TG_F64), p->dims, p->correction, p->keepdim)),
                      (tg_dtype)x->dtype);
     return TG_OK;
 }

@@ -52,7 +52,8 @@ static tg_status norm_forward(tg_call *c) {
     return tg_op_map(c, TG_FN_id, y, TG_T1(norm), 1, 0, 0, false);
 }
 
-/* The elements that have the extremum's size share its gradient evenly. */
+/* The elements that have the extremum's size share its gradient evenly; beside NaN none does, and 0 / 0 is
+ * everybody's. */
 static tg_status extremum_backward(tg_call *c, const tg_tensor *g) {
     const tg_tensor *x = c->in[0];
     tg_tensor *ties = tg_call_temp(c, TG_BOOL, x->ndim, x->shape), *size = tg_reduce_whole(c, x);
@@ -62,8 +63,19 @@ static tg_status extremum_backward(tg_call *c, const tg_tensor *g) {
     TG_TRY(tg_op_map(c, TG_FN_eq, ties, TG_T2(size, c->saved[NORM]), 2, 0, 0, false));
     TG_TRY(tg_reduce_run(c, TG_SUM, share, ties, 1));
     TG_TRY(tg_op_map(c, TG_FN_div, share, TG_T2(g, share), 2, 0, 0, false));
-    TG_TRY(tg_op_map(c, TG_FN_where_da, size, TG_T2(ties, share), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_mul, size, TG_T2(ties, share), 2, 0, 0, false));
     return tg_op_map(c, TG_FN_abs_d, c->gin[0], TG_T2(size, x), 2, 0, 0, tg_adds(c, 0));
+}
+
+/* |x|^(p - 1) y^(1 - p), for p < 1. Beside much greater elements their quotient would be 0, and its power infinite; in
+ * float64 no power of a float32 is. */
+static tg_status small_powers(tg_call *c, double p, const tg_tensor *slope) {
+    tg_tensor *all = tg_reduce_small_f64(c, c->in[0]);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_TRY(tg_op_map(c, TG_FN_id, all, TG_T1(c->saved[NORM]), 1, 0, 0, false));
+    TG_TRY(power(c, all, 1 - p));
+    TG_TRY(power(c, slope, p - 1));
+    return tg_op_map(c, TG_FN_mul, slope, TG_T2(slope, all), 2, 0, 0, false);
 }
 
 /* gx = g sign(x) (|x| / y)^(p - 1), and 0 where x or y is 0. */
@@ -82,11 +94,15 @@ static tg_status norm_backward(tg_call *c) {
         TG_TRY(tg_op_map(c, TG_FN_where_da, share, TG_T2(norm, share), 2, 0, 0, false));
         return tg_op_map(c, TG_FN_mul, c->gin[0], TG_T2(x, share), 2, 0, 0, tg_adds(c, 0));
     }
-    tg_tensor *slope = tg_reduce_whole(c, x);
+    tg_tensor *slope = p < 1 ? tg_call_temp(c, TG_F64, x->ndim, x->shape) : tg_reduce_whole(c, x);
     if (!tg_ok(c->ctx)) return c->ctx->status;
     TG_TRY(tg_op_map(c, TG_FN_abs, slope, TG_T1(x), 1, 0, 0, false));
-    TG_TRY(tg_op_map(c, TG_FN_div, slope, TG_T2(slope, norm), 2, 0, 0, false));
-    TG_TRY(power(c, slope, p - 1));
+    if (p < 1) {
+        TG_TRY(small_powers(c, p, slope));
+    } else {
+        TG_TRY(tg_op_map(c, TG_FN_div, slope, TG_T2(slope, norm), 2, 0, 0, false));
+        TG_TRY(power(c, slope, p - 1));
+    }
     TG_TRY(tg_op_map(c, TG_FN_abs_d, slope, TG_T2(slope, x), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_mul, slope, TG_T2(slope, g), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_where_da, slope, TG_T2(norm, slope), 2, 0, 0, false));

@@ -14,6 +14,25 @@ TILE_REDUCTION tile_sum_square(const real *t, int64_t n, real mean) {
     return s + lanes_sum(lane);
 }
 
+/* sum of x - mean and, as the result, of its square. */
+TILE_REDUCTION tile_about(const real *t, int64_t n, real mean, real *rest) {
+    real lane[LANES] = {0}, left[LANES] = {0}, s = 0, r = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++) {
+            real d = t[i + l] - mean;
+            left[l] += d;
+            lane[l] += d * d;
+        }
+#pragma omp simd reduction(+ : s, r)
+    for (int64_t k = i; k < n; k++) {
+        r += t[k] - mean;
+        s += (t[k] - mean) * (t[k] - mean);
+    }
+    *rest = r + lanes_sum(left);
+    return s + lanes_sum(lane);
+}
+
 /* sum of g h and, as the result, of g h (x - mean). */
 TILE_REDUCTION tile_dots(const real *g, const real *h, const real *x, int64_t n, real mean, real *gh) {
     real a = 0, b = 0;
@@ -26,12 +45,12 @@ TILE_REDUCTION tile_dots(const real *g, const real *h, const real *x, int64_t n,
     return b;
 }
 
-/* sum of (x - mean)^2 over a row: a second pass over cached memory instead of a difference of large numbers. */
-static real sum_square(const tg_rows *x, int64_t r, real mean) {
+/* sum of x^2 over a row. */
+static real sum_square(const tg_rows *x, int64_t r) {
     real buf[TILE], sum = 0;
     for (int64_t j = 0; j < x->n; j += TILE) {
         int64_t n = tile_len(x->n, j);
-        sum += tile_sum_square(tile_in(x, r, j, n, buf), n, mean);
+        sum += tile_sum_square(tile_in(x, r, j, n, buf), n, 0);
     }
     return sum;
 }
@@ -43,6 +62,21 @@ static real sum_row(const tg_rows *x, int64_t r) {
         sum += tile_sum(tile_in(x, r, j, n, buf), n);
     }
     return sum;
+}
+
+/* The mean of a row; its variance, from a second pass over cached memory instead of a difference of large numbers. What
+ * that pass finds left of x - mean goes to the mean, so that elements that are all equal are exactly their mean. */
+static real moments(const tg_rows *x, int64_t r, real *variance) {
+    real buf[TILE], n = (real)x->n, mean = sum_row(x, r) / n, rest = 0, sum = 0, left;
+    for (int64_t j = 0; j < x->n; j += TILE) {
+        int64_t len = tile_len(x->n, j);
+        sum += tile_about(tile_in(x, r, j, len, buf), len, mean, &left);
+        rest += left;
+    }
+    rest /= n;
+    sum = sum / n - rest * rest;
+    *variance = sum < 0 ? 0 : sum;
+    return mean + rest;
 }
 
 /* Elements [j, j + n) of a vector of weights or biases; `absent` everywhere where there is none. */
@@ -83,10 +117,13 @@ static void norm_row(const tg_norm_job *job, int64_t r, real mean, real rstd) {
 void TG_K(norm)(void *arg, int64_t begin, int64_t end) {
     const tg_norm_job *job = arg;
     int64_t last = tg_unit_end(job->x.count, job->per_unit, end);
-    real n = (real)job->x.n;
     for (int64_t r = begin * job->per_unit; r < last; r++) {
-        real mean = job->rms ? 0 : sum_row(&job->x, r) / n;
-        real rstd = 1 / real_sqrt(sum_square(&job->x, r, mean) / n + (real)job->eps);
+        real mean = 0, square;
+        if (job->rms)
+            square = sum_square(&job->x, r) / (real)job->x.n;
+        else
+            mean = moments(&job->x, r, &square);
+        real rstd = 1 / real_sqrt(square + (real)job->eps);
         if (job->mean.data && !job->rms)
             row_set(&job->mean, r, mean);
         if (job->rstd.data)

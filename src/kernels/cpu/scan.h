@@ -1,7 +1,7 @@
 /* Running sums and products: what the driver (scan.c) hands to the templates (scan_tmpl.c).
  *
- * A row is scanned element after element, so its bits depend on nothing but itself. Rows that lie side by side are
- * scanned together, an element of each at a time.
+ * A row is scanned element after element, floats in float64, so its bits depend on nothing but itself. Rows that lie
+ * side by side are scanned together, an element of each at a time.
  */
 #ifndef TG_SCAN_H
 #define TG_SCAN_H

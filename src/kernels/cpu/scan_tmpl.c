@@ -1,6 +1,12 @@
 #include "kernels/cpu/scan.h"
 #include "kernels/cpu/span.h"
 
+/* What runs along a row. */
+typedef double run_f32;
+typedef double run_f64;
+typedef int64_t run_i64;
+typedef SPAN_CAT(run_, TG_T) run;
+
 /* n elements of y from `at` on. */
 static void put(const tg_scan_job *job, char *at, int64_t stride, int64_t n, T *t) {
     T old[TG_SCAN_RUN];
@@ -12,18 +18,19 @@ static void put(const tg_scan_job *job, char *at, int64_t stride, int64_t n, T *
 }
 
 /* In place; returns the last. */
-static T scan_run(T *t, int64_t n, T so_far, bool prod, bool back) {
+static run scan_run(T *t, int64_t n, run so_far, bool prod, bool back) {
     int64_t i = back ? n - 1 : 0, step = back ? -1 : 1;
     if (prod)
-        for (int64_t k = 0; k < n; k++, i += step) t[i] = so_far *= t[i];
+        for (int64_t k = 0; k < n; k++, i += step) t[i] = (T)(so_far *= t[i]);
     else
-        for (int64_t k = 0; k < n; k++, i += step) t[i] = so_far += t[i];
+        for (int64_t k = 0; k < n; k++, i += step) t[i] = (T)(so_far += t[i]);
     return so_far;
 }
 
 static void scan_row(const tg_scan_job *job, int64_t r) {
     int64_t size = job->x.n;
-    T t[TG_SCAN_RUN], so_far = job->prod;
+    T t[TG_SCAN_RUN];
+    run so_far = job->prod;
     for (int64_t done = 0, n; done < size; done += n) {
         n = size - done < TG_SCAN_RUN ? size - done : TG_SCAN_RUN;
         int64_t j = job->back ? size - done - n : done;
@@ -43,15 +50,16 @@ static void scan_band(const tg_scan_job *job, int64_t r, int64_t n) {
     const char *x = tg_row_at(&job->x, r, 0);
     char *y = tg_row_at(&job->y, r, 0);
     int64_t x_step = job->x.stride * job->x.size, y_step = job->y.stride * job->y.size;
-    T so_far[TG_SCAN_LANES], t[TG_SCAN_LANES];
+    run so_far[TG_SCAN_LANES];
+    T t[TG_SCAN_LANES];
     for (int64_t i = 0; i < n; i++) so_far[i] = job->prod;
     for (int64_t k = 0; k < job->x.n; k++) {
         int64_t j = job->back ? job->x.n - 1 - k : k;
         span_load(t, x + j * x_step, job->x.dtype, job->x_lane, n);
         if (job->prod)
-            for (int64_t i = 0; i < n; i++) t[i] = so_far[i] *= t[i];
+            for (int64_t i = 0; i < n; i++) t[i] = (T)(so_far[i] *= t[i]);
         else
-            for (int64_t i = 0; i < n; i++) t[i] = so_far[i] += t[i];
+            for (int64_t i = 0; i < n; i++) t[i] = (T)(so_far[i] += t[i]);
         put(job, y + j * y_step, job->y_lane, n, t);
     }
 }

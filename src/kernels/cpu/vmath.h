@@ -130,10 +130,11 @@ static inline float tg_sigmoid_f32(float x) {
     return 1.0f / (1.0f + tg_exp_f32(-x));
 }
 
+/* -0 stays. */
 static inline float tg_tanh_f32(float x) {
-    x = x > 10.0f ? 10.0f : x;
-    float e = tg_expm1_small_f32(2 * x);
-    return e / (e + 2.0f);
+    float z = x > 10.0f ? 10.0f : x;
+    float e = tg_expm1_small_f32(2 * z);
+    return x == 0 ? x : e / (e + 2.0f);
 }
 
 /* erf(x) = 1 - exp(-a G(a)) with a = |x|, at most 4: one polynomial for all, exact to relative rounding also near 0. */

@@ -14,11 +14,12 @@ struct Job {
 };
 
 /* The mean of a row and what to multiply by. The second sum is of squared differences, of what the first pass kept,
- * instead of a difference of large numbers. */
+ * instead of a difference of large numbers. What is left of the differences goes to the mean: of elements that are all
+ * equal it is exactly theirs. */
 template <class T, int W, int KEPT>
 __device__ inline void moments(Share<T, W, KEPT, 1> &row, const Sources<1> &x, const Job &job, const Group &g, T *mean,
                                T *rstd) {
-    T sum = 0, squares = 0, n = (T)job.x.n;
+    T sum = 0, rest = 0, squares = 0, n = (T)job.x.n;
     row.read(x, g, [&](int64_t, T(&v)[1][W], int) {
         TG_UNROLL
         for (int i = 0; i < W; i++) sum += v[0][i];
@@ -26,10 +27,15 @@ __device__ inline void moments(Share<T, W, KEPT, 1> &row, const Sources<1> &x, c
     T m = job.rms ? (T)0 : joined(g, sum, Sum()) / n;
     row.again(x, g, [&](int64_t, T(&v)[1][W], int) {
         TG_UNROLL
-        for (int i = 0; i < W; i++) squares += (v[0][i] - m) * (v[0][i] - m);
+        for (int i = 0; i < W; i++) {
+            rest += v[0][i] - m;
+            squares += (v[0][i] - m) * (v[0][i] - m);
+        }
     });
-    *mean = m;
-    *rstd = 1 / tg_m_sqrt(joined(g, squares, Sum()) / n + (T)job.eps);
+    rest = job.rms ? (T)0 : joined(g, rest, Sum()) / n;
+    squares = joined(g, squares, Sum()) / n - rest * rest;
+    *mean = m + rest;
+    *rstd = 1 / tg_m_sqrt((squares < 0 ? (T)0 : squares) + (T)job.eps);
 }
 
 template <class T, int W, int KEPT>

@@ -1,6 +1,6 @@
 /* The CUDA device's scan slot. A row is cut into chunks of one length, and these into tiles: of a tile every thread has
  * some neighbours, which it scans by itself; then the threads' totals are scanned, and then the chunks'. Where there
- * are many rows side by side, or short ones, a thread has a row. Shapes alone decide. */
+ * are many rows side by side, or short ones, a thread has a row. Shapes alone decide. Floats run in float64. */
 #include "kernels/cuda/slots.h"
 #include "kernels/cuda/vector.h"
 #include "kernels/cuda/walk.h"
@@ -161,7 +161,6 @@ extern "C" tg_status tg_cuda_scan(tg_ctx *ctx, tg_reduction kind, tg_array y, tg
     bool lanes = rows.n && rows.shape[rows.n - 1] >= SCAN_LANES &&
                  distance(rows.stride[SCAN_Y][rows.n - 1]) < distance(job.y_step);
     bool by_rows = job.n <= SCAN_SHORT || (lanes && job.n <= SCAN_CHUNK);
-    bool real = is_float(x.dtype) || is_float(y.dtype), wide = element_size(x.dtype) == 8 || element_size(y.dtype) == 8;
-    if (!real) return launch_scan<int64_t>(ctx, job, by_rows, TG_I64);
-    return wide ? launch_scan<double>(ctx, job, by_rows, TG_F64) : launch_scan<float>(ctx, job, by_rows, TG_F32);
+    bool real = is_float(x.dtype) || is_float(y.dtype);
+    return real ? launch_scan<double>(ctx, job, by_rows, TG_F64) : launch_scan<int64_t>(ctx, job, by_rows, TG_I64);
 }

@@ -18,7 +18,7 @@ static vec activate(vec v, tg_activation act) {
     switch (act) {
     case TG_ACT_NONE: break;
     case TG_ACT_RELU:
-        for (int i = 0; i < LANES; i++) x[i] = x[i] <= 0 ? 0 : x[i];
+        for (int i = 0; i < LANES; i++) x[i] = x[i] < 0 ? 0 : x[i];
         break;
     case TG_ACT_GELU_TANH:
         for (int i = 0; i < LANES; i++) x[i] = tg_gelu_tanh_of(x[i]);
