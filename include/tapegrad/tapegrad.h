@@ -471,7 +471,7 @@ TG_API tg_status tg_replay_close(tg_replay *r, tg_tensor *hook);
 /* ---- Looking at a tape ---- */
 
 typedef enum tg_format { TG_TEXT, TG_JSON, TG_DOT } tg_format;
-/* One row a node: op, shapes, saved bytes, FLOPs, times (tg_tape_time), call site; or for Graphviz what feeds what. */
+/* One row a node: op, shapes, saved bytes, FLOPs, times, call site (JSON: by tensors' ids what feeds what); or DOT. */
 TG_API size_t tg_tape_dump(tg_tape *t, tg_format format, char *buf, size_t n);
 TG_API void tg_tape_time(tg_tape *t, bool on); /* measure nodes from now on */
 

@@ -373,6 +373,8 @@ static inline tg_array tg_array_spread(const tg_tensor *x, int64_t i, const tg_a
     return a;
 }
 size_t tg_shape_text(int ndim, const int64_t *shape, char *buf, size_t n); /* "[2, 3]" */
+/* Offset of the first byte that is not UTF-8 (RFC 3629: no overlong forms, no surrogates); n: there is none. */
+size_t tg_utf8_check(const char *s, size_t n);
 /* snprintf at a running position: *at grows by the whole length. */
 void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) TG_PRINTF(4, 5);
 tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b); /* draws from the default stream */
