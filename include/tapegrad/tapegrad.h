@@ -24,7 +24,6 @@
 #define TG_VERSION_MINOR 1
 #define TG_VERSION_PATCH 0
 #define TG_VERSION "0.1.0"
-
 #if defined(__GNUC__)
 #define TG_API __attribute__((visibility("default")))
 #define TG_PRINTF(f, a) __attribute__((format(printf, f, a)))
@@ -211,6 +210,7 @@ typedef struct tg_config {
     void *log_user;
     double deadline; /* seconds that a collective may wait; 0: 300 */
     const tg_file_ops *files; /* instead of the system's calls (io.h) */
+    int64_t memory; /* of tensors: so many bytes live at most (tg_memory), more is TG_ERR_MEMORY; 0: no limit */
 } tg_config;
 
 #define TG_CONFIG(...) (&(tg_config){.size = sizeof(tg_config), __VA_ARGS__})

@@ -191,6 +191,7 @@ struct tg_ctx {
     tg_allocator host_alloc;
     const tg_file_ops *files; /* NULL: the system's calls */
     tg_heap *heap; /* the device's bytes */
+    int64_t memory; /* so many of them at most; 0: no limit */
     struct tg_pool *pool;
     tg_parallel_for_fn parallel_for;
     void *parallel_user;
@@ -272,6 +273,8 @@ void tg_host_strfree(tg_ctx *ctx, char *s);
 
 /* ---- storage.c ---- */
 
+/* From the context's heap, within the caller's limit; NULL: there are none. */
+tg_block *tg_take_block(tg_ctx *ctx, size_t bytes, tg_category category);
 tg_storage *tg_storage_new(tg_ctx *ctx, size_t bytes, tg_category category);
 tg_storage *tg_storage_wrap(tg_ctx *ctx, void *data, size_t bytes, void (*release)(void *), void *user);
 static inline tg_storage *tg_storage_ref(tg_storage *s) {
