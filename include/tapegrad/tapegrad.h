@@ -3,9 +3,9 @@
  * Umbrella header: status, dtypes, context, tensors, tape, backward, recomputation, random streams.
  * The ops are in ops.h, which this header includes at its end.
  *
- * Errors are sticky. A failed call records the first error in its context and returns an inert tensor; every later
- * call on that context does nothing until tg_ctx_clear, but for free, drop, reset, status, message and clear. Check
- * once, at the end: tg_ctx_status.
+ * Errors are sticky. A failed call records the first error in its context (given no tape, in that of the first tensor)
+ * and returns an inert tensor; every later call on that context does nothing until tg_ctx_clear, but for free, drop,
+ * reset, status, message and clear. Check once, at the end: tg_ctx_status.
  *
  * Ownership in three words: what *_new returns is released by *_free; what tg_keep returns is released by tg_drop;
  * all else is borrowed. A tensor made on a context lives until tg_drop or tg_ctx_free; a tensor made by an op lives
@@ -219,8 +219,8 @@ typedef struct tg_config {
  * config may be NULL. */
 TG_API tg_ctx *tg_ctx_new(const tg_config *config);
 /* Ends every tensor and tape made on the context; modules, optimisers and files are freed before it. No handle of it
- * may be used afterwards, not even to drop or free it: an object that holds one holds the context too. While a
- * backward runs (in a hook of it) the context, and its tape, cannot end: that is an error, and nothing is freed. */
+ * may be used afterwards, not even to drop or free it: an object that holds one holds the context too. While a function
+ * that a call has been given runs (a hook, an op's) its context, and tape, cannot end: an error, nothing is freed. */
 TG_API void tg_ctx_free(tg_ctx *ctx);
 
 TG_API tg_status tg_ctx_status(const tg_ctx *ctx);

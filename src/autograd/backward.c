@@ -361,13 +361,13 @@ tg_status tg_backward_run(tg_tape *t, tg_tensor *const *roots, int n, const tg_p
 /* ---- The public side ---- */
 
 tg_status tg_backward(tg_tape *t, tg_tensor *root) {
-    TG_TRY(tg_tape_check(t, "tg_backward"));
+    TG_TRY(tg_tape_check_with(t, &root, 1, "tg_backward"));
     tg_pass_opts o = {0};
     return tg_backward_run(t, &root, 1, &o, "tg_backward");
 }
 
 static tg_status backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_backward_opts *given) {
-    TG_TRY(tg_tape_check(t, "tg_backward_with"));
+    TG_TRY(tg_tape_check_with(t, roots, n, "tg_backward_with"));
     tg_ctx *ctx = t->ctx;
     tg_backward_opts opts;
     TG_TRY(tg_options(ctx, &opts, sizeof opts, given, "tg_backward_with: the options"));
@@ -457,7 +457,7 @@ static tg_status check_grad_call(tg_tape *t, tg_tensor *const *roots, int n_root
 
 static tg_status grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs,
                       tg_tensor **grads, const tg_grad_opts *given) {
-    TG_TRY(tg_tape_check(t, "tg_grad"));
+    TG_TRY(tg_tape_check_with(t, roots, n_roots, "tg_grad"));
     tg_ctx *ctx = t->ctx;
     tg_grad_opts opts;
     TG_TRY(tg_options(ctx, &opts, sizeof opts, given, "tg_grad: the options"));
@@ -482,6 +482,6 @@ tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *c
                   tg_tensor **grads, const tg_grad_opts *opts) {
     tg_status s = ended(t, grad(t, roots, n_roots, inputs, n_inputs, grads, opts));
     if (s != TG_OK)
-        for (int i = 0; grads && i < n_inputs; i++) grads[i] = tg_inert(t ? t->ctx : &tg_dead_ctx);
+        for (int i = 0; grads && i < n_inputs; i++) grads[i] = tg_tape_inert(t, roots, n_roots);
     return s;
 }

@@ -192,7 +192,8 @@ static tg_status say_gradient(text *s, tg_tape *t, tg_tensor *root, tg_tensor *x
 static tg_status explain(text *s, tg_tape *t, tg_tensor *root, tg_tensor *x) {
     char what[160];
     uint32_t on_way;
-    TG_TRY(tg_tape_check(t, "tg_explain_grad"));
+    tg_tensor *const given[] = {root, x};
+    TG_TRY(tg_tape_check_with(t, given, 2, "tg_explain_grad"));
     TG_TRY(tg_check(t->ctx, root, "tg_explain_grad: the root"));
     TG_TRY(tg_check(t->ctx, x, "tg_explain_grad: the tensor"));
     if ((root->tape && root->tape != t) || (x->tape && x->tape != t))

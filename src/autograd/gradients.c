@@ -347,6 +347,7 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
     if (TG_UNLIKELY(t->ctx->grid.axes) && !accumulated && !t->taped) (*g)->place = tg_placement_of_gradient(x, false);
     if (TG_UNLIKELY(t->ctx->grid.axes) && accumulated) place_gradient(x);
     x->ext->hooks_running++;
+    t->busy++; /* what waited for a gradient runs its hooks outside of backward */
     for (tg_hook *h = x->ext->hooks; h && s == TG_OK; h = h->next) {
         if (h->accumulated != accumulated || !h->fn) continue;
         tg_tensor *given = *g;
@@ -358,6 +359,7 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
         else if (given != *g && !accumulated)
             s = replace(t, x, g, given);
     }
+    t->busy--;
     x->ext->hooks_running--;
     sweep_hooks(x);
     tg_set_grad_mode(t, grad);

@@ -273,15 +273,19 @@ static void free_chunks(tg_ctx *ctx, tg_host_chunk *c) {
     }
 }
 
+/* Why the context cannot end now; NULL: it can. */
+static const char *why_held(const tg_ctx *ctx) {
+    if (ctx->ending || ctx->capture) return ctx->ending ? "the context is ending" : "a step is being captured";
+    for (const tg_tape *t = ctx->tapes; t; t = t->next)
+        if (tg_tape_held(t)) return tg_tape_held(t);
+    return ctx->busy ? "a function that a call of this context runs has not returned" : NULL;
+}
+
 void tg_ctx_free(tg_ctx *ctx) {
     if (!ctx || ctx == &tg_dead_ctx) return;
-    for (const tg_tape *t = ctx->tapes; t; t = t->next)
-        if (t->in_backward) {
-            tg_fail(ctx, TG_ERR_STATE, "tg_ctx_free: a backward of a tape is running");
-            return;
-        }
-    if (ctx->capture) {
-        tg_fail(ctx, TG_ERR_STATE, "tg_ctx_free: a step is being captured");
+    const char *held = why_held(ctx);
+    if (held) {
+        tg_fail(ctx, TG_ERR_STATE, "tg_ctx_free: %s", held);
         return;
     }
     ctx->ending = true;

@@ -69,7 +69,8 @@ enum {
     TG_F_GIVEN = 128,          /* the caller's bytes: where it was not placed, each rank may have others */
     TG_F_DIFFERENTIABLE = 256, /* recorded without grad, and would need one with it (a recomputation's first run) */
     TG_F_COMPARED = 512,       /* check mode: its placement has been compared with the other ranks' bytes */
-    TG_F_GRADIENT = 1024       /* what tg_grad_of returned */
+    TG_F_GRADIENT = 1024,      /* what tg_grad_of returned */
+    TG_F_UNRECORDED = 2048     /* it needs a gradient, and an op that kept no node has used it */
 };
 
 /* What a tape's handle that has ended still says: nothing else of it may be read. */
@@ -173,6 +174,7 @@ struct tg_ctx {
     int device_index; /* of "cuda:2"; -1: not said */
     const char *running; /* the op whose forward or backward runs, for devices that find errors later; and its call */
     const void *running_site;
+    int busy; /* functions of the caller's that run, but those of ops and tapes, which say so themselves */
     uint64_t serial; /* of handles; only grows */
     uint64_t epochs; /* of tape resets */
     uint64_t hook_ids;

@@ -192,7 +192,9 @@ static tg_status refill(tg_storage *s) {
     tg_ctx *ctx = s->ctx;
     TG_TRY(storage_bytes(s));
     s->state = TG_PRESENT;
+    ctx->busy++;
     tg_status status = s->extra->refill(s->extra->user, ctx, s->data, s->bytes);
+    ctx->busy--;
     if (status == TG_OK) return ctx->status;
     tg_storage_discard(s, s->by, s->by_site);
     return tg_fail(ctx, TG_ERR_CALLBACK, "the refill of a discarded tensor failed with %s", tg_status_name(status));
