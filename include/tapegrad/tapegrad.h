@@ -410,7 +410,7 @@ typedef struct tg_grad_opts {
 #define TG_GRAD(...) (&(tg_grad_opts){.size = sizeof(tg_grad_opts), __VA_ARGS__})
 
 /* grads[i] = d (sum of roots) / d inputs[i], tensors of the tape in the inputs' dtypes. Accumulates nowhere. Inputs
- * may be leaves or results. On an error grads[] are inert. */
+ * may be leaves or results; one given twice has one gradient, twice. On an error grads[] are inert. */
 TG_API tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs,
                          tg_tensor **grads, const tg_grad_opts *opts);
 

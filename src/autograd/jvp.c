@@ -78,7 +78,12 @@ static tg_status check_call(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_t
         if (outs[i]->tape && outs[i]->tape != t)
             return tg_fail(ctx, TG_ERR_HANDLE, "%s: output %d is a result of another tape", who, i);
     }
-    return tg_check_inputs(t, inputs, n_in, who);
+    TG_TRY(tg_check_inputs(t, inputs, n_in, who));
+    for (int i = 0; i < n_in; i++)
+        for (int j = 0; j < i; j++)
+            if (inputs[j] == inputs[i])
+                return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: inputs %d and %d are the same tensor", who, j, i);
+    return TG_OK;
 }
 
 /* What needs no gradient is the same on every rank in one way only. */
