@@ -270,6 +270,14 @@ static uint64_t add_hook(tg_tensor *x, tg_hook_fn fn, void *user, bool accumulat
     return h->id;
 }
 
+uint64_t tg_hook_first(tg_tensor *x, tg_hook_fn fn, void *user) {
+    tg_hook *h = tg_hook_new(x->ctx);
+    if (!h) return 0;
+    *h = (tg_hook){.id = ++x->ctx->hook_ids, .fn = fn, .user = user, .next = x->ext->hooks};
+    x->ext->hooks = h;
+    return h->id;
+}
+
 uint64_t tg_on_grad(tg_tensor *x, tg_hook_fn fn, void *user) { return add_hook(x, fn, user, false, "tg_on_grad"); }
 
 uint64_t tg_on_accumulated(tg_tensor *x, tg_hook_fn fn, void *user) {
