@@ -163,7 +163,8 @@ static tg_status run_checks(tg_check_run *r) {
     } else {
         TG_TRY(tg_check_gradient(r, r->roots, r->seeds, r->n_roots, TG_GRAD_WRITE, false, d->gx));
     }
-    return tg_diff_compare(d);
+    TG_TRY(tg_diff_compare(d));
+    return d->taped ? tg_check_taped(r) : TG_OK;
 }
 
 /* ---- Memory ---- */
