@@ -267,10 +267,9 @@ static tg_status ends_outer(void *state, tg_tape *tape, tg_tensor *const *in, in
 static void ends_state(void *state) { end_it(t, *(deed *)state); }
 
 static tg_status ends_refill(void *user, tg_ctx *c, void *dst, size_t bytes) {
-    (void)c;
-    memset(dst, 0, bytes);
+    static const double zero[3];
     end_it(t, *(deed *)user);
-    return TG_OK;
+    return bytes == sizeof zero ? poke(c, dst, zero, bytes) : TG_ERR_SHAPE;
 }
 
 static void ck_held(deed d) {
