@@ -13,7 +13,7 @@ typedef struct gradcheck_options {
     const char *device, *report, *replay;
     double eps, atol, rtol;
     int64_t projections, seed, threads;
-    bool slow, strict, reported;
+    bool slow, strict, taped, reported;
 } gradcheck_options;
 
 #define AT(field) offsetof(gradcheck_options, field)
@@ -27,6 +27,7 @@ static const option rows[] = {
     {"device", OPTION_TEXT, AT(device), "cpu|cuda|cuda:N", "where tensors are and kernels run", .fixed = false},
     {"threads", OPTION_INT, AT(threads), "N", "0: one for each core", 0, 1024, false},
     {"strict", OPTION_FLAG, AT(strict), "", "elements of which nothing can be told fail", .fixed = false},
+    {"taped", OPTION_FLAG, AT(taped), "", "derivatives as taped ops too, and second ones", .fixed = false},
     {"report", OPTION_TEXT, AT(report), "FILE", "where the first failure is written; else gradcheck-OP-SAMPLE.json",
      .fixed = false},
     {"replay", OPTION_TEXT, AT(replay), "FILE", "repeats the failure that a report tells of", .fixed = false},
@@ -70,7 +71,7 @@ static void check_sample(gradcheck_options *o, tg_ctx *ctx, const tg_op *op, int
     tg_status s = tg_gradcheck_report_op(o->reported ? NULL : o->report ? o->report : path, ctx, op, i,
                                          TG_GRADCHECK(.eps = o->eps, .atol = o->atol, .rtol = o->rtol,
                                                       .projections = (int)o->projections, .seed = (uint64_t)o->seed,
-                                                      .strict = o->strict),
+                                                      .strict = o->strict, .taped = o->taped),
                                          &r);
     if (s != TG_OK) {
         r.failed = true;
@@ -146,6 +147,7 @@ static const char *fixed_by_report(const gradcheck_options *o) {
            : o->projections    ? "--projections"
            : o->seed           ? "--seed"
            : o->strict         ? "--strict"
+           : o->taped          ? "--taped"
            : o->report         ? "--report"
            : o->slow           ? "--slow"
                                : NULL;

@@ -25,6 +25,8 @@ typedef struct tg_gradcheck_opts {
     bool no_extras;   /* not determinism, zero, undefined and strided cotangents, backward twice, inputs unchanged */
     const char *name; /* in reports; NULL: "function" */
     bool strict;      /* unsure elements fail, and kinks where all are; without, unsure ones with no others but kinks */
+    bool taped;       /* also the derivatives as taped ops (derivatives.h): tg_grad's with .create_graph and tg_jvp's
+                         against backward, and second derivatives against differences. tg_gradcheck and _op alone */
 } tg_gradcheck_opts;
 
 #define TG_GRADCHECK(...) (&(tg_gradcheck_opts){.size = sizeof(tg_gradcheck_opts), __VA_ARGS__})
@@ -34,12 +36,14 @@ typedef struct tg_gradcheck_result {
     int64_t checked, kinks, unsure; /* coordinates or directions; the last two are among the first */
     double worst; /* |analytic - numerical| / (atol + rtol |numerical|) of the worst one that can be told */
     bool failed;
+    bool faint; /* it passed, and every gradient is below atol: any other as small would have, too */
     /* Of a failure its class, in a word. Of wrong numbers, as far as these tell: "sign", "factor", "zero", "unwritten",
      * "nan", "transpose", "places", "input", "sum", "scale", "term", "part", "independent", "formula"; of how backward
-     * behaves: "overwrites", "adds", "writes", "zeros", "undefined", "layout", "unsteady"; "unknown" where nothing can
-     * be told. NULL where nothing failed. */
+     * behaves: "overwrites", "adds", "writes", "zeros", "undefined", "layout", "unsteady", "taped"; "unknown" where
+     * nothing can be told. NULL where nothing failed. */
     const char *cause;
-    /* Of a failure: input, coordinate, both values, error estimate, likely cause. Else of what was left out, or "". */
+    /* Of a failure: input, coordinate, both values, error estimate, likely cause. Else of what was left out, and that
+     * it is faint; or "". */
     char report[1536];
 } tg_gradcheck_result;
 

@@ -48,9 +48,9 @@ TG_API tg_tensor *tg_leaky_relu(tg_tape *t, tg_tensor *x, double slope);     /* 
 TG_API tg_tensor *tg_elu(tg_tape *t, tg_tensor *x, double alpha);            /* alpha (e^x - 1) for x <= 0 */
 TG_API tg_tensor *tg_softplus(tg_tape *t, tg_tensor *x, double beta, double threshold); /* log(1 + e^(beta x)) / beta */
 TG_API tg_tensor *tg_pow_scalar(tg_tape *t, tg_tensor *x, double p);
-TG_API tg_tensor *tg_clamp(tg_tape *t, tg_tensor *x, double lo, double hi); /* gradient 1 in [lo, hi] */
+TG_API tg_tensor *tg_clamp(tg_tape *t, tg_tensor *x, double lo, double hi); /* gradient 1 in [lo, hi]; integers too */
 TG_API tg_tensor *tg_scale(tg_tape *t, tg_tensor *x, double a);             /* a x */
-TG_API tg_tensor *tg_add_scalar(tg_tape *t, tg_tensor *x, double b);        /* x + b */
+TG_API tg_tensor *tg_add_scalar(tg_tape *t, tg_tensor *x, double b);        /* x + b; of integers b is one too */
 TG_API tg_tensor *tg_cast(tg_tape *t, tg_tensor *x, tg_dtype dtype);        /* rounds to nearest even */
 TG_API tg_tensor *tg_detach(tg_tape *t, tg_tensor *x);                      /* the same bytes, no gradient */
 

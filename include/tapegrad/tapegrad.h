@@ -3,9 +3,9 @@
  * Umbrella header: status, dtypes, context, tensors, tape, backward, recomputation, random streams.
  * The ops are in ops.h, which this header includes at its end.
  *
- * Errors are sticky. A failed call records the first error in its context and returns an inert tensor; every later
- * call on that context does nothing until tg_ctx_clear, but for free, drop, reset, status, message and clear. Check
- * once, at the end: tg_ctx_status.
+ * Errors are sticky. A failed call records the first error in its context (given no tape, in that of the first tensor)
+ * and returns an inert tensor; every later call on that context does nothing until tg_ctx_clear, but for free, drop,
+ * reset, status, message and clear. Check once, at the end: tg_ctx_status.
  *
  * Ownership in three words: what *_new returns is released by *_free; what tg_keep returns is released by tg_drop;
  * all else is borrowed. A tensor made on a context lives until tg_drop or tg_ctx_free; a tensor made by an op lives
@@ -24,7 +24,6 @@
 #define TG_VERSION_MINOR 1
 #define TG_VERSION_PATCH 0
 #define TG_VERSION "0.1.0"
-
 #if defined(__GNUC__)
 #define TG_API __attribute__((visibility("default")))
 #define TG_PRINTF(f, a) __attribute__((format(printf, f, a)))
@@ -211,6 +210,7 @@ typedef struct tg_config {
     void *log_user;
     double deadline; /* seconds that a collective may wait; 0: 300 */
     const tg_file_ops *files; /* instead of the system's calls (io.h) */
+    int64_t memory; /* of tensors: so many bytes live at most (tg_memory), more is TG_ERR_MEMORY; 0: no limit */
 } tg_config;
 
 #define TG_CONFIG(...) (&(tg_config){.size = sizeof(tg_config), __VA_ARGS__})
@@ -219,8 +219,8 @@ typedef struct tg_config {
  * config may be NULL. */
 TG_API tg_ctx *tg_ctx_new(const tg_config *config);
 /* Ends every tensor and tape made on the context; modules, optimisers and files are freed before it. No handle of it
- * may be used afterwards, not even to drop or free it: an object that holds one holds the context too. While a
- * backward runs (in a hook of it) the context, and its tape, cannot end: that is an error, and nothing is freed. */
+ * may be used afterwards, not even to drop or free it: an object that holds one holds the context too. While a function
+ * that a call has been given runs (a hook, an op's) its context, and tape, cannot end: an error, nothing is freed. */
 TG_API void tg_ctx_free(tg_ctx *ctx);
 
 TG_API tg_status tg_ctx_status(const tg_ctx *ctx);
@@ -410,7 +410,7 @@ typedef struct tg_grad_opts {
 #define TG_GRAD(...) (&(tg_grad_opts){.size = sizeof(tg_grad_opts), __VA_ARGS__})
 
 /* grads[i] = d (sum of roots) / d inputs[i], tensors of the tape in the inputs' dtypes. Accumulates nowhere. Inputs
- * may be leaves or results. On an error grads[] are inert. */
+ * may be leaves or results; one given twice has one gradient, twice. On an error grads[] are inert. */
 TG_API tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs,
                          tg_tensor **grads, const tg_grad_opts *opts);
 
@@ -471,7 +471,7 @@ TG_API tg_status tg_replay_close(tg_replay *r, tg_tensor *hook);
 /* ---- Looking at a tape ---- */
 
 typedef enum tg_format { TG_TEXT, TG_JSON, TG_DOT } tg_format;
-/* One row a node: op, shapes, saved bytes, FLOPs, times (tg_tape_time), call site; or for Graphviz what feeds what. */
+/* One row a node: op, shapes, saved bytes, FLOPs, times, call site (JSON: by tensors' ids what feeds what); or DOT. */
 TG_API size_t tg_tape_dump(tg_tape *t, tg_format format, char *buf, size_t n);
 TG_API void tg_tape_time(tg_tape *t, bool on); /* measure nodes from now on */
 

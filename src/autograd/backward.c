@@ -16,23 +16,16 @@
 
 tg_node *tg_tape_node_of(const tg_tape *t, const tg_tensor *x) { return x->node ? x->node : tg_tape_find_leaf(t, x); }
 
-static bool only_has(const tg_pass_opts *o, const tg_tensor *x) {
-    for (int i = 0; i < o->n_only; i++)
-        if (o->only[i] == x) return true;
-    return false;
-}
-
-static bool is_target(const tg_pass *p, const tg_node *n) {
-    for (int i = 0; i < p->o->n_targets; i++)
-        if (p->o->targets[i].node == n) return true;
-    return false;
-}
-
 /* Marks the nodes from which a wanted leaf or target can be reached: dead branches never run. */
 void tg_pass_mark(tg_pass *p) {
+    for (int i = 0; i < p->o->n_targets; i++)
+        if (p->o->targets[i].node) p->o->targets[i].node->pass = p->id;
+    for (int i = 0; i < p->o->n_only; i++) {
+        tg_node *n = tg_tape_find_leaf(p->t, p->o->only[i]);
+        if (n) n->pass = p->id;
+    }
     for (tg_node *n = p->t->first; n; n = n->next) {
-        bool needed = is_target(p, n);
-        if (n->flags & TG_N_LEAF && p->o->only) needed |= only_has(p->o, tg_node_out(n)[0]);
+        bool needed = n->pass == p->id;
         tg_node **src = tg_node_src(n);
         for (int i = 0; i < n->n_in && !needed; i++) needed = src[i] && src[i]->pass == p->id;
         if (needed) n->pass = p->id;
@@ -341,7 +334,7 @@ static void forget_pass(tg_tape *t) {
 
 static tg_status run_pass(tg_pass *p, tg_tensor *const *roots, int n, const char *who) {
     tg_status s = seed_roots(p, roots, n, who); /* a root may be a leaf that no op has used */
-    for (int i = 0; i < p->o->n_targets; i++) p->o->targets[i].node = tg_tape_node_of(p->t, p->o->targets[i].x);
+    if (s == TG_OK) s = tg_pass_find_targets(p);
     if (!p->all) tg_pass_mark(p);
     if (s == TG_OK) s = run_nodes(p);
     if (!p->o->targets) p->t->ctx->backwards++;
@@ -361,13 +354,13 @@ tg_status tg_backward_run(tg_tape *t, tg_tensor *const *roots, int n, const tg_p
 /* ---- The public side ---- */
 
 tg_status tg_backward(tg_tape *t, tg_tensor *root) {
-    TG_TRY(tg_tape_check(t, "tg_backward"));
+    TG_TRY(tg_tape_check_with(t, &root, 1, "tg_backward"));
     tg_pass_opts o = {0};
     return tg_backward_run(t, &root, 1, &o, "tg_backward");
 }
 
 static tg_status backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_backward_opts *given) {
-    TG_TRY(tg_tape_check(t, "tg_backward_with"));
+    TG_TRY(tg_tape_check_with(t, roots, n, "tg_backward_with"));
     tg_ctx *ctx = t->ctx;
     tg_backward_opts opts;
     TG_TRY(tg_options(ctx, &opts, sizeof opts, given, "tg_backward_with: the options"));
@@ -408,12 +401,14 @@ static tg_tensor *own_taped(tg_tape *t, const tg_tensor *x, tg_tensor *g) {
 }
 
 /* The target's gradient as a tensor of the tape; zeros where no root depends on it. */
-static tg_tensor *hand_over(tg_tape *t, tg_target *target, const tg_grad_opts *opts, int i) {
+static tg_tensor *hand_over(tg_tape *t, tg_target *target, const tg_grad_opts *opts, tg_tensor *const *inputs) {
     tg_ctx *ctx = t->ctx;
     tg_tensor *x = target->x, *g = target->g;
     if (!target->reached) {
         char what[160];
+        int i = 0;
         tg_describe(x, what, sizeof what);
+        while (inputs[i] != x) i++;
         if (!opts->allow_unused) {
             tg_fail(ctx, TG_ERR_STATE, "tg_grad: no root depends on input %d, %s; .allow_unused gives zeros", i, what);
             return tg_inert(ctx);
@@ -438,9 +433,6 @@ tg_status tg_check_inputs(tg_tape *t, tg_tensor *const *inputs, int n, const cha
             return tg_fail(ctx, TG_ERR_HANDLE, "%s: input %d is of another tape", who, i);
         if (!(inputs[i]->flags & TG_F_REQUIRES_GRAD))
             return tg_fail(ctx, TG_ERR_STATE, "%s: input %d does not need a gradient", who, i);
-        for (int j = 0; j < i; j++)
-            if (inputs[j] == inputs[i])
-                return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: inputs %d and %d are the same tensor", who, j, i);
     }
     return TG_OK;
 }
@@ -455,26 +447,42 @@ static tg_status check_grad_call(tg_tape *t, tg_tensor *const *roots, int n_root
     return tg_check_inputs(t, inputs, n, "tg_grad");
 }
 
+/* A target for each input, once: how many. first tells which is whose. */
+static int number_inputs(tg_tensor *const *inputs, int n_inputs, tg_target *targets, tg_keyed *first) {
+    int n = 0;
+    for (int i = 0; i < n_inputs; i++) first[i] = (tg_keyed){inputs[i], -1};
+    tg_keyed_sort(first, n_inputs);
+    for (int i = 0; i < n_inputs; i++) {
+        tg_keyed *k = tg_keyed_find(first, n_inputs, inputs[i]);
+        if (k->at >= 0) continue;
+        k->at = n;
+        targets[n++] = (tg_target){.x = inputs[i]};
+    }
+    return n;
+}
+
 static tg_status grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs,
                       tg_tensor **grads, const tg_grad_opts *given) {
-    TG_TRY(tg_tape_check(t, "tg_grad"));
+    TG_TRY(tg_tape_check_with(t, roots, n_roots, "tg_grad"));
     tg_ctx *ctx = t->ctx;
     tg_grad_opts opts;
     TG_TRY(tg_options(ctx, &opts, sizeof opts, given, "tg_grad: the options"));
     TG_TRY(check_grad_call(t, roots, n_roots, inputs, n_inputs, grads));
     tg_target *targets = tg_tape_alloc(t, (size_t)n_inputs * sizeof *targets);
-    if (!targets) return ctx->status;
-    for (int i = 0; i < n_inputs; i++) targets[i] = (tg_target){.x = inputs[i]};
+    tg_keyed *first = tg_tape_alloc(t, (size_t)n_inputs * sizeof *first);
+    if (!targets || !first) return ctx->status;
+    int n = number_inputs(inputs, n_inputs, targets, first);
     tg_pass_opts o = {.seeds = opts.seeds,
                       .targets = targets,
-                      .n_targets = n_inputs,
+                      .n_targets = n,
                       .retain = opts.retain,
                       .create_graph = opts.create_graph};
     tg_backward_run(t, roots, n_roots, &o, "tg_grad");
-    for (int i = 0; i < n_inputs; i++) {
-        grads[i] = ctx->status == TG_OK ? hand_over(t, &targets[i], &opts, i) : tg_inert(ctx);
-        if (!opts.create_graph) tg_temp_free(targets[i].g);
+    for (int k = 0; k < n; k++) {
+        targets[k].given = ctx->status == TG_OK ? hand_over(t, &targets[k], &opts, inputs) : tg_inert(ctx);
+        if (!opts.create_graph) tg_temp_free(targets[k].g);
     }
+    for (int i = 0; i < n_inputs; i++) grads[i] = targets[tg_keyed_find(first, n_inputs, inputs[i])->at].given;
     return ctx->status;
 }
 
@@ -482,6 +490,6 @@ tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *c
                   tg_tensor **grads, const tg_grad_opts *opts) {
     tg_status s = ended(t, grad(t, roots, n_roots, inputs, n_inputs, grads, opts));
     if (s != TG_OK)
-        for (int i = 0; grads && i < n_inputs; i++) grads[i] = tg_inert(t ? t->ctx : &tg_dead_ctx);
+        for (int i = 0; grads && i < n_inputs; i++) grads[i] = tg_tape_inert(t, roots, n_roots);
     return s;
 }

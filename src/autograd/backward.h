@@ -19,12 +19,19 @@ typedef struct tg_receipt {
     tg_tensor *extra;
 } tg_receipt;
 
+/* Numbers found by address. */
+typedef struct tg_keyed {
+    const void *key;
+    int64_t at;
+} tg_keyed;
+
 typedef struct tg_pass {
     tg_tape *t;
     const tg_pass_opts *o;
     uint32_t id;
     bool all; /* every node is needed */
     tg_receipt *receipts;
+    tg_keyed *by_x; /* many targets by their tensors; NULL: few */
 } tg_pass;
 
 /* ---- gradients.c ---- */
@@ -55,6 +62,8 @@ tg_status tg_gradient_need_whole(const tg_tensor *x, const char *who);
 /* Runs x's hooks of one kind on *g, a temp that may be replaced. */
 tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated);
 bool tg_hooks_any(const tg_tensor *x, bool accumulated);
+/* An on_grad hook before x's others, of which it has some. 0 after recording the error. */
+uint64_t tg_hook_first(tg_tensor *x, tg_hook_fn fn, void *user);
 /* tg_remove_hook under an error too. */
 bool tg_hook_drop(tg_tensor *x, uint64_t id);
 
@@ -70,13 +79,17 @@ tg_status tg_node_check_saved(const tg_node *n);
 tg_status tg_node_ready(const tg_node *n);
 /* The node whose slots hold x's gradient; NULL: this tape has not used x, or it needs none. */
 tg_node *tg_tape_node_of(const tg_tape *t, const tg_tensor *x);
-/* Of this tape or none, in need of a gradient, each given once. */
+/* Of this tape or none, in need of a gradient. */
 tg_status tg_check_inputs(tg_tape *t, tg_tensor *const *inputs, int n, const char *who);
 /* An input's gradient is wanted. */
 bool tg_pass_leads_on(const tg_pass *p, const tg_node *n);
 /* Ranks must meet in what the node depends on: it is due. */
 void tg_pass_note_due(const tg_pass *p, tg_node *n);
+/* The target that is the node's output; NULL: it is none. Once they have been found, with their nodes. */
 tg_target *tg_pass_target(const tg_pass *p, const tg_node *n, int out);
+tg_status tg_pass_find_targets(tg_pass *p);
+void tg_keyed_sort(tg_keyed *a, int64_t n); /* by address */
+tg_keyed *tg_keyed_find(tg_keyed *a, int64_t n, const void *key); /* the first of equals in a sorted list; NULL: none */
 /* receipts.c: where the gradient of input i has gone, or goes; NULL: nowhere, or there is none yet. */
 tg_tensor *tg_receipt_gradient(const tg_call *c, int i);
 

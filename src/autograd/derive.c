@@ -7,8 +7,8 @@
 bool tg_node_needs(const tg_node *n, int i) { return n && i >= 0 && i < n->n_in && tg_node_src(n)[i]; }
 
 tg_tensor *tg_sum_to(tg_tape *t, tg_tensor *x, const tg_tensor *like) {
-    if (!t) return tg_inert(&tg_dead_ctx);
-    if (tg_tape_check(t, "tg_sum_to") != TG_OK || tg_check(t->ctx, x, "tg_sum_to") != TG_OK) return tg_inert(t->ctx);
+    if (tg_tape_check_with(t, &x, 1, "tg_sum_to") != TG_OK || tg_check(t->ctx, x, "tg_sum_to") != TG_OK)
+        return tg_tape_inert(t, &x, 1);
     if (!like || like->ctx != t->ctx) {
         tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_sum_to: expected a tensor of this context for the shape");
         return tg_inert(t->ctx);

@@ -22,7 +22,7 @@ typedef struct tg_diff {
     double eps, atol, rtol;
     int tries; /* step sizes: 1 is eps alone, else each half of the last until one is good enough */
     int projections;
-    bool extras, strict;
+    bool extras, strict, taped;
     bool computes_nan; /* a gradient that is not finite is so wherever it goes */
     uint64_t seed;
     int64_t n, m;
@@ -34,6 +34,7 @@ typedef struct tg_diff {
     double *origin;    /* [n]: x, while it moves */
     double *direction; /* [n] */
     double *got, *expected; /* [pairs of the largest part] */
+    int64_t seen; /* pairs of which one is not below atol */
     char left_out[640]; /* the first elements of which nothing can be told, or that are at a kink */
     tg_gradcheck_result *result;
 } tg_diff;

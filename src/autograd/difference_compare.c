@@ -90,6 +90,7 @@ static tg_status weigh(tg_diff *d, int part, int64_t k, double got, tg_slope *s,
         return TG_OK;
     }
     d->expected[k] = s->value;
+    d->seen += !(fmax(fabs(got), fabs(s->value)) < d->atol);
     double ratio = off == 0 ? 0 : off <= INFINITY ? off / tolerance : INFINITY;
     double excess = off <= INFINITY ? (off - s->error) / tolerance : INFINITY;
     if (ratio > r->worst) r->worst = ratio;
@@ -151,8 +152,21 @@ static void say_left_out(tg_diff *d) {
     tg_diff_say(r->report, sizeof r->report, "%s: %s%sThe first: %s", d->name, unsure, kinks, d->left_out);
 }
 
+/* Where the tolerance is more than all that was measured, it would have covered other gradients as well. */
+static void say_faint(tg_diff *d) {
+    tg_gradcheck_result *r = d->result;
+    size_t at = strlen(r->report);
+    if (r->failed || d->seen || d->atol == 0 || r->kinks + r->unsure == r->checked) return;
+    r->faint = true;
+    tg_diff_say(r->report + at, sizeof r->report - at,
+                "%s%s: no gradient reaches atol, %g: any other as small would have passed too. Scale the function, or "
+                "give a smaller atol",
+                at ? ". " : "", d->name, d->atol);
+}
+
 tg_status tg_diff_compare(tg_diff *d) {
     *d->left_out = 0;
+    d->seen = 0;
     memcpy(d->origin, d->x, (size_t)d->n * sizeof *d->x);
     tg_status status = d->value(d, -1, d->y);
     for (int part = 0; part < d->n_parts && status == TG_OK; part++) {
@@ -161,5 +175,6 @@ tg_status tg_diff_compare(tg_diff *d) {
         if (status == TG_OK && t.wrong) report(d, part, d->projections ? d->projections : d->parts[part].n, &t);
     }
     if (status == TG_OK) say_left_out(d);
+    if (status == TG_OK) say_faint(d);
     return status;
 }

@@ -30,21 +30,33 @@ static void text_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t
             *in ? " -> " : "", out, site);
 }
 
-static void escaped(const char *s, char *buf, size_t size, size_t *at) {
+/* Of names that are not UTF-8, or were cut within a character, the bytes that are none are U+FFFD. */
+static void escaped(const char *s, tg_format format, char *buf, size_t size, size_t *at) {
+    const char *wrong = s + tg_utf8_check(s, strlen(s));
     for (; *s; s++) {
         unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\')
+        if (s == wrong) {
+            tg_text(buf, size, at, "%s", format == TG_JSON ? "\\ufffd" : "\xEF\xBF\xBD");
+            wrong = s + 1 + tg_utf8_check(s + 1, strlen(s + 1));
+        } else if (c == '"' || c == '\\') {
             tg_text(buf, size, at, "\\%c", c);
-        else if (c < 32)
-            tg_text(buf, size, at, "\\u%04x", c);
-        else
+        } else if (c < 32 || c == 127) {
+            tg_text(buf, size, at, format == TG_JSON ? "\\u%04x" : "\\\\x%02x", c); /* DOT has no escape for them */
+        } else {
             tg_text(buf, size, at, "%c", c);
+        }
     }
+}
+
+/* What a tensor goes by wherever it appears. A dropped one has no serial number any more, and lies at no other's
+ * address as long as a node needs it. */
+static unsigned long long id_of(const tg_tensor *x) {
+    return x->serial >= TG_SERIAL_FIRST ? x->serial : (unsigned long long)(uintptr_t)x;
 }
 
 static void json_string(const char *s, char *buf, size_t size, size_t *at) {
     tg_text(buf, size, at, "\"");
-    escaped(s, buf, size, at);
+    escaped(s, TG_JSON, buf, size, at);
     tg_text(buf, size, at, "\"");
 }
 
@@ -58,7 +70,7 @@ static void json_tensors(const tg_node *n, bool outputs, char *buf, size_t size,
             tg_text(buf, size, at, "null");
             continue;
         }
-        tg_text(buf, size, at, "{\"name\": ");
+        tg_text(buf, size, at, "{\"id\": %llu, \"name\": ", id_of(x));
         json_string(tg_name(x), buf, size, at);
         tg_text(buf, size, at, ", \"dtype\": \"%s\", \"shape\": ", tg_dtype_name(x->dtype));
         *at += tg_shape_text(x->ndim, x->shape, *at < size ? buf + *at : NULL, *at < size ? size - *at : 0);
@@ -86,17 +98,16 @@ static void json_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t
 
 /* ---- Graphviz: a box an op, an ellipse what no op has made ---- */
 
-/* A node goes by the serial number of its first output, another tensor by its own. */
+/* A node goes by its first output, another tensor by itself. */
 static unsigned long long dot_id(const tg_tensor *x) {
-    const tg_tensor *as = x->node && x->node->n_out ? tg_node_out(x->node)[0] : x;
-    return as->serial;
+    return id_of(x->node && x->node->n_out ? tg_node_out(x->node)[0] : x);
 }
 
 static void dot_tensor(const tg_tensor *x, char *buf, size_t size, size_t *at) {
     char what[160];
     tg_describe(x, what, sizeof what);
     tg_text(buf, size, at, "  n%llu [shape=ellipse, label=\"", dot_id(x));
-    escaped(what, buf, size, at);
+    escaped(what, TG_DOT, buf, size, at);
     tg_text(buf, size, at, "\"];\n");
 }
 
@@ -104,8 +115,10 @@ static void dot_row(const tg_node *n, char *buf, size_t size, size_t *at) {
     char out[512];
     shapes(n, true, out, sizeof out);
     if (n->flags & TG_N_LEAF || !n->n_out) return;
-    tg_text(buf, size, at, "  n%llu [label=\"%s\\n", dot_id(tg_node_out(n)[0]), n->op->name);
-    escaped(out, buf, size, at);
+    tg_text(buf, size, at, "  n%llu [label=\"", dot_id(tg_node_out(n)[0]));
+    escaped(n->op->name, TG_DOT, buf, size, at);
+    tg_text(buf, size, at, "\\n");
+    escaped(out, TG_DOT, buf, size, at);
     tg_text(buf, size, at, "\"];\n");
     for (int i = 0; i < n->n_in; i++) {
         const tg_tensor *x = tg_node_in(n)[i];

@@ -48,11 +48,21 @@ static int64_t mark_way(tg_tape *t, const tg_node *from, tg_node *root, uint32_t
     return count;
 }
 
-/* Where the ways from a node end that do not lead to root: nodes that depend on it and that nobody uses. */
+static bool unrecorded(const tg_node *n) {
+    for (int i = 0; i < n->n_out; i++)
+        if (tg_node_out(n)[i]->flags & TG_F_UNRECORDED) return true;
+    return false;
+}
+
+static const char without[] =
+    "without recording (no-grad mode, or an op that has no gradient, as comparisons and tg_detach)";
+
+/* Where the recorded ways from a node end that do not lead to root: nodes that depend on it and that nobody uses. */
 static void say_ends(text *s, tg_tape *t, const tg_node *from) {
     enum { MOST = 3 };
     uint32_t after = ++t->pass, used = ++t->pass;
     int ends = 0;
+    bool more = unrecorded(from);
     for (tg_node *n = t->first; n; n = n->next) {
         bool on = n == from;
         for (int i = 0; i < n->n_in && !on; i++)
@@ -61,6 +71,7 @@ static void say_ends(text *s, tg_tape *t, const tg_node *from) {
         for (int i = 0; i < n->n_in; i++)
             if (tg_node_src(n)[i] && tg_node_src(n)[i]->pass == after) tg_node_src(n)[i]->pass = used;
         n->pass = after;
+        more |= unrecorded(n);
     }
     for (tg_node *n = t->first; n; n = n->next) {
         if (n->pass != after || n == from || ++ends > MOST) continue;
@@ -69,6 +80,16 @@ static void say_ends(text *s, tg_tape *t, const tg_node *from) {
     }
     if (ends > MOST) SAY(s, " and %d more", ends - MOST);
     SAY(s, "%s", ends ? ".\n" : "No op with a gradient has used it on this tape.\n");
+    if (more) SAY(s, "An op that ran %s has used %s.\n", without, ends ? "it, or what depends on it" : "it");
+}
+
+/* Of a tensor that this tape knows nothing of. A leaf of the context may have been used on another one. */
+static void say_unused(text *s, const tg_tensor *x) {
+    if (!(x->flags & TG_F_UNRECORDED))
+        SAY(s, "No op has used it on this tape.\n");
+    else
+        SAY(s, "No op has used it on this tape but, %s, one that ran %s.\n",
+            x->tape ? "at least" : "on this tape or another", without);
 }
 
 /* ---- Gradients along it ---- */
@@ -77,7 +98,16 @@ typedef struct step {
     const tg_node *node;
     tg_tensor *x, *g;
     tg_range r;
+    tg_range came; /* before its hooks, where it has some: hooked */
+    uint64_t look;
+    bool hooked;
 } step;
+
+typedef struct way {
+    step *steps; /* x first, then the results of the nodes on the way in their order */
+    int64_t n;
+    tg_keyed *by_x;
+} way;
 
 static int64_t list_way(tg_tape *t, const tg_node *from, const tg_tensor *x, uint32_t on_way, step *steps) {
     int64_t n_steps = 0;
@@ -89,50 +119,94 @@ static int64_t list_way(tg_tape *t, const tg_node *from, const tg_tensor *x, uin
     return n_steps;
 }
 
-static tg_status measure(tg_tape *t, tg_tensor *root, step *steps, int64_t n) {
-    tg_tensor **in = tg_tape_alloc(t, 2 * (size_t)n * sizeof *in);
-    if (!in) return t->ctx->status;
-    tg_tensor **g = in + n, *ones = tg_full(t, (tg_dtype)root->dtype, tg_shape_of(root), 1);
-    for (int64_t i = 0; i < n; i++) in[i] = steps[i].x;
-    TG_TRY(tg_grad(t, &root, 1, in, (int)n, g, TG_GRAD(.seeds = &ones, .retain = true, .allow_unused = true)));
-    for (int64_t i = 0; i < n; i++) {
-        steps[i].g = g[i];
-        TG_TRY(tg_range_of(g[i], &steps[i].r));
+/* A hook in front of the tensor's own. */
+static tg_status look(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
+    step *s = user;
+    (void)t, (void)x;
+    s->hooked = true;
+    return tg_range_of(*grad, &s->came);
+}
+
+static tg_status set_looks(way *w) {
+    for (int64_t i = 0; i < w->n; i++) {
+        step *s = &w->steps[i];
+        if (TG_LIKELY(!tg_hooks_any(s->x, false))) continue;
+        if (!(s->look = tg_hook_first(s->x, look, s))) return s->x->ctx->status;
     }
     return TG_OK;
 }
 
-static bool is_zero(const step *s) { return s->r.zero == s->x->numel; }
-
-static const step *step_of(const step *steps, int64_t n, const tg_tensor *x) {
-    for (int64_t i = 0; i < n; i++)
-        if (steps[i].x == x) return &steps[i];
-    return NULL;
+static void end_looks(way *w) {
+    for (int64_t i = 0; i < w->n; i++)
+        if (w->steps[i].look) tg_hook_drop(w->steps[i].x, w->steps[i].look);
 }
 
-/* Of the nodes with a good gradient those nearest to x whose input on the way has a bad one: the first that is found
- * going down from root. */
-static const step *turning_point(const step *steps, int64_t n, bool (*bad)(const step *), int *input) {
-    for (int64_t i = n - 1; i > 0; i--) {
-        if (bad(&steps[i])) continue;
-        for (int k = 0; k < steps[i].node->n_in; k++) {
-            const step *s = step_of(steps, n, tg_node_in(steps[i].node)[k]);
-            if (!s || !bad(s)) continue;
+static tg_status measure(tg_tape *t, tg_tensor *root, way *w) {
+    int64_t n = w->n;
+    tg_tensor **in = tg_tape_alloc(t, 2 * (size_t)n * sizeof *in);
+    w->by_x = tg_tape_alloc(t, (size_t)n * sizeof *w->by_x);
+    if (!in || !w->by_x) return t->ctx->status;
+    tg_tensor **g = in + n, *ones = tg_full(t, (tg_dtype)root->dtype, tg_shape_of(root), 1);
+    for (int64_t i = 0; i < n; i++) {
+        in[i] = w->steps[i].x;
+        w->by_x[i] = (tg_keyed){in[i], i};
+    }
+    tg_keyed_sort(w->by_x, n);
+    tg_status s = set_looks(w);
+    if (s == TG_OK)
+        s = tg_grad(t, &root, 1, in, (int)n, g, TG_GRAD(.seeds = &ones, .retain = true, .allow_unused = true));
+    end_looks(w);
+    for (int64_t i = 0; i < n && s == TG_OK; i++) {
+        w->steps[i].g = g[i];
+        s = tg_range_of(g[i], &w->steps[i].r);
+    }
+    return s;
+}
+
+static bool is_zero(const step *s, const tg_range *r) { return r->zero == s->x->numel; }
+static bool is_wrong(const step *s, const tg_range *r) { return (void)s, wrong(r) > 0; }
+
+typedef bool (*bad_fn)(const step *s, const tg_range *r);
+
+/* As backward left it, before the tensor's own hooks. */
+static bool came(const step *s, bad_fn bad) { return bad(s, s->hooked ? &s->came : &s->r); }
+
+static const step *step_of(const way *w, const tg_tensor *x) {
+    const tg_keyed *k = x ? tg_keyed_find(w->by_x, w->n, x) : NULL;
+    return k ? &w->steps[k->at] : NULL;
+}
+
+/* Of the steps with a good gradient those nearest to x whose input on the way has a bad one, or whose own hook made it
+ * so (*input is -1): the first that is found going down from root. */
+static const step *turning_point(const way *w, bad_fn bad, int *input) {
+    for (int64_t i = w->n - 1; i >= 0; i--) {
+        const step *at = &w->steps[i];
+        *input = -1;
+        if (bad(at, &at->r)) {
+            if (!came(at, bad)) return at;
+            continue;
+        }
+        for (int k = 0; i > 0 && k < at->node->n_in; k++) {
+            const step *s = step_of(w, tg_node_in(at->node)[k]);
+            if (!s || !came(s, bad)) continue;
             *input = k;
-            return &steps[i];
+            return at;
         }
     }
     return NULL;
 }
 
-static bool is_wrong(const step *s) { return wrong(&s->r) > 0; }
-
-static tg_status say_turn(text *s, const step *steps, int64_t n, bool (*bad)(const step *), const char *became) {
+static tg_status say_turn(text *s, const way *w, bad_fn bad, const char *became) {
     char what[160];
     int input = 0;
     tg_range r;
-    const step *at = turning_point(steps, n, bad, &input);
+    const step *at = turning_point(w, bad, &input);
     if (!at) return TG_OK;
+    if (input < 0) {
+        SAY(s, "It became %s in a hook (tg_on_grad) of %s: before its hooks the gradient reaches %g.\n", became,
+            named(at->x, what, sizeof what), fmax(-at->came.lo, at->came.hi));
+        return TG_OK;
+    }
     tg_tensor *in = tg_node_in(at->node)[input];
     SAY(s, "It became %s in ", became);
     say_op(s, at->node);
@@ -147,14 +221,14 @@ static tg_status say_turn(text *s, const step *steps, int64_t n, bool (*bad)(con
     return TG_OK;
 }
 
-static void say_uses(text *s, const step *steps, int64_t n) {
+static void say_uses(text *s, const way *w) {
     enum { MOST = 4 };
     int uses = 0;
-    for (int64_t i = 1; i < n; i++)
-        for (int k = 0; k < steps[i].node->n_in; k++) {
-            if (tg_node_in(steps[i].node)[k] != steps[0].x || ++uses > MOST) continue;
+    for (int64_t i = 1; i < w->n; i++)
+        for (int k = 0; k < w->steps[i].node->n_in; k++) {
+            if (tg_node_in(w->steps[i].node)[k] != w->steps[0].x || ++uses > MOST) continue;
             SAY(s, "%s", uses == 1 ? "It comes through " : ", ");
-            say_op(s, steps[i].node);
+            say_op(s, w->steps[i].node);
         }
     if (uses > MOST) SAY(s, " and %d more", uses - MOST);
     if (uses) SAY(s, ".\n");
@@ -166,24 +240,24 @@ static tg_status say_gradient(text *s, tg_tape *t, tg_tensor *root, tg_tensor *x
     int64_t room = 1;
     for (tg_node *n = t->first; n && nodes; n = n->next)
         if (n->pass == on_way) room += n->n_out;
-    step *steps = tg_tape_alloc(t, (size_t)room * sizeof *steps);
-    if (!steps) return t->ctx->status;
-    int64_t n = list_way(t, from, x, on_way, steps);
-    TG_TRY(measure(t, root, steps, n));
-    const tg_range *r = &steps[0].r;
+    way w = {.steps = tg_tape_alloc(t, (size_t)room * sizeof *w.steps)};
+    if (!w.steps) return t->ctx->status;
+    w.n = list_way(t, from, x, on_way, w.steps);
+    TG_TRY(measure(t, root, &w));
+    const tg_range *r = &w.steps[0].r;
     named(x, what, sizeof what);
-    if (is_wrong(&steps[0])) {
+    if (is_wrong(&w.steps[0], r)) {
         SAY(s, "%lld of the %lld elements of the gradient of %s are no numbers.\n", (long long)wrong(r),
             (long long)x->numel, what);
-        return say_turn(s, steps, n, is_wrong, "NaN or infinite");
+        return say_turn(s, &w, is_wrong, "NaN or infinite");
     }
-    if (is_zero(&steps[0])) {
+    if (is_zero(&w.steps[0], r)) {
         SAY(s, "The gradient of %s is 0 in every element.\n", what);
-        return say_turn(s, steps, n, is_zero, "0");
+        return say_turn(s, &w, is_zero, "0");
     }
     SAY(s, "The gradient of %s lies in [%g, %g], and is 0 in %lld of %lld elements.\n", what, r->lo, r->hi,
         (long long)r->zero, (long long)x->numel);
-    say_uses(s, steps, n);
+    say_uses(s, &w);
     return TG_OK;
 }
 
@@ -192,12 +266,13 @@ static tg_status say_gradient(text *s, tg_tape *t, tg_tensor *root, tg_tensor *x
 static tg_status explain(text *s, tg_tape *t, tg_tensor *root, tg_tensor *x) {
     char what[160];
     uint32_t on_way;
-    TG_TRY(tg_tape_check(t, "tg_explain_grad"));
+    tg_tensor *const given[] = {root, x};
+    TG_TRY(tg_tape_check_with(t, given, 2, "tg_explain_grad"));
     TG_TRY(tg_check(t->ctx, root, "tg_explain_grad: the root"));
     TG_TRY(tg_check(t->ctx, x, "tg_explain_grad: the tensor"));
     if ((root->tape && root->tape != t) || (x->tape && x->tape != t))
         return tg_fail(t->ctx, TG_ERR_HANDLE, "tg_explain_grad: a tensor is a result of another tape");
-    if (t->in_backward) return tg_fail(t->ctx, TG_ERR_STATE, "tg_explain_grad: a backward of this tape is running");
+    if (t->in_backward) return tg_fail(t->ctx, TG_ERR_STATE, "tg_explain_grad: %s", tg_tape_held(t));
     tg_node *to = tg_tape_node_of(t, root), *from = tg_tape_node_of(t, x);
     named(x, what, sizeof what);
     if (!tg_is_float(x->dtype)) {
@@ -207,14 +282,16 @@ static tg_status explain(text *s, tg_tape *t, tg_tensor *root, tg_tensor *x) {
             !x->tape || x->flags & TG_F_LEAF
                 ? "it is a leaf for which tg_set_requires_grad was not called"
                 : "it was recorded without grad, its op is not differentiable, or none of the op's inputs needs one");
-    } else if (!to) {
-        SAY(s, "%s gets no gradient: the root depends on nothing that needs one.\n", what);
+    } else if (!to || !(root->flags & TG_F_REQUIRES_GRAD)) {
+        SAY(s, "%s gets no gradient: the root depends on nothing that needs one%s.\n", what,
+            root->tape && !(root->flags & TG_F_LEAF) ? ", or was recorded without grad, or its op is not differentiable"
+                                                     : "");
     } else if (!from || (!mark_way(t, from, to, &on_way) && from != to)) {
-        SAY(s, "The root does not depend on %s.\n", what);
+        SAY(s, "By what was recorded the root does not depend on %s.\n", what);
         if (from)
             say_ends(s, t, from);
         else
-            SAY(s, "No op has used it on this tape.\n");
+            say_unused(s, x);
     } else {
         return say_gradient(s, t, root, x, from, on_way, mark_way(t, from, to, &on_way));
     }

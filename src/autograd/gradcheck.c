@@ -14,7 +14,9 @@ tg_status tg_check_record(tg_check_run *r, bool grad) {
     tg_rng_states_load(r->ctx, r->streams);
     tg_set_grad_mode(r->t, grad);
     for (int i = 0; i < r->n_out; i++) r->out[i] = NULL;
+    r->t->busy++;
     tg_status s = r->fn(r->state, r->t, grad ? r->in : r->at, r->n_in, r->out, r->n_out);
+    r->t->busy--;
     TG_TRY(r->ctx->status);
     if (s != TG_OK) return tg_fail(r->ctx, s, "%s: the function returned %s", r->d.name, tg_status_name(s));
     for (int i = 0; i < r->n_out; i++) TG_TRY(tg_check(r->ctx, r->out[i], r->d.name));
@@ -161,7 +163,8 @@ static tg_status run_checks(tg_check_run *r) {
     } else {
         TG_TRY(tg_check_gradient(r, r->roots, r->seeds, r->n_roots, TG_GRAD_WRITE, false, d->gx));
     }
-    return tg_diff_compare(d);
+    TG_TRY(tg_diff_compare(d));
+    return d->taped ? tg_check_taped(r) : TG_OK;
 }
 
 /* ---- Memory ---- */
@@ -244,7 +247,7 @@ tg_status tg_gradcheck(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, 
     tg_gradcheck_result own;
     if (!result) result = &own;
     *result = (tg_gradcheck_result){.size = sizeof *result};
-    TG_TRY(tg_tape_check(t, "tg_gradcheck"));
+    TG_TRY(tg_tape_check_with(t, in, n_in, "tg_gradcheck"));
     tg_check_run r = {.d = {.result = result}, .ctx = t->ctx, .t = t, .fn = fn, .state = state,
                       .in = in, .at = in, .n_in = n_in, .n_out = n_out};
     const char *what;
@@ -253,7 +256,7 @@ tg_status tg_gradcheck(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, 
         return tg_fail(t->ctx, TG_ERR_ARGUMENT,
                        "tg_gradcheck: %d inputs and %d outputs, expected a function and one or more of each", n_in,
                        n_out);
-    if (t->in_backward) return tg_fail(t->ctx, TG_ERR_STATE, "tg_gradcheck: a backward of this tape is running");
+    if (tg_tape_held(t)) return tg_fail(t->ctx, TG_ERR_STATE, "tg_gradcheck: %s", tg_tape_held(t));
     TG_TRY(check_inputs(t->ctx, in, n_in));
     return tg_check_tensors(&r);
 }

@@ -35,6 +35,9 @@ tg_status tg_check_gradient(tg_check_run *r, tg_tensor *const *roots, tg_tensor 
 tg_status tg_check_unchanged(tg_check_run *r);
 tg_status tg_check_extras(tg_check_run *r);
 
+/* gradcheck_taped.c: derivatives as taped ops, once backward has been found right. */
+tg_status tg_check_taped(tg_check_run *r);
+
 /* tg_gradcheck with what the op table adds. d.eps, tries and tolerances are set; `at` may be in. */
 tg_status tg_check_tensors(tg_check_run *r);
 

@@ -73,7 +73,8 @@ static const char *refused(plain *p, const double *x, int64_t n, int64_t m, cons
     const char *what;
     if (!p->fn || !p->grad) return "the function or its gradient is NULL";
     if (n < 0 || m < 0 || (n && !x)) return "expected n and m of 0 or more, and x";
-    return tg_diff_options(&p->d, opts, &what) ? NULL : what;
+    if (!tg_diff_options(&p->d, opts, &what)) return what;
+    return p->d.taped ? "taped: a plain function has no taped ops; tg_gradcheck has" : NULL;
 }
 
 tg_status tg_gradcheck_fn(tg_plain_fn fn, tg_plain_grad grad, void *state, const double *x, int64_t n, int64_t m,

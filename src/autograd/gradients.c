@@ -270,6 +270,14 @@ static uint64_t add_hook(tg_tensor *x, tg_hook_fn fn, void *user, bool accumulat
     return h->id;
 }
 
+uint64_t tg_hook_first(tg_tensor *x, tg_hook_fn fn, void *user) {
+    tg_hook *h = tg_hook_new(x->ctx);
+    if (!h) return 0;
+    *h = (tg_hook){.id = ++x->ctx->hook_ids, .fn = fn, .user = user, .next = x->ext->hooks};
+    x->ext->hooks = h;
+    return h->id;
+}
+
 uint64_t tg_on_grad(tg_tensor *x, tg_hook_fn fn, void *user) { return add_hook(x, fn, user, false, "tg_on_grad"); }
 
 uint64_t tg_on_accumulated(tg_tensor *x, tg_hook_fn fn, void *user) {
@@ -347,6 +355,7 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
     if (TG_UNLIKELY(t->ctx->grid.axes) && !accumulated && !t->taped) (*g)->place = tg_placement_of_gradient(x, false);
     if (TG_UNLIKELY(t->ctx->grid.axes) && accumulated) place_gradient(x);
     x->ext->hooks_running++;
+    t->busy++; /* what waited for a gradient runs its hooks outside of backward */
     for (tg_hook *h = x->ext->hooks; h && s == TG_OK; h = h->next) {
         if (h->accumulated != accumulated || !h->fn) continue;
         tg_tensor *given = *g;
@@ -358,6 +367,7 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
         else if (given != *g && !accumulated)
             s = replace(t, x, g, given);
     }
+    t->busy--;
     x->ext->hooks_running--;
     sweep_hooks(x);
     tg_set_grad_mode(t, grad);

@@ -78,7 +78,12 @@ static tg_status check_call(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_t
         if (outs[i]->tape && outs[i]->tape != t)
             return tg_fail(ctx, TG_ERR_HANDLE, "%s: output %d is a result of another tape", who, i);
     }
-    return tg_check_inputs(t, inputs, n_in, who);
+    TG_TRY(tg_check_inputs(t, inputs, n_in, who));
+    for (int i = 0; i < n_in; i++)
+        for (int j = 0; j < i; j++)
+            if (inputs[j] == inputs[i])
+                return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: inputs %d and %d are the same tensor", who, j, i);
+    return TG_OK;
 }
 
 /* What needs no gradient is the same on every rank in one way only. */
@@ -136,33 +141,35 @@ static void clear(tg_tape *t) {
 /* The tape's pass number tells a composition which nodes are wanted. */
 static tg_status jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *const *inputs, int n_in,
                      tg_tensor *const *din, tg_tensor **dout, const char *who) {
-    TG_TRY(tg_tape_check(t, who));
+    TG_TRY(tg_tape_check_with(t, outs, n_outs, who));
     TG_TRY(check_call(t, outs, n_outs, inputs, n_in, din, dout, who));
     tangents w = {t, ++t->pass};
     uint32_t outer = t->tangents;
     t->tangents = w.id;
+    t->busy++;
     tg_status s = run(&w, outs, n_outs, inputs, n_in, din, dout, who);
+    t->busy--;
     t->tangents = outer;
     clear(t);
     return s;
 }
 
-static tg_status ended(tg_tape *t, tg_status s, tg_tensor **out, int n) {
+static tg_status ended(tg_tape *t, tg_tensor *const *given, tg_status s, tg_tensor **out, int n) {
     if (s == TG_OK) return s;
     if (t && t->collectives) tg_ctx_skip(t->ctx);
-    for (int i = 0; out && i < n; i++) out[i] = tg_inert(t ? t->ctx : &tg_dead_ctx);
+    for (int i = 0; out && i < n; i++) out[i] = tg_tape_inert(t, given, 1);
     return s;
 }
 
 tg_status tg_jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *const *inputs, int n_in,
                  tg_tensor *const *din, tg_tensor **dout) {
-    return ended(t, jvp(t, outs, n_outs, inputs, n_in, din, dout, "tg_jvp"), dout, n_outs);
+    return ended(t, outs, jvp(t, outs, n_outs, inputs, n_in, din, dout, "tg_jvp"), dout, n_outs);
 }
 
 /* Forward over reverse (Pearlmutter, Fast Exact Multiplication by the Hessian, 1994). */
 static tg_status hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int n, tg_tensor *const *v,
                      tg_tensor **hv) {
-    TG_TRY(tg_tape_check(t, "tg_hvp"));
+    TG_TRY(tg_tape_check_with(t, &root, 1, "tg_hvp"));
     if (n <= 0 || !inputs || !v || !hv)
         return tg_fail(t->ctx, TG_ERR_ARGUMENT,
                        "tg_hvp: %d inputs, expected one or more, a vector for each, and room for the products", n);
@@ -174,7 +181,7 @@ static tg_status hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int 
 }
 
 tg_status tg_hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int n, tg_tensor *const *v, tg_tensor **hv) {
-    return ended(t, hvp(t, root, inputs, n, v, hv), hv, n);
+    return ended(t, &root, hvp(t, root, inputs, n, v, hv), hv, n);
 }
 
 /* ---- An op as a composition of others ---- */

@@ -88,7 +88,9 @@ static tg_status pack_bytes(tg_tape *t, const tg_tensor *x, const void *site) {
     bool grad = t->grad, temporary = s->temporary;
     t->grad = false;
     s->temporary = true; /* until a tg_keep within the call: such bytes stay */
+    t->busy++;
     tg_status status = t->packer.pack(t->packer.user, t, whole, &packed);
+    t->busy--;
     t->grad = grad;
     bool kept = !s->temporary;
     s->temporary = temporary && !kept;

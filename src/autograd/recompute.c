@@ -71,7 +71,9 @@ static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *co
     int forks = t->ctx->streams.forks;
     uint64_t outer = t->ctx->recomputing;
     if (t->collects || t->again) t->ctx->recomputing = t->ctx->serial;
+    t->busy++;
     tg_status s = p->fn(p->state, t, in, p->n_in, out, p->n_out);
+    t->busy--;
     t->ctx->recomputing = outer;
     TG_TRY(check_forks(t->ctx, p, forks));
     if (t->ctx->status != TG_OK) return t->ctx->status;
@@ -96,6 +98,7 @@ tg_status tg_recompute_infer(tg_call *c) {
             tg_tape_tensor(c->tape, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
         if (!y) return c->ctx->status;
         y->place = tg_place_of(x);
+        y->out = (uint16_t)i;
         c->out[i] = y;
         const tg_tensor *maker = tg_storage_maker(x->storage);
         if (!x->tape || !maker || maker->tape != x->tape) continue;
@@ -310,7 +313,9 @@ tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *con
     inner->grad = false;
     inner->collects = true;
     tg_watch_share(inner, t);
+    t->busy++;
     tg_status s = first_run(t, inner, p, in, out, call);
+    t->busy--;
     tg_tape_free(inner); /* before the input's bytes go: what the first run holds of them would count as another's */
     if (s == TG_OK && p->distribute && out[0]->node) s = tg_distribute(t, in[0], p->distribute);
     return s;
@@ -327,7 +332,7 @@ tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, 
                        const tg_recompute_opts *given) {
     tg_recompute_opts opts;
     tg_status sized = tg_options(t ? t->ctx : NULL, &opts, sizeof opts, given, "tg_recompute: the options");
-    tg_status s = tg_tape_check(t, "tg_recompute");
+    tg_status s = tg_tape_check_with(t, in, n_in, "tg_recompute");
     tg_recompute_params p = {.fn = fn, .state = state, .n_in = n_in, .n_out = n_out};
     tg_recompute_call call = {.who = "tg_recompute",
                               .op = {&recompute_op, &recompute_of_ranks_op},
@@ -338,6 +343,6 @@ tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, 
     if (s == TG_OK) s = tg_recompute_record(t, &p, in, out, &opts, &call);
     if (!call.passed_on && state && opts.destroy) opts.destroy(state);
     if (s != TG_OK)
-        for (int i = 0; out && n_out <= 65535 && i < n_out; i++) out[i] = tg_inert(t ? t->ctx : &tg_dead_ctx);
+        for (int i = 0; out && n_out <= 65535 && i < n_out; i++) out[i] = tg_tape_inert(t, in, n_in);
     return tg_recompute_ended(t, &opts, s);
 }

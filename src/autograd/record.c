@@ -124,11 +124,15 @@ static tg_status bind_inplace(tg_call *c, tg_tensor *x) {
 
 tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
     if (TG_UNLIKELY(!c)) return TG_ERR_ARGUMENT;
+    if (TG_UNLIKELY(!c->op->forward))
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "infer makes output %d, and there is no forward to fill it; tg_call_view makes views", i);
     if (TG_UNLIKELY(i < 0 || i >= c->n_out || c->out[i] || ndim > TG_MAX_DIMS || !c->n_in ||
                     !lends(c, c->in[0], ndim, shape)))
         TG_TRY(check_output(c, i, dtype, ndim, shape));
     tg_tensor *x = output_handle(c, dtype, ndim, shape);
     if (TG_UNLIKELY(!x)) return c->ctx->status;
+    x->out = (uint16_t)i;
     c->out[i] = x;
     if (TG_UNLIKELY(c->op->inplace && i == 0)) return bind_inplace(c, x);
     tg_storage *s = tg_storage_new(c->ctx, (size_t)x->numel * tg_dtype_size(dtype), TG_MEM_TEMPORARY);
@@ -150,6 +154,7 @@ tg_status tg_call_view(tg_call *c, int i, int64_t offset, int ndim, const int64_
         tg_tape_tensor(c->tape, base->dtype, ndim, shape, stride, tg_storage_ref(base->storage), base->offset + offset);
     if (!x) return c->ctx->status;
     x->flags |= TG_F_VIEW;
+    x->out = (uint16_t)i;
     c->out[i] = x;
     return TG_OK;
 }
@@ -449,22 +454,47 @@ static tg_status collect_leaves(tg_call *c) {
     return TG_OK;
 }
 
+/* Who keeps no node loses gradients of what needs one: tg_explain_grad can say so. */
+static void note_unrecorded(tg_call *c) {
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i] && c->in[i]->flags & TG_F_REQUIRES_GRAD) c->in[i]->flags |= TG_F_UNRECORDED;
+}
+
+/* The outputs are the handles that infer has made, each in its place. */
+static tg_status check_outputs(tg_call *c, const char *by) {
+    for (int i = 0; i < c->n_out; i++) {
+        const tg_tensor *y = c->out[i];
+        bool input = false;
+        if (TG_LIKELY(y && y->serial > impl(c)->before && y->serial <= impl(c)->made && y->out == i)) continue;
+        for (int k = 0; k < c->n_in && y; k++) input |= c->in[k] == y;
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "%s put %s in the place of output %d; outputs are what infer makes (tg_call_out, "
+                            "tg_call_view), for forward to fill",
+                            by, input ? "an input" : y ? "another tensor" : "NULL", i);
+    }
+    return TG_OK;
+}
+
 static tg_status infer(tg_call *c, const void *params) {
     TG_TRY(check_inputs(c));
+    bool some = c->needs, first = c->tape->collects && !c->tape->grad_off;
     if (!c->op->backward && !c->op->vjp) c->needs = 0;
-    if (TG_UNLIKELY(c->tape->collects && !c->tape->grad_off)) TG_TRY(collect_leaves(c));
+    if (TG_UNLIKELY(some && (!c->needs || (!c->tape->grad && !first)))) note_unrecorded(c);
+    if (TG_UNLIKELY(first)) TG_TRY(collect_leaves(c));
     if (!c->tape->grad) c->needs = 0;
     if (TG_UNLIKELY(c->op->inplace)) TG_TRY(check_inplace(c));
     TG_TRY(copy_params(c, params));
     c->saves_in = c->op->saves_in;
     c->saves_out = c->op->saves_out;
     if (TG_UNLIKELY(c->op->writes)) open_writes(c);
+    impl(c)->before = c->ctx->serial;
     tg_status s = c->op->infer(c);
     if (TG_UNLIKELY(s != TG_OK))
         return tg_fail(c->ctx, s, "%s: infer refused the call with %s", c->op->name, tg_status_name(s));
     for (int i = 0; i < c->n_out; i++)
         if (TG_UNLIKELY(!c->out[i])) return tg_call_fail(c, TG_ERR_INTERNAL, "infer left output %d unset", i);
-    return TG_OK;
+    impl(c)->made = c->ctx->serial;
+    return check_outputs(c, "infer");
 }
 
 /* After an in-place op the old handle is refused, but for a context's own buffer: no gradient flows into it, and its
@@ -513,6 +543,7 @@ static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bo
     /* As begin_writes: before forward, which may fail half way, and before the node notes the versions of outputs. */
     if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);
     TG_TRY(forward(c, &seconds));
+    TG_TRY(check_outputs(c, "forward"));
     if (TG_UNLIKELY(c->tape->watched)) TG_TRY(tg_watch_forward(c));
     c->tape->collectives |= c->op->collective;
     if (c->needs) {
@@ -525,10 +556,10 @@ static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bo
 
 static tg_status check_apply(tg_tape *t, const tg_op *op, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     if (TG_UNLIKELY(!op)) {
-        TG_TRY(tg_tape_check(t, "tg_apply"));
+        TG_TRY(tg_tape_check_with(t, in, n_in, "tg_apply"));
         return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_apply: the op is NULL");
     }
-    TG_TRY(tg_tape_check(t, op->name ? op->name : "tg_apply"));
+    TG_TRY(tg_tape_check_with(t, in, n_in, op->name ? op->name : "tg_apply"));
     TG_TRY(check_arity(t, op, n_in, n_out));
     if (TG_UNLIKELY((n_in && !in) || (n_out && !out)))
         return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the array of %s is NULL", op->name,
@@ -579,14 +610,13 @@ tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *c
     if (state && destroy && !kept) destroy(state);
     if (TG_LIKELY(s == TG_OK)) return s;
     if (op && op->collective && t) tg_ctx_skip(t->ctx);
-    for (int i = 0; out && n_out <= MAX_LIST && i < n_out; i++) out[i] = tg_inert(t ? t->ctx : &tg_dead_ctx);
+    for (int i = 0; out && n_out <= MAX_LIST && i < n_out; i++) out[i] = tg_tape_inert(t, in, n_in);
     return s;
 }
 
 tg_tensor *tg_record(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in,
                      const void *site) {
     tg_tensor *out = NULL;
-    if (TG_UNLIKELY(!t)) return tg_inert(&tg_dead_ctx);
     tg_apply(t, op, params, in, n_in, &out, 1, NULL, NULL, site);
     return out;
 }

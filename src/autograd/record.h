@@ -75,7 +75,7 @@ struct tg_node {
     uint32_t needs; /* inputs that need a gradient */
     uint32_t saves_in, saves_out;
     uint16_t n_in, n_out, n_saved;
-    uint8_t flags;
+    uint16_t flags;
     void *tail[]; /* inputs, their nodes, outputs, slots, params, saved, then versions, state and times */
 };
 
@@ -128,6 +128,7 @@ struct tg_tape {
     bool training, grad, timed;
     bool watched; /* watch has something to look for */
     bool in_backward;
+    int busy; /* functions of the caller's that run on it, besides those that at_work and in_backward tell of */
     struct tg_pass *taped; /* the reverse pass whose derivatives are being recorded, the innermost */
     uint32_t tangents;     /* the pass of the tg_jvp that runs; 0: none */
     bool collects; /* a first run of a recomputation: leaves used are noted, nothing else */
@@ -163,6 +164,16 @@ void tg_tape_append(tg_tape *t, tg_node *n);
 void *tg_tape_alloc(tg_tape *t, size_t bytes); /* 8-byte aligned, not zeroed; NULL after recording the error */
 tg_tensor *tg_tape_handle(tg_tape *t);         /* a zeroed handle with serial, ctx and tape */
 tg_status tg_tape_check(tg_tape *t, const char *who);
+/* The same of a call that has been given tensors: without a tape the first one's context takes the error. */
+tg_status tg_tape_check_with(tg_tape *t, tg_tensor *const *in, int n, const char *who);
+/* Where a call without a tape puts its results: the inert tensor of the context that has the error. */
+tg_tensor *tg_tape_inert(const tg_tape *t, tg_tensor *const *in, int n);
+/* Why the tape cannot be reset now, nor its context end; NULL: it can. */
+static inline const char *tg_tape_held(const tg_tape *t) {
+    return t->in_backward          ? "a backward of this tape is running"
+           : t->at_work || t->busy ? "a function that a call of this tape runs has not returned"
+                                   : NULL;
+}
 void tg_tapes_release(tg_ctx *ctx); /* the memory of freed tapes */
 void tg_tape_rollback(tg_tape *t, tg_cursor at); /* ends the handles made since */
 /* A tape's handle on a storage, whose reference it takes over. */
@@ -185,6 +196,7 @@ extern const tg_op tg_leaf_op;
 typedef struct tg_call_impl {
     const void *site;
     tg_tensor *temps; /* of this call, linked through their node */
+    uint64_t before, made; /* in a forward: the context's serial before infer and behind it */
     tg_node *node;    /* in backward */
     struct tg_pass *pass;
     struct tg_rules *rules; /* what infer stated for the placements; NULL: nothing */
@@ -226,6 +238,7 @@ typedef struct tg_target {
     uint8_t mode;   /* of g, when given */
     bool reached;
     bool accumulates; /* what is put into g is accumulated in the leaf itself */
+    tg_tensor *given; /* what tg_grad's caller gets */
     tg_node *node;
 } tg_target;
 

@@ -106,7 +106,9 @@ static void end_inner(replay_run *r) {
 static tg_status replay_run_once(replay_run *r) {
     if (!r->node || r->inner || r->node->flags & TG_N_CONSUMED) return TG_OK;
     TG_TRY(tg_node_check_saved(r->node));
+    r->replay->t->busy++;
     tg_status s = run_again(r);
+    r->replay->t->busy--;
     if (s != TG_OK) end_inner(r);
     return s;
 }

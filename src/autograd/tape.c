@@ -165,7 +165,9 @@ static void end_node(tg_node *n) {
     }
 }
 
+/* What ends with a node or a tensor may be the caller's function. */
 static void end_all(tg_tape *t) {
+    t->busy++;
     for (tg_node *n = t->first; n; n = n->next) end_node(n);
     handle_walk w = walk_from(t, (tg_cursor){0});
     for (tg_tensor *x; (x = walk_next(&w));) end_handle(x);
@@ -180,14 +182,17 @@ static void end_all(tg_tape *t) {
     t->pass = 0;
     t->watch.seen = 0;
     t->collectives = false;
+    t->busy--;
+}
+
+static bool may_end(const tg_tape *t, const char *who) {
+    const char *held = tg_tape_held(t);
+    if (held) tg_fail(t->ctx, TG_ERR_STATE, "%s: %s", who, held);
+    return !held;
 }
 
 void tg_tape_reset(tg_tape *t) {
-    if (!t || !t->epoch) return;
-    if (t->in_backward) {
-        tg_fail(t->ctx, TG_ERR_STATE, "tg_tape_reset: a backward of this tape is running");
-        return;
-    }
+    if (!t || !t->epoch || !may_end(t, "tg_tape_reset")) return;
     end_all(t);
     if (t->ctx->ops->poll && tg_ok(t->ctx)) t->ctx->ops->poll(t->ctx);
     t->epoch = ++t->ctx->epochs;
@@ -195,11 +200,7 @@ void tg_tape_reset(tg_tape *t) {
 }
 
 void tg_tape_free(tg_tape *t) {
-    if (!t || !t->epoch) return;
-    if (t->in_backward) {
-        tg_fail(t->ctx, TG_ERR_STATE, "tg_tape_free: a backward of this tape is running");
-        return;
-    }
+    if (!t || !t->epoch || !may_end(t, "tg_tape_free")) return;
     end_all(t);
     t->epoch = 0;
     t->turn = !t->turn;
@@ -240,6 +241,23 @@ tg_status tg_tape_check(tg_tape *t, const char *who) {
     return TG_OK;
 }
 
+static tg_ctx *ctx_of(tg_tensor *const *in, int n) {
+    for (int i = 0; in && i < n; i++)
+        if (in[i]) return in[i]->ctx;
+    return NULL;
+}
+
+tg_status tg_tape_check_with(tg_tape *t, tg_tensor *const *in, int n, const char *who) {
+    if (TG_LIKELY(t != NULL)) return tg_tape_check(t, who);
+    tg_ctx *ctx = ctx_of(in, n);
+    return ctx ? tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the tape is NULL", who) : TG_ERR_ARGUMENT;
+}
+
+tg_tensor *tg_tape_inert(const tg_tape *t, tg_tensor *const *in, int n) {
+    const tg_ctx *ctx = t ? t->ctx : ctx_of(in, n);
+    return tg_inert(ctx ? ctx : &tg_dead_ctx);
+}
+
 tg_ctx *tg_tape_ctx(tg_tape *t) { return t ? t->ctx : NULL; }
 
 static bool set(tg_tape *t, bool *mode, bool on) {
@@ -273,9 +291,8 @@ tg_tensor *tg_tape_enter(tg_tape *t, const tg_tensor *x) {
 }
 
 tg_tensor *tg_tape_input(tg_tape *t, tg_tensor *x) {
-    if (!t) return tg_inert(&tg_dead_ctx);
-    if (tg_tape_check(t, "tg_tape_input") != TG_OK || tg_check(t->ctx, x, "tg_tape_input") != TG_OK)
-        return tg_inert(t->ctx);
+    if (tg_tape_check_with(t, &x, 1, "tg_tape_input") != TG_OK || tg_check(t->ctx, x, "tg_tape_input") != TG_OK)
+        return tg_tape_inert(t, &x, 1);
     return tg_tape_enter(t, x);
 }
 
@@ -310,6 +327,7 @@ static tg_node *new_leaf_node(tg_tape *t, tg_tensor *x) {
     n->flags = TG_N_LEAF;
     n->scope = t->scope;
     tg_node_out(n)[0] = x;
+    x->out = 0; /* it may be the result of an op that kept no node */
     tg_tape_append(t, n);
     return n;
 }

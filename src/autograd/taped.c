@@ -161,9 +161,7 @@ static tg_status seed_and_run(tg_pass *p, tg_tensor *const *roots, int n, const 
         TG_TRY(tg_check(p->t->ctx, roots[i], who));
         if (!tg_root_node(p->t, roots[i], i, who)) return p->t->ctx->status;
     }
-    for (int i = 0; i < p->o->n_targets; i++) {
-        p->o->targets[i].node = tg_tape_node_of(p->t, p->o->targets[i].x);
-    }
+    TG_TRY(tg_pass_find_targets(p));
     tg_pass_mark(p);
     tg_node *last = p->t->last;
     for (int i = 0; i < n; i++) TG_TRY(seed_root(p, roots[i], i, who));

@@ -38,7 +38,7 @@ tg_status tg_buffer_reserve(tg_ctx *ctx, tg_buffer *b, size_t bytes) {
     tg_heap_release(ctx->heap, b->block);
     /* All of the block: a later lease may be longer than this one. */
     size_t whole = bytes < PTRDIFF_MAX ? (bytes + TG_UNIT - 1) / TG_UNIT * TG_UNIT : bytes;
-    b->block = tg_heap_alloc(ctx->heap, whole, TG_MEM_BUFFER);
+    b->block = tg_take_block(ctx, whole, TG_MEM_BUFFER);
     if (!b->block)
         return tg_fail(ctx, TG_ERR_MEMORY, "out of memory on device \"%s\": %zu bytes for buffer \"%s\"",
                        ctx->ops->name, bytes, b->name);

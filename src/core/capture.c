@@ -184,7 +184,9 @@ static void move_streams(tg_graph *g) {
 
 static tg_status call_fn(tg_graph *g, const char *who) {
     tg_ctx *ctx = g->ctx;
+    ctx->busy++;
     tg_status s = g->fn(g->state, ctx);
+    ctx->busy--;
     if (ctx->status != TG_OK) return ctx->status;
     return s == TG_OK ? s : tg_fail(ctx, TG_ERR_CALLBACK, "%s: the step failed with %s", who, tg_status_name(s));
 }

@@ -203,6 +203,9 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: threads is %d, expected 0 (all) to 1024", config->threads);
     if (config->dtype && !tg_is_float(config->dtype))
         return tg_fail(ctx, TG_ERR_DTYPE, "tg_ctx_new: dtype %s, expected a float", tg_dtype_name(config->dtype));
+    if (config->memory < 0)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: memory is %lld bytes, expected 0 (no limit) or more",
+                       (long long)config->memory);
     if (!(config->deadline >= 0))
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: deadline is %g seconds, expected 0 (the default) or more",
                        config->deadline);
@@ -212,6 +215,7 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
     TG_TRY(choose_isa(ctx, config));
     ctx->dtype = config->dtype ? config->dtype : TG_F32;
     ctx->check = config->check;
+    ctx->memory = config->memory;
     ctx->rng = (tg_rng){.seed = config->seed};
     ctx->log = config->log;
     ctx->log_user = config->log_user;
@@ -269,15 +273,19 @@ static void free_chunks(tg_ctx *ctx, tg_host_chunk *c) {
     }
 }
 
+/* Why the context cannot end now; NULL: it can. */
+static const char *why_held(const tg_ctx *ctx) {
+    if (ctx->ending || ctx->capture) return ctx->ending ? "the context is ending" : "a step is being captured";
+    for (const tg_tape *t = ctx->tapes; t; t = t->next)
+        if (tg_tape_held(t)) return tg_tape_held(t);
+    return ctx->busy ? "a function that a call of this context runs has not returned" : NULL;
+}
+
 void tg_ctx_free(tg_ctx *ctx) {
     if (!ctx || ctx == &tg_dead_ctx) return;
-    for (const tg_tape *t = ctx->tapes; t; t = t->next)
-        if (t->in_backward) {
-            tg_fail(ctx, TG_ERR_STATE, "tg_ctx_free: a backward of a tape is running");
-            return;
-        }
-    if (ctx->capture) {
-        tg_fail(ctx, TG_ERR_STATE, "tg_ctx_free: a step is being captured");
+    const char *held = why_held(ctx);
+    if (held) {
+        tg_fail(ctx, TG_ERR_STATE, "tg_ctx_free: %s", held);
         return;
     }
     ctx->ending = true;

@@ -69,7 +69,8 @@ enum {
     TG_F_GIVEN = 128,          /* the caller's bytes: where it was not placed, each rank may have others */
     TG_F_DIFFERENTIABLE = 256, /* recorded without grad, and would need one with it (a recomputation's first run) */
     TG_F_COMPARED = 512,       /* check mode: its placement has been compared with the other ranks' bytes */
-    TG_F_GRADIENT = 1024       /* what tg_grad_of returned */
+    TG_F_GRADIENT = 1024,      /* what tg_grad_of returned */
+    TG_F_UNRECORDED = 2048     /* it needs a gradient, and an op that kept no node has used it */
 };
 
 /* What a tape's handle that has ended still says: nothing else of it may be read. */
@@ -173,6 +174,7 @@ struct tg_ctx {
     int device_index; /* of "cuda:2"; -1: not said */
     const char *running; /* the op whose forward or backward runs, for devices that find errors later; and its call */
     const void *running_site;
+    int busy; /* functions of the caller's that run, but those of ops and tapes, which say so themselves */
     uint64_t serial; /* of handles; only grows */
     uint64_t epochs; /* of tape resets */
     uint64_t hook_ids;
@@ -191,6 +193,7 @@ struct tg_ctx {
     tg_allocator host_alloc;
     const tg_file_ops *files; /* NULL: the system's calls */
     tg_heap *heap; /* the device's bytes */
+    int64_t memory; /* so many of them at most; 0: no limit */
     struct tg_pool *pool;
     tg_parallel_for_fn parallel_for;
     void *parallel_user;
@@ -272,6 +275,8 @@ void tg_host_strfree(tg_ctx *ctx, char *s);
 
 /* ---- storage.c ---- */
 
+/* From the context's heap, within the caller's limit; NULL: there are none. */
+tg_block *tg_take_block(tg_ctx *ctx, size_t bytes, tg_category category);
 tg_storage *tg_storage_new(tg_ctx *ctx, size_t bytes, tg_category category);
 tg_storage *tg_storage_wrap(tg_ctx *ctx, void *data, size_t bytes, void (*release)(void *), void *user);
 static inline tg_storage *tg_storage_ref(tg_storage *s) {
@@ -373,6 +378,8 @@ static inline tg_array tg_array_spread(const tg_tensor *x, int64_t i, const tg_a
     return a;
 }
 size_t tg_shape_text(int ndim, const int64_t *shape, char *buf, size_t n); /* "[2, 3]" */
+/* Offset of the first byte that is not UTF-8 (RFC 3629: no overlong forms, no surrogates); n: there is none. */
+size_t tg_utf8_check(const char *s, size_t n);
 /* snprintf at a running position: *at grows by the whole length. */
 void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) TG_PRINTF(4, 5);
 tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b); /* draws from the default stream */

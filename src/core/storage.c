@@ -1,4 +1,6 @@
 /* Storages: counted bytes that may be present, in flight, or discarded. All early freeing is tg_storage_discard. */
+#include <stdio.h>
+
 #include "core/buffer.h"
 #include "core/core.h"
 #include "core/work.h"
@@ -34,22 +36,33 @@ static void storage_slot_free(tg_storage *s) {
     ctx->free_storages = s;
 }
 
+tg_block *tg_take_block(tg_ctx *ctx, size_t bytes, tg_category category) {
+    if (TG_UNLIKELY(ctx->memory > 0)) {
+        tg_memory m = TG_MEMORY();
+        tg_heap_stats(ctx->heap, &m);
+        if (m.live > ctx->memory || bytes > (size_t)(ctx->memory - m.live)) return NULL;
+    }
+    return tg_heap_alloc(ctx->heap, bytes, category);
+}
+
 /* Bytes from the heap; the error says what was asked for and what is held. */
 static tg_status storage_bytes(tg_storage *s) {
     tg_ctx *ctx = s->ctx;
-    s->block = tg_heap_alloc(ctx->heap, s->bytes, s->category);
+    s->block = tg_take_block(ctx, s->bytes, s->category);
     if (TG_UNLIKELY(!s->block) && ctx->readers) { /* what copies still read may have been given back */
         TG_TRY(tg_works_order_readers(ctx));
-        s->block = tg_heap_alloc(ctx->heap, s->bytes, s->category);
+        s->block = tg_take_block(ctx, s->bytes, s->category);
     }
     if (TG_UNLIKELY(!s->block)) {
         tg_memory m = TG_MEMORY();
         tg_heap_stats(ctx->heap, &m);
+        char limit[64] = "";
+        if (ctx->memory > 0) snprintf(limit, sizeof limit, ", the limit is %lld", (long long)ctx->memory);
         return tg_fail(ctx, TG_ERR_MEMORY,
-                       "out of memory on device \"%s\": %zu bytes asked for, %lld live (parameters %lld, gradients "
+                       "out of memory on device \"%s\": %zu bytes asked for%s, %lld live (parameters %lld, gradients "
                        "%lld, optimiser %lld, "
                        "saved activations %lld, temporaries %lld, named buffers %lld, captured steps %lld)",
-                       ctx->ops->name, s->bytes, (long long)m.live, (long long)m.by_category[0],
+                       ctx->ops->name, s->bytes, limit, (long long)m.live, (long long)m.by_category[0],
                        (long long)m.by_category[1], (long long)m.by_category[2], (long long)m.by_category[3],
                        (long long)m.by_category[4], (long long)m.by_category[5], (long long)m.by_category[6]);
     }
@@ -179,7 +192,9 @@ static tg_status refill(tg_storage *s) {
     tg_ctx *ctx = s->ctx;
     TG_TRY(storage_bytes(s));
     s->state = TG_PRESENT;
+    ctx->busy++;
     tg_status status = s->extra->refill(s->extra->user, ctx, s->data, s->bytes);
+    ctx->busy--;
     if (status == TG_OK) return ctx->status;
     tg_storage_discard(s, s->by, s->by_site);
     return tg_fail(ctx, TG_ERR_CALLBACK, "the refill of a discarded tensor failed with %s", tg_status_name(status));

@@ -343,8 +343,9 @@ double tg_optim_scale(const tg_optim *o) {
 }
 
 tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o) {
-    tg_ctx *ctx = tg_tape_ctx(t);
-    if (!tg_ok(ctx) || tg_check(ctx, loss, "tg_scale_loss") != TG_OK) return tg_inert(ctx ? ctx : &tg_dead_ctx);
+    if (tg_tape_check_with(t, &loss, 1, "tg_scale_loss") != TG_OK || tg_check(t->ctx, loss, "tg_scale_loss") != TG_OK)
+        return tg_tape_inert(t, &loss, 1);
+    tg_ctx *ctx = t->ctx;
     if (!o || o->ctx != ctx) {
         tg_fail(ctx, o ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_scale_loss: the optimiser is %s",
                 o ? "of another context" : "NULL");

@@ -243,7 +243,10 @@ static linear_params params_of(const tg_comm *comm, const tg_linear_grad_opts *o
 static tg_tensor *record(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *comm,
                          const tg_linear_grad_opts *given, bool frozen, const char *who, const void *site) {
     tg_linear_grad_opts o;
-    if (!t) return tg_inert(&tg_dead_ctx);
+    if (!t) {
+        tg_tape_check_with(t, (tg_tensor *const[]){x, w}, 2, who);
+        return tg_tape_inert(t, (tg_tensor *const[]){x, w}, 2);
+    }
     if (tg_options(t->ctx, &o, sizeof o, given, who) != TG_OK) return tg_inert(t->ctx);
     if (frozen && (o.deferred || o.fused_wgrad)) {
         tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: a frozen weight has no gradient to %s", who,

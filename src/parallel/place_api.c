@@ -180,10 +180,9 @@ const tg_op tg_op_assume_placement = {
  * that x could lie so. */
 tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, tg_axis axis, tg_placement to) {
     const char *who = "tg_assume_placement";
-    if (!t) return tg_inert(&tg_dead_ctx);
-    if (tg_tape_check(t, who) != TG_OK || tg_check(t->ctx, x, who) != TG_OK ||
+    if (tg_tape_check_with(t, &x, 1, who) != TG_OK || tg_check(t->ctx, x, who) != TG_OK ||
         check_grid(p, t->ctx, axis, who) != TG_OK || check_placement(x, &to, who) != TG_OK)
-        return tg_inert(t->ctx);
+        return tg_tape_inert(t, &x, 1);
     tg_axis at[2];
     for (int i = 0, n = axes_of(p, axis, at); i < n; i++)
         x = TG_RECORD(t, tg_op_assume_placement, (&(assume_params){at[i], to}), x);

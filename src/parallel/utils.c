@@ -5,7 +5,7 @@
 
 static tg_status split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous, tg_tensor **out) {
     char what[160];
-    TG_TRY(tg_tape_check(t, "tg_split_last_dim"));
+    TG_TRY(tg_tape_check_with(t, &x, 1, "tg_split_last_dim"));
     TG_TRY(tg_check(t->ctx, x, "tg_split_last_dim"));
     int64_t size = x->ndim ? x->shape[x->ndim - 1] : 0;
     tg_describe(x, what, sizeof what);
@@ -25,7 +25,7 @@ static tg_status split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous
 
 tg_status tg_split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous, tg_tensor **out) {
     tg_status s = split_last_dim(t, x, n, contiguous, out);
-    for (int i = 0; s != TG_OK && out && i < n; i++) out[i] = tg_inert(t ? t->ctx : &tg_dead_ctx);
+    for (int i = 0; s != TG_OK && out && i < n; i++) out[i] = tg_tape_inert(t, &x, 1);
     return s;
 }
 

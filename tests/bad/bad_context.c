@@ -40,6 +40,7 @@ static void contexts(bad_world *b) {
     DEAD(DTYPE, "expected a float", .dtype = (tg_dtype)-3);
     DEAD(ARGUMENT, "mmx", .isa = "mmx");
     DEAD(ARGUMENT, "deadline is -1", .deadline = -1);
+    DEAD(ARGUMENT, "memory is -1 bytes", .memory = -1);
     DEAD(ARGUMENT, "deadline is nan", .deadline = NAN);
     DEAD(ARGUMENT, "both alloc and free", .allocator = {.alloc = no_memory});
     DEAD(MEMORY, "no memory for the context", .allocator = {no_memory, free_nothing, NULL});

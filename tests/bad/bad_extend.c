@@ -245,7 +245,8 @@ static void apply(bad_world *b) {
     params.params_size = 8;
     inplace.inplace = true;
     inplace.optional = 1;
-    QUIET(tg_apply, applies(b, NULL, &probe_op, NULL, in, 1, 1));
+    GIVES(tg_apply, ARGUMENT, "the tape is NULL", applies(b, NULL, &probe_op, NULL, in, 1, 1));
+    QUIET(tg_apply, applies(b, NULL, &probe_op, NULL, &none, 1, 1));
     GIVES(tg_apply, HANDLE, "freed", applies(b, b->freed, &probe_op, NULL, in, 1, 1));
     GIVES(tg_apply, ARGUMENT, "the op is NULL", applies(b, b->t, NULL, NULL, in, 1, 1));
     GIVES(tg_apply, ARGUMENT, "size is 0", applies(b, b->t, &size, NULL, in, 1, 1));

@@ -104,7 +104,7 @@ static void utilities(bad_world *b, tg_comm *c, tg_comm *far) {
     tg_tensor *out[3];
     int64_t first, last;
     EACH_DEAD(x) FAILS(tg_split_last_dim, HANDLE, "tg_split_last_dim", tg_split_last_dim(b->t, x, 3, false, out));
-    QUIET(tg_split_last_dim, tg_split_last_dim(NULL, b->x, 3, false, out) == TG_ERR_ARGUMENT);
+    FAILS(tg_split_last_dim, ARGUMENT, "the tape is NULL", tg_split_last_dim(NULL, b->x, 3, false, out));
     FAILS(tg_split_last_dim, SHAPE, "not divisible in 2 parts", tg_split_last_dim(b->t, b->x, 2, true, out));
     FAILS(tg_split_last_dim, ARGUMENT, "0 parts", tg_split_last_dim(b->t, b->x, 0, true, out));
     FAILS(tg_split_last_dim, ARGUMENT, "and room", tg_split_last_dim(b->t, b->x, 3, true, NULL));
@@ -122,7 +122,8 @@ static void utilities(bad_world *b, tg_comm *c, tg_comm *far) {
 
 static void data(bad_world *b, tg_comm *c, tg_comm *far) {
     tg_tensor *x[] = {b->x, b->v}, *dead[] = {b->x, b->dropped};
-    QUIET(tg_broadcast_data, tg_broadcast_data(NULL, x, 2, TG_F32, c) == TG_ERR_ARGUMENT);
+    FAILS(tg_broadcast_data, ARGUMENT, "the tape is NULL", tg_broadcast_data(NULL, x, 2, TG_F32, c));
+    QUIET(tg_broadcast_data, tg_broadcast_data(NULL, x, 2, TG_F32, NULL) == TG_ERR_ARGUMENT);
     FAILS(tg_broadcast_data, ARGUMENT, "the communicator is NULL", tg_broadcast_data(b->t, x, 2, TG_F32, NULL));
     FAILS(tg_broadcast_data, ARGUMENT, "of another context", tg_broadcast_data(b->t, x, 2, TG_F32, far));
     FAILS(tg_broadcast_data, ARGUMENT, "-1 tensors", tg_broadcast_data(b->t, x, -1, TG_F32, c));

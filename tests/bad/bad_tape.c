@@ -62,7 +62,7 @@ static void tapes(bad_world *b) {
 /* ---- Inputs, scopes, discards ---- */
 
 static void inputs(bad_world *b) {
-    QUIET(tg_tape_input, bad_inert(tg_tape_input(NULL, b->x)));
+    INERT(tg_tape_input, ARGUMENT, "the tape is NULL", tg_tape_input(NULL, b->x));
     INERT(tg_tape_input, ARGUMENT, "the tensor is NULL", tg_tape_input(b->t, NULL));
     INERT(tg_tape_input, HANDLE, "freed", tg_tape_input(b->freed, b->x));
     INERT(tg_tape_input, HANDLE, "could not be made", tg_tape_input(b->inert_t, b->x));
@@ -202,7 +202,7 @@ static void recomputation(bad_world *b) {
     const tg_recompute_opts *opts = TG_RECOMPUTE(.destroy = count_end);
     tg_tensor *const *x = &b->x;
     tg_tensor *const none = NULL;
-    QUIET(tg_recompute, recompute(b, NULL, negate, x, 1, 1, opts));
+    GIVES(tg_recompute, ARGUMENT, "the tape is NULL", recompute(b, NULL, negate, x, 1, 1, opts));
     GIVES(tg_recompute, HANDLE, "freed", recompute(b, b->freed, negate, x, 1, 1, opts));
     GIVES(tg_recompute, ARGUMENT, "expected a function", recompute(b, b->t, NULL, x, 1, 1, opts));
     GIVES(tg_recompute, ARGUMENT, "-1 inputs", recompute(b, b->t, negate, x, -1, 1, opts));

@@ -59,7 +59,7 @@ static void make_dead(bad_world *b) {
 static void list_handles(bad_world *b) {
     const bad_handle all[BAD_HANDLES] = {
         {b->t, NULL, b->ctx, TG_ERR_HANDLE, "dropped"}, /* b->dropped, which changes */
-        {NULL, b->x, NULL, TG_OK, ""},
+        {NULL, b->x, b->ctx, TG_ERR_ARGUMENT, "the tape is NULL"},
         {b->t, NULL, b->ctx, TG_ERR_ARGUMENT, "NULL"},
         {b->t, b->inert, b->ctx, TG_ERR_HANDLE, "inert"},
         {b->t, b->reset, b->ctx, TG_ERR_HANDLE, "reset"},

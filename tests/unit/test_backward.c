@@ -137,6 +137,30 @@ START_TEST(unused_and_unneeded_inputs) {
 }
 END_TEST
 
+START_TEST(an_input_given_twice_has_one_gradient) {
+    begin();
+    enum { MANY = 40 };
+    tg_tensor *x = leaf(3), *h = tg_square(t, x), *y = tg_mul(t, h, x), *in[MANY], *g[MANY];
+    tg_tensor *const three[] = {x, h, x};
+    ck_assert(tg_grad(t, &y, 1, three, 3, g, TG_GRAD(.retain = true)) == TG_OK);
+    ck_assert(tg_item(g[0]) == 27 && tg_item(g[1]) == 3 && g[2] == g[0]);
+    ck_assert(tg_grad(t, &y, 1, three, 3, g, TG_GRAD(.create_graph = true)) == TG_OK);
+    ck_assert(tg_item(g[0]) == 27 && tg_item(g[1]) == 3 && tg_item(g[2]) == 27);
+    for (int i = 0; i < MANY; i++) in[i] = i % 3 ? leaf(i) : i ? in[0] : leaf(0); /* more than are looked through */
+    tg_tensor *sum = in[0];
+    for (int i = 0; i < MANY; i++) sum = tg_add(t, sum, tg_scale(t, in[i], i));
+    ck_assert(tg_grad(t, &sum, 1, in, MANY, g, TG_GRAD(.retain = true)) == TG_OK);
+    for (int i = 0; i < MANY; i++) ck_assert_double_eq(tg_item(g[i]), i % 3 ? i : 1 + 3 * (13 * 14 / 2));
+    tg_tensor *unused = leaf(1), *pair[] = {in[1], unused, unused};
+    ck_assert(tg_grad(t, &sum, 1, pair, 3, g, TG_GRAD(.retain = true)) == TG_ERR_STATE);
+    ck_says("no root depends on input 1");
+    tg_ctx_clear(ctx);
+    ck_assert(tg_grad(t, &sum, 1, pair, 3, g, TG_GRAD(.allow_unused = true)) == TG_OK);
+    ck_assert(tg_item(g[0]) == 1 && tg_item(g[1]) == 0 && tg_item(g[2]) == 0);
+    end();
+}
+END_TEST
+
 START_TEST(dead_branches_do_not_run) {
     begin();
     tg_tensor *x = leaf(2), *w = leaf(3), *dead = tg_exp(t, tg_exp(t, w)), *live = tg_mul(t, x, w);
@@ -407,6 +431,7 @@ int main(void) {
                             backward_twice_doubles,
                             roots_seeds_and_chosen_inputs,
                             unused_and_unneeded_inputs,
+                            an_input_given_twice_has_one_gradient,
                             dead_branches_do_not_run,
                             hooks_see_and_replace_complete_gradients,
                             accumulated_hook_fires_once_after_the_last_use,

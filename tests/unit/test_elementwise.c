@@ -5,6 +5,7 @@
 #include <tapegrad/ops.h>
 
 #include "check_main.h"
+#include "on_device.h"
 
 static const char *const isas[] = {"portable", "avx2", "avx512"};
 enum { ISAS = sizeof isas / sizeof *isas };
@@ -265,7 +266,49 @@ START_TEST(float32_is_accurate) {
 }
 END_TEST
 
+/* ---- Integers ---- */
+
+static void ck_integers(tg_tensor *y, tg_dtype dtype, int n, const double *want) {
+    double v[8];
+    ck_assert_msg(tg_dtype_of(y) == dtype && tg_read_f64(y, v, n) == TG_OK, "%s", tg_ctx_message(tg_ctx_of(y)));
+    for (int i = 0; i < n; i++) ck_assert_msg(v[i] == want[i], "%d: %g, expected %g", i, v[i], want[i]);
+}
+
+START_TEST(integers_are_clamped_and_moved) {
+    const double signed_ones[] = {-3, 0, 4, 100}, small[] = {0, 1, 200, 255};
+    const tg_dtype dtypes[] = {TG_I64, TG_I32};
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
+    tg_tape *t = tg_tape_new(ctx);
+    for (int i = 0; i < 2; i++) {
+        tg_tensor *x = tg_zeros(ctx, dtypes[i], TG_SHAPE(4));
+        tg_write_f64(x, signed_ones, 4);
+        ck_integers(tg_clamp(t, x, -1, 50), dtypes[i], 4, (const double[]){-1, 0, 4, 50});
+        ck_integers(tg_clamp(t, x, -INFINITY, 2), dtypes[i], 4, (const double[]){-3, 0, 2, 2});
+        ck_integers(tg_clamp(t, x, 1, INFINITY), dtypes[i], 4, (const double[]){1, 1, 4, 100});
+        ck_integers(tg_add_scalar(t, x, -7), dtypes[i], 4, (const double[]){-10, -7, -3, 93});
+    }
+    tg_tensor *u = tg_zeros(ctx, TG_U8, TG_SHAPE(4)), *most = tg_zeros(ctx, TG_I64, TG_SHAPE());
+    tg_write_f64(u, small, 4);
+    ck_integers(tg_clamp(t, u, 1, 250), TG_U8, 4, (const double[]){1, 1, 200, 250});
+    ck_integers(tg_add_scalar(t, tg_clamp(t, u, 0, 9), 3), TG_U8, 4, (const double[]){3, 4, 12, 12});
+    tg_write(most, &(int64_t){INT64_MAX}, sizeof(int64_t)); /* beyond what a double tells apart */
+    int64_t kept;
+    ck_assert(tg_read(tg_clamp(t, most, 0, INFINITY), &kept, sizeof kept) == TG_OK && kept == INT64_MAX);
+    ck_assert(!tg_requires_grad(tg_clamp(t, u, 1, 2)) && tg_ctx_status(ctx) == TG_OK);
+    tg_add_scalar(t, u, 0.5);
+    ck_assert_msg(strstr(tg_ctx_message(ctx), "b is 0.5: expected an integer from 0 to 255, for u8"), "%s",
+                  tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    tg_clamp(t, u, -1, 3);
+    ck_assert_msg(strstr(tg_ctx_message(ctx), "the lower bound is -1: expected an integer"), "%s", tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    tg_clamp(t, u, INFINITY, INFINITY);
+    ck_assert(tg_ctx_status(ctx) == TG_ERR_ARGUMENT);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 int main(void) {
-    const TTest *const tests[] = {special_values, float32_is_accurate};
+    const TTest *const tests[] = {special_values, float32_is_accurate, integers_are_clamped_and_moved};
     return tg_check_main("elementwise", tests, sizeof tests / sizeof *tests);
 }

@@ -2,6 +2,7 @@
 #include "world.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 #include <tapegrad/explain.h>
 
@@ -64,7 +65,75 @@ START_TEST(none_at_all) {
 }
 END_TEST
 
+/* ---- Ops that ran without recording ---- */
+
+START_TEST(uses_without_recording_are_told) {
+    begin();
+    tg_tensor *x = leaf(1), *w = leaf(2), *unused = leaf(3), *y = tg_square(t, x);
+    tg_tensor *h = tg_exp(t, leaf(2)), *mask = tg_gt(t, w, x);
+    ck_explains(y, w, "By what was recorded the root does not depend on", "one that ran without recording");
+    ck_explains(y, unused, "No op has used it on this tape.", "");
+    ck_assert_msg(!strstr(said, "without recording"), "%s", said);
+    tg_tensor *cut = tg_detach(t, h);
+    ck_explains(y, h, "No op with a gradient has used it", "An op that ran without recording");
+    ck_explains(tg_square(t, cut), h, "the root depends on nothing", "or was recorded without grad");
+    tg_set_grad_mode(t, false);
+    tg_tensor *z = tg_square(t, tg_exp(t, unused));
+    tg_set_grad_mode(t, true);
+    ck_explains(y, unused, "does not depend on", "one that ran without recording (no-grad mode");
+    ck_explains(z, unused, "the root depends on nothing", "recorded without grad");
+    ck_assert(tg_alive(mask));
+    end();
+}
+END_TEST
+
+/* ---- Hooks ---- */
+
+static tg_status zeros(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
+    (void)user, (void)x;
+    *g = tg_scale(tape, *g, 0);
+    return TG_OK;
+}
+
+START_TEST(zeros_of_a_hook_are_the_hook_s) {
+    begin();
+    tg_tensor *x = leaf(3), *h = tg_square(t, x), *y = tg_exp(t, h);
+    ck_assert(tg_on_grad(h, zeros, NULL));
+    ck_explains(y, x, "is 0 in every element", "It became 0 in a hook (tg_on_grad) of f64[]: before its hooks");
+    ck_assert_msg(!strstr(said, "op exp"), "%s", said);
+    tg_tensor *v = leaf(2), *u = tg_square(t, v);
+    ck_assert(tg_on_grad(v, zeros, NULL));
+    ck_explains(u, v, "is 0 in every element", "before its hooks the gradient reaches 4");
+    ck_explains(u, v, "is 0 in every element", "before its hooks the gradient reaches 4"); /* it has left no hook */
+    tg_tensor *a = leaf_of(TG_SHAPE(2), (const double[]){-1, -2}), *r = tg_relu(t, a);
+    ck_assert(tg_on_grad(a, zeros, NULL)); /* of zeros that were there before */
+    ck_explains(r, a, "is 0 in every element", "It became 0 in op relu");
+    end();
+}
+END_TEST
+
+/* ---- Time ---- */
+
+static double seconds_of(int nodes) {
+    tg_tape_reset(t);
+    tg_tensor *x = leaf(1), *y = x;
+    for (int i = 0; i < nodes; i++) y = tg_add_scalar(t, y, 1);
+    clock_t start = clock();
+    ck_explains(y, x, "lies in [1, 1]", "");
+    return (double)(clock() - start) / CLOCKS_PER_SEC;
+}
+
+START_TEST(time_grows_with_the_nodes) {
+    begin();
+    double few = seconds_of(4000), many = seconds_of(64000);
+    ck_assert_msg(many < 64 * few, "16 times the nodes take %g times as long", many / few); /* quadratic: 256 */
+    end();
+}
+END_TEST
+
 int main(void) {
-    const TTest *tests[] = {gradients_that_are_there, zeros_and_their_cause, numbers_that_are_none, none_at_all};
+    const TTest *tests[] = {gradients_that_are_there, zeros_and_their_cause, numbers_that_are_none, none_at_all,
+                            uses_without_recording_are_told, zeros_of_a_hook_are_the_hook_s,
+                            time_grows_with_the_nodes};
     return tg_check_main("explain", tests, sizeof tests / sizeof *tests);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tapegrad/gradcheck.h>
 
 /* ---- Params ---- */
 
@@ -179,9 +180,168 @@ START_TEST(ops_without_parts_are_refused) {
 }
 END_TEST
 
+/* ---- Outputs ---- */
+
+static tg_status replaces(tg_call *c) {
+    counter *s = c->state;
+    c->out[0] = s->calls == 0 ? c->in[0] : s->calls == 1 ? NULL : tg_neg(c->tape, c->in[0]);
+    return TG_OK;
+}
+
+static tg_status takes_input(tg_call *c) {
+    c->out[0] = c->in[0];
+    return TG_OK;
+}
+
+START_TEST(outputs_are_those_that_infer_makes_and_forward_fills) {
+    begin();
+    tg_tensor *x = tg_param(ctx, "x", TG_SHAPE(3), 1), *out;
+    tg_op empty = counted_op, swaps = counted_op, hands = counted_op;
+    empty.forward = NULL;
+    counter s = {0};
+    ck_assert(tg_apply(t, &empty, NULL, &x, 1, &out, 1, &s, destroy, TG_SITE) == TG_ERR_ARGUMENT);
+    ck_says("counted: infer makes output 0, and there is no forward to fill it");
+    ck_assert(!tg_alive(out) && s.destroyed == 1);
+    tg_ctx_clear(ctx);
+    swaps.forward = replaces;
+    const char *const says[] = {"forward put an input in the place of output 0", "forward put NULL",
+                                "forward put another tensor in the place of output 0"};
+    for (int i = 0; i < 3; i++) {
+        s = (counter){.calls = i};
+        ck_assert(tg_apply(t, &swaps, NULL, &x, 1, &out, 1, &s, destroy, TG_SITE) == TG_ERR_ARGUMENT);
+        ck_says(says[i]);
+        ck_assert(!tg_alive(out) && tg_alive(x) && s.destroyed == 1);
+        tg_ctx_clear(ctx);
+    }
+    hands.infer = takes_input;
+    ck_assert(tg_apply(t, &hands, NULL, &x, 1, &out, 1, &s, NULL, TG_SITE) == TG_ERR_ARGUMENT);
+    ck_says("infer put an input in the place of output 0");
+    tg_ctx_clear(ctx);
+    end();
+}
+END_TEST
+
+/* ---- Ends from within ---- */
+
+typedef enum deed { RESET, FREE, FREE_CTX } deed;
+
+static void end_it(tg_tape *tape, deed d) {
+    if (d == RESET) tg_tape_reset(tape);
+    if (d == FREE) tg_tape_free(tape);
+    if (d == FREE_CTX) tg_ctx_free(ctx);
+}
+
+static const char *const end_says[] = {"tg_tape_reset: ", "tg_tape_free: ", "tg_ctx_free: "};
+
+static tg_status ends_infer(tg_call *c) {
+    end_it(c->tape, *(deed *)c->state);
+    return counted_infer(c);
+}
+
+static tg_status ends_forward(tg_call *c) {
+    end_it(c->tape, *(deed *)c->state);
+    return TG_OK;
+}
+
+static tg_status ends_jvp(tg_tape *tape, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    end_it(tape, *(const deed *)tg_node_params(n));
+    dout[0] = din[0];
+    return TG_OK;
+}
+
+/* On the tape that it was given, or on the one outside of it. */
+static tg_status ends_inner(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    end_it(tape, *(deed *)state);
+    out[0] = tg_square(tape, in[0]);
+    return TG_OK;
+}
+
+static tg_status ends_outer(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    end_it(t, *(deed *)state);
+    out[0] = tg_square(tape, in[0]);
+    return TG_OK;
+}
+
+static void ends_state(void *state) { end_it(t, *(deed *)state); }
+
+static tg_status ends_refill(void *user, tg_ctx *c, void *dst, size_t bytes) {
+    static const double zero[3];
+    end_it(t, *(deed *)user);
+    return bytes == sizeof zero ? poke(c, dst, zero, bytes) : TG_ERR_SHAPE;
+}
+
+static void ck_held(deed d) {
+    ck_status(TG_ERR_STATE);
+    ck_says(end_says[d]);
+    ck_says("has not returned");
+    tg_ctx_clear(ctx);
+}
+
+static tg_status tiny_infer(tg_call *c) {
+    tg_shape s = tg_shape_of(c->in[0]);
+    return tg_call_out(c, 0, tg_dtype_of(c->in[0]), (int)s.ndim, s.dim);
+}
+
+static tg_status nothing(tg_call *c) {
+    (void)c;
+    return TG_OK;
+}
+
+START_TEST(no_function_ends_what_runs_it) {
+    begin();
+    for (deed d = RESET; d <= FREE_CTX; d++) {
+        tg_tensor *x = tg_param(ctx, "x", TG_SHAPE(3), 1), *out, *one = tg_zeros(ctx, TG_F64, TG_SHAPE(3));
+        tg_op op = counted_op, pushes = {.size = sizeof pushes, .name = "pushes", .n_in = 1, .n_out = 1,
+                                         .params_size = sizeof d, .infer = tiny_infer, .forward = nothing,
+                                         .backward = nothing, .jvp = ends_jvp};
+        op.infer = ends_infer;
+        tg_apply(t, &op, NULL, &x, 1, &out, 1, &d, NULL, TG_SITE);
+        ck_held(d);
+        op.infer = tiny_infer;
+        op.forward = ends_forward;
+        tg_apply(t, &op, NULL, &x, 1, &out, 1, &d, NULL, TG_SITE);
+        ck_held(d);
+        tg_recompute(t, ends_inner, &d, &x, 1, &out, 1, NULL);
+        ck_held(d);
+        tg_recompute(t, ends_outer, &d, &x, 1, &out, 1, NULL);
+        ck_held(d);
+        tg_set_grad_mode(t, false);
+        tg_recompute(t, ends_inner, &d, &x, 1, &out, 1, NULL);
+        tg_set_grad_mode(t, true);
+        ck_held(d);
+        tg_gradcheck(t, ends_inner, &d, &x, 1, 1, NULL, NULL);
+        ck_held(d);
+        ck_assert(tg_apply(t, &pushes, &d, &x, 1, &out, 1, NULL, NULL, TG_SITE) == TG_OK);
+        tg_tensor *y = out;
+        tg_jvp(t, &y, 1, &x, 1, &one, &out);
+        ck_held(d);
+        if (d == FREE_CTX) {
+            tg_tensor *kept = tg_keep(tg_neg(t, one));
+            ck_assert(tg_discard_with(kept, ends_refill, NULL, &d) == TG_OK);
+            double v[3];
+            tg_read_f64(kept, v, 3);
+            ck_held(d);
+        }
+        counter s = {0};
+        op = counted_op;
+        ck_assert(tg_apply(t, &op, NULL, &x, 1, &out, 1, &s, NULL, TG_SITE) == TG_OK);
+        op.infer = tiny_infer;
+        op.forward = nothing;
+        ck_assert(tg_apply(t, &op, NULL, &x, 1, &out, 1, &d, ends_state, TG_SITE) == TG_OK);
+        tg_tape_reset(t); /* which ends the state, which would end the tape */
+        ck_held(d);
+        tg_tape_reset(t);
+    }
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {params_are_typed_and_copied,       a_state_lives_as_long_as_its_node,
                             a_state_ends_with_the_context,     without_a_node_a_state_ends_with_the_call,
-                            a_failed_call_ends_its_state_once, ops_without_parts_are_refused};
+                            a_failed_call_ends_its_state_once, ops_without_parts_are_refused,
+                            outputs_are_those_that_infer_makes_and_forward_fills, no_function_ends_what_runs_it};
     return tg_check_main("extend", tests, sizeof tests / sizeof *tests);
 }

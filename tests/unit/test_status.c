@@ -186,6 +186,25 @@ END_TEST
 
 static void count(void *user) { ++*(int *)user; }
 
+START_TEST(a_limit_of_memory_is_kept) {
+    tg_ctx *c = tg_ctx_new(TG_CONFIG(.threads = 1, .memory = 1 << 20));
+    tg_tape *tape = tg_tape_new(c);
+    tg_tensor *w = tg_param(c, "w", TG_SHAPE(150000), 1), *small = tg_zeros(c, TG_F32, TG_SHAPE(1000));
+    ck_assert_msg(tg_ctx_status(c) == TG_OK, "%s", tg_ctx_message(c));
+    ck_assert(!tg_alive(tg_exp(tape, w)) && tg_ctx_status(c) == TG_ERR_MEMORY);
+    ck_assert_msg(strstr(tg_ctx_message(c), "600000 bytes asked for, the limit is 1048576, ") &&
+                      strstr(tg_ctx_message(c), "(parameters 600"),
+                  "%s", tg_ctx_message(c));
+    tg_ctx_clear(c);
+    ck_assert(!tg_alive(tg_lease(tape, "big", TG_F32, TG_SHAPE(150000))) && tg_ctx_status(c) == TG_ERR_MEMORY);
+    tg_ctx_clear(c);
+    ck_assert(tg_alive(tg_exp(tape, small)) && tg_ctx_status(c) == TG_OK); /* what fits goes on */
+    tg_drop(w);
+    ck_assert(tg_alive(tg_zeros(c, TG_F32, TG_SHAPE(200000))) && tg_ctx_status(c) == TG_OK);
+    tg_ctx_free(c);
+}
+END_TEST
+
 START_TEST(wrapped_memory_is_used_in_place_and_released) {
     tg_ctx *ctx = ctx_new();
     tg_tape *t = tg_tape_new(ctx);
@@ -298,7 +317,7 @@ int main(void) {
                             references_outlive_reuse,
                             foreign_tensors_are_refused,
                             a_context_that_cannot_be_made_is_dead,
-                            wrapped_memory_is_used_in_place_and_released,
+                            a_limit_of_memory_is_kept, wrapped_memory_is_used_in_place_and_released,
                             shapes_and_sizes_are_checked,
                             values_go_in_and_out,
                             a_callers_threads_give_the_same_bits};

@@ -2,11 +2,13 @@
 #include "world.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <tapegrad/extend.h>
 #include <tapegrad/tapegrad.h>
 
+#include "core/core.h"
 
 static int64_t live(void) {
     tg_memory m = TG_MEMORY();
@@ -313,6 +315,37 @@ START_TEST(a_dump_names_ops_shapes_and_sites) {
 }
 END_TEST
 
+/* The number behind the first `key` at or behind `at`. */
+static unsigned long long number_after(const char *at, const char *key) {
+    at = strstr(at, key);
+    ck_assert(at);
+    return strtoull(at + strlen(key), NULL, 10);
+}
+
+START_TEST(json_tells_what_feeds_what_in_utf8) {
+    begin();
+    static char json[8192], dot[8192];
+    tg_tensor *w = tg_param(ctx, "caf\xC3\xA9 caf\xE9 \xF0\x9F", TG_SHAPE(4), 0.1);
+    tg_tensor *d = tg_param(ctx, "d", TG_SHAPE(4), 0.1);
+    tg_tensor *e = tg_exp(t, w), *y = tg_mul(t, tg_mul(t, e, d), tg_param(ctx, "f", TG_SHAPE(4), 0.1));
+    tg_drop(d); /* it has no serial number any more */
+    ck_assert(tg_alive(y) && tg_tape_dump(t, TG_JSON, json, sizeof json) == strlen(json));
+    ck_assert_msg(strstr(json, "caf\xC3\xA9 caf\\ufffd \\ufffd\\ufffd"), "%s", json);
+    ck_assert(tg_utf8_check(json, strlen(json)) == strlen(json));
+    const char *exp_row = strstr(json, "\"op\": \"exp\""), *mul_row = strstr(json, "\"op\": \"mul\"");
+    ck_assert(exp_row && mul_row);
+    const char *made = strstr(exp_row, "\"outputs\"");
+    ck_assert(number_after(json, "\"id\": ") == number_after(exp_row, "\"id\": ")); /* w, a leaf, and exp's input */
+    ck_assert(number_after(made, "\"id\": ") == number_after(mul_row, "\"id\": "));
+    unsigned long long dropped = number_after(strstr(mul_row, "}, {"), "\"id\": ");
+    ck_assert(dropped > 1);
+    ck_assert(tg_tape_dump(t, TG_DOT, dot, sizeof dot) == strlen(dot));
+    ck_assert_msg(strstr(dot, "caf\xC3\xA9 caf\xEF\xBF\xBD \xEF\xBF\xBD\xEF\xBF\xBD f64[4]"), "%s", dot);
+    ck_assert(tg_utf8_check(dot, strlen(dot)) == strlen(dot));
+    end();
+}
+END_TEST
+
 START_TEST(the_report_names_the_peak) {
     begin();
     tg_memory_trace(ctx, true);
@@ -369,7 +402,7 @@ int main(void) {
                             recomputed_gradients_are_the_same,
                             recomputation_saves_only_its_inputs,
                             a_second_run_that_differs_is_found,
-                            a_dump_names_ops_shapes_and_sites,
+                            a_dump_names_ops_shapes_and_sites, json_tells_what_feeds_what_in_utf8,
                             the_report_names_the_peak,
                             the_report_adds_up};
     return tg_check_main("tape", tests, sizeof tests / sizeof *tests);

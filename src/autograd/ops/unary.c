@@ -158,15 +158,26 @@ tg_tensor *tg_scale(tg_tape *t, tg_tensor *x, double a) {
     return TG_RECORD(t, tg_op_scale, (&(affine_params){a, -0.0}), x);
 }
 
-static const tg_sample add_scalar_samples[] = {RANGES((&(const affine_params){1, 0.75}), -2, 2, -1, 3)};
+static tg_status add_scalar_infer(tg_call *c) {
+    TG_TRY(tg_need_number(c, 0));
+    TG_TRY(tg_need_value(c, (tg_dtype)c->in[0]->dtype, ((const affine_params *)c->params)->b, "b"));
+    return tg_infer_same(c);
+}
+
+static const tg_sample add_scalar_samples[] = {
+    RANGES((&(const affine_params){1, 0.75}), -2, 2, -1, 3),
+    {.note = "integers", .params = &(const affine_params){1, -3}, .n_in = 1, .in = {TG_S_INDEX(9, 3, 4)}},
+    {.note = "half of an integer", .params = &(const affine_params){1, 0.5}, .n_in = 1,
+     .in = {TG_S_INDEX(9, 3)}, .refused = TG_ERR_ARGUMENT},
+};
 
 const tg_op tg_op_add_scalar = {
     .size = sizeof(tg_op), .name = "add_scalar", .formula = "x + b, for a number b", .n_in = 1, .n_out = 1,
     .params_size = sizeof(affine_params), .passes = 1, .family = TG_FAMILY_POINTWISE, .sums_f32 = true,
-    .infer = tg_infer_float, .forward = affine_forward, .backward = affine_backward, .vjp = affine_vjp,
+    .infer = add_scalar_infer, .forward = affine_forward, .backward = affine_backward, .vjp = affine_vjp,
     .jvp = tg_jvp_pointwise, TG_SAMPLES(add_scalar_samples)};
 
-/* x + b, for a number b. */
+/* x + b, for a number b; of integers, which wrap around as in tg_add, one of their dtype. */
 tg_tensor *tg_add_scalar(tg_tape *t, tg_tensor *x, double b) {
     return TG_RECORD(t, tg_op_add_scalar, (&(affine_params){1, b}), x);
 }
@@ -216,7 +227,11 @@ typedef struct clamp_params {
 static tg_status clamp_infer(tg_call *c) {
     const clamp_params *p = c->params;
     if (!(p->lo <= p->hi)) return tg_call_fail(c, TG_ERR_ARGUMENT, "bounds %g and %g: expected lo <= hi", p->lo, p->hi);
-    return tg_infer_float(c);
+    TG_TRY(tg_need_number(c, 0));
+    /* An infinite bound is none: kernels cut it to the integers that there are. */
+    if (p->lo != -INFINITY) TG_TRY(tg_need_value(c, (tg_dtype)c->in[0]->dtype, p->lo, "the lower bound"));
+    if (p->hi != INFINITY) TG_TRY(tg_need_value(c, (tg_dtype)c->in[0]->dtype, p->hi, "the upper bound"));
+    return tg_infer_same(c);
 }
 
 static tg_status clamp_forward(tg_call *c) {
@@ -242,6 +257,11 @@ static const tg_sample clamp_samples[] = {
      .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
     {.note = "NaN bound", .params = &(const clamp_params){NAN, 1}, .n_in = 1,
      .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+    {.note = "integers", .params = &(const clamp_params){2, 5}, .n_in = 1, .in = {TG_S_INDEX(9, 3, 4)}},
+    {.note = "integers, no lower bound", .params = &(const clamp_params){-INFINITY, 5}, .n_in = 1,
+     .in = {TG_S_INDEX(9, 4)}},
+    {.note = "half of an integer", .params = &(const clamp_params){0.5, 5}, .n_in = 1,
+     .in = {TG_S_INDEX(9, 3)}, .refused = TG_ERR_ARGUMENT},
 };
 
 const tg_op tg_op_clamp = {
@@ -251,7 +271,7 @@ const tg_op tg_op_clamp = {
     .vjp = clamp_vjp, .jvp = tg_jvp_pointwise, TG_SAMPLES(clamp_samples)};
 
 /* x cut to [lo, hi]; the gradient is 1 there, bounds included, so that what lies at a bound can come away from it, and
- * 0 outside, and where x is NaN, which stays. Bounds may be infinite. */
+ * 0 outside, and where x is NaN, which stays. Bounds may be infinite; of integers other ones are of their dtype. */
 tg_tensor *tg_clamp(tg_tape *t, tg_tensor *x, double lo, double hi) {
     return TG_RECORD(t, tg_op_clamp, (&(clamp_params){lo, hi}), x);
 }
