@@ -134,8 +134,8 @@ static void make_group(const progress *w, char *b, int64_t c, int64_t begin, int
     }
 }
 
-/* Where the work of a chunk stands when so many of its tiles are done: groups of columns outermost, panels of rows within,
- * the tiles of a panel together. The last group is narrower, so that it is tiles that count. */
+/* Where the work of a chunk stands when so many of its tiles are done: groups of columns outermost, panels of rows
+ * within, the tiles of a panel together. The last group is narrower, so that it is tiles that count. */
 typedef struct position {
     int64_t group, panel;
 } position;
