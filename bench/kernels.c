@@ -76,7 +76,9 @@ static kernel *loss_new(tg_ctx *ctx, const bench_options *o, tg_status (*once)(k
     k->loss = (tg_cross_entropy_args){.logits = normal(k, TG_SHAPE(o->rows, o->vocab)),
                                       .target = held(k, tg_from_host(ctx, TG_I64, TG_SHAPE(o->rows), targets)),
                                       .loss = empty(k, TG_F32, TG_SHAPE(o->rows)),
-                                      .lse = empty(k, TG_F32, TG_SHAPE(o->rows)), .ignore_index = -100,
+                                      .top = empty(k, TG_F32, TG_SHAPE(o->rows)),
+                                      .mass = empty(k, TG_F32, TG_SHAPE(o->rows)),
+                                      .ignore_index = -100,
                                       .bad = &k->bad};
     free(targets);
     return k;
@@ -87,7 +89,7 @@ static void *loss_open(tg_ctx *ctx, const bench_options *o) { return loss_new(ct
 static void *loss_grad_open(tg_ctx *ctx, const bench_options *o) {
     kernel *k = loss_new(ctx, o, loss_grad_once);
     if (!k) return NULL;
-    if (tg_ctx_status(ctx) == TG_OK) k->ops->cross_entropy(ctx, &k->loss); /* lse */
+    if (tg_ctx_status(ctx) == TG_OK) k->ops->cross_entropy(ctx, &k->loss); /* top, mass */
     k->loss.gloss = k->loss.loss;
     k->loss.loss = (tg_array){0};
     k->loss.glogits = empty(k, TG_DTYPE_DEFAULT, TG_SHAPE(o->rows, o->vocab));
@@ -108,7 +110,8 @@ static kernel *attention_new(tg_ctx *ctx, const bench_options *o, tg_status (*on
     while (scale * scale * (double)size > 1) scale /= 2;
     k->attention = (tg_attention_args){.q = normal(k, s), .k = normal(k, s), .v = normal(k, s),
                                        .out = empty(k, TG_DTYPE_DEFAULT, s),
-                                       .lse = empty(k, TG_F32, TG_SHAPE(o->batch, o->heads, o->seq_len)),
+                                       .top = empty(k, TG_F32, TG_SHAPE(o->batch, o->heads, o->seq_len)),
+                                       .mass = empty(k, TG_F32, TG_SHAPE(o->batch, o->heads, o->seq_len)),
                                        .scale = scale, .causal = true};
     return k;
 }
@@ -119,7 +122,7 @@ static void *attention_grad_open(tg_ctx *ctx, const bench_options *o) {
     kernel *k = attention_new(ctx, o, attention_grad_once);
     if (!k) return NULL;
     tg_shape s = TG_SHAPE(o->batch, o->heads, o->seq_len, o->hidden / o->heads);
-    if (tg_ctx_status(ctx) == TG_OK) k->ops->attention(ctx, &k->attention); /* out and lse */
+    if (tg_ctx_status(ctx) == TG_OK) k->ops->attention(ctx, &k->attention); /* out, top and mass */
     k->attention.gout = normal(k, s);
     k->attention.gq = empty(k, TG_DTYPE_DEFAULT, s);
     k->attention.gk = empty(k, TG_DTYPE_DEFAULT, s);

@@ -79,15 +79,15 @@ typedef struct tg_draws {
 TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position); /* rng.counter and all; 0 for NULL */
 
 /* Attention over q [b,h,sq,dk], k [b,g,sk,dk], v [b,g,sk,dv], out [b,h,sq,dv]; h a multiple of g (grouped-query). The
- * scores, scale q k^T + mask, exist in tiles only. lse [b,h,sq]: log-sum-exp of each row's scores and its sink, float32
- * (float64 for float64). Dropout of element (b,h,i,j) takes the draw of position ((b*H + h)*sq + i)*sk + j.
- *
+ * scores, scale q k^T + mask, exist in tiles only. top [b,h,sq]: a row's greatest score, its sink's included; mass
+ * [b,h,sq]: the sum of exp(score - top), 0 where the row sees no key; both float32 (float64 for float64). Dropout of
+ * element (b,h,i,j) takes the draw of position ((b*H + h)*sq + i)*sk + j.
  * Which keys query i sees: with p = i + sk - sq, its place among them, those j <= p when causal, j <= p + right and
  * j >= p - left where these are bounds, j < lengths[b]; and where the mask is bool, those for which it holds. With
  * starts sequence s is the queries from starts_q[s] to starts_q[s + 1] and the keys alike: a query sees keys of its own
  * sequence only, and p is the place in which the last of both meet. A query that sees none gives zeros. */
 typedef struct tg_attention_args {
-    tg_array q, k, v, out, lse;
+    tg_array q, k, v, out, top, mass;
     double scale, dropout;
     bool causal, left_bound, right_bound;
     int64_t left, right;       /* 0 or more */
@@ -115,15 +115,18 @@ typedef struct tg_norm_args {
 } tg_norm_args;
 
 /* Rows of logits [rows, classes], contiguous rows; target [rows] int64. loss[r] = (1 - s) nll + s mean(-log p) (the
- * smoothing of PyTorch), 0 where target is ignore_index. lse and loss: float32 (float64 for float64). glogits
- * may be the logits' own memory. A target out of range is a data error: bad[0] receives row + 1 of the first.
+ * smoothing of PyTorch), 0 where target is ignore_index. top[r]: the row's greatest logit, and mass[r]: the sum of
+ * exp(x - top[r]), -inf and 0 where there is none above -inf; the probability of x is exp(x - top) / mass. Their
+ * log-sum-exp as one number would cost as many digits as the logits are large. top, mass and loss: float32 (float64 for
+ * float64). glogits may be the logits' own memory. A target out of range is a data error: bad[0] receives row + 1 of
+ * the first.
  *
  * A shard of a vocabulary says so by `classes`: its logits are the columns from `first` on, perhaps none, of so many;
- * targets are in [0, classes). lse is then of these columns, and loss[r] their part of it, -(1 - s) x[target] if that
- * is here, less s / classes sum(x): the sum over the shards and the lse over all of them is the loss. In the gradient
- * lse is the one over all shards. */
+ * targets are in [0, classes). top and mass are then of these columns, and loss[r] their part of it, -(1 - s) x[target]
+ * if that is here, less s / classes sum(x): the sum over the shards, and top + log(mass) over all of them, is the loss.
+ * In the gradient top and mass are those over all shards. */
 typedef struct tg_cross_entropy_args {
-    tg_array logits, target, loss, lse;
+    tg_array logits, target, loss, top, mass;
     int64_t ignore_index;
     int64_t first, classes; /* 0, 0: the logits are whole */
     double smoothing;

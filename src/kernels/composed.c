@@ -27,8 +27,9 @@ tg_status tg_composed_softmax(tg_ctx *ctx, tg_array y, tg_array x, bool log) {
     view_rows(&s, take(&w, rows, d), d, &x);
     TG_TRY(exp_rows(ctx, x, m.a, e.a, s.a));
     if (log) {
-        MAP(log_add, s.a, s.a, m.a);
-        MAP(sub, y, x, s.a);
+        MAP(sub, e.a, x, m.a);
+        MAP(log, s.a, s.a);
+        MAP(sub, y, e.a, s.a);
     } else {
         MAP(div, y, e.a, s.a);
     }
@@ -155,10 +156,10 @@ static void view_column(view *v, const tg_array *x) {
 }
 
 /* What both directions need, as columns: target; named, 0 where ignored; counts, 1 where the row counts, else 0; here,
- * 1 where it does and its class is among the columns, and at, which of them, else 0; lse; two spare ones; and t, a
- * [rows, columns] temporary. */
+ * 1 where it does and its class is among the columns, and at, which of them, else 0; top and mass; two spare ones;
+ * and t, a [rows, columns] temporary. */
 typedef struct entropy {
-    view target, named, counts, here, at, lse, word, row, other, t;
+    view target, named, counts, here, at, top, mass, word, row, other, t;
     int64_t classes;
 } entropy;
 
@@ -178,7 +179,8 @@ static tg_status entropy_open(tg_ctx *ctx, const tg_cross_entropy_args *a, entro
     TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, bytes));
     e->classes = a->classes ? a->classes : a->logits.shape[1];
     view_column(&e->target, &a->target);
-    view_column(&e->lse, &a->lse);
+    view_column(&e->top, &a->top);
+    view_column(&e->mass, &a->mass);
     view_dense(&e->named, take(&w, rows, TG_I64), TG_I64, 2, column);
     view_dense(&e->here, take(&w, rows, TG_I64), TG_I64, 2, column);
     view_dense(&e->at, take(&w, rows, TG_I64), TG_I64, 2, column);
@@ -198,20 +200,25 @@ static tg_status entropy_open(tg_ctx *ctx, const tg_cross_entropy_args *a, entro
     return TG_OK;
 }
 
-/* lse; row = x[target], 0 where that is not here; other = sum(x) / classes. */
+/* top and mass; row = x[target], 0 where that is not here; other = sum(x) / classes. Of logits that are whole, both
+ * less the top. */
 static tg_status entropy_terms(tg_ctx *ctx, const tg_cross_entropy_args *a, const entropy *e) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
     if (!a->logits.numel) {
-        TG_TRY(ops->fill(ctx, e->lse.a, -INFINITY));
+        TG_TRY(ops->fill(ctx, e->top.a, -INFINITY));
+        TG_TRY(ops->fill(ctx, e->mass.a, 0));
         TG_TRY(ops->fill(ctx, e->row.a, 0));
         return ops->fill(ctx, e->other.a, 0);
     }
-    TG_TRY(exp_rows(ctx, a->logits, e->row.a, e->t.a, e->other.a));
-    MAP(log_add, e->lse.a, e->other.a, e->row.a);
+    TG_TRY(exp_rows(ctx, a->logits, e->top.a, e->t.a, e->mass.a));
+    if (a->classes)
+        MAP(id, e->t.a, a->logits);
+    else
+        MAP(sub, e->t.a, a->logits, e->top.a);
     TG_TRY(ops->fill(ctx, e->row.a, 0));
-    TG_TRY(ops->take(ctx, e->row.a, a->logits, e->at.a, 1, NULL));
+    TG_TRY(ops->take(ctx, e->row.a, e->t.a, e->at.a, 1, NULL));
     MAP(where_da, e->row.a, e->here.a, e->row.a);
-    return ops->reduce(ctx, TG_SUM, e->other.a, a->logits, 1.0 / (double)e->classes, false);
+    return ops->reduce(ctx, TG_SUM, e->other.a, e->t.a, 1.0 / (double)e->classes, false);
 }
 
 /* What a read of one number, at each target of as many classes, says of targets that are out of range. */
@@ -228,13 +235,9 @@ tg_status tg_composed_cross_entropy(tg_ctx *ctx, const tg_cross_entropy_args *a)
     TG_TRY(entropy_open(ctx, a, &e));
     view_column(&loss, &a->loss);
     TG_TRY(entropy_terms(ctx, a, &e));
-    if (a->classes) {
-        MAP_P(linear_sum, e.row.a, a->smoothing - 1, -a->smoothing, false, e.row.a, e.other.a);
-    } else {
-        MAP(sub, e.row.a, e.lse.a, e.row.a);
-        MAP(sub, e.other.a, e.lse.a, e.other.a);
-        MAP_P(linear_sum, e.row.a, 1 - a->smoothing, a->smoothing, false, e.row.a, e.other.a);
-    }
+    MAP_P(linear_sum, e.row.a, a->smoothing - 1, -a->smoothing, false, e.row.a, e.other.a);
+    if (!a->classes)
+        MAP(log_add, e.row.a, e.mass.a, e.row.a);
     MAP(where_da, loss.a, e.counts.a, e.row.a);
     return find_bad(ctx, a, &e);
 }
@@ -246,7 +249,8 @@ tg_status tg_composed_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_arg
         return TG_OK;
     TG_TRY(entropy_open(ctx, a, &e));
     view_column(&gloss, &a->gloss);
-    MAP(exp_sub, e.t.a, a->logits, e.lse.a);
+    MAP(reciprocal, e.other.a, e.mass.a);
+    MAP(exp_sub_mul, e.t.a, a->logits, e.top.a, e.other.a);
     MAP_P(affine, e.t.a, 1, -a->smoothing / (double)e.classes, false, e.t.a);
     TG_TRY(tg_ctx_ops(ctx)->fill(ctx, e.row.a, a->smoothing - 1));
     MAP(where_da, e.row.a, e.here.a, e.row.a);

@@ -148,8 +148,9 @@ static tg_status drop(tg_ctx *ctx, const tg_attention_args *a, const head *h, co
     return TG_OK;
 }
 
-/* h->p: probabilities; h->row: the log-sum-exp. A row that sees no key has the lowest number as its maximum, not -inf:
- * its exponentials are then 0, and the reciprocal of their sum is taken as 0. The sink takes part as one key more. */
+/* h->p: probabilities; h->row: the greatest score; h->other: the sum of exp(score - that). A row that sees no key has
+ * the lowest number as its maximum, not -inf: its exponentials are then 0, and the reciprocal of their sum is taken as
+ * 0. The sink takes part as one key more. */
 static tg_status softmax(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t i) {
     view sink;
     bool sunk = a->sink.data != NULL;
@@ -163,7 +164,6 @@ static tg_status softmax(tg_ctx *ctx, const tg_attention_args *a, const head *h,
         MAP(exp_sub, h->scale.a, number(&sink, &a->sink, i), h->row.a);
         MAP(add, h->other.a, h->other.a, h->scale.a);
     }
-    MAP(log_add, h->row.a, h->other.a, h->row.a);
     MAP(reciprocal, h->scale.a, h->other.a);
     MAP(where_da, h->scale.a, h->other.a, h->scale.a);
     MAP(mul, h->p.a, h->p.a, h->scale.a);
@@ -187,16 +187,21 @@ tg_status tg_composed_attention(tg_ctx *ctx, const tg_attention_args *a) {
             TG_TRY(drop(ctx, a, &h, &h.p, b, i));
             TG_TRY(multiply(ctx, &h.p, false, &h.v, false, &h.o, 1, 0));
             TG_TRY(save(ctx, &a->out, b, i, &h.o, false));
-            TG_TRY(save(ctx, &a->lse, b, i, &h.row, false));
+            TG_TRY(save(ctx, &a->top, b, i, &h.row, false));
+            TG_TRY(save(ctx, &a->mass, b, i, &h.other, false));
         }
     }
     return TG_OK;
 }
 
-/* h->row: the log-sum-exps of head (b, i); h->other: sum(gout out) of its rows, gout being loaded. */
+/* h->row: the greatest score of each row of head (b, i); h->scale: 1 / the sum of exp(score - that), 0 where there is
+ * none; h->other: sum(gout out), gout being loaded. */
 static tg_status row_terms(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
     view out;
-    TG_TRY(load(ctx, &h->row, &a->lse, b, i));
+    TG_TRY(load(ctx, &h->row, &a->top, b, i));
+    TG_TRY(load(ctx, &h->other, &a->mass, b, i));
+    MAP(reciprocal, h->scale.a, h->other.a);
+    MAP(where_da, h->scale.a, h->other.a, h->scale.a);
     MAP_P(clamp, h->row.a, -FLT_MAX, INFINITY, false, h->row.a);
     MAP(mul, h->product.a, slice(&out, &a->out, b, i), h->o.a);
     REDUCE(TG_SUM, h->other.a, h->product.a, 1, false);
@@ -209,7 +214,7 @@ static tg_status score_grad(tg_ctx *ctx, const tg_attention_args *a, const head 
     TG_TRY(load(ctx, &h->o, &a->gout, b, i));
     TG_TRY(scores(ctx, a, h, b, i));
     TG_TRY(row_terms(ctx, a, h, b, i));
-    MAP(exp_sub, h->p.a, h->p.a, h->row.a);
+    MAP(exp_sub_mul, h->p.a, h->p.a, h->row.a, h->scale.a);
     TG_TRY(multiply(ctx, &h->o, false, &h->v, true, &h->gp, 1, 0));
     TG_TRY(drop(ctx, a, h, &h->gp, b, i));
     MAP_P(sub_scaled, h->gp.a, 1, 0, false, h->gp.a, h->other.a, h->p.a);
@@ -261,7 +266,7 @@ static tg_status sink_grad(tg_ctx *ctx, const tg_attention_args *a, const head *
     for (int64_t b = 0; b < a->q.shape[0]; b++) {
         TG_TRY(load(ctx, &h->o, &a->gout, b, i));
         TG_TRY(row_terms(ctx, a, h, b, i));
-        MAP(exp_sub, h->scale.a, number(&sink, &a->sink, i), h->row.a);
+        MAP(exp_sub_mul, h->scale.a, number(&sink, &a->sink, i), h->row.a, h->scale.a);
         MAP(mul, h->scale.a, h->scale.a, h->other.a);
         REDUCE(TG_SUM, h->total.a, h->scale.a, -1, true);
     }

@@ -70,27 +70,30 @@ static tg_status reduce_now(tg_call *c, tg_tensor *dst, tg_tensor *src, tg_reduc
     return tg_storage_need(dst->storage, dst);
 }
 
-/* Two all-reduces: lse becomes that over all ranks, and the parts their sum. */
-static tg_status join_ranks(tg_call *c, tg_tensor *rows, tg_tensor *lse) {
-    tg_tensor *top = tg_call_temp(c, (tg_dtype)lse->dtype, 1, lse->shape), *sum = rows_from(c, rows, 0, 1);
+/* Two all-reduces: what is saved becomes that over all ranks, and the parts their sum. */
+static tg_status join_ranks(tg_call *c, tg_tensor *rows) {
+    tg_tensor *own = c->saved[TG_LOSS_TOP], *mass = c->saved[TG_LOSS_MASS], *sum = rows_from(c, rows, 0, 1);
+    tg_tensor *top = tg_call_temp(c, (tg_dtype)own->dtype, 1, own->shape);
     tg_tensor *summed = rows_from(c, rows, 0, 2);
     TG_TRY(tg_ctx_status(c->ctx));
-    TG_TRY(reduce_now(c, top, lse, TG_REDUCE_MAX));
-    TG_TRY(tg_op_map(c, TG_FN_exp_sub, sum, TG_T2(lse, top), 2, 0, 0, false));
+    TG_TRY(reduce_now(c, top, own, TG_REDUCE_MAX));
+    TG_TRY(tg_op_map(c, TG_FN_exp_sub_mul, sum, TG_T3(own, top, mass), 3, 0, 0, false));
     TG_TRY(reduce_now(c, summed, summed, TG_REDUCE_SUM));
-    return tg_op_map(c, TG_FN_log_add, lse, TG_T2(sum, top), 2, 0, 0, false);
+    TG_TRY(tg_op_map(c, TG_FN_id, own, TG_T1(top), 1, 0, 0, false));
+    return tg_op_map(c, TG_FN_id, mass, TG_T1(sum), 1, 0, 0, false);
 }
 
 tg_status tg_vocab_finish(tg_call *c, tg_tensor *rows) {
     const tg_loss_params *p = params_of(c);
-    tg_tensor *target = c->in[c->n_in - 1], *lse = c->saved[TG_LOSS_LSE], *part = rows_from(c, rows, 1, 1);
+    tg_tensor *target = c->in[c->n_in - 1], *part = rows_from(c, rows, 1, 1);
     tg_tensor *counts, *loss;
     TG_TRY(tg_ctx_status(c->ctx));
-    TG_TRY(join_ranks(c, rows, lse));
+    TG_TRY(join_ranks(c, rows));
     if (tg_loss_by_partition(p))
         TG_TRY(tg_op_map(c, TG_FN_linear_sum, part, TG_T2(part, rows_from(c, rows, 2, 1)), 2, 1 - p->smoothing,
                          -p->smoothing, false));
-    TG_TRY(tg_op_map(c, TG_FN_add, part, TG_T2(lse, part), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_add, part, TG_T2(c->saved[TG_LOSS_TOP], part), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_log_add, part, TG_T2(c->saved[TG_LOSS_MASS], part), 2, 0, 0, false));
     TG_TRY(tg_loss_counts(c, target, &counts));
     TG_TRY(tg_loss_buffer(c, &loss));
     tg_extent e[2] = {{.shape = {rows_of(c)}}, {.shape = {rows_of(c)}}};
@@ -127,7 +130,7 @@ static tg_tensor *sum_over_ranks(tg_tape *t, tg_tensor *x, tg_comm *c) {
     return tg_reduce_from_tp(t, tg_as_partial(t, x, c), c);
 }
 
-/* lse - (1 - s) x[target] - s mean(x) of every row. */
+/* lse - (1 - s) x[target] - s mean(x) of every row: the same of x less any number, here the row's greatest. */
 static tg_tensor *row_losses(tg_tape *t, const tg_loss_params *p, tg_tensor *x, tg_tensor *target) {
     int last = x->ndim - 1;
     x = tg_wide(t, tg_as_opaque(t, x, p->comm));
@@ -135,15 +138,16 @@ static tg_tensor *row_losses(tg_tape *t, const tg_loss_params *p, tg_tensor *x, 
     tg_tensor *rows = tg_unsqueeze(t, at, -1), *picked, *total, *mass, *top;
     x = tg_slice(t, x, last, 0, p->columns, 1); /* padding has no part in anything */
     if (p->columns) {
+        top = tg_all_reduce_max(t, tg_detach(t, tg_max(t, x, TG_DIMS(-1), false)), p->comm);
+        x = tg_sub(t, x, tg_unsqueeze(t, top, -1));
         picked = tg_masked_fill(t, tg_squeeze(t, tg_gather(t, x, -1, rows), -1), elsewhere, 0);
         total = tg_sum(t, x, TG_DIMS(-1), false);
-        top = tg_all_reduce_max(t, tg_detach(t, tg_max(t, x, TG_DIMS(-1), false)), p->comm);
-        mass = tg_sum(t, tg_exp(t, tg_sub(t, x, tg_unsqueeze(t, top, -1))), TG_DIMS(-1), false);
+        mass = tg_sum(t, tg_exp(t, x), TG_DIMS(-1), false);
     } else {
         mass = picked = total = tg_sum(t, x, TG_DIMS(-1), false);
-        top = tg_all_reduce_max(t, tg_add_scalar(t, tg_detach(t, mass), -INFINITY), p->comm);
+        tg_all_reduce_max(t, tg_add_scalar(t, tg_detach(t, mass), -INFINITY), p->comm);
     }
-    tg_tensor *lse = tg_add(t, tg_log(t, sum_over_ranks(t, mass, p->comm)), top);
+    tg_tensor *lse = tg_log(t, sum_over_ranks(t, mass, p->comm));
     tg_tensor *share = tg_add(t, tg_scale(t, picked, p->smoothing - 1),
                               tg_scale(t, total, -p->smoothing / (double)p->classes));
     return tg_add(t, lse, sum_over_ranks(t, share, p->comm));

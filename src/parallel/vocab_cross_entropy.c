@@ -165,7 +165,7 @@ const tg_op tg_op_vocab_parallel_cross_entropy = {
  * columns beyond `classes` over all ranks are padding, left out of everything, their gradient 0; in_place gives the
  * logits' bytes to their gradient, after which they are discarded, and a second backward is refused; those that a
  * replay has brought back are only discarded, and a named buffer's are refused. The smoothing of partitions makes each
- * rank's loss another one. It saves the logits and one number a row; two all-reduces, of one and of two numbers a row,
+ * rank's loss another one. It saves the logits and two numbers a row; two all-reduces, of one and of two numbers a row,
  * and none in backward. opts may be NULL. */
 tg_tensor *tg_vocab_parallel_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *target, tg_comm *c,
                                            const tg_vocab_opts *opts) {

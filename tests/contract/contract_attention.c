@@ -10,7 +10,7 @@
 enum { Q, K, V, OUT, GOUT, GQ, GK, GV, HEADS, MASK = HEADS, GMASK, SINK, GSINK, LENGTHS, STARTS_Q, STARTS_K, ARRAYS };
 
 typedef struct attention_case {
-    mirror m[ARRAYS], lse;
+    mirror m[ARRAYS], top, mass;
     bool has[ARRAYS];
     double *v[ARRAYS], *p, *keep; /* values; probabilities and dropout's factors of one head, [sq, sk] */
     int64_t full[4], repeated[2][4]; /* the mask's shape with all it repeats; strides, of it and of its gradient */
@@ -116,8 +116,21 @@ static void make_extras(contract *c, attention_case *k, tg_dtype t) {
     k->a.right = contract_roll(c, 2) ? contract_roll(c, 4) : contract_roll(c, k->sk + 1);
 }
 
+/* Scores of about 2^17, which float32 holds without rounding in whatever order they are summed. */
+static void go_far(contract *c, attention_case *k) {
+    for (int i = Q; i <= K; i++) {
+        for (int64_t j = 0; j < k->m[i].on.numel; j++) {
+            k->v[i][j] = j % k->dk ? (double)(contract_roll(c, 17) - 8) / 8 : i == Q ? 256 : 512;
+            contract_set(&k->m[i], j, k->v[i][j]);
+        }
+        contract_push(c, &k->m[i]);
+    }
+    k->a.scale = 1;
+    k->slack *= 5;
+}
+
 /* With extras heads are small, so that there may be many cases. */
-static void attention_make(contract *c, attention_case *k, tg_dtype t, bool extras) {
+static void attention_make(contract *c, attention_case *k, tg_dtype t, bool extras, bool far) {
     *k = (attention_case){.batch = 1 + contract_roll(c, 2), .groups = 1 + contract_roll(c, 2)};
     k->heads = k->groups * (1 + contract_roll(c, 3));
     k->sq = pick(c, lengths, 9), k->sk = contract_roll(c, 2) ? k->sq : pick(c, lengths, 9);
@@ -130,14 +143,18 @@ static void attention_make(contract *c, attention_case *k, tg_dtype t, bool extr
         k->m[i] = make_heads(c, t, k->batch, h, s, value ? k->dv : k->dk);
         keep_values(c, k, i);
     }
-    k->lse = contract_make(c, t == TG_F64 ? TG_F64 : TG_F32, 3, (int64_t[]){k->batch, k->heads, k->sq}, ROWS);
-    contract_push(c, &k->lse);
+    k->top = contract_make(c, t == TG_F64 ? TG_F64 : TG_F32, 3, (int64_t[]){k->batch, k->heads, k->sq}, ROWS);
+    k->mass = contract_make(c, (tg_dtype)k->top.on.dtype, 3, k->full, ROWS);
+    contract_push(c, &k->top);
+    contract_push(c, &k->mass);
     k->p = calloc((size_t)(k->sq * k->sk), sizeof *k->p), k->keep = calloc((size_t)(k->sq * k->sk), sizeof *k->keep);
-    k->a.q = k->m[Q].on, k->a.k = k->m[K].on, k->a.v = k->m[V].on, k->a.out = k->m[OUT].on, k->a.lse = k->lse.on;
+    k->a.q = k->m[Q].on, k->a.k = k->m[K].on, k->a.v = k->m[V].on, k->a.out = k->m[OUT].on;
+    k->a.top = k->top.on, k->a.mass = k->mass.on;
     k->a.scale = 1 / sqrt((double)k->dk), k->a.causal = contract_roll(c, 2);
     k->a.dropout = contract_roll(c, 3) ? 0 : 0.3;
     k->a.draws.rng = (tg_rng){.seed = 5, .stream = 9, .counter = 0xffffffffu};
     if (extras) make_extras(c, k, t);
+    if (far) go_far(c, k);
 }
 
 static void attention_drop(contract *c, attention_case *k) {
@@ -145,7 +162,8 @@ static void attention_drop(contract *c, attention_case *k) {
         free(k->v[i]);
         if (k->has[i]) contract_drop(c, &k->m[i]);
     }
-    contract_drop(c, &k->lse);
+    contract_drop(c, &k->top);
+    contract_drop(c, &k->mass);
     free(k->p);
     free(k->keep);
 }
@@ -190,8 +208,23 @@ static const double *row(const attention_case *k, int which, int64_t head, int64
     return k->v[which] + (head * n + i) * d;
 }
 
-/* Of one head among batch x heads, and its group's keys: probabilities and factors; the log-sum-exps into lse. */
-static void probabilities(attention_case *k, int64_t head, int64_t group, double *lse) {
+/* What the slots pass on of each row. */
+typedef struct terms {
+    double *top, *mass;
+} terms;
+
+static terms terms_new(const attention_case *k) {
+    size_t n = (size_t)(k->top.on.numel + 1);
+    return (terms){malloc(n * sizeof(double)), malloc(n * sizeof(double))};
+}
+
+static void terms_free(terms w) {
+    free(w.top);
+    free(w.mass);
+}
+
+/* Of one head among batch x heads, and its group's keys: probabilities and factors; and its rows' terms. */
+static void probabilities(attention_case *k, int64_t head, int64_t group, terms w) {
     double sink = k->has[SINK] ? k->v[SINK][head % k->heads] : -(double)INFINITY;
     for (int64_t i = 0; i < k->sq; i++) {
         const double *q = row(k, Q, head, i, k->sq, k->dk);
@@ -207,7 +240,8 @@ static void probabilities(attention_case *k, int64_t head, int64_t group, double
         for (int64_t j = 0; j < k->sk; j++) sum += p[j] = none ? 0 : exp(p[j] - max);
         sum += none ? 0 : exp(sink - max);
         for (int64_t j = 0; j < k->sk; j++) p[j] = sum > 0 ? p[j] / sum : 0;
-        lse[i] = sum > 0 ? max + log(sum) : -(double)INFINITY;
+        w.top[head * k->sq + i] = max;
+        w.mass[head * k->sq + i] = sum;
     }
 }
 
@@ -215,10 +249,10 @@ static int64_t group_of(const attention_case *k, int64_t head) {
     return head / k->heads * k->groups + head % k->heads / (k->heads / k->groups);
 }
 
-static void forward_reference(attention_case *k, double *lse) {
+static void forward_reference(attention_case *k, terms w) {
     for (int64_t head = 0; head < k->batch * k->heads; head++) {
         int64_t group = group_of(k, head);
-        probabilities(k, head, group, lse + head * k->sq);
+        probabilities(k, head, group, w);
         for (int64_t i = 0; i < k->sq * k->dv; i++) {
             double sum = 0, *p = k->p + i / k->dv * k->sk, *keep = k->keep + i / k->dv * k->sk;
             for (int64_t j = 0; j < k->sk; j++) sum += p[j] * keep[j] * row(k, V, group, j, k->sk, k->dv)[i % k->dv];
@@ -246,33 +280,45 @@ static void check_heads(contract *c, const attention_case *k, mirror *m, const d
     }
 }
 
-static void attention_forward_case(contract *c, tg_dtype t, bool extras) {
+/* Where a row sees no key its greatest score is anything. */
+static void check_terms(contract *c, attention_case *k, terms w) {
+    double slack = k->top.on.dtype == TG_F64 ? k->slack : 2e-4;
+    contract_pull(c, &k->top);
+    for (int64_t i = 0; i < k->top.on.numel; i++)
+        if (w.mass[i] == 0) w.top[i] = contract_get(&k->top, i);
+    check_heads(c, k, &k->top, w.top, slack, "greatest score");
+    check_heads(c, k, &k->mass, w.mass, slack, "sum of exponentials");
+}
+
+static void attention_forward_case(contract *c, tg_dtype t, bool extras, bool far) {
     attention_case k;
     int64_t bad = 0;
-    attention_make(c, &k, t, extras);
+    attention_make(c, &k, t, extras, far);
     k.a.bad = &bad;
-    double *lse = malloc(sizeof *lse * (size_t)(k.lse.on.numel + 1));
-    forward_reference(&k, lse);
+    terms w = terms_new(&k);
+    forward_reference(&k, w);
     contract_check(c, c->ops->attention(c->ctx, &k.a) == TG_OK && bad == 0, "attention: status");
     check_heads(c, &k, &k.m[OUT], k.v[OUT], k.slack, "output");
-    check_heads(c, &k, &k.lse, lse, t == TG_F64 ? k.slack : 1e-4, "log-sum-exp");
-    free(lse);
+    check_terms(c, &k, w);
+    terms_free(w);
     attention_drop(c, &k);
 }
 
 void contract_attention(contract *c) {
     static const tg_dtype floats[] = {TG_F32, TG_F64, TG_BF16, TG_F16};
-    for (int k = 0; c->ops->attention && k < 48; k++) attention_forward_case(c, floats[k % 4], false);
-    for (int k = 0; c->ops->attention && k < EXTRAS; k++) attention_forward_case(c, floats[k % 4], true);
+    for (int k = 0; c->ops->attention && k < 48; k++) attention_forward_case(c, floats[k % 4], false, false);
+    for (int k = 0; c->ops->attention && k < EXTRAS; k++) attention_forward_case(c, floats[k % 4], true, false);
+    for (int k = 0; c->ops->attention && k < 8; k++) attention_forward_case(c, floats[k % 2], false, true);
 }
 
-/* Adds a head's shares to the gradients; p, keep and lse are made for it. */
-static void backward_reference(attention_case *k, int64_t head, int64_t group, const double *lse) {
+/* Adds a head's shares to the gradients; p, keep and terms are made for it. */
+static void backward_reference(attention_case *k, int64_t head, int64_t group, terms w) {
     for (int64_t i = 0; i < k->sq; i++) {
         const double *gout = row(k, GOUT, head, i, k->sq, k->dv), *out = row(k, OUT, head, i, k->sq, k->dv);
         double delta = 0;
         for (int64_t d = 0; d < k->dv; d++) delta += gout[d] * out[d];
-        if (k->has[SINK]) k->v[GSINK][head % k->heads] -= exp(k->v[SINK][head % k->heads] - lse[i]) * delta;
+        double top = w.top[head * k->sq + i], mass = w.mass[head * k->sq + i];
+        if (k->has[SINK]) k->v[GSINK][head % k->heads] -= exp(k->v[SINK][head % k->heads] - top) / mass * delta;
         for (int64_t j = 0; j < k->sk; j++) {
             double p = k->p[i * k->sk + j], keep = k->keep[i * k->sk + j], gp = 0;
             for (int64_t d = 0; d < k->dv; d++) {
@@ -303,33 +349,39 @@ static void want_gradients(contract *c, attention_case *k) {
     }
 }
 
-static void attention_grad_case(contract *c, tg_dtype t, bool extras) {
+static void attention_grad_case(contract *c, tg_dtype t, bool extras, bool far) {
     attention_case k;
-    attention_make(c, &k, t, extras);
-    double *lse = malloc(sizeof *lse * (size_t)(k.lse.on.numel + 1));
-    forward_reference(&k, lse);
-    for (int64_t i = 0; i < k.lse.on.numel; i++) contract_set(&k.lse, i, lse[i]);
+    attention_make(c, &k, t, extras, far);
+    terms w = terms_new(&k);
+    forward_reference(&k, w);
+    for (int64_t i = 0; i < k.top.on.numel; i++) {
+        contract_set(&k.top, i, w.top[i]);
+        contract_set(&k.mass, i, w.mass[i]);
+    }
     for (int64_t i = 0; i < k.m[OUT].on.numel; i++) contract_set(&k.m[OUT], i, k.v[OUT][i]);
-    contract_push(c, &k.lse);
+    contract_push(c, &k.top);
+    contract_push(c, &k.mass);
     contract_push(c, &k.m[OUT]);
     k.a.gout = k.m[GOUT].on;
     want_gradients(c, &k);
     for (int64_t head = 0; head < k.batch * k.heads; head++) {
-        probabilities(&k, head, group_of(&k, head), lse + head * k.sq);
-        backward_reference(&k, head, group_of(&k, head), lse + head * k.sq);
+        probabilities(&k, head, group_of(&k, head), w);
+        backward_reference(&k, head, group_of(&k, head), w);
     }
     contract_check(c, c->ops->attention_grad(c->ctx, &k.a) == TG_OK, "attention_grad: status");
-    if (k.a.gq.data) check_heads(c, &k, &k.m[GQ], k.v[GQ], 2 * k.slack, "gradient of queries");
-    if (k.a.gk.data) check_heads(c, &k, &k.m[GK], k.v[GK], 2 * k.slack, "gradient of keys");
+    double sums = far ? 64 * k.slack : 2 * k.slack; /* of what cancels, times 512 and 256 */
+    if (k.a.gq.data) check_heads(c, &k, &k.m[GQ], k.v[GQ], sums, "gradient of queries");
+    if (k.a.gk.data) check_heads(c, &k, &k.m[GK], k.v[GK], sums, "gradient of keys");
     if (k.a.gv.data) check_heads(c, &k, &k.m[GV], k.v[GV], 2 * k.slack, "gradient of values");
     if (k.a.gmask.data) check_heads(c, &k, &k.m[GMASK], k.v[GMASK], 4 * k.slack, "gradient of the mask");
     if (k.a.gsink.data) check_heads(c, &k, &k.m[GSINK], k.v[GSINK], 4 * k.slack, "gradient of the sink");
-    free(lse);
+    terms_free(w);
     attention_drop(c, &k);
 }
 
 void contract_attention_grad(contract *c) {
     static const tg_dtype floats[] = {TG_F32, TG_F64, TG_BF16, TG_F16};
-    for (int k = 0; c->ops->attention_grad && k < 48; k++) attention_grad_case(c, floats[k % 4], false);
-    for (int k = 0; c->ops->attention_grad && k < EXTRAS; k++) attention_grad_case(c, floats[k % 4], true);
+    for (int k = 0; c->ops->attention_grad && k < 48; k++) attention_grad_case(c, floats[k % 4], false, false);
+    for (int k = 0; c->ops->attention_grad && k < EXTRAS; k++) attention_grad_case(c, floats[k % 4], true, false);
+    for (int k = 0; c->ops->attention_grad && k < 8; k++) attention_grad_case(c, floats[k % 2], false, true);
 }

@@ -50,6 +50,16 @@ static double log_sum_exp(const double *x, int64_t n) {
     return max + log(sum);
 }
 
+/* Numbers that begin at 2^17: float32 holds them by 64ths. */
+enum { FAR = 1 << 17 };
+
+static void go_far(mirror *m) {
+    for (int64_t i = 0; i < m->on.numel; i++) {
+        double v = contract_get(m, i);
+        if (v < FAR / 2) contract_set(m, i, FAR + floor(v * 64) / 64); /* else of a repeated element */
+    }
+}
+
 /* In place: rows of x become softmax or its logarithm. */
 static void softmax_reference(double *x, int64_t rows, int64_t n, bool log) {
     for (int64_t r = 0; r < rows; r++, x += n) {
@@ -58,12 +68,15 @@ static void softmax_reference(double *x, int64_t rows, int64_t n, bool log) {
     }
 }
 
+enum { NAN_IN_ROW = 1, ALMOST_ALL_HIDDEN, ALL_HIDDEN, ALL_FAR };
+
 static void softmax_case(contract *c, int64_t n, tg_dtype t, bool log, int special) {
     int64_t rows = 1 + contract_roll(c, n > 2000 ? 2 : 9);
     mirror x = random_rows(c, t, rows, n, false), y = random_rows(c, t, rows, n, true);
-    if (special == 1) contract_set(&x, contract_roll(c, n), (double)NAN);
-    for (int64_t j = 0; special > 1 && j < n; j++)
-        contract_set(&x, j, special == 2 && j == n / 2 ? -500 : -(double)INFINITY);
+    if (special == NAN_IN_ROW) contract_set(&x, contract_roll(c, n), (double)NAN);
+    for (int64_t j = 0; (special == ALMOST_ALL_HIDDEN || special == ALL_HIDDEN) && j < n; j++)
+        contract_set(&x, j, special == ALMOST_ALL_HIDDEN && j == n / 2 ? -500 : -(double)INFINITY);
+    if (special == ALL_FAR) go_far(&x);
     contract_push(c, &x);
     contract_push(c, &y);
     double *want = values(&x);
@@ -77,6 +90,7 @@ static void softmax_case(contract *c, int64_t n, tg_dtype t, bool log, int speci
 void contract_softmax(contract *c) {
     for (int k = 0; c->ops->softmax && k < 8 * LENGTHS; k++)
         softmax_case(c, lengths[k / 8], floats[k % 4], k / 4 % 2, contract_roll(c, 3) ? 0 : (int)contract_roll(c, 4));
+    for (int k = 0; c->ops->softmax && k < 2 * LENGTHS; k++) softmax_case(c, lengths[k / 2], TG_F32, k % 2, ALL_FAR);
 }
 
 static void softmax_grad_case(contract *c, int64_t n, tg_dtype t, bool log, bool add) {
@@ -211,7 +225,7 @@ void contract_norm_grad(contract *c) {
 /* ---- Cross-entropy ---- */
 
 typedef struct entropy_case {
-    mirror logits, target, loss, lse, gloss, glogits;
+    mirror logits, target, loss, top, mass, gloss, glogits;
     tg_cross_entropy_args a;
     int64_t rows, n, classes;
     int64_t bad;
@@ -222,7 +236,7 @@ static mirror class_rows(contract *c, tg_dtype t, int64_t rows, int64_t n) {
     return contract_make(c, t, 2, (int64_t[]){rows, n}, some[contract_roll(c, 3)]);
 }
 
-static void entropy_make(contract *c, entropy_case *k, int64_t n, tg_dtype t, bool shard) {
+static void entropy_make(contract *c, entropy_case *k, int64_t n, tg_dtype t, bool shard, bool far) {
     tg_dtype stats = t == TG_F64 ? TG_F64 : TG_F32;
     *k = (entropy_case){.rows = 1 + contract_roll(c, n > 2000 ? 3 : 30), .n = n};
     k->classes = shard ? n + 1 + contract_roll(c, 20) : n;
@@ -232,38 +246,44 @@ static void entropy_make(contract *c, entropy_case *k, int64_t n, tg_dtype t, bo
     k->a.add = contract_roll(c, 2);
     k->logits = class_rows(c, t, k->rows, n), k->glogits = class_rows(c, contract_roll(c, 2) ? t : stats, k->rows, n);
     k->target = contract_make(c, TG_I64, 1, &k->rows, ROWS), k->loss = contract_make(c, stats, 1, &k->rows, ROWS);
-    k->lse = contract_make(c, stats, 1, &k->rows, ROWS), k->gloss = contract_make(c, stats, 1, &k->rows, STRIDED);
+    k->top = contract_make(c, stats, 1, &k->rows, ROWS), k->mass = contract_make(c, stats, 1, &k->rows, ROWS);
+    if (far) go_far(&k->logits);
+    k->gloss = contract_make(c, stats, 1, &k->rows, STRIDED);
     for (int64_t r = 0; r < k->rows; r++)
         contract_set(&k->target, r, contract_roll(c, 5) ? (double)contract_roll(c, k->classes) : -100);
-    tg_array *to[] = {&k->a.logits, &k->a.target, &k->a.loss, &k->a.lse, &k->a.gloss, &k->a.glogits};
-    mirror *from[] = {&k->logits, &k->target, &k->loss, &k->lse, &k->gloss, &k->glogits};
-    for (int i = 0; i < 6; i++) {
+    tg_array *to[] = {&k->a.logits, &k->a.target, &k->a.loss, &k->a.top, &k->a.mass, &k->a.gloss, &k->a.glogits};
+    mirror *from[] = {&k->logits, &k->target, &k->loss, &k->top, &k->mass, &k->gloss, &k->glogits};
+    for (int i = 0; i < 7; i++) {
         contract_push(c, from[i]);
         *to[i] = from[i]->on;
     }
 }
 
 static void entropy_drop(contract *c, entropy_case *k) {
-    mirror *all[] = {&k->logits, &k->target, &k->loss, &k->lse, &k->gloss, &k->glogits};
-    for (int i = 0; i < 6; i++) contract_drop(c, all[i]);
+    mirror *all[] = {&k->logits, &k->target, &k->loss, &k->top, &k->mass, &k->gloss, &k->glogits};
+    for (int i = 0; i < 7; i++) contract_drop(c, all[i]);
 }
 
-static void entropy_forward_case(contract *c, int64_t n, tg_dtype t, bool shard) {
+static void entropy_forward_case(contract *c, int64_t n, tg_dtype t, bool shard, bool far) {
     entropy_case k;
-    entropy_make(c, &k, n, t, shard);
-    double *x = values(&k.logits), *target = values(&k.target), *lse = values(&k.lse), *loss = values(&k.loss);
+    entropy_make(c, &k, n, t, shard, far);
+    double *x = values(&k.logits), *target = values(&k.target), *loss = values(&k.loss);
+    double *top = values(&k.top), *mass = values(&k.mass);
     for (int64_t r = 0; r < k.rows; r++) {
         int64_t at = (int64_t)target[r] - k.a.first;
-        double sum = 0, s = k.a.smoothing;
-        lse[r] = log_sum_exp(x + r * n, n);
+        double sum = 0, s = k.a.smoothing, lse = log_sum_exp(x + r * n, n);
+        top[r] = x[r * n];
+        for (int64_t j = 0; j < n; j++) top[r] = fmax(top[r], x[r * n + j]);
+        mass[r] = exp(lse - top[r]);
         for (int64_t j = 0; j < n; j++) sum += x[r * n + j];
-        double from = shard ? 0 : lse[r];
+        double from = shard ? 0 : lse;
         loss[r] = s * (from - sum / (double)k.classes);
         if (at >= 0 && at < n) loss[r] += (1 - s) * (from - x[r * n + at]);
         if (target[r] == -100) loss[r] = 0;
     }
     contract_check(c, c->ops->cross_entropy(c->ctx, &k.a) == TG_OK, "cross_entropy: status");
-    check_values(c, &k.lse, lse, NULL, slack_of((tg_dtype)k.lse.on.dtype), "cross-entropy's log-sum-exp");
+    check_values(c, &k.top, top, NULL, 0, "cross-entropy's greatest logit");
+    check_values(c, &k.mass, mass, NULL, slack_of((tg_dtype)k.mass.on.dtype), "cross-entropy's sum of exponentials");
     check_values(c, &k.loss, loss, NULL, slack_of((tg_dtype)k.loss.on.dtype), "cross-entropy");
     free(x);
     free(target);
@@ -272,26 +292,30 @@ static void entropy_forward_case(contract *c, int64_t n, tg_dtype t, bool shard)
 
 void contract_cross_entropy(contract *c) {
     for (int k = 0; c->ops->cross_entropy && k < 8 * LENGTHS; k++)
-        entropy_forward_case(c, lengths[k / 8], floats[k % 4], k / 4 % 2);
+        entropy_forward_case(c, lengths[k / 8], floats[k % 4], k / 4 % 2, false);
+    for (int k = 0; c->ops->cross_entropy && k < LENGTHS; k++)
+        entropy_forward_case(c, lengths[k], TG_F32, false, true);
 }
 
-static void entropy_grad_case(contract *c, int64_t n, tg_dtype t, bool shard, bool in_place) {
+static void entropy_grad_case(contract *c, int64_t n, tg_dtype t, bool shard, bool in_place, bool far) {
     entropy_case k;
-    entropy_make(c, &k, n, t, shard);
+    entropy_make(c, &k, n, t, shard, far);
     mirror *out = in_place ? &k.logits : &k.glogits;
     if (in_place) k.a.glogits = k.logits.on, k.a.add = false;
-    double *x = values(&k.logits), *target = values(&k.target), *lse = values(&k.lse), *g = values(&k.gloss);
+    double *x = values(&k.logits), *target = values(&k.target), *g = values(&k.gloss);
+    double *top = values(&k.top), *mass = values(&k.mass);
     double *want = values(out), *old = values(out), s = k.a.smoothing;
     for (int64_t i = 0; i < k.rows * n; i++) {
         int64_t r = i / n;
         double hit = (double)(i % n + k.a.first) == target[r] ? 1 - s : 0;
-        want[i] = target[r] == -100 ? 0 : (exp(x[i] - lse[r]) - hit - s / (double)k.classes) * g[r];
+        want[i] = target[r] == -100 ? 0 : (exp(x[i] - top[r]) / mass[r] - hit - s / (double)k.classes) * g[r];
     }
     contract_check(c, c->ops->cross_entropy_grad(c->ctx, &k.a) == TG_OK, "cross_entropy_grad: status");
     check_values(c, out, want, k.a.add ? old : NULL, 2 * slack_of(t), "cross-entropy's gradient");
     free(x);
     free(target);
-    free(lse);
+    free(top);
+    free(mass);
     free(g);
     free(old);
     entropy_drop(c, &k);
@@ -299,5 +323,7 @@ static void entropy_grad_case(contract *c, int64_t n, tg_dtype t, bool shard, bo
 
 void contract_cross_entropy_grad(contract *c) {
     for (int k = 0; c->ops->cross_entropy_grad && k < 8 * LENGTHS; k++)
-        entropy_grad_case(c, lengths[k / 8], floats[k % 4], k / 4 % 2, contract_roll(c, 3) == 0);
+        entropy_grad_case(c, lengths[k / 8], floats[k % 4], k / 4 % 2, contract_roll(c, 3) == 0, false);
+    for (int k = 0; c->ops->cross_entropy_grad && k < 2 * LENGTHS; k++)
+        entropy_grad_case(c, lengths[k / 2], TG_F32, k % 2, false, true);
 }

@@ -98,24 +98,25 @@ static inline tg_status count_norm_grad(tg_ctx *c, const tg_norm_args *a) {
 }
 
 static inline tg_status count_cross_entropy(tg_ctx *c, const tg_cross_entropy_args *a) {
-    note(PASSES, bytes_in(a->logits) + bytes_in(a->target) + bytes_in(a->loss) + bytes_in(a->lse));
+    note(PASSES, bytes_in(a->logits) + bytes_in(a->target) + bytes_in(a->loss) + bytes_in(a->top) + bytes_in(a->mass));
     return tg_cpu_device.cross_entropy(c, a);
 }
 
 static inline tg_status count_cross_entropy_grad(tg_ctx *c, const tg_cross_entropy_args *a) {
-    note(PASSES, bytes_in(a->logits) + bytes_in(a->target) + bytes_in(a->lse) + bytes_in(a->gloss) +
+    note(PASSES, bytes_in(a->logits) + bytes_in(a->target) + bytes_in(a->top) + bytes_in(a->mass) + bytes_in(a->gloss) +
                      written(a->glogits, a->add));
     return tg_cpu_device.cross_entropy_grad(c, a);
 }
 
 static inline tg_status count_attention(tg_ctx *c, const tg_attention_args *a) {
-    note(ATTENTION, bytes_in(a->q) + bytes_in(a->k) + bytes_in(a->v) + bytes_in(a->out) + bytes_in(a->lse));
+    note(ATTENTION, bytes_in(a->q) + bytes_in(a->k) + bytes_in(a->v) + bytes_in(a->out) + bytes_in(a->top) +
+                        bytes_in(a->mass));
     return tg_cpu_device.attention(c, a);
 }
 
 static inline tg_status count_attention_grad(tg_ctx *c, const tg_attention_args *a) {
-    note(ATTENTION, bytes_in(a->q) + bytes_in(a->k) + bytes_in(a->v) + bytes_in(a->out) + bytes_in(a->lse) +
-                        bytes_in(a->gout) + written(a->gq, a->add_q) + written(a->gk, a->add_k) +
+    note(ATTENTION, bytes_in(a->q) + bytes_in(a->k) + bytes_in(a->v) + bytes_in(a->out) + bytes_in(a->top) +
+                        bytes_in(a->mass) + bytes_in(a->gout) + written(a->gq, a->add_q) + written(a->gk, a->add_k) +
                         written(a->gv, a->add_v));
     return tg_cpu_device.attention_grad(c, a);
 }

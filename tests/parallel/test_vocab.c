@@ -12,11 +12,10 @@ enum { ROWS = 9, WIDTH = 3, MOST_RANKS = 4, MOST_CLASSES = 32, IGNORED = -100 };
 typedef struct loss_case {
     const char *name;
     int ranks, columns; /* of each rank */
-    double smoothing;
+    double smoothing, scale, offset; /* the last two: of the logits, the offset where not linear */
     tg_smoothing kind;
     tg_loss_reduction reduction;
     int64_t classes, ignore; /* as the options */
-    double scale;            /* of the logits */
     tg_dtype dtype;          /* 0: float64 */
     bool linear;
 } loss_case;
@@ -217,7 +216,7 @@ static void fill(shared *s) {
         for (int i = 0; i < WIDTH; i++) s->w[j][i] = held(s->k.scale * at(2, j * WIDTH + i));
     for (int r = 0; r < ROWS; r++)
         for (int j = 0; j < MOST_CLASSES; j++) {
-            s->x[r][j] = held(s->k.scale * at(3, r * MOST_CLASSES + j));
+            s->x[r][j] = (float)(s->k.offset + held(s->k.scale * at(3, r * MOST_CLASSES + j)));
             if (!s->k.linear) continue;
             s->x[r][j] = 0;
             for (int i = 0; i < WIDTH; i++) s->x[r][j] += s->h[r][i] * s->w[j][i];
@@ -307,6 +306,7 @@ static const loss_case cases[] = {
     {"padding, wrong classes", 3, 4, .classes = 6, .smoothing = 0.2, .kind = TG_SMOOTHING_MEGATRON, .scale = 1},
     {"large logits", 2, 8, .smoothing = 0.1, .scale = 3000},
     {"float32", 2, 6, .smoothing = 0.1, .scale = 1, .dtype = TG_F32},
+    {"float32, far from 0", 3, 5, .reduction = TG_LOSS_NONE, .scale = 1, .dtype = TG_F32, .offset = 1 << 17},
     {"bfloat16", 2, 6, .scale = 1, .dtype = TG_BF16},
     {"float16, padding", 4, 2, .classes = 7, .reduction = TG_LOSS_SUM, .scale = 1, .dtype = TG_F16},
 };

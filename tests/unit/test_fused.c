@@ -201,7 +201,8 @@ static void entropy_reference(const entropy_case *c, const array *x, const array
 static void run_entropy(bench *t, const entropy_case *c) {
     tg_dtype acc = wide(t->dtype);
     array *x = fill_array(ARRAY(t->dtype, ROWS, c->rows, c->n), 1), *target = ARRAY(TG_I64, ROWS, c->rows);
-    array *loss = ARRAY(acc, ROWS, c->rows), *lse = ARRAY(acc, ROWS, c->rows), *gloss = ARRAY(acc, ROWS, c->rows);
+    array *loss = ARRAY(acc, ROWS, c->rows), *gloss = ARRAY(acc, ROWS, c->rows);
+    array *top = ARRAY(acc, ROWS, c->rows), *mass = ARRAY(acc, ROWS, c->rows);
     array *gx = array_new(t->dtype, ROWS, 2, x->shape);
     double *want_loss = doubles(c->rows), *want_gx = doubles(x->a.numel);
     int64_t bad = 0;
@@ -217,8 +218,8 @@ static void run_entropy(bench *t, const entropy_case *c) {
         set(gloss, 0, 0.25);
     if (c->add)
         fill_with(gx, BEFORE);
-    tg_cross_entropy_args a = {.logits = x->a, .target = target->a, .loss = loss->a, .lse = lse->a, .bad = &bad,
-                               .ignore_index = IGNORED, .smoothing = c->smoothing, .gloss = gloss->a,
+    tg_cross_entropy_args a = {.logits = x->a, .target = target->a, .loss = loss->a, .top = top->a, .mass = mass->a,
+                               .bad = &bad, .ignore_index = IGNORED, .smoothing = c->smoothing, .gloss = gloss->a,
                                .glogits = c->in_place ? x->a : gx->a, .add = c->add};
     entropy_reference(c, x, target, 0.25, want_loss, want_gx);
     ck_assert_int_eq(t->ops->cross_entropy(t->ctx, &a), TG_OK);
@@ -227,7 +228,8 @@ static void run_entropy(bench *t, const entropy_case *c) {
     ck_assert_int_eq(t->ops->cross_entropy_grad(t->ctx, &a), TG_OK);
     expect(t, c->in_place ? x : gx, want_gx, "cross_entropy_grad");
     free(want_loss), free(want_gx);
-    array_free(x), array_free(target), array_free(loss), array_free(lse), array_free(gloss), array_free(gx);
+    array_free(x), array_free(target), array_free(loss), array_free(gloss), array_free(gx);
+    array_free(top), array_free(mass);
 }
 
 /* The columns of a whole vocabulary in two shards, the second perhaps of none: the parts of the loss and the
@@ -235,12 +237,15 @@ static void run_entropy(bench *t, const entropy_case *c) {
 static void run_shards(bench *t, int64_t rows, int64_t n, int64_t cut, double s) {
     tg_dtype acc = wide(t->dtype);
     array *x = fill_array(ARRAY(t->dtype, ROWS, rows, n), 1), *target = ARRAY(TG_I64, ROWS, rows);
-    array *gx = ARRAY(t->dtype, ROWS, rows, n), *gloss = ARRAY(acc, ROWS, rows), *all = ARRAY(acc, ROWS, rows);
+    array *gx = ARRAY(t->dtype, ROWS, rows, n), *gloss = ARRAY(acc, ROWS, rows), *of_all = ARRAY(acc, ROWS, rows);
+    array *one = ARRAY(acc, ROWS, rows);
     array *loss[2] = {ARRAY(acc, ROWS, rows), ARRAY(acc, ROWS, rows)};
-    array *lse[2] = {ARRAY(acc, ROWS, rows), ARRAY(acc, ROWS, rows)};
+    array *top[2] = {ARRAY(acc, ROWS, rows), ARRAY(acc, ROWS, rows)};
+    array *mass[2] = {ARRAY(acc, ROWS, rows), ARRAY(acc, ROWS, rows)};
     double *want_loss = doubles(rows), *want_gx = doubles(rows * n);
     for (int64_t r = 0; r < rows; r++) set(target, r, r == 2 ? IGNORED : r == 3 ? (double)n : (double)(r * 7 % n));
     fill_with(gloss, 0.25);
+    fill_with(one, 1);
     entropy_reference(&(entropy_case){rows, n, s, false, false}, x, target, 0.25, want_loss, want_gx);
     for (int k = 0; k < 2; k++) {
         int64_t bad = 0, shape[2] = {rows, k ? n - cut : cut}, numel = rows * shape[1];
@@ -249,7 +254,8 @@ static void run_shards(bench *t, int64_t rows, int64_t n, int64_t cut, double s)
         tg_cross_entropy_args a = {.logits = part,
                                    .target = target->a,
                                    .loss = loss[k]->a,
-                                   .lse = lse[k]->a,
+                                   .top = top[k]->a,
+                                   .mass = mass[k]->a,
                                    .bad = &bad,
                                    .ignore_index = IGNORED,
                                    .smoothing = s,
@@ -257,20 +263,22 @@ static void run_shards(bench *t, int64_t rows, int64_t n, int64_t cut, double s)
                                    .classes = n};
         ck_assert_int_eq(t->ops->cross_entropy(t->ctx, &a), TG_OK);
         ck_assert_int_eq(bad, rows > 3 ? 4 : 0);
-        a.lse = all->a, a.gloss = gloss->a, a.glogits = part, a.glogits.data = (char *)gx->a.data + skip;
-        for (int64_t r = 0; r < rows; r++) set(all, r, row_lse(x, r, n));
+        a.top = of_all->a, a.mass = one->a;
+        a.gloss = gloss->a, a.glogits = part, a.glogits.data = (char *)gx->a.data + skip;
+        for (int64_t r = 0; r < rows; r++) set(of_all, r, row_lse(x, r, n));
         ck_assert_int_eq(t->ops->cross_entropy_grad(t->ctx, &a), TG_OK);
     }
     for (int64_t r = 0; r < rows; r++) {
-        double top = fmax(get(lse[0], r), get(lse[1], r));
-        double z = top + log(exp(get(lse[0], r) - top) + exp(get(lse[1], r) - top));
+        double most = fmax(get(top[0], r), get(top[1], r)), sum = 0;
+        for (int k = 0; k < 2; k++) sum += get(mass[k], r) * exp(get(top[k], r) - most);
+        double z = most + log(sum);
         set(loss[0], r, r == 2 || r == 3 ? get(loss[0], r) + get(loss[1], r) : z + get(loss[0], r) + get(loss[1], r));
     }
     expect(t, loss[0], want_loss, "cross_entropy of shards");
     expect(t, gx, want_gx, "cross_entropy_grad of shards");
     free(want_loss), free(want_gx);
-    array_free(x), array_free(target), array_free(gx), array_free(gloss), array_free(all);
-    array_free(loss[0]), array_free(loss[1]), array_free(lse[0]), array_free(lse[1]);
+    array_free(x), array_free(target), array_free(gx), array_free(gloss), array_free(of_all), array_free(one);
+    for (int k = 0; k < 2; k++) array_free(loss[k]), array_free(top[k]), array_free(mass[k]);
 }
 
 static void entropy_cases(bench *t) {

@@ -16,6 +16,7 @@ typedef struct attention_params {
 } attention_params;
 
 enum { Q, K, V, MASK, SINK, LENGTHS, STARTS_Q, STARTS_K, INPUTS };
+enum { TOP, MASS }; /* private saved buffers: tg_attention_args' */
 
 static int64_t size(const tg_call *c, int i, int dim) {
     return c->in[i]->shape[dim];
@@ -182,7 +183,8 @@ static tg_status attention_infer(tg_call *c) {
     bool rows_whole = p->opts.causal || p->left_bound || p->right_bound || c->in[STARTS_Q];
     if (rows_whole) TG_TRY(tg_call_role(c, Q, 2, TG_WHOLE));
     TG_TRY(place_extras(c, rows_whole));
-    TG_TRY(tg_call_save(c, 0, tg_accumulate_dtype(dtype), 3, q->shape));
+    TG_TRY(tg_call_save(c, TOP, tg_accumulate_dtype(dtype), 3, q->shape));
+    TG_TRY(tg_call_save(c, MASS, tg_accumulate_dtype(dtype), 3, q->shape));
     return tg_call_out(c, 0, dtype, 4, (int64_t[]){q->shape[0], q->shape[1], q->shape[2], size(c, V, 3)});
 }
 
@@ -209,7 +211,8 @@ static tg_status attention_args(tg_call *c, tg_attention_args *a, tg_extent *mas
         .k = tg_array_of(c->in[K]),
         .v = tg_array_of(c->in[V]),
         .out = tg_array_of(c->out[0]),
-        .lse = tg_array_of(c->saved[0]),
+        .top = tg_array_of(c->saved[TOP]),
+        .mass = tg_array_of(c->saved[MASS]),
         .scale = p->opts.scale,
         .dropout = p->opts.dropout,
         .causal = p->opts.causal,
@@ -258,7 +261,7 @@ static tg_status attention_forward(tg_call *c) {
     return bad_extent(c, bad);
 }
 
-/* The probabilities are computed again, tile by tile, from q, k and the log-sum-exp of their rows. */
+/* The probabilities are computed again, tile by tile, from q, k and what is saved of their rows. */
 static tg_status attention_backward(tg_call *c) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_attention_args a;
@@ -564,7 +567,7 @@ const tg_op tg_op_attention = {
  * attention by itself, the last of its queries beside the last of its keys. Masks are PyTorch's: bool, true where a key
  * may be seen, or added to the scores; lengths, window, packing and mask all have to let a key through. A query that
  * sees none gives zeros, and has no gradient. Dropout falls on the probabilities, in training mode only. The sq x sk
- * scores never exist as a whole (Dao et al., arXiv 2205.14135): it saves its inputs, the result and one number a row,
+ * scores never exist as a whole (Dao et al., arXiv 2205.14135): it saves its inputs, the result and two numbers a row,
  * and backward computes them again. opts may be NULL. */
 tg_tensor *tg_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, const tg_attention_opts *opts) {
     attention_params p = {.draws = {.n = 0}};

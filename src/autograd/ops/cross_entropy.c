@@ -141,7 +141,7 @@ const tg_op tg_op_cross_entropy = {
  * in PyTorch, or each wrong class s / (v - 1), as in Megatron-Core. The mean is over the rows that are not ignored;
  * where there are none it is 0 / 0, NaN, as PyTorch's, and the gradient 0. With weights of the classes a row's loss
  * counts its target's times, the smoothed part each class's own, and the mean is over the weights of the targets. The
- * loss is float32 for 16-bit logits. It saves the logits and one number a row. opts may be NULL. */
+ * loss is float32 for 16-bit logits. It saves the logits and two numbers a row. opts may be NULL. */
 tg_tensor *tg_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *target, const tg_cross_entropy_opts *opts) {
     tg_loss_params p = tg_loss_params_of(opts);
     return TG_RECORD(t, tg_op_cross_entropy, &p, logits, tg_loss_weight_of(opts), target);

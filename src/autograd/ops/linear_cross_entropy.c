@@ -93,7 +93,7 @@ const tg_op tg_op_linear_cross_entropy = {
 
 /* cross_entropy(x w^T, target) of x [.., h], w [v, h] and target [..]: a language model's head and loss, without
  * weights of classes. The logits exist for a chunk of rows only, and no buffer of the weight's size is taken: it saves
- * x, w, one number a row and the last chunk's logits, and backward computes those of the other chunks again. They are
+ * x, w, two numbers a row and the last chunk's logits, and backward computes those of the other chunks again. They are
  * float32 even for 16-bit operands. Options and results as in tg_cross_entropy. */
 tg_tensor *tg_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
                                    const tg_cross_entropy_opts *opts) {

@@ -86,7 +86,8 @@ tg_status tg_loss_infer(tg_call *c, int64_t classes) {
     TG_TRY(state_rows(c));
     if (!p->comm) p->columns = p->classes = classes;
     resolve_smoothing(p);
-    TG_TRY(tg_call_save(c, TG_LOSS_LSE, dtype, 1, &target->numel));
+    TG_TRY(tg_call_save(c, TG_LOSS_TOP, dtype, 1, &target->numel));
+    TG_TRY(tg_call_save(c, TG_LOSS_MASS, dtype, 1, &target->numel));
     if (p->reduction == TG_LOSS_MEAN) TG_TRY(tg_call_save(c, TG_LOSS_COUNT, TG_F64, 0, target->shape));
     if (p->weighted) TG_TRY(tg_call_save(c, c->n_saved, dtype, 1, &target->numel));
     return tg_call_out(c, 0, dtype, p->reduction == TG_LOSS_NONE ? target->ndim : 0, target->shape);
@@ -144,12 +145,13 @@ tg_status tg_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, 
     const tg_loss_params *p = c->params;
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     int64_t n = logits.shape[0], bad = 0;
-    tg_extent e[3];
+    tg_extent e[4];
     tg_cross_entropy_args a = {
         .logits = logits,
         .target = part(target, first, n, &e[0]),
         .loss = part(loss, first, n, &e[1]),
-        .lse = part(c->saved[TG_LOSS_LSE], first, n, &e[2]),
+        .top = part(c->saved[TG_LOSS_TOP], first, n, &e[2]),
+        .mass = part(c->saved[TG_LOSS_MASS], first, n, &e[3]),
         .ignore_index = p->ignore_index,
         .first = p->first,
         .classes = p->comm ? p->classes : 0,
@@ -217,16 +219,17 @@ tg_status tg_loss_backward(tg_call *c, tg_array glogits, tg_array logits, const 
     const tg_loss_params *p = c->params;
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     int64_t n = logits.shape[0];
-    tg_extent e[3];
+    tg_extent e[4];
     tg_cross_entropy_args a = {
         .logits = logits,
         .target = part(target, first, n, &e[0]),
-        .lse = part(c->saved[TG_LOSS_LSE], first, n, &e[1]),
+        .top = part(c->saved[TG_LOSS_TOP], first, n, &e[1]),
+        .mass = part(c->saved[TG_LOSS_MASS], first, n, &e[2]),
         .ignore_index = p->ignore_index,
         .first = p->first,
         .classes = p->comm ? p->classes : 0,
         .smoothing = p->weighted ? 0 : p->smoothing,
-        .gloss = part(g, first, n, &e[2]),
+        .gloss = part(g, first, n, &e[3]),
         .glogits = glogits,
         .add = add,
     };

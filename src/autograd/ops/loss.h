@@ -20,7 +20,8 @@ typedef struct tg_loss_params {
     int64_t first, columns, classes;
 } tg_loss_params;
 
-enum { TG_LOSS_LSE, TG_LOSS_COUNT }; /* private saved buffers: [rows], and the rows not ignored */
+/* Private saved buffers: tg_cross_entropy_args' [rows] each, and the rows not ignored. */
+enum { TG_LOSS_TOP, TG_LOSS_MASS, TG_LOSS_COUNT };
 
 /* Options of a sample. */
 #define TG_LOSS_OPTS(ignore_, smoothing_, reduction_) TG_LOSS_OPTS_AS(ignore_, smoothing_, reduction_, TORCH)
@@ -41,7 +42,7 @@ tg_status tg_loss_infer(tg_call *c, int64_t classes);
 
 /* Where the loss of every row goes: the result itself, or a temporary that tg_loss_reduce sums. */
 tg_status tg_loss_buffer(tg_call *c, tg_tensor **loss);
-/* Loss and log-sum-exp of rows [first, first + logits.shape[0]) of the call; of a shard its parts of them, as
+/* Loss, top and mass of rows [first, first + logits.shape[0]) of the call; of a shard its parts of them, as
  * tg_cross_entropy_args says. With the smoothing of partitions loss is [2, rows]: those parts without smoothing, and
  * the mean of this rank's logits. */
 tg_status tg_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, const tg_tensor *loss, int64_t first);

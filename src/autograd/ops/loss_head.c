@@ -60,7 +60,7 @@ static tg_tensor *chunk_buffer(tg_call *c, const head *p, tg_dtype dtype) {
 
 /* The buffer that infer declared last, beside those of every loss; NULL: no gradient is needed. */
 static tg_tensor *kept_logits(const tg_call *c) {
-    int others = ((const tg_loss_params *)c->params)->reduction == TG_LOSS_MEAN ? TG_LOSS_COUNT : TG_LOSS_LSE;
+    int others = ((const tg_loss_params *)c->params)->reduction == TG_LOSS_MEAN ? TG_LOSS_COUNT : TG_LOSS_MASS;
     return c->n_saved > others + 1 ? c->saved[c->n_saved - 1] : NULL;
 }
 

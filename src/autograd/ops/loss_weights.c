@@ -2,7 +2,8 @@
  *
  *     (1 - s) w[t] (lse - x[t]) + s / K sum over j of w[j] (lse - x[j]):
  *
- * the device's loss of the row times w[t], and lse sum(w) - sum(w x). The mean divides by the sum of w[t]. */
+ * the device's loss of the row times w[t], and log(mass) sum(w) - sum(w (x - top)). The mean divides by the sum of
+ * w[t]. */
 #include "autograd/ops/loss.h"
 #include "autograd/ops/network.h"
 
@@ -59,20 +60,21 @@ static tg_status pick(tg_call *c, tg_tensor *target, const tally *n) {
     return tg_op_map(c, TG_FN_where_da, weights, TG_T2(n->counts, weights), 2, 0, 0, false);
 }
 
-/* loss := (1 - s) loss + s / K (lse sum(w) - sum(w x)) */
+/* loss := (1 - s) loss + s / K (log(mass) sum(w) - sum(w (x - top))) */
 static tg_status smooth(tg_call *c, tg_tensor *x, const tg_tensor *loss, const tally *n) {
     const tg_loss_params *p = params(c);
-    const tg_tensor *lse = c->saved[TG_LOSS_LSE];
-    tg_dtype wide = (tg_dtype)lse->dtype;
-    int64_t v = p->classes, all[] = {lse->numel, v};
+    tg_tensor *top = c->saved[TG_LOSS_TOP], *top_col = column(c, top);
+    tg_dtype wide = (tg_dtype)top->dtype;
+    int64_t v = p->classes, all[] = {top->numel, v};
     tg_tensor *weighed = tg_call_temp(c, wide, 2, all), *u = tg_call_temp(c, wide, 1, all),
               *sum = tg_call_temp(c, wide, 1, all), *by_row = rows(c, x, v);
     tg_extent e;
     if (!tg_ok(c->ctx)) return c->ctx->status;
-    TG_TRY(tg_op_map(c, TG_FN_mul, weighed, TG_T2(by_row, c->in[W]), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_sub_mul, weighed, TG_T3(by_row, top_col, c->in[W]), 3, 0, 0, false));
     TG_TRY(tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, tg_array_keep(tg_array_of(sum), 2, 2, &e), tg_array_of(weighed),
                                       1, false));
-    TG_TRY(tg_op_map(c, TG_FN_mul, u, TG_T2(lse, n->total), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_log, u, TG_T1(c->saved[TG_LOSS_MASS]), 1, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_mul, u, TG_T2(u, n->total), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_sub, u, TG_T2(u, sum), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_where_da, u, TG_T2(n->counts, u), 2, 0, 0, false));
     return tg_op_map(c, TG_FN_linear_sum, loss, TG_T2(loss, u), 2, 1 - p->smoothing, p->smoothing / (double)v, false);
@@ -92,21 +94,22 @@ tg_status tg_loss_weigh(tg_call *c, tg_tensor *x, tg_tensor *target, tg_tensor *
  * product with their 0 does not hide. */
 static tg_status smooth_gradient(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_tensor *target, const tg_tensor *g) {
     const tg_loss_params *p = params(c);
-    tg_tensor *lse = c->saved[TG_LOSS_LSE];
-    tg_dtype wide = (tg_dtype)lse->dtype;
-    int64_t v = p->classes, n_rows = lse->numel;
+    tg_tensor *top = c->saved[TG_LOSS_TOP];
+    tg_dtype wide = (tg_dtype)top->dtype;
+    int64_t v = p->classes, n_rows = top->numel;
     const int64_t all[] = {n_rows, v};
     tg_tensor *q = tg_call_temp(c, wide, 1, &n_rows), *of_all = tg_call_temp(c, wide, 1, &n_rows), *at = rows(c, x, v);
     tg_tensor *part = tg_call_temp(c, wide, 2, all);
     tally n;
     TG_TRY(count(c, target, &n));
-    tg_tensor *lse_col = column(c, lse), *all_col = column(c, of_all), *q_col = column(c, q),
+    tg_tensor *top_col = column(c, top), *all_col = column(c, of_all), *q_col = column(c, q),
               *counts = column(c, n.counts);
     if (!tg_ok(c->ctx)) return c->ctx->status;
     TG_TRY(tg_op_map(c, TG_FN_where_da, q, TG_T2(n.counts, g), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_affine, q, TG_T1(q), 1, p->smoothing / (double)v, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_mul, of_all, TG_T2(q, n.total), 2, 0, 0, false));
-    TG_TRY(tg_op_map(c, TG_FN_exp_sub_mul, part, TG_T3(at, lse_col, all_col), 3, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_div, of_all, TG_T2(of_all, c->saved[TG_LOSS_MASS]), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_exp_sub_mul, part, TG_T3(at, top_col, all_col), 3, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_neg, q, TG_T1(q), 1, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_mul, part, TG_T2(q_col, c->in[W]), 2, 0, 0, true));
     return tg_op_map(c, TG_FN_where_da, gx, TG_T2(counts, part), 2, 0, 0, true);
@@ -114,10 +117,10 @@ static tg_status smooth_gradient(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_ten
 
 tg_status tg_loss_weighed_backward(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_tensor *target, tg_tensor *g, bool add) {
     const tg_loss_params *p = params(c);
-    tg_tensor *lse = c->saved[TG_LOSS_LSE], *of_row = tg_call_temp(c, (tg_dtype)lse->dtype, 1, &lse->numel);
-    int64_t v = p->classes, all[] = {lse->numel, v};
-    bool smoothed = p->smoothing != 0, wide = smoothed && gx->dtype != lse->dtype;
-    tg_tensor *to = wide ? tg_call_temp(c, (tg_dtype)lse->dtype, 2, all) : rows(c, gx, v);
+    tg_tensor *top = c->saved[TG_LOSS_TOP], *of_row = tg_call_temp(c, (tg_dtype)top->dtype, 1, &top->numel);
+    int64_t v = p->classes, all[] = {top->numel, v};
+    bool smoothed = p->smoothing != 0, wide = smoothed && gx->dtype != top->dtype;
+    tg_tensor *to = wide ? tg_call_temp(c, (tg_dtype)top->dtype, 2, all) : rows(c, gx, v);
     tg_tensor *by_row = rows(c, gx, v), *each = g->ndim ? vector(c, g) : g, *logits = rows(c, x, v);
     if (!tg_ok(c->ctx)) return c->ctx->status;
     TG_TRY(tg_op_map(c, TG_FN_mul, of_row, TG_T2(each, weights_of(c)), 2, 0, 0, false));

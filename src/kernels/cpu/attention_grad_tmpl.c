@@ -1,7 +1,7 @@
-/* The gradient of attention. With P the probabilities (made again from the saved log-sum-exp), K the dropout's factors
- * and D = sum(gout out) of each query:
+/* The gradient of attention. With P the probabilities (made again from each row's greatest score and its sum), K the
+ * dropout's factors and D = sum(gout out) of each query:
  *     gv = (P K)' gout,  gs = P (K (gout v') - D) scale,  gq = gs k,  gk = gs' q.
- * The mask's gradient is gs without the scale, and the sink's -exp(sink - lse) D: each from scores of its own, so that
+ * The mask's gradient is gs without the scale, and the sink's -P D with its own P: each from scores of its own, so that
  * sums over batches and heads have one owner and one order. */
 #include "kernels/cpu/scores.h"
 
@@ -12,7 +12,7 @@ typedef struct unit {
     int64_t ldk, ldv;
     real *qt, *gt, *s, *gs, *keep, *qbuf, *kbuf, *vbuf, *gbuf, *gq, *mask;
     block qr, gr; /* a block's queries and their gout, */
-    real dot[TG_QUERIES], lse[TG_QUERIES]; /* and terms */
+    real dot[TG_QUERIES], top[TG_QUERIES], share[TG_QUERIES]; /* and terms */
 } unit;
 
 static void carve_tiles(const tg_attention_job *job, unit *w, real *scratch) {
@@ -29,36 +29,39 @@ static void carve_tiles(const tg_attention_job *job, unit *w, real *scratch) {
     w->mask = job->a->mask.data ? carve(&scratch, TG_KEYS * TG_QUERIES) : NULL;
 }
 
-/* Per query: D, and the log-sum-exp (0 where no key is seen: every score is -inf there). Uses vbuf for rows of out. */
+/* Per query: D, the greatest score and 1 / the sum of exp(score - that); both 0 where no key is seen, as every score is
+ * -inf there. Uses vbuf for rows of out. */
 static void row_terms(const tg_attention_job *job, const queries *q, unit *w) {
     block g = w->gr;
-    real *dot = w->dot, *lse = w->lse;
+    real *dot = w->dot, *top = w->top, *share = w->share;
     for (int64_t i = 0; i < q->n; i++) {
         block o = block_rows(&w->out, q->i + i, 1, w->vbuf);
-        real z = *lse_at(job, q, i);
+        real mass = *row_at(&job->a->mass, q, i);
         dot[i] = tile_dot(o.at, g.at + i * g.ld, job->dv);
-        lse[i] = z == -(real)INFINITY ? 0 : z;
+        top[i] = mass == 0 ? 0 : *row_at(&job->a->top, q, i);
+        share[i] = mass == 0 ? 0 : 1 / mass;
     }
     fill(dot + q->n, q->lanes - q->n, 0);
-    fill(lse + q->n, q->lanes - q->n, 0);
+    fill(top + q->n, q->lanes - q->n, 0);
+    fill(share + q->n, q->lanes - q->n, 0);
 }
 
 /* In place: s from scores to P K, gs from gout v' to the gradient of the unscaled scores. */
-static void score_grad(int64_t keys, int64_t lanes, real scale, const real *restrict dot, const real *restrict lse,
-                       real *restrict s, real *restrict gs) {
+static void score_grad(int64_t keys, int64_t lanes, real scale, const real *restrict dot, const real *restrict top,
+                       const real *restrict share, real *restrict s, real *restrict gs) {
     for (int64_t j = 0; j < keys; j++, s += lanes, gs += lanes)
         for (int64_t i = 0; i < lanes; i++) {
-            s[i] = real_exp(s[i] - lse[i]);
+            s[i] = real_exp(s[i] - top[i]) * share[i];
             gs[i] = s[i] * (gs[i] - dot[i]) * scale;
         }
 }
 
 static void score_grad_dropped(int64_t keys, int64_t lanes, real scale, const real *restrict dot,
-                               const real *restrict lse, const real *restrict keep, real *restrict s,
-                               real *restrict gs) {
+                               const real *restrict top, const real *restrict share, const real *restrict keep,
+                               real *restrict s, real *restrict gs) {
     for (int64_t j = 0; j < keys; j++, s += lanes, gs += lanes, keep += lanes)
         for (int64_t i = 0; i < lanes; i++) {
-            real p = real_exp(s[i] - lse[i]);
+            real p = real_exp(s[i] - top[i]) * share[i];
             s[i] = p * keep[i];
             gs[i] = p * (gs[i] * keep[i] - dot[i]) * scale;
         }
@@ -91,9 +94,9 @@ static bool take_tile(const tg_attention_job *job, const queries *q, unit *w, in
     hide_tile(job, q, key, n, w->s);
     if (job->a->dropout > 0) {
         keep_tile(job, q, key, n, w->keep);
-        score_grad_dropped(n, lanes, scale, w->dot, w->lse, w->keep, w->s, w->gs);
+        score_grad_dropped(n, lanes, scale, w->dot, w->top, w->share, w->keep, w->s, w->gs);
     } else {
-        score_grad(n, lanes, scale, w->dot, w->lse, w->s, w->gs);
+        score_grad(n, lanes, scale, w->dot, w->top, w->share, w->s, w->gs);
     }
     return true;
 }
@@ -244,7 +247,7 @@ static void sink_unit(const tg_attention_job *job, int64_t h, real *scratch) {
             w.gr = block_rows(&w.gout, q.i, q.n, w.gbuf);
             row_terms(job, &q, &w);
             for (int64_t i = 0; i < q.n; i++)
-                sum -= exp(sink - (double)w.lse[i]) * (double)w.dot[i];
+                sum -= exp(sink - (double)w.top[i]) * (double)w.share[i] * (double)w.dot[i];
         }
     char *to = (char *)g->data + h * g->stride[0] * (tg_dtype_bits((tg_dtype)g->dtype) / 8);
     real v = (real)sum;

@@ -43,7 +43,7 @@ static void add_sink(const tg_attention_job *job, const queries *q, running *s, 
     }
 }
 
-/* Divides by the sums and brings home. A query that sees no key gets zeros, and -inf as its log-sum-exp. */
+/* Divides by the sums and brings home. A query that sees no key gets zeros. */
 static void finish(const tg_attention_job *job, const queries *q, const running *s, real *o) {
     matrix out = matrix_of(&job->a->out, q->b, q->h);
     for (int64_t i = 0; i < q->n; i++) {
@@ -51,8 +51,10 @@ static void finish(const tg_attention_job *job, const queries *q, const running 
         for (int64_t j = 0; j < job->dv; j++)
             row[j] *= scale;
         matrix_put(&out, q->i + i, row, false);
-        if (job->a->lse.data)
-            *lse_at(job, q, i) = s->sum[i] == 0 ? -(real)INFINITY : s->max[i] + (real)log(s->sum[i]);
+        if (job->a->top.data) {
+            *row_at(&job->a->top, q, i) = s->max[i];
+            *row_at(&job->a->mass, q, i) = s->sum[i];
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-/* Cross-entropy of rows of logits. The log-sum-exp of forward is all that the gradient needs. */
+/* Cross-entropy of rows of logits. Forward's greatest logit and sum of exponentials are all that the gradient needs. */
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/lse.h"
 
@@ -18,32 +18,37 @@ static real logit(const tg_rows *x, int64_t r, int64_t j) {
     return v;
 }
 
-static real sum_logits(const tg_rows *x, int64_t r) {
-    real buf[TILE], sum = 0;
+/* The sum of x - ref. */
+static real sum_logits(const tg_rows *x, int64_t r, real ref) {
+    real in[TILE], less[TILE], sum = 0;
     for (int64_t j = 0; j < x->n; j += TILE) {
         int64_t n = tile_len(x->n, j);
-        sum += tile_sum(tile_in(x, r, j, n, buf), n);
+        const real *t = tile_in(x, r, j, n, in);
+        for (int64_t i = 0; i < n; i++)
+            less[i] = t[i] - ref;
+        sum += tile_sum(less, n);
     }
     return sum;
 }
 
 /* Of a shard: what the loss has of it beside the log-sum-exp over all shards. */
-static real row_loss(const tg_cross_entropy_job *job, int64_t r, real z) {
+static real row_loss(const tg_cross_entropy_job *job, int64_t r, lse z) {
     int64_t t;
-    real s = (real)job->smoothing, from = job->shard ? 0 : z, loss = 0;
+    real s = (real)job->smoothing, ref = job->shard ? 0 : z.ref, from = job->shard ? 0 : (real)log(z.sum), loss = 0;
     if (!counts(job, r, &t))
         return 0;
     if (here(job, t))
-        loss = (1 - s) * (from - logit(&job->logits, r, t));
-    return s == 0 ? loss : loss + s * (from - sum_logits(&job->logits, r) / (real)job->classes);
+        loss = (1 - s) * (from - (logit(&job->logits, r, t) - ref));
+    return s == 0 ? loss : loss + s * (from - sum_logits(&job->logits, r, ref) / (real)job->classes);
 }
 
 void TG_K(cross_entropy)(void *arg, int64_t begin, int64_t end) {
     const tg_cross_entropy_job *job = arg;
     int64_t last = tg_unit_end(job->logits.count, job->per_unit, end);
     for (int64_t r = begin * job->per_unit; r < last; r++) {
-        real z = lse_value(lse_of_row(&job->logits, r));
-        row_set(&job->lse, r, z);
+        lse z = lse_of_row(&job->logits, r);
+        row_set(&job->top, r, z.sum == 0 ? -(real)INFINITY : z.ref);
+        row_set(&job->mass, r, z.sum);
         row_set(&job->loss, r, row_loss(job, r, z));
     }
 }
@@ -52,7 +57,8 @@ void TG_K(cross_entropy)(void *arg, int64_t begin, int64_t end) {
 static void grad_row(const tg_cross_entropy_job *job, int64_t r) {
     int64_t t;
     bool some = counts(job, r, &t);
-    real in[TILE], out[TILE], g = some ? row_value(&job->gloss, r) : 0, z = row_value(&job->lse, r);
+    real in[TILE], out[TILE], g = some ? row_value(&job->gloss, r) : 0;
+    real top = row_value(&job->top, r), scale = 1 / row_value(&job->mass, r);
     real uniform = (real)job->smoothing / (real)job->classes, hit = (1 - (real)job->smoothing) * g;
     for (int64_t j = 0; j < job->logits.n; j += TILE) {
         int64_t n = tile_len(job->logits.n, j);
@@ -64,7 +70,7 @@ static void grad_row(const tg_cross_entropy_job *job, int64_t r) {
             const real *x = tile_in(&job->logits, r, j, n, in);
 #pragma omp simd
             for (int64_t i = 0; i < n; i++)
-                gx[i] = (real_exp(x[i] - z) - uniform) * g;
+                gx[i] = (real_exp(x[i] - top) * scale - uniform) * g;
         }
         if (t >= j && t < j + n)
             gx[t - j] -= hit;

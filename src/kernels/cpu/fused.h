@@ -97,7 +97,7 @@ typedef struct tg_sum_job {
 } tg_sum_job;
 
 typedef struct tg_cross_entropy_job {
-    tg_rows logits, target, loss, lse, gloss, glogits;
+    tg_rows logits, target, loss, top, mass, gloss, glogits;
     int64_t per_unit, ignore_index;
     int64_t first, classes; /* column 0 is class `first` of so many */
     double smoothing;

@@ -1,4 +1,5 @@
-/* For templates only: the stable log-sum-exp of a row, in one pass over memory. */
+/* For templates only: the stable sum of a row's exponentials, in one pass over memory. Its reference and its logarithm
+ * stay two numbers: added up and rounded, they would lose as much as the row's values are large. */
 #ifndef TG_LSE_H
 #define TG_LSE_H
 
@@ -62,10 +63,6 @@ static inline lse lse_of_row(const tg_rows *x, int64_t r) {
         s.sum += tile_sum_exp(t, n, s.ref, tile_next(x, r, j, t));
     }
     return s;
-}
-
-static inline real lse_value(lse s) {
-    return s.ref + (real)log(s.sum);
 }
 
 #endif

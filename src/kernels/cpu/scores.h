@@ -125,9 +125,9 @@ static inline void keep_tile(const tg_attention_job *job, const queries *q, int6
             keep[j * q->lanes + i] = 0;
 }
 
-static inline real *lse_at(const tg_attention_job *job, const queries *q, int64_t i) {
-    const tg_array *z = &job->a->lse;
-    return (real *)z->data + q->b * z->stride[0] + q->h * z->stride[1] + (q->i + i) * z->stride[2];
+/* Where x has its number of query i. */
+static inline real *row_at(const tg_array *x, const queries *q, int64_t i) {
+    return (real *)x->data + q->b * x->stride[0] + q->h * x->stride[1] + (q->i + i) * x->stride[2];
 }
 
 #endif

@@ -3,13 +3,14 @@
 #include "kernels/cpu/lse.h"
 
 static void log_row(const tg_softmax_job *job, int64_t r) {
-    real in[TILE], out[TILE], z = lse_value(lse_of_row(&job->x, r));
+    lse s = lse_of_row(&job->x, r);
+    real in[TILE], out[TILE], z = (real)log(s.sum);
     for (int64_t j = 0; j < job->x.n; j += TILE) {
         int64_t n = tile_len(job->x.n, j);
         const real *x = tile_in(&job->x, r, j, n, in);
         real *y = tile_out(&job->y, r, j, false, out);
         for (int64_t i = 0; i < n; i++)
-            y[i] = x[i] - z;
+            y[i] = (x[i] - s.ref) - z;
         tile_put(&job->y, r, j, n, false, y);
     }
 }

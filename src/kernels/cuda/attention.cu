@@ -48,7 +48,7 @@ __device__ inline void scale_and_mask(const Attention &a, int64_t first, int64_t
     TG_UNROLL
     for (int n = 0; n < 4 * NF; n++) {
         int f = n / 4, e = n % 4;
-        c[f][e] = f * 8 + 2 * t + e % 2 < seen[e / 2] ? c[f][e] * (T)a.scale : -(T)INFINITY;
+        c[f][e] = f * 8 + 2 * t + e % 2 < seen[e / 2] ? rounded(c[f][e], (T)a.scale) : -(T)INFINITY;
     }
 }
 
@@ -71,7 +71,7 @@ template <class T> __device__ inline void add_sink(const Attention &a, int64_t h
     }
 }
 
-/* Divides by the sums and brings home. A query that sees no key gets zeros, and -inf as its log-sum-exp. */
+/* Divides by the sums and brings home. A query that sees no key gets zeros. */
 template <class E, int NF, class T>
 __device__ inline void finish(const Attention &a, int64_t b, int64_t h, int64_t first, Running<T> &s,
                               const T (&o)[NF][4]) {
@@ -81,8 +81,9 @@ __device__ inline void finish(const Attention &a, int64_t b, int64_t h, int64_t 
     for (int r = 0; r < 2; r++) {
         int64_t i = first + lane / 4 + r * 8;
         factor[r] = s.sum[r] == 0 ? (T)0 : (a.sink.data ? s.rescale[r] : (T)1) / s.sum[r];
-        if (a.lse.data && lane % 4 == 0 && i < a.sq)
-            *(T *)head_row(a.lse, b, h, i) = s.sum[r] == 0 ? -(T)INFINITY : s.max[r] + tg_m_log(s.sum[r]);
+        if (!a.top.data || lane % 4 || i >= a.sq) continue;
+        *(T *)head_row(a.top, b, h, i) = s.max[r];
+        *(T *)head_row(a.mass, b, h, i) = s.sum[r];
     }
     rows_put<E, NF, T>(a.out, b, h, first, a.sq, a.dv, false, o, factor);
 }

@@ -45,7 +45,7 @@ inline Heads heads_of(const tg_array &a) {
 }
 
 struct Attention {
-    Heads q, k, v, out, lse, gout, gq, gk, gv, mask, gmask;
+    Heads q, k, v, out, top, mass, gout, gq, gk, gv, mask, gmask;
     Heads sink, gsink; /* stride[1] alone */
     int64_t batch, heads, groups, sq, sk, tiles; /* tiles: of a head's queries, or of its keys */
     int dk, dv, wide_k, wide_v;                  /* wide_*: in multiples of 16 */
@@ -67,7 +67,7 @@ inline Heads numbers_of(const tg_array &a) {
 inline Attention attention_of(const tg_attention_args *a) {
     Attention t = {};
     t.q = heads_of(a->q), t.k = heads_of(a->k), t.v = heads_of(a->v);
-    t.out = heads_of(a->out), t.lse = heads_of(a->lse), t.gout = heads_of(a->gout);
+    t.out = heads_of(a->out), t.top = heads_of(a->top), t.mass = heads_of(a->mass), t.gout = heads_of(a->gout);
     t.gq = heads_of(a->gq), t.gk = heads_of(a->gk), t.gv = heads_of(a->gv);
     t.batch = a->q.shape[0], t.heads = a->q.shape[1], t.groups = a->k.shape[1];
     t.sq = a->q.shape[2], t.sk = a->k.shape[2];
@@ -205,6 +205,23 @@ template <class T, int ROWS> constexpr size_t mask_bytes() {
     return sizeof(T) * (size_t)(ROWS * (ROWS + 16 / (int)sizeof(T)));
 }
 
+/* A product that is rounded before anything is added to it. Scores are made again for the gradients, which are right
+ * where those are the forward pass's to the bit, however a compiler would fuse the one and the other. */
+__device__ inline float rounded(float a, float b) {
+#ifdef __CUDA_ARCH__
+    return __fmul_rn(a, b);
+#else
+    return a * b;
+#endif
+}
+__device__ inline double rounded(double a, double b) {
+#ifdef __CUDA_ARCH__
+    return __dmul_rn(a, b);
+#else
+    return a * b;
+#endif
+}
+
 /* Scores of the warp's 16 queries with the keys of a tile: scaled, with what a mask adds, m being its tile from the
  * warp's first row on, or NULL; -inf where hidden. */
 template <int NF, class T>
@@ -217,7 +234,7 @@ __device__ inline void scale_and_hide(const Attention &a, const RowsSeen &seen, 
         to[r] = within(seen.end[r] - key, NF * 8);
     }
     TG_UNROLL
-    for (int n = 0; n < 4 * NF; n++) c[n / 4][n % 4] *= (T)a.scale;
+    for (int n = 0; n < 4 * NF; n++) c[n / 4][n % 4] = rounded(c[n / 4][n % 4], (T)a.scale);
     if (m) {
         TG_UNROLL
         for (int n = 0; n < 4 * NF; n++)

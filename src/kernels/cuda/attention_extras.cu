@@ -1,5 +1,5 @@
 /* What only some calls of attention want: that lengths and starts are right, and the gradients of mask and sink. The
- * mask's is that of the scaled scores, the sink's -exp(sink - lse) D: each from scores of its own, so that sums over
+ * mask's is that of the scaled scores, the sink's -P D with its own P: each from scores of its own, so that sums over
  * batches and heads have one owner and one order. */
 #include "kernels/cuda/attention_scores.h"
 #include "kernels/cuda/slots.h"
@@ -44,7 +44,8 @@ template <class E, int D, int WARPS> struct MaskTile {
     T *mask;
     int64_t b, h, first;
     RowsSeen rows;
-    T lse[2], delta[2], sum[NS][4];
+    Terms<T> terms[2];
+    T sum[NS][4];
 
     __device__ void load_queries(const Attention &a) {
         const int64_t mine = first + threadIdx.x / 32 * 16;
@@ -52,8 +53,7 @@ template <class E, int D, int WARPS> struct MaskTile {
         tile_load<D>(q, a.q, b, h, first, ROWS, a.sq, a.dk);
         tile_load<D>(o, a.gout, b, h, first, ROWS, a.sq, a.dv);
         rows = rows_seen(a, b, mine);
-        for (int r = 0; r < 2; r++)
-            row_terms<T>(a, b, h, mine + threadIdx.x % 32 / 4 + r * 8, &lse[r], &delta[r]);
+        for (int r = 0; r < 2; r++) terms[r] = row_terms<T>(a, b, h, mine + threadIdx.x % 32 / 4 + r * 8);
     }
 
     __device__ void pass(const Attention &a, int64_t key) {
@@ -76,7 +76,7 @@ template <class E, int D, int WARPS> struct MaskTile {
             int f = n / 4, e = n % 4;
             bool none = s[f][e] == -(T)INFINITY;
             T keep = a.dropout > 0 ? (bits >> n & 1 ? scale : (T)0) : (T)1;
-            score_grad<E, true, T>(a, none, keep, lse[e / 2], delta[e / 2], (T)1, &s[f][e], &gs[f][e]);
+            score_grad<E, true, T>(a, none, keep, terms[e / 2], (T)1, &s[f][e], &gs[f][e]);
             sum[f][e] += gs[f][e];
         }
     }
@@ -158,9 +158,8 @@ template <class T> __global__ void __launch_bounds__(THREADS) attention_grad_sin
     const double sink = load<double>(head_row(a.sink, 0, h, 0), a.sink.dtype, 0);
     double sum = 0;
     for (int64_t r = threadIdx.x; r < a.batch * a.sq; r += THREADS) {
-        T lse, delta;
-        row_terms<T>(a, r / a.sq, h, r % a.sq, &lse, &delta);
-        sum -= tg_m_exp(sink - (double)lse) * (double)delta;
+        Terms<T> w = row_terms<T>(a, r / a.sq, h, r % a.sq);
+        sum -= tg_m_exp(sink - (double)w.top) * (double)w.share * (double)w.delta;
     }
     part[threadIdx.x] = sum;
     for (unsigned n = THREADS / 2; n; n /= 2) {

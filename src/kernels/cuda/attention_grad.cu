@@ -1,5 +1,5 @@
-/* The gradient of attention. With P the probabilities (made again from the saved log-sum-exp), K the dropout's factors
- * and D = sum(gout out) of each query:
+/* The gradient of attention. With P the probabilities (made again from each row's greatest score and its sum), K the
+ * dropout's factors and D = sum(gout out) of each query:
  *     gv = (P K)' gout,  gs = P (K (gout v') - D) scale,  gq = gs k,  gk = gs' q.
  * One kernel passes over the keys of a tile of queries, for gq; another, of attention_grad_kv.cu, over the queries of a
  * tile of keys, of all heads of its group, for gk and gv. So every sum has one owner and one order. */
@@ -46,8 +46,9 @@ __global__ void __launch_bounds__(WARPS * 32) attention_grad_q(TG_PARAMETER(Atte
     int64_t seen = FULL ? tg_seen_by(&a.seen, b, last).end : keys_seen(a, last);
     RowsSeen rows = {};
     if (FULL) rows = rows_seen(a, b, mine);
-    T lse[2], delta[2], gq[NQ][4], one[2] = {1, 1}, scale = kept_scale<T>(a);
-    for (int r = 0; r < 2; r++) row_terms<T>(a, b, h, mine + g + r * 8, &lse[r], &delta[r]);
+    Terms<T> terms[2];
+    T gq[NQ][4], one[2] = {1, 1}, scale = kept_scale<T>(a);
+    for (int r = 0; r < 2; r++) terms[r] = row_terms<T>(a, b, h, mine + g + r * 8);
     clear<NQ>(gq);
     tile_load<D>(q, a.q, b, h, first, ROWS, a.sq, a.dk);
     tile_load<D>(o, a.gout, b, h, first, ROWS, a.sq, a.dv);
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention_grad_q(TG_PARAMETER(Atte
             int f = n / 4, e = n % 4;
             bool none = FULL ? s[f][e] == -(T)INFINITY : f * 8 + 2 * t + e % 2 >= end[e / 2];
             T keep = a.dropout > 0 ? (bits >> n & 1 ? scale : (T)0) : (T)1;
-            score_grad<E, FULL, T>(a, none, keep, lse[e / 2], delta[e / 2], (T)a.scale, &s[f][e], &gs[f][e]);
+            score_grad<E, FULL, T>(a, none, keep, terms[e / 2], (T)a.scale, &s[f][e], &gs[f][e]);
         }
         tile_set<NS>(p, ldp, gs);
         __syncwarp();

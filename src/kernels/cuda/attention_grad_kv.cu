@@ -11,7 +11,7 @@ template <class E, int D, int WARPS, bool FULL> struct KeyTile {
     typedef typename Element<E>::T T;
     static constexpr int ROWS = WARPS * 16, NS = ROWS / 8, ND = D / 8;
     E *k, *v, *q, *o, *p; /* k, v, p: from this warp's rows on */
-    T *lse, *delta;       /* of the tile of queries */
+    Terms<T> *terms;      /* of the tile of queries */
     T *mask;              /* FULL: a mask's tile, or NULL; */
     int *from, *to;       /* and of each query the keys that it sees among these */
     int64_t mine;         /* this warp's first key */
@@ -20,7 +20,7 @@ template <class E, int D, int WARPS, bool FULL> struct KeyTile {
     __device__ void load_queries(const Attention &a, int64_t b, int64_t h, int64_t first) {
         tile_load<D>(q, a.q, b, h, first, ROWS, a.sq, a.dk);
         tile_load<D>(o, a.gout, b, h, first, ROWS, a.sq, a.dv);
-        for (int i = threadIdx.x; i < ROWS; i += blockDim.x) row_terms<T>(a, b, h, first + i, &lse[i], &delta[i]);
+        for (int i = threadIdx.x; i < ROWS; i += blockDim.x) terms[i] = row_terms<T>(a, b, h, first + i);
         if (!FULL) return;
         const int64_t key = mine - threadIdx.x / 32 * 16;
         for (int i = threadIdx.x; i < ROWS; i += blockDim.x) {
@@ -37,7 +37,7 @@ template <class E, int D, int WARPS, bool FULL> struct KeyTile {
         TG_UNROLL
         for (int n = 0; n < 4 * NS; n++) {
             int i = n / 4 * 8 + 2 * t + n % 2, j = own + g + n % 4 / 2 * 8;
-            T x = s[n / 4][n % 4] * (T)a.scale;
+            T x = rounded(s[n / 4][n % 4], (T)a.scale);
             if (mask) x += mask[i * tile_pitch<T>(ROWS) + j];
             s[n / 4][n % 4] = j >= from[i] && j < to[i] ? x : -(T)INFINITY;
         }
@@ -63,7 +63,7 @@ template <class E, int D, int WARPS, bool FULL> struct KeyTile {
             int f = n / 4, e = n % 4, i = f * 8 + 2 * t + e % 2;
             bool none = FULL ? s[f][e] == -(T)INFINITY : i < start[e / 2] || i >= end;
             T keep = a.dropout > 0 ? (bits >> n & 1 ? scale : (T)0) : (T)1;
-            score_grad<E, FULL, T>(a, none, keep, lse[i], delta[i], (T)a.scale, &s[f][e], &gs[f][e]);
+            score_grad<E, FULL, T>(a, none, keep, terms[i], (T)a.scale, &s[f][e], &gs[f][e]);
         }
         tile_set<NS>(p, ldp, s);
         __syncwarp();
@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(WARPS * 32) attention_grad_kv(TG_PARAMETER(Att
     Tile w;
     w.k = k + warp * 16 * ld, w.v = v + warp * 16 * ld, w.q = v + ROWS * ld, w.o = w.q + ROWS * ld;
     w.p = w.o + ROWS * ld + warp * 16 * ldp;
-    w.lse = (typename Tile::T *)(w.o + ROWS * ld + ROWS * ldp), w.delta = w.lse + ROWS;
-    w.from = (int *)(w.delta + ROWS), w.to = w.from + ROWS;
+    w.terms = (Terms<typename Tile::T> *)(w.o + ROWS * ld + ROWS * ldp);
+    w.from = (int *)(w.terms + ROWS), w.to = w.from + ROWS;
     w.mask = FULL && a.mask.data ? (typename Tile::T *)(w.to + ROWS) : NULL;
     int64_t head = blockIdx.x / a.tiles, b = head / a.groups, group = head % a.groups, per = a.heads / a.groups;
     int64_t key = blockIdx.x % a.tiles * ROWS;
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention_grad_kv(TG_PARAMETER(Att
 template <class E, int D, bool FULL> tg_status launch(tg_ctx *ctx, Attention a) {
     typedef typename Element<E>::T T;
     constexpr int WARPS = warps_of<E, D, FULL>(), ROWS = WARPS * 16;
-    constexpr size_t plain = shared_of<E, D, FULL>(4) + 2 * ROWS * (sizeof(T) + (FULL ? sizeof(int) : 0));
+    constexpr size_t plain = shared_of<E, D, FULL>(4) + ROWS * (sizeof(Terms<T>) + (FULL ? 2 * sizeof(int) : 0));
     constexpr size_t all = plain + (FULL ? mask_bytes<T, ROWS>() : 0);
     static_assert(all <= MOST_SHARED, "a block's tiles fit");
     size_t bytes = a.mask.data ? all : plain;

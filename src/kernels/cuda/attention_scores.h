@@ -6,21 +6,29 @@
 
 namespace tg {
 
-/* Of query i: its log-sum-exp (0 where no key is seen: every score is -inf there) and D; zeros where there is none. */
-template <class T>
-__device__ inline void row_terms(const Attention &a, int64_t b, int64_t h, int64_t i, T *lse, T *delta) {
-    T z = i < a.sq ? *(const T *)head_row(a.lse, b, h, i) : (T)0;
-    *lse = z == -(T)INFINITY ? (T)0 : z;
-    *delta = i < a.sq ? ((const T *)a.delta)[(b * a.heads + h) * a.sq + i] : (T)0;
+/* What scores of a query become P and gs with: its greatest score and 1 / the sum of exp(score - that), both 0 where no
+ * key is seen, as every score is -inf there; and D. */
+template <class T> struct Terms {
+    T top, share, delta;
+};
+
+/* Of query i; zeros where there is none. */
+template <class T> __device__ inline Terms<T> row_terms(const Attention &a, int64_t b, int64_t h, int64_t i) {
+    Terms<T> w = {0, 0, 0};
+    if (i >= a.sq) return w;
+    T mass = *(const T *)head_row(a.mass, b, h, i);
+    if (mass != 0) w.top = *(const T *)head_row(a.top, b, h, i), w.share = 1 / mass;
+    w.delta = ((const T *)a.delta)[(b * a.heads + h) * a.sq + i];
+    return w;
 }
 
 /* From a score (SCALED: with its scale, -inf where hidden) to P K, and from an element of gout v' to one of gs,
  * times scale. */
 template <class E, bool SCALED, class T>
-__device__ inline void score_grad(const Attention &a, bool none, T keep, T lse, T delta, T scale, T *s, T *gs) {
-    T p = none ? (T)0 : score_exp<E>((SCALED ? *s : *s * (T)a.scale) - lse);
+__device__ inline void score_grad(const Attention &a, bool none, T keep, const Terms<T> &w, T scale, T *s, T *gs) {
+    T p = none ? (T)0 : score_exp<E>((SCALED ? *s : rounded(*s, (T)a.scale)) - w.top) * w.share;
     *s = p * keep;
-    *gs = none ? (T)0 : p * (*gs * keep - delta) * scale;
+    *gs = none ? (T)0 : p * (*gs * keep - w.delta) * scale;
 }
 
 /* Kernels of attention_grad_kv.cu: the gradients of keys and values, D being there. */

@@ -1,4 +1,4 @@
-/* Cross-entropy of rows of logits. The log-sum-exp of forward is all that the gradient needs. */
+/* Cross-entropy of rows of logits. Forward's greatest logit and sum of exponentials are all that the gradient needs. */
 #include "kernels/cuda/lse.h"
 #include "kernels/cuda/slots.h"
 
@@ -7,7 +7,7 @@ using namespace tg;
 namespace {
 
 struct Job {
-    Rows logits, target, loss, lse, gloss, glogits;
+    Rows logits, target, loss, top, mass, gloss, glogits;
     int64_t ignored, first, classes; /* column 0 is class `first` of so many */
     double smoothing;
     bool shard, add;
@@ -28,13 +28,13 @@ __device__ inline void report_bad(const Job &job, int64_t r) {
         atomicMin(job.fault.word, job.fault.call << 40 | (unsigned long long)r);
 }
 
-/* Of a shard: what the loss has of it beside the log-sum-exp over all shards. */
-template <class T> __device__ inline T row_loss(const Job &job, int64_t r, T z, T sum) {
+/* ref: what logits are less of here. Of a shard: what the loss has of it beside the log-sum-exp over all shards. */
+template <class T> __device__ inline T row_loss(const Job &job, int64_t r, T ref, T mass, T sum) {
     int64_t t;
-    T s = (T)job.smoothing, from = job.shard ? (T)0 : z, loss = 0;
+    T s = (T)job.smoothing, from = job.shard ? (T)0 : tg_m_log(mass), loss = 0;
     if (!counts(job, r, &t)) return 0;
     if (t >= 0 && t < job.logits.n)
-        loss = (1 - s) * (from - load<T>(row_at(job.logits, r), job.logits.dtype, t * job.logits.stride));
+        loss = (1 - s) * (from - (load<T>(row_at(job.logits, r), job.logits.dtype, t * job.logits.stride) - ref));
     return s == 0 ? loss : loss + s * (from - sum / (T)job.classes);
 }
 
@@ -42,18 +42,20 @@ template <class T, int W, int KEPT>
 __device__ inline void loss_row(const Job &job, const Group &g, int64_t r, bool here) {
     Share<T, W, KEPT, 1> row(nullptr, job.logits.n);
     Sources<1> x = {{&job.logits}, {row_at(job.logits, r)}};
-    T z = lse_value(lse_of_row(row, x, g)), sum = 0;
+    Lse<T> z = lse_of_row(row, x, g);
+    T ref = job.shard ? (T)0 : z.ref, sum = 0;
     if (job.smoothing != 0) {
         row.again(x, g, [&](int64_t, T(&v)[1][W], int) {
             TG_UNROLL
-            for (int i = 0; i < W; i++) sum += v[0][i];
+            for (int i = 0; i < W; i++) sum += v[0][i] - ref;
         });
         sum = joined(g, sum, Sum());
     }
     if (!here || g.thread != 0) return;
     report_bad(job, r);
-    row_set<T>(job.lse, r, z);
-    row_set<T>(job.loss, r, row_loss<T>(job, r, z, sum));
+    row_set<T>(job.top, r, z.sum == 0 ? -(T)INFINITY : z.ref);
+    row_set<T>(job.mass, r, z.sum);
+    row_set<T>(job.loss, r, row_loss<T>(job, r, ref, z.sum, sum));
 }
 
 template <class T, int W, int KEPT> __global__ void cross_entropy(Plan p, Job job) {
@@ -72,14 +74,15 @@ template <class T, int W> __device__ inline void grad_row(const Job &job, const 
     bool some = counts(job, r, &t);
     const char *row = row_at(job.logits, r);
     char *out = row_at(job.glogits, r);
-    T d = some ? row_value<T>(job.gloss, r) : (T)0, z = row_value<T>(job.lse, r);
+    T d = some ? row_value<T>(job.gloss, r) : (T)0;
+    T top = row_value<T>(job.top, r), scale = 1 / row_value<T>(job.mass, r);
     T uniform = (T)job.smoothing / (T)job.classes, hit = (1 - (T)job.smoothing) * d;
     for (int64_t j = (int64_t)g.thread * W; j < g.n; j += (int64_t)g.threads * W) {
         T v[W];
         if (some) chunk_load<T>(job.logits, row, j, v);
         TG_UNROLL
         for (int i = 0; i < W; i++) {
-            v[i] = some ? (tg_m_exp(v[i] - z) - uniform) * d : (T)0;
+            v[i] = some ? (tg_m_exp(v[i] - top) * scale - uniform) * d : (T)0;
             if (some && t == j + i) v[i] -= hit;
         }
         chunk_put<T>(job.glogits, out, j, job.add, v);
@@ -97,7 +100,7 @@ Job job_of(const tg_cross_entropy_args *a) {
     Job job = {};
     job.logits = rows_of(a->logits, 1), job.glogits = rows_of(a->glogits, 1);
     job.target = rows_of(a->target, 0), job.loss = rows_of(a->loss, 0);
-    job.lse = rows_of(a->lse, 0), job.gloss = rows_of(a->gloss, 0);
+    job.top = rows_of(a->top, 0), job.mass = rows_of(a->mass, 0), job.gloss = rows_of(a->gloss, 0);
     job.ignored = a->ignore_index, job.first = a->first, job.smoothing = a->smoothing;
     job.classes = a->classes ? a->classes : a->logits.shape[1];
     job.shard = a->classes != 0, job.add = a->add;

@@ -1,4 +1,5 @@
-/* The stable log-sum-exp of a row, in one pass over memory. */
+/* The stable sum of a row's exponentials, in one pass over memory. Its reference and its logarithm stay two numbers:
+ * added up and rounded, they would lose as much as the row's values are large. */
 #ifndef TG_CUDA_LSE_H
 #define TG_CUDA_LSE_H
 
@@ -16,7 +17,6 @@ template <class T> struct Lse {
 };
 
 template <class T> __device__ inline T reference(T max) { return max == -(T)INFINITY ? (T)0 : max; }
-template <class T> __device__ inline T lse_value(Lse<T> s) { return s.ref + tg_m_log(s.sum); }
 
 /* Of rows that memory or a cache holds: maximum and sum run along together. */
 template <class T, int W>

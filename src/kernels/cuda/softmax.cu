@@ -16,11 +16,11 @@ template <class T, int W, int KEPT> __device__ void softmax_row(const Job &job, 
     Sources<1> x = {{&job.x}, {row_at(job.x, r)}};
     char *y = row_at(job.y, r);
     Lse<T> s = lse_of_row(row, x, g);
-    T z = lse_value(s), scale = 1 / s.sum;
+    T z = tg_m_log(s.sum), scale = 1 / s.sum;
     row.again(x, g, [&](int64_t j, T(&v)[1][W], int) {
         T out[W];
         TG_UNROLL
-        for (int i = 0; i < W; i++) out[i] = job.log ? v[0][i] - z : tg_m_exp(v[0][i] - s.ref) * scale;
+        for (int i = 0; i < W; i++) out[i] = job.log ? (v[0][i] - s.ref) - z : tg_m_exp(v[0][i] - s.ref) * scale;
         chunk_store<T>(job.y, y, j, out);
     });
 }
