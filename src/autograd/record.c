@@ -266,85 +266,6 @@ static tg_status check_inputs(tg_call *c) {
     return TG_OK;
 }
 
-/* The bytes that x's elements lie in: their first, and what is behind the last. */
-static void bytes_of(const tg_tensor *x, uintptr_t *first, uintptr_t *end) {
-    int64_t low = x->offset, high = x->offset + 1, size = (int64_t)tg_dtype_size((tg_dtype)x->dtype);
-    for (int d = 0; d < x->ndim; d++) {
-        int64_t span = (x->shape[d] - 1) * x->stride[d];
-        low += span < 0 ? span : 0;
-        high += span > 0 ? span : 0;
-    }
-    *first = (uintptr_t)x->storage->data + (uintptr_t)(low * size);
-    *end = (uintptr_t)x->storage->data + (uintptr_t)((x->numel ? high : low) * size);
-}
-
-/* Two storages lie on the same memory where that of one is the caller's. */
-static bool share_bytes(const tg_tensor *a, const tg_tensor *b) {
-    uintptr_t first[2], end[2];
-    if (a->storage == b->storage) return true;
-    if ((a->storage->block && b->storage->block) || a->ctx->meta) return false;
-    bytes_of(a, &first[0], &end[0]);
-    bytes_of(b, &first[1], &end[1]);
-    return first[0] < end[1] && first[1] < end[0];
-}
-
-static tg_status check_inplace(tg_call *c) {
-    tg_tensor *a = c->n_in ? c->in[0] : NULL;
-    if (!a) return tg_call_fail(c, TG_ERR_ARGUMENT, "in place, and input 0 is absent");
-    if (a->flags & TG_F_VIEW)
-        return tg_call_fail(c, TG_ERR_STATE, "in place on a view; use the op that returns a new tensor");
-    if (!a->node && a->flags & TG_F_REQUIRES_GRAD && tg_grad_mode_p(c->tape))
-        return tg_call_fail(c, TG_ERR_STATE, "in place on a leaf that needs a gradient");
-    if (!a->tape && tg_call_any_differentiable(c))
-        return tg_call_fail(c, TG_ERR_STATE,
-                            "in place on a tensor of the context from one that needs a gradient; tg_detach it first");
-    if (!(a->flags & TG_F_CONTIGUOUS))
-        return tg_call_fail(c, TG_ERR_STATE, "in place on a tensor that is not contiguous");
-    if (atomic_load(&a->storage->refs) > 1)
-        return tg_call_fail(
-            c, TG_ERR_STATE,
-            "in place on a tensor whose bytes other live handles share (views, tg_keep, tg_tape_input)");
-    for (int i = 1; i < c->n_in; i++)
-        if (c->in[i] && share_bytes(c->in[i], a))
-            return tg_call_fail(c, TG_ERR_STATE, "in place: input %d shares the overwritten bytes", i);
-    return tg_storage_await_readers(a->storage);
-}
-
-/* What forward writes besides its outputs: nothing that is absent, and nothing in a second run. */
-static void open_writes(tg_call *c) {
-    if (c->tape->again) return;
-    for (int i = 0; i < c->n_in; i++)
-        if (c->in[i] && tg_bit(c->op->writes, i)) c->writes |= 1u << (i < 31 ? i : 31);
-}
-
-static tg_status check_written(tg_call *c, int i) {
-    const tg_tensor *a = c->in[i];
-    if (a->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "input %d needs a gradient, and forward writes it", i);
-    for (int d = 0; d < a->ndim; d++)
-        if (a->shape[d] > 1 && a->stride[d] == 0)
-            return tg_call_fail(c, TG_ERR_ARGUMENT, "input %d is one element in many places, and forward writes it", i);
-    for (int k = 0; k < c->n_in; k++)
-        if (k != i && c->in[k] && share_bytes(c->in[k], a))
-            return tg_call_fail(c, TG_ERR_ARGUMENT, "inputs %d and %d share bytes, and forward writes them", k, i);
-    for (int k = 0; k < c->n_out; k++)
-        if (c->out[k]->storage == a->storage)
-            return tg_call_fail(c, TG_ERR_ARGUMENT, "output %d lies on input %d, which forward writes", k, i);
-    return TG_OK;
-}
-
-/* Before the node notes the versions of what it saves; and before forward, which may fail half way. */
-static tg_status begin_writes(tg_call *c) {
-    for (int i = 0; i < c->n_in; i++)
-        if (c->in[i] && tg_bit(c->writes, i)) TG_TRY(check_written(c, i));
-    for (int i = 0; i < c->n_in; i++) {
-        if (!c->in[i] || !tg_bit(c->writes, i)) continue;
-        TG_TRY(tg_storage_await_readers(c->in[i]->storage));
-        tg_storage_wrote(c->in[i]->storage, c->op->name, impl(c)->site);
-    }
-    return TG_OK;
-}
-
 /* ---- The node ---- */
 
 static void save(tg_tensor *x, uint32_t *version) {
@@ -482,11 +403,11 @@ static tg_status infer(tg_call *c, const void *params) {
     if (TG_UNLIKELY(some && (!c->needs || (!c->tape->grad && !first)))) note_unrecorded(c);
     if (TG_UNLIKELY(first)) TG_TRY(collect_leaves(c));
     if (!c->tape->grad) c->needs = 0;
-    if (TG_UNLIKELY(c->op->inplace)) TG_TRY(check_inplace(c));
+    if (TG_UNLIKELY(c->op->inplace)) TG_TRY(tg_call_check_inplace(c));
     TG_TRY(copy_params(c, params));
     c->saves_in = c->op->saves_in;
     c->saves_out = c->op->saves_out;
-    if (TG_UNLIKELY(c->op->writes)) open_writes(c);
+    if (TG_UNLIKELY(c->op->writes)) tg_call_open_writes(c);
     impl(c)->before = c->ctx->serial;
     tg_status s = c->op->infer(c);
     if (TG_UNLIKELY(s != TG_OK))
@@ -539,8 +460,8 @@ static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bo
     TG_TRY(infer(c, params));
     if (TG_UNLIKELY(c->tape->collects)) tg_call_note_differentiable(c);
     if (TG_UNLIKELY(c->ctx->grid.axes)) TG_TRY(tg_placement_derive(c));
-    if (TG_UNLIKELY(c->writes)) TG_TRY(begin_writes(c));
-    /* As begin_writes: before forward, which may fail half way, and before the node notes the versions of outputs. */
+    if (TG_UNLIKELY(c->writes)) TG_TRY(tg_call_begin_writes(c));
+    /* Likewise before forward, which may fail half way, and before the node notes the versions of outputs. */
     if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);
     TG_TRY(forward(c, &seconds));
     TG_TRY(check_outputs(c, "forward"));

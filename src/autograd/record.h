@@ -207,6 +207,15 @@ void tg_call_temps_free(tg_call *c);
 /* Who called the public function that records, or recorded, the op. */
 static inline const void *tg_call_site(const tg_call *c) { return ((const tg_call_impl *)c->impl)->site; }
 
+/* ---- writes.c ---- */
+
+/* Whether input 0 may be overwritten by the call's output. */
+tg_status tg_call_check_inplace(tg_call *c);
+/* What forward writes besides its outputs: nothing that is absent, and nothing in a second run. */
+void tg_call_open_writes(tg_call *c);
+/* Before the node notes the versions of what it saves; and before forward, which may fail half way. */
+tg_status tg_call_begin_writes(tg_call *c);
+
 /* ---- watch.c ---- */
 
 /* Looks at what the op's forward has made. */
