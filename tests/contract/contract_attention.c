@@ -20,6 +20,9 @@ typedef struct attention_case {
 } attention_case;
 
 enum { EXTRAS = 96 };
+/* Heads alone; with masks, windows, lengths and sinks; with great scores; with a mask that all keys share, of which
+ * there are several tiles. */
+typedef enum kind_of_case { PLAIN, WITH_EXTRAS, FAR, ONE_COLUMN } kind_of_case;
 
 static const int64_t sizes[] = {1, 3, 8, 20, 32, 64, 65, 128, 200, 256};
 static const int64_t lengths[] = {1, 2, 5, 16, 33, 64, 65, 100, 130};
@@ -57,10 +60,8 @@ static tg_array repeated(attention_case *k, int i) {
     return a;
 }
 
-static void make_mask(contract *c, attention_case *k, tg_dtype t) {
-    int64_t shape[4], odds = contract_roll(c, 5);
-    tg_dtype kinds[] = {TG_BOOL, t, TG_F32}, kind = kinds[contract_roll(c, 3)];
-    for (int d = 0; d < 4; d++) shape[d] = contract_roll(c, 3) ? k->full[d] : 1;
+static void make_mask(contract *c, attention_case *k, tg_dtype kind, const int64_t shape[4]) {
+    int64_t odds = contract_roll(c, 5);
     k->m[MASK] = contract_make(c, kind, 4, shape, contract_roll(c, 2) ? ROWS : STRIDED);
     for (int64_t i = 0; i < k->m[MASK].on.numel; i++) {
         bool hides = contract_roll(c, 4) < odds;
@@ -72,6 +73,13 @@ static void make_mask(contract *c, attention_case *k, tg_dtype t) {
     if (kind == TG_BOOL) return;
     k->m[GMASK] = contract_make(c, kind, 4, shape, ROWS);
     keep_values(c, k, GMASK);
+}
+
+static void make_any_mask(contract *c, attention_case *k, tg_dtype t) {
+    int64_t shape[4];
+    tg_dtype kinds[] = {TG_BOOL, t, TG_F32}, kind = kinds[contract_roll(c, 3)];
+    for (int d = 0; d < 4; d++) shape[d] = contract_roll(c, 3) ? k->full[d] : 1;
+    make_mask(c, k, kind, shape);
 }
 
 static void make_sink(contract *c, attention_case *k, tg_dtype t) {
@@ -108,7 +116,7 @@ static void make_extents(contract *c, attention_case *k) {
 }
 
 static void make_extras(contract *c, attention_case *k, tg_dtype t) {
-    if (contract_roll(c, 2)) make_mask(c, k, t);
+    if (contract_roll(c, 2)) make_any_mask(c, k, t);
     if (contract_roll(c, 3) == 0) make_sink(c, k, t);
     if (contract_roll(c, 2)) make_extents(c, k);
     k->a.left_bound = contract_roll(c, 3) == 0, k->a.right_bound = contract_roll(c, 3) == 0;
@@ -129,12 +137,14 @@ static void go_far(contract *c, attention_case *k) {
     k->slack *= 5;
 }
 
-/* With extras heads are small, so that there may be many cases. */
-static void attention_make(contract *c, attention_case *k, tg_dtype t, bool extras, bool far) {
+/* With more than heads these are small, so that there may be many cases. */
+static void attention_make(contract *c, attention_case *k, tg_dtype t, kind_of_case kind) {
+    bool small = kind == WITH_EXTRAS || kind == ONE_COLUMN;
     *k = (attention_case){.batch = 1 + contract_roll(c, 2), .groups = 1 + contract_roll(c, 2)};
     k->heads = k->groups * (1 + contract_roll(c, 3));
     k->sq = pick(c, lengths, 9), k->sk = contract_roll(c, 2) ? k->sq : pick(c, lengths, 9);
-    k->dk = pick(c, sizes, extras ? 4 : 10), k->dv = contract_roll(c, 2) ? k->dk : pick(c, sizes, extras ? 4 : 10);
+    if (kind == ONE_COLUMN) k->sq = 40, k->sk = 300;
+    k->dk = pick(c, sizes, small ? 4 : 10), k->dv = contract_roll(c, 2) ? k->dk : pick(c, sizes, small ? 4 : 10);
     k->slack = t == TG_F64 ? 1e-10 : t == TG_F32 ? 1e-4 : t == TG_F16 ? 1e-2 : 6e-2;
     memcpy(k->full, (int64_t[]){k->batch, k->heads, k->sq, k->sk}, sizeof k->full);
     for (int i = 0; i < HEADS; i++) {
@@ -153,8 +163,9 @@ static void attention_make(contract *c, attention_case *k, tg_dtype t, bool extr
     k->a.scale = 1 / sqrt((double)k->dk), k->a.causal = contract_roll(c, 2);
     k->a.dropout = contract_roll(c, 3) ? 0 : 0.3;
     k->a.draws.rng = (tg_rng){.seed = 5, .stream = 9, .counter = 0xffffffffu};
-    if (extras) make_extras(c, k, t);
-    if (far) go_far(c, k);
+    if (kind == WITH_EXTRAS) make_extras(c, k, t);
+    if (kind == ONE_COLUMN) make_mask(c, k, t, (int64_t[]){1, 1, k->sq, 1});
+    if (kind == FAR) go_far(c, k);
 }
 
 static void attention_drop(contract *c, attention_case *k) {
@@ -290,10 +301,10 @@ static void check_terms(contract *c, attention_case *k, terms w) {
     check_heads(c, k, &k->mass, w.mass, slack, "sum of exponentials");
 }
 
-static void attention_forward_case(contract *c, tg_dtype t, bool extras, bool far) {
+static void attention_forward_case(contract *c, tg_dtype t, kind_of_case kind) {
     attention_case k;
     int64_t bad = 0;
-    attention_make(c, &k, t, extras, far);
+    attention_make(c, &k, t, kind);
     k.a.bad = &bad;
     terms w = terms_new(&k);
     forward_reference(&k, w);
@@ -306,9 +317,9 @@ static void attention_forward_case(contract *c, tg_dtype t, bool extras, bool fa
 
 void contract_attention(contract *c) {
     static const tg_dtype floats[] = {TG_F32, TG_F64, TG_BF16, TG_F16};
-    for (int k = 0; c->ops->attention && k < 48; k++) attention_forward_case(c, floats[k % 4], false, false);
-    for (int k = 0; c->ops->attention && k < EXTRAS; k++) attention_forward_case(c, floats[k % 4], true, false);
-    for (int k = 0; c->ops->attention && k < 8; k++) attention_forward_case(c, floats[k % 2], false, true);
+    for (int k = 0; c->ops->attention && k < 48; k++) attention_forward_case(c, floats[k % 4], PLAIN);
+    for (int k = 0; c->ops->attention && k < EXTRAS; k++) attention_forward_case(c, floats[k % 4], WITH_EXTRAS);
+    for (int k = 0; c->ops->attention && k < 8; k++) attention_forward_case(c, floats[k % 2], FAR);
 }
 
 /* Adds a head's shares to the gradients; p, keep and terms are made for it. */
@@ -349,9 +360,9 @@ static void want_gradients(contract *c, attention_case *k) {
     }
 }
 
-static void attention_grad_case(contract *c, tg_dtype t, bool extras, bool far) {
+static void attention_grad_case(contract *c, tg_dtype t, kind_of_case kind) {
     attention_case k;
-    attention_make(c, &k, t, extras, far);
+    attention_make(c, &k, t, kind);
     terms w = terms_new(&k);
     forward_reference(&k, w);
     for (int64_t i = 0; i < k.top.on.numel; i++) {
@@ -369,7 +380,7 @@ static void attention_grad_case(contract *c, tg_dtype t, bool extras, bool far) 
         backward_reference(&k, head, group_of(&k, head), w);
     }
     contract_check(c, c->ops->attention_grad(c->ctx, &k.a) == TG_OK, "attention_grad: status");
-    double sums = far ? 64 * k.slack : 2 * k.slack; /* of what cancels, times 512 and 256 */
+    double sums = kind == FAR ? 64 * k.slack : 2 * k.slack; /* of what cancels, times 512 and 256 */
     if (k.a.gq.data) check_heads(c, &k, &k.m[GQ], k.v[GQ], sums, "gradient of queries");
     if (k.a.gk.data) check_heads(c, &k, &k.m[GK], k.v[GK], sums, "gradient of keys");
     if (k.a.gv.data) check_heads(c, &k, &k.m[GV], k.v[GV], 2 * k.slack, "gradient of values");
@@ -381,7 +392,8 @@ static void attention_grad_case(contract *c, tg_dtype t, bool extras, bool far) 
 
 void contract_attention_grad(contract *c) {
     static const tg_dtype floats[] = {TG_F32, TG_F64, TG_BF16, TG_F16};
-    for (int k = 0; c->ops->attention_grad && k < 48; k++) attention_grad_case(c, floats[k % 4], false, false);
-    for (int k = 0; c->ops->attention_grad && k < EXTRAS; k++) attention_grad_case(c, floats[k % 4], true, false);
-    for (int k = 0; c->ops->attention_grad && k < 8; k++) attention_grad_case(c, floats[k % 2], false, true);
+    for (int k = 0; c->ops->attention_grad && k < 48; k++) attention_grad_case(c, floats[k % 4], PLAIN);
+    for (int k = 0; c->ops->attention_grad && k < EXTRAS; k++) attention_grad_case(c, floats[k % 4], WITH_EXTRAS);
+    for (int k = 0; c->ops->attention_grad && k < 8; k++) attention_grad_case(c, floats[k % 2], FAR);
+    for (int k = 0; c->ops->attention_grad && k < 4; k++) attention_grad_case(c, floats[k % 4], ONE_COLUMN);
 }
