@@ -98,7 +98,8 @@ template <class T> __device__ inline void store(char *data, int dtype, int64_t i
     }
 }
 
-/* A product and a sum that are not made one operation, where the CPU's bits are wanted. */
+/* A product and a sum that are not made one operation, where the CPU's bits are wanted, or those of another kernel: the
+ * gradients' scores are attention's own to the bit. */
 #ifdef __CUDA_ARCH__
 __device__ inline float multiplied(float a, float b) { return __fmul_rn(a, b); }
 __device__ inline double multiplied(double a, double b) { return __dmul_rn(a, b); }

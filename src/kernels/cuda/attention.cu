@@ -48,7 +48,7 @@ __device__ inline void scale_and_mask(const Attention &a, int64_t first, int64_t
     TG_UNROLL
     for (int n = 0; n < 4 * NF; n++) {
         int f = n / 4, e = n % 4;
-        c[f][e] = f * 8 + 2 * t + e % 2 < seen[e / 2] ? rounded(c[f][e], (T)a.scale) : -(T)INFINITY;
+        c[f][e] = f * 8 + 2 * t + e % 2 < seen[e / 2] ? multiplied(c[f][e], (T)a.scale) : -(T)INFINITY;
     }
 }
 

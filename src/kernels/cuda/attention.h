@@ -205,23 +205,6 @@ template <class T, int ROWS> constexpr size_t mask_bytes() {
     return sizeof(T) * (size_t)(ROWS * (ROWS + 16 / (int)sizeof(T)));
 }
 
-/* A product that is rounded before anything is added to it. Scores are made again for the gradients, which are right
- * where those are the forward pass's to the bit, however a compiler would fuse the one and the other. */
-__device__ inline float rounded(float a, float b) {
-#ifdef __CUDA_ARCH__
-    return __fmul_rn(a, b);
-#else
-    return a * b;
-#endif
-}
-__device__ inline double rounded(double a, double b) {
-#ifdef __CUDA_ARCH__
-    return __dmul_rn(a, b);
-#else
-    return a * b;
-#endif
-}
-
 /* Scores of the warp's 16 queries with the keys of a tile: scaled, with what a mask adds, m being its tile from the
  * warp's first row on, or NULL; -inf where hidden. */
 template <int NF, class T>
@@ -234,7 +217,7 @@ __device__ inline void scale_and_hide(const Attention &a, const RowsSeen &seen, 
         to[r] = within(seen.end[r] - key, NF * 8);
     }
     TG_UNROLL
-    for (int n = 0; n < 4 * NF; n++) c[n / 4][n % 4] = rounded(c[n / 4][n % 4], (T)a.scale);
+    for (int n = 0; n < 4 * NF; n++) c[n / 4][n % 4] = multiplied(c[n / 4][n % 4], (T)a.scale);
     if (m) {
         TG_UNROLL
         for (int n = 0; n < 4 * NF; n++)

@@ -37,7 +37,7 @@ template <class E, int D, int WARPS, bool FULL> struct KeyTile {
         TG_UNROLL
         for (int n = 0; n < 4 * NS; n++) {
             int i = n / 4 * 8 + 2 * t + n % 2, j = own + g + n % 4 / 2 * 8;
-            T x = rounded(s[n / 4][n % 4], (T)a.scale);
+            T x = multiplied(s[n / 4][n % 4], (T)a.scale);
             if (mask) x += mask[i * tile_pitch<T>(ROWS) + j];
             s[n / 4][n % 4] = j >= from[i] && j < to[i] ? x : -(T)INFINITY;
         }

@@ -26,7 +26,7 @@ template <class T> __device__ inline Terms<T> row_terms(const Attention &a, int6
  * times scale. */
 template <class E, bool SCALED, class T>
 __device__ inline void score_grad(const Attention &a, bool none, T keep, const Terms<T> &w, T scale, T *s, T *gs) {
-    T p = none ? (T)0 : score_exp<E>((SCALED ? *s : rounded(*s, (T)a.scale)) - w.top) * w.share;
+    T p = none ? (T)0 : score_exp<E>((SCALED ? *s : multiplied(*s, (T)a.scale)) - w.top) * w.share;
     *s = p * keep;
     *gs = none ? (T)0 : p * (*gs * keep - w.delta) * scale;
 }
