@@ -37,8 +37,7 @@ static tg_status link_start(tg_ctx *ctx, void *state, const tg_transfer *t, void
     tg_link_seat *seat = state;
     if (seat->inner) return NODE(seat, start, t, request);
     tg_link_group *g = seat->g;
-    tg_link_progress(g->self); /* news of a failure: what a layer fetches in one poll it may tell in the next */
-    tg_link_progress(g->self);
+    tg_link_progress(g->self); /* news of a failure */
     if (g->failed) return tg_link_failed(g, false);
     tg_link_request *r = request_new(g);
     if (!r) return ctx->status;

@@ -69,11 +69,12 @@ static void pass_on(tg_link_rank *self) {
     }
 }
 
-/* As it looks from this rank. */
+/* As it looks from this rank, which may have arrived since others gave up waiting for it. */
 static tg_status status_here(const tg_link_group *g, bool arrived) {
+    bool mine = g->culprit == g->self->me;
     if (g->told || g->status == TG_OK) return TG_ERR_ABORTED;
-    if (g->status == TG_ERR_TIMEOUT) return arrived ? TG_ERR_TIMEOUT : TG_ERR_REMOTE;
-    return g->culprit == g->self->me ? TG_ERR_ABORTED : g->status;
+    if (g->status == TG_ERR_TIMEOUT) return arrived && !mine ? TG_ERR_TIMEOUT : TG_ERR_REMOTE;
+    return mine ? TG_ERR_ABORTED : g->status;
 }
 
 tg_status tg_link_failed(tg_link_group *g, bool arrived) {

@@ -30,12 +30,12 @@ void tg_shm_fail(tg_shm_group *s, tg_status status, int culprit, const char *tex
     if (claim(s)) write_down(s, status, culprit, text);
 }
 
-/* As it looks from this rank. */
+/* As it looks from this rank, which may have arrived since others gave up waiting for it. */
 static tg_status status_here(const tg_shm_group *s, bool arrived) {
-    int me = s->self->view.me;
+    bool mine = s->g->culprit == s->self->view.me;
     if (s->told || s->g->status == TG_OK) return TG_ERR_ABORTED;
-    if (s->g->status == TG_ERR_TIMEOUT) return arrived ? TG_ERR_TIMEOUT : TG_ERR_REMOTE;
-    return s->g->culprit == me ? TG_ERR_ABORTED : s->g->status;
+    if (s->g->status == TG_ERR_TIMEOUT) return arrived && !mine ? TG_ERR_TIMEOUT : TG_ERR_REMOTE;
+    return mine ? TG_ERR_ABORTED : s->g->status;
 }
 
 tg_status tg_shm_failed(tg_shm_group *s, bool arrived) {
