@@ -30,8 +30,9 @@ typedef struct tg_link_ops {
     int (*poll)(void *state, tg_link_landed landed); /* of all that has landed since the last poll */
     void (*explain)(void *state, int error, char *buf, size_t n);
     /* Frees state. Receives that have not landed are taken back, with landed; what has not been sent by now may stay
-     * the layer's for good. */
-    void (*close)(void *state, tg_link_landed landed);
+     * the layer's for good. quiet: every rank has sent its last message; else some may still come, and no later state
+     * may get them. */
+    void (*close)(void *state, bool quiet, tg_link_landed landed);
 
     /* Optional */
     tg_link_phase (*phase)(void *state); /* NULL: open all the time */

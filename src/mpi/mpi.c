@@ -141,10 +141,11 @@ static bool ground(layer *l, bool over, tg_link_landed landed) {
     return all;
 }
 
-static void mpi_close(void *state, tg_link_landed landed) {
+/* A communicator that messages may still come for is kept: MPI would give them to the next one of its number. */
+static void mpi_close(void *state, bool quiet, tg_link_landed landed) {
     layer *l = state;
     bool over = mpi_phase(l) == TG_LINK_ENDED;
-    if (ground(l, over, landed) && !over && l->open && !l->broken) MPI_Comm_free(&l->comm);
+    if (ground(l, over, landed) && quiet && !over && l->open && !l->broken) MPI_Comm_free(&l->comm);
     free(l->requests);
     free(l->statuses);
     free(l->landed);

@@ -178,7 +178,7 @@ static void say_goodbye(tg_link_rank *self) {
     tg_link_until(self, everything_landed);
     for (int i = 0; i < self->size; i++)
         if (i != self->me) tg_link_post(self, tg_link_draft(self, TG_LINK_BYE, NULL), i);
-    tg_link_until(self, all_gone);
+    self->quiet = tg_link_until(self, all_gone);
 }
 
 static void rank_free(tg_link_rank *self) {
@@ -323,7 +323,7 @@ tg_comm *tg_comm_link_new(tg_ctx *ctx, const tg_link_ops *ops, void *state, int 
     bool valid = tg_ok(ctx) && check_layer(ctx, ops, state, rank, size) == TG_OK;
     tg_link_rank *self = valid ? tg_host_alloc(ctx, sizeof *self) : NULL;
     if (!self) {
-        if (ops && ops->size == sizeof *ops && ops->close && state) ops->close(state, nothing_landed);
+        if (ops && ops->size == sizeof *ops && ops->close && state) ops->close(state, false, nothing_landed);
         return tg_comm_or_inert(NULL);
     }
     *self = (tg_link_rank){.ctx = ctx, .table = tg_link_transport, .layer = ops, .state = state, .me = rank,

@@ -123,6 +123,7 @@ struct tg_link_rank {
     tg_comm *node; /* of the ranks of this node, which have their numbers of the world; NULL: there is none */
     int64_t *nodes; /* of all ranks; NULL before they have said so */
     bool broken;   /* a call of the layer has failed */
+    bool quiet;    /* nothing will come any more */
     bool skipped;  /* since the last error was cleared */
     tg_board *board;
     bool announce; /* a failure that another thread has recorded */

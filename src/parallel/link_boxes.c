@@ -146,7 +146,7 @@ tg_status tg_link_open(tg_link_rank *self) {
 void tg_link_close(tg_link_rank *self) {
     tg_ctx *ctx = self->ctx;
     bool listening = false;
-    if (self->state) self->layer->close(self->state, landed);
+    if (self->state) self->layer->close(self->state, self->quiet, landed);
     for (sheet *s = (sheet *)self->all_out, *next; s; s = next) {
         next = s->all;
         if (!s->box.flying) tg_host_free(ctx, s, sizeof *s);

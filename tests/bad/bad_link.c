@@ -22,7 +22,10 @@ static void explain(void *state, int error, char *buf, size_t n) {
     (void)state;
     snprintf(buf, n, "the line is cut (%d)", error);
 }
-static void close_link(void *state, tg_link_landed landed) { (void)landed, ((silent *)state)->closed++; }
+static void close_link(void *state, bool quiet, tg_link_landed landed) {
+    (void)landed;
+    ((silent *)state)->closed += !quiet;
+}
 static tg_link_phase phase(void *state) { return ((silent *)state)->phase; }
 
 static const tg_link_ops table = {.size = sizeof(tg_link_ops),

@@ -9,6 +9,7 @@
 #include <tapegrad/link.h>
 
 #include "check_main.h"
+#include "core/core.h"
 
 enum { RANKS = 4, ROOM = 64 };
 
@@ -37,6 +38,7 @@ typedef struct wires {
 typedef struct line {
     wires *w;
     int me, n_wishes, n_sent;
+    bool quiet; /* at the end */
     wish wishes[ROOM];
     void *sent[ROOM];
 } line;
@@ -105,8 +107,9 @@ static void line_explain(void *state, int error, char *buf, size_t n) {
     snprintf(buf, n, error == 1 ? "no room" : "a letter is too long");
 }
 
-static void line_close(void *state, tg_link_landed landed) {
+static void line_close(void *state, bool quiet, tg_link_landed landed) {
     line *l = state;
+    l->quiet = quiet;
     while (l->n_sent) landed(l->sent[--l->n_sent], 0);
     while (l->n_wishes) landed(l->wishes[--l->n_wishes].token, 0);
 }
@@ -126,7 +129,8 @@ typedef struct world {
     wires w;
     line lines[RANKS];
     rank_end end[RANKS];
-    atomic_int started;
+    atomic_int started, left;
+    bool late; /* rank 0 */
 } world;
 
 typedef struct rank_arg {
@@ -171,17 +175,23 @@ static void *one_rank(void *user) {
     return NULL;
 }
 
-/* Rank 3 hears of it from rank 1, or 2, which have failed for it, and never from rank 0. */
-START_TEST(a_disagreement_is_one_for_all_in_whatever_order_they_hear) {
-    world all = {.w = {.lock = PTHREAD_MUTEX_INITIALIZER, .holder = 0, .waiter = 3}};
+static void run_ranks(world *all, void *(*rank)(void *)) {
     pthread_t thread[RANKS];
     rank_arg arg[RANKS];
     for (int r = 0; r < RANKS; r++) {
-        all.lines[r] = (line){.w = &all.w, .me = r};
-        arg[r] = (rank_arg){&all, r};
-        ck_assert_int_eq(pthread_create(&thread[r], NULL, one_rank, &arg[r]), 0);
+        all->lines[r] = (line){.w = &all->w, .me = r};
+        arg[r] = (rank_arg){all, r};
+        ck_assert_int_eq(pthread_create(&thread[r], NULL, rank, &arg[r]), 0);
     }
     for (int r = 0; r < RANKS; r++) pthread_join(thread[r], NULL);
+    for (int r = 0; r < RANKS; r++)
+        for (letter *m = all->w.box[r], *next; m; m = next) next = m->next, free(m);
+}
+
+/* Rank 3 hears of it from rank 1, or 2, which have failed for it, and never from rank 0. */
+START_TEST(a_disagreement_is_one_for_all_in_whatever_order_they_hear) {
+    world all = {.w = {.lock = PTHREAD_MUTEX_INITIALIZER, .holder = 0, .waiter = 3}};
+    run_ranks(&all, one_rank);
     for (int r = 0; r < RANKS; r++) {
         const rank_end *e = &all.end[r];
         ck_assert_int_eq(e->opened, TG_OK);
@@ -191,14 +201,42 @@ START_TEST(a_disagreement_is_one_for_all_in_whatever_order_they_hear) {
                           strstr(e->message, "send(f64, 6 elements, to 0)"),
                       "%s", e->message);
         ck_assert_msg(e->after == TG_OK, "rank %d: %s: %s", r, tg_status_name(e->after), e->later);
+        ck_assert(all.lines[r].quiet);
     }
-    for (int r = 0; r < RANKS; r++)
-        for (letter *m = all.w.box[r], *next; m; m = next) next = m->next, free(m);
+}
+END_TEST
+
+/* Rank 0 frees its communicator when the others have given it up. */
+static void *leaves(void *user) {
+    rank_arg a = *(rank_arg *)user;
+    world *all = a.all;
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 60));
+    tg_comm *c = tg_comm_link_new(ctx, &line_ops, &all->lines[a.me], a.me, RANKS);
+    all->end[a.me].opened = tg_comm_barrier(c);
+    if (all->late && a.me) ctx->deadline = 0.05;
+    while (all->late && a.me == 0 && atomic_load(&all->left) < RANKS - 1)
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    tg_comm_free(c);
+    atomic_fetch_add(&all->left, 1);
+    tg_ctx_free(ctx);
+    return NULL;
+}
+
+START_TEST(who_leaves_while_messages_may_still_come_says_so_to_the_layer) {
+    for (int late = 0; late < 2; late++) {
+        world all = {.w = {.lock = PTHREAD_MUTEX_INITIALIZER}, .late = late};
+        run_ranks(&all, leaves);
+        for (int r = 0; r < RANKS; r++) {
+            ck_assert_int_eq(all.end[r].opened, TG_OK);
+            ck_assert_msg(all.lines[r].quiet == (!late || r == 0), "late %d: rank %d", late, r);
+        }
+    }
 }
 END_TEST
 
 int main(void) {
     setenv("TG_MPI_NODES", "4", 1); /* a node for each rank */
-    const TTest *tests[] = {a_disagreement_is_one_for_all_in_whatever_order_they_hear};
+    const TTest *tests[] = {a_disagreement_is_one_for_all_in_whatever_order_they_hear,
+                            who_leaves_while_messages_may_still_come_says_so_to_the_layer};
     return tg_check_main("link", tests, sizeof tests / sizeof *tests);
 }
