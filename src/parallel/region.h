@@ -84,6 +84,7 @@ typedef struct tg_member {
     _Atomic bool came;  /* to tg_comm_recover */
     _Atomic uint64_t skips; /* 1 + its context's, when it joined; 0: it has not joined yet */
     _Atomic int unposted;   /* messages that it has started and that found no room in its box */
+    _Atomic uint64_t posts; /* messages that have been in its box */
 } tg_member;
 
 typedef struct tg_region {

@@ -36,6 +36,7 @@ struct tg_shm_group {
     int rank, size;
     uint64_t next;     /* sequence number of the next collective */
     uint64_t mails;    /* sends and receives posted so far */
+    int boxed;         /* those that are in the box */
     bool told;         /* that the group has failed */
     uint64_t skips;    /* of the context when the group was formed */
     double failed_since; /* of a wait elsewhere, as tg_shm_look has it; and which call that is for: */
@@ -60,6 +61,7 @@ struct tg_shm_request {
     tg_mail *mail;  /* of a send or receive; NULL: its rank's box is full, and it waits for a place there */
     tg_shared data; /* of a send or receive, and the key of its own half and of the other */
     uint64_t key, match;
+    uint64_t missed; /* of the peer's posts: those among which the other half was not */
     bool unposted, moved; /* a message: not in the box; by this rank */
     bool done;
     tg_block *staged_src, *staged_dst; /* copies in shared memory, of what lies elsewhere */

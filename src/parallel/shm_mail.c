@@ -12,7 +12,7 @@ static int phase(uint64_t state) { return (int)(state & 3); }
 
 static tg_mail *free_mail(tg_shm_group *s) {
     tg_mail *box = tg_group_mails(s->g, s->rank);
-    for (int i = 0; i < TG_MAILS; i++) {
+    for (int i = 0; s->boxed < TG_MAILS && i < TG_MAILS; i++) {
         tg_mail *m = &box[(s->mails + (uint64_t)i) % TG_MAILS];
         if (phase(state_of(m)) == TG_MAIL_FREE) return m;
     }
@@ -32,6 +32,7 @@ static bool put(tg_shm_request *r) {
     tg_mail *m = free_mail(s);
     if (!m) return false;
     s->mails++;
+    s->boxed++;
     m->data = r->data;
     m->count = r->note.count;
     m->site = r->note.site;
@@ -40,6 +41,7 @@ static bool put(tg_shm_request *r) {
     uint64_t was = atomic_load_explicit(&m->state, memory_order_relaxed);
     atomic_store_explicit(&m->state, (was & ~(uint64_t)3) + 4 + TG_MAIL_POSTED, memory_order_release);
     atomic_store_explicit(&m->key, r->key, memory_order_release);
+    atomic_fetch_add_explicit(&tg_group_member(s->g, s->rank)->posts, 1, memory_order_release);
     if (r->unposted) count_unposted(r, false);
     tg_shm_ring(s);
     return true;
@@ -66,6 +68,16 @@ static tg_mail *other_half(const tg_shm_request *r, uint64_t *state) {
             return &box[i];
     }
     return NULL;
+}
+
+/* The same, for one who asks again and again: many may wait at a time. */
+static tg_mail *new_half(tg_shm_request *r, uint64_t *state) {
+    const tg_member *peer = tg_group_member(r->s->g, r->peer);
+    uint64_t posts = atomic_load_explicit(&peer->posts, memory_order_acquire);
+    if (posts == r->missed) return NULL;
+    tg_mail *m = other_half(r, state);
+    if (!m) r->missed = posts;
+    return m;
 }
 
 /* What the one who moves a message knows of an end of it: mail is NULL where it has not found room. */
@@ -135,7 +147,7 @@ bool tg_shm_try_mail(tg_shm_request *r) {
     uint64_t mine = put(r) ? state_of(r->mail) : TG_MAIL_POSTED, theirs;
     if (tg_shm_mail_done(r)) return true;
     if (phase(mine) != TG_MAIL_POSTED) return false;
-    tg_mail *other = other_half(r, &theirs);
+    tg_mail *other = new_half(r, &theirs);
     if (!other || !tg_shm_enter(s)) return false;
     bool moved = move(r, other, mine, theirs);
     tg_shm_exit(s);
@@ -157,6 +169,7 @@ bool tg_shm_mail_answered(const tg_shm_request *r) {
 
 void tg_shm_end_mail(tg_shm_request *r) {
     if (!r->mail) return;
+    r->s->boxed--;
     uint64_t was = atomic_load_explicit(&r->mail->state, memory_order_relaxed);
     atomic_store_explicit(&r->mail->key, 0, memory_order_relaxed);
     atomic_store_explicit(&r->mail->state, was & ~(uint64_t)3, memory_order_release);
