@@ -175,10 +175,10 @@ static bool all_gone(tg_link_rank *self) {
  * too: after that nothing comes. */
 static void say_goodbye(tg_link_rank *self) {
     if (phase_of(self) == TG_LINK_ENDED || self->broken) return;
-    tg_link_until(self, everything_landed);
+    bool landed = tg_link_until(self, everything_landed);
     for (int i = 0; i < self->size; i++)
         if (i != self->me) tg_link_post(self, tg_link_draft(self, TG_LINK_BYE, NULL), i);
-    self->quiet = tg_link_until(self, all_gone);
+    self->quiet = tg_link_until(self, all_gone) && landed;
 }
 
 static void rank_free(tg_link_rank *self) {
