@@ -12,7 +12,8 @@ static int phase(uint64_t state) { return (int)(state & 3); }
 
 static tg_mail *free_mail(tg_shm_group *s) {
     tg_mail *box = tg_group_mails(s->g, s->rank);
-    for (int i = 0; s->boxed < TG_MAILS && i < TG_MAILS; i++) {
+    if (s->boxed == TG_MAILS) return NULL;
+    for (int i = 0; i < TG_MAILS; i++) {
         tg_mail *m = &box[(s->mails + (uint64_t)i) % TG_MAILS];
         if (phase(state_of(m)) == TG_MAIL_FREE) return m;
     }
