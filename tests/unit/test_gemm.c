@@ -155,7 +155,7 @@ static void try_product(tg_ctx *one, tg_ctx *two, tg_dtype d, int64_t m, int64_t
     tg_gemm g = {.m = m, .n = n, .k = k, .batch = {1 + (number % 7 == 2), 1 + number % 11 % 3}};
     g.alpha = scales[number % 5].alpha;
     g.beta = scales[number % 5].beta;
-    g.act = (tg_activation)(number / 2 % 5);
+    g.act = (tg_activation)(number / 5 % 5);
     matrix a = new_matrix(m, k, g.batch, (int)(number % 4), d, &seed);
     matrix b = new_matrix(k, n, g.batch, (int)(number / 4 % 4), d, &seed);
     matrix c = new_matrix(m, n, g.batch, (int)(number / 16 % 4), out, g.beta != 0 ? &seed : NULL);
@@ -227,6 +227,22 @@ static void try_large_shapes(tg_ctx *one, tg_ctx *two, tg_dtype d, uint64_t kind
 START_TEST(large_shapes) { for_each_kind(try_large_shapes); }
 END_TEST
 
+/* Whole tiles whose sums go to the output at once, with one block of K and with several: each scale, with a bias and
+ * without. */
+static void try_plain(tg_ctx *one, tg_ctx *two, tg_dtype d, uint64_t kind) {
+    bool seen[5][2] = {0};
+    for (uint64_t number = kind % 3, found = 0; found < 10; number++) {
+        bool plain = number / 5 % 5 == 0 && number / 16 % 4 == 0 && number % 3 == 0, bias = number % 4 < 2;
+        if (!plain || seen[number % 5][bias]) continue;
+        seen[number % 5][bias] = true;
+        found++;
+        try_product(one, two, d, 24, 96, found % 2 ? 50 : 1701, number);
+    }
+}
+
+START_TEST(plain_tiles) { for_each_kind(try_plain); }
+END_TEST
+
 /* The batch at once on two threads, then each of its products alone on one. */
 static void try_batch(tg_ctx *one, tg_ctx *two, tg_dtype d, int64_t m, int64_t n, int64_t k) {
     const int64_t batch[2] = {3, 7};
@@ -260,6 +276,6 @@ START_TEST(batch_is_its_products) { for_each_kind(try_batches); }
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {small_shapes, large_shapes, batch_is_its_products};
+    const TTest *const tests[] = {small_shapes, large_shapes, plain_tiles, batch_is_its_products};
     return tg_check_main("gemm", tests, sizeof tests / sizeof tests[0]);
 }

@@ -1,9 +1,9 @@
 /* The general product: both operands are packed into panels, and tiles multiply panels.
  *
- * K is cut into blocks whose A panel stays in the nearest cache and whose few B panels stay in the next one. A chunk
- * of A (some rows, some blocks of K) is packed by all threads together; then every thread takes a share of the chunk's
- * tiles and packs the B that it needs. Where K has several blocks, sums wait in tiles of their own between them, so
- * that C is touched once. A batch of small products is cut by product instead, each made by one thread from end to end.
+ * K is cut into blocks, so that panels stay in near caches: one of A, or some (near_bytes), and a few of B. A chunk of A
+ * (some rows, some blocks of K) is packed by all threads together; then every thread takes a share of the chunk's tiles
+ * and packs the B that it needs. Where K has several blocks, sums wait in tiles of their own between them, so that C is
+ * touched once. A batch of small products is cut by product instead, each made by one thread from end to end.
  */
 #include "kernels/cpu/gemm/gemm.h"
 
@@ -19,7 +19,7 @@ enum {
 typedef struct plan {
     const tg_gemm_kernels *kn;
     int64_t depth, blocks;        /* units in a block of K; blocks */
-    int64_t group;                /* columns of a thread's B panels, a multiple of nr */
+    int64_t group, near;          /* columns of a thread's B panels, a multiple of nr; A panels beside them */
     int64_t rows, cols, chunk;    /* of a chunk: rows (multiple of mr), columns (of group), blocks of K */
     size_t a_bytes, b_bytes, sum_bytes; /* of the buffers: of a chunk's A, of a thread's B, of a chunk's sums */
 } plan;
@@ -29,7 +29,8 @@ typedef struct progress {
     const plan *p;
     tg_gemm_item t;
     tg_ctx *ctx;
-    int lanes; /* shares of the work; 1: the caller's thread does all */
+    int lanes;    /* shares of the work; 1: the caller's thread does all */
+    bool at_once; /* whole tiles go to the output at once */
     char *a, *b, *sum;
     int64_t row, rows, col, cols, block, blocks;
 } progress;
@@ -46,6 +47,7 @@ static plan make_plan(const tg_gemm_kernels *kn, const tg_gemm *g) {
     p.depth = ceil_div(units, p.blocks);
     int64_t column = clamp(p.depth * size, 1, INT64_MAX);
     p.group = min_of(round_up(g->n, nr), clamp(GROUP_BYTES / column / nr, 1, INT64_MAX) * nr);
+    p.near = clamp(kn->near_bytes / (mr * column), 1, INT64_MAX);
     p.rows = min_of(round_up(g->m, mr), clamp(CHUNK_BYTES / column / mr, 1, INT64_MAX) * mr);
     p.chunk = clamp(CHUNK_BYTES / (column * p.rows), 1, p.blocks);
     p.cols = round_up(g->n, p.group);
@@ -117,6 +119,10 @@ static void make_tile(const progress *w, int64_t i, int64_t r, int64_t c, const 
     bool first = i == 0, last = i == p->blocks - 1;
     void *sum = own;
     if (p->blocks > 1) sum = w->sum + (r * p->cols + c * kn->mr) * kn->sum_size;
+    if (last && w->at_once && rows == kn->mr && cols == kn->nr) {
+        kn->tile_out(&w->t.out, w->row + r, w->col + c, first ? NULL : sum, panel_of(w, i, r), b, units_of(w, i));
+        return;
+    }
     if (last) fetch_out(&w->t.out, w->row + r, w->col + c, rows, cols);
     kn->tile(sum, panel_of(w, i, r), b, units_of(w, i), cols, !first);
     if (last) kn->finish(&w->t.out, w->row + r, w->col + c, rows, cols, sum, kn->nr);
@@ -125,12 +131,13 @@ static void make_tile(const progress *w, int64_t i, int64_t r, int64_t c, const 
 /* Panels of rows [begin, end) times the group of columns that starts at c, over the chunk's blocks. */
 static void make_group(const progress *w, char *b, int64_t c, int64_t begin, int64_t end) {
     const plan *p = w->p;
-    int64_t cols = min_of(p->group, w->cols - c), nr = p->kn->nr;
+    int64_t cols = min_of(p->group, w->cols - c), mr = p->kn->mr, nr = p->kn->nr, column = p->depth * p->kn->unit_size;
     for (int64_t i = w->block; i < w->block + w->blocks; i++) {
         pack_group(w, b, i, w->col + c, cols);
-        for (int64_t r = begin; r < end; r++)
+        for (int64_t first = begin; first < end; first += p->near)
             for (int64_t j = 0; j < cols; j += nr)
-                make_tile(w, i, r * p->kn->mr, c + j, b + j * p->depth * p->kn->unit_size);
+                for (int64_t r = first; r < min_of(first + p->near, end); r++)
+                    make_tile(w, i, r * mr, c + j, b + j * column);
     }
 }
 
@@ -159,8 +166,15 @@ static void make_shares(void *arg, int64_t begin, int64_t end) {
     }
 }
 
+/* As tile_out wants it. */
+static bool goes_at_once(const tg_gemm_out *o, const tg_gemm_kernels *kn) {
+    return o->c.cs == 1 && tg_dtype_bits(o->c.dtype) == 8 * kn->sum_size && !(o->bias && o->bias_by_row) &&
+           !o->pre.data && o->act == TG_ACT_NONE;
+}
+
 static void make_item(progress *w) {
     const plan *p = w->p;
+    w->at_once = goes_at_once(&w->t.out, p->kn);
     for (w->row = 0; w->row < w->t.m; w->row += p->rows) {
         w->rows = min_of(p->rows, w->t.m - w->row);
         for (w->col = 0; w->col < w->t.n; w->col += p->cols) {

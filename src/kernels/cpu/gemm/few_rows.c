@@ -37,7 +37,7 @@ static void make_columns(void *arg, int64_t begin, int64_t end) {
 tg_status tg_gemm_few_rows(tg_ctx *ctx, const tg_gemm_kernels *kn, const tg_gemm *g, bool bias_by_row) {
     rows w = {.kn = kn, .g = g, .bias_by_row = bias_by_row, .along_k = g->b.rs == 1};
     int64_t n = g->batch[0] * g->batch[1];
-    w.step = w.along_k ? kn->nr : clamp((g->n / 4 + 63) / 64 * 64, 64, TG_GEMM_STRIP);
+    w.step = w.along_k ? kn->dot_cols : clamp((g->n / 4 + 63) / 64 * 64, 64, TG_GEMM_STRIP);
     w.steps = (g->n + w.step - 1) / w.step;
     bool small = (double)n * (double)g->m * (double)g->n * (double)g->k < 1 << 15;
     bool as_it_lies = g->a.cs == 1 && tg_dtype_bits(g->a.dtype) == 8 * kn->sum_size;

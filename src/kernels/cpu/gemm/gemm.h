@@ -32,20 +32,27 @@ typedef struct tg_gemm_item {
  * unit is one element of the compute type, or a pair of bf16 neighbours in k. Sums are of the compute type. */
 typedef struct tg_gemm_kernels {
     int mr, nr;
-    int pair;      /* elements of k in a unit */
-    int unit_size; /* bytes of a unit */
-    int sum_size;  /* bytes of a sum */
+    int dot_cols;   /* columns of a call of dot */
+    int pair;       /* elements of k in a unit */
+    int unit_size;  /* bytes of a unit */
+    int sum_size;   /* bytes of a sum */
+    int near_bytes; /* of A's panels that stay in a near cache while B's panels pass; at least one panel does */
     /* Packs elements (p, q) = src[p ps + q ks] of one panel: p up to the width, q < nk, whole units. np elements are
      * there along p, perhaps more than the width; what is not there becomes zero. */
     void (*pack_a)(void *dst, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk, tg_dtype dtype);
     void (*pack_b)(void *dst, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk, tg_dtype dtype);
     /* sum[mr][nr] (+)= the product of two panels over `units` steps; only the first `cols` columns are wanted. */
     void (*tile)(void *sum, const void *a, const void *b, int64_t units, int64_t cols, bool add);
+    /* The last of them, of a whole tile, which goes to the output's elements (i.., j..) at once: from sums[mr][nr], or from
+     * 0 where that is NULL. C is of the compute type and contiguous along its rows, as the bias is; there is neither an
+     * activation nor what it was made of. */
+    void (*tile_out)(const tg_gemm_out *o, int64_t i, int64_t j, const void *sum, const void *a, const void *b,
+                     int64_t units);
     /* Elements (i.., j..) of the output from sums whose rows lie ld apart; reads sums up to a multiple of nr. */
     void (*finish)(const tg_gemm_out *o, int64_t i, int64_t j, int64_t rows, int64_t cols, const void *sum,
                    int64_t ld);
     /* Few rows, B in place, for columns [j, j + cols). x is A with rows ldx apart, contiguous along k, of the compute
-     * type. dot: B is contiguous along k; cols <= nr. axpy: along n; cols <= TG_GEMM_STRIP. */
+     * type. dot: B is contiguous along k; cols <= dot_cols. axpy: along n; cols <= TG_GEMM_STRIP. */
     void (*dot)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
     void (*axpy)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
     /* x[m][k] of the compute type, from any strides. */

@@ -58,27 +58,12 @@ TG_INLINE void finish_rows(const tg_gemm_out *o, int64_t i, int64_t j, int64_t r
             finish_lanes(o, i + r, j + c, min_of(LANES, cols - c), get(sum + r * ld + c), d, unit);
 }
 
-/* The commonest case alone: C of the compute type, contiguous rows, nothing fused. */
-TG_INLINE void finish_plain(const tg_gemm_out *o, int64_t i, int64_t j, int64_t rows, const real *sum, int64_t ld) {
-    const real alpha = (real)o->alpha, beta = (real)o->beta;
-    for (int64_t r = 0; r < rows; r++) {
-        real *c = (real *)o->c.data + (i + r) * o->c.rs + j;
-        const real *s = sum + r * ld;
-        if (beta != 0)
-            for (int l = 0; l < NR; l++) c[l] = alpha * s[l] + beta * c[l];
-        else
-            for (int l = 0; l < NR; l++) c[l] = alpha * s[l];
-    }
-}
-
 static void finish(const tg_gemm_out *o, int64_t i, int64_t j, int64_t rows, int64_t cols, const void *sum,
                    int64_t ld) {
     const tg_dtype own = TG_F64_HERE ? TG_F64 : TG_F32;
     bool unit = o->c.cs == 1;
     if (o->c.dtype == own && unit) {
-        bool plain = cols == NR && !o->bias && !o->pre.data && o->act == TG_ACT_NONE;
-        if (plain) finish_plain(o, i, j, rows, sum, ld);
-        else finish_rows(o, i, j, rows, cols, sum, ld, own, true);
+        finish_rows(o, i, j, rows, cols, sum, ld, own, true);
     } else if (o->c.dtype == TG_BF16 && unit) {
         finish_rows(o, i, j, rows, cols, sum, ld, TG_BF16, true);
     } else {

@@ -7,6 +7,10 @@
 /* B is asked for this many bytes, or rows, ahead. */
 enum { DOT_AHEAD = 1024, AXPY_STEP = 8 };
 
+/* Dot products of so many rows run side by side, with as many columns as the register file has sums for; columns of a
+ * call. */
+enum { DOT_ROWS = MR * NV < 24 ? 4 : 8, DOT_COLS = 3 * LANES };
+
 /* sum[i][j] = x row i times B column j, for mr rows and nc columns: their dot products run side by side. */
 TG_INLINE void dot_block(const real *x, int64_t ldx, const void *b, int64_t cs, int64_t k, real *sum, int mr, int nc,
                          tg_dtype d) {
@@ -34,32 +38,30 @@ TG_INLINE void dot_block(const real *x, int64_t ldx, const void *b, int64_t cs, 
             for (int j = 0; j < nc; j++) s[i][j] += v * load_some(at(b, j * cs + q, d), 1, k - q, d);
         }
     for (int i = 0; i < mr; i++)
-        for (int j = 0; j < nc; j++) sum[i * NR + j] = sum_lanes(s[i][j]);
+        for (int j = 0; j < nc; j++) sum[i * DOT_COLS + j] = sum_lanes(s[i][j]);
 }
 
-/* As many columns at a time as the register file has sums for. */
-TG_INLINE void dot_rows(const real *x, int64_t ldx, const void *b, int64_t cs, int64_t k, real *sum, int64_t cols,
-                        int mr, tg_dtype d) {
-    int nc = MR * NV / mr > 4 ? 4 : MR * NV / mr;
-    int64_t j = 0;
-    for (; j + nc <= cols; j += nc) dot_block(x, ldx, at(b, j * cs, d), cs, k, sum + j, mr, nc, d);
-    for (; j < cols; j++) dot_block(x, ldx, at(b, j * cs, d), cs, k, sum + j, mr, 1, d);
+/* nc columns by all rows: the first rows bring the columns into the caches. */
+TG_INLINE void dot_columns(const real *x, int64_t ldx, int64_t m, const void *b, int64_t cs, int64_t k, real *sum,
+                           int nc, tg_dtype d) {
+    int64_t i = 0;
+    if (DOT_ROWS == 8)
+        for (; i + 8 <= m; i += 8) dot_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 8, nc, d);
+    for (; i + 4 <= m; i += 4) dot_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 4, nc, d);
+    for (; i + 2 <= m; i += 2) dot_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 2, nc, d);
+    if (i < m) dot_block(x + i * ldx, ldx, b, cs, k, sum + i * DOT_COLS, 1, nc, d);
 }
 
 TG_INLINE void dot_any(const tg_gemm_item *t, const real *x, int64_t ldx, int64_t j, int64_t cols, tg_dtype d) {
-    real sum[TG_GEMM_ROWS * NR];
+    enum { FEW = 4, MANY = MR * NV / DOT_ROWS }; /* columns beside less than DOT_ROWS rows, and beside as many */
+    real sum[TG_GEMM_ROWS * DOT_COLS] = {0};      /* finish goes by whole lanes */
     const void *b = at(t->b.data, j * t->b.cs, d);
-    for (int64_t i = 0; i < t->m;) {
-        const real *row = x + i * ldx;
-        real *s = sum + i * NR;
-        if (t->m - i >= 8) dot_rows(row, ldx, b, t->b.cs, t->k, s, cols, 8, d), i += 8;
-        else if (t->m - i >= 4) dot_rows(row, ldx, b, t->b.cs, t->k, s, cols, 4, d), i += 4;
-        else if (t->m - i >= 2) dot_rows(row, ldx, b, t->b.cs, t->k, s, cols, 2, d), i += 2;
-        else dot_rows(row, ldx, b, t->b.cs, t->k, s, cols, 1, d), i += 1;
-    }
-    for (int64_t i = 0; cols < NR && i < t->m; i++) /* finish goes by whole lanes */
-        memset(sum + i * NR + cols, 0, (size_t)(NR - cols) * sizeof(real));
-    finish(&t->out, 0, j, t->m, cols, sum, NR);
+    int64_t cs = t->b.cs, c = 0;
+    if (t->m < DOT_ROWS)
+        for (; c + FEW <= cols; c += FEW) dot_columns(x, ldx, t->m, at(b, c * cs, d), cs, t->k, sum + c, FEW, d);
+    for (; c + MANY <= cols; c += MANY) dot_columns(x, ldx, t->m, at(b, c * cs, d), cs, t->k, sum + c, MANY, d);
+    for (; c < cols; c++) dot_columns(x, ldx, t->m, at(b, c * cs, d), cs, t->k, sum + c, 1, d);
+    finish(&t->out, 0, j, t->m, cols, sum, DOT_COLS);
 }
 
 /* `rows` rows of B, n <= LANES columns of them: added to m rows of sums. */

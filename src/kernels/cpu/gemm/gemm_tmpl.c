@@ -18,26 +18,50 @@ TG_INLINE vec multiply_add(vec s, real pair, vec b) {
 TG_INLINE vec multiply_add(vec s, real a, vec b) { return s + a * b; }
 #endif
 
-/* The sums of MR rows and nv vectors of columns stay in registers from the first step of k to the last. */
-TG_INLINE void tile_of(int nv, real *sum, const real *a, const real *b, int64_t units, bool add) {
-    vec s[MR][NV];
-    for (int i = 0; i < MR; i++)
-        for (int j = 0; j < nv; j++) s[i][j] = add ? get(sum + i * NR + j * LANES) : (vec){0};
+/* The sums of MR rows and nv vectors of columns stay in registers from the first step of k to the last: from those at
+ * `from`, or from 0 where that is NULL. */
+TG_INLINE void multiply(vec s[MR][NV], int nv, const real *from, const real *a, const real *b, int64_t units) {
+    TG_UNROLL for (int i = 0; i < MR; i++)
+        TG_UNROLL for (int j = 0; j < nv; j++) s[i][j] = from ? get(from + i * NR + j * LANES) : (vec){0};
     for (int64_t q = 0; q < units; q++, a += MR, b += NR) {
         vec w[NV];
-       __builtin_prefetch(a + MR * units, 0, 2);
-        for (int j = 0; j < nv; j++) w[j] = get(b + j * LANES);
-        for (int i = 0; i < MR; i++)
-            for (int j = 0; j < nv; j++) s[i][j] = multiply_add(s[i][j], a[i], w[j]);
+        __builtin_prefetch(a + MR * units, 0, 2);
+        TG_UNROLL for (int j = 0; j < nv; j++) w[j] = get(b + j * LANES);
+        TG_UNROLL for (int i = 0; i < MR; i++)
+            TG_UNROLL for (int j = 0; j < nv; j++) s[i][j] = multiply_add(s[i][j], a[i], w[j]);
     }
-    for (int i = 0; i < MR; i++)
-        for (int j = 0; j < nv; j++) put(sum + i * NR + j * LANES, s[i][j]);
+}
+
+TG_INLINE void tile_of(int nv, real *sum, const real *from, const real *a, const real *b, int64_t units) {
+    vec s[MR][NV];
+    multiply(s, nv, from, a, b, units);
+    TG_UNROLL for (int i = 0; i < MR; i++)
+        TG_UNROLL for (int j = 0; j < nv; j++) put(sum + i * NR + j * LANES, s[i][j]);
 }
 
 static void tile(void *sum, const void *a, const void *b, int64_t units, int64_t cols, bool add) {
-    if (cols > 2 * LANES) tile_of(NV, sum, a, b, units, add);
-    else if (cols > LANES) tile_of(2, sum, a, b, units, add);
-    else tile_of(1, sum, a, b, units, add);
+    if (cols <= LANES) tile_of(1, sum, add ? sum : NULL, a, b, units);
+    else if (cols <= 2 * LANES && NV > 2) tile_of(2, sum, add ? sum : NULL, a, b, units);
+    else if (add) tile_of(NV, sum, sum, a, b, units);
+    else tile_of(NV, sum, NULL, a, b, units);
+}
+
+static void tile_out(const tg_gemm_out *o, int64_t i, int64_t j, const void *from, const void *a, const void *b,
+                     int64_t units) {
+    vec s[MR][NV];
+    const real alpha = (real)o->alpha, beta = (real)o->beta;
+    real *c = (real *)o->c.data + i * o->c.rs + j;
+    TG_UNROLL for (int r = 0; r < MR; r++)
+        for (int l = 0; l < NR; l += 64 / (int)sizeof(real)) __builtin_prefetch(c + r * o->c.rs + l, 1);
+    if (from) multiply(s, NV, from, a, b, units);
+    else multiply(s, NV, NULL, a, b, units);
+    TG_UNROLL for (int r = 0; r < MR; r++, c += o->c.rs)
+        TG_UNROLL for (int v = 0; v < NV; v++) {
+            vec out = alpha * s[r][v];
+            if (beta != 0) out += beta * get(c + v * LANES);
+            if (o->bias) out += load(at(o->bias, j + v * LANES, o->bias_dtype), o->bias_dtype);
+            put(c + v * LANES, out);
+        }
 }
 
 const tg_gemm_kernels TG_K(gemm_kernels) = {
@@ -46,10 +70,13 @@ const tg_gemm_kernels TG_K(gemm_kernels) = {
     .pair = PAIR,
     .unit_size = sizeof(real),
     .sum_size = sizeof(real),
+    .near_bytes = NEAR,
     .pack_a = pack_a,
     .pack_b = pack_b,
     .tile = tile,
+    .tile_out = tile_out,
     .finish = finish,
+    .dot_cols = DOT_COLS,
     .dot = dot,
     .axpy = axpy,
     .gather = gather,

@@ -15,16 +15,17 @@
 #define TG_IS_F64_f64 1
 #define TG_F64_HERE TG_GLUE(TG_IS_F64_, TG_T)
 
-/* Bytes of a vector, and the tile that fills the register file: MR x NV vectors of sums, NV of B, one of A. */
+/* Bytes of a vector, and the tile that fills the register file: MR x NV vectors of sums, NV of B, one of A. NEAR: half
+ * of the second cache, where that was found faster than one panel of A at a time. */
 #if defined(__AVX512F__)
 #define TG_VEC_BYTES 64
-enum { MR = 8, NV = 3 };
+enum { MR = 8, NV = 3, NEAR = 0 };
 #elif defined(__AVX2__)
 #define TG_VEC_BYTES 32
-enum { MR = 6, NV = 2 };
+enum { MR = 6, NV = 2, NEAR = 256 << 10 };
 #else
 #define TG_VEC_BYTES 16
-enum { MR = 4, NV = 2 };
+enum { MR = 4, NV = 2, NEAR = 0 };
 #endif
 
 #if TG_F64_HERE
@@ -45,6 +46,9 @@ typedef vec vec_anywhere __attribute__((aligned(1), may_alias));
 typedef uint16_t vec_half __attribute__((vector_size(LANES * 2)));
 
 #define TG_INLINE static inline __attribute__((always_inline))
+
+/* Before a loop over registers. */
+#define TG_UNROLL _Pragma("GCC unroll 16")
 
 #define TG_LIST_2(F, s) F(s, 0), F(s, 1)
 #define TG_LIST_4(F, s) TG_LIST_2(F, s), F(s, 2), F(s, 3)
