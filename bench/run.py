@@ -65,7 +65,7 @@ class Bench:
 
 def text_of(row, bench):
     bar = bench.bar(row.bar)
-    if bar is None:
+    if bar is None or row.ratio is None:
         verdict, wanted = "", ""
     else:
         wanted = f"{'at most' if row.most else 'at least'} {bar:g}"
@@ -73,7 +73,8 @@ def text_of(row, bench):
         verdict = "PASS" if kept else f"short by {abs(row.ratio / bar - 1):.0%}"
     if row.bf16 and not bench.bf16:
         verdict = "reported: no AVX512-BF16"
-    return f"| {row.title} | {figure(row.ours)} | {figure(row.other)} | {row.ratio:.3f} | {wanted} | {verdict} |"
+    ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
+    return f"| {row.title} | {figure(row.ours)} | {figure(row.other)} | {ratio} | {wanted} | {verdict} |"
 
 
 def figure(value):
