@@ -1,9 +1,9 @@
 /* The general product: both operands are packed into panels, and tiles multiply panels.
  *
- * K is cut into blocks, so that panels stay in near caches: one of A, or some (near_bytes), and a few of B. A chunk of A
- * (some rows, some blocks of K) is packed by all threads together; then every thread takes a share of the chunk's tiles
- * and packs the B that it needs. Where K has several blocks, sums wait in tiles of their own between them, so that C is
- * touched once. A batch of small products is cut by product instead, each made by one thread from end to end.
+ * K is cut into blocks, so that panels stay in near caches: one of A, or some (near_bytes), and a few of B. A chunk of
+ * A (some rows, some blocks of K) is packed by all threads together; then every thread takes a share of the chunk's
+ * tiles and packs the B that it needs. Where K has several blocks, sums wait in tiles of their own between them, so
+ * that C is touched once. A batch of small products is cut by product instead, each made by one thread from end to end.
  */
 #include "kernels/cpu/gemm/gemm.h"
 

@@ -43,9 +43,9 @@ typedef struct tg_gemm_kernels {
     void (*pack_b)(void *dst, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk, tg_dtype dtype);
     /* sum[mr][nr] (+)= the product of two panels over `units` steps; only the first `cols` columns are wanted. */
     void (*tile)(void *sum, const void *a, const void *b, int64_t units, int64_t cols, bool add);
-    /* The last of them, of a whole tile, which goes to the output's elements (i.., j..) at once: from sums[mr][nr], or from
-     * 0 where that is NULL. C is of the compute type and contiguous along its rows, as the bias is; there is neither an
-     * activation nor what it was made of. */
+    /* The last of them, of a whole tile, which goes to the output's elements (i.., j..) at once: from sum[mr][nr], or
+     * from 0 where that is NULL. C is of the compute type and contiguous along its rows, as the bias is; there is
+     * neither an activation nor what it was made of. */
     void (*tile_out)(const tg_gemm_out *o, int64_t i, int64_t j, const void *sum, const void *a, const void *b,
                      int64_t units);
     /* Elements (i.., j..) of the output from sums whose rows lie ld apart; reads sums up to a multiple of nr. */
