@@ -1,6 +1,6 @@
 /* Checkpoints of a run: the model's directory, the optimiser's state-00000.safetensors, and state.json, which holds the
- * options, the random streams, what tells the data, and checksums of config.json, of itself, and of the headers of the
- * files of tensors: these hold those of the tensors, so that no file of another checkpoint passes for this one's. */
+ * options, what tells the data, and checksums of config.json, of itself, and of the headers of the files of tensors:
+ * these hold those of the tensors, so that no file of another checkpoint passes for this one's. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -11,6 +11,8 @@
 #include "train.h"
 
 /* ---- state.json ---- */
+
+enum { FORMAT = 4 }; /* up to 3 the random streams were in it */
 
 /* What a run is told anew each time: it is not of the run. */
 static bool is_of_the_call(const char *name) {
@@ -47,25 +49,6 @@ static json_t *word(uint64_t v) {
 static uint64_t word_of(const json_t *object, const char *key) {
     const char *text = json_string_value(json_object_get(object, key));
     return text ? strtoull(text, NULL, 10) : 0;
-}
-
-static json_t *rng_json(const tg_rng *s) {
-    return json_pack("{s:o, s:o, s:o}", "seed", word(s->seed), "stream", word(s->stream), "counter", word(s->counter));
-}
-
-static tg_rng rng_of(const json_t *object) {
-    return (tg_rng){word_of(object, "seed"), word_of(object, "stream"), word_of(object, "counter")};
-}
-
-/* all: of the named streams, one rank's after the other's. */
-static json_t *streams_json(const trainer *r, const tg_rng *all, int n) {
-    json_t *streams = json_array();
-    for (int i = 0; i < n; i++) {
-        json_t *ranks = json_array();
-        for (int k = 0; k < tg_comm_size(r->world); k++) json_array_append_new(ranks, rng_json(&all[k * n + i]));
-        json_array_append_new(streams, json_pack("{s:s, s:o}", "name", tg_rng_name(r->ctx, i), "ranks", ranks));
-    }
-    return streams;
 }
 
 /* ---- Checksums ---- */
@@ -147,11 +130,10 @@ static json_t *headers_json(const char *dir) {
     return headers;
 }
 
-/* Checkpoints of earlier versions have none. */
 static bool check_headers(const char *dir, const json_t *state) {
     const json_t *headers = json_object_get(state, "headers_xxh64");
     char sum[DIGITS + 1];
-    for (int i = 0; headers && i < TENSOR_FILES; i++) {
+    for (int i = 0; i < TENSOR_FILES; i++) {
         const char *expected = json_string_value(json_object_get(headers, tensor_files[i]));
         if (!sum_header(dir, tensor_files[i], sum)) return false;
         if (!expected || strcmp(sum, expected) != 0)
@@ -192,26 +174,17 @@ static bool check_config(const char *dir, const json_t *state) {
 
 /* ---- The file ---- */
 
-static json_t *state_json(const char *dir, int64_t step, const train_options *o, trainer *r, const train_data *d,
-                          json_t *streams) {
-    tg_rng rng = {0};
+static json_t *state_json(const char *dir, int64_t step, const train_options *o, const train_data *d) {
     char config[DIGITS + 1];
-    tg_rng_get(r->ctx, NULL, &rng);
     json_t *headers = sum_config(dir, config) ? headers_json(dir) : NULL;
-    if (!headers) {
-        json_decref(streams);
-        return NULL;
-    }
-    return json_pack("{s:i, s:s, s:I, s:I, s:o, s:o, s:i, s:{s:I, s:o}, s:o, s:o, s:s, s:s}", "format", 3, "version",
-                     tg_version(), "step", (json_int_t)step, "optimiser_steps", (json_int_t)tg_optim_steps(r->optim),
-                     "rng", rng_json(&rng), "streams", streams, "tp", tg_parallel_size(r->parallel, TG_TP), "data",
-                     "tokens", (json_int_t)d->count, "hash", word(d->hash), "options", options_json(o), "headers_xxh64",
-                     headers, "config_xxh64", config, "xxh64", NO_SUM);
+    if (!headers) return NULL;
+    return json_pack("{s:i, s:s, s:I, s:{s:I, s:o}, s:o, s:o, s:s, s:s}", "format", FORMAT, "version", tg_version(),
+                     "step", (json_int_t)step, "data", "tokens", (json_int_t)d->count, "hash", word(d->hash), "options",
+                     options_json(o), "headers_xxh64", headers, "config_xxh64", config, "xxh64", NO_SUM);
 }
 
-static bool save_state(const char *dir, int64_t step, const train_options *o, trainer *r, const train_data *d,
-                       json_t *streams) {
-    json_t *state = state_json(dir, step, o, r, d, streams);
+static bool save_state(const char *dir, int64_t step, const train_options *o, trainer *r, const train_data *d) {
+    json_t *state = state_json(dir, step, o, d);
     char *text = state ? json_dumps(state, JSON_INDENT(2)) : NULL, *path = path_in(dir, "state.json");
     char *digits = text ? find_sum(text, strlen(text)) : NULL, sum[DIGITS + 1];
     if (digits && path) {
@@ -226,12 +199,10 @@ static bool save_state(const char *dir, int64_t step, const train_options *o, tr
     return check(r->ctx);
 }
 
-/* Format 2 had no checksums. */
 static bool check_state(const char *dir, const char *path, char *text, size_t n, const json_t *state) {
-    json_int_t format = json_integer_value(json_object_get(state, "format"));
-    if (!json_is_object(json_object_get(state, "options")) || format < 2 || format > 3)
+    if (!json_is_object(json_object_get(state, "options")) ||
+        json_integer_value(json_object_get(state, "format")) != FORMAT)
         return fail("'%s' is not the state of a run that this version can resume", path), false;
-    if (format == 2 && !json_object_get(state, "xxh64")) return true;
     return check_sum(path, text, n) && check_config(dir, state) && check_headers(dir, state);
 }
 
@@ -255,70 +226,6 @@ static bool load_state(const char *dir, json_t **state) {
     free(text);
     free(path);
     return good;
-}
-
-/* ---- Random streams: the default one is the same on every rank, those with names need not be ---- */
-
-static int count_streams(const tg_ctx *ctx) {
-    int n = 0;
-    while (tg_rng_name(ctx, n)) n++;
-    return n;
-}
-
-/* The n named streams of every rank, one rank's after the other's, to free. NULL after an error of the context. */
-static tg_rng *gather_streams(const trainer *r, int n) {
-    enum { WORDS = sizeof(tg_rng) / sizeof(int64_t) };
-    int world = tg_comm_size(r->world);
-    tg_rng *all = calloc((size_t)(world * n) + 1, sizeof *all);
-    if (!all) tg_ctx_fail(r->ctx, TG_ERR_MEMORY, "no memory for %d random streams", world * n);
-    for (int i = 0; all && i < n; i++) tg_rng_get(r->ctx, tg_rng_name(r->ctx, i), &all[i]);
-    if (!all || world == 1 || !n) return all;
-    tg_tensor *mine = tg_from_host(r->ctx, TG_I64, TG_SHAPE(n * WORDS), all),
-              *whole = tg_zeros(r->ctx, TG_I64, TG_SHAPE(world * n * WORDS));
-    tg_comm_all_gather(r->world, whole, mine);
-    tg_read(whole, all, (size_t)(world * n) * sizeof *all);
-    tg_drop(mine);
-    tg_drop(whole);
-    return all;
-}
-
-/* Whose state a rank goes on from: its own, or among another number of ranks, its place's in tp; SIZE_MAX: nobody's. */
-static size_t source_of(const trainer *r, size_t saved, int saved_tp) {
-    int tp = tg_parallel_size(r->parallel, TG_TP);
-    if (tp != saved_tp) return SIZE_MAX;
-    if ((size_t)tg_comm_size(r->world) == saved) return (size_t)tg_comm_rank(r->world);
-    return (size_t)tg_parallel_rank(r->parallel, TG_TP);
-}
-
-/* Other tp ranks have other seeds; they draw behind everything that was drawn, as nothing may be drawn twice. */
-static void go_on_behind(const json_t *ranks, tg_rng *s) {
-    size_t k;
-    json_t *rank;
-    json_array_foreach(ranks, k, rank) {
-        uint64_t counter = rng_of(rank).counter;
-        if (counter > s->counter) s->counter = counter;
-    }
-}
-
-static bool restore_streams(const json_t *state, trainer *r) {
-    size_t i;
-    json_t *stream;
-    int tp = (int)json_integer_value(json_object_get(state, "tp"));
-    json_array_foreach(json_object_get(state, "streams"), i, stream) {
-        const char *name = json_string_value(json_object_get(stream, "name"));
-        const json_t *ranks = json_object_get(stream, "ranks");
-        size_t n = json_array_size(ranks), from = source_of(r, n, tp);
-        if (!name || !n || (from != SIZE_MAX && from >= n))
-            return fail("the checkpoint's state.json has a random stream without name or ranks"), false;
-        tg_rng s = {0};
-        tg_rng_get(r->ctx, name, &s);
-        if (from == SIZE_MAX)
-            go_on_behind(ranks, &s);
-        else
-            s = rng_of(json_array_get(ranks, from));
-        tg_rng_set(r->ctx, name, &s);
-    }
-    return check(r->ctx);
 }
 
 /* ---- Options ---- */
@@ -354,7 +261,7 @@ bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p,
     return true;
 }
 
-/* ---- The optimiser's state, in the shards that ranks have of it ---- */
+/* ---- The optimiser's state, in the shards that ranks have of it, and the random streams ---- */
 
 /* A padded vocabulary's rows are not written, so that any composition of ranks can load the file. */
 static void cut_padding(tg_shards *s, const trainer *r) {
@@ -368,9 +275,10 @@ static void cut_padding(tg_shards *s, const trainer *r) {
     }
 }
 
-static bool optimiser_state(const char *dir, trainer *r, bool save) {
+static bool sharded_state(const char *dir, trainer *r, bool save) {
     tg_shards *s = tg_shards_new(r->parallel);
     tg_shards_add_optim(s, NULL, r->optim);
+    tg_shards_add_rng(s);
     cut_padding(s, r);
     if (save)
         tg_shards_save(s, dir);
@@ -389,23 +297,14 @@ bool checkpoint_restore(const char *dir, const json_t *state, trainer *r, const 
         return fail("the data are not those that the run began with: %" PRId64 " tokens%s, expected %" PRId64, d->count,
                     tokens == d->count ? " of other content" : "", tokens),
                false;
-    if (!optimiser_state(dir, r, false)) return false;
-    tg_optim_set_steps(r->optim, json_integer_value(json_object_get(state, "optimiser_steps")));
-    tg_rng saved = rng_of(json_object_get(state, "rng"));
-    tg_rng_set(r->ctx, NULL, &saved);
-    return restore_streams(state, r);
+    return sharded_state(dir, r, false);
 }
 
 /* Fills the directory of one that has begun. The chief writes; the others give it their parts. */
 static bool fill_checkpoint(const char *dir, bool chief, int64_t step, const train_options *o, trainer *r,
                             const train_data *d) {
     tg_gpt_save(r->gpt, dir);
-    if (!optimiser_state(dir, r, true)) return false;
-    int n = count_streams(r->ctx);
-    tg_rng *all = gather_streams(r, n);
-    bool good = check(r->ctx) && (!chief || save_state(dir, step, o, r, d, streams_json(r, all, n)));
-    free(all);
-    return good;
+    return sharded_state(dir, r, true) && (!chief || save_state(dir, step, o, r, d));
 }
 
 bool checkpoint_prune(const run_directory *directory, const train_options *o) {

@@ -171,7 +171,8 @@ typedef struct tg_shard_info {
 
 #define TG_SHARD_INFO() ((tg_shard_info){.size = sizeof(tg_shard_info)})
 
-/* NULL on an error. The list holds no tensor: those must outlive it. */
+/* NULL on an error. The list holds no tensor: those must outlive it. In a program of one rank p is made of
+ * tg_comm_self_new's communicator. */
 TG_API tg_shards *tg_shards_new(const tg_parallel *p);
 TG_API void tg_shards_free(tg_shards *s);
 /* Keys are "<prefix>.<path>", the path alone where prefix is NULL or "". A tensor that is PARTIAL, or VARYING without a
@@ -180,6 +181,11 @@ TG_API tg_status tg_shards_add_module(tg_shards *s, const char *prefix, tg_modul
 /* An optimiser's state and count of steps, by its parameters' keys in the list: add those before. */
 TG_API tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o);
 TG_API tg_status tg_shards_add_tensor(tg_shards *s, const char *key, tg_tensor *x);
+/* The context's random streams as they are when the list is saved: the default one, the same on every rank, and those
+ * with names (the same names in the same order on every rank), of which each rank goes on with the state of the rank
+ * that had its places on tp, pp, etp and ep. Where one of these axes has another size a named stream keeps its seed and
+ * goes on behind all that was drawn. A name that either side lacks is TG_ERR_FORMAT when it is loaded. */
+TG_API tg_status tg_shards_add_rng(tg_shards *s);
 /* The file has so many rows of dim 0: what lies beyond, a padded vocabulary's, is not written, and zero when loaded.
  * Holds for the parameter of that key and for its state in an optimiser. */
 TG_API tg_status tg_shards_set_rows(tg_shards *s, const char *key, int64_t rows);

@@ -1,13 +1,11 @@
 /* Sharded state: the list of tensors that save and load together, under keys that are the same on every rank. */
-#include "parallel/shards.h"
+#include "parallel/shards_file.h"
 
 #include <stdio.h>
 
 #include "core/place.h"
 #include "nn/module.h"
 #include "optim/optim.h"
-
-enum { KEY = 512 };
 
 tg_shards *tg_shards_new(const tg_parallel *p) {
     tg_ctx *ctx = tg_parallel_ctx(p);
@@ -72,9 +70,9 @@ static tg_status check_place(const tg_shards *s, const char *key, const tg_tenso
 }
 
 static tg_status check_key(const tg_shards *s, const char *key, const char *who) {
-    if (!key || !*key || strlen(key) >= KEY)
+    if (!key || !*key || strlen(key) >= TG_SHARDS_KEY)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: the key is %s, expected 1 to %d bytes", who,
-                       key ? *key ? "too long" : "empty" : "NULL", KEY - 1);
+                       key ? *key ? "too long" : "empty" : "NULL", TG_SHARDS_KEY - 1);
     if (find(s, key)) return tg_fail(s->ctx, TG_ERR_STATE, "%s: the key '%.128s' is there already", who, key);
     return TG_OK;
 }
@@ -102,16 +100,16 @@ tg_status tg_shards_add_tensor(tg_shards *s, const char *key, tg_tensor *x) {
 
 /* "prefix.name", or the name alone where prefix is NULL or "". */
 static tg_status join(const tg_shards *s, char *key, const char *prefix, const char *name, const char *suffix) {
-    int n = snprintf(key, KEY, "%s%s%s%s", prefix ? prefix : "", prefix && *prefix ? "." : "", name, suffix);
-    if (n < KEY) return TG_OK;
+    int n = snprintf(key, TG_SHARDS_KEY, "%s%s%s%s", prefix ? prefix : "", prefix && *prefix ? "." : "", name, suffix);
+    if (n < TG_SHARDS_KEY) return TG_OK;
     return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards: the key '%.64s...' has %d bytes, expected at most %d", key, n,
-                   KEY - 1);
+                   TG_SHARDS_KEY - 1);
 }
 
 static tg_status add_params(tg_shards *s, const char *prefix, const tg_module *m) {
     for (int i = 0, n = tg_module_param_count(m); i < n; i++) {
         const char *path;
-        char key[KEY];
+        char key[TG_SHARDS_KEY];
         tg_tensor *x = tg_module_param(m, i, &path);
         TG_TRY(s->ctx->status);
         TG_TRY(join(s, key, prefix, path, ""));
@@ -137,7 +135,7 @@ static const char *name_of(const tg_shards *s, const tg_tensor *param) {
 }
 
 static tg_status add_item(tg_shards *s, const char *prefix, const tg_optim *o, const tg_optim_item *it) {
-    char key[KEY], suffix[64];
+    char key[TG_SHARDS_KEY], suffix[64];
     if (tg_ref_get(s->ctx, it->ref) != it->param)
         return tg_fail(s->ctx, TG_ERR_HANDLE, "tg_shards_add_optim: a parameter of the optimiser was dropped");
     for (int k = 0; k <= TG_OPTIM_STATES; k++) {
@@ -152,13 +150,13 @@ static tg_status add_item(tg_shards *s, const char *prefix, const tg_optim *o, c
 }
 
 static tg_status add_scale(tg_shards *s, const char *prefix, const tg_optim *o) {
-    char key[KEY];
+    char key[TG_SHARDS_KEY];
     TG_TRY(join(s, key, prefix, TG_OPTIM_SCALE_NAME, ""));
     return add(s, key, o->scale_state, o->scale_state, "tg_shards_add_optim");
 }
 
 tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o) {
-    char key[KEY];
+    char key[TG_SHARDS_KEY];
     TG_TRY(enter(s));
     if (!o || o->ctx != s->ctx)
         return tg_fail(s->ctx, o ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_shards_add_optim: %s",

@@ -28,6 +28,7 @@ struct tg_shards {
     int n, room;
     tg_shard_steps steps[8];
     int n_steps;
+    bool rng; /* with the context's random streams */
 };
 
 tg_status tg_shards_check(const tg_shards *s, const char *who); /* every tensor is still there */

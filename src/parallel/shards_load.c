@@ -18,6 +18,8 @@ typedef struct source {
     int n, count; /* files, and tensors in them */
     tg_safetensors *file[MAX_FILES];
     uint8_t *known; /* of the tensors, file after file */
+    tg_rng *stream; /* the random streams' states */
+    int n_streams;
 } source;
 
 /* ---- The files ---- */
@@ -57,11 +59,14 @@ static tg_status open_all(source *f) {
     if (n < 1 || n > MAX_FILES) return bad_file(f, 0, "count of files", text);
     for (int i = 1; i < n; i++) TG_TRY(open_one(f, i));
     f->known = tg_host_alloc(f->s->ctx, (size_t)f->count + 1);
+    f->n_streams = tg_shards_streams(f->s);
+    f->stream = tg_host_alloc(f->s->ctx, (size_t)f->n_streams * sizeof *f->stream + 1);
     return f->s->ctx->status;
 }
 
 static void close_all(source *f) {
     tg_host_free(f->s->ctx, f->known, f->known ? (size_t)f->count + 1 : 0);
+    tg_host_free(f->s->ctx, f->stream, f->stream ? (size_t)f->n_streams * sizeof *f->stream + 1 : 0);
     for (int i = 0; i < f->n; i++) tg_safetensors_close(f->file[i]);
 }
 
@@ -140,6 +145,7 @@ static tg_status check_bytes(const source *f) {
 static tg_status check_all(source *f) {
     for (int i = 0; i < f->s->n; i++) TG_TRY(check_entry(f, &f->s->item[i]));
     for (int i = 0; i < f->s->n_steps; i++) TG_TRY(check_steps(f, f->s->steps[i].key));
+    TG_TRY(tg_shards_read_streams(f->s, f->dir, f->file[0], f->stream));
     TG_TRY(check_unknown(f));
     return check_bytes(f);
 }
@@ -183,6 +189,7 @@ static tg_status load(source *f, const void *site) {
     for (int i = 0; i < f->s->n; i++) TG_TRY(read_part(f, &f->s->item[i], site));
     for (int i = 0; i < f->s->n_steps; i++)
         TG_TRY(tg_optim_set_steps(f->s->steps[i].optim, strtoll(steps_text(f, f->s->steps[i].key), NULL, 10)));
+    tg_shards_set_streams(f->s, f->stream);
     return tg_comm_barrier(world);
 }
 

@@ -15,15 +15,23 @@ typedef struct head {
     tg_tensor *tensor; /* dtype and shape alone */
     int64_t *dims;
     tg_named_tensor *named;
-    tg_metadata metadata[4 + TG_LEN(((tg_shards *)0)->steps)];
-    int n_metadata;
+    tg_metadata *metadata;
+    int n_metadata, room;
     char text[4 + TG_LEN(((tg_shards *)0)->steps)][24];
 } head;
+
+/* What all ranks know before the writers begin. */
+typedef struct common {
+    int64_t id;
+    tg_shards_stream *stream;
+    int n_streams;
+} common;
 
 static void head_free(tg_ctx *ctx, head *h) {
     tg_host_free(ctx, h->tensor, (size_t)h->n * sizeof *h->tensor + 1);
     tg_host_free(ctx, h->dims, (size_t)h->n * TG_MAX_DIMS * sizeof *h->dims + 1);
     tg_host_free(ctx, h->named, (size_t)h->n * sizeof *h->named + 1);
+    tg_host_free(ctx, h->metadata, (size_t)h->room * sizeof *h->metadata);
 }
 
 tg_shape tg_shard_in_file(const tg_shard_item *i) {
@@ -38,12 +46,13 @@ static void add_number(head *h, const char *key, int64_t value) {
     h->metadata[h->n_metadata++] = (tg_metadata){key, text};
 }
 
-static tg_status head_make(const tg_shards *s, int64_t id, head *h) {
+static tg_status head_make(const tg_shards *s, const common *all, head *h) {
     tg_ctx *ctx = s->ctx;
-    *h = (head){.n = s->n};
+    *h = (head){.n = s->n, .room = TG_LEN(h->text) + all->n_streams};
     h->tensor = tg_host_alloc(ctx, (size_t)h->n * sizeof *h->tensor + 1);
     h->dims = tg_host_alloc(ctx, (size_t)h->n * TG_MAX_DIMS * sizeof *h->dims + 1);
     h->named = tg_host_alloc(ctx, (size_t)h->n * sizeof *h->named + 1);
+    h->metadata = tg_host_alloc(ctx, (size_t)h->room * sizeof *h->metadata);
     TG_TRY(ctx->status);
     for (int i = 0; i < s->n; i++) {
         tg_shape g = tg_shard_in_file(&s->item[i]);
@@ -55,8 +64,10 @@ static tg_status head_make(const tg_shards *s, int64_t id, head *h) {
     }
     h->metadata[h->n_metadata++] = (tg_metadata){"format", TG_SHARDS_FORMAT};
     add_number(h, "files", tg_parallel_size(s->p, TG_PP));
-    add_number(h, "save", id);
+    add_number(h, "save", all->id);
     for (int i = 0; i < s->n_steps; i++) add_number(h, s->steps[i].key, tg_optim_steps(s->steps[i].optim));
+    for (int i = 0; i < all->n_streams; i++)
+        h->metadata[h->n_metadata++] = (tg_metadata){all->stream[i].key, all->stream[i].text};
     return TG_OK;
 }
 
@@ -102,12 +113,12 @@ static tg_status make_directory(tg_ctx *ctx, const char *dir) {
     return errno == EEXIST ? TG_OK : tg_file_fail(ctx, "make the directory", dir, -1);
 }
 
-static tg_status begin(const tg_shards *s, const char *dir, int64_t id, tg_safetensors_writer *w) {
+static tg_status begin(const tg_shards *s, const char *dir, const common *all, tg_safetensors_writer *w) {
     head h;
     char *path = tg_format_path(s->ctx, TG_SHARDS_FILE, dir, tg_parallel_rank(s->p, TG_PP));
     tg_status status = path ? make_directory(s->ctx, dir) : s->ctx->status;
     if (status == TG_OK) {
-        status = head_make(s, id, &h);
+        status = head_make(s, all, &h);
         if (status == TG_OK) status = tg_safetensors_begin(w, s->ctx, path, h.named, h.n, h.metadata, h.n_metadata);
         head_free(s->ctx, &h);
     }
@@ -115,16 +126,26 @@ static tg_status begin(const tg_shards *s, const char *dir, int64_t id, tg_safet
     return status;
 }
 
-static tg_status save(tg_shards *s, const char *dir, tg_safetensors_writer *w) {
-    int64_t id;
+static tg_status save_with(tg_shards *s, const char *dir, common *all, tg_safetensors_writer *w) {
     tg_comm *world = tg_parallel_world(s->p);
     bool writes = tg_shards_writer(s);
-    TG_TRY(agree_on_id(s, &id));
-    if (writes) TG_TRY(begin(s, dir, id, w));
+    TG_TRY(agree_on_id(s, &all->id));
+    TG_TRY(tg_shards_describe_streams(s, all->stream));
+    if (writes) TG_TRY(begin(s, dir, all, w));
     TG_TRY(put_all(s, writes ? w : NULL));
     TG_TRY(tg_comm_barrier(world)); /* every file is complete */
     if (writes) TG_TRY(tg_safetensors_commit(w));
     return tg_comm_barrier(world);
+}
+
+static tg_status save(tg_shards *s, const char *dir, tg_safetensors_writer *w) {
+    common all = {.n_streams = tg_shards_streams(s)};
+    size_t bytes = (size_t)all.n_streams * sizeof *all.stream;
+    if (bytes && !(all.stream = tg_host_alloc(s->ctx, bytes))) return s->ctx->status;
+    tg_status status = save_with(s, dir, &all, w);
+    for (int i = 0; i < all.n_streams; i++) tg_host_free(s->ctx, all.stream[i].text, all.stream[i].bytes);
+    tg_host_free(s->ctx, all.stream, bytes);
+    return status;
 }
 
 static tg_status check_and_save(tg_shards *s, const char *dir) {

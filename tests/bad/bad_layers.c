@@ -195,6 +195,9 @@ static void adding_shards(bad_world *b, const tg_parallel *p) {
     FAILS(tg_shards_add_module, ARGUMENT, "the module is NULL", tg_shards_add_module(s, "m", NULL));
     FAILS(tg_shards_add_module, HANDLE, "another context", tg_shards_add_module(s, "m", far));
     FAILS(tg_shards_add_module, ARGUMENT, "expected at most", tg_shards_add_module(s, longest, m));
+    QUIET(tg_shards_add_rng, tg_shards_add_rng(NULL) == TG_ERR_ARGUMENT);
+    tg_shards_add_rng(s);
+    FAILS(tg_shards_add_rng, STATE, "are there already", tg_shards_add_rng(s));
     QUIET(tg_shards_add_optim, tg_shards_add_optim(NULL, "o", o) == TG_ERR_ARGUMENT);
     FAILS(tg_shards_add_optim, ARGUMENT, "the optimiser is NULL", tg_shards_add_optim(s, "o", NULL));
     FAILS(tg_shards_add_optim, ARGUMENT, "expected at most", tg_shards_add_optim(s, longest, o));
