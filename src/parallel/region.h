@@ -53,10 +53,11 @@ typedef struct tg_slot {
 typedef struct tg_mail {
     _Atomic uint64_t state; /* its use so far and a tg_mail_state: no use looks like another's */
     _Atomic uint64_t key;   /* which of a pair's messages it is; 0: none */
-    tg_shared data;
-    int64_t count;
-    uint64_t site;
-    uint8_t dtype;
+    /* Read before it is known whether they are still this use's: who finds another state then forgets them. */
+    _Atomic tg_shared data;
+    _Atomic int64_t count;
+    _Atomic uint64_t site;
+    _Atomic uint8_t dtype;
 } tg_mail;
 
 enum { TG_MAIL_FREE, TG_MAIL_POSTED, TG_MAIL_TAKEN, TG_MAIL_DONE };

@@ -34,10 +34,10 @@ static bool put(tg_shm_request *r) {
     if (!m) return false;
     s->mails++;
     s->boxed++;
-    m->data = r->data;
-    m->count = r->note.count;
-    m->site = r->note.site;
-    m->dtype = r->note.dtype;
+    atomic_store_explicit(&m->data, r->data, memory_order_relaxed);
+    atomic_store_explicit(&m->count, r->note.count, memory_order_relaxed);
+    atomic_store_explicit(&m->site, r->note.site, memory_order_relaxed);
+    atomic_store_explicit(&m->dtype, r->note.dtype, memory_order_relaxed);
     r->mail = m;
     uint64_t was = atomic_load_explicit(&m->state, memory_order_relaxed);
     atomic_store_explicit(&m->state, (was & ~(uint64_t)3) + 4 + TG_MAIL_POSTED, memory_order_release);
@@ -90,7 +90,14 @@ typedef struct half {
     uint8_t dtype;
 } half;
 
-static half half_of(tg_mail *m) { return (half){m, m->data, m->count, m->site, m->dtype}; }
+/* What take() then finds to be that of another use is forgotten. */
+static half half_of(tg_mail *m) {
+    return (half){.mail = m,
+                  .data = atomic_load_explicit(&m->data, memory_order_relaxed),
+                  .count = atomic_load_explicit(&m->count, memory_order_relaxed),
+                  .site = atomic_load_explicit(&m->site, memory_order_relaxed),
+                  .dtype = atomic_load_explicit(&m->dtype, memory_order_relaxed)};
+}
 
 static half own_half(const tg_shm_request *r) {
     return (half){r->mail, r->data, r->note.count, r->note.site, r->note.dtype};
