@@ -52,7 +52,8 @@ def steps(bench):
             asked = {"dtype": dtype, "seq_len": length, "threads": bench.threads}
             ours, floor = command("gpt2", **asked), command("floor", **asked)
             tuned = command("gpt2", "tuned", **asked)
-            title = f"GPT-2 124M {dtype}, B4 T{length}, ms a step: tuned PyTorch / ours"
+            name = f"GPT-2 124M {dtype}, B4 T{length}, ms a step"
+            title = f"{name}: tuned PyTorch / ours"
             if bf16 and not bench.bf16:
                 yield alone(bench, title, ours)
                 continue
@@ -60,7 +61,7 @@ def steps(bench):
             if (dtype, length) in INSTALLED:
                 others.append(command("gpt2", "as installed", **asked))
             m = bench.measure([ours, *others])
-            name, mine = f"GPT-2 124M {dtype}, B4 T{length}, ms a step", m.median(ours)
+            mine = m.median(ours)
             yield Row(title, mine, m.median(tuned), m.ratio(tuned, ours), TUNED[dtype, length], bf16=bf16)
             if len(others) > 2:
                 yield Row(f"{name}: PyTorch as installed / ours", mine, m.median(others[2]), m.ratio(others[2], ours),

@@ -104,9 +104,9 @@ static bool next_number(const char **at, uint64_t *value) {
     return true;
 }
 
-/* The row of the rank that has this one's places: its own where there are as many ranks, else the first. Where these
- * axes have other sizes it is none's: then the stream, of another seed perhaps, goes on behind everything that was
- * drawn, as nothing may be drawn twice. */
+/* The row of a rank that had this one's places: that of the same number, else the first such. Where these axes have
+ * other sizes it is none's: then the stream, of another seed perhaps, goes on behind everything that was drawn, as
+ * nothing may be drawn twice. */
 static bool choose(const tg_shards *s, const char *at, tg_rng *state) {
     uint64_t sizes[AXES], row[ROW], most = state->counter;
     tg_comm *world = tg_parallel_world(s->p);
