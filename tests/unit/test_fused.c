@@ -2,6 +2,7 @@
  * layout, odd sizes, writing over NaN, adding, and the same bits for 1 and 2 threads. */
 #include "check_main.h"
 #include "fused_run.h"
+#include "kernels/cpu/stream.h"
 #include "kernels/philox.h"
 
 /* ---- Softmax ---- */
@@ -162,6 +163,42 @@ static void norm_cases(bench *t) {
 
 START_TEST(norm) {
     run(norm_cases);
+}
+END_TEST
+
+/* Rows on lines of the cache. */
+static array *rows_on_lines(tg_dtype d, int64_t rows, int64_t n) {
+    array *x = ARRAY(d, ROWS, rows, n);
+    free(x->a.data);
+    ck_assert_int_eq(posix_memalign(&x->a.data, TG_STREAM_LINE, x->bytes), 0);
+    memset(x->a.data, 0xff, x->bytes);
+    return x;
+}
+
+/* An output that goes past the caches has the bits of its rows in one that does not, the rest of a tile with them. */
+static void large_norm(bench *t) {
+    enum { N = 1024 + TG_STREAM_LINE, FEW = 3 }; /* a tile, and the rest */
+    int64_t rows = TG_STREAM_FROM / (N * tg_dtype_bits(t->dtype) / 8) + 1;
+    if (t->layout != ROWS || (t->dtype != TG_F32 && t->dtype != TG_F64) || t->ops == &composed)
+        return;
+    array *x = rows_on_lines(t->dtype, rows, N), *y = rows_on_lines(t->dtype, rows, N);
+    array *w = fill_array(ARRAY(t->dtype, ROWS, N), 2), *few = rows_on_lines(t->dtype, FEW, N);
+    tg_norm_args a = {.x = fill_array(x, 1)->a, .w = w->a, .b = w->a, .y = y->a, .eps = 1e-5};
+    ck_assert(tg_streams(y->a.data, (int64_t)y->bytes, (int64_t)few->bytes / FEW));
+    ck_assert_int_eq(t->ops->norm(t->ctx, &a), TG_OK);
+    for (int64_t from = 0; from <= rows - FEW; from += (rows - FEW) / 2) {
+        size_t at = (size_t)from * few->bytes / FEW;
+        tg_norm_args part = a;
+        part.x = part.y = few->a;
+        part.x.data = (char *)x->a.data + at;
+        ck_assert_int_eq(t->ops->norm(t->ctx, &part), TG_OK);
+        ck_assert(!memcmp((char *)y->a.data + at, few->a.data, few->bytes));
+    }
+    array_free(x), array_free(w), array_free(y), array_free(few);
+}
+
+START_TEST(norm_past_the_caches) {
+    run(large_norm);
 }
 END_TEST
 
@@ -385,6 +422,6 @@ START_TEST(adamw) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {softmax, softmax_of_special_values, norm, cross_entropy, dropout, adamw};
+    const TTest *const tests[] = {softmax, softmax_of_special_values, norm, norm_past_the_caches, cross_entropy, dropout, adamw};
     return tg_check_main("fused", tests, sizeof tests / sizeof tests[0]);
 }

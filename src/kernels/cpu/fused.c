@@ -1,5 +1,6 @@
 /* The drivers of the row-wise slots: arrays to rows, rows to units of work. attention.c has the attention's. */
 #include "kernels/cpu/fused.h"
+#include "kernels/cpu/stream.h"
 #include "kernels/prepare.h"
 
 #if defined(__x86_64__)
@@ -60,6 +61,8 @@ static tg_norm_job norm_job(const tg_norm_args *a) {
 tg_status tg_cpu_norm(tg_ctx *ctx, const tg_norm_args *a) {
     tg_norm_job job = norm_job(a);
     job.per_unit = tg_rows_per_unit(job.x.count, job.x.n);
+    bool plain = a->y.contiguous && a->y.dtype == a->x.dtype && (a->y.dtype == TG_F32 || a->y.dtype == TG_F64);
+    job.streams = plain && tg_streams(a->y.data, a->y.numel * job.y.size, job.y.n * job.y.size);
     tg_fused_run(ctx, TG_FUSED_norm, a->x.dtype == TG_F64, tg_units(job.x.count, job.per_unit), &job);
     return TG_OK;
 }

@@ -84,6 +84,7 @@ typedef struct tg_norm_job {
     int64_t per_unit;
     double eps;
     bool rms, add_x;
+    bool streams; /* y goes past the caches: stream.h */
     void *gw, *gb; /* [units, n] in the compute type; NULL: not wanted */
 } tg_norm_job;
 

@@ -1,5 +1,6 @@
 /* Layer norm and RMS norm of rows, and their gradients. */
 #include "kernels/cpu/fused.h"
+#include "kernels/cpu/stream.h"
 #include "kernels/cpu/tile.h"
 
 TILE_REDUCTION tile_sum_square(const real *t, int64_t n, real mean) {
@@ -102,14 +103,33 @@ static void tile_affine(real *y, const real *x, const real *w, const real *b, in
         y[i] = (x[i] - mean) * rstd * w[i] + b[i];
 }
 
+/* The same, past the caches: n elements are whole lines. */
+static void tile_affine_streamed(real *y, const real *x, const real *w, const real *b, int64_t n, real mean, real rstd,
+                                 const real *next) {
+    enum { LINE = TG_STREAM_LINE / sizeof(real) };
+    for (int64_t i = 0; i < n; i += LINE) {
+        real line[LINE];
+        __builtin_prefetch(next + i);
+#pragma omp simd
+        for (int l = 0; l < LINE; l++)
+            line[l] = (x[i + l] - mean) * rstd * w[i + l] + b[i + l];
+        tg_stream(y + i, line, sizeof line);
+    }
+}
+
 static void norm_row(const tg_norm_job *job, int64_t r, real mean, real rstd) {
     real xbuf[TILE], wbuf[TILE], bbuf[TILE], ybuf[TILE];
     for (int64_t j = 0; j < job->x.n; j += TILE) {
         int64_t n = tile_len(job->x.n, j);
         const real *x = tile_in(&job->x, r, j, n, xbuf);
         const real *w = vector_tile(&job->w, j, n, 1, wbuf), *b = vector_tile(&job->b, j, n, 0, bbuf);
+        const real *next = tile_next(&job->x, r, j, x);
+        if (job->streams) {
+            tile_affine_streamed((real *)tg_row_at(&job->y, r, j), x, w, b, n, mean, rstd, next);
+            continue;
+        }
         real *y = tile_out(&job->y, r, j, false, ybuf);
-        tile_affine(y, x, w, b, n, mean, rstd, tile_next(&job->x, r, j, x));
+        tile_affine(y, x, w, b, n, mean, rstd, next);
         tile_put(&job->y, r, j, n, false, y);
     }
 }
@@ -130,6 +150,8 @@ void TG_K(norm)(void *arg, int64_t begin, int64_t end) {
             row_set(&job->rstd, r, rstd);
         norm_row(job, r, mean, rstd);
     }
+    if (job->streams)
+        tg_stream_fence();
 }
 
 /* The gradient of a row. With h = (x - mean) rstd and g = gy w:
