@@ -90,7 +90,7 @@ for how in cut longer 0 2 4 6; do
 done
 damaged $last/state.json 0
 sed 's/"data-format": "text"/"data-format": "a"/' before/$last/state.json >hurt/$last/state.json
-"$SEAL" hurt/$last/state.json
+"$SEAL" hurt/$last
 refuses 1 "the checkpoint's --data-format is 'a', expected one of text|u16|u32" train --resume --out hurt
 sed 's/"format": 4/"format": 3/' before/$last/state.json >hurt/$last/state.json
 refuses 1 "state.json' has format 3, and this version reads format 4" train --resume --out hurt
