@@ -210,7 +210,7 @@ typedef struct tg_config {
     void *log_user;
     double deadline; /* seconds that a collective may wait; 0: 300 */
     const tg_file_ops *files; /* instead of the system's calls (io.h) */
-    int64_t memory; /* of tensors: so many bytes live at most (tg_memory), more is TG_ERR_MEMORY; 0: no limit */
+    int64_t memory; /* so many bytes live and of workspace at most (tg_memory), more is TG_ERR_MEMORY; 0: no limit */
 } tg_config;
 
 #define TG_CONFIG(...) (&(tg_config){.size = sizeof(tg_config), __VA_ARGS__})
