@@ -3,9 +3,10 @@
  * Umbrella header: status, dtypes, context, tensors, tape, backward, recomputation, random streams.
  * The ops are in ops.h, which this header includes at its end.
  *
- * Errors are sticky. A failed call records the first error in its context (given no tape, in that of the first tensor)
- * and returns an inert tensor; every later call on that context does nothing until tg_ctx_clear, but for free, drop,
- * reset, status, message and clear. Check once, at the end: tg_ctx_status.
+ * Errors are sticky. A failed call records the first error in its context (given no tape, in that of the first tensor;
+ * given neither, as by tg_full(NULL, ...), nowhere: whoever takes what it returns refuses it) and returns an inert
+ * tensor; every later call on that context does nothing until tg_ctx_clear, but for free, drop, reset, status, message
+ * and clear. Check once, at the end: tg_ctx_status.
  *
  * Ownership in three words: what *_new returns is released by *_free; what tg_keep returns is released by tg_drop;
  * all else is borrowed. A tensor made on a context lives until tg_drop or tg_ctx_free; a tensor made by an op lives
@@ -237,8 +238,7 @@ TG_API const char *tg_ctx_isa(const tg_ctx *ctx);
 /* ---- Memory ---- */
 
 typedef enum tg_category {
-    TG_MEM_PARAMETER, TG_MEM_GRADIENT,
-    TG_MEM_OPTIMISER,
+    TG_MEM_PARAMETER, TG_MEM_GRADIENT, TG_MEM_OPTIMISER,
     TG_MEM_SAVED,     /* activations that a node saved for backward */
     TG_MEM_TEMPORARY, /* everything else */
     TG_MEM_BUFFER,    /* named buffers, leased or not */

@@ -241,9 +241,10 @@ tg_status tg_tape_check(tg_tape *t, const char *who) {
     return TG_OK;
 }
 
+/* What was made without a context has none that could take an error. */
 static tg_ctx *ctx_of(tg_tensor *const *in, int n) {
     for (int i = 0; in && i < n; i++)
-        if (in[i]) return in[i]->ctx;
+        if (in[i] && !in[i]->ctx->dead) return in[i]->ctx;
     return NULL;
 }
 
