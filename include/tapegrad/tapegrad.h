@@ -456,8 +456,8 @@ typedef struct tg_recompute_opts {
 TG_API tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out,
                               int n_out, const tg_recompute_opts *opts);
 
-/* Recomputations without output, that replay together, in forward order. Borrowed: it ends with its tape's step. NULL
- * on an error, which the other two take. */
+/* Recomputations without output, that replay together, in forward order. Borrowed: it ends with its tape's step, and
+ * is refused in the next (TG_ERR_HANDLE). NULL on an error, which the other two take. */
 typedef struct tg_replay tg_replay;
 TG_API tg_replay *tg_replay_open(tg_tape *t);
 /* As tg_recompute; tg_replay_close discards the outputs' bytes, unless an input shares them or they have changed. */

@@ -179,6 +179,7 @@ static void end_all(tg_tape *t) {
     t->scopes_missed = 0;
     t->mark = (tg_mark){0};
     t->at = (tg_cursor){0};
+    t->replay = NULL;
     t->pass = 0;
     t->watch.seen = 0;
     t->collectives = false;
@@ -226,6 +227,7 @@ void tg_tapes_release(tg_ctx *ctx) {
             after = c->next;
             tg_host_free(ctx, c, sizeof *c + c->bytes);
         }
+        tg_tape_free_replays(t);
         tg_host_free(ctx, t->leaves, (size_t)t->leaf_capacity * sizeof *t->leaves);
         tg_host_free(ctx, t->scratch, t->scratch_bytes);
         tg_host_free(ctx, t, sizeof *t);
