@@ -199,11 +199,19 @@ static bool save_state(const char *dir, int64_t step, const train_options *o, tr
     return check(r->ctx);
 }
 
+static bool check_format(const char *path, const json_t *state) {
+    const json_t *format = json_object_get(state, "format");
+    if (!json_is_integer(format) || !json_is_object(json_object_get(state, "options")))
+        return fail("'%s' is not the state of a run: it has no format, or no options", path), false;
+    if (json_integer_value(format) == FORMAT) return true;
+    return fail("'%s' has format %lld, and this version reads format %d", path, (long long)json_integer_value(format),
+                FORMAT),
+           false;
+}
+
 static bool check_state(const char *dir, const char *path, char *text, size_t n, const json_t *state) {
-    if (!json_is_object(json_object_get(state, "options")) ||
-        json_integer_value(json_object_get(state, "format")) != FORMAT)
-        return fail("'%s' is not the state of a run that this version can resume", path), false;
-    return check_sum(path, text, n) && check_config(dir, state) && check_headers(dir, state);
+    return check_format(path, state) && check_sum(path, text, n) && check_config(dir, state) &&
+           check_headers(dir, state);
 }
 
 /* A checkpoint's directory says its step, and so does its state. */

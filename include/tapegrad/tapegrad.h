@@ -3,9 +3,10 @@
  * Umbrella header: status, dtypes, context, tensors, tape, backward, recomputation, random streams.
  * The ops are in ops.h, which this header includes at its end.
  *
- * Errors are sticky. A failed call records the first error in its context (given no tape, in that of the first tensor)
- * and returns an inert tensor; every later call on that context does nothing until tg_ctx_clear, but for free, drop,
- * reset, status, message and clear. Check once, at the end: tg_ctx_status.
+ * Errors are sticky. A failed call records the first error in its context (given no tape, in that of the first tensor;
+ * given neither, as by tg_full(NULL, ...), nowhere: whoever takes what it returns refuses it) and returns an inert
+ * tensor; every later call on that context does nothing until tg_ctx_clear, but for free, drop, reset, status, message
+ * and clear. Check once, at the end: tg_ctx_status.
  *
  * Ownership in three words: what *_new returns is released by *_free; what tg_keep returns is released by tg_drop;
  * all else is borrowed. A tensor made on a context lives until tg_drop or tg_ctx_free; a tensor made by an op lives
@@ -210,7 +211,7 @@ typedef struct tg_config {
     void *log_user;
     double deadline; /* seconds that a collective may wait; 0: 300 */
     const tg_file_ops *files; /* instead of the system's calls (io.h) */
-    int64_t memory; /* of tensors: so many bytes live at most (tg_memory), more is TG_ERR_MEMORY; 0: no limit */
+    int64_t memory; /* so many bytes live and of workspace at most (tg_memory), more is TG_ERR_MEMORY; 0: no limit */
 } tg_config;
 
 #define TG_CONFIG(...) (&(tg_config){.size = sizeof(tg_config), __VA_ARGS__})
@@ -237,8 +238,7 @@ TG_API const char *tg_ctx_isa(const tg_ctx *ctx);
 /* ---- Memory ---- */
 
 typedef enum tg_category {
-    TG_MEM_PARAMETER, TG_MEM_GRADIENT,
-    TG_MEM_OPTIMISER,
+    TG_MEM_PARAMETER, TG_MEM_GRADIENT, TG_MEM_OPTIMISER,
     TG_MEM_SAVED,     /* activations that a node saved for backward */
     TG_MEM_TEMPORARY, /* everything else */
     TG_MEM_BUFFER,    /* named buffers, leased or not */
@@ -456,8 +456,8 @@ typedef struct tg_recompute_opts {
 TG_API tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out,
                               int n_out, const tg_recompute_opts *opts);
 
-/* Recomputations without output, that replay together, in forward order. Borrowed: it ends with its tape's step. NULL
- * on an error, which the other two take. */
+/* Recomputations without output, that replay together, in forward order. Borrowed: it ends with its tape's step, and
+ * is refused in the next (TG_ERR_HANDLE). NULL on an error, which the other two take. */
 typedef struct tg_replay tg_replay;
 TG_API tg_replay *tg_replay_open(tg_tape *t);
 /* As tg_recompute; tg_replay_close discards the outputs' bytes, unless an input shares them or they have changed. */

@@ -153,6 +153,7 @@ struct tg_tape {
     void *scratch; /* of backward, for ops of many inputs */
     size_t scratch_bytes;
     tg_watch watch;
+    struct tg_replay_room *replays, *replay; /* all; the last one taken since the reset, NULL: none */
     tg_packer packer; /* pack NULL: none */
     struct tg_packed *packed; /* what it has packed, and nobody has dropped */
 };
@@ -175,6 +176,7 @@ static inline const char *tg_tape_held(const tg_tape *t) {
                                    : NULL;
 }
 void tg_tapes_release(tg_ctx *ctx); /* the memory of freed tapes */
+void tg_tape_free_replays(tg_tape *t); /* replay.c: their memory */
 void tg_tape_rollback(tg_tape *t, tg_cursor at); /* ends the handles made since */
 /* A tape's handle on a storage, whose reference it takes over. */
 tg_tensor *tg_tape_tensor(tg_tape *t, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,

@@ -26,6 +26,13 @@ struct tg_replay {
     bool closed, done;
 };
 
+/* A place for two replays that nothing else takes, as a tape's handles have theirs: one of the last step is still
+ * there, and is seen to have ended. */
+struct tg_replay_room {
+    struct tg_replay_room *next;
+    tg_replay turn[2];
+};
+
 /* ---- The results' bytes ---- */
 
 static tg_status restore(void *user, tg_storage *s);
@@ -170,8 +177,22 @@ static const tg_op replay_of_ranks_op = TG_RECOMPUTE_OP("replay", true, replay_b
 
 /* ---- The public side ---- */
 
+static tg_replay *next_room(tg_tape *t) {
+    struct tg_replay_room **link = t->replay ? &t->replay->next : &t->replays;
+    if (!*link && !(*link = tg_host_alloc(t->ctx, sizeof **link))) return NULL;
+    t->replay = *link;
+    return &t->replay->turn[t->turn];
+}
+
+void tg_tape_free_replays(tg_tape *t) {
+    for (struct tg_replay_room *r = t->replays, *next; r; r = next) {
+        next = r->next;
+        tg_host_free(t->ctx, r, sizeof *r);
+    }
+}
+
 tg_replay *tg_replay_open(tg_tape *t) {
-    tg_replay *p = tg_tape_check(t, "tg_replay_open") == TG_OK ? tg_tape_alloc(t, sizeof *p) : NULL;
+    tg_replay *p = tg_tape_check(t, "tg_replay_open") == TG_OK ? next_room(t) : NULL;
     if (p)
         *p = (tg_replay){.t = t, .epoch = t->epoch, .end = &p->first};
     else if (t)

@@ -179,6 +179,7 @@ static void end_all(tg_tape *t) {
     t->scopes_missed = 0;
     t->mark = (tg_mark){0};
     t->at = (tg_cursor){0};
+    t->replay = NULL;
     t->pass = 0;
     t->watch.seen = 0;
     t->collectives = false;
@@ -226,6 +227,7 @@ void tg_tapes_release(tg_ctx *ctx) {
             after = c->next;
             tg_host_free(ctx, c, sizeof *c + c->bytes);
         }
+        tg_tape_free_replays(t);
         tg_host_free(ctx, t->leaves, (size_t)t->leaf_capacity * sizeof *t->leaves);
         tg_host_free(ctx, t->scratch, t->scratch_bytes);
         tg_host_free(ctx, t, sizeof *t);
@@ -241,9 +243,10 @@ tg_status tg_tape_check(tg_tape *t, const char *who) {
     return TG_OK;
 }
 
+/* What was made without a context has none that could take an error. */
 static tg_ctx *ctx_of(tg_tensor *const *in, int n) {
     for (int i = 0; in && i < n; i++)
-        if (in[i]) return in[i]->ctx;
+        if (in[i] && !in[i]->ctx->dead) return in[i]->ctx;
     return NULL;
 }
 

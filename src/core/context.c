@@ -56,6 +56,12 @@ void tg_host_strfree(tg_ctx *ctx, char *s) {
     if (s) tg_host_free(ctx, s, strlen(s) + 1);
 }
 
+int64_t tg_workspace_bytes(const tg_ctx *ctx) {
+    int64_t bytes = 0;
+    for (int i = 0; i < TG_WORKSPACES; i++) bytes += (int64_t)ctx->workspace[i].bytes;
+    return bytes;
+}
+
 void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes) {
     if (!ctx) return NULL;
     if (slot < 0 || slot >= TG_WORKSPACES) {
@@ -65,13 +71,18 @@ void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes) {
     if (ctx->workspace[slot].bytes >= bytes && ctx->workspace[slot].p) return ctx->workspace[slot].p;
     const tg_allocator *a = &ctx->host_alloc;
     size_t want = bytes < 4096 ? 4096 : bytes < PTRDIFF_MAX / 2 ? bytes + bytes / 8 : bytes;
-    void *p = want < PTRDIFF_MAX ? a->alloc(a->user, want, want >= (size_t)2 << 20 ? (size_t)2 << 20 : 4096) : NULL;
+    tg_host_free(ctx, ctx->workspace[slot].p, ctx->workspace[slot].bytes);
+    ctx->workspace[slot].p = NULL;
+    ctx->workspace[slot].bytes = 0;
+    size_t room = tg_memory_room(ctx);
+    if (want > room) want = bytes;
+    bool fits = want <= room && want < PTRDIFF_MAX;
+    void *p = fits ? a->alloc(a->user, want, want >= (size_t)2 << 20 ? (size_t)2 << 20 : 4096) : NULL;
     ctx->host_allocations++;
     if (!p) {
-        tg_fail(ctx, TG_ERR_MEMORY, "out of memory: %zu bytes of workspace for a kernel", want);
+        tg_memory_fail(ctx, want, " of workspace");
         return NULL;
     }
-    tg_host_free(ctx, ctx->workspace[slot].p, ctx->workspace[slot].bytes);
     ctx->workspace[slot].p = p;
     ctx->workspace[slot].bytes = want;
     return p;

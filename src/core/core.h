@@ -270,11 +270,16 @@ void *tg_host_alloc(tg_ctx *ctx, size_t bytes);  /* zeroed; NULL after recording
 void tg_host_free(tg_ctx *ctx, void *p, size_t bytes);
 /* Room in *items for one more than n things of size bytes; false after the error, when nothing has changed. */
 bool tg_host_grow(tg_ctx *ctx, void **items, int n, int *room, size_t size);
+int64_t tg_workspace_bytes(const tg_ctx *ctx); /* of all slots of tg_workspace */
 char *tg_host_strdup(tg_ctx *ctx, const char *s);
 void tg_host_strfree(tg_ctx *ctx, char *s);
 
 /* ---- storage.c ---- */
 
+/* What the caller's limit leaves beside what lives and the kernels' workspaces; SIZE_MAX: there is none. */
+size_t tg_memory_room(const tg_ctx *ctx);
+/* Records that bytes could not be had, with what is held; what: a word behind "bytes", or "". */
+tg_status tg_memory_fail(tg_ctx *ctx, size_t bytes, const char *what);
 /* From the context's heap, within the caller's limit; NULL: there are none. */
 tg_block *tg_take_block(tg_ctx *ctx, size_t bytes, tg_category category);
 tg_storage *tg_storage_new(tg_ctx *ctx, size_t bytes, tg_category category);

@@ -29,7 +29,8 @@ bool tg_alive(const tg_tensor *x) {
 static tg_status refuse(tg_ctx *ctx, const tg_tensor *x, const char *what) {
     if (!x) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the tensor is NULL", what);
     if (x == &x->ctx->inert)
-        return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor is inert: the call that should have made it failed", what);
+        return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor is inert: the call that should have made it %s", what,
+                       x->ctx == &tg_dead_ctx ? "was given no tape or context" : "failed");
     if (x->ctx != ctx) return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor belongs to another context", what);
     if (x->serial == TG_SERIAL_RESET)
         return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor ended when its tape was reset or freed; tg_keep keeps one",

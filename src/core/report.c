@@ -27,7 +27,7 @@ tg_status tg_memory_stats(tg_ctx *ctx, tg_memory *out) {
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_memory_stats: out is NULL or has no size; use TG_MEMORY()");
     tg_memory m = TG_MEMORY();
     tg_heap_stats(ctx->heap, &m);
-    for (int i = 0; i < TG_WORKSPACES; i++) m.workspace += (int64_t)ctx->workspace[i].bytes;
+    m.workspace = tg_workspace_bytes(ctx);
     m.host_allocations = ctx->host_allocations;
     size_t size = out->size < sizeof m ? out->size : sizeof m;
     memcpy((char *)out + sizeof(size_t), (char *)&m + sizeof(size_t), size - sizeof(size_t));

@@ -36,13 +36,32 @@ static void storage_slot_free(tg_storage *s) {
     ctx->free_storages = s;
 }
 
+/* A device that is being opened has no heap yet. */
+size_t tg_memory_room(const tg_ctx *ctx) {
+    if (TG_LIKELY(ctx->memory == 0)) return SIZE_MAX;
+    tg_memory m = TG_MEMORY();
+    if (ctx->heap) tg_heap_stats(ctx->heap, &m);
+    int64_t held = m.live + tg_workspace_bytes(ctx);
+    return held < ctx->memory ? (size_t)(ctx->memory - held) : 0;
+}
+
+tg_status tg_memory_fail(tg_ctx *ctx, size_t bytes, const char *what) {
+    tg_memory m = TG_MEMORY();
+    if (ctx->heap) tg_heap_stats(ctx->heap, &m);
+    char limit[64] = "";
+    if (ctx->memory > 0) snprintf(limit, sizeof limit, ", the limit is %lld", (long long)ctx->memory);
+    return tg_fail(ctx, TG_ERR_MEMORY,
+                   "out of memory on device \"%s\": %zu bytes%s asked for%s, %lld of workspaces, %lld live "
+                   "(parameters %lld, gradients %lld, optimiser %lld, saved activations %lld, temporaries %lld, named "
+                   "buffers %lld, captured steps %lld)",
+                   ctx->ops->name, bytes, what, limit, (long long)tg_workspace_bytes(ctx), (long long)m.live,
+                   (long long)m.by_category[0], (long long)m.by_category[1], (long long)m.by_category[2],
+                   (long long)m.by_category[3], (long long)m.by_category[4], (long long)m.by_category[5],
+                   (long long)m.by_category[6]);
+}
+
 tg_block *tg_take_block(tg_ctx *ctx, size_t bytes, tg_category category) {
-    if (TG_UNLIKELY(ctx->memory > 0)) {
-        tg_memory m = TG_MEMORY();
-        tg_heap_stats(ctx->heap, &m);
-        if (m.live > ctx->memory || bytes > (size_t)(ctx->memory - m.live)) return NULL;
-    }
-    return tg_heap_alloc(ctx->heap, bytes, category);
+    return bytes <= tg_memory_room(ctx) ? tg_heap_alloc(ctx->heap, bytes, category) : NULL;
 }
 
 /* Bytes from the heap; the error says what was asked for and what is held. */
@@ -53,19 +72,7 @@ static tg_status storage_bytes(tg_storage *s) {
         TG_TRY(tg_works_order_readers(ctx));
         s->block = tg_take_block(ctx, s->bytes, s->category);
     }
-    if (TG_UNLIKELY(!s->block)) {
-        tg_memory m = TG_MEMORY();
-        tg_heap_stats(ctx->heap, &m);
-        char limit[64] = "";
-        if (ctx->memory > 0) snprintf(limit, sizeof limit, ", the limit is %lld", (long long)ctx->memory);
-        return tg_fail(ctx, TG_ERR_MEMORY,
-                       "out of memory on device \"%s\": %zu bytes asked for%s, %lld live (parameters %lld, gradients "
-                       "%lld, optimiser %lld, "
-                       "saved activations %lld, temporaries %lld, named buffers %lld, captured steps %lld)",
-                       ctx->ops->name, s->bytes, limit, (long long)m.live, (long long)m.by_category[0],
-                       (long long)m.by_category[1], (long long)m.by_category[2], (long long)m.by_category[3],
-                       (long long)m.by_category[4], (long long)m.by_category[5], (long long)m.by_category[6]);
-    }
+    if (TG_UNLIKELY(!s->block)) return tg_memory_fail(ctx, s->bytes, "");
     tg_block_set_owner(s->block, s);
     s->data = ctx->meta ? NULL : tg_block_data(s->block);
     return TG_OK;

@@ -69,28 +69,10 @@ static void pass_on(tg_link_rank *self) {
     }
 }
 
-/* As it looks from this rank, which may have arrived since others gave up waiting for it. */
-static tg_status status_here(const tg_link_group *g, bool arrived) {
-    bool mine = g->culprit == g->self->me;
-    if (g->told || g->status == TG_OK) return TG_ERR_ABORTED;
-    if (g->status == TG_ERR_TIMEOUT) return arrived && !mine ? TG_ERR_TIMEOUT : TG_ERR_REMOTE;
-    return mine ? TG_ERR_ABORTED : g->status;
-}
-
 tg_status tg_link_failed(tg_link_group *g, bool arrived) {
-    tg_ctx *ctx = g->self->ctx;
-    tg_status status = status_here(g, arrived);
+    const tg_group_end end = {g->name, g->status, g->culprit, g->reporter, g->failure};
     pass_on(g->self);
-    g->told = true;
-    g->self->cause = g->culprit == g->self->me ? -1 : g->culprit;
-    if (status == TG_ERR_ABORTED)
-        tg_fail(ctx, status, "group \"%s\" was aborted (%s); tg_comm_recover begins anew", g->name, g->failure);
-    else if (status == TG_ERR_REMOTE && g->status == TG_ERR_TIMEOUT)
-        tg_fail(ctx, status, "rank %d has given up waiting for this one: %s", g->reporter, g->failure);
-    else
-        tg_fail(ctx, status, "%s", g->failure);
-    g->self->cause = -1;
-    return status;
+    return tg_comm_tell_end(g->self->ctx, g->self->me, &end, arrived, &g->told, &g->self->cause);
 }
 
 /* A failure that was itself another's is passed on in that one's words. */

@@ -30,32 +30,14 @@ void tg_shm_fail(tg_shm_group *s, tg_status status, int culprit, const char *tex
     if (claim(s)) write_down(s, status, culprit, text);
 }
 
-/* As it looks from this rank, which may have arrived since others gave up waiting for it. */
-static tg_status status_here(const tg_shm_group *s, bool arrived) {
-    bool mine = s->g->culprit == s->self->view.me;
-    if (s->told || s->g->status == TG_OK) return TG_ERR_ABORTED;
-    if (s->g->status == TG_ERR_TIMEOUT) return arrived && !mine ? TG_ERR_TIMEOUT : TG_ERR_REMOTE;
-    return mine ? TG_ERR_ABORTED : s->g->status;
-}
-
 tg_status tg_shm_failed(tg_shm_group *s, bool arrived) {
     char text[TEXT] = "";
-    tg_ctx *ctx = s->self->ctx;
     for (int i = 0; i < 1000000 && atomic_load_explicit(&s->g->failed, memory_order_acquire) == TG_GROUP_FAILING; i++)
         sched_yield();
     if (atomic_load_explicit(&s->g->failed, memory_order_acquire) == TG_GROUP_FAILED)
         tg_box_read(&s->g->failure, text, sizeof text);
-    tg_status status = status_here(s, arrived);
-    s->told = true;
-    s->self->cause = s->g->culprit == s->self->view.me ? -1 : s->g->culprit;
-    if (status == TG_ERR_ABORTED)
-        tg_fail(ctx, status, "group \"%s\" was aborted (%s); tg_comm_recover begins anew", s->g->name, text);
-    else if (status == TG_ERR_REMOTE && s->g->status == TG_ERR_TIMEOUT)
-        tg_fail(ctx, status, "rank %d has given up waiting for this one: %s", s->g->reporter, text);
-    else
-        tg_fail(ctx, status, "%s", text);
-    s->self->cause = -1;
-    return status;
+    const tg_group_end end = {s->g->name, s->g->status, s->g->culprit, s->g->reporter, text};
+    return tg_comm_tell_end(s->self->ctx, s->self->view.me, &end, arrived, &s->told, &s->self->cause);
 }
 
 void tg_shm_quiesce(tg_shm_group *s) {

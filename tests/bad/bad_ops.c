@@ -256,6 +256,12 @@ static void networks(bad_world *b) {
 static void makers(bad_world *b) {
     TAPE(tg_arange, tg_arange(t, TG_F32, 0, 3, 1));
     TAPE(tg_full, tg_full(t, TG_F32, TG_SHAPE(2), 1));
+    /* What they return without one is refused by the next that has a tape, or a tensor of a context. */
+    tg_tensor *made = tg_full(NULL, TG_F32, TG_SHAPE(2, 3), 1), *leased = tg_lease(NULL, "x", TG_F32, TG_SHAPE(2, 3));
+    INERT(tg_add, HANDLE, "inert: the call that should have made it was given no tape", tg_add(b->t, made, b->x));
+    INERT(tg_add, HANDLE, "inert: the call that should have made it was given no tape", tg_add(b->t, b->x, leased));
+    INERT(tg_add, ARGUMENT, "the tape is NULL", tg_add(NULL, made, b->x));
+    QUIET(tg_add, bad_inert(tg_add(NULL, made, leased)));
 }
 
 /* ---- Dtypes ---- */

@@ -259,6 +259,32 @@ static void replays(bad_world *b) {
     DEAD_STATUS(tg_replay_close, tg_replay_close(r, x));
 }
 
+/* Others have the tape's memory by then. */
+static tg_replay *ended_replay(bad_world *b, tg_tape *t, int steps) {
+    for (int i = 0; i < steps; i++) tg_tape_reset(t);
+    tg_replay *r = tg_replay_open(t);
+    tg_tensor *y;
+    tg_replay_run(r, negate, NULL, &b->w, 1, &y, 1, NULL);
+    tg_replay_close(r, NULL);
+    tg_tape_reset(t);
+    tg_replay_open(t);
+    for (int i = 0; i < 99; i++) tg_square(t, b->w);
+    return r;
+}
+
+static void ended_replays(bad_world *b) {
+    tg_tensor *const *in = &b->x;
+    for (int odd = 0; odd < 2; odd++) {
+        tg_tape *t = tg_tape_new(b->ctx);
+        tg_replay *r = ended_replay(b, t, odd);
+        GIVES(tg_replay_run, HANDLE, "the replay ended with its step", replayed(b, r, negate, in, 1, 1, NULL));
+        FAILS(tg_replay_close, HANDLE, "the replay ended with its step", tg_replay_close(r, NULL));
+        tg_tape_free(t);
+        GIVES(tg_replay_run, HANDLE, "freed", replayed(b, r, negate, in, 1, 1, NULL));
+        FAILS(tg_replay_close, HANDLE, "freed", tg_replay_close(r, NULL));
+    }
+}
+
 /* ---- Looking ---- */
 
 static void looking(bad_world *b) {
@@ -296,5 +322,6 @@ void bad_tape(bad_world *b) {
     symmetric(b);
     recomputation(b);
     replays(b);
+    ended_replays(b);
     looking(b);
 }

@@ -1,25 +1,74 @@
-/* seal STATE.json: gives a state that was changed the checksum that the program would have given it: so what stands
- * behind the check is reached. */
+/* seal CHECKPOINT: gives the files of a checkpoint that were changed the checksums that the program would have given
+ * them: those of its files' headers, each in the file and in state.json, and state.json's own. So what stands behind
+ * the checks is reached. */
 #define _GNU_SOURCE
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <tapegrad/io.h>
 
-int main(int argc, char **argv) {
-    enum { MOST = 1 << 20, DIGITS = 16 };
-    static const char key[] = "\"xxh64\": \"";
-    static char text[MOST];
-    FILE *f = argc == 2 ? fopen(argv[1], "r+") : NULL;
-    size_t n = f ? fread(text, 1, MOST, f) : 0;
-    char *at = n ? memmem(text, n, key, sizeof key - 1) : NULL, sum[DIGITS + 1];
-    if (!at) return fprintf(stderr, "seal: no state with a checksum\n"), 1;
-    at += sizeof key - 1;
+enum { MOST = 1 << 20, DIGITS = 16 };
+
+typedef struct file {
+    FILE *f;
+    char text[MOST];
+    size_t n; /* of a file of tensors, its header's */
+} file;
+
+static bool open_file(file *s, const char *dir, const char *name) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    s->f = fopen(path, "r+");
+    s->n = s->f ? fread(s->text, 1, MOST, s->f) : 0;
+    return s->n > 0 || (fprintf(stderr, "seal: cannot read '%s'\n", path), false);
+}
+
+static bool close_file(file *s) {
+    rewind(s->f);
+    bool good = fwrite(s->text, 1, s->n, s->f) == s->n;
+    return !fclose(s->f) && good;
+}
+
+/* The digits behind that key; NULL: there is none. */
+static char *digits(file *s, const char *key) {
+    char *at = memmem(s->text, s->n, key, strlen(key));
+    return at ? at + strlen(key) : (fprintf(stderr, "seal: no %s\n", key), NULL);
+}
+
+static void put(char *at, uint64_t sum) {
+    char text[DIGITS + 1];
+    snprintf(text, sizeof text, "%016" PRIx64, sum);
+    memcpy(at, text, DIGITS);
+}
+
+/* A checksum of all that counts itself as zeros. */
+static bool seal(file *s, const char *key) {
+    char *at = digits(s, key);
+    if (!at) return false;
     memset(at, '0', DIGITS);
-    snprintf(sum, sizeof sum, "%016" PRIx64, tg_checksum(text, n));
-    memcpy(at, sum, DIGITS);
-    rewind(f);
-    bool good = fwrite(text, 1, n, f) == n;
-    return fclose(f) || !good;
+    put(at, tg_checksum(s->text, s->n));
+    return true;
+}
+
+static bool seal_tensors(const char *dir, const char *name, file *state) {
+    static file s;
+    uint64_t header;
+    char key[64], *at;
+    if (!open_file(&s, dir, name)) return false;
+    memcpy(&header, s.text, sizeof header);
+    if (header < s.n - sizeof header) s.n = sizeof header + (size_t)header;
+    snprintf(key, sizeof key, "\"%s\": \"", name);
+    if (!seal(&s, "\"tapegrad.xxh64.header\":\"") || !(at = digits(state, key))) return false;
+    put(at, tg_checksum(s.text, s.n));
+    return close_file(&s);
+}
+
+int main(int argc, char **argv) {
+    static file state;
+    const char *dir = argc == 2 ? argv[1] : ".";
+    return !(open_file(&state, dir, "state.json") && seal_tensors(dir, "model.safetensors", &state) &&
+             seal_tensors(dir, "state-00000.safetensors", &state) && seal(&state, "\"xxh64\": \"") &&
+             close_file(&state));
 }

@@ -205,6 +205,27 @@ START_TEST(a_limit_of_memory_is_kept) {
 }
 END_TEST
 
+/* Sorting takes 32 bytes of workspace an element. */
+START_TEST(a_limit_of_memory_counts_workspaces) {
+    for (int mib = 2; mib <= 4; mib += 2) {
+        tg_ctx *c = tg_ctx_new(TG_CONFIG(.threads = 1, .memory = (int64_t)mib << 20));
+        tg_tape *tape = tg_tape_new(c);
+        tg_tensor *x = tg_zeros(c, TG_F32, TG_SHAPE(50000)), *y = tg_sort(tape, x, 0, false, NULL);
+        tg_status expected = mib == 2 ? TG_ERR_MEMORY : TG_OK;
+        ck_assert_msg(tg_ctx_status(c) == expected && tg_alive(y) == !expected, "%s", tg_ctx_message(c));
+        ck_assert(!expected || strstr(tg_ctx_message(c), "1600000 bytes of workspace asked for, the limit is 2097152"));
+        tg_ctx_clear(c);
+        /* What is sorted, its order and the workspace are nearly 3 MB. */
+        tg_tensor *more = tg_zeros(c, TG_F32, TG_SHAPE(425000));
+        ck_assert_int_eq(tg_ctx_status(c), mib == 2 ? TG_OK : TG_ERR_MEMORY);
+        tg_drop(more);
+        tg_ctx_clear(c);
+        ck_assert(tg_alive(tg_exp(tape, x)));
+        tg_ctx_free(c);
+    }
+}
+END_TEST
+
 START_TEST(wrapped_memory_is_used_in_place_and_released) {
     tg_ctx *ctx = ctx_new();
     tg_tape *t = tg_tape_new(ctx);
@@ -317,7 +338,9 @@ int main(void) {
                             references_outlive_reuse,
                             foreign_tensors_are_refused,
                             a_context_that_cannot_be_made_is_dead,
-                            a_limit_of_memory_is_kept, wrapped_memory_is_used_in_place_and_released,
+                            a_limit_of_memory_is_kept,
+                            a_limit_of_memory_counts_workspaces,
+                            wrapped_memory_is_used_in_place_and_released,
                             shapes_and_sizes_are_checked,
                             values_go_in_and_out,
                             a_callers_threads_give_the_same_bits};
