@@ -203,8 +203,7 @@ static tg_status entropy_open(tg_ctx *ctx, const tg_cross_entropy_args *a, entro
     return TG_OK;
 }
 
-/* top and mass; row = x[target], 0 where that is not here; other = sum(x) / classes. Of logits that are whole, both
- * less the top. */
+/* top and mass; with x less the top: row = x[target], 0 where that is not here; other = sum(x) / classes. */
 static tg_status entropy_terms(tg_ctx *ctx, const tg_cross_entropy_args *a, const entropy *e) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
     if (!a->logits.numel) {
@@ -214,10 +213,7 @@ static tg_status entropy_terms(tg_ctx *ctx, const tg_cross_entropy_args *a, cons
         return ops->fill(ctx, e->other.a, 0);
     }
     TG_TRY(exp_rows(ctx, a->logits, e->top.a, e->t.a, e->mass.a));
-    if (a->classes)
-        MAP(id, e->t.a, a->logits);
-    else
-        MAP(sub, e->t.a, a->logits, e->top.a);
+    MAP(sub, e->t.a, a->logits, e->top.a);
     TG_TRY(ops->fill(ctx, e->row.a, 0));
     TG_TRY(ops->take(ctx, e->row.a, e->t.a, e->at.a, 1, NULL));
     MAP(where_da, e->row.a, e->here.a, e->row.a);
