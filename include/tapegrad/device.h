@@ -122,9 +122,10 @@ typedef struct tg_norm_args {
  * the first.
  *
  * A shard of a vocabulary says so by `classes`: its logits are the columns from `first` on, perhaps none, of so many;
- * targets are in [0, classes). top and mass are then of these columns, and loss[r] their part of it, -(1 - s) x[target]
- * if that is here, less s / classes sum(x): the sum over the shards, and top + log(mass) over all of them, is the loss.
- * In the gradient top and mass are those over all shards. */
+ * targets are in [0, classes). top and mass are then of these columns, and with d = x - top (x itself where mass is 0)
+ * loss[r] is their part of it: -(1 - s) d[target] if that is here, less s / classes sum(d). Were d less the top of all
+ * shards, the sum of the parts and log(mass) over all shards would be the loss. In the gradient top and mass are those
+ * over all shards. */
 typedef struct tg_cross_entropy_args {
     tg_array logits, target, loss, top, mass;
     int64_t ignore_index;

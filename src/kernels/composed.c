@@ -1,4 +1,5 @@
 /* The row-wise slots, composed. composed_attention.c has the attention's. */
+#include <float.h>
 #include <math.h>
 
 #include "kernels/composed_parts.h"
@@ -203,25 +204,27 @@ static tg_status entropy_open(tg_ctx *ctx, const tg_cross_entropy_args *a, entro
     return TG_OK;
 }
 
-/* top and mass; row = x[target], 0 where that is not here; other = sum(x) / classes. Of logits that are whole, both
- * less the top. */
+/* top and mass; with d = x - top, row = -(1 - s) d[target], if that is here, less s / classes sum(d). */
 static tg_status entropy_terms(tg_ctx *ctx, const tg_cross_entropy_args *a, const entropy *e) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
+    double least = e->t.a.dtype == TG_F64 ? -DBL_MAX : -(double)FLT_MAX;
     if (!a->logits.numel) {
         TG_TRY(ops->fill(ctx, e->top.a, -INFINITY));
         TG_TRY(ops->fill(ctx, e->mass.a, 0));
-        TG_TRY(ops->fill(ctx, e->row.a, 0));
-        return ops->fill(ctx, e->other.a, 0);
+        return ops->fill(ctx, e->row.a, 0);
     }
-    TG_TRY(exp_rows(ctx, a->logits, e->top.a, e->t.a, e->mass.a));
-    if (a->classes)
-        MAP(id, e->t.a, a->logits);
-    else
-        MAP(sub, e->t.a, a->logits, e->top.a);
+    REDUCE(TG_MAX, e->top.a, a->logits, 1, false);
+    MAP_P(clamp, e->other.a, least, INFINITY, false, e->top.a); /* of a row of -inf, x - top is -inf as x is */
+    MAP(exp_sub, e->t.a, a->logits, e->other.a);
+    REDUCE(TG_SUM, e->mass.a, e->t.a, 1, false);
+    MAP(sub, e->t.a, a->logits, e->other.a);
     TG_TRY(ops->fill(ctx, e->row.a, 0));
     TG_TRY(ops->take(ctx, e->row.a, e->t.a, e->at.a, 1, NULL));
+    MAP_P(affine, e->row.a, a->smoothing - 1, 0, false, e->row.a);
     MAP(where_da, e->row.a, e->here.a, e->row.a);
-    return ops->reduce(ctx, TG_SUM, e->other.a, e->t.a, 1.0 / (double)e->classes, false);
+    if (a->smoothing != 0) /* else 0 times -inf */
+        REDUCE(TG_SUM, e->row.a, e->t.a, -a->smoothing / (double)e->classes, true);
+    return TG_OK;
 }
 
 /* What a read of one number, at each target of as many classes, says of targets that are out of range. */
@@ -238,7 +241,6 @@ tg_status tg_composed_cross_entropy(tg_ctx *ctx, const tg_cross_entropy_args *a)
     TG_TRY(entropy_open(ctx, a, &e));
     view_column(&loss, &a->loss);
     TG_TRY(entropy_terms(ctx, a, &e));
-    MAP_P(linear_sum, e.row.a, a->smoothing - 1, -a->smoothing, false, e.row.a, e.other.a);
     if (!a->classes)
         MAP(log_add, e.row.a, e.mass.a, e.row.a);
     MAP(where_da, loss.a, e.counts.a, e.row.a);
@@ -258,8 +260,8 @@ tg_status tg_composed_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_arg
     TG_TRY(tg_ctx_ops(ctx)->fill(ctx, e.row.a, a->smoothing - 1));
     MAP(where_da, e.row.a, e.here.a, e.row.a);
     TG_TRY(tg_ctx_ops(ctx)->put_add(ctx, e.t.a, e.row.a, e.at.a, 1, NULL));
-    MAP(where_da, e.row.a, e.counts.a, gloss.a);
-    MAP_P(mul, a->glogits, 0, 0, a->add, e.t.a, e.row.a);
+    MAP(mul, e.t.a, e.t.a, gloss.a);
+    MAP_P(where_da, a->glogits, 0, 0, a->add, e.counts.a, e.t.a);
     return TG_OK;
 }
 

@@ -70,6 +70,40 @@ static tg_status reduce_now(tg_call *c, tg_tensor *dst, tg_tensor *src, tg_reduc
     return tg_storage_need(dst->storage, dst);
 }
 
+/* Whether the target of each row is among this rank's columns, bool [rows]. Of a rank without columns it means nothing,
+ * nor does it matter there. */
+static tg_status targets_here(tg_call *c, tg_tensor **here) {
+    const tg_loss_params *p = params_of(c);
+    const tg_tensor *target = c->in[c->n_in - 1];
+    tg_tensor *nearest = tg_call_temp(c, TG_I64, target->ndim, target->shape);
+    tg_tensor *same = tg_call_temp(c, TG_BOOL, target->ndim, target->shape);
+    TG_TRY(tg_ctx_status(c->ctx));
+    TG_TRY(tg_op_map(c, TG_FN_clamp, nearest, TG_T1(target), 1, (double)p->first,
+                     (double)(p->first + p->columns - 1), false));
+    TG_TRY(tg_op_map(c, TG_FN_eq, same, TG_T2(target, nearest), 2, 0, 0, false));
+    *here = rows_from(c, same, 0, 1);
+    return c->ctx->status;
+}
+
+/* The parts are of logits less this rank's top, and become those of logits less the top of all. Of rows with nothing
+ * above -inf here they are 0 or infinite, and stay. */
+static tg_status lower_parts(tg_call *c, const tg_tensor *top, tg_tensor *rows) {
+    const tg_loss_params *p = params_of(c);
+    const tg_tensor *own = c->saved[TG_LOSS_TOP], *mass = c->saved[TG_LOSS_MASS];
+    double s = tg_loss_by_partition(p) ? 0 : p->smoothing, share = s * (double)p->columns / (double)p->classes;
+    tg_tensor *by = tg_call_temp(c, (tg_dtype)own->dtype, 1, own->shape), *part = rows_from(c, rows, 1, 1), *here;
+    tg_tensor *of_target = tg_call_temp(c, (tg_dtype)own->dtype, 1, own->shape);
+    TG_TRY(targets_here(c, &here));
+    TG_TRY(tg_op_map(c, TG_FN_sub, by, TG_T2(top, own), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_where_da, by, TG_T2(mass, by), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_where_da, of_target, TG_T2(here, by), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_affine, part, TG_T1(of_target), 1, 1 - s, 0, true));
+    if (share != 0) TG_TRY(tg_op_map(c, TG_FN_affine, part, TG_T1(by), 1, share, 0, true));
+    if (!tg_loss_by_partition(p)) return TG_OK;
+    tg_tensor *mean = rows_from(c, rows, 2, 1);
+    return tg_op_map(c, TG_FN_sub, mean, TG_T2(mean, by), 2, 0, 0, false);
+}
+
 /* Two all-reduces: what is saved becomes that over all ranks, and the parts their sum. */
 static tg_status join_ranks(tg_call *c, tg_tensor *rows) {
     tg_tensor *own = c->saved[TG_LOSS_TOP], *mass = c->saved[TG_LOSS_MASS], *sum = rows_from(c, rows, 0, 1);
@@ -77,6 +111,7 @@ static tg_status join_ranks(tg_call *c, tg_tensor *rows) {
     tg_tensor *summed = rows_from(c, rows, 0, 2);
     TG_TRY(tg_ctx_status(c->ctx));
     TG_TRY(reduce_now(c, top, own, TG_REDUCE_MAX));
+    TG_TRY(lower_parts(c, top, rows));
     TG_TRY(tg_op_map(c, TG_FN_exp_sub_mul, sum, TG_T3(own, top, mass), 3, 0, 0, false));
     TG_TRY(reduce_now(c, summed, summed, TG_REDUCE_SUM));
     TG_TRY(tg_op_map(c, TG_FN_id, own, TG_T1(top), 1, 0, 0, false));
@@ -89,10 +124,9 @@ tg_status tg_vocab_finish(tg_call *c, tg_tensor *rows) {
     tg_tensor *counts, *loss;
     TG_TRY(tg_ctx_status(c->ctx));
     TG_TRY(join_ranks(c, rows));
-    if (tg_loss_by_partition(p))
+    if (tg_loss_by_partition(p) && p->smoothing != 0)
         TG_TRY(tg_op_map(c, TG_FN_linear_sum, part, TG_T2(part, rows_from(c, rows, 2, 1)), 2, 1 - p->smoothing,
                          -p->smoothing, false));
-    TG_TRY(tg_op_map(c, TG_FN_add, part, TG_T2(c->saved[TG_LOSS_TOP], part), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_log_add, part, TG_T2(c->saved[TG_LOSS_MASS], part), 2, 0, 0, false));
     TG_TRY(tg_loss_counts(c, target, &counts));
     TG_TRY(tg_loss_buffer(c, &loss));

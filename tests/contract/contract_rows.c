@@ -275,9 +275,9 @@ static void entropy_forward_case(contract *c, int64_t n, tg_dtype t, bool shard,
         top[r] = x[r * n];
         for (int64_t j = 0; j < n; j++) top[r] = fmax(top[r], x[r * n + j]);
         mass[r] = exp(lse - top[r]);
-        for (int64_t j = 0; j < n; j++) sum += x[r * n + j];
-        double from = shard ? 0 : lse;
-        loss[r] = s * (from - sum / (double)k.classes);
+        double from = shard ? top[r] : lse;
+        for (int64_t j = 0; j < n; j++) sum += from - x[r * n + j];
+        loss[r] = s * sum / (double)k.classes;
         if (at >= 0 && at < n) loss[r] += (1 - s) * (from - x[r * n + at]);
         if (target[r] == -100) loss[r] = 0;
     }
@@ -293,8 +293,8 @@ static void entropy_forward_case(contract *c, int64_t n, tg_dtype t, bool shard,
 void contract_cross_entropy(contract *c) {
     for (int k = 0; c->ops->cross_entropy && k < 8 * LENGTHS; k++)
         entropy_forward_case(c, lengths[k / 8], floats[k % 4], k / 4 % 2, false);
-    for (int k = 0; c->ops->cross_entropy && k < LENGTHS; k++)
-        entropy_forward_case(c, lengths[k], TG_F32, false, true);
+    for (int k = 0; c->ops->cross_entropy && k < 2 * LENGTHS; k++)
+        entropy_forward_case(c, lengths[k / 2], TG_F32, k % 2, true);
 }
 
 static void entropy_grad_case(contract *c, int64_t n, tg_dtype t, bool shard, bool in_place, bool far) {

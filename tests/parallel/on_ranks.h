@@ -45,6 +45,14 @@ static inline void on_ranks(int n, tg_rank_fn fn, void *arg) {
     ck_assert_msg(s == TG_OK, "%d ranks: %s: %s", n, tg_status_name(s), message);
 }
 
+/* Memory that is taken from now on holds NaN: what is not written is found. */
+static inline tg_tape *tape_on_nans(tg_ctx *ctx) {
+    tg_tape *t = tg_tape_new(ctx);
+    tg_full(t, TG_F64, TG_SHAPE(1 << 16), NAN);
+    tg_tape_reset(t);
+    return t;
+}
+
 /* Element i of tensor number k. */
 static inline double at(int k, int64_t i) { return sin((double)(i + 1) * (0.7 + 0.13 * k) + k); }
 

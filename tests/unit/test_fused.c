@@ -207,7 +207,7 @@ END_TEST
 typedef struct entropy_case {
     int64_t rows, n;
     double smoothing;
-    bool add, in_place;
+    bool add, in_place, masked;
 } entropy_case;
 
 enum { IGNORED = -100 };
@@ -217,7 +217,7 @@ static double entropy_loss(const array *x, int64_t r, int64_t n, int64_t target,
     double z = row_lse(x, r, n), mean = 0;
     for (int64_t i = 0; i < n; i++)
         mean += (z - get(x, r * n + i)) / (double)n;
-    return (1 - s) * (z - get(x, r * n + target)) + s * mean;
+    return (1 - s) * (z - get(x, r * n + target)) + (s != 0 ? s * mean : 0);
 }
 
 static void entropy_reference(const entropy_case *c, const array *x, const array *target, double g, double *loss,
@@ -249,6 +249,8 @@ static void run_entropy(bench *t, const entropy_case *c) {
         set(target, 3, (double)c->n);
         set(target, 4, -1);
     }
+    for (int64_t i = 0; c->masked && i < x->a.numel; i++) /* a class, the target, a row that is ignored, and one not */
+        if (i == 1 || i == c->n + 7 % c->n || i >= 2 * c->n) set(x, i, -INFINITY);
     gloss->stride[0] = 0; /* one value for all rows, as the gradient of a mean is */
     gloss->a.contiguous = false;
     if (c->rows)
@@ -269,6 +271,13 @@ static void run_entropy(bench *t, const entropy_case *c) {
     array_free(top), array_free(mass);
 }
 
+/* What the part of a row's loss in columns [first, last) gains with its logits less a top that is `by` above theirs. */
+static double lowered(const array *target, int64_t r, int64_t first, int64_t last, int64_t n, double s, double by) {
+    double k = get(target, r), weight = s * (double)(last - first) / (double)n;
+    if (k >= (double)first && k < (double)last) weight += 1 - s;
+    return weight != 0 ? weight * by : 0;
+}
+
 /* The columns of a whole vocabulary in two shards, the second perhaps of none: the parts of the loss and the
  * log-sum-exp over both make what the whole slot computes, and so do the gradients. */
 static void run_shards(bench *t, int64_t rows, int64_t n, int64_t cut, double s) {
@@ -283,7 +292,7 @@ static void run_shards(bench *t, int64_t rows, int64_t n, int64_t cut, double s)
     for (int64_t r = 0; r < rows; r++) set(target, r, r == 2 ? IGNORED : r == 3 ? (double)n : (double)(r * 7 % n));
     fill_with(gloss, 0.25);
     fill_with(one, 1);
-    entropy_reference(&(entropy_case){rows, n, s, false, false}, x, target, 0.25, want_loss, want_gx);
+    entropy_reference(&(entropy_case){.rows = rows, .n = n, .smoothing = s}, x, target, 0.25, want_loss, want_gx);
     for (int k = 0; k < 2; k++) {
         int64_t bad = 0, shape[2] = {rows, k ? n - cut : cut}, numel = rows * shape[1];
         size_t skip = (size_t)(k ? cut : 0) * (size_t)tg_dtype_bits(t->dtype) / 8;
@@ -306,10 +315,13 @@ static void run_shards(bench *t, int64_t rows, int64_t n, int64_t cut, double s)
         ck_assert_int_eq(t->ops->cross_entropy_grad(t->ctx, &a), TG_OK);
     }
     for (int64_t r = 0; r < rows; r++) {
-        double most = fmax(get(top[0], r), get(top[1], r)), sum = 0;
-        for (int k = 0; k < 2; k++) sum += get(mass[k], r) * exp(get(top[k], r) - most);
-        double z = most + log(sum);
-        set(loss[0], r, r == 2 || r == 3 ? get(loss[0], r) + get(loss[1], r) : z + get(loss[0], r) + get(loss[1], r));
+        double most = fmax(get(top[0], r), get(top[1], r)), sum = 0, all = 0;
+        for (int k = 0; k < 2; k++) {
+            sum += get(mass[k], r) * exp(get(top[k], r) - most);
+            all += get(loss[k], r);
+            if (r != 2 && r != 3) all += lowered(target, r, k ? cut : 0, k ? n : cut, n, s, most - get(top[k], r));
+        }
+        set(loss[0], r, r == 2 || r == 3 ? all : log(sum) + all);
     }
     expect(t, loss[0], want_loss, "cross_entropy of shards");
     expect(t, gx, want_gx, "cross_entropy_grad of shards");
@@ -318,15 +330,40 @@ static void run_shards(bench *t, int64_t rows, int64_t n, int64_t cut, double s)
     for (int k = 0; k < 2; k++) array_free(loss[k]), array_free(top[k]), array_free(mass[k]);
 }
 
+/* A shard of which every logit is -inf: it has no part but what makes the loss infinite. */
+static void run_masked_shard(bench *t, double s) {
+    enum { N = 6 };
+    tg_dtype acc = wide(t->dtype);
+    array *x = fill_with(ARRAY(t->dtype, ROWS, 2, N), -INFINITY), *target = ARRAY(TG_I64, ROWS, 2);
+    array *loss = ARRAY(acc, ROWS, 2), *top = ARRAY(acc, ROWS, 2), *mass = ARRAY(acc, ROWS, 2);
+    int64_t bad = 0;
+    set(target, 0, N + 1), set(target, 1, 2 * N);
+    tg_cross_entropy_args a = {.logits = x->a, .target = target->a, .loss = loss->a, .top = top->a, .mass = mass->a,
+                               .bad = &bad, .ignore_index = IGNORED, .smoothing = s, .first = N, .classes = 3 * N};
+    ck_assert_int_eq(t->ops->cross_entropy(t->ctx, &a), TG_OK);
+    expect(t, loss, (const double[]){INFINITY, s != 0 ? INFINITY : 0}, "cross_entropy of a masked shard");
+    expect(t, top, (const double[]){-INFINITY, -INFINITY}, "the top of a masked shard");
+    expect(t, mass, (const double[]){0, 0}, "the mass of a masked shard");
+    array_free(x), array_free(target), array_free(loss), array_free(top), array_free(mass);
+}
+
 static void entropy_cases(bench *t) {
     for (double s = 0; s < 0.25; s += 0.2) {
         run_shards(t, 7, 12, 5, s);
         run_shards(t, 2, 1100, 1, s);
         run_shards(t, 5, 4, 4, s);
+        run_masked_shard(t, s);
     }
     static const entropy_case cases[] = {
-        {3, 7, 0, false, false},      {90, 65, 0, false, true}, {5, 1100, 0.1, false, false},
-        {6, 1025, 0.2, true, false}, {2, 1, 0.1, false, true},  {0, 4, 0, false, false},
+        {.rows = 3, .n = 7},
+        {.rows = 90, .n = 65, .in_place = true},
+        {.rows = 5, .n = 1100, .smoothing = 0.1},
+        {.rows = 6, .n = 1025, .smoothing = 0.2, .add = true},
+        {.rows = 2, .n = 1, .smoothing = 0.1, .in_place = true},
+        {.rows = 0, .n = 4},
+        {.rows = 4, .n = 5, .masked = true},
+        {.rows = 4, .n = 1100, .smoothing = 0.1, .add = true, .masked = true},
+        {.rows = 4, .n = 5, .in_place = true, .masked = true},
     };
     for (size_t i = 0; t->layout == ROWS && i < sizeof cases / sizeof cases[0]; i++)
         run_entropy(t, &cases[i]);

@@ -313,7 +313,8 @@ static void check_edge(edge_fn f, const char *name, tg_dtype dtype, double a, do
                       b, i, got, want);
         tg_jvp(t, &y, 1, &in[i], 1, &one, &push);
         got = tg_item(push);
-        bool odd = isnan(got) && !(isfinite(a) && isfinite(b)); /* the other's slope, times a tangent of 0 */
+        /* The other's slope, times a tangent of 0; tg_logsumexp leaves that out. */
+        bool odd = f != sums && isnan(got) && !(isfinite(a) && isfinite(b));
         ck_assert_msg(near(got, want) || odd, "%s in %s at (%g, %g), tangent %d: %g, not %g", name,
                       tg_dtype_name(dtype), a, b, i, got, want);
     }

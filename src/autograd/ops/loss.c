@@ -135,10 +135,17 @@ static tg_array column(tg_array x, tg_extent *e) {
     return (tg_array){x.data, e->shape, e->stride, x.numel, 2, x.dtype, false};
 }
 
-static tg_status mean_logits(tg_call *c, tg_array logits, tg_array mean) {
+/* mean = that of the rows of logits, less top where mass is not 0. */
+static tg_status mean_logits(tg_call *c, tg_array logits, tg_array top, tg_array mass, tg_array mean) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    tg_tensor *wide = tg_call_temp(c, TG_F64, 1, logits.shape); /* whose digits are not lost in the difference */
     tg_extent e;
     int64_t n = logits.shape[1];
-    return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, column(mean, &e), logits, n ? 1.0 / (double)n : 0, false);
+    const double none[2] = {0};
+    TG_TRY(tg_ctx_status(c->ctx));
+    TG_TRY(ops->reduce(c->ctx, TG_SUM, column(tg_array_of(wide), &e), logits, n ? 1.0 / (double)n : 0, false));
+    TG_TRY(ops->map(c->ctx, TG_FN_where_da, mean, (const tg_array[]){mass, top}, 2, none, false));
+    return ops->map(c->ctx, TG_FN_sub, mean, (const tg_array[]){tg_array_of(wide), mean}, 2, none, false);
 }
 
 tg_status tg_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, const tg_tensor *loss, int64_t first) {
@@ -159,7 +166,8 @@ tg_status tg_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, 
         .bad = &bad,
     };
     TG_TRY((ops->cross_entropy ? ops->cross_entropy : tg_composed_cross_entropy)(c->ctx, &a));
-    if (tg_loss_by_partition(p)) TG_TRY(mean_logits(c, logits, part(loss, target->numel + first, n, &e[0])));
+    if (tg_loss_by_partition(p))
+        TG_TRY(mean_logits(c, logits, a.top, a.mass, part(loss, target->numel + first, n, &e[0])));
     return bad ? bad_target(c, target, first + bad - 1, p->classes) : TG_OK;
 }
 

@@ -44,7 +44,7 @@ tg_status tg_loss_infer(tg_call *c, int64_t classes);
 tg_status tg_loss_buffer(tg_call *c, tg_tensor **loss);
 /* Loss, top and mass of rows [first, first + logits.shape[0]) of the call; of a shard its parts of them, as
  * tg_cross_entropy_args says. With the smoothing of partitions loss is [2, rows]: those parts without smoothing, and
- * the mean of this rank's logits. */
+ * the mean of this rank's logits less their top. */
 tg_status tg_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, const tg_tensor *loss, int64_t first);
 tg_status tg_loss_reduce(tg_call *c, const tg_tensor *target, const tg_tensor *loss);
 

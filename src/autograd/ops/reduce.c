@@ -224,43 +224,74 @@ TG_REDUCTION(min)
 
 /* ---- logsumexp ---- */
 
-/* Shifts are finite: with them a row of -inf gives -inf, and one that holds inf gives inf, not NaN. */
-static tg_status finite_shift(tg_call *c, tg_tensor *shift, const tg_tensor *x) {
-    double most = shift->dtype == TG_F64 ? DBL_MAX : (double)FLT_MAX;
-    return tg_op_map(c, TG_FN_clamp, shift, TG_T1(x), 1, -most, most, false);
+/* The private saved buffers, the result's shape with the reduced dims kept: the greatest x, and the sum of e^x less it.
+ * As one number, their log-sum-exp, they would lose as many digits as x is large. */
+enum { TOP, MASS };
+
+/* Tops are finite: with them a row of -inf gives -inf, and one that holds inf gives inf, not NaN. */
+static double most_top(tg_dtype dtype) { return dtype == TG_F64 ? DBL_MAX : (double)FLT_MAX; }
+
+/* What derivatives divide by: sums are 1 to the number of elements, but 0 in a row of -inf, and inf beside one. */
+static const double least_mass = 1, most_mass = 0x1p64;
+
+static tg_status logsumexp_infer(tg_call *c) {
+    const tg_tensor *x = c->in[0];
+    tg_dtype dtype = tg_accumulate_dtype((tg_dtype)x->dtype);
+    int64_t shape[TG_MAX_DIMS];
+    TG_TRY(tg_reduce_float_infer(c));
+    tg_reduce_shape(x, tg_reduce_params_of(c)->mask, true, shape);
+    TG_TRY(tg_call_save(c, TOP, dtype, x->ndim, shape));
+    return tg_call_save(c, MASS, dtype, x->ndim, shape);
 }
 
 static tg_status logsumexp_forward(tg_call *c) {
-    const tg_tensor *x = c->in[0];
-    tg_tensor *e = tg_reduce_whole(c, x), *shift = tg_reduce_small(c, x), *sum = tg_reduce_small(c, x);
-    tg_tensor *y = tg_reduce_kept(c, c->out[0], x->ndim);
+    const tg_tensor *x = c->in[0], *top = c->saved[TOP], *mass = c->saved[MASS];
+    tg_tensor *e = tg_reduce_whole(c, x), *y = tg_reduce_kept(c, c->out[0], x->ndim);
+    double most = most_top((tg_dtype)top->dtype);
     if (!tg_ok(c->ctx)) return c->ctx->status;
     if (tg_reduce_group(c, x) == 0) return tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(y), -INFINITY);
-    TG_TRY(tg_reduce_run(c, TG_MAX, shift, x, 1));
-    TG_TRY(finite_shift(c, shift, shift));
-    TG_TRY(tg_op_map(c, TG_FN_exp_sub, e, TG_T2(x, shift), 2, 0, 0, false));
-    TG_TRY(tg_reduce_run(c, TG_SUM, sum, e, 1));
-    return tg_op_map(c, TG_FN_log_add, y, TG_T2(sum, shift), 2, 0, 0, false);
+    TG_TRY(tg_reduce_run(c, TG_MAX, top, x, 1));
+    TG_TRY(tg_op_map(c, TG_FN_clamp, top, TG_T1(top), 1, -most, most, false));
+    TG_TRY(tg_op_map(c, TG_FN_exp_sub, e, TG_T2(x, top), 2, 0, 0, false));
+    TG_TRY(tg_reduce_run(c, TG_SUM, mass, e, 1));
+    TG_TRY(tg_op_map(c, TG_FN_log_add, y, TG_T2(mass, top), 2, 0, 0, false));
+    return tg_op_map(c, TG_FN_clamp, mass, TG_T1(mass), 1, least_mass, most_mass, false);
 }
 
 static tg_status logsumexp_backward(tg_call *c) {
     const tg_tensor *x = c->in[0];
-    tg_tensor *g = tg_reduce_kept(c, c->gout[0], x->ndim), *y = tg_reduce_kept(c, c->out[0], x->ndim);
-    tg_tensor *shift = tg_reduce_small(c, x);
+    tg_tensor *gy = tg_reduce_kept(c, c->gout[0], x->ndim), *g = tg_reduce_small(c, x), *top = c->saved[TOP];
     if (!tg_ok(c->ctx)) return c->ctx->status;
-    TG_TRY(finite_shift(c, shift, y));
-    return tg_op_map(c, TG_FN_exp_sub_mul, c->gin[0], TG_T3(x, shift, g), 3, 0, 0, tg_adds(c, 0));
+    TG_TRY(tg_op_map(c, TG_FN_div, g, TG_T2(gy, c->saved[MASS]), 2, 0, 0, false));
+    return tg_op_map(c, TG_FN_exp_sub_mul, c->gin[0], TG_T3(x, top, g), 3, 0, 0, tg_adds(c, 0));
 }
 
-/* A row that is -inf alone has no slope. */
+/* Each element's slope: its share of the sum. */
+static tg_tensor *logsumexp_shares(tg_tape *t, const tg_node *n) {
+    const tg_reduce_params *p = tg_node_params(n);
+    tg_tensor *x = tg_wide(t, tg_node_in(n)[0]);
+    double most = most_top((tg_dtype)x->dtype);
+    if (tg_numel(x) == 0) return x;
+    tg_tensor *top = tg_clamp(t, tg_detach(t, tg_max(t, x, p->dims, true)), -most, most);
+    tg_tensor *e = tg_exp(t, tg_sub(t, x, top));
+    return tg_div(t, e, tg_clamp(t, tg_sum(t, e, p->dims, true), least_mass, most_mass));
+}
+
 static tg_tensor *logsumexp_taped(tg_tape *t, const tg_node *n, tg_tensor *g) {
-    tg_tensor *x = tg_wide(t, tg_node_in(n)[0]), *y = tg_wide(t, tg_reduce_kept_taped(t, n, tg_node_out(n)[0]));
-    double most = x->dtype == TG_F64 ? DBL_MAX : (double)FLT_MAX;
-    tg_tensor *share = tg_exp(t, tg_sub(t, x, tg_clamp(t, y, -most, most)));
-    return tg_cast(t, tg_mul(t, share, tg_wide(t, tg_reduce_kept_taped(t, n, g))), (tg_dtype)g->dtype);
+    tg_tensor *wide = tg_wide(t, tg_reduce_kept_taped(t, n, g));
+    return tg_cast(t, tg_mul(t, logsumexp_shares(t, n), wide), (tg_dtype)g->dtype);
 }
 
 TG_VJP(logsumexp_vjp, logsumexp_taped(t, n, g))
+
+/* An element that is inf, whose slope is inf, stays where it is with a tangent of 0. */
+static tg_status logsumexp_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    const tg_reduce_params *p = tg_node_params(n);
+    tg_tensor *share = logsumexp_shares(t, n), *d = tg_wide(t, din[0]), *still = tg_equals(t, d, 0);
+    tg_tensor *slope = tg_masked_fill(t, share, tg_where(t, still, tg_equals(t, share, INFINITY), still), 0);
+    dout[0] = tg_cast(t, tg_sum(t, tg_mul(t, slope, d), p->dims, p->keepdim), (tg_dtype)din[0]->dtype);
+    return TG_OK;
+}
 
 static const tg_sample logsumexp_samples[] = {
     TG_REDUCE_SAMPLES, TG_SMALL_SAMPLES,
@@ -271,9 +302,9 @@ static const tg_sample logsumexp_samples[] = {
 
 const tg_op tg_op_logsumexp = {
     .size = sizeof(tg_op), .name = "logsumexp", .formula = "ln of the sum of e^x over dims", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(tg_reduce_params), .saves_in = 1, .saves_out = 1, .family = TG_FAMILY_REDUCE,
-    .sums_f32 = true, .infer = tg_reduce_float_infer, .forward = logsumexp_forward, .backward = logsumexp_backward,
-    .vjp = logsumexp_vjp, .jvp = tg_jvp_by_vjp, .flops = tg_reduce_flops, TG_SAMPLES(logsumexp_samples)};
+    .params_size = sizeof(tg_reduce_params), .saves_in = 1, .family = TG_FAMILY_REDUCE, .sums_f32 = true,
+    .infer = logsumexp_infer, .forward = logsumexp_forward, .backward = logsumexp_backward, .vjp = logsumexp_vjp,
+    .jvp = logsumexp_jvp, .flops = tg_reduce_flops, TG_SAMPLES(logsumexp_samples)};
 
 /* ln sum e^x over dims, computed from x's maximum; -inf of no elements and of -inf alone (whose gradient is 0). */
 TG_REDUCTION(logsumexp)

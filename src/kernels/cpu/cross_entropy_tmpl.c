@@ -31,15 +31,15 @@ static real sum_logits(const tg_rows *x, int64_t r, real ref) {
     return sum;
 }
 
-/* Of a shard: what the loss has of it beside the log-sum-exp over all shards. */
+/* Of a shard: what the loss has of it beside log(mass) over all shards. */
 static real row_loss(const tg_cross_entropy_job *job, int64_t r, lse z) {
     int64_t t;
-    real s = (real)job->smoothing, ref = job->shard ? 0 : z.ref, from = job->shard ? 0 : (real)log(z.sum), loss = 0;
+    real s = (real)job->smoothing, from = job->shard ? 0 : (real)log(z.sum), loss = 0;
     if (!counts(job, r, &t))
         return 0;
     if (here(job, t))
-        loss = (1 - s) * (from - (logit(&job->logits, r, t) - ref));
-    return s == 0 ? loss : loss + s * (from - sum_logits(&job->logits, r, ref) / (real)job->classes);
+        loss = (1 - s) * (from - (logit(&job->logits, r, t) - z.ref));
+    return s == 0 ? loss : loss + s * (from - sum_logits(&job->logits, r, z.ref) / (real)job->classes);
 }
 
 void TG_K(cross_entropy)(void *arg, int64_t begin, int64_t end) {

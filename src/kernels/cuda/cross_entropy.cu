@@ -28,13 +28,13 @@ __device__ inline void report_bad(const Job &job, int64_t r) {
         atomicMin(job.fault.word, job.fault.call << 40 | (unsigned long long)r);
 }
 
-/* ref: what logits are less of here. Of a shard: what the loss has of it beside the log-sum-exp over all shards. */
-template <class T> __device__ inline T row_loss(const Job &job, int64_t r, T ref, T mass, T sum) {
+/* sum: of the logits less z.ref. Of a shard: what the loss has of it beside log(mass) over all shards. */
+template <class T> __device__ inline T row_loss(const Job &job, int64_t r, Lse<T> z, T sum) {
     int64_t t;
-    T s = (T)job.smoothing, from = job.shard ? (T)0 : tg_m_log(mass), loss = 0;
+    T s = (T)job.smoothing, from = job.shard ? (T)0 : tg_m_log(z.sum), loss = 0;
     if (!counts(job, r, &t)) return 0;
     if (t >= 0 && t < job.logits.n)
-        loss = (1 - s) * (from - (load<T>(row_at(job.logits, r), job.logits.dtype, t * job.logits.stride) - ref));
+        loss = (1 - s) * (from - (load<T>(row_at(job.logits, r), job.logits.dtype, t * job.logits.stride) - z.ref));
     return s == 0 ? loss : loss + s * (from - sum / (T)job.classes);
 }
 
@@ -43,11 +43,11 @@ __device__ inline void loss_row(const Job &job, const Group &g, int64_t r, bool 
     Share<T, W, KEPT, 1> row(nullptr, job.logits.n);
     Sources<1> x = {{&job.logits}, {row_at(job.logits, r)}};
     Lse<T> z = lse_of_row(row, x, g);
-    T ref = job.shard ? (T)0 : z.ref, sum = 0;
+    T sum = 0;
     if (job.smoothing != 0) {
         row.again(x, g, [&](int64_t, T(&v)[1][W], int) {
             TG_UNROLL
-            for (int i = 0; i < W; i++) sum += v[0][i] - ref;
+            for (int i = 0; i < W; i++) sum += v[0][i] - z.ref;
         });
         sum = joined(g, sum, Sum());
     }
@@ -55,7 +55,7 @@ __device__ inline void loss_row(const Job &job, const Group &g, int64_t r, bool 
     report_bad(job, r);
     row_set<T>(job.top, r, z.sum == 0 ? -(T)INFINITY : z.ref);
     row_set<T>(job.mass, r, z.sum);
-    row_set<T>(job.loss, r, row_loss<T>(job, r, ref, z.sum, sum));
+    row_set<T>(job.loss, r, row_loss<T>(job, r, z, sum));
 }
 
 template <class T, int W, int KEPT> __global__ void cross_entropy(Plan p, Job job) {
