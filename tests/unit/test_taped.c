@@ -286,6 +286,9 @@ static tg_tensor *smallest(tg_tape *u, tg_tensor *x, tg_tensor *z) {
 static tg_tensor *halves(tg_tape *u, tg_tensor *x, tg_tensor *z) {
     return tg_norm(u, pair_of(u, x, z), 0.5, TG_ALL_DIMS, false);
 }
+static tg_tensor *inverses(tg_tape *u, tg_tensor *x, tg_tensor *z) {
+    return tg_norm(u, pair_of(u, x, z), -1, TG_ALL_DIMS, false);
+}
 static tg_tensor *spread(tg_tape *u, tg_tensor *x, tg_tensor *z) {
     return tg_std(u, pair_of(u, x, z), TG_ALL_DIMS, 0, false);
 }
@@ -379,6 +382,9 @@ START_TEST(edges_are_those_of_backward) {
         if (i < 5) check_edge(angle, "atan2", TG_F32, odd[i][0], odd[i][1]);
     }
     check_edge(halves, "norm", TG_F32, 1e-30, 1e10);
+    check_edge(inverses, "norm", TG_F32, 1e-30, 1e10);
+    check_edge(inverses, "norm", TG_F64, 0, 2);
+    check_edge(inverses, "norm", TG_F16, 0, 0);
     check_edge(spread, "std", TG_F32, 1e30, 3e30);
     check_edge(spread, "std", TG_F32, 0.1, 0.1);
     end();
