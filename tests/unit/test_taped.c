@@ -391,6 +391,19 @@ START_TEST(edges_are_those_of_backward) {
 }
 END_TEST
 
+/* At 1 and -1 the second derivatives of asin and acos are infinite, as the first. */
+START_TEST(the_arcs_end_upright) {
+    begin();
+    for (double at = -1; at <= 1; at += 2) {
+        tg_tensor *x = leaf(at), *up = derivative(tg_asin(t, x), x), *down = derivative(tg_acos(t, x), x);
+        ck_assert(tg_item(up) == INFINITY && tg_item(down) == -INFINITY);
+        ck_assert(tg_item(derivative(up, x)) == at * INFINITY && tg_item(derivative(down, x)) == -at * INFINITY);
+        tg_tape_reset(t);
+    }
+    end();
+}
+END_TEST
+
 /* The slope of a^b by a is 0 for b = 0; its own slope by b is 1 / a. */
 START_TEST(a_power_of_0_has_its_second_derivative) {
     begin();
@@ -563,6 +576,7 @@ int main(void) {
                             in_place_keeps_what_it_needs,
                             what_is_overwritten_keeps_its_shape,
                             edges_are_those_of_backward,
+                            the_arcs_end_upright,
                             a_power_of_0_has_its_second_derivative,
                             results_are_nobody_elses,
                             products_are_there_without_grad,
