@@ -58,8 +58,17 @@ static void print_cell(const char *text) {
     }
 }
 
+/* What no column tells: refusals by a device, and for what is given. */
+static const char refusals[] =
+    "Devices `cpu` and `cuda` run all of them: `cuda` has every slot that ops compute with. It refuses `attention`\n"
+    "with heads of more than 256 elements (TG_ERR_SHAPE). `linear_cross_entropy` with class weights is refused\n"
+    "everywhere (TG_ERR_UNSUPPORTED). What another device lacks is composed of the slots that each has, but for\n"
+    "`sort`, `topk` and `median`, and where the host does not read its memory `attention` with a window, lengths or\n"
+    "packed sequences: these are TG_ERR_UNSUPPORTED there.\n\n";
+
 static void print_markdown(void) {
     char inputs[32];
+    fputs(refusals, stdout);
     printf("| op | formula | inputs | family | |\n| --- | --- | --- | --- | --- |\n");
     for (int i = 0; i < tg_op_count(); i++) {
         const tg_op *op = tg_op_at(i);

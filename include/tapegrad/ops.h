@@ -90,7 +90,7 @@ TG_API tg_tensor *tg_mean(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
 TG_API tg_tensor *tg_var(tg_tape *t, tg_tensor *x, tg_dims dims, int correction, bool keepdim); /* / (n - correction) */
 TG_API tg_tensor *tg_std(tg_tape *t, tg_tensor *x, tg_dims dims, int correction, bool keepdim); /* sqrt(var) */
 TG_API tg_tensor *tg_prod(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);
-/* (sum |x|^p)^(1/p), p >= 0 or an infinity; gradient 0 at 0 */
+/* (sum |x|^p)^(1/p), any p or an infinity; p < 0: 0 where an element is 0; gradient 0 at 0 */
 TG_API tg_tensor *tg_norm(tg_tape *t, tg_tensor *x, double p, tg_dims dims, bool keepdim);
 TG_API tg_tensor *tg_max(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim); /* ties share the gradient evenly */
 TG_API tg_tensor *tg_min(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim);

@@ -180,8 +180,7 @@ typedef struct tg_placement {
 
 /* ---- Context ---- */
 
-/* The caller's memory for everything a context allocates. alloc returns NULL when it cannot; align is a power of
- * two up to 2 MiB. */
+/* The caller's memory for all of a context. alloc returns NULL when it cannot; align is a power of two up to 2 MiB. */
 typedef struct tg_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t align);
     void (*free)(void *user, void *p, size_t bytes);
@@ -395,7 +394,8 @@ typedef struct tg_backward_opts {
 #define TG_BACKWARD(...) (&(tg_backward_opts){.size = sizeof(tg_backward_opts), __VA_ARGS__})
 
 /* Adds d root / d leaf into the gradient of every leaf that needs one. Nodes run in the reverse of the recorded
- * order; a leaf's hooks run after its last contribution. Consumes what the nodes saved, unless told to retain. */
+ * order; a leaf's hooks run after its last contribution. Consumes what the nodes saved, unless told to retain: a loss
+ * that its own op saves (of tg_sqrt, tg_exp, tg_logsumexp ..) goes with it, so read it before, or retain. */
 TG_API tg_status tg_backward(tg_tape *t, tg_tensor *root); /* a scalar, seeded 1 */
 TG_API tg_status tg_backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_backward_opts *opts);
 

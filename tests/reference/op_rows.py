@@ -67,7 +67,7 @@ def fill(o):
         row(name, lambda x, f=f: f(x, dims(0, 1), 0, True),
             lambda x, g=g: g(x, (0, 1), correction=0, keepdim=True), *cases)
     row("prod", lambda x: tg.prod(x, dims(1), False), lambda x: x.prod(1), [N(3, 5)], [N(2, 3, 4)])
-    for p in (1.0, 2.0, 3.5, float("inf")):
+    for p in (0.0, 0.5, 1.0, 2.0, 3.5, -1.0, -2.5, float("inf"), float("-inf")):
         row("norm", lambda x, p=p: tg.norm(x, p, dims(-1), False), lambda x, p=p: torch.linalg.vector_norm(x, p, -1),
             *cases)
     for name, g in (("max", torch.amax), ("min", torch.amin), ("logsumexp", torch.logsumexp)):
@@ -249,6 +249,20 @@ def masks(o):
         [*heads, N(5, 5)])
     row("attention", lambda q, k, v, s: tg.attention(q, k, v, tg.opts("attention", sink=s)), with_sink, [*heads, N(2)])
     row("attention", lambda q, k, v: tg.attention(q, k, v, tg.opts("attention", causal=True, left=2)), in_window, heads)
+
+    # Fewer queries than keys, and values of another size.
+    uneven = [N(2, 2, 3, 8), N(2, 2, 7, 8), N(2, 2, 7, 6)]
+    row("attention", lambda q, k, v: tg.attention(q, k, v, tg.opts("attention", scale=0.7)),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.7), uneven)
+    row("attention", lambda q, k, v: tg.attention(q, k, v, tg.opts("attention", causal=True)),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=torch.ones(3, 7).tril(4) > 0), uneven)
+    row("attention", lambda q, k, v, m: tg.attention(q, k, v, tg.opts("attention", mask=m)),
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m), [*uneven, M(2, 2, 3, 7)],
+        [*uneven, M(3, 7)])
+    lengths = torch.tensor((2, 6))
+    row("attention", lambda q, k, v: tg.attention(q, k, v, tg.opts("attention", lengths=tg.arange(5, 2, 10, 4))),
+        lambda q, k, v: F.scaled_dot_product_attention(
+            q, k, v, attn_mask=torch.arange(7) < lengths[:, None, None, None]), uneven)
 
 
 def windows(o):

@@ -266,7 +266,8 @@ what they make of them is compared with what PyTorch makes of them in float64. E
 compared with the other, so that PyTorch's is 0. Where PyTorch's CPU lacks a dtype ours stands alone. Sums of 16-bit
 losses are float32 here.
 
-One gradient differs by intent: that of `clamp` where an element equals a bound is 1 here and 0 in PyTorch.
+Two gradients differ by intent: that of `clamp` where an element equals a bound is 1 here and 0 in PyTorch; those of
+`maximum` and `minimum` beside a NaN are NaN here, where PyTorch gives both what came.
 
 | op | f64 forward | gradient | f32 forward | gradient | bf16 forward | gradient | f16 forward | gradient |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |

@@ -48,6 +48,7 @@ static void check_values(tg_tensor *x, const double *want, const char *what, dou
 AS(prod, tg_prod(t, x, TG_ALL_DIMS, false))
 AS(norm_0, tg_norm(t, x, 0, TG_ALL_DIMS, false))
 AS(norm_half, tg_norm(t, x, 0.5, TG_ALL_DIMS, false))
+AS(norm_below_0, tg_norm(t, x, -1, TG_ALL_DIMS, false))
 AS(norm_1, tg_norm(t, x, 1, TG_ALL_DIMS, false))
 AS(norm_2, tg_norm(t, x, 2, TG_ALL_DIMS, false))
 AS(norm_3, tg_norm(t, x, 3, TG_ALL_DIMS, false))
@@ -81,6 +82,11 @@ static const struct {
     ROW(norm_0, {0, 2, -0.0, -4}, 2, {0, 0, 0, 0}),
     ROW(norm_half, {1, 0, -4, 9}, 36, {6, 0, -3, 2}),
     ROW(norm_half, {1e-30, 0, 1e10, 0}, 1e10, {1e20, 0, 1, 0}),
+    ROW(norm_below_0, {1, -2, 4, -4}, 0.5, {0.25, -0.0625, 0.015625, -0.015625}),
+    ROW(norm_below_0, {1, 0, 2, -4}, 0, {0, 0, 0, 0}),
+    ROW(norm_below_0, {INF, 1, 1, -INF}, 0.5, {0, 0.25, 0.25, 0}),
+    ROW(norm_below_0, {1e-16, 1, -1, 100}, 1e-16, {1, 1e-32, -1e-32, 1e-36}),
+    ROW(norm_below_0, {NAN, 1, 2, 3}, NAN, {NAN, NAN, NAN, NAN}),
     ROW(norm_1, {0, 2, -3, 4}, 9, {0, 1, -1, 1}),
     ROW(norm_1, {0, 0, 0, 0}, 0, {0, 0, 0, 0}),
     ROW(norm_2, {0, 3, -4, 0}, 5, {0, 0.6, -0.8, 0}),

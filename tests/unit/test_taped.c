@@ -286,6 +286,9 @@ static tg_tensor *smallest(tg_tape *u, tg_tensor *x, tg_tensor *z) {
 static tg_tensor *halves(tg_tape *u, tg_tensor *x, tg_tensor *z) {
     return tg_norm(u, pair_of(u, x, z), 0.5, TG_ALL_DIMS, false);
 }
+static tg_tensor *inverses(tg_tape *u, tg_tensor *x, tg_tensor *z) {
+    return tg_norm(u, pair_of(u, x, z), -1, TG_ALL_DIMS, false);
+}
 static tg_tensor *spread(tg_tape *u, tg_tensor *x, tg_tensor *z) {
     return tg_std(u, pair_of(u, x, z), TG_ALL_DIMS, 0, false);
 }
@@ -380,8 +383,24 @@ START_TEST(edges_are_those_of_backward) {
         if (i < 5) check_edge(angle, "atan2", TG_F32, odd[i][0], odd[i][1]);
     }
     check_edge(halves, "norm", TG_F32, 1e-30, 1e10);
+    check_edge(inverses, "norm", TG_F32, 1e-30, 1e10);
+    check_edge(inverses, "norm", TG_F64, 0, 2);
+    check_edge(inverses, "norm", TG_F16, 0, 0);
     check_edge(spread, "std", TG_F32, 1e30, 3e30);
     check_edge(spread, "std", TG_F32, 0.1, 0.1);
+    end();
+}
+END_TEST
+
+/* At 1 and -1 the second derivatives of asin and acos are infinite, as the first. */
+START_TEST(the_arcs_end_upright) {
+    begin();
+    for (double at = -1; at <= 1; at += 2) {
+        tg_tensor *x = leaf(at), *up = derivative(tg_asin(t, x), x), *down = derivative(tg_acos(t, x), x);
+        ck_assert(tg_item(up) == INFINITY && tg_item(down) == -INFINITY);
+        ck_assert(tg_item(derivative(up, x)) == at * INFINITY && tg_item(derivative(down, x)) == -at * INFINITY);
+        tg_tape_reset(t);
+    }
     end();
 }
 END_TEST
@@ -558,6 +577,7 @@ int main(void) {
                             in_place_keeps_what_it_needs,
                             what_is_overwritten_keeps_its_shape,
                             edges_are_those_of_backward,
+                            the_arcs_end_upright,
                             a_power_of_0_has_its_second_derivative,
                             results_are_nobody_elses,
                             products_are_there_without_grad,

@@ -50,9 +50,11 @@ UNARY_Y(relu, "max(x, 0)", number_infer, relu_d, nonzero_samples, tg_masked_fill
 static const tg_sample tan_samples[] = {RANGES(NULL, -1.2, 1.2, 2, 4.2)};
 static const tg_sample above_samples[] = {RANGES(NULL, -0.7, 2, 1, 8)}; /* above -1 */
 
-/* sqrt(1 - x^2) */
-static tg_tensor *unit_leg(tg_tape *t, tg_tensor *x) {
-    return tg_sqrt(t, tg_mul(t, tg_one_minus(t, x), tg_add_scalar(t, x, 1)));
+/* 1 / sqrt(1 - x^2), of the factors 1 - x and 1 + x: without cancellation. Its derivatives are those of 1 - x^2, which
+ * are infinite at 1 and -1, where those of the factors, one of which is 0, are NaN. */
+static tg_tensor *unit_slope(tg_tape *t, tg_tensor *x) {
+    tg_tensor *rest = tg_one_minus(t, tg_square(t, x)), *exact = tg_mul(t, tg_one_minus(t, x), tg_add_scalar(t, x, 1));
+    return tg_rsqrt(t, tg_add(t, rest, tg_detach(t, tg_sub(t, exact, rest))));
 }
 
 UNARY_Y(exp, "e^x", tg_infer_float, mul, signed_samples, tg_mul(t, g, y))
@@ -69,8 +71,8 @@ UNARY_Y(sigmoid, "1 / (1 + e^-x)", tg_infer_float, sigmoid_d, signed_samples,
 UNARY_X(erf, "2 / sqrt(pi) times the integral of e^(-t^2) from 0 to x", tg_infer_float, erf_d, signed_samples,
         tg_scale(t, tg_mul(t, g, tg_exp(t, tg_neg(t, tg_square(t, x)))), 1.1283791670955126))
 UNARY_Y(tan, "tan x", tg_infer_float, tan_d, tan_samples, tg_mul(t, g, tg_add_scalar(t, tg_square(t, y), 1)))
-UNARY_X(asin, "arcsin x", tg_infer_float, asin_d, unit_samples, tg_div(t, g, unit_leg(t, x)))
-UNARY_X(acos, "arccos x", tg_infer_float, acos_d, unit_samples, tg_neg(t, tg_div(t, g, unit_leg(t, x))))
+UNARY_X(asin, "arcsin x", tg_infer_float, asin_d, unit_samples, tg_mul(t, g, unit_slope(t, x)))
+UNARY_X(acos, "arccos x", tg_infer_float, acos_d, unit_samples, tg_neg(t, tg_mul(t, g, unit_slope(t, x))))
 UNARY_X(atan, "arctan x", tg_infer_float, atan_d, signed_samples,
         tg_div(t, g, tg_add_scalar(t, tg_square(t, x), 1)))
 UNARY_X(sinh, "(e^x - e^-x) / 2", tg_infer_float, sinh_d, signed_samples, tg_mul(t, g, tg_cosh(t, x)))
