@@ -395,7 +395,7 @@ typedef struct tg_backward_opts {
 
 /* Adds d root / d leaf into the gradient of every leaf that needs one. Nodes run in the reverse of the recorded
  * order; a leaf's hooks run after its last contribution. Consumes what the nodes saved, unless told to retain: a loss
- * that its own op saves (of tg_sqrt, tg_exp, tg_logsumexp ..) goes with it, so read it before, or retain. */
+ * that its own op saves (of tg_sqrt, tg_exp, tg_tanh ..) goes with it, so read it before, or retain. */
 TG_API tg_status tg_backward(tg_tape *t, tg_tensor *root); /* a scalar, seeded 1 */
 TG_API tg_status tg_backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_backward_opts *opts);
 
