@@ -80,8 +80,10 @@ static tg_status weigh(tg_diff *d, int part, int64_t k, double got, tg_slope *s,
     bool wrong = isfinite(s->error) && !(off - s->error <= tolerance);
     /* What is far off is looked at again once; what is a little off may be the estimate's fault each time. */
     if (wrong && isfinite(got) && (!t->confirmed || off < 0.1 * fabs(got))) {
-        tg_status status = tg_diff_confirm(d, part, d->projections ? -1 : k, s);
+        tg_status status = tg_diff_confirm(d, part, d->projections ? -1 : k, got, s);
         if (status != TG_OK) return status;
+        tolerance = d->atol + d->rtol * fabs(s->value);
+        off = fabs(got - s->value);
         wrong = off - s->error > tolerance;
         t->confirmed |= wrong;
     }
