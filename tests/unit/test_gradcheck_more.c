@@ -179,6 +179,27 @@ START_TEST(what_is_wrong_stays_wrong) {
 }
 END_TEST
 
+/* ---- Classes beside what cannot be told ---- */
+
+static double corner(double x) { return fabs(x - 0.3); }
+static double corner_slope(double x) { return x < 0.3 ? -1 : 1; }
+
+START_TEST(kinks_do_not_change_the_class) {
+    const double x[] = {0.1, 0.5, 0.3, 0.9, 0.3, 0.3, 0.3};
+    hidden h = {corner, corner_slope, -1, 0, false, false, "corner"};
+    tg_gradcheck_result r;
+    for (int n = 1; n <= LEN(x); n++) {
+        tg_gradcheck_fn(hidden_values, hidden_gradient, &h, x, n, n, NULL, &r);
+        ck_assert_msg(r.failed && !strcmp(r.cause, "sign"), "%d: %s, %s", n, r.cause, r.report);
+        ck_assert(r.kinks == (n > 2) + (n > 4) + (n > 5) + (n > 6));
+    }
+    hidden lost = {exp20_of, exp20_slope, -1, 0, true, false, "lost"};
+    const double at[] = {2, 0.1, 1.9};
+    tg_gradcheck_fn(hidden_values, hidden_gradient, &lost, at, 3, 1, NULL, &r);
+    ck_assert_msg(r.failed && !strcmp(r.cause, "sign") && r.unsure == 1, "%s, %s", r.cause, r.report);
+}
+END_TEST
+
 /* ---- Derivatives as taped ops ---- */
 
 /* x^2, by the host. */
@@ -273,6 +294,6 @@ END_TEST
 int main(void) {
     const TTest *tests[] = {what_lies_below_atol_is_said, what_rounding_hides_is_unsure,
                             what_rounding_hides_from_tensors_is_unsure, what_is_wrong_stays_wrong,
-                            taped_derivatives_are_checked};
+                            kinks_do_not_change_the_class, taped_derivatives_are_checked};
     return tg_check_main("gradcheck_more", tests, sizeof tests / sizeof *tests);
 }
