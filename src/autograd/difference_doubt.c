@@ -134,12 +134,14 @@ static tg_status steps_missed(tg_diff *d, int part, int64_t i, double off, doubl
 }
 
 tg_status tg_diff_confirm(tg_diff *d, int part, int64_t i, double got, tg_slope *s) {
-    double size = i >= 0 ? fmax(1, fabs(d->x[d->parts[part].at + i])) : 1;
+    const tg_diff_part *p = &d->parts[part];
+    double size = i >= 0 ? fmax(1, fabs(d->x[p->at + i])) : 1; /* of what the steps are to be small beside */
+    double reach = i >= 0 ? size : fmax(1, tg_diff_largest(d->x + p->at, p->n));
     tg_status status = contradict(d, part, i, got, s);
     if (status == TG_OK && s->error < fabs(got - s->value)) status = roughness(d, part, i, size, s);
     double off = fabs(got - s->value);
-    for (int k = 7; k <= 10 && status == TG_OK; k += 3) /* from near and far, to both sides */
+    for (int k = 7; k <= (i >= 0 ? 10 : 16) && status == TG_OK; k += 3) /* from near and far, to both sides */
         for (int side = -1; side <= 1 && status == TG_OK && s->error < off; side += 2)
-            status = steps_missed(d, part, i, off, side * fmin(ldexp(s->step, k), size / 8), s);
+            status = steps_missed(d, part, i, off, side * fmin(ldexp(s->step, k), reach / 8), s);
     return status;
 }
