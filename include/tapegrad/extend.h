@@ -87,6 +87,7 @@ typedef struct tg_sample_input {
     double lo, hi; /* floats: uniform in [lo, hi); both 0: normal. INDEX: integers in [lo, hi) */
     bool frozen;   /* needs no gradient */
     tg_dtype dtype; /* of an input that must have another than the test's */
+    int zeros;      /* floats: the last of every so many is 0; 0: none is made so */
 } tg_sample_input;
 
 enum { TG_SAMPLE_INPUTS = 10 };

@@ -78,11 +78,12 @@ static int64_t pairs(const tg_diff *d) {
 
 int64_t tg_diff_room(const tg_diff *d) {
     const int64_t most = INT64_MAX / 128;
-    return d->n > most || d->m > most ? -1 : 4 * d->n + 3 * d->m + 2 * pairs(d);
+    return d->n > most || d->m > most ? -1 : 5 * d->n + 4 * d->m + 2 * pairs(d);
 }
 
 void tg_diff_arrays(tg_diff *d, double *room) {
-    double **of_n[] = {&d->x, &d->gx, &d->origin, &d->direction}, **of_m[] = {&d->gy, &d->y, &d->moved};
+    double **of_n[] = {&d->x, &d->gx, &d->origin, &d->direction, &d->claim};
+    double **of_m[] = {&d->gy, &d->y, &d->moved, &d->weight};
     for (size_t i = 0; i < sizeof of_n / sizeof *of_n; i++, room += d->n) *of_n[i] = room;
     for (size_t i = 0; i < sizeof of_m / sizeof *of_m; i++, room += d->m) *of_m[i] = room;
     d->got = room;
@@ -109,9 +110,10 @@ void tg_diff_fail(tg_diff *d, const char *cause, const char *format, ...) {
 
 /* ---- Slopes ---- */
 
-/* sum(gy (f(x + s) - f(x))) along the coordinate or direction; noise is what the rounding of the results that it
- * changes may move it. */
-static tg_status change(tg_diff *d, int part, int64_t i, double s, double *out, double *noise) {
+/* Half a unit in the last place of 1: what rounding a result to nearest may move it, of its magnitude. */
+#define ROUNDING 0x1p-53
+
+tg_status tg_diff_change(tg_diff *d, int part, int64_t i, double s, tg_change *out) {
     const tg_diff_part *p = &d->parts[part];
     if (i >= 0) {
         d->x[p->at + i] = d->origin[p->at + i] + s;
@@ -121,13 +123,15 @@ static tg_status change(tg_diff *d, int part, int64_t i, double s, double *out, 
     tg_status status = d->value(d, part, d->moved);
     memcpy(d->x + p->at, d->origin + p->at, (size_t)p->n * sizeof *d->x);
     double sum = 0, lost = 0; /* Kahan's: a sum over many outputs must not drown one coordinate's change */
+    out->noise = 0;
     for (int64_t j = 0; j < d->m; j++) {
         double term = d->gy[j] * (d->moved[j] - d->y[j]) - lost, next = sum + term;
-        if (d->moved[j] != d->y[j]) *noise += 0x1p-53 * fabs(d->gy[j]) * (fabs(d->moved[j]) + fabs(d->y[j])) / 2;
+        if (d->moved[j] != d->y[j]) d->weight[j] = fabs(d->gy[j]);
+        out->noise += ROUNDING * d->weight[j] * (fabs(d->moved[j]) + fabs(d->y[j])) / 2;
         lost = next - sum - term;
         sum = next;
     }
-    *out = sum;
+    out->sum = sum;
     return status;
 }
 
@@ -144,15 +148,16 @@ typedef struct ladder {
 } ladder;
 
 static tg_status climb(ladder *l, int k) {
-    double s = ldexp(l->h, k), up, down, noise = 0;
+    double s = ldexp(l->h, k);
+    tg_change up, down;
     if (l->rung[k + MOST_DOWN].there) return TG_OK;
-    tg_status status = change(l->d, l->part, l->i, s, &up, &noise);
-    if (status == TG_OK) status = change(l->d, l->part, l->i, -s, &down, &noise);
+    tg_status status = tg_diff_change(l->d, l->part, l->i, s, &up);
+    if (status == TG_OK) status = tg_diff_change(l->d, l->part, l->i, -s, &down);
     if (status != TG_OK) return status;
     l->rung[k + MOST_DOWN].there = true;
-    l->rung[k + MOST_DOWN].central = (up - down) / (2 * s);
-    l->rung[k + MOST_DOWN].jump = (up + down) / s;
-    l->rung[k + MOST_DOWN].noise = noise / (2 * s);
+    l->rung[k + MOST_DOWN].central = (up.sum - down.sum) / (2 * s);
+    l->rung[k + MOST_DOWN].jump = (up.sum + down.sum) / s;
+    l->rung[k + MOST_DOWN].noise = (up.noise + down.noise) / (2 * s);
     return TG_OK;
 }
 
@@ -161,7 +166,7 @@ static double tolerance_at(const tg_diff *d, double value) { return d->atol + d-
 /* The slope by steps s, 2s and 4s, where s = h 2^k. For a smooth f the jump J(s) shrinks as s does, so that
  * 2 J(s) - J(2s) is next to nothing; at a kink it stays, and is the same for s as for 2s. */
 static tg_status window(ladder *l, int k, tg_slope *out) {
-    for (int j = k; j < k + 3; j++) {
+    for (int j = k + 2; j >= k; j--) { /* the largest first: what it moves has its noise in all */
         tg_status status = climb(l, j);
         if (status != TG_OK) return status;
     }
@@ -174,7 +179,8 @@ static tg_status window(ladder *l, int k, tg_slope *out) {
     double even = (2 * jump[0] - jump[1]) - (2 * jump[1] - jump[2]) / 8;
     out->step = ldexp(l->h, k);
     out->value = once + (once - coarse) / 15;
-    out->error = fabs(out->value - once) + fabs(even) + 2 * noise;
+    out->noise = 2 * noise;
+    out->error = fabs(out->value - once) + fabs(even) + out->noise;
     if (!isfinite(out->error)) out->error = INFINITY;
     double bound = tolerance_at(l->d, out->value) + 20 * noise;
     double stays = fabs(2 * jump[0] - jump[1]), stayed = fabs(2 * jump[1] - jump[2]);
@@ -214,16 +220,21 @@ static tg_status best_window(ladder *l, tg_slope *out) {
 /* A power of two, so that x + h is exact. */
 static double power_of_two(double h) { return exp2(round(log2(h))); }
 
-tg_status tg_diff_slope(tg_diff *d, int part, int64_t i, tg_slope *out) {
-    double size = i >= 0 ? fabs(d->x[d->parts[part].at + i]) : 1;
+tg_status tg_diff_window(tg_diff *d, int part, int64_t i, double h, tg_slope *out) {
+    ladder l = {.d = d, .part = part, .i = i, .h = h};
+    return window(&l, 0, out);
+}
+
+/* The slope, with the noise of the outputs that have a weight, or get one on the way. */
+static tg_status measure(tg_diff *d, int part, int64_t i, double size, tg_slope *out) {
     ladder l = {.d = d, .part = part, .i = i, .h = power_of_two(d->eps * (size > 1 ? size : 1))};
     tg_status status = best_window(&l, out);
     /* Beside a place where f ends or has a kink, a step that is small even to a small x. */
     if (status == TG_OK && d->tries > 1 && size > 0 && size < 0x1p-6 && !good(d, out)) {
-        ladder near = {.d = d, .part = part, .i = i, .h = power_of_two(d->eps * size)};
+        double near = power_of_two(d->eps * size);
         tg_slope s;
-        if (near.h > 0) status = window(&near, 0, &s);
-        if (near.h > 0 && status == TG_OK && !s.kink && s.error <= tolerance_at(d, s.value)) *out = s;
+        if (near > 0) status = tg_diff_window(d, part, i, near, &s);
+        if (near > 0 && status == TG_OK && !s.kink && s.error <= tolerance_at(d, s.value)) *out = s;
     }
     if (status == TG_OK && out->kink && out->torn != 0) {
         out->kink = false;
@@ -232,17 +243,48 @@ tg_status tg_diff_slope(tg_diff *d, int part, int64_t i, tg_slope *out) {
     return status;
 }
 
-/* The same by other steps. Where they contradict it the estimate of the error was too small. */
-tg_status tg_diff_confirm(tg_diff *d, int part, int64_t i, tg_slope *s) {
-    ladder l = {.d = d, .part = part, .i = i, .h = s->step};
-    double error = s->error;
-    for (int k = -2; k <= 2; k += 4) {
-        tg_slope other;
-        tg_status status = window(&l, k, &other);
-        if (status != TG_OK) return status;
-        double apart = fabs(s->value - other.value);
-        if (!other.kink && apart > error + other.error && s->error < apart + other.error)
-            s->error = apart + other.error;
-    }
-    return TG_OK;
+/* ---- What is lost in rounding ---- */
+
+/* What rounding may move the sum of the outputs that have not moved. */
+static double hidden(const tg_diff *d) {
+    double sum = 0;
+    for (int64_t j = 0; j < d->m; j++)
+        if (d->weight[j] == 0) sum += 2 * ROUNDING * fabs(d->gy[j] * d->y[j]);
+    return sum;
+}
+
+/* Whether by backward the outputs that have not moved depend on the coordinate or direction. */
+static tg_status claims(tg_diff *d, int part, int64_t i, bool *depends) {
+    const tg_diff_part *p = &d->parts[part];
+    double sum = 0;
+    for (int64_t j = 0; j < d->m; j++) d->moved[j] = d->weight[j] == 0 ? d->gy[j] : 0;
+    tg_status status = d->gradient(d, d->moved, d->claim);
+    for (int64_t k = 0; k < p->n && i < 0; k++) sum += fabs(d->direction[k + p->at] * d->claim[k + p->at]);
+    *depends = i >= 0 ? d->claim[p->at + i] != 0 : sum != 0;
+    return status;
+}
+
+/* An output that no step has moved does not depend on the coordinate, as a rule: its rounding then adds nothing. But
+ * where it is so large that it could hide a change, it is looked at from further off, and what moves there depends on
+ * it; and so does, by backward's word, what does not: that can be neither confirmed nor refuted. */
+static tg_status unhide(tg_diff *d, int part, int64_t i, double size, bool *found) {
+    double before = hidden(d);
+    tg_change c;
+    tg_status status = tg_diff_change(d, part, i, size, &c);
+    if (status == TG_OK) status = tg_diff_change(d, part, i, -size, &c);
+    bool depends = false;
+    if (status == TG_OK && hidden(d) > 0) status = claims(d, part, i, &depends);
+    for (int64_t j = 0; j < d->m && depends; j++) d->weight[j] = fabs(d->gy[j]);
+    *found = hidden(d) < before;
+    return status;
+}
+
+tg_status tg_diff_slope(tg_diff *d, int part, int64_t i, tg_slope *out) {
+    double size = i >= 0 ? fabs(d->x[d->parts[part].at + i]) : 1;
+    bool found = false;
+    memset(d->weight, 0, (size_t)d->m * sizeof *d->weight);
+    tg_status status = measure(d, part, i, size, out);
+    if (status != TG_OK || !(hidden(d) / out->step > 0.05 * tolerance_at(d, out->value))) return status;
+    status = unhide(d, part, i, size > 1 ? size : 1, &found);
+    return status == TG_OK && found ? measure(d, part, i, size, out) : status;
 }

@@ -17,6 +17,8 @@ typedef struct tg_diff_part {
 typedef struct tg_diff {
     /* y[m] = f(x[n]), x as this struct has it; since the last call only part `moved` has changed. */
     tg_status (*value)(struct tg_diff *d, int moved, double *y);
+    /* gx[n], the gradient for cotangent gy[m] by backward, at x: for a moment, while differences are taken. */
+    tg_status (*gradient)(struct tg_diff *d, const double *gy, double *gx);
     void *self;
     const char *name;
     double eps, atol, rtol;
@@ -33,6 +35,8 @@ typedef struct tg_diff {
     double *moved;     /* [m]: f beside x */
     double *origin;    /* [n]: x, while it moves */
     double *direction; /* [n] */
+    double *weight;    /* [m]: |gy| of the outputs that the coordinate at hand has been seen to move; else 0 */
+    double *claim;     /* [n]: the gradient of some outputs alone */
     double *got, *expected; /* [pairs of the largest part] */
     int64_t seen; /* pairs of which one is not below atol */
     char left_out[640]; /* the first elements of which nothing can be told, or that are at a kink */
@@ -42,6 +46,7 @@ typedef struct tg_diff {
 /* A derivative along a coordinate or direction. */
 typedef struct tg_slope {
     double value, error, step;
+    double noise; /* of the error, what rounding of the results explains */
     double torn; /* how far one-sided differences are apart, where not as at a kink */
     bool kink;   /* the one-sided derivatives differ at every step size */
 } tg_slope;
@@ -53,10 +58,18 @@ int64_t tg_diff_room(const tg_diff *d);
 void tg_diff_arrays(tg_diff *d, double *room);
 void tg_diff_cotangent(tg_diff *d); /* gy, at random */
 
-/* The derivative of sum(gy f) along coordinate i of a part; along the direction in d where i < 0. */
+/* What a step changes: sum(gy (f(x + s) - f(x))), and how far rounding of the outputs that depend on it may move that.
+ * Along coordinate i of a part, or the direction in d where i < 0; d->weight learns which outputs it moves. */
+typedef struct tg_change {
+    double sum, noise;
+} tg_change;
+tg_status tg_diff_change(tg_diff *d, int part, int64_t i, double s, tg_change *out);
+/* The derivative of sum(gy f). */
 tg_status tg_diff_slope(tg_diff *d, int part, int64_t i, tg_slope *out);
-/* Raises the error where other steps than the slope's contradict it. */
-tg_status tg_diff_confirm(tg_diff *d, int part, int64_t i, tg_slope *s);
+/* The same by steps h, 2h and 4h alone. */
+tg_status tg_diff_window(tg_diff *d, int part, int64_t i, double h, tg_slope *out);
+/* Before `got` is called wrong: raises the error where other steps contradict the slope, or f is not smooth there. */
+tg_status tg_diff_confirm(tg_diff *d, int part, int64_t i, double got, tg_slope *s);
 /* Compares gx with differences for every part; the result says what was found. */
 tg_status tg_diff_compare(tg_diff *d);
 /* Why `n` pairs of got and expected differ, as far as the numbers tell: the class, and in buf what it is. */

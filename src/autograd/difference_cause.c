@@ -3,22 +3,41 @@
 
 #include "autograd/difference.h"
 
+/* Of what cannot be told, at a kink or in noise, no value is expected: it is no part of a pattern, nor against one. */
+static bool told(const tg_diff *d, int64_t i) { return !isnan(d->expected[i]); }
+
+static int64_t count_told(const tg_diff *d, int64_t n) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++) count += told(d, i);
+    return count;
+}
+
+/* The largest magnitude of what can be told. */
+static double largest(const tg_diff *d, const double *v, int64_t n) {
+    double most = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (told(d, i)) most = fmax(most, fabs(v[i]));
+    return most;
+}
+
 static bool near(double a, double b, double scale) { return fabs(a - b) <= 1e-4 * scale; }
 
 /* ---- One factor ---- */
 
 /* The one factor between all pairs, or NaN. Of so many that are not zero: any one pair has a factor. */
-static double common_ratio(const double *got, const double *expected, int64_t n, double scale, int64_t *pairs) {
+static double common_ratio(const tg_diff *d, int64_t n, double scale, int64_t *pairs) {
+    const double *got = d->got, *expected = d->expected;
     double dot = 0, norm = 0;
     *pairs = 0;
     for (int64_t i = 0; i < n; i++) {
+        if (!told(d, i)) continue;
         dot += got[i] * expected[i];
         norm += expected[i] * expected[i];
         *pairs += fabs(expected[i]) > 1e-4 * scale;
     }
     double ratio = dot / norm;
     for (int64_t i = 0; i < n; i++)
-        if (!near(got[i], ratio * expected[i], fabs(ratio) * scale)) return NAN;
+        if (told(d, i) && !near(got[i], ratio * expected[i], fabs(ratio) * scale)) return NAN;
     return ratio;
 }
 
@@ -56,7 +75,7 @@ static bool transposed(const tg_diff *d, const tg_diff_part *p, double scale) {
     if (rows < 2 || columns < 2) return false;
     for (int64_t k = 0; k < p->n; k++) {
         int64_t matrix = k - k % (rows * columns), i = k % (rows * columns) / columns, j = k % columns;
-        if (!near(d->got[matrix + j * rows + i], d->expected[k], scale)) return false;
+        if (told(d, k) && !near(d->got[matrix + j * rows + i], d->expected[k], scale)) return false;
     }
     return true;
 }
@@ -67,13 +86,16 @@ static bool among(const double *values, int64_t n, double v, double scale) {
     return false;
 }
 
-/* The same values, but elsewhere. */
+/* The same values, but elsewhere. As many as cannot be told may belong where that is. */
 static bool moved(const tg_diff *d, int64_t n, double scale) {
     enum { MOST = 512 }; /* it compares all with all */
-    if (n < 3 || n > MOST) return false;
-    for (int64_t i = 0; i < n; i++)
-        if (!among(d->expected, n, d->got[i], scale) || !among(d->got, n, d->expected[i], scale)) return false;
-    return true;
+    int64_t count = n > MOST ? 0 : count_told(d, n), strange = 0;
+    if (count < 3) return false;
+    for (int64_t i = 0; i < n; i++) {
+        strange += told(d, i) && !among(d->expected, n, d->got[i], scale);
+        if (told(d, i) && !among(d->got, n, d->expected[i], scale)) return false;
+    }
+    return strange <= n - count;
 }
 
 /* The other input of the same shape whose gradient this is, or -1. Where that is wrong too, a few of its elements by
@@ -83,11 +105,15 @@ static int belongs_to(tg_diff *d, int part, int64_t n, double scale) {
     for (int k = 0; k < d->n_parts; k++) {
         const tg_diff_part *q = &d->parts[k];
         if (k == part || q->n != n || memcmp(&p->shape, &q->shape, sizeof p->shape)) continue;
-        int64_t same = 0, measured = 0, few = n < 4 ? n : 4;
-        for (int64_t i = 0; i < n; i++) same += fabs(d->gx[q->at + i] - d->got[i]) <= 1e-6 * scale;
-        for (tg_slope s; same < n && measured < few; measured++)
-            if (tg_diff_slope(d, k, measured, &s) != TG_OK || !near(s.value, d->got[measured], 1e-2 * scale)) break;
-        if (same == n || measured == few) return k;
+        int64_t same = 0, measured = 0, few = n < 4 ? n : 4, i = 0;
+        for (int64_t j = 0; j < n; j++) same += fabs(d->gx[q->at + j] - d->got[j]) <= 1e-6 * scale;
+        for (tg_slope s; same < n && i < n && measured < few; i++) {
+            if (tg_diff_slope(d, k, i, &s) != TG_OK) return -1;
+            if (s.kink || !(s.error <= 1e-2 * scale)) continue;
+            if (!near(s.value, d->got[i], 1e-2 * scale)) break;
+            measured++;
+        }
+        if (same == n || (measured && (measured == few || i == n))) return k;
     }
     return -1;
 }
@@ -96,9 +122,9 @@ static int belongs_to(tg_diff *d, int part, int64_t n, double scale) {
 
 typedef enum relation { FACTOR, TERM } relation;
 
-/* Element k's factor or term. One that should be 0 has no factor: NaN where it is 0, and inf where not. */
+/* Element k's factor or term; NaN where it tells none. One that should be 0 has no factor: inf where it is not. */
 static double relate(const tg_diff *d, relation r, int64_t k, double scale) {
-    if (r == TERM) return d->got[k] - d->expected[k];
+    if (r == TERM || !told(d, k)) return d->got[k] - d->expected[k];
     if (fabs(d->expected[k]) > 1e-4 * scale) return d->got[k] / d->expected[k];
     return near(d->got[k], 0, scale) ? NAN : INFINITY;
 }
@@ -147,7 +173,7 @@ static void say_region(const tg_diff *d, const tg_diff_part *p, char *buf, size_
         bool one = p->shape.dim[dim] > 1;
         for (int64_t i = 0; i < p->n && one; i++) {
             int64_t index = i / inner % p->shape.dim[dim];
-            if (right(d, i)) continue;
+            if (!told(d, i) || right(d, i)) continue;
             one = at < 0 || at == index;
             at = index;
         }
@@ -195,7 +221,7 @@ static const char *of_elements(tg_diff *d, int part, int64_t worst, double scale
         tg_diff_say(buf, size, "a missing broadcast sum: one term of the sum over the outputs that this element feeds");
         return "sum";
     }
-    if (3 * count_right(d, p->n, scale) >= p->n) {
+    if (3 * count_right(d, p->n, scale) >= count_told(d, p->n)) {
         say_region(d, p, region, sizeof region);
         tg_diff_say(buf, size, "some elements alone are wrong%s: a branch, a bound, an overlap, an edge", region);
         return "part";
@@ -214,7 +240,7 @@ static const char *of_elements(tg_diff *d, int part, int64_t worst, double scale
 
 const char *tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *buf, size_t size) {
     int64_t pairs;
-    double scale = tg_diff_largest(d->expected, n), ratio = common_ratio(d->got, d->expected, n, scale, &pairs);
+    double scale = largest(d, d->expected, n), ratio = common_ratio(d, n, scale, &pairs);
     tg_diff_say(buf, size, "no simple one: a formula, a constant in it, or what it reads (another saved tensor)");
     for (int64_t i = 0; i < n; i++) {
         if (isfinite(d->got[i])) continue;
@@ -227,11 +253,7 @@ const char *tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *
                     "elements that were never written, or memory read that should be overwritten (%g)", d->got[i]);
         return "unwritten";
     }
-    if (!isfinite(scale)) {
-        tg_diff_say(buf, size, "the function is not finite around this point");
-        return "unknown";
-    }
-    if (tg_diff_largest(d->got, n) == 0) {
+    if (largest(d, d->got, n) == 0) {
         tg_diff_say(buf, size,
                     "the gradient is zero: it was never written, or the graph is cut (a detach, a constant)");
         return "zero";

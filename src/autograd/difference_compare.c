@@ -66,12 +66,12 @@ static void leave_out(tg_diff *d, int part, int64_t k, const tg_slope *s) {
 }
 
 /* Wrong is what the numerical derivative contradicts by more than its own error; right, what it confirms, being known
- * to the tolerance itself. Between them nothing can be told. What is not wrong stands for itself, to spoil no cause. */
+ * to the tolerance itself. Between them nothing can be told, and expected stays NaN: no cause may follow from it. */
 static tg_status weigh(tg_diff *d, int part, int64_t k, double got, tg_slope *s, tally *t) {
     tg_gradcheck_result *r = d->result;
     double tolerance = d->atol + d->rtol * fabs(s->value), off = fabs(got - s->value);
     d->got[k] = got;
-    d->expected[k] = isfinite(got) ? got : s->value;
+    d->expected[k] = NAN;
     r->checked++;
     if (s->kink && isfinite(got)) {
         if (!r->kinks++) leave_out(d, part, k, s);
@@ -80,8 +80,10 @@ static tg_status weigh(tg_diff *d, int part, int64_t k, double got, tg_slope *s,
     bool wrong = isfinite(s->error) && !(off - s->error <= tolerance);
     /* What is far off is looked at again once; what is a little off may be the estimate's fault each time. */
     if (wrong && isfinite(got) && (!t->confirmed || off < 0.1 * fabs(got))) {
-        tg_status status = tg_diff_confirm(d, part, d->projections ? -1 : k, s);
+        tg_status status = tg_diff_confirm(d, part, d->projections ? -1 : k, got, s);
         if (status != TG_OK) return status;
+        tolerance = d->atol + d->rtol * fabs(s->value);
+        off = fabs(got - s->value);
         wrong = off - s->error > tolerance;
         t->confirmed |= wrong;
     }

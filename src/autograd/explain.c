@@ -12,8 +12,15 @@ typedef struct text {
 
 #define SAY(s, ...) tg_text((s)->buf, (s)->size, &(s)->at, __VA_ARGS__)
 
-/* Of no numbers. */
 static int64_t wrong(const tg_range *r) { return r->nan + r->inf; }
+
+/* What r has that is wrong. */
+static const char *kind(const tg_range *r) { return !r->nan ? "infinite" : !r->inf ? "NaN" : "NaN or infinite"; }
+
+/* The largest magnitude: of NaN alone NaN. */
+static double reach(const tg_range *r) {
+    return r->inf ? INFINITY : r->lo > r->hi && r->nan ? NAN : fmax(0, fmax(-r->lo, r->hi));
+}
 
 /* ---- The way ---- */
 
@@ -204,18 +211,18 @@ static tg_status say_turn(text *s, const way *w, bad_fn bad, const char *became)
     if (!at) return TG_OK;
     if (input < 0) {
         SAY(s, "It became %s in a hook (tg_on_grad) of %s: before its hooks the gradient reaches %g.\n", became,
-            named(at->x, what, sizeof what), fmax(-at->came.lo, at->came.hi));
+            named(at->x, what, sizeof what), reach(&at->came));
         return TG_OK;
     }
     tg_tensor *in = tg_node_in(at->node)[input];
     SAY(s, "It became %s in ", became);
     say_op(s, at->node);
-    SAY(s, ": the gradient of its result reaches %g, that of its input %d, %s, is %s", fmax(-at->r.lo, at->r.hi), input,
+    SAY(s, ": the gradient of its result reaches %g, that of its input %d, %s, is %s", reach(&at->r), input,
         named(in, what, sizeof what), became);
     if (tg_alive(in) && in->storage->state == TG_PRESENT) {
         TG_TRY(tg_range_of(in, &r));
         SAY(s, "; that input lies in [%g, %g]", r.lo, r.hi);
-        if (wrong(&r)) SAY(s, " and has %lld values that are no numbers", (long long)wrong(&r));
+        if (wrong(&r)) SAY(s, " and has %lld values that are %s", (long long)wrong(&r), kind(&r));
     }
     SAY(s, ".\n");
     return TG_OK;
@@ -247,8 +254,8 @@ static tg_status say_gradient(text *s, tg_tape *t, tg_tensor *root, tg_tensor *x
     const tg_range *r = &w.steps[0].r;
     named(x, what, sizeof what);
     if (is_wrong(&w.steps[0], r)) {
-        SAY(s, "%lld of the %lld elements of the gradient of %s are no numbers.\n", (long long)wrong(r),
-            (long long)x->numel, what);
+        SAY(s, "%lld of the %lld elements of the gradient of %s are %s.\n", (long long)wrong(r),
+            (long long)x->numel, what, kind(r));
         return say_turn(s, &w, is_wrong, "NaN or infinite");
     }
     if (is_zero(&w.steps[0], r)) {

@@ -21,12 +21,17 @@ static tg_status value(tg_diff *d, int moved, double *y) {
     return TG_OK;
 }
 
+static tg_status gradient_for(tg_diff *d, const double *gy, double *gx) {
+    const plain *p = d->self;
+    for (int64_t i = 0; i < d->n; i++) gx[i] = NAN;
+    p->grad(p->state, d->x, d->n, gy, d->m, gx);
+    return TG_OK;
+}
+
 /* The gradient, written over NaN. The direction is not used yet: it receives it. */
 static double *gradient(plain *p, const double *gy) {
-    tg_diff *d = &p->d;
-    for (int64_t i = 0; i < d->n; i++) d->direction[i] = NAN;
-    p->grad(p->state, d->x, d->n, gy, d->m, d->direction);
-    return d->direction;
+    gradient_for(&p->d, gy, p->d.direction);
+    return p->d.direction;
 }
 
 static bool same_bits(const double *a, const double *b, int64_t n) {
@@ -82,7 +87,8 @@ tg_status tg_gradcheck_fn(tg_plain_fn fn, tg_plain_grad grad, void *state, const
     if (!result) return TG_ERR_ARGUMENT;
     *result = (tg_gradcheck_result){.size = sizeof *result};
     plain p = {
-        .d = {.value = value, .n = n, .m = m, .n_parts = 1, .result = result}, .fn = fn, .grad = grad, .state = state};
+        .d = {.value = value, .gradient = gradient_for, .n = n, .m = m, .n_parts = 1, .result = result},
+        .fn = fn, .grad = grad, .state = state};
     p.part = (tg_diff_part){.n = n, .shape = {.ndim = 1, .dim = {n}}, .name = "x"};
     p.d.parts = &p.part;
     p.d.self = &p;

@@ -26,6 +26,7 @@ static double draw(const tg_sample_input *s, int64_t i, tg_dtype grid, double ji
     default: break;
     }
     double v = s->lo == 0 && s->hi == 0 ? tg_diff_normal(state) : s->lo + (s->hi - s->lo) * tg_diff_uniform(state);
+    if (s->zeros && i % s->zeros == s->zeros - 1) v = 0;
     uint64_t aside = ~*state; /* so that the values before the jitter are the same with and without */
     return to_grid(v, grid) * (1 + jitter * (2 * tg_diff_uniform(&aside) - 1));
 }

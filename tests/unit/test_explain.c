@@ -41,8 +41,20 @@ END_TEST
 START_TEST(numbers_that_are_none) {
     begin();
     tg_tensor *x = leaf(0), *y = tg_scale(t, tg_sqrt(t, x), 3);
-    ck_explains(y, x, "1 of the 1 elements", "It became NaN or infinite in op sqrt");
+    ck_explains(y, x, "1 of the 1 elements of the gradient of f64[] are infinite",
+                "It became NaN or infinite in op sqrt");
     ck_assert_msg(strstr(said, "lies in [0, 0]"), "%s", said);
+    tg_tensor *z = leaf(0), *product = tg_mul(t, tg_sqrt(t, z), z);
+    ck_explains(tg_square(t, tg_scale(t, tg_div(t, product, z), 2)), z, "are NaN.", "has 1 values that are NaN");
+    end();
+}
+END_TEST
+
+START_TEST(infinities_are_no_numbers_below_none) {
+    begin();
+    tg_tensor *x = leaf_of(TG_SHAPE(2), (const double[]){-1, -2});
+    tg_tensor *y = tg_sum(t, tg_sqrt(t, tg_relu(t, x)), TG_ALL_DIMS, false);
+    ck_explains(y, x, "is 0 in every element", "the gradient of its result reaches inf, that of its input");
     end();
 }
 END_TEST
@@ -132,7 +144,8 @@ START_TEST(time_grows_with_the_nodes) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {gradients_that_are_there, zeros_and_their_cause, numbers_that_are_none, none_at_all,
+    const TTest *tests[] = {gradients_that_are_there, zeros_and_their_cause, numbers_that_are_none,
+                            infinities_are_no_numbers_below_none, none_at_all,
                             uses_without_recording_are_told, zeros_of_a_hook_are_the_hook_s,
                             time_grows_with_the_nodes};
     return tg_check_main("explain", tests, sizeof tests / sizeof *tests);

@@ -536,7 +536,7 @@ START_TEST(error_estimates_hold) {
     uint64_t state = 1;
     for (int f = 0; f < 6; f++)
         for (int k = 0; k < 400; k++, trials++) {
-            double x = 2 * tg_diff_normal(&state), at = x, gy = 1, y, moved;
+            double x = 2 * tg_diff_normal(&state), at = x, gy = 1, y, moved, weight;
             tg_diff_part part = {.n = 1};
             tg_diff d = {.value = point,
                          .self = &f,
@@ -552,6 +552,7 @@ START_TEST(error_estimates_hold) {
                          .gy = &gy,
                          .y = &y,
                          .moved = &moved,
+                         .weight = &weight,
                          .origin = &at};
             tg_slope s;
             point(&d, -1, &y);

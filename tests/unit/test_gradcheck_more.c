@@ -1,10 +1,13 @@
 /* Gradient checking beyond backward's numbers: what the tolerance hides, and derivatives as taped ops. */
 #include "world.h"
 
+#include <math.h>
 #include <string.h>
 
 #include <tapegrad/extend.h>
 #include <tapegrad/gradcheck.h>
+
+#include "autograd/difference.h"
 
 #define ck_in(text, in) ck_assert_msg(strstr((in), (text)), "\"%s\" in: %s", (text), (in))
 #define LEN(a) (int)(sizeof(a) / sizeof(*(a)))
@@ -30,6 +33,170 @@ START_TEST(what_lies_below_atol_is_said) {
     by = 1;
     ck_assert(tg_gradcheck(t, tiny, &by, &x, 1, 1, NULL, &r) == TG_OK && !r.faint && !*r.report);
     end();
+}
+END_TEST
+
+/* ---- What rounding hides ---- */
+
+static double bf16(double x) { /* to eight bits, ties to even */
+    int e;
+    double m = frexp(x, &e);
+    return ldexp(nearbyint(ldexp(m, 8)), e - 8);
+}
+
+/* X(name, f, its derivative, rtol; 0: the default) */
+#define HIDDEN(X)                                                       \
+    X(exp10, exp(10 * x), 10 * exp(10 * x), 0)                          \
+    X(exp20, exp(20 * x), 20 * exp(20 * x), 0)                          \
+    X(square, x * x + 1e12, 2 * x, 0)                                   \
+    X(sine, 1e13 + sin(x), cos(x), 0)                                   \
+    X(huge, 1e30 + x, x - x + 1, 0)                                     \
+    X(waves, x * sin(1 / x), sin(1 / x) - cos(1 / x) / x, 0)            \
+    X(single, (double)((float)x * (float)x * (float)x), 3 * x * x, 1e-6) \
+    X(exp32, (double)expf((float)x), exp(x), 1e-6)                      \
+    X(sum32, (double)(float)(x * x + sin(x)), 2 * x + cos(x), 1e-6)     \
+    X(half, bf16(bf16(x) * bf16(x)), 2 * x, 0)                          \
+    X(half_too, bf16(exp(x)) + x * x, exp(x) + 2 * x, 0)
+
+typedef struct hidden {
+    double (*f)(double x), (*df)(double x);
+    double by, rtol; /* the gradient is wrong by this factor */
+    bool sum, both;  /* one output, the sum; or the sum and x itself */
+    const char *name;
+} hidden;
+
+#define X(name, f, df, rtol)                         \
+    static double name##_of(double x) { return f; }  \
+    static double name##_slope(double x) { return df; }
+HIDDEN(X)
+#undef X
+
+static void hidden_values(void *state, const double *x, int64_t n, double *y, int64_t m) {
+    const hidden *h = state;
+    (void)m;
+    if (h->sum || h->both) y[0] = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double v = h->f(x[i]);
+        if (h->sum || h->both)
+            y[0] += v;
+        else
+            y[i] = v;
+        if (h->both) y[i + 1] = x[i];
+    }
+}
+
+static void hidden_gradient(void *state, const double *x, int64_t n, const double *gy, int64_t m, double *gx) {
+    const hidden *h = state;
+    (void)m;
+    for (int64_t i = 0; i < n; i++)
+        gx[i] = h->by * (h->df(x[i]) * gy[h->sum || h->both ? 0 : i] + (h->both ? gy[i + 1] : 0));
+}
+
+/* Of so many points, at how many the check calls a gradient wrong. */
+static int count_wrong(hidden h, int points, double spread, tg_gradcheck_result *r) {
+    enum { N = 4 };
+    uint64_t random = 1;
+    int wrong = 0;
+    double x[N];
+    for (int k = 0; k < points; k++) {
+        for (int i = 0; i < N; i++) x[i] = spread * tg_diff_normal(&random);
+        tg_gradcheck_fn(hidden_values, hidden_gradient, &h, x, N, h.sum ? 1 : h.both ? N + 1 : N,
+                        TG_GRADCHECK(.name = h.name, .rtol = h.rtol, .seed = (uint64_t)k), r);
+        wrong += r->failed && strcmp(r->cause, "unknown");
+        if (wrong && h.by == 1) break;
+    }
+    return wrong;
+}
+
+START_TEST(what_rounding_hides_is_unsure) {
+    static const hidden rows[] = {
+#define X(name, f, df, rtol) {name##_of, name##_slope, 1, rtol, false, false, #name},
+        HIDDEN(X)
+#undef X
+    };
+    const double spreads[] = {1, 0.03, 30};
+    tg_gradcheck_result r;
+    for (int i = 0; i < LEN(rows); i++)
+        for (int k = 0; k < 6; k++) {
+            hidden h = rows[i];
+            h.sum = k % 2;
+            if (k >= 4 && (h.f == exp10_of || h.f == exp20_of || h.f == exp32_of || h.f == half_too_of)) continue;
+            ck_assert_msg(count_wrong(h, 100, spreads[k / 2], &r) == 0, "%s", r.report);
+        }
+    hidden both = {exp20_of, exp20_slope, 1, 0, false, true, "the sum, and its terms' exponents"};
+    ck_assert_msg(count_wrong(both, 100, 2, &r) == 0, "%s", r.report);
+    hidden lost = {exp20_of, exp20_slope, 1, 0, true, false, "lost"};
+    const double x[] = {2, 0.1};
+    tg_gradcheck_fn(hidden_values, hidden_gradient, &lost, x, 2, 1, TG_GRADCHECK(.name = "lost"), &r);
+    ck_assert_msg(!r.failed && r.unsure == 1 && r.checked == 2, "%s", r.report);
+    ck_in("x, element [1]: differences 0 +- ", r.report);
+}
+END_TEST
+
+/* sum(exp(20 x)), and x w. */
+static tg_status lost_sum(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)state, (void)n_in, (void)n_out;
+    out[0] = tg_sum(tape, tg_exp(tape, tg_scale(tape, in[0], 20)), TG_ALL_DIMS, false);
+    out[1] = tg_mul(tape, in[0], in[1]);
+    return tg_ctx_status(tg_tape_ctx(tape));
+}
+
+START_TEST(what_rounding_hides_from_tensors_is_unsure) {
+    begin();
+    tg_tensor *x = leaf_of(TG_SHAPE(3), (const double[]){4, 0.1, -0.3}), *w = leaf_of(TG_SHAPE(3), (double[]){1, 2, 3});
+    tg_gradcheck_result r;
+    ck_assert_msg(tg_gradcheck(t, lost_sum, NULL, (tg_tensor *[]){x, w}, 2, 2, NULL, &r) == TG_OK, "%s", r.report);
+    ck_assert_msg(r.checked == 6 && r.unsure == 2 && r.kinks == 0, "%s", r.report);
+    end();
+}
+END_TEST
+
+static double bend(double x) { return x > 0 ? x : 0; }
+static double bend_slope(double x) { return x > 0; }
+static double steep(double x) { return exp(20 * x) + sin(50 * x); }
+static double steep_slope(double x) { return 20 * exp(20 * x) + 50 * cos(50 * x); }
+static double whole(double x) { return round(x); }
+static double whole_slope(double x) { return (void)x, 1; }
+
+/* Huge outputs beside an element's own add no noise to it; nor do kinks and steps of f itself, or coarse rounding,
+ * excuse what is wrong by more than they could. */
+START_TEST(what_is_wrong_stays_wrong) {
+    const struct {
+        hidden h;
+        int most; /* points where what is wrong cannot be told, or does not show */
+    } rows[] = {
+        {{exp20_of, exp20_slope, 1.01, 0, false, false, "exp 20 x"}, 0},
+        {{steep, steep_slope, 1.001, 1e-6, false, false, "steep"}, 0},
+        {{bend, bend_slope, 1.001, 1e-6, false, false, "relu"}, 20}, /* all are below 0, or nearly */
+        {{single_of, single_slope, 1.1, 1e-6, false, false, "float32 inside"}, 2},
+        {{whole, whole_slope, 1.5, 0, false, false, "round"}, 0},
+    };
+    tg_gradcheck_result r;
+    for (int i = 0; i < LEN(rows); i++) {
+        int wrong = count_wrong(rows[i].h, 100, 1, &r);
+        ck_assert_msg(wrong >= 100 - rows[i].most, "%s: found at %d points of 100", rows[i].h.name, wrong);
+    }
+}
+END_TEST
+
+/* ---- Classes beside what cannot be told ---- */
+
+static double corner(double x) { return fabs(x - 0.3); }
+static double corner_slope(double x) { return x < 0.3 ? -1 : 1; }
+
+START_TEST(kinks_do_not_change_the_class) {
+    const double x[] = {0.1, 0.5, 0.3, 0.9, 0.3, 0.3, 0.3};
+    hidden h = {corner, corner_slope, -1, 0, false, false, "corner"};
+    tg_gradcheck_result r;
+    for (int n = 1; n <= LEN(x); n++) {
+        tg_gradcheck_fn(hidden_values, hidden_gradient, &h, x, n, n, NULL, &r);
+        ck_assert_msg(r.failed && !strcmp(r.cause, "sign"), "%d: %s, %s", n, r.cause, r.report);
+        ck_assert(r.kinks == (n > 2) + (n > 4) + (n > 5) + (n > 6));
+    }
+    hidden lost = {exp20_of, exp20_slope, -1, 0, true, false, "lost"};
+    const double at[] = {2, 0.1, 1.9};
+    tg_gradcheck_fn(hidden_values, hidden_gradient, &lost, at, 3, 1, NULL, &r);
+    ck_assert_msg(r.failed && !strcmp(r.cause, "sign") && r.unsure == 1, "%s, %s", r.cause, r.report);
 }
 END_TEST
 
@@ -125,6 +292,8 @@ START_TEST(taped_derivatives_are_checked) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {what_lies_below_atol_is_said, taped_derivatives_are_checked};
+    const TTest *tests[] = {what_lies_below_atol_is_said, what_rounding_hides_is_unsure,
+                            what_rounding_hides_from_tensors_is_unsure, what_is_wrong_stays_wrong,
+                            kinks_do_not_change_the_class, taped_derivatives_are_checked};
     return tg_check_main("gradcheck_more", tests, sizeof tests / sizeof *tests);
 }

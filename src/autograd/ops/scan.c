@@ -141,6 +141,8 @@ static const tg_sample cumprod_samples[] = {
     SCAN_SAMPLES,
     {.note = "an odd number", .params = SCAN(1), .n_in = 1, .in = {TG_S_IN(0.5, 2, 2, 7)}},
     {.note = "long rows", .params = SCAN(1), .n_in = 1, .in = {TG_S_IN(0.9, 1.1, 2, 600)}},
+    {.note = "one zero and two in a row", .params = SCAN(1), .n_in = 1,
+     .in = {{.shape = TG_S_SHAPE(5, 4), .zeros = 3}}},
     {.note = "zeros among integers", .params = SCAN(0), .n_in = 1, .in = {WHOLE(5, 4)}},
     {.note = "big", .params = SCAN(1), .n_in = 1, .in = {TG_S_IN(0.9, 1.1, 1024, 1024)}, .bench = true},
 };
