@@ -1,5 +1,5 @@
-/* bench-ops [OP [THREADS]]: every op of the table on its samples that are made for a bench, or one op: what a call takes
- * forward and backward, and at what rate forward reads its inputs and writes its outputs. Medians of float32. */
+/* bench-ops [OP [THREADS]]: every op of the table on its samples that are made for a bench, or one op: what a call
+ * takes forward and backward, and at what rate forward reads its inputs and writes its outputs. Medians of float32. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -459,6 +459,7 @@ START_TEST(adamw) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {softmax, softmax_of_special_values, norm, norm_past_the_caches, cross_entropy, dropout, adamw};
+    const TTest *const tests[] = {softmax, softmax_of_special_values, norm, norm_past_the_caches,
+                                  cross_entropy, dropout, adamw};
     return tg_check_main("fused", tests, sizeof tests / sizeof tests[0]);
 }

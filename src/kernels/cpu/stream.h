@@ -1,6 +1,6 @@
 /* Outputs that go past the caches: a store otherwise first reads the line that it fills, a third of a large copy's
- * traffic. For kernels that memory bounds, and outputs so large that who reads them next would not find them in a cache;
- * where arithmetic hides memory's time, as in GELU and softmax, plain stores are faster.
+ * traffic. For kernels that memory bounds, and outputs so large that who reads them next would not find them in a
+ * cache; where arithmetic hides memory's time, as in GELU and softmax, plain stores are faster.
  *
  * Such stores are seen in no order with others: a body that has made them ends with tg_stream_fence. */
 #ifndef TG_STREAM_H
