@@ -112,7 +112,7 @@ static double size_of_outputs(const tg_diff *d) {
  * kink, or where f bends too much for so few slopes, what is missed shrinks with the distance. A step as large as f
  * itself, and alone, is no rounding: f has it. */
 static tg_status steps_missed(tg_diff *d, int part, int64_t i, double off, double far, tg_slope *s) {
-    double step = s->step / 512, from = 0, to = far, all, rise, half[2];
+    double step = s->step / 512, from = 0, to = far, all = 0, rise, half[2];
     tg_change there;
     tg_status status = tg_diff_change(d, part, i, far, &there);
     if (status == TG_OK) status = gap(d, part, i, from, to, step, &all);

@@ -41,14 +41,17 @@ static inline int conclude(const tally *t) {
 
 /* ---- The table ---- */
 
-/* argv[1], where given, is the one op to run. A quick run takes half of them, by turns, and on a device that is not the
- * CPU a sixth: sanitizers are slow. */
+/* argv[1], where given, is the one op to run. A quick run takes half of them, by turns, or as small a part as the program
+ * says, and on a device that is not the CPU a sixth: sanitizers are slow. */
+#ifndef QUICK_PART
+#define QUICK_PART 2
+#endif
 static inline bool chosen(const tg_op *op, int argc, char **argv) {
     const char *turn = getenv("TG_TEST_TURN");
     unsigned long side = turn ? strtoul(turn, NULL, 10) : 0;
     if (argc >= 2) return !strcmp(op->name, argv[1]);
     for (const char *c = op->name; *c; c++) side += (unsigned char)*c;
-    return !getenv("TG_TEST_QUICK") || side % (getenv("TG_TEST_DEVICE") ? 6 : 2) == 1;
+    return !getenv("TG_TEST_QUICK") || side % (getenv("TG_TEST_DEVICE") ? 6 : QUICK_PART) == 1;
 }
 
 /* The long suite takes slow samples too. Those of several ranks are tests/parallel's. */
