@@ -61,7 +61,7 @@ static tg_status noise_of(tg_diff *d, int part, int64_t i, double step, double *
 /* Where f rounds inside, more coarsely than its results are stored, it has neither a slope nor the noise that these let
  * expect. What this hides larger steps may tell, over which it matters less. */
 static tg_status roughness(tg_diff *d, int part, int64_t i, double size, tg_slope *s) {
-    double noise, more, first = s->step;
+    double noise, more = 0, first = s->step;
     tg_slope best = {.error = INFINITY};
     tg_status status = noise_of(d, part, i, s->step, &noise);
     if (status != TG_OK || !(noise / s->step > s->error)) return status;
@@ -83,12 +83,12 @@ static tg_status roughness(tg_diff *d, int part, int64_t i, double size, tg_slop
 /* What f rises between two places beyond what its slopes there add up to, by the rule of Gauss and Legendre of two
  * points. Of the slopes on either side of each the smaller one counts: a step of f would spoil the other. */
 static tg_status gap(tg_diff *d, int part, int64_t i, double from, double to, double step, double *rise) {
-    tg_change start, end, down, up;
+    tg_change start = {0}, end = {0}, down = {0}, up = {0};
     tg_status status = tg_diff_change(d, part, i, from, &start);
     if (status == TG_OK) status = tg_diff_change(d, part, i, to, &end);
     *rise = end.sum - start.sum;
     for (int side = -1; side <= 1 && status == TG_OK; side += 2) {
-        tg_change at;
+        tg_change at = {0};
         double s = (from + to) / 2 + side * (to - from) / (2 * sqrt(3));
         status = tg_diff_change(d, part, i, s, &at);
         if (status == TG_OK) status = tg_diff_change(d, part, i, s + step, &up);
