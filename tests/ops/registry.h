@@ -41,8 +41,8 @@ static inline int conclude(const tally *t) {
 
 /* ---- The table ---- */
 
-/* argv[1], where given, is the one op to run. A quick run takes half of them, by turns, or as small a part as the program
- * says, and on a device that is not the CPU a sixth: sanitizers are slow. */
+/* argv[1], where given, is the one op to run. A quick run takes half of them, by turns, or as small a part as the
+ * program says, and on a device that is not the CPU a sixth: sanitizers are slow. */
 #ifndef QUICK_PART
 #define QUICK_PART 2
 #endif
