@@ -73,8 +73,8 @@ static bool is_short(tg_ctx *ctx) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const tg_status reasons[] = {TG_ERR_FORMAT,   TG_ERR_ARGUMENT, TG_ERR_GRADIENT, TG_ERR_DTYPE,
-                                        TG_ERR_SHAPE,    TG_ERR_MEMORY,   TG_ERR_UNSUPPORTED};
+    static const tg_status reasons[] = {TG_ERR_FORMAT, TG_ERR_ARGUMENT, TG_ERR_GRADIENT,    TG_ERR_DTYPE,
+                                        TG_ERR_SHAPE,  TG_ERR_MEMORY,   TG_ERR_UNSUPPORTED, TG_ERR_STATE};
     static files disk;
     if (size > FUZZ_MAX) return 0;
     if (!disk.at[0].fd) files_start(&disk);
