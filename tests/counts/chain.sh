@@ -3,14 +3,9 @@
 # valgrind's callgrind: at most MOST (0: printed only), and more than nine tenths of it, or MOST is to be lowered. What
 # 10 chains of 1,000 ops take more than 5, so that nothing counts but them.
 program=$1 most=$2
-if ! command -v valgrind >/dev/null; then
-    echo "skipped: there is no valgrind"
-    exit 77
-fi
-instructions() {
-    valgrind --tool=callgrind --callgrind-out-file=/dev/null "$program" "$1" 2>&1 | sed -n 's/.*Collected : \([0-9]*\).*/\1/p'
-}
-few=$(instructions 5) more=$(instructions 10)
+# shellcheck source=tests/counts/instructions.sh
+. "$(dirname "$0")/instructions.sh"
+few=$(instructions "$program" 5) more=$(instructions "$program" 10)
 if [ -z "$few" ] || [ -z "$more" ]; then
     valgrind --tool=callgrind --callgrind-out-file=/dev/null "$program" 5
     exit 1

@@ -3,17 +3,11 @@
 # between 2 and 6, 6 and 12, 12 and 24, 24 and 48 of them is within 1 % the same, by valgrind's callgrind. What 4 steps
 # take more than 3, so that the first ones, which make what lives longer than a step, do not count.
 program=$1
-if ! command -v valgrind >/dev/null; then
-    echo "skipped: there is no valgrind"
-    exit 77
-fi
-instructions() {
-    valgrind --tool=callgrind --callgrind-out-file=/dev/null "$program" "$1" "$2" 2>&1 |
-        sed -n 's/.*Collected : \([0-9]*\).*/\1/p'
-}
+# shellcheck source=tests/counts/instructions.sh
+. "$(dirname "$0")/instructions.sh"
 before='' least='' most=''
 for layers in 2 6 12 24 48; do
-    few=$(instructions $layers 3) more=$(instructions $layers 4)
+    few=$(instructions "$program" $layers 3) more=$(instructions "$program" $layers 4)
     if [ -z "$few" ] || [ -z "$more" ]; then
         "$program" $layers 4 && echo "wrong: callgrind says nothing"
         exit 1
