@@ -47,20 +47,26 @@ static int unknown(const char *name) {
     return help(stderr);
 }
 
+static bool asks_help(const char *word) {
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0;
+}
+
 static int run(int argc, char **argv) {
     if (argc < 2) return help(stderr);
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
-        return help(stdout);
+    bool asked = asks_help(argv[1]);
+    if (asked && (argc == 2 || asks_help(argv[2]))) return help(stdout);
     if (strcmp(argv[1], "--version") == 0) {
         printf("tapegrad %s\n", tg_version());
         return 0;
     }
+    const char *name = argv[asked ? 2 : 1];
+    char option[] = "--help";
     for (int i = 0; i < ENTRIES; i++) {
-        if (strcmp(argv[1], entries[i].name) != 0) continue;
-        name_command(entries[i].name);
-        return entries[i].run(argc - 2, argv + 2);
+        if (strcmp(name, entries[i].name) != 0) continue;
+        name_command(name);
+        return asked ? entries[i].run(1, (char *[]){option, NULL}) : entries[i].run(argc - 2, argv + 2);
     }
-    return unknown(argv[1]);
+    return unknown(name);
 }
 
 /* Files that are opened would take the place of descriptors 0 to 2 where the caller closed them, and get what is

@@ -16,6 +16,9 @@ holds "the nearest command is named" grep -q "did you mean 'train'" printed
 for command in train generate eval inspect gradcheck diff ops; do
     runs $command --help
     holds "help of $command" grep -q "^usage: tapegrad $command" printed
+    cp printed by_option
+    runs help $command
+    holds "help $command" cmp by_option printed
     refuses 2 "there is no option --nonsense" $command --nonsense 1
     refuses 2 "'-x' is not an option" $command -x
 done
