@@ -1,6 +1,7 @@
 #!/bin/bash
 # run.sh BUILD LIST [WORD]: the bugs that LIST plants in the project's own sources, each of which must be found, and
-# by what is named; WORD chooses those whose name has it. A bug is a paragraph of LIST:
+# by what is named; WORD chooses those whose name has it, and TG_TEST_SHARE_plants=N one in N of them, by turns
+# (TG_TEST_TURN). A bug is a paragraph of LIST:
 #
 #   plant WHAT            its name
 #   file PATH             of the source or header that is changed
@@ -22,6 +23,7 @@ trap 'rm -rf "$work"' EXIT
 cd "$build" || exit 1
 passed=0 failed=0
 limit=120
+share=${TG_TEST_SHARE_plants:-1} nth=${TG_TEST_TURN:-0}
 # Leaks: fibers that a failed kernel gave up. The planted globals are there twice where the library is shared.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:detect_odr_violation=0
 
@@ -128,7 +130,10 @@ plant_one() {
 
 # A paragraph has ended.
 conclude() {
-    if [ -n "$plant" ] && [[ $plant == *"$word"* ]]; then plant_one; fi
+    if [ -n "$plant" ] && [[ $plant == *"$word"* ]]; then
+        if [ $((nth % share)) = 0 ]; then plant_one; fi
+        nth=$((nth + 1))
+    fi
     plant='' file='' unit='' program='' test='' with='' found=''
     : >"$work/old"
     : >"$work/new"

@@ -3,6 +3,8 @@
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 model="--layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 4 --threads 1"
+steps=100
+[ -z "${TG_TEST_QUICK:-}" ] || steps=20
 
 # follows DIR OTHER: every loss, validation loss and norm is the other's within 1e-4 of itself.
 follows() {
@@ -16,7 +18,7 @@ follows() {
 }
 
 for arch in "gpt2 --dropout 0.1" "llama --kv-heads 2"; do
-    run="--data $text $model --arch $arch --steps 100 --val-every 50 --checkpoint-every 50"
+    run="--data $text $model --arch $arch --steps $steps --val-every $((steps / 2)) --checkpoint-every $((steps / 2))"
     rm -rf cpu gpu again
     runs train --out cpu $run
     runs train --out gpu $run --device cuda
@@ -26,10 +28,10 @@ for arch in "gpt2 --dropout 0.1" "llama --kv-heads 2"; do
     rm -rf again
     runs train --out again $run --device cuda --capture
     holds "$arch: the same bits from captured steps" same_steps gpu again
-    runs train --resume --out gpu --steps 110 --device cuda
-    runs train --resume --out cpu --steps 110
+    runs train --resume --out gpu --steps $((steps + 10)) --device cuda
+    runs train --resume --out cpu --steps $((steps + 10))
     holds "$arch: goes on" follows cpu gpu
-    runs train --resume --out gpu --steps 120 # what a GPU has saved the CPU goes on from
+    runs train --resume --out gpu --steps $((steps + 20)) # what a GPU has saved the CPU goes on from
     runs eval --model gpu --data "$text" --json
     mine=$(number loss printed)
     runs eval --model gpu --data "$text" --json --device cuda

@@ -3,7 +3,9 @@
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 
-train="train --data $text --layers 2 --hidden 32 --seq-len 32 --batch 8 --steps 200 --lr 1e-2 --checkpoint-every 0"
+steps=200
+[ -z "${TG_TEST_QUICK:-}" ] || steps=60
+train="train --data $text --layers 2 --hidden 32 --seq-len 32 --batch 8 --steps $steps --lr 1e-2 --checkpoint-every 0"
 runs $train --out gpt2 --heads 2
 runs $train --out llama --arch llama --heads 4 --kv-heads 2
 runs train --data "$text" --out wide $tiny --vocab 300 --steps 3

@@ -6,8 +6,8 @@
 shape="--layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --dropout 0.1"
 model="$shape --threads 1"
 steps=100
-[ -z "${TG_TEST_QUICK:-}" ] || steps=40
-run="--data $text $model --val-every 20 --checkpoint-every $((steps / 2)) --steps $steps"
+[ -z "${TG_TEST_QUICK:-}" ] || steps=20
+run="--data $text $model --val-every $((steps / 2)) --checkpoint-every $((steps / 2)) --steps $steps"
 
 # follows DIR [TOLERANCE]: every loss, validation loss and norm of the gradients (before clipping; AdamW hides a wrong
 # scale from the losses) of the run is one rank's within 1e-3, or the tolerance, of itself.
