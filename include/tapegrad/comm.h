@@ -19,9 +19,10 @@ extern "C" {
 /* ---- Communicators ---- */
 
 /* Made before the first tensor of a context, they also give it its arenas, so that in-node collectives copy nothing;
- * made later they work, with copies. Inert, never NULL, on error (as a context is): every call on it does nothing. */
+ * made later they work, with copies. A plan is one rank of a group without the others: what it would get is left as it
+ * was, so that it goes with device meta. Inert, never NULL, on error (as a context is): every call on it does nothing. */
 TG_API tg_comm *tg_comm_self_new(tg_ctx *ctx);                     /* size 1 */
-TG_API tg_comm *tg_comm_plan_new(tg_ctx *ctx, int rank, int size); /* moves nothing, counts everything */
+TG_API tg_comm *tg_comm_plan_new(tg_ctx *ctx, int rank, int size); /* counts; nothing arrives */
 TG_API tg_comm *tg_comm_launched_new(tg_ctx *ctx); /* a rank of `tapegrad run`; TG_ERR_STATE elsewhere */
 TG_API int tg_comm_launched_rank(void);            /* which rank this process is; -1: it is none */
 TG_API void tg_comm_free(tg_comm *c);

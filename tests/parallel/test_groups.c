@@ -221,7 +221,7 @@ typedef struct model {
 
 static tg_status step_of(void *state, tg_ctx *ctx) {
     const model *m = state;
-    tg_item(tg_gpt_loss(m->gpt, m->t, m->ids, m->ids, TG_LOSS_SUM));
+    tg_gpt_loss(m->gpt, m->t, m->ids, m->ids, TG_LOSS_SUM);
     return tg_ctx_status(ctx);
 }
 
@@ -331,9 +331,10 @@ START_TEST(who_leaves_out_a_call_that_ranks_meet_in_is_out_of_step) {
 }
 END_TEST
 
-/* How often it was out of step after the call was left out; on a plan, where nobody has to be told. */
+/* How often it was out of step after the call was left out; on a plan, where nobody has to be told, of tensors without
+ * elements, as nothing arrives there. */
 static uint64_t skips_of(meets which, int ranks, const tg_parallel_opts *o) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.seed = 3, .threads = 1));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .seed = 3, .threads = 1));
     tg_comm *world = tg_comm_plan_new(ctx, 0, ranks);
     tg_parallel *p = tg_parallel_new(world, o);
     model m;
