@@ -148,7 +148,8 @@ TG_API tg_tensor *tg_transpose(tg_tape *t, tg_tensor *x, int d0, int d1);
 TG_API tg_tensor *tg_expand(tg_tape *t, tg_tensor *x, tg_shape shape);  /* -1 keeps a dim; new dims in front */
 TG_API tg_tensor *tg_squeeze(tg_tape *t, tg_tensor *x, int dim);        /* of size 1 */
 TG_API tg_tensor *tg_unsqueeze(tg_tape *t, tg_tensor *x, int dim);
-TG_API tg_tensor *tg_slice(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t stop, int64_t step); /* step > 0 */
+TG_API tg_tensor *tg_slice(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t stop,
+                          int64_t step); /* start <= stop <= size, counted from the end where negative; step > 0 */
 TG_API tg_tensor *tg_select(tg_tape *t, tg_tensor *x, int dim, int64_t index); /* dim goes */
 TG_API tg_tensor *tg_contiguous(tg_tape *t, tg_tensor *x);              /* x itself where it already is */
 TG_API tg_tensor *tg_concat(tg_tape *t, tg_tensor *const *x, int n, int dim);
@@ -197,7 +198,8 @@ TG_API tg_tensor *tg_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, double eps
 TG_API tg_tensor *tg_group_norm(tg_tape *t, tg_tensor *x, int64_t groups, tg_tensor *w, tg_tensor *b, double eps);
 /* x [n, c, ..], by channel over all the rest; w, b [c] or NULL. In training mode by the batch's own statistics, and
  * running_mean and running_var [c], buffers that need no gradient, move towards them: r := (1 - momentum) r + momentum
- * s, in place. In evaluation mode by these. Both NULL: by the batch's in either mode. */
+ * s, in place, s of the variance unbiased (over n - 1), which the batch's own is not. In evaluation mode by these. Both
+ * NULL: by the batch's in either mode. They may be wider than x: 16 bits stand still where a step is below their last. */
 TG_API tg_tensor *tg_batch_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_tensor *running_mean,
                                 tg_tensor *running_var, double momentum, double eps);
 /* rms_norm(x + residual, w); *sum (may be NULL) receives x + residual. No broadcasting. */

@@ -18,14 +18,14 @@ extern "C" {
 
 typedef struct tg_sgd_opts {
     size_t size;
-    double lr; /* must be given */
+    double lr; /* 0: nothing moves before tg_optim_set_lr */
     double momentum, dampening, weight_decay;
     bool nesterov;
 } tg_sgd_opts;
 
 typedef struct tg_adamw_opts {
     size_t size;
-    double lr;           /* 0: 1e-3 */
+    double lr;           /* 0: 1e-3; TG_NONE: 0 */
     double beta1, beta2; /* 0: 0.9, 0.999; TG_NONE: 0 */
     double eps;          /* 0: 1e-8 */
     double weight_decay; /* 0: 0.01 for AdamW, none for Adam; TG_NONE: none */

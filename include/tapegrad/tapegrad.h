@@ -307,8 +307,8 @@ TG_API tg_tensor *tg_param_of(tg_ctx *ctx, const char *name, tg_dtype dtype, tg_
 
 /* A context-owned handle on the same bytes, that outlives its tape; no gradient flows through it. */
 TG_API tg_tensor *tg_keep(tg_tensor *x);
-/* Ends a context-owned handle. Ignored: NULL, dead, inert and tape-owned ones, and what belongs to a module or an
- * optimiser. */
+/* Ends a context-owned handle. Ignored: NULL, dead, inert and tape-owned ones, what belongs to a module or an
+ * optimiser, and a leaf's gradient. */
 TG_API void tg_drop(tg_tensor *x);
 
 /* ---- What a tensor is (safe on any handle that came from this library: dead ones answer as empty) ---- */
@@ -394,8 +394,8 @@ typedef struct tg_backward_opts {
 #define TG_BACKWARD(...) (&(tg_backward_opts){.size = sizeof(tg_backward_opts), __VA_ARGS__})
 
 /* Adds d root / d leaf into the gradient of every leaf that needs one. Nodes run in the reverse of the recorded
- * order; a leaf's hooks run after its last contribution. Consumes what the nodes saved, unless told to retain: a loss
- * that its own op saves (of tg_sqrt, tg_exp, tg_tanh ..) goes with it, so read it before, or retain. */
+ * order; a leaf's hooks run after its last contribution. Consumes what the nodes saved, unless told to retain: results
+ * that an op saved (a hidden state, a loss by tg_sqrt ..) go with it, so read or tg_keep them before, or retain. */
 TG_API tg_status tg_backward(tg_tape *t, tg_tensor *root); /* a scalar, seeded 1 */
 TG_API tg_status tg_backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_backward_opts *opts);
 
@@ -421,10 +421,10 @@ TG_API tg_status tg_zero_grad(tg_tensor *x); /* the next contribution overwrites
  * library's own again. buf must outlive its use here. */
 TG_API tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf);
 
-/* Hooks. fn may read *grad, record no-grad ops on t and put their result into *grad (same shape and dtype), and may
- * fail, which ends the backward. on_grad: of any tensor, when its gradient is complete. on_accumulated: of a leaf,
- * after the gradient of this backward has been added (*grad is then the accumulated one and stays). Hooks run in the
- * order of adding; a hook may add and remove hooks, itself too: what it removes no longer runs. */
+/* Hooks. fn may read *grad, which is lent, record no-grad ops on t and put their result into *grad (same shape and
+ * dtype; copied), and may fail, which ends the backward. on_grad: of any tensor, when its gradient is complete.
+ * on_accumulated: of a leaf, after this backward's has been added (*grad is the accumulated one and stays). They run in
+ * the order of adding; a hook may add (for the next backward) and remove hooks: what it removes no longer runs. */
 typedef tg_status (*tg_hook_fn)(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad);
 TG_API uint64_t tg_on_grad(tg_tensor *x, tg_hook_fn fn, void *user); /* an id; 0 on error */
 TG_API uint64_t tg_on_accumulated(tg_tensor *x, tg_hook_fn fn, void *user);
@@ -437,7 +437,7 @@ typedef tg_status (*tg_fn)(void *state, tg_tape *t, tg_tensor *const *in, int n_
 
 typedef struct tg_recompute_opts {
     size_t size;
-    const char *name; /* in dumps and errors */
+    const char *name; /* in errors; copied */
     bool keep_rng;    /* do not restore the random streams in the second run */
     void (*destroy)(void *state); /* ends state when the node ends, also on failure; NULL: the caller keeps it */
     /* in[0], which is the same on all ranks (check mode looks), is kept as this rank's part of its elements and

@@ -220,6 +220,7 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
         *any = true;
         if (TG_UNLIKELY(x->ext && x->ext->hooks) && tg_pass_hooks(p, x))
             TG_TRY(tg_hooks_run(p->t, x, &s->g, false));
+        TG_TRY(tg_storage_need(s->g->storage, s->g)); /* a caller's, as a seed is, may have been discarded */
         if (n->flags & TG_N_LEAF || !p->o->n_targets) continue;
         tg_target *target = tg_pass_target(p, n, i);
         if (!target) continue;
@@ -418,6 +419,8 @@ static tg_tensor *hand_over(tg_tape *t, tg_target *target, const tg_grad_opts *o
         if (!g || ctx->ops->fill(ctx, tg_array_of(g), 0) != TG_OK) return tg_inert(ctx);
     }
     if (opts->create_graph) return own_taped(t, x, g);
+    if (tg_gradient_own(&target->g) != TG_OK) return tg_inert(ctx);
+    g = target->g;
     tg_tensor *y = tg_tape_tensor(t, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
     if (y) y->place = tg_placement_of_gradient(x, false);
     return y ? y : tg_inert(ctx);

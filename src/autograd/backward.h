@@ -44,6 +44,9 @@ void tg_slot_drop(tg_slot *s);
 /* The caller's g as a gradient: its bytes, or a copy where a tape may take those away, or a backward add to them. NULL
  * after an error. */
 tg_tensor *tg_gradient_share(const tg_tensor *g);
+tg_tensor *tg_gradient_copy(const tg_tensor *g);
+/* Bytes of its own in place of those that a seed or another gradient has as well. */
+tg_status tg_gradient_own(tg_tensor **g);
 /* dst (+)= src, converting. */
 tg_status tg_gradient_put(tg_tensor *dst, const tg_tensor *src, bool add);
 /* The buffer in which x's gradient is accumulated. NULL after recording the error. */

@@ -121,7 +121,7 @@ static int64_t list_way(tg_tape *t, const tg_node *from, const tg_tensor *x, uin
     steps[n_steps++] = (step){.node = from, .x = (tg_tensor *)x};
     for (tg_node *n = t->first; n; n = n->next)
         for (int i = 0; n != from && n->pass == on_way && i < n->n_out; i++)
-            if (tg_is_float(tg_node_out(n)[i]->dtype) && tg_alive(tg_node_out(n)[i]))
+            if (tg_alive(tg_node_out(n)[i]) && tg_node_out(n)[i]->flags & TG_F_REQUIRES_GRAD)
                 steps[n_steps++] = (step){.node = n, .x = tg_node_out(n)[i]};
     return n_steps;
 }

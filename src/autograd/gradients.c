@@ -3,6 +3,7 @@
 
 #include "autograd/backward.h"
 #include "autograd/placement.h"
+#include "autograd/taped.h"
 #include "core/capture.h"
 #include "kernels/scalar.h"
 
@@ -16,7 +17,7 @@ tg_status tg_gradient_put(tg_tensor *dst, const tg_tensor *src, bool add) {
 /* Its own bytes, laid out as a gradient should be. */
 static bool exclusive(const tg_tensor *g) { return tg_storage_is_own(g->storage) && g->flags & TG_F_CONTIGUOUS; }
 
-static tg_tensor *copy_of(const tg_tensor *g) {
+tg_tensor *tg_gradient_copy(const tg_tensor *g) {
     tg_tensor *c = tg_temp_empty(g->ctx, g->dtype, g->ndim, g->shape, TG_MEM_TEMPORARY);
     if (c && tg_gradient_put(c, g, false) != TG_OK) {
         tg_temp_free(c);
@@ -26,8 +27,18 @@ static tg_tensor *copy_of(const tg_tensor *g) {
 }
 
 tg_tensor *tg_gradient_share(const tg_tensor *g) {
-    if (g->storage->temporary || g->storage->category == TG_MEM_GRADIENT) return copy_of(g);
+    if (g->storage->temporary || g->storage->category == TG_MEM_GRADIENT) return tg_gradient_copy(g);
     return tg_temp_new(g->ctx, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
+}
+
+tg_status tg_gradient_own(tg_tensor **g) {
+    if (atomic_load_explicit(&(*g)->storage->refs, memory_order_relaxed) == 1) return TG_OK;
+    TG_TRY(tg_storage_need((*g)->storage, *g));
+    tg_tensor *copy = tg_gradient_copy(*g);
+    if (!copy) return (*g)->ctx->status;
+    tg_temp_free(*g);
+    *g = copy;
+    return TG_OK;
 }
 
 tg_status tg_slot_add(tg_slot *s, tg_tensor *g) {
@@ -38,7 +49,7 @@ tg_status tg_slot_add(tg_slot *s, tg_tensor *g) {
     tg_tensor *into = s->g, *from = g;
     if (!exclusive(into) && exclusive(g)) into = g, from = s->g;
     if (!exclusive(into)) {
-        tg_tensor *copy = copy_of(into);
+        tg_tensor *copy = tg_gradient_copy(into);
         if (!copy) {
             tg_temp_free(g);
             return g->ctx->status;
@@ -336,11 +347,12 @@ static tg_status replace(const tg_tape *t, tg_tensor *x, tg_tensor **g, tg_tenso
         return tg_fail(ctx, TG_ERR_SHAPE, "a gradient hook returned %s, expected %s", got, want);
     }
     TG_TRY(tg_placement_fits(x, by, "a gradient hook's result"));
+    /* A copy, as the hook may write its tensor again for another gradient. */
     if (t->taped) {
-        *g = by;
-        return TG_OK;
+        *g = tg_taped_own(t, by);
+        return ctx->status;
     }
-    tg_tensor *temp = tg_gradient_share(by);
+    tg_tensor *temp = tg_gradient_copy(by);
     if (!temp) return ctx->status;
     temp->place = (*g)->place;
     tg_temp_free(*g);

@@ -115,7 +115,7 @@ static tg_status place_tangents(const tangents *w, tg_tensor *const *inputs, int
             return tg_fail(w->t->ctx, TG_ERR_PLACEMENT,
                            "%s: tangent %d, %s, lies otherwise over the ranks than its input, %s: place it alike", who,
                            i, got, want);
-        TG_TRY(tg_taped_add(w->t, &tg_node_slots(node)[inputs[i]->out], din[i]));
+        TG_TRY(tg_taped_add(w->t, &tg_node_slots(node)[inputs[i]->out], tg_taped_own(w->t, din[i])));
     }
     return TG_OK;
 }
@@ -173,6 +173,12 @@ static tg_status hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int 
     if (n <= 0 || !inputs || !v || !hv)
         return tg_fail(t->ctx, TG_ERR_ARGUMENT,
                        "tg_hvp: %d inputs, expected one or more, a vector for each, and room for the products", n);
+    TG_TRY(tg_check(t->ctx, root, "tg_hvp"));
+    if (root->numel != 1) {
+        char what[160];
+        tg_describe(root, what, sizeof what);
+        return tg_fail(t->ctx, TG_ERR_SHAPE, "tg_hvp: the root is %s, expected one element", what);
+    }
     TG_TRY(tg_grad(t, &root, 1, inputs, n, hv, TG_GRAD(.create_graph = true, .allow_unused = true)));
     tg_tensor **g = tg_tape_alloc(t, (size_t)n * sizeof *g);
     if (!g) return t->ctx->status;
@@ -195,9 +201,9 @@ tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_com
     if (!out) return t->ctx->status;
     for (int i = 0; i < n->n_out; i++) out[i] = NULL;
     bool grad = tg_set_grad_mode(t, true); /* there are no nodes without */
-    tg_status s = f(t, n, out);
+    tg_status s = tg_compose(t, n, f, out);
     tg_set_grad_mode(t, grad);
-    TG_TRY(s == TG_OK ? t->ctx->status : s);
+    TG_TRY(s);
     tg_node *first = before ? before->next : t->first;
     for (tg_node *m = first; m; m = m->next) m->pass = w.id;
     if (first) TG_TRY(push_all(&w, first, t->last));

@@ -42,7 +42,8 @@ static tg_status unpack(void *user, tg_ctx *ctx, void *dst, size_t bytes) {
     e->refill = NULL;    /* which would end it */
     e->release = NULL;
     tg_status status = p->by.unpack(p->by.user, p->packed, x);
-    if (status == TG_OK && ctx->status == TG_OK) status = tg_storage_need(s, x);
+    if (status == TG_OK) status = ctx->status;
+    if (status == TG_OK) status = tg_storage_need(s, x);
     e->refill = unpack;
     e->release = end_packed;
     e->user = p;

@@ -99,12 +99,23 @@ static tg_receipt_kind receipt_kind(tg_pass *p, tg_call *c, int i, uint8_t *mode
     return TG_TO_LEAF;
 }
 
-/* A gradient buffer for input i. In check mode it begins as NaN, so that an op which reads what it should write, or
+/* In check mode a gradient that is to be written begins as NaN, so that an op which reads what it should write, or
  * leaves a part unwritten, is found. */
-static tg_tensor *fresh(tg_call *c, int i) {
-    tg_tensor *x = c->in[i], *g = tg_temp_empty(c->ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
+static tg_tensor *begun(const tg_call *c, tg_tensor *g) {
     if (g && c->ctx->check) c->ctx->ops->fill(c->ctx, tg_array_of(g), NAN);
     return g;
+}
+
+/* A gradient buffer for input i. */
+static tg_tensor *fresh(tg_call *c, int i) {
+    tg_tensor *x = c->in[i];
+    return begun(c, tg_temp_empty(c->ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY));
+}
+
+static tg_tensor *leaf_buffer(const tg_call *c, int i) {
+    bool holds;
+    tg_tensor *g = direct_buffer(pass_of(c), source(c, i), &holds);
+    return holds ? g : begun(c, g);
 }
 
 /* The slot's buffer, made its own where it is shared. */
@@ -123,10 +134,9 @@ static tg_tensor *slot_buffer(tg_call *c, int i) {
 }
 
 static tg_tensor *materialise(tg_call *c, int i) {
-    bool holds;
     switch (receipt(c, i)->kind) {
     case TG_TO_SLOT: return slot_buffer(c, i);
-    case TG_TO_LEAF: return direct_buffer(pass_of(c), source(c, i), &holds);
+    case TG_TO_LEAF: return leaf_buffer(c, i);
     case TG_TO_EXTRA: return receipt(c, i)->extra = fresh(c, i);
     default: return NULL;
     }

@@ -13,6 +13,7 @@
 #include <tapegrad/parallel.h>
 
 #include "autograd/placement.h"
+#include "autograd/taped.h"
 
 /* ---- Check mode ---- */
 
@@ -116,35 +117,18 @@ static tg_rng_states *save_streams(tg_tape *t) {
     return s;
 }
 
-/* What needed a gradient in the first run needs it in the second, whatever tg_set_requires_grad has said since.
- * Returns which flags were not there. */
-static uint16_t *set_needs(tg_tape *t, const tg_node *n) {
-    uint16_t *set = tg_tape_alloc(t, n->n_in * sizeof *set + 1);
-    for (int i = 0; set && i < n->n_in; i++) {
-        tg_tensor *x = tg_node_in(n)[i];
-        set[i] = tg_node_src(n)[i] ? TG_F_REQUIRES_GRAD & ~x->flags : 0;
-        x->flags |= set[i];
-    }
-    return set;
-}
-
-static void unset_needs(const tg_node *n, const uint16_t *set) {
-    for (int i = 0; i < n->n_in; i++)
-        if (set[i]) tg_node_in(n)[i]->flags &= ~set[i];
-}
-
 tg_status tg_recompute_again(const tg_node *n, tg_tape *inner, tg_tensor **in, tg_tensor **out) {
     const tg_recompute_params *p = tg_node_params_of(n);
     tg_ctx *ctx = inner->ctx;
     tg_rng_states *now = p->streams ? save_streams(inner) : NULL;
-    uint16_t *set = ctx->status == TG_OK ? set_needs(inner, n) : NULL;
-    if (!set) return ctx->status;
+    bool *changed = ctx->status == TG_OK ? tg_needs_then(inner, n) : NULL;
+    if (!changed) return ctx->status;
     if (now) tg_rng_states_load(ctx, p->streams);
     inner->again = true;
     tg_status s = enter_inputs(inner, tg_node_in(n), p->n_in, in);
     if (s == TG_OK) s = call_fn(p, inner, in, out);
     if (now) tg_rng_states_load(ctx, now);
-    unset_needs(n, set);
+    tg_needs_now(n, changed);
     return s == TG_OK ? check_same(ctx, p, tg_node_out(n), out) : s;
 }
 
@@ -300,7 +284,8 @@ static tg_status check_call(tg_tape *t, const tg_recompute_params *p, tg_tensor 
 tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *const *in, tg_tensor **out,
                               const tg_recompute_opts *opts, tg_recompute_call *call) {
     tg_ctx *ctx = t->ctx;
-    p->name = opts->name ? opts->name : call->op[0]->name;
+    p->name = opts->name ? tg_tape_text(t, opts->name) : call->op[0]->name;
+    if (!p->name) return ctx->status;
     p->training = t->training;
     p->distribute = opts->distribute;
     TG_TRY(check_call(t, p, in, out, call->who));

@@ -298,7 +298,7 @@ static tg_status link_inputs(tg_call *c, tg_node *n) {
         in[i] = x;
         src[i] = NULL;
         if (!x) continue;
-        if (TG_UNLIKELY(!x->tape && !(x->flags & TG_F_LEAF))) return refuse_lent(c, i);
+        if (TG_UNLIKELY(tg_is_lent(x))) return refuse_lent(c, i);
         if (!(x->flags & TG_F_REQUIRES_GRAD)) continue;
         src[i] = x->node ? x->node : tg_tape_leaf(c->tape, x);
         if (!src[i]) return c->ctx->status;

@@ -163,6 +163,7 @@ struct tg_tape {
 tg_status tg_tapes_open(tg_ctx *ctx); /* what a context's tapes need before the first */
 void tg_tape_append(tg_tape *t, tg_node *n);
 void *tg_tape_alloc(tg_tape *t, size_t bytes); /* 8-byte aligned, not zeroed; NULL after recording the error */
+const char *tg_tape_text(tg_tape *t, const char *text); /* a copy; likewise */
 tg_tensor *tg_tape_handle(tg_tape *t);         /* a zeroed handle with serial, ctx and tape */
 tg_status tg_tape_check(tg_tape *t, const char *who);
 /* The same of a call that has been given tensors: without a tape the first one's context takes the error. */

@@ -147,6 +147,11 @@ tg_tape *tg_tape_new(tg_ctx *ctx) {
     return t;
 }
 
+/* A node that had this handle has ended. */
+static void unpin(tg_tensor *x) {
+    if (x && !x->tape && --x->ext->pins == 0 && x->flags & TG_F_DROPPED) tg_owned_free(x);
+}
+
 /* A node that backward did not consume still holds what it saved; storages of the context must learn that it ended. */
 static void end_node(tg_node *n) {
     tg_tensor **in = tg_node_in(n), **out = tg_node_out(n);
@@ -157,8 +162,8 @@ static void end_node(tg_node *n) {
             if (tg_bit(n->saves_out, i) && out[i]->storage) out[i]->storage->saves--;
         for (int i = 0; i < n->n_saved; i++) tg_temp_free(tg_node_kept(n)[i]);
     }
-    for (int i = 0; i < n->n_in; i++)
-        if (in[i] && !in[i]->tape && --in[i]->ext->pins == 0 && in[i]->flags & TG_F_DROPPED) tg_owned_free(in[i]);
+    for (int i = 0; i < n->n_in; i++) unpin(in[i]);
+    if (n->flags & TG_N_LEAF) unpin(out[0]);
     if (n->flags & TG_N_STATE) {
         tg_node_extra *e = tg_node_extra_of(n);
         if (e->destroy) e->destroy(e->state);
@@ -330,6 +335,7 @@ static tg_node *new_leaf_node(tg_tape *t, tg_tensor *x) {
     n->flags = TG_N_LEAF;
     n->scope = t->scope;
     tg_node_out(n)[0] = x;
+    if (!x->tape) x->ext->pins++;
     x->out = 0; /* it may be the result of an op that kept no node */
     tg_tape_append(t, n);
     return n;
@@ -370,14 +376,19 @@ tg_node *tg_tape_leaf(tg_tape *t, tg_tensor *x) {
 
 /* ---- Scopes ---- */
 
+const char *tg_tape_text(tg_tape *t, const char *text) {
+    size_t bytes = strlen(text) + 1;
+    char *copy = tg_tape_alloc(t, bytes);
+    return copy ? memcpy(copy, text, bytes) : NULL;
+}
+
 /* The name is copied: nodes keep their scope, and say where they are when it has closed. */
 static tg_status open_scope(tg_tape *t, const char *name) {
     TG_TRY(tg_tape_check(t, "tg_scope_open"));
-    size_t bytes = name ? strlen(name) + 1 : 0;
-    tg_scope *s = tg_tape_alloc(t, sizeof *s + bytes);
+    tg_scope *s = tg_tape_alloc(t, sizeof *s);
     if (!s) return t->ctx->status;
     *s = (tg_scope){.parent = t->scope, .from = t->at, .serial = t->ctx->serial};
-    if (name) s->name = memcpy(s + 1, name, bytes);
+    if (name && !(s->name = tg_tape_text(t, name))) return t->ctx->status;
     t->scope = s;
     return TG_OK;
 }

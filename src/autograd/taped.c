@@ -19,6 +19,8 @@ tg_tensor *tg_zero_tangent(tg_tape *t, const tg_tensor *x) {
     return y;
 }
 
+tg_tensor *tg_taped_own(tg_tape *t, tg_tensor *g) { return g->tape ? g : tg_scale(t, g, 1); }
+
 tg_status tg_taped_add(tg_tape *t, tg_slot *s, tg_tensor *g) {
     s->g = s->g ? tg_add(t, s->g, g) : g;
     return t->ctx->status;
@@ -61,8 +63,11 @@ static tg_status seed_root(tg_pass *p, tg_tensor *root, int i, const char *who) 
         TG_TRY(tg_taped_fits(n, root, given, "seed", i));
         TG_TRY(tg_placement_fits(root, given, who));
     }
-    return tg_taped_add(t, &tg_node_slots(n)[root->out],
-                        given ? given : tg_full_like(t, root, tg_placement_seed(root)));
+    if (given)
+        given = tg_taped_own(t, given);
+    else
+        given = tg_full_like(t, root, tg_placement_seed(root));
+    return tg_taped_add(t, &tg_node_slots(n)[root->out], given);
 }
 
 /* ---- One node ---- */
@@ -186,6 +191,30 @@ tg_status tg_taped_run(tg_pass *p, tg_tensor *const *roots, int n, const char *w
 
 /* ---- An op as a composition of others ---- */
 
+static void turn_needs(const tg_node *n, bool *changed, bool then) {
+    for (int i = 0; i < n->n_in; i++) {
+        tg_tensor *x = tg_node_in(n)[i];
+        if (then) changed[i] = x && !tg_node_src(n)[i] != !(x->flags & TG_F_REQUIRES_GRAD);
+        if (changed[i]) x->flags ^= TG_F_REQUIRES_GRAD;
+    }
+}
+
+bool *tg_needs_then(tg_tape *t, const tg_node *n) {
+    bool *changed = tg_tape_alloc(t, n->n_in * sizeof *changed + 1);
+    if (changed) turn_needs(n, changed, true);
+    return changed;
+}
+
+void tg_needs_now(const tg_node *n, bool *changed) { turn_needs(n, changed, false); }
+
+tg_status tg_compose(tg_tape *t, const tg_node *n, tg_compose_fn f, tg_tensor **out) {
+    bool *changed = tg_needs_then(t, n);
+    if (!changed) return t->ctx->status;
+    tg_status s = f(t, n, out);
+    tg_needs_now(n, changed);
+    return s == TG_OK ? t->ctx->status : s;
+}
+
 tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_compose_fn f) {
     if (!t || !n || !gout || !f) return TG_ERR_ARGUMENT;
     tg_pass *p = t->taped;
@@ -194,8 +223,7 @@ tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
     tg_tensor **out = tg_tape_alloc(t, (size_t)n->n_out * sizeof *out);
     if (!out) return t->ctx->status;
     for (int i = 0; i < n->n_out; i++) out[i] = NULL;
-    tg_status s = f(t, n, out);
-    TG_TRY(s == TG_OK ? t->ctx->status : s);
+    TG_TRY(tg_compose(t, n, f, out));
     for (tg_node *m = before ? before->next : t->first; m; m = m->next)
         if (tg_pass_leads_on(p, m)) m->pass = p->id;
     for (int i = 0; i < n->n_out; i++) {

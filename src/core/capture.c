@@ -41,6 +41,7 @@ struct tg_graph {
     const char *ended; /* why it cannot be replayed any more; NULL: it can */
     int arena;
     bool refused; /* something that cannot be captured was tried */
+    int running;  /* calls of fn by a replay that have not returned */
     int64_t nodes, bytes, steps;
     use *uses;
     leaf *leaves;
@@ -404,9 +405,11 @@ static tg_status replay(tg_graph *g, const void *site) {
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     TG_TRY(check_replay(g));
     if (!g->recorded) {
-        TG_TRY(call_fn(g, "tg_graph_replay"));
-        g->steps++;
-        return TG_OK;
+        g->running++;
+        tg_status s = call_fn(g, "tg_graph_replay");
+        g->running--;
+        g->steps += s == TG_OK;
+        return s;
     }
     TG_TRY(tg_works_settle(ctx, is_beside, g));
     if (ctx->ops->poll) TG_TRY(ctx->ops->poll(ctx));
@@ -444,6 +447,10 @@ tg_status tg_graph_query(const tg_graph *g, tg_graph_info *out) {
 void tg_graph_free(tg_graph *g) {
     if (!g || g == &inert) return;
     tg_ctx *ctx = g->ctx;
+    if (g->running) {
+        tg_fail(ctx, TG_ERR_STATE, "tg_graph_free: the graph's own step is running");
+        return;
+    }
     free_recorded(g);
     if (g->rider) g->rider->free(g->rider);
     for (int i = 0; i < g->n_uses; i++) tg_block_unuse(ctx->heap, g->uses[i].block);

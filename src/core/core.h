@@ -128,7 +128,7 @@ struct tg_ext {
     tg_ext *grad_of;      /* of a gradient: its leaf's */
     tg_tensor *main_grad; /* the caller's buffer for it */
     uint64_t main_serial; /* of main_grad: another one once it was dropped */
-    uint32_t pins;        /* inputs of nodes that this context-owned handle is */
+    uint32_t pins;        /* by nodes: as an input, or as the leaf, that this context-owned handle is */
     tg_ext *next_free;
     bool has_grad;        /* grad holds a value; else the next contribution overwrites */
     bool partial;         /* it is this rank's share of the sum over the axes where the leaf is R */
@@ -343,6 +343,9 @@ static inline bool tg_living(const tg_tensor *x) {
 }
 /* Checks a handle that a caller gave; the error names `what`. */
 tg_status tg_check(tg_ctx *ctx, const tg_tensor *x, const char *what);
+/* A gradient in the hands of a hook or a watch is the pass's own. */
+static inline bool tg_is_lent(const tg_tensor *x) { return !x->tape && !(x->flags & TG_F_LEAF); }
+tg_status tg_refuse_lent(const tg_tensor *x, const char *who);
 /* Context-owned handle; takes over the reference to s. */
 tg_tensor *tg_owned_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
                         tg_storage *s, int64_t offset);

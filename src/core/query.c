@@ -79,6 +79,11 @@ tg_status tg_set_name(tg_tensor *x, const char *name) {
     return TG_OK;
 }
 
+tg_status tg_refuse_lent(const tg_tensor *x, const char *who) {
+    if (!tg_is_lent(x)) return TG_OK;
+    return tg_fail(x->ctx, TG_ERR_STATE, "%s: the tensor is lent until the hook, watch or op that has it returns", who);
+}
+
 tg_status tg_set_requires_grad(tg_tensor *x, bool on) {
     if (!x) return TG_ERR_ARGUMENT;
     tg_ctx *ctx = x->ctx;
@@ -87,6 +92,7 @@ tg_status tg_set_requires_grad(tg_tensor *x, bool on) {
     if (x->node)
         return tg_fail(ctx, TG_ERR_STATE,
                        "tg_set_requires_grad: the tensor is the result of an op, not a leaf; tg_detach it");
+    TG_TRY(tg_refuse_lent(x, "tg_set_requires_grad"));
     if (on && !tg_is_float(x->dtype))
         return tg_fail(ctx, TG_ERR_DTYPE, "tg_set_requires_grad: dtype %s, expected a float", tg_dtype_name(x->dtype));
     if (on && !tg_ext_of(x)) return ctx->status;

@@ -202,7 +202,8 @@ static tg_status refill(tg_storage *s) {
     ctx->busy++;
     tg_status status = s->extra->refill(s->extra->user, ctx, s->data, s->bytes);
     ctx->busy--;
-    if (status == TG_OK) return ctx->status;
+    if (status == TG_OK) status = ctx->status;
+    if (status == TG_OK) return TG_OK;
     tg_storage_discard(s, s->by, s->by_site);
     return tg_fail(ctx, TG_ERR_CALLBACK, "the refill of a discarded tensor failed with %s", tg_status_name(status));
 }
@@ -256,8 +257,9 @@ tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x) {
     tg_describe_site(s->by_site, where, sizeof where);
     return tg_fail(
         s->ctx, TG_ERR_DISCARDED,
-        "the bytes of %s were discarded by %s, called from %s; tg_keep it before, or run backward with .retain", what,
-        s->by ? s->by : "its owner", where);
+        "the bytes of %s were discarded by %s, called from %s; tg_keep it before%s", what,
+        s->by ? s->by : "its owner", where,
+        s->by && strstr(s->by, "backward") ? ", or run backward with .retain" : "");
 }
 
 void tg_storage_categorise(tg_storage *s, tg_category c) {
@@ -277,6 +279,7 @@ static tg_status may_discard(tg_tensor *x, const char *who) {
     tg_ctx *ctx = x->ctx;
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     TG_TRY(tg_check(ctx, x, who));
+    TG_TRY(tg_refuse_lent(x, who));
     if (!x->storage->block) return tg_fail(ctx, TG_ERR_STATE, "%s: these bytes are the caller's, or gone already", who);
     if (x->storage->saves)
         return tg_fail(ctx, TG_ERR_STATE, "%s: a node has saved these bytes for backward", who);

@@ -407,7 +407,8 @@ tg_tensor *tg_keep(tg_tensor *x) {
 }
 
 void tg_drop(tg_tensor *x) {
-    if (!x || x->serial < TG_SERIAL_FIRST || x->tape || !x->ext || x->ext->owners || !(x->flags & TG_F_LEAF)) return;
+    if (!x || x->serial < TG_SERIAL_FIRST || x->tape || !x->ext || !(x->flags & TG_F_LEAF)) return;
+    if (x->ext->owners || x->ext->grad_of) return;
     if (!x->ext->pins) {
         tg_owned_free(x);
         return;

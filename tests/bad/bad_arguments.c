@@ -260,8 +260,8 @@ static void lists(bad_world *b) {
     GIVES(tg_split, SHAPE, "add up to 3", splits_to_nothing(b, negative, 2));
     GIVES(tg_split, SHAPE, "add up to 3", splits_to_nothing(b, huge, 2));
     FAILS(tg_chunk, ARGUMENT, "the array of outputs is NULL", tg_chunk(b->t, b->x, 1, 2, NULL));
-    FAILS(tg_chunk, ARGUMENT, "no sizes are given", tg_chunk(b->t, b->x, 1, 0, (tg_tensor *[2]){0}));
-    FAILS(tg_chunk, ARGUMENT, "room for -1 outputs", tg_chunk(b->t, b->x, 1, -1, (tg_tensor *[2]){0}));
+    FAILS(tg_chunk, ARGUMENT, "chunk: 0 parts, expected 1 or more", tg_chunk(b->t, b->x, 1, 0, (tg_tensor *[2]){0}));
+    FAILS(tg_chunk, ARGUMENT, "chunk: -1 parts", tg_chunk(b->t, b->x, 1, -1, (tg_tensor *[2]){0}));
     FAILS(tg_chunk, ARGUMENT, "room for 70000 outputs", tg_chunk(b->t, b->x, 1, 70000, (tg_tensor *[2]){0}));
     FAILS(tg_split, ARGUMENT, "room for 70000 outputs", tg_split(b->t, b->x, 1, good, 70000, (tg_tensor *[2]){0}));
 }

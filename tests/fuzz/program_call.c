@@ -68,7 +68,9 @@ static void decide(run *r, int i) {
     if (s) {
         for (int j = 0; j < s->n_in; j++) {
             const tg_sample_input *in = &s->in[j];
-            bool may = in->kind == TG_SAMPLE_FLOAT && !in->frozen && (!in->dtype || in->dtype == TG_F64);
+            /* What a function moves, as running statistics, it may not read otherwise when it runs once more. */
+            bool moved = c->op->writes >> j & 1;
+            bool may = in->kind == TG_SAMPLE_FLOAT && !in->frozen && (!in->dtype || in->dtype == TG_F64) && !moved;
             int k = may && (j == 0 || !s->aliases) ? choose(r, i, c->choice[j % 3], true) : -1;
             bool empty = k >= 0 && !c->raw && numel_of(&in->shape) == 0;
             bool large = k >= 0 && c->raw && tg_numel(value_at(r, r->value, k)) > LARGEST_RAW;

@@ -296,6 +296,10 @@ tg_status tg_split(tg_tape *t, tg_tensor *x, int dim, const int64_t *sizes, int 
 /* tg_split in n parts of ceil(size / n) elements; the last ones have what is left, perhaps nothing. */
 tg_status tg_chunk(tg_tape *t, tg_tensor *x, int dim, int n, tg_tensor **out) {
     const split_params p = {.dim = dim, .n = n, .chunks = true};
+    if (n < 1) {
+        TG_TRY(tg_tape_check_with(t, &x, 1, "chunk"));
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "chunk: %d parts, expected 1 or more", n);
+    }
     return tg_apply(t, &tg_op_split, &p, &x, 1, out, n, NULL, NULL, TG_SITE);
 }
 

@@ -462,8 +462,9 @@ static tg_status slice_infer(tg_call *c) {
     if (start < 0) start += size;
     if (stop < 0) stop += size;
     if (start < 0 || stop < start || stop > size)
-        return tg_call_fail(c, TG_ERR_SHAPE, "slice %lld to %lld of dim %d, of size %lld", (long long)p->start,
-                            (long long)p->stop, p->dim, (long long)size);
+        return tg_call_fail(c, TG_ERR_SHAPE, "slice %lld to %lld of dim %d, of size %lld: expected a start, a stop not before it, "
+                            "and both within the size, counted from its end where negative",
+                            (long long)p->start, (long long)p->stop, p->dim, (long long)size);
     p->start = start;
     p->stop = stop;
     memcpy(e.shape, x->shape, x->ndim * sizeof *x->shape);
