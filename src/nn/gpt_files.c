@@ -182,8 +182,8 @@ static tg_tensor *as_stored(const tg_module *gpt, const tg_tensor *p, int64_t ro
 /* Rows of the whole parameter that are not a vocabulary's padding. */
 static int64_t true_rows(const tg_module *gpt, const tg_tensor *p, const char *path) {
     const tg_gpt_config *c = tg_gpt_config_of(gpt);
-    bool padded = ends_with(path, "wte.weight") || ends_with(path, "embed_tokens.weight") ||
-                  strcmp(path, "lm_head.weight") == 0;
+    bool padded =
+        ends_with(path, "wte.weight") || ends_with(path, "embed_tokens.weight") || strcmp(path, "lm_head.weight") == 0;
     return padded ? c->vocab : tg_global_shape(p).dim[0];
 }
 
@@ -362,6 +362,7 @@ tg_status tg_gpt_save(tg_module *gpt, const char *dir) {
     TG_TRY(ctx->status);
     if (!tg_gpt_config_of(gpt) || !dir)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_save: expected a gpt and a directory");
+    if (!tg_gpt_head(gpt)) return ctx->status;
     const tg_parallel *p = tg_gpt_config_of(gpt)->parallel;
     bool writes = !p || tg_shards_writer(&(const tg_shards){.ctx = ctx, .p = p});
     char *config = tg_format_path(ctx, "%s/config.json", dir),
