@@ -276,8 +276,9 @@ static bool finish(run *r, int64_t step) {
     if (r->chief) metrics_end_line(&r->metrics);
     if (!whole && !save_checkpoint(r, step)) return false;
     if (r->chief && !checkpoint_prune(&r->plan->directory, &r->o)) return false;
-    tg_gpt_save(r->trainer.gpt, r->o.out);
-    if (!check(r->ctx) || (r->chief && !plot_losses(r->ctx, r->o.out, &r->metrics))) return false;
+    if (r->chief && !plot_losses(r->ctx, r->o.out, &r->metrics)) return false;
+    tg_gpt_save(r->trainer.gpt, r->o.out); /* config.json last: that it is there says that the run is done */
+    if (!check(r->ctx)) return false;
     if (!whole && r->chief) r->plan->ended_by = interrupted ? interrupted : SIGINT; /* 0: another rank got it */
     if (!whole) say_how_to_go_on(r, step);
     say("the model is in %s, its loss curve in %s/loss.svg\n", r->o.out, r->o.out);

@@ -150,7 +150,7 @@ void directory_unmake(const run_directory *d);
 /* The newest checkpoint of a directory that another process has locked; 0: none. */
 int64_t directory_peek(const char *path);
 bool directory_unused(const run_directory *d);
-/* A model without checkpoints is a finished run, which must not begin again. */
+/* A whole model without checkpoints is a finished run, which must not begin again; one that was killed before may. */
 bool directory_resumable(const run_directory *d);
 
 /* ---- Checkpoints (train_checkpoint.c) ---- */

@@ -87,18 +87,23 @@ void directory_unmake(const run_directory *d) {
     free(checkpoints);
 }
 
+/* A model with its config.json, which is written last, and no checkpoint to go on from. */
+static bool is_done(const run_directory *d) { return d->newest < 0 && there(d->path, "config.json"); }
+
 bool directory_unused(const run_directory *d) {
     const char *left = d->newest >= 0                    ? "checkpoints"
                        : there(d->path, "metrics.jsonl") ? "metrics.jsonl"
                        : there(d->path, "config.json")   ? "config.json"
                                                          : NULL;
     if (!left) return true;
-    fail("'%s' holds a run already (%s): go on with it by --resume, or choose another --out", d->path, left);
+    fail("'%s' holds a run already (%s): %schoose another --out", d->path, left,
+         is_done(d) ? "" : "go on with it by --resume, or ");
     return false;
 }
 
 bool directory_resumable(const run_directory *d) {
-    if (d->newest >= 0 || !there(d->path, "model.safetensors")) return true;
-    fail("'%s' holds a model but no checkpoint: there is nothing to resume", d->path);
+    if (!is_done(d)) return true;
+    fail("'%s' holds a model but no checkpoint: there is nothing to resume; begin another run from it by --init",
+         d->path);
     return false;
 }
