@@ -72,15 +72,20 @@ static tg_status read_gpt2(const tg_json *j, tg_gpt_config *c) {
                    c->dropout, attn, embd);
 }
 
-static tg_status read_rope(const tg_json *j, tg_gpt_config *c) {
+static tg_status read_rope_of(const tg_json *j, const char *key, tg_gpt_config *c) {
     tg_json rope;
-    TG_TRY(optional_positive(j, "rope_theta", &c->rope_base));
-    const char *key = tg_json_has(j, "rope_parameters") ? "rope_parameters" : "rope_scaling";
     if (!tg_json_has(j, key)) return TG_OK;
     TG_TRY(tg_json_object(j, key, &rope));
     TG_TRY(must_be(&rope, "rope_type", "default", NULL));
     TG_TRY(must_be(&rope, "type", "default", NULL)); /* its older name */
     return optional_positive(&rope, "rope_theta", &c->rope_base);
+}
+
+/* Where a file has both, Hugging Face takes the older key. */
+static tg_status read_rope(const tg_json *j, tg_gpt_config *c) {
+    TG_TRY(optional_positive(j, "rope_theta", &c->rope_base));
+    TG_TRY(read_rope_of(j, "rope_parameters", c));
+    return read_rope_of(j, "rope_scaling", c);
 }
 
 static tg_status read_llama(const tg_json *j, tg_gpt_config *c) {
@@ -182,8 +187,8 @@ static tg_tensor *as_stored(const tg_module *gpt, const tg_tensor *p, int64_t ro
 /* Rows of the whole parameter that are not a vocabulary's padding. */
 static int64_t true_rows(const tg_module *gpt, const tg_tensor *p, const char *path) {
     const tg_gpt_config *c = tg_gpt_config_of(gpt);
-    bool padded =
-        ends_with(path, "wte.weight") || ends_with(path, "embed_tokens.weight") || strcmp(path, "lm_head.weight") == 0;
+    bool padded = ends_with(path, "wte.weight") || ends_with(path, "embed_tokens.weight") ||
+                  strcmp(path, "lm_head.weight") == 0;
     return padded ? c->vocab : tg_global_shape(p).dim[0];
 }
 
