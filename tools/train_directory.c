@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "io/file.h"
 #include "train.h"
 
 static bool there(const char *dir, const char *name) {
@@ -58,8 +59,8 @@ int64_t directory_peek(const char *path) {
     DIR *names = checkpoints ? opendir(checkpoints) : NULL;
     int64_t newest = 0;
     for (struct dirent *e; names && (e = readdir(names));) {
-        long long step;
-        if (sscanf(e->d_name, "step-%10lld", &step) == 1 && step > newest) newest = step;
+        int64_t step = tg_checkpoint_step(e->d_name);
+        if (step > newest) newest = step;
     }
     if (names) closedir(names);
     free(checkpoints);

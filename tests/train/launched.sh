@@ -35,6 +35,10 @@ runs run -n 2 -- "$tapegrad" train --resume --out threads --steps 9
 holds "two processes are one run" grep -q '^2 ranks (shm): tp 1, dp 2' printed
 holds "which goes on" test "$(wc -l <threads/metrics.jsonl)" = 9
 
+# All of them see the newest checkpoint, and none in what somebody has laid beside it.
+cp -r threads/checkpoints/step-0000000009 threads/checkpoints/step-0000000010.bak
+runs run -n 2 -- "$tapegrad" train --resume --out threads --steps 11
+
 # The way to go on that an interrupted run prints is one. Tapegrad is looked for in PATH.
 mkdir bin
 ln -s "$tapegrad" bin/tapegrad
