@@ -263,11 +263,22 @@ static void say_word(const char *text) {
     say("'");
 }
 
+/* What a checkpoint does not keep, as it was given. */
+static void say_option(const run *r, const char *name) {
+    char text[4096];
+    if (!option_given(&train_command, &r->plan->p, name)) return;
+    option_text(&train_command.options[option_find(&train_command, name)], &r->o, text, sizeof text);
+    say(" --%s ", name);
+    say_word(text);
+}
+
 static void say_how_to_go_on(const run *r, int64_t step) {
     char launcher[64];
     say("interrupted behind step %" PRId64 "; to go on: %stapegrad train --resume --out ", step,
         launcher_text(&r->o.on, r->world, launcher, sizeof launcher));
     say_word(r->o.out);
+    say_option(r, "device");
+    say_option(r, "comm");
     say("\n");
 }
 

@@ -55,6 +55,13 @@ done=$(wc -l <"$cut/metrics.jsonl")
 holds "it says how to go on" test "$again" = "tapegrad run -n 2 -- tapegrad train --resume --out 'cut, it'\\''s'"
 (PATH="$work/bin:$PATH" && eval "$again --steps $((done + 5)) --warmup 0") >printed 2>&1
 holds "that works" test "$(wc -l <"$cut/metrics.jsonl")" = $((done + 5))
+$interruptible "$tapegrad" train $run --out with --steps 1000000 --device cpu --comm threads >printed 2>&1 &
+child=$!
+holds "it starts" while_alive $child test -s with/metrics.jsonl
+kill -s INT $child
+wait $child
+holds "with what no checkpoint keeps" grep -q "; to go on: tapegrad train --resume --out with --device cpu --comm threads$" \
+    printed
 
 # A program finds the signals as they would be without the launcher.
 env --default-signal sh -c 'grep "^Sig[BIC]" /proc/self/status' >left
