@@ -160,7 +160,7 @@ static bool open_run(run *r) {
     if (!trainer_open(&r->trainer, &r->o, r->ctx, r->world, &config, weights)) return false;
     if (!data_open(&r->data, r->ctx, &r->o, &config)) return false;
     const plan *p = r->plan;
-    if (p->state && !checkpoint_restore(p->from, p->state, &r->trainer, &r->data)) return false;
+    if (p->state && !checkpoint_restore(p->from, p->state, &r->o, &r->trainer, &r->data)) return false;
     r->offsets = calloc(2 * (size_t)r->o.batch, sizeof *r->offsets);
     if (!r->offsets) return fail("no memory for a batch"), false;
     if (!open_recorder(r)) return false;
