@@ -164,7 +164,7 @@ static bool open_run(run *r) {
     r->offsets = calloc(2 * (size_t)r->o.batch, sizeof *r->offsets);
     if (!r->offsets) return fail("no memory for a batch"), false;
     if (!open_recorder(r)) return false;
-    if (r->chief && !metrics_open(&r->metrics, r->o.out, r->o.steps, p->done)) return false;
+    if (r->chief && !metrics_open(&r->metrics, r->ctx, r->o.out, r->o.steps, p->done)) return false;
     return print_run(r);
 }
 

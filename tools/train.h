@@ -121,7 +121,7 @@ typedef struct metrics {
 } metrics;
 
 /* Begins metrics.jsonl, or goes on behind the given step. */
-bool metrics_open(metrics *m, const char *dir, int64_t steps, int64_t done);
+bool metrics_open(metrics *m, tg_ctx *ctx, const char *dir, int64_t steps, int64_t done);
 void metrics_close(metrics *m);
 /* One line of the file; val_loss NaN: not measured. */
 bool metrics_write(metrics *m, int64_t step, const step_result *r, double tokens_per_s, double val_loss);

@@ -43,9 +43,10 @@ bool directory_open(run_directory *d, const char *path) {
     d->path = path;
     d->made = mkdir(path, 0777) == 0;
     if (!d->made && errno != EEXIST) return fail("cannot make the directory '%s': %s", path, strerror(errno)), false;
+    d->files = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    if (d->made) tg_sync_directory_of(d->files, path);
     char *checkpoints = path_in(path, "checkpoints");
     if (!checkpoints) return false;
-    d->files = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
     d->checkpoints = tg_checkpoints_open(d->files, checkpoints);
     free(checkpoints);
     d->held = check(d->files);

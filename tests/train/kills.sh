@@ -109,6 +109,21 @@ for before in $(if [ -n "$killer" ]; then seq 0 14; fi); do
     cd ..
     holds "the same bytes, $before calls before the last" same_bytes whole4/run cut/run
 done
+# in_order LINE...: the calls of the trace, with others between them.
+in_order() {
+    printf '%s\n' "$@" >expected
+    awk 'NR == FNR { line[n = NR] = $0; next } at < n && $0 == line[at + 1] { at++ }
+        END { if (at < n) print "not in order: " line[at + 1]; exit at < n }' expected trace
+}
+# A name is on the disk before what counts on it, also where the power fails.
+if [ -n "$killer" ]; then
+    LD_PRELOAD=$killer TG_KILL_TRACE=$work/trace runs train --out new --data $text $tiny --steps 2 --val-every 0 \
+        --checkpoint-every 1 --record step --record-step 2
+    sed -i 's/part-[0-9]*-0$/part/' trace
+    holds "the directory's" in_order "mkdir new" "fsync $work" "open new/metrics.jsonl"
+    holds "the metrics'" in_order "open new/metrics.jsonl" "fsync $work/new" "rename new/checkpoints/step-0000000001"
+    holds "a record's" in_order "fsync $work/step.part" "rename step" "fsync $work"
+fi
 echo "$kills kills, $saving of them within a save, $going of a run that went on; $resumed runs had a checkpoint"
 if [ -n "$killer" ]; then # else it is the machine's speed that decides
     holds "there was something to resume" test $resumed -gt 0
