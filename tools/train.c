@@ -160,11 +160,11 @@ static bool open_run(run *r) {
     if (!trainer_open(&r->trainer, &r->o, r->ctx, r->world, &config, weights)) return false;
     if (!data_open(&r->data, r->ctx, &r->o, &config)) return false;
     const plan *p = r->plan;
-    if (p->state && !checkpoint_restore(p->from, p->state, &r->trainer, &r->data)) return false;
+    if (p->state && !checkpoint_restore(p->from, p->state, &r->o, &r->trainer, &r->data)) return false;
     r->offsets = calloc(2 * (size_t)r->o.batch, sizeof *r->offsets);
     if (!r->offsets) return fail("no memory for a batch"), false;
     if (!open_recorder(r)) return false;
-    if (r->chief && !metrics_open(&r->metrics, r->o.out, r->o.steps, p->done)) return false;
+    if (r->chief && !metrics_open(&r->metrics, r->ctx, r->o.out, r->o.steps, p->done)) return false;
     return print_run(r);
 }
 
@@ -263,11 +263,22 @@ static void say_word(const char *text) {
     say("'");
 }
 
+/* What a checkpoint does not keep, as it was given. */
+static void say_option(const run *r, const char *name) {
+    char text[4096];
+    if (!option_given(&train_command, &r->plan->p, name)) return;
+    option_text(&train_command.options[option_find(&train_command, name)], &r->o, text, sizeof text);
+    say(" --%s ", name);
+    say_word(text);
+}
+
 static void say_how_to_go_on(const run *r, int64_t step) {
     char launcher[64];
     say("interrupted behind step %" PRId64 "; to go on: %stapegrad train --resume --out ", step,
         launcher_text(&r->o.on, r->world, launcher, sizeof launcher));
     say_word(r->o.out);
+    say_option(r, "device");
+    say_option(r, "comm");
     say("\n");
 }
 
@@ -276,8 +287,9 @@ static bool finish(run *r, int64_t step) {
     if (r->chief) metrics_end_line(&r->metrics);
     if (!whole && !save_checkpoint(r, step)) return false;
     if (r->chief && !checkpoint_prune(&r->plan->directory, &r->o)) return false;
-    tg_gpt_save(r->trainer.gpt, r->o.out);
-    if (!check(r->ctx) || (r->chief && !plot_losses(r->ctx, r->o.out, &r->metrics))) return false;
+    if (r->chief && !plot_losses(r->ctx, r->o.out, &r->metrics)) return false;
+    tg_gpt_save(r->trainer.gpt, r->o.out); /* config.json last: that it is there says that the run is done */
+    if (!check(r->ctx)) return false;
     if (!whole && r->chief) r->plan->ended_by = interrupted ? interrupted : SIGINT; /* 0: another rank got it */
     if (!whole) say_how_to_go_on(r, step);
     say("the model is in %s, its loss curve in %s/loss.svg\n", r->o.out, r->o.out);

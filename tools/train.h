@@ -104,6 +104,8 @@ bool data_open(train_data *d, tg_ctx *ctx, const train_options *o, const tg_gpt_
 void data_close(train_data *d);
 /* The offsets of step's sequences, from step 1 on. */
 void data_offsets(train_data *d, int64_t step, int64_t *out);
+/* Of an order: the checksum of its first steps' offsets. */
+uint64_t data_order_sum(const train_data *d, int64_t steps);
 
 /* ---- What a run writes (train_metrics.c, train_plot.c) ---- */
 
@@ -119,7 +121,7 @@ typedef struct metrics {
 } metrics;
 
 /* Begins metrics.jsonl, or goes on behind the given step. */
-bool metrics_open(metrics *m, const char *dir, int64_t steps, int64_t done);
+bool metrics_open(metrics *m, tg_ctx *ctx, const char *dir, int64_t steps, int64_t done);
 void metrics_close(metrics *m);
 /* One line of the file; val_loss NaN: not measured. */
 bool metrics_write(metrics *m, int64_t step, const step_result *r, double tokens_per_s, double val_loss);
@@ -150,15 +152,17 @@ void directory_unmake(const run_directory *d);
 /* The newest checkpoint of a directory that another process has locked; 0: none. */
 int64_t directory_peek(const char *path);
 bool directory_unused(const run_directory *d);
-/* A model without checkpoints is a finished run, which must not begin again. */
+/* A whole model without checkpoints is a finished run, which must not begin again; one that was killed before may. */
 bool directory_resumable(const run_directory *d);
 
 /* ---- Checkpoints (train_checkpoint.c) ---- */
 
 /* Reads a checkpoint's state.json into the options that were not given; refuses fixed ones that differ. */
 bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p, json_t **state);
-/* The optimiser, the random streams; checks that the data are the same. Collective, as saving is. */
-bool checkpoint_restore(const char *dir, const json_t *state, trainer *r, const train_data *d);
+/* The optimiser, the random streams; checks that the data, and an order so far, are the same. Collective, as
+ * saving is. */
+bool checkpoint_restore(const char *dir, const json_t *state, const train_options *o, trainer *r,
+                        const train_data *d);
 /* directory: the chief's; NULL on other ranks. */
 bool checkpoint_save(const run_directory *directory, int64_t step, const train_options *o, trainer *r,
                      const train_data *d);

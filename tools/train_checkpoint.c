@@ -174,13 +174,20 @@ static bool check_config(const char *dir, const json_t *state) {
 
 /* ---- The file ---- */
 
+/* What tells the data; of an order the steps done, for a longer run has a longer one. */
+static json_t *data_json(const train_data *d, int64_t step) {
+    json_t *data = json_pack("{s:I, s:o}", "tokens", (json_int_t)d->count, "hash", word(d->hash));
+    if (data && d->order) json_object_set_new(data, "order", word(data_order_sum(d, step)));
+    return data;
+}
+
 static json_t *state_json(const char *dir, int64_t step, const train_options *o, const train_data *d) {
     char config[DIGITS + 1];
     json_t *headers = sum_config(dir, config) ? headers_json(dir) : NULL;
     if (!headers) return NULL;
-    return json_pack("{s:i, s:s, s:I, s:{s:I, s:o}, s:o, s:o, s:s, s:s}", "format", FORMAT, "version", tg_version(),
-                     "step", (json_int_t)step, "data", "tokens", (json_int_t)d->count, "hash", word(d->hash), "options",
-                     options_json(o), "headers_xxh64", headers, "config_xxh64", config, "xxh64", NO_SUM);
+    return json_pack("{s:i, s:s, s:I, s:o, s:o, s:o, s:s, s:s}", "format", FORMAT, "version", tg_version(), "step",
+                     (json_int_t)step, "data", data_json(d, step), "options", options_json(o), "headers_xxh64", headers,
+                     "config_xxh64", config, "xxh64", NO_SUM);
 }
 
 static bool save_state(const char *dir, int64_t step, const train_options *o, trainer *r, const train_data *d) {
@@ -298,14 +305,23 @@ static bool sharded_state(const char *dir, trainer *r, bool save) {
 
 /* ---- Save and restore ---- */
 
-bool checkpoint_restore(const char *dir, const json_t *state, trainer *r, const train_data *d) {
+/* A checkpoint of before has no checksum of its order. */
+static bool check_order(const json_t *state, const json_t *data, const train_data *d, const char *path) {
+    int64_t step = json_integer_value(json_object_get(state, "step"));
+    if (!d->order || !json_object_get(data, "order") || word_of(data, "order") == data_order_sum(d, step)) return true;
+    return fail("'%s' is not the order that the run began with: its offsets of steps 1 to %" PRId64 " differ", path,
+                step),
+           false;
+}
+
+bool checkpoint_restore(const char *dir, const json_t *state, const train_options *o, trainer *r, const train_data *d) {
     const json_t *data = json_object_get(state, "data");
     int64_t tokens = json_integer_value(json_object_get(data, "tokens"));
     if (tokens != d->count || word_of(data, "hash") != d->hash)
         return fail("the data are not those that the run began with: %" PRId64 " tokens%s, expected %" PRId64, d->count,
                     tokens == d->count ? " of other content" : "", tokens),
                false;
-    return sharded_state(dir, r, false);
+    return check_order(state, data, d, o->order) && sharded_state(dir, r, false);
 }
 
 /* Fills the directory of one that has begun. The chief writes; the others give it their parts. */

@@ -39,6 +39,10 @@ static int64_t little_endian(const unsigned char *b) {
     return (int64_t)v;
 }
 
+uint64_t data_order_sum(const train_data *d, int64_t steps) {
+    return tg_checksum(d->order, (size_t)(steps * d->batch) * sizeof *d->order);
+}
+
 static bool open_order(train_data *d, const char *path, int64_t steps) {
     int64_t n = steps * d->batch, last = d->count - d->seq_len - 1;
     unsigned char *bytes = read_order(path, 8 * n);

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "io/file.h"
 #include "train.h"
 
 static bool there(const char *dir, const char *name) {
@@ -42,9 +43,10 @@ bool directory_open(run_directory *d, const char *path) {
     d->path = path;
     d->made = mkdir(path, 0777) == 0;
     if (!d->made && errno != EEXIST) return fail("cannot make the directory '%s': %s", path, strerror(errno)), false;
+    d->files = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    if (d->made) tg_sync_directory_of(d->files, path);
     char *checkpoints = path_in(path, "checkpoints");
     if (!checkpoints) return false;
-    d->files = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
     d->checkpoints = tg_checkpoints_open(d->files, checkpoints);
     free(checkpoints);
     d->held = check(d->files);
@@ -58,8 +60,8 @@ int64_t directory_peek(const char *path) {
     DIR *names = checkpoints ? opendir(checkpoints) : NULL;
     int64_t newest = 0;
     for (struct dirent *e; names && (e = readdir(names));) {
-        long long step;
-        if (sscanf(e->d_name, "step-%10lld", &step) == 1 && step > newest) newest = step;
+        int64_t step = tg_checkpoint_step(e->d_name);
+        if (step > newest) newest = step;
     }
     if (names) closedir(names);
     free(checkpoints);
@@ -87,18 +89,23 @@ void directory_unmake(const run_directory *d) {
     free(checkpoints);
 }
 
+/* A model with its config.json, which is written last, and no checkpoint to go on from. */
+static bool is_done(const run_directory *d) { return d->newest < 0 && there(d->path, "config.json"); }
+
 bool directory_unused(const run_directory *d) {
     const char *left = d->newest >= 0                    ? "checkpoints"
                        : there(d->path, "metrics.jsonl") ? "metrics.jsonl"
                        : there(d->path, "config.json")   ? "config.json"
                                                          : NULL;
     if (!left) return true;
-    fail("'%s' holds a run already (%s): go on with it by --resume, or choose another --out", d->path, left);
+    fail("'%s' holds a run already (%s): %schoose another --out", d->path, left,
+         is_done(d) ? "" : "go on with it by --resume, or ");
     return false;
 }
 
 bool directory_resumable(const run_directory *d) {
-    if (d->newest >= 0 || !there(d->path, "model.safetensors")) return true;
-    fail("'%s' holds a model but no checkpoint: there is nothing to resume", d->path);
+    if (!is_done(d)) return true;
+    fail("'%s' holds a model but no checkpoint: there is nothing to resume; begin another run from it by --init",
+         d->path);
     return false;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "io/file.h"
 #include "train.h"
 
 /* ---- Losses of every step, for the curve ---- */
@@ -147,7 +148,7 @@ static bool read_back(metrics *m, int64_t done) {
     return good;
 }
 
-bool metrics_open(metrics *m, const char *dir, int64_t steps, int64_t done) {
+bool metrics_open(metrics *m, tg_ctx *ctx, const char *dir, int64_t steps, int64_t done) {
     *m = (metrics){.fd = -1,
                    .steps = steps,
                    .first_step = done,
@@ -161,8 +162,10 @@ bool metrics_open(metrics *m, const char *dir, int64_t steps, int64_t done) {
     if (done && !read_back(m, done)) return false;
     m->step = done;
     m->fd = open(m->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (m->fd >= 0 && ftruncate(m->fd, m->end) == 0) return true;
-    return fail("cannot %s '%s': %s", m->fd < 0 ? "open" : "cut", m->path, strerror(errno)), false;
+    if (m->fd < 0 || ftruncate(m->fd, m->end) != 0)
+        return fail("cannot %s '%s': %s", m->fd < 0 ? "open" : "cut", m->path, strerror(errno)), false;
+    tg_sync_directory(ctx, dir); /* its name, before a checkpoint that counts on it */
+    return check(ctx);
 }
 
 void metrics_close(metrics *m) {

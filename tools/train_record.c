@@ -9,6 +9,7 @@
 #include <tapegrad/explain.h>
 #include <tapegrad/extend.h>
 
+#include "io/file.h"
 #include "record.h"
 
 struct recorder {
@@ -182,15 +183,13 @@ bool recorder_end(recorder *r, tg_tape *t) {
     tg_tape_watch(t, NULL, NULL);
     if (!check(r->ctx)) return false;
     bool whole = put(r, json_pack("{s:I, s:o}", "end", (json_int_t)r->ops, "check", hash_text(r->hash))) == TG_OK;
-    if (fclose(r->f) != 0 && whole) {
-        write_failed(r, r->part);
-        whole = false;
-    }
+    if (whole && (fflush(r->f) != 0 || fsync(fileno(r->f)) != 0)) whole = write_failed(r, r->part) == TG_OK;
+    if (fclose(r->f) != 0 && whole) whole = write_failed(r, r->part) == TG_OK;
     r->f = NULL;
-    if (whole && rename(r->part, r->path) != 0) {
-        write_failed(r, r->path);
-        whole = false;
-    }
-    if (!whole) remove(r->part);
+    if (whole && rename(r->part, r->path) != 0) whole = write_failed(r, r->path) == TG_OK;
+    if (whole)
+        tg_sync_directory_of(r->ctx, r->path);
+    else
+        remove(r->part);
     return check(r->ctx);
 }

@@ -26,7 +26,8 @@ typedef struct tg_module_ops {
 
 /* state is ended by the table's free, on an error at once (but for a table that is NULL or of another size). */
 TG_API tg_module *tg_module_new(tg_ctx *ctx, const tg_module_ops *ops, void *state);
-TG_API void tg_module_free(tg_module *m); /* with its children and parameters; a child leaves its parent */
+/* With its children and parameters. A child leaves its parent, whose forward is TG_ERR_STATE where it needs it. */
+TG_API void tg_module_free(tg_module *m);
 TG_API tg_ctx *tg_module_ctx(const tg_module *m);
 TG_API void *tg_module_state(const tg_module *m);
 TG_API const char *tg_module_kind(const tg_module *m);
@@ -70,7 +71,7 @@ TG_API tg_module *tg_nn_rms_norm(tg_ctx *ctx, int64_t hidden, double eps);
 
 typedef enum tg_gpt_arch { TG_GPT2, TG_LLAMA } tg_gpt_arch;
 
-/* What is computed again in backward instead of being kept. */
+/* What is computed again in backward instead of being kept. The module then lives until the tape's reset. */
 typedef enum tg_gpt_recompute {
     TG_GPT_KEEP,        /* nothing */
     TG_GPT_FULL,        /* every layer */

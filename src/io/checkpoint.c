@@ -32,8 +32,7 @@ static char *hidden_path(const tg_checkpoints *c, int64_t step, const char *suff
     return tg_format_path(c->ctx, "%s/.step-%010" PRId64 ".%s", c->dir, step, suffix);
 }
 
-/* The step that a directory's name says; -1: it is not a checkpoint's. */
-static int64_t step_of(const char *name) {
+int64_t tg_checkpoint_step(const char *name) {
     char again[32];
     if (strncmp(name, "step-", 5) != 0) return -1;
     long long step = strtoll(name + 5, NULL, 10);
@@ -77,7 +76,7 @@ typedef struct steps {
 static tg_status count_step(tg_checkpoints *c, const char *name, void *arg) {
     (void)c;
     steps *s = arg;
-    int64_t step = step_of(name);
+    int64_t step = tg_checkpoint_step(name);
     if (step < 0) return TG_OK;
     if (s->count == 0 || step < s->oldest) s->oldest = step;
     if (s->count == 0 || step > s->newest) s->newest = step;

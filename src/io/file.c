@@ -280,10 +280,17 @@ tg_status tg_sync_directory(tg_ctx *ctx, const char *path) {
     return s;
 }
 
+/* How many of the first n bytes stand before the slashes at their end; the root keeps its own. */
+static size_t without_slashes(const char *path, size_t n) {
+    while (n > 1 && path[n - 1] == '/') n--;
+    return n;
+}
+
 tg_status tg_sync_directory_of(tg_ctx *ctx, const char *path) {
-    const char *slash = strrchr(path, '/');
-    if (!slash) return tg_sync_directory(ctx, ".");
-    char *parent = tg_format_path(ctx, "%.*s", (int)(slash == path ? 1 : slash - path), path);
+    size_t n = without_slashes(path, strlen(path));
+    while (n > 0 && path[n - 1] != '/') n--;
+    if (n == 0) return tg_sync_directory(ctx, ".");
+    char *parent = tg_format_path(ctx, "%.*s", (int)without_slashes(path, n), path);
     if (!parent) return tg_io_enter(ctx);
     tg_status s = tg_sync_directory(ctx, parent);
     tg_host_strfree(ctx, parent);

@@ -62,4 +62,7 @@ void tg_writer_abandon(tg_writer *w);
 tg_status tg_sync_directory(tg_ctx *ctx, const char *path);
 tg_status tg_sync_directory_of(tg_ctx *ctx, const char *path);
 
+/* The step that a directory's name says; -1: it is not a checkpoint's. */
+int64_t tg_checkpoint_step(const char *name);
+
 #endif

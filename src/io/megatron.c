@@ -12,9 +12,9 @@ static uint64_t word(const unsigned char *p, int bytes) {
     return v;
 }
 
-/* Bytes of a token; the signed types hold ids only below their sign. 0: not a type of ids. */
+/* Bytes of a token, negative where it is signed; 0: not a type of ids. */
 static int width_of(int code) {
-    static const int width[] = {0, 1, 1, 2, 4, 8, 0, 0, 2};
+    static const int width[] = {0, 1, -1, -2, -4, -8, 0, 0, 2};
     return code >= 0 && code < TG_LEN(width) ? width[code] : 0;
 }
 
@@ -22,15 +22,17 @@ static tg_status refuse(tg_file *f, const char *what) {
     return tg_fail(f->ctx, TG_ERR_FORMAT, "'%s' is not the index of a Megatron dataset: %s", f->path, what);
 }
 
-static tg_status read_header(tg_file *f, int *width, int64_t *sequences) {
+static tg_status read_header(tg_tokens *t, tg_file *f, int64_t *sequences) {
     unsigned char h[HEADER];
     static const char magic[9] = "MMIDIDX\0";
     if (f->size < HEADER) return refuse(f, "it is shorter than the header");
     TG_TRY(tg_file_read(f, 0, h, sizeof h));
     if (memcmp(h, magic, sizeof magic)) return refuse(f, "it does not begin with MMIDIDX");
     if (word(h + 9, 8) != 1) return refuse(f, "its version is not 1");
-    *width = width_of(h[17]);
-    if (!*width) return refuse(f, "its tokens are not integers");
+    int width = width_of(h[17]);
+    if (!width) return refuse(f, "its tokens are not integers");
+    t->is_signed = width < 0;
+    t->width = width < 0 ? -width : width;
     uint64_t n = word(h + 18, 8), documents = word(h + 26, 8), room = (uint64_t)f->size;
     if (n > room / 12 || documents > room / 8 || HEADER + 12 * n + 8 * documents > room)
         return refuse(f, "it is shorter than the sequences that it lists");
@@ -70,7 +72,7 @@ tg_status tg_megatron_open(tg_tokens *t, tg_ctx *ctx, const char *path, int64_t 
     tg_file f = {.ctx = ctx};
     int64_t sequences = 0;
     tg_status s = data ? tg_file_open(&f, ctx, index) : tg_io_enter(ctx);
-    if (s == TG_OK) s = read_header(&f, &t->width, &sequences);
+    if (s == TG_OK) s = read_header(t, &f, &sequences);
     if (s == TG_OK) s = count_tokens(&f, t->width, sequences, count);
     if (data) tg_file_close(&f);
     if (s == TG_OK) s = tg_file_open(&t->file, ctx, data);

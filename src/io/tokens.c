@@ -5,32 +5,37 @@ static const char *const format_names[] = {"text", "u16", "u32", "megatron"};
 static const int format_widths[] = {1, 2, 4, 0}; /* 0: the index says */
 
 /* Token i of packed ones, which may lie anywhere. */
-static inline int64_t unpack(const char *packed, int64_t i, int width) {
-    uint16_t u16;
+static inline int64_t unpack(const tg_tokens *t, const char *packed, int64_t i) {
+    uint64_t v;
     uint32_t u32;
-    int64_t i64;
-    if (width == 8) return memcpy(&i64, packed + 8 * i, sizeof i64), i64;
-    if (width == 1) return (unsigned char)packed[i];
-    if (width == 2) return memcpy(&u16, packed + 2 * i, sizeof u16), u16;
-    return memcpy(&u32, packed + 4 * i, sizeof u32), u32;
+    uint16_t u16;
+    switch (t->width) {
+    case 1: v = (unsigned char)packed[i]; break;
+    case 2: memcpy(&u16, packed + 2 * i, sizeof u16), v = u16; break;
+    case 4: memcpy(&u32, packed + 4 * i, sizeof u32), v = u32; break;
+    default: memcpy(&v, packed + 8 * i, sizeof v); break;
+    }
+    uint64_t sign = t->is_signed ? UINT64_C(1) << (8 * t->width - 1) : 0;
+    return (int64_t)((v ^ sign) - sign);
 }
 
 static tg_status refuse_id(const tg_tokens *t, int64_t id, int64_t index) {
     return tg_fail(t->file.ctx, TG_ERR_DATA,
-                   "'%s': token %lld at offset %lld is %lld, expected less than %lld (the vocabulary)", t->file.path,
-                   (long long)index, (long long)(index * t->width), (long long)id, (long long)t->vocab);
+                   "'%s': token %lld at offset %lld is %lld, expected %sless than %lld (the vocabulary)", t->file.path,
+                   (long long)index, (long long)(index * t->width), (long long)id, id < 0 ? "at least 0 and " : "",
+                   (long long)t->vocab);
 }
 
 static tg_status validate_chunk(const tg_tokens *t, const char *packed, int64_t first, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        int64_t id = unpack(packed, i, t->width);
+        int64_t id = unpack(t, packed, i);
         if (TG_UNLIKELY(id >= t->vocab || id < 0)) return refuse_id(t, id, first + i);
     }
     return TG_OK;
 }
 
 static tg_status validate_ids(tg_tokens *t) {
-    if (t->width < 8 && t->vocab > (int64_t)UINT32_MAX >> (32 - 8 * t->width))
+    if (!t->is_signed && t->vocab > (int64_t)UINT32_MAX >> (32 - 8 * t->width))
         return TG_OK; /* no id of this width is too large */
     char *chunk = tg_host_alloc(t->file.ctx, TG_IO_CHUNK);
     if (!chunk) return tg_io_enter(t->file.ctx);
@@ -54,7 +59,7 @@ static tg_status open_stream(tg_tokens *t, tg_ctx *ctx, const char *path, tg_tok
         t->width = format_widths[format];
         TG_TRY(tg_file_open(&t->file, ctx, path));
     }
-    t->vocab = vocab ? vocab : t->width == 8 ? INT64_MAX : (int64_t)1 << (8 * t->width);
+    t->vocab = vocab ? vocab : t->width == 8 ? INT64_MAX : (int64_t)1 << (8 * t->width - t->is_signed);
     if (expected >= 0 && t->file.size != expected * t->width)
         return tg_fail(ctx, TG_ERR_FORMAT,
                        "'%s' has %lld bytes, expected %lld: its index lists %lld tokens of %d bytes", path,
@@ -110,7 +115,7 @@ tg_status tg_tokens_read(tg_tokens *t, int64_t first, int64_t n, int64_t *out) {
     char *packed = n ? (char *)(out + n) - bytes : NULL;
     TG_TRY(tg_file_read(&t->file, first * t->width, packed, bytes));
     for (int64_t i = 0; i < n; i++) {
-        int64_t id = unpack(packed, i, t->width);
+        int64_t id = unpack(t, packed, i);
         if (TG_UNLIKELY(id >= t->vocab || id < 0)) return refuse_id(t, id, first + i);
         memcpy(out + i, &id, sizeof id); /* in place of packed bytes: as bytes */
     }

@@ -5,11 +5,12 @@
 
 struct tg_tokens {
     tg_file file;
-    int width; /* bytes a token: 1, 2 and 4 unsigned, 8 signed */
+    int width; /* bytes a token */
+    bool is_signed;
     int64_t vocab, count;
 };
 
-/* Opens t's file, the .bin of an indexed dataset, whose .idx gives the width and the number of tokens. path: either of
+/* Opens t's file, the .bin of an indexed dataset, whose .idx gives the tokens' type and number. path: either of
  * them, or both without their endings. */
 tg_status tg_megatron_open(tg_tokens *t, tg_ctx *ctx, const char *path, int64_t *count);
 

@@ -6,9 +6,9 @@
 #include "nn/gpt.h"
 #include "parallel/comm.h"
 
-/* One layer as a function of tensors, for recomputation and scopes. */
+/* One layer as a function of tensors, for recomputation and scopes: by its name, for its owner may free it. */
 typedef struct layer_fn {
-    tg_module *m;
+    tg_module *gpt;
     char name[24];
 } layer_fn;
 
@@ -123,10 +123,9 @@ static tg_module *layer_list(tg_module *gpt) {
     gpt_state *s = state_of(gpt);
     tg_module *list = tg_module_new(s->ctx, &list_ops, NULL);
     for (int64_t i = 0; i < s->c.layers && tg_module_ok(list); i++) {
-        tg_module *m = tg_nn_transformer_layer(s->ctx, &s->c);
+        s->layer[i].gpt = gpt;
         snprintf(s->layer[i].name, sizeof s->layer[i].name, "%lld", (long long)i);
-        s->layer[i].m = m;
-        tg_module_add_child(list, s->layer[i].name, m);
+        tg_module_add_child(list, s->layer[i].name, tg_nn_transformer_layer(s->ctx, &s->c));
     }
     return list;
 }
@@ -193,13 +192,20 @@ tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *given) {
 /* ---- Forward ---- */
 
 static tg_module *body_of(const tg_module *gpt) {
-    return tg_module_child(gpt, state_of(gpt)->c.arch == TG_GPT2 ? "transformer" : "model");
+    return tg_module_part(gpt, state_of(gpt)->c.arch == TG_GPT2 ? "transformer" : "model");
+}
+
+static tg_module *layers_of(const tg_module *gpt) {
+    return tg_module_part(body_of(gpt), state_of(gpt)->c.arch == TG_GPT2 ? "h" : "layers");
 }
 
 tg_tensor *tg_gpt_head(const tg_module *gpt) {
     const tg_gpt_config *c = &state_of(gpt)->c;
-    if (!is_tied(c)) return tg_module_own_at(gpt, "lm_head", "weight");
-    return tg_module_own_at(body_of(gpt), c->arch == TG_GPT2 ? "wte" : "embed_tokens", "weight");
+    const char *words = c->arch == TG_GPT2 ? "wte" : "embed_tokens";
+    tg_tensor *w =
+        is_tied(c) ? tg_module_own_at(body_of(gpt), words, "weight") : tg_module_own_at(gpt, "lm_head", "weight");
+    if (!w) tg_fail(gpt->ctx, TG_ERR_STATE, "the gpt has no output matrix: the module that had it was replaced");
+    return w;
 }
 
 /* Positions [s, 1, h], of sequence-parallel ranks each its part. */
@@ -212,8 +218,8 @@ static tg_tensor *positions(tg_module *gpt, tg_tape *t, int64_t offset, int64_t 
 
 static tg_tensor *embed(tg_module *gpt, tg_tape *t, tg_tensor *ids, int64_t offset) {
     const tg_gpt_config *c = &state_of(gpt)->c;
-    tg_module *words = tg_module_child(body_of(gpt), c->arch == TG_GPT2 ? "wte" : "embed_tokens");
-    tg_tensor *x = words->ops->forward(words, t, tg_gpt_tp(c) == 1 ? tg_transpose(t, ids, 0, 1) : ids);
+    tg_tensor *x = tg_gpt_tp(c) == 1 ? tg_transpose(t, ids, 0, 1) : ids;
+    x = tg_module_run(body_of(gpt), c->arch == TG_GPT2 ? "wte" : "embed_tokens", t, x);
     if (c->arch == TG_LLAMA) return x;
     x = tg_add(t, x, positions(gpt, t, offset, tg_dim(ids, 1)));
     return c->dropout > 0 ? tg_dropout(t, x, c->dropout) : x;
@@ -221,7 +227,8 @@ static tg_tensor *embed(tg_module *gpt, tg_tape *t, tg_tensor *ids, int64_t offs
 
 static tg_status layer_call(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)n_in, (void)n_out;
-    out[0] = tg_transformer_layer(((layer_fn *)state)->m, t, in[0], NULL);
+    const layer_fn *f = state;
+    out[0] = tg_module_run(layers_of(f->gpt), f->name, t, in[0]);
     return t->ctx->status;
 }
 
@@ -232,11 +239,14 @@ static tg_tensor *run_layer(gpt_state *s, int64_t i, tg_tape *t, tg_tensor *x, c
     bool whole = s->c.recompute == TG_GPT_FULL || s->c.recompute == TG_GPT_DISTRIBUTED;
     /* Under sequence parallelism the input is this rank's part already. */
     bool distribute = s->c.recompute == TG_GPT_DISTRIBUTED && tg_gpt_tp(&s->c) > 1 && !tg_parallel_sp(s->c.parallel);
-    if (past || !whole)
-        y = tg_transformer_layer(f->m, t, x, past);
+    if (past)
+        y = tg_transformer_layer(tg_module_part(layers_of(f->gpt), f->name), t, x, past);
+    else if (!whole)
+        y = tg_module_run(layers_of(f->gpt), f->name, t, x);
     else
-        tg_recompute(t, layer_call, f, &x, 1, &y, 1,
-                     TG_RECOMPUTE(.name = f->m->ops->kind, .distribute = distribute ? tg_gpt_tp_comm(&s->c) : NULL));
+        tg_recompute(
+            t, layer_call, f, &x, 1, &y, 1,
+            TG_RECOMPUTE(.name = "transformer_layer", .distribute = distribute ? tg_gpt_tp_comm(&s->c) : NULL));
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(s->ctx);
 }
 
@@ -263,8 +273,7 @@ tg_tensor *tg_gpt_trunk(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_gpt_cache
         tg_past past = {cache ? cache->kv[2 * i] : NULL, cache ? cache->kv[2 * i + 1] : NULL, offset};
         x = run_layer(s, i, t, x, cache ? &past : NULL);
     }
-    tg_module *norm = tg_module_child(body_of(gpt), s->c.arch == TG_GPT2 ? "ln_f" : "norm");
-    return norm->ops->forward(norm, t, x);
+    return tg_module_run(body_of(gpt), s->c.arch == TG_GPT2 ? "ln_f" : "norm", t, x);
 }
 
 static tg_status enter(const tg_module *gpt, const tg_tape *t, const char *who) {
@@ -357,6 +366,8 @@ tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions)
                 "its groups without sequence_parallel");
         return NULL;
     }
+    const tg_tensor *head = tg_gpt_head(gpt);
+    if (!head) return NULL;
     size_t bytes = sizeof(tg_gpt_cache) + 2 * (size_t)c->layers * sizeof(tg_tensor *);
     tg_gpt_cache *k = tg_host_alloc(ctx, bytes);
     if (!k) return NULL;
@@ -364,7 +375,7 @@ tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions)
         .ctx = ctx, .gpt = gpt, .batch = batch, .positions = positions, .layers = c->layers, .bytes = bytes};
     int64_t heads = c->kv_heads < tg_gpt_tp(c) ? 1 : c->kv_heads / tg_gpt_tp(c);
     for (int64_t i = 0; i < 2 * c->layers; i++) {
-        k->kv[i] = tg_zeros(ctx, tg_gpt_head(gpt)->dtype, (tg_shape){4, {batch, heads, positions, c->head_dim}});
+        k->kv[i] = tg_zeros(ctx, head->dtype, (tg_shape){4, {batch, heads, positions, c->head_dim}});
         if (tg_gpt_tp(c) > 1) tg_place(c->parallel, k->kv[i], TG_TP, TG_SHARD(1));
     }
     if (ctx->status == TG_OK) return k;

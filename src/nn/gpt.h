@@ -7,11 +7,17 @@
 #include "nn/module.h"
 #include "parallel/layers.h"
 
+/* A norm that runs again in backward: by its name, for the layer's owner may free it before. */
+typedef struct tg_layer_norm_of {
+    tg_module *layer;
+    const char *name;
+} tg_layer_norm_of;
+
 /* The state of an attention, MLP or transformer layer. */
 typedef struct tg_layer_state {
     tg_ctx *ctx;
     tg_gpt_config c;
-    tg_module *m;
+    tg_layer_norm_of norm[2]; /* of a transformer layer */
 } tg_layer_state;
 
 struct tg_gpt_cache {
@@ -36,12 +42,11 @@ int64_t tg_gpt_rows(const tg_gpt_config *c);
 
 /* The config with its defaults filled in, or refused. */
 tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c);
-/* x [s, b, h] -> [s, b, h] */
-tg_tensor *tg_attention_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past);
+/* x [s, b, h] -> [s, b, h]; m NULL, or not the library's layer: inert */
 tg_tensor *tg_transformer_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past);
 /* ids [b, n] at positions from `offset` on -> the last norm's output [n, b, h] */
 tg_tensor *tg_gpt_trunk(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_gpt_cache *cache);
-tg_tensor *tg_gpt_head(const tg_module *gpt); /* the output matrix */
+tg_tensor *tg_gpt_head(const tg_module *gpt); /* the output matrix; NULL after recording that it has gone */
 tg_tensor *tg_module_own_at(const tg_module *m, const char *child, const char *name);
 
 #endif

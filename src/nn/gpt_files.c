@@ -72,15 +72,20 @@ static tg_status read_gpt2(const tg_json *j, tg_gpt_config *c) {
                    c->dropout, attn, embd);
 }
 
-static tg_status read_rope(const tg_json *j, tg_gpt_config *c) {
+static tg_status read_rope_of(const tg_json *j, const char *key, tg_gpt_config *c) {
     tg_json rope;
-    TG_TRY(optional_positive(j, "rope_theta", &c->rope_base));
-    const char *key = tg_json_has(j, "rope_parameters") ? "rope_parameters" : "rope_scaling";
     if (!tg_json_has(j, key)) return TG_OK;
     TG_TRY(tg_json_object(j, key, &rope));
     TG_TRY(must_be(&rope, "rope_type", "default", NULL));
     TG_TRY(must_be(&rope, "type", "default", NULL)); /* its older name */
     return optional_positive(&rope, "rope_theta", &c->rope_base);
+}
+
+/* Where a file has both, Hugging Face takes the older key. */
+static tg_status read_rope(const tg_json *j, tg_gpt_config *c) {
+    TG_TRY(optional_positive(j, "rope_theta", &c->rope_base));
+    TG_TRY(read_rope_of(j, "rope_parameters", c));
+    return read_rope_of(j, "rope_scaling", c);
 }
 
 static tg_status read_llama(const tg_json *j, tg_gpt_config *c) {
@@ -362,6 +367,7 @@ tg_status tg_gpt_save(tg_module *gpt, const char *dir) {
     TG_TRY(ctx->status);
     if (!tg_gpt_config_of(gpt) || !dir)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_save: expected a gpt and a directory");
+    if (!tg_gpt_head(gpt)) return ctx->status;
     const tg_parallel *p = tg_gpt_config_of(gpt)->parallel;
     bool writes = !p || tg_shards_writer(&(const tg_shards){.ctx = ctx, .p = p});
     char *config = tg_format_path(ctx, "%s/config.json", dir),

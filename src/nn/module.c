@@ -155,13 +155,16 @@ tg_module *tg_module_child(const tg_module *m, const char *name) {
 
 /* ---- Forward ---- */
 
+static bool has_forward(const tg_module *m) {
+    if (m->ops && m->ops->forward) return true;
+    tg_fail(m->ctx, TG_ERR_UNSUPPORTED, "tg_module_forward: a %s has no forward of one input", tg_module_kind(m));
+    return false;
+}
+
 static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *x) {
     tg_ctx *ctx = m->ctx;
     if (ctx->status != TG_OK) return tg_inert(ctx);
-    if (!m->ops || !m->ops->forward) {
-        tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_module_forward: a %s has no forward of one input", tg_module_kind(m));
-        return tg_inert(ctx);
-    }
+    if (!has_forward(m)) return tg_inert(ctx);
     if (!t || t->ctx != ctx) {
         tg_fail(ctx, t ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_module_forward: %s",
                 t ? "tape and module are of different contexts" : "the tape is NULL");
@@ -270,4 +273,23 @@ int64_t tg_module_numel(const tg_module *m) {
 tg_tensor *tg_module_own(const tg_module *m, const char *name) {
     tg_module_entry *e = find_entry(m, name, strlen(name));
     return e ? e->param : NULL;
+}
+
+/* ---- Children that a forward needs ---- */
+
+tg_module *tg_module_part(const tg_module *m, const char *name) {
+    tg_module *c = tg_module_child(m, name);
+    if (c || !m) return c;
+    char path[256] = "";
+    const tg_module *root = m;
+    while (root->parent) root = root->parent;
+    if (m != root) write_path(root, m->parent, m->place, path, sizeof path);
+    tg_fail(m->ctx, TG_ERR_STATE, "the %s%s%s%s has no child \"%s\", which its forward needs: it was freed",
+            m->ops->kind, *path ? " \"" : "", path, *path ? "\"" : "", name);
+    return NULL;
+}
+
+tg_tensor *tg_module_run(const tg_module *m, const char *child, tg_tape *t, tg_tensor *x) {
+    tg_module *c = tg_module_part(m, child);
+    return c && has_forward(c) ? c->ops->forward(c, t, x) : tg_inert(t->ctx);
 }

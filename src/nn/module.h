@@ -35,5 +35,9 @@ struct tg_module {
 bool tg_module_ok(const tg_module *m); /* and its context */
 /* The entries of the library's own layers by name; NULL where there is none. */
 tg_tensor *tg_module_own(const tg_module *m, const char *name);
+/* The child that m's forward needs; NULL after recording that it has left, or where m is NULL. */
+tg_module *tg_module_part(const tg_module *m, const char *name);
+/* That child's forward; inert where there is none. */
+tg_tensor *tg_module_run(const tg_module *m, const char *child, tg_tape *t, tg_tensor *x);
 
 #endif

@@ -14,13 +14,17 @@ static void state_free(void *state) {
 }
 
 tg_tensor *tg_module_own_at(const tg_module *m, const char *child, const char *name) {
-    const tg_module *c = tg_module_child(m, child);
+    const tg_module *c = tg_module_part(m, child);
     return c ? tg_module_own(c, name) : NULL;
 }
 
-static tg_tensor *run(const tg_module *m, const char *child, tg_tape *t, tg_tensor *x) {
-    tg_module *c = tg_module_child(m, child);
-    return c->ops->forward(c, t, x);
+static const tg_module_ops attention_ops, layer_ops;
+
+/* Whether m is of the library's kind, and not another module in its place, which knows no cache. */
+static bool is_own(const tg_module *m, const tg_module_ops *ops) {
+    if (!m || m->ops == ops) return m;
+    tg_fail(m->ctx, TG_ERR_UNSUPPORTED, "a %s in the place of a %s cannot use a cache", tg_module_kind(m), ops->kind);
+    return false;
 }
 
 /* ---- Attention ---- */
@@ -45,22 +49,22 @@ static tg_tensor *own_head(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
 static void project_replicated(const tg_module *m, const tg_gpt_config *c, tg_tape *t, tg_tensor *x, tg_tensor *kv[2]) {
     tg_comm *tp = tg_gpt_tp_comm(c);
     x = tg_parallel_sp(c->parallel) ? tg_gather_from_sp(t, x, tp, NULL) : tg_copy_to_tp(t, x, tp);
-    kv[0] = own_head(c, t, run(m, "k_proj", t, x));
-    kv[1] = own_head(c, t, run(m, "v_proj", t, x));
+    kv[0] = own_head(c, t, tg_module_run(m, "k_proj", t, x));
+    kv[1] = own_head(c, t, tg_module_run(m, "v_proj", t, x));
 }
 
 static void project(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *qkv[3]) {
     const tg_gpt_config *c = config(m);
     int64_t d = c->head_dim, tp = tg_gpt_tp(c), q = c->heads / tp * d, kv = c->kv_heads / tp * d;
     if (c->arch == TG_GPT2) {
-        tg_split(t, run(m, "c_attn", t, x), 2, (const int64_t[]){q, kv, kv}, 3, qkv);
+        tg_split(t, tg_module_run(m, "c_attn", t, x), 2, (const int64_t[]){q, kv, kv}, 3, qkv);
     } else {
-        qkv[0] = run(m, "q_proj", t, x);
+        qkv[0] = tg_module_run(m, "q_proj", t, x);
         if (c->kv_heads < tp) {
             project_replicated(m, c, t, x, qkv + 1);
         } else {
-            qkv[1] = run(m, "k_proj", t, x);
-            qkv[2] = run(m, "v_proj", t, x);
+            qkv[1] = tg_module_run(m, "k_proj", t, x);
+            qkv[2] = tg_module_run(m, "v_proj", t, x);
         }
     }
     for (int i = 0; i < 3; i++) qkv[i] = split_heads(t, qkv[i], d);
@@ -80,7 +84,8 @@ static tg_tensor *append(tg_tape *t, tg_tensor *cache, int64_t length, tg_tensor
     return tg_slice(t, tg_tape_input(t, cache), 2, 0, length + x->shape[2], 1);
 }
 
-tg_tensor *tg_attention_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
+static tg_tensor *attend(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
+    if (!is_own(m, &attention_ops)) return tg_inert(t->ctx);
     const tg_gpt_config *c = config(m);
     tg_tensor *qkv[3];
     project(m, t, x, qkv);
@@ -94,23 +99,21 @@ tg_tensor *tg_attention_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_p
     tg_tensor *o = tg_attention(t, qkv[0], qkv[1], qkv[2], TG_ATTENTION(.causal = true, .dropout = c->dropout));
     o = tg_permute(t, o, (tg_dims){4, {2, 0, 1, 3}});
     o = tg_reshape(t, o, (tg_shape){3, {tg_dim(o, 0), tg_dim(o, 1), tg_dim(o, 2) * c->head_dim}});
-    return run(m, c->arch == TG_GPT2 ? "c_proj" : "o_proj", t, o);
+    return tg_module_run(m, c->arch == TG_GPT2 ? "c_proj" : "o_proj", t, o);
 }
 
-static tg_tensor *attention_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
-    return tg_attention_layer(m, t, x, NULL);
-}
+static tg_tensor *attention_forward(tg_module *m, tg_tape *t, tg_tensor *x) { return attend(m, t, x, NULL); }
 
 /* ---- MLP ---- */
 
-/* The activation [s, b, ffn / tp], of what the first projections give. */
-static tg_tensor *activate(const tg_gpt_config *c, tg_tape *t, tg_tensor *const *h) {
-    return c->arch == TG_GPT2 ? tg_gelu_tanh(t, h[0]) : tg_swiglu(t, h[0], h[1]);
+/* The activation [s, b, ffn / tp], of what the first projections give: one in GPT-2's style. */
+static tg_tensor *activate(tg_tape *t, tg_tensor *const *h, int n) {
+    return n == 1 ? tg_gelu_tanh(t, h[0]) : tg_swiglu(t, h[0], h[1]);
 }
 
 static tg_status activate_again(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
-    (void)n_in, (void)n_out;
-    out[0] = activate(state, t, in);
+    (void)state, (void)n_out;
+    out[0] = activate(t, in, n_in);
     return t->ctx->status;
 }
 
@@ -119,16 +122,16 @@ static tg_tensor *mlp_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
     bool gpt2 = c->arch == TG_GPT2, again = c->recompute == TG_GPT_SELECTIVE && t->grad;
     const char *down = gpt2 ? "c_proj" : "down_proj";
     if (gpt2 && tg_gpt_tp(c) == 1 && !again)
-        return run(m, down, t,
-                   tg_linear_gelu_tanh(t, x, tg_module_own_at(m, "c_fc", "weight"),
-                                       tg_module_own_at(m, "c_fc", "bias")));
+        return tg_module_run(
+            m, down, t,
+            tg_linear_gelu_tanh(t, x, tg_module_own_at(m, "c_fc", "weight"), tg_module_own_at(m, "c_fc", "bias")));
     tg_tensor *h[2] = {NULL}, *a = NULL;
-    h[0] = run(m, gpt2 ? "c_fc" : "gate_proj", t, x);
-    if (!gpt2) h[1] = run(m, "up_proj", t, x);
-    if (!again) return run(m, down, t, activate(c, t, h));
+    h[0] = tg_module_run(m, gpt2 ? "c_fc" : "gate_proj", t, x);
+    if (!gpt2) h[1] = tg_module_run(m, "up_proj", t, x);
+    if (!again) return tg_module_run(m, down, t, activate(t, h, gpt2 ? 1 : 2));
     tg_replay *r = tg_replay_open(t);
-    tg_replay_run(r, activate_again, (void *)c, h, gpt2 ? 1 : 2, &a, 1, TG_RECOMPUTE(.name = "activation"));
-    tg_tensor *y = run(m, down, t, a);
+    tg_replay_run(r, activate_again, NULL, h, gpt2 ? 1 : 2, &a, 1, TG_RECOMPUTE(.name = "activation"));
+    tg_tensor *y = tg_module_run(m, down, t, a);
     tg_replay_close(r, NULL);
     return y;
 }
@@ -141,28 +144,29 @@ static tg_tensor *residual(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *y)
 }
 
 static tg_tensor *in_scope(tg_module *m, const char *child, tg_tape *t, tg_tensor *x, const tg_past *past) {
-    tg_module *c = tg_module_child(m, child);
     if (tg_scope_open(t, child) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(t->ctx);
-    tg_tensor *y = past ? tg_attention_layer(c, t, x, past) : c->ops->forward(c, t, x);
+    tg_tensor *y = past ? attend(tg_module_part(m, child), t, x, past) : tg_module_run(m, child, t, x);
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(t->ctx);
 }
 
 static tg_status norm_again(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
-    tg_module *norm = state;
+    const tg_layer_norm_of *norm = state;
     (void)n_in, (void)n_out;
-    out[0] = norm->ops->forward(norm, t, in[0]);
+    out[0] = tg_module_run(norm->layer, norm->name, t, in[0]);
     return t->ctx->status;
 }
 
 /* x + body(norm(x)). With selective recomputation the norm's result goes when the body has read it, and comes back when
  * the body's backward reads it again. */
-static tg_tensor *half(tg_module *m, tg_tape *t, tg_tensor *x, const char *norm, const char *body,
+static tg_tensor *half(tg_module *m, int i, tg_tape *t, tg_tensor *x, const char *norm, const char *body,
                        const tg_past *past) {
+    tg_layer_norm_of *again = &((tg_layer_state *)m->state)->norm[i];
     tg_tensor *n = NULL;
     tg_replay *r = NULL;
     if (config(m)->recompute == TG_GPT_SELECTIVE && t->grad) {
         r = tg_replay_open(t);
-        tg_replay_run(r, norm_again, tg_module_child(m, norm), &x, 1, &n, 1, TG_RECOMPUTE(.name = norm));
+        *again = (tg_layer_norm_of){m, norm};
+        tg_replay_run(r, norm_again, again, &x, 1, &n, 1, TG_RECOMPUTE(.name = norm));
     } else {
         n = in_scope(m, norm, t, x, NULL);
     }
@@ -172,9 +176,10 @@ static tg_tensor *half(tg_module *m, tg_tape *t, tg_tensor *x, const char *norm,
 }
 
 tg_tensor *tg_transformer_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
+    if (!is_own(m, &layer_ops)) return tg_inert(t->ctx);
     bool gpt2 = config(m)->arch == TG_GPT2;
-    x = half(m, t, x, gpt2 ? "ln_1" : "input_layernorm", gpt2 ? "attn" : "self_attn", past);
-    return half(m, t, x, gpt2 ? "ln_2" : "post_attention_layernorm", "mlp", NULL);
+    x = half(m, 0, t, x, gpt2 ? "ln_1" : "input_layernorm", gpt2 ? "attn" : "self_attn", past);
+    return half(m, 1, t, x, gpt2 ? "ln_2" : "post_attention_layernorm", "mlp", NULL);
 }
 
 static tg_tensor *layer_forward(tg_module *m, tg_tape *t, tg_tensor *x) { return tg_transformer_layer(m, t, x, NULL); }
@@ -223,9 +228,9 @@ static tg_module *projection(tg_ctx *ctx, const tg_gpt_config *c, projection_kin
                              int parts, double std) {
     bool bias = c->arch == TG_GPT2;
     if (tg_gpt_tp(c) == 1 || kind == WHOLE) return tg_nn_linear(ctx, in, out, bias, std);
-    const tg_plinear_opts *o = TG_PLINEAR(.no_bias = !bias, .std = std, .strides = parts,
-                                         .fused_wgrad = c->wgrad != TG_WGRAD_PLAIN,
-                                         .deferred_wgrads = c->wgrad == TG_WGRAD_DEFERRED ? TG_NONE : 0);
+    const tg_plinear_opts *o =
+        TG_PLINEAR(.no_bias = !bias, .std = std, .strides = parts, .fused_wgrad = c->wgrad != TG_WGRAD_PLAIN,
+                   .deferred_wgrads = c->wgrad == TG_WGRAD_DEFERRED ? TG_NONE : 0);
     return kind == COLUMN ? tg_nn_column_linear(c->parallel, in, out, o) : tg_nn_row_linear(c->parallel, in, out, o);
 }
 

@@ -321,8 +321,8 @@ static void write_file(const bad_world *b, const char *name, const char *text) {
     if (f && fputs(text, f) >= 0) fclose(f);
 }
 
-/* A config's 0 is a default, a file's is not. */
-static void zeros_of_files(bad_world *b, const char *config) {
+/* A config's 0 is a default, a file's is not; rotary positions that are scaled are not computed, under either key. */
+static void numbers_of_files(bad_world *b, const char *config) {
     static const char gpt2[] = "{\"model_type\": \"gpt2\", \"vocab_size\": 5, \"n_embd\": 4, \"n_layer\": 1, "
                                "\"n_head\": 1, \"n_positions\": 3";
     static const char llama[] = "{\"model_type\": \"llama\", \"vocab_size\": 5, \"hidden_size\": 4, "
@@ -330,18 +330,22 @@ static void zeros_of_files(bad_world *b, const char *config) {
                                 "\"max_position_embeddings\": 3";
     static const struct {
         const char *model, *rest, *message;
-    } zeros[] = {
+    } rows[] = {
         {gpt2, "\"layer_norm_epsilon\": 0.0}", "\"layer_norm_epsilon\" is 0, supported are numbers above 0"},
         {gpt2, "\"initializer_range\": 0}", "\"initializer_range\" is 0, supported"},
         {llama, "\"rms_norm_eps\": 0}", "\"rms_norm_eps\" is 0, supported"},
         {llama, "\"rope_theta\": 0}", "\"rope_theta\" is 0, supported"},
         {llama, "\"rope_parameters\": {\"rope_theta\": 0}}", "\"rope_theta\" is 0, supported"},
+        {llama, "\"rope_parameters\": {\"rope_type\": \"default\"}, \"rope_scaling\": {\"rope_type\": \"linear\"}}",
+         "\"rope_type\" is \"linear\", supported is \"default\""},
+        {llama, "\"rope_parameters\": {\"rope_type\": \"yarn\"}, \"rope_scaling\": {\"type\": \"default\"}}",
+         "\"rope_type\" is \"yarn\", supported is \"default\""},
     };
-    for (size_t i = 0; i < sizeof zeros / sizeof *zeros; i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char text[512];
-        snprintf(text, sizeof text, "%s, %s", zeros[i].model, zeros[i].rest);
+        snprintf(text, sizeof text, "%s, %s", rows[i].model, rows[i].rest);
         write_file(b, "config.json", text);
-        NONE(tg_gpt_from_config, UNSUPPORTED, zeros[i].message, tg_gpt_from_config(b->ctx, config));
+        NONE(tg_gpt_from_config, UNSUPPORTED, rows[i].message, tg_gpt_from_config(b->ctx, config));
     }
 }
 
@@ -360,7 +364,7 @@ static void directories(bad_world *b) {
     NONE(tg_gpt_from_config, UNSUPPORTED, "\"bert\", supported are", tg_gpt_from_config(b->ctx, config));
     write_file(b, "config.json", "{\"model_type\": \"gpt2\", \"vocab_size\": -5}");
     NONE(tg_gpt_from_config, FORMAT, "vocab_size", tg_gpt_from_config(b->ctx, config));
-    zeros_of_files(b, config);
+    numbers_of_files(b, config);
     write_file(b, "config.json", "{");
     NONE(tg_gpt_load, FORMAT, "config.json", tg_gpt_load(b->ctx, b->dir));
     QUIET(tg_gpt_load_weights, tg_gpt_load_weights(NULL, b->dir) == TG_ERR_ARGUMENT);

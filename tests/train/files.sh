@@ -59,6 +59,21 @@ refuses 2 "id 2, at character 3, is not a number from 0 to 255" generate --model
 runs train --resume --out whole
 holds "a run that is done changes nothing" same_run whole before
 
+# An order may grow and change behind the steps done, but not before. offsets N BYTE: N of them.
+offsets() { for _ in $(seq "$1"); do printf '\000%b\000\000\000\000\000\000' "$2"; done; }
+offsets 8 '\001' >order
+runs train --data "$text" --out ordered $tiny --steps 2 --val-every 0 --order order
+cp -r ordered unordered
+offsets 8 '\002' >>order
+runs train --resume --out ordered --steps 4
+(offsets 7 '\001'; offsets 9 '\002') >order
+refuses 1 "'order' is not the order that the run began with: its offsets of steps 1 to 2 differ" \
+    train --resume --out unordered --steps 4
+state=unordered/checkpoints/step-0000000002
+sed -i '/"order": "[0-9]*"/d; s/\("hash": "[0-9]*"\),/\1/' $state/state.json
+"$SEAL" ${state%/*}/step-0000000002
+runs train --resume --out unordered --steps 4 # of before orders had a checksum
+
 # Bytes that are lost, or more than there were, and bits that have turned: the message names the file.
 last=checkpoints/step-0000000020
 # damaged FILE cut|longer|PART: of `hurt`, a copy of the run; PART: of 7, where in the file a bit turns.

@@ -1,6 +1,7 @@
 /* A library to be preloaded: counts the calls by which a process changes files, and kills it at one of them, as kill -9
  * does. TG_KILL_AT=N: before the N-th call, from 1 on; within a write when half of it is done. TG_KILL_COUNT=FILE: a
- * line with the number of calls is added to FILE when a process ends. */
+ * line with the number of calls is added to FILE when a process ends. TG_KILL_TRACE=FILE: each of them but the writes
+ * is a line of FILE, with the path. */
 #define _GNU_SOURCE
 #undef _FILE_OFFSET_BITS /* it would give two of these one name */
 #include <dlfcn.h>
@@ -16,10 +17,13 @@
 
 static atomic_long calls;
 static long fatal;
+static FILE *trace;
 
 __attribute__((constructor)) static void begin(void) {
-    const char *at = getenv("TG_KILL_AT");
+    const char *at = getenv("TG_KILL_AT"), *path = getenv("TG_KILL_TRACE");
     if (at) fatal = strtol(at, NULL, 10);
+    if (path) trace = fopen(path, "ae");
+    if (trace) setvbuf(trace, NULL, _IOLBF, 0);
 }
 
 __attribute__((destructor)) static void end(void) {
@@ -37,6 +41,16 @@ static void die(void) {
     for (;;) pause();
 }
 
+/* The file's or the directory's. */
+static const char *path_of(int fd) {
+    static _Thread_local char path[4096];
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    path[n < 0 ? 0 : n] = 0;
+    return path;
+}
+
 /* The system's function, by the type that its name has here. */
 #define REAL(name) (__extension__(__typeof__(&name)) dlsym(RTLD_NEXT, #name))
 
@@ -49,9 +63,10 @@ static void die(void) {
         }                                                                                                              \
         return REAL(name)(fd, buf, n, offset);                                                                         \
     }
-#define CALL(name, declared, given)                                                                                    \
+#define CALL(name, declared, given, at)                                                                                \
     int name declared {                                                                                                \
         if (is_fatal()) die();                                                                                         \
+        if (trace) fprintf(trace, "%s %s\n", #name, at);                                                               \
         return REAL(name) given;                                                                                       \
     }
 #define OPENING(name)                                                                                                  \
@@ -61,6 +76,7 @@ static void die(void) {
         mode_t mode = flags & O_CREAT ? va_arg(ap, mode_t) : 0;                                                        \
         va_end(ap);                                                                                                    \
         if (flags & O_CREAT && is_fatal()) die();                                                                      \
+        if (flags & O_CREAT && trace) fprintf(trace, "open %s\n", path);                                               \
         return REAL(name)(path, flags, mode);                                                                          \
     }
 
@@ -68,10 +84,10 @@ WRITING(pwrite, off_t)
 WRITING(pwrite64, off64_t)
 OPENING(open)
 OPENING(open64)
-CALL(fsync, (int fd), (fd))
-CALL(rename, (const char *from, const char *to), (from, to))
-CALL(unlink, (const char *path), (path))
-CALL(remove, (const char *path), (path))
-CALL(mkdir, (const char *path, mode_t mode), (path, mode))
-CALL(ftruncate, (int fd, off_t n), (fd, n))
-CALL(ftruncate64, (int fd, off64_t n), (fd, n))
+CALL(fsync, (int fd), (fd), path_of(fd))
+CALL(rename, (const char *from, const char *to), (from, to), to)
+CALL(unlink, (const char *path), (path), path)
+CALL(remove, (const char *path), (path), path)
+CALL(mkdir, (const char *path, mode_t mode), (path, mode), path)
+CALL(ftruncate, (int fd, off_t n), (fd, n), path_of(fd))
+CALL(ftruncate64, (int fd, off64_t n), (fd, n), path_of(fd))

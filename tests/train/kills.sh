@@ -11,18 +11,19 @@ points=$3 killer=${4:+$(realpath "$4")}
 seed=${TG_SEED:-1}
 run="--out run --data $text $tiny --dropout 0.1 --steps 12 --val-every 5 --checkpoint-every 1 --keep 3"
 
-# The points take turns in these.
+# The points take turns in the first four of these.
 command_of() {
     case $1 in
     0) echo "train $run" ;;
     1) echo "train $run --ranks 2 --tp 2 --sp" ;;
     2) echo "train $run --precision bf16 --recompute full --arch llama --dropout 0" ;;
     3) echo "run -n 2 -- $tapegrad train $run" ;;
+    4) echo "train $run --checkpoint-every 0" ;;
     esac
 }
 
 # A whole run of each kind; its seconds, and the calls of the process that makes most.
-for kind in 0 1 2 3; do
+for kind in 0 1 2 3 4; do
     mkdir whole$kind
     cd whole$kind || exit 1
     now=$(date +%s%N)
@@ -85,6 +86,44 @@ while [ $kills -lt "$points" ]; do
     holds "the same bytes ($how, kind $kind, drawn $drawn)" same_bytes whole$kind/run cut/run
     holds "nothing is left over" test -z "$(find cut \( -name '*tmp*' -o -name '.step-*' \))"
 done
+# Without checkpoints, at each of the calls by which the model gets its place: the run begins again, but for one that was
+# done, whose config.json is there.
+kind=4
+for before in $(if [ -n "$killer" ]; then seq 0 14; fi); do
+    rm -rf cut
+    mkdir cut
+    cd cut || exit 1
+    { ! env LD_PRELOAD="$killer" TG_KILL_AT=$(($(cat ../calls4) - before)) \
+        "$tapegrad" $(command_of 4) --resume >printed 2>&1; } 2>/dev/null
+    holds "it is killed, $before calls before the last" test $? = 0
+    if [ -e run/config.json ]; then
+        refuses 1 "holds a model but no checkpoint" $(command_of 4) --resume
+        refuses 1 "'run' holds a run already (metrics.jsonl): choose another --out" $(command_of 4)
+    else
+        refuses 1 "'run' holds a run already (metrics.jsonl): go on with it by --resume" $(command_of 4)
+        runs $(command_of 4) --resume
+    fi
+    rm printed
+    runs generate --model run --prompt a --tokens 2
+    rm printed
+    cd ..
+    holds "the same bytes, $before calls before the last" same_bytes whole4/run cut/run
+done
+# in_order LINE...: the calls of the trace, with others between them.
+in_order() {
+    printf '%s\n' "$@" >expected
+    awk 'NR == FNR { line[n = NR] = $0; next } at < n && $0 == line[at + 1] { at++ }
+        END { if (at < n) print "not in order: " line[at + 1]; exit at < n }' expected trace
+}
+# A name is on the disk before what counts on it, also where the power fails.
+if [ -n "$killer" ]; then
+    LD_PRELOAD=$killer TG_KILL_TRACE=$work/trace runs train --out new --data $text $tiny --steps 2 --val-every 0 \
+        --checkpoint-every 1 --record step --record-step 2
+    sed -i 's/part-[0-9]*-0$/part/' trace
+    holds "the directory's" in_order "mkdir new" "fsync $work" "open new/metrics.jsonl"
+    holds "the metrics'" in_order "open new/metrics.jsonl" "fsync $work/new" "rename new/checkpoints/step-0000000001"
+    holds "a record's" in_order "fsync $work/step.part" "rename step" "fsync $work"
+fi
 echo "$kills kills, $saving of them within a save, $going of a run that went on; $resumed runs had a checkpoint"
 if [ -n "$killer" ]; then # else it is the machine's speed that decides
     holds "there was something to resume" test $resumed -gt 0

@@ -35,6 +35,10 @@ runs run -n 2 -- "$tapegrad" train --resume --out threads --steps 9
 holds "two processes are one run" grep -q '^2 ranks (shm): tp 1, dp 2' printed
 holds "which goes on" test "$(wc -l <threads/metrics.jsonl)" = 9
 
+# All of them see the newest checkpoint, and none in what somebody has laid beside it.
+cp -r threads/checkpoints/step-0000000009 threads/checkpoints/step-0000000010.bak
+runs run -n 2 -- "$tapegrad" train --resume --out threads --steps 11
+
 # The way to go on that an interrupted run prints is one. Tapegrad is looked for in PATH.
 mkdir bin
 ln -s "$tapegrad" bin/tapegrad
@@ -51,6 +55,13 @@ done=$(wc -l <"$cut/metrics.jsonl")
 holds "it says how to go on" test "$again" = "tapegrad run -n 2 -- tapegrad train --resume --out 'cut, it'\\''s'"
 (PATH="$work/bin:$PATH" && eval "$again --steps $((done + 5)) --warmup 0") >printed 2>&1
 holds "that works" test "$(wc -l <"$cut/metrics.jsonl")" = $((done + 5))
+$interruptible "$tapegrad" train $run --out with --steps 1000000 --device cpu --comm threads >printed 2>&1 &
+child=$!
+holds "it starts" while_alive $child test -s with/metrics.jsonl
+kill -s INT $child
+wait $child
+holds "with what no checkpoint keeps" grep -q "; to go on: tapegrad train --resume --out with --device cpu --comm threads$" \
+    printed
 
 # A program finds the signals as they would be without the launcher.
 env --default-signal sh -c 'grep "^Sig[BIC]" /proc/self/status' >left

@@ -548,6 +548,26 @@ START_TEST(nothing_happens_after_an_error) {
 }
 END_TEST
 
+static int note_directory(void *user, const char *path, int flags, int mode) {
+    if (flags & O_DIRECTORY) snprintf(user, 512, "%s", path);
+    return open(path, flags, (mode_t)mode);
+}
+
+START_TEST(a_new_directory_is_put_into_the_one_that_it_lies_in) {
+    static const char *const names[] = {"ck", "ck2/", "ck3///"};
+    char opened[512]; /* to be synced */
+    const tg_file_ops ops = {.size = sizeof ops, .open = note_directory, .user = opened};
+    workplace w = workplace_new(TG_CONFIG(.files = &ops));
+    for (size_t i = 0; i < COUNT(names); i++) {
+        *opened = 0;
+        tg_checkpoints_close(tg_checkpoints_open(w.ctx, in(&w, names[i])));
+        ck_assert_int_eq(tg_ctx_status(w.ctx), TG_OK);
+        ck_assert_str_eq(opened, w.dir);
+    }
+    workplace_free(&w);
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {
         a_saved_file_replaces_the_old_one,
@@ -572,6 +592,7 @@ int main(void) {
         wrong_arguments_are_refused,
         wrong_arguments_of_open_objects_are_refused,
         nothing_happens_after_an_error,
+        a_new_directory_is_put_into_the_one_that_it_lies_in,
     };
     return tg_check_main("io", tests, COUNT(tests));
 }

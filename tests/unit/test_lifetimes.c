@@ -351,6 +351,136 @@ START_TEST(parameters_are_those_that_a_module_has_now) {
 }
 END_TEST
 
+/* ---- Children that have left ---- */
+
+/* The module of that path. */
+static tg_module *at_path(tg_module *m, const char *path) {
+    char name[64];
+    while (*path) {
+        size_t n = strcspn(path, ".");
+        snprintf(name, sizeof name, "%.*s", (int)n, path);
+        m = tg_module_child(m, name);
+        path += n + (path[n] == '.');
+    }
+    return m;
+}
+
+static void expect_missing(const char *says) {
+    ck_assert_msg(tg_ctx_status(ctx) == TG_ERR_STATE && strstr(tg_ctx_message(ctx), says), "\"%s\", expected %s",
+                  tg_ctx_message(ctx), says);
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+}
+
+/* A model without the child of that path, which the module that says so needs. */
+static void without(tg_gpt_arch arch, tg_gpt_recompute recompute, const char *path, const char *says) {
+    const int64_t numbers[] = {1, 2, 3};
+    tg_module *m = tg_gpt_new(ctx, TG_GPT(.arch = arch, .vocab = 5, .layers = 2, .heads = 2, .hidden = 8,
+                                          .positions = 8, .ffn = 8, .recompute = recompute));
+    tg_tensor *ids = tg_from_host(ctx, TG_I64, TG_SHAPE(1, 3), numbers);
+    tg_gpt_cache *cache = tg_gpt_cache_new(m, 1, 4);
+    tg_module_free(at_path(m, path));
+    tg_gpt_loss(m, t, ids, ids, TG_LOSS_MEAN);
+    expect_missing(says);
+    tg_gpt_logits(m, t, ids);
+    expect_missing(says);
+    tg_gpt_next(m, t, cache, ids);
+    expect_missing(says);
+    tg_gpt_cache_free(cache);
+    tg_module_free(m);
+    tg_drop(ids);
+}
+
+START_TEST(a_forward_without_a_child_says_which) {
+    static const struct {
+        tg_gpt_arch arch;
+        const char *path, *says;
+    } rows[] = {
+        {TG_GPT2, "transformer", "the gpt has no child \"transformer\""},
+        {TG_GPT2, "transformer.wte", "the list \"transformer\" has no child \"wte\""},
+        {TG_GPT2, "transformer.wpe", "no child \"wpe\""},
+        {TG_GPT2, "transformer.h", "no child \"h\""},
+        {TG_GPT2, "transformer.ln_f", "no child \"ln_f\""},
+        {TG_GPT2, "transformer.h.1", "the list \"transformer.h\" has no child \"1\""},
+        {TG_GPT2, "transformer.h.0.ln_1", "the transformer_layer \"transformer.h.0\" has no child \"ln_1\""},
+        {TG_GPT2, "transformer.h.0.attn", "no child \"attn\""},
+        {TG_GPT2, "transformer.h.1.mlp", "no child \"mlp\""},
+        {TG_GPT2, "transformer.h.0.attn.c_attn", "no child \"c_attn\""},
+        {TG_GPT2, "transformer.h.1.attn.c_proj", "the attention \"transformer.h.1.attn\" has no child \"c_proj\""},
+        {TG_GPT2, "transformer.h.0.mlp.c_fc", "no child \"c_fc\""},
+        {TG_GPT2, "transformer.h.0.mlp.c_proj", "the mlp \"transformer.h.0.mlp\" has no child \"c_proj\""},
+        {TG_LLAMA, "lm_head", "the gpt has no child \"lm_head\""},
+        {TG_LLAMA, "model.embed_tokens", "no child \"embed_tokens\""},
+        {TG_LLAMA, "model.norm", "no child \"norm\""},
+        {TG_LLAMA, "model.layers.1.post_attention_layernorm", "no child \"post_attention_layernorm\""},
+        {TG_LLAMA, "model.layers.0.self_attn.k_proj", "no child \"k_proj\""},
+        {TG_LLAMA, "model.layers.0.mlp.up_proj", "no child \"up_proj\""},
+    };
+    begin();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int r = TG_GPT_KEEP; r <= TG_GPT_SELECTIVE; r++)
+            without(rows[i].arch, (tg_gpt_recompute)r, rows[i].path, rows[i].says);
+    end();
+}
+END_TEST
+
+static tg_tensor *twice(tg_module *m, tg_tape *tape, tg_tensor *x) {
+    (void)m;
+    return tg_add(tape, x, x);
+}
+
+/* Of another kind: it runs where it has a forward, and takes no cache. */
+START_TEST(another_module_in_a_childs_place) {
+    static const tg_module_ops ops = {.size = sizeof ops, .kind = "twice", .forward = twice};
+    static const char *const paths[] = {"transformer.h", "transformer.h.0"}, *const names[] = {"0", "attn"};
+    const int64_t numbers[] = {1, 2, 3};
+    begin();
+    for (int i = 0; i < 2; i++) {
+        tg_module *m = tg_gpt_new(ctx, TG_GPT(.vocab = 5, .layers = 1, .heads = 2, .hidden = 8, .positions = 8));
+        tg_tensor *ids = tg_from_host(ctx, TG_I64, TG_SHAPE(1, 3), numbers);
+        tg_gpt_cache *cache = tg_gpt_cache_new(m, 1, 4);
+        tg_module *parent = at_path(m, paths[i]);
+        tg_module_free(tg_module_child(parent, names[i]));
+        tg_module_add_child(parent, names[i], tg_module_new(ctx, &ops, NULL));
+        tg_gpt_logits(m, t, ids);
+        ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+        tg_gpt_next(m, t, cache, ids);
+        ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_UNSUPPORTED);
+        ck_assert_ptr_nonnull(strstr(tg_ctx_message(ctx), "a twice in the place of a"));
+        tg_ctx_clear(ctx);
+        tg_tape_reset(t);
+        tg_module_free(at_path(m, "transformer.wte"));
+        ck_assert_ptr_null(tg_gpt_cache_new(m, 1, 4));
+        expect_missing("no child \"wte\"");
+        tg_gpt_save(m, "/nowhere");
+        expect_missing("no child \"wte\"");
+        tg_gpt_cache_free(cache);
+        tg_module_free(m);
+        tg_drop(ids);
+    }
+    end();
+}
+END_TEST
+
+/* A norm that is to run again in backward, and has been freed since. */
+START_TEST(a_norm_that_is_gone_in_backward) {
+    const int64_t numbers[] = {1, 2, 3};
+    begin();
+    tg_module *m = tg_gpt_new(ctx, TG_GPT(.vocab = 5, .layers = 1, .heads = 2, .hidden = 8, .positions = 8,
+                                          .recompute = TG_GPT_SELECTIVE));
+    tg_tensor *ids = tg_from_host(ctx, TG_I64, TG_SHAPE(1, 3), numbers);
+    tg_tensor *loss = tg_gpt_loss(m, t, ids, ids, TG_LOSS_MEAN);
+    tg_module_free(at_path(m, "transformer.h.0.ln_1"));
+    tg_backward(t, loss);
+    ck_assert_int_ne(tg_ctx_status(ctx), TG_OK);
+    tg_ctx_clear(ctx);
+    tg_tape_reset(t);
+    tg_module_free(m);
+    tg_drop(ids);
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {hooks_come_and_go_while_they_run,
                             a_hook_that_removes_itself_and_fails,
@@ -364,6 +494,9 @@ int main(void) {
                             a_reset_ends_the_handles_of_its_tape_alone,
                             a_restored_stream_draws_the_same,
                             a_step_with_an_infinite_norm_changes_nothing,
-                            parameters_are_those_that_a_module_has_now};
+                            parameters_are_those_that_a_module_has_now,
+                            a_forward_without_a_child_says_which,
+                            another_module_in_a_childs_place,
+                            a_norm_that_is_gone_in_backward};
     return tg_check_main("lifetimes", tests, sizeof tests / sizeof *tests);
 }

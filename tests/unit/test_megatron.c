@@ -59,7 +59,38 @@ START_TEST(megatron_datasets_are_read_as_one_stream) {
 }
 END_TEST
 
+START_TEST(negative_ids_are_refused) {
+    static const struct {
+        int code, width;
+    } types[] = {{2, 1}, {3, 2}, {4, 4}, {5, 8}};
+    workplace w = workplace_new(NULL);
+    const int64_t ids[] = {5, 100, -20}, zero = 0;
+    const int32_t length = 3;
+    unsigned char index[64];
+    for (size_t i = 0; i < COUNT(types); i++) {
+        char bytes[3 * 8], says[64];
+        int64_t out[2];
+        for (int j = 0; j < 3; j++) memcpy(bytes + j * types[i].width, &ids[j], (size_t)types[i].width);
+        snprintf(says, sizeof says, "token 2 at offset %d is -20, expected at least 0", 2 * types[i].width);
+        put_file(&w, "d.idx", index, put_index(index, types[i].code, 1, &length, &zero));
+        put_file(&w, "d.bin", bytes, 3 * (size_t)types[i].width);
+        for (int vocab = 0; vocab <= 1 << 16; vocab += 1 << 16) {
+            ck_assert_ptr_null(tg_tokens_open(w.ctx, in(&w, "d"), TG_TOKENS_MEGATRON, vocab));
+            expect_error(w.ctx, TG_ERR_DATA, says);
+        }
+        put_file(&w, "d.idx", index, put_index(index, types[i].code, 1, &(const int32_t){2}, &zero));
+        put_file(&w, "d.bin", bytes, 2 * (size_t)types[i].width);
+        tg_tokens *t = tg_tokens_open(w.ctx, in(&w, "d"), TG_TOKENS_MEGATRON, 0);
+        ck_assert_int_eq(tg_tokens_read(t, 0, 2, out), TG_OK);
+        ck_assert_int_eq(out[0], 5);
+        ck_assert_int_eq(out[1], 100);
+        tg_tokens_close(t);
+    }
+    workplace_free(&w);
+}
+END_TEST
+
 int main(void) {
-    const TTest *tests[] = {megatron_datasets_are_read_as_one_stream};
+    const TTest *tests[] = {megatron_datasets_are_read_as_one_stream, negative_ids_are_refused};
     return tg_check_main("megatron", tests, COUNT(tests));
 }
