@@ -20,7 +20,7 @@ extern "C" {
 
 /* Made before the first tensor of a context, they also give it its arenas, so that in-node collectives copy nothing;
  * made later they work, with copies. A plan is one rank of a group without the others: what it would get is left as it
- * was, so that it goes with device meta. Inert, never NULL, on error (as a context is): every call on it does nothing. */
+ * was, so that it goes with device meta. Inert, never NULL, on error (as a context is): calls on it do nothing. */
 TG_API tg_comm *tg_comm_self_new(tg_ctx *ctx);                     /* size 1 */
 TG_API tg_comm *tg_comm_plan_new(tg_ctx *ctx, int rank, int size); /* counts; nothing arrives */
 TG_API tg_comm *tg_comm_launched_new(tg_ctx *ctx); /* a rank of `tapegrad run`; TG_ERR_STATE elsewhere */

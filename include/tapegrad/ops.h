@@ -199,7 +199,7 @@ TG_API tg_tensor *tg_group_norm(tg_tape *t, tg_tensor *x, int64_t groups, tg_ten
 /* x [n, c, ..], by channel over all the rest; w, b [c] or NULL. In training mode by the batch's own statistics, and
  * running_mean and running_var [c], buffers that need no gradient, move towards them: r := (1 - momentum) r + momentum
  * s, in place, s of the variance unbiased (over n - 1), which the batch's own is not. In evaluation mode by these. Both
- * NULL: by the batch's in either mode. They may be wider than x: 16 bits stand still where a step is below their last. */
+ * NULL: by the batch's in either mode. They may be wider than x: 16 bits lose small steps. */
 TG_API tg_tensor *tg_batch_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_tensor *running_mean,
                                 tg_tensor *running_var, double momentum, double eps);
 /* rms_norm(x + residual, w); *sum (may be NULL) receives x + residual. No broadcasting. */

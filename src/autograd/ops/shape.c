@@ -462,7 +462,8 @@ static tg_status slice_infer(tg_call *c) {
     if (start < 0) start += size;
     if (stop < 0) stop += size;
     if (start < 0 || stop < start || stop > size)
-        return tg_call_fail(c, TG_ERR_SHAPE, "slice %lld to %lld of dim %d, of size %lld: expected a start, a stop not before it, "
+        return tg_call_fail(c, TG_ERR_SHAPE,
+                            "slice %lld to %lld of dim %d, of size %lld: expected a start, a stop not before it, "
                             "and both within the size, counted from its end where negative",
                             (long long)p->start, (long long)p->stop, p->dim, (long long)size);
     p->start = start;
