@@ -200,6 +200,28 @@ START_TEST(kinks_do_not_change_the_class) {
 }
 END_TEST
 
+/* 1 % too much in one element, whichever it is of many. */
+static void one_is_more(void *state, const double *x, int64_t n, const double *gy, int64_t m, double *gx) {
+    hidden_gradient(&(hidden){.df = sine_slope, .by = 1, .sum = true}, x, n, gy, m, gx);
+    gx[*(int64_t *)state] *= 1.01;
+}
+static void sum_of_sines(void *state, const double *x, int64_t n, double *y, int64_t m) {
+    (void)state;
+    hidden_values(&(hidden){.f = sin, .sum = true}, x, n, y, m);
+}
+
+START_TEST(one_wrong_among_many_is_no_factor) {
+    enum { MANY = 1000 };
+    double x[MANY];
+    for (int i = 0; i < MANY; i++) x[i] = 0.1 + 1.3 * i / MANY;
+    for (int64_t i = 0; i < MANY; i += 199) {
+        tg_gradcheck_result r;
+        tg_gradcheck_fn(sum_of_sines, one_is_more, &i, x, MANY, 1, NULL, &r);
+        ck_assert_msg(r.failed && strcmp(r.cause, "factor"), "%d: %s, %s", (int)i, r.cause, r.report);
+    }
+}
+END_TEST
+
 /* ---- Derivatives as taped ops ---- */
 
 /* x^2, by the host. */
@@ -294,6 +316,7 @@ END_TEST
 int main(void) {
     const TTest *tests[] = {what_lies_below_atol_is_said, what_rounding_hides_is_unsure,
                             what_rounding_hides_from_tensors_is_unsure, what_is_wrong_stays_wrong,
-                            kinks_do_not_change_the_class, taped_derivatives_are_checked};
+                            kinks_do_not_change_the_class, one_wrong_among_many_is_no_factor,
+                            taped_derivatives_are_checked};
     return tg_check_main("gradcheck_more", tests, sizeof tests / sizeof *tests);
 }
