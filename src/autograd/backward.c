@@ -124,11 +124,13 @@ tg_status tg_node_check_saved(const tg_node *n) {
 }
 
 tg_status tg_node_ready(const tg_node *n) {
-    if (!(n->flags & TG_N_CONSUMED)) return tg_node_check_saved(n);
-    return tg_fail(
-        tg_node_out(n)[0]->ctx, TG_ERR_STATE,
-        "op %s has given back what it saved: an earlier backward consumed it; run that one with .retain = true",
-        n->op->name);
+    if (TG_LIKELY(!(n->flags & TG_N_CONSUMED))) return tg_node_check_saved(n);
+    char site[160];
+    tg_describe_site(n->site, site, sizeof site);
+    return tg_fail(tg_node_out(n)[0]->ctx, TG_ERR_STATE,
+                   "op %s (called from %s) has given back what it saved: an earlier backward consumed it; run that one "
+                   "with .retain = true",
+                   n->op->name, site);
 }
 
 static void unsave(const tg_tape *t, tg_tensor *x, const char *by, const void *site) {

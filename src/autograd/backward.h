@@ -41,8 +41,8 @@ tg_status tg_slot_add(tg_slot *s, tg_tensor *g);
 /* Waits for what is in flight and sums it, in the order of arrival. */
 tg_status tg_slot_finish(tg_slot *s);
 void tg_slot_drop(tg_slot *s);
-/* The caller's g as a gradient: its bytes, or a copy where a tape may take those away, or a backward add to them. NULL
- * after an error. */
+/* The caller's g as a gradient: its bytes, or a copy where a tape may take those away, or a backward add to them; and
+ * always a copy. NULL after an error. */
 tg_tensor *tg_gradient_share(const tg_tensor *g);
 tg_tensor *tg_gradient_copy(const tg_tensor *g);
 /* Bytes of its own in place of those that a seed or another gradient has as well. */

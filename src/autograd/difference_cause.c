@@ -24,8 +24,8 @@ static bool near(double a, double b, double scale) { return fabs(a - b) <= 1e-4 
 
 /* ---- One factor ---- */
 
-/* The one factor between all pairs, or NaN: 1 explains nothing, as where a few of many are wrong. Of so many that are
- * not zero: any one pair has a factor. */
+/* The one factor between all pairs, or NaN: where a few of many are wrong it explains next to nothing of what is. Of so
+ * many that are not zero: any one pair has a factor. */
 static double common_ratio(const tg_diff *d, int64_t n, double scale, int64_t *pairs) {
     const double *got = d->got, *expected = d->expected;
     double dot = 0, norm = 0;
@@ -36,11 +36,14 @@ static double common_ratio(const tg_diff *d, int64_t n, double scale, int64_t *p
         norm += expected[i] * expected[i];
         *pairs += fabs(expected[i]) > 1e-4 * scale;
     }
-    double ratio = dot / norm;
-    if (near(ratio, 1, 1)) return NAN;
-    for (int64_t i = 0; i < n; i++)
-        if (told(d, i) && !near(got[i], ratio * expected[i], fabs(ratio) * scale)) return NAN;
-    return ratio;
+    double ratio = dot / norm, error = 0, left = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (!told(d, i)) continue;
+        if (!near(got[i], ratio * expected[i], fabs(ratio) * scale)) return NAN;
+        error += (got[i] - expected[i]) * (got[i] - expected[i]);
+        left += (got[i] - ratio * expected[i]) * (got[i] - ratio * expected[i]);
+    }
+    return left <= error / 16 ? ratio : NAN;
 }
 
 static const char *say_ratio(double ratio, bool common, char *buf, size_t size) {

@@ -19,7 +19,10 @@ tg_status tg_check_record(tg_check_run *r, bool grad) {
     r->t->busy--;
     TG_TRY(r->ctx->status);
     if (s != TG_OK) return tg_fail(r->ctx, s, "%s: the function returned %s", r->d.name, tg_status_name(s));
-    for (int i = 0; i < r->n_out; i++) TG_TRY(tg_check(r->ctx, r->out[i], r->d.name));
+    for (int i = 0; i < r->n_out; i++) {
+        if (!r->out[i]) return tg_fail(r->ctx, TG_ERR_ARGUMENT, "%s: the function set no output %d", r->d.name, i);
+        TG_TRY(tg_check(r->ctx, r->out[i], r->d.name));
+    }
     for (int i = 0; i < r->n_roots; i++) r->roots[i] = r->out[r->root[i]];
     return TG_OK;
 }
@@ -244,17 +247,20 @@ tg_status tg_check_tensors(tg_check_run *r) {
 /* ---- The public side ---- */
 
 static tg_status check_inputs(tg_ctx *ctx, tg_tensor *const *in, int n_in) {
-    bool any = false;
+    bool any = false, wide = false;
     for (int i = 0; i < n_in; i++) {
         TG_TRY(tg_check(ctx, in[i], "tg_gradcheck: an input"));
         if (in[i]->tape)
             return tg_fail(ctx, TG_ERR_STATE,
                            "tg_gradcheck: input %d is the tape's, and would end when it is reset; expected leaves of "
                            "the context", i);
+        wide |= in[i]->dtype == TG_F64;
         any |= in[i]->dtype == TG_F64 && in[i]->flags & TG_F_REQUIRES_GRAD;
     }
     if (any) return TG_OK;
-    return tg_fail(ctx, TG_ERR_DTYPE, "tg_gradcheck: no input is float64 and needs a gradient");
+    if (wide)
+        return tg_fail(ctx, TG_ERR_STATE, "tg_gradcheck: no float64 input needs a gradient (tg_set_requires_grad)");
+    return tg_fail(ctx, TG_ERR_DTYPE, "tg_gradcheck: no input is float64, whose digits differences need");
 }
 
 tg_status tg_gradcheck(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, int n_out,

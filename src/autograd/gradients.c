@@ -335,7 +335,7 @@ bool tg_hooks_any(const tg_tensor *x, bool accumulated) {
 }
 
 /* A hook's own result takes the place of the gradient. */
-static tg_status replace(const tg_tape *t, tg_tensor *x, tg_tensor **g, tg_tensor *by) {
+static tg_status replace(tg_tape *t, tg_tensor *x, tg_tensor **g, tg_tensor *by) {
     tg_ctx *ctx = x->ctx;
     TG_TRY(tg_check(ctx, by, "a gradient hook's result"));
     TG_TRY(tg_storage_need(by->storage, by));
@@ -360,6 +360,12 @@ static tg_status replace(const tg_tape *t, tg_tensor *x, tg_tensor **g, tg_tenso
     return TG_OK;
 }
 
+static tg_status hook_failed(const tg_tensor *x, tg_status s) {
+    char what[160];
+    tg_describe(x, what, sizeof what);
+    return tg_fail(x->ctx, TG_ERR_CALLBACK, "a gradient hook of %s failed with %s", what, tg_status_name(s));
+}
+
 tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated) {
     if (!x->ext) return TG_OK;
     bool grad = tg_set_grad_mode(t, t->taped != NULL);
@@ -374,8 +380,7 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
         s = h->fn(h->user, t, x, &given);
         if (s == TG_OK) s = t->ctx->status;
         if (s != TG_OK)
-            s = tg_fail(t->ctx, TG_ERR_CALLBACK, "a gradient hook of %s failed with %s",
-                        *tg_name(x) ? tg_name(x) : "a tensor", tg_status_name(s));
+            s = hook_failed(x, s);
         else if (given != *g && !accumulated)
             s = replace(t, x, g, given);
     }

@@ -31,8 +31,8 @@ static tg_status note_call(tg_call *c) {
     describe_inputs(c, inputs, sizeof inputs);
     tg_describe_site(impl(c)->site, site, sizeof site);
     tg_scope_path(c->tape->scope, path, sizeof path);
-    return tg_fail_note(c->ctx, " (op %s of %s, called from %s%s%s)", c->op->name ? c->op->name : "?", inputs, path,
-                        *path ? ", " : "", site);
+    return tg_fail_note(c->ctx, " (op %s%s%s, called from %s%s%s)", c->op->name ? c->op->name : "?",
+                        *inputs ? " of " : "", inputs, path, *path ? ", " : "", site);
 }
 
 tg_status tg_call_fail(tg_call *c, tg_status s, const char *format, ...) {

@@ -68,7 +68,7 @@ static void tensors(bad_world *b) {
     CHECK(ARGUMENT, "size is 0", square, &p, 1, 1, &zero);
     CHECK(ARGUMENT, "this library knows", square, &p, 1, 1, &later);
     CHECK(DATA, "the function returned TG_ERR_DATA", refuses, &p, 1, 1, NULL);
-    CHECK(ARGUMENT, "the tensor is NULL", leaves_out, &p, 1, 1, NULL);
+    CHECK(ARGUMENT, "the function set no output", leaves_out, &p, 1, 1, NULL);
     CHECK(STATE, "depends on an input that needs a gradient", constant, &p, 1, 1, NULL);
     tg_tape_free(t);
     tg_drop(p);

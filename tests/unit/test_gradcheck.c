@@ -422,7 +422,7 @@ START_TEST(what_cannot_be_checked_is_refused) {
         {NULL, NULL, x, NULL, TG_ERR_ARGUMENT, "expected a function"},
         {cut, NULL, y, NULL, TG_ERR_STATE, "input 0 is the tape's"},
         {cut, NULL, single, NULL, TG_ERR_DTYPE, "no input is float64"},
-        {cut, NULL, frozen, NULL, TG_ERR_DTYPE, "no input is float64 and needs a gradient"},
+        {cut, NULL, frozen, NULL, TG_ERR_STATE, "no float64 input needs a gradient"},
         {cut, NULL, x, NULL, TG_ERR_STATE, "no float64 output depends on an input"},
         {refuse, NULL, x, NULL, TG_ERR_SHAPE, "add"},
         {refuse, &x, x, NULL, TG_ERR_DATA, "the function returned TG_ERR_DATA"},
