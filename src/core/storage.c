@@ -257,9 +257,9 @@ tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x) {
     tg_describe_site(s->by_site, where, sizeof where);
     return tg_fail(
         s->ctx, TG_ERR_DISCARDED,
-        "the bytes of %s were discarded by %s, called from %s; tg_keep it before%s", what,
-        s->by ? s->by : "its owner", where,
-        s->by && strstr(s->by, "backward") ? ", or run backward with .retain" : "");
+        "the bytes of %s were discarded by %s, called from %s; tg_keep it before, or, of what a backward gives back, "
+        "run that one with .retain",
+        what, s->by ? s->by : "its owner", where);
 }
 
 void tg_storage_categorise(tg_storage *s, tg_category c) {
