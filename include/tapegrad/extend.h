@@ -140,7 +140,8 @@ struct tg_op {
      * rank, gout is zeros, never pruned away, or its peers would wait for ever. */
     bool collective;
     tg_status (*infer)(tg_call *c);
-    tg_status (*forward)(tg_call *c);  /* fills the outputs; NULL: infer made views of them all, nothing runs */
+    /* Fills the outputs. What it records is in no-grad mode. NULL: infer made views of them all, nothing runs. */
+    tg_status (*forward)(tg_call *c);
     tg_status (*backward)(tg_call *c); /* NULL: not differentiable */
     /* As taped ops (derivatives.h), of what the node saves and the tensors given, NULL where none came. */
     tg_status (*vjp)(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);

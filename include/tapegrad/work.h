@@ -31,19 +31,20 @@ TG_API tg_work *tg_download_f64(tg_tensor *x, double *dst, int64_t n); /* conver
 
 /* ---- Works of one's own ---- */
 
-/* One operation in flight that fills a storage. test, wait and order are called by the thread of the context. */
+/* One operation in flight that fills a storage. All are called by the thread of the context. */
 typedef struct tg_work_ops {
     size_t size;
-    const char *name;
-    bool (*test)(void *self);
+    const char *name;         /* in messages; NULL: "work" */
+    bool (*test)(void *self); /* NULL: done at any time */
     tg_status (*wait)(tg_ctx *ctx, void *self);
-    void (*abort)(void *self);
-    void (*free)(void *self);
+    void (*abort)(void *self); /* the result is not wanted: returns when nothing more is written. NULL: wait */
+    void (*free)(void *self);  /* behind wait or abort; may be NULL */
     /* What the device is given from now on comes behind it. NULL: wait does it. */
     tg_status (*order)(tg_ctx *ctx, void *self);
 } tg_work_ops;
 
-/* NULL on error: self stays the caller's. */
+/* Ends with tg_work_wait, with the tensor that it fills (tg_call_out_in_flight), or, where nobody has waited, with the
+ * context, which aborts it. NULL on error: self stays the caller's. */
 TG_API tg_work *tg_work_new(tg_ctx *ctx, const tg_work_ops *ops, void *self);
 
 #ifdef __cplusplus

@@ -439,14 +439,20 @@ static void supersede(tg_call *c) {
     a->storage = NULL;
 }
 
+/* What an op's forward records keeps no nodes, as nothing could lead to them: the op's backward is its own. */
 static tg_status forward(tg_call *c, double *seconds) {
     if (!c->op->forward) return TG_OK;
     double start = c->tape->timed ? tg_system_now() : 0;
+    bool grad = c->tape->grad, grad_off = c->tape->grad_off;
+    c->tape->grad = false;
+    c->tape->grad_off = true;
     const char *outer = c->ctx->running;
     const void *outer_site = c->ctx->running_site;
     c->ctx->running = c->op->name;
     c->ctx->running_site = impl(c)->site;
     tg_status s = c->op->forward(c);
+    c->tape->grad = grad;
+    c->tape->grad_off = grad_off;
     c->ctx->running = outer;
     c->ctx->running_site = outer_site;
     if (c->tape->timed) *seconds = tg_system_now() - start;

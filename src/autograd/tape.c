@@ -275,8 +275,10 @@ static bool set(tg_tape *t, bool *mode, bool on) {
 }
 
 bool tg_set_training(tg_tape *t, bool on) { return t && set(t, &t->training, on); }
-/* A first run of a recomputation has no grad, but notes where the second will have none. */
+/* An op's forward is without, whatever it asks for. A first run of a recomputation has no grad, but notes where the
+ * second will have none. */
 bool tg_set_grad_mode(tg_tape *t, bool on) {
+    if (t && t->at_work && !((const tg_call_impl *)t->at_work->impl)->pass) return false;
     if (t && t->collects) return !set(t, &t->grad_off, !on);
     return t && set(t, &t->grad, on);
 }

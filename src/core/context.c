@@ -307,6 +307,7 @@ void tg_ctx_free(tg_ctx *ctx) {
     tg_pool_free(ctx, ctx->pool);
     tg_trace_free(ctx);
     tg_copies_free(ctx);
+    while (ctx->works) tg_work_abandon(ctx->works); /* nobody has waited for them */
     if (ctx->heap) tg_heap_free(ctx->heap);
     for (int i = 0; i < TG_WORKSPACES; i++) tg_host_free(ctx, ctx->workspace[i].p, ctx->workspace[i].bytes);
     if (ctx->ops && ctx->heap) ctx->ops->close(ctx, ctx->device_state);

@@ -1,9 +1,10 @@
 /* Every op of the table on each of its samples, in float64: refused or right, its gradient by finite differences, and
- * how its backward behaves towards memory: written over NaN, added, from cotangents of any layout; and what it
- * takes, as device meta knows. */
+ * how its backward behaves towards memory: written over NaN, added, from cotangents of any layout; what it takes, as
+ * device meta knows; and whether its node's params say all of it. */
 #include "ops/registry.h"
 
 #include "autograd/gradcheck.h"
+#include "autograd/ops/derive.h"
 
 /* ---- Samples that must be refused ---- */
 
@@ -265,6 +266,38 @@ static void check_modes(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
     tg_case_close(&c);
 }
 
+/* Its outputs, from the random numbers of the start. */
+static outcome results_of(tg_case *c, tg_tape *t, tg_tensor *const *in, const void *params, tg_tensor **out) {
+    outcome o = {0};
+    tg_rng_set(c->ctx, NULL, &(tg_rng){.seed = 7});
+    if (tg_apply(t, c->op, params, in, c->n_in, out, c->n_out, NULL, NULL, TG_SITE) != TG_OK) return o;
+    o.n_out = count_out(c, out);
+    for (int k = 0; k < o.n_out; k++) o.out[k] = read_values(out[k]);
+    return o;
+}
+
+/* The derivative of a linear op, or of one linear in each input, is the op again, recorded with the params that infer has
+ * settled. */
+static void check_params(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
+    const tg_sample *s = tg_sample_at(op, i);
+    tg_case c;
+    tg_tensor *out[TG_CASE_OUTPUTS] = {NULL};
+    if (op->jvp != tg_jvp_linear && op->jvp != tg_jvp_multilinear) return;
+    tg_case_open(&c, ctx, op, i, &(tg_case_opts){.dtype = TG_F64, .seed = 3});
+    tg_tape *t = tg_tape_new(ctx);
+    outcome first = results_of(&c, t, c.in, s->params, out);
+    const tg_node *n = NULL;
+    for (int k = 0; k < first.n_out && !n; k++) n = tg_node_of(out[k]);
+    if (n) {
+        outcome again = results_of(&c, t, c.in, tg_node_params(n), out);
+        check_same(y, ctx, op, s, &again, &first, 0, "recorded with its node's params");
+    }
+    outcome_free(&first);
+    tg_tape_free(t);
+    tg_case_close(&c);
+    tg_ctx_clear(ctx);
+}
+
 /* ---- On paper ---- */
 
 typedef struct account {
@@ -339,6 +372,7 @@ static void check_op(tally *y, tg_ctx *ctx, tg_ctx *plain, tg_ctx *paper, const 
         check_gradient(y, ctx, op, i, &elements);
         check_routes(y, ctx, op, i);
         check_modes(y, ctx, op, i);
+        check_params(y, ctx, op, i);
         check_on_paper(y, plain, paper, op, i);
     }
     verdict(y, changed || !op->writes, op, NULL, "no sample changes what the op names as written");

@@ -9,6 +9,15 @@ cd "$work" || exit 1
 export LC_ALL=C
 passed=0 failed=0
 
+# turn: succeeds; but where TG_TEST_SHARE_name=N is set for the script of that name, in one of N calls, chosen by
+# TG_TEST_TURN.
+share=$(printenv "TG_TEST_SHARE_$(basename "$0" .sh)" || echo 1)
+calls=${TG_TEST_TURN:-0}
+turn() {
+    calls=$((calls + 1))
+    [ $((calls % share)) = 0 ]
+}
+
 # A model whose steps take no time.
 tiny="--layers 1 --hidden 16 --heads 2 --seq-len 16 --batch 4 --threads 1"
 

@@ -18,6 +18,7 @@ follows() {
 }
 
 for arch in "gpt2 --dropout 0.1" "llama --kv-heads 2"; do
+    turn || continue
     run="--data $text $model --arch $arch --steps $steps --val-every $((steps / 2)) --checkpoint-every $((steps / 2))"
     rm -rf cpu gpu again
     runs train --out cpu $run
@@ -39,24 +40,29 @@ for arch in "gpt2 --dropout 0.1" "llama --kv-heads 2"; do
 done
 
 # In float16: overflows at first, on both; a run goes on in the middle of a window.
-half="--data $text $model --steps 40 --precision fp16 --initial-loss-scale 16777216 --loss-scale-window 9"
-rm -rf cpu gpu again
-runs train --out cpu $half --checkpoint-every 11 --keep 9
-runs train --out gpu $half --device cuda --checkpoint-every 11 --keep 9
-runs train --out again $half --device cuda
-holds "float16: the same bits twice" same_run gpu again
-holds "float16: it overflows" test "$(grep -c '"grad_norm": null' gpu/metrics.jsonl)" -ge 2
-holds "float16: the CPU's losses" near "$(number loss cpu/metrics.jsonl | tail -n 1)" \
-    "$(number loss gpu/metrics.jsonl | tail -n 1)" 5e-2
-rm -r gpu/checkpoints/*33 gpu/checkpoints/*40
-runs train --resume --out gpu --device cuda
-holds "float16: goes on" same_run gpu again
-rm -rf cpu gpu
-runs train --out cpu --data "$text" $model --steps 20 --recompute full --device cuda
-runs train --out gpu --data "$text" $model --steps 20 --device cuda
-holds "recomputation" follows cpu gpu
-rm -rf cpu gpu
-runs train --out cpu --data "$text" $model --steps 20 --recompute full --device cuda --dropout 0.2 --accumulate 2
-runs train --out gpu --data "$text" $model --steps 20 --recompute full --device cuda --dropout 0.2 --accumulate 2 --capture
-holds "captured steps with recomputation and accumulation" same_steps cpu gpu
+if turn; then
+    half="--data $text $model --steps 40 --precision fp16 --initial-loss-scale 16777216 --loss-scale-window 9"
+    rm -rf cpu gpu again
+    runs train --out cpu $half --checkpoint-every 11 --keep 9
+    runs train --out gpu $half --device cuda --checkpoint-every 11 --keep 9
+    runs train --out again $half --device cuda
+    holds "float16: the same bits twice" same_run gpu again
+    holds "float16: it overflows" test "$(grep -c '"grad_norm": null' gpu/metrics.jsonl)" -ge 2
+    holds "float16: the CPU's losses" near "$(number loss cpu/metrics.jsonl | tail -n 1)" \
+        "$(number loss gpu/metrics.jsonl | tail -n 1)" 5e-2
+    rm -r gpu/checkpoints/*33 gpu/checkpoints/*40
+    runs train --resume --out gpu --device cuda
+    holds "float16: goes on" same_run gpu again
+fi
+
+if turn; then
+    rm -rf cpu gpu
+    runs train --out cpu --data "$text" $model --steps 20 --recompute full --device cuda
+    runs train --out gpu --data "$text" $model --steps 20 --device cuda
+    holds "recomputation" follows cpu gpu
+    rm -rf cpu gpu
+    runs train --out cpu --data "$text" $model --steps 20 --recompute full --device cuda --dropout 0.2 --accumulate 2
+    runs train --out gpu --data "$text" $model --steps 20 --recompute full --device cuda --dropout 0.2 --accumulate 2 --capture
+    holds "captured steps with recomputation and accumulation" same_steps cpu gpu
+fi
 finish

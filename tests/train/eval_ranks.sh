@@ -28,12 +28,14 @@ for model in gpt2 llama; do
     whole=$(loss --model $model)
     half=$(loss --model $model --seq-len 20)
     for ranks in "--ranks 2 --tp 2" "--ranks 4 --tp 4" "--ranks 2" "--ranks 4 --tp 2" "--ranks 3"; do
+        turn || continue
         holds "$model: $ranks: one rank's loss" near "$(loss --model $model $ranks)" "$whole" 1e-6
         holds "$model: $ranks: windows of 20" near "$(loss --model $model --seq-len 20 $ranks)" "$half" 1e-6
     done
     for how in "--temperature 0" "--temperature 0 --precision fp64" "--precision fp64"; do
         says one --model $model $how
         for tp in 2 4; do
+            turn || continue
             says many --model $model $how --ranks $tp --tp $tp
             holds "$model: $how: one rank's text on $tp" cmp one many
         done

@@ -22,6 +22,7 @@ seeds() {
 for rng in global megatron; do
     for ranks in "--ranks 1" "--ranks 2 --tp 2" "--ranks 2 --tp 2 --sp" "--ranks 4 --tp 2 --recompute full" \
         "--ranks 4 --tp 4 --sp --recompute selective"; do
+        turn || continue
         rm -rf whole
         runs train --out whole $run $ranks --rng $rng
         stopped

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <tapegrad/gradcheck.h>
+#include <tapegrad/work.h>
 
 /* ---- Params ---- */
 
@@ -339,10 +340,67 @@ START_TEST(no_function_ends_what_runs_it) {
 }
 END_TEST
 
+/* Its forward is made of other ops, and fails where its state says so. */
+static tg_status composed_forward(tg_call *c) {
+    ck_assert(!tg_grad_mode_p(c->tape) && !tg_set_grad_mode(c->tape, true) && !tg_grad_mode_p(c->tape));
+    tg_tensor *y = tg_square(c->tape, c->in[0]);
+    ck_assert(!tg_node_of(y) && !tg_requires_grad(y));
+    double v[4];
+    ck_assert(tg_read_f64(y, v, 4) == TG_OK && tg_write_f64(c->out[0], v, 4) == TG_OK);
+    return *(const tg_status *)c->state;
+}
+
+static tg_status composed_backward(tg_call *c) { return tg_call_pass(c, 0, c->gout[0]); }
+
+START_TEST(forwards_record_no_nodes) {
+    begin();
+    const tg_op op = {.size = sizeof op, .name = "composed", .n_in = 1, .n_out = 1, .passes = 1, .infer = tiny_infer,
+                      .forward = composed_forward, .backward = composed_backward};
+    tg_tensor *a = leaf_of(TG_SHAPE(4), (double[]){1, 2, 3, 4}), *out;
+    tg_apply(t, &op, NULL, &a, 1, &out, 1, &(tg_status){TG_ERR_DATA}, NULL, TG_SITE);
+    ck_status(TG_ERR_DATA);
+    tg_ctx_clear(ctx);
+    ck_assert_int_eq(tg_tape_nodes(t), 0);
+    ck_assert(tg_grad_mode_p(t));
+    ck_assert(tg_apply(t, &op, NULL, &a, 1, &out, 1, &(tg_status){TG_OK}, NULL, TG_SITE) == TG_OK);
+    ck_assert(tg_node_op(tg_node_of(out)) == &op);
+    tg_backward(t, tg_sum(t, tg_square(t, out), TG_ALL_DIMS, false));
+    double g[4];
+    tg_read_f64(tg_grad_of(a), g, 4);
+    for (int i = 0; i < 4; i++) ck_assert_double_eq(g[i], 2 * (i + 1) * (i + 1));
+    end();
+}
+END_TEST
+
+/* ---- Works ---- */
+
+static tg_status fine(tg_ctx *c, void *self) {
+    *(int *)self += 10 * (tg_ctx_status(c) == TG_OK);
+    return TG_OK;
+}
+static void stop(void *self) { *(int *)self += 100; }
+static void end_work(void *self) { *(int *)self += 1; }
+
+START_TEST(works_end_with_their_wait_or_their_context) {
+    static const tg_work_ops waits = {.size = sizeof waits, .wait = fine, .free = end_work},
+                             stops = {.size = sizeof stops, .wait = fine, .abort = stop, .free = end_work};
+    int waited = 0, left = 0, stopped = 0;
+    begin();
+    ck_assert(tg_work_wait(tg_work_new(ctx, &waits, &waited)) == TG_OK);
+    ck_assert_int_eq(waited, 11);
+    ck_assert(tg_work_new(ctx, &waits, &left) && tg_work_new(ctx, &stops, &stopped));
+    end();
+    ck_assert_int_eq(waited, 11);
+    ck_assert_int_eq(left, 11);
+    ck_assert_int_eq(stopped, 101);
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {params_are_typed_and_copied,       a_state_lives_as_long_as_its_node,
                             a_state_ends_with_the_context,     without_a_node_a_state_ends_with_the_call,
                             a_failed_call_ends_its_state_once, ops_without_parts_are_refused,
-                            outputs_are_those_that_infer_makes_and_forward_fills, no_function_ends_what_runs_it};
+                            outputs_are_those_that_infer_makes_and_forward_fills, no_function_ends_what_runs_it,
+                            forwards_record_no_nodes,          works_end_with_their_wait_or_their_context};
     return tg_check_main("extend", tests, sizeof tests / sizeof *tests);
 }

@@ -270,8 +270,9 @@ static tg_status unfold_infer(tg_call *c) {
     memcpy(e.shape, x->shape, x->ndim * sizeof *x->shape);
     memcpy(e.stride, x->stride, x->ndim * sizeof *x->stride);
     e.shape[p->dim] = (n - p->size) / p->step + 1;
-    /* A step that is never taken; as a stride it might overflow. */
-    if (e.shape[p->dim] == 1) p->step = p->size;
+    /* A step that is never taken; as a stride it might overflow. One of n has one window again, where a derivative is
+     * recorded with these params. */
+    if (e.shape[p->dim] == 1) p->step = n;
     e.stride[p->dim] *= p->step;
     e.shape[x->ndim] = p->size;
     e.stride[x->ndim] = x->stride[p->dim];
@@ -332,8 +333,8 @@ static const tg_sample unfold_samples[] = {
      .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 6)}},
     {.note = "expanded", .params = &(const unfold_params){1, 2, 1}, .n_in = 1,
      .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
-    {.note = "one window, a step past the end", .params = &(const unfold_params){0, 3, INT64_MAX}, .n_in = 1,
-     .in = {TG_S(4, 2)}},
+    {.note = "one window, a step past the end", .params = &(const unfold_params){0, 2, INT64_MAX}, .n_in = 1,
+     .in = {TG_S(5, 2)}},
     {.note = "integers", .params = &(const unfold_params){0, 2, 1}, .n_in = 1, .in = {TG_S_INDEX(9, 5)}},
     {.note = "size 1", .params = &(const unfold_params){0, 1, 1}, .n_in = 1, .in = {TG_S(1)}},
     {.note = "empty", .params = &(const unfold_params){1, 2, 1}, .n_in = 1, .in = {TG_S(0, 3)}},
