@@ -65,6 +65,11 @@ static void leave_out(tg_diff *d, int part, int64_t k, const tg_slope *s) {
     snprintf(d->left_out + at, size - at, "%s%s: %s", at ? "; " : "", place, why);
 }
 
+static tg_status leave_kink(tg_diff *d, int part, int64_t k, const tg_slope *s) {
+    if (!d->result->kinks++) leave_out(d, part, k, s);
+    return TG_OK;
+}
+
 /* Wrong is what the numerical derivative contradicts by more than its own error; right, what it confirms, being known
  * to the tolerance itself. Between them nothing can be told, and expected stays NaN: no cause may follow from it. */
 static tg_status weigh(tg_diff *d, int part, int64_t k, double got, tg_slope *s, tally *t) {
@@ -73,15 +78,13 @@ static tg_status weigh(tg_diff *d, int part, int64_t k, double got, tg_slope *s,
     d->got[k] = got;
     d->expected[k] = NAN;
     r->checked++;
-    if (s->kink && isfinite(got)) {
-        if (!r->kinks++) leave_out(d, part, k, s);
-        return TG_OK;
-    }
+    if (s->kink && isfinite(got)) return leave_kink(d, part, k, s);
     bool wrong = isfinite(s->error) && !(off - s->error <= tolerance);
     /* What is far off is looked at again once; what is a little off may be the estimate's fault each time. */
     if (wrong && isfinite(got) && (!t->confirmed || off < 0.1 * fabs(got))) {
         tg_status status = tg_diff_confirm(d, part, d->projections ? -1 : k, got, s);
         if (status != TG_OK) return status;
+        if (s->kink) return leave_kink(d, part, k, s);
         tolerance = d->atol + d->rtol * fabs(s->value);
         off = fabs(got - s->value);
         wrong = off - s->error > tolerance;

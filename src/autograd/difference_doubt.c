@@ -133,6 +133,18 @@ static tg_status steps_missed(tg_diff *d, int part, int64_t i, double off, doubl
     return TG_OK;
 }
 
+/* Steps across something near may hide a kink at the point itself, which smaller ones see, and alike. A slope that is
+ * known to the tolerance has none. */
+static tg_status kink_below(tg_diff *d, int part, int64_t i, tg_slope *s) {
+    for (int k = 9; k <= 15; k += 3) {
+        tg_slope near;
+        tg_status status = tg_diff_window(d, part, i, ldexp(s->step, -k), &near);
+        if (status != TG_OK || !near.kink || near.torn != 0) return status;
+    }
+    s->kink = true;
+    return TG_OK;
+}
+
 tg_status tg_diff_confirm(tg_diff *d, int part, int64_t i, double got, tg_slope *s) {
     const tg_diff_part *p = &d->parts[part];
     double size = i >= 0 ? fmax(1, fabs(d->x[p->at + i])) : 1; /* of what the steps are to be small beside */
@@ -143,5 +155,7 @@ tg_status tg_diff_confirm(tg_diff *d, int part, int64_t i, double got, tg_slope 
     for (int k = 7; k <= (i >= 0 ? 10 : 16) && status == TG_OK; k += 3) /* from near and far, to both sides */
         for (int side = -1; side <= 1 && status == TG_OK && s->error < off; side += 2)
             status = steps_missed(d, part, i, off, side * fmin(ldexp(s->step, k), reach / 8), s);
+    if (status == TG_OK && s->error < off && s->error > d->atol + d->rtol * fabs(s->value))
+        status = kink_below(d, part, i, s);
     return status;
 }

@@ -200,6 +200,21 @@ START_TEST(kinks_do_not_change_the_class) {
 }
 END_TEST
 
+/* A corner at 0, and one beside it that large steps have across, which then show neither. */
+static double two_corners(double x) { return x + 0.313455 * fabs(x) - 0.405867 * fabs(x - 9.83254e-5) + 0.9 * x * x; }
+static double two_slopes(double x) {
+    return 1 + 0.313455 * (x < 0 ? -1 : 1) - 0.405867 * (x < 9.83254e-5 ? -1 : 1) + 1.8 * x;
+}
+
+START_TEST(a_kink_beside_another_is_one) {
+    hidden h = {.f = two_corners, .df = two_slopes, .by = 1};
+    tg_gradcheck_result r;
+    tg_status s = tg_gradcheck_fn(hidden_values, hidden_gradient, &h, &(double){0}, 1, 1,
+                                  TG_GRADCHECK(.projections = 1, .no_extras = true), &r);
+    ck_assert_msg(s == TG_OK && r.kinks == 1, "%s", r.report);
+}
+END_TEST
+
 /* 1 % too much in one element, whichever it is of many. */
 static void one_is_more(void *state, const double *x, int64_t n, const double *gy, int64_t m, double *gx) {
     hidden_gradient(&(hidden){.df = sine_slope, .by = 1, .sum = true}, x, n, gy, m, gx);
@@ -316,7 +331,7 @@ END_TEST
 int main(void) {
     const TTest *tests[] = {what_lies_below_atol_is_said, what_rounding_hides_is_unsure,
                             what_rounding_hides_from_tensors_is_unsure, what_is_wrong_stays_wrong,
-                            kinks_do_not_change_the_class, one_wrong_among_many_is_no_factor,
-                            taped_derivatives_are_checked};
+                            kinks_do_not_change_the_class, a_kink_beside_another_is_one,
+                            one_wrong_among_many_is_no_factor, taped_derivatives_are_checked};
     return tg_check_main("gradcheck_more", tests, sizeof tests / sizeof *tests);
 }
