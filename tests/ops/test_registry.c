@@ -276,8 +276,8 @@ static outcome results_of(tg_case *c, tg_tape *t, tg_tensor *const *in, const vo
     return o;
 }
 
-/* The derivative of a linear op, or of one linear in each input, is the op again, recorded with the params that infer has
- * settled. */
+/* The derivative of a linear op, or of one linear in each input, is the op again, recorded with the params that infer
+ * has settled. */
 static void check_params(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
     const tg_sample *s = tg_sample_at(op, i);
     tg_case c;
