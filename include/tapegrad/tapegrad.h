@@ -294,8 +294,8 @@ TG_API tg_status tg_rng_join(tg_ctx *ctx);
 TG_API tg_tensor *tg_zeros(tg_ctx *ctx, tg_dtype dtype, tg_shape shape);
 /* Copies prod(shape) elements from host memory, row-major. */
 TG_API tg_tensor *tg_from_host(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const void *data);
-/* Over the caller's memory, without a copy. strides in elements, NULL: row-major. release(user) is called when the
- * last reference has gone (never, if NULL); on an error it is called at once. CPU contexts only. */
+/* Over the caller's memory (NULL: no elements), without a copy. strides in elements, NULL: row-major. release(user) is
+ * called when the last reference has gone (never, if NULL); on an error it is called at once. CPU contexts only. */
 TG_API tg_tensor *tg_wrap(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const int64_t *strides, void *data,
                           void (*release)(void *user), void *user);
 TG_API tg_tensor *tg_randn(tg_ctx *ctx, tg_shape shape, double std);              /* normal, mean 0, default dtype */

@@ -326,7 +326,8 @@ static tg_tensor *wrap(tg_ctx *ctx, tg_dtype dtype, const tg_shape *shape, const
                 tg_dtype_size(dtype));
         return NULL;
     }
-    tg_storage *s = tg_storage_wrap(ctx, data, bytes, release, user);
+    /* Of no elements the address is any: kernels take an array at NULL for one that is not there. */
+    tg_storage *s = tg_storage_wrap(ctx, data ? data : ctx, bytes, release, user);
     if (!s) return NULL;
     tg_storage_ref(s); /* so that a failure below leaves the release to the caller of wrap */
     tg_tensor *x = tg_owned_new(ctx, dtype, (int)shape->ndim, shape->dim, strides, s, 0);
