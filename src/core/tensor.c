@@ -3,6 +3,7 @@
 
 #include "core/capture.h"
 #include "core/core.h"
+#include "kernels/uniform.h"
 
 /* ---- Shapes ---- */
 
@@ -353,10 +354,26 @@ tg_tensor *tg_randn(tg_ctx *ctx, tg_shape shape, double std) {
     return filled(ctx, x, x ? tg_fill_random(x, TG_RANDOM_NORMAL, 0, std) : TG_OK);
 }
 
+/* 16-bit floats are drawn in float32, so the interval may be wider than their largest number. */
+static tg_status check_interval(tg_ctx *ctx, double lo, double hi) {
+    tg_dtype t = ctx->dtype;
+    double least, below;
+    if (!(lo <= hi) || isinf(lo) || isinf(hi))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_uniform: [%g, %g), expected finite lo <= hi", lo, hi);
+    if (isinf(tg_uniform_nearest(t, lo)) || isinf(tg_uniform_nearest(t, hi)) ||
+        isinf(tg_uniform_nearest(tg_accumulate_dtype(t), hi - lo)))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_uniform: [%g, %g), expected ends and a width within the range of %s",
+                       lo, hi, tg_dtype_name(t));
+    tg_uniform_ends(t, lo, hi, &least, &below);
+    if (lo < hi && least >= hi)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_uniform: [%.17g, %.17g), expected an interval with a number of %s",
+                       lo, hi, tg_dtype_name(t));
+    return TG_OK;
+}
+
 tg_tensor *tg_uniform(tg_ctx *ctx, tg_shape shape, double lo, double hi) {
     TG_ENTER(ctx);
-    if (!(lo <= hi) || isinf(lo) || isinf(hi))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_uniform: [%g, %g), expected finite lo <= hi", lo, hi), tg_inert(ctx);
+    if (check_interval(ctx, lo, hi) != TG_OK) return tg_inert(ctx);
     tg_tensor *x = make(ctx, TG_DTYPE_DEFAULT, &shape, TG_MEM_TEMPORARY, "tg_uniform");
     return filled(ctx, x, x ? tg_fill_random(x, TG_RANDOM_UNIFORM, lo, hi) : TG_OK);
 }

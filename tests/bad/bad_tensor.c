@@ -46,6 +46,9 @@ static void makers(bad_world *b) {
     INERT(tg_uniform, ARGUMENT, "expected finite lo <= hi", tg_uniform(ctx, TG_SHAPE(2), 1, 0));
     INERT(tg_uniform, ARGUMENT, "expected finite lo <= hi", tg_uniform(ctx, TG_SHAPE(2), NAN, 1));
     INERT(tg_uniform, ARGUMENT, "expected finite lo <= hi", tg_uniform(ctx, TG_SHAPE(2), 0, INFINITY));
+    INERT(tg_uniform, ARGUMENT, "within the range of f32", tg_uniform(ctx, TG_SHAPE(2), 0, 1e39));
+    INERT(tg_uniform, ARGUMENT, "within the range of f32", tg_uniform(ctx, TG_SHAPE(2), -3e38, 3e38));
+    INERT(tg_uniform, ARGUMENT, "an interval with a number of f32", tg_uniform(ctx, TG_SHAPE(2), 1 + 1e-9, 1 + 2e-9));
     INERT(tg_param, ARGUMENT, "std is nan", tg_param(ctx, "p", TG_SHAPE(2), NAN));
     INERT(tg_param, ARGUMENT, "std is -0.5", tg_param(ctx, NULL, TG_SHAPE(2), -0.5));
     INERT(tg_param_of, DTYPE, "i64, expected a float", tg_param_of(ctx, "p", TG_I64, TG_SHAPE(2), 1));
