@@ -244,6 +244,33 @@ START_TEST(classes_weigh) {
 }
 END_TEST
 
+/* As in backward, what stands in an ignored row reaches nothing. */
+START_TEST(ignored_rows_may_hold_anything) {
+    const double v[] = {1, 2, 3, NAN, 1, INFINITY}, along[] = {1, 1, 2, 1, 1, 1};
+    begin();
+    tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(2, 3), v), *dx = tg_from_host(ctx, TG_F64, TG_SHAPE(2, 3), along);
+    tg_tensor *target = tg_from_host(ctx, TG_I64, TG_SHAPE(2), (const int64_t[]){1, -100}), *g, *dy;
+    double backward[6], taped[6], slope = 0;
+    tg_set_requires_grad(x, true);
+    tg_tensor *y = tg_cross_entropy(t, x, target, NULL);
+    tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.retain = true));
+    tg_read_f64(g, backward, 6);
+    tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.retain = true, .create_graph = true));
+    tg_read_f64(g, taped, 6);
+    for (int i = 0; i < 6; i++) {
+        ck_assert_double_eq_tol(taped[i], backward[i], 1e-15);
+        slope += backward[i] * along[i];
+    }
+    ck_assert(taped[3] == 0 && taped[5] == 0);
+    tg_jvp(t, &y, 1, &x, 1, &dx, &dy);
+    ck_assert_double_eq_tol(tg_item(dy), slope, 1e-15);
+    tg_drop(x);
+    tg_drop(dx);
+    tg_drop(target);
+    end();
+}
+END_TEST
+
 START_TEST(what_has_no_factor_is_named) {
     begin();
     const double v[] = {4, 2, 0, 2, 5, 4, 0, 4, 3, 4, 2, 0, 2, 5, 0, 0, 0, 1}; /* of the first: 3 - 4^2 / (5 - 1) < 0 */
@@ -263,6 +290,7 @@ END_TEST
 int main(void) {
     const TTest *const tests[] = {convolutions_are_their_sums, ties_and_nan_of_max_pool, padding_counts_or_does_not,
                                   running_statistics_follow, statistics_of_a_node_are_its_own,
-                                  recomputation_moves_statistics_once, classes_weigh, what_has_no_factor_is_named};
+                                  recomputation_moves_statistics_once, classes_weigh, ignored_rows_may_hold_anything,
+                                  what_has_no_factor_is_named};
     return tg_check_main("networks", tests, sizeof tests / sizeof *tests);
 }
