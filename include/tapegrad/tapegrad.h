@@ -272,12 +272,12 @@ TG_API size_t tg_memory_report(tg_ctx *ctx, char *buf, size_t n);
  * is a copy of this struct. */
 typedef struct tg_rng {
     uint64_t seed;
-    uint64_t stream;
+    uint64_t stream; /* less than 2^63 */
     uint64_t counter;
 } tg_rng;
 
-/* Streams by name, besides the default one. Names and seeds are unique in a context (TG_ERR_ARGUMENT), as their draws
- * would be equal otherwise; an unknown name is TG_ERR_ARGUMENT everywhere. */
+/* Streams by name, besides the default one. Names and seeds are unique among them (TG_ERR_ARGUMENT), as their draws
+ * would be equal otherwise: one with the default one's seed draws its numbers. Unknown names are TG_ERR_ARGUMENT. */
 TG_API tg_status tg_rng_add(tg_ctx *ctx, const char *name, uint64_t seed);
 TG_API tg_status tg_rng_remove(tg_ctx *ctx, const char *name);
 TG_API const char *tg_rng_name(const tg_ctx *ctx, int i); /* the i-th to come; NULL past the last */
