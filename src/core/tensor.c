@@ -17,6 +17,37 @@ int64_t tg_row_major(int ndim, const int64_t *shape, int64_t *stride) {
     return numel;
 }
 
+/* Whether steps of up to most[d] along n dims, whose strides rise, lead from `apart` back to 0, the first of them up.
+ * No more are tried along a dim than the ones before it can make up for: one, where strides are those of a matrix. */
+static bool leads_back(int n, const int64_t *most, const int64_t *stride, int64_t apart, bool moved) {
+    int64_t rest = 0;
+    if (!n--) return moved && apart == 0;
+    for (int d = 0; d < n; d++) rest += most[d] * stride[d];
+    int64_t k = apart < -rest ? (-rest - apart + stride[n] - 1) / stride[n] : -((rest + apart) / stride[n]);
+    if (k < -most[n]) k = -most[n];
+    if (!moved && k < 0) k = 0;
+    for (; k <= most[n] && apart + k * stride[n] <= rest; k++)
+        if (leads_back(n, most, stride, apart + k * stride[n], moved || k)) return true;
+    return false;
+}
+
+bool tg_shares_elements(const tg_tensor *x) {
+    int64_t most[TG_MAX_DIMS], stride[TG_MAX_DIMS];
+    int n = 0;
+    if (x->flags & TG_F_CONTIGUOUS || x->numel == 0) return false;
+    for (int d = 0, at; d < x->ndim; d++) {
+        if (x->shape[d] == 1) continue;
+        if (x->stride[d] == 0) return true;
+        for (at = n++; at > 0 && stride[at - 1] > x->stride[d]; at--) {
+            stride[at] = stride[at - 1];
+            most[at] = most[at - 1];
+        }
+        stride[at] = x->stride[d];
+        most[at] = x->shape[d] - 1;
+    }
+    return leads_back(n, most, stride, 0, false);
+}
+
 bool tg_is_row_major(int ndim, const int64_t *shape, const int64_t *stride) {
     int64_t step = 1;
     for (int i = ndim - 1; i >= 0; i--) {
