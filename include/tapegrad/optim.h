@@ -49,8 +49,9 @@ TG_API tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *param
  * twin of it without. */
 TG_API tg_status tg_optim_no_decay_1d(tg_optim *o);
 
-/* Parameters without a gradient stay. Adam's bias correction counts the optimiser's steps, not a parameter's. A step
- * that measures the norm (tg_optim_set_clip, tg_optim_set_scale) is collective over the axes that shard parameters. */
+/* Parameters without a gradient stay. Adam's bias correction counts the optimiser's steps, not a parameter's, and SGD's
+ * dampening spares its first step, not a parameter's first gradient. A step that measures the norm (tg_optim_set_clip,
+ * tg_optim_set_scale) is collective over the axes that shard parameters. */
 TG_API tg_status tg_optim_step(tg_optim *o);
 TG_API tg_status tg_optim_zero_grad(tg_optim *o); /* frees nothing; forgets a clip that no step has used */
 TG_API tg_status tg_optim_set_lr(tg_optim *o, double lr);

@@ -272,12 +272,12 @@ TG_API size_t tg_memory_report(tg_ctx *ctx, char *buf, size_t n);
  * is a copy of this struct. */
 typedef struct tg_rng {
     uint64_t seed;
-    uint64_t stream;
+    uint64_t stream; /* less than 2^63 */
     uint64_t counter;
 } tg_rng;
 
-/* Streams by name, besides the default one. Names and seeds are unique in a context (TG_ERR_ARGUMENT), as their draws
- * would be equal otherwise; an unknown name is TG_ERR_ARGUMENT everywhere. */
+/* Streams by name, besides the default one. Names and seeds are unique among them (TG_ERR_ARGUMENT), as their draws
+ * would be equal otherwise: one with the default one's seed draws its numbers. Unknown names are TG_ERR_ARGUMENT. */
 TG_API tg_status tg_rng_add(tg_ctx *ctx, const char *name, uint64_t seed);
 TG_API tg_status tg_rng_remove(tg_ctx *ctx, const char *name);
 TG_API const char *tg_rng_name(const tg_ctx *ctx, int i); /* the i-th to come; NULL past the last */
@@ -294,8 +294,8 @@ TG_API tg_status tg_rng_join(tg_ctx *ctx);
 TG_API tg_tensor *tg_zeros(tg_ctx *ctx, tg_dtype dtype, tg_shape shape);
 /* Copies prod(shape) elements from host memory, row-major. */
 TG_API tg_tensor *tg_from_host(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const void *data);
-/* Over the caller's memory, without a copy. strides in elements, NULL: row-major. release(user) is called when the
- * last reference has gone (never, if NULL); on an error it is called at once. CPU contexts only. */
+/* Over the caller's memory (NULL: no elements), without a copy. strides in elements, NULL: row-major. release(user) is
+ * called when the last reference has gone (never, if NULL); on an error it is called at once. CPU contexts only. */
 TG_API tg_tensor *tg_wrap(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const int64_t *strides, void *data,
                           void (*release)(void *user), void *user);
 TG_API tg_tensor *tg_randn(tg_ctx *ctx, tg_shape shape, double std);              /* normal, mean 0, default dtype */

@@ -56,9 +56,8 @@ static tg_status check_written(tg_call *c, int i) {
     const tg_tensor *a = c->in[i];
     if (a->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "input %d needs a gradient, and forward writes it", i);
-    for (int d = 0; d < a->ndim; d++)
-        if (a->shape[d] > 1 && a->stride[d] == 0)
-            return tg_call_fail(c, TG_ERR_ARGUMENT, "input %d is one element in many places, and forward writes it", i);
+    if (tg_shares_elements(a))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "input %d is one element in many places, and forward writes it", i);
     for (int k = 0; k < c->n_in; k++)
         if (k != i && c->in[k] && share_bytes(c->in[k], a))
             return tg_call_fail(c, TG_ERR_ARGUMENT, "inputs %d and %d share bytes, and forward writes them", k, i);

@@ -365,6 +365,8 @@ tg_status tg_shape_check(tg_ctx *ctx, const tg_shape *s, tg_dtype dtype, const c
 /* numel and row-major strides; -1 on overflow. */
 int64_t tg_row_major(int ndim, const int64_t *shape, int64_t *stride);
 bool tg_is_row_major(int ndim, const int64_t *shape, const int64_t *stride);
+/* Whether elements share memory: a dim is expanded, or the strides of several lead to one place. */
+bool tg_shares_elements(const tg_tensor *x);
 static inline size_t tg_dtype_size(tg_dtype d) {
     static const uint8_t size[TG_DTYPE_COUNT] = {0, 4, 8, 2, 2, 8, 4, 1, 1, 1, 1, 1, 0};
     return size[d];

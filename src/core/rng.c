@@ -146,6 +146,9 @@ tg_status tg_rng_set(tg_ctx *ctx, const char *name, const tg_rng *s) {
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     TG_TRY(tg_capture_refuse(ctx, "tg_rng_set", TG_CAPTURE_STREAM, TG_SITE));
     if (!s) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_set: the state is NULL");
+    if (s->stream >> 63)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_set: the state's stream is %llu, expected less than 2^63",
+                       (unsigned long long)s->stream);
     TG_TRY(named_state(ctx, name, "tg_rng_set", &state));
     *state = *s;
     return TG_OK;

@@ -3,6 +3,7 @@
 
 #include "core/capture.h"
 #include "core/core.h"
+#include "kernels/uniform.h"
 
 /* ---- Shapes ---- */
 
@@ -14,6 +15,37 @@ int64_t tg_row_major(int ndim, const int64_t *shape, int64_t *stride) {
         numel = shape[i] == 0 || numel == 0 ? 0 : step;
     }
     return numel;
+}
+
+/* Whether steps of up to most[d] along n dims, whose strides rise, lead from `apart` back to 0, the first of them up.
+ * No more are tried along a dim than the ones before it can make up for: one, where strides are those of a matrix. */
+static bool leads_back(int n, const int64_t *most, const int64_t *stride, int64_t apart, bool moved) {
+    int64_t rest = 0;
+    if (!n--) return moved && apart == 0;
+    for (int d = 0; d < n; d++) rest += most[d] * stride[d];
+    int64_t k = apart < -rest ? (-rest - apart + stride[n] - 1) / stride[n] : -((rest + apart) / stride[n]);
+    if (k < -most[n]) k = -most[n];
+    if (!moved && k < 0) k = 0;
+    for (; k <= most[n] && apart + k * stride[n] <= rest; k++)
+        if (leads_back(n, most, stride, apart + k * stride[n], moved || k)) return true;
+    return false;
+}
+
+bool tg_shares_elements(const tg_tensor *x) {
+    int64_t most[TG_MAX_DIMS], stride[TG_MAX_DIMS];
+    int n = 0;
+    if (x->flags & TG_F_CONTIGUOUS || x->numel == 0) return false;
+    for (int d = 0, at; d < x->ndim; d++) {
+        if (x->shape[d] == 1) continue;
+        if (x->stride[d] == 0) return true;
+        for (at = n++; at > 0 && stride[at - 1] > x->stride[d]; at--) {
+            stride[at] = stride[at - 1];
+            most[at] = most[at - 1];
+        }
+        stride[at] = x->stride[d];
+        most[at] = x->shape[d] - 1;
+    }
+    return leads_back(n, most, stride, 0, false);
 }
 
 bool tg_is_row_major(int ndim, const int64_t *shape, const int64_t *stride) {
@@ -326,7 +358,8 @@ static tg_tensor *wrap(tg_ctx *ctx, tg_dtype dtype, const tg_shape *shape, const
                 tg_dtype_size(dtype));
         return NULL;
     }
-    tg_storage *s = tg_storage_wrap(ctx, data, bytes, release, user);
+    /* Of no elements the address is any: kernels take an array at NULL for one that is not there. */
+    tg_storage *s = tg_storage_wrap(ctx, data ? data : ctx, bytes, release, user);
     if (!s) return NULL;
     tg_storage_ref(s); /* so that a failure below leaves the release to the caller of wrap */
     tg_tensor *x = tg_owned_new(ctx, dtype, (int)shape->ndim, shape->dim, strides, s, 0);
@@ -352,10 +385,26 @@ tg_tensor *tg_randn(tg_ctx *ctx, tg_shape shape, double std) {
     return filled(ctx, x, x ? tg_fill_random(x, TG_RANDOM_NORMAL, 0, std) : TG_OK);
 }
 
+/* 16-bit floats are drawn in float32, so the interval may be wider than their largest number. */
+static tg_status check_interval(tg_ctx *ctx, double lo, double hi) {
+    tg_dtype t = ctx->dtype;
+    double least, below;
+    if (!(lo <= hi) || isinf(lo) || isinf(hi))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_uniform: [%g, %g), expected finite lo <= hi", lo, hi);
+    if (isinf(tg_uniform_nearest(t, lo)) || isinf(tg_uniform_nearest(t, hi)) ||
+        isinf(tg_uniform_nearest(tg_accumulate_dtype(t), hi - lo)))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_uniform: [%g, %g), expected ends and a width within the range of %s",
+                       lo, hi, tg_dtype_name(t));
+    tg_uniform_ends(t, lo, hi, &least, &below);
+    if (lo < hi && least >= hi)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_uniform: [%.17g, %.17g), expected an interval with a number of %s",
+                       lo, hi, tg_dtype_name(t));
+    return TG_OK;
+}
+
 tg_tensor *tg_uniform(tg_ctx *ctx, tg_shape shape, double lo, double hi) {
     TG_ENTER(ctx);
-    if (!(lo <= hi) || isinf(lo) || isinf(hi))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_uniform: [%g, %g), expected finite lo <= hi", lo, hi), tg_inert(ctx);
+    if (check_interval(ctx, lo, hi) != TG_OK) return tg_inert(ctx);
     tg_tensor *x = make(ctx, TG_DTYPE_DEFAULT, &shape, TG_MEM_TEMPORARY, "tg_uniform");
     return filled(ctx, x, x ? tg_fill_random(x, TG_RANDOM_UNIFORM, lo, hi) : TG_OK);
 }

@@ -76,6 +76,8 @@ static tg_status writable(tg_tensor *x, const char *who, const void *site) {
     for (int i = 0; i < x->ndim; i++)
         if (x->stride[i] == 0 && x->shape[i] > 1)
             return tg_fail(x->ctx, TG_ERR_STATE, "%s: dim %d is expanded: its elements share memory", who, i);
+    if (tg_shares_elements(x))
+        return tg_fail(x->ctx, TG_ERR_STATE, "%s: the tensor's strides overlap: its elements share memory", who);
     TG_TRY(tg_storage_await_readers(x->storage));
     tg_storage_wrote(x->storage, who, site);
     /* What the caller writes may differ from rank to rank, where nothing was declared. */

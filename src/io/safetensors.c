@@ -173,6 +173,9 @@ static tg_status check_destination(tg_safetensors *f, const tg_safetensors_entry
         if (dst->stride[i] == 0 && dst->shape[i] > 1)
             return tg_fail(ctx, TG_ERR_STATE,
                            "tg_safetensors_read: dim %d of the destination is expanded: its elements share memory", i);
+    if (tg_shares_elements(dst))
+        return tg_fail(ctx, TG_ERR_STATE,
+                       "tg_safetensors_read: the destination's strides overlap: its elements share memory");
     return TG_OK;
 }
 

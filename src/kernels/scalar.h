@@ -103,8 +103,8 @@
     X(elu_d, 2, b > 0 ? a : a * p * TG_M(exp)(b))                 /* g, x */      \
     X(softplus, 1, tg_softplus_of(a, p, q))                       /* p x to q */  \
     X(softplus_d, 2, b * p > q ? a : a * TG_M(sigmoid)(b * p))    /* g, x */      \
-    X(pow_scalar, 1, TG_M(pow)(a, p))                                             \
-    X(pow_scalar_d, 2, tg_pow_da_of(a, b, p))                     /* g, x */      \
+    X(pow_scalar, 1, tg_power_of(a, p))                                           \
+    X(pow_scalar_d, 2, tg_power_slope(a, b, p))                   /* g, x */      \
     X(div, 2, a / b)                                              /* _da: div */  \
     X(div_db, 3, -a * (b / c) / c)                                /* g, a, b */   \
     X(pow, 2, TG_M(pow)(a, b))                                                    \
@@ -277,6 +277,15 @@ TG_SCALAR tg_atan2_db_of(T a, T b) {
 TG_SCALAR tg_lerp_of(T a, T b, T w) {
     T d = b - a;
     return TG_M(abs)(w) < (T)0.5 ? a + w * d : b - d * ((T)1 - w);
+}
+
+/* x^p for a number p. To pow -infinity is an integer, so large that it is even; no square root of it is a number. */
+TG_SCALAR tg_power_of(T x, T p) {
+    return ((TG_M(abs)(p) == (T)0.5) & (x < 0)) ? TG_M(sqrt)(x) : TG_M(pow)(x, p);
+}
+
+TG_SCALAR tg_power_slope(T g, T x, T p) {
+    return p == 0 ? (T)0 : g * p * tg_power_of(x, p - (T)1);
 }
 
 /* A zero exponent has slope 0 also at a = 0. */

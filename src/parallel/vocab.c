@@ -164,13 +164,15 @@ static tg_tensor *sum_over_ranks(tg_tape *t, tg_tensor *x, tg_comm *c) {
     return tg_reduce_from_tp(t, tg_as_partial(t, x, c), c);
 }
 
-/* lse - (1 - s) x[target] - s mean(x) of every row: the same of x less any number, here the row's greatest. */
-static tg_tensor *row_losses(tg_tape *t, const tg_loss_params *p, tg_tensor *x, tg_tensor *target) {
+/* lse - (1 - s) x[target] - s mean(x) of every row: the same of x less any number, here the row's greatest. What is
+ * ignored may be anything, NaN too, and counts as 0. */
+static tg_tensor *row_losses(tg_tape *t, const tg_loss_params *p, tg_tensor *x, tg_tensor *target, tg_tensor *ignored) {
     int last = x->ndim - 1;
     x = tg_wide(t, tg_as_opaque(t, x, p->comm));
     tg_tensor *elsewhere, *at = tg_vocab_local(t, target, p->first, p->columns, &elsewhere);
     tg_tensor *rows = tg_unsqueeze(t, at, -1), *picked, *total, *mass, *top;
     x = tg_slice(t, x, last, 0, p->columns, 1); /* padding has no part in anything */
+    x = tg_masked_fill(t, x, tg_unsqueeze(t, ignored, -1), 0);
     if (p->columns) {
         top = tg_all_reduce_max(t, tg_detach(t, tg_max(t, x, TG_DIMS(-1), false)), p->comm);
         x = tg_sub(t, x, tg_unsqueeze(t, top, -1));
@@ -198,5 +200,5 @@ tg_tensor *tg_vocab_taped(tg_tape *t, const tg_node *n, tg_tensor *logits) {
     }
     tg_tensor *ignored = tg_equals(t, target, (double)p->ignore_index);
     tg_tensor *safe = tg_masked_fill(t, target, ignored, 0);
-    return tg_loss_taped_reduce(t, p, row_losses(t, p, logits, safe), target, ignored);
+    return tg_loss_taped_reduce(t, p, row_losses(t, p, logits, safe, ignored), target, ignored);
 }

@@ -141,6 +141,8 @@ static void streams(bad_world *b) {
     FAILS(tg_rng_get, ARGUMENT, "no random stream is named \"hum\"", tg_rng_get(b->ctx, "hum", &rng));
     QUIET(tg_rng_get, tg_rng_get(NULL, NULL, &rng) == TG_ERR_ARGUMENT);
     FAILS(tg_rng_set, ARGUMENT, "the state is NULL", tg_rng_set(b->ctx, NULL, NULL));
+    FAILS(tg_rng_set, ARGUMENT, "stream is 9223372036854775808, expected less than 2^63",
+          tg_rng_set(b->ctx, NULL, &(tg_rng){.seed = 1, .stream = (uint64_t)1 << 63}));
     FAILS(tg_rng_set, ARGUMENT, "no random stream is named \"\"", tg_rng_set(b->ctx, "", &rng));
     QUIET(tg_rng_set, tg_rng_set(NULL, NULL, &rng) == TG_ERR_ARGUMENT);
     FAILS(tg_rng_join, STATE, "no stream is forked", tg_rng_join(b->ctx));

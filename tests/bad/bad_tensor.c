@@ -46,6 +46,9 @@ static void makers(bad_world *b) {
     INERT(tg_uniform, ARGUMENT, "expected finite lo <= hi", tg_uniform(ctx, TG_SHAPE(2), 1, 0));
     INERT(tg_uniform, ARGUMENT, "expected finite lo <= hi", tg_uniform(ctx, TG_SHAPE(2), NAN, 1));
     INERT(tg_uniform, ARGUMENT, "expected finite lo <= hi", tg_uniform(ctx, TG_SHAPE(2), 0, INFINITY));
+    INERT(tg_uniform, ARGUMENT, "within the range of f32", tg_uniform(ctx, TG_SHAPE(2), 0, 1e39));
+    INERT(tg_uniform, ARGUMENT, "within the range of f32", tg_uniform(ctx, TG_SHAPE(2), -3e38, 3e38));
+    INERT(tg_uniform, ARGUMENT, "an interval with a number of f32", tg_uniform(ctx, TG_SHAPE(2), 1 + 1e-9, 1 + 2e-9));
     INERT(tg_param, ARGUMENT, "std is nan", tg_param(ctx, "p", TG_SHAPE(2), NAN));
     INERT(tg_param, ARGUMENT, "std is -0.5", tg_param(ctx, NULL, TG_SHAPE(2), -0.5));
     INERT(tg_param_of, DTYPE, "i64, expected a float", tg_param_of(ctx, "p", TG_I64, TG_SHAPE(2), 1));
@@ -184,6 +187,23 @@ static bool writes_from_itself(bad_world *b) {
     return good;
 }
 
+static void overlapping(bad_world *b) {
+    static float data[64];
+    static const double d[6] = {0}, e[24] = {0};
+    static const int64_t near[] = {1, 1}, far[] = {2, 3}, apart[] = {3, 2}, cube[] = {4, 1, 6}, free_cube[] = {9, 1, 3};
+    tg_ctx *ctx = b->ctx;
+    tg_tensor *x = tg_wrap(ctx, TG_F32, TG_SHAPE(2, 3), near, data, NULL, NULL); /* a row is the one before, moved */
+    FAILS(tg_write_f64, STATE, "strides overlap", tg_write_f64(x, d, 6));
+    x = tg_wrap(ctx, TG_F32, TG_SHAPE(2, 3), far, data, NULL, NULL); /* 0 3 6, 2 5 8 */
+    QUIET(tg_write_f64, tg_write_f64(x, d, 6) == TG_OK);
+    x = tg_wrap(ctx, TG_F32, TG_SHAPE(2, 3), apart, data, NULL, NULL); /* 0 2 4, 3 5 7 */
+    QUIET(tg_write_f64, tg_write_f64(x, d, 6) == TG_OK);
+    x = tg_wrap(ctx, TG_F32, TG_SHAPE(4, 3, 2), cube, data, NULL, NULL); /* 2 + 4 and 6 */
+    FAILS(tg_write_f64, STATE, "strides overlap", tg_write_f64(x, e, 24));
+    x = tg_wrap(ctx, TG_F32, TG_SHAPE(4, 3, 2), free_cube, data, NULL, NULL);
+    QUIET(tg_write_f64, tg_write_f64(x, e, 24) == TG_OK);
+}
+
 static void writes(bad_world *b) {
     static float one[1];
     const float f[6] = {0};
@@ -210,6 +230,7 @@ static void writes(bad_world *b) {
     DEAD_STATUS(tg_write_f64, tg_write_f64(x, d, 6));
     QUIET(tg_write, writes_from_itself(b));
     tg_drop(shared);
+    overlapping(b);
 }
 
 /* ---- A device without values ---- */

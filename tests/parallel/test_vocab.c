@@ -412,6 +412,29 @@ START_TEST(in_place_gives_the_logits_bytes_away) {
 }
 END_TEST
 
+/* ---- Ignored rows ---- */
+
+static tg_status ignored_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
+    (void)arg;
+    const double v[] = {1, 2, NAN, INFINITY};
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = grad_leaf(tg_from_host(ctx, TG_F64, TG_SHAPE(2, 2), v)), *g;
+    tg_tensor *target = tg_from_host(ctx, TG_I64, TG_SHAPE(2), (const int64_t[]){1, IGNORED});
+    tg_tensor *y = tg_vocab_parallel_cross_entropy(t, x, target, c, TG_VOCAB(.reduction = TG_LOSS_SUM));
+    double backward[4], taped[4];
+    tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.retain = true));
+    tg_read_f64(g, backward, 4);
+    tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true));
+    tg_read_f64(g, taped, 4);
+    for (int i = 0; i < 4; i++) ck_assert_double_eq_tol(taped[i], backward[i], 1e-15);
+    ck_assert(taped[2] == 0 && taped[3] == 0);
+    tg_tape_free(t);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(ignored_rows_may_hold_anything) { on_ranks(2, ignored_rank, NULL); }
+END_TEST
+
 /* ---- A class out of range ---- */
 
 static tg_status out_of_range_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
@@ -550,6 +573,7 @@ int main(void) {
                                   losses_of_products,
                                   in_place_gives_the_logits_bytes_away,
                                   in_place_of_bytes_that_others_have_too,
+                                  ignored_rows_may_hold_anything,
                                   every_rank_sees_a_class_out_of_range,
                                   chunks_agree_with_whole_logits,
                                   no_rank_holds_its_whole_logits,

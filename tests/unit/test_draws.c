@@ -330,8 +330,42 @@ START_TEST(attention_drops_by_global_coordinates) {
 }
 END_TEST
 
+/* ---- Intervals ---- */
+
+/* All of n draws lie in [lo, hi), and some at the bounds least and most. */
+static void draws_lie_in(tg_dtype dtype, double lo, double hi, double least, double most) {
+    enum { N = 100000 };
+    static double x[N];
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.seed = SEED, .threads = 1, .dtype = dtype));
+    double min = INFINITY, max = -INFINITY;
+    tg_read_f64(tg_uniform(ctx, TG_SHAPE(N), lo, hi), x, N);
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
+    for (int i = 0; i < N; i++) {
+        min = fmin(min, x[i]);
+        max = fmax(max, x[i]);
+    }
+    ck_assert_msg(min == least && max == most, "%s [%.9g, %.9g): from %.9g to %.9g, expected %.9g to %.9g",
+                  tg_dtype_name(dtype), lo, hi, min, max, least, most);
+    tg_ctx_free(ctx);
+}
+
+START_TEST(rounding_does_not_leave_the_interval) {
+    draws_lie_in(TG_BF16, 0.5, 1, 0.5, 0.99609375);
+    draws_lie_in(TG_BF16, 0.7, 1, 0.703125, 0.99609375); /* the nearest to 0.7 is 0.69921875 */
+    draws_lie_in(TG_BF16, 0.7, 0.704, 0.703125, 0.703125);
+    draws_lie_in(TG_BF16, -1, -0.5, -1, -0.50390625);
+    draws_lie_in(TG_BF16, -0x1p-133, 0, -0x1p-133, -0x1p-133);
+    draws_lie_in(TG_F16, 1, 2, 1, 2 - 0x1p-10);
+    draws_lie_in(TG_F16, 0, 0x1p-24, 0, 0);
+    draws_lie_in(TG_F16, 65472, 65504, 65472, 65472);
+    draws_lie_in(TG_F32, 0.7, 0.7 + 0x1p-24, 0x1.666668p-1, 0x1.666668p-1);
+    draws_lie_in(TG_F32, 1, 1 + 0x1p-22, 1, 1 + 0x1p-23);
+    draws_lie_in(TG_BF16, 0.25, 0.25, 0.25, 0.25);
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {shards_put_together_are_one_ranks_tensor, usual_placements_are_served,
-                                  attention_drops_by_global_coordinates};
+                                  attention_drops_by_global_coordinates, rounding_does_not_leave_the_interval};
     return tg_check_main("draws", tests, sizeof tests / sizeof *tests);
 }

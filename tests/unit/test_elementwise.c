@@ -30,6 +30,9 @@ static tg_tensor *softplus_all(tg_tape *t, tg_tensor *x) { return tg_softplus(t,
 static tg_tensor *softplus_mirrored(tg_tape *t, tg_tensor *x) { return tg_softplus(t, x, -1, 20); }
 static tg_tensor *twice(tg_tape *t, tg_tensor *x) { return tg_scale(t, x, 2); }
 static tg_tensor *clamp(tg_tape *t, tg_tensor *x) { return tg_clamp(t, x, -1, 2); }
+static tg_tensor *root(tg_tape *t, tg_tensor *x) { return tg_pow_scalar(t, x, 0.5); }
+static tg_tensor *inverse_root(tg_tape *t, tg_tensor *x) { return tg_pow_scalar(t, x, -0.5); }
+static tg_tensor *root_cubed(tg_tape *t, tg_tensor *x) { return tg_pow_scalar(t, x, 1.5); }
 
 #define INF INFINITY
 #define LN2 0.69314718055994531
@@ -85,6 +88,9 @@ static const struct {
     ROW(tg_atan, NAN, NAN, NAN),
     ROW(tg_sinh, 0, 0, 1), ROW(tg_sinh, INF, INF, INF), ROW(tg_sinh, -INF, -INF, INF),
     ROW(tg_cosh, 0, 1, 0), ROW(tg_cosh, INF, INF, INF), ROW(tg_cosh, -INF, INF, -INF),
+    ROW(root, -INF, NAN, NAN), ROW(root, -4, NAN, NAN), ROW(root, 4, 2, 0.25), ROW(root, 0, 0, INF),
+    ROW(root, -0.0, 0, INF), ROW(root, INF, INF, 0), ROW(inverse_root, -INF, NAN, -0.0),
+    ROW(inverse_root, 4, 0.5, -0.0625), ROW(root_cubed, -INF, INF, NAN), ROW(root_cubed, -4, NAN, NAN),
 };
 
 typedef tg_tensor *(*function2)(tg_tape *t, tg_tensor *a, tg_tensor *b);

@@ -244,6 +244,53 @@ START_TEST(classes_weigh) {
 }
 END_TEST
 
+/* As in backward, what stands in an ignored row reaches nothing. */
+START_TEST(ignored_rows_may_hold_anything) {
+    const double v[] = {1, 2, 3, NAN, 1, INFINITY}, along[] = {1, 1, 2, 1, 1, 1};
+    begin();
+    tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(2, 3), v), *dx = tg_from_host(ctx, TG_F64, TG_SHAPE(2, 3), along);
+    tg_tensor *target = tg_from_host(ctx, TG_I64, TG_SHAPE(2), (const int64_t[]){1, -100}), *g, *dy;
+    double backward[6], taped[6], slope = 0;
+    tg_set_requires_grad(x, true);
+    tg_tensor *y = tg_cross_entropy(t, x, target, NULL);
+    tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.retain = true));
+    tg_read_f64(g, backward, 6);
+    tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.retain = true, .create_graph = true));
+    tg_read_f64(g, taped, 6);
+    for (int i = 0; i < 6; i++) {
+        ck_assert_double_eq_tol(taped[i], backward[i], 1e-15);
+        slope += backward[i] * along[i];
+    }
+    ck_assert(taped[3] == 0 && taped[5] == 0);
+    tg_jvp(t, &y, 1, &x, 1, &dx, &dy);
+    ck_assert_double_eq_tol(tg_item(dy), slope, 1e-15);
+    tg_drop(x);
+    tg_drop(dx);
+    tg_drop(target);
+    end();
+}
+END_TEST
+
+/* d gx / dy of y (ln(y) - x) is -1 at y = 0 too, and d gy / dx with it, where gx and gy themselves are 0. */
+START_TEST(a_probability_of_0_moves_the_gradient) {
+    const double v[] = {-1, -3, -INFINITY}, probability[] = {0, 0.25, 0};
+    begin();
+    tg_tensor *x = leaf_of(TG_SHAPE(3), v), *y = leaf_of(TG_SHAPE(3), probability), *both[] = {x, y}, *g[2], *mixed;
+    tg_tensor *loss = tg_kl_div(t, x, y, TG_LOSS(.reduction = TG_LOSS_SUM));
+    tg_grad(t, &loss, 1, both, 2, g, TG_GRAD(.retain = true, .create_graph = true));
+    expect_values(g[0], (const double[]){0, -0.25, 0}, 3, 1e-15, "by x");
+    expect_values(g[1], (const double[]){0, log(0.25) + 4, 0}, 3, 1e-15, "by y");
+    for (int i = 0; i < 2; i++) {
+        tg_tensor *first = tg_sum(t, tg_slice(t, g[i], 0, 0, 2, 1), TG_ALL_DIMS, false);
+        tg_grad(t, &first, 1, &both[1 - i], 1, &mixed, TG_GRAD(.retain = true));
+        expect_values(mixed, (const double[]){-1, -1, 0}, 3, 1e-15, "by both");
+    }
+    tg_drop(x);
+    tg_drop(y);
+    end();
+}
+END_TEST
+
 START_TEST(what_has_no_factor_is_named) {
     begin();
     const double v[] = {4, 2, 0, 2, 5, 4, 0, 4, 3, 4, 2, 0, 2, 5, 0, 0, 0, 1}; /* of the first: 3 - 4^2 / (5 - 1) < 0 */
@@ -263,6 +310,7 @@ END_TEST
 int main(void) {
     const TTest *const tests[] = {convolutions_are_their_sums, ties_and_nan_of_max_pool, padding_counts_or_does_not,
                                   running_statistics_follow, statistics_of_a_node_are_its_own,
-                                  recomputation_moves_statistics_once, classes_weigh, what_has_no_factor_is_named};
+                                  recomputation_moves_statistics_once, classes_weigh, ignored_rows_may_hold_anything,
+                                  a_probability_of_0_moves_the_gradient, what_has_no_factor_is_named};
     return tg_check_main("networks", tests, sizeof tests / sizeof *tests);
 }

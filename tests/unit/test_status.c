@@ -249,6 +249,29 @@ START_TEST(wrapped_memory_is_used_in_place_and_released) {
 }
 END_TEST
 
+START_TEST(wrapped_memory_of_no_elements_may_be_nowhere) {
+    tg_ctx *ctx = ctx_new();
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = tg_wrap(ctx, TG_F32, TG_SHAPE(0, 4), NULL, NULL, NULL, NULL), *gx;
+    tg_set_requires_grad(x, true);
+    tg_tensor *gain = tg_zeros(ctx, TG_F32, TG_SHAPE(4)), *target = tg_zeros(ctx, TG_I64, TG_SHAPE(0));
+    tg_tensor *y[] = {tg_softmax(t, x, 1),
+                      tg_softmax(t, tg_transpose(t, x, 0, 1), 1), /* rows of none */
+                      tg_log_softmax(t, x, 1),
+                      tg_layer_norm(t, x, gain, gain, 1e-5),
+                      tg_rms_norm(t, x, NULL, 1e-5),
+                      tg_cross_entropy(t, x, target, TG_CROSS_ENTROPY(.reduction = TG_LOSS_SUM))};
+    for (size_t i = 0; i < sizeof y / sizeof y[0]; i++) {
+        tg_tensor *sum = tg_sum(t, y[i], TG_ALL_DIMS, false);
+        tg_grad(t, &sum, 1, &x, 1, &gx, TG_GRAD(.retain = true, .create_graph = true));
+        ck_status(ctx, TG_OK);
+        ck_assert(tg_numel(gx) == 0 && tg_item(sum) == 0);
+    }
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 START_TEST(shapes_and_sizes_are_checked) {
     tg_ctx *ctx = ctx_new();
     const struct {
@@ -341,6 +364,7 @@ int main(void) {
                             a_limit_of_memory_is_kept,
                             a_limit_of_memory_counts_workspaces,
                             wrapped_memory_is_used_in_place_and_released,
+                            wrapped_memory_of_no_elements_may_be_nowhere,
                             shapes_and_sizes_are_checked,
                             values_go_in_and_out,
                             a_callers_threads_give_the_same_bits};

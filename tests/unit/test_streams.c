@@ -116,6 +116,7 @@ START_TEST(names_and_seeds_are_unique) {
     tg_rng_remove(ctx, "a");
     expect_ok(ctx);
     tg_rng_add(ctx, "b", 11);
+    tg_rng_add(ctx, "as the default one", 3);
     expect_ok(ctx);
     tg_ctx_free(ctx);
 }

@@ -59,11 +59,14 @@ static tg_status sum_windows(tg_call *c, const tg_tensor *x, const tg_tensor *y,
     const tg_windows *w = &params(c)->w;
     tg_extent ex, ey;
     tg_array ax = tg_windows_inside(tg_array_of(x), &ex), ay = tg_windows_inside(tg_array_of(y), &ey);
-    for (int64_t k = 0; k < w->size[0] * w->size[1] && y->numel; k++) {
-        tg_window_part part;
-        if (!tg_windows_part(w, k / w->size[1], k % w->size[1], ax, ay, &part)) continue;
-        TG_TRY(back ? tg_op_copy(c, part.x, part.y, true) : tg_op_copy(c, part.y, part.x, true));
-    }
+    const tg_window_reach rows = tg_windows_reach(w, 0, ax.shape[2], ay.shape[2]);
+    const tg_window_reach columns = tg_windows_reach(w, 1, ax.shape[3], ay.shape[3]);
+    for (int64_t i = rows.first; i < rows.end && y->numel; i++)
+        for (int64_t j = columns.first; j < columns.end; j++) {
+            tg_window_part part;
+            if (!tg_windows_part(w, i, j, ax, ay, &part)) continue;
+            TG_TRY(back ? tg_op_copy(c, part.x, part.y, true) : tg_op_copy(c, part.y, part.x, true));
+        }
     return TG_OK;
 }
 
@@ -136,6 +139,8 @@ static const tg_sample avg_pool1d_samples[] = {
     {.note = "expanded", .params = POOL1(2, 1, 1, true), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 2, 4)}},
     {.note = "one element", .params = POOL1(1, 1, 0, false), .n_in = 1, .in = {TG_S(1, 1, 1)}},
     {.note = "nobody", .params = POOL1(2, 2, 0, true), .n_in = 1, .in = {TG_S(0, 2, 4)}},
+    {.note = "windows that are padding but for x", .params = POOL1(INT64_C(1) << 62, 1, INT64_C(1) << 61, true),
+     .n_in = 1, .in = {TG_S(2, 2, 3)}},
     {.note = "too much padding", .params = POOL1(3, 1, 2, false), .n_in = 1, .in = {TG_S(1, 1, 4)},
      .refused = TG_ERR_ARGUMENT},
     {.note = "too few dims", .params = POOL1(2, 2, 0, false), .n_in = 1, .in = {TG_S(3, 6)}, .refused = TG_ERR_SHAPE},
@@ -153,6 +158,8 @@ static const tg_sample avg_pool2d_samples[] = {
      .in = {TG_S_AS(TG_SAMPLE_STRIDED, 1, 2, 3, 4)}},
     {.note = "one window", .params = POOL2(3, 4, false, 3, 4, 0, 0), .n_in = 1, .in = {TG_S(2, 2, 3, 4)}},
     {.note = "no channels", .params = POOL2(2, 2, false, 2, 2, 0, 0), .n_in = 1, .in = {TG_S(2, 0, 4, 4)}},
+    {.note = "rows that are padding but for x",
+     .params = POOL2(INT64_C(1) << 40, 3, true, 1, 2, INT64_C(1) << 39, 1), .n_in = 1, .in = {TG_S(1, 2, 3, 4)}},
     {.note = "too large", .params = POOL2(2, 5, false, 1, 1, 0, 0), .n_in = 1, .in = {TG_S(1, 1, 4, 4)},
      .refused = TG_ERR_SHAPE},
     {.note = "padding alone", .params = POOL2(2, 2, false, 1, 1, 1, 0), .n_in = 1, .in = {TG_S(1, 1, 0, 4)},

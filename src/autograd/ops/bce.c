@@ -2,6 +2,8 @@
 #include "autograd/ops/derive.h"
 #include "autograd/ops/losses.h"
 
+#include <math.h>
+
 enum { X, Y, W, PW };
 
 static tg_status bce_infer(tg_call *c) { return tg_losses_infer(c, TG_LOSS_NONE); }
@@ -108,10 +110,7 @@ static tg_status bce_backward(tg_call *c) {
     return tg_op_sum_to(c, W, plus, 1);
 }
 
-/* ln(e^0 + e^x), which is smooth at 0. */
-static tg_tensor *softplus(tg_tape *t, tg_tensor *x) {
-    return tg_logsumexp(t, tg_stack(t, (tg_tensor *[]){tg_zeros_like(t, x), x}, 2, 0), TG_DIMS(0), false);
-}
+static tg_tensor *softplus(tg_tape *t, tg_tensor *x) { return tg_softplus(t, x, 1, INFINITY); }
 
 static tg_status bce_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     tg_tensor *const *in = tg_node_in(n);
@@ -150,6 +149,8 @@ static const tg_sample bce_samples[] = {
     {.note = "far out", .params = MEAN, .n_in = 4, .in = {TG_S_IN(-60, 60, 3, 4), P(3, 4), TG_S_ABSENT, TG_S_ABSENT}},
     {.note = "one element", .params = MEAN, .n_in = 4, .in = {TG_S(1), P(1), TG_S_ABSENT, TG_S_ABSENT}},
     {.note = "scalars", .params = EACH, .n_in = 4, .in = {TG_S_SCALAR, {.hi = 1}, TG_S_ABSENT, TG_S_ABSENT}},
+    {.note = "as many dims as there are", .params = MEAN, .n_in = 4,
+     .in = {TG_S(1, 1, 1, 1, 1, 1, 2, 2), P(1, 1, 1, 1, 1, 1, 2, 2), TG_S_ABSENT, TG_S_ABSENT}},
     {.note = "sum of none", .params = SUM, .n_in = 4, .in = {TG_S(0, 3), P(0, 3), TG_S_ABSENT, P(3)}},
     {.note = "shapes differ", .params = MEAN, .n_in = 4,
      .in = {TG_S(3, 4), P(4), TG_S_ABSENT, TG_S_ABSENT}, .refused = TG_ERR_SHAPE},

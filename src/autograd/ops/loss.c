@@ -266,6 +266,7 @@ tg_tensor *tg_loss_taped(tg_tape *t, const tg_node *n, tg_tensor *logits) {
     const tg_loss_params *p = tg_node_params(n);
     tg_tensor *target = tg_node_in(n)[n->n_in - 1], *w = p->weighted ? tg_wide(t, tg_node_in(n)[1]) : NULL;
     tg_tensor *ignored = tg_equals(t, target, (double)p->ignore_index);
+    logits = tg_masked_fill(t, logits, tg_unsqueeze(t, ignored, -1), 0); /* there they may be NaN */
     tg_tensor *log_p = tg_log_softmax(t, tg_wide(t, logits), -1), *at = tg_masked_fill(t, target, ignored, 0);
     tg_tensor *likely = tg_squeeze(t, tg_gather(t, log_p, -1, tg_unsqueeze(t, at, -1)), -1);
     tg_tensor *of_target = w ? tg_squeeze(t, tg_embedding(t, tg_unsqueeze(t, w, 1), at), -1) : NULL;

@@ -25,6 +25,9 @@ static tg_status arange_infer(tg_call *c) {
         TG_TRY(tg_need_value(c, p->dtype, p->start, "start"));
         TG_TRY(tg_need_value(c, p->dtype, p->start + (double)(size - 1) * p->step, "the last element"));
     }
+    if (!tg_is_float(p->dtype) && p->step != floor(p->step))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "the step is %g: expected an integer, for %s", p->step,
+                            tg_dtype_name(p->dtype));
     return tg_call_out(c, 0, p->dtype, 1, &size);
 }
 
@@ -43,6 +46,8 @@ static const tg_sample arange_samples[] = {
     {.note = "the wrong way: empty", .params = &(const arange_params){TG_DTYPE_DEFAULT, 0, 5, -1}},
     {.note = "step 0", .params = &(const arange_params){TG_F32, 0, 5, 0}, .refused = TG_ERR_ARGUMENT},
     {.note = "half of an index", .params = &(const arange_params){TG_I64, 0.5, 5, 1}, .refused = TG_ERR_ARGUMENT},
+    {.note = "halves of which the last is whole", .params = &(const arange_params){TG_I64, 0, 1.5, 0.5},
+     .refused = TG_ERR_ARGUMENT},
     {.note = "too many", .params = &(const arange_params){TG_F32, 0, 1e300, 1}, .refused = TG_ERR_SHAPE},
     {.note = "big", .params = &(const arange_params){TG_I64, 0, 1048576, 1}, .bench = true},
 };

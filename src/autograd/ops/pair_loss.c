@@ -180,12 +180,20 @@ static tg_status kl_div_backward(tg_call *c) {
     return tg_op_map(c, TG_FN_where_da, c->gin[1], TG_T2(q, slope), 2, 0, 0, tg_adds(c, 1));
 }
 
+/* y (x0 - x), x0 being x without a derivative: 0, and so are its derivatives where y is 0, but for the mixed one, which
+ * is -1 as elsewhere. An infinite x has none. */
+static tg_tensor *beside_zero(tg_tape *t, tg_tensor *x, tg_tensor *y) {
+    tg_tensor *d = tg_sub(t, tg_detach(t, x), x);
+    return tg_mul(t, y, tg_masked_fill(t, d, tg_ne(t, d, d), 0));
+}
+
 static tg_status kl_div_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     bool log = ((const tg_losses_params *)tg_node_params(n))->log_target;
     tg_tensor *x = tg_wide(t, tg_node_in(n)[0]), *y = tg_wide(t, tg_node_in(n)[1]);
     tg_tensor *none = tg_equals(t, log ? tg_exp(t, y) : y, 0), *some = tg_masked_fill(t, y, none, 1);
     tg_tensor *loss = tg_mul(t, log ? tg_exp(t, some) : some, tg_sub(t, log ? some : tg_log(t, some), x));
-    out[0] = tg_losses_taped(t, n, tg_masked_fill(t, loss, none, 0));
+    loss = log ? tg_masked_fill(t, loss, none, 0) : tg_where(t, none, beside_zero(t, x, y), loss);
+    out[0] = tg_losses_taped(t, n, loss);
     return TG_OK;
 }
 

@@ -217,7 +217,8 @@ const tg_op tg_op_pow_scalar = {
     .infer = tg_infer_float, .forward = pow_scalar_forward, .backward = pow_scalar_backward,
     .vjp = pow_scalar_vjp, .jvp = tg_jvp_pointwise, TG_SAMPLES(pow_scalar_samples)};
 
-/* x^p: NaN where x is negative and p no integer; the gradient for p = 0 is 0, also at x = 0. */
+/* x^p: NaN where x is negative and p no integer, but for -infinity, of which only the powers 1/2 and -1/2 are NaN, as
+ * PyTorch's, and others those of C's pow; the gradient for p = 0 is 0, also at x = 0. */
 tg_tensor *tg_pow_scalar(tg_tape *t, tg_tensor *x, double p) {
     return TG_RECORD(t, tg_op_pow_scalar, &(pow_params){p}, x);
 }

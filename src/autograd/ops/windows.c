@@ -84,6 +84,12 @@ static run run_of(const tg_windows *w, int d, int64_t k, int64_t in, int64_t out
     return r;
 }
 
+tg_window_reach tg_windows_reach(const tg_windows *w, int d, int64_t in, int64_t out) {
+    int64_t before = w->pad[d] - (out - 1) * w->step[d], last = (w->pad[d] + in - 1) / w->apart[d];
+    return (tg_window_reach){.first = before > 0 ? (before - 1) / w->apart[d] + 1 : 0,
+                             .end = last < w->size[d] ? last + 1 : w->size[d]};
+}
+
 /* The runs r of the last two dims of a. */
 static tg_array cut(tg_array a, const run r[2], const int64_t *step, tg_extent *e) {
     int64_t offset = 0;
@@ -186,8 +192,9 @@ tg_status tg_windows_infer_pool(tg_call *c, const tg_windows *w, int64_t in[2], 
 
 tg_status tg_windows_count(tg_call *c, const tg_windows *w, int d, int64_t in, const tg_tensor *n) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    const tg_window_reach reach = tg_windows_reach(w, d, in, n->shape[0]);
     TG_TRY(ops->fill(c->ctx, tg_array_of(n), 0));
-    for (int64_t k = 0; k < w->size[d]; k++) {
+    for (int64_t k = reach.first; k < reach.end; k++) {
         run r = run_of(w, d, k, in, n->shape[0]);
         tg_extent e;
         tg_array some = tg_array_slice(tg_array_of(n), 0, r.first, r.n, 1, &e);

@@ -39,6 +39,13 @@ tg_status tg_windows_scatter(tg_call *c, const tg_windows *w, tg_array x, tg_arr
 
 bool tg_windows_overlap(const tg_windows *w);
 
+/* The elements of a window along dim d that lie in x for some window: from .first on, before .end. The others are
+ * padding, of which there may be any number. */
+typedef struct tg_window_reach {
+    int64_t first, end;
+} tg_window_reach;
+tg_window_reach tg_windows_reach(const tg_windows *w, int d, int64_t in, int64_t out);
+
 /* Of pools: every window has an element of x, and padding is at most half of it. */
 tg_status tg_windows_infer_pool(tg_call *c, const tg_windows *w, int64_t in[2], int64_t out[2]);
 /* n [windows]: how many elements of each window along dim d lie in x. */

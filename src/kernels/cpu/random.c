@@ -3,6 +3,7 @@
 
 #include "core/core.h"
 #include "kernels/cpu/required.h"
+#include "kernels/uniform.h"
 
 enum { PARALLEL_FROM = 65536, UNIT = 16384 };
 
@@ -16,6 +17,7 @@ tg_status tg_cpu_random(tg_ctx *ctx, tg_random kind, tg_array out, double a, dou
     const tg_random_kernels *k = (wide ? f64 : f32)[tg_cpu_level(ctx)];
     tg_random_job job = {.kind = kind, .out = out, .a = a, .b = b, .draws = *draws, .per_unit = UNIT};
     job.inner = out.contiguous || out.ndim == 0 ? out.numel : out.shape[out.ndim - 1];
+    tg_uniform_ends((tg_dtype)out.dtype, a, b, &job.least, &job.below);
     int64_t units = (out.numel + UNIT - 1) / UNIT;
     if (out.numel >= PARALLEL_FROM)
         tg_parallel_run(ctx, units, k->fill, &job);

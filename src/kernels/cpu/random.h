@@ -9,7 +9,7 @@ enum { TG_RANDOM_TILE = 512 };
 typedef struct tg_random_job {
     tg_random kind;
     tg_array out;
-    double a, b;
+    double a, b, least, below; /* least, below: the bounds of uniforms */
     tg_draws draws;
     int64_t inner, per_unit; /* elements of a unit; runs end where the last dim does, unless out is contiguous */
 } tg_random_job;

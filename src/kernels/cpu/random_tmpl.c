@@ -5,9 +5,6 @@
 #include "kernels/philox.h"
 
 #define IS_DOUBLE     (sizeof(T) == sizeof(double))
-#define NEXT          SPAN_CAT(NEXT_, TG_T)
-#define NEXT_f32      nextafterf
-#define NEXT_f64      nextafter
 #define NORMAL_CAT(t) SPAN_CAT(tg_normal_, t)
 #define NORMAL        NORMAL_CAT(TG_T)
 
@@ -15,12 +12,13 @@ static T unit_uniform(uint32_t first, uint32_t second) {
     return IS_DOUBLE ? (T)tg_uniform_of_words(first, second) : (T)tg_uniform_of_word(first);
 }
 
-/* Rounding must not reach b itself. */
+/* Rounding, here and to the tensor's dtype, must not leave [a, b). */
 static void uniforms(const tg_random_job *job, const uint32_t *first, const uint32_t *second, int64_t n, T *y) {
-    T a = (T)job->a, width = (T)(job->b - job->a), below = NEXT((T)job->b, a);
+    T a = (T)job->a, width = (T)(job->b - job->a), least = (T)job->least, below = (T)job->below;
     for (int64_t i = 0; i < n; i++) {
         T v = a + width * unit_uniform(first[i], second[i]);
-        y[i] = v < below ? v : below;
+        v = v < below ? v : below;
+        y[i] = v > least ? v : least;
     }
 }
 

@@ -1,9 +1,8 @@
 /* The CUDA device's random slot. Integers and float64 are drawn in float64, all else in float32, as on the CPU. */
-#include <math.h>
-
 #include "kernels/cuda/draws.h"
 #include "kernels/cuda/slots.h"
 #include "kernels/cuda/vector.h"
+#include "kernels/uniform.h"
 
 namespace tg {
 namespace {
@@ -17,16 +16,18 @@ struct RandomJob {
     int dtype, size;
     int64_t n;
     bool whole; /* four neighbours can be stored as quads */
-    double a, width, below;
+    double a, width, least, below; /* least, below: the bounds of uniforms */
 };
 
 __device__ inline float unit(uint32_t first, uint32_t, float) { return tg_uniform_of_word(first); }
 __device__ inline double unit(uint32_t first, uint32_t second, double) { return tg_uniform_of_words(first, second); }
 
-/* Rounding must not reach b itself. The product is rounded by itself, as on the CPU. */
+/* Rounding, here and to the tensor's dtype, must not leave [a, b). The product is rounded by itself, as on the CPU. */
 template <class T> __device__ inline T uniform_of(const RandomJob &job, uint32_t first, uint32_t second) {
-    T v = added((T)job.a, multiplied((T)job.width, unit(first, second, T()))), below = (T)job.below;
-    return v < below ? v : below;
+    T v = added((T)job.a, multiplied((T)job.width, unit(first, second, T())));
+    T least = (T)job.least, below = (T)job.below;
+    v = v < below ? v : below;
+    return v > least ? v : least;
 }
 
 /* Near radius 0 the logarithm takes 1 - u, which is exact; the turn is reduced to an eighth in integers. */
@@ -105,7 +106,7 @@ extern "C" tg_status tg_cuda_random(tg_ctx *ctx, tg_random kind, tg_array out, d
     job.whole = m.n == 1 && m.stride[0][0] == 1 && aligned(out.data, 16) && job.draws.lead == 0;
     job.a = a;
     job.width = normal ? b : b - a;
-    job.below = wide ? nextafter(b, a) : (double)nextafterf((float)b, (float)a);
+    tg_uniform_ends((tg_dtype)out.dtype, a, b, &job.least, &job.below);
     cudaStream_t stream = tg_cuda_of(ctx)->compute;
     if (wide)
         launch_random<double>(job, normal, stream);
