@@ -205,7 +205,8 @@ END_TEST
 
 /* Calls in which ranks of tp meet; those from FIRST_OF_SP on under sequence parallelism. */
 typedef enum meets {
-    FORWARD, APPLY, LOSS, LOGITS, NEXT, RECOMPUTE, REPLAY, DATA, STEP, DRAIN, INFER, MEETS, FIRST_OF_SP = DRAIN
+    FORWARD, APPLY, LOSS, LOGITS, NEXT, RECOMPUTE, REPLAY, DATA, BACKWARD, STEP, DRAIN, INFER, MEETS,
+    FIRST_OF_SP = DRAIN
 } meets;
 
 typedef struct model {
@@ -216,7 +217,7 @@ typedef struct model {
     tg_module *gpt, *row, *column, *infer_row, *infer_column;
     tg_gpt_cache *cache;
     tg_graph *graph;
-    tg_tensor *ids, *part, *shard, *rows;
+    tg_tensor *ids, *part, *shard, *rows, *whole, *root;
 } model;
 
 static tg_status step_of(void *state, tg_ctx *ctx) {
@@ -237,7 +238,9 @@ static void make_model(model *m, tg_ctx *ctx, tg_parallel *p) {
     m->part = tg_from_host(ctx, TG_F32, TG_SHAPE(2, 8), ones);
     m->shard = tg_from_host(ctx, TG_F32, TG_SHAPE(2, 1, 8 / tp), ones);
     m->rows = tg_from_host(ctx, TG_F32, TG_SHAPE(2 / tp, 1, 8), ones);
+    m->whole = tg_from_host(ctx, TG_F32, TG_SHAPE(2, 8), ones);
     tg_place(p, m->ids, TG_TP, TG_I);
+    tg_place(p, m->whole, TG_TP, TG_I);
     tg_place(p, m->part, TG_TP, TG_P);
     tg_place(p, m->shard, TG_TP, TG_SHARD(2));
     tg_place(p, m->rows, TG_TP, sp ? TG_SHARD(0) : TG_I);
@@ -248,6 +251,8 @@ static void make_model(model *m, tg_ctx *ctx, tg_parallel *p) {
     }
     if (sp) tg_backward(m->t, tg_sum(m->t, tg_module_forward(m->column, m->t, m->rows), TG_ALL_DIMS, false));
     m->graph = tg_capture(ctx, step_of, m); /* calls it once */
+    tg_set_requires_grad(m->whole, true);
+    m->root = tg_sum(m->t, tg_copy_to_tp(m->t, m->whole, m->tp), TG_ALL_DIMS, false);
 }
 
 static void free_model(model *m) {
@@ -255,9 +260,9 @@ static void free_model(model *m) {
     tg_gpt_cache_free(m->cache);
     tg_module *all[] = {m->gpt, m->row, m->column, m->infer_row, m->infer_column};
     for (int i = 0; i < 5; i++) tg_module_free(all[i]);
-    tg_tensor *inputs[] = {m->ids, m->part, m->shard, m->rows};
+    tg_tensor *inputs[] = {m->ids, m->part, m->shard, m->rows, m->whole};
     tg_tape_free(m->t);
-    for (int i = 0; i < 4; i++) tg_drop(inputs[i]);
+    for (int i = 0; i < 5; i++) tg_drop(inputs[i]);
 }
 
 static tg_status reduced(void *tp, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
@@ -281,6 +286,7 @@ static tg_tensor *meet(model *m, meets which) {
         tg_replay_run(r, reduced, m->tp, &m->part, 1, &y, 1, NULL);
         return y;
     case DATA: tg_broadcast_data(m->t, &y, 1, TG_F32, m->tp); return y;
+    case BACKWARD: tg_backward(m->t, m->root); return tg_grad_of(m->whole);
     case STEP: tg_graph_replay(m->graph); return NULL;
     case INFER: return tg_inference_next(m->infer_row, m->infer_column, m->t, m->shard, &residual);
     default: tg_wgrads_drain(m->column); return NULL;
