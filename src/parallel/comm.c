@@ -242,28 +242,28 @@ static tg_comm *split(tg_comm *c, colored mine, colored *all, int *ranks, const 
     return tg_comm_split_known(c, ranks, members(all, c->size, c->rank, ranks), name, axis, together);
 }
 
+static tg_status check_split(const tg_comm *c, tg_axis axis) {
+    if (!tg_comm_ok(c)) return TG_ERR_ABORTED;
+    if (axis < 0 || axis > TG_MAX_AXES)
+        return tg_fail(c->ctx, TG_ERR_ARGUMENT, "tg_comm_split: axis %d, expected an axis or TG_MAX_AXES", (int)axis);
+    if (c->ops->silent && c->size > 1)
+        return tg_fail(c->ctx, TG_ERR_UNSUPPORTED,
+                       "tg_comm_split: transport \"%s\" cannot ask the other ranks for their colors; use "
+                       "tg_parallel_new",
+                       c->ops->name);
+    return TG_OK;
+}
+
 tg_comm *tg_comm_split(tg_comm *c, int color, int key, const char *name, tg_axis axis) {
-    if (!tg_comm_ok(c)) {
-        tg_comm_missed(c, TG_ERR_ABORTED);
-        return tg_comm_or_inert(NULL);
-    }
+    if (tg_comm_missed(c, check_split(c, axis)) != TG_OK) return tg_comm_or_inert(NULL);
     tg_ctx *ctx = c->ctx;
     size_t n = (size_t)c->size;
-    if (axis < 0 || axis > TG_MAX_AXES) {
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_split: axis %d, expected an axis or TG_MAX_AXES", (int)axis);
-        return tg_comm_or_inert(NULL);
-    }
-    if (c->ops->silent && c->size > 1) {
-        tg_fail(ctx, TG_ERR_UNSUPPORTED,
-                "tg_comm_split: transport \"%s\" cannot ask the other ranks for their colors; use tg_parallel_new",
-                c->ops->name);
-        return tg_comm_or_inert(NULL);
-    }
     colored *all = tg_host_alloc(ctx, n * sizeof *all);
     int *ranks = all ? tg_host_alloc(ctx, n * sizeof *ranks) : NULL;
     tg_comm *g = ranks ? split(c, (colored){color, key}, all, ranks, name, axis) : tg_comm_or_inert(NULL);
     tg_host_free(ctx, ranks, n * sizeof *ranks);
     tg_host_free(ctx, all, n * sizeof *all);
+    tg_comm_missed(c, ctx->status);
     return g;
 }
 

@@ -368,6 +368,57 @@ START_TEST(a_data_parallel_rank_may_leave_out_a_micro_batch) {
 }
 END_TEST
 
+static void wrong_count(model *m) { tg_gather_1d(m->t, m->whole, -1, m->tp); }
+static void wrong_options(model *m) { tg_gather_from_sp(m->t, m->rows, m->tp, &(tg_sp_opts){0}); }
+static void wrong_part_options(model *m) { tg_reduce_scatter_to_sp(m->t, m->part, m->tp, &(tg_sp_opts){0}); }
+static void no_tape_gather(model *m) { tg_all_gather(NULL, m->rows, 0, m->tp); }
+static void no_tape_data(model *m) { tg_broadcast_data(NULL, &(tg_tensor *){m->part}, 1, TG_F32, m->tp); }
+
+static void linear(model *m, tg_tape *t, const tg_linear_grad_opts *opts) {
+    tg_linear_with_frozen_weight(t, m->whole, m->whole, NULL, m->tp, opts);
+}
+
+static void no_tape_linear(model *m) { linear(m, NULL, TG_LINEAR_GRAD(.allreduce_dgrad = true)); }
+static void wrong_linear(model *m) { linear(m, m->t, &(tg_linear_grad_opts){0}); }
+static void frozen_fused(model *m) { linear(m, m->t, TG_LINEAR_GRAD(.fused_wgrad = true)); }
+
+static void frozen_waits(model *m) {
+    tg_wgrads *later = tg_wgrads_new(m->ctx, TG_NONE);
+    linear(m, m->t, TG_LINEAR_GRAD(.deferred = later));
+    tg_wgrads_free(later);
+}
+
+static void wrong_split(model *m) { tg_comm_free(tg_comm_split(m->tp, 0, 0, "", (tg_axis)77)); }
+static void wrong_grid(model *m) { tg_parallel_new(tg_parallel_world(m->p), TG_PARALLEL(.tp = 3)); }
+static void second_grid(model *m) { tg_parallel_new(tg_parallel_world(m->p), TG_PARALLEL(.tp = 2)); }
+
+/* Wrong arguments of one rank alone: calls that the others make. */
+static void (*const wrong_calls[])(model *m) = {wrong_count,   wrong_options, wrong_part_options, no_tape_gather,
+                                                no_tape_data,  no_tape_linear, wrong_linear,      frozen_fused,
+                                                frozen_waits,  wrong_split,   wrong_grid,        second_grid};
+
+START_TEST(who_is_refused_for_its_arguments_has_left_out_the_call) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .seed = 3, .threads = 1));
+    tg_comm *world = tg_comm_plan_new(ctx, 0, 2);
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    model m;
+    make_model(&m, ctx, p);
+    for (int i = 0; i < (int)(sizeof wrong_calls / sizeof *wrong_calls); i++) {
+        ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+        uint64_t before = ctx->skips;
+        wrong_calls[i](&m);
+        ck_assert_msg(tg_ctx_status(ctx) == TG_ERR_ARGUMENT || tg_ctx_status(ctx) == TG_ERR_STATE, "call %d: %s", i,
+                      tg_ctx_message(ctx));
+        ck_assert_msg(ctx->skips > before, "call %d: %s", i, tg_ctx_message(ctx));
+        tg_ctx_clear(ctx);
+    }
+    free_model(&m);
+    tg_parallel_free(p);
+    tg_comm_free(world);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* ---- Refusals ---- */
 
 START_TEST(grids_that_do_not_fit_are_refused) {
@@ -411,6 +462,7 @@ int main(void) {
                             every_rank_is_in_its_groups, grids_that_do_not_fit_are_refused,
                             a_grid_recovers_from_a_failure, a_grid_goes_on_with_the_ranks_that_are_left,
                             who_leaves_out_a_call_that_ranks_meet_in_is_out_of_step,
-                            a_data_parallel_rank_may_leave_out_a_micro_batch};
+                            a_data_parallel_rank_may_leave_out_a_micro_batch,
+                            who_is_refused_for_its_arguments_has_left_out_the_call};
     return tg_check_main("groups", tests, sizeof tests / sizeof *tests);
 }
