@@ -102,7 +102,8 @@ tg_comm *tg_comm_new_on(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int ra
             listen(c);
         else
             ops->close(ctx, state);
-    } else if (ctx && ops && ops->size == sizeof *ops && ops->close) {
+    } else if (ctx && ops && ops->size >= offsetof(tg_comm_ops, close) + sizeof ops->close && ops->close) {
+        /* A table of another version has the slot at the same place: later ones are added behind it. */
         ops->close(ctx, state);
     }
     return tg_comm_or_inert(c);
