@@ -122,6 +122,7 @@ tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_place
 typedef struct assume_params {
     tg_axis axis;
     tg_placement to;
+    bool back; /* of a gradient: among axes that share the dim it has its place again */
 } assume_params;
 
 static tg_status assume_infer(tg_call *c) {
@@ -130,7 +131,9 @@ static tg_status assume_infer(tg_call *c) {
     TG_TRY(tg_call_view(c, 0, 0, x->ndim, x->shape, x->stride));
     tg_call_placed(c);
     c->out[0]->place = tg_place_of(x);
-    if (c->ctx->grid.axes >> p->axis & 1) c->out[0]->place = tg_place_converted(c->ctx, tg_place_of(x), p->axis, p->to);
+    if (c->ctx->grid.axes >> p->axis & 1)
+        c->out[0]->place =
+            (p->back ? tg_place_returned : tg_place_converted)(c->ctx, tg_place_of(x), p->axis, p->to);
     return c->ctx->status;
 }
 
@@ -141,6 +144,7 @@ static tg_status assume_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
     const assume_params *p = tg_node_params(n);
     assume_params back = *p;
     tg_tensor *x = tg_node_input(n, 0), *g = gout[0];
+    back.back = true;
     back.to = tg_place_on(x, p->axis);
     if (back.to.kind == TG_REPLICATED || back.to.kind == TG_PARTIAL)
         back.to.kind = back.to.kind == TG_PARTIAL ? TG_REPLICATED : TG_PARTIAL;
@@ -184,7 +188,7 @@ tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, t
         return tg_tape_inert(t, &x, 1);
     tg_axis at[2];
     for (int i = 0, n = axes_of(p, axis, at); i < n; i++)
-        x = TG_RECORD(t, tg_op_assume_placement, (&(assume_params){at[i], to}), x);
+        x = TG_RECORD(t, tg_op_assume_placement, (&(assume_params){.axis = at[i], .to = to}), x);
     return x;
 }
 
