@@ -273,7 +273,7 @@ typedef struct tg_comm_ops {
 } tg_comm_ops;
 
 /* A communicator on the caller's own transport: of this rank among size. Closes state when it is freed, and at once on
- * an error. Inert on error. */
+ * an error, if the table's size reaches that slot. Inert on error. */
 TG_API tg_comm *tg_comm_new_on(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size);
 
 /* ---- Storage states ---- */

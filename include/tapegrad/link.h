@@ -39,8 +39,9 @@ typedef struct tg_link_ops {
 } tg_link_ops;
 
 /* A communicator of size ranks that reach each other so; collective over them, as is tg_comm_free, which waits for the
- * others. Those of one node meet in its memory and need the layer no more. Closes state when the last communicator over
- * it is freed, and at once on an error. Inert on error. */
+ * others. Processes of one node meet in its memory and need the layer no more; where ranks of a node are threads of one
+ * process, that node's meet through the layer. Closes state when the last communicator over it is freed, and at once on
+ * an error, if the table's size reaches that slot. Inert on error. */
 TG_API tg_comm *tg_comm_link_new(tg_ctx *ctx, const tg_link_ops *ops, void *state, int rank, int size);
 
 #ifdef __cplusplus

@@ -26,7 +26,8 @@ TG_API tg_tensor *tg_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c);   /* I
 typedef struct tg_sp_opts {
     size_t size;
     bool invariant;        /* gather: V0 -> I, backward keeps the own part; else V0 -> R, backward reduce-scatters */
-    const int64_t *splits; /* rows of each rank, c's size of them; NULL: equal. The result, or x, is then opaque */
+    const int64_t *splits; /* rows of each rank, c's size of them; NULL: equal. The result, or x, is then opaque; x may
+                              be a contiguous shard, too, but no strided or zigzag one (TG_ERR_PLACEMENT) */
     const char *buffer;    /* the result lies in the named buffer (tg_lease); NULL: its own memory */
 } tg_sp_opts;
 #define TG_SP(...) (&(tg_sp_opts){.size = sizeof(tg_sp_opts), __VA_ARGS__})

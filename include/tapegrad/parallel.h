@@ -102,8 +102,9 @@ TG_API int tg_rank_groups(const char *order, const int *sizes, const char *axes,
  * compares I and R leaves over the axis: on tp and cp at their first use, on dp by tg_grads_finalize). Undeclared:
  * parameters and what the library made are I, the caller's bytes (tg_from_host, tg_wrap, tg_write) V on tp, cp and dp,
  * and I on the expert grid's axes; pp places nothing. Parameters are never P, nor V without a layout. Where several
- * axes shard one dim, the axis placed first is the major one. An axis of one rank takes any placement and keeps none. A
- * leaf is placed once on an axis (TG_ERR_STATE), which etp and tp may share (tg_parallel_opts). */
+ * axes shard one dim, the axis placed first is the major one, whose chunks the others may cut. An axis of one rank
+ * takes any placement and keeps none. A leaf is placed once on an axis (TG_ERR_STATE), which etp and tp may share
+ * (tg_parallel_opts). */
 TG_API tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_placement placement);
 /* What can be read off any tensor; an op's result has what the one rule gave. I where x was never placed. */
 TG_API tg_placement tg_placement_of(const tg_tensor *x, tg_axis axis);

@@ -356,10 +356,16 @@ tg_status tg_backward_run(tg_tape *t, tg_tensor *const *roots, int n, const tg_p
 
 /* ---- The public side ---- */
 
+/* A pass that ended early has left out calls that other ranks may wait in. */
+static tg_status ended(const tg_tape *t, tg_status s) {
+    if (s != TG_OK && t && t->collectives) tg_ctx_skip(t->ctx);
+    return s;
+}
+
 tg_status tg_backward(tg_tape *t, tg_tensor *root) {
-    TG_TRY(tg_tape_check_with(t, &root, 1, "tg_backward"));
     tg_pass_opts o = {0};
-    return tg_backward_run(t, &root, 1, &o, "tg_backward");
+    tg_status s = tg_tape_check_with(t, &root, 1, "tg_backward");
+    return ended(t, s == TG_OK ? tg_backward_run(t, &root, 1, &o, "tg_backward") : s);
 }
 
 static tg_status backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_backward_opts *given) {
@@ -383,12 +389,6 @@ static tg_status backward_with(tg_tape *t, tg_tensor *const *roots, int n, const
     }
     tg_pass_opts o = {.seeds = opts.seeds, .only = opts.inputs, .n_only = opts.n_inputs, .retain = opts.retain};
     return tg_backward_run(t, roots, n, &o, "tg_backward_with");
-}
-
-/* A pass that ended early has left out calls that other ranks may wait in. */
-static tg_status ended(const tg_tape *t, tg_status s) {
-    if (s != TG_OK && t && t->collectives) tg_ctx_skip(t->ctx);
-    return s;
 }
 
 tg_status tg_backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_backward_opts *opts) {

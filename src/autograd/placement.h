@@ -63,6 +63,8 @@ tg_status tg_placement_convert(tg_call *c, const tg_rules *r, tg_axis axis);
 /* p with axis converted. Where axes share a dim the one that comes is minor, and those inside the one that goes close
  * up. */
 const tg_placing *tg_place_converted(tg_ctx *ctx, const tg_placing *p, tg_axis axis, tg_placement to);
+/* The same with the axis in its place among them, to.order, as it had it before a conversion. */
+const tg_placing *tg_place_returned(tg_ctx *ctx, const tg_placing *p, tg_axis axis, tg_placement to);
 
 /* ---- For infer, beside tg_call_role and tg_call_linear of extend.h ---- */
 

@@ -32,15 +32,24 @@ static int sharers(const tg_ctx *ctx, const tg_placing *p, int dim, tg_axis but)
     return n;
 }
 
-const tg_placing *tg_place_converted(tg_ctx *ctx, const tg_placing *p, tg_axis axis, tg_placement to) {
+const tg_placing *tg_place_returned(tg_ctx *ctx, const tg_placing *p, tg_axis axis, tg_placement to) {
     tg_placement at[TG_MAX_AXES] = {{0}};
     if (p) memcpy(at, p->at, sizeof at);
     tg_placement old = at[axis];
-    if (sharded(to)) to.order = (uint8_t)sharers(ctx, p, to.dim, axis);
-    for (int a = 0; sharded(old) && a < TG_MAX_AXES; a++)
-        if (a != (int)axis && sharded(at[a]) && at[a].dim == old.dim && at[a].order > old.order) at[a].order--;
+    int others = sharded(to) ? sharers(ctx, p, to.dim, axis) : 0;
+    if (to.order > others) to.order = (uint8_t)others;
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        if (a == (int)axis || !sharded(at[a])) continue;
+        if (sharded(old) && at[a].dim == old.dim && at[a].order > old.order) at[a].order--;
+        if (sharded(to) && at[a].dim == to.dim && at[a].order >= to.order) at[a].order++;
+    }
     at[axis] = to;
     return tg_place_intern(ctx, at);
+}
+
+const tg_placing *tg_place_converted(tg_ctx *ctx, const tg_placing *p, tg_axis axis, tg_placement to) {
+    to.order = UINT8_MAX;
+    return tg_place_returned(ctx, p, axis, to);
 }
 
 /* ---- The check ---- */

@@ -536,7 +536,7 @@ tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *c
     }
     if (state && destroy && !kept) destroy(state);
     if (TG_LIKELY(s == TG_OK)) return s;
-    if (op && op->collective && t) tg_ctx_skip(t->ctx);
+    if (op && op->collective) tg_ctx_skip(tg_tape_inert(t, in, n_in)->ctx);
     for (int i = 0; out && n_out <= MAX_LIST && i < n_out; i++) out[i] = tg_tape_inert(t, in, n_in);
     return s;
 }

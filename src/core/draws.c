@@ -158,13 +158,14 @@ static tg_status lie_of(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_pl
     for (int i = ndim - 1; i >= 0; i--) {
         l->n[i] = cuts_of(ctx, at, i, l->cuts[i]);
         l->step[i] = l->numel;
-        l->numel *= shape[i];
-        for (int k = 0; k < l->n[i]; k++) {
-            l->numel *= l->cuts[i][k].size;
-            if (shape[i] % chunks_of(&l->cuts[i][k]))
+        int64_t size = shape[i]; /* of what the k-th axis has cut: the minor one last */
+        for (int k = l->n[i] - 1; k >= 0; k--) {
+            if (size % chunks_of(&l->cuts[i][k]))
                 return tg_fail(ctx, TG_ERR_SHAPE, "random draws: dim %d of size %lld is sharded in %lld chunks", i,
-                               (long long)shape[i], (long long)chunks_of(&l->cuts[i][k]));
+                               (long long)size, (long long)chunks_of(&l->cuts[i][k]));
+            size *= l->cuts[i][k].size;
         }
+        l->numel *= size;
     }
     stack(ctx, at, l);
     return TG_OK;

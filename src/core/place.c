@@ -100,6 +100,33 @@ int64_t tg_place_scale(const tg_tensor *x, int d) {
     return n;
 }
 
+/* ---- Chunks ---- */
+
+static int64_t chunks_of(tg_placement p) { return p.layout == TG_STRIDED ? p.chunks : p.layout == TG_ZIGZAG ? 2 : 1; }
+
+static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
+
+tg_status tg_place_check_shard(const tg_tensor *x, const tg_placing *p, tg_placement is, uint32_t yet,
+                               const char *who) {
+    const tg_grid *g = &x->ctx->grid;
+    int64_t chunks = chunks_of(is), rest = chunks < 1 ? 1 : x->shape[is.dim] % chunks;
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        bool within = p && g->axes >> a & 1 && sharded(p->at[a]) && p->at[a].dim == is.dim && p->at[a].order > is.order;
+        if (chunks > 0 && (within || yet >> a & 1)) rest = rest * g->size[a] % chunks;
+    }
+    if (!rest) return TG_OK;
+    char what[160];
+    tg_describe(x, what, sizeof what);
+    return tg_fail(x->ctx, TG_ERR_SHAPE, "%s: dim %d of %s does not come in %lld chunks", who, is.dim, what,
+                   (long long)chunks);
+}
+
+tg_status tg_place_check_shards(const tg_tensor *x, const tg_placing *p, uint32_t yet, const char *who) {
+    for (int a = 0; p && a < TG_MAX_AXES; a++)
+        if (x->ctx->grid.axes >> a & 1 && sharded(p->at[a])) TG_TRY(tg_place_check_shard(x, p, p->at[a], yet, who));
+    return TG_OK;
+}
+
 /* ---- Text ---- */
 
 size_t tg_placement_name(tg_placement p, char *buf, size_t n) {

@@ -36,6 +36,10 @@ const char *tg_axis_name(tg_axis axis);
 size_t tg_placement_name(tg_placement p, char *buf, size_t n); /* "V0:s3" */
 /* How many times larger than the local one dim d of x is, over all axes that shard it. */
 int64_t tg_place_scale(const tg_tensor *x, int d);
+/* Whether an axis that lies so can have cut its dim in chunks: it has cut the local size times the ranks of the axes
+ * within it, as p has them, and of those that may come within it yet. The second: of each axis of p. */
+tg_status tg_place_check_shard(const tg_tensor *x, const tg_placing *p, tg_placement is, uint32_t yet, const char *who);
+tg_status tg_place_check_shards(const tg_tensor *x, const tg_placing *p, uint32_t yet, const char *who);
 /* What a gradient of a tensor that lies so has: R and P change places. */
 const tg_placing *tg_place_dual(tg_ctx *ctx, const tg_placing *p);
 void tg_places_free(tg_ctx *ctx);

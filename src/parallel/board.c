@@ -68,7 +68,7 @@ void tg_board_unref(tg_ctx *ctx, tg_board *b) {
 /* Others cannot look this process's addresses up; and a signal handler may not. So each site is described when it is
  * first met: file and line for other processes, the symbol, which costs less, where they can find the line by
  * themselves. */
-static void keep_site(tg_board *b, uint64_t site) {
+void tg_board_keep_site(tg_board *b, uint64_t site) {
     tg_card *c = &b->card[b->me];
     for (uint64_t i = 0, at = site >> 2; i < 8; i++, at++) {
         _Atomic uint64_t *place = &c->sites[at % TG_SITES].site;
@@ -95,7 +95,7 @@ uint64_t tg_board_now(void) {
 uint64_t tg_card_post(tg_board *b, tg_note *note) {
     tg_card *c = &b->card[b->me];
     uint64_t word[TG_NOTE_WORDS];
-    if (note->site) keep_site(b, note->site);
+    if (note->site) tg_board_keep_site(b, note->site);
     note->index = atomic_load_explicit(&c->calls, memory_order_relaxed) + 1;
     note->began = tg_board_now();
     memcpy(word, note, sizeof word);

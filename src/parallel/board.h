@@ -83,6 +83,7 @@ void tg_board_unref(tg_ctx *ctx, tg_board *b);
 uint64_t tg_board_now(void); /* nanoseconds */
 /* Adds a call to the rank's own card: its index. */
 uint64_t tg_card_post(tg_board *b, tg_note *note);
+void tg_board_keep_site(tg_board *b, uint64_t site); /* so that other ranks can say where it is */
 void tg_card_settle(tg_board *b, uint64_t index, int state);
 bool tg_card_note(const tg_card *c, uint64_t index, tg_note *note); /* false: overwritten since */
 bool tg_card_last(const tg_card *c, tg_note *note);

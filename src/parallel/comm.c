@@ -102,7 +102,8 @@ tg_comm *tg_comm_new_on(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int ra
             listen(c);
         else
             ops->close(ctx, state);
-    } else if (ctx && ops && ops->size == sizeof *ops && ops->close) {
+    } else if (ctx && ops && ops->size >= offsetof(tg_comm_ops, close) + sizeof ops->close && ops->close) {
+        /* A table of another version has the slot at the same place: later ones are added behind it. */
         ops->close(ctx, state);
     }
     return tg_comm_or_inert(c);
@@ -215,55 +216,58 @@ static bool nobody_is_left_out(const colored *all, int n, int *ranks) {
 }
 
 /* By transports that move what is on a device. */
-static tg_status exchange_on_device(tg_comm *c, colored mine, colored *all) {
+static tg_status exchange_on_device(tg_comm *c, tg_transfer *call, const colored *mine, colored *all) {
     tg_ctx *ctx = c->ctx;
-    tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(2), &mine);
+    tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(2), mine);
     tg_tensor *y = tg_zeros(ctx, TG_I64, TG_SHAPE(c->size, 2));
     if (ctx->status == TG_OK) {
-        tg_transfer call = {.kind = TG_ALL_GATHER, .dtype = TG_I64, .src = tg_data(x), .dst = tg_data(y), .count = 2};
-        if (tg_comm_exchange(c, &call) == TG_OK) tg_read(y, all, (size_t)c->size * sizeof *all);
+        call->src = tg_data(x);
+        call->dst = tg_data(y);
+        if (tg_comm_exchange(c, call) == TG_OK) tg_read(y, all, (size_t)c->size * sizeof *all);
     }
     tg_drop(x);
     tg_drop(y);
     return ctx->status;
 }
 
-static tg_status exchange_colors(tg_comm *c, colored mine, colored *all) {
-    tg_transfer call = {.kind = TG_ALL_GATHER, .dtype = TG_I64, .src = &mine, .dst = all, .count = 2};
+static tg_status exchange_colors(tg_comm *c, colored mine, colored *all, const void *site) {
+    tg_transfer call = {
+        .kind = TG_ALL_GATHER, .dtype = TG_I64, .src = &mine, .dst = all, .count = 2, .site = site};
     all[c->rank] = mine;
     if (c->size == 1) return TG_OK;
-    return c->ops->host ? tg_comm_exchange(c, &call) : exchange_on_device(c, mine, all);
+    return c->ops->host ? tg_comm_exchange(c, &call) : exchange_on_device(c, &call, &mine, all);
 }
 
-static tg_comm *split(tg_comm *c, colored mine, colored *all, int *ranks, const char *name, tg_axis axis) {
-    if (exchange_colors(c, mine, all) != TG_OK) return tg_comm_or_inert(NULL);
+static tg_comm *split(tg_comm *c, colored mine, colored *all, int *ranks, const char *name, tg_axis axis,
+                      const void *site) {
+    if (exchange_colors(c, mine, all, site) != TG_OK) return tg_comm_or_inert(NULL);
     if (mine.color < 0) return NULL;
     bool together = nobody_is_left_out(all, c->size, ranks);
     return tg_comm_split_known(c, ranks, members(all, c->size, c->rank, ranks), name, axis, together);
 }
 
+static tg_status check_split(const tg_comm *c, tg_axis axis) {
+    if (!tg_comm_ok(c)) return TG_ERR_ABORTED;
+    if (axis < 0 || axis > TG_MAX_AXES)
+        return tg_fail(c->ctx, TG_ERR_ARGUMENT, "tg_comm_split: axis %d, expected an axis or TG_MAX_AXES", (int)axis);
+    if (c->ops->silent && c->size > 1)
+        return tg_fail(c->ctx, TG_ERR_UNSUPPORTED,
+                       "tg_comm_split: transport \"%s\" cannot ask the other ranks for their colors; use "
+                       "tg_parallel_new",
+                       c->ops->name);
+    return TG_OK;
+}
+
 tg_comm *tg_comm_split(tg_comm *c, int color, int key, const char *name, tg_axis axis) {
-    if (!tg_comm_ok(c)) {
-        tg_comm_missed(c, TG_ERR_ABORTED);
-        return tg_comm_or_inert(NULL);
-    }
+    if (tg_comm_missed(c, check_split(c, axis)) != TG_OK) return tg_comm_or_inert(NULL);
     tg_ctx *ctx = c->ctx;
     size_t n = (size_t)c->size;
-    if (axis < 0 || axis > TG_MAX_AXES) {
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_split: axis %d, expected an axis or TG_MAX_AXES", (int)axis);
-        return tg_comm_or_inert(NULL);
-    }
-    if (c->ops->silent && c->size > 1) {
-        tg_fail(ctx, TG_ERR_UNSUPPORTED,
-                "tg_comm_split: transport \"%s\" cannot ask the other ranks for their colors; use tg_parallel_new",
-                c->ops->name);
-        return tg_comm_or_inert(NULL);
-    }
     colored *all = tg_host_alloc(ctx, n * sizeof *all);
     int *ranks = all ? tg_host_alloc(ctx, n * sizeof *ranks) : NULL;
-    tg_comm *g = ranks ? split(c, (colored){color, key}, all, ranks, name, axis) : tg_comm_or_inert(NULL);
+    tg_comm *g = ranks ? split(c, (colored){color, key}, all, ranks, name, axis, TG_SITE) : tg_comm_or_inert(NULL);
     tg_host_free(ctx, ranks, n * sizeof *ranks);
     tg_host_free(ctx, all, n * sizeof *all);
+    tg_comm_missed(c, ctx->status);
     return g;
 }
 

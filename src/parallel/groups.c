@@ -275,16 +275,17 @@ static void drop_groups(tg_parallel *p) {
 
 static const tg_parallel inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
 
-tg_parallel *tg_parallel_new(tg_comm *world, const tg_parallel_opts *given) {
+/* NULL on an error. */
+static tg_parallel *make(tg_comm *world, const tg_parallel_opts *given) {
     tg_ctx *ctx = tg_comm_ctx(world);
     tg_parallel_opts o;
-    if (!tg_ok(ctx)) return (tg_parallel *)&inert;
+    if (!tg_ok(ctx)) return NULL;
     tg_options(ctx, &o, sizeof o, given, "tg_parallel_new: the options");
     if (ctx->parallel)
         tg_fail(ctx, TG_ERR_STATE, "tg_parallel_new: the context has one already; tg_parallel_free it first");
-    if (ctx->status != TG_OK || check_sizes(ctx, &o, tg_comm_size(world)) != TG_OK) return (tg_parallel *)&inert;
+    if (ctx->status != TG_OK || check_sizes(ctx, &o, tg_comm_size(world)) != TG_OK) return NULL;
     tg_parallel *p = tg_host_alloc(ctx, sizeof *p);
-    if (!p) return (tg_parallel *)&inert;
+    if (!p) return NULL;
     *p = (tg_parallel){.ctx = ctx, .world = world, .o = o};
     if (strlen(o.order) >= sizeof p->order)
         tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: the order \"%s\" is too long", o.order);
@@ -294,10 +295,16 @@ tg_parallel *tg_parallel_new(tg_comm *world, const tg_parallel_opts *given) {
     if (ctx->status != TG_OK) {
         drop_groups(p);
         tg_host_free(ctx, p, sizeof *p);
-        return (tg_parallel *)&inert;
+        return NULL;
     }
     ctx->parallel = p;
     return p;
+}
+
+tg_parallel *tg_parallel_new(tg_comm *world, const tg_parallel_opts *given) {
+    tg_parallel *p = make(world, given);
+    tg_comm_missed(world, p ? TG_OK : TG_ERR_ABORTED);
+    return p ? p : (tg_parallel *)&inert;
 }
 
 void tg_parallel_free(tg_parallel *p) {

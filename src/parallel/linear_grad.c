@@ -240,19 +240,21 @@ static linear_params params_of(const tg_comm *comm, const tg_linear_grad_opts *o
     };
 }
 
+static tg_status options(tg_tape *t, tg_tensor *const xw[2], const tg_linear_grad_opts *given, bool frozen,
+                         const char *who, tg_linear_grad_opts *o) {
+    TG_TRY(tg_tape_check_with(t, xw, 2, who));
+    TG_TRY(tg_options(t->ctx, o, sizeof *o, given, who));
+    if (frozen && (o->deferred || o->fused_wgrad))
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: a frozen weight has no gradient to %s", who,
+                       o->deferred ? "defer" : "fuse");
+    return TG_OK;
+}
+
 static tg_tensor *record(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *comm,
                          const tg_linear_grad_opts *given, bool frozen, const char *who, const void *site) {
     tg_linear_grad_opts o;
-    if (!t) {
-        tg_tape_check_with(t, (tg_tensor *const[]){x, w}, 2, who);
-        return tg_tape_inert(t, (tg_tensor *const[]){x, w}, 2);
-    }
-    if (tg_options(t->ctx, &o, sizeof o, given, who) != TG_OK) return tg_inert(t->ctx);
-    if (frozen && (o.deferred || o.fused_wgrad)) {
-        tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: a frozen weight has no gradient to %s", who,
-                o.deferred ? "defer" : "fuse");
-        return tg_inert(t->ctx);
-    }
+    tg_tensor *const xw[] = {x, w};
+    if (tg_comm_missed(comm, options(t, xw, given, frozen, who, &o)) != TG_OK) return tg_tape_inert(t, xw, 2);
     if (frozen && tg_requires_grad(w)) w = tg_detach(t, w);
     linear_params p = params_of(comm, &o);
     tg_tensor *y = tg_inert(t->ctx);

@@ -323,7 +323,9 @@ tg_comm *tg_comm_link_new(tg_ctx *ctx, const tg_link_ops *ops, void *state, int 
     bool valid = tg_ok(ctx) && check_layer(ctx, ops, state, rank, size) == TG_OK;
     tg_link_rank *self = valid ? tg_host_alloc(ctx, sizeof *self) : NULL;
     if (!self) {
-        if (ops && ops->size == sizeof *ops && ops->close && state) ops->close(state, false, nothing_landed);
+        /* A table of another version has the slot at the same place: later ones are added behind it. */
+        bool closes = ops && ops->size >= offsetof(tg_link_ops, close) + sizeof ops->close && ops->close;
+        if (closes && state) ops->close(state, false, nothing_landed);
         return tg_comm_or_inert(NULL);
     }
     *self = (tg_link_rank){.ctx = ctx, .table = tg_link_transport, .layer = ops, .state = state, .me = rank,

@@ -58,6 +58,15 @@ static int members_of(const address *all, int n, int rank) {
     return members;
 }
 
+/* Whether ranks of this node are threads of one process: its locks on the file would not tell of each of them, so they
+ * do without. */
+static bool are_threads(const address *all, int n, int rank) {
+    for (int i = 0; i < n; i++)
+        for (int k = 0; all[i].node == all[rank].node && k < i; k++)
+            if (all[k].node == all[i].node && all[k].pid == all[i].pid) return true;
+    return false;
+}
+
 /* A descriptor of our own, which other programs do not inherit: the kernel drops a process's locks on a file with the
  * first descriptor that it closes. */
 static int open_file(const address *a) {
@@ -79,7 +88,6 @@ static bool can_be_mapped(int fd) {
 
 static void make_file(address *mine, int n) {
     struct stat file = {.st_ino = 0};
-    mine->pid = getpid();
     mine->fd = tg_region_file(n);
     if (mine->fd < 0) return;
     fcntl((int)mine->fd, F_SETFD, FD_CLOEXEC);
@@ -112,10 +120,10 @@ static tg_status all_can(tg_comm *world, const address *all, int fd, bool *can, 
 static tg_status meet(tg_comm *world, address *all, tg_comm **node, bool *in_one) {
     int n = world->size, me = world->rank, fd = -1;
     bool can;
-    address mine = {.node = node_of(world), .fd = -1};
+    address mine = {.node = node_of(world), .pid = getpid(), .fd = -1};
     TG_TRY(tell(world, &mine, all, sizeof mine / sizeof(int64_t)));
     int first = first_of(all, me);
-    bool others = members_of(all, n, me) > 1;
+    bool others = members_of(all, n, me) > 1 && !are_threads(all, n, me);
     if (others && first == me) make_file(&mine, n);
     TG_TRY(tell(world, &mine, all, sizeof mine / sizeof(int64_t)));
     if (others) fd = first == me ? (int)mine.fd : open_file(&all[first]);

@@ -45,11 +45,21 @@ static int64_t total(const int64_t *rows, int n) {
     return sum;
 }
 
+/* How many chunks of the dim a rank has. */
+static int64_t chunks_of(const tg_mapping_params *p) {
+    return p->shard.layout == TG_STRIDED ? p->shard.chunks : p->shard.layout == TG_ZIGZAG ? 2 : 1;
+}
+
 /* Sizes of splits that x must have along dim 0: all of them, or this rank's. */
 static tg_status check_splits(tg_call *c, bool whole) {
     tg_mapping_params *p = tg_mapping_of(c);
     const tg_tensor *x = c->in[0];
     if (p->dim != 0) return tg_call_fail(c, TG_ERR_ARGUMENT, "uneven parts of dim %d: expected dim 0", p->dim);
+    if (chunks_of(p) != 1)
+        return tg_call_fail(c, TG_ERR_PLACEMENT,
+                            "given parts (splits) of a shard in %lld chunks a rank, whose rows are no one part of the "
+                            "whole: expected a contiguous shard, or splits NULL",
+                            (long long)chunks_of(p));
     int64_t each = 1, n = tg_comm_size(p->comm);
     for (int d = 1; d < x->ndim; d++) each *= x->shape[d];
     TG_TRY(tg_mapping_counts(c, &p->splits, each, &p->counts));
@@ -57,11 +67,6 @@ static tg_status check_splits(tg_call *c, bool whole) {
     if (x->shape[0] == want) return TG_OK;
     return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %lld rows: expected %lld, %s", (long long)x->shape[0],
                         (long long)want, whole ? "the sum of the splits" : "this rank's split");
-}
-
-/* How many chunks of the dim a rank has. */
-static int64_t chunks_of(const tg_mapping_params *p) {
-    return p->shard.layout == TG_STRIDED ? p->shard.chunks : p->shard.layout == TG_ZIGZAG ? 2 : 1;
 }
 
 static tg_status check_parts(tg_call *c, bool whole) {

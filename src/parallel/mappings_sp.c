@@ -1,9 +1,15 @@
 /* Sequence parallelism: rows gathered and reduce-scattered, in equal or given parts. */
 #include "parallel/mapping.h"
 
-static tg_mapping_params params_of(tg_comm *c, const tg_sp_opts *o) {
-    return (tg_mapping_params){
-        .comm = c, .dim = 0, .invariant = o->invariant, .splits = o->splits, .buffer = o->buffer};
+/* Without a tape nothing, which recording refuses. */
+static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given, const char *who,
+                           tg_mapping_params *p) {
+    tg_sp_opts o;
+    *p = (tg_mapping_params){0};
+    if (!t) return TG_OK;
+    TG_TRY(tg_comm_missed(c, tg_options(t->ctx, &o, sizeof o, given, who)));
+    *p = (tg_mapping_params){.comm = c, .invariant = o.invariant, .splits = o.splits, .buffer = o.buffer};
+    return TG_OK;
 }
 
 #define SPLITS(...) (const int64_t[]){__VA_ARGS__}
@@ -58,9 +64,8 @@ const tg_op tg_op_gather_from_sp = {
 /* x [s/n, ..], this rank's rows (splits[r] of rank r) -> [s, ..]. The ranks go on to use a share each, and backward
  * reduce-scatters; or, invariant, all do the same, and backward keeps this rank's rows. opts may be NULL. */
 tg_tensor *tg_gather_from_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_opts *opts) {
-    tg_sp_opts o;
-    if (t && tg_options(t->ctx, &o, sizeof o, opts, "tg_gather_from_sp: the options") != TG_OK) return tg_inert(t->ctx);
-    tg_mapping_params p = t ? params_of(c, &o) : (tg_mapping_params){0};
+    tg_mapping_params p;
+    if (params_of(t, c, opts, "tg_gather_from_sp: the options", &p) != TG_OK) return tg_inert(t->ctx);
     return tg_mapping_record(t, &tg_op_gather_from_sp, &p, x, TG_SITE);
 }
 
@@ -98,9 +103,7 @@ const tg_op tg_op_reduce_scatter_to_sp = {
 /* x [s, ..], an addend on every rank -> this rank's rows of the sum: [s/n, ..], or splits[r] of them. Backward gathers.
  * opts may be NULL. */
 tg_tensor *tg_reduce_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_opts *opts) {
-    tg_sp_opts o;
-    if (t && tg_options(t->ctx, &o, sizeof o, opts, "tg_reduce_scatter_to_sp: the options") != TG_OK)
-        return tg_inert(t->ctx);
-    tg_mapping_params p = t ? params_of(c, &o) : (tg_mapping_params){0};
+    tg_mapping_params p;
+    if (params_of(t, c, opts, "tg_reduce_scatter_to_sp: the options", &p) != TG_OK) return tg_inert(t->ctx);
     return tg_mapping_record(t, &tg_op_reduce_scatter_to_sp, &p, x, TG_SITE);
 }

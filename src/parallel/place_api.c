@@ -54,7 +54,7 @@ static tg_status check_grid(const tg_parallel *p, const tg_ctx *ctx, tg_axis axi
 }
 
 /* A shard's dim made non-negative, its layout one that the local size can have. */
-static tg_status check_placement(const tg_tensor *x, tg_placement *to, const char *who) {
+static tg_status check_placement(const tg_tensor *x, tg_placement *to, uint32_t yet, const char *who) {
     char what[160];
     tg_describe(x, what, sizeof what);
     if (to->kind > TG_PARTIAL || (to->kind == TG_VARYING && to->layout > TG_ZIGZAG))
@@ -62,13 +62,9 @@ static tg_status check_placement(const tg_tensor *x, tg_placement *to, const cha
                        who, to->kind, to->layout);
     if (to->kind != TG_VARYING || to->layout == TG_OPAQUE) return TG_OK;
     if (to->dim < 0) to->dim = (int8_t)(to->dim + x->ndim);
-    int64_t chunks = to->layout == TG_STRIDED ? to->chunks : to->layout == TG_ZIGZAG ? 2 : 1;
     if (to->dim < 0 || to->dim >= x->ndim)
         return tg_fail(x->ctx, TG_ERR_SHAPE, "%s: %s has no dim to be sharded there", who, what);
-    if (chunks < 1 || x->shape[to->dim] % chunks)
-        return tg_fail(x->ctx, TG_ERR_SHAPE, "%s: dim %d of %s does not come in %lld chunks", who, to->dim, what,
-                       (long long)chunks);
-    return TG_OK;
+    return tg_place_check_shard(x, NULL, *to, yet, who);
 }
 
 /* asked: by the caller, who may have named the axis by another. */
@@ -90,12 +86,14 @@ static tg_status check_leaf(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_
     return TG_OK;
 }
 
-static tg_status declare(tg_tensor *x, tg_axis axis, tg_placement to) {
+/* yet: the axes that come after it. */
+static tg_status declare(tg_tensor *x, tg_axis axis, tg_placement to, uint32_t yet) {
     tg_ctx *ctx = x->ctx;
     if (!(ctx->grid.axes >> axis & 1)) return TG_OK; /* one rank: it lies as on one */
     if (!tg_ext_of(x)) return ctx->status;
     const tg_placing *p = tg_place_converted(ctx, tg_place_of(x), axis, to);
     TG_TRY(ctx->status);
+    TG_TRY(tg_place_check_shards(x, p, yet, "tg_place"));
     x->place = p;
     x->flags &= (uint16_t) ~(TG_F_GIVEN | TG_F_COMPARED); /* what it is on every axis has been settled */
     x->ext->placed |= 1u << axis;
@@ -108,13 +106,14 @@ tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_place
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     TG_TRY(tg_check(ctx, leaf, "tg_place"));
     TG_TRY(check_grid(p, ctx, axis, "tg_place"));
-    TG_TRY(check_placement(leaf, &placement, "tg_place"));
     tg_axis at[2];
     int n = axes_of(p, axis, at);
+    uint32_t yet = ctx->grid.axes & ~((leaf->ext ? leaf->ext->placed : 0) | 1u << at[0] | 1u << at[n - 1]);
+    TG_TRY(check_placement(leaf, &placement, yet, "tg_place"));
     if (n == 2 && placement.kind == TG_VARYING && placement.layout == TG_ZIGZAG)
         return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_place: a zigzag over edp, which is dp and cp here; place those");
     for (int i = 0; i < n; i++) TG_TRY(check_leaf(leaf, at[i], axis, placement));
-    for (int i = 0; i < n; i++) TG_TRY(declare(leaf, at[i], placement));
+    for (int i = 0; i < n; i++) TG_TRY(declare(leaf, at[i], placement, i + 1 < n ? yet | 1u << at[1] : yet));
     return TG_OK;
 }
 
@@ -123,6 +122,7 @@ tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_place
 typedef struct assume_params {
     tg_axis axis;
     tg_placement to;
+    bool back; /* of a gradient: among axes that share the dim it has its place again */
 } assume_params;
 
 static tg_status assume_infer(tg_call *c) {
@@ -131,7 +131,9 @@ static tg_status assume_infer(tg_call *c) {
     TG_TRY(tg_call_view(c, 0, 0, x->ndim, x->shape, x->stride));
     tg_call_placed(c);
     c->out[0]->place = tg_place_of(x);
-    if (c->ctx->grid.axes >> p->axis & 1) c->out[0]->place = tg_place_converted(c->ctx, tg_place_of(x), p->axis, p->to);
+    if (c->ctx->grid.axes >> p->axis & 1)
+        c->out[0]->place =
+            (p->back ? tg_place_returned : tg_place_converted)(c->ctx, tg_place_of(x), p->axis, p->to);
     return c->ctx->status;
 }
 
@@ -142,6 +144,7 @@ static tg_status assume_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
     const assume_params *p = tg_node_params(n);
     assume_params back = *p;
     tg_tensor *x = tg_node_input(n, 0), *g = gout[0];
+    back.back = true;
     back.to = tg_place_on(x, p->axis);
     if (back.to.kind == TG_REPLICATED || back.to.kind == TG_PARTIAL)
         back.to.kind = back.to.kind == TG_PARTIAL ? TG_REPLICATED : TG_PARTIAL;
@@ -181,11 +184,11 @@ const tg_op tg_op_assume_placement = {
 tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, tg_axis axis, tg_placement to) {
     const char *who = "tg_assume_placement";
     if (tg_tape_check_with(t, &x, 1, who) != TG_OK || tg_check(t->ctx, x, who) != TG_OK ||
-        check_grid(p, t->ctx, axis, who) != TG_OK || check_placement(x, &to, who) != TG_OK)
+        check_grid(p, t->ctx, axis, who) != TG_OK || check_placement(x, &to, 0, who) != TG_OK)
         return tg_tape_inert(t, &x, 1);
     tg_axis at[2];
     for (int i = 0, n = axes_of(p, axis, at); i < n; i++)
-        x = TG_RECORD(t, tg_op_assume_placement, (&(assume_params){at[i], to}), x);
+        x = TG_RECORD(t, tg_op_assume_placement, (&(assume_params){.axis = at[i], .to = to}), x);
     return x;
 }
 

@@ -61,7 +61,7 @@ static tg_status check_place(const tg_shards *s, const char *key, const tg_tenso
             whole &=
                 p->at[a].kind != TG_PARTIAL &&
                 (p->at[a].kind != TG_VARYING || (p->at[a].layout != TG_OPAQUE && tg_parallel_comm(s->p, (tg_axis)a)));
-    if (whole) return TG_OK;
+    if (whole) return tg_place_check_shards(x, p, 0, who);
     tg_place_text(s->ctx, p, text, sizeof text);
     return tg_fail(s->ctx, TG_ERR_PLACEMENT,
                    "%s: '%.128s' is %s; only what is the same on every rank, or a shard with a layout, has a place in "

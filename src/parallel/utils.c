@@ -56,7 +56,8 @@ tg_tensor *tg_split_1d(tg_tape *t, tg_tensor *x, tg_comm *c) {
 tg_tensor *tg_gather_1d(tg_tape *t, tg_tensor *x, int64_t numel, tg_comm *c) {
     tg_mapping_params p = {.comm = c};
     if (t && tg_ok(t->ctx) && numel < 0) {
-        tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_gather_1d: %lld elements, expected 0 or more", (long long)numel);
+        tg_comm_missed(c, tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_gather_1d: %lld elements, expected 0 or more",
+                                  (long long)numel));
         return tg_inert(t->ctx);
     }
     if (t && tg_alive(x)) p.splits = flat_parts(t, numel, tg_comm_size(c));

@@ -81,7 +81,7 @@ static void transports(bad_world *b) {
     later.size = sizeof later + 8;
     QUIET(tg_comm_new_on, is_inert_comm(tg_comm_new_on(NULL, NULL, NULL, 0, 1)));
     GIVES(tg_comm_new_on, ARGUMENT, "the table is NULL", is_inert_comm(tg_comm_new_on(b->ctx, NULL, NULL, 0, 1)));
-    GIVES(tg_comm_new_on, ARGUMENT, "later version", refused_on(b, later, 0, 1, 0));
+    GIVES(tg_comm_new_on, ARGUMENT, "later version", refused_on(b, later, 0, 1, 1));
     GIVES(tg_comm_new_on, ARGUMENT, "required slot", refused_on(b, without(offsetof(tg_comm_ops, name)), 0, 1, 1));
     GIVES(tg_comm_new_on, ARGUMENT, "required slot", refused_on(b, without(offsetof(tg_comm_ops, start)), 0, 1, 1));
     GIVES(tg_comm_new_on, ARGUMENT, "required slot", refused_on(b, without(offsetof(tg_comm_ops, drop)), 0, 1, 1));

@@ -57,6 +57,13 @@ void bad_link(bad_world *b) {
     QUIET(tg_comm_link_new, refused(NULL, &table, TG_LINK_OPEN, 0, 2, 1) && refused(NULL, NULL, TG_LINK_OPEN, 0, 2, 0));
     GIVES(tg_comm_link_new, ARGUMENT, "the table is NULL", refused(b->ctx, NULL, TG_LINK_OPEN, 0, 2, 0));
     GIVES(tg_comm_link_new, ARGUMENT, "later version", refused(b->ctx, &later, TG_LINK_OPEN, 0, 2, 0));
+    tg_link_ops other = table;
+    other.size = offsetof(tg_link_ops, phase);
+    GIVES(tg_comm_link_new, ARGUMENT, "the table's size is", refused(b->ctx, &other, TG_LINK_OPEN, 0, 2, 1));
+    other.size = sizeof other + 8;
+    GIVES(tg_comm_link_new, ARGUMENT, "later version", refused(b->ctx, &other, TG_LINK_OPEN, 0, 2, 1));
+    other.size = 0;
+    GIVES(tg_comm_link_new, ARGUMENT, "the struct's size is 0", refused(b->ctx, &other, TG_LINK_OPEN, 0, 2, 0));
     GIVES(tg_comm_link_new, ARGUMENT, "state is NULL", is_inert_comm(tg_comm_link_new(b->ctx, &table, NULL, 0, 2)));
     GIVES(tg_comm_link_new, ARGUMENT, "required slot", refused_without(b->ctx, offsetof(tg_link_ops, name), 1));
     GIVES(tg_comm_link_new, ARGUMENT, "required slot", refused_without(b->ctx, offsetof(tg_link_ops, send), 1));

@@ -178,7 +178,7 @@ END_TEST
 /* ---- Ranks that disagree ---- */
 
 typedef enum quarrel {
-    KIND, DTYPE, COUNT, REDUCTION, ROOT, PARTS, PAIRS, ORDER, MESSAGE, GROUPS, SKIPPED, EXTRA, QUARRELS
+    KIND, DTYPE, COUNT, REDUCTION, ROOT, PARTS, PAIRS, ORDER, MESSAGE, GROUPS, SKIPPED, SPLIT, EXTRA, QUARRELS
 } quarrel;
 
 static const char *const quarrel_says[QUARRELS][2] = {
@@ -193,6 +193,7 @@ static const char *const quarrel_says[QUARRELS][2] = {
     {"send(f64, 6 elements, to 0)", "recv(f64, 5 elements, from 1)"},
     {"in group \"one\" rank", "in group \"two\" rank"},
     {"all_reduce(f64, 6 elements, sum)", "recv(f64, 6 elements, from 0)"},
+    {"all_reduce(f64, 6 elements, sum)", "all_gather(i64, 2 elements"},
     {"in group \"one\" rank 1 called all_reduce(f64, 6 elements, sum)", "called barrier()"},
 };
 
@@ -239,6 +240,12 @@ static void disagree(quarrel q, tg_ctx *ctx, tg_comm *c, double *room) {
     case SKIPPED: /* one leaves out a call and goes on to a message */
         if (other)
             tg_comm_recv(c, x, 0);
+        else
+            tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
+        break;
+    case SPLIT:
+        if (other)
+            tg_comm_free(tg_comm_split(c, 0, 0, "", TG_MAX_AXES));
         else
             tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
         break;
@@ -292,6 +299,7 @@ START_TEST(ranks_that_disagree_are_told) {
                     ck_assert_msg(q == PARTS || q == PAIRS || n > 2 || (one && two), "%s", m);
                     ck_assert_msg(strstr(m, quarrel_says[q][0]) && strstr(m, quarrel_says[q][1]) && strstr(m, " from "),
                                   "%s", m);
+                    ck_assert_msg(!strstr(m, "(nil)") && !strstr(m, "0x0000000000000000"), "%s", m);
                     ck_assert_uint_eq(end->word[r], 1);
                 }
             }

@@ -205,7 +205,8 @@ END_TEST
 
 /* Calls in which ranks of tp meet; those from FIRST_OF_SP on under sequence parallelism. */
 typedef enum meets {
-    FORWARD, APPLY, LOSS, LOGITS, NEXT, RECOMPUTE, REPLAY, DATA, STEP, DRAIN, INFER, MEETS, FIRST_OF_SP = DRAIN
+    FORWARD, APPLY, LOSS, LOGITS, NEXT, RECOMPUTE, REPLAY, DATA, BACKWARD, STEP, DRAIN, INFER, MEETS,
+    FIRST_OF_SP = DRAIN
 } meets;
 
 typedef struct model {
@@ -216,7 +217,7 @@ typedef struct model {
     tg_module *gpt, *row, *column, *infer_row, *infer_column;
     tg_gpt_cache *cache;
     tg_graph *graph;
-    tg_tensor *ids, *part, *shard, *rows;
+    tg_tensor *ids, *part, *shard, *rows, *whole, *root;
 } model;
 
 static tg_status step_of(void *state, tg_ctx *ctx) {
@@ -237,7 +238,9 @@ static void make_model(model *m, tg_ctx *ctx, tg_parallel *p) {
     m->part = tg_from_host(ctx, TG_F32, TG_SHAPE(2, 8), ones);
     m->shard = tg_from_host(ctx, TG_F32, TG_SHAPE(2, 1, 8 / tp), ones);
     m->rows = tg_from_host(ctx, TG_F32, TG_SHAPE(2 / tp, 1, 8), ones);
+    m->whole = tg_from_host(ctx, TG_F32, TG_SHAPE(2, 8), ones);
     tg_place(p, m->ids, TG_TP, TG_I);
+    tg_place(p, m->whole, TG_TP, TG_I);
     tg_place(p, m->part, TG_TP, TG_P);
     tg_place(p, m->shard, TG_TP, TG_SHARD(2));
     tg_place(p, m->rows, TG_TP, sp ? TG_SHARD(0) : TG_I);
@@ -248,6 +251,8 @@ static void make_model(model *m, tg_ctx *ctx, tg_parallel *p) {
     }
     if (sp) tg_backward(m->t, tg_sum(m->t, tg_module_forward(m->column, m->t, m->rows), TG_ALL_DIMS, false));
     m->graph = tg_capture(ctx, step_of, m); /* calls it once */
+    tg_set_requires_grad(m->whole, true);
+    m->root = tg_sum(m->t, tg_copy_to_tp(m->t, m->whole, m->tp), TG_ALL_DIMS, false);
 }
 
 static void free_model(model *m) {
@@ -255,9 +260,9 @@ static void free_model(model *m) {
     tg_gpt_cache_free(m->cache);
     tg_module *all[] = {m->gpt, m->row, m->column, m->infer_row, m->infer_column};
     for (int i = 0; i < 5; i++) tg_module_free(all[i]);
-    tg_tensor *inputs[] = {m->ids, m->part, m->shard, m->rows};
+    tg_tensor *inputs[] = {m->ids, m->part, m->shard, m->rows, m->whole};
     tg_tape_free(m->t);
-    for (int i = 0; i < 4; i++) tg_drop(inputs[i]);
+    for (int i = 0; i < 5; i++) tg_drop(inputs[i]);
 }
 
 static tg_status reduced(void *tp, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
@@ -281,6 +286,7 @@ static tg_tensor *meet(model *m, meets which) {
         tg_replay_run(r, reduced, m->tp, &m->part, 1, &y, 1, NULL);
         return y;
     case DATA: tg_broadcast_data(m->t, &y, 1, TG_F32, m->tp); return y;
+    case BACKWARD: tg_backward(m->t, m->root); return tg_grad_of(m->whole);
     case STEP: tg_graph_replay(m->graph); return NULL;
     case INFER: return tg_inference_next(m->infer_row, m->infer_column, m->t, m->shard, &residual);
     default: tg_wgrads_drain(m->column); return NULL;
@@ -362,6 +368,57 @@ START_TEST(a_data_parallel_rank_may_leave_out_a_micro_batch) {
 }
 END_TEST
 
+static void wrong_count(model *m) { tg_gather_1d(m->t, m->whole, -1, m->tp); }
+static void wrong_options(model *m) { tg_gather_from_sp(m->t, m->rows, m->tp, &(tg_sp_opts){0}); }
+static void wrong_part_options(model *m) { tg_reduce_scatter_to_sp(m->t, m->part, m->tp, &(tg_sp_opts){0}); }
+static void no_tape_gather(model *m) { tg_all_gather(NULL, m->rows, 0, m->tp); }
+static void no_tape_data(model *m) { tg_broadcast_data(NULL, &(tg_tensor *){m->part}, 1, TG_F32, m->tp); }
+
+static void linear(model *m, tg_tape *t, const tg_linear_grad_opts *opts) {
+    tg_linear_with_frozen_weight(t, m->whole, m->whole, NULL, m->tp, opts);
+}
+
+static void no_tape_linear(model *m) { linear(m, NULL, TG_LINEAR_GRAD(.allreduce_dgrad = true)); }
+static void wrong_linear(model *m) { linear(m, m->t, &(tg_linear_grad_opts){0}); }
+static void frozen_fused(model *m) { linear(m, m->t, TG_LINEAR_GRAD(.fused_wgrad = true)); }
+
+static void frozen_waits(model *m) {
+    tg_wgrads *later = tg_wgrads_new(m->ctx, TG_NONE);
+    linear(m, m->t, TG_LINEAR_GRAD(.deferred = later));
+    tg_wgrads_free(later);
+}
+
+static void wrong_split(model *m) { tg_comm_free(tg_comm_split(m->tp, 0, 0, "", (tg_axis)77)); }
+static void wrong_grid(model *m) { tg_parallel_new(tg_parallel_world(m->p), TG_PARALLEL(.tp = 3)); }
+static void second_grid(model *m) { tg_parallel_new(tg_parallel_world(m->p), TG_PARALLEL(.tp = 2)); }
+
+/* Wrong arguments of one rank alone: calls that the others make. */
+static void (*const wrong_calls[])(model *m) = {wrong_count,   wrong_options, wrong_part_options, no_tape_gather,
+                                                no_tape_data,  no_tape_linear, wrong_linear,      frozen_fused,
+                                                frozen_waits,  wrong_split,   wrong_grid,        second_grid};
+
+START_TEST(who_is_refused_for_its_arguments_has_left_out_the_call) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .seed = 3, .threads = 1));
+    tg_comm *world = tg_comm_plan_new(ctx, 0, 2);
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    model m;
+    make_model(&m, ctx, p);
+    for (int i = 0; i < (int)(sizeof wrong_calls / sizeof *wrong_calls); i++) {
+        ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+        uint64_t before = ctx->skips;
+        wrong_calls[i](&m);
+        ck_assert_msg(tg_ctx_status(ctx) == TG_ERR_ARGUMENT || tg_ctx_status(ctx) == TG_ERR_STATE, "call %d: %s", i,
+                      tg_ctx_message(ctx));
+        ck_assert_msg(ctx->skips > before, "call %d: %s", i, tg_ctx_message(ctx));
+        tg_ctx_clear(ctx);
+    }
+    free_model(&m);
+    tg_parallel_free(p);
+    tg_comm_free(world);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 /* ---- Refusals ---- */
 
 START_TEST(grids_that_do_not_fit_are_refused) {
@@ -405,6 +462,7 @@ int main(void) {
                             every_rank_is_in_its_groups, grids_that_do_not_fit_are_refused,
                             a_grid_recovers_from_a_failure, a_grid_goes_on_with_the_ranks_that_are_left,
                             who_leaves_out_a_call_that_ranks_meet_in_is_out_of_step,
-                            a_data_parallel_rank_may_leave_out_a_micro_batch};
+                            a_data_parallel_rank_may_leave_out_a_micro_batch,
+                            who_is_refused_for_its_arguments_has_left_out_the_call};
     return tg_check_main("groups", tests, sizeof tests / sizeof *tests);
 }

@@ -75,6 +75,35 @@ START_TEST(what_a_leaf_is) {
 }
 END_TEST
 
+/* The chunks of an axis are those of what it has cut, which axes placed after it may cut further. */
+START_TEST(minor_axes_cut_within_chunks) {
+    groups g = begin(); /* rank 1 of tp and of dp */
+    tg_tensor *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(1, 2)), *half = tg_zeros(g.ctx, TG_F64, TG_SHAPE(1));
+    tg_place(g.p, x, TG_DP, TG_SHARD_STRIDED(0, 2));
+    tg_place(g.p, x, TG_TP, TG_SHARD(0));
+    ck_place(x, "tp V0, dp V0:s2");
+    ck_place(tg_reshape(g.t, x, TG_SHAPE(2)), "tp V0, dp V0:s2");
+    tg_place(g.p, half, TG_TP, TG_SHARD_ZIGZAG(0));
+    ck_assert_int_eq(tg_ctx_status(g.ctx), TG_OK);
+    tg_place(g.p, half, TG_DP, TG_I); /* which leaves nothing that could cut it */
+    ck_refused(g, TG_ERR_SHAPE, "dim 0 of f64[1] does not come in 2 chunks");
+    tg_place(g.p, half, TG_DP, TG_SHARD(0));
+    ck_place(half, "tp V0:z, dp V0");
+    tg_tensor *w = tg_param_placed(g.p, "w", TG_F64, TG_SHAPE(4), 1,
+                                   TG_PLACES({TG_DP, TG_SHARD_STRIDED(0, 2)}, {TG_TP, TG_SHARD(0)}));
+    ck_place(w, "tp V0, dp V0:s2");
+    tg_param_placed(g.p, "w", TG_F64, TG_SHAPE(4), 1, TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_SHARD_ZIGZAG(0)}));
+    ck_refused(g, TG_ERR_SHAPE, "dim 0 of size 1 on a rank of dp does not come in 2 chunks");
+    tg_ctx *one = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
+    double whole[4], mine = 0;
+    tg_read_f64(tg_param(one, "w", TG_SHAPE(4), 1), whole, 4);
+    tg_read_f64(w, &mine, 1);
+    ck_assert_double_eq(mine, whole[3]);
+    tg_ctx_free(one);
+    end(&g);
+}
+END_TEST
+
 START_TEST(placements_go_with_the_bytes) {
     groups g = begin();
     tg_tensor *w = tg_param(g.ctx, "w", TG_SHAPE(2, 3), 1), *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3));
@@ -328,6 +357,27 @@ static void step(groups *g, tg_tensor *x, tg_tensor *w) {
     tg_tape_reset(g->t);
 }
 
+/* dp cuts dim 0 first, and tp what it left: so does the gradient lie, whichever axis the claim took off. */
+START_TEST(the_gradient_of_a_claim_has_its_axes_in_their_order) {
+    static const tg_axis taken[] = {TG_DP, TG_TP};
+    for (int i = 0; i < 2; i++) {
+        groups g = begin();
+        tg_tensor *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4)), *seed = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4)), *grad;
+        tg_place(g.p, x, TG_DP, TG_SHARD_STRIDED(0, 2));
+        tg_place(g.p, x, TG_TP, TG_SHARD(0));
+        tg_place(g.p, seed, taken[!i], i ? TG_SHARD_STRIDED(0, 2) : TG_SHARD(0));
+        tg_set_requires_grad(x, true);
+        tg_tensor *y = tg_assume_placement(g.t, x, g.p, taken[i], TG_I);
+        tg_grad(g.t, &y, 1, &x, 1, &grad, TG_GRAD(.create_graph = true, .seeds = &seed));
+        ck_assert_msg(tg_ctx_status(g.ctx) == TG_OK, "%s", tg_ctx_message(g.ctx));
+        ck_place(grad, "tp V0, dp V0:s2");
+        ck_assert_int_eq(tg_placement_of(grad, TG_DP).order, 0);
+        ck_assert_int_eq(tg_placement_of(grad, TG_TP).order, 1);
+        end(&g);
+    }
+}
+END_TEST
+
 START_TEST(a_steady_step_allocates_nothing_for_placements) {
     groups g = begin();
     tg_tensor *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3)), *w = tg_param(g.ctx, "w", TG_SHAPE(2, 3), 1);
@@ -382,10 +432,12 @@ START_TEST(check_mode_compares_claims) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {what_a_leaf_is, placements_go_with_the_bytes, gradients_lie_dually,
-                                  roots_are_seeded_by_placement, a_callers_seed_has_the_dual_placement,
-                                  hooks_see_the_dual_placement, a_recomputation_places_alike_in_both_runs,
-                                  without_grad_equal_is_equal, a_claim_says_its_name,
-                                  a_steady_step_allocates_nothing_for_placements, check_mode_compares_claims};
+    const TTest *const tests[] = {what_a_leaf_is, minor_axes_cut_within_chunks, placements_go_with_the_bytes,
+                                  gradients_lie_dually, roots_are_seeded_by_placement,
+                                  a_callers_seed_has_the_dual_placement, hooks_see_the_dual_placement,
+                                  a_recomputation_places_alike_in_both_runs, without_grad_equal_is_equal,
+                                  a_claim_says_its_name, the_gradient_of_a_claim_has_its_axes_in_their_order,
+                                  a_steady_step_allocates_nothing_for_placements,
+                                  check_mode_compares_claims};
     return tg_check_main("leaves", tests, TG_LEN(tests));
 }

@@ -234,9 +234,41 @@ START_TEST(who_leaves_while_messages_may_still_come_says_so_to_the_layer) {
 }
 END_TEST
 
+/* Rank 0 comes late: who waits for it looks whether it lives. */
+static void *comes_late(void *user) {
+    rank_arg a = *(rank_arg *)user;
+    rank_end *end = &a.all->end[a.me];
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 60));
+    tg_comm *c = tg_comm_link_new(ctx, &line_ops, &a.all->lines[a.me], a.me, RANKS);
+    tg_comm *pair = tg_comm_split(c, a.me / 2, 0, "pair", TG_MAX_AXES);
+    if (a.me == 0) nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+    end->opened = tg_comm_barrier(pair);
+    end->after = tg_comm_barrier(c);
+    snprintf(end->later, sizeof end->later, "%s", tg_ctx_message(ctx));
+    tg_comm_free(pair);
+    tg_comm_free(c);
+    tg_ctx_free(ctx);
+    return NULL;
+}
+
+START_TEST(threads_of_one_node_meet_through_the_layer) {
+    static const char *const nodes[] = {"1", "2"};
+    for (int i = 0; i < 2; i++) {
+        setenv("TG_MPI_NODES", nodes[i], 1);
+        world all = {.w = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+        run_ranks(&all, comes_late);
+        for (int r = 0; r < RANKS; r++)
+            ck_assert_msg(all.end[r].opened == TG_OK && all.end[r].after == TG_OK, "%s nodes: rank %d: %s", nodes[i], r,
+                          all.end[r].later);
+    }
+    setenv("TG_MPI_NODES", "4", 1);
+}
+END_TEST
+
 int main(void) {
     setenv("TG_MPI_NODES", "4", 1); /* a node for each rank */
     const TTest *tests[] = {a_disagreement_is_one_for_all_in_whatever_order_they_hear,
-                            who_leaves_while_messages_may_still_come_says_so_to_the_layer};
+                            who_leaves_while_messages_may_still_come_says_so_to_the_layer,
+                            threads_of_one_node_meet_through_the_layer};
     return tg_check_main("link", tests, sizeof tests / sizeof *tests);
 }

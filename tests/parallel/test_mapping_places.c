@@ -150,6 +150,29 @@ START_TEST(layouts_come_from_placements) {
 }
 END_TEST
 
+/* Given parts are rows in the ranks' order, which a strided or zigzag shard does not have. */
+static tg_status splits_of_chunks(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    tg_comm *c = tg_parallel_comm(p, TG_TP);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *whole = made(ctx, 1, TG_SHAPE(8, 2)), *mine = part(ctx, 1, TG_SHAPE(8, 2), 0, tg_comm_rank(c), 2);
+    tg_tensor *twice = made(ctx, 1, TG_SHAPE(4, 2)), *mirrored = made(ctx, 1, TG_SHAPE(4, 2));
+    RUN(tg_place(p, mine, TG_TP, TG_SHARD(0)));
+    RUN(tg_place(p, twice, TG_TP, TG_SHARD_STRIDED(0, 2)));
+    RUN(tg_place(p, mirrored, TG_TP, TG_SHARD_ZIGZAG(0)));
+    const tg_sp_opts *four = TG_SP(.splits = (int64_t[]){4, 4});
+    EXPECT(ctx, off(tg_gather_from_sp(t, mine, c, four), whole, -1, 0, 1) == 0);
+    REFUSED(ctx, TG_ERR_PLACEMENT, "expected a contiguous shard, or splits NULL", tg_gather_from_sp(t, twice, c, four));
+    REFUSED(ctx, TG_ERR_PLACEMENT, "in 2 chunks a rank", tg_gather_from_sp(t, mirrored, c, four));
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(given_parts_of_chunks_are_refused) { on_ranks(2, splits_of_chunks, NULL); }
+END_TEST
+
 /* What is beside the axis stays. */
 static tg_status two_axes(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
@@ -178,6 +201,7 @@ START_TEST(other_axes_pass_through) { on_ranks(4, two_axes, NULL); }
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {placements_are_converted, layouts_come_from_placements, other_axes_pass_through};
+    const TTest *const tests[] = {placements_are_converted, layouts_come_from_placements,
+                                  given_parts_of_chunks_are_refused, other_axes_pass_through};
     return tg_check_main("mapping places", tests, sizeof tests / sizeof tests[0]);
 }
