@@ -201,8 +201,8 @@ static void plain_gradient(void *state, const double *x, int64_t n, const double
 }
 
 /* Elements may be equal, as repeated ones are, and those of earlier results to the last bit. Then the deviation that a
- * norm divides by is rounding alone; and of three the middle one follows a direction smoothly that moves two of them one
- * way and the third the other, which its gradient at any one of them cannot say. */
+ * norm divides by is rounding alone; and of three the middle one follows a direction smoothly that moves two of them
+ * one way and the third the other, which its gradient at any one of them cannot say. */
 static bool may_lack_slope(const program *p) {
     for (int i = 0; i < p->n; i++) {
         const call *c = &p->call[i];
