@@ -398,18 +398,52 @@ static tg_tensor *weighted(maker *m, int k) {
     return tg_sum(m->t, tg_mul(m->t, m->x[k], w), TG_ALL_DIMS, false);
 }
 
+/* A gradient that is not a share. */
+static tg_tensor *whole(maker *m, tg_tensor *g) {
+    for (int a = 0; a < m->p->n_axes; a++)
+        if (tg_placement_of(g, axis_of[a]).kind == TG_PARTIAL)
+            g = tg_all_reduce(m->t, g, tg_parallel_comm(m->groups, axis_of[a]));
+    return g;
+}
+
+/* Gradients on the graph, each of the dual placement; and the gradients of their squares, summed. */
+static tg_status differentiate_twice(maker *m, tg_tensor **roots, int n, tg_tensor **leaves, const int *node_of,
+                                     int n_leaves) {
+    tg_tensor *g[NODES], *squares[NODES], *h[NODES];
+    int n_squares = 0, rank = (int)(m->p - m->r->program);
+    tg_grad(m->t, roots, n, leaves, n_leaves, g, TG_GRAD(.create_graph = true, .allow_unused = true));
+    for (int i = 0; i < n_leaves && tg_ok(m->ctx); i++) {
+        if (tg_place_of(g[i]) != tg_place_dual(m->ctx, tg_place_of(leaves[i])))
+            return tg_ctx_fail(m->ctx, TG_ERR_INTERNAL, "leaf %d has not the dual placement", node_of[i]),
+                   TG_ERR_INTERNAL;
+        tg_tensor *s = tg_sum(m->t, tg_square(m->t, whole(m, g[i])), TG_ALL_DIMS, false);
+        if (tg_requires_grad(s)) squares[n_squares++] = s;
+    }
+    if (!n_squares || !tg_ok(m->ctx)) return m->ctx->status;
+    tg_grad(m->t, squares, n_squares, leaves, n_leaves, h, TG_GRAD(.retain = true, .allow_unused = true));
+    for (int i = 0; i < n_leaves && tg_ok(m->ctx); i++)
+        tg_read_f64(whole(m, h[i]), m->r->second[rank][node_of[i]], tg_numel(h[i]));
+    return m->ctx->status;
+}
+
 static tg_status finish(maker *m, int rank) {
     tg_tensor *roots[NODES], *leaves[NODES];
-    int n = 0, n_leaves = 0;
+    int n = 0, n_leaves = 0, node_of[NODES];
     find_sinks(m->p);
+    memset(m->r->second[rank], 0, sizeof m->r->second[rank]);
     for (int k = 0; k < m->p->n && tg_ok(m->ctx); k++) {
         if (!m->p->node[k].sink) continue;
         tg_tensor *root = weighted(m, k);
         m->r->root[rank][k] = tg_item(root);
         if (tg_requires_grad(root)) roots[n++] = root;
     }
-    for (int k = 0; k < m->p->n; k++)
-        if (m->p->node[k].op == OP_LEAF && m->p->node[k].grad) leaves[n_leaves++] = m->x[k];
+    for (int k = 0; k < m->p->n; k++) {
+        if (m->p->node[k].op != OP_LEAF || !m->p->node[k].grad) continue;
+        node_of[n_leaves] = k;
+        leaves[n_leaves++] = m->x[k];
+    }
+    if (n && n_leaves && !m->j->overruled && differentiate_twice(m, roots, n, leaves, node_of, n_leaves) != TG_OK)
+        return m->ctx->status;
     if (n) tg_backward_with(m->t, roots, n, NULL);
     if (n) tg_grads_finalize(m->groups, leaves, n_leaves, NULL);
     for (int k = 0; k < m->p->n && tg_ok(m->ctx); k++) {

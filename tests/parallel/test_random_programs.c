@@ -1,6 +1,6 @@
-/* Random programs over the op table, on 2 to 4 ranks: whatever the rule accepts gives one rank's values and gradients.
- * And the test finds a rule that accepts too much: each refusal in turn is overruled, and some program must then
- * differ. TG_PROGRAMS=n runs so many programs, TG_SEED=n others than the usual. */
+/* Random programs over the op table, on 2 to 4 ranks: whatever the rule accepts gives one rank's values, gradients and
+ * second derivatives. And the test finds a rule that accepts too much: each refusal in turn is overruled, and some
+ * program must then differ. TG_PROGRAMS=n runs so many programs, TG_SEED=n others than the usual. */
 #include "check_main.h"
 #include "parallel/device_ranks.h"
 #include "parallel/random.h"
@@ -30,29 +30,30 @@ static bool root_of(const job *j, const result *z, const node *nd, int k, double
     return true;
 }
 
-static bool compare_leaf(const job *j, const result *z, const reference *ref, int k, char *says, size_t n) {
+/* got: of every rank; ref: at every coordinate. */
+static bool compare_leaf(const job *j, const result *z, double (*got)[NODES][LOCAL], double *const *ref, int k,
+                         const char *what, char *says, size_t n) {
     const program *p = &z->program[0];
     const node *nd = &p->node[k];
     double most = 0;
     for (int s = 0; s < RANKS; s++)
-        for (int64_t i = 0; ref->grad[k][s] && i < random_numel(&nd->whole); i++)
-            most = fmax(most, fabs(ref->grad[k][s][i]));
+        for (int64_t i = 0; ref[s] && i < random_numel(&nd->whole); i++) most = fmax(most, fabs(ref[s][i]));
     for (int r = 0; r < j->ranks; r++) {
         int c[AXES];
         coordinates(p, r, c);
-        const double *want = ref->grad[k][random_slot(p, nd, c)];
+        const double *want = ref[random_slot(p, nd, c)];
         for (int64_t i = 0; i < random_numel(&nd->local); i++) {
-            double g = z->grad[r][k][i], w = want[random_index(p, nd, c, i)];
+            double g = got[r][k][i], w = want[random_index(p, nd, c, i)];
             if (fabs(g - w) <= 1e-9 * (1 + most)) continue;
-            snprintf(says, n, "leaf %d, rank %d, element %lld: gradient %.15g, one rank has %.15g", k, r, (long long)i,
-                     g, w);
+            snprintf(says, n, "leaf %d, rank %d, element %lld: %s gradient %.15g, one rank has %.15g", k, r,
+                     (long long)i, what, g, w);
             return false;
         }
     }
     return true;
 }
 
-static bool compare(const job *j, const result *z, const reference *ref, char *says, size_t n) {
+static bool compare(const job *j, result *z, const reference *ref, char *says, size_t n) {
     const program *p = &z->program[0];
     for (int k = 0; k < p->n; k++) {
         double got;
@@ -61,7 +62,9 @@ static bool compare(const job *j, const result *z, const reference *ref, char *s
             snprintf(says, n, "node %d: %.15g, one rank has %.15g", k, got, ref->root[k]);
             return false;
         }
-        if (p->node[k].op == OP_LEAF && p->node[k].grad && !compare_leaf(j, z, ref, k, says, n)) return false;
+        if (p->node[k].op != OP_LEAF || !p->node[k].grad) continue;
+        if (!compare_leaf(j, z, z->grad, ref->grad[k], k, "its", says, n)) return false;
+        if (!j->overruled && !compare_leaf(j, z, z->second, ref->second[k], k, "its second", says, n)) return false;
     }
     return true;
 }
@@ -71,7 +74,7 @@ typedef struct totals {
 } totals;
 
 /* Whether a program that the ranks ran is the same on one. */
-static bool check_program(const job *j, const result *z, double *room, totals *sum, char *says, size_t n) {
+static bool check_program(const job *j, result *z, double *room, totals *sum, char *says, size_t n) {
     const program *p = &z->program[0];
     reference ref;
     for (int r = 1; r < j->ranks; r++)
@@ -135,7 +138,7 @@ static job *job_new(const char *overruled) {
 
 START_TEST(what_is_accepted_is_one_rank) {
     job *j = job_new(NULL);
-    double *room = calloc((size_t)NODES * RANKS * ELEMENTS, sizeof *room);
+    double *room = calloc((size_t)2 * NODES * RANKS * ELEMENTS, sizeof *room);
     totals sum = {0};
     int n = (int)number("TG_PROGRAMS", getenv("TG_TEST_QUICK") ? 80 : 320);
     for (int first = 0; first < n; first += BATCH) {
@@ -198,7 +201,7 @@ static bool finds(const char *refusal, int batch, double *room, int *found) {
 }
 
 START_TEST(a_broken_rule_is_found) {
-    double *room = calloc((size_t)NODES * RANKS * ELEMENTS, sizeof *room);
+    double *room = calloc((size_t)2 * NODES * RANKS * ELEMENTS, sizeof *room);
     for (int k = 0; k < TG_LEN(refusals); k++) {
         int found;
         ck_assert_msg(finds(refusals[k].says, refusals[k].batch, room, &found),
