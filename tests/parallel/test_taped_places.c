@@ -272,7 +272,7 @@ static tg_status halves(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(tangents_of_parts_of_a_shard) { on_ranks(2, halves, NULL); }
 END_TEST
 
-/* Of 4 columns 2 are padding: the second rank has no class. */
+/* Of 4 columns 2 are padding: the second rank has no class, and derivatives that are 0. */
 static tg_status padded(void *arg, tg_ctx *ctx, tg_comm *world) {
     int64_t classes[2] = {0, 1};
     (void)arg;
@@ -288,6 +288,10 @@ static tg_status padded(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(tg_grad(t, &loss, 1, &x, 1, &g, TG_GRAD(.create_graph = true)));
     LIES(g, "tp V1");
     EXPECT(ctx, off(g, plain, -1, 0, 1) < 1e-14);
+    tg_tensor *sum = tg_sum(t, tg_square(t, g), TG_ALL_DIMS, false), *h;
+    RUN(tg_grad(t, &sum, 1, &x, 1, &h, TG_GRAD(.create_graph = true))); /* in which both ranks meet */
+    LIES(h, "tp V1");
+    EXPECT(ctx, tg_comm_rank(world) == 0 || off(h, tg_zeros(ctx, TG_F64, TG_SHAPE(2, 2)), -1, 0, 1) == 0);
     tg_tape_free(t);
     tg_parallel_free(p);
     return tg_ctx_status(ctx);

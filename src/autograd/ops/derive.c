@@ -40,12 +40,7 @@ static tg_tensor *spaced(tg_tape *t, tg_tensor *x, int dim, int64_t step) {
 }
 
 tg_tensor *tg_spread(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t step, int64_t size) {
-    int64_t n = x->shape[dim], span = n * step;
-    tg_shape shape = tg_shape_of(x);
-    if (n == 0) {
-        shape.dim[dim] = size;
-        return tg_full(t, (tg_dtype)x->dtype, shape, 0);
-    }
+    int64_t span = x->shape[dim] * step;
     if (step > 1) x = spaced(t, x, dim, step);
     if (start + span > size) x = tg_slice(t, x, dim, 0, size - start, 1), span = size - start;
     return start || span < size ? tg_pad(t, x, dim, start, size - start - span, 0) : x;
