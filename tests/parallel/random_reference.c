@@ -1,5 +1,7 @@
 #include "parallel/random.h"
 
+#include <tapegrad/derivatives.h>
+
 const char *const random_op_names[OP_COUNT] = {
 #define X(name) #name,
     RANDOM_OPS(X)
@@ -382,9 +384,10 @@ static tg_tensor *weighted(meaning *m, int k, const int *c) {
     return tg_sum(m->t, tg_mul(m->t, m->value[k][random_slot(m->p, nd, c)], w), TG_ALL_DIMS, false);
 }
 
-/* The gradient of the squares of all leaves' gradients, with room for it. */
-static double *differentiate_twice(meaning *m, tg_tensor **roots, int n, reference *r, double *room) {
-    tg_tensor *leaf[NODES * RANKS], *g[NODES * RANKS], *squares[NODES * RANKS], *h[NODES * RANKS];
+/* The roots' tangents along the leaves, and the gradient of the squares of all leaves' gradients, with room for it. */
+static double *differentiate_taped(meaning *m, tg_tensor **roots, const int *root_of, int n, reference *r,
+                                   double *room) {
+    tg_tensor *leaf[NODES * RANKS], *g[NODES * RANKS], *squares[NODES * RANKS], *h[NODES * RANKS], *d[NODES * RANKS];
     double *at[NODES * RANKS];
     int n_leaves = 0, n_squares = 0;
     for (int k = 0; k < m->p->n; k++) {
@@ -398,6 +401,9 @@ static double *differentiate_twice(meaning *m, tg_tensor **roots, int n, referen
         }
     }
     if (!n || !n_leaves) return room;
+    tg_jvp(m->t, roots, n, leaf, n_leaves, leaf, d);
+    for (int i = 0; i < n && tg_ok(m->ctx); i++) r->tangent[root_of[i]] += tg_item(d[i]);
+    for (int i = 0; i < n; i++) r->finite &= (bool)isfinite(r->tangent[root_of[i]]);
     tg_grad(m->t, roots, n, leaf, n_leaves, g, TG_GRAD(.create_graph = true, .allow_unused = true));
     for (int i = 0; i < n_leaves && tg_ok(m->ctx); i++) {
         tg_tensor *s = tg_sum(m->t, tg_square(m->t, g[i]), TG_ALL_DIMS, false);
@@ -415,7 +421,7 @@ static double *differentiate_twice(meaning *m, tg_tensor **roots, int n, referen
 /* Values and gradients of the sum of all sinks; where the room goes on. */
 static double *differentiate(meaning *m, reference *r, double *room) {
     tg_tensor *roots[NODES * RANKS];
-    int n = 0;
+    int n = 0, root_of[NODES * RANKS];
     for (int k = 0; k < m->p->n; k++) {
         const node *nd = &m->p->node[k];
         if (!nd->sink) continue;
@@ -423,10 +429,12 @@ static double *differentiate(meaning *m, reference *r, double *room) {
             tg_tensor *root = weighted(m, k, c);
             r->root[k] += tg_item(root);
             r->finite &= (bool)isfinite(r->root[k]);
-            if (tg_requires_grad(root)) roots[n++] = root;
+            if (!tg_requires_grad(root)) continue;
+            root_of[n] = k;
+            roots[n++] = root;
         }
     }
-    room = differentiate_twice(m, roots, n, r, room);
+    room = differentiate_taped(m, roots, root_of, n, r, room);
     if (n) tg_backward_with(m->t, roots, n, NULL);
     return room;
 }
