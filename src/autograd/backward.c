@@ -398,7 +398,7 @@ tg_status tg_backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_
 /* Of create_graph: a tensor of its own on the graph, whatever the tape's mode. */
 static tg_tensor *own_taped(tg_tape *t, const tg_tensor *x, tg_tensor *g) {
     bool grad = tg_set_grad_mode(t, true);
-    tg_tensor *y = g ? tg_reshape(t, g, tg_shape_of(g)) : tg_full_like(t, x, 0);
+    tg_tensor *y = g ? tg_taped_view(t, g) : tg_full_like(t, x, 0);
     tg_set_grad_mode(t, grad);
     return y;
 }

@@ -2,6 +2,7 @@
  * derivatives that follow from what the op is. */
 #include <tapegrad/ops.h>
 
+#include "autograd/placement.h"
 #include "autograd/taped.h"
 
 bool tg_node_needs(const tg_node *n, int i) { return n && i >= 0 && i < n->n_in && tg_node_src(n)[i]; }
@@ -94,6 +95,7 @@ static tg_status transpose_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *d
     TG_TRY(s == TG_OK ? t->ctx->status : s);
     for (int i = 0; i < n->n_in; i++) {
         if (!din[i] || !gin[i] || !tg_requires_grad(gin[i])) continue;
+        TG_TRY(tg_taped_place(t, n, &gin[i], tg_placement_of_gradient(tg_node_in(n)[i], false), "gradient"));
         roots[n_roots] = gin[i];
         seeds[n_roots++] = din[i];
     }

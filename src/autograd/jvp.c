@@ -46,6 +46,7 @@ static tg_status push(const tangents *w, tg_node *n) {
     for (int i = 0; i < n->n_out; i++) {
         if (!dout[i]) continue;
         TG_TRY(tg_taped_fits(n, tg_node_out(n)[i], dout[i], "jvp", i));
+        TG_TRY(tg_taped_place(t, n, &dout[i], tg_place_of(tg_node_out(n)[i]), "tangent"));
         TG_TRY(tg_taped_add(t, &tg_node_slots(n)[i], dout[i]));
     }
     return TG_OK;
@@ -115,7 +116,9 @@ static tg_status place_tangents(const tangents *w, tg_tensor *const *inputs, int
             return tg_fail(w->t->ctx, TG_ERR_PLACEMENT,
                            "%s: tangent %d, %s, lies otherwise over the ranks than its input, %s: place it alike", who,
                            i, got, want);
-        TG_TRY(tg_taped_add(w->t, &tg_node_slots(node)[inputs[i]->out], tg_taped_own(w->t, din[i])));
+        tg_tensor *own = tg_taped_own(w->t, din[i]);
+        TG_TRY(tg_taped_place(w->t, node, &own, tg_place_of(inputs[i]), "tangent"));
+        TG_TRY(tg_taped_add(w->t, &tg_node_slots(node)[inputs[i]->out], own));
     }
     return TG_OK;
 }
@@ -128,7 +131,8 @@ static tg_status run(const tangents *w, tg_tensor *const *outs, int n_outs, tg_t
     for (int i = 0; i < n_outs; i++) {
         const tg_node *n = tg_tape_node_of(w->t, outs[i]);
         tg_tensor *d = n ? tg_node_slots(n)[outs[i]->out].g : NULL;
-        dout[i] = d ? tg_reshape(w->t, d, tg_shape_of(d)) : tg_zero_tangent(w->t, outs[i]); /* the caller's own */
+        if (d) TG_TRY(tg_taped_place(w->t, n, &d, tg_place_of(outs[i]), "tangent")); /* a sum may have been I */
+        dout[i] = d ? tg_taped_view(w->t, d) : tg_zero_tangent(w->t, outs[i]);   /* the caller's own */
     }
     return w->t->ctx->status;
 }
@@ -145,10 +149,13 @@ static tg_status jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *
     TG_TRY(check_call(t, outs, n_outs, inputs, n_in, din, dout, who));
     tangents w = {t, ++t->pass};
     uint32_t outer = t->tangents;
+    bool derives = t->derives;
     t->tangents = w.id;
+    t->derives = true;
     t->busy++;
     tg_status s = run(&w, outs, n_outs, inputs, n_in, din, dout, who);
     t->busy--;
+    t->derives = derives;
     t->tangents = outer;
     clear(t);
     return s;

@@ -81,6 +81,8 @@ static void inputs_text(const on_axis *o, char *buf, size_t n) {
 
 tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *mend) {
     char inputs[256] = "";
+    const tg_rules *r = impl(c)->rules;
+    if (r && r->loose) return TG_ERR_PLACEMENT;
     on_axis o = {.c = (tg_call *)c, .axis = axis, .gradients = gives_gradients(c)};
     inputs_text(&o, inputs, sizeof inputs);
     return tg_call_fail((tg_call *)c, TG_ERR_PLACEMENT, "on axis %s its inputs are %s: %s; %s", tg_axis_name(axis),
@@ -262,8 +264,7 @@ static tg_status varying(const on_axis *o, tg_placement *to) {
 
 /* ---- The rule on one axis ---- */
 
-static tg_status derive(on_axis *o, tg_placement *to) {
-    look(o);
+static tg_status strict(const on_axis *o, tg_placement *to) {
     if (o->partial) return partial(o, to);
     if (o->varying) return varying(o, to);
     if (o->invariant && o->replicated)
@@ -271,6 +272,18 @@ static tg_status derive(on_axis *o, tg_placement *to) {
                       "give what is I to tg_copy_to_tp first");
     *to = (tg_placement){.kind = o->replicated ? TG_REPLICATED : TG_INVARIANT};
     return TG_OK;
+}
+
+/* What a derivative is made of need not be a tensor over the ranks, as its result is. Rank by rank it means what it
+ * does, and so do its gradients: those of V, R and P are all the rank's own. That of I is not. */
+static tg_status derive(on_axis *o, tg_placement *to) {
+    look(o);
+    o->r->loose = o->c->tape->derives && !o->invariant;
+    tg_status s = strict(o, to);
+    bool opaque = o->r->loose && s == TG_ERR_PLACEMENT && tg_ok(o->c->ctx);
+    o->r->loose = false;
+    if (opaque) *to = (tg_placement){.kind = TG_VARYING, .layout = TG_OPAQUE};
+    return opaque ? TG_OK : s;
 }
 
 static const tg_conversion *conversion_on(const tg_rules *r, tg_axis axis) {

@@ -37,6 +37,7 @@ struct tg_rules {
     int n_conversions;
     tg_conversion conversion[TG_MAX_CONVERSIONS];
     bool filled;                /* the family has filled in the roles */
+    bool loose;                 /* a refusal of the axis at hand is no error: the result is opaque there */
     int8_t role[][TG_MAX_DIMS]; /* of every input's dims */
 };
 
@@ -49,7 +50,8 @@ tg_rules *tg_rules_of(tg_call *c);
 void tg_rules_sets(const tg_call *c, tg_rules *r);
 void tg_rules_roles(const tg_call *c, tg_rules *r);
 
-/* TG_ERR_PLACEMENT: axis, inputs with their placements, what would have gone wrong, what mends it. */
+/* TG_ERR_PLACEMENT: axis, inputs with their placements, what would have gone wrong, what mends it. Where the rules are
+ * loose it records nothing. */
 tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *mend);
 /* Whether input i needs a gradient, and whether the op will give it one. In the first run of a recomputation they say
  * what the second will. */

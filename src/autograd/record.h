@@ -131,6 +131,7 @@ struct tg_tape {
     int busy; /* functions of the caller's that run on it, besides those that at_work and in_backward tell of */
     struct tg_pass *taped; /* the reverse pass whose derivatives are being recorded, the innermost */
     uint32_t tangents;     /* the pass of the tg_jvp that runs; 0: none */
+    bool derives;          /* an op's vjp or jvp is at work: placements are looser (src/autograd/placement.h) */
     bool collects; /* a first run of a recomputation: leaves used are noted, nothing else */
     bool grad_off; /* ... and the second run will record this part without grad */
     bool again;    /* a second run: what an op writes besides its outputs stays as the first has made it */

@@ -67,10 +67,20 @@ static tg_status seed_root(tg_pass *p, tg_tensor *root, int i, const char *who) 
         given = tg_taped_own(t, given);
     else
         given = tg_full_like(t, root, tg_placement_seed(root));
+    TG_TRY(tg_taped_place(t, n, &given, tg_placement_of_gradient(root, false), "seed"));
     return tg_taped_add(t, &tg_node_slots(n)[root->out], given);
 }
 
 /* ---- One node ---- */
+
+/* The caller's ops are placed by the rule alone. */
+static tg_status run_hooks(tg_tape *t, tg_tensor *x, tg_tensor **g) {
+    bool derives = t->derives;
+    t->derives = false;
+    tg_status s = tg_hooks_run(t, x, g, false);
+    t->derives = derives;
+    return s;
+}
 
 static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
     for (int i = 0; i < n->n_out; i++) {
@@ -79,7 +89,9 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
         if (!s->g && n->flags & TG_N_DUE && n->op->collective && tg_is_float(x->dtype)) s->g = tg_full_like(p->t, x, 0);
         if (!s->g) continue;
         *any = true;
-        if (TG_UNLIKELY(x->ext && x->ext->hooks)) TG_TRY(tg_hooks_run(p->t, x, &s->g, false));
+        if (TG_UNLIKELY(x->ext && x->ext->hooks)) TG_TRY(run_hooks(p->t, x, &s->g));
+        /* A sum of what is R is I where nothing needs a gradient. */
+        TG_TRY(tg_taped_place(p->t, n, &s->g, tg_placement_of_gradient(x, false), "gradient"));
         tg_target *target = tg_pass_target(p, n, i);
         if (!target) continue;
         target->g = s->g;
@@ -88,7 +100,7 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
     return p->t->ctx->status;
 }
 
-static tg_status contribute(tg_pass *p, tg_node *n, tg_tensor *const *gin) {
+static tg_status contribute(tg_pass *p, tg_node *n, tg_tensor **gin) {
     tg_node **src = tg_node_src(n);
     for (int i = 0; i < n->n_in; i++) {
         tg_tensor *x = tg_node_in(n)[i];
@@ -98,6 +110,7 @@ static tg_status contribute(tg_pass *p, tg_node *n, tg_tensor *const *gin) {
             continue;
         }
         TG_TRY(tg_taped_fits(n, x, gin[i], "vjp", i));
+        TG_TRY(tg_taped_place(p->t, n, &gin[i], tg_placement_of_gradient(x, false), "gradient"));
         TG_TRY(tg_taped_add(p->t, &tg_node_slots(src[i])[x->out], gin[i]));
     }
     return TG_OK;
@@ -176,11 +189,12 @@ static tg_status seed_and_run(tg_pass *p, tg_tensor *const *roots, int n, const 
 tg_status tg_taped_run(tg_pass *p, tg_tensor *const *roots, int n, const char *who) {
     tg_tape *t = p->t;
     tg_pass *outer = t->taped;
-    bool grad = t->grad;
+    bool grad = t->grad, derives = t->derives;
     t->taped = p;
-    t->grad = true;
+    t->grad = t->derives = true;
     tg_status s = seed_and_run(p, roots, n, who);
     t->grad = grad;
+    t->derives = derives;
     t->taped = outer;
     for (tg_node *m = t->last; s != TG_OK && m; m = m->prev) {
         clear_slots(m);
@@ -230,8 +244,10 @@ tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
         /* A leaf that was handed through has a node too. */
         tg_node *made = gout[i] && tg_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL;
         if (!tg_pass_needs(p, made)) continue;
+        tg_tensor *g = gout[i];
         TG_TRY(tg_taped_fits(n, tg_node_out(n)[i], out[i], "composition", i));
-        TG_TRY(tg_taped_add(t, &tg_node_slots(made)[out[i]->out], gout[i]));
+        TG_TRY(tg_taped_place(t, n, &g, tg_placement_of_gradient(out[i], false), "gradient"));
+        TG_TRY(tg_taped_add(t, &tg_node_slots(made)[out[i]->out], g));
     }
     return run_nodes(p, t->last, before);
 }

@@ -46,22 +46,16 @@ static tg_status as_opaque_infer(tg_call *c) {
                               "only a shard can be read as each rank's own");
 }
 
-/* The shard that x was. */
-static tg_status as_opaque_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
-    tg_mapping_params p = *(const tg_mapping_params *)tg_node_params_of(n);
-    tg_axis axis = tg_comm_axis(p.comm);
-    tg_placement was = (unsigned)axis < TG_MAX_AXES ? tg_place_on(tg_node_in(n)[0], axis) : tg_at_v;
-    p.shard = was;
-    p.dim = was.dim;
-    if (was.kind == TG_VARYING && was.layout != TG_OPAQUE)
-        return tg_mapping_vjp(t, n, gout, gin, &tg_op_as_shard, &p);
+/* The gradient as it is: the pass places it as x lies, whichever axes share the dim. */
+static tg_status read_otherwise_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    (void)n;
     gin[0] = gout[0];
     return t->ctx->status;
 }
 
 static const tg_sample as_opaque_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
 const tg_op tg_op_as_opaque = {TG_MAPPING("as_opaque", "x, no shard of anything"), .infer = as_opaque_infer,
-                               .backward = tg_mapping_pass, .vjp = as_opaque_vjp, .jvp = tg_jvp_linear,
+                               .backward = tg_mapping_pass, .vjp = read_otherwise_vjp, .jvp = tg_jvp_linear,
                                TG_SAMPLES(as_opaque_samples)};
 
 /* x, a shard, read as each rank's own: for what is done rank by rank. */
@@ -77,16 +71,12 @@ static tg_status as_shard_infer(tg_call *c) {
     return tg_mapping_convert(c, tg_at_v, p->shard, "it says of what is each rank's own that it is a shard");
 }
 
-static tg_status as_shard_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
-    return tg_mapping_vjp(t, n, gout, gin, &tg_op_as_opaque, NULL);
-}
-
 static const tg_sample as_shard_samples[] = {
     TG_M_SAMPLES_CUT(TG_M_OPTS(.dim = 1)),
     {.note = "a scalar", .ranks = 2, .params = TG_M_OPTS(.dim = 0), .n_in = 1, .in = {TG_S_SCALAR},
      .refused = TG_ERR_SHAPE}};
 const tg_op tg_op_as_shard = {TG_MAPPING("as_shard", "x, a shard"), .infer = as_shard_infer,
-                              .backward = tg_mapping_pass, .vjp = as_shard_vjp, .jvp = tg_jvp_linear,
+                              .backward = tg_mapping_pass, .vjp = read_otherwise_vjp, .jvp = tg_jvp_linear,
                               TG_SAMPLES(as_shard_samples)};
 
 /* x, each rank's own and of one size, read as a contiguous shard along dim d. */

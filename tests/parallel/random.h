@@ -80,7 +80,8 @@ enum { BATCH = 8, LOCAL = 256 };
 /* What the ranks found of one program. */
 typedef struct result {
     program program[RANKS];
-    double root[RANKS][NODES], grad[RANKS][NODES][LOCAL];
+    double root[RANKS][NODES], tangent[RANKS][NODES]; /* of every sink; tangents along the leaves themselves */
+    double grad[RANKS][NODES][LOCAL], second[RANKS][NODES][LOCAL];
     bool overruled, done;
 } result;
 
@@ -88,7 +89,7 @@ typedef struct result {
 typedef struct job {
     uint64_t seed;
     int first, n, n_axes, ranks;
-    const char *overruled; /* refusals that say so are overruled; NULL: none */
+    const char *overruled; /* refusals that say so are overruled; NULL: none, and there are second derivatives */
     pthread_barrier_t barrier;
     result result[BATCH];
 } job;
@@ -100,7 +101,9 @@ tg_status random_on_rank(void *arg, tg_ctx *ctx, tg_comm *world);
 
 typedef struct reference {
     double root[NODES];                   /* of every sink: what it denotes, times coefficients, summed */
+    double tangent[NODES];                /* the same along the leaves themselves */
     double *grad[NODES][RANKS];           /* of every leaf with gradient, at each coordinate, or the first */
+    double *second[NODES][RANKS];         /* the gradient of all these gradients' squares, summed */
     bool finite;
 } reference;
 

@@ -1,6 +1,8 @@
 /* Making a random program on the ranks, op by op, and running it backward there. */
 #include "parallel/random.h"
 
+#include <tapegrad/derivatives.h>
+
 /* One rank's work. */
 typedef struct maker {
     job *j;
@@ -398,18 +400,66 @@ static tg_tensor *weighted(maker *m, int k) {
     return tg_sum(m->t, tg_mul(m->t, m->x[k], w), TG_ALL_DIMS, false);
 }
 
+/* A gradient that is not a share. */
+static tg_tensor *whole(maker *m, tg_tensor *g) {
+    for (int a = 0; a < m->p->n_axes; a++)
+        if (tg_placement_of(g, axis_of[a]).kind == TG_PARTIAL)
+            g = tg_all_reduce(m->t, g, tg_parallel_comm(m->groups, axis_of[a]));
+    return g;
+}
+
+/* Roots along the leaves: tangents lie as what they are tangents of. */
+static tg_status push(maker *m, tg_tensor **roots, const int *root_of, int n, tg_tensor **leaves, int n_leaves) {
+    tg_tensor *d[NODES];
+    int rank = (int)(m->p - m->r->program);
+    tg_jvp(m->t, roots, n, leaves, n_leaves, leaves, d);
+    for (int i = 0; i < n && tg_ok(m->ctx); i++) m->r->tangent[rank][root_of[i]] = tg_item(d[i]);
+    return m->ctx->status;
+}
+
+/* Gradients on the graph, each of the dual placement; and the gradients of their squares, summed. */
+static tg_status differentiate_twice(maker *m, tg_tensor **roots, int n, tg_tensor **leaves, const int *node_of,
+                                     int n_leaves) {
+    tg_tensor *g[NODES], *squares[NODES], *h[NODES];
+    int n_squares = 0, rank = (int)(m->p - m->r->program);
+    tg_grad(m->t, roots, n, leaves, n_leaves, g, TG_GRAD(.create_graph = true, .allow_unused = true));
+    for (int i = 0; i < n_leaves && tg_ok(m->ctx); i++) {
+        if (tg_place_of(g[i]) != tg_place_dual(m->ctx, tg_place_of(leaves[i])))
+            return tg_ctx_fail(m->ctx, TG_ERR_INTERNAL, "leaf %d has not the dual placement", node_of[i]),
+                   TG_ERR_INTERNAL;
+        tg_tensor *s = tg_sum(m->t, tg_square(m->t, whole(m, g[i])), TG_ALL_DIMS, false);
+        if (tg_requires_grad(s)) squares[n_squares++] = s;
+    }
+    if (!n_squares || !tg_ok(m->ctx)) return m->ctx->status;
+    tg_grad(m->t, squares, n_squares, leaves, n_leaves, h, TG_GRAD(.retain = true, .allow_unused = true));
+    for (int i = 0; i < n_leaves && tg_ok(m->ctx); i++)
+        tg_read_f64(whole(m, h[i]), m->r->second[rank][node_of[i]], tg_numel(h[i]));
+    return m->ctx->status;
+}
+
 static tg_status finish(maker *m, int rank) {
     tg_tensor *roots[NODES], *leaves[NODES];
-    int n = 0, n_leaves = 0;
+    int n = 0, n_leaves = 0, root_of[NODES], node_of[NODES];
     find_sinks(m->p);
+    memset(m->r->tangent[rank], 0, sizeof m->r->tangent[rank]);
+    memset(m->r->second[rank], 0, sizeof m->r->second[rank]);
     for (int k = 0; k < m->p->n && tg_ok(m->ctx); k++) {
         if (!m->p->node[k].sink) continue;
         tg_tensor *root = weighted(m, k);
         m->r->root[rank][k] = tg_item(root);
-        if (tg_requires_grad(root)) roots[n++] = root;
+        if (!tg_requires_grad(root)) continue;
+        root_of[n] = k;
+        roots[n++] = root;
     }
-    for (int k = 0; k < m->p->n; k++)
-        if (m->p->node[k].op == OP_LEAF && m->p->node[k].grad) leaves[n_leaves++] = m->x[k];
+    for (int k = 0; k < m->p->n; k++) {
+        if (m->p->node[k].op != OP_LEAF || !m->p->node[k].grad) continue;
+        node_of[n_leaves] = k;
+        leaves[n_leaves++] = m->x[k];
+    }
+    bool taped = n && n_leaves && !m->j->overruled;
+    if (taped && (push(m, roots, root_of, n, leaves, n_leaves) != TG_OK ||
+                  differentiate_twice(m, roots, n, leaves, node_of, n_leaves) != TG_OK))
+        return m->ctx->status;
     if (n) tg_backward_with(m->t, roots, n, NULL);
     if (n) tg_grads_finalize(m->groups, leaves, n_leaves, NULL);
     for (int k = 0; k < m->p->n && tg_ok(m->ctx); k++) {

@@ -1,5 +1,7 @@
 #include "parallel/random.h"
 
+#include <tapegrad/derivatives.h>
+
 const char *const random_op_names[OP_COUNT] = {
 #define X(name) #name,
     RANDOM_OPS(X)
@@ -382,10 +384,44 @@ static tg_tensor *weighted(meaning *m, int k, const int *c) {
     return tg_sum(m->t, tg_mul(m->t, m->value[k][random_slot(m->p, nd, c)], w), TG_ALL_DIMS, false);
 }
 
-/* Values and gradients of the sum of all sinks. */
-static void differentiate(meaning *m, reference *r) {
+/* The roots' tangents along the leaves, and the gradient of the squares of all leaves' gradients, with room for it. */
+static double *differentiate_taped(meaning *m, tg_tensor **roots, const int *root_of, int n, reference *r,
+                                   double *room) {
+    tg_tensor *leaf[NODES * RANKS], *g[NODES * RANKS], *squares[NODES * RANKS], *h[NODES * RANKS], *d[NODES * RANKS];
+    double *at[NODES * RANKS];
+    int n_leaves = 0, n_squares = 0;
+    for (int k = 0; k < m->p->n; k++) {
+        const node *nd = &m->p->node[k];
+        if (nd->op != OP_LEAF || !nd->grad) continue;
+        EACH_COORDINATE(m->p, nd, c) {
+            at[n_leaves] = r->second[k][random_slot(m->p, nd, c)] = room;
+            leaf[n_leaves++] = m->value[k][random_slot(m->p, nd, c)];
+            memset(room, 0, (size_t)random_numel(&nd->whole) * sizeof *room);
+            room += random_numel(&nd->whole);
+        }
+    }
+    if (!n || !n_leaves) return room;
+    tg_jvp(m->t, roots, n, leaf, n_leaves, leaf, d);
+    for (int i = 0; i < n && tg_ok(m->ctx); i++) r->tangent[root_of[i]] += tg_item(d[i]);
+    for (int i = 0; i < n; i++) r->finite &= (bool)isfinite(r->tangent[root_of[i]]);
+    tg_grad(m->t, roots, n, leaf, n_leaves, g, TG_GRAD(.create_graph = true, .allow_unused = true));
+    for (int i = 0; i < n_leaves && tg_ok(m->ctx); i++) {
+        tg_tensor *s = tg_sum(m->t, tg_square(m->t, g[i]), TG_ALL_DIMS, false);
+        if (tg_requires_grad(s)) squares[n_squares++] = s;
+    }
+    if (!n_squares) return room;
+    tg_grad(m->t, squares, n_squares, leaf, n_leaves, h, TG_GRAD(.retain = true, .allow_unused = true));
+    for (int i = 0; i < n_leaves && tg_ok(m->ctx); i++) {
+        tg_read_f64(h[i], at[i], tg_numel(h[i]));
+        for (int64_t e = 0; e < tg_numel(h[i]); e++) r->finite &= (bool)isfinite(at[i][e]);
+    }
+    return room;
+}
+
+/* Values and gradients of the sum of all sinks; where the room goes on. */
+static double *differentiate(meaning *m, reference *r, double *room) {
     tg_tensor *roots[NODES * RANKS];
-    int n = 0;
+    int n = 0, root_of[NODES * RANKS];
     for (int k = 0; k < m->p->n; k++) {
         const node *nd = &m->p->node[k];
         if (!nd->sink) continue;
@@ -393,10 +429,14 @@ static void differentiate(meaning *m, reference *r) {
             tg_tensor *root = weighted(m, k, c);
             r->root[k] += tg_item(root);
             r->finite &= (bool)isfinite(r->root[k]);
-            if (tg_requires_grad(root)) roots[n++] = root;
+            if (!tg_requires_grad(root)) continue;
+            root_of[n] = k;
+            roots[n++] = root;
         }
     }
+    room = differentiate_taped(m, roots, root_of, n, r, room);
     if (n) tg_backward_with(m->t, roots, n, NULL);
+    return room;
 }
 
 bool random_reference(const program *p, reference *r, double *room, char *says, size_t n) {
@@ -404,7 +444,7 @@ bool random_reference(const program *p, reference *r, double *room, char *says, 
     meaning m = {.p = p, .ctx = ctx, .t = tg_tape_new(ctx)};
     *r = (reference){.finite = true};
     bool good = build(&m, says, n);
-    if (good) differentiate(&m, r);
+    if (good) room = differentiate(&m, r, room);
     for (int k = 0; k < p->n && good; k++) {
         const node *nd = &p->node[k];
         if (nd->op != OP_LEAF || !nd->grad) continue;

@@ -1,6 +1,6 @@
-/* Random programs over the op table, on 2 to 4 ranks: whatever the rule accepts gives one rank's values and gradients.
- * And the test finds a rule that accepts too much: each refusal in turn is overruled, and some program must then
- * differ. TG_PROGRAMS=n runs so many programs, TG_SEED=n others than the usual. */
+/* Random programs over the op table, on 2 to 4 ranks: whatever the rule accepts gives one rank's values, gradients,
+ * tangents and second derivatives. And the test finds a rule that accepts too much: each refusal in turn is overruled,
+ * and some program must then differ. TG_PROGRAMS=n runs so many programs, TG_SEED=n others than the usual. */
 #include "check_main.h"
 #include "parallel/device_ranks.h"
 #include "parallel/random.h"
@@ -12,56 +12,67 @@ static void coordinates(const program *p, int rank, int *c) {
     c[1] = p->n_axes > 1 ? rank / p->size[0] : 0;
 }
 
-/* What the root denotes: the sum over the axes where it is P or varies; on the others all ranks have the same. */
-static bool root_of(const job *j, const result *z, const node *nd, int k, double *sum) {
+/* What a root, or its tangent, denotes: the sum over the axes where it is P or varies; on the others all ranks have the
+ * same. */
+static bool denoted(const job *j, const result *z, double (*of)[NODES], int k, double *sum) {
     const program *p = &z->program[0];
-    double first = z->root[0][k];
+    const node *nd = &p->node[k];
+    double first = of[0][k];
     *sum = 0;
     for (int r = 0; r < j->ranks; r++) {
         int c[AXES];
         bool counts = true;
         coordinates(p, r, c);
         for (int a = 0; a < p->n_axes; a++) counts &= nd->at[a].kind >= TG_VARYING || c[a] == 0;
-        if (counts) *sum += z->root[r][k];
+        if (counts) *sum += of[r][k];
         bool same = true;
         for (int a = 0; a < p->n_axes; a++) same &= nd->at[a].kind < TG_VARYING;
-        if (same && z->root[r][k] != first) return false;
+        if (same && of[r][k] != first) return false;
     }
     return true;
 }
 
-static bool compare_leaf(const job *j, const result *z, const reference *ref, int k, char *says, size_t n) {
+/* got: of every rank; ref: at every coordinate. */
+static bool compare_leaf(const job *j, const result *z, double (*got)[NODES][LOCAL], double *const *ref, int k,
+                         const char *what, char *says, size_t n) {
     const program *p = &z->program[0];
     const node *nd = &p->node[k];
     double most = 0;
     for (int s = 0; s < RANKS; s++)
-        for (int64_t i = 0; ref->grad[k][s] && i < random_numel(&nd->whole); i++)
-            most = fmax(most, fabs(ref->grad[k][s][i]));
+        for (int64_t i = 0; ref[s] && i < random_numel(&nd->whole); i++) most = fmax(most, fabs(ref[s][i]));
     for (int r = 0; r < j->ranks; r++) {
         int c[AXES];
         coordinates(p, r, c);
-        const double *want = ref->grad[k][random_slot(p, nd, c)];
+        const double *want = ref[random_slot(p, nd, c)];
         for (int64_t i = 0; i < random_numel(&nd->local); i++) {
-            double g = z->grad[r][k][i], w = want[random_index(p, nd, c, i)];
+            double g = got[r][k][i], w = want[random_index(p, nd, c, i)];
             if (fabs(g - w) <= 1e-9 * (1 + most)) continue;
-            snprintf(says, n, "leaf %d, rank %d, element %lld: gradient %.15g, one rank has %.15g", k, r, (long long)i,
-                     g, w);
+            snprintf(says, n, "leaf %d, rank %d, element %lld: %s gradient %.15g, one rank has %.15g", k, r,
+                     (long long)i, what, g, w);
             return false;
         }
     }
     return true;
 }
 
-static bool compare(const job *j, const result *z, const reference *ref, char *says, size_t n) {
+static bool compare_root(const job *j, const result *z, double (*of)[NODES], double want, int k, const char *what,
+                         char *says, size_t n) {
+    double got;
+    if (denoted(j, z, of, k, &got) && fabs(got - want) <= 1e-9 * (1 + fabs(want))) return true;
+    snprintf(says, n, "node %d: %s %.15g, one rank has %.15g", k, what, got, want);
+    return false;
+}
+
+static bool compare(const job *j, result *z, const reference *ref, char *says, size_t n) {
     const program *p = &z->program[0];
     for (int k = 0; k < p->n; k++) {
-        double got;
-        if (p->node[k].sink &&
-            (!root_of(j, z, &p->node[k], k, &got) || !(fabs(got - ref->root[k]) <= 1e-9 * (1 + fabs(ref->root[k]))))) {
-            snprintf(says, n, "node %d: %.15g, one rank has %.15g", k, got, ref->root[k]);
+        if (p->node[k].sink && !compare_root(j, z, z->root, ref->root[k], k, "its value", says, n)) return false;
+        if (p->node[k].sink && !j->overruled &&
+            !compare_root(j, z, z->tangent, ref->tangent[k], k, "its tangent", says, n))
             return false;
-        }
-        if (p->node[k].op == OP_LEAF && p->node[k].grad && !compare_leaf(j, z, ref, k, says, n)) return false;
+        if (p->node[k].op != OP_LEAF || !p->node[k].grad) continue;
+        if (!compare_leaf(j, z, z->grad, ref->grad[k], k, "its", says, n)) return false;
+        if (!j->overruled && !compare_leaf(j, z, z->second, ref->second[k], k, "its second", says, n)) return false;
     }
     return true;
 }
@@ -71,7 +82,7 @@ typedef struct totals {
 } totals;
 
 /* Whether a program that the ranks ran is the same on one. */
-static bool check_program(const job *j, const result *z, double *room, totals *sum, char *says, size_t n) {
+static bool check_program(const job *j, result *z, double *room, totals *sum, char *says, size_t n) {
     const program *p = &z->program[0];
     reference ref;
     for (int r = 1; r < j->ranks; r++)
@@ -135,7 +146,7 @@ static job *job_new(const char *overruled) {
 
 START_TEST(what_is_accepted_is_one_rank) {
     job *j = job_new(NULL);
-    double *room = calloc((size_t)NODES * RANKS * ELEMENTS, sizeof *room);
+    double *room = calloc((size_t)2 * NODES * RANKS * ELEMENTS, sizeof *room);
     totals sum = {0};
     int n = (int)number("TG_PROGRAMS", getenv("TG_TEST_QUICK") ? 80 : 320);
     for (int first = 0; first < n; first += BATCH) {
@@ -198,7 +209,7 @@ static bool finds(const char *refusal, int batch, double *room, int *found) {
 }
 
 START_TEST(a_broken_rule_is_found) {
-    double *room = calloc((size_t)NODES * RANKS * ELEMENTS, sizeof *room);
+    double *room = calloc((size_t)2 * NODES * RANKS * ELEMENTS, sizeof *room);
     for (int k = 0; k < TG_LEN(refusals); k++) {
         int found;
         ck_assert_msg(finds(refusals[k].says, refusals[k].batch, room, &found),

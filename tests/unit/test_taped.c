@@ -563,6 +563,17 @@ START_TEST(what_an_op_has_not_is_refused) {
 }
 END_TEST
 
+START_TEST(a_slice_with_steps_needs_no_more_dims) {
+    begin();
+    double g[25] = {0};
+    tg_tensor *x = leaf_of(TG_SHAPE(5, 1, 1, 1, 1, 1, 1, 5), g);
+    tg_tensor *part = tg_slice(t, tg_slice(t, x, 7, 1, 5, 2), 0, 0, 5, 3);
+    tg_read_f64(derivative(tg_sum(t, part, TG_ALL_DIMS, false), x), g, 25);
+    for (int i = 0; i < 25; i++) ck_assert(g[i] == (i / 5 % 3 == 0 && i % 5 % 2 == 1));
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {any_order,
                             clamp_has_its_slopes_on_the_tape,
@@ -581,6 +592,7 @@ int main(void) {
                             a_power_of_0_has_its_second_derivative,
                             results_are_nobody_elses,
                             products_are_there_without_grad,
+                            a_slice_with_steps_needs_no_more_dims,
                             hessian_of_a_transformer,
                             what_an_op_has_not_is_refused};
     return tg_check_main("taped", tests, sizeof tests / sizeof *tests);

@@ -29,17 +29,19 @@ tg_tensor *tg_power_or_0(tg_tape *t, tg_tensor *x, double p) {
     return tg_masked_fill(t, p == 0.5 ? tg_sqrt(t, some) : tg_pow_scalar(t, some, p), none, 0);
 }
 
+/* step - 1 zeros behind each element of dim. The dims before and behind it are one each, as there may be no room for
+ * another. */
+static tg_tensor *spaced(tg_tape *t, tg_tensor *x, int dim, int64_t step) {
+    tg_shape shape = tg_shape_of(x), apart = TG_SHAPE(1, shape.dim[dim], 1, 1);
+    for (int d = 0; d < dim; d++) apart.dim[0] *= shape.dim[d];
+    for (int d = dim + 1; d < x->ndim; d++) apart.dim[3] *= shape.dim[d];
+    shape.dim[dim] *= step;
+    return tg_reshape(t, tg_pad(t, tg_reshape(t, x, apart), 2, 0, step - 1, 0), shape);
+}
+
 tg_tensor *tg_spread(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t step, int64_t size) {
-    int64_t n = x->shape[dim], span = n * step;
-    tg_shape shape = tg_shape_of(x);
-    if (n == 0) {
-        shape.dim[dim] = size;
-        return tg_full(t, (tg_dtype)x->dtype, shape, 0);
-    }
-    if (step > 1) {
-        shape.dim[dim] = span;
-        x = tg_reshape(t, tg_pad(t, tg_unsqueeze(t, x, dim + 1), dim + 1, 0, step - 1, 0), shape);
-    }
+    int64_t span = x->shape[dim] * step;
+    if (step > 1) x = spaced(t, x, dim, step);
     if (start + span > size) x = tg_slice(t, x, dim, 0, size - start, 1), span = size - start;
     return start || span < size ? tg_pad(t, x, dim, start, size - start - span, 0) : x;
 }
