@@ -36,13 +36,14 @@ bool tg_shares_elements(const tg_tensor *x) {
     int n = 0;
     if (x->flags & TG_F_CONTIGUOUS || x->numel == 0) return false;
     for (int d = 0, at; d < x->ndim; d++) {
+        int64_t step = x->stride[d] < 0 ? -x->stride[d] : x->stride[d]; /* a dim the other way round is as wide */
         if (x->shape[d] == 1) continue;
-        if (x->stride[d] == 0) return true;
-        for (at = n++; at > 0 && stride[at - 1] > x->stride[d]; at--) {
+        if (step == 0) return true;
+        for (at = n++; at > 0 && stride[at - 1] > step; at--) {
             stride[at] = stride[at - 1];
             most[at] = most[at - 1];
         }
-        stride[at] = x->stride[d];
+        stride[at] = step;
         most[at] = x->shape[d] - 1;
     }
     return leads_back(n, most, stride, 0, false);
