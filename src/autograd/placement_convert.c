@@ -92,7 +92,7 @@ static tg_status check_sharers(tg_call *c, const tg_conversion *v) {
 
 static tg_status check_result(tg_call *c, const tg_conversion *v) {
     const tg_tensor *y = c->out[v->out];
-    int64_t chunks = v->to.layout == TG_STRIDED ? v->to.chunks : v->to.layout == TG_ZIGZAG ? 2 : 1;
+    int64_t chunks = tg_placement_chunks(v->to);
     if (!sharded(v->to)) return TG_OK;
     if (v->to.dim < 0 || v->to.dim >= y->ndim || chunks < 1 || y->shape[v->to.dim] % chunks)
         return tg_call_fail(c, TG_ERR_PLACEMENT, "on axis %s output %d would be sharded along dim %d in %lld chunks",

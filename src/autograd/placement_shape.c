@@ -36,8 +36,6 @@ static int64_t minor_ranks(const tg_call *c, const tg_tensor *x, tg_placement p)
     return n;
 }
 
-static int64_t chunks_of(tg_placement p) { return p.layout == TG_STRIDED ? p.chunks : p.layout == TG_ZIGZAG ? 2 : 1; }
-
 static void set_chunks(tg_placement *p, int64_t k) {
     p->layout = k == 1 ? TG_CONTIGUOUS : TG_STRIDED;
     p->chunks = k == 1 ? 0 : (int32_t)k;
@@ -95,7 +93,7 @@ static tg_status move_reshaped(tg_call *c, tg_axis axis, tg_placement *to) {
     const tg_tensor *x = c->in[0], *y = c->out[0];
     const tg_rules *r = tg_rules_of(c);
     group g;
-    int64_t before, chunks = chunks_of(*to), minor = minor_ranks(c, x, *to);
+    int64_t before, chunks = tg_placement_chunks(*to), minor = minor_ranks(c, x, *to);
     if (x->numel == 0 || !group_of(x, y, to->dim, &g))
         return tg_placement_refuse(c, axis, "the sharded dim has no counterpart in the new shape", gather_first);
     int64_t p = dims_before(x, &g, to->dim);

@@ -36,10 +36,6 @@ static void push(digits *d, int64_t extent, int64_t step) {
     }
 }
 
-static int64_t chunks_of(const cut *c) {
-    return c->p.layout == TG_STRIDED ? c->p.chunks : c->p.layout == TG_ZIGZAG ? 2 : 1;
-}
-
 /* The place of the rank's chunk j in the whole dim, in chunks. */
 static int64_t chunk_at(const cut *c, int64_t j) {
     if (c->p.layout == TG_ZIGZAG) return j ? 2 * c->size - 1 - c->rank : c->rank;
@@ -49,7 +45,7 @@ static int64_t chunk_at(const cut *c, int64_t j) {
 /* The place in the whole dim of element i of a shard; cuts are major first. */
 static int64_t whole_position(const cut *cuts, int n, int64_t local, int64_t i) {
     for (int k = n - 1; k >= 0; k--) {
-        int64_t chunk = local / chunks_of(&cuts[k]);
+        int64_t chunk = local / tg_placement_chunks(cuts[k].p);
         i = chunk_at(&cuts[k], i / chunk) * chunk + i % chunk;
         local *= cuts[k].size;
     }
@@ -84,7 +80,7 @@ static bool runs_alike(const int64_t *o, int64_t m, int64_t n) {
 static int64_t piece_of(const cut *cuts, int n, int64_t local) {
     int64_t piece = local, whole = local;
     for (int i = n - 1; i >= 0; i--) {
-        piece = common_divisor(piece, whole / chunks_of(&cuts[i]));
+        piece = common_divisor(piece, whole / tg_placement_chunks(cuts[i].p));
         whole *= cuts[i].size;
     }
     return piece;
@@ -113,7 +109,7 @@ static bool push_pieces(digits *d, const cut *cuts, int n, int64_t local, int64_
 
 static bool push_dim(digits *d, const cut *cuts, int n, int64_t local, int64_t step) {
     if (n > 1) return push_pieces(d, cuts, n, local, step);
-    int64_t chunks = n ? chunks_of(cuts) : 1, chunk = local / chunks;
+    int64_t chunks = n ? tg_placement_chunks(cuts->p) : 1, chunk = local / chunks;
     if (n) d->base += chunk_at(cuts, 0) * chunk * step;
     if (chunks > 1) push(d, chunks, (chunk_at(cuts, 1) - chunk_at(cuts, 0)) * chunk * step);
     push(d, chunk, step);
@@ -160,9 +156,9 @@ static tg_status lie_of(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_pl
         l->step[i] = l->numel;
         int64_t size = shape[i]; /* of what the k-th axis has cut: the minor one last */
         for (int k = l->n[i] - 1; k >= 0; k--) {
-            if (size % chunks_of(&l->cuts[i][k]))
+            if (size % tg_placement_chunks(l->cuts[i][k].p))
                 return tg_fail(ctx, TG_ERR_SHAPE, "random draws: dim %d of size %lld is sharded in %lld chunks", i,
-                               (long long)size, (long long)chunks_of(&l->cuts[i][k]));
+                               (long long)size, (long long)tg_placement_chunks(l->cuts[i][k].p));
             size *= l->cuts[i][k].size;
         }
         l->numel *= size;

@@ -102,14 +102,12 @@ int64_t tg_place_scale(const tg_tensor *x, int d) {
 
 /* ---- Chunks ---- */
 
-static int64_t chunks_of(tg_placement p) { return p.layout == TG_STRIDED ? p.chunks : p.layout == TG_ZIGZAG ? 2 : 1; }
-
 static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
 
 tg_status tg_place_check_shard(const tg_tensor *x, const tg_placing *p, tg_placement is, uint32_t yet,
                                const char *who) {
     const tg_grid *g = &x->ctx->grid;
-    int64_t chunks = chunks_of(is), rest = chunks < 1 ? 1 : x->shape[is.dim] % chunks;
+    int64_t chunks = tg_placement_chunks(is), rest = chunks < 1 ? 1 : x->shape[is.dim] % chunks;
     for (int a = 0; a < TG_MAX_AXES; a++) {
         bool within = p && g->axes >> a & 1 && sharded(p->at[a]) && p->at[a].dim == is.dim && p->at[a].order > is.order;
         if (chunks > 0 && (within || yet >> a & 1)) rest = rest * g->size[a] % chunks;

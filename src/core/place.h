@@ -34,6 +34,10 @@ bool tg_placement_same(tg_placement a, tg_placement b);
 size_t tg_place_text(const tg_ctx *ctx, const tg_placing *p, char *buf, size_t n);
 const char *tg_axis_name(tg_axis axis);
 size_t tg_placement_name(tg_placement p, char *buf, size_t n); /* "V0:s3" */
+/* In how many chunks a shard's dim is cut on each rank. */
+static inline int64_t tg_placement_chunks(tg_placement p) {
+    return p.layout == TG_STRIDED ? p.chunks : p.layout == TG_ZIGZAG ? 2 : 1;
+}
 /* How many times larger than the local one dim d of x is, over all axes that shard it. */
 int64_t tg_place_scale(const tg_tensor *x, int d);
 /* Whether an axis that lies so can have cut its dim in chunks: it has cut the local size times the ranks of the axes

@@ -45,21 +45,16 @@ static int64_t total(const int64_t *rows, int n) {
     return sum;
 }
 
-/* How many chunks of the dim a rank has. */
-static int64_t chunks_of(const tg_mapping_params *p) {
-    return p->shard.layout == TG_STRIDED ? p->shard.chunks : p->shard.layout == TG_ZIGZAG ? 2 : 1;
-}
-
 /* Sizes of splits that x must have along dim 0: all of them, or this rank's. */
 static tg_status check_splits(tg_call *c, bool whole) {
     tg_mapping_params *p = tg_mapping_of(c);
     const tg_tensor *x = c->in[0];
     if (p->dim != 0) return tg_call_fail(c, TG_ERR_ARGUMENT, "uneven parts of dim %d: expected dim 0", p->dim);
-    if (chunks_of(p) != 1)
+    if (tg_placement_chunks(p->shard) != 1)
         return tg_call_fail(c, TG_ERR_PLACEMENT,
                             "given parts (splits) of a shard in %lld chunks a rank, whose rows are no one part of the "
                             "whole: expected a contiguous shard, or splits NULL",
-                            (long long)chunks_of(p));
+                            (long long)tg_placement_chunks(p->shard));
     int64_t each = 1, n = tg_comm_size(p->comm);
     for (int d = 1; d < x->ndim; d++) each *= x->shape[d];
     TG_TRY(tg_mapping_counts(c, &p->splits, each, &p->counts));
@@ -71,7 +66,7 @@ static tg_status check_splits(tg_call *c, bool whole) {
 
 static tg_status check_parts(tg_call *c, bool whole) {
     tg_mapping_params *p = tg_mapping_of(c);
-    int64_t size = c->in[0]->shape[p->dim], n = whole ? tg_comm_size(p->comm) : 1, k = chunks_of(p);
+    int64_t size = c->in[0]->shape[p->dim], n = whole ? tg_comm_size(p->comm) : 1, k = tg_placement_chunks(p->shard);
     if (k < 1)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "a strided shard of %lld chunks: expected 1 or more", (long long)k);
     if (size % n)

@@ -19,17 +19,13 @@ typedef struct piece {
     int64_t part, whole, size;
 } piece;
 
-static int chunks_of(const tg_placement *shard) {
-    return shard->layout == TG_STRIDED ? shard->chunks : shard->layout == TG_ZIGZAG ? 2 : 1;
-}
-
 static piece piece_of(const tg_mapping_params *p, int64_t size, int r, int j) {
     int64_t n = tg_comm_size(p->comm), at = r, start = 0;
     if (p->splits) {
         for (int k = 0; k < r; k++) start += p->splits[k];
         return (piece){0, start, size};
     }
-    size /= chunks_of(&p->shard);
+    size /= tg_placement_chunks(p->shard);
     if (p->shard.layout == TG_STRIDED) at = j * n + r;
     if (p->shard.layout == TG_ZIGZAG && j) at = 2 * n - 1 - r;
     return (piece){j * size, at * size, size};
@@ -38,7 +34,7 @@ static piece piece_of(const tg_mapping_params *p, int64_t size, int r, int j) {
 /* Copies rank r's part to its places in the whole along dim, or out of them. */
 static tg_status copy_part(tg_call *c, tg_array part, tg_array whole, int dim, int r, bool out, bool add) {
     const tg_mapping_params *p = tg_mapping_of(c);
-    for (int j = 0; j < chunks_of(&p->shard); j++) {
+    for (int j = 0; j < tg_placement_chunks(p->shard); j++) {
         tg_extent ep, ew;
         piece at = piece_of(p, part.shape[dim], r, j);
         tg_array a = tg_array_slice(part, dim, at.part, at.size, 1, &ep);
@@ -63,7 +59,7 @@ tg_status tg_move_place(tg_call *c, tg_array whole, tg_array part, bool add) {
 static bool lies_by_rank(const tg_mapping_params *p, const tg_tensor *x, int dim) {
     int64_t before = 1;
     for (int d = 0; d < dim; d++) before *= x->shape[d];
-    return before <= 1 && chunks_of(&p->shard) == 1;
+    return before <= 1 && tg_placement_chunks(p->shard) == 1;
 }
 
 static tg_tensor *staging(tg_call *c, const tg_tensor *like) {
@@ -158,7 +154,7 @@ tg_status tg_mapping_own(tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
     tg_tensor *g = c->gout[0], *x = c->in[0];
     piece at = piece_of(p, x->shape[p->dim], tg_comm_rank(p->comm), 0);
-    if (chunks_of(&p->shard) == 1)
+    if (tg_placement_chunks(p->shard) == 1)
         return tg_op_pass_view(c, 0, g, at.whole * g->stride[p->dim], x->ndim, x->shape, g->stride);
     tg_tensor *own = tg_mapping_gradient(c);
     TG_TRY(tg_ctx_status(c->ctx));

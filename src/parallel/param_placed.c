@@ -33,7 +33,7 @@ static tg_status cut(const tg_parallel *p, tg_ctx *ctx, tg_shape *s, tg_place_at
         return tg_fail(ctx, TG_ERR_SHAPE, "tg_param_placed: dim %d is %lld, expected a multiple of the %d ranks of %s",
                        d, (long long)s->dim[d], n, tg_axis_name(at.axis));
     s->dim[d] /= n;
-    int64_t chunks = to.layout == TG_STRIDED ? to.chunks : to.layout == TG_ZIGZAG ? 2 : 1;
+    int64_t chunks = tg_placement_chunks(to);
     if (chunks > 0 && s->dim[d] % chunks == 0) return TG_OK;
     return tg_fail(ctx, TG_ERR_SHAPE,
                    "tg_param_placed: dim %d of size %lld on a rank of %s does not come in %lld chunks", d,

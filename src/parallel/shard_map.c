@@ -40,8 +40,6 @@ static int64_t chunk_of(tg_placement p, int64_t j, int64_t rank, int64_t n) {
     return j * n + rank;
 }
 
-static int64_t chunks_of(tg_placement p) { return p.layout == TG_ZIGZAG ? 2 : p.layout == TG_STRIDED ? p.chunks : 1; }
-
 /* The axis that shards dim d, with `order` others of it further out; TG_MAX_AXES: none. */
 static int axis_at(const tg_tensor *x, int d, int order) {
     const tg_placing *p = tg_place_of(x);
@@ -58,7 +56,7 @@ int64_t tg_shard_index(const tg_tensor *x, int d, const int at[TG_MAX_AXES], int
     for (int order = inner - 1; order >= 0; order--) { /* the minor axis has cut last */
         int a = axis_at(x, d, order);
         tg_placement p = tg_place_of(x)->at[a];
-        int64_t n = x->ctx->grid.size[a], chunk = size / chunks_of(p), within = index % chunk;
+        int64_t n = x->ctx->grid.size[a], chunk = size / tg_placement_chunks(p), within = index % chunk;
         if (chunk - within < *run) *run = chunk - within;
         index = chunk_of(p, index / chunk, at[a], n) * chunk + within;
         size *= n;
