@@ -6,7 +6,7 @@
 
 #include <tapegrad/extend.h>
 
-#include "autograd/samples.h"
+#include "catalog/samples.h"
 #include "bench.h"
 
 enum { REPEATS = 7, WARM = 2 };

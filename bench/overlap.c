@@ -9,8 +9,8 @@
 
 #include <tapegrad/extend.h>
 
-#include "parallel/comm.h"
-#include "parallel/shm.h"
+#include "comm/comm.h"
+#include "comm/shm/shm.h"
 #include "teams.h"
 
 typedef enum way { AT_ONCE, IN_WAITS, BY_THREAD, WAYS } way;

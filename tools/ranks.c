@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/system.h"
-#include "parallel/launch.h"
+#include "base/os.h"
+#include "comm/shm/launch.h"
 #include "ranks.h"
 
 #include <tapegrad/nccl.h>

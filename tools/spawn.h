@@ -4,7 +4,7 @@
 
 #include <signal.h>
 
-#include "parallel/launch.h"
+#include "comm/shm/launch.h"
 
 /* Starts argv[0] (looked for in PATH) as that rank, which the kernel ends with this process: 0 and its pid, or an
  * errno. */

@@ -8,9 +8,9 @@
 
 #include <stdio.h>
 
-#include "autograd/placement.h"
-#include "autograd/taped.h"
-#include "core/system.h"
+#include "placement/rule.h"
+#include "ops/derivatives/grad_graph.h"
+#include "base/os.h"
 
 /* ---- Which nodes are needed ---- */
 

@@ -2,7 +2,7 @@
 #ifndef TG_BACKWARD_H
 #define TG_BACKWARD_H
 
-#include "autograd/record.h"
+#include "tape/tape.h"
 
 /* How the gradient of one input of the node at work is received. */
 typedef enum tg_receipt_kind {

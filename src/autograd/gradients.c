@@ -2,8 +2,8 @@
 #include <math.h>
 
 #include "autograd/backward.h"
-#include "autograd/placement.h"
-#include "autograd/taped.h"
+#include "placement/rule.h"
+#include "ops/derivatives/grad_graph.h"
 #include "core/capture.h"
 #include "kernels/scalar.h"
 

@@ -4,18 +4,18 @@
 
 #include <tapegrad/io.h>
 
-#include "autograd/record.h"
-#include "core/buffer.h"
+#include "tape/tape.h"
+#include "core/scratch.h"
 #include "core/capture.h"
 #include "core/copies.h"
-#include "core/pool.h"
-#include "core/report.h"
+#include "base/thread_pool.h"
+#include "core/memory_report.h"
 #include "core/rng.h"
-#include "core/shadow.h"
-#include "core/system.h"
+#include "base/shadow.h"
+#include "base/os.h"
 #include "core/work.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cuda/table.h"
+#include "kernels/cuda/device_table.h"
 
 /* ---- Host memory ---- */
 

@@ -8,8 +8,8 @@
 
 #include <tapegrad/extend.h>
 
-#include "core/memory.h"
-#include "core/place.h"
+#include "base/heap.h"
+#include "placement/placing.h"
 
 #define TG_TRY(expr)                                \
     do {                                            \

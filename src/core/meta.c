@@ -1,6 +1,6 @@
 /* Device "meta": the same calls, allocations and accounting as a real run, and no bytes. Its segments are addresses
  * that nobody may follow, so the heap packs them just as it packs real ones; its kernels do nothing. */
-#include "core/report.h"
+#include "core/memory_report.h"
 
 static tg_status meta_open(tg_ctx *ctx, void **dev) {
     (void)ctx;

@@ -1,7 +1,7 @@
 /* Storages: counted bytes that may be present, in flight, or discarded. All early freeing is tg_storage_discard. */
 #include <stdio.h>
 
-#include "core/buffer.h"
+#include "core/scratch.h"
 #include "core/core.h"
 #include "core/work.h"
 

@@ -2,7 +2,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "kernels/attention_seen.h"
+#include "kernels/attention_mask.h"
 #include "kernels/composed_parts.h"
 
 /* One head's operands and gradients in the compute type, dense; o is the output or its gradient. */

@@ -1,7 +1,7 @@
 /* Modules: named parameters and children, and the state dict that a walk over them gives. */
 #include <stdio.h>
 
-#include "autograd/record.h"
+#include "tape/tape.h"
 #include "nn/module.h"
 
 static const tg_module inert = {.ctx = (tg_ctx *)&tg_dead_ctx};

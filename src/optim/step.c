@@ -9,7 +9,7 @@
 #include "kernels/composed.h"
 #include "kernels/scalar.h"
 #include "optim/optim.h"
-#include "parallel/grads.h"
+#include "parallel/dp/grads.h"
 
 /* ---- What lies on the device ---- */
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "core/rng.h"
-#include "parallel/grads.h"
+#include "parallel/dp/grads.h"
 
 enum { GRID = 5 }; /* axes that an order names: tp, cp, ep, dp, pp */
 

@@ -2,7 +2,7 @@
 #ifndef TG_PARALLEL_H
 #define TG_PARALLEL_H
 
-#include "parallel/comm.h"
+#include "comm/comm.h"
 
 struct tg_parallel {
     tg_ctx *ctx;

@@ -3,8 +3,8 @@
 
 #include <tapegrad/parallel.h>
 
-#include "core/draws.h"
-#include "core/place.h"
+#include "placement/draws.h"
+#include "placement/placing.h"
 
 static tg_status check_at(const tg_parallel *p, tg_ctx *ctx, const tg_place_at *at, int n, double std) {
     if (n < 0 || n > TG_MAX_AXES || (n && !at))

@@ -1,8 +1,8 @@
 /* Placements as programs see them: declared at leaves, read off any tensor. */
 #include <tapegrad/parallel.h>
 
-#include "autograd/ops/op.h"
-#include "autograd/placement.h"
+#include "ops/common/op.h"
+#include "placement/rule.h"
 #include "parallel/parallel.h"
 
 /* The axes of the grid that an axis stands for, major first; how many. Where the experts' grid is the dense one, etp is

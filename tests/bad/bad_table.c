@@ -1,6 +1,6 @@
 /* Every op of the table, whoever adds one: each of its places with every wrong pair of tape and tensor. What a public
  * function does besides recording its op has rows of its own (bad_ops.c, bad_arguments.c). */
-#include "autograd/samples.h"
+#include "catalog/samples.h"
 #include "bad/bad.h"
 
 /* The first sample that one rank runs and that is not refused; -1: there is none. */

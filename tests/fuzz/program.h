@@ -12,7 +12,7 @@
 
 #include <tapegrad/extend.h>
 
-#include "autograd/samples.h"
+#include "catalog/samples.h"
 #include "fuzz.h"
 
 enum { CALLS = 14, RESULTS = 4, LEAVES = CALLS * RESULTS, VALUES = LEAVES + CALLS * TG_SAMPLE_INPUTS };

@@ -12,7 +12,7 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/gradcheck.h>
 
-#include "autograd/samples.h"
+#include "catalog/samples.h"
 
 /* ---- Verdicts ---- */
 

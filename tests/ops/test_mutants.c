@@ -5,7 +5,7 @@
 #include "ops/registry.h"
 
 #include "autograd/backward.h"
-#include "autograd/record.h"
+#include "tape/tape.h"
 
 /* ---- What can be wrong ---- */
 

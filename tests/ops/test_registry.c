@@ -3,8 +3,8 @@
  * device meta knows; and whether its node's params say all of it. */
 #include "ops/registry.h"
 
-#include "autograd/gradcheck.h"
-#include "autograd/ops/derive.h"
+#include "gradcheck/gradcheck.h"
+#include "ops/common/derive.h"
 
 /* ---- Samples that must be refused ---- */
 

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/samples.h"
+#include "catalog/samples.h"
 #include "parallel/device_ranks.h"
-#include "parallel/mapping.h"
+#include "parallel/mappings/mapping.h"
 
 enum { MOST_RANKS = 4, MOST_NUMEL = 512 };
 

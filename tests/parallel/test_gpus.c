@@ -8,7 +8,7 @@
 #include <tapegrad/parallel.h>
 
 #include "core/core.h"
-#include "nccl/world.h"
+#include "comm/nccl/world.h"
 
 enum { MOST = 8, EACH = 4096 };
 

@@ -4,7 +4,7 @@
 
 #include "core/core.h"
 #include "on_ranks.h"
-#include "parallel/layers.h"
+#include "parallel/tp/layers.h"
 
 enum { ROWS = 8, COLUMNS = 24 };
 

@@ -9,7 +9,7 @@
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
 
-#include "parallel/comm.h"
+#include "comm/comm.h"
 
 enum { VOCAB = 40, LENGTH = 8, BATCH = 2 };
 

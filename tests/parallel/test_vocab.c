@@ -2,8 +2,8 @@
  * against the op of one rank. */
 #include "parallel/on_ranks.h"
 
-#include "autograd/samples.h"
-#include "autograd/ops/loss.h"
+#include "catalog/samples.h"
+#include "ops/common/row_loss.h"
 
 enum { ROWS = 9, WIDTH = 3, MOST_RANKS = 4, MOST_CLASSES = 32, IGNORED = -100 };
 

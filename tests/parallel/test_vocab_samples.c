@@ -3,7 +3,7 @@
 #include "parallel/mapping_run.h"
 #include "parallel/on_ranks.h"
 
-#include "autograd/ops/loss.h"
+#include "ops/common/row_loss.h"
 
 enum { INPUTS = 3 };
 

@@ -22,8 +22,8 @@
 #include <tapegrad/parallel.h>
 
 #include "check_main.h"
-#include "parallel/launch.h"
-#include "parallel/shm.h"
+#include "comm/shm/launch.h"
+#include "comm/shm/shm.h"
 
 typedef enum world_kind { THREADS, PROCESSES, WORLD_KINDS } world_kind;
 enum { MOST = 8 };

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "check_main.h"
-#include "core/draws.h"
+#include "placement/draws.h"
 #include "core/rng.h"
 
 enum { AXES = 3, MAX = 4096, SEED = 77 };

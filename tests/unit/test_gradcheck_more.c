@@ -7,7 +7,7 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/gradcheck.h>
 
-#include "autograd/difference.h"
+#include "gradcheck/difference.h"
 
 #define ck_in(text, in) ck_assert_msg(strstr((in), (text)), "\"%s\" in: %s", (text), (in))
 #define LEN(a) (int)(sizeof(a) / sizeof(*(a)))

@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "check_main.h"
-#include "core/memory.h"
-#include "core/shadow.h"
-#include "core/system.h"
+#include "base/heap.h"
+#include "base/shadow.h"
+#include "base/os.h"
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)

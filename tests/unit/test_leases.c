@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "check_main.h"
-#include "core/buffer.h"
+#include "core/scratch.h"
 #include "core/work.h"
 #include "world.h"
 

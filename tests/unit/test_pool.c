@@ -10,7 +10,7 @@
 
 #include "check_main.h"
 #include "core/core.h"
-#include "core/pool.h"
+#include "base/thread_pool.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1

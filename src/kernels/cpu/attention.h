@@ -6,7 +6,7 @@
 #ifndef TG_ATTENTION_H
 #define TG_ATTENTION_H
 
-#include "kernels/attention_seen.h"
+#include "kernels/attention_mask.h"
 #include "kernels/cpu/fused.h"
 
 enum { TG_KEYS = 64, TG_QUERIES = 64, TG_LANES = 16 };

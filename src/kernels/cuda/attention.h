@@ -8,8 +8,8 @@
 
 #include <math.h>
 
-#include "kernels/attention_seen.h"
-#include "kernels/cuda/moved.h"
+#include "kernels/attention_mask.h"
+#include "kernels/cuda/draw_state.h"
 #include "kernels/cuda/tile_product.h"
 #include "kernels/philox.h"
 #include "kernels/scalar.h"

@@ -3,10 +3,10 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/graphs.h"
 #include "kernels/cuda/memory.h"
-#include "kernels/cuda/order.h"
-#include "kernels/cuda/plans.h"
+#include "kernels/cuda/streams.h"
+#include "kernels/cuda/gemm_plans.h"
 #include "kernels/cuda/slots.h"
-#include "kernels/cuda/table.h"
+#include "kernels/cuda/device_table.h"
 
 /* ---- Errors ---- */
 

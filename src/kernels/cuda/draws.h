@@ -3,7 +3,7 @@
 #ifndef TG_CUDA_DRAWS_H
 #define TG_CUDA_DRAWS_H
 
-#include "kernels/cuda/moved.h"
+#include "kernels/cuda/draw_state.h"
 #include "kernels/cuda/walk.h"
 
 #include <curand_philox4x32_x.h>

@@ -5,7 +5,7 @@
  * which neither stride is 1 are copied into rows. What cuBLASLt does not fuse as the CPU does it (bias or C of other
  * dtypes, exact GELU, SiLU, and ReLU, which lets NaN through here) is left to map: where possible on what the product
  * wrote, at full precision; else on the product in scratch memory, in the compute type. */
-#include "kernels/cuda/plans.h"
+#include "kernels/cuda/gemm_plans.h"
 #include "kernels/cuda/slots.h"
 
 #include "core/core.h"

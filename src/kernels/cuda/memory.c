@@ -1,7 +1,7 @@
 /* Device memory and copies. The heap (core/memory.c) cuts blocks from the segments made here; a block that was let go
  * is given out again at once, which is safe because all that used it, and all that will, is queued on one stream. */
 #include "kernels/cuda/memory.h"
-#include "kernels/cuda/order.h"
+#include "kernels/cuda/streams.h"
 
 #include "core/capture.h"
 

@@ -1,0 +1,549 @@
+/* The recorder: checks the inputs of an op, lets it infer, runs it, and keeps a node where a gradient is needed. */
+#include <stdio.h>
+
+#include "placement/rule.h"
+#include "tape/tape.h"
+#include "placement/draws.h"
+#include "base/os.h"
+#include "core/work.h"
+
+const tg_op tg_leaf_op = {.size = sizeof(tg_op), .name = "leaf", .formula = "x", .n_in = 0, .n_out = 1};
+
+enum { MAX_LIST = 65535 }; /* inputs, or outputs, of a node */
+
+static tg_call_impl *impl(const tg_call *c) { return c->impl; }
+
+/* ---- Errors of a call ---- */
+
+static void describe_inputs(const tg_call *c, char *buf, size_t n) {
+    size_t at = 0;
+    if (n) buf[0] = 0;
+    for (int i = 0; i < c->n_in && i < 8; i++) {
+        char one[160];
+        tg_describe(c->in[i], one, sizeof one);
+        tg_text(buf, n, &at, "%s%s", i ? ", " : "", c->in[i] ? one : "absent");
+    }
+    if (c->n_in > 8) tg_text(buf, n, &at, " and %d more", c->n_in - 8);
+}
+
+static tg_status note_call(tg_call *c) {
+    char inputs[768], site[192], path[192];
+    describe_inputs(c, inputs, sizeof inputs);
+    tg_describe_site(impl(c)->site, site, sizeof site);
+    tg_scope_path(c->tape->scope, path, sizeof path);
+    return tg_fail_note(c->ctx, " (op %s%s%s, called from %s%s%s)", c->op->name ? c->op->name : "?",
+                        *inputs ? " of " : "", inputs, path, *path ? ", " : "", site);
+}
+
+tg_status tg_call_fail(tg_call *c, tg_status s, const char *format, ...) {
+    if (!c) return TG_ERR_ARGUMENT;
+    if (c->ctx->status != TG_OK) return c->ctx->status;
+    char text[1024] = "";
+    va_list ap;
+    va_start(ap, format);
+    if (format) vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    return tg_fail(c->ctx, s == TG_OK ? TG_ERR_INTERNAL : s, "%s: %s", c->op->name, text);
+}
+
+/* ---- infer's side of a call ---- */
+
+tg_status tg_call_outputs(tg_call *c, int n) {
+    if (!c) return TG_ERR_ARGUMENT;
+    if (c->op->n_out >= 0 || n < 0 || n > c->n_out)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "%d outputs, room for %d", n, c->n_out);
+    c->n_out = n;
+    return TG_OK;
+}
+
+/* Shapes of a tape's own handles live as long as the handle that borrows them. */
+static bool lends(const tg_call *c, const tg_tensor *x, int ndim, const int64_t *shape) {
+    return x && x->tape == c->tape && x->shape == shape && x->ndim == ndim && x->flags & TG_F_CONTIGUOUS;
+}
+
+static tg_tensor *output_handle(tg_call *c, tg_dtype dtype, int ndim, const int64_t *shape) {
+    tg_tensor *x = tg_tape_handle(c->tape);
+    if (TG_UNLIKELY(!x)) return NULL;
+    x->flags = TG_F_CONTIGUOUS;
+    x->dtype = (uint8_t)dtype;
+    x->ndim = (uint8_t)ndim;
+    for (int i = 0; i < c->n_in && i < 2; i++) {
+        if (!lends(c, c->in[i], ndim, shape)) continue;
+        x->shape = shape;
+        x->stride = c->in[i]->stride;
+        x->numel = c->in[i]->numel;
+        return x;
+    }
+    int64_t *dims = tg_tape_alloc(c->tape, 2 * (size_t)ndim * sizeof *dims);
+    if (TG_UNLIKELY(!dims)) return NULL;
+    for (int i = 0; i < ndim; i++) dims[i] = shape[i];
+    x->numel = tg_row_major(ndim, dims, dims + ndim);
+    x->shape = dims;
+    x->stride = dims + ndim;
+    return x;
+}
+
+static tg_status check_shape(tg_call *c, tg_dtype dtype, int ndim, const int64_t *shape) {
+    tg_shape s = {.ndim = ndim};
+    if (ndim > 0 && !shape) return tg_call_fail(c, TG_ERR_ARGUMENT, "the shape is NULL");
+    for (int d = 0; d < ndim && d < TG_MAX_DIMS; d++) s.dim[d] = shape[d];
+    return tg_shape_check(c->ctx, &s, dtype, c->op->name);
+}
+
+static tg_status check_output(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
+    if (i < 0 || i >= c->n_out || c->out[i])
+        return tg_call_fail(c, TG_ERR_INTERNAL, "infer sets output %d of %d, each once", i, c->n_out);
+    return check_shape(c, dtype, ndim, shape);
+}
+
+/* A view of x, offset elements further, stays within the bytes of x's storage. Its shape has been checked. */
+static tg_status check_view(tg_call *c, const tg_tensor *x, int64_t offset, int ndim, const int64_t *shape,
+                            const int64_t *stride) {
+    int64_t first = 0, last = 0, step;
+    bool over = __builtin_add_overflow(x->offset, offset, &first), empty = false;
+    if (ndim && !stride) return tg_call_fail(c, TG_ERR_ARGUMENT, "the strides of the view are NULL");
+    last = first;
+    for (int d = 0; d < ndim && !over; d++) {
+        empty |= shape[d] == 0;
+        over = __builtin_mul_overflow(shape[d] - 1, stride[d], &step) ||
+               (step < 0 ? __builtin_add_overflow(first, step, &first) : __builtin_add_overflow(last, step, &last));
+    }
+    if (empty || (!over && first >= 0 && last < (int64_t)(x->storage->bytes / tg_dtype_size(x->dtype)))) return TG_OK;
+    return tg_call_fail(c, TG_ERR_SHAPE, "the view reaches outside the bytes of its tensor");
+}
+
+/* Output 0 of an in-place op is input 0's storage under a new handle. */
+static tg_status bind_inplace(tg_call *c, tg_tensor *x) {
+    tg_tensor *a = c->in[0];
+    if (x->numel != a->numel || x->dtype != a->dtype)
+        return tg_call_fail(c, TG_ERR_SHAPE, "in place, the result must have the first input's shape and dtype");
+    x->storage = tg_storage_ref(a->storage);
+    x->offset = a->offset;
+    return TG_OK;
+}
+
+tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
+    if (TG_UNLIKELY(!c)) return TG_ERR_ARGUMENT;
+    if (TG_UNLIKELY(!c->op->forward))
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "infer makes output %d, and there is no forward to fill it; tg_call_view makes views", i);
+    if (TG_UNLIKELY(i < 0 || i >= c->n_out || c->out[i] || ndim > TG_MAX_DIMS || !c->n_in ||
+                    !lends(c, c->in[0], ndim, shape)))
+        TG_TRY(check_output(c, i, dtype, ndim, shape));
+    tg_tensor *x = output_handle(c, dtype, ndim, shape);
+    if (TG_UNLIKELY(!x)) return c->ctx->status;
+    x->out = (uint16_t)i;
+    c->out[i] = x;
+    if (TG_UNLIKELY(c->op->inplace && i == 0)) return bind_inplace(c, x);
+    tg_storage *s = tg_storage_new(c->ctx, (size_t)x->numel * tg_dtype_size(dtype), TG_MEM_TEMPORARY);
+    if (TG_UNLIKELY(!s)) return c->ctx->status;
+    s->temporary = true;
+    s->maker = x;
+    s->birth = x->serial;
+    x->storage = s;
+    return TG_OK;
+}
+
+tg_status tg_call_view(tg_call *c, int i, int64_t offset, int ndim, const int64_t *shape, const int64_t *stride) {
+    tg_tensor *base = c && c->n_in ? c->in[0] : NULL;
+    if (!c) return TG_ERR_ARGUMENT;
+    if (!base) return tg_call_fail(c, TG_ERR_ARGUMENT, "a view needs input 0");
+    TG_TRY(check_output(c, i, base->dtype, ndim, shape));
+    TG_TRY(check_view(c, base, offset, ndim, shape, stride));
+    tg_tensor *x =
+        tg_tape_tensor(c->tape, base->dtype, ndim, shape, stride, tg_storage_ref(base->storage), base->offset + offset);
+    if (!x) return c->ctx->status;
+    x->flags |= TG_F_VIEW;
+    x->out = (uint16_t)i;
+    c->out[i] = x;
+    return TG_OK;
+}
+
+tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
+    enum { MAX_SAVED = 8 };
+    if (!c) return TG_ERR_ARGUMENT;
+    if (i != c->n_saved || i >= MAX_SAVED)
+        return tg_call_fail(c, TG_ERR_INTERNAL, "saved buffers are declared in order, at most 8");
+    TG_TRY(check_shape(c, dtype, ndim, shape));
+    tg_tensor *x = tg_temp_empty(c->ctx, dtype, ndim, shape, TG_MEM_SAVED);
+    if (!x) return c->ctx->status;
+    c->saved[c->n_saved++] = x;
+    return TG_OK;
+}
+
+tg_status tg_call_out_in_flight(tg_call *c, int i, tg_work *w) {
+    if (!c || !w) return c ? c->ctx->status : TG_ERR_ARGUMENT;
+    if (impl(c)->pass || i < 0 || i >= c->n_out || !c->out[i] || c->out[i]->flags & TG_F_VIEW) {
+        tg_work_abandon(w);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_out_in_flight: output %d of %d, in a forward", i, c->n_out);
+    }
+    return tg_work_fills(w, c->out[i]->storage);
+}
+
+tg_rng tg_call_draw(tg_call *c, int64_t n) {
+    if (!c) return (tg_rng){0};
+    tg_rng at = c->ctx->rng;
+    if (n < 0)
+        tg_call_fail(c, TG_ERR_ARGUMENT, "%lld draws, expected 0 or more", (long long)n);
+    else
+        c->ctx->rng.counter += (uint64_t)n;
+    return at;
+}
+
+tg_draws tg_call_draws(tg_call *c, const tg_tensor *x) {
+    tg_draws d = {.n = 0};
+    if (!c || tg_check(c->ctx, x, "tg_call_draws") != TG_OK) return d;
+    const tg_placing *p = tg_place_of(x);
+    tg_draws_take(c->ctx, x->ndim, x->shape, p ? p->at : NULL, &d);
+    return d;
+}
+
+/* ---- Temporaries of a call ---- */
+
+static tg_tensor *keep_temp(tg_call *c, tg_tensor *x) {
+    if (!x) return tg_inert(c->ctx);
+    x->node = (tg_node *)impl(c)->temps;
+    impl(c)->temps = x;
+    return x;
+}
+
+tg_tensor *tg_call_temp(tg_call *c, tg_dtype dtype, int ndim, const int64_t *shape) {
+    if (!c) return tg_inert(&tg_dead_ctx);
+    if (check_shape(c, dtype, ndim, shape) != TG_OK) return tg_inert(c->ctx);
+    return keep_temp(c, tg_temp_empty(c->ctx, dtype, ndim, shape, TG_MEM_TEMPORARY));
+}
+
+tg_tensor *tg_call_view_of(tg_call *c, tg_tensor *g, int64_t offset, int ndim, const int64_t *shape,
+                           const int64_t *stride) {
+    if (!c) return tg_inert(&tg_dead_ctx);
+    if (tg_check(c->ctx, g, c->op->name) != TG_OK || check_shape(c, g->dtype, ndim, shape) != TG_OK ||
+        check_view(c, g, offset, ndim, shape, stride) != TG_OK)
+        return tg_inert(c->ctx);
+    return keep_temp(
+        c, tg_temp_new(c->ctx, g->dtype, ndim, shape, stride, tg_storage_ref(g->storage), g->offset + offset));
+}
+
+void tg_call_temps_free(tg_call *c) {
+    for (tg_tensor *x = impl(c)->temps, *next; x; x = next) {
+        next = (tg_tensor *)x->node;
+        tg_temp_free(x);
+    }
+    impl(c)->temps = NULL;
+}
+
+/* ---- Checks before ---- */
+
+static tg_status check_arity(tg_tape *t, const tg_op *op, int n_in, int n_out) {
+    if (TG_UNLIKELY(op->size != sizeof *op)) return tg_table_check(t->ctx, op->size, sizeof *op, "tg_apply: the op");
+    if (!op->name || !op->infer) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_apply: the op needs a name and infer");
+    if (n_in < 0 || n_in > MAX_LIST || (op->n_in >= 0 ? n_in != op->n_in : n_in < -op->n_in))
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: %d inputs, expected %s%d", op->name, n_in,
+                       op->n_in < 0 ? "at least " : "", op->n_in < 0 ? -op->n_in : op->n_in);
+    if (n_out < 0 || n_out > MAX_LIST || (op->n_out >= 0 && n_out != op->n_out))
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: room for %d outputs, expected %d", op->name, n_out, op->n_out);
+    return TG_OK;
+}
+
+static tg_status refuse_input(tg_call *c, int i) {
+    const tg_tensor *x = c->in[i];
+    char what[96];
+    snprintf(what, sizeof what, "%s: input %d", c->op->name, i);
+    TG_TRY(tg_check(c->ctx, x, what));
+    return tg_fail(c->ctx, TG_ERR_HANDLE,
+                   "%s is a result of another tape; enter it with tg_tape_input, or as an input of tg_recompute", what);
+}
+
+/* Alive, of this context and tape, and present; sets c->needs. */
+static tg_status check_inputs(tg_call *c) {
+    for (int i = 0; i < c->n_in; i++) {
+        tg_tensor *x = c->in[i];
+        if (!x && tg_bit(c->op->optional, i)) continue;
+        bool known = x && tg_living(x) && x->ctx == c->ctx;
+        if (TG_UNLIKELY(!known || (x->tape && x->tape != c->tape))) return refuse_input(c, i);
+        if (c->op->forward) TG_TRY(tg_storage_need(x->storage, x)); /* views do not wait */
+        if (x->flags & TG_F_REQUIRES_GRAD) c->needs |= 1u << (i < 31 ? i : 31);
+    }
+    return TG_OK;
+}
+
+/* ---- The node ---- */
+
+static void save(tg_tensor *x, uint32_t *version) {
+    *version = x->storage->version;
+    x->storage->saves++;
+    if (x->storage->temporary) tg_storage_categorise(x->storage, TG_MEM_SAVED);
+}
+
+static size_t node_bytes(const tg_call *c, bool extra) {
+    size_t tail = 2 * (size_t)c->n_in + 3 * (size_t)c->n_out + (c->params ? 1 : 0) + (size_t)c->n_saved;
+    size_t versions = (c->saves_in ? (size_t)c->n_in : 0) + (c->saves_out ? (size_t)c->n_out : 0);
+    size_t bytes = sizeof(tg_node) + tail * sizeof(void *) + ((versions + 1) & ~(size_t)1) * sizeof(uint32_t);
+    return bytes + (extra ? sizeof(tg_node_extra) : 0);
+}
+
+/* A gradient in the hands of a hook is no handle that a node could keep. */
+static tg_status refuse_lent(tg_call *c, int i) {
+    return tg_call_fail(c, TG_ERR_HANDLE,
+                        "input %d is lent to a hook or a watch until that returns, and backward would need it later; "
+                        "tg_keep it, or leave grad mode off",
+                        i);
+}
+
+/* Where the gradient of an input goes. */
+static tg_status link_inputs(tg_call *c, tg_node *n) {
+    tg_tensor **in = tg_node_in(n);
+    tg_node **src = tg_node_src(n);
+    for (int i = 0; i < c->n_in; i++) {
+        tg_tensor *x = c->in[i];
+        in[i] = x;
+        src[i] = NULL;
+        if (!x) continue;
+        if (TG_UNLIKELY(tg_is_lent(x))) return refuse_lent(c, i);
+        if (!(x->flags & TG_F_REQUIRES_GRAD)) continue;
+        src[i] = x->node ? x->node : tg_tape_leaf(c->tape, x);
+        if (!src[i]) return c->ctx->status;
+    }
+    return TG_OK;
+}
+
+static void fill_node(tg_call *c, tg_node *n, const void *site) {
+    n->site = site;
+    n->scope = c->tape->scope;
+    n->pass = 0;
+    n->needs = c->needs;
+    n->saves_in = c->saves_in;
+    n->saves_out = c->saves_out;
+    tg_tensor **in = tg_node_in(n), **out = tg_node_out(n), **saved = tg_node_kept(n);
+    uint32_t *version = tg_node_versions(n);
+    tg_slot *slot = tg_node_slots(n);
+    if (c->params) n->tail[tg_node_params_at(n)] = c->params;
+    for (int i = 0; i < c->n_in; i++) {
+        if (in[i] && !in[i]->tape) in[i]->ext->pins++;
+        if (in[i] && tg_bit(n->saves_in, i)) save(in[i], &version[i]);
+    }
+    if (n->saves_in) version += c->n_in;
+    for (int i = 0; i < c->n_out; i++) {
+        tg_tensor *x = c->out[i];
+        out[i] = x;
+        slot[i] = (tg_slot){0};
+        x->node = n;
+        x->out = (uint16_t)i;
+        if (tg_is_float(x->dtype)) x->flags |= TG_F_REQUIRES_GRAD;
+        if (tg_bit(n->saves_out, i)) save(x, &version[i]);
+    }
+    for (int i = 0; i < c->n_saved; i++) saved[i] = c->saved[i];
+}
+
+static tg_status keep_node(tg_call *c, const void *site, void (*destroy)(void *), double seconds) {
+    bool extra = c->state || c->tape->timed || c->tape->watched;
+    tg_node *n = tg_tape_alloc(c->tape, node_bytes(c, extra));
+    if (!n) return c->ctx->status;
+    n->n_in = (uint16_t)c->n_in;
+    n->n_out = (uint16_t)c->n_out;
+    n->n_saved = (uint16_t)c->n_saved;
+    n->flags = 0;
+    n->op = c->op;
+    TG_TRY(link_inputs(c, n));
+    fill_node(c, n, site);
+    if (extra) {
+        n->flags |= TG_N_STATE | (c->tape->timed ? TG_N_TIMED : 0) | (c->tape->watched ? TG_N_SEEN : 0);
+        *tg_node_extra_of(n) = (tg_node_extra){.state = c->state,
+                                               .destroy = c->state ? destroy : NULL,
+                                               .forward_s = seconds,
+                                               .number = c->tape->watch.seen - 1};
+    }
+    tg_tape_append(c->tape, n);
+    return TG_OK;
+}
+
+/* ---- tg_apply ---- */
+
+static tg_status copy_params(tg_call *c, const void *params) {
+    if (!c->op->params_size) return TG_OK;
+    if (!params) return tg_call_fail(c, TG_ERR_ARGUMENT, "params are NULL, expected %zu bytes", c->op->params_size);
+    c->params = tg_tape_alloc(c->tape, c->op->params_size);
+    if (!c->params) return c->ctx->status;
+    memcpy(c->params, params, c->op->params_size);
+    return TG_OK;
+}
+
+/* The first run of a recomputation notes the leaves that it uses. */
+static tg_status collect_leaves(tg_call *c) {
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i] && !c->in[i]->tape && c->in[i]->flags & TG_F_REQUIRES_GRAD && !tg_tape_leaf(c->tape, c->in[i]))
+            return c->ctx->status;
+    return TG_OK;
+}
+
+/* Who keeps no node loses gradients of what needs one: tg_explain_grad can say so. */
+static void note_unrecorded(tg_call *c) {
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i] && c->in[i]->flags & TG_F_REQUIRES_GRAD) c->in[i]->flags |= TG_F_UNRECORDED;
+}
+
+/* The outputs are the handles that infer has made, each in its place. */
+static tg_status check_outputs(tg_call *c, const char *by) {
+    for (int i = 0; i < c->n_out; i++) {
+        const tg_tensor *y = c->out[i];
+        bool input = false;
+        if (TG_LIKELY(y && y->serial > impl(c)->before && y->serial <= impl(c)->made && y->out == i)) continue;
+        for (int k = 0; k < c->n_in && y; k++) input |= c->in[k] == y;
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "%s put %s in the place of output %d; outputs are what infer makes (tg_call_out, "
+                            "tg_call_view), for forward to fill",
+                            by, input ? "an input" : y ? "another tensor" : "NULL", i);
+    }
+    return TG_OK;
+}
+
+static tg_status infer(tg_call *c, const void *params) {
+    TG_TRY(check_inputs(c));
+    bool some = c->needs, first = c->tape->collects && !c->tape->grad_off;
+    if (!c->op->backward && !c->op->vjp) c->needs = 0;
+    if (TG_UNLIKELY(some && (!c->needs || (!c->tape->grad && !first)))) note_unrecorded(c);
+    if (TG_UNLIKELY(first)) TG_TRY(collect_leaves(c));
+    if (!c->tape->grad) c->needs = 0;
+    if (TG_UNLIKELY(c->op->inplace)) TG_TRY(tg_call_check_inplace(c));
+    TG_TRY(copy_params(c, params));
+    c->saves_in = c->op->saves_in;
+    c->saves_out = c->op->saves_out;
+    if (TG_UNLIKELY(c->op->writes)) tg_call_open_writes(c);
+    impl(c)->before = c->ctx->serial;
+    tg_status s = c->op->infer(c);
+    if (TG_UNLIKELY(s != TG_OK))
+        return tg_fail(c->ctx, s, "%s: infer refused the call with %s", c->op->name, tg_status_name(s));
+    for (int i = 0; i < c->n_out; i++)
+        if (TG_UNLIKELY(!c->out[i])) return tg_call_fail(c, TG_ERR_INTERNAL, "infer left output %d unset", i);
+    impl(c)->made = c->ctx->serial;
+    return check_outputs(c, "infer");
+}
+
+/* After an in-place op the old handle is refused, but for a context's own buffer: no gradient flows into it, and its
+ * handle goes on. */
+static void supersede(tg_call *c) {
+    tg_tensor *a = c->in[0];
+    if (!a->tape) {
+        tg_storage_unref(c->out[0]->storage);
+        c->out[0]->storage = NULL;
+        c->out[0]->serial = 0;
+        c->out[0] = a;
+        return;
+    }
+    /* No other handle has its bytes: nodes that had saved them hold `a`, and will not give them back. */
+    int32_t saves = 0;
+    for (int i = 0; c->needs && i < c->n_out; i++)
+        saves += tg_bit(c->saves_out, i) && c->out[i]->storage == a->storage;
+    a->storage->saves = saves;
+    a->flags |= TG_F_SUPERSEDED;
+    tg_storage_unref(a->storage);
+    a->storage = NULL;
+}
+
+/* What an op's forward records keeps no nodes, as nothing could lead to them: the op's backward is its own. */
+static tg_status forward(tg_call *c, double *seconds) {
+    if (!c->op->forward) return TG_OK;
+    double start = c->tape->timed ? tg_system_now() : 0;
+    bool grad = c->tape->grad, grad_off = c->tape->grad_off;
+    c->tape->grad = false;
+    c->tape->grad_off = true;
+    const char *outer = c->ctx->running;
+    const void *outer_site = c->ctx->running_site;
+    c->ctx->running = c->op->name;
+    c->ctx->running_site = impl(c)->site;
+    tg_status s = c->op->forward(c);
+    c->tape->grad = grad;
+    c->tape->grad_off = grad_off;
+    c->ctx->running = outer;
+    c->ctx->running_site = outer_site;
+    if (c->tape->timed) *seconds = tg_system_now() - start;
+    if (TG_LIKELY(s == TG_OK)) return c->ctx->status;
+    return tg_fail(c->ctx, s, "%s: forward failed with %s", c->op->name, tg_status_name(s));
+}
+
+static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bool *kept) {
+    double seconds = 0;
+    const void *site = impl(c)->site;
+    TG_TRY(infer(c, params));
+    if (TG_UNLIKELY(c->tape->collects)) tg_call_note_differentiable(c);
+    if (TG_UNLIKELY(c->ctx->grid.axes)) TG_TRY(tg_placement_derive(c));
+    if (TG_UNLIKELY(c->writes)) TG_TRY(tg_call_begin_writes(c));
+    /* Likewise before forward, which may fail half way, and before the node notes the versions of outputs. */
+    if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);
+    TG_TRY(forward(c, &seconds));
+    TG_TRY(check_outputs(c, "forward"));
+    if (TG_UNLIKELY(c->tape->watched)) TG_TRY(tg_watch_forward(c));
+    c->tape->collectives |= c->op->collective;
+    if (c->needs) {
+        TG_TRY(keep_node(c, site, destroy, seconds));
+        *kept = true;
+    }
+    if (TG_UNLIKELY(c->op->inplace)) supersede(c);
+    return TG_OK;
+}
+
+static tg_status check_apply(tg_tape *t, const tg_op *op, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    if (TG_UNLIKELY(!op)) {
+        TG_TRY(tg_tape_check_with(t, in, n_in, "tg_apply"));
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_apply: the op is NULL");
+    }
+    TG_TRY(tg_tape_check_with(t, in, n_in, op->name ? op->name : "tg_apply"));
+    TG_TRY(check_arity(t, op, n_in, n_out));
+    if (TG_UNLIKELY((n_in && !in) || (n_out && !out)))
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the array of %s is NULL", op->name,
+                       n_in && !in ? "inputs" : "outputs");
+    return TG_OK;
+}
+
+/* This rank is alive. It alone writes its word, so that no atomic addition is needed. */
+static inline void beat(const tg_ctx *ctx) {
+    uint64_t n = atomic_load_explicit(ctx->heartbeat, memory_order_relaxed);
+    atomic_store_explicit(ctx->heartbeat, n + 1, memory_order_relaxed);
+}
+
+tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in, tg_tensor **out,
+                   int n_out, void *state, void (*destroy)(void *), const void *site) {
+    tg_status s = check_apply(t, op, in, n_in, out, n_out);
+    bool kept = false;
+    if (TG_LIKELY(s == TG_OK)) {
+        beat(t->ctx);
+        for (int i = 0; i < n_out; i++) out[i] = NULL;
+        tg_tensor *saved[8];
+        tg_call_impl im = {.site = site};
+        tg_call c = {.ctx = t->ctx,
+                     .tape = t,
+                     .op = op,
+                     .state = state,
+                     .n_in = n_in,
+                     .n_out = n_out,
+                     .in = in,
+                     .out = out,
+                     .saved = saved,
+                     .impl = &im};
+        tg_cursor at = t->at;
+        tg_rng rng = t->ctx->rng;
+        const tg_call *outer = t->at_work;
+        t->at_work = &c;
+        s = run(&c, params, destroy, &kept);
+        t->at_work = outer;
+        if (im.temps) tg_call_temps_free(&c);
+        if (!kept)
+            for (int i = 0; i < c.n_saved; i++) tg_temp_free(saved[i]);
+        if (TG_UNLIKELY(s != TG_OK)) {
+            note_call(&c);
+            t->ctx->rng = rng;
+            tg_tape_rollback(t, at);
+        }
+    }
+    if (state && destroy && !kept) destroy(state);
+    if (TG_LIKELY(s == TG_OK)) return s;
+    if (op && op->collective) tg_ctx_skip(tg_tape_inert(t, in, n_in)->ctx);
+    for (int i = 0; out && n_out <= MAX_LIST && i < n_out; i++) out[i] = tg_tape_inert(t, in, n_in);
+    return s;
+}
+
+tg_tensor *tg_record(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in,
+                     const void *site) {
+    tg_tensor *out = NULL;
+    tg_apply(t, op, params, in, n_in, &out, 1, NULL, NULL, site);
+    return out;
+}

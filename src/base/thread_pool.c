@@ -1,0 +1,211 @@
+#include "base/thread_pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "core/core.h"
+#include "base/os.h"
+
+/* How long a thread waits awake before it sleeps. Pauses, some tens of microseconds: the serial stretches between
+ * the kernels of a step. Then, giving way to whom else the core may serve, longer than the threads' parts differ: a
+ * guest's core that sleeps between kernels does half its work for the next 50 ms (docs/speed.md). A pool with more
+ * threads than cores sleeps at once. */
+enum { PAUSES = 2000 };
+static const double AWAKE = 2e-3; /* seconds */
+
+typedef struct worker {
+    tg_pool *pool;
+    int index;
+    pthread_t thread;
+} worker;
+
+/* The job's fields and busy are written by the leading thread before it publishes a new round, and after the last
+ * worker has left the old one; so every read of theirs is ordered by round and pending. */
+struct tg_pool {
+    int threads;
+    bool stays_awake;
+    pid_t process;
+    bool busy;
+    int64_t n;
+    tg_range_fn body;
+    void *arg;
+    atomic_uint round;
+    atomic_int pending; /* workers that have not finished this round */
+    pthread_mutex_t lock;
+    pthread_cond_t begun, finished;
+    int sleepers;       /* workers that wait for begun */
+    bool waiting, stop; /* the leading thread waits for finished; the workers are to return */
+    size_t bytes;
+    worker workers[];
+};
+
+static inline void pause_briefly(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void run_part(const tg_pool *p, int i) {
+    int64_t whole = p->n / p->threads, more = p->n % p->threads;
+    int64_t begin = whole * i + (i < more ? i : more), end = begin + whole + (i < more);
+    if (begin < end) p->body(p->arg, begin, end);
+}
+
+/* ---- Waiting awake ---- */
+
+static bool has_begun(const tg_pool *p, unsigned seen) {
+    return atomic_load_explicit(&p->round, memory_order_acquire) != seen;
+}
+
+static bool is_over(const tg_pool *p, unsigned round) {
+    (void)round;
+    return atomic_load_explicit(&p->pending, memory_order_acquire) == 0;
+}
+
+/* Whether it came in that time. */
+static inline bool await_awake(const tg_pool *p, bool (*there)(const tg_pool *p, unsigned round), unsigned round) {
+    if (!p->stays_awake) return there(p, round);
+    for (int i = 0; i < PAUSES; i++) {
+        if (there(p, round)) return true;
+        pause_briefly();
+    }
+    for (double until = tg_system_now() + AWAKE; tg_system_now() < until;) {
+        if (there(p, round)) return true;
+        sched_yield();
+    }
+    return there(p, round);
+}
+
+/* ---- Workers ---- */
+
+/* Returns when a round after seen has begun; false where it is the pool's end. */
+static bool await_round(tg_pool *p, unsigned seen) {
+    if (!await_awake(p, has_begun, seen)) {
+        pthread_mutex_lock(&p->lock);
+        p->sleepers++;
+        while (!has_begun(p, seen)) pthread_cond_wait(&p->begun, &p->lock);
+        p->sleepers--;
+        pthread_mutex_unlock(&p->lock);
+    }
+    return !p->stop;
+}
+
+static void leave_round(tg_pool *p) {
+    if (atomic_fetch_sub_explicit(&p->pending, 1, memory_order_acq_rel) > 1) return;
+    pthread_mutex_lock(&p->lock);
+    if (p->waiting) pthread_cond_signal(&p->finished);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void *work(void *arg) {
+    worker *w = arg;
+    for (unsigned round = 0; await_round(w->pool, round); round++) {
+        run_part(w->pool, w->index);
+        leave_round(w->pool);
+    }
+    return NULL;
+}
+
+/* ---- The leading thread ---- */
+
+static void begin_round(tg_pool *p, int64_t n, tg_range_fn body, void *arg) {
+    p->busy = true;
+    p->n = n;
+    p->body = body;
+    p->arg = arg;
+    atomic_store_explicit(&p->pending, p->threads - 1, memory_order_relaxed);
+    pthread_mutex_lock(&p->lock);
+    atomic_fetch_add_explicit(&p->round, 1, memory_order_release);
+    bool wake = p->sleepers > 0;
+    pthread_mutex_unlock(&p->lock);
+    if (wake) pthread_cond_broadcast(&p->begun);
+}
+
+static void end_round(tg_pool *p) {
+    unsigned round = atomic_load_explicit(&p->round, memory_order_relaxed);
+    if (!await_awake(p, is_over, round)) {
+        pthread_mutex_lock(&p->lock);
+        p->waiting = true;
+        while (!is_over(p, round)) pthread_cond_wait(&p->finished, &p->lock);
+        p->waiting = false;
+        pthread_mutex_unlock(&p->lock);
+    }
+    p->busy = false;
+}
+
+/* Serial where there is nothing to share out, in a body of this pool, and in a forked child, which has no workers. */
+void tg_pool_run(void *user, int64_t n, tg_range_fn body, void *arg) {
+    tg_pool *p = user;
+    if (n <= 0) return;
+    if (n == 1 || p->threads == 1 || p->busy || getpid() != p->process) {
+        body(arg, 0, n);
+        return;
+    }
+    begin_round(p, n, body, arg);
+    run_part(p, 0);
+    end_round(p);
+}
+
+/* ---- Life ---- */
+
+/* Workers leave the program's signals to its own threads; only faults of their own reach them. */
+static int start_worker(worker *w) {
+    sigset_t all, before;
+    sigfillset(&all);
+    sigdelset(&all, SIGSEGV);
+    sigdelset(&all, SIGBUS);
+    sigdelset(&all, SIGFPE);
+    sigdelset(&all, SIGILL);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    int error = pthread_create(&w->thread, NULL, work, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+static void stop_workers(tg_pool *p, int started) {
+    pthread_mutex_lock(&p->lock);
+    p->stop = true;
+    atomic_fetch_add_explicit(&p->round, 1, memory_order_release);
+    pthread_mutex_unlock(&p->lock);
+    pthread_cond_broadcast(&p->begun);
+    for (int i = 0; i < started; i++) pthread_join(p->workers[i].thread, NULL);
+    pthread_cond_destroy(&p->finished);
+    pthread_cond_destroy(&p->begun);
+    pthread_mutex_destroy(&p->lock);
+}
+
+tg_pool *tg_pool_new(tg_ctx *ctx, int threads) {
+    size_t bytes = sizeof(tg_pool) + (size_t)(threads - 1) * sizeof(worker);
+    tg_pool *p = tg_host_alloc(ctx, bytes);
+    if (!p) return NULL;
+    p->bytes = bytes;
+    p->threads = threads;
+    p->stays_awake = threads <= tg_system_cores();
+    p->process = getpid();
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->begun, NULL);
+    pthread_cond_init(&p->finished, NULL);
+    for (int i = 0; i < threads - 1; i++) {
+        p->workers[i] = (worker){.pool = p, .index = i + 1};
+        int error = start_worker(&p->workers[i]);
+        if (!error) continue;
+        tg_fail(ctx, TG_ERR_MEMORY, "cannot start thread %d of %d (error %d); ask for fewer threads", i + 2, threads,
+                error);
+        stop_workers(p, i);
+        tg_host_free(ctx, p, bytes);
+        return NULL;
+    }
+    return p;
+}
+
+/* A forked child has neither the workers nor a lock in a known state: there only the memory goes. */
+void tg_pool_free(tg_ctx *ctx, tg_pool *p) {
+    if (!p) return;
+    if (getpid() == p->process) stop_workers(p, p->threads - 1);
+    tg_host_free(ctx, p, p->bytes);
+}

@@ -1,0 +1,167 @@
+/* The sample inputs of an op, made from data alone. */
+#include <math.h>
+
+#include "autograd/backward.h"
+#include "gradcheck/difference.h"
+#include "catalog/samples.h"
+#include "kernels/convert.h"
+
+/* ---- Values ---- */
+
+static double to_grid(double v, tg_dtype grid) {
+    switch (grid) {
+    case TG_F32: return (float)v;
+    case TG_BF16: return tg_bf16_to_f32(tg_f64_to_bf16(v));
+    case TG_F16: return tg_f16_to_f32(tg_f64_to_f16(v));
+    default: return v;
+    }
+}
+
+/* Element number i. Bools hold at even odds; with hi at the same places always, where i mod hi is lo or more. */
+static double draw(const tg_sample_input *s, int64_t i, tg_dtype grid, double jitter, uint64_t *state) {
+    switch (s->kind) {
+    case TG_SAMPLE_INDEX: return floor(s->lo + (s->hi - s->lo) * tg_diff_uniform(state));
+    case TG_SAMPLE_BOOL: return s->hi > 0 ? fmod((double)i, s->hi) >= s->lo : (double)(tg_diff_random(state) >> 63);
+    case TG_SAMPLE_STARTS: return floor(s->hi * (double)(i * i) / pow((double)s->shape.dim[0] - 1, 2));
+    default: break;
+    }
+    double v = s->lo == 0 && s->hi == 0 ? tg_diff_normal(state) : s->lo + (s->hi - s->lo) * tg_diff_uniform(state);
+    if (s->zeros && i % s->zeros == s->zeros - 1) v = 0;
+    uint64_t aside = ~*state; /* so that the values before the jitter are the same with and without */
+    return to_grid(v, grid) * (1 + jitter * (2 * tg_diff_uniform(&aside) - 1));
+}
+
+static tg_status fill_values(tg_tensor *x, const tg_sample_input *s, const tg_case_opts *o, uint64_t state) {
+    if (x->ctx->meta || !x->numel) return TG_OK;
+    size_t bytes = (size_t)x->numel * sizeof(double);
+    double *v = tg_host_alloc(x->ctx, bytes);
+    if (!v) return x->ctx->status;
+    for (int64_t i = 0; i < x->numel; i++) v[i] = draw(s, i, o->grid ? o->grid : o->dtype, o->jitter, &state);
+    tg_status status = tg_write_f64(x, v, x->numel);
+    tg_host_free(x->ctx, v, bytes);
+    return status;
+}
+
+/* ---- Layouts ---- */
+
+static void swap(int64_t *a, int64_t *b) {
+    int64_t t = *a;
+    *a = *b;
+    *b = t;
+}
+
+/* Strides of a layout, and the elements that it takes. */
+static int64_t lay_out(const tg_shape *shape, tg_sample_layout layout, int64_t *stride) {
+    int n = (int)shape->ndim;
+    tg_shape memory = *shape;
+    bool swaps = layout == TG_SAMPLE_TRANSPOSED && n > 1;
+    if (swaps) swap(&memory.dim[n - 2], &memory.dim[n - 1]);
+    if (layout == TG_SAMPLE_STRIDED && n) memory.dim[n - 1] *= 2;
+    if (layout == TG_SAMPLE_EXPANDED && n && memory.dim[0]) memory.dim[0] = 1;
+    int64_t numel = tg_row_major(n, memory.dim, stride);
+    if (swaps) swap(&stride[n - 2], &stride[n - 1]);
+    if (layout == TG_SAMPLE_STRIDED && n) stride[n - 1] = 2;
+    if (layout == TG_SAMPLE_EXPANDED && n) stride[0] = 0;
+    return numel;
+}
+
+/* Writes through a handle with one row instead of many, where rows share their memory. */
+static tg_status fill_shared(tg_tensor *x, const tg_sample_input *s, const tg_case_opts *o, uint64_t state) {
+    int64_t shape[TG_MAX_DIMS];
+    if (s->layout != TG_SAMPLE_EXPANDED || x->ndim == 0 || x->numel == 0) return fill_values(x, s, o, state);
+    memcpy(shape, x->shape, x->ndim * sizeof *shape);
+    shape[0] = 1;
+    tg_tensor *row = tg_owned_new(x->ctx, x->dtype, x->ndim, shape, x->stride, tg_storage_ref(x->storage), x->offset);
+    if (!row) return x->ctx->status;
+    tg_status status = fill_values(row, s, o, state);
+    tg_owned_free(row);
+    return status;
+}
+
+static tg_status fill_gaps(tg_tensor *x, int64_t numel) {
+    tg_ctx *ctx = x->ctx;
+    const int64_t shape[] = {numel}, stride[] = {1};
+    tg_array all = {tg_data(x), shape, stride, numel, 1, x->dtype, true};
+    return numel ? ctx->ops->fill(ctx, all, tg_is_float(x->dtype) ? NAN : x->dtype == TG_BOOL ? 1 : -1) : TG_OK;
+}
+
+static tg_dtype dtype_of(const tg_sample_input *s, tg_dtype usual) {
+    if (s->dtype) return s->dtype;
+    bool index = s->kind == TG_SAMPLE_INDEX || s->kind == TG_SAMPLE_STARTS;
+    return index ? TG_I64 : s->kind == TG_SAMPLE_BOOL ? TG_BOOL : usual;
+}
+
+/* With the layout that is asked for; with rows, equal rows all the same. */
+static tg_tensor *make_input(tg_ctx *ctx, const tg_sample_input *s, const tg_case_opts *o, uint64_t state) {
+    int64_t stride[TG_MAX_DIMS];
+    tg_dtype dtype = dtype_of(s, o->dtype);
+    int64_t numel = lay_out(&s->shape, s->layout, stride);
+    tg_storage *bytes = tg_storage_new(ctx, (size_t)numel * tg_dtype_size(dtype), TG_MEM_TEMPORARY);
+    tg_tensor *x = bytes ? tg_owned_new(ctx, dtype, (int)s->shape.ndim, s->shape.dim, stride, bytes, 0) : NULL;
+    if (!x) return NULL;
+    fill_gaps(x, numel);
+    fill_shared(x, s, o, state);
+    if (!o->rows || x->flags & TG_F_CONTIGUOUS) return x;
+    tg_tensor *y = tg_owned_empty(ctx, dtype, (int)s->shape.ndim, s->shape.dim, TG_MEM_TEMPORARY);
+    if (y) tg_gradient_put(y, x, false);
+    tg_owned_free(x);
+    return y;
+}
+
+/* ---- Cases ---- */
+
+const tg_sample *tg_sample_at(const tg_op *op, int i) {
+    if (!op || i < 0 || i >= op->n_samples) return NULL;
+    size_t step = op->sample_size ? op->sample_size : sizeof(tg_sample);
+    return (const tg_sample *)((const char *)op->samples + (size_t)i * step);
+}
+
+static bool wants_gradient(const tg_case *c, int i) {
+    const tg_sample_input *s = &c->sample->in[i];
+    return s->kind == TG_SAMPLE_FLOAT && !s->frozen && tg_is_float(c->in[i]->dtype);
+}
+
+static tg_status open_input(tg_case *c, int i, const tg_case_opts *o) {
+    const tg_sample_input *s = &c->sample->in[i];
+    if (s->kind == TG_SAMPLE_ABSENT) return TG_OK;
+    if (i > 0 && c->sample->aliases) {
+        c->in[i] = c->in[0];
+        return TG_OK;
+    }
+    c->in[i] = make_input(c->ctx, s, o, o->seed * 1000003 + (uint64_t)i);
+    if (!c->in[i]) return c->ctx->status;
+    return wants_gradient(c, i) ? tg_set_requires_grad(c->in[i], true) : TG_OK;
+}
+
+tg_status tg_case_open(tg_case *c, tg_ctx *ctx, const tg_op *op, int sample, const tg_case_opts *o) {
+    *c = (tg_case){.ctx = ctx, .op = op, .sample = tg_sample_at(op, sample)};
+    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
+    if (!c->sample) return tg_fail(ctx, TG_ERR_ARGUMENT, "op %s has no sample %d", op ? op->name : "NULL", sample);
+    if (c->sample->n_in < 0 || c->sample->n_in > TG_SAMPLE_INPUTS)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "sample %d of op %s has %d inputs, expected 0 to %d", sample, op->name,
+                       c->sample->n_in, TG_SAMPLE_INPUTS);
+    c->n_in = c->sample->n_in;
+    c->n_out = op->n_out >= 0 ? op->n_out : TG_CASE_OUTPUTS;
+    for (int i = 0; i < c->n_in; i++)
+        if (open_input(c, i, o) != TG_OK) {
+            tg_case_close(c);
+            return ctx->status;
+        }
+    return TG_OK;
+}
+
+void tg_case_close(tg_case *c) {
+    for (int i = 0; i < c->n_in; i++) {
+        if (i == 0 || !c->sample->aliases) tg_drop(c->in[i]);
+        c->in[i] = NULL;
+    }
+}
+
+tg_status tg_case_run(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    const tg_case *c = state;
+    tg_tensor *given[TG_SAMPLE_INPUTS];
+    if (n_in > TG_SAMPLE_INPUTS) return tg_fail(c->ctx, TG_ERR_ARGUMENT, "%s: %d inputs", c->op->name, n_in);
+    for (int i = 0; i < n_in; i++) given[i] = in[i];
+    if (c->op->inplace && tg_requires_grad(in[0])) given[0] = tg_scale(t, in[0], 1);
+    return tg_apply(t, c->op, c->sample->params, given, n_in, out, n_out, NULL, NULL, TG_SITE);
+}

@@ -1,0 +1,107 @@
+/* Where a rank's part lies in the global tensor: by the layouts of the axes that shard each dim. */
+#include "placement/placing.h"
+#include "kernels/scalar.h"
+#include "checkpoint/shards.h"
+
+static bool shards(const tg_placing *p, int a) { return p->at[a].kind == TG_VARYING && p->at[a].layout != TG_OPAQUE; }
+
+int tg_shard_axes(const tg_tensor *x, tg_axis out[TG_MAX_AXES]) {
+    const tg_placing *p = tg_place_of(x);
+    int n = 0;
+    for (int a = 0; p && a < TG_MAX_AXES; a++)
+        if (x->ctx->grid.axes >> a & 1 && shards(p, a)) out[n++] = (tg_axis)a;
+    return n;
+}
+
+/* Tensors of experts are told by their placements on the axes of that grid. */
+int tg_shard_replica(const tg_parallel *p, const tg_tensor *x) {
+    static const tg_axis dense[] = {TG_TP, TG_CP, TG_DP}, experts[] = {TG_ETP, TG_EP, TG_EDP};
+    const uint32_t grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
+    const tg_placing *q = tg_place_of(x);
+    bool expert = q && (q->varying | q->replicated) & grid;
+    int replica = 0;
+    for (int i = 0; i < 3; i++) {
+        tg_axis a = expert ? experts[i] : dense[i];
+        if (q && shards(q, (int)a)) continue;
+        replica = replica * tg_parallel_size(p, a) + tg_parallel_rank(p, a);
+    }
+    return replica;
+}
+
+tg_shape tg_shard_global(const tg_tensor *x) {
+    tg_shape s = {.ndim = x->ndim};
+    for (int d = 0; d < x->ndim; d++) s.dim[d] = x->shape[d] * tg_place_scale(x, d);
+    return s;
+}
+
+/* Chunk number j of a rank's part, of the n times as many of the whole. */
+static int64_t chunk_of(tg_placement p, int64_t j, int64_t rank, int64_t n) {
+    if (p.layout == TG_ZIGZAG) return j ? 2 * n - 1 - rank : rank;
+    return j * n + rank;
+}
+
+/* The axis that shards dim d, with `order` others of it further out; TG_MAX_AXES: none. */
+static int axis_at(const tg_tensor *x, int d, int order) {
+    const tg_placing *p = tg_place_of(x);
+    for (int a = 0; p && a < TG_MAX_AXES; a++)
+        if (x->ctx->grid.axes >> a & 1 && shards(p, a) && p->at[a].dim == d && p->at[a].order == order) return a;
+    return TG_MAX_AXES;
+}
+
+int64_t tg_shard_index(const tg_tensor *x, int d, const int at[TG_MAX_AXES], int64_t local, int64_t *run) {
+    int64_t size = x->shape[d], index = local;
+    int inner = 0;
+    *run = size - local;
+    while (axis_at(x, d, inner) < TG_MAX_AXES) inner++;
+    for (int order = inner - 1; order >= 0; order--) { /* the minor axis has cut last */
+        int a = axis_at(x, d, order);
+        tg_placement p = tg_place_of(x)->at[a];
+        int64_t n = x->ctx->grid.size[a], chunk = size / tg_placement_chunks(p), within = index % chunk;
+        if (chunk - within < *run) *run = chunk - within;
+        index = chunk_of(p, index / chunk, at[a], n) * chunk + within;
+        size *= n;
+    }
+    return index;
+}
+
+/* ---- Copies ---- */
+
+typedef struct mover {
+    const tg_tensor *x;
+    const int *at;
+    tg_tensor *whole, *part;
+    bool to_whole;
+    int64_t shape[TG_MAX_DIMS]; /* of the piece that is copied at once */
+} mover;
+
+static tg_array piece(const mover *m, const tg_tensor *t, int64_t offset) {
+    tg_array a = tg_array_of(t);
+    a.data = (char *)a.data + (size_t)offset * tg_dtype_size(t->dtype);
+    a.shape = m->shape;
+    a.numel = 1;
+    for (int d = 0; d < t->ndim; d++) a.numel *= m->shape[d];
+    a.contiguous = false;
+    return a;
+}
+
+static tg_status move_from(mover *m, int d, int64_t whole, int64_t part) {
+    const double none[2] = {0, 0};
+    if (d == m->x->ndim) {
+        tg_array w = piece(m, m->whole, whole), p = piece(m, m->part, part);
+        const tg_device_ops *ops = m->x->ctx->ops;
+        return ops->map(m->x->ctx, TG_FN_id, m->to_whole ? w : p, m->to_whole ? &p : &w, 1, none, false);
+    }
+    for (int64_t i = 0, run; i < m->x->shape[d]; i += run) {
+        int64_t j = tg_shard_index(m->x, d, m->at, i, &run);
+        m->shape[d] = run;
+        TG_TRY(move_from(m, d + 1, whole + j * m->whole->stride[d], part + i * m->part->stride[d]));
+    }
+    return TG_OK;
+}
+
+tg_status tg_shard_move(const tg_tensor *x, const int at[TG_MAX_AXES], tg_tensor *whole, tg_tensor *part,
+                        bool to_whole) {
+    mover m = {.x = x, .at = at, .whole = whole, .part = part, .to_whole = to_whole};
+    if (!part->numel) return TG_OK;
+    return move_from(&m, 0, 0, 0);
+}

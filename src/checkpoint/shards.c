@@ -1,0 +1,228 @@
+/* Sharded state: the list of tensors that save and load together, under keys that are the same on every rank. */
+#include "checkpoint/shards_file.h"
+
+#include <stdio.h>
+
+#include "placement/placing.h"
+#include "nn/module.h"
+#include "optim/optim.h"
+
+tg_shards *tg_shards_new(const tg_parallel *p) {
+    tg_ctx *ctx = tg_parallel_ctx(p);
+    if (!tg_ok(ctx)) return NULL;
+    tg_shards *s = tg_host_alloc(ctx, sizeof *s);
+    if (s) *s = (tg_shards){.ctx = ctx, .p = p};
+    return s;
+}
+
+void tg_shards_free(tg_shards *s) {
+    if (!s) return;
+    for (int i = 0; i < s->n; i++) tg_host_strfree(s->ctx, (char *)s->item[i].key);
+    for (int i = 0; i < s->n_steps; i++) tg_host_strfree(s->ctx, (char *)s->steps[i].key);
+    tg_host_free(s->ctx, s->item, (size_t)s->room * sizeof *s->item);
+    tg_host_free(s->ctx, s, sizeof *s);
+}
+
+/* What a failed call has added goes again. */
+static tg_status keep_or_forget(tg_shards *s, int n, tg_status status) {
+    while (status != TG_OK && s->n > n) tg_host_strfree(s->ctx, (char *)s->item[--s->n].key);
+    return status;
+}
+
+static tg_status enter(const tg_shards *s) { return s ? s->ctx->status : TG_ERR_ARGUMENT; }
+
+/* ---- Adding ---- */
+
+static const tg_shard_item *find(const tg_shards *s, const char *key) {
+    for (int i = 0; i < s->n; i++)
+        if (strcmp(s->item[i].key, key) == 0) return &s->item[i];
+    return NULL;
+}
+
+static tg_status grow(tg_shards *s) {
+    if (s->n < s->room) return TG_OK;
+    int room = s->room ? 2 * s->room : 32;
+    tg_shard_item *more = tg_host_alloc(s->ctx, (size_t)room * sizeof *more);
+    if (!more) return s->ctx->status;
+    if (s->n) memcpy(more, s->item, (size_t)s->n * sizeof *more);
+    tg_host_free(s->ctx, s->item, (size_t)s->room * sizeof *s->item);
+    s->item = more;
+    s->room = room;
+    return TG_OK;
+}
+
+/* State that is put together from parts says where they belong. */
+static tg_status check_place(const tg_shards *s, const char *key, const tg_tensor *x, const char *who) {
+    char text[128];
+    const tg_placing *p = tg_place_of(x);
+    bool whole = true;
+    for (int a = 0; p && a < TG_MAX_AXES; a++)
+        if (s->ctx->grid.axes >> a & 1)
+            whole &=
+                p->at[a].kind != TG_PARTIAL &&
+                (p->at[a].kind != TG_VARYING || (p->at[a].layout != TG_OPAQUE && tg_parallel_comm(s->p, (tg_axis)a)));
+    if (whole) return tg_place_check_shards(x, p, 0, who);
+    tg_place_text(s->ctx, p, text, sizeof text);
+    return tg_fail(s->ctx, TG_ERR_PLACEMENT,
+                   "%s: '%.128s' is %s; only what is the same on every rank, or a shard with a layout, has a place in "
+                   "the global state: place it so (tg_place), or tg_as_shard first",
+                   who, key, text);
+}
+
+static tg_status check_key(const tg_shards *s, const char *key, const char *who) {
+    if (!key || !*key || strlen(key) >= TG_SHARDS_KEY)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: the key is %s, expected 1 to %d bytes", who,
+                       key ? *key ? "too long" : "empty" : "NULL", TG_SHARDS_KEY - 1);
+    if (find(s, key)) return tg_fail(s->ctx, TG_ERR_STATE, "%s: the key '%.128s' is there already", who, key);
+    return TG_OK;
+}
+
+static tg_status add(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *like, const char *who) {
+    TG_TRY(tg_check(s->ctx, x, who));
+    TG_TRY(check_key(s, key, who));
+    if (x->tape)
+        return tg_fail(s->ctx, TG_ERR_STATE, "%s: '%.128s' is owned by a tape, expected a tensor of the context", who,
+                       key);
+    TG_TRY(check_place(s, key, like, who));
+    TG_TRY(grow(s));
+    tg_shard_item i = {.x = x, .like = like, .x_ref = tg_ref_of(x), .like_ref = tg_ref_of(like), .rows = TG_NONE};
+    if (!(i.key = tg_host_strdup(s->ctx, key))) return s->ctx->status;
+    for (int k = 0; k < s->n; k++)
+        if (s->item[k].like == like) i.rows = s->item[k].rows;
+    s->item[s->n++] = i;
+    return TG_OK;
+}
+
+tg_status tg_shards_add_tensor(tg_shards *s, const char *key, tg_tensor *x) {
+    TG_TRY(enter(s));
+    return add(s, key, x, x, "tg_shards_add_tensor");
+}
+
+/* "prefix.name", or the name alone where prefix is NULL or "". */
+static tg_status join(const tg_shards *s, char *key, const char *prefix, const char *name, const char *suffix) {
+    int n = snprintf(key, TG_SHARDS_KEY, "%s%s%s%s", prefix ? prefix : "", prefix && *prefix ? "." : "", name, suffix);
+    if (n < TG_SHARDS_KEY) return TG_OK;
+    return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards: the key '%.64s...' has %d bytes, expected at most %d", key, n,
+                   TG_SHARDS_KEY - 1);
+}
+
+static tg_status add_params(tg_shards *s, const char *prefix, const tg_module *m) {
+    for (int i = 0, n = tg_module_param_count(m); i < n; i++) {
+        const char *path;
+        char key[TG_SHARDS_KEY];
+        tg_tensor *x = tg_module_param(m, i, &path);
+        TG_TRY(s->ctx->status);
+        TG_TRY(join(s, key, prefix, path, ""));
+        TG_TRY(add(s, key, x, x, "tg_shards_add_module"));
+    }
+    return TG_OK;
+}
+
+tg_status tg_shards_add_module(tg_shards *s, const char *prefix, tg_module *m) {
+    TG_TRY(enter(s));
+    if (!tg_module_ok(m) || m->ctx != s->ctx)
+        return tg_fail(s->ctx, m ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_shards_add_module: %s",
+                       m ? "the module is of another context" : "the module is NULL");
+    int n = s->n;
+    return keep_or_forget(s, n, add_params(s, prefix, m));
+}
+
+/* A parameter goes by its key in this list, or by its own name. */
+static const char *name_of(const tg_shards *s, const tg_tensor *param) {
+    for (int i = 0; i < s->n; i++)
+        if (s->item[i].x == param) return s->item[i].key;
+    return tg_name(param);
+}
+
+static tg_status add_item(tg_shards *s, const char *prefix, const tg_optim *o, const tg_optim_item *it) {
+    char key[TG_SHARDS_KEY], suffix[64];
+    if (tg_ref_get(s->ctx, it->ref) != it->param)
+        return tg_fail(s->ctx, TG_ERR_HANDLE, "tg_shards_add_optim: a parameter of the optimiser was dropped");
+    for (int k = 0; k <= TG_OPTIM_STATES; k++) {
+        bool master = k == TG_OPTIM_STATES;
+        tg_tensor *x = master ? it->master : it->state[k];
+        if (!x) continue;
+        snprintf(suffix, sizeof suffix, ".%s", master ? "master" : o->method->state_name[k]);
+        TG_TRY(join(s, key, prefix, name_of(s, it->param), suffix));
+        TG_TRY(add(s, key, x, it->param, "tg_shards_add_optim"));
+    }
+    return TG_OK;
+}
+
+static tg_status add_scale(tg_shards *s, const char *prefix, const tg_optim *o) {
+    char key[TG_SHARDS_KEY];
+    TG_TRY(join(s, key, prefix, TG_OPTIM_SCALE_NAME, ""));
+    return add(s, key, o->scale_state, o->scale_state, "tg_shards_add_optim");
+}
+
+tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o) {
+    char key[TG_SHARDS_KEY];
+    TG_TRY(enter(s));
+    if (!o || o->ctx != s->ctx)
+        return tg_fail(s->ctx, o ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_shards_add_optim: %s",
+                       o ? "the optimiser is of another context" : "the optimiser is NULL");
+    if (s->n_steps == TG_LEN(s->steps))
+        return tg_fail(s->ctx, TG_ERR_STATE, "tg_shards_add_optim: more than %d optimisers", TG_LEN(s->steps));
+    TG_TRY(join(s, key, prefix, "steps", ""));
+    for (int i = 0; i < s->n_steps; i++)
+        if (strcmp(s->steps[i].key, key) == 0)
+            return tg_fail(s->ctx, TG_ERR_STATE, "tg_shards_add_optim: the key '%.128s' is there already", key);
+    char *copy = tg_host_strdup(s->ctx, key);
+    int n = s->n;
+    tg_status status = copy ? TG_OK : s->ctx->status;
+    for (int i = 0; i < o->n && status == TG_OK; i++) status = add_item(s, prefix, o, &o->item[i]);
+    if (status == TG_OK && tg_optim_scale_moves(o)) status = add_scale(s, prefix, o);
+    if (status == TG_OK)
+        s->steps[s->n_steps++] = (tg_shard_steps){copy, o};
+    else
+        tg_host_strfree(s->ctx, copy);
+    return keep_or_forget(s, n, status);
+}
+
+tg_status tg_shards_set_rows(tg_shards *s, const char *key, int64_t rows) {
+    TG_TRY(enter(s));
+    const tg_shard_item *i = key ? find(s, key) : NULL;
+    if (!i)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_set_rows: there is no key '%.128s'", key ? key : "(NULL)");
+    TG_TRY(tg_shards_check(s, "tg_shards_set_rows"));
+    tg_shape g = tg_shard_global(i->like);
+    if (g.ndim < 1 || rows < 1 || rows > g.dim[0])
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_set_rows: %lld rows of '%.128s', expected 1 to %lld",
+                       (long long)rows, key, (long long)(g.ndim ? g.dim[0] : 0));
+    for (int k = 0; k < s->n; k++)
+        if (s->item[k].like == i->like) s->item[k].rows = rows;
+    return TG_OK;
+}
+
+/* ---- Looking ---- */
+
+int tg_shards_count(const tg_shards *s) { return s ? s->n : 0; }
+
+tg_status tg_shards_check(const tg_shards *s, const char *who) {
+    for (int i = 0; i < s->n; i++) {
+        const tg_shard_item *e = &s->item[i];
+        if (e->x->serial != e->x_ref.serial || e->like->serial != e->like_ref.serial)
+            return tg_fail(s->ctx, TG_ERR_HANDLE, "%s: the tensor of '%.128s' was dropped; it must outlive the list",
+                           who, e->key);
+    }
+    return TG_OK;
+}
+
+tg_status tg_shards_at(const tg_shards *s, int i, tg_shard_info *out) {
+    TG_TRY(enter(s));
+    if (!out) return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_at: out is NULL");
+    TG_TRY(tg_size_check(s->ctx, out->size, sizeof *out, "tg_shards_at"));
+    if (i < 0 || i >= s->n) return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_at: tensor %d of %d", i, s->n);
+    TG_TRY(tg_shards_check(s, "tg_shards_at"));
+    const tg_shard_item *e = &s->item[i];
+    tg_shard_info info = {.size = out->size, .key = e->key, .tensor = e->x, .global = tg_shard_global(e->like)};
+    info.offset.ndim = info.global.ndim;
+    for (int d = 0; d < e->like->ndim; d++) {
+        int64_t run;
+        info.offset.dim[d] = e->like->shape[d] ? tg_shard_index(e->like, d, s->ctx->grid.rank, 0, &run) : 0;
+    }
+    for (int a = 0; a < TG_MAX_AXES; a++) info.placement[a] = tg_place_on(e->like, (tg_axis)a);
+    info.replica = tg_shard_replica(s->p, e->like);
+    memcpy(out, &info, out->size);
+    return TG_OK;
+}

@@ -1,0 +1,214 @@
+/* Reading sharded state: every rank looks at the headers, and nothing is changed before all ranks have found every key
+ * as they expect it, and the bytes of every tensor as they were saved, of which each rank looks at some; then each
+ * reads the global tensors one at a time and keeps its part. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <tapegrad/optim.h>
+
+#include "io/safetensors.h"
+#include "comm/comm.h"
+#include "checkpoint/shards_file.h"
+
+enum { MAX_FILES = 1024 };
+
+typedef struct source {
+    const tg_shards *s;
+    const char *dir;
+    int n, count; /* files, and tensors in them */
+    tg_safetensors *file[MAX_FILES];
+    uint8_t *known; /* of the tensors, file after file */
+    tg_rng *stream; /* the random streams' states */
+    int n_streams;
+} source;
+
+/* ---- The files ---- */
+
+static tg_status bad_file(const source *f, int i, const char *what, const char *got) {
+    char path[64];
+    snprintf(path, sizeof path, TG_SHARDS_FILE, "", i);
+    return tg_fail(f->s->ctx, TG_ERR_FORMAT,
+                   "'%s%s': its %s is %s; expected a file that tg_shards_save wrote together "
+                   "with the others there",
+                   f->dir, path, what, got ? got : "missing");
+}
+
+static tg_status open_one(source *f, int i) {
+    char *path = tg_format_path(f->s->ctx, TG_SHARDS_FILE, f->dir, i);
+    if (!path) return f->s->ctx->status;
+    f->file[i] = tg_safetensors_open(f->s->ctx, path);
+    tg_host_strfree(f->s->ctx, path);
+    if (!f->file[i]) return f->s->ctx->status;
+    f->n = i + 1;
+    f->count += f->file[i]->count;
+    const char *format = tg_safetensors_metadata(f->file[i], "format");
+    if (!format || strcmp(format, TG_SHARDS_FORMAT) != 0) return bad_file(f, i, "format", format);
+    static const char *const same[] = {"files", "save"};
+    for (int k = 0; k < TG_LEN(same); k++) {
+        const char *first = tg_safetensors_metadata(f->file[0], same[k]),
+                   *its = tg_safetensors_metadata(f->file[i], same[k]);
+        if (!first || !its || strcmp(first, its) != 0) return bad_file(f, i, same[k], its);
+    }
+    return TG_OK;
+}
+
+static tg_status open_all(source *f) {
+    TG_TRY(open_one(f, 0));
+    const char *text = tg_safetensors_metadata(f->file[0], "files");
+    long n = strtol(text, NULL, 10);
+    if (n < 1 || n > MAX_FILES) return bad_file(f, 0, "count of files", text);
+    for (int i = 1; i < n; i++) TG_TRY(open_one(f, i));
+    f->known = tg_host_alloc(f->s->ctx, (size_t)f->count + 1);
+    f->n_streams = tg_shards_streams(f->s);
+    f->stream = tg_host_alloc(f->s->ctx, (size_t)f->n_streams * sizeof *f->stream + 1);
+    return f->s->ctx->status;
+}
+
+static void close_all(source *f) {
+    tg_host_free(f->s->ctx, f->known, f->known ? (size_t)f->count + 1 : 0);
+    tg_host_free(f->s->ctx, f->stream, f->stream ? (size_t)f->n_streams * sizeof *f->stream + 1 : 0);
+    for (int i = 0; i < f->n; i++) tg_safetensors_close(f->file[i]);
+}
+
+/* A key that the stages of a pipeline share is in several files, with equal tensors: each is known, the first is read.
+ */
+static tg_safetensors *find(source *f, const char *key) {
+    tg_safetensors *first = NULL;
+    for (int i = 0, at = 0; i < f->n; at += f->file[i++]->count) {
+        const tg_safetensors_entry *e = tg_safetensors_find(f->file[i], key);
+        if (!e) continue;
+        f->known[at + (e - f->file[i]->entries)] = 1;
+        if (!first) first = f->file[i];
+    }
+    return first;
+}
+
+/* ---- The checks ---- */
+
+static tg_status check_entry(source *f, const tg_shard_item *i) {
+    char has[160], wants[160];
+    tg_ctx *ctx = f->s->ctx;
+    tg_safetensors *file = find(f, i->key);
+    if (!file) return tg_fail(ctx, TG_ERR_FORMAT, "'%s' has no tensor '%.128s'", f->dir, i->key);
+    const tg_safetensors_entry *e = tg_safetensors_find(file, i->key);
+    tg_shape g = tg_shard_in_file(i);
+    bool same = e->shape.ndim == g.ndim && memcmp(e->shape.dim, g.dim, (size_t)g.ndim * sizeof *g.dim) == 0;
+    if (same && e->dtype == (tg_dtype)i->x->dtype) return TG_OK;
+    tg_shape_text((int)e->shape.ndim, e->shape.dim, has, sizeof has);
+    tg_shape_text((int)g.ndim, g.dim, wants, sizeof wants);
+    return tg_fail(ctx, TG_ERR_FORMAT, "'%s': tensor '%.128s' is %s%s, expected %s%s%s", f->dir, i->key, e->dtype_name,
+                   has, tg_dtype_name((tg_dtype)i->x->dtype), wants,
+                   same || i->rows != TG_NONE ? "" : "; tg_shards_set_rows where they differ by padding");
+}
+
+static const char *steps_text(const source *f, const char *key) {
+    for (int i = 0; i < f->n; i++) {
+        const char *text = tg_safetensors_metadata(f->file[i], key);
+        if (text) return text;
+    }
+    return NULL;
+}
+
+static tg_status check_steps(const source *f, const char *key) {
+    const char *text = steps_text(f, key);
+    char *end;
+    if (text && strtoll(text, &end, 10) >= 0 && end != text && !*end) return TG_OK;
+    return tg_fail(f->s->ctx, TG_ERR_FORMAT, "'%s': the count '%.128s' is %s, expected a number, 0 or more", f->dir,
+                   key, text ? text : "missing");
+}
+
+/* Every tensor of the files is known to some stage. Collective over the pipeline. */
+static tg_status check_unknown(source *f) {
+    tg_ctx *ctx = f->s->ctx;
+    tg_comm *pp = tg_parallel_comm(f->s->p, TG_PP);
+    if (tg_parallel_size(f->s->p, TG_PP) > 1 && f->count) {
+        tg_tensor *x = tg_from_host(ctx, TG_U8, TG_SHAPE(f->count), f->known);
+        if (tg_comm_all_reduce(pp, x, x, TG_REDUCE_MAX)) tg_read(x, f->known, (size_t)f->count);
+        tg_drop(x);
+        TG_TRY(ctx->status);
+    }
+    for (int i = 0, at = 0; i < f->n; at += f->file[i++]->count)
+        for (int k = 0; k < f->file[i]->count; k++)
+            if (!f->known[at + k])
+                return tg_fail(ctx, TG_ERR_FORMAT, "'%s' has a tensor '%.128s' that is not in the list", f->dir,
+                               f->file[i]->entries[k].name);
+    return TG_OK;
+}
+
+/* This rank's share of the bytes. */
+static tg_status check_bytes(const source *f) {
+    tg_comm *world = tg_parallel_world(f->s->p);
+    for (int i = 0; i < f->n; i++) TG_TRY(tg_safetensors_verify(f->file[i], tg_comm_rank(world), tg_comm_size(world)));
+    return TG_OK;
+}
+
+static tg_status check_all(source *f) {
+    for (int i = 0; i < f->s->n; i++) TG_TRY(check_entry(f, &f->s->item[i]));
+    for (int i = 0; i < f->s->n_steps; i++) TG_TRY(check_steps(f, f->s->steps[i].key));
+    TG_TRY(tg_shards_read_streams(f->s, f->dir, f->file[0], f->stream));
+    TG_TRY(check_unknown(f));
+    return check_bytes(f);
+}
+
+/* ---- The data ---- */
+
+/* The rows of the file into the first of whole, whose others are zero. */
+static tg_status read_whole(source *f, const tg_shard_item *i, tg_tensor *whole) {
+    tg_ctx *ctx = f->s->ctx;
+    tg_shape g = tg_shard_in_file(i);
+    tg_tensor *rows =
+        tg_temp_new(ctx, whole->dtype, (int)g.ndim, g.dim, NULL, tg_storage_ref(whole->storage), whole->offset);
+    if (!rows) return ctx->status;
+    tg_status s = rows->numel == whole->numel ? TG_OK : ctx->ops->fill(ctx, tg_array_of(whole), 0);
+    if (s == TG_OK) s = tg_safetensors_read(find(f, i->key), i->key, rows, false);
+    tg_temp_free(rows);
+    return s;
+}
+
+static tg_status read_part(source *f, const tg_shard_item *i, const void *site) {
+    tg_ctx *ctx = f->s->ctx;
+    tg_axis axes[TG_MAX_AXES];
+    tg_shape g = tg_shard_global(i->like);
+    if (!tg_shard_axes(i->like, axes) && (i->rows == TG_NONE || i->rows == g.dim[0]))
+        return tg_safetensors_read(find(f, i->key), i->key, i->x, false);
+    tg_tensor *whole = tg_temp_empty(ctx, i->x->dtype, (int)g.ndim, g.dim, TG_MEM_TEMPORARY);
+    if (!whole) return ctx->status;
+    tg_status s = read_whole(f, i, whole);
+    if (s == TG_OK) s = tg_storage_may_change(i->x);
+    if (s == TG_OK) tg_storage_wrote(i->x->storage, "tg_shards_load", site);
+    if (s == TG_OK) s = tg_shard_move(i->like, ctx->grid.rank, whole, i->x, false);
+    tg_temp_free(whole);
+    return s;
+}
+
+static tg_status load(source *f, const void *site) {
+    tg_comm *world = tg_parallel_world(f->s->p);
+    TG_TRY(open_all(f));
+    TG_TRY(check_all(f));
+    TG_TRY(tg_comm_barrier(world)); /* nobody refuses: now values change */
+    for (int i = 0; i < f->s->n; i++) TG_TRY(read_part(f, &f->s->item[i], site));
+    for (int i = 0; i < f->s->n_steps; i++)
+        TG_TRY(tg_optim_set_steps(f->s->steps[i].optim, strtoll(steps_text(f, f->s->steps[i].key), NULL, 10)));
+    tg_shards_set_streams(f->s, f->stream);
+    return tg_comm_barrier(world);
+}
+
+static tg_status check_and_load(tg_shards *s, const char *dir, const void *site) {
+    TG_TRY(s->ctx->status);
+    if (!dir || !*dir) return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_load: dir is %s", dir ? "empty" : "NULL");
+    if (s->ctx->meta) return tg_fail(s->ctx, TG_ERR_DEVICE, "tg_shards_load: tensors of device \"meta\" have no bytes");
+    TG_TRY(tg_shards_check(s, "tg_shards_load"));
+    source *f = tg_host_alloc(s->ctx, sizeof *f);
+    if (!f) return s->ctx->status;
+    f->s = s;
+    f->dir = dir;
+    tg_status status = load(f, site);
+    close_all(f);
+    tg_host_free(s->ctx, f, sizeof *f);
+    return status;
+}
+
+tg_status tg_shards_load(tg_shards *s, const char *dir) {
+    if (!s) return TG_ERR_ARGUMENT;
+    return tg_comm_missed(tg_parallel_world(s->p), check_and_load(s, dir, TG_SITE));
+}

@@ -1,0 +1,165 @@
+/* Random streams in sharded state: text in the files' metadata. The default stream is the same on every rank; of each
+ * named one every rank's state is kept, with the rank's places on the axes by which streams differ. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/capture.h"
+#include "core/rng.h"
+#include "comm/comm.h"
+#include "checkpoint/shards_file.h"
+
+static const tg_axis axes[] = {TG_TP, TG_PP, TG_ETP, TG_EP};
+enum { AXES = TG_LEN(axes), WORDS = 3, ROW = AXES + WORDS, DIGITS = 22 }; /* of a number with its space and a zero */
+
+tg_status tg_shards_add_rng(tg_shards *s) {
+    if (!s) return TG_ERR_ARGUMENT;
+    TG_TRY(s->ctx->status);
+    if (s->rng) return tg_fail(s->ctx, TG_ERR_STATE, "tg_shards_add_rng: the random streams are there already");
+    s->rng = true;
+    return TG_OK;
+}
+
+int tg_shards_streams(const tg_shards *s) {
+    int n = s->rng;
+    while (s->rng && tg_rng_name(s->ctx, n - 1)) n++;
+    return n;
+}
+
+/* Of stream i, the first of which is the default one. */
+static const char *name_of(const tg_shards *s, int i) { return i ? tg_rng_name(s->ctx, i - 1) : NULL; }
+
+static tg_rng *state_of(const tg_shards *s, int i) {
+    return i ? tg_rng_named(s->ctx, name_of(s, i)) : tg_rng_by_id(s->ctx, 0);
+}
+
+static tg_status key_of(const tg_shards *s, int i, char key[TG_SHARDS_KEY]) {
+    const char *name = name_of(s, i);
+    if (snprintf(key, TG_SHARDS_KEY, "rng%s%s", name ? "/" : "", name ? name : "") < TG_SHARDS_KEY) return TG_OK;
+    return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards: the random stream's name '%.64s...' is too long", name);
+}
+
+/* ---- Saving ---- */
+
+/* A rank's row of each stream: its places, then the state. */
+static void fill_rows(const tg_shards *s, int n, uint64_t *row) {
+    for (int i = 0; i < n; i++, row += ROW) {
+        const tg_rng *r = state_of(s, i);
+        for (int a = 0; a < AXES; a++) row[a] = (uint64_t)tg_parallel_rank(s->p, axes[a]);
+        memcpy(row + AXES, (uint64_t[]){r->seed, r->stream, r->counter}, WORDS * sizeof *row);
+    }
+}
+
+/* Every rank's rows, rank after rank, with this rank's in their place. Collective over the world. */
+static tg_status gather_rows(const tg_shards *s, int n, uint64_t *rows) {
+    tg_comm *world = tg_parallel_world(s->p);
+    int size = tg_comm_size(world);
+    int64_t own = (int64_t)n * ROW;
+    if (size == 1) return TG_OK;
+    tg_tensor *mine = tg_from_host(s->ctx, TG_I64, TG_SHAPE(own), rows + tg_comm_rank(world) * own),
+              *all = tg_zeros(s->ctx, TG_I64, TG_SHAPE(size * own));
+    if (tg_comm_all_gather(world, all, mine)) tg_read(all, rows, (size_t)(size * own) * sizeof *rows);
+    tg_drop(mine);
+    tg_drop(all);
+    return s->ctx->status;
+}
+
+static char *number(char *to, uint64_t value) { return to + snprintf(to, DIGITS, "%" PRIu64 " ", value); }
+
+/* The default stream: its state. A named one: the sizes of the axes, then each rank's row. */
+static void write_text(const tg_shards *s, int i, int n, const uint64_t *rows, char *to) {
+    int size = tg_comm_size(tg_parallel_world(s->p));
+    for (int a = 0; i && a < AXES; a++) to = number(to, (uint64_t)tg_parallel_size(s->p, axes[a]));
+    for (int rank = 0; rank < (i ? size : 1); rank++)
+        for (int k = i ? 0 : AXES; k < ROW; k++) to = number(to, rows[((int64_t)rank * n + i) * ROW + k]);
+    to[-1] = '\0';
+}
+
+tg_status tg_shards_describe_streams(const tg_shards *s, tg_shards_stream *out) {
+    int n = tg_shards_streams(s), size = tg_comm_size(tg_parallel_world(s->p));
+    size_t bytes = (size_t)n * (size_t)size * ROW * sizeof(uint64_t), most = (AXES + (size_t)size * ROW) * DIGITS + 1;
+    if (!n) return TG_OK;
+    uint64_t *rows = tg_host_alloc(s->ctx, bytes);
+    if (!rows) return s->ctx->status;
+    fill_rows(s, n, rows + (int64_t)tg_comm_rank(tg_parallel_world(s->p)) * n * ROW);
+    tg_status status = gather_rows(s, n, rows);
+    for (int i = 0; i < n && status == TG_OK; i++) {
+        status = key_of(s, i, out[i].key);
+        if (status == TG_OK && !(out[i].text = tg_host_alloc(s->ctx, most))) status = s->ctx->status;
+        if (status == TG_OK) write_text(s, i, n, rows, out[i].text), out[i].bytes = most;
+    }
+    tg_host_free(s->ctx, rows, bytes);
+    return status;
+}
+
+/* ---- Loading ---- */
+
+/* The next number of the text, behind which *at is left; false: there is none. */
+static bool next_number(const char **at, uint64_t *value) {
+    char *end;
+    while (**at == ' ') ++*at;
+    if (**at < '0' || **at > '9') return false;
+    *value = strtoull(*at, &end, 10);
+    *at = end;
+    return true;
+}
+
+/* The row of a rank that had this one's places: that of the same number, else the first such. Where these axes have
+ * other sizes it is none's: then the stream, of another seed perhaps, goes on behind everything that was drawn, as
+ * nothing may be drawn twice. */
+static bool choose(const tg_shards *s, const char *at, tg_rng *state) {
+    uint64_t sizes[AXES], row[ROW], most = state->counter;
+    tg_comm *world = tg_parallel_world(s->p);
+    bool same = true, found = false;
+    int64_t rank = 0;
+    for (int a = 0; a < AXES; a++) {
+        if (!next_number(&at, &sizes[a])) return false;
+        same &= sizes[a] == (uint64_t)tg_parallel_size(s->p, axes[a]);
+    }
+    for (; *at; rank++) {
+        bool here = same;
+        for (int k = 0; k < ROW; k++)
+            if (!next_number(&at, &row[k])) return false;
+        for (int a = 0; a < AXES; a++) here &= row[a] == (uint64_t)tg_parallel_rank(s->p, axes[a]);
+        if (row[ROW - 1] > most) most = row[ROW - 1];
+        if (!here || (found && rank != tg_comm_rank(world))) continue;
+        *state = (tg_rng){row[AXES], row[AXES + 1], row[AXES + 2]};
+        found = true;
+    }
+    if (!found) state->counter = most;
+    return rank > 0;
+}
+
+static bool read_state(const char *at, tg_rng *state) {
+    return next_number(&at, &state->seed) && next_number(&at, &state->stream) && next_number(&at, &state->counter) &&
+           !*at;
+}
+
+static tg_status check_known(const tg_shards *s, const char *dir, const tg_safetensors *file) {
+    for (int i = 0; i < tg_safetensors_metadata_count(file); i++) {
+        const char *key = tg_safetensors_metadata_at(file, i)->key;
+        if (!strncmp(key, "rng/", 4) && !tg_rng_named(s->ctx, key + 4))
+            return tg_fail(s->ctx, TG_ERR_FORMAT, "'%s' has a random stream '%.128s' that this context has not", dir,
+                           key + 4);
+    }
+    return TG_OK;
+}
+
+tg_status tg_shards_read_streams(const tg_shards *s, const char *dir, const tg_safetensors *file, tg_rng *out) {
+    if (!s->rng) return TG_OK;
+    TG_TRY(tg_capture_refuse(s->ctx, "tg_shards_load", TG_CAPTURE_STREAM, TG_SITE));
+    for (int i = 0, n = tg_shards_streams(s); i < n; i++) {
+        char key[TG_SHARDS_KEY];
+        TG_TRY(key_of(s, i, key));
+        const char *text = tg_safetensors_metadata(file, key);
+        out[i] = *state_of(s, i);
+        if (text && (i ? choose(s, text, &out[i]) : read_state(text, &out[i]))) continue;
+        return tg_fail(s->ctx, TG_ERR_FORMAT, "'%s': the random stream '%.128s' is %s", dir,
+                       i ? name_of(s, i) : "(default)", text ? "malformed" : "missing");
+    }
+    return check_known(s, dir, file);
+}
+
+void tg_shards_set_streams(const tg_shards *s, const tg_rng *from) {
+    for (int i = 0, n = tg_shards_streams(s); i < n; i++) *state_of(s, i) = from[i];
+}

@@ -1,0 +1,165 @@
+/* Writing sharded state: the first rank of each pipeline stage writes the stage's global tensors, gathered one at a
+ * time, so that it needs the memory of the largest. All files get their names after all have been written. */
+#include <errno.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "io/safetensors.h"
+#include "optim/optim.h"
+#include "comm/comm.h"
+#include "checkpoint/shards_file.h"
+
+/* The header that a file begins with. */
+typedef struct head {
+    int n;
+    tg_tensor *tensor; /* dtype and shape alone */
+    int64_t *dims;
+    tg_named_tensor *named;
+    tg_metadata *metadata;
+    int n_metadata, room;
+    char text[4 + TG_LEN(((tg_shards *)0)->steps)][24];
+} head;
+
+/* What all ranks know before the writers begin. */
+typedef struct common {
+    int64_t id;
+    tg_shards_stream *stream;
+    int n_streams;
+} common;
+
+static void head_free(tg_ctx *ctx, head *h) {
+    tg_host_free(ctx, h->tensor, (size_t)h->n * sizeof *h->tensor + 1);
+    tg_host_free(ctx, h->dims, (size_t)h->n * TG_MAX_DIMS * sizeof *h->dims + 1);
+    tg_host_free(ctx, h->named, (size_t)h->n * sizeof *h->named + 1);
+    tg_host_free(ctx, h->metadata, (size_t)h->room * sizeof *h->metadata);
+}
+
+tg_shape tg_shard_in_file(const tg_shard_item *i) {
+    tg_shape g = tg_shard_global(i->like);
+    if (i->rows != TG_NONE) g.dim[0] = i->rows;
+    return g;
+}
+
+static void add_number(head *h, const char *key, int64_t value) {
+    char *text = h->text[h->n_metadata];
+    snprintf(text, sizeof h->text[0], "%lld", (long long)value);
+    h->metadata[h->n_metadata++] = (tg_metadata){key, text};
+}
+
+static tg_status head_make(const tg_shards *s, const common *all, head *h) {
+    tg_ctx *ctx = s->ctx;
+    *h = (head){.n = s->n, .room = TG_LEN(h->text) + all->n_streams};
+    h->tensor = tg_host_alloc(ctx, (size_t)h->n * sizeof *h->tensor + 1);
+    h->dims = tg_host_alloc(ctx, (size_t)h->n * TG_MAX_DIMS * sizeof *h->dims + 1);
+    h->named = tg_host_alloc(ctx, (size_t)h->n * sizeof *h->named + 1);
+    h->metadata = tg_host_alloc(ctx, (size_t)h->room * sizeof *h->metadata);
+    TG_TRY(ctx->status);
+    for (int i = 0; i < s->n; i++) {
+        tg_shape g = tg_shard_in_file(&s->item[i]);
+        int64_t *dims = h->dims + (size_t)i * TG_MAX_DIMS;
+        memcpy(dims, g.dim, sizeof g.dim);
+        h->tensor[i] = (tg_tensor){.dtype = s->item[i].x->dtype, .ndim = (uint8_t)g.ndim, .shape = dims, .numel = 1};
+        for (int d = 0; d < g.ndim; d++) h->tensor[i].numel *= dims[d];
+        h->named[i] = (tg_named_tensor){s->item[i].key, &h->tensor[i]};
+    }
+    h->metadata[h->n_metadata++] = (tg_metadata){"format", TG_SHARDS_FORMAT};
+    add_number(h, "files", tg_parallel_size(s->p, TG_PP));
+    add_number(h, "save", all->id);
+    for (int i = 0; i < s->n_steps; i++) add_number(h, s->steps[i].key, tg_optim_steps(s->steps[i].optim));
+    for (int i = 0; i < all->n_streams; i++)
+        h->metadata[h->n_metadata++] = (tg_metadata){all->stream[i].key, all->stream[i].text};
+    return TG_OK;
+}
+
+/* A number that the files of one save share, where there are several. Collective over the pipeline. */
+static tg_status agree_on_id(const tg_shards *s, int64_t *id) {
+    struct timespec now;
+    tg_comm *pp = tg_parallel_comm(s->p, TG_PP);
+    *id = 0;
+    if (tg_parallel_size(s->p, TG_PP) == 1) return TG_OK;
+    clock_gettime(CLOCK_REALTIME, &now);
+    int64_t mine = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    tg_tensor *x = tg_from_host(s->ctx, TG_I64, TG_SHAPE(1), &mine);
+    if (tg_comm_broadcast(pp, x, 0)) tg_read(x, id, sizeof *id);
+    tg_drop(x);
+    return s->ctx->status;
+}
+
+/* The rows that the file has. */
+static tg_status put(tg_safetensors_writer *w, const tg_shard_item *i, tg_tensor *whole) {
+    tg_shape g = tg_shard_in_file(i);
+    tg_tensor *rows =
+        tg_temp_new(w->ctx, whole->dtype, (int)g.ndim, g.dim, NULL, tg_storage_ref(whole->storage), whole->offset);
+    if (!rows) return w->ctx->status;
+    tg_status s = tg_safetensors_put(w, rows);
+    tg_temp_free(rows);
+    return s;
+}
+
+static tg_status put_all(const tg_shards *s, tg_safetensors_writer *w) {
+    for (int i = 0; i < s->n; i++) {
+        tg_tensor *whole = tg_shard_whole(s, &s->item[i]);
+        tg_status status = s->ctx->status;
+        if (status == TG_OK && w) status = put(w, &s->item[i], whole);
+        if (whole) tg_temp_free(whole);
+        TG_TRY(status);
+    }
+    return TG_OK;
+}
+
+static tg_status make_directory(tg_ctx *ctx, const char *dir) {
+    tg_file_ops ops = tg_file_ops_of(ctx);
+    if (ops.mkdir(ops.user, dir, 0777) == 0) return tg_sync_directory_of(ctx, dir);
+    return errno == EEXIST ? TG_OK : tg_file_fail(ctx, "make the directory", dir, -1);
+}
+
+static tg_status begin(const tg_shards *s, const char *dir, const common *all, tg_safetensors_writer *w) {
+    head h;
+    char *path = tg_format_path(s->ctx, TG_SHARDS_FILE, dir, tg_parallel_rank(s->p, TG_PP));
+    tg_status status = path ? make_directory(s->ctx, dir) : s->ctx->status;
+    if (status == TG_OK) {
+        status = head_make(s, all, &h);
+        if (status == TG_OK) status = tg_safetensors_begin(w, s->ctx, path, h.named, h.n, h.metadata, h.n_metadata);
+        head_free(s->ctx, &h);
+    }
+    tg_host_strfree(s->ctx, path);
+    return status;
+}
+
+static tg_status save_with(tg_shards *s, const char *dir, common *all, tg_safetensors_writer *w) {
+    tg_comm *world = tg_parallel_world(s->p);
+    bool writes = tg_shards_writer(s);
+    TG_TRY(agree_on_id(s, &all->id));
+    TG_TRY(tg_shards_describe_streams(s, all->stream));
+    if (writes) TG_TRY(begin(s, dir, all, w));
+    TG_TRY(put_all(s, writes ? w : NULL));
+    TG_TRY(tg_comm_barrier(world)); /* every file is complete */
+    if (writes) TG_TRY(tg_safetensors_commit(w));
+    return tg_comm_barrier(world);
+}
+
+static tg_status save(tg_shards *s, const char *dir, tg_safetensors_writer *w) {
+    common all = {.n_streams = tg_shards_streams(s)};
+    size_t bytes = (size_t)all.n_streams * sizeof *all.stream;
+    if (bytes && !(all.stream = tg_host_alloc(s->ctx, bytes))) return s->ctx->status;
+    tg_status status = save_with(s, dir, &all, w);
+    for (int i = 0; i < all.n_streams; i++) tg_host_free(s->ctx, all.stream[i].text, all.stream[i].bytes);
+    tg_host_free(s->ctx, all.stream, bytes);
+    return status;
+}
+
+static tg_status check_and_save(tg_shards *s, const char *dir) {
+    TG_TRY(s->ctx->status);
+    if (!dir || !*dir) return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_save: dir is %s", dir ? "empty" : "NULL");
+    if (s->ctx->meta) return tg_fail(s->ctx, TG_ERR_DEVICE, "tg_shards_save: tensors of device \"meta\" have no bytes");
+    TG_TRY(tg_shards_check(s, "tg_shards_save"));
+    tg_safetensors_writer w = {0};
+    tg_status status = save(s, dir, &w);
+    tg_safetensors_abandon(&w); /* what was committed is no longer there */
+    return status;
+}
+
+tg_status tg_shards_save(tg_shards *s, const char *dir) {
+    if (!s) return TG_ERR_ARGUMENT;
+    return tg_comm_missed(tg_parallel_world(s->p), check_and_save(s, dir));
+}

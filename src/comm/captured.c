@@ -1,0 +1,182 @@
+/* Collectives within captured steps. While the step is recorded its calls are noted here; each replay counts them, and
+ * makes one call of each group that they are of, without data, for the record and for the ranks to compare: so who
+ * replays another step, or none, is told as in any other call, and the deadline holds. */
+#include "core/capture.h"
+#include "comm/comm.h"
+
+/* The calls of one group. */
+typedef struct part {
+    tg_comm *c;
+    int collectives; /* messages between two ranks are not compared: the others know nothing of them */
+    uint32_t digest;
+    void *request;   /* of the replay that begins */
+    bool begun;
+} part;
+
+typedef struct call {
+    tg_note note;
+    int64_t bytes;
+    int part;
+} call;
+
+typedef struct replay {
+    tg_rider rider; /* first: it is what the graph has */
+    tg_ctx *ctx;
+    part *parts;
+    call *calls;
+    int n_parts, room_parts, n_calls, room_calls;
+} replay;
+
+/* ---- Begin and end ---- */
+
+static void count(const replay *r) {
+    for (int i = 0; i < r->n_calls; i++)
+        for (tg_comm *c = r->parts[r->calls[i].part].c; c; c = c->parent) {
+            c->counts.calls[r->calls[i].note.kind]++;
+            c->counts.bytes[r->calls[i].note.kind] += r->calls[i].bytes;
+        }
+}
+
+static int64_t signed_count(const part *p) {
+    return (int64_t)p->digest << TG_REPLAY_BITS | tg_replay_calls(p->collectives);
+}
+
+static tg_status begin_part(part *p, const void *site) {
+    tg_comm *c = p->c;
+    if (!p->collectives) return TG_OK;
+    if (!tg_comm_ok(c)) return c->ctx->status;
+    if (c->batch)
+        return tg_fail(c->ctx, TG_ERR_STATE, "tg_graph_replay: a batch of sends and receives is open; close it first");
+    tg_note note = {.kind = TG_REPLAY,
+                    .dtype = TG_U8,
+                    .size = c->size,
+                    .count = signed_count(p),
+                    .site = (uint64_t)(uintptr_t)site,
+                    .sequence = ++c->sequence};
+    tg_transfer t = {.size = sizeof t, .kind = (tg_collective)TG_REPLAY, .dtype = TG_U8,
+                     .count = note.count, .site = site};
+    size_t at = 0;
+    tg_text(note.group, sizeof note.group, &at, "%s", *c->name ? c->name : "world");
+    t.record = tg_card_post(c->board, &note);
+    p->request = NULL;
+    p->begun = true;
+    if (c->ops->batch) TG_TRY(c->ops->batch(c->ctx, c->state, true)); /* so that it ends behind the launch */
+    return c->ops->start(c->ctx, c->state, &t, &p->request);
+}
+
+static tg_status end_part(part *p) {
+    tg_comm *c = p->c;
+    if (!p->begun) return TG_OK;
+    p->begun = false;
+    tg_status s = c->ops->batch ? c->ops->batch(c->ctx, c->state, false) : TG_OK;
+    if (p->request) c->ops->drop(c->ctx, c->state, p->request);
+    return s;
+}
+
+static tg_status end(tg_rider *rider) {
+    replay *r = (replay *)rider;
+    tg_status s = TG_OK;
+    for (int i = 0; i < r->n_parts; i++) {
+        tg_status ended = end_part(&r->parts[i]);
+        if (s == TG_OK) s = ended;
+    }
+    if (s == TG_OK && r->ctx->status == TG_OK) count(r);
+    return s;
+}
+
+static tg_status begin(tg_rider *rider, const void *site) {
+    replay *r = (replay *)rider;
+    tg_status s = TG_OK;
+    for (int i = 0; i < r->n_parts && s == TG_OK; i++) s = begin_part(&r->parts[i], site);
+    if (s != TG_OK) end(rider);
+    return s;
+}
+
+/* ---- Recording ---- */
+
+static void free_replay(tg_rider *rider) {
+    replay *r = (replay *)rider;
+    tg_host_free(r->ctx, r->parts, (size_t)r->room_parts * sizeof *r->parts);
+    tg_host_free(r->ctx, r->calls, (size_t)r->room_calls * sizeof *r->calls);
+    tg_host_free(r->ctx, r, sizeof *r);
+}
+
+static replay *replay_of(tg_ctx *ctx) {
+    replay *r = (replay *)tg_capture_rider(ctx);
+    if (r || !(r = tg_host_alloc(ctx, sizeof *r))) return r;
+    *r = (replay){.rider = {.begin = begin, .end = end, .free = free_replay}, .ctx = ctx};
+    tg_capture_ride(ctx, &r->rider);
+    return r;
+}
+
+static part *part_of(replay *r, tg_comm *c) {
+    for (int i = 0; i < r->n_parts; i++)
+        if (r->parts[i].c == c) return &r->parts[i];
+    if (!tg_host_grow(r->ctx, (void **)&r->parts, r->n_parts, &r->room_parts, sizeof *r->parts)) return NULL;
+    r->parts[r->n_parts] = (part){.c = c, .digest = 2166136261u};
+    return &r->parts[r->n_parts++];
+}
+
+static void digest(part *p, const tg_note *note, bool even) {
+    const int64_t words[] = {note->kind, note->dtype, note->op, note->root, even ? note->count : -1};
+    for (int i = 0; i < TG_LEN(words); i++)
+        for (int k = 0; k < 64; k += 8) p->digest = (p->digest ^ (uint32_t)(words[i] >> k & 255)) * 16777619u;
+}
+
+tg_status tg_replay_note(tg_comm *c, const tg_note *note, int64_t bytes, bool even) {
+    tg_ctx *ctx = c->ctx;
+    replay *r = replay_of(ctx);
+    part *p = r ? part_of(r, c) : NULL;
+    if (!p || !tg_host_grow(ctx, (void **)&r->calls, r->n_calls, &r->room_calls, sizeof *r->calls)) return ctx->status;
+    r->calls[r->n_calls++] = (call){.note = *note, .bytes = bytes, .part = (int)(p - r->parts)};
+    r->rider.collectives++;
+    if (note->kind == TG_SEND || note->kind == TG_RECV) return TG_OK;
+    p->collectives++;
+    digest(p, note, even);
+    return TG_OK;
+}
+
+/* ---- Looking at all graphs ---- */
+
+static bool ends_with(tg_rider *rider, const void *c) {
+    const replay *r = (const replay *)rider;
+    for (int i = 0; i < r->n_parts; i++)
+        if (r->parts[i].c == c) return true;
+    return false;
+}
+
+static bool ends_with_transport(tg_rider *rider, const void *ops) {
+    const replay *r = (const replay *)rider;
+    for (int i = 0; i < r->n_parts; i++)
+        if (r->parts[i].c->ops == ops) return true;
+    return false;
+}
+
+#define ENDED "a communicator of the step has ended or begun anew"
+
+void tg_replays_end(tg_comm *c) { tg_graphs_end(c->ctx, ends_with, c, ENDED); }
+void tg_replays_end_all(tg_ctx *ctx, const tg_comm_ops *ops) { tg_graphs_end(ctx, ends_with_transport, ops, ENDED); }
+
+typedef struct listing {
+    const tg_note *note;
+    void (*fn)(void *user, const tg_note *call);
+    void *user;
+    bool done;
+} listing;
+
+static void list_calls(tg_rider *rider, const void *arg) {
+    const replay *r = (const replay *)rider;
+    listing *l = (listing *)(uintptr_t)arg;
+    for (int i = 0; i < r->n_parts && !l->done; i++) {
+        const part *p = &r->parts[i];
+        if (signed_count(p) != l->note->count) continue;
+        l->done = true;
+        for (int k = 0; k < r->n_calls; k++)
+            if (r->calls[k].part == i) l->fn(l->user, &r->calls[k].note);
+    }
+}
+
+void tg_replay_each(tg_ctx *ctx, const tg_note *note, void (*fn)(void *user, const tg_note *call), void *user) {
+    listing l = {note, fn, user, false};
+    tg_graphs_riders(ctx, list_calls, &l);
+}

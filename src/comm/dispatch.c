@@ -1,0 +1,443 @@
+/* The one door: every collective is checked, counted and started here. */
+#include "core/capture.h"
+#include "core/work.h"
+#include "comm/comm.h"
+
+/* A call on its way through the door. */
+typedef struct entry {
+    tg_comm *c;
+    const tg_collective_args *a;
+    const char *name;
+    tg_transfer t;
+} entry;
+
+/* ---- Checks ---- */
+
+static tg_status check_tensor(const entry *e, const tg_tensor *x, const char *role, bool wanted) {
+    tg_ctx *ctx = e->c->ctx;
+    char what[160];
+    if (!wanted && !x) return TG_OK;
+    if (!wanted || !x)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %s on rank %d of %d", e->name, role,
+                       x ? "given, expected NULL" : "NULL", e->c->rank, e->c->size);
+    TG_TRY(tg_check(ctx, x, e->name));
+    if (TG_LIKELY(x->dtype <= TG_BOOL && x->flags & TG_F_CONTIGUOUS)) return TG_OK;
+    tg_describe(x, what, sizeof what);
+    if (x->dtype > TG_BOOL) return tg_fail(ctx, TG_ERR_DTYPE, "%s: %s %s: no collective takes it", e->name, role, what);
+    return tg_fail(ctx, TG_ERR_SHAPE, "%s: %s %s is not contiguous; copy it first (tg_contiguous)", e->name, role,
+                   what);
+}
+
+static bool has_dst(const entry *e) {
+    tg_collective k = e->a->kind;
+    return k == TG_GATHER ? e->c->rank == e->a->root : k != TG_SEND && k != TG_BARRIER;
+}
+
+static bool has_src(const entry *e) {
+    tg_collective k = e->a->kind;
+    return k == TG_SCATTER ? e->c->rank == e->a->root : k != TG_RECV && k != TG_BARRIER && k != TG_BROADCAST;
+}
+
+static tg_status check_tensors(const entry *e) {
+    const tg_collective_args *a = e->a;
+    TG_TRY(check_tensor(e, a->dst, a->kind == TG_BROADCAST ? "x" : "dst", has_dst(e)));
+    TG_TRY(check_tensor(e, a->src, "src", has_src(e)));
+    if (a->dst && a->src && a->dst->dtype != a->src->dtype)
+        return tg_fail(e->c->ctx, TG_ERR_DTYPE, "%s: dst is %s and src is %s, expected one dtype", e->name,
+                       tg_dtype_name(a->dst->dtype), tg_dtype_name(a->src->dtype));
+    return TG_OK;
+}
+
+static tg_status check_scalars(const entry *e) {
+    const tg_collective_args *a = e->a;
+    tg_ctx *ctx = e->c->ctx;
+    int n = e->c->size;
+    bool rooted = a->kind == TG_BROADCAST || a->kind == TG_GATHER || a->kind == TG_SCATTER;
+    bool paired = a->kind == TG_SEND || a->kind == TG_RECV;
+    if ((rooted || paired) && (a->root < 0 || a->root >= n))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %d, expected 0 to %d", e->name, rooted ? "root" : "the peer",
+                       a->root, n - 1);
+    if (paired && a->root == e->c->rank)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the peer is %d, which is this rank", e->name, a->root);
+    if (e->c->batch && !paired)
+        return tg_fail(ctx, TG_ERR_STATE, "%s: a batch of sends and receives is open; close it first", e->name);
+    return TG_OK;
+}
+
+static tg_status check_reduction(const entry *e) {
+    const tg_collective_args *a = e->a;
+    if (a->kind != TG_ALL_REDUCE && a->kind != TG_REDUCE_SCATTER) return TG_OK;
+    if ((unsigned)a->op > TG_REDUCE_AVG)
+        return tg_fail(e->c->ctx, TG_ERR_ARGUMENT, "%s: reduction %d is unknown", e->name, (int)a->op);
+    if (a->op == TG_REDUCE_AVG && !tg_is_float(a->src->dtype))
+        return tg_fail(e->c->ctx, TG_ERR_DTYPE, "%s: the average of %s, expected floats", e->name,
+                       tg_dtype_name(a->src->dtype));
+    return TG_OK;
+}
+
+/* ---- Sizes ---- */
+
+static tg_status check_counts(const entry *e, const int64_t *counts, int64_t numel, const char *role) {
+    int64_t sum = 0;
+    for (int r = 0; r < e->c->size; r++) {
+        if (counts[r] < 0)
+            return tg_fail(e->c->ctx, TG_ERR_ARGUMENT, "%s: the count of rank %d is %lld, expected 0 or more", e->name,
+                           r, (long long)counts[r]);
+        if (__builtin_add_overflow(sum, counts[r], &sum)) sum = INT64_MAX;
+    }
+    if (sum == numel) return TG_OK;
+    return tg_fail(e->c->ctx, TG_ERR_SHAPE, "%s: the counts add up to %lld elements, %s has %lld", e->name,
+                   (long long)sum, role, (long long)numel);
+}
+
+static tg_status check_size(const entry *e, const tg_tensor *x, const char *role, int64_t expected, const char *why) {
+    if (x->numel == expected) return TG_OK;
+    return tg_fail(e->c->ctx, TG_ERR_SHAPE, "%s: %s has %lld elements, expected %lld (%s)", e->name, role,
+                   (long long)x->numel, (long long)expected, why);
+}
+
+/* whole is n parts; counts, where they are given, say how large each is. */
+static tg_status size_parts(entry *e, const tg_tensor *whole, const char *whole_role, const tg_tensor *part,
+                            const char *part_role, const int64_t *counts) {
+    e->t.count = part->numel;
+    if (!counts) {
+        int64_t all;
+        if (__builtin_mul_overflow(part->numel, (int64_t)e->c->size, &all)) all = -1;
+        return check_size(e, whole, whole_role, all, "a part for each rank");
+    }
+    TG_TRY(check_counts(e, counts, whole->numel, whole_role));
+    return check_size(e, part, part_role, counts[e->c->rank], "this rank's count");
+}
+
+static tg_status size_all_to_all(entry *e) {
+    const tg_collective_args *a = e->a;
+    if (!a->send != !a->recv)
+        return tg_fail(e->c->ctx, TG_ERR_ARGUMENT, "%s: %s counts are NULL and the others are not", e->name,
+                       a->send ? "recv" : "send");
+    if (a->send) {
+        TG_TRY(check_counts(e, a->send, a->src->numel, "src"));
+        return check_counts(e, a->recv, a->dst->numel, "dst");
+    }
+    if (a->src->numel % e->c->size)
+        return tg_fail(e->c->ctx, TG_ERR_SHAPE, "%s: src has %lld elements, expected a multiple of %d ranks", e->name,
+                       (long long)a->src->numel, e->c->size);
+    e->t.count = a->src->numel / e->c->size;
+    return check_size(e, a->dst, "dst", a->src->numel, "as src");
+}
+
+static tg_status size_call(entry *e) {
+    const tg_collective_args *a = e->a;
+    switch (a->kind) {
+    case TG_ALL_REDUCE: e->t.count = a->src->numel; return check_size(e, a->dst, "dst", a->src->numel, "as src");
+    case TG_ALL_GATHER: e->t.recv = a->recv; return size_parts(e, a->dst, "dst", a->src, "src", a->recv);
+    case TG_REDUCE_SCATTER: e->t.send = a->send; return size_parts(e, a->src, "src", a->dst, "dst", a->send);
+    case TG_ALL_TO_ALL: e->t.send = a->send, e->t.recv = a->recv; return size_all_to_all(e);
+    case TG_GATHER:
+        e->t.count = a->src->numel;
+        return a->dst ? size_parts(e, a->dst, "dst", a->src, "src", NULL) : TG_OK;
+    case TG_SCATTER:
+        e->t.count = a->dst->numel;
+        return a->src ? size_parts(e, a->src, "src", a->dst, "dst", NULL) : TG_OK;
+    case TG_BARRIER: return TG_OK;
+    default: e->t.count = a->src ? a->src->numel : a->dst->numel; return TG_OK;
+    }
+}
+
+/* ---- Memory ---- */
+
+static int64_t before(const int64_t *counts, int64_t count, int rank) {
+    int64_t sum = counts ? 0 : count * rank;
+    for (int r = 0; counts && r < rank; r++) sum += counts[r];
+    return sum;
+}
+
+/* Where src lies behind dst when the call is in place, in elements. */
+static int64_t in_place_at(const entry *e) {
+    switch (e->a->kind) {
+    case TG_ALL_GATHER: return before(e->t.recv, e->t.count, e->c->rank);
+    case TG_REDUCE_SCATTER: return -before(e->t.send, e->t.count, e->c->rank);
+    case TG_GATHER: return e->t.count * e->c->rank;
+    case TG_SCATTER: return -e->t.count * e->c->rank;
+    default: return 0;
+    }
+}
+
+static tg_status check_overlap(const entry *e) {
+    const char *d = e->t.dst, *s = e->t.src;
+    if (!d || !s) return TG_OK;
+    int64_t size = (int64_t)tg_dtype_size(e->t.dtype);
+    const char *d_end = d + e->a->dst->numel * size, *s_end = s + e->a->src->numel * size;
+    if (d == d_end || s == s_end || d >= s_end || s >= d_end) return TG_OK;
+    if (s - d != in_place_at(e) * size)
+        return tg_fail(e->c->ctx, TG_ERR_ARGUMENT, "%s: dst and src overlap, and are not one in the place of the other",
+                       e->name);
+    if (e->t.send && e->t.recv && memcmp(e->t.send, e->t.recv, (size_t)e->c->size * sizeof *e->t.send))
+        return tg_fail(e->c->ctx, TG_ERR_ARGUMENT, "%s: in place with counts to send that are not those to receive",
+                       e->name);
+    return TG_OK;
+}
+
+/* Waits for what still fills them: a src has its value, and one storage has one work; and for what still reads dst. (A
+ * message might wait for its own other half: there it is the caller's care.) */
+static tg_status settle(entry *e) {
+    tg_tensor *d = e->a->dst, *s = e->a->src;
+    const tg_comm_ops *ops = e->c->ops;
+    tg_ctx *ctx = e->c->ctx;
+    if (ops->host && e->c->size > 1 && (!ctx->host || ctx->meta))
+        return tg_fail(ctx, TG_ERR_DEVICE,
+                       "%s: transport \"%s\" moves host memory, not that of device \"%s\"; GPUs meet through "
+                       "tg_comm_nccl_new",
+                       e->name, ops->name, ctx->ops->name);
+    if (s) TG_TRY(tg_storage_need(s->storage, s));
+    if (d) TG_TRY(tg_storage_need(d->storage, d));
+    if (d && e->a->kind != TG_RECV) TG_TRY(tg_storage_await_readers(d->storage));
+    e->t.src = s && s->numel ? tg_data(s) : NULL;
+    e->t.dst = d && d->numel ? tg_data(d) : NULL;
+    return check_overlap(e);
+}
+
+/* ---- Through the door ---- */
+
+static tg_status check_entry(entry *e) {
+    TG_TRY(check_scalars(e));
+    TG_TRY(check_tensors(e));
+    TG_TRY(check_reduction(e));
+    TG_TRY(size_call(e));
+    return settle(e);
+}
+
+/* On a group of one dst receives src. */
+static tg_status copy_own(const entry *e) {
+    tg_ctx *ctx = e->c->ctx;
+    if (!e->t.dst || !e->t.src || e->t.dst == e->t.src) return TG_OK;
+    size_t bytes = (size_t)e->a->dst->numel * tg_dtype_size(e->t.dtype);
+    return ctx->ops->copy(ctx, e->t.dst, e->t.src, bytes, TG_COPY_DEVICE);
+}
+
+static int64_t payload(const entry *e) {
+    const tg_tensor *d = e->a->dst, *s = e->a->src;
+    switch (e->a->kind) {
+    case TG_BARRIER: return 0;
+    case TG_ALL_GATHER:
+    case TG_BROADCAST:
+    case TG_SCATTER:
+    case TG_RECV: return d->numel;
+    default: return s->numel;
+    }
+}
+
+static void count_call(const entry *e) {
+    int64_t bytes = payload(e) * (int64_t)tg_dtype_size(e->t.dtype);
+    for (tg_comm *c = e->c; c; c = c->parent) {
+        c->counts.calls[e->a->kind]++;
+        c->counts.bytes[e->a->kind] += bytes;
+    }
+}
+
+static tg_note note_of(const entry *e, uint64_t sequence) {
+    const tg_comm *c = e->c;
+    tg_note note = tg_transfer_note(&e->t, c->size);
+    note.sequence = sequence;
+    size_t at = 0;
+    tg_text(note.group, sizeof note.group, &at, "%s", *c->name ? c->name : "world");
+    return note;
+}
+
+/* Signs the record; a rank that makes calls is alive. */
+static void note_call(const entry *e, tg_comm_request *r) {
+    tg_comm *c = e->c;
+    uint64_t beats = atomic_load_explicit(c->ctx->heartbeat, memory_order_relaxed);
+    atomic_store_explicit(c->ctx->heartbeat, beats + 1, memory_order_relaxed);
+    bool alone = e->a->kind == TG_SEND || e->a->kind == TG_RECV;
+    tg_note note = note_of(e, alone ? c->sequence : ++c->sequence);
+    r->note = tg_card_post(c->board, &note);
+}
+
+/* Nothing moves now: replays are what is counted, compared and recorded. */
+static tg_status start_captured(entry *e, tg_comm_request *r) {
+    tg_comm *c = e->c;
+    tg_note note = note_of(e, 0);
+    if (e->a->kind == TG_BARRIER) return tg_capture_refuse(c->ctx, e->name, TG_CAPTURE_WAIT, e->a->site);
+    if (!c->ops->queued)
+        return tg_fail(c->ctx, TG_ERR_UNSUPPORTED, "%s: transport \"%s\" cannot be captured: the host moves its data",
+                       e->name, c->ops->name);
+    TG_TRY(tg_replay_note(c, &note, payload(e) * (int64_t)tg_dtype_size(e->t.dtype),
+                          !e->t.send && !e->t.recv));
+    return r->status = c->ops->start(c->ctx, c->state, &e->t, &r->request);
+}
+
+static tg_status start(entry *e, tg_comm_request *r) {
+    tg_comm *c = e->c;
+    if (c->size == 1) return copy_own(e);
+    if (c->ctx->capture) return start_captured(e, r);
+    note_call(e, r);
+    e->t.record = r->note;
+    r->status = c->ops->start(c->ctx, c->state, &e->t, &r->request);
+    if (r->status == TG_OK) count_call(e);
+    return r->status;
+}
+
+/* The work is dst's from now on; without a dst it is the communicator's, until it is found done. */
+static tg_work *give_away(const entry *e, tg_comm_request *r) {
+    tg_work *w = r->work;
+    if (e->a->src && (!e->a->dst || e->a->dst->storage != e->a->src->storage)) tg_work_reads(w, e->a->src->storage);
+    if (!e->a->dst) {
+        r->ownerless = true;
+        e->c->ownerless++;
+        return w;
+    }
+    tg_storage_wrote(e->a->dst->storage, e->name, e->a->site);
+    return tg_work_fills(w, e->a->dst->storage) == TG_OK ? w : NULL;
+}
+
+/* This rank does not take part: its peers must not wait for it. */
+static tg_work *miss(tg_comm *c) {
+    tg_comm_missed(c, TG_ERR_ABORTED);
+    return NULL;
+}
+
+static tg_work *no_comm(const tg_collective_args *a) {
+    const tg_tensor *x = a->dst ? a->dst : a->src;
+    if (tg_alive(x)) tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: the communicator is NULL", tg_collective_name(a->kind));
+    return NULL;
+}
+
+static tg_status reserve(tg_comm *c);
+
+tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a) {
+    if (!c) return no_comm(a);
+    if (!tg_comm_ok(c)) return miss(c);
+    const tg_tensor *any = a->dst ? a->dst : a->src;
+    entry e = {.c = c, .a = a, .name = tg_collective_name(a->kind)};
+    e.t = (tg_transfer){.size = sizeof e.t, .kind = a->kind, .op = a->op, .root = a->root, .site = a->site};
+    e.t.dtype = any ? (tg_dtype)any->dtype : TG_U8;
+    if (c->ended)
+        tg_fail(c->ctx, TG_ERR_ABORTED, "%s: group \"%s\" has ended, as what it was split from has begun anew", e.name,
+                c->name);
+    if (c->ended || check_entry(&e) != TG_OK) return miss(c);
+    tg_comm_reap(c);
+    if (!a->dst && a->kind != TG_BARRIER && reserve(c) != TG_OK) return miss(c);
+    tg_comm_request *r = tg_comm_request_new(c);
+    if (!r) return miss(c);
+    if ((!a->dst || tg_storage_extra_of(a->dst->storage)) && start(&e, r) == TG_OK) return give_away(&e, r);
+    tg_work_abandon(r->work);
+    return miss(c);
+}
+
+/* ---- Works ---- */
+
+static bool request_test(void *self) {
+    tg_comm_request *r = self;
+    return !r->request || r->comm->ops->test(r->comm->ctx, r->comm->state, r->request);
+}
+
+static tg_status request_wait(tg_ctx *ctx, void *self) {
+    tg_comm_request *r = self;
+    tg_comm *c = r->comm;
+    if (!r->request) return TG_OK;
+    _Atomic uint64_t *waiting = &c->board->card[c->board->me].waiting;
+    atomic_store_explicit(waiting, r->note, memory_order_relaxed);
+    r->status = c->ops->wait(ctx, c->state, r->request);
+    r->waited = true;
+    atomic_store_explicit(waiting, 0, memory_order_relaxed);
+    return r->status;
+}
+
+static void request_abort(void *self) { (void)self; } /* the drop that follows does it */
+
+/* The transport's part of it. */
+static void end_request(tg_comm_request *r) {
+    tg_comm *c = r->comm;
+    if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* for the record */
+    if (r->request) c->ops->drop(c->ctx, c->state, r->request);
+    if (r->note && !(c->ops->queued && r->request))
+        tg_card_settle(c->board, r->note, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);
+    r->request = NULL;
+    r->note = 0;
+}
+
+static void request_free(void *self) {
+    tg_comm_request *r = self;
+    tg_comm *c = r->comm;
+    end_request(r);
+    if (r->ownerless) c->ownerless--;
+    r->prev->next = r->next;
+    r->next->prev = r->prev;
+    r->next = c->free;
+    c->free = r;
+}
+
+static const tg_work_ops request_ops = {.size = sizeof(tg_work_ops),
+                                        .name = "a collective",
+                                        .test = request_test,
+                                        .wait = request_wait,
+                                        .abort = request_abort,
+                                        .free = request_free};
+
+tg_comm_request *tg_comm_request_new(tg_comm *c) {
+    tg_comm_request *r = c->free;
+    if (r)
+        c->free = r->next;
+    else if (!(r = tg_host_alloc(c->ctx, sizeof *r)))
+        return NULL;
+    *r = (tg_comm_request){.comm = c, .next = &c->live, .prev = c->live.prev};
+    r->work = tg_work_new(c->ctx, &request_ops, r);
+    if (!r->work) {
+        r->next = c->free;
+        c->free = r;
+        return NULL;
+    }
+    r->prev->next = c->live.prev = r;
+    return r;
+}
+
+/* Their handles may still be in the caller's hands, so the last KEPT of them stay. */
+enum { KEPT = 32 };
+
+/* Room for those that will stay, before the first of them. */
+static tg_status reserve(tg_comm *c) {
+    if (c->reserved) return TG_OK;
+    TG_TRY(tg_works_reserve(c->ctx, 2 * KEPT));
+    for (int i = 0; i < 2 * KEPT; i++) {
+        tg_comm_request *r = tg_host_alloc(c->ctx, sizeof *r);
+        if (!r) return c->ctx->status;
+        r->next = c->free;
+        c->free = r;
+    }
+    c->reserved = true;
+    return TG_OK;
+}
+
+void tg_comm_reap(tg_comm *c) {
+    int seen = c->ownerless;
+    for (tg_comm_request *r = c->live.next, *next; seen > 0 && r != &c->live; r = next) {
+        next = r->next;
+        if (!r->ownerless) continue;
+        seen--;
+        if (!request_test(r)) continue;
+        end_request(r);
+        tg_work_read(r->work);
+        if (c->ownerless <= KEPT) continue;
+        tg_work_finish(r->work);
+    }
+}
+
+void tg_comm_finish_all(tg_comm *c) {
+    while (c->live.next != &c->live) {
+        tg_work *w = c->live.next->work;
+        if (w->fills)
+            tg_storage_need(w->fills, NULL);
+        else
+            tg_work_finish(w);
+    }
+}
+
+tg_status tg_comm_exchange(tg_comm *c, tg_transfer *call) {
+    void *request = NULL;
+    call->size = sizeof *call;
+    if (call->site) tg_board_keep_site(c->board, (uint64_t)(uintptr_t)call->site);
+    TG_TRY(c->ops->start(c->ctx, c->state, call, &request));
+    tg_status s = request ? c->ops->wait(c->ctx, c->state, request) : TG_OK;
+    if (request) c->ops->drop(c->ctx, c->state, request);
+    return s;
+}

@@ -1,0 +1,324 @@
+/* The record as text and JSON. Nothing here allocates or calls printf, so that a signal handler may write it too. */
+#include <errno.h>
+#include <unistd.h>
+
+#include "comm/flight_recorder.h"
+#include "comm/comm.h"
+#include "comm/shm/launch.h"
+
+/* Where characters go: into a buffer as snprintf puts them, or into a file descriptor. */
+typedef struct sink {
+    char *buf;
+    size_t n, at;
+    int fd; /* -1: the buffer */
+    bool safe; /* of a signal handler: no look-ups */
+    tg_ctx *ctx; /* whose record it is; NULL: nobody's */
+    size_t used;
+    char part[512];
+} sink;
+
+static void flush(sink *s) {
+    size_t done = 0;
+    while (s->fd >= 0 && done < s->used) {
+        ssize_t k = write(s->fd, s->part + done, s->used - done);
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) break;
+        done += (size_t)k;
+    }
+    s->used = 0;
+}
+
+static void put_char(sink *s, char c) {
+    if (s->fd >= 0) {
+        if (s->used == sizeof s->part) flush(s);
+        s->part[s->used++] = c;
+    } else if (s->at + 1 < s->n) {
+        s->buf[s->at] = c;
+        s->buf[s->at + 1] = 0;
+    }
+    s->at++;
+}
+
+static void put(sink *s, const char *text) {
+    for (; *text; text++) put_char(s, *text);
+}
+
+static void put_number(sink *s, uint64_t x) {
+    char digits[24];
+    int n = 0;
+    do digits[n++] = (char)('0' + x % 10);
+    while (x /= 10);
+    while (n) put_char(s, digits[--n]);
+}
+
+static void put_signed(sink *s, int64_t x) {
+    if (x < 0) put_char(s, '-');
+    put_number(s, x < 0 ? -(uint64_t)x : (uint64_t)x);
+}
+
+static void put_micro(sink *s, uint64_t nanoseconds) {
+    put_number(s, nanoseconds / 1000);
+    put_char(s, '.');
+    put_char(s, (char)('0' + nanoseconds / 100 % 10));
+}
+
+static void put_json(sink *s, const char *text) {
+    put_char(s, '"');
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\') put_char(s, '\\');
+        if (c < 32) {
+            put(s, "\\u00");
+            put_char(s, (char)('0' + c / 16));
+            put_char(s, "0123456789abcdef"[c % 16]);
+        } else {
+            put_char(s, (char)c);
+        }
+    }
+    put_char(s, '"');
+}
+
+/* ---- Names ---- */
+
+static const char *reduction_name(const tg_note *note) {
+    static const char *const names[] = {"sum", "max", "min", "avg"};
+    return note->kind == TG_ALL_REDUCE || note->kind == TG_REDUCE_SCATTER ? names[note->op & 3] : NULL;
+}
+
+static bool has_root(const tg_note *note) {
+    return note->kind == TG_BROADCAST || note->kind == TG_GATHER || note->kind == TG_SCATTER;
+}
+
+static bool has_peer(const tg_note *note) { return note->kind == TG_SEND || note->kind == TG_RECV; }
+
+static const char *call_state(const tg_note *note) {
+    static const char *const names[] = {"started", "done", "failed", "?"};
+    return names[note->state & 3];
+}
+
+static const char *rank_state(int state) {
+    static const char *const names[] = {"awaited", "running", "failed", "returned"};
+    return names[state & 3];
+}
+
+static void put_site(sink *s, const tg_board *b, int i, uint64_t site, void (*write_text)(sink *, const char *)) {
+    char text[192];
+    if (!s->safe && (b->threads || i == b->me)) {
+        tg_describe_site((const void *)(uintptr_t)site, text, sizeof text);
+        write_text(s, text);
+        return;
+    }
+    tg_card_site(&b->card[i], site, text, sizeof text);
+    write_text(s, text);
+}
+
+void tg_card_site(const tg_card *c, uint64_t site, char *buf, size_t n) {
+    for (uint64_t i = 0, at = site >> 2; site && i < 8; i++, at++) {
+        if (atomic_load_explicit(&c->sites[at % TG_SITES].site, memory_order_acquire) != site) continue;
+        size_t k = strnlen(c->sites[at % TG_SITES].text, TG_SITE_TEXT - 1);
+        if (k >= n) k = n - 1;
+        memcpy(buf, c->sites[at % TG_SITES].text, k);
+        buf[k] = 0;
+        return;
+    }
+    sink s = {.buf = buf, .n = n, .fd = -1};
+    buf[0] = 0;
+    put(&s, "0x");
+    for (int shift = 60; shift >= 0; shift -= 4) put_char(&s, "0123456789abcdef"[site >> shift & 15]);
+}
+
+void tg_board_site(const tg_board *b, int i, uint64_t site, char *buf, size_t n) {
+    if (b->threads || i == b->me)
+        tg_describe_site((const void *)(uintptr_t)site, buf, n);
+    else
+        tg_card_site(&b->card[i], site, buf, n);
+}
+
+/* ---- Phrases for errors ---- */
+
+void tg_note_call(const tg_note *note, char *buf, size_t n, size_t *at) {
+    const char *op = reduction_name(note);
+    tg_text(buf, n, at, "%s(", tg_collective_name(note->kind));
+    if (note->kind == TG_REPLAY) 
+        tg_text(buf, n, at, "%lld collectives, digest %llx", (long long)tg_replay_calls(note->count),
+                (unsigned long long)note->count >> TG_REPLAY_BITS);
+    if (note->kind < TG_BARRIER)
+        tg_text(buf, n, at, "%s, %lld elements", tg_dtype_name(note->dtype), (long long)note->count);
+    if (op) tg_text(buf, n, at, ", %s", op);
+    if (has_root(note)) tg_text(buf, n, at, ", root %d", note->root);
+    if (has_peer(note)) tg_text(buf, n, at, ", %s %d", note->kind == TG_SEND ? "to" : "from", note->root);
+    tg_text(buf, n, at, ")");
+}
+
+void tg_board_last(const tg_board *b, int i, char *buf, size_t n, size_t *at) {
+    tg_note note;
+    char site[192];
+    if (!tg_card_last(&b->card[i], &note)) {
+        tg_text(buf, n, at, "it has made no call yet");
+        return;
+    }
+    tg_board_site(b, i, note.site, site, sizeof site);
+    tg_text(buf, n, at, "its last call was ");
+    tg_note_call(&note, buf, n, at);
+    tg_text(buf, n, at, ", call %llu of %s, %s, from %s", (unsigned long long)note.sequence, note.group,
+            call_state(&note), site);
+}
+
+/* ---- The record ---- */
+
+/* A call within a replay. */
+typedef struct replayed {
+    sink *s;
+    const tg_board *b;
+    int i;
+    bool any;
+} replayed;
+
+static void text_note(sink *s, const tg_board *b, int i, const tg_note *note);
+static void json_note(sink *s, const tg_board *b, int i, const tg_note *note);
+
+static void replayed_text(void *user, const tg_note *call) {
+    replayed *r = user;
+    put(r->s, "    ");
+    text_note(r->s, r->b, r->i, call);
+}
+
+static void replayed_json(void *user, const tg_note *call) {
+    replayed *r = user;
+    if (r->any) put(r->s, ", ");
+    r->any = true;
+    json_note(r->s, r->b, r->i, call);
+}
+
+/* The lists are this rank's own, and not for signal handlers. */
+static void replayed_of(sink *s, const tg_board *b, int i, const tg_note *note,
+                        void (*fn)(void *user, const tg_note *call)) {
+    replayed r = {s, b, i, false};
+    if (note->kind == TG_REPLAY && i == b->me && !s->safe && s->ctx) tg_replay_each(s->ctx, note, fn, &r);
+}
+
+static void text_note(sink *s, const tg_board *b, int i, const tg_note *note) {
+    put(s, "  ");
+    put_number(s, note->index);
+    put(s, "  ");
+    put(s, note->group);
+    put_char(s, '#');
+    put_number(s, note->sequence);
+    put_char(s, ' ');
+    put(s, tg_collective_name(note->kind));
+    if (note->kind == TG_REPLAY) put(s, " of "), put_signed(s, tg_replay_calls(note->count)), put(s, " collectives");
+    if (note->kind < TG_BARRIER) {
+        put_char(s, ' ');
+        put(s, tg_dtype_name(note->dtype));
+        put_char(s, '[');
+        put_signed(s, note->count);
+        put_char(s, ']');
+    }
+    if (reduction_name(note)) put(s, " "), put(s, reduction_name(note));
+    if (has_root(note)) put(s, " root "), put_signed(s, note->root);
+    if (has_peer(note)) put(s, note->kind == TG_SEND ? " to " : " from "), put_signed(s, note->root);
+    put(s, "  ");
+    put(s, call_state(note));
+    if (note->ended) put(s, " in "), put_micro(s, note->ended - note->began), put(s, " us");
+    put(s, "  ");
+    put_site(s, b, i, note->site, put);
+    put_char(s, '\n');
+    replayed_of(s, b, i, note, replayed_text);
+}
+
+static void json_note(sink *s, const tg_board *b, int i, const tg_note *note) {
+    const char *op = reduction_name(note);
+    put(s, "{\"index\": "), put_number(s, note->index);
+    put(s, ", \"group\": "), put_json(s, note->group);
+    put(s, ", \"size\": "), put_signed(s, note->size);
+    put(s, ", \"sequence\": "), put_number(s, note->sequence);
+    put(s, ", \"kind\": "), put_json(s, tg_collective_name(note->kind));
+    put(s, ", \"dtype\": "), put_json(s, note->kind >= TG_BARRIER ? "" : tg_dtype_name(note->dtype));
+    put(s, ", \"count\": ");
+    put_signed(s, note->kind == TG_REPLAY ? tg_replay_calls(note->count) : note->count);
+    put(s, ", \"reduction\": "), put_json(s, op ? op : "");
+    put(s, ", \"root\": "), put_signed(s, has_root(note) || has_peer(note) ? note->root : -1);
+    put(s, ", \"state\": "), put_json(s, call_state(note));
+    put(s, ", \"began_ns\": "), put_number(s, note->began);
+    put(s, ", \"ended_ns\": "), put_number(s, note->ended);
+    put(s, ", \"site\": "), put_site(s, b, i, note->site, put_json);
+    if (note->kind == TG_REPLAY) put(s, ", \"calls\": ["), replayed_of(s, b, i, note, replayed_json), put_char(s, ']');
+    put_char(s, '}');
+}
+
+static void put_notes(sink *s, const tg_board *b, int i, bool json) {
+    uint64_t last = atomic_load_explicit(&b->card[i].calls, memory_order_acquire);
+    bool any = false;
+    for (uint64_t k = last > TG_RING - 1 ? last - TG_RING + 1 : 1; k <= last; k++) {
+        tg_note note;
+        if (!tg_card_note(&b->card[i], k, &note)) continue;
+        if (json) {
+            put(s, any ? ",\n    " : "\n    ");
+            json_note(s, b, i, &note);
+        } else {
+            text_note(s, b, i, &note);
+        }
+        any = true;
+    }
+}
+
+static void put_rank(sink *s, const tg_board *b, int i, bool json) {
+    const tg_card *c = &b->card[i];
+    char failure[1024] = "";
+    int state = atomic_load_explicit(&c->state, memory_order_acquire);
+    int status = atomic_load_explicit(&c->status, memory_order_acquire);
+    uint64_t waiting = atomic_load_explicit(&c->waiting, memory_order_relaxed);
+    if (status) tg_box_read(&c->failure, failure, sizeof failure);
+    put(s, json ? "{\"rank\": " : "rank "), put_signed(s, b->first + i);
+    put(s, json ? ", \"of\": " : " of "), put_signed(s, b->size);
+    put(s, json ? ", \"state\": \"" : ": "), put(s, rank_state(state)), put(s, json ? "\"" : "");
+    put(s, json ? ", \"calls\": " : ", calls "), put_number(s, atomic_load_explicit(&c->calls, memory_order_relaxed));
+    put(s, json ? ", \"heartbeat\": " : ", heartbeat ");
+    put_number(s, atomic_load_explicit(&c->heartbeat, memory_order_relaxed));
+    if (json || waiting) put(s, json ? ", \"waits_for\": " : ", waits for call "), put_number(s, waiting);
+    if (json) {
+        put(s, ", \"status\": "), put_json(s, tg_status_name((tg_status)status));
+        put(s, ", \"failure\": "), put_json(s, failure);
+        put(s, ", \"record\": [");
+    } else {
+        if (status) put(s, ", "), put(s, tg_status_name((tg_status)status)), put(s, ": "), put(s, failure);
+        put_char(s, '\n');
+    }
+    put_notes(s, b, i, json);
+    if (json) put(s, "]}");
+}
+
+static void put_board(sink *s, const tg_board *b, bool json) {
+    put(s, json ? "{\"ranks\": [\n  " : "");
+    for (int i = 0; i < b->n; i++) {
+        if (json && i) put(s, ",\n  ");
+        put_rank(s, b, i, json);
+    }
+    put(s, json ? "\n]}\n" : "");
+    flush(s);
+}
+
+size_t tg_comm_record(tg_comm *c, tg_format format, char *buf, size_t n) {
+    sink s = {.buf = buf, .n = buf ? n : 0, .fd = -1, .ctx = c ? c->ctx : NULL};
+    if (s.n) buf[0] = 0;
+    if (!c || !c->board) return 0;
+    if (format != TG_TEXT && format != TG_JSON) {
+        tg_fail(c->ctx, TG_ERR_ARGUMENT, "tg_comm_record: format %d, expected TG_TEXT or TG_JSON", (int)format);
+        return 0;
+    }
+    put_board(&s, c->board, format == TG_JSON);
+    return s.at;
+}
+
+size_t tg_launch_record(const tg_launch *l, tg_format format, char *buf, size_t n) {
+    tg_board b = {.card = l->region->card, .n = l->n, .size = l->n, .me = -1};
+    sink s = {.buf = buf, .n = buf ? n : 0, .fd = -1};
+    if (s.n) buf[0] = 0;
+    put_board(&s, &b, format == TG_JSON);
+    return s.at;
+}
+
+void tg_comm_record_dump(const tg_comm *c, int fd) {
+    sink s = {.fd = fd, .safe = true};
+    if (c && c->board && fd >= 0) put_board(&s, c->board, false);
+}

@@ -1,0 +1,131 @@
+/* What each collective is for NCCL. */
+#include "comm/nccl/nccl.h"
+
+/* One call as NCCL has it. */
+typedef struct order {
+    tg_nccl_group *g;
+    const tg_transfer *t;
+    ncclDataType_t type;
+    ncclRedOp_t op;
+    size_t size; /* of an element */
+    const char *src;
+    char *dst;
+} order;
+
+static ncclDataType_t type_of(tg_dtype d) {
+    switch (d) {
+    case TG_F32: return ncclFloat32;
+    case TG_F64: return ncclFloat64;
+    case TG_BF16: return ncclBfloat16;
+    case TG_F16: return ncclFloat16;
+    case TG_I64: return ncclInt64;
+    case TG_I32: return ncclInt32;
+    default: return ncclUint8;
+    }
+}
+
+static ncclRedOp_t op_of(tg_reduce_op op, tg_dtype d) {
+    if (op == TG_REDUCE_MAX || (op == TG_REDUCE_SUM && d == TG_BOOL)) return ncclMax;
+    return op == TG_REDUCE_MIN ? ncclMin : op == TG_REDUCE_AVG ? ncclAvg : ncclSum;
+}
+
+/* Elements for (from) rank r, and what lies before them. */
+static int64_t count_of(const int64_t *counts, int64_t equal, int r) { return counts ? counts[r] : equal; }
+
+static size_t begin_of(const order *o, const int64_t *counts, int r) {
+    int64_t sum = counts ? 0 : o->t->count * r;
+    for (int i = 0; counts && i < r; i++) sum += counts[i];
+    return (size_t)sum * o->size;
+}
+
+#define ASK(call)                             \
+    do {                                      \
+        ncclResult_t r_ = (call);             \
+        if (r_ != ncclSuccess && r_ != ncclInProgress) return r_; \
+    } while (0)
+
+static ncclResult_t send(const order *o, const char *data, int64_t n, int to) {
+    return n ? ncclSend(data, (size_t)n, o->type, to, o->g->comm, o->g->stream) : ncclSuccess;
+}
+
+static ncclResult_t recv(const order *o, char *data, int64_t n, int from) {
+    return n ? ncclRecv(data, (size_t)n, o->type, from, o->g->comm, o->g->stream) : ncclSuccess;
+}
+
+static ncclResult_t all_gather(const order *o) {
+    const int64_t *counts = o->t->recv;
+    for (int r = 0; counts && r < o->g->size; r++) {
+        char *part = o->dst + begin_of(o, counts, r);
+        if (counts[r])
+            ASK(ncclBroadcast(r == o->g->rank ? o->src : part, part, (size_t)counts[r], o->type, r, o->g->comm,
+                              o->g->stream));
+    }
+    if (counts || !o->t->count) return ncclSuccess;
+    return ncclAllGather(o->src, o->dst, (size_t)o->t->count, o->type, o->g->comm, o->g->stream);
+}
+
+static ncclResult_t reduce_scatter(const order *o) {
+    const int64_t *counts = o->t->send;
+    for (int r = 0; counts && r < o->g->size; r++)
+        if (counts[r])
+            ASK(ncclReduce(o->src + begin_of(o, counts, r), r == o->g->rank ? o->dst : NULL, (size_t)counts[r], o->type,
+                           o->op, r, o->g->comm, o->g->stream));
+    if (counts || !o->t->count) return ncclSuccess;
+    return ncclReduceScatter(o->src, o->dst, (size_t)o->t->count, o->type, o->op, o->g->comm, o->g->stream);
+}
+
+static ncclResult_t all_to_all(const order *o) {
+    const tg_transfer *t = o->t;
+    for (int r = 0; r < o->g->size; r++) {
+        ASK(send(o, o->src + begin_of(o, t->send, r), count_of(t->send, t->count, r), r));
+        ASK(recv(o, o->dst + begin_of(o, t->recv, r), count_of(t->recv, t->count, r), r));
+    }
+    return ncclSuccess;
+}
+
+static ncclResult_t gather(const order *o) {
+    const tg_transfer *t = o->t;
+    bool root = o->g->rank == t->root, in_place = root && o->src == o->dst + begin_of(o, NULL, t->root);
+    if (!in_place) ASK(send(o, o->src, t->count, t->root));
+    for (int r = 0; root && r < o->g->size; r++)
+        if (r != t->root || !in_place) ASK(recv(o, o->dst + begin_of(o, NULL, r), t->count, r));
+    return ncclSuccess;
+}
+
+static ncclResult_t scatter(const order *o) {
+    const tg_transfer *t = o->t;
+    bool root = o->g->rank == t->root, in_place = root && o->dst == o->src + begin_of(o, NULL, t->root);
+    for (int r = 0; root && r < o->g->size; r++)
+        if (r != t->root || !in_place) ASK(send(o, o->src + begin_of(o, NULL, r), t->count, r));
+    return in_place ? ncclSuccess : recv(o, o->dst, t->count, t->root);
+}
+
+static ncclResult_t barrier(const order *o) {
+    void *token = o->g->token; /* with a control the ranks meet there */
+    return token ? ncclAllReduce(token, token, 1, ncclInt64, ncclSum, o->g->comm, o->g->stream) : ncclSuccess;
+}
+
+static ncclResult_t ask(const order *o) {
+    const tg_transfer *t = o->t;
+    size_t n = (size_t)t->count;
+    switch ((int)t->kind) {
+    case TG_REPLAY: return ncclSuccess; /* the graph has its calls */
+    case TG_ALL_REDUCE:
+        return n ? ncclAllReduce(o->src, o->dst, n, o->type, o->op, o->g->comm, o->g->stream) : ncclSuccess;
+    case TG_BROADCAST:
+        return n ? ncclBroadcast(o->dst, o->dst, n, o->type, t->root, o->g->comm, o->g->stream) : ncclSuccess;
+    case TG_ALL_GATHER: return all_gather(o);
+    case TG_REDUCE_SCATTER: return reduce_scatter(o);
+    case TG_ALL_TO_ALL: return all_to_all(o);
+    case TG_GATHER: return gather(o);
+    case TG_SCATTER: return scatter(o);
+    case TG_SEND: return send(o, o->src, t->count, t->root);
+    case TG_RECV: return recv(o, o->dst, t->count, t->root);
+    default: return barrier(o);
+    }
+}
+
+ncclResult_t tg_nccl_ask(tg_nccl_group *g, const tg_transfer *t) {
+    order o = {g, t, type_of(t->dtype), op_of(t->op, t->dtype), tg_dtype_size(t->dtype), t->src, t->dst};
+    return ask(&o);
+}

@@ -1,0 +1,65 @@
+/* Windows: memory that NCCL knows on all ranks of a communicator, and whose collectives it moves without copies. */
+#include "comm/nccl/nccl.h"
+
+struct tg_nccl_window {
+    tg_ctx *ctx;
+    tg_nccl_group *group; /* NULL: it has ended */
+    void *data;
+    size_t bytes;
+    ncclWindow_t window; /* NULL: NCCL cannot have one here; its collectives then move this memory as any other */
+    tg_nccl_window *next;
+};
+
+void *tg_nccl_window_alloc(tg_ctx *ctx, void *state, size_t bytes, void **window) {
+    tg_nccl_group *g = state;
+    tg_nccl_window *w = tg_host_alloc(ctx, sizeof *w);
+    if (!w) return NULL;
+    *w = (tg_nccl_window){.ctx = ctx, .group = g, .bytes = bytes, .next = g->windows};
+    if (ncclMemAlloc(&w->data, bytes) != ncclSuccess || !w->data) {
+        cudaGetLastError(); /* the caller does without */
+        tg_host_free(ctx, w, sizeof *w);
+        return NULL;
+    }
+    *window = g->windows = w;
+    return w->data;
+}
+
+tg_status tg_nccl_window_join(tg_ctx *ctx, void *state, void *window) {
+    tg_nccl_group *g = state;
+    tg_nccl_window *w = window;
+    (void)ctx;
+    if (g->self->failed) return tg_nccl_aborted(g);
+    ncclResult_t r = ncclCommWindowRegister(g->comm, w->data, w->bytes, &w->window, NCCL_WIN_COLL_SYMMETRIC);
+    tg_status s = tg_nccl_settle(g, r, "ncclCommWindowRegister");
+    if (s != TG_OK) tg_nccl_abort_all(g->self); /* the others wait for this rank */
+    return s;
+}
+
+static void unregister(tg_nccl_window *w) {
+    if (w->window && w->group->comm) ncclCommWindowDeregister(w->group->comm, w->window);
+    w->window = NULL;
+}
+
+void tg_nccl_windows_end(tg_nccl_group *g) {
+    for (tg_nccl_window *w = g->windows, *next; w; w = next) {
+        next = w->next;
+        unregister(w);
+        w->group = NULL;
+    }
+    g->windows = NULL;
+}
+
+/* What is queued may still use it: the caller's rank has only let it go in the order of its compute stream. */
+void tg_nccl_window_free(tg_ctx *ctx, void *window) {
+    tg_nccl_window *w = window;
+    tg_cuda *c = tg_cuda_of(ctx);
+    tg_cuda_await_stream(c, c->compute);
+    if (w->group) {
+        tg_nccl_window **at = &w->group->windows;
+        while (*at != w) at = &(*at)->next;
+        *at = w->next;
+        unregister(w);
+    }
+    ncclMemFree(w->data);
+    tg_host_free(ctx, w, sizeof *w);
+}

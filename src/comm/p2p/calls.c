@@ -1,0 +1,259 @@
+/* Calls: arriving at one, comparing what the members say of it, and what they ask of each other. */
+#include "comm/p2p/p2p.h"
+
+/* ---- Signatures ---- */
+
+static uint64_t digest(const int64_t *counts, int64_t count, int n) {
+    uint64_t h = 14695981039346656037u; /* FNV-1a over words */
+    for (int r = 0; r < n; r++) h = (h ^ (uint64_t)(counts ? counts[r] : count)) * 1099511628211u;
+    return h;
+}
+
+static tg_signature sign(const tg_link_group *g, const tg_transfer *t) {
+    bool parts = t->kind == TG_ALL_GATHER || t->kind == TG_REDUCE_SCATTER;
+    bool rooted = t->kind == TG_BROADCAST || t->kind == TG_GATHER || t->kind == TG_SCATTER;
+    tg_signature s = {.kind = (uint8_t)t->kind, .root = rooted ? t->root : -1};
+    if (t->kind != TG_BARRIER) s.dtype = (uint8_t)t->dtype;
+    if (t->kind == TG_ALL_REDUCE || t->kind == TG_REDUCE_SCATTER) s.op = (uint8_t)t->op;
+    if (!parts && t->kind != TG_ALL_TO_ALL) s.count = t->count;
+    s.skips = g->self->ctx->skips - g->skips;
+    if (parts) s.counts = digest(t->kind == TG_ALL_GATHER ? t->recv : t->send, t->count, g->size);
+    return s;
+}
+
+static uint64_t digest_pair(int from, int to, int64_t count) {
+    uint64_t h = ((uint64_t)from << 32 | (uint64_t)to) * 0x9E3779B97F4A7C15u ^ (uint64_t)count * 0xbf58476d1ce4e5b9u;
+    h = (h ^ h >> 31) * 0x94d049bb133111ebu;
+    return h ^ h >> 29;
+}
+
+static int64_t between(const int64_t *at, int64_t count, int i) { return at ? at[i + 1] - at[i] : count; }
+
+static uint64_t balance_of(const tg_link_call *c) {
+    uint64_t sum = 0;
+    for (int i = 0; c->t.kind == TG_ALL_TO_ALL && i < c->g->size; i++)
+        sum += digest_pair(c->g->rank, i, between(c->send_at, c->t.count, i)) -
+               digest_pair(i, c->g->rank, between(c->recv_at, c->t.count, i));
+    return sum;
+}
+
+bool tg_link_same(const tg_signature *a, const tg_signature *b) {
+    return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->root == b->root &&
+           a->count == b->count && a->counts == b->counts;
+}
+
+tg_note tg_link_note(const tg_signature *s, int64_t count, int peer, uint64_t sequence) {
+    return (tg_note){.kind = s->kind,
+                     .dtype = s->dtype,
+                     .op = s->op,
+                     .root = s->kind == TG_SEND || s->kind == TG_RECV ? peer : s->root,
+                     .count = count,
+                     .sequence = sequence + 1};
+}
+
+/* As the door has described it for the record. */
+void tg_link_site(const tg_link_rank *self, const void *site, char *buf, size_t n) {
+    size_t at = 0;
+    if (site)
+        tg_card_site(&self->board->card[self->board->me], (uint64_t)(uintptr_t)site, buf, n);
+    else
+        tg_text(buf, n, &at, "the library");
+}
+
+/* ---- Disagreement ---- */
+
+/* Of an all-to-all pairs agree; of a message its length. */
+bool tg_link_agree(const tg_link_call *c, int member) {
+    const tg_link_side *o = tg_link_side_of(c, member);
+    if (c->mail) return o->count == c->t.count && o->signature.dtype == c->signature.dtype;
+    if (!tg_link_same(&c->signature, &o->signature)) return false;
+    return c->t.kind != TG_ALL_TO_ALL || (o->to_me == between(c->recv_at, c->t.count, member) &&
+                                          o->from_me == between(c->send_at, c->t.count, member));
+}
+
+/* Of those who have missed different numbers of calls the one with more is to blame. */
+static void compare(tg_link_call *c, int member) {
+    tg_link_group *g = c->g;
+    const tg_link_side *o = tg_link_side_of(c, member);
+    if (!c->request || !o->arrived || tg_link_over(c)) return;
+    uint64_t theirs = o->signature.skips, ours = c->signature.skips;
+    if (theirs != ours)
+        tg_link_fail_by(g, g->member[theirs > ours ? member : g->rank].rank, ", and has missed a call since",
+                        tg_link_lost_from(c));
+    else if (!tg_link_agree(c, member))
+        c->disputed = true;
+}
+
+/* ---- Arriving ---- */
+
+static int64_t *begins(int64_t *at, const int64_t *counts, int n) {
+    int64_t sum = 0;
+    if (!counts) return NULL;
+    for (int r = 0; r < n; r++) at[r] = sum, sum += counts[r];
+    at[n] = sum;
+    return at;
+}
+
+static tg_status keep_transfer(tg_link_call *c, const tg_transfer *t) {
+    int n = c->g->size;
+    c->t = *t;
+    c->t.send = c->t.recv = NULL;
+    if (c->mail) return TG_OK;
+    c->send_at = begins(c->begins, t->send, n);
+    c->recv_at = begins(c->begins + n + 1, t->recv, n);
+    if (t->kind != TG_ALL_TO_ALL || t->src != t->dst || !t->src) return TG_OK;
+    size_t bytes = (size_t)(c->send_at ? c->send_at[n] : t->count * n) * tg_link_element(c);
+    c->t.src = c->copy = tg_link_copy_of(c->g, t->src, bytes); /* others read it after this rank has written over it */
+    return c->copy ? TG_OK : c->g->self->ctx->status;
+}
+
+static void place_begin(tg_link_call *c, uint64_t sequence) {
+    if (c->sequence == sequence && (c->arrived || c->request)) return;
+    c->sequence = sequence;
+}
+
+/* Tells a member that this rank has arrived, with what it takes if that is little. */
+static void tell(tg_link_call *c, int member, const char *site) {
+    tg_link_group *g = c->g;
+    tg_link_message *m = tg_link_draft(g->self, c->mail ? TG_LINK_SEND : TG_LINK_CALL, g);
+    if (!m) return;
+    tg_link_flow f = tg_link_out(c, member, 0);
+    m->sequence = c->sequence;
+    m->signature = c->signature;
+    m->count = c->t.count;
+    m->to_you = between(c->send_at, c->t.count, member);
+    m->from_you = between(c->recv_at, c->t.count, member);
+    m->balance = c->balance;
+    tg_link_write(m, site);
+    if (f.n && tg_link_few(c, f, 0)) {
+        m->payload = (uint32_t)((size_t)f.n * tg_link_element(c));
+        memcpy(m->body + m->text, f.data, m->payload);
+    }
+    tg_link_post(g->self, m, g->member[member].rank);
+}
+
+static void arrive(tg_link_call *c) {
+    tg_link_group *g = c->g;
+    char site[TG_LINK_SITE];
+    tg_link_site(g->self, c->t.site, site, sizeof site);
+    c->side[g->rank].arrived = true;
+    c->side[g->rank].signature = c->signature;
+    c->side[g->rank].count = c->t.count;
+    c->side[g->rank].balance = c->balance;
+    memcpy(c->side[g->rank].site, site, sizeof site);
+    c->arrived++;
+    for (int k = 1; k < g->size; k++) tell(c, (g->rank + k) % g->size, site);
+    for (int i = 0; i < g->size; i++)
+        if (i != g->rank) compare(c, i);
+}
+
+static tg_status start_mail(tg_link_group *g, const tg_transfer *t, tg_link_request *r) {
+    bool send = t->kind == TG_SEND;
+    tg_link_mails *mails = send ? &g->member[t->root].send : &g->member[t->root].recv;
+    tg_link_call *c = tg_link_mail_place(g, t->root, send, mails->next);
+    if (!c) return g->self->ctx->status;
+    place_begin(c, mails->next++);
+    r->call = c;
+    c->request = r;
+    keep_transfer(c, t);
+    c->signature = sign(g, t);
+    char site[TG_LINK_SITE];
+    tg_link_site(g->self, t->site, site, sizeof site);
+    if (send)
+        tell(c, t->root, site);
+    else
+        compare(c, t->root);
+    return TG_OK;
+}
+
+tg_status tg_link_start(tg_link_group *g, const tg_transfer *t, tg_link_request *r) {
+    uint64_t sequence = g->sequence, window = (uint64_t)g->window;
+    if (t->kind == TG_SEND || t->kind == TG_RECV) return start_mail(g, t, r);
+    TG_TRY(tg_link_await(g, NULL, sequence < window ? NULL : tg_link_call_at(g, sequence - window)));
+    tg_link_call *c = tg_link_call_at(g, sequence);
+    TG_TRY(keep_transfer(c, t));
+    place_begin(c, sequence);
+    g->sequence++;
+    r->call = c;
+    c->request = r;
+    c->signature = sign(g, t);
+    c->balance = balance_of(c);
+    arrive(c);
+    return TG_OK;
+}
+
+void tg_link_settle(tg_link_call *c) {
+    int n = c->mail ? 1 : c->g->size;
+    if (c->request) c->request->done = true;
+    if (c->copy) tg_link_copy_end(c->g, c->copy);
+    c->request = NULL;
+    c->copy = NULL;
+    c->send_at = c->recv_at = NULL;
+    c->ready = c->disputed = c->lost = false;
+    c->arrived = 0;
+    c->in = c->out = c->sums = c->summed = c->owed = 0;
+    for (int i = 0; i < n; i++) {
+        tg_link_side *s = &c->side[i];
+        char *few = s->few;
+        *s = (tg_link_side){.few = few};
+    }
+}
+
+/* ---- What the others say ---- */
+
+static void keep_side(tg_link_call *c, const tg_link_message *m) {
+    tg_link_side *s = tg_link_side_of(c, m->member);
+    size_t at = 0;
+    s->arrived = true;
+    s->signature = m->signature;
+    s->count = m->count;
+    s->to_me = m->to_you;
+    s->from_me = m->from_you;
+    s->balance = m->balance;
+    tg_text(s->site, sizeof s->site, &at, "%s", m->body);
+    memcpy(s->few, m->body + m->text, m->payload < c->g->few ? m->payload : c->g->few);
+}
+
+static void keep_last(tg_link_member *member, const tg_link_message *m) {
+    size_t at = 0;
+    member->last = tg_link_note(&m->signature, m->count, 0, m->sequence);
+    tg_text(member->site, sizeof member->site, &at, "%s", m->body);
+}
+
+void tg_link_arrival(tg_link_group *g, const tg_link_message *m) {
+    bool mail = m->kind == TG_LINK_SEND;
+    if (g->failed && !mail && m->sequence >= g->failed_at) return;
+    tg_link_call *c = mail ? tg_link_mail_place(g, m->member, false, m->sequence) : tg_link_call_at(g, m->sequence);
+    if (!c) return;
+    place_begin(c, m->sequence);
+    if (!mail) keep_last(&g->member[m->member], m);
+    keep_side(c, m);
+    c->arrived++;
+    compare(c, m->member);
+}
+
+/* Null where the call is not this rank's any more, as its group has failed. */
+static tg_link_call *asked_call(tg_link_group *g, const tg_link_message *m) {
+    tg_link_mails *mails = &g->member[m->member].send;
+    tg_link_call *c = m->mail ? tg_link_mail_at(mails, m->sequence) : tg_link_call_at(g, m->sequence);
+    return c && c->request && c->sequence == m->sequence && !tg_link_over(c) ? c : NULL;
+}
+
+void tg_link_asked(tg_link_rank *self, const tg_link_message *m) {
+    tg_link_group *g = tg_link_find(self, m);
+    tg_link_call *c = g ? asked_call(g, m) : NULL;
+    if (!c) {
+        tg_link_refuse(self, m->rank, m->tag);
+        return;
+    }
+    tg_link_side *s = tg_link_side_of(c, m->member);
+    s->tag[m->phase][s->wanted[m->phase]++ % TG_LINK_PIECES] = m->tag;
+    c->owed++;
+    if (c->mail) c->arrived = 1;
+}
+
+void tg_link_mail_taken(tg_link_group *g, const tg_link_message *m) {
+    tg_link_mails *mails = &g->member[m->member].send;
+    tg_link_call *c = tg_link_mail_at(mails, m->sequence);
+    if (c && c->request && c->sequence == m->sequence) c->arrived = 1;
+}

@@ -1,0 +1,145 @@
+/* Ranks that are processes of one node meet in its memory: the layer tells them where, and whether all of them could
+ * open it. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "comm/p2p/p2p.h"
+#include "comm/shm/shm.h"
+
+/* What each rank says of itself: its node, and the file that it has made for the others there. */
+typedef struct address {
+    int64_t node, pid, fd, inode;
+} address;
+
+/* ---- Names of nodes ---- */
+
+static uint64_t mix_text(uint64_t h, const char *text, ssize_t n) {
+    for (ssize_t i = 0; i < n; i++) h = (h ^ (unsigned char)text[i]) * 1099511628211u;
+    return h;
+}
+
+/* The boot of a machine, and the processes that this one can see there. */
+static int64_t this_node(void) {
+    char text[256];
+    uint64_t h = 14695981039346656037u;
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        h = mix_text(h, text, read(fd, text, sizeof text));
+        close(fd);
+    }
+    h = mix_text(h, text, readlink("/proc/self/ns/pid", text, sizeof text));
+    if (gethostname(text, sizeof text) == 0) h = mix_text(h, text, (ssize_t)strnlen(text, sizeof text));
+    return (int64_t)(h >> 1);
+}
+
+/* TG_MPI_NODES, for tests: as many nodes, over which the ranks are spread as if they were such. */
+static int64_t node_of(const tg_comm *world) {
+    const char *text = getenv("TG_MPI_NODES");
+    long nodes = text ? strtol(text, NULL, 10) : 0;
+    if (nodes <= 0) return this_node();
+    return nodes >= world->size ? world->rank : (int64_t)world->rank * nodes / world->size;
+}
+
+/* ---- The file ---- */
+
+static int first_of(const address *all, int rank) {
+    int first = 0;
+    while (all[first].node != all[rank].node) first++;
+    return first;
+}
+
+static int members_of(const address *all, int n, int rank) {
+    int members = 0;
+    for (int i = 0; i < n; i++) members += all[i].node == all[rank].node;
+    return members;
+}
+
+/* Whether ranks of this node are threads of one process: its locks on the file would not tell of each of them, so they
+ * do without. */
+static bool are_threads(const address *all, int n, int rank) {
+    for (int i = 0; i < n; i++)
+        for (int k = 0; all[i].node == all[rank].node && k < i; k++)
+            if (all[k].node == all[i].node && all[k].pid == all[i].pid) return true;
+    return false;
+}
+
+/* A descriptor of our own, which other programs do not inherit: the kernel drops a process's locks on a file with the
+ * first descriptor that it closes. */
+static int open_file(const address *a) {
+    char path[64];
+    struct stat file;
+    snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)a->pid, (long long)a->fd);
+    int fd = a->fd < 0 ? -1 : open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || (fstat(fd, &file) == 0 && (int64_t)file.st_ino == a->inode)) return fd;
+    close(fd);
+    return -1;
+}
+
+static bool can_be_mapped(int fd) {
+    const char *why;
+    tg_region *r = fd < 0 ? NULL : tg_region_map(fd, true, &why);
+    if (r) tg_region_unmap(r, true);
+    return r != NULL;
+}
+
+static void make_file(address *mine, int n) {
+    struct stat file = {.st_ino = 0};
+    mine->fd = tg_region_file(n);
+    if (mine->fd < 0) return;
+    fcntl((int)mine->fd, F_SETFD, FD_CLOEXEC);
+    fstat((int)mine->fd, &file);
+    mine->inode = (int64_t)file.st_ino;
+}
+
+/* ---- Meeting ---- */
+
+static tg_status tell(tg_comm *world, const void *mine, void *all, int64_t words) {
+    tg_transfer call = {.kind = TG_ALL_GATHER, .dtype = TG_I64, .src = mine, .dst = all, .count = words};
+    return tg_comm_exchange(world, &call);
+}
+
+/* Whether all ranks of this rank's node could open its file; in one: whether all ranks are there. */
+static tg_status all_can(tg_comm *world, const address *all, int fd, bool *can, bool *in_one) {
+    size_t bytes = (size_t)world->size * sizeof(int64_t);
+    int64_t mine = can_be_mapped(fd), *each = tg_host_alloc(world->ctx, bytes);
+    tg_status s = each ? tell(world, &mine, each, 1) : world->ctx->status;
+    *can = *in_one = s == TG_OK;
+    for (int i = 0; s == TG_OK && i < world->size; i++) {
+        bool here = all[i].node == all[world->rank].node;
+        *can &= !here || each[i];
+        *in_one &= here && each[i];
+    }
+    tg_host_free(world->ctx, each, bytes);
+    return s;
+}
+
+static tg_status meet(tg_comm *world, address *all, tg_comm **node, bool *in_one) {
+    int n = world->size, me = world->rank, fd = -1;
+    bool can;
+    address mine = {.node = node_of(world), .pid = getpid(), .fd = -1};
+    TG_TRY(tell(world, &mine, all, sizeof mine / sizeof(int64_t)));
+    int first = first_of(all, me);
+    bool others = members_of(all, n, me) > 1 && !are_threads(all, n, me);
+    if (others && first == me) make_file(&mine, n);
+    TG_TRY(tell(world, &mine, all, sizeof mine / sizeof(int64_t)));
+    if (others) fd = first == me ? (int)mine.fd : open_file(&all[first]);
+    tg_status s = all_can(world, all, fd, &can, in_one);
+    if (s == TG_OK && fd >= 0 && can)
+        *node = tg_comm_attach(world->ctx, fd, me, true);
+    else if (fd >= 0)
+        close(fd);
+    return s == TG_OK ? world->ctx->status : s;
+}
+
+tg_status tg_link_meet(tg_comm *world, tg_comm **node, int64_t *nodes, bool *in_one) {
+    size_t bytes = (size_t)world->size * sizeof(address);
+    address *all = tg_host_alloc(world->ctx, bytes);
+    tg_status s = all ? meet(world, all, node, in_one) : world->ctx->status;
+    for (int i = 0; s == TG_OK && i < world->size; i++) nodes[i] = all[i].node;
+    tg_host_free(world->ctx, all, bytes);
+    return s;
+}

@@ -1,0 +1,58 @@
+/* Two ranks that wait for each other in different calls: neither will ever make the other's, which no comparison of
+ * signatures can see. What a rank is blocked in stands on its card, in one word, so that it is read whole. */
+#include "comm/shm/shm.h"
+
+enum { RECEIVES = 1 << 30, PEER_BITS = 10, NUMBER_BITS = 20 };
+static const uint32_t MESSAGE = 1u << 31;
+
+static uint32_t number_bits(uint64_t n) { return (uint32_t)n & ((1u << NUMBER_BITS) - 1); }
+
+uint64_t tg_shm_blocked_in(const tg_shm_request *r) {
+    uint64_t call = (r->sequence + 1) & (MESSAGE - 1);
+    if (tg_shm_is_mail(r))
+        call = MESSAGE | (r->kind == TG_RECV ? RECEIVES : 0) | (uint32_t)r->peer << NUMBER_BITS |
+               number_bits(r->match >> TG_MAIL_NUMBER);
+    return r->s->g->id << 32 | call;
+}
+
+static tg_shm_group *group_of(const tg_shm_rank *self, uint64_t id) {
+    tg_shm_group *s = self->group;
+    while (s && (uint32_t)s->g->id != (uint32_t)id) s = s->sibling;
+    return s;
+}
+
+static int member_of(const tg_shm_group *s, int rank) {
+    for (int i = 0; i < s->size; i++)
+        if (tg_group_member(s->g, i)->rank == rank) return i;
+    return -1;
+}
+
+/* Whether this rank has made its own part of the call that `rank` is blocked in: then that one will go on. */
+static bool has_answered(const tg_shm_group *s, uint32_t call, int rank) {
+    if (!(call & MESSAGE)) return (int32_t)((uint32_t)s->next - (call - 1)) > 0;
+    int peer = (int)(call >> NUMBER_BITS & ((1u << PEER_BITS) - 1)), from = member_of(s, rank);
+    if (peer != s->rank || from < 0) return true;
+    uint32_t mine = number_bits(s->pairs[2 * from + !!(call & RECEIVES)]);
+    return number_bits(mine - number_bits(call)) - 1 < 1u << (NUMBER_BITS - 1);
+}
+
+/* Who waits for a call that the other has missed after an error will find that out, and go on. What was missed before
+ * `blocked` was written is seen after it is read. */
+static bool one_will_find_out(const tg_shm_group *s, int member, const tg_shm_group *other, int rank) {
+    int there = member_of(other, rank);
+    return tg_shm_has_missed_more(s, member, s->rank) ||
+           (there >= 0 && tg_shm_has_missed_more(other, other->rank, there));
+}
+
+void tg_shm_look_crossed(tg_shm_group *s, const tg_shm_request *r, int member) {
+    const tg_card *card = tg_shm_card(s, member);
+    int rank = tg_group_member(s->g, member)->rank;
+    uint64_t blocked = atomic_load_explicit(&card->blocked, memory_order_acquire);
+    tg_shm_group *other = blocked ? group_of(s->self, blocked >> 32) : NULL;
+    tg_note theirs;
+    if (!other || !r || tg_shm_has_failed(other) || has_answered(other, (uint32_t)blocked, rank)) return;
+    if (one_will_find_out(s, member, other, rank)) return;
+    if (!tg_card_note(card, atomic_load_explicit(&card->waiting, memory_order_acquire), &theirs)) return;
+    if (tg_shm_has_arrived(r, member) || atomic_load_explicit(&card->blocked, memory_order_acquire) != blocked) return;
+    tg_shm_crossed(s, other, member, &r->note, &theirs);
+}

@@ -1,0 +1,217 @@
+/* Ranks that are processes of one node: they map one file, take their contexts' memory from it, and see who dies. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "comm/shm/launch.h"
+#include "comm/shm/shm.h"
+
+/* This process's mapping: of its communicators, and of its context's heap, which may outlive them. */
+struct tg_process {
+    tg_arena arena; /* first: it is what the context calls */
+    tg_ctx *ctx;
+    tg_region *region;
+    int fd, rank;
+    bool own_fd, closed;
+    char *next, *end; /* of this rank's memory */
+    tg_heap *heap;    /* for copies of what lies elsewhere */
+};
+
+/* ---- Memory ---- */
+
+static const size_t HUGE_PAGE = (size_t)2 << 20;
+
+static void *arena_take(tg_arena *a, size_t bytes, size_t align) {
+    tg_process *p = (tg_process *)a;
+    size_t step = bytes >= HUGE_PAGE ? HUGE_PAGE : align > 4096 ? align : 4096;
+    uintptr_t at = ((uintptr_t)p->next + step - 1) / step * step;
+    if (p->closed || at > (uintptr_t)p->end || bytes > (uintptr_t)p->end - at) return NULL;
+    p->next = (char *)at + bytes;
+    return (void *)at;
+}
+
+static bool arena_owns(const tg_arena *a, const void *q) {
+    const tg_process *p = (const tg_process *)a;
+    return (uintptr_t)q - (uintptr_t)p->region < p->region->bytes;
+}
+
+static void arena_end(tg_arena *a) {
+    tg_process *p = (tg_process *)a;
+    tg_ctx *ctx = p->ctx;
+    ctx->arena = NULL;
+    tg_region_unmap(p->region, true);
+    tg_host_free(ctx, p, sizeof *p);
+}
+
+static void *heap_segment(void *user, size_t bytes, size_t align) { return arena_take(user, bytes, align); }
+static void heap_segment_free(void *user, void *p, size_t bytes) { (void)user, (void)p, (void)bytes; }
+static void *heap_host(void *user, size_t bytes) { return tg_host_alloc(((tg_process *)user)->ctx, bytes); }
+static void heap_host_free(void *user, void *p, size_t bytes) { tg_host_free(((tg_process *)user)->ctx, p, bytes); }
+
+tg_block *tg_process_alloc(tg_process *p, size_t bytes) {
+    tg_heap_source source = {.segment = heap_segment, .segment_free = heap_segment_free, .host = heap_host,
+                             .host_free = heap_host_free, .user = p};
+    if (!p->heap) p->heap = tg_heap_new(&source);
+    return p->heap ? tg_heap_alloc(p->heap, bytes, TG_MEM_TEMPORARY) : NULL;
+}
+
+void tg_process_free(tg_process *p, tg_block *b) { tg_heap_release(p->heap, b); }
+
+/* ---- Copies of what lies elsewhere ---- */
+
+static int64_t sum(const int64_t *counts, int n) {
+    int64_t all = 0;
+    for (int i = 0; i < n; i++) all += counts[i];
+    return all;
+}
+
+static int64_t src_count(const tg_transfer *t, int n) {
+    bool parts = t->kind == TG_REDUCE_SCATTER || t->kind == TG_SCATTER || t->kind == TG_ALL_TO_ALL;
+    return t->send ? sum(t->send, n) : parts ? t->count * n : t->count;
+}
+
+static int64_t dst_count(const tg_transfer *t, int n) {
+    bool parts = t->kind == TG_ALL_GATHER || t->kind == TG_GATHER || t->kind == TG_ALL_TO_ALL;
+    return t->recv ? sum(t->recv, n) : parts ? t->count * n : t->count;
+}
+
+static tg_block *stage(tg_shm_group *s, size_t bytes) {
+    tg_block *b = tg_process_alloc(s->self->process, bytes);
+    if (!b) tg_fail(s->self->ctx, TG_ERR_MEMORY, "out of shared memory: %zu bytes for a copy of a call's data", bytes);
+    return b;
+}
+
+tg_status tg_shm_stage(tg_shm_group *s, tg_transfer *t, tg_shm_request *r) {
+    const tg_arena *arena = &s->self->process->arena;
+    size_t size = tg_dtype_size(t->dtype), src_bytes = (size_t)src_count(t, s->size) * size;
+    if (t->src && !arena_owns(arena, t->src)) {
+        if (!(r->staged_src = stage(s, src_bytes))) return s->self->ctx->status;
+        t->src = memcpy(tg_block_data(r->staged_src), t->src, src_bytes);
+    }
+    if (t->dst && !arena_owns(arena, t->dst)) {
+        r->dst = t->dst;
+        r->dst_bytes = (size_t)dst_count(t, s->size) * size;
+        if (!(r->staged_dst = stage(s, r->dst_bytes))) return s->self->ctx->status;
+        t->dst = tg_block_data(r->staged_dst);
+        if (t->kind == TG_BROADCAST && t->root == s->rank) memcpy(t->dst, r->dst, r->dst_bytes);
+    }
+    return TG_OK;
+}
+
+void tg_shm_unstage(tg_shm_request *r, bool done) {
+    tg_process *p = r->s->self->process;
+    if (r->staged_dst && done) memcpy(r->dst, tg_block_data(r->staged_dst), r->dst_bytes);
+    if (r->staged_src) tg_process_free(p, r->staged_src);
+    if (r->staged_dst) tg_process_free(p, r->staged_dst);
+    r->staged_src = r->staged_dst = NULL;
+}
+
+/* ---- Life and death ---- */
+
+/* A rank holds the lock on its byte of the file as long as its process lives: the kernel lets it go with the process,
+ * whose number may come back. */
+static struct flock byte_of(int rank, short type) {
+    return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
+}
+
+bool tg_process_alive(const tg_vantage *v, int rank) {
+    struct flock f = byte_of(rank, F_WRLCK);
+    if (!tg_of_processes(v) || rank == v->me) return true;
+    int state = atomic_load_explicit(&v->region->card[rank].state, memory_order_acquire);
+    if (state == TG_RANK_AWAITED || state == TG_RANK_RETURNED) return true;
+    return fcntl(v->fd, F_GETLK, &f) != 0 || f.l_type != F_UNLCK;
+}
+
+int64_t tg_process_pid(const tg_vantage *v, int rank) {
+    return atomic_load_explicit(&v->region->card[rank].pid, memory_order_relaxed);
+}
+
+void tg_process_close(tg_process *p) {
+    struct flock f = byte_of(p->rank, F_UNLCK);
+    fcntl(p->fd, F_SETLK, &f);
+    if (p->own_fd) close(p->fd);
+    if (p->heap) tg_heap_free(p->heap);
+    p->heap = NULL;
+    p->closed = true;
+}
+
+/* ---- Attaching ---- */
+
+static tg_status claim(tg_ctx *ctx, tg_region *r, int fd, int rank) {
+    struct flock f = byte_of(rank, F_WRLCK);
+    if (rank < 0 || rank >= r->size)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "rank %d of a launcher's %d", rank, r->size);
+    if (atomic_load_explicit(&r->card[rank].state, memory_order_acquire) != TG_RANK_AWAITED)
+        return tg_fail(ctx, TG_ERR_STATE, "rank %d has a communicator already, or has had one", rank);
+    if (fcntl(fd, F_SETLK, &f) != 0)
+        return tg_fail(ctx, TG_ERR_STATE, "rank %d is taken by another process", rank);
+    atomic_store_explicit(&r->card[rank].pid, (int64_t)getpid(), memory_order_relaxed);
+    return TG_OK;
+}
+
+static tg_process *process_new(tg_ctx *ctx, tg_region *r, int fd, int rank) {
+    tg_process *p = claim(ctx, r, fd, rank) == TG_OK ? tg_host_alloc(ctx, sizeof *p) : NULL;
+    if (!p) return NULL;
+    char *first = (char *)r + r->arenas + (size_t)rank * r->arena_bytes;
+    *p = (tg_process){.arena = {arena_take, arena_owns, arena_end},
+                      .ctx = ctx,
+                      .region = r,
+                      .fd = fd,
+                      .rank = rank,
+                      .next = first,
+                      .end = first + r->arena_bytes};
+    ctx->arena = &p->arena;
+    return p;
+}
+
+static tg_comm *attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
+    const char *why;
+    if (ctx->arena) return tg_fail(ctx, TG_ERR_STATE, "this context has the memory of another launch"), NULL;
+    tg_region *r = tg_region_map(fd, true, &why);
+    if (!r) return tg_fail(ctx, TG_ERR_STATE, "cannot become a rank of a launcher: %s", why), NULL;
+    tg_process *p = process_new(ctx, r, fd, rank);
+    if (!p) return tg_region_unmap(r, true), NULL;
+    p->own_fd = own_fd;
+    tg_vantage view = {.region = r, .base = (uintptr_t)r, .me = rank, .fd = fd};
+    return tg_shm_world(ctx, &view, p);
+}
+
+tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
+    tg_comm *c = NULL;
+    if (tg_ok(ctx) && ctx->meta)
+        tg_fail(ctx, TG_ERR_DEVICE, "ranks of one node share host memory; device \"%s\" has none", ctx->ops->name);
+    else if (tg_ok(ctx))
+        c = attach(ctx, fd, rank, own_fd);
+    return tg_comm_or_inert(c);
+}
+
+/* ---- What the launcher says ---- */
+
+static bool number_in(const char *variable, int *value) {
+    const char *text = getenv(variable);
+    char *end;
+    if (!text || !*text) return false;
+    errno = 0;
+    long v = strtol(text, &end, 10);
+    if (errno || *end || v < 0 || v > INT32_MAX) return false;
+    *value = (int)v;
+    return true;
+}
+
+int tg_comm_launched_rank(void) {
+    int fd, rank;
+    bool launched = number_in(TG_LAUNCH_FD, &fd) && number_in(TG_LAUNCH_RANK, &rank) && fcntl(fd, F_GETFD) >= 0;
+    return launched ? rank : -1;
+}
+
+tg_comm *tg_comm_launched_new(tg_ctx *ctx) {
+    int fd, rank;
+    if (tg_ok(ctx) && tg_comm_launched_rank() < 0)
+        tg_fail(ctx, TG_ERR_STATE, "tg_comm_launched_new: this process was not started by `tapegrad run`");
+    return tg_ok(ctx) && number_in(TG_LAUNCH_FD, &fd) && number_in(TG_LAUNCH_RANK, &rank)
+               ? tg_comm_attach(ctx, fd, rank, false)
+               : tg_comm_or_inert(NULL);
+}

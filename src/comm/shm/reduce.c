@@ -1,0 +1,266 @@
+/* What the pieces of a collective are, and what doing one means. */
+#include "kernels/cpu/rank_sums.h"
+#include "comm/shm/shm.h"
+
+/* Bytes of a piece: a few for each rank, as far as they are worth the taking. */
+enum { LEAST_PIECE = 8 << 10, MOST_PIECE = 64 << 10, PIECES = 4 };
+
+bool tg_shm_enter(tg_shm_group *s) {
+    tg_card *card = &s->self->view.region->card[s->self->view.me];
+    atomic_store_explicit(&card->busy, s->g->id, memory_order_seq_cst);
+    if (!atomic_load_explicit(&s->g->failed, memory_order_seq_cst)) return true;
+    tg_shm_exit(s);
+    return false;
+}
+
+void tg_shm_exit(tg_shm_group *s) {
+    atomic_store_explicit(&s->self->view.region->card[s->self->view.me].busy, 0, memory_order_release);
+}
+
+/* ---- Parts ---- */
+
+static int64_t begin_of(const tg_vantage *v, tg_shared at, int64_t count, int part) {
+    const int64_t *begins = tg_at(v, at);
+    return begins ? begins[part] : count * part;
+}
+
+static int64_t count_of(const tg_vantage *v, tg_shared at, int64_t count, int part) {
+    return begin_of(v, at, count, part + 1) - begin_of(v, at, count, part);
+}
+
+static int64_t largest_part(const tg_shm_group *s, const tg_slot *slot) {
+    const tg_vantage *v = &s->self->view;
+    const tg_post *p = slot->post;
+    int64_t largest = 0;
+    if (p->signature.kind == TG_ALL_TO_ALL) {
+        for (int i = 0; i < s->size; i++)
+            for (int j = 0; j < s->size; j++) {
+                int64_t n = count_of(v, p[i].send_at, p[i].count, j);
+                if (n > largest) largest = n;
+            }
+        return largest;
+    }
+    for (int i = 0; i < s->size; i++) /* each member's own part is its count */
+        if (p[i].count > largest) largest = p[i].count;
+    return largest;
+}
+
+static int64_t parts_of(tg_collective kind, int n) {
+    switch (kind) {
+    case TG_ALL_REDUCE:
+    case TG_BROADCAST: return 1;
+    case TG_ALL_TO_ALL: return (int64_t)n * n;
+    case TG_BARRIER: return 0;
+    default: return n;
+    }
+}
+
+/* Calls without bytes on any rank are compared, and move nothing. */
+static bool has_bytes(const tg_shm_group *s, const tg_slot *slot) {
+    for (int i = 0; i < s->size; i++)
+        if (slot->post[i].src || slot->post[i].dst) return true;
+    return false;
+}
+
+void tg_shm_cut(tg_shm_group *s, tg_slot *slot) {
+    const tg_signature *g = &slot->post[0].signature;
+    int64_t largest = has_bytes(s, slot) ? largest_part(s, slot) : 0;
+    int64_t size = (int64_t)tg_dtype_size(g->dtype ? g->dtype : TG_U8);
+    slot->parts = parts_of(g->kind, s->size);
+    int64_t bytes = slot->parts * largest * size / (PIECES * s->size) & -LEAST_PIECE;
+    bytes = bytes < LEAST_PIECE ? LEAST_PIECE : bytes > MOST_PIECE ? MOST_PIECE : bytes;
+    slot->piece = bytes / size;
+    slot->pieces = (largest + slot->piece - 1) / slot->piece;
+}
+
+/* ---- One piece ---- */
+
+/* A piece: elements [begin, end) of a part. */
+typedef struct piece {
+    const tg_shm_group *s;
+    const tg_slot *slot;
+    const tg_signature *signature;
+    tg_ranks_fn kernel;
+    size_t size; /* of an element */
+    int part;
+    int64_t at;
+} piece;
+
+static char *of_src(const piece *p, int member, int64_t at) {
+    char *data = tg_at(&p->s->self->view, p->slot->post[member].src);
+    return data ? data + at * (int64_t)p->size : NULL;
+}
+
+static char *of_dst(const piece *p, int member, int64_t at) {
+    char *data = tg_at(&p->s->self->view, p->slot->post[member].dst);
+    return data ? data + at * (int64_t)p->size : NULL;
+}
+
+/* How many of the elements from p->at on belong to this piece, where the part has count. */
+static int64_t length(const piece *p, int64_t count) {
+    int64_t left = count - p->at;
+    return left < 0 ? 0 : left < p->slot->piece ? left : p->slot->piece;
+}
+
+static void copy(const piece *p, char *dst, const char *src, int64_t n) {
+    if (n && dst != src) memcpy(dst, src, (size_t)n * p->size);
+}
+
+static void reduce(const piece *p, void *const *dst, int n_dst, int64_t src_at, int64_t n) {
+    const void *src[TG_MAX_RANKS];
+    for (int i = 0; i < p->s->size; i++) src[i] = of_src(p, i, src_at);
+    p->kernel(p->signature->op, src, p->s->size, dst, n_dst, n);
+}
+
+static void all_reduce(const piece *p) {
+    void *dst[TG_MAX_RANKS];
+    int64_t n = length(p, p->slot->post[0].count);
+    for (int i = 0; i < p->s->size; i++) dst[i] = of_dst(p, i, p->at);
+    if (n) reduce(p, dst, p->s->size, p->at, n);
+}
+
+static void reduce_scatter(const piece *p) {
+    const tg_post *post = &p->slot->post[p->part];
+    int64_t n = length(p, post->count), begin = begin_of(&p->s->self->view, post->send_at, post->count, p->part);
+    void *dst = of_dst(p, p->part, p->at);
+    if (n) reduce(p, &dst, 1, begin + p->at, n);
+}
+
+static void broadcast(const piece *p) {
+    int root = p->signature->root;
+    int64_t n = length(p, p->slot->post[root].count);
+    for (int i = 0; n && i < p->s->size; i++)
+        if (i != root) copy(p, of_dst(p, i, p->at), of_dst(p, root, p->at), n);
+}
+
+static void all_gather(const piece *p) {
+    const tg_post *post = &p->slot->post[p->part];
+    int64_t n = length(p, post->count), begin = begin_of(&p->s->self->view, post->recv_at, post->count, p->part);
+    for (int i = 0; n && i < p->s->size; i++) copy(p, of_dst(p, i, begin + p->at), of_src(p, p->part, p->at), n);
+}
+
+static void gather(const piece *p) {
+    int64_t count = p->slot->post[p->part].count, n = length(p, count);
+    if (n) copy(p, of_dst(p, p->signature->root, count * p->part + p->at), of_src(p, p->part, p->at), n);
+}
+
+static void scatter(const piece *p) {
+    int64_t count = p->slot->post[p->part].count, n = length(p, count);
+    if (n) copy(p, of_dst(p, p->part, p->at), of_src(p, p->signature->root, count * p->part + p->at), n);
+}
+
+/* What `from` sends to `to`: where it lies, where it goes, how much of it is in the piece. */
+typedef struct lane {
+    char *dst;
+    const char *src;
+    int64_t n;
+} lane;
+
+static lane lane_of(const piece *p, int from, int to) {
+    const tg_vantage *v = &p->s->self->view;
+    const tg_post *a = &p->slot->post[from], *b = &p->slot->post[to];
+    int64_t n = length(p, count_of(v, a->send_at, a->count, to));
+    if (!n) return (lane){NULL, NULL, 0};
+    return (lane){of_dst(p, to, begin_of(v, b->recv_at, b->count, from) + p->at),
+                  of_src(p, from, begin_of(v, a->send_at, a->count, to) + p->at), n};
+}
+
+/* Both directions of a pair in one piece, since either end may be in place. */
+static void all_to_all(const piece *p) {
+    enum { BUFFER = 4096 };
+    int i = p->part / p->s->size, j = p->part % p->s->size;
+    char buffer[BUFFER];
+    if (i > j) return;
+    lane there = lane_of(p, i, j), back = lane_of(p, j, i);
+    if (i == j || !there.n || !back.n || (there.src != back.dst && back.src != there.dst)) {
+        copy(p, there.dst, there.src, there.n);
+        if (i != j) copy(p, back.dst, back.src, back.n);
+        return;
+    }
+    size_t bytes = (size_t)there.n * p->size;
+    for (size_t at = 0; at < bytes; at += BUFFER) {
+        size_t n = bytes - at < BUFFER ? bytes - at : BUFFER;
+        memcpy(buffer, there.src + at, n);
+        memmove(back.dst + at, back.src + at, n);
+        memcpy(there.dst + at, buffer, n);
+    }
+}
+
+static void run_piece(const piece *p) {
+    switch (p->signature->kind) {
+    case TG_ALL_REDUCE: all_reduce(p); break;
+    case TG_ALL_GATHER: all_gather(p); break;
+    case TG_REDUCE_SCATTER: reduce_scatter(p); break;
+    case TG_BROADCAST: broadcast(p); break;
+    case TG_ALL_TO_ALL: all_to_all(p); break;
+    case TG_GATHER: gather(p); break;
+    case TG_SCATTER: scatter(p); break;
+    default: break;
+    }
+}
+
+/* Member m's share of all pieces begins at m's. */
+static int64_t share(int64_t all, int n, int m) { return all / n * m + (all % n < m ? all % n : m); }
+
+static bool is_left(const tg_shm_group *s, const tg_slot *slot, int64_t all, int m) {
+    int64_t taken = atomic_load_explicit(&slot->post[m].next, memory_order_relaxed);
+    return taken < share(all, s->size, m + 1) - share(all, s->size, m);
+}
+
+static int64_t run_share(piece *p, tg_slot *slot, int64_t all, int m) {
+    int64_t first = share(all, p->s->size, m), n = share(all, p->s->size, m + 1) - first, done = 0;
+    for (int64_t i; (i = atomic_fetch_add_explicit(&slot->post[m].next, 1, memory_order_relaxed)) < n; done++) {
+        p->part = (int)((first + i) / slot->pieces);
+        p->at = (first + i) % slot->pieces * slot->piece;
+        run_piece(p);
+        if (tg_shm_has_failed(p->s)) break;
+    }
+    return done;
+}
+
+/* The threads of a context on one call. */
+typedef struct crew {
+    piece p;
+    tg_slot *slot;
+    int64_t all;
+    _Atomic int64_t done;
+} crew;
+
+/* Its own share first, then what others have not got to. */
+static void work(void *arg, int64_t begin, int64_t end) {
+    crew *c = arg;
+    piece p = c->p;
+    int64_t done = 0;
+    int n = p.s->size;
+    (void)begin, (void)end;
+    for (int k = 0; k < n; k++) {
+        int m = p.s->rank + k < n ? p.s->rank + k : p.s->rank + k - n;
+        if (is_left(p.s, c->slot, c->all, m)) done += run_share(&p, c->slot, c->all, m);
+    }
+    atomic_fetch_add_explicit(&c->done, done, memory_order_acq_rel);
+}
+
+void tg_shm_run(tg_shm_group *s, tg_slot *slot) {
+    enum { WORTH = 8 }; /* so many pieces a thread */
+    int64_t all = slot->parts * slot->pieces;
+    tg_ctx *ctx = s->self->ctx;
+    bool left = false;
+    for (int m = 0; m < s->size && !left; m++) left = is_left(s, slot, all, m);
+    if (!left || !tg_shm_enter(s)) return;
+    const tg_signature *signature = &slot->post[0].signature;
+    tg_dtype dtype = signature->dtype ? signature->dtype : TG_U8;
+    crew c = {.slot = slot, .all = all};
+    c.p = (piece){.s = s,
+                  .slot = slot,
+                  .signature = signature,
+                  .kernel = tg_ranks_kernel(tg_cpu_level(ctx), dtype),
+                  .size = tg_dtype_size(dtype)};
+    if (all / s->size >= (int64_t)WORTH * ctx->threads)
+        tg_parallel_run(ctx, ctx->threads, work, &c);
+    else
+        work(&c, 0, 1);
+    int64_t mine = atomic_load_explicit(&c.done, memory_order_acquire);
+    bool last = mine && atomic_fetch_add_explicit(&slot->done, mine, memory_order_acq_rel) + mine == all;
+    tg_shm_exit(s);
+    if (last) tg_shm_ring(s);
+}

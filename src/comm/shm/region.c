@@ -1,0 +1,248 @@
+/* Memory that ranks share: of threads from their allocator, of processes a file without a name. */
+#define _GNU_SOURCE
+#include "comm/shm/region.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const uint64_t MAGIC = 0x6e67657267706174;
+
+/* Programs of different versions must not share one. */
+static uint64_t layout(void) {
+    return sizeof(tg_region) ^ sizeof(tg_card) << 12 ^ sizeof(tg_group) << 32 ^ sizeof(tg_slot) << 44 ^
+           sizeof(tg_post) << 52;
+}
+
+static size_t cards_bytes(int n) { return sizeof(tg_region) + (size_t)n * sizeof(tg_card); }
+
+/* ---- Of threads ---- */
+
+tg_region *tg_region_new(int n, const tg_allocator *allocator) {
+    size_t bytes = cards_bytes(n);
+    tg_region *r = allocator->alloc(allocator->user, bytes, TG_LINE);
+    if (!r) return NULL;
+    memset(r, 0, bytes);
+    r->magic = MAGIC;
+    r->bytes = bytes;
+    r->size = n;
+    r->allocator = *allocator;
+    pthread_mutex_init(&r->lock, NULL);
+    return r;
+}
+
+void tg_region_free(tg_region *r) {
+    if (!r) return;
+    tg_allocator a = r->allocator;
+    for (tg_group *g = (tg_group *)(uintptr_t)r->groups, *next; g; g = next) { /* that some never joined */
+        next = (tg_group *)(uintptr_t)g->next;
+        a.free(a.user, g, g->bytes);
+    }
+    pthread_mutex_destroy(&r->lock);
+    a.free(a.user, r, r->bytes);
+}
+
+/* ---- Of processes ---- */
+
+static const size_t PAGE = (size_t)2 << 20; /* a huge one, where the kernel gives them */
+
+static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
+
+/* As much room for each rank's memory as can be mapped here; pages that nobody touches cost nothing. */
+static size_t arena_bytes(int n) {
+    const size_t most = (size_t)64 << 30, least = (size_t)64 << 20;
+    for (size_t bytes = most; bytes > least; bytes /= 2) {
+        size_t all = bytes * (size_t)n;
+        void *p = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED) continue;
+        munmap(p, all);
+        return bytes;
+    }
+    return least;
+}
+
+static void lay_out(tg_region *r, int n) {
+    const size_t heap_bytes = (size_t)n * ((size_t)16 << 20) + ((size_t)64 << 20);
+    pthread_mutexattr_t shared;
+    pthread_mutexattr_init(&shared);
+    pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&shared, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&r->lock, &shared);
+    pthread_mutexattr_destroy(&shared);
+    r->size = n;
+    r->heap_next = whole_pages(cards_bytes(n));
+    r->heap_end = r->arenas = r->heap_next + whole_pages(heap_bytes);
+    r->arena_bytes = arena_bytes(n);
+    r->bytes = r->arenas + (size_t)n * r->arena_bytes;
+    r->layout = layout();
+    r->magic = MAGIC;
+}
+
+static bool write_file(int fd, int n) {
+    size_t bytes = whole_pages(cards_bytes(n));
+    if (ftruncate(fd, (off_t)bytes) != 0) return false;
+    tg_region *r = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (r == MAP_FAILED) return false;
+    lay_out(r, n);
+    bool done = ftruncate(fd, (off_t)r->bytes) == 0;
+    munmap(r, bytes);
+    return done;
+}
+
+int tg_region_file(int n) {
+    int fd = memfd_create("tapegrad", 0);
+    if (fd < 0 || write_file(fd, n)) return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+tg_region *tg_region_map(int fd, bool whole, const char **why) {
+    struct stat file;
+    tg_region *r = mmap(NULL, sizeof *r, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    *why = "the file cannot be mapped";
+    if (r == MAP_FAILED) return NULL;
+    bool fits = fstat(fd, &file) == 0 && (size_t)file.st_size >= sizeof *r && r->magic == MAGIC &&
+                r->layout == layout() && (size_t)file.st_size >= r->bytes;
+    size_t bytes = fits ? whole ? r->bytes : r->heap_end : 0;
+    munmap(r, sizeof *r);
+    *why = "the file is not a launcher's of this version";
+    if (!fits) return NULL;
+    *why = "the memory of all ranks cannot be mapped; raise the limit on address space (ulimit -v)";
+    r = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (r == MAP_FAILED) return NULL;
+    madvise(r, bytes, MADV_HUGEPAGE); /* a wish */
+    return r;
+}
+
+void tg_region_unmap(tg_region *r, bool whole) { munmap(r, whole ? r->bytes : r->heap_end); }
+
+/* ---- Shared memory for groups ---- */
+
+/* A free piece of the processes' heap. */
+typedef struct hole {
+    tg_shared next;
+    size_t bytes;
+} hole;
+
+static void *take(const tg_vantage *v, size_t bytes) {
+    tg_region *r = v->region;
+    if (!tg_of_processes(v)) return r->allocator.alloc(r->allocator.user, bytes, TG_LINE);
+    for (tg_shared *at = &r->heap_free; *at; at = &((hole *)tg_at(v, *at))->next) {
+        hole *h = tg_at(v, *at);
+        if (h->bytes != bytes) continue;
+        *at = h->next;
+        return h;
+    }
+    if (bytes > r->heap_end - r->heap_next) return NULL;
+    r->heap_next += bytes;
+    return tg_at(v, r->heap_next - bytes);
+}
+
+static void give(const tg_vantage *v, void *p, size_t bytes) {
+    tg_region *r = v->region;
+    if (!tg_of_processes(v)) {
+        r->allocator.free(r->allocator.user, p, bytes);
+        return;
+    }
+    *(hole *)p = (hole){.next = r->heap_free, .bytes = bytes};
+    r->heap_free = (uintptr_t)p - v->base;
+}
+
+/* A rank that died with the lock leaves a list that is whole: each change is one store. */
+static void lock(tg_region *r) {
+    if (pthread_mutex_lock(&r->lock) == EOWNERDEAD) pthread_mutex_consistent(&r->lock);
+}
+
+/* ---- Groups ---- */
+
+static size_t whole_lines(size_t bytes) { return (bytes + TG_LINE - 1) / TG_LINE * TG_LINE; }
+
+static tg_group *group_new(const tg_vantage *v, const tg_group *parent, const int *ranks, int n, const char *name) {
+    tg_region *r = v->region;
+    size_t slot = whole_lines(sizeof(tg_slot) + (size_t)n * sizeof(tg_post));
+    size_t slots = whole_lines(sizeof(tg_group)), mails = slots + TG_CALLS * slot;
+    size_t members = mails + (size_t)n * TG_MAILS * sizeof(tg_mail);
+    size_t lists = members + (size_t)n * sizeof(tg_member);
+    size_t bytes = whole_lines(lists + (size_t)n * (size_t)n * sizeof(bool));
+    tg_group *g = take(v, bytes);
+    if (!g) return NULL;
+    memset(g, 0, bytes);
+    g->id = ++r->group_ids;
+    g->parent = parent ? parent->id : 0;
+    g->bytes = bytes;
+    g->slot_bytes = slot;
+    g->size = n;
+    g->culprit = g->reporter = -1;
+    g->at_slots = slots;
+    g->at_mails = mails;
+    g->at_members = members;
+    g->at_lists = lists;
+    size_t at = 0;
+    tg_text(g->name, sizeof g->name, &at, "%s", name ? name : "");
+    for (int i = 0; i < n; i++) tg_group_member(g, i)->rank = ranks[i];
+    g->next = r->groups;
+    r->groups = (uintptr_t)g - v->base;
+    return g;
+}
+
+static bool is_group(tg_group *g, uint64_t parent, const int *ranks, int n, int mine) {
+    if (g->parent != parent || g->size != n || tg_group_member(g, mine)->joined) return false;
+    for (int i = 0; i < n; i++)
+        if (tg_group_member(g, i)->rank != ranks[i]) return false;
+    return true;
+}
+
+/* The oldest that this rank has not joined: members form groups of one list in one order. */
+static tg_group *find(const tg_vantage *v, uint64_t parent, const int *ranks, int n, int mine) {
+    tg_group *found = NULL;
+    for (tg_group *g = tg_at(v, v->region->groups); g; g = tg_at(v, g->next))
+        if (is_group(g, parent, ranks, n, mine)) found = g;
+    return found;
+}
+
+tg_group *tg_group_join(tg_ctx *ctx, const tg_vantage *v, const tg_group *parent, const int *ranks, int n, int mine,
+                        const char *name) {
+    tg_region *r = v->region;
+    lock(r);
+    tg_group *g = find(v, parent ? parent->id : 0, ranks, n, mine);
+    if (!g) g = group_new(v, parent, ranks, n, name);
+    if (g) {
+        tg_group_member(g, mine)->joined = true;
+        atomic_store_explicit(&tg_group_member(g, mine)->skips, 1 + ctx->skips, memory_order_release);
+        g->joined++;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (!g) tg_fail(ctx, TG_ERR_MEMORY, "out of memory: a group of %d ranks", n);
+    return g;
+}
+
+static void unlink_group(const tg_vantage *v, const tg_group *g) {
+    for (tg_shared *at = &v->region->groups; *at; at = &((tg_group *)tg_at(v, *at))->next)
+        if (tg_at(v, *at) == g) {
+            *at = g->next;
+            return;
+        }
+}
+
+void tg_group_lost(const tg_vantage *v, tg_group *g, int n) {
+    lock(v->region);
+    g->lost = n;
+    pthread_mutex_unlock(&v->region->lock);
+}
+
+/* The memory goes with the last of those who will ever have it: of a group that failed before all had joined, too, as
+ * nobody joins it any more. */
+void tg_group_leave(const tg_vantage *v, tg_group *g, int mine) {
+    tg_region *r = v->region;
+    atomic_store_explicit(&tg_group_member(g, mine)->gone, true, memory_order_release);
+    lock(r);
+    bool last = ++g->left + g->lost == g->size;
+    if (last) {
+        unlink_group(v, g);
+        give(v, g, g->bytes);
+    }
+    pthread_mutex_unlock(&r->lock);
+}

@@ -1,0 +1,408 @@
+#include "comm/shm/shm.h"
+
+#include "base/os.h"
+
+/* ---- Requests ---- */
+
+/* How many are in flight at once depends on how fast the peers are: some more than were needed so far are at hand, so
+ * that a steady step never allocates. */
+static tg_status more_requests(tg_shm_rank *self) {
+    enum { MORE = 32 };
+    for (int i = 0; i < MORE; i++) {
+        tg_shm_request *r = tg_host_alloc(self->ctx, sizeof *r);
+        if (!r) return self->ctx->status;
+        r->next = self->free;
+        self->free = r;
+    }
+    return TG_OK;
+}
+
+static tg_shm_request *request_new(tg_shm_group *s, const tg_transfer *t) {
+    tg_shm_rank *self = s->self;
+    if (!self->free && more_requests(self) != TG_OK) return NULL;
+    tg_shm_request *r = self->free;
+    self->free = r->next;
+    *r = (tg_shm_request){.s = s, .kind = t->kind, .peer = t->root, .sequence = s->next, .record = t->record};
+    r->note = tg_transfer_note(t, s->size);
+    r->note.sequence = s->next + 1;
+    return r;
+}
+
+static void request_free(tg_shm_request *r) {
+    r->next = r->s->self->free;
+    r->s->self->free = r;
+}
+
+static void request_start(tg_shm_request *r) {
+    tg_shm_rank *self = r->s->self;
+    r->prev = self->last;
+    if (self->last)
+        self->last->next = r;
+    else
+        self->first = r;
+    self->last = r;
+}
+
+/* ---- Posting ---- */
+
+static uint64_t digest(const tg_transfer *t, int n) {
+    const int64_t *counts = t->kind == TG_ALL_GATHER ? t->recv : t->kind == TG_REDUCE_SCATTER ? t->send : NULL;
+    uint64_t h = 14695981039346656037u; /* FNV-1a over words */
+    if (t->kind != TG_ALL_GATHER && t->kind != TG_REDUCE_SCATTER) return 0;
+    for (int r = 0; r < n; r++) h = (h ^ (uint64_t)(counts ? counts[r] : t->count)) * 1099511628211u;
+    return h;
+}
+
+static tg_signature signature(const tg_shm_group *s, const tg_transfer *t) {
+    bool parts = t->kind == TG_ALL_GATHER || t->kind == TG_REDUCE_SCATTER;
+    bool reduces = t->kind == TG_ALL_REDUCE || t->kind == TG_REDUCE_SCATTER;
+    bool rooted = t->kind == TG_BROADCAST || t->kind == TG_GATHER || t->kind == TG_SCATTER;
+    return (tg_signature){.kind = (uint8_t)t->kind,
+                          .dtype = t->kind == TG_BARRIER ? 0 : (uint8_t)t->dtype,
+                          .op = reduces ? (uint8_t)t->op : 0,
+                          .root = rooted ? t->root : -1,
+                          .count = parts || t->kind == TG_ALL_TO_ALL ? 0 : t->count,
+                          .counts = digest(t, s->size),
+                          .skips = s->self->ctx->skips - s->skips};
+}
+
+static bool same(const tg_signature *a, const tg_signature *b) {
+    return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->root == b->root &&
+           a->count == b->count && a->counts == b->counts;
+}
+
+/* Where each rank's part begins, kept until the slot is used again. */
+static tg_shared begins(tg_shm_group *s, uint64_t sequence, const int64_t *counts, int which) {
+    if (!counts) return 0;
+    int64_t *at = s->begins + ((sequence % TG_CALLS) * 2 + (size_t)which) * (size_t)(s->size + 1), sum = 0;
+    for (int r = 0; r < s->size; r++) at[r] = sum, sum += counts[r];
+    at[s->size] = sum;
+    return (tg_shared)((uintptr_t)at - s->self->view.base);
+}
+
+static tg_status begins_room(tg_shm_group *s, const tg_transfer *t) {
+    if ((!t->send && !t->recv) || s->begins) return TG_OK;
+    s->begins_bytes = sizeof(int64_t) * TG_CALLS * 2 * (size_t)(s->size + 1);
+    if (!s->self->process) {
+        s->begins = tg_host_alloc(s->self->ctx, s->begins_bytes);
+        return s->begins ? TG_OK : s->self->ctx->status;
+    }
+    s->begins_block = tg_process_alloc(s->self->process, s->begins_bytes);
+    if (!s->begins_block)
+        return tg_fail(s->self->ctx, TG_ERR_MEMORY, "out of shared memory: counts for %d ranks", s->size);
+    s->begins = tg_block_data(s->begins_block);
+    return TG_OK;
+}
+
+static tg_shared ref_of(const tg_shm_group *s, const void *p) {
+    return p ? (tg_shared)((uintptr_t)p - s->self->view.base) : 0;
+}
+
+static void fill_post(tg_shm_group *s, tg_post *p, const tg_transfer *t, uint64_t sequence) {
+    p->src = ref_of(s, t->src);
+    p->dst = ref_of(s, t->dst);
+    p->send_at = begins(s, sequence, t->send, 0);
+    p->recv_at = begins(s, sequence, t->recv, 1);
+    p->count = t->count;
+    p->site = (uint64_t)(uintptr_t)t->site;
+    p->signature = signature(s, t);
+    atomic_store_explicit(&p->posted, sequence + 1, memory_order_release);
+}
+
+static void mismatch(tg_shm_group *s, const tg_slot *slot, uint64_t sequence, int a, int b) {
+    tg_note one = tg_shm_post_note(&slot->post[a], sequence), two = tg_shm_post_note(&slot->post[b], sequence);
+    tg_shm_mismatch(s, a, b, &one, &two);
+}
+
+/* Compares with the first who has come: of two that differ the second finds it, whoever else is still missing. */
+static void compare(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
+    int none = 0;
+    if (atomic_compare_exchange_strong_explicit(&slot->first, &none, s->rank + 1, memory_order_acq_rel,
+                                                memory_order_acquire))
+        return;
+    const tg_signature *a = &slot->post[none - 1].signature, *b = &slot->post[s->rank].signature;
+    if (a->skips != b->skips)
+        tg_shm_fail_by(s, tg_group_member(s->g, a->skips > b->skips ? none - 1 : s->rank)->rank,
+                       ", and has missed a call since");
+    else if (!same(a, b))
+        mismatch(s, slot, sequence, none - 1, s->rank);
+}
+
+static int64_t pair_count(const tg_vantage *v, tg_shared at, int64_t count, int other) {
+    const int64_t *begin = tg_at(v, at);
+    return begin ? begin[other + 1] - begin[other] : count;
+}
+
+static bool has_posted(const tg_slot *slot, int member, uint64_t sequence) {
+    return atomic_load_explicit(&slot->post[member].posted, memory_order_acquire) == sequence + 1;
+}
+
+static bool pair_agrees(const tg_vantage *v, const tg_post *a, int i, const tg_post *b, int j) {
+    return pair_count(v, a->send_at, a->count, j) == pair_count(v, b->recv_at, b->count, i) &&
+           pair_count(v, b->send_at, b->count, i) == pair_count(v, a->recv_at, a->count, j);
+}
+
+/* What each sends is what the other expects: of two the later finds it, before anything of theirs may move. The fence:
+ * of two that come at once one at least sees the other. */
+static void compare_pairs(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
+    const tg_post *mine = &slot->post[s->rank];
+    if (mine->signature.kind != TG_ALL_TO_ALL) return;
+    atomic_thread_fence(memory_order_seq_cst);
+    for (int i = 0; i < s->size; i++) {
+        if (i == s->rank || !has_posted(slot, i, sequence)) continue;
+        if (pair_agrees(&s->self->view, mine, s->rank, &slot->post[i], i)) continue;
+        mismatch(s, slot, sequence, s->rank, i);
+        return;
+    }
+}
+
+static void arrive(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
+    compare(s, slot, sequence);
+    if (!tg_shm_has_failed(s)) compare_pairs(s, slot, sequence);
+    if (atomic_fetch_add_explicit(&slot->arrived, 1, memory_order_acq_rel) + 1 < s->size) return;
+    if (tg_shm_has_failed(s)) return;
+    tg_shm_cut(s, slot);
+    atomic_store_explicit(&slot->ready, sequence + 1, memory_order_release);
+    if (slot->parts * slot->pieces <= 1) tg_shm_run(s, slot);
+    tg_shm_ring(s);
+}
+
+static tg_status post(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) {
+    uint64_t sequence = s->next;
+    tg_slot *slot = tg_group_slot(s->g, sequence);
+    TG_TRY(begins_room(s, t));
+    if (atomic_load_explicit(&slot->turn, memory_order_acquire) != sequence / TG_CALLS)
+        TG_TRY(tg_shm_await(s, NULL, slot, sequence));
+    s->next++;
+    r->slot = slot;
+    fill_post(s, &slot->post[s->rank], t, sequence);
+    request_start(r);
+    arrive(s, slot, sequence);
+    return TG_OK;
+}
+
+/* ---- The transport's slots ---- */
+
+static tg_status post_call(tg_shm_group *s, const tg_transfer *given, tg_shm_request *r) {
+    tg_transfer t = *given;
+    if (s->self->process) TG_TRY(tg_shm_stage(s, &t, r));
+    if (!tg_shm_is_mail(r)) return post(s, &t, r);
+    tg_shm_post_mail(s, &t, r);
+    request_start(r);
+    return TG_OK;
+}
+
+static tg_status shm_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
+    tg_shm_group *s = state;
+    if (atomic_load_explicit(&s->g->failed, memory_order_acquire)) return tg_shm_failed(s, false);
+    tg_shm_request *r = request_new(s, t);
+    if (!r) return ctx->status;
+    for (tg_shm_request *q = s->self->first, *next; q; q = next) { /* what is done makes room */
+        next = q->next;
+        tg_shm_check(q);
+    }
+    tg_status status = post_call(s, t, r);
+    if (status != TG_OK) {
+        tg_shm_unstage(r, false);
+        request_free(r);
+        return status;
+    }
+    *request = r;
+    return TG_OK;
+}
+
+static bool shm_test(tg_ctx *ctx, void *state, void *request) {
+    (void)ctx;
+    tg_shm_group *s = state;
+    tg_shm_request *r = request;
+    if (r->done) return true;
+    if (!tg_shm_has_failed(s)) tg_shm_progress(s->self);
+    return r->done || tg_shm_has_failed(s);
+}
+
+static tg_status shm_wait(tg_ctx *ctx, void *state, void *request) {
+    (void)ctx;
+    tg_shm_request *r = request;
+    return r->done ? TG_OK : tg_shm_await(state, r, NULL, 0);
+}
+
+static void shm_drop(tg_ctx *ctx, void *state, void *request) {
+    (void)ctx;
+    tg_shm_request *r = request;
+    tg_shm_rank *self = r->s->self;
+    if (!r->done && tg_shm_await(state, r, NULL, 0) != TG_OK) {
+        tg_shm_quiesce(state);
+        tg_shm_unstage(r, false);
+        *(r->prev ? &r->prev->next : &self->first) = r->next;
+        *(r->next ? &r->next->prev : &self->last) = r->prev;
+    }
+    request_free(r);
+}
+
+static void *group_state(tg_shm_rank *self, tg_group *g, int rank, int n) {
+    tg_shm_group *s = tg_host_alloc(self->ctx, sizeof *s);
+    uint64_t *pairs = s ? tg_host_alloc(self->ctx, sizeof *pairs * 3 * (size_t)n) : NULL;
+    if (!pairs) {
+        tg_host_free(self->ctx, s, sizeof *s);
+        tg_group_leave(&self->view, g, rank);
+        return NULL;
+    }
+    *s = (tg_shm_group){.self = self,
+                        .g = g,
+                        .rank = rank,
+                        .size = n,
+                        .pairs = pairs,
+                        .pairs_bytes = sizeof *pairs * 3 * (size_t)n,
+                        .skips = self->ctx->skips,
+                        .sibling = self->group};
+    self->group = s;
+    return s;
+}
+
+static tg_status shm_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
+                           void **group) {
+    (void)all;
+    tg_shm_group *s = state;
+    int *of_world = tg_host_alloc(ctx, (size_t)n * sizeof *of_world);
+    if (!of_world) return ctx->status;
+    for (int i = 0; i < n; i++) of_world[i] = tg_group_member(s->g, ranks[i])->rank;
+    tg_group *g = tg_group_join(ctx, &s->self->view, s->g, of_world, n, rank, name);
+    tg_host_free(ctx, of_world, (size_t)n * sizeof *of_world);
+    if (!g) return ctx->status;
+    *group = group_state(s->self, g, rank, n);
+    return *group ? TG_OK : ctx->status;
+}
+
+static void sign_off(tg_shm_rank *self);
+
+static void rank_free(tg_shm_rank *self) {
+    tg_ctx *ctx = self->ctx;
+    sign_off(self);
+    for (tg_shm_request *r = self->free, *next; r; r = next) {
+        next = r->next;
+        tg_host_free(ctx, r, sizeof *r);
+    }
+    tg_board_unref(ctx, self->board);
+    if (self->process) tg_process_close(self->process);
+    tg_host_free(ctx, self, sizeof *self);
+}
+
+static void shm_close(tg_ctx *ctx, void *state) {
+    tg_shm_group *s = state;
+    tg_shm_rank *self = s->self;
+    tg_group_leave(&self->view, s->g, s->rank);
+    if (s->begins_block)
+        tg_process_free(self->process, s->begins_block);
+    else
+        tg_host_free(ctx, s->begins, s->begins_bytes);
+    tg_host_free(ctx, s->pairs, s->pairs_bytes);
+    for (tg_shm_group **at = &self->group; *at; at = &(*at)->sibling)
+        if (*at == s) {
+            *at = s->sibling;
+            break;
+        }
+    tg_host_free(ctx, s, sizeof *s);
+    if (!self->group) rank_free(self);
+}
+
+static void shm_abort(tg_ctx *ctx, void *state, const char *why) {
+    (void)ctx;
+    tg_shm_abandon(state, why);
+}
+
+#define TRANSPORT(name_)                                                                                     \
+    {.size = sizeof(tg_comm_ops), .name = name_, .host = true, .start = shm_start, .test = shm_test,         \
+     .wait = shm_wait, .drop = shm_drop, .split = shm_split, .close = shm_close, .abort = shm_abort,         \
+     .recover = tg_shm_recover, .look = tg_shm_look_on}
+
+const tg_comm_ops tg_threads_transport = TRANSPORT("threads");
+const tg_comm_ops tg_processes_transport = TRANSPORT("shm");
+
+/* ---- The rank's card ---- */
+
+static tg_shm_rank *rank_of(tg_listener *l) { return (tg_shm_rank *)l; }
+static tg_card *card_of(const tg_shm_rank *self) { return &self->view.region->card[self->view.me]; }
+
+/* The context's first error goes onto the board at once: peers that wait for this rank will find it there. */
+static void post_failure(tg_listener *l) {
+    const tg_shm_rank *self = rank_of(l);
+    tg_card *card = card_of(self);
+    if (atomic_load_explicit(&card->state, memory_order_relaxed) == TG_RANK_RETURNED) return;
+    uint64_t order = 1 + atomic_fetch_add_explicit(&self->view.region->failures, 1, memory_order_relaxed);
+    tg_box_write(&card->failure, self->ctx->message);
+    atomic_store_explicit(&card->order, order, memory_order_relaxed);
+    atomic_store_explicit(&card->cause, self->cause, memory_order_relaxed);
+    atomic_store_explicit(&card->status, (int)self->ctx->status, memory_order_relaxed);
+    atomic_store_explicit(&card->state, TG_RANK_FAILED, memory_order_release);
+}
+
+/* The text stays: a peer may yet find that this rank has missed a call. */
+static void post_recovery(tg_listener *l) {
+    tg_card *card = card_of(rank_of(l));
+    if (atomic_load_explicit(&card->state, memory_order_relaxed) == TG_RANK_RETURNED) return;
+    atomic_store_explicit(&card->order, 0, memory_order_relaxed);
+    atomic_store_explicit(&card->status, TG_OK, memory_order_relaxed);
+    atomic_store_explicit(&card->state, TG_RANK_RUNNING, memory_order_release);
+}
+
+static void post_skip(tg_listener *l) {
+    const tg_shm_rank *self = rank_of(l);
+    atomic_store_explicit(&card_of(self)->skips, self->ctx->skips, memory_order_release);
+}
+
+/* ---- The world ---- */
+
+static void sign_on(tg_shm_rank *self) {
+    tg_ctx *ctx = self->ctx;
+    tg_card *card = card_of(self);
+    ctx->heartbeat = &card->heartbeat;
+    self->listener = (tg_listener){.failed = post_failure, .cleared = post_recovery, .skipped = post_skip};
+    tg_ctx_listen(ctx, &self->listener);
+    self->spins = tg_system_cores() >= self->view.region->size * (ctx->threads > 0 ? ctx->threads : 1) ? 2000 : 20;
+    atomic_store_explicit(&card->skips, ctx->skips, memory_order_relaxed);
+    atomic_store_explicit(&card->state, TG_RANK_RUNNING, memory_order_release);
+}
+
+static void sign_off(tg_shm_rank *self) {
+    tg_ctx *ctx = self->ctx;
+    tg_ctx_unlisten(ctx, &self->listener);
+    ctx->heartbeat = &ctx->own_heartbeat;
+    if (self->process) atomic_store_explicit(&card_of(self)->state, TG_RANK_RETURNED, memory_order_release);
+}
+
+static tg_group *join_world(tg_ctx *ctx, const tg_vantage *view) {
+    int n = view->region->size;
+    int *ranks = tg_host_alloc(ctx, (size_t)n * sizeof *ranks);
+    if (!ranks) return NULL;
+    for (int i = 0; i < n; i++) ranks[i] = i;
+    tg_group *g = tg_group_join(ctx, view, NULL, ranks, n, view->me, "world");
+    tg_host_free(ctx, ranks, (size_t)n * sizeof *ranks);
+    return g;
+}
+
+static tg_shm_group *world_state(tg_ctx *ctx, const tg_vantage *view, tg_process *process) {
+    int n = view->region->size;
+    tg_shm_rank *self = tg_host_alloc(ctx, sizeof *self);
+    tg_board *board = self ? tg_board_new(ctx, view->region->card, n, 0, n, view->me, !process) : NULL;
+    tg_group *g = board ? join_world(ctx, view) : NULL;
+    if (board) *self = (tg_shm_rank){.ctx = ctx, .view = *view, .board = board, .process = process, .cause = -1};
+    tg_shm_group *s = g ? group_state(self, g, view->me, n) : NULL;
+    if (s) return s;
+    tg_board_unref(ctx, board);
+    tg_host_free(ctx, self, sizeof *self);
+    return NULL;
+}
+
+tg_comm *tg_shm_world(tg_ctx *ctx, const tg_vantage *view, tg_process *process) {
+    const tg_comm_ops *ops = process ? &tg_processes_transport : &tg_threads_transport;
+    tg_shm_group *s = world_state(ctx, view, process);
+    if (!s) {
+        if (process) tg_process_close(process);
+        return NULL;
+    }
+    sign_on(s->self);
+    s->self->board->refs++;
+    tg_comm *c = tg_comm_make(ctx, ops, s, view->me, view->region->size, s->self->board);
+    if (!c) shm_close(ctx, s);
+    return c;
+}

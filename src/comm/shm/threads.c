@@ -1,0 +1,144 @@
+/* Ranks as threads of one process: a context and a communicator for each. */
+#include <limits.h>
+#include <stdio.h>
+
+#include "base/os.h"
+#include "comm/shm/shm.h"
+
+typedef struct rank_thread {
+    tg_region *region;
+    const tg_config *config;
+    tg_rank_fn fn;
+    void *arg;
+    int rank;
+    pthread_t thread;
+    tg_status status;
+    uint64_t order; /* of the failure */
+    char message[2048];
+} rank_thread;
+
+/* ---- One rank ---- */
+
+static void fail_rank(rank_thread *t, tg_status status, const char *message) {
+    tg_card *card = &t->region->card[t->rank];
+    uint64_t order = atomic_load_explicit(&card->order, memory_order_relaxed);
+    size_t at = 0;
+    t->status = status;
+    t->order = order ? order : 1 + atomic_fetch_add_explicit(&t->region->failures, 1, memory_order_relaxed);
+    tg_text(t->message, sizeof t->message, &at, "%s", message);
+}
+
+static void post_return(rank_thread *t) {
+    tg_card *card = &t->region->card[t->rank];
+    if (t->status != TG_OK) {
+        tg_box_write(&card->failure, t->message);
+        atomic_store_explicit(&card->status, (int)t->status, memory_order_relaxed);
+    }
+    atomic_store_explicit(&card->state, TG_RANK_RETURNED, memory_order_release);
+}
+
+static void run_rank(rank_thread *t, tg_ctx *ctx) {
+    tg_vantage view = {.region = t->region, .me = t->rank, .fd = -1};
+    tg_comm *world = tg_ok(ctx) ? tg_shm_world(ctx, &view, NULL) : NULL;
+    tg_status s = world ? t->fn(t->arg, ctx, world) : tg_ctx_status(ctx);
+    char text[96];
+    size_t at = 0;
+    tg_text(text, sizeof text, &at, "its function returned %s", tg_status_name(s));
+    if (tg_ctx_status(ctx) != TG_OK)
+        fail_rank(t, tg_ctx_status(ctx), tg_ctx_message(ctx));
+    else if (s != TG_OK)
+        fail_rank(t, s, text);
+    post_return(t);
+    tg_comm_free_all(world);
+}
+
+/* "cuda" alone gives each rank a GPU of its own. */
+static void *rank_main(void *arg) {
+    rank_thread *t = arg;
+    tg_config own = *t->config;
+    char gpu[24];
+    snprintf(gpu, sizeof gpu, "cuda:%d", t->rank);
+    if (own.device && !strcmp(own.device, "cuda")) own.device = gpu;
+    tg_ctx *ctx = tg_ctx_new(&own);
+    run_rank(t, ctx);
+    tg_ctx_free(ctx);
+    return NULL;
+}
+
+/* ---- All of them ---- */
+
+static void say(const tg_ranks_opts *o, const char *format, int rank, const char *message) {
+    if (o->message && o->message_size) snprintf(o->message, o->message_size, format, rank, message);
+}
+
+/* Of ranks that fail alike the lowest is named, so that a program which fails on all of them always says the same. */
+static tg_status first_failure(const rank_thread *t, int n, const tg_ranks_opts *o) {
+    const rank_thread *first = NULL;
+    for (int i = 0; i < n; i++)
+        if (t[i].status != TG_OK && (!first || t[i].order < first->order)) first = &t[i];
+    for (int i = n - 1; first && i >= 0; i--)
+        if (t[i].status == first->status && !strcmp(t[i].message, first->message)) first = &t[i];
+    if (first) say(o, "rank %d: %s", first->rank, first->message);
+    return first ? first->status : TG_OK;
+}
+
+static tg_status run_all(rank_thread *t, int n, const tg_ranks_opts *o) {
+    int started = 0, error = 0;
+    for (; started < n; started++)
+        if ((error = pthread_create(&t[started].thread, NULL, rank_main, &t[started]))) break;
+    for (int i = started; i < n; i++) { /* the others must not wait for them */
+        tg_card *card = &t[i].region->card[i];
+        tg_box_write(&card->failure, "its thread could not be started");
+        atomic_store_explicit(&card->status, TG_ERR_MEMORY, memory_order_relaxed);
+        atomic_store_explicit(&card->state, TG_RANK_RETURNED, memory_order_release);
+    }
+    for (int i = 0; i < started; i++) pthread_join(t[i].thread, NULL);
+    if (started == n) return first_failure(t, n, o);
+    say(o, "rank %d: %s", started, "its thread could not be started; ask for fewer ranks");
+    return TG_ERR_MEMORY;
+}
+
+static tg_status check_options(int n, tg_rank_fn fn, const tg_ranks_opts *o) {
+    if (n < 1 || n > TG_MAX_RANKS) {
+        say(o, "%d ranks%s, expected 1 to 1024", n, "");
+        return TG_ERR_ARGUMENT;
+    }
+    if (!fn) say(o, "%d ranks: the function is NULL%s", n, "");
+    return fn ? TG_OK : TG_ERR_ARGUMENT;
+}
+
+static tg_status run_config(int n, tg_rank_fn fn, void *arg, const tg_ranks_opts *o, const tg_config *config) {
+    tg_allocator a = config->allocator.alloc && config->allocator.free ? config->allocator : tg_system_allocator();
+    tg_region *region = tg_region_new(n, &a);
+    rank_thread *t = region ? a.alloc(a.user, (size_t)n * sizeof *t, _Alignof(max_align_t)) : NULL;
+    tg_status s = TG_ERR_MEMORY;
+    if (t) {
+        memset(t, 0, (size_t)n * sizeof *t);
+        for (int i = 0; i < n; i++)
+            t[i] = (rank_thread){.region = region, .config = config, .fn = fn, .arg = arg, .rank = i};
+        s = run_all(t, n, o);
+        a.free(a.user, t, (size_t)n * sizeof *t);
+    } else {
+        say(o, "%d ranks: %s", n, "out of memory");
+    }
+    tg_region_free(region);
+    return s;
+}
+
+tg_status tg_ranks_run(int n, tg_rank_fn fn, void *arg, const tg_ranks_opts *given) {
+    tg_ranks_opts o = {.size = sizeof o};
+    tg_config config = {.size = sizeof config};
+    if (given && (given->size < sizeof(size_t) || given->size > sizeof o)) return TG_ERR_ARGUMENT;
+    if (given) memcpy(&o, given, given->size);
+    if (o.message && o.message_size) o.message[0] = 0;
+    TG_TRY(check_options(n, fn, &o));
+    if (o.config && (o.config->size < sizeof(size_t) || o.config->size > sizeof config)) {
+        say(&o, "%d ranks: %s", n, "the config's size was never set, or is a later version's");
+        return TG_ERR_ARGUMENT;
+    }
+    if (o.config) memcpy(&config, o.config, o.config->size);
+    config.size = sizeof config;
+    int cores = tg_system_cores();
+    if (config.threads == 0) config.threads = cores > n ? cores / n : 1;
+    return run_config(n, fn, arg, &o, &config);
+}

@@ -1,0 +1,169 @@
+/* Symmetric buffers: one block a rank, the same size on all of them, from which the tensors of fused collectives are
+ * taken. Ranks that share an address space can use each other's blocks as they lie; a transport may have windows, which
+ * are memory that it knows on all ranks. Elsewhere there is none, and the caller does without. */
+#include "tape/tape.h"
+#include "core/scratch.h"
+#include "comm/comm.h"
+
+struct tg_symmetric {
+    tg_ctx *ctx;
+    tg_buffer *buffer;
+    size_t bytes; /* 0: not available */
+};
+
+enum { PACKING = 16 };
+
+/* The least of what the ranks can give, so that all of them decide alike. */
+static tg_status agree(tg_comm *c, int64_t *bytes) {
+    tg_tensor *x = tg_from_host(c->ctx, TG_I64, TG_SHAPE(1), bytes);
+    tg_comm_all_reduce(c, x, x, TG_REDUCE_MIN);
+    tg_status s = tg_read(x, bytes, sizeof *bytes);
+    tg_drop(x);
+    return s;
+}
+
+static bool shares_memory(const tg_comm *c) {
+    const char *transport = tg_comm_transport(c);
+    if (c->ctx->meta) return false;
+    return !strcmp(transport, "self") || (c->ctx->host && !strcmp(transport, "threads"));
+}
+
+/* One that a freed symmetric buffer has left, or a new one. */
+static tg_buffer *buffer_of(tg_ctx *ctx) {
+    for (tg_buffer *b = ctx->buffers; b; b = b->next)
+        if (b->ended && !b->open) {
+            b->ended = false;
+            return b;
+        }
+    return tg_buffer_new(ctx, "", TG_U8, 0);
+}
+
+/* What a transport's window is until its memory is let go. */
+typedef struct window {
+    tg_ctx *ctx;
+    const tg_comm_ops *ops;
+    void *data, *its;
+} window;
+
+static void window_free(void *user) {
+    window *w = user;
+    if (w->data) w->ops->window_free(w->ctx, w->its);
+    tg_host_free(w->ctx, w, sizeof *w);
+}
+
+/* All ranks have memory before any makes it known to the others; none: one of them had no more. */
+static tg_status open_window(tg_symmetric *s, tg_comm *c, window *w, size_t bytes) {
+    int64_t all;
+    w->data = c->ops->window_alloc(c->ctx, c->state, bytes, &w->its);
+    all = w->data != NULL;
+    TG_TRY(agree(c, &all));
+    if (!all) return TG_OK;
+    TG_TRY(c->ops->window_join(c->ctx, c->state, w->its));
+    s->buffer = buffer_of(s->ctx);
+    if (!s->buffer) return s->ctx->status;
+    s->buffer->block = tg_heap_adopt(s->ctx->heap, w->data, bytes, TG_MEM_BUFFER, window_free, w);
+    if (!s->buffer->block) return tg_fail(s->ctx, TG_ERR_MEMORY, "tg_symmetric_new: no memory for a window");
+    s->bytes = bytes;
+    return TG_OK;
+}
+
+static tg_status open_windows(tg_symmetric *s, tg_comm *c, size_t bytes) {
+    enum { GRAIN = 64 };
+    int64_t least = bytes <= PTRDIFF_MAX / 2 ? (int64_t)((bytes + GRAIN - 1) / GRAIN * GRAIN) : 0;
+    TG_TRY(agree(c, &least));
+    if (!least) return TG_OK;
+    window *w = tg_host_alloc(s->ctx, sizeof *w);
+    if (!w) return s->ctx->status;
+    *w = (window){.ctx = s->ctx, .ops = c->ops};
+    tg_status status = open_window(s, c, w, (size_t)least);
+    if (!s->bytes) window_free(w);
+    return status;
+}
+
+static bool has_windows(const tg_comm *c) {
+    return c->size > 1 && c->ops->window_alloc && c->ops->window_join && c->ops->window_free;
+}
+
+static tg_status open_arena(tg_symmetric *s, tg_comm *c, size_t bytes) {
+    int64_t least = shares_memory(c) ? (int64_t)bytes : 0;
+    if (has_windows(c)) return open_windows(s, c, bytes);
+    if (!c->ops->silent) TG_TRY(agree(c, &least));
+    if (!least) return TG_OK;
+    s->buffer = buffer_of(s->ctx);
+    if (!s->buffer) return s->ctx->status;
+    s->bytes = (size_t)least;
+    return tg_buffer_reserve(s->ctx, s->buffer, s->bytes);
+}
+
+tg_symmetric *tg_symmetric_new(tg_comm *c, size_t bytes) {
+    if (!tg_comm_ok(c)) return NULL;
+    tg_ctx *ctx = c->ctx;
+    if (bytes > PTRDIFF_MAX / 2) {
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_symmetric_new: %zu bytes: too many", bytes);
+        return NULL;
+    }
+    tg_symmetric *s = tg_host_alloc(ctx, sizeof *s);
+    if (!s) return NULL;
+    *s = (tg_symmetric){.ctx = ctx};
+    if (open_arena(s, c, bytes) == TG_OK) return s;
+    tg_symmetric_free(s);
+    return NULL;
+}
+
+void tg_symmetric_free(tg_symmetric *s) {
+    if (!s) return;
+    if (s->buffer) tg_buffer_end(s->ctx, s->buffer);
+    tg_host_free(s->ctx, s, sizeof *s);
+}
+
+static tg_status check_take(const tg_symmetric *s, tg_tape *t, const tg_dtype *dtypes, const tg_shape *shapes, int n,
+                            tg_tensor **out) {
+    TG_TRY(tg_tape_check(t, "tg_symmetric_take"));
+    if (t->ctx != s->ctx)
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_symmetric_take: the buffer is of another context");
+    if (n < 0 || (n && (!dtypes || !shapes || !out)))
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_symmetric_take: %d tensors; dtypes, shapes or out is NULL", n);
+    for (int i = 0; i < n; i++) TG_TRY(tg_shape_check(t->ctx, &shapes[i], dtypes[i], "tg_symmetric_take"));
+    return TG_OK;
+}
+
+static size_t packed(tg_dtype dtype, const tg_shape *shape) {
+    size_t bytes = (size_t)tg_row_major((int)shape->ndim, shape->dim, NULL) * tg_dtype_size(dtype);
+    return (bytes + PACKING - 1) / PACKING * PACKING;
+}
+
+static bool fits(const tg_symmetric *s, const tg_dtype *dtypes, const tg_shape *shapes, int n) {
+    size_t left = s->bytes;
+    for (int i = 0; i < n; i++) {
+        size_t bytes = packed(dtypes[i], &shapes[i]);
+        if (bytes > left) return false;
+        left -= bytes;
+    }
+    return s->buffer && !s->buffer->open;
+}
+
+static tg_status take(tg_symmetric *s, tg_tape *t, const tg_dtype *dtypes, const tg_shape *shapes, int n,
+                      tg_tensor **out) {
+    size_t at = 0;
+    TG_TRY(tg_buffer_reserve(s->ctx, s->buffer, s->bytes));
+    for (int i = 0; i < n; i++) {
+        size_t bytes = packed(dtypes[i], &shapes[i]);
+        tg_storage *part = tg_buffer_open(s->ctx, s->buffer, at, bytes);
+        tg_tensor *x = part ? tg_tape_tensor(t, dtypes[i], (int)shapes[i].ndim, shapes[i].dim, NULL, part, 0) : NULL;
+        if (!x) return s->ctx->status;
+        out[i] = x;
+        at += bytes;
+    }
+    return TG_OK;
+}
+
+bool tg_symmetric_take(tg_symmetric *s, tg_tape *t, const tg_dtype *dtypes, const tg_shape *shapes, int n,
+                       tg_tensor **out) {
+    tg_cursor before = t ? t->at : (tg_cursor){0};
+    for (int i = 0; out && i < n; i++) out[i] = tg_inert(t ? t->ctx : &tg_dead_ctx);
+    if (!s || !t || check_take(s, t, dtypes, shapes, n, out) != TG_OK || !fits(s, dtypes, shapes, n)) return false;
+    if (take(s, t, dtypes, shapes, n, out) == TG_OK) return true;
+    tg_tape_rollback(t, before);
+    for (int i = 0; i < n; i++) out[i] = tg_inert(t->ctx);
+    return false;
+}

@@ -1,0 +1,136 @@
+/* Memory statistics, and the report that explains the peak. */
+#include <stdlib.h>
+
+#include "tape/tape.h"
+#include "core/scratch.h"
+#include "core/memory_report.h"
+
+enum { TRACE_ROWS = 4096, NAME = 64, PATH = 96 };
+
+typedef struct trace_row {
+    size_t bytes;
+    tg_category category;
+    char name[NAME], path[PATH];
+    const char *op;
+    const void *site;
+} trace_row;
+
+struct tg_trace {
+    int n;
+    int64_t others; /* bytes of rows that found no room */
+    trace_row row[TRACE_ROWS];
+};
+
+tg_status tg_memory_stats(tg_ctx *ctx, tg_memory *out) {
+    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
+    if (!out || out->size < sizeof(size_t))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_memory_stats: out is NULL or has no size; use TG_MEMORY()");
+    tg_memory m = TG_MEMORY();
+    tg_heap_stats(ctx->heap, &m);
+    m.workspace = tg_workspace_bytes(ctx);
+    m.host_allocations = ctx->host_allocations;
+    size_t size = out->size < sizeof m ? out->size : sizeof m;
+    memcpy((char *)out + sizeof(size_t), (char *)&m + sizeof(size_t), size - sizeof(size_t));
+    return TG_OK;
+}
+
+void tg_memory_reset_peak(tg_ctx *ctx) {
+    if (tg_ok(ctx)) tg_heap_reset_peak(ctx->heap);
+}
+
+/* ---- The trace: one row a block that is alive at the peak ---- */
+
+static void copy_text(char *dst, size_t n, const char *src) {
+    size_t k = strlen(src);
+    if (k >= n) k = n - 1;
+    memcpy(dst, src, k);
+    dst[k] = 0;
+}
+
+static void trace_block(void *user, const tg_block *b) {
+    struct tg_trace *trace = user;
+    const tg_storage *s = tg_block_owner(b);
+    if (!s) return;
+    if (trace->n == TRACE_ROWS) {
+        trace->others += (int64_t)tg_block_bytes(b);
+        return;
+    }
+    trace_row *r = &trace->row[trace->n++];
+    *r = (trace_row){.bytes = tg_block_bytes(b), .category = tg_block_category(b)};
+    const tg_tensor *x = tg_storage_maker(s);
+    if (!x) return;
+    copy_text(r->name, NAME, x->ext && x->ext->name ? x->ext->name : "");
+    if (!x->node) return;
+    r->op = x->node->op->name;
+    r->site = x->node->site;
+    tg_scope_path(x->node->scope, r->path, PATH);
+}
+
+static void trace_peak(void *user) {
+    tg_ctx *ctx = user;
+    ctx->trace->n = 0;
+    ctx->trace->others = 0;
+    tg_heap_each(ctx->heap, trace_block, ctx->trace);
+}
+
+void tg_memory_trace(tg_ctx *ctx, bool on) {
+    if (!tg_ok(ctx)) return;
+    if (on && !ctx->trace) ctx->trace = tg_host_alloc(ctx, sizeof *ctx->trace);
+    tg_heap_on_peak(ctx->heap, on && ctx->trace ? trace_peak : NULL, ctx);
+}
+
+void tg_trace_free(tg_ctx *ctx) { tg_host_free(ctx, ctx->trace, sizeof *ctx->trace); }
+
+/* ---- The report ---- */
+
+static const char *const category_names[TG_MEM_CATEGORIES] = {"parameters",        "gradients",   "optimiser state",
+                                                              "saved activations", "temporaries", "named buffers",
+                                                              "captured steps"};
+
+static int by_bytes(const void *a, const void *b) {
+    size_t x = ((const trace_row *)a)->bytes, y = ((const trace_row *)b)->bytes;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+static void report_rows(tg_ctx *ctx, char *buf, size_t n, size_t *at) {
+    struct tg_trace *trace = ctx->trace;
+    qsort(trace->row, (size_t)trace->n, sizeof *trace->row, by_bytes);
+    tg_text(buf, n, at, "alive near the peak, largest first:\n");
+    int64_t rest = trace->others;
+    for (int i = 0; i < trace->n; i++) {
+        const trace_row *r = &trace->row[i];
+        char site[160];
+        if (i >= 40) {
+            rest += (int64_t)r->bytes;
+            continue;
+        }
+        tg_describe_site(r->site, site, sizeof site);
+        tg_text(buf, n, at, "%14zu  %-17s  %s%s%s%s%s%s\n", r->bytes, category_names[r->category], r->name,
+                *r->name ? "  " : "",
+                r->op      ? r->op
+                : *r->name ? ""
+                           : "(a gradient or temporary)",
+                *r->path ? "  " : "", r->path, r->op ? "  " : "");
+        if (r->op) tg_text(buf, n, at, "                                   called from %s\n", site);
+    }
+    if (rest) tg_text(buf, n, at, "%14lld  in smaller ones\n", (long long)rest);
+}
+
+size_t tg_memory_report(tg_ctx *ctx, char *buf, size_t n) {
+    size_t at = 0;
+    tg_memory m = TG_MEMORY();
+    if (!buf) n = 0;
+    if (n) buf[0] = 0;
+    if (tg_memory_stats(ctx, &m) != TG_OK) return 0;
+    tg_text(buf, n, &at, "device %s: %lld bytes live, %lld at the peak, %lld reserved, %lld of workspace\n",
+            ctx->ops->name, (long long)m.live, (long long)m.peak, (long long)m.reserved, (long long)m.workspace);
+    for (int i = 0; i < TG_MEM_CATEGORIES; i++)
+        tg_text(buf, n, &at, "%20s %14lld live %14lld at the peak\n", category_names[i], (long long)m.by_category[i],
+                (long long)m.peak_by_category[i]);
+    tg_buffers_text(ctx, buf, n, &at);
+    if (ctx->trace)
+        report_rows(ctx, buf, n, &at);
+    else
+        tg_text(buf, n, &at, "tg_memory_trace(ctx, true) before a step names what is alive at its peak\n");
+    return at;
+}

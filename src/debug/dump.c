@@ -1,0 +1,161 @@
+/* tg_tape_dump: the tape as a table, as JSON, or as a graph in the language of Graphviz. */
+#include "tape/tape.h"
+
+static void shapes(const tg_node *n, bool outputs, char *buf, size_t size) {
+    size_t at = 0;
+    int count = outputs ? n->n_out : n->n_in;
+    buf[0] = 0;
+    for (int i = 0; i < count && i < 4; i++) {
+        char one[160];
+        const tg_tensor *x = outputs ? tg_node_out(n)[i] : tg_node_in(n)[i];
+        if (x)
+            tg_describe(x, one, sizeof one);
+        tg_text(buf, size, &at, "%s%s", i ? ", " : "", x ? one : "absent");
+    }
+    if (count > 4) tg_text(buf, size, &at, ", %d more", count - 4);
+}
+
+static tg_node_extra times(const tg_node *n) {
+    return n->flags & TG_N_TIMED ? *tg_node_extra_of(n) : (tg_node_extra){0};
+}
+
+static void text_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t *at) {
+    char in[512], out[512], site[256];
+    shapes(n, false, in, sizeof in);
+    shapes(n, true, out, sizeof out);
+    tg_node_site(n, site, sizeof site);
+    tg_node_extra e = times(n);
+    tg_text(buf, size, at, "%6lld  %-20s %12lld %14lld %10.1f %10.1f  %s%s%s  %s\n", (long long)i, n->op->name,
+            (long long)tg_node_saved_bytes(n), (long long)tg_node_flops(n), 1e6 * e.forward_s, 1e6 * e.backward_s, in,
+            *in ? " -> " : "", out, site);
+}
+
+/* Of names that are not UTF-8, or were cut within a character, the bytes that are none are U+FFFD. */
+static void escaped(const char *s, tg_format format, char *buf, size_t size, size_t *at) {
+    const char *wrong = s + tg_utf8_check(s, strlen(s));
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (s == wrong) {
+            tg_text(buf, size, at, "%s", format == TG_JSON ? "\\ufffd" : "\xEF\xBF\xBD");
+            wrong = s + 1 + tg_utf8_check(s + 1, strlen(s + 1));
+        } else if (c == '"' || c == '\\') {
+            tg_text(buf, size, at, "\\%c", c);
+        } else if (c < 32 || c == 127) {
+            tg_text(buf, size, at, format == TG_JSON ? "\\u%04x" : "\\\\x%02x", c); /* DOT has no escape for them */
+        } else {
+            tg_text(buf, size, at, "%c", c);
+        }
+    }
+}
+
+/* What a tensor goes by wherever it appears. A dropped one has no serial number any more, and lies at no other's
+ * address as long as a node needs it. */
+static unsigned long long id_of(const tg_tensor *x) {
+    return x->serial >= TG_SERIAL_FIRST ? x->serial : (unsigned long long)(uintptr_t)x;
+}
+
+static void json_string(const char *s, char *buf, size_t size, size_t *at) {
+    tg_text(buf, size, at, "\"");
+    escaped(s, TG_JSON, buf, size, at);
+    tg_text(buf, size, at, "\"");
+}
+
+static void json_tensors(const tg_node *n, bool outputs, char *buf, size_t size, size_t *at) {
+    int count = outputs ? n->n_out : n->n_in;
+    tg_text(buf, size, at, "[");
+    for (int i = 0; i < count; i++) {
+        const tg_tensor *x = outputs ? tg_node_out(n)[i] : tg_node_in(n)[i];
+        if (i) tg_text(buf, size, at, ", ");
+        if (!x) {
+            tg_text(buf, size, at, "null");
+            continue;
+        }
+        tg_text(buf, size, at, "{\"id\": %llu, \"name\": ", id_of(x));
+        json_string(tg_name(x), buf, size, at);
+        tg_text(buf, size, at, ", \"dtype\": \"%s\", \"shape\": ", tg_dtype_name(x->dtype));
+        *at += tg_shape_text(x->ndim, x->shape, *at < size ? buf + *at : NULL, *at < size ? size - *at : 0);
+        tg_text(buf, size, at, "}");
+    }
+    tg_text(buf, size, at, "]");
+}
+
+static void json_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t *at) {
+    char site[256];
+    tg_node_extra e = times(n);
+    tg_text(buf, size, at, "%s\n  {\"index\": %lld, \"op\": ", i ? "," : "", (long long)i);
+    json_string(n->op->name, buf, size, at);
+    tg_text(buf, size, at, ", \"inputs\": ");
+    json_tensors(n, false, buf, size, at);
+    tg_text(buf, size, at, ", \"outputs\": ");
+    json_tensors(n, true, buf, size, at);
+    tg_text(buf, size, at,
+            ", \"saved_bytes\": %lld, \"flops\": %lld, \"forward_s\": %.9g, \"backward_s\": %.9g, \"site\": ",
+            (long long)tg_node_saved_bytes(n), (long long)tg_node_flops(n), e.forward_s, e.backward_s);
+    tg_node_site(n, site, sizeof site);
+    json_string(site, buf, size, at);
+    tg_text(buf, size, at, "}");
+}
+
+/* ---- Graphviz: a box an op, an ellipse what no op has made ---- */
+
+/* A node goes by its first output, another tensor by itself. */
+static unsigned long long dot_id(const tg_tensor *x) {
+    return id_of(x->node && x->node->n_out ? tg_node_out(x->node)[0] : x);
+}
+
+static void dot_tensor(const tg_tensor *x, char *buf, size_t size, size_t *at) {
+    char what[160];
+    tg_describe(x, what, sizeof what);
+    tg_text(buf, size, at, "  n%llu [shape=ellipse, label=\"", dot_id(x));
+    escaped(what, TG_DOT, buf, size, at);
+    tg_text(buf, size, at, "\"];\n");
+}
+
+static void dot_row(const tg_node *n, char *buf, size_t size, size_t *at) {
+    char out[512];
+    shapes(n, true, out, sizeof out);
+    if (n->flags & TG_N_LEAF || !n->n_out) return;
+    tg_text(buf, size, at, "  n%llu [label=\"", dot_id(tg_node_out(n)[0]));
+    escaped(n->op->name, TG_DOT, buf, size, at);
+    tg_text(buf, size, at, "\\n");
+    escaped(out, TG_DOT, buf, size, at);
+    tg_text(buf, size, at, "\"];\n");
+    for (int i = 0; i < n->n_in; i++) {
+        const tg_tensor *x = tg_node_in(n)[i];
+        if (!x) continue;
+        if (!x->node) dot_tensor(x, buf, size, at);
+        tg_text(buf, size, at, "  n%llu -> n%llu;\n", dot_id(x), dot_id(tg_node_out(n)[0]));
+    }
+}
+
+/* ---- The public side ---- */
+
+static const char *const head[] = {
+    [TG_TEXT] = "  node  op                  saved bytes          FLOPs forward us backward us  shapes, call site\n",
+    [TG_JSON] = "[",
+    [TG_DOT] = "digraph tape {\n  node [shape=box];\n",
+};
+static const char *const tail[] = {[TG_TEXT] = "", [TG_JSON] = "\n]\n", [TG_DOT] = "}\n"};
+
+size_t tg_tape_dump(tg_tape *t, tg_format format, char *buf, size_t size) {
+    size_t at = 0;
+    int64_t i = 0;
+    if (!buf) size = 0;
+    if (size) buf[0] = 0;
+    if (!t || !t->epoch) return 0;
+    if (format < TG_TEXT || format > TG_DOT) {
+        tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_tape_dump: format %d, expected TG_TEXT, TG_JSON or TG_DOT", (int)format);
+        return 0;
+    }
+    tg_text(buf, size, &at, "%s", head[format]);
+    for (const tg_node *n = t->first; n; n = n->next, i++) {
+        if (format == TG_JSON)
+            json_row(n, i, buf, size, &at);
+        else if (format == TG_DOT)
+            dot_row(n, buf, size, &at);
+        else
+            text_row(n, i, buf, size, &at);
+    }
+    tg_text(buf, size, &at, "%s", tail[format]);
+    return at;
+}

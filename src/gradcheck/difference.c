@@ -1,0 +1,290 @@
+/* Numerical derivatives: central differences at three step sizes, extrapolated to none (Richardson). The spread of the
+ * extrapolation is the error estimate, by which steps are chosen (Ridders; Press et al., Numerical Recipes, 5.7). */
+#include <float.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "gradcheck/difference.h"
+
+/* Steps are h 2^k: so many below h, and above. */
+enum { MOST_DOWN = 10, MOST_UP = 3, RUNGS = MOST_DOWN + MOST_UP + 3 };
+
+/* ---- Random numbers ---- */
+
+uint64_t tg_diff_random(uint64_t *state) {
+    uint64_t z = *state += 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+double tg_diff_uniform(uint64_t *state) { return ((double)(tg_diff_random(state) >> 11) + 0.5) * 0x1p-53; }
+
+double tg_diff_normal(uint64_t *state) {
+    double r = sqrt(-2 * log(tg_diff_uniform(state)));
+    return r * cos(6.283185307179586 * tg_diff_uniform(state));
+}
+
+double tg_diff_largest(const double *v, int64_t n) {
+    double most = 0;
+    for (int64_t i = 0; i < n && !isnan(most); i++)
+        if (!(fabs(v[i]) <= most)) most = fabs(v[i]);
+    return most;
+}
+
+/* ---- Options and memory ---- */
+
+/* 0: the default; TG_NONE: none. */
+static double tolerance(double given, double usual) { return given == 0 ? usual : given == TG_NONE ? 0 : given; }
+
+/* What is wrong with the size that the caller's struct begins with, or NULL. */
+static const char *wrong_size(size_t size) {
+    if (size < sizeof size) return "the options' size is 0; TG_GRADCHECK, or tg_struct_init, sets it";
+    if (size <= sizeof(tg_gradcheck_opts)) return NULL;
+    return "the options' size is larger than this library knows: a later version's, or never set";
+}
+
+bool tg_diff_options(tg_diff *d, const tg_gradcheck_opts *given, const char **what) {
+    tg_gradcheck_opts o = {0};
+    *what = given ? wrong_size(given->size) : NULL;
+    if (*what) return false;
+    if (given) memcpy(&o, given, given->size);
+    d->name = o.name ? o.name : "function";
+    d->eps = o.eps == 0 ? 0x1p-10 : o.eps;
+    d->atol = tolerance(o.atol, 1e-5);
+    d->rtol = tolerance(o.rtol, 1e-3);
+    d->projections = o.projections;
+    d->extras = !o.no_extras;
+    d->seed = o.seed;
+    d->tries = o.eps == 0 ? MOST_DOWN : 1;
+    d->strict = o.strict;
+    d->taped = o.taped;
+    *what = !(d->eps > 0 && d->eps <= 1) ? "eps: expected a step in (0, 1]"
+            : !(d->atol >= 0 && d->rtol >= 0 && isfinite(d->atol + d->rtol))
+                ? "atol and rtol: expected finite numbers, 0 or more"
+            : o.projections < 0 ? "projections: expected 0 or more"
+                                : NULL;
+    return !*what;
+}
+
+static int64_t pairs(const tg_diff *d) {
+    int64_t most = d->projections;
+    for (int i = 0; i < d->n_parts; i++)
+        if (d->parts[i].n > most) most = d->parts[i].n;
+    return most;
+}
+
+int64_t tg_diff_room(const tg_diff *d) {
+    const int64_t most = INT64_MAX / 128;
+    return d->n > most || d->m > most ? -1 : 5 * d->n + 4 * d->m + 2 * pairs(d);
+}
+
+void tg_diff_arrays(tg_diff *d, double *room) {
+    double **of_n[] = {&d->x, &d->gx, &d->origin, &d->direction, &d->claim};
+    double **of_m[] = {&d->gy, &d->y, &d->moved, &d->weight};
+    for (size_t i = 0; i < sizeof of_n / sizeof *of_n; i++, room += d->n) *of_n[i] = room;
+    for (size_t i = 0; i < sizeof of_m / sizeof *of_m; i++, room += d->m) *of_m[i] = room;
+    d->got = room;
+    d->expected = room + pairs(d);
+}
+
+void tg_diff_cotangent(tg_diff *d) {
+    uint64_t state = d->seed;
+    for (int64_t j = 0; j < d->m; j++) d->gy[j] = tg_diff_normal(&state);
+}
+
+void tg_diff_fail(tg_diff *d, const char *cause, const char *format, ...) {
+    tg_gradcheck_result *r = d->result;
+    if (r->failed) return;
+    r->failed = true;
+    r->cause = cause;
+    int n = snprintf(r->report, sizeof r->report, "%s: ", d->name);
+    if (n < 0 || (size_t)n >= sizeof r->report) return;
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(r->report + n, sizeof r->report - (size_t)n, format, ap);
+    va_end(ap);
+}
+
+/* ---- Slopes ---- */
+
+/* Half a unit in the last place of 1: what rounding a result to nearest may move it, of its magnitude. */
+#define ROUNDING 0x1p-53
+
+tg_status tg_diff_change(tg_diff *d, int part, int64_t i, double s, tg_change *out) {
+    const tg_diff_part *p = &d->parts[part];
+    if (i >= 0) {
+        d->x[p->at + i] = d->origin[p->at + i] + s;
+    } else {
+        for (int64_t k = p->at; k < p->at + p->n; k++) d->x[k] = d->origin[k] + s * d->direction[k];
+    }
+    tg_status status = d->value(d, part, d->moved);
+    memcpy(d->x + p->at, d->origin + p->at, (size_t)p->n * sizeof *d->x);
+    double sum = 0, lost = 0; /* Kahan's: a sum over many outputs must not drown one coordinate's change */
+    out->noise = 0;
+    for (int64_t j = 0; j < d->m; j++) {
+        double term = d->gy[j] * (d->moved[j] - d->y[j]) - lost, next = sum + term;
+        if (d->moved[j] != d->y[j]) d->weight[j] = fabs(d->gy[j]);
+        out->noise += ROUNDING * d->weight[j] * (fabs(d->moved[j]) + fabs(d->y[j])) / 2;
+        lost = next - sum - term;
+        sum = next;
+    }
+    out->sum = sum;
+    return status;
+}
+
+/* Each step is taken when a window first wants it. */
+typedef struct ladder {
+    tg_diff *d;
+    int part;
+    int64_t i;
+    double h;
+    struct {
+        bool there;
+        double central, jump, noise; /* jump: between the one-sided differences */
+    } rung[RUNGS];
+} ladder;
+
+static tg_status climb(ladder *l, int k) {
+    double s = ldexp(l->h, k);
+    tg_change up, down;
+    if (l->rung[k + MOST_DOWN].there) return TG_OK;
+    tg_status status = tg_diff_change(l->d, l->part, l->i, s, &up);
+    if (status == TG_OK) status = tg_diff_change(l->d, l->part, l->i, -s, &down);
+    if (status != TG_OK) return status;
+    l->rung[k + MOST_DOWN].there = true;
+    l->rung[k + MOST_DOWN].central = (up.sum - down.sum) / (2 * s);
+    l->rung[k + MOST_DOWN].jump = (up.sum + down.sum) / s;
+    l->rung[k + MOST_DOWN].noise = (up.noise + down.noise) / (2 * s);
+    return TG_OK;
+}
+
+static double tolerance_at(const tg_diff *d, double value) { return d->atol + d->rtol * fabs(value); }
+
+/* The slope by steps s, 2s and 4s, where s = h 2^k. For a smooth f the jump J(s) shrinks as s does, so that
+ * 2 J(s) - J(2s) is next to nothing; at a kink it stays, and is the same for s as for 2s. */
+static tg_status window(ladder *l, int k, tg_slope *out) {
+    for (int j = k + 2; j >= k; j--) { /* the largest first: what it moves has its noise in all */
+        tg_status status = climb(l, j);
+        if (status != TG_OK) return status;
+    }
+    const double c[3] = {l->rung[k + MOST_DOWN].central, l->rung[k + 1 + MOST_DOWN].central,
+                         l->rung[k + 2 + MOST_DOWN].central};
+    const double jump[3] = {l->rung[k + MOST_DOWN].jump, l->rung[k + 1 + MOST_DOWN].jump,
+                            l->rung[k + 2 + MOST_DOWN].jump};
+    double once = (4 * c[0] - c[1]) / 3, coarse = (4 * c[1] - c[2]) / 3, noise = l->rung[k + MOST_DOWN].noise;
+    /* J tells of noise by itself: of s f2 + s^3 f4 / 12 + .., with even derivatives of f, this leaves s^5 alone. */
+    double even = (2 * jump[0] - jump[1]) - (2 * jump[1] - jump[2]) / 8;
+    out->step = ldexp(l->h, k);
+    out->value = once + (once - coarse) / 15;
+    out->noise = 2 * noise;
+    out->error = fabs(out->value - once) + fabs(even) + out->noise;
+    if (!isfinite(out->error)) out->error = INFINITY;
+    double bound = tolerance_at(l->d, out->value) + 20 * noise;
+    double stays = fabs(2 * jump[0] - jump[1]), stayed = fabs(2 * jump[1] - jump[2]);
+    out->kink = stays > bound || stayed > bound;
+    /* What jumps otherwise at each step is no kink but noise, or something near that the steps have across. */
+    double most = fmax(stays, stayed), changes = fabs(2 * jump[0] - 3 * jump[1] + jump[2]);
+    out->torn = out->kink && !(changes <= bound + 0.25 * most) ? most : 0;
+    return TG_OK;
+}
+
+static bool good(const tg_diff *d, const tg_slope *s) {
+    return !s->kink && s->error <= 0.05 * tolerance_at(d, s->value);
+}
+
+/* Takes the window at k where it is better than what out has. */
+static tg_status try_window(ladder *l, int k, tg_slope *out, tg_slope *last) {
+    tg_status status = window(l, k, last);
+    if (status == TG_OK && ((out->kink && !last->kink) || (out->kink == last->kink && last->error < out->error)))
+        *out = *last;
+    return status;
+}
+
+/* Large steps give the most digits of a smooth function, small ones see past what is near: so they shrink while that
+ * helps; what is then still in the noise gets larger ones. */
+static tg_status best_window(ladder *l, tg_slope *out) {
+    tg_slope last;
+    tg_status status = window(l, 0, out);
+    for (int k = -1; k > -l->d->tries && status == TG_OK && !good(l->d, out); k--) {
+        status = try_window(l, k, out, &last);
+        if (!last.kink && !out->kink && last.error > 16 * out->error) break;
+    }
+    for (int k = 1; l->d->tries > 1 && k <= MOST_UP && status == TG_OK && !out->kink && !good(l->d, out); k++)
+        status = try_window(l, k, out, &last);
+    return status;
+}
+
+/* A power of two, so that x + h is exact. */
+static double power_of_two(double h) { return exp2(round(log2(h))); }
+
+tg_status tg_diff_window(tg_diff *d, int part, int64_t i, double h, tg_slope *out) {
+    ladder l = {.d = d, .part = part, .i = i, .h = h};
+    return window(&l, 0, out);
+}
+
+/* The slope, with the noise of the outputs that have a weight, or get one on the way. */
+static tg_status measure(tg_diff *d, int part, int64_t i, double size, tg_slope *out) {
+    ladder l = {.d = d, .part = part, .i = i, .h = power_of_two(d->eps * (size > 1 ? size : 1))};
+    tg_status status = best_window(&l, out);
+    /* Beside a place where f ends or has a kink, a step that is small even to a small x. */
+    if (status == TG_OK && d->tries > 1 && size > 0 && size < 0x1p-6 && !good(d, out)) {
+        double near = power_of_two(d->eps * size);
+        tg_slope s;
+        if (near > 0) status = tg_diff_window(d, part, i, near, &s);
+        if (near > 0 && status == TG_OK && !s.kink && s.error <= tolerance_at(d, s.value)) *out = s;
+    }
+    if (status == TG_OK && out->kink && out->torn != 0) {
+        out->kink = false;
+        out->error = isfinite(out->torn) ? out->error + out->torn : INFINITY;
+    }
+    return status;
+}
+
+/* ---- What is lost in rounding ---- */
+
+/* What rounding may move the sum of the outputs that have not moved. */
+static double hidden(const tg_diff *d) {
+    double sum = 0;
+    for (int64_t j = 0; j < d->m; j++)
+        if (d->weight[j] == 0) sum += 2 * ROUNDING * fabs(d->gy[j] * d->y[j]);
+    return sum;
+}
+
+/* Whether by backward the outputs that have not moved depend on the coordinate or direction. */
+static tg_status claims(tg_diff *d, int part, int64_t i, bool *depends) {
+    const tg_diff_part *p = &d->parts[part];
+    double sum = 0;
+    for (int64_t j = 0; j < d->m; j++) d->moved[j] = d->weight[j] == 0 ? d->gy[j] : 0;
+    tg_status status = d->gradient(d, d->moved, d->claim);
+    for (int64_t k = 0; k < p->n && i < 0; k++) sum += fabs(d->direction[k + p->at] * d->claim[k + p->at]);
+    *depends = i >= 0 ? d->claim[p->at + i] != 0 : sum != 0;
+    return status;
+}
+
+/* An output that no step has moved does not depend on the coordinate, as a rule: its rounding then adds nothing. But
+ * where it is so large that it could hide a change, it is looked at from further off, and what moves there depends on
+ * it; and so does, by backward's word, what does not: that can be neither confirmed nor refuted. */
+static tg_status unhide(tg_diff *d, int part, int64_t i, double size, bool *found) {
+    double before = hidden(d);
+    tg_change c;
+    tg_status status = tg_diff_change(d, part, i, size, &c);
+    if (status == TG_OK) status = tg_diff_change(d, part, i, -size, &c);
+    bool depends = false;
+    if (status == TG_OK && hidden(d) > 0) status = claims(d, part, i, &depends);
+    for (int64_t j = 0; j < d->m && depends; j++) d->weight[j] = fabs(d->gy[j]);
+    *found = hidden(d) < before;
+    return status;
+}
+
+tg_status tg_diff_slope(tg_diff *d, int part, int64_t i, tg_slope *out) {
+    double size = i >= 0 ? fabs(d->x[d->parts[part].at + i]) : 1;
+    bool found = false;
+    memset(d->weight, 0, (size_t)d->m * sizeof *d->weight);
+    tg_status status = measure(d, part, i, size, out);
+    if (status != TG_OK || !(hidden(d) / out->step > 0.05 * tolerance_at(d, out->value))) return status;
+    status = unhide(d, part, i, size > 1 ? size : 1, &found);
+    return status == TG_OK && found ? measure(d, part, i, size, out) : status;
+}

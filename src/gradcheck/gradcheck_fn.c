@@ -1,0 +1,111 @@
+/* tg_gradcheck_fn: a plain C function over doubles and its gradient. No context, so its memory is the C library's. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gradcheck/difference.h"
+
+typedef struct plain {
+    tg_diff d;
+    tg_plain_fn fn;
+    tg_plain_grad grad;
+    void *state;
+    tg_diff_part part;
+} plain;
+
+static tg_status value(tg_diff *d, int moved, double *y) {
+    const plain *p = d->self;
+    (void)moved;
+    p->fn(p->state, d->x, d->n, y, d->m);
+    return TG_OK;
+}
+
+static tg_status gradient_for(tg_diff *d, const double *gy, double *gx) {
+    const plain *p = d->self;
+    for (int64_t i = 0; i < d->n; i++) gx[i] = NAN;
+    p->grad(p->state, d->x, d->n, gy, d->m, gx);
+    return TG_OK;
+}
+
+/* The gradient, written over NaN. The direction is not used yet: it receives it. */
+static double *gradient(plain *p, const double *gy) {
+    gradient_for(&p->d, gy, p->d.direction);
+    return p->d.direction;
+}
+
+static bool same_bits(const double *a, const double *b, int64_t n) {
+    return n == 0 || !memcmp(a, b, (size_t)n * sizeof *a);
+}
+
+static void check_extras(plain *p) {
+    tg_diff *d = &p->d;
+    value(d, -1, d->y);
+    value(d, -1, d->moved);
+    if (!same_bits(d->y, d->moved, d->m))
+        tg_diff_fail(d, "unsteady", "two calls with the same x give different results");
+    if (!same_bits(gradient(p, d->gy), d->gx, d->n))
+        tg_diff_fail(d, "unsteady", "a second backward gives a different gradient");
+    if (!isfinite(tg_diff_largest(d->gx, d->n))) return; /* the comparison with differences says more */
+    memset(d->moved, 0, (size_t)d->m * sizeof *d->moved);
+    const double *zero = gradient(p, d->moved);
+    for (int64_t i = 0; i < d->n; i++)
+        if (zero[i] != 0) {
+            tg_diff_fail(d, "zeros", "x, element [%lld]: a cotangent of zeros gives the gradient %g, expected 0",
+                         (long long)i, zero[i]);
+            return;
+        }
+}
+
+static bool kept(plain *p, const double *x) {
+    if (same_bits(p->d.x, x, p->d.n)) return true;
+    tg_diff_fail(&p->d, "writes", "the function or its backward writes into x");
+    return false;
+}
+
+static void check(plain *p, const double *x) {
+    tg_diff *d = &p->d;
+    memcpy(d->x, x, (size_t)d->n * sizeof *x);
+    tg_diff_cotangent(d);
+    memcpy(d->gx, gradient(p, d->gy), (size_t)d->n * sizeof *x);
+    if (!kept(p, x)) return;
+    if (d->extras) check_extras(p);
+    if (kept(p, x)) tg_diff_compare(d);
+}
+
+/* What is wrong with the arguments, or NULL. */
+static const char *refused(plain *p, const double *x, int64_t n, int64_t m, const tg_gradcheck_opts *opts) {
+    const char *what;
+    if (!p->fn || !p->grad) return "the function or its gradient is NULL";
+    if (n < 0 || m < 0 || (n && !x)) return "expected n and m of 0 or more, and x";
+    if (!tg_diff_options(&p->d, opts, &what)) return what;
+    return p->d.taped ? "taped: a plain function has no taped ops; tg_gradcheck has" : NULL;
+}
+
+tg_status tg_gradcheck_fn(tg_plain_fn fn, tg_plain_grad grad, void *state, const double *x, int64_t n, int64_t m,
+                          const tg_gradcheck_opts *opts, tg_gradcheck_result *result) {
+    if (!result) return TG_ERR_ARGUMENT;
+    *result = (tg_gradcheck_result){.size = sizeof *result};
+    plain p = {
+        .d = {.value = value, .gradient = gradient_for, .n = n, .m = m, .n_parts = 1, .result = result},
+        .fn = fn, .grad = grad, .state = state};
+    p.part = (tg_diff_part){.n = n, .shape = {.ndim = 1, .dim = {n}}, .name = "x"};
+    p.d.parts = &p.part;
+    p.d.self = &p;
+    const char *what = refused(&p, x, n, m, opts);
+    if (what) {
+        snprintf(result->report, sizeof result->report, "tg_gradcheck_fn: %s", what);
+        return TG_ERR_ARGUMENT;
+    }
+    int64_t room = tg_diff_room(&p.d);
+    double *arrays = room < 0 ? NULL : calloc((size_t)room + 1, sizeof *arrays);
+    if (!arrays) {
+        snprintf(result->report, sizeof result->report, "tg_gradcheck_fn: no memory for %lld inputs and %lld outputs",
+                 (long long)n, (long long)m);
+        return TG_ERR_MEMORY;
+    }
+    tg_diff_arrays(&p.d, arrays);
+    check(&p, x);
+    free(arrays);
+    return result->failed ? TG_ERR_GRADIENT : TG_OK;
+}

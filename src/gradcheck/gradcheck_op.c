@@ -1,0 +1,95 @@
+/* tg_gradcheck_op: one sample of an op. */
+#include <stdio.h>
+
+#include "gradcheck/gradcheck.h"
+#include "catalog/samples.h"
+
+/* In the op table's smooth range differences give ten digits. */
+static void registry_options(tg_diff *d, const tg_sample *s, const tg_gradcheck_opts *given) {
+    tg_gradcheck_opts o = {0};
+    if (given) memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
+    if (o.rtol == 0) d->rtol = s->rtol != 0 ? s->rtol : 1e-6;
+    if (o.atol == 0) d->atol = 1e-3 * d->rtol;
+}
+
+/* How many outputs the sample has, of which an op that decides itself tells nobody before. */
+static int count_outputs(tg_case *c, tg_tape *t, bool *differentiable) {
+    tg_tensor *out[TG_CASE_OUTPUTS];
+    int n = 0;
+    tg_rng rng = c->ctx->rng;
+    *differentiable = false;
+    if (tg_case_run(c, t, c->in, c->n_in, out, c->n_out) == TG_OK)
+        for (; n < c->n_out && out[n]; n++) *differentiable |= out[n]->dtype == TG_F64 && tg_requires_grad(out[n]);
+    c->ctx->rng = rng;
+    tg_tape_reset(t);
+    return n;
+}
+
+static tg_status check(tg_check_run *r, tg_case *c) {
+    bool differentiable = false;
+    r->n_out = count_outputs(c, r->t, &differentiable);
+    TG_TRY(r->ctx->status);
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i] && c->in[i]->dtype == TG_F64 && tg_requires_grad(c->in[i]))
+            return differentiable ? tg_check_tensors(r) : TG_OK;
+    return TG_OK;
+}
+
+/* The sample is right where its call is refused as it says. */
+static tg_status check_refused(tg_check_run *r, tg_case *c) {
+    tg_ctx *ctx = r->ctx;
+    tg_tensor *out[TG_CASE_OUTPUTS];
+    tg_case_run(c, r->t, c->in, c->n_in, out, c->n_out);
+    tg_status got = tg_ctx_status(ctx), wanted = c->sample->refused;
+    if (got == wanted)
+        tg_ctx_clear(ctx);
+    else if (got == TG_OK)
+        tg_diff_fail(&r->d, "unknown", "the call is accepted, expected it to be refused with %s",
+                     tg_status_name(wanted));
+    if (got != TG_OK || !r->d.result->failed) return tg_ctx_status(ctx);
+    return tg_fail(ctx, TG_ERR_GRADIENT, "%s", r->d.result->report);
+}
+
+/* Differences are taken on row-major copies: elements that share memory cannot move apart. */
+static tg_status check_sample(tg_check_run *r, const tg_op *op, int sample) {
+    tg_case_opts o = {.dtype = TG_F64, .seed = r->d.seed + 1};
+    tg_case c, rows;
+    TG_TRY(tg_case_open(&c, r->ctx, op, sample, &o));
+    o.rows = true;
+    tg_status s = tg_case_open(&rows, r->ctx, op, sample, &o);
+    r->t = tg_tape_new(r->ctx);
+    r->fn = tg_case_run;
+    r->state = &c;
+    r->in = c.in;
+    r->at = rows.in;
+    r->n_in = c.n_in;
+    if (s == TG_OK) s = c.sample->refused ? check_refused(r, &c) : check(r, &c);
+    tg_tape_free(r->t);
+    tg_case_close(&rows);
+    tg_case_close(&c);
+    return s;
+}
+
+tg_status tg_gradcheck_op(tg_ctx *ctx, const tg_op *op, int sample, const tg_gradcheck_opts *opts,
+                          tg_gradcheck_result *result) {
+    tg_gradcheck_result own;
+    if (!result) result = &own;
+    *result = (tg_gradcheck_result){.size = sizeof *result};
+    if (!tg_ok(ctx)) return ctx ? tg_ctx_status(ctx) : TG_ERR_ARGUMENT;
+    const tg_sample *s = tg_sample_at(op, sample);
+    if (!s)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gradcheck_op: %s has no sample %d", op ? op->name : "NULL", sample);
+    if (s->ranks > 1)
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_gradcheck_op: sample %d of %s is for %d ranks", sample, op->name,
+                       s->ranks);
+    tg_check_run r = {.d = {.result = result}, .ctx = ctx};
+    const char *what;
+    char name[160];
+    if (!tg_diff_options(&r.d, opts, &what)) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gradcheck_op: %s", what);
+    registry_options(&r.d, s, opts);
+    if (!opts || !opts->name) {
+        snprintf(name, sizeof name, "%s (%s)", op->name, s->note ? s->note : "");
+        r.d.name = name;
+    }
+    return check_sample(&r, op, sample);
+}

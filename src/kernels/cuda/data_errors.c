@@ -1,0 +1,76 @@
+/* The device's error word: errors in data that kernels find, and how the host comes to know of them. */
+#include "core/core.h"
+#include "kernels/cuda/graphs.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/cuda/streams.h"
+
+enum { CALLS = 1024, POSITION_BITS = 40 };
+static const unsigned long long none = ~0ull, positions = (1ull << POSITION_BITS) - 1;
+static const unsigned long long numbers = ~0ull >> POSITION_BITS >> 1; /* of calls: then they begin anew */
+
+tg_status tg_cuda_fault_open(tg_cuda *c) {
+    tg_ctx *ctx = c->ctx;
+    c->names = tg_host_alloc(ctx, CALLS * sizeof *c->names);
+    if (!c->names) return ctx->status;
+    TG_TRY(tg_cuda_check(ctx, cudaMalloc((void **)&c->fault, sizeof *c->fault), "cudaMalloc"));
+    TG_TRY(tg_cuda_check(ctx, cudaMallocHost((void **)&c->seen, sizeof *c->seen), "cudaMallocHost"));
+    TG_TRY(tg_cuda_event_new(ctx, &c->fetched));
+    *c->seen = none;
+    return tg_cuda_check(ctx, cudaMemsetAsync(c->fault, 0xff, sizeof *c->fault, c->compute), "cudaMemsetAsync");
+}
+
+void tg_cuda_fault_close(tg_cuda *c) {
+    if (c->fetched) cudaEventDestroy(c->fetched);
+    if (c->seen) cudaFreeHost(c->seen);
+    if (c->fault) cudaFree(c->fault);
+    tg_host_free(c->ctx, c->names, CALLS * sizeof *c->names);
+}
+
+tg_cuda_fault tg_cuda_fault_for(tg_ctx *ctx, const char *slot) {
+    tg_cuda *c = tg_cuda_of(ctx);
+    unsigned long long call = c->calls++ & numbers;
+    tg_cuda_call name = {slot, ctx->running, ctx->running_site};
+    c->names[call % CALLS] = name;
+    if (c->capturing) tg_cuda_graph_call(c, call, &name);
+    return (tg_cuda_fault){c->fault, call};
+}
+
+/* A graph's calls have the numbers of when it was captured. NULL: too long ago. */
+static const tg_cuda_call *name_of(const tg_cuda *c, unsigned long long call) {
+    const tg_cuda_call *of = tg_cuda_graph_name(c, call);
+    if (of) return of;
+    return ((c->calls - call) & numbers) <= CALLS ? &c->names[call % CALLS] : NULL;
+}
+
+tg_status tg_cuda_fault_fetch(tg_cuda *c) {
+    TG_TRY(tg_cuda_check(c->ctx,
+                         cudaMemcpyAsync(c->seen, c->fault, sizeof *c->seen, cudaMemcpyDeviceToHost, c->compute),
+                         "cudaMemcpyAsync"));
+    c->unmarked = true;
+    TG_TRY(tg_cuda_check(c->ctx, cudaEventRecord(c->fetched, c->compute), "cudaEventRecord"));
+    c->unmarked = false;
+    return TG_OK;
+}
+
+/* The word is free again for the next error, once this one has been told. */
+tg_status tg_cuda_fault_tell(tg_cuda *c) {
+    unsigned long long word = *c->seen, call = word >> POSITION_BITS;
+    if (TG_LIKELY(word == none)) return TG_OK;
+    *c->seen = none;
+    const tg_cuda_call *of = name_of(c, call);
+    char where[256] = "";
+    if (of && of->site) tg_describe_site(of->site, where, sizeof where);
+    TG_TRY(tg_cuda_check(c->ctx, cudaMemsetAsync(c->fault, 0xff, sizeof *c->fault, c->compute), "cudaMemsetAsync"));
+    return tg_fail(c->ctx, TG_ERR_DATA,
+                   "%s: an index is out of range, at position %llu (found on the device by %s%s%s)",
+                   of && of->op ? of->op : "an op", word & positions, of ? of->slot : "an earlier call",
+                   *where ? "; called from " : "", where);
+}
+
+tg_status tg_cuda_poll(tg_ctx *ctx) {
+    tg_cuda *c = tg_cuda_of(ctx);
+    if (c->capturing) return TG_OK; /* each replay does it */
+    TG_TRY(c->unmarked ? tg_cuda_await_stream(c, c->compute) : tg_cuda_await(c, c->fetched));
+    TG_TRY(tg_cuda_fault_tell(c));
+    return tg_cuda_fault_fetch(c);
+}

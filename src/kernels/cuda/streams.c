@@ -1,0 +1,125 @@
+/* Order: events between streams, and the one place where the host waits for the device. */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <time.h>
+
+#include "core/capture.h"
+#include "base/os.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/cuda/streams.h"
+
+/* ---- Waiting ---- */
+
+static void rest(int round) {
+    enum { YIELDS = 1000 };
+    struct timespec nap = {.tv_nsec = 50000};
+    if (round < YIELDS)
+        sched_yield();
+    else
+        nanosleep(&nap, NULL);
+}
+
+static tg_status look(tg_cuda *c, double waited) {
+    for (tg_cuda_watch *w = c->watches, *next; w; w = next) {
+        next = w->next;
+        TG_TRY(w->look(w, waited));
+    }
+    return TG_OK;
+}
+
+/* Those who watch have ended what kept the device busy: what reads or writes the host's memory comes to an end. */
+static void drain(cudaEvent_t e) {
+    const double patience = 5;
+    double since = tg_system_now();
+    for (int i = 0; tg_cuda_answer(cudaEventQuery(e)) == cudaErrorNotReady && tg_system_now() - since < patience; i++)
+        rest(i);
+}
+
+static tg_status await_with_others(tg_cuda *c, cudaEvent_t e) {
+    double since = tg_system_now();
+    tg_status s = TG_OK;
+    for (int round = 0; s == TG_OK; round++) {
+        cudaError_t answer = tg_cuda_answer(cudaEventQuery(e));
+        if (answer != cudaErrorNotReady) {
+            s = tg_cuda_check(c->ctx, answer, "cudaEventQuery");
+            look(c, -1);
+            return s;
+        }
+        s = look(c, tg_system_now() - since);
+        rest(round);
+    }
+    drain(e);
+    return s;
+}
+
+tg_status tg_cuda_await(tg_cuda *c, cudaEvent_t e) {
+    if (c->watches) return await_with_others(c, e);
+    return tg_cuda_check(c->ctx, cudaEventSynchronize(e), "cudaEventSynchronize");
+}
+
+tg_status tg_cuda_await_stream(tg_cuda *c, cudaStream_t stream) {
+    TG_TRY(tg_cuda_check(c->ctx, cudaEventRecord(c->reached, stream), "cudaEventRecord"));
+    return tg_cuda_await(c, c->reached);
+}
+
+void tg_cuda_watch_begin(tg_cuda *c, tg_cuda_watch *w) {
+    w->next = c->watches;
+    c->watches = w;
+}
+
+void tg_cuda_watch_end(tg_cuda *c, tg_cuda_watch *w) {
+    for (tg_cuda_watch **at = &c->watches; *at; at = &(*at)->next)
+        if (*at == w) {
+            *at = w->next;
+            return;
+        }
+}
+
+/* ---- Events ---- */
+
+tg_status tg_cuda_event_new(tg_ctx *ctx, cudaEvent_t *e) {
+    return tg_cuda_check(ctx, cudaEventCreateWithFlags(e, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+}
+
+tg_status tg_cuda_follow(tg_ctx *ctx, cudaStream_t first, cudaEvent_t e, cudaStream_t then) {
+    TG_TRY(tg_cuda_check(ctx, cudaEventRecord(e, first), "cudaEventRecord"));
+    return tg_cuda_check(ctx, cudaStreamWaitEvent(then, e, 0), "cudaStreamWaitEvent");
+}
+
+/* ---- The slots ---- */
+
+tg_status tg_cuda_sync(tg_ctx *ctx) {
+    tg_cuda *c = tg_cuda_of(ctx);
+    TG_TRY(tg_capture_refuse(ctx, NULL, TG_CAPTURE_WAIT, NULL));
+    TG_TRY(tg_cuda_fault_fetch(c));
+    TG_TRY(tg_cuda_await(c, c->fetched));
+    return tg_cuda_fault_tell(c);
+}
+
+tg_status tg_cuda_event_record(tg_ctx *ctx, void **event) {
+    if (!*event) {
+        cudaEvent_t e;
+        TG_TRY(tg_cuda_event_new(ctx, &e));
+        *event = e;
+    }
+    return tg_cuda_check(ctx, cudaEventRecord(*event, tg_cuda_of(ctx)->compute), "cudaEventRecord");
+}
+
+tg_status tg_cuda_event_wait(tg_ctx *ctx, void *event) {
+    return tg_cuda_check(ctx, cudaStreamWaitEvent(tg_cuda_of(ctx)->compute, event, 0), "cudaStreamWaitEvent");
+}
+
+void tg_cuda_event_free(tg_ctx *ctx, void *event) {
+    (void)ctx;
+    if (event) cudaEventDestroy(event);
+}
+
+bool tg_cuda_event_test(tg_ctx *ctx, void *event) {
+    (void)ctx;
+    return tg_cuda_answer(cudaEventQuery(event)) != cudaErrorNotReady;
+}
+
+tg_status tg_cuda_event_await(tg_ctx *ctx, void *event) {
+    TG_TRY(tg_capture_refuse(ctx, NULL, TG_CAPTURE_WAIT, NULL));
+    return tg_cuda_await(tg_cuda_of(ctx), event);
+}

@@ -1,0 +1,429 @@
+/* The GPT language model: embedding, transformer layers, last norm, output. */
+#include <math.h>
+#include <stdio.h>
+
+#include "tape/tape.h"
+#include "models/gpt.h"
+#include "comm/comm.h"
+
+/* One layer as a function of tensors, for recomputation and scopes: by its name, for its owner may free it. */
+typedef struct layer_fn {
+    tg_module *gpt;
+    char name[24];
+} layer_fn;
+
+typedef struct gpt_state {
+    tg_ctx *ctx;
+    tg_gpt_config c;
+    size_t bytes;
+    layer_fn layer[];
+} gpt_state;
+
+static gpt_state *state_of(const tg_module *gpt) { return gpt->state; }
+
+static void gpt_free(void *state) {
+    gpt_state *s = state;
+    tg_host_free(s->ctx, s, s->bytes);
+}
+
+static tg_tensor *gpt_forward(tg_module *m, tg_tape *t, tg_tensor *x) { return tg_gpt_logits(m, t, x); }
+
+static const tg_module_ops gpt_ops = {
+    .size = sizeof(tg_module_ops), .kind = "gpt", .forward = gpt_forward, .free = gpt_free};
+static const tg_module_ops list_ops = {.size = sizeof(tg_module_ops), .kind = "list"};
+
+/* ---- Config ---- */
+
+static tg_status positive(tg_ctx *ctx, const char *name, int64_t v) {
+    const int64_t most = ((int64_t)1 << 40) - 1;
+    if (v > 0 && v <= most) return TG_OK;
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %s is %lld, expected 1 to %lld", name, (long long)v,
+                   (long long)most);
+}
+
+static tg_status check_parallel(tg_ctx *ctx, const tg_gpt_config *c) {
+    int tp = tg_gpt_tp(c);
+    if ((unsigned)c->recompute > TG_GPT_DISTRIBUTED)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: recompute is %d, expected TG_GPT_KEEP to TG_GPT_DISTRIBUTED",
+                       (int)c->recompute);
+    if ((unsigned)c->wgrad > TG_WGRAD_DEFERRED)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: wgrad is %d, expected TG_WGRAD_FUSED, _PLAIN or _DEFERRED",
+                       (int)c->wgrad);
+    if (c->parallel && tg_parallel_ctx(c->parallel) != ctx)
+        return tg_fail(ctx, TG_ERR_HANDLE, "tg_gpt_new: the tg_parallel is of another context");
+    if (c->heads % tp)
+        return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_new: %lld heads are not divisible by tp = %d", (long long)c->heads,
+                       tp);
+    if (c->kv_heads < tp ? tp % c->kv_heads : c->kv_heads % tp)
+        return tg_fail(ctx, TG_ERR_SHAPE,
+                       "tg_gpt_new: %lld key-value heads and tp = %d: one must be divisible by the other",
+                       (long long)c->kv_heads, tp);
+    if (c->ffn % tp)
+        return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_new: ffn %lld is not divisible by tp = %d", (long long)c->ffn, tp);
+    return TG_OK;
+}
+
+int64_t tg_gpt_rows(const tg_gpt_config *c) {
+    int64_t unit = 128 * (int64_t)tg_gpt_tp(c);
+    return tg_gpt_tp(c) == 1 ? c->vocab : (c->vocab + unit - 1) / unit * unit;
+}
+
+tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
+    TG_TRY(positive(ctx, "vocab", c->vocab));
+    TG_TRY(positive(ctx, "layers", c->layers));
+    TG_TRY(positive(ctx, "heads", c->heads));
+    TG_TRY(positive(ctx, "hidden", c->hidden));
+    TG_TRY(positive(ctx, "positions", c->positions));
+    bool gpt2 = c->arch == TG_GPT2;
+    if (!gpt2 && c->arch != TG_LLAMA)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: arch %d, expected TG_GPT2 or TG_LLAMA", (int)c->arch);
+    if (!c->head_dim && c->hidden % c->heads)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: hidden %lld is not a multiple of %lld heads; give head_dim",
+                       (long long)c->hidden, (long long)c->heads);
+    if (!c->head_dim) c->head_dim = c->hidden / c->heads;
+    if (!c->kv_heads) c->kv_heads = c->heads;
+    if (!c->ffn) c->ffn = gpt2 ? 4 * c->hidden : (8 * c->hidden / 3 + 63) / 64 * 64;
+    if (c->norm_eps == 0) c->norm_eps = gpt2 ? 1e-5 : 1e-6;
+    if (c->rope_base == 0) c->rope_base = 10000;
+    if (c->init_std == 0) c->init_std = 0.02;
+    TG_TRY(positive(ctx, "head_dim", c->head_dim));
+    TG_TRY(positive(ctx, "ffn", c->ffn));
+    if (c->head_dim >= ((int64_t)1 << 40) / c->heads)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %lld heads of %lld are too large", (long long)c->heads,
+                       (long long)c->head_dim);
+    if (c->kv_heads < 0 || c->heads % c->kv_heads)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %lld heads are not a multiple of %lld key-value heads",
+                       (long long)c->heads, (long long)c->kv_heads);
+    if (gpt2 && (c->kv_heads != c->heads || c->head_dim * c->heads != c->hidden))
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_gpt_new: %lld key-value heads of %lld; GPT-2 has %lld of hidden / heads, as its files do",
+                       (long long)c->kv_heads, (long long)c->head_dim, (long long)c->heads);
+    if (!gpt2 && c->dropout > 0)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: dropout %g; Llama has none", c->dropout);
+    TG_TRY(check_parallel(ctx, c));
+    if (!gpt2 && c->head_dim % 2)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: head_dim %lld is odd; rotary positions need pairs",
+                       (long long)c->head_dim);
+    if (!(c->dropout >= 0 && c->dropout < 1) || !(c->norm_eps > 0) || !(c->init_std > 0) || !(c->rope_base > 0) ||
+        !isfinite(c->norm_eps + c->init_std + c->rope_base))
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_gpt_new: dropout %g, norm_eps %g, init_std %g, rope_base %g; expected dropout in [0, 1), "
+                       "the others positive and finite",
+                       c->dropout, c->norm_eps, c->init_std, c->rope_base);
+    return TG_OK;
+}
+
+const tg_gpt_config *tg_gpt_config_of(const tg_module *gpt) {
+    return gpt && gpt->ops == &gpt_ops ? &state_of(gpt)->c : NULL;
+}
+
+/* ---- Making ---- */
+
+static tg_module *layer_list(tg_module *gpt) {
+    gpt_state *s = state_of(gpt);
+    tg_module *list = tg_module_new(s->ctx, &list_ops, NULL);
+    for (int64_t i = 0; i < s->c.layers && tg_module_ok(list); i++) {
+        s->layer[i].gpt = gpt;
+        snprintf(s->layer[i].name, sizeof s->layer[i].name, "%lld", (long long)i);
+        tg_module_add_child(list, s->layer[i].name, tg_nn_transformer_layer(s->ctx, &s->c));
+    }
+    return list;
+}
+
+/* The embedding, of which each tp rank has its rows of the padded vocabulary. */
+static tg_module *word_embedding(tg_ctx *ctx, const tg_gpt_config *c) {
+    if (tg_gpt_tp(c) == 1) return tg_nn_embedding(ctx, c->vocab, c->hidden, c->init_std);
+    return tg_nn_padded_embedding(c->parallel, c->vocab, tg_gpt_rows(c), c->hidden, c->init_std, NULL);
+}
+
+static void fill_gpt2(tg_module *gpt, tg_module *body) {
+    const tg_gpt_config *c = &state_of(gpt)->c;
+    tg_ctx *ctx = gpt->ctx;
+    tg_module_add_child(body, "wte", word_embedding(ctx, c));
+    tg_module_add_child(body, "wpe", tg_nn_embedding(ctx, c->positions, c->hidden, c->init_std));
+    tg_module_add_child(body, "h", layer_list(gpt));
+    tg_module_add_child(body, "ln_f", tg_nn_layer_norm(ctx, c->hidden, c->norm_eps));
+}
+
+static void fill_llama(tg_module *gpt, tg_module *body) {
+    const tg_gpt_config *c = &state_of(gpt)->c;
+    tg_ctx *ctx = gpt->ctx;
+    tg_module_add_child(body, "embed_tokens", word_embedding(ctx, c));
+    tg_module_add_child(body, "layers", layer_list(gpt));
+    tg_module_add_child(body, "norm", tg_nn_rms_norm(ctx, c->hidden, c->norm_eps));
+}
+
+static bool is_tied(const tg_gpt_config *c) { return c->arch == TG_GPT2 ? !c->untied : c->tied; }
+
+static tg_module *empty_gpt(tg_ctx *ctx, const tg_gpt_config *given) {
+    tg_gpt_config c;
+    if (!tg_ok(ctx)) return NULL;
+    if (!given) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: the config is NULL");
+    tg_options(ctx, &c, sizeof c, given, "tg_gpt_new: the config");
+    c.size = sizeof c;
+    if (ctx->status != TG_OK || tg_gpt_complete(ctx, &c) != TG_OK) return NULL;
+    size_t bytes = sizeof(gpt_state) + (size_t)c.layers * sizeof(layer_fn);
+    gpt_state *s = tg_host_alloc(ctx, bytes);
+    if (!s) return NULL;
+    s->ctx = ctx;
+    s->c = c;
+    s->bytes = bytes;
+    return tg_module_new(ctx, &gpt_ops, s);
+}
+
+static tg_module *output_matrix(tg_ctx *ctx, const tg_gpt_config *c) {
+    if (tg_gpt_tp(c) == 1) return tg_nn_linear(ctx, c->hidden, c->vocab, false, c->init_std);
+    return tg_nn_padded_embedding(c->parallel, c->vocab, tg_gpt_rows(c), c->hidden, c->init_std, NULL);
+}
+
+tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *given) {
+    tg_module *m = empty_gpt(ctx, given);
+    if (!tg_module_ok(m)) return m ? m : tg_module_new(NULL, &gpt_ops, NULL);
+    const tg_gpt_config *c = &state_of(m)->c;
+    tg_module *body = tg_module_new(ctx, &list_ops, NULL);
+    c->arch == TG_GPT2 ? fill_gpt2(m, body) : fill_llama(m, body);
+    tg_module_add_child(m, c->arch == TG_GPT2 ? "transformer" : "model", body);
+    if (!is_tied(c)) tg_module_add_child(m, "lm_head", output_matrix(ctx, c));
+    if (tg_module_ok(m) && (!c->parallel || tg_module_replicate(m, c->parallel) == TG_OK)) return m;
+    tg_module_free(m);
+    return tg_module_new(NULL, &gpt_ops, NULL);
+}
+
+/* ---- Forward ---- */
+
+static tg_module *body_of(const tg_module *gpt) {
+    return tg_module_part(gpt, state_of(gpt)->c.arch == TG_GPT2 ? "transformer" : "model");
+}
+
+static tg_module *layers_of(const tg_module *gpt) {
+    return tg_module_part(body_of(gpt), state_of(gpt)->c.arch == TG_GPT2 ? "h" : "layers");
+}
+
+tg_tensor *tg_gpt_head(const tg_module *gpt) {
+    const tg_gpt_config *c = &state_of(gpt)->c;
+    const char *words = c->arch == TG_GPT2 ? "wte" : "embed_tokens";
+    tg_tensor *w =
+        is_tied(c) ? tg_module_own_at(body_of(gpt), words, "weight") : tg_module_own_at(gpt, "lm_head", "weight");
+    if (!w) tg_fail(gpt->ctx, TG_ERR_STATE, "the gpt has no output matrix: the module that had it was replaced");
+    return w;
+}
+
+/* Positions [s, 1, h], of sequence-parallel ranks each its part. */
+static tg_tensor *positions(tg_module *gpt, tg_tape *t, int64_t offset, int64_t n) {
+    const tg_gpt_config *c = &state_of(gpt)->c;
+    tg_tensor *p = tg_slice(t, tg_module_own_at(body_of(gpt), "wpe", "weight"), 0, offset, offset + n, 1);
+    if (tg_parallel_sp(c->parallel)) p = tg_shard(t, p, 0, tg_gpt_tp_comm(c));
+    return tg_unsqueeze(t, p, 1);
+}
+
+static tg_tensor *embed(tg_module *gpt, tg_tape *t, tg_tensor *ids, int64_t offset) {
+    const tg_gpt_config *c = &state_of(gpt)->c;
+    tg_tensor *x = tg_gpt_tp(c) == 1 ? tg_transpose(t, ids, 0, 1) : ids;
+    x = tg_module_run(body_of(gpt), c->arch == TG_GPT2 ? "wte" : "embed_tokens", t, x);
+    if (c->arch == TG_LLAMA) return x;
+    x = tg_add(t, x, positions(gpt, t, offset, tg_dim(ids, 1)));
+    return c->dropout > 0 ? tg_dropout(t, x, c->dropout) : x;
+}
+
+static tg_status layer_call(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    const layer_fn *f = state;
+    out[0] = tg_module_run(layers_of(f->gpt), f->name, t, in[0]);
+    return t->ctx->status;
+}
+
+static tg_tensor *run_layer(gpt_state *s, int64_t i, tg_tape *t, tg_tensor *x, const tg_past *past) {
+    layer_fn *f = &s->layer[i];
+    if (tg_scope_open(t, f->name) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(s->ctx);
+    tg_tensor *y = NULL;
+    bool whole = s->c.recompute == TG_GPT_FULL || s->c.recompute == TG_GPT_DISTRIBUTED;
+    /* Under sequence parallelism the input is this rank's part already. */
+    bool distribute = s->c.recompute == TG_GPT_DISTRIBUTED && tg_gpt_tp(&s->c) > 1 && !tg_parallel_sp(s->c.parallel);
+    if (past)
+        y = tg_transformer_layer(tg_module_part(layers_of(f->gpt), f->name), t, x, past);
+    else if (!whole)
+        y = tg_module_run(layers_of(f->gpt), f->name, t, x);
+    else
+        tg_recompute(
+            t, layer_call, f, &x, 1, &y, 1,
+            TG_RECOMPUTE(.name = "transformer_layer", .distribute = distribute ? tg_gpt_tp_comm(&s->c) : NULL));
+    return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(s->ctx);
+}
+
+static tg_status check_ids(const tg_module *gpt, tg_tensor *ids, int64_t offset) {
+    tg_ctx *ctx = gpt->ctx;
+    const tg_gpt_config *c = &state_of(gpt)->c;
+    TG_TRY(tg_check(ctx, ids, "gpt: ids"));
+    char what[160];
+    tg_describe(ids, what, sizeof what);
+    if (ids->dtype != TG_I64 || ids->ndim != 2)
+        return tg_fail(ctx, TG_ERR_SHAPE, "gpt: ids are %s, expected i64[batch, sequence]", what);
+    if (offset + ids->shape[1] > c->positions)
+        return tg_fail(ctx, TG_ERR_SHAPE, "gpt: ids are %s from position %lld on, the model has %lld positions", what,
+                       (long long)offset, (long long)c->positions);
+    return TG_OK;
+}
+
+tg_tensor *tg_gpt_trunk(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_gpt_cache *cache) {
+    gpt_state *s = state_of(gpt);
+    int64_t offset = cache ? cache->length : 0;
+    if (tg_tape_check(t, "gpt") != TG_OK || check_ids(gpt, ids, offset) != TG_OK) return tg_inert(s->ctx);
+    tg_tensor *x = embed(gpt, t, ids, offset);
+    for (int64_t i = 0; i < s->c.layers && tg_ok(s->ctx); i++) {
+        tg_past past = {cache ? cache->kv[2 * i] : NULL, cache ? cache->kv[2 * i + 1] : NULL, offset};
+        x = run_layer(s, i, t, x, cache ? &past : NULL);
+    }
+    return tg_module_run(body_of(gpt), s->c.arch == TG_GPT2 ? "ln_f" : "norm", t, x);
+}
+
+static tg_status enter(const tg_module *gpt, const tg_tape *t, const char *who) {
+    if (!gpt) return TG_ERR_ARGUMENT;
+    if (gpt->ctx->status != TG_OK) return gpt->ctx->status;
+    if (gpt->ops != &gpt_ops)
+        return tg_fail(gpt->ctx, TG_ERR_ARGUMENT, "%s: the module is a %s, not a gpt", who, gpt->ops->kind);
+    if (t && t->ctx != gpt->ctx)
+        return tg_fail(gpt->ctx, TG_ERR_HANDLE, "%s: tape and model are of different contexts", who);
+    return t ? TG_OK : tg_fail(gpt->ctx, TG_ERR_ARGUMENT, "%s: the tape is NULL", who);
+}
+
+/* What the output matrix multiplies: the last norm's result, as an operand of shards. */
+static tg_tensor *head_input(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
+    if (tg_gpt_tp(c) == 1) return x;
+    return tg_parallel_sp(c->parallel) ? tg_gather_from_sp(t, x, tg_gpt_tp_comm(c), NULL)
+                                       : tg_copy_to_tp(t, x, tg_gpt_tp_comm(c));
+}
+
+/* x [.., h] of the trunk -> [.., vocab] */
+static tg_tensor *logits_of(tg_module *gpt, tg_tape *t, tg_tensor *x) {
+    const tg_gpt_config *c = &state_of(gpt)->c;
+    tg_tensor *y = tg_linear(t, x, tg_gpt_head(gpt), NULL);
+    if (tg_gpt_tp(c) == 1) return y;
+    y = tg_gather_from_tp(t, y, tg_gpt_tp_comm(c));
+    return tg_slice(t, y, tg_ndim(y) - 1, 0, c->vocab, 1);
+}
+
+/* y; after an error this rank has missed what its peers met in. */
+static tg_tensor *leave(const tg_module *gpt, tg_tensor *y) {
+    if (gpt && gpt->ops == &gpt_ops) tg_comm_missed(tg_gpt_tp_comm(&state_of(gpt)->c), gpt->ctx->status);
+    return y;
+}
+
+static tg_tensor *logits(tg_module *gpt, tg_tape *t, tg_tensor *ids) {
+    if (enter(gpt, t, "tg_gpt_logits") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
+    tg_tensor *x = head_input(&state_of(gpt)->c, t, tg_gpt_trunk(gpt, t, ids, NULL));
+    return tg_transpose(t, logits_of(gpt, t, x), 0, 1);
+}
+
+tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids) { return leave(gpt, logits(gpt, t, ids)); }
+
+/* Before anything is recorded. What is wrong with ids is the trunk's to say. */
+static tg_status check_target(tg_ctx *ctx, const tg_tensor *ids, const tg_tensor *target, tg_loss_reduction reduction) {
+    char want[160], got[160];
+    TG_TRY(tg_check(ctx, ids, "tg_gpt_loss: ids"));
+    TG_TRY(tg_check(ctx, target, "tg_gpt_loss: target"));
+    if ((unsigned)reduction > TG_LOSS_NONE)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_loss: reduction is %d, expected TG_LOSS_MEAN, _SUM or _NONE",
+                       (int)reduction);
+    if (ids->dtype != TG_I64 || ids->ndim != 2) return TG_OK;
+    if (target->dtype == TG_I64 && target->ndim == 2 && !memcmp(target->shape, ids->shape, 2 * sizeof *ids->shape))
+        return TG_OK;
+    tg_describe(ids, want, sizeof want);
+    tg_describe(target, got, sizeof got);
+    return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_loss: target is %s, expected %s, as ids", got, want);
+}
+
+static tg_tensor *loss_of(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target, tg_loss_reduction reduction) {
+    if (enter(gpt, t, "tg_gpt_loss") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
+    if (check_target(gpt->ctx, ids, target, reduction) != TG_OK) return tg_inert(gpt->ctx);
+    const tg_gpt_config *c = &state_of(gpt)->c;
+    tg_tensor *x = head_input(c, t, tg_gpt_trunk(gpt, t, ids, NULL)), *to = tg_transpose(t, target, 0, 1);
+    if (tg_gpt_tp(c) == 1)
+        return tg_linear_cross_entropy(t, x, tg_gpt_head(gpt), to, TG_CROSS_ENTROPY(.reduction = reduction));
+    return tg_vocab_parallel_linear_cross_entropy(t, x, tg_gpt_head(gpt), to, tg_gpt_tp_comm(c),
+                                                  TG_VOCAB(.reduction = reduction, .classes = c->vocab));
+}
+
+tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target, tg_loss_reduction reduction) {
+    return leave(gpt, loss_of(gpt, t, ids, target, reduction));
+}
+
+/* ---- Generation ---- */
+
+tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions) {
+    if (!gpt || gpt->ctx->status != TG_OK) return NULL;
+    tg_ctx *ctx = gpt->ctx;
+    const tg_gpt_config *c = tg_gpt_config_of(gpt);
+    if (!c || batch <= 0 || positions <= 0 || positions > c->positions) {
+        tg_fail(ctx, TG_ERR_ARGUMENT,
+                "tg_gpt_cache_new: batch %lld, %lld positions; expected a gpt, a positive batch, and positions up to "
+                "the model's",
+                (long long)batch, (long long)positions);
+        return NULL;
+    }
+    if (tg_gpt_tp(c) > 1 && tg_parallel_sp(c->parallel)) {
+        tg_fail(ctx, TG_ERR_STATE,
+                "tg_gpt_cache_new: the model's layers are sequence-parallel, which one token at a time cannot be; make "
+                "its groups without sequence_parallel");
+        return NULL;
+    }
+    const tg_tensor *head = tg_gpt_head(gpt);
+    if (!head) return NULL;
+    size_t bytes = sizeof(tg_gpt_cache) + 2 * (size_t)c->layers * sizeof(tg_tensor *);
+    tg_gpt_cache *k = tg_host_alloc(ctx, bytes);
+    if (!k) return NULL;
+    *k = (tg_gpt_cache){
+        .ctx = ctx, .gpt = gpt, .batch = batch, .positions = positions, .layers = c->layers, .bytes = bytes};
+    int64_t heads = c->kv_heads < tg_gpt_tp(c) ? 1 : c->kv_heads / tg_gpt_tp(c);
+    for (int64_t i = 0; i < 2 * c->layers; i++) {
+        k->kv[i] = tg_zeros(ctx, head->dtype, (tg_shape){4, {batch, heads, positions, c->head_dim}});
+        if (tg_gpt_tp(c) > 1) tg_place(c->parallel, k->kv[i], TG_TP, TG_SHARD(1));
+    }
+    if (ctx->status == TG_OK) return k;
+    tg_gpt_cache_free(k);
+    return NULL;
+}
+
+void tg_gpt_cache_free(tg_gpt_cache *c) {
+    if (!c) return;
+    for (int64_t i = 0; i < 2 * c->layers; i++) tg_drop(c->kv[i]);
+    tg_host_free(c->ctx, c, c->bytes);
+}
+
+int64_t tg_gpt_cache_length(const tg_gpt_cache *c) { return c ? c->length : 0; }
+
+/* The logits of the last position alone: [n, b, h] -> [b, vocab]. */
+static tg_tensor *next_logits(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids) {
+    if (tg_scope_open(t, "generate") != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(c->ctx);
+    tg_tensor *x = tg_gpt_trunk(gpt, t, ids, c);
+    tg_tensor *last = tg_select(t, head_input(tg_gpt_config_of(gpt), t, x), 0, tg_dim(ids, 1) - 1);
+    tg_tensor *y = logits_of(gpt, t, last);
+    return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(c->ctx);
+}
+
+static tg_tensor *next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids) {
+    if (enter(gpt, t, "tg_gpt_next") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
+    tg_ctx *ctx = gpt->ctx;
+    if (!c || c->gpt != gpt)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_next: the cache is not this model's"), tg_inert(ctx);
+    if (tg_check(ctx, ids, "tg_gpt_next: ids") != TG_OK) return tg_inert(ctx);
+    if (ids->ndim != 2 || ids->shape[0] != c->batch || ids->shape[1] < 1 || c->length + ids->shape[1] > c->positions) {
+        char what[160];
+        tg_describe(ids, what, sizeof what);
+        tg_fail(ctx, TG_ERR_SHAPE,
+                "tg_gpt_next: ids are %s, expected i64[%lld, 1 to %lld]: the cache holds %lld of %lld positions", what,
+                (long long)c->batch, (long long)(c->positions - c->length), (long long)c->length,
+                (long long)c->positions);
+        return tg_inert(ctx);
+    }
+    int64_t n = ids->shape[1];
+    bool grad = tg_set_grad_mode(t, false), training = tg_set_training(t, false);
+    tg_tensor *y = next_logits(gpt, t, c, ids);
+    tg_set_grad_mode(t, grad);
+    tg_set_training(t, training);
+    if (ctx->status == TG_OK) c->length += n;
+    return y;
+}
+
+tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids) {
+    return leave(gpt, next(gpt, t, c, ids));
+}

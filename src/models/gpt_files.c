@@ -1,0 +1,379 @@
+/* Model directories: config.json and model.safetensors with the names, layouts and keys of the published GPT-2 and
+ * Llama checkpoints, so that other programs load ours and we theirs. A module's paths are the checkpoint's names;
+ * GPT-2's Conv1D weights are stored [in, out], ours are [out, in]. */
+#include <stdio.h>
+
+#include "io/json.h"
+#include "io/safetensors.h"
+#include "models/gpt.h"
+#include "checkpoint/shards.h"
+
+/* ---- config.json to config ---- */
+
+static tg_status optional_real(const tg_json *j, const char *key, double *out) {
+    return tg_json_has(j, key) ? tg_json_real(j, key, out) : TG_OK;
+}
+
+/* A number that may be absent: *out stays 0 then, which a config takes for the default. A 0 in the file is no default,
+ * and nothing that this library computes. */
+static tg_status optional_positive(const tg_json *j, const char *key, double *out) {
+    if (!tg_json_has(j, key)) return TG_OK;
+    TG_TRY(tg_json_real(j, key, out));
+    if (*out > 0) return TG_OK;
+    return tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': \"%s\" is %g, supported are numbers above 0", j->path, key, *out);
+}
+
+static tg_status optional_int(const tg_json *j, const char *key, int64_t *out) {
+    return tg_json_has(j, key) ? tg_json_int(j, key, 1, (int64_t)1 << 40, out) : TG_OK;
+}
+
+static tg_status optional_bool(const tg_json *j, const char *key, bool *out) {
+    return tg_json_has(j, key) ? tg_json_bool(j, key, out) : TG_OK;
+}
+
+/* What this library computes is the only thing that it accepts: another value would give other logits, silently. */
+static tg_status must_be(const tg_json *j, const char *key, const char *value, const char *or_value) {
+    const char *s;
+    if (!tg_json_has(j, key)) return TG_OK;
+    TG_TRY(tg_json_string(j, key, &s));
+    if (strcmp(s, value) == 0 || (or_value && strcmp(s, or_value) == 0)) return TG_OK;
+    return tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': \"%s\" is \"%s\", supported is \"%s\"", j->path, key, s, value);
+}
+
+static tg_status must_be_bool(const tg_json *j, const char *key, bool value) {
+    bool on = value;
+    TG_TRY(optional_bool(j, key, &on));
+    if (on == value) return TG_OK;
+    return tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': \"%s\" is %s, which is not supported", j->path, key,
+                   on ? "true" : "false");
+}
+
+static tg_status read_gpt2(const tg_json *j, tg_gpt_config *c) {
+    double attn = 0, embd = 0;
+    bool tied = true;
+    TG_TRY(tg_json_int(j, "n_embd", 1, 1 << 24, &c->hidden));
+    TG_TRY(tg_json_int(j, "n_layer", 1, 1 << 20, &c->layers));
+    TG_TRY(tg_json_int(j, "n_head", 1, 1 << 20, &c->heads));
+    TG_TRY(tg_json_int(j, "n_positions", 1, (int64_t)1 << 40, &c->positions));
+    TG_TRY(optional_int(j, "n_inner", &c->ffn));
+    TG_TRY(optional_positive(j, "layer_norm_epsilon", &c->norm_eps));
+    TG_TRY(optional_real(j, "resid_pdrop", &c->dropout));
+    TG_TRY(optional_real(j, "attn_pdrop", &attn));
+    TG_TRY(optional_real(j, "embd_pdrop", &embd));
+    TG_TRY(optional_bool(j, "tie_word_embeddings", &tied));
+    TG_TRY(must_be(j, "activation_function", "gelu_new", "gelu_pytorch_tanh"));
+    TG_TRY(must_be_bool(j, "scale_attn_by_inverse_layer_idx", false));
+    TG_TRY(must_be_bool(j, "scale_attn_weights", true));
+    TG_TRY(must_be_bool(j, "add_cross_attention", false));
+    c->untied = !tied;
+    if (attn == c->dropout && embd == c->dropout) return TG_OK;
+    return tg_fail(j->ctx, TG_ERR_UNSUPPORTED,
+                   "'%s': resid_pdrop %g, attn_pdrop %g and embd_pdrop %g differ; one dropout is supported", j->path,
+                   c->dropout, attn, embd);
+}
+
+static tg_status read_rope_of(const tg_json *j, const char *key, tg_gpt_config *c) {
+    tg_json rope;
+    if (!tg_json_has(j, key)) return TG_OK;
+    TG_TRY(tg_json_object(j, key, &rope));
+    TG_TRY(must_be(&rope, "rope_type", "default", NULL));
+    TG_TRY(must_be(&rope, "type", "default", NULL)); /* its older name */
+    return optional_positive(&rope, "rope_theta", &c->rope_base);
+}
+
+/* Where a file has both, Hugging Face takes the older key. */
+static tg_status read_rope(const tg_json *j, tg_gpt_config *c) {
+    TG_TRY(optional_positive(j, "rope_theta", &c->rope_base));
+    TG_TRY(read_rope_of(j, "rope_parameters", c));
+    return read_rope_of(j, "rope_scaling", c);
+}
+
+static tg_status read_llama(const tg_json *j, tg_gpt_config *c) {
+    TG_TRY(tg_json_int(j, "hidden_size", 1, 1 << 24, &c->hidden));
+    TG_TRY(tg_json_int(j, "num_hidden_layers", 1, 1 << 20, &c->layers));
+    TG_TRY(tg_json_int(j, "num_attention_heads", 1, 1 << 20, &c->heads));
+    TG_TRY(tg_json_int(j, "intermediate_size", 1, (int64_t)1 << 30, &c->ffn));
+    TG_TRY(tg_json_int(j, "max_position_embeddings", 1, (int64_t)1 << 40, &c->positions));
+    TG_TRY(optional_int(j, "num_key_value_heads", &c->kv_heads));
+    TG_TRY(optional_int(j, "head_dim", &c->head_dim));
+    TG_TRY(optional_positive(j, "rms_norm_eps", &c->norm_eps));
+    TG_TRY(optional_bool(j, "tie_word_embeddings", &c->tied));
+    TG_TRY(must_be(j, "hidden_act", "silu", NULL));
+    TG_TRY(must_be_bool(j, "attention_bias", false));
+    TG_TRY(must_be_bool(j, "mlp_bias", false));
+    return read_rope(j, c);
+}
+
+static tg_status read_config(tg_ctx *ctx, const char *path, tg_gpt_config *c) {
+    tg_json j;
+    const char *type = "";
+    TG_TRY(tg_json_load(&j, ctx, path));
+    tg_status s = tg_json_string(&j, "model_type", &type);
+    if (s == TG_OK) s = tg_json_int(&j, "vocab_size", 1, (int64_t)1 << 31, &c->vocab);
+    if (s == TG_OK) s = optional_positive(&j, "initializer_range", &c->init_std);
+    bool gpt2 = strcmp(type, "gpt2") == 0;
+    c->arch = gpt2 ? TG_GPT2 : TG_LLAMA;
+    if (s == TG_OK && !gpt2 && strcmp(type, "llama") != 0)
+        s = tg_fail(ctx, TG_ERR_UNSUPPORTED, "'%s': model_type \"%s\", supported are \"gpt2\" and \"llama\"", path,
+                    type);
+    if (s == TG_OK) s = gpt2 ? read_gpt2(&j, c) : read_llama(&j, c);
+    tg_json_free(&j);
+    return s;
+}
+
+/* ---- config to config.json ---- */
+
+static json_t *gpt2_json(const tg_gpt_config *c) {
+    return json_pack("{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:f, s:f, s:f, s:b}", "architectures",
+                     "GPT2LMHeadModel", "model_type", "gpt2", "vocab_size", (json_int_t)c->vocab, "n_positions",
+                     (json_int_t)c->positions, "n_embd", (json_int_t)c->hidden, "n_layer", (json_int_t)c->layers,
+                     "n_head", (json_int_t)c->heads, "n_inner", (json_int_t)c->ffn, "activation_function", "gelu_new",
+                     "resid_pdrop", c->dropout, "embd_pdrop", c->dropout, "attn_pdrop", c->dropout,
+                     "layer_norm_epsilon", c->norm_eps, "initializer_range", c->init_std, "tie_word_embeddings",
+                     !c->untied);
+}
+
+static json_t *llama_json(const tg_gpt_config *c) {
+    return json_pack("{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:f, s:b, s:b, s:b}",
+                     "architectures", "LlamaForCausalLM", "model_type", "llama", "vocab_size", (json_int_t)c->vocab,
+                     "max_position_embeddings", (json_int_t)c->positions, "hidden_size", (json_int_t)c->hidden,
+                     "num_hidden_layers", (json_int_t)c->layers, "num_attention_heads", (json_int_t)c->heads,
+                     "num_key_value_heads", (json_int_t)c->kv_heads, "head_dim", (json_int_t)c->head_dim,
+                     "intermediate_size", (json_int_t)c->ffn, "hidden_act", "silu", "rms_norm_eps", c->norm_eps,
+                     "rope_theta", c->rope_base, "initializer_range", c->init_std, "tie_word_embeddings", (int)c->tied,
+                     "attention_bias", 0, "mlp_bias", 0);
+}
+
+static const char *torch_name(tg_dtype d) {
+    return d == TG_F64 ? "float64" : d == TG_BF16 ? "bfloat16" : d == TG_F16 ? "float16" : "float32";
+}
+
+static tg_status save_config(tg_module *gpt, const char *path) {
+    const tg_gpt_config *c = tg_gpt_config_of(gpt);
+    json_t *root = c->arch == TG_GPT2 ? gpt2_json(c) : llama_json(c);
+    if (!root || json_object_set_new(root, "torch_dtype", json_string(torch_name(tg_gpt_head(gpt)->dtype)))) {
+        json_decref(root);
+        return tg_fail(gpt->ctx, TG_ERR_MEMORY, "tg_gpt_save: no memory for the config");
+    }
+    tg_status s = tg_json_save(gpt->ctx, path, root);
+    json_decref(root);
+    return s;
+}
+
+/* ---- Weights ---- */
+
+static bool ends_with(const char *s, const char *tail) {
+    size_t n = strlen(s), k = strlen(tail);
+    return n >= k && strcmp(s + n - k, tail) == 0;
+}
+
+/* GPT-2's four projections are stored the other way round. */
+static bool conv1d(const char *path) {
+    return ends_with(path, ".c_attn.weight") || ends_with(path, ".c_proj.weight") || ends_with(path, ".c_fc.weight");
+}
+
+/* A row-major handle on `rows` rows of p, dims swapped where the file has them so; freed by tg_temp_free. */
+static tg_tensor *as_stored(const tg_module *gpt, const tg_tensor *p, int64_t rows, const char *path) {
+    bool swap = tg_gpt_config_of(gpt)->arch == TG_GPT2 && conv1d(path);
+    int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
+    for (int i = 0; i < p->ndim; i++) {
+        int d = swap ? 1 - i : i;
+        shape[i] = d == 0 ? rows : p->shape[d];
+        stride[i] = p->stride[d];
+    }
+    return tg_temp_new(gpt->ctx, p->dtype, p->ndim, shape, stride, tg_storage_ref(p->storage), p->offset);
+}
+
+/* Rows of the whole parameter that are not a vocabulary's padding. */
+static int64_t true_rows(const tg_module *gpt, const tg_tensor *p, const char *path) {
+    const tg_gpt_config *c = tg_gpt_config_of(gpt);
+    bool padded = ends_with(path, "wte.weight") || ends_with(path, "embed_tokens.weight") ||
+                  strcmp(path, "lm_head.weight") == 0;
+    return padded ? c->vocab : tg_global_shape(p).dim[0];
+}
+
+/* Of the whole parameter, in the file. */
+static tg_shape stored_shape(const tg_module *gpt, const tg_tensor *p, const char *path) {
+    tg_shape g = tg_global_shape(p), stored = g;
+    bool swap = tg_gpt_config_of(gpt)->arch == TG_GPT2 && conv1d(path);
+    stored.dim[0] = g.dim[0] = true_rows(gpt, p, path);
+    for (int d = 0; swap && d < 2; d++) stored.dim[d] = g.dim[1 - d];
+    return stored;
+}
+
+/* Published GPT-2 files leave out the prefix, and hold masks as "attn.bias". */
+static const char *stored_name(const tg_safetensors *f, const char *path) {
+    static const char prefix[] = "transformer.";
+    if (tg_safetensors_find(f, path) || strncmp(path, prefix, sizeof prefix - 1) != 0) return path;
+    return path + sizeof prefix - 1;
+}
+
+static bool ignorable(const char *name) {
+    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
+           ends_with(name, ".rotary_emb.inv_freq");
+}
+
+/* Whether the file's tensor is one of the model's, or one that may be passed over. */
+static bool known(const tg_module *gpt, const char *name) {
+    char full[256];
+    if (ignorable(name) || tg_module_find(gpt, name)) return true;
+    snprintf(full, sizeof full, "transformer.%s", name);
+    if (tg_module_find(gpt, full)) return true;
+    return strcmp(name, "lm_head.weight") == 0 && !tg_module_child(gpt, "lm_head"); /* the tied matrix, stored twice */
+}
+
+/* Every rank reads the whole tensor, and keeps its part. */
+static tg_status load_part(tg_module *gpt, tg_safetensors *f, tg_tensor *p, const char *stored, const char *path) {
+    tg_ctx *ctx = gpt->ctx;
+    tg_shape g = tg_global_shape(p);
+    bool part = memcmp(g.dim, p->shape, (size_t)p->ndim * sizeof *p->shape) != 0;
+    tg_tensor *whole = part ? tg_temp_empty(ctx, p->dtype, p->ndim, g.dim, TG_MEM_TEMPORARY) : p;
+    if (!whole) return ctx->status;
+    tg_status s = part ? ctx->ops->fill(ctx, tg_array_of(whole), 0) : TG_OK; /* what the file lacks is padding */
+    tg_tensor *view = s == TG_OK ? as_stored(gpt, whole, true_rows(gpt, p, path), path) : NULL;
+    if (view) {
+        s = tg_safetensors_read(f, stored, view, true);
+        tg_temp_free(view);
+    }
+    if (part && s == TG_OK && view) s = tg_storage_may_change(p);
+    if (part && s == TG_OK && view) s = tg_shard_move(p, ctx->grid.rank, whole, p, false);
+    if (part) tg_temp_free(whole);
+    tg_storage_wrote(p->storage, "tg_gpt_load", NULL);
+    return s == TG_OK ? ctx->status : s;
+}
+
+/* All that a file may be refused for, before the model is changed. */
+static tg_status check_weights(tg_module *gpt, tg_safetensors *f, const char *path) {
+    tg_ctx *ctx = gpt->ctx;
+    for (int i = 0; i < tg_safetensors_count(f); i++)
+        if (!known(gpt, tg_safetensors_at(f, i)->name))
+            return tg_fail(ctx, TG_ERR_FORMAT, "'%s': tensor \"%s\" is not one of the model that config.json describes",
+                           path, tg_safetensors_at(f, i)->name);
+    for (int i = 0, n = tg_module_param_count(gpt); i < n; i++) {
+        const char *name;
+        tg_tensor *p = tg_module_param(gpt, i, &name);
+        const char *stored = stored_name(f, name);
+        if (!tg_safetensors_find(f, stored))
+            return tg_fail(ctx, TG_ERR_FORMAT, "'%s': tensor \"%s\", which the model needs, is missing", path, name);
+        const tg_shape shape = stored_shape(gpt, p, name);
+        TG_TRY(tg_safetensors_expect(f, stored, &shape, (tg_dtype)p->dtype, true));
+    }
+    return tg_safetensors_verify(f, 0, 1);
+}
+
+static tg_status load_weights(tg_module *gpt, tg_safetensors *f, const char *path) {
+    TG_TRY(check_weights(gpt, f, path));
+    for (int i = 0, n = tg_module_param_count(gpt); i < n; i++) {
+        const char *name;
+        tg_tensor *p = tg_module_param(gpt, i, &name);
+        TG_TRY(load_part(gpt, f, p, stored_name(f, name), name));
+    }
+    return TG_OK;
+}
+
+/* The header: names, and shapes as stored. */
+static tg_status begin_weights(tg_module *gpt, tg_safetensors_writer *w, const char *path) {
+    tg_ctx *ctx = gpt->ctx;
+    int n = tg_module_param_count(gpt);
+    size_t bytes = (size_t)n * (sizeof(tg_named_tensor) + sizeof(tg_tensor) + TG_MAX_DIMS * sizeof(int64_t));
+    tg_named_tensor *named = tg_host_alloc(ctx, bytes);
+    if (!named) return ctx->status;
+    tg_tensor *x = (tg_tensor *)(named + n);
+    int64_t *dims = (int64_t *)(x + n);
+    for (int i = 0; i < n; i++, dims += TG_MAX_DIMS) {
+        const char *name;
+        tg_tensor *p = tg_module_param(gpt, i, &name);
+        const tg_shape shape = stored_shape(gpt, p, name);
+        x[i] = (tg_tensor){.dtype = p->dtype, .ndim = p->ndim, .shape = dims, .numel = 1};
+        for (int d = 0; d < p->ndim; d++) x[i].numel *= dims[d] = shape.dim[d];
+        named[i] = (tg_named_tensor){tg_host_strdup(ctx, name), &x[i]};
+    }
+    if (tg_ok(ctx)) tg_safetensors_begin(w, ctx, path, named, n, (const tg_metadata[]){{"format", "pt"}}, 1);
+    for (int i = 0; i < n; i++) tg_host_strfree(ctx, (char *)named[i].name);
+    tg_host_free(ctx, named, bytes);
+    return ctx->status;
+}
+
+/* A parameter of one rank is whole as it is; the parts of several meet on the one that writes. */
+static tg_status save_param(tg_module *gpt, tg_safetensors_writer *w, tg_tensor *p, const char *path) {
+    const tg_parallel *parallel = tg_gpt_config_of(gpt)->parallel;
+    tg_tensor *whole = p;
+    if (gpt->ctx->grid.axes) {
+        const tg_shards s = {.ctx = gpt->ctx, .p = parallel};
+        const tg_shard_item item = {.key = path, .x = p, .like = p, .rows = TG_NONE};
+        whole = tg_shard_whole(&s, &item);
+    }
+    tg_status status = gpt->ctx->status;
+    tg_tensor *view = w && whole && status == TG_OK ? as_stored(gpt, whole, true_rows(gpt, p, path), path) : NULL;
+    if (view) {
+        status = tg_safetensors_put(w, view);
+        tg_temp_free(view);
+    }
+    if (whole && whole != p) tg_temp_free(whole);
+    return status == TG_OK ? gpt->ctx->status : status;
+}
+
+/* path NULL: this rank does not write. */
+static tg_status save_weights(tg_module *gpt, const char *path) {
+    tg_safetensors_writer w = {0};
+    tg_status s = path ? begin_weights(gpt, &w, path) : TG_OK;
+    for (int i = 0, n = tg_module_param_count(gpt); i < n && s == TG_OK; i++) {
+        const char *name;
+        tg_tensor *p = tg_module_param(gpt, i, &name);
+        s = save_param(gpt, path ? &w : NULL, p, name);
+    }
+    if (path && s == TG_OK) s = tg_safetensors_commit(&w);
+    if (path) tg_safetensors_abandon(&w);
+    return s;
+}
+
+/* ---- The public side ---- */
+
+tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path) {
+    tg_gpt_config c = {.size = sizeof c};
+    if (tg_ok(ctx) && !path) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_from_config: the path is NULL");
+    if (tg_ok(ctx)) read_config(ctx, path, &c);
+    return tg_gpt_new(ctx, &c);
+}
+
+tg_status tg_gpt_load_weights(tg_module *gpt, const char *dir) {
+    if (!gpt) return TG_ERR_ARGUMENT;
+    tg_ctx *ctx = gpt->ctx;
+    TG_TRY(ctx->status);
+    if (!tg_gpt_config_of(gpt) || !dir)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_load_weights: expected a gpt and a directory");
+    char *path = tg_format_path(ctx, "%s/model.safetensors", dir);
+    tg_safetensors *f = path ? tg_safetensors_open(ctx, path) : NULL;
+    if (f) load_weights(gpt, f, path);
+    tg_safetensors_close(f);
+    tg_host_strfree(ctx, path);
+    return ctx->status;
+}
+
+tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir) {
+    if (tg_ok(ctx) && !dir) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_load: the directory is NULL");
+    char *config = tg_ok(ctx) ? tg_format_path(ctx, "%s/config.json", dir) : NULL;
+    tg_module *gpt = tg_gpt_from_config(ctx, config);
+    tg_gpt_load_weights(gpt, dir);
+    if (ctx) tg_host_strfree(ctx, config);
+    if (tg_ok(ctx)) return gpt;
+    tg_module_free(gpt);
+    return tg_gpt_new(ctx, NULL); /* inert */
+}
+
+tg_status tg_gpt_save(tg_module *gpt, const char *dir) {
+    if (!gpt) return TG_ERR_ARGUMENT;
+    tg_ctx *ctx = gpt->ctx;
+    TG_TRY(ctx->status);
+    if (!tg_gpt_config_of(gpt) || !dir)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_save: expected a gpt and a directory");
+    if (!tg_gpt_head(gpt)) return ctx->status;
+    const tg_parallel *p = tg_gpt_config_of(gpt)->parallel;
+    bool writes = !p || tg_shards_writer(&(const tg_shards){.ctx = ctx, .p = p});
+    char *config = tg_format_path(ctx, "%s/config.json", dir),
+         *weights = tg_format_path(ctx, "%s/model.safetensors", dir);
+    if (config && weights && save_weights(gpt, writes ? weights : NULL) == TG_OK && writes) save_config(gpt, config);
+    tg_host_strfree(ctx, config);
+    tg_host_strfree(ctx, weights);
+    return ctx->status;
+}

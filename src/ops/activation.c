@@ -1,0 +1,110 @@
+/* Activations with numbers beside the tensor. Their backward reads x, so that no number has to be positive. */
+#include <tapegrad/ops.h>
+
+#include <math.h>
+
+#include "ops/common/derive.h"
+#include "ops/unary.h"
+
+typedef struct activation_params {
+    double p, q;
+} activation_params;
+
+static tg_status forward_by(tg_call *c, tg_formula f) {
+    const activation_params *a = c->params;
+    return tg_op_map(c, f, c->out[0], TG_T1(c->in[0]), 1, a->p, a->q, false);
+}
+
+static tg_status backward_by(tg_call *c, tg_formula f) {
+    const activation_params *a = c->params;
+    return tg_op_map_grad(c, 0, f, TG_T2(c->gout[0], c->in[0]), 2, a->p, a->q);
+}
+
+/* The op of formulas `name` and `name`_d. */
+#define ACTIVATION(name_, text, infer_, taped, samples_)                                                    \
+    static tg_status name_##_forward(tg_call *c) { return forward_by(c, TG_FN_##name_); }                   \
+    static tg_status name_##_backward(tg_call *c) { return backward_by(c, TG_FN_##name_##_d); }             \
+    TG_VJP(name_##_vjp, taped(t, g, x, tg_node_params(n)))                                                  \
+    const tg_op tg_op_##name_ = {                                                                           \
+        .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 1, .n_out = 1,                      \
+        .params_size = sizeof(activation_params), .saves_in = 1, .family = TG_FAMILY_POINTWISE,             \
+        .sums_f32 = true, .infer = infer_, .forward = name_##_forward, .backward = name_##_backward,        \
+        .vjp = name_##_vjp, .jvp = tg_jvp_pointwise, TG_SAMPLES(samples_)};
+
+/* ---- leaky_relu ---- */
+
+static tg_tensor *leaky_relu_taped(tg_tape *t, tg_tensor *g, tg_tensor *x, const activation_params *a) {
+    return tg_where(t, tg_above(t, x, 0), g, tg_scale(t, g, a->p));
+}
+
+static const tg_sample leaky_relu_samples[] = {
+    RANGES(&(const activation_params){.p = 0.1}, 0.3, 3, -3, -0.3),
+    {.note = "slope 0", .params = &(const activation_params){.p = 0}, .n_in = 1, .in = {TG_S_IN(-3, -0.3, 4)}},
+    {.note = "negative slope", .params = &(const activation_params){.p = -2}, .n_in = 1,
+     .in = {TG_S_IN(-3, -0.3, 3, 5)}},
+};
+
+ACTIVATION(leaky_relu, "x > 0 ? x : slope x", tg_infer_float, leaky_relu_taped, leaky_relu_samples)
+
+/* x above 0, slope x elsewhere; the gradient at 0 is slope. */
+tg_tensor *tg_leaky_relu(tg_tape *t, tg_tensor *x, double slope) {
+    return TG_RECORD(t, tg_op_leaky_relu, &(activation_params){.p = slope}, x);
+}
+
+/* ---- elu ---- */
+
+/* The exponential takes nothing above 0: where it overflowed its own derivative would be NaN. */
+static tg_tensor *elu_taped(tg_tape *t, tg_tensor *g, tg_tensor *x, const activation_params *a) {
+    tg_tensor *slope = tg_scale(t, tg_exp(t, tg_clamp(t, x, -INFINITY, 0)), a->p);
+    return tg_where(t, tg_above(t, x, 0), g, tg_mul(t, g, slope));
+}
+
+static const tg_sample elu_samples[] = {
+    RANGES(&(const activation_params){.p = 1.5}, 0.3, 3, -3, -0.3),
+    {.note = "alpha 1", .params = &(const activation_params){.p = 1}, .n_in = 1, .in = {TG_S_IN(-3, -0.3, 3, 5)}},
+    {.note = "negative alpha", .params = &(const activation_params){.p = -0.5}, .n_in = 1,
+     .in = {TG_S_IN(-3, -0.3, 3, 5)}},
+};
+
+ACTIVATION(elu, "x > 0 ? x : alpha (e^x - 1)", tg_infer_float, elu_taped, elu_samples)
+
+/* x above 0, alpha (e^x - 1) elsewhere; the gradient at 0 is alpha. */
+tg_tensor *tg_elu(tg_tape *t, tg_tensor *x, double alpha) {
+    return TG_RECORD(t, tg_op_elu, &(activation_params){.p = alpha}, x);
+}
+
+/* ---- softplus ---- */
+
+static tg_status softplus_infer(tg_call *c) {
+    const activation_params *a = c->params;
+    if (!isfinite(a->p) || a->p == 0)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "beta %g: expected a finite number other than 0", a->p);
+    if (isnan(a->q)) return tg_call_fail(c, TG_ERR_ARGUMENT, "the threshold is NaN");
+    return tg_infer_float(c);
+}
+
+static tg_tensor *softplus_taped(tg_tape *t, tg_tensor *g, tg_tensor *x, const activation_params *a) {
+    tg_tensor *z = tg_scale(t, x, a->p);
+    return tg_where(t, tg_above(t, z, a->q), g, tg_mul(t, g, tg_sigmoid(t, z)));
+}
+
+static const tg_sample softplus_samples[] = {
+    RANGES((&(const activation_params){1.5, 3}), -2, 1.9, 2.1, 4),
+    {.note = "the usual", .params = &(const activation_params){1, 20}, .n_in = 1, .in = {TG_S_IN(-5, 5, 3, 5)}},
+    {.note = "negative beta", .params = &(const activation_params){-2, 20}, .n_in = 1, .in = {TG_S_IN(-3, 3, 3, 5)}},
+    {.note = "no threshold", .params = &(const activation_params){1, INFINITY}, .n_in = 1,
+     .in = {TG_S_IN(50, 60, 4)}},
+    {.note = "beta 0", .params = &(const activation_params){0, 20}, .n_in = 1,
+     .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+    {.note = "NaN threshold", .params = &(const activation_params){1, NAN}, .n_in = 1,
+     .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+};
+
+ACTIVATION(softplus, "ln(1 + e^(beta x)) / beta; x where beta x > threshold", softplus_infer, softplus_taped,
+           softplus_samples)
+
+/* ln(1 + e^(beta x)) / beta, and x itself where beta x is above the threshold (20 as a rule, which may be infinite);
+ * beta may be negative. */
+tg_tensor *tg_softplus(tg_tape *t, tg_tensor *x, double beta, double threshold) {
+    return TG_RECORD(t, tg_op_softplus, (&(activation_params){beta, threshold}), x);
+}

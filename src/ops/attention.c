@@ -1,0 +1,579 @@
+#include <math.h>
+
+#include "ops/common/derive.h"
+#include "ops/common/nn_op.h"
+#include "placement/draws.h"
+#include "kernels/composed.h"
+
+/* out [b, h, sq, dv] = softmax(scale q k^T + mask) v, q [b, h, sq, dk], k [b, g, sk, dk], v [b, g, sk, dv]; with a sink
+ * the softmax has one logit more, whose probability nothing takes. */
+
+typedef struct attention_params {
+    tg_attention_opts opts; /* as infer resolves them: the scale, no dropout in evaluation, a window's bounds as 0 or
+                               more; its tensors are inputs */
+    bool left_bound, right_bound;
+    tg_draws draws;
+} attention_params;
+
+enum { Q, K, V, MASK, SINK, LENGTHS, STARTS_Q, STARTS_K, INPUTS };
+enum { TOP, MASS }; /* private saved buffers: tg_attention_args' */
+
+static int64_t size(const tg_call *c, int i, int dim) {
+    return c->in[i]->shape[dim];
+}
+
+static tg_status attention_shapes(tg_call *c) {
+    for (int i = Q; i <= V; i++)
+        if (c->in[i]->ndim != 4)
+            return tg_call_fail(c, TG_ERR_SHAPE, "expected q, k and v of 4 dims: batch, heads, sequence, size");
+    int64_t h = size(c, Q, 1), g = size(c, K, 1);
+    if (size(c, K, 0) != size(c, Q, 0) || size(c, V, 0) != size(c, Q, 0))
+        return tg_call_fail(c, TG_ERR_SHAPE, "expected q, k and v of one batch size");
+    if (size(c, V, 1) != g || size(c, V, 2) != size(c, K, 2))
+        return tg_call_fail(c, TG_ERR_SHAPE, "expected k and v with as many heads and of one length");
+    if (size(c, K, 3) != size(c, Q, 3))
+        return tg_call_fail(c, TG_ERR_SHAPE, "q has heads of size %lld and k of %lld: expected one size",
+                            (long long)size(c, Q, 3), (long long)size(c, K, 3));
+    if (g == 0 ? h != 0 : h % g != 0)
+        return tg_call_fail(c, TG_ERR_SHAPE, "%lld heads of q share %lld of k: expected a multiple", (long long)h,
+                            (long long)g);
+    return TG_OK;
+}
+
+static tg_status mask_fits(tg_call *c) {
+    const tg_tensor *m = c->in[MASK], *q = c->in[Q];
+    const int64_t full[4] = {q->shape[0], q->shape[1], q->shape[2], size(c, K, 2)};
+    if (!m) return TG_OK;
+    if (m->dtype != TG_BOOL && m->dtype != q->dtype && m->dtype != TG_F32)
+        return tg_call_fail(c, TG_ERR_DTYPE, "the mask is %s: expected bool, f32 or q's dtype",
+                            tg_dtype_name((tg_dtype)m->dtype));
+    bool fits = m->ndim <= 4;
+    for (int d = 0, j = 4 - m->ndim; fits && d < m->ndim; d++, j++) fits = m->shape[d] == 1 || m->shape[d] == full[j];
+    if (fits) return TG_OK;
+    return tg_call_fail(c, TG_ERR_SHAPE, "expected a mask that broadcasts to [%lld, %lld, %lld, %lld]",
+                        (long long)full[0], (long long)full[1], (long long)full[2], (long long)full[3]);
+}
+
+static tg_status sink_fits(tg_call *c) {
+    const tg_tensor *x = c->in[SINK], *q = c->in[Q];
+    if (!x) return TG_OK;
+    if (x->dtype != q->dtype && x->dtype != TG_F32)
+        return tg_call_fail(c, TG_ERR_DTYPE, "the sink is %s: expected f32 or q's dtype",
+                            tg_dtype_name((tg_dtype)x->dtype));
+    if (x->ndim == 1 && x->shape[0] == q->shape[1]) return TG_OK;
+    return tg_call_fail(c, TG_ERR_SHAPE, "expected a sink of %lld elements, one a head", (long long)q->shape[1]);
+}
+
+static tg_status need_numbers(tg_call *c, int i, const char *what) {
+    const tg_tensor *x = c->in[i];
+    if (x->dtype != TG_I64)
+        return tg_call_fail(c, TG_ERR_DTYPE, "%s is %s: expected i64", what, tg_dtype_name((tg_dtype)x->dtype));
+    if (x->ndim != 1) return tg_call_fail(c, TG_ERR_SHAPE, "%s has %d dims: expected one", what, x->ndim);
+    return TG_OK;
+}
+
+/* Padding and packing. */
+static tg_status extents_fit(tg_call *c) {
+    const tg_tensor *lengths = c->in[LENGTHS], *q = c->in[STARTS_Q], *k = c->in[STARTS_K];
+    if (!q != !k) return tg_call_fail(c, TG_ERR_ARGUMENT, "expected starts_q and starts_k together");
+    if (lengths && q) return tg_call_fail(c, TG_ERR_ARGUMENT, "expected lengths or starts, not both");
+    if (lengths) {
+        TG_TRY(need_numbers(c, LENGTHS, "lengths"));
+        if (lengths->shape[0] != size(c, Q, 0))
+            return tg_call_fail(c, TG_ERR_SHAPE, "expected %lld lengths, one a batch", (long long)size(c, Q, 0));
+    }
+    if (!q) return TG_OK;
+    TG_TRY(need_numbers(c, STARTS_Q, "starts_q"));
+    TG_TRY(need_numbers(c, STARTS_K, "starts_k"));
+    if (q->shape[0] != k->shape[0] || q->shape[0] < 2)
+        return tg_call_fail(c, TG_ERR_SHAPE,
+                            "starts_q has %lld elements and starts_k %lld: expected n + 1 of n sequences",
+                            (long long)q->shape[0], (long long)k->shape[0]);
+    if (size(c, Q, 0) != 1)
+        return tg_call_fail(c, TG_ERR_SHAPE, "expected one batch, in which the sequences are packed");
+    return TG_OK;
+}
+
+/* The probabilities [b, h, sq, sk] lie as q does, but that the keys' sequence is their last dim; where one input is
+ * opaque, they are. */
+static void place_scores(const tg_call *c, tg_placement at[TG_MAX_AXES]) {
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        tg_placement q = tg_place_on(c->in[Q], (tg_axis)a), k = tg_place_on(c->in[K], (tg_axis)a);
+        at[a] = q;
+        if (q.kind != TG_VARYING && k.kind == TG_VARYING && k.layout != TG_OPAQUE && k.dim == 2) {
+            at[a] = k;
+            at[a].dim = 3;
+        }
+        for (int i = 0; i < INPUTS; i++) {
+            if (!c->in[i]) continue;
+            tg_placement p = tg_place_on(c->in[i], (tg_axis)a);
+            if (p.kind == TG_VARYING && p.layout == TG_OPAQUE) at[a] = p;
+        }
+    }
+}
+
+static tg_status take_draws(tg_call *c) {
+    attention_params *p = c->params;
+    const tg_tensor *q = c->in[Q];
+    tg_placement at[TG_MAX_AXES];
+    if (c->ctx->grid.axes) place_scores(c, at);
+    return tg_draws_take(c->ctx, 4, (int64_t[]){q->shape[0], q->shape[1], q->shape[2], size(c, K, 2)},
+                         c->ctx->grid.axes ? at : NULL, &p->draws);
+}
+
+/* *extent as a bound of 0 or more, at most `most`, which bounds nothing; false: none. */
+static bool bound_of(int64_t *extent, int64_t most) {
+    bool bound = *extent > 0 || *extent == TG_WINDOW_ZERO;
+    *extent = !bound || *extent < 0 ? 0 : *extent < most ? *extent : most;
+    return bound;
+}
+
+static tg_status resolve_window(tg_call *c) {
+    attention_params *p = c->params;
+    int64_t most = size(c, Q, 2) + size(c, K, 2), given[] = {p->opts.left, p->opts.right};
+    for (int i = 0; i < 2; i++)
+        if (given[i] < -1 && given[i] != TG_WINDOW_ZERO)
+            return tg_call_fail(c, TG_ERR_ARGUMENT, "%s is %lld: expected the extent of a window, 0 or -1 for none, or "
+                                "TG_WINDOW_ZERO", i ? "right" : "left", (long long)given[i]);
+    p->left_bound = bound_of(&p->opts.left, most);
+    p->right_bound = bound_of(&p->opts.right, most);
+    return TG_OK;
+}
+
+static tg_status attention_options(tg_call *c) {
+    attention_params *p = c->params;
+    tg_attention_opts *o = &p->opts;
+    const tg_tensor *q = c->in[Q];
+    TG_TRY(tg_size_check(c->ctx, o->size, sizeof *o, "the options"));
+    if (!isfinite(o->scale)) return tg_call_fail(c, TG_ERR_ARGUMENT, "scale is %g: expected a number", o->scale);
+    if (!(o->dropout >= 0 && o->dropout < 1))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "dropout is %g: expected 0 <= p < 1", o->dropout);
+    if (o->scale == 0) o->scale = q->shape[3] ? 1 / sqrt((double)q->shape[3]) : 1;
+    TG_TRY(resolve_window(c));
+    if (!tg_training_p(c->tape)) o->dropout = 0;
+    return o->dropout > 0 ? take_draws(c) : TG_OK;
+}
+
+/* What dims of the mask, the sink and the lengths have their parts in: those of the result; a dim of the mask that is
+ * repeated has none. */
+static tg_status place_extras(tg_call *c, bool rows_whole) {
+    const tg_tensor *m = c->in[MASK];
+    for (int d = 0; m && d < m->ndim; d++) {
+        int j = d + 4 - m->ndim;
+        bool repeated = m->shape[d] == 1 && tg_place_scale(m, d) == 1;
+        if (j < 2 + !rows_whole && !repeated) TG_TRY(tg_call_role(c, MASK, d, j));
+    }
+    if (c->in[SINK]) TG_TRY(tg_call_role(c, SINK, 0, 1));
+    return c->in[LENGTHS] ? tg_call_role(c, LENGTHS, 0, 0) : TG_OK;
+}
+
+static tg_status attention_infer(tg_call *c) {
+    const attention_params *p = c->params;
+    const tg_tensor *q = c->in[Q];
+    tg_dtype dtype = (tg_dtype)q->dtype;
+    TG_TRY(tg_need_float(c, Q));
+    TG_TRY(tg_need_same_dtype(c, Q, K));
+    TG_TRY(tg_need_same_dtype(c, Q, V));
+    TG_TRY(attention_shapes(c));
+    TG_TRY(mask_fits(c));
+    TG_TRY(sink_fits(c));
+    TG_TRY(extents_fit(c));
+    TG_TRY(attention_options(c));
+    /* Which keys a query sees may depend on its row in the whole sequence. */
+    bool rows_whole = p->opts.causal || p->left_bound || p->right_bound || c->in[STARTS_Q];
+    if (rows_whole) TG_TRY(tg_call_role(c, Q, 2, TG_WHOLE));
+    TG_TRY(place_extras(c, rows_whole));
+    TG_TRY(tg_call_save(c, TOP, tg_accumulate_dtype(dtype), 3, q->shape));
+    TG_TRY(tg_call_save(c, MASS, tg_accumulate_dtype(dtype), 3, q->shape));
+    return tg_call_out(c, 0, dtype, 4, (int64_t[]){q->shape[0], q->shape[1], q->shape[2], size(c, V, 3)});
+}
+
+/* The mask, or its gradient, as [b, h, sq, sk] that repeats what the mask has once. */
+static tg_array stretched(const tg_call *c, const tg_tensor *x, tg_extent *e) {
+    const int64_t full[4] = {size(c, Q, 0), size(c, Q, 1), size(c, Q, 2), size(c, K, 2)};
+    tg_array a = tg_op_absent_or(x);
+    if (!a.data) return a;
+    for (int j = 0; j < 4; j++) {
+        int d = j + a.ndim - 4;
+        e->shape[j] = full[j];
+        e->stride[j] = d < 0 || a.shape[d] == 1 ? 0 : a.stride[d];
+    }
+    return tg_array_at(a, 0, 4, e->shape, e->stride);
+}
+
+static tg_status attention_args(tg_call *c, tg_attention_args *a, tg_extent *mask) {
+    const attention_params *p = c->params;
+    tg_tensor *starts_q = c->in[STARTS_Q], *starts_k = c->in[STARTS_K];
+    if (starts_q) TG_TRY(tg_op_dense(c, &starts_q));
+    if (starts_k) TG_TRY(tg_op_dense(c, &starts_k));
+    *a = (tg_attention_args){
+        .q = tg_array_of(c->in[Q]),
+        .k = tg_array_of(c->in[K]),
+        .v = tg_array_of(c->in[V]),
+        .out = tg_array_of(c->out[0]),
+        .top = tg_array_of(c->saved[TOP]),
+        .mass = tg_array_of(c->saved[MASS]),
+        .scale = p->opts.scale,
+        .dropout = p->opts.dropout,
+        .causal = p->opts.causal,
+        .left_bound = p->left_bound,
+        .right_bound = p->right_bound,
+        .left = p->opts.left,
+        .right = p->opts.right,
+        .mask = stretched(c, c->in[MASK], mask),
+        .sink = tg_op_absent_or(c->in[SINK]),
+        .lengths = tg_op_absent_or(c->in[LENGTHS]),
+        .starts_q = tg_op_absent_or(starts_q),
+        .starts_k = tg_op_absent_or(starts_k),
+        .draws = p->draws,
+    };
+    return TG_OK;
+}
+
+/* What lengths or starts hold, named where the host can read it. */
+static tg_status bad_extent(tg_call *c, int64_t bad) {
+    const tg_tensor *x = c->in[LENGTHS] ? c->in[LENGTHS] : c->in[STARTS_Q];
+    int64_t i = bad - 1, total = size(c, Q, 2);
+    const char *name = c->in[LENGTHS] ? "lengths" : "starts_q";
+    if (!bad || !c->ctx->host) return tg_op_bad(c, bad, name);
+    if (!c->in[LENGTHS] && i >= x->shape[0]) {
+        i -= x->shape[0];
+        total = size(c, K, 2);
+        x = c->in[STARTS_K];
+        name = "starts_k";
+    }
+    long long found = ((const int64_t *)tg_data(x))[i * x->stride[0]];
+    if (c->in[LENGTHS])
+        return tg_call_fail(c, TG_ERR_DATA, "lengths[%lld] is %lld: expected 0 to %lld", (long long)i, found,
+                            (long long)size(c, K, 2));
+    return tg_call_fail(c, TG_ERR_DATA, "%s[%lld] is %lld: expected 0 first, %lld last, and none below the one before",
+                        name, (long long)i, found, (long long)total);
+}
+
+static tg_status attention_forward(tg_call *c) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    tg_attention_args a;
+    tg_extent mask;
+    int64_t bad = 0;
+    TG_TRY(attention_args(c, &a, &mask));
+    if (a.lengths.data || a.starts_q.data) a.bad = &bad;
+    TG_TRY((ops->attention ? ops->attention : tg_composed_attention)(c->ctx, &a));
+    return bad_extent(c, bad);
+}
+
+/* The probabilities are computed again, tile by tile, from q, k and what is saved of their rows. */
+static tg_status attention_backward(tg_call *c) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    tg_attention_args a;
+    tg_extent mask, gmask;
+    TG_TRY(attention_args(c, &a, &mask));
+    a.gout = tg_array_of(c->gout[0]);
+    a.gq = tg_op_gin(c, Q);
+    a.gk = tg_op_gin(c, K);
+    a.gv = tg_op_gin(c, V);
+    a.gsink = tg_op_gin(c, SINK);
+    a.add_q = tg_adds(c, Q);
+    a.add_k = tg_adds(c, K);
+    a.add_v = tg_adds(c, V);
+    a.add_sink = tg_adds(c, SINK);
+    if (c->gin_mode[MASK] && c->in[MASK]->numel) a.gmask = stretched(c, c->gin[MASK], &gmask);
+    a.add_mask = tg_adds(c, MASK);
+    return (ops->attention_grad ? ops->attention_grad : tg_composed_attention_grad)(c->ctx, &a);
+}
+
+/* Two products of sq x sk for every head, of what a window leaves; a causal mask leaves about half. */
+static int64_t attention_flops(const tg_node *n) {
+    const attention_params *p = tg_node_params(n);
+    const tg_tensor *q = tg_node_input(n, Q), *v = tg_node_input(n, V);
+    int64_t sk = tg_dim(v, 2), right = p->opts.causal ? 0 : p->opts.right, width = p->opts.left + right + 1;
+    int64_t row = tg_flops(2 * tg_dim(q, 0) * tg_dim(q, 1) * tg_dim(q, 2), tg_dim(q, 3) + tg_dim(v, 3));
+    if (p->left_bound && (p->right_bound || p->opts.causal) && width < sk) return tg_flops(row, width);
+    if (!p->opts.causal) return tg_flops(row, sk);
+    return row % 2 ? row : tg_flops(row / 2, sk); /* odd: more than fit already */
+}
+
+/* ---- Of other ops ---- */
+
+/* Scores [b, h, sq, sk], and what hides some of them: at most one mask of each kind. */
+typedef struct scores {
+    const tg_node *n;
+    tg_tensor *s, *hidden[8];
+    int count;
+} scores;
+
+static tg_tensor *index_row(tg_tape *t, int64_t n) { return tg_arange(t, TG_I64, 0, (double)n, 1); }
+
+static tg_tensor *shifted(tg_tape *t, tg_tensor *places, int64_t by) {
+    return tg_add(t, places, tg_full(t, TG_I64, TG_SHAPE(), (double)by));
+}
+
+static void hide(scores *s, tg_tensor *hidden) { s->hidden[s->count++] = hidden; }
+
+/* The sequence of each of n places: [n]. */
+static tg_tensor *sequence_of(tg_tape *t, tg_tensor *starts, int64_t n) {
+    tg_tensor *first = tg_slice(t, starts, 0, 0, starts->shape[0] - 1, 1);
+    tg_tensor *begun = tg_ge(t, tg_unsqueeze(t, index_row(t, n), 1), first);
+    tg_tensor *count = tg_sum(t, tg_cast(t, begun, TG_F64), TG_DIMS(1), false);
+    return tg_cast(t, tg_add_scalar(t, count, -1), TG_I64);
+}
+
+static tg_tensor *ends_of(tg_tape *t, tg_tensor *starts, tg_tensor *sequences) {
+    return tg_index_select(t, tg_slice(t, starts, 0, 1, starts->shape[0], 1), 0, sequences);
+}
+
+/* The place of each query among the keys: [sq, 1]. Hides keys of other sequences. */
+static tg_tensor *places(tg_tape *t, scores *s, int64_t sq, int64_t sk) {
+    tg_tensor *starts_q = tg_node_in(s->n)[STARTS_Q], *starts_k = tg_node_in(s->n)[STARTS_K];
+    if (!starts_q) return tg_unsqueeze(t, tg_arange(t, TG_I64, (double)(sk - sq), (double)sk, 1), 1);
+    tg_tensor *of_q = sequence_of(t, starts_q, sq), *of_k = sequence_of(t, starts_k, sk);
+    hide(s, tg_ne(t, of_k, tg_unsqueeze(t, of_q, 1)));
+    tg_tensor *shift = tg_sub(t, ends_of(t, starts_k, of_q), ends_of(t, starts_q, of_q));
+    return tg_unsqueeze(t, tg_add(t, index_row(t, sq), shift), 1);
+}
+
+static void hide_by_rules(tg_tape *t, scores *s, int64_t sq, int64_t sk) {
+    const attention_params *p = tg_node_params(s->n);
+    tg_tensor *lengths = tg_node_in(s->n)[LENGTHS], *key = index_row(t, sk);
+    if (p->opts.causal || p->left_bound || p->right_bound || tg_node_in(s->n)[STARTS_Q]) {
+        tg_tensor *place = places(t, s, sq, sk);
+        if (p->opts.causal) hide(s, tg_gt(t, key, place));
+        if (p->right_bound && !p->opts.causal) hide(s, tg_gt(t, key, shifted(t, place, p->opts.right)));
+        if (p->left_bound) hide(s, tg_lt(t, key, shifted(t, place, -p->opts.left)));
+    }
+    if (lengths) hide(s, tg_ge(t, key, tg_reshape(t, lengths, TG_SHAPE(lengths->shape[0], 1, 1, 1))));
+}
+
+/* A bool mask hides; another is added, and hides where it is -inf. */
+static void apply_mask(tg_tape *t, scores *s) {
+    tg_tensor *mask = tg_node_in(s->n)[MASK];
+    if (!mask) return;
+    if (mask->dtype == TG_BOOL) {
+        hide(s, tg_equals(t, mask, 0));
+        return;
+    }
+    tg_tensor *none = tg_equals(t, mask, -INFINITY);
+    mask = tg_masked_fill(t, mask, none, 0);
+    if (mask->dtype != s->s->dtype) mask = tg_cast(t, mask, (tg_dtype)s->s->dtype);
+    s->s = tg_add(t, s->s, mask);
+    hide(s, none);
+}
+
+/* Probabilities beside a sink. Their maximum takes part as a number: it cancels. */
+static tg_tensor *softmax_beside(tg_tape *t, tg_tensor *s, tg_tensor *sink) {
+    sink = tg_reshape(t, tg_wide(t, sink), TG_SHAPE(sink->shape[0], 1, 1));
+    if (sink->dtype != s->dtype) sink = tg_cast(t, sink, (tg_dtype)s->dtype);
+    if (s->shape[3] == 0) return s;
+    tg_tensor *most = tg_detach(t, tg_maximum(t, tg_max(t, s, TG_DIMS(-1), true), sink));
+    tg_tensor *e = tg_exp(t, tg_sub(t, s, most)), *beside = tg_exp(t, tg_sub(t, sink, most));
+    return tg_div(t, e, tg_add(t, tg_sum(t, e, TG_DIMS(-1), true), beside));
+}
+
+/* With all scores. Those that are hidden are finite, so that a row without any key has a gradient of 0, not NaN. */
+static tg_status attention_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
+    const attention_params *p = tg_node_params(n);
+    const tg_tensor *y = tg_node_out(n)[0];
+    tg_tensor *q = tg_wide(t, tg_node_in(n)[Q]), *k = tg_wide(t, tg_node_in(n)[K]), *v = tg_wide(t, tg_node_in(n)[V]);
+    int64_t b = q->shape[0], h = q->shape[1], sq = q->shape[2], sk = k->shape[2], g = k->shape[1], r = g ? h / g : 1;
+    scores s = {.n = n};
+    q = tg_reshape(t, tg_scale(t, q, p->opts.scale), TG_SHAPE(b, g, r, sq, q->shape[3]));
+    s.s = tg_matmul(t, q, tg_transpose(t, tg_unsqueeze(t, k, 2), -1, -2));
+    s.s = tg_reshape(t, s.s, TG_SHAPE(b, h, sq, sk));
+    apply_mask(t, &s);
+    hide_by_rules(t, &s, sq, sk);
+    for (int i = 0; i < s.count; i++) s.s = tg_masked_fill(t, s.s, s.hidden[i], -1e30);
+    tg_tensor *sink = tg_node_in(n)[SINK], *x = sink ? softmax_beside(t, s.s, sink) : tg_softmax(t, s.s, -1);
+    for (int i = 0; i < s.count; i++) x = tg_masked_fill(t, x, s.hidden[i], 0);
+    if (p->opts.dropout > 0) x = tg_dropout_again(t, x, p->opts.dropout, &p->draws);
+    x = tg_matmul(t, tg_reshape(t, x, TG_SHAPE(b, g, r, sq, sk)), tg_unsqueeze(t, v, 2));
+    out[0] = tg_cast(t, tg_reshape(t, x, tg_shape_kept(y)), (tg_dtype)y->dtype);
+    return TG_OK;
+}
+
+TG_COMPOSED(attention)
+
+#define OPTS(...) &(const attention_params){.opts = {.size = sizeof(tg_attention_opts), __VA_ARGS__}}
+
+#define NO         TG_S_ABSENT
+#define PLAIN      NO, NO, NO, NO, NO
+#define MASKED(...) __VA_ARGS__, NO, NO, NO, NO
+#define SUNK(h)    NO, TG_S(h), NO, NO, NO
+#define PADDED(...) NO, NO, __VA_ARGS__, NO, NO
+#define PACKED(n, sq, sk) NO, NO, NO, TG_S_STARTS(sq, n), TG_S_STARTS(sk, n)
+#define SEEN(lo_, hi_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_BOOL, .lo = (lo_), .hi = (hi_)}
+#define IN(lo_, hi_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_INDEX, .lo = (lo_), .hi = (hi_)}
+
+static const tg_sample attention_samples[] = {
+    {.note = "all keys", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(2, 2, 3, 4), TG_S(2, 2, 5, 4), TG_S(2, 2, 5, 3), PLAIN}},
+    {.note = "causal", .params = OPTS(.causal = true), .n_in = INPUTS,
+     .in = {TG_S(1, 2, 5, 4), TG_S(1, 2, 5, 4), TG_S(1, 2, 5, 4), PLAIN}},
+    {.note = "causal after a cache", .params = OPTS(.causal = true), .n_in = INPUTS,
+     .in = {TG_S(1, 2, 2, 4), TG_S(1, 2, 5, 4), TG_S(1, 2, 5, 4), PLAIN}},
+    {.note = "causal, queries without a key", .params = OPTS(.causal = true), .n_in = INPUTS,
+     .in = {TG_S(1, 1, 4, 3), TG_S(1, 1, 2, 3), TG_S(1, 1, 2, 3), PLAIN}},
+    {.note = "grouped-query", .params = OPTS(.causal = true), .n_in = INPUTS,
+     .in = {TG_S(1, 4, 3, 2), TG_S(1, 2, 3, 2), TG_S(1, 2, 3, 2), PLAIN}},
+    {.note = "multi-query, own scale", .params = OPTS(.scale = 0.3), .n_in = INPUTS,
+     .in = {TG_S(2, 3, 4, 2), TG_S(2, 1, 3, 2), TG_S(2, 1, 3, 5), PLAIN}},
+    {.note = "longer than a tile", .params = OPTS(.causal = true), .n_in = INPUTS,
+     .in = {TG_S(1, 1, 70, 2), TG_S(1, 1, 70, 2), TG_S(1, 1, 70, 2), PLAIN}, .slow = true},
+    {.note = "dropout", .params = OPTS(.dropout = 0.4), .n_in = INPUTS,
+     .in = {TG_S(1, 2, 3, 4), TG_S(1, 2, 5, 4), TG_S(1, 2, 5, 3), PLAIN}},
+    {.note = "causal dropout", .params = OPTS(.causal = true, .dropout = 0.2), .n_in = INPUTS,
+     .in = {TG_S(1, 2, 4, 2), TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), PLAIN}},
+    {.note = "strided", .params = OPTS(.causal = true), .n_in = INPUTS,
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 1, 2, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 1, 2, 3, 4),
+            TG_S_AS(TG_SAMPLE_TRANSPOSED, 1, 2, 3, 4), PLAIN}},
+    {.note = "equal batches", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 1, 2, 4), TG_S(2, 1, 3, 4), TG_S_AS(TG_SAMPLE_EXPANDED, 2, 1, 3, 2), PLAIN}},
+    {.note = "one query, one key", .params = OPTS(.causal = true), .n_in = INPUTS,
+     .in = {TG_S(1, 1, 1, 1), TG_S(1, 1, 1, 1), TG_S(1, 1, 1, 1), PLAIN}},
+    {.note = "no batch", .params = OPTS(.causal = true), .n_in = INPUTS,
+     .in = {TG_S(0, 2, 3, 4), TG_S(0, 2, 3, 4), TG_S(0, 2, 3, 4), PLAIN}},
+    {.note = "no queries", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(1, 1, 0, 4), TG_S(1, 1, 3, 4), TG_S(1, 1, 3, 4), PLAIN}},
+    /* Masks. */
+    {.note = "a bool mask", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(2, 2, 3, 4), TG_S(2, 2, 5, 4), TG_S(2, 2, 5, 3), MASKED(TG_S_BOOL(2, 2, 3, 5))}},
+    {.note = "a bool mask that hides all", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(1, 2, 3, 4), TG_S(1, 1, 5, 4), TG_S(1, 1, 5, 3), MASKED(SEEN(2, 2, 1, 2, 1, 5))}},
+    {.note = "a mask added", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(2, 2, 3, 4), TG_S(2, 2, 5, 4), TG_S(2, 2, 5, 3), MASKED(TG_S(2, 2, 3, 5))}},
+    {.note = "a bias of heads, causal", .params = OPTS(.causal = true), .n_in = INPUTS,
+     .in = {TG_S(2, 2, 3, 4), TG_S(2, 1, 3, 4), TG_S(2, 1, 3, 4), MASKED(TG_S(2, 3, 3))}},
+    {.note = "a bias of batches and keys", .params = OPTS(.scale = 0.5), .n_in = INPUTS,
+     .in = {TG_S(2, 2, 3, 4), TG_S(2, 2, 3, 4), TG_S(2, 2, 3, 4), MASKED(TG_S(2, 1, 1, 3))}},
+    {.note = "one number added", .params = OPTS(.causal = true), .n_in = INPUTS,
+     .in = {TG_S(1, 2, 3, 4), TG_S(1, 2, 3, 4), TG_S(1, 2, 3, 4), TG_S_SCALAR, TG_S(2), NO, NO, NO}},
+    {.note = "a bias of queries, dropout", .params = OPTS(.dropout = 0.3), .n_in = INPUTS,
+     .in = {TG_S(2, 2, 3, 4), TG_S(2, 2, 5, 4), TG_S(2, 2, 5, 3), TG_S(1, 1, 3, 1), TG_S(2), NO, NO, NO}},
+    {.note = "strided mask, float32", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(2, 2, 3, 4), TG_S(2, 2, 5, 4), TG_S(2, 2, 5, 3),
+            MASKED({.shape = TG_S_SHAPE(2, 2, 3, 5), .layout = TG_SAMPLE_STRIDED, .frozen = true, .dtype = TG_F32})}},
+    {.note = "a strided bias", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(2, 2, 3, 4), TG_S(2, 2, 5, 4), TG_S(2, 2, 5, 3), MASKED(TG_S_AS(TG_SAMPLE_STRIDED, 2, 1, 3, 5))}},
+    {.note = "a frozen mask, transposed", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(1, 2, 3, 4), TG_S(1, 2, 5, 4), TG_S(1, 2, 5, 3),
+            MASKED({.shape = TG_S_SHAPE(3, 5), .layout = TG_SAMPLE_TRANSPOSED, .frozen = true})}},
+    {.note = "a mask longer than a tile", .params = OPTS(.causal = true), .n_in = INPUTS,
+     .in = {TG_S(1, 2, 70, 2), TG_S(1, 1, 70, 2), TG_S(1, 1, 70, 2), MASKED(TG_S(1, 70, 70))}, .slow = true},
+    /* The sink. */
+    {.note = "a sink", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(2, 4, 3, 2), TG_S(2, 2, 5, 2), TG_S(2, 2, 5, 3), SUNK(4)}},
+    {.note = "a sink, queries without a key", .params = OPTS(.causal = true), .n_in = INPUTS,
+     .in = {TG_S(1, 2, 4, 3), TG_S(1, 2, 2, 3), TG_S(1, 2, 2, 3), SUNK(2)}},
+    {.note = "a sink, dropout", .params = OPTS(.causal = true, .dropout = 0.2), .n_in = INPUTS,
+     .in = {TG_S(1, 2, 4, 2), TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), SUNK(2)}},
+    {.note = "a sink without keys", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(1, 2, 2, 3), TG_S(1, 2, 0, 3), TG_S(1, 2, 0, 3), SUNK(2)}},
+    /* Windows. */
+    {.note = "a window", .params = OPTS(.left = 2, .right = 1), .n_in = INPUTS,
+     .in = {TG_S(1, 2, 6, 4), TG_S(1, 2, 6, 4), TG_S(1, 2, 6, 4), PLAIN}},
+    {.note = "a causal window after a cache", .params = OPTS(.causal = true, .left = 1), .n_in = INPUTS,
+     .in = {TG_S(2, 2, 3, 2), TG_S(2, 1, 5, 2), TG_S(2, 1, 5, 2), PLAIN}},
+    {.note = "itself and what follows", .params = OPTS(.left = TG_WINDOW_ZERO, .right = -1), .n_in = INPUTS,
+     .in = {TG_S(1, 2, 4, 2), TG_S(1, 2, 3, 2), TG_S(1, 2, 3, 2), PLAIN}},
+    {.note = "a window past tiles", .params = OPTS(.left = 3, .right = 2), .n_in = INPUTS,
+     .in = {TG_S(1, 1, 140, 2), TG_S(1, 1, 140, 2), TG_S(1, 1, 140, 2), PLAIN}, .slow = true},
+    /* Padding and packing. */
+    {.note = "padded keys", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(3, 2, 3, 2), TG_S(3, 2, 5, 2), TG_S(3, 2, 5, 2), PADDED(TG_S_INDEX(6, 3))}},
+    {.note = "no keys but padding", .params = OPTS(.causal = true), .n_in = INPUTS,
+     .in = {TG_S(2, 2, 3, 2), TG_S(2, 2, 3, 2), TG_S(2, 2, 3, 2), PADDED(IN(0, 1, 2))}},
+    {.note = "packed", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(1, 2, 7, 2), TG_S(1, 1, 9, 2), TG_S(1, 1, 9, 3), PACKED(4, 7, 9)}},
+    {.note = "strided lengths", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(2, 1, 3, 2), TG_S(2, 1, 4, 2), TG_S(2, 1, 4, 2),
+            PADDED({.shape = TG_S_SHAPE(2), .kind = TG_SAMPLE_INDEX, .layout = TG_SAMPLE_STRIDED, .hi = 5})}},
+    {.note = "strided starts", .params = OPTS(.causal = true), .n_in = INPUTS,
+     .in = {TG_S(1, 1, 5, 2), TG_S(1, 1, 5, 2), TG_S(1, 1, 5, 2), NO, NO, NO,
+            {.shape = TG_S_SHAPE(3), .kind = TG_SAMPLE_STARTS, .layout = TG_SAMPLE_STRIDED, .hi = 5},
+            TG_S_STARTS(5, 3)}},
+    {.note = "packed, causal", .params = OPTS(.causal = true), .n_in = INPUTS,
+     .in = {TG_S(1, 2, 9, 2), TG_S(1, 2, 7, 2), TG_S(1, 2, 7, 2), PACKED(4, 9, 7)}},
+    {.note = "all but packing", .params = OPTS(.causal = true, .left = 3, .dropout = 0.1), .n_in = INPUTS,
+     .in = {TG_S(2, 4, 5, 2), TG_S(2, 2, 6, 2), TG_S(2, 2, 6, 3), TG_S(4, 1, 6), TG_S(4), IN(2, 7, 2), NO, NO}},
+    {.note = "all but padding", .params = OPTS(.left = 2, .right = 1), .n_in = INPUTS,
+     .in = {TG_S(1, 2, 7, 2), TG_S(1, 1, 9, 2), TG_S(1, 1, 9, 3), TG_S(2, 7, 9), TG_S(2), NO, TG_S_STARTS(7, 4),
+            TG_S_STARTS(9, 4)}},
+    {.note = "all, and no batch", .params = OPTS(.causal = true, .left = 3), .n_in = INPUTS,
+     .in = {TG_S(0, 2, 3, 2), TG_S(0, 2, 3, 2), TG_S(0, 2, 3, 2), TG_S(2, 3, 3), TG_S(2), IN(0, 1, 0), NO, NO}},
+    {.note = "keys of another size", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(1, 1, 3, 4), TG_S(1, 1, 3, 5), TG_S(1, 1, 3, 4), PLAIN}, .refused = TG_ERR_SHAPE},
+    {.note = "3 heads share 2", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(1, 3, 3, 4), TG_S(1, 2, 3, 4), TG_S(1, 2, 3, 4), PLAIN}, .refused = TG_ERR_SHAPE},
+    {.note = "fewer values than keys", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(1, 1, 3, 4), TG_S(1, 1, 3, 4), TG_S(1, 1, 2, 4), PLAIN}, .refused = TG_ERR_SHAPE},
+    {.note = "three dims", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(2, 3, 4), TG_S(2, 3, 4), TG_S(2, 3, 4), PLAIN},
+     .refused = TG_ERR_SHAPE},
+    {.note = "dropout of all", .params = OPTS(.dropout = 1), .n_in = INPUTS,
+     .in = {TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), PLAIN},
+     .refused = TG_ERR_ARGUMENT},
+    {.note = "a mask of integers", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), MASKED(TG_S_INDEX(2, 2, 2))},
+     .refused = TG_ERR_DTYPE},
+    {.note = "a mask of other heads", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(1, 4, 2, 2), TG_S(1, 2, 2, 2), TG_S(1, 2, 2, 2), MASKED(TG_S(2, 2, 2))}, .refused = TG_ERR_SHAPE},
+    {.note = "a mask of five dims", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), MASKED(TG_S(1, 1, 1, 2, 2))},
+     .refused = TG_ERR_SHAPE},
+    {.note = "a sink of key heads", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(1, 4, 2, 2), TG_S(1, 2, 2, 2), TG_S(1, 2, 2, 2), SUNK(2)}, .refused = TG_ERR_SHAPE},
+    {.note = "a negative window", .params = OPTS(.left = -2), .n_in = INPUTS,
+     .in = {TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), TG_S(1, 1, 2, 2), PLAIN}, .refused = TG_ERR_ARGUMENT},
+    {.note = "lengths of another batch", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(2, 1, 2, 2), TG_S(2, 1, 2, 2), TG_S(2, 1, 2, 2), PADDED(TG_S_INDEX(2, 3))}, .refused = TG_ERR_SHAPE},
+    {.note = "a length beyond the keys", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(2, 1, 2, 2), TG_S(2, 1, 4, 2), TG_S(2, 1, 4, 2), PADDED(IN(5, 6, 2))}, .refused = TG_ERR_DATA},
+    {.note = "packed and padded", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), NO, NO, TG_S_INDEX(2, 1), TG_S_STARTS(4, 3),
+            TG_S_STARTS(4, 3)},
+     .refused = TG_ERR_ARGUMENT},
+    {.note = "queries packed alone", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), NO, NO, NO, TG_S_STARTS(4, 3), NO},
+     .refused = TG_ERR_ARGUMENT},
+    {.note = "two batches packed", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(2, 1, 4, 2), TG_S(2, 1, 4, 2), TG_S(2, 1, 4, 2), PACKED(3, 4, 4)}, .refused = TG_ERR_SHAPE},
+    {.note = "starts that end early", .params = OPTS(.causal = false), .n_in = INPUTS,
+     .in = {TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), TG_S(1, 1, 4, 2), PACKED(3, 4, 3)}, .refused = TG_ERR_DATA},
+    {.note = "48 heads of 1024 x 64", .params = OPTS(.causal = true), .n_in = INPUTS,
+     .in = {TG_S(4, 12, 1024, 64), TG_S(4, 12, 1024, 64), TG_S(4, 12, 1024, 64), PLAIN}, .bench = true},
+};
+
+const tg_op tg_op_attention = {
+    .size = sizeof(tg_op),
+    .name = "attention",
+    .formula = "softmax(scale q k^T + mask) v",
+    .n_in = INPUTS,
+    .n_out = 1,
+    .params_size = sizeof(attention_params),
+    .saves_in = 255,
+    .saves_out = 1,
+    .optional = 248,
+    .family = TG_FAMILY_ATTENTION,
+    .infer = attention_infer,
+    .forward = attention_forward,
+    .backward = attention_backward,
+    .vjp = attention_vjp,
+    .jvp = attention_jvp,
+    .flops = attention_flops,
+    TG_SAMPLES(attention_samples),
+};
+
+/* Scaled dot-product attention: q [b, h, sq, dk], k [b, g, sk, dk] and v [b, g, sk, dv] give [b, h, sq, dv]. g divides
+ * h: each key and value head serves h / g neighbouring query heads. Causal: query i sees keys j <= i + sk - sq, so the
+ * last query sees all, as after a cache of earlier keys. A window moves with that place. Of packed sequences each is
+ * attention by itself, the last of its queries beside the last of its keys. Masks are PyTorch's: bool, true where a key
+ * may be seen, or added to the scores; lengths, window, packing and mask all have to let a key through. A query that
+ * sees none gives zeros, and has no gradient. Dropout falls on the probabilities, in training mode only. The sq x sk
+ * scores never exist as a whole (Dao et al., arXiv 2205.14135): it saves its inputs, the result and two numbers a row,
+ * and backward computes them again. opts may be NULL. */
+tg_tensor *tg_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, const tg_attention_opts *opts) {
+    attention_params p = {.draws = {.n = 0}};
+    tg_op_options(&p.opts, sizeof p.opts, opts);
+    tg_attention_opts *o = &p.opts;
+    tg_tensor *in[INPUTS] = {q, k, v, o->mask, o->sink, o->lengths, o->starts_q, o->starts_k};
+    o->mask = o->sink = o->lengths = o->starts_q = o->starts_k = NULL;
+    return tg_record(t, &tg_op_attention, &p, in, INPUTS, TG_SITE);
+}

@@ -1,0 +1,244 @@
+/* Batch norm: x [n, c, ..], each channel brought to mean 0 and variance 1 over all the rest, then times w and plus b by
+ * channel. The statistics are the batch's own, which running ones then follow, or, in evaluation mode, the running
+ * ones. */
+#include <math.h>
+
+#include "ops/common/channel_norm.h"
+#include "ops/common/derive.h"
+#include "ops/common/nn_op.h"
+
+typedef enum norm_mode { BY_TAPE, BY_BATCH, BY_RUNNING } norm_mode;
+
+typedef struct batch_norm_params {
+    double momentum, eps;
+    norm_mode mode; /* BY_TAPE: infer decides */
+} batch_norm_params;
+
+enum { X = TG_NORM_X, W, B, RUNNING_MEAN, RUNNING_VAR, INPUTS };
+enum { MEAN = TG_NORM_MEAN, RSTD };
+enum { MOVED = 1u << RUNNING_MEAN | 1u << RUNNING_VAR };
+
+static const batch_norm_params *params(const tg_call *c) { return c->params; }
+static bool by_batch(const tg_call *c) { return params(c)->mode == BY_BATCH; }
+
+/* Every channel is a group. */
+static tg_channel_norm kind(const tg_call *c) {
+    const tg_tensor *x = c->in[X];
+    tg_channel_norm k = tg_channel_norm_of(x, x->shape[1], 1u << 0 | 1u << 2 | 1u << 3, params(c)->eps);
+    k.given = !by_batch(c);
+    return k;
+}
+
+/* A buffer that forward may write. */
+static tg_status need_running(tg_call *c, int i, const char *what) {
+    const tg_tensor *r = c->in[i];
+    tg_dtype dtype = (tg_dtype)c->in[X]->dtype, wide = tg_accumulate_dtype(dtype);
+    if (!r) return TG_OK;
+    TG_TRY(tg_need_channels(c, i, what));
+    if (r->dtype != dtype && r->dtype != wide)
+        return tg_call_fail(c, TG_ERR_DTYPE, "%s is %s: expected %s or %s", what, tg_dtype_name((tg_dtype)r->dtype),
+                            tg_dtype_name(dtype), tg_dtype_name(wide));
+    if (tg_needs(c, i))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "%s needs a gradient: it is a buffer, which has none", what);
+    return TG_OK;
+}
+
+static tg_status check_numbers(tg_call *c) {
+    const batch_norm_params *p = params(c);
+    if (!(p->eps >= 0 && isfinite(p->eps)))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g: expected 0 or more, finite", p->eps);
+    if (!(p->momentum >= 0 && p->momentum <= 1))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "momentum is %g: expected 0 to 1", p->momentum);
+    if (!c->in[RUNNING_MEAN] == !c->in[RUNNING_VAR]) return TG_OK;
+    return tg_call_fail(c, TG_ERR_ARGUMENT, "one of running_mean and running_var is given: expected both, or none");
+}
+
+static int64_t members(const tg_tensor *x) { return x->shape[1] ? x->numel / x->shape[1] : 0; }
+
+/* What a batch's statistics ask for; unbiased variances, and what moves towards them, more. */
+static tg_status check_batch(tg_call *c) {
+    if (!c->writes || members(c->in[X]) != 1 || !c->in[X]->shape[1]) return TG_OK;
+    return tg_call_fail(c, TG_ERR_SHAPE,
+                        "one value a channel has no variance for running_var: expected more in training mode");
+}
+
+/* With the batch's statistics all of a channel is needed; with running ones rows and places are free. */
+static tg_status state_roles(tg_call *c) {
+    for (int d = 0; d < c->in[X]->ndim; d++)
+        if (d == 1 || !by_batch(c)) TG_TRY(tg_call_role(c, X, d, d));
+    for (int i = W; i < INPUTS; i++)
+        if (c->in[i]) TG_TRY(tg_call_role(c, i, 0, 1));
+    return c->in[W] ? tg_call_linear(c, 1u << W | 1u << B) : tg_call_linear(c, 0);
+}
+
+/* Opaque, each rank has a batch of its own, and so would what is moved by it: buffers that are not opaque there would
+ * no longer be what their placement says. The general rule lets anything stand beside what is opaque. */
+static tg_status check_moved(tg_call *c) {
+    if (!c->writes || !c->ctx->grid.axes) return TG_OK;
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        tg_placement x = tg_place_on(c->in[X], (tg_axis)a);
+        if (x.kind != TG_VARYING || x.layout != TG_OPAQUE) continue;
+        for (int i = RUNNING_MEAN; i <= RUNNING_VAR; i++) {
+            tg_placement r = tg_place_on(c->in[i], (tg_axis)a);
+            if (r.kind == TG_VARYING && r.layout == TG_OPAQUE) continue;
+            return tg_call_fail(c, TG_ERR_PLACEMENT,
+                                "x is opaque on axis %s, and %s is not: each rank would move it by its own batch; "
+                                "give running statistics that are opaque there, or shard x",
+                                tg_axis_name((tg_axis)a), i == RUNNING_MEAN ? "running_mean" : "running_var");
+        }
+    }
+    return TG_OK;
+}
+
+static tg_status batch_norm_infer(tg_call *c) {
+    batch_norm_params *p = c->params;
+    const tg_tensor *x = c->in[X];
+    TG_TRY(tg_need_float(c, X));
+    if (x->ndim < 2) return tg_call_fail(c, TG_ERR_SHAPE, "expected x [n, c, ..] of 2 or more dims");
+    TG_TRY(check_numbers(c));
+    const tg_channel_norm k = kind(c);
+    TG_TRY(tg_channel_norm_infer(c, &k));
+    TG_TRY(need_running(c, RUNNING_MEAN, "running_mean"));
+    TG_TRY(need_running(c, RUNNING_VAR, "running_var"));
+    if (p->mode == BY_TAPE) p->mode = c->tape->training || !c->in[RUNNING_MEAN] ? BY_BATCH : BY_RUNNING;
+    if (!by_batch(c) || !c->tape->training || !members(x)) c->writes = 0;
+    TG_TRY(check_batch(c));
+    TG_TRY(check_moved(c));
+    TG_TRY(state_roles(c));
+    return tg_infer_same(c);
+}
+
+/* r := (1 - momentum) r + momentum scale s */
+static tg_status move(tg_call *c, const tg_channel_norm *k, int i, const tg_tensor *s, double scale) {
+    tg_tensor *r = tg_norm_by_channel(c, k, c->in[i]);
+    double momentum = params(c)->momentum;
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    return tg_op_map(c, TG_FN_linear_sum, r, TG_T2(r, s), 2, 1 - momentum, momentum * scale, false);
+}
+
+/* Mean and variance: of the batch, which running ones follow; or these. */
+static tg_status statistics(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *t) {
+    const double n = tg_norm_members(k);
+    for (int i = MEAN; k->given && i <= RSTD; i++) {
+        tg_tensor *running = tg_norm_by_channel(c, k, c->in[RUNNING_MEAN + i]);
+        if (!tg_ok(c->ctx)) return c->ctx->status;
+        TG_TRY(tg_op_map(c, TG_FN_id, c->saved[i], TG_T1(running), 1, 0, 0, false));
+    }
+    if (k->given) return TG_OK;
+    TG_TRY(tg_norm_moments(c, k, x, t));
+    if (!c->writes) return TG_OK;
+    TG_TRY(move(c, k, RUNNING_MEAN, c->saved[MEAN], 1));
+    return move(c, k, RUNNING_VAR, c->saved[RSTD], n / (n - 1));
+}
+
+static tg_status batch_norm_forward(tg_call *c) {
+    const tg_channel_norm k = kind(c);
+    tg_tensor *x = tg_norm_inside(c, &k, c->in[X]), *t = tg_norm_temp(c, &k);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_TRY(statistics(c, &k, x, t));
+    return tg_norm_apply(c, &k, x, t);
+}
+
+static tg_status batch_norm_backward(tg_call *c) {
+    const tg_channel_norm k = kind(c);
+    return tg_norm_back(c, &k);
+}
+
+static tg_tensor *column(tg_tape *t, tg_tensor *w) { return tg_unsqueeze(t, tg_wide(t, w), 1); }
+
+/* What forward made of the running statistics, which may have moved since. */
+static tg_tensor *kept(tg_tape *t, const tg_node *n, int k) {
+    const tg_tensor *s = tg_node_kept(n)[k];
+    tg_tensor *y = tg_tape_tensor(t, s->dtype, 2, s->shape + 1, s->stride + 1, tg_storage_ref(s->storage), s->offset);
+    if (!y) return tg_inert(t->ctx);
+    y->place = tg_node_in(n)[RUNNING_MEAN]->place;
+    return y;
+}
+
+static tg_status batch_norm_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
+    const batch_norm_params *p = tg_node_params(n);
+    tg_tensor *const *in = tg_node_in(n), *x = in[X];
+    tg_tensor *h = tg_reshape(t, tg_wide(t, x), TG_SHAPE(x->shape[0], x->shape[1], x->numel ? -1 : 0));
+    if (p->mode == BY_BATCH) {
+        h = tg_sub(t, h, tg_mean(t, h, TG_DIMS(0, 2), true));
+        tg_tensor *var = tg_mean(t, tg_square(t, h), TG_DIMS(0, 2), true);
+        h = tg_mul(t, h, tg_rsqrt(t, tg_add_scalar(t, var, p->eps)));
+    } else {
+        h = tg_mul(t, tg_sub(t, h, kept(t, n, MEAN)), kept(t, n, RSTD));
+    }
+    if (in[W]) h = tg_mul(t, h, column(t, in[W]));
+    if (in[B]) h = tg_add(t, h, column(t, in[B]));
+    out[0] = tg_cast(t, tg_reshape(t, h, tg_shape_kept(x)), (tg_dtype)x->dtype);
+    return TG_OK;
+}
+
+TG_COMPOSED(batch_norm)
+
+#define BATCH &(const batch_norm_params){.momentum = 0.1, .eps = 1e-5, .mode = BY_BATCH}
+#define RUNNING &(const batch_norm_params){.momentum = 0.1, .eps = 1e-5, .mode = BY_RUNNING}
+#define WITH(momentum_, eps_) &(const batch_norm_params){.momentum = momentum_, .eps = eps_}
+#define BUFFER(n_) {.shape = TG_S_SHAPE(n_), .lo = 0.5, .hi = 1.5, .frozen = true}
+#define SAMPLE(note_, params_, ...) {.note = note_, .params = params_, .n_in = INPUTS, .in = {__VA_ARGS__}}
+#define REFUSED(status_, note_, params_, ...) \
+    {.note = note_, .params = params_, .n_in = INPUTS, .in = {__VA_ARGS__}, .refused = TG_ERR_##status_}
+
+static const tg_sample batch_norm_samples[] = {
+    SAMPLE("lines", BATCH, TG_S(4, 3, 2), TG_S(3), TG_S(3), TG_S_ABSENT, TG_S_ABSENT),
+    SAMPLE("images, followed", BATCH, TG_S(2, 3, 2, 3), TG_S(3), TG_S(3), BUFFER(3), BUFFER(3)),
+    SAMPLE("channels alone", BATCH, TG_S(5, 3), TG_S(3), TG_S(3), BUFFER(3), BUFFER(3)),
+    SAMPLE("no weights", BATCH, TG_S(3, 2, 2), TG_S_ABSENT, TG_S_ABSENT, BUFFER(2), BUFFER(2)),
+    SAMPLE("no bias", BATCH, TG_S(3, 2, 2), TG_S(2), TG_S_ABSENT, TG_S_ABSENT, TG_S_ABSENT),
+    SAMPLE("bias alone", BATCH, TG_S(3, 2, 2), TG_S_ABSENT, TG_S(2), TG_S_ABSENT, TG_S_ABSENT),
+    SAMPLE("by running statistics", RUNNING, TG_S(2, 3, 4), TG_S(3), TG_S(3), BUFFER(3), BUFFER(3)),
+    SAMPLE("images by running statistics", RUNNING, TG_S(2, 3, 2, 2), TG_S(3), TG_S(3), BUFFER(3), BUFFER(3)),
+    SAMPLE("by running statistics alone", RUNNING, TG_S(1, 3), TG_S_ABSENT, TG_S_ABSENT, BUFFER(3), BUFFER(3)),
+    SAMPLE("transposed", BATCH, TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 4, 3), TG_S(4), TG_S(4), BUFFER(4), BUFFER(4)),
+    SAMPLE("strided", BATCH, TG_S_AS(TG_SAMPLE_STRIDED, 2, 4, 3), TG_S_AS(TG_SAMPLE_STRIDED, 4),
+           TG_S_AS(TG_SAMPLE_STRIDED, 4), TG_S_ABSENT, TG_S_ABSENT),
+    SAMPLE("equal members", BATCH, TG_S_AS(TG_SAMPLE_EXPANDED, 2, 4, 3), TG_S(4), TG_S(4), TG_S_ABSENT, TG_S_ABSENT),
+    SAMPLE("far from zero", BATCH, TG_S_IN(100, 102, 2, 4, 3), TG_S(4), TG_S(4), BUFFER(4), BUFFER(4)),
+    SAMPLE("nobody", BATCH, TG_S(0, 4, 3), TG_S(4), TG_S(4), BUFFER(4), BUFFER(4)),
+    REFUSED(SHAPE, "no channels", BATCH, TG_S(4), TG_S_ABSENT, TG_S_ABSENT, TG_S_ABSENT, TG_S_ABSENT),
+    REFUSED(SHAPE, "w of another size", BATCH, TG_S(2, 4, 3), TG_S(3), TG_S(4), TG_S_ABSENT, TG_S_ABSENT),
+    REFUSED(SHAPE, "one value a channel", BATCH, TG_S(1, 4, 1), TG_S(4), TG_S(4), BUFFER(4), BUFFER(4)),
+    REFUSED(ARGUMENT, "a mean alone", BATCH, TG_S(2, 4, 3), TG_S(4), TG_S(4), BUFFER(4), TG_S_ABSENT),
+    REFUSED(ARGUMENT, "a mean with a gradient", BATCH, TG_S(2, 4, 3), TG_S(4), TG_S(4), TG_S(4), BUFFER(4)),
+    REFUSED(ARGUMENT, "momentum above 1", WITH(1.5, 1e-5), TG_S(2, 4, 3), TG_S(4), TG_S(4), BUFFER(4), BUFFER(4)),
+    REFUSED(ARGUMENT, "negative eps", WITH(0.1, -1), TG_S(2, 4, 3), TG_S(4), TG_S(4), BUFFER(4), BUFFER(4)),
+    {.note = "32 images of 64 channels", .params = BATCH, .n_in = INPUTS,
+     .in = {TG_S(32, 64, 28, 28), TG_S(64), TG_S(64), BUFFER(64), BUFFER(64)}, .bench = true},
+};
+
+const tg_op tg_op_batch_norm = {
+    .size = sizeof(tg_op),
+    .name = "batch_norm",
+    .formula = "(x - mean) / sqrt(var + eps) w + b, of channels",
+    .n_in = INPUTS,
+    .n_out = 1,
+    .params_size = sizeof(batch_norm_params),
+    .saves_in = 1u << X | 1u << W,
+    .optional = 30,
+    .writes = MOVED,
+    .family = TG_FAMILY_CUSTOM,
+    .sums_f32 = true,
+    .infer = batch_norm_infer,
+    .forward = batch_norm_forward,
+    .backward = batch_norm_backward,
+    .vjp = batch_norm_vjp,
+    .jvp = batch_norm_jvp,
+    TG_SAMPLES(batch_norm_samples),
+};
+
+/* The channels of x [n, c, ..], each brought to mean 0 and variance 1 over all the rest; then times w and plus b, each
+ * [c] or NULL. On a tape in training mode by the batch's mean and (biased) variance: running_mean and running_var [c],
+ * where given, are then moved towards the mean and the unbiased variance by momentum, at the end of forward, in their
+ * own bytes, as an optimiser writes parameters; the second run of a recomputation leaves them as the first has made
+ * them. In evaluation mode by these two, which stay as they are. They are buffers of x's dtype, or float32 for 16 bits,
+ * and need no gradient; without them the batch's statistics serve in both modes. Statistics are float32 (float64 for
+ * float64). Of x sharded over ranks the channels may lie on them with w, b and the buffers; a sharded batch is refused
+ * in training mode, as a rank's statistics are not the batch's. */
+tg_tensor *tg_batch_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_tensor *running_mean,
+                         tg_tensor *running_var, double momentum, double eps) {
+    batch_norm_params p = {.momentum = momentum, .eps = eps};
+    return TG_RECORD(t, tg_op_batch_norm, &p, x, w, b, running_mean, running_var);
+}

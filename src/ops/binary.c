@@ -1,0 +1,299 @@
+/* Arithmetic of two tensors that broadcast. A gradient is summed over the dims in which its input was stretched. */
+#include <math.h>
+
+#include "ops/common/derive.h"
+#include "ops/common/op.h"
+
+/* Samples with a in [a0, a1) and b in [b0, b1). */
+#define AT(lo_, hi_, layout_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .lo = (lo_), .hi = (hi_), .layout = (layout_)}
+#define ROWS(a0, a1, ...) AT(a0, a1, TG_SAMPLE_ROWS, __VA_ARGS__)
+#define PAIRS(a0, a1, b0, b1)                                                                                  \
+    {.note = "same shape", .n_in = 2, .in = {ROWS(a0, a1, 3, 5), ROWS(b0, b1, 3, 5)}},                         \
+    {.note = "row and column", .n_in = 2, .in = {ROWS(a0, a1, 1, 5), ROWS(b0, b1, 3, 1)}},                     \
+    {.note = "b stretched", .n_in = 2, .in = {ROWS(a0, a1, 2, 3, 4), ROWS(b0, b1, 4)}},                        \
+    {.note = "a stretched", .n_in = 2, .in = {ROWS(a0, a1, 3, 1), ROWS(b0, b1, 2, 3, 4)}},                     \
+    {.note = "transposed and strided", .n_in = 2,                                                              \
+     .in = {AT(a0, a1, TG_SAMPLE_TRANSPOSED, 3, 5), AT(b0, b1, TG_SAMPLE_STRIDED, 3, 5)}},                     \
+    {.note = "expanded", .n_in = 2, .in = {AT(a0, a1, TG_SAMPLE_EXPANDED, 3, 5), ROWS(b0, b1, 3, 5)}},         \
+    {.note = "size 1", .n_in = 2, .in = {ROWS(a0, a1, 1), ROWS(b0, b1, 1)}},                                   \
+    {.note = "scalar beside a matrix", .n_in = 2, .in = {ROWS(a0, a1, 2, 3), {.lo = (b0), .hi = (b1)}}},       \
+    {.note = "scalars", .n_in = 2, .in = {{.lo = (a0), .hi = (a1)}, {.lo = (b0), .hi = (b1)}}},                \
+    {.note = "empty", .n_in = 2, .in = {ROWS(a0, a1, 0, 4), ROWS(b0, b1, 1, 4)}},                              \
+    {.note = "other dtypes", .n_in = 2, .in = {ROWS(a0, a1, 3), TG_S_INDEX(2, 3)}, .refused = TG_ERR_DTYPE},   \
+    {.note = "bools", .n_in = 2, .in = {TG_S_BOOL(3), TG_S_BOOL(3)}, .refused = TG_ERR_DTYPE},                 \
+    {.note = "no broadcast", .n_in = 2, .in = {ROWS(a0, a1, 3, 2), ROWS(b0, b1, 3)}, .refused = TG_ERR_SHAPE}, \
+    {.note = "big", .n_in = 2, .in = {ROWS(a0, a1, 1024, 1024), ROWS(b0, b1, 1024, 1024)}, .bench = true}
+#define ALIASED(a0, a1) \
+    {.note = "one with itself", .n_in = 2, .in = {ROWS(a0, a1, 2, 3), ROWS(a0, a1, 2, 3)}, .aliases = true}
+
+static tg_status number_infer(tg_call *c) {
+    TG_TRY(tg_need_number(c, 0));
+    return tg_infer_broadcast(c, 0, TG_DTYPE_DEFAULT);
+}
+
+/* a's gradient reads the inputs of a_reads, b's those of b_reads (bit masks). */
+static void save_what_is_read(tg_call *c, uint32_t a_reads, uint32_t b_reads) {
+    c->saves_in = (tg_needs(c, 0) ? a_reads : 0) | (tg_needs(c, 1) ? b_reads : 0);
+}
+
+#define FORWARD(name)                                                                              \
+    static tg_status name##_forward(tg_call *c) {                                                  \
+        return tg_op_map(c, TG_FN_##name, c->out[0], TG_T2(c->in[0], c->in[1]), 2, 0, 0, false);   \
+    }
+/* The vjp: expressions in t, g, the inputs a and b, and the output y, each summed back over what was stretched. */
+#define TAPED(name, by_a, by_b)                                                                              \
+    static tg_status name##_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {     \
+        tg_tensor *g = gout[0], *a = tg_node_in(n)[0], *b = tg_node_in(n)[1];                                \
+        if (tg_node_needs(n, 0)) gin[0] = tg_sum_to(t, by_a, a);                                             \
+        if (tg_node_needs(n, 1)) gin[1] = tg_sum_to(t, by_b, b);                                             \
+        return TG_OK;                                                                                        \
+    }
+#define PUBLIC(name) \
+    tg_tensor *tg_##name(tg_tape *t, tg_tensor *a, tg_tensor *b) { return TG_RECORD(t, tg_op_##name, NULL, a, b); }
+
+/* ---- add, sub ---- */
+
+static const tg_sample sum_samples[] = {PAIRS(-2, 2, -2, 2), ALIASED(-2, 2)};
+
+FORWARD(add)
+
+static tg_status add_backward(tg_call *c) {
+    TG_TRY(tg_op_sum_to(c, 0, c->gout[0], 1));
+    return tg_op_sum_to(c, 1, c->gout[0], 1);
+}
+
+TAPED(add, g, g)
+
+const tg_op tg_op_add = {
+    .size = sizeof(tg_op), .name = "add", .formula = "a + b", .n_in = 2, .n_out = 1, .passes = 3,
+    .family = TG_FAMILY_ADDITIVE, .sums_f32 = true, .infer = number_infer, .forward = add_forward,
+    .backward = add_backward, .vjp = add_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(sum_samples)};
+
+/* a + b, of floats or integers. */
+PUBLIC(add)
+
+FORWARD(sub)
+
+static tg_status sub_backward(tg_call *c) {
+    TG_TRY(tg_op_sum_to(c, 0, c->gout[0], 1));
+    return tg_op_sum_to(c, 1, c->gout[0], -1);
+}
+
+TAPED(sub, g, tg_neg(t, g))
+
+const tg_op tg_op_sub = {
+    .size = sizeof(tg_op), .name = "sub", .formula = "a - b", .n_in = 2, .n_out = 1, .passes = 3,
+    .family = TG_FAMILY_ADDITIVE, .sums_f32 = true, .infer = number_infer, .forward = sub_forward,
+    .backward = sub_backward, .vjp = sub_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(sum_samples)};
+
+/* a - b, of floats or integers. */
+PUBLIC(sub)
+
+/* ---- mul ---- */
+
+static tg_status mul_infer(tg_call *c) {
+    save_what_is_read(c, 2, 1);
+    return number_infer(c);
+}
+
+FORWARD(mul)
+
+static tg_status mul_backward(tg_call *c) {
+    TG_TRY(tg_op_map_grad(c, 0, TG_FN_mul, TG_T2(c->gout[0], c->in[1]), 2, 0, 0));
+    return tg_op_map_grad(c, 1, TG_FN_mul, TG_T2(c->gout[0], c->in[0]), 2, 0, 0);
+}
+
+TAPED(mul, tg_mul(t, g, b), tg_mul(t, g, a))
+
+const tg_op tg_op_mul = {
+    .size = sizeof(tg_op), .name = "mul", .formula = "a b", .n_in = 2, .n_out = 1, .saves_in = 3,
+    .family = TG_FAMILY_FACTORS, .sums_f32 = true, .infer = mul_infer, .forward = mul_forward,
+    .backward = mul_backward, .vjp = mul_vjp, .jvp = tg_jvp_multilinear, TG_SAMPLES(sum_samples)};
+
+/* a b, element by element, of floats or integers. */
+PUBLIC(mul)
+
+/* ---- div ---- */
+
+static tg_status div_infer(tg_call *c) {
+    save_what_is_read(c, 2, 3);
+    TG_TRY(tg_need_float(c, 0));
+    return tg_infer_broadcast(c, 0, TG_DTYPE_DEFAULT);
+}
+
+FORWARD(div)
+
+static tg_status div_backward(tg_call *c) {
+    TG_TRY(tg_op_map_grad(c, 0, TG_FN_div, TG_T2(c->gout[0], c->in[1]), 2, 0, 0));
+    return tg_op_map_grad(c, 1, TG_FN_div_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
+}
+
+TAPED(div, tg_div(t, g, b), tg_neg(t, tg_mul(t, g, tg_div(t, tg_div(t, a, b), b))))
+
+static const tg_sample div_samples[] = {
+    PAIRS(-2, 2, 0.5, 2), ALIASED(0.5, 2),
+    {.note = "negative divisors", .n_in = 2, .in = {ROWS(-2, 2, 3, 5), ROWS(-2, -0.5, 5)}},
+    {.note = "integers", .n_in = 2, .in = {TG_S_INDEX(5, 3), TG_S_INDEX(5, 3)}, .refused = TG_ERR_DTYPE},
+};
+
+const tg_op tg_op_div = {
+    .size = sizeof(tg_op), .name = "div", .formula = "a / b", .n_in = 2, .n_out = 1, .saves_in = 3,
+    .family = TG_FAMILY_QUOTIENT, .sums_f32 = true, .infer = div_infer, .forward = div_forward,
+    .backward = div_backward, .vjp = div_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(div_samples)};
+
+/* a / b, of floats. */
+PUBLIC(div)
+
+/* ---- pow ---- */
+
+static tg_status real_infer(tg_call *c) {
+    save_what_is_read(c, 3, 3);
+    TG_TRY(tg_need_float(c, 0));
+    return tg_infer_broadcast(c, 0, TG_DTYPE_DEFAULT);
+}
+
+FORWARD(pow)
+
+static tg_status pow_backward(tg_call *c) {
+    TG_TRY(tg_op_map_grad(c, 0, TG_FN_pow_da, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0));
+    return tg_op_map_grad(c, 1, TG_FN_pow_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
+}
+
+/* As the rows of scalar.h have it: no slope where b is 0, nor to b where a is 0 and b is not negative. Arguments are
+ * masked, not results, whose own derivatives would be 0 times infinity there; and for b = 0 only where 1 / a, which is
+ * then the slope's own derivative by b, is not finite. */
+static tg_tensor *pow_by_a(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b) {
+    tg_tensor *none = tg_equals(t, b, 0), *finite = tg_below(t, tg_abs(t, tg_reciprocal(t, a)), INFINITY);
+    tg_tensor *less = tg_masked_fill(t, tg_add_scalar(t, b, -1), tg_gt(t, none, finite), 0);
+    return tg_mul(t, g, tg_mul(t, b, tg_pow(t, a, less)));
+}
+
+static tg_tensor *pow_by_b(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b) {
+    tg_tensor *zero = tg_equals(t, a, 0), *flat = tg_where(t, zero, tg_ge(t, b, tg_number_like(t, b, 0)), zero);
+    return tg_mul(t, g, tg_mul(t, tg_pow(t, a, b), tg_log(t, tg_masked_fill(t, a, flat, 1))));
+}
+
+TAPED(pow, pow_by_a(t, g, a, b), pow_by_b(t, g, a, b))
+
+static const tg_sample pow_samples[] = {PAIRS(0.3, 2, -2, 2), ALIASED(0.3, 2)};
+
+const tg_op tg_op_pow = {
+    .size = sizeof(tg_op), .name = "pow", .formula = "a^b", .n_in = 2, .n_out = 1, .saves_in = 3,
+    .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = real_infer, .forward = pow_forward,
+    .backward = pow_backward, .vjp = pow_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(pow_samples)};
+
+/* a^b, of floats: NaN where a is negative and b no integer. b's gradient is 0 where a is 0 and b is not negative. */
+PUBLIC(pow)
+
+/* ---- atan2, fmod ---- */
+
+FORWARD(atan2)
+
+static tg_status atan2_backward(tg_call *c) {
+    TG_TRY(tg_op_map_grad(c, 0, TG_FN_atan2_da, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0));
+    return tg_op_map_grad(c, 1, TG_FN_atan2_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
+}
+
+/* 1 / (most (1 + r^2)), r times that, or its negative: as the rows of scalar.h, without a square that overflows. */
+static tg_tensor *atan2_taped(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b, bool by_b) {
+    tg_tensor *up = tg_abs(t, a), *along = tg_abs(t, b), *steep = tg_gt(t, up, along), *most = tg_where(t, steep, a, b);
+    tg_tensor *origin = tg_equals(t, tg_add(t, up, along), 0), *one = tg_number_like(t, g, 1);
+    most = tg_masked_fill(t, most, origin, 1);
+    tg_tensor *r = tg_div(t, tg_where(t, steep, b, a), most);
+    tg_tensor *share = by_b ? tg_neg(t, tg_where(t, steep, one, r)) : tg_where(t, steep, r, one);
+    tg_tensor *slope = tg_div(t, share, tg_mul(t, most, tg_add_scalar(t, tg_square(t, r), 1)));
+    return tg_mul(t, g, tg_masked_fill(t, slope, origin, 0));
+}
+
+TAPED(atan2, atan2_taped(t, g, a, b, false), atan2_taped(t, g, a, b, true))
+
+static const tg_sample atan2_samples[] = {
+    PAIRS(-2, 2, 0.5, 2), ALIASED(0.5, 2),
+    {.note = "to the left", .n_in = 2, .in = {ROWS(0.3, 2, 3, 5), ROWS(-2, -0.5, 5)}},
+    {.note = "below, to the left", .n_in = 2, .in = {ROWS(-2, -0.3, 3, 5), ROWS(-2, -0.5, 5)}},
+    {.note = "straight up", .n_in = 2, .in = {ROWS(1, 2, 3, 5), ROWS(-0.1, 0.1, 3, 5)}},
+};
+
+const tg_op tg_op_atan2 = {
+    .size = sizeof(tg_op), .name = "atan2", .formula = "the angle of (b, a), in (-pi, pi]", .n_in = 2, .n_out = 1,
+    .saves_in = 3, .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = real_infer, .forward = atan2_forward,
+    .backward = atan2_backward, .vjp = atan2_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(atan2_samples)};
+
+/* The angle between the axis of b and the point (b, a), of floats; both gradients are 0 at (0, 0), and NaN beside one.
+ */
+PUBLIC(atan2)
+
+static tg_status fmod_infer(tg_call *c) {
+    save_what_is_read(c, 0, 3);
+    TG_TRY(tg_need_float(c, 0));
+    return tg_infer_broadcast(c, 0, TG_DTYPE_DEFAULT);
+}
+
+FORWARD(fmod)
+
+static tg_status fmod_backward(tg_call *c) {
+    TG_TRY(tg_op_sum_to(c, 0, c->gout[0], 1));
+    return tg_op_map_grad(c, 1, TG_FN_fmod_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
+}
+
+/* trunc(a / b), which the remainder tells exactly where a / b rounds to an integer. */
+static tg_tensor *whole_quotient(tg_tape *t, tg_tensor *a, tg_tensor *b) {
+    return tg_round(t, tg_div(t, tg_sub(t, a, tg_fmod(t, a, b)), b));
+}
+
+TAPED(fmod, g, tg_neg(t, tg_mul(t, g, whole_quotient(t, a, b))))
+
+static const tg_sample fmod_samples[] = {
+    PAIRS(7.2, 7.9, 2.7, 3.5),
+    {.note = "negative dividends", .n_in = 2, .in = {ROWS(-7.9, -7.2, 3, 5), ROWS(2.7, 3.5, 5)}},
+    {.note = "negative divisors", .n_in = 2, .in = {ROWS(4.2, 4.8, 3, 5), ROWS(-3.9, -2.5, 3, 1)}},
+    {.note = "both negative, smaller", .n_in = 2, .in = {ROWS(-2, -0.3, 3, 5), ROWS(-3.9, -2.5, 3, 1)}},
+};
+
+const tg_op tg_op_fmod = {
+    .size = sizeof(tg_op), .name = "fmod", .formula = "a - b trunc(a / b)", .n_in = 2, .n_out = 1, .saves_in = 3,
+    .passes = 1, .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = fmod_infer, .forward = fmod_forward,
+    .backward = fmod_backward, .vjp = fmod_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(fmod_samples)};
+
+/* The remainder of a / b, of floats, exact and with a's sign. The gradient to b is -trunc(a / b); where b is 0 or a
+ * infinite, that and the value are NaN. */
+PUBLIC(fmod)
+
+/* ---- maximum, minimum ---- */
+
+static tg_status extremum_infer(tg_call *c) {
+    save_what_is_read(c, 3, 3);
+    return number_infer(c);
+}
+
+static const tg_sample extremum_samples[] = {
+    PAIRS(-2, -0.5, 0.5, 2),
+    {.note = "a greater", .n_in = 2, .in = {ROWS(0.5, 2, 3, 5), ROWS(-2, 0.4, 3, 1)}},
+    {.note = "mixed", .n_in = 2, .in = {ROWS(-2, 2, 4, 5), ROWS(-2, 2, 4, 5)}, .kinked = true},
+};
+
+/* g where a wins, half of it where the two tie, NaN beside one. */
+static tg_tensor *share(tg_tape *t, tg_tensor *g, tg_tensor *wins, tg_tensor *ties, tg_tensor *loses) {
+    tg_tensor *half = tg_number_like(t, g, 0.5), *all = tg_number_like(t, g, 1), *none = tg_number_like(t, g, 0);
+    tg_tensor *less = tg_where(t, ties, half, tg_where(t, loses, none, tg_number_like(t, g, NAN)));
+    return tg_mul(t, g, tg_where(t, wins, all, less));
+}
+
+#define EXTREMUM(name_, text, wins)                                                                                \
+    FORWARD(name_)                                                                                                 \
+    static tg_status name_##_backward(tg_call *c) {                                                                \
+        TG_TRY(tg_op_map_grad(c, 0, TG_FN_##name_##_da, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0));          \
+        return tg_op_map_grad(c, 1, TG_FN_##name_##_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);           \
+    }                                                                                                              \
+    TAPED(name_, share(t, g, wins(t, a, b), tg_eq(t, a, b), wins(t, b, a)),                                        \
+          share(t, g, wins(t, b, a), tg_eq(t, a, b), wins(t, a, b)))                                               \
+    const tg_op tg_op_##name_ = {                                                                                  \
+        .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 2, .n_out = 1, .saves_in = 3,              \
+        .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = extremum_infer, .forward = name_##_forward,      \
+        .backward = name_##_backward, .vjp = name_##_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(extremum_samples)};     \
+    PUBLIC(name_)
+
+/* The greater and the smaller of a and b, floats or integers. Where they tie each gets half the gradient; NaN wins, and
+ * both get it. */
+EXTREMUM(maximum, "max(a, b)", tg_gt)
+EXTREMUM(minimum, "min(a, b)", tg_lt)

@@ -1,0 +1,179 @@
+/* Cholesky's factor by halves: a = [a11 a21^T; a21 a22] has l11 of a11, l21 = a21 l11^-T, and l22 of a22 - l21 l21^T.
+ * A matrix of one element is a root. */
+#include "ops/common/derive.h"
+#include "ops/common/product.h"
+#include "ops/solve.h"
+
+typedef struct cholesky_params {
+    double ridge; /* added to a's diagonal: how samples are made positive definite */
+} cholesky_params;
+
+static tg_status cholesky_infer(tg_call *c) {
+    TG_TRY(tg_solve_infer(c, 0));
+    return tg_infer_same(c);
+}
+
+/* The diagonal elements first.. of all matrices, as [count, n]. */
+static tg_array diagonal(const tg_triangles *t, int64_t first, int64_t n, tg_extent *e) {
+    tg_array a = {.data = tg_solve_from(t->a, first, first).data, .dtype = (uint8_t)t->a.dtype};
+    e->shape[0] = t->count;
+    e->shape[1] = n;
+    e->stride[0] = t->a.bs[1];
+    e->stride[1] = t->a.rs + t->a.cs;
+    return tg_array_at(a, 0, 2, e->shape, e->stride);
+}
+
+/* Rows and columns first.. in place; what stands above the diagonal is of no account. */
+static tg_status factorise(tg_call *c, const tg_triangles *t, int64_t first, int64_t n) {
+    tg_extent e;
+    if (n == 1) {
+        tg_array pivot = diagonal(t, first, 1, &e);
+        return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_sqrt, pivot, &pivot, 1, (const double[2]){0}, false);
+    }
+    int64_t half = n / 2, next = first + half, rest = n - half;
+    TG_TRY(factorise(c, t, first, half));
+    tg_triangles known = *t;
+    known.a = tg_solve_from(t->a, first, first);
+    known.n = half;
+    tg_matrix left = tg_solve_from(t->a, next, first);
+    TG_TRY(tg_solve_run(c, &known, tg_matrix_transposed(left), rest));
+    TG_TRY(tg_solve_multiply(c, t->count, rest, rest, half, tg_solve_from(t->a, next, next), left,
+                             tg_matrix_transposed(left), -1, 1));
+    return factorise(c, t, next, rest);
+}
+
+/* Every diagonal element is above 0: the device reads past one element where it is not. */
+static tg_status check_pivots(tg_call *c, const tg_triangles *t) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    const int64_t all[] = {t->count, t->n}, one[] = {t->count, 1}, none[] = {0, 0};
+    tg_tensor *zero = tg_call_temp(c, t->a.dtype, 0, none), *fails = tg_call_temp(c, TG_I64, 2, all),
+              *read = tg_call_temp(c, t->a.dtype, 2, all);
+    tg_extent e;
+    int64_t bad = 0;
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_TRY(ops->fill(c->ctx, tg_array_of(zero), 0));
+    const tg_array in[] = {diagonal(t, 0, t->n, &e), tg_array_at(tg_array_of(zero), 0, 2, all, none)};
+    TG_TRY(ops->map(c->ctx, TG_FN_gt, tg_array_of(fails), in, 2, (const double[2]){0}, false));
+    TG_TRY(tg_op_map(c, TG_FN_logical_not, fails, TG_T1(fails), 1, 0, 0, false));
+    TG_TRY(ops->take(c->ctx, tg_array_of(read), tg_array_at(tg_array_of(zero), 0, 2, one, none), tg_array_of(fails), 1,
+                     &bad));
+    if (TG_LIKELY(!bad)) return TG_OK;
+    return tg_call_fail(c, TG_ERR_DATA, "matrix %lld is not positive definite: its leading minor of order %lld is not",
+                        (long long)((bad - 1) / t->n), (long long)((bad - 1) % t->n + 1));
+}
+
+/* x with its last dims swapped. */
+static tg_tensor *swapped(tg_call *c, tg_tensor *x) {
+    int64_t stride[TG_MAX_DIMS];
+    memcpy(stride, x->stride, x->ndim * sizeof *stride);
+    stride[x->ndim - 1] = x->stride[x->ndim - 2];
+    stride[x->ndim - 2] = x->stride[x->ndim - 1];
+    return tg_call_view_of(c, x, 0, x->ndim, x->shape, stride);
+}
+
+static tg_status cholesky_forward(tg_call *c) {
+    tg_tensor *a = c->in[0], *y = c->out[0], *mask;
+    const double ridge = ((const cholesky_params *)c->params)->ridge;
+    tg_tensor *l = tg_call_temp(c, tg_accumulate_dtype((tg_dtype)a->dtype), a->ndim, a->shape), *turned = swapped(c, a);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (a->numel == 0) return TG_OK;
+    tg_extent e;
+    tg_triangles t = tg_solve_triangles(l, false, false);
+    TG_TRY(tg_op_map(c, TG_FN_linear_sum, l, TG_T2(a, turned), 2, 0.5, 0.5, false));
+    tg_array d = diagonal(&t, 0, t.n, &e);
+    if (ridge != 0) TG_TRY(tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_affine, d, &d, 1, (const double[2]){1, ridge}, false));
+    TG_TRY(factorise(c, &t, 0, t.n));
+    TG_TRY(check_pivots(c, &t));
+    TG_TRY(tg_solve_mask(c, (tg_dtype)l->dtype, t.n, false, 1, &mask));
+    return tg_op_map(c, TG_FN_where_da, y, TG_T2(mask, l), 2, 0, 0, false);
+}
+
+/* With P the lower triangle of l^T g, its diagonal halved, and Z = l^-T P l^-1: ga = (Z + Z^T) / 2. Triangles are
+ * selected: what stands above may be infinite, which a product with 0 makes NaN. */
+static tg_status cholesky_backward(tg_call *c) {
+    tg_tensor *l, *g, *whole, *z = tg_call_temp(c, tg_accumulate_dtype((tg_dtype)c->in[0]->dtype), c->in[0]->ndim,
+                                               c->in[0]->shape);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (z->numel == 0) return TG_OK;
+    TG_TRY(tg_solve_copy(c, c->out[0], &l));
+    TG_TRY(tg_solve_copy(c, c->gout[0], &g));
+    tg_triangles t = tg_solve_triangles(l, false, false), back = tg_solve_transposed(t);
+    TG_TRY(tg_solve_mask(c, (tg_dtype)z->dtype, t.n, false, 1, &whole));
+    TG_TRY(tg_op_map(c, TG_FN_where_da, g, TG_T2(whole, g), 2, 0, 0, false));
+    tg_matrix mz = tg_solve_matrix(z);
+    TG_TRY(tg_solve_multiply(c, t.count, t.n, t.n, t.n, mz, back.a, tg_solve_matrix(g), 1, 0));
+    TG_TRY(tg_op_map(c, TG_FN_where_da, z, TG_T2(whole, z), 2, 0, 0, false));
+    tg_extent e;
+    tg_triangles p = tg_solve_triangles(z, false, false);
+    tg_array d = diagonal(&p, 0, p.n, &e);
+    TG_TRY(tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_affine, d, &d, 1, (const double[2]){0.5, 0}, false));
+    TG_TRY(tg_solve_run(c, &back, mz, t.n));
+    TG_TRY(tg_solve_run(c, &back, tg_matrix_transposed(mz), t.n));
+    tg_tensor *turned = swapped(c, z);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    return tg_op_map(c, TG_FN_linear_sum, c->gin[0], TG_T2(z, turned), 2, 0.5, 0.5, tg_adds(c, 0));
+}
+
+/* ---- As taped ops ---- */
+
+static tg_tensor *half_triangle(tg_tape *t, tg_tensor *x) {
+    return tg_scale(t, tg_add(t, tg_tril(t, x, 0), tg_tril(t, x, -1)), 0.5);
+}
+
+static tg_tensor *symmetric(tg_tape *t, tg_tensor *x) { return tg_scale(t, tg_add(t, x, tg_solve_flipped(t, x)), 0.5); }
+
+static tg_tensor *cholesky_back(tg_tape *t, tg_tensor *l, tg_tensor *g) {
+    const tg_solve_opts *back = TG_SOLVE(.transpose = true);
+    tg_tensor *p = half_triangle(t, tg_matmul(t, tg_solve_flipped(t, l), tg_tril(t, g, 0)));
+    tg_tensor *z = tg_solve_flipped(t, tg_triangular_solve(t, l, p, back));
+    return symmetric(t, tg_triangular_solve(t, l, z, back));
+}
+
+TG_VJP(cholesky_vjp, cholesky_back(t, y, g))
+
+/* dl = l P, P the lower triangle of l^-1 da l^-T, its diagonal halved. */
+static tg_status cholesky_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    tg_tensor *l = tg_node_out(n)[0], *half = tg_triangular_solve(t, l, symmetric(t, din[0]), NULL);
+    dout[0] = tg_matmul(t, l, half_triangle(t, tg_triangular_solve(t, l, tg_solve_flipped(t, half), NULL)));
+    return TG_OK;
+}
+
+static int64_t cholesky_flops(const tg_node *n) {
+    const tg_tensor *a = tg_node_input(n, 0);
+    return tg_numel(a) * tg_dim(a, -1) / 3;
+}
+
+#define RIDGE(r_) &(const cholesky_params){.ridge = r_}
+static const tg_sample cholesky_samples[] = {
+    {.note = "3 x 3", .params = RIDGE(6), .n_in = 1, .in = {TG_S(3, 3)}},
+    {.note = "5 x 5", .params = RIDGE(9), .n_in = 1, .in = {TG_S(5, 5)}},
+    {.note = "several", .params = RIDGE(6), .n_in = 1, .in = {TG_S(2, 3, 3)}},
+    {.note = "leading dims", .params = RIDGE(5), .n_in = 1, .in = {TG_S(2, 2, 2, 2)}},
+    {.note = "transposed", .params = RIDGE(6), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 3)}},
+    {.note = "strided", .params = RIDGE(6), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 4, 4)}},
+    {.note = "one for all", .params = RIDGE(6), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 3, 3)}},
+    {.note = "one number", .params = RIDGE(6), .n_in = 1, .in = {TG_S(1, 1)}},
+    {.note = "no rows", .params = RIDGE(0), .n_in = 1, .in = {TG_S(2, 0, 0)}},
+    {.note = "none", .params = RIDGE(0), .n_in = 1, .in = {TG_S(0, 2, 2)}},
+    {.note = "negative", .params = RIDGE(0), .n_in = 1, .in = {TG_S_IN(-2, -1, 2, 2)}, .refused = TG_ERR_DATA},
+    {.note = "singular", .params = RIDGE(-1), .n_in = 1,
+     .in = {{.shape = TG_S_SHAPE(2, 1, 1), .kind = TG_SAMPLE_FLOAT, .lo = 1, .hi = 1}}, .refused = TG_ERR_DATA},
+    {.note = "not square", .params = RIDGE(6), .n_in = 1, .in = {TG_S(3, 2)}, .refused = TG_ERR_SHAPE},
+    {.note = "a vector", .params = RIDGE(6), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "integers", .params = RIDGE(6), .n_in = 1, .in = {TG_S_INDEX(4, 2, 2)}, .refused = TG_ERR_DTYPE},
+    {.note = "512 x 512", .params = RIDGE(100), .n_in = 1, .in = {TG_S(512, 512)}, .bench = true},
+};
+
+const tg_op tg_op_cholesky = {
+    .size = sizeof(tg_op), .name = "cholesky", .formula = "lower l of a = l l^T", .n_in = 1, .n_out = 1,
+    .params_size = sizeof(cholesky_params), .saves_out = 1, .family = TG_FAMILY_CUSTOM, .sums_f32 = true,
+    .infer = cholesky_infer, .forward = cholesky_forward, .backward = cholesky_backward, .vjp = cholesky_vjp,
+    .jvp = cholesky_jvp, .flops = cholesky_flops, TG_SAMPLES(cholesky_samples)};
+
+/* The lower triangular l, with a diagonal above 0, of a = l l^T: of symmetric positive definite matrices a [.., n, n].
+ * Where a is not symmetric, (a + a^T) / 2 is taken for it, and so the gradient is symmetric. A matrix that is not
+ * positive definite is TG_ERR_DATA, which names its first leading minor that is not; a device tells later, as with all
+ * errors in data. Of 16 bits it is factorised in float32. On every device, as triangular_solve. */
+tg_tensor *tg_cholesky(tg_tape *t, tg_tensor *a) {
+    return TG_RECORD(t, tg_op_cholesky, &(cholesky_params){.ridge = 0}, a);
+}

@@ -1,0 +1,165 @@
+#include "ops/common/chunked_head.h"
+#include "ops/common/nn_op.h"
+#include "ops/common/product.h"
+#include "tape/tape.h"
+
+/* Rows of a chunk, by shape and dtype alone: about 8 MiB of logits, but enough rows that each pass over w and over its
+ * gradient pays: with 128 of them the gradient's product runs at half the speed that it has with 512. Products of
+ * 16-bit operands take half the time, so that they want twice as many. */
+static int64_t chunk_rows(const tg_call *c, int64_t v) {
+    enum { BYTES = 8 << 20, LEAST = 512 };
+    tg_dtype of_operands = (tg_dtype)c->in[1]->dtype, of_logits = tg_accumulate_dtype(of_operands);
+    int64_t rows = c->in[2]->numel, fit = BYTES / ((v ? v : 1) * (int64_t)tg_dtype_size(of_logits));
+    int64_t least = of_operands == of_logits ? LEAST : 2 * LEAST;
+    if (fit < least) fit = least;
+    int64_t chunks = (rows + fit - 1) / fit;
+    return chunks ? (rows + chunks - 1) / chunks : 0;
+}
+
+static int64_t columns_of(const tg_call *c) { return ((const tg_loss_params *)c->params)->columns; }
+
+tg_status tg_head_infer(tg_call *c) {
+    const tg_tensor *x = c->in[0], *w = c->in[1];
+    tg_dtype dtype = tg_accumulate_dtype((tg_dtype)w->dtype);
+    TG_TRY(tg_need_float(c, 0));
+    TG_TRY(tg_need_same_dtype(c, 0, 1));
+    if (x->ndim < 1 || w->ndim != 2 || x->shape[x->ndim - 1] != w->shape[1])
+        return tg_call_fail(c, TG_ERR_SHAPE, "expected x [.., h] and w [v, h] of one h");
+    TG_TRY(tg_loss_infer(c, w->shape[0]));
+    if (!c->needs) return TG_OK;
+    int64_t v = columns_of(c);
+    return tg_call_save(c, c->n_saved, dtype, 2, (int64_t[]){chunk_rows(c, v), v});
+}
+
+/* What the logits of a chunk are made of. */
+typedef struct head {
+    tg_tensor *x, *target; /* contiguous */
+    const tg_tensor *w;
+    int64_t rows, h, v, chunk; /* v: columns of the logits, w's first rows */
+    tg_dtype dtype;            /* of the logits: float32 even for 16-bit operands */
+} head;
+
+static tg_status open_head(tg_call *c, head *p) {
+    const tg_tensor *w = c->in[1];
+    *p = (head){.x = c->in[0],
+                .target = c->in[2],
+                .w = w,
+                .rows = c->in[2]->numel,
+                .h = w->shape[1],
+                .v = columns_of(c),
+                .dtype = tg_accumulate_dtype((tg_dtype)w->dtype)};
+    p->chunk = chunk_rows(c, p->v);
+    TG_TRY(tg_op_dense(c, &p->x));
+    return tg_op_dense(c, &p->target);
+}
+
+/* Room for a chunk of logits or of their gradient. */
+static tg_tensor *chunk_buffer(tg_call *c, const head *p, tg_dtype dtype) {
+    return tg_call_temp(c, dtype, 2, (int64_t[]){p->chunk, p->v});
+}
+
+/* The buffer that infer declared last, beside those of every loss; NULL: no gradient is needed. */
+static tg_tensor *kept_logits(const tg_call *c) {
+    int others = ((const tg_loss_params *)c->params)->reduction == TG_LOSS_MEAN ? TG_LOSS_COUNT : TG_LOSS_MASS;
+    return c->n_saved > others + 1 ? c->saved[c->n_saved - 1] : NULL;
+}
+
+/* Rows from first on of a contiguous tensor of n columns. */
+static tg_matrix rows_at(const tg_tensor *x, int64_t first, int64_t n) {
+    char *data = tg_data(x);
+    if (data) data += first * n * (int64_t)tg_dtype_size((tg_dtype)x->dtype);
+    return (tg_matrix){.data = data, .rs = n, .cs = 1, .dtype = (tg_dtype)x->dtype};
+}
+
+/* c (+)= a b. */
+static tg_status multiply(tg_call *c, int64_t m, int64_t n, int64_t k, tg_matrix out, tg_matrix a, tg_matrix b,
+                          bool add) {
+    tg_gemm g = {.m = m, .n = n, .k = k, .batch = {1, 1}, .a = a, .b = b, .c = out, .alpha = 1, .beta = add};
+    return tg_ctx_ops(c->ctx)->gemm(c->ctx, &g);
+}
+
+/* logits = x w^T of n rows. */
+static tg_status make_logits(tg_call *c, const head *p, int64_t first, int64_t n, const tg_tensor *logits) {
+    return multiply(c, n, p->v, p->h, rows_at(logits, 0, p->v), rows_at(p->x, first, p->h),
+                    tg_matrix_transposed(tg_matrix_of(p->w)), false);
+}
+
+static int64_t rows_left(const head *p, int64_t first) {
+    return p->rows - first < p->chunk ? p->rows - first : p->chunk;
+}
+
+tg_status tg_head_forward(tg_call *c, const tg_tensor *loss) {
+    head p;
+    tg_tensor *logits = kept_logits(c);
+    tg_extent e;
+    TG_TRY(open_head(c, &p));
+    if (!logits) logits = chunk_buffer(c, &p, p.dtype);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    for (int64_t first = 0; first < p.rows; first += p.chunk) {
+        int64_t n = rows_left(&p, first);
+        TG_TRY(make_logits(c, &p, first, n, logits));
+        TG_TRY(tg_loss_forward(c, tg_rows_array(tg_data(logits), p.dtype, n, p.v, &e), p.target, loss, first));
+    }
+    return TG_OK;
+}
+
+/* ---- backward ---- */
+
+/* The gradients that n rows give: gx = glogits w, gw += glogits^T x. */
+static tg_status chunk_grads(tg_call *c, const head *p, int64_t first, int64_t n, const tg_tensor *glogits) {
+    tg_matrix g = rows_at(glogits, 0, p->v);
+    bool begins = first + n == p->rows;
+    if (c->gin_mode[0])
+        TG_TRY(multiply(c, n, p->h, p->v, rows_at(c->gin[0], first, p->h), g, tg_matrix_of(p->w), tg_adds(c, 0)));
+    if (!c->gin_mode[1]) return TG_OK;
+    return multiply(c, p->v, p->h, n, tg_matrix_of(c->gin[1]), tg_matrix_transposed(g), rows_at(p->x, first, p->h),
+                    tg_adds(c, 1) || !begins);
+}
+
+/* The rows of w that no logits are made of, and all of them where x has no rows, have no part in the loss. */
+static tg_status zero_rest(tg_call *c, const head *p) {
+    tg_extent e;
+    if (c->gin_mode[1] != TG_GRAD_WRITE) return TG_OK;
+    int64_t first = p->rows ? p->v : 0, all = p->w->shape[0];
+    if (first == all) return TG_OK;
+    return tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_slice(tg_array_of(c->gin[1]), 0, first, all - first, 1, &e), 0);
+}
+
+/* Where backward makes the logits of the other chunks: with no further backward to come, in the memory of those that
+ * were kept. NULL: all that there are were kept. */
+static tg_tensor *work_buffer(tg_call *c, const head *p, tg_tensor *kept, bool spent) {
+    if (!tg_call_retains(c)) return kept;
+    return p->chunk < p->rows || spent ? chunk_buffer(c, p, p->dtype) : NULL;
+}
+
+/* From the last chunk, whose logits were kept, to the first: those of the others are made again, as are the last one's
+ * by a backward after one that failed. The gradient takes their place where the products, which want it in the
+ * operands' dtype, can have it there. */
+tg_status tg_head_backward(tg_call *c, const tg_tensor *row_grads) {
+    head p;
+    tg_extent e, eg;
+    tg_loss_params *params = c->params;
+    bool spent = params->spent;
+    TG_TRY(open_head(c, &p));
+    tg_tensor *kept = kept_logits(c), *work = work_buffer(c, &p, kept, spent), *glogits = work;
+    if (!work || p.dtype != p.w->dtype) glogits = chunk_buffer(c, &p, (tg_dtype)p.w->dtype);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_TRY(zero_rest(c, &p));
+    if (p.rows == 0) return TG_OK;
+    params->spent |= work == kept;
+    for (int64_t first = (p.rows - 1) / p.chunk * p.chunk; first >= 0; first -= p.chunk) {
+        int64_t n = rows_left(&p, first);
+        bool is_kept = first + n == p.rows && !spent;
+        const tg_tensor *logits = is_kept ? kept : work;
+        if (!is_kept) TG_TRY(make_logits(c, &p, first, n, logits));
+        tg_array l = tg_rows_array(tg_data(logits), p.dtype, n, p.v, &e);
+        tg_array g = tg_rows_array(tg_data(glogits), (tg_dtype)glogits->dtype, n, p.v, &eg);
+        TG_TRY(tg_loss_backward(c, g, l, p.target, row_grads, first, false));
+        TG_TRY(chunk_grads(c, &p, first, n, glogits));
+    }
+    return TG_OK;
+}
+
+int64_t tg_head_flops(const tg_node *n) {
+    return tg_flops(2 * tg_numel(tg_node_input(n, 0)), tg_dim(tg_node_input(n, 1), 0));
+}

@@ -1,0 +1,69 @@
+/* Pieces of derivatives that several blocks record. */
+#include "ops/common/derive.h"
+
+/* s (1 + x (1 - s)), s = sigmoid(x) */
+tg_tensor *tg_silu_slope(tg_tape *t, tg_tensor *x) {
+    tg_tensor *s = tg_sigmoid(t, x);
+    return tg_mul(t, s, tg_add_scalar(t, tg_mul(t, x, tg_one_minus(t, s)), 1));
+}
+
+/* Phi(x) + x phi(x); Phi through the op itself, as gelu(x) = x Phi(x), would divide by 0. */
+tg_tensor *tg_gelu_slope(tg_tape *t, tg_tensor *x) {
+    tg_tensor *cdf = tg_add_scalar(t, tg_scale(t, tg_erf(t, tg_scale(t, x, 0.70710678118654752)), 0.5), 0.5);
+    tg_tensor *density = tg_scale(t, tg_exp(t, tg_scale(t, tg_square(t, x), -0.5)), 0.39894228040143268);
+    return tg_add(t, cdf, tg_mul(t, x, density));
+}
+
+/* With u = 2 sqrt(2/pi) (x + 0.044715 x^3) and s = sigmoid(u): s + x s (1 - s) u'. Beyond 100 that is 0 or 1. */
+tg_tensor *tg_gelu_tanh_slope(tg_tape *t, tg_tensor *given) {
+    const double k = 1.5957691216057308;
+    tg_tensor *x = tg_clamp(t, tg_wide(t, given), -100, 100), *square = tg_square(t, x);
+    tg_tensor *s = tg_sigmoid(t, tg_mul(t, x, tg_add_scalar(t, tg_scale(t, square, k * 0.044715), k)));
+    tg_tensor *du = tg_add_scalar(t, tg_scale(t, square, k * 0.134145), k);
+    tg_tensor *slope = tg_add(t, s, tg_mul(t, tg_mul(t, x, du), tg_mul(t, s, tg_one_minus(t, s))));
+    return tg_cast(t, slope, (tg_dtype)given->dtype);
+}
+
+tg_tensor *tg_power_or_0(tg_tape *t, tg_tensor *x, double p) {
+    tg_tensor *none = tg_equals(t, x, 0), *some = tg_masked_fill(t, x, none, 1);
+    return tg_masked_fill(t, p == 0.5 ? tg_sqrt(t, some) : tg_pow_scalar(t, some, p), none, 0);
+}
+
+/* step - 1 zeros behind each element of dim. The dims before and behind it are one each, as there may be no room for
+ * another. */
+static tg_tensor *spaced(tg_tape *t, tg_tensor *x, int dim, int64_t step) {
+    tg_shape shape = tg_shape_of(x), apart = TG_SHAPE(1, shape.dim[dim], 1, 1);
+    for (int d = 0; d < dim; d++) apart.dim[0] *= shape.dim[d];
+    for (int d = dim + 1; d < x->ndim; d++) apart.dim[3] *= shape.dim[d];
+    shape.dim[dim] *= step;
+    return tg_reshape(t, tg_pad(t, tg_reshape(t, x, apart), 2, 0, step - 1, 0), shape);
+}
+
+tg_tensor *tg_spread(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t step, int64_t size) {
+    int64_t span = x->shape[dim] * step;
+    if (step > 1) x = spaced(t, x, dim, step);
+    if (start + span > size) x = tg_slice(t, x, dim, 0, size - start, 1), span = size - start;
+    return start || span < size ? tg_pad(t, x, dim, start, size - start - span, 0) : x;
+}
+
+tg_tensor *tg_node_kept_input(tg_tape *t, const tg_node *n, int i, int k) {
+    const tg_tensor *x = tg_node_in(n)[i], *copy = tg_node_kept(n)[k];
+    tg_tensor *y = tg_tape_tensor(t, copy->dtype, copy->ndim, copy->shape, copy->stride, tg_storage_ref(copy->storage),
+                                  copy->offset);
+    if (!y) return tg_inert(t->ctx);
+    y->node = x->node; /* its gradient is x's */
+    y->out = x->out;
+    y->flags |= x->flags & TG_F_REQUIRES_GRAD;
+    y->place = x->place;
+    return y;
+}
+
+tg_tensor *tg_norm_taped(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps, bool rms) {
+    tg_dtype dtype = (tg_dtype)x->dtype;
+    tg_tensor *d = tg_wide(t, x);
+    if (!rms) d = tg_sub(t, d, tg_mean(t, d, TG_DIMS(-1), true));
+    d = tg_mul(t, d, tg_rsqrt(t, tg_add_scalar(t, tg_mean(t, tg_square(t, d), TG_DIMS(-1), true), eps)));
+    if (w) d = tg_mul(t, d, tg_wide(t, w));
+    if (b) d = tg_add(t, d, tg_wide(t, b));
+    return tg_cast(t, d, dtype);
+}

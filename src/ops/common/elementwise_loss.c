@@ -1,0 +1,123 @@
+#include "ops/common/elementwise_loss.h"
+
+#include "ops/common/derive.h"
+#include "ops/common/row_loss.h"
+#include "ops/common/nn_op.h"
+
+tg_losses_params tg_losses_params_of(const tg_loss_opts *opts) {
+    tg_loss_opts o;
+    tg_op_options(&o, sizeof o, opts);
+    return (tg_losses_params){.size = o.size,
+                              .known = sizeof o,
+                              .reduction = o.reduction,
+                              .log_target = o.log_target,
+                              .ignore_index = tg_loss_ignore_index(o.ignore_index)};
+}
+
+tg_status tg_losses_check(tg_call *c, tg_loss_reduction last) {
+    tg_losses_params *p = c->params;
+    TG_TRY(tg_size_check(c->ctx, p->size, p->known, "the options"));
+    if (p->factor == 0) p->factor = 1;
+    if (p->reduction >= TG_LOSS_MEAN && p->reduction <= last) return TG_OK;
+    return tg_call_fail(c, TG_ERR_ARGUMENT, "reduction is %d: expected TG_LOSS_MEAN, _SUM%s", (int)p->reduction,
+                        last == TG_LOSS_NONE ? " or _NONE" : ", _NONE or _BATCH_MEAN");
+}
+
+/* Weights of another shape lie along the last dims of x. */
+static bool stretches(const tg_call *c, int i) { return c->in[i] && !tg_same_shape(c->in[i], c->in[0]); }
+
+static bool spans(const tg_call *c, int i, int dim) {
+    int d = dim - (c->in[0]->ndim - c->in[i]->ndim);
+    return d >= 0 && c->in[i]->shape[d] != 1;
+}
+
+/* Elements are free; weights stretch. */
+static tg_status state_free(tg_call *c) {
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i]) TG_TRY(tg_call_free(c, i, c->in[0]->ndim - c->in[i]->ndim));
+    return tg_call_stretch(c, ~3u);
+}
+
+/* Elements are added up along the dims of which every term has all weights. */
+static tg_status state_summed(tg_call *c) {
+    uint32_t within = 0;
+    for (int d = 0; d < c->in[0]->ndim; d++) {
+        bool summed = true;
+        for (int i = 2; i < c->n_in; i++)
+            if (stretches(c, i)) summed &= !spans(c, i, d);
+        for (int i = 0; summed && i < c->n_in; i++)
+            if (c->in[i] && !stretches(c, i)) TG_TRY(tg_call_role(c, i, d, TG_SUMMED));
+    }
+    for (int i = 2; i < c->n_in; i++)
+        if (stretches(c, i)) within |= 1u << i;
+    return tg_call_within(c, within);
+}
+
+/* Input i broadcasts to input 0. */
+static tg_status need_weight(tg_call *c, int i) {
+    const tg_tensor *x = c->in[0], *w = c->in[i];
+    if (!w) return TG_OK;
+    TG_TRY(tg_need_same_dtype(c, 0, i));
+    int front = x->ndim - w->ndim;
+    bool fits = front >= 0;
+    for (int d = 0; fits && d < w->ndim; d++) fits = w->shape[d] == 1 || w->shape[d] == x->shape[front + d];
+    return fits ? TG_OK : tg_call_fail(c, TG_ERR_SHAPE, "input %d does not broadcast to input 0", i);
+}
+
+tg_status tg_losses_infer(tg_call *c, tg_loss_reduction last) {
+    const tg_tensor *x = c->in[0];
+    TG_TRY(tg_losses_check(c, last));
+    const tg_losses_params *p = c->params;
+    TG_TRY(tg_need_float(c, 0));
+    TG_TRY(tg_need_same_dtype(c, 0, 1));
+    if (!tg_same_shape(x, c->in[1])) return tg_call_fail(c, TG_ERR_SHAPE, "x and y differ: expected one shape");
+    for (int i = 2; i < c->n_in; i++) TG_TRY(need_weight(c, i));
+    if (p->reduction == TG_LOSS_BATCH_MEAN && x->ndim == 0)
+        return tg_call_fail(c, TG_ERR_SHAPE, "expected x of 1 or more dims: the mean is over the first one");
+    if (tg_call_places(c) && p->reduction == TG_LOSS_NONE) TG_TRY(state_free(c));
+    if (tg_call_places(c) && p->reduction == TG_LOSS_SUM) TG_TRY(state_summed(c));
+    return tg_call_out(c, 0, tg_accumulate_dtype((tg_dtype)x->dtype), p->reduction == TG_LOSS_NONE ? x->ndim : 0,
+                       x->shape);
+}
+
+tg_tensor *tg_losses_temp(tg_call *c) {
+    return tg_call_temp(c, tg_accumulate_dtype((tg_dtype)c->in[0]->dtype), c->in[0]->ndim, c->in[0]->shape);
+}
+
+tg_tensor *tg_losses_buffer(tg_call *c) {
+    const tg_losses_params *p = c->params;
+    return p->reduction == TG_LOSS_NONE ? c->out[0] : tg_losses_temp(c);
+}
+
+/* What a sum over all elements of x is multiplied by. */
+static double scale_of(const tg_losses_params *p, const tg_tensor *x) {
+    if (p->reduction == TG_LOSS_MEAN) return p->factor / (double)x->numel;
+    return p->reduction == TG_LOSS_BATCH_MEAN ? p->factor / (double)x->shape[0] : p->factor;
+}
+
+tg_status tg_losses_reduce(tg_call *c, const tg_tensor *loss) {
+    const tg_losses_params *p = c->params;
+    tg_extent e;
+    double scale = scale_of(p, c->in[0]);
+    if (p->reduction != TG_LOSS_NONE) {
+        tg_array sum = tg_array_keep(tg_array_of(c->out[0]), loss->ndim, (1u << loss->ndim) - 1, &e);
+        return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, sum, tg_array_of(loss), scale, false);
+    }
+    return scale == 1 ? TG_OK : tg_op_map(c, TG_FN_affine, loss, TG_T1(loss), 1, scale, 0, false);
+}
+
+tg_tensor *tg_losses_gradient(tg_call *c, double sign) {
+    tg_tensor *g = c->gout[0];
+    double scale = sign * scale_of(c->params, c->in[0]);
+    if (scale == 1) return g;
+    tg_tensor *scaled = tg_call_temp(c, (tg_dtype)g->dtype, g->ndim, g->shape);
+    if (tg_ok(c->ctx)) tg_op_map(c, TG_FN_affine, scaled, TG_T1(g), 1, scale, 0, false);
+    return scaled;
+}
+
+tg_tensor *tg_losses_taped(tg_tape *t, const tg_node *n, tg_tensor *loss) {
+    const tg_losses_params *p = tg_node_params(n);
+    double scale = scale_of(p, tg_node_in(n)[0]);
+    if (p->reduction != TG_LOSS_NONE) loss = tg_sum(t, loss, TG_ALL_DIMS, false);
+    return scale == 1 ? loss : tg_scale(t, loss, scale);
+}

@@ -1,0 +1,75 @@
+/* What the losses share that are one number an element, or a row: options, shapes, and the way from those numbers to
+ * the result and back. */
+#ifndef TG_LOSSES_H
+#define TG_LOSSES_H
+
+#include "ops/common/op.h"
+
+typedef struct tg_losses_params {
+    size_t size; /* of the caller's options, of which `known` bytes are known */
+    size_t known;
+    tg_loss_reduction reduction;
+    bool log_target;
+    int64_t ignore_index;
+    double width;  /* of the middle, of losses that are straight outside; 0: none */
+    double factor; /* of every number; by infer */
+} tg_losses_params;
+
+/* Params of a sample. */
+#define TG_LOSSES(reduction_, ...)                                                                          \
+    &(const tg_losses_params) {                                                                             \
+        .size = sizeof(size_t), .known = sizeof(size_t), .reduction = TG_LOSS_##reduction_, __VA_ARGS__     \
+    }
+
+tg_losses_params tg_losses_params_of(const tg_loss_opts *opts);
+/* The options; `last` is the last reduction that the loss has. */
+tg_status tg_losses_check(tg_call *c, tg_loss_reduction last);
+/* Inputs 0 and 1 are floats of one dtype and shape, further ones broadcast to them; the result is of that shape or a
+ * number. */
+tg_status tg_losses_infer(tg_call *c, tg_loss_reduction last);
+
+/* Where every element's loss goes: the result itself, or a temporary that tg_losses_reduce sums. */
+tg_tensor *tg_losses_buffer(tg_call *c);
+tg_tensor *tg_losses_temp(tg_call *c); /* of input 0's shape, in the result's dtype */
+tg_status tg_losses_reduce(tg_call *c, const tg_tensor *loss);
+/* The gradient of every element's loss, times sign: a number for all, or input 0's shape. Inert on error. */
+tg_tensor *tg_losses_gradient(tg_call *c, double sign);
+/* The same way forward as taped ops. */
+tg_tensor *tg_losses_taped(tg_tape *t, const tg_node *n, tg_tensor *loss);
+
+/* out = formula(in...) of one to four tensors, or return the error. */
+#define TG_PUT(fn, out, ...) TG_PUT_P(fn, 0, 0, out, __VA_ARGS__)
+#define TG_PUT_P(fn, p, q, out, ...)                                                  \
+    TG_TRY(tg_op_map(c, TG_FN_##fn, out, (const tg_tensor *const[]){__VA_ARGS__},     \
+                     (int)(sizeof((const tg_tensor *const[]){__VA_ARGS__}) / sizeof(tg_tensor *)), p, q, false))
+
+/* ---- Samples of a pair x, y ---- */
+
+#define TG_LOSS_IN(layout_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .layout = (layout_)}
+#define TG_PAIR_SAMPLES(X, Y, ...)                                                                                  \
+    {.note = "mean", .params = TG_LOSSES(MEAN, __VA_ARGS__), .n_in = 2, .in = {X(ROWS, 3, 4), Y(ROWS, 3, 4)}},      \
+    {.note = "sum", .params = TG_LOSSES(SUM, __VA_ARGS__), .n_in = 2, .in = {X(ROWS, 3, 4), Y(ROWS, 3, 4)}},        \
+    {.note = "one an element", .params = TG_LOSSES(NONE, __VA_ARGS__), .n_in = 2,                                   \
+     .in = {X(ROWS, 2, 3, 2), Y(ROWS, 2, 3, 2)}},                                                                   \
+    {.note = "other strides", .params = TG_LOSSES(MEAN, __VA_ARGS__), .n_in = 2,                                    \
+     .in = {X(TRANSPOSED, 3, 4), Y(STRIDED, 3, 4)}},                                                                \
+    {.note = "other strides, one an element", .params = TG_LOSSES(NONE, __VA_ARGS__), .n_in = 2,                    \
+     .in = {X(STRIDED, 3, 4), Y(TRANSPOSED, 3, 4)}},                                                                \
+    {.note = "equal rows", .params = TG_LOSSES(SUM, __VA_ARGS__), .n_in = 2,                                        \
+     .in = {X(EXPANDED, 3, 4), Y(ROWS, 3, 4)}},                                                                     \
+    {.note = "one element", .params = TG_LOSSES(MEAN, __VA_ARGS__), .n_in = 2, .in = {X(ROWS, 1, 1), Y(ROWS, 1, 1)}}, \
+    {.note = "sum of none", .params = TG_LOSSES(SUM, __VA_ARGS__), .n_in = 2, .in = {X(ROWS, 0, 3), Y(ROWS, 0, 3)}}, \
+    {.note = "shapes differ", .params = TG_LOSSES(MEAN, __VA_ARGS__), .n_in = 2, .in = {X(ROWS, 3, 4), Y(ROWS, 1, 4)}, \
+     .refused = TG_ERR_SHAPE},                                                                                      \
+    {.note = "integers", .params = TG_LOSSES(MEAN, __VA_ARGS__), .n_in = 2,                                         \
+     .in = {TG_S_INDEX(4, 3), TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},                                          \
+    {.note = "a target of another dtype", .params = TG_LOSSES(MEAN, __VA_ARGS__), .n_in = 2,                        \
+     .in = {X(ROWS, 3), TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},                                                \
+    {.note = "no such reduction", .n_in = 2,                                                                        \
+     .params = &(const tg_losses_params){.size = sizeof(size_t), .known = sizeof(size_t),                           \
+                                         .reduction = (tg_loss_reduction)4, __VA_ARGS__},                           \
+     .in = {X(ROWS, 3), Y(ROWS, 3)}, .refused = TG_ERR_ARGUMENT},                                                   \
+    {.note = "4 M elements", .params = TG_LOSSES(MEAN, __VA_ARGS__), .n_in = 2,                                     \
+     .in = {X(ROWS, 2048, 2048), Y(ROWS, 2048, 2048)}, .bench = true}
+
+#endif

@@ -1,0 +1,125 @@
+/* What the infer functions of ops share: checks of dtypes and dims, output shapes. */
+#include "ops/common/op.h"
+
+#include <math.h>
+
+static tg_dtype dtype_of(const tg_call *c, int i) { return (tg_dtype)c->in[i]->dtype; }
+
+tg_status tg_need_float(tg_call *c, int i) {
+    tg_dtype d = dtype_of(c, i);
+    if (TG_LIKELY(tg_is_float(d))) return TG_OK;
+    return tg_call_fail(c, TG_ERR_DTYPE, "input %d is %s: expected f32, f64, bf16 or f16", i, tg_dtype_name(d));
+}
+
+tg_status tg_need_number(tg_call *c, int i) {
+    tg_dtype d = dtype_of(c, i);
+    if (TG_LIKELY(d >= TG_F32 && d <= TG_U8)) return TG_OK;
+    return tg_call_fail(c, TG_ERR_DTYPE, "input %d is %s: expected a float or an integer dtype", i, tg_dtype_name(d));
+}
+
+tg_status tg_need_index(tg_call *c, int i) {
+    tg_dtype d = dtype_of(c, i);
+    if (TG_LIKELY(d == TG_I64 || d == TG_I32)) return TG_OK;
+    return tg_call_fail(c, TG_ERR_DTYPE, "input %d holds indices but is %s: expected i64 or i32", i, tg_dtype_name(d));
+}
+
+tg_status tg_need_bool(tg_call *c, int i) {
+    tg_dtype d = dtype_of(c, i);
+    if (TG_LIKELY(d == TG_BOOL)) return TG_OK;
+    return tg_call_fail(c, TG_ERR_DTYPE, "input %d is a mask but is %s: expected bool", i, tg_dtype_name(d));
+}
+
+tg_status tg_need_same_dtype(tg_call *c, int i, int j) {
+    if (TG_LIKELY(dtype_of(c, i) == dtype_of(c, j))) return TG_OK;
+    return tg_call_fail(c, TG_ERR_DTYPE, "input %d is %s and input %d is %s: expected one dtype (tg_cast converts)", i,
+                        tg_dtype_name(dtype_of(c, i)), j, tg_dtype_name(dtype_of(c, j)));
+}
+
+tg_status tg_need_made(tg_call *c, tg_dtype *dtype) {
+    if (*dtype == TG_DTYPE_DEFAULT) *dtype = c->ctx->dtype;
+    if (*dtype >= TG_F32 && *dtype <= TG_BOOL) return TG_OK;
+    return tg_call_fail(c, TG_ERR_DTYPE, "no tensors of dtype %s can be made", tg_dtype_name(*dtype));
+}
+
+tg_status tg_need_axis(tg_call *c, int ndim, int *dim) {
+    int d = *dim < 0 ? *dim + ndim : *dim;
+    if (TG_LIKELY(d >= 0 && d < ndim)) {
+        *dim = d;
+        return TG_OK;
+    }
+    if (ndim == 0) return tg_call_fail(c, TG_ERR_SHAPE, "dim %d of a tensor without dims", *dim);
+    return tg_call_fail(c, TG_ERR_SHAPE, "dim %d is out of range: expected %d to %d", *dim, -ndim, ndim - 1);
+}
+
+tg_status tg_need_dim(tg_call *c, int i, int *dim) { return tg_need_axis(c, c->in[i]->ndim, dim); }
+
+tg_status tg_need_dims(tg_call *c, int i, tg_dims dims, uint32_t *mask) {
+    int ndim = c->in[i]->ndim;
+    if (dims.n > TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "more than %d dims are listed", TG_MAX_DIMS);
+    *mask = dims.n < 0 ? (1u << ndim) - 1 : 0;
+    for (int k = 0; k < dims.n; k++) {
+        int d = dims.dim[k];
+        TG_TRY(tg_need_axis(c, ndim, &d));
+        if (*mask >> d & 1) return tg_call_fail(c, TG_ERR_SHAPE, "dim %d is listed twice", d);
+        *mask |= 1u << d;
+    }
+    return TG_OK;
+}
+
+/* The numbers that an integer dtype can hold, as doubles that are exact. */
+static void integer_range(tg_dtype d, double *lo, double *hi) {
+    *lo = d == TG_I64 ? -0x1p63 : d == TG_I32 ? -0x1p31 : 0;
+    *hi = d == TG_I64 ? 0x1p63 - 1024 : d == TG_I32 ? 0x1p31 - 1 : d == TG_U8 ? 255 : 1;
+}
+
+tg_status tg_need_value(tg_call *c, tg_dtype dtype, double value, const char *what) {
+    double lo, hi;
+    if (tg_is_float(dtype)) return TG_OK;
+    integer_range(dtype, &lo, &hi);
+    if (TG_LIKELY(value >= lo && value <= hi && value == floor(value))) return TG_OK;
+    return tg_call_fail(c, TG_ERR_ARGUMENT, "%s is %g: expected an integer from %g to %g, for %s", what, value, lo, hi,
+                        tg_dtype_name(dtype));
+}
+
+tg_status tg_infer_same(tg_call *c) {
+    const tg_tensor *x = c->in[0];
+    return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, x->shape);
+}
+
+tg_status tg_infer_float(tg_call *c) {
+    TG_TRY(tg_need_float(c, 0));
+    return tg_infer_same(c);
+}
+
+/* shape, of ndim dims, grows to what it and x broadcast to. */
+static tg_status broadcast_with(tg_call *c, const tg_tensor *x, int *ndim, int64_t *shape) {
+    while (*ndim < x->ndim) {
+        memmove(shape + 1, shape, (size_t)*ndim * sizeof *shape);
+        shape[0] = 1;
+        ++*ndim;
+    }
+    for (int d = 0; d < x->ndim; d++) {
+        int64_t *s = &shape[*ndim - x->ndim + d], n = x->shape[d];
+        if (*s == 1) *s = n;
+        if (TG_UNLIKELY(*s != n && n != 1))
+            return tg_call_fail(c, TG_ERR_SHAPE, "sizes %lld and %lld meet in dim %d and do not broadcast",
+                                (long long)*s, (long long)n, d - x->ndim);
+    }
+    return TG_OK;
+}
+
+static bool same_shapes(const tg_call *c) {
+    for (int i = 1; i < c->n_in; i++)
+        if (!tg_same_shape(c->in[0], c->in[i])) return false;
+    return true;
+}
+
+tg_status tg_infer_broadcast(tg_call *c, int first, tg_dtype dtype) {
+    int ndim = 0;
+    int64_t shape[TG_MAX_DIMS] = {0};
+    for (int i = first + 1; i < c->n_in; i++) TG_TRY(tg_need_same_dtype(c, first, i));
+    if (!dtype) dtype = dtype_of(c, first);
+    if (TG_LIKELY(same_shapes(c))) return tg_call_out(c, 0, dtype, c->in[0]->ndim, c->in[0]->shape);
+    for (int i = 0; i < c->n_in; i++) TG_TRY(broadcast_with(c, c->in[i], &ndim, shape));
+    return tg_call_out(c, 0, dtype, ndim, shape);
+}

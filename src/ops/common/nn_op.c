@@ -1,0 +1,24 @@
+#include "ops/common/nn_op.h"
+
+tg_array tg_op_absent_or(const tg_tensor *x) {
+    return x ? tg_array_of(x) : (tg_array){0};
+}
+
+tg_array tg_op_gin(const tg_call *c, int i) {
+    return tg_op_absent_or(c->gin_mode[i] ? c->gin[i] : NULL);
+}
+
+tg_status tg_op_dense(tg_call *c, tg_tensor **x) {
+    const tg_tensor *from = *x;
+    if (from->flags & TG_F_CONTIGUOUS) return TG_OK;
+    *x = tg_call_temp(c, (tg_dtype)from->dtype, from->ndim, from->shape);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    return tg_op_map(c, TG_FN_id, *x, TG_T1(from), 1, 0, 0, false);
+}
+
+void tg_op_options(void *to, size_t size, const void *from) {
+    size_t given = from ? *(const size_t *)from : size;
+    memset(to, 0, size);
+    if (from) memcpy(to, from, given < size ? given : size);
+    *(size_t *)to = given;
+}

@@ -1,0 +1,76 @@
+/* What the reductions over a set of dims share. Inside, the reduced dims stay, with size 1, so that everything
+ * broadcasts. */
+#ifndef TG_REDUCE_H
+#define TG_REDUCE_H
+
+#include "ops/common/op.h"
+
+typedef struct tg_reduce_params {
+    tg_dims dims;
+    bool keepdim;
+    int correction; /* var, std */
+    double p;       /* norm */
+    uint32_t mask;  /* of dims, by infer */
+} tg_reduce_params;
+
+static inline const tg_reduce_params *tg_reduce_params_of(const tg_call *c) { return c->params; }
+
+/* The result has this dtype; input 0 is a float. */
+tg_status tg_reduce_infer(tg_call *c, tg_dtype dtype);
+tg_status tg_reduce_float_infer(tg_call *c);
+/* TG_ERR_SHAPE where a result would be taken from no elements: there is no `what`. */
+tg_status tg_reduce_need_some(tg_call *c, const char *what);
+
+/* The shape without the dims of mask, or with size 1 there; its ndim. */
+int tg_reduce_shape(const tg_tensor *x, uint32_t mask, bool keepdim, int64_t *shape);
+/* How many elements of x make one of the result. */
+int64_t tg_reduce_group(const tg_call *c, const tg_tensor *x);
+tg_status tg_reduce_run(tg_call *c, tg_reduction kind, const tg_tensor *out, const tg_tensor *x, double scale);
+/* A view of r, a result of the reduction or its gradient, with the reduced dims back. */
+tg_tensor *tg_reduce_kept(tg_call *c, tg_tensor *r, int ndim);
+/* Temporaries, in the dtype that sums run in: of x's shape, and of the result's with the reduced dims kept. */
+tg_tensor *tg_reduce_whole(tg_call *c, const tg_tensor *x);
+tg_tensor *tg_reduce_small(tg_call *c, const tg_tensor *x);
+tg_tensor *tg_reduce_small_f64(tg_call *c, const tg_tensor *x);
+
+/* The same as taped ops: r, a result or its gradient, with the reduced dims back; the group of a node. */
+tg_tensor *tg_reduce_kept_taped(tg_tape *t, const tg_node *n, tg_tensor *r);
+int64_t tg_reduce_node_group(const tg_node *n);
+
+/* Reductions count the elements that they read. */
+int64_t tg_reduce_flops(const tg_node *n);
+
+#define TG_REDUCTION(name)                                                                                \
+    tg_tensor *tg_##name(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim) {                          \
+        return TG_RECORD(t, tg_op_##name, (&(const tg_reduce_params){.dims = dims, .keepdim = keepdim}), x); \
+    }
+
+/* ---- Samples. The other fields of the params are the arguments behind. ---- */
+
+#define TG_LIST(...) {.n = sizeof((int[]){__VA_ARGS__}) / sizeof(int), .dim = {__VA_ARGS__}}
+#define TG_OVER(...) &(const tg_reduce_params){.dims = TG_LIST(__VA_ARGS__)}
+#define TG_KEEP(...) &(const tg_reduce_params){.dims = TG_LIST(__VA_ARGS__), .keepdim = true}
+#define TG_ALL &(const tg_reduce_params){.dims = {.n = -1}}
+
+#define TG_REDUCE_REFUSED                                                                                         \
+    {.note = "no such dim", .params = TG_OVER(2), .n_in = 1, .in = {TG_S(3, 5)}, .refused = TG_ERR_SHAPE},        \
+    {.note = "a dim twice", .params = TG_OVER(0, -2), .n_in = 1, .in = {TG_S(3, 5)}, .refused = TG_ERR_SHAPE}
+#define TG_REDUCE_SAMPLES                                                                                     \
+    {.note = "all", .params = TG_ALL, .n_in = 1, .in = {TG_S(3, 5)}},                                         \
+    {.note = "last", .params = TG_OVER(-1), .n_in = 1, .in = {TG_S(3, 5)}},                                   \
+    {.note = "first, kept", .params = TG_KEEP(0), .n_in = 1, .in = {TG_S(4, 3)}},                             \
+    {.note = "middle", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(2, 3, 4)}},                               \
+    {.note = "outer two, kept", .params = TG_KEEP(0, 2), .n_in = 1, .in = {TG_S(2, 3, 4)}},                   \
+    {.note = "transposed", .params = TG_OVER(0), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},     \
+    {.note = "strided", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},           \
+    {.note = "expanded, across", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}}, \
+    {.note = "no result", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(0, 3)}},                               \
+    TG_REDUCE_REFUSED,                                                                                        \
+    {.note = "big", .params = TG_OVER(-1), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true}
+/* What makes no sense for var: groups of one element. */
+#define TG_SMALL_SAMPLES                                                  \
+    {.note = "size 1", .params = TG_OVER(0), .n_in = 1, .in = {TG_S(1)}}, \
+    {.note = "scalar", .params = TG_ALL, .n_in = 1, .in = {TG_S_SCALAR}}, \
+    {.note = "no dims: as it is", .params = &(const tg_reduce_params){.keepdim = false}, .n_in = 1, .in = {TG_S(3, 2)}}
+
+#endif

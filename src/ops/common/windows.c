@@ -1,0 +1,204 @@
+#include "ops/common/windows.h"
+
+tg_windows tg_windows_of(int dims, const int64_t *size, const int64_t *step, const int64_t *or_step, const int64_t *pad,
+                         const int64_t *apart) {
+    tg_windows w = {.dims = dims, .size = {1, 1}, .step = {1, 1}, .apart = {1, 1}};
+    for (int d = 2 - dims, k = 0; d < 2; d++, k++) {
+        w.size[d] = size[k];
+        w.step[d] = step[k] ? step[k] : or_step ? or_step[k] : 1;
+        w.pad[d] = pad[k];
+        w.apart[d] = apart && apart[k] ? apart[k] : 1;
+    }
+    return w;
+}
+
+/* How many windows fit along dim d of `in` elements. */
+static tg_status count_windows(tg_call *c, const tg_windows *w, int d, int64_t in, int64_t *out) {
+    int64_t extent, padded;
+    if (w->size[d] < 1 || w->step[d] < 1 || w->apart[d] < 1 || w->pad[d] < 0)
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "windows of %lld elements, stride %lld, dilation %lld, padding %lld: expected 1 or more, "
+                            "and padding 0 or more",
+                            (long long)w->size[d], (long long)w->step[d], (long long)w->apart[d],
+                            (long long)w->pad[d]);
+    if (__builtin_mul_overflow(w->size[d] - 1, w->apart[d], &extent) || __builtin_add_overflow(extent, 1, &extent) ||
+        __builtin_add_overflow(w->pad[d], w->pad[d], &padded) || __builtin_add_overflow(padded, in, &padded))
+        return tg_call_fail(c, TG_ERR_SHAPE, "the size of a window, or of x with padding, overflows");
+    if (extent > padded)
+        return tg_call_fail(c, TG_ERR_SHAPE, "windows of %lld elements do not fit into %lld, padding counted",
+                            (long long)extent, (long long)padded);
+    *out = (padded - extent) / w->step[d] + 1;
+    return TG_OK;
+}
+
+tg_status tg_windows_infer(tg_call *c, const tg_windows *w, int i, int64_t in[2], int64_t out[2]) {
+    const tg_tensor *x = c->in[i];
+    TG_TRY(tg_size_check(c->ctx, w->given, w->known, "the options"));
+    if (x->ndim != w->dims + 2)
+        return tg_call_fail(c, TG_ERR_SHAPE, "expected x %s", w->dims == 1 ? "[n, c, l]" : "[n, c, h, w]");
+    for (int d = 0; d < 2; d++) {
+        in[d] = d < 2 - w->dims ? 1 : x->shape[d + w->dims];
+        TG_TRY(count_windows(c, w, d, in[d], &out[d]));
+    }
+    return TG_OK;
+}
+
+int tg_windows_shape(const tg_windows *w, int64_t n, int64_t channels, const int64_t size[2], int64_t *shape) {
+    shape[0] = n;
+    shape[1] = channels;
+    for (int d = 0; d < w->dims; d++) shape[2 + d] = size[2 - w->dims + d];
+    return 2 + w->dims;
+}
+
+tg_array tg_windows_inside(tg_array x, tg_extent *e) {
+    if (x.ndim == 4) return x;
+    for (int d = 0, from = 0; d < 4; d++) {
+        e->shape[d] = d == 2 ? 1 : x.shape[from];
+        e->stride[d] = d == 2 ? 0 : x.stride[from++];
+    }
+    return tg_array_at(x, 0, 4, e->shape, e->stride);
+}
+
+bool tg_windows_overlap(const tg_windows *w) {
+    for (int d = 0; d < 2; d++)
+        if (w->size[d] > 1 && (w->apart[d] > 1 || w->size[d] > w->step[d])) return true;
+    return false;
+}
+
+/* ---- Parts ---- */
+
+/* Of the windows along a dim, those whose element k lies in x: n of them from `first` on; that of the first lies at
+ * `at`, those of the others step apart. */
+typedef struct run {
+    int64_t first, n, at;
+} run;
+
+static run run_of(const tg_windows *w, int d, int64_t k, int64_t in, int64_t out) {
+    int64_t shift = k * w->apart[d] - w->pad[d], step = w->step[d];
+    run r = {.first = shift < 0 ? (-shift - 1) / step + 1 : 0}; /* rounded up; a step may be any number */
+    int64_t end = shift < in ? (in - 1 - shift) / step + 1 : 0;
+    if (end > out) end = out;
+    if (end > r.first) r.n = end - r.first;
+    if (!r.n) r.first = 0;
+    r.at = r.first * step + shift;
+    return r;
+}
+
+tg_window_reach tg_windows_reach(const tg_windows *w, int d, int64_t in, int64_t out) {
+    int64_t before = w->pad[d] - (out - 1) * w->step[d], last = (w->pad[d] + in - 1) / w->apart[d];
+    return (tg_window_reach){.first = before > 0 ? (before - 1) / w->apart[d] + 1 : 0,
+                             .end = last < w->size[d] ? last + 1 : w->size[d]};
+}
+
+/* The runs r of the last two dims of a. */
+static tg_array cut(tg_array a, const run r[2], const int64_t *step, tg_extent *e) {
+    int64_t offset = 0;
+    memcpy(e->shape, a.shape, a.ndim * sizeof *a.shape);
+    memcpy(e->stride, a.stride, a.ndim * sizeof *a.stride);
+    for (int d = 0, at = a.ndim - 2; d < 2; d++, at++) {
+        offset += (step ? r[d].at : r[d].first) * a.stride[at];
+        e->shape[at] = r[d].n;
+        if (step && r[d].n > 1) e->stride[at] *= step[d]; /* of one, a step of any size has no meaning */
+    }
+    return tg_array_at(a, offset, a.ndim, e->shape, e->stride);
+}
+
+static bool runs_of(const tg_windows *w, int64_t i, int64_t j, tg_array x, tg_array y, run r[2]) {
+    r[0] = run_of(w, 0, i, x.shape[x.ndim - 2], y.shape[y.ndim - 2]);
+    r[1] = run_of(w, 1, j, x.shape[x.ndim - 1], y.shape[y.ndim - 1]);
+    return r[0].n && r[1].n;
+}
+
+bool tg_windows_part(const tg_windows *w, int64_t i, int64_t j, tg_array x, tg_array y, tg_window_part *part) {
+    run r[2];
+    if (!runs_of(w, i, j, x, y, r)) return false;
+    part->x = cut(x, r, w->step, &part->ex);
+    part->y = cut(y, r, NULL, &part->ey);
+    return true;
+}
+
+/* y but for the runs r := 0: rows above and below, and what is left of the others. */
+static tg_status clear_around(tg_call *c, tg_array y, const run r[2]) {
+    int64_t h = y.shape[y.ndim - 2], w = y.shape[y.ndim - 1], below = r[0].first + r[0].n, behind = r[1].first + r[1].n;
+    const run border[][2] = {{{0, r[0].first, 0}, {0, w, 0}},
+                             {{below, h - below, 0}, {0, w, 0}},
+                             {r[0], {0, r[1].first, 0}},
+                             {r[0], {behind, w - behind, 0}}};
+    tg_extent e;
+    for (int k = 0; k < TG_LEN(border); k++)
+        if (border[k][0].n && border[k][1].n)
+            TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, cut(y, border[k], NULL, &e), 0));
+    return TG_OK;
+}
+
+/* Of cols, the element (i, j) of every window: [n, c, windows, windows]. */
+static tg_array element_of(tg_array cols, int64_t i, int64_t j, tg_extent *e) {
+    for (int d = 0; d < 4; d++) {
+        e->shape[d] = cols.shape[d + (d < 2 ? 0 : 2)];
+        e->stride[d] = cols.stride[d + (d < 2 ? 0 : 2)];
+    }
+    return tg_array_at(cols, i * cols.stride[2] + j * cols.stride[3], 4, e->shape, e->stride);
+}
+
+tg_status tg_windows_gather(tg_call *c, const tg_windows *w, tg_array cols, tg_array x) {
+    for (int64_t k = 0; k < w->size[0] * w->size[1] && cols.numel; k++) {
+        int64_t i = k / w->size[1], j = k % w->size[1];
+        tg_extent e, ex, ey;
+        run r[2];
+        tg_array y = element_of(cols, i, j, &e);
+        if (!runs_of(w, i, j, x, y, r)) {
+            TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, y, 0));
+            continue;
+        }
+        TG_TRY(tg_op_copy(c, cut(y, r, NULL, &ey), cut(x, r, w->step, &ex), false));
+        TG_TRY(clear_around(c, y, r));
+    }
+    return TG_OK;
+}
+
+tg_status tg_windows_scatter(tg_call *c, const tg_windows *w, tg_array x, tg_array cols) {
+    for (int64_t k = 0; k < w->size[0] * w->size[1] && cols.numel; k++) {
+        int64_t i = k / w->size[1], j = k % w->size[1];
+        tg_extent e;
+        tg_window_part part;
+        if (tg_windows_part(w, i, j, x, element_of(cols, i, j, &e), &part))
+            TG_TRY(tg_op_copy(c, part.x, part.y, true));
+    }
+    return TG_OK;
+}
+
+/* ---- Pools ---- */
+
+/* The first element of window o along dim d that is not padding. */
+static int64_t first_element(const tg_windows *w, int d, int64_t o) {
+    int64_t at = o * w->step[d] - w->pad[d];
+    return at >= 0 ? at : (w->apart[d] - -at % w->apart[d]) % w->apart[d];
+}
+
+tg_status tg_windows_infer_pool(tg_call *c, const tg_windows *w, int64_t in[2], int64_t out[2]) {
+    TG_TRY(tg_windows_infer(c, w, 0, in, out));
+    for (int d = 0; d < 2; d++) {
+        if (w->pad[d] > w->size[d] / 2)
+            return tg_call_fail(c, TG_ERR_ARGUMENT, "padding %lld of windows of %lld: expected at most half",
+                                (long long)w->pad[d], (long long)w->size[d]);
+        /* Where x has as many elements as lie between two of a window, the window has one of them. */
+        for (int64_t o = 0; in[d] < w->apart[d] && o < out[d]; o++)
+            if (first_element(w, d, o) >= in[d])
+                return tg_call_fail(c, TG_ERR_SHAPE, "window %lld has no element of x, but padding alone",
+                                    (long long)o);
+    }
+    return TG_OK;
+}
+
+tg_status tg_windows_count(tg_call *c, const tg_windows *w, int d, int64_t in, const tg_tensor *n) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    const tg_window_reach reach = tg_windows_reach(w, d, in, n->shape[0]);
+    TG_TRY(ops->fill(c->ctx, tg_array_of(n), 0));
+    for (int64_t k = reach.first; k < reach.end; k++) {
+        run r = run_of(w, d, k, in, n->shape[0]);
+        tg_extent e;
+        tg_array some = tg_array_slice(tg_array_of(n), 0, r.first, r.n, 1, &e);
+        if (r.n) TG_TRY(ops->map(c->ctx, TG_FN_affine, some, &some, 1, (const double[2]){1, 1}, false));
+    }
+    return TG_OK;
+}

@@ -1,0 +1,79 @@
+/* Where derivatives as taped ops lie: as what they are derivatives of says, whatever the ops between have led to. */
+#include <tapegrad/ops.h>
+
+#include "placement/rule.h"
+#include "ops/derivatives/grad_graph.h"
+
+/* ---- The op ---- */
+
+typedef struct lie_params {
+    const tg_placing *to;
+} lie_params;
+
+static tg_status lie_infer(tg_call *c) {
+    const tg_tensor *x = c->in[0];
+    TG_TRY(tg_call_view(c, 0, 0, x->ndim, x->shape, x->stride));
+    tg_call_placed(c);
+    c->out[0]->place = ((const lie_params *)c->params)->to;
+    return TG_OK;
+}
+
+static tg_status lie_backward(tg_call *c) { return tg_call_pass(c, 0, c->gout[0]); }
+
+/* Each is placed in its turn. */
+static tg_status lie_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    (void)t, (void)n;
+    gin[0] = gout[0];
+    return TG_OK;
+}
+
+static tg_status lie_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    (void)t, (void)n;
+    dout[0] = din[0];
+    return TG_OK;
+}
+
+static const tg_op derivative_placed = {
+    .size = sizeof(tg_op), .name = "derivative_placed", .formula = "x, lying as a derivative does", .n_in = 1,
+    .n_out = 1, .params_size = sizeof(lie_params), .passes = 1, .family = TG_FAMILY_CUSTOM, .sums_f32 = true,
+    .infer = lie_infer, .backward = lie_backward, .vjp = lie_vjp, .jvp = lie_jvp};
+
+tg_tensor *tg_taped_view(tg_tape *t, tg_tensor *g) {
+    if (!t->ctx->grid.axes) return tg_reshape(t, g, tg_shape_of(g));
+    return tg_record(t, &derivative_placed, &(lie_params){tg_place_of(g)}, &g, 1, TG_SITE);
+}
+
+/* ---- Where to ---- */
+
+static const tg_placement invariant = {.kind = TG_INVARIANT};
+
+static tg_placement at(const tg_placing *p, int axis) { return p ? p->at[axis] : invariant; }
+
+static tg_status refuse(const tg_tape *t, const tg_node *n, int axis, tg_placement is, tg_placement want,
+                        const char *what) {
+    char found[24], wanted[24];
+    tg_placement_name(is, found, sizeof found);
+    tg_placement_name(want, wanted, sizeof wanted);
+    return tg_fail(t->ctx, TG_ERR_PLACEMENT,
+                   "%s: on axis %s its %s is %s and needs a gradient, expected %s, of which each rank has a gradient "
+                   "of its own; convert it first (tg_copy_to_tp, tg_r_to_i)",
+                   n->op->name, tg_axis_name((tg_axis)axis), what, found, wanted);
+}
+
+tg_status tg_taped_place(tg_tape *t, const tg_node *n, tg_tensor **g, const tg_placing *to, const char *what) {
+    tg_placement as[TG_MAX_AXES];
+    const tg_placing *from = t->ctx->grid.axes ? tg_place_of(*g) : to;
+    if (from == to) return t->ctx->status;
+    bool grad = (*g)->flags & TG_F_REQUIRES_GRAD;
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        tg_placement is = at(from, a), want = at(to, a);
+        as[a] = want;
+        if (!grad || (is.kind == TG_INVARIANT) == (want.kind == TG_INVARIANT)) continue;
+        if (is.kind > TG_REPLICATED || want.kind > TG_REPLICATED) return refuse(t, n, a, is, want, what);
+        as[a] = is; /* the same on every rank under either name */
+    }
+    const lie_params p = {tg_place_intern(t->ctx, as)};
+    TG_TRY(t->ctx->status);
+    if (p.to != from) *g = tg_record(t, &derivative_placed, &p, g, 1, n->site);
+    return t->ctx->status;
+}

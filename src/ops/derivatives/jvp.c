@@ -1,0 +1,222 @@
+/* Forward mode: tangents go through the recorded nodes in their order, each by its op's jvp, which records ops. While
+ * it runs a node's slots hold the tangents of its outputs.
+ */
+#include <tapegrad/ops.h>
+
+#include "placement/rule.h"
+#include "ops/derivatives/grad_graph.h"
+
+typedef struct tangents {
+    tg_tape *t;
+    uint32_t id; /* of the nodes that lead to an output */
+} tangents;
+
+/* Backwards: every consumer of a node comes behind it. */
+static void mark(const tangents *w, tg_tensor *const *outs, int n_outs) {
+    for (int i = 0; i < n_outs; i++) {
+        tg_node *n = tg_tape_node_of(w->t, outs[i]);
+        if (n) n->pass = w->id;
+    }
+    for (tg_node *n = w->t->last; n; n = n->prev) {
+        if (n->pass != w->id) continue;
+        for (int i = 0; i < n->n_in; i++)
+            if (tg_node_src(n)[i]) tg_node_src(n)[i]->pass = w->id;
+    }
+}
+
+static tg_status push(const tangents *w, tg_node *n) {
+    tg_tape *t = w->t;
+    tg_tensor **din = tg_tape_alloc(t, ((size_t)n->n_in + n->n_out) * sizeof *din);
+    bool any = false;
+    if (!din) return t->ctx->status;
+    tg_tensor **dout = din + n->n_in;
+    for (int i = 0; i < n->n_in; i++) {
+        const tg_node *src = tg_node_src(n)[i];
+        din[i] = src ? tg_node_slots(src)[tg_node_in(n)[i]->out].g : NULL;
+        any |= din[i] != NULL;
+    }
+    for (int i = 0; i < n->n_out; i++) dout[i] = NULL;
+    if (!any && !n->op->collective) return TG_OK;
+    if (!n->op->jvp)
+        return tg_fail(t->ctx, TG_ERR_UNSUPPORTED, "tg_jvp: op %s has no forward derivative (its jvp slot)",
+                       n->op->name);
+    TG_TRY(tg_node_ready(n));
+    tg_status s = n->op->jvp(t, n, din, dout);
+    TG_TRY(s == TG_OK ? t->ctx->status : s);
+    for (int i = 0; i < n->n_out; i++) {
+        if (!dout[i]) continue;
+        TG_TRY(tg_taped_fits(n, tg_node_out(n)[i], dout[i], "jvp", i));
+        TG_TRY(tg_taped_place(t, n, &dout[i], tg_place_of(tg_node_out(n)[i]), "tangent"));
+        TG_TRY(tg_taped_add(t, &tg_node_slots(n)[i], dout[i]));
+    }
+    return TG_OK;
+}
+
+static tg_status push_all(const tangents *w, tg_node *from, const tg_node *to) {
+    for (tg_node *n = from; n; n = n->next) {
+        if (n->pass == w->id && !(n->flags & TG_N_LEAF)) TG_TRY(tg_taped_note(n, push(w, n)));
+        if (n == to) break;
+    }
+    return TG_OK;
+}
+
+static tg_status check_call(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *const *inputs, int n_in,
+                            tg_tensor *const *din, tg_tensor *const *dout, const char *who) {
+    tg_ctx *ctx = t->ctx;
+    if (n_outs <= 0 || n_in <= 0 || !outs || !inputs || !din || !dout)
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "%s: %d outputs, %d inputs, expected one or more of each, their tangents, and room for the "
+                       "results",
+                       who, n_outs, n_in);
+    if (t->in_backward) return tg_fail(ctx, TG_ERR_STATE, "%s: a backward of this tape is running", who);
+    if (t->collects)
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED,
+                       "%s: the first run of a recomputed function keeps no nodes that tangents could go through; call "
+                       "it outside of tg_recompute",
+                       who);
+    for (int i = 0; i < n_outs; i++) {
+        TG_TRY(tg_check(ctx, outs[i], who));
+        if (outs[i]->tape && outs[i]->tape != t)
+            return tg_fail(ctx, TG_ERR_HANDLE, "%s: output %d is a result of another tape", who, i);
+    }
+    TG_TRY(tg_check_inputs(t, inputs, n_in, who));
+    for (int i = 0; i < n_in; i++)
+        for (int j = 0; j < i; j++)
+            if (inputs[j] == inputs[i])
+                return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: inputs %d and %d are the same tensor", who, j, i);
+    return TG_OK;
+}
+
+/* What needs no gradient is the same on every rank in one way only. */
+static bool lies_alike(const tg_tensor *d, const tg_tensor *x) {
+    for (int a = 0; tg_place_of(d) != tg_place_of(x) && a < TG_MAX_AXES; a++) {
+        tg_placement is = tg_place_on(d, (tg_axis)a), want = tg_place_on(x, (tg_axis)a);
+        bool same = is.kind == TG_INVARIANT || is.kind == TG_REPLICATED;
+        if (same ? want.kind != TG_INVARIANT && want.kind != TG_REPLICATED
+                 : is.kind != want.kind || is.layout != want.layout || is.dim != want.dim || is.chunks != want.chunks)
+            return false;
+    }
+    return true;
+}
+
+static tg_status place_tangents(const tangents *w, tg_tensor *const *inputs, int n, tg_tensor *const *din,
+                                const char *who) {
+    for (int i = 0; i < n; i++) {
+        tg_node *node = tg_tape_node_of(w->t, inputs[i]);
+        if (!din[i] || !node) continue;
+        char want[160], got[160];
+        TG_TRY(tg_check(w->t->ctx, din[i], who));
+        tg_describe(inputs[i], want, sizeof want);
+        tg_describe(din[i], got, sizeof got);
+        if (din[i]->dtype != inputs[i]->dtype || din[i]->ndim != inputs[i]->ndim ||
+            memcmp(din[i]->shape, inputs[i]->shape, din[i]->ndim * sizeof *din[i]->shape))
+            return tg_fail(w->t->ctx, TG_ERR_SHAPE, "%s: tangent %d is %s, expected the input's shape and dtype, %s",
+                           who, i, got, want);
+        if (!lies_alike(din[i], inputs[i]))
+            return tg_fail(w->t->ctx, TG_ERR_PLACEMENT,
+                           "%s: tangent %d, %s, lies otherwise over the ranks than its input, %s: place it alike", who,
+                           i, got, want);
+        tg_tensor *own = tg_taped_own(w->t, din[i]);
+        TG_TRY(tg_taped_place(w->t, node, &own, tg_place_of(inputs[i]), "tangent"));
+        TG_TRY(tg_taped_add(w->t, &tg_node_slots(node)[inputs[i]->out], own));
+    }
+    return TG_OK;
+}
+
+static tg_status run(const tangents *w, tg_tensor *const *outs, int n_outs, tg_tensor *const *inputs, int n_in,
+                     tg_tensor *const *din, tg_tensor **dout, const char *who) {
+    mark(w, outs, n_outs);
+    TG_TRY(place_tangents(w, inputs, n_in, din, who));
+    TG_TRY(push_all(w, w->t->first, w->t->last));
+    for (int i = 0; i < n_outs; i++) {
+        const tg_node *n = tg_tape_node_of(w->t, outs[i]);
+        tg_tensor *d = n ? tg_node_slots(n)[outs[i]->out].g : NULL;
+        if (d) TG_TRY(tg_taped_place(w->t, n, &d, tg_place_of(outs[i]), "tangent")); /* a sum may have been I */
+        dout[i] = d ? tg_taped_view(w->t, d) : tg_zero_tangent(w->t, outs[i]);   /* the caller's own */
+    }
+    return w->t->ctx->status;
+}
+
+static void clear(tg_tape *t) {
+    for (tg_node *n = t->first; n; n = n->next)
+        for (int i = 0; i < n->n_out; i++) tg_node_slots(n)[i] = (tg_slot){0};
+}
+
+/* The tape's pass number tells a composition which nodes are wanted. */
+static tg_status jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *const *inputs, int n_in,
+                     tg_tensor *const *din, tg_tensor **dout, const char *who) {
+    TG_TRY(tg_tape_check_with(t, outs, n_outs, who));
+    TG_TRY(check_call(t, outs, n_outs, inputs, n_in, din, dout, who));
+    tangents w = {t, ++t->pass};
+    uint32_t outer = t->tangents;
+    bool derives = t->derives;
+    t->tangents = w.id;
+    t->derives = true;
+    t->busy++;
+    tg_status s = run(&w, outs, n_outs, inputs, n_in, din, dout, who);
+    t->busy--;
+    t->derives = derives;
+    t->tangents = outer;
+    clear(t);
+    return s;
+}
+
+static tg_status ended(tg_tape *t, tg_tensor *const *given, tg_status s, tg_tensor **out, int n) {
+    if (s == TG_OK) return s;
+    if (t && t->collectives) tg_ctx_skip(t->ctx);
+    for (int i = 0; out && i < n; i++) out[i] = tg_tape_inert(t, given, 1);
+    return s;
+}
+
+tg_status tg_jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *const *inputs, int n_in,
+                 tg_tensor *const *din, tg_tensor **dout) {
+    return ended(t, outs, jvp(t, outs, n_outs, inputs, n_in, din, dout, "tg_jvp"), dout, n_outs);
+}
+
+/* Forward over reverse (Pearlmutter, Fast Exact Multiplication by the Hessian, 1994). */
+static tg_status hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int n, tg_tensor *const *v,
+                     tg_tensor **hv) {
+    TG_TRY(tg_tape_check_with(t, &root, 1, "tg_hvp"));
+    if (n <= 0 || !inputs || !v || !hv)
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT,
+                       "tg_hvp: %d inputs, expected one or more, a vector for each, and room for the products", n);
+    TG_TRY(tg_check(t->ctx, root, "tg_hvp"));
+    if (root->numel != 1) {
+        char what[160];
+        tg_describe(root, what, sizeof what);
+        return tg_fail(t->ctx, TG_ERR_SHAPE, "tg_hvp: the root is %s, expected one element", what);
+    }
+    TG_TRY(tg_grad(t, &root, 1, inputs, n, hv, TG_GRAD(.create_graph = true, .allow_unused = true)));
+    tg_tensor **g = tg_tape_alloc(t, (size_t)n * sizeof *g);
+    if (!g) return t->ctx->status;
+    memcpy(g, hv, (size_t)n * sizeof *g);
+    return jvp(t, g, n, inputs, n, v, hv, "tg_hvp");
+}
+
+tg_status tg_hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int n, tg_tensor *const *v, tg_tensor **hv) {
+    return ended(t, &root, hvp(t, root, inputs, n, v, hv), hv, n);
+}
+
+/* ---- An op as a composition of others ---- */
+
+tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_compose_fn f) {
+    if (!t || !n || !dout || !f) return TG_ERR_ARGUMENT;
+    if (!t->tangents) return tg_fail(t->ctx, TG_ERR_STATE, "tg_jvp_composed: outside of a jvp");
+    tangents w = {t, t->tangents};
+    tg_node *before = t->last;
+    tg_tensor **out = tg_tape_alloc(t, (size_t)n->n_out * sizeof *out);
+    if (!out) return t->ctx->status;
+    for (int i = 0; i < n->n_out; i++) out[i] = NULL;
+    bool grad = tg_set_grad_mode(t, true); /* there are no nodes without */
+    tg_status s = tg_compose(t, n, f, out);
+    tg_set_grad_mode(t, grad);
+    TG_TRY(s);
+    tg_node *first = before ? before->next : t->first;
+    for (tg_node *m = first; m; m = m->next) m->pass = w.id;
+    if (first) TG_TRY(push_all(&w, first, t->last));
+    for (int i = 0; i < n->n_out; i++) {
+        const tg_node *made = tg_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL; /* a leaf handed through has one */
+        if (made) dout[i] = tg_node_slots(made)[out[i]->out].g;
+    }
+    return TG_OK;
+}

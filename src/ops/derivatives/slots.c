@@ -1,0 +1,118 @@
+/* What the vjp and jvp slots of most ops are made of: a sum back over what broadcasting stretched, and forward
+ * derivatives that follow from what the op is. */
+#include <tapegrad/ops.h>
+
+#include "placement/rule.h"
+#include "ops/derivatives/grad_graph.h"
+
+bool tg_node_needs(const tg_node *n, int i) { return n && i >= 0 && i < n->n_in && tg_node_src(n)[i]; }
+
+tg_tensor *tg_sum_to(tg_tape *t, tg_tensor *x, const tg_tensor *like) {
+    if (tg_tape_check_with(t, &x, 1, "tg_sum_to") != TG_OK || tg_check(t->ctx, x, "tg_sum_to") != TG_OK)
+        return tg_tape_inert(t, &x, 1);
+    if (!like || like->ctx != t->ctx) {
+        tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_sum_to: expected a tensor of this context for the shape");
+        return tg_inert(t->ctx);
+    }
+    tg_dims dims = {.n = 0};
+    int front = x->ndim - like->ndim;
+    for (int d = 0; d < x->ndim && front >= 0; d++) {
+        int64_t have = d < front ? 1 : like->shape[d - front];
+        if (d < front || (have == 1 && x->shape[d] != 1)) dims.dim[dims.n++] = d;
+    }
+    tg_shape shape = {.ndim = like->ndim};
+    for (int d = 0; d < like->ndim; d++) shape.dim[d] = like->shape[d];
+    if (dims.n) x = tg_sum(t, x, dims, true);
+    return front > 0 ? tg_reshape(t, x, shape) : x;
+}
+
+/* ---- jvp slots ---- */
+
+static bool carries(const tg_node *n, int i) { return tg_node_in(n)[i] && tg_is_float(tg_node_in(n)[i]->dtype); }
+
+/* The node's op on other inputs. */
+static tg_status again(tg_tape *t, const tg_node *n, tg_tensor *const *in, tg_tensor **out) {
+    bool before = t->again;
+    t->again = true;
+    tg_status s = tg_apply(t, n->op, tg_node_params_of(n), in, n->n_in, out, n->n_out, NULL, NULL, n->site);
+    t->again = before;
+    return s;
+}
+
+tg_status tg_jvp_linear(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    if (!t || !n || !din || !dout) return TG_ERR_ARGUMENT;
+    tg_tensor **in = tg_tape_alloc(t, (size_t)n->n_in * sizeof *in + 1);
+    if (!in) return t->ctx->status;
+    for (int i = 0; i < n->n_in; i++)
+        in[i] = !carries(n, i) ? tg_node_in(n)[i] : din[i] ? din[i] : tg_zero_tangent(t, tg_node_in(n)[i]);
+    return again(t, n, in, dout);
+}
+
+tg_status tg_jvp_multilinear(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    if (!t || !n || !din || !dout) return TG_ERR_ARGUMENT;
+    tg_tensor **in = tg_tape_alloc(t, ((size_t)n->n_in + n->n_out) * sizeof *in);
+    if (!in) return t->ctx->status;
+    tg_tensor **part = in + n->n_in;
+    for (int i = 0; i < n->n_in; i++) {
+        if (!din[i]) continue;
+        memcpy(in, tg_node_in(n), n->n_in * sizeof *in);
+        in[i] = din[i];
+        TG_TRY(again(t, n, in, part));
+        for (int k = 0; k < n->n_out; k++) dout[k] = dout[k] ? tg_add(t, dout[k], part[k]) : part[k];
+    }
+    return t->ctx->status;
+}
+
+tg_status tg_jvp_pointwise(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    if (!t || !n || !din || !dout) return TG_ERR_ARGUMENT;
+    return din[0] ? n->op->vjp(t, n, din, dout) : TG_OK;
+}
+
+/* A cotangent to differentiate by: the vjp is linear in it, so its value does not matter. */
+static tg_status free_cotangents(tg_tape *t, const tg_node *n, tg_tensor **g) {
+    for (int i = 0; i < n->n_out; i++) {
+        g[i] = NULL;
+        if (!tg_is_float(tg_node_out(n)[i]->dtype)) continue;
+        tg_tensor *zero = tg_full_like(t, tg_node_out(n)[i], 0);
+        g[i] = tg_alive(zero) ? tg_tape_enter(t, zero) : NULL;
+        if (!g[i]) return t->ctx->status;
+        g[i]->place = zero->place;
+        tg_set_requires_grad(g[i], true);
+    }
+    return TG_OK;
+}
+
+static tg_status transpose_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    size_t room = 4 * ((size_t)n->n_in + n->n_out);
+    tg_tensor **gin = tg_tape_alloc(t, room * sizeof *gin);
+    if (!gin) return t->ctx->status;
+    tg_tensor **g = gin + n->n_in, **roots = g + n->n_out, **seeds = roots + n->n_in, **by = seeds + n->n_in,
+              **result = by + n->n_out;
+    int n_roots = 0, n_by = 0;
+    for (int i = 0; i < n->n_in; i++) gin[i] = NULL;
+    TG_TRY(free_cotangents(t, n, g));
+    tg_status s = n->op->vjp(t, n, g, gin);
+    TG_TRY(s == TG_OK ? t->ctx->status : s);
+    for (int i = 0; i < n->n_in; i++) {
+        if (!din[i] || !gin[i] || !tg_requires_grad(gin[i])) continue;
+        TG_TRY(tg_taped_place(t, n, &gin[i], tg_placement_of_gradient(tg_node_in(n)[i], false), "gradient"));
+        roots[n_roots] = gin[i];
+        seeds[n_roots++] = din[i];
+    }
+    for (int i = 0; i < n->n_out; i++)
+        if (g[i]) by[n_by++] = g[i];
+    if (!n_roots || !n_by) return TG_OK;
+    TG_TRY(tg_grad(t, roots, n_roots, by, n_by, result,
+                   TG_GRAD(.seeds = seeds, .create_graph = true, .allow_unused = true)));
+    for (int i = 0, k = 0; i < n->n_out; i++)
+        if (g[i]) dout[i] = result[k++];
+    return TG_OK;
+}
+
+tg_status tg_jvp_by_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    if (!t || !n || !din || !dout) return TG_ERR_ARGUMENT;
+    bool grad = tg_set_grad_mode(t, true);
+    tg_status s = transpose_vjp(t, n, din, dout);
+    tg_set_grad_mode(t, grad);
+    return s;
+}

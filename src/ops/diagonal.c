@@ -1,0 +1,184 @@
+/* Matrices by their diagonals: tril, triu, diag. Diagonal k is that of the elements [i, i + k]. */
+#include "ops/common/derive.h"
+#include "ops/common/op.h"
+
+typedef struct diagonal_params {
+    int64_t k;
+} diagonal_params;
+
+static int64_t diagonal_of(const tg_node *n) { return ((const diagonal_params *)tg_node_params(n))->k; }
+
+/* ---- tril, triu ---- */
+
+/* Diagonals beyond a corner are the same as the one in it. */
+static tg_status triangle_infer(tg_call *c) {
+    diagonal_params *p = c->params;
+    const tg_tensor *x = c->in[0];
+    if (x->ndim < 2)
+        return tg_call_fail(c, TG_ERR_SHAPE, "expected a matrix, or a batch of them, not %d dims", x->ndim);
+    int64_t rows = x->shape[x->ndim - 2], cols = x->shape[x->ndim - 1];
+    if (p->k < -rows) p->k = -rows;
+    if (p->k > cols) p->k = cols;
+    for (int d = 0; d < x->ndim - 2; d++) TG_TRY(tg_call_role(c, 0, d, d));
+    return tg_infer_same(c);
+}
+
+/* to (+)= from where i + k stands to j as `keeps` says, 0 elsewhere. */
+static tg_status keep_triangle(tg_call *c, tg_formula keeps, const tg_tensor *to, const tg_tensor *from, bool add) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    int64_t rows = from->shape[from->ndim - 2], cols = from->shape[from->ndim - 1];
+    tg_tensor *row = tg_call_temp(c, TG_I64, 2, (const int64_t[]){rows, 1});
+    tg_tensor *col = tg_call_temp(c, TG_I64, 2, (const int64_t[]){1, cols});
+    tg_tensor *mask = tg_call_temp(c, TG_BOOL, 2, (const int64_t[]){rows, cols});
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_TRY(ops->iota(c->ctx, tg_array_of(row), (double)((const diagonal_params *)c->params)->k, 1));
+    TG_TRY(ops->iota(c->ctx, tg_array_of(col), 0, 1));
+    TG_TRY(tg_op_map(c, keeps, mask, TG_T2(row, col), 2, 0, 0, false));
+    return tg_op_map(c, TG_FN_where_da, to, TG_T2(mask, from), 2, 0, 0, add);
+}
+
+static const tg_sample triangle_samples[] = {
+    {.note = "square", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(4, 4)}},
+    {.note = "wide, above", .params = &(const diagonal_params){1}, .n_in = 1, .in = {TG_S(3, 5)}},
+    {.note = "tall, below", .params = &(const diagonal_params){-2}, .n_in = 1, .in = {TG_S(5, 3)}},
+    {.note = "batch", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(2, 3, 3, 2)}},
+    {.note = "transposed", .params = &(const diagonal_params){0}, .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
+    {.note = "strided", .params = &(const diagonal_params){1}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 4, 4)}},
+    {.note = "expanded", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+    {.note = "past the upper corner", .params = &(const diagonal_params){INT64_MAX}, .n_in = 1, .in = {TG_S(2, 3)}},
+    {.note = "past the lower corner", .params = &(const diagonal_params){INT64_MIN}, .n_in = 1, .in = {TG_S(2, 3)}},
+    {.note = "integers", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S_INDEX(9, 3, 3)}},
+    {.note = "bools", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S_BOOL(3, 3)}},
+    {.note = "size 1", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(1, 1)}},
+    {.note = "empty", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(0, 3)}},
+    {.note = "a vector", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+};
+
+#define TRIANGLE(name_, keeps, text)                                                                               \
+    static tg_status name_##_forward(tg_call *c) { return keep_triangle(c, keeps, c->out[0], c->in[0], false); }   \
+    static tg_status name_##_backward(tg_call *c) {                                                                \
+        return keep_triangle(c, keeps, c->gin[0], c->gout[0], tg_adds(c, 0));                                      \
+    }                                                                                                              \
+    TG_VJP(name_##_vjp, tg_##name_(t, g, diagonal_of(n)))                                                          \
+    const tg_op tg_op_##name_ = {                                                                                  \
+        .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 1, .n_out = 1,                             \
+        .params_size = sizeof(diagonal_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true,                       \
+        .infer = triangle_infer, .forward = name_##_forward, .backward = name_##_backward, .vjp = name_##_vjp,     \
+        .jvp = tg_jvp_linear, TG_SAMPLES(triangle_samples)};                                                       \
+    tg_tensor *tg_##name_(tg_tape *t, tg_tensor *x, int64_t k) {                                                   \
+        return TG_RECORD(t, tg_op_##name_, &(diagonal_params){k}, x);                                              \
+    }
+
+/* The lower triangle of each matrix [.., m, n], with diagonal k and what is below it; 0 above, where x may be NaN. */
+TRIANGLE(tril, TG_FN_ge, "x[.., i, j] where j - i <= k, else 0")
+/* The upper triangle: diagonal k and what is above it. */
+TRIANGLE(triu, TG_FN_le, "x[.., i, j] where j - i >= k, else 0")
+
+/* ---- diag ---- */
+
+/* Diagonal k of a matrix, as an array or a view of it. */
+typedef struct diagonal {
+    int64_t offset, n, stride;
+} diagonal;
+
+static diagonal find_diagonal(const tg_tensor *x, int64_t k) {
+    int64_t rows = x->shape[0], cols = x->shape[1];
+    if (k >= cols || k <= -rows) return (diagonal){0, 0, 1};
+    int64_t below = k < 0 ? -k : 0, beside = k > 0 ? k : 0;
+    int64_t n = rows - below < cols - beside ? rows - below : cols - beside;
+    return (diagonal){below * x->stride[0] + beside * x->stride[1], n, x->stride[0] + x->stride[1]};
+}
+
+static tg_status diag_infer(tg_call *c) {
+    int64_t k = ((const diagonal_params *)c->params)->k;
+    const tg_tensor *x = c->in[0];
+    if (x->ndim == 2) {
+        diagonal d = find_diagonal(x, k);
+        return tg_call_view(c, 0, d.offset, 1, &d.n, &d.stride);
+    }
+    if (x->ndim != 1) return tg_call_fail(c, TG_ERR_SHAPE, "expected a vector or a matrix, not %d dims", x->ndim);
+    int64_t size;
+    if (k == INT64_MIN || __builtin_add_overflow(x->shape[0], k < 0 ? -k : k, &size))
+        return tg_call_fail(c, TG_ERR_SHAPE, "diagonal %lld: the size of the matrix overflows", (long long)k);
+    return tg_call_out(c, 0, (tg_dtype)x->dtype, 2, (const int64_t[]){size, size});
+}
+
+/* v is diagonal k of m, whose other elements are 0, or are added nothing to. */
+static tg_status put_diagonal(tg_call *c, const tg_tensor *m, const tg_tensor *v, bool add) {
+    diagonal d = find_diagonal(m, ((const diagonal_params *)c->params)->k);
+    if (!add) TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(m), 0));
+    return tg_op_copy(c, tg_array_at(tg_array_of(m), d.offset, 1, &d.n, &d.stride), tg_array_of(v), add);
+}
+
+static tg_status diag_forward(tg_call *c) {
+    return c->in[0]->ndim == 2 ? TG_OK : put_diagonal(c, c->out[0], c->in[0], false);
+}
+
+static tg_status diag_backward(tg_call *c) {
+    tg_tensor *g = c->gout[0];
+    if (g->ndim == 2) {
+        diagonal d = find_diagonal(g, ((const diagonal_params *)c->params)->k);
+        return tg_op_pass_view(c, 0, g, d.offset, 1, &d.n, &d.stride);
+    }
+    const tg_tensor *x = tg_call_gin(c, 0);
+    return tg_ok(c->ctx) ? put_diagonal(c, x, g, tg_adds(c, 0)) : c->ctx->status;
+}
+
+/* x cut at, or filled up with zeros to, size along dim. */
+static tg_tensor *fitted(tg_tape *t, tg_tensor *x, int dim, int64_t size) {
+    if (x->shape[dim] > size) return tg_slice(t, x, dim, 0, size, 1);
+    return tg_pad(t, x, dim, 0, size - x->shape[dim], 0);
+}
+
+static tg_tensor *diag_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    const tg_tensor *x = tg_node_in(n)[0];
+    if (g->ndim == 2) return tg_diag(t, g, diagonal_of(n));
+    if (g->numel == 0) return tg_zeros_like(t, x);
+    tg_tensor *rows = fitted(t, tg_diag(t, g, diagonal_of(n)), 0, x->shape[0]);
+    return tg_alive(rows) ? fitted(t, rows, 1, x->shape[1]) : rows;
+}
+
+TG_VJP(diag_vjp, diag_back(t, n, g))
+
+static const tg_sample diag_samples[] = {
+    {.note = "to a matrix", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(4)}},
+    {.note = "to a matrix, above", .params = &(const diagonal_params){2}, .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3)}},
+    {.note = "to a matrix, below", .params = &(const diagonal_params){-1}, .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3)}},
+    {.note = "of a square", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(3, 3)}},
+    {.note = "of a wide one, above", .params = &(const diagonal_params){2}, .n_in = 1, .in = {TG_S(3, 6)}},
+    {.note = "of a tall one, below", .params = &(const diagonal_params){-1}, .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 3)}},
+    {.note = "of a tall one, above", .params = &(const diagonal_params){1}, .n_in = 1, .in = {TG_S(6, 3)}},
+    {.note = "of a wide one, below", .params = &(const diagonal_params){-2}, .n_in = 1, .in = {TG_S(3, 6)}},
+    {.note = "of a strided one", .params = &(const diagonal_params){0}, .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
+    {.note = "of an expanded one", .params = &(const diagonal_params){0}, .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+    {.note = "past the corner: nothing", .params = &(const diagonal_params){INT64_MIN}, .n_in = 1, .in = {TG_S(3, 4)}},
+    {.note = "integers", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S_INDEX(9, 3)}},
+    {.note = "size 1", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(1)}},
+    {.note = "empty", .params = &(const diagonal_params){1}, .n_in = 1, .in = {TG_S(0)}},
+    {.note = "of nothing", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(0, 3)}},
+    {.note = "three dims", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(2, 2, 2)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "scalar", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S_SCALAR}, .refused = TG_ERR_SHAPE},
+    {.note = "overflow", .params = &(const diagonal_params){INT64_MAX}, .n_in = 1, .in = {TG_S(3)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = &(const diagonal_params){0}, .n_in = 1, .in = {TG_S(1024)}, .bench = true},
+};
+
+const tg_op tg_op_diag = {
+    .size = sizeof(tg_op), .name = "diag", .formula = "the matrix whose diagonal k is x; or diagonal k of x", .n_in = 1,
+    .n_out = 1, .params_size = sizeof(diagonal_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .infer = diag_infer, .forward = diag_forward, .backward = diag_backward, .vjp = diag_vjp, .jvp = tg_jvp_linear,
+    TG_SAMPLES(diag_samples)};
+
+/* Of a vector [n]: the matrix [n + |k|, n + |k|] with x on diagonal k and 0 elsewhere. Of a matrix: its diagonal k, a
+ * view; of no elements past a corner. */
+tg_tensor *tg_diag(tg_tape *t, tg_tensor *x, int64_t k) {
+    return TG_RECORD(t, tg_op_diag, &(diagonal_params){k}, x);
+}

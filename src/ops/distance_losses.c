@@ -1,0 +1,234 @@
+/* Losses of two tensors of one shape, element by element: l1, smooth_l1, huber, kl_div. */
+#include <math.h>
+
+#include "ops/common/derive.h"
+#include "ops/common/elementwise_loss.h"
+
+/* ---- l1, smooth_l1, huber: with d = x - y and m = d clamped to the middle, m (d - m / 2); without one |d| ---- */
+
+static const tg_losses_params *params(const tg_call *c) { return c->params; }
+
+static tg_status distance_forward(tg_call *c) {
+    double w = params(c)->width;
+    tg_tensor *loss = tg_losses_buffer(c), *d = tg_losses_temp(c), *middle = w ? tg_losses_temp(c) : NULL;
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_PUT(sub, d, c->in[0], c->in[1]);
+    if (w) {
+        TG_PUT_P(clamp, -w, w, middle, d);
+        TG_PUT_P(linear_sum, 1, -0.5, d, d, middle);
+        TG_PUT(mul, loss, d, middle);
+    } else {
+        TG_PUT(abs, loss, d);
+    }
+    return tg_losses_reduce(c, loss);
+}
+
+/* gx = g m, or g sign(d); gy = -gx. */
+static tg_status distance_backward(tg_call *c) {
+    double w = params(c)->width;
+    tg_formula slope = w ? TG_FN_mul : TG_FN_abs_d;
+    tg_tensor *d = tg_losses_temp(c), *g = tg_losses_gradient(c, 1);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_PUT(sub, d, c->in[0], c->in[1]);
+    if (w) TG_PUT_P(clamp, -w, w, d, d);
+    if (c->gin_mode[0]) TG_TRY(tg_op_map(c, slope, c->gin[0], TG_T2(g, d), 2, 0, 0, tg_adds(c, 0)));
+    if (!c->gin_mode[1]) return TG_OK;
+    TG_PUT(neg, d, d);
+    return tg_op_map(c, slope, c->gin[1], TG_T2(g, d), 2, 0, 0, tg_adds(c, 1));
+}
+
+static tg_status distance_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
+    double w = ((const tg_losses_params *)tg_node_params(n))->width;
+    tg_tensor *d = tg_sub(t, tg_wide(t, tg_node_in(n)[0]), tg_wide(t, tg_node_in(n)[1])), *loss;
+    if (w) {
+        tg_tensor *middle = tg_clamp(t, d, -w, w);
+        loss = tg_mul(t, middle, tg_sub(t, d, tg_scale(t, middle, 0.5)));
+    } else {
+        loss = tg_abs(t, d);
+    }
+    out[0] = tg_losses_taped(t, n, loss);
+    return TG_OK;
+}
+
+TG_COMPOSED(distance)
+
+static tg_status l1_infer(tg_call *c) {
+    ((tg_losses_params *)c->params)->width = 0;
+    return tg_losses_infer(c, TG_LOSS_NONE);
+}
+
+#define ANY(layout_, ...) TG_LOSS_IN(TG_SAMPLE_##layout_, __VA_ARGS__)
+#define CONSTANT(...) {.shape = TG_S_SHAPE(__VA_ARGS__), .frozen = true}
+#define PLAIN(...)                                                                                                   \
+    TG_PAIR_SAMPLES(ANY, ANY, __VA_ARGS__),                                                                          \
+    {.note = "a constant target", .params = TG_LOSSES(MEAN, __VA_ARGS__), .n_in = 2,                                 \
+     .in = {TG_S(2, 3), CONSTANT(2, 3)}},                                                                            \
+    {.note = "scalars", .params = TG_LOSSES(NONE, __VA_ARGS__), .n_in = 2, .in = {TG_S_SCALAR, TG_S_SCALAR}},        \
+    {.note = "batch_mean", .params = TG_LOSSES(BATCH_MEAN, __VA_ARGS__), .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)},  \
+     .refused = TG_ERR_ARGUMENT}
+#define WIDTH(note_, width_, status_)                                                                                \
+    {.note = note_, .params = TG_LOSSES(MEAN, .width = width_), .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)},           \
+     .refused = TG_##status_}
+#define MIDDLES                                                                                        \
+    WIDTH("all in the middle", 10, OK),                                                                \
+    {.note = "all outside", .params = TG_LOSSES(NONE, .width = 0.25), .n_in = 2,                                 \
+     .in = {TG_S_IN(1, 2, 2, 3), TG_S_IN(-2, -1, 2, 3)}}
+
+static const tg_sample l1_samples[] = {PLAIN(.width = 0)};
+
+const tg_op tg_op_l1 = {
+    .size = sizeof(tg_op), .name = "l1", .formula = "|x - y|", .n_in = 2, .n_out = 1,
+    .params_size = sizeof(tg_losses_params), .saves_in = 3, .family = TG_FAMILY_LOSS, .infer = l1_infer,
+    .forward = distance_forward, .backward = distance_backward, .vjp = distance_vjp, .jvp = distance_jvp,
+    TG_SAMPLES(l1_samples)};
+
+/* The distance of x and y, with gradient 0 where they are equal: mean, sum, or one an element. Float32 for 16-bit
+ * inputs, as all losses; the mean of none is NaN. */
+tg_tensor *tg_l1(tg_tape *t, tg_tensor *x, tg_tensor *y, const tg_loss_opts *opts) {
+    tg_losses_params p = tg_losses_params_of(opts);
+    return TG_RECORD(t, tg_op_l1, &p, x, y);
+}
+
+static tg_status smooth_l1_infer(tg_call *c) {
+    tg_losses_params *p = c->params;
+    if (!(p->width >= 0 && isfinite(p->width)))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "beta is %g: expected 0 or more, finite", p->width);
+    p->factor = p->width ? 1 / p->width : 1;
+    return tg_losses_infer(c, TG_LOSS_NONE);
+}
+
+static const tg_sample smooth_l1_samples[] = {
+    PLAIN(.width = 0.75), MIDDLES, WIDTH("beta 0", 0, OK), WIDTH("beta below 0", -1, ERR_ARGUMENT),
+    WIDTH("beta inf", INFINITY, ERR_ARGUMENT),
+};
+
+const tg_op tg_op_smooth_l1 = {
+    .size = sizeof(tg_op), .name = "smooth_l1",
+    .formula = "d = |x - y|: d < beta ? d^2 / (2 beta) : d - beta / 2", .n_in = 2, .n_out = 1,
+    .params_size = sizeof(tg_losses_params), .saves_in = 3, .family = TG_FAMILY_LOSS, .infer = smooth_l1_infer,
+    .forward = distance_forward, .backward = distance_backward, .vjp = distance_vjp, .jvp = distance_jvp,
+    TG_SAMPLES(smooth_l1_samples)};
+
+/* The distance of x and y, its corner rounded within beta >= 0; with beta 0 that of tg_l1. */
+tg_tensor *tg_smooth_l1(tg_tape *t, tg_tensor *x, tg_tensor *y, double beta, const tg_loss_opts *opts) {
+    tg_losses_params p = tg_losses_params_of(opts);
+    p.width = beta;
+    return TG_RECORD(t, tg_op_smooth_l1, &p, x, y);
+}
+
+static tg_status huber_infer(tg_call *c) {
+    const tg_losses_params *p = c->params;
+    if (!(p->width > 0)) return tg_call_fail(c, TG_ERR_ARGUMENT, "delta is %g: expected more than 0", p->width);
+    return tg_losses_infer(c, TG_LOSS_NONE);
+}
+
+static const tg_sample huber_samples[] = {
+    PLAIN(.width = 0.75), MIDDLES, WIDTH("delta inf", INFINITY, OK), WIDTH("delta 0", 0, ERR_ARGUMENT),
+    WIDTH("delta is no number", NAN, ERR_ARGUMENT),
+};
+
+const tg_op tg_op_huber = {
+    .size = sizeof(tg_op), .name = "huber",
+    .formula = "d = |x - y|: d < delta ? d^2 / 2 : delta (d - delta / 2)", .n_in = 2, .n_out = 1,
+    .params_size = sizeof(tg_losses_params), .saves_in = 3, .family = TG_FAMILY_LOSS, .infer = huber_infer,
+    .forward = distance_forward, .backward = distance_backward, .vjp = distance_vjp, .jvp = distance_jvp,
+    TG_SAMPLES(huber_samples)};
+
+/* Half the squared difference within delta > 0, straight beyond: delta times tg_smooth_l1. */
+tg_tensor *tg_huber(tg_tape *t, tg_tensor *x, tg_tensor *y, double delta, const tg_loss_opts *opts) {
+    tg_losses_params p = tg_losses_params_of(opts);
+    p.width = delta;
+    return TG_RECORD(t, tg_op_huber, &p, x, y);
+}
+
+/* ---- kl_div: with q the target's probability, q (log q - x), and 0 where q is 0 ---- */
+
+static tg_status kl_div_infer(tg_call *c) { return tg_losses_infer(c, TG_LOSS_BATCH_MEAN); }
+
+/* *q and its logarithm: the target is one of them. */
+static tg_status probabilities(tg_call *c, tg_tensor *temp, const tg_tensor **q, const tg_tensor **log_q) {
+    bool log = params(c)->log_target;
+    const tg_tensor *y = c->in[1];
+    *q = log ? temp : y;
+    *log_q = log ? y : temp;
+    return tg_op_map(c, log ? TG_FN_exp : TG_FN_log, temp, TG_T1(y), 1, 0, 0, false);
+}
+
+static tg_status kl_div_forward(tg_call *c) {
+    tg_tensor *loss = tg_losses_buffer(c), *temp = tg_losses_temp(c);
+    const tg_tensor *q, *log_q;
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_TRY(probabilities(c, temp, &q, &log_q));
+    TG_PUT(sub_mul, loss, log_q, c->in[0], q);
+    TG_PUT(where_da, loss, q, loss);
+    return tg_losses_reduce(c, loss);
+}
+
+/* gx = -g q; gy = g (log q - x + 1), times q where y is a logarithm; 0 where q is 0. */
+static tg_status kl_div_backward(tg_call *c) {
+    tg_tensor *temp = tg_losses_temp(c), *slope = tg_losses_temp(c), *g = tg_losses_gradient(c, 1);
+    tg_tensor *minus = c->gin_mode[0] ? tg_losses_gradient(c, -1) : NULL;
+    const tg_tensor *q, *log_q;
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_TRY(probabilities(c, temp, &q, &log_q));
+    if (c->gin_mode[0]) TG_TRY(tg_op_map(c, TG_FN_mul, c->gin[0], TG_T2(minus, q), 2, 0, 0, tg_adds(c, 0)));
+    if (!c->gin_mode[1]) return TG_OK;
+    TG_PUT(sub, slope, log_q, c->in[0]);
+    TG_PUT_P(affine, 1, 1, slope, slope);
+    TG_PUT(mul, slope, slope, g);
+    if (params(c)->log_target) TG_PUT(mul, slope, slope, q);
+    return tg_op_map(c, TG_FN_where_da, c->gin[1], TG_T2(q, slope), 2, 0, 0, tg_adds(c, 1));
+}
+
+/* y (x0 - x), x0 being x without a derivative: 0, and so are its derivatives where y is 0, but for the mixed one, which
+ * is -1 as elsewhere. An infinite x has none. */
+static tg_tensor *beside_zero(tg_tape *t, tg_tensor *x, tg_tensor *y) {
+    tg_tensor *d = tg_sub(t, tg_detach(t, x), x);
+    return tg_mul(t, y, tg_masked_fill(t, d, tg_ne(t, d, d), 0));
+}
+
+static tg_status kl_div_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
+    bool log = ((const tg_losses_params *)tg_node_params(n))->log_target;
+    tg_tensor *x = tg_wide(t, tg_node_in(n)[0]), *y = tg_wide(t, tg_node_in(n)[1]);
+    tg_tensor *none = tg_equals(t, log ? tg_exp(t, y) : y, 0), *some = tg_masked_fill(t, y, none, 1);
+    tg_tensor *loss = tg_mul(t, log ? tg_exp(t, some) : some, tg_sub(t, log ? some : tg_log(t, some), x));
+    loss = log ? tg_masked_fill(t, loss, none, 0) : tg_where(t, none, beside_zero(t, x, y), loss);
+    out[0] = tg_losses_taped(t, n, loss);
+    return TG_OK;
+}
+
+TG_COMPOSED(kl_div)
+
+#define PROBABILITY(layout_, ...) \
+    {.shape = TG_S_SHAPE(__VA_ARGS__), .layout = TG_SAMPLE_##layout_, .lo = 0.05, .hi = 1}
+#define LOGARITHM(layout_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .layout = TG_SAMPLE_##layout_, .lo = -3, .hi = -0.1}
+
+static const tg_sample kl_div_samples[] = {
+    TG_PAIR_SAMPLES(LOGARITHM, PROBABILITY, .log_target = false),
+    {.note = "logarithms", .params = TG_LOSSES(MEAN, .log_target = true), .n_in = 2,
+     .in = {LOGARITHM(ROWS, 3, 4), LOGARITHM(ROWS, 3, 4)}},
+    {.note = "logarithms, one an element", .params = TG_LOSSES(NONE, .log_target = true), .n_in = 2,
+     .in = {LOGARITHM(STRIDED, 3, 4), LOGARITHM(TRANSPOSED, 3, 4)}},
+    {.note = "mean over the batch", .params = TG_LOSSES(BATCH_MEAN, .log_target = false), .n_in = 2,
+     .in = {LOGARITHM(ROWS, 3, 4), PROBABILITY(ROWS, 3, 4)}},
+    {.note = "logarithms, mean over the batch", .params = TG_LOSSES(BATCH_MEAN, .log_target = true), .n_in = 2,
+     .in = {LOGARITHM(ROWS, 2, 2, 3), LOGARITHM(ROWS, 2, 2, 3)}},
+    {.note = "a constant target", .params = TG_LOSSES(SUM, .log_target = false), .n_in = 2,
+     .in = {LOGARITHM(ROWS, 3), {.shape = TG_S_SHAPE(3), .lo = 0.1, .hi = 1, .frozen = true}}},
+    {.note = "no batch", .params = TG_LOSSES(BATCH_MEAN, .log_target = false), .n_in = 2,
+     .in = {TG_S_SCALAR, TG_S_SCALAR}, .refused = TG_ERR_SHAPE},
+};
+
+const tg_op tg_op_kl_div = {
+    .size = sizeof(tg_op), .name = "kl_div", .formula = "y (log(y) - x)", .n_in = 2, .n_out = 1,
+    .params_size = sizeof(tg_losses_params), .saves_in = 3, .family = TG_FAMILY_LOSS, .infer = kl_div_infer,
+    .forward = kl_div_forward, .backward = kl_div_backward, .vjp = kl_div_vjp, .jvp = kl_div_jvp,
+    TG_SAMPLES(kl_div_samples)};
+
+/* The Kullback-Leibler divergence of log-probabilities x from the target's y, which are probabilities, or their
+ * logarithms with .log_target; 0, value and gradient, where a probability is 0. TG_LOSS_BATCH_MEAN is the one that is
+ * its definition for a batch of distributions along dim 0; the mean is over all elements, as PyTorch's. */
+tg_tensor *tg_kl_div(tg_tape *t, tg_tensor *x, tg_tensor *y, const tg_loss_opts *opts) {
+    tg_losses_params p = tg_losses_params_of(opts);
+    return TG_RECORD(t, tg_op_kl_div, &p, x, y);
+}

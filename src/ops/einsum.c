@@ -1,0 +1,499 @@
+/* Sums of products: einsum, and outer and dot, which are two of its equations.
+ *
+ * Every dim of the operands a and b and of the result y has a label. Dims of one label run together; a label that y has
+ * not is summed over. The gradients are such sums too, of y's gradient and the other operand, if two things are
+ * allowed that an equation refuses: a label that y alone has (what was summed in one operand alone is spread), and a
+ * label twice in y (what was a diagonal lies on one, among zeros). So the block takes its own derivatives.
+ *
+ * Without a label that both operands have and y has not there is nothing but products: a map. Else dims are grouped as
+ * those of one batched product of matrices: batch in all three, m in a and y, n in b and y, k in a and b. A group that
+ * does not lie in memory as one dim is copied so that it does.
+ */
+#include "ops/common/derive.h"
+#include "ops/common/op.h"
+
+enum { A, B, Y, SIDES };
+
+typedef struct labels {
+    int n;
+    char at[TG_MAX_DIMS];
+} labels;
+
+typedef struct einsum_params {
+    const char *equation;      /* the caller's, for infer alone */
+    bool labelled;             /* of[] is there: by infer, or given in place of an equation */
+    labels of[SIDES];
+    int64_t size[TG_MAX_DIMS]; /* of y's dims: counts where y alone has the label */
+} einsum_params;
+
+static const einsum_params *params(const tg_call *c) { return c->params; }
+
+static int count(const labels *l, char label) {
+    int n = 0;
+    for (int d = 0; d < l->n; d++) n += l->at[d] == label;
+    return n;
+}
+
+static bool has(const labels *l, char label) { return count(l, label) > 0; }
+
+/* ---- The equation ---- */
+
+static tg_status append(tg_call *c, labels *l, char label) {
+    if (l->n == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "the equation lists more than %d dims", TG_MAX_DIMS);
+    l->at[l->n++] = label;
+    return TG_OK;
+}
+
+static bool is_letter(char at) { return (at >= 'a' && at <= 'z') || (at >= 'A' && at <= 'Z'); }
+
+/* Without "->": the labels that occur once, in the order of the alphabet, capitals first. */
+static tg_status imply_result(tg_call *c, einsum_params *p) {
+    for (char l = 'A'; l <= 'z'; l++)
+        if (is_letter(l) && count(&p->of[A], l) + count(&p->of[B], l) == 1) TG_TRY(append(c, &p->of[Y], l));
+    return TG_OK;
+}
+
+static tg_status parse(tg_call *c, einsum_params *p) {
+    int side = A;
+    for (int i = 0; i < SIDES; i++) p->of[i].n = 0;
+    for (const char *s = p->equation; *s; s++) {
+        if (*s == ' ') continue;
+        if (*s == '.') return tg_call_fail(c, TG_ERR_ARGUMENT, "an ellipsis: expected every dim to have a letter");
+        if (*s == ',' && side == A)
+            side = B;
+        else if (*s == '-' && s[1] == '>' && side == B)
+            side = Y, s++;
+        else if (is_letter(*s))
+            TG_TRY(append(c, &p->of[side], *s));
+        else
+            return tg_call_fail(c, TG_ERR_ARGUMENT, "character %d of the equation is unexpected: \"ij,jk->ik\" is one",
+                                (int)(s - p->equation));
+    }
+    if (side == A) return tg_call_fail(c, TG_ERR_ARGUMENT, "the equation has one operand: expected two, and a comma");
+    if (side == B) TG_TRY(imply_result(c, p));
+    for (int d = 0; d < p->of[Y].n; d++) {
+        char l = p->of[Y].at[d];
+        if (count(&p->of[Y], l) > 1) return tg_call_fail(c, TG_ERR_ARGUMENT, "label %c is in the result twice", l);
+        if (!has(&p->of[A], l) && !has(&p->of[B], l))
+            return tg_call_fail(c, TG_ERR_ARGUMENT, "label %c of the result is in no operand", l);
+    }
+    return TG_OK;
+}
+
+/* ---- Shapes and placements ---- */
+
+/* The size of a label in the operands; -1 where neither has it. */
+static int64_t size_of(const tg_call *c, char label) {
+    for (int i = A; i <= B; i++)
+        for (int d = 0; d < params(c)->of[i].n; d++)
+            if (params(c)->of[i].at[d] == label) return c->in[i]->shape[d];
+    return -1;
+}
+
+static tg_status check_sizes(tg_call *c) {
+    for (int i = A; i <= B; i++) {
+        const labels *l = &params(c)->of[i];
+        if (l->n != c->in[i]->ndim)
+            return tg_call_fail(c, TG_ERR_SHAPE, "operand %d has %d dims, and %d labels in the equation", i,
+                                c->in[i]->ndim, l->n);
+        for (int d = 0; d < l->n; d++) {
+            int64_t size = size_of(c, l->at[d]);
+            if (c->in[i]->shape[d] != size)
+                return tg_call_fail(c, TG_ERR_SHAPE, "label %c has sizes %lld and %lld", l->at[d], (long long)size,
+                                    (long long)c->in[i]->shape[d]);
+        }
+    }
+    return TG_OK;
+}
+
+/* Contracted dims pair in order, so they are summed where both operands list them in one order. */
+static bool contracts_in_order(const einsum_params *p) {
+    char order[2][TG_MAX_DIMS];
+    int n[2] = {0};
+    for (int i = A; i <= B; i++)
+        for (int d = 0; d < p->of[i].n; d++)
+            if (has(&p->of[B - i], p->of[i].at[d]) && !has(&p->of[Y], p->of[i].at[d]))
+                order[i][n[i]++] = p->of[i].at[d];
+    return n[A] == n[B] && !memcmp(order[A], order[B], (size_t)n[A]);
+}
+
+static tg_status state_roles(tg_call *c) {
+    const einsum_params *p = params(c);
+    bool paired = contracts_in_order(p);
+    for (int i = A; i <= B; i++) {
+        for (int d = 0; d < p->of[i].n; d++) {
+            char l = p->of[i].at[d];
+            if (count(&p->of[i], l) > 1 || count(&p->of[Y], l) > 1) continue;
+            for (int j = 0; j < p->of[Y].n; j++)
+                if (p->of[Y].at[j] == l) TG_TRY(tg_call_role(c, i, d, j));
+            if (paired && has(&p->of[B - i], l) && !has(&p->of[Y], l)) TG_TRY(tg_call_role(c, i, d, TG_SUMMED));
+        }
+    }
+    TG_TRY(tg_call_linear(c, 1));
+    return tg_call_linear(c, 2);
+}
+
+static tg_status labelled_infer(tg_call *c) {
+    const einsum_params *p = params(c);
+    int64_t shape[TG_MAX_DIMS];
+    TG_TRY(tg_need_float(c, 0));
+    TG_TRY(tg_need_same_dtype(c, 0, 1));
+    TG_TRY(check_sizes(c));
+    for (int d = 0; d < p->of[Y].n; d++) {
+        int64_t size = size_of(c, p->of[Y].at[d]);
+        shape[d] = size < 0 ? p->size[d] : size;
+    }
+    TG_TRY(state_roles(c));
+    if (!tg_needs(c, 1)) c->saves_in &= ~1u;
+    if (!tg_needs(c, 0)) c->saves_in &= ~2u;
+    return tg_call_out(c, 0, (tg_dtype)c->in[0]->dtype, p->of[Y].n, shape);
+}
+
+static tg_status einsum_infer(tg_call *c) {
+    einsum_params *p = c->params;
+    if (!p->labelled && !p->equation) return tg_call_fail(c, TG_ERR_ARGUMENT, "no equation is given");
+    if (!p->labelled) TG_TRY(parse(c, p));
+    p->equation = NULL;
+    p->labelled = true;
+    return labelled_infer(c);
+}
+
+/* ---- One sum of products ---- */
+
+/* Dims by label, one each. A label that an array has twice runs along its diagonal. */
+typedef struct axes {
+    int n;
+    char label[3 * TG_MAX_DIMS];
+} axes;
+
+typedef struct operand {
+    tg_array x;
+    const labels *l;
+    tg_extent e, flat; /* layouts of x */
+} operand;
+
+/* x's step along a label; 0 where it has none. */
+static int64_t step_of(const tg_array *x, const labels *l, char label) {
+    int64_t step = 0;
+    for (int d = 0; d < l->n; d++)
+        if (l->at[d] == label) step += x->stride[d];
+    return step;
+}
+
+static int64_t length_of(const tg_array *x, const labels *l, char label) {
+    for (int d = 0; d < l->n; d++)
+        if (l->at[d] == label) return x->shape[d];
+    return -1;
+}
+
+static void add_axes(axes *to, const labels *l, const labels *and, const labels *without) {
+    for (int d = 0; d < l->n; d++) {
+        bool there = memchr(to->label, l->at[d], (size_t)to->n) != NULL;
+        if (!there && (!and || has(and, l->at[d])) && !(without && has(without, l->at[d])))
+            to->label[to->n++] = l->at[d];
+    }
+}
+
+/* x with these axes as its dims: of size 1 where it has no such label, or of `like`'s sizes, without a step. */
+static tg_array along(tg_array x, const labels *l, const axes *a, const int64_t *like, tg_extent *e) {
+    for (int d = 0; d < a->n; d++) {
+        int64_t n = length_of(&x, l, a->label[d]);
+        e->shape[d] = n >= 0 ? n : like ? like[d] : 1;
+        e->stride[d] = n >= 0 ? step_of(&x, l, a->label[d]) : 0;
+    }
+    return tg_array_at(x, 0, a->n, e->shape, e->stride);
+}
+
+/* x summed over the labels that neither of the others has, in the dtype that sums run in. */
+static tg_status sum_lone(tg_call *c, operand *o, const labels *other, const labels *y, labels *left) {
+    axes kept = {0}, all = {0};
+    tg_extent e, few;
+    add_axes(&kept, o->l, other, NULL);
+    add_axes(&kept, o->l, y, NULL);
+    all = kept;
+    add_axes(&all, o->l, NULL, NULL);
+    if (all.n == kept.n) return TG_OK;
+    tg_array x = along(o->x, o->l, &all, NULL, &e);
+    tg_tensor *sum = tg_call_temp(c, tg_accumulate_dtype((tg_dtype)x.dtype), kept.n, e.shape);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    uint32_t gone = ((1u << all.n) - 1) & ~((1u << kept.n) - 1);
+    TG_TRY(tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, tg_array_keep(tg_array_of(sum), all.n, gone, &few), x, 1, false));
+    o->x = tg_array_of(sum);
+    left->n = kept.n;
+    memcpy(left->at, kept.label, (size_t)kept.n);
+    o->l = left;
+    return TG_OK;
+}
+
+/* y (+)= p q, element by element: nothing is contracted. */
+static tg_status multiply(tg_call *c, const operand *y, const operand *p, const operand *q, bool add) {
+    axes all = {0};
+    tg_extent ey, ep, eq;
+    add_axes(&all, y->l, NULL, NULL);
+    tg_array to = along(y->x, y->l, &all, NULL, &ey);
+    const tg_array in[] = {along(p->x, p->l, &all, to.shape, &ep), along(q->x, q->l, &all, to.shape, &eq)};
+    return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_mul, to, in, 2, (const double[2]){0}, add);
+}
+
+/* Groups of axes, each as one dim: o->x as [batch, rows, cols], of dtype; through a copy where it does not lie so. */
+static bool grouped(operand *o, const axes *a, const int64_t *size) {
+    o->x = along(o->x, o->l, a, NULL, &o->e);
+    return tg_array_reshape(&o->x, 3, size, o->flat.stride);
+}
+
+static tg_status as_matrices(tg_call *c, operand *o, const axes *a, const int64_t *size, tg_dtype dtype) {
+    bool lies = grouped(o, a, size);
+    if (lies && o->x.dtype == dtype) return TG_OK;
+    tg_tensor *copy = lies ? tg_call_temp(c, dtype, 3, size) : tg_call_temp(c, dtype, a->n, o->e.shape);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_TRY(tg_op_copy(c, tg_array_of(copy), o->x, false));
+    o->x = tg_array_of(copy);
+    tg_array_reshape(&o->x, 3, size, o->flat.stride);
+    return TG_OK;
+}
+
+static tg_matrix matrix(const tg_array *x, bool transposed) {
+    return (tg_matrix){.data = x->data, .rs = x->stride[1 + transposed], .cs = x->stride[2 - transposed],
+                       .bs = {0, x->stride[0]}, .dtype = (tg_dtype)x->dtype};
+}
+
+static int64_t elements(const tg_array *x, const labels *l, const axes *a, int from, int to) {
+    int64_t n = 1;
+    for (int d = from; d < to; d++) n *= length_of(x, l, a->label[d]);
+    return n;
+}
+
+/* to (+)= from, whose dims are the axes a; along other axes of y it is the same everywhere. */
+static tg_status spread(tg_call *c, const operand *y, const axes *a, tg_array from, bool add) {
+    labels l = {.n = a->n};
+    axes all = {0};
+    tg_extent ey, ef;
+    memcpy(l.at, a->label, (size_t)a->n);
+    add_axes(&all, y->l, NULL, NULL);
+    tg_array to = along(y->x, y->l, &all, NULL, &ey);
+    return tg_op_copy(c, to, along(from, &l, &all, to.shape, &ef), add);
+}
+
+/* y (+)= the batched product of p and q. */
+static tg_status contract(tg_call *c, const operand *y, operand *p, operand *q, bool add) {
+    axes batch = {0}, ay, ap, aq;
+    add_axes(&batch, y->l, p->l, NULL);
+    int shared = 0;
+    for (int d = 0; d < batch.n; d++) /* those that q has too */
+        if (has(q->l, batch.label[d])) batch.label[shared++] = batch.label[d];
+    batch.n = shared;
+    ay = ap = aq = batch;
+    add_axes(&ay, y->l, p->l, q->l);
+    add_axes(&ap, y->l, p->l, q->l);
+    int rows = ap.n;
+    add_axes(&ay, y->l, q->l, p->l);
+    add_axes(&aq, y->l, q->l, p->l);
+    int cols = aq.n;
+    add_axes(&ap, p->l, q->l, y->l);
+    add_axes(&aq, p->l, q->l, y->l);
+    int64_t u = elements(&p->x, p->l, &batch, 0, shared), m = elements(&p->x, p->l, &ap, shared, rows),
+            n = elements(&q->x, q->l, &aq, shared, cols), k = elements(&p->x, p->l, &ap, rows, ap.n);
+    /* Of 16 bits both, unless one is a sum already. */
+    tg_dtype dtype = p->x.dtype == q->x.dtype ? (tg_dtype)p->x.dtype : tg_accumulate_dtype((tg_dtype)p->x.dtype);
+    TG_TRY(as_matrices(c, p, &ap, (const int64_t[]){u, m, k}, dtype));
+    TG_TRY(as_matrices(c, q, &aq, (const int64_t[]){u, n, k}, dtype));
+    operand z = *y;
+    axes all = {0};
+    add_axes(&all, y->l, NULL, NULL);
+    const int64_t size[] = {u, m, n};
+    bool direct = all.n == ay.n && (y->x.dtype == dtype || y->x.dtype == tg_accumulate_dtype(dtype));
+    direct = direct && grouped(&z, &ay, size);
+    if (!direct) {
+        const tg_tensor *product = tg_call_temp(c, tg_accumulate_dtype(dtype), 3, size);
+        if (!tg_ok(c->ctx)) return c->ctx->status;
+        z.x = tg_array_of(product);
+    }
+    if (u == 0 || m == 0 || n == 0) return TG_OK;
+    const tg_gemm g = {.m = m, .n = n, .k = k, .batch = {1, u}, .a = matrix(&p->x, false), .b = matrix(&q->x, true),
+                       .c = matrix(&z.x, false), .alpha = 1, .beta = direct && add};
+    TG_TRY(tg_ctx_ops(c->ctx)->gemm(c->ctx, &g));
+    if (direct) return TG_OK;
+    tg_extent e, flat;
+    along(y->x, y->l, &ay, NULL, &e);
+    tg_array_reshape(&z.x, ay.n, e.shape, flat.stride);
+    return spread(c, y, &ay, z.x, add);
+}
+
+static bool has_twice(const labels *l) {
+    for (int d = 0; d < l->n; d++)
+        if (count(l, l->at[d]) > 1) return true;
+    return false;
+}
+
+static tg_status sum_products(tg_call *c, const tg_tensor *to, const labels *ly, const tg_tensor *p, const labels *lp,
+                              const tg_tensor *q, const labels *lq, bool add) {
+    operand y = {.x = tg_array_of(to), .l = ly}, a = {.x = tg_array_of(p), .l = lp}, b = {.x = tg_array_of(q), .l = lq};
+    labels left[2];
+    axes contracted = {0};
+    if (has_twice(ly) && !add) TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, y.x, 0));
+    TG_TRY(sum_lone(c, &a, lq, ly, &left[0]));
+    TG_TRY(sum_lone(c, &b, lp, ly, &left[1]));
+    add_axes(&contracted, a.l, b.l, ly);
+    return contracted.n ? contract(c, &y, &a, &b, add) : multiply(c, &y, &a, &b, add);
+}
+
+static tg_status einsum_forward(tg_call *c) {
+    const labels *of = params(c)->of;
+    return sum_products(c, c->out[0], &of[Y], c->in[0], &of[A], c->in[1], &of[B], false);
+}
+
+static tg_status einsum_backward(tg_call *c) {
+    const labels *of = params(c)->of;
+    const tg_tensor *g = c->gout[0];
+    if (c->gin_mode[0] != TG_GRAD_NONE)
+        TG_TRY(sum_products(c, c->gin[0], &of[A], g, &of[Y], c->in[1], &of[B], tg_adds(c, 0)));
+    if (c->gin_mode[1] == TG_GRAD_NONE) return TG_OK;
+    return sum_products(c, c->gin[1], &of[B], c->in[0], &of[A], g, &of[Y], tg_adds(c, 1));
+}
+
+/* ---- As taped ops ---- */
+
+extern const tg_op tg_op_einsum;
+
+static tg_tensor *labelled(tg_tape *t, tg_tensor *a, const labels *la, tg_tensor *b, const labels *lb,
+                           const tg_tensor *like, const labels *ly) {
+    einsum_params p = {.labelled = true, .of = {[A] = *la, [B] = *lb, [Y] = *ly}};
+    memcpy(p.size, like->shape, like->ndim * sizeof *like->shape);
+    return TG_RECORD(t, tg_op_einsum, &p, a, b);
+}
+
+static tg_status einsum_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    const labels *of = ((const einsum_params *)tg_node_params(n))->of;
+    tg_tensor *a = tg_node_in(n)[0], *b = tg_node_in(n)[1], *g = gout[0];
+    if (tg_node_needs(n, 0)) gin[0] = labelled(t, g, &of[Y], b, &of[B], a, &of[A]);
+    if (tg_node_needs(n, 1)) gin[1] = labelled(t, a, &of[A], g, &of[Y], b, &of[B]);
+    return TG_OK;
+}
+
+/* Two for each element of the product of all sizes. */
+static int64_t einsum_flops(const tg_node *n) {
+    const einsum_params *p = tg_node_params(n);
+    int64_t flops = 2 * tg_numel(tg_node_input(n, 0));
+    for (int d = 0; d < p->of[B].n; d++)
+        if (!has(&p->of[A], p->of[B].at[d])) flops *= tg_dim(tg_node_input(n, 1), d);
+    return flops;
+}
+
+#define EQUATION(text) &(const einsum_params){.equation = (text)}
+static const tg_sample einsum_samples[] = {
+    {.note = "matrices", .params = EQUATION("ij,jk->ik"), .n_in = 2, .in = {TG_S(3, 4), TG_S(4, 5)}},
+    {.note = "without a result", .params = EQUATION("bA, aA"), .n_in = 2, .in = {TG_S(3, 4), TG_S(2, 4)}},
+    {.note = "attention scores", .params = EQUATION("bqhd,bkhd->bhqk"), .n_in = 2,
+     .in = {TG_S(2, 3, 2, 4), TG_S(2, 5, 2, 4)}},
+    {.note = "result in another order", .params = EQUATION("bij,bjk->kib"), .n_in = 2,
+     .in = {TG_S(2, 3, 4), TG_S(2, 4, 5)}},
+    {.note = "two contracted, crossed", .params = EQUATION("ijk,kjl->li"), .n_in = 2,
+     .in = {TG_S(2, 3, 4), TG_S(4, 3, 2)}},
+    {.note = "all contracted", .params = EQUATION("ij,ij->"), .n_in = 2, .in = {TG_S(3, 4), TG_S(3, 4)}},
+    {.note = "products alone", .params = EQUATION("ij,ij->ji"), .n_in = 2, .in = {TG_S(3, 4), TG_S(3, 4)}},
+    {.note = "outer", .params = EQUATION("ij,k->kij"), .n_in = 2, .in = {TG_S(2, 3), TG_S(4)}},
+    {.note = "lone labels", .params = EQUATION("ijk,jl->i"), .n_in = 2, .in = {TG_S(2, 3, 4), TG_S(3, 5)}},
+    {.note = "lone labels, nothing contracted", .params = EQUATION("ij,kl->k"), .n_in = 2,
+     .in = {TG_S(2, 3), TG_S(4, 2)}},
+    {.note = "one label lone", .params = EQUATION("ij,jk->k"), .n_in = 2, .in = {TG_S(3, 4), TG_S(4, 2)}},
+    {.note = "diagonal", .params = EQUATION("ii,ij->ij"), .n_in = 2, .in = {TG_S(3, 3), TG_S(3, 2)}},
+    {.note = "diagonals contracted", .params = EQUATION("iij,ikk->jk"), .n_in = 2,
+     .in = {TG_S(3, 3, 2), TG_S(3, 2, 2)}},
+    {.note = "trace times a number", .params = EQUATION("ii,->"), .n_in = 2, .in = {TG_S(4, 4), TG_S_SCALAR}},
+    {.note = "transposed, strided", .params = EQUATION("ij,jk->ki"), .n_in = 2,
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 4, 5)}},
+    {.note = "expanded", .params = EQUATION("bij,bkj->bik"), .n_in = 2,
+     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 3, 4), TG_S(2, 5, 4)}},
+    {.note = "one with itself", .params = EQUATION("ij,kj->ik"), .n_in = 2, .in = {TG_S(3, 4), TG_S(3, 4)},
+     .aliases = true},
+    {.note = "scalars", .params = EQUATION(",->"), .n_in = 2, .in = {TG_S_SCALAR, TG_S_SCALAR}},
+    {.note = "size 1", .params = EQUATION("ij,jk->ik"), .n_in = 2, .in = {TG_S(1, 1), TG_S(1, 1)}},
+    {.note = "of nothing: zeros", .params = EQUATION("ij,jk->ik"), .n_in = 2, .in = {TG_S(2, 0), TG_S(0, 3)}},
+    {.note = "empty", .params = EQUATION("bij,bjk->bik"), .n_in = 2, .in = {TG_S(0, 2, 3), TG_S(0, 3, 2)}},
+    {.note = "ellipsis", .params = EQUATION("...ij,jk->ik"), .n_in = 2, .in = {TG_S(2, 2), TG_S(2, 2)},
+     .refused = TG_ERR_ARGUMENT},
+    {.note = "one operand", .params = EQUATION("ij->ji"), .n_in = 2, .in = {TG_S(2, 2), TG_S(2, 2)},
+     .refused = TG_ERR_ARGUMENT},
+    {.note = "no operand has it", .params = EQUATION("ij,jk->iz"), .n_in = 2, .in = {TG_S(2, 2), TG_S(2, 2)},
+     .refused = TG_ERR_ARGUMENT},
+    {.note = "twice in the result", .params = EQUATION("ij,jk->ii"), .n_in = 2, .in = {TG_S(2, 2), TG_S(2, 2)},
+     .refused = TG_ERR_ARGUMENT},
+    {.note = "sizes differ", .params = EQUATION("ij,jk->ik"), .n_in = 2, .in = {TG_S(3, 4), TG_S(3, 4)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "too few labels", .params = EQUATION("i,jk->ik"), .n_in = 2, .in = {TG_S(3, 4), TG_S(3, 4)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "integers", .params = EQUATION("i,i->"), .n_in = 2, .in = {TG_S_INDEX(4, 3), TG_S_INDEX(4, 3)},
+     .refused = TG_ERR_DTYPE},
+    {.note = "big", .params = EQUATION("bqhd,bkhd->bhqk"), .n_in = 2,
+     .in = {TG_S(4, 256, 8, 64), TG_S(4, 256, 8, 64)}, .bench = true},
+};
+
+const tg_op tg_op_einsum = {
+    .size = sizeof(tg_op), .name = "einsum", .formula = "sums of products of a and b by labels", .n_in = 2, .n_out = 1,
+    .params_size = sizeof(einsum_params), .saves_in = 3, .family = TG_FAMILY_CUSTOM, .sums_f32 = true,
+    .infer = einsum_infer, .forward = einsum_forward, .backward = einsum_backward, .vjp = einsum_vjp,
+    .jvp = tg_jvp_multilinear, .flops = einsum_flops, TG_SAMPLES(einsum_samples)};
+
+/* Two operands by the equation of NumPy and PyTorch: "bij,bjk->bik". A letter for each dim; what the result does not
+ * list is summed over, a letter twice in one operand is its diagonal. Without "->": the letters that occur once, in the
+ * order of the alphabet. Sizes of one letter are equal (1 does not broadcast); an ellipsis is refused. */
+tg_tensor *tg_einsum(tg_tape *t, const char *equation, tg_tensor *a, tg_tensor *b) {
+    return TG_RECORD(t, tg_op_einsum, &(einsum_params){.equation = equation}, a, b);
+}
+
+/* ---- outer, dot ---- */
+
+static tg_status vectors_infer(tg_call *c, labels a, labels b, labels y) {
+    einsum_params *p = c->params;
+    if (c->in[0]->ndim != 1 || c->in[1]->ndim != 1)
+        return tg_call_fail(c, TG_ERR_SHAPE, "expected vectors, not %d and %d dims", c->in[0]->ndim, c->in[1]->ndim);
+    p->of[A] = a;
+    p->of[B] = b;
+    p->of[Y] = y;
+    return labelled_infer(c);
+}
+
+static tg_status outer_infer(tg_call *c) {
+    return vectors_infer(c, (labels){1, "i"}, (labels){1, "j"}, (labels){2, "ij"});
+}
+
+static tg_status dot_infer(tg_call *c) { return vectors_infer(c, (labels){1, "i"}, (labels){1, "i"}, (labels){0}); }
+
+#define NO_LABELS &(const einsum_params){.equation = NULL}
+#define VECTOR_SAMPLES(n_)                                                                                             \
+    {.note = "vectors", .params = NO_LABELS, .n_in = 2, .in = {TG_S(5), TG_S(n_)}},                                    \
+    {.note = "strided, expanded", .params = NO_LABELS, .n_in = 2,                                                      \
+     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 5), TG_S_AS(TG_SAMPLE_EXPANDED, n_)}},                                          \
+    {.note = "one with itself", .params = NO_LABELS, .n_in = 2, .in = {TG_S(4), TG_S(4)}, .aliases = true},            \
+    {.note = "size 1", .params = NO_LABELS, .n_in = 2, .in = {TG_S(1), TG_S(1)}},                                      \
+    {.note = "empty", .params = NO_LABELS, .n_in = 2, .in = {TG_S(0), TG_S(0)}},                                       \
+    {.note = "a matrix", .params = NO_LABELS, .n_in = 2, .in = {TG_S(3, 3), TG_S(3)}, .refused = TG_ERR_SHAPE},        \
+    {.note = "a scalar", .params = NO_LABELS, .n_in = 2, .in = {TG_S(3), TG_S_SCALAR}, .refused = TG_ERR_SHAPE},       \
+    {.note = "integers", .params = NO_LABELS, .n_in = 2, .in = {TG_S_INDEX(4, 3), TG_S_INDEX(4, 3)},                   \
+     .refused = TG_ERR_DTYPE},                                                                                         \
+    {.note = "other dtypes", .params = NO_LABELS, .n_in = 2, .in = {TG_S(3), TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE}
+
+static const tg_sample outer_samples[] = {
+    VECTOR_SAMPLES(3),
+    {.note = "big", .params = NO_LABELS, .n_in = 2, .in = {TG_S(1024), TG_S(1024)}, .bench = true},
+};
+static const tg_sample dot_samples[] = {
+    VECTOR_SAMPLES(5),
+    {.note = "sizes differ", .params = NO_LABELS, .n_in = 2, .in = {TG_S(3), TG_S(4)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = NO_LABELS, .n_in = 2, .in = {TG_S(1048576), TG_S(1048576)}, .bench = true},
+};
+
+#define VECTORS(name_, text)                                                                                       \
+    const tg_op tg_op_##name_ = {                                                                                  \
+        .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 2, .n_out = 1,                             \
+        .params_size = sizeof(einsum_params), .saves_in = 3, .family = TG_FAMILY_CUSTOM, .sums_f32 = true,         \
+        .infer = name_##_infer, .forward = einsum_forward, .backward = einsum_backward, .vjp = einsum_vjp,         \
+        .jvp = tg_jvp_multilinear, .flops = einsum_flops, TG_SAMPLES(name_##_samples)};                            \
+    tg_tensor *tg_##name_(tg_tape *t, tg_tensor *a, tg_tensor *b) {                                                \
+        return TG_RECORD(t, tg_op_##name_, &(einsum_params){.equation = NULL}, a, b);                              \
+    }
+
+/* [m], [n] -> [m, n]: every product. */
+VECTORS(outer, "y[i, j] = a[i] b[j]")
+/* [n], [n] -> a scalar: the sum of the products. */
+VECTORS(dot, "sum of a[i] b[i]")

@@ -1,0 +1,126 @@
+/* Group norm: x [n, c, ..] in groups of neighbouring channels, each with mean 0 and variance 1, then times w and plus b
+ * by channel. */
+#include <math.h>
+
+#include "ops/common/channel_norm.h"
+#include "ops/common/derive.h"
+#include "ops/common/nn_op.h"
+
+typedef struct group_norm_params {
+    int64_t groups;
+    double eps;
+} group_norm_params;
+
+enum { X = TG_NORM_X, W, B };
+
+static tg_channel_norm kind(const tg_call *c) {
+    const group_norm_params *p = c->params;
+    return tg_channel_norm_of(c->in[X], p->groups, 1u << 2 | 1u << 3, p->eps);
+}
+
+static tg_status group_norm_infer(tg_call *c) {
+    const group_norm_params *p = c->params;
+    const tg_tensor *x = c->in[X];
+    TG_TRY(tg_need_float(c, X));
+    if (x->ndim < 2) return tg_call_fail(c, TG_ERR_SHAPE, "expected x [n, c, ..] of 2 or more dims");
+    if (p->groups < 1) return tg_call_fail(c, TG_ERR_ARGUMENT, "%lld groups: expected 1 or more", (long long)p->groups);
+    if (x->shape[1] % p->groups)
+        return tg_call_fail(c, TG_ERR_SHAPE, "%lld channels in %lld groups: expected groups of one size",
+                            (long long)x->shape[1], (long long)p->groups);
+    if (!(p->eps >= 0 && isfinite(p->eps)))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g: expected 0 or more, finite", p->eps);
+    const tg_channel_norm k = kind(c);
+    TG_TRY(tg_channel_norm_infer(c, &k));
+    TG_TRY(tg_call_role(c, X, 0, 0));
+    if (c->in[W]) TG_TRY(tg_call_linear(c, 1u << W | 1u << B)); /* jointly in w and b */
+    return tg_infer_same(c);
+}
+
+static tg_status group_norm_forward(tg_call *c) {
+    const tg_channel_norm k = kind(c);
+    tg_tensor *x = tg_norm_inside(c, &k, c->in[X]), *t = tg_norm_temp(c, &k);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_TRY(tg_norm_moments(c, &k, x, t));
+    return tg_norm_apply(c, &k, x, t);
+}
+
+static tg_status group_norm_backward(tg_call *c) {
+    const tg_channel_norm k = kind(c);
+    return tg_norm_back(c, &k);
+}
+
+static tg_status group_norm_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
+    const group_norm_params *p = tg_node_params(n);
+    tg_tensor *const *in = tg_node_in(n), *x = in[X];
+    const tg_channel_norm k = tg_channel_norm_of(x, p->groups, 0, p->eps);
+    const int64_t *s = k.shape;
+    tg_tensor *h = tg_reshape(t, tg_wide(t, x), TG_SHAPE(s[0], s[1], s[2] * s[3]));
+    h = tg_reshape(t, tg_norm_taped(t, h, NULL, NULL, p->eps, false), TG_SHAPE(s[0], s[1] * s[2], s[3]));
+    if (in[W]) h = tg_mul(t, h, tg_unsqueeze(t, tg_wide(t, in[W]), 1));
+    if (in[B]) h = tg_add(t, h, tg_unsqueeze(t, tg_wide(t, in[B]), 1));
+    out[0] = tg_cast(t, tg_reshape(t, h, tg_shape_kept(x)), (tg_dtype)x->dtype);
+    return TG_OK;
+}
+
+TG_COMPOSED(group_norm)
+
+#define GROUPS(n_) &(const group_norm_params){(n_), 1e-5}
+
+static const tg_sample group_norm_samples[] = {
+    {.note = "two groups", .params = GROUPS(2), .n_in = 3, .in = {TG_S(2, 4, 3), TG_S(4), TG_S(4)}},
+    {.note = "one group", .params = GROUPS(1), .n_in = 3, .in = {TG_S(2, 3, 2), TG_S(3), TG_S(3)}},
+    {.note = "a channel each", .params = GROUPS(3), .n_in = 3, .in = {TG_S(2, 3, 4), TG_S(3), TG_S(3)}},
+    {.note = "images", .params = GROUPS(2), .n_in = 3, .in = {TG_S(2, 4, 2, 3), TG_S(4), TG_S(4)}},
+    {.note = "channels alone", .params = GROUPS(2), .n_in = 3, .in = {TG_S(3, 6), TG_S(6), TG_S(6)}},
+    {.note = "no weights", .params = GROUPS(2), .n_in = 3, .in = {TG_S(2, 4, 3), TG_S_ABSENT, TG_S_ABSENT}},
+    {.note = "no bias", .params = GROUPS(2), .n_in = 3, .in = {TG_S(2, 4, 3), TG_S(4), TG_S_ABSENT}},
+    {.note = "bias alone", .params = GROUPS(2), .n_in = 3, .in = {TG_S(2, 4, 3), TG_S_ABSENT, TG_S(4)}},
+    {.note = "transposed", .params = GROUPS(2), .n_in = 3,
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 4, 3), TG_S(4), TG_S(4)}},
+    {.note = "strided", .params = GROUPS(2), .n_in = 3,
+     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 4, 3), TG_S_AS(TG_SAMPLE_STRIDED, 4), TG_S_AS(TG_SAMPLE_STRIDED, 4)}},
+    {.note = "equal members", .params = GROUPS(2), .n_in = 3,
+     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 4, 3), TG_S(4), TG_S(4)}},
+    {.note = "far from zero", .params = GROUPS(2), .n_in = 3, .in = {TG_S_IN(100, 102, 2, 4, 3), TG_S(4), TG_S(4)}},
+    {.note = "nobody", .params = GROUPS(2), .n_in = 3, .in = {TG_S(0, 4, 3), TG_S(4), TG_S(4)}},
+    {.note = "no places", .params = GROUPS(2), .n_in = 3, .in = {TG_S(2, 4, 0), TG_S(4), TG_S(4)}},
+    {.note = "uneven groups", .params = GROUPS(3), .n_in = 3, .in = {TG_S(2, 4, 3), TG_S(4), TG_S(4)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "no groups", .params = GROUPS(0), .n_in = 3, .in = {TG_S(2, 4, 3), TG_S(4), TG_S(4)},
+     .refused = TG_ERR_ARGUMENT},
+    {.note = "no channels", .params = GROUPS(1), .n_in = 3, .in = {TG_S(4), TG_S_ABSENT, TG_S_ABSENT},
+     .refused = TG_ERR_SHAPE},
+    {.note = "w of another size", .params = GROUPS(2), .n_in = 3, .in = {TG_S(2, 4, 3), TG_S(3), TG_S(4)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "negative eps", .params = &(const group_norm_params){2, -1}, .n_in = 3,
+     .in = {TG_S(2, 4, 3), TG_S(4), TG_S(4)}, .refused = TG_ERR_ARGUMENT},
+    {.note = "32 images of 64 channels", .params = GROUPS(8), .n_in = 3,
+     .in = {TG_S(32, 64, 28, 28), TG_S(64), TG_S(64)}, .bench = true},
+};
+
+const tg_op tg_op_group_norm = {
+    .size = sizeof(tg_op),
+    .name = "group_norm",
+    .formula = "(x - mean) / sqrt(var + eps) w + b, of groups of channels",
+    .n_in = 3,
+    .n_out = 1,
+    .params_size = sizeof(group_norm_params),
+    .saves_in = 3,
+    .optional = 6,
+    .family = TG_FAMILY_CUSTOM,
+    .sums_f32 = true,
+    .infer = group_norm_infer,
+    .forward = group_norm_forward,
+    .backward = group_norm_backward,
+    .vjp = group_norm_vjp,
+    .jvp = group_norm_jvp,
+    TG_SAMPLES(group_norm_samples),
+};
+
+/* The channels of x [n, c, ..] in `groups` groups of neighbours, each brought, within one of the n, to mean 0 and
+ * variance 1 (the biased one); then times w and plus b, each [c] or NULL. Statistics are float32 (float64 for float64).
+ */
+tg_tensor *tg_group_norm(tg_tape *t, tg_tensor *x, int64_t groups, tg_tensor *w, tg_tensor *b, double eps) {
+    group_norm_params p = {.groups = groups, .eps = eps};
+    return TG_RECORD(t, tg_op_group_norm, &p, x, w, b);
+}

@@ -1,0 +1,94 @@
+/* Noise of the Gumbel distribution, and draws from classes that gradients pass (Jang, Gu and Poole, Categorical
+ * Reparameterization with Gumbel-Softmax, 2017). */
+#include "ops/common/derive.h"
+#include "ops/common/op.h"
+
+#include <float.h>
+
+typedef struct gumbel_params {
+    bool classes; /* for gumbel_softmax: what that is given is checked before anything is drawn */
+    double tau;
+    int dim;
+    tg_draws draws; /* by infer */
+} gumbel_params;
+
+static tg_status gumbel_infer(tg_call *c) {
+    gumbel_params *p = c->params;
+    TG_TRY(tg_infer_float(c));
+    if (p->classes) TG_TRY(tg_need_dim(c, 0, &p->dim));
+    /* Logits are multiplied by 1 / tau in the dtype that sums run in. */
+    double most = tg_accumulate_dtype((tg_dtype)c->in[0]->dtype) == TG_F64 ? DBL_MAX : FLT_MAX;
+    if (p->classes && !(p->tau > 0 && p->tau <= DBL_MAX && 1 / p->tau <= most))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "tau is %g: expected a number above 0 whose reciprocal is finite",
+                            p->tau);
+    p->draws = tg_call_draws(c, c->in[0]);
+    return c->ctx->status;
+}
+
+/* u lies in the middle of one of 2^24 intervals, in float64 too: it is neither 0 nor 1, and the noise of all dtypes is
+ * the same but for rounding. */
+static tg_status gumbel_forward(tg_call *c) {
+    const tg_tensor *x = c->in[0];
+    tg_dtype wide = tg_accumulate_dtype((tg_dtype)x->dtype);
+    tg_tensor *u = tg_call_temp(c, TG_F32, x->ndim, x->shape), *v = tg_call_temp(c, wide, x->ndim, x->shape);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    const tg_draws *draws = &((const gumbel_params *)c->params)->draws;
+    TG_TRY(tg_ctx_ops(c->ctx)->random(c->ctx, TG_RANDOM_UNIFORM, tg_array_of(u), 0x1p-25, 1, draws));
+    TG_TRY(tg_op_map(c, TG_FN_id, v, TG_T1(u), 1, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_log, v, TG_T1(v), 1, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_neg, v, TG_T1(v), 1, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_log, v, TG_T1(v), 1, 0, 0, false));
+    return tg_op_map(c, TG_FN_neg, c->out[0], TG_T1(v), 1, 0, 0, false);
+}
+
+static const gumbel_params plain = {.classes = false};
+
+#define CLASSES(tau_, dim_) &(const gumbel_params){.classes = true, .tau = (tau_), .dim = (dim_)}
+static const tg_sample gumbel_samples[] = {
+    {.note = "matrix", .params = &plain, .n_in = 1, .in = {TG_S(4, 5)}},
+    {.note = "cube", .params = &plain, .n_in = 1, .in = {TG_S(3, 2, 5)}},
+    {.note = "transposed", .params = &plain, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4)}},
+    {.note = "strided", .params = &plain, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
+    {.note = "equal rows, own draws", .params = &plain, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+    {.note = "scalar", .params = &plain, .n_in = 1, .in = {TG_S_SCALAR}},
+    {.note = "size 1", .params = &plain, .n_in = 1, .in = {TG_S(1)}},
+    {.note = "empty", .params = &plain, .n_in = 1, .in = {TG_S(0, 3)}},
+    {.note = "integers", .params = &plain, .n_in = 1, .in = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
+    {.note = "for classes", .params = CLASSES(0.5, -1), .n_in = 1, .in = {TG_S(2, 3)}},
+    {.note = "for classes of no such dim", .params = CLASSES(0.5, 2), .n_in = 1,
+     .in = {TG_S(2, 3)}, .refused = TG_ERR_SHAPE},
+    {.note = "tau 0", .params = CLASSES(0, -1), .n_in = 1, .in = {TG_S(2, 3)},
+     .refused = TG_ERR_ARGUMENT},
+    {.note = "tau without a reciprocal", .params = CLASSES(1e-310, -1), .n_in = 1, .in = {TG_S(2, 3)},
+     .refused = TG_ERR_ARGUMENT},
+    {.note = "big", .params = &plain, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+};
+
+const tg_op tg_op_gumbel = {
+    .size = sizeof(tg_op), .name = "gumbel", .formula = "-ln(-ln(u)), u uniform, of x's shape", .n_in = 1, .n_out = 1,
+    .params_size = sizeof(gumbel_params), .family = TG_FAMILY_POINTWISE, .infer = gumbel_infer,
+    .forward = gumbel_forward, TG_SAMPLES(gumbel_samples)};
+
+/* Noise of the standard Gumbel distribution, of x's shape and dtype, on which its values have no influence. Takes one
+ * draw an element of the global tensor from the default stream, on evaluating tapes too. It has no gradient. */
+tg_tensor *tg_gumbel(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_gumbel, &plain, x); }
+
+/* Elements of y's shape along dim: 1 in the first place of its greatest, else 0. */
+static tg_tensor *first_greatest(tg_tape *t, tg_tensor *y, int dim) {
+    int64_t n = tg_dim(y, dim);
+    tg_shape along = {.ndim = tg_ndim(y)};
+    for (int d = 0; d < along.ndim; d++) along.dim[d] = 1;
+    if (tg_alive(y)) along.dim[dim < 0 ? dim + along.ndim : dim] = n;
+    tg_tensor *places = tg_reshape(t, tg_arange(t, TG_I64, 0, (double)n, 1), along);
+    return tg_cast(t, tg_eq(t, tg_argmax(t, y, dim, true), places), (tg_dtype)y->dtype);
+}
+
+/* softmax((x + gumbel) / tau) along dim, tau > 0: rows near a single 1, whose place is drawn with the probabilities
+ * softmax(x). hard: exactly one-hot, at the greatest, while the gradient is that of the soft result. */
+tg_tensor *tg_gumbel_softmax(tg_tape *t, tg_tensor *x, double tau, bool hard, int dim) {
+    const gumbel_params p = {.classes = true, .tau = tau, .dim = dim};
+    tg_tensor *noisy = tg_add(t, x, TG_RECORD(t, tg_op_gumbel, &p, x));
+    tg_tensor *soft = tg_softmax(t, tg_scale(t, noisy, 1 / tau), dim);
+    if (!hard) return soft;
+    return tg_add(t, first_greatest(t, soft, dim), tg_sub(t, soft, tg_detach(t, soft)));
+}

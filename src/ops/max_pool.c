@@ -1,0 +1,304 @@
+/* The greatest element of each window: those of all windows in one place are compared with the greatest before, place
+ * by place. An index of the elements of all windows in one plane of x serves all planes: it tells where the greatest
+ * lies. Where a window reaches beyond x the index has the window's nearest element of x instead, which stands for
+ * element 0 where no other is greater than -infinity. */
+#include <math.h>
+
+#include "ops/common/derive.h"
+#include "ops/common/nn_op.h"
+#include "ops/common/windows.h"
+
+typedef struct max_pool_params {
+    tg_windows w;
+    int64_t in[2], out[2];
+} max_pool_params;
+
+enum { AT }; /* private saved buffer: the place of each result in its plane of x, [n, c, windows of both dims] */
+
+static const max_pool_params *params(const tg_call *c) { return c->params; }
+
+static tg_status max_pool_infer(tg_call *c) {
+    max_pool_params *p = c->params;
+    const tg_tensor *x = c->in[0];
+    int64_t shape[4];
+    TG_TRY(tg_need_float(c, 0));
+    TG_TRY(tg_windows_infer_pool(c, &p->w, p->in, p->out));
+    TG_TRY(tg_call_role(c, 0, 0, 0));
+    TG_TRY(tg_call_role(c, 0, 1, 1));
+    int ndim = tg_windows_shape(&p->w, x->shape[0], x->shape[1], p->out, shape);
+    TG_TRY(tg_call_save(c, AT, TG_I64, 3, (const int64_t[]){x->shape[0], x->shape[1], p->out[0] * p->out[1]}));
+    return tg_call_out(c, 0, (tg_dtype)x->dtype, ndim, shape);
+}
+
+/* A contiguous tensor as another shape of as many elements. */
+static tg_array as(const tg_tensor *x, int ndim, const int64_t *shape, tg_extent *e) {
+    memcpy(e->shape, shape, (size_t)ndim * sizeof *shape);
+    tg_row_major(ndim, shape, e->stride);
+    return tg_array_at(tg_array_of(x), 0, ndim, e->shape, e->stride);
+}
+
+static int64_t area(const int64_t *size) { return size[0] * size[1]; }
+
+/* at [size, windows], float64: where element k of window o lies along dim d: start + apart k, k kept from and to where
+ * that is inside. Halves make the quotients safe from rounding. */
+static tg_status places_along(tg_call *c, int d, tg_tensor **at) {
+    const max_pool_params *p = params(c);
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    const double apart = (double)p->w.apart[d], last = (double)p->in[d] - 1;
+    const int64_t size = p->w.size[d], out = p->out[d];
+    tg_tensor *start = tg_call_temp(c, TG_F64, 1, &out), *bound = tg_call_temp(c, TG_F64, 1, &out),
+              *k = tg_call_temp(c, TG_F64, 2, (const int64_t[]){size, 1});
+    tg_tensor *y = *at = tg_call_temp(c, TG_F64, 2, (const int64_t[]){size, out});
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_TRY(ops->iota(c->ctx, tg_array_of(start), (double)-p->w.pad[d], (double)p->w.step[d]));
+    TG_TRY(ops->iota(c->ctx, tg_array_of(k), 0, 1));
+    TG_TRY(tg_op_map(c, TG_FN_affine, bound, TG_T1(start), 1, -1 / apart, -0.5 / apart, false));
+    TG_TRY(tg_op_map(c, TG_FN_ceil, bound, TG_T1(bound), 1, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_maximum, y, TG_T2(k, bound), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_affine, bound, TG_T1(start), 1, -1 / apart, (last + 0.5) / apart, false));
+    TG_TRY(tg_op_map(c, TG_FN_floor, bound, TG_T1(bound), 1, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_minimum, y, TG_T2(y, bound), 2, 0, 0, false));
+    return tg_op_map(c, TG_FN_linear_sum, y, TG_T2(y, start), 2, apart, 1, false);
+}
+
+/* *index [kh kw, windows]: places in a plane of x. */
+static tg_status make_index(tg_call *c, tg_tensor **index) {
+    const max_pool_params *p = params(c);
+    const int64_t *k = p->w.size, *out = p->out, whole[] = {k[0], k[1], out[0], out[1]};
+    tg_tensor *rows, *cols;
+    TG_TRY(places_along(c, 0, &rows));
+    TG_TRY(places_along(c, 1, &cols));
+    *index = tg_call_temp(c, TG_I64, 2, (const int64_t[]){area(k), area(out)});
+    tg_tensor *to = tg_call_temp(c, TG_F64, 4, whole);
+    rows = tg_call_view_of(c, rows, 0, 4, (const int64_t[]){k[0], 1, out[0], 1}, (const int64_t[]){out[0], 0, 1, 0});
+    cols = tg_call_view_of(c, cols, 0, 4, (const int64_t[]){1, k[1], 1, out[1]}, (const int64_t[]){0, out[1], 0, 1});
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_TRY(tg_op_map(c, TG_FN_linear_sum, to, TG_T2(rows, cols), 2, (double)p->in[1], 1, false));
+    tg_extent e;
+    return tg_op_copy(c, as(*index, 4, whole, &e), tg_array_of(to), false);
+}
+
+/* Planes that are looked at together, by shape alone: what is compared stays near. */
+static int64_t chunk_planes(const max_pool_params *p, int64_t planes, tg_dtype dtype) {
+    enum { BYTES = 1 << 18 };
+    int64_t fit = BYTES / (area(p->out) * (int64_t)tg_dtype_size(dtype) + 1);
+    return fit < 1 ? 1 : fit < planes ? fit : planes;
+}
+
+/* Of each window of a chunk: the greatest so far, which element it is, and whether it stays. Floats all, which kernels
+ * are quickest with; at is `which` as an integer. */
+typedef struct race {
+    tg_tensor *best, *which, *stays, *is_nan, *at;
+} race;
+
+/* That can count the elements of a window. */
+static tg_dtype number_dtype(const max_pool_params *p) { return area(p->w.size) > 1 << 24 ? TG_F64 : TG_F32; }
+
+static tg_status open_race(tg_call *c, int64_t chunk, race *r) {
+    const int64_t shape[] = {chunk, area(params(c)->out)};
+    r->best = tg_call_temp(c, (tg_dtype)c->in[0]->dtype, 2, shape);
+    r->which = tg_call_temp(c, number_dtype(params(c)), 2, shape);
+    r->stays = tg_call_temp(c, TG_F32, 2, shape);
+    r->is_nan = tg_call_temp(c, TG_F32, 2, shape);
+    r->at = tg_call_temp(c, TG_I64, 2, shape);
+    return c->ctx->status;
+}
+
+/* Element (i, j) of the windows that have it stands against the greatest so far; k is its number, without dims. The
+ * first of equals stays, and so does NaN. */
+static tg_status compare(tg_call *c, const race *r, tg_array x, int64_t i, int64_t j, const tg_tensor *k) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    const int64_t *out = params(c)->out, four[] = {x.shape[0], 1, out[0], out[1]};
+    const tg_tensor *of[] = {r->best, r->which, r->stays, r->is_nan};
+    enum { BEST, WHICH, STAYS, IS_NAN };
+    tg_window_part at[TG_LEN(of)];
+    tg_extent whole[TG_LEN(of)];
+    int64_t none[4];
+    for (int d = 0; d < TG_LEN(of); d++)
+        if (!tg_windows_part(&params(c)->w, i, j, x, as(of[d], 4, four, &whole[d]), &at[d])) return TG_OK;
+    tg_array best = at[BEST].y, which = at[WHICH].y, stays = at[STAYS].y, is_nan = at[IS_NAN].y, new = at[BEST].x;
+    const double p[2] = {0};
+    TG_TRY(ops->map(c->ctx, TG_FN_le, stays, (const tg_array[]){new, best}, 2, p, false));
+    TG_TRY(ops->map(c->ctx, TG_FN_ne, is_nan, (const tg_array[]){best, best}, 2, p, false));
+    TG_TRY(ops->map(c->ctx, TG_FN_logical_or, stays, (const tg_array[]){stays, is_nan}, 2, p, false));
+    TG_TRY(ops->map(c->ctx, TG_FN_where, best, (const tg_array[]){stays, best, new}, 3, p, false));
+    tg_array number = tg_array_expand(tg_array_of(k), 4, which.shape, none);
+    return ops->map(c->ctx, TG_FN_where, which, (const tg_array[]){stays, which, number}, 3, p, false);
+}
+
+/* Of n planes of x [n, 1, h, w]: the places of the greatest, at [n, windows]. k is room for a number. */
+static tg_status find(tg_call *c, tg_array x, tg_array at, const tg_tensor *index, const race *r, const tg_tensor *k) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    const tg_windows *w = &params(c)->w;
+    const int64_t windows = index->shape[1], n = at.shape[0], three[] = {n, index->shape[0], windows},
+                  one[] = {n, 1, windows}, plane[] = {0, windows, 1},
+                  at_stride[] = {at.stride[0], windows, at.stride[1]};
+    tg_extent e;
+    TG_TRY(ops->fill(c->ctx, tg_array_of(r->best), -INFINITY));
+    TG_TRY(ops->fill(c->ctx, tg_array_of(r->which), 0));
+    for (int64_t i = 0; i < index->shape[0]; i++) {
+        TG_TRY(ops->fill(c->ctx, tg_array_of(k), (double)i));
+        TG_TRY(compare(c, r, x, i / w->size[1], i % w->size[1], k));
+    }
+    TG_TRY(tg_op_map(c, TG_FN_id, r->at, TG_T1(r->which), 1, 0, 0, false));
+    return ops->take(c->ctx, tg_array_at(at, 0, 3, one, at_stride), tg_array_at(tg_array_of(index), 0, 3, three, plane),
+                     as(r->at, 3, one, &e), 1, NULL);
+}
+
+static tg_status max_pool_forward(tg_call *c) {
+    const max_pool_params *p = params(c);
+    tg_tensor *x = c->in[0], *index;
+    int64_t planes = x->shape[0] * x->shape[1], windows = area(p->out);
+    if (c->out[0]->numel == 0) return TG_OK;
+    TG_TRY(tg_op_dense(c, &x));
+    TG_TRY(make_index(c, &index));
+    int64_t chunk = chunk_planes(p, planes, (tg_dtype)x->dtype);
+    race r;
+    TG_TRY(open_race(c, chunk, &r));
+    const tg_tensor *k = tg_call_temp(c, number_dtype(p), 0, p->in);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    tg_extent e[6];
+    tg_array all = as(x, 2, (const int64_t[]){planes, area(p->in)}, &e[0]),
+             at = as(c->saved[AT], 2, (const int64_t[]){planes, windows}, &e[1]),
+             y = as(c->out[0], 2, (const int64_t[]){planes, windows}, &e[2]),
+             images = as(x, 4, (const int64_t[]){planes, 1, p->in[0], p->in[1]}, &e[3]);
+    for (int64_t i = 0; i < planes; i += chunk) {
+        int64_t n = planes - i < chunk ? planes - i : chunk;
+        TG_TRY(find(c, tg_array_slice(images, 0, i, n, 1, &e[4]), tg_array_slice(at, 0, i, n, 1, &e[5]), index, &r, k));
+    }
+    return tg_ctx_ops(c->ctx)->take(c->ctx, y, all, at, 1, NULL);
+}
+
+static tg_status max_pool_backward(tg_call *c) {
+    const max_pool_params *p = params(c);
+    const tg_tensor *x = c->gin[0];
+    tg_tensor *g = c->gout[0];
+    const int64_t planes = x->shape[0] * x->shape[1], flat[] = {planes, area(p->in)}, some[] = {planes, area(p->out)};
+    bool sums = tg_windows_overlap(&p->w) && tg_dtype_size((tg_dtype)x->dtype) == 2;
+    const tg_tensor *to = sums ? tg_call_temp(c, TG_F32, x->ndim, x->shape) : x;
+    tg_extent e[3];
+    TG_TRY(tg_op_dense(c, &g));
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (sums || !tg_adds(c, 0)) TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(to), 0));
+    if (g->numel == 0) return TG_OK;
+    TG_TRY(tg_ctx_ops(c->ctx)->put_add(c->ctx, as(to, 2, flat, &e[0]), as(g, 2, some, &e[1]),
+                                       as(c->saved[AT], 2, some, &e[2]), 1, NULL));
+    return sums ? tg_op_map(c, TG_FN_id, x, TG_T1(to), 1, 0, 0, tg_adds(c, 0)) : TG_OK;
+}
+
+/* ---- As taped ops ---- */
+
+/* The places, as a tensor of the tape that lies over the ranks as the result does. */
+static tg_tensor *kept_places(tg_tape *t, const tg_node *n) {
+    const tg_tensor *kept = tg_node_kept(n)[AT];
+    tg_tensor *at = tg_tape_tensor(t, TG_I64, 3, kept->shape, kept->stride, tg_storage_ref(kept->storage),
+                                   kept->offset);
+    if (!at) return tg_inert(t->ctx);
+    at->place = tg_node_out(n)[0]->place;
+    return at;
+}
+
+static tg_tensor *planes(tg_tape *t, tg_tensor *x) {
+    return tg_reshape(t, x, TG_SHAPE(x->shape[0], x->shape[1], -1));
+}
+
+static tg_tensor *max_pool_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    const tg_tensor *x = tg_node_in(n)[0];
+    if (x->numel == 0) return tg_zeros_like(t, x);
+    tg_tensor *none = planes(t, tg_zeros_like(t, x));
+    return tg_reshape(t, tg_scatter_add(t, none, 2, kept_places(t, n), planes(t, g)), tg_shape_kept(x));
+}
+
+TG_VJP(max_pool_vjp, max_pool_back(t, n, g))
+
+static tg_status max_pool_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    const tg_tensor *y = tg_node_out(n)[0];
+    dout[0] = y->numel == 0 ? tg_zero_tangent(t, y)
+                            : tg_reshape(t, tg_gather(t, planes(t, din[0]), 2, kept_places(t, n)), tg_shape_kept(y));
+    return TG_OK;
+}
+
+static int64_t max_pool_flops(const tg_node *n) {
+    const max_pool_params *p = tg_node_params(n);
+    return tg_numel(tg_node_output(n, 0)) * area(p->w.size);
+}
+
+#define POOL_(dims_, h_, w_, ...) \
+    &(const max_pool_params) { .w = TG_WINDOWS(dims_, .size = {h_, w_}, __VA_ARGS__) }
+#define POOL1(k_, step_, pad_, apart_) POOL_(1, 1, k_, .step = {1, step_}, .pad = {0, pad_}, .apart = {1, apart_})
+#define POOL2(h_, w_, sh_, sw_, ph_, pw_, ah_, aw_) \
+    POOL_(2, h_, w_, .step = {sh_, sw_}, .pad = {ph_, pw_}, .apart = {ah_, aw_})
+
+static const tg_sample max_pool1d_samples[] = {
+    {.note = "side by side", .params = POOL1(2, 2, 0, 1), .n_in = 1, .in = {TG_S(2, 3, 6)}},
+    {.note = "overlapping, padded", .params = POOL1(3, 1, 1, 1), .n_in = 1, .in = {TG_S(2, 2, 5)}},
+    {.note = "apart, not to the end", .params = POOL1(2, 3, 0, 1), .n_in = 1, .in = {TG_S(2, 2, 7)}},
+    {.note = "spread, padded", .params = POOL1(4, 1, 2, 3), .n_in = 1, .in = {TG_S(2, 2, 8)}},
+    {.note = "transposed", .params = POOL1(2, 1, 0, 1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4)}},
+    {.note = "equal images", .params = POOL1(2, 1, 1, 1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 2, 4)}},
+    {.note = "one element", .params = POOL1(1, 1, 0, 1), .n_in = 1, .in = {TG_S(1, 1, 1)}},
+    {.note = "nobody", .params = POOL1(2, 2, 0, 1), .n_in = 1, .in = {TG_S(0, 2, 4)}},
+    {.note = "too much padding", .params = POOL1(3, 1, 2, 1), .n_in = 1, .in = {TG_S(1, 1, 4)},
+     .refused = TG_ERR_ARGUMENT},
+    {.note = "padding alone", .params = POOL1(2, 1, 1, 3), .n_in = 1, .in = {TG_S(1, 1, 2)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "too few dims", .params = POOL1(2, 2, 0, 1), .n_in = 1, .in = {TG_S(3, 6)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = POOL1(4, 2, 0, 1), .n_in = 1, .in = {TG_S(32, 64, 1024)}, .bench = true},
+};
+
+static const tg_sample max_pool2d_samples[] = {
+    {.note = "side by side", .params = POOL2(2, 2, 2, 2, 0, 0, 1, 1), .n_in = 1, .in = {TG_S(2, 2, 4, 6)}},
+    {.note = "overlapping, padded", .params = POOL2(3, 2, 1, 1, 1, 1, 1, 1), .n_in = 1, .in = {TG_S(2, 2, 4, 3)}},
+    {.note = "spread, padded", .params = POOL2(2, 3, 1, 2, 1, 1, 2, 2), .n_in = 1, .in = {TG_S(2, 2, 4, 7)}},
+    {.note = "several chunks", .params = POOL2(3, 3, 1, 1, 1, 1, 1, 1), .n_in = 1, .in = {TG_S(3, 1, 200, 201)},
+     .slow = true},
+    {.note = "transposed", .params = POOL2(2, 2, 1, 2, 0, 0, 1, 1), .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 2, 3, 4)}},
+    {.note = "strided", .params = POOL2(2, 2, 1, 1, 1, 0, 1, 1), .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 1, 2, 3, 4)}},
+    {.note = "one window", .params = POOL2(3, 4, 3, 4, 0, 0, 1, 1), .n_in = 1, .in = {TG_S(2, 2, 3, 4)}},
+    {.note = "no channels", .params = POOL2(2, 2, 2, 2, 0, 0, 1, 1), .n_in = 1, .in = {TG_S(2, 0, 4, 4)}},
+    {.note = "too large", .params = POOL2(2, 5, 1, 1, 0, 0, 1, 1), .n_in = 1, .in = {TG_S(1, 1, 4, 4)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "windows of nothing", .params = POOL2(0, 2, 1, 1, 0, 0, 1, 1), .n_in = 1, .in = {TG_S(1, 1, 4, 4)},
+     .refused = TG_ERR_ARGUMENT},
+    {.note = "overflow", .params = POOL2(2, 2, 1, 1, 0, 0, INT64_MAX, 1), .n_in = 1, .in = {TG_S(1, 1, 4, 4)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "integers", .params = POOL2(2, 2, 2, 2, 0, 0, 1, 1), .n_in = 1,
+     .in = {TG_S_INDEX(9, 1, 1, 4, 4)}, .refused = TG_ERR_DTYPE},
+    {.note = "32 images of 64 channels", .params = POOL2(3, 3, 2, 2, 1, 1, 1, 1), .n_in = 1,
+     .in = {TG_S(32, 64, 56, 56)}, .bench = true},
+};
+
+#define MAX_POOL(name_)                                                                                      \
+    const tg_op tg_op_##name_ = {                                                                            \
+        .size = sizeof(tg_op), .name = #name_, .formula = "the greatest of x in each window", .n_in = 1,     \
+        .n_out = 1, .params_size = sizeof(max_pool_params), .family = TG_FAMILY_CUSTOM, .sums_f32 = true,    \
+        .infer = max_pool_infer, .forward = max_pool_forward, .backward = max_pool_backward,                 \
+        .vjp = max_pool_vjp, .jvp = max_pool_jvp, .flops = max_pool_flops, TG_SAMPLES(name_##_samples)}
+
+MAX_POOL(max_pool1d);
+MAX_POOL(max_pool2d);
+
+static max_pool_params params_of(int dims, const int64_t *size, const tg_pool_opts *given) {
+    tg_pool_opts o;
+    tg_op_options(&o, sizeof o, given);
+    max_pool_params p = {.w = tg_windows_of(dims, size, o.stride, size, o.padding, o.dilation)};
+    p.w.given = o.size;
+    p.w.known = sizeof o;
+    return p;
+}
+
+/* The greatest of every window of k elements of x [n, c, l]: [n, c, windows]. Windows are a stride, k where that is 0,
+ * apart, and their elements a dilation; those that do not fit into x with its padding are left out. Padding counts for
+ * nothing. The gradient goes to the first of equals, and NaN is greater than any number. It saves an index a window. */
+tg_tensor *tg_max_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_pool_opts *opts) {
+    max_pool_params p = params_of(1, &k, opts);
+    return TG_RECORD(t, tg_op_max_pool1d, &p, x);
+}
+
+/* The same of windows of h x w elements of x [n, c, h, w]. */
+tg_tensor *tg_max_pool2d(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_pool_opts *opts) {
+    max_pool_params p = params_of(2, (const int64_t[]){h, w}, opts);
+    return TG_RECORD(t, tg_op_max_pool2d, &p, x);
+}

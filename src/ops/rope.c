@@ -1,0 +1,131 @@
+#include <math.h>
+
+#include "ops/common/derive.h"
+#include "ops/common/nn_op.h"
+
+/* Rotary positions (Su et al., arXiv 2104.09864): x [.., s, d], pairs (i, i + d/2) turned by their position's angle. */
+
+typedef struct rope_params {
+    double base;
+    int64_t offset;
+    bool back; /* the other way: the transpose */
+} rope_params;
+
+static tg_status rope_infer(tg_call *c) {
+    const rope_params *p = c->params;
+    const tg_tensor *x = c->in[0];
+    TG_TRY(tg_need_float(c, 0));
+    if (x->ndim < 2 || x->shape[x->ndim - 1] % 2 != 0)
+        return tg_call_fail(c, TG_ERR_SHAPE, "expected x [.., s, d] with an even d");
+    if (!(p->base > 0 && isfinite(p->base)))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "base is %g: expected a positive number", p->base);
+    for (int d = 0; d < x->ndim - 2; d++) TG_TRY(tg_call_role(c, 0, d, d)); /* positions are rows of the whole */
+    TG_TRY(tg_call_linear(c, 1));
+    return tg_infer_same(c);
+}
+
+/* Cosines and sines of all angles, [s, d/2] each. The angles are float64 up to their last step, so that far
+ * positions keep their digits. */
+typedef struct rotation {
+    tg_tensor *cos, *sin;
+} rotation;
+
+static tg_status make_rotation(tg_call *c, int64_t s, int64_t half, rotation *r) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    const rope_params *p = c->params;
+    const int64_t shape[] = {s, half}, column[] = {s, 1}, row[] = {1, half};
+    tg_dtype dtype = tg_accumulate_dtype((tg_dtype)c->in[0]->dtype);
+    tg_tensor *position = tg_call_temp(c, TG_F64, 2, column), *frequency = tg_call_temp(c, TG_F64, 2, row);
+    tg_tensor *angle = tg_call_temp(c, TG_F64, 2, shape);
+    r->cos = tg_call_temp(c, dtype, 2, shape);
+    r->sin = tg_call_temp(c, dtype, 2, shape);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    TG_TRY(ops->iota(c->ctx, tg_array_of(position), (double)p->offset, 1));
+    TG_TRY(ops->iota(c->ctx, tg_array_of(frequency), 0, half ? -log(p->base) / (double)half : 0));
+    TG_TRY(tg_op_map(c, TG_FN_exp, frequency, TG_T1(frequency), 1, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_mul, angle, TG_T2(position, frequency), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_cos, r->cos, TG_T1(angle), 1, 0, 0, false));
+    return tg_op_map(c, TG_FN_sin, r->sin, TG_T1(angle), 1, 0, 0, false);
+}
+
+/* y (+)= x turned, or turned back: of each pair (u, v), u cos -+ v sin and v cos +- u sin. */
+static tg_status rotate(tg_call *c, const tg_tensor *y, const tg_tensor *x, bool back, bool add) {
+    const tg_device_ops *ops = tg_ctx_ops(c->ctx);
+    int last = x->ndim - 1;
+    int64_t half = x->shape[last] / 2, stride[2][TG_MAX_DIMS];
+    rotation r;
+    tg_extent e[4];
+    TG_TRY(make_rotation(c, x->shape[last - 1], half, &r));
+    tg_array ax = tg_array_of(x), ay = tg_array_of(y);
+    tg_array u = tg_array_slice(ax, last, 0, half, 1, &e[0]), v = tg_array_slice(ax, last, half, half, 1, &e[1]);
+    tg_array yu = tg_array_slice(ay, last, 0, half, 1, &e[2]), yv = tg_array_slice(ay, last, half, half, 1, &e[3]);
+    tg_array cosine = tg_array_expand(tg_array_of(r.cos), x->ndim, u.shape, stride[0]);
+    tg_array sine = tg_array_expand(tg_array_of(r.sin), x->ndim, u.shape, stride[1]);
+    TG_TRY(ops->map(c->ctx, back ? TG_FN_mul_mul_add : TG_FN_mul_mul_sub, yu, (tg_array[]){u, cosine, v, sine}, 4,
+                    (double[2]){0}, add));
+    return ops->map(c->ctx, back ? TG_FN_mul_mul_sub : TG_FN_mul_mul_add, yv, (tg_array[]){v, cosine, u, sine}, 4,
+                    (double[2]){0}, add);
+}
+
+static tg_status rope_forward(tg_call *c) {
+    return rotate(c, c->out[0], c->in[0], ((const rope_params *)c->params)->back, false);
+}
+
+/* The transpose of a rotation turns the other way. */
+static tg_status rope_backward(tg_call *c) {
+    return rotate(c, c->gin[0], c->gout[0], !((const rope_params *)c->params)->back, tg_adds(c, 0));
+}
+
+static tg_tensor *turn_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    rope_params p = *(const rope_params *)tg_node_params(n);
+    p.back = !p.back;
+    return tg_record(t, n->op, &p, &g, 1, n->site);
+}
+
+TG_VJP(rope_vjp, turn_back(t, n, g))
+
+static const rope_params plain = {.base = 10000};
+
+static const tg_sample rope_samples[] = {
+    {.note = "heads", .params = &plain, .n_in = 1, .in = {TG_S(2, 3, 4, 6)}},
+    {.note = "one head", .params = &plain, .n_in = 1, .in = {TG_S(5, 4)}},
+    {.note = "later positions", .params = &(const rope_params){.base = 10000, .offset = 1000}, .n_in = 1,
+     .in = {TG_S(2, 3, 8)}},
+    {.note = "small base", .params = &(const rope_params){.base = 2, .offset = 7}, .n_in = 1, .in = {TG_S(3, 4)}},
+    {.note = "transposed", .params = &plain, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4)}},
+    {.note = "strided", .params = &plain, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4)}},
+    {.note = "equal heads", .params = &plain, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 3, 4)}},
+    {.note = "one pair", .params = &plain, .n_in = 1, .in = {TG_S(1, 2)}},
+    {.note = "no positions", .params = &plain, .n_in = 1, .in = {TG_S(2, 0, 4)}},
+    {.note = "no pairs", .params = &plain, .n_in = 1, .in = {TG_S(3, 0)}},
+    {.note = "odd d", .params = &plain, .n_in = 1, .in = {TG_S(3, 5)}, .refused = TG_ERR_SHAPE},
+    {.note = "one dim", .params = &plain, .n_in = 1, .in = {TG_S(4)}, .refused = TG_ERR_SHAPE},
+    {.note = "base 0", .params = &(const rope_params){.base = 0}, .n_in = 1, .in = {TG_S(3, 4)},
+     .refused = TG_ERR_ARGUMENT},
+    {.note = "integers", .params = &plain, .n_in = 1, .in = {TG_S_INDEX(9, 3, 4)}, .refused = TG_ERR_DTYPE},
+    {.note = "48 heads of 1024 x 64", .params = &plain, .n_in = 1, .in = {TG_S(4, 12, 1024, 64)}, .bench = true},
+};
+
+const tg_op tg_op_rope = {
+    .size = sizeof(tg_op),
+    .name = "rope",
+    .formula = "(u cos - v sin, v cos + u sin)",
+    .n_in = 1,
+    .n_out = 1,
+    .params_size = sizeof(rope_params),
+    .family = TG_FAMILY_CUSTOM,
+    .infer = rope_infer,
+    .forward = rope_forward,
+    .backward = rope_backward,
+    .vjp = rope_vjp,
+    .jvp = tg_jvp_linear,
+    TG_SAMPLES(rope_samples),
+};
+
+/* x [.., s, d] with an even d: in row s of every head the pair (x[i], x[i + d/2]) is turned by the angle
+ * (offset + s) base^(-2i/d), the layout of NeoX and Llama. offset is the position of row 0: that of the cache's end in
+ * generation. Angles are computed in float64; nothing is saved. */
+tg_tensor *tg_rope(tg_tape *t, tg_tensor *x, double base, int64_t offset) {
+    rope_params p = {.base = base, .offset = offset};
+    return TG_RECORD(t, tg_op_rope, &p, x);
+}

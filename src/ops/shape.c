@@ -1,0 +1,589 @@
+/* Shape: views of input 0. Backward hands a view of the gradient on where there is one to hand. */
+#include <tapegrad/parallel.h>
+
+#include "ops/common/derive.h"
+#include "ops/common/op.h"
+
+typedef struct shape_params {
+    tg_shape shape;
+    int shard; /* of a reshape: 1 + the dim that the call names for a shard; 0: none */
+} shape_params;
+
+typedef struct dim_params {
+    int dim;
+} dim_params;
+
+/* The backward of what keeps the row-major order of the elements: reshape, view, squeeze, unsqueeze. */
+static tg_status reshape_backward(tg_call *c) {
+    tg_tensor *g = c->gout[0];
+    const tg_tensor *x = c->in[0];
+    int64_t stride[TG_MAX_DIMS];
+    if (tg_reshape_strides(g->ndim, g->shape, g->stride, x->ndim, x->shape, stride))
+        return tg_op_pass_view(c, 0, g, 0, x->ndim, x->shape, stride);
+    x = tg_call_gin(c, 0);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    tg_array to = tg_array_of(x);
+    tg_array_reshape(&to, g->ndim, g->shape, stride);
+    return tg_op_copy(c, to, tg_array_of(g), tg_adds(c, 0));
+}
+
+TG_VJP(reshape_vjp, tg_reshape(t, g, tg_shape_kept(x)))
+
+/* Tangents may lie in memory as they like, where a view would be refused. */
+static tg_status reshape_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    dout[0] = tg_reshape(t, din[0], tg_shape_kept(tg_node_out(n)[0]));
+    return TG_OK;
+}
+
+/* Replaces the one -1 by the size that it stands for. */
+static tg_status complete_shape(tg_call *c, tg_shape *s) {
+    int64_t n = 1, numel = c->in[0]->numel;
+    int open = -1;
+    if (s->ndim < 0 || s->ndim > TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "more than %d dims", TG_MAX_DIMS);
+    for (int d = 0; d < s->ndim; d++) {
+        if (s->dim[d] == -1 && open < 0) {
+            open = d;
+            continue;
+        }
+        if (s->dim[d] < 0)
+            return tg_call_fail(c, TG_ERR_SHAPE, "size %lld in dim %d: expected 0 or more, or one -1",
+                                (long long)s->dim[d], d);
+        if (__builtin_mul_overflow(n, s->dim[d], &n)) return tg_call_fail(c, TG_ERR_SHAPE, "the new shape overflows");
+    }
+    if (open >= 0 && n > 0 && numel % n == 0) {
+        s->dim[open] = numel / n;
+        n = numel;
+    }
+    if (n == numel && (open < 0 || s->dim[open] >= 0)) return TG_OK;
+    return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %lld elements%s, the tensor %lld", (long long)n,
+                        open >= 0 ? " but for the dim -1" : "", (long long)numel);
+}
+
+/* ---- reshape ---- */
+
+static tg_status reshape_infer(tg_call *c) {
+    tg_shape *s = &((shape_params *)c->params)->shape;
+    int named = ((const shape_params *)c->params)->shard - 1;
+    const tg_tensor *x = c->in[0];
+    int64_t stride[TG_MAX_DIMS];
+    TG_TRY(complete_shape(c, s));
+    if (named >= 0) TG_TRY(tg_need_axis(c, (int)s->ndim, &named));
+    TG_TRY(tg_call_reshapes(c, named));
+    if (tg_reshape_strides(x->ndim, x->shape, x->stride, (int)s->ndim, s->dim, stride))
+        return tg_call_view(c, 0, 0, (int)s->ndim, s->dim, stride);
+    return tg_call_out(c, 0, (tg_dtype)x->dtype, (int)s->ndim, s->dim);
+}
+
+static tg_status reshape_forward(tg_call *c) {
+    int64_t stride[TG_MAX_DIMS];
+    const tg_tensor *x = c->in[0];
+    if (c->out[0]->storage == x->storage) return TG_OK;
+    tg_array to = tg_array_of(c->out[0]);
+    tg_array_reshape(&to, x->ndim, x->shape, stride);
+    return tg_op_copy(c, to, tg_array_of(x), false);
+}
+
+#define SHAPE(...) &(const shape_params){.shape = TG_S_SHAPE(__VA_ARGS__)}
+static const tg_sample reshape_samples[] = {
+    {.note = "flatten", .params = SHAPE(24), .n_in = 1, .in = {TG_S(2, 3, 4)}},
+    {.note = "one size open", .params = SHAPE(4, -1), .n_in = 1, .in = {TG_S(2, 6)}},
+    {.note = "transposed: copies", .params = SHAPE(15), .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
+    {.note = "strided: cut, still a view", .params = SHAPE(2, 2, 3), .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 4, 3)}},
+    {.note = "expanded", .params = SHAPE(3, 2, 2), .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+    {.note = "size 1 to scalar", .params = &(const shape_params){.shape = {.ndim = 0}}, .n_in = 1, .in = {TG_S(1, 1)}},
+    {.note = "scalar", .params = SHAPE(1, 1), .n_in = 1, .in = {TG_S_SCALAR}},
+    {.note = "empty", .params = SHAPE(3, 0), .n_in = 1, .in = {TG_S(0, 5)}},
+    {.note = "wrong count", .params = SHAPE(4, 2), .n_in = 1,
+     .in = {TG_S(3, 3)}, .refused = TG_ERR_SHAPE},
+    {.note = "two open sizes", .params = SHAPE(-1, -1), .n_in = 1, .in = {TG_S(3, 3)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "open size of nothing", .params = SHAPE(0, -1), .n_in = 1, .in = {TG_S(0, 3)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = SHAPE(1048576), .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 1024, 1024)},
+     .bench = true},
+};
+
+const tg_op tg_op_reshape = {
+    .size = sizeof(tg_op), .name = "reshape", .formula = "x in another shape", .n_in = 1, .n_out = 1,
+    .params_size = sizeof(shape_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .infer = reshape_infer, .forward = reshape_forward, .backward = reshape_backward, .vjp = reshape_vjp,
+    .jvp = reshape_jvp, TG_SAMPLES(reshape_samples)};
+
+/* x's elements, in row-major order, in another shape of as many; one size may be -1 and is completed. A view where x's
+ * strides allow it, else a copy. */
+tg_tensor *tg_reshape(tg_tape *t, tg_tensor *x, tg_shape shape) {
+    return TG_RECORD(t, tg_op_reshape, &(shape_params){.shape = shape}, x);
+}
+
+/* tg_reshape that names the dim which x's shard becomes, where the sizes leave that open: [s, b, h/n] V2 of one head to
+ * [s, b, 1, h/n] V2. */
+tg_tensor *tg_reshape_shard(tg_tape *t, tg_tensor *x, tg_shape shape, int dim) {
+    if (dim < 0) dim += shape.ndim <= TG_MAX_DIMS ? (int)shape.ndim : 0;
+    if (dim < 0) dim = TG_MAX_DIMS; /* which no shape has */
+    return TG_RECORD(t, tg_op_reshape, (&(shape_params){shape, dim + 1}), x);
+}
+
+/* ---- view ---- */
+
+static tg_status view_infer(tg_call *c) {
+    tg_shape *s = &((shape_params *)c->params)->shape;
+    const tg_tensor *x = c->in[0];
+    int64_t stride[TG_MAX_DIMS];
+    TG_TRY(complete_shape(c, s));
+    TG_TRY(tg_call_reshapes(c, -1));
+    if (tg_reshape_strides(x->ndim, x->shape, x->stride, (int)s->ndim, s->dim, stride))
+        return tg_call_view(c, 0, 0, (int)s->ndim, s->dim, stride);
+    return tg_call_fail(c, TG_ERR_SHAPE, "the input's strides do not allow this shape without a copy: use tg_reshape");
+}
+
+static const tg_sample view_samples[] = {
+    {.note = "join and cut", .params = SHAPE(3, 8), .n_in = 1, .in = {TG_S(2, 3, 4)}},
+    {.note = "cut a strided dim", .params = SHAPE(4, 3, 1), .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 4, 3)}},
+    {.note = "cut transposed dims", .params = SHAPE(2, 2, 1, 6), .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 6)}},
+    {.note = "expanded", .params = SHAPE(3, 2, -1), .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+    {.note = "size 1", .params = &(const shape_params){.shape = {.ndim = 0}}, .n_in = 1, .in = {TG_S(1)}},
+    {.note = "empty", .params = SHAPE(0, 7), .n_in = 1, .in = {TG_S(4, 0)}},
+    {.note = "needs a copy", .params = SHAPE(24), .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 6)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "wrong count", .params = SHAPE(5), .n_in = 1,
+     .in = {TG_S(4)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = SHAPE(1048576), .n_in = 1,
+     .in = {TG_S(1024, 1024)}, .bench = true},
+};
+
+const tg_op tg_op_view = {
+    .size = sizeof(tg_op), .name = "view", .formula = "x in another shape, never a copy", .n_in = 1, .n_out = 1,
+    .params_size = sizeof(shape_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .infer = view_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp,
+    TG_SAMPLES(view_samples)};
+
+/* As tg_reshape, but refused where that would copy. */
+tg_tensor *tg_view(tg_tape *t, tg_tensor *x, tg_shape shape) {
+    return TG_RECORD(t, tg_op_view, &(shape_params){.shape = shape}, x);
+}
+
+/* ---- permute, transpose ---- */
+
+static tg_status view_in_order(tg_call *c, const int *order) {
+    tg_extent e;
+    const tg_tensor *x = c->in[0];
+    for (int d = 0; d < x->ndim; d++) {
+        e.shape[d] = x->shape[order[d]];
+        e.stride[d] = x->stride[order[d]];
+        TG_TRY(tg_call_role(c, 0, order[d], d));
+    }
+    return tg_call_view(c, 0, 0, x->ndim, e.shape, e.stride);
+}
+
+typedef struct permute_params {
+    tg_dims order;
+} permute_params;
+
+static tg_status permute_infer(tg_call *c) {
+    tg_dims *order = &((permute_params *)c->params)->order;
+    uint32_t mask;
+    int ndim = c->in[0]->ndim;
+    if (order->n != ndim)
+        return tg_call_fail(c, TG_ERR_SHAPE, "the order lists %d dims: expected all %d of the input's", order->n, ndim);
+    TG_TRY(tg_need_dims(c, 0, *order, &mask));
+    for (int d = 0; d < ndim; d++)
+        if (order->dim[d] < 0) order->dim[d] += ndim;
+    return view_in_order(c, order->dim);
+}
+
+static tg_status permute_backward(tg_call *c) {
+    const tg_dims *order = &((const permute_params *)c->params)->order;
+    tg_tensor *g = c->gout[0];
+    tg_extent e;
+    for (int d = 0; d < g->ndim; d++) {
+        e.shape[order->dim[d]] = g->shape[d];
+        e.stride[order->dim[d]] = g->stride[d];
+    }
+    return tg_op_pass_view(c, 0, g, 0, g->ndim, e.shape, e.stride);
+}
+
+static tg_tensor *permute_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    const tg_dims *order = &((const permute_params *)tg_node_params(n))->order;
+    tg_dims back = {.n = order->n};
+    for (int d = 0; d < order->n; d++) back.dim[order->dim[d]] = d;
+    return tg_permute(t, g, back);
+}
+
+TG_VJP(permute_vjp, permute_back(t, n, g))
+
+#define ORDER(...) &(const permute_params){{.n = sizeof((int[]){__VA_ARGS__}) / sizeof(int), .dim = {__VA_ARGS__}}}
+static const tg_sample permute_samples[] = {
+    {.note = "three dims", .params = ORDER(2, 0, 1), .n_in = 1, .in = {TG_S(2, 3, 4)}},
+    {.note = "negative dims", .params = ORDER(-1, 0, -2), .n_in = 1, .in = {TG_S(2, 3, 4)}},
+    {.note = "transposed", .params = ORDER(1, 0), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
+    {.note = "strided", .params = ORDER(1, 2, 0), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 2)}},
+    {.note = "size 1", .params = ORDER(1, 0), .n_in = 1, .in = {TG_S(1, 1)}},
+    {.note = "empty", .params = ORDER(1, 0), .n_in = 1, .in = {TG_S(0, 4)}},
+    {.note = "a dim twice", .params = ORDER(0, 0), .n_in = 1, .in = {TG_S(3, 4)}, .refused = TG_ERR_SHAPE},
+    {.note = "a dim missing", .params = ORDER(0), .n_in = 1, .in = {TG_S(3, 4)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = ORDER(1, 0, 2), .n_in = 1, .in = {TG_S(128, 128, 64)}, .bench = true},
+};
+#undef ORDER
+
+const tg_op tg_op_permute = {
+    .size = sizeof(tg_op), .name = "permute", .formula = "x with its dims in another order", .n_in = 1, .n_out = 1,
+    .params_size = sizeof(permute_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .infer = permute_infer, .backward = permute_backward, .vjp = permute_vjp, .jvp = tg_jvp_linear,
+    TG_SAMPLES(permute_samples)};
+
+/* Dim i of the view is dim order[i] of x; every dim is listed once. */
+tg_tensor *tg_permute(tg_tape *t, tg_tensor *x, tg_dims order) {
+    return TG_RECORD(t, tg_op_permute, &(permute_params){order}, x);
+}
+
+typedef struct transpose_params {
+    int d0, d1;
+} transpose_params;
+
+static tg_status transpose_infer(tg_call *c) {
+    transpose_params *p = c->params;
+    int order[TG_MAX_DIMS];
+    TG_TRY(tg_need_dim(c, 0, &p->d0));
+    TG_TRY(tg_need_dim(c, 0, &p->d1));
+    for (int d = 0; d < c->in[0]->ndim; d++) order[d] = d == p->d0 ? p->d1 : d == p->d1 ? p->d0 : d;
+    return view_in_order(c, order);
+}
+
+static tg_status transpose_backward(tg_call *c) {
+    const transpose_params *p = c->params;
+    tg_tensor *g = c->gout[0];
+    tg_extent e;
+    for (int d = 0; d < g->ndim; d++) {
+        int from = d == p->d0 ? p->d1 : d == p->d1 ? p->d0 : d;
+        e.shape[d] = g->shape[from];
+        e.stride[d] = g->stride[from];
+    }
+    return tg_op_pass_view(c, 0, g, 0, g->ndim, e.shape, e.stride);
+}
+
+static tg_tensor *transpose_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    const transpose_params *p = tg_node_params(n);
+    return tg_transpose(t, g, p->d0, p->d1);
+}
+
+TG_VJP(transpose_vjp, transpose_back(t, n, g))
+
+static const tg_sample transpose_samples[] = {
+    {.note = "last two", .params = &(const transpose_params){-1, -2}, .n_in = 1, .in = {TG_S(2, 3, 4)}},
+    {.note = "square", .params = &(const transpose_params){0, 1}, .n_in = 1, .in = {TG_S(3, 3)}},
+    {.note = "outer", .params = &(const transpose_params){0, 2}, .n_in = 1, .in = {TG_S(2, 3, 4)}},
+    {.note = "a dim with itself", .params = &(const transpose_params){1, 1}, .n_in = 1, .in = {TG_S(2, 3)}},
+    {.note = "strided", .params = &(const transpose_params){0, 1}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5)}},
+    {.note = "expanded", .params = &(const transpose_params){0, 1}, .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
+    {.note = "size 1", .params = &(const transpose_params){0, -1}, .n_in = 1, .in = {TG_S(1)}},
+    {.note = "empty", .params = &(const transpose_params){0, 1}, .n_in = 1, .in = {TG_S(3, 0)}},
+    {.note = "no such dim", .params = &(const transpose_params){0, 2}, .n_in = 1,
+     .in = {TG_S(3, 4)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = &(const transpose_params){0, 1}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+};
+
+const tg_op tg_op_transpose = {
+    .size = sizeof(tg_op), .name = "transpose", .formula = "x with two dims swapped", .n_in = 1, .n_out = 1,
+    .params_size = sizeof(transpose_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .infer = transpose_infer, .backward = transpose_backward, .vjp = transpose_vjp, .jvp = tg_jvp_linear,
+    TG_SAMPLES(transpose_samples)};
+
+/* Dims d0 and d1 of x swapped: a view. */
+tg_tensor *tg_transpose(tg_tape *t, tg_tensor *x, int d0, int d1) {
+    return TG_RECORD(t, tg_op_transpose, (&(transpose_params){d0, d1}), x);
+}
+
+/* ---- expand ---- */
+
+static tg_status expand_infer(tg_call *c) {
+    tg_shape *s = &((shape_params *)c->params)->shape;
+    const tg_tensor *x = c->in[0];
+    int64_t stride[TG_MAX_DIMS], front = s->ndim - x->ndim;
+    if (s->ndim > TG_MAX_DIMS || front < 0)
+        return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %lld dims: expected %d to %d", (long long)s->ndim,
+                            x->ndim, TG_MAX_DIMS);
+    for (int d = 0; d < s->ndim; d++) {
+        int64_t have = d < front ? 1 : x->shape[d - front];
+        if (s->dim[d] == -1 && d >= front) s->dim[d] = have;
+        if (s->dim[d] < 0 || (have != 1 && have != s->dim[d]))
+            return tg_call_fail(c, TG_ERR_SHAPE, "size %lld of dim %d does not expand to %lld", (long long)have, d,
+                                (long long)s->dim[d]);
+        bool grows = d < front || have != s->dim[d];
+        stride[d] = grows ? 0 : x->stride[d - front];
+        if (!grows) TG_TRY(tg_call_role(c, 0, (int)(d - front), d));
+    }
+    return tg_call_view(c, 0, 0, (int)s->ndim, s->dim, stride);
+}
+
+static tg_status expand_backward(tg_call *c) { return tg_op_sum_to(c, 0, c->gout[0], 1); }
+
+TG_VJP(expand_vjp, tg_sum_to(t, g, x))
+
+static const tg_sample expand_samples[] = {
+    {.note = "a column", .params = SHAPE(3, 4), .n_in = 1, .in = {TG_S(3, 1)}},
+    {.note = "new dims, kept dims", .params = SHAPE(2, 5, -1, 3), .n_in = 1,
+     .in = {TG_S(4, 3)}},
+    {.note = "inner of a strided one", .params = SHAPE(3, 4, 2), .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 1, 2)}},
+    {.note = "unchanged", .params = SHAPE(3, 4), .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4)}},
+    {.note = "scalar", .params = SHAPE(2, 3), .n_in = 1, .in = {TG_S_SCALAR}},
+    {.note = "to nothing", .params = SHAPE(0, 3), .n_in = 1, .in = {TG_S(1, 3)}},
+    {.note = "not of size 1", .params = SHAPE(6), .n_in = 1,
+     .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "a new dim of size -1", .params = SHAPE(-1, 3), .n_in = 1, .in = {TG_S(3)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = SHAPE(1024, 1024), .n_in = 1,
+     .in = {TG_S(1, 1024)}, .bench = true},
+};
+
+const tg_op tg_op_expand = {
+    .size = sizeof(tg_op), .name = "expand", .formula = "x repeated along dims of size 1, without a copy", .n_in = 1,
+    .n_out = 1, .params_size = sizeof(shape_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .infer = expand_infer, .backward = expand_backward, .vjp = expand_vjp, .jvp = tg_jvp_linear,
+    TG_SAMPLES(expand_samples)};
+
+/* x seen in a shape that it broadcasts to: dims of size 1 stretch (stride 0), -1 keeps a size, new dims go in front. */
+tg_tensor *tg_expand(tg_tape *t, tg_tensor *x, tg_shape shape) {
+    return TG_RECORD(t, tg_op_expand, &(shape_params){.shape = shape}, x);
+}
+
+/* ---- squeeze, unsqueeze ---- */
+
+static tg_status squeeze_infer(tg_call *c) {
+    int *dim = &((dim_params *)c->params)->dim;
+    const tg_tensor *x = c->in[0];
+    tg_extent e;
+    TG_TRY(tg_need_dim(c, 0, dim));
+    if (x->shape[*dim] != 1)
+        return tg_call_fail(c, TG_ERR_SHAPE, "dim %d has size %lld: expected 1", *dim, (long long)x->shape[*dim]);
+    for (int d = 0; d + 1 < x->ndim; d++) {
+        int from = d + (d >= *dim);
+        e.shape[d] = x->shape[from];
+        e.stride[d] = x->stride[from];
+        TG_TRY(tg_call_role(c, 0, from, d));
+    }
+    return tg_call_view(c, 0, 0, x->ndim - 1, e.shape, e.stride);
+}
+
+static const tg_sample squeeze_samples[] = {
+    {.note = "middle", .params = &(const dim_params){1}, .n_in = 1, .in = {TG_S(3, 1, 4)}},
+    {.note = "last", .params = &(const dim_params){-1}, .n_in = 1, .in = {TG_S(3, 1)}},
+    {.note = "transposed", .params = &(const dim_params){0}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 1, 3, 5)}},
+    {.note = "strided", .params = &(const dim_params){1}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 1, 2)}},
+    {.note = "to a scalar", .params = &(const dim_params){0}, .n_in = 1, .in = {TG_S(1)}},
+    {.note = "empty", .params = &(const dim_params){0}, .n_in = 1, .in = {TG_S(1, 0)}},
+    {.note = "not of size 1", .params = &(const dim_params){0}, .n_in = 1, .in = {TG_S(2, 1)}, .refused = TG_ERR_SHAPE},
+    {.note = "no such dim", .params = &(const dim_params){2}, .n_in = 1, .in = {TG_S(2, 1)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = &(const dim_params){0}, .n_in = 1, .in = {TG_S(1, 1024, 1024)}, .bench = true},
+};
+
+const tg_op tg_op_squeeze = {
+    .size = sizeof(tg_op), .name = "squeeze", .formula = "x without a dim of size 1", .n_in = 1, .n_out = 1,
+    .params_size = sizeof(dim_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .infer = squeeze_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp,
+    TG_SAMPLES(squeeze_samples)};
+
+/* x without dim, whose size must be 1: a view. */
+tg_tensor *tg_squeeze(tg_tape *t, tg_tensor *x, int dim) { return TG_RECORD(t, tg_op_squeeze, &(dim_params){dim}, x); }
+
+static tg_status unsqueeze_infer(tg_call *c) {
+    int *dim = &((dim_params *)c->params)->dim;
+    const tg_tensor *x = c->in[0];
+    tg_extent e;
+    if (x->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "the input has %d dims already", TG_MAX_DIMS);
+    TG_TRY(tg_need_axis(c, x->ndim + 1, dim));
+    for (int d = 0; d <= x->ndim; d++) {
+        int from = d - (d > *dim);
+        e.shape[d] = d == *dim ? 1 : x->shape[from];
+        e.stride[d] = d == *dim ? 1 : x->stride[from];
+        if (d != *dim) TG_TRY(tg_call_role(c, 0, from, d));
+    }
+    return tg_call_view(c, 0, 0, x->ndim + 1, e.shape, e.stride);
+}
+
+static const tg_sample unsqueeze_samples[] = {
+    {.note = "front", .params = &(const dim_params){0}, .n_in = 1, .in = {TG_S(3, 4)}},
+    {.note = "middle", .params = &(const dim_params){1}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4)}},
+    {.note = "end", .params = &(const dim_params){-1}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
+    {.note = "scalar", .params = &(const dim_params){0}, .n_in = 1, .in = {TG_S_SCALAR}},
+    {.note = "size 1", .params = &(const dim_params){1}, .n_in = 1, .in = {TG_S(1)}},
+    {.note = "empty", .params = &(const dim_params){1}, .n_in = 1, .in = {TG_S(0, 2)}},
+    {.note = "no such dim", .params = &(const dim_params){3}, .n_in = 1, .in = {TG_S(3, 4)}, .refused = TG_ERR_SHAPE},
+    {.note = "too many dims", .params = &(const dim_params){0}, .n_in = 1,
+     .in = {TG_S(1, 1, 1, 1, 1, 1, 1, 2)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = &(const dim_params){1}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+};
+
+const tg_op tg_op_unsqueeze = {
+    .size = sizeof(tg_op), .name = "unsqueeze", .formula = "x with a new dim of size 1", .n_in = 1, .n_out = 1,
+    .params_size = sizeof(dim_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true,
+    .infer = unsqueeze_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp,
+    TG_SAMPLES(unsqueeze_samples)};
+
+/* x with a new dim of size 1 at dim: -1 is the end. A view. */
+tg_tensor *tg_unsqueeze(tg_tape *t, tg_tensor *x, int dim) {
+    return TG_RECORD(t, tg_op_unsqueeze, &(dim_params){dim}, x);
+}
+
+/* ---- slice, select ---- */
+
+/* Input 0's gradient (+)= g in a part of it, and 0 elsewhere. */
+static tg_status part_backward(tg_call *c, int dim, int64_t start, int64_t n, int64_t step, uint32_t gone) {
+    tg_extent part, whole;
+    tg_array g = tg_array_of(c->gout[0]);
+    const tg_tensor *x = c->gin[0];
+    TG_TRY(tg_op_zero(c, 0));
+    tg_array to = tg_array_slice(tg_array_of(x), dim, start, n, step, &part);
+    return tg_op_copy(c, to, tg_array_keep(g, x->ndim, gone, &whole), tg_adds(c, 0));
+}
+
+typedef struct slice_params {
+    int dim;
+    int64_t start, stop, step;
+} slice_params;
+
+static tg_status slice_infer(tg_call *c) {
+    slice_params *p = c->params;
+    const tg_tensor *x = c->in[0];
+    tg_extent e;
+    TG_TRY(tg_need_dim(c, 0, &p->dim));
+    int64_t size = x->shape[p->dim], start = p->start, stop = p->stop == INT64_MAX ? size : p->stop;
+    if (p->step < 1) return tg_call_fail(c, TG_ERR_ARGUMENT, "step %lld: expected 1 or more", (long long)p->step);
+    if (start < 0) start += size;
+    if (stop < 0) stop += size;
+    if (start < 0 || stop < start || stop > size)
+        return tg_call_fail(c, TG_ERR_SHAPE,
+                            "slice %lld to %lld of dim %d, of size %lld: expected a start, a stop not before it, "
+                            "and both within the size, counted from its end where negative",
+                            (long long)p->start, (long long)p->stop, p->dim, (long long)size);
+    p->start = start;
+    p->stop = stop;
+    memcpy(e.shape, x->shape, x->ndim * sizeof *x->shape);
+    memcpy(e.stride, x->stride, x->ndim * sizeof *x->stride);
+    e.shape[p->dim] = stop == start ? 0 : (stop - start - 1) / p->step + 1;
+    /* A step past the end is never taken; as a stride it might overflow. The jvp records the op with these again. */
+    if (e.shape[p->dim] < 2) {
+        p->step = 1;
+        p->stop = start + e.shape[p->dim];
+    }
+    e.stride[p->dim] *= p->step;
+    for (int d = 0; d < x->ndim; d++) /* a dim that is cut is whole, unless nothing of it goes */
+        if (d != p->dim || e.shape[d] == size) TG_TRY(tg_call_role(c, 0, d, d));
+    return tg_call_view(c, 0, start * x->stride[p->dim], x->ndim, e.shape, e.stride);
+}
+
+static tg_status slice_backward(tg_call *c) {
+    const slice_params *p = c->params;
+    return part_backward(c, p->dim, p->start, c->gout[0]->shape[p->dim], p->step, 0);
+}
+
+static tg_tensor *slice_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    const slice_params *p = tg_node_params(n);
+    return tg_spread(t, g, p->dim, p->start, p->step, tg_node_in(n)[0]->shape[p->dim]);
+}
+
+TG_VJP(slice_vjp, slice_back(t, n, g))
+
+static const tg_sample slice_samples[] = {
+    {.note = "rows", .params = &(const slice_params){0, 1, 3, 1}, .n_in = 1, .in = {TG_S(4, 3)}},
+    {.note = "step", .params = &(const slice_params){1, 0, 5, 2}, .n_in = 1, .in = {TG_S(2, 5)}},
+    {.note = "from the end", .params = &(const slice_params){-1, -3, -1, 1}, .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
+    {.note = "to the end", .params = &(const slice_params){1, 1, INT64_MAX, 3}, .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 5, 2)}},
+    {.note = "expanded", .params = &(const slice_params){1, 1, 2, 7}, .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
+    {.note = "size 1", .params = &(const slice_params){0, 0, 1, 1}, .n_in = 1, .in = {TG_S(1)}},
+    {.note = "one step over the end", .params = &(const slice_params){0, 1, 4, 3}, .n_in = 1, .in = {TG_S(4, 2)}},
+    {.note = "nothing", .params = &(const slice_params){0, 2, 2, 1}, .n_in = 1, .in = {TG_S(3, 2)}},
+    {.note = "empty", .params = &(const slice_params){0, 0, 0, 1}, .n_in = 1, .in = {TG_S(0, 2)}},
+    {.note = "step 0", .params = &(const slice_params){0, 0, 2, 0}, .n_in = 1,
+     .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+    {.note = "past the end", .params = &(const slice_params){0, 0, 4, 1}, .n_in = 1,
+     .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "stop before start", .params = &(const slice_params){0, 2, 1, 1}, .n_in = 1,
+     .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = &(const slice_params){1, 0, 1024, 2}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
+};
+
+const tg_op tg_op_slice = {
+    .size = sizeof(tg_op), .name = "slice", .formula = "x[.., start:stop:step, ..]", .n_in = 1, .n_out = 1,
+    .params_size = sizeof(slice_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = slice_infer,
+    .backward = slice_backward, .vjp = slice_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(slice_samples)};
+
+/* Elements start, start + step, ... before stop of dim: a view. Negative start and stop count from the end, stop
+ * INT64_MAX is the end; what lies outside the dim is refused, not cut. */
+tg_tensor *tg_slice(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t stop, int64_t step) {
+    return TG_RECORD(t, tg_op_slice, (&(slice_params){dim, start, stop, step}), x);
+}
+
+typedef struct select_params {
+    int dim;
+    int64_t index;
+} select_params;
+
+static tg_status select_infer(tg_call *c) {
+    select_params *p = c->params;
+    const tg_tensor *x = c->in[0];
+    tg_extent e;
+    TG_TRY(tg_need_dim(c, 0, &p->dim));
+    int64_t size = x->shape[p->dim], index = p->index < 0 ? p->index + size : p->index;
+    if (index < 0 || index >= size)
+        return tg_call_fail(c, TG_ERR_SHAPE, "index %lld of dim %d, of size %lld", (long long)p->index, p->dim,
+                            (long long)size);
+    p->index = index;
+    for (int d = 0; d + 1 < x->ndim; d++) {
+        int from = d + (d >= p->dim);
+        e.shape[d] = x->shape[from];
+        e.stride[d] = x->stride[from];
+        TG_TRY(tg_call_role(c, 0, from, d));
+    }
+    return tg_call_view(c, 0, index * x->stride[p->dim], x->ndim - 1, e.shape, e.stride);
+}
+
+static tg_status select_backward(tg_call *c) {
+    const select_params *p = c->params;
+    return part_backward(c, p->dim, p->index, 1, 1, 1u << p->dim);
+}
+
+static tg_tensor *select_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    const select_params *p = tg_node_params(n);
+    return tg_spread(t, tg_unsqueeze(t, g, p->dim), p->dim, p->index, 1, tg_node_in(n)[0]->shape[p->dim]);
+}
+
+TG_VJP(select_vjp, select_back(t, n, g))
+
+static const tg_sample select_samples[] = {
+    {.note = "row", .params = &(const select_params){0, 1}, .n_in = 1, .in = {TG_S(3, 4)}},
+    {.note = "last column", .params = &(const select_params){-1, -1}, .n_in = 1,
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4)}},
+    {.note = "middle", .params = &(const select_params){1, 2}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4)}},
+    {.note = "expanded", .params = &(const select_params){1, 0}, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+    {.note = "to a scalar", .params = &(const select_params){0, 0}, .n_in = 1, .in = {TG_S(1)}},
+    {.note = "empty", .params = &(const select_params){0, 1}, .n_in = 1, .in = {TG_S(2, 0)}},
+    {.note = "past the end", .params = &(const select_params){0, 3}, .n_in = 1,
+     .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "of nothing", .params = &(const select_params){0, 0}, .n_in = 1,
+     .in = {TG_S(0, 3)}, .refused = TG_ERR_SHAPE},
+    {.note = "big", .params = &(const select_params){1, 5}, .n_in = 1, .in = {TG_S(1024, 16, 64)}, .bench = true},
+};
+
+const tg_op tg_op_select = {
+    .size = sizeof(tg_op), .name = "select", .formula = "x[.., index, ..]", .n_in = 1, .n_out = 1,
+    .params_size = sizeof(select_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = select_infer,
+    .backward = select_backward, .vjp = select_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(select_samples)};
+
+/* Element index of dim, which goes: a view. A negative index counts from the end. */
+tg_tensor *tg_select(tg_tape *t, tg_tensor *x, int dim, int64_t index) {
+    return TG_RECORD(t, tg_op_select, (&(select_params){dim, index}), x);
+}

@@ -1,0 +1,330 @@
+/* Data-parallel gradient buckets (Li et al., PyTorch Distributed, VLDB 2020): the main gradients of many parameters in
+ * one buffer, summed over the data-parallel ranks by one collective that runs while backward goes on.
+ *
+ * Parameters lie in reverse order, as their gradients come. Buckets start strictly in order, on every rank the same,
+ * whatever order the gradients came in. All share one communicator, so the order is one of all objects: the newest
+ * first, of each its buckets. Behind its parameters a bucket has a number for each: 1 where this rank has a gradient.
+ * Summed with the rest, they tell who had one anywhere.
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include "autograd/backward.h"
+#include "parallel/dp/grads.h"
+
+typedef struct bucket_item {
+    tg_buckets *of;
+    tg_tensor *param, *view;
+    tg_ref ref;
+    uint64_t hook;
+    int bucket;
+    int64_t offset;
+    bool ready; /* its last gradient of this step has come */
+} bucket_item;
+
+typedef struct bucket {
+    tg_tensor *flat;
+    int first, n; /* items */
+    int64_t payload;
+    int ready;
+} bucket;
+
+struct tg_buckets {
+    tg_ctx *ctx;
+    tg_parallel *p; /* NULL: it has ended */
+    tg_buckets *next;
+    tg_comm *comm;
+    uint32_t axes;
+    int n, n_buckets, started;
+    bool reduce;
+    size_t bytes;
+    bucket *bucket;
+    bucket_item item[];
+};
+
+enum { ALIGN = 64 }; /* elements between the starts of parameters */
+
+static int64_t aligned(int64_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
+
+/* Else the parameter was dropped, and its handle may be another's. */
+static bool alive(const bucket_item *it) { return it->param->serial == it->ref.serial; }
+
+/* ---- One bucket ---- */
+
+static tg_array element(tg_tensor *flat, int64_t at) {
+    static const int64_t one[1] = {1};
+    tg_array a = tg_array_of(flat);
+    if (a.data) a.data = (char *)a.data + (size_t)at * tg_dtype_size(flat->dtype);
+    a.shape = a.stride = one;
+    a.numel = 1;
+    return a;
+}
+
+tg_tensor *tg_gradient_or_zero(tg_tensor *x) {
+    tg_tensor *g = tg_gradient_buffer(x);
+    if (!g || x->ext->has_grad) return g;
+    return x->ctx->ops->fill(x->ctx, tg_array_of(g), 0) == TG_OK ? g : NULL;
+}
+
+static tg_status start(tg_buckets *b, bucket *k) {
+    tg_ctx *ctx = b->ctx;
+    for (int i = k->first; i < k->first + k->n; i++) {
+        const bucket_item *it = &b->item[i];
+        if (alive(it) && !tg_gradient_or_zero(it->param)) return ctx->status;
+        bool has = alive(it) && it->param->ext->has_grad;
+        TG_TRY(ctx->ops->fill(ctx, element(k->flat, k->payload + i - k->first), has));
+    }
+    return tg_comm_all_reduce(b->comm, k->flat, k->flat, TG_REDUCE_SUM) ? TG_OK : ctx->status;
+}
+
+/* As far as gradients are there. An object that only accumulates for now keeps its place: on another rank, which has
+ * fewer micro-batches, it may not. */
+static tg_status start_ready(tg_parallel *p) {
+    for (tg_buckets *b = p->buckets; b; b = b->next)
+        while (b->started < b->n_buckets) {
+            bucket *k = &b->bucket[b->started];
+            if (!b->reduce || k->ready < k->n) return TG_OK;
+            b->started++;
+            TG_TRY(start(b, k));
+        }
+    return TG_OK;
+}
+
+static tg_status gradient_came(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
+    bucket_item *it = user;
+    tg_buckets *b = it->of;
+    (void)t, (void)grad;
+    if (it->bucket < b->started) {
+        char what[160];
+        tg_describe(x, what, sizeof what);
+        return tg_fail(x->ctx, TG_ERR_STATE,
+                       "a gradient of %s came after its bucket's sum had started; tg_buckets_set_reduce(b, false) for "
+                       "all but the last micro-batch, and tg_grads_finalize after it",
+                       what);
+    }
+    if (!b->reduce || it->ready) return TG_OK;
+    it->ready = true;
+    b->bucket[it->bucket].ready++;
+    return start_ready(b->p);
+}
+
+/* ---- The end of a step ---- */
+
+/* What this rank has a gradient of has one everywhere: only the others are read, and few steps have such. */
+static tg_status read_flags(tg_buckets *b, bucket *k) {
+    tg_ctx *ctx = b->ctx;
+    TG_TRY(tg_storage_need(k->flat->storage, k->flat));
+    for (int i = 0; i < k->n && !ctx->meta; i++) {
+        union {
+            float f;
+            double d;
+        } word;
+        const bucket_item *it = &b->item[k->first + i];
+        if (!alive(it) || it->param->ext->has_grad) continue;
+        TG_TRY(tg_grads_may_read(ctx));
+        tg_array from = element(k->flat, k->payload + i);
+        TG_TRY(ctx->ops->copy(ctx, &word, from.data, tg_dtype_size(k->flat->dtype), TG_COPY_TO_HOST));
+        double ranks = k->flat->dtype == TG_F64 ? word.d : (double)word.f;
+        it->param->ext->has_grad = ranks > 0;
+    }
+    return TG_OK;
+}
+
+static void reset(tg_buckets *b) {
+    for (int i = 0; i < b->n; i++) b->item[i].ready = false;
+    for (int k = 0; k < b->n_buckets; k++) b->bucket[k].ready = 0;
+    b->started = 0;
+}
+
+tg_status tg_buckets_finish(const tg_parallel *p) {
+    tg_status s = TG_OK;
+    for (tg_buckets *b = p->buckets; b; b = b->next)
+        while (b->started < b->n_buckets && s == TG_OK) s = start(b, &b->bucket[b->started++]);
+    for (tg_buckets *b = p->buckets; b; b = b->next)
+        for (int k = 0; k < b->n_buckets && s == TG_OK; k++) s = read_flags(b, &b->bucket[k]);
+    for (tg_buckets *b = p->buckets; b; b = b->next) reset(b);
+    return s;
+}
+
+static bool listed(const tg_tensor *x, tg_tensor *const *params, int n) {
+    for (int i = 0; i < n; i++)
+        if (params[i] == x) return true;
+    return false;
+}
+
+/* One that is frozen, and has no gradient, cannot be listed; its zeros are summed. */
+tg_status tg_buckets_check_all(const tg_parallel *p, tg_tensor *const *params, int n) {
+    char what[160];
+    for (const tg_buckets *b = p->buckets; b; b = b->next)
+        for (int i = 0; i < b->n; i++) {
+            const tg_tensor *x = b->item[i].param;
+            if (!alive(&b->item[i]) || listed(x, params, n)) continue;
+            if (!(x->flags & TG_F_REQUIRES_GRAD) && !x->ext->has_grad) continue;
+            tg_describe(x, what, sizeof what);
+            return tg_fail(p->ctx, TG_ERR_STATE,
+                           "tg_grads_finalize: %s is in buckets and not among the parameters; the call ends the sums "
+                           "of all buckets, as other ranks may have begun them: give every parameter that is in some",
+                           what);
+        }
+    return TG_OK;
+}
+
+/* What a step that failed has left: sums that ran are lost, and gradients with them. */
+static tg_status begin_anew(tg_buckets *b) {
+    reset(b);
+    for (int k = 0; k < b->n_buckets; k++) {
+        tg_tensor *flat = b->bucket[k].flat;
+        TG_TRY(tg_storage_renew(flat->storage));
+        TG_TRY(b->ctx->ops->fill(b->ctx, tg_array_of(flat), 0));
+    }
+    for (int i = 0; i < b->n; i++)
+        if (alive(&b->item[i])) b->item[i].param->ext->has_grad = false;
+    return TG_OK;
+}
+
+tg_status tg_buckets_recover(tg_parallel *p) {
+    for (tg_buckets *b = p->buckets; b; b = b->next) TG_TRY(begin_anew(b));
+    return TG_OK;
+}
+
+void tg_buckets_orphan(tg_parallel *p) {
+    for (tg_buckets *b = p->buckets; b; b = b->next) {
+        b->p = NULL;
+        b->reduce = false; /* there is nobody to sum with */
+        reset(b);
+    }
+}
+
+/* ---- Making ---- */
+
+uint32_t tg_buckets_axes(const tg_parallel *p, const tg_tensor *x) {
+    for (const tg_buckets *b = p->buckets; b; b = b->next)
+        for (int i = 0; i < b->n; i++)
+            if (b->item[i].param == x && alive(&b->item[i])) return b->axes;
+    return 0;
+}
+
+static tg_status check_param(const tg_parallel *p, tg_tensor *x, uint32_t axes) {
+    char what[160], place[96];
+    TG_TRY(tg_check(p->ctx, x, "tg_buckets_new: a parameter"));
+    tg_describe(x, what, sizeof what);
+    if (x->tape || !(x->flags & TG_F_REQUIRES_GRAD))
+        return tg_fail(p->ctx, TG_ERR_STATE, "tg_buckets_new: %s is not a leaf of the context that needs a gradient",
+                       what);
+    if (tg_buckets_axes(p, x)) return tg_fail(p->ctx, TG_ERR_STATE, "tg_buckets_new: %s is in buckets already", what);
+    if (((x->place ? x->place->replicated : 0) & axes) == axes) return TG_OK;
+    tg_place_text(p->ctx, x->place, place, sizeof place);
+    return tg_fail(p->ctx, TG_ERR_PLACEMENT,
+                   "tg_buckets_new: %s lies as \"%s\"; a parameter whose gradient is summed over data-parallel ranks "
+                   "is R on dp (and cp): tg_place it so",
+                   what, place);
+}
+
+/* Items in reverse order, cut into buckets; their number. */
+static int lay_out(tg_buckets *b, tg_tensor *const *params, int64_t elements) {
+    int k = -1;
+    for (int i = 0; i < b->n; i++) {
+        tg_tensor *x = params[b->n - 1 - i];
+        bool same = i && tg_accumulate_dtype(x->dtype) == tg_accumulate_dtype(b->item[i - 1].param->dtype);
+        if (!same || b->bucket[k].payload >= elements) b->bucket[++k] = (bucket){.first = i};
+        b->item[i] =
+            (bucket_item){.of = b, .param = x, .ref = tg_ref_of(x), .bucket = k, .offset = b->bucket[k].payload};
+        b->bucket[k].payload += aligned(x->numel);
+        b->bucket[k].n++;
+    }
+    return k + 1;
+}
+
+static tg_status make_bucket(tg_buckets *b, bucket *k) {
+    tg_ctx *ctx = b->ctx;
+    tg_dtype dtype = tg_accumulate_dtype(b->item[k->first].param->dtype);
+    k->flat = tg_owned_empty(ctx, dtype, 1, (const int64_t[]){k->payload + k->n}, TG_MEM_GRADIENT);
+    if (!k->flat) return ctx->status;
+    TG_TRY(ctx->ops->fill(ctx, tg_array_of(k->flat), 0)); /* the gaps stay so */
+    for (int i = k->first; i < k->first + k->n; i++) {
+        bucket_item *it = &b->item[i];
+        it->view = tg_owned_new(ctx, dtype, it->param->ndim, it->param->shape, NULL, tg_storage_ref(k->flat->storage),
+                                it->offset);
+        if (!it->view) return ctx->status;
+        TG_TRY(tg_set_main_grad(it->param, it->view));
+        it->hook = tg_on_accumulated(it->param, gradient_came, it);
+        if (!it->hook) return ctx->status;
+    }
+    return TG_OK;
+}
+
+/* Newer ones go before those that are there, whose sums another rank may not have begun. */
+static tg_status check_time(const tg_parallel *p) {
+    for (const tg_buckets *b = p->buckets; b; b = b->next)
+        if (b->started)
+            return tg_fail(p->ctx, TG_ERR_STATE,
+                           "tg_buckets_new: sums of this step have begun, in other buckets; expected all to be made "
+                           "before its first backward, or after tg_grads_finalize");
+    return TG_OK;
+}
+
+static tg_status check_call(tg_parallel *p, tg_tensor *const *params, int n, int64_t elements, uint32_t axes) {
+    if (n <= 0 || !params)
+        return tg_fail(p->ctx, TG_ERR_ARGUMENT, "tg_buckets_new: %d parameters at %p, expected one or more", n,
+                       (const void *)params);
+    if (elements < TG_NONE)
+        return tg_fail(p->ctx, TG_ERR_ARGUMENT,
+                       "tg_buckets_new: buckets of %lld elements, expected 0 (default) or more", (long long)elements);
+    TG_TRY(check_time(p));
+    for (int i = 0; i < n; i++) {
+        TG_TRY(check_param(p, params[i], axes));
+        for (int j = 0; j < i; j++)
+            if (params[i] == params[j])
+                return tg_fail(p->ctx, TG_ERR_ARGUMENT, "tg_buckets_new: parameter %d is given twice", i);
+    }
+    return TG_OK;
+}
+
+tg_buckets *tg_buckets_new(const tg_parallel *given, tg_tensor *const *params, int n, int64_t elements) {
+    tg_parallel *p = (tg_parallel *)given; /* it keeps the list of its buckets */
+    if (!p || p->ctx->status != TG_OK) return NULL;
+    tg_ctx *ctx = p->ctx;
+    uint32_t axes = TG_DATA_AXES & ctx->grid.axes;
+    if (check_call(p, params, n, elements, axes) != TG_OK) return NULL;
+    size_t bytes = sizeof(tg_buckets) + (size_t)n * (sizeof(bucket_item) + sizeof(bucket));
+    tg_buckets *b = tg_host_alloc(ctx, bytes);
+    if (!b) return NULL;
+    *b = (tg_buckets){.ctx = ctx, .p = p, .comm = p->dp_cp, .axes = axes, .n = n, .reduce = true, .bytes = bytes};
+    b->bucket = (bucket *)(b->item + n);
+    int64_t standard = (int64_t)fmax(40e6, 1e6 * tg_comm_size(p->dp_cp));
+    b->n_buckets = lay_out(b, params, elements == TG_NONE ? INT64_MAX : elements ? elements : standard);
+    b->next = p->buckets;
+    p->buckets = b;
+    for (int k = 0; k < b->n_buckets; k++)
+        if (make_bucket(b, &b->bucket[k]) != TG_OK) {
+            tg_buckets_free(b);
+            return NULL;
+        }
+    return b;
+}
+
+static void free_item(bucket_item *it) {
+    tg_tensor *x = it->param;
+    if (alive(it) && x->ext) {
+        if (x->ext->main_grad == it->view) x->ext->main_grad = NULL, x->ext->has_grad = false;
+        if (it->hook) tg_hook_drop(x, it->hook);
+    }
+    tg_drop(it->view);
+}
+
+void tg_buckets_free(tg_buckets *b) {
+    if (!b) return;
+    tg_ctx *ctx = b->ctx;
+    tg_buckets **link = b->p ? &b->p->buckets : NULL;
+    while (link && *link && *link != b) link = &(*link)->next;
+    if (link && *link) *link = b->next;
+    for (int i = 0; i < b->n; i++) free_item(&b->item[i]);
+    for (int k = 0; k < b->n_buckets; k++) tg_drop(b->bucket[k].flat);
+    tg_host_free(ctx, b, b->bytes);
+}
+
+bool tg_buckets_set_reduce(tg_buckets *b, bool on) {
+    bool before = b && b->reduce;
+    if (b) b->reduce = on && b->p;
+    return before;
+}

@@ -1,0 +1,266 @@
+/* tg_grads_finalize: after it every gradient is whole.
+ *
+ * The gradient of a parameter that is R on an axis is PARTIAL there. Buckets have summed most over dp; what is left is
+ * summed here, over the axes of each parameter: small ones coalesced into one buffer for each set of axes, large ones
+ * where they lie. A number behind the small ones tells, for each parameter of the set, whether any rank had a gradient.
+ */
+#include <math.h>
+
+#include "autograd/backward.h"
+#include "placement/rule.h"
+#include "core/capture.h"
+#include "kernels/scalar.h"
+#include "parallel/dp/grads.h"
+
+enum { LARGE = 1 << 18 }; /* elements from which a gradient is summed in place */
+
+typedef struct sum_set {
+    tg_ctx *ctx;
+    const tg_parallel *p;
+    tg_tensor *const *params;
+    int n;
+    uint32_t axes;
+    tg_dtype dtype;
+} sum_set;
+
+tg_status tg_grads_may_read(tg_ctx *ctx) {
+    return tg_capture_refuse(ctx, "tg_grads_finalize",
+                             "has a parameter without a gradient on this rank, and reads whether another rank has it",
+                             NULL);
+}
+
+static uint32_t axes_left(const tg_parallel *p, const tg_tensor *x) {
+    uint32_t r = x->place ? x->place->replicated : 0;
+    return r & ~tg_buckets_axes(p, x);
+}
+
+static bool belongs(const sum_set *s, const tg_tensor *x) {
+    return axes_left(s->p, x) == s->axes && tg_accumulate_dtype(x->dtype) == s->dtype;
+}
+
+/* Over every axis of the set, in place; dp and cp in one where both are there. */
+static tg_status sum_over(const sum_set *s, tg_tensor *g) {
+    uint32_t axes = s->axes;
+    if ((axes & TG_DATA_AXES) == TG_DATA_AXES) {
+        if (!tg_comm_all_reduce(s->p->dp_cp, g, g, TG_REDUCE_SUM)) return s->ctx->status;
+        axes &= ~(uint32_t)TG_DATA_AXES;
+    }
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        if (!(axes >> a & 1)) continue;
+        TG_TRY(tg_storage_need(g->storage, g));
+        if (!tg_comm_all_reduce(s->p->comm[a], g, g, TG_REDUCE_SUM)) return s->ctx->status;
+    }
+    return TG_OK;
+}
+
+/* A part of flat in x's shape. */
+static tg_tensor *part(const tg_tensor *flat, const tg_tensor *x, int64_t at) {
+    return tg_temp_new(flat->ctx, flat->dtype, x->ndim, x->shape, NULL, tg_storage_ref(flat->storage), at);
+}
+
+/* Small gradients into flat, or back out of it; then a flag for each parameter of the set. */
+static tg_status move_small(const sum_set *s, tg_tensor *flat, bool in) {
+    int64_t at = 0;
+    for (int i = 0; i < s->n; i++) {
+        tg_tensor *x = s->params[i];
+        if (!belongs(s, x) || x->numel >= LARGE) continue;
+        tg_tensor *g = in ? tg_gradient_or_zero(x) : tg_gradient_buffer(x), *there = g ? part(flat, x, at) : NULL;
+        if (!there) return s->ctx->status;
+        tg_status moved = tg_gradient_put(in ? there : g, in ? g : there, false);
+        tg_temp_free(there);
+        TG_TRY(moved);
+        at += x->numel;
+    }
+    static const int64_t one[1] = {1};
+    for (int i = 0; i < s->n && !s->ctx->meta; i++) {
+        tg_tensor *x = s->params[i];
+        if (!belongs(s, x)) continue;
+        tg_array word = tg_array_of(flat);
+        word.data = (char *)word.data + (size_t)at++ * tg_dtype_size(flat->dtype);
+        word.shape = word.stride = one, word.numel = 1;
+        if (in) {
+            TG_TRY(s->ctx->ops->fill(s->ctx, word, x->ext->has_grad));
+            continue;
+        }
+        if (x->ext->has_grad) continue; /* then it has one everywhere */
+        TG_TRY(tg_grads_may_read(s->ctx));
+        double d = 0;
+        float f = 0;
+        bool wide = flat->dtype == TG_F64;
+        TG_TRY(
+            s->ctx->ops->copy(s->ctx, wide ? (void *)&d : &f, word.data, wide ? sizeof d : sizeof f, TG_COPY_TO_HOST));
+        x->ext->has_grad = d + (double)f > 0;
+    }
+    return TG_OK;
+}
+
+static tg_status sum_large(const sum_set *s) {
+    for (int i = 0; i < s->n; i++) {
+        tg_tensor *x = s->params[i], *g;
+        if (!belongs(s, x) || x->numel < LARGE) continue;
+        if (!(g = tg_gradient_or_zero(x))) return s->ctx->status;
+        TG_TRY(sum_over(s, g));
+    }
+    return TG_OK;
+}
+
+static tg_status sum_one_set(const sum_set *s) {
+    int64_t numel = 0;
+    for (int i = 0; i < s->n; i++)
+        if (belongs(s, s->params[i])) numel += 1 + (s->params[i]->numel < LARGE ? s->params[i]->numel : 0);
+    tg_tensor *flat = tg_temp_empty(s->ctx, s->dtype, 1, &numel, TG_MEM_TEMPORARY);
+    if (!flat) return s->ctx->status;
+    tg_status status = move_small(s, flat, true);
+    if (status == TG_OK) status = sum_large(s); /* all start before anybody waits */
+    if (status == TG_OK) status = sum_over(s, flat);
+    if (status == TG_OK) status = tg_storage_need(flat->storage, flat);
+    if (status == TG_OK) status = move_small(s, flat, false);
+    tg_temp_free(flat);
+    return status;
+}
+
+/* Every set of axes and dtype, in the order in which params first has it: the same on all ranks. */
+static tg_status sum_sets(const tg_parallel *p, tg_tensor *const *params, int n) {
+    for (int i = 0; i < n; i++) {
+        sum_set s = {.ctx = p->ctx, .p = p, .params = params, .n = n, .axes = axes_left(p, params[i]),
+                     .dtype = tg_accumulate_dtype(params[i]->dtype)};
+        bool seen = !s.axes;
+        for (int j = 0; j < i && !seen; j++) seen = belongs(&s, params[j]);
+        if (!seen) TG_TRY(sum_one_set(&s));
+    }
+    return TG_OK;
+}
+
+/* ---- Tokens ---- */
+
+/* share [1] becomes 1 by the sum of tokens over dp and cp, where that is 1 or more. */
+static tg_status share_of_tokens(tg_ctx *ctx, tg_tensor *tokens, tg_tensor *share) {
+    const double least[2] = {1, INFINITY}, none[2] = {0};
+    uint32_t data = TG_DATA_AXES & ctx->grid.axes;
+    tg_array c = tg_array_of(share), given = tg_array_of(tokens);
+    given.shape = c.shape, given.stride = c.stride, given.ndim = 1;
+    TG_TRY(ctx->ops->map(ctx, TG_FN_id, c, &given, 1, none, false));
+    if (data) TG_TRY(tg_grid_sum(ctx, &data, share, 1));
+    c = tg_array_of(share);
+    TG_TRY(ctx->ops->map(ctx, TG_FN_clamp, c, &c, 1, least, false));
+    return ctx->ops->map(ctx, TG_FN_reciprocal, c, &c, 1, none, false);
+}
+
+/* wide, narrow: the share in float64, and in float32 for gradients in that. */
+static tg_status scale_by(tg_tensor *const *params, int n, tg_tensor *wide, tg_tensor *narrow) {
+    const double none[2] = {0};
+    for (int i = 0; i < n; i++) {
+        tg_tensor *g = tg_gradient_of(params[i]);
+        if (!g) continue;
+        TG_TRY(tg_storage_may_change(g));
+        tg_array a[2] = {tg_array_of(g)};
+        a[1] = tg_array_spread(g->dtype == TG_F64 ? wide : narrow, 0, &a[0]);
+        TG_TRY(g->ctx->ops->map(g->ctx, TG_FN_mul, a[0], a, 2, none, false));
+    }
+    return TG_OK;
+}
+
+static tg_status divide_by_tokens(const tg_parallel *p, tg_tensor *const *params, int n, tg_tensor *tokens) {
+    tg_ctx *ctx = p->ctx;
+    static const int64_t one = 1;
+    TG_TRY(tg_storage_need(tokens->storage, tokens));
+    tg_tensor *wide = tg_temp_empty(ctx, TG_F64, 1, &one, TG_MEM_TEMPORARY);
+    tg_tensor *narrow = wide ? tg_temp_empty(ctx, TG_F32, 1, &one, TG_MEM_TEMPORARY) : NULL;
+    tg_status s = narrow ? share_of_tokens(ctx, tokens, wide) : ctx->status;
+    if (s == TG_OK) {
+        tg_array share = tg_array_of(wide);
+        s = ctx->ops->map(ctx, TG_FN_id, tg_array_of(narrow), &share, 1, (const double[2]){0}, false);
+    }
+    if (s == TG_OK) s = scale_by(params, n, wide, narrow);
+    if (narrow) tg_temp_free(narrow);
+    if (wide) tg_temp_free(wide);
+    return s;
+}
+
+/* ---- The public side ---- */
+
+/* A rank that had no micro-batch has run no backward, and has nothing of the last step either: it takes part. */
+static bool has_gradients(tg_tensor *const *params, int n) {
+    for (int i = 0; i < n; i++)
+        if (tg_gradient_of(params[i])) return true;
+    return false;
+}
+
+static tg_status refuse_tokens(const tg_tensor *x, uint32_t axes, const char *why) {
+    char is[24];
+    tg_axis a = 0;
+    while (!(axes >> a & 1)) a++;
+    tg_placement_name(tg_place_on(x, a), is, sizeof is);
+    return tg_fail(x->ctx, TG_ERR_PLACEMENT, "tg_grads_finalize: tokens is %s on axis %s, %s", is, tg_axis_name(a),
+                   why);
+}
+
+/* An undeclared leaf is this rank's own count, also where the library made it: other ranks may count as many. */
+static tg_status check_tokens(const tg_tensor *x) {
+    tg_ctx *ctx = x->ctx;
+    if (x->numel != 1)
+        return tg_fail(ctx, TG_ERR_SHAPE, "tg_grads_finalize: tokens has %lld elements, expected one",
+                       (long long)x->numel);
+    const tg_placing *p = tg_place_of(x);
+    uint32_t partial = p ? p->partial : 0, own = p ? p->varying | p->partial : 0;
+    uint32_t said = !(x->flags & TG_F_LEAF) ? UINT32_MAX : x->ext ? x->ext->placed : 0;
+    uint32_t shares = partial & ~(uint32_t)TG_DATA_AXES, again = TG_DATA_AXES & ctx->grid.axes & said & ~own;
+    if (shares)
+        return refuse_tokens(x, shares,
+                             "so that each rank would divide by its share of the count; expected the whole there: "
+                             "reduce it first (tg_reduce_from_tp, tg_all_reduce)");
+    if (again)
+        return refuse_tokens(x, again,
+                             "one count on all its ranks, and would be summed over them again; expected this rank's "
+                             "own, V or P there: as it is before it is reduced, or of tg_from_host");
+    return TG_OK;
+}
+
+static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *o) {
+    tg_ctx *ctx = p->ctx;
+    if (n < 0 || (n && !params))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_grads_finalize: %d parameters at %p", n, (const void *)params);
+    for (int i = 0; i < n; i++) {
+        TG_TRY(tg_check(ctx, params[i], "tg_grads_finalize: a parameter"));
+        if (params[i]->tape || !(params[i]->flags & TG_F_REQUIRES_GRAD))
+            return tg_fail(ctx, TG_ERR_STATE,
+                           "tg_grads_finalize: parameter %d is not a leaf of the context that needs a gradient", i);
+        if (!tg_ext_of(params[i])) return ctx->status;
+        for (int j = 0; j < i; j++)
+            if (params[j] == params[i])
+                return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_grads_finalize: parameter %d is given twice", i);
+    }
+    if (o->tokens) TG_TRY(tg_check(ctx, o->tokens, "tg_grads_finalize: tokens"));
+    if (o->tokens) TG_TRY(check_tokens(o->tokens));
+    if (ctx->backwards == ctx->finalized && has_gradients(params, n))
+        return tg_fail(ctx, TG_ERR_STATE,
+                       "tg_grads_finalize: no backward has run since the last one, whose gradients are still there; it "
+                       "sums the gradients of a step once");
+    return TG_OK;
+}
+
+static tg_status finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *given) {
+    tg_finalize_opts o;
+    tg_ctx *ctx = p->ctx;
+    TG_TRY(ctx->status);
+    TG_TRY(tg_options(ctx, &o, sizeof o, given, "tg_grads_finalize: the options"));
+    TG_TRY(check(p, params, n, &o));
+    TG_TRY(tg_buckets_check_all(p, params, n));
+    for (int i = 0; i < n; i++) TG_TRY(tg_gradient_need_drained(params[i], "tg_grads_finalize"));
+    TG_TRY(tg_placement_compare_params(p, params, n));
+    TG_TRY(tg_buckets_finish(p));
+    TG_TRY(sum_sets(p, params, n));
+    for (int i = 0; i < n; i++) {
+        tg_tensor *g = tg_gradient_of(params[i]);
+        if (g) TG_TRY(tg_storage_need(g->storage, g));
+        tg_gradient_summed(params[i]);
+    }
+    if (o.tokens) TG_TRY(divide_by_tokens(p, params, n, o.tokens));
+    ctx->finalized = ctx->backwards;
+    return TG_OK;
+}
+
+tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *given) {
+    if (!p) return TG_ERR_ARGUMENT;
+    return tg_comm_missed(p->world, finalize(p, params, n, given));
+}

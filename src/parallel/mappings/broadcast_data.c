@@ -1,0 +1,177 @@
+/* broadcast_data: rank 0's tensors on every rank, by two broadcasts: what they are, then all their elements. */
+#include "parallel/mappings/mapping.h"
+
+/* Of each tensor: dims, or the error that it is, their sizes, and how it lies on each axis. */
+enum { NDIM, SIZES, PLACES = SIZES + TG_MAX_DIMS, ROW = PLACES + TG_MAX_AXES, NO_TENSOR = -1, OTHER_DTYPE = -2 };
+
+typedef struct data {
+    tg_tape *t;
+    tg_ctx *ctx;
+    tg_comm *comm;
+    tg_tensor **x;
+    int n;
+    tg_dtype dtype;
+    int64_t *rows; /* the tape's: ROW numbers a tensor */
+    const void *site;
+} data;
+
+static int64_t packed(tg_placement p) {
+    int64_t word;
+    _Static_assert(sizeof word == sizeof p, "a placement is one number");
+    memcpy(&word, &p, sizeof word);
+    return word;
+}
+
+static tg_placement unpacked(int64_t word) {
+    tg_placement p;
+    memcpy(&p, &word, sizeof p);
+    return p;
+}
+
+/* The axes along which the ranks of c differ: there all have the same now. */
+static uint32_t spanned(const tg_ctx *ctx, const tg_comm *c) {
+    const tg_parallel *p = ctx->parallel;
+    if (tg_comm_axis(c) < TG_MAX_AXES) return 1u << tg_comm_axis(c);
+    if (c == tg_parallel_world(p)) return ~0u;
+    if (c == tg_parallel_model(p)) return 1u << TG_TP;
+    return c == tg_parallel_dp_cp(p) ? 1u << TG_DP | 1u << TG_CP : 0;
+}
+
+/* Rank 0's word on its tensors. An error is not reported before the others know it. */
+static void describe(data *d) {
+    for (int i = 0; i < d->n; i++) {
+        int64_t *row = d->rows + (int64_t)i * ROW;
+        const tg_tensor *x = d->x[i];
+        bool there = tg_alive(x) && x->ctx == d->ctx && (!x->tape || x->tape == d->t);
+        row[NDIM] = !there ? NO_TENSOR : x->dtype != d->dtype ? OTHER_DTYPE - x->dtype : x->ndim;
+        for (int k = 0; row[NDIM] > 0 && k < x->ndim; k++) row[SIZES + k] = x->shape[k];
+        for (int a = 0; row[NDIM] >= 0 && a < TG_MAX_AXES; a++) row[PLACES + a] = packed(tg_place_on(x, (tg_axis)a));
+    }
+}
+
+static tg_status spread(data *d, tg_tensor *x) {
+    tg_collective_args a = {.kind = TG_BROADCAST, .dst = x, .site = d->site};
+    return tg_comm_start(d->comm, &a) ? TG_OK : tg_ctx_status(d->ctx);
+}
+
+static tg_status exchange_rows(data *d) {
+    int64_t count = (int64_t)d->n * ROW;
+    size_t bytes = (size_t)count * sizeof *d->rows;
+    const tg_device_ops *ops = tg_ctx_ops(d->ctx);
+    tg_tensor *x = tg_temp_empty(d->ctx, TG_I64, 1, &count, TG_MEM_TEMPORARY);
+    tg_status s = x ? TG_OK : tg_ctx_status(d->ctx);
+    bool first = tg_comm_rank(d->comm) == 0;
+    if (s == TG_OK && first && bytes) s = ops->copy(d->ctx, tg_data(x), d->rows, bytes, TG_COPY_FROM_HOST);
+    if (s == TG_OK) s = spread(d, x);
+    if (s == TG_OK) s = tg_storage_need(x->storage, x);
+    if (s == TG_OK && !first && bytes) s = ops->copy(d->ctx, d->rows, tg_data(x), bytes, TG_COPY_TO_HOST);
+    if (x) tg_temp_free(x);
+    return s == TG_OK ? tg_ctx_status(d->ctx) : s;
+}
+
+static tg_status check_rows(const data *d, int64_t *numel) {
+    *numel = 0;
+    for (int i = 0; i < d->n; i++) {
+        const int64_t *row = d->rows + (int64_t)i * ROW;
+        int64_t size = 1;
+        if (row[NDIM] == NO_TENSOR)
+            return tg_fail(d->ctx, TG_ERR_HANDLE, "tg_broadcast_data: tensor %d of rank 0 is NULL, ended, or foreign",
+                           i);
+        if (row[NDIM] <= OTHER_DTYPE)
+            return tg_fail(d->ctx, TG_ERR_DTYPE, "tg_broadcast_data: tensor %d of rank 0 is %s, expected %s", i,
+                           tg_dtype_name((tg_dtype)(OTHER_DTYPE - row[NDIM])), tg_dtype_name(d->dtype));
+        for (int k = 0; k < row[NDIM]; k++) size *= row[SIZES + k];
+        *numel += size;
+    }
+    return TG_OK;
+}
+
+static tg_status pack(data *d, const tg_tensor *flat) {
+    int64_t at = 0, stride[TG_MAX_DIMS];
+    for (int i = 0; i < d->n; i++) {
+        tg_tensor *x = d->x[i];
+        TG_TRY(tg_storage_need(x->storage, x));
+        char *to = tg_data(flat);
+        if (to) to += at * (int64_t)tg_dtype_size(d->dtype);
+        tg_row_major(x->ndim, x->shape, stride);
+        tg_array out = {to, x->shape, stride, x->numel, x->ndim, x->dtype, true}, in = tg_array_of(x);
+        TG_TRY(tg_ctx_ops(d->ctx)->map(d->ctx, TG_FN_id, out, &in, 1, (const double[2]){0}, false));
+        at += x->numel;
+    }
+    return TG_OK;
+}
+
+static const tg_placing *place_of_row(const data *d, const int64_t *row) {
+    tg_placement at[TG_MAX_AXES];
+    uint32_t same = spanned(d->ctx, d->comm);
+    for (int a = 0; a < TG_MAX_AXES; a++)
+        at[a] = same >> a & 1 ? (tg_placement){.kind = TG_INVARIANT} : unpacked(row[PLACES + a]);
+    return tg_place_intern(d->ctx, at);
+}
+
+/* Views of the one buffer, in flight until it has come. */
+static tg_status unpack(data *d, const tg_tensor *flat) {
+    int64_t at = 0, stride[TG_MAX_DIMS];
+    for (int i = 0; i < d->n; i++) {
+        const int64_t *row = d->rows + (int64_t)i * ROW;
+        int ndim = (int)row[NDIM];
+        int64_t numel = tg_row_major(ndim, row + SIZES, stride);
+        tg_tensor *x = tg_tape_tensor(d->t, d->dtype, ndim, row + SIZES, stride, tg_storage_ref(flat->storage), at);
+        if (!x) return tg_ctx_status(d->ctx);
+        x->flags |= TG_F_VIEW;
+        x->place = place_of_row(d, row);
+        d->x[i] = x;
+        at += numel;
+    }
+    return TG_OK;
+}
+
+static tg_status exchange_elements(data *d, int64_t numel) {
+    tg_tensor *flat = tg_temp_empty(d->ctx, d->dtype, 1, &numel, TG_MEM_TEMPORARY);
+    tg_status s = flat ? TG_OK : tg_ctx_status(d->ctx);
+    if (s == TG_OK && tg_comm_rank(d->comm) == 0) s = pack(d, flat);
+    if (s == TG_OK) s = spread(d, flat);
+    if (s == TG_OK) s = unpack(d, flat);
+    if (flat) tg_temp_free(flat);
+    return s;
+}
+
+static tg_status check(const data *d) {
+    if (!d->comm || tg_comm_ctx(d->comm) != d->ctx)
+        return tg_fail(d->ctx, TG_ERR_ARGUMENT, "tg_broadcast_data: the communicator is %s",
+                       d->comm ? "of another context, or its constructor failed" : "NULL");
+    if (d->n < 0 || (d->n && !d->x))
+        return tg_fail(d->ctx, TG_ERR_ARGUMENT, "tg_broadcast_data: %d tensors at %p", d->n, (void *)d->x);
+    if (d->dtype < TG_F32 || d->dtype > TG_BOOL)
+        return tg_fail(d->ctx, TG_ERR_DTYPE, "tg_broadcast_data: dtype %s, expected one of f32 to bool",
+                       tg_dtype_name(d->dtype));
+    if (tg_comm_rank(d->comm) && !strcmp(tg_comm_transport(d->comm), "plan"))
+        return tg_fail(d->ctx, TG_ERR_UNSUPPORTED,
+                       "tg_broadcast_data: a plan has no rank 0 to tell what its tensors are");
+    return TG_OK;
+}
+
+static tg_status broadcast_data(data *d) {
+    int64_t numel;
+    TG_TRY(check(d));
+    size_t bytes = (size_t)d->n * ROW * sizeof *d->rows;
+    d->rows = tg_tape_alloc(d->t, bytes);
+    if (!d->rows) return tg_ctx_status(d->ctx);
+    memset(d->rows, 0, bytes);
+    if (tg_comm_rank(d->comm) == 0) describe(d);
+    TG_TRY(exchange_rows(d));
+    TG_TRY(check_rows(d, &numel));
+    return exchange_elements(d, numel);
+}
+
+tg_status tg_broadcast_data(tg_tape *t, tg_tensor **x, int n, tg_dtype dtype, tg_comm *c) {
+    tg_ctx *ctx = tg_comm_ctx(c);
+    if (!t && !ctx) return TG_ERR_ARGUMENT;
+    if (!t) return tg_comm_missed(c, tg_fail(ctx, TG_ERR_ARGUMENT, "tg_broadcast_data: the tape is NULL"));
+    tg_status s = tg_tape_check(t, "tg_broadcast_data");
+    data d = {.t = t, .ctx = t->ctx, .comm = c, .x = x, .n = n, .dtype = dtype, .site = TG_SITE};
+    if (s == TG_OK) s = broadcast_data(&d);
+    if (s != TG_OK && tg_comm_size(c) > 1) tg_ctx_skip(t->ctx);
+    for (int i = 0; s != TG_OK && c && tg_comm_rank(c) && x && i < n; i++) x[i] = tg_inert(t->ctx);
+    return s;
+}

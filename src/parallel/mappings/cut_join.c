@@ -1,0 +1,221 @@
+/* Mappings that cut a tensor into the ranks' parts, or put it together: the backward of each is one of the others. */
+#include "parallel/mappings/mapping.h"
+
+/* What several ops under different names share. */
+
+static tg_status own_forward(tg_call *c) { return tg_move_part(c, tg_array_of(c->out[0]), tg_array_of(c->in[0])); }
+static tg_status gather_forward(tg_call *c) { return tg_move_gather(c, c->out[0], c->in[0]); }
+static tg_status reduce_scatter_forward(tg_call *c) { return tg_move_reduce_scatter(c, c->out[0], c->in[0]); }
+
+static tg_status scatter_infer(tg_call *c) {
+    TG_TRY(tg_mapping_cut(c));
+    return tg_mapping_convert(c, tg_at_i, tg_mapping_to(c), "what is R is cut by tg_shard");
+}
+
+static tg_status gather_infer(tg_call *c) {
+    TG_TRY(tg_mapping_join(c));
+    return tg_mapping_convert(c, tg_mapping_from(c), tg_at_i, "gather along the dim that is sharded");
+}
+
+static tg_status all_gather_infer(tg_call *c) {
+    TG_TRY(tg_mapping_join(c));
+    return tg_mapping_convert(c, tg_mapping_from(c), tg_at_r, "gather along the dim that is sharded");
+}
+
+static tg_status reduce_scatter_infer(tg_call *c) {
+    TG_TRY(tg_mapping_cut(c));
+    return tg_mapping_convert(c, tg_at_p, tg_mapping_to(c),
+                              "what is the same on every rank is cut by tg_scatter_to (I) or tg_shard (R)");
+}
+
+static tg_status scatter_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    return tg_mapping_vjp(t, n, gout, gin, &tg_op_gather_from, NULL);
+}
+static tg_status gather_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    return tg_mapping_vjp(t, n, gout, gin, &tg_op_scatter_to, NULL);
+}
+static tg_status all_gather_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    return tg_mapping_vjp(t, n, gout, gin, &tg_op_reduce_scatter, NULL);
+}
+static tg_status reduce_scatter_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    return tg_mapping_vjp(t, n, gout, gin, &tg_op_all_gather, NULL);
+}
+
+#define SCATTER .collective = true, .infer = scatter_infer, .forward = own_forward, .backward = tg_mapping_gather, \
+                .vjp = scatter_vjp, .jvp = tg_jvp_linear
+#define GATHER .collective = true, .infer = gather_infer, .forward = gather_forward, .backward = tg_mapping_own, \
+               .vjp = gather_vjp, .jvp = tg_jvp_linear
+#define ALL_GATHER .collective = true, .infer = all_gather_infer, .forward = gather_forward, \
+                   .backward = tg_mapping_reduce_scatter, .vjp = all_gather_vjp, .jvp = tg_jvp_linear
+#define REDUCE_SCATTER .collective = true, .infer = reduce_scatter_infer, .forward = reduce_scatter_forward, \
+                       .backward = tg_mapping_gather, .vjp = reduce_scatter_vjp, .jvp = tg_jvp_linear
+
+#define UNEVEN(ranks_, ...)                                                                                    \
+    {.note = "not divisible", .ranks = ranks_, .params = TG_M_OPTS(.dim = -1), .n_in = 1, .in = {__VA_ARGS__}, \
+     .refused = TG_ERR_SHAPE}
+#define NO_DIMS(dim_) \
+    {.note = "a scalar", .ranks = 2, .params = TG_M_OPTS(.dim = dim_), .n_in = 1, .in = {TG_S_SCALAR}, \
+     .refused = TG_ERR_SHAPE}
+#define STRIDED(k) {.layout = TG_STRIDED, .chunks = (k)}
+#define ZIGZAG {.layout = TG_ZIGZAG}
+/* Of any dim and layout. */
+#define ANY_DIM                                                                                                  \
+    TG_M_SAMPLES_CUT(TG_M_OPTS(.dim = 1)), TG_M_SAMPLE(3, "dim 0", TG_M_OPTS(.dim = 0), TG_S(12, 5)),             \
+    TG_M_SAMPLE(2, "a middle dim", TG_M_OPTS(.dim = -2), TG_S(3, 12, 2)),                                         \
+    TG_M_SAMPLE(2, "strided shards", TG_M_OPTS(.dim = 1, .shard = STRIDED(3)), TG_S(2, 12)),                      \
+    TG_M_SAMPLE(3, "zigzag shards", TG_M_OPTS(.dim = 0, .shard = ZIGZAG), TG_S(12, 2)),                           \
+    TG_M_SAMPLE(2, "zigzag in the middle", TG_M_OPTS(.dim = 1, .shard = ZIGZAG), TG_S(2, 12, 3)),                 \
+    NO_DIMS(0),                                                                                                  \
+    {.note = "chunks do not fit", .ranks = 4, .params = TG_M_OPTS(.dim = 0, .shard = STRIDED(5)), .n_in = 1,      \
+     .in = {TG_S(12, 2)}, .refused = TG_ERR_SHAPE}
+
+/* ---- ScatterToModelParallelRegion: I -> V, this rank's part of the last dim ---- */
+
+static const tg_sample scatter_to_tp_samples[] = {TG_M_SAMPLES_CUT(TG_M_OPTS(.dim = -1)), UNEVEN(2, TG_S(2, 5)),
+                                                  NO_DIMS(-1)};
+const tg_op tg_op_scatter_to_tp = {
+    TG_MAPPING("ScatterToModelParallelRegion", "this rank's part of the last dim"), SCATTER,
+    TG_SAMPLES(scatter_to_tp_samples)};
+
+/* x [.., h], the same on every rank -> [.., h/n], this rank's part. Backward gathers. */
+tg_tensor *tg_scatter_to_tp(tg_tape *t, tg_tensor *x, tg_comm *c) {
+    return TG_MAP(t, tg_op_scatter_to_tp, x, .comm = c, .dim = -1);
+}
+
+/* ---- GatherFromModelParallelRegion: V -> I along the last dim ---- */
+
+static const tg_sample gather_from_tp_samples[] = {TG_M_SAMPLES_CUT(TG_M_OPTS(.dim = -1)), NO_DIMS(-1)};
+const tg_op tg_op_gather_from_tp = {TG_MAPPING("GatherFromModelParallelRegion", "all ranks' parts along the last dim"),
+                                    GATHER, TG_SAMPLES(gather_from_tp_samples)};
+
+/* x [.., h/n], a part of the last dim -> [.., h], the same on every rank. Backward keeps this rank's part. */
+tg_tensor *tg_gather_from_tp(tg_tape *t, tg_tensor *x, tg_comm *c) {
+    return TG_MAP(t, tg_op_gather_from_tp, x, .comm = c, .dim = -1);
+}
+
+/* ---- ScatterToSequenceParallelRegion: I -> V0, this rank's rows ---- */
+
+static const tg_sample scatter_to_sp_samples[] = {
+    TG_M_SAMPLE(2, "two ranks", TG_M_OPTS(.dim = 0), TG_S(12, 3)),
+    TG_M_SAMPLE(3, "three ranks", TG_M_OPTS(.dim = 0), TG_S(6, 2, 3)),
+    TG_M_SAMPLE(4, "transposed", TG_M_OPTS(.dim = 0), TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 3)),
+    TG_M_SAMPLE(2, "strided", TG_M_OPTS(.dim = 0), TG_S_AS(TG_SAMPLE_STRIDED, 4)),
+    TG_M_SAMPLE(2, "nothing", TG_M_OPTS(.dim = 0), TG_S(0, 4)),
+    TG_M_REFUSED("no communicator", TG_M_OPTS(.dim = 0), TG_ERR_ARGUMENT, TG_S(4, 3)),
+    {.note = "not divisible", .ranks = 3, .params = TG_M_OPTS(.dim = 0), .n_in = 1, .in = {TG_S(4, 3)},
+     .refused = TG_ERR_SHAPE},
+    NO_DIMS(0),
+};
+const tg_op tg_op_scatter_to_sp = {TG_MAPPING("ScatterToSequenceParallelRegion", "this rank's rows"), SCATTER,
+                                   TG_SAMPLES(scatter_to_sp_samples)};
+
+/* x [s, ..], the same on every rank -> [s/n, ..], this rank's rows. Backward gathers. */
+tg_tensor *tg_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c) {
+    return TG_MAP(t, tg_op_scatter_to_sp, x, .comm = c, .dim = 0);
+}
+
+/* ---- AllGatherFromTensorParallelRegion: V -> R along the last dim ---- */
+
+static const tg_sample all_gather_last_dim_samples[] = {TG_M_SAMPLES_CUT(TG_M_OPTS(.dim = -1)), NO_DIMS(-1)};
+const tg_op tg_op_all_gather_last_dim = {
+    TG_MAPPING("AllGatherFromTensorParallelRegion", "all ranks' parts along the last dim; backward reduce-scatters"),
+    ALL_GATHER, TG_SAMPLES(all_gather_last_dim_samples)};
+
+/* x [.., h/n], a part of the last dim -> [.., h] on every rank, each of which uses a share: backward sums the ranks'
+ * gradients, and keeps this rank's part. */
+tg_tensor *tg_all_gather_last_dim(tg_tape *t, tg_tensor *x, tg_comm *c) {
+    return TG_MAP(t, tg_op_all_gather_last_dim, x, .comm = c, .dim = -1);
+}
+
+/* ---- ReduceScatterToTensorParallelRegion: P -> V along the last dim ---- */
+
+static const tg_sample reduce_scatter_last_dim_samples[] = {TG_M_SAMPLES_CUT(TG_M_OPTS(.dim = -1)),
+                                                            UNEVEN(3, TG_S(2, 5)), NO_DIMS(-1)};
+const tg_op tg_op_reduce_scatter_last_dim = {
+    TG_MAPPING("ReduceScatterToTensorParallelRegion", "this rank's part of the sum, along the last dim"),
+    REDUCE_SCATTER, TG_SAMPLES(reduce_scatter_last_dim_samples)};
+
+/* x [.., h], an addend on every rank -> [.., h/n], this rank's part of the sum. Backward gathers. */
+tg_tensor *tg_reduce_scatter_last_dim(tg_tape *t, tg_tensor *x, tg_comm *c) {
+    return TG_MAP(t, tg_op_reduce_scatter_last_dim, x, .comm = c, .dim = -1);
+}
+
+/* ---- scatter_to, gather_from, all_gather, reduce_scatter: the same along any dim ---- */
+
+static const tg_sample scatter_to_samples[] = {ANY_DIM, UNEVEN(2, TG_S(2, 5))};
+const tg_op tg_op_scatter_to = {TG_MAPPING("scatter_to", "this rank's part; backward gathers"), SCATTER,
+                                TG_SAMPLES(scatter_to_samples)};
+
+/* x, the same on every rank -> its n-th along dim d. */
+tg_tensor *tg_scatter_to(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
+    return TG_MAP(t, tg_op_scatter_to, x, .comm = c, .dim = d);
+}
+
+static const tg_sample gather_from_samples[] = {ANY_DIM};
+const tg_op tg_op_gather_from = {TG_MAPPING("gather_from", "all ranks' parts; backward keeps this rank's"), GATHER,
+                                 TG_SAMPLES(gather_from_samples)};
+
+/* The ranks' parts along dim d put together, the same on every rank; in the order of the whole where x's placement says
+ * that its shards are strided or zigzag. */
+tg_tensor *tg_gather_from(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
+    return TG_MAP(t, tg_op_gather_from, x, .comm = c, .dim = d);
+}
+
+static const tg_sample all_gather_samples[] = {ANY_DIM};
+const tg_op tg_op_all_gather = {TG_MAPPING("all_gather", "all ranks' parts; backward reduce-scatters"), ALL_GATHER,
+                                TG_SAMPLES(all_gather_samples)};
+
+/* As tg_gather_from, but every rank goes on to use a share of the result. */
+tg_tensor *tg_all_gather(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
+    return TG_MAP(t, tg_op_all_gather, x, .comm = c, .dim = d);
+}
+
+static const tg_sample reduce_scatter_samples[] = {ANY_DIM, UNEVEN(2, TG_S(2, 5))};
+const tg_op tg_op_reduce_scatter = {TG_MAPPING("reduce_scatter", "this rank's part of the sum over the group"),
+                                    REDUCE_SCATTER, TG_SAMPLES(reduce_scatter_samples)};
+
+/* This rank's part, along dim d, of the sum of the ranks' x. */
+tg_tensor *tg_reduce_scatter(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
+    return TG_MAP(t, tg_op_reduce_scatter, x, .comm = c, .dim = d);
+}
+
+/* ---- shard: R -> V, and unshard, its conjugate: V -> P, this rank's part in zeros ---- */
+
+static tg_status shard_infer(tg_call *c) {
+    TG_TRY(tg_mapping_cut(c));
+    return tg_mapping_convert(c, tg_at_r, tg_mapping_to(c), "what is I is cut by tg_scatter_to");
+}
+
+static tg_status shard_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    return tg_mapping_vjp(t, n, gout, gin, &tg_op_unshard, NULL);
+}
+
+static const tg_sample shard_samples[] = {ANY_DIM, UNEVEN(2, TG_S(2, 5))};
+const tg_op tg_op_shard = {TG_MAPPING("shard", "this rank's part; backward puts it in zeros"), .infer = shard_infer,
+                           .forward = own_forward, .backward = tg_mapping_unown, .vjp = shard_vjp, .jvp = tg_jvp_linear,
+                           TG_SAMPLES(shard_samples)};
+
+/* x, of which each rank uses a share -> its n-th along dim d. Backward needs no communication. */
+tg_tensor *tg_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
+    return TG_MAP(t, tg_op_shard, x, .comm = c, .dim = d);
+}
+
+static tg_status unshard_infer(tg_call *c) {
+    TG_TRY(tg_mapping_join(c));
+    return tg_mapping_convert(c, tg_mapping_from(c), tg_at_p, "along the dim that is sharded");
+}
+
+static tg_status unshard_forward(tg_call *c) {
+    TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(c->out[0]), 0));
+    return tg_move_place(c, tg_array_of(c->out[0]), tg_array_of(c->in[0]), false);
+}
+
+static tg_status unshard_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    return tg_mapping_vjp(t, n, gout, gin, &tg_op_shard, NULL);
+}
+
+static const tg_sample unshard_samples[] = {ANY_DIM};
+const tg_op tg_op_unshard = {TG_MAPPING("unshard", "this rank's part, in zeros"), .infer = unshard_infer,
+                             .forward = unshard_forward, .backward = tg_mapping_own, .vjp = unshard_vjp,
+                             .jvp = tg_jvp_linear,
+                             TG_SAMPLES(unshard_samples)};

@@ -1,0 +1,166 @@
+/* The infer functions of mappings, and their recording. */
+#include "parallel/mappings/mapping.h"
+
+const tg_placement tg_at_i = {.kind = TG_INVARIANT}, tg_at_r = {.kind = TG_REPLICATED}, tg_at_p = {.kind = TG_PARTIAL},
+                   tg_at_v = {.kind = TG_VARYING, .layout = TG_OPAQUE};
+
+tg_status tg_mapping_check(tg_call *c) {
+    const tg_comm *comm = tg_mapping_of(c)->comm;
+    if (!comm) return tg_call_fail(c, TG_ERR_ARGUMENT, "the communicator is NULL");
+    if (tg_comm_ctx(comm) == c->ctx) return TG_OK;
+    return tg_call_fail(c, TG_ERR_ARGUMENT, "the communicator is of another context, or its constructor failed");
+}
+
+tg_status tg_mapping_like(tg_call *c) {
+    TG_TRY(tg_mapping_check(c));
+    return tg_infer_same(c);
+}
+
+tg_status tg_mapping_view(tg_call *c) {
+    const tg_tensor *x = c->in[0];
+    TG_TRY(tg_mapping_check(c));
+    return tg_call_view(c, 0, 0, x->ndim, x->shape, x->stride);
+}
+
+/* ---- Sizes ---- */
+
+tg_status tg_mapping_counts(tg_call *c, const int64_t **rows, int64_t each, const int64_t **counts) {
+    int n = tg_comm_size(tg_mapping_of(c)->comm);
+    int64_t *kept = tg_tape_alloc(c->tape, 2 * (size_t)n * sizeof *kept);
+    if (!kept) return c->ctx->status;
+    for (int r = 0; r < n; r++) {
+        kept[r] = (*rows)[r];
+        if (kept[r] < 0 || __builtin_mul_overflow(kept[r], each, &kept[n + r]))
+            return tg_call_fail(c, TG_ERR_ARGUMENT, "rank %d has %lld rows: expected 0 or more", r, (long long)kept[r]);
+    }
+    *rows = kept;
+    *counts = kept + n;
+    return TG_OK;
+}
+
+static int64_t total(const int64_t *rows, int n) {
+    int64_t sum = 0;
+    for (int r = 0; r < n; r++)
+        if (__builtin_add_overflow(sum, rows[r], &sum)) return -1;
+    return sum;
+}
+
+/* Sizes of splits that x must have along dim 0: all of them, or this rank's. */
+static tg_status check_splits(tg_call *c, bool whole) {
+    tg_mapping_params *p = tg_mapping_of(c);
+    const tg_tensor *x = c->in[0];
+    if (p->dim != 0) return tg_call_fail(c, TG_ERR_ARGUMENT, "uneven parts of dim %d: expected dim 0", p->dim);
+    if (tg_placement_chunks(p->shard) != 1)
+        return tg_call_fail(c, TG_ERR_PLACEMENT,
+                            "given parts (splits) of a shard in %lld chunks a rank, whose rows are no one part of the "
+                            "whole: expected a contiguous shard, or splits NULL",
+                            (long long)tg_placement_chunks(p->shard));
+    int64_t each = 1, n = tg_comm_size(p->comm);
+    for (int d = 1; d < x->ndim; d++) each *= x->shape[d];
+    TG_TRY(tg_mapping_counts(c, &p->splits, each, &p->counts));
+    int64_t want = whole ? total(p->splits, (int)n) : p->splits[tg_comm_rank(p->comm)];
+    if (x->shape[0] == want) return TG_OK;
+    return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %lld rows: expected %lld, %s", (long long)x->shape[0],
+                        (long long)want, whole ? "the sum of the splits" : "this rank's split");
+}
+
+static tg_status check_parts(tg_call *c, bool whole) {
+    tg_mapping_params *p = tg_mapping_of(c);
+    int64_t size = c->in[0]->shape[p->dim], n = whole ? tg_comm_size(p->comm) : 1, k = tg_placement_chunks(p->shard);
+    if (k < 1)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "a strided shard of %lld chunks: expected 1 or more", (long long)k);
+    if (size % n)
+        return tg_call_fail(c, TG_ERR_SHAPE,
+                            "dim %d has size %lld: expected one divisible by the %lld ranks of group \"%s\"", p->dim,
+                            (long long)size, (long long)n, tg_comm_name(p->comm));
+    if (size / n % k == 0) return TG_OK;
+    return tg_call_fail(c, TG_ERR_SHAPE, "dim %d has size %lld: expected one divisible in %lld chunks", p->dim,
+                        (long long)size, (long long)(n * k));
+}
+
+/* Begins with the checks that cutting and joining share. */
+static tg_status open(tg_call *c, bool whole) {
+    tg_mapping_params *p = tg_mapping_of(c);
+    TG_TRY(tg_mapping_check(c));
+    TG_TRY(tg_need_dim(c, 0, &p->dim));
+    if (p->shard.layout == TG_OPAQUE) p->shard.layout = TG_CONTIGUOUS;
+    p->shard.kind = TG_VARYING;
+    p->shard.dim = (int8_t)p->dim;
+    return p->splits ? check_splits(c, whole) : check_parts(c, whole);
+}
+
+/* Output 0, in the named buffer where params ask for one: the node does not need the name any more. */
+static tg_status result(tg_call *c, const int64_t *shape) {
+    tg_mapping_params *p = tg_mapping_of(c);
+    const tg_tensor *x = c->in[0];
+    tg_shape s = {.ndim = x->ndim};
+    if (!p->buffer) return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
+    memcpy(s.dim, shape, x->ndim * sizeof *shape);
+    tg_tensor *y = tg_lease(c->tape, p->buffer, (tg_dtype)x->dtype, s);
+    p->buffer = NULL;
+    if (!tg_alive(y)) return tg_ctx_status(c->ctx);
+    c->out[0] = y;
+    return TG_OK;
+}
+
+tg_status tg_mapping_cut(tg_call *c) {
+    const tg_mapping_params *p = tg_mapping_of(c);
+    const tg_tensor *x = c->in[0];
+    int64_t shape[TG_MAX_DIMS];
+    TG_TRY(open(c, true));
+    memcpy(shape, x->shape, x->ndim * sizeof *shape);
+    shape[p->dim] = p->splits ? p->splits[tg_comm_rank(p->comm)] : shape[p->dim] / tg_comm_size(p->comm);
+    return result(c, shape);
+}
+
+tg_status tg_mapping_join(tg_call *c) {
+    tg_mapping_params *p = tg_mapping_of(c);
+    const tg_tensor *x = c->in[0];
+    int64_t shape[TG_MAX_DIMS];
+    TG_TRY(tg_mapping_check(c));
+    TG_TRY(tg_need_dim(c, 0, &p->dim));
+    if (p->shard.layout == TG_OPAQUE) p->shard = tg_mapping_from(c);
+    TG_TRY(open(c, false));
+    memcpy(shape, x->shape, x->ndim * sizeof *shape);
+    int64_t n = tg_comm_size(p->comm);
+    if (p->splits)
+        shape[0] = total(p->splits, (int)n);
+    else if (__builtin_mul_overflow(shape[p->dim], n, &shape[p->dim]))
+        shape[p->dim] = -1;
+    c->dims = 1u << p->dim;
+    return result(c, shape);
+}
+
+/* ---- Placements ---- */
+
+tg_placement tg_mapping_from(const tg_call *c) {
+    const tg_mapping_params *p = tg_mapping_of(c);
+    tg_axis axis = tg_comm_axis(p->comm);
+    tg_placement shard = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS, .dim = (int8_t)p->dim};
+    if ((unsigned)axis >= TG_MAX_AXES) return shard;
+    tg_placement is = tg_place_on(c->in[0], axis);
+    return is.kind == TG_VARYING && (is.layout == TG_OPAQUE || is.dim == p->dim) ? is : shard;
+}
+
+tg_placement tg_mapping_to(const tg_call *c) {
+    const tg_mapping_params *p = tg_mapping_of(c);
+    return p->splits ? tg_at_v : p->shard;
+}
+
+tg_status tg_mapping_convert(tg_call *c, tg_placement from, tg_placement to, const char *mend) {
+    return tg_call_convert(c, 0, from, 0, to, tg_mapping_of(c)->comm, mend);
+}
+
+/* ---- Recording ---- */
+
+tg_tensor *tg_mapping_record(tg_tape *t, const tg_op *op, const tg_mapping_params *p, tg_tensor *x, const void *site) {
+    if (t && p->comm && tg_comm_size(p->comm) == 1 && tg_comm_ctx(p->comm) == t->ctx) return x;
+    return tg_record(t, op, p, &x, 1, site);
+}
+
+tg_status tg_mapping_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin, const tg_op *op,
+                         const tg_mapping_params *p) {
+    tg_tensor *g = gout[0];
+    gin[0] = tg_record(t, op, p ? p : tg_node_params_of(n), &g, 1, n->site);
+    return t->ctx->status;
+}

@@ -1,0 +1,130 @@
+/* Mappings that move nothing: what each rank holds is read in another way. */
+#include "parallel/mappings/mapping.h"
+
+/* ---- as_partial: V -> P, and as_local, its conjugate: R -> V ---- */
+
+static tg_status as_partial_infer(tg_call *c) {
+    TG_TRY(tg_mapping_view(c));
+    return tg_mapping_convert(c, tg_at_v, tg_at_p, "a shard is no addend of a sum: tg_unshard, or sum over its dim");
+}
+
+static tg_status as_partial_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    return tg_mapping_vjp(t, n, gout, gin, &tg_op_as_local, NULL);
+}
+
+static const tg_sample as_partial_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
+const tg_op tg_op_as_partial = {TG_MAPPING("as_partial", "x, an addend of the sum over the group"),
+                                .infer = as_partial_infer, .backward = tg_mapping_pass, .vjp = as_partial_vjp,
+                                .jvp = tg_jvp_linear,
+                                TG_SAMPLES(as_partial_samples)};
+
+/* x, each rank's own, read as an addend of a sum over the ranks. */
+tg_tensor *tg_as_partial(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_as_partial, x, .comm = c); }
+
+static tg_status as_local_infer(tg_call *c) {
+    TG_TRY(tg_mapping_view(c));
+    return tg_mapping_convert(c, tg_at_r, tg_at_v, "tg_copy_to_tp makes R of I");
+}
+
+static tg_status as_local_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    return tg_mapping_vjp(t, n, gout, gin, &tg_op_as_partial, NULL);
+}
+
+static const tg_sample as_local_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
+const tg_op tg_op_as_local = {TG_MAPPING("as_local", "x, each rank's own"), .infer = as_local_infer,
+                              .backward = tg_mapping_pass, .vjp = as_local_vjp, .jvp = tg_jvp_linear,
+                              TG_SAMPLES(as_local_samples)};
+
+/* ---- as_opaque: Vd -> V, and as_shard: V -> Vd ---- */
+
+static tg_status as_opaque_infer(tg_call *c) {
+    const tg_mapping_params *p = tg_mapping_of(c);
+    TG_TRY(tg_mapping_view(c));
+    tg_axis axis = tg_comm_axis(p->comm);
+    tg_placement is = (unsigned)axis < TG_MAX_AXES ? tg_place_on(c->in[0], axis) : tg_at_v;
+    return tg_mapping_convert(c, is.kind == TG_VARYING ? is : tg_at_v, tg_at_v,
+                              "only a shard can be read as each rank's own");
+}
+
+/* The gradient as it is: the pass places it as x lies, whichever axes share the dim. */
+static tg_status read_otherwise_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    (void)n;
+    gin[0] = gout[0];
+    return t->ctx->status;
+}
+
+static const tg_sample as_opaque_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
+const tg_op tg_op_as_opaque = {TG_MAPPING("as_opaque", "x, no shard of anything"), .infer = as_opaque_infer,
+                               .backward = tg_mapping_pass, .vjp = read_otherwise_vjp, .jvp = tg_jvp_linear,
+                               TG_SAMPLES(as_opaque_samples)};
+
+/* x, a shard, read as each rank's own: for what is done rank by rank. */
+tg_tensor *tg_as_opaque(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_as_opaque, x, .comm = c); }
+
+static tg_status as_shard_infer(tg_call *c) {
+    tg_mapping_params *p = tg_mapping_of(c);
+    TG_TRY(tg_mapping_view(c));
+    TG_TRY(tg_need_dim(c, 0, &p->dim));
+    if (p->shard.layout == TG_OPAQUE) p->shard.layout = TG_CONTIGUOUS;
+    p->shard.kind = TG_VARYING;
+    p->shard.dim = (int8_t)p->dim;
+    return tg_mapping_convert(c, tg_at_v, p->shard, "it says of what is each rank's own that it is a shard");
+}
+
+static const tg_sample as_shard_samples[] = {
+    TG_M_SAMPLES_CUT(TG_M_OPTS(.dim = 1)),
+    {.note = "a scalar", .ranks = 2, .params = TG_M_OPTS(.dim = 0), .n_in = 1, .in = {TG_S_SCALAR},
+     .refused = TG_ERR_SHAPE}};
+const tg_op tg_op_as_shard = {TG_MAPPING("as_shard", "x, a shard"), .infer = as_shard_infer,
+                              .backward = tg_mapping_pass, .vjp = read_otherwise_vjp, .jvp = tg_jvp_linear,
+                              TG_SAMPLES(as_shard_samples)};
+
+/* x, each rank's own and of one size, read as a contiguous shard along dim d. */
+tg_tensor *tg_as_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
+    return TG_MAP(t, tg_op_as_shard, x, .comm = c, .dim = d);
+}
+
+/* ---- i_to_p: I -> P, and r_to_i: R -> I, each the conjugate of the other ---- */
+
+static double share(const tg_call *c) { return 1.0 / tg_comm_size(tg_mapping_of(c)->comm); }
+
+static tg_status i_to_p_infer(tg_call *c) {
+    TG_TRY(tg_need_float(c, 0));
+    TG_TRY(tg_mapping_like(c));
+    return tg_mapping_convert(c, tg_at_i, tg_at_p, "only what is the same on every rank is split in equal addends");
+}
+
+static tg_status i_to_p_forward(tg_call *c) {
+    return tg_op_map(c, TG_FN_affine, c->out[0], TG_T1(c->in[0]), 1, share(c), 0, false);
+}
+
+static tg_status i_to_p_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    return tg_mapping_vjp(t, n, gout, gin, &tg_op_r_to_i, NULL);
+}
+
+static const tg_sample i_to_p_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
+const tg_op tg_op_i_to_p = {TG_MAPPING("i_to_p", "x / n"), .infer = i_to_p_infer, .forward = i_to_p_forward,
+                            .backward = tg_mapping_pass, .vjp = i_to_p_vjp, .jvp = tg_jvp_linear,
+                            TG_SAMPLES(i_to_p_samples)};
+
+/* x / n on each of the n ranks: an addend, of which the sum over the ranks is x. */
+tg_tensor *tg_i_to_p(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_i_to_p, x, .comm = c); }
+
+static tg_status r_to_i_infer(tg_call *c) {
+    TG_TRY(tg_mapping_view(c));
+    return tg_mapping_convert(c, tg_at_r, tg_at_i, "what is I already can be used as it is");
+}
+
+static tg_status r_to_i_backward(tg_call *c) { return tg_op_sum_to(c, 0, c->gout[0], share(c)); }
+
+static tg_status r_to_i_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    return tg_mapping_vjp(t, n, gout, gin, &tg_op_i_to_p, NULL);
+}
+
+static const tg_sample r_to_i_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
+const tg_op tg_op_r_to_i = {TG_MAPPING("r_to_i", "x; its gradient / n"), .infer = r_to_i_infer,
+                            .backward = r_to_i_backward, .vjp = r_to_i_vjp, .jvp = tg_jvp_linear,
+                            TG_SAMPLES(r_to_i_samples)};
+
+/* x, of which each rank would use a share, for a computation that all ranks do alike: each share is 1/n of it. */
+tg_tensor *tg_r_to_i(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_r_to_i, x, .comm = c); }

@@ -1,0 +1,109 @@
+/* Sequence parallelism: rows gathered and reduce-scattered, in equal or given parts. */
+#include "parallel/mappings/mapping.h"
+
+/* Without a tape nothing, which recording refuses. */
+static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given, const char *who,
+                           tg_mapping_params *p) {
+    tg_sp_opts o;
+    *p = (tg_mapping_params){0};
+    if (!t) return TG_OK;
+    TG_TRY(tg_comm_missed(c, tg_options(t->ctx, &o, sizeof o, given, who)));
+    *p = (tg_mapping_params){.comm = c, .invariant = o.invariant, .splits = o.splits, .buffer = o.buffer};
+    return TG_OK;
+}
+
+#define SPLITS(...) (const int64_t[]){__VA_ARGS__}
+#define ROWS(...) TG_M_OPTS(.dim = 0, __VA_ARGS__)
+/* Of joined rows the sample has rank 0's; who runs it gives the others theirs. */
+#define SAMPLES_OF_ROWS(...)                                                                                   \
+    TG_M_SAMPLE(2, "two ranks", ROWS(__VA_ARGS__), TG_S(4, 3)),                                                 \
+    TG_M_SAMPLE(3, "three ranks", ROWS(__VA_ARGS__), TG_S(6, 2, 3)),                                            \
+    TG_M_SAMPLE(4, "transposed", ROWS(__VA_ARGS__), TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 3)),                       \
+    TG_M_SAMPLE(2, "strided", ROWS(__VA_ARGS__), TG_S_AS(TG_SAMPLE_STRIDED, 4)),                                \
+    TG_M_SAMPLE(2, "expanded", ROWS(__VA_ARGS__), TG_S_AS(TG_SAMPLE_EXPANDED, 2, 3)),                           \
+    TG_M_SAMPLE(2, "nothing", ROWS(__VA_ARGS__), TG_S(0, 4)),                                                   \
+    TG_M_REFUSED("no communicator", ROWS(__VA_ARGS__), TG_ERR_ARGUMENT, TG_S(4, 3)),                            \
+    {.note = "a scalar", .ranks = 2, .params = ROWS(__VA_ARGS__), .n_in = 1, .in = {TG_S_SCALAR},               \
+     .refused = TG_ERR_SHAPE}
+
+/* ---- GatherFromSequenceParallelRegion: V0 -> R, or I ---- */
+
+static tg_status gather_from_sp_infer(tg_call *c) {
+    bool invariant = tg_mapping_of(c)->invariant;
+    TG_TRY(tg_mapping_join(c));
+    return tg_mapping_convert(c, tg_mapping_from(c), invariant ? tg_at_i : tg_at_r, "gather along the sharded dim");
+}
+
+static tg_status gather_from_sp_forward(tg_call *c) { return tg_move_gather(c, c->out[0], c->in[0]); }
+
+static tg_status gather_from_sp_backward(tg_call *c) {
+    return tg_mapping_of(c)->invariant ? tg_mapping_own(c) : tg_mapping_reduce_scatter(c);
+}
+
+static tg_status gather_from_sp_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    const tg_mapping_params *p = tg_node_params_of(n);
+    return tg_mapping_vjp(t, n, gout, gin, p->invariant ? &tg_op_scatter_to : &tg_op_reduce_scatter, NULL);
+}
+
+static const tg_sample gather_from_sp_samples[] = {
+    SAMPLES_OF_ROWS(.invariant = false),
+    TG_M_SAMPLE(2, "invariant", ROWS(.invariant = true), TG_S(2, 3)),
+    TG_M_SAMPLE(3, "given parts", ROWS(.splits = SPLITS(2, 0, 3)), TG_S(2, 3)),
+    TG_M_SAMPLE(2, "given parts, invariant", ROWS(.splits = SPLITS(1, 4), .invariant = true), TG_S(1, 3)),
+    {.note = "another part", .ranks = 2, .params = ROWS(.splits = SPLITS(3, 3)), .n_in = 1, .in = {TG_S(2, 3)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "a negative part", .ranks = 2, .params = ROWS(.splits = SPLITS(2, -1)), .n_in = 1, .in = {TG_S(2, 3)},
+     .refused = TG_ERR_ARGUMENT},
+};
+
+const tg_op tg_op_gather_from_sp = {
+    TG_MAPPING("GatherFromSequenceParallelRegion", "all ranks' rows"), .collective = true,
+    .infer = gather_from_sp_infer, .forward = gather_from_sp_forward, .backward = gather_from_sp_backward,
+    .vjp = gather_from_sp_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(gather_from_sp_samples)};
+
+/* x [s/n, ..], this rank's rows (splits[r] of rank r) -> [s, ..]. The ranks go on to use a share each, and backward
+ * reduce-scatters; or, invariant, all do the same, and backward keeps this rank's rows. opts may be NULL. */
+tg_tensor *tg_gather_from_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_opts *opts) {
+    tg_mapping_params p;
+    if (params_of(t, c, opts, "tg_gather_from_sp: the options", &p) != TG_OK) return tg_inert(t->ctx);
+    return tg_mapping_record(t, &tg_op_gather_from_sp, &p, x, TG_SITE);
+}
+
+/* ---- ReduceScatterToSequenceParallelRegion: P -> V0 ---- */
+
+static tg_status reduce_scatter_to_sp_infer(tg_call *c) {
+    TG_TRY(tg_mapping_cut(c));
+    return tg_mapping_convert(c, tg_at_p, tg_mapping_to(c),
+                              "what is the same on every rank is cut by tg_scatter_to_sp (I) or tg_shard (R)");
+}
+
+static tg_status reduce_scatter_to_sp_forward(tg_call *c) {
+    return tg_move_reduce_scatter(c, c->out[0], c->in[0]);
+}
+
+static tg_status reduce_scatter_to_sp_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    return tg_mapping_vjp(t, n, gout, gin, &tg_op_all_gather, NULL);
+}
+
+static const tg_sample reduce_scatter_to_sp_samples[] = {
+    SAMPLES_OF_ROWS(.invariant = false),
+    TG_M_SAMPLE(3, "given parts", ROWS(.splits = SPLITS(1, 4, 0)), TG_S(5, 3)),
+    {.note = "not divisible", .ranks = 3, .params = ROWS(.splits = NULL), .n_in = 1, .in = {TG_S(4, 3)},
+     .refused = TG_ERR_SHAPE},
+    {.note = "too many", .ranks = 2, .params = ROWS(.splits = SPLITS(2, 2)), .n_in = 1, .in = {TG_S(5, 3)},
+     .refused = TG_ERR_SHAPE},
+};
+
+const tg_op tg_op_reduce_scatter_to_sp = {
+    TG_MAPPING("ReduceScatterToSequenceParallelRegion", "this rank's rows of the sum over the group"),
+    .collective = true, .infer = reduce_scatter_to_sp_infer, .forward = reduce_scatter_to_sp_forward,
+    .backward = tg_mapping_gather, .vjp = reduce_scatter_to_sp_vjp, .jvp = tg_jvp_linear,
+    TG_SAMPLES(reduce_scatter_to_sp_samples)};
+
+/* x [s, ..], an addend on every rank -> this rank's rows of the sum: [s/n, ..], or splits[r] of them. Backward gathers.
+ * opts may be NULL. */
+tg_tensor *tg_reduce_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_opts *opts) {
+    tg_mapping_params p;
+    if (params_of(t, c, opts, "tg_reduce_scatter_to_sp: the options", &p) != TG_OK) return tg_inert(t->ctx);
+    return tg_mapping_record(t, &tg_op_reduce_scatter_to_sp, &p, x, TG_SITE);
+}

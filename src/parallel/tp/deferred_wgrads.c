@@ -1,0 +1,202 @@
+/* Weight gradients that wait: their products run when the caller has time for them, such as in a pipeline's bubble
+ * (Megatron-Core's defer_embedding_wgrad_compute). Each holds its layer's input and output gradient by reference. */
+#include "parallel/tp/wgrads.h"
+
+#include "autograd/backward.h"
+#include "ops/linear.h"
+#include "kernels/scalar.h"
+#include "nn/module.h"
+#include "comm/comm.h"
+
+/* x and gy are handles of this list. Theirs are the bytes of the moment when the list took them. */
+typedef struct wgrad {
+    tg_tensor *x, *gy, *w;
+    tg_ref ref; /* recognises a weight that was dropped */
+    uint32_t x_version, gy_version;
+    bool owned; /* x's bytes were its tape's to discard after backward: they are ours now */
+    tg_comm *comm;
+    const void *site;
+} wgrad;
+
+struct tg_wgrads {
+    tg_ctx *ctx;
+    int refs;  /* its owner's, and one of each node whose backward may use it */
+    bool ended;
+    int limit; /* TG_NONE: none */
+    int n, room;
+    wgrad *item;
+    tg_tape *tape; /* on which hooks record */
+};
+
+/* ---- Making ---- */
+
+tg_wgrads *tg_wgrads_new(tg_ctx *ctx, int limit) {
+    if (!tg_ok(ctx)) return NULL;
+    if (limit < TG_NONE) {
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_wgrads_new: limit %d, expected 0 or more, or TG_NONE for no limit", limit);
+        return NULL;
+    }
+    tg_wgrads *d = tg_host_alloc(ctx, sizeof *d);
+    if (!d) return NULL;
+    *d = (tg_wgrads){.ctx = ctx, .refs = 1, .limit = limit, .tape = tg_tape_new(ctx)};
+    if (tg_ok(ctx)) return d;
+    tg_wgrads_free(d);
+    return NULL;
+}
+
+static void forget(wgrad *i) {
+    tg_storage *s = i->x->storage;
+    if (--s->saves == 0 && i->owned && s->temporary) tg_storage_discard(s, "tg_wgrads_run", i->site);
+    tg_temp_free(i->x);
+    tg_temp_free(i->gy);
+    if (i->w->serial == i->ref.serial) i->w->ext->deferred--;
+}
+
+tg_wgrads *tg_wgrads_keep(tg_wgrads *d) {
+    d->refs++;
+    return d;
+}
+
+void tg_wgrads_drop(void *wgrads) {
+    tg_wgrads *d = wgrads;
+    if (--d->refs == 0) tg_host_free(d->ctx, d, sizeof *d);
+}
+
+void tg_wgrads_free(tg_wgrads *d) {
+    if (!d) return;
+    for (int i = 0; i < d->n; i++) forget(&d->item[i]);
+    tg_host_free(d->ctx, d->item, (size_t)d->room * sizeof *d->item);
+    tg_tape_free(d->tape);
+    d->n = d->room = 0;
+    d->ended = true;
+    tg_wgrads_drop(d);
+}
+
+int tg_wgrads_count(const tg_wgrads *d) { return d ? d->n : 0; }
+
+/* ---- Taking ---- */
+
+static tg_status grow(tg_wgrads *d) {
+    if (d->n < d->room) return TG_OK;
+    int room = d->room ? 2 * d->room : 8;
+    wgrad *more = tg_host_alloc(d->ctx, (size_t)room * sizeof *more);
+    if (!more) return d->ctx->status;
+    if (d->n) memcpy(more, d->item, (size_t)d->n * sizeof *more);
+    tg_host_free(d->ctx, d->item, (size_t)d->room * sizeof *d->item);
+    d->item = more;
+    d->room = room;
+    return TG_OK;
+}
+
+static tg_tensor *hold(const tg_tensor *x) {
+    return tg_temp_new(x->ctx, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
+}
+
+bool tg_wgrads_take(tg_wgrads *d, tg_call *c, int w, tg_tensor *x, tg_tensor *gy, tg_comm *comm) {
+    bool full = d->limit != TG_NONE && d->n >= d->limit;
+    if (d->ended || full || d->ctx != c->ctx || !tg_call_accumulates(c, w) || grow(d) != TG_OK) return false;
+    wgrad i = {.x = hold(x), .gy = hold(gy), .w = c->in[w], .ref = tg_ref_of(c->in[w]), .comm = comm};
+    if (!i.x || !i.gy) {
+        if (i.x) tg_temp_free(i.x);
+        if (i.gy) tg_temp_free(i.gy);
+        return false;
+    }
+    i.x_version = x->storage->version;
+    i.gy_version = gy->storage->version;
+    i.owned = tg_storage_is_of(x->storage, c->tape);
+    i.site = tg_call_site(c);
+    x->storage->saves++; /* the end of the node must not take the bytes */
+    i.w->ext->deferred++;
+    d->item[d->n++] = i;
+    tg_call_decline(c, w);
+    return true;
+}
+
+/* ---- The drain ---- */
+
+static tg_status check_item(const tg_wgrads *d, const wgrad *i) {
+    char what[160], site[160];
+    tg_describe_site(i->site, site, sizeof site);
+    if (i->w->serial != i->ref.serial)
+        return tg_fail(d->ctx, TG_ERR_HANDLE,
+                       "tg_wgrads_run: a weight was dropped whose gradient waits (of the linear called from %s)", site);
+    bool x = i->x->storage->version != i->x_version;
+    tg_describe(x ? i->x : i->gy, what, sizeof what);
+    if (x || i->gy->storage->version != i->gy_version)
+        return tg_fail(d->ctx, TG_ERR_VERSION,
+                       "tg_wgrads_run: the %s of a linear whose weight gradient waits, %s, was overwritten by %s; "
+                       "drain before (the linear was called from %s)",
+                       x ? "input" : "output gradient", what,
+                       (x ? i->x : i->gy)->storage->by ? (x ? i->x : i->gy)->storage->by : "its owner", site);
+    TG_TRY(tg_storage_need(i->x->storage, i->x));
+    return tg_storage_need(i->gy->storage, i->gy);
+}
+
+/* x with the rows of all ranks, in flight, in one of two buffers in turn: the next one's rows travel beside this one's
+ * product. */
+static tg_tensor *rows_of(tg_wgrads *d, const wgrad *i, int turn) {
+    if (!i->comm) return i->x;
+    tg_tensor *x = i->x;
+    if (!(x->flags & TG_F_CONTIGUOUS)) {
+        x = tg_contiguous(d->tape, tg_tape_enter(d->tape, x));
+        if (!tg_ok(d->ctx)) return x;
+    }
+    return tg_gather_rows(d->tape, turn ? "mpu_1" : "mpu_0", x, i->comm, i->site);
+}
+
+static tg_status add_product(const wgrad *i, const tg_tensor *x) {
+    tg_tensor *w = i->w, *sum = tg_gradient_buffer(w);
+    if (!sum) return w->ctx->status;
+    TG_TRY(tg_storage_need(x->storage, x));
+    TG_TRY(tg_linear_wgrad(i->gy, x, sum, w->ext->has_grad));
+    tg_gradient_reached(w);
+    return TG_OK;
+}
+
+/* After the last of its gradients that waited, over all lists. */
+static tg_status tell(tg_wgrads *d, tg_tensor *w) {
+    if (w->ext->deferred || !tg_hooks_any(w, true)) return TG_OK;
+    tg_tensor *sum = tg_gradient_of(w);
+    return tg_hooks_run(d->tape, w, &sum, true);
+}
+
+static tg_status run(tg_wgrads *d) {
+    for (int i = 0; i < d->n; i++) TG_TRY(check_item(d, &d->item[i]));
+    tg_tensor *next = d->n ? rows_of(d, &d->item[0], 0) : NULL;
+    int done = 0;
+    tg_status s = d->ctx->status;
+    while (done < d->n && s == TG_OK) {
+        wgrad *i = &d->item[done];
+        tg_tensor *x = next, *w = i->w;
+        if (i->comm) s = tg_storage_need(x->storage, x);
+        if (s == TG_OK && done + 1 < d->n) next = rows_of(d, i + 1, (done + 1) & 1);
+        if (s == TG_OK) s = d->ctx->status;
+        if (s == TG_OK) s = add_product(i, x);
+        if (s != TG_OK) break;
+        if (i->comm) tg_storage_discard(x->storage, "tg_wgrads_run", i->site);
+        forget(i);
+        done++;
+        s = tell(d, w);
+    }
+    if (done) memmove(d->item, d->item + done, (size_t)(d->n - done) * sizeof *d->item);
+    d->n -= done;
+    return s;
+}
+
+/* Whether ranks meet for what waits. */
+static bool meets(const tg_wgrads *d) {
+    for (int i = 0; i < d->n; i++)
+        if (tg_comm_size(d->item[i].comm) > 1) return true;
+    return false;
+}
+
+tg_status tg_wgrads_run(tg_wgrads *d) {
+    if (!d) return TG_ERR_ARGUMENT;
+    tg_status s = d->ctx->status;
+    if (s == TG_OK) {
+        s = run(d);
+        tg_tape_reset(d->tape);
+    }
+    if (s != TG_OK && meets(d)) tg_ctx_skip(d->ctx);
+    return s;
+}

@@ -1,0 +1,168 @@
+/* Linear layers of a model that only runs forward (Megatron-Core's inference-optimised ones): RMS norm, gather,
+ * product; product, reduce-scatter; and between them the residual's addition and the next norm as one op. Nothing is
+ * kept for backward. */
+#include <math.h>
+
+#include "tape/tape.h"
+#include "comm/comm.h"
+#include "parallel/tp/layers.h"
+
+typedef struct inference {
+    tg_ctx *ctx;
+    tg_comm *comm;
+    bool sp;
+    double eps;
+} inference;
+
+static const inference *state_of(const tg_module *m) { return m->state; }
+
+/* ---- Forward ---- */
+
+/* The normed rows of x [s / tp, b, in], gathered, times the weight's rows: [s, b, out / tp]. */
+static tg_tensor *multiply_normed(tg_module *m, tg_tape *t, tg_tensor *normed) {
+    tg_linear_grad_opts o = {.size = sizeof o, .sequence_parallel = state_of(m)->sp};
+    return tg_linear_with_grad_accumulation(t, normed, tg_module_own(m, "weight"), NULL, state_of(m)->comm, &o);
+}
+
+static tg_tensor *column_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
+    bool grad = tg_set_grad_mode(t, false);
+    tg_tensor *y = multiply_normed(m, t, tg_rms_norm(t, x, tg_module_own(m, "norm"), state_of(m)->eps));
+    tg_set_grad_mode(t, grad);
+    return y;
+}
+
+/* x [s, b, in / tp] -> [s / tp, b, out] */
+static tg_tensor *multiply_scatter(tg_module *m, tg_tape *t, tg_tensor *x) {
+    tg_tensor *y = tg_linear(t, x, tg_module_own(m, "weight"), NULL);
+    return state_of(m)->sp ? tg_reduce_scatter_to_sp(t, y, state_of(m)->comm, NULL) : y;
+}
+
+static tg_tensor *row_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
+    bool grad = tg_set_grad_mode(t, false);
+    tg_tensor *y = multiply_scatter(m, t, x);
+    tg_set_grad_mode(t, grad);
+    return y;
+}
+
+static void inference_free(void *state) {
+    inference *s = state;
+    tg_host_free(s->ctx, s, sizeof *s);
+}
+
+static const tg_module_ops column_ops = {
+    .size = sizeof(tg_module_ops), .kind = "inference_column", .forward = column_forward, .free = inference_free};
+static const tg_module_ops row_ops = {
+    .size = sizeof(tg_module_ops), .kind = "inference_row", .forward = row_forward, .free = inference_free};
+
+static tg_status check_next(const tg_module *row, const tg_module *column, const tg_tape *t,
+                            tg_tensor *const *residual) {
+    tg_ctx *ctx = row->ctx;
+    if (row->ops != &row_ops || !column || column->ops != &column_ops || column->ctx != ctx)
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_inference_next: a %s and a %s; expected an inference_row and an inference_column of one "
+                       "context",
+                       tg_module_kind(row), tg_module_kind(column));
+    if (!t || t->ctx != ctx)
+        return tg_fail(ctx, t ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_inference_next: %s",
+                       t ? "tape and modules are of different contexts" : "the tape is NULL");
+    if (!residual || !*residual)
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_inference_next: the residual is NULL, to which the row layer's output "
+                       "is added before the norm");
+    return TG_OK;
+}
+
+static tg_tensor *next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor *x, tg_tensor **residual) {
+    if (!tg_module_ok(row)) return tg_inert(row ? row->ctx : &tg_dead_ctx);
+    tg_ctx *ctx = row->ctx;
+    if (check_next(row, column, t, residual) != TG_OK) return tg_inert(ctx);
+    if (tg_scope_open(t, "inference_next") != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(ctx);
+    tg_tensor *out[2];
+    bool grad = tg_set_grad_mode(t, false);
+    tg_tensor *y = multiply_scatter(row, t, x);
+    tg_tensor *normed =
+        tg_residual_rms_norm(t, y, *residual, tg_module_own(column, "norm"), state_of(column)->eps, &out[1]);
+    out[0] = multiply_normed(column, t, normed);
+    tg_set_grad_mode(t, grad);
+    if (tg_scope_close(t, out, 2) != TG_OK) return tg_inert(ctx);
+    *residual = out[1];
+    return out[0];
+}
+
+tg_tensor *tg_inference_next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor *x, tg_tensor **residual) {
+    tg_tensor *y = next(row, column, t, x, residual);
+    if (row && row->ops == &row_ops) tg_comm_missed(state_of(row)->comm, row->ctx->status);
+    return y;
+}
+
+/* ---- Making ---- */
+
+static tg_status complete(const tg_parallel *p, const char *who, tg_inference_opts *o, const tg_inference_opts *given) {
+    tg_ctx *ctx = tg_parallel_ctx(p);
+    TG_TRY(tg_options(ctx, o, sizeof *o, given, who));
+    if (o->norm_eps == 0) o->norm_eps = 1e-6;
+    if (o->std == 0) o->std = 0.02;
+    if (!(o->norm_eps > 0 && isfinite(o->norm_eps)))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: norm_eps is %g, expected a positive number", who, o->norm_eps);
+    if (tg_parallel_size(p, TG_TP) > 1 && !tg_parallel_sp(p))
+        return tg_fail(ctx, TG_ERR_STATE,
+                       "%s: tp has %d ranks without sequence parallelism, which its gather and reduce-scatter need; "
+                       "expected TG_PARALLEL(.sequence_parallel = true)",
+                       who, tg_parallel_size(p, TG_TP));
+    return TG_OK;
+}
+
+static tg_status check_given(tg_ctx *ctx, const char *who, const char *what, const tg_tensor *x, tg_shape shape) {
+    char got[160], want[96];
+    TG_TRY(tg_check(ctx, x, who));
+    if (x->ndim == shape.ndim && !memcmp(x->shape, shape.dim, x->ndim * sizeof *x->shape)) return TG_OK;
+    tg_describe(x, got, sizeof got);
+    tg_shape_text((int)shape.ndim, shape.dim, want, sizeof want);
+    return tg_fail(ctx, TG_ERR_SHAPE, "%s: the %s given is %s, expected %s", who, what, got, want);
+}
+
+/* The one given, of its local shape, or a new one. */
+static void add(tg_module *m, const tg_parallel *p, const char *name, tg_tensor *given, tg_shape shape, double std,
+                tg_placement at) {
+    tg_shape local = shape;
+    if (at.kind == TG_VARYING) local.dim[at.dim] /= tg_parallel_size(p, TG_TP);
+    if (!given)
+        tg_layer_add(m, name,
+                     tg_param_placed(p, name, TG_DTYPE_DEFAULT, shape, std,
+                                     TG_PLACES({TG_TP, at}, {TG_DP, TG_R}, {TG_CP, TG_R})));
+    else if (check_given(m->ctx, m->ops->kind, name, given, local) == TG_OK)
+        tg_module_add_param(m, name, given);
+}
+
+static void add_norm(tg_module *m, const tg_parallel *p, tg_tensor *given, int64_t n) {
+    add(m, p, "norm", given, (tg_shape){1, {n}}, 0, TG_R);
+    tg_tensor *x = tg_module_own(m, "norm");
+    if (x && !given && tg_ok(m->ctx)) m->ctx->ops->fill(m->ctx, tg_array_of(x), 1);
+}
+
+static tg_module *make(const tg_parallel *p, const tg_module_ops *ops, int64_t in, int64_t out, bool row,
+                       const tg_inference_opts *given) {
+    tg_inference_opts o;
+    tg_ctx *ctx = tg_parallel_ctx(p);
+    bool good = tg_ok(ctx) && tg_layer_divide(p, ops->kind, row ? "in" : "out", row ? in : out, TG_TP) == TG_OK;
+    if (good && (row ? out : in) <= 0)
+        good = tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %lld to %lld, expected positive numbers", ops->kind, (long long)in,
+                       (long long)out) == TG_OK;
+    if (!good || complete(p, ops->kind, &o, given) != TG_OK) return tg_layer_checked(NULL);
+    inference *s = tg_host_alloc(ctx, sizeof *s);
+    if (!s) return tg_layer_checked(NULL);
+    *s = (inference){ctx, tg_parallel_comm(p, TG_TP), tg_parallel_sp(p), o.norm_eps};
+    tg_module *m = tg_module_new(ctx, ops, s);
+    if (!tg_module_ok(m)) return m;
+    if (!row) add_norm(m, p, o.norm, in);
+    if (tg_ok(ctx)) add(m, p, "weight", o.weight, (tg_shape){2, {out, in}}, o.std, TG_SHARD(row ? 1 : 0));
+    return tg_layer_checked(m);
+}
+
+tg_module *tg_nn_inference_column(const tg_parallel *p, int64_t in, int64_t out, const tg_inference_opts *opts) {
+    return make(p, &column_ops, in, out, false, opts);
+}
+
+tg_module *tg_nn_inference_row(const tg_parallel *p, int64_t in, int64_t out, const tg_inference_opts *opts) {
+    return make(p, &row_ops, in, out, true, opts);
+}

@@ -1,0 +1,275 @@
+/* The linear layer of tensor parallelism: its backward overlaps the input gradient's communication with the weight
+ * gradient's product (Megatron-Core's LinearWithGradAccumulationAndAsyncCommunication; Shoeybi et al., arXiv
+ * 1909.08053; sequence parallelism: Korthikanti et al., arXiv 2205.05198). */
+#include <tapegrad/mappings.h>
+
+#include "ops/common/derive.h"
+#include "ops/linear.h"
+#include "ops/common/nn_op.h"
+#include "comm/comm.h"
+#include "parallel/tp/wgrads.h"
+
+typedef struct linear_params {
+    tg_comm *comm; /* NULL: no rank is met */
+    bool sequence_parallel, allreduce_dgrad, fused;
+} linear_params;
+
+/* y [.., out] = x [.., in] w^T + b, w [out, in], b [out] or absent. Under sequence parallelism x are this rank's rows
+ * of dim 0, and y has those of all ranks. */
+
+static int64_t ranks(const linear_params *p) { return p->sequence_parallel ? tg_comm_size(p->comm) : 1; }
+
+static tg_status check_params(tg_call *c) {
+    const linear_params *p = c->params;
+    const tg_tensor *w = c->in[1];
+    if (p->sequence_parallel && p->allreduce_dgrad)
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "sequence_parallel and allreduce_dgrad: the input's gradient is reduced and scattered "
+                            "under sequence parallelism, all-reduced without it; choose one");
+    if (!p->comm && (p->sequence_parallel || p->allreduce_dgrad))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "the communicator is NULL, over which the input's gradient is reduced");
+    if (p->fused && w->node && tg_needs(c, 1))
+        return tg_call_fail(c, TG_ERR_STATE,
+                            "fused adds the gradient of w into its main_grad, but w is the result of an op and has "
+                            "none; expected a leaf, or no fusion");
+    return TG_OK;
+}
+
+/* What a gather of x to REPLICATED, or tg_copy_to_tp, and then tg_linear would give on the communicator's axis. */
+static tg_status place(tg_call *c) {
+    const linear_params *p = c->params;
+    if (!p->sequence_parallel && !p->allreduce_dgrad) return TG_OK;
+    tg_axis axis = tg_comm_axis(p->comm);
+    tg_placement w = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS}, y;
+    if ((unsigned)axis < TG_MAX_AXES) {
+        tg_placement is = tg_place_on(c->in[1], axis);
+        if (is.kind == TG_VARYING && is.layout != TG_OPAQUE && is.dim == 0) w = is;
+    }
+    y = w;
+    y.dim = (int8_t)(c->in[0]->ndim - 1);
+    tg_placement x = p->sequence_parallel ? TG_SHARD(0) : TG_I;
+    TG_TRY(tg_call_convert(c, 0, x, 0, y, p->comm,
+                           p->sequence_parallel ? "scatter the rows of x (tg_scatter_to_sp), or do without "
+                                                  "sequence_parallel"
+                                                : "gather x (tg_gather_from), or do without allreduce_dgrad"));
+    TG_TRY(
+        tg_call_convert(c, 1, w, 0, y, p->comm, "place the weight as a shard of its rows (tg_param_placed, tg_place)"));
+    if (!c->in[2]) return TG_OK;
+    return tg_call_convert(c, 2, w, 0, y, p->comm, "place the bias as the rows of the weight (tg_place)");
+}
+
+static tg_status linear_infer(tg_call *c) {
+    const tg_tensor *x = c->in[0];
+    int64_t shape[TG_MAX_DIMS];
+    TG_TRY(tg_need_float(c, 0));
+    TG_TRY(tg_need_same_dtype(c, 0, 1));
+    if (c->in[2]) TG_TRY(tg_need_same_dtype(c, 0, 2));
+    TG_TRY(check_params(c));
+    TG_TRY(tg_linear_shapes(c, ((const linear_params *)c->params)->sequence_parallel ? 2 : 1));
+    memcpy(shape, x->shape, x->ndim * sizeof *shape);
+    shape[x->ndim - 1] = c->in[1]->shape[0];
+    if (ranks(c->params) > 1) shape[0] *= ranks(c->params);
+    if (!tg_needs(c, 1)) c->saves_in &= ~1u;
+    if (!tg_needs(c, 0)) c->saves_in &= ~2u;
+    TG_TRY(place(c));
+    return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
+}
+
+tg_tensor *tg_gather_rows(tg_tape *t, const char *buffer, tg_tensor *x, tg_comm *comm, const void *site) {
+    tg_shape shape = {.ndim = x->ndim};
+    memcpy(shape.dim, x->shape, x->ndim * sizeof *shape.dim);
+    shape.dim[0] *= tg_comm_size(comm);
+    tg_tensor *all = tg_lease(t, buffer, (tg_dtype)x->dtype, shape);
+    if (!tg_ok(t->ctx)) return all;
+    tg_comm_start(comm, &(tg_collective_args){.kind = TG_ALL_GATHER, .dst = all, .src = x, .site = site});
+    return tg_ok(t->ctx) ? all : tg_inert(t->ctx);
+}
+
+/* *x := all rows, in flight, in the buffer that drop_rows gives back; without sequence parallelism x stays. */
+static tg_status all_rows(tg_call *c, tg_tensor **x) {
+    const linear_params *p = c->params;
+    if (ranks(p) == 1) return TG_OK;
+    TG_TRY(tg_op_dense(c, x));
+    *x = tg_gather_rows(c->tape, "mpu", *x, p->comm, tg_call_site(c));
+    return c->ctx->status;
+}
+
+static void drop_rows(tg_call *c, const tg_tensor *x) {
+    if (ranks(c->params) > 1) tg_storage_discard(x->storage, c->op->name, tg_call_site(c));
+}
+
+static tg_status linear_forward(tg_call *c) {
+    tg_tensor *x = c->in[0], *b = c->in[2];
+    if (b) TG_TRY(tg_op_dense(c, &b));
+    TG_TRY(all_rows(c, &x));
+    TG_TRY(tg_storage_need(x->storage, x));
+    TG_TRY(tg_linear_rows(x, c->in[1], b, TG_ACT_NONE, c->out[0], NULL));
+    drop_rows(c, x);
+    return TG_OK;
+}
+
+/* A gradient of input 0 that ranks meet in: started, and nobody has waited for it yet. */
+static tg_status reduce_dgrad(tg_call *c, tg_tensor *part) {
+    const linear_params *p = c->params;
+    const tg_tensor *x = c->in[0];
+    tg_tensor *g = part;
+    if (p->sequence_parallel) g = tg_call_temp(c, (tg_dtype)x->dtype, x->ndim, x->shape);
+    if (!tg_ok(c->ctx)) return c->ctx->status;
+    tg_comm_start(p->comm, &(tg_collective_args){.kind = p->sequence_parallel ? TG_REDUCE_SCATTER : TG_ALL_REDUCE,
+                                                 .dst = g,
+                                                 .src = part,
+                                                 .op = TG_REDUCE_SUM,
+                                                 .site = tg_call_site(c)});
+    TG_TRY(c->ctx->status);
+    return tg_call_in_flight(c, 0, g, NULL);
+}
+
+/* gx = gy w, of which each rank has a share where ranks meet; *part is then this rank's. */
+static tg_status dgrad(tg_call *c, tg_tensor **part) {
+    const linear_params *p = c->params;
+    const tg_tensor *gy = c->gout[0], *w = c->in[1];
+    int64_t shape[TG_MAX_DIMS];
+    *part = NULL;
+    if (!p->sequence_parallel && !p->allreduce_dgrad) {
+        const tg_tensor *gx = tg_call_gin(c, 0);
+        return tg_ok(c->ctx) ? tg_linear_dgrad(gy, w, gx, tg_adds(c, 0)) : c->ctx->status;
+    }
+    memcpy(shape, gy->shape, gy->ndim * sizeof *shape);
+    shape[gy->ndim - 1] = w->shape[1];
+    *part = tg_call_temp(c, (tg_dtype)c->in[0]->dtype, gy->ndim, shape);
+    return tg_ok(c->ctx) ? tg_linear_dgrad(gy, w, *part, false) : c->ctx->status;
+}
+
+/* The gather of x runs beside the first product, the reduction of gx beside the second: straight into the weight's
+ * accumulated gradient, where it is a leaf. */
+static tg_status linear_backward(tg_call *c) {
+    const linear_params *p = c->params;
+    tg_tensor *x = c->in[0], *gy = c->gout[0], *part = NULL;
+    bool now =
+        c->gin_mode[1] && !(c->state && tg_wgrads_take(c->state, c, 1, x, gy, p->sequence_parallel ? p->comm : NULL));
+    TG_TRY(c->ctx->status);
+    if (now) TG_TRY(all_rows(c, &x));
+    if (c->gin_mode[0]) TG_TRY(dgrad(c, &part));
+    if (now) TG_TRY(tg_storage_need(x->storage, x));
+    if (part) TG_TRY(reduce_dgrad(c, part));
+    if (now) {
+        const tg_tensor *gw = tg_call_gin(c, 1);
+        TG_TRY(c->ctx->status);
+        TG_TRY(tg_linear_wgrad(gy, x, gw, tg_adds(c, 1)));
+        drop_rows(c, x);
+    }
+    return c->in[2] ? tg_op_sum_to(c, 2, gy, 1) : TG_OK;
+}
+
+/* With the gather, or the copy, as an op of its own. */
+static tg_status linear_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
+    const linear_params *p = tg_node_params(n);
+    tg_tensor *x = tg_node_input(n, 0);
+    if (p->sequence_parallel) x = tg_gather_from_sp(t, x, p->comm, NULL);
+    if (p->allreduce_dgrad) x = tg_copy_to_tp(t, x, p->comm);
+    out[0] = tg_linear(t, x, tg_node_input(n, 1), tg_node_input(n, 2));
+    return TG_OK;
+}
+
+TG_COMPOSED(linear)
+
+static int64_t linear_flops(const tg_node *n) {
+    return tg_flops(2 * tg_numel(tg_node_output(n, 0)), tg_dim(tg_node_input(n, 1), 1));
+}
+
+static const linear_params plain = {0}, fused = {.fused = true},
+                           both = {.sequence_parallel = true, .allreduce_dgrad = true},
+                           alone = {.allreduce_dgrad = true};
+
+#define SAMPLE(p_, note_, ...)                                                                                         \
+    { .note = note_, .params = &(p_), .n_in = 3, __VA_ARGS__ }
+static const tg_sample samples[] = {
+    SAMPLE(plain, "rows", .in = {TG_S(4, 3), TG_S(5, 3), TG_S(5)}),
+    SAMPLE(plain, "no bias", .in = {TG_S(4, 3), TG_S(2, 3), TG_S_ABSENT}),
+    SAMPLE(plain, "leading dims", .in = {TG_S(2, 3, 4), TG_S(5, 4), TG_S(5)}),
+    SAMPLE(plain, "one vector", .in = {TG_S(4), TG_S(3, 4), TG_S(3)}),
+    SAMPLE(
+        plain, "no unit strides",
+        .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4), TG_S_AS(TG_SAMPLE_STRIDED, 5, 4), TG_S_AS(TG_SAMPLE_STRIDED, 5)}),
+    SAMPLE(plain, "transposed",
+           .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4), TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 4), TG_S(5)}),
+    SAMPLE(plain, "frozen weight", .in = {TG_S(4, 3), {.shape = TG_S_SHAPE(5, 3), .frozen = true}, TG_S(5)}),
+    SAMPLE(plain, "frozen input", .in = {{.shape = TG_S_SHAPE(4, 3), .frozen = true}, TG_S(5, 3), TG_S(5)}),
+    SAMPLE(plain, "in = out = 1", .in = {TG_S(1, 1), TG_S(1, 1), TG_S(1)}),
+    SAMPLE(plain, "in = 0 leaves the bias", .in = {TG_S(2, 0), TG_S(3, 0), TG_S(3)}),
+    SAMPLE(plain, "no rows", .in = {TG_S(0, 3), TG_S(2, 3), TG_S(2)}),
+    SAMPLE(plain, "rows differ", .in = {TG_S(4, 3), TG_S(3, 4), TG_S_ABSENT}, .refused = TG_ERR_SHAPE),
+    SAMPLE(plain, "bias of in", .in = {TG_S(4, 3), TG_S(5, 3), TG_S(3)}, .refused = TG_ERR_SHAPE),
+    SAMPLE(plain, "scalar x", .in = {TG_S_SCALAR, TG_S(5, 3), TG_S_ABSENT}, .refused = TG_ERR_SHAPE),
+    SAMPLE(plain, "integer w", .in = {TG_S(2, 3), TG_S_INDEX(3, 2, 3), TG_S_ABSENT}, .refused = TG_ERR_DTYPE),
+    SAMPLE(both, "reduced in two ways", .in = {TG_S(4, 3), TG_S(5, 3), TG_S_ABSENT}, .refused = TG_ERR_ARGUMENT),
+    SAMPLE(alone, "reduced over no ranks", .in = {TG_S(4, 3), TG_S(5, 3), TG_S_ABSENT}, .refused = TG_ERR_ARGUMENT),
+    SAMPLE(fused, "512 x 768 to 3072", .in = {TG_S(512, 768), TG_S(3072, 768), TG_S(3072)}, .bench = true),
+};
+
+const tg_op tg_op_LinearWithGradAccumulationAndAsyncCommunication = {
+    .size = sizeof(tg_op),
+    .name = "LinearWithGradAccumulationAndAsyncCommunication",
+    .formula = "x w^T + b, its gradient's communication beside the weight's product",
+    .n_in = 3,
+    .n_out = 1,
+    .params_size = sizeof(linear_params),
+    .saves_in = 3,
+    .optional = 4,
+    .passes = 7,
+    .family = TG_FAMILY_LINEAR,
+    .sums_f32 = true,
+    .collective = true,
+    .infer = linear_infer,
+    .forward = linear_forward,
+    .backward = linear_backward,
+    .vjp = linear_vjp,
+    .jvp = linear_jvp,
+    .flops = linear_flops,
+    TG_SAMPLES(samples),
+};
+
+/* A group of one rank meets nobody. */
+static linear_params params_of(const tg_comm *comm, const tg_linear_grad_opts *o) {
+    bool met = !comm || tg_comm_size(comm) > 1;
+    return (linear_params){
+        .comm = (tg_comm *)comm,
+        .sequence_parallel = o->sequence_parallel && met,
+        .allreduce_dgrad = o->allreduce_dgrad && met,
+        .fused = o->fused_wgrad,
+    };
+}
+
+static tg_status options(tg_tape *t, tg_tensor *const xw[2], const tg_linear_grad_opts *given, bool frozen,
+                         const char *who, tg_linear_grad_opts *o) {
+    TG_TRY(tg_tape_check_with(t, xw, 2, who));
+    TG_TRY(tg_options(t->ctx, o, sizeof *o, given, who));
+    if (frozen && (o->deferred || o->fused_wgrad))
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: a frozen weight has no gradient to %s", who,
+                       o->deferred ? "defer" : "fuse");
+    return TG_OK;
+}
+
+static tg_tensor *record(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *comm,
+                         const tg_linear_grad_opts *given, bool frozen, const char *who, const void *site) {
+    tg_linear_grad_opts o;
+    tg_tensor *const xw[] = {x, w};
+    if (tg_comm_missed(comm, options(t, xw, given, frozen, who, &o)) != TG_OK) return tg_tape_inert(t, xw, 2);
+    if (frozen && tg_requires_grad(w)) w = tg_detach(t, w);
+    linear_params p = params_of(comm, &o);
+    tg_tensor *y = tg_inert(t->ctx);
+    tg_apply(t, &tg_op_LinearWithGradAccumulationAndAsyncCommunication, &p, (tg_tensor *const[]){x, w, b}, 3, &y, 1,
+             o.deferred ? tg_wgrads_keep(o.deferred) : NULL, tg_wgrads_drop, site);
+    return y;
+}
+
+/* The op saves x, this rank's rows alone, and w, each only where the other needs a gradient. */
+tg_tensor *tg_linear_with_grad_accumulation(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *comm,
+                                            const tg_linear_grad_opts *opts) {
+    return record(t, x, w, b, comm, opts, false, "tg_linear_with_grad_accumulation", TG_SITE);
+}
+
+tg_tensor *tg_linear_with_frozen_weight(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *comm,
+                                        const tg_linear_grad_opts *opts) {
+    return record(t, x, w, b, comm, opts, true, "tg_linear_with_frozen_weight", TG_SITE);
+}

@@ -1,0 +1,193 @@
+/* What column and row layers have in common: options, parameters and their placements, one call with overrides. */
+#include "parallel/tp/layers.h"
+
+#include <stdio.h>
+
+#include "tape/tape.h"
+#include "placement/placing.h"
+#include "parallel/parallel.h"
+
+/* ---- Making ---- */
+
+void tg_layer_add(tg_module *m, const char *name, tg_tensor *param) {
+    if (tg_module_add_param(m, name, param) != TG_OK) tg_drop(param);
+}
+
+tg_module *tg_layer_checked(tg_module *m) {
+    if (tg_module_ok(m)) return m;
+    if (m && m->ops) tg_module_free(m);
+    return tg_module_new(NULL, NULL, NULL);
+}
+
+tg_status tg_layer_divide(const tg_parallel *p, const char *who, const char *what, int64_t size, tg_axis axis) {
+    int n = tg_parallel_size(p, axis);
+    tg_ctx *ctx = tg_parallel_ctx(p);
+    if (size <= 0)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %lld, expected a positive number", who, what, (long long)size);
+    if (size % n == 0) return TG_OK;
+    return tg_fail(ctx, TG_ERR_SHAPE, "%s: %s is %lld, expected a multiple of the %d ranks of %s", who, what,
+                   (long long)size, n, tg_axis_name(axis));
+}
+
+static tg_status check_options(tg_plinear *s, const char *who, int shard) {
+    const tg_plinear_opts *o = &s->o;
+    if (o->weight && o->no_weight)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: a weight is given and no_weight is set; choose one", who);
+    if (shard ? o->gather_output : o->input_is_whole)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: %s is an option of the %s layer", who,
+                       shard ? "gather_output" : "input_is_whole", shard ? "column" : "row");
+    if (o->input_is_whole && s->sp)
+        return tg_fail(s->ctx, TG_ERR_STATE,
+                       "%s: input_is_whole scatters x over tp, but under sequence parallelism x is no longer the same "
+                       "on every rank; expected an input that is sharded on its last dim",
+                       who);
+    if (shard && s->expert_comm && !o->skip_bias_add && !o->no_bias)
+        return tg_fail(
+            s->ctx, TG_ERR_STATE,
+            "%s: the output of an expert is reduced outside, after which alone a bias may be added; expected "
+            "skip_bias_add or no_bias",
+            who);
+    if (o->strides < 0 || (shard ? s->local_in : s->local_out) % (o->strides ? o->strides : 1))
+        return tg_fail(s->ctx, TG_ERR_SHAPE, "%s: %d strides, expected a divisor of this rank's %lld", who, o->strides,
+                       (long long)(shard ? s->local_in : s->local_out));
+    return TG_OK;
+}
+
+static void note_no_sp(const tg_plinear *s, const char *who) {
+    char text[160];
+    if (!s->ctx->log || !s->p->o.sequence_parallel || s->o.expert || tg_parallel_size(s->p, TG_TP) > 1) return;
+    snprintf(text, sizeof text, "%s: sequence_parallel is turned off, as tp has one rank", who);
+    s->ctx->log(s->ctx->log_user, TG_LOG_WARNING, text);
+}
+
+static tg_status complete(tg_plinear *s, const char *who, int shard, const tg_plinear_opts *given) {
+    TG_TRY(tg_options(s->ctx, &s->o, sizeof s->o, given, who));
+    s->axis = s->o.expert ? TG_ETP : TG_TP;
+    s->comm = tg_parallel_comm(s->p, s->axis);
+    int n = tg_parallel_size(s->p, s->axis);
+    TG_TRY(tg_layer_divide(s->p, who, shard ? "in" : "out", shard ? s->in : s->out, s->axis));
+    if ((shard ? s->out : s->in) <= 0)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: %s is %lld, expected a positive number", who, shard ? "out" : "in",
+                       (long long)(shard ? s->out : s->in));
+    s->local_in = shard ? s->in / n : s->in;
+    s->local_out = shard ? s->out : s->out / n;
+    s->expert_comm = s->o.expert && (n > 1 || tg_parallel_size(s->p, TG_EP) > 1);
+    s->sp = tg_parallel_sp(s->p) && !s->o.expert;
+    TG_TRY(check_options(s, who, shard));
+    note_no_sp(s, who);
+    if (s->o.deferred_wgrads) s->deferred = tg_wgrads_new(s->ctx, s->o.deferred_wgrads);
+    return s->ctx->status;
+}
+
+/* On the data axes a parameter is the same on every rank, and each has a share of its gradient. The experts of the ep
+ * ranks are rows of one tensor. */
+static tg_tensor *param(const tg_plinear *s, const char *name, tg_shape shape, double std, tg_placement at) {
+    const tg_place_at dense[] = {{TG_TP, at}, {TG_DP, TG_R}, {TG_CP, TG_R}};
+    const tg_place_at expert[] = {{TG_EP, TG_SHARD(0)}, {TG_ETP, at}, {TG_EDP, TG_R}};
+    if (s->o.expert) shape.dim[0] *= tg_parallel_size(s->p, TG_EP);
+    return tg_param_placed(s->p, name, TG_DTYPE_DEFAULT, shape, s->o.no_init ? 0 : std, s->o.expert ? expert : dense,
+                           s->o.expert ? TG_LEN(expert) : TG_LEN(dense));
+}
+
+static tg_status check_weight(const tg_plinear *s, const char *who, const tg_tensor *w) {
+    char got[160];
+    TG_TRY(tg_check(s->ctx, w, who));
+    if (w->ndim == 2 && w->shape[0] == s->local_out && w->shape[1] == s->local_in) return TG_OK;
+    tg_describe(w, got, sizeof got);
+    return tg_fail(s->ctx, TG_ERR_SHAPE,
+                   "%s: the weight given is %s, expected [%lld, %lld]: [%s, %s] of a layer from "
+                   "%lld to %lld",
+                   who, got, (long long)s->local_out, (long long)s->local_in,
+                   s->local_out < s->out ? "out / tp" : "out", s->local_in < s->in ? "in / tp" : "in", (long long)s->in,
+                   (long long)s->out);
+}
+
+static void add_params(tg_module *m, int shard) {
+    tg_plinear *s = m->state;
+    double std = s->o.std == 0 ? 0.02 : s->o.std;
+    tg_placement at = s->o.strides > 1 ? TG_SHARD_STRIDED((int8_t)shard, s->o.strides) : TG_SHARD((int8_t)shard);
+    if (s->o.weight) {
+        if (check_weight(s, m->ops->kind, s->o.weight) == TG_OK) tg_module_add_param(m, "weight", s->o.weight);
+    } else if (!s->o.no_weight) {
+        tg_layer_add(m, "weight", param(s, "weight", (tg_shape){2, {s->out, s->in}}, std, at));
+    }
+    if (s->o.no_bias || !tg_ok(s->ctx)) return;
+    tg_placement whole = s->sp ? TG_R : TG_I;
+    tg_layer_add(m, "bias", param(s, "bias", (tg_shape){1, {s->out}}, 0, shard ? whole : at));
+}
+
+void tg_plinear_free(void *state) {
+    tg_plinear *s = state;
+    tg_wgrads_free(s->deferred);
+    tg_host_free(s->ctx, s, sizeof *s);
+}
+
+tg_module *tg_plinear_new(const tg_parallel *p, const tg_module_ops *ops, int64_t in, int64_t out, int shard,
+                          const tg_plinear_opts *opts) {
+    tg_ctx *ctx = tg_parallel_ctx(p);
+    tg_plinear *s = tg_ok(ctx) ? tg_host_alloc(ctx, sizeof *s) : NULL;
+    if (!s) return tg_layer_checked(NULL);
+    *s = (tg_plinear){.ctx = ctx, .p = p, .in = in, .out = out};
+    if (complete(s, ops->kind, shard, opts) != TG_OK) {
+        tg_plinear_free(s);
+        return tg_layer_checked(NULL);
+    }
+    tg_module *m = tg_module_new(ctx, ops, s);
+    if (tg_module_ok(m)) add_params(m, shard);
+    return tg_layer_checked(m);
+}
+
+/* ---- One call ---- */
+
+bool tg_plinear_p(const tg_module *m) { return m && (m->ops == &tg_column_linear_ops || m->ops == &tg_row_linear_ops); }
+
+tg_tensor *tg_plinear_weight(const tg_module *m, tg_tensor *given) {
+    const tg_plinear *s = m->state;
+    if (given) return check_weight(s, m->ops->kind, given) == TG_OK ? given : NULL;
+    tg_tensor *own = tg_module_own(m, "weight");
+    if (!own)
+        tg_fail(s->ctx, TG_ERR_ARGUMENT,
+                "%s: no weight was given, and the layer was made with no_weight; expected one by tg_plinear_apply",
+                m->ops->kind);
+    return own;
+}
+
+tg_tensor *tg_plinear_bias(const tg_module *m) {
+    return tg_plinear_of(m)->o.skip_bias_add ? NULL : tg_module_own(m, "bias");
+}
+
+static tg_status check_apply(const tg_module *m, const tg_tape *t, int gather) {
+    if (!tg_plinear_p(m))
+        return tg_fail(m->ctx, TG_ERR_ARGUMENT, "tg_plinear_apply: a %s, expected a column or row linear layer",
+                       tg_module_kind(m));
+    if (!t || t->ctx != m->ctx)
+        return tg_fail(m->ctx, t ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_plinear_apply: %s",
+                       t ? "tape and module are of different contexts" : "the tape is NULL");
+    if (gather > 0 && m->ops == &tg_row_linear_ops)
+        return tg_fail(m->ctx, TG_ERR_ARGUMENT, "tg_plinear_apply: gather_output is an option of the column layer");
+    return TG_OK;
+}
+
+static tg_tensor *apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output) {
+    if (!tg_module_ok(m)) return tg_inert(m ? m->ctx : &tg_dead_ctx);
+    if (check_apply(m, t, gather_output) != TG_OK) return tg_inert(m->ctx);
+    if (tg_scope_open(t, m->ops->kind) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(m->ctx);
+    tg_tensor *y =
+        m->ops == &tg_column_linear_ops ? tg_column_run(m, t, x, weight, gather_output) : tg_row_run(m, t, x, weight);
+    return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(m->ctx);
+}
+
+tg_tensor *tg_plinear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output) {
+    tg_tensor *y = apply(m, t, x, weight, gather_output);
+    if (tg_plinear_p(m)) tg_comm_missed(tg_plinear_of(m)->comm, m->ctx->status);
+    return y;
+}
+
+/* After an error as well: each list knows whether ranks would have met for it. */
+tg_status tg_wgrads_drain(tg_module *m) {
+    if (!m) return TG_ERR_ARGUMENT;
+    if (tg_plinear_p(m) && tg_plinear_of(m)->deferred) tg_wgrads_run(tg_plinear_of(m)->deferred);
+    for (const tg_module_entry *e = m->first; e; e = e->next)
+        if (e->child) tg_wgrads_drain(e->child);
+    return tg_ctx_status(m->ctx);
+}

@@ -1,0 +1,27 @@
+/* The row-parallel linear layer: each rank has in / tp columns of the weight, and its output is a share of the sum
+ * (Megatron-Core's RowParallelLinear). */
+#include "tape/tape.h"
+#include "parallel/tp/layers.h"
+
+/* The bias counts once: it is added to the sum. */
+tg_tensor *tg_row_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given) {
+    const tg_plinear *s = tg_plinear_of(m);
+    tg_tensor *w = tg_plinear_weight(m, given), *b = tg_plinear_bias(m);
+    bool alone = tg_comm_size(s->comm) == 1;
+    if (!w) return tg_inert(m->ctx);
+    if (s->o.input_is_whole) x = tg_scatter_to_tp(t, x, s->comm);
+    tg_linear_grad_opts o = {.size = sizeof o, .fused_wgrad = s->o.fused_wgrad, .deferred = s->deferred};
+    tg_tensor *y = tg_linear_with_grad_accumulation(t, x, w, alone ? b : NULL, s->comm, &o);
+    if (alone || s->expert_comm) return y;
+    y = s->sp ? tg_reduce_scatter_to_sp(t, y, s->comm, NULL) : tg_reduce_from_tp(t, y, s->comm);
+    return b ? tg_add(t, y, b) : y;
+}
+
+static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *x) { return tg_row_run(m, t, x, NULL); }
+
+const tg_module_ops tg_row_linear_ops = {
+    .size = sizeof(tg_module_ops), .kind = "row_linear", .forward = forward, .free = tg_plinear_free};
+
+tg_module *tg_nn_row_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_plinear_opts *opts) {
+    return tg_plinear_new(p, &tg_row_linear_ops, in, out, 1, opts);
+}

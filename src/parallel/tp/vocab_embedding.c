@@ -1,0 +1,86 @@
+/* The vocabulary-parallel embedding: each rank has vocab / tp rows of the table (Megatron-Core's
+ * VocabParallelEmbedding). */
+#include "tape/tape.h"
+#include "placement/draws.h"
+#include "parallel/tp/layers.h"
+
+typedef struct embedding {
+    tg_ctx *ctx;
+    tg_comm *comm;
+    int64_t vocab; /* rows that are no padding */
+    bool scatter;
+} embedding;
+
+/* ids [b, s] -> [s, b, h]: transposed before the look-up, where they are small. */
+static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *ids) {
+    const embedding *s = m->state;
+    tg_tensor *table = tg_module_own(m, "weight");
+    if (tg_ok(m->ctx) && tg_alive(ids) && ids->ndim != 2) {
+        char what[160];
+        tg_describe(ids, what, sizeof what);
+        tg_fail(m->ctx, TG_ERR_SHAPE, "vocab_embedding: the ids are %s, expected [b, s]", what);
+    }
+    ids = tg_transpose(t, ids, 0, 1);
+    if (tg_comm_size(s->comm) == 1) return tg_embedding(t, table, ids);
+    tg_tensor *y = tg_padded_embedding(t, table, ids, s->comm, s->vocab);
+    return s->scatter ? tg_reduce_scatter_to_sp(t, y, s->comm, NULL) : tg_reduce_from_tp(t, y, s->comm);
+}
+
+static void embedding_free(void *state) {
+    embedding *s = state;
+    tg_host_free(s->ctx, s, sizeof *s);
+}
+
+static const tg_module_ops ops = {
+    .size = sizeof(tg_module_ops), .kind = "vocab_embedding", .forward = forward, .free = embedding_free};
+
+/* Rows from `vocab` on are zero, and take no draws: the others, and what is drawn next, are as without them. */
+static tg_status clear_padding(tg_tensor *table, int64_t vocab, int64_t rows, double std) {
+    tg_ctx *ctx = table->ctx;
+    TG_TRY(ctx->status);
+    int64_t width = table->shape[1], first = ctx->grid.rank[TG_TP] * table->shape[0], from = vocab - first;
+    from = from < 0 ? 0 : from < table->shape[0] ? from : table->shape[0];
+    if (std > 0) TG_TRY(tg_draws_give_back(table, (table->shape[0] - from) * width, (rows - vocab) * width));
+    if (from == table->shape[0]) return TG_OK;
+    tg_tensor *padding = tg_temp_new(ctx, table->dtype, 2, (int64_t[]){table->shape[0] - from, width}, table->stride,
+                                     tg_storage_ref(table->storage), table->offset + from * width);
+    if (!padding) return ctx->status;
+    tg_status s = ctx->ops->fill(ctx, tg_array_of(padding), 0);
+    tg_temp_free(padding);
+    return s;
+}
+
+static tg_status check(const tg_parallel *p, int64_t rows, int64_t hidden, tg_vocab_embedding_opts *o,
+                       const tg_vocab_embedding_opts *given) {
+    tg_ctx *ctx = tg_parallel_ctx(p);
+    TG_TRY(tg_options(ctx, o, sizeof *o, given, "vocab_embedding: the options"));
+    TG_TRY(tg_layer_divide(p, ops.kind, "vocab", rows, TG_TP));
+    if (hidden > 0) return TG_OK;
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "vocab_embedding: hidden is %lld, expected a positive number",
+                   (long long)hidden);
+}
+
+tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t rows, int64_t hidden, double std,
+                                  const tg_vocab_embedding_opts *opts) {
+    tg_ctx *ctx = tg_parallel_ctx(p);
+    tg_vocab_embedding_opts o;
+    if (!tg_ok(ctx) || check(p, rows, hidden, &o, opts) != TG_OK) return tg_layer_checked(NULL);
+    embedding *s = tg_host_alloc(ctx, sizeof *s);
+    if (!s) return tg_layer_checked(NULL);
+    *s = (embedding){.ctx = ctx,
+                     .comm = tg_parallel_comm(p, TG_TP),
+                     .vocab = vocab,
+                     .scatter = o.reduce_scatter ? o.reduce_scatter > 0 : tg_parallel_sp(p)};
+    tg_module *m = tg_module_new(ctx, &ops, s);
+    if (!tg_module_ok(m)) return m;
+    tg_layer_add(m, "weight",
+                 tg_param_placed(p, "weight", TG_DTYPE_DEFAULT, (tg_shape){2, {rows, hidden}}, std,
+                                 TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}, {TG_CP, TG_R})));
+    if (rows > vocab && tg_module_ok(m)) clear_padding(tg_module_own(m, "weight"), vocab, rows, std);
+    return tg_layer_checked(m);
+}
+
+tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int64_t hidden, double std,
+                                 const tg_vocab_embedding_opts *opts) {
+    return tg_nn_padded_embedding(p, vocab, vocab, hidden, std, opts);
+}

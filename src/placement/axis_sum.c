@@ -1,0 +1,25 @@
+#include "parallel/dp/grads.h"
+
+/* sums[from, to) over one axis, where they lie. */
+static tg_status sum_run(tg_comm *comm, tg_tensor *sums, int from, int to) {
+    tg_ctx *ctx = sums->ctx;
+    int64_t n = to - from;
+    tg_tensor *x = tg_temp_new(ctx, TG_F64, 1, &n, NULL, tg_storage_ref(sums->storage), sums->offset + from);
+    if (!x) return ctx->status;
+    tg_status s = tg_comm_all_reduce(comm, x, x, TG_REDUCE_SUM) ? TG_OK : ctx->status;
+    if (s == TG_OK) s = tg_storage_need(x->storage, x);
+    tg_temp_free(x);
+    return s;
+}
+
+/* Neighbours that an axis shards go in one call: mostly they all do. */
+tg_status tg_grid_sum(tg_ctx *ctx, const uint32_t *mask, tg_tensor *sums, int n) {
+    for (int a = 0; a < TG_MAX_AXES; a++)
+        for (int i = 0, to; i < n; i = to) {
+            to = i + 1;
+            if (!(mask[i] >> a & 1)) continue;
+            while (to < n && mask[to] >> a & 1) to++;
+            TG_TRY(sum_run(ctx->parallel->comm[a], sums, i, to));
+        }
+    return TG_OK;
+}

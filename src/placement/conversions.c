@@ -1,0 +1,139 @@
+/* Conversions: what mapping ops state of one axis. */
+#include "placement/rule.h"
+
+#include <ctype.h>
+#include <stdio.h>
+
+static const tg_placement invariant = {.kind = TG_INVARIANT};
+
+static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
+
+tg_status tg_call_convert_on(tg_call *c, int i, tg_placement from, int o, tg_placement to, tg_axis axis,
+                             const char *mend) {
+    if (!c) return TG_ERR_ARGUMENT;
+    if (i < 0 || i >= c->n_in || o < 0 || o >= c->n_out)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_convert: input %d of %d, output %d of %d", i, c->n_in, o,
+                            c->n_out);
+    if ((unsigned)axis >= TG_MAX_AXES || !(c->ctx->grid.axes >> axis & 1)) return TG_OK;
+    tg_rules *r = tg_rules_of(c);
+    if (!r) return c->ctx->status;
+    if (r->n_conversions == TG_MAX_CONVERSIONS)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_convert: more than %d conversions", TG_MAX_CONVERSIONS);
+    r->conversion[r->n_conversions++] = (tg_conversion){i, o, axis, from, to, mend};
+    return TG_OK;
+}
+
+/* ---- Axes that share a dim: orders, major first ---- */
+
+static int sharers(const tg_ctx *ctx, const tg_placing *p, int dim, tg_axis but) {
+    int n = 0;
+    for (int a = 0; p && a < TG_MAX_AXES; a++)
+        n += a != (int)but && ctx->grid.axes >> a & 1 && sharded(p->at[a]) && p->at[a].dim == dim;
+    return n;
+}
+
+const tg_placing *tg_place_returned(tg_ctx *ctx, const tg_placing *p, tg_axis axis, tg_placement to) {
+    tg_placement at[TG_MAX_AXES] = {{0}};
+    if (p) memcpy(at, p->at, sizeof at);
+    tg_placement old = at[axis];
+    int others = sharded(to) ? sharers(ctx, p, to.dim, axis) : 0;
+    if (to.order > others) to.order = (uint8_t)others;
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        if (a == (int)axis || !sharded(at[a])) continue;
+        if (sharded(old) && at[a].dim == old.dim && at[a].order > old.order) at[a].order--;
+        if (sharded(to) && at[a].dim == to.dim && at[a].order >= to.order) at[a].order++;
+    }
+    at[axis] = to;
+    return tg_place_intern(ctx, at);
+}
+
+const tg_placing *tg_place_converted(tg_ctx *ctx, const tg_placing *p, tg_axis axis, tg_placement to) {
+    to.order = UINT8_MAX;
+    return tg_place_returned(ctx, p, axis, to);
+}
+
+/* ---- The check ---- */
+
+static tg_placement at_of(const tg_tensor *x, tg_axis axis) { return x->place ? x->place->at[axis] : invariant; }
+
+/* An input without gradient may be I where R is named, and R where I is. */
+static bool accepts(const tg_call *c, int i, tg_placement from, tg_placement is) {
+    if (from.kind <= TG_REPLICATED && is.kind <= TG_REPLICATED)
+        return from.kind == is.kind || !tg_call_differentiable(c, i);
+    is.order = from.order = 0;
+    return tg_placement_same(from, is);
+}
+
+static tg_status refuse_input(tg_call *c, const tg_conversion *v) {
+    char want[24], why[96];
+    tg_placement_name(v->from, want, sizeof want);
+    snprintf(why, sizeof why, "input %d must be %s there", v->in, want);
+    return tg_placement_refuse(c, v->axis, why,
+                               v->mend ? v->mend : "docs/placements.md has the mapping that leads there");
+}
+
+/* Data that moves along a dim which another axis shards: only a minor axis may do so. */
+static tg_status check_sharers(tg_call *c, const tg_conversion *v) {
+    const tg_tensor *x = c->in[v->in], *y = c->out[v->out];
+    tg_placement is = at_of(x, v->axis);
+    if (sharded(is) && is.order != sharers(c->ctx, x->place, is.dim, v->axis))
+        return tg_placement_refuse(c, v->axis, "another axis shards the dim within this one's shards",
+                                   "convert the minor axis first");
+    for (int d = 0; !sharded(is) && d < x->ndim; d++) {
+        bool claims = is.kind == TG_VARYING && sharded(v->to) && v->to.dim == d;
+        bool moves = claims || c->dims >> d & 1 || (d < y->ndim && x->shape[d] != y->shape[d]);
+        bool adds = is.kind != TG_VARYING && sharded(v->to) && v->to.dim == d;
+        if (moves && !adds && sharers(c->ctx, x->place, d, v->axis))
+            return tg_placement_refuse(c, v->axis, "another axis shards a dim along which each rank's own rows move",
+                                       "gather that axis first");
+    }
+    return TG_OK;
+}
+
+static tg_status check_result(tg_call *c, const tg_conversion *v) {
+    const tg_tensor *y = c->out[v->out];
+    int64_t chunks = tg_placement_chunks(v->to);
+    if (!sharded(v->to)) return TG_OK;
+    if (v->to.dim < 0 || v->to.dim >= y->ndim || chunks < 1 || y->shape[v->to.dim] % chunks)
+        return tg_call_fail(c, TG_ERR_PLACEMENT, "on axis %s output %d would be sharded along dim %d in %lld chunks",
+                            tg_axis_name(v->axis), v->out, v->to.dim, (long long)chunks);
+    return TG_OK;
+}
+
+/* Of what is opaque the mend is most often a declaration: what the caller wrote is taken for each rank's own. */
+static tg_status refuse_varying(tg_call *c, tg_axis axis, int i) {
+    char mend[192], name[16] = "";
+    for (int k = 0; tg_axis_name(axis)[k] && k < 15; k++) name[k] = (char)toupper((unsigned char)tg_axis_name(axis)[k]);
+    if (at_of(c->in[i], axis).layout == TG_OPAQUE)
+        snprintf(mend, sizeof mend,
+                 "if it is, declare the leaf that input %d comes from before its first use, tg_place(p, leaf, TG_%s, "
+                 "TG_I); else gather it (tg_gather_from)", i, name);
+    else
+        snprintf(mend, sizeof mend, "gather input %d (tg_gather_from)", i);
+    return tg_placement_refuse(c, axis, "an input beside the converted one is not known to be the same on every rank",
+                               mend);
+}
+
+/* What no conversion names takes part as it is: the same on every rank, and without gradient. */
+static tg_status check_others(tg_call *c, tg_axis axis, uint32_t named) {
+    for (int i = 0; i < c->n_in; i++) {
+        if (!c->in[i] || tg_bit(named, i)) continue;
+        if (at_of(c->in[i], axis).kind > TG_REPLICATED) return refuse_varying(c, axis, i);
+        if (tg_call_differentiable(c, i))
+            return tg_placement_refuse(c, axis, "an input beside the converted one needs a gradient", "detach it");
+    }
+    return TG_OK;
+}
+
+tg_status tg_placement_convert(tg_call *c, const tg_rules *r, tg_axis axis) {
+    uint32_t named = 0;
+    for (int k = 0; k < r->n_conversions; k++) {
+        const tg_conversion *v = &r->conversion[k];
+        if (v->axis != axis || !c->in[v->in]) continue;
+        named |= 1u << (v->in < 31 ? v->in : 31);
+        if (!accepts(c, v->in, v->from, at_of(c->in[v->in], axis))) return refuse_input(c, v);
+        TG_TRY(check_sharers(c, v));
+        TG_TRY(check_result(c, v));
+    }
+    return check_others(c, axis, named);
+}

@@ -1,0 +1,315 @@
+/* Draws by global coordinates. The positions that a shard's elements have in the global tensor are an affine function
+ * of digits of their local position: a sharded dim adds one digit for the chunks that its rank has, and dims that lie
+ * in one piece share one. */
+#include "placement/draws.h"
+
+#include "core/capture.h"
+#include "core/rng.h"
+#include "kernels/philox.h"
+
+uint64_t tg_draw_number(const tg_draws *d, int64_t position) {
+    return d ? d->rng.counter + tg_draws_at(d, position) : 0;
+}
+
+/* Digits of a local position, outermost first; to each belongs a step in the global one. */
+typedef struct digits {
+    int n;
+    int64_t extent[2 * TG_DRAW_DIGITS], step[2 * TG_DRAW_DIGITS];
+    int64_t base;
+} digits;
+
+/* One axis that shards a dim. */
+typedef struct cut {
+    int64_t rank, size;
+    tg_placement p;
+} cut;
+
+static void push(digits *d, int64_t extent, int64_t step) {
+    int last = d->n - 1;
+    if (extent == 1) return;
+    if (last >= 0 && d->step[last] == extent * step) {
+        d->extent[last] *= extent;
+        d->step[last] = step;
+    } else if (d->n < 2 * TG_DRAW_DIGITS) {
+        d->extent[d->n] = extent;
+        d->step[d->n++] = step;
+    }
+}
+
+/* The place of the rank's chunk j in the whole dim, in chunks. */
+static int64_t chunk_at(const cut *c, int64_t j) {
+    if (c->p.layout == TG_ZIGZAG) return j ? 2 * c->size - 1 - c->rank : c->rank;
+    return j * c->size + c->rank;
+}
+
+/* The place in the whole dim of element i of a shard; cuts are major first. */
+static int64_t whole_position(const cut *cuts, int n, int64_t local, int64_t i) {
+    for (int k = n - 1; k >= 0; k--) {
+        int64_t chunk = local / tg_placement_chunks(cuts[k].p);
+        i = chunk_at(&cuts[k], i / chunk) * chunk + i % chunk;
+        local *= cuts[k].size;
+    }
+    return i;
+}
+
+static int64_t common_divisor(int64_t a, int64_t b) {
+    while (b) {
+        int64_t r = a % b;
+        a = b;
+        b = r;
+    }
+    return a;
+}
+
+/* How many of the m numbers in o, which grow, have one step from the first on. */
+static int64_t run_of(const int64_t *o, int64_t m) {
+    int64_t n = m > 1 ? 2 : 1;
+    while (n < m && o[n] - o[n - 1] == o[1] - o[0]) n++;
+    return n;
+}
+
+/* Every run of n of the m numbers has the steps of the first one. */
+static bool runs_alike(const int64_t *o, int64_t m, int64_t n) {
+    if (m % n) return false;
+    for (int64_t i = 0; i < m; i++)
+        if (o[i] - o[i - i % n] != o[i % n] - o[0]) return false;
+    return true;
+}
+
+/* The largest size of pieces that all cuts leave whole. */
+static int64_t piece_of(const cut *cuts, int n, int64_t local) {
+    int64_t piece = local, whole = local;
+    for (int i = n - 1; i >= 0; i--) {
+        piece = common_divisor(piece, whole / tg_placement_chunks(cuts[i].p));
+        whole *= cuts[i].size;
+    }
+    return piece;
+}
+
+/* Several axes cut the dim: their pieces, listed, are taken for digits from the inside out. false: they are none. */
+static bool push_pieces(digits *d, const cut *cuts, int n, int64_t local, int64_t step) {
+    enum { PIECES = 64, DEPTH = 6 };
+    int64_t piece = piece_of(cuts, n, local), m = local / piece, o[PIECES] = {0}, extent[DEPTH], steps[DEPTH];
+    int k = 0;
+    if (m > PIECES) return false;
+    for (int64_t i = 0; i < m; i++) o[i] = whole_position(cuts, n, local, i * piece);
+    for (; m > 1; k++) {
+        int64_t run = run_of(o, m);
+        if (k == DEPTH || !runs_alike(o, m, run)) return false;
+        extent[k] = run;
+        steps[k] = o[1] - o[0];
+        m /= run;
+        for (int64_t i = 0; i < m; i++) o[i] = o[i * run];
+    }
+    d->base += o[0] * step;
+    while (--k >= 0) push(d, extent[k], steps[k] * step);
+    push(d, piece, step);
+    return true;
+}
+
+static bool push_dim(digits *d, const cut *cuts, int n, int64_t local, int64_t step) {
+    if (n > 1) return push_pieces(d, cuts, n, local, step);
+    int64_t chunks = n ? tg_placement_chunks(cuts->p) : 1, chunk = local / chunks;
+    if (n) d->base += chunk_at(cuts, 0) * chunk * step;
+    if (chunks > 1) push(d, chunks, (chunk_at(cuts, 1) - chunk_at(cuts, 0)) * chunk * step);
+    push(d, chunk, step);
+    return true;
+}
+
+/* ---- Placed tensors ---- */
+
+/* How a tensor is cut, and how its dims step through the global one, row-major. */
+typedef struct lie {
+    int ndim;
+    const int64_t *shape;
+    cut cuts[TG_MAX_DIMS][TG_MAX_AXES];
+    int n[TG_MAX_DIMS]; /* of cuts */
+    int64_t step[TG_MAX_DIMS];
+    int64_t base, numel; /* of what is drawn: opaque tensors as if they stood one after another, by rank */
+    int64_t pieces[TG_MAX_DIMS], piece[TG_MAX_DIMS]; /* pieces not 0: of this dim only the one that piece numbers */
+} lie;
+
+/* The axes that shard dim d, major first. */
+static int cuts_of(const tg_ctx *ctx, const tg_placement *at, int d, cut *cuts) {
+    int n = 0;
+    for (int order = 0; order < TG_MAX_AXES; order++)
+        for (int a = 0; a < TG_MAX_AXES; a++) {
+            const tg_placement *p = &at[a];
+            bool cuts_d = ctx->grid.axes >> a & 1 && p->kind == TG_VARYING && p->layout != TG_OPAQUE && p->dim == d;
+            if (cuts_d && p->order == order) cuts[n++] = (cut){ctx->grid.rank[a], ctx->grid.size[a], *p};
+        }
+    return n;
+}
+
+static void stack(const tg_ctx *ctx, const tg_placement *at, lie *l) {
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        if (!(ctx->grid.axes >> a & 1) || at[a].kind != TG_VARYING || at[a].layout != TG_OPAQUE) continue;
+        l->base += ctx->grid.rank[a] * l->numel;
+        l->numel *= ctx->grid.size[a];
+    }
+}
+
+static tg_status lie_of(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_placement *at, lie *l) {
+    *l = (lie){.ndim = ndim, .shape = shape, .numel = 1};
+    for (int i = ndim - 1; i >= 0; i--) {
+        l->n[i] = cuts_of(ctx, at, i, l->cuts[i]);
+        l->step[i] = l->numel;
+        int64_t size = shape[i]; /* of what the k-th axis has cut: the minor one last */
+        for (int k = l->n[i] - 1; k >= 0; k--) {
+            if (size % tg_placement_chunks(l->cuts[i][k].p))
+                return tg_fail(ctx, TG_ERR_SHAPE, "random draws: dim %d of size %lld is sharded in %lld chunks", i,
+                               (long long)size, (long long)tg_placement_chunks(l->cuts[i][k].p));
+            size *= l->cuts[i][k].size;
+        }
+        l->numel *= size;
+    }
+    stack(ctx, at, l);
+    return TG_OK;
+}
+
+/* -1, or the first dim whose pieces are no digits. */
+static int digits_of(const lie *l, digits *d) {
+    *d = (digits){.base = l->base};
+    for (int i = 0; i < l->ndim; i++) {
+        if (l->pieces[i]) {
+            int64_t piece = l->shape[i] / l->pieces[i];
+            d->base += whole_position(l->cuts[i], l->n[i], l->shape[i], l->piece[i] * piece) * l->step[i];
+            push(d, piece, l->step[i]);
+        } else if (!push_dim(d, l->cuts[i], l->n[i], l->shape[i], l->step[i])) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static tg_status draws_of(tg_ctx *ctx, const digits *d, tg_draws *out) {
+    if (d->n > TG_DRAW_DIGITS)
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED, "random draws: the shards of so many dims take more than %d digits",
+                       TG_DRAW_DIGITS);
+    *out = (tg_draws){.rng = ctx->rng, .moved = tg_capture_moved(ctx, &ctx->rng)};
+    out->rng.counter += (uint64_t)d->base;
+    if (d->n == 0 || (d->n == 1 && d->step[0] == 1)) return TG_OK;
+    out->n = d->n;
+    memcpy(out->extent, d->extent, sizeof out->extent);
+    memcpy(out->stride, d->step, sizeof out->stride);
+    return TG_OK;
+}
+
+static bool placed(const tg_ctx *ctx, const tg_placement *at) { return at && ctx->grid.axes && !ctx->draws_local; }
+
+static bool varies(const tg_ctx *ctx, const tg_placement *at, uint32_t axes) {
+    bool any = false;
+    for (int a = 0; a < TG_MAX_AXES; a++) any |= axes & ctx->grid.axes & 1u << a && at[a].kind == TG_VARYING;
+    return any;
+}
+
+/* The stream that a tensor draws from: under TG_RNG_MEGATRON, what varies inside the tensor-parallel region has its
+ * rank's; but where the caller has forked one, that. expert: it is one's, though it lies on the dense grid. */
+static tg_status stream_of(tg_ctx *ctx, const tg_placement *at, bool expert, tg_rng **out) {
+    *out = &ctx->rng;
+    if (!ctx->draws_local || !at || ctx->streams.current) return TG_OK;
+    bool experts = varies(ctx, at, 1u << TG_ETP | 1u << TG_EP), dense = varies(ctx, at, 1u << TG_TP);
+    if (!experts && !dense) return TG_OK;
+    const char *name = expert || experts ? "expert-parallel-rng" : "model-parallel-rng";
+    if ((*out = tg_rng_named(ctx, name))) return TG_OK;
+    return tg_fail(ctx, TG_ERR_STATE,
+                   "random draws: with TG_RNG_MEGATRON what varies over %s draws from stream \"%s\", which is not "
+                   "there: tg_rng_seed_parallel makes it",
+                   experts ? "etp or ep" : "tp", name);
+}
+
+tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_placement *at, tg_draws *out) {
+    lie l;
+    digits d;
+    tg_rng *from;
+    *out = (tg_draws){.n = 0};
+    TG_TRY(stream_of(ctx, at, false, &from));
+    out->rng = *from;
+    out->moved = tg_capture_moved(ctx, from);
+    if (!placed(ctx, at)) {
+        from->counter += (uint64_t)tg_row_major(ndim, shape, NULL);
+        return TG_OK;
+    }
+    TG_TRY(lie_of(ctx, ndim, shape, at, &l));
+    int bad = l.numel ? digits_of(&l, &d) : -1;
+    if (bad >= 0)
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED,
+                       "random draws: dim %d is sharded by %d axes whose chunks cut each other: let the axes come in "
+                       "the other order",
+                       bad, l.n[bad]);
+    if (l.numel) TG_TRY(draws_of(ctx, &d, out));
+    ctx->rng.counter += (uint64_t)l.numel;
+    return TG_OK;
+}
+
+/* ---- Fills ---- */
+
+static tg_status fill(tg_tensor *x, tg_array part, tg_random kind, double a, double b, const tg_draws *d) {
+    return x->ctx->ops->random(x->ctx, kind, part, a, b, d);
+}
+
+static tg_status fill_from(tg_tensor *x, tg_rng *from, tg_random kind, double a, double b) {
+    tg_draws d = {.rng = *from, .moved = tg_capture_moved(x->ctx, from)};
+    from->counter += (uint64_t)x->numel;
+    return fill(x, tg_array_of(x), kind, a, b, &d);
+}
+
+tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b) {
+    return fill_from(x, &x->ctx->rng, kind, a, b);
+}
+
+/* The part of x that l's pieces are. */
+static tg_status fill_part(tg_tensor *x, const lie *l, tg_random kind, double a, double b) {
+    digits d;
+    tg_draws draws;
+    int64_t shape[TG_MAX_DIMS], offset = 0;
+    tg_array part = tg_array_of(x);
+    digits_of(l, &d);
+    TG_TRY(draws_of(x->ctx, &d, &draws));
+    for (int i = 0; i < l->ndim; i++) {
+        shape[i] = l->pieces[i] ? l->shape[i] / l->pieces[i] : l->shape[i];
+        if (!l->pieces[i]) continue;
+        offset += l->piece[i] * shape[i] * x->stride[i];
+        part.numel /= l->pieces[i];
+    }
+    if (part.data) part.data = (char *)part.data + (size_t)offset * tg_dtype_size(x->dtype);
+    part.shape = shape;
+    part.contiguous = tg_is_row_major(x->ndim, shape, x->stride);
+    return fill(x, part, kind, a, b, &draws);
+}
+
+/* Goes on to the next part; false: there is none. */
+static bool next_part(lie *l) {
+    for (int i = l->ndim - 1; i >= 0; i--) {
+        if (!l->pieces[i]) continue;
+        if (++l->piece[i] < l->pieces[i]) return true;
+        l->piece[i] = 0;
+    }
+    return false;
+}
+
+/* Where the pieces of a dim are no digits, they are drawn one after another. */
+tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b, bool expert) {
+    tg_ctx *ctx = x->ctx;
+    const tg_placing *p = tg_place_of(x);
+    lie l;
+    digits d;
+    tg_rng *from;
+    TG_TRY(stream_of(ctx, p ? p->at : NULL, expert, &from));
+    if (!placed(ctx, p ? p->at : NULL)) return fill_from(x, from, kind, a, b);
+    TG_TRY(lie_of(ctx, x->ndim, x->shape, p->at, &l));
+    if (!l.numel) return TG_OK;
+    for (int i; (i = digits_of(&l, &d)) >= 0;) l.pieces[i] = l.shape[i] / piece_of(l.cuts[i], l.n[i], l.shape[i]);
+    do TG_TRY(fill_part(x, &l, kind, a, b));
+    while (next_part(&l));
+    ctx->rng.counter += (uint64_t)l.numel;
+    return TG_OK;
+}
+
+tg_status tg_draws_give_back(const tg_tensor *x, int64_t local, int64_t global) {
+    const tg_placing *p = tg_place_of(x);
+    tg_rng *from;
+    TG_TRY(stream_of(x->ctx, p ? p->at : NULL, false, &from));
+    from->counter -= (uint64_t)(placed(x->ctx, p ? p->at : NULL) ? global : local);
+    return TG_OK;
+}

@@ -1,0 +1,48 @@
+/* Placements of gradients: the dual of what they are gradients of. */
+#include "placement/rule.h"
+
+static const tg_placement invariant = {.kind = TG_INVARIANT};
+
+const tg_placing *tg_placement_of_gradient(const tg_tensor *x, bool whole) {
+    tg_ctx *ctx = x->ctx;
+    const tg_placing *p = ctx->grid.axes ? tg_place_dual(ctx, tg_place_of(x)) : NULL;
+    if (!p || !whole || !p->partial) return p;
+    tg_placement at[TG_MAX_AXES];
+    memcpy(at, p->at, sizeof at);
+    for (int a = 0; a < TG_MAX_AXES; a++)
+        if (at[a].kind == TG_PARTIAL) at[a] = invariant;
+    return tg_place_intern(ctx, at);
+}
+
+/* Where opaque tensors may be anything, equal ones may; what is the same on every rank is so under either name. */
+static bool fits(tg_placement want, tg_placement is) {
+    if (want.kind == TG_VARYING && want.layout == TG_OPAQUE) return is.kind != TG_PARTIAL;
+    if (want.kind <= TG_REPLICATED) return is.kind <= TG_REPLICATED;
+    return tg_placement_same(want, is);
+}
+
+tg_status tg_placement_fits(const tg_tensor *x, const tg_tensor *g, const char *what) {
+    tg_ctx *ctx = x->ctx;
+    if (!ctx->grid.axes) return TG_OK;
+    const tg_placing *want = tg_placement_of_gradient(x, false), *is = tg_place_of(g);
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        char wanted[24], found[24], text[160];
+        tg_placement w = want ? want->at[a] : invariant, i = is ? is->at[a] : invariant;
+        if (!(ctx->grid.axes >> a & 1) || fits(w, i)) continue;
+        tg_placement_name(w, wanted, sizeof wanted);
+        tg_placement_name(i, found, sizeof found);
+        tg_describe(x, text, sizeof text);
+        return tg_fail(ctx, TG_ERR_PLACEMENT,
+                       "%s: on axis %s the gradient of %s is %s, expected %s; declare it with tg_place, or convert it",
+                       what, tg_axis_name((tg_axis)a), text, found, wanted);
+    }
+    return ctx->status;
+}
+
+double tg_placement_seed(const tg_tensor *root) {
+    const tg_placing *p = root->ctx->grid.axes ? tg_place_of(root) : NULL;
+    double seed = 1;
+    for (int a = 0; p && a < TG_MAX_AXES; a++)
+        if (p->at[a].kind == TG_REPLICATED) seed /= root->ctx->grid.size[a];
+    return seed;
+}

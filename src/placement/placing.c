@@ -1,0 +1,156 @@
+#include "placement/placing.h"
+
+#include <stdio.h>
+
+#include "core/core.h"
+
+static const char *const axis_names[] = {"tp", "cp", "dp", "pp", "etp", "ep", "edp", "user"};
+
+const char *tg_axis_name(tg_axis axis) { return (unsigned)axis < TG_MAX_AXES ? axis_names[axis] : "none"; }
+
+static const tg_placement opaque = {.kind = TG_VARYING, .layout = TG_OPAQUE};
+/* A caller's bytes are of the dense grid: a dispatch of tokens brings tensors into the experts', and pp places none. */
+static const uint32_t given_axes = 1u << TG_TP | 1u << TG_CP | 1u << TG_DP | 1u << TG_AXIS_USER;
+
+/* The fields that its kind does not use are zero. */
+static tg_placement normal(tg_placement p) {
+    if (p.kind != TG_VARYING) return (tg_placement){.kind = p.kind};
+    if (p.layout == TG_OPAQUE) return opaque;
+    if (p.layout == TG_STRIDED && p.chunks == 1) p.layout = TG_CONTIGUOUS;
+    if (p.layout != TG_STRIDED) p.chunks = 0;
+    return p;
+}
+
+bool tg_placement_same(tg_placement a, tg_placement b) {
+    a = normal(a), b = normal(b);
+    return !memcmp(&a, &b, sizeof a);
+}
+
+/* ---- Interning ---- */
+
+static const tg_placing *add(tg_ctx *ctx, const tg_placement at[TG_MAX_AXES]) {
+    tg_placing *p = tg_host_alloc(ctx, sizeof *p);
+    if (!p) return NULL;
+    memcpy(p->at, at, sizeof p->at);
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        p->varying |= (uint32_t)(at[a].kind == TG_VARYING) << a;
+        p->partial |= (uint32_t)(at[a].kind == TG_PARTIAL) << a;
+        p->replicated |= (uint32_t)(at[a].kind == TG_REPLICATED) << a;
+    }
+    p->next = ctx->grid.places;
+    return ctx->grid.places = p;
+}
+
+const tg_placing *tg_place_intern(tg_ctx *ctx, const tg_placement given[TG_MAX_AXES]) {
+    tg_placement at[TG_MAX_AXES] = {{0}};
+    bool any = false;
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        if (!(ctx->grid.axes >> a & 1)) continue;
+        at[a] = normal(given[a]);
+        any |= at[a].kind != TG_INVARIANT;
+    }
+    if (!any) return NULL;
+    for (const tg_placing *p = ctx->grid.places; p; p = p->next) /* few: a program has a handful of them */
+        if (!memcmp(p->at, at, sizeof at)) return p;
+    return add(ctx, at);
+}
+
+void tg_places_free(tg_ctx *ctx) {
+    for (tg_placing *p = ctx->grid.places, *next; p; p = next) {
+        next = p->next;
+        tg_host_free(ctx, p, sizeof *p);
+    }
+    ctx->grid.places = NULL;
+    tg_host_free(ctx, ctx->grid.rules, ctx->grid.rules_bytes);
+    ctx->grid.rules = NULL;
+}
+
+const tg_placing *tg_place_of(const tg_tensor *x) {
+    if (x->place || !(x->flags & TG_F_GIVEN) || !x->ctx->grid.axes) return x->place;
+    tg_placement at[TG_MAX_AXES] = {{0}};
+    for (int a = 0; a < TG_MAX_AXES; a++)
+        if (given_axes >> a & 1) at[a] = opaque;
+    return tg_place_intern(x->ctx, at);
+}
+
+tg_placement tg_place_on(const tg_tensor *x, tg_axis axis) {
+    const tg_placing *p = tg_place_of(x);
+    bool placed = p && x->ctx->grid.axes >> axis & 1;
+    return placed ? p->at[axis] : (tg_placement){.kind = TG_INVARIANT};
+}
+
+const tg_placing *tg_place_dual(tg_ctx *ctx, const tg_placing *p) {
+    tg_placement at[TG_MAX_AXES];
+    if (!p || !(p->partial | p->replicated)) return p;
+    memcpy(at, p->at, sizeof at);
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        if (at[a].kind == TG_REPLICATED)
+            at[a].kind = TG_PARTIAL;
+        else if (at[a].kind == TG_PARTIAL)
+            at[a].kind = TG_REPLICATED;
+    }
+    return tg_place_intern(ctx, at);
+}
+
+int64_t tg_place_scale(const tg_tensor *x, int d) {
+    const tg_placing *p = tg_place_of(x);
+    int64_t n = 1;
+    for (int a = 0; p && a < TG_MAX_AXES; a++)
+        if (p->at[a].kind == TG_VARYING && p->at[a].layout != TG_OPAQUE && p->at[a].dim == d) n *= x->ctx->grid.size[a];
+    return n;
+}
+
+/* ---- Chunks ---- */
+
+static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
+
+tg_status tg_place_check_shard(const tg_tensor *x, const tg_placing *p, tg_placement is, uint32_t yet,
+                               const char *who) {
+    const tg_grid *g = &x->ctx->grid;
+    int64_t chunks = tg_placement_chunks(is), rest = chunks < 1 ? 1 : x->shape[is.dim] % chunks;
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        bool within = p && g->axes >> a & 1 && sharded(p->at[a]) && p->at[a].dim == is.dim && p->at[a].order > is.order;
+        if (chunks > 0 && (within || yet >> a & 1)) rest = rest * g->size[a] % chunks;
+    }
+    if (!rest) return TG_OK;
+    char what[160];
+    tg_describe(x, what, sizeof what);
+    return tg_fail(x->ctx, TG_ERR_SHAPE, "%s: dim %d of %s does not come in %lld chunks", who, is.dim, what,
+                   (long long)chunks);
+}
+
+tg_status tg_place_check_shards(const tg_tensor *x, const tg_placing *p, uint32_t yet, const char *who) {
+    for (int a = 0; p && a < TG_MAX_AXES; a++)
+        if (x->ctx->grid.axes >> a & 1 && sharded(p->at[a])) TG_TRY(tg_place_check_shard(x, p, p->at[a], yet, who));
+    return TG_OK;
+}
+
+/* ---- Text ---- */
+
+size_t tg_placement_name(tg_placement p, char *buf, size_t n) {
+    size_t at = 0;
+    if (n) buf[0] = 0;
+    if (p.kind != TG_VARYING) {
+        tg_text(buf, n, &at, "%c", p.kind == TG_INVARIANT ? 'I' : p.kind == TG_REPLICATED ? 'R' : 'P');
+        return at;
+    }
+    if (p.layout == TG_OPAQUE)
+        tg_text(buf, n, &at, "V");
+    else
+        tg_text(buf, n, &at, "V%d", p.dim);
+    if (p.layout == TG_STRIDED) tg_text(buf, n, &at, ":s%d", p.chunks);
+    if (p.layout == TG_ZIGZAG) tg_text(buf, n, &at, ":z");
+    return at;
+}
+
+size_t tg_place_text(const tg_ctx *ctx, const tg_placing *p, char *buf, size_t n) {
+    size_t at = 0;
+    if (n) buf[0] = 0;
+    for (int a = 0; p && a < TG_MAX_AXES; a++) {
+        char one[24];
+        if (!(ctx->grid.axes >> a & 1) || p->at[a].kind == TG_INVARIANT) continue;
+        tg_placement_name(p->at[a], one, sizeof one);
+        tg_text(buf, n, &at, "%s%s %s", at ? ", " : "", axis_names[a], one);
+    }
+    return at;
+}

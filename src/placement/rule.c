@@ -1,0 +1,401 @@
+#include "placement/rule.h"
+
+static tg_call_impl *impl(const tg_call *c) { return c->impl; }
+
+/* ---- Who needs a gradient ---- */
+
+/* Some output can carry one back. */
+static bool gives_gradients(const tg_call *c) {
+    if (!c->op->backward && !c->op->vjp) return false;
+    for (int i = 0; i < c->n_out; i++)
+        if (c->out[i] && tg_is_float((tg_dtype)c->out[i]->dtype)) return true;
+    return false;
+}
+
+static uint32_t gradient_flags(const tg_tape *t) {
+    return t->grad ? TG_F_REQUIRES_GRAD : t->collects && !t->grad_off ? TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE : 0;
+}
+
+bool tg_call_asks_gradient(const tg_call *c, int i) { return c->in[i] && c->in[i]->flags & gradient_flags(c->tape); }
+
+bool tg_call_differentiable(const tg_call *c, int i) {
+    return (c->op->backward || c->op->vjp) && tg_call_asks_gradient(c, i);
+}
+
+bool tg_call_any_differentiable(const tg_call *c) {
+    bool any = false;
+    for (int i = 0; i < c->n_in; i++) any |= tg_call_differentiable(c, i);
+    return any;
+}
+
+void tg_call_note_differentiable(tg_call *c) {
+    bool any = tg_call_any_differentiable(c);
+    for (int i = 0; any && i < c->n_out; i++)
+        if (tg_is_float((tg_dtype)c->out[i]->dtype)) c->out[i]->flags |= TG_F_DIFFERENTIABLE;
+}
+
+/* ---- What the inputs are on one axis ---- */
+
+typedef struct on_axis {
+    tg_call *c;
+    tg_rules *r;
+    tg_axis axis;
+    bool gradients;
+    /* Masks of inputs, bit 31 for all from 31 on: an input may then be in both of two opposite masks. */
+    uint32_t partial, others, varying, opaque, invariant, replicated; /* the last two: with gradient */
+} on_axis;
+
+static const tg_placement invariant = {.kind = TG_INVARIANT};
+
+static tg_placement at(const on_axis *o, int i) {
+    const tg_placing *p = o->c->in[i]->place;
+    return p ? p->at[o->axis] : invariant;
+}
+
+static void look(on_axis *o) {
+    for (int i = 0; i < o->c->n_in; i++) {
+        if (!o->c->in[i]) continue;
+        tg_placement p = at(o, i);
+        uint32_t bit = 1u << (i < 31 ? i : 31);
+        bool grad = o->gradients && tg_call_differentiable(o->c, i);
+        *(p.kind == TG_PARTIAL ? &o->partial : &o->others) |= bit;
+        if (p.kind == TG_VARYING) o->varying |= bit;
+        if (p.kind == TG_VARYING && p.layout == TG_OPAQUE) o->opaque |= bit;
+        if (p.kind == TG_INVARIANT && grad) o->invariant |= bit;
+        if (p.kind == TG_REPLICATED && grad) o->replicated |= bit;
+    }
+}
+
+/* ---- Refusals ---- */
+
+static void inputs_text(const on_axis *o, char *buf, size_t n) {
+    size_t end = 0;
+    for (int i = 0; i < o->c->n_in && i < 6; i++) {
+        char one[24] = "absent";
+        bool grad = o->gradients && tg_call_differentiable(o->c, i);
+        if (o->c->in[i]) tg_placement_name(at(o, i), one, sizeof one);
+        tg_text(buf, n, &end, "%s%s%s", i ? ", " : "", one, o->c->in[i] && !grad ? " without gradient" : "");
+    }
+    if (o->c->n_in > 6) tg_text(buf, n, &end, " and %d more", o->c->n_in - 6);
+}
+
+tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *mend) {
+    char inputs[256] = "";
+    const tg_rules *r = impl(c)->rules;
+    if (r && r->loose) return TG_ERR_PLACEMENT;
+    on_axis o = {.c = (tg_call *)c, .axis = axis, .gradients = gives_gradients(c)};
+    inputs_text(&o, inputs, sizeof inputs);
+    return tg_call_fail((tg_call *)c, TG_ERR_PLACEMENT, "on axis %s its inputs are %s: %s; %s", tg_axis_name(axis),
+                        inputs, why, mend);
+}
+
+static tg_status refuse(const on_axis *o, const char *why, const char *mend) {
+    return tg_placement_refuse(o->c, o->axis, why, mend);
+}
+
+/* The op over shards that takes the place of one which needs a whole dim. */
+static const char *twin_of(const tg_op *op) {
+    static const char *const twins[][2] = {
+        {"cross_entropy", "use tg_vocab_parallel_cross_entropy"},
+        {"linear_cross_entropy", "use tg_vocab_parallel_linear_cross_entropy"},
+        {"embedding", "use tg_vocab_parallel_embedding"},
+        {"mean", "sum, and scale by 1 over the global count"},
+    };
+    for (int i = 0; i < TG_LEN(twins); i++)
+        if (strcmp(op->name, twins[i][0]) == 0) return twins[i][1];
+    return "gather it first (tg_gather_from, tg_all_gather), or move the shard to another dim (tg_reshard)";
+}
+
+/* A cross entropy's mean is over the dims of the target, its last input, which precede the last dim of its first. */
+static const char *mend_of(const on_axis *o, int i) {
+    const char *name = o->c->op->name;
+    bool loss = strstr(name, "cross_entropy") != NULL;
+    if (loss && (i == o->c->n_in - 1 || (i == 0 && at(o, i).dim < o->c->in[i]->ndim - 1)))
+        return "the rows of all ranks have one mean: take TG_LOSS_SUM, and divide by the tokens of all ranks "
+               "(tg_grads_finalize does)";
+    return twin_of(o->c->op);
+}
+
+/* ---- 1: some inputs are PARTIAL ---- */
+
+static bool is_linear(const on_axis *o) {
+    for (int k = 0; k < o->r->n_sets; k++) {
+        uint32_t set = o->r->set[k];
+        if (!(o->partial & ~set) && !(o->others & set)) return true;
+    }
+    return false;
+}
+
+static tg_status partial(const on_axis *o, tg_placement *to) {
+    if (!is_linear(o))
+        return refuse(o, "the op is not linear in exactly the tensors that are P, so its sum over ranks is another one",
+                      "reduce them first (tg_reduce_from_tp, tg_all_reduce, tg_reduce_scatter), or make the other "
+                      "addend P (tg_i_to_p)");
+    if (o->varying)
+        return refuse(o, "a share of a sum would meet another tensor on every rank",
+                      "reduce what is P first (tg_reduce_from_tp, tg_all_reduce, tg_reduce_scatter)");
+    if (o->invariant)
+        return refuse(o, "the gradient of what is I would be one rank's share of it",
+                      "give what is I to tg_copy_to_tp first, or declare the parameter R (tg_place)");
+    *to = (tg_placement){.kind = TG_PARTIAL};
+    return TG_OK;
+}
+
+/* ---- 2: some inputs are VARYING ---- */
+
+static int nth_summed(const tg_rules *r, int i, int d) {
+    int n = 0;
+    for (int k = 0; k < d; k++) n += r->role[i][k] == TG_SUMMED;
+    return n;
+}
+
+static int summed_dim(const tg_rules *r, int i, int ndim, int nth) {
+    for (int d = 0; d < ndim; d++)
+        if (r->role[i][d] == TG_SUMMED && nth-- == 0) return d;
+    return -1;
+}
+
+/* Every term of the sum has its own part of every input. */
+static tg_status sum_over_shards(const on_axis *o, int first, tg_placement *to) {
+    tg_placement p = at(o, first);
+    int nth = nth_summed(o->r, first, p.dim);
+    for (int i = 0; i < o->c->n_in; i++) {
+        if (!o->c->in[i]) continue;
+        tg_placement q = at(o, i);
+        bool varies = q.kind == TG_VARYING;
+        int d = summed_dim(o->r, i, o->c->in[i]->ndim, nth);
+        if (!varies && d < 0 && tg_bit(o->r->within, i)) continue;
+        if (d < 0)
+            return refuse(o, "an input without the summed dim would be added once on every rank",
+                          "add it after tg_reduce_from_tp");
+        tg_placement want = p;
+        want.dim = (int8_t)d;
+        if (!varies || !tg_placement_same(q, want))
+            return refuse(o, "the operands are not sharded alike along the dim that is summed",
+                          "give them one layout there: split the whole one (tg_shard), or gather the shard "
+                          "(tg_gather_from, tg_all_gather)");
+    }
+    *to = (tg_placement){.kind = TG_PARTIAL};
+    return TG_OK;
+}
+
+/* The dim of input i that becomes output dim j, or -1. */
+static int dim_to(const on_axis *o, int i, int j) {
+    for (int d = 0; d < o->c->in[i]->ndim; d++)
+        if (o->r->role[i][d] == j) return d;
+    return -1;
+}
+
+static tg_status meet_whole(const on_axis *o, int i, int d, int j) {
+    const tg_tensor *x = o->c->in[i];
+    bool one = x->shape[d] == 1 && tg_place_scale(x, d) == 1;
+    bool stretches = tg_bit(o->r->stretch, i) && o->r->stretched_dims >> j & 1;
+    if (one && stretches && !(o->r->alike & o->varying && tg_bit(o->r->alike, i))) return TG_OK;
+    return refuse(o,
+                  one && !stretches ? "the op does not stretch a dim of size 1 over a shard"
+                                    : "a whole dim meets a shard of it",
+                  "split the whole operand (tg_shard), gather the shard (tg_gather_from, tg_all_gather), or say "
+                  "tg_as_opaque where each rank's own meaning is wanted");
+}
+
+static tg_status pass_shards(const on_axis *o, int first, tg_placement *to) {
+    tg_placement p = at(o, first);
+    int j = o->r->role[first][p.dim];
+    int64_t size = o->c->in[first]->shape[p.dim];
+    for (int i = 0; i < o->c->n_in; i++) {
+        int d = o->c->in[i] ? dim_to(o, i, j) : -1;
+        if (d < 0) continue;
+        tg_placement q = at(o, i);
+        if (q.kind != TG_VARYING) {
+            TG_TRY(meet_whole(o, i, d, j));
+            continue;
+        }
+        tg_placement want = p;
+        want.dim = (int8_t)d;
+        bool even = o->c->in[i]->shape[d] == size || o->r->uneven >> j & 1;
+        if (!even || !tg_placement_same(q, want))
+            return refuse(o, even ? "the shards differ in dim, layout or order of axes" : "the shards differ in size",
+                          "give them one layout, or gather them (tg_gather_from, tg_all_gather)");
+    }
+    *to = p;
+    to->dim = (int8_t)j;
+    return TG_OK;
+}
+
+static tg_status check_roles(const on_axis *o, int first) {
+    int role = o->r->role[first][at(o, first).dim];
+    for (int i = 0; i < o->c->n_in; i++) {
+        if (!o->c->in[i] || at(o, i).kind != TG_VARYING) continue;
+        int mine = o->r->role[i][at(o, i).dim];
+        if (mine == TG_WHOLE) return refuse(o, "the op needs the whole of the dim that is sharded", mend_of(o, i));
+        if (mine != role)
+            return refuse(o, "the sharded dims play different parts in the op",
+                          "gather one of them, or shard it along the dim that the other one has");
+        if (role >= 0 && role >= o->c->out[0]->ndim)
+            return tg_call_fail(o->c, TG_ERR_INTERNAL, "dim %d of input %d becomes dim %d of %d", at(o, i).dim, i, role,
+                                o->c->out[0]->ndim);
+    }
+    return TG_OK;
+}
+
+static int first_of(const on_axis *o) {
+    for (int i = 0; i < o->c->n_in; i++)
+        if (o->c->in[i] && at(o, i).kind == TG_VARYING) return i;
+    return 0;
+}
+
+static tg_status varying(const on_axis *o, tg_placement *to) {
+    int first = first_of(o);
+    if (o->invariant)
+        return refuse(o, "every rank would have another gradient for what is I",
+                      "give what is I to tg_copy_to_tp first, or declare the parameter R (tg_place)");
+    if (o->opaque) {
+        *to = (tg_placement){.kind = TG_VARYING, .layout = TG_OPAQUE};
+        return TG_OK;
+    }
+    tg_rules_roles(o->c, o->r);
+    *to = at(o, first);
+    if (o->r->move && (o->r->move_dim == TG_ALL_INPUTS || o->r->move_dim == to->dim))
+        return o->r->move(o->c, o->axis, to);
+    TG_TRY(check_roles(o, first));
+    bool summed = o->r->role[first][to->dim] == TG_SUMMED;
+    return summed ? sum_over_shards(o, first, to) : pass_shards(o, first, to);
+}
+
+/* ---- The rule on one axis ---- */
+
+static tg_status strict(const on_axis *o, tg_placement *to) {
+    if (o->partial) return partial(o, to);
+    if (o->varying) return varying(o, to);
+    if (o->invariant && o->replicated)
+        return refuse(o, "the gradient of one would be whole on every rank, and of the other a share of it",
+                      "give what is I to tg_copy_to_tp first");
+    *to = (tg_placement){.kind = o->replicated ? TG_REPLICATED : TG_INVARIANT};
+    return TG_OK;
+}
+
+/* What a derivative is made of need not be a tensor over the ranks, as its result is. Rank by rank it means what it
+ * does, and so do its gradients: those of V, R and P are all the rank's own. That of I is not. */
+static tg_status derive(on_axis *o, tg_placement *to) {
+    look(o);
+    o->r->loose = o->c->tape->derives && !o->invariant;
+    tg_status s = strict(o, to);
+    bool opaque = o->r->loose && s == TG_ERR_PLACEMENT && tg_ok(o->c->ctx);
+    o->r->loose = false;
+    if (opaque) *to = (tg_placement){.kind = TG_VARYING, .layout = TG_OPAQUE};
+    return opaque ? TG_OK : s;
+}
+
+static const tg_conversion *conversion_on(const tg_rules *r, tg_axis axis) {
+    for (int k = 0; k < r->n_conversions; k++)
+        if (r->conversion[k].axis == axis) return &r->conversion[k];
+    return NULL;
+}
+
+/* Equal placements are one pointer: most often that of an input. */
+static const tg_placing *place_like_input(const tg_call *c, const tg_placement to[TG_MAX_AXES]) {
+    for (int i = 0; i < c->n_in && i < 3; i++)
+        if (c->in[i] && c->in[i]->place && !memcmp(c->in[i]->place->at, to, sizeof c->in[i]->place->at))
+            return c->in[i]->place;
+    return tg_place_intern(c->ctx, to);
+}
+
+static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
+
+/* An axis that no longer shards a dim leaves those inside it one step further out. */
+static void close_up(tg_placement to[TG_MAX_AXES]) {
+    tg_placement was[TG_MAX_AXES];
+    bool any = false;
+    for (int a = 0; a < TG_MAX_AXES; a++) any |= sharded(to[a]) && to[a].order > 0;
+    if (TG_LIKELY(!any)) return;
+    memcpy(was, to, sizeof was);
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        if (!sharded(was[a])) continue;
+        to[a].order = 0;
+        for (int b = 0; b < TG_MAX_AXES; b++)
+            to[a].order += sharded(was[b]) && was[b].dim == was[a].dim && was[b].order < was[a].order;
+    }
+}
+
+static tg_status place_outputs(tg_call *c, const tg_rules *r, tg_placement to[TG_MAX_AXES]) {
+    const tg_placing *p = place_like_input(c, to);
+    for (int i = 0; i < c->n_out; i++) {
+        c->out[i]->place = p;
+        for (int k = 0; k < r->n_conversions; k++)
+            if (r->conversion[k].out == i)
+                c->out[i]->place =
+                    tg_place_converted(c->ctx, c->out[i]->place, r->conversion[k].axis, r->conversion[k].to);
+    }
+    return c->ctx->status;
+}
+
+static tg_status derive_all(tg_call *c, tg_rules *r, bool gradients) {
+    tg_placement to[TG_MAX_AXES] = {{0}};
+    tg_rules_sets(c, r);
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        if (!(c->ctx->grid.axes >> a & 1)) continue;
+        const tg_conversion *v = conversion_on(r, (tg_axis)a);
+        on_axis o = {.c = c, .r = r, .axis = (tg_axis)a, .gradients = gradients};
+        if (v) {
+            TG_TRY(tg_placement_convert(c, r, (tg_axis)a));
+            if (c->in[v->in]) to[a] = at(&o, v->in); /* until it is converted */
+        } else {
+            TG_TRY(derive(&o, &to[a]));
+        }
+    }
+    close_up(to);
+    return place_outputs(c, r, to);
+}
+
+static bool lies_alike(const tg_ctx *ctx, const tg_placing *p, const tg_placing *q) {
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        tg_placement x = p ? p->at[a] : invariant, y = q ? q->at[a] : invariant;
+        bool same_valued = x.kind <= TG_REPLICATED && y.kind <= TG_REPLICATED;
+        if (ctx->grid.axes >> a & 1 && !same_valued && !tg_placement_same(x, y)) return false;
+    }
+    return true;
+}
+
+/* A context's own buffer goes on under its old handle, so what is written into it must lie as it does. */
+static tg_status check_inplace(tg_call *c) {
+    char is[128], becomes[128];
+    const tg_tensor *a = c->in[0];
+    if (!c->op->inplace || a->tape || lies_alike(c->ctx, a->place, c->out[0]->place)) return TG_OK;
+    tg_place_text(c->ctx, a->place, is, sizeof is);
+    tg_place_text(c->ctx, c->out[0]->place, becomes, sizeof becomes);
+    return tg_call_fail(c, TG_ERR_PLACEMENT,
+                        "in place, a tensor of the context that is %s would become %s; place it so (tg_place) before "
+                        "its first use",
+                        *is ? is : "I", *becomes ? becomes : "I");
+}
+
+/* A caller's bytes that were not placed have their placement from now on. */
+static bool any_placed(tg_call *c) {
+    bool any = false;
+    for (int i = 0; i < c->n_in; i++) {
+        if (!c->in[i]) continue;
+        if (!c->in[i]->place && c->in[i]->flags & TG_F_GIVEN) c->in[i]->place = tg_place_of(c->in[i]);
+        any |= c->in[i]->place != NULL;
+    }
+    return any;
+}
+
+static tg_status compare_leaves(tg_call *c) {
+    for (int i = 0; i < c->n_in; i++) {
+        tg_tensor *x = c->in[i];
+        if (x && !x->tape && !(x->flags & TG_F_COMPARED)) TG_TRY(tg_placement_compare(x));
+    }
+    return TG_OK;
+}
+
+tg_status tg_placement_derive(tg_call *c) {
+    bool any = any_placed(c);
+    TG_TRY(c->ctx->status);
+    if (TG_UNLIKELY(c->ctx->check && c->ctx->parallel)) TG_TRY(compare_leaves(c));
+    if (impl(c)->placed) return TG_OK;
+    if (!any && !(impl(c)->rules && impl(c)->rules->n_conversions)) return TG_OK;
+    tg_rules *r = tg_rules_of(c);
+    if (!r) return c->ctx->status;
+    TG_TRY(derive_all(c, r, gives_gradients(c)));
+    return check_inplace(c);
+}

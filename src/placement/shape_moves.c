@@ -1,0 +1,152 @@
+/* How shards move through ops that join and cut dims (docs/placements.md): reshape, concat, split. */
+#include "placement/rule.h"
+
+static const char *const gather_first = "gather it first (tg_gather_from, tg_all_gather)";
+
+/* ---- What infer states ---- */
+
+static tg_status state(tg_call *c, tg_shard_move move, int dim, int to) {
+    tg_rules *r = c->ctx->grid.axes ? tg_rules_of(c) : NULL;
+    if (!r) return c->ctx->status;
+    r->move = move;
+    r->move_dim = dim;
+    r->move_to = to;
+    return TG_OK;
+}
+
+/* ---- A dim that several axes share ---- */
+
+static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
+
+/* Axes but one that shard dim d of x. */
+static bool shared(const tg_call *c, const tg_tensor *x, int d, tg_axis but) {
+    const tg_placing *p = x->place;
+    for (int a = 0; p && a < TG_MAX_AXES; a++)
+        if (a != (int)but && c->ctx->grid.axes >> a & 1 && sharded(p->at[a]) && p->at[a].dim == d) return true;
+    return false;
+}
+
+/* Ranks of the axes within this one on dim d: as many times its local size is what this axis cuts into chunks. */
+static int64_t minor_ranks(const tg_call *c, const tg_tensor *x, tg_placement p) {
+    int64_t n = 1;
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        tg_placement q = x->place->at[a];
+        if (c->ctx->grid.axes >> a & 1 && sharded(q) && q.dim == p.dim && q.order > p.order) n *= c->ctx->grid.size[a];
+    }
+    return n;
+}
+
+static void set_chunks(tg_placement *p, int64_t k) {
+    p->layout = k == 1 ? TG_CONTIGUOUS : TG_STRIDED;
+    p->chunks = k == 1 ? 0 : (int32_t)k;
+}
+
+/* ---- reshape ---- */
+
+/* The smallest run of input dims and of output dims around dim d that have one product. */
+typedef struct group {
+    int in, in_end, out, out_end;
+} group;
+
+/* False where d is one of the dims of size 1 that nothing corresponds to. */
+static bool group_of(const tg_tensor *x, const tg_tensor *y, int d, group *g) {
+    for (int i = 0, j = 0; i < x->ndim && j < y->ndim; i = g->in_end, j = g->out_end) {
+        int64_t a = x->shape[i], b = y->shape[j];
+        *g = (group){i, i + 1, j, j + 1};
+        while (a != b) {
+            if (a < b ? g->in_end == x->ndim : g->out_end == y->ndim) return false;
+            if (a < b)
+                a *= x->shape[g->in_end++];
+            else
+                b *= y->shape[g->out_end++];
+        }
+        if (d < g->in_end) return true;
+    }
+    return false;
+}
+
+/* Product of the group's dims before the sharded one; 0 where one of them is itself sharded. */
+static int64_t dims_before(const tg_tensor *x, const group *g, int d) {
+    int64_t n = 1;
+    for (int i = g->in; i < d; i++) n *= tg_place_scale(x, i) == 1 ? x->shape[i] : 0;
+    return n;
+}
+
+/* The output dim that the shard becomes, when it comes in k chunks after the other dims: *before elements lie before it
+ * in the group. Chunks that a leading dim counts are taken off; a name decides; else it is the first dim with elements.
+ */
+static int choose_dim(const tg_tensor *y, const group *g, int64_t k, int named, int64_t *before) {
+    int64_t n = 1;
+    int first = -1;
+    for (int j = g->out; j < g->out_end; n *= y->shape[j++]) {
+        if (named >= 0 ? j == named : k > 1 && n == k && y->shape[j] > 1) {
+            *before = n;
+            return j;
+        }
+        if (first < 0 && y->shape[j] > 1) first = j;
+    }
+    *before = 1;
+    return named >= 0 ? -1 : first < 0 ? g->out : first;
+}
+
+static tg_status move_reshaped(tg_call *c, tg_axis axis, tg_placement *to) {
+    const tg_tensor *x = c->in[0], *y = c->out[0];
+    const tg_rules *r = tg_rules_of(c);
+    group g;
+    int64_t before, chunks = tg_placement_chunks(*to), minor = minor_ranks(c, x, *to);
+    if (x->numel == 0 || !group_of(x, y, to->dim, &g))
+        return tg_placement_refuse(c, axis, "the sharded dim has no counterpart in the new shape", gather_first);
+    int64_t p = dims_before(x, &g, to->dim);
+    bool first = p == 1, movable = to->layout != TG_ZIGZAG && !shared(c, x, to->dim, axis);
+    if (p == 0 || (!first && !movable))
+        return tg_placement_refuse(c, axis, "a sharded dim would be joined behind another dim", gather_first);
+    chunks *= p;
+    int named = r->move_to >= g.out && r->move_to < g.out_end ? r->move_to : -1;
+    int j = choose_dim(y, &g, movable ? chunks : 1, named, &before);
+    bool cut = j < 0 || chunks % before || (before > 1 && !movable) || y->shape[j] * minor % (chunks / before);
+    if (cut)
+        return tg_placement_refuse(c, axis, "the new sizes cut the chunks of the shard",
+                                   "gather it first, or name the dim that the shard becomes (tg_reshape_shard)");
+    if (movable) set_chunks(to, chunks / before);
+    to->dim = (int8_t)j;
+    return TG_OK;
+}
+
+tg_status tg_call_reshapes(tg_call *c, int named) { return state(c, move_reshaped, TG_ALL_INPUTS, named); }
+
+/* ---- concat: k equal contiguous shards along the dim lie in k chunks ---- */
+
+static tg_status move_joined(tg_call *c, tg_axis axis, tg_placement *to) {
+    const tg_tensor *x = c->in[0];
+    if (c->n_in == 1) return TG_OK;
+    bool alike = to->layout == TG_CONTIGUOUS && !shared(c, x, to->dim, axis);
+    for (int i = 0; i < c->n_in && alike; i++) {
+        const tg_tensor *z = c->in[i];
+        alike = z->place && tg_placement_same(z->place->at[axis], *to) && z->shape[to->dim] == x->shape[to->dim];
+    }
+    if (!alike)
+        return tg_placement_refuse(c, axis, "parts joined along a sharded dim must be equal contiguous shards of it",
+                                   gather_first);
+    set_chunks(to, c->n_in);
+    return TG_OK;
+}
+
+tg_status tg_call_joins(tg_call *c, int dim) { return state(c, move_joined, dim, -1); }
+
+/* ---- split: k chunks along the dim come apart ---- */
+
+static tg_status move_cut(tg_call *c, tg_axis axis, tg_placement *to) {
+    const tg_tensor *x = c->in[0];
+    if (c->n_out == 1) return TG_OK;
+    bool apart = to->layout == TG_STRIDED && to->chunks == c->n_out && !shared(c, x, to->dim, axis);
+    for (int i = 1; i < c->n_out && apart; i++) apart = c->out[i]->shape[to->dim] == c->out[0]->shape[to->dim];
+    if (!apart)
+        return tg_placement_refuse(
+            c, axis, "the parts would be pieces of every rank's shard, not of the whole",
+            "shard the dim in as many chunks as there are parts (TG_SHARD_STRIDED), or gather it "
+            "first");
+    set_chunks(to, 1);
+    return TG_OK;
+}
+
+tg_status tg_call_cuts(tg_call *c, int dim) { return state(c, move_cut, dim, -1); }

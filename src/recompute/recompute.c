@@ -1,0 +1,333 @@
+/* Activation recomputation (Chen et al., arXiv 1604.06174): a function of tensors as one node.
+ *
+ * The first run happens on a tape of its own, without grad, so nothing that its ops would save is kept; leaves that it
+ * uses become inputs of the node. Backward runs the function again on a fresh tape, with the random streams of the
+ * first run, and hands the gradients of that tape's leaves to the outer node's: straight into their buffers, so that a
+ * weight's gradient never exists twice.
+ */
+#include "recompute/recompute.h"
+
+#include <stdio.h>
+
+#include <tapegrad/ops.h>
+#include <tapegrad/parallel.h>
+
+#include "placement/rule.h"
+#include "ops/derivatives/grad_graph.h"
+
+/* ---- Check mode ---- */
+
+/* 0: not known. Of a device the bytes are read by the host, piece by piece: check mode may be slow. */
+static uint64_t hash_bytes(const tg_tensor *x) {
+    uint64_t h = 1469598103934665603u;
+    unsigned char piece[8192];
+    tg_ctx *ctx = x->ctx;
+    if (ctx->meta || ctx->capture || !(x->flags & TG_F_CONTIGUOUS)) return 0;
+    if (tg_storage_need(x->storage, x) != TG_OK) return 0;
+    const unsigned char *p = tg_data(x);
+    for (size_t n = (size_t)x->numel * tg_dtype_size(x->dtype), some; n > 0; n -= some, p += some) {
+        const unsigned char *bytes = ctx->host ? p : piece;
+        some = ctx->host || n < sizeof piece ? n : sizeof piece;
+        if (!ctx->host && ctx->ops->copy(ctx, piece, p, some, TG_COPY_TO_HOST) != TG_OK) return 0;
+        for (size_t i = 0; i < some; i++) h = (h ^ bytes[i]) * 1099511628211u;
+    }
+    return h;
+}
+
+static tg_status check_same(tg_ctx *ctx, const tg_recompute_params *p, tg_tensor *const *first,
+                            tg_tensor *const *again) {
+    for (int i = 0; i < p->n_out; i++) {
+        char want[160], got[160];
+        tg_describe(first[i], want, sizeof want);
+        tg_describe(again[i], got, sizeof got);
+        if (again[i]->dtype != first[i]->dtype || again[i]->ndim != first[i]->ndim ||
+            memcmp(again[i]->shape, first[i]->shape, first[i]->ndim * sizeof *first[i]->shape))
+            return tg_fail(ctx, TG_ERR_SHAPE, "%s: output %d was %s in the first run and is %s in the second", p->name,
+                           i, want, got);
+        if (tg_place_of(again[i]) != first[i]->place)
+            return tg_fail(ctx, TG_ERR_PLACEMENT, "%s: output %d, %s, lies otherwise over the ranks in the second run",
+                           p->name, i, want);
+        uint64_t bits = p->bits && p->bits[i] ? hash_bytes(again[i]) : 0;
+        if (bits && bits != p->bits[i])
+            return tg_fail(
+                ctx, TG_ERR_STATE,
+                "%s: output %d, %s, has other bits in the second run: the function reads something that changed",
+                p->name, i, want);
+    }
+    return ctx->status;
+}
+
+/* ---- One run of the function on a tape of its own ---- */
+
+static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int before) {
+    int left = ctx->streams.forks - before;
+    if (!left) return TG_OK;
+    if (left > 0) tg_rng_unwind(ctx, before);
+    if (ctx->status != TG_OK) return ctx->status; /* it failed between fork and join */
+    return tg_fail(ctx, TG_ERR_STATE, "%s: the function forks random streams %d times more often than it joins them",
+                   p->name, left);
+}
+
+static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *const *in, tg_tensor **out) {
+    int forks = t->ctx->streams.forks;
+    uint64_t outer = t->ctx->recomputing;
+    if (t->collects || t->again) t->ctx->recomputing = t->ctx->serial;
+    t->busy++;
+    tg_status s = p->fn(p->state, t, in, p->n_in, out, p->n_out);
+    t->busy--;
+    t->ctx->recomputing = outer;
+    TG_TRY(check_forks(t->ctx, p, forks));
+    if (t->ctx->status != TG_OK) return t->ctx->status;
+    if (s != TG_OK)
+        return tg_fail(t->ctx, TG_ERR_CALLBACK, "%s: the function failed with %s", p->name, tg_status_name(s));
+    for (int i = 0; i < p->n_out; i++) TG_TRY(tg_check(t->ctx, out[i], p->name));
+    return TG_OK;
+}
+
+static tg_status enter_inputs(tg_tape *t, tg_tensor *const *in, int n, tg_tensor **entered) {
+    for (int i = 0; i < n; i++) entered[i] = in[i] ? tg_tape_enter(t, in[i]) : NULL;
+    return t->ctx->status;
+}
+
+/* ---- The op ---- */
+
+tg_status tg_recompute_infer(tg_call *c) {
+    tg_recompute_params *p = c->params;
+    for (int i = 0; i < p->n_out; i++) {
+        const tg_tensor *x = p->outputs[i];
+        tg_tensor *y =
+            tg_tape_tensor(c->tape, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
+        if (!y) return c->ctx->status;
+        y->place = tg_place_of(x);
+        y->out = (uint16_t)i;
+        c->out[i] = y;
+        const tg_tensor *maker = tg_storage_maker(x->storage);
+        if (!x->tape || !maker || maker->tape != x->tape) continue;
+        x->storage->maker = y; /* the inner handle ends with its tape */
+        x->storage->birth = y->serial;
+    }
+    tg_call_placed(c);
+    return c->ctx->status;
+}
+
+/* In the tape's memory. NULL after recording the error. */
+static tg_rng_states *save_streams(tg_tape *t) {
+    tg_rng_states *s = tg_tape_alloc(t, tg_rng_states_bytes(t->ctx));
+    if (s) tg_rng_states_save(t->ctx, s);
+    return s;
+}
+
+tg_status tg_recompute_again(const tg_node *n, tg_tape *inner, tg_tensor **in, tg_tensor **out) {
+    const tg_recompute_params *p = tg_node_params_of(n);
+    tg_ctx *ctx = inner->ctx;
+    tg_rng_states *now = p->streams ? save_streams(inner) : NULL;
+    bool *changed = ctx->status == TG_OK ? tg_needs_then(inner, n) : NULL;
+    if (!changed) return ctx->status;
+    if (now) tg_rng_states_load(ctx, p->streams);
+    inner->again = true;
+    tg_status s = enter_inputs(inner, tg_node_in(n), p->n_in, in);
+    if (s == TG_OK) s = call_fn(p, inner, in, out);
+    if (now) tg_rng_states_load(ctx, now);
+    tg_needs_now(n, changed);
+    return s == TG_OK ? check_same(ctx, p, tg_node_out(n), out) : s;
+}
+
+/* What needs a gradient under handles and nodes of its own. */
+static tg_status stand_ins(tg_tape *t, tg_tensor *const *in, int n, tg_tensor **own) {
+    for (int i = 0; i < n; i++) {
+        tg_dims order = {.n = in[i]->ndim};
+        for (int d = 0; d < order.n; d++) order.dim[d] = d;
+        own[i] = in[i]->flags & TG_F_REQUIRES_GRAD ? tg_permute(t, in[i], order) : in[i];
+    }
+    return t->ctx->status;
+}
+
+/* For derivatives of derivatives: the function recorded once more, on the node's own tape. Its inputs are its own there
+ * too, as hooks that it sets on them must end with it. */
+static tg_status recompute_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
+    const tg_recompute_params *p = tg_node_params_of(n);
+    tg_rng_states *now = p->streams ? save_streams(t) : NULL;
+    tg_tensor **in = tg_tape_alloc(t, (size_t)p->n_in * sizeof *in + 1);
+    TG_TRY(t->ctx->status);
+    bool training = tg_set_training(t, p->training), again = t->again;
+    t->again = true;
+    if (now) tg_rng_states_load(t->ctx, p->streams);
+    tg_status s = stand_ins(t, tg_node_in(n), p->n_in, in);
+    if (s == TG_OK) s = call_fn(p, t, in, out);
+    if (now) tg_rng_states_load(t->ctx, now);
+    tg_set_training(t, training);
+    t->again = again;
+    return s == TG_OK ? check_same(t->ctx, p, tg_node_out(n), out) : s;
+}
+
+tg_status tg_recompute_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
+    (void)gin;
+    return tg_vjp_composed(t, n, gout, recompute_compose);
+}
+
+tg_status tg_recompute_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    (void)din;
+    return tg_jvp_composed(t, n, dout, recompute_compose);
+}
+
+/* Roots: the outputs that got a gradient and depend on something that needs one. */
+static int choose_roots(tg_call *c, tg_tensor **out, tg_tensor **roots, tg_tensor **seeds) {
+    int n = 0;
+    for (int i = 0; i < c->n_out; i++) {
+        if (!c->gout[i] || !(out[i]->flags & TG_F_REQUIRES_GRAD)) continue;
+        roots[n] = out[i];
+        seeds[n++] = c->gout[i];
+    }
+    return n;
+}
+
+tg_status tg_recompute_gradient(tg_call *c, tg_tape *inner, tg_tensor **in, tg_tensor **out, bool retain) {
+    const tg_recompute_params *p = c->params;
+    tg_tensor **roots = tg_tape_alloc(inner, 2 * (size_t)c->n_out * sizeof *roots),
+              **seeds = roots ? roots + c->n_out : NULL;
+    tg_target *targets = tg_tape_alloc(inner, ((size_t)c->n_in + 1) * sizeof *targets);
+    if (!roots || !targets) return c->ctx->status;
+    int n_targets = 0, n_roots = choose_roots(c, out, roots, seeds);
+    for (int i = 0; i < c->n_in; i++)
+        if (c->gin_mode[i] != TG_GRAD_NONE)
+            targets[n_targets++] =
+                (tg_target){.x = i < p->n_in ? in[i] : c->in[i],
+                            .g = c->gin[i],
+                            .mode = c->gin_mode[i],
+                            .accumulates = i >= p->n_in && tg_call_accumulates(c, i)};
+    tg_pass_opts o = {.seeds = seeds, .targets = targets, .n_targets = n_targets, .retain = retain, .inner = true};
+    if (n_roots) TG_TRY(tg_backward_run(inner, roots, n_roots, &o, p->name));
+    for (int i = 0, k = 0; i < c->n_in; i++)
+        if (c->gin_mode[i] != TG_GRAD_NONE && !targets[k++].reached) tg_call_decline(c, i);
+    return TG_OK;
+}
+
+static tg_status recompute_backward(tg_call *c) {
+    const tg_recompute_params *p = c->params;
+    tg_tape *inner = tg_tape_new(c->ctx);
+    TG_TRY(c->ctx->status);
+    tg_watch_share(inner, c->tape);
+    tg_set_training(inner, p->training);
+    tg_tensor **in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *in + 1),
+              **out = in ? in + p->n_in : NULL;
+    tg_status s = in ? tg_recompute_again(((const tg_call_impl *)c->impl)->node, inner, in, out) : c->ctx->status;
+    if (s == TG_OK) s = tg_recompute_gradient(c, inner, in, out, false);
+    tg_tape_free(inner);
+    return s;
+}
+
+static const tg_op recompute_op = TG_RECOMPUTE_OP("recompute", false, recompute_backward);
+/* Ranks meet in the function: its backward runs on all of them or on none. */
+static const tg_op recompute_of_ranks_op = TG_RECOMPUTE_OP("recompute", true, recompute_backward);
+
+/* ---- tg_recompute ---- */
+
+/* The leaves that the first run used besides its inputs: the tape that collected noted them as leaf nodes. */
+static int leaves_used(const tg_tape *inner, tg_tensor *const *in, int n_in, tg_tensor **all) {
+    int n = n_in;
+    for (int i = 0; i < n_in; i++) all[i] = in[i];
+    for (tg_node *node = inner->first; node; node = node->next)
+        if (!tg_node_out(node)[0]->tape) all[n++] = tg_node_out(node)[0];
+    return n;
+}
+
+static tg_status keep_bits(tg_tape *t, tg_recompute_params *p, tg_tensor *const *results) {
+    if (!t->ctx->check) return TG_OK;
+    p->bits = tg_tape_alloc(t, (size_t)p->n_out * sizeof *p->bits);
+    if (!p->bits) return t->ctx->status;
+    for (int i = 0; i < p->n_out; i++) p->bits[i] = hash_bytes(results[i]);
+    return t->ctx->status;
+}
+
+static tg_status first_run(tg_tape *t, tg_tape *inner, tg_recompute_params *p, tg_tensor *const *in, tg_tensor **out,
+                           tg_recompute_call *call) {
+    tg_ctx *ctx = t->ctx;
+    size_t room = (size_t)p->n_in + (size_t)p->n_out + 1;
+    tg_tensor **entered = tg_tape_alloc(inner, room * sizeof *entered), **results = entered ? entered + p->n_in : NULL;
+    if (!entered) return ctx->status;
+    TG_TRY(enter_inputs(inner, in, p->n_in, entered));
+    TG_TRY(call_fn(p, inner, entered, results));
+    p->outputs = results;
+    for (int i = 0; i < p->n_out; i++) /* a leaf may be a result without being any op's input */
+        if (!results[i]->tape && results[i]->flags & TG_F_REQUIRES_GRAD && !tg_tape_leaf(inner, results[i]))
+            return ctx->status;
+    TG_TRY(keep_bits(t, p, results));
+    tg_tensor **all = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)inner->n_nodes + 1) * sizeof *all);
+    if (!all) return ctx->status;
+    int n = leaves_used(inner, in, p->n_in, all);
+    const tg_op *op = call->op[inner->collectives || (p->distribute && tg_comm_size(p->distribute) > 1)];
+    call->passed_on = true;
+    TG_TRY(tg_apply(t, op, p, all, n, out, p->n_out, call->node_state, call->end, call->site));
+    for (int i = 0; i < p->n_out; i++) /* what the second run will give no gradient needs none */
+        if (!(results[i]->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE))) out[i]->flags &= ~TG_F_REQUIRES_GRAD;
+    return TG_OK;
+}
+
+static tg_status check_call(tg_tape *t, const tg_recompute_params *p, tg_tensor *const *in, tg_tensor *const *out,
+                            const char *who) {
+    tg_ctx *ctx = t->ctx;
+    if (!p->fn || p->n_in < 0 || p->n_out <= 0 || (p->n_in && !in) || !out || p->n_in > 65535 || p->n_out > 65535)
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "%s: expected a function, %d inputs and %d outputs (one or more) with their arrays", who,
+                       p->n_in, p->n_out);
+    for (int i = 0; i < p->n_in; i++) {
+        char what[64];
+        snprintf(what, sizeof what, "%s: an input", who);
+        TG_TRY(tg_check(ctx, in[i], what));
+        if (in[i]->tape && in[i]->tape != t)
+            return tg_fail(ctx, TG_ERR_HANDLE, "%s: input %d is a result of another tape; enter it with tg_tape_input",
+                           who, i);
+    }
+    return p->distribute ? tg_distribute_check(ctx, p->n_in ? in[0] : NULL, p->distribute, who) : TG_OK;
+}
+
+tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *const *in, tg_tensor **out,
+                              const tg_recompute_opts *opts, tg_recompute_call *call) {
+    tg_ctx *ctx = t->ctx;
+    p->name = opts->name ? tg_tape_text(t, opts->name) : call->op[0]->name;
+    if (!p->name) return ctx->status;
+    p->training = t->training;
+    p->distribute = opts->distribute;
+    TG_TRY(check_call(t, p, in, out, call->who));
+    if (!t->grad) return call_fn(p, t, in, out); /* nothing would be kept anyway */
+    if (!opts->keep_rng && !(p->streams = save_streams(t))) return ctx->status;
+    tg_tape *inner = tg_tape_new(ctx);
+    TG_TRY(ctx->status);
+    inner->training = t->training;
+    inner->again = t->again;
+    inner->grad = false;
+    inner->collects = true;
+    tg_watch_share(inner, t);
+    t->busy++;
+    tg_status s = first_run(t, inner, p, in, out, call);
+    t->busy--;
+    tg_tape_free(inner); /* before the input's bytes go: what the first run holds of them would count as another's */
+    if (s == TG_OK && p->distribute && out[0]->node) s = tg_distribute(t, in[0], p->distribute);
+    return s;
+}
+
+tg_status tg_recompute_ended(tg_tape *t, const tg_recompute_opts *opts, tg_status s) {
+    if (s == TG_OK || !t) return s;
+    if (tg_comm_size(opts->distribute) > 1) tg_ctx_skip(t->ctx);
+    tg_ctx_may_skip(t->ctx);
+    return s;
+}
+
+tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out,
+                       const tg_recompute_opts *given) {
+    tg_recompute_opts opts;
+    tg_status sized = tg_options(t ? t->ctx : NULL, &opts, sizeof opts, given, "tg_recompute: the options");
+    tg_status s = tg_tape_check_with(t, in, n_in, "tg_recompute");
+    tg_recompute_params p = {.fn = fn, .state = state, .n_in = n_in, .n_out = n_out};
+    tg_recompute_call call = {.who = "tg_recompute",
+                              .op = {&recompute_op, &recompute_of_ranks_op},
+                              .node_state = opts.destroy ? state : NULL,
+                              .end = opts.destroy,
+                              .site = TG_SITE};
+    if (s == TG_OK) s = sized;
+    if (s == TG_OK) s = tg_recompute_record(t, &p, in, out, &opts, &call);
+    if (!call.passed_on && state && opts.destroy) opts.destroy(state);
+    if (s != TG_OK)
+        for (int i = 0; out && n_out <= 65535 && i < n_out; i++) out[i] = tg_tape_inert(t, in, n_in);
+    return tg_recompute_ended(t, &opts, s);
+}

@@ -1,0 +1,58 @@
+/* Functions that are run again in backward: what recomputation and replays share. */
+#ifndef TG_RECOMPUTE_IMPL_H
+#define TG_RECOMPUTE_IMPL_H
+
+#include "tape/tape.h"
+#include "core/rng.h"
+
+/* The params of a node that stands for a function. */
+typedef struct tg_recompute_params {
+    tg_fn fn;
+    void *state;
+    const char *name;
+    int n_in; /* of fn; the node's further inputs are the leaves that it used */
+    int n_out;
+    bool training;
+    tg_comm *distribute;
+    tg_rng_states *streams;    /* at the start of the first run; NULL: not to be restored */
+    tg_tensor *const *outputs; /* of the first run, while the node is recorded */
+    uint64_t *bits;            /* check mode: a hash of each output's bytes */
+} tg_recompute_params;
+
+/* How a call is recorded. */
+typedef struct tg_recompute_call {
+    const char *who;    /* the public function */
+    const tg_op *op[2]; /* [1]: ranks meet in the function */
+    void *node_state;   /* the node's, ended by end; on failure too, once passed_on is set */
+    void (*end)(void *node_state);
+    const void *site;
+    bool passed_on;
+} tg_recompute_call;
+
+/* Checks the call, runs the function for the first time and records the node. Without grad it only runs it. */
+tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *const *in, tg_tensor **out,
+                              const tg_recompute_opts *opts, tg_recompute_call *call);
+/* What the call ends with. After an error ranks may have met in the function, and would in the gather of its input. */
+tg_status tg_recompute_ended(tg_tape *t, const tg_recompute_opts *opts, tg_status s);
+/* The second run, on inner, with the streams of the first: of node n, for in[] and out[]. */
+tg_status tg_recompute_again(const tg_node *n, tg_tape *inner, tg_tensor **in, tg_tensor **out);
+/* The node's backward, once inner has the second run. */
+tg_status tg_recompute_gradient(tg_call *c, tg_tape *inner, tg_tensor **in, tg_tensor **out, bool retain);
+tg_status tg_recompute_infer(tg_call *c);
+tg_status tg_recompute_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
+tg_status tg_recompute_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);
+
+#define TG_RECOMPUTE_OP(name_, collective_, backward_)                                                                 \
+    {                                                                                                                  \
+        .size = sizeof(tg_op), .name = name_, .formula = "fn(x...)", .n_in = -1, .n_out = -1,                          \
+        .params_size = sizeof(tg_recompute_params), .saves_in = ~0u, .optional = ~0u, .family = TG_FAMILY_CUSTOM,      \
+        .sums_f32 = true, .collective = collective_, .infer = tg_recompute_infer, .backward = backward_,               \
+        .vjp = tg_recompute_vjp, .jvp = tg_recompute_jvp,                                                              \
+    }
+
+/* distribute.c: keeps x, which a node of t has just saved, as this rank's part of its elements; whoever reads it next
+ * gathers them. Where others need the bytes too it stays whole. */
+tg_status tg_distribute(tg_tape *t, tg_tensor *x, tg_comm *c);
+tg_status tg_distribute_check(tg_ctx *ctx, const tg_tensor *x, tg_comm *c, const char *who);
+
+#endif

@@ -1,0 +1,255 @@
+/* Recomputation without output: the results of functions are discarded once they have been used, and come back together
+ * before backward needs them.
+ *
+ * A function that is replayed is run on a tape of its own, which its node's backward then goes through: each function
+ * runs twice in all. What comes back under the results is the bytes of that second run, not a copy.
+ */
+#include "autograd/backward.h"
+#include "recompute/recompute.h"
+
+typedef struct replay_run {
+    struct replay_run *next;
+    tg_replay *replay;
+    const tg_recompute_params *p; /* the node's */
+    tg_node *node;                /* NULL until it is recorded, and once it has ended */
+    tg_tape *inner;               /* has the second run; NULL: not yet, or it has been gone through */
+    tg_tensor **in, **out;        /* of inner */
+    uint32_t *version;            /* 1 + that of a result's bytes when they were made, or came back; 0: they did not */
+    void *state;                  /* the function's, ended by destroy */
+    void (*destroy)(void *state);
+} replay_run;
+
+struct tg_replay {
+    tg_tape *t;
+    uint64_t epoch;
+    replay_run *first, **end;
+    bool closed, done;
+};
+
+/* A place for two replays that nothing else takes, as a tape's handles have theirs: one of the last step is still
+ * there, and is seen to have ended. */
+struct tg_replay_room {
+    struct tg_replay_room *next;
+    tg_replay turn[2];
+};
+
+/* ---- The results' bytes ---- */
+
+static tg_status restore(void *user, tg_storage *s);
+
+/* Whether result i was made by the function: neither an input, nor a leaf, nor on the bytes of one. */
+static bool made_by(const replay_run *r, const tg_tensor *y) {
+    const tg_storage *s = y->storage;
+    if (!s || !s->temporary || !tg_storage_maker(s)) return false;
+    for (int i = 0; i < r->p->n_out; i++)
+        if (s->maker == tg_node_out(r->node)[i]) return true;
+    return false;
+}
+
+static tg_status discard_results(replay_run *r, const void *site) {
+    for (int i = 0; i < r->p->n_out; i++) {
+        const tg_tensor *y = tg_node_out(r->node)[i];
+        if (!made_by(r, y) || y->storage->state == TG_DISCARDED) continue;
+        if (y->storage->version + 1 != r->version[i]) continue; /* the function would not make what is there now */
+        tg_storage_extra *e = tg_storage_extra_of(y->storage);
+        if (!e) return y->ctx->status;
+        if (e->release || e->refill || e->restore) continue;
+        e->restore = restore;
+        e->user = r->replay;
+        tg_storage_discard(y->storage, "tg_replay_close", site);
+    }
+    return TG_OK;
+}
+
+/* Nothing comes back any more. */
+static void forget_results(const replay_run *r) {
+    for (int i = 0; i < r->p->n_out; i++) {
+        const tg_tensor *y = tg_node_out(r->node)[i];
+        tg_storage_extra *e = y->storage ? y->storage->extra : NULL;
+        if (e && e->restore == restore) e->restore = NULL;
+    }
+}
+
+static tg_status bring_back(replay_run *r) {
+    for (int i = 0; i < r->p->n_out; i++) {
+        const tg_tensor *y = tg_node_out(r->node)[i], *x = r->out[i];
+        r->version[i] = 0;
+        if (!y->storage || !y->storage->extra || y->storage->extra->restore != restore ||
+            y->storage->state != TG_DISCARDED)
+            continue;
+        if (x->storage->bytes != y->storage->bytes || x->offset != y->offset ||
+            memcmp(x->stride, y->stride, y->ndim * sizeof *y->stride))
+            return tg_fail(y->ctx, TG_ERR_STATE, "%s: output %d lies otherwise in memory in the second run", r->p->name,
+                           i);
+        TG_TRY(tg_storage_need(x->storage, x));
+        TG_TRY(tg_storage_share(y->storage, x->storage));
+        y->storage->extra->restore = NULL;
+        r->version[i] = y->storage->version + 1;
+    }
+    return TG_OK;
+}
+
+/* ---- The second run ---- */
+
+static tg_status run_again(replay_run *r) {
+    const tg_recompute_params *p = r->p;
+    tg_tape *inner = tg_tape_new(r->replay->t->ctx);
+    TG_TRY(tg_tape_ctx(inner)->status);
+    tg_watch_share(inner, r->replay->t);
+    tg_set_training(inner, p->training);
+    r->inner = inner;
+    r->in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *r->in + 1);
+    if (!r->in) return inner->ctx->status;
+    r->out = r->in + p->n_in;
+    TG_TRY(tg_recompute_again(r->node, inner, r->in, r->out));
+    return bring_back(r);
+}
+
+static void end_inner(replay_run *r) {
+    tg_tape_free(r->inner);
+    r->inner = NULL;
+}
+
+static tg_status replay_run_once(replay_run *r) {
+    if (!r->node || r->inner || r->node->flags & TG_N_CONSUMED) return TG_OK;
+    TG_TRY(tg_node_check_saved(r->node));
+    r->replay->t->busy++;
+    tg_status s = run_again(r);
+    r->replay->t->busy--;
+    if (s != TG_OK) end_inner(r);
+    return s;
+}
+
+static tg_status replay_all(tg_replay *p) {
+    if (p->done) return TG_OK;
+    p->done = true;
+    for (replay_run *r = p->first; r; r = r->next) {
+        tg_status s = replay_run_once(r);
+        if (s == TG_OK) continue;
+        p->done = false;
+        return s;
+    }
+    return TG_OK;
+}
+
+static tg_status restore(void *user, tg_storage *s) {
+    (void)s;
+    return replay_all(user);
+}
+
+static tg_status replay_hook(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
+    (void)t, (void)x, (void)grad;
+    return replay_all(user);
+}
+
+/* ---- The node ---- */
+
+static void end_run(void *state) {
+    replay_run *r = state;
+    if (r->node) forget_results(r);
+    if (r->inner) end_inner(r);
+    r->node = NULL;
+    if (r->destroy) r->destroy(r->state);
+}
+
+/* The second run shares its bytes with the results: who has overwritten those has overwritten what it saved. */
+static tg_status check_results(const replay_run *r) {
+    for (int i = 0; i < r->p->n_out; i++) {
+        const tg_tensor *y = tg_node_out(r->node)[i];
+        if (!r->version[i] || (y->storage && y->storage->version + 1 == r->version[i])) continue;
+        return tg_fail(r->replay->t->ctx, TG_ERR_VERSION,
+                       "%s: output %d was overwritten after it came back by a replay", r->p->name, i);
+    }
+    return TG_OK;
+}
+
+static tg_status replay_backward(tg_call *c) {
+    replay_run *r = c->state;
+    bool retain = tg_call_retains(c);
+    TG_TRY(r->inner ? check_results(r) : replay_run_once(r));
+    tg_status s = tg_recompute_gradient(c, r->inner, r->in, r->out, retain);
+    if (!retain || s != TG_OK) end_inner(r);
+    return s;
+}
+
+static const tg_op replay_op = TG_RECOMPUTE_OP("replay", false, replay_backward);
+static const tg_op replay_of_ranks_op = TG_RECOMPUTE_OP("replay", true, replay_backward);
+
+/* ---- The public side ---- */
+
+static tg_replay *next_room(tg_tape *t) {
+    struct tg_replay_room **link = t->replay ? &t->replay->next : &t->replays;
+    if (!*link && !(*link = tg_host_alloc(t->ctx, sizeof **link))) return NULL;
+    t->replay = *link;
+    return &t->replay->turn[t->turn];
+}
+
+void tg_tape_free_replays(tg_tape *t) {
+    for (struct tg_replay_room *r = t->replays, *next; r; r = next) {
+        next = r->next;
+        tg_host_free(t->ctx, r, sizeof *r);
+    }
+}
+
+tg_replay *tg_replay_open(tg_tape *t) {
+    tg_replay *p = tg_tape_check(t, "tg_replay_open") == TG_OK ? next_room(t) : NULL;
+    if (p)
+        *p = (tg_replay){.t = t, .epoch = t->epoch, .end = &p->first};
+    else if (t)
+        tg_ctx_may_skip(t->ctx); /* what would run in it has no context to say so */
+    return p;
+}
+
+static tg_status check_open(const tg_replay *p, const char *who) {
+    TG_TRY(tg_tape_check(p->t, who));
+    if (p->epoch != p->t->epoch) return tg_fail(p->t->ctx, TG_ERR_HANDLE, "%s: the replay ended with its step", who);
+    if (p->closed) return tg_fail(p->t->ctx, TG_ERR_STATE, "%s: the replay is closed", who);
+    return TG_OK;
+}
+
+static tg_status run(tg_replay *p, tg_recompute_params *params, replay_run *r, tg_tensor *const *in, tg_tensor **out,
+                     const tg_recompute_opts *opts, tg_recompute_call *call) {
+    int n = params->n_out > 0 ? params->n_out : 0;
+    *r = (replay_run){.replay = p, .state = params->state, .destroy = opts->destroy};
+    if (!(r->version = tg_tape_alloc(p->t, (size_t)n * sizeof *r->version + 1))) return p->t->ctx->status;
+    call->node_state = r;
+    TG_TRY(tg_recompute_record(p->t, params, in, out, opts, call));
+    if (!out[0]->node || !call->passed_on) return TG_OK; /* no gradient is needed: nothing will be replayed */
+    r->node = out[0]->node;
+    r->p = tg_node_params_of(r->node);
+    for (int i = 0; i < n; i++) r->version[i] = out[i]->storage->version + 1;
+    *p->end = r;
+    p->end = &r->next;
+    return TG_OK;
+}
+
+tg_status tg_replay_run(tg_replay *p, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out,
+                        const tg_recompute_opts *given) {
+    tg_recompute_opts opts;
+    tg_ctx *ctx = p ? p->t->ctx : NULL;
+    tg_recompute_params params = {.fn = fn, .state = state, .n_in = n_in, .n_out = n_out};
+    tg_recompute_call call = {
+        .who = "tg_replay_run", .op = {&replay_op, &replay_of_ranks_op}, .end = end_run, .site = TG_SITE};
+    tg_status sized = tg_options(ctx, &opts, sizeof opts, given, "tg_replay_run: the options");
+    tg_status s = p ? check_open(p, "tg_replay_run") : TG_ERR_ARGUMENT;
+    if (s == TG_OK) s = sized;
+    replay_run *r = s == TG_OK ? tg_tape_alloc(p->t, sizeof *r) : NULL;
+    if (s == TG_OK) s = r ? run(p, &params, r, in, out, &opts, &call) : ctx->status;
+    if (!call.passed_on && state && opts.destroy) opts.destroy(state);
+    if (s != TG_OK)
+        for (int i = 0; out && n_out <= 65535 && i < n_out; i++) out[i] = tg_inert(ctx ? ctx : &tg_dead_ctx);
+    return tg_recompute_ended(p ? p->t : NULL, &opts, s);
+}
+
+tg_status tg_replay_close(tg_replay *p, tg_tensor *hook) {
+    if (!p) return TG_ERR_ARGUMENT;
+    TG_TRY(check_open(p, "tg_replay_close"));
+    if (hook) TG_TRY(tg_check(p->t->ctx, hook, "tg_replay_close: the hook tensor"));
+    if (hook && hook->tape != p->t)
+        return tg_fail(p->t->ctx, TG_ERR_HANDLE, "tg_replay_close: the hook tensor is not of the replay's tape");
+    if (hook && p->first && hook->flags & TG_F_REQUIRES_GRAD && !tg_on_grad(hook, replay_hook, p))
+        return p->t->ctx->status;
+    for (replay_run *r = p->first; r; r = r->next) TG_TRY(discard_results(r, TG_SITE));
+    p->closed = true;
+    return TG_OK;
+}

@@ -1,0 +1,135 @@
+/* Inputs of recomputations that every rank of a group has alike: each keeps its part of the elements, and they are
+ * gathered again when the second run reads them. */
+#include <tapegrad/parallel.h>
+
+#include "placement/rule.h"
+#include "recompute/recompute.h"
+
+typedef struct kept_part {
+    struct kept_part *next; /* free */
+    tg_storage *of;
+    tg_tensor *part; /* 1-D; NULL: of no elements */
+    tg_comm *comm;
+} kept_part;
+
+static kept_part *part_new(tg_ctx *ctx) {
+    enum { COUNT = 32 };
+    if (!ctx->free_parts) {
+        size_t bytes = sizeof(tg_host_chunk) + COUNT * sizeof(kept_part);
+        tg_host_chunk *c = tg_host_alloc(ctx, bytes);
+        if (!c) return NULL;
+        c->bytes = bytes;
+        c->next = ctx->chunks;
+        ctx->chunks = c;
+        kept_part *p = (kept_part *)c->slots;
+        for (int i = 0; i < COUNT; i++) {
+            p[i].next = ctx->free_parts;
+            ctx->free_parts = &p[i];
+        }
+    }
+    kept_part *p = ctx->free_parts;
+    ctx->free_parts = p->next;
+    return p;
+}
+
+static void part_end(void *user) {
+    kept_part *p = user;
+    tg_ctx *ctx = p->of->ctx;
+    tg_temp_free(p->part);
+    *p = (kept_part){.next = ctx->free_parts};
+    ctx->free_parts = p;
+}
+
+/* Elements [*first, *first + what is returned) of numel are rank r's. */
+static int64_t share_of(int64_t numel, int r, int n, int64_t *first) {
+    int64_t most = (numel + n - 1) / n, left = numel - r * most;
+    *first = left > 0 ? r * most : numel;
+    return left < 0 ? 0 : left < most ? left : most;
+}
+
+static tg_status gather(tg_storage *s, const kept_part *p, tg_tensor *whole) {
+    enum { MAX_RANKS = 1024 };
+    int64_t counts[MAX_RANKS], first;
+    int n = tg_comm_size(p->comm);
+    if (n > MAX_RANKS) return tg_fail(s->ctx, TG_ERR_UNSUPPORTED, "an input distributed over %d ranks", n);
+    for (int r = 0; r < n; r++) counts[r] = share_of(whole->numel, r, n, &first);
+    tg_work *w = whole->numel % n ? tg_comm_all_gather_v(p->comm, whole, p->part, counts)
+                                  : tg_comm_all_gather(p->comm, whole, p->part);
+    return w ? tg_storage_need(s, NULL) : s->ctx->status;
+}
+
+/* The bytes are those that were there: nothing has been overwritten. */
+static tg_status restore(void *user, tg_storage *s) {
+    kept_part *p = user;
+    uint32_t version = s->version;
+    s->extra->restore = NULL;
+    int64_t numel = (int64_t)(s->bytes / tg_dtype_size((tg_dtype)p->part->dtype));
+    TG_TRY(tg_storage_bytes_again(s));
+    tg_tensor *whole = tg_temp_new(s->ctx, (tg_dtype)p->part->dtype, 1, &numel, NULL, tg_storage_ref(s), 0);
+    tg_status status = whole ? gather(s, p, whole) : s->ctx->status;
+    tg_temp_free(whole);
+    s->version = version;
+    if (status != TG_OK) tg_storage_discard(s, "a gather that failed", NULL);
+    s->extra->release = NULL;
+    part_end(p);
+    return status;
+}
+
+/* Whether x is the only one that its bytes are needed for. */
+static bool alone(const tg_tape *t, const tg_tensor *x) {
+    const tg_storage *s = x->storage;
+    return s->temporary && s->saves == 1 && s->block && tg_storage_is_of(s, t) && x->flags & TG_F_CONTIGUOUS &&
+           s->bytes == (size_t)x->numel * tg_dtype_size((tg_dtype)x->dtype) &&
+           !(s->extra && (s->extra->release || s->extra->refill || s->extra->restore || s->extra->buffer));
+}
+
+static tg_tensor *own_part(const tg_tensor *x, const tg_comm *c) {
+    tg_ctx *ctx = x->ctx;
+    int64_t first, n = share_of(x->numel, tg_comm_rank(c), tg_comm_size(c), &first);
+    size_t size = tg_dtype_size((tg_dtype)x->dtype);
+    tg_tensor *part = tg_temp_empty(ctx, (tg_dtype)x->dtype, 1, &n, TG_MEM_SAVED);
+    if (!part || !n || ctx->meta) return part;
+    const char *from = (const char *)tg_data(x) + (size_t)first * size;
+    if (ctx->ops->copy(ctx, tg_data(part), from, (size_t)n * size, TG_COPY_DEVICE) == TG_OK) return part;
+    tg_temp_free(part);
+    return NULL;
+}
+
+tg_status tg_distribute_check(tg_ctx *ctx, const tg_tensor *x, tg_comm *c, const char *who) {
+    tg_axis axis = tg_comm_axis(c);
+    if (!x) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: distribute needs an input", who);
+    if (tg_comm_ctx(c) != ctx) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: distribute is of another context", who);
+    if (tg_comm_size(c) == 1 || !ctx->grid.axes) return TG_OK;
+    char what[160];
+    tg_describe(x, what, sizeof what);
+    if ((unsigned)axis >= TG_MAX_AXES || !(ctx->grid.axes >> axis & 1))
+        return tg_fail(ctx, TG_ERR_PLACEMENT,
+                       "%s: distribute over \"%s\", which is of no axis of the grid: nobody knows whether input 0, %s, "
+                       "is the same on its ranks; take the communicator of an axis (tg_parallel_comm)",
+                       who, tg_comm_name(c), what);
+    if (tg_place_on(x, axis).kind <= TG_REPLICATED) return TG_OK;
+    return tg_fail(ctx, TG_ERR_PLACEMENT,
+                   "%s: distribute over %s: input 0, %s, is not the same on its ranks, who would lose what the others "
+                   "do not have; do without",
+                   who, tg_axis_name(axis), what);
+}
+
+tg_status tg_distribute(tg_tape *t, tg_tensor *x, tg_comm *c) {
+    tg_storage *s = x->storage;
+    if (tg_comm_size(c) == 1 || !alone(t, x)) return TG_OK;
+    if (t->ctx->check) TG_TRY(tg_placement_compare_over(x, c, "tg_recompute"));
+    TG_TRY(tg_storage_need(s, x));
+    tg_storage_extra *e = tg_storage_extra_of(s);
+    kept_part *p = e ? part_new(t->ctx) : NULL;
+    if (!p) return t->ctx->status;
+    *p = (kept_part){.of = s, .part = own_part(x, c), .comm = c};
+    if (!p->part) {
+        part_end(p);
+        return t->ctx->status;
+    }
+    e->restore = restore;
+    e->release = part_end;
+    e->user = p;
+    tg_storage_discard(s, "tg_recompute, which keeps this rank's part of them", NULL);
+    return TG_OK;
+}

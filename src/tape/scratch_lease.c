@@ -1,0 +1,74 @@
+/* Leases of named buffers (invariant 11). */
+#include "tape/tape.h"
+#include "core/scratch.h"
+
+static void set_asker(tg_tape *t, tg_buffer *b, const void *site) {
+    b->op = t->at_work ? t->at_work->op->name : NULL;
+    b->site = t->at_work ? tg_call_site(t->at_work) : site;
+    b->scope = t->scope;
+}
+
+static void asker_text(const tg_buffer *b, char *buf, size_t n) {
+    char site[160], path[160];
+    size_t at = 0;
+    tg_describe_site(b->site, site, sizeof site);
+    tg_scope_path(b->scope, path, sizeof path);
+    tg_text(buf, n, &at, "%s%s%s%s%s", b->op ? "op " : "", b->op ? b->op : "", b->op ? ", called from " : "", path,
+            *path ? ", " : "");
+    tg_text(buf, n, &at, "%s", site);
+}
+
+static tg_status refuse(tg_tape *t, const tg_buffer *b, const void *site) {
+    tg_buffer asker = {0};
+    char first[400], second[400];
+    set_asker(t, &asker, site);
+    asker_text(b, first, sizeof first);
+    asker_text(&asker, second, sizeof second);
+    return tg_fail(t->ctx, TG_ERR_STATE,
+                   "tg_lease: buffer \"%s\" %s, leased by %s, is still open and asked for by %s: tg_discard it before",
+                   b->name, tg_dtype_name(b->dtype), first, second);
+}
+
+/* The first of the name's instances that is free, or a new one: what another tape holds, as the one outside a
+ * recomputation, is let alone. */
+static tg_buffer *find(tg_tape *t, const char *name, tg_dtype dtype, const void *site) {
+    tg_buffer *free = NULL;
+    int instances = 0;
+    for (tg_buffer *b = t->ctx->buffers; b; b = b->next) {
+        if (b->dtype != dtype || strcmp(b->name, name) != 0) continue;
+        instances++;
+        if (!b->open && (!free || b->instance < free->instance)) free = b;
+        if (b->open && b->holder->serial == b->serial && tg_alive(b->holder) && b->holder->tape == t) {
+            refuse(t, b, site);
+            return NULL;
+        }
+    }
+    return free ? free : tg_buffer_new(t->ctx, name, dtype, instances);
+}
+
+static tg_status lease(tg_tape *t, const char *name, tg_dtype dtype, const tg_shape *shape, const void *site,
+                       tg_tensor **out) {
+    tg_ctx *ctx = t->ctx;
+    if (!name || !*name) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_lease: the name is %s", name ? "empty" : "NULL");
+    if (!dtype) dtype = ctx->dtype;
+    TG_TRY(tg_shape_check(ctx, shape, dtype, "tg_lease"));
+    tg_buffer *b = find(t, name, dtype, site);
+    if (!b) return ctx->status;
+    size_t bytes = (size_t)tg_row_major((int)shape->ndim, shape->dim, NULL) * tg_dtype_size(dtype);
+    TG_TRY(tg_buffer_reserve(ctx, b, bytes));
+    tg_storage *s = tg_buffer_open(ctx, b, 0, bytes);
+    tg_tensor *x = s ? tg_tape_tensor(t, dtype, (int)shape->ndim, shape->dim, NULL, s, 0) : NULL;
+    if (!x) return ctx->status;
+    set_asker(t, b, site);
+    b->holder = x;
+    b->serial = x->serial;
+    *out = x;
+    return TG_OK;
+}
+
+tg_tensor *tg_lease(tg_tape *t, const char *name, tg_dtype dtype, tg_shape shape) {
+    if (!t) return tg_inert(&tg_dead_ctx);
+    tg_tensor *x = tg_inert(t->ctx);
+    if (tg_tape_check(t, "tg_lease") == TG_OK) lease(t, name, dtype, &shape, TG_SITE, &x);
+    return x;
+}

@@ -1,0 +1,448 @@
+/* The tape's memory: handles in slabs, nodes in bump chunks, both kept over resets; and its scopes. */
+#include "tape/tape.h"
+
+/* ---- Memory ---- */
+
+static tg_arena_chunk *next_chunk(tg_tape *t, size_t bytes) {
+    tg_arena_chunk **link = t->mark.chunk ? &t->mark.chunk->next : &t->chunks;
+    if (*link && (*link)->bytes >= bytes) return *link;
+    size_t size = bytes > 65536 ? bytes : 65536;
+    tg_arena_chunk *c = tg_host_alloc(t->ctx, sizeof *c + size);
+    if (!c) return NULL;
+    c->bytes = size;
+    c->data = (char *)(c + 1);
+    c->next = *link;
+    return *link = c;
+}
+
+void *tg_tape_alloc(tg_tape *t, size_t bytes) {
+    bytes = (bytes + 7) & ~(size_t)7;
+    if (TG_UNLIKELY(!t->mark.chunk || t->mark.chunk->bytes - t->mark.used < bytes)) {
+        tg_arena_chunk *c = next_chunk(t, bytes);
+        if (!c) return NULL;
+        t->mark = (tg_mark){c, 0};
+    }
+    void *p = t->mark.chunk->data + t->mark.used;
+    t->mark.used += bytes;
+    return p;
+}
+
+static tg_status next_slab(tg_tape *t) {
+    tg_slab **link = t->at.slab ? &t->at.slab->next : &t->slabs;
+    if (!*link) *link = tg_host_alloc(t->ctx, sizeof **link);
+    if (!*link) return t->ctx->status;
+    t->at = (tg_cursor){*link, 0};
+    return TG_OK;
+}
+
+/* The place in the room whose turn it is. */
+static tg_tensor *place_in(const tg_tape *t, tg_room *r) {
+    return t->turn ? (tg_tensor *)((tg_head *)r + 1) : &r->first;
+}
+
+tg_tensor *tg_tape_handle(tg_tape *t) {
+    if (TG_UNLIKELY(!t->at.slab || t->at.used == TG_SLAB_HANDLES) && next_slab(t) != TG_OK) return NULL;
+    tg_tensor *x = place_in(t, &t->at.slab->room[t->at.used++]);
+    *x = (tg_tensor){.serial = ++t->ctx->serial, .ctx = t->ctx, .other = {TG_SERIAL_RESET, t->ctx}, .tape = t};
+    return x;
+}
+
+tg_tensor *tg_tape_tensor(tg_tape *t, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
+                          tg_storage *s, int64_t offset) {
+    tg_tensor *x = tg_tape_handle(t);
+    int64_t *dims = x ? tg_tape_alloc(t, 2 * (size_t)ndim * sizeof *dims) : NULL;
+    if (!dims) {
+        if (x) x->serial = TG_SERIAL_NONE;
+        tg_storage_unref(s);
+        return NULL;
+    }
+    if (ndim) memcpy(dims, shape, (size_t)ndim * sizeof *dims);
+    x->numel = tg_row_major(ndim, shape, dims + ndim);
+    if (stride && ndim) memcpy(dims + ndim, stride, (size_t)ndim * sizeof *dims);
+    x->flags = !stride || tg_is_row_major(ndim, shape, stride) ? TG_F_CONTIGUOUS : 0;
+    x->shape = dims;
+    x->stride = dims + ndim;
+    x->ndim = (uint8_t)ndim;
+    x->dtype = (uint8_t)dtype;
+    x->storage = s;
+    x->offset = offset;
+    if (!s->birth) {
+        s->birth = x->serial;
+        s->maker = x;
+    }
+    return x;
+}
+
+static void end_handle(tg_tensor *x) {
+    if (x->ext) tg_ext_free(x->ctx, x->ext);
+    if (x->storage) tg_storage_unref(x->storage);
+    x->ext = NULL;
+    x->storage = NULL;
+    x->node = NULL;
+    x->serial = TG_SERIAL_RESET;
+}
+
+/* The handles made since a cursor, one after another: the first one, then the next of each; NULL at the end. */
+typedef struct handle_walk {
+    const tg_tape *t;
+    tg_slab *slab;
+    int i;
+} handle_walk;
+
+static handle_walk walk_from(const tg_tape *t, tg_cursor from) {
+    if (!t->at.slab) return (handle_walk){t, NULL, 0};
+    return from.slab ? (handle_walk){t, from.slab, from.used} : (handle_walk){t, t->slabs, 0};
+}
+
+static tg_tensor *walk_next(handle_walk *w) {
+    while (w->slab) {
+        if (w->i < (w->slab == w->t->at.slab ? w->t->at.used : TG_SLAB_HANDLES))
+            return place_in(w->t, &w->slab->room[w->i++]);
+        w->slab = w->slab == w->t->at.slab ? NULL : w->slab->next;
+        w->i = 0;
+    }
+    return NULL;
+}
+
+void tg_tape_rollback(tg_tape *t, tg_cursor at) {
+    handle_walk w = walk_from(t, at);
+    for (tg_tensor *x; (x = walk_next(&w));) end_handle(x);
+    t->at = at;
+}
+
+/* ---- New, reset, free ---- */
+
+static void link_tape(tg_tape *t) {
+    tg_ctx *ctx = t->ctx;
+    t->prev = NULL;
+    t->next = ctx->tapes;
+    if (ctx->tapes) ctx->tapes->prev = t;
+    ctx->tapes = t;
+}
+
+static const tg_tape dead_tape = {.ctx = (tg_ctx *)&tg_dead_ctx};
+
+tg_status tg_tapes_open(tg_ctx *ctx) {
+    ctx->inert_tape = tg_host_alloc(ctx, sizeof *ctx->inert_tape);
+    if (!ctx->inert_tape) return ctx->status;
+    ctx->inert_tape->ctx = ctx;
+    return TG_OK;
+}
+
+tg_tape *tg_tape_new(tg_ctx *ctx) {
+    if (!ctx || !ctx->inert_tape) return (tg_tape *)&dead_tape;
+    if (!tg_ok(ctx)) return ctx->inert_tape;
+    tg_tape *t = ctx->free_tapes;
+    if (t)
+        ctx->free_tapes = t->next;
+    else if (!(t = tg_host_alloc(ctx, sizeof *t)))
+        return ctx->inert_tape;
+    t->ctx = ctx;
+    t->epoch = ++ctx->epochs;
+    t->training = t->grad = true;
+    t->timed = t->collects = t->grad_off = t->watched = t->again = false;
+    t->watch = (tg_watch){0};
+    t->packer = (tg_packer){0};
+    link_tape(t);
+    return t;
+}
+
+/* A node that had this handle has ended. */
+static void unpin(tg_tensor *x) {
+    if (x && !x->tape && --x->ext->pins == 0 && x->flags & TG_F_DROPPED) tg_owned_free(x);
+}
+
+/* A node that backward did not consume still holds what it saved; storages of the context must learn that it ended. */
+static void end_node(tg_node *n) {
+    tg_tensor **in = tg_node_in(n), **out = tg_node_out(n);
+    if (!(n->flags & (TG_N_CONSUMED | TG_N_LEAF))) {
+        for (int i = 0; n->saves_in && i < n->n_in; i++)
+            if (tg_bit(n->saves_in, i) && in[i] && in[i]->storage) in[i]->storage->saves--;
+        for (int i = 0; n->saves_out && i < n->n_out; i++)
+            if (tg_bit(n->saves_out, i) && out[i]->storage) out[i]->storage->saves--;
+        for (int i = 0; i < n->n_saved; i++) tg_temp_free(tg_node_kept(n)[i]);
+    }
+    for (int i = 0; i < n->n_in; i++) unpin(in[i]);
+    if (n->flags & TG_N_LEAF) unpin(out[0]);
+    if (n->flags & TG_N_STATE) {
+        tg_node_extra *e = tg_node_extra_of(n);
+        if (e->destroy) e->destroy(e->state);
+    }
+}
+
+/* What ends with a node or a tensor may be the caller's function. */
+static void end_all(tg_tape *t) {
+    t->busy++;
+    for (tg_node *n = t->first; n; n = n->next) end_node(n);
+    handle_walk w = walk_from(t, (tg_cursor){0});
+    for (tg_tensor *x; (x = walk_next(&w));) end_handle(x);
+    if (TG_UNLIKELY(t->packed != NULL)) tg_pack_end(t);
+    if (t->n_leaves) memset(t->leaves, 0, (size_t)t->leaf_capacity * sizeof *t->leaves);
+    t->first = t->last = t->cursor = NULL;
+    t->n_nodes = t->n_leaves = 0;
+    t->scope = NULL;
+    t->scopes_missed = 0;
+    t->mark = (tg_mark){0};
+    t->at = (tg_cursor){0};
+    t->replay = NULL;
+    t->pass = 0;
+    t->watch.seen = 0;
+    t->collectives = false;
+    t->busy--;
+}
+
+static bool may_end(const tg_tape *t, const char *who) {
+    const char *held = tg_tape_held(t);
+    if (held) tg_fail(t->ctx, TG_ERR_STATE, "%s: %s", who, held);
+    return !held;
+}
+
+void tg_tape_reset(tg_tape *t) {
+    if (!t || !t->epoch || !may_end(t, "tg_tape_reset")) return;
+    end_all(t);
+    if (t->ctx->ops->poll && tg_ok(t->ctx)) t->ctx->ops->poll(t->ctx);
+    t->epoch = ++t->ctx->epochs;
+    t->turn = !t->turn;
+}
+
+void tg_tape_free(tg_tape *t) {
+    if (!t || !t->epoch || !may_end(t, "tg_tape_free")) return;
+    end_all(t);
+    t->epoch = 0;
+    t->turn = !t->turn;
+    tg_ctx *ctx = t->ctx;
+    if (t->prev)
+        t->prev->next = t->next;
+    else
+        ctx->tapes = t->next;
+    if (t->next) t->next->prev = t->prev;
+    t->prev = NULL;
+    t->next = ctx->free_tapes;
+    ctx->free_tapes = t;
+}
+
+void tg_tapes_release(tg_ctx *ctx) {
+    for (tg_tape *t = ctx->free_tapes, *next; t; t = next) {
+        next = t->next;
+        for (tg_slab *s = t->slabs, *after; s; s = after) {
+            after = s->next;
+            tg_host_free(ctx, s, sizeof *s);
+        }
+        for (tg_arena_chunk *c = t->chunks, *after; c; c = after) {
+            after = c->next;
+            tg_host_free(ctx, c, sizeof *c + c->bytes);
+        }
+        tg_tape_free_replays(t);
+        tg_host_free(ctx, t->leaves, (size_t)t->leaf_capacity * sizeof *t->leaves);
+        tg_host_free(ctx, t->scratch, t->scratch_bytes);
+        tg_host_free(ctx, t, sizeof *t);
+    }
+    ctx->free_tapes = NULL;
+    tg_host_free(ctx, ctx->inert_tape, sizeof *ctx->inert_tape);
+}
+
+tg_status tg_tape_check(tg_tape *t, const char *who) {
+    if (!t) return TG_ERR_ARGUMENT;
+    if (t->ctx->status != TG_OK) return t->ctx->status;
+    if (!t->epoch) return tg_fail(t->ctx, TG_ERR_HANDLE, "%s: the tape was freed, or could not be made", who);
+    return TG_OK;
+}
+
+/* What was made without a context has none that could take an error. */
+static tg_ctx *ctx_of(tg_tensor *const *in, int n) {
+    for (int i = 0; in && i < n; i++)
+        if (in[i] && !in[i]->ctx->dead) return in[i]->ctx;
+    return NULL;
+}
+
+tg_status tg_tape_check_with(tg_tape *t, tg_tensor *const *in, int n, const char *who) {
+    if (TG_LIKELY(t != NULL)) return tg_tape_check(t, who);
+    tg_ctx *ctx = ctx_of(in, n);
+    return ctx ? tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the tape is NULL", who) : TG_ERR_ARGUMENT;
+}
+
+tg_tensor *tg_tape_inert(const tg_tape *t, tg_tensor *const *in, int n) {
+    const tg_ctx *ctx = t ? t->ctx : ctx_of(in, n);
+    return tg_inert(ctx ? ctx : &tg_dead_ctx);
+}
+
+tg_ctx *tg_tape_ctx(tg_tape *t) { return t ? t->ctx : NULL; }
+
+static bool set(tg_tape *t, bool *mode, bool on) {
+    bool before = *mode;
+    if (t->epoch) *mode = on;
+    return before;
+}
+
+bool tg_set_training(tg_tape *t, bool on) { return t && set(t, &t->training, on); }
+/* An op's forward is without, whatever it asks for. A first run of a recomputation has no grad, but notes where the
+ * second will have none. */
+bool tg_set_grad_mode(tg_tape *t, bool on) {
+    if (t && t->at_work && !((const tg_call_impl *)t->at_work->impl)->pass) return false;
+    if (t && t->collects) return !set(t, &t->grad_off, !on);
+    return t && set(t, &t->grad, on);
+}
+
+bool tg_training_p(const tg_tape *t) { return t && t->training; }
+/* Within the first run of a recomputation, what the second one will have. */
+bool tg_grad_mode_p(const tg_tape *t) { return t && (t->collects ? !t->grad_off : t->grad); }
+
+void tg_tape_time(tg_tape *t, bool on) {
+    if (t && t->epoch) t->timed = on;
+}
+
+tg_tensor *tg_tape_enter(tg_tape *t, const tg_tensor *x) {
+    tg_ctx *ctx = t->ctx;
+    tg_tensor *y = tg_tape_tensor(t, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
+    if (!y) return tg_inert(ctx);
+    y->flags |= TG_F_LEAF | (x->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE | TG_F_GIVEN));
+    y->place = x->place;
+    return y->flags & TG_F_REQUIRES_GRAD && !tg_ext_of(y) ? tg_inert(ctx) : y;
+}
+
+tg_tensor *tg_tape_input(tg_tape *t, tg_tensor *x) {
+    if (tg_tape_check_with(t, &x, 1, "tg_tape_input") != TG_OK || tg_check(t->ctx, x, "tg_tape_input") != TG_OK)
+        return tg_tape_inert(t, &x, 1);
+    return tg_tape_enter(t, x);
+}
+
+/* ---- Leaves: their nodes, found by address ---- */
+
+static size_t leaf_index(const tg_tape *t, const tg_tensor *x) {
+    size_t mask = (size_t)t->leaf_capacity - 1, i = ((uintptr_t)x >> 4) * 0x9E3779B97F4A7C15u >> 20;
+    for (i &= mask; t->leaves[i].leaf && t->leaves[i].leaf != x;) i = (i + 1) & mask;
+    return i;
+}
+
+static tg_status grow_leaves(tg_tape *t) {
+    int64_t capacity = t->leaf_capacity ? t->leaf_capacity * 2 : 64;
+    tg_leaf_entry *old = t->leaves, *fresh = tg_host_alloc(t->ctx, (size_t)capacity * sizeof *fresh);
+    if (!fresh) return t->ctx->status;
+    int64_t n = t->leaf_capacity;
+    t->leaves = fresh;
+    t->leaf_capacity = capacity;
+    for (int64_t i = 0; i < n; i++)
+        if (old[i].leaf) t->leaves[leaf_index(t, old[i].leaf)] = old[i];
+    tg_host_free(t->ctx, old, (size_t)n * sizeof *old);
+    return TG_OK;
+}
+
+static tg_node *new_leaf_node(tg_tape *t, tg_tensor *x) {
+    size_t bytes = sizeof(tg_node) + sizeof(void *) + sizeof(tg_slot) + sizeof(void *);
+    tg_node *n = tg_tape_alloc(t, bytes);
+    if (!n) return NULL;
+    memset(n, 0, bytes);
+    n->op = &tg_leaf_op;
+    n->n_out = 1;
+    n->flags = TG_N_LEAF;
+    n->scope = t->scope;
+    tg_node_out(n)[0] = x;
+    if (!x->tape) x->ext->pins++;
+    x->out = 0; /* it may be the result of an op that kept no node */
+    tg_tape_append(t, n);
+    return n;
+}
+
+void tg_tape_append(tg_tape *t, tg_node *n) {
+    n->prev = t->last;
+    n->next = NULL;
+    if (t->last)
+        t->last->next = n;
+    else
+        t->first = n;
+    t->last = n;
+    t->n_nodes++;
+    t->collectives |= n->op->collective;
+}
+
+tg_node *tg_tape_find_leaf(const tg_tape *t, const tg_tensor *x) {
+    return t->n_leaves ? t->leaves[leaf_index(t, x)].node : NULL;
+}
+
+tg_node *tg_tape_leaf(tg_tape *t, tg_tensor *x) {
+    tg_ext *e = tg_ext_of(x);
+    if (!e) return NULL;
+    if (e->leaf_tape == t && e->leaf_epoch == t->epoch) return e->leaf_node;
+    if (2 * t->n_leaves >= t->leaf_capacity && grow_leaves(t) != TG_OK) return NULL;
+    tg_leaf_entry *slot = &t->leaves[leaf_index(t, x)];
+    if (!slot->leaf) {
+        tg_node *n = new_leaf_node(t, x);
+        if (!n) return NULL;
+        *slot = (tg_leaf_entry){x, n};
+        t->n_leaves++;
+    }
+    e->leaf_tape = t;
+    e->leaf_epoch = t->epoch;
+    return e->leaf_node = slot->node;
+}
+
+/* ---- Scopes ---- */
+
+const char *tg_tape_text(tg_tape *t, const char *text) {
+    size_t bytes = strlen(text) + 1;
+    char *copy = tg_tape_alloc(t, bytes);
+    return copy ? memcpy(copy, text, bytes) : NULL;
+}
+
+/* The name is copied: nodes keep their scope, and say where they are when it has closed. */
+static tg_status open_scope(tg_tape *t, const char *name) {
+    TG_TRY(tg_tape_check(t, "tg_scope_open"));
+    tg_scope *s = tg_tape_alloc(t, sizeof *s);
+    if (!s) return t->ctx->status;
+    *s = (tg_scope){.parent = t->scope, .from = t->at, .serial = t->ctx->serial};
+    if (name && !(s->name = tg_tape_text(t, name))) return t->ctx->status;
+    t->scope = s;
+    return TG_OK;
+}
+
+/* Under an error opens and closes still go in pairs, also when it is cleared between them. */
+tg_status tg_scope_open(tg_tape *t, const char *name) {
+    tg_status status = open_scope(t, name);
+    if (status != TG_OK && t && t->epoch) t->scopes_missed++;
+    return status;
+}
+
+static void mark_outputs(tg_tensor *const *outputs, int n, bool on) {
+    for (int i = 0; i < n; i++)
+        if (tg_alive(outputs[i])) outputs[i]->storage->marked = on;
+}
+
+static void discard_since(tg_tape *t, const tg_scope *scope, const void *site) {
+    handle_walk w = walk_from(t, scope->from);
+    for (tg_tensor *x; (x = walk_next(&w));) {
+        tg_storage *b = x->storage;
+        if (b && b->temporary && !b->saves && !b->marked && b->birth > scope->serial && tg_storage_is_of(b, t))
+            tg_storage_discard(b, "tg_scope_close", site);
+    }
+}
+
+static tg_status end_scope(tg_tape *t, tg_tensor *const *outputs, int n, const void *site) {
+    TG_TRY(tg_tape_check(t, "tg_scope_close"));
+    if (!t->scope) return tg_fail(t->ctx, TG_ERR_STATE, "tg_scope_close: no scope is open");
+    if (n < 0 || (n && !outputs))
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_scope_close: %d outputs at %p", n, (void *)outputs);
+    for (int i = 0; i < n; i++) TG_TRY(tg_check(t->ctx, outputs[i], "tg_scope_close"));
+    mark_outputs(outputs, n, true);
+    if (TG_UNLIKELY(t->packer.pack)) tg_pack_since(t, t->scope->serial, site);
+    discard_since(t, t->scope, site);
+    mark_outputs(outputs, n, false);
+    return t->ctx->status;
+}
+
+tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n) {
+    if (t && t->epoch && t->scopes_missed) {
+        t->scopes_missed--;
+        return t->ctx->status;
+    }
+    tg_scope *s = t && t->epoch ? t->scope : NULL;
+    tg_status status = end_scope(t, outputs, n, TG_SITE);
+    if (s) t->scope = s->parent; /* whatever was wrong */
+    return status;
+}
+
+size_t tg_scope_path(const tg_scope *s, char *buf, size_t n) {
+    size_t at = s && s->parent ? tg_scope_path(s->parent, buf, n) : 0;
+    if (n && !at) buf[0] = 0;
+    if (s && s->name) tg_text(buf, n, &at, "%s%s", at ? "." : "", s->name);
+    return at;
+}
