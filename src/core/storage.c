@@ -39,14 +39,14 @@ static void storage_slot_free(tg_storage *s) {
 /* A device that is being opened has no heap yet. */
 size_t tg_memory_room(const tg_ctx *ctx) {
     if (TG_LIKELY(ctx->memory == 0)) return SIZE_MAX;
-    tg_memory m = TG_MEMORY();
+    tg_memory_info m = TG_MEMORY_INFO();
     if (ctx->heap) tg_heap_stats(ctx->heap, &m);
     int64_t held = m.live + tg_workspace_bytes(ctx);
     return held < ctx->memory ? (size_t)(ctx->memory - held) : 0;
 }
 
 tg_status tg_memory_fail(tg_ctx *ctx, size_t bytes, const char *what) {
-    tg_memory m = TG_MEMORY();
+    tg_memory_info m = TG_MEMORY_INFO();
     if (ctx->heap) tg_heap_stats(ctx->heap, &m);
     char limit[64] = "";
     if (ctx->memory > 0) snprintf(limit, sizeof limit, ", the limit is %lld", (long long)ctx->memory);
@@ -179,7 +179,7 @@ tg_storage *tg_storage_take(tg_storage *s, const char *by, const void *site) {
     mine->block = s->block;
     mine->data = s->data;
     if (mine->block) tg_block_set_owner(mine->block, mine);
-    tg_storage_categorise(mine, TG_MEM_TEMPORARY);
+    tg_storage_categorize(mine, TG_MEM_TEMPORARY);
     s->block = NULL;
     s->data = NULL;
     tg_storage_discard(s, by, site);
@@ -262,16 +262,16 @@ tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x) {
         what, s->by ? s->by : "its owner", where);
 }
 
-void tg_storage_categorise(tg_storage *s, tg_category c) {
+void tg_storage_categorize(tg_storage *s, tg_category c) {
     if (s->category == c || s->category == TG_MEM_BUFFER) return;
     s->category = c;
-    if (s->block) tg_block_categorise(s->ctx->heap, s->block, c);
+    if (s->block) tg_block_categorize(s->ctx->heap, s->block, c);
 }
 
 /* ---- The public side ---- */
 
 tg_storage_state tg_storage_state_of(const tg_tensor *x) {
-    return tg_alive(x) ? (tg_storage_state)x->storage->state : TG_DISCARDED;
+    return tg_is_alive(x) ? (tg_storage_state)x->storage->state : TG_DISCARDED;
 }
 
 static tg_status may_discard(tg_tensor *x, const char *who) {
@@ -283,7 +283,7 @@ static tg_status may_discard(tg_tensor *x, const char *who) {
     if (!x->storage->block) return tg_fail(ctx, TG_ERR_STATE, "%s: these bytes are the caller's, or gone already", who);
     if (x->storage->saves)
         return tg_fail(ctx, TG_ERR_STATE, "%s: a node has saved these bytes for backward", who);
-    if (x->storage->category == TG_MEM_PARAMETER || x->storage->category == TG_MEM_OPTIMISER)
+    if (x->storage->category == TG_MEM_PARAMETER || x->storage->category == TG_MEM_OPTIMIZER)
         return tg_fail(ctx, TG_ERR_STATE, "%s: the bytes of a parameter or optimiser are not discarded", who);
     return TG_OK;
 }
