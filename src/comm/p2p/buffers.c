@@ -134,11 +134,11 @@ void tg_link_taken(tg_link_rank *self) {
 tg_status tg_link_open(tg_link_rank *self) {
     enum { OUT = 32 };
     char *bytes = tg_host_alloc(self->ctx, (size_t)TG_LINK_RECEIVES * TG_LINK_MESSAGE);
-    if (!bytes) return self->ctx->status;
+    if (!bytes) return self->ctx->run.status;
     for (int i = 0; i < TG_LINK_RECEIVES; i++) self->in[i].data = bytes + (size_t)i * TG_LINK_MESSAGE;
     for (int i = 0; i < TG_LINK_RECEIVES; i++) TG_TRY(listen(self, i));
     for (int i = 0; i < OUT + 4 * self->size; i++)
-        if (!sheet_new(self)) return self->ctx->status;
+        if (!sheet_new(self)) return self->ctx->run.status;
     return TG_OK;
 }
 

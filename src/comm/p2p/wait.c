@@ -136,7 +136,7 @@ tg_status tg_link_look_on(tg_link_group *g, tg_link_request *r, double waited) {
 bool tg_link_until(tg_link_rank *self, bool (*there)(tg_link_rank *self)) {
     double start = tg_system_now();
     for (int round = 0; !there(self); round++) {
-        if (self->broken || tg_system_now() - start > self->ctx->deadline) return false;
+        if (self->broken || tg_system_now() - start > self->ctx->run.deadline) return false;
         tg_link_progress(self);
         tg_link_rest(self, round);
     }
