@@ -11,7 +11,7 @@ tg_status tg_gradient_put(tg_tensor *dst, const tg_tensor *src, bool add) {
     tg_ctx *ctx = dst->ctx;
     const double none[2] = {0, 0};
     tg_array in = tg_array_of(src);
-    return ctx->ops->map(ctx, TG_FN_id, tg_array_of(dst), &in, 1, none, add);
+    return ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(dst), &in, 1, none, add);
 }
 
 /* Its own bytes, laid out as a gradient should be. */
@@ -35,7 +35,7 @@ tg_status tg_gradient_own(tg_tensor **g) {
     if (atomic_load_explicit(&(*g)->storage->refs, memory_order_relaxed) == 1) return TG_OK;
     TG_TRY(tg_storage_need((*g)->storage, *g));
     tg_tensor *copy = tg_gradient_copy(*g);
-    if (!copy) return (*g)->ctx->status;
+    if (!copy) return (*g)->ctx->run.status;
     tg_temp_free(*g);
     *g = copy;
     return TG_OK;
@@ -52,7 +52,7 @@ tg_status tg_slot_add(tg_slot *s, tg_tensor *g) {
         tg_tensor *copy = tg_gradient_copy(into);
         if (!copy) {
             tg_temp_free(g);
-            return g->ctx->status;
+            return g->ctx->run.status;
         }
         tg_temp_free(into);
         into = copy;
@@ -225,7 +225,7 @@ tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf) {
     TG_TRY(enter_leaf(x, "tg_set_main_grad"));
     tg_ctx *ctx = x->ctx;
     tg_ext *e = tg_ext_of(x);
-    if (!e) return ctx->status;
+    if (!e) return ctx->run.status;
     if (buf) {
         TG_TRY(tg_check(ctx, buf, "tg_set_main_grad: the buffer"));
         char want[160], got[160];
@@ -350,10 +350,10 @@ static tg_status replace(tg_tape *t, tg_tensor *x, tg_tensor **g, tg_tensor *by)
     /* A copy, as the hook may write its tensor again for another gradient. */
     if (t->taped) {
         *g = tg_taped_own(t, by);
-        return ctx->status;
+        return ctx->run.status;
     }
     tg_tensor *temp = tg_gradient_copy(by);
-    if (!temp) return ctx->status;
+    if (!temp) return ctx->run.status;
     temp->place = (*g)->place;
     tg_temp_free(*g);
     *g = temp;
@@ -378,7 +378,7 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
         if (h->accumulated != accumulated || !h->fn) continue;
         tg_tensor *given = *g;
         s = h->fn(h->user, t, x, &given);
-        if (s == TG_OK) s = t->ctx->status;
+        if (s == TG_OK) s = t->ctx->run.status;
         if (s != TG_OK)
             s = hook_failed(x, s);
         else if (given != *g && !accumulated)

@@ -220,14 +220,14 @@ static tg_status exchange_on_device(tg_comm *c, tg_transfer *call, const colored
     tg_ctx *ctx = c->ctx;
     tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(2), mine);
     tg_tensor *y = tg_zeros(ctx, TG_I64, TG_SHAPE(c->size, 2));
-    if (ctx->status == TG_OK) {
+    if (ctx->run.status == TG_OK) {
         call->src = tg_data(x);
         call->dst = tg_data(y);
         if (tg_comm_exchange(c, call) == TG_OK) tg_read(y, all, (size_t)c->size * sizeof *all);
     }
     tg_drop(x);
     tg_drop(y);
-    return ctx->status;
+    return ctx->run.status;
 }
 
 static tg_status exchange_colors(tg_comm *c, colored mine, colored *all, const void *site) {
@@ -267,7 +267,7 @@ tg_comm *tg_comm_split(tg_comm *c, int color, int key, const char *name, tg_axis
     tg_comm *g = ranks ? split(c, (colored){color, key}, all, ranks, name, axis, TG_SITE) : tg_comm_or_inert(NULL);
     tg_host_free(ctx, ranks, n * sizeof *ranks);
     tg_host_free(ctx, all, n * sizeof *all);
-    tg_comm_missed(c, ctx->status);
+    tg_comm_missed(c, ctx->run.status);
     return g;
 }
 
@@ -275,7 +275,7 @@ tg_status tg_comm_rejoin(tg_comm *g, const int *ranks, int n, bool all) {
     int mine;
     void *state = NULL;
     tg_comm *c = g->parent;
-    if (!c || !tg_comm_ok(c)) return g->ctx->status;
+    if (!c || !tg_comm_ok(c)) return g->ctx->run.status;
     TG_TRY(check_members(c, ranks, n, &mine));
     const tg_comm_ops *ops = n == 1 && !c->ops->silent ? &tg_self_transport : c->ops;
     if (ops == c->ops) TG_TRY(ops->split(c->ctx, c->state, ranks, n, mine, g->name, all, &state));

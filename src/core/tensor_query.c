@@ -71,7 +71,7 @@ tg_status tg_set_name(tg_tensor *x, const char *name) {
     if (!name) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_set_name: the name is NULL");
     tg_ext *e = tg_ext_of(x);
     char *copy = e ? tg_host_strdup(ctx, name) : NULL;
-    if (!copy) return ctx->status;
+    if (!copy) return ctx->run.status;
     tg_host_strfree(ctx, e->name);
     e->name = copy;
     return TG_OK;
@@ -93,7 +93,7 @@ tg_status tg_set_requires_grad(tg_tensor *x, bool on) {
     TG_TRY(tg_refuse_lent(x, "tg_set_requires_grad"));
     if (on && !tg_is_float(x->dtype))
         return tg_fail(ctx, TG_ERR_DTYPE, "tg_set_requires_grad: dtype %s, expected a float", tg_dtype_name(x->dtype));
-    if (on && !tg_ext_of(x)) return ctx->status;
+    if (on && !tg_ext_of(x)) return ctx->run.status;
     x->flags = on ? x->flags | TG_F_REQUIRES_GRAD | TG_F_LEAF : x->flags & ~TG_F_REQUIRES_GRAD;
     return TG_OK;
 }

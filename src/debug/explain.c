@@ -138,7 +138,7 @@ static tg_status set_looks(way *w) {
     for (int64_t i = 0; i < w->n; i++) {
         step *s = &w->steps[i];
         if (TG_LIKELY(!tg_hooks_any(s->x, false))) continue;
-        if (!(s->look = tg_hook_first(s->x, look, s))) return s->x->ctx->status;
+        if (!(s->look = tg_hook_first(s->x, look, s))) return s->x->ctx->run.status;
     }
     return TG_OK;
 }
@@ -152,7 +152,7 @@ static tg_status measure(tg_tape *t, tg_tensor *root, way *w) {
     int64_t n = w->n;
     tg_tensor **in = tg_tape_alloc(t, 2 * (size_t)n * sizeof *in);
     w->by_x = tg_tape_alloc(t, (size_t)n * sizeof *w->by_x);
-    if (!in || !w->by_x) return t->ctx->status;
+    if (!in || !w->by_x) return t->ctx->run.status;
     tg_tensor **g = in + n, *ones = tg_full(t, (tg_dtype)root->dtype, tg_shape_of(root), 1);
     for (int64_t i = 0; i < n; i++) {
         in[i] = w->steps[i].x;
@@ -248,7 +248,7 @@ static tg_status say_gradient(text *s, tg_tape *t, tg_tensor *root, tg_tensor *x
     for (tg_node *n = t->first; n && nodes; n = n->next)
         if (n->pass == on_way) room += n->n_out;
     way w = {.steps = tg_tape_alloc(t, (size_t)room * sizeof *w.steps)};
-    if (!w.steps) return t->ctx->status;
+    if (!w.steps) return t->ctx->run.status;
     w.n = list_way(t, from, x, on_way, w.steps);
     TG_TRY(measure(t, root, &w));
     const tg_range *r = &w.steps[0].r;
@@ -302,7 +302,7 @@ static tg_status explain(text *s, tg_tape *t, tg_tensor *root, tg_tensor *x) {
     } else {
         return say_gradient(s, t, root, x, from, on_way, mark_way(t, from, to, &on_way));
     }
-    return t->ctx->status;
+    return t->ctx->run.status;
 }
 
 size_t tg_explain_grad(tg_tape *t, tg_tensor *root, tg_tensor *x, char *buf, size_t n) {

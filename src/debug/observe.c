@@ -189,7 +189,7 @@ static tg_status show(tg_call *c, tg_op_event *seen) {
     tg_status s = t->watch.fn(t->watch.user, t, seen);
     t->grad = grad;
     t->watched = t->watch.fn || t->watch.kinds;
-    if (s == TG_OK) return t->ctx->status;
+    if (s == TG_OK) return t->ctx->run.status;
     return tg_fail(t->ctx, TG_ERR_CALLBACK, "the watcher failed with %s at op %s", tg_status_name(s), c->op->name);
 }
 
@@ -201,14 +201,22 @@ static tg_status show_backward(tg_call *c, tg_tensor **gin) {
         const tg_tensor *g = tg_receipt_gradient(c, i);
         gin[i] = g && readable(g) ? tg_gradient_look(g) : NULL;
     }
+<<<<<<< HEAD
     if (c->ctx->status == TG_OK)
         s = show(c, &(tg_op_event){.backward = true,
                                    .number = n->flags & TG_N_OBSERVED ? tg_node_extra_of(n)->number : -1,
                                    .gout = c->gout,
                                    .gin = gin});
+=======
+    if (c->ctx->run.status == TG_OK)
+        s = show(c, &(tg_op_event){.backward = true,
+                               .number = n->flags & TG_N_OBSERVED ? tg_node_extra_of(n)->number : -1,
+                               .gout = c->gout,
+                               .gin = gin});
+>>>>>>> main
     for (int i = 0; i < c->n_in; i++)
         if (gin[i]) tg_temp_free(gin[i]);
-    return s == TG_OK ? c->ctx->status : s;
+    return s == TG_OK ? c->ctx->run.status : s;
 }
 
 /* ---- What the tape calls ---- */
@@ -240,7 +248,7 @@ tg_status tg_observe_backward(tg_call *c) {
     if (c->tape->watch.kinds && !c->ctx->meta) TG_TRY(search_gradients(c));
     if (!c->tape->watch.fn) return TG_OK;
     size_t bytes = (size_t)c->n_in * sizeof(tg_tensor *);
-    if (c->n_in > FEW && !(gin = tg_host_alloc(c->ctx, bytes))) return c->ctx->status;
+    if (c->n_in > FEW && !(gin = tg_host_alloc(c->ctx, bytes))) return c->ctx->run.status;
     tg_status s = show_backward(c, gin);
     if (gin != few) tg_host_free(c->ctx, gin, bytes);
     return s;

@@ -161,7 +161,7 @@ static tg_module *empty_gpt(tg_ctx *ctx, const tg_gpt_config *given) {
     if (!given) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: the config is NULL");
     tg_options(ctx, &c, sizeof c, given, "tg_gpt_new: the config");
     c.size = sizeof c;
-    if (ctx->status != TG_OK || tg_gpt_complete(ctx, &c) != TG_OK) return NULL;
+    if (ctx->run.status != TG_OK || tg_gpt_complete(ctx, &c) != TG_OK) return NULL;
     size_t bytes = sizeof(gpt_state) + (size_t)c.layers * sizeof(layer_fn);
     gpt_state *s = tg_host_alloc(ctx, bytes);
     if (!s) return NULL;
@@ -229,7 +229,7 @@ static tg_status layer_call(void *state, tg_tape *t, tg_tensor *const *in, int n
     (void)n_in, (void)n_out;
     const layer_fn *f = state;
     out[0] = tg_module_run(layers_of(f->gpt), f->name, t, in[0]);
-    return t->ctx->status;
+    return t->ctx->run.status;
 }
 
 static tg_tensor *run_layer(gpt_state *s, int64_t i, tg_tape *t, tg_tensor *x, const tg_past *past) {
@@ -279,7 +279,7 @@ tg_tensor *tg_gpt_trunk(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_gpt_cache
 
 static tg_status enter(const tg_module *gpt, const tg_tape *t, const char *who) {
     if (!gpt) return TG_ERR_ARGUMENT;
-    if (gpt->ctx->status != TG_OK) return gpt->ctx->status;
+    if (gpt->ctx->run.status != TG_OK) return gpt->ctx->run.status;
     if (gpt->ops != &gpt_ops)
         return tg_fail(gpt->ctx, TG_ERR_ARGUMENT, "%s: the module is a %s, not a gpt", who, gpt->ops->kind);
     if (t && t->ctx != gpt->ctx)
@@ -305,7 +305,7 @@ static tg_tensor *logits_of(tg_module *gpt, tg_tape *t, tg_tensor *x) {
 
 /* y; after an error this rank has missed what its peers met in. */
 static tg_tensor *leave(const tg_module *gpt, tg_tensor *y) {
-    if (gpt && gpt->ops == &gpt_ops) tg_comm_missed(tg_gpt_tp_comm(&state_of(gpt)->c), gpt->ctx->status);
+    if (gpt && gpt->ops == &gpt_ops) tg_comm_missed(tg_gpt_tp_comm(&state_of(gpt)->c), gpt->ctx->run.status);
     return y;
 }
 
@@ -351,7 +351,7 @@ tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *ta
 /* ---- Generation ---- */
 
 tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions) {
-    if (!gpt || gpt->ctx->status != TG_OK) return NULL;
+    if (!gpt || gpt->ctx->run.status != TG_OK) return NULL;
     tg_ctx *ctx = gpt->ctx;
     const tg_gpt_config *c = tg_gpt_config_of(gpt);
     if (!c || batch <= 0 || positions <= 0 || positions > c->positions) {
@@ -379,7 +379,7 @@ tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions)
         k->kv[i] = tg_zeros(ctx, head->dtype, (tg_shape){4, {batch, heads, positions, c->head_dim}});
         if (tg_gpt_tp(c) > 1) tg_place(c->parallel, k->kv[i], TG_TP, TG_SHARD(1));
     }
-    if (ctx->status == TG_OK) return k;
+    if (ctx->run.status == TG_OK) return k;
     tg_gpt_cache_free(k);
     return NULL;
 }
@@ -419,9 +419,15 @@ static tg_tensor *next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *i
     int64_t n = ids->shape[1];
     bool grad = tg_tape_set_grad_mode(t, false), training = tg_tape_set_training(t, false);
     tg_tensor *y = next_logits(gpt, t, c, ids);
+<<<<<<< HEAD
     tg_tape_set_grad_mode(t, grad);
     tg_tape_set_training(t, training);
     if (ctx->status == TG_OK) c->length += n;
+=======
+    tg_tape_set_grad_mode(t, grad);
+    tg_tape_set_training(t, training);
+    if (ctx->run.status == TG_OK) c->length += n;
+>>>>>>> main
     return y;
 }
 

@@ -32,7 +32,7 @@ static tg_status cast_backward(tg_call *c) {
     tg_tensor *g = c->gout[0];
     if (g->dtype == c->in[0]->dtype) return tg_call_pass(c, 0, g);
     const tg_tensor *x = tg_call_gin(c, 0);
-    return tg_ok(c->ctx) ? tg_op_copy(c, tg_array_of(x), tg_array_of(g), tg_adds(c, 0)) : c->ctx->status;
+    return tg_ok(c->ctx) ? tg_op_copy(c, tg_array_of(x), tg_array_of(g), tg_adds(c, 0)) : c->ctx->run.status;
 }
 
 TG_VJP(cast_vjp, tg_cast(t, g, (tg_dtype)x->dtype))

@@ -38,7 +38,7 @@ static tg_status dropout_forward(tg_call *c) {
 static tg_status dropout_backward(tg_call *c) {
     if (((const dropout_params *)c->params)->identity) return tg_call_pass(c, 0, c->gout[0]);
     const tg_tensor *gx = tg_call_gin(c, 0);
-    return tg_ok(c->ctx) ? drop(c, gx, c->gout[0], tg_adds(c, 0)) : c->ctx->status;
+    return tg_ok(c->ctx) ? drop(c, gx, c->gout[0], tg_adds(c, 0)) : c->ctx->run.status;
 }
 
 static tg_tensor *drop_alike(tg_tape *t, const tg_node *n, tg_tensor *g) {

@@ -215,7 +215,7 @@ static tg_status sum_lone(tg_call *c, operand *o, const labels *other, const lab
     if (all.n == kept.n) return TG_OK;
     tg_array x = along(o->x, o->l, &all, NULL, &e);
     tg_tensor *sum = tg_call_temp(c, tg_accumulate_dtype((tg_dtype)x.dtype), kept.n, e.shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     uint32_t gone = ((1u << all.n) - 1) & ~((1u << kept.n) - 1);
     TG_TRY(tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, tg_array_keep(tg_array_of(sum), all.n, gone, &few), x, 1, false));
     o->x = tg_array_of(sum);
@@ -245,7 +245,7 @@ static tg_status as_matrices(tg_call *c, operand *o, const axes *a, const int64_
     bool lies = grouped(o, a, size);
     if (lies && o->x.dtype == dtype) return TG_OK;
     tg_tensor *copy = lies ? tg_call_temp(c, dtype, 3, size) : tg_call_temp(c, dtype, a->n, o->e.shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_copy(c, tg_array_of(copy), o->x, false));
     o->x = tg_array_of(copy);
     tg_array_reshape(&o->x, 3, size, o->flat.stride);
@@ -305,7 +305,7 @@ static tg_status contract(tg_call *c, const operand *y, operand *p, operand *q, 
     direct = direct && grouped(&z, &ay, size);
     if (!direct) {
         const tg_tensor *product = tg_call_temp(c, tg_accumulate_dtype(dtype), 3, size);
-        if (!tg_ok(c->ctx)) return c->ctx->status;
+        if (!tg_ok(c->ctx)) return c->ctx->run.status;
         z.x = tg_array_of(product);
     }
     if (u == 0 || m == 0 || n == 0) return TG_OK;

@@ -166,7 +166,7 @@ static tg_status scatter_add_backward(tg_call *c) {
     TG_TRY(tg_op_sum_to(c, 0, g, 1));
     if (!read) return TG_OK;
     if (tg_adds(c, 2)) read = tg_call_temp(c, (tg_dtype)g->dtype, read->ndim, read->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     tg_array from = tg_array_narrow(tg_array_of(g), c->in[1]->shape, dim, &e);
     TG_TRY(take(c, tg_array_of(read), from, tg_array_of(c->in[1]), dim));
     return tg_adds(c, 2) ? tg_op_sum_to(c, 2, read, 1) : TG_OK;
@@ -245,7 +245,7 @@ static tg_status scatter_back_to_x(tg_call *c, int dim) {
     tg_tensor *zero = tg_call_temp(c, (tg_dtype)g->dtype, 0, NULL);
     int64_t stride[TG_MAX_DIMS];
     tg_extent e;
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(zero), 0));
     TG_TRY(tg_op_copy(c, tg_array_of(rest), tg_array_of(g), false));
     tg_array to = tg_array_narrow(tg_array_of(rest), c->in[1]->shape, dim, &e);
@@ -257,7 +257,7 @@ static tg_status scatter_back_to_x(tg_call *c, int dim) {
 /* The numbers of the places along dim, seen in the index's shape. */
 static tg_status number_places(tg_call *c, int dim, tg_extent *e, tg_array *out) {
     const tg_tensor *index = c->in[1], *numbers = tg_call_temp(c, TG_I64, 1, &index->shape[dim]);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     memset(e->stride, 0, sizeof e->stride);
     memcpy(e->shape, index->shape, index->ndim * sizeof *index->shape);
     e->stride[dim] = 1;
@@ -274,7 +274,7 @@ static tg_status scatter_back_to_src(tg_call *c, int dim) {
     tg_tensor *read = tg_call_temp(c, (tg_dtype)g->dtype, index->ndim, index->shape);
     tg_extent e, ee, ge;
     tg_array numbers, at = tg_array_of(index), from = tg_array_narrow(tg_array_of(g), index->shape, dim, &ge);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(number_places(c, dim, &e, &numbers));
     tg_array there = tg_array_narrow(tg_array_of(last), index->shape, dim, &ee);
     TG_TRY(tg_op_put(c, there, numbers, at, dim, NULL));
@@ -283,7 +283,7 @@ static tg_status scatter_back_to_src(tg_call *c, int dim) {
     TG_TRY(ops->map(c->ctx, TG_FN_eq, tg_array_of(stays), both, 2, (const double[2]){0}, false));
     TG_TRY(ops->take(c->ctx, tg_array_of(read), from, at, dim, NULL));
     const tg_tensor *to = tg_call_gin(c, 2);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     return tg_op_map(c, TG_FN_where_da, to, TG_T2(stays, read), 2, 0, 0, tg_adds(c, 2));
 }
 
@@ -469,7 +469,7 @@ static tg_status in_shape(tg_call *c, const tg_tensor *x, int ndim, tg_extent *e
     *out = tg_array_of(x);
     if (tg_array_reshape(out, ndim, e->shape, e->stride)) return TG_OK;
     tg_tensor *copy = tg_call_temp(c, (tg_dtype)x->dtype, x->ndim, x->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_copy(c, tg_array_of(copy), *out, false));
     *out = tg_array_of(copy);
     tg_array_reshape(out, ndim, e->shape, e->stride);

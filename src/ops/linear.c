@@ -121,7 +121,7 @@ static tg_status before_activation(tg_call *c, tg_tensor **g) {
     *g = c->gout[0];
     if (!z) return TG_OK;
     *g = tg_call_temp(c, (tg_dtype)gy->dtype, gy->ndim, gy->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     return tg_op_map(c, grad[act], *g, TG_T2(gy, z), 2, 0, 0, false);
 }
 
@@ -196,10 +196,10 @@ static tg_status known_infer(tg_call *c) {
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
     c->out[0] =
         tg_tape_tensor(c->tape, z->dtype, z->ndim, z->shape, z->stride, tg_storage_ref(z->storage), z->offset);
-    if (!c->out[0]) return c->ctx->status;
+    if (!c->out[0]) return c->ctx->run.status;
     c->out[0]->place = tg_place_of(z);
     tg_call_placed(c);
-    return c->ctx->status;
+    return c->ctx->run.status;
 }
 
 static const tg_op linear_known = {

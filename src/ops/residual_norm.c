@@ -74,7 +74,7 @@ static tg_status residual_backward(tg_call *c) {
         const tg_tensor *r = c->out[R];
         tg_norm_args a = norm_args(c);
         g = tg_call_temp(c, (tg_dtype)r->dtype, r->ndim, r->shape);
-        if (!tg_ok(c->ctx)) return c->ctx->status;
+        if (!tg_ok(c->ctx)) return c->ctx->run.status;
         a.gy = tg_array_of(gy);
         a.gx = tg_array_of(g);
         a.gw = tg_op_gin(c, W);

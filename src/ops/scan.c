@@ -103,7 +103,7 @@ static tg_status cumprod_backward(tg_call *c) {
     tg_tensor *zeros = tg_call_temp(c, TG_I64, x->ndim, x->shape), *some = tg_call_temp(c, wide, x->ndim, x->shape);
     tg_tensor *gy = tg_call_temp(c, wide, x->ndim, x->shape), *all = tg_call_temp(c, wide, x->ndim, x->shape);
     tg_tensor *sum = tg_call_temp(c, wide, x->ndim, x->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_logical_not, zero, TG_T1(x), 1, 0, 0, false));
     TG_TRY(scan(c, TG_SUM, zeros, zero, false, false));
     TG_TRY(tg_op_map(c, TG_FN_eq, live, TG_T2(zeros, zero), 2, 0, 0, false)); /* up to the first zero */

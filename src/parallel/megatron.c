@@ -16,11 +16,11 @@ static tg_status split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous
         return tg_fail(t->ctx, TG_ERR_SHAPE, "tg_split_last_dim: the last dim of %s is not divisible in %d parts", what,
                        n);
     int64_t *sizes = tg_tape_alloc(t, (size_t)n * sizeof *sizes);
-    if (!sizes) return t->ctx->status;
+    if (!sizes) return t->ctx->run.status;
     for (int i = 0; i < n; i++) sizes[i] = size / n;
     TG_TRY(tg_split(t, x, -1, sizes, n, out));
     for (int i = 0; contiguous && i < n; i++) out[i] = tg_contiguous(t, out[i]);
-    return t->ctx->status;
+    return t->ctx->run.status;
 }
 
 tg_status tg_split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous, tg_tensor **out) {

@@ -90,9 +90,9 @@ static tg_status check_leaf(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_
 static tg_status declare(tg_tensor *x, tg_axis axis, tg_placement to, uint32_t yet) {
     tg_ctx *ctx = x->ctx;
     if (!(ctx->grid.axes >> axis & 1)) return TG_OK; /* one rank: it lies as on one */
-    if (!tg_ext_of(x)) return ctx->status;
+    if (!tg_ext_of(x)) return ctx->run.status;
     const tg_placing *p = tg_place_converted(ctx, tg_place_of(x), axis, to);
-    TG_TRY(ctx->status);
+    TG_TRY(ctx->run.status);
     TG_TRY(tg_place_check_shards(x, p, yet, "tg_place"));
     x->place = p;
     x->flags &= (uint16_t) ~(TG_F_GIVEN | TG_F_COMPARED); /* what it is on every axis has been settled */
@@ -134,7 +134,7 @@ static tg_status assume_infer(tg_call *c) {
     if (c->ctx->grid.axes >> p->axis & 1)
         c->out[0]->place =
             (p->back ? tg_place_returned : tg_place_converted)(c->ctx, tg_place_of(x), p->axis, p->to);
-    return c->ctx->status;
+    return c->ctx->run.status;
 }
 
 static tg_status assume_backward(tg_call *c) { return tg_call_pass(c, 0, c->gout[0]); }

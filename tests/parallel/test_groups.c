@@ -346,11 +346,11 @@ static uint64_t skips_of(meets which, int ranks, const tg_parallel_opts *o) {
     model m;
     make_model(&m, ctx, p);
     ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
-    uint64_t before = ctx->skips;
+    uint64_t before = ctx->run.missed;
     tg_ctx_fail(ctx, TG_ERR_DATA, "a bad sample");
     meet(&m, which);
     ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_DATA);
-    uint64_t skips = ctx->skips - before;
+    uint64_t skips = ctx->run.missed - before;
     tg_ctx_clear(ctx);
     free_model(&m);
     tg_parallel_free(p);
@@ -405,11 +405,11 @@ START_TEST(who_is_refused_for_its_arguments_has_left_out_the_call) {
     make_model(&m, ctx, p);
     for (int i = 0; i < (int)(sizeof wrong_calls / sizeof *wrong_calls); i++) {
         ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
-        uint64_t before = ctx->skips;
+        uint64_t before = ctx->run.missed;
         wrong_calls[i](&m);
         ck_assert_msg(tg_ctx_status(ctx) == TG_ERR_ARGUMENT || tg_ctx_status(ctx) == TG_ERR_STATE, "call %d: %s", i,
                       tg_ctx_message(ctx));
-        ck_assert_msg(ctx->skips > before, "call %d: %s", i, tg_ctx_message(ctx));
+        ck_assert_msg(ctx->run.missed > before, "call %d: %s", i, tg_ctx_message(ctx));
         tg_ctx_clear(ctx);
     }
     free_model(&m);

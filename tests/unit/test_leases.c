@@ -291,7 +291,7 @@ START_TEST(leases_are_ordinary_tensors) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(4), 1), *x = lease_floats(t, 4);
-    ctx->ops->fill(ctx, tg_array_of(x), 3);
+    ctx->run.ops->fill(ctx, tg_array_of(x), 3);
     tg_tensor *loss = tg_sum(t, tg_mul(t, w, x), TG_ALL_DIMS, false);
     ck_assert_int_eq(tg_discard(x), TG_ERR_STATE);
     tg_ctx_clear(ctx);

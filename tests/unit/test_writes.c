@@ -45,7 +45,7 @@ static const tg_op keeps_op = FOLLOW("keeps", .passes = 1, .saves_in = 2);
 static tg_status view_infer(tg_call *c) {
     return tg_call_view(c, 0, 0, c->in[0]->ndim, c->in[0]->shape, c->in[0]->stride);
 }
-static tg_status nothing(tg_call *c) { return c->ctx->status; }
+static tg_status nothing(tg_call *c) { return c->ctx->run.status; }
 static const tg_op view_op = {.size = sizeof(tg_op), .name = "view_of", .formula = "x", .n_in = 1, .n_out = 1,
                               .writes = 1, .infer = view_infer, .forward = nothing};
 

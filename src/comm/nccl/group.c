@@ -120,11 +120,11 @@ tg_status tg_nccl_split(tg_ctx *ctx, void *state, const int *ranks, int n, int r
     name_group(text, sizeof text, name, ranks[0]);
     tg_comm *control =
         parent->control ? tg_comm_split_known(parent->control, ranks, n, name, TG_MAX_AXES, all) : NULL;
-    if (control && !control->ops) return ctx->status;
+    if (control && !control->ops) return ctx->run.status;
     tg_nccl_group *g = group_new(parent->self, control, rank, n, text);
     if (!g) {
         tg_comm_free(control);
-        return ctx->status;
+        return ctx->run.status;
     }
     if ((all ? split_all(parent, g, ranks[0]) : join(g, NULL, NULL)) == TG_OK) {
         *group = g;
@@ -132,7 +132,7 @@ tg_status tg_nccl_split(tg_ctx *ctx, void *state, const int *ranks, int n, int r
     }
     tg_nccl_abort_all(parent->self);
     group_free(g);
-    return ctx->status;
+    return ctx->run.status;
 }
 
 /* ---- The end ---- */

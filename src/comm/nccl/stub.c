@@ -10,9 +10,9 @@
 #include "comm/nccl/world.h"
 
 static tg_status check_device(tg_ctx *ctx, const char *who) {
-    if (ctx->ops != &tg_cuda_device)
+    if (ctx->run.ops != &tg_cuda_device)
         return tg_fail(ctx, TG_ERR_DEVICE, "%s: the context is on device \"%s\", expected \"cuda\"", who,
-                       ctx->ops->name);
+                       ctx->run.ops->name);
     if (getenv("NCCL_COMM_ID"))
         return tg_fail(ctx, TG_ERR_STATE,
                        "%s: NCCL_COMM_ID is set in the environment, expected none: ids go through the communicator",

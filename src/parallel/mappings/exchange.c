@@ -193,7 +193,7 @@ static tg_status shift_infer(tg_call *c) {
     TG_TRY(tg_mapping_like(c));
     int n = tg_comm_size(p->comm);
     int64_t *zeros = tg_tape_alloc(c->tape, 2 * (size_t)n * sizeof *zeros);
-    if (!zeros) return c->ctx->status;
+    if (!zeros) return c->ctx->run.status;
     memset(zeros, 0, 2 * (size_t)n * sizeof *zeros);
     zeros[((tg_comm_rank(p->comm) + p->root) % n + n) % n] = c->in[0]->numel;
     zeros[n + ((tg_comm_rank(p->comm) - p->root) % n + n) % n] = c->in[0]->numel;

@@ -91,7 +91,7 @@ static tg_tensor *next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor 
 
 tg_tensor *tg_inference_next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor *x, tg_tensor **residual) {
     tg_tensor *y = next(row, column, t, x, residual);
-    if (row && row->ops == &row_ops) tg_comm_missed(state_of(row)->comm, row->ctx->status);
+    if (row && row->ops == &row_ops) tg_comm_missed(state_of(row)->comm, row->ctx->run.status);
     return y;
 }
 
@@ -137,7 +137,7 @@ static void add(tg_module *m, const tg_parallel *p, const char *name, tg_tensor 
 static void add_norm(tg_module *m, const tg_parallel *p, tg_tensor *given, int64_t n) {
     add(m, p, "norm", given, (tg_shape){1, {n}}, 0, TG_R);
     tg_tensor *x = tg_module_own(m, "norm");
-    if (x && !given && tg_ok(m->ctx)) m->ctx->ops->fill(m->ctx, tg_array_of(x), 1);
+    if (x && !given && tg_ok(m->ctx)) m->ctx->run.ops->fill(m->ctx, tg_array_of(x), 1);
 }
 
 static tg_module *make(const tg_parallel *p, const tg_module_ops *ops, int64_t in, int64_t out, bool row,
