@@ -20,13 +20,8 @@ typedef struct labels {
 } labels;
 
 typedef struct einsum_params {
-<<<<<<< HEAD
     const char *equation;      /* the caller's; only infer reads it */
-    bool labelled;             /* of[] is filled, by infer or by a caller that gives labels */
-=======
-    const char *equation;      /* the caller's, for infer alone */
-    bool labeled;              /* of[] is there: by infer, or given in place of an equation */
->>>>>>> main
+    bool labeled;              /* of[] is filled, by infer or by a caller that gives labels */
     labels of[SIDES];
     int64_t size[TG_MAX_DIMS]; /* sizes of y's dims; used where only y has the label */
 } einsum_params;
@@ -161,13 +156,8 @@ static tg_status labeled_infer(tg_call *c) {
 
 static tg_status einsum_infer(tg_call *c) {
     einsum_params *p = c->params;
-<<<<<<< HEAD
-    if (!p->labelled && !p->equation) return tg_call_fail(c, TG_ERR_ARGUMENT, "equation is NULL");
-    if (!p->labelled) TG_TRY(parse(c, p));
-=======
-    if (!p->labeled && !p->equation) return tg_call_fail(c, TG_ERR_ARGUMENT, "no equation is given");
+    if (!p->labeled && !p->equation) return tg_call_fail(c, TG_ERR_ARGUMENT, "equation is NULL");
     if (!p->labeled) TG_TRY(parse(c, p));
->>>>>>> main
     p->equation = NULL;
     p->labeled = true;
     return labeled_infer(c);

@@ -24,17 +24,10 @@ static double var_scale(const tg_call *c, const tg_tensor *x) {
     return 1.0 / (double)(tg_reduce_group(c, x) - tg_reduce_params_of(c)->correction);
 }
 
-<<<<<<< HEAD
 /* The mean, which backward reads too; rest and sum are temporaries, the latter float64. If all elements are equal,
  * the mean equals them exactly: for float32 it is rounded from float64, and in float64 the mean of the residuals of
  * the first mean is added. */
-static tg_status centre(tg_call *c, const tg_tensor *rest, const tg_tensor *sum) {
-=======
-/* The mean, which backward reads too; rest and sum are temporaries, the latter float64. Of elements that are all equal
- * it is exactly theirs: of float32 ones rounded from float64; in float64 the mean of what the first one leaves is
- * added. */
 static tg_status center(tg_call *c, const tg_tensor *rest, const tg_tensor *sum) {
->>>>>>> main
     const tg_tensor *x = c->in[0], *mean = c->saved[MEAN];
     double scale = 1.0 / (double)tg_reduce_group(c, x);
     TG_TRY(tg_reduce_run(c, TG_SUM, sum, x, scale));
