@@ -271,7 +271,7 @@ static tg_status check_inputs(tg_call *c) {
 static void save(tg_tensor *x, uint32_t *version) {
     *version = x->storage->version;
     x->storage->saves++;
-    if (x->storage->temporary) tg_storage_categorise(x->storage, TG_MEM_SAVED);
+    if (x->storage->temporary) tg_storage_categorize(x->storage, TG_MEM_SAVED);
 }
 
 static size_t node_bytes(const tg_call *c, bool extra) {
@@ -346,7 +346,7 @@ static tg_status keep_node(tg_call *c, const void *site, void (*destroy)(void *)
     TG_TRY(link_inputs(c, n));
     fill_node(c, n, site);
     if (extra) {
-        n->flags |= TG_N_STATE | (c->tape->timed ? TG_N_TIMED : 0) | (c->tape->watched ? TG_N_SEEN : 0);
+        n->flags |= TG_N_STATE | (c->tape->timed ? TG_N_TIMED : 0) | (c->tape->watched ? TG_N_OBSERVED : 0);
         *tg_node_extra_of(n) = (tg_node_extra){.state = c->state,
                                                .destroy = c->state ? destroy : NULL,
                                                .forward_s = seconds,
@@ -471,7 +471,7 @@ static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bo
     if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);
     TG_TRY(forward(c, &seconds));
     TG_TRY(check_outputs(c, "forward"));
-    if (TG_UNLIKELY(c->tape->watched)) TG_TRY(tg_watch_forward(c));
+    if (TG_UNLIKELY(c->tape->watched)) TG_TRY(tg_observe_forward(c));
     c->tape->collectives |= c->op->collective;
     if (c->needs) {
         TG_TRY(keep_node(c, site, destroy, seconds));

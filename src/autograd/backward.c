@@ -167,13 +167,13 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
     ctx->run.running = n->op->name;
     ctx->run.running_site = n->site;
     tg_status s = tg_receipts_open(p, &c);
-    if (TG_UNLIKELY(p->t->watched) && s == TG_OK) s = tg_watch_before(&c);
+    if (TG_UNLIKELY(p->t->watched) && s == TG_OK) s = tg_observe_before(&c);
     if (s == TG_OK && (s = n->op->backward(&c)) != TG_OK)
         tg_fail(ctx, s, "%s: backward failed with %s", n->op->name, tg_status_name(s));
     p->t->at_work = outer;
     if (im.temps) tg_call_temps_free(&c);
     s = tg_receipts_close(p, &c);
-    if (TG_UNLIKELY(p->t->watched) && s == TG_OK) s = tg_watch_backward(&c);
+    if (TG_UNLIKELY(p->t->watched) && s == TG_OK) s = tg_observe_backward(&c);
     ctx->run.running = outer_running;
     ctx->run.running_site = outer_site;
     if (n->flags & TG_N_TIMED) tg_node_extra_of(n)->backward_s = tg_system_now() - start;
@@ -397,9 +397,9 @@ tg_status tg_backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_
 
 /* Of create_graph: a tensor of its own on the graph, whatever the tape's mode. */
 static tg_tensor *own_taped(tg_tape *t, const tg_tensor *x, tg_tensor *g) {
-    bool grad = tg_set_grad_mode(t, true);
+    bool grad = tg_tape_set_grad_mode(t, true);
     tg_tensor *y = g ? tg_taped_view(t, g) : tg_full_like(t, x, 0);
-    tg_set_grad_mode(t, grad);
+    tg_tape_set_grad_mode(t, grad);
     return y;
 }
 

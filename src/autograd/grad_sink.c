@@ -133,7 +133,7 @@ static tg_tensor *slot_buffer(tg_call *c, int i) {
     return s->g = own;
 }
 
-static tg_tensor *materialise(tg_call *c, int i) {
+static tg_tensor *materialize(tg_call *c, int i) {
     switch (receipt(c, i)->kind) {
     case TG_TO_SLOT: return slot_buffer(c, i);
     case TG_TO_LEAF: return leaf_buffer(c, i);
@@ -155,7 +155,7 @@ tg_status tg_receipts_open(tg_pass *p, tg_call *c) {
         p->receipts[i].kind = receipt_kind(p, c, i, &mode[i]);
         source(c, i)->flags |= TG_N_BUSY;
         if (tg_bit(c->op->passes, i)) continue;
-        c->gin[i] = materialise(c, i);
+        c->gin[i] = materialize(c, i);
         if (TG_UNLIKELY(!c->gin[i])) return c->ctx->run.status;
     }
     return TG_OK;
@@ -234,7 +234,7 @@ static tg_status check_gradient(tg_call *c, int i, const tg_tensor *g, const cha
 
 tg_tensor *tg_call_gin(tg_call *c, int i) {
     if (enter(c, i, "tg_call_gin") != TG_OK) return tg_inert(c ? c->ctx : &tg_dead_ctx);
-    if (!c->gin[i] && c->gin_mode[i] != TG_GRAD_NONE) c->gin[i] = materialise(c, i);
+    if (!c->gin[i] && c->gin_mode[i] != TG_GRAD_NONE) c->gin[i] = materialize(c, i);
     return c->gin[i] ? c->gin[i] : tg_inert(c->ctx);
 }
 

@@ -185,7 +185,7 @@ tg_status tg_gradient_need_whole(const tg_tensor *x, const char *who) {
         what);
 }
 
-bool tg_has_grad(const tg_tensor *x) { return tg_alive(x) && tg_gradient_of(x); }
+bool tg_has_grad(const tg_tensor *x) { return tg_is_alive(x) && tg_gradient_of(x); }
 
 tg_tensor *tg_grad_of(tg_tensor *x) {
     if (!x) return tg_inert(&tg_dead_ctx);
@@ -239,7 +239,7 @@ tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf) {
         if (buf->tape || buf->storage == x->storage)
             return tg_fail(ctx, TG_ERR_STATE,
                            "tg_set_main_grad: the buffer must be owned by the context, apart from the tensor");
-        tg_storage_categorise(buf->storage, TG_MEM_GRADIENT);
+        tg_storage_categorize(buf->storage, TG_MEM_GRADIENT);
     }
     e->main_grad = buf;
     e->main_serial = buf ? buf->serial : 0;
@@ -368,7 +368,7 @@ static tg_status hook_failed(const tg_tensor *x, tg_status s) {
 
 tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated) {
     if (!x->ext) return TG_OK;
-    bool grad = tg_set_grad_mode(t, t->taped != NULL);
+    bool grad = tg_tape_set_grad_mode(t, t->taped != NULL);
     tg_status s = TG_OK;
     if (TG_UNLIKELY(t->ctx->grid.axes) && !accumulated && !t->taped) (*g)->place = tg_placement_of_gradient(x, false);
     if (TG_UNLIKELY(t->ctx->grid.axes) && accumulated) place_gradient(x);
@@ -387,6 +387,6 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
     t->busy--;
     x->ext->hooks_running--;
     sweep_hooks(x);
-    tg_set_grad_mode(t, grad);
+    tg_tape_set_grad_mode(t, grad);
     return s;
 }

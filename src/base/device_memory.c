@@ -9,7 +9,7 @@
 size_t tg_memory_room(const tg_ctx *ctx) {
     const tg_runtime *r = tg_runtime_of(ctx);
     if (TG_LIKELY(r->memory_limit == 0)) return SIZE_MAX;
-    tg_memory m = TG_MEMORY();
+    tg_memory_info m = TG_MEMORY_INFO();
     if (r->heap) tg_heap_stats(r->heap, &m); /* there is none while a device is being opened */
     int64_t held = m.live + tg_workspace_bytes(ctx);
     return held < r->memory_limit ? (size_t)(r->memory_limit - held) : 0;
@@ -17,7 +17,7 @@ size_t tg_memory_room(const tg_ctx *ctx) {
 
 tg_status tg_memory_fail(tg_ctx *ctx, size_t bytes, const char *what) {
     const tg_runtime *r = tg_runtime_of(ctx);
-    tg_memory m = TG_MEMORY();
+    tg_memory_info m = TG_MEMORY_INFO();
     if (r->heap) tg_heap_stats(r->heap, &m);
     char limit[64] = "";
     if (r->memory_limit > 0)

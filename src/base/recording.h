@@ -1,4 +1,4 @@
-/* What must not happen while a step is recorded for replay (tg_capture). The recorded step itself is core/capture.c's. */
+/* What must not happen while a step is recorded for replay (tg_graph_new). The recorded step itself is core/capture.c's. */
 #ifndef TG_RECORDING_H
 #define TG_RECORDING_H
 
@@ -6,7 +6,7 @@
 
 /* The recording that is under way, as the runtime points to it. */
 typedef struct tg_recording {
-    const void *site; /* of the call of tg_capture */
+    const void *site; /* of the call of tg_graph_new */
     bool refused;     /* the step has tried what cannot be recorded: the capture fails, even if the error is cleared */
 } tg_recording;
 

@@ -46,7 +46,7 @@ typedef struct tg_runtime {
      * them. NULL: none runs. */
     const char *running;
     const void *running_site;
-    tg_recording *recording; /* the step that is being recorded (tg_capture); NULL: none */
+    tg_recording *recording; /* the step that is being recorded (tg_graph_new); NULL: none */
     tg_heap *heap;        /* of the device's bytes */
     int64_t memory_limit; /* of live bytes and workspaces together; 0: no limit */
     tg_allocator allocator; /* of host memory */

@@ -40,7 +40,7 @@ tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank
                    .size = size,
                    .axis = TG_MAX_AXES,
                    .board = board,
-                   .counts = TG_COMM_COUNTS()};
+                   .counts = TG_COMM_INFO()};
     c->live.next = c->live.prev = &c->live;
     return c;
 }
@@ -306,10 +306,10 @@ const char *tg_collective_name(tg_collective k) {
     return (unsigned)k < TG_LEN(names) ? names[k] : "?";
 }
 
-tg_status tg_comm_count(const tg_comm *c, tg_comm_counts *out) {
+tg_status tg_comm_query(const tg_comm *c, tg_comm_info *out) {
     if (!tg_comm_ok(c)) return c ? tg_ctx_status(c->ctx) : TG_ERR_ARGUMENT;
     if (!out || out->size < sizeof(size_t))
-        return tg_fail(c->ctx, TG_ERR_ARGUMENT, "tg_comm_count: out is NULL or has no size; use TG_COMM_COUNTS()");
+        return tg_fail(c->ctx, TG_ERR_ARGUMENT, "tg_comm_query: out is NULL or has no size; use TG_COMM_INFO()");
     size_t size = out->size < sizeof *out ? out->size : sizeof *out;
     memcpy((char *)out + sizeof(size_t), (const char *)&c->counts + sizeof(size_t), size - sizeof(size_t));
     return TG_OK;

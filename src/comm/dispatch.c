@@ -298,7 +298,7 @@ static tg_work *miss(tg_comm *c) {
 
 static tg_work *no_comm(const tg_collective_args *a) {
     const tg_tensor *x = a->dst ? a->dst : a->src;
-    if (tg_alive(x)) tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: the communicator is NULL", tg_collective_name(a->kind));
+    if (tg_is_alive(x)) tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: the communicator is NULL", tg_collective_name(a->kind));
     return NULL;
 }
 

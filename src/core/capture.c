@@ -135,7 +135,7 @@ static tg_status note_draws(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     if (ctx->streams.forks != g->forks || ctx->streams.forks_missed || tg_rng_id(ctx, &ctx->rng) != g->current)
         return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_capture: the step leaves %d forks of random streams open, and began with %d",
+                       "tg_graph_new: the step leaves %d forks of random streams open, and began with %d",
                        ctx->streams.forks + ctx->streams.forks_missed, g->forks);
     for (int i = 0; i < g->n_streams; i++)
         g->streams[i].drawn = tg_rng_by_id(ctx, g->streams[i].id)->counter - g->streams[i].before.counter;
@@ -179,9 +179,9 @@ static tg_status call_fn(tg_graph *g, const char *who) {
 
 static tg_status run_fn(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
-    TG_TRY(call_fn(g, "tg_capture"));
+    TG_TRY(call_fn(g, "tg_graph_new"));
     if (g->recording.refused)
-        return tg_fail(ctx, TG_ERR_STATE, "tg_capture: the step cleared an error of what cannot be captured");
+        return tg_fail(ctx, TG_ERR_STATE, "tg_graph_new: the step cleared an error of what cannot be captured");
     TG_TRY(tg_works_settle(ctx, NULL, NULL)); /* works on other streams end within the recording */
     return note_draws(g);
 }
@@ -192,7 +192,7 @@ static tg_status open_memory(tg_graph *g) {
     tg_block *words =
         g->arena ? tg_heap_arena_pin(ctx->run.heap, g->arena, (size_t)g->n_streams * sizeof(tg_rng)) : NULL;
     if (!words)
-        return tg_fail(ctx, TG_ERR_MEMORY, "tg_capture: out of memory on device \"%s\", or too many graphs are alive",
+        return tg_fail(ctx, TG_ERR_MEMORY, "tg_graph_new: out of memory on device \"%s\", or too many graphs are alive",
                        ctx->run.ops->name);
     g->moved = tg_block_data(words);
     return TG_OK;
@@ -252,7 +252,7 @@ void tg_graphs_riders(tg_ctx *ctx, void (*fn)(tg_rider *r, const void *arg), con
 static void undo(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     for (tg_block *b; g->arena && (b = tg_heap_arena_any(ctx->run.heap, g->arena));)
-        tg_storage_discard(tg_block_owner(b), "a tg_capture that failed", g->recording.site);
+        tg_storage_discard(tg_block_owner(b), "a tg_graph_new that failed", g->recording.site);
     for (int i = 0; i < g->n_leaves; i++) {
         const tg_tensor *x = g->leaves[i].ref.tensor;
         if (x->serial == g->leaves[i].ref.serial && x->ext) gradient_set(x, g->leaves[i].before);
@@ -270,7 +270,7 @@ static void note_gradients(tg_graph *g) {
 static tg_status begin(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     if (!ctx->run.ops->capture_begin) {
-        TG_TRY(call_fn(g, "tg_capture"));
+        TG_TRY(call_fn(g, "tg_graph_new"));
         g->steps++;
         return TG_OK;
     }
@@ -302,13 +302,13 @@ static bool can_capture(tg_ctx *ctx) {
 }
 
 static tg_status check_capture(tg_ctx *ctx, const void *fn) {
-    if (!fn) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_capture: the function is NULL");
+    if (!fn) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_graph_new: the function is NULL");
     if (ctx->capture) {
         ctx->capture->recording.refused = true;
-        return tg_fail(ctx, TG_ERR_STATE, "tg_capture: a step is being captured; captures do not nest");
+        return tg_fail(ctx, TG_ERR_STATE, "tg_graph_new: a step is being captured; captures do not nest");
     }
     if (can_capture(ctx)) return TG_OK;
-    return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_capture: device \"%s\" cannot record a step", ctx->run.ops->name);
+    return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_graph_new: device \"%s\" cannot record a step", ctx->run.ops->name);
 }
 
 static tg_graph *capture(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state, const void *site) {
@@ -323,7 +323,7 @@ static tg_graph *capture(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx),
     return NULL;
 }
 
-tg_graph *tg_capture(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state) {
+tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state) {
     tg_graph *g = capture(ctx, fn, state, TG_SITE);
     if (!g && ctx && ctx->grid.axes) tg_ctx_skip(ctx); /* in a step the ranks of any axis may meet */
     return g ? g : (tg_graph *)&inert;

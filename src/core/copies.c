@@ -173,7 +173,7 @@ static tg_status start(copy *c, void *dst, const void *src, size_t bytes, tg_cop
 
 /* What is read and written in every step comes behind the copy at once. */
 static bool outlives_steps(const tg_storage *s) {
-    return s->category == TG_MEM_PARAMETER || s->category == TG_MEM_GRADIENT || s->category == TG_MEM_OPTIMISER;
+    return s->category == TG_MEM_PARAMETER || s->category == TG_MEM_GRADIENT || s->category == TG_MEM_OPTIMIZER;
 }
 
 tg_status tg_copies_upload(tg_tensor *x, const void *src, size_t bytes) {

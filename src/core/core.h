@@ -228,7 +228,7 @@ tg_status tg_storage_renew(tg_storage *s);
  * needs them. */
 tg_status tg_storage_bytes_again(tg_storage *s);
 tg_status tg_storage_share(tg_storage *s, tg_storage *from);
-void tg_storage_categorise(tg_storage *s, tg_category c);
+void tg_storage_categorize(tg_storage *s, tg_category c);
 
 tg_storage_extra *tg_storage_extra_of(tg_storage *s); /* makes it; NULL after recording the error */
 void tg_storage_extras_free(tg_ctx *ctx);

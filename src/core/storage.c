@@ -151,7 +151,7 @@ tg_storage *tg_storage_take(tg_storage *s, const char *by, const void *site) {
     mine->block = s->block;
     mine->data = s->data;
     if (mine->block) tg_block_set_owner(mine->block, mine);
-    tg_storage_categorise(mine, TG_MEM_TEMPORARY);
+    tg_storage_categorize(mine, TG_MEM_TEMPORARY);
     s->block = NULL;
     s->data = NULL;
     tg_storage_discard(s, by, site);
@@ -234,16 +234,16 @@ tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x) {
         what, s->by ? s->by : "its owner", where);
 }
 
-void tg_storage_categorise(tg_storage *s, tg_category c) {
+void tg_storage_categorize(tg_storage *s, tg_category c) {
     if (s->category == c || s->category == TG_MEM_BUFFER) return;
     s->category = c;
-    if (s->block) tg_block_categorise(s->ctx->run.heap, s->block, c);
+    if (s->block) tg_block_categorize(s->ctx->run.heap, s->block, c);
 }
 
 /* ---- The public side ---- */
 
 tg_storage_state tg_storage_state_of(const tg_tensor *x) {
-    return tg_alive(x) ? (tg_storage_state)x->storage->state : TG_DISCARDED;
+    return tg_is_alive(x) ? (tg_storage_state)x->storage->state : TG_DISCARDED;
 }
 
 static tg_status may_discard(tg_tensor *x, const char *who) {
@@ -255,7 +255,7 @@ static tg_status may_discard(tg_tensor *x, const char *who) {
     if (!x->storage->block) return tg_fail(ctx, TG_ERR_STATE, "%s: these bytes are the caller's, or gone already", who);
     if (x->storage->saves)
         return tg_fail(ctx, TG_ERR_STATE, "%s: a node has saved these bytes for backward", who);
-    if (x->storage->category == TG_MEM_PARAMETER || x->storage->category == TG_MEM_OPTIMISER)
+    if (x->storage->category == TG_MEM_PARAMETER || x->storage->category == TG_MEM_OPTIMIZER)
         return tg_fail(ctx, TG_ERR_STATE, "%s: the bytes of a parameter or optimiser are not discarded", who);
     return TG_OK;
 }

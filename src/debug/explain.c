@@ -121,7 +121,7 @@ static int64_t list_way(tg_tape *t, const tg_node *from, const tg_tensor *x, uin
     steps[n_steps++] = (step){.node = from, .x = (tg_tensor *)x};
     for (tg_node *n = t->first; n; n = n->next)
         for (int i = 0; n != from && n->pass == on_way && i < n->n_out; i++)
-            if (tg_alive(tg_node_out(n)[i]) && tg_node_out(n)[i]->flags & TG_F_REQUIRES_GRAD)
+            if (tg_is_alive(tg_node_out(n)[i]) && tg_node_out(n)[i]->flags & TG_F_REQUIRES_GRAD)
                 steps[n_steps++] = (step){.node = n, .x = tg_node_out(n)[i]};
     return n_steps;
 }
@@ -219,7 +219,7 @@ static tg_status say_turn(text *s, const way *w, bad_fn bad, const char *became)
     say_op(s, at->node);
     SAY(s, ": the gradient of its result reaches %g, that of its input %d, %s, is %s", reach(&at->r), input,
         named(in, what, sizeof what), became);
-    if (tg_alive(in) && in->storage->state == TG_PRESENT) {
+    if (tg_is_alive(in) && in->storage->state == TG_PRESENT) {
         TG_TRY(tg_range_of(in, &r));
         SAY(s, "; that input lies in [%g, %g]", r.lo, r.hi);
         if (wrong(&r)) SAY(s, " and has %lld values that are %s", (long long)wrong(&r), kind(&r));

@@ -18,7 +18,7 @@ static tg_node *node_at_work(const tg_call *c) { return ((const tg_call_impl *)c
 
 /* Float, with bytes that can be read now. */
 static bool readable(const tg_tensor *x) {
-    return tg_alive(x) && tg_is_float(x->dtype) && x->storage && x->storage->state == TG_PRESENT;
+    return tg_is_alive(x) && tg_is_float(x->dtype) && x->storage && x->storage->state == TG_PRESENT;
 }
 
 static const char *name_of_kinds(int kinds) {
@@ -175,7 +175,7 @@ static tg_status search_gradients(tg_call *c) {
 /* ---- The watcher ---- */
 
 /* What it records is not shown in turn, and keeps nothing. */
-static tg_status show(tg_call *c, tg_seen *seen) {
+static tg_status show(tg_call *c, tg_op_event *seen) {
     tg_tape *t = c->tape;
     seen->size = sizeof *seen;
     seen->op = c->op->name;
@@ -202,8 +202,8 @@ static tg_status show_backward(tg_call *c, tg_tensor **gin) {
         gin[i] = g && readable(g) ? tg_gradient_look(g) : NULL;
     }
     if (c->ctx->run.status == TG_OK)
-        s = show(c, &(tg_seen){.backward = true,
-                               .number = n->flags & TG_N_SEEN ? tg_node_extra_of(n)->number : -1,
+        s = show(c, &(tg_op_event){.backward = true,
+                               .number = n->flags & TG_N_OBSERVED ? tg_node_extra_of(n)->number : -1,
                                .gout = c->gout,
                                .gin = gin});
     for (int i = 0; i < c->n_in; i++)
@@ -217,24 +217,24 @@ static tg_status may_read(const tg_call *c) {
     return tg_recording_refuse(c->ctx, "tg_tape_find_nan", TG_RECORDING_READ, tg_call_site(c));
 }
 
-tg_status tg_watch_forward(tg_call *c) {
-    tg_watch *w = &c->tape->watch;
+tg_status tg_observe_forward(tg_call *c) {
+    tg_observing *w = &c->tape->watch;
     int64_t number = w->seen++;
     if (w->kinds && c->op->forward && !c->ctx->meta) {
         TG_TRY(may_read(c));
         TG_TRY(search_results(c));
     }
-    return w->fn ? show(c, &(tg_seen){.number = number}) : TG_OK;
+    return w->fn ? show(c, &(tg_op_event){.number = number}) : TG_OK;
 }
 
-tg_status tg_watch_before(tg_call *c) {
+tg_status tg_observe_before(tg_call *c) {
     if (!c->tape->watch.kinds || c->ctx->meta) return TG_OK;
     TG_TRY(may_read(c));
     TG_TRY(search_came(c));
     return search_accumulated(c);
 }
 
-tg_status tg_watch_backward(tg_call *c) {
+tg_status tg_observe_backward(tg_call *c) {
     enum { FEW = 16 };
     tg_tensor *few[FEW], **gin = few;
     if (c->tape->watch.kinds && !c->ctx->meta) TG_TRY(search_gradients(c));
@@ -258,15 +258,15 @@ tg_status tg_tape_find_nan(tg_tape *t, int kinds) {
     return TG_OK;
 }
 
-tg_status tg_tape_watch(tg_tape *t, tg_watch_fn fn, void *user) {
-    TG_TRY(tg_tape_check(t, "tg_tape_watch"));
+tg_status tg_tape_observe(tg_tape *t, tg_observe_fn fn, void *user) {
+    TG_TRY(tg_tape_check(t, "tg_tape_observe"));
     t->watch.fn = fn;
     t->watch.user = user;
     t->watched = fn || t->watch.kinds;
     return TG_OK;
 }
 
-size_t tg_seen_site(const tg_seen *seen, char *buf, size_t n) {
+size_t tg_op_event_site(const tg_op_event *seen, char *buf, size_t n) {
     size_t at = 0;
     char path[192], site[192];
     if (!buf) n = 0;

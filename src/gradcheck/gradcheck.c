@@ -12,7 +12,7 @@
 tg_status tg_check_record(tg_check_run *r, bool grad) {
     tg_tape_reset(r->t);
     tg_rng_states_load(r->ctx, r->streams);
-    tg_set_grad_mode(r->t, grad);
+    tg_tape_set_grad_mode(r->t, grad);
     for (int i = 0; i < r->n_out; i++) r->out[i] = NULL;
     r->t->busy++;
     tg_status s = r->fn(r->state, r->t, grad ? r->in : r->at, r->n_in, r->out, r->n_out);
@@ -229,7 +229,7 @@ static tg_status with_lists(tg_check_run *r) {
 }
 
 tg_status tg_check_tensors(tg_check_run *r) {
-    bool grad = tg_grad_mode_p(r->t);
+    bool grad = tg_is_grad_on(r->t);
     r->d.value = value;
     r->d.gradient = gradient;
     r->d.self = r;
@@ -237,7 +237,7 @@ tg_status tg_check_tensors(tg_check_run *r) {
     if (!(r->streams = tg_host_alloc(r->ctx, bytes))) return r->ctx->run.status;
     tg_rng_states_save(r->ctx, r->streams);
     tg_status s = with_lists(r);
-    tg_set_grad_mode(r->t, grad);
+    tg_tape_set_grad_mode(r->t, grad);
     tg_rng_states_load(r->ctx, r->streams);
     tg_host_free(r->ctx, r->streams, bytes);
     if (s != TG_OK || !r->d.result->failed) return s;

@@ -97,7 +97,7 @@ static tg_status check_jvp(tg_check_run *r, int part, uint64_t *state) {
 /* 0 x, so that there is a way to every input, also where the gradient, as of a linear function, has none. */
 static tg_status gradient_fn(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     tg_check_run *r = state;
-    tg_set_grad_mode(t, true);
+    tg_tape_set_grad_mode(t, true);
     for (int i = 0; i < r->n_out; i++) r->out[i] = NULL;
     tg_status s = r->fn(r->state, t, in, n_in, r->out, r->n_out);
     if (s == TG_OK) s = r->ctx->run.status;

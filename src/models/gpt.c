@@ -212,7 +212,7 @@ tg_tensor *tg_gpt_head(const tg_module *gpt) {
 static tg_tensor *positions(tg_module *gpt, tg_tape *t, int64_t offset, int64_t n) {
     const tg_gpt_config *c = &state_of(gpt)->c;
     tg_tensor *p = tg_slice(t, tg_module_own_at(body_of(gpt), "wpe", "weight"), 0, offset, offset + n, 1);
-    if (tg_parallel_sp(c->parallel)) p = tg_shard(t, p, 0, tg_gpt_tp_comm(c));
+    if (tg_is_sequence_parallel(c->parallel)) p = tg_shard(t, p, 0, tg_gpt_tp_comm(c));
     return tg_unsqueeze(t, p, 1);
 }
 
@@ -238,7 +238,8 @@ static tg_tensor *run_layer(gpt_state *s, int64_t i, tg_tape *t, tg_tensor *x, c
     tg_tensor *y = NULL;
     bool whole = s->c.recompute == TG_GPT_FULL || s->c.recompute == TG_GPT_DISTRIBUTED;
     /* Under sequence parallelism the input is this rank's part already. */
-    bool distribute = s->c.recompute == TG_GPT_DISTRIBUTED && tg_gpt_tp(&s->c) > 1 && !tg_parallel_sp(s->c.parallel);
+    bool distribute =
+        s->c.recompute == TG_GPT_DISTRIBUTED && tg_gpt_tp(&s->c) > 1 && !tg_is_sequence_parallel(s->c.parallel);
     if (past)
         y = tg_transformer_layer(tg_module_part(layers_of(f->gpt), f->name), t, x, past);
     else if (!whole)
@@ -289,7 +290,7 @@ static tg_status enter(const tg_module *gpt, const tg_tape *t, const char *who) 
 /* What the output matrix multiplies: the last norm's result, as an operand of shards. */
 static tg_tensor *head_input(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
     if (tg_gpt_tp(c) == 1) return x;
-    return tg_parallel_sp(c->parallel) ? tg_gather_from_sp(t, x, tg_gpt_tp_comm(c), NULL)
+    return tg_is_sequence_parallel(c->parallel) ? tg_gather_from_sp(t, x, tg_gpt_tp_comm(c), NULL)
                                        : tg_copy_to_tp(t, x, tg_gpt_tp_comm(c));
 }
 
@@ -360,7 +361,7 @@ tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions)
                 (long long)batch, (long long)positions);
         return NULL;
     }
-    if (tg_gpt_tp(c) > 1 && tg_parallel_sp(c->parallel)) {
+    if (tg_gpt_tp(c) > 1 && tg_is_sequence_parallel(c->parallel)) {
         tg_fail(ctx, TG_ERR_STATE,
                 "tg_gpt_cache_new: the model's layers are sequence-parallel, which one token at a time cannot be; make "
                 "its groups without sequence_parallel");
@@ -416,10 +417,10 @@ static tg_tensor *next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *i
         return tg_inert(ctx);
     }
     int64_t n = ids->shape[1];
-    bool grad = tg_set_grad_mode(t, false), training = tg_set_training(t, false);
+    bool grad = tg_tape_set_grad_mode(t, false), training = tg_tape_set_training(t, false);
     tg_tensor *y = next_logits(gpt, t, c, ids);
-    tg_set_grad_mode(t, grad);
-    tg_set_training(t, training);
+    tg_tape_set_grad_mode(t, grad);
+    tg_tape_set_training(t, training);
     if (ctx->run.status == TG_OK) c->length += n;
     return y;
 }

@@ -48,7 +48,7 @@ static tg_tensor *own_head(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
 
 static void project_replicated(const tg_module *m, const tg_gpt_config *c, tg_tape *t, tg_tensor *x, tg_tensor *kv[2]) {
     tg_comm *tp = tg_gpt_tp_comm(c);
-    x = tg_parallel_sp(c->parallel) ? tg_gather_from_sp(t, x, tp, NULL) : tg_copy_to_tp(t, x, tp);
+    x = tg_is_sequence_parallel(c->parallel) ? tg_gather_from_sp(t, x, tp, NULL) : tg_copy_to_tp(t, x, tp);
     kv[0] = own_head(c, t, tg_module_run(m, "k_proj", t, x));
     kv[1] = own_head(c, t, tg_module_run(m, "v_proj", t, x));
 }

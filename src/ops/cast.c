@@ -101,6 +101,7 @@ const tg_op tg_op_contiguous = {
 
 /* x in row-major order without gaps: x itself where it already is so, else a copy. */
 tg_tensor *tg_contiguous(tg_tape *t, tg_tensor *x) {
-    bool ready = t && t->epoch && x && tg_ok(t->ctx) && tg_alive(x) && x->ctx == t->ctx && (!x->tape || x->tape == t);
+    bool ready =
+        t && t->epoch && x && tg_ok(t->ctx) && tg_is_alive(x) && x->ctx == t->ctx && (!x->tape || x->tape == t);
     return ready && x->flags & TG_F_CONTIGUOUS ? x : TG_RECORD(t, tg_op_contiguous, NULL, x);
 }

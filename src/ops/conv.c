@@ -379,8 +379,8 @@ static tg_status conv_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
     for (int i = 0; i < 2; i++) d[other(p->result, i)] = tg_node_in(n)[i];
     d[p->result] = gout[0];
     for (int i = 0; i < 2; i++)
-        if (tg_node_needs(n, i)) gin[i] = taped(t, p, other(p->result, i), d);
-    if (tg_node_inputs(n) > B && tg_node_needs(n, B)) {
+        if (tg_node_needs_grad(n, i)) gin[i] = taped(t, p, other(p->result, i), d);
+    if (tg_node_inputs(n) > B && tg_node_needs_grad(n, B)) {
         tg_tensor *by_channel = tg_sum(t, gout[0], TG_DIMS(-1), false);
         if (p->w.dims == 2) by_channel = tg_sum(t, by_channel, TG_DIMS(-1), false);
         gin[B] = tg_sum(t, by_channel, TG_DIMS(0), false);

@@ -137,7 +137,7 @@ static tg_tensor *diag_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
     if (g->ndim == 2) return tg_diag(t, g, diagonal_of(n));
     if (g->numel == 0) return tg_zeros_like(t, x);
     tg_tensor *rows = fitted(t, tg_diag(t, g, diagonal_of(n)), 0, x->shape[0]);
-    return tg_alive(rows) ? fitted(t, rows, 1, x->shape[1]) : rows;
+    return tg_is_alive(rows) ? fitted(t, rows, 1, x->shape[1]) : rows;
 }
 
 TG_VJP(diag_vjp, diag_back(t, n, g))

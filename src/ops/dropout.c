@@ -17,7 +17,7 @@ static tg_status dropout_infer(tg_call *c) {
     TG_TRY(tg_need_float(c, 0));
     if (!(p->p >= 0 && p->p < 1)) return tg_call_fail(c, TG_ERR_ARGUMENT, "p is %g: expected 0 <= p < 1", p->p);
     if (p->drawn) return tg_infer_same(c);
-    p->identity = p->p == 0 || !tg_training_p(c->tape);
+    p->identity = p->p == 0 || !tg_is_training(c->tape);
     if (p->identity) return tg_call_view(c, 0, 0, x->ndim, x->shape, x->stride);
     p->draws = tg_call_draws(c, x);
     return tg_infer_same(c);

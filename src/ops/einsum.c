@@ -21,7 +21,7 @@ typedef struct labels {
 
 typedef struct einsum_params {
     const char *equation;      /* the caller's, for infer alone */
-    bool labelled;             /* of[] is there: by infer, or given in place of an equation */
+    bool labeled;              /* of[] is there: by infer, or given in place of an equation */
     labels of[SIDES];
     int64_t size[TG_MAX_DIMS]; /* of y's dims: counts where y alone has the label */
 } einsum_params;
@@ -133,7 +133,7 @@ static tg_status state_roles(tg_call *c) {
     return tg_call_linear(c, 2);
 }
 
-static tg_status labelled_infer(tg_call *c) {
+static tg_status labeled_infer(tg_call *c) {
     const einsum_params *p = params(c);
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_float(c, 0));
@@ -151,11 +151,11 @@ static tg_status labelled_infer(tg_call *c) {
 
 static tg_status einsum_infer(tg_call *c) {
     einsum_params *p = c->params;
-    if (!p->labelled && !p->equation) return tg_call_fail(c, TG_ERR_ARGUMENT, "no equation is given");
-    if (!p->labelled) TG_TRY(parse(c, p));
+    if (!p->labeled && !p->equation) return tg_call_fail(c, TG_ERR_ARGUMENT, "no equation is given");
+    if (!p->labeled) TG_TRY(parse(c, p));
     p->equation = NULL;
-    p->labelled = true;
-    return labelled_infer(c);
+    p->labeled = true;
+    return labeled_infer(c);
 }
 
 /* ---- One sum of products ---- */
@@ -355,9 +355,9 @@ static tg_status einsum_backward(tg_call *c) {
 
 extern const tg_op tg_op_einsum;
 
-static tg_tensor *labelled(tg_tape *t, tg_tensor *a, const labels *la, tg_tensor *b, const labels *lb,
-                           const tg_tensor *like, const labels *ly) {
-    einsum_params p = {.labelled = true, .of = {[A] = *la, [B] = *lb, [Y] = *ly}};
+static tg_tensor *labeled(tg_tape *t, tg_tensor *a, const labels *la, tg_tensor *b, const labels *lb,
+                          const tg_tensor *like, const labels *ly) {
+    einsum_params p = {.labeled = true, .of = {[A] = *la, [B] = *lb, [Y] = *ly}};
     memcpy(p.size, like->shape, like->ndim * sizeof *like->shape);
     return TG_RECORD(t, tg_op_einsum, &p, a, b);
 }
@@ -365,8 +365,8 @@ static tg_tensor *labelled(tg_tape *t, tg_tensor *a, const labels *la, tg_tensor
 static tg_status einsum_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     const labels *of = ((const einsum_params *)tg_node_params(n))->of;
     tg_tensor *a = tg_node_in(n)[0], *b = tg_node_in(n)[1], *g = gout[0];
-    if (tg_node_needs(n, 0)) gin[0] = labelled(t, g, &of[Y], b, &of[B], a, &of[A]);
-    if (tg_node_needs(n, 1)) gin[1] = labelled(t, a, &of[A], g, &of[Y], b, &of[B]);
+    if (tg_node_needs_grad(n, 0)) gin[0] = labeled(t, g, &of[Y], b, &of[B], a, &of[A]);
+    if (tg_node_needs_grad(n, 1)) gin[1] = labeled(t, a, &of[A], g, &of[Y], b, &of[B]);
     return TG_OK;
 }
 
@@ -450,7 +450,7 @@ static tg_status vectors_infer(tg_call *c, labels a, labels b, labels y) {
     p->of[A] = a;
     p->of[B] = b;
     p->of[Y] = y;
-    return labelled_infer(c);
+    return labeled_infer(c);
 }
 
 static tg_status outer_infer(tg_call *c) {

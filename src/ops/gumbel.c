@@ -78,7 +78,7 @@ static tg_tensor *first_greatest(tg_tape *t, tg_tensor *y, int dim) {
     int64_t n = tg_dim(y, dim);
     tg_shape along = {.ndim = tg_ndim(y)};
     for (int d = 0; d < along.ndim; d++) along.dim[d] = 1;
-    if (tg_alive(y)) along.dim[dim < 0 ? dim + along.ndim : dim] = n;
+    if (tg_is_alive(y)) along.dim[dim < 0 ? dim + along.ndim : dim] = n;
     tg_tensor *places = tg_reshape(t, tg_arange(t, TG_I64, 0, (double)n, 1), along);
     return tg_cast(t, tg_eq(t, tg_argmax(t, y, dim, true), places), (tg_dtype)y->dtype);
 }

@@ -175,7 +175,7 @@ static tg_status scatter_add_backward(tg_call *c) {
 static tg_status scatter_add_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     int dim = ((const index_params *)tg_node_params(n))->dim;
     gin[0] = gout[0];
-    if (tg_node_needs(n, 2)) gin[2] = tg_gather(t, gout[0], dim, tg_node_in(n)[1]);
+    if (tg_node_needs_grad(n, 2)) gin[2] = tg_gather(t, gout[0], dim, tg_node_in(n)[1]);
     return TG_OK;
 }
 
@@ -296,7 +296,7 @@ static tg_status scatter_backward(tg_call *c) {
 /* y, made here of numbers that all ranks know, as x lies: shards and what is opaque, and elsewhere I as it is. */
 static tg_tensor *numbers_as(tg_tape *t, tg_tensor *y, const tg_tensor *x) {
     tg_placement at[TG_MAX_AXES] = {{0}};
-    if (!tg_alive(y) || !t->ctx->grid.axes) return y;
+    if (!tg_is_alive(y) || !t->ctx->grid.axes) return y;
     for (int a = 0; a < TG_MAX_AXES; a++) {
         tg_placement p = tg_place_on(x, (tg_axis)a);
         if (p.kind == TG_VARYING) at[a] = p;
@@ -308,7 +308,7 @@ static tg_tensor *numbers_as(tg_tape *t, tg_tensor *y, const tg_tensor *x) {
 /* Zeros of src's shape that lie as g does, which may be P where src is a constant. */
 static tg_tensor *zeros_beside(tg_tape *t, tg_tensor *src, const tg_tensor *g) {
     tg_tensor *y = tg_zeros_like(t, src);
-    if (tg_alive(y) && t->ctx->grid.axes) y->place = tg_place_of(g);
+    if (tg_is_alive(y) && t->ctx->grid.axes) y->place = tg_place_of(g);
     return y;
 }
 
@@ -317,8 +317,8 @@ static tg_status scatter_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gou
     tg_tensor *x = tg_node_in(n)[0], *index = tg_node_in(n)[1], *g = gout[0];
     tg_shape shape = tg_shape_of(index), along = {.ndim = index->ndim};
     for (int d = 0; d < along.ndim; d++) along.dim[d] = d == dim ? index->shape[d] : 1;
-    if (tg_node_needs(n, 0)) gin[0] = tg_scatter(t, g, dim, index, zeros_beside(t, tg_node_in(n)[2], g));
-    if (!tg_node_needs(n, 2)) return TG_OK;
+    if (tg_node_needs_grad(n, 0)) gin[0] = tg_scatter(t, g, dim, index, zeros_beside(t, tg_node_in(n)[2], g));
+    if (!tg_node_needs_grad(n, 2)) return TG_OK;
     tg_tensor *numbers = tg_reshape(t, tg_arange(t, TG_I64, 0, (double)index->shape[dim], 1), along);
     numbers = numbers_as(t, tg_expand(t, numbers, shape), index);
     tg_tensor *none = numbers_as(t, tg_full(t, TG_I64, tg_shape_kept(x), 0), x);

@@ -173,9 +173,9 @@ static tg_status linear_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
 static tg_status linear_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     tg_tensor *x = tg_node_in(n)[0], *w = tg_node_in(n)[1], *b = tg_node_in(n)[2], *g = gout[0];
     if (((const act_params *)tg_node_params(n))->act) return tg_vjp_composed(t, n, gout, linear_compose);
-    if (tg_node_needs(n, 0)) gin[0] = tg_linear(t, g, tg_transpose(t, w, 0, 1), NULL);
-    if (tg_node_needs(n, 1)) gin[1] = tg_matmul(t, tg_transpose(t, as_rows(t, g), 0, 1), as_rows(t, x));
-    if (tg_node_needs(n, 2)) gin[2] = tg_sum_to(t, g, b);
+    if (tg_node_needs_grad(n, 0)) gin[0] = tg_linear(t, g, tg_transpose(t, w, 0, 1), NULL);
+    if (tg_node_needs_grad(n, 1)) gin[1] = tg_matmul(t, tg_transpose(t, as_rows(t, g), 0, 1), as_rows(t, x));
+    if (tg_node_needs_grad(n, 2)) gin[2] = tg_sum_to(t, g, b);
     return TG_OK;
 }
 

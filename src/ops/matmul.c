@@ -82,8 +82,8 @@ static tg_status matmul_backward(tg_call *c) {
 
 static tg_status matmul_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     tg_tensor *a = tg_node_in(n)[0], *b = tg_node_in(n)[1], *g = gout[0];
-    if (tg_node_needs(n, 0)) gin[0] = tg_sum_to(t, tg_matmul(t, g, tg_transpose(t, b, -1, -2)), a);
-    if (tg_node_needs(n, 1)) gin[1] = tg_sum_to(t, tg_matmul(t, tg_transpose(t, a, -1, -2), g), b);
+    if (tg_node_needs_grad(n, 0)) gin[0] = tg_sum_to(t, tg_matmul(t, g, tg_transpose(t, b, -1, -2)), a);
+    if (tg_node_needs_grad(n, 1)) gin[1] = tg_sum_to(t, tg_matmul(t, tg_transpose(t, a, -1, -2), g), b);
     return TG_OK;
 }
 

@@ -43,7 +43,7 @@ static tg_tensor *halves(tg_tape *t, tg_tensor *x) {
         tg_tensor *odd = n % 2 ? tg_slice(t, x, -1, n - 1, n, 1) : NULL;
         x = tg_mul(t, low, high);
         if (odd) x = tg_concat(t, (tg_tensor *[]){x, odd}, 2, -1);
-        if (!tg_alive(x)) return x;
+        if (!tg_is_alive(x)) return x;
     }
     return x;
 }

@@ -174,8 +174,8 @@ static tg_tensor *triangle(tg_tape *t, const solve_params *p, tg_tensor *x) {
 static tg_status triangular_solve_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     const solve_params *p = tg_node_params(n);
     tg_tensor *y = tg_node_out(n)[0], *gb = taped(t, p, tg_node_in(n)[0], gout[0], !p->transpose);
-    if (tg_node_needs(n, 1)) gin[1] = gb;
-    if (!tg_node_needs(n, 0)) return TG_OK;
+    if (tg_node_needs_grad(n, 1)) gin[1] = gb;
+    if (!tg_node_needs_grad(n, 0)) return TG_OK;
     tg_tensor *ga = p->transpose ? tg_matmul(t, y, tg_solve_flipped(t, gb)) : tg_matmul(t, gb, tg_solve_flipped(t, y));
     gin[0] = triangle(t, p, tg_neg(t, ga));
     return TG_OK;

@@ -33,8 +33,8 @@ static tg_status swiglu_backward(tg_call *c) {
 
 static tg_status swiglu_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     tg_tensor *gate = tg_node_in(n)[0], *up = tg_node_in(n)[1], *g = gout[0];
-    if (tg_node_needs(n, 0)) gin[0] = tg_mul(t, tg_mul(t, g, up), tg_silu_slope(t, gate));
-    if (tg_node_needs(n, 1)) gin[1] = tg_mul(t, g, tg_silu(t, gate));
+    if (tg_node_needs_grad(n, 0)) gin[0] = tg_mul(t, tg_mul(t, g, up), tg_silu_slope(t, gate));
+    if (tg_node_needs_grad(n, 1)) gin[1] = tg_mul(t, g, tg_silu(t, gate));
     return TG_OK;
 }
 

@@ -37,7 +37,7 @@ static tg_status check_params(tg_ctx *ctx, tg_tensor *const *params, int n, cons
 
 static tg_tensor *state_tensor(tg_tensor *p, tg_dtype dtype) {
     tg_ctx *ctx = p->ctx;
-    tg_tensor *s = tg_owned_empty(ctx, dtype, p->ndim, p->shape, TG_MEM_OPTIMISER);
+    tg_tensor *s = tg_owned_empty(ctx, dtype, p->ndim, p->shape, TG_MEM_OPTIMIZER);
     if (!s) return NULL;
     s->ext->owners = 1;
     ctx->run.ops->fill(ctx, tg_array_of(s), 0);

@@ -14,7 +14,7 @@
 /* ---- What lies on the device ---- */
 
 static tg_tensor *doubles(tg_ctx *ctx, int64_t n) {
-    return tg_ok(ctx) ? tg_owned_empty(ctx, TG_F64, 1, &n, TG_MEM_OPTIMISER) : NULL;
+    return tg_ok(ctx) ? tg_owned_empty(ctx, TG_F64, 1, &n, TG_MEM_OPTIMIZER) : NULL;
 }
 
 /* n words of the state from the first on, as a tensor of its own. */
@@ -53,8 +53,8 @@ tg_status tg_optim_device_open(tg_optim *o) {
     o->sums = doubles(ctx, TG_STEP_SUMS);
     o->state = doubles(ctx, TG_STEP_STATE);
     o->words = doubles(ctx, words);
-    if (tg_ok(ctx)) o->words32 = tg_owned_empty(ctx, TG_F32, 1, &words, TG_MEM_OPTIMISER);
-    if (tg_ok(ctx)) o->scale32 = tg_owned_empty(ctx, TG_F32, 0, NULL, TG_MEM_OPTIMISER);
+    if (tg_ok(ctx)) o->words32 = tg_owned_empty(ctx, TG_F32, 1, &words, TG_MEM_OPTIMIZER);
+    if (tg_ok(ctx)) o->scale32 = tg_owned_empty(ctx, TG_F32, 0, NULL, TG_MEM_OPTIMIZER);
     o->scale_view = part_of_state(o, TG_STEP_SCALE, 0, 1);
     o->scale_state = part_of_state(o, TG_STEP_SCALE, 1, 3);
     if (o->scale_state) o->scale_state->ext->owners = 1;

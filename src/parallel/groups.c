@@ -349,7 +349,7 @@ int tg_parallel_size(const tg_parallel *p, tg_axis axis) {
     return c ? tg_comm_size(c) : 1;
 }
 
-bool tg_parallel_sp(const tg_parallel *p) { return p && p->o.sequence_parallel && p->o.tp > 1; }
+bool tg_is_sequence_parallel(const tg_parallel *p) { return p && p->o.sequence_parallel && p->o.tp > 1; }
 int tg_parallel_vp(const tg_parallel *p) { return p ? p->o.vp : 1; }
 tg_rng_mode tg_parallel_rng(const tg_parallel *p) { return p ? p->o.rng : TG_RNG_GLOBAL; }
 

@@ -48,7 +48,7 @@ static const int64_t *flat_parts(tg_tape *t, int64_t numel, int n) {
 tg_tensor *tg_split_1d(tg_tape *t, tg_tensor *x, tg_comm *c) {
     tg_tensor *flat = tg_reshape(t, x, TG_SHAPE(-1));
     tg_mapping_params p = {.comm = c};
-    if (tg_alive(flat)) p.splits = flat_parts(t, flat->numel, tg_comm_size(c));
+    if (tg_is_alive(flat)) p.splits = flat_parts(t, flat->numel, tg_comm_size(c));
     return tg_mapping_record(t, &tg_op_scatter_to, &p, flat, TG_SITE);
 }
 
@@ -60,7 +60,7 @@ tg_tensor *tg_gather_1d(tg_tape *t, tg_tensor *x, int64_t numel, tg_comm *c) {
                                   (long long)numel));
         return tg_inert(t->ctx);
     }
-    if (t && tg_alive(x)) p.splits = flat_parts(t, numel, tg_comm_size(c));
+    if (t && tg_is_alive(x)) p.splits = flat_parts(t, numel, tg_comm_size(c));
     return tg_mapping_record(t, &tg_op_gather_from, &p, x, TG_SITE);
 }
 

@@ -22,21 +22,21 @@ static int axes_of(const tg_parallel *p, tg_axis axis, tg_axis out[2]) {
 
 tg_placement tg_placement_of(const tg_tensor *x, tg_axis axis) {
     tg_axis at[2];
-    if (!tg_alive(x) || (unsigned)axis >= TG_MAX_AXES) return (tg_placement){.kind = TG_INVARIANT};
+    if (!tg_is_alive(x) || (unsigned)axis >= TG_MAX_AXES) return (tg_placement){.kind = TG_INVARIANT};
     bool inner = axes_of(x->ctx->parallel, axis, at) == 2 && !(x->ctx->grid.axes >> at[0] & 1);
     return tg_place_on(x, at[inner]);
 }
 
 tg_shape tg_global_shape(const tg_tensor *x) {
     tg_shape s = tg_shape_of(x);
-    for (int d = 0; tg_alive(x) && d < s.ndim; d++) s.dim[d] *= tg_place_scale(x, d);
+    for (int d = 0; tg_is_alive(x) && d < s.ndim; d++) s.dim[d] *= tg_place_scale(x, d);
     return s;
 }
 
 size_t tg_placement_text(const tg_tensor *x, char *buf, size_t n) {
     if (!buf) n = 0;
     if (n) buf[0] = 0;
-    return tg_alive(x) ? tg_place_text(x->ctx, tg_place_of(x), buf, n) : 0;
+    return tg_is_alive(x) ? tg_place_text(x->ctx, tg_place_of(x), buf, n) : 0;
 }
 
 /* ---- Declaring a leaf ---- */

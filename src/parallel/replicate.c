@@ -23,7 +23,7 @@ tg_status tg_module_replicate(tg_module *m, const tg_parallel *p) {
         if (of_experts(x)) continue;
         TG_TRY(place_where_not(p, x, TG_DP));
         TG_TRY(place_where_not(p, x, TG_CP));
-        if (tg_parallel_sp(p)) TG_TRY(place_where_not(p, x, TG_TP));
+        if (tg_is_sequence_parallel(p)) TG_TRY(place_where_not(p, x, TG_TP));
     }
     return TG_OK;
 }

@@ -149,13 +149,13 @@ static tg_status recompute_compose(tg_tape *t, const tg_node *n, tg_tensor **out
     tg_rng_states *now = p->streams ? save_streams(t) : NULL;
     tg_tensor **in = tg_tape_alloc(t, (size_t)p->n_in * sizeof *in + 1);
     TG_TRY(t->ctx->run.status);
-    bool training = tg_set_training(t, p->training), again = t->again;
+    bool training = tg_tape_set_training(t, p->training), again = t->again;
     t->again = true;
     if (now) tg_rng_states_load(t->ctx, p->streams);
     tg_status s = stand_ins(t, tg_node_in(n), p->n_in, in);
     if (s == TG_OK) s = call_fn(p, t, in, out);
     if (now) tg_rng_states_load(t->ctx, now);
-    tg_set_training(t, training);
+    tg_tape_set_training(t, training);
     t->again = again;
     return s == TG_OK ? check_same(t->ctx, p, tg_node_out(n), out) : s;
 }
@@ -206,8 +206,8 @@ static tg_status recompute_backward(tg_call *c) {
     const tg_recompute_params *p = c->params;
     tg_tape *inner = tg_tape_new(c->ctx);
     TG_TRY(c->ctx->run.status);
-    tg_watch_share(inner, c->tape);
-    tg_set_training(inner, p->training);
+    tg_observe_share(inner, c->tape);
+    tg_tape_set_training(inner, p->training);
     tg_tensor **in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *in + 1),
               **out = in ? in + p->n_in : NULL;
     tg_status s = in ? tg_recompute_again(((const tg_call_impl *)c->impl)->node, inner, in, out) : c->ctx->run.status;
@@ -297,7 +297,7 @@ tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *con
     inner->again = t->again;
     inner->grad = false;
     inner->collects = true;
-    tg_watch_share(inner, t);
+    tg_observe_share(inner, t);
     t->busy++;
     tg_status s = first_run(t, inner, p, in, out, call);
     t->busy--;

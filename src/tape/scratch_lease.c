@@ -38,7 +38,7 @@ static tg_buffer *find(tg_tape *t, const char *name, tg_dtype dtype, const void 
         if (b->dtype != dtype || strcmp(b->name, name) != 0) continue;
         instances++;
         if (!b->open && (!free || b->instance < free->instance)) free = b;
-        if (b->open && b->holder->serial == b->serial && tg_alive(b->holder) && b->holder->tape == t) {
+        if (b->open && b->holder->serial == b->serial && tg_is_alive(b->holder) && b->holder->tape == t) {
             refuse(t, b, site);
             return NULL;
         }

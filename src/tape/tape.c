@@ -141,7 +141,7 @@ tg_tape *tg_tape_new(tg_ctx *ctx) {
     t->epoch = ++ctx->epochs;
     t->training = t->grad = true;
     t->timed = t->collects = t->grad_off = t->watched = t->again = false;
-    t->watch = (tg_watch){0};
+    t->watch = (tg_observing){0};
     t->packer = (tg_packer){0};
     link_tape(t);
     return t;
@@ -274,20 +274,20 @@ static bool set(tg_tape *t, bool *mode, bool on) {
     return before;
 }
 
-bool tg_set_training(tg_tape *t, bool on) { return t && set(t, &t->training, on); }
+bool tg_tape_set_training(tg_tape *t, bool on) { return t && set(t, &t->training, on); }
 /* An op's forward is without, whatever it asks for. A first run of a recomputation has no grad, but notes where the
  * second will have none. */
-bool tg_set_grad_mode(tg_tape *t, bool on) {
+bool tg_tape_set_grad_mode(tg_tape *t, bool on) {
     if (t && t->at_work && !((const tg_call_impl *)t->at_work->impl)->pass) return false;
     if (t && t->collects) return !set(t, &t->grad_off, !on);
     return t && set(t, &t->grad, on);
 }
 
-bool tg_training_p(const tg_tape *t) { return t && t->training; }
+bool tg_is_training(const tg_tape *t) { return t && t->training; }
 /* Within the first run of a recomputation, what the second one will have. */
-bool tg_grad_mode_p(const tg_tape *t) { return t && (t->collects ? !t->grad_off : t->grad); }
+bool tg_is_grad_on(const tg_tape *t) { return t && (t->collects ? !t->grad_off : t->grad); }
 
-void tg_tape_time(tg_tape *t, bool on) {
+void tg_tape_set_timing(tg_tape *t, bool on) {
     if (t && t->epoch) t->timed = on;
 }
 
@@ -404,7 +404,7 @@ tg_status tg_scope_open(tg_tape *t, const char *name) {
 
 static void mark_outputs(tg_tensor *const *outputs, int n, bool on) {
     for (int i = 0; i < n; i++)
-        if (tg_alive(outputs[i])) outputs[i]->storage->marked = on;
+        if (tg_is_alive(outputs[i])) outputs[i]->storage->marked = on;
 }
 
 static void discard_since(tg_tape *t, const tg_scope *scope, const void *site) {

@@ -229,7 +229,7 @@ static tg_status step_of(void *state, tg_ctx *ctx) {
 static void make_model(model *m, tg_ctx *ctx, tg_parallel *p) {
     static const float ones[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     int tp = tg_parallel_size(p, TG_TP);
-    bool sp = tg_parallel_sp(p);
+    bool sp = tg_is_sequence_parallel(p);
     *m = (model){.ctx = ctx, .p = p, .tp = tg_parallel_comm(p, TG_TP), .t = tg_tape_new(ctx)};
     m->gpt = tg_gpt_new(ctx, TG_GPT(.vocab = 40, .layers = 1, .heads = 2, .hidden = 8, .positions = 8, .parallel = p));
     m->row = tg_nn_row_linear(p, 8, 8, NULL);
@@ -250,7 +250,7 @@ static void make_model(model *m, tg_ctx *ctx, tg_parallel *p) {
         m->infer_column = tg_nn_inference_column(p, 8, 8, NULL);
     }
     if (sp) tg_backward(m->t, tg_sum(m->t, tg_module_forward(m->column, m->t, m->rows), TG_ALL_DIMS, false));
-    m->graph = tg_capture(ctx, step_of, m); /* calls it once */
+    m->graph = tg_graph_new(ctx, step_of, m); /* calls it once */
     tg_set_requires_grad(m->whole, true);
     m->root = tg_sum(m->t, tg_copy_to_tp(m->t, m->whole, m->tp), TG_ALL_DIMS, false);
 }

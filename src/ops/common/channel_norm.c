@@ -72,7 +72,7 @@ static tg_status mean_of(tg_call *c, const tg_channel_norm *k, const tg_tensor *
 
 /* Of elements that are all equal the mean is exactly theirs: of float32 ones rounded from float64; in float64 the mean
  * of what the first one leaves is added. */
-static tg_status centre(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *t) {
+static tg_status center(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *t) {
     const tg_tensor *mean = c->saved[MEAN];
     tg_tensor *sum = tg_call_temp(c, TG_F64, DIMS, mean->shape);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -86,7 +86,7 @@ static tg_status centre(tg_call *c, const tg_channel_norm *k, const tg_tensor *x
 
 /* Two passes: the mean, then the squared distances from it. */
 tg_status tg_norm_moments(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *t) {
-    TG_TRY(centre(c, k, x, t));
+    TG_TRY(center(c, k, x, t));
     TG_TRY(tg_op_map(c, TG_FN_sub_square, t, TG_T2(x, c->saved[MEAN]), 2, 0, 0, false));
     return mean_of(c, k, c->saved[RSTD], t);
 }

@@ -9,13 +9,13 @@
 
 tg_tensor *tg_full_like(tg_tape *t, const tg_tensor *x, double value) {
     tg_tensor *y = tg_full(t, (tg_dtype)x->dtype, tg_shape_kept(x), value);
-    if (tg_alive(y)) y->place = tg_placement_of_gradient(x, false);
+    if (tg_is_alive(y)) y->place = tg_placement_of_gradient(x, false);
     return y;
 }
 
 tg_tensor *tg_zero_tangent(tg_tape *t, const tg_tensor *x) {
     tg_tensor *y = tg_full(t, (tg_dtype)x->dtype, tg_shape_kept(x), 0);
-    if (tg_alive(y)) y->place = tg_place_of(x);
+    if (tg_is_alive(y)) y->place = tg_place_of(x);
     return y;
 }
 
@@ -242,7 +242,7 @@ tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
         if (tg_pass_leads_on(p, m)) m->pass = p->id;
     for (int i = 0; i < n->n_out; i++) {
         /* A leaf that was handed through has a node too. */
-        tg_node *made = gout[i] && tg_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL;
+        tg_node *made = gout[i] && tg_is_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL;
         if (!tg_pass_needs(p, made)) continue;
         tg_tensor *g = gout[i];
         TG_TRY(tg_taped_fits(n, tg_node_out(n)[i], out[i], "composition", i));

@@ -207,15 +207,16 @@ tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_com
     tg_tensor **out = tg_tape_alloc(t, (size_t)n->n_out * sizeof *out);
     if (!out) return t->ctx->run.status;
     for (int i = 0; i < n->n_out; i++) out[i] = NULL;
-    bool grad = tg_set_grad_mode(t, true); /* there are no nodes without */
+    bool grad = tg_tape_set_grad_mode(t, true); /* there are no nodes without */
     tg_status s = tg_compose(t, n, f, out);
-    tg_set_grad_mode(t, grad);
+    tg_tape_set_grad_mode(t, grad);
     TG_TRY(s);
     tg_node *first = before ? before->next : t->first;
     for (tg_node *m = first; m; m = m->next) m->pass = w.id;
     if (first) TG_TRY(push_all(&w, first, t->last));
     for (int i = 0; i < n->n_out; i++) {
-        const tg_node *made = tg_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL; /* a leaf handed through has one */
+        const tg_node *made =
+            tg_is_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL; /* a leaf handed through has one */
         if (made) dout[i] = tg_node_slots(made)[out[i]->out].g;
     }
     return TG_OK;

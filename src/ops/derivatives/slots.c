@@ -5,7 +5,7 @@
 #include "placement/rule.h"
 #include "ops/derivatives/grad_graph.h"
 
-bool tg_node_needs(const tg_node *n, int i) { return n && i >= 0 && i < n->n_in && tg_node_src(n)[i]; }
+bool tg_node_needs_grad(const tg_node *n, int i) { return n && i >= 0 && i < n->n_in && tg_node_src(n)[i]; }
 
 tg_tensor *tg_sum_to(tg_tape *t, tg_tensor *x, const tg_tensor *like) {
     if (tg_tape_check_with(t, &x, 1, "tg_sum_to") != TG_OK || tg_check(t->ctx, x, "tg_sum_to") != TG_OK)
@@ -74,7 +74,7 @@ static tg_status free_cotangents(tg_tape *t, const tg_node *n, tg_tensor **g) {
         g[i] = NULL;
         if (!tg_is_float(tg_node_out(n)[i]->dtype)) continue;
         tg_tensor *zero = tg_full_like(t, tg_node_out(n)[i], 0);
-        g[i] = tg_alive(zero) ? tg_tape_enter(t, zero) : NULL;
+        g[i] = tg_is_alive(zero) ? tg_tape_enter(t, zero) : NULL;
         if (!g[i]) return t->ctx->run.status;
         g[i]->place = zero->place;
         tg_set_requires_grad(g[i], true);
@@ -111,8 +111,8 @@ static tg_status transpose_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *d
 
 tg_status tg_jvp_by_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     if (!t || !n || !din || !dout) return TG_ERR_ARGUMENT;
-    bool grad = tg_set_grad_mode(t, true);
+    bool grad = tg_tape_set_grad_mode(t, true);
     tg_status s = transpose_vjp(t, n, din, dout);
-    tg_set_grad_mode(t, grad);
+    tg_tape_set_grad_mode(t, grad);
     return s;
 }

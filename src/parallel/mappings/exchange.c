@@ -176,7 +176,7 @@ tg_tensor *tg_reshard(tg_tape *t, tg_tensor *x, int cat, int split, tg_comm *c) 
 /* ---- all_to_all_sp2hp and hp2sp: rows and the last dim change places ---- */
 
 static tg_tensor *as_rows(tg_tape *t, tg_tensor *x) {
-    if (!tg_alive(x) || x->ndim == 2) return x;
+    if (!tg_is_alive(x) || x->ndim == 2) return x;
     return tg_reshape(t, x, TG_SHAPE(-1, x->ndim ? x->shape[x->ndim - 1] : 1));
 }
 

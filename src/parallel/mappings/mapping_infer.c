@@ -98,7 +98,7 @@ static tg_status result(tg_call *c, const int64_t *shape) {
     memcpy(s.dim, shape, x->ndim * sizeof *shape);
     tg_tensor *y = tg_lease(c->tape, p->buffer, (tg_dtype)x->dtype, s);
     p->buffer = NULL;
-    if (!tg_alive(y)) return tg_ctx_status(c->ctx);
+    if (!tg_is_alive(y)) return tg_ctx_status(c->ctx);
     c->out[0] = y;
     return TG_OK;
 }

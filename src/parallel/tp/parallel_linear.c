@@ -72,7 +72,7 @@ static tg_status complete(tg_plinear *s, const char *who, int shard, const tg_pl
     s->local_in = shard ? s->in / n : s->in;
     s->local_out = shard ? s->out : s->out / n;
     s->expert_comm = s->o.expert && (n > 1 || tg_parallel_size(s->p, TG_EP) > 1);
-    s->sp = tg_parallel_sp(s->p) && !s->o.expert;
+    s->sp = tg_is_sequence_parallel(s->p) && !s->o.expert;
     TG_TRY(check_options(s, who, shard));
     note_no_sp(s, who);
     if (s->o.deferred_wgrads) s->deferred = tg_wgrads_new(s->ctx, s->o.deferred_wgrads);

@@ -15,7 +15,7 @@ typedef struct embedding {
 static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *ids) {
     const embedding *s = m->state;
     tg_tensor *table = tg_module_own(m, "weight");
-    if (tg_ok(m->ctx) && tg_alive(ids) && ids->ndim != 2) {
+    if (tg_ok(m->ctx) && tg_is_alive(ids) && ids->ndim != 2) {
         char what[160];
         tg_describe(ids, what, sizeof what);
         tg_fail(m->ctx, TG_ERR_SHAPE, "vocab_embedding: the ids are %s, expected [b, s]", what);
@@ -70,7 +70,7 @@ tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t r
     *s = (embedding){.ctx = ctx,
                      .comm = tg_parallel_comm(p, TG_TP),
                      .vocab = vocab,
-                     .scatter = o.reduce_scatter ? o.reduce_scatter > 0 : tg_parallel_sp(p)};
+                     .scatter = o.reduce_scatter ? o.reduce_scatter > 0 : tg_is_sequence_parallel(p)};
     tg_module *m = tg_module_new(ctx, &ops, s);
     if (!tg_module_ok(m)) return m;
     tg_layer_add(m, "weight",
