@@ -1,7 +1,7 @@
 /* The CPU's scan slot: chooses between rows one at a time and adjacent rows together. */
 #include "kernels/cpu/scan.h"
 
-#include "core/core.h"
+#include "base/dtype.h"
 #include "kernels/cpu/required.h"
 
 enum { PARALLEL_FROM = 65536, UNIT = 16384 };
