@@ -138,11 +138,6 @@ void tg_ctx_skip(tg_ctx *ctx) {
         if (l->skipped) l->skipped(l);
 }
 
-void tg_ctx_may_skip(tg_ctx *ctx) {
-    const uint32_t after_backward = 1u << TG_DP | 1u << TG_EDP;
-    if (ctx->status != TG_OK && ctx->grid.axes & ~after_backward) tg_ctx_skip(ctx);
-}
-
 void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) {
     va_list ap;
     va_start(ap, format);

@@ -257,7 +257,6 @@ static tg_ctx *open_context(const tg_device_ops *ops, const tg_config *given, co
     ctx->inert = (tg_tensor){.ctx = ctx};
     ctx->serial = TG_SERIAL_FIRST;
     ctx->heartbeat = &ctx->own_heartbeat;
-    for (int axis = 0; axis < TG_MAX_AXES; axis++) ctx->grid.size[axis] = 1;
     if (refused)
         tg_fail(ctx, TG_ERR_ARGUMENT, "%s", refused);
     else if (partial)
@@ -315,7 +314,7 @@ void tg_ctx_free(tg_ctx *ctx) {
     free_chunks(ctx, ctx->chunks);
     tg_works_free(ctx);
     tg_storage_extras_free(ctx);
-    tg_places_free(ctx);
+    if (ctx->grid_free) ctx->grid_free(ctx);
     tg_hooks_free(ctx);
     tg_buffers_free(ctx);
     tg_rngs_free(ctx);

@@ -9,7 +9,6 @@
 #include <tapegrad/extend.h>
 
 #include "base/heap.h"
-#include "placement/placing.h"
 
 #define TG_TRY(expr)                                \
     do {                                            \
@@ -70,7 +69,8 @@ enum {
     TG_F_DIFFERENTIABLE = 256, /* recorded without grad, and would need one with it (a recomputation's first run) */
     TG_F_COMPARED = 512,       /* check mode: its placement has been compared with the other ranks' bytes */
     TG_F_GRADIENT = 1024,      /* what tg_grad_of returned */
-    TG_F_UNRECORDED = 2048     /* it needs a gradient, and an op that kept no node has used it */
+    TG_F_UNRECORDED = 2048,    /* it needs a gradient, and an op that kept no node has used it */
+    TG_F_PARTIAL = 4096        /* of a gradient: it is one rank's share of a sum, so the host must not read it */
 };
 
 /* What a tape's handle that has ended still says: nothing else of it may be read. */
@@ -94,7 +94,7 @@ struct tg_tensor {
     const int64_t *shape, *stride;
     tg_node *node; /* that made it; NULL for a leaf, whose node is found through the tape */
     tg_ext *ext;   /* what few tensors have */
-    const tg_placing *place; /* interned; NULL: the same on every rank, INVARIANT */
+    const struct tg_placing *place; /* interned; NULL: the same on every rank, INVARIANT */
     uint16_t out; /* which output of node */
     uint16_t flags;
     uint8_t ndim, dtype;
@@ -189,7 +189,6 @@ struct tg_ctx {
         uint64_t ids;
         int forks, room, forks_missed;
     } streams;
-    bool draws_local; /* TG_RNG_MEGATRON: an element draws by its place in the local tensor */
     tg_allocator host_alloc;
     const tg_file_ops *files; /* NULL: the system's calls */
     tg_heap *heap; /* the device's bytes */
@@ -201,8 +200,9 @@ struct tg_ctx {
     tg_log_fn log;
     void *log_user;
     double deadline;
-    tg_grid grid;                     /* the axes of the one tg_parallel of this context */
-    const tg_parallel *parallel;      /* that made the grid */
+    struct tg_grid *grid;             /* placement's (placement/grid.h). NULL: there has been no tg_parallel */
+    void (*grid_free)(tg_ctx *ctx);   /* ends it with the context */
+    bool has_peers;                   /* the grid has an axis of several ranks */
     _Atomic uint64_t *heartbeat;      /* on the control board; moves with every op that is recorded. Never NULL */
     _Atomic uint64_t own_heartbeat;
     tg_arena *arena; /* NULL: all comes from the device */
@@ -243,10 +243,6 @@ size_t tg_describe_site(const void *site, char *buf, size_t n);
 size_t tg_describe_symbol(const void *site, char *buf, size_t n); /* cheaper: without file and line */
 /* Ranks would have met here, had there been no error: those of the peers for whom there was none must not wait. */
 void tg_ctx_skip(tg_ctx *ctx);
-/* After an error that may have kept this rank from a function of somebody else's: ranks may have met there, over any
- * axis of the grid but the data-parallel ones. Those meet when backward has ended, and a rank that has left out a
- * micro-batch is still in step with them. */
-void tg_ctx_may_skip(tg_ctx *ctx);
 /* This thread waits for other ranks: those who listen may use the time. */
 static inline void tg_ctx_idle(tg_ctx *ctx) {
     for (tg_listener *l = ctx->listeners; l; l = l->next)
@@ -392,6 +388,8 @@ size_t tg_shape_text(int ndim, const int64_t *shape, char *buf, size_t n); /* "[
 size_t tg_utf8_check(const char *s, size_t n);
 /* snprintf at a running position: *at grows by the whole length. */
 void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) TG_PRINTF(4, 5);
-tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b); /* draws from the default stream */
+/* Fills x from the stream that draws now, or from another one, which moves on by x's number of elements. */
+tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b);
+tg_status tg_fill_random_from(tg_tensor *x, tg_rng *from, tg_random kind, double a, double b);
 
 #endif

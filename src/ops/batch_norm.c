@@ -3,6 +3,7 @@
  * ones. */
 #include <math.h>
 
+#include "placement/grid.h"
 #include "ops/common/channel_norm.h"
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
@@ -74,7 +75,7 @@ static tg_status state_roles(tg_call *c) {
 /* Opaque, each rank has a batch of its own, and so would what is moved by it: buffers that are not opaque there would
  * no longer be what their placement says. The general rule lets anything stand beside what is opaque. */
 static tg_status check_moved(tg_call *c) {
-    if (!c->writes || !c->ctx->grid.axes) return TG_OK;
+    if (!c->writes || !tg_grid_axes(c->ctx)) return TG_OK;
     for (int a = 0; a < TG_MAX_AXES; a++) {
         tg_placement x = tg_place_on(c->in[X], (tg_axis)a);
         if (x.kind != TG_VARYING || x.layout != TG_OPAQUE) continue;

@@ -4,6 +4,7 @@
 #include "check_main.h"
 #include "parallel/device_ranks.h"
 #include "parallel/random.h"
+#include "placement/placing.h"
 
 /* ---- Against one rank ---- */
 

@@ -1,0 +1,38 @@
+/* The grid of a context: how it is made, cleared, and freed. What fills it in is src/parallel/groups.c. */
+#include "placement/grid.h"
+
+#include "placement/placing.h"
+
+const tg_grid tg_no_grid = {.size = {1, 1, 1, 1, 1, 1, 1, 1}};
+_Static_assert(TG_MAX_AXES == 8, "tg_no_grid has a size for every axis");
+
+tg_grid *tg_grid_open(tg_ctx *ctx) {
+    if (ctx->grid) return ctx->grid;
+    tg_grid *g = tg_host_alloc(ctx, sizeof *g);
+    if (!g) return NULL;
+    *g = tg_no_grid;
+    ctx->grid_free = tg_grid_free;
+    return ctx->grid = g;
+}
+
+void tg_grid_clear(tg_ctx *ctx) {
+    tg_grid *g = ctx->grid;
+    if (!g) return;
+    *g = (tg_grid){.places = g->places, .rules = g->rules, .rules_bytes = g->rules_bytes};
+    memcpy(g->size, tg_no_grid.size, sizeof g->size);
+    ctx->has_peers = false;
+}
+
+void tg_grid_free(tg_ctx *ctx) {
+    tg_grid *g = ctx->grid;
+    if (!g) return;
+    tg_places_free(ctx);
+    tg_host_free(ctx, g->rules, g->rules_bytes);
+    tg_host_free(ctx, g, sizeof *g);
+    ctx->grid = NULL;
+}
+
+void tg_ctx_may_skip(tg_ctx *ctx) {
+    const uint32_t after_backward = 1u << TG_DP | 1u << TG_EDP;
+    if (ctx->status != TG_OK && tg_grid_axes(ctx) & ~after_backward) tg_ctx_skip(ctx);
+}
