@@ -6,7 +6,7 @@
 tg_status tg_fill_random_from(tg_tensor *x, tg_rng *from, tg_random kind, double a, double b) {
     tg_draws d = {.rng = *from, .moved = tg_capture_moved(x->ctx, from)};
     from->counter += (uint64_t)x->numel;
-    return x->ctx->ops->random(x->ctx, kind, tg_array_of(x), a, b, &d);
+    return x->ctx->run.ops->random(x->ctx, kind, tg_array_of(x), a, b, &d);
 }
 
 tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b) {

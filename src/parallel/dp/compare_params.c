@@ -10,15 +10,15 @@ tg_status tg_grads_compare_params(const tg_parallel *p, tg_tensor *const *params
     size_t bytes = (size_t)n * (sizeof(tg_tensor *) + sizeof(int64_t));
     tg_tensor **x = bytes ? tg_host_alloc(ctx, bytes) : NULL;
     int64_t *mine = (int64_t *)(x + n);
-    for (int a = 0; x && a < TG_MAX_AXES && ctx->status == TG_OK; a++) {
+    for (int a = 0; x && a < TG_MAX_AXES && ctx->run.status == TG_OK; a++) {
         int k = 0;
         for (int i = 0; data_axes >> a & 1 && i < n; i++) {
             if (!(tg_placement_claimed(params[i]) >> a & 1) || !tg_placement_comparable(params[i])) continue;
             x[k] = params[i];
             if (tg_placement_hash(params[i], &mine[k++]) != TG_OK) tg_ctx_skip(ctx);
         }
-        if (k && ctx->status == TG_OK) tg_placement_compare_hashes(x, mine, k, (tg_axis)a);
+        if (k && ctx->run.status == TG_OK) tg_placement_compare_hashes(x, mine, k, (tg_axis)a);
     }
     tg_host_free(ctx, x, bytes);
-    return ctx->status;
+    return ctx->run.status;
 }

@@ -17,11 +17,11 @@ static tg_status split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous
         return tg_fail(t->ctx, TG_ERR_SHAPE, "tg_split_last_dim: the last dim of %s is not divisible in %d parts", what,
                        n);
     int64_t *sizes = tg_tape_alloc(t, (size_t)n * sizeof *sizes);
-    if (!sizes) return t->ctx->status;
+    if (!sizes) return t->ctx->run.status;
     for (int i = 0; i < n; i++) sizes[i] = size / n;
     TG_TRY(tg_split(t, x, -1, sizes, n, out));
     for (int i = 0; contiguous && i < n; i++) out[i] = tg_contiguous(t, out[i]);
-    return t->ctx->status;
+    return t->ctx->run.status;
 }
 
 tg_status tg_split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous, tg_tensor **out) {
@@ -49,7 +49,7 @@ static const int64_t *flat_parts(tg_tape *t, int64_t numel, int n) {
 tg_tensor *tg_split_1d(tg_tape *t, tg_tensor *x, tg_comm *c) {
     tg_tensor *flat = tg_reshape(t, x, TG_SHAPE(-1));
     tg_mapping_params p = {.comm = c};
-    if (tg_alive(flat)) p.splits = flat_parts(t, flat->numel, tg_comm_size(c));
+    if (tg_is_alive(flat)) p.splits = flat_parts(t, flat->numel, tg_comm_size(c));
     return tg_mapping_record(t, &tg_op_scatter_to, &p, flat, TG_SITE);
 }
 
@@ -61,7 +61,7 @@ tg_tensor *tg_gather_1d(tg_tape *t, tg_tensor *x, int64_t numel, tg_comm *c) {
                                   (long long)numel));
         return tg_inert(t->ctx);
     }
-    if (t && tg_alive(x)) p.splits = flat_parts(t, numel, tg_comm_size(c));
+    if (t && tg_is_alive(x)) p.splits = flat_parts(t, numel, tg_comm_size(c));
     return tg_mapping_record(t, &tg_op_gather_from, &p, x, TG_SITE);
 }
 
@@ -84,7 +84,7 @@ tg_status tg_vocab_range(tg_ctx *ctx, int64_t vocab, int rank, int n, int64_t *f
 
 /* The axis of tensor parallelism on which x is a shard: tp, or etp of an expert. */
 static const tg_placement *shard_of(const tg_tensor *x, tg_axis *axis) {
-    const tg_placing *p = tg_alive(x) ? tg_place_of(x) : NULL;
+    const tg_placing *p = tg_is_alive(x) ? tg_place_of(x) : NULL;
     for (int i = 0; p && i < 2; i++) {
         *axis = i ? TG_ETP : TG_TP;
         if (p->at[*axis].kind == TG_VARYING && p->at[*axis].layout != TG_OPAQUE) return &p->at[*axis];
@@ -107,7 +107,7 @@ static bool expert(const tg_tensor *x) {
     return p && (p->varying | p->replicated) & grid;
 }
 
-bool tg_tp_duplicate_p(const tg_parallel *p, const tg_tensor *x) {
-    if (!p || !tg_alive(x) || tg_tp_attributes(x, NULL, NULL)) return false;
+bool tg_is_tp_duplicate(const tg_parallel *p, const tg_tensor *x) {
+    if (!p || !tg_is_alive(x) || tg_tp_attributes(x, NULL, NULL)) return false;
     return tg_parallel_rank(p, expert(x) ? TG_ETP : TG_TP) > 0;
 }
