@@ -1,9 +1,10 @@
 /* Ops as they run, forward and backward: shown to a watcher, and searched for the first NaN or infinity. */
 #include <stdio.h>
 
-#include <tapegrad/parallel.h>
+#include <tapegrad/comm.h>
 
 #include "autograd/backward.h"
+#include "placement/grid.h"
 #include "core/capture.h"
 
 /* What an error says of a tensor or of two, within the context's message. */
@@ -53,7 +54,7 @@ static tg_status say_inputs(words *w, const tg_call *c) {
 }
 
 static tg_status refuse(words *w, tg_ctx *ctx) {
-    const tg_comm *world = ctx->parallel ? tg_parallel_world(ctx->parallel) : NULL;
+    const tg_comm *world = tg_grid_of(ctx)->world;
     if (world && tg_comm_size(world) > 1) SAY(w, ", on rank %d", tg_comm_rank(world));
     return tg_fail(ctx, TG_ERR_DATA, "%s", w->text);
 }
@@ -201,19 +202,11 @@ static tg_status show_backward(tg_call *c, tg_tensor **gin) {
         const tg_tensor *g = tg_receipt_gradient(c, i);
         gin[i] = g && readable(g) ? tg_gradient_look(g) : NULL;
     }
-<<<<<<< HEAD
-    if (c->ctx->status == TG_OK)
-        s = show(c, &(tg_op_event){.backward = true,
-                                   .number = n->flags & TG_N_OBSERVED ? tg_node_extra_of(n)->number : -1,
-                                   .gout = c->gout,
-                                   .gin = gin});
-=======
     if (c->ctx->run.status == TG_OK)
         s = show(c, &(tg_op_event){.backward = true,
                                .number = n->flags & TG_N_OBSERVED ? tg_node_extra_of(n)->number : -1,
                                .gout = c->gout,
                                .gin = gin});
->>>>>>> main
     for (int i = 0; i < c->n_in; i++)
         if (gin[i]) tg_temp_free(gin[i]);
     return s == TG_OK ? c->ctx->run.status : s;
@@ -222,7 +215,7 @@ static tg_status show_backward(tg_call *c, tg_tensor **gin) {
 /* ---- What the tape calls ---- */
 
 static tg_status may_read(const tg_call *c) {
-    return tg_capture_refuse(c->ctx, "tg_tape_find_nan", TG_CAPTURE_READ, tg_call_site(c));
+    return tg_recording_refuse(c->ctx, "tg_tape_find_nan", TG_RECORDING_READ, tg_call_site(c));
 }
 
 tg_status tg_observe_forward(tg_call *c) {
