@@ -13,6 +13,7 @@
 #include "base/host_memory.h"
 #include "base/runtime.h"
 #include "base/text.h"
+#include "core/parts.h"
 #include "placement/placing.h"
 
 typedef struct tg_graph tg_graph;
@@ -155,10 +156,6 @@ struct tg_ctx {
     tg_dtype dtype;
     int busy; /* functions of the caller's that run, but those of ops and tapes, which say so themselves */
     uint64_t serial; /* of handles; only grows */
-    uint64_t epochs; /* of tape resets */
-    uint64_t hook_ids;
-    uint64_t recomputing; /* serial when the recomputed function that runs was called, the innermost; 0: none */
-    uint64_t backwards, finalized; /* that accumulated gradients; how many there were at the last tg_grads_finalize */
     tg_rng rng;                    /* of the stream that draws: the default one, but between a fork and its join */
     struct {
         struct tg_named_rng *first, *current; /* current NULL: the default stream draws */
@@ -183,7 +180,6 @@ struct tg_ctx {
     tg_storage *free_storages;
     tg_storage_extra *free_extras;
     tg_work *free_works;
-    void *free_parts; /* of inputs that recomputations distribute */
     tg_hook *free_hooks;
     tg_work *readers;          /* works in flight that hold what they read */
     tg_work *works;            /* all that have not ended */
@@ -191,13 +187,15 @@ struct tg_ctx {
     tg_graph *graphs, *capture; /* alive; the one that is being recorded now */
     struct tg_buffer *buffers; /* named ones */
     tg_tensor *owned;    /* alive, linked through their ext */
-    tg_tape *tapes;      /* alive */
-    tg_tape *free_tapes; /* freed; their structs answer stale handles */
-    tg_tape *inert_tape; /* what tg_tape_new returns when it fails */
+    tg_part part[TG_PARTS];
     struct tg_trace *trace; /* of the memory report */
 };
 
 extern const tg_ctx tg_dead_ctx;
+static inline void *tg_part_of(const tg_ctx *ctx, int slot) { return ctx->part[slot].state; }
+static inline void tg_part_set(tg_ctx *ctx, int slot, const tg_part_ops *ops, void *state) {
+    ctx->part[slot] = (tg_part){ops, state};
+}
 /* After an error that may have kept this rank from a function of somebody else's: ranks may have met there, over any
  * axis of the grid but the data-parallel ones. Those meet when backward has ended, and a rank that has left out a
  * micro-batch is still in step with them. */
