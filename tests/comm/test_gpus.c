@@ -1,6 +1,6 @@
-/* One rank on every GPU of this machine (at most 8) or of the emulator, over NCCL. The ranks meet, collectives deliver the
- * right values in every dtype of models, and the ranks end. Also a world of one rank on the first GPU, made and split by
- * NCCL: that is all that one GPU can show. */
+/* One rank on every GPU of this machine (at most 8) or of the emulator, over NCCL. The ranks meet, collectives deliver
+ * the right values in every dtype of models, and the ranks end. Also a world of one rank on the first GPU, made and
+ * split by NCCL: that is all that one GPU can show. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

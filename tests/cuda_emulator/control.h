@@ -50,9 +50,9 @@ void emulator_timeout_ms(int ms);
 void emulator_memory_limit(size_t bytes);
 size_t emulator_memory_used(int device);
 
-/* Calls `saw` for each operation when it is queued on a stream. NULL: for none. The thread that queues the operation makes
- * the call; `what` is the operation's name in messages ("ncclAllReduce ...", "kernel ...", "a wait for an event").
- * `saw` must not call CUDA. */
+/* Calls `saw` for each operation when it is queued on a stream. NULL: for none. The thread that queues the operation
+ * makes the call; `what` is the operation's name in messages ("ncclAllReduce ...", "kernel ...", "a wait for an
+ * event"). `saw` must not call CUDA. */
 void emulator_watch(void (*saw)(int device, const void *stream, const char *what));
 
 /* Return the number of operations that are queued and have not run, and of kernels launched. */

@@ -1,6 +1,6 @@
 /* On the emulator: every fallible call of CUDA and cuBLASLt fails in turn while a GPT trains, is saved, goes on from
- * its files, and generates. Each failure is told, by the name of the call; nothing hangs or leaks; and after tg_ctx_clear
- * what was repeated gives the same bits (invariant 13). */
+ * its files, and generates. Each failure is reported with the name of the call; nothing hangs or leaks; and after
+ * tg_ctx_clear the repeated step gives the same bits (invariant 13). */
 #include "check_main.h"
 
 #include <unistd.h>
