@@ -65,7 +65,7 @@ void misuse_covers(misuse_world *b, const char *op);
 void misuse_stick(misuse_world *b);
 void misuse_stuck(misuse_world *b, const char *symbol, const char *file, int line);
 
-static inline bool misuse_inert(const tg_tensor *x) { return x && !tg_alive(x) && tg_ndim(x) == 0; }
+static inline bool misuse_inert(const tg_tensor *x) { return x && !tg_is_alive(x) && tg_ndim(x) == 0; }
 
 #define MISUSE_ONCE(symbol, truth, ctx_, status, says)                                   \
     do {                                                                              \
