@@ -1,5 +1,16 @@
-/* UTF-8. */
-#include "core/core.h"
+/* Text: formatted output at a running position, and the check of UTF-8. */
+#include "base/text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) {
+    va_list ap;
+    va_start(ap, format);
+    int k = *at < n ? vsnprintf(buf + *at, n - *at, format, ap) : vsnprintf(NULL, 0, format, ap);
+    va_end(ap);
+    if (k > 0) *at += (size_t)k;
+}
 
 /* Length of the UTF-8 sequence at s, of which n bytes are there; 0: it is none. The ranges of the second byte are
  * those of RFC 3629, table 3-7 of the Unicode standard. */
