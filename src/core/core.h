@@ -13,6 +13,7 @@
 #include "base/host_memory.h"
 #include "base/runtime.h"
 #include "base/text.h"
+#include "core/parts.h"
 
 typedef struct tg_graph tg_graph;
 typedef struct tg_ext tg_ext;
@@ -155,10 +156,6 @@ struct tg_ctx {
     tg_dtype dtype;
     int busy; /* functions of the caller's that run, but those of ops and tapes, which say so themselves */
     uint64_t serial; /* of handles; only grows */
-    uint64_t epochs; /* of tape resets */
-    uint64_t hook_ids;
-    uint64_t recomputing; /* serial when the recomputed function that runs was called, the innermost; 0: none */
-    uint64_t backwards, finalized; /* that accumulated gradients; how many there were at the last tg_grads_finalize */
     tg_rng rng;                    /* of the stream that draws: the default one, but between a fork and its join */
     struct {
         struct tg_named_rng *first, *current; /* current NULL: the default stream draws */
@@ -171,9 +168,7 @@ struct tg_ctx {
     const tg_file_ops *files; /* NULL: the system's calls */
     tg_log_fn log;
     void *log_user;
-    struct tg_grid *grid;             /* placement's (placement/grid.h). NULL: there has been no tg_parallel */
-    void (*grid_free)(tg_ctx *ctx);   /* ends it with the context */
-    bool has_peers;                   /* the grid has an axis of several ranks */
+    bool has_peers; /* placement has an axis of several ranks */
     tg_arena *arena; /* NULL: all comes from the device */
     /* Slots of handles and storages, kept until the context ends. */
     tg_host_chunk *chunks;
@@ -183,7 +178,6 @@ struct tg_ctx {
     tg_storage *free_storages;
     tg_storage_extra *free_extras;
     tg_work *free_works;
-    void *free_parts; /* of inputs that recomputations distribute */
     tg_hook *free_hooks;
     tg_work *readers;          /* works in flight that hold what they read */
     tg_work *works;            /* all that have not ended */
@@ -191,13 +185,15 @@ struct tg_ctx {
     tg_graph *graphs, *capture; /* alive; the one that is being recorded now */
     struct tg_buffer *buffers; /* named ones */
     tg_tensor *owned;    /* alive, linked through their ext */
-    tg_tape *tapes;      /* alive */
-    tg_tape *free_tapes; /* freed; their structs answer stale handles */
-    tg_tape *inert_tape; /* what tg_tape_new returns when it fails */
+    tg_part part[TG_PARTS];
     struct tg_trace *trace; /* of the memory report */
 };
 
 extern const tg_ctx tg_dead_ctx;
+static inline void *tg_part_of(const tg_ctx *ctx, int slot) { return ctx->part[slot].state; }
+static inline void tg_part_set(tg_ctx *ctx, int slot, const tg_part_ops *ops, void *state) {
+    ctx->part[slot] = (tg_part){ops, state};
+}
 static inline tg_tensor *tg_inert(const tg_ctx *ctx) { return (tg_tensor *)&ctx->inert; }
 
 /* ---- storage.c ---- */

@@ -220,7 +220,7 @@ static tg_status compare_grids(tg_parallel *p, const grid *dense, const grid *ex
 
 /* The axes that placements have: of the experts' grid only where it is not the dense one. */
 static void fill_grid(tg_parallel *p) {
-    tg_grid *g = p->ctx->grid;
+    tg_grid *g = tg_grid_own(p->ctx);
     g->axes = 0;
     g->draws_local = p->o.rng == TG_RNG_MEGATRON;
     g->world = p->world;
@@ -235,7 +235,7 @@ static void fill_grid(tg_parallel *p) {
 }
 
 static tg_status make_groups(tg_parallel *p) {
-    p->ctx->grid->axes = 0;
+    tg_grid_own(p->ctx)->axes = 0;
     const tg_parallel_opts *o = &p->o;
     int world = tg_comm_size(p->world), dp = world / (o->tp * o->cp * o->pp), edp = world / (o->etp * o->ep * o->pp);
     grid dense, expert;
@@ -298,7 +298,7 @@ static tg_parallel *make(tg_comm *world, const tg_parallel_opts *given) {
         tg_host_free(ctx, p, sizeof *p);
         return NULL;
     }
-    ctx->grid->owner = p;
+    tg_grid_own(ctx)->owner = p;
     return p;
 }
 

@@ -36,8 +36,8 @@ static const tg_placing *add(tg_ctx *ctx, const tg_placement at[TG_MAX_AXES]) {
         p->partial |= (uint32_t)(at[a].kind == TG_PARTIAL) << a;
         p->replicated |= (uint32_t)(at[a].kind == TG_REPLICATED) << a;
     }
-    p->next = ctx->grid->places; /* something is placed, so there is a grid */
-    return ctx->grid->places = p;
+    p->next = tg_grid_own(ctx)->places; /* something is placed, so there is a grid */
+    return tg_grid_own(ctx)->places = p;
 }
 
 const tg_placing *tg_place_intern(tg_ctx *ctx, const tg_placement given[TG_MAX_AXES]) {
@@ -59,7 +59,7 @@ void tg_places_free(tg_ctx *ctx) {
         next = p->next;
         tg_host_free(ctx, p, sizeof *p);
     }
-    ctx->grid->places = NULL;
+    tg_grid_own(ctx)->places = NULL;
 }
 
 const tg_placing *tg_place_of(const tg_tensor *x) {
