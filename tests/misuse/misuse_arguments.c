@@ -186,8 +186,8 @@ static void dims(misuse_world *b) {
         INERT(tg_pad, SHAPE, says, tg_pad(t, b->x, d, 1, 1, 0));
         INERT(tg_index_select, SHAPE, says, tg_index_select(t, b->x, d, b->ids));
         if (d == 2) continue; /* of three, in the result */
-        INERT(tg_unsqueeze, SHAPE, "it must be from -2 to 1", tg_unsqueeze(t, b->x, d == -3 ? -4 : d));
-        INERT(tg_stack, SHAPE, "it must be from -2 to 1", tg_stack(t, &b->x, 1, d == -3 ? -4 : d));
+        INERT(tg_unsqueeze, SHAPE, "it must be from -3 to 2", tg_unsqueeze(t, b->x, d == -3 ? -4 : d));
+        INERT(tg_stack, SHAPE, "it must be from -3 to 2", tg_stack(t, &b->x, 1, d == -3 ? -4 : d));
     }
     INERT(tg_sum, SHAPE, "listed twice", tg_sum(t, b->x, TG_DIMS(0, -2), false));
     INERT(tg_sum, SHAPE, "more than 8 dims", tg_sum(t, b->x, TG_DIMS(0, 0, 0, 0, 0, 0, 0, 0, 0), false));
