@@ -94,8 +94,8 @@ void tg_p2p_fail_by(tg_p2p_group *g, int rank, const char *after, uint64_t from)
 void tg_p2p_quote(const tg_p2p_call *c, int member, int peer, char *buf, size_t n, size_t *at) {
     const tg_p2p_group *g = c->g;
     const tg_p2p_side *side = c->mail && member == g->rank ? NULL : tg_p2p_side_of(c, member);
-    tg_note note = side ? tg_p2p_note(&side->signature, side->count, peer, c->sequence)
-                        : tg_p2p_note(&c->signature, c->t.count, peer, c->sequence);
+    tg_note note = side ? tg_signature_note(&side->signature, side->count, peer, c->sequence)
+                        : tg_signature_note(&c->signature, c->t.count, peer, c->sequence);
     char site[TG_P2P_SITE];
     if (!side) tg_p2p_site(g->self, c->t.site, site, sizeof site);
     tg_text(buf, n, at, "rank %d called ", g->member[member].rank);
@@ -125,7 +125,7 @@ void tg_p2p_settle_dispute(tg_p2p_call *c) {
     int first = 0;
     while (!c->mail && !c->side[first].arrived) first++;
     for (int i = first + 1; !c->mail && i < c->g->size; i++)
-        if (c->side[i].arrived && !tg_p2p_same(&c->side[first].signature, &c->side[i].signature)) {
+        if (c->side[i].arrived && !tg_signature_equal(&c->side[first].signature, &c->side[i].signature)) {
             mismatch(c, first, i);
             return;
         }
@@ -176,7 +176,7 @@ static void look_at(const tg_p2p_call *c, int member) {
 
 static void pass_deadline(tg_p2p_call *c, double since) {
     tg_p2p_group *g = c->g;
-    tg_note note = tg_p2p_note(&c->signature, c->t.count, c->peer, c->sequence);
+    tg_note note = tg_signature_note(&c->signature, c->t.count, c->peer, c->sequence);
     char text[TG_P2P_FAILURE], site[TG_P2P_SITE];
     size_t at = 0;
     int culprit = -1;

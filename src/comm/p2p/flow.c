@@ -22,11 +22,8 @@ static tg_p2p_flow flow(const tg_p2p_call *c, const void *base, int64_t at, int6
     return (tg_p2p_flow){(char *)base + at * (int64_t)tg_p2p_element(c), n};
 }
 
-static int64_t begin(const int64_t *at, int64_t count, int part) { return at ? at[part] : count * part; }
-
 static tg_p2p_flow part(const tg_p2p_call *c, const void *base, const int64_t *at, int i) {
-    int64_t from = begin(at, c->t.count, i);
-    return flow(c, base, from, begin(at, c->t.count, i + 1) - from);
+    return flow(c, base, tg_part_begin(at, c->t.count, i), tg_part_size(at, c->t.count, i));
 }
 
 /* What member i sums of an all-reduce: equal parts but for one element. */

@@ -317,8 +317,6 @@ void tg_p2p_mail_taken(tg_p2p_group *g, const tg_p2p_message *m);
 void tg_p2p_settle(tg_p2p_call *c);
 /* Where this rank made a call. */
 void tg_p2p_site(const tg_p2p_rank *self, const void *site, char *buf, size_t n);
-bool tg_p2p_same(const tg_signature *a, const tg_signature *b);
-tg_note tg_p2p_note(const tg_signature *s, int64_t count, int peer, uint64_t sequence);
 
 /* ---- flow.c: what goes from whom to whom ---- */
 

@@ -52,14 +52,9 @@ void tg_shm_quiesce(tg_shm_group *s) {
 /* ---- Disagreement ---- */
 
 tg_note tg_shm_post_note(const tg_post *p, uint64_t sequence) {
-    const tg_signature *g = &p->signature;
-    return (tg_note){.kind = g->kind,
-                     .dtype = g->dtype,
-                     .op = g->op,
-                     .root = g->root,
-                     .count = p->count,
-                     .site = p->site,
-                     .sequence = sequence + 1};
+    tg_note note = tg_signature_note(&p->signature, p->count, -1, sequence);
+    note.site = p->site;
+    return note;
 }
 
 static void quote(const tg_shm_group *s, int member, const tg_note *note, char *buf, size_t n, size_t *at) {

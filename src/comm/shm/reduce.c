@@ -20,12 +20,11 @@ void tg_shm_exit(tg_shm_group *s) {
 /* ---- Parts ---- */
 
 static int64_t begin_of(const tg_vantage *v, tg_shared at, int64_t count, int part) {
-    const int64_t *begins = tg_at(v, at);
-    return begins ? begins[part] : count * part;
+    return tg_part_begin(tg_at(v, at), count, part);
 }
 
 static int64_t count_of(const tg_vantage *v, tg_shared at, int64_t count, int part) {
-    return begin_of(v, at, count, part + 1) - begin_of(v, at, count, part);
+    return tg_part_size(tg_at(v, at), count, part);
 }
 
 static int64_t largest_part(const tg_shm_group *s, const tg_slot *slot) {

@@ -45,39 +45,11 @@ static void request_start(tg_shm_request *r) {
 
 /* ---- Posting ---- */
 
-static uint64_t digest(const tg_transfer *t, int n) {
-    const int64_t *counts = t->kind == TG_ALL_GATHER ? t->recv : t->kind == TG_REDUCE_SCATTER ? t->send : NULL;
-    uint64_t h = 14695981039346656037u; /* FNV-1a over words */
-    if (t->kind != TG_ALL_GATHER && t->kind != TG_REDUCE_SCATTER) return 0;
-    for (int r = 0; r < n; r++) h = (h ^ (uint64_t)(counts ? counts[r] : t->count)) * 1099511628211u;
-    return h;
-}
-
-static tg_signature signature(const tg_shm_group *s, const tg_transfer *t) {
-    bool parts = t->kind == TG_ALL_GATHER || t->kind == TG_REDUCE_SCATTER;
-    bool reduces = t->kind == TG_ALL_REDUCE || t->kind == TG_REDUCE_SCATTER;
-    bool rooted = t->kind == TG_BROADCAST || t->kind == TG_GATHER || t->kind == TG_SCATTER;
-    return (tg_signature){.kind = (uint8_t)t->kind,
-                          .dtype = t->kind == TG_BARRIER ? 0 : (uint8_t)t->dtype,
-                          .op = reduces ? (uint8_t)t->op : 0,
-                          .root = rooted ? t->root : -1,
-                          .count = parts || t->kind == TG_ALL_TO_ALL ? 0 : t->count,
-                          .counts = digest(t, s->size),
-                          .skips = s->self->ctx->skips - s->skips};
-}
-
-static bool same(const tg_signature *a, const tg_signature *b) {
-    return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->root == b->root &&
-           a->count == b->count && a->counts == b->counts;
-}
-
 /* Where each rank's part begins, kept until the slot is used again. */
 static tg_shared begins(tg_shm_group *s, uint64_t sequence, const int64_t *counts, int which) {
     if (!counts) return 0;
-    int64_t *at = s->begins + ((sequence % TG_CALLS) * 2 + (size_t)which) * (size_t)(s->size + 1), sum = 0;
-    for (int r = 0; r < s->size; r++) at[r] = sum, sum += counts[r];
-    at[s->size] = sum;
-    return (tg_shared)((uintptr_t)at - s->self->view.base);
+    int64_t *at = s->begins + ((sequence % TG_CALLS) * 2 + (size_t)which) * (size_t)(s->size + 1);
+    return (tg_shared)((uintptr_t)tg_parts_begin(at, counts, s->size) - s->self->view.base);
 }
 
 static tg_status begins_room(tg_shm_group *s, const tg_transfer *t) {
@@ -105,7 +77,7 @@ static void fill_post(tg_shm_group *s, tg_post *p, const tg_transfer *t, uint64_
     p->recv_at = begins(s, sequence, t->recv, 1);
     p->count = t->count;
     p->site = (uint64_t)(uintptr_t)t->site;
-    p->signature = signature(s, t);
+    p->signature = tg_signature_of(t, s->size, s->self->ctx->skips - s->skips);
     atomic_store_explicit(&p->posted, sequence + 1, memory_order_release);
 }
 
@@ -121,36 +93,32 @@ static void compare(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
                                                 memory_order_acquire))
         return;
     const tg_signature *a = &slot->post[none - 1].signature, *b = &slot->post[s->rank].signature;
-    if (a->skips != b->skips)
-        tg_shm_fail_by(s, tg_group_member(s->g, a->skips > b->skips ? none - 1 : s->rank)->rank,
+    if (a->missed != b->missed)
+        tg_shm_fail_by(s, tg_group_member(s->g, a->missed > b->missed ? none - 1 : s->rank)->rank,
                        ", and has missed a call since");
-    else if (!same(a, b))
+    else if (!tg_signature_equal(a, b))
         mismatch(s, slot, sequence, none - 1, s->rank);
 }
 
-static int64_t pair_count(const tg_vantage *v, tg_shared at, int64_t count, int other) {
-    const int64_t *begin = tg_at(v, at);
-    return begin ? begin[other + 1] - begin[other] : count;
+static tg_pair_counts pair_of(const tg_vantage *v, const tg_post *p, int other) {
+    return (tg_pair_counts){tg_part_size(tg_at(v, p->send_at), p->count, other),
+                            tg_part_size(tg_at(v, p->recv_at), p->count, other)};
 }
 
 static bool has_posted(const tg_slot *slot, int member, uint64_t sequence) {
     return atomic_load_explicit(&slot->post[member].posted, memory_order_acquire) == sequence + 1;
 }
 
-static bool pair_agrees(const tg_vantage *v, const tg_post *a, int i, const tg_post *b, int j) {
-    return pair_count(v, a->send_at, a->count, j) == pair_count(v, b->recv_at, b->count, i) &&
-           pair_count(v, b->send_at, b->count, i) == pair_count(v, a->recv_at, a->count, j);
-}
-
 /* What each sends is what the other expects: of two the later finds it, before anything of theirs may move. The fence:
  * of two that come at once one at least sees the other. */
 static void compare_pairs(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     const tg_post *mine = &slot->post[s->rank];
+    const tg_vantage *v = &s->self->view;
     if (mine->signature.kind != TG_ALL_TO_ALL) return;
     atomic_thread_fence(memory_order_seq_cst);
     for (int i = 0; i < s->size; i++) {
         if (i == s->rank || !has_posted(slot, i, sequence)) continue;
-        if (pair_agrees(&s->self->view, mine, s->rank, &slot->post[i], i)) continue;
+        if (tg_pair_agrees(pair_of(v, mine, i), pair_of(v, &slot->post[i], s->rank))) continue;
         mismatch(s, slot, sequence, s->rank, i);
         return;
     }
