@@ -11,9 +11,9 @@ static uint64_t digest_pair(int from, int to, int64_t count) {
 
 static uint64_t balance_of(const tg_p2p_call *c) {
     uint64_t sum = 0;
-    for (int i = 0; c->t.kind == TG_ALL_TO_ALL && i < c->g->size; i++)
-        sum += digest_pair(c->g->rank, i, tg_part_size(c->send_at, c->t.count, i)) -
-               digest_pair(i, c->g->rank, tg_part_size(c->recv_at, c->t.count, i));
+    for (int i = 0; c->t.kind == TG_ALL_TO_ALL && i < c->g->control.size; i++)
+        sum += digest_pair(c->g->control.rank, i, tg_part_size(c->send_at, c->t.count, i)) -
+               digest_pair(i, c->g->control.rank, tg_part_size(c->recv_at, c->t.count, i));
     return sum;
 }
 
@@ -43,9 +43,10 @@ static void compare(tg_p2p_call *c, int member) {
     const tg_p2p_side *o = tg_p2p_side_of(c, member);
     if (!c->request || !o->arrived || tg_p2p_over(c)) return;
     uint64_t theirs = o->signature.missed, ours = c->signature.missed;
+    tg_wait w = {.place = c};
     if (theirs != ours)
-        tg_p2p_fail_by(g, g->member[theirs > ours ? member : g->rank].rank, ", and has missed a call since",
-                        tg_p2p_lost_from(c));
+        tg_control_fail_by(&g->control, &w, theirs > ours ? member : g->control.rank,
+                           ", and has missed a call since");
     else if (!tg_p2p_agree(c, member))
         c->disputed = true;
 }
@@ -53,7 +54,7 @@ static void compare(tg_p2p_call *c, int member) {
 /* ---- Arriving ---- */
 
 static tg_status keep_transfer(tg_p2p_call *c, const tg_transfer *t) {
-    int n = c->g->size;
+    int n = c->g->control.size;
     c->t = *t;
     c->t.send = c->t.recv = NULL;
     if (c->mail) return TG_OK;
@@ -94,15 +95,15 @@ static void arrive(tg_p2p_call *c) {
     tg_p2p_group *g = c->g;
     char site[TG_P2P_SITE];
     tg_p2p_site(g->self, c->t.site, site, sizeof site);
-    c->side[g->rank].arrived = true;
-    c->side[g->rank].signature = c->signature;
-    c->side[g->rank].count = c->t.count;
-    c->side[g->rank].balance = c->balance;
-    memcpy(c->side[g->rank].site, site, sizeof site);
+    c->side[g->control.rank].arrived = true;
+    c->side[g->control.rank].signature = c->signature;
+    c->side[g->control.rank].count = c->t.count;
+    c->side[g->control.rank].balance = c->balance;
+    memcpy(c->side[g->control.rank].site, site, sizeof site);
     c->arrived++;
-    for (int k = 1; k < g->size; k++) tell(c, (g->rank + k) % g->size, site);
-    for (int i = 0; i < g->size; i++)
-        if (i != g->rank) compare(c, i);
+    for (int k = 1; k < g->control.size; k++) tell(c, (g->control.rank + k) % g->control.size, site);
+    for (int i = 0; i < g->control.size; i++)
+        if (i != g->control.rank) compare(c, i);
 }
 
 static tg_status start_mail(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r) {
@@ -114,7 +115,7 @@ static tg_status start_mail(tg_p2p_group *g, const tg_transfer *t, tg_p2p_reques
     r->call = c;
     c->request = r;
     keep_transfer(c, t);
-    c->signature = tg_signature_of(t, g->size, g->self->ctx->skips - g->skips);
+    c->signature = tg_signature_of(t, g->control.size, tg_control_missed(&g->control));
     char site[TG_P2P_SITE];
     tg_p2p_site(g->self, t->site, site, sizeof site);
     if (send)
@@ -127,21 +128,21 @@ static tg_status start_mail(tg_p2p_group *g, const tg_transfer *t, tg_p2p_reques
 tg_status tg_p2p_start(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r) {
     uint64_t sequence = g->sequence, window = (uint64_t)g->window;
     if (t->kind == TG_SEND || t->kind == TG_RECV) return start_mail(g, t, r);
-    TG_TRY(tg_p2p_await(g, NULL, sequence < window ? NULL : tg_p2p_call_at(g, sequence - window)));
+    TG_TRY(tg_control_wait(&g->control, NULL, sequence < window ? NULL : tg_p2p_call_at(g, sequence - window), sequence));
     tg_p2p_call *c = tg_p2p_call_at(g, sequence);
     TG_TRY(keep_transfer(c, t));
     place_begin(c, sequence);
     g->sequence++;
     r->call = c;
     c->request = r;
-    c->signature = tg_signature_of(t, g->size, g->self->ctx->skips - g->skips);
+    c->signature = tg_signature_of(t, g->control.size, tg_control_missed(&g->control));
     c->balance = balance_of(c);
     arrive(c);
     return TG_OK;
 }
 
 void tg_p2p_settle(tg_p2p_call *c) {
-    int n = c->mail ? 1 : c->g->size;
+    int n = c->mail ? 1 : c->g->control.size;
     if (c->request) c->request->done = true;
     if (c->copy) tg_p2p_copy_end(c->g, c->copy);
     c->request = NULL;
