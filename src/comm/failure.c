@@ -99,7 +99,7 @@ void tg_control_died(tg_control *c, const tg_wait *w, int i, long long pid) {
 void tg_control_abandon(tg_control *c, const char *why) {
     if (tg_control_missed(c))
         tg_control_fail_by(c, NULL, c->rank, " (and has cleared its error)");
-    else if (c->ctx->status != TG_OK)
+    else if (c->ctx->run.status != TG_OK)
         tg_control_fail_by(c, NULL, c->rank, "");
     else
         tg_control_fail(c, NULL, TG_ERR_ABORTED, -1, why);
@@ -129,7 +129,7 @@ static void check_member(tg_control *c, const tg_wait *w, int i) {
 static void describe_awaited(tg_control *c, const tg_wait *w, char *buf, size_t n, size_t *at) {
     tg_note note = {0};
     char site[TG_SITE_ROOM] = "";
-    tg_text(buf, n, at, "the deadline of %g s has passed in ", c->ctx->deadline);
+    tg_text(buf, n, at, "the deadline of %g s has passed in ", c->ctx->run.deadline);
     if (!c->ops->call(c, w, &note, site, sizeof site)) {
         tg_text(buf, n, at, "a call that waits for one of the %d before it in group \"%s\"", c->ops->places, c->name);
         return;
@@ -161,5 +161,5 @@ void tg_control_check_peers(tg_control *c, const tg_wait *w) {
     for (int i = 0; i < c->size && !c->ops->ended(c, w); i++)
         if (i != c->rank && c->ops->awaits(c, w, i)) check_member(c, w, i);
     if (c->ops->check && !c->ops->ended(c, w)) c->ops->check(c, w);
-    if (tg_system_now() - w->since > c->ctx->deadline) pass_deadline(c, w);
+    if (tg_system_now() - w->since > c->ctx->run.deadline) pass_deadline(c, w);
 }

@@ -59,7 +59,7 @@ typedef struct tg_control_ops {
     void (*over)(tg_control *c, const tg_wait *w);      /* the wait is over */
     void (*rest)(tg_control *c, const tg_wait *w, int round); /* spins, yields or sleeps; w NULL: no call is awaited */
     void (*watch)(tg_control *c, const tg_wait *w);     /* instead of begin: the host waits elsewhere, and returns */
-    const char *(*broken)(tg_control *c); /* optional; what has failed below, so that nothing will come; NULL: nothing */
+    const char *(*broken)(tg_control *c); /* optional; what has failed, so that nothing will come; or NULL */
     void (*settle)(tg_control *c, const tg_wait *w);    /* optional; of disagreements that are not reported at once */
     void (*check)(tg_control *c, const tg_wait *w);     /* optional; after the members. w NULL: no call is awaited */
     void (*deadlock)(tg_control *c, const tg_wait *w, int i); /* optional; whether member i waits for this rank */
@@ -94,7 +94,7 @@ struct tg_control {
 };
 
 /* Calls of the group that this rank has missed after errors. */
-static inline uint64_t tg_control_missed(const tg_control *c) { return c->ctx->skips - c->missed; }
+static inline uint64_t tg_control_missed(const tg_control *c) { return c->ctx->run.missed - c->missed; }
 
 /* ---- failure.c ---- */
 

@@ -21,7 +21,7 @@ static void decide(tg_control *c) {
 
 /* Waits for the deadline twice: once for the members that decide, and for their word to arrive. */
 static const bool *agree(tg_control *c) {
-    double start = tg_system_now(), deadline = c->ctx->deadline;
+    double start = tg_system_now(), deadline = c->ctx->run.deadline;
     const bool *list;
     c->ops->come(c);
     for (int round = 0; !(list = c->ops->decided(c)); round++) {

@@ -1,4 +1,5 @@
-/* Binary cross-entropy of logits. With v = pw y, and v = y without pw: w (v softplus(-x) + (1 - y) softplus(x)). */
+/* Binary cross-entropy of logits. With v = pw y (v = y without pw) the loss of an element is w (v softplus(-x) + (1
+ * - y) softplus(x)). */
 #include "ops/common/derive.h"
 #include "ops/common/elementwise_loss.h"
 
@@ -8,14 +9,14 @@ enum { X, Y, W, PW };
 
 static tg_status bce_infer(tg_call *c) { return tg_losses_infer(c, TG_LOSS_NONE); }
 
-/* ln(1 + e^x) and ln(1 + e^-x), in room for two; exact for large |x| too, where e^-|x| is nothing beside 1. */
+/* Computes ln(1 + e^x) and ln(1 + e^-x) in two buffers. Large |x| stays exact: there e^-|x| vanishes next to 1. */
 static tg_status softpluses(tg_call *c, const tg_tensor *x, tg_tensor *plus, tg_tensor *minus) {
     tg_tensor *e = tg_losses_temp(c), *one = tg_losses_temp(c);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_PUT(abs, e, x);
     TG_PUT(neg, e, e);
     TG_PUT(exp, e, e);
-    /* ln(1 + e) = e ln(u) / (u - 1), where u = 1 + e as rounded, and e where u is 1 (Kahan). */
+    /* ln(1 + e) = e ln(u) / (u - 1), where u is 1 + e as rounded, and e where u is 1 (Kahan). */
     TG_PUT_P(affine, 1, 1, one, e);
     TG_PUT_P(affine, 1, -1, plus, one);
     TG_PUT(log, one, one);
@@ -30,7 +31,7 @@ static tg_status softpluses(tg_call *c, const tg_tensor *x, tg_tensor *plus, tg_
     return TG_OK;
 }
 
-/* *v = pw y, which is the target itself without pw; not = 1 - y. */
+/* *v = pw y, or the target itself without pw; *not = 1 - y. */
 static tg_status shares(tg_call *c, const tg_tensor **v, tg_tensor *not) {
     const tg_tensor *y = c->in[Y];
     TG_PUT_P(affine, -1, 1, not, y);
@@ -38,16 +39,16 @@ static tg_status shares(tg_call *c, const tg_tensor **v, tg_tensor *not) {
     if (!c->in[PW]) return TG_OK;
     tg_tensor *product = tg_losses_temp(c);
     *v = product;
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_PUT(mul, product, y, c->in[PW]);
     return TG_OK;
 }
 
-/* What weights w multiply. */
+/* The factor that the weights w multiply. */
 static tg_status unweighted(tg_call *c, const tg_tensor *loss, const tg_tensor *plus, const tg_tensor *minus) {
     tg_tensor *not = tg_losses_temp(c);
     const tg_tensor *v;
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(shares(c, &v, not));
     TG_PUT(mul_mul_add, loss, v, minus, not, plus);
     return TG_OK;
@@ -55,7 +56,7 @@ static tg_status unweighted(tg_call *c, const tg_tensor *loss, const tg_tensor *
 
 static tg_status bce_forward(tg_call *c) {
     tg_tensor *loss = tg_losses_buffer(c), *plus = tg_losses_temp(c), *minus = tg_losses_temp(c);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(softpluses(c, c->in[X], plus, minus));
     TG_TRY(unweighted(c, loss, plus, minus));
     if (c->in[W]) TG_PUT(mul, loss, loss, c->in[W]);
@@ -67,7 +68,7 @@ static tg_status grad_x(tg_call *c, const tg_tensor *g) {
     tg_tensor *slope = tg_losses_temp(c), *mirrored = tg_losses_temp(c), *not = tg_losses_temp(c);
     const tg_tensor *v;
     if (!c->gin_mode[X]) return TG_OK;
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(shares(c, &v, not));
     TG_PUT(sigmoid, slope, c->in[X]);
     TG_PUT(neg, mirrored, c->in[X]);
@@ -79,7 +80,7 @@ static tg_status grad_x(tg_call *c, const tg_tensor *g) {
 /* gy = g (pw softplus(-x) - softplus(x)); gpw = g y softplus(-x). */
 static tg_status grad_y(tg_call *c, const tg_tensor *g, const tg_tensor *plus, const tg_tensor *minus) {
     tg_tensor *t = tg_losses_temp(c);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (c->gin_mode[Y]) {
         if (c->in[PW]) TG_PUT(mul, t, minus, c->in[PW]);
         tg_tensor *from = c->in[PW] ? t : NULL;
@@ -94,14 +95,14 @@ static tg_status bce_backward(tg_call *c) {
     tg_tensor *g = tg_losses_gradient(c, 1), *weighted = g;
     if (c->in[W] && tg_ok(c->ctx)) {
         weighted = tg_losses_temp(c);
-        if (!tg_ok(c->ctx)) return c->ctx->status;
+        if (!tg_ok(c->ctx)) return c->ctx->run.status;
         TG_PUT(mul, weighted, c->in[W], g);
     }
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(grad_x(c, weighted));
     if (!c->gin_mode[Y] && !c->gin_mode[W] && !c->gin_mode[PW]) return TG_OK;
     tg_tensor *plus = tg_losses_temp(c), *minus = tg_losses_temp(c);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(softpluses(c, c->in[X], plus, minus));
     TG_TRY(grad_y(c, weighted, plus, minus));
     if (!c->gin_mode[W]) return TG_OK;
@@ -182,9 +183,9 @@ const tg_op tg_op_bce_with_logits = {
     TG_SAMPLES(bce_samples),
 };
 
-/* Binary cross-entropy of logits x with targets y in [0, 1], of one shape. w weighs elements and pw what is positive, 1
- * where NULL; both broadcast to x. Every input that needs a gradient gets it. The mean is over all elements, whatever
- * the weights, as PyTorch's. */
+/* Returns the binary cross-entropy of logits x with targets y in [0, 1] of the same shape. w weighs elements and pw
+ * weighs positive targets; both are 1 if NULL and broadcast to x. Every input that requires a gradient gets one. The
+ * mean divides by the number of elements whatever the weights are, as in PyTorch. */
 tg_tensor *tg_bce_with_logits(tg_tape *t, tg_tensor *x, tg_tensor *y, tg_tensor *w, tg_tensor *pw,
                               const tg_loss_opts *opts) {
     tg_losses_params p = tg_losses_params_of(opts);

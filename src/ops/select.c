@@ -1,4 +1,4 @@
-/* Choosing element by element under a mask: where and masked_fill. All inputs broadcast. */
+/* Element-wise choice by a mask: where and masked_fill. All inputs broadcast. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
@@ -21,8 +21,8 @@ static tg_status where_backward(tg_call *c) {
 static tg_status where_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     tg_tensor *const *in = tg_node_in(n), *g = gout[0];
     tg_tensor *none = tg_number_like(t, g, 0);
-    if (tg_node_needs(n, 1)) gin[1] = tg_sum_to(t, tg_where(t, in[0], g, none), in[1]);
-    if (tg_node_needs(n, 2)) gin[2] = tg_sum_to(t, tg_where(t, in[0], none, g), in[2]);
+    if (tg_node_needs_grad(n, 1)) gin[1] = tg_sum_to(t, tg_where(t, in[0], g, none), in[1]);
+    if (tg_node_needs_grad(n, 2)) gin[2] = tg_sum_to(t, tg_where(t, in[0], none, g), in[2]);
     return TG_OK;
 }
 
@@ -47,7 +47,8 @@ const tg_op tg_op_where = {
     .family = TG_FAMILY_SELECT, .sums_f32 = true, .infer = where_infer, .forward = where_forward,
     .backward = where_backward, .vjp = where_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(where_samples)};
 
-/* a where c (bool) holds, b elsewhere. What is not taken may be NaN: it reaches neither value nor gradient. */
+/* Returns a where c (bool) is true and b elsewhere. An element that is not selected may be NaN: it affects neither
+ * value nor gradient. */
 tg_tensor *tg_where(tg_tape *t, tg_tensor *c, tg_tensor *a, tg_tensor *b) {
     return TG_RECORD(t, tg_op_where, NULL, c, a, b);
 }
@@ -117,7 +118,7 @@ const tg_op tg_op_masked_fill = {
     .infer = masked_fill_infer, .forward = masked_fill_forward, .backward = masked_fill_backward,
     .vjp = masked_fill_vjp, .jvp = masked_fill_jvp, TG_SAMPLES(masked_fill_samples)};
 
-/* value where mask (bool) holds, x elsewhere; an infinite value is allowed. */
+/* Returns value where mask (bool) is true and x elsewhere. value may be infinite. */
 tg_tensor *tg_masked_fill(tg_tape *t, tg_tensor *x, tg_tensor *mask, double value) {
     return TG_RECORD(t, tg_op_masked_fill, &(masked_fill_params){value}, x, mask);
 }

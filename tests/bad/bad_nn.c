@@ -94,9 +94,9 @@ static bool owners(bad_world *b) {
     tg_module_add_child(m, "c", c);
     tg_tensor *p = tg_module_param(m, 0, NULL);
     tg_drop(p);
-    bool good = tg_alive(p) && tg_module_param_count(m) == 1;
+    bool good = tg_is_alive(p) && tg_module_param_count(m) == 1;
     tg_module_free(c);
-    good = good && !tg_alive(p) && tg_module_param_count(m) == 0 && !tg_module_child(m, "c");
+    good = good && !tg_is_alive(p) && tg_module_param_count(m) == 0 && !tg_module_child(m, "c");
     tg_module_free(m);
     return good;
 }
@@ -150,7 +150,8 @@ static void forwards(bad_world *b) {
     INERT(tg_module_forward, HANDLE, "freed", tg_module_forward(m, b->freed, b->x));
     INERT(tg_module_forward, UNSUPPORTED, "a box has no forward", tg_module_forward(container, b->t, b->x));
     INERT(tg_module_forward, ARGUMENT, "the tensor is NULL", tg_module_forward(m, b->t, NULL));
-    INERT(tg_module_forward, SHAPE, "expected as many", tg_module_forward(m, b->t, b->cube));
+    INERT(tg_module_forward, SHAPE,
+          "x has 4 columns but w has 3; they must be equal", tg_module_forward(m, b->t, b->cube));
     DEAD_TENSOR(tg_module_forward, tg_module_forward(m, b->t, x));
     tg_module_free(m);
     tg_module_free(container);
@@ -250,7 +251,7 @@ static void parts(bad_world *b) {
         x = long_ids;                                                                             \
         INERT(symbol, SHAPE, "positions", call);                                                  \
         x = no_ids;                                                                               \
-        INERT(symbol, DATA, "index 77: expected 0 to 4", call);                                   \
+        INERT(symbol, DATA, "index 77 is out of range; it must be from 0 to 4", call);                                   \
     } while (0);                                                                                  \
     DEAD_TENSOR(symbol, call)
 

@@ -63,7 +63,7 @@ static tg_status keep_transfer(tg_p2p_call *c, const tg_transfer *t) {
     if (t->kind != TG_ALL_TO_ALL || t->src != t->dst || !t->src) return TG_OK;
     size_t bytes = (size_t)(c->send_at ? c->send_at[n] : t->count * n) * tg_p2p_element(c);
     c->t.src = c->copy = tg_p2p_copy_of(c->g, t->src, bytes); /* others read it after this rank has written over it */
-    return c->copy ? TG_OK : c->g->self->ctx->status;
+    return c->copy ? TG_OK : c->g->self->ctx->run.status;
 }
 
 static void place_begin(tg_p2p_call *c, uint64_t sequence) {
@@ -110,7 +110,7 @@ static tg_status start_mail(tg_p2p_group *g, const tg_transfer *t, tg_p2p_reques
     bool send = t->kind == TG_SEND;
     tg_p2p_mails *mails = send ? &g->member[t->root].send : &g->member[t->root].recv;
     tg_p2p_call *c = tg_p2p_mail_place(g, t->root, send, mails->next);
-    if (!c) return g->self->ctx->status;
+    if (!c) return g->self->ctx->run.status;
     place_begin(c, mails->next++);
     r->call = c;
     c->request = r;
@@ -128,7 +128,8 @@ static tg_status start_mail(tg_p2p_group *g, const tg_transfer *t, tg_p2p_reques
 tg_status tg_p2p_start(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r) {
     uint64_t sequence = g->sequence, window = (uint64_t)g->window;
     if (t->kind == TG_SEND || t->kind == TG_RECV) return start_mail(g, t, r);
-    TG_TRY(tg_control_wait(&g->control, NULL, sequence < window ? NULL : tg_p2p_call_at(g, sequence - window), sequence));
+    tg_p2p_call *before = sequence < window ? NULL : tg_p2p_call_at(g, sequence - window);
+    TG_TRY(tg_control_wait(&g->control, NULL, before, sequence));
     tg_p2p_call *c = tg_p2p_call_at(g, sequence);
     TG_TRY(keep_transfer(c, t));
     place_begin(c, sequence);

@@ -35,7 +35,8 @@ static void give_up(tg_p2p_group *g) {
 static void tell_members(tg_p2p_group *g) {
     for (int i = 0; i < g->control.size; i++) {
         int rank = g->member[i].rank;
-        tg_p2p_message *m = i == g->control.rank || g->self->peer[rank].gone ? NULL : tg_p2p_draft(g->self, TG_P2P_FAIL, g);
+        bool skip = i == g->control.rank || g->self->peer[rank].gone;
+        tg_p2p_message *m = skip ? NULL : tg_p2p_draft(g->self, TG_P2P_FAIL, g);
         if (!m) continue;
         m->status = (int32_t)g->status;
         m->cause = g->culprit;
@@ -123,9 +124,9 @@ static void announce(tg_p2p_rank *self, tg_p2p_kind kind) {
     for (int i = 0; i < self->size; i++) {
         tg_p2p_message *m = i == self->me || self->peer[i].gone ? NULL : tg_p2p_draft(self, kind, NULL);
         if (!m) continue;
-        m->status = (int32_t)ctx->status;
+        m->status = (int32_t)ctx->run.status;
         m->cause = self->cause;
-        tg_p2p_write(m, ctx->message);
+        tg_p2p_write(m, ctx->run.message);
         tg_p2p_post(self, m, i);
     }
 }
@@ -160,7 +161,7 @@ static bool may_speak(tg_p2p_rank *self) {
 static void post_failure(tg_listener *l) {
     tg_p2p_rank *self = (tg_p2p_rank *)l;
     if (!may_speak(self)) return;
-    tg_p2p_peer_failed(self, self->me, self->ctx->status, self->cause, self->ctx->message);
+    tg_p2p_peer_failed(self, self->me, self->ctx->run.status, self->cause, self->ctx->run.message);
     announce(self, TG_P2P_FAILED);
 }
 

@@ -23,7 +23,8 @@ static tg_mail *free_mail(tg_shm_group *s) {
 /* Peers see that there are some, and go on waiting for this rank to move them. */
 static void count_unposted(tg_shm_request *r, bool waits) {
     r->unposted = waits;
-    atomic_fetch_add_explicit(&tg_group_member(r->s->g, r->s->control.rank)->unposted, waits ? 1 : -1, memory_order_acq_rel);
+    tg_member *own = tg_group_member(r->s->g, r->s->control.rank);
+    atomic_fetch_add_explicit(&own->unposted, waits ? 1 : -1, memory_order_acq_rel);
 }
 
 /* Into the box, where there is room. */

@@ -91,7 +91,7 @@ static bool works_here(tg_shm_group *s, int i) {
 static void quiesce(tg_control *c) {
     const double patience = 0.25;
     tg_shm_group *s = tg_shm_of(c);
-    double until = tg_system_now() + (s->self->process ? patience : c->ctx->deadline);
+    double until = tg_system_now() + (s->self->process ? patience : c->ctx->run.deadline);
     for (int i = 0; i < c->size; i++)
         while (i != c->rank && tg_system_now() < until && works_here(s, i)) sched_yield();
 }

@@ -135,7 +135,8 @@ static void broadcast(const piece *p) {
 static void all_gather(const piece *p) {
     const tg_post *post = &p->slot->post[p->part];
     int64_t n = length(p, post->count), begin = begin_of(&p->s->self->view, post->recv_at, post->count, p->part);
-    for (int i = 0; n && i < p->s->control.size; i++) copy(p, of_dst(p, i, begin + p->at), of_src(p, p->part, p->at), n);
+    for (int i = 0; n && i < p->s->control.size; i++)
+        copy(p, of_dst(p, i, begin + p->at), of_src(p, p->part, p->at), n);
 }
 
 static void gather(const piece *p) {
@@ -254,8 +255,8 @@ void tg_shm_run(tg_shm_group *s, tg_slot *slot) {
                   .signature = signature,
                   .kernel = tg_ranks_kernel(tg_cpu_level(ctx), dtype),
                   .size = tg_dtype_size(dtype)};
-    if (all / s->control.size >= (int64_t)WORTH * ctx->threads)
-        tg_parallel_run(ctx, ctx->threads, work, &c);
+    if (all / s->control.size >= (int64_t)WORTH * ctx->run.threads)
+        tg_parallel_run(ctx, ctx->run.threads, work, &c);
     else
         work(&c, 0, 1);
     int64_t mine = atomic_load_explicit(&c.done, memory_order_acquire);
