@@ -3,7 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ranks.h"
+#include "data_kind.h"
+#include "model_files.h"
+#include "start.h"
 
 typedef struct eval_options {
     const char *model, *data, *device;
@@ -24,7 +26,7 @@ static const option rows[] = {
     {"batch", OPTION_INT, AT(batch), "N", "windows at once", 1, MANY, false},
     RANK_ROWS(eval_options),
     COMM_ROWS(eval_options),
-    {"device", OPTION_TEXT, AT(device), "cpu|cuda|cuda:N", "where tensors are and kernels run", .fixed = false},
+    {"device", OPTION_DEVICE, AT(device), DEVICES, "where tensors lie and kernels run", .fixed = false},
     {"threads", OPTION_INT, AT(threads), "N", "of each rank; 0: one for each core, shared out", 0, 1024, false},
     {"precision", OPTION_CHOICE, AT(precision), PRECISIONS, "of the arithmetic", .fixed = false},
     {"json", OPTION_FLAG, AT(json), "", "as JSON", .fixed = false},
@@ -42,7 +44,7 @@ static const command eval_command = {
 /* What the ranks begin with. */
 typedef struct evaluation {
     eval_options o;
-    tg_gpt_config config;
+    model_files model;
 } evaluation;
 
 /* The sum over all windows, the last of which may be short. Each data-parallel rank has its part of them. */
@@ -74,14 +76,22 @@ static int report(const eval_options *o, int64_t tokens, double sum) {
     return 0;
 }
 
+/* All ranks read the same tokens. */
+static bool same_tokens(tg_ctx *ctx, tg_comm *world, tg_tokens *tokens) {
+    start_facts f = {0};
+    facts_add_sum(&f, FACT_FILE, "the checksum of --data", tokens_sum(tokens));
+    return facts_agree(&f, ctx, world);
+}
+
 static int evaluate(const evaluation *e, tg_ctx *ctx, tg_comm *world, tg_module *gpt, tg_tape *t) {
     const eval_options *o = &e->o;
     if (!check(ctx)) return 1;
-    tg_tokens *tokens = tg_tokens_open(ctx, o->data, (tg_token_format)o->data_format, e->config.vocab);
+    tg_tokens *tokens = tg_tokens_open(ctx, o->data, (tg_token_format)o->data_format, e->model.config.vocab);
     int64_t predicted = tg_tokens_count(tokens) - 1;
-    double sum = tokens && predicted > 0 ? sum_over_file(o, gpt, t, tokens) : NAN;
+    bool good = check(ctx) && same_tokens(ctx, world, tokens);
+    double sum = good && predicted > 0 ? sum_over_file(o, gpt, t, tokens) : NAN;
     tg_tokens_close(tokens);
-    if (!check(ctx)) return 1;
+    if (!good || !check(ctx)) return 1;
     if (predicted < 1) return fail("'%s' has one token; there is nothing to predict", o->data);
     if (!sum_over_ranks(ctx, world, &sum, 1)) return 1;
     return is_chief(world) ? report(o, predicted, sum) : 0;
@@ -89,8 +99,11 @@ static int evaluate(const evaluation *e, tg_ctx *ctx, tg_comm *world, tg_module 
 
 static int eval_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     const evaluation *e = arg;
+    start_facts f = {0};
+    facts_add_start(&f, &eval_command, &e->o, ctx);
+    if (!facts_agree(&f, ctx, world)) return 1;
     tg_parallel *p = groups_of_ranks(&e->o.on, world);
-    tg_module *gpt = load_on_ranks(ctx, p, &e->config, e->o.model);
+    tg_module *gpt = load_on_ranks(ctx, p, &e->model.config, e->model.dir);
     tg_tape *t = tg_tape_new(ctx);
     int status = evaluate(e, ctx, world, gpt, t);
     tg_tape_free(t);
@@ -101,10 +114,10 @@ static int eval_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 
 static int eval_on_ranks(evaluation *e) {
     const eval_options *o = &e->o;
-    char *path = path_in(o->model, "config.json");
-    bool good = path && read_model_config(path, &e->config) && check_seq_len(o->seq_len, &e->config);
-    free(path);
-    if (!good) return 1;
+    if (!model_find(&e->model, o->model, true) || !check_seq_len(o->seq_len, &e->model.config) ||
+        !model_takes_data(&e->model, o->data_format))
+        return 1;
+    warn_of_data(o->data, o->data_format);
     tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)o->threads,
                                    .dtype = dtype_of_precision(o->precision));
     return run_on_ranks(&o->on, config, eval_rank, e);

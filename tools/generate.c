@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ranks.h"
+#include "model_files.h"
+#include "start.h"
 
 typedef struct generate_options {
     const char *model, *prompt, *prompt_ids, *device;
@@ -26,10 +27,10 @@ static const option rows[] = {
     {"top-k", OPTION_INT, AT(top_k), "N", "draw from the N likeliest; 0: from all", 0, MANY, false},
     {"top-p", OPTION_REAL, AT(top_p), "X", "draw from the likeliest that reach this probability together", 1e-9, 1,
      false},
-    {"seed", OPTION_INT, AT(seed), "N", "of the draws", 0, 9.2e18, false},
+    {"seed", OPTION_INT, AT(seed), "N", "of the draws", 0, LARGEST, false},
     RANK_ROWS(generate_options),
     COMM_ROWS(generate_options),
-    {"device", OPTION_TEXT, AT(device), "cpu|cuda|cuda:N", "where tensors are and kernels run", .fixed = false},
+    {"device", OPTION_DEVICE, AT(device), DEVICES, "where tensors lie and kernels run", .fixed = false},
     {"threads", OPTION_INT, AT(threads), "N", "of each rank; 0: one for each core, shared out", 0, 1024, false},
     {"precision", OPTION_CHOICE, AT(precision), PRECISIONS, "of the arithmetic", .fixed = false},
 };
@@ -50,7 +51,7 @@ typedef struct candidate {
 /* What the ranks begin with. */
 typedef struct prompt {
     generate_options o;
-    tg_gpt_config config;
+    model_files model;
     int64_t *ids, count;
 } prompt;
 
@@ -85,10 +86,10 @@ static int parse_ids(prompt *p, const char *text) {
         char *end;
         errno = 0;
         long long id = strtoll(at, &end, 10);
-        if (errno || end == at || id < 0 || id >= p->config.vocab || (*end && *end != ','))
+        if (errno || end == at || id < 0 || id >= p->model.config.vocab || (*end && *end != ','))
             return usage_error(&generate_command,
                                "--prompt-ids '%s': id %lld, at character %lld, is not a number from 0 to %lld", text,
-                               (long long)p->count + 1, (long long)(at - text) + 1, (long long)p->config.vocab - 1);
+                               (long long)p->count + 1, (long long)(at - text) + 1, (long long)p->model.config.vocab - 1);
         p->ids[p->count++] = id;
         if (!*end) return 0;
         at = end;
@@ -97,9 +98,9 @@ static int parse_ids(prompt *p, const char *text) {
 
 static int read_prompt(prompt *p) {
     const generate_options *o = &p->o;
-    if (o->prompt && p->config.vocab != 256)
+    if (o->prompt && p->model.config.vocab != 256)
         return usage_error(&generate_command, "'%s' has a vocabulary of %lld ids, not the 256 bytes: give --prompt-ids",
-                           o->model, (long long)p->config.vocab);
+                           o->model, (long long)p->model.config.vocab);
     int64_t n = o->prompt ? (int64_t)strlen(o->prompt) : count_ids(o->prompt_ids);
     p->ids = calloc((size_t)n + 1, sizeof *p->ids);
     if (!p->ids) return fail("no memory for the tokens");
@@ -208,10 +209,10 @@ static bool continue_prompt(generator *g) {
 
 static bool open_generator(generator *g, const prompt *p) {
     const generate_options *o = &p->o;
-    g->gpt = load_on_ranks(g->ctx, g->parallel, &p->config, o->model);
+    g->gpt = load_on_ranks(g->ctx, g->parallel, &p->model.config, p->model.dir);
     g->tape = tg_tape_new(g->ctx);
-    g->vocab = p->config.vocab;
-    g->positions = p->config.positions;
+    g->vocab = p->model.config.vocab;
+    g->positions = p->model.config.positions;
     g->ids = calloc((size_t)(p->count + o->tokens) + 1, sizeof *g->ids);
     g->logits = calloc((size_t)g->vocab, sizeof *g->logits);
     g->candidates = calloc((size_t)g->vocab, sizeof *g->candidates);
@@ -224,6 +225,9 @@ static bool open_generator(generator *g, const prompt *p) {
 static int generate_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     const prompt *p = arg;
     generator g = {.o = &p->o, .chief = is_chief(world), .ctx = ctx};
+    start_facts f = {0};
+    facts_add_start(&f, &generate_command, &p->o, ctx);
+    if (!facts_agree(&f, ctx, world)) return 1;
     g.parallel = groups_of_ranks(&p->o.on, world);
     int replicas = tg_parallel_size(g.parallel, TG_DP);
     bool good = check(ctx);
@@ -244,10 +248,7 @@ static int generate_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 
 static int generate_on_ranks(prompt *p) {
     const generate_options *o = &p->o;
-    char *path = path_in(o->model, "config.json");
-    bool good = path && read_model_config(path, &p->config);
-    free(path);
-    if (!good) return 1;
+    if (!model_find(&p->model, o->model, true)) return 1;
     int status = read_prompt(p);
     if (status) return status;
     tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)o->threads,

@@ -7,6 +7,7 @@
 
 #include <tapegrad/extend.h>
 
+#include "model_files.h"
 #include "train.h"
 
 typedef struct inspect_options {
@@ -274,11 +275,11 @@ static void print_text(const findings *f, const train_options *o) {
 
 /* The model, and the step's options that go with it. */
 static bool choose_model(inspect_options *o, const parsed *p, findings *f) {
-    char *path = o->dir ? path_in(o->dir, "config.json") : NULL;
-    if (o->dir && !path) return false;
     bool from_file = o->config || o->dir;
-    bool good = !from_file || read_model_config(o->config ? o->config : path, &f->config);
-    free(path);
+    model_files m;
+    bool good = !o->dir || model_find(&m, o->dir, false);
+    if (good && o->dir) f->config = m.config;
+    if (good && o->config) good = read_model_config(o->config, &f->config);
     if (!from_file) {
         if (!o->model.vocab) o->model.vocab = 256;
         f->config = model_config(&o->model);
@@ -320,7 +321,7 @@ static int check_options(const inspect_options *o, const parsed *p) {
     if (o->batch % o->accumulate)
         return usage_error(c, "--batch %" PRId64 " cannot be cut into --accumulate %" PRId64 " equal micro-batches",
                            o->batch, o->accumulate);
-    return o->config || o->dir ? 0 : model_options_check(c, &o->model);
+    return o->config || o->dir ? 0 : model_options_check(c, &o->model, o->on.tp);
 }
 
 int run_inspect(int argc, char **argv) {

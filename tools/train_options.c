@@ -14,6 +14,9 @@ static const option rows[] = {
      .fixed = true},
     {"resume", OPTION_FLAG, AT(resume), "", "go on from the newest checkpoint in --out, with its options",
      .fixed = false},
+    {"resume-step", OPTION_INT, AT(resume_step), "N",
+     "with --resume: go on from the checkpoint of this step, and set later ones aside; 0: from the newest", 0, MANY,
+     false},
     MODEL_ROWS(train_options),
     {"batch", OPTION_INT, AT(batch), "N", "sequences of a step", 1, MANY, true},
     {"accumulate", OPTION_INT, AT(accumulate), "N", "micro-batches that a step's batch is cut into", 1, MANY, true},
@@ -40,14 +43,14 @@ static const option rows[] = {
      MANY, false},
     {"hysteresis", OPTION_INT, AT(hysteresis), "N", "overflows, since it doubled, from which on each halves it", 1,
      MANY, false},
-    {"seed", OPTION_INT, AT(seed), "N", "of initial weights, dropout and the order of the data", 0, 9.2e18, true},
+    {"seed", OPTION_INT, AT(seed), "N", "of initial weights, dropout and the order of the data", 0, LARGEST, true},
     RANK_ROWS(train_options),
     SP_ROW(train_options),
     COMM_ROWS(train_options),
     {"rng", OPTION_CHOICE, AT(on.rng), "global|megatron",
      "how ranks draw dropout: each element what one rank draws, or from streams seeded by Megatron-Core's formulas",
      .fixed = true},
-    {"device", OPTION_TEXT, AT(device), "cpu|cuda|cuda:N", "where tensors are and kernels run", .fixed = false},
+    {"device", OPTION_DEVICE, AT(device), DEVICES, "where tensors lie and kernels run", .fixed = false},
     {"capture", OPTION_FLAG, AT(capture), "", "record a step and replay it, which the host launches at once (cuda)",
      .fixed = false},
     {"find-nan", OPTION_FLAG, AT(find_nan), "",
@@ -195,13 +198,14 @@ int train_options_check(const train_options *o, const parsed *p) {
     if (o->on.rng == TG_RNG_MEGATRON && !o->seed) return usage_error(c, "--rng megatron needs a --seed of 1 or more");
     if (o->data_format != TG_TOKENS_TEXT && !o->model.vocab && !o->init)
         return usage_error(c, "--vocab N is missing: token ids do not say how many there are");
+    if (o->resume_step && !o->resume) return usage_error(c, "--resume-step is for --resume; give both");
     int status = check_paths(o);
     if (!status) status = check_scale(o, p);
     if (!status) status = check_watched(o, p);
     if (!status) status = rank_options_check(c, p, &o->on);
     if (!status) status = tp_options_check(c, p, &o->on, o->model.recompute);
     if (status) return status;
-    return o->init ? check_init(p) : model_options_check(c, &o->model);
+    return o->init ? check_init(p) : model_options_check(c, &o->model, o->on.tp);
 }
 
 tg_schedule train_schedule(const train_options *o) {
