@@ -68,7 +68,7 @@ static uint64_t sum_of_build(void) {
     const char *(*version)(void) = tg_version;
     memcpy(&at, &version, sizeof at);
     if (dladdr(at, &library) && library.dli_fname && strchr(library.dli_fname, '/'))
-        sum = (sum ^ sum_of_file(library.dli_fname)) * 0x9E3779B97F4A7C15u;
+        sum = sum * 0x9E3779B97F4A7C15u + sum_of_file(library.dli_fname);
     return sum;
 }
 

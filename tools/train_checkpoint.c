@@ -288,12 +288,20 @@ static bool refuse_path(const char *name, const char *path, const char *origin) 
     return false;
 }
 
+static bool is_current(const char *directory) {
+    char *here = getcwd(NULL, 0);
+    bool same = here && !strcmp(here, directory);
+    free(here);
+    return same;
+}
+
 /* A relative path of the checkpoint's options is one of the directory where the run was then; a directory tree that has
  * been moved as a whole has it in the current directory. What it is now lives as long as the state. */
 static bool resolve_path(const char *name, json_t *state, const char **path) {
     const char *origin = json_string_value(json_object_get(state, "directory"));
     if (!*path || (!is_relative(*path) && is_readable(*path))) return true;
-    char *there = origin && is_relative(*path) ? path_in(origin, *path) : NULL;
+    bool moved = origin && is_relative(*path) && !is_current(origin);
+    char *there = moved ? path_in(origin, *path) : NULL;
     bool found = there && is_readable(there);
     if (found) {
         char key[32];
