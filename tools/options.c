@@ -167,22 +167,23 @@ static const char *name_of_option(const void *of, int i) {
 
 enum { COLUMN = 30, WIDTH = 80 };
 
-/* Prints text from column `at` of a line on, broken at blanks into lines that begin at COLUMN. */
-static void print_wrapped(const char *text, int at) {
+/* Prints the words of text from column `at` of a line on, in lines that begin at `column`. */
+static void print_wrapped(const char *text, int at, int column) {
+    bool first = true;
     while (*text) {
-        int n = (int)strcspn(text, " ");
-        bool first = at <= COLUMN;
-        if (!first && at + 1 + n > WIDTH - 1) {
+        int n = (int)strcspn(text, " \n");
+        if (!first && at + 1 + n >= WIDTH) {
             printf("\n");
             at = 0;
             first = true;
         }
         if (first)
-            at += printf("%*s%.*s", COLUMN - at, "", n, text);
+            at += printf("%*s%.*s", column - at, "", n, text);
         else
             at += printf(" %.*s", n, text);
+        first = false;
         text += n;
-        text += strspn(text, " ");
+        text += strspn(text, " \n");
     }
     printf("\n");
 }
@@ -198,11 +199,13 @@ static void print_option(const option *o, const void *defaults) {
     option_text(o, defaults, value, sizeof value);
     bool shown = o->kind != OPTION_FLAG && *value;
     snprintf(text, sizeof text, "%s%s%s%s", o->help, shown ? " [" : "", shown ? value : "", shown ? "]" : "");
-    print_wrapped(text, at);
+    print_wrapped(text, at, COLUMN);
 }
 
 static void print_help(const command *c, const void *defaults) {
-    printf("usage: tapegrad %s %s\n\n%s\n\n", c->name, c->usage, c->summary);
+    printf("usage: tapegrad %s %s\n\n", c->name, c->usage);
+    print_wrapped(c->summary, 0, 0);
+    printf("\n");
     for (int i = 0; i < c->n_options; i++) print_option(&c->options[i], defaults);
     printf("  --help                      print this text; defaults are in brackets\n");
 }

@@ -357,7 +357,7 @@ static tg_status save_files(tg_module *gpt, const char *config, const char *weig
     if (line && save_weights(gpt, weights, line, sum) == TG_OK) save_config(ctx, config, root, sum);
     tg_host_strfree(ctx, line);
     json_decref(root);
-    return ctx->status;
+    return ctx->run.status;
 }
 
 /* ---- The public side ---- */

@@ -15,6 +15,8 @@ refuses 1 "cannot open 'none': No such file" train --data none $run
 refuses 1 "is a directory" train --data . $run
 refuses 1 "is a device, pipe or socket" train --data /dev/zero $run
 refuses 1 "'empty' is empty" train --data empty $run
+refuses 1 "'/proc/cpuinfo' says that it has 0 bytes but gives more" train --data /proc/cpuinfo $run
+refuses 1 "tokens to train on, expected at least --seq-len + 1 = 500000001" train --data "$text" $run --seq-len 500000000
 refuses 1 "'short' has 16 tokens to train on, expected at least --seq-len + 1 = 17" \
     train --data short $run --val-fraction 0
 refuses 1 "or --val-fraction 0" train --data little $run
