@@ -13,9 +13,11 @@ typedef struct diff_options {
 } diff_options;
 
 static const option rows[] = {
-    {"ulp", OPTION_INT, offsetof(diff_options, ulp), "N", "count elements that differ by at most N units in the last place as equal", 0,
+    {"ulp", OPTION_INT, offsetof(diff_options, ulp), "N",
+     "count elements that differ by at most N units in the last place as equal", 0,
      LARGEST, false},
-    {"all", OPTION_FLAG, offsetof(diff_options, all), "", "print every op that differs, not only the first one", .fixed = false},
+    {"all", OPTION_FLAG, offsetof(diff_options, all), "",
+     "print every op that differs, not only the first one", .fixed = false},
     {"json", OPTION_FLAG, offsetof(diff_options, json), "", "print JSON", .fixed = false},
 };
 

@@ -27,7 +27,8 @@ static const option rows[] = {
     RANK_ROWS(eval_options),
     COMM_ROWS(eval_options),
     {"device", OPTION_DEVICE, AT(device), DEVICES, "where tensors lie and kernels run", .fixed = false},
-    {"threads", OPTION_INT, AT(threads), "N", "threads of each rank; 0: the cores, divided among the ranks", 0, 1024, false},
+    {"threads", OPTION_INT, AT(threads), "N",
+     "threads of each rank; 0: the cores, divided among the ranks", 0, 1024, false},
     {"precision", OPTION_CHOICE, AT(precision), PRECISIONS, "dtype of parameters and arithmetic", .fixed = false},
     {"json", OPTION_FLAG, AT(json), "", "print JSON", .fixed = false},
 };
@@ -68,7 +69,10 @@ static double sum_over_file(const eval_options *o, tg_module *gpt, tg_tape *t, t
 static int report(const eval_options *o, int64_t tokens, double sum) {
     double loss = sum / (double)tokens, bits = loss / log(2);
     const char *unit = o->data_format == TG_TOKENS_TEXT ? "byte" : "token";
-    if (!isfinite(loss)) return fail("the loss is %g, expected a finite number: the weights are not finite, or --precision is too narrow for them", loss);
+    if (!isfinite(loss))
+        return fail("the loss is %g, expected a finite number: the weights are not finite, or --precision is too "
+                    "narrow for them",
+                    loss);
     if (o->json)
         return print_json(json_pack("{s:I, s:f, s:o, s:f}", "tokens", (json_int_t)tokens, "loss", loss, "perplexity",
                                     isfinite(exp(loss)) ? json_real(exp(loss)) : json_null(), /* JSON has no inf */
@@ -94,7 +98,8 @@ static int evaluate(const evaluation *e, tg_ctx *ctx, tg_comm *world, tg_module 
     double sum = good && predicted > 0 ? sum_over_file(o, gpt, t, tokens) : NAN;
     tg_tokens_close(tokens);
     if (!good || !check(ctx)) return 1;
-    if (predicted < 1) return fail("--data '%s' has one token, expected two or more: the first is not predicted", o->data);
+    if (predicted < 1)
+        return fail("--data '%s' has one token, expected two or more: the first is not predicted", o->data);
     if (!sum_over_ranks(ctx, world, &sum, 1)) return 1;
     return is_chief(world) ? report(o, predicted, sum) : 0;
 }

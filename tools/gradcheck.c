@@ -21,14 +21,17 @@ typedef struct gradcheck_options {
 static const option rows[] = {
     {"eps", OPTION_REAL, AT(eps), "X", "step of the differences; 0: chosen by their estimated error", 0, 1, false},
     {"atol", OPTION_REAL, AT(atol), "X", "absolute tolerance; 0: a thousandth of --rtol", 0, 1, false},
-    {"rtol", OPTION_REAL, AT(rtol), "X", "relative tolerance; 0: the sample's own, 1e-6 where the op is smooth", 0, 1, false},
+    {"rtol", OPTION_REAL, AT(rtol), "X",
+     "relative tolerance; 0: the sample's own, 1e-6 where the op is smooth", 0, 1, false},
     {"projections", OPTION_INT, AT(projections), "N", "check N random directions; 0: every element", 0, 1e6, false},
     {"seed", OPTION_INT, AT(seed), "N", "seed of inputs, output gradients and directions", 0, LARGEST, false},
     {"device", OPTION_DEVICE, AT(device), DEVICES, "where tensors lie and kernels run", .fixed = false},
     {"threads", OPTION_INT, AT(threads), "N", "threads; 0: one for each core", 0, 1024, false},
     {"strict", OPTION_FLAG, AT(strict), "", "count elements that cannot be checked as failures", .fixed = false},
-    {"taped", OPTION_FLAG, AT(taped), "", "check derivatives that are recorded on the tape, and second derivatives, too", .fixed = false},
-    {"report", OPTION_TEXT, AT(report), "FILE", "write the first failure here; if not given, to gradcheck-OP-SAMPLE.json",
+    {"taped", OPTION_FLAG, AT(taped), "",
+     "check derivatives that are recorded on the tape, and second derivatives, too", .fixed = false},
+    {"report", OPTION_TEXT, AT(report), "FILE",
+     "write the first failure here; if not given, to gradcheck-OP-SAMPLE.json",
      .fixed = false},
     {"replay", OPTION_TEXT, AT(replay), "FILE", "repeat the failure in a report", .fixed = false},
     {"slow", OPTION_FLAG, AT(slow), "", "check the samples that take long, too", .fixed = false},
@@ -189,7 +192,8 @@ int run_gradcheck(int argc, char **argv) {
     gradcheck_options o = {0};
     parsed p;
     if (!options_parse(&gradcheck_command, &o, &p, argc, argv)) return p.status;
-    if (o.replay && p.operand[0]) return usage_error(&gradcheck_command, "--replay repeats the op that the report names; leave OP out");
+    if (o.replay && p.operand[0]) return usage_error(&gradcheck_command,
+                                                     "--replay repeats the op that the report names; leave OP out");
     if (o.replay && fixed_by_report(&o))
         return usage_error(&gradcheck_command, "--replay: %s is set by the report; leave it out", fixed_by_report(&o));
     if (o.replay) return replay(&o);

@@ -1,5 +1,5 @@
-/* tapegrad inspect: the parameters, FLOPs and memory of a model's training step. The step of `tapegrad train` is recorded
- * on device meta, where nothing is computed and no memory is taken, so the figures are those of the real run. */
+/* tapegrad inspect: the parameters, FLOPs and memory of a model's training step. The step of `tapegrad train` is
+ * recorded on device meta, where nothing is computed and no memory is taken: the figures are those of the real run. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -317,7 +317,8 @@ static int check_options(const inspect_options *o, const parsed *p) {
         if (option_given(c, p, decided[i]))
             return usage_error(c, "--%s is set by the config; leave it out", decided[i]);
     if (o->on.ranks % o->on.tp)
-        return usage_error(c, "--ranks %" PRId64 " is not divisible by --tp %" PRId64 "; each replica has --tp ranks", o->on.ranks, o->on.tp);
+        return usage_error(c, "--ranks %" PRId64 " is not divisible by --tp %" PRId64 "; each replica has --tp ranks",
+                           o->on.ranks, o->on.tp);
     if (tp_options_check(c, p, &o->on, o->model.recompute)) return 2;
     if (o->batch % o->accumulate)
         return usage_error(c, "--batch %" PRId64 " cannot be cut into --accumulate %" PRId64 " equal micro-batches",

@@ -10,8 +10,8 @@ typedef struct model_files {
     tg_gpt_config config;
 } model_files;
 
-/* Finds the model in the directory `given`. If that is the directory of a training run that has not ended, and so has no
- * model yet, it takes the run's newest checkpoint, and says so on standard error. Warns if config.json was changed, or
+/* Finds the model in the directory `given`. If that is the directory of a training run that has not ended, and so has
+ * no model yet, it takes the run's newest checkpoint, with a warning. Warns if config.json was changed, or
  * is another model's, since the weights were saved. weights: they are needed, too. */
 bool model_find(model_files *m, const char *given, bool weights);
 

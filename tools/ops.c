@@ -61,11 +61,12 @@ static void print_cell(const char *text) {
 
 /* Refusals that no column shows. */
 static const char refusals[] =
-    "Devices `cpu` and `cuda` run all ops. `cuda` refuses `attention` with heads of more than 256 elements\n"
-    "(TG_ERR_SHAPE). All devices refuse `linear_cross_entropy` with class weights (TG_ERR_UNSUPPORTED). Another device\n"
-    "may leave functions out: ops are then composed of the functions that every device has. `sort`, `topk` and `median`\n"
-    "cannot be composed, nor can `attention` with a window, lengths or packed sequences where the host cannot read the\n"
-    "device's memory: these fail with TG_ERR_UNSUPPORTED.\n\n";
+    "Devices `cpu` and `cuda` run all ops. `cuda` refuses `attention` with heads of more than 256\n"
+    "elements (TG_ERR_SHAPE). All devices refuse `linear_cross_entropy` with class weights\n"
+    "(TG_ERR_UNSUPPORTED). Another device may leave functions out: ops are then composed of those\n"
+    "that every device has. `sort`, `topk` and `median` cannot be composed, nor can `attention` with a\n"
+    "window, lengths or packed sequences where the host cannot read the device's memory: these fail\n"
+    "with TG_ERR_UNSUPPORTED.\n\n";
 
 static void print_markdown(void) {
     char inputs[32];

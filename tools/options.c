@@ -254,7 +254,8 @@ static int parse_one(const command *c, void *into, parsed *p, int argc, char **a
     if (k < 0) return refuse_unknown(c, name);
     const option *o = &c->options[k];
     const char *value = off ? "false" : equals ? equals + 1 : "true";
-    if (o->kind == OPTION_FLAG && equals) return usage_error(c, "--%s takes no value; give --%s or --no-%s", name, o->name, o->name);
+    if (o->kind == OPTION_FLAG && equals)
+        return usage_error(c, "--%s takes no value; give --%s or --no-%s", name, o->name, o->name);
     if (o->kind != OPTION_FLAG && !equals) {
         if (*i + 1 >= argc) return usage_error(c, "--%s needs a value: %s", name, o->values);
         value = argv[++*i];

@@ -102,7 +102,7 @@ typedef struct model_options {
 #define MODEL_DEFAULTS {.layers = 4, .heads = 4, .hidden = 128, .seq_len = 128}
 
 tg_dtype dtype_of_precision(int precision);
-/* Checks that the options fit each other, and tp tensor-parallel ranks. Returns 0, or the exit status after printing. */
+/* Checks that the options fit each other and tp tensor-parallel ranks. Returns 0, or the exit status after printing. */
 int model_options_check(const command *c, const model_options *o, int64_t tp);
 /* Returns the config that the options describe. */
 tg_gpt_config model_config(const model_options *o);

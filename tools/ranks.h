@@ -28,7 +28,7 @@ typedef enum rank_kind { RANKS_AUTO, RANKS_THREADS, RANKS_SHM, RANKS_MPI, RANKS_
 /* Rows for commands whose ranks communicate. */
 #define COMM_ROWS(S)                                                                                                   \
     {"comm", OPTION_CHOICE, offsetof(S, on.comm), "auto|threads|shm|mpi|nccl",                                         \
-     "how ranks communicate; auto: shm under `tapegrad run`, mpi under mpirun, else threads. With --device cuda data "  \
+     "how ranks communicate; auto: shm under `tapegrad run`, mpi under mpirun, else threads. With --device cuda data " \
      "go by NCCL in any case; nccl: like auto, but requires --device cuda", .fixed = false},                           \
     {"deadline", OPTION_REAL, offsetof(S, on.deadline), "S",                                                           \
      "seconds that a rank waits for another one before the run fails", 0.001, 1e6, false}
@@ -54,7 +54,7 @@ void dump_record(void);
 /* Runs fn on every rank that belongs to this process; config's deadline comes from the options. Returns the exit
  * status. */
 int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *arg);
-/* Writes what stands before `tapegrad` on the command line of these ranks, with a blank after it, or "". Returns buf. */
+/* Writes what precedes `tapegrad` on the command line of these ranks, with a blank after it, or "". Returns buf. */
 const char *launcher_text(const rank_options *o, const tg_comm *world, char *buf, size_t n);
 /* Returns the groups of a rank. Errors are the context's. */
 tg_parallel *groups_of_ranks(const rank_options *o, tg_comm *world);

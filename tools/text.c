@@ -7,7 +7,11 @@
 /* Bytes of the UTF-8 character at s if it can be printed as it is; 0: its first byte is to be escaped. Characters of
  * the C1 set (U+0080 to U+009F) control terminals too. */
 static size_t printable(const unsigned char *s) {
-    size_t n = s[0] < 0x80 ? 1 : s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : (s[0] & 0xf0) == 0xe0 ? 3 : (s[0] & 0xf8) == 0xf0 ? 4 : 0;
+    size_t n = s[0] < 0x80                    ? 1
+               : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
+               : (s[0] & 0xf0) == 0xe0       ? 3
+               : (s[0] & 0xf8) == 0xf0       ? 4
+                                             : 0;
     if (n == 1) return s[0] >= 0x20 && s[0] != 0x7f;
     for (size_t i = 1; i < n; i++)
         if ((s[i] & 0xc0) != 0x80) return 0;

@@ -6,7 +6,8 @@
 #define AT(field) offsetof(train_options, field)
 
 static const option rows[] = {
-    {"data", OPTION_TEXT, AT(data), "FILE", "the data to train on; required, unless --resume finds a checkpoint", .fixed = false},
+    {"data", OPTION_TEXT, AT(data), "FILE",
+     "the data to train on; required, unless --resume finds a checkpoint", .fixed = false},
     {"data-format", OPTION_CHOICE, AT(data_format), DATA_FORMATS, DATA_FORMATS_HELP,
      .fixed = true},
     {"out", OPTION_TEXT, AT(out), "DIR", "the directory of the run; required", .fixed = false},
@@ -25,30 +26,38 @@ static const option rows[] = {
     {"min-lr", OPTION_REAL, AT(min_lr), "X", "learning rate at the end of the schedule", 0, 1e6, false},
     {"warmup", OPTION_INT, AT(warmup), "N", "steps of linear warm-up; at most a tenth of --steps if not given", 0,
      MANY, false},
-    {"schedule", OPTION_CHOICE, AT(schedule), "constant|linear|cosine|inverse-sqrt|wsd", "how the rate falls after the warm-up",
+    {"schedule", OPTION_CHOICE, AT(schedule), "constant|linear|cosine|inverse-sqrt|wsd",
+     "how the rate falls after the warm-up",
      .fixed = false},
-    {"wsd-steps", OPTION_INT, AT(wsd_steps), "N", "length of the decay of --schedule wsd; 0: a tenth of --steps", 0, MANY, false},
-    {"wsd-decay", OPTION_CHOICE, AT(wsd_decay), "linear|cosine|exponential|minus-sqrt", "form of the decay of --schedule wsd", .fixed = false},
+    {"wsd-steps", OPTION_INT, AT(wsd_steps), "N",
+     "length of the decay of --schedule wsd; 0: a tenth of --steps", 0, MANY, false},
+    {"wsd-decay", OPTION_CHOICE, AT(wsd_decay), "linear|cosine|exponential|minus-sqrt",
+     "form of the decay of --schedule wsd", .fixed = false},
     {"beta1", OPTION_REAL, AT(beta1), "X", "AdamW: decay of the first moment", 0, 0.9999999, false},
     {"beta2", OPTION_REAL, AT(beta2), "X", "AdamW: decay of the second moment", 0, 0.9999999, false},
     {"eps", OPTION_REAL, AT(eps), "X", "AdamW: added to the denominator", 0, 1, false},
-    {"weight-decay", OPTION_REAL, AT(weight_decay), "X", "AdamW: weight decay; biases and other 1-D parameters have none", 0, 1e6,
+    {"weight-decay", OPTION_REAL, AT(weight_decay), "X",
+     "AdamW: weight decay; biases and other 1-D parameters have none", 0, 1e6,
      false},
     {"clip", OPTION_REAL, AT(clip), "X", "clip gradients to this global norm; 0: do not clip", 0, 1e9, false},
     {"loss-scale", OPTION_REAL, AT(loss_scale), "X", "fp16: fixed scale of the loss; 0: dynamic loss scaling", 0, 1e30,
      true},
-    {"initial-loss-scale", OPTION_REAL, AT(initial_scale), "X", "dynamic loss scaling: the first scale", 1e-30, 1e30, true},
+    {"initial-loss-scale", OPTION_REAL, AT(initial_scale), "X",
+     "dynamic loss scaling: the first scale", 1e-30, 1e30, true},
     {"min-loss-scale", OPTION_REAL, AT(min_scale), "X", "dynamic loss scaling: the smallest scale", 1e-30, 1e30, false},
-    {"loss-scale-window", OPTION_INT, AT(scale_window), "N", "dynamic loss scaling: steps without an overflow after which the scale doubles", 1,
+    {"loss-scale-window", OPTION_INT, AT(scale_window), "N",
+     "dynamic loss scaling: steps without an overflow after which the scale doubles", 1,
      MANY, false},
-    {"hysteresis", OPTION_INT, AT(hysteresis), "N", "dynamic loss scaling: overflows since it doubled, from which on each one halves the scale", 1,
+    {"hysteresis", OPTION_INT, AT(hysteresis), "N",
+     "dynamic loss scaling: overflows since it doubled, from which on each one halves the scale", 1,
      MANY, false},
     {"seed", OPTION_INT, AT(seed), "N", "seed of initial weights, dropout and the order of the data", 0, LARGEST, true},
     RANK_ROWS(train_options),
     SP_ROW(train_options),
     COMM_ROWS(train_options),
     {"rng", OPTION_CHOICE, AT(on.rng), "global|megatron",
-     "how ranks draw dropout; global: the numbers that one rank would draw; megatron: from streams that are seeded by Megatron-Core's formulas",
+     "how ranks draw dropout; global: the numbers that one rank would draw; megatron: from streams that are seeded by "
+     "Megatron-Core's formulas",
      .fixed = true},
     {"device", OPTION_DEVICE, AT(device), DEVICES, "where tensors lie and kernels run", .fixed = false},
     {"capture", OPTION_FLAG, AT(capture), "", "capture a step as a graph and replay it (cuda)",
@@ -56,18 +65,24 @@ static const option rows[] = {
     {"find-nan", OPTION_FLAG, AT(find_nan), "",
      "stop at the first op that makes a NaN or an infinity, forward or backward, and name it; slow", .fixed = false},
     {"record", OPTION_TEXT, AT(record), "FILE",
-     "write the results of each op of a step to FILE, or FILE.RANK if there are several ranks, for tapegrad diff", .fixed = false},
-    {"record-step", OPTION_INT, AT(record_step), "N", "the step to record; 0: the first one of this call", 0, MANY, false},
+     "write the results of each op of a step to FILE, or to FILE.RANK if there are several ranks, for "
+     "tapegrad diff", .fixed = false},
+    {"record-step", OPTION_INT, AT(record_step), "N",
+     "the step to record; 0: the first one of this call", 0, MANY, false},
     {"record-values", OPTION_INT, AT(record_values), "N", "elements to record of each tensor; 0: all", 0, MANY,
      false},
-    {"threads", OPTION_INT, AT(threads), "N", "threads of each rank; 0: the cores, divided among the ranks", 0, 1024, false},
+    {"threads", OPTION_INT, AT(threads), "N",
+     "threads of each rank; 0: the cores, divided among the ranks", 0, 1024, false},
     {"order", OPTION_TEXT, AT(order), "FILE",
      "offsets of all sequences of all steps in the tokens, as little-endian int64, in place of the shuffle",
      .fixed = true},
-    {"val-fraction", OPTION_REAL, AT(val_fraction), "X", "share of the tokens, at the end of the data, that are used for validation", 0, 0.9, true},
+    {"val-fraction", OPTION_REAL, AT(val_fraction), "X",
+     "share of the tokens, at the end of the data, that are used for validation", 0, 0.9, true},
     {"val-every", OPTION_INT, AT(val_every), "N", "steps between validations; 0: never", 0, MANY, false},
-    {"val-batches", OPTION_INT, AT(val_batches), "N", "batches in a validation, evenly spread over its tokens; 0: all", 0, MANY, false},
-    {"log-every", OPTION_INT, AT(log_every), "N", "steps between lines of progress when the output is no terminal", 1, MANY,
+    {"val-batches", OPTION_INT, AT(val_batches), "N",
+     "batches in a validation, evenly spread over its tokens; 0: all", 0, MANY, false},
+    {"log-every", OPTION_INT, AT(log_every), "N",
+     "steps between lines of progress when the output is no terminal", 1, MANY,
      false},
     {"checkpoint-every", OPTION_INT, AT(checkpoint_every), "N",
      "steps between checkpoints; 0: none but when the run is interrupted", 0, MANY, false},
@@ -139,8 +154,12 @@ static int check_scale(const train_options *o, const parsed *p) {
     const command *c = &train_command;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (!option_given(c, p, all[i])) continue;
-        if (!train_scales(o)) return usage_error(c, "--%s is for --precision fp16; leave it out, or add --precision fp16", all[i]);
-        if (i && o->loss_scale > 0) return usage_error(c, "--%s is for dynamic loss scaling, but --loss-scale %g is a fixed scale; leave one of them out",
+        if (!train_scales(o))
+            return usage_error(c, "--%s is for --precision fp16; leave it out, or add --precision fp16", all[i]);
+        if (i && o->loss_scale > 0)
+            return usage_error(c,
+                               "--%s is for dynamic loss scaling, but --loss-scale %g is a fixed scale; leave one of "
+                               "them out",
                                               all[i], o->loss_scale);
     }
     if (o->loss_scale == 0 && o->min_scale > o->initial_scale)
@@ -151,13 +170,19 @@ static int check_scale(const train_options *o, const parsed *p) {
 /* Checks the options that observe each op as it runs. */
 static int check_watched(const train_options *o, const parsed *p) {
     const command *c = &train_command;
-    if (o->record && o->capture) return usage_error(c, "--record observes ops as they run, and --capture replays a step without them; leave one out");
+    if (o->record && o->capture)
+        return usage_error(c,
+                           "--record observes ops as they run, and --capture replays a step without them; leave one "
+                           "out");
     if (!o->record && (option_given(c, p, "record-step") || option_given(c, p, "record-values")))
         return usage_error(c, "--record-step and --record-values are for --record FILE, which is missing");
     if (o->record_step > o->steps)
         return usage_error(c, "--record-step %lld: the run ends at --steps %lld", (long long)o->record_step,
                            (long long)o->steps);
-    if (o->find_nan && o->capture) return usage_error(c, "--find-nan observes ops as they run, and --capture replays a step without them; leave one out");
+    if (o->find_nan && o->capture)
+        return usage_error(c,
+                           "--find-nan observes ops as they run, and --capture replays a step without them; leave one "
+                           "out");
     if (o->find_nan && train_scales(o) && o->loss_scale == 0)
         return usage_error(c, "--find-nan: dynamic loss scaling overflows on purpose; give a fixed --loss-scale X");
     return 0;

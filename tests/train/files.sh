@@ -57,7 +57,7 @@ refuses 1 "'odd' has 1001 bytes" eval --model whole --data odd --data-format u16
 refuses 1 "expected less than 256" eval --model whole --data even --data-format u16
 head -c 1 even >one
 refuses 1 "has one token" eval --model whole --data one
-refuses 2 "id 2, at character 3, is not a number from 0 to 255" generate --model whole --prompt-ids 1,256
+refuses 2 "id 2, at character 3, is not a whole number from 0 to 255" generate --model whole --prompt-ids 1,256
 runs train --resume --out whole
 holds "a run that is done changes nothing" same_run whole before
 
