@@ -9,6 +9,7 @@
 #include <tapegrad/optim.h>
 
 #include "on_ranks.h"
+#include "placement/placing.h"
 
 /* ---- Files ---- */
 

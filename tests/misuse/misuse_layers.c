@@ -4,6 +4,7 @@
 #include <tapegrad/optim.h>
 
 #include "misuse/misuse.h"
+#include "placement/placing.h"
 
 static void linear(misuse_world *b) {
     tg_comm *c = tg_comm_self_new(b->ctx);

@@ -4,6 +4,7 @@
 #include "check_main.h"
 #include "device_ranks.h"
 #include "placement/random.h"
+#include "placement/placing.h"
 
 /* ---- Against one rank ---- */
 

@@ -1,4 +1,6 @@
 /* What ends a group of the transport between nodes, and how ranks tell each other. */
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"

@@ -2,6 +2,7 @@
  *
  * Each says to all that it has come. The lowest of those who have, when the others will not any more (or the deadline
  * has passed), says who is there; the first such list holds. */
+#include "base/host_memory.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"

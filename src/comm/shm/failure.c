@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <sched.h>
 
+#include "base/text.h"
 #include "base/os.h"
 #include "comm/shm/shm.h"
 

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include <sched.h>
 
+#include "base/host_memory.h"
 #include "base/os.h"
 #include "comm/shm/shm.h"
 
