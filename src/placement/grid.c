@@ -7,22 +7,20 @@
 const tg_grid tg_no_grid = {.size = {1, 1, 1, 1, 1, 1, 1, 1}};
 _Static_assert(TG_MAX_AXES == 8, "tg_no_grid has a size for every axis");
 
-static void grid_release(tg_ctx *ctx, void *state) {
+static void release(tg_ctx *ctx, void *state) {
     tg_grid *g = state;
     tg_places_free(ctx);
     tg_host_free(ctx, g->rules, g->rules_bytes);
     tg_host_free(ctx, g, sizeof *g);
 }
 
-static const tg_part_ops grid_part = {.release = grid_release};
+static const tg_part_ops part_ops = {.release = release};
 
 tg_grid *tg_grid_open(tg_ctx *ctx) {
     tg_grid *g = tg_grid_own(ctx);
-    if (g) return g;
-    g = tg_host_alloc(ctx, sizeof *g);
-    if (!g) return NULL;
+    if (g || !(g = tg_host_alloc(ctx, sizeof *g))) return g;
     *g = tg_no_grid;
-    tg_part_set(ctx, TG_PART_PLACEMENT, &grid_part, g);
+    tg_part_set(ctx, TG_PART_PLACEMENT, &part_ops, g);
     return g;
 }
 

@@ -22,20 +22,18 @@ typedef struct tg_grid {
 
 extern const tg_grid tg_no_grid; /* of a context that has none: every axis has one rank */
 
-/* The grid is the context's part of number TG_PART_PLACEMENT. NULL: there has been no tg_parallel. */
 enum { TG_PART_PLACEMENT = 1 };
+
+/* The context's own grid, which may be changed. NULL: there has been no tg_parallel. */
 static inline tg_grid *tg_grid_own(const tg_ctx *ctx) { return tg_part_of(ctx, TG_PART_PLACEMENT); }
+/* Makes it if there is none. NULL after recording the error. */
+tg_grid *tg_grid_open(tg_ctx *ctx);
 static inline const tg_grid *tg_grid_of(const tg_ctx *ctx) {
     const tg_grid *g = tg_grid_own(ctx);
     return g ? g : &tg_no_grid;
 }
 /* The axes that have more than one rank, as bits. */
-static inline uint32_t tg_grid_axes(const tg_ctx *ctx) {
-    const tg_grid *g = tg_grid_own(ctx);
-    return g ? g->axes : 0;
-}
-/* The context's own grid, made when it is first asked for. NULL after recording the error. */
-tg_grid *tg_grid_open(tg_ctx *ctx);
+static inline uint32_t tg_grid_axes(const tg_ctx *ctx) { return tg_grid_of(ctx)->axes; }
 /* Every axis has one rank again. Placements of tensors stay as they are. */
 void tg_grid_clear(tg_ctx *ctx);
 
