@@ -8,7 +8,7 @@
 
 typedef struct tg_ext tg_ext;
 typedef struct tg_hook tg_hook;
-struct tg_placing; /* placement/placing.h */
+struct tg_placements; /* placement/placing.h */
 
 enum {
     TG_F_REQUIRES_GRAD = 1,
@@ -48,7 +48,7 @@ struct tg_tensor {
     const int64_t *shape, *stride;
     tg_node *node; /* that made it; NULL for a leaf, whose node is found through the tape */
     tg_ext *ext;   /* what few tensors have */
-    const struct tg_placing *place; /* interned; NULL: INVARIANT, the same on every rank */
+    const struct tg_placements *place; /* interned; NULL: INVARIANT, the same on every rank */
     uint16_t out; /* which output of node */
     uint16_t flags;
     uint8_t ndim, dtype;
