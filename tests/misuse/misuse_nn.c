@@ -251,7 +251,7 @@ static void parts(misuse_world *b) {
         x = long_ids;                                                                             \
         INERT(symbol, SHAPE, "positions", call);                                                  \
         x = no_ids;                                                                               \
-        INERT(symbol, DATA, "index 77 is out of range; it must be from 0 to 4", call);                                   \
+        INERT(symbol, DATA, "index 77 is out of range; it must be from 0 to 4", call);                                 \
     } while (0);                                                                                  \
     DEAD_TENSOR(symbol, call)
 
