@@ -1,5 +1,5 @@
 /* Runs a program as its bytes say: in scopes, recomputed, with discarded tensors. */
-#include "core/core.h"
+#include "core/context.h"
 #include "program.h"
 
 /* ---- Leaves ---- */

@@ -2,7 +2,7 @@
  * Megatron's mode each rank has the streams of Megatron-Core's formulas. */
 #include <tapegrad/extend.h>
 
-#include "core/core.h"
+#include "core/context.h"
 #include "on_ranks.h"
 #include "parallel/tp/layers.h"
 

@@ -2,10 +2,10 @@
  * tangents and second derivatives. The test also shows that it would find a rule that accepts too much: each refusal is
  * overruled in turn, and some program must then differ. TG_PROGRAMS=n sets the number of programs, TG_SEED=n other
  * seeds. */
-#include "placement/placing.h"
 #include "check_main.h"
 #include "device_ranks.h"
 #include "placement/random.h"
+#include "placement/placing.h"
 
 /* ---- Against one rank ---- */
 
