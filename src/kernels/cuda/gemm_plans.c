@@ -41,7 +41,7 @@ static void forget_all(tg_cuda *c) {
 
 tg_status tg_cuda_plans_open(tg_cuda *c) {
     c->plans = tg_host_alloc(c->ctx, sizeof *c->plans);
-    return c->plans ? TG_OK : c->tg_runtime_of(ctx)->status;
+    return c->plans ? TG_OK : tg_runtime_of(c->ctx)->status;
 }
 
 void tg_cuda_plans_close(tg_cuda *c) {

@@ -140,7 +140,7 @@ tg_status tg_cuda_memory_open(tg_cuda *c) {
     enum { LT_BYTES = 32 << 20 }; /* what cuBLAS uses on Hopper by default */
     char *data = NULL;
     c->pages = tg_host_alloc(c->ctx, PAGES * sizeof *c->pages);
-    if (!c->pages) return c->tg_runtime_of(ctx)->status;
+    if (!c->pages) return tg_runtime_of(c->ctx)->status;
     TG_TRY(tg_cuda_check(c->ctx, cudaMallocHost((void **)&data, (size_t)PAGES * PAGE_BYTES), "cudaMallocHost"));
     for (int i = 0; i < PAGES; i++) c->pages[i].data = data + (size_t)i * PAGE_BYTES;
     for (int i = 0; i < PAGES; i++)
