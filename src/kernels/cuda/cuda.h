@@ -33,7 +33,7 @@ typedef struct tg_cuda {
     cudaEvent_t reached; /* for the host's waits */
     cudaEvent_t queued;  /* what a copy on `beside` must follow */
     struct tg_cuda_watch *watches; /* order.h */
-    struct cublasLtContext *lt; /* cuBLASLt's handle; its header is in gemm_plans.h, because kernels compile faster without it */
+    struct cublasLtContext *lt; /* cuBLASLt's handle; its header slows compilation and is in gemm_plans.h */
     void *lt_space; /* cuBLASLt's workspace */
     size_t lt_bytes;
     struct tg_cuda_plans *plans; /* products seen so far: gemm_plans.c */
