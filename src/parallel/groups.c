@@ -146,9 +146,11 @@ static tg_status check_sizes(tg_ctx *ctx, tg_parallel_opts *o, int world) {
     if (!o->ep) o->ep = 1;
     if (!o->vp) o->vp = 1;
     if (!o->order) o->order = "tp-cp-ep-dp-pp";
-    if (o->vp < 1 || (o->vp > 1 && o->pp == 1))
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_parallel_new: vp is %d with pp %d: expected 1, or more where pp is above 1", o->vp, o->pp);
+    if (o->vp < 1)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: vp is %d, expected 1 (0: default)", o->vp);
+    if (o->vp > 1)
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED,
+                       "tg_parallel_new: vp is %d; interleaved stages are not supported yet: leave vp 0 or 1", o->vp);
     if (world % ((int64_t)o->tp * o->cp * o->pp))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_parallel_new: the world of %d ranks is not divisible by tp x cp x pp = %d x %d x %d", world,
@@ -222,6 +224,7 @@ static tg_status compare_grids(tg_parallel *p, const grid *dense, const grid *ex
 static void fill_grid(tg_parallel *p) {
     tg_grid *g = &p->ctx->grid;
     g->axes = 0;
+    g->ranks = tg_comm_size(p->world);
     p->ctx->draws_local = p->o.rng == TG_RNG_MEGATRON;
     for (int a = 0; a < TG_MAX_AXES; a++) {
         bool of_experts = a == TG_ETP || a == TG_EP || a == TG_EDP;
@@ -270,6 +273,7 @@ static void drop_groups(tg_parallel *p) {
     p->dp_cp = p->model = p->embedding = NULL;
     for (int a = 0; a < TG_MAX_AXES; a++) p->ctx->grid.size[a] = 1, p->ctx->grid.rank[a] = 0;
     p->ctx->grid.axes = 0;
+    p->ctx->grid.ranks = 0;
     p->ctx->draws_local = false;
 }
 

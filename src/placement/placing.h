@@ -12,6 +12,7 @@
 typedef struct tg_grid {
     uint32_t axes; /* bit a: axis a has more than one rank. 0: nothing is placed, nothing is checked */
     int size[TG_MAX_AXES], rank[TG_MAX_AXES]; /* of unused axes: 1 and 0 */
+    int ranks;                                /* of the whole grid, its pipeline stages included; 0: there is none */
     struct tg_placing *places;                /* all that were interned */
     struct tg_rules *rules;                   /* of the op at work (src/placement/rule.h), kept for the next */
     size_t rules_bytes;

@@ -26,5 +26,7 @@ tg_tensor *tg_gradient_or_zero(tg_tensor *x);
 /* sums [n], of parameters that are sharded over the axes of mask[i], becomes the sum over those axes, on the device.
  * Collective: every rank gives the same masks. */
 tg_status tg_grid_sum(tg_ctx *ctx, const uint32_t *mask, tg_tensor *sums, int n);
+/* x [1] becomes its sum over all ranks of the grid, on the device. Collective over them. */
+tg_status tg_grid_sum_world(tg_ctx *ctx, tg_tensor *x);
 
 #endif
