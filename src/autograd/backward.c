@@ -54,7 +54,7 @@ static tg_tensor *seed_of(tg_tensor *root, tg_tensor *given, const char *who) {
         return NULL;
     }
     tg_tensor *one = tg_temp_empty(ctx, root->dtype, root->ndim, root->shape, TG_MEM_TEMPORARY);
-    if (one && ctx->ops->fill(ctx, tg_array_of(one), tg_placement_seed(root)) != TG_OK) {
+    if (one && ctx->run.ops->fill(ctx, tg_array_of(one), tg_placement_seed(root)) != TG_OK) {
         tg_temp_free(one);
         return NULL;
     }
@@ -78,12 +78,12 @@ static tg_status seed_roots(tg_pass *p, tg_tensor *const *roots, int n, const ch
     tg_tape *t = p->t;
     for (int i = 0; i < n; i++) {
         tg_node *node = tg_root_node(t, roots[i], i, who);
-        if (!node) return t->ctx->status;
+        if (!node) return t->ctx->run.status;
         tg_tensor *given = p->o->seeds ? p->o->seeds[i] : NULL, *seed = seed_of(roots[i], given, who);
-        if (!seed) return t->ctx->status;
+        if (!seed) return t->ctx->run.status;
         if (given && !p->o->inner && tg_placement_fits(roots[i], given, who) != TG_OK) {
             tg_temp_free(seed);
-            return t->ctx->status;
+            return t->ctx->run.status;
         }
         TG_TRY(tg_slot_add(&tg_node_slots(node)[roots[i]->out], seed));
     }
@@ -162,20 +162,26 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
     double start = n->flags & TG_N_TIMED ? tg_system_now() : 0;
     const tg_call *outer = p->t->at_work;
     p->t->at_work = &c;
-    const char *outer_running = ctx->running;
-    const void *outer_site = ctx->running_site;
-    ctx->running = n->op->name;
-    ctx->running_site = n->site;
+    const char *outer_running = ctx->run.running;
+    const void *outer_site = ctx->run.running_site;
+    ctx->run.running = n->op->name;
+    ctx->run.running_site = n->site;
     tg_status s = tg_receipts_open(p, &c);
-    if (TG_UNLIKELY(p->t->watched) && s == TG_OK) s = tg_watch_before(&c);
+    if (TG_UNLIKELY(p->t->watched) && s == TG_OK) s = tg_observe_before(&c);
     if (s == TG_OK && (s = n->op->backward(&c)) != TG_OK)
         tg_fail(ctx, s, "%s: backward failed with %s", n->op->name, tg_status_name(s));
     p->t->at_work = outer;
     if (im.temps) tg_call_temps_free(&c);
     s = tg_receipts_close(p, &c);
-    if (TG_UNLIKELY(p->t->watched) && s == TG_OK) s = tg_watch_backward(&c);
+<<<<<<< HEAD
+    if (TG_UNLIKELY(p->t->watched) && s == TG_OK) s = tg_observe_backward(&c);
     ctx->running = outer_running;
     ctx->running_site = outer_site;
+=======
+    if (TG_UNLIKELY(p->t->watched) && s == TG_OK) s = tg_observe_backward(&c);
+    ctx->run.running = outer_running;
+    ctx->run.running_site = outer_site;
+>>>>>>> main
     if (n->flags & TG_N_TIMED) tg_node_extra_of(n)->backward_s = tg_system_now() - start;
     if (s == TG_OK) return TG_OK;
     char site[160], path[160];
@@ -198,7 +204,7 @@ static tg_status run_op(tg_pass *p, tg_node *n) {
         size_t bytes = n->n_in * (sizeof(tg_receipt) + sizeof(void *) + 1) + n->n_out * sizeof(void *);
         if (p->t->scratch_bytes < bytes) {
             void *more = tg_host_alloc(p->t->ctx, 2 * bytes);
-            if (!more) return p->t->ctx->status;
+            if (!more) return p->t->ctx->run.status;
             tg_host_free(p->t->ctx, p->t->scratch, p->t->scratch_bytes);
             p->t->scratch = more;
             p->t->scratch_bytes = 2 * bytes;
@@ -228,7 +234,7 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
         if (!target) continue;
         target->g = tg_temp_new(x->ctx, s->g->dtype, s->g->ndim, s->g->shape, s->g->stride,
                                 tg_storage_ref(s->g->storage), s->g->offset);
-        if (!target->g) return x->ctx->status;
+        if (!target->g) return x->ctx->run.status;
         target->reached = true;
     }
     return TG_OK;
@@ -250,7 +256,7 @@ static tg_status run_leaf(tg_pass *p, tg_node *n) {
     }
     if (g) {
         tg_tensor *buffer = tg_gradient_buffer(x);
-        if (!buffer) return x->ctx->status;
+        if (!buffer) return x->ctx->run.status;
         TG_TRY(tg_gradient_put(buffer, g, x->ext->has_grad));
         tg_gradient_reached(x);
     }
@@ -282,8 +288,8 @@ static tg_status zero_outputs(tg_node *n) {
         const tg_tensor *x = tg_node_out(n)[i];
         if (s->g || !tg_is_float(x->dtype)) continue;
         s->g = tg_temp_empty(x->ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
-        if (!s->g) return x->ctx->status;
-        TG_TRY(x->ctx->ops->fill(x->ctx, tg_array_of(s->g), 0));
+        if (!s->g) return x->ctx->run.status;
+        TG_TRY(x->ctx->run.ops->fill(x->ctx, tg_array_of(s->g), 0));
     }
     return TG_OK;
 }
@@ -397,9 +403,9 @@ tg_status tg_backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_
 
 /* Of create_graph: a tensor of its own on the graph, whatever the tape's mode. */
 static tg_tensor *own_taped(tg_tape *t, const tg_tensor *x, tg_tensor *g) {
-    bool grad = tg_set_grad_mode(t, true);
+    bool grad = tg_tape_set_grad_mode(t, true);
     tg_tensor *y = g ? tg_taped_view(t, g) : tg_full_like(t, x, 0);
-    tg_set_grad_mode(t, grad);
+    tg_tape_set_grad_mode(t, grad);
     return y;
 }
 
@@ -418,7 +424,7 @@ static tg_tensor *hand_over(tg_tape *t, tg_target *target, const tg_grad_opts *o
         }
         if (opts->create_graph) return own_taped(t, x, NULL);
         g = target->g = tg_temp_empty(ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
-        if (!g || ctx->ops->fill(ctx, tg_array_of(g), 0) != TG_OK) return tg_inert(ctx);
+        if (!g || ctx->run.ops->fill(ctx, tg_array_of(g), 0) != TG_OK) return tg_inert(ctx);
     }
     if (opts->create_graph) return own_taped(t, x, g);
     if (tg_gradient_own(&target->g) != TG_OK) return tg_inert(ctx);
@@ -475,7 +481,7 @@ static tg_status grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tenso
     TG_TRY(check_grad_call(t, roots, n_roots, inputs, n_inputs, grads));
     tg_target *targets = tg_tape_alloc(t, (size_t)n_inputs * sizeof *targets);
     tg_keyed *first = tg_tape_alloc(t, (size_t)n_inputs * sizeof *first);
-    if (!targets || !first) return ctx->status;
+    if (!targets || !first) return ctx->run.status;
     int n = number_inputs(inputs, n_inputs, targets, first);
     tg_pass_opts o = {.seeds = opts.seeds,
                       .targets = targets,
@@ -484,11 +490,11 @@ static tg_status grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tenso
                       .create_graph = opts.create_graph};
     tg_backward_run(t, roots, n_roots, &o, "tg_grad");
     for (int k = 0; k < n; k++) {
-        targets[k].given = ctx->status == TG_OK ? hand_over(t, &targets[k], &opts, inputs) : tg_inert(ctx);
+        targets[k].given = ctx->run.status == TG_OK ? hand_over(t, &targets[k], &opts, inputs) : tg_inert(ctx);
         if (!opts.create_graph) tg_temp_free(targets[k].g);
     }
     for (int i = 0; i < n_inputs; i++) grads[i] = targets[tg_keyed_find(first, n_inputs, inputs[i])->at].given;
-    return ctx->status;
+    return ctx->run.status;
 }
 
 tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs,

@@ -113,8 +113,8 @@ tg_tensor *tg_gradient_look(const tg_tensor *g);
 /* ---- watch.c ---- */
 
 /* Before the op's backward runs, and when it has. */
-tg_status tg_watch_before(tg_call *c);
-tg_status tg_watch_backward(tg_call *c);
+tg_status tg_observe_before(tg_call *c);
+tg_status tg_observe_backward(tg_call *c);
 
 /* x's own hooks run in this pass. In a recomputation's those of the leaves that it used wait for the outer tape, which
  * has the whole gradient; its inputs there are handles of its own. */

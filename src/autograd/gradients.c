@@ -11,7 +11,7 @@ tg_status tg_gradient_put(tg_tensor *dst, const tg_tensor *src, bool add) {
     tg_ctx *ctx = dst->ctx;
     const double none[2] = {0, 0};
     tg_array in = tg_array_of(src);
-    return ctx->ops->map(ctx, TG_FN_id, tg_array_of(dst), &in, 1, none, add);
+    return ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(dst), &in, 1, none, add);
 }
 
 /* Its own bytes, laid out as a gradient should be. */
@@ -35,7 +35,7 @@ tg_status tg_gradient_own(tg_tensor **g) {
     if (atomic_load_explicit(&(*g)->storage->refs, memory_order_relaxed) == 1) return TG_OK;
     TG_TRY(tg_storage_need((*g)->storage, *g));
     tg_tensor *copy = tg_gradient_copy(*g);
-    if (!copy) return (*g)->ctx->status;
+    if (!copy) return (*g)->ctx->run.status;
     tg_temp_free(*g);
     *g = copy;
     return TG_OK;
@@ -52,7 +52,7 @@ tg_status tg_slot_add(tg_slot *s, tg_tensor *g) {
         tg_tensor *copy = tg_gradient_copy(into);
         if (!copy) {
             tg_temp_free(g);
-            return g->ctx->status;
+            return g->ctx->run.status;
         }
         tg_temp_free(into);
         into = copy;
@@ -185,7 +185,7 @@ tg_status tg_gradient_need_whole(const tg_tensor *x, const char *who) {
         what);
 }
 
-bool tg_has_grad(const tg_tensor *x) { return tg_alive(x) && tg_gradient_of(x); }
+bool tg_has_grad(const tg_tensor *x) { return tg_is_alive(x) && tg_gradient_of(x); }
 
 tg_tensor *tg_grad_of(tg_tensor *x) {
     if (!x) return tg_inert(&tg_dead_ctx);
@@ -225,7 +225,7 @@ tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf) {
     TG_TRY(enter_leaf(x, "tg_set_main_grad"));
     tg_ctx *ctx = x->ctx;
     tg_ext *e = tg_ext_of(x);
-    if (!e) return ctx->status;
+    if (!e) return ctx->run.status;
     if (buf) {
         TG_TRY(tg_check(ctx, buf, "tg_set_main_grad: the buffer"));
         char want[160], got[160];
@@ -239,7 +239,7 @@ tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf) {
         if (buf->tape || buf->storage == x->storage)
             return tg_fail(ctx, TG_ERR_STATE,
                            "tg_set_main_grad: the buffer must be owned by the context, apart from the tensor");
-        tg_storage_categorise(buf->storage, TG_MEM_GRADIENT);
+        tg_storage_categorize(buf->storage, TG_MEM_GRADIENT);
     }
     e->main_grad = buf;
     e->main_serial = buf ? buf->serial : 0;
@@ -350,10 +350,10 @@ static tg_status replace(tg_tape *t, tg_tensor *x, tg_tensor **g, tg_tensor *by)
     /* A copy, as the hook may write its tensor again for another gradient. */
     if (t->taped) {
         *g = tg_taped_own(t, by);
-        return ctx->status;
+        return ctx->run.status;
     }
     tg_tensor *temp = tg_gradient_copy(by);
-    if (!temp) return ctx->status;
+    if (!temp) return ctx->run.status;
     temp->place = (*g)->place;
     tg_temp_free(*g);
     *g = temp;
@@ -368,7 +368,7 @@ static tg_status hook_failed(const tg_tensor *x, tg_status s) {
 
 tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated) {
     if (!x->ext) return TG_OK;
-    bool grad = tg_set_grad_mode(t, t->taped != NULL);
+    bool grad = tg_tape_set_grad_mode(t, t->taped != NULL);
     tg_status s = TG_OK;
     if (TG_UNLIKELY(t->ctx->grid.axes) && !accumulated && !t->taped) (*g)->place = tg_placement_of_gradient(x, false);
     if (TG_UNLIKELY(t->ctx->grid.axes) && accumulated) place_gradient(x);
@@ -378,7 +378,7 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
         if (h->accumulated != accumulated || !h->fn) continue;
         tg_tensor *given = *g;
         s = h->fn(h->user, t, x, &given);
-        if (s == TG_OK) s = t->ctx->status;
+        if (s == TG_OK) s = t->ctx->run.status;
         if (s != TG_OK)
             s = hook_failed(x, s);
         else if (given != *g && !accumulated)
@@ -387,6 +387,6 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
     t->busy--;
     x->ext->hooks_running--;
     sweep_hooks(x);
-    tg_set_grad_mode(t, grad);
+    tg_tape_set_grad_mode(t, grad);
     return s;
 }

@@ -12,7 +12,7 @@ typedef struct norm_state {
 
 static tg_tensor *constant(tg_ctx *ctx, const char *name, int64_t n, double value) {
     tg_tensor *p = tg_param(ctx, name, (tg_shape){1, {n}}, 0);
-    if (tg_ok(ctx) && value != 0) ctx->ops->fill(ctx, tg_array_of(p), value);
+    if (tg_ok(ctx) && value != 0) ctx->run.ops->fill(ctx, tg_array_of(p), value);
     return p;
 }
 
@@ -44,7 +44,7 @@ static tg_tensor *linear_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
 
 static const tg_module_ops linear_ops = {.size = sizeof(tg_module_ops), .kind = "linear", .forward = linear_forward};
 
-bool tg_linear_p(const tg_module *m) { return m && m->ops == &linear_ops; }
+bool tg_is_own_linear(const tg_module *m) { return m && m->ops == &linear_ops; }
 
 tg_module *tg_linear_module(tg_ctx *ctx, const tg_module_ops *ops, void *state, int64_t in, int64_t out, bool bias,
                             double std) {
@@ -68,7 +68,7 @@ static tg_tensor *embedding_forward(tg_module *m, tg_tape *t, tg_tensor *ids) {
 static const tg_module_ops embedding_ops = {
     .size = sizeof(tg_module_ops), .kind = "embedding", .forward = embedding_forward};
 
-bool tg_embedding_p(const tg_module *m) { return m && m->ops == &embedding_ops; }
+bool tg_is_own_embedding(const tg_module *m) { return m && m->ops == &embedding_ops; }
 
 tg_module *tg_nn_embedding(tg_ctx *ctx, int64_t vocab, int64_t hidden, double std) {
     tg_module *m = tg_module_new(sizes(ctx, "tg_nn_embedding", vocab, hidden) ? ctx : NULL, &embedding_ops, NULL);

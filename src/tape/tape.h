@@ -64,7 +64,7 @@ typedef struct tg_scope {
 } tg_scope;
 
 enum { TG_N_CONSUMED = 1, TG_N_LEAF = 2, TG_N_STATE = 4, TG_N_TIMED = 8 };
-enum { TG_N_BUSY = 16, TG_N_REACHED = 32, TG_N_DUE = 64, TG_N_SEEN = 128 };
+enum { TG_N_BUSY = 16, TG_N_REACHED = 32, TG_N_DUE = 64, TG_N_OBSERVED = 128 };
 
 struct tg_node {
     const tg_op *op;
@@ -101,7 +101,7 @@ typedef struct tg_node_extra {
     void *state;
     void (*destroy)(void *state);
     double forward_s, backward_s;
-    int64_t number; /* tg_seen's */
+    int64_t number; /* tg_op_event's */
 } tg_node_extra;
 static inline tg_node_extra *tg_node_extra_of(const tg_node *n) {
     return (tg_node_extra *)(tg_node_versions(n) + ((tg_node_n_versions(n) + 1) & ~1));
@@ -114,12 +114,12 @@ typedef struct tg_leaf_entry {
 } tg_leaf_entry;
 
 /* Who looks at the ops that run. */
-typedef struct tg_watch {
+typedef struct tg_observing {
     int kinds; /* tg_tape_find_nan */
-    tg_watch_fn fn;
+    tg_observe_fn fn;
     void *user;
     int64_t seen; /* since the reset */
-} tg_watch;
+} tg_observing;
 
 struct tg_tape {
     uint64_t epoch; /* of the last reset; 0: freed */
@@ -153,7 +153,7 @@ struct tg_tape {
     tg_node *cursor;
     void *scratch; /* of backward, for ops of many inputs */
     size_t scratch_bytes;
-    tg_watch watch;
+    tg_observing watch;
     struct tg_replay_room *replays, *replay; /* all; the last one taken since the reset, NULL: none */
     tg_packer packer; /* pack NULL: none */
     struct tg_packed *packed; /* what it has packed, and nobody has dropped */
@@ -223,9 +223,9 @@ tg_status tg_call_begin_writes(tg_call *c);
 /* ---- watch.c ---- */
 
 /* Looks at what the op's forward has made. */
-tg_status tg_watch_forward(tg_call *c);
+tg_status tg_observe_forward(tg_call *c);
 /* A tape within another one, for a part of its ops, is watched as that is. */
-static inline void tg_watch_share(tg_tape *inner, const tg_tape *t) {
+static inline void tg_observe_share(tg_tape *inner, const tg_tape *t) {
     inner->watched = t->watched;
     inner->watch = t->watch;
     inner->watch.seen = 0;

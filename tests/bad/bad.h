@@ -65,7 +65,7 @@ void bad_covers(bad_world *b, const char *op);
 void bad_stick(bad_world *b);
 void bad_stuck(bad_world *b, const char *symbol, const char *file, int line);
 
-static inline bool bad_inert(const tg_tensor *x) { return x && !tg_alive(x) && tg_ndim(x) == 0; }
+static inline bool bad_inert(const tg_tensor *x) { return x && !tg_is_alive(x) && tg_ndim(x) == 0; }
 
 #define BAD_ONCE(symbol, truth, ctx_, status, says)                                   \
     do {                                                                              \
@@ -131,7 +131,7 @@ void bad_comm(bad_world *b);
 void bad_parallel(bad_world *b);
 void bad_placement(bad_world *b);
 void bad_mappings(bad_world *b);
-void bad_link(bad_world *b);
+void bad_p2p(bad_world *b);
 void bad_mpi(bad_world *b); /* nothing where there is no MPI */
 void bad_layers(bad_world *b);
 

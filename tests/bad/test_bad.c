@@ -110,8 +110,8 @@ static uint64_t hash(const tg_tensor *x) {
 }
 
 static int64_t live_bytes(tg_ctx *ctx) {
-    tg_memory m = TG_MEMORY();
-    tg_memory_stats(ctx, &m);
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &m);
     return m.live;
 }
 
@@ -128,8 +128,8 @@ static bad_state look(const bad_world *b) {
         s.bytes[i] = hash(watched[i]);
         s.version[i] = watched[i]->storage->version;
     }
-    s.training = tg_training_p(b->t);
-    s.grad = tg_grad_mode_p(b->t);
+    s.training = tg_is_training(b->t);
+    s.grad = tg_is_grad_on(b->t);
     s.has_grad = tg_has_grad(b->w);
     return s;
 }
@@ -246,7 +246,7 @@ int main(int argc, char **argv) {
     void (*const part[])(bad_world *) = {bad_context,   bad_tensor,  bad_tape,      bad_backward, bad_derivatives,
                                          bad_ops,       bad_table,   bad_windows,
                                          bad_arguments, bad_extend,  bad_gradcheck, bad_nn,       bad_optim,
-                                         bad_io,        bad_comm,    bad_placement, bad_mappings, bad_link, bad_mpi,
+                                         bad_io,        bad_comm,    bad_placement, bad_mappings, bad_p2p, bad_mpi,
                                          bad_layers,    bad_parallel, bad_capture};
     for (size_t i = 0; i < TG_LEN(part); i++) part[i](b);
     close_world(b);

@@ -212,10 +212,10 @@ typedef struct fault_job {
 static tg_status fault_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     const fault_job *j = arg;
     int me = tg_comm_rank(world), n = tg_comm_size(world);
-    if (ctx->ops->host) {
-        late = *ctx->ops;
+    if (ctx->run.ops->host) {
+        late = *ctx->run.ops;
         late.fault_sum = add_found;
-        ctx->ops = &late;
+        ctx->run.ops = &late;
     }
     model m = j->pp > 1 ? stage_of(ctx, world, j->tp, j->pp) : model_of(ctx, world, j->tp);
     double before[COLS], after[COLS];
