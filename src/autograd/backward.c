@@ -173,15 +173,9 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
     p->t->at_work = outer;
     if (im.temps) tg_call_temps_free(&c);
     s = tg_receipts_close(p, &c);
-<<<<<<< HEAD
-    if (TG_UNLIKELY(p->t->watched) && s == TG_OK) s = tg_observe_backward(&c);
-    ctx->running = outer_running;
-    ctx->running_site = outer_site;
-=======
     if (TG_UNLIKELY(p->t->watched) && s == TG_OK) s = tg_observe_backward(&c);
     ctx->run.running = outer_running;
     ctx->run.running_site = outer_site;
->>>>>>> main
     if (n->flags & TG_N_TIMED) tg_node_extra_of(n)->backward_s = tg_system_now() - start;
     if (s == TG_OK) return TG_OK;
     char site[160], path[160];

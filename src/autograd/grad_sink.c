@@ -155,13 +155,8 @@ tg_status tg_receipts_open(tg_pass *p, tg_call *c) {
         p->receipts[i].kind = receipt_kind(p, c, i, &mode[i]);
         source(c, i)->flags |= TG_N_BUSY;
         if (tg_bit(c->op->passes, i)) continue;
-<<<<<<< HEAD
-        c->gin[i] = materialize(c, i);
-        if (TG_UNLIKELY(!c->gin[i])) return c->ctx->status;
-=======
         c->gin[i] = materialize(c, i);
         if (TG_UNLIKELY(!c->gin[i])) return c->ctx->run.status;
->>>>>>> main
     }
     return TG_OK;
 }

@@ -201,19 +201,11 @@ static tg_status show_backward(tg_call *c, tg_tensor **gin) {
         const tg_tensor *g = tg_receipt_gradient(c, i);
         gin[i] = g && readable(g) ? tg_gradient_look(g) : NULL;
     }
-<<<<<<< HEAD
-    if (c->ctx->status == TG_OK)
-        s = show(c, &(tg_op_event){.backward = true,
-                                   .number = n->flags & TG_N_OBSERVED ? tg_node_extra_of(n)->number : -1,
-                                   .gout = c->gout,
-                                   .gin = gin});
-=======
     if (c->ctx->run.status == TG_OK)
         s = show(c, &(tg_op_event){.backward = true,
                                .number = n->flags & TG_N_OBSERVED ? tg_node_extra_of(n)->number : -1,
                                .gout = c->gout,
                                .gin = gin});
->>>>>>> main
     for (int i = 0; i < c->n_in; i++)
         if (gin[i]) tg_temp_free(gin[i]);
     return s == TG_OK ? c->ctx->run.status : s;

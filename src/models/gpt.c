@@ -310,7 +310,7 @@ static tg_status enter(const tg_module *gpt, const tg_tape *t, const char *who) 
 static tg_tensor *head_input(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
     if (tg_gpt_tp(c) == 1) return x;
     return tg_is_sequence_parallel(c->parallel) ? tg_gather_from_sp(t, x, tg_gpt_tp_comm(c), NULL)
-                                                : tg_copy_to_tp(t, x, tg_gpt_tp_comm(c));
+                                       : tg_copy_to_tp(t, x, tg_gpt_tp_comm(c));
 }
 
 /* Whether lm_head is not the module that the library made. It is then called, and gives logits [.., vocab]: whole, or

@@ -148,13 +148,8 @@ static tg_status recompute_compose(tg_tape *t, const tg_node *n, tg_tensor **out
     const tg_recompute_params *p = tg_node_params_of(n);
     tg_rng_states *now = p->streams ? save_streams(t) : NULL;
     tg_tensor **in = tg_tape_alloc(t, (size_t)p->n_in * sizeof *in + 1);
-<<<<<<< HEAD
-    TG_TRY(t->ctx->status);
-    bool training = tg_tape_set_training(t, p->training), again = t->again;
-=======
     TG_TRY(t->ctx->run.status);
     bool training = tg_tape_set_training(t, p->training), again = t->again;
->>>>>>> main
     t->again = true;
     if (now) tg_rng_states_load(t->ctx, p->streams);
     tg_status s = stand_ins(t, tg_node_in(n), p->n_in, in);
@@ -210,15 +205,9 @@ tg_status tg_recompute_gradient(tg_call *c, tg_tape *inner, tg_tensor **in, tg_t
 static tg_status recompute_backward(tg_call *c) {
     const tg_recompute_params *p = c->params;
     tg_tape *inner = tg_tape_new(c->ctx);
-<<<<<<< HEAD
-    TG_TRY(c->ctx->status);
-    tg_observe_share(inner, c->tape);
-    tg_tape_set_training(inner, p->training);
-=======
     TG_TRY(c->ctx->run.status);
     tg_observe_share(inner, c->tape);
     tg_tape_set_training(inner, p->training);
->>>>>>> main
     tg_tensor **in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *in + 1),
               **out = in ? in + p->n_in : NULL;
     tg_status s = in ? tg_recompute_again(((const tg_call_impl *)c->impl)->node, inner, in, out) : c->ctx->run.status;

@@ -94,15 +94,9 @@ static tg_status bring_back(replay_run *r) {
 static tg_status run_again(replay_run *r) {
     const tg_recompute_params *p = r->p;
     tg_tape *inner = tg_tape_new(r->replay->t->ctx);
-<<<<<<< HEAD
-    TG_TRY(tg_tape_ctx(inner)->status);
-    tg_observe_share(inner, r->replay->t);
-    tg_tape_set_training(inner, p->training);
-=======
     TG_TRY(tg_tape_ctx(inner)->run.status);
     tg_observe_share(inner, r->replay->t);
     tg_tape_set_training(inner, p->training);
->>>>>>> main
     r->inner = inner;
     r->in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *r->in + 1);
     if (!r->in) return inner->ctx->run.status;

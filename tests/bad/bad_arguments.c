@@ -4,21 +4,24 @@
 
 static void numbers(bad_world *b) {
     tg_tape *t = b->t;
-    INERT(tg_clamp, ARGUMENT, "expected lo <= hi", tg_clamp(t, b->x, 1, 0));
-    INERT(tg_clamp, ARGUMENT, "bounds nan and 1", tg_clamp(t, b->x, NAN, 1));
-    INERT(tg_softplus, ARGUMENT, "beta 0", tg_softplus(t, b->x, 0, 20));
-    INERT(tg_softplus, ARGUMENT, "beta inf", tg_softplus(t, b->x, INFINITY, 20));
-    INERT(tg_softplus, ARGUMENT, "the threshold is NaN", tg_softplus(t, b->x, 1, NAN));
-    INERT(tg_dropout, ARGUMENT, "p is 1: expected 0 <= p < 1", tg_dropout(t, b->x, 1));
+    INERT(tg_clamp, ARGUMENT, "lo is 1 and hi is 0; lo must be at most hi", tg_clamp(t, b->x, 1, 0));
+    INERT(tg_clamp, ARGUMENT, "lo is nan and hi is 1; lo must be at most hi", tg_clamp(t, b->x, NAN, 1));
+    INERT(tg_softplus, ARGUMENT, "beta is 0; it must be finite and not 0", tg_softplus(t, b->x, 0, 20));
+    INERT(tg_softplus, ARGUMENT, "beta is inf; it must be finite and not 0", tg_softplus(t, b->x, INFINITY, 20));
+    INERT(tg_softplus, ARGUMENT,
+          "threshold is NaN; it must be a number (infinity is allowed)", tg_softplus(t, b->x, 1, NAN));
+    INERT(tg_dropout, ARGUMENT, "p is 1; it must be at least 0 and less than 1", tg_dropout(t, b->x, 1));
     INERT(tg_dropout, ARGUMENT, "p is -0.1", tg_dropout(t, b->x, -0.1));
     INERT(tg_dropout, ARGUMENT, "p is nan", tg_dropout(t, b->x, NAN));
     INERT(tg_layer_norm, ARGUMENT, "eps is nan", tg_layer_norm(t, b->x, NULL, NULL, NAN));
     INERT(tg_layer_norm, ARGUMENT, "eps is -1", tg_layer_norm(t, b->x, NULL, NULL, -1));
     INERT(tg_layer_norm, ARGUMENT, "eps is inf", tg_layer_norm(t, b->x, NULL, NULL, INFINITY));
     INERT(tg_group_norm, ARGUMENT, "eps is nan", tg_group_norm(t, b->x, 1, NULL, NULL, NAN));
-    INERT(tg_group_norm, ARGUMENT, "0 groups", tg_group_norm(t, b->x, 0, NULL, NULL, 1e-5));
-    INERT(tg_group_norm, SHAPE, "3 channels in 2 groups", tg_group_norm(t, b->x, 2, NULL, NULL, 1e-5));
-    INERT(tg_group_norm, SHAPE, "2 or more dims", tg_group_norm(t, b->v, 1, NULL, NULL, 1e-5));
+    INERT(tg_group_norm, ARGUMENT, "groups is 0; it must be 1 or more", tg_group_norm(t, b->x, 0, NULL, NULL, 1e-5));
+    INERT(tg_group_norm, SHAPE,
+          "3 channels do not divide evenly into 2 groups", tg_group_norm(t, b->x, 2, NULL, NULL, 1e-5));
+    INERT(tg_group_norm, SHAPE,
+          "x has too few dims; it must be [n, c, ..] with 2 or more", tg_group_norm(t, b->v, 1, NULL, NULL, 1e-5));
     INERT(tg_rms_norm, ARGUMENT, "eps is nan", tg_rms_norm(t, b->x, NULL, NAN));
     INERT(tg_rope, ARGUMENT, "base is 0", tg_rope(t, b->cube, 0, 0));
     INERT(tg_rope, ARGUMENT, "base is nan", tg_rope(t, b->cube, NAN, 0));
@@ -26,11 +29,11 @@ static void numbers(bad_world *b) {
     INERT(tg_gumbel_softmax, ARGUMENT, "tau is nan", tg_gumbel_softmax(t, b->x, NAN, true, 0));
     INERT(tg_gumbel_softmax, ARGUMENT, "tau is inf", tg_gumbel_softmax(t, b->x, INFINITY, true, 0));
     INERT(tg_topk, ARGUMENT, "k is -1", tg_topk(t, b->x, -1, 0, true, NULL));
-    INERT(tg_topk, SHAPE, "k is 4: expected at most 3", tg_topk(t, b->x, 4, 1, true, NULL));
-    INERT(tg_var, ARGUMENT, "correction -1", tg_var(t, b->x, TG_ALL_DIMS, -1, false));
-    INERT(tg_var, SHAPE, "expected more elements", tg_var(t, b->x, TG_ALL_DIMS, 6, false));
-    INERT(tg_std, ARGUMENT, "correction -1", tg_std(t, b->x, TG_ALL_DIMS, -1, false));
-    INERT(tg_std, SHAPE, "expected more elements", tg_std(t, b->x, TG_ALL_DIMS, 6, false));
+    INERT(tg_topk, SHAPE, "k is 4; it must be at most 3, the size of dim 1", tg_topk(t, b->x, 4, 1, true, NULL));
+    INERT(tg_var, ARGUMENT, "correction is -1; it must be 0 or more", tg_var(t, b->x, TG_ALL_DIMS, -1, false));
+    INERT(tg_var, SHAPE, "each group has 6 elements and correction is 6", tg_var(t, b->x, TG_ALL_DIMS, 6, false));
+    INERT(tg_std, ARGUMENT, "correction is -1; it must be 0 or more", tg_std(t, b->x, TG_ALL_DIMS, -1, false));
+    INERT(tg_std, SHAPE, "each group has 6 elements and correction is 6", tg_std(t, b->x, TG_ALL_DIMS, 6, false));
     INERT(tg_norm, ARGUMENT, "p is nan", tg_norm(t, b->x, NAN, TG_ALL_DIMS, false));
     INERT(tg_smooth_l1, ARGUMENT, "beta is -1", tg_smooth_l1(t, b->x, b->x, -1, NULL));
     INERT(tg_smooth_l1, ARGUMENT, "beta is inf", tg_smooth_l1(t, b->x, b->x, INFINITY, NULL));
@@ -44,16 +47,18 @@ static void numbers(bad_world *b) {
     INERT(tg_full, ARGUMENT, "expected an integer", tg_full(t, TG_I32, TG_SHAPE(2), 0.5));
     INERT(tg_full, ARGUMENT, "the value is nan", tg_full(t, TG_I64, TG_SHAPE(2), NAN));
     INERT(tg_full, ARGUMENT, "from 0 to 255", tg_full(t, TG_U8, TG_SHAPE(2), 256));
-    INERT(tg_repeat, ARGUMENT, "-1 times", tg_repeat(t, b->x, 0, -1));
-    INERT(tg_unfold, ARGUMENT, "windows of 0 elements", tg_unfold(t, b->x, 0, 0, 1));
-    INERT(tg_unfold, ARGUMENT, "-2 apart", tg_unfold(t, b->x, 0, 1, -2));
-    INERT(tg_one_hot, ARGUMENT, "-1 classes", tg_one_hot(t, b->ids, -1, TG_F32));
-    INERT(tg_masked_select, ARGUMENT, "count -1", tg_masked_select(t, b->x, b->mask, -1));
+    INERT(tg_repeat, ARGUMENT, "times is -1; it must be 0 or more", tg_repeat(t, b->x, 0, -1));
+    INERT(tg_unfold, ARGUMENT, "size is 0 and step is 1; both must be 1 or more", tg_unfold(t, b->x, 0, 0, 1));
+    INERT(tg_unfold, ARGUMENT, "size is 1 and step is -2; both must be 1 or more", tg_unfold(t, b->x, 0, 1, -2));
+    INERT(tg_one_hot, ARGUMENT, "classes is -1; it must be 0 or more", tg_one_hot(t, b->ids, -1, TG_F32));
+    INERT(tg_masked_select, ARGUMENT, "count is -1; it must be 0 or more", tg_masked_select(t, b->x, b->mask, -1));
     INERT(tg_pad, ARGUMENT, "expected an integer", tg_pad(t, b->ids, 0, 1, 1, 0.5));
     INERT(tg_masked_fill, ARGUMENT, "expected an integer", tg_masked_fill(t, b->ids, b->mask, 0.5));
-    INERT(tg_arange, ARGUMENT, "step 0", tg_arange(t, TG_F32, 0, 5, 0));
-    INERT(tg_arange, ARGUMENT, "start nan", tg_arange(t, TG_F32, NAN, 5, 1));
-    INERT(tg_arange, ARGUMENT, "stop inf", tg_arange(t, TG_F32, 0, INFINITY, 1));
+    INERT(tg_arange, ARGUMENT,
+          "start is 0, stop is 5 and step is 0; they must be finite and step must not be 0",
+          tg_arange(t, TG_F32, 0, 5, 0));
+    INERT(tg_arange, ARGUMENT, "start is nan, stop is 5 and step is 1", tg_arange(t, TG_F32, NAN, 5, 1));
+    INERT(tg_arange, ARGUMENT, "start is 0, stop is inf and step is 1", tg_arange(t, TG_F32, 0, INFINITY, 1));
     INERT(tg_arange, SHAPE, "too many", tg_arange(t, TG_F32, 0, 1e300, 1));
     INERT(tg_arange, ARGUMENT, "expected an integer", tg_arange(t, TG_I32, 0, 1e10, 5e9));
 }
@@ -62,7 +67,7 @@ static void numbers(bad_world *b) {
 
 static void equations(bad_world *b) {
     tg_tape *t = b->t;
-    INERT(tg_einsum, ARGUMENT, "no equation", tg_einsum(t, NULL, b->x, b->x));
+    INERT(tg_einsum, ARGUMENT, "equation is NULL", tg_einsum(t, NULL, b->x, b->x));
     INERT(tg_einsum, ARGUMENT, "one operand", tg_einsum(t, "", b->x, b->x));
     INERT(tg_einsum, ARGUMENT, "one operand", tg_einsum(t, "ij", b->x, b->x));
     INERT(tg_einsum, ARGUMENT, "character 2", tg_einsum(t, "ij->ij", b->x, b->x));
@@ -70,15 +75,22 @@ static void equations(bad_world *b) {
     INERT(tg_einsum, ARGUMENT, "character 5", tg_einsum(t, "ij,ij-", b->x, b->x));
     INERT(tg_einsum, ARGUMENT, "character 7", tg_einsum(t, "ij,ij->->", b->x, b->x));
     INERT(tg_einsum, ARGUMENT, "ellipsis", tg_einsum(t, "ij,...j->i", b->x, b->x));
-    INERT(tg_einsum, ARGUMENT, "in the result twice", tg_einsum(t, "ij,ij->ii", b->x, b->x));
-    INERT(tg_einsum, ARGUMENT, "in no operand", tg_einsum(t, "ij,ij->k", b->x, b->x));
+    INERT(tg_einsum, ARGUMENT,
+          "label i occurs twice in the result; it may occur once", tg_einsum(t, "ij,ij->ii", b->x, b->x));
+    INERT(tg_einsum, ARGUMENT, "label k of the result occurs in neither operand", tg_einsum(t, "ij,ij->k", b->x, b->x));
     INERT(tg_einsum, SHAPE, "more than 8 dims", tg_einsum(t, "abcdefghi,a->", b->x, b->v));
     INERT(tg_einsum, SHAPE, "more than 8 dims", tg_einsum(t, "abcdefgh,ijklmnop", b->x, b->v));
-    INERT(tg_einsum, SHAPE, "operand 0 has 2 dims, and 1 labels", tg_einsum(t, "i,ij->", b->x, b->x));
-    INERT(tg_einsum, SHAPE, "label i has sizes 2 and 3", tg_einsum(t, "ij,i->", b->x, b->v));
-    INERT(tg_einsum, SHAPE, "label i has sizes 2 and 3", tg_einsum(t, "ii,j->", b->x, b->v));
-    INERT(tg_outer, SHAPE, "expected vectors", tg_outer(t, b->x, b->v));
-    INERT(tg_dot, SHAPE, "expected vectors", tg_dot(t, b->v, b->x));
+    INERT(tg_einsum, SHAPE,
+          "operand 0 has 2 dims but 1 labels in the equation; the counts must be equal",
+          tg_einsum(t, "i,ij->", b->x, b->x));
+    INERT(tg_einsum, SHAPE,
+          "label i has size 2 in one place and 3 in another; the sizes must be equal",
+          tg_einsum(t, "ij,i->", b->x, b->v));
+    INERT(tg_einsum, SHAPE,
+          "label i has size 2 in one place and 3 in another; the sizes must be equal",
+          tg_einsum(t, "ii,j->", b->x, b->v));
+    INERT(tg_outer, SHAPE, "inputs have 2 and 1 dims; both must be vectors", tg_outer(t, b->x, b->v));
+    INERT(tg_dot, SHAPE, "inputs have 1 and 2 dims; both must be vectors", tg_dot(t, b->v, b->x));
 }
 
 static void broadcasts(bad_world *b) {
@@ -89,31 +101,39 @@ static void broadcasts(bad_world *b) {
     for (size_t i = 0; i < sizeof fn / sizeof *fn; i++) INERT(tg_add, SHAPE, "do not broadcast", fn[i](t, b->x, odd));
     INERT(tg_where, SHAPE, "do not broadcast", tg_where(t, b->mask, b->x, odd));
     INERT(tg_masked_select, SHAPE, "does not broadcast", tg_masked_select(t, odd, b->mask, 1));
-    INERT(tg_masked_select, SHAPE, "at most the input's 6", tg_masked_select(t, b->x, b->mask, 7));
+    INERT(tg_masked_select, SHAPE,
+          "count is 7; it must be at most 6, the number of elements of input 0", tg_masked_select(t, b->x, b->mask, 7));
     INERT(tg_masked_fill, SHAPE, "broadcast", tg_masked_fill(t, odd, b->mask, 0));
-    INERT(tg_matmul, SHAPE, "a has 3 columns and b 2 rows", tg_matmul(t, b->x, b->x));
-    INERT(tg_matmul, SHAPE, "2 or more dims", tg_matmul(t, b->x, b->v));
-    INERT(tg_linear, SHAPE, "expected as many", tg_linear(t, odd, b->x, NULL));
+    INERT(tg_matmul, SHAPE, "a has 3 columns but b has 2 rows; they must be equal", tg_matmul(t, b->x, b->x));
+    INERT(tg_matmul, SHAPE, "a has 2 dims and b has 1; both must have 2 or more", tg_matmul(t, b->x, b->v));
+    INERT(tg_linear, SHAPE, "x has 5 columns but w has 3; they must be equal", tg_linear(t, odd, b->x, NULL));
     INERT(tg_linear, SHAPE, "w [out, in]", tg_linear(t, b->x, b->v, NULL));
-    INERT(tg_linear, SHAPE, "expected b of [2]", tg_linear(t, b->x, b->x, b->v));
-    INERT(tg_mse, SHAPE, "one shape", tg_mse(t, b->x, b->v));
+    INERT(tg_linear, SHAPE, "b must be a vector of 2 elements, one for each row of w", tg_linear(t, b->x, b->x, b->v));
+    INERT(tg_mse, SHAPE, "x and y have different shapes; they must be equal", tg_mse(t, b->x, b->v));
     INERT(tg_l1, SHAPE, "one shape", tg_l1(t, b->x, b->v, NULL));
-    INERT(tg_cosine_similarity, SHAPE, "one shape", tg_cosine_similarity(t, b->x, b->v, 0, 1e-8));
+    INERT(tg_cosine_similarity, SHAPE,
+          "x and y have different shapes; they must be equal", tg_cosine_similarity(t, b->x, b->v, 0, 1e-8));
     INERT(tg_bce_with_logits, SHAPE, "does not broadcast", tg_bce_with_logits(t, b->x, b->x, odd, NULL, NULL));
-    INERT(tg_nll, SHAPE, "expected w of [3]", tg_nll(t, b->x, b->ids, odd, NULL));
-    INERT(tg_nll, SHAPE, "expected a target for each row", tg_nll(t, b->cube, b->ids, NULL, NULL));
-    INERT(tg_swiglu, SHAPE, "one shape", tg_swiglu(t, b->x, b->v));
-    INERT(tg_layer_norm, SHAPE, "of [3], the last dim", tg_layer_norm(t, b->x, odd, NULL, 1e-5));
-    INERT(tg_layer_norm, SHAPE, "of [3], the last dim", tg_layer_norm(t, b->x, NULL, odd, 1e-5));
+    INERT(tg_nll, SHAPE, "w must be a vector of 3 elements, one for each class", tg_nll(t, b->x, b->ids, odd, NULL));
+    INERT(tg_nll, SHAPE,
+          "target must have the shape of input 0 without its last dim", tg_nll(t, b->cube, b->ids, NULL, NULL));
+    INERT(tg_swiglu, SHAPE, "gate and up have different shapes; they must be equal", tg_swiglu(t, b->x, b->v));
+    INERT(tg_layer_norm, SHAPE,
+          "w must be a vector of 3 elements, the size of the last dim of x", tg_layer_norm(t, b->x, odd, NULL, 1e-5));
+    INERT(tg_layer_norm, SHAPE,
+          "b must be a vector of 3 elements, the size of the last dim of x", tg_layer_norm(t, b->x, NULL, odd, 1e-5));
     INERT(tg_group_norm, SHAPE, "expected w of [3]", tg_group_norm(t, b->x, 1, odd, NULL, 1e-5));
-    INERT(tg_rms_norm, SHAPE, "of [3], the last dim", tg_rms_norm(t, b->x, odd, 1e-5));
+    INERT(tg_rms_norm, SHAPE,
+          "w must be a vector of 3 elements, the size of the last dim of x", tg_rms_norm(t, b->x, odd, 1e-5));
     INERT(tg_rope, SHAPE, "even d", tg_rope(t, b->x, 10000, 0));
-    INERT(tg_gather, SHAPE, "the index has 1 dims", tg_gather(t, b->x, 0, b->ids));
-    INERT(tg_scatter_add, SHAPE, "the index has 1 dims", tg_scatter_add(t, b->x, 0, b->ids, b->v));
-    INERT(tg_scatter, SHAPE, "the index has 1 dims", tg_scatter(t, b->x, 0, b->ids, b->v));
-    INERT(tg_embedding, SHAPE, "expected [v, h]", tg_embedding(t, b->v, b->ids));
+    INERT(tg_gather, SHAPE, "index has 1 dims; it must have 2, as input 0 does", tg_gather(t, b->x, 0, b->ids));
+    INERT(tg_scatter_add, SHAPE,
+          "index has 1 dims; it must have 2, as input 0 does", tg_scatter_add(t, b->x, 0, b->ids, b->v));
+    INERT(tg_scatter, SHAPE, "index has 1 dims; it must have 2, as input 0 does", tg_scatter(t, b->x, 0, b->ids, b->v));
+    INERT(tg_embedding, SHAPE, "table has 1 dims; it must be [v, h]", tg_embedding(t, b->v, b->ids));
     INERT(tg_concat, SHAPE, "input 1 has 1 dims", tg_concat(t, (tg_tensor *[]){b->x, b->v}, 2, 0));
-    INERT(tg_stack, SHAPE, "expected", tg_stack(t, (tg_tensor *[]){b->v, odd}, 2, 0));
+    INERT(tg_stack, SHAPE,
+          "input 1 has size 5 in dim 0; it must be 3, as in input 0", tg_stack(t, (tg_tensor *[]){b->v, odd}, 2, 0));
     tg_drop(odd);
 }
 
@@ -171,9 +191,10 @@ static void dims(bad_world *b) {
     INERT(tg_sum, SHAPE, "listed twice", tg_sum(t, b->x, TG_DIMS(0, -2), false));
     INERT(tg_sum, SHAPE, "more than 8 dims", tg_sum(t, b->x, TG_DIMS(0, 0, 0, 0, 0, 0, 0, 0, 0), false));
     INERT(tg_sum, SHAPE, "more than 8 dims", tg_sum(t, b->x, (tg_dims){.n = INT32_MAX}, false));
-    INERT(tg_permute, SHAPE, "expected all 2", tg_permute(t, b->x, TG_DIMS(0)));
+    INERT(tg_permute, SHAPE, "order lists 1 dims; it must list all 2 dims of x", tg_permute(t, b->x, TG_DIMS(0)));
     INERT(tg_permute, SHAPE, "twice", tg_permute(t, b->x, TG_DIMS(0, 0)));
-    INERT(tg_permute, SHAPE, "expected all 2", tg_permute(t, b->x, TG_DIMS(0, 1, 0, 1, 0, 1, 0, 1, 0)));
+    INERT(tg_permute, SHAPE,
+          "order lists 9 dims; it must list all 2 dims of x", tg_permute(t, b->x, TG_DIMS(0, 1, 0, 1, 0, 1, 0, 1, 0)));
     INERT(tg_gather, SHAPE, "out of range", tg_gather(t, b->v, 1, b->ids));
     INERT(tg_scatter_add, SHAPE, "out of range", tg_scatter_add(t, b->v, -2, b->ids, b->v));
     INERT(tg_scatter, SHAPE, "out of range", tg_scatter(t, b->v, -2, b->ids, b->v));
@@ -186,44 +207,59 @@ static void layouts(bad_world *b) {
     static float data[6];
     tg_tensor *columns = tg_wrap(b->ctx, TG_F32, TG_SHAPE(2, 3), swapped, data, NULL, NULL);
     const tg_shape nine = TG_SHAPE(1, 1, 1, 1, 1, 1, 1, 1, 6);
-    INERT(tg_reshape, SHAPE, "the tensor 6", tg_reshape(t, b->x, TG_SHAPE(4)));
-    INERT(tg_reshape, SHAPE, "expected 0 or more, or one -1", tg_reshape(t, b->x, TG_SHAPE(-1, -1)));
-    INERT(tg_reshape, SHAPE, "expected 0 or more, or one -1", tg_reshape(t, b->x, TG_SHAPE(-2, -3)));
+    INERT(tg_reshape, SHAPE,
+          "the new shape has 4 elements but the tensor has 6; they must be equal", tg_reshape(t, b->x, TG_SHAPE(4)));
+    INERT(tg_reshape, SHAPE,
+          "size -1 in dim 1 is invalid; it must be 0 or more, or -1 in at most one dim",
+          tg_reshape(t, b->x, TG_SHAPE(-1, -1)));
+    INERT(tg_reshape, SHAPE,
+          "size -2 in dim 0 is invalid; it must be 0 or more, or -1 in at most one dim",
+          tg_reshape(t, b->x, TG_SHAPE(-2, -3)));
     INERT(tg_reshape, SHAPE, "more than 8 dims", tg_reshape(t, b->x, nine));
     INERT(tg_reshape, SHAPE, "overflow", tg_reshape(t, b->x, TG_SHAPE(INT64_MAX, INT64_MAX)));
-    INERT(tg_reshape, SHAPE, "the tensor 6", tg_reshape(t, b->x, TG_SHAPE(0, -1)));
+    INERT(tg_reshape, SHAPE,
+          "the new shape has 0 elements but for the dim -1 but the tensor has 6", tg_reshape(t, b->x, TG_SHAPE(0, -1)));
     INERT(tg_view, SHAPE, "use tg_reshape", tg_view(t, columns, TG_SHAPE(6)));
     INERT(tg_view, SHAPE, "more than 8 dims", tg_view(t, b->x, nine));
-    INERT(tg_view, SHAPE, "the tensor 6", tg_view(t, b->x, TG_SHAPE(7)));
+    INERT(tg_view, SHAPE,
+          "the new shape has 7 elements but the tensor has 6; they must be equal", tg_view(t, b->x, TG_SHAPE(7)));
     INERT(tg_expand, SHAPE, "does not expand", tg_expand(t, b->x, TG_SHAPE(2, 4)));
-    INERT(tg_expand, SHAPE, "expected 2 to 8", tg_expand(t, b->x, TG_SHAPE(3)));
-    INERT(tg_expand, SHAPE, "expected 2 to 8", tg_expand(t, b->x, nine));
+    INERT(tg_expand, SHAPE, "the new shape has 1 dims; it must have from 2 to 8", tg_expand(t, b->x, TG_SHAPE(3)));
+    INERT(tg_expand, SHAPE, "the new shape has 9 dims; it must have from 2 to 8", tg_expand(t, b->x, nine));
     INERT(tg_expand, SHAPE, "-5", tg_expand(t, b->x, TG_SHAPE(-5, 2, 3)));
     INERT(tg_expand, SHAPE, "overflows", tg_expand(t, b->x, TG_SHAPE(INT64_MAX, 2, 3)));
-    INERT(tg_squeeze, SHAPE, "expected 1", tg_squeeze(t, b->x, 0));
-    INERT(tg_unsqueeze, SHAPE, "has 8 dims already", tg_unsqueeze(t, full8, 0));
-    INERT(tg_stack, SHAPE, "have 8 dims already", tg_stack(t, &full8, 1, 0));
-    INERT(tg_slice, ARGUMENT, "step 0", tg_slice(t, b->x, 0, 0, 1, 0));
-    INERT(tg_slice, ARGUMENT, "step -1", tg_slice(t, b->x, 0, 1, 0, -1));
-    INERT(tg_slice, SHAPE, "slice 0 to 3 of dim 0, of size 2", tg_slice(t, b->x, 0, 0, 3, 1));
+    INERT(tg_squeeze, SHAPE, "dim 0 has size 2; it must be 1", tg_squeeze(t, b->x, 0));
+    INERT(tg_unsqueeze, SHAPE,
+          "x already has 8 dims, the most that are allowed; unsqueeze adds one", tg_unsqueeze(t, full8, 0));
+    INERT(tg_stack, SHAPE,
+          "the inputs already have 8 dims, the most that are allowed; stack adds one", tg_stack(t, &full8, 1, 0));
+    INERT(tg_slice, ARGUMENT, "step is 0; it must be 1 or more", tg_slice(t, b->x, 0, 0, 1, 0));
+    INERT(tg_slice, ARGUMENT, "step is -1; it must be 1 or more", tg_slice(t, b->x, 0, 1, 0, -1));
+    INERT(tg_slice, SHAPE, "start 0 and stop 3 do not fit dim 0 of size 2", tg_slice(t, b->x, 0, 0, 3, 1));
     INERT(tg_slice, SHAPE, "of size 2", tg_slice(t, b->x, 0, INT64_MIN, 1, 1));
     INERT(tg_slice, SHAPE, "of size 2", tg_slice(t, b->x, 0, 0, INT64_MIN, 1));
     INERT(tg_slice, SHAPE, "of size 2", tg_slice(t, b->x, 0, 2, 1, 1));
-    INERT(tg_select, SHAPE, "index 2 of dim 0, of size 2", tg_select(t, b->x, 0, 2));
+    INERT(tg_select, SHAPE, "index 2 is out of range for dim 0 of size 2", tg_select(t, b->x, 0, 2));
     INERT(tg_select, SHAPE, "of size 2", tg_select(t, b->x, 0, -3));
     INERT(tg_select, SHAPE, "of size 2", tg_select(t, b->x, 0, INT64_MIN));
-    INERT(tg_pad, ARGUMENT, "expected 0 or more", tg_pad(t, b->x, 0, -1, 0, 0));
+    INERT(tg_pad, ARGUMENT,
+          "before is -1 and after is 0; both must be 0 or more (tg_slice removes elements)",
+          tg_pad(t, b->x, 0, -1, 0, 0));
     INERT(tg_pad, SHAPE, "overflows", tg_pad(t, b->x, 0, INT64_MAX, 1, 0));
     INERT(tg_pad, SHAPE, "overflows", tg_pad(t, b->x, 0, INT64_MAX / 2, 0, 0));
     INERT(tg_flip, SHAPE, "listed twice", tg_flip(t, b->x, TG_DIMS(0, -2)));
     INERT(tg_repeat, SHAPE, "overflows", tg_repeat(t, b->x, 0, INT64_MAX));
     INERT(tg_repeat, SHAPE, "overflows", tg_repeat(t, b->x, 1, INT64_MAX / 3));
-    INERT(tg_repeat, SHAPE, "has 8 dims already", tg_repeat(t, full8, 0, 2));
-    INERT(tg_unfold, SHAPE, "has 8 dims already", tg_unfold(t, full8, 0, 1, 1));
-    INERT(tg_unfold, SHAPE, "do not fit into dim 1, of size 3", tg_unfold(t, b->x, 1, INT64_MAX, 1));
-    INERT(tg_tril, SHAPE, "expected a matrix", tg_tril(t, b->v, 0));
-    INERT(tg_triu, SHAPE, "expected a matrix", tg_triu(t, b->v, 0));
-    INERT(tg_diag, SHAPE, "not 3 dims", tg_diag(t, b->cube, 0));
+    INERT(tg_repeat, SHAPE, "x already has 8 dims, the most that are allowed", tg_repeat(t, full8, 0, 2));
+    INERT(tg_unfold, SHAPE,
+          "x already has 8 dims, the most that are allowed; unfold adds one", tg_unfold(t, full8, 0, 1, 1));
+    INERT(tg_unfold, SHAPE,
+          "size is 9223372036854775807, but dim 1 has only 3 elements", tg_unfold(t, b->x, 1, INT64_MAX, 1));
+    INERT(tg_tril, SHAPE,
+          "x has 1 dims; it must be a matrix or a batch of matrices (2 or more dims)", tg_tril(t, b->v, 0));
+    INERT(tg_triu, SHAPE,
+          "x has 1 dims; it must be a matrix or a batch of matrices (2 or more dims)", tg_triu(t, b->v, 0));
+    INERT(tg_diag, SHAPE, "x has 3 dims; it must be a vector or a matrix", tg_diag(t, b->cube, 0));
     INERT(tg_diag, SHAPE, "overflows", tg_diag(t, b->v, INT64_MIN));
     INERT(tg_diag, SHAPE, "overflows", tg_diag(t, b->v, INT64_MAX));
     INERT(tg_diag, SHAPE, "overflows", tg_diag(t, b->v, INT64_MAX / 2));
@@ -253,15 +289,17 @@ static void lists(bad_world *b) {
     INERT(tg_stack, ARGUMENT, "the array of inputs is NULL", tg_stack(b->t, NULL, 2, 0));
     INERT(tg_stack, ARGUMENT, "0 inputs", tg_stack(b->t, &b->x, 0, 0));
     FAILS(tg_split, ARGUMENT, "the array of outputs is NULL", tg_split(b->t, b->x, 1, good, 2, NULL));
-    GIVES(tg_split, ARGUMENT, "no sizes are given", splits_to_nothing(b, NULL, 2));
-    GIVES(tg_split, ARGUMENT, "no sizes are given", splits_to_nothing(b, good, 0));
+    GIVES(tg_split, ARGUMENT,
+          "sizes is NULL or n is less than 1; give the size of each part", splits_to_nothing(b, NULL, 2));
+    GIVES(tg_split, ARGUMENT,
+          "sizes is NULL or n is less than 1; give the size of each part", splits_to_nothing(b, good, 0));
     GIVES(tg_split, ARGUMENT, "room for -1 outputs", splits_to_nothing(b, good, -1));
     GIVES(tg_split, SHAPE, "add up to 3", splits_to_nothing(b, few, 2));
     GIVES(tg_split, SHAPE, "add up to 3", splits_to_nothing(b, negative, 2));
     GIVES(tg_split, SHAPE, "add up to 3", splits_to_nothing(b, huge, 2));
     FAILS(tg_chunk, ARGUMENT, "the array of outputs is NULL", tg_chunk(b->t, b->x, 1, 2, NULL));
-    FAILS(tg_chunk, ARGUMENT, "chunk: 0 parts, expected 1 or more", tg_chunk(b->t, b->x, 1, 0, (tg_tensor *[2]){0}));
-    FAILS(tg_chunk, ARGUMENT, "chunk: -1 parts", tg_chunk(b->t, b->x, 1, -1, (tg_tensor *[2]){0}));
+    FAILS(tg_chunk, ARGUMENT, "n is 0; it must be 1 or more", tg_chunk(b->t, b->x, 1, 0, (tg_tensor *[2]){0}));
+    FAILS(tg_chunk, ARGUMENT, "n is -1; it must be 1 or more", tg_chunk(b->t, b->x, 1, -1, (tg_tensor *[2]){0}));
     FAILS(tg_chunk, ARGUMENT, "room for 70000 outputs", tg_chunk(b->t, b->x, 1, 70000, (tg_tensor *[2]){0}));
     FAILS(tg_split, ARGUMENT, "room for 70000 outputs", tg_split(b->t, b->x, 1, good, 70000, (tg_tensor *[2]){0}));
 }
@@ -279,19 +317,34 @@ static void attention(bad_world *b) {
     INERT(tg_attention, ARGUMENT, "dropout is 1", tg_attention(b->t, q, q, q, TG_ATTENTION(.dropout = 1)));
     INERT(tg_attention, ARGUMENT, "dropout is nan", tg_attention(b->t, q, q, q, TG_ATTENTION(.dropout = NAN)));
     INERT(tg_attention, SHAPE, "4 dims", tg_attention(b->t, b->cube, b->cube, b->cube, NULL));
-    INERT(tg_attention, SHAPE, "expected a multiple", tg_attention(b->t, q, k, k, NULL));
-    INERT(tg_attention, SHAPE, "of one length", tg_attention(b->t, q, q, k, NULL));
-    INERT(tg_attention, SHAPE, "expected one size", tg_attention(b->t, q, other, other, NULL));
-    INERT(tg_attention, SHAPE, "one batch size", tg_attention(b->t, q, two, two, NULL));
+    INERT(tg_attention, SHAPE,
+          "q has 3 heads and k has 2; the heads of q must be a multiple of those of k",
+          tg_attention(b->t, q, k, k, NULL));
+    INERT(tg_attention, SHAPE,
+          "k and v must have the same number of heads (dim 1) and the same length (dim 2)",
+          tg_attention(b->t, q, q, k, NULL));
+    INERT(tg_attention, SHAPE,
+          "heads of q have size 4 but heads of k have 6; they must be equal",
+          tg_attention(b->t, q, other, other, NULL));
+    INERT(tg_attention, SHAPE,
+          "q, k and v must have the same batch size (dim 0)", tg_attention(b->t, q, two, two, NULL));
     INERT(tg_attention, ARGUMENT, "left is -2", tg_attention(b->t, q, q, q, TG_ATTENTION(.left = -2)));
     INERT(tg_attention, ARGUMENT, "right is -9", tg_attention(b->t, q, q, q, TG_ATTENTION(.right = -9)));
-    INERT(tg_attention, DTYPE, "the mask is i64", tg_attention(b->t, q, q, q, TG_ATTENTION(.mask = b->ids)));
-    INERT(tg_attention, SHAPE, "broadcasts to [1, 3, 2, 2]", tg_attention(b->t, q, q, q, TG_ATTENTION(.mask = other)));
-    INERT(tg_attention, DTYPE, "the sink is i64", tg_attention(b->t, q, q, q, TG_ATTENTION(.sink = b->ids)));
-    INERT(tg_attention, SHAPE, "3 elements, one a head", tg_attention(b->t, q, q, q, TG_ATTENTION(.sink = q)));
+    INERT(tg_attention, DTYPE,
+          "mask is i64; it must be bool, f32 or q's dtype", tg_attention(b->t, q, q, q, TG_ATTENTION(.mask = b->ids)));
+    INERT(tg_attention, SHAPE,
+          "mask does not broadcast to [1, 3, 2, 2], the shape of the scores",
+          tg_attention(b->t, q, q, q, TG_ATTENTION(.mask = other)));
+    INERT(tg_attention, DTYPE,
+          "sink is i64; it must be f32 or q's dtype", tg_attention(b->t, q, q, q, TG_ATTENTION(.sink = b->ids)));
+    INERT(tg_attention, SHAPE,
+          "sink must be a vector of 3 elements, one for each head of q",
+          tg_attention(b->t, q, q, q, TG_ATTENTION(.sink = q)));
     INERT(tg_attention, DTYPE, "lengths is f32", tg_attention(b->t, q, q, q, TG_ATTENTION(.lengths = q)));
-    INERT(tg_attention, ARGUMENT, "together", tg_attention(b->t, q, q, q, TG_ATTENTION(.starts_q = b->ids)));
-    INERT(tg_attention, ARGUMENT, "not both",
+    INERT(tg_attention, ARGUMENT,
+          "only one of starts_q and starts_k is given; packing needs both",
+          tg_attention(b->t, q, q, q, TG_ATTENTION(.starts_q = b->ids)));
+    INERT(tg_attention, ARGUMENT, "lengths and starts are both given; use lengths for padding or starts for packing",
           tg_attention(b->t, q, q, q, TG_ATTENTION(.lengths = b->ids, .starts_q = b->ids, .starts_k = b->ids)));
     tg_drop(q);
     tg_drop(k);
@@ -317,7 +370,7 @@ static void losses(bad_world *b) {
           tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.weight = b->x)));
     INERT(tg_cross_entropy, HANDLE, "dropped",
           tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.weight = b->dropped)));
-    INERT(tg_linear_cross_entropy, UNSUPPORTED, "no weights here",
+    INERT(tg_linear_cross_entropy, UNSUPPORTED, "weights of classes are given, which this op does not support",
           tg_linear_cross_entropy(t, b->x, b->x, b->ids, TG_CROSS_ENTROPY(.weight = b->v)));
     INERT(tg_cross_entropy, SHAPE, "a target for each row", tg_cross_entropy(t, b->cube, b->ids, NULL));
     INERT(tg_cross_entropy, SHAPE, "1 or more dims", tg_cross_entropy(t, scalar, b->ids, NULL));
@@ -336,20 +389,26 @@ static void data(bad_world *b) {
     tg_tensor *ids = tg_from_host(b->ctx, TG_I64, TG_SHAPE(2), bad),
               *low = tg_from_host(b->ctx, TG_I64, TG_SHAPE(2), minus);
     tg_tensor *far = tg_from_host(b->ctx, TG_I64, TG_SHAPE(2), (const int64_t[]){INT64_MIN, INT64_MAX});
-    INERT(tg_embedding, DATA, "index 9: expected 0 to 1", tg_embedding(t, b->x, ids));
-    INERT(tg_embedding, DATA, "index -1: expected 0 to 1", tg_embedding(t, b->w, low));
-    INERT(tg_embedding, DATA, "expected 0 to 1", tg_embedding(t, b->x, far));
-    INERT(tg_index_select, DATA, "index 9: expected 0 to 1", tg_index_select(t, b->x, 0, ids));
-    INERT(tg_gather, DATA, "index 9: expected 0 to 2", tg_gather(t, b->v, 0, ids));
-    INERT(tg_gather, DATA, "expected 0 to 2", tg_gather(t, b->v, 0, far));
+    INERT(tg_embedding, DATA, "index 9 is out of range; it must be from 0 to 1", tg_embedding(t, b->x, ids));
+    INERT(tg_embedding, DATA, "index -1 is out of range; it must be from 0 to 1", tg_embedding(t, b->w, low));
+    INERT(tg_embedding, DATA,
+          "index -9223372036854775808 is out of range; it must be from 0 to 1", tg_embedding(t, b->x, far));
+    INERT(tg_index_select, DATA, "index 9 is out of range; it must be from 0 to 1", tg_index_select(t, b->x, 0, ids));
+    INERT(tg_gather, DATA, "index 9 is out of range; it must be from 0 to 2", tg_gather(t, b->v, 0, ids));
+    INERT(tg_gather, DATA,
+          "index -9223372036854775808 is out of range; it must be from 0 to 2", tg_gather(t, b->v, 0, far));
     tg_tensor *src = tg_zeros(b->ctx, TG_F32, TG_SHAPE(2));
-    INERT(tg_scatter_add, DATA, "index 9: expected 0 to 2", tg_scatter_add(t, b->v, 0, ids, src));
-    INERT(tg_scatter_add, SHAPE, "differ in shape", tg_scatter_add(t, b->v, 0, ids, b->v));
-    INERT(tg_scatter, DATA, "index 9: expected 0 to 2", tg_scatter(t, b->v, 0, ids, src));
-    INERT(tg_scatter, SHAPE, "differ in shape", tg_scatter(t, b->v, 0, ids, b->v));
-    INERT(tg_one_hot, DATA, "index 9: expected 0 to 3", tg_one_hot(t, ids, 4, TG_F32));
-    INERT(tg_one_hot, DATA, "index -1: expected 0 to 3", tg_one_hot(t, low, 4, TG_F32));
-    INERT(tg_masked_select, DATA, "and the count is 5", tg_masked_select(t, b->x, b->mask, 5));
+    INERT(tg_scatter_add, DATA,
+          "index 9 is out of range; it must be from 0 to 2", tg_scatter_add(t, b->v, 0, ids, src));
+    INERT(tg_scatter_add, SHAPE,
+          "index and src have different shapes; they must be equal", tg_scatter_add(t, b->v, 0, ids, b->v));
+    INERT(tg_scatter, DATA, "index 9 is out of range; it must be from 0 to 2", tg_scatter(t, b->v, 0, ids, src));
+    INERT(tg_scatter, SHAPE,
+          "index and src have different shapes; they must be equal", tg_scatter(t, b->v, 0, ids, b->v));
+    INERT(tg_one_hot, DATA, "index 9 is out of range; it must be from 0 to 3", tg_one_hot(t, ids, 4, TG_F32));
+    INERT(tg_one_hot, DATA, "index -1 is out of range; it must be from 0 to 3", tg_one_hot(t, low, 4, TG_F32));
+    INERT(tg_masked_select, DATA,
+          "the mask selects 2 elements but count is 5; they must be equal", tg_masked_select(t, b->x, b->mask, 5));
     INERT(tg_cross_entropy, DATA, "is 9: expected 0 to 2, or ignore_index", tg_cross_entropy(t, b->x, ids, NULL));
     INERT(tg_cross_entropy, DATA, "is -1: expected 0 to 2", tg_cross_entropy(t, b->x, low, NULL));
     INERT(tg_linear_cross_entropy, DATA, "is 9: expected 0 to 1", tg_linear_cross_entropy(t, b->x, b->x, ids, NULL));
@@ -370,7 +429,7 @@ static void in_place(bad_world *b) {
         INERT(tg_add_, STATE, "other live handles share", fn[i](t, y, b->x));
         INERT(tg_add_, STATE, "other live handles share", fn[i](t, shared, b->x));
         INERT(tg_add_, STATE, "shares the overwritten bytes", fn[i](t, z, z));
-        INERT(tg_add_, SHAPE, "does not broadcast to input 0", fn[i](t, z, b->cube));
+        INERT(tg_add_, SHAPE, "input 1 does not broadcast to the shape of input 0", fn[i](t, z, b->cube));
         INERT(tg_add_, DTYPE, "expected one dtype", fn[i](t, z, b->ids));
         INERT(tg_add_, STATE, "of the context from one that needs a gradient", fn[i](t, b->x, b->w));
     }

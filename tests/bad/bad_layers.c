@@ -14,8 +14,8 @@ static void linear(bad_world *b) {
     do {                                                                                                               \
         OP(symbol, symbol(t, x, w, NULL, c, NULL));                                                                    \
         OP(symbol, symbol(t, b->x, x, NULL, c, NULL));                                                                 \
-        INERT(symbol, SHAPE, "expected as many", symbol(b->t, b->cube, w, NULL, c, NULL));                             \
-        INERT(symbol, SHAPE, "expected b of [2]", symbol(b->t, b->x, w, b->v, c, NULL));                               \
+        INERT(symbol, SHAPE, "they must be equal", symbol(b->t, b->cube, w, NULL, c, NULL));                             \
+        INERT(symbol, SHAPE, "b must be a vector of 2 elements", symbol(b->t, b->x, w, b->v, c, NULL));                               \
         INERT(symbol, DTYPE, "expected", symbol(b->t, b->ids, w, NULL, c, NULL));                                      \
         INERT(symbol, ARGUMENT, "choose one", symbol(b->t, b->x, w, NULL, NULL, both));                                \
         INERT(symbol, ARGUMENT, "the communicator is NULL",                                                            \
@@ -117,7 +117,8 @@ static void calls(bad_world *b, const tg_parallel *p) {
     INERT(tg_plinear_apply, ARGUMENT, "no weight was given", tg_plinear_apply(bare, b->t, b->x, NULL, -1));
     INERT(tg_plinear_apply, SHAPE, "expected [2, 3]", tg_plinear_apply(m, b->t, b->x, b->cube, -1));
     INERT(tg_plinear_apply, ARGUMENT, "the tensor is NULL", tg_plinear_apply(m, b->t, NULL, NULL, -1));
-    INERT(tg_plinear_apply, SHAPE, "expected as many", tg_plinear_apply(m, b->t, b->cube, NULL, -1));
+    INERT(tg_plinear_apply, SHAPE,
+          "x has 4 columns but w has 3; they must be equal", tg_plinear_apply(m, b->t, b->cube, NULL, -1));
     DEAD_TENSOR(tg_plinear_apply, tg_plinear_apply(m, b->t, x, NULL, -1));
     DEAD_TENSOR(tg_plinear_apply, tg_plinear_apply(r, b->t, b->x, x, -1));
     INERT(tg_nn_vocab_embedding, SHAPE, "expected [b, s]", tg_module_forward(e, b->t, b->ids));

@@ -150,7 +150,8 @@ static void forwards(bad_world *b) {
     INERT(tg_module_forward, HANDLE, "freed", tg_module_forward(m, b->freed, b->x));
     INERT(tg_module_forward, UNSUPPORTED, "a box has no forward", tg_module_forward(container, b->t, b->x));
     INERT(tg_module_forward, ARGUMENT, "the tensor is NULL", tg_module_forward(m, b->t, NULL));
-    INERT(tg_module_forward, SHAPE, "expected as many", tg_module_forward(m, b->t, b->cube));
+    INERT(tg_module_forward, SHAPE,
+          "x has 4 columns but w has 3; they must be equal", tg_module_forward(m, b->t, b->cube));
     DEAD_TENSOR(tg_module_forward, tg_module_forward(m, b->t, x));
     tg_module_free(m);
     tg_module_free(container);
@@ -250,7 +251,7 @@ static void parts(bad_world *b) {
         x = long_ids;                                                                             \
         INERT(symbol, SHAPE, "positions", call);                                                  \
         x = no_ids;                                                                               \
-        INERT(symbol, DATA, "index 77: expected 0 to 4", call);                                   \
+        INERT(symbol, DATA, "index 77 is out of range; it must be from 0 to 4", call);                                   \
     } while (0);                                                                                  \
     DEAD_TENSOR(symbol, call)
 

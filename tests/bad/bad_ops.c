@@ -333,7 +333,7 @@ static void dtypes(bad_world *b) {
     INERT(tg_linear, DTYPE, "expected one dtype", tg_linear(b->t, b->x, d, NULL));
     INERT(tg_attention, DTYPE, "expected one dtype", tg_attention(b->t, q, qd, q, NULL));
     INERT(tg_cross_entropy, DTYPE, "target is f32: expected i64", tg_cross_entropy(b->t, b->x, b->v, NULL));
-    INERT(tg_nll, DTYPE, "target is f32: expected i64", tg_nll(b->t, b->x, b->v, NULL, NULL));
+    INERT(tg_nll, DTYPE, "target is f32; it must be i64", tg_nll(b->t, b->x, b->v, NULL, NULL));
     INERT(tg_nll, DTYPE, "expected one dtype", tg_nll(b->t, b->x, b->ids, d, NULL));
     INERT(tg_bce_with_logits, DTYPE, "expected one dtype", tg_bce_with_logits(b->t, b->x, b->x, NULL, d, NULL));
     INERT(tg_linear_cross_entropy, DTYPE, "expected i64", tg_linear_cross_entropy(b->t, b->x, b->x, b->v, NULL));
@@ -341,7 +341,7 @@ static void dtypes(bad_world *b) {
     INERT(tg_cast, DTYPE, "no op takes this dtype", tg_cast(b->t, b->x, (tg_dtype)99));
     INERT(tg_full, DTYPE, "can be made", tg_full(b->t, TG_F8E8M0, TG_SHAPE(2), 1));
     INERT(tg_full, DTYPE, "can be made", tg_full(b->t, (tg_dtype)-1, TG_SHAPE(2), 1));
-    INERT(tg_arange, DTYPE, "expected a float or an integer", tg_arange(b->t, TG_BOOL, 0, 2, 1));
+    INERT(tg_arange, DTYPE, "dtype is bool; it must be a float or an integer dtype", tg_arange(b->t, TG_BOOL, 0, 2, 1));
     tg_drop(d);
     tg_drop(q);
     tg_drop(qd);

@@ -52,7 +52,7 @@ static void dtypes(bad_world *b, const images *m) {
     INERT(tg_cholesky, DTYPE, "expected f32, f64, bf16 or f16", tg_cholesky(t, b->mask));
     INERT(tg_batch_norm, DTYPE, "expected f32, f64, bf16 or f16",
           tg_batch_norm(t, b->ids, NULL, NULL, NULL, NULL, 0.1, 1e-5));
-    INERT(tg_batch_norm, DTYPE, "running_mean is bf16: expected f32",
+    INERT(tg_batch_norm, DTYPE, "running_mean is bf16; it must be f32 or f32",
           tg_batch_norm(t, b->x, NULL, NULL, h, b->v, 0.1, 1e-5));
     tg_drop(d);
     tg_drop(h);
@@ -63,9 +63,11 @@ static void of_windows(bad_world *b, const images *m) {
     tg_conv_opts conv = {.size = sizeof conv + 8};
     tg_pool_opts pool = {.size = sizeof pool + 8};
     INERT(tg_conv1d, SHAPE, "expected x [n, c, l]", tg_conv1d(t, b->x, b->cube, NULL, NULL));
-    INERT(tg_conv1d, SHAPE, "expected w [o, c / groups, k]", tg_conv1d(t, b->cube, b->x, NULL, NULL));
-    INERT(tg_conv1d, ARGUMENT, "-1 groups", tg_conv1d(t, b->cube, b->cube, NULL, TG_CONV(.groups = -1)));
-    INERT(tg_conv2d, SHAPE, "expected b of [2]", tg_conv2d(t, m->x, m->w, b->v, NULL));
+    INERT(tg_conv1d, SHAPE, "w must be [o, c / groups, k]", tg_conv1d(t, b->cube, b->x, NULL, NULL));
+    INERT(tg_conv1d, ARGUMENT,
+          "groups is -1; it must be 1 or more", tg_conv1d(t, b->cube, b->cube, NULL, TG_CONV(.groups = -1)));
+    INERT(tg_conv2d, SHAPE,
+          "b must be a vector of 2 elements, one for each output channel", tg_conv2d(t, m->x, m->w, b->v, NULL));
     INERT(tg_conv2d, SHAPE, "do not fit", tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.dilation = {4, 1})));
     INERT(tg_conv2d, SHAPE, "overflows", tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.padding = {INT64_MAX, 0})));
     INERT(tg_conv2d, ARGUMENT, "stride -1", tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.stride = {1, -1})));
@@ -78,7 +80,9 @@ static void of_windows(bad_world *b, const images *m) {
     INERT(tg_max_pool2d, ARGUMENT, "this library knows", tg_max_pool2d(t, m->x, 2, 2, &pool));
     INERT(tg_avg_pool1d, SHAPE, "expected x [n, c, l]", tg_avg_pool1d(t, m->x, 2, NULL));
     INERT(tg_avg_pool2d, ARGUMENT, "windows of -1", tg_avg_pool2d(t, m->x, -1, 1, NULL));
-    INERT(tg_avg_pool2d, ARGUMENT, "no dilation", tg_avg_pool2d(t, m->x, 2, 2, TG_POOL(.dilation = {1, 2})));
+    INERT(tg_avg_pool2d, ARGUMENT,
+          "dilation is set, but average pooling has none; leave it 0 or 1",
+          tg_avg_pool2d(t, m->x, 2, 2, TG_POOL(.dilation = {1, 2})));
     INERT(tg_avg_pool2d, ARGUMENT, "this library knows", tg_avg_pool2d(t, m->x, 2, 2, &pool));
 }
 
@@ -89,11 +93,18 @@ static void of_norm(bad_world *b) {
     INERT(tg_batch_norm, ARGUMENT, "eps is nan", tg_batch_norm(t, b->x, NULL, NULL, NULL, NULL, 0.1, NAN));
     INERT(tg_batch_norm, ARGUMENT, "momentum is 2", tg_batch_norm(t, b->x, NULL, NULL, NULL, NULL, 2, 1e-5));
     INERT(tg_batch_norm, ARGUMENT, "momentum is nan", tg_batch_norm(t, b->x, NULL, NULL, NULL, NULL, NAN, 1e-5));
-    INERT(tg_batch_norm, ARGUMENT, "expected both", tg_batch_norm(t, b->x, NULL, NULL, b->v, NULL, 0.1, 1e-5));
+    INERT(tg_batch_norm, ARGUMENT,
+          "only one of running_mean and running_var is given; give both or neither",
+          tg_batch_norm(t, b->x, NULL, NULL, b->v, NULL, 0.1, 1e-5));
     INERT(tg_batch_norm, ARGUMENT, "share bytes", tg_batch_norm(t, b->x, NULL, NULL, b->v, b->v, 0.1, 1e-5));
-    INERT(tg_batch_norm, ARGUMENT, "needs a gradient", tg_batch_norm(t, b->x, NULL, NULL, g, b->v, 0.1, 1e-5));
-    INERT(tg_batch_norm, SHAPE, "one value a channel", tg_batch_norm(t, one, NULL, NULL, b->v, b->v, 0.1, 1e-5));
-    INERT(tg_batch_norm, SHAPE, "2 or more dims", tg_batch_norm(t, b->v, NULL, NULL, NULL, NULL, 0.1, 1e-5));
+    INERT(tg_batch_norm, ARGUMENT,
+          "running_mean requires a gradient", tg_batch_norm(t, b->x, NULL, NULL, g, b->v, 0.1, 1e-5));
+    INERT(tg_batch_norm, SHAPE,
+          "x has one value per channel, which has no unbiased variance for running_var",
+          tg_batch_norm(t, one, NULL, NULL, b->v, b->v, 0.1, 1e-5));
+    INERT(tg_batch_norm, SHAPE,
+          "x has too few dims; it must be [n, c, ..] with 2 or more",
+          tg_batch_norm(t, b->v, NULL, NULL, NULL, NULL, 0.1, 1e-5));
     INERT(tg_batch_norm, SHAPE, "expected w of [3]", tg_batch_norm(t, b->x, one, NULL, NULL, NULL, 0.1, 1e-5));
     INERT(tg_batch_norm, SHAPE, "expected b of [3]", tg_batch_norm(t, b->x, NULL, one, NULL, NULL, 0.1, 1e-5));
     tg_drop(g);
@@ -104,8 +115,10 @@ static void of_triangles(bad_world *b, const images *m) {
     tg_tape *t = b->t;
     tg_solve_opts later = {.size = sizeof later + 8};
     INERT(tg_triangular_solve, SHAPE, "square", tg_triangular_solve(t, b->x, b->x, NULL));
-    INERT(tg_triangular_solve, SHAPE, "expected b", tg_triangular_solve(t, m->s, b->v, NULL));
-    INERT(tg_triangular_solve, SHAPE, "expected b", tg_triangular_solve(t, m->w, b->x, NULL));
+    INERT(tg_triangular_solve, SHAPE,
+          "b must be [.., n, k], with the leading dims and the n of a", tg_triangular_solve(t, m->s, b->v, NULL));
+    INERT(tg_triangular_solve, SHAPE,
+          "b must be [.., n, k], with the leading dims and the n of a", tg_triangular_solve(t, m->w, b->x, NULL));
     INERT(tg_triangular_solve, ARGUMENT, "this library knows", tg_triangular_solve(t, m->s, b->x, &later));
     INERT(tg_cholesky, SHAPE, "square", tg_cholesky(t, b->x));
     INERT(tg_cholesky, SHAPE, "square", tg_cholesky(t, b->v));
