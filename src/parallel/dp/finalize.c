@@ -135,7 +135,7 @@ static tg_status sum_sets(const tg_parallel *p, tg_tensor *const *params, int n)
 
 static bool has_stages(const tg_ctx *ctx) { return ctx->grid.size[TG_PP] > 1; }
 
-/* share [1] becomes 1 / max(sum, 1), with the sum of tokens over dp, cp and pp. tokens NULL, on a stage that computes no
+/* share [1] becomes 1 / max(sum, 1), with the sum of tokens over dp, cp and pp. NULL, from a stage that computes no
  * loss, counts as 0. */
 static tg_status share_of_tokens(tg_ctx *ctx, tg_tensor *tokens, tg_tensor *share) {
     const double least[2] = {1, INFINITY}, none[2] = {0};
