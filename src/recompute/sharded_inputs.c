@@ -12,9 +12,14 @@ typedef struct kept_part {
     tg_comm *comm;
 } kept_part;
 
+/* The free ones: the context's part of this layer is the first of them. Their memory is among the context's chunks. */
+enum { TG_PART_RECOMPUTE = 2 };
+static const tg_part_ops kept_parts = {.held = NULL};
+
 static kept_part *part_new(tg_ctx *ctx) {
     enum { COUNT = 32 };
-    if (!ctx->free_parts) {
+    kept_part *first = tg_part_of(ctx, TG_PART_RECOMPUTE);
+    if (!first) {
         size_t bytes = sizeof(tg_host_chunk) + COUNT * sizeof(kept_part);
         tg_host_chunk *c = tg_host_alloc(ctx, bytes);
         if (!c) return NULL;
@@ -23,21 +28,20 @@ static kept_part *part_new(tg_ctx *ctx) {
         ctx->chunks = c;
         kept_part *p = (kept_part *)c->slots;
         for (int i = 0; i < COUNT; i++) {
-            p[i].next = ctx->free_parts;
-            ctx->free_parts = &p[i];
+            p[i].next = first;
+            first = &p[i];
         }
     }
-    kept_part *p = ctx->free_parts;
-    ctx->free_parts = p->next;
-    return p;
+    tg_part_set(ctx, TG_PART_RECOMPUTE, &kept_parts, first->next);
+    return first;
 }
 
 static void part_end(void *user) {
     kept_part *p = user;
     tg_ctx *ctx = p->of->ctx;
     tg_temp_free(p->part);
-    *p = (kept_part){.next = ctx->free_parts};
-    ctx->free_parts = p;
+    *p = (kept_part){.next = tg_part_of(ctx, TG_PART_RECOMPUTE)};
+    tg_part_set(ctx, TG_PART_RECOMPUTE, &kept_parts, p);
 }
 
 /* Elements [*first, *first + what is returned) of numel are rank r's. */

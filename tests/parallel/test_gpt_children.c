@@ -5,7 +5,7 @@
 #include <tapegrad/ops.h>
 #include <tapegrad/optim.h>
 
-#include "parallel/on_ranks.h"
+#include "on_ranks.h"
 
 enum { VOCAB = 256, POSITIONS = 8, HIDDEN = 8, FFN = 32, RANK = 2, BATCH = 2, LENGTH = 6 };
 

@@ -4,7 +4,7 @@
 #include <tapegrad/optim.h>
 
 #include "core/core.h"
-#include "parallel/on_ranks.h"
+#include "on_ranks.h"
 
 enum { ROWS = 8, COLS = 3 };
 

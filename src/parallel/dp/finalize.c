@@ -24,7 +24,7 @@ typedef struct sum_set {
 } sum_set;
 
 tg_status tg_grads_may_read(tg_ctx *ctx) {
-    return tg_capture_refuse(ctx, "tg_grads_finalize",
+    return tg_recording_refuse(ctx, "tg_grads_finalize",
                              "has a parameter without a gradient on this rank, and reads whether another rank has it",
                              NULL);
 }
@@ -235,7 +235,8 @@ static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, co
     }
     if (o->tokens) TG_TRY(tg_check(ctx, o->tokens, "tg_grads_finalize: tokens"));
     if (o->tokens) TG_TRY(check_tokens(o->tokens));
-    if (ctx->backwards == ctx->finalized && has_gradients(params, n))
+    const tg_tapes *tapes = tg_tapes_of(ctx);
+    if ((!tapes || tapes->backwards == tapes->finalized) && has_gradients(params, n))
         return tg_fail(ctx, TG_ERR_STATE,
                        "tg_grads_finalize: no backward has run since the last one, whose gradients are still there; it "
                        "sums the gradients of a step once");
@@ -259,7 +260,8 @@ static tg_status finalize(const tg_parallel *p, tg_tensor *const *params, int n,
         tg_gradient_summed(params[i]);
     }
     if (o.tokens || has_stages(ctx)) TG_TRY(divide_by_tokens(p, params, n, o.tokens));
-    ctx->finalized = ctx->backwards;
+    tg_tapes *tapes = tg_tapes_of(ctx);
+    if (tapes) tapes->finalized = tapes->backwards;
     return TG_OK;
 }
 
