@@ -177,7 +177,6 @@ static tg_ctx *open_context(const tg_device_ops *ops, const tg_config *given, co
     ctx->inert = (tg_tensor){.ctx = ctx};
     ctx->serial = TG_SERIAL_FIRST;
     ctx->run.heartbeat = &ctx->run.own_heartbeat;
-    for (int axis = 0; axis < TG_MAX_AXES; axis++) ctx->grid.size[axis] = 1;
     if (refused)
         tg_fail(ctx, TG_ERR_ARGUMENT, "%s", refused);
     else if (partial)
@@ -247,18 +246,12 @@ void tg_ctx_free(tg_ctx *ctx) {
     free_chunks(ctx, ctx->chunks);
     tg_works_free(ctx);
     tg_storage_extras_free(ctx);
-    tg_places_free(ctx);
     release_parts(ctx);
     tg_hooks_free(ctx);
     tg_buffers_free(ctx);
     tg_rngs_free(ctx);
     tg_allocator a = ctx->run.allocator;
     a.free(a.user, ctx, sizeof *ctx);
-}
-
-void tg_ctx_may_skip(tg_ctx *ctx) {
-    const uint32_t after_backward = 1u << TG_DP | 1u << TG_EDP;
-    if (ctx->run.status != TG_OK && ctx->grid.axes & ~after_backward) tg_ctx_skip(ctx);
 }
 
 /* ---- What a context is ---- */

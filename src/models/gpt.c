@@ -321,7 +321,7 @@ static bool head_is_given(const tg_module *gpt) {
     return head && !(tg_gpt_tp(c) == 1 ? tg_is_own_linear(head) : tg_is_vocab_embedding(head));
 }
 
-static bool is_shard(const tg_tensor *y) { return tg_place_on(y, TG_TP).kind == TG_VARYING; }
+static bool is_shard(const tg_tensor *y) { return tg_placement_of(y, TG_TP).kind == TG_VARYING; }
 
 /* x [.., h] of the trunk -> [.., vocab], whole on every rank */
 static tg_tensor *logits_of(tg_module *gpt, tg_tape *t, tg_tensor *x) {

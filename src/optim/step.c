@@ -9,7 +9,7 @@
 #include "kernels/composed.h"
 #include "kernels/scalar.h"
 #include "optim/optim.h"
-#include "parallel/dp/grads.h"
+#include "placement/placing.h"
 
 /* ---- What lies on the device ---- */
 
@@ -152,16 +152,16 @@ static tg_status measure(tg_optim *o) {
     for (int k = 0; k < s.n; k++)
         TG_TRY(ctx->run.ops->reduce(ctx, TG_SUM, slice(o->sums, k, &one), slice(o->squares, s.first[k], &s.count[k]), 1,
                                 false));
-    if (ctx->grid.axes) TG_TRY(tg_grid_sum(ctx, s.mask, o->sums, s.n));
+    if (tg_grid_axes(ctx)) TG_TRY(tg_grid_sum(ctx, s.mask, o->sums, s.n));
     o->n_sums = s.n;
-    return ctx->grid.size[TG_PP] > 1 ? sum_stages(o) : TG_OK;
+    return tg_grid_of(ctx)->size[TG_PP] > 1 ? sum_stages(o) : TG_OK;
 }
 
 /* ---- Errors in data that another rank found ---- */
 
 /* Whether other ranks may know of an error in data that this rank's device does not know of. A device without
  * fault_sum reports such errors at once, and its rank takes no step. */
-static bool shares_faults(const tg_optim *o) { return o->fault && o->ctx->grid.ranks > 1; }
+static bool shares_faults(const tg_optim *o) { return o->fault && tg_grid_has_peers(o->ctx); }
 
 /* Leaves 0 in o->fault if no rank found an error in the step's data. */
 static tg_status share_faults(tg_optim *o) {
@@ -281,7 +281,7 @@ static tg_status step(tg_optim *o) {
 
 tg_status tg_optim_step(tg_optim *o) {
     if (!o) return TG_ERR_ARGUMENT;
-    bool meets = o->ctx->grid.ranks > 1 && (measures(o) || shares_faults(o));
+    bool meets = tg_grid_has_peers(o->ctx) && (measures(o) || shares_faults(o));
     tg_status s = step(o);
     if (s != TG_OK && meets) tg_ctx_skip(o->ctx);
     return s;
@@ -318,7 +318,7 @@ static tg_status clip(tg_optim *o, double max_norm, double *norm, const void *si
 
 double tg_optim_clip(tg_optim *o, double max_norm) {
     double norm = NAN;
-    if (clip(o, max_norm, &norm, TG_SITE) != TG_OK && o && o->ctx->grid.ranks > 1) tg_ctx_skip(o->ctx);
+    if (clip(o, max_norm, &norm, TG_SITE) != TG_OK && o && tg_grid_has_peers(o->ctx)) tg_ctx_skip(o->ctx);
     return norm;
 }
 

@@ -103,10 +103,10 @@ tg_status tg_distribute_check(tg_ctx *ctx, const tg_tensor *x, tg_comm *c, const
     tg_axis axis = tg_comm_axis(c);
     if (!x) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: distribute needs an input", who);
     if (tg_comm_ctx(c) != ctx) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: distribute is of another context", who);
-    if (tg_comm_size(c) == 1 || !ctx->grid.axes) return TG_OK;
+    if (tg_comm_size(c) == 1 || !tg_grid_axes(ctx)) return TG_OK;
     char what[160];
     tg_describe(x, what, sizeof what);
-    if ((unsigned)axis >= TG_MAX_AXES || !(ctx->grid.axes >> axis & 1))
+    if ((unsigned)axis >= TG_MAX_AXES || !(tg_grid_axes(ctx) >> axis & 1))
         return tg_fail(ctx, TG_ERR_PLACEMENT,
                        "%s: distribute over \"%s\", which is of no axis of the grid: nobody knows whether input 0, %s, "
                        "is the same on its ranks; take the communicator of an axis (tg_parallel_comm)",

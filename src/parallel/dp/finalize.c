@@ -133,13 +133,13 @@ static tg_status sum_sets(const tg_parallel *p, tg_tensor *const *params, int n)
 
 /* ---- Tokens ---- */
 
-static bool has_stages(const tg_ctx *ctx) { return ctx->grid.size[TG_PP] > 1; }
+static bool has_stages(const tg_ctx *ctx) { return tg_grid_of(ctx)->size[TG_PP] > 1; }
 
 /* share [1] becomes 1 / max(sum, 1), with the sum of tokens over dp, cp and pp. NULL, from a stage that computes no
  * loss, counts as 0. */
 static tg_status share_of_tokens(tg_ctx *ctx, tg_tensor *tokens, tg_tensor *share) {
     const double least[2] = {1, INFINITY}, none[2] = {0};
-    uint32_t axes = (TG_DATA_AXES & ctx->grid.axes) | (has_stages(ctx) ? 1u << TG_PP : 0);
+    uint32_t axes = (TG_DATA_AXES & tg_grid_axes(ctx)) | (has_stages(ctx) ? 1u << TG_PP : 0);
     tg_array c = tg_array_of(share), given = tg_array_of(tokens);
     given.shape = c.shape, given.stride = c.stride, given.ndim = 1;
     TG_TRY(tokens ? ctx->run.ops->map(ctx, TG_FN_id, c, &given, 1, none, false) : ctx->run.ops->fill(ctx, c, 0));
@@ -204,10 +204,10 @@ static tg_status check_tokens(const tg_tensor *x) {
     if (x->numel != 1)
         return tg_fail(ctx, TG_ERR_SHAPE, "tg_grads_finalize: tokens has %lld elements, expected one",
                        (long long)x->numel);
-    const tg_placing *p = tg_place_of(x);
+    const tg_placements *p = tg_place_of(x);
     uint32_t partial = p ? p->partial : 0, own = p ? p->varying | p->partial : 0;
     uint32_t said = !(x->flags & TG_F_LEAF) ? UINT32_MAX : x->ext ? x->ext->placed : 0;
-    uint32_t shares = partial & ~(uint32_t)TG_DATA_AXES, again = TG_DATA_AXES & ctx->grid.axes & said & ~own;
+    uint32_t shares = partial & ~(uint32_t)TG_DATA_AXES, again = TG_DATA_AXES & tg_grid_axes(ctx) & said & ~own;
     if (shares)
         return refuse_tokens(x, shares,
                              "so that each rank would divide by its share of the count; expected the whole there: "
@@ -251,7 +251,7 @@ static tg_status finalize(const tg_parallel *p, tg_tensor *const *params, int n,
     TG_TRY(check(p, params, n, &o));
     TG_TRY(tg_buckets_check_all(p, params, n));
     for (int i = 0; i < n; i++) TG_TRY(tg_gradient_need_drained(params[i], "tg_grads_finalize"));
-    TG_TRY(tg_placement_compare_params(p, params, n));
+    TG_TRY(tg_grads_compare_params(p, params, n));
     TG_TRY(tg_buckets_finish(p));
     TG_TRY(sum_sets(p, params, n));
     for (int i = 0; i < n; i++) {
