@@ -48,7 +48,7 @@ typedef struct tg_parallel_opts {
     const char *order; /* the leftmost axis varies fastest; NULL: "tp-cp-ep-dp-pp" */
     bool sequence_parallel; /* activations between tensor-parallel regions are sharded on dim 0 */
     tg_rng_mode rng;
-    int vp; /* 0: 1. Stages of layers on each pp rank, for schedules that interleave them: above 1 needs pp above 1 */
+    int vp; /* Stages of layers on each pp rank. 0: 1. Above 1: TG_ERR_UNSUPPORTED, until a schedule interleaves them. */
 } tg_parallel_opts;
 
 #define TG_PARALLEL(...) (&(tg_parallel_opts){.size = sizeof(tg_parallel_opts), __VA_ARGS__})
@@ -137,9 +137,10 @@ TG_API tg_tensor *tg_param_placed(const tg_parallel *p, const char *name, tg_dty
 
 typedef struct tg_finalize_opts {
     size_t size;
-    /* Scalar, this rank's own count over its micro-batches: gradients are divided by the sum over dp and cp, at least
-     * 1. TG_ERR_PLACEMENT where a declaration or an op has placed it as the same on ranks of dp or cp (I, R), which a
-     * count that was summed already is, and where it is P on another axis. NULL: not divided. */
+    /* Scalar: the number of tokens whose loss this rank has computed in its micro-batches. Gradients are divided by its
+     * sum over dp, cp and pp, but by 1 if that is less. A stage that computes no loss gives NULL or 0; if all stages
+     * give NULL, gradients are not divided. TG_ERR_PLACEMENT if a declaration or an op has placed it as the same on the
+     * ranks of dp or cp (I, R), as a count is that was summed before, and if it is P on another axis. */
     tg_tensor *tokens;
 } tg_finalize_opts;
 
@@ -147,8 +148,9 @@ typedef struct tg_finalize_opts {
 
 /* Once after the last backward of a step: waits for bucket works, sums what is still PARTIAL over the axes where its
  * parameter is R, coalesced by axis set. Before it, norm, clip, step and reading a PARTIAL gradient as a number are
- * TG_ERR_STATE; so is a second call before the gradients are zeroed. Collective over those axes; a rank that had no
- * micro-batch calls it too (its tokens are 0), and gets what the others have summed. A parameter given twice is
+ * TG_ERR_STATE; so is a second call before the gradients are zeroed. Collective over those axes; and, if
+ * there are stages, over dp, cp and pp. A rank that had no micro-batch calls it too (its tokens are 0), and gets what
+ * the others have summed. A parameter given twice is
  * TG_ERR_ARGUMENT; one that is in buckets and not given TG_ERR_STATE, unless it is frozen. opts may be NULL. */
 TG_API tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *opts);
 
