@@ -3,7 +3,9 @@
 
 #include <math.h>
 
-#include "autograd/backward.h"
+#include "autograd/hooks.h"
+#include "autograd/targets.h"
+#include "debug/tensor_stats.h"
 
 typedef struct text {
     char *buf;

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "autograd/backward.h"
 #include "gradcheck/gradcheck.h"
+#include "autograd/gradients.h"
 
 /* ---- Runs ---- */
 

@@ -2,8 +2,8 @@
  * cotangents as good as zeros, strided ones as good as others, sums where it adds, nothing changed but gradients. */
 #include <math.h>
 
-#include "autograd/backward.h"
 #include "gradcheck/gradcheck.h"
+#include "autograd/gradients.h"
 
 /* ---- Nothing changed ---- */
 

@@ -4,6 +4,7 @@
 #include "ops/common/nn_op.h"
 #include "placement/draws.h"
 #include "kernels/composed.h"
+#include "autograd/apply.h"
 
 /* out [b, h, sq, dv] = softmax(scale q k^T + mask) v, q [b, h, sq, dk], k [b, g, sk, dk], v [b, g, sk, dv]; with a sink
  * the softmax has one logit more, whose probability nothing takes. */

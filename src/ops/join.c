@@ -1,6 +1,7 @@
 /* Joining along a dim and its inverse: concat, stack, split and chunk, pad. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
+#include "autograd/apply.h"
 
 typedef struct join_params {
     int dim;

@@ -2,6 +2,7 @@
 #include "ops/linear.h"
 #include "ops/common/nn_op.h"
 #include "ops/common/product.h"
+#include "autograd/apply.h"
 
 /* y [.., out] = act(x [.., in] w^T + b), w [out, in], b [out] or absent. One block serves the five activations. */
 

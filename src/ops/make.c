@@ -1,5 +1,6 @@
 /* Tensors from nothing but numbers: arange and full. */
 #include "ops/common/op.h"
+#include "autograd/apply.h"
 
 #include <math.h>
 

@@ -2,6 +2,7 @@
 
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
+#include "autograd/apply.h"
 
 /* Rotary positions (Su et al., arXiv 2104.09864): x [.., s, d], pairs (i, i + d/2) turned by their position's angle. */
 

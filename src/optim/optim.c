@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "autograd/backward.h"
+#include "autograd/gradients.h"
 #include "optim/optim.h"
 
 /* What a failed creation returns: every call on it does nothing. */

@@ -4,7 +4,8 @@
 
 #include <tapegrad/ops.h>
 
-#include "autograd/backward.h"
+#include "autograd/gradients.h"
+#include "tape/tape.h"
 #include "core/capture.h"
 #include "kernels/composed.h"
 #include "kernels/scalar.h"

@@ -2,7 +2,6 @@
  *
  * Ranks of a tensor- or context-parallel group record the same ops, so there a leaf is compared at its first use. Data
  * parallel ranks may use other parameters than their neighbours: theirs are compared by tg_grads_finalize. */
-#include "autograd/backward.h"
 #include "placement/rule.h"
 #include "parallel/dp/grads.h"
 

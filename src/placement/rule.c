@@ -1,4 +1,5 @@
 #include "placement/rule.h"
+#include "tape/call.h"
 
 static tg_call_impl *impl(const tg_call *c) { return c->impl; }
 

@@ -1,7 +1,7 @@
 #include "ops/common/chunked_head.h"
 #include "ops/common/nn_op.h"
 #include "ops/common/product.h"
-#include "tape/tape.h"
+#include "autograd/backward.h"
 
 /* Rows of a chunk, by shape and dtype alone: about 8 MiB of logits, but enough rows that each pass over w and over its
  * gradient pays: with 128 of them the gradient's product runs at half the speed that it has with 512. Products of

@@ -9,8 +9,9 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "autograd/backward.h"
 #include "parallel/dp/grads.h"
+#include "autograd/gradients.h"
+#include "autograd/hooks.h"
 
 typedef struct bucket_item {
     tg_buckets *of;

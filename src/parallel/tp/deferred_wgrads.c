@@ -2,11 +2,13 @@
  * (Megatron-Core's defer_embedding_wgrad_compute). Each holds its layer's input and output gradient by reference. */
 #include "parallel/tp/wgrads.h"
 
-#include "autograd/backward.h"
 #include "ops/linear.h"
 #include "kernels/scalar.h"
 #include "nn/module.h"
 #include "comm/comm.h"
+#include "autograd/gradients.h"
+#include "autograd/hooks.h"
+#include "autograd/grad_sink.h"
 
 /* x and gy are handles of this list. Theirs are the bytes of the moment when the list took them. */
 typedef struct wgrad {
