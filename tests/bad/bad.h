@@ -131,7 +131,7 @@ void bad_comm(bad_world *b);
 void bad_parallel(bad_world *b);
 void bad_placement(bad_world *b);
 void bad_mappings(bad_world *b);
-void bad_link(bad_world *b);
+void bad_p2p(bad_world *b);
 void bad_mpi(bad_world *b); /* nothing where there is no MPI */
 void bad_layers(bad_world *b);
 

@@ -246,7 +246,7 @@ int main(int argc, char **argv) {
     void (*const part[])(bad_world *) = {bad_context,   bad_tensor,  bad_tape,      bad_backward, bad_derivatives,
                                          bad_ops,       bad_table,   bad_windows,
                                          bad_arguments, bad_extend,  bad_gradcheck, bad_nn,       bad_optim,
-                                         bad_io,        bad_comm,    bad_placement, bad_mappings, bad_link, bad_mpi,
+                                         bad_io,        bad_comm,    bad_placement, bad_mappings, bad_p2p, bad_mpi,
                                          bad_layers,    bad_parallel, bad_capture};
     for (size_t i = 0; i < TG_LEN(part); i++) part[i](b);
     close_world(b);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include <tapegrad/link.h>
+#include <tapegrad/p2p.h>
 
 #include "check_main.h"
 #include "core/core.h"
@@ -75,7 +75,7 @@ static letter *take(line *l, const wish *r, bool held) {
     return m;
 }
 
-static int deliver(line *l, tg_link_landed landed) {
+static int deliver(line *l, tg_p2p_landed landed) {
     bool held = l->me == l->w->waiter && atomic_load(&l->w->held);
     for (int i = 0; i < l->n_wishes; i++) {
         wish r = l->wishes[i];
@@ -93,7 +93,7 @@ static int deliver(line *l, tg_link_landed landed) {
 }
 
 /* No letter comes meanwhile: it would land in a later receive than the next one does. */
-static int line_poll(void *state, tg_link_landed landed) {
+static int line_poll(void *state, tg_p2p_landed landed) {
     line *l = state;
     while (l->n_sent) landed(l->sent[--l->n_sent], 0);
     pthread_mutex_lock(&l->w->lock);
@@ -107,14 +107,14 @@ static void line_explain(void *state, int error, char *buf, size_t n) {
     snprintf(buf, n, error == 1 ? "no room" : "a letter is too long");
 }
 
-static void line_close(void *state, bool quiet, tg_link_landed landed) {
+static void line_close(void *state, bool quiet, tg_p2p_landed landed) {
     line *l = state;
     l->quiet = quiet;
     while (l->n_sent) landed(l->sent[--l->n_sent], 0);
     while (l->n_wishes) landed(l->wishes[--l->n_wishes].token, 0);
 }
 
-static const tg_link_ops line_ops = {.size = sizeof(tg_link_ops), .name = "letters", .send = line_send,
+static const tg_p2p_ops line_ops = {.size = sizeof(tg_p2p_ops), .name = "letters", .send = line_send,
                                      .receive = line_receive, .poll = line_poll, .explain = line_explain,
                                      .close = line_close};
 
@@ -159,7 +159,7 @@ static void *one_rank(void *user) {
     world *all = a.all;
     rank_end *end = &all->end[a.me];
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 60));
-    tg_comm *c = tg_comm_link_new(ctx, &line_ops, &all->lines[a.me], a.me, RANKS);
+    tg_comm *c = tg_comm_p2p_new(ctx, &line_ops, &all->lines[a.me], a.me, RANKS);
     end->opened = tg_comm_barrier(c);
     if (a.me == all->w.waiter) atomic_store(&all->w.held, true); /* its barrier is over */
     atomic_fetch_add(&all->started, 1);
@@ -211,7 +211,7 @@ static void *leaves(void *user) {
     rank_arg a = *(rank_arg *)user;
     world *all = a.all;
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 60));
-    tg_comm *c = tg_comm_link_new(ctx, &line_ops, &all->lines[a.me], a.me, RANKS);
+    tg_comm *c = tg_comm_p2p_new(ctx, &line_ops, &all->lines[a.me], a.me, RANKS);
     all->end[a.me].opened = tg_comm_barrier(c);
     if (all->late && a.me) ctx->deadline = 0.05;
     while (all->late && a.me == 0 && atomic_load(&all->left) < RANKS - 1)
@@ -239,7 +239,7 @@ static void *comes_late(void *user) {
     rank_arg a = *(rank_arg *)user;
     rank_end *end = &a.all->end[a.me];
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 60));
-    tg_comm *c = tg_comm_link_new(ctx, &line_ops, &a.all->lines[a.me], a.me, RANKS);
+    tg_comm *c = tg_comm_p2p_new(ctx, &line_ops, &a.all->lines[a.me], a.me, RANKS);
     tg_comm *pair = tg_comm_split(c, a.me / 2, 0, "pair", TG_MAX_AXES);
     if (a.me == 0) nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
     end->opened = tg_comm_barrier(pair);

@@ -1,11 +1,11 @@
-/* MPI as a layer of messages (tapegrad/link.h): non-blocking ones from one rank to another, and nothing else of MPI. A
+/* MPI as a layer of messages (tapegrad/p2p.h): non-blocking ones from one rank to another, and nothing else of MPI. A
  * library of its own, over the public interface alone, so that libtapegrad itself needs no MPI. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <tapegrad/extend.h>
-#include <tapegrad/link.h>
+#include <tapegrad/p2p.h>
 #include <tapegrad/mpi.h>
 
 enum { FIRST_ROOM = 128 };
@@ -72,7 +72,7 @@ static int mpi_receive(void *state, void *data, size_t room, int from, int tag, 
     return flies(l, error, token, true);
 }
 
-static void land(layer *l, int n, tg_link_landed landed) {
+static void land(layer *l, int n, tg_p2p_landed landed) {
     int kept = 0, bytes;
     for (int i = 0; i < n; i++) {
         MPI_Get_count(&l->statuses[i], MPI_BYTE, &bytes);
@@ -88,7 +88,7 @@ static void land(layer *l, int n, tg_link_landed landed) {
 
 /* A test that finds nothing may have fetched what the next one finds (Open MPI's does, and one that finds something
  * fetches nothing), so two in a row tell that nothing has come. */
-static int mpi_poll(void *state, tg_link_landed landed) {
+static int mpi_poll(void *state, tg_p2p_landed landed) {
     layer *l = state;
     for (int empty = 0; empty < 2;) {
         int n = 0, error = MPI_Testsome(l->flying, l->requests, &n, l->landed, l->statuses);
@@ -116,21 +116,21 @@ static void mpi_explain(void *state, int error, char *buf, size_t n) {
 
 /* ---- Begin and end ---- */
 
-static tg_link_phase mpi_phase(void *state) {
+static tg_p2p_phase mpi_phase(void *state) {
     layer *l = state;
     int over = 0, done = 0;
     MPI_Finalized(&over);
-    if (over) return TG_LINK_ENDED;
-    if (l->open) return TG_LINK_OPEN;
-    if (MPI_Test(&l->opening, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return TG_LINK_ENDED;
-    if (!done) return TG_LINK_OPENING;
+    if (over) return TG_P2P_ENDED;
+    if (l->open) return TG_P2P_OPEN;
+    if (MPI_Test(&l->opening, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return TG_P2P_ENDED;
+    if (!done) return TG_P2P_OPENING;
     MPI_Comm_set_errhandler(l->comm, MPI_ERRORS_RETURN);
     l->open = true;
-    return TG_LINK_OPEN;
+    return TG_P2P_OPEN;
 }
 
 /* Whether nothing flies any more. */
-static bool ground(layer *l, bool over, tg_link_landed landed) {
+static bool ground(layer *l, bool over, tg_p2p_landed landed) {
     bool all = true;
     for (int i = 0; i < l->flying; i++) {
         bool back = over || (l->of[i].incoming && MPI_Cancel(&l->requests[i]) == MPI_SUCCESS &&
@@ -142,9 +142,9 @@ static bool ground(layer *l, bool over, tg_link_landed landed) {
 }
 
 /* A communicator that messages may still come for is kept: MPI would give them to the next one of its number. */
-static void mpi_close(void *state, bool quiet, tg_link_landed landed) {
+static void mpi_close(void *state, bool quiet, tg_p2p_landed landed) {
     layer *l = state;
-    bool over = mpi_phase(l) == TG_LINK_ENDED;
+    bool over = mpi_phase(l) == TG_P2P_ENDED;
     if (ground(l, over, landed) && quiet && !over && l->open && !l->broken) MPI_Comm_free(&l->comm);
     free(l->requests);
     free(l->statuses);
@@ -153,7 +153,7 @@ static void mpi_close(void *state, bool quiet, tg_link_landed landed) {
     free(l);
 }
 
-static const tg_link_ops mpi_ops = {.size = sizeof(tg_link_ops),
+static const tg_p2p_ops mpi_ops = {.size = sizeof(tg_p2p_ops),
                                     .name = "mpi",
                                     .send = mpi_send,
                                     .receive = mpi_receive,
@@ -191,8 +191,8 @@ tg_comm *tg_comm_mpi_new(tg_ctx *ctx, MPI_Comm comm) {
     int rank = 0, size = 1;
     bool good = ctx && tg_ctx_status(ctx) == TG_OK && check_mpi(ctx, comm) == TG_OK;
     layer *l = good ? layer_new(ctx, comm) : NULL;
-    if (!l) return tg_comm_link_new(ctx, &mpi_ops, NULL, 0, 1); /* the inert one */
+    if (!l) return tg_comm_p2p_new(ctx, &mpi_ops, NULL, 0, 1); /* the inert one */
     MPI_Comm_rank(comm, &rank);
     MPI_Comm_size(comm, &size);
-    return tg_comm_link_new(ctx, &mpi_ops, l, rank, size);
+    return tg_comm_p2p_new(ctx, &mpi_ops, l, rank, size);
 }

@@ -9,7 +9,7 @@ static uint64_t digest(const int64_t *counts, int64_t count, int n) {
     return h;
 }
 
-static tg_signature sign(const tg_link_group *g, const tg_transfer *t) {
+static tg_signature sign(const tg_p2p_group *g, const tg_transfer *t) {
     bool parts = t->kind == TG_ALL_GATHER || t->kind == TG_REDUCE_SCATTER;
     bool rooted = t->kind == TG_BROADCAST || t->kind == TG_GATHER || t->kind == TG_SCATTER;
     tg_signature s = {.kind = (uint8_t)t->kind, .root = rooted ? t->root : -1};
@@ -29,7 +29,7 @@ static uint64_t digest_pair(int from, int to, int64_t count) {
 
 static int64_t between(const int64_t *at, int64_t count, int i) { return at ? at[i + 1] - at[i] : count; }
 
-static uint64_t balance_of(const tg_link_call *c) {
+static uint64_t balance_of(const tg_p2p_call *c) {
     uint64_t sum = 0;
     for (int i = 0; c->t.kind == TG_ALL_TO_ALL && i < c->g->size; i++)
         sum += digest_pair(c->g->rank, i, between(c->send_at, c->t.count, i)) -
@@ -37,12 +37,12 @@ static uint64_t balance_of(const tg_link_call *c) {
     return sum;
 }
 
-bool tg_link_same(const tg_signature *a, const tg_signature *b) {
+bool tg_p2p_same(const tg_signature *a, const tg_signature *b) {
     return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->root == b->root &&
            a->count == b->count && a->counts == b->counts;
 }
 
-tg_note tg_link_note(const tg_signature *s, int64_t count, int peer, uint64_t sequence) {
+tg_note tg_p2p_note(const tg_signature *s, int64_t count, int peer, uint64_t sequence) {
     return (tg_note){.kind = s->kind,
                      .dtype = s->dtype,
                      .op = s->op,
@@ -52,7 +52,7 @@ tg_note tg_link_note(const tg_signature *s, int64_t count, int peer, uint64_t se
 }
 
 /* As the door has described it for the record. */
-void tg_link_site(const tg_link_rank *self, const void *site, char *buf, size_t n) {
+void tg_p2p_site(const tg_p2p_rank *self, const void *site, char *buf, size_t n) {
     size_t at = 0;
     if (site)
         tg_card_site(&self->board->card[self->board->me], (uint64_t)(uintptr_t)site, buf, n);
@@ -63,24 +63,24 @@ void tg_link_site(const tg_link_rank *self, const void *site, char *buf, size_t 
 /* ---- Disagreement ---- */
 
 /* Of an all-to-all pairs agree; of a message its length. */
-bool tg_link_agree(const tg_link_call *c, int member) {
-    const tg_link_side *o = tg_link_side_of(c, member);
+bool tg_p2p_agree(const tg_p2p_call *c, int member) {
+    const tg_p2p_side *o = tg_p2p_side_of(c, member);
     if (c->mail) return o->count == c->t.count && o->signature.dtype == c->signature.dtype;
-    if (!tg_link_same(&c->signature, &o->signature)) return false;
+    if (!tg_p2p_same(&c->signature, &o->signature)) return false;
     return c->t.kind != TG_ALL_TO_ALL || (o->to_me == between(c->recv_at, c->t.count, member) &&
                                           o->from_me == between(c->send_at, c->t.count, member));
 }
 
 /* Of those who have missed different numbers of calls the one with more is to blame. */
-static void compare(tg_link_call *c, int member) {
-    tg_link_group *g = c->g;
-    const tg_link_side *o = tg_link_side_of(c, member);
-    if (!c->request || !o->arrived || tg_link_over(c)) return;
+static void compare(tg_p2p_call *c, int member) {
+    tg_p2p_group *g = c->g;
+    const tg_p2p_side *o = tg_p2p_side_of(c, member);
+    if (!c->request || !o->arrived || tg_p2p_over(c)) return;
     uint64_t theirs = o->signature.skips, ours = c->signature.skips;
     if (theirs != ours)
-        tg_link_fail_by(g, g->member[theirs > ours ? member : g->rank].rank, ", and has missed a call since",
-                        tg_link_lost_from(c));
-    else if (!tg_link_agree(c, member))
+        tg_p2p_fail_by(g, g->member[theirs > ours ? member : g->rank].rank, ", and has missed a call since",
+                        tg_p2p_lost_from(c));
+    else if (!tg_p2p_agree(c, member))
         c->disputed = true;
 }
 
@@ -94,7 +94,7 @@ static int64_t *begins(int64_t *at, const int64_t *counts, int n) {
     return at;
 }
 
-static tg_status keep_transfer(tg_link_call *c, const tg_transfer *t) {
+static tg_status keep_transfer(tg_p2p_call *c, const tg_transfer *t) {
     int n = c->g->size;
     c->t = *t;
     c->t.send = c->t.recv = NULL;
@@ -102,40 +102,40 @@ static tg_status keep_transfer(tg_link_call *c, const tg_transfer *t) {
     c->send_at = begins(c->begins, t->send, n);
     c->recv_at = begins(c->begins + n + 1, t->recv, n);
     if (t->kind != TG_ALL_TO_ALL || t->src != t->dst || !t->src) return TG_OK;
-    size_t bytes = (size_t)(c->send_at ? c->send_at[n] : t->count * n) * tg_link_element(c);
-    c->t.src = c->copy = tg_link_copy_of(c->g, t->src, bytes); /* others read it after this rank has written over it */
+    size_t bytes = (size_t)(c->send_at ? c->send_at[n] : t->count * n) * tg_p2p_element(c);
+    c->t.src = c->copy = tg_p2p_copy_of(c->g, t->src, bytes); /* others read it after this rank has written over it */
     return c->copy ? TG_OK : c->g->self->ctx->status;
 }
 
-static void place_begin(tg_link_call *c, uint64_t sequence) {
+static void place_begin(tg_p2p_call *c, uint64_t sequence) {
     if (c->sequence == sequence && (c->arrived || c->request)) return;
     c->sequence = sequence;
 }
 
 /* Tells a member that this rank has arrived, with what it takes if that is little. */
-static void tell(tg_link_call *c, int member, const char *site) {
-    tg_link_group *g = c->g;
-    tg_link_message *m = tg_link_draft(g->self, c->mail ? TG_LINK_SEND : TG_LINK_CALL, g);
+static void tell(tg_p2p_call *c, int member, const char *site) {
+    tg_p2p_group *g = c->g;
+    tg_p2p_message *m = tg_p2p_draft(g->self, c->mail ? TG_P2P_SEND : TG_P2P_CALL, g);
     if (!m) return;
-    tg_link_flow f = tg_link_out(c, member, 0);
+    tg_p2p_flow f = tg_p2p_out(c, member, 0);
     m->sequence = c->sequence;
     m->signature = c->signature;
     m->count = c->t.count;
     m->to_you = between(c->send_at, c->t.count, member);
     m->from_you = between(c->recv_at, c->t.count, member);
     m->balance = c->balance;
-    tg_link_write(m, site);
-    if (f.n && tg_link_few(c, f, 0)) {
-        m->payload = (uint32_t)((size_t)f.n * tg_link_element(c));
+    tg_p2p_write(m, site);
+    if (f.n && tg_p2p_few(c, f, 0)) {
+        m->payload = (uint32_t)((size_t)f.n * tg_p2p_element(c));
         memcpy(m->body + m->text, f.data, m->payload);
     }
-    tg_link_post(g->self, m, g->member[member].rank);
+    tg_p2p_post(g->self, m, g->member[member].rank);
 }
 
-static void arrive(tg_link_call *c) {
-    tg_link_group *g = c->g;
-    char site[TG_LINK_SITE];
-    tg_link_site(g->self, c->t.site, site, sizeof site);
+static void arrive(tg_p2p_call *c) {
+    tg_p2p_group *g = c->g;
+    char site[TG_P2P_SITE];
+    tg_p2p_site(g->self, c->t.site, site, sizeof site);
     c->side[g->rank].arrived = true;
     c->side[g->rank].signature = c->signature;
     c->side[g->rank].count = c->t.count;
@@ -147,18 +147,18 @@ static void arrive(tg_link_call *c) {
         if (i != g->rank) compare(c, i);
 }
 
-static tg_status start_mail(tg_link_group *g, const tg_transfer *t, tg_link_request *r) {
+static tg_status start_mail(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r) {
     bool send = t->kind == TG_SEND;
-    tg_link_mails *mails = send ? &g->member[t->root].send : &g->member[t->root].recv;
-    tg_link_call *c = tg_link_mail_place(g, t->root, send, mails->next);
+    tg_p2p_mails *mails = send ? &g->member[t->root].send : &g->member[t->root].recv;
+    tg_p2p_call *c = tg_p2p_mail_place(g, t->root, send, mails->next);
     if (!c) return g->self->ctx->status;
     place_begin(c, mails->next++);
     r->call = c;
     c->request = r;
     keep_transfer(c, t);
     c->signature = sign(g, t);
-    char site[TG_LINK_SITE];
-    tg_link_site(g->self, t->site, site, sizeof site);
+    char site[TG_P2P_SITE];
+    tg_p2p_site(g->self, t->site, site, sizeof site);
     if (send)
         tell(c, t->root, site);
     else
@@ -166,11 +166,11 @@ static tg_status start_mail(tg_link_group *g, const tg_transfer *t, tg_link_requ
     return TG_OK;
 }
 
-tg_status tg_link_start(tg_link_group *g, const tg_transfer *t, tg_link_request *r) {
+tg_status tg_p2p_start(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r) {
     uint64_t sequence = g->sequence, window = (uint64_t)g->window;
     if (t->kind == TG_SEND || t->kind == TG_RECV) return start_mail(g, t, r);
-    TG_TRY(tg_link_await(g, NULL, sequence < window ? NULL : tg_link_call_at(g, sequence - window)));
-    tg_link_call *c = tg_link_call_at(g, sequence);
+    TG_TRY(tg_p2p_await(g, NULL, sequence < window ? NULL : tg_p2p_call_at(g, sequence - window)));
+    tg_p2p_call *c = tg_p2p_call_at(g, sequence);
     TG_TRY(keep_transfer(c, t));
     place_begin(c, sequence);
     g->sequence++;
@@ -182,10 +182,10 @@ tg_status tg_link_start(tg_link_group *g, const tg_transfer *t, tg_link_request 
     return TG_OK;
 }
 
-void tg_link_settle(tg_link_call *c) {
+void tg_p2p_settle(tg_p2p_call *c) {
     int n = c->mail ? 1 : c->g->size;
     if (c->request) c->request->done = true;
-    if (c->copy) tg_link_copy_end(c->g, c->copy);
+    if (c->copy) tg_p2p_copy_end(c->g, c->copy);
     c->request = NULL;
     c->copy = NULL;
     c->send_at = c->recv_at = NULL;
@@ -193,16 +193,16 @@ void tg_link_settle(tg_link_call *c) {
     c->arrived = 0;
     c->in = c->out = c->sums = c->summed = c->owed = 0;
     for (int i = 0; i < n; i++) {
-        tg_link_side *s = &c->side[i];
+        tg_p2p_side *s = &c->side[i];
         char *few = s->few;
-        *s = (tg_link_side){.few = few};
+        *s = (tg_p2p_side){.few = few};
     }
 }
 
 /* ---- What the others say ---- */
 
-static void keep_side(tg_link_call *c, const tg_link_message *m) {
-    tg_link_side *s = tg_link_side_of(c, m->member);
+static void keep_side(tg_p2p_call *c, const tg_p2p_message *m) {
+    tg_p2p_side *s = tg_p2p_side_of(c, m->member);
     size_t at = 0;
     s->arrived = true;
     s->signature = m->signature;
@@ -214,16 +214,16 @@ static void keep_side(tg_link_call *c, const tg_link_message *m) {
     memcpy(s->few, m->body + m->text, m->payload < c->g->few ? m->payload : c->g->few);
 }
 
-static void keep_last(tg_link_member *member, const tg_link_message *m) {
+static void keep_last(tg_p2p_member *member, const tg_p2p_message *m) {
     size_t at = 0;
-    member->last = tg_link_note(&m->signature, m->count, 0, m->sequence);
+    member->last = tg_p2p_note(&m->signature, m->count, 0, m->sequence);
     tg_text(member->site, sizeof member->site, &at, "%s", m->body);
 }
 
-void tg_link_arrival(tg_link_group *g, const tg_link_message *m) {
-    bool mail = m->kind == TG_LINK_SEND;
+void tg_p2p_arrival(tg_p2p_group *g, const tg_p2p_message *m) {
+    bool mail = m->kind == TG_P2P_SEND;
     if (g->failed && !mail && m->sequence >= g->failed_at) return;
-    tg_link_call *c = mail ? tg_link_mail_place(g, m->member, false, m->sequence) : tg_link_call_at(g, m->sequence);
+    tg_p2p_call *c = mail ? tg_p2p_mail_place(g, m->member, false, m->sequence) : tg_p2p_call_at(g, m->sequence);
     if (!c) return;
     place_begin(c, m->sequence);
     if (!mail) keep_last(&g->member[m->member], m);
@@ -233,27 +233,27 @@ void tg_link_arrival(tg_link_group *g, const tg_link_message *m) {
 }
 
 /* Null where the call is not this rank's any more, as its group has failed. */
-static tg_link_call *asked_call(tg_link_group *g, const tg_link_message *m) {
-    tg_link_mails *mails = &g->member[m->member].send;
-    tg_link_call *c = m->mail ? tg_link_mail_at(mails, m->sequence) : tg_link_call_at(g, m->sequence);
-    return c && c->request && c->sequence == m->sequence && !tg_link_over(c) ? c : NULL;
+static tg_p2p_call *asked_call(tg_p2p_group *g, const tg_p2p_message *m) {
+    tg_p2p_mails *mails = &g->member[m->member].send;
+    tg_p2p_call *c = m->mail ? tg_p2p_mail_at(mails, m->sequence) : tg_p2p_call_at(g, m->sequence);
+    return c && c->request && c->sequence == m->sequence && !tg_p2p_over(c) ? c : NULL;
 }
 
-void tg_link_asked(tg_link_rank *self, const tg_link_message *m) {
-    tg_link_group *g = tg_link_find(self, m);
-    tg_link_call *c = g ? asked_call(g, m) : NULL;
+void tg_p2p_asked(tg_p2p_rank *self, const tg_p2p_message *m) {
+    tg_p2p_group *g = tg_p2p_find(self, m);
+    tg_p2p_call *c = g ? asked_call(g, m) : NULL;
     if (!c) {
-        tg_link_refuse(self, m->rank, m->tag);
+        tg_p2p_refuse(self, m->rank, m->tag);
         return;
     }
-    tg_link_side *s = tg_link_side_of(c, m->member);
-    s->tag[m->phase][s->wanted[m->phase]++ % TG_LINK_PIECES] = m->tag;
+    tg_p2p_side *s = tg_p2p_side_of(c, m->member);
+    s->tag[m->phase][s->wanted[m->phase]++ % TG_P2P_PIECES] = m->tag;
     c->owed++;
     if (c->mail) c->arrived = 1;
 }
 
-void tg_link_mail_taken(tg_link_group *g, const tg_link_message *m) {
-    tg_link_mails *mails = &g->member[m->member].send;
-    tg_link_call *c = tg_link_mail_at(mails, m->sequence);
+void tg_p2p_mail_taken(tg_p2p_group *g, const tg_p2p_message *m) {
+    tg_p2p_mails *mails = &g->member[m->member].send;
+    tg_p2p_call *c = tg_p2p_mail_at(mails, m->sequence);
     if (c && c->request && c->sequence == m->sequence) c->arrived = 1;
 }

@@ -8,28 +8,28 @@
 #include "comm/shm/shm.h"
 
 /* Asks on behalf of `of`, whose question it is. */
-static void ask(const tg_link_call *c, int of, uint64_t question) {
-    tg_link_group *g = c->g;
+static void ask(const tg_p2p_call *c, int of, uint64_t question) {
+    tg_p2p_group *g = c->g;
     char text[512];
     size_t at = 0;
-    tg_link_quote(c, g->rank, c->peer, text, sizeof text, &at);
+    tg_p2p_quote(c, g->rank, c->peer, text, sizeof text, &at);
     for (int i = 0; i < g->size; i++) {
-        tg_link_message *m = tg_link_awaited(c, i) ? tg_link_draft(g->self, TG_LINK_PROBE, g) : NULL;
+        tg_p2p_message *m = tg_p2p_awaited(c, i) ? tg_p2p_draft(g->self, TG_P2P_PROBE, g) : NULL;
         if (!m) continue;
         m->mail = c->mail;
         m->phase = c->t.kind == TG_RECV;
         m->sequence = c->sequence;
         m->cause = of;
         m->count = (int64_t)question;
-        tg_link_write(m, text);
-        tg_link_post(g->self, m, g->member[i].rank);
+        tg_p2p_write(m, text);
+        tg_p2p_post(g->self, m, g->member[i].rank);
     }
 }
 
 /* Seldom, as those who are late will find all the questions. */
-void tg_link_probe(const tg_link_call *c, double since) {
+void tg_p2p_probe(const tg_p2p_call *c, double since) {
     const double first = 0.1;
-    tg_link_rank *self = c->g->self;
+    tg_p2p_rank *self = c->g->self;
     double waited = tg_system_now() - since;
     if (waited < first || (self->asked > since && waited < 2 * (self->asked - since))) return;
     self->asked = tg_system_now();
@@ -37,43 +37,43 @@ void tg_link_probe(const tg_link_call *c, double since) {
 }
 
 /* Whether this rank has made its own part of the call in which the sender waits. */
-static bool has_answered(const tg_link_group *g, const tg_link_message *m) {
-    const tg_link_member *from = &g->member[m->member];
+static bool has_answered(const tg_p2p_group *g, const tg_p2p_message *m) {
+    const tg_p2p_member *from = &g->member[m->member];
     if (!m->mail) return g->sequence > m->sequence;
     return (m->phase ? from->send.next : from->recv.next) > m->sequence;
 }
 
-static void crossed(tg_link_call *c, tg_link_group *other, const tg_link_message *m) {
-    tg_link_group *g = c->g;
-    char text[TG_LINK_FAILURE];
+static void crossed(tg_p2p_call *c, tg_p2p_group *other, const tg_p2p_message *m) {
+    tg_p2p_group *g = c->g;
+    char text[TG_P2P_FAILURE];
     size_t at = 0;
     bool first = g->self->me < m->rank;
     uint64_t from = m->mail ? other->sequence : m->sequence;
     tg_text(text, sizeof text, &at,
             "the ranks disagree about what comes next, and wait for each other: in group \"%s\" ",
             first ? g->name : other->name);
-    if (first) tg_link_quote(c, g->rank, c->peer, text, sizeof text, &at);
+    if (first) tg_p2p_quote(c, g->rank, c->peer, text, sizeof text, &at);
     tg_text(text, sizeof text, &at, first ? ", in group \"%s\" %s" : "%s%s", first ? other->name : "", m->body);
     if (!first) {
         tg_text(text, sizeof text, &at, ", in group \"%s\" ", g->name);
-        tg_link_quote(c, g->rank, c->peer, text, sizeof text, &at);
+        tg_p2p_quote(c, g->rank, c->peer, text, sizeof text, &at);
     }
     c->lost = true;
     /* The other rank knows of both when its call fails. */
-    tg_link_fail(g, TG_ERR_MISMATCH, -1, g->self->me, text, tg_link_lost_from(c));
-    tg_link_fail(other, TG_ERR_MISMATCH, -1, g->self->me, text, from);
+    tg_p2p_fail(g, TG_ERR_MISMATCH, -1, g->self->me, text, tg_p2p_lost_from(c));
+    tg_p2p_fail(other, TG_ERR_MISMATCH, -1, g->self->me, text, from);
 }
 
 /* After an error: the sender will find that out, and go on. What it has missed itself it said before it asked. */
-static bool has_missed_more(const tg_link_group *g, int member) {
+static bool has_missed_more(const tg_p2p_group *g, int member) {
     return g->self->ctx->skips - g->skips > g->member[member].skips;
 }
 
-void tg_link_probed(tg_link_group *g, const tg_link_message *m) {
-    tg_link_rank *self = g->self;
-    tg_link_call *c = self->waits_for;
+void tg_p2p_probed(tg_p2p_group *g, const tg_p2p_message *m) {
+    tg_p2p_rank *self = g->self;
+    tg_p2p_call *c = self->waits_for;
     uint64_t question = (uint64_t)m->count;
-    if (!c || g->failed || tg_link_over(c) || has_answered(g, m) || has_missed_more(g, m->member)) return;
+    if (!c || g->failed || tg_p2p_over(c) || has_answered(g, m) || has_missed_more(g, m->member)) return;
     if (m->cause != self->me) {
         if (self->peer[m->cause].question >= question) return; /* passed on before */
         self->peer[m->cause].question = question;

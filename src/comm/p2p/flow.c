@@ -1,48 +1,48 @@
 /* What goes from whom to whom in a collective, as elements of src and dst. */
 #include "comm/p2p/p2p.h"
 
-static const tg_link_flow nothing = {NULL, 0};
+static const tg_p2p_flow nothing = {NULL, 0};
 
-size_t tg_link_element(const tg_link_call *c) { return tg_dtype_size(c->t.dtype ? c->t.dtype : TG_U8); }
+size_t tg_p2p_element(const tg_p2p_call *c) { return tg_dtype_size(c->t.dtype ? c->t.dtype : TG_U8); }
 
-bool tg_link_sums(const tg_link_call *c) { return c->t.kind == TG_ALL_REDUCE || c->t.kind == TG_REDUCE_SCATTER; }
+bool tg_p2p_sums(const tg_p2p_call *c) { return c->t.kind == TG_ALL_REDUCE || c->t.kind == TG_REDUCE_SCATTER; }
 
-bool tg_link_whole(const tg_link_call *c) {
-    return c->t.kind == TG_ALL_REDUCE && (size_t)c->t.count <= c->g->few / tg_link_element(c);
+bool tg_p2p_whole(const tg_p2p_call *c) {
+    return c->t.kind == TG_ALL_REDUCE && (size_t)c->t.count <= c->g->few / tg_p2p_element(c);
 }
 
-bool tg_link_few(const tg_link_call *c, tg_link_flow f, int phase) {
-    return phase == 0 && (size_t)f.n <= c->g->few / tg_link_element(c);
+bool tg_p2p_few(const tg_p2p_call *c, tg_p2p_flow f, int phase) {
+    return phase == 0 && (size_t)f.n <= c->g->few / tg_p2p_element(c);
 }
 
 /* ---- Parts ---- */
 
-static tg_link_flow flow(const tg_link_call *c, const void *base, int64_t at, int64_t n) {
+static tg_p2p_flow flow(const tg_p2p_call *c, const void *base, int64_t at, int64_t n) {
     if (!n || !base) return nothing;
-    return (tg_link_flow){(char *)base + at * (int64_t)tg_link_element(c), n};
+    return (tg_p2p_flow){(char *)base + at * (int64_t)tg_p2p_element(c), n};
 }
 
 static int64_t begin(const int64_t *at, int64_t count, int part) { return at ? at[part] : count * part; }
 
-static tg_link_flow part(const tg_link_call *c, const void *base, const int64_t *at, int i) {
+static tg_p2p_flow part(const tg_p2p_call *c, const void *base, const int64_t *at, int i) {
     int64_t from = begin(at, c->t.count, i);
     return flow(c, base, from, begin(at, c->t.count, i + 1) - from);
 }
 
 /* What member i sums of an all-reduce: equal parts but for one element. */
-static tg_link_flow share(const tg_link_call *c, const void *base, int i) {
+static tg_p2p_flow share(const tg_p2p_call *c, const void *base, int i) {
     int64_t each = c->t.count / c->g->size, rest = c->t.count % c->g->size;
     return flow(c, base, each * i + (i < rest ? i : rest), each + (i < rest));
 }
 
 /* ---- Flows ---- */
 
-static tg_link_flow out_of_all_reduce(const tg_link_call *c, int to, int phase) {
-    if (phase) return tg_link_whole(c) ? nothing : share(c, c->t.dst, c->g->rank);
-    return tg_link_whole(c) ? flow(c, c->t.src, 0, c->t.count) : share(c, c->t.src, to);
+static tg_p2p_flow out_of_all_reduce(const tg_p2p_call *c, int to, int phase) {
+    if (phase) return tg_p2p_whole(c) ? nothing : share(c, c->t.dst, c->g->rank);
+    return tg_p2p_whole(c) ? flow(c, c->t.src, 0, c->t.count) : share(c, c->t.src, to);
 }
 
-tg_link_flow tg_link_out(const tg_link_call *c, int to, int phase) {
+tg_p2p_flow tg_p2p_out(const tg_p2p_call *c, int to, int phase) {
     const tg_transfer *t = &c->t;
     bool root = c->g->rank == t->root;
     if (t->kind == TG_ALL_REDUCE) return out_of_all_reduce(c, to, phase);
@@ -59,14 +59,14 @@ tg_link_flow tg_link_out(const tg_link_call *c, int to, int phase) {
     }
 }
 
-tg_link_flow tg_link_in(const tg_link_call *c, int from, int phase) {
+tg_p2p_flow tg_p2p_in(const tg_p2p_call *c, int from, int phase) {
     const tg_transfer *t = &c->t;
     const char *own;
-    if (t->kind == TG_ALL_REDUCE && phase) return tg_link_whole(c) ? nothing : share(c, t->dst, from);
+    if (t->kind == TG_ALL_REDUCE && phase) return tg_p2p_whole(c) ? nothing : share(c, t->dst, from);
     if (phase) return nothing;
     switch (t->kind) {
     case TG_ALL_REDUCE:
-    case TG_REDUCE_SCATTER: return (tg_link_flow){NULL, tg_link_sum(c, &own).n};
+    case TG_REDUCE_SCATTER: return (tg_p2p_flow){NULL, tg_p2p_sum(c, &own).n};
     case TG_ALL_TO_ALL:
     case TG_ALL_GATHER: return part(c, t->dst, c->recv_at, from);
     case TG_GATHER: return c->g->rank == t->root ? part(c, t->dst, NULL, from) : nothing;
@@ -77,30 +77,30 @@ tg_link_flow tg_link_in(const tg_link_call *c, int from, int phase) {
     }
 }
 
-tg_link_flow tg_link_sum(const tg_link_call *c, const char **own) {
+tg_p2p_flow tg_p2p_sum(const tg_p2p_call *c, const char **own) {
     const tg_transfer *t = &c->t;
-    tg_link_flow mine;
+    tg_p2p_flow mine;
     if (t->kind == TG_REDUCE_SCATTER) {
         mine = part(c, t->src, c->send_at, c->g->rank);
         *own = mine.data;
         return flow(c, t->dst, 0, mine.n);
     }
-    mine = tg_link_whole(c) ? flow(c, t->src, 0, t->count) : share(c, t->src, c->g->rank);
+    mine = tg_p2p_whole(c) ? flow(c, t->src, 0, t->count) : share(c, t->src, c->g->rank);
     *own = mine.data;
-    return tg_link_whole(c) ? flow(c, t->dst, 0, t->count) : share(c, t->dst, c->g->rank);
+    return tg_p2p_whole(c) ? flow(c, t->dst, 0, t->count) : share(c, t->dst, c->g->rank);
 }
 
 /* ---- Pieces ---- */
 
-static int64_t piece_elements(const tg_link_call *c) { return (int64_t)(c->g->piece / tg_link_element(c)); }
+static int64_t piece_elements(const tg_p2p_call *c) { return (int64_t)(c->g->piece / tg_p2p_element(c)); }
 
-int64_t tg_link_piece_count(const tg_link_call *c, tg_link_flow f) {
+int64_t tg_p2p_piece_count(const tg_p2p_call *c, tg_p2p_flow f) {
     int64_t each = piece_elements(c);
     return (f.n + each - 1) / each;
 }
 
-tg_link_flow tg_link_piece_of(const tg_link_call *c, tg_link_flow f, int64_t index) {
+tg_p2p_flow tg_p2p_piece_of(const tg_p2p_call *c, tg_p2p_flow f, int64_t index) {
     int64_t each = piece_elements(c), at = index * each, left = f.n - at;
-    char *data = f.data ? f.data + at * (int64_t)tg_link_element(c) : NULL;
-    return (tg_link_flow){data, left < each ? left : each};
+    char *data = f.data ? f.data + at * (int64_t)tg_p2p_element(c) : NULL;
+    return (tg_p2p_flow){data, left < each ? left : each};
 }

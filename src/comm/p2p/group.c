@@ -10,20 +10,20 @@ static uint64_t mix(uint64_t h, uint64_t x) {
 
 /* The n-th group of one list, split from one group, has one name on all its members: they form such groups in one
  * order. */
-static tg_link_base *base_of(tg_link_rank *self, uint64_t base) {
-    for (tg_link_base *b = self->bases; b; b = b->next)
+static tg_p2p_base *base_of(tg_p2p_rank *self, uint64_t base) {
+    for (tg_p2p_base *b = self->bases; b; b = b->next)
         if (b->base == base) return b;
     return NULL;
 }
 
-static tg_status name_group(tg_link_rank *self, const tg_link_key *parent, const int *ranks, int n, tg_link_key *key) {
+static tg_status name_group(tg_p2p_rank *self, const tg_p2p_key *parent, const int *ranks, int n, tg_p2p_key *key) {
     key->base = parent ? mix(mix(parent->base, parent->ordinal), (uint64_t)n) : 0;
     for (int i = 0; i < n; i++) key->base = mix(key->base, (uint64_t)ranks[i] + 1);
-    tg_link_base *b = base_of(self, key->base);
+    tg_p2p_base *b = base_of(self, key->base);
     if (!b) {
         b = tg_host_alloc(self->ctx, sizeof *b);
         if (!b) return self->ctx->status;
-        *b = (tg_link_base){.next = self->bases, .base = key->base};
+        *b = (tg_p2p_base){.next = self->bases, .base = key->base};
         self->bases = b;
     }
     key->ordinal = b->made;
@@ -35,25 +35,25 @@ static tg_status name_group(tg_link_rank *self, const tg_link_key *parent, const
 static size_t round_up(size_t n) { return (n + 63) / 64 * 64; }
 
 /* Fewer of everything where there are many members. */
-static void size_group(tg_link_group *g) {
+static void size_group(tg_p2p_group *g) {
     enum { BUFFERS = 8 << 20, LARGEST = 128 << 10, SMALLEST = 4 << 10 };
-    size_t all = (size_t)g->size * TG_LINK_PIECES * (TG_LINK_PHASES + 1);
+    size_t all = (size_t)g->size * TG_P2P_PIECES * (TG_P2P_PHASES + 1);
     g->window = g->size <= 64 ? 32 : 8;
     g->few = g->size <= 8 ? 1024 : g->size <= 64 ? 256 : 64;
     for (g->piece = LARGEST; g->piece > SMALLEST && g->piece * all > BUFFERS;) g->piece /= 2;
 }
 
-tg_link_call *tg_link_calls_new(tg_link_group *g, int n, int members, size_t *bytes) {
+tg_p2p_call *tg_p2p_calls_new(tg_p2p_group *g, int n, int members, size_t *bytes) {
     size_t sides = (size_t)n * (size_t)members, begins = (size_t)n * 2 * (size_t)(members + 1);
-    size_t at_sides = round_up((size_t)n * sizeof(tg_link_call)), at_begins = at_sides + sides * sizeof(tg_link_side);
+    size_t at_sides = round_up((size_t)n * sizeof(tg_p2p_call)), at_begins = at_sides + sides * sizeof(tg_p2p_side);
     size_t at_few = at_begins + begins * sizeof(int64_t);
     *bytes = at_few + sides * g->few;
     char *p = tg_host_alloc(g->self->ctx, *bytes);
-    tg_link_call *calls = (tg_link_call *)p;
+    tg_p2p_call *calls = (tg_p2p_call *)p;
     for (int i = 0; p && i < n; i++) {
         size_t side = (size_t)i * (size_t)members;
         calls[i].g = g;
-        calls[i].side = (tg_link_side *)(p + at_sides) + side;
+        calls[i].side = (tg_p2p_side *)(p + at_sides) + side;
         calls[i].begins = (int64_t *)(p + at_begins) + (size_t)i * 2 * (size_t)(members + 1);
         for (int j = 0; j < members; j++) calls[i].side[j].few = p + at_few + (side + (size_t)j) * g->few;
     }
@@ -62,13 +62,13 @@ tg_link_call *tg_link_calls_new(tg_link_group *g, int n, int members, size_t *by
 
 /* ---- Places of messages ---- */
 
-static bool is_taken(const tg_link_call *c) { return c->request || c->arrived; }
+static bool is_taken(const tg_p2p_call *c) { return c->request || c->arrived; }
 
 /* n calls more for the messages of that member. */
-static tg_link_call *block_new(tg_link_group *g, int n, int member) {
-    tg_link_block *b = tg_host_alloc(g->self->ctx, sizeof *b);
+static tg_p2p_call *block_new(tg_p2p_group *g, int n, int member) {
+    tg_p2p_block *b = tg_host_alloc(g->self->ctx, sizeof *b);
     if (!b) return NULL;
-    *b = (tg_link_block){.next = g->blocks, .calls = tg_link_calls_new(g, n, 1, &b->bytes)};
+    *b = (tg_p2p_block){.next = g->blocks, .calls = tg_p2p_calls_new(g, n, 1, &b->bytes)};
     if (!b->calls) {
         tg_host_free(g->self->ctx, b, sizeof *b);
         return NULL;
@@ -82,13 +82,13 @@ static tg_link_call *block_new(tg_link_group *g, int n, int member) {
 }
 
 /* Twice the places. What had one of its own has one again. */
-static bool grow(tg_link_group *g, tg_link_mails *m, int member) {
+static bool grow(tg_p2p_group *g, tg_p2p_mails *m, int member) {
     tg_ctx *ctx = g->self->ctx;
-    uint64_t room = m->room ? 2 * m->room : TG_LINK_MAILS, n = room - m->room, at = 0;
-    tg_link_call **call = tg_host_alloc(ctx, room * sizeof(tg_link_call *));
-    tg_link_call *more = call ? block_new(g, (int)n, member) : NULL;
+    uint64_t room = m->room ? 2 * m->room : TG_P2P_MAILS, n = room - m->room, at = 0;
+    tg_p2p_call **call = tg_host_alloc(ctx, room * sizeof(tg_p2p_call *));
+    tg_p2p_call *more = call ? block_new(g, (int)n, member) : NULL;
     if (!more) {
-        tg_host_free(ctx, call, room * sizeof(tg_link_call *));
+        tg_host_free(ctx, call, room * sizeof(tg_p2p_call *));
         return false;
     }
     for (uint64_t i = 0; i < room; i++) call[i] = NULL;
@@ -99,42 +99,42 @@ static bool grow(tg_link_group *g, tg_link_mails *m, int member) {
         while (old < m->room && is_taken(m->call[old])) old++;
         call[i] = old < m->room ? m->call[old++] : &more[at++];
     }
-    tg_host_free(ctx, m->call, m->room * sizeof(tg_link_call *));
+    tg_host_free(ctx, m->call, m->room * sizeof(tg_p2p_call *));
     m->call = call;
     m->room = room;
     return true;
 }
 
-tg_link_call *tg_link_mail_place(tg_link_group *g, int member, bool send, uint64_t sequence) {
-    tg_link_mails *m = send ? &g->member[member].send : &g->member[member].recv;
+tg_p2p_call *tg_p2p_mail_place(tg_p2p_group *g, int member, bool send, uint64_t sequence) {
+    tg_p2p_mails *m = send ? &g->member[member].send : &g->member[member].recv;
     for (;;) {
-        tg_link_call *c = tg_link_mail_at(m, sequence);
+        tg_p2p_call *c = tg_p2p_mail_at(m, sequence);
         if (c && (!is_taken(c) || c->sequence == sequence)) return c;
         if (!grow(g, m, member)) return NULL;
     }
 }
 
-tg_status tg_link_buffers(tg_link_group *g) {
-    enum { EACH = TG_LINK_PIECES * (TG_LINK_PHASES + 1) };
+tg_status tg_p2p_buffers(tg_p2p_group *g) {
+    enum { EACH = TG_P2P_PIECES * (TG_P2P_PHASES + 1) };
     if (g->buffers) return TG_OK;
     g->buffer_bytes = (size_t)g->size * EACH * g->piece;
     char *p = g->buffers = tg_host_alloc(g->self->ctx, g->buffer_bytes);
     if (!p) return g->self->ctx->status;
     for (int i = 0; i < g->size; i++)
         for (int k = 0; k < EACH; k++, p += g->piece) {
-            int phase = k / TG_LINK_PIECES, which = k % TG_LINK_PIECES;
-            *(phase < TG_LINK_PHASES ? &g->member[i].in[phase][which].box.data : &g->member[i].out[which].data) = p;
+            int phase = k / TG_P2P_PIECES, which = k % TG_P2P_PIECES;
+            *(phase < TG_P2P_PHASES ? &g->member[i].in[phase][which].box.data : &g->member[i].out[which].data) = p;
         }
     return TG_OK;
 }
 
 /* ---- Copies of what a call overwrites in place ---- */
 
-static bool fits(const tg_link_copy *c, size_t bytes) { return !c->used && c->bytes >= bytes; }
+static bool fits(const tg_p2p_copy *c, size_t bytes) { return !c->used && c->bytes >= bytes; }
 
-void *tg_link_copy_of(tg_link_group *g, const void *data, size_t bytes) {
-    tg_link_copy *best = NULL;
-    for (tg_link_copy *c = g->copies; c; c = c->next)
+void *tg_p2p_copy_of(tg_p2p_group *g, const void *data, size_t bytes) {
+    tg_p2p_copy *best = NULL;
+    for (tg_p2p_copy *c = g->copies; c; c = c->next)
         if (fits(c, bytes) && (!best || c->bytes < best->bytes)) best = c;
     if (!best) {
         best = tg_host_alloc(g->self->ctx, sizeof *best + bytes);
@@ -148,73 +148,73 @@ void *tg_link_copy_of(tg_link_group *g, const void *data, size_t bytes) {
     return best->data;
 }
 
-void tg_link_copy_end(tg_link_group *g, const void *data) {
-    for (tg_link_copy *c = g->copies; c; c = c->next)
+void tg_p2p_copy_end(tg_p2p_group *g, const void *data) {
+    for (tg_p2p_copy *c = g->copies; c; c = c->next)
         if (c->data == data) c->used = false;
 }
 
 /* ---- Messages that came before the group ---- */
 
-static bool same_key(const tg_link_key *a, const tg_link_key *b) {
+static bool same_key(const tg_p2p_key *a, const tg_p2p_key *b) {
     return a->base == b->base && a->ordinal == b->ordinal;
 }
 
-static void keep_early(tg_link_rank *self, const tg_link_message *m) {
+static void keep_early(tg_p2p_rank *self, const tg_p2p_message *m) {
     size_t bytes = sizeof *m + m->text + m->payload;
-    tg_link_early *e = tg_host_alloc(self->ctx, sizeof *e + bytes);
+    tg_p2p_early *e = tg_host_alloc(self->ctx, sizeof *e + bytes);
     if (!e) return;
     e->bytes = sizeof *e + bytes;
-    e->m = (tg_link_message *)(e + 1);
+    e->m = (tg_p2p_message *)(e + 1);
     memcpy(e->m, m, bytes);
     *self->early_end = e;
     self->early_end = &e->next;
 }
 
-tg_link_group *tg_link_find(tg_link_rank *self, const tg_link_message *m) {
-    for (tg_link_group *g = self->groups; g; g = g->next)
+tg_p2p_group *tg_p2p_find(tg_p2p_rank *self, const tg_p2p_message *m) {
+    for (tg_p2p_group *g = self->groups; g; g = g->next)
         if (same_key(&g->key, &m->group)) return g->closed ? NULL : g;
-    tg_link_base *b = base_of(self, m->group.base);
-    if (m->kind != TG_LINK_ASK && m->kind != TG_LINK_PROBE && (!b || m->group.ordinal >= b->made)) keep_early(self, m);
+    tg_p2p_base *b = base_of(self, m->group.base);
+    if (m->kind != TG_P2P_ASK && m->kind != TG_P2P_PROBE && (!b || m->group.ordinal >= b->made)) keep_early(self, m);
     return NULL;
 }
 
-static void take_early(tg_link_rank *self, tg_link_group *g) {
-    for (tg_link_early **at = &self->early; *at;) {
-        tg_link_early *e = *at;
+static void take_early(tg_p2p_rank *self, tg_p2p_group *g) {
+    for (tg_p2p_early **at = &self->early; *at;) {
+        tg_p2p_early *e = *at;
         if (!same_key(&e->m->group, &g->key)) {
             at = &e->next;
             continue;
         }
         *at = e->next;
         if (!e->next) self->early_end = at;
-        tg_link_deliver(g, e->m);
+        tg_p2p_deliver(g, e->m);
         tg_host_free(self->ctx, e, e->bytes);
     }
 }
 
 /* ---- Begin and end ---- */
 
-static bool flies(const tg_link_group *g) {
+static bool flies(const tg_p2p_group *g) {
     for (int i = 0; i < g->size; i++)
-        for (int k = 0; k < TG_LINK_PIECES; k++) {
-            const tg_link_member *m = &g->member[i];
+        for (int k = 0; k < TG_P2P_PIECES; k++) {
+            const tg_p2p_member *m = &g->member[i];
             if (m->in[0][k].box.flying || m->in[1][k].box.flying || m->out[k].flying) return true;
         }
     return false;
 }
 
-static void group_free(tg_link_group *g) {
+static void group_free(tg_p2p_group *g) {
     tg_ctx *ctx = g->self->ctx;
     for (int i = 0; i < g->size; i++) {
-        tg_host_free(ctx, g->member[i].send.call, g->member[i].send.room * sizeof(tg_link_call *));
-        tg_host_free(ctx, g->member[i].recv.call, g->member[i].recv.room * sizeof(tg_link_call *));
+        tg_host_free(ctx, g->member[i].send.call, g->member[i].send.room * sizeof(tg_p2p_call *));
+        tg_host_free(ctx, g->member[i].recv.call, g->member[i].recv.room * sizeof(tg_p2p_call *));
     }
-    for (tg_link_block *b = g->blocks, *next; b; b = next) {
+    for (tg_p2p_block *b = g->blocks, *next; b; b = next) {
         next = b->next;
         tg_host_free(ctx, b->calls, b->bytes);
         tg_host_free(ctx, b, sizeof *b);
     }
-    for (tg_link_copy *c = g->copies, *next; c; c = next) {
+    for (tg_p2p_copy *c = g->copies, *next; c; c = next) {
         next = c->next;
         tg_host_free(ctx, c, sizeof *c + c->bytes);
     }
@@ -223,12 +223,12 @@ static void group_free(tg_link_group *g) {
     tg_host_free(ctx, g, g->bytes);
 }
 
-tg_link_group *tg_link_group_new(tg_link_rank *self, const tg_link_key *parent, const int *ranks, int n, int rank,
+tg_p2p_group *tg_p2p_group_new(tg_p2p_rank *self, const tg_p2p_key *parent, const int *ranks, int n, int rank,
                                const char *name) {
-    size_t bytes = sizeof(tg_link_group) + (size_t)n * (sizeof(tg_link_member) + 1), at = 0;
-    tg_link_key key;
+    size_t bytes = sizeof(tg_p2p_group) + (size_t)n * (sizeof(tg_p2p_member) + 1), at = 0;
+    tg_p2p_key key;
     if (name_group(self, parent, ranks, n, &key) != TG_OK) return NULL;
-    tg_link_group *g = tg_host_alloc(self->ctx, bytes);
+    tg_p2p_group *g = tg_host_alloc(self->ctx, bytes);
     if (!g) return NULL;
     g->self = self;
     g->key = key;
@@ -242,7 +242,7 @@ tg_link_group *tg_link_group_new(tg_link_rank *self, const tg_link_key *parent, 
     tg_text(g->name, sizeof g->name, &at, "%s", name ? name : "");
     for (int i = 0; i < n; i++) g->member[i].rank = ranks[i];
     size_group(g);
-    g->calls = tg_link_calls_new(g, 2 * g->window, n, &g->calls_bytes);
+    g->calls = tg_p2p_calls_new(g, 2 * g->window, n, &g->calls_bytes);
     if (!g->calls) {
         group_free(g);
         return NULL;
@@ -254,17 +254,17 @@ tg_link_group *tg_link_group_new(tg_link_rank *self, const tg_link_key *parent, 
     return g;
 }
 
-void tg_link_group_close(tg_link_group *g) {
+void tg_p2p_group_close(tg_p2p_group *g) {
     for (int i = 0; i < g->size; i++)
         if (i != g->rank && !g->self->peer[g->member[i].rank].gone)
-            tg_link_post(g->self, tg_link_draft(g->self, TG_LINK_LEAVE, g), g->member[i].rank);
+            tg_p2p_post(g->self, tg_p2p_draft(g->self, TG_P2P_LEAVE, g), g->member[i].rank);
     g->closed = true;
 }
 
-bool tg_link_groups_sweep(tg_link_rank *self) {
+bool tg_p2p_groups_sweep(tg_p2p_rank *self) {
     bool clean = true;
-    for (tg_link_group **at = &self->groups; *at;) {
-        tg_link_group *g = *at;
+    for (tg_p2p_group **at = &self->groups; *at;) {
+        tg_p2p_group *g = *at;
         if (!g->closed || flies(g)) {
             clean &= !g->closed;
             at = &g->next;
@@ -276,16 +276,16 @@ bool tg_link_groups_sweep(tg_link_rank *self) {
     return clean;
 }
 
-void tg_link_groups_free(tg_link_rank *self) {
-    for (tg_link_group *g = self->groups, *next; g; g = next) {
+void tg_p2p_groups_free(tg_p2p_rank *self) {
+    for (tg_p2p_group *g = self->groups, *next; g; g = next) {
         next = g->next;
         group_free(g);
     }
-    for (tg_link_early *e = self->early, *next; e; e = next) {
+    for (tg_p2p_early *e = self->early, *next; e; e = next) {
         next = e->next;
         tg_host_free(self->ctx, e, e->bytes);
     }
-    for (tg_link_base *b = self->bases, *next; b; b = next) {
+    for (tg_p2p_base *b = self->bases, *next; b; b = next) {
         next = b->next;
         tg_host_free(self->ctx, b, sizeof *b);
     }

@@ -135,7 +135,7 @@ static tg_status meet(tg_comm *world, address *all, tg_comm **node, bool *in_one
     return s == TG_OK ? world->ctx->status : s;
 }
 
-tg_status tg_link_meet(tg_comm *world, tg_comm **node, int64_t *nodes, bool *in_one) {
+tg_status tg_p2p_meet(tg_comm *world, tg_comm **node, int64_t *nodes, bool *in_one) {
     size_t bytes = (size_t)world->size * sizeof(address);
     address *all = tg_host_alloc(world->ctx, bytes);
     tg_status s = all ? meet(world, all, node, in_one) : world->ctx->status;

@@ -6,24 +6,24 @@
 
 /* ---- The transport's slots ---- */
 
-static tg_link_request *request_new(tg_link_group *g) {
-    tg_link_rank *self = g->self;
-    tg_link_request *r = self->free;
+static tg_p2p_request *request_new(tg_p2p_group *g) {
+    tg_p2p_rank *self = g->self;
+    tg_p2p_request *r = self->free;
     if (r)
         self->free = r->next;
     else if (!(r = tg_host_alloc(self->ctx, sizeof *r)))
         return NULL;
-    *r = (tg_link_request){.group = g};
+    *r = (tg_p2p_request){.group = g};
     return r;
 }
 
-static void request_free(tg_link_request *r) {
+static void request_free(tg_p2p_request *r) {
     r->next = r->group->self->free;
     r->group->self->free = r;
 }
 
-static void request_start(tg_link_request *r) {
-    tg_link_rank *self = r->group->self;
+static void request_start(tg_p2p_request *r) {
+    tg_p2p_rank *self = r->group->self;
     r->prev = self->last;
     r->next = NULL;
     *(self->last ? &self->last->next : &self->first) = r;
@@ -33,89 +33,89 @@ static void request_start(tg_link_request *r) {
 /* A communicator of one node goes to that node's transport. */
 #define NODE(seat, slot, ...) (seat)->self->node->ops->slot((seat)->self->ctx, (seat)->inner, __VA_ARGS__)
 
-static tg_status link_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
-    tg_link_seat *seat = state;
+static tg_status p2p_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
+    tg_p2p_seat *seat = state;
     if (seat->inner) return NODE(seat, start, t, request);
-    tg_link_group *g = seat->g;
-    tg_link_progress(g->self); /* news of a failure */
-    if (g->failed) return tg_link_failed(g, false);
-    tg_link_request *r = request_new(g);
+    tg_p2p_group *g = seat->g;
+    tg_p2p_progress(g->self); /* news of a failure */
+    if (g->failed) return tg_p2p_failed(g, false);
+    tg_p2p_request *r = request_new(g);
     if (!r) return ctx->status;
-    if (tg_link_start(g, t, r) != TG_OK) {
+    if (tg_p2p_start(g, t, r) != TG_OK) {
         request_free(r);
         return ctx->status;
     }
     request_start(r);
     *request = r;
-    tg_link_progress(g->self);
+    tg_p2p_progress(g->self);
     return TG_OK;
 }
 
-static bool link_test(tg_ctx *ctx, void *state, void *request) {
+static bool p2p_test(tg_ctx *ctx, void *state, void *request) {
     (void)ctx;
-    tg_link_seat *seat = state;
-    tg_link_request *r = request;
+    tg_p2p_seat *seat = state;
+    tg_p2p_request *r = request;
     if (seat->inner) return NODE(seat, test, request);
-    if (!r->done) tg_link_progress(seat->self);
-    return r->done || tg_link_over(r->call) || seat->self->broken;
+    if (!r->done) tg_p2p_progress(seat->self);
+    return r->done || tg_p2p_over(r->call) || seat->self->broken;
 }
 
-static tg_status link_wait(tg_ctx *ctx, void *state, void *request) {
+static tg_status p2p_wait(tg_ctx *ctx, void *state, void *request) {
     (void)ctx;
-    tg_link_seat *seat = state;
-    return seat->inner ? NODE(seat, wait, request) : tg_link_await(seat->g, request, NULL);
+    tg_p2p_seat *seat = state;
+    return seat->inner ? NODE(seat, wait, request) : tg_p2p_await(seat->g, request, NULL);
 }
 
-static tg_status link_look(tg_ctx *ctx, void *state, void *request, double waited) {
+static tg_status p2p_look(tg_ctx *ctx, void *state, void *request, double waited) {
     (void)ctx;
-    tg_link_seat *seat = state;
-    return seat->inner ? NODE(seat, look, request, waited) : tg_link_look_on(seat->g, request, waited);
+    tg_p2p_seat *seat = state;
+    return seat->inner ? NODE(seat, look, request, waited) : tg_p2p_look_on(seat->g, request, waited);
 }
 
-static void link_drop(tg_ctx *ctx, void *state, void *request) {
+static void p2p_drop(tg_ctx *ctx, void *state, void *request) {
     (void)ctx;
-    tg_link_seat *seat = state;
-    tg_link_request *r = request;
+    tg_p2p_seat *seat = state;
+    tg_p2p_request *r = request;
     if (seat->inner) {
         NODE(seat, drop, request);
         return;
     }
-    if (!r->done && tg_link_await(seat->g, r, NULL) != TG_OK && !r->done) tg_link_forget(r);
+    if (!r->done && tg_p2p_await(seat->g, r, NULL) != TG_OK && !r->done) tg_p2p_forget(r);
     request_free(r);
 }
 
-static void link_abort(tg_ctx *ctx, void *state, const char *why) {
+static void p2p_abort(tg_ctx *ctx, void *state, const char *why) {
     (void)ctx;
-    tg_link_seat *seat = state;
+    tg_p2p_seat *seat = state;
     if (seat->inner)
         NODE(seat, abort, why);
     else
-        tg_link_fail(seat->g, TG_ERR_ABORTED, seat->self->me, seat->self->me, why, seat->g->sequence);
+        tg_p2p_fail(seat->g, TG_ERR_ABORTED, seat->self->me, seat->self->me, why, seat->g->sequence);
 }
 
-static tg_status link_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
+static tg_status p2p_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
     (void)ctx;
-    tg_link_seat *seat = state;
-    return seat->inner ? NODE(seat, recover, rank, size) : tg_link_recover(seat, rank, size);
+    tg_p2p_seat *seat = state;
+    return seat->inner ? NODE(seat, recover, rank, size) : tg_p2p_recover(seat, rank, size);
 }
 
 /* ---- Groups ---- */
 
 /* A state for a group, which is closed where there is no memory for one. */
-static tg_link_seat *seat_new(tg_link_rank *self, tg_link_group *g, void *inner) {
-    tg_link_seat *seat = tg_host_alloc(self->ctx, sizeof *seat);
+static tg_p2p_seat *seat_new(tg_p2p_rank *self, tg_p2p_group *g, void *inner) {
+    tg_p2p_seat *seat = tg_host_alloc(self->ctx, sizeof *seat);
     if (seat) {
-        *seat = (tg_link_seat){.self = self, .g = g, .inner = inner};
+        *seat = (tg_p2p_seat){.self = self, .g = g, .inner = inner};
         self->open++;
     } else if (g) {
-        tg_link_group_close(g);
+        tg_p2p_group_close(g);
     } else {
         self->node->ops->close(self->ctx, inner);
     }
     return seat;
 }
 
-static bool are_of_this_node(const tg_link_rank *self, const int *ranks, int n) {
+static bool are_of_this_node(const tg_p2p_rank *self, const int *ranks, int n) {
     if (!self->node) return false;
     for (int i = 0; i < n; i++)
         if (self->nodes[ranks[i]] != self->nodes[self->me]) return false;
@@ -123,27 +123,27 @@ static bool are_of_this_node(const tg_link_rank *self, const int *ranks, int n) 
 }
 
 /* ranks: of the world. */
-static tg_link_seat *split(const tg_link_seat *seat, const int *ranks, int n, int rank, const char *name, bool all) {
-    tg_link_rank *self = seat->self;
+static tg_p2p_seat *split(const tg_p2p_seat *seat, const int *ranks, int n, int rank, const char *name, bool all) {
+    tg_p2p_rank *self = seat->self;
     void *inner = NULL;
     if (are_of_this_node(self, ranks, n)) {
         tg_status s = self->node->ops->split(self->ctx, self->node->state, ranks, n, rank, name, all, &inner);
         return s == TG_OK ? seat_new(self, NULL, inner) : NULL;
     }
-    tg_link_group *g = tg_link_group_new(self, &seat->g->key, ranks, n, rank, name);
+    tg_p2p_group *g = tg_p2p_group_new(self, &seat->g->key, ranks, n, rank, name);
     return g ? seat_new(self, g, NULL) : NULL;
 }
 
-static tg_link_seat *split_inner(const tg_link_seat *seat, const int *ranks, int n, int rank, const char *name,
+static tg_p2p_seat *split_inner(const tg_p2p_seat *seat, const int *ranks, int n, int rank, const char *name,
                                  bool all) {
     void *inner = NULL;
     tg_status s = NODE(seat, split, ranks, n, rank, name, all, &inner);
     return s == TG_OK ? seat_new(seat->self, NULL, inner) : NULL;
 }
 
-static tg_status link_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
+static tg_status p2p_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
                             void **group) {
-    tg_link_seat *seat = state;
+    tg_p2p_seat *seat = state;
     size_t bytes = (size_t)n * sizeof(int);
     if (seat->inner) {
         *group = split_inner(seat, ranks, n, rank, name, all);
@@ -159,113 +159,113 @@ static tg_status link_split(tg_ctx *ctx, void *state, const int *ranks, int n, i
 
 /* ---- The end ---- */
 
-static tg_link_phase phase_of(const tg_link_rank *self) {
-    return self->layer->phase ? self->layer->phase(self->state) : TG_LINK_OPEN;
+static tg_p2p_phase phase_of(const tg_p2p_rank *self) {
+    return self->layer->phase ? self->layer->phase(self->state) : TG_P2P_OPEN;
 }
 
-static bool everything_landed(tg_link_rank *self) { return tg_link_groups_sweep(self) && tg_link_sent(self); }
+static bool everything_landed(tg_p2p_rank *self) { return tg_p2p_groups_sweep(self) && tg_p2p_sent(self); }
 
-static bool all_gone(tg_link_rank *self) {
+static bool all_gone(tg_p2p_rank *self) {
     for (int i = 0; i < self->size; i++)
         if (i != self->me && !self->peer[i].gone) return false;
-    return tg_link_sent(self);
+    return tg_p2p_sent(self);
 }
 
 /* A rank says goodbye when nobody owes it anything any more, and then answers what others ask until they have said it
  * too: after that nothing comes. */
-static void say_goodbye(tg_link_rank *self) {
-    if (phase_of(self) == TG_LINK_ENDED || self->broken) return;
-    bool landed = tg_link_until(self, everything_landed);
+static void say_goodbye(tg_p2p_rank *self) {
+    if (phase_of(self) == TG_P2P_ENDED || self->broken) return;
+    bool landed = tg_p2p_until(self, everything_landed);
     for (int i = 0; i < self->size; i++)
-        if (i != self->me) tg_link_post(self, tg_link_draft(self, TG_LINK_BYE, NULL), i);
-    self->quiet = tg_link_until(self, all_gone) && landed;
+        if (i != self->me) tg_p2p_post(self, tg_p2p_draft(self, TG_P2P_BYE, NULL), i);
+    self->quiet = tg_p2p_until(self, all_gone) && landed;
 }
 
-static void rank_free(tg_link_rank *self) {
+static void rank_free(tg_p2p_rank *self) {
     tg_ctx *ctx = self->ctx;
     tg_comm_free(self->node);
     tg_ctx_unlisten(ctx, &self->listener);
-    tg_link_close(self);
-    for (tg_link_request *r = self->free, *next; r; r = next) {
+    tg_p2p_close(self);
+    for (tg_p2p_request *r = self->free, *next; r; r = next) {
         next = r->next;
         tg_host_free(ctx, r, sizeof *r);
     }
-    tg_link_groups_free(self);
+    tg_p2p_groups_free(self);
     if (self->board && ctx->heartbeat == &self->board->card->heartbeat) ctx->heartbeat = &ctx->own_heartbeat;
     tg_board_unref(ctx, self->board);
-    for (int i = 0; self->peer && i < self->size; i++) tg_host_free(ctx, self->peer[i].failure, TG_LINK_FAILURE);
+    for (int i = 0; self->peer && i < self->size; i++) tg_host_free(ctx, self->peer[i].failure, TG_P2P_FAILURE);
     tg_host_free(ctx, self->nodes, (size_t)self->size * sizeof *self->nodes);
     tg_host_free(ctx, self->peer, (size_t)self->size * sizeof *self->peer);
     tg_host_free(ctx, self, sizeof *self);
 }
 
-static void link_close(tg_ctx *ctx, void *state) {
-    tg_link_seat *seat = state;
-    tg_link_rank *self = seat->self;
+static void p2p_close(tg_ctx *ctx, void *state) {
+    tg_p2p_seat *seat = state;
+    tg_p2p_rank *self = seat->self;
     if (seat->inner)
         self->node->ops->close(ctx, seat->inner);
     else
-        tg_link_group_close(seat->g);
+        tg_p2p_group_close(seat->g);
     tg_host_free(ctx, seat, sizeof *seat);
     if (--self->open) return;
     say_goodbye(self);
     rank_free(self);
 }
 
-const tg_comm_ops tg_link_transport = {
+const tg_comm_ops tg_p2p_transport = {
     .size = sizeof(tg_comm_ops),
-    .name = "link",
+    .name = "p2p",
     .host = true,
-    .start = link_start,
-    .test = link_test,
-    .wait = link_wait,
-    .drop = link_drop,
-    .split = link_split,
-    .close = link_close,
-    .abort = link_abort,
-    .recover = link_recover,
-    .look = link_look,
+    .start = p2p_start,
+    .test = p2p_test,
+    .wait = p2p_wait,
+    .drop = p2p_drop,
+    .split = p2p_split,
+    .close = p2p_close,
+    .abort = p2p_abort,
+    .recover = p2p_recover,
+    .look = p2p_look,
 };
 
 /* ---- The world ---- */
 
-static tg_status check_layer(tg_ctx *ctx, const tg_link_ops *ops, const void *state, int rank, int size) {
-    if (!ops) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_link_new: the table is NULL");
-    TG_TRY(tg_table_check(ctx, ops->size, sizeof *ops, "tg_comm_link_new: the table"));
+static tg_status check_layer(tg_ctx *ctx, const tg_p2p_ops *ops, const void *state, int rank, int size) {
+    if (!ops) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_p2p_new: the table is NULL");
+    TG_TRY(tg_table_check(ctx, ops->size, sizeof *ops, "tg_comm_p2p_new: the table"));
     if (!ops->name || !ops->send || !ops->receive || !ops->poll || !ops->explain || !ops->close)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_link_new: the table lacks a required slot");
-    if (!state) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_link_new: state is NULL");
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_p2p_new: the table lacks a required slot");
+    if (!state) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_p2p_new: state is NULL");
     if (size < 1 || rank < 0 || rank >= size)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_link_new: rank %d of %d, expected 0 <= rank < size", rank, size);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_p2p_new: rank %d of %d, expected 0 <= rank < size", rank, size);
     if (size > TG_MAX_RANKS)
-        return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_comm_link_new: %d ranks, at most %d", size, TG_MAX_RANKS);
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_comm_p2p_new: %d ranks, at most %d", size, TG_MAX_RANKS);
     return TG_OK;
 }
 
-static tg_status await_layer(const tg_link_rank *self) {
+static tg_status await_layer(const tg_p2p_rank *self) {
     double start = tg_system_now();
-    for (int round = 0; phase_of(self) != TG_LINK_OPEN; round++) {
-        if (phase_of(self) == TG_LINK_ENDED)
-            return tg_fail(self->ctx, TG_ERR_STATE, "tg_comm_link_new: %s has ended", self->layer->name);
+    for (int round = 0; phase_of(self) != TG_P2P_OPEN; round++) {
+        if (phase_of(self) == TG_P2P_ENDED)
+            return tg_fail(self->ctx, TG_ERR_STATE, "tg_comm_p2p_new: %s has ended", self->layer->name);
         if (tg_system_now() - start > self->ctx->deadline)
             return tg_fail(self->ctx, TG_ERR_TIMEOUT,
-                           "tg_comm_link_new: deadline of %g s passed before all ranks of %s were here",
+                           "tg_comm_p2p_new: deadline of %g s passed before all ranks of %s were here",
                            self->ctx->deadline, self->layer->name);
-        tg_link_rest(self, round);
+        tg_p2p_rest(self, round);
     }
     return TG_OK;
 }
 
-static tg_link_group *world_group(tg_link_rank *self) {
+static tg_p2p_group *world_group(tg_p2p_rank *self) {
     size_t bytes = (size_t)self->size * sizeof(int);
     int *ranks = tg_host_alloc(self->ctx, bytes);
     for (int i = 0; ranks && i < self->size; i++) ranks[i] = i;
-    tg_link_group *g = ranks ? tg_link_group_new(self, NULL, ranks, self->size, self->me, "world") : NULL;
+    tg_p2p_group *g = ranks ? tg_p2p_group_new(self, NULL, ranks, self->size, self->me, "world") : NULL;
     tg_host_free(self->ctx, ranks, bytes);
     return g;
 }
 
-static tg_status rank_open(tg_link_rank *self) {
+static tg_status rank_open(tg_p2p_rank *self) {
     tg_ctx *ctx = self->ctx;
     self->thread = pthread_self();
     self->spins = tg_system_cores() >= self->size * (ctx->threads > 0 ? ctx->threads : 1) ? 500 : 20;
@@ -274,30 +274,30 @@ static tg_status rank_open(tg_link_rank *self) {
     self->board = tg_board_new(ctx, NULL, 1, self->me, self->size, 0, false);
     if (!self->peer || !self->board) return ctx->status;
     TG_TRY(await_layer(self));
-    TG_TRY(tg_link_open(self));
-    self->listener = tg_link_listener();
+    TG_TRY(tg_p2p_open(self));
+    self->listener = tg_p2p_listener();
     tg_ctx_listen(ctx, &self->listener);
     ctx->heartbeat = &self->board->card->heartbeat;
     return TG_OK;
 }
 
-static tg_comm *world(tg_link_rank *self) {
+static tg_comm *world(tg_p2p_rank *self) {
     tg_ctx *ctx = self->ctx;
-    tg_link_group *g = rank_open(self) == TG_OK ? world_group(self) : NULL;
-    tg_link_seat *seat = g ? seat_new(self, g, NULL) : NULL;
+    tg_p2p_group *g = rank_open(self) == TG_OK ? world_group(self) : NULL;
+    tg_p2p_seat *seat = g ? seat_new(self, g, NULL) : NULL;
     if (!seat) {
         rank_free(self);
         return NULL;
     }
     self->board->refs++;
     tg_comm *c = tg_comm_make(ctx, &self->table, seat, self->me, self->size, self->board);
-    if (!c) link_close(ctx, seat);
+    if (!c) p2p_close(ctx, seat);
     return c;
 }
 
 /* Where all ranks have met in the memory of one node, nothing is left for the layer to do. */
 static tg_comm *settle(tg_comm *c) {
-    tg_link_rank *self = ((tg_link_seat *)c->state)->self;
+    tg_p2p_rank *self = ((tg_p2p_seat *)c->state)->self;
     tg_comm *node = NULL;
     bool in_one = false;
     size_t bytes = (size_t)c->size * sizeof(int);
@@ -307,7 +307,7 @@ static tg_comm *settle(tg_comm *c) {
     for (int i = 0; i < c->size; i++) ranks[i] = i;
     tg_comm *meeting = tg_comm_split_known(c, ranks, c->size, "nodes", TG_MAX_AXES, true);
     tg_host_free(c->ctx, ranks, bytes);
-    tg_status s = meeting->ops ? tg_link_meet(meeting, &node, self->nodes, &in_one) : c->ctx->status;
+    tg_status s = meeting->ops ? tg_p2p_meet(meeting, &node, self->nodes, &in_one) : c->ctx->status;
     tg_comm_free(meeting);
     if (s == TG_OK && in_one) {
         tg_comm_free(c);
@@ -319,16 +319,16 @@ static tg_comm *settle(tg_comm *c) {
 
 static void nothing_landed(void *token, size_t bytes) { (void)token, (void)bytes; }
 
-tg_comm *tg_comm_link_new(tg_ctx *ctx, const tg_link_ops *ops, void *state, int rank, int size) {
+tg_comm *tg_comm_p2p_new(tg_ctx *ctx, const tg_p2p_ops *ops, void *state, int rank, int size) {
     bool valid = tg_ok(ctx) && check_layer(ctx, ops, state, rank, size) == TG_OK;
-    tg_link_rank *self = valid ? tg_host_alloc(ctx, sizeof *self) : NULL;
+    tg_p2p_rank *self = valid ? tg_host_alloc(ctx, sizeof *self) : NULL;
     if (!self) {
         /* A table of another version has the slot at the same place: later ones are added behind it. */
-        bool closes = ops && ops->size >= offsetof(tg_link_ops, close) + sizeof ops->close && ops->close;
+        bool closes = ops && ops->size >= offsetof(tg_p2p_ops, close) + sizeof ops->close && ops->close;
         if (closes && state) ops->close(state, false, nothing_landed);
         return tg_comm_or_inert(NULL);
     }
-    *self = (tg_link_rank){.ctx = ctx, .table = tg_link_transport, .layer = ops, .state = state, .me = rank,
+    *self = (tg_p2p_rank){.ctx = ctx, .table = tg_p2p_transport, .layer = ops, .state = state, .me = rank,
                            .size = size, .cause = -1};
     self->table.name = ops->name;
     tg_comm *c = world(self);

@@ -5,35 +5,35 @@
 
 /* ---- What this rank sums ---- */
 
-static void sum(const tg_link_call *c, const void *const *src, tg_link_flow to) {
+static void sum(const tg_p2p_call *c, const void *const *src, tg_p2p_flow to) {
     void *dst = to.data;
     tg_ranks_fn kernel = tg_ranks_kernel(tg_cpu_level(c->g->self->ctx), c->t.dtype);
     if (to.n) kernel(c->t.op, src, c->g->size, &dst, 1, to.n);
 }
 
 /* All shares came with the messages. */
-static void sum_few(tg_link_call *c) {
+static void sum_few(tg_p2p_call *c) {
     const void *src[TG_MAX_RANKS];
     const char *own;
-    tg_link_flow to = tg_link_sum(c, &own);
+    tg_p2p_flow to = tg_p2p_sum(c, &own);
     for (int i = 0; i < c->g->size; i++) src[i] = i == c->g->rank ? own : c->side[i].few;
     sum(c, src, to);
 }
 
-static tg_link_piece *landed(const tg_link_call *c, int from, int phase, int64_t index) {
-    for (int k = 0; k < TG_LINK_PIECES; k++) {
-        tg_link_piece *p = &c->g->member[from].in[phase][k];
+static tg_p2p_piece *landed(const tg_p2p_call *c, int from, int phase, int64_t index) {
+    for (int k = 0; k < TG_P2P_PIECES; k++) {
+        tg_p2p_piece *p = &c->g->member[from].in[phase][k];
         if (p->call == c && p->index == index && !p->box.flying) return p;
     }
     return NULL;
 }
 
-static bool sum_next(tg_link_call *c) {
+static bool sum_next(tg_p2p_call *c) {
     const void *src[TG_MAX_RANKS];
     const char *own;
-    tg_link_flow all = tg_link_sum(c, &own), to = tg_link_piece_of(c, all, c->summed);
+    tg_p2p_flow all = tg_p2p_sum(c, &own), to = tg_p2p_piece_of(c, all, c->summed);
     for (int i = 0; i < c->g->size; i++) {
-        const tg_link_piece *p = i == c->g->rank ? NULL : landed(c, i, 0, c->summed);
+        const tg_p2p_piece *p = i == c->g->rank ? NULL : landed(c, i, 0, c->summed);
         if (i != c->g->rank && !p) return false;
         src[i] = p ? p->box.data : own + c->summed * (int64_t)c->g->piece;
     }
@@ -47,34 +47,34 @@ static bool sum_next(tg_link_call *c) {
 
 /* ---- The beginning ---- */
 
-static void take_few(tg_link_call *c, int from, tg_link_flow f) {
-    if (f.data) memcpy(f.data, tg_link_side_of(c, from)->few, (size_t)f.n * tg_link_element(c));
+static void take_few(tg_p2p_call *c, int from, tg_p2p_flow f) {
+    if (f.data) memcpy(f.data, tg_p2p_side_of(c, from)->few, (size_t)f.n * tg_p2p_element(c));
 }
 
 /* Either its bytes are here, or its pieces are counted. */
-static void expect(tg_link_call *c, int member) {
-    for (int phase = 0; phase < TG_LINK_PHASES; phase++) {
-        tg_link_flow in = tg_link_in(c, member, phase), out = tg_link_out(c, member, phase);
-        if (tg_link_few(c, in, phase))
+static void expect(tg_p2p_call *c, int member) {
+    for (int phase = 0; phase < TG_P2P_PHASES; phase++) {
+        tg_p2p_flow in = tg_p2p_in(c, member, phase), out = tg_p2p_out(c, member, phase);
+        if (tg_p2p_few(c, in, phase))
             take_few(c, member, in);
         else
-            c->in += tg_link_piece_count(c, in);
-        if (!tg_link_few(c, out, phase)) c->out += tg_link_piece_count(c, out);
+            c->in += tg_p2p_piece_count(c, in);
+        if (!tg_p2p_few(c, out, phase)) c->out += tg_p2p_piece_count(c, out);
     }
 }
 
-static void begin_mail(tg_link_call *c) {
-    tg_link_rank *self = c->g->self;
+static void begin_mail(tg_p2p_call *c) {
+    tg_p2p_rank *self = c->g->self;
     bool recv = c->t.kind == TG_RECV;
-    tg_link_flow f = recv ? tg_link_in(c, c->peer, 0) : tg_link_out(c, c->peer, 0);
+    tg_p2p_flow f = recv ? tg_p2p_in(c, c->peer, 0) : tg_p2p_out(c, c->peer, 0);
     expect(c, c->peer);
-    if (!recv || !tg_link_few(c, f, 0)) return;
-    tg_link_message *m = tg_link_draft(self, TG_LINK_TAKEN, c->g);
+    if (!recv || !tg_p2p_few(c, f, 0)) return;
+    tg_p2p_message *m = tg_p2p_draft(self, TG_P2P_TAKEN, c->g);
     if (m) m->sequence = c->sequence;
-    tg_link_post(self, m, c->g->member[c->peer].rank);
+    tg_p2p_post(self, m, c->g->member[c->peer].rank);
 }
 
-void tg_link_begin(tg_link_call *c) {
+void tg_p2p_begin(tg_p2p_call *c) {
     int me = c->g->rank;
     const char *own;
     c->ready = true;
@@ -84,68 +84,68 @@ void tg_link_begin(tg_link_call *c) {
     }
     for (int i = 0; i < c->g->size; i++)
         if (i != me) expect(c, i);
-    if (tg_link_sums(c)) {
-        tg_link_flow to = tg_link_sum(c, &own);
-        c->sums = tg_link_piece_count(c, to);
-        if (!tg_link_few(c, to, 0)) return;
+    if (tg_p2p_sums(c)) {
+        tg_p2p_flow to = tg_p2p_sum(c, &own);
+        c->sums = tg_p2p_piece_count(c, to);
+        if (!tg_p2p_few(c, to, 0)) return;
         sum_few(c);
         c->summed = c->sums;
         return;
     }
-    tg_link_flow from = tg_link_out(c, me, 0), to = tg_link_in(c, me, 0);
-    if (to.data && from.data && to.data != from.data) memcpy(to.data, from.data, (size_t)to.n * tg_link_element(c));
+    tg_p2p_flow from = tg_p2p_out(c, me, 0), to = tg_p2p_in(c, me, 0);
+    if (to.data && from.data && to.data != from.data) memcpy(to.data, from.data, (size_t)to.n * tg_p2p_element(c));
 }
 
 /* ---- Asking ---- */
 
-static tg_link_piece *free_piece(tg_link_group *g, int from, int phase) {
-    for (int k = 0; k < TG_LINK_PIECES; k++) {
-        tg_link_piece *p = &g->member[from].in[phase][k];
+static tg_p2p_piece *free_piece(tg_p2p_group *g, int from, int phase) {
+    for (int k = 0; k < TG_P2P_PIECES; k++) {
+        tg_p2p_piece *p = &g->member[from].in[phase][k];
         if (!p->call && !p->box.flying) return p;
     }
     return NULL;
 }
 
 /* A tag of its own for each of the few that may be under way. */
-static int next_tag(tg_link_peer *peer) {
+static int next_tag(tg_p2p_peer *peer) {
     enum { TAGS = 32000 };
     peer->tag = peer->tag % TAGS + 1;
     return peer->tag;
 }
 
-static bool ask(tg_link_call *c, int from, int phase) {
-    tg_link_group *g = c->g;
-    tg_link_piece *p = free_piece(g, from, phase);
+static bool ask(tg_p2p_call *c, int from, int phase) {
+    tg_p2p_group *g = c->g;
+    tg_p2p_piece *p = free_piece(g, from, phase);
     int rank = g->member[from].rank;
     if (!p) return false;
     int tag = next_tag(&g->self->peer[rank]);
-    if (tg_link_receive(g->self, &p->box, g->piece, rank, tag) != TG_OK) return false;
+    if (tg_p2p_receive(g->self, &p->box, g->piece, rank, tag) != TG_OK) return false;
     p->call = c;
-    p->index = tg_link_side_of(c, from)->asked[phase]++;
-    tg_link_message *m = tg_link_draft(g->self, TG_LINK_ASK, g);
+    p->index = tg_p2p_side_of(c, from)->asked[phase]++;
+    tg_p2p_message *m = tg_p2p_draft(g->self, TG_P2P_ASK, g);
     if (m) {
         m->mail = c->mail;
         m->phase = (uint8_t)phase;
         m->tag = tag;
         m->sequence = c->sequence;
     }
-    tg_link_post(g->self, m, rank);
+    tg_p2p_post(g->self, m, rank);
     return true;
 }
 
 /* Whether all has been asked for. */
-static bool ask_member(tg_link_call *c, int from, int phase) {
-    tg_link_flow f = tg_link_in(c, from, phase);
-    int64_t pieces = tg_link_few(c, f, phase) ? 0 : tg_link_piece_count(c, f);
-    while (tg_link_side_of(c, from)->asked[phase] < pieces)
+static bool ask_member(tg_p2p_call *c, int from, int phase) {
+    tg_p2p_flow f = tg_p2p_in(c, from, phase);
+    int64_t pieces = tg_p2p_few(c, f, phase) ? 0 : tg_p2p_piece_count(c, f);
+    while (tg_p2p_side_of(c, from)->asked[phase] < pieces)
         if (!ask(c, from, phase)) return false;
     return true;
 }
 
 /* Calls ask in their order: a sum holds pieces of some members while it waits for those of others. */
-static void ask_all(tg_link_call *c) {
-    tg_link_group *g = c->g;
-    for (int phase = 0; phase < TG_LINK_PHASES; phase++) {
+static void ask_all(tg_p2p_call *c) {
+    tg_p2p_group *g = c->g;
+    for (int phase = 0; phase < TG_P2P_PHASES; phase++) {
         bool all = true;
         if (g->held[phase]) continue;
         for (int i = 0; i < g->size; i++)
@@ -156,48 +156,48 @@ static void ask_all(tg_link_call *c) {
 
 /* ---- Serving ---- */
 
-static tg_link_box *free_out(tg_link_member *m) {
-    for (int k = 0; k < TG_LINK_PIECES; k++)
+static tg_p2p_box *free_out(tg_p2p_member *m) {
+    for (int k = 0; k < TG_P2P_PIECES; k++)
         if (!m->out[k].flying) return &m->out[k];
     return NULL;
 }
 
-static bool serve(tg_link_call *c, int to, int phase) {
-    tg_link_side *side = tg_link_side_of(c, to);
-    tg_link_member *m = &c->g->member[to];
-    tg_link_box *box = free_out(m);
+static bool serve(tg_p2p_call *c, int to, int phase) {
+    tg_p2p_side *side = tg_p2p_side_of(c, to);
+    tg_p2p_member *m = &c->g->member[to];
+    tg_p2p_box *box = free_out(m);
     int64_t index = side->served[phase];
     if (index >= side->wanted[phase] || !box || (phase && index >= c->summed)) return false;
-    tg_link_flow f = tg_link_piece_of(c, tg_link_out(c, to, phase), index);
-    size_t bytes = (size_t)f.n * tg_link_element(c);
+    tg_p2p_flow f = tg_p2p_piece_of(c, tg_p2p_out(c, to, phase), index);
+    size_t bytes = (size_t)f.n * tg_p2p_element(c);
     memcpy(box->data, f.data, bytes);
-    if (tg_link_send(c->g->self, box, bytes, m->rank, side->tag[phase][index % TG_LINK_PIECES]) != TG_OK) return false;
+    if (tg_p2p_send(c->g->self, box, bytes, m->rank, side->tag[phase][index % TG_P2P_PIECES]) != TG_OK) return false;
     side->served[phase]++;
     c->owed--;
     c->out--;
     return true;
 }
 
-static void serve_member(tg_link_call *c, int to) {
-    for (int phase = 0; phase < TG_LINK_PHASES; phase++)
+static void serve_member(tg_p2p_call *c, int to) {
+    for (int phase = 0; phase < TG_P2P_PHASES; phase++)
         while (serve(c, to, phase)) continue;
 }
 
 /* ---- Landing ---- */
 
 /* A sum takes its pieces when those of all members are there; what nobody waits for any more is dropped. */
-static void land(tg_link_group *g, int from, int phase, tg_link_piece *p) {
-    tg_link_call *c = p->call;
+static void land(tg_p2p_group *g, int from, int phase, tg_p2p_piece *p) {
+    tg_p2p_call *c = p->call;
     if (!c || p->box.flying) return;
-    tg_link_flow f = tg_link_piece_of(c, tg_link_in(c, from, phase), p->index);
-    size_t bytes = (size_t)f.n * tg_link_element(c);
+    tg_p2p_flow f = tg_p2p_piece_of(c, tg_p2p_in(c, from, phase), p->index);
+    size_t bytes = (size_t)f.n * tg_p2p_element(c);
     if (p->box.bytes == 0) {
         p->call = NULL; /* refused: the word that the group has failed is here, or on its way */
         c->lost = true;
     } else if ((size_t)p->box.bytes != bytes) {
         p->call = NULL;
         c->lost = true;
-        tg_link_fail(g, TG_ERR_INTERNAL, -1, g->self->me, "a piece has not the size that was asked for", c->sequence);
+        tg_p2p_fail(g, TG_ERR_INTERNAL, -1, g->self->me, "a piece has not the size that was asked for", c->sequence);
     } else if (f.data) {
         memcpy(f.data, p->box.data, bytes);
         p->call = NULL;
@@ -205,36 +205,36 @@ static void land(tg_link_group *g, int from, int phase, tg_link_piece *p) {
     }
 }
 
-void tg_link_land(tg_link_group *g) {
+void tg_p2p_land(tg_p2p_group *g) {
     for (int i = 0; g->buffers && i < g->size; i++)
-        for (int phase = 0; phase < TG_LINK_PHASES; phase++)
-            for (int k = 0; k < TG_LINK_PIECES; k++) land(g, i, phase, &g->member[i].in[phase][k]);
+        for (int phase = 0; phase < TG_P2P_PHASES; phase++)
+            for (int k = 0; k < TG_P2P_PIECES; k++) land(g, i, phase, &g->member[i].in[phase][k]);
 }
 
-static bool is_balanced(const tg_link_call *c) {
+static bool is_balanced(const tg_p2p_call *c) {
     uint64_t sum = 0;
     for (int i = 0; !c->mail && i < c->g->size; i++) sum += c->side[i].balance;
     return sum == 0;
 }
 
-static bool agreed(tg_link_call *c) {
+static bool agreed(tg_p2p_call *c) {
     if (c->ready) return true;
     if (c->arrived < (c->mail ? 1 : c->g->size)) return false;
     if (!c->disputed && is_balanced(c)) return true;
-    tg_link_settle_dispute(c);
+    tg_p2p_settle_dispute(c);
     return false;
 }
 
-void tg_link_advance(tg_link_call *c) {
+void tg_p2p_advance(tg_p2p_call *c) {
     if (!agreed(c)) return;
-    if (!c->ready) tg_link_begin(c);
+    if (!c->ready) tg_p2p_begin(c);
     if (c->in || c->out) {
-        if (tg_link_buffers(c->g) != TG_OK) return;
+        if (tg_p2p_buffers(c->g) != TG_OK) return;
         while (c->summed < c->sums && sum_next(c)) continue;
         if (c->mail && c->t.kind == TG_RECV) ask_member(c, c->peer, 0);
         if (!c->mail) ask_all(c);
         for (int i = 0; i < c->g->size && c->owed; i++)
             if (i != c->g->rank && (!c->mail || i == c->peer)) serve_member(c, i);
     }
-    if (!c->in && !c->out && c->summed == c->sums) tg_link_settle(c);
+    if (!c->in && !c->out && c->summed == c->sums) tg_p2p_settle(c);
 }
