@@ -8,8 +8,8 @@ typedef enum tg_grad_sink_kind {
     TG_SINK_NONE,
     TG_SINK_SLOT, /* the slot's own buffer */
     TG_SINK_LEAF, /* the leaf's accumulation buffer, or a target's: no temporary */
-    TG_SINK_SIDE, /* a buffer that is added afterwards: a tensor given twice, of another dtype than its leaf's, or a leaf
-                   * whose gradient nodes have saved */
+    TG_SINK_SIDE, /* a buffer that is added afterwards: of a tensor given twice, of another dtype than its leaf's, or of
+                   * a leaf whose gradient nodes have saved */
     TG_SINK_DONE, /* passed on, or in flight */
 } tg_grad_sink_kind;
 

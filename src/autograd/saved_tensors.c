@@ -1,5 +1,5 @@
-/* What nodes save for backward: whether it is still what it was, its release, and packing it until backward reads it, by
- * functions of the caller, as the refill of a discard.
+/* What nodes save for backward: whether it is still what it was, its release, and packing it until backward reads it.
+ * Functions of the caller pack; unpacking is the refill of a discard.
  */
 #include "autograd/saved_tensors.h"
 

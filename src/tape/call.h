@@ -1,4 +1,4 @@
-/* A call of an op at work: what tg_call's impl points to, for the functions that an op calls and for those that run it. */
+/* A call of an op at work: what tg_call's impl points to, for functions that an op calls and functions that run it. */
 #ifndef TG_CALL_H
 #define TG_CALL_H
 
