@@ -117,8 +117,8 @@ static bool parse(int argc, char **argv, bench_options *o) {
 /* ---- Measuring ---- */
 
 static double peak(tg_ctx *ctx) {
-    tg_memory m = TG_MEMORY();
-    tg_memory_stats(ctx, &m);
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &m);
     return (double)(m.peak + m.workspace);
 }
 

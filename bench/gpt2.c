@@ -21,7 +21,7 @@ typedef struct gpt2 {
     tg_graph *graph; /* of a step that is captured; NULL: it is called */
 } gpt2;
 
-static tg_optim *optimiser(tg_ctx *ctx, tg_module *gpt) {
+static tg_optim *optimizer(tg_ctx *ctx, tg_module *gpt) {
     int n = tg_module_param_count(gpt);
     tg_tensor **params = malloc((size_t)n * sizeof(tg_tensor *));
     if (!params) return NULL;
@@ -68,7 +68,7 @@ static void *gpt2_open(tg_ctx *ctx, const bench_options *o) {
                 .target = some_ids(ctx, o, 2),
                 .calls = o->calls,
                 .capture = o->capture};
-    g->optim = optimiser(ctx, g->gpt);
+    g->optim = optimizer(ctx, g->gpt);
     if (g->ids && g->target && g->optim) return g;
     gpt2_close(g);
     return NULL;
@@ -92,7 +92,7 @@ static void step(gpt2 *g) {
         tg_graph_replay(g->graph);
     else
         call_step(g);
-    if (g->capture && !g->graph) g->graph = tg_capture(g->ctx, recorded, g);
+    if (g->capture && !g->graph) g->graph = tg_graph_new(g->ctx, recorded, g);
 }
 
 static double gpt2_measure(void *state) {
@@ -183,7 +183,7 @@ static void print_ops(tg_tape *t) {
 
 static void gpt2_profile(void *state) {
     gpt2 *g = state;
-    tg_tape_time(g->t, true);
+    tg_tape_set_timing(g->t, true);
     double at[5];
     at[0] = seconds_now();
     tg_tensor *loss = tg_gpt_loss(g->gpt, g->t, g->ids, g->target, TG_LOSS_MEAN);
@@ -195,7 +195,7 @@ static void gpt2_profile(void *state) {
     at[3] = seconds_now();
     print_ops(g->t);
     at[4] = seconds_now();
-    tg_tape_time(g->t, false);
+    tg_tape_set_timing(g->t, false);
     tg_tape_reset(g->t);
     printf("\nforward %.2f ms, backward %.2f, AdamW %.2f, together %.2f; reset %.2f\n", 1e3 * (at[1] - at[0]),
            1e3 * (at[2] - at[1]), 1e3 * (at[3] - at[2]), 1e3 * (at[3] - at[0]), 1e3 * (seconds_now() - at[4]));

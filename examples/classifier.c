@@ -101,14 +101,14 @@ static void load(tg_tensor *runs, tg_tensor *languages, const word *words) {
 /* The share of n words, a multiple of BATCH, that is told right. */
 static double accuracy(tg_tape *t, tg_tensor *const *p, tg_tensor *runs, tg_tensor *languages, const word *w, int n) {
     double sum = 0;
-    tg_set_grad_mode(t, false);
+    tg_tape_set_grad_mode(t, false);
     for (int done = 0; done < n; done += BATCH) {
         load(runs, languages, w + done);
         tg_tensor *right = tg_eq(t, tg_argmax(t, model(t, p, runs), -1, false), languages);
         sum += tg_item(tg_sum(t, tg_cast(t, right, TG_F32), TG_ALL_DIMS, false));
         tg_tape_reset(t);
     }
-    tg_set_grad_mode(t, true);
+    tg_tape_set_grad_mode(t, true);
     return sum / n;
 }
 

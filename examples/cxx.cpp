@@ -14,7 +14,7 @@ template <auto release> struct releaser {
 };
 using context = std::unique_ptr<tg_ctx, releaser<tg_ctx_free>>;
 using tape = std::unique_ptr<tg_tape, releaser<tg_tape_free>>;
-using optimiser = std::unique_ptr<tg_optim, releaser<tg_optim_free>>;
+using optimizer = std::unique_ptr<tg_optim, releaser<tg_optim_free>>;
 
 /* Errors are sticky, so one look at the end of a piece of work is enough. */
 void check(const context &ctx) {
@@ -45,7 +45,7 @@ double train(const context &ctx) {
     tg_tensor *p[] = {fc1.parameters[0], fc1.parameters[1], fc2.parameters[0], fc2.parameters[1]};
     auto opts = tg_make<tg_adamw_opts>();
     opts.lr = 1e-2;
-    optimiser opt(tg_adamw_new(ctx.get(), p, 4, &opts));
+    optimizer opt(tg_adamw_new(ctx.get(), p, 4, &opts));
     tape t(tg_tape_new(ctx.get()));
     double last = 0;
     for (int step = 0; step < 200; step++) {

@@ -32,7 +32,7 @@ static double dot(tg_tape *t, tg_tensor *a, tg_tensor *b) {
 static tg_tensor *newton(tg_tape *t, tg_tensor *loss, tg_tensor *w) {
     tg_tensor *g;
     tg_grad(t, &loss, 1, &w, 1, &g, TG_GRAD(.retain = true));
-    bool grad = tg_set_grad_mode(t, false);
+    bool grad = tg_tape_set_grad_mode(t, false);
     tg_tensor *d = tg_scale(t, g, 0), *r = tg_neg(t, g), *p = r;
     double rr = dot(t, r, r);
     for (int i = 0; i < 64 && rr > 1e-20; i++) {
@@ -45,7 +45,7 @@ static tg_tensor *newton(tg_tape *t, tg_tensor *loss, tg_tensor *w) {
         p = tg_add(t, r, tg_scale(t, p, next / rr));
         rr = next;
     }
-    tg_set_grad_mode(t, grad);
+    tg_tape_set_grad_mode(t, grad);
     return d;
 }
 

@@ -37,7 +37,7 @@ static void diagonal_only(void *state, const double *x, int64_t n, const double 
     for (int64_t i = 0; i < n; i++) gx[i] = gy[i] * y[i] * (1 - y[i]) / T;
 }
 
-static bool passes(const char *name, tg_plain_grad grad) {
+static bool passes(const char *name, tg_plain_grad_fn grad) {
     double T = 4, x[N] = {0.5, -1, 2, 0, 1};
     tg_gradcheck_result r;
     tg_status s = tg_gradcheck_fn(softmax, grad, &T, x, N, N, TG_GRADCHECK(.name = name, .rtol = 1e-6), &r);

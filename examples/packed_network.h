@@ -32,8 +32,8 @@ static bool packed_step(const char *device, const tg_packer *packer, float *grad
     }
     tg_backward(t, tg_mean(t, tg_square(t, x), TG_ALL_DIMS, false));
     for (int i = 0; i < WEIGHTS; i++) tg_read(tg_grad_of(w[i]), grads + (size_t)i * EACH, EACH * sizeof *grads);
-    tg_memory m = TG_MEMORY();
-    tg_memory_stats(ctx, &m);
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &m);
     *peak = m.peak;
     bool good = tg_ctx_status(ctx) == TG_OK;
     if (!good) fprintf(stderr, "%s\n", tg_ctx_message(ctx));

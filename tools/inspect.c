@@ -50,9 +50,9 @@ typedef struct findings {
     tg_gpt_config config;
     int64_t whole, parameters, parameter_bytes, nodes; /* parameters of the model; of a rank */
     int64_t forward, recomputed, step; /* FLOPs of a step; all of them: backward takes twice as many as forward */
-    tg_memory memory;
+    tg_memory_info memory;
     int64_t ranks;
-    tg_comm_counts sent, layer; /* by this rank, in a step; by one layer of it */
+    tg_comm_info sent, layer; /* by this rank, in a step; by one layer of it */
     op_row ops[MAX_OPS];
     int n_ops;
 } findings;
@@ -110,9 +110,9 @@ static void paper_close(paper *w) {
     tg_ctx_free(w->ctx);
 }
 
-static bool counts_of(const paper *w, tg_comm_counts *out) {
-    *out = TG_COMM_COUNTS();
-    return tg_comm_count(w->world, out) == TG_OK;
+static bool counts_of(const paper *w, tg_comm_info *out) {
+    *out = TG_COMM_INFO();
+    return tg_comm_query(w->world, out) == TG_OK;
 }
 
 /* The forward FLOPs of a micro-batch with so many layers, recorded without recomputation. */
@@ -156,8 +156,8 @@ static bool measure_step(const train_options *o, findings *f) {
         f->parameters = tg_module_numel(r->gpt);
         f->config = *tg_gpt_config_of(r->gpt);
         trainer_step(&w.r, 1, NULL, NULL, NULL, false);
-        f->memory = TG_MEMORY();
-        tg_memory_stats(w.ctx, &f->memory);
+        f->memory = TG_MEMORY_INFO();
+        tg_memory_query(w.ctx, &f->memory);
         good = check(w.ctx) && counts_of(&w, &f->sent);
     }
     paper_close(&w);
@@ -165,8 +165,8 @@ static bool measure_step(const train_options *o, findings *f) {
 }
 
 /* What one layer sends in a step: the difference between two layers and one. */
-static bool count_layer(const train_options *o, const findings *f, tg_comm_counts *layer) {
-    tg_comm_counts of[2];
+static bool count_layer(const train_options *o, const findings *f, tg_comm_info *layer) {
+    tg_comm_info of[2];
     for (int i = 0; i < 2; i++) {
         paper w;
         tg_gpt_config config = f->config;
@@ -178,7 +178,7 @@ static bool count_layer(const train_options *o, const findings *f, tg_comm_count
         paper_close(&w);
         if (!good) return false;
     }
-    *layer = TG_COMM_COUNTS();
+    *layer = TG_COMM_INFO();
     for (int k = 0; k < TG_COLLECTIVES; k++) {
         layer->calls[k] = of[1].calls[k] - of[0].calls[k];
         layer->bytes[k] = of[1].bytes[k] - of[0].bytes[k];

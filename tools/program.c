@@ -207,12 +207,12 @@ double sum_of_losses(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const int64_
                     (long long)(batch * seq_len));
         return NAN;
     }
-    bool training = tg_set_training(t, false), grad = tg_set_grad_mode(t, false);
+    bool training = tg_tape_set_training(t, false), grad = tg_tape_set_grad_mode(t, false);
     double sum = 0;
     for (int64_t i = 0; i < n; i += batch)
         sum += loss_of_batch(gpt, t, tokens, offsets + i, n - i < batch ? n - i : batch, seq_len, buffer);
-    tg_set_training(t, training);
-    tg_set_grad_mode(t, grad);
+    tg_tape_set_training(t, training);
+    tg_tape_set_grad_mode(t, grad);
     free(buffer);
     return sum;
 }

@@ -135,7 +135,7 @@ static bool print_run(const run *r) {
     if (tg_comm_size(r->world) > 1)
         say("%d ranks (%s): tp %d%s, dp %d; each has %" PRId64 " parameters\n", tg_comm_size(r->world),
             tg_comm_transport(r->world), tg_parallel_size(r->trainer.parallel, TG_TP),
-            tg_parallel_sp(r->trainer.parallel) ? " with sequence parallelism" : "", r->trainer.dp,
+            tg_is_sequence_parallel(r->trainer.parallel) ? " with sequence parallelism" : "", r->trainer.dp,
             tg_module_numel(r->trainer.gpt));
     if (r->plan->state) say("resumed behind step %" PRId64 "\n", r->plan->done);
     fflush(stdout);

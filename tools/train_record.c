@@ -134,7 +134,7 @@ static json_t *shape_json(const tg_tensor *x) {
 
 /* What has no bytes now is described alone. named: whose name it has, its own or that of what it is a gradient of. */
 static json_t *tensor_json(recorder *r, tg_tensor *x, const tg_tensor *named, bool values) {
-    if (!tg_alive(x)) return json_null();
+    if (!tg_is_alive(x)) return json_null();
     json_t *to = json_pack("{s:s, s:o}", "dtype", tg_dtype_name(tg_dtype_of(x)), "shape", shape_json(x));
     if (*tg_name(named)) json_object_set_new(to, "name", json_string(tg_name(named)));
     size_t size = (size_t)tg_dtype_bits(tg_dtype_of(x)) / 8, bytes = (size_t)tg_numel(x) * size;
@@ -156,10 +156,10 @@ static json_t *tensors_json(recorder *r, tg_tensor *const *x, tg_tensor *const *
 
 /* ---- The step ---- */
 
-static tg_status write_op(void *user, tg_tape *t, const tg_seen *s) {
+static tg_status write_op(void *user, tg_tape *t, const tg_op_event *s) {
     recorder *r = user;
     char site[512];
-    tg_seen_site(s, site, sizeof site);
+    tg_op_event_site(s, site, sizeof site);
     json_t *in =
         s->backward ? tensors_json(r, s->gout, s->out, s->n_out, false) : tensors_json(r, s->in, s->in, s->n_in, false);
     json_t *out =
@@ -176,11 +176,11 @@ void recorder_begin(recorder *r, tg_tape *t, int64_t step) {
                      tg_version(), "step", (json_int_t)step, "rank", r->rank, "ranks", r->ranks, "device",
                      tg_ctx_device(r->ctx), "kernels", tg_ctx_isa(r->ctx), "threads", tg_ctx_threads(r->ctx), "kept",
                      (json_int_t)r->kept));
-    tg_tape_watch(t, write_op, r);
+    tg_tape_observe(t, write_op, r);
 }
 
 bool recorder_end(recorder *r, tg_tape *t) {
-    tg_tape_watch(t, NULL, NULL);
+    tg_tape_observe(t, NULL, NULL);
     if (!check(r->ctx)) return false;
     bool whole = put(r, json_pack("{s:I, s:o}", "end", (json_int_t)r->ops, "check", hash_text(r->hash))) == TG_OK;
     if (whole && (fflush(r->f) != 0 || fsync(fileno(r->f)) != 0)) whole = write_failed(r, r->part) == TG_OK;

@@ -16,7 +16,7 @@ static double zero_as_none(double v) {
     return v == 0 ? TG_NONE : v;
 }
 
-static bool open_optimiser(trainer *r, const train_options *o) {
+static bool open_optimizer(trainer *r, const train_options *o) {
     r->n_params = tg_module_param_count(r->gpt);
     r->params = calloc((size_t)r->n_params, sizeof(tg_tensor *));
     if (!r->params) return fail("no memory"), false;
@@ -79,7 +79,7 @@ static bool open_batch(trainer *r, const train_options *o) {
                     (long long)o->batch, (long long)o->accumulate, r->dp),
                false;
     int tp = tg_parallel_size(r->parallel, TG_TP);
-    if (tg_parallel_sp(r->parallel) && r->seq_len % tp)
+    if (tg_is_sequence_parallel(r->parallel) && r->seq_len % tp)
         return fail("--seq-len %lld is not divisible by --tp %d, over which --sp cuts it", (long long)r->seq_len, tp),
                false;
     int64_t mine = r->micro / r->dp;
@@ -119,7 +119,7 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
     if (weights) tg_gpt_load_weights(r->gpt, weights);
     r->tape = tg_tape_new(ctx);
     if (o->find_nan) tg_tape_find_nan(r->tape, TG_FIND_NAN | TG_FIND_INF);
-    return check(ctx) && open_optimiser(r, o) && open_gradients(r) && open_batch(r, o);
+    return check(ctx) && open_optimizer(r, o) && open_gradients(r) && open_batch(r, o);
 }
 
 void trainer_close(trainer *r) {
@@ -219,10 +219,10 @@ static void feed_all(trainer *r, tg_tensor **to, tg_tokens *tokens, const int64_
 
 /* The inputs stay where they are: what was sent for this step lies beside them. */
 static void take_sent(trainer *r) {
-    bool grad = tg_set_grad_mode(r->tape, false);
+    bool grad = tg_tape_set_grad_mode(r->tape, false);
     for (int i = 0; i < 2 * r->n_micro; i++) tg_copy_(r->tape, r->all[i], r->all[NEXT * r->n_micro + i]);
     tg_tape_reset(r->tape);
-    tg_set_grad_mode(r->tape, grad);
+    tg_tape_set_grad_mode(r->tape, grad);
 }
 
 static void feed_captured(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
@@ -240,7 +240,7 @@ static void run_captured(trainer *r, tg_tokens *tokens, const int64_t *offsets, 
     if (r->graph)
         tg_graph_replay(r->graph);
     else if (r->warm)
-        r->graph = tg_capture(r->ctx, step_on_device, r);
+        r->graph = tg_graph_new(r->ctx, step_on_device, r);
     else
         step_on_device(r, r->ctx);
     r->warm = true;
@@ -279,8 +279,8 @@ step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int6
     if (tokens) result.loss = sum_of_fetched(r);
     result.grad_norm = tg_optim_norm(r->optim);
     result.loss_scale = r->scaled ? tg_optim_scale(r->optim) : NAN;
-    tg_memory memory = TG_MEMORY();
-    tg_memory_stats(r->ctx, &memory);
+    tg_memory_info memory = TG_MEMORY_INFO();
+    tg_memory_query(r->ctx, &memory);
     result.peak_bytes = memory.peak;
     gather_result(r, &result);
     result.seconds = seconds_now() - begun;

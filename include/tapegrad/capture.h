@@ -1,6 +1,6 @@
 /* A step recorded once and replayed: the device runs all that it launched without the host (CUDA graphs).
  *
- *     tg_graph *g = tg_capture(ctx, step, &state);         // the first step
+ *     tg_graph *g = tg_graph_new(ctx, step, &state);         // the first step
  *     for (int i = 1; i < steps; i++) {
  *         tg_write(ids, batch(i), bytes);                  // inputs are tensors that stay where they are
  *         tg_graph_replay(g);                              // one more; tg_item(loss) reads what it left
@@ -35,7 +35,7 @@ typedef struct tg_graph tg_graph;
  * On the CPU nothing is recorded: fn is called, by this and by every replay. A device that cannot record answers
  * TG_ERR_UNSUPPORTED. state must live as long as the graph. Captures do not nest, which is seen where one is
  * recorded. */
-TG_API tg_graph *tg_capture(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state);
+TG_API tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state);
 
 /* One more step. On an error, which may tell of data of an earlier step (TG_ERR_DATA), it has not been done. Refused
  * (TG_ERR_STATE) where it would not be the step that fn does now: a parameter has a gradient and had none when the step

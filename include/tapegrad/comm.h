@@ -104,14 +104,14 @@ typedef enum tg_collective {
     TG_COLLECTIVES
 } tg_collective;
 
-typedef struct tg_comm_counts {
+typedef struct tg_comm_info {
     size_t size;
     int64_t calls[16];
     int64_t bytes[16]; /* of payload: all-reduce its vector once, all-gather its result, reduce-scatter its source */
-} tg_comm_counts;
+} tg_comm_info;
 
-#define TG_COMM_COUNTS() ((tg_comm_counts){.size = sizeof(tg_comm_counts)})
-TG_API tg_status tg_comm_count(const tg_comm *c, tg_comm_counts *out);
+#define TG_COMM_INFO() ((tg_comm_info){.size = sizeof(tg_comm_info)})
+TG_API tg_status tg_comm_query(const tg_comm *c, tg_comm_info *out);
 TG_API const char *tg_collective_name(tg_collective k); /* "all_reduce" */
 
 #ifdef __cplusplus

@@ -29,7 +29,7 @@ TG_API tg_status tg_hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, i
  * tangent is zero; so are results. A slot that is NULL makes such a request TG_ERR_UNSUPPORTED. Of its node it reads
  * what the op saves, and shapes. */
 
-TG_API bool tg_node_needs(const tg_node *n, int i); /* input i needs a gradient; false for NULL and out of range */
+TG_API bool tg_node_needs_grad(const tg_node *n, int i); /* input i needs a gradient; false for NULL and out of range */
 /* x summed over the dims in which broadcasting had stretched the shape of `like`: the derivative of that. */
 TG_API tg_tensor *tg_sum_to(tg_tape *t, tg_tensor *x, const tg_tensor *like);
 /* Records, from the node's inputs, ops whose results out[] are what the node's outputs are (NULL: not differentiable).

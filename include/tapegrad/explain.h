@@ -30,7 +30,7 @@ TG_API tg_status tg_tape_find_nan(tg_tape *t, int kinds);
 /* ---- Watching ---- */
 
 /* An op that has just run, forward or backward. All of it is good until the watcher returns. */
-typedef struct tg_seen {
+typedef struct tg_op_event {
     size_t size;
     const char *op;
     bool backward;
@@ -42,15 +42,15 @@ typedef struct tg_seen {
      * still fills it. */
     tg_tensor *const *gout, *const *gin;
     const void *call;
-} tg_seen;
+} tg_op_event;
 
 /* May read what it is shown and record no-grad ops, which are not shown in turn. Another status than TG_OK ends the op
  * with TG_ERR_CALLBACK. t is the tape itself, or that of a recomputation within it. */
-typedef tg_status (*tg_watch_fn)(void *user, tg_tape *t, const tg_seen *seen);
+typedef tg_status (*tg_observe_fn)(void *user, tg_tape *t, const tg_op_event *seen);
 /* fn sees every op from now on, views too; NULL: nobody does. */
-TG_API tg_status tg_tape_watch(tg_tape *t, tg_watch_fn fn, void *user);
+TG_API tg_status tg_tape_observe(tg_tape *t, tg_observe_fn fn, void *user);
 /* The path of scopes and the call site: "layers.2, called from model.c:31". */
-TG_API size_t tg_seen_site(const tg_seen *seen, char *buf, size_t n);
+TG_API size_t tg_op_event_site(const tg_op_event *seen, char *buf, size_t n);
 
 #ifdef __cplusplus
 }

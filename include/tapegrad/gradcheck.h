@@ -57,9 +57,9 @@ TG_API tg_status tg_gradcheck(tg_tape *t, tg_fn fn, void *state, tg_tensor *cons
 /* A plain C function over doubles: writes f(x)'s m outputs to y; and a backward that writes gx[n] for the given
  * gy[m]. No context needed. result must not be NULL. */
 typedef void (*tg_plain_fn)(void *state, const double *x, int64_t n, double *y, int64_t m);
-typedef void (*tg_plain_grad)(void *state, const double *x, int64_t n, const double *gy, int64_t m, double *gx);
-TG_API tg_status tg_gradcheck_fn(tg_plain_fn fn, tg_plain_grad grad, void *state, const double *x, int64_t n, int64_t m,
-                                 const tg_gradcheck_opts *opts, tg_gradcheck_result *result);
+typedef void (*tg_plain_grad_fn)(void *state, const double *x, int64_t n, const double *gy, int64_t m, double *gx);
+TG_API tg_status tg_gradcheck_fn(tg_plain_fn fn, tg_plain_grad_fn grad, void *state, const double *x, int64_t n,
+                                 int64_t m, const tg_gradcheck_opts *opts, tg_gradcheck_result *result);
 
 /* Runs one sample of an op (extend.h), its own tolerance applied. TG_OK of one that must be refused, and is; accepted,
  * it fails. opts may be NULL. */

@@ -177,7 +177,7 @@ TG_API tg_tensor *tg_plinear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_te
  * where x is no shard over tp (etp). dim and stride may be NULL. */
 TG_API bool tg_tp_attributes(const tg_tensor *x, int *dim, int *stride);
 /* Whether x on this rank repeats what tp (etp) rank 0 has: false for shards. */
-TG_API bool tg_tp_duplicate_p(const tg_parallel *p, const tg_tensor *x);
+TG_API bool tg_is_tp_duplicate(const tg_parallel *p, const tg_tensor *x);
 TG_API tg_status tg_wgrads_drain(tg_module *m); /* tg_wgrads_run of each linear in m */
 
 /* ---- Layers of a model that only runs forward ---- */

@@ -26,12 +26,12 @@ extern "C" {
 TG_API tg_comm *tg_comm_nccl_new(tg_comm *host);
 
 /* Gives every rank the bytes of rank 0, in their place; collective. Not 0: it failed. */
-typedef int (*tg_nccl_broadcast)(void *user, void *data, size_t bytes);
+typedef int (*tg_nccl_broadcast_fn)(void *user, void *data, size_t bytes);
 
 /* The same without a host communicator, by the caller's own means to share NCCL's id. Calls are not compared: ranks
  * that disagree or do not come are known by NCCL's own errors and at the deadline; groups need all ranks at once
  * (tg_comm_split without negative colors); there is no tg_comm_recover. */
-TG_API tg_comm *tg_comm_nccl_new_by(tg_ctx *ctx, int rank, int size, tg_nccl_broadcast broadcast, void *user);
+TG_API tg_comm *tg_comm_nccl_new_by(tg_ctx *ctx, int rank, int size, tg_nccl_broadcast_fn broadcast, void *user);
 
 #ifdef __cplusplus
 }

@@ -62,7 +62,7 @@ TG_API tg_comm *tg_parallel_world(const tg_parallel *p);
 TG_API tg_comm *tg_parallel_comm(const tg_parallel *p, tg_axis axis); /* borrowed; of size 1 where the axis is unused */
 TG_API int tg_parallel_rank(const tg_parallel *p, tg_axis axis);
 TG_API int tg_parallel_size(const tg_parallel *p, tg_axis axis);
-TG_API bool tg_parallel_sp(const tg_parallel *p); /* sequence parallelism is on: tp > 1 and asked for */
+TG_API bool tg_is_sequence_parallel(const tg_parallel *p); /* sequence parallelism is on: tp > 1 and asked for */
 TG_API tg_rng_mode tg_parallel_rng(const tg_parallel *p);
 TG_API int tg_parallel_vp(const tg_parallel *p); /* 1 for NULL */
 /* (Re)seeds the default stream and "data-parallel-rng" with S = seed, "model-parallel-rng" and "expert-parallel-rng".

@@ -210,7 +210,8 @@ typedef struct tg_config {
     void *log_user;
     double deadline; /* seconds that a collective may wait; 0: 300 */
     const tg_file_ops *files; /* instead of the system's calls (io.h) */
-    int64_t memory; /* so many bytes live and of workspace at most (tg_memory), more is TG_ERR_MEMORY; 0: no limit */
+    int64_t
+        memory; /* so many bytes live and of workspace at most (tg_memory_info), more is TG_ERR_MEMORY; 0: no limit */
 } tg_config;
 
 #define TG_CONFIG(...) (&(tg_config){.size = sizeof(tg_config), __VA_ARGS__})
@@ -237,16 +238,18 @@ TG_API const char *tg_ctx_isa(const tg_ctx *ctx);
 /* ---- Memory ---- */
 
 typedef enum tg_category {
-    TG_MEM_PARAMETER, TG_MEM_GRADIENT, TG_MEM_OPTIMISER,
+    TG_MEM_PARAMETER,
+    TG_MEM_GRADIENT,
+    TG_MEM_OPTIMIZER,
     TG_MEM_SAVED,     /* activations that a node saved for backward */
     TG_MEM_TEMPORARY, /* everything else */
     TG_MEM_BUFFER,    /* named buffers, leased or not */
     TG_MEM_GRAPH,     /* what captured steps took (capture.h) */
     TG_MEM_CATEGORIES,
-    TG_MEM_MAX_CATEGORIES = 8 /* so that tg_memory keeps its layout when one is added */
+    TG_MEM_MAX_CATEGORIES = 8 /* so that tg_memory_info keeps its layout when one is added */
 } tg_category;
 
-typedef struct tg_memory {
+typedef struct tg_memory_info {
     size_t size;
     int64_t live, peak;           /* bytes handed out, rounded as the allocator rounds */
     int64_t reserved;             /* bytes taken from the system for them */
@@ -254,13 +257,13 @@ typedef struct tg_memory {
     int64_t by_category[TG_MEM_MAX_CATEGORIES];
     int64_t peak_by_category[TG_MEM_MAX_CATEGORIES]; /* at the moment of the peak */
     int64_t host_allocations;     /* calls of the allocator so far: constant in a steady training step */
-} tg_memory;
+} tg_memory_info;
 
-#define TG_MEMORY() ((tg_memory){.size = sizeof(tg_memory)})
-TG_API tg_status tg_memory_stats(tg_ctx *ctx, tg_memory *out);
+#define TG_MEMORY_INFO() ((tg_memory_info){.size = sizeof(tg_memory_info)})
+TG_API tg_status tg_memory_query(tg_ctx *ctx, tg_memory_info *out);
 TG_API void tg_memory_reset_peak(tg_ctx *ctx);
 /* With on, the report names what was alive at the peak: tensor, node, call site. Costs time: off by default. */
-TG_API void tg_memory_trace(tg_ctx *ctx, bool on);
+TG_API void tg_memory_set_trace(tg_ctx *ctx, bool on);
 
 /* Functions that write text do it as snprintf does: at most n bytes with the terminating zero, and they return the
  * length of the whole text; with buf NULL they write nothing. */
@@ -313,7 +316,7 @@ TG_API void tg_drop(tg_tensor *x);
 
 /* ---- What a tensor is (safe on any handle that came from this library: dead ones answer as empty) ---- */
 
-TG_API bool tg_alive(const tg_tensor *x); /* false: inert, dropped, of an ended tape, superseded in place */
+TG_API bool tg_is_alive(const tg_tensor *x); /* false: inert, dropped, of an ended tape, superseded in place */
 TG_API tg_ctx *tg_ctx_of(const tg_tensor *x);
 TG_API int tg_ndim(const tg_tensor *x);
 TG_API int64_t tg_dim(const tg_tensor *x, int i);    /* negative i from the end; -1 when out of range */
@@ -321,7 +324,7 @@ TG_API int64_t tg_stride(const tg_tensor *x, int i); /* in elements */
 TG_API int64_t tg_numel(const tg_tensor *x);
 TG_API tg_shape tg_shape_of(const tg_tensor *x);
 TG_API tg_dtype tg_dtype_of(const tg_tensor *x);
-TG_API bool tg_contiguous_p(const tg_tensor *x);
+TG_API bool tg_is_contiguous(const tg_tensor *x);
 TG_API bool tg_requires_grad(const tg_tensor *x);
 TG_API const char *tg_name(const tg_tensor *x); /* "" when it has none */
 TG_API tg_status tg_set_name(tg_tensor *x, const char *name);
@@ -359,10 +362,10 @@ TG_API void tg_tape_reset(tg_tape *t);
 TG_API tg_ctx *tg_tape_ctx(tg_tape *t);
 /* Both return what was set before. Training (default) or evaluation: dropout reads it. Grad (default) or no-grad:
  * results are still owned by the tape, but nothing is kept for backward. */
-TG_API bool tg_set_training(tg_tape *t, bool on);
-TG_API bool tg_set_grad_mode(tg_tape *t, bool on);
-TG_API bool tg_training_p(const tg_tape *t);
-TG_API bool tg_grad_mode_p(const tg_tape *t);
+TG_API bool tg_tape_set_training(tg_tape *t, bool on);
+TG_API bool tg_tape_set_grad_mode(tg_tape *t, bool on);
+TG_API bool tg_is_training(const tg_tape *t);
+TG_API bool tg_is_grad_on(const tg_tape *t);
 
 /* A leaf of this tape on x's bytes, where x is a result of this or another tape, or of the context. It needs a gradient
  * where x does, or by tg_set_requires_grad; the gradient is this tape's: read it by tg_grad_of until the next reset. */
@@ -473,7 +476,7 @@ TG_API tg_status tg_replay_close(tg_replay *r, tg_tensor *hook);
 typedef enum tg_format { TG_TEXT, TG_JSON, TG_DOT } tg_format;
 /* One row a node: op, shapes, saved bytes, FLOPs, times, call site (JSON: by tensors' ids what feeds what); or DOT. */
 TG_API size_t tg_tape_dump(tg_tape *t, tg_format format, char *buf, size_t n);
-TG_API void tg_tape_time(tg_tape *t, bool on); /* measure nodes from now on */
+TG_API void tg_tape_set_timing(tg_tape *t, bool on); /* measure nodes from now on */
 
 #ifdef __cplusplus
 }

@@ -50,7 +50,7 @@ static tg_status check_inputs(tg_call *c) {
 static void save(tg_tensor *x, uint32_t *version) {
     *version = x->storage->version;
     x->storage->saves++;
-    if (x->storage->temporary) tg_storage_categorise(x->storage, TG_MEM_SAVED);
+    if (x->storage->temporary) tg_storage_categorize(x->storage, TG_MEM_SAVED);
 }
 
 static size_t node_bytes(const tg_call *c, bool extra) {
@@ -80,7 +80,7 @@ static tg_status link_inputs(tg_call *c, tg_node *n) {
         if (TG_UNLIKELY(tg_is_lent(x))) return refuse_lent(c, i);
         if (!(x->flags & TG_F_REQUIRES_GRAD)) continue;
         src[i] = x->node ? x->node : tg_tape_leaf(c->tape, x);
-        if (!src[i]) return c->ctx->status;
+        if (!src[i]) return c->ctx->run.status;
     }
     return TG_OK;
 }
@@ -116,7 +116,7 @@ static void fill_node(tg_call *c, tg_node *n, const void *site) {
 static tg_status keep_node(tg_call *c, const void *site, void (*destroy)(void *), double seconds) {
     bool extra = c->state || c->tape->timed || c->tape->observer.ops;
     tg_node *n = tg_tape_alloc(c->tape, node_bytes(c, extra));
-    if (!n) return c->ctx->status;
+    if (!n) return c->ctx->run.status;
     n->n_in = (uint16_t)c->n_in;
     n->n_out = (uint16_t)c->n_out;
     n->n_saved = (uint16_t)c->n_saved;
@@ -125,7 +125,7 @@ static tg_status keep_node(tg_call *c, const void *site, void (*destroy)(void *)
     TG_TRY(link_inputs(c, n));
     fill_node(c, n, site);
     if (extra) {
-        n->flags |= TG_N_STATE | (c->tape->timed ? TG_N_TIMED : 0) | (c->tape->observer.ops ? TG_N_SEEN : 0);
+        n->flags |= TG_N_STATE | (c->tape->timed ? TG_N_TIMED : 0) | (c->tape->observer.ops ? TG_N_OBSERVED : 0);
         *tg_node_extra_of(n) = (tg_node_extra){.state = c->state,
                                                .destroy = c->state ? destroy : NULL,
                                                .forward_s = seconds,
@@ -141,7 +141,7 @@ static tg_status copy_params(tg_call *c, const void *params) {
     if (!c->op->params_size) return TG_OK;
     if (!params) return tg_call_fail(c, TG_ERR_ARGUMENT, "params are NULL, expected %zu bytes", c->op->params_size);
     c->params = tg_tape_alloc(c->tape, c->op->params_size);
-    if (!c->params) return c->ctx->status;
+    if (!c->params) return c->ctx->run.status;
     memcpy(c->params, params, c->op->params_size);
     return TG_OK;
 }
@@ -150,7 +150,7 @@ static tg_status copy_params(tg_call *c, const void *params) {
 static tg_status collect_leaves(tg_call *c) {
     for (int i = 0; i < c->n_in; i++)
         if (c->in[i] && !c->in[i]->tape && c->in[i]->flags & TG_F_REQUIRES_GRAD && !tg_tape_leaf(c->tape, c->in[i]))
-            return c->ctx->status;
+            return c->ctx->run.status;
     return TG_OK;
 }
 
@@ -225,17 +225,17 @@ static tg_status forward(tg_call *c, double *seconds) {
     bool grad = c->tape->grad, grad_off = c->tape->grad_off;
     c->tape->grad = false;
     c->tape->grad_off = true;
-    const char *outer = c->ctx->running;
-    const void *outer_site = c->ctx->running_site;
-    c->ctx->running = c->op->name;
-    c->ctx->running_site = impl(c)->site;
+    const char *outer = c->ctx->run.running;
+    const void *outer_site = c->ctx->run.running_site;
+    c->ctx->run.running = c->op->name;
+    c->ctx->run.running_site = impl(c)->site;
     tg_status s = c->op->forward(c);
     c->tape->grad = grad;
     c->tape->grad_off = grad_off;
-    c->ctx->running = outer;
-    c->ctx->running_site = outer_site;
+    c->ctx->run.running = outer;
+    c->ctx->run.running_site = outer_site;
     if (c->tape->timed) *seconds = tg_system_now() - start;
-    if (TG_LIKELY(s == TG_OK)) return c->ctx->status;
+    if (TG_LIKELY(s == TG_OK)) return c->ctx->run.status;
     return tg_fail(c->ctx, s, "%s: forward failed with %s", c->op->name, tg_status_name(s));
 }
 
@@ -275,8 +275,8 @@ static tg_status check_apply(tg_tape *t, const tg_op *op, tg_tensor *const *in, 
 
 /* This rank is alive. It alone writes its word, so that no atomic addition is needed. */
 static inline void beat(const tg_ctx *ctx) {
-    uint64_t n = atomic_load_explicit(ctx->heartbeat, memory_order_relaxed);
-    atomic_store_explicit(ctx->heartbeat, n + 1, memory_order_relaxed);
+    uint64_t n = atomic_load_explicit(ctx->run.heartbeat, memory_order_relaxed);
+    atomic_store_explicit(ctx->run.heartbeat, n + 1, memory_order_relaxed);
 }
 
 tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in, tg_tensor **out,

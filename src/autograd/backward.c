@@ -55,7 +55,7 @@ static tg_tensor *seed_of(tg_tensor *root, tg_tensor *given, const char *who) {
         return NULL;
     }
     tg_tensor *one = tg_temp_empty(ctx, root->dtype, root->ndim, root->shape, TG_MEM_TEMPORARY);
-    if (one && ctx->ops->fill(ctx, tg_array_of(one), tg_placement_seed(root)) != TG_OK) {
+    if (one && ctx->run.ops->fill(ctx, tg_array_of(one), tg_placement_seed(root)) != TG_OK) {
         tg_temp_free(one);
         return NULL;
     }
@@ -79,12 +79,12 @@ static tg_status seed_roots(tg_pass *p, tg_tensor *const *roots, int n, const ch
     tg_tape *t = p->t;
     for (int i = 0; i < n; i++) {
         tg_node *node = tg_root_node(t, roots[i], i, who);
-        if (!node) return t->ctx->status;
+        if (!node) return t->ctx->run.status;
         tg_tensor *given = p->o->seeds ? p->o->seeds[i] : NULL, *seed = seed_of(roots[i], given, who);
-        if (!seed) return t->ctx->status;
+        if (!seed) return t->ctx->run.status;
         if (given && !p->o->inner && tg_placement_fits(roots[i], given, who) != TG_OK) {
             tg_temp_free(seed);
-            return t->ctx->status;
+            return t->ctx->run.status;
         }
         TG_TRY(tg_slot_add(&tg_node_slots(node)[roots[i]->out], seed));
     }
@@ -104,10 +104,10 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
     double start = n->flags & TG_N_TIMED ? tg_system_now() : 0;
     const tg_call *outer = p->t->at_work;
     p->t->at_work = &c;
-    const char *outer_running = ctx->running;
-    const void *outer_site = ctx->running_site;
-    ctx->running = n->op->name;
-    ctx->running_site = n->site;
+    const char *outer_running = ctx->run.running;
+    const void *outer_site = ctx->run.running_site;
+    ctx->run.running = n->op->name;
+    ctx->run.running_site = n->site;
     tg_status s = tg_sinks_open(p, &c);
     if (TG_UNLIKELY(p->t->observer.ops) && s == TG_OK) s = p->t->observer.ops->before_backward(&c);
     if (s == TG_OK && (s = n->op->backward(&c)) != TG_OK)
@@ -116,8 +116,8 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
     if (im.temps) tg_call_temps_free(&c);
     s = tg_sinks_close(p, &c);
     if (TG_UNLIKELY(p->t->observer.ops) && s == TG_OK) s = p->t->observer.ops->after_backward(&c);
-    ctx->running = outer_running;
-    ctx->running_site = outer_site;
+    ctx->run.running = outer_running;
+    ctx->run.running_site = outer_site;
     if (n->flags & TG_N_TIMED) tg_node_extra_of(n)->backward_s = tg_system_now() - start;
     if (s == TG_OK) return TG_OK;
     char site[160], path[160];
@@ -140,7 +140,7 @@ static tg_status run_op(tg_pass *p, tg_node *n) {
         size_t bytes = n->n_in * (sizeof(tg_grad_sink) + sizeof(void *) + 1) + n->n_out * sizeof(void *);
         if (p->t->scratch_bytes < bytes) {
             void *more = tg_host_alloc(p->t->ctx, 2 * bytes);
-            if (!more) return p->t->ctx->status;
+            if (!more) return p->t->ctx->run.status;
             tg_host_free(p->t->ctx, p->t->scratch, p->t->scratch_bytes);
             p->t->scratch = more;
             p->t->scratch_bytes = 2 * bytes;
@@ -169,7 +169,7 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
         tg_target *target = tg_pass_target(p, n, i);
         if (!target) continue;
         target->g = tg_gradient_alias(s->g);
-        if (!target->g) return x->ctx->status;
+        if (!target->g) return x->ctx->run.status;
         target->reached = true;
     }
     return TG_OK;
@@ -191,7 +191,7 @@ static tg_status run_leaf(tg_pass *p, tg_node *n) {
     }
     if (g) {
         tg_tensor *buffer = tg_gradient_buffer(x);
-        if (!buffer) return x->ctx->status;
+        if (!buffer) return x->ctx->run.status;
         TG_TRY(tg_gradient_put(buffer, g, x->ext->has_grad));
         tg_gradient_reached(x);
     }
@@ -221,8 +221,8 @@ static tg_status zero_outputs(tg_node *n) {
         const tg_tensor *x = tg_node_out(n)[i];
         if (s->g || !tg_is_float(x->dtype)) continue;
         s->g = tg_temp_empty(x->ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
-        if (!s->g) return x->ctx->status;
-        TG_TRY(x->ctx->ops->fill(x->ctx, tg_array_of(s->g), 0));
+        if (!s->g) return x->ctx->run.status;
+        TG_TRY(x->ctx->run.ops->fill(x->ctx, tg_array_of(s->g), 0));
     }
     return TG_OK;
 }

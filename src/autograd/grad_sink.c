@@ -50,7 +50,7 @@ static tg_grad_sink_kind sink_kind(tg_pass *p, tg_call *c, int i, uint8_t *mode)
 /* In check mode a gradient that is to be written begins as NaN, so that an op which reads what it should write, or
  * leaves a part unwritten, is found. */
 static tg_tensor *begun(const tg_call *c, tg_tensor *g) {
-    if (g && c->ctx->check) c->ctx->ops->fill(c->ctx, tg_array_of(g), NAN);
+    if (g && c->ctx->check) c->ctx->run.ops->fill(c->ctx, tg_array_of(g), NAN);
     return g;
 }
 
@@ -81,7 +81,7 @@ static tg_tensor *slot_buffer(tg_call *c, int i) {
     return s->g = own;
 }
 
-static tg_tensor *materialise(tg_call *c, int i) {
+static tg_tensor *materialize(tg_call *c, int i) {
     switch (sink(c, i)->kind) {
     case TG_SINK_SLOT: return slot_buffer(c, i);
     case TG_SINK_LEAF: return leaf_buffer(c, i);
@@ -103,8 +103,8 @@ tg_status tg_sinks_open(tg_pass *p, tg_call *c) {
         p->sinks[i].kind = sink_kind(p, c, i, &mode[i]);
         source(c, i)->flags |= TG_N_BUSY;
         if (tg_bit(c->op->passes, i)) continue;
-        c->gin[i] = materialise(c, i);
-        if (TG_UNLIKELY(!c->gin[i])) return c->ctx->status;
+        c->gin[i] = materialize(c, i);
+        if (TG_UNLIKELY(!c->gin[i])) return c->ctx->run.status;
     }
     return TG_OK;
 }
@@ -134,7 +134,7 @@ static tg_status settle_side(tg_pass *p, tg_call *c, int i) {
 }
 
 tg_status tg_sinks_close(tg_pass *p, tg_call *c) {
-    tg_status status = c->ctx->status;
+    tg_status status = c->ctx->run.status;
     for (int i = 0; i < c->n_in; i++) {
         if (p->sinks[i].kind == TG_SINK_NONE) continue;
         source(c, i)->flags &= ~TG_N_BUSY;
@@ -182,7 +182,7 @@ static tg_status check_gradient(tg_call *c, int i, const tg_tensor *g, const cha
 
 tg_tensor *tg_call_gin(tg_call *c, int i) {
     if (enter(c, i, "tg_call_gin") != TG_OK) return tg_inert(c ? c->ctx : &tg_dead_ctx);
-    if (!c->gin[i] && c->gin_mode[i] != TG_GRAD_NONE) c->gin[i] = materialise(c, i);
+    if (!c->gin[i] && c->gin_mode[i] != TG_GRAD_NONE) c->gin[i] = materialize(c, i);
     return c->gin[i] ? c->gin[i] : tg_inert(c->ctx);
 }
 
@@ -192,13 +192,13 @@ tg_status tg_call_pass(tg_call *c, int i, tg_tensor *g) {
     if (r->kind == TG_SINK_NONE) return TG_OK;
     if (r->kind != TG_SINK_SLOT || c->gin_mode[i] == TG_GRAD_ADD) {
         tg_tensor *gin = tg_call_gin(c, i);
-        if (c->ctx->status != TG_OK) return c->ctx->status;
+        if (c->ctx->run.status != TG_OK) return c->ctx->run.status;
         return tg_gradient_put(gin, g, c->gin_mode[i] == TG_GRAD_ADD);
     }
     tg_slot *s = slot_of(c, i);
     tg_tensor *share =
         tg_gradient_alias(g);
-    if (!share) return c->ctx->status;
+    if (!share) return c->ctx->run.status;
     if (s->g) tg_temp_free(s->g);
     s->g = share;
     c->gin[i] = NULL;
@@ -238,7 +238,7 @@ tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w) {
     tg_pending *p = tg_tape_alloc(c->tape, sizeof *p);
     tg_tensor *share =
         p ? tg_gradient_alias(g) : NULL;
-    if (!share) return c->ctx->status;
+    if (!share) return c->ctx->run.status;
     *p = (tg_pending){NULL, share};
     tg_slot *s = slot_of(c, i);
     if (r->kind == TG_SINK_SLOT && c->gin_mode[i] == TG_GRAD_WRITE && s->g) {

@@ -9,7 +9,7 @@ tg_status tg_gradient_put(tg_tensor *dst, const tg_tensor *src, bool add) {
     tg_ctx *ctx = dst->ctx;
     const double none[2] = {0, 0};
     tg_array in = tg_array_of(src);
-    return ctx->ops->map(ctx, TG_FN_id, tg_array_of(dst), &in, 1, none, add);
+    return ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(dst), &in, 1, none, add);
 }
 
 /* Its own bytes, laid out as a gradient should be. */
@@ -37,7 +37,7 @@ tg_status tg_gradient_own(tg_tensor **g) {
     if (atomic_load_explicit(&(*g)->storage->refs, memory_order_relaxed) == 1) return TG_OK;
     TG_TRY(tg_storage_need((*g)->storage, *g));
     tg_tensor *copy = tg_gradient_copy(*g);
-    if (!copy) return (*g)->ctx->status;
+    if (!copy) return (*g)->ctx->run.status;
     tg_temp_free(*g);
     *g = copy;
     return TG_OK;
@@ -54,7 +54,7 @@ tg_status tg_slot_add(tg_slot *s, tg_tensor *g) {
         tg_tensor *copy = tg_gradient_copy(into);
         if (!copy) {
             tg_temp_free(g);
-            return g->ctx->status;
+            return g->ctx->run.status;
         }
         tg_temp_free(into);
         into = copy;
@@ -187,7 +187,7 @@ tg_status tg_gradient_need_whole(const tg_tensor *x, const char *who) {
         what);
 }
 
-bool tg_has_grad(const tg_tensor *x) { return tg_alive(x) && tg_gradient_of(x); }
+bool tg_has_grad(const tg_tensor *x) { return tg_is_alive(x) && tg_gradient_of(x); }
 
 tg_tensor *tg_grad_of(tg_tensor *x) {
     if (!x) return tg_inert(&tg_dead_ctx);
@@ -227,7 +227,7 @@ tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf) {
     TG_TRY(enter_leaf(x, "tg_set_main_grad"));
     tg_ctx *ctx = x->ctx;
     tg_ext *e = tg_ext_of(x);
-    if (!e) return ctx->status;
+    if (!e) return ctx->run.status;
     if (buf) {
         TG_TRY(tg_check(ctx, buf, "tg_set_main_grad: the buffer"));
         char want[160], got[160];
@@ -241,7 +241,7 @@ tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf) {
         if (buf->tape || buf->storage == x->storage)
             return tg_fail(ctx, TG_ERR_STATE,
                            "tg_set_main_grad: the buffer must be owned by the context, apart from the tensor");
-        tg_storage_categorise(buf->storage, TG_MEM_GRADIENT);
+        tg_storage_categorize(buf->storage, TG_MEM_GRADIENT);
     }
     e->main_grad = buf;
     e->main_serial = buf ? buf->serial : 0;

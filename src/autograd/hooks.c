@@ -106,10 +106,10 @@ static tg_status replace(tg_tape *t, tg_tensor *x, tg_tensor **g, tg_tensor *by)
     /* A copy, as the hook may write its tensor again for another gradient. */
     if (t->taped) {
         *g = t->taped->o->graph->own(t, by);
-        return ctx->status;
+        return ctx->run.status;
     }
     tg_tensor *temp = tg_gradient_copy(by);
-    if (!temp) return ctx->status;
+    if (!temp) return ctx->run.status;
     temp->place = (*g)->place;
     tg_temp_free(*g);
     *g = temp;
@@ -124,7 +124,7 @@ static tg_status hook_failed(const tg_tensor *x, tg_status s) {
 
 tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated) {
     if (!x->ext) return TG_OK;
-    bool grad = tg_set_grad_mode(t, t->taped != NULL);
+    bool grad = tg_tape_set_grad_mode(t, t->taped != NULL);
     tg_status s = TG_OK;
     if (TG_UNLIKELY(t->ctx->grid.axes) && !accumulated && !t->taped) (*g)->place = tg_placement_of_gradient(x, false);
     if (TG_UNLIKELY(t->ctx->grid.axes) && accumulated) tg_gradient_place(x);
@@ -134,7 +134,7 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
         if (h->accumulated != accumulated || !h->fn) continue;
         tg_tensor *given = *g;
         s = h->fn(h->user, t, x, &given);
-        if (s == TG_OK) s = t->ctx->status;
+        if (s == TG_OK) s = t->ctx->run.status;
         if (s != TG_OK)
             s = hook_failed(x, s);
         else if (given != *g && !accumulated)
@@ -143,6 +143,6 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
     t->busy--;
     x->ext->hooks_running--;
     sweep_hooks(x);
-    tg_set_grad_mode(t, grad);
+    tg_tape_set_grad_mode(t, grad);
     return s;
 }

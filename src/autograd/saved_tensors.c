@@ -109,14 +109,14 @@ static tg_status unpack(void *user, tg_ctx *ctx, void *dst, size_t bytes) {
     uint32_t version = s->version;
     (void)dst, (void)bytes;
     tg_tensor *x = whole_of(s, p->dtype);
-    if (!x) return ctx->status;
+    if (!x) return ctx->run.status;
     tg_storage_extra *e = s->extra;
     bool temporary = s->temporary;
     s->temporary = true; /* until a tg_keep within the call, */
     e->refill = NULL;    /* which would end it */
     e->release = NULL;
     tg_status status = p->by.unpack(p->by.user, p->packed, x);
-    if (status == TG_OK) status = ctx->status;
+    if (status == TG_OK) status = ctx->run.status;
     if (status == TG_OK) status = tg_storage_need(s, x);
     e->refill = unpack;
     e->release = end_packed;
@@ -142,7 +142,7 @@ static tg_status keep_packed(packing *of, tg_storage *s, void *packed, uint8_t d
     tg_packed *p = e ? tg_host_alloc(ctx, sizeof *p) : NULL;
     if (!p) {
         if (of->packer.drop) of->packer.drop(of->packer.user, packed);
-        return ctx->status;
+        return ctx->run.status;
     }
     *p = (tg_packed){
         .of = of, .next = of->packed, .by = of->packer, .packed = packed, .storage = s, .dtype = dtype};
@@ -161,7 +161,7 @@ static tg_status pack_bytes(packing *of, const tg_tensor *x, const void *site) {
     void *packed = NULL;
     TG_TRY(tg_storage_need(s, x));
     tg_tensor *whole = whole_of(s, x->dtype);
-    if (!whole) return t->ctx->status;
+    if (!whole) return t->ctx->run.status;
     bool grad = t->grad, temporary = s->temporary;
     t->grad = false;
     s->temporary = true; /* until a tg_keep within the call: such bytes stay */
@@ -172,7 +172,7 @@ static tg_status pack_bytes(packing *of, const tg_tensor *x, const void *site) {
     bool kept = !s->temporary;
     s->temporary = temporary && !kept;
     tg_temp_free(whole);
-    if (status == TG_OK) status = t->ctx->status;
+    if (status == TG_OK) status = t->ctx->run.status;
     if (status != TG_OK) {
         if (packed && of->packer.drop) of->packer.drop(of->packer.user, packed);
         return tg_fail(t->ctx, TG_ERR_CALLBACK, "the packer of what is saved failed with %s", tg_status_name(status));
@@ -285,7 +285,7 @@ tg_status tg_tape_pack(tg_tape *t, const tg_packer *given) {
         return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_tape_pack: the packer needs pack and unpack");
     packing *of = (packing *)(given ? tg_tape_listen(t, &packing_ops) : tg_tape_listener_of(t, &packing_ops));
     if (of) of->packer = p;
-    return t->ctx->status;
+    return t->ctx->run.status;
 }
 
 tg_status tg_pack(tg_tensor *x) {

@@ -39,7 +39,7 @@ tg_status tg_pass_find_targets(tg_pass *p) {
     int n = p->o->n_targets;
     for (int i = 0; i < n; i++) p->o->targets[i].node = tg_tape_node_of(p->t, p->o->targets[i].x);
     if (n <= FEW) return TG_OK;
-    if (!(p->by_x = tg_tape_alloc(p->t, (size_t)n * sizeof *p->by_x))) return p->t->ctx->status;
+    if (!(p->by_x = tg_tape_alloc(p->t, (size_t)n * sizeof *p->by_x))) return p->t->ctx->run.status;
     for (int i = 0; i < n; i++) p->by_x[i] = (tg_keyed){p->o->targets[i].x, i};
     tg_keyed_sort(p->by_x, n);
     return TG_OK;

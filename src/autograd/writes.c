@@ -29,7 +29,7 @@ tg_status tg_call_check_inplace(tg_call *c) {
     if (!a) return tg_call_fail(c, TG_ERR_ARGUMENT, "in place, and input 0 is absent");
     if (a->flags & TG_F_VIEW)
         return tg_call_fail(c, TG_ERR_STATE, "in place on a view; use the op that returns a new tensor");
-    if (!a->node && a->flags & TG_F_REQUIRES_GRAD && tg_grad_mode_p(c->tape))
+    if (!a->node && a->flags & TG_F_REQUIRES_GRAD && tg_is_grad_on(c->tape))
         return tg_call_fail(c, TG_ERR_STATE, "in place on a leaf that needs a gradient");
     if (!a->tape && tg_call_any_differentiable(c))
         return tg_call_fail(c, TG_ERR_STATE,

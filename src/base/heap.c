@@ -169,7 +169,7 @@ static inline void uncount(tg_heap *h, const tg_block *b) {
     h->by_category[b->category] -= (int64_t)b->bytes;
 }
 
-void tg_heap_stats(const tg_heap *h, tg_memory *out) {
+void tg_heap_stats(const tg_heap *h, tg_memory_info *out) {
     out->live = h->live;
     out->peak = h->peak;
     out->reserved = h->tlsf.reserved;
@@ -385,7 +385,7 @@ void tg_heap_release(tg_heap *h, tg_block *b) {
     if (h->ended) arena_shrink(h);
 }
 
-void tg_block_categorise(tg_heap *h, tg_block *b, tg_category category) {
+void tg_block_categorize(tg_heap *h, tg_block *b, tg_category category) {
     h = heap_of(h, b);
     h->by_category[b->category] -= (int64_t)b->bytes;
     h->by_category[category] += (int64_t)b->bytes;

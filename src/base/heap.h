@@ -35,9 +35,9 @@ void tg_block_unhold(tg_heap *h, tg_block *b);
 bool tg_block_held(const tg_block *b);
 void *tg_block_data(const tg_block *b);
 size_t tg_block_bytes(const tg_block *b); /* as rounded */
-void tg_block_categorise(tg_heap *h, tg_block *b, tg_category category);
+void tg_block_categorize(tg_heap *h, tg_block *b, tg_category category);
 /* Fills live, peak, reserved and the categories. */
-void tg_heap_stats(const tg_heap *h, tg_memory *out);
+void tg_heap_stats(const tg_heap *h, tg_memory_info *out);
 void tg_heap_reset_peak(tg_heap *h);
 /* Called whenever live passes the peak so far by 1/64 or more, after the block is live; NULL: off. */
 void tg_heap_on_peak(tg_heap *h, void (*fn)(void *user), void *user);

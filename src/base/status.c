@@ -6,10 +6,8 @@
 
 /* What a creation returns when there is no memory for a context. Const: tg_fail returns before writing to it. */
 const tg_ctx tg_dead_ctx = {
-    .status = TG_ERR_MEMORY,
-    .message = "tg_ctx_new: no memory for the context",
+    .run = {.status = TG_ERR_MEMORY, .dead = true, .message = "tg_ctx_new: no memory for the context"},
     .inert = {.ctx = (tg_ctx *)&tg_dead_ctx},
-    .dead = true,
 };
 
 const char *tg_status_name(tg_status s) {
@@ -67,11 +65,11 @@ tg_status tg_options(tg_ctx *ctx, void *to, size_t known, const void *from, cons
 
 tg_status tg_failv(tg_ctx *ctx, tg_status s, const char *format, va_list ap) {
     if (!ctx) return s;
-    if (ctx->status != TG_OK) return ctx->status;
-    ctx->status = s;
-    int n = format ? vsnprintf(ctx->message, sizeof ctx->message, format, ap) : 0;
-    if (n <= 0) snprintf(ctx->message, sizeof ctx->message, "%s", status_text(s));
-    for (tg_listener *l = ctx->listeners; l; l = l->next)
+    if (ctx->run.status != TG_OK) return ctx->run.status;
+    ctx->run.status = s;
+    int n = format ? vsnprintf(ctx->run.message, sizeof ctx->run.message, format, ap) : 0;
+    if (n <= 0) snprintf(ctx->run.message, sizeof ctx->run.message, "%s", status_text(s));
+    for (tg_listener *l = ctx->run.listeners; l; l = l->next)
         if (l->failed) l->failed(l);
     return s;
 }
@@ -85,13 +83,13 @@ tg_status tg_fail(tg_ctx *ctx, tg_status s, const char *format, ...) {
 }
 
 tg_status tg_fail_note(tg_ctx *ctx, const char *format, ...) {
-    if (ctx->dead || ctx->status == TG_OK) return ctx->status;
-    size_t used = strlen(ctx->message);
+    if (ctx->run.dead || ctx->run.status == TG_OK) return ctx->run.status;
+    size_t used = strlen(ctx->run.message);
     va_list ap;
     va_start(ap, format);
-    vsnprintf(ctx->message + used, sizeof ctx->message - used, format, ap);
+    vsnprintf(ctx->run.message + used, sizeof ctx->run.message - used, format, ap);
     va_end(ap);
-    return ctx->status;
+    return ctx->run.status;
 }
 
 tg_status tg_ctx_fail(tg_ctx *ctx, tg_status s, const char *format, ...) {
@@ -104,27 +102,27 @@ tg_status tg_ctx_fail(tg_ctx *ctx, tg_status s, const char *format, ...) {
     return s;
 }
 
-tg_status tg_ctx_status(const tg_ctx *ctx) { return ctx ? ctx->status : TG_ERR_ARGUMENT; }
+tg_status tg_ctx_status(const tg_ctx *ctx) { return ctx ? ctx->run.status : TG_ERR_ARGUMENT; }
 
-double tg_ctx_deadline(const tg_ctx *ctx) { return ctx ? ctx->deadline : 0; }
+double tg_ctx_deadline(const tg_ctx *ctx) { return ctx ? ctx->run.deadline : 0; }
 
-const char *tg_ctx_message(const tg_ctx *ctx) { return ctx ? ctx->message : "context is NULL"; }
+const char *tg_ctx_message(const tg_ctx *ctx) { return ctx ? ctx->run.message : "context is NULL"; }
 
 void tg_ctx_clear(tg_ctx *ctx) {
-    if (!ctx || ctx->dead || ctx->status == TG_OK) return;
-    ctx->status = TG_OK;
-    ctx->message[0] = 0;
-    for (tg_listener *l = ctx->listeners; l; l = l->next)
+    if (!ctx || ctx->run.dead || ctx->run.status == TG_OK) return;
+    ctx->run.status = TG_OK;
+    ctx->run.message[0] = 0;
+    for (tg_listener *l = ctx->run.listeners; l; l = l->next)
         if (l->cleared) l->cleared(l);
 }
 
 void tg_ctx_listen(tg_ctx *ctx, tg_listener *l) {
-    l->next = ctx->listeners;
-    ctx->listeners = l;
+    l->next = ctx->run.listeners;
+    ctx->run.listeners = l;
 }
 
 void tg_ctx_unlisten(tg_ctx *ctx, tg_listener *l) {
-    for (tg_listener **at = &ctx->listeners; *at; at = &(*at)->next)
+    for (tg_listener **at = &ctx->run.listeners; *at; at = &(*at)->next)
         if (*at == l) {
             *at = l->next;
             return;
@@ -132,15 +130,15 @@ void tg_ctx_unlisten(tg_ctx *ctx, tg_listener *l) {
 }
 
 void tg_ctx_skip(tg_ctx *ctx) {
-    if (!ctx || ctx->dead) return;
-    ctx->skips++;
-    for (tg_listener *l = ctx->listeners; l; l = l->next)
+    if (!ctx || ctx->run.dead) return;
+    ctx->run.missed++;
+    for (tg_listener *l = ctx->run.listeners; l; l = l->next)
         if (l->skipped) l->skipped(l);
 }
 
 void tg_ctx_may_skip(tg_ctx *ctx) {
     const uint32_t after_backward = 1u << TG_DP | 1u << TG_EDP;
-    if (ctx->status != TG_OK && ctx->grid.axes & ~after_backward) tg_ctx_skip(ctx);
+    if (ctx->run.status != TG_OK && ctx->grid.axes & ~after_backward) tg_ctx_skip(ctx);
 }
 
 void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) {

@@ -47,7 +47,7 @@ tg_status tg_sample_fill(tg_tensor *x, const tg_sample_input *s, const tg_case_o
     if (x->ctx->meta || !x->numel) return TG_OK;
     size_t bytes = (size_t)x->numel * sizeof(double);
     double *v = tg_host_alloc(x->ctx, bytes);
-    if (!v) return x->ctx->status;
+    if (!v) return x->ctx->run.status;
     for (int64_t i = 0; i < x->numel; i++) v[i] = draw(s, i, o->grid ? o->grid : o->dtype, o->jitter, &state);
     tg_status status = tg_write_f64(x, v, x->numel);
     tg_host_free(x->ctx, v, bytes);

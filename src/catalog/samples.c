@@ -34,7 +34,7 @@ static tg_status fill_shared(tg_tensor *x, const tg_sample_input *s, const tg_ca
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     shape[0] = 1;
     tg_tensor *row = tg_owned_new(x->ctx, x->dtype, x->ndim, shape, x->stride, tg_storage_ref(x->storage), x->offset);
-    if (!row) return x->ctx->status;
+    if (!row) return x->ctx->run.status;
     tg_status status = tg_sample_fill(row, s, o, state);
     tg_owned_free(row);
     return status;
@@ -44,7 +44,7 @@ static tg_status fill_gaps(tg_tensor *x, int64_t numel) {
     tg_ctx *ctx = x->ctx;
     const int64_t shape[] = {numel}, stride[] = {1};
     tg_array all = {tg_data(x), shape, stride, numel, 1, x->dtype, true};
-    return numel ? ctx->ops->fill(ctx, all, tg_is_float(x->dtype) ? NAN : x->dtype == TG_BOOL ? 1 : -1) : TG_OK;
+    return numel ? ctx->run.ops->fill(ctx, all, tg_is_float(x->dtype) ? NAN : x->dtype == TG_BOOL ? 1 : -1) : TG_OK;
 }
 
 static tg_dtype dtype_of(const tg_sample_input *s, tg_dtype usual) {
@@ -91,7 +91,7 @@ static tg_status open_input(tg_case *c, int i, const tg_case_opts *o) {
         return TG_OK;
     }
     c->in[i] = make_input(c->ctx, s, o, o->seed * 1000003 + (uint64_t)i);
-    if (!c->in[i]) return c->ctx->status;
+    if (!c->in[i]) return c->ctx->run.status;
     return wants_gradient(c, i) ? tg_set_requires_grad(c->in[i], true) : TG_OK;
 }
 
@@ -107,7 +107,7 @@ tg_status tg_case_open(tg_case *c, tg_ctx *ctx, const tg_op *op, int sample, con
     for (int i = 0; i < c->n_in; i++)
         if (open_input(c, i, o) != TG_OK) {
             tg_case_close(c);
-            return ctx->status;
+            return ctx->run.status;
         }
     return TG_OK;
 }

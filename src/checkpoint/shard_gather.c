@@ -19,7 +19,7 @@ static tg_tensor *row_major_copy(const tg_tensor *x) {
     const double none[2] = {0, 0};
     tg_tensor *y = tg_temp_empty(x->ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
     tg_array from = tg_array_of(x);
-    if (y && x->ctx->ops->map(x->ctx, TG_FN_id, tg_array_of(y), &from, 1, none, false) == TG_OK) return y;
+    if (y && x->ctx->run.ops->map(x->ctx, TG_FN_id, tg_array_of(y), &from, 1, none, false) == TG_OK) return y;
     if (y) tg_temp_free(y);
     return NULL;
 }
@@ -36,11 +36,11 @@ static tg_status gather(tg_tensor **x, tg_comm *c, const void *site) {
     tg_ctx *ctx = (*x)->ctx;
     if (tg_comm_rank(c) == 0 &&
         !(all = tg_temp_empty(ctx, (*x)->dtype, 1, (int64_t[]){(*x)->numel * tg_comm_size(c)}, TG_MEM_TEMPORARY)))
-        return ctx->status;
+        return ctx->run.status;
     const tg_collective_args a = {.kind = TG_GATHER, .dst = all, .src = *x, .site = site};
     tg_work *w = tg_comm_start(c, &a);
-    tg_status s = all ? tg_storage_need(all->storage, all) : w ? tg_work_wait(w) : ctx->status;
-    if (s == TG_OK) s = ctx->status;
+    tg_status s = all ? tg_storage_need(all->storage, all) : w ? tg_work_wait(w) : ctx->run.status;
+    if (s == TG_OK) s = ctx->run.status;
     if (all) {
         tg_temp_free(s == TG_OK ? *x : all);
         if (s == TG_OK) *x = all;
@@ -60,7 +60,7 @@ static tg_status put_together(const tg_tensor *like, const tg_axis *axes, int n,
         }
         tg_tensor *one = tg_temp_new(ctx, parts->dtype, like->ndim, like->shape, NULL, tg_storage_ref(parts->storage),
                                      i * like->numel);
-        if (!one) return ctx->status;
+        if (!one) return ctx->run.status;
         tg_status s = tg_shard_move(like, at, whole, one, true);
         tg_temp_free(one);
         TG_TRY(s);
@@ -74,7 +74,7 @@ tg_tensor *tg_shard_whole(const tg_shards *s, const tg_shard_item *i) {
     if (tg_shard_replica(s->p, i->like)) return NULL;
     if (tg_storage_need(i->x->storage, i->x) != TG_OK) return NULL;
     tg_tensor *parts = dense_of(i->x);
-    tg_status status = parts ? TG_OK : s->ctx->status;
+    tg_status status = parts ? TG_OK : s->ctx->run.status;
     for (int k = 0; k < n && status == TG_OK; k++)
         if (first_of(s->p, axes, k)) status = gather(&parts, tg_parallel_comm(s->p, axes[k]), TG_SITE);
     if (!n || status != TG_OK || !first_of(s->p, axes, n)) {

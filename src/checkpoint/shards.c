@@ -29,7 +29,7 @@ static tg_status keep_or_forget(tg_shards *s, int n, tg_status status) {
     return status;
 }
 
-static tg_status enter(const tg_shards *s) { return s ? s->ctx->status : TG_ERR_ARGUMENT; }
+static tg_status enter(const tg_shards *s) { return s ? s->ctx->run.status : TG_ERR_ARGUMENT; }
 
 /* ---- Adding ---- */
 
@@ -43,7 +43,7 @@ static tg_status grow(tg_shards *s) {
     if (s->n < s->room) return TG_OK;
     int room = s->room ? 2 * s->room : 32;
     tg_shard_item *more = tg_host_alloc(s->ctx, (size_t)room * sizeof *more);
-    if (!more) return s->ctx->status;
+    if (!more) return s->ctx->run.status;
     if (s->n) memcpy(more, s->item, (size_t)s->n * sizeof *more);
     tg_host_free(s->ctx, s->item, (size_t)s->room * sizeof *s->item);
     s->item = more;
@@ -86,7 +86,7 @@ static tg_status add(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *lik
     TG_TRY(check_place(s, key, like, who));
     TG_TRY(grow(s));
     tg_shard_item i = {.x = x, .like = like, .x_ref = tg_ref_of(x), .like_ref = tg_ref_of(like), .rows = TG_NONE};
-    if (!(i.key = tg_host_strdup(s->ctx, key))) return s->ctx->status;
+    if (!(i.key = tg_host_strdup(s->ctx, key))) return s->ctx->run.status;
     for (int k = 0; k < s->n; k++)
         if (s->item[k].like == like) i.rows = s->item[k].rows;
     s->item[s->n++] = i;
@@ -111,7 +111,7 @@ static tg_status add_params(tg_shards *s, const char *prefix, const tg_module *m
         const char *path;
         char key[TG_SHARDS_KEY];
         tg_tensor *x = tg_module_param(m, i, &path);
-        TG_TRY(s->ctx->status);
+        TG_TRY(s->ctx->run.status);
         TG_TRY(join(s, key, prefix, path, ""));
         TG_TRY(add(s, key, x, x, "tg_shards_add_module"));
     }
@@ -169,7 +169,7 @@ tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o) {
             return tg_fail(s->ctx, TG_ERR_STATE, "tg_shards_add_optim: the key '%.128s' is there already", key);
     char *copy = tg_host_strdup(s->ctx, key);
     int n = s->n;
-    tg_status status = copy ? TG_OK : s->ctx->status;
+    tg_status status = copy ? TG_OK : s->ctx->run.status;
     for (int i = 0; i < o->n && status == TG_OK; i++) status = add_item(s, prefix, o, &o->item[i]);
     if (status == TG_OK && tg_optim_scale_moves(o)) status = add_scale(s, prefix, o);
     if (status == TG_OK)

@@ -35,10 +35,10 @@ static tg_status bad_file(const source *f, int i, const char *what, const char *
 
 static tg_status open_one(source *f, int i) {
     char *path = tg_format_path(f->s->ctx, TG_SHARDS_FILE, f->dir, i);
-    if (!path) return f->s->ctx->status;
+    if (!path) return f->s->ctx->run.status;
     f->file[i] = tg_safetensors_open(f->s->ctx, path);
     tg_host_strfree(f->s->ctx, path);
-    if (!f->file[i]) return f->s->ctx->status;
+    if (!f->file[i]) return f->s->ctx->run.status;
     f->n = i + 1;
     f->count += f->file[i]->count;
     const char *format = tg_safetensors_metadata(f->file[i], "format");
@@ -61,7 +61,7 @@ static tg_status open_all(source *f) {
     f->known = tg_host_alloc(f->s->ctx, (size_t)f->count + 1);
     f->n_streams = tg_shards_streams(f->s);
     f->stream = tg_host_alloc(f->s->ctx, (size_t)f->n_streams * sizeof *f->stream + 1);
-    return f->s->ctx->status;
+    return f->s->ctx->run.status;
 }
 
 static void close_all(source *f) {
@@ -125,7 +125,7 @@ static tg_status check_unknown(source *f) {
         tg_tensor *x = tg_from_host(ctx, TG_U8, TG_SHAPE(f->count), f->known);
         if (tg_comm_all_reduce(pp, x, x, TG_REDUCE_MAX)) tg_read(x, f->known, (size_t)f->count);
         tg_drop(x);
-        TG_TRY(ctx->status);
+        TG_TRY(ctx->run.status);
     }
     for (int i = 0, at = 0; i < f->n; at += f->file[i++]->count)
         for (int k = 0; k < f->file[i]->count; k++)
@@ -158,8 +158,8 @@ static tg_status read_whole(source *f, const tg_shard_item *i, tg_tensor *whole)
     tg_shape g = tg_shard_in_file(i);
     tg_tensor *rows =
         tg_temp_new(ctx, whole->dtype, (int)g.ndim, g.dim, NULL, tg_storage_ref(whole->storage), whole->offset);
-    if (!rows) return ctx->status;
-    tg_status s = rows->numel == whole->numel ? TG_OK : ctx->ops->fill(ctx, tg_array_of(whole), 0);
+    if (!rows) return ctx->run.status;
+    tg_status s = rows->numel == whole->numel ? TG_OK : ctx->run.ops->fill(ctx, tg_array_of(whole), 0);
     if (s == TG_OK) s = tg_safetensors_read(find(f, i->key), i->key, rows, false);
     tg_temp_free(rows);
     return s;
@@ -172,7 +172,7 @@ static tg_status read_part(source *f, const tg_shard_item *i, const void *site) 
     if (!tg_shard_axes(i->like, axes) && (i->rows == TG_NONE || i->rows == g.dim[0]))
         return tg_safetensors_read(find(f, i->key), i->key, i->x, false);
     tg_tensor *whole = tg_temp_empty(ctx, i->x->dtype, (int)g.ndim, g.dim, TG_MEM_TEMPORARY);
-    if (!whole) return ctx->status;
+    if (!whole) return ctx->run.status;
     tg_status s = read_whole(f, i, whole);
     if (s == TG_OK) s = tg_storage_may_change(i->x);
     if (s == TG_OK) tg_storage_wrote(i->x->storage, "tg_shards_load", site);
@@ -194,12 +194,12 @@ static tg_status load(source *f, const void *site) {
 }
 
 static tg_status check_and_load(tg_shards *s, const char *dir, const void *site) {
-    TG_TRY(s->ctx->status);
+    TG_TRY(s->ctx->run.status);
     if (!dir || !*dir) return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_load: dir is %s", dir ? "empty" : "NULL");
     if (s->ctx->meta) return tg_fail(s->ctx, TG_ERR_DEVICE, "tg_shards_load: tensors of device \"meta\" have no bytes");
     TG_TRY(tg_shards_check(s, "tg_shards_load"));
     source *f = tg_host_alloc(s->ctx, sizeof *f);
-    if (!f) return s->ctx->status;
+    if (!f) return s->ctx->run.status;
     f->s = s;
     f->dir = dir;
     tg_status status = load(f, site);

@@ -14,7 +14,7 @@ enum { AXES = TG_LEN(axes), WORDS = 3, ROW = AXES + WORDS, DIGITS = 22 }; /* of 
 
 tg_status tg_shards_add_rng(tg_shards *s) {
     if (!s) return TG_ERR_ARGUMENT;
-    TG_TRY(s->ctx->status);
+    TG_TRY(s->ctx->run.status);
     if (s->rng) return tg_fail(s->ctx, TG_ERR_STATE, "tg_shards_add_rng: the random streams are there already");
     s->rng = true;
     return TG_OK;
@@ -61,7 +61,7 @@ static tg_status gather_rows(const tg_shards *s, int n, uint64_t *rows) {
     if (tg_comm_all_gather(world, all, mine)) tg_read(all, rows, (size_t)(size * own) * sizeof *rows);
     tg_drop(mine);
     tg_drop(all);
-    return s->ctx->status;
+    return s->ctx->run.status;
 }
 
 static char *number(char *to, uint64_t value) { return to + snprintf(to, DIGITS, "%" PRIu64 " ", value); }
@@ -80,12 +80,12 @@ tg_status tg_shards_describe_streams(const tg_shards *s, tg_shards_stream *out) 
     size_t bytes = (size_t)n * (size_t)size * ROW * sizeof(uint64_t), most = (AXES + (size_t)size * ROW) * DIGITS + 1;
     if (!n) return TG_OK;
     uint64_t *rows = tg_host_alloc(s->ctx, bytes);
-    if (!rows) return s->ctx->status;
+    if (!rows) return s->ctx->run.status;
     fill_rows(s, n, rows + (int64_t)tg_comm_rank(tg_parallel_world(s->p)) * n * ROW);
     tg_status status = gather_rows(s, n, rows);
     for (int i = 0; i < n && status == TG_OK; i++) {
         status = key_of(s, i, out[i].key);
-        if (status == TG_OK && !(out[i].text = tg_host_alloc(s->ctx, most))) status = s->ctx->status;
+        if (status == TG_OK && !(out[i].text = tg_host_alloc(s->ctx, most))) status = s->ctx->run.status;
         if (status == TG_OK) write_text(s, i, n, rows, out[i].text), out[i].bytes = most;
     }
     tg_host_free(s->ctx, rows, bytes);

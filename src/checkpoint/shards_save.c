@@ -53,7 +53,7 @@ static tg_status head_make(const tg_shards *s, const common *all, head *h) {
     h->dims = tg_host_alloc(ctx, (size_t)h->n * TG_MAX_DIMS * sizeof *h->dims + 1);
     h->named = tg_host_alloc(ctx, (size_t)h->n * sizeof *h->named + 1);
     h->metadata = tg_host_alloc(ctx, (size_t)h->room * sizeof *h->metadata);
-    TG_TRY(ctx->status);
+    TG_TRY(ctx->run.status);
     for (int i = 0; i < s->n; i++) {
         tg_shape g = tg_shard_in_file(&s->item[i]);
         int64_t *dims = h->dims + (size_t)i * TG_MAX_DIMS;
@@ -82,7 +82,7 @@ static tg_status agree_on_id(const tg_shards *s, int64_t *id) {
     tg_tensor *x = tg_from_host(s->ctx, TG_I64, TG_SHAPE(1), &mine);
     if (tg_comm_broadcast(pp, x, 0)) tg_read(x, id, sizeof *id);
     tg_drop(x);
-    return s->ctx->status;
+    return s->ctx->run.status;
 }
 
 /* The rows that the file has. */
@@ -90,7 +90,7 @@ static tg_status put(tg_safetensors_writer *w, const tg_shard_item *i, tg_tensor
     tg_shape g = tg_shard_in_file(i);
     tg_tensor *rows =
         tg_temp_new(w->ctx, whole->dtype, (int)g.ndim, g.dim, NULL, tg_storage_ref(whole->storage), whole->offset);
-    if (!rows) return w->ctx->status;
+    if (!rows) return w->ctx->run.status;
     tg_status s = tg_safetensors_put(w, rows);
     tg_temp_free(rows);
     return s;
@@ -99,7 +99,7 @@ static tg_status put(tg_safetensors_writer *w, const tg_shard_item *i, tg_tensor
 static tg_status put_all(const tg_shards *s, tg_safetensors_writer *w) {
     for (int i = 0; i < s->n; i++) {
         tg_tensor *whole = tg_shard_whole(s, &s->item[i]);
-        tg_status status = s->ctx->status;
+        tg_status status = s->ctx->run.status;
         if (status == TG_OK && w) status = put(w, &s->item[i], whole);
         if (whole) tg_temp_free(whole);
         TG_TRY(status);
@@ -116,7 +116,7 @@ static tg_status make_directory(tg_ctx *ctx, const char *dir) {
 static tg_status begin(const tg_shards *s, const char *dir, const common *all, tg_safetensors_writer *w) {
     head h;
     char *path = tg_format_path(s->ctx, TG_SHARDS_FILE, dir, tg_parallel_rank(s->p, TG_PP));
-    tg_status status = path ? make_directory(s->ctx, dir) : s->ctx->status;
+    tg_status status = path ? make_directory(s->ctx, dir) : s->ctx->run.status;
     if (status == TG_OK) {
         status = head_make(s, all, &h);
         if (status == TG_OK) status = tg_safetensors_begin(w, s->ctx, path, h.named, h.n, h.metadata, h.n_metadata);
@@ -141,7 +141,7 @@ static tg_status save_with(tg_shards *s, const char *dir, common *all, tg_safete
 static tg_status save(tg_shards *s, const char *dir, tg_safetensors_writer *w) {
     common all = {.n_streams = tg_shards_streams(s)};
     size_t bytes = (size_t)all.n_streams * sizeof *all.stream;
-    if (bytes && !(all.stream = tg_host_alloc(s->ctx, bytes))) return s->ctx->status;
+    if (bytes && !(all.stream = tg_host_alloc(s->ctx, bytes))) return s->ctx->run.status;
     tg_status status = save_with(s, dir, &all, w);
     for (int i = 0; i < all.n_streams; i++) tg_host_free(s->ctx, all.stream[i].text, all.stream[i].bytes);
     tg_host_free(s->ctx, all.stream, bytes);
@@ -149,7 +149,7 @@ static tg_status save(tg_shards *s, const char *dir, tg_safetensors_writer *w) {
 }
 
 static tg_status check_and_save(tg_shards *s, const char *dir) {
-    TG_TRY(s->ctx->status);
+    TG_TRY(s->ctx->run.status);
     if (!dir || !*dir) return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_save: dir is %s", dir ? "empty" : "NULL");
     if (s->ctx->meta) return tg_fail(s->ctx, TG_ERR_DEVICE, "tg_shards_save: tensors of device \"meta\" have no bytes");
     TG_TRY(tg_shards_check(s, "tg_shards_save"));

@@ -44,7 +44,7 @@ static int64_t signed_count(const part *p) {
 static tg_status begin_part(part *p, const void *site) {
     tg_comm *c = p->c;
     if (!p->collectives) return TG_OK;
-    if (!tg_comm_ok(c)) return c->ctx->status;
+    if (!tg_comm_ok(c)) return c->ctx->run.status;
     if (c->batch)
         return tg_fail(c->ctx, TG_ERR_STATE, "tg_graph_replay: a batch of sends and receives is open; close it first");
     tg_note note = {.kind = TG_REPLAY,
@@ -80,7 +80,7 @@ static tg_status end(tg_rider *rider) {
         tg_status ended = end_part(&r->parts[i]);
         if (s == TG_OK) s = ended;
     }
-    if (s == TG_OK && r->ctx->status == TG_OK) count(r);
+    if (s == TG_OK && r->ctx->run.status == TG_OK) count(r);
     return s;
 }
 
@@ -127,7 +127,8 @@ tg_status tg_replay_note(tg_comm *c, const tg_note *note, int64_t bytes, bool ev
     tg_ctx *ctx = c->ctx;
     replay *r = replay_of(ctx);
     part *p = r ? part_of(r, c) : NULL;
-    if (!p || !tg_host_grow(ctx, (void **)&r->calls, r->n_calls, &r->room_calls, sizeof *r->calls)) return ctx->status;
+    if (!p || !tg_host_grow(ctx, (void **)&r->calls, r->n_calls, &r->room_calls, sizeof *r->calls))
+        return ctx->run.status;
     r->calls[r->n_calls++] = (call){.note = *note, .bytes = bytes, .part = (int)(p - r->parts)};
     r->rider.collectives++;
     if (note->kind == TG_SEND || note->kind == TG_RECV) return TG_OK;

@@ -40,7 +40,7 @@ tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank
                    .size = size,
                    .axis = TG_MAX_AXES,
                    .board = board,
-                   .counts = TG_COMM_COUNTS()};
+                   .counts = TG_COMM_INFO()};
     c->live.next = c->live.prev = &c->live;
     return c;
 }
@@ -220,14 +220,14 @@ static tg_status exchange_on_device(tg_comm *c, tg_transfer *call, const colored
     tg_ctx *ctx = c->ctx;
     tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(2), mine);
     tg_tensor *y = tg_zeros(ctx, TG_I64, TG_SHAPE(c->size, 2));
-    if (ctx->status == TG_OK) {
+    if (ctx->run.status == TG_OK) {
         call->src = tg_data(x);
         call->dst = tg_data(y);
         if (tg_comm_exchange(c, call) == TG_OK) tg_read(y, all, (size_t)c->size * sizeof *all);
     }
     tg_drop(x);
     tg_drop(y);
-    return ctx->status;
+    return ctx->run.status;
 }
 
 static tg_status exchange_colors(tg_comm *c, colored mine, colored *all, const void *site) {
@@ -267,7 +267,7 @@ tg_comm *tg_comm_split(tg_comm *c, int color, int key, const char *name, tg_axis
     tg_comm *g = ranks ? split(c, (colored){color, key}, all, ranks, name, axis, TG_SITE) : tg_comm_or_inert(NULL);
     tg_host_free(ctx, ranks, n * sizeof *ranks);
     tg_host_free(ctx, all, n * sizeof *all);
-    tg_comm_missed(c, ctx->status);
+    tg_comm_missed(c, ctx->run.status);
     return g;
 }
 
@@ -275,7 +275,7 @@ tg_status tg_comm_rejoin(tg_comm *g, const int *ranks, int n, bool all) {
     int mine;
     void *state = NULL;
     tg_comm *c = g->parent;
-    if (!c || !tg_comm_ok(c)) return g->ctx->status;
+    if (!c || !tg_comm_ok(c)) return g->ctx->run.status;
     TG_TRY(check_members(c, ranks, n, &mine));
     const tg_comm_ops *ops = n == 1 && !c->ops->silent ? &tg_self_transport : c->ops;
     if (ops == c->ops) TG_TRY(ops->split(c->ctx, c->state, ranks, n, mine, g->name, all, &state));
@@ -306,10 +306,10 @@ const char *tg_collective_name(tg_collective k) {
     return (unsigned)k < TG_LEN(names) ? names[k] : "?";
 }
 
-tg_status tg_comm_count(const tg_comm *c, tg_comm_counts *out) {
+tg_status tg_comm_query(const tg_comm *c, tg_comm_info *out) {
     if (!tg_comm_ok(c)) return c ? tg_ctx_status(c->ctx) : TG_ERR_ARGUMENT;
     if (!out || out->size < sizeof(size_t))
-        return tg_fail(c->ctx, TG_ERR_ARGUMENT, "tg_comm_count: out is NULL or has no size; use TG_COMM_COUNTS()");
+        return tg_fail(c->ctx, TG_ERR_ARGUMENT, "tg_comm_query: out is NULL or has no size; use TG_COMM_INFO()");
     size_t size = out->size < sizeof *out ? out->size : sizeof *out;
     memcpy((char *)out + sizeof(size_t), (const char *)&c->counts + sizeof(size_t), size - sizeof(size_t));
     return TG_OK;

@@ -72,7 +72,7 @@ struct tg_comm {
     tg_board *board;
     char name[32];
     tg_comm *parent, *child, *sibling; /* what it was split from, its first split, the next of its parent */
-    tg_comm_counts counts;
+    tg_comm_info counts;
     tg_comm_request live; /* the ring of those in flight */
     tg_comm_request *free;
     int ownerless; /* works in flight that no storage owns */

@@ -187,7 +187,7 @@ static tg_status settle(entry *e) {
         return tg_fail(ctx, TG_ERR_DEVICE,
                        "%s: transport \"%s\" moves host memory, not that of device \"%s\"; GPUs meet through "
                        "tg_comm_nccl_new",
-                       e->name, ops->name, ctx->ops->name);
+                       e->name, ops->name, ctx->run.ops->name);
     if (s) TG_TRY(tg_storage_need(s->storage, s));
     if (d) TG_TRY(tg_storage_need(d->storage, d));
     if (d && e->a->kind != TG_RECV) TG_TRY(tg_storage_await_readers(d->storage));
@@ -211,7 +211,7 @@ static tg_status copy_own(const entry *e) {
     tg_ctx *ctx = e->c->ctx;
     if (!e->t.dst || !e->t.src || e->t.dst == e->t.src) return TG_OK;
     size_t bytes = (size_t)e->a->dst->numel * tg_dtype_size(e->t.dtype);
-    return ctx->ops->copy(ctx, e->t.dst, e->t.src, bytes, TG_COPY_DEVICE);
+    return ctx->run.ops->copy(ctx, e->t.dst, e->t.src, bytes, TG_COPY_DEVICE);
 }
 
 static int64_t payload(const entry *e) {
@@ -246,8 +246,8 @@ static tg_note note_of(const entry *e, uint64_t sequence) {
 /* Signs the record; a rank that makes calls is alive. */
 static void note_call(const entry *e, tg_comm_request *r) {
     tg_comm *c = e->c;
-    uint64_t beats = atomic_load_explicit(c->ctx->heartbeat, memory_order_relaxed);
-    atomic_store_explicit(c->ctx->heartbeat, beats + 1, memory_order_relaxed);
+    uint64_t beats = atomic_load_explicit(c->ctx->run.heartbeat, memory_order_relaxed);
+    atomic_store_explicit(c->ctx->run.heartbeat, beats + 1, memory_order_relaxed);
     bool alone = e->a->kind == TG_SEND || e->a->kind == TG_RECV;
     tg_note note = note_of(e, alone ? c->sequence : ++c->sequence);
     r->note = tg_card_post(c->board, &note);
@@ -298,7 +298,7 @@ static tg_work *miss(tg_comm *c) {
 
 static tg_work *no_comm(const tg_collective_args *a) {
     const tg_tensor *x = a->dst ? a->dst : a->src;
-    if (tg_alive(x)) tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: the communicator is NULL", tg_collective_name(a->kind));
+    if (tg_is_alive(x)) tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: the communicator is NULL", tg_collective_name(a->kind));
     return NULL;
 }
 
@@ -400,7 +400,7 @@ static tg_status reserve(tg_comm *c) {
     TG_TRY(tg_works_reserve(c->ctx, 2 * KEPT));
     for (int i = 0; i < 2 * KEPT; i++) {
         tg_comm_request *r = tg_host_alloc(c->ctx, sizeof *r);
-        if (!r) return c->ctx->status;
+        if (!r) return c->ctx->run.status;
         r->next = c->free;
         c->free = r;
     }

@@ -60,8 +60,8 @@ static tg_status open_window(tg_symmetric *s, tg_comm *c, window *w, size_t byte
     if (!all) return TG_OK;
     TG_TRY(c->ops->window_join(c->ctx, c->state, w->its));
     s->buffer = buffer_of(s->ctx);
-    if (!s->buffer) return s->ctx->status;
-    s->buffer->block = tg_heap_adopt(s->ctx->heap, w->data, bytes, TG_MEM_BUFFER, window_free, w);
+    if (!s->buffer) return s->ctx->run.status;
+    s->buffer->block = tg_heap_adopt(s->ctx->run.heap, w->data, bytes, TG_MEM_BUFFER, window_free, w);
     if (!s->buffer->block) return tg_fail(s->ctx, TG_ERR_MEMORY, "tg_symmetric_new: no memory for a window");
     s->bytes = bytes;
     return TG_OK;
@@ -73,7 +73,7 @@ static tg_status open_windows(tg_symmetric *s, tg_comm *c, size_t bytes) {
     TG_TRY(agree(c, &least));
     if (!least) return TG_OK;
     window *w = tg_host_alloc(s->ctx, sizeof *w);
-    if (!w) return s->ctx->status;
+    if (!w) return s->ctx->run.status;
     *w = (window){.ctx = s->ctx, .ops = c->ops};
     tg_status status = open_window(s, c, w, (size_t)least);
     if (!s->bytes) window_free(w);
@@ -90,7 +90,7 @@ static tg_status open_arena(tg_symmetric *s, tg_comm *c, size_t bytes) {
     if (!c->ops->silent) TG_TRY(agree(c, &least));
     if (!least) return TG_OK;
     s->buffer = buffer_of(s->ctx);
-    if (!s->buffer) return s->ctx->status;
+    if (!s->buffer) return s->ctx->run.status;
     s->bytes = (size_t)least;
     return tg_buffer_reserve(s->ctx, s->buffer, s->bytes);
 }
@@ -150,7 +150,7 @@ static tg_status take(tg_symmetric *s, tg_tape *t, const tg_dtype *dtypes, const
         size_t bytes = packed(dtypes[i], &shapes[i]);
         tg_storage *part = tg_buffer_open(s->ctx, s->buffer, at, bytes);
         tg_tensor *x = part ? tg_tape_tensor(t, dtypes[i], (int)shapes[i].ndim, shapes[i].dim, NULL, part, 0) : NULL;
-        if (!x) return s->ctx->status;
+        if (!x) return s->ctx->run.status;
         out[i] = x;
         at += bytes;
     }

@@ -36,7 +36,7 @@ struct tg_graph {
     tg_graph *next, *prev; /* of the context's */
     tg_status (*fn)(void *state, tg_ctx *ctx);
     void *state;
-    const void *site; /* of tg_capture's caller */
+    const void *site; /* of tg_graph_new's caller */
     void *recorded;   /* the device's; NULL: fn is called, or it has ended */
     const char *ended; /* why it cannot be replayed any more; NULL: it can */
     int arena;
@@ -62,11 +62,16 @@ tg_status tg_capture_refuse(tg_ctx *ctx, const char *who, const char *what, cons
     char where[192];
     if (TG_LIKELY(!g)) return TG_OK;
     g->refused = true;
-    if (!who) who = ctx->running ? ctx->running : "tg_capture";
+<<<<<<< HEAD
+    if (!who) who = ctx->running ? ctx->running : "tg_graph_new";
     if (!site) site = ctx->running_site ? ctx->running_site : g->site;
+=======
+    if (!who) who = ctx->run.running ? ctx->run.running : "tg_graph_new";
+    if (!site) site = ctx->run.running_site ? ctx->run.running_site : g->site;
+>>>>>>> main
     tg_describe_site(site, where, sizeof where);
     return tg_fail(ctx, TG_ERR_UNSUPPORTED,
-                   "%s: the step that tg_capture records %s (called from %s); do it outside of the step, before or "
+                   "%s: the step that tg_graph_new records %s (called from %s); do it outside of the step, before or "
                    "behind tg_graph_replay",
                    who, what, where);
 }
@@ -74,7 +79,7 @@ tg_status tg_capture_refuse(tg_ctx *ctx, const char *who, const char *what, cons
 /* Without room it is the context's error, and the capture fails. */
 static void keep_block(tg_graph *g, tg_block *b, bool written) {
     if (!tg_host_grow(g->ctx, (void **)&g->uses, g->n_uses, &g->room_uses, sizeof *g->uses)) return;
-    if (tg_heap_arena_use(g->ctx->heap, b)) g->uses[g->n_uses++] = (use){.block = b, .written = written};
+    if (tg_heap_arena_use(g->ctx->run.heap, b)) g->uses[g->n_uses++] = (use){.block = b, .written = written};
 }
 
 void tg_capture_uses(tg_storage *s) {
@@ -132,7 +137,7 @@ static tg_status open_streams(tg_graph *g) {
     g->n_streams = count_streams(ctx);
     g->streams = tg_host_alloc(ctx, (size_t)g->n_streams * sizeof *g->streams);
     g->words = g->streams ? tg_host_alloc(ctx, (size_t)g->n_streams * sizeof *g->words) : NULL;
-    if (!g->words) return ctx->status;
+    if (!g->words) return ctx->run.status;
     const tg_named_rng *r = ctx->streams.first;
     for (int i = 1; i < g->n_streams; i++, r = r->next) g->streams[i].id = r->id;
     for (int i = 0; i < g->n_streams; i++) g->streams[i].before = *tg_rng_by_id(ctx, g->streams[i].id);
@@ -150,7 +155,7 @@ static tg_status note_draws(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     if (ctx->streams.forks != g->forks || ctx->streams.forks_missed || tg_rng_id(ctx, &ctx->rng) != g->current)
         return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_capture: the step leaves %d forks of random streams open, and began with %d",
+                       "tg_graph_new: the step leaves %d forks of random streams open, and began with %d",
                        ctx->streams.forks + ctx->streams.forks_missed, g->forks);
     for (int i = 0; i < g->n_streams; i++)
         g->streams[i].drawn = tg_rng_by_id(ctx, g->streams[i].id)->counter - g->streams[i].before.counter;
@@ -171,7 +176,7 @@ static tg_status send_streams(tg_graph *g, bool first) {
         any = true;
     }
     if (!any) return TG_OK;
-    return ctx->ops->copy(ctx, g->moved, g->words, (size_t)g->n_streams * sizeof *g->words, TG_COPY_FROM_HOST);
+    return ctx->run.ops->copy(ctx, g->moved, g->words, (size_t)g->n_streams * sizeof *g->words, TG_COPY_FROM_HOST);
 }
 
 static void move_streams(tg_graph *g) {
@@ -188,26 +193,32 @@ static tg_status call_fn(tg_graph *g, const char *who) {
     ctx->busy++;
     tg_status s = g->fn(g->state, ctx);
     ctx->busy--;
-    if (ctx->status != TG_OK) return ctx->status;
+    if (ctx->run.status != TG_OK) return ctx->run.status;
     return s == TG_OK ? s : tg_fail(ctx, TG_ERR_CALLBACK, "%s: the step failed with %s", who, tg_status_name(s));
 }
 
 static tg_status run_fn(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
-    TG_TRY(call_fn(g, "tg_capture"));
+    TG_TRY(call_fn(g, "tg_graph_new"));
     if (g->refused)
-        return tg_fail(ctx, TG_ERR_STATE, "tg_capture: the step cleared an error of what cannot be captured");
+        return tg_fail(ctx, TG_ERR_STATE, "tg_graph_new: the step cleared an error of what cannot be captured");
     TG_TRY(tg_works_settle(ctx, NULL, NULL)); /* works on other streams end within the recording */
     return note_draws(g);
 }
 
 static tg_status open_memory(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
-    g->arena = tg_heap_arena_open(ctx->heap);
-    tg_block *words = g->arena ? tg_heap_arena_pin(ctx->heap, g->arena, (size_t)g->n_streams * sizeof(tg_rng)) : NULL;
+    g->arena = tg_heap_arena_open(ctx->run.heap);
+    tg_block *words =
+        g->arena ? tg_heap_arena_pin(ctx->run.heap, g->arena, (size_t)g->n_streams * sizeof(tg_rng)) : NULL;
     if (!words)
-        return tg_fail(ctx, TG_ERR_MEMORY, "tg_capture: out of memory on device \"%s\", or too many graphs are alive",
+<<<<<<< HEAD
+        return tg_fail(ctx, TG_ERR_MEMORY, "tg_graph_new: out of memory on device \"%s\", or too many graphs are alive",
                        ctx->ops->name);
+=======
+        return tg_fail(ctx, TG_ERR_MEMORY, "tg_graph_new: out of memory on device \"%s\", or too many graphs are alive",
+                       ctx->run.ops->name);
+>>>>>>> main
     g->moved = tg_block_data(words);
     return TG_OK;
 }
@@ -217,9 +228,9 @@ static void keep_held(void *user, const tg_block *b) {
 }
 
 static void close_memory(tg_graph *g) {
-    tg_heap *h = g->ctx->heap;
+    tg_heap *h = g->ctx->run.heap;
     tg_heap_arena_close(h, g->arena);
-    if (g->ctx->status == TG_OK) tg_heap_arena_each(h, g->arena, keep_held, g);
+    if (g->ctx->run.status == TG_OK) tg_heap_arena_each(h, g->arena, keep_held, g);
     for (int i = 0; i < g->n_uses; i++) tg_block_forget_use(g->uses[i].block);
     g->bytes = tg_heap_arena_bytes(h, g->arena);
 }
@@ -229,23 +240,23 @@ static tg_status record(tg_graph *g) {
     TG_TRY(open_streams(g));
     TG_TRY(tg_works_settle(ctx, NULL, NULL)); /* the recording cannot wait for what it has not begun */
     tg_status s = open_memory(g);
-    if (s == TG_OK) s = ctx->ops->capture_begin(ctx);
+    if (s == TG_OK) s = ctx->run.ops->capture_begin(ctx);
     if (s == TG_OK) {
         ctx->capture = g;
         s = run_fn(g);
         ctx->capture = NULL;
-        tg_status ended = ctx->ops->capture_end(ctx, s == TG_OK, &g->recorded, &g->nodes);
+        tg_status ended = ctx->run.ops->capture_end(ctx, s == TG_OK, &g->recorded, &g->nodes);
         if (s == TG_OK) s = ended;
     }
     if (g->arena) close_memory(g);
-    return s == TG_OK ? ctx->status : s;
+    return s == TG_OK ? ctx->run.status : s;
 }
 
 /* What rides along has begun, so it ends, too. */
 static tg_status launch(tg_graph *g, bool first, const void *site) {
     TG_TRY(send_streams(g, first));
     if (g->rider) TG_TRY(g->rider->begin(g->rider, site));
-    tg_status s = g->ctx->ops->capture_launch(g->ctx, g->recorded);
+    tg_status s = g->ctx->run.ops->capture_launch(g->ctx, g->recorded);
     tg_status ended = g->rider ? g->rider->end(g->rider) : TG_OK;
     if (s == TG_OK) s = ended;
     if (s == TG_OK) g->steps++;
@@ -263,8 +274,13 @@ void tg_graphs_riders(tg_ctx *ctx, void (*fn)(tg_rider *r, const void *arg), con
 /* Nothing has run: what the step has made holds no values. */
 static void undo(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
+<<<<<<< HEAD
     for (tg_block *b; g->arena && (b = tg_heap_arena_any(ctx->heap, g->arena));)
-        tg_storage_discard(tg_block_owner(b), "a tg_capture that failed", g->site);
+        tg_storage_discard(tg_block_owner(b), "a tg_graph_new that failed", g->site);
+=======
+    for (tg_block *b; g->arena && (b = tg_heap_arena_any(ctx->run.heap, g->arena));)
+        tg_storage_discard(tg_block_owner(b), "a tg_graph_new that failed", g->site);
+>>>>>>> main
     for (int i = 0; i < g->n_leaves; i++) {
         const tg_tensor *x = g->leaves[i].ref.tensor;
         if (x->serial == g->leaves[i].ref.serial && x->ext) gradient_set(x, g->leaves[i].before);
@@ -281,8 +297,13 @@ static void note_gradients(tg_graph *g) {
 
 static tg_status begin(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
+<<<<<<< HEAD
     if (!ctx->ops->capture_begin) {
-        TG_TRY(call_fn(g, "tg_capture"));
+        TG_TRY(call_fn(g, "tg_graph_new"));
+=======
+    if (!ctx->run.ops->capture_begin) {
+        TG_TRY(call_fn(g, "tg_graph_new"));
+>>>>>>> main
         g->steps++;
         return TG_OK;
     }
@@ -296,7 +317,7 @@ static tg_status begin(tg_graph *g) {
 }
 
 static void free_recorded(tg_graph *g) {
-    if (g->recorded) g->ctx->ops->capture_free(g->ctx, g->recorded);
+    if (g->recorded) g->ctx->run.ops->capture_free(g->ctx, g->recorded);
     g->recorded = NULL;
 }
 
@@ -309,18 +330,22 @@ void tg_graphs_end(tg_ctx *ctx, bool (*ends)(tg_rider *r, const void *arg), cons
 }
 
 static bool can_capture(tg_ctx *ctx) {
-    const tg_device_ops *o = ctx->ops;
+    const tg_device_ops *o = ctx->run.ops;
     return o->capture_begin ? o->capture_end && o->capture_launch && o->capture_free : ctx->host || ctx->meta;
 }
 
 static tg_status check_capture(tg_ctx *ctx, const void *fn) {
-    if (!fn) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_capture: the function is NULL");
+    if (!fn) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_graph_new: the function is NULL");
     if (ctx->capture) {
         ctx->capture->refused = true;
-        return tg_fail(ctx, TG_ERR_STATE, "tg_capture: a step is being captured; captures do not nest");
+        return tg_fail(ctx, TG_ERR_STATE, "tg_graph_new: a step is being captured; captures do not nest");
     }
     if (can_capture(ctx)) return TG_OK;
-    return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_capture: device \"%s\" cannot record a step", ctx->ops->name);
+<<<<<<< HEAD
+    return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_graph_new: device \"%s\" cannot record a step", ctx->ops->name);
+=======
+    return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_graph_new: device \"%s\" cannot record a step", ctx->run.ops->name);
+>>>>>>> main
 }
 
 static tg_graph *capture(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state, const void *site) {
@@ -335,7 +360,7 @@ static tg_graph *capture(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx),
     return NULL;
 }
 
-tg_graph *tg_capture(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state) {
+tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state) {
     tg_graph *g = capture(ctx, fn, state, TG_SITE);
     if (!g && ctx && ctx->grid.axes) tg_ctx_skip(ctx); /* in a step the ranks of any axis may meet */
     return g ? g : (tg_graph *)&inert;
@@ -412,7 +437,7 @@ static tg_status replay(tg_graph *g, const void *site) {
         return s;
     }
     TG_TRY(tg_works_settle(ctx, is_beside, g));
-    if (ctx->ops->poll) TG_TRY(ctx->ops->poll(ctx));
+    if (ctx->run.ops->poll) TG_TRY(ctx->run.ops->poll(ctx));
     TG_TRY(launch(g, false, site));
     move_streams(g);
     for (int i = 0; i < g->n_leaves; i++) {
@@ -453,8 +478,8 @@ void tg_graph_free(tg_graph *g) {
     }
     free_recorded(g);
     if (g->rider) g->rider->free(g->rider);
-    for (int i = 0; i < g->n_uses; i++) tg_block_unuse(ctx->heap, g->uses[i].block);
-    if (g->arena) tg_heap_arena_end(ctx->heap, g->arena);
+    for (int i = 0; i < g->n_uses; i++) tg_block_unuse(ctx->run.heap, g->uses[i].block);
+    if (g->arena) tg_heap_arena_end(ctx->run.heap, g->arena);
     tg_host_free(ctx, g->uses, (size_t)g->room_uses * sizeof *g->uses);
     tg_host_free(ctx, g->leaves, (size_t)g->room_leaves * sizeof *g->leaves);
     tg_host_free(ctx, g->streams, (size_t)g->n_streams * sizeof *g->streams);

@@ -20,9 +20,9 @@
 /* ---- Host memory ---- */
 
 void *tg_host_alloc(tg_ctx *ctx, size_t bytes) {
-    const tg_allocator *a = &ctx->host_alloc;
+    const tg_allocator *a = &ctx->run.allocator;
     void *p = bytes < PTRDIFF_MAX ? a->alloc(a->user, bytes, _Alignof(max_align_t)) : NULL;
-    ctx->host_allocations++;
+    ctx->run.host_allocations++;
     if (!p) {
         tg_fail(ctx, TG_ERR_MEMORY, "out of memory: %zu bytes for the library's own objects", bytes);
         return NULL;
@@ -31,7 +31,7 @@ void *tg_host_alloc(tg_ctx *ctx, size_t bytes) {
 }
 
 void tg_host_free(tg_ctx *ctx, void *p, size_t bytes) {
-    if (p) ctx->host_alloc.free(ctx->host_alloc.user, p, bytes);
+    if (p) ctx->run.allocator.free(ctx->run.allocator.user, p, bytes);
 }
 
 bool tg_host_grow(tg_ctx *ctx, void **items, int n, int *room, size_t size) {
@@ -58,7 +58,7 @@ void tg_host_strfree(tg_ctx *ctx, char *s) {
 
 int64_t tg_workspace_bytes(const tg_ctx *ctx) {
     int64_t bytes = 0;
-    for (int i = 0; i < TG_WORKSPACES; i++) bytes += (int64_t)ctx->workspace[i].bytes;
+    for (int i = 0; i < TG_WORKSPACES; i++) bytes += (int64_t)ctx->run.workspace[i].bytes;
     return bytes;
 }
 
@@ -68,23 +68,23 @@ void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes) {
         tg_fail(ctx, TG_ERR_ARGUMENT, "tg_workspace: slot %d, expected 0 to %d", slot, TG_WORKSPACES - 1);
         return NULL;
     }
-    if (ctx->workspace[slot].bytes >= bytes && ctx->workspace[slot].p) return ctx->workspace[slot].p;
-    const tg_allocator *a = &ctx->host_alloc;
+    if (ctx->run.workspace[slot].bytes >= bytes && ctx->run.workspace[slot].p) return ctx->run.workspace[slot].p;
+    const tg_allocator *a = &ctx->run.allocator;
     size_t want = bytes < 4096 ? 4096 : bytes < PTRDIFF_MAX / 2 ? bytes + bytes / 8 : bytes;
-    tg_host_free(ctx, ctx->workspace[slot].p, ctx->workspace[slot].bytes);
-    ctx->workspace[slot].p = NULL;
-    ctx->workspace[slot].bytes = 0;
+    tg_host_free(ctx, ctx->run.workspace[slot].p, ctx->run.workspace[slot].bytes);
+    ctx->run.workspace[slot].p = NULL;
+    ctx->run.workspace[slot].bytes = 0;
     size_t room = tg_memory_room(ctx);
     if (want > room) want = bytes;
     bool fits = want <= room && want < PTRDIFF_MAX;
     void *p = fits ? a->alloc(a->user, want, want >= (size_t)2 << 20 ? (size_t)2 << 20 : 4096) : NULL;
-    ctx->host_allocations++;
+    ctx->run.host_allocations++;
     if (!p) {
         tg_memory_fail(ctx, want, " of workspace");
         return NULL;
     }
-    ctx->workspace[slot].p = p;
-    ctx->workspace[slot].bytes = want;
+    ctx->run.workspace[slot].p = p;
+    ctx->run.workspace[slot].bytes = want;
     return p;
 }
 
@@ -92,9 +92,9 @@ void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes) {
 
 static void *heap_segment(void *user, size_t bytes, size_t align) {
     tg_ctx *ctx = user;
-    ctx->host_allocations++;
+    ctx->run.host_allocations++;
     void *p = ctx->arena && ctx->host ? ctx->arena->take(ctx->arena, bytes, align) : NULL;
-    if (!p) p = ctx->ops->alloc(ctx, bytes, align);
+    if (!p) p = ctx->run.ops->alloc(ctx, bytes, align);
     if (p && ctx->host) tg_shadow_close(p, bytes);
     return p;
 }
@@ -102,13 +102,13 @@ static void *heap_segment(void *user, size_t bytes, size_t align) {
 static void heap_segment_free(void *user, void *p, size_t bytes) {
     tg_ctx *ctx = user;
     if (ctx->host) tg_shadow_open(p, bytes);
-    if (!ctx->arena || !ctx->arena->owns(ctx->arena, p)) ctx->ops->free(ctx, p, bytes);
+    if (!ctx->arena || !ctx->arena->owns(ctx->arena, p)) ctx->run.ops->free(ctx, p, bytes);
 }
 
 static void *heap_host(void *user, size_t bytes) {
     tg_ctx *ctx = user;
-    ctx->host_allocations++;
-    void *p = ctx->host_alloc.alloc(ctx->host_alloc.user, bytes, _Alignof(max_align_t));
+    ctx->run.host_allocations++;
+    void *p = ctx->run.allocator.alloc(ctx->run.allocator.user, bytes, _Alignof(max_align_t));
     return p ? memset(p, 0, bytes) : NULL;
 }
 
@@ -122,25 +122,25 @@ void tg_parallel_run(tg_ctx *ctx, int64_t n, tg_range_fn body, void *arg) {
         tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_run: body is NULL");
         return;
     }
-    if (ctx->threads == 1 || n == 1) {
+    if (ctx->run.threads == 1 || n == 1) {
         body(arg, 0, n);
         return;
     }
-    ctx->parallel_for(ctx->parallel_user, n, body, arg);
+    ctx->run.parallel_for(ctx->run.parallel_user, n, body, arg);
 }
 
 static tg_status start_threads(tg_ctx *ctx, const tg_config *config) {
-    ctx->threads = config->threads > 0 ? config->threads : tg_system_cores();
+    ctx->run.threads = config->threads > 0 ? config->threads : tg_system_cores();
     if (config->parallel_for) {
-        ctx->parallel_for = config->parallel_for;
-        ctx->parallel_user = config->parallel_user;
+        ctx->run.parallel_for = config->parallel_for;
+        ctx->run.parallel_user = config->parallel_user;
         return TG_OK;
     }
-    if (ctx->threads == 1) return TG_OK;
-    ctx->pool = tg_pool_new(ctx, ctx->threads);
-    if (!ctx->pool) return ctx->status;
-    ctx->parallel_for = tg_pool_run;
-    ctx->parallel_user = ctx->pool;
+    if (ctx->run.threads == 1) return TG_OK;
+    ctx->run.pool = tg_pool_new(ctx, ctx->run.threads);
+    if (!ctx->run.pool) return ctx->run.status;
+    ctx->run.parallel_for = tg_pool_run;
+    ctx->run.parallel_user = ctx->run.pool;
     return TG_OK;
 }
 
@@ -174,35 +174,35 @@ static tg_status choose_device(tg_ctx *ctx, const tg_device_ops *ops, const tg_c
         if (!whole) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new_on: the device table lacks a required slot");
         if (ops->copy_beside && !(ops->host_alloc && ops->host_free && ops->event_test && ops->event_await))
             return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new_on: the device table lacks a slot that copy_beside needs");
-        ctx->ops = ops;
+        ctx->run.ops = ops;
     } else if (strcmp(name, "cpu") == 0) {
-        ctx->ops = &tg_cpu_device;
+        ctx->run.ops = &tg_cpu_device;
     } else if (strcmp(name, "meta") == 0) {
-        ctx->ops = &tg_meta_device;
-    } else if (is_cuda(name, &ctx->device_index)) {
+        ctx->run.ops = &tg_meta_device;
+    } else if (is_cuda(name, &ctx->run.device_index)) {
         if (!cuda_device) return tg_fail(ctx, TG_ERR_DEVICE, "tg_ctx_new: this library was built without CUDA");
-        ctx->ops = cuda_device;
+        ctx->run.ops = cuda_device;
     } else {
         return tg_fail(ctx, TG_ERR_DEVICE,
                        "tg_ctx_new: device \"%s\" is unknown; expected \"cpu\", \"meta\", \"cuda\" or "
                        "\"cuda:N\"",
                        name);
     }
-    ctx->meta = ctx->ops == &tg_meta_device;
-    ctx->host = ctx->ops->host;
+    ctx->meta = ctx->run.ops == &tg_meta_device;
+    ctx->host = ctx->run.ops->host;
     return TG_OK;
 }
 
 static tg_status choose_isa(tg_ctx *ctx, const tg_config *config) {
     tg_cpu_level_t best = tg_cpu_detect();
-    ctx->cpu_level = best;
+    ctx->run.cpu_level = best;
     if (!config->isa) return TG_OK;
     for (int l = 0; l < TG_CPU_LEVELS; l++) {
         if (strcmp(config->isa, tg_cpu_level_name(l)) != 0) continue;
         if (l > (int)best)
             return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_ctx_new: this CPU cannot run isa \"%s\"; its best is \"%s\"",
                            config->isa, tg_cpu_level_name(best));
-        ctx->cpu_level = l;
+        ctx->run.cpu_level = l;
         return TG_OK;
     }
     return tg_fail(ctx, TG_ERR_ARGUMENT,
@@ -226,20 +226,20 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
     TG_TRY(choose_isa(ctx, config));
     ctx->dtype = config->dtype ? config->dtype : TG_F32;
     ctx->check = config->check;
-    ctx->memory = config->memory;
+    ctx->run.memory_limit = config->memory;
     ctx->rng = (tg_rng){.seed = config->seed};
     ctx->log = config->log;
     ctx->log_user = config->log_user;
     ctx->files = config->files;
-    ctx->deadline = config->deadline > 0 ? config->deadline : 300;
+    ctx->run.deadline = config->deadline > 0 ? config->deadline : 300;
     TG_TRY(tg_tapes_open(ctx));
     TG_TRY(start_threads(ctx, config));
-    TG_TRY(ctx->ops->open(ctx, &ctx->device_state));
+    TG_TRY(ctx->run.ops->open(ctx, &ctx->run.device_state));
     tg_heap_source source = {.segment = heap_segment, .segment_free = heap_segment_free, .host = heap_host,
                              .host_free = heap_host_free, .user = ctx, .on_host = ctx->host};
-    ctx->heap = tg_heap_new(&source);
-    if (ctx->heap) return TG_OK;
-    ctx->ops->close(ctx, ctx->device_state);
+    ctx->run.heap = tg_heap_new(&source);
+    if (ctx->run.heap) return TG_OK;
+    ctx->run.ops->close(ctx, ctx->run.device_state);
     return tg_fail(ctx, TG_ERR_MEMORY, "tg_ctx_new: no memory for the heap");
 }
 
@@ -253,10 +253,10 @@ static tg_ctx *open_context(const tg_device_ops *ops, const tg_config *given, co
     tg_ctx *ctx = a.alloc(a.user, sizeof *ctx, 64);
     if (!ctx) return (tg_ctx *)&tg_dead_ctx;
     memset(ctx, 0, sizeof *ctx);
-    ctx->host_alloc = a;
+    ctx->run.allocator = a;
     ctx->inert = (tg_tensor){.ctx = ctx};
     ctx->serial = TG_SERIAL_FIRST;
-    ctx->heartbeat = &ctx->own_heartbeat;
+    ctx->run.heartbeat = &ctx->run.own_heartbeat;
     for (int axis = 0; axis < TG_MAX_AXES; axis++) ctx->grid.size[axis] = 1;
     if (refused)
         tg_fail(ctx, TG_ERR_ARGUMENT, "%s", refused);
@@ -264,7 +264,7 @@ static tg_ctx *open_context(const tg_device_ops *ops, const tg_config *given, co
         tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: the allocator needs both alloc and free");
     else if (!given || tg_size_check(ctx, given->size, sizeof config, "tg_ctx_new: the config") == TG_OK)
         configure(ctx, ops, &config);
-    ctx->dead = ctx->status != TG_OK;
+    ctx->run.dead = ctx->run.status != TG_OK;
     return ctx;
 }
 
@@ -304,13 +304,13 @@ void tg_ctx_free(tg_ctx *ctx) {
     while (ctx->tapes) tg_tape_free(ctx->tapes);
     while (ctx->owned) tg_owned_free(ctx->owned);
     tg_tapes_release(ctx);
-    tg_pool_free(ctx, ctx->pool);
+    tg_pool_free(ctx, ctx->run.pool);
     tg_trace_free(ctx);
     tg_copies_free(ctx);
     while (ctx->works) tg_work_abandon(ctx->works); /* nobody has waited for them */
-    if (ctx->heap) tg_heap_free(ctx->heap);
-    for (int i = 0; i < TG_WORKSPACES; i++) tg_host_free(ctx, ctx->workspace[i].p, ctx->workspace[i].bytes);
-    if (ctx->ops && ctx->heap) ctx->ops->close(ctx, ctx->device_state);
+    if (ctx->run.heap) tg_heap_free(ctx->run.heap);
+    for (int i = 0; i < TG_WORKSPACES; i++) tg_host_free(ctx, ctx->run.workspace[i].p, ctx->run.workspace[i].bytes);
+    if (ctx->run.ops && ctx->run.heap) ctx->run.ops->close(ctx, ctx->run.device_state);
     if (ctx->arena) ctx->arena->end(ctx->arena);
     free_chunks(ctx, ctx->chunks);
     tg_works_free(ctx);
@@ -319,15 +319,15 @@ void tg_ctx_free(tg_ctx *ctx) {
     tg_hooks_free(ctx);
     tg_buffers_free(ctx);
     tg_rngs_free(ctx);
-    tg_allocator a = ctx->host_alloc;
+    tg_allocator a = ctx->run.allocator;
     a.free(a.user, ctx, sizeof *ctx);
 }
 
 /* ---- What a context is ---- */
 
-int tg_ctx_threads(const tg_ctx *ctx) { return ctx ? ctx->threads : 0; }
-const char *tg_ctx_device(const tg_ctx *ctx) { return ctx && ctx->ops ? ctx->ops->name : ""; }
-const char *tg_ctx_isa(const tg_ctx *ctx) { return ctx ? tg_cpu_level_name(ctx->cpu_level) : ""; }
-tg_cpu_level_t tg_cpu_level(const tg_ctx *ctx) { return ctx->cpu_level; }
-const tg_device_ops *tg_ctx_ops(const tg_ctx *ctx) { return ctx ? ctx->ops : NULL; }
-void *tg_ctx_device_state(const tg_ctx *ctx) { return ctx ? ctx->device_state : NULL; }
+int tg_ctx_threads(const tg_ctx *ctx) { return ctx ? ctx->run.threads : 0; }
+const char *tg_ctx_device(const tg_ctx *ctx) { return ctx && ctx->run.ops ? ctx->run.ops->name : ""; }
+const char *tg_ctx_isa(const tg_ctx *ctx) { return ctx ? tg_cpu_level_name(ctx->run.cpu_level) : ""; }
+tg_cpu_level_t tg_cpu_level(const tg_ctx *ctx) { return ctx->run.cpu_level; }
+const tg_device_ops *tg_ctx_ops(const tg_ctx *ctx) { return ctx ? ctx->run.ops : NULL; }
+void *tg_ctx_device_state(const tg_ctx *ctx) { return ctx ? ctx->run.device_state : NULL; }

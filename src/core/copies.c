@@ -60,11 +60,11 @@ static tg_status more_pages(tg_ctx *ctx, int size, int n) {
     int made = 0;
     while (made < n && (fresh[made] = tg_host_alloc(ctx, sizeof(copy)))) made++;
     size_t bytes = bytes_of(size) * (size_t)n;
-    char *piece = made == n ? ctx->ops->host_alloc(ctx, bytes) : NULL;
+    char *piece = made == n ? ctx->run.ops->host_alloc(ctx, bytes) : NULL;
     if (!piece) {
         while (made) tg_host_free(ctx, fresh[--made], sizeof(copy));
         return tg_fail(ctx, TG_ERR_MEMORY, "out of memory: %zu bytes of the host that device \"%s\" reaches", bytes,
-                       ctx->ops->name);
+                       ctx->run.ops->name);
     }
     for (int i = 0; i < n; i++) {
         *fresh[i] = (copy){.ctx = ctx, .page = piece + bytes_of(size) * (size_t)i, .size = size, .sibling = all->all,
@@ -98,7 +98,7 @@ static copy *page_take(tg_ctx *ctx, size_t bytes) {
     }
     if (!all->size[size].first && more_pages(ctx, size, pages_to_add(all, size)) != TG_OK) return NULL;
     copy *c = all->size[size].first;
-    if (c->busy && ctx->ops->event_await(ctx, c->event) != TG_OK) return NULL;
+    if (c->busy && ctx->run.ops->event_await(ctx, c->event) != TG_OK) return NULL;
     c->busy = false;
     all->size[size].first = c->next;
     if (!c->next) all->size[size].end = &all->size[size].first;
@@ -110,12 +110,12 @@ static copy *page_take(tg_ctx *ctx, size_t bytes) {
 static bool copy_test(void *self) {
     const copy *c = self;
     if (c->ctx->capture) return false; /* the device cannot be asked */
-    return !c->busy || c->ctx->ops->event_test(c->ctx, c->event);
+    return !c->busy || c->ctx->run.ops->event_test(c->ctx, c->event);
 }
 
 static tg_status copy_order(tg_ctx *ctx, void *self) {
     const copy *c = self;
-    return c->busy ? ctx->ops->event_wait(ctx, c->event) : TG_OK;
+    return c->busy ? ctx->run.ops->event_wait(ctx, c->event) : TG_OK;
 }
 
 static void upload_free(void *self) { page_give(self); }
@@ -136,7 +136,7 @@ static tg_status download_order(tg_ctx *ctx, void *self) {
 
 static tg_status download_wait(tg_ctx *ctx, void *self) {
     copy *c = self;
-    if (c->busy) TG_TRY(ctx->ops->event_await(ctx, c->event));
+    if (c->busy) TG_TRY(ctx->run.ops->event_await(ctx, c->event));
     c->busy = false;
     memcpy(c->dst, c->page, c->bytes);
     return TG_OK;
@@ -166,30 +166,30 @@ static const tg_work_ops done_ops = {.size = sizeof(tg_work_ops), .name = "tg_do
 /* ---- Copies ---- */
 
 static tg_status start(copy *c, void *dst, const void *src, size_t bytes, tg_copy_kind kind) {
-    TG_TRY(c->ctx->ops->copy_beside(c->ctx, dst, src, bytes, kind, &c->event));
+    TG_TRY(c->ctx->run.ops->copy_beside(c->ctx, dst, src, bytes, kind, &c->event));
     c->busy = true;
     return TG_OK;
 }
 
 /* What is read and written in every step comes behind the copy at once. */
 static bool outlives_steps(const tg_storage *s) {
-    return s->category == TG_MEM_PARAMETER || s->category == TG_MEM_GRADIENT || s->category == TG_MEM_OPTIMISER;
+    return s->category == TG_MEM_PARAMETER || s->category == TG_MEM_GRADIENT || s->category == TG_MEM_OPTIMIZER;
 }
 
 tg_status tg_copies_upload(tg_tensor *x, const void *src, size_t bytes) {
     tg_ctx *ctx = x->ctx;
     if (!bytes) return TG_OK;
-    if (!ctx->ops->copy_beside) return ctx->ops->copy(ctx, tg_data(x), src, bytes, TG_COPY_FROM_HOST);
+    if (!ctx->run.ops->copy_beside) return ctx->run.ops->copy(ctx, tg_data(x), src, bytes, TG_COPY_FROM_HOST);
     copy *c = tg_storage_extra_of(x->storage) ? page_take(ctx, bytes) : NULL;
     tg_work *w = c ? tg_work_new(ctx, &upload_ops, c) : NULL;
     if (!w) {
         if (c) page_give(c);
-        return ctx->status;
+        return ctx->run.status;
     }
     memcpy(c->page, src, bytes);
     if (start(c, tg_data(x), c->page, bytes, TG_COPY_FROM_HOST) != TG_OK) {
         tg_work_abandon(w);
-        return ctx->status;
+        return ctx->run.status;
     }
     TG_TRY(tg_work_fills(w, x->storage));
     return outlives_steps(x->storage) ? tg_storage_need(x->storage, x) : TG_OK;
@@ -207,8 +207,8 @@ static tg_status order_oldest(tg_ctx *ctx) {
  * without asking: all that follows comes behind the copy. */
 tg_work *tg_copies_download(tg_tensor *x, void *dst, size_t bytes, bool own) {
     tg_ctx *ctx = x->ctx;
-    if (!ctx->ops->copy_beside || !bytes) {
-        if (bytes && ctx->ops->copy(ctx, dst, tg_data(x), bytes, TG_COPY_TO_HOST) != TG_OK) return NULL;
+    if (!ctx->run.ops->copy_beside || !bytes) {
+        if (bytes && ctx->run.ops->copy(ctx, dst, tg_data(x), bytes, TG_COPY_TO_HOST) != TG_OK) return NULL;
         return tg_work_new(ctx, &done_ops, NULL);
     }
     if (!copies_of(ctx) || order_oldest(ctx) != TG_OK) return NULL;
@@ -249,11 +249,11 @@ void tg_copies_free(tg_ctx *ctx) {
         tg_work_end(all->oldest->work);
     }
     for (const copy *c = all->all; c; c = c->sibling)
-        if (c->busy) ctx->ops->event_await(ctx, c->event);
+        if (c->busy) ctx->run.ops->event_await(ctx, c->event);
     for (copy *c = all->all, *next; c; c = next) {
         next = c->sibling;
-        if (c->event) ctx->ops->event_free(ctx, c->event);
-        if (c->piece) ctx->ops->host_free(ctx, c->page, c->piece);
+        if (c->event) ctx->run.ops->event_free(ctx, c->event);
+        if (c->piece) ctx->run.ops->host_free(ctx, c->page, c->piece);
         tg_host_free(ctx, c, sizeof *c);
     }
     tg_host_free(ctx, all, sizeof *all);

@@ -8,17 +8,8 @@
 
 #include <tapegrad/extend.h>
 
-#include "base/heap.h"
+#include "base/runtime.h"
 #include "placement/placing.h"
-
-#define TG_TRY(expr)                                \
-    do {                                            \
-        tg_status try_ = (expr);                    \
-        if (__builtin_expect(try_ != TG_OK, 0)) return try_; \
-    } while (0)
-#define TG_LIKELY(x) __builtin_expect(!!(x), 1)
-#define TG_UNLIKELY(x) __builtin_expect(!!(x), 0)
-#define TG_LEN(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
 typedef struct tg_graph tg_graph;
 typedef struct tg_ext tg_ext;
@@ -153,27 +144,11 @@ typedef struct tg_arena {
     void (*end)(struct tg_arena *a); /* the context has ended */
 } tg_arena;
 
-/* Who must hear of a context's first error, and of its end: its communicators (invariant 3). */
-typedef struct tg_listener {
-    void (*failed)(struct tg_listener *l); /* each may be NULL */
-    void (*cleared)(struct tg_listener *l);
-    void (*skipped)(struct tg_listener *l);
-    void (*idle)(struct tg_listener *l); /* the context's thread waits for other ranks */
-    struct tg_listener *next;
-} tg_listener;
-
 struct tg_ctx {
-    tg_status status;
-    char message[2048];
+    tg_runtime run; /* first: src/base and src/kernels know nothing else */
     tg_tensor inert;
-    const tg_device_ops *ops;
-    void *device_state;
-    bool meta, host, check, dead, ending;
+    bool meta, host, check, ending;
     tg_dtype dtype;
-    int cpu_level;
-    int device_index; /* of "cuda:2"; -1: not said */
-    const char *running; /* the op whose forward or backward runs, for devices that find errors later; and its call */
-    const void *running_site;
     int busy; /* functions of the caller's that run, but those of ops and tapes, which say so themselves */
     uint64_t serial; /* of handles; only grows */
     uint64_t epochs; /* of tape resets */
@@ -190,24 +165,12 @@ struct tg_ctx {
         int forks, room, forks_missed;
     } streams;
     bool draws_local; /* TG_RNG_MEGATRON: an element draws by its place in the local tensor */
-    tg_allocator host_alloc;
     const tg_file_ops *files; /* NULL: the system's calls */
-    tg_heap *heap; /* the device's bytes */
-    int64_t memory; /* so many of them at most; 0: no limit */
-    struct tg_pool *pool;
-    tg_parallel_for_fn parallel_for;
-    void *parallel_user;
-    int threads;
     tg_log_fn log;
     void *log_user;
-    double deadline;
     tg_grid grid;                     /* the axes of the one tg_parallel of this context */
     const tg_parallel *parallel;      /* that made the grid */
-    _Atomic uint64_t *heartbeat;      /* on the control board; moves with every op that is recorded. Never NULL */
-    _Atomic uint64_t own_heartbeat;
     tg_arena *arena; /* NULL: all comes from the device */
-    tg_listener *listeners;
-    uint64_t skips; /* collectives, or passes with some in them, that an error kept from running */
     /* Slots of handles and storages, kept until the context ends. */
     tg_host_chunk *chunks;
     tg_tensor *free_first, *free_last; /* first in, first out: a stale handle stays recognisable for long */
@@ -227,8 +190,6 @@ struct tg_ctx {
     tg_tape *tapes;      /* alive */
     tg_tape *free_tapes; /* freed; their structs answer stale handles */
     tg_tape *inert_tape; /* what tg_tape_new returns when it fails */
-    struct { void *p; size_t bytes; } workspace[TG_WORKSPACES];
-    int64_t host_allocations;
     struct tg_trace *trace; /* of the memory report */
 };
 
@@ -249,7 +210,7 @@ void tg_ctx_skip(tg_ctx *ctx);
 void tg_ctx_may_skip(tg_ctx *ctx);
 /* This thread waits for other ranks: those who listen may use the time. */
 static inline void tg_ctx_idle(tg_ctx *ctx) {
-    for (tg_listener *l = ctx->listeners; l; l = l->next)
+    for (tg_listener *l = ctx->run.listeners; l; l = l->next)
         if (l->idle) l->idle(l);
 }
 void tg_ctx_listen(tg_ctx *ctx, tg_listener *l); /* l hears of it until tg_ctx_unlisten; the caller's memory */
@@ -261,7 +222,7 @@ tg_status tg_table_check(tg_ctx *ctx, size_t size, size_t known, const char *who
 /* Copies options from the caller's struct, which may be of an earlier version, or NULL; the rest is zero. */
 tg_status tg_options(tg_ctx *ctx, void *to, size_t known, const void *from, const char *who);
 
-static inline bool tg_ok(const tg_ctx *ctx) { return ctx && ctx->status == TG_OK; }
+static inline bool tg_ok(const tg_ctx *ctx) { return ctx && ctx->run.status == TG_OK; }
 static inline tg_tensor *tg_inert(const tg_ctx *ctx) { return (tg_tensor *)&ctx->inert; }
 
 /* ---- host memory: every byte of the library's own objects, by the context's allocator (context.c) ---- */
@@ -304,7 +265,7 @@ tg_status tg_storage_renew(tg_storage *s);
  * needs them. */
 tg_status tg_storage_bytes_again(tg_storage *s);
 tg_status tg_storage_share(tg_storage *s, tg_storage *from);
-void tg_storage_categorise(tg_storage *s, tg_category c);
+void tg_storage_categorize(tg_storage *s, tg_category c);
 
 tg_storage_extra *tg_storage_extra_of(tg_storage *s); /* makes it; NULL after recording the error */
 void tg_storage_extras_free(tg_ctx *ctx);

@@ -21,21 +21,27 @@ struct tg_trace {
     trace_row row[TRACE_ROWS];
 };
 
-tg_status tg_memory_stats(tg_ctx *ctx, tg_memory *out) {
+tg_status tg_memory_query(tg_ctx *ctx, tg_memory_info *out) {
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     if (!out || out->size < sizeof(size_t))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_memory_stats: out is NULL or has no size; use TG_MEMORY()");
-    tg_memory m = TG_MEMORY();
+<<<<<<< HEAD
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_memory_query: out is NULL or has no size; use TG_MEMORY_INFO()");
+    tg_memory_info m = TG_MEMORY_INFO();
     tg_heap_stats(ctx->heap, &m);
+=======
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_memory_query: out is NULL or has no size; use TG_MEMORY_INFO()");
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_heap_stats(ctx->run.heap, &m);
+>>>>>>> main
     m.workspace = tg_workspace_bytes(ctx);
-    m.host_allocations = ctx->host_allocations;
+    m.host_allocations = ctx->run.host_allocations;
     size_t size = out->size < sizeof m ? out->size : sizeof m;
     memcpy((char *)out + sizeof(size_t), (char *)&m + sizeof(size_t), size - sizeof(size_t));
     return TG_OK;
 }
 
 void tg_memory_reset_peak(tg_ctx *ctx) {
-    if (tg_ok(ctx)) tg_heap_reset_peak(ctx->heap);
+    if (tg_ok(ctx)) tg_heap_reset_peak(ctx->run.heap);
 }
 
 /* ---- The trace: one row a block that is alive at the peak ---- */
@@ -70,13 +76,13 @@ static void trace_peak(void *user) {
     tg_ctx *ctx = user;
     ctx->trace->n = 0;
     ctx->trace->others = 0;
-    tg_heap_each(ctx->heap, trace_block, ctx->trace);
+    tg_heap_each(ctx->run.heap, trace_block, ctx->trace);
 }
 
-void tg_memory_trace(tg_ctx *ctx, bool on) {
+void tg_memory_set_trace(tg_ctx *ctx, bool on) {
     if (!tg_ok(ctx)) return;
     if (on && !ctx->trace) ctx->trace = tg_host_alloc(ctx, sizeof *ctx->trace);
-    tg_heap_on_peak(ctx->heap, on && ctx->trace ? trace_peak : NULL, ctx);
+    tg_heap_on_peak(ctx->run.heap, on && ctx->trace ? trace_peak : NULL, ctx);
 }
 
 void tg_trace_free(tg_ctx *ctx) { tg_host_free(ctx, ctx->trace, sizeof *ctx->trace); }
@@ -118,12 +124,12 @@ static void report_rows(tg_ctx *ctx, char *buf, size_t n, size_t *at) {
 
 size_t tg_memory_report(tg_ctx *ctx, char *buf, size_t n) {
     size_t at = 0;
-    tg_memory m = TG_MEMORY();
+    tg_memory_info m = TG_MEMORY_INFO();
     if (!buf) n = 0;
     if (n) buf[0] = 0;
-    if (tg_memory_stats(ctx, &m) != TG_OK) return 0;
+    if (tg_memory_query(ctx, &m) != TG_OK) return 0;
     tg_text(buf, n, &at, "device %s: %lld bytes live, %lld at the peak, %lld reserved, %lld of workspace\n",
-            ctx->ops->name, (long long)m.live, (long long)m.peak, (long long)m.reserved, (long long)m.workspace);
+            ctx->run.ops->name, (long long)m.live, (long long)m.peak, (long long)m.reserved, (long long)m.workspace);
     for (int i = 0; i < TG_MEM_CATEGORIES; i++)
         tg_text(buf, n, &at, "%20s %14lld live %14lld at the peak\n", category_names[i], (long long)m.by_category[i],
                 (long long)m.peak_by_category[i]);
@@ -131,6 +137,6 @@ size_t tg_memory_report(tg_ctx *ctx, char *buf, size_t n) {
     if (ctx->trace)
         report_rows(ctx, buf, n, &at);
     else
-        tg_text(buf, n, &at, "tg_memory_trace(ctx, true) before a step names what is alive at its peak\n");
+        tg_text(buf, n, &at, "tg_memory_set_trace(ctx, true) before a step names what is alive at its peak\n");
     return at;
 }

@@ -13,8 +13,8 @@ static void meta_close(tg_ctx *ctx, void *dev) { (void)ctx, (void)dev; }
 /* Addresses far from each other, by the count of segments so far: their order alone matters. */
 static void *meta_alloc(tg_ctx *ctx, size_t bytes, size_t align) {
     (void)bytes, (void)align;
-    uintptr_t n = (uintptr_t)ctx->device_state + 1;
-    ctx->device_state = (void *)n;
+    uintptr_t n = (uintptr_t)ctx->run.device_state + 1;
+    ctx->run.device_state = (void *)n;
     return (void *)(n << 42);
 }
 

@@ -76,7 +76,7 @@ tg_status tg_rng_add(tg_ctx *ctx, const char *name, uint64_t seed) {
     TG_TRY(tg_capture_refuse(ctx, "tg_rng_add", TG_CAPTURE_STREAM, TG_SITE));
     TG_TRY(check_new(ctx, name, seed));
     tg_named_rng *r = add(ctx, name);
-    if (!r) return ctx->status;
+    if (!r) return ctx->run.status;
     r->seed = seed;
     r->rng = (tg_rng){.seed = seed};
     return TG_OK;
@@ -111,7 +111,7 @@ tg_status tg_rng_remove(tg_ctx *ctx, const char *name) {
 /* The list has the newest first. */
 const char *tg_rng_name(const tg_ctx *ctx, int i) {
     int n = 0;
-    if (!ctx || ctx->dead || i < 0) return NULL;
+    if (!ctx || ctx->run.dead || i < 0) return NULL;
     for (const tg_named_rng *r = ctx->streams.first; r; r = r->next) n++;
     const tg_named_rng *r = i < n ? ctx->streams.first : NULL;
     for (int k = n - 1; r && k > i; k--) r = r->next;
@@ -185,7 +185,7 @@ void tg_rng_states_load(tg_ctx *ctx, const tg_rng_states *from) {
 static tg_status more_room(tg_ctx *ctx) {
     int room = ctx->streams.room ? 2 * ctx->streams.room : 8;
     tg_named_rng **more = tg_host_alloc(ctx, (size_t)room * sizeof *more);
-    if (!more) return ctx->status;
+    if (!more) return ctx->run.status;
     if (ctx->streams.forks) memcpy(more, ctx->streams.below, (size_t)ctx->streams.forks * sizeof *more);
     tg_host_free(ctx, ctx->streams.below, (size_t)ctx->streams.room * sizeof *more);
     ctx->streams.below = more;
@@ -194,7 +194,7 @@ static tg_status more_room(tg_ctx *ctx) {
 }
 
 static tg_status fork_to(tg_ctx *ctx, const char *name, tg_named_rng **to) {
-    if (ctx->status != TG_OK) return ctx->status;
+    if (ctx->run.status != TG_OK) return ctx->run.status;
     if (!name) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_fork: the name is NULL");
     tg_named_rng *r = find(ctx, name);
     if (!r) return unknown(ctx, name, "tg_rng_fork");
@@ -205,12 +205,12 @@ static tg_status fork_to(tg_ctx *ctx, const char *name, tg_named_rng **to) {
 /* Forks and joins go in pairs, also under an error and when it is cleared between them: a fork that fails stays with
  * the stream that draws. */
 tg_status tg_rng_fork(tg_ctx *ctx, const char *name) {
-    if (!ctx || ctx->dead) return tg_ctx_status(ctx);
+    if (!ctx || ctx->run.dead) return tg_ctx_status(ctx);
     tg_named_rng *to = ctx->streams.current;
     tg_status s = fork_to(ctx, name, &to);
     if (ctx->streams.forks == ctx->streams.room && more_room(ctx) != TG_OK) {
         ctx->streams.forks_missed++;
-        return ctx->status;
+        return ctx->run.status;
     }
     if (!ctx->streams.forks) ctx->streams.outside = *state_of(ctx, NULL);
     ctx->streams.below[ctx->streams.forks++] = ctx->streams.current;
@@ -228,16 +228,17 @@ static void warn_if_moved(tg_ctx *ctx) {
 }
 
 tg_status tg_rng_join(tg_ctx *ctx) {
-    if (!ctx || ctx->dead) return tg_ctx_status(ctx);
+    if (!ctx || ctx->run.dead) return tg_ctx_status(ctx);
     if (ctx->streams.forks_missed) {
         ctx->streams.forks_missed--;
-        return ctx->status;
+        return ctx->run.status;
     }
     if (!ctx->streams.forks)
-        return ctx->status != TG_OK ? ctx->status : tg_fail(ctx, TG_ERR_STATE, "tg_rng_join: no stream is forked");
+        return ctx->run.status != TG_OK ? ctx->run.status
+                                        : tg_fail(ctx, TG_ERR_STATE, "tg_rng_join: no stream is forked");
     draw_from(ctx, ctx->streams.below[--ctx->streams.forks]);
     if (!ctx->streams.forks) warn_if_moved(ctx);
-    return ctx->status;
+    return ctx->run.status;
 }
 
 void tg_rng_unwind(tg_ctx *ctx, int forks) {
@@ -286,7 +287,7 @@ tg_status tg_rng_seed_ranks(tg_ctx *ctx, uint64_t seed, int tp, int ep, int etp)
     TG_TRY(check_seeds(ctx, seeds));
     for (int i = 0; i < RANK_STREAMS; i++) {
         tg_named_rng *r = find(ctx, rank_streams[i]);
-        if (!r && !(r = add(ctx, rank_streams[i]))) return ctx->status;
+        if (!r && !(r = add(ctx, rank_streams[i]))) return ctx->run.status;
         r->seed = seeds[i];
         r->rng = (tg_rng){.seed = seeds[i]};
     }

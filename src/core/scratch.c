@@ -26,7 +26,7 @@ static void poison(tg_ctx *ctx, tg_buffer *b) {
                     .ndim = 1,
                     .dtype = (uint8_t)b->dtype,
                     .contiguous = true};
-    ctx->ops->fill(ctx, all, tg_is_float(b->dtype) ? (double)NAN : -1);
+    ctx->run.ops->fill(ctx, all, tg_is_float(b->dtype) ? (double)NAN : -1);
 }
 
 tg_status tg_buffer_reserve(tg_ctx *ctx, tg_buffer *b, size_t bytes) {
@@ -35,13 +35,13 @@ tg_status tg_buffer_reserve(tg_ctx *ctx, tg_buffer *b, size_t bytes) {
         if (b->dirty) poison(ctx, b);
         return TG_OK;
     }
-    tg_heap_release(ctx->heap, b->block);
+    tg_heap_release(ctx->run.heap, b->block);
     /* All of the block: a later lease may be longer than this one. */
     size_t whole = bytes < PTRDIFF_MAX ? (bytes + TG_UNIT - 1) / TG_UNIT * TG_UNIT : bytes;
     b->block = tg_take_block(ctx, whole, TG_MEM_BUFFER);
     if (!b->block)
         return tg_fail(ctx, TG_ERR_MEMORY, "out of memory on device \"%s\": %zu bytes for buffer \"%s\"",
-                       ctx->ops->name, bytes, b->name);
+                       ctx->run.ops->name, bytes, b->name);
     poison(ctx, b);
     return TG_OK;
 }
@@ -76,7 +76,7 @@ void tg_buffer_close(tg_ctx *ctx, tg_buffer *b) {
 void tg_buffer_end(tg_ctx *ctx, tg_buffer *b) {
     b->ended = true;
     if (b->open) return;
-    tg_heap_release(ctx->heap, b->block);
+    tg_heap_release(ctx->run.heap, b->block);
     b->block = NULL;
 }
 

@@ -9,7 +9,7 @@ static tg_status more_storages(tg_ctx *ctx) {
     enum { COUNT = 256 };
     size_t bytes = sizeof(tg_host_chunk) + COUNT * sizeof(tg_storage);
     tg_host_chunk *c = tg_host_alloc(ctx, bytes);
-    if (!c) return ctx->status;
+    if (!c) return ctx->run.status;
     c->bytes = bytes;
     c->next = ctx->chunks;
     ctx->chunks = c;
@@ -38,30 +38,42 @@ static void storage_slot_free(tg_storage *s) {
 
 /* A device that is being opened has no heap yet. */
 size_t tg_memory_room(const tg_ctx *ctx) {
+<<<<<<< HEAD
     if (TG_LIKELY(ctx->memory == 0)) return SIZE_MAX;
-    tg_memory m = TG_MEMORY();
+    tg_memory_info m = TG_MEMORY_INFO();
     if (ctx->heap) tg_heap_stats(ctx->heap, &m);
+=======
+    if (TG_LIKELY(ctx->run.memory_limit == 0)) return SIZE_MAX;
+    tg_memory_info m = TG_MEMORY_INFO();
+    if (ctx->run.heap) tg_heap_stats(ctx->run.heap, &m);
+>>>>>>> main
     int64_t held = m.live + tg_workspace_bytes(ctx);
-    return held < ctx->memory ? (size_t)(ctx->memory - held) : 0;
+    return held < ctx->run.memory_limit ? (size_t)(ctx->run.memory_limit - held) : 0;
 }
 
 tg_status tg_memory_fail(tg_ctx *ctx, size_t bytes, const char *what) {
-    tg_memory m = TG_MEMORY();
+<<<<<<< HEAD
+    tg_memory_info m = TG_MEMORY_INFO();
     if (ctx->heap) tg_heap_stats(ctx->heap, &m);
+=======
+    tg_memory_info m = TG_MEMORY_INFO();
+    if (ctx->run.heap) tg_heap_stats(ctx->run.heap, &m);
+>>>>>>> main
     char limit[64] = "";
-    if (ctx->memory > 0) snprintf(limit, sizeof limit, ", the limit is %lld", (long long)ctx->memory);
+    if (ctx->run.memory_limit > 0)
+        snprintf(limit, sizeof limit, ", the limit is %lld", (long long)ctx->run.memory_limit);
     return tg_fail(ctx, TG_ERR_MEMORY,
                    "out of memory on device \"%s\": %zu bytes%s asked for%s, %lld of workspaces, %lld live "
                    "(parameters %lld, gradients %lld, optimiser %lld, saved activations %lld, temporaries %lld, named "
                    "buffers %lld, captured steps %lld)",
-                   ctx->ops->name, bytes, what, limit, (long long)tg_workspace_bytes(ctx), (long long)m.live,
+                   ctx->run.ops->name, bytes, what, limit, (long long)tg_workspace_bytes(ctx), (long long)m.live,
                    (long long)m.by_category[0], (long long)m.by_category[1], (long long)m.by_category[2],
                    (long long)m.by_category[3], (long long)m.by_category[4], (long long)m.by_category[5],
                    (long long)m.by_category[6]);
 }
 
 tg_block *tg_take_block(tg_ctx *ctx, size_t bytes, tg_category category) {
-    return bytes <= tg_memory_room(ctx) ? tg_heap_alloc(ctx->heap, bytes, category) : NULL;
+    return bytes <= tg_memory_room(ctx) ? tg_heap_alloc(ctx->run.heap, bytes, category) : NULL;
 }
 
 /* Bytes from the heap; the error says what was asked for and what is held. */
@@ -134,9 +146,9 @@ static void give_back(tg_storage *s) {
     if (TG_UNLIKELY(s->extra && s->extra->buffer))
         tg_buffer_close(s->ctx, s->extra->buffer);
     else if (TG_UNLIKELY(s->extra && s->extra->shared))
-        tg_block_unhold(s->ctx->heap, s->block);
+        tg_block_unhold(s->ctx->run.heap, s->block);
     else if (s->block)
-        tg_heap_release(s->ctx->heap, s->block);
+        tg_heap_release(s->ctx->run.heap, s->block);
     if (s->extra) {
         s->extra->buffer = NULL;
         s->extra->shared = false;
@@ -179,7 +191,7 @@ tg_storage *tg_storage_take(tg_storage *s, const char *by, const void *site) {
     mine->block = s->block;
     mine->data = s->data;
     if (mine->block) tg_block_set_owner(mine->block, mine);
-    tg_storage_categorise(mine, TG_MEM_TEMPORARY);
+    tg_storage_categorize(mine, TG_MEM_TEMPORARY);
     s->block = NULL;
     s->data = NULL;
     tg_storage_discard(s, by, site);
@@ -202,7 +214,7 @@ static tg_status refill(tg_storage *s) {
     ctx->busy++;
     tg_status status = s->extra->refill(s->extra->user, ctx, s->data, s->bytes);
     ctx->busy--;
-    if (status == TG_OK) status = ctx->status;
+    if (status == TG_OK) status = ctx->run.status;
     if (status == TG_OK) return TG_OK;
     tg_storage_discard(s, s->by, s->by_site);
     return tg_fail(ctx, TG_ERR_CALLBACK, "the refill of a discarded tensor failed with %s", tg_status_name(status));
@@ -228,7 +240,7 @@ tg_status tg_storage_renew(tg_storage *s) {
 tg_status tg_storage_share(tg_storage *s, tg_storage *from) {
     tg_ctx *ctx = s->ctx;
     if (from->block && !(from->extra && from->extra->buffer)) {
-        if (!tg_storage_extra_of(s)) return ctx->status;
+        if (!tg_storage_extra_of(s)) return ctx->run.status;
         tg_block_hold(from->block);
         s->block = from->block;
         s->data = from->data;
@@ -237,7 +249,7 @@ tg_status tg_storage_share(tg_storage *s, tg_storage *from) {
         return TG_OK;
     }
     TG_TRY(tg_storage_bytes_again(s));
-    return s->data ? ctx->ops->copy(ctx, s->data, from->data, s->bytes, TG_COPY_DEVICE) : TG_OK;
+    return s->data ? ctx->run.ops->copy(ctx, s->data, from->data, s->bytes, TG_COPY_DEVICE) : TG_OK;
 }
 
 tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x) {
@@ -262,16 +274,20 @@ tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x) {
         what, s->by ? s->by : "its owner", where);
 }
 
-void tg_storage_categorise(tg_storage *s, tg_category c) {
+void tg_storage_categorize(tg_storage *s, tg_category c) {
     if (s->category == c || s->category == TG_MEM_BUFFER) return;
     s->category = c;
-    if (s->block) tg_block_categorise(s->ctx->heap, s->block, c);
+<<<<<<< HEAD
+    if (s->block) tg_block_categorize(s->ctx->heap, s->block, c);
+=======
+    if (s->block) tg_block_categorize(s->ctx->run.heap, s->block, c);
+>>>>>>> main
 }
 
 /* ---- The public side ---- */
 
 tg_storage_state tg_storage_state_of(const tg_tensor *x) {
-    return tg_alive(x) ? (tg_storage_state)x->storage->state : TG_DISCARDED;
+    return tg_is_alive(x) ? (tg_storage_state)x->storage->state : TG_DISCARDED;
 }
 
 static tg_status may_discard(tg_tensor *x, const char *who) {
@@ -283,7 +299,7 @@ static tg_status may_discard(tg_tensor *x, const char *who) {
     if (!x->storage->block) return tg_fail(ctx, TG_ERR_STATE, "%s: these bytes are the caller's, or gone already", who);
     if (x->storage->saves)
         return tg_fail(ctx, TG_ERR_STATE, "%s: a node has saved these bytes for backward", who);
-    if (x->storage->category == TG_MEM_PARAMETER || x->storage->category == TG_MEM_OPTIMISER)
+    if (x->storage->category == TG_MEM_PARAMETER || x->storage->category == TG_MEM_OPTIMIZER)
         return tg_fail(ctx, TG_ERR_STATE, "%s: the bytes of a parameter or optimiser are not discarded", who);
     return TG_OK;
 }
@@ -307,7 +323,7 @@ tg_status tg_discard_with(tg_tensor *x, tg_status (*fill)(void *, tg_ctx *, void
     tg_storage_extra *e = s == TG_OK ? tg_storage_extra_of(x->storage) : NULL;
     if (!e) {
         if (end) end(user);
-        return s == TG_OK ? x->ctx->status : s;
+        return s == TG_OK ? x->ctx->run.status : s;
     }
     if (e->release) e->release(e->user);
     e->refill = fill;

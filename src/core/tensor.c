@@ -304,13 +304,13 @@ static tg_tensor *filled(tg_ctx *ctx, tg_tensor *x, tg_status s) {
 #define TG_ENTER(ctx)                                                    \
     do {                                                                 \
         if (!(ctx)) return tg_inert(&tg_dead_ctx);                       \
-        if ((ctx)->status != TG_OK) return tg_inert(ctx);                \
+        if ((ctx)->run.status != TG_OK) return tg_inert(ctx);                \
     } while (0)
 
 tg_tensor *tg_zeros(tg_ctx *ctx, tg_dtype dtype, tg_shape shape) {
     TG_ENTER(ctx);
     tg_tensor *x = make(ctx, dtype, &shape, TG_MEM_TEMPORARY, "tg_zeros");
-    return filled(ctx, x, x ? ctx->ops->fill(ctx, tg_array_of(x), 0) : TG_OK);
+    return filled(ctx, x, x ? ctx->run.ops->fill(ctx, tg_array_of(x), 0) : TG_OK);
 }
 
 tg_tensor *tg_from_host(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const void *data) {
@@ -318,10 +318,11 @@ tg_tensor *tg_from_host(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const void 
     tg_tensor *x = make(ctx, dtype, &shape, TG_MEM_TEMPORARY, "tg_from_host");
     if (x && x->numel > 0 && !data)
         return filled(ctx, x, tg_fail(ctx, TG_ERR_ARGUMENT, "tg_from_host: data is NULL"));
-    if (tg_capture_refuse(ctx, "tg_from_host", TG_CAPTURE_WRITE, TG_SITE) != TG_OK) return filled(ctx, x, ctx->status);
+    if (tg_capture_refuse(ctx, "tg_from_host", TG_CAPTURE_WRITE, TG_SITE) != TG_OK)
+        return filled(ctx, x, ctx->run.status);
     if (x) x->flags |= TG_F_GIVEN;
     size_t bytes = x ? (size_t)x->numel * tg_dtype_size(x->dtype) : 0;
-    return filled(ctx, x, bytes ? ctx->ops->copy(ctx, tg_data(x), data, bytes, TG_COPY_FROM_HOST) : TG_OK);
+    return filled(ctx, x, bytes ? ctx->run.ops->copy(ctx, tg_data(x), data, bytes, TG_COPY_FROM_HOST) : TG_OK);
 }
 
 /* Bytes from the first to the last element that the strides reach. */
@@ -351,7 +352,7 @@ static tg_tensor *wrap(tg_ctx *ctx, tg_dtype dtype, const tg_shape *shape, const
     tg_row_major((int)shape->ndim, shape->dim, row_major);
     if (wrapped_bytes(ctx, shape, strides ? strides : row_major, dtype, &bytes) != TG_OK) return NULL;
     if (!ctx->host || ctx->meta) {
-        tg_fail(ctx, TG_ERR_DEVICE, "tg_wrap: device \"%s\" cannot use the caller's host memory", ctx->ops->name);
+        tg_fail(ctx, TG_ERR_DEVICE, "tg_wrap: device \"%s\" cannot use the caller's host memory", ctx->run.ops->name);
         return NULL;
     }
     if ((!data && bytes) || (uintptr_t)data % tg_dtype_size(dtype)) {
@@ -414,7 +415,7 @@ static tg_status begin_param(tg_tensor *x, const char *name, double std) {
     tg_ctx *ctx = x->ctx;
     x->flags |= TG_F_PARAM | TG_F_REQUIRES_GRAD;
     TG_TRY(tg_set_name(x, name));
-    if (std == 0) return ctx->ops->fill(ctx, tg_array_of(x), 0);
+    if (std == 0) return ctx->run.ops->fill(ctx, tg_array_of(x), 0);
     return tg_fill_random(x, TG_RANDOM_NORMAL, 0, std);
 }
 

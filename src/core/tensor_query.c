@@ -22,9 +22,7 @@ int tg_dtype_bits(tg_dtype d) {
     return (unsigned)d < TG_LEN(all) ? all[d] : 0;
 }
 
-bool tg_alive(const tg_tensor *x) {
-    return x && tg_living(x);
-}
+bool tg_is_alive(const tg_tensor *x) { return x && tg_living(x); }
 
 static tg_status refuse(tg_ctx *ctx, const tg_tensor *x, const char *what) {
     if (!x) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the tensor is NULL", what);
@@ -43,27 +41,27 @@ static tg_status refuse(tg_ctx *ctx, const tg_tensor *x, const char *what) {
 }
 
 tg_status tg_check(tg_ctx *ctx, const tg_tensor *x, const char *what) {
-    if (TG_LIKELY(tg_alive(x) && x->ctx == ctx)) return TG_OK;
+    if (TG_LIKELY(tg_is_alive(x) && x->ctx == ctx)) return TG_OK;
     return refuse(ctx, x, what);
 }
 
 tg_ctx *tg_ctx_of(const tg_tensor *x) { return x ? x->ctx : NULL; }
-int tg_ndim(const tg_tensor *x) { return tg_alive(x) ? x->ndim : 0; }
+int tg_ndim(const tg_tensor *x) { return tg_is_alive(x) ? x->ndim : 0; }
 
 static int64_t at(const tg_tensor *x, const int64_t *v, int i) {
-    if (!tg_alive(x)) return -1;
+    if (!tg_is_alive(x)) return -1;
     if (i < 0) i += x->ndim;
     return i >= 0 && i < x->ndim ? v[i] : -1;
 }
 
 int64_t tg_dim(const tg_tensor *x, int i) { return at(x, x ? x->shape : NULL, i); }
 int64_t tg_stride(const tg_tensor *x, int i) { return at(x, x ? x->stride : NULL, i); }
-int64_t tg_numel(const tg_tensor *x) { return tg_alive(x) ? x->numel : 0; }
-tg_shape tg_shape_of(const tg_tensor *x) { return tg_alive(x) ? tg_shape_make(x->ndim, x->shape) : (tg_shape){0}; }
-tg_dtype tg_dtype_of(const tg_tensor *x) { return tg_alive(x) ? (tg_dtype)x->dtype : TG_DTYPE_DEFAULT; }
-bool tg_contiguous_p(const tg_tensor *x) { return tg_alive(x) && x->flags & TG_F_CONTIGUOUS; }
-bool tg_requires_grad(const tg_tensor *x) { return tg_alive(x) && x->flags & TG_F_REQUIRES_GRAD; }
-const char *tg_name(const tg_tensor *x) { return tg_alive(x) && x->ext && x->ext->name ? x->ext->name : ""; }
+int64_t tg_numel(const tg_tensor *x) { return tg_is_alive(x) ? x->numel : 0; }
+tg_shape tg_shape_of(const tg_tensor *x) { return tg_is_alive(x) ? tg_shape_make(x->ndim, x->shape) : (tg_shape){0}; }
+tg_dtype tg_dtype_of(const tg_tensor *x) { return tg_is_alive(x) ? (tg_dtype)x->dtype : TG_DTYPE_DEFAULT; }
+bool tg_is_contiguous(const tg_tensor *x) { return tg_is_alive(x) && x->flags & TG_F_CONTIGUOUS; }
+bool tg_requires_grad(const tg_tensor *x) { return tg_is_alive(x) && x->flags & TG_F_REQUIRES_GRAD; }
+const char *tg_name(const tg_tensor *x) { return tg_is_alive(x) && x->ext && x->ext->name ? x->ext->name : ""; }
 
 tg_status tg_set_name(tg_tensor *x, const char *name) {
     if (!x) return TG_ERR_ARGUMENT;
@@ -73,7 +71,7 @@ tg_status tg_set_name(tg_tensor *x, const char *name) {
     if (!name) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_set_name: the name is NULL");
     tg_ext *e = tg_ext_of(x);
     char *copy = e ? tg_host_strdup(ctx, name) : NULL;
-    if (!copy) return ctx->status;
+    if (!copy) return ctx->run.status;
     tg_host_strfree(ctx, e->name);
     e->name = copy;
     return TG_OK;
@@ -95,7 +93,7 @@ tg_status tg_set_requires_grad(tg_tensor *x, bool on) {
     TG_TRY(tg_refuse_lent(x, "tg_set_requires_grad"));
     if (on && !tg_is_float(x->dtype))
         return tg_fail(ctx, TG_ERR_DTYPE, "tg_set_requires_grad: dtype %s, expected a float", tg_dtype_name(x->dtype));
-    if (on && !tg_ext_of(x)) return ctx->status;
+    if (on && !tg_ext_of(x)) return ctx->run.status;
     x->flags = on ? x->flags | TG_F_REQUIRES_GRAD | TG_F_LEAF : x->flags & ~TG_F_REQUIRES_GRAD;
     return TG_OK;
 }
@@ -104,7 +102,7 @@ size_t tg_describe(const tg_tensor *x, char *buf, size_t n) {
     size_t at = 0;
     if (!buf) n = 0;
     if (n) buf[0] = 0;
-    if (!tg_alive(x)) {
+    if (!tg_is_alive(x)) {
         tg_text(buf, n, &at, x ? "dead tensor" : "NULL");
         return at;
     }
@@ -114,14 +112,12 @@ size_t tg_describe(const tg_tensor *x, char *buf, size_t n) {
     return at;
 }
 
-tg_ref tg_ref_of(const tg_tensor *x) {
-    return tg_alive(x) ? (tg_ref){(tg_tensor *)x, x->serial} : (tg_ref){0};
-}
+tg_ref tg_ref_of(const tg_tensor *x) { return tg_is_alive(x) ? (tg_ref){(tg_tensor *)x, x->serial} : (tg_ref){0}; }
 
 tg_tensor *tg_ref_get(tg_ctx *ctx, tg_ref r) {
     if (!ctx) return tg_inert(&tg_dead_ctx);
     bool same = r.tensor && r.serial && r.tensor->serial == r.serial && r.tensor->ctx == ctx;
-    return same && tg_alive(r.tensor) ? r.tensor : tg_inert(ctx);
+    return same && tg_is_alive(r.tensor) ? r.tensor : tg_inert(ctx);
 }
 
 tg_array tg_array_of(const tg_tensor *x) {

@@ -30,16 +30,16 @@ static tg_status transfer(tg_tensor *x, tg_dtype dtype, void *host, bool read) {
     if (!bytes) return TG_OK;
     tg_copy_kind kind = read ? TG_COPY_TO_HOST : TG_COPY_FROM_HOST;
     if (dtype == x->dtype && x->flags & TG_F_CONTIGUOUS)
-        return ctx->ops->copy(ctx, read ? host : tg_data(x), read ? tg_data(x) : host, bytes, kind);
+        return ctx->run.ops->copy(ctx, read ? host : tg_data(x), read ? tg_data(x) : host, bytes, kind);
     const double none[2] = {0, 0};
     tg_tensor *stage = tg_temp_empty(ctx, dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
-    if (!stage) return ctx->status;
+    if (!stage) return ctx->run.status;
     tg_array outer = tg_array_of(x), inner = tg_array_of(stage);
-    tg_status s = read ? ctx->ops->map(ctx, TG_FN_id, inner, &outer, 1, none, false)
-                       : ctx->ops->copy(ctx, inner.data, host, bytes, kind);
+    tg_status s = read ? ctx->run.ops->map(ctx, TG_FN_id, inner, &outer, 1, none, false)
+                       : ctx->run.ops->copy(ctx, inner.data, host, bytes, kind);
     if (s == TG_OK)
-        s = read ? ctx->ops->copy(ctx, host, inner.data, bytes, kind)
-                 : ctx->ops->map(ctx, TG_FN_id, outer, &inner, 1, none, false);
+        s = read ? ctx->run.ops->copy(ctx, host, inner.data, bytes, kind)
+                 : ctx->run.ops->map(ctx, TG_FN_id, outer, &inner, 1, none, false);
     tg_temp_free(stage);
     return s;
 }
@@ -131,7 +131,7 @@ static tg_work *download(tg_tensor *x, tg_dtype dtype, void *dst) {
     tg_tensor *stage = tg_temp_empty(ctx, dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
     if (!stage) return NULL;
     tg_array outer = tg_array_of(x);
-    tg_status s = ctx->ops->map(ctx, TG_FN_id, tg_array_of(stage), &outer, 1, none, false);
+    tg_status s = ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(stage), &outer, 1, none, false);
     tg_work *w = s == TG_OK ? tg_copies_download(stage, dst, bytes, true) : NULL;
     tg_temp_free(stage); /* the work holds its bytes */
     return w;
@@ -151,6 +151,6 @@ tg_work *tg_download_f64(tg_tensor *x, double *dst, int64_t n) {
 void *tg_host_data(tg_tensor *x) {
     if (enter(x, "tg_host_data", true, TG_SITE) != TG_OK) return NULL;
     if (x->ctx->host) return tg_data(x);
-    tg_fail(x->ctx, TG_ERR_DEVICE, "tg_host_data: the bytes are on device \"%s\"; use tg_read", x->ctx->ops->name);
+    tg_fail(x->ctx, TG_ERR_DEVICE, "tg_host_data: the bytes are on device \"%s\"; use tg_read", x->ctx->run.ops->name);
     return NULL;
 }

@@ -31,7 +31,7 @@ void tg_work_end(tg_work *w) {
 tg_status tg_works_reserve(tg_ctx *ctx, int n) {
     for (int i = 0; i < n; i++) {
         tg_work *w = tg_host_alloc(ctx, sizeof *w);
-        if (!w) return ctx->status;
+        if (!w) return ctx->run.status;
         *w = (tg_work){.ctx = ctx, .next = ctx->free_works};
         ctx->free_works = w;
     }
@@ -57,7 +57,7 @@ tg_status tg_work_finish(tg_work *w) {
 
 tg_status tg_work_wait(tg_work *w) {
     if (!w) return TG_ERR_ARGUMENT;
-    if (!w->ops) return w->ctx->status;
+    if (!w->ops) return w->ctx->run.status;
     return w->fills ? tg_storage_need(w->fills, NULL) : tg_work_finish(w);
 }
 
@@ -89,7 +89,7 @@ void tg_work_read(tg_work *w) {
     if (w->holds) tg_storage_unref(w->holds);
     w->holds = NULL;
     if (!w->reads) return;
-    tg_block_unhold(ctx->heap, w->reads);
+    tg_block_unhold(ctx->run.heap, w->reads);
     w->reads = NULL;
     if (w->next) w->next->prev = w->prev;
     if (w->prev)
@@ -168,7 +168,7 @@ tg_status tg_work_fills(tg_work *w, tg_storage *s) {
     tg_storage_extra *e = tg_storage_extra_of(s);
     if (!e) {
         tg_work_abandon(w);
-        return s->ctx->status;
+        return s->ctx->run.status;
     }
     if (e->work) tg_work_abandon(e->work);
     e->work = w;

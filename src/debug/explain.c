@@ -123,7 +123,7 @@ static int64_t list_way(tg_tape *t, const tg_node *from, const tg_tensor *x, uin
     steps[n_steps++] = (step){.node = from, .x = (tg_tensor *)x};
     for (tg_node *n = t->first; n; n = n->next)
         for (int i = 0; n != from && n->pass == on_way && i < n->n_out; i++)
-            if (tg_alive(tg_node_out(n)[i]) && tg_node_out(n)[i]->flags & TG_F_REQUIRES_GRAD)
+            if (tg_is_alive(tg_node_out(n)[i]) && tg_node_out(n)[i]->flags & TG_F_REQUIRES_GRAD)
                 steps[n_steps++] = (step){.node = n, .x = tg_node_out(n)[i]};
     return n_steps;
 }
@@ -140,7 +140,7 @@ static tg_status set_looks(way *w) {
     for (int64_t i = 0; i < w->n; i++) {
         step *s = &w->steps[i];
         if (TG_LIKELY(!tg_hooks_any(s->x, false))) continue;
-        if (!(s->look = tg_hook_first(s->x, look, s))) return s->x->ctx->status;
+        if (!(s->look = tg_hook_first(s->x, look, s))) return s->x->ctx->run.status;
     }
     return TG_OK;
 }
@@ -154,7 +154,7 @@ static tg_status measure(tg_tape *t, tg_tensor *root, way *w) {
     int64_t n = w->n;
     tg_tensor **in = tg_tape_alloc(t, 2 * (size_t)n * sizeof *in);
     w->by_x = tg_tape_alloc(t, (size_t)n * sizeof *w->by_x);
-    if (!in || !w->by_x) return t->ctx->status;
+    if (!in || !w->by_x) return t->ctx->run.status;
     tg_tensor **g = in + n, *ones = tg_full(t, (tg_dtype)root->dtype, tg_shape_of(root), 1);
     for (int64_t i = 0; i < n; i++) {
         in[i] = w->steps[i].x;
@@ -221,7 +221,7 @@ static tg_status say_turn(text *s, const way *w, bad_fn bad, const char *became)
     say_op(s, at->node);
     SAY(s, ": the gradient of its result reaches %g, that of its input %d, %s, is %s", reach(&at->r), input,
         named(in, what, sizeof what), became);
-    if (tg_alive(in) && in->storage->state == TG_PRESENT) {
+    if (tg_is_alive(in) && in->storage->state == TG_PRESENT) {
         TG_TRY(tg_range_of(in, &r));
         SAY(s, "; that input lies in [%g, %g]", r.lo, r.hi);
         if (wrong(&r)) SAY(s, " and has %lld values that are %s", (long long)wrong(&r), kind(&r));
@@ -250,7 +250,7 @@ static tg_status say_gradient(text *s, tg_tape *t, tg_tensor *root, tg_tensor *x
     for (tg_node *n = t->first; n && nodes; n = n->next)
         if (n->pass == on_way) room += n->n_out;
     way w = {.steps = tg_tape_alloc(t, (size_t)room * sizeof *w.steps)};
-    if (!w.steps) return t->ctx->status;
+    if (!w.steps) return t->ctx->run.status;
     w.n = list_way(t, from, x, on_way, w.steps);
     TG_TRY(measure(t, root, &w));
     const tg_range *r = &w.steps[0].r;
@@ -304,7 +304,7 @@ static tg_status explain(text *s, tg_tape *t, tg_tensor *root, tg_tensor *x) {
     } else {
         return say_gradient(s, t, root, x, from, on_way, mark_way(t, from, to, &on_way));
     }
-    return t->ctx->status;
+    return t->ctx->run.status;
 }
 
 size_t tg_explain_grad(tg_tape *t, tg_tensor *root, tg_tensor *x, char *buf, size_t n) {

@@ -21,7 +21,7 @@ static tg_node *node_at_work(const tg_call *c) { return ((const tg_call_impl *)c
 
 /* Float, with bytes that can be read now. */
 static bool readable(const tg_tensor *x) {
-    return tg_alive(x) && tg_is_float(x->dtype) && x->storage && x->storage->state == TG_PRESENT;
+    return tg_is_alive(x) && tg_is_float(x->dtype) && x->storage && x->storage->state == TG_PRESENT;
 }
 
 static const char *name_of_kinds(int kinds) {
@@ -180,7 +180,7 @@ static tg_status search_gradients(tg_call *c) {
 static void update(tg_tape *t);
 
 /* What the watcher records is not shown in turn, and keeps no nodes. */
-static tg_status show(tg_call *c, tg_seen *seen) {
+static tg_status show(tg_call *c, tg_op_event *seen) {
     tg_tape *t = c->tape;
     seen->size = sizeof *seen;
     seen->op = c->op->name;
@@ -195,7 +195,7 @@ static tg_status show(tg_call *c, tg_seen *seen) {
     tg_status s = t->observer.fn(t->observer.user, t, seen);
     t->grad = grad;
     update(t);
-    if (s == TG_OK) return t->ctx->status;
+    if (s == TG_OK) return t->ctx->run.status;
     return tg_fail(t->ctx, TG_ERR_CALLBACK, "the watcher failed with %s at op %s", tg_status_name(s), c->op->name);
 }
 
@@ -207,14 +207,14 @@ static tg_status show_backward(tg_call *c, tg_tensor **gin) {
         const tg_tensor *g = tg_sink_gradient(c, i);
         gin[i] = g && readable(g) ? tg_gradient_alias(g) : NULL;
     }
-    if (c->ctx->status == TG_OK)
-        s = show(c, &(tg_seen){.backward = true,
-                               .number = n->flags & TG_N_SEEN ? tg_node_extra_of(n)->number : -1,
+    if (c->ctx->run.status == TG_OK)
+        s = show(c, &(tg_op_event){.backward = true,
+                               .number = n->flags & TG_N_OBSERVED ? tg_node_extra_of(n)->number : -1,
                                .gout = c->gout,
                                .gin = gin});
     for (int i = 0; i < c->n_in; i++)
         if (gin[i]) tg_temp_free(gin[i]);
-    return s == TG_OK ? c->ctx->status : s;
+    return s == TG_OK ? c->ctx->run.status : s;
 }
 
 /* ---- What the tape calls ---- */
@@ -230,7 +230,7 @@ static tg_status observe_forward(tg_call *c) {
         TG_TRY(may_read(c));
         TG_TRY(search_results(c));
     }
-    return w->fn ? show(c, &(tg_seen){.number = number}) : TG_OK;
+    return w->fn ? show(c, &(tg_op_event){.number = number}) : TG_OK;
 }
 
 static tg_status observe_before_backward(tg_call *c) {
@@ -246,7 +246,7 @@ static tg_status observe_after_backward(tg_call *c) {
     if (c->tape->observer.kinds && !c->ctx->meta) TG_TRY(search_gradients(c));
     if (!c->tape->observer.fn) return TG_OK;
     size_t bytes = (size_t)c->n_in * sizeof(tg_tensor *);
-    if (c->n_in > FEW && !(gin = tg_host_alloc(c->ctx, bytes))) return c->ctx->status;
+    if (c->n_in > FEW && !(gin = tg_host_alloc(c->ctx, bytes))) return c->ctx->run.status;
     tg_status s = show_backward(c, gin);
     if (gin != few) tg_host_free(c->ctx, gin, bytes);
     return s;
@@ -268,15 +268,15 @@ tg_status tg_tape_find_nan(tg_tape *t, int kinds) {
     return TG_OK;
 }
 
-tg_status tg_tape_watch(tg_tape *t, tg_watch_fn fn, void *user) {
-    TG_TRY(tg_tape_check(t, "tg_tape_watch"));
+tg_status tg_tape_observe(tg_tape *t, tg_observe_fn fn, void *user) {
+    TG_TRY(tg_tape_check(t, "tg_tape_observe"));
     t->observer.fn = fn;
     t->observer.user = user;
     update(t);
     return TG_OK;
 }
 
-size_t tg_seen_site(const tg_seen *seen, char *buf, size_t n) {
+size_t tg_op_event_site(const tg_op_event *seen, char *buf, size_t n) {
     size_t at = 0;
     char path[192], site[192];
     if (!buf) n = 0;

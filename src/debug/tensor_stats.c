@@ -9,7 +9,7 @@
 
 static tg_status read_all(const tg_tensor *x, double *v) {
     tg_tensor *own = tg_gradient_alias(x); /* what is one rank's share is read all the same */
-    if (!own) return x->ctx->status;
+    if (!own) return x->ctx->run.status;
     tg_status s = tg_read_f64(own, v, own->numel);
     tg_temp_free(own);
     return s;
@@ -21,7 +21,7 @@ tg_status tg_range_of(const tg_tensor *x, tg_range *r) {
     double *v = bytes ? tg_host_alloc(ctx, bytes) : NULL;
     *r = (tg_range){INFINITY, -INFINITY, 0, 0, 0};
     if (!bytes) return TG_OK;
-    if (!v) return ctx->status;
+    if (!v) return ctx->run.status;
     tg_status s = read_all(x, v);
     for (int64_t i = 0; s == TG_OK && i < x->numel; i++) {
         r->nan += isnan(v[i]) != 0;
@@ -43,7 +43,7 @@ static tg_status extreme(const tg_tensor *x, tg_reduction kind, tg_array *out, i
                    .ndim = x->ndim,
                    .dtype = TG_F64,
                    .contiguous = true};
-    return x->ctx->ops->reduce(x->ctx, kind, to, tg_array_of(x), 1, false);
+    return x->ctx->run.ops->reduce(x->ctx, kind, to, tg_array_of(x), 1, false);
 }
 
 tg_status tg_kinds_in(const tg_tensor *x, int *kinds) {
@@ -53,7 +53,7 @@ tg_status tg_kinds_in(const tg_tensor *x, int *kinds) {
     *kinds = 0;
     if (!x->numel) return TG_OK;
     tg_tensor *found = tg_temp_empty(ctx, TG_F64, 1, &two, TG_MEM_TEMPORARY);
-    if (!found) return ctx->status;
+    if (!found) return ctx->run.status;
     tg_array to = tg_array_of(found);
     tg_status s = extreme(x, TG_MAX, &to, 0);
     if (s == TG_OK) s = extreme(x, TG_MIN, &to, 1);

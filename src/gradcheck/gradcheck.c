@@ -12,12 +12,12 @@
 tg_status tg_check_record(tg_check_run *r, bool grad) {
     tg_tape_reset(r->t);
     tg_rng_states_load(r->ctx, r->streams);
-    tg_set_grad_mode(r->t, grad);
+    tg_tape_set_grad_mode(r->t, grad);
     for (int i = 0; i < r->n_out; i++) r->out[i] = NULL;
     r->t->busy++;
     tg_status s = r->fn(r->state, r->t, grad ? r->in : r->at, r->n_in, r->out, r->n_out);
     r->t->busy--;
-    TG_TRY(r->ctx->status);
+    TG_TRY(r->ctx->run.status);
     if (s != TG_OK) return tg_fail(r->ctx, s, "%s: the function returned %s", r->d.name, tg_status_name(s));
     for (int i = 0; i < r->n_out; i++) {
         if (!r->out[i]) return tg_fail(r->ctx, TG_ERR_ARGUMENT, "%s: the function set no output %d", r->d.name, i);
@@ -62,7 +62,7 @@ tg_status tg_check_gradient(tg_check_run *r, tg_tensor *const *roots, tg_tensor 
         if (mode == TG_GRAD_ADD)
             TG_TRY(tg_write_f64(g->g, gx + d->parts[i].at, d->parts[i].n));
         else
-            TG_TRY(r->ctx->ops->fill(r->ctx, tg_array_of(g->g), NAN));
+            TG_TRY(r->ctx->run.ops->fill(r->ctx, tg_array_of(g->g), NAN));
     }
     tg_pass_opts o = {.seeds = seeds, .targets = r->targets, .n_targets = d->n_parts, .retain = retain};
     TG_TRY(tg_backward_run(r->t, roots, n, &o, d->name));
@@ -80,7 +80,7 @@ static tg_status gradient(tg_diff *d, const double *gy, double *gx) {
     TG_TRY(tg_check_record(r, true));
     for (int i = 0; i < r->n_roots; gy += r->roots[i++]->numel)
         r->mixed[i] = tg_from_host(r->ctx, TG_F64, tg_shape_of(r->roots[i]), gy);
-    tg_status s = r->ctx->status;
+    tg_status s = r->ctx->run.status;
     if (s == TG_OK) s = tg_check_gradient(r, r->roots, r->mixed, r->n_roots, TG_GRAD_WRITE, false, gx);
     for (int i = 0; i < r->n_roots; i++) tg_drop(r->mixed[i]);
     for (int i = 0; i < d->n_parts && s == TG_OK; i++)
@@ -93,7 +93,7 @@ tg_status tg_check_hash(const tg_tensor *x, uint64_t *hash) {
     uint64_t h = 0xCBF29CE484222325u; /* FNV-1a */
     for (size_t at = 0; at < x->storage->bytes; at += sizeof piece) {
         size_t n = x->storage->bytes - at < sizeof piece ? x->storage->bytes - at : sizeof piece;
-        TG_TRY(x->ctx->ops->copy(x->ctx, piece, (const char *)x->storage->data + at, n, TG_COPY_TO_HOST));
+        TG_TRY(x->ctx->run.ops->copy(x->ctx, piece, (const char *)x->storage->data + at, n, TG_COPY_TO_HOST));
         for (size_t i = 0; i < n; i++) h = (h ^ (uint8_t)piece[i]) * 0x100000001B3u;
     }
     *hash = h;
@@ -125,7 +125,7 @@ static tg_status find_parts(tg_check_run *r) {
         r->moves[d->n_parts] = r->at[i];
         r->targets[d->n_parts] =
             (tg_target){.x = x, .g = tg_owned_empty(r->ctx, TG_F64, x->ndim, x->shape, TG_MEM_GRADIENT)};
-        if (!r->targets[d->n_parts++].g) return r->ctx->status;
+        if (!r->targets[d->n_parts++].g) return r->ctx->run.status;
         d->n += x->numel;
     }
     return TG_OK;
@@ -152,7 +152,7 @@ static tg_status make_seeds(tg_check_run *r) {
         r->zeros[i] = tg_zeros(r->ctx, TG_F64, shape);
         gy += r->roots[i]->numel;
     }
-    return r->ctx->status;
+    return r->ctx->run.status;
 }
 
 /* What is not finite though it is added to zeros has been computed, not left there; unless it went through the slot of
@@ -194,7 +194,7 @@ static tg_status with_arrays(tg_check_run *r) {
     if (room < 0) return tg_fail(r->ctx, TG_ERR_SHAPE, "%s: too many elements", r->d.name);
     size_t bytes = ((size_t)room + 1) * sizeof(double);
     double *arrays = tg_host_alloc(r->ctx, bytes);
-    if (!arrays) return r->ctx->status;
+    if (!arrays) return r->ctx->run.status;
     tg_diff_arrays(&r->d, arrays);
     tg_status s = run_checks(r);
     tg_host_free(r->ctx, arrays, bytes);
@@ -207,7 +207,7 @@ static tg_status with_lists(tg_check_run *r) {
     size_t bytes =
         n_in * (sizeof(tg_diff_part) + sizeof(tg_target) + sizeof(void *)) + n_out * (5 * sizeof(void *) + sizeof(int));
     char *block = tg_host_alloc(r->ctx, bytes);
-    if (!block) return r->ctx->status;
+    if (!block) return r->ctx->run.status;
     r->d.parts = (tg_diff_part *)block;
     r->targets = (tg_target *)(r->d.parts + n_in);
     r->moves = (tg_tensor **)(r->targets + n_in);
@@ -229,15 +229,15 @@ static tg_status with_lists(tg_check_run *r) {
 }
 
 tg_status tg_check_tensors(tg_check_run *r) {
-    bool grad = tg_grad_mode_p(r->t);
+    bool grad = tg_is_grad_on(r->t);
     r->d.value = value;
     r->d.gradient = gradient;
     r->d.self = r;
     size_t bytes = tg_rng_states_bytes(r->ctx);
-    if (!(r->streams = tg_host_alloc(r->ctx, bytes))) return r->ctx->status;
+    if (!(r->streams = tg_host_alloc(r->ctx, bytes))) return r->ctx->run.status;
     tg_rng_states_save(r->ctx, r->streams);
     tg_status s = with_lists(r);
-    tg_set_grad_mode(r->t, grad);
+    tg_tape_set_grad_mode(r->t, grad);
     tg_rng_states_load(r->ctx, r->streams);
     tg_host_free(r->ctx, r->streams, bytes);
     if (s != TG_OK || !r->d.result->failed) return s;

@@ -9,7 +9,7 @@
 typedef struct plain {
     tg_diff d;
     tg_plain_fn fn;
-    tg_plain_grad grad;
+    tg_plain_grad_fn grad;
     void *state;
     tg_diff_part part;
 } plain;
@@ -82,7 +82,7 @@ static const char *refused(plain *p, const double *x, int64_t n, int64_t m, cons
     return p->d.taped ? "taped: a plain function has no taped ops; tg_gradcheck has" : NULL;
 }
 
-tg_status tg_gradcheck_fn(tg_plain_fn fn, tg_plain_grad grad, void *state, const double *x, int64_t n, int64_t m,
+tg_status tg_gradcheck_fn(tg_plain_fn fn, tg_plain_grad_fn grad, void *state, const double *x, int64_t n, int64_t m,
                           const tg_gradcheck_opts *opts, tg_gradcheck_result *result) {
     if (!result) return TG_ERR_ARGUMENT;
     *result = (tg_gradcheck_result){.size = sizeof *result};

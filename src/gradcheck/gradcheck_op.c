@@ -28,7 +28,7 @@ static int count_outputs(tg_case *c, tg_tape *t, bool *differentiable) {
 static tg_status check(tg_check_run *r, tg_case *c) {
     bool differentiable = false;
     r->n_out = count_outputs(c, r->t, &differentiable);
-    TG_TRY(r->ctx->status);
+    TG_TRY(r->ctx->run.status);
     for (int i = 0; i < c->n_in; i++)
         if (c->in[i] && c->in[i]->dtype == TG_F64 && tg_requires_grad(c->in[i]))
             return differentiable ? tg_check_tensors(r) : TG_OK;

@@ -16,7 +16,7 @@
 static tg_status gradients(tg_check_run *r, tg_tensor *const *in, tg_tensor **g) {
     int n = r->d.n_parts;
     tg_tensor **x = tg_tape_alloc(r->t, (size_t)n * sizeof *x);
-    if (!x) return r->ctx->status;
+    if (!x) return r->ctx->run.status;
     for (int k = 0; k < n; k++) {
         int i = 0;
         while (r->in[i] != r->targets[k].x) i++;
@@ -44,7 +44,7 @@ static tg_status check_vjp(tg_check_run *r) {
     tg_diff *d = &r->d;
     TG_TRY(tg_check_record(r, true));
     tg_tensor **g = tg_tape_alloc(r->t, (size_t)d->n_parts * sizeof *g);
-    if (!g) return r->ctx->status;
+    if (!g) return r->ctx->run.status;
     TG_TRY(gradients(r, r->in, g));
     for (int k = 0; k < d->n_parts; k++) {
         TG_TRY(tg_read_f64(g[k], d->direction, d->parts[k].n));
@@ -58,7 +58,7 @@ static tg_status check_vjp(tg_check_run *r) {
 static tg_status push(tg_check_run *r, int part, tg_tensor *tangent) {
     tg_diff *d = &r->d;
     tg_tensor **dout = tg_tape_alloc(r->t, (size_t)r->n_roots * sizeof *dout);
-    if (!dout) return r->ctx->status;
+    if (!dout) return r->ctx->run.status;
     TG_TRY(tg_jvp(r->t, r->roots, r->n_roots, &r->targets[part].x, 1, &tangent, dout));
     double *to = d->moved;
     for (int i = 0; i < r->n_roots; i++) {
@@ -98,10 +98,10 @@ static tg_status check_jvp(tg_check_run *r, int part, uint64_t *state) {
 /* 0 x, so that there is a way to every input, also where the gradient, as of a linear function, has none. */
 static tg_status gradient_fn(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     tg_check_run *r = state;
-    tg_set_grad_mode(t, true);
+    tg_tape_set_grad_mode(t, true);
     for (int i = 0; i < r->n_out; i++) r->out[i] = NULL;
     tg_status s = r->fn(r->state, t, in, n_in, r->out, r->n_out);
-    if (s == TG_OK) s = r->ctx->status;
+    if (s == TG_OK) s = r->ctx->run.status;
     if (s != TG_OK) return s;
     for (int i = 0; i < r->n_roots; i++) r->roots[i] = r->out[r->root[i]];
     TG_TRY(gradients(r, in, out));
@@ -110,7 +110,7 @@ static tg_status gradient_fn(void *state, tg_tape *t, tg_tensor *const *in, int 
         while (r->in[i] != r->targets[k].x) i++;
         out[k] = tg_add(t, out[k], tg_scale(t, in[i], 0));
     }
-    return r->ctx->status;
+    return r->ctx->run.status;
 }
 
 static tg_status check_second(tg_check_run *r) {

@@ -50,7 +50,7 @@ tg_status tg_check_unchanged(tg_check_run *r) {
     for (const tg_node *node = r->t->first; node; node = node->next) n += node->flags & TG_N_LEAF ? 0 : kept_by(node);
     size_t bytes = (size_t)n * sizeof(uint64_t);
     uint64_t *h = tg_host_alloc(r->ctx, bytes);
-    if (!h) return r->ctx->status;
+    if (!h) return r->ctx->run.status;
     tg_status s = hash_all(r, h, false);
     if (s == TG_OK) s = tg_check_gradient(r, r->roots, r->seeds, r->n_roots, TG_GRAD_WRITE, true, r->d.gx);
     if (s == TG_OK) s = hash_all(r, h, true);
@@ -115,7 +115,7 @@ static tg_tensor *spread(const tg_tensor *g) {
     for (int i = 0; i < g->ndim; i++) stride[i] = 2 * g->stride[i];
     tg_storage *bytes = tg_storage_new(ctx, (size_t)n * sizeof(double), TG_MEM_TEMPORARY);
     tg_tensor *x = bytes ? tg_owned_new(ctx, TG_F64, g->ndim, g->shape, stride, bytes, 0) : NULL;
-    if (x && n) ctx->ops->fill(ctx, (tg_array){tg_data(x), &n, &one, n, 1, TG_F64, true}, NAN);
+    if (x && n) ctx->run.ops->fill(ctx, (tg_array){tg_data(x), &n, &one, n, 1, TG_F64, true}, NAN);
     if (x && n) tg_gradient_put(x, g, false);
     return x;
 }
@@ -124,7 +124,7 @@ static tg_tensor *spread(const tg_tensor *g) {
 static tg_status check_strided(tg_check_run *r, double *gx) {
     tg_diff *d = &r->d;
     for (int i = 0; i < r->n_roots; i++) r->mixed[i] = spread(r->seeds[i]);
-    tg_status s = r->ctx->status;
+    tg_status s = r->ctx->run.status;
     if (s == TG_OK) s = tg_check_gradient(r, r->roots, r->mixed, r->n_roots, TG_GRAD_WRITE, true, gx);
     for (int i = 0; i < r->n_roots; i++) tg_drop(r->mixed[i]);
     TG_TRY(s);

@@ -16,7 +16,7 @@ enum { TG_IO_CHUNK = 1 << 20 };
 
 /* The entry of public functions: the sticky error, or TG_OK. */
 static inline tg_status tg_io_enter(const tg_ctx *ctx) {
-    return ctx ? ctx->status : TG_ERR_ARGUMENT;
+    return ctx ? ctx->run.status : TG_ERR_ARGUMENT;
 }
 
 /* The context's table with the system's calls in the empty slots. */

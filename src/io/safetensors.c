@@ -113,7 +113,7 @@ static tg_status fill_rows(tg_safetensors *f, const tg_safetensors_entry *e, int
     TG_TRY(tg_file_read(&f->file, offset, to, bytes));
     tg_summing_add(sum, to, bytes);
     if (e->dtype == TG_BOOL) TG_TRY(check_bools(f, e, offset, to, bytes));
-    return ctx->host ? TG_OK : ctx->ops->copy(ctx, tg_data(x), chunk, bytes, TG_COPY_FROM_HOST);
+    return ctx->host ? TG_OK : ctx->run.ops->copy(ctx, tg_data(x), chunk, bytes, TG_COPY_FROM_HOST);
 }
 
 /* A piece that is not contiguous, or of another dtype, is filled through one that is. */
@@ -126,7 +126,7 @@ static tg_status fill_piece(tg_safetensors *f, const tg_safetensors_entry *e, in
     const double none[2] = {0, 0};
     tg_array from = tg_array_of(stage);
     tg_status s = fill_rows(f, e, offset, stage, chunk, sum);
-    if (s == TG_OK) s = ctx->ops->map(ctx, TG_FN_id, tg_array_of(x), &from, 1, none, false);
+    if (s == TG_OK) s = ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(x), &from, 1, none, false);
     tg_temp_free(stage);
     return s;
 }

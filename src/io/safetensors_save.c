@@ -164,7 +164,7 @@ static tg_status make_header(const job *j, tg_safetensors_writer *w) {
 static tg_status put_rows(tg_writer *w, tg_tensor *x, void *chunk, tg_summing *sum) {
     tg_ctx *ctx = w->ctx;
     size_t bytes = (size_t)x->numel * tg_dtype_size(x->dtype);
-    if (!ctx->host) TG_TRY(ctx->ops->copy(ctx, chunk, tg_data(x), bytes, TG_COPY_TO_HOST));
+    if (!ctx->host) TG_TRY(ctx->run.ops->copy(ctx, chunk, tg_data(x), bytes, TG_COPY_TO_HOST));
     const void *from = ctx->host ? tg_data(x) : chunk;
     tg_summing_add(sum, from, bytes);
     return tg_writer_put(w, from, bytes);
@@ -176,7 +176,7 @@ static tg_status put_piece(tg_writer *w, tg_tensor *x, void *chunk, tg_summing *
     if (!stage) return tg_io_enter(w->ctx);
     const double none[2] = {0, 0};
     tg_array from = tg_array_of(x);
-    tg_status s = w->ctx->ops->map(w->ctx, TG_FN_id, tg_array_of(stage), &from, 1, none, false);
+    tg_status s = w->ctx->run.ops->map(w->ctx, TG_FN_id, tg_array_of(stage), &from, 1, none, false);
     if (s == TG_OK) s = put_rows(w, stage, chunk, sum);
     tg_temp_free(stage);
     return s;

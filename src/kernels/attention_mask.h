@@ -1,32 +1,32 @@
 /* Which keys a query of attention may see, the same on every device: C, C++ and CUDA include it. They are neighbours,
  * whatever is asked for but a mask: tg_attention_args says by which rules. */
-#ifndef TG_ATTENTION_SEEN_H
-#define TG_ATTENTION_SEEN_H
+#ifndef TG_ATTENTION_MASK_H
+#define TG_ATTENTION_MASK_H
 
 #include <tapegrad/device.h>
 
 #ifdef __CUDACC__
-#define TG_SEEN_FN static __host__ __device__ inline
+#define TG_MASK_FN static __host__ __device__ inline
 #else
-#define TG_SEEN_FN static inline
+#define TG_MASK_FN static inline
 #endif
 
 /* Keys [first, end). */
-typedef struct tg_seen {
+typedef struct tg_key_range {
     int64_t first, end;
-} tg_seen;
+} tg_key_range;
 
-typedef struct tg_seen_rules {
+typedef struct tg_mask_rules {
     int64_t sq, sk, left, right;
     bool left_bound, right_bound; /* causal: right_bound of 0 */
     bool more;                    /* than causal, or all */
     const int64_t *lengths, *starts_q, *starts_k;
     int64_t length_stride, sequences;
-} tg_seen_rules;
+} tg_mask_rules;
 
-TG_SEEN_FN tg_seen_rules tg_seen_rules_of(const tg_attention_args *a) {
+TG_MASK_FN tg_mask_rules tg_mask_rules_of(const tg_attention_args *a) {
     bool padded = a->lengths.data != NULL, packed = a->starts_q.data != NULL;
-    tg_seen_rules r;
+    tg_mask_rules r;
     r.sq = a->q.shape[2];
     r.sk = a->k.shape[2];
     r.left = a->left;
@@ -43,7 +43,7 @@ TG_SEEN_FN tg_seen_rules tg_seen_rules_of(const tg_attention_args *a) {
 }
 
 /* The last sequence that begins at i or before. Whatever starts hold, it is one of them. */
-TG_SEEN_FN int64_t tg_sequence_at(const int64_t *starts, int64_t sequences, int64_t i) {
+TG_MASK_FN int64_t tg_sequence_at(const int64_t *starts, int64_t sequences, int64_t i) {
     int64_t low = 0, high = sequences;
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
@@ -56,7 +56,7 @@ TG_SEEN_FN int64_t tg_sequence_at(const int64_t *starts, int64_t sequences, int6
 }
 
 /* Of query i of batch b: within the keys, whatever lengths and starts hold. Both ends rise with i, or stay. */
-TG_SEEN_FN tg_seen tg_seen_by(const tg_seen_rules *r, int64_t b, int64_t i) {
+TG_MASK_FN tg_key_range tg_mask_keys(const tg_mask_rules *r, int64_t b, int64_t i) {
     int64_t first = 0, end = r->sk, place = i + r->sk - r->sq;
     if (r->starts_q) {
         int64_t s = r->sequences ? tg_sequence_at(r->starts_q, r->sequences, i) : 0;
@@ -70,26 +70,26 @@ TG_SEEN_FN tg_seen tg_seen_by(const tg_seen_rules *r, int64_t b, int64_t i) {
     if (first < 0) first = 0;
     if (first > r->sk) first = r->sk;
     if (end > r->sk) end = r->sk;
-    tg_seen s = {first, end < first ? first : end};
+    tg_key_range s = {first, end < first ? first : end};
     return s;
 }
 
 /* 1 + the position of what is wrong first in what the host can read, as tg_attention_args.bad has it; 0: nothing. */
-TG_SEEN_FN int64_t tg_seen_bad_starts(const int64_t *starts, int64_t sequences, int64_t total) {
+TG_MASK_FN int64_t tg_mask_bad_starts(const int64_t *starts, int64_t sequences, int64_t total) {
     if (starts[0] != 0) return 1;
     for (int64_t s = 1; s <= sequences; s++)
         if (starts[s] < starts[s - 1] || starts[s] > total) return s + 1;
     return starts[sequences] == total ? 0 : sequences + 1;
 }
 
-TG_SEEN_FN int64_t tg_seen_bad(const tg_seen_rules *r, int64_t batch) {
+TG_MASK_FN int64_t tg_mask_bad(const tg_mask_rules *r, int64_t batch) {
     for (int64_t b = 0; r->lengths && b < batch; b++) {
         int64_t n = r->lengths[b * r->length_stride];
         if (n < 0 || n > r->sk) return b + 1;
     }
     if (!r->starts_q) return 0;
-    int64_t q = tg_seen_bad_starts(r->starts_q, r->sequences, r->sq);
-    int64_t k = q ? 0 : tg_seen_bad_starts(r->starts_k, r->sequences, r->sk);
+    int64_t q = tg_mask_bad_starts(r->starts_q, r->sequences, r->sq);
+    int64_t k = q ? 0 : tg_mask_bad_starts(r->starts_k, r->sequences, r->sk);
     return q ? q : k ? r->sequences + 1 + k : 0;
 }
 

@@ -11,7 +11,7 @@ typedef struct head {
     view p, gp, hidden, u;                /* [sq, sk]: probabilities, their gradient, 1 where not seen, draws */
     view row, other, scale, key;          /* [sq, 1] each, but key [1, sk] */
     view sum, total;                      /* [sq, sk], [1, 1]: of the mask's and the sink's gradient */
-    tg_seen_rules seen;
+    tg_mask_rules seen;
 } head;
 
 typedef struct part {
@@ -42,7 +42,7 @@ static tg_status head_open(tg_ctx *ctx, const tg_attention_args *a, head *h) {
     TG_TRY(tg_ctx_ops(ctx)->iota(ctx, h->row.a, (double)(sk - sq), 1));
     TG_TRY(tg_ctx_ops(ctx)->iota(ctx, h->key.a, 0, 1));
     MAP(gt, h->hidden.a, h->key.a, h->row.a);
-    h->seen = tg_seen_rules_of(a);
+    h->seen = tg_mask_rules_of(a);
     if (h->seen.more && !tg_ctx_ops(ctx)->host)
         return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED,
                            "attention composed with a window, lengths or packing: the host cannot read this device");
@@ -56,7 +56,7 @@ static tg_status hide_by_rules(tg_ctx *ctx, const head *h, int64_t b) {
         return TG_OK;
     TG_TRY(tg_ctx_ops(ctx)->sync(ctx));
     for (int64_t i = 0; i < h->seen.sq; i++) {
-        tg_seen s = tg_seen_by(&h->seen, b, i);
+        tg_key_range s = tg_mask_keys(&h->seen, b, i);
         for (int64_t j = 0; j < sk; j++) {
             bool hides = j < s.first || j >= s.end;
             if (h->hidden.a.dtype == TG_F64)
@@ -173,8 +173,7 @@ static tg_status softmax(tg_ctx *ctx, const tg_attention_args *a, const head *h,
 tg_status tg_composed_attention(tg_ctx *ctx, const tg_attention_args *a) {
     head h;
     TG_TRY(head_open(ctx, a, &h));
-    if (a->bad && (*a->bad = tg_seen_bad(&h.seen, a->q.shape[0])) != 0)
-        return TG_OK;
+    if (a->bad && (*a->bad = tg_mask_bad(&h.seen, a->q.shape[0])) != 0) return TG_OK;
     for (int64_t b = 0; b < a->q.shape[0]; b++) {
         TG_TRY(hide_by_rules(ctx, &h, b));
         for (int64_t i = 0; i < a->q.shape[1]; i++) {

@@ -161,7 +161,7 @@ static tg_module *empty_gpt(tg_ctx *ctx, const tg_gpt_config *given) {
     if (!given) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: the config is NULL");
     tg_options(ctx, &c, sizeof c, given, "tg_gpt_new: the config");
     c.size = sizeof c;
-    if (ctx->status != TG_OK || tg_gpt_complete(ctx, &c) != TG_OK) return NULL;
+    if (ctx->run.status != TG_OK || tg_gpt_complete(ctx, &c) != TG_OK) return NULL;
     size_t bytes = sizeof(gpt_state) + (size_t)c.layers * sizeof(layer_fn);
     gpt_state *s = tg_host_alloc(ctx, bytes);
     if (!s) return NULL;
@@ -212,7 +212,7 @@ tg_tensor *tg_gpt_head(const tg_module *gpt) {
 static tg_tensor *positions(tg_module *gpt, tg_tape *t, int64_t offset, int64_t n) {
     const tg_gpt_config *c = &state_of(gpt)->c;
     tg_tensor *p = tg_slice(t, tg_module_own_at(body_of(gpt), "wpe", "weight"), 0, offset, offset + n, 1);
-    if (tg_parallel_sp(c->parallel)) p = tg_shard(t, p, 0, tg_gpt_tp_comm(c));
+    if (tg_is_sequence_parallel(c->parallel)) p = tg_shard(t, p, 0, tg_gpt_tp_comm(c));
     return tg_unsqueeze(t, p, 1);
 }
 
@@ -229,7 +229,7 @@ static tg_status layer_call(void *state, tg_tape *t, tg_tensor *const *in, int n
     (void)n_in, (void)n_out;
     const layer_fn *f = state;
     out[0] = tg_module_run(layers_of(f->gpt), f->name, t, in[0]);
-    return t->ctx->status;
+    return t->ctx->run.status;
 }
 
 static tg_tensor *run_layer(gpt_state *s, int64_t i, tg_tape *t, tg_tensor *x, const tg_past *past) {
@@ -238,7 +238,8 @@ static tg_tensor *run_layer(gpt_state *s, int64_t i, tg_tape *t, tg_tensor *x, c
     tg_tensor *y = NULL;
     bool whole = s->c.recompute == TG_GPT_FULL || s->c.recompute == TG_GPT_DISTRIBUTED;
     /* Under sequence parallelism the input is this rank's part already. */
-    bool distribute = s->c.recompute == TG_GPT_DISTRIBUTED && tg_gpt_tp(&s->c) > 1 && !tg_parallel_sp(s->c.parallel);
+    bool distribute =
+        s->c.recompute == TG_GPT_DISTRIBUTED && tg_gpt_tp(&s->c) > 1 && !tg_is_sequence_parallel(s->c.parallel);
     if (past)
         y = tg_transformer_layer(tg_module_part(layers_of(f->gpt), f->name), t, x, past);
     else if (!whole)
@@ -278,7 +279,7 @@ tg_tensor *tg_gpt_trunk(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_gpt_cache
 
 static tg_status enter(const tg_module *gpt, const tg_tape *t, const char *who) {
     if (!gpt) return TG_ERR_ARGUMENT;
-    if (gpt->ctx->status != TG_OK) return gpt->ctx->status;
+    if (gpt->ctx->run.status != TG_OK) return gpt->ctx->run.status;
     if (gpt->ops != &gpt_ops)
         return tg_fail(gpt->ctx, TG_ERR_ARGUMENT, "%s: the module is a %s, not a gpt", who, gpt->ops->kind);
     if (t && t->ctx != gpt->ctx)
@@ -289,8 +290,8 @@ static tg_status enter(const tg_module *gpt, const tg_tape *t, const char *who) 
 /* What the output matrix multiplies: the last norm's result, as an operand of shards. */
 static tg_tensor *head_input(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
     if (tg_gpt_tp(c) == 1) return x;
-    return tg_parallel_sp(c->parallel) ? tg_gather_from_sp(t, x, tg_gpt_tp_comm(c), NULL)
-                                       : tg_copy_to_tp(t, x, tg_gpt_tp_comm(c));
+    return tg_is_sequence_parallel(c->parallel) ? tg_gather_from_sp(t, x, tg_gpt_tp_comm(c), NULL)
+                                                : tg_copy_to_tp(t, x, tg_gpt_tp_comm(c));
 }
 
 /* x [.., h] of the trunk -> [.., vocab] */
@@ -304,7 +305,7 @@ static tg_tensor *logits_of(tg_module *gpt, tg_tape *t, tg_tensor *x) {
 
 /* y; after an error this rank has missed what its peers met in. */
 static tg_tensor *leave(const tg_module *gpt, tg_tensor *y) {
-    if (gpt && gpt->ops == &gpt_ops) tg_comm_missed(tg_gpt_tp_comm(&state_of(gpt)->c), gpt->ctx->status);
+    if (gpt && gpt->ops == &gpt_ops) tg_comm_missed(tg_gpt_tp_comm(&state_of(gpt)->c), gpt->ctx->run.status);
     return y;
 }
 
@@ -350,7 +351,7 @@ tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *ta
 /* ---- Generation ---- */
 
 tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions) {
-    if (!gpt || gpt->ctx->status != TG_OK) return NULL;
+    if (!gpt || gpt->ctx->run.status != TG_OK) return NULL;
     tg_ctx *ctx = gpt->ctx;
     const tg_gpt_config *c = tg_gpt_config_of(gpt);
     if (!c || batch <= 0 || positions <= 0 || positions > c->positions) {
@@ -360,7 +361,7 @@ tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions)
                 (long long)batch, (long long)positions);
         return NULL;
     }
-    if (tg_gpt_tp(c) > 1 && tg_parallel_sp(c->parallel)) {
+    if (tg_gpt_tp(c) > 1 && tg_is_sequence_parallel(c->parallel)) {
         tg_fail(ctx, TG_ERR_STATE,
                 "tg_gpt_cache_new: the model's layers are sequence-parallel, which one token at a time cannot be; make "
                 "its groups without sequence_parallel");
@@ -378,7 +379,7 @@ tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions)
         k->kv[i] = tg_zeros(ctx, head->dtype, (tg_shape){4, {batch, heads, positions, c->head_dim}});
         if (tg_gpt_tp(c) > 1) tg_place(c->parallel, k->kv[i], TG_TP, TG_SHARD(1));
     }
-    if (ctx->status == TG_OK) return k;
+    if (ctx->run.status == TG_OK) return k;
     tg_gpt_cache_free(k);
     return NULL;
 }
@@ -416,11 +417,17 @@ static tg_tensor *next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *i
         return tg_inert(ctx);
     }
     int64_t n = ids->shape[1];
-    bool grad = tg_set_grad_mode(t, false), training = tg_set_training(t, false);
+    bool grad = tg_tape_set_grad_mode(t, false), training = tg_tape_set_training(t, false);
     tg_tensor *y = next_logits(gpt, t, c, ids);
-    tg_set_grad_mode(t, grad);
-    tg_set_training(t, training);
+<<<<<<< HEAD
+    tg_tape_set_grad_mode(t, grad);
+    tg_tape_set_training(t, training);
     if (ctx->status == TG_OK) c->length += n;
+=======
+    tg_tape_set_grad_mode(t, grad);
+    tg_tape_set_training(t, training);
+    if (ctx->run.status == TG_OK) c->length += n;
+>>>>>>> main
     return y;
 }
 

@@ -228,8 +228,8 @@ static tg_status load_part(tg_module *gpt, tg_safetensors *f, tg_tensor *p, cons
     tg_shape g = tg_global_shape(p);
     bool part = memcmp(g.dim, p->shape, (size_t)p->ndim * sizeof *p->shape) != 0;
     tg_tensor *whole = part ? tg_temp_empty(ctx, p->dtype, p->ndim, g.dim, TG_MEM_TEMPORARY) : p;
-    if (!whole) return ctx->status;
-    tg_status s = part ? ctx->ops->fill(ctx, tg_array_of(whole), 0) : TG_OK; /* what the file lacks is padding */
+    if (!whole) return ctx->run.status;
+    tg_status s = part ? ctx->run.ops->fill(ctx, tg_array_of(whole), 0) : TG_OK; /* what the file lacks is padding */
     tg_tensor *view = s == TG_OK ? as_stored(gpt, whole, true_rows(gpt, p, path), path) : NULL;
     if (view) {
         s = tg_safetensors_read(f, stored, view, true);
@@ -239,7 +239,7 @@ static tg_status load_part(tg_module *gpt, tg_safetensors *f, tg_tensor *p, cons
     if (part && s == TG_OK && view) s = tg_shard_move(p, ctx->grid.rank, whole, p, false);
     if (part) tg_temp_free(whole);
     tg_storage_wrote(p->storage, "tg_gpt_load", NULL);
-    return s == TG_OK ? ctx->status : s;
+    return s == TG_OK ? ctx->run.status : s;
 }
 
 /* All that a file may be refused for, before the model is changed. */
@@ -277,7 +277,7 @@ static tg_status begin_weights(tg_module *gpt, tg_safetensors_writer *w, const c
     int n = tg_module_param_count(gpt);
     size_t bytes = (size_t)n * (sizeof(tg_named_tensor) + sizeof(tg_tensor) + TG_MAX_DIMS * sizeof(int64_t));
     tg_named_tensor *named = tg_host_alloc(ctx, bytes);
-    if (!named) return ctx->status;
+    if (!named) return ctx->run.status;
     tg_tensor *x = (tg_tensor *)(named + n);
     int64_t *dims = (int64_t *)(x + n);
     for (int i = 0; i < n; i++, dims += TG_MAX_DIMS) {
@@ -291,7 +291,7 @@ static tg_status begin_weights(tg_module *gpt, tg_safetensors_writer *w, const c
     if (tg_ok(ctx)) tg_safetensors_begin(w, ctx, path, named, n, (const tg_metadata[]){{"format", "pt"}}, 1);
     for (int i = 0; i < n; i++) tg_host_strfree(ctx, (char *)named[i].name);
     tg_host_free(ctx, named, bytes);
-    return ctx->status;
+    return ctx->run.status;
 }
 
 /* A parameter of one rank is whole as it is; the parts of several meet on the one that writes. */
@@ -303,14 +303,14 @@ static tg_status save_param(tg_module *gpt, tg_safetensors_writer *w, tg_tensor 
         const tg_shard_item item = {.key = path, .x = p, .like = p, .rows = TG_NONE};
         whole = tg_shard_whole(&s, &item);
     }
-    tg_status status = gpt->ctx->status;
+    tg_status status = gpt->ctx->run.status;
     tg_tensor *view = w && whole && status == TG_OK ? as_stored(gpt, whole, true_rows(gpt, p, path), path) : NULL;
     if (view) {
         status = tg_safetensors_put(w, view);
         tg_temp_free(view);
     }
     if (whole && whole != p) tg_temp_free(whole);
-    return status == TG_OK ? gpt->ctx->status : status;
+    return status == TG_OK ? gpt->ctx->run.status : status;
 }
 
 /* path NULL: this rank does not write. */
@@ -339,7 +339,7 @@ tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path) {
 tg_status tg_gpt_load_weights(tg_module *gpt, const char *dir) {
     if (!gpt) return TG_ERR_ARGUMENT;
     tg_ctx *ctx = gpt->ctx;
-    TG_TRY(ctx->status);
+    TG_TRY(ctx->run.status);
     if (!tg_gpt_config_of(gpt) || !dir)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_load_weights: expected a gpt and a directory");
     char *path = tg_format_path(ctx, "%s/model.safetensors", dir);
@@ -347,7 +347,7 @@ tg_status tg_gpt_load_weights(tg_module *gpt, const char *dir) {
     if (f) load_weights(gpt, f, path);
     tg_safetensors_close(f);
     tg_host_strfree(ctx, path);
-    return ctx->status;
+    return ctx->run.status;
 }
 
 tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir) {
@@ -364,10 +364,10 @@ tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir) {
 tg_status tg_gpt_save(tg_module *gpt, const char *dir) {
     if (!gpt) return TG_ERR_ARGUMENT;
     tg_ctx *ctx = gpt->ctx;
-    TG_TRY(ctx->status);
+    TG_TRY(ctx->run.status);
     if (!tg_gpt_config_of(gpt) || !dir)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_save: expected a gpt and a directory");
-    if (!tg_gpt_head(gpt)) return ctx->status;
+    if (!tg_gpt_head(gpt)) return ctx->run.status;
     const tg_parallel *p = tg_gpt_config_of(gpt)->parallel;
     bool writes = !p || tg_shards_writer(&(const tg_shards){.ctx = ctx, .p = p});
     char *config = tg_format_path(ctx, "%s/config.json", dir),
@@ -375,5 +375,5 @@ tg_status tg_gpt_save(tg_module *gpt, const char *dir) {
     if (config && weights && save_weights(gpt, writes ? weights : NULL) == TG_OK && writes) save_config(gpt, config);
     tg_host_strfree(ctx, config);
     tg_host_strfree(ctx, weights);
-    return ctx->status;
+    return ctx->run.status;
 }

@@ -48,7 +48,7 @@ static tg_tensor *own_head(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
 
 static void project_replicated(const tg_module *m, const tg_gpt_config *c, tg_tape *t, tg_tensor *x, tg_tensor *kv[2]) {
     tg_comm *tp = tg_gpt_tp_comm(c);
-    x = tg_parallel_sp(c->parallel) ? tg_gather_from_sp(t, x, tp, NULL) : tg_copy_to_tp(t, x, tp);
+    x = tg_is_sequence_parallel(c->parallel) ? tg_gather_from_sp(t, x, tp, NULL) : tg_copy_to_tp(t, x, tp);
     kv[0] = own_head(c, t, tg_module_run(m, "k_proj", t, x));
     kv[1] = own_head(c, t, tg_module_run(m, "v_proj", t, x));
 }
@@ -73,13 +73,13 @@ static void project(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *qkv[3]) {
 /* Writes new keys or values [b, g, n, d] behind the past ones and returns all of them, as a tensor of the tape. */
 static tg_tensor *append(tg_tape *t, tg_tensor *cache, int64_t length, tg_tensor *x) {
     tg_ctx *ctx = t->ctx;
-    if (ctx->status != TG_OK) return tg_inert(ctx);
+    if (ctx->run.status != TG_OK) return tg_inert(ctx);
     tg_tensor *room = tg_temp_new(ctx, cache->dtype, 4, x->shape, cache->stride, tg_storage_ref(cache->storage),
                                   length * cache->stride[2]);
     if (!room) return tg_inert(ctx);
     const double none[2] = {0, 0};
     tg_array from = tg_array_of(x);
-    ctx->ops->map(ctx, TG_FN_id, tg_array_of(room), &from, 1, none, false);
+    ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(room), &from, 1, none, false);
     tg_temp_free(room);
     return tg_slice(t, tg_tape_input(t, cache), 2, 0, length + x->shape[2], 1);
 }
@@ -114,7 +114,7 @@ static tg_tensor *activate(tg_tape *t, tg_tensor *const *h, int n) {
 static tg_status activate_again(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)state, (void)n_out;
     out[0] = activate(t, in, n_in);
-    return t->ctx->status;
+    return t->ctx->run.status;
 }
 
 static tg_tensor *mlp_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
@@ -153,7 +153,7 @@ static tg_status norm_again(void *state, tg_tape *t, tg_tensor *const *in, int n
     const tg_layer_norm_of *norm = state;
     (void)n_in, (void)n_out;
     out[0] = tg_module_run(norm->layer, norm->name, t, in[0]);
-    return t->ctx->status;
+    return t->ctx->run.status;
 }
 
 /* x + body(norm(x)). With selective recomputation the norm's result goes when the body has read it, and comes back when
@@ -201,8 +201,8 @@ static tg_module *begin(tg_ctx *ctx, const tg_module_ops *ops, const tg_gpt_conf
     s->ctx = ctx;
     tg_options(ctx, &s->c, sizeof s->c, given, ops->kind);
     if (!given) tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the config is NULL", ops->kind);
-    if (ctx->status == TG_OK) tg_gpt_complete(ctx, &s->c);
-    tg_module *m = ctx->status == TG_OK ? tg_module_new(ctx, ops, s) : NULL;
+    if (ctx->run.status == TG_OK) tg_gpt_complete(ctx, &s->c);
+    tg_module *m = ctx->run.status == TG_OK ? tg_module_new(ctx, ops, s) : NULL;
     if (!m) {
         state_free(s);
         return NULL;

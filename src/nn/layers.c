@@ -12,7 +12,7 @@ typedef struct norm_state {
 
 static tg_tensor *constant(tg_ctx *ctx, const char *name, int64_t n, double value) {
     tg_tensor *p = tg_param(ctx, name, (tg_shape){1, {n}}, 0);
-    if (tg_ok(ctx) && value != 0) ctx->ops->fill(ctx, tg_array_of(p), value);
+    if (tg_ok(ctx) && value != 0) ctx->run.ops->fill(ctx, tg_array_of(p), value);
     return p;
 }
 

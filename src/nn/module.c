@@ -102,14 +102,14 @@ static tg_module_entry *add_entry(tg_module *m, const char *name, const char *wh
 }
 
 tg_status tg_module_add_param(tg_module *m, const char *name, tg_tensor *param) {
-    if (!tg_module_ok(m)) return m ? m->ctx->status : TG_ERR_ARGUMENT;
+    if (!tg_module_ok(m)) return m ? m->ctx->run.status : TG_ERR_ARGUMENT;
     TG_TRY(tg_check(m->ctx, param, "tg_module_add_param"));
     if (param->tape)
         return tg_fail(m->ctx, TG_ERR_STATE,
                        "tg_module_add_param: \"%s\" is owned by a tape, expected a tensor of the context",
                        name ? name : "");
     tg_module_entry *e = add_entry(m, name, "tg_module_add_param");
-    if (!e) return m->ctx->status;
+    if (!e) return m->ctx->run.status;
     e->param = param;
     param->ext->owners++;
     return TG_OK;
@@ -128,11 +128,11 @@ tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child) 
         if (tg_module_ok(m))
             tg_fail(m->ctx, TG_ERR_STATE, "tg_module_add_child: \"%s\" is in a module already, or holds this one",
                     name ? name : "");
-        return m ? m->ctx->status : TG_ERR_ARGUMENT;
+        return m ? m->ctx->run.status : TG_ERR_ARGUMENT;
     }
     if (!tg_module_ok(m)) {
         tg_module_free(child);
-        return m ? m->ctx->status : TG_ERR_ARGUMENT;
+        return m ? m->ctx->run.status : TG_ERR_ARGUMENT;
     }
     bool good = tg_module_ok(child) && child->ctx == m->ctx;
     if (!good)
@@ -140,7 +140,7 @@ tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child) 
     tg_module_entry *e = good ? add_entry(m, name, "tg_module_add_child") : NULL;
     if (!e) {
         tg_module_free(child);
-        return m->ctx->status;
+        return m->ctx->run.status;
     }
     e->child = child;
     child->parent = m;
@@ -163,7 +163,7 @@ static bool has_forward(const tg_module *m) {
 
 static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *x) {
     tg_ctx *ctx = m->ctx;
-    if (ctx->status != TG_OK) return tg_inert(ctx);
+    if (ctx->run.status != TG_OK) return tg_inert(ctx);
     if (!has_forward(m)) return tg_inert(ctx);
     if (!t || t->ctx != ctx) {
         tg_fail(ctx, t ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_module_forward: %s",

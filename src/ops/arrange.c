@@ -289,7 +289,7 @@ static tg_status unfold_backward(tg_call *c) {
     tg_extent e, piece;
     bool wide = p->size > p->step && tg_dtype_size((tg_dtype)x->dtype) == 2;
     const tg_tensor *sum = wide ? tg_call_temp(c, TG_F32, x->ndim, x->shape) : x;
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (wide || !tg_adds(c, 0)) TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(sum), 0));
     if (g->numel == 0) return TG_OK;
     memcpy(e.stride, sum->stride, (size_t)last * sizeof *e.stride);

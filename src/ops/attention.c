@@ -151,7 +151,7 @@ static tg_status attention_options(tg_call *c) {
         return tg_call_fail(c, TG_ERR_ARGUMENT, "dropout is %g: expected 0 <= p < 1", o->dropout);
     if (o->scale == 0) o->scale = q->shape[3] ? 1 / sqrt((double)q->shape[3]) : 1;
     TG_TRY(resolve_window(c));
-    if (!tg_training_p(c->tape)) o->dropout = 0;
+    if (!tg_is_training(c->tape)) o->dropout = 0;
     return o->dropout > 0 ? take_draws(c) : TG_OK;
 }
 

@@ -40,17 +40,17 @@ static tg_status counts(tg_call *c, tg_dtype dtype, const tg_tensor *y, tg_tenso
     int64_t out[2];
     places(p, y, out);
     *n = tg_call_temp(c, dtype, p->exclude ? p->w.dims : 0, out + 2 - p->w.dims);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (!p->exclude)
         return tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(*n), (double)p->w.size[0] * (double)p->w.size[1]);
     tg_tensor *along[2];
     for (int d = 0; d < 2; d++) {
         along[d] = tg_call_temp(c, dtype, 1, &out[d]);
-        if (!tg_ok(c->ctx)) return c->ctx->status;
+        if (!tg_ok(c->ctx)) return c->ctx->run.status;
         TG_TRY(tg_windows_count(c, &p->w, d, p->in[d], along[d]));
     }
     tg_tensor *rows = tg_call_view_of(c, along[0], 0, p->w.dims, (const int64_t[]){out[0], 1}, (const int64_t[]){1, 0});
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     return tg_op_map(c, TG_FN_mul, *n, TG_T2(rows, along[1]), 2, 0, 0, false);
 }
 

@@ -112,7 +112,7 @@ static tg_status batch_norm_infer(tg_call *c) {
 static tg_status move(tg_call *c, const tg_channel_norm *k, int i, const tg_tensor *s, double scale) {
     tg_tensor *r = tg_norm_by_channel(c, k, c->in[i]);
     double momentum = params(c)->momentum;
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     return tg_op_map(c, TG_FN_linear_sum, r, TG_T2(r, s), 2, 1 - momentum, momentum * scale, false);
 }
 
@@ -121,7 +121,7 @@ static tg_status statistics(tg_call *c, const tg_channel_norm *k, const tg_tenso
     const double n = tg_norm_members(k);
     for (int i = MEAN; k->given && i <= RSTD; i++) {
         tg_tensor *running = tg_norm_by_channel(c, k, c->in[RUNNING_MEAN + i]);
-        if (!tg_ok(c->ctx)) return c->ctx->status;
+        if (!tg_ok(c->ctx)) return c->ctx->run.status;
         TG_TRY(tg_op_map(c, TG_FN_id, c->saved[i], TG_T1(running), 1, 0, 0, false));
     }
     if (k->given) return TG_OK;
@@ -134,7 +134,7 @@ static tg_status statistics(tg_call *c, const tg_channel_norm *k, const tg_tenso
 static tg_status batch_norm_forward(tg_call *c) {
     const tg_channel_norm k = kind(c);
     tg_tensor *x = tg_norm_inside(c, &k, c->in[X]), *t = tg_norm_temp(c, &k);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(statistics(c, &k, x, t));
     return tg_norm_apply(c, &k, x, t);
 }

@@ -11,7 +11,7 @@ static tg_status bce_infer(tg_call *c) { return tg_losses_infer(c, TG_LOSS_NONE)
 /* ln(1 + e^x) and ln(1 + e^-x), in room for two; exact for large |x| too, where e^-|x| is nothing beside 1. */
 static tg_status softpluses(tg_call *c, const tg_tensor *x, tg_tensor *plus, tg_tensor *minus) {
     tg_tensor *e = tg_losses_temp(c), *one = tg_losses_temp(c);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_PUT(abs, e, x);
     TG_PUT(neg, e, e);
     TG_PUT(exp, e, e);
@@ -38,7 +38,7 @@ static tg_status shares(tg_call *c, const tg_tensor **v, tg_tensor *not) {
     if (!c->in[PW]) return TG_OK;
     tg_tensor *product = tg_losses_temp(c);
     *v = product;
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_PUT(mul, product, y, c->in[PW]);
     return TG_OK;
 }
@@ -47,7 +47,7 @@ static tg_status shares(tg_call *c, const tg_tensor **v, tg_tensor *not) {
 static tg_status unweighted(tg_call *c, const tg_tensor *loss, const tg_tensor *plus, const tg_tensor *minus) {
     tg_tensor *not = tg_losses_temp(c);
     const tg_tensor *v;
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(shares(c, &v, not));
     TG_PUT(mul_mul_add, loss, v, minus, not, plus);
     return TG_OK;
@@ -55,7 +55,7 @@ static tg_status unweighted(tg_call *c, const tg_tensor *loss, const tg_tensor *
 
 static tg_status bce_forward(tg_call *c) {
     tg_tensor *loss = tg_losses_buffer(c), *plus = tg_losses_temp(c), *minus = tg_losses_temp(c);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(softpluses(c, c->in[X], plus, minus));
     TG_TRY(unweighted(c, loss, plus, minus));
     if (c->in[W]) TG_PUT(mul, loss, loss, c->in[W]);
@@ -67,7 +67,7 @@ static tg_status grad_x(tg_call *c, const tg_tensor *g) {
     tg_tensor *slope = tg_losses_temp(c), *mirrored = tg_losses_temp(c), *not = tg_losses_temp(c);
     const tg_tensor *v;
     if (!c->gin_mode[X]) return TG_OK;
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(shares(c, &v, not));
     TG_PUT(sigmoid, slope, c->in[X]);
     TG_PUT(neg, mirrored, c->in[X]);
@@ -79,7 +79,7 @@ static tg_status grad_x(tg_call *c, const tg_tensor *g) {
 /* gy = g (pw softplus(-x) - softplus(x)); gpw = g y softplus(-x). */
 static tg_status grad_y(tg_call *c, const tg_tensor *g, const tg_tensor *plus, const tg_tensor *minus) {
     tg_tensor *t = tg_losses_temp(c);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (c->gin_mode[Y]) {
         if (c->in[PW]) TG_PUT(mul, t, minus, c->in[PW]);
         tg_tensor *from = c->in[PW] ? t : NULL;
@@ -94,14 +94,14 @@ static tg_status bce_backward(tg_call *c) {
     tg_tensor *g = tg_losses_gradient(c, 1), *weighted = g;
     if (c->in[W] && tg_ok(c->ctx)) {
         weighted = tg_losses_temp(c);
-        if (!tg_ok(c->ctx)) return c->ctx->status;
+        if (!tg_ok(c->ctx)) return c->ctx->run.status;
         TG_PUT(mul, weighted, c->in[W], g);
     }
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(grad_x(c, weighted));
     if (!c->gin_mode[Y] && !c->gin_mode[W] && !c->gin_mode[PW]) return TG_OK;
     tg_tensor *plus = tg_losses_temp(c), *minus = tg_losses_temp(c);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(softpluses(c, c->in[X], plus, minus));
     TG_TRY(grad_y(c, weighted, plus, minus));
     if (!c->gin_mode[W]) return TG_OK;

@@ -41,12 +41,12 @@ static void save_what_is_read(tg_call *c, uint32_t a_reads, uint32_t b_reads) {
         return tg_op_map(c, TG_FN_##name, c->out[0], TG_T2(c->in[0], c->in[1]), 2, 0, 0, false);   \
     }
 /* The vjp: expressions in t, g, the inputs a and b, and the output y, each summed back over what was stretched. */
-#define TAPED(name, by_a, by_b)                                                                              \
-    static tg_status name##_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {     \
-        tg_tensor *g = gout[0], *a = tg_node_in(n)[0], *b = tg_node_in(n)[1];                                \
-        if (tg_node_needs(n, 0)) gin[0] = tg_sum_to(t, by_a, a);                                             \
-        if (tg_node_needs(n, 1)) gin[1] = tg_sum_to(t, by_b, b);                                             \
-        return TG_OK;                                                                                        \
+#define TAPED(name, by_a, by_b)                                                                                        \
+    static tg_status name##_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {               \
+        tg_tensor *g = gout[0], *a = tg_node_in(n)[0], *b = tg_node_in(n)[1];                                          \
+        if (tg_node_needs_grad(n, 0)) gin[0] = tg_sum_to(t, by_a, a);                                                  \
+        if (tg_node_needs_grad(n, 1)) gin[1] = tg_sum_to(t, by_b, b);                                                  \
+        return TG_OK;                                                                                                  \
     }
 #define PUBLIC(name) \
     tg_tensor *tg_##name(tg_tape *t, tg_tensor *a, tg_tensor *b) { return TG_RECORD(t, tg_op_##name, NULL, a, b); }

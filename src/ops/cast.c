@@ -32,7 +32,7 @@ static tg_status cast_backward(tg_call *c) {
     tg_tensor *g = c->gout[0];
     if (g->dtype == c->in[0]->dtype) return tg_call_pass(c, 0, g);
     const tg_tensor *x = tg_call_gin(c, 0);
-    return tg_ok(c->ctx) ? tg_op_copy(c, tg_array_of(x), tg_array_of(g), tg_adds(c, 0)) : c->ctx->status;
+    return tg_ok(c->ctx) ? tg_op_copy(c, tg_array_of(x), tg_array_of(g), tg_adds(c, 0)) : c->ctx->run.status;
 }
 
 TG_VJP(cast_vjp, tg_cast(t, g, (tg_dtype)x->dtype))
@@ -101,6 +101,7 @@ const tg_op tg_op_contiguous = {
 
 /* x in row-major order without gaps: x itself where it already is so, else a copy. */
 tg_tensor *tg_contiguous(tg_tape *t, tg_tensor *x) {
-    bool ready = t && t->epoch && x && tg_ok(t->ctx) && tg_alive(x) && x->ctx == t->ctx && (!x->tape || x->tape == t);
+    bool ready =
+        t && t->epoch && x && tg_ok(t->ctx) && tg_is_alive(x) && x->ctx == t->ctx && (!x->tape || x->tape == t);
     return ready && x->flags & TG_F_CONTIGUOUS ? x : TG_RECORD(t, tg_op_contiguous, NULL, x);
 }

@@ -50,7 +50,7 @@ static tg_status check_pivots(tg_call *c, const tg_triangles *t) {
               *read = tg_call_temp(c, t->a.dtype, 2, all);
     tg_extent e;
     int64_t bad = 0;
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(ops->fill(c->ctx, tg_array_of(zero), 0));
     const tg_array in[] = {diagonal(t, 0, t->n, &e), tg_array_at(tg_array_of(zero), 0, 2, all, none)};
     TG_TRY(ops->map(c->ctx, TG_FN_gt, tg_array_of(fails), in, 2, (const double[2]){0}, false));
@@ -75,7 +75,7 @@ static tg_status cholesky_forward(tg_call *c) {
     tg_tensor *a = c->in[0], *y = c->out[0], *mask;
     const double ridge = ((const cholesky_params *)c->params)->ridge;
     tg_tensor *l = tg_call_temp(c, tg_accumulate_dtype((tg_dtype)a->dtype), a->ndim, a->shape), *turned = swapped(c, a);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (a->numel == 0) return TG_OK;
     tg_extent e;
     tg_triangles t = tg_solve_triangles(l, false, false);
@@ -93,7 +93,7 @@ static tg_status cholesky_forward(tg_call *c) {
 static tg_status cholesky_backward(tg_call *c) {
     tg_tensor *l, *g, *whole, *z = tg_call_temp(c, tg_accumulate_dtype((tg_dtype)c->in[0]->dtype), c->in[0]->ndim,
                                                c->in[0]->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (z->numel == 0) return TG_OK;
     TG_TRY(tg_solve_copy(c, c->out[0], &l));
     TG_TRY(tg_solve_copy(c, c->gout[0], &g));
@@ -110,7 +110,7 @@ static tg_status cholesky_backward(tg_call *c) {
     TG_TRY(tg_solve_run(c, &back, mz, t.n));
     TG_TRY(tg_solve_run(c, &back, tg_matrix_transposed(mz), t.n));
     tg_tensor *turned = swapped(c, z);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     return tg_op_map(c, TG_FN_linear_sum, c->gin[0], TG_T2(z, turned), 2, 0.5, 0.5, tg_adds(c, 0));
 }
 

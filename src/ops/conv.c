@@ -247,7 +247,7 @@ static tg_status run_columns(conv *v, int result) {
     if (result == X && v->x.dtype != wide)
         v->product = room(v->c, wide, 4, (const int64_t[]){v->images, v->in, v->x.shape[2], v->x.shape[3]});
     if (result == W && v->w.dtype != wide) v->product = room(v->c, wide, 4, v->w.shape);
-    if (!tg_ok(v->c->ctx)) return v->c->ctx->status;
+    if (!tg_ok(v->c->ctx)) return v->c->ctx->run.status;
     TG_TRY(run_chunks(v, result == X ? chunk_x : result == Y ? chunk_y : chunk_w));
     return result == W && v->w.dtype != wide ? tg_op_copy(v->c, v->w, v->product, v->add) : TG_OK;
 }
@@ -261,7 +261,7 @@ static tg_status run_plain(conv *v, int result) {
     tg_array sum = v->w;
     bool wide = result == W && v->w.dtype != tg_accumulate_dtype(v->dtype);
     if (wide) sum = room(v->c, tg_accumulate_dtype(v->dtype), 4, v->w.shape);
-    if (!tg_ok(v->c->ctx)) return v->c->ctx->status;
+    if (!tg_ok(v->c->ctx)) return v->c->ctx->run.status;
     const tg_matrix w = {sum.data, in, 1, {0, 0}, (tg_dtype)sum.dtype};
     tg_product p = {.g = {.alpha = 1, .beta = v->add && !wide}, .n = 2};
     for (int d = 0; d < 2; d++) {
@@ -379,8 +379,8 @@ static tg_status conv_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
     for (int i = 0; i < 2; i++) d[other(p->result, i)] = tg_node_in(n)[i];
     d[p->result] = gout[0];
     for (int i = 0; i < 2; i++)
-        if (tg_node_needs(n, i)) gin[i] = taped(t, p, other(p->result, i), d);
-    if (tg_node_inputs(n) > B && tg_node_needs(n, B)) {
+        if (tg_node_needs_grad(n, i)) gin[i] = taped(t, p, other(p->result, i), d);
+    if (tg_node_inputs(n) > B && tg_node_needs_grad(n, B)) {
         tg_tensor *by_channel = tg_sum(t, gout[0], TG_DIMS(-1), false);
         if (p->w.dims == 2) by_channel = tg_sum(t, by_channel, TG_DIMS(-1), false);
         gin[B] = tg_sum(t, by_channel, TG_DIMS(0), false);

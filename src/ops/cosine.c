@@ -48,7 +48,7 @@ static tg_status divisors(tg_call *c, tg_tensor **x, tg_tensor **y) {
     const tg_tensor *like = c->saved[NORM_X];
     *x = tg_call_temp(c, (tg_dtype)like->dtype, like->ndim, like->shape);
     *y = tg_call_temp(c, (tg_dtype)like->dtype, like->ndim, like->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(at_least(c, *x, NORM_X));
     return at_least(c, *y, NORM_Y);
 }
@@ -63,7 +63,7 @@ static tg_tensor *with_dim(tg_call *c, tg_tensor *r) {
 static tg_status cosine_forward(tg_call *c) {
     const tg_tensor *cosine = c->saved[COSINE];
     tg_tensor *product = tg_losses_temp(c), *nx, *ny, *y = with_dim(c, c->out[0]);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     for (int i = 0; i < 2; i++) {
         TG_TRY(along(c, TG_SUMSQ, c->saved[i], c->in[i]));
         TG_PUT(sqrt, c->saved[i], c->saved[i]);
@@ -82,7 +82,7 @@ static tg_status side(tg_call *c, int i, const tg_tensor *nx, const tg_tensor *n
     double eps = ((const cosine_params *)c->params)->eps;
     tg_tensor *a = tg_call_temp(c, (tg_dtype)nx->dtype, nx->ndim, nx->shape);
     tg_tensor *b = tg_call_temp(c, (tg_dtype)nx->dtype, nx->ndim, nx->shape);
-    if (!c->gin_mode[i] || !tg_ok(c->ctx)) return c->ctx->status;
+    if (!c->gin_mode[i] || !tg_ok(c->ctx)) return c->ctx->run.status;
     TG_PUT(div_div, a, g, nx, ny);
     TG_PUT(mul, b, g, c->saved[COSINE]);
     TG_PUT(div_div, b, b, nx, nx);

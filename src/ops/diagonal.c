@@ -30,7 +30,7 @@ static tg_status keep_triangle(tg_call *c, tg_formula keeps, const tg_tensor *to
     tg_tensor *row = tg_call_temp(c, TG_I64, 2, (const int64_t[]){rows, 1});
     tg_tensor *col = tg_call_temp(c, TG_I64, 2, (const int64_t[]){1, cols});
     tg_tensor *mask = tg_call_temp(c, TG_BOOL, 2, (const int64_t[]){rows, cols});
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(ops->iota(c->ctx, tg_array_of(row), (double)((const diagonal_params *)c->params)->k, 1));
     TG_TRY(ops->iota(c->ctx, tg_array_of(col), 0, 1));
     TG_TRY(tg_op_map(c, keeps, mask, TG_T2(row, col), 2, 0, 0, false));
@@ -123,7 +123,7 @@ static tg_status diag_backward(tg_call *c) {
         return tg_op_pass_view(c, 0, g, d.offset, 1, &d.n, &d.stride);
     }
     const tg_tensor *x = tg_call_gin(c, 0);
-    return tg_ok(c->ctx) ? put_diagonal(c, x, g, tg_adds(c, 0)) : c->ctx->status;
+    return tg_ok(c->ctx) ? put_diagonal(c, x, g, tg_adds(c, 0)) : c->ctx->run.status;
 }
 
 /* x cut at, or filled up with zeros to, size along dim. */
@@ -137,7 +137,7 @@ static tg_tensor *diag_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
     if (g->ndim == 2) return tg_diag(t, g, diagonal_of(n));
     if (g->numel == 0) return tg_zeros_like(t, x);
     tg_tensor *rows = fitted(t, tg_diag(t, g, diagonal_of(n)), 0, x->shape[0]);
-    return tg_alive(rows) ? fitted(t, rows, 1, x->shape[1]) : rows;
+    return tg_is_alive(rows) ? fitted(t, rows, 1, x->shape[1]) : rows;
 }
 
 TG_VJP(diag_vjp, diag_back(t, n, g))

@@ -11,7 +11,7 @@ static const tg_losses_params *params(const tg_call *c) { return c->params; }
 static tg_status distance_forward(tg_call *c) {
     double w = params(c)->width;
     tg_tensor *loss = tg_losses_buffer(c), *d = tg_losses_temp(c), *middle = w ? tg_losses_temp(c) : NULL;
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_PUT(sub, d, c->in[0], c->in[1]);
     if (w) {
         TG_PUT_P(clamp, -w, w, middle, d);
@@ -28,7 +28,7 @@ static tg_status distance_backward(tg_call *c) {
     double w = params(c)->width;
     tg_formula slope = w ? TG_FN_mul : TG_FN_abs_d;
     tg_tensor *d = tg_losses_temp(c), *g = tg_losses_gradient(c, 1);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_PUT(sub, d, c->in[0], c->in[1]);
     if (w) TG_PUT_P(clamp, -w, w, d, d);
     if (c->gin_mode[0]) TG_TRY(tg_op_map(c, slope, c->gin[0], TG_T2(g, d), 2, 0, 0, tg_adds(c, 0)));
@@ -157,7 +157,7 @@ static tg_status probabilities(tg_call *c, tg_tensor *temp, const tg_tensor **q,
 static tg_status kl_div_forward(tg_call *c) {
     tg_tensor *loss = tg_losses_buffer(c), *temp = tg_losses_temp(c);
     const tg_tensor *q, *log_q;
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(probabilities(c, temp, &q, &log_q));
     TG_PUT(sub_mul, loss, log_q, c->in[0], q);
     TG_PUT(where_da, loss, q, loss);
@@ -169,7 +169,7 @@ static tg_status kl_div_backward(tg_call *c) {
     tg_tensor *temp = tg_losses_temp(c), *slope = tg_losses_temp(c), *g = tg_losses_gradient(c, 1);
     tg_tensor *minus = c->gin_mode[0] ? tg_losses_gradient(c, -1) : NULL;
     const tg_tensor *q, *log_q;
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(probabilities(c, temp, &q, &log_q));
     if (c->gin_mode[0]) TG_TRY(tg_op_map(c, TG_FN_mul, c->gin[0], TG_T2(minus, q), 2, 0, 0, tg_adds(c, 0)));
     if (!c->gin_mode[1]) return TG_OK;

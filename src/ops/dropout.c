@@ -17,7 +17,7 @@ static tg_status dropout_infer(tg_call *c) {
     TG_TRY(tg_need_float(c, 0));
     if (!(p->p >= 0 && p->p < 1)) return tg_call_fail(c, TG_ERR_ARGUMENT, "p is %g: expected 0 <= p < 1", p->p);
     if (p->drawn) return tg_infer_same(c);
-    p->identity = p->p == 0 || !tg_training_p(c->tape);
+    p->identity = p->p == 0 || !tg_is_training(c->tape);
     if (p->identity) return tg_call_view(c, 0, 0, x->ndim, x->shape, x->stride);
     p->draws = tg_call_draws(c, x);
     return tg_infer_same(c);
@@ -38,7 +38,7 @@ static tg_status dropout_forward(tg_call *c) {
 static tg_status dropout_backward(tg_call *c) {
     if (((const dropout_params *)c->params)->identity) return tg_call_pass(c, 0, c->gout[0]);
     const tg_tensor *gx = tg_call_gin(c, 0);
-    return tg_ok(c->ctx) ? drop(c, gx, c->gout[0], tg_adds(c, 0)) : c->ctx->status;
+    return tg_ok(c->ctx) ? drop(c, gx, c->gout[0], tg_adds(c, 0)) : c->ctx->run.status;
 }
 
 static tg_tensor *drop_alike(tg_tape *t, const tg_node *n, tg_tensor *g) {

@@ -21,7 +21,7 @@ typedef struct labels {
 
 typedef struct einsum_params {
     const char *equation;      /* the caller's, for infer alone */
-    bool labelled;             /* of[] is there: by infer, or given in place of an equation */
+    bool labeled;              /* of[] is there: by infer, or given in place of an equation */
     labels of[SIDES];
     int64_t size[TG_MAX_DIMS]; /* of y's dims: counts where y alone has the label */
 } einsum_params;
@@ -133,7 +133,7 @@ static tg_status state_roles(tg_call *c) {
     return tg_call_linear(c, 2);
 }
 
-static tg_status labelled_infer(tg_call *c) {
+static tg_status labeled_infer(tg_call *c) {
     const einsum_params *p = params(c);
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_float(c, 0));
@@ -151,11 +151,11 @@ static tg_status labelled_infer(tg_call *c) {
 
 static tg_status einsum_infer(tg_call *c) {
     einsum_params *p = c->params;
-    if (!p->labelled && !p->equation) return tg_call_fail(c, TG_ERR_ARGUMENT, "no equation is given");
-    if (!p->labelled) TG_TRY(parse(c, p));
+    if (!p->labeled && !p->equation) return tg_call_fail(c, TG_ERR_ARGUMENT, "no equation is given");
+    if (!p->labeled) TG_TRY(parse(c, p));
     p->equation = NULL;
-    p->labelled = true;
-    return labelled_infer(c);
+    p->labeled = true;
+    return labeled_infer(c);
 }
 
 /* ---- One sum of products ---- */
@@ -215,7 +215,7 @@ static tg_status sum_lone(tg_call *c, operand *o, const labels *other, const lab
     if (all.n == kept.n) return TG_OK;
     tg_array x = along(o->x, o->l, &all, NULL, &e);
     tg_tensor *sum = tg_call_temp(c, tg_accumulate_dtype((tg_dtype)x.dtype), kept.n, e.shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     uint32_t gone = ((1u << all.n) - 1) & ~((1u << kept.n) - 1);
     TG_TRY(tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, tg_array_keep(tg_array_of(sum), all.n, gone, &few), x, 1, false));
     o->x = tg_array_of(sum);
@@ -245,7 +245,7 @@ static tg_status as_matrices(tg_call *c, operand *o, const axes *a, const int64_
     bool lies = grouped(o, a, size);
     if (lies && o->x.dtype == dtype) return TG_OK;
     tg_tensor *copy = lies ? tg_call_temp(c, dtype, 3, size) : tg_call_temp(c, dtype, a->n, o->e.shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_copy(c, tg_array_of(copy), o->x, false));
     o->x = tg_array_of(copy);
     tg_array_reshape(&o->x, 3, size, o->flat.stride);
@@ -305,7 +305,7 @@ static tg_status contract(tg_call *c, const operand *y, operand *p, operand *q, 
     direct = direct && grouped(&z, &ay, size);
     if (!direct) {
         const tg_tensor *product = tg_call_temp(c, tg_accumulate_dtype(dtype), 3, size);
-        if (!tg_ok(c->ctx)) return c->ctx->status;
+        if (!tg_ok(c->ctx)) return c->ctx->run.status;
         z.x = tg_array_of(product);
     }
     if (u == 0 || m == 0 || n == 0) return TG_OK;
@@ -355,9 +355,9 @@ static tg_status einsum_backward(tg_call *c) {
 
 extern const tg_op tg_op_einsum;
 
-static tg_tensor *labelled(tg_tape *t, tg_tensor *a, const labels *la, tg_tensor *b, const labels *lb,
-                           const tg_tensor *like, const labels *ly) {
-    einsum_params p = {.labelled = true, .of = {[A] = *la, [B] = *lb, [Y] = *ly}};
+static tg_tensor *labeled(tg_tape *t, tg_tensor *a, const labels *la, tg_tensor *b, const labels *lb,
+                          const tg_tensor *like, const labels *ly) {
+    einsum_params p = {.labeled = true, .of = {[A] = *la, [B] = *lb, [Y] = *ly}};
     memcpy(p.size, like->shape, like->ndim * sizeof *like->shape);
     return TG_RECORD(t, tg_op_einsum, &p, a, b);
 }
@@ -365,8 +365,8 @@ static tg_tensor *labelled(tg_tape *t, tg_tensor *a, const labels *la, tg_tensor
 static tg_status einsum_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     const labels *of = ((const einsum_params *)tg_node_params(n))->of;
     tg_tensor *a = tg_node_in(n)[0], *b = tg_node_in(n)[1], *g = gout[0];
-    if (tg_node_needs(n, 0)) gin[0] = labelled(t, g, &of[Y], b, &of[B], a, &of[A]);
-    if (tg_node_needs(n, 1)) gin[1] = labelled(t, a, &of[A], g, &of[Y], b, &of[B]);
+    if (tg_node_needs_grad(n, 0)) gin[0] = labeled(t, g, &of[Y], b, &of[B], a, &of[A]);
+    if (tg_node_needs_grad(n, 1)) gin[1] = labeled(t, a, &of[A], g, &of[Y], b, &of[B]);
     return TG_OK;
 }
 
@@ -450,7 +450,7 @@ static tg_status vectors_infer(tg_call *c, labels a, labels b, labels y) {
     p->of[A] = a;
     p->of[B] = b;
     p->of[Y] = y;
-    return labelled_infer(c);
+    return labeled_infer(c);
 }
 
 static tg_status outer_infer(tg_call *c) {

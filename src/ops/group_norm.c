@@ -39,7 +39,7 @@ static tg_status group_norm_infer(tg_call *c) {
 static tg_status group_norm_forward(tg_call *c) {
     const tg_channel_norm k = kind(c);
     tg_tensor *x = tg_norm_inside(c, &k, c->in[X]), *t = tg_norm_temp(c, &k);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_norm_moments(c, &k, x, t));
     return tg_norm_apply(c, &k, x, t);
 }

@@ -22,7 +22,7 @@ static tg_status gumbel_infer(tg_call *c) {
         return tg_call_fail(c, TG_ERR_ARGUMENT, "tau is %g: expected a number above 0 whose reciprocal is finite",
                             p->tau);
     p->draws = tg_call_draws(c, c->in[0]);
-    return c->ctx->status;
+    return c->ctx->run.status;
 }
 
 /* u lies in the middle of one of 2^24 intervals, in float64 too: it is neither 0 nor 1, and the noise of all dtypes is
@@ -31,7 +31,7 @@ static tg_status gumbel_forward(tg_call *c) {
     const tg_tensor *x = c->in[0];
     tg_dtype wide = tg_accumulate_dtype((tg_dtype)x->dtype);
     tg_tensor *u = tg_call_temp(c, TG_F32, x->ndim, x->shape), *v = tg_call_temp(c, wide, x->ndim, x->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     const tg_draws *draws = &((const gumbel_params *)c->params)->draws;
     TG_TRY(tg_ctx_ops(c->ctx)->random(c->ctx, TG_RANDOM_UNIFORM, tg_array_of(u), 0x1p-25, 1, draws));
     TG_TRY(tg_op_map(c, TG_FN_id, v, TG_T1(u), 1, 0, 0, false));
@@ -78,7 +78,7 @@ static tg_tensor *first_greatest(tg_tape *t, tg_tensor *y, int dim) {
     int64_t n = tg_dim(y, dim);
     tg_shape along = {.ndim = tg_ndim(y)};
     for (int d = 0; d < along.ndim; d++) along.dim[d] = 1;
-    if (tg_alive(y)) along.dim[dim < 0 ? dim + along.ndim : dim] = n;
+    if (tg_is_alive(y)) along.dim[dim < 0 ? dim + along.ndim : dim] = n;
     tg_tensor *places = tg_reshape(t, tg_arange(t, TG_I64, 0, (double)n, 1), along);
     return tg_cast(t, tg_eq(t, tg_argmax(t, y, dim, true), places), (tg_dtype)y->dtype);
 }

@@ -61,7 +61,7 @@ static tg_status add__backward(tg_call *c) {
 
 static tg_status add__vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     gin[0] = gout[0];
-    if (tg_node_needs(n, 1)) gin[1] = tg_sum_to(t, gout[0], tg_node_in(n)[1]);
+    if (tg_node_needs_grad(n, 1)) gin[1] = tg_sum_to(t, gout[0], tg_node_in(n)[1]);
     return TG_OK;
 }
 
@@ -87,7 +87,7 @@ static tg_status sub__backward(tg_call *c) {
 
 static tg_status sub__vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     gin[0] = gout[0];
-    if (tg_node_needs(n, 1)) gin[1] = tg_sum_to(t, tg_neg(t, gout[0]), tg_node_in(n)[1]);
+    if (tg_node_needs_grad(n, 1)) gin[1] = tg_sum_to(t, tg_neg(t, gout[0]), tg_node_in(n)[1]);
     return TG_OK;
 }
 
@@ -126,8 +126,8 @@ static tg_status mul__backward(tg_call *c) {
 
 static tg_status mul__vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     tg_tensor *g = gout[0], *b = tg_node_in(n)[1];
-    if (tg_node_needs(n, 0)) gin[0] = tg_mul(t, g, b);
-    if (tg_node_needs(n, 1)) gin[1] = tg_sum_to(t, tg_mul(t, g, tg_node_kept_input(t, n, 0, 0)), b);
+    if (tg_node_needs_grad(n, 0)) gin[0] = tg_mul(t, g, b);
+    if (tg_node_needs_grad(n, 1)) gin[1] = tg_sum_to(t, tg_mul(t, g, tg_node_kept_input(t, n, 0, 0)), b);
     return TG_OK;
 }
 
@@ -166,7 +166,7 @@ static tg_status copy__backward(tg_call *c) {
 }
 
 static tg_status copy__vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
-    if (tg_node_needs(n, 1)) gin[1] = tg_sum_to(t, gout[0], tg_node_in(n)[1]);
+    if (tg_node_needs_grad(n, 1)) gin[1] = tg_sum_to(t, gout[0], tg_node_in(n)[1]);
     return TG_OK;
 }
 

@@ -80,7 +80,7 @@ static tg_status concat_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
     int64_t at = 0;
     for (int i = 0; i < n->n_in; i++) {
         int64_t size = tg_node_in(n)[i]->shape[dim];
-        if (tg_node_needs(n, i)) gin[i] = tg_slice(t, gout[0], dim, at, at + size, 1);
+        if (tg_node_needs_grad(n, i)) gin[i] = tg_slice(t, gout[0], dim, at, at + size, 1);
         at += size;
     }
     return TG_OK;
@@ -153,7 +153,7 @@ static tg_status stack_backward(tg_call *c) {
 static tg_status stack_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     int dim = ((const join_params *)tg_node_params(n))->dim;
     for (int i = 0; i < n->n_in; i++)
-        if (tg_node_needs(n, i)) gin[i] = tg_select(t, gout[0], dim, i);
+        if (tg_node_needs_grad(n, i)) gin[i] = tg_select(t, gout[0], dim, i);
     return TG_OK;
 }
 
@@ -243,7 +243,7 @@ static tg_status split_backward(tg_call *c) {
 
 static tg_status split_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     tg_tensor **part = tg_tape_alloc(t, n->n_out * sizeof *part);
-    if (!part) return t->ctx->status;
+    if (!part) return t->ctx->run.status;
     for (int i = 0; i < n->n_out; i++) part[i] = gout[i] ? gout[i] : tg_zeros_like(t, tg_node_out(n)[i]);
     gin[0] = tg_concat(t, part, n->n_out, ((const split_params *)tg_node_params(n))->dim);
     return TG_OK;

@@ -23,9 +23,9 @@ static tg_status lerp_backward(tg_call *c) {
 
 static tg_status lerp_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     tg_tensor *g = gout[0], *a = tg_node_in(n)[0], *b = tg_node_in(n)[1], *w = tg_node_in(n)[2];
-    if (tg_node_needs(n, 0)) gin[0] = tg_sum_to(t, tg_mul(t, g, tg_one_minus(t, w)), a);
-    if (tg_node_needs(n, 1)) gin[1] = tg_sum_to(t, tg_mul(t, g, w), b);
-    if (tg_node_needs(n, 2)) gin[2] = tg_sum_to(t, tg_mul(t, tg_sub(t, b, a), g), w);
+    if (tg_node_needs_grad(n, 0)) gin[0] = tg_sum_to(t, tg_mul(t, g, tg_one_minus(t, w)), a);
+    if (tg_node_needs_grad(n, 1)) gin[1] = tg_sum_to(t, tg_mul(t, g, w), b);
+    if (tg_node_needs_grad(n, 2)) gin[2] = tg_sum_to(t, tg_mul(t, tg_sub(t, b, a), g), w);
     return TG_OK;
 }
 
@@ -82,8 +82,8 @@ static tg_status lerp_scalar_backward(tg_call *c) {
 
 static tg_status lerp_scalar_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     double w = weight_of(tg_node_params(n));
-    if (tg_node_needs(n, 0)) gin[0] = tg_sum_to(t, tg_scale(t, gout[0], 1 - w), tg_node_in(n)[0]);
-    if (tg_node_needs(n, 1)) gin[1] = tg_sum_to(t, tg_scale(t, gout[0], w), tg_node_in(n)[1]);
+    if (tg_node_needs_grad(n, 0)) gin[0] = tg_sum_to(t, tg_scale(t, gout[0], 1 - w), tg_node_in(n)[0]);
+    if (tg_node_needs_grad(n, 1)) gin[1] = tg_sum_to(t, tg_scale(t, gout[0], w), tg_node_in(n)[1]);
     return TG_OK;
 }
 

@@ -122,7 +122,7 @@ static tg_status before_activation(tg_call *c, tg_tensor **g) {
     *g = c->gout[0];
     if (!z) return TG_OK;
     *g = tg_call_temp(c, (tg_dtype)gy->dtype, gy->ndim, gy->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     return tg_op_map(c, grad[act], *g, TG_T2(gy, z), 2, 0, 0, false);
 }
 
@@ -174,9 +174,9 @@ static tg_status linear_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
 static tg_status linear_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     tg_tensor *x = tg_node_in(n)[0], *w = tg_node_in(n)[1], *b = tg_node_in(n)[2], *g = gout[0];
     if (((const act_params *)tg_node_params(n))->act) return tg_vjp_composed(t, n, gout, linear_compose);
-    if (tg_node_needs(n, 0)) gin[0] = tg_linear(t, g, tg_transpose(t, w, 0, 1), NULL);
-    if (tg_node_needs(n, 1)) gin[1] = tg_matmul(t, tg_transpose(t, as_rows(t, g), 0, 1), as_rows(t, x));
-    if (tg_node_needs(n, 2)) gin[2] = tg_sum_to(t, g, b);
+    if (tg_node_needs_grad(n, 0)) gin[0] = tg_linear(t, g, tg_transpose(t, w, 0, 1), NULL);
+    if (tg_node_needs_grad(n, 1)) gin[1] = tg_matmul(t, tg_transpose(t, as_rows(t, g), 0, 1), as_rows(t, x));
+    if (tg_node_needs_grad(n, 2)) gin[2] = tg_sum_to(t, g, b);
     return TG_OK;
 }
 
@@ -197,10 +197,10 @@ static tg_status known_infer(tg_call *c) {
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
     c->out[0] =
         tg_tape_tensor(c->tape, z->dtype, z->ndim, z->shape, z->stride, tg_storage_ref(z->storage), z->offset);
-    if (!c->out[0]) return c->ctx->status;
+    if (!c->out[0]) return c->ctx->run.status;
     c->out[0]->place = tg_place_of(z);
     tg_call_placed(c);
-    return c->ctx->status;
+    return c->ctx->run.status;
 }
 
 static const tg_op linear_known = {

@@ -30,7 +30,7 @@ static tg_status flatten(tg_call *c, const tg_tensor *x, tg_extent *e, tg_array 
     *flat = tg_array_of(x);
     if (tg_array_reshape(flat, 1, e->shape, e->stride)) return TG_OK;
     const tg_tensor *copy = tg_call_temp(c, (tg_dtype)x->dtype, x->ndim, x->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_copy(c, tg_array_of(copy), *flat, false));
     *flat = tg_array_of(copy);
     tg_array_reshape(flat, 1, e->shape, e->stride);
@@ -44,7 +44,7 @@ static tg_status check_count(tg_call *c, tg_array last, int64_t count) {
     int64_t bad = 0, held = 0;
     const tg_tensor *said = tg_call_temp(c, TG_I64, 1, &one), *differs = tg_call_temp(c, TG_I64, 1, &one),
                     *read = tg_call_temp(c, TG_I64, 1, &one);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(ops->fill(c->ctx, tg_array_of(said), (double)count));
     const tg_array in[] = {last, tg_array_of(said)};
     TG_TRY(ops->map(c->ctx, TG_FN_ne, tg_array_of(differs), in, 2, (const double[2]){0}, false));
@@ -63,7 +63,7 @@ static tg_status find_places(tg_call *c, const tg_tensor *places) {
     tg_tensor *held = tg_call_temp(c, TG_BOOL, x->ndim, x->shape);
     tg_extent e, ones, last;
     tg_array flat, flat_held;
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_id, held, TG_T1(mask), 1, 0, 0, false));
     TG_TRY(flatten(c, sums, &e, &flat));
     TG_TRY(flatten(c, held, &ones, &flat_held));

@@ -69,7 +69,7 @@ static tg_status operand_grad(tg_call *c, int i, const tg_tensor *a, bool ta, co
     for (int d = 0; d < y->ndim - 2; d++) sums |= batch_size(gin, d) != batch_size(y, d);
     if (!sums || tg_dtype_size((tg_dtype)gin->dtype) > 2) return multiply(c, y, gin, a, ta, b, tb, tg_adds(c, i));
     tg_tensor *wide = tg_call_temp(c, TG_F32, gin->ndim, gin->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(multiply(c, y, wide, a, ta, b, tb, false));
     return tg_op_map(c, TG_FN_id, gin, TG_T1(wide), 1, 0, 0, tg_adds(c, i));
 }
@@ -82,8 +82,8 @@ static tg_status matmul_backward(tg_call *c) {
 
 static tg_status matmul_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     tg_tensor *a = tg_node_in(n)[0], *b = tg_node_in(n)[1], *g = gout[0];
-    if (tg_node_needs(n, 0)) gin[0] = tg_sum_to(t, tg_matmul(t, g, tg_transpose(t, b, -1, -2)), a);
-    if (tg_node_needs(n, 1)) gin[1] = tg_sum_to(t, tg_matmul(t, tg_transpose(t, a, -1, -2), g), b);
+    if (tg_node_needs_grad(n, 0)) gin[0] = tg_sum_to(t, tg_matmul(t, g, tg_transpose(t, b, -1, -2)), a);
+    if (tg_node_needs_grad(n, 1)) gin[1] = tg_sum_to(t, tg_matmul(t, tg_transpose(t, a, -1, -2), g), b);
     return TG_OK;
 }
 

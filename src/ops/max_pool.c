@@ -49,7 +49,7 @@ static tg_status places_along(tg_call *c, int d, tg_tensor **at) {
     tg_tensor *start = tg_call_temp(c, TG_F64, 1, &out), *bound = tg_call_temp(c, TG_F64, 1, &out),
               *k = tg_call_temp(c, TG_F64, 2, (const int64_t[]){size, 1});
     tg_tensor *y = *at = tg_call_temp(c, TG_F64, 2, (const int64_t[]){size, out});
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(ops->iota(c->ctx, tg_array_of(start), (double)-p->w.pad[d], (double)p->w.step[d]));
     TG_TRY(ops->iota(c->ctx, tg_array_of(k), 0, 1));
     TG_TRY(tg_op_map(c, TG_FN_affine, bound, TG_T1(start), 1, -1 / apart, -0.5 / apart, false));
@@ -72,7 +72,7 @@ static tg_status make_index(tg_call *c, tg_tensor **index) {
     tg_tensor *to = tg_call_temp(c, TG_F64, 4, whole);
     rows = tg_call_view_of(c, rows, 0, 4, (const int64_t[]){k[0], 1, out[0], 1}, (const int64_t[]){out[0], 0, 1, 0});
     cols = tg_call_view_of(c, cols, 0, 4, (const int64_t[]){1, k[1], 1, out[1]}, (const int64_t[]){0, out[1], 0, 1});
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_linear_sum, to, TG_T2(rows, cols), 2, (double)p->in[1], 1, false));
     tg_extent e;
     return tg_op_copy(c, as(*index, 4, whole, &e), tg_array_of(to), false);
@@ -101,7 +101,7 @@ static tg_status open_race(tg_call *c, int64_t chunk, race *r) {
     r->stays = tg_call_temp(c, TG_F32, 2, shape);
     r->is_nan = tg_call_temp(c, TG_F32, 2, shape);
     r->at = tg_call_temp(c, TG_I64, 2, shape);
-    return c->ctx->status;
+    return c->ctx->run.status;
 }
 
 /* Element (i, j) of the windows that have it stands against the greatest so far; k is its number, without dims. The
@@ -156,7 +156,7 @@ static tg_status max_pool_forward(tg_call *c) {
     race r;
     TG_TRY(open_race(c, chunk, &r));
     const tg_tensor *k = tg_call_temp(c, number_dtype(p), 0, p->in);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     tg_extent e[6];
     tg_array all = as(x, 2, (const int64_t[]){planes, area(p->in)}, &e[0]),
              at = as(c->saved[AT], 2, (const int64_t[]){planes, windows}, &e[1]),
@@ -178,7 +178,7 @@ static tg_status max_pool_backward(tg_call *c) {
     const tg_tensor *to = sums ? tg_call_temp(c, TG_F32, x->ndim, x->shape) : x;
     tg_extent e[3];
     TG_TRY(tg_op_dense(c, &g));
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (sums || !tg_adds(c, 0)) TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(to), 0));
     if (g->numel == 0) return TG_OK;
     TG_TRY(tg_ctx_ops(c->ctx)->put_add(c->ctx, as(to, 2, flat, &e[0]), as(g, 2, some, &e[1]),

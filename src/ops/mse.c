@@ -16,7 +16,7 @@ static tg_status mse_forward(tg_call *c) {
     const tg_tensor *x = c->in[0], *y = c->in[1], *loss = c->out[0];
     tg_extent e;
     tg_tensor *squares = tg_call_temp(c, (tg_dtype)loss->dtype, x->ndim, x->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_sub_square, squares, TG_T2(x, y), 2, 0, 0, false));
     tg_array sum = tg_array_keep(tg_array_of(loss), x->ndim, (1u << x->ndim) - 1, &e);
     return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, sum, tg_array_of(squares), 1 / (double)x->numel, false);

@@ -119,7 +119,7 @@ static tg_status read_rows(tg_call *c, rows *r) {
     r->at = tg_call_temp(c, TG_I64, target->ndim, target->shape);
     r->picked = tg_call_temp(c, dtype, target->ndim, target->shape);
     r->weight = tg_call_temp(c, dtype, target->ndim, target->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(ignored), (double)params(c)->ignore_index));
     TG_PUT(ne, r->counts, target, ignored);
     TG_PUT(where_da, r->at, r->counts, target);
@@ -162,7 +162,7 @@ static tg_status put_w(tg_call *c, const tg_tensor *value, const rows *r) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_extent e[2];
     tg_tensor *sums = tg_call_temp(c, (tg_dtype)value->dtype, 1, c->in[W]->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(ops->fill(c->ctx, tg_array_of(sums), 0));
     TG_TRY(ops->put_add(c->ctx, tg_array_of(sums), flat(value, &e[0]), flat(r->at, &e[1]), 0, NULL));
     return tg_op_map(c, TG_FN_id, c->gin[W], TG_T1(sums), 1, 0, 0, tg_adds(c, W));
@@ -176,7 +176,7 @@ static tg_status nll_backward(tg_call *c) {
     rows r;
     TG_TRY(read_rows(c, &r));
     tg_tensor *share = tg_call_temp(c, (tg_dtype)g->dtype, g->ndim, g->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_PUT(neg, share, g);
     if (mean) TG_PUT(div, share, share, c->saved[TOTAL]);
     if (c->gin_mode[X]) {

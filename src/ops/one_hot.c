@@ -30,7 +30,7 @@ static tg_status one_hot_forward(tg_call *c) {
     tg_extent e, one;
     int64_t bad = 0, stride[TG_MAX_DIMS];
     const tg_tensor *unit = tg_call_temp(c, (tg_dtype)y.dtype, 0, NULL);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(ops->fill(c->ctx, tg_array_of(unit), 1));
     TG_TRY(ops->fill(c->ctx, y, 0));
     tg_array index = tg_array_keep(tg_array_of(c->in[0]), y.ndim, 1u << last, &e);

@@ -18,7 +18,7 @@ static tg_status prod_backward(tg_call *c) {
     tg_tensor *zero = tg_call_temp(c, TG_BOOL, x->ndim, x->shape), *all = tg_reduce_small(c, x);
     tg_tensor *zeros = tg_reduce_small(c, x), *odds = tg_reduce_small(c, x), *none = tg_reduce_whole(c, x);
     tg_tensor *odd = tg_call_temp(c, TG_BOOL, x->ndim, x->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_logical_not, zero, TG_T1(x), 1, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_masked_fill, some, TG_T2(x, zero), 2, 1, 0, false));
     TG_TRY(tg_reduce_run(c, TG_SUM, zeros, zero, 1));
@@ -43,7 +43,7 @@ static tg_tensor *halves(tg_tape *t, tg_tensor *x) {
         tg_tensor *odd = n % 2 ? tg_slice(t, x, -1, n - 1, n, 1) : NULL;
         x = tg_mul(t, low, high);
         if (odd) x = tg_concat(t, (tg_tensor *[]){x, odd}, 2, -1);
-        if (!tg_alive(x)) return x;
+        if (!tg_is_alive(x)) return x;
     }
     return x;
 }

@@ -76,7 +76,7 @@ static tg_status spread(tg_call *c, double scale) {
     tg_tensor *g = c->gout[0];
     if (scale != 1) {
         tg_tensor *scaled = tg_call_temp(c, (tg_dtype)g->dtype, g->ndim, g->shape);
-        if (!tg_ok(c->ctx)) return c->ctx->status;
+        if (!tg_ok(c->ctx)) return c->ctx->run.status;
         TG_TRY(tg_op_map(c, TG_FN_affine, scaled, TG_T1(g), 1, scale, 0, false));
         g = scaled;
     }
@@ -174,7 +174,7 @@ static tg_status extremum_backward(tg_call *c) {
     const tg_tensor *x = c->in[0];
     tg_tensor *g = tg_reduce_kept(c, c->gout[0], x->ndim), *y = tg_reduce_kept(c, c->out[0], x->ndim);
     tg_tensor *ties = tg_call_temp(c, TG_BOOL, x->ndim, x->shape), *share = tg_reduce_small(c, x);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_eq, ties, TG_T2(x, y), 2, 0, 0, false));
     TG_TRY(tg_reduce_run(c, TG_SUM, share, ties, 1));
     TG_TRY(tg_op_map(c, TG_FN_div, share, TG_T2(g, share), 2, 0, 0, false));
@@ -248,7 +248,7 @@ static tg_status logsumexp_forward(tg_call *c) {
     const tg_tensor *x = c->in[0], *top = c->saved[TOP], *mass = c->saved[MASS];
     tg_tensor *e = tg_reduce_whole(c, x), *y = tg_reduce_kept(c, c->out[0], x->ndim);
     double most = most_top((tg_dtype)top->dtype);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (tg_reduce_group(c, x) == 0) return tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(y), -INFINITY);
     TG_TRY(tg_reduce_run(c, TG_MAX, top, x, 1));
     TG_TRY(tg_op_map(c, TG_FN_clamp, top, TG_T1(top), 1, -most, most, false));
@@ -261,7 +261,7 @@ static tg_status logsumexp_forward(tg_call *c) {
 static tg_status logsumexp_backward(tg_call *c) {
     const tg_tensor *x = c->in[0];
     tg_tensor *gy = tg_reduce_kept(c, c->gout[0], x->ndim), *g = tg_reduce_small(c, x), *top = c->saved[TOP];
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_div, g, TG_T2(gy, c->saved[MASS]), 2, 0, 0, false));
     return tg_op_map(c, TG_FN_exp_sub_mul, c->gin[0], TG_T3(x, top, g), 3, 0, 0, tg_adds(c, 0));
 }

@@ -74,7 +74,7 @@ static tg_status residual_backward(tg_call *c) {
         const tg_tensor *r = c->out[R];
         tg_norm_args a = norm_args(c);
         g = tg_call_temp(c, (tg_dtype)r->dtype, r->ndim, r->shape);
-        if (!tg_ok(c->ctx)) return c->ctx->status;
+        if (!tg_ok(c->ctx)) return c->ctx->run.status;
         a.gy = tg_array_of(gy);
         a.gx = tg_array_of(g);
         a.gw = tg_op_gin(c, W);
@@ -95,7 +95,7 @@ static tg_status residual_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *go
         tg_tensor *wide = tg_wide(t, r), *g = tg_wide(t, gy);
         tg_tensor *square = tg_mean(t, tg_square(t, wide), TG_DIMS(-1), true);
         tg_tensor *rstd = tg_rsqrt(t, tg_add_scalar(t, square, eps)), *unit = tg_mul(t, wide, rstd);
-        if (tg_node_needs(n, W)) gin[W] = tg_cast(t, tg_sum_to(t, tg_mul(t, g, unit), w), dtype);
+        if (tg_node_needs_grad(n, W)) gin[W] = tg_cast(t, tg_sum_to(t, tg_mul(t, g, unit), w), dtype);
         if (w) g = tg_mul(t, g, tg_wide(t, w));
         tg_tensor *along = tg_mean(t, tg_mul(t, g, unit), TG_DIMS(-1), true);
         g = tg_cast(t, tg_mul(t, rstd, tg_sub(t, g, tg_mul(t, unit, along))), dtype);

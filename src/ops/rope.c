@@ -40,7 +40,7 @@ static tg_status make_rotation(tg_call *c, int64_t s, int64_t half, rotation *r)
     tg_tensor *angle = tg_call_temp(c, TG_F64, 2, shape);
     r->cos = tg_call_temp(c, dtype, 2, shape);
     r->sin = tg_call_temp(c, dtype, 2, shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(ops->iota(c->ctx, tg_array_of(position), (double)p->offset, 1));
     TG_TRY(ops->iota(c->ctx, tg_array_of(frequency), 0, half ? -log(p->base) / (double)half : 0));
     TG_TRY(tg_op_map(c, TG_FN_exp, frequency, TG_T1(frequency), 1, 0, 0, false));

@@ -103,7 +103,7 @@ static tg_status cumprod_backward(tg_call *c) {
     tg_tensor *zeros = tg_call_temp(c, TG_I64, x->ndim, x->shape), *some = tg_call_temp(c, wide, x->ndim, x->shape);
     tg_tensor *gy = tg_call_temp(c, wide, x->ndim, x->shape), *all = tg_call_temp(c, wide, x->ndim, x->shape);
     tg_tensor *sum = tg_call_temp(c, wide, x->ndim, x->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_logical_not, zero, TG_T1(x), 1, 0, 0, false));
     TG_TRY(scan(c, TG_SUM, zeros, zero, false, false));
     TG_TRY(tg_op_map(c, TG_FN_eq, live, TG_T2(zeros, zero), 2, 0, 0, false)); /* up to the first zero */
@@ -124,7 +124,7 @@ static tg_status cumprod_compose(tg_tape *t, const tg_node *n, tg_tensor **out) 
     int dim = ((const scan_params *)tg_node_params(n))->dim;
     tg_tensor *x = tg_node_in(n)[0], *y = tg_wide(t, x);
     int64_t size = x->shape[dim];
-    for (int64_t by = 1; by < size && tg_alive(y); by *= 2) {
+    for (int64_t by = 1; by < size && tg_is_alive(y); by *= 2) {
         tg_tensor *low = tg_slice(t, y, dim, 0, by, 1), *high = tg_slice(t, y, dim, by, size, 1);
         tg_tensor *both = tg_mul(t, high, tg_slice(t, y, dim, 0, size - by, 1));
         y = tg_concat(t, (tg_tensor *[]){low, both}, 2, dim);

@@ -21,8 +21,8 @@ static tg_status where_backward(tg_call *c) {
 static tg_status where_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     tg_tensor *const *in = tg_node_in(n), *g = gout[0];
     tg_tensor *none = tg_number_like(t, g, 0);
-    if (tg_node_needs(n, 1)) gin[1] = tg_sum_to(t, tg_where(t, in[0], g, none), in[1]);
-    if (tg_node_needs(n, 2)) gin[2] = tg_sum_to(t, tg_where(t, in[0], none, g), in[2]);
+    if (tg_node_needs_grad(n, 1)) gin[1] = tg_sum_to(t, tg_where(t, in[0], g, none), in[1]);
+    if (tg_node_needs_grad(n, 2)) gin[2] = tg_sum_to(t, tg_where(t, in[0], none, g), in[2]);
     return TG_OK;
 }
 

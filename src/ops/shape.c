@@ -21,7 +21,7 @@ static tg_status reshape_backward(tg_call *c) {
     if (tg_reshape_strides(g->ndim, g->shape, g->stride, x->ndim, x->shape, stride))
         return tg_op_pass_view(c, 0, g, 0, x->ndim, x->shape, stride);
     x = tg_call_gin(c, 0);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     tg_array to = tg_array_of(x);
     tg_array_reshape(&to, g->ndim, g->shape, stride);
     return tg_op_copy(c, to, tg_array_of(g), tg_adds(c, 0));

@@ -29,7 +29,7 @@ tg_triangles tg_solve_transposed(tg_triangles a) {
 
 tg_status tg_solve_copy(tg_call *c, const tg_tensor *x, tg_tensor **copy) {
     *copy = tg_call_temp(c, tg_accumulate_dtype((tg_dtype)x->dtype), x->ndim, x->shape);
-    return tg_ok(c->ctx) ? tg_op_map(c, TG_FN_id, *copy, TG_T1(x), 1, 0, 0, false) : c->ctx->status;
+    return tg_ok(c->ctx) ? tg_op_map(c, TG_FN_id, *copy, TG_T1(x), 1, 0, 0, false) : c->ctx->run.status;
 }
 
 tg_matrix tg_solve_from(tg_matrix m, int64_t row, int64_t col) {
@@ -77,7 +77,7 @@ tg_status tg_solve_mask(tg_call *c, tg_dtype dtype, int64_t n, bool upper, doubl
               *on = tg_call_temp(c, dtype, 2, square);
     tg_tensor *rows = tg_call_view_of(c, i, 0, 2, (const int64_t[]){n, 1}, (const int64_t[]){1, 0});
     *mask = above;
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(ops->iota(c->ctx, tg_array_of(i), 0, 1));
     TG_TRY(tg_op_map(c, upper ? TG_FN_lt : TG_FN_gt, above, TG_T2(rows, i), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_eq, on, TG_T2(rows, i), 2, 0, 0, false));
@@ -135,7 +135,7 @@ static tg_tensor *room(tg_call *c, const tg_tensor *like) {
 static tg_status triangular_solve_forward(tg_call *c) {
     const tg_tensor *y = c->out[0], *x = y;
     if (tg_accumulate_dtype((tg_dtype)y->dtype) != y->dtype) x = room(c, y);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(solve(c, x, c->in[1], params(c)->transpose));
     return x == y ? TG_OK : tg_op_map(c, TG_FN_id, y, TG_T1(x), 1, 0, 0, false);
 }
@@ -144,7 +144,7 @@ static tg_status triangular_solve_forward(tg_call *c) {
 static tg_status triangular_solve_backward(tg_call *c) {
     const solve_params *p = params(c);
     const tg_tensor *gb = room(c, c->in[1]);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(solve(c, gb, c->gout[0], !p->transpose));
     if (c->gin_mode[1]) TG_TRY(tg_op_map(c, TG_FN_id, c->gin[1], TG_T1(gb), 1, 0, 0, tg_adds(c, 1)));
     if (!c->gin_mode[0]) return TG_OK;
@@ -174,8 +174,8 @@ static tg_tensor *triangle(tg_tape *t, const solve_params *p, tg_tensor *x) {
 static tg_status triangular_solve_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     const solve_params *p = tg_node_params(n);
     tg_tensor *y = tg_node_out(n)[0], *gb = taped(t, p, tg_node_in(n)[0], gout[0], !p->transpose);
-    if (tg_node_needs(n, 1)) gin[1] = gb;
-    if (!tg_node_needs(n, 0)) return TG_OK;
+    if (tg_node_needs_grad(n, 1)) gin[1] = gb;
+    if (!tg_node_needs_grad(n, 0)) return TG_OK;
     tg_tensor *ga = p->transpose ? tg_matmul(t, y, tg_solve_flipped(t, gb)) : tg_matmul(t, gb, tg_solve_flipped(t, y));
     gin[0] = triangle(t, p, tg_neg(t, ga));
     return TG_OK;

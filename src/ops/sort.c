@@ -199,7 +199,7 @@ static tg_status let_nan_win(tg_call *c, tg_array y, tg_array places) {
     tg_array nan = tg_array_of(tg_call_temp(c, TG_BOOL, y.ndim, y.shape));
     tg_array most = tg_array_of(tg_call_temp(c, (tg_dtype)y.dtype, y.ndim, y.shape));
     tg_array first = tg_array_of(tg_call_temp(c, TG_I64, y.ndim, y.shape));
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(ops->reduce(c->ctx, TG_MAX, most, x, 1, false));
     TG_TRY(ops->reduce(c->ctx, TG_ARGMAX, first, x, 1, false));
     TG_TRY(map(c, TG_FN_ne, nan, (const tg_array[]){most, most}, 2));
@@ -216,7 +216,7 @@ static tg_status median_forward(tg_call *c) {
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     shape[dim] = half;
     tg_tensor *low = tg_call_temp(c, (tg_dtype)x->dtype, x->ndim, shape), *at = tg_call_temp(c, TG_I64, x->ndim, shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(order_run(c, low, at, false));
     tg_array y = with_dim(c, c->out[VALUES], &ey), places = with_dim(c, c->out[PLACES], &ep);
     TG_TRY(tg_op_copy(c, y, tg_array_slice(tg_array_of(low), dim, half - 1, 1, 1, &e), false));

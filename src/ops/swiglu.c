@@ -33,8 +33,8 @@ static tg_status swiglu_backward(tg_call *c) {
 
 static tg_status swiglu_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     tg_tensor *gate = tg_node_in(n)[0], *up = tg_node_in(n)[1], *g = gout[0];
-    if (tg_node_needs(n, 0)) gin[0] = tg_mul(t, tg_mul(t, g, up), tg_silu_slope(t, gate));
-    if (tg_node_needs(n, 1)) gin[1] = tg_mul(t, g, tg_silu(t, gate));
+    if (tg_node_needs_grad(n, 0)) gin[0] = tg_mul(t, tg_mul(t, g, up), tg_silu_slope(t, gate));
+    if (tg_node_needs_grad(n, 1)) gin[1] = tg_mul(t, g, tg_silu(t, gate));
     return TG_OK;
 }
 
@@ -106,8 +106,8 @@ static tg_array half_of(const tg_tensor *x, int dim, int i, tg_extent *e) {
 
 /* y (+)= a sigmoid(b): the slope of softplus at b times a, for every b. */
 static tg_status gate(tg_call *c, tg_array y, tg_array a, tg_array b, bool add) {
-    return c->ctx->ops->map(c->ctx, TG_FN_softplus_d, y, (const tg_array[]){a, b}, 2, (const double[2]){1, INFINITY},
-                            add);
+    return c->ctx->run.ops->map(c->ctx, TG_FN_softplus_d, y, (const tg_array[]){a, b}, 2,
+                                (const double[2]){1, INFINITY}, add);
 }
 
 static tg_status glu_forward(tg_call *c) {
@@ -123,12 +123,13 @@ static tg_status glu_backward(tg_call *c) {
     int dim = glu_dim(c->params);
     tg_dtype wide = tg_accumulate_dtype((tg_dtype)x->dtype);
     const tg_tensor *ga = tg_call_temp(c, wide, g->ndim, g->shape), *s = tg_call_temp(c, wide, g->ndim, g->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     tg_array a = half_of(x, dim, 0, &ea), b = half_of(x, dim, 1, &eb);
     TG_TRY(gate(c, half_of(gin, dim, 0, &egin), tg_array_of(g), b, tg_adds(c, 0)));
-    TG_TRY(c->ctx->ops->map(c->ctx, TG_FN_mul, tg_array_of(ga), (const tg_array[]){tg_array_of(g), a}, 2, NULL, false));
-    TG_TRY(c->ctx->ops->map(c->ctx, TG_FN_sigmoid, tg_array_of(s), &b, 1, NULL, false));
-    return c->ctx->ops->map(c->ctx, TG_FN_sigmoid_d, half_of(gin, dim, 1, &egin),
+    TG_TRY(c->ctx->run.ops->map(c->ctx, TG_FN_mul, tg_array_of(ga), (const tg_array[]){tg_array_of(g), a}, 2, NULL,
+                                false));
+    TG_TRY(c->ctx->run.ops->map(c->ctx, TG_FN_sigmoid, tg_array_of(s), &b, 1, NULL, false));
+    return c->ctx->run.ops->map(c->ctx, TG_FN_sigmoid_d, half_of(gin, dim, 1, &egin),
                             (const tg_array[]){tg_array_of(ga), tg_array_of(s)}, 2, NULL, tg_adds(c, 0));
 }
 

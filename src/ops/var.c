@@ -26,7 +26,7 @@ static double var_scale(const tg_call *c, const tg_tensor *x) {
 /* The mean, which backward reads too; rest and sum are temporaries, the latter float64. Of elements that are all equal
  * it is exactly theirs: of float32 ones rounded from float64; in float64 the mean of what the first one leaves is
  * added. */
-static tg_status centre(tg_call *c, const tg_tensor *rest, const tg_tensor *sum) {
+static tg_status center(tg_call *c, const tg_tensor *rest, const tg_tensor *sum) {
     const tg_tensor *x = c->in[0], *mean = c->saved[MEAN];
     double scale = 1.0 / (double)tg_reduce_group(c, x);
     TG_TRY(tg_reduce_run(c, TG_SUM, sum, x, scale));
@@ -41,8 +41,13 @@ static tg_status centre(tg_call *c, const tg_tensor *rest, const tg_tensor *sum)
 static tg_status var_forward(tg_call *c) {
     const tg_tensor *x = c->in[0], *mean = c->saved[MEAN];
     tg_tensor *square = tg_reduce_whole(c, x), *sum = tg_reduce_small_f64(c, x);
+<<<<<<< HEAD
     if (!tg_ok(c->ctx)) return c->ctx->status;
-    TG_TRY(centre(c, square, sum));
+    TG_TRY(center(c, square, sum));
+=======
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
+    TG_TRY(center(c, square, sum));
+>>>>>>> main
     TG_TRY(tg_op_map(c, TG_FN_sub_square, square, TG_T2(x, mean), 2, 0, 0, false));
     return tg_reduce_run(c, TG_SUM, c->out[0], square, var_scale(c, x));
 }
@@ -50,7 +55,7 @@ static tg_status var_forward(tg_call *c) {
 static tg_status var_backward(tg_call *c) {
     const tg_tensor *x = c->in[0];
     tg_tensor *g = tg_reduce_kept(c, c->gout[0], x->ndim);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     double scale = 2 * var_scale(c, x);
     return tg_op_map(c, TG_FN_sub_scaled, c->gin[0], TG_T3(x, c->saved[MEAN], g), 3, scale, 0, tg_adds(c, 0));
 }
@@ -104,8 +109,13 @@ static tg_status std_forward(tg_call *c) {
     const tg_tensor *x = c->in[0], *deviation = c->saved[DEVIATION];
     tg_tensor *y = tg_reduce_kept(c, c->out[0], x->ndim), *sum = tg_reduce_small_f64(c, x);
     tg_tensor *square = tg_call_temp(c, TG_F64, x->ndim, x->shape);
+<<<<<<< HEAD
     if (!tg_ok(c->ctx)) return c->ctx->status;
-    TG_TRY(centre(c, square, sum));
+    TG_TRY(center(c, square, sum));
+=======
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
+    TG_TRY(center(c, square, sum));
+>>>>>>> main
     TG_TRY(tg_op_map(c, TG_FN_id, sum, TG_T1(c->saved[MEAN]), 1, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_sub_square, square, TG_T2(x, sum), 2, 0, 0, false));
     TG_TRY(tg_reduce_run(c, TG_SUM, sum, square, var_scale(c, x)));
@@ -117,7 +127,7 @@ static tg_status std_forward(tg_call *c) {
 static tg_status std_backward(tg_call *c) {
     const tg_tensor *x = c->in[0], *deviation = c->saved[DEVIATION];
     tg_tensor *g = tg_reduce_kept(c, c->gout[0], x->ndim), *share = tg_reduce_small(c, x);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_div, share, TG_T2(g, deviation), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_where_da, share, TG_T2(deviation, share), 2, 0, 0, false));
     return tg_op_map(c, TG_FN_sub_scaled, c->gin[0], TG_T3(x, c->saved[MEAN], share), 3, var_scale(c, x), 0,

@@ -30,7 +30,7 @@ static tg_status sum_powers(tg_call *c, double p, const tg_tensor *y) {
     const tg_tensor *x = c->in[0];
     if (p == 2) return tg_reduce_run(c, TG_SUMSQ, y, x, 1);
     tg_tensor *size = p < 0 ? tg_call_temp(c, TG_F64, x->ndim, x->shape) : tg_reduce_whole(c, x);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_abs, size, TG_T1(x), 1, 0, 0, false));
     if (isinf(p)) return tg_reduce_run(c, p > 0 ? TG_MAX : TG_MIN, y, size, 1);
     if (p == 0) {
@@ -46,7 +46,7 @@ static tg_status norm_forward(tg_call *c) {
     double p = tg_reduce_params_of(c)->p;
     const tg_tensor *norm = c->saved[NORM], *sum = p < 0 ? tg_reduce_small_f64(c, c->in[0]) : norm;
     tg_tensor *y = tg_reduce_kept(c, c->out[0], c->in[0]->ndim);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(sum_powers(c, p, sum));
     if (p == 2) TG_TRY(tg_op_map(c, TG_FN_sqrt, sum, TG_T1(sum), 1, 0, 0, false));
     else if (p != 0 && p != 1 && !isinf(p)) TG_TRY(power(c, sum, 1 / p));
@@ -60,7 +60,7 @@ static tg_status extremum_backward(tg_call *c, const tg_tensor *g) {
     const tg_tensor *x = c->in[0];
     tg_tensor *ties = tg_call_temp(c, TG_BOOL, x->ndim, x->shape), *size = tg_reduce_whole(c, x);
     tg_tensor *share = tg_reduce_small(c, x);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_abs, size, TG_T1(x), 1, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_eq, ties, TG_T2(size, c->saved[NORM]), 2, 0, 0, false));
     TG_TRY(tg_reduce_run(c, TG_SUM, share, ties, 1));
@@ -73,7 +73,7 @@ static tg_status extremum_backward(tg_call *c, const tg_tensor *g) {
  * in float64 no power of a float32 is. */
 static tg_status small_powers(tg_call *c, double p, const tg_tensor *slope) {
     tg_tensor *all = tg_reduce_small_f64(c, c->in[0]);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_id, all, TG_T1(c->saved[NORM]), 1, 0, 0, false));
     TG_TRY(power(c, all, 1 - p));
     TG_TRY(power(c, slope, p - 1));
@@ -85,20 +85,20 @@ static tg_status norm_backward(tg_call *c) {
     double p = tg_reduce_params_of(c)->p;
     const tg_tensor *x = c->in[0], *norm = c->saved[NORM];
     tg_tensor *g = tg_reduce_kept(c, c->gout[0], x->ndim);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (p == 0) return tg_op_zero(c, 0);
     if (isinf(p)) return extremum_backward(c, g);
     if (p == 1) return tg_op_map(c, TG_FN_abs_d, c->gin[0], TG_T2(g, x), 2, 0, 0, tg_adds(c, 0));
     if (p == 2) {
         tg_tensor *share = tg_reduce_small(c, x);
-        if (!tg_ok(c->ctx)) return c->ctx->status;
+        if (!tg_ok(c->ctx)) return c->ctx->run.status;
         TG_TRY(tg_op_map(c, TG_FN_div, share, TG_T2(g, norm), 2, 0, 0, false));
         TG_TRY(tg_op_map(c, TG_FN_where_da, share, TG_T2(norm, share), 2, 0, 0, false));
         return tg_op_map(c, TG_FN_mul, c->gin[0], TG_T2(x, share), 2, 0, 0, tg_adds(c, 0));
     }
     bool small = 0 < p && p < 1; /* below 0 no element is less than y */
     tg_tensor *slope = small ? tg_call_temp(c, TG_F64, x->ndim, x->shape) : tg_reduce_whole(c, x);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_abs, slope, TG_T1(x), 1, 0, 0, false));
     if (small) {
         TG_TRY(small_powers(c, p, slope));

@@ -8,7 +8,7 @@
 /* ---- SGD ---- */
 
 static tg_status map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n, double p, double q) {
-    return ctx->ops->map(ctx, f, out, in, n, (const double[2]){p, q}, false);
+    return ctx->run.ops->map(ctx, f, out, in, n, (const double[2]){p, q}, false);
 }
 #define MAP(f, out, p, q, ...)                                                               \
     TG_TRY(map(ctx, TG_FN_##f, (out), (const tg_array[]){__VA_ARGS__},                        \
@@ -79,7 +79,7 @@ static tg_adamw_args adam_args(const tg_optim *o, const tg_optim_item *it, const
 }
 
 static tg_status adam_step(tg_optim *o) {
-    const tg_device_ops *ops = o->ctx->ops;
+    const tg_device_ops *ops = o->ctx->run.ops;
     int n = 0;
     for (int i = 0; i < o->n; i++) {
         const tg_tensor *g = tg_optim_gradient(&o->item[i]);

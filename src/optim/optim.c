@@ -10,7 +10,7 @@ static const tg_optim inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
 
 tg_status tg_optim_check(const tg_optim *o) {
     if (!o) return TG_ERR_ARGUMENT;
-    return o->ctx->status;
+    return o->ctx->run.status;
 }
 
 /* ---- Making ---- */
@@ -37,10 +37,10 @@ static tg_status check_params(tg_ctx *ctx, tg_tensor *const *params, int n, cons
 
 static tg_tensor *state_tensor(tg_tensor *p, tg_dtype dtype) {
     tg_ctx *ctx = p->ctx;
-    tg_tensor *s = tg_owned_empty(ctx, dtype, p->ndim, p->shape, TG_MEM_OPTIMISER);
+    tg_tensor *s = tg_owned_empty(ctx, dtype, p->ndim, p->shape, TG_MEM_OPTIMIZER);
     if (!s) return NULL;
     s->ext->owners = 1;
-    ctx->ops->fill(ctx, tg_array_of(s), 0);
+    ctx->run.ops->fill(ctx, tg_array_of(s), 0);
     return s;
 }
 
@@ -48,10 +48,10 @@ static tg_status begin_item(tg_optim *o, tg_optim_item *it, tg_tensor *p) {
     tg_dtype wide = tg_accumulate_dtype(p->dtype);
     *it = (tg_optim_item){.param = p, .ref = tg_ref_of(p)};
     for (int i = 0; i < o->method->n_states; i++)
-        if (!(it->state[i] = state_tensor(p, wide))) return o->ctx->status;
+        if (!(it->state[i] = state_tensor(p, wide))) return o->ctx->run.status;
     if (wide != p->dtype) {
         it->master = state_tensor(p, wide);
-        if (!it->master) return o->ctx->status;
+        if (!it->master) return o->ctx->run.status;
         TG_TRY(tg_storage_need(p->storage, p));
         TG_TRY(tg_gradient_put(it->master, p, false));
     }

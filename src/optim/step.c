@@ -15,7 +15,7 @@
 /* ---- What lies on the device ---- */
 
 static tg_tensor *doubles(tg_ctx *ctx, int64_t n) {
-    return tg_ok(ctx) ? tg_owned_empty(ctx, TG_F64, 1, &n, TG_MEM_OPTIMISER) : NULL;
+    return tg_ok(ctx) ? tg_owned_empty(ctx, TG_F64, 1, &n, TG_MEM_OPTIMIZER) : NULL;
 }
 
 /* n words of the state from the first on, as a tensor of its own. */
@@ -29,7 +29,7 @@ static tg_status put(tg_optim *o, int first, const double *v, int n) {
     if (o->ctx->meta) return TG_OK;
     TG_TRY(tg_storage_may_change(o->state));
     double *at = (double *)tg_data(o->state) + first;
-    return o->ctx->ops->copy(o->ctx, at, v, (size_t)n * sizeof *v, TG_COPY_FROM_HOST);
+    return o->ctx->run.ops->copy(o->ctx, at, v, (size_t)n * sizeof *v, TG_COPY_FROM_HOST);
 }
 
 /* Reads the state, also after an error. False where it could not be read; s is then a state without steps. */
@@ -39,7 +39,7 @@ static bool look(const tg_optim *o, double s[TG_STEP_STATE]) {
     if (!o || !o->state) return false;
     if (o->ctx->meta) return true;
     if (tg_storage_need(o->state->storage, o->state) == TG_OK &&
-        o->ctx->ops->copy(o->ctx, s, tg_data(o->state), sizeof before, TG_COPY_TO_HOST) == TG_OK)
+        o->ctx->run.ops->copy(o->ctx, s, tg_data(o->state), sizeof before, TG_COPY_TO_HOST) == TG_OK)
         return true;
     memcpy(s, before, sizeof before);
     return false;
@@ -54,12 +54,12 @@ tg_status tg_optim_device_open(tg_optim *o) {
     o->sums = doubles(ctx, TG_STEP_SUMS);
     o->state = doubles(ctx, TG_STEP_STATE);
     o->words = doubles(ctx, words);
-    if (tg_ok(ctx)) o->words32 = tg_owned_empty(ctx, TG_F32, 1, &words, TG_MEM_OPTIMISER);
-    if (tg_ok(ctx)) o->scale32 = tg_owned_empty(ctx, TG_F32, 0, NULL, TG_MEM_OPTIMISER);
+    if (tg_ok(ctx)) o->words32 = tg_owned_empty(ctx, TG_F32, 1, &words, TG_MEM_OPTIMIZER);
+    if (tg_ok(ctx)) o->scale32 = tg_owned_empty(ctx, TG_F32, 0, NULL, TG_MEM_OPTIMIZER);
     o->scale_view = part_of_state(o, TG_STEP_SCALE, 0, 1);
     o->scale_state = part_of_state(o, TG_STEP_SCALE, 1, 3);
     if (o->scale_state) o->scale_state->ext->owners = 1;
-    TG_TRY(ctx->status);
+    TG_TRY(ctx->run.status);
     return put(o, 0, begin, TG_STEP_STATE);
 }
 
@@ -117,7 +117,7 @@ static tg_status square_one(tg_optim *o, const tg_tensor *g, int64_t at) {
     for (int d = 0; d < TG_MAX_DIMS; d++) one[d] = 1;
     tg_array sum = slice(o->squares, at, one);
     sum.stride = one, sum.ndim = g->ndim;
-    return o->ctx->ops->reduce(o->ctx, TG_SUMSQ, sum, tg_array_of(g), 1, false);
+    return o->ctx->run.ops->reduce(o->ctx, TG_SUMSQ, sum, tg_array_of(g), 1, false);
 }
 
 /* Sums of squares over all parameters, each counted once: shards are summed over the axes that they lie on, and what is
@@ -128,7 +128,7 @@ static tg_status measure(tg_optim *o) {
     square_sets s = {.n = 0};
     int64_t done[TG_STEP_SUMS] = {0};
     TG_TRY(find_sets(o, &s));
-    TG_TRY(ctx->ops->fill(ctx, tg_array_of(o->squares), 0));
+    TG_TRY(ctx->run.ops->fill(ctx, tg_array_of(o->squares), 0));
     for (int i = 0; i < o->n; i++) {
         const tg_tensor *g = tg_optim_gradient(&o->item[i]);
         int k = set_of(&s, &o->item[i]);
@@ -136,7 +136,7 @@ static tg_status measure(tg_optim *o) {
         done[k]++;
     }
     for (int k = 0; k < s.n; k++)
-        TG_TRY(ctx->ops->reduce(ctx, TG_SUM, slice(o->sums, k, &one), slice(o->squares, s.first[k], &s.count[k]), 1,
+        TG_TRY(ctx->run.ops->reduce(ctx, TG_SUM, slice(o->sums, k, &one), slice(o->squares, s.first[k], &s.count[k]), 1,
                                 false));
     if (ctx->grid.axes) TG_TRY(tg_grid_sum(ctx, s.mask, o->sums, s.n));
     o->n_sums = s.n;
@@ -194,7 +194,7 @@ static tg_status check_gradients(tg_optim *o, const char *who) {
 static bool measures(const tg_optim *o) { return (o->max_norm > 0 || o->scale.size) && !o->summed; }
 
 static tg_status prepare(tg_optim *o, bool normed) {
-    const tg_device_ops *ops = o->ctx->ops;
+    const tg_device_ops *ops = o->ctx->run.ops;
     TG_TRY(tg_storage_may_change(o->state));
     bool adam = o->method == &tg_adam_method;
     tg_prepare_args a = {.sums = tg_data(o->sums),
@@ -224,7 +224,7 @@ static tg_status refresh_scale(tg_optim *o, const char *by, const void *site) {
     if (!o->scale.size || (o->scale_version == version && !o->ctx->capture)) return TG_OK;
     TG_TRY(tg_storage_need(o->state->storage, o->state));
     tg_array scale = tg_array_of(o->scale_view);
-    TG_TRY(o->ctx->ops->map(o->ctx, TG_FN_id, tg_array_of(o->scale32), &scale, 1, (const double[2]){0}, false));
+    TG_TRY(o->ctx->run.ops->map(o->ctx, TG_FN_id, tg_array_of(o->scale32), &scale, 1, (const double[2]){0}, false));
     tg_storage_wrote(o->scale32->storage, by, site);
     o->scale_version = version;
     return TG_OK;
@@ -263,7 +263,7 @@ tg_status tg_optim_zero_grad(tg_optim *o) {
     for (int i = 0; i < o->n; i++)
         if (o->item[i].param->serial == o->item[i].ref.serial) tg_gradient_forget(o->item[i].param);
     if (o->summed) o->summed = false; /* the sums were of those gradients */
-    return o->ctx->status;
+    return o->ctx->run.status;
 }
 
 /* ---- Clipping ---- */
@@ -277,8 +277,9 @@ static tg_status clip(tg_optim *o, double max_norm, double *norm, const void *si
         return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_clip: max_norm %g, expected 0 (none) or more", max_norm);
     TG_TRY(measure(o));
     if (!o->ctx->meta)
-        TG_TRY(o->ctx->ops->copy(o->ctx, sums, tg_data(o->sums), (size_t)o->n_sums * sizeof *sums, TG_COPY_TO_HOST));
-    if (!look(o, state)) return o->ctx->status;
+        TG_TRY(
+            o->ctx->run.ops->copy(o->ctx, sums, tg_data(o->sums), (size_t)o->n_sums * sizeof *sums, TG_COPY_TO_HOST));
+    if (!look(o, state)) return o->ctx->run.status;
     for (int i = 0; i < o->n_sums; i++) total += sums[i];
     *norm = sqrt(total) / state[TG_STEP_SCALE];
     o->summed = true;
@@ -362,7 +363,7 @@ tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o) {
 
 tg_status tg_optim_set_lr(tg_optim *o, double lr) {
     TG_TRY(tg_optim_check(o));
-    if (!tg_optim_rate(o->ctx, lr, "tg_optim_set_lr")) return o->ctx->status;
+    if (!tg_optim_rate(o->ctx, lr, "tg_optim_set_lr")) return o->ctx->run.status;
     TG_TRY(put(o, TG_STEP_LR, &lr, 1));
     o->lr = lr;
     return TG_OK;

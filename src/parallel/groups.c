@@ -119,13 +119,13 @@ static tg_status group_make(tg_parallel *p, const grid *g, const char *axes, con
     for (int i = 0; i < g->n; i++) tg_text(order, sizeof order, &at, "%s%s", i ? "-" : "", g->names[i]);
     int members = 0, world = tg_comm_size(p->world), me = tg_comm_rank(p->world);
     int *ranks = tg_host_alloc(ctx, (size_t)world * sizeof *ranks);
-    if (!ranks) return ctx->status;
+    if (!ranks) return ctx->run.status;
     int groups = tg_rank_groups(order, g->sizes, axes, ranks, &members), mine = 0;
     for (int i = 0; i < groups * members; i++)
         if (ranks[i] == me) mine = i / members;
     form(p, ranks + mine * members, members, name, axis, true, out);
     tg_host_free(ctx, ranks, (size_t)world * sizeof *ranks);
-    return ctx->status;
+    return ctx->run.status;
 }
 
 /* ---- Making ---- */
@@ -167,7 +167,7 @@ static tg_status check_sizes(tg_ctx *ctx, tg_parallel_opts *o, int world) {
 static tg_status same_groups(tg_ctx *ctx, const grid *dense, const grid *expert, const char *axis, int world,
                              bool *same) {
     int *ranks = tg_host_alloc(ctx, 2 * (size_t)world * sizeof *ranks);
-    if (!ranks) return ctx->status;
+    if (!ranks) return ctx->run.status;
     uint32_t d = 1u << find((char(*)[8])dense->names, dense->n, axis),
              e = 1u << find((char(*)[8])expert->names, expert->n, axis);
     groups_of(dense->sizes, dense->n, d, ranks, NULL);
@@ -197,7 +197,7 @@ static tg_status make_embedding(tg_parallel *p, const grid *dense) {
         return TG_OK;
     }
     int *ranks = tg_host_alloc(p->ctx, (size_t)world * sizeof *ranks), mine = 0;
-    if (!ranks) return p->ctx->status;
+    if (!ranks) return p->ctx->run.status;
     int at = find((char(*)[8])dense->names, dense->n, "pp");
     int groups = groups_of(dense->sizes, dense->n, 1u << at, ranks, &members);
     for (int i = 0; i < groups * members; i++)
@@ -205,7 +205,7 @@ static tg_status make_embedding(tg_parallel *p, const grid *dense) {
     int ends[2] = {ranks[mine * members], ranks[mine * members + members - 1]};
     tg_host_free(p->ctx, ranks, (size_t)world * sizeof *ranks);
     if (me == 0 || me == n - 1) form(p, ends, 2, "embedding", TG_MAX_AXES, n == 2, &p->embedding);
-    return p->ctx->status;
+    return p->ctx->run.status;
 }
 
 /* Of one size, etp and tp may still have other groups, where cp comes before tp. What is left of the world for edp is
@@ -283,7 +283,7 @@ static tg_parallel *make(tg_comm *world, const tg_parallel_opts *given) {
     tg_options(ctx, &o, sizeof o, given, "tg_parallel_new: the options");
     if (ctx->parallel)
         tg_fail(ctx, TG_ERR_STATE, "tg_parallel_new: the context has one already; tg_parallel_free it first");
-    if (ctx->status != TG_OK || check_sizes(ctx, &o, tg_comm_size(world)) != TG_OK) return NULL;
+    if (ctx->run.status != TG_OK || check_sizes(ctx, &o, tg_comm_size(world)) != TG_OK) return NULL;
     tg_parallel *p = tg_host_alloc(ctx, sizeof *p);
     if (!p) return NULL;
     *p = (tg_parallel){.ctx = ctx, .world = world, .o = o};
@@ -291,8 +291,8 @@ static tg_parallel *make(tg_comm *world, const tg_parallel_opts *given) {
         tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: the order \"%s\" is too long", o.order);
     else
         p->o.order = strcpy(p->order, o.order);
-    if (ctx->status == TG_OK) make_groups(p);
-    if (ctx->status != TG_OK) {
+    if (ctx->run.status == TG_OK) make_groups(p);
+    if (ctx->run.status != TG_OK) {
         drop_groups(p);
         tg_host_free(ctx, p, sizeof *p);
         return NULL;
@@ -318,7 +318,7 @@ void tg_parallel_free(tg_parallel *p) {
 
 tg_status tg_parallel_recover(tg_parallel *p) {
     if (!p || p == &inert) return TG_ERR_ARGUMENT;
-    TG_TRY(p->ctx->status);
+    TG_TRY(p->ctx->run.status);
     TG_TRY(tg_comm_recover(p->world));
     int world = tg_comm_size(p->world), model = p->o.tp * p->o.cp * p->o.pp, experts = p->o.etp * p->o.ep * p->o.pp;
     if (world % model || world % experts)
@@ -349,7 +349,7 @@ int tg_parallel_size(const tg_parallel *p, tg_axis axis) {
     return c ? tg_comm_size(c) : 1;
 }
 
-bool tg_parallel_sp(const tg_parallel *p) { return p && p->o.sequence_parallel && p->o.tp > 1; }
+bool tg_is_sequence_parallel(const tg_parallel *p) { return p && p->o.sequence_parallel && p->o.tp > 1; }
 int tg_parallel_vp(const tg_parallel *p) { return p ? p->o.vp : 1; }
 tg_rng_mode tg_parallel_rng(const tg_parallel *p) { return p ? p->o.rng : TG_RNG_GLOBAL; }
 

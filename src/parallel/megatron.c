@@ -16,11 +16,11 @@ static tg_status split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous
         return tg_fail(t->ctx, TG_ERR_SHAPE, "tg_split_last_dim: the last dim of %s is not divisible in %d parts", what,
                        n);
     int64_t *sizes = tg_tape_alloc(t, (size_t)n * sizeof *sizes);
-    if (!sizes) return t->ctx->status;
+    if (!sizes) return t->ctx->run.status;
     for (int i = 0; i < n; i++) sizes[i] = size / n;
     TG_TRY(tg_split(t, x, -1, sizes, n, out));
     for (int i = 0; contiguous && i < n; i++) out[i] = tg_contiguous(t, out[i]);
-    return t->ctx->status;
+    return t->ctx->run.status;
 }
 
 tg_status tg_split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous, tg_tensor **out) {
@@ -48,7 +48,7 @@ static const int64_t *flat_parts(tg_tape *t, int64_t numel, int n) {
 tg_tensor *tg_split_1d(tg_tape *t, tg_tensor *x, tg_comm *c) {
     tg_tensor *flat = tg_reshape(t, x, TG_SHAPE(-1));
     tg_mapping_params p = {.comm = c};
-    if (tg_alive(flat)) p.splits = flat_parts(t, flat->numel, tg_comm_size(c));
+    if (tg_is_alive(flat)) p.splits = flat_parts(t, flat->numel, tg_comm_size(c));
     return tg_mapping_record(t, &tg_op_scatter_to, &p, flat, TG_SITE);
 }
 
@@ -60,7 +60,7 @@ tg_tensor *tg_gather_1d(tg_tape *t, tg_tensor *x, int64_t numel, tg_comm *c) {
                                   (long long)numel));
         return tg_inert(t->ctx);
     }
-    if (t && tg_alive(x)) p.splits = flat_parts(t, numel, tg_comm_size(c));
+    if (t && tg_is_alive(x)) p.splits = flat_parts(t, numel, tg_comm_size(c));
     return tg_mapping_record(t, &tg_op_gather_from, &p, x, TG_SITE);
 }
 

@@ -22,21 +22,21 @@ static int axes_of(const tg_parallel *p, tg_axis axis, tg_axis out[2]) {
 
 tg_placement tg_placement_of(const tg_tensor *x, tg_axis axis) {
     tg_axis at[2];
-    if (!tg_alive(x) || (unsigned)axis >= TG_MAX_AXES) return (tg_placement){.kind = TG_INVARIANT};
+    if (!tg_is_alive(x) || (unsigned)axis >= TG_MAX_AXES) return (tg_placement){.kind = TG_INVARIANT};
     bool inner = axes_of(x->ctx->parallel, axis, at) == 2 && !(x->ctx->grid.axes >> at[0] & 1);
     return tg_place_on(x, at[inner]);
 }
 
 tg_shape tg_global_shape(const tg_tensor *x) {
     tg_shape s = tg_shape_of(x);
-    for (int d = 0; tg_alive(x) && d < s.ndim; d++) s.dim[d] *= tg_place_scale(x, d);
+    for (int d = 0; tg_is_alive(x) && d < s.ndim; d++) s.dim[d] *= tg_place_scale(x, d);
     return s;
 }
 
 size_t tg_placement_text(const tg_tensor *x, char *buf, size_t n) {
     if (!buf) n = 0;
     if (n) buf[0] = 0;
-    return tg_alive(x) ? tg_place_text(x->ctx, tg_place_of(x), buf, n) : 0;
+    return tg_is_alive(x) ? tg_place_text(x->ctx, tg_place_of(x), buf, n) : 0;
 }
 
 /* ---- Declaring a leaf ---- */
@@ -90,9 +90,9 @@ static tg_status check_leaf(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_
 static tg_status declare(tg_tensor *x, tg_axis axis, tg_placement to, uint32_t yet) {
     tg_ctx *ctx = x->ctx;
     if (!(ctx->grid.axes >> axis & 1)) return TG_OK; /* one rank: it lies as on one */
-    if (!tg_ext_of(x)) return ctx->status;
+    if (!tg_ext_of(x)) return ctx->run.status;
     const tg_placing *p = tg_place_converted(ctx, tg_place_of(x), axis, to);
-    TG_TRY(ctx->status);
+    TG_TRY(ctx->run.status);
     TG_TRY(tg_place_check_shards(x, p, yet, "tg_place"));
     x->place = p;
     x->flags &= (uint16_t) ~(TG_F_GIVEN | TG_F_COMPARED); /* what it is on every axis has been settled */
@@ -134,7 +134,7 @@ static tg_status assume_infer(tg_call *c) {
     if (c->ctx->grid.axes >> p->axis & 1)
         c->out[0]->place =
             (p->back ? tg_place_returned : tg_place_converted)(c->ctx, tg_place_of(x), p->axis, p->to);
-    return c->ctx->status;
+    return c->ctx->run.status;
 }
 
 static tg_status assume_backward(tg_call *c) { return tg_call_pass(c, 0, c->gout[0]); }

@@ -15,7 +15,7 @@ static bool of_experts(const tg_tensor *x) {
 
 tg_status tg_module_replicate(tg_module *m, const tg_parallel *p) {
     if (!m || !p) return TG_ERR_ARGUMENT;
-    TG_TRY(m->ctx->status);
+    TG_TRY(m->ctx->run.status);
     if (tg_parallel_ctx(p) != m->ctx)
         return tg_fail(m->ctx, TG_ERR_HANDLE, "tg_module_replicate: the tg_parallel is of another context");
     for (int i = 0, n = tg_module_param_count(m); i < n; i++) {
@@ -23,7 +23,7 @@ tg_status tg_module_replicate(tg_module *m, const tg_parallel *p) {
         if (of_experts(x)) continue;
         TG_TRY(place_where_not(p, x, TG_DP));
         TG_TRY(place_where_not(p, x, TG_CP));
-        if (tg_parallel_sp(p)) TG_TRY(place_where_not(p, x, TG_TP));
+        if (tg_is_sequence_parallel(p)) TG_TRY(place_where_not(p, x, TG_TP));
     }
     return TG_OK;
 }

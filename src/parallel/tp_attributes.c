@@ -5,7 +5,7 @@
 
 /* The axis of tensor parallelism on which x is a shard: tp, or etp of an expert. */
 static const tg_placement *shard_of(const tg_tensor *x, tg_axis *axis) {
-    const tg_placing *p = tg_alive(x) ? tg_place_of(x) : NULL;
+    const tg_placing *p = tg_is_alive(x) ? tg_place_of(x) : NULL;
     for (int i = 0; p && i < 2; i++) {
         *axis = i ? TG_ETP : TG_TP;
         if (p->at[*axis].kind == TG_VARYING && p->at[*axis].layout != TG_OPAQUE) return &p->at[*axis];
@@ -28,7 +28,7 @@ static bool expert(const tg_tensor *x) {
     return p && (p->varying | p->replicated) & grid;
 }
 
-bool tg_tp_duplicate_p(const tg_parallel *p, const tg_tensor *x) {
-    if (!p || !tg_alive(x) || tg_tp_attributes(x, NULL, NULL)) return false;
+bool tg_is_tp_duplicate(const tg_parallel *p, const tg_tensor *x) {
+    if (!p || !tg_is_alive(x) || tg_tp_attributes(x, NULL, NULL)) return false;
     return tg_parallel_rank(p, expert(x) ? TG_ETP : TG_TP) > 0;
 }

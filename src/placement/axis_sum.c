@@ -5,8 +5,8 @@ static tg_status sum_run(tg_comm *comm, tg_tensor *sums, int from, int to) {
     tg_ctx *ctx = sums->ctx;
     int64_t n = to - from;
     tg_tensor *x = tg_temp_new(ctx, TG_F64, 1, &n, NULL, tg_storage_ref(sums->storage), sums->offset + from);
-    if (!x) return ctx->status;
-    tg_status s = tg_comm_all_reduce(comm, x, x, TG_REDUCE_SUM) ? TG_OK : ctx->status;
+    if (!x) return ctx->run.status;
+    tg_status s = tg_comm_all_reduce(comm, x, x, TG_REDUCE_SUM) ? TG_OK : ctx->run.status;
     if (s == TG_OK) s = tg_storage_need(x->storage, x);
     tg_temp_free(x);
     return s;

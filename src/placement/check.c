@@ -28,8 +28,8 @@ static tg_status hash(const tg_tensor *x, int64_t *out) {
     TG_TRY(tg_storage_need(x->storage, x));
     size_t n = (size_t)x->numel * tg_dtype_size((tg_dtype)x->dtype);
     void *copy = ctx->host || !n ? NULL : tg_host_alloc(ctx, n);
-    if (!ctx->host && n && !copy) return ctx->status;
-    tg_status s = copy ? ctx->ops->copy(ctx, copy, tg_data(x), n, TG_COPY_TO_HOST) : TG_OK;
+    if (!ctx->host && n && !copy) return ctx->run.status;
+    tg_status s = copy ? ctx->run.ops->copy(ctx, copy, tg_data(x), n, TG_COPY_TO_HOST) : TG_OK;
     if (s == TG_OK) *out = (int64_t)hash_bytes(copy ? copy : tg_data(x), n);
     tg_host_free(ctx, copy, n);
     return s;
@@ -52,20 +52,20 @@ static tg_status find_other(tg_ctx *ctx, tg_comm *comm, const int64_t *mine, int
     *wrong = -1;
     tg_tensor *src = tg_temp_empty(ctx, TG_I64, 1, &n, TG_MEM_TEMPORARY);
     tg_tensor *dst = src ? tg_temp_empty(ctx, TG_I64, 1, &all, TG_MEM_TEMPORARY) : NULL;
-    tg_status s = ctx->status;
+    tg_status s = ctx->run.status;
     int64_t *said = dst ? tg_host_alloc(ctx, (size_t)all * sizeof *said) : NULL;
     if (said) {
-        s = ctx->ops->copy(ctx, tg_data(src), mine, (size_t)n * sizeof *mine, TG_COPY_FROM_HOST);
-        if (s == TG_OK && !tg_comm_all_gather(comm, dst, src)) s = ctx->status;
+        s = ctx->run.ops->copy(ctx, tg_data(src), mine, (size_t)n * sizeof *mine, TG_COPY_FROM_HOST);
+        if (s == TG_OK && !tg_comm_all_gather(comm, dst, src)) s = ctx->run.status;
         if (s == TG_OK) s = tg_storage_need(dst->storage, dst);
-        if (s == TG_OK) s = ctx->ops->copy(ctx, said, tg_data(dst), (size_t)all * sizeof *said, TG_COPY_TO_HOST);
+        if (s == TG_OK) s = ctx->run.ops->copy(ctx, said, tg_data(dst), (size_t)all * sizeof *said, TG_COPY_TO_HOST);
     }
     for (int64_t i = 0; said && s == TG_OK && i < all && *wrong < 0; i++)
         if (said[i] != said[i % n]) *wrong = i;
     tg_host_free(ctx, said, (size_t)all * sizeof *said);
     tg_temp_free(src);
     tg_temp_free(dst);
-    return said ? s : ctx->status;
+    return said ? s : ctx->run.status;
 }
 
 /* One hash for each of n tensors. */
@@ -110,15 +110,15 @@ tg_status tg_placement_compare_params(const tg_parallel *p, tg_tensor *const *pa
     size_t bytes = (size_t)n * (sizeof(tg_tensor *) + sizeof(int64_t));
     tg_tensor **x = bytes ? tg_host_alloc(ctx, bytes) : NULL;
     int64_t *mine = (int64_t *)(x + n);
-    for (int a = 0; x && a < TG_MAX_AXES && ctx->status == TG_OK; a++) {
+    for (int a = 0; x && a < TG_MAX_AXES && ctx->run.status == TG_OK; a++) {
         int k = 0;
         for (int i = 0; data_axes >> a & 1 && i < n; i++) {
             if (!(claimed(params[i]) >> a & 1) || !comparable(params[i])) continue;
             x[k] = params[i];
             if (hash(params[i], &mine[k++]) != TG_OK) tg_ctx_skip(ctx);
         }
-        if (k && ctx->status == TG_OK) compare(x, mine, k, (tg_axis)a);
+        if (k && ctx->run.status == TG_OK) compare(x, mine, k, (tg_axis)a);
     }
     tg_host_free(ctx, x, bytes);
-    return ctx->status;
+    return ctx->run.status;
 }

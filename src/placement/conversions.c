@@ -16,7 +16,7 @@ tg_status tg_call_convert_on(tg_call *c, int i, tg_placement from, int o, tg_pla
                             c->n_out);
     if ((unsigned)axis >= TG_MAX_AXES || !(c->ctx->grid.axes >> axis & 1)) return TG_OK;
     tg_rules *r = tg_rules_of(c);
-    if (!r) return c->ctx->status;
+    if (!r) return c->ctx->run.status;
     if (r->n_conversions == TG_MAX_CONVERSIONS)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_convert: more than %d conversions", TG_MAX_CONVERSIONS);
     r->conversion[r->n_conversions++] = (tg_conversion){i, o, axis, from, to, mend};

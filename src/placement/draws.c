@@ -253,7 +253,7 @@ tg_draws tg_call_draws(tg_call *c, const tg_tensor *x) {
 /* ---- Fills ---- */
 
 static tg_status fill(tg_tensor *x, tg_array part, tg_random kind, double a, double b, const tg_draws *d) {
-    return x->ctx->ops->random(x->ctx, kind, part, a, b, d);
+    return x->ctx->run.ops->random(x->ctx, kind, part, a, b, d);
 }
 
 static tg_status fill_from(tg_tensor *x, tg_rng *from, tg_random kind, double a, double b) {

@@ -36,7 +36,7 @@ tg_status tg_placement_fits(const tg_tensor *x, const tg_tensor *g, const char *
                        "%s: on axis %s the gradient of %s is %s, expected %s; declare it with tg_place, or convert it",
                        what, tg_axis_name((tg_axis)a), text, found, wanted);
     }
-    return ctx->status;
+    return ctx->run.status;
 }
 
 double tg_placement_seed(const tg_tensor *root) {

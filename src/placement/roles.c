@@ -45,7 +45,7 @@ tg_status tg_call_role(tg_call *c, int i, int d, int j) {
                             d, i, j, c->n_in);
     if (!heard(c)) return TG_OK;
     tg_rules *r = tg_rules_of(c);
-    if (!r) return c->ctx->status;
+    if (!r) return c->ctx->run.status;
     r->role[i][d] = (int8_t)j;
     return TG_OK;
 }
@@ -54,7 +54,7 @@ tg_status tg_call_linear(tg_call *c, uint32_t set) {
     if (!c) return TG_ERR_ARGUMENT;
     if (!heard(c)) return TG_OK;
     tg_rules *r = tg_rules_of(c);
-    if (!r) return c->ctx->status;
+    if (!r) return c->ctx->run.status;
     if (r->n_sets < 0) r->n_sets = 0;
     if (!set) return TG_OK; /* states that there is none */
     if (r->n_sets == TG_MAX_SETS)
@@ -71,7 +71,7 @@ tg_status tg_call_free(tg_call *c, int i, int shift) {
 tg_status tg_call_within(tg_call *c, uint32_t mask) {
     tg_rules *r = heard(c) ? tg_rules_of(c) : NULL;
     if (r) r->within = mask;
-    return c->ctx->status;
+    return c->ctx->run.status;
 }
 
 tg_status tg_call_stretch(tg_call *c, uint32_t mask) {
@@ -80,7 +80,7 @@ tg_status tg_call_stretch(tg_call *c, uint32_t mask) {
         r->stretch = mask;
         r->stretched_dims = ~0u;
     }
-    return c->ctx->status;
+    return c->ctx->run.status;
 }
 
 void tg_call_placed(tg_call *c) { impl(c)->placed = true; }

@@ -327,7 +327,7 @@ static tg_status place_outputs(tg_call *c, const tg_rules *r, tg_placement to[TG
                 c->out[i]->place =
                     tg_place_converted(c->ctx, c->out[i]->place, r->conversion[k].axis, r->conversion[k].to);
     }
-    return c->ctx->status;
+    return c->ctx->run.status;
 }
 
 static tg_status derive_all(tg_call *c, tg_rules *r, bool gradients) {
@@ -391,12 +391,12 @@ static tg_status compare_leaves(tg_call *c) {
 
 tg_status tg_placement_derive(tg_call *c) {
     bool any = any_placed(c);
-    TG_TRY(c->ctx->status);
+    TG_TRY(c->ctx->run.status);
     if (TG_UNLIKELY(c->ctx->check && c->ctx->parallel)) TG_TRY(compare_leaves(c));
     if (impl(c)->placed) return TG_OK;
     if (!any && !(impl(c)->rules && impl(c)->rules->n_conversions)) return TG_OK;
     tg_rules *r = tg_rules_of(c);
-    if (!r) return c->ctx->status;
+    if (!r) return c->ctx->run.status;
     TG_TRY(derive_all(c, r, gives_gradients(c)));
     return check_inplace(c);
 }

@@ -7,7 +7,7 @@ static const char *const gather_first = "gather it first (tg_gather_from, tg_all
 
 static tg_status state(tg_call *c, tg_shard_move move, int dim, int to) {
     tg_rules *r = c->ctx->grid.axes ? tg_rules_of(c) : NULL;
-    if (!r) return c->ctx->status;
+    if (!r) return c->ctx->run.status;
     r->move = move;
     r->move_dim = dim;
     r->move_to = to;

@@ -29,7 +29,7 @@ static uint64_t hash_bytes(const tg_tensor *x) {
     for (size_t n = (size_t)x->numel * tg_dtype_size(x->dtype), some; n > 0; n -= some, p += some) {
         const unsigned char *bytes = ctx->host ? p : piece;
         some = ctx->host || n < sizeof piece ? n : sizeof piece;
-        if (!ctx->host && ctx->ops->copy(ctx, piece, p, some, TG_COPY_TO_HOST) != TG_OK) return 0;
+        if (!ctx->host && ctx->run.ops->copy(ctx, piece, p, some, TG_COPY_TO_HOST) != TG_OK) return 0;
         for (size_t i = 0; i < some; i++) h = (h ^ bytes[i]) * 1099511628211u;
     }
     return h;
@@ -55,7 +55,7 @@ static tg_status check_same(tg_ctx *ctx, const tg_recompute_params *p, tg_tensor
                 "%s: output %d, %s, has other bits in the second run: the function reads something that changed",
                 p->name, i, want);
     }
-    return ctx->status;
+    return ctx->run.status;
 }
 
 /* ---- One run of the function on a tape of its own ---- */
@@ -64,7 +64,7 @@ static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int befo
     int left = ctx->streams.forks - before;
     if (!left) return TG_OK;
     if (left > 0) tg_rng_unwind(ctx, before);
-    if (ctx->status != TG_OK) return ctx->status; /* it failed between fork and join */
+    if (ctx->run.status != TG_OK) return ctx->run.status; /* it failed between fork and join */
     return tg_fail(ctx, TG_ERR_STATE, "%s: the function forks random streams %d times more often than it joins them",
                    p->name, left);
 }
@@ -78,7 +78,7 @@ static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *co
     t->busy--;
     t->ctx->recomputing = outer;
     TG_TRY(check_forks(t->ctx, p, forks));
-    if (t->ctx->status != TG_OK) return t->ctx->status;
+    if (t->ctx->run.status != TG_OK) return t->ctx->run.status;
     if (s != TG_OK)
         return tg_fail(t->ctx, TG_ERR_CALLBACK, "%s: the function failed with %s", p->name, tg_status_name(s));
     for (int i = 0; i < p->n_out; i++) TG_TRY(tg_check(t->ctx, out[i], p->name));
@@ -87,7 +87,7 @@ static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *co
 
 static tg_status enter_inputs(tg_tape *t, tg_tensor *const *in, int n, tg_tensor **entered) {
     for (int i = 0; i < n; i++) entered[i] = in[i] ? tg_tape_enter(t, in[i]) : NULL;
-    return t->ctx->status;
+    return t->ctx->run.status;
 }
 
 /* ---- The op ---- */
@@ -98,7 +98,7 @@ tg_status tg_recompute_infer(tg_call *c) {
         const tg_tensor *x = p->outputs[i];
         tg_tensor *y =
             tg_tape_tensor(c->tape, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
-        if (!y) return c->ctx->status;
+        if (!y) return c->ctx->run.status;
         y->place = tg_place_of(x);
         y->out = (uint16_t)i;
         c->out[i] = y;
@@ -108,7 +108,7 @@ tg_status tg_recompute_infer(tg_call *c) {
         x->storage->birth = y->serial;
     }
     tg_call_placed(c);
-    return c->ctx->status;
+    return c->ctx->run.status;
 }
 
 /* In the tape's memory. NULL after recording the error. */
@@ -122,8 +122,8 @@ tg_status tg_recompute_again(const tg_node *n, tg_tape *inner, tg_tensor **in, t
     const tg_recompute_params *p = tg_node_params_of(n);
     tg_ctx *ctx = inner->ctx;
     tg_rng_states *now = p->streams ? save_streams(inner) : NULL;
-    bool *changed = ctx->status == TG_OK ? tg_needs_then(inner, n) : NULL;
-    if (!changed) return ctx->status;
+    bool *changed = ctx->run.status == TG_OK ? tg_needs_then(inner, n) : NULL;
+    if (!changed) return ctx->run.status;
     if (now) tg_rng_states_load(ctx, p->streams);
     inner->again = true;
     tg_status s = enter_inputs(inner, tg_node_in(n), p->n_in, in);
@@ -140,7 +140,7 @@ static tg_status stand_ins(tg_tape *t, tg_tensor *const *in, int n, tg_tensor **
         for (int d = 0; d < order.n; d++) order.dim[d] = d;
         own[i] = in[i]->flags & TG_F_REQUIRES_GRAD ? tg_permute(t, in[i], order) : in[i];
     }
-    return t->ctx->status;
+    return t->ctx->run.status;
 }
 
 /* For derivatives of derivatives: the function recorded once more, on the node's own tape. Its inputs are its own there
@@ -149,14 +149,14 @@ static tg_status recompute_compose(tg_tape *t, const tg_node *n, tg_tensor **out
     const tg_recompute_params *p = tg_node_params_of(n);
     tg_rng_states *now = p->streams ? save_streams(t) : NULL;
     tg_tensor **in = tg_tape_alloc(t, (size_t)p->n_in * sizeof *in + 1);
-    TG_TRY(t->ctx->status);
-    bool training = tg_set_training(t, p->training), again = t->again;
+    TG_TRY(t->ctx->run.status);
+    bool training = tg_tape_set_training(t, p->training), again = t->again;
     t->again = true;
     if (now) tg_rng_states_load(t->ctx, p->streams);
     tg_status s = stand_ins(t, tg_node_in(n), p->n_in, in);
     if (s == TG_OK) s = call_fn(p, t, in, out);
     if (now) tg_rng_states_load(t->ctx, now);
-    tg_set_training(t, training);
+    tg_tape_set_training(t, training);
     t->again = again;
     return s == TG_OK ? check_same(t->ctx, p, tg_node_out(n), out) : s;
 }
@@ -187,7 +187,7 @@ tg_status tg_recompute_gradient(tg_call *c, tg_tape *inner, tg_tensor **in, tg_t
     tg_tensor **roots = tg_tape_alloc(inner, 2 * (size_t)c->n_out * sizeof *roots),
               **seeds = roots ? roots + c->n_out : NULL;
     tg_target *targets = tg_tape_alloc(inner, ((size_t)c->n_in + 1) * sizeof *targets);
-    if (!roots || !targets) return c->ctx->status;
+    if (!roots || !targets) return c->ctx->run.status;
     int n_targets = 0, n_roots = choose_roots(c, out, roots, seeds);
     for (int i = 0; i < c->n_in; i++)
         if (c->gin_mode[i] != TG_GRAD_NONE)
@@ -206,12 +206,12 @@ tg_status tg_recompute_gradient(tg_call *c, tg_tape *inner, tg_tensor **in, tg_t
 static tg_status recompute_backward(tg_call *c) {
     const tg_recompute_params *p = c->params;
     tg_tape *inner = tg_tape_new(c->ctx);
-    TG_TRY(c->ctx->status);
+    TG_TRY(c->ctx->run.status);
     tg_tape_observe_as(inner, c->tape);
-    tg_set_training(inner, p->training);
+    tg_tape_set_training(inner, p->training);
     tg_tensor **in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *in + 1),
               **out = in ? in + p->n_in : NULL;
-    tg_status s = in ? tg_recompute_again(((const tg_call_impl *)c->impl)->node, inner, in, out) : c->ctx->status;
+    tg_status s = in ? tg_recompute_again(((const tg_call_impl *)c->impl)->node, inner, in, out) : c->ctx->run.status;
     if (s == TG_OK) s = tg_recompute_gradient(c, inner, in, out, false);
     tg_tape_free(inner);
     return s;
@@ -235,9 +235,9 @@ static int leaves_used(const tg_tape *inner, tg_tensor *const *in, int n_in, tg_
 static tg_status keep_bits(tg_tape *t, tg_recompute_params *p, tg_tensor *const *results) {
     if (!t->ctx->check) return TG_OK;
     p->bits = tg_tape_alloc(t, (size_t)p->n_out * sizeof *p->bits);
-    if (!p->bits) return t->ctx->status;
+    if (!p->bits) return t->ctx->run.status;
     for (int i = 0; i < p->n_out; i++) p->bits[i] = hash_bytes(results[i]);
-    return t->ctx->status;
+    return t->ctx->run.status;
 }
 
 static tg_status first_run(tg_tape *t, tg_tape *inner, tg_recompute_params *p, tg_tensor *const *in, tg_tensor **out,
@@ -245,16 +245,16 @@ static tg_status first_run(tg_tape *t, tg_tape *inner, tg_recompute_params *p, t
     tg_ctx *ctx = t->ctx;
     size_t room = (size_t)p->n_in + (size_t)p->n_out + 1;
     tg_tensor **entered = tg_tape_alloc(inner, room * sizeof *entered), **results = entered ? entered + p->n_in : NULL;
-    if (!entered) return ctx->status;
+    if (!entered) return ctx->run.status;
     TG_TRY(enter_inputs(inner, in, p->n_in, entered));
     TG_TRY(call_fn(p, inner, entered, results));
     p->outputs = results;
     for (int i = 0; i < p->n_out; i++) /* a leaf may be a result without being any op's input */
         if (!results[i]->tape && results[i]->flags & TG_F_REQUIRES_GRAD && !tg_tape_leaf(inner, results[i]))
-            return ctx->status;
+            return ctx->run.status;
     TG_TRY(keep_bits(t, p, results));
     tg_tensor **all = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)inner->n_nodes + 1) * sizeof *all);
-    if (!all) return ctx->status;
+    if (!all) return ctx->run.status;
     int n = leaves_used(inner, in, p->n_in, all);
     const tg_op *op = call->op[inner->collectives || (p->distribute && tg_comm_size(p->distribute) > 1)];
     call->passed_on = true;
@@ -286,14 +286,14 @@ tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *con
                               const tg_recompute_opts *opts, tg_recompute_call *call) {
     tg_ctx *ctx = t->ctx;
     p->name = opts->name ? tg_tape_text(t, opts->name) : call->op[0]->name;
-    if (!p->name) return ctx->status;
+    if (!p->name) return ctx->run.status;
     p->training = t->training;
     p->distribute = opts->distribute;
     TG_TRY(check_call(t, p, in, out, call->who));
     if (!t->grad) return call_fn(p, t, in, out); /* nothing would be kept anyway */
-    if (!opts->keep_rng && !(p->streams = save_streams(t))) return ctx->status;
+    if (!opts->keep_rng && !(p->streams = save_streams(t))) return ctx->run.status;
     tg_tape *inner = tg_tape_new(ctx);
-    TG_TRY(ctx->status);
+    TG_TRY(ctx->run.status);
     inner->training = t->training;
     inner->again = t->again;
     inner->grad = false;

@@ -60,7 +60,7 @@ static tg_status discard_results(replay_run *r, const void *site) {
         if (!made_by(r, y) || y->storage->state == TG_DISCARDED) continue;
         if (y->storage->version + 1 != r->version[i]) continue; /* the function would not make what is there now */
         tg_storage_extra *e = tg_storage_extra_of(y->storage);
-        if (!e) return y->ctx->status;
+        if (!e) return y->ctx->run.status;
         if (e->release || e->refill || e->restore) continue;
         e->restore = restore;
         e->user = r->replay;
@@ -104,10 +104,10 @@ static tg_status run_again(replay_run *r) {
     tg_tape *inner = tg_tape_new(r->replay->t->ctx);
     TG_TRY(tg_tape_ctx(inner)->status);
     tg_tape_observe_as(inner, r->replay->t);
-    tg_set_training(inner, p->training);
+    tg_tape_set_training(inner, p->training);
     r->inner = inner;
     r->in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *r->in + 1);
-    if (!r->in) return inner->ctx->status;
+    if (!r->in) return inner->ctx->run.status;
     r->out = r->in + p->n_in;
     TG_TRY(tg_recompute_again(r->node, inner, r->in, r->out));
     return bring_back(r);
@@ -228,7 +228,7 @@ static tg_status run(tg_replay *p, tg_recompute_params *params, replay_run *r, t
                      const tg_recompute_opts *opts, tg_recompute_call *call) {
     int n = params->n_out > 0 ? params->n_out : 0;
     *r = (replay_run){.replay = p, .state = params->state, .destroy = opts->destroy};
-    if (!(r->version = tg_tape_alloc(p->t, (size_t)n * sizeof *r->version + 1))) return p->t->ctx->status;
+    if (!(r->version = tg_tape_alloc(p->t, (size_t)n * sizeof *r->version + 1))) return p->t->ctx->run.status;
     call->node_state = r;
     TG_TRY(tg_recompute_record(p->t, params, in, out, opts, call));
     if (!out[0]->node || !call->passed_on) return TG_OK; /* no gradient is needed: nothing will be replayed */
@@ -251,7 +251,7 @@ tg_status tg_replay_run(tg_replay *p, tg_fn fn, void *state, tg_tensor *const *i
     tg_status s = p ? check_open(p, "tg_replay_run") : TG_ERR_ARGUMENT;
     if (s == TG_OK) s = sized;
     replay_run *r = s == TG_OK ? tg_tape_alloc(p->t, sizeof *r) : NULL;
-    if (s == TG_OK) s = r ? run(p, &params, r, in, out, &opts, &call) : ctx->status;
+    if (s == TG_OK) s = r ? run(p, &params, r, in, out, &opts, &call) : ctx->run.status;
     if (!call.passed_on && state && opts.destroy) opts.destroy(state);
     if (s != TG_OK)
         for (int i = 0; out && n_out <= 65535 && i < n_out; i++) out[i] = tg_inert(ctx ? ctx : &tg_dead_ctx);
@@ -265,7 +265,7 @@ tg_status tg_replay_close(tg_replay *p, tg_tensor *hook) {
     if (hook && hook->tape != p->t)
         return tg_fail(p->t->ctx, TG_ERR_HANDLE, "tg_replay_close: the hook tensor is not of the replay's tape");
     if (hook && p->first && hook->flags & TG_F_REQUIRES_GRAD && !tg_on_grad(hook, replay_hook, p))
-        return p->t->ctx->status;
+        return p->t->ctx->run.status;
     for (replay_run *r = p->first; r; r = r->next) TG_TRY(discard_results(r, TG_SITE));
     p->closed = true;
     return TG_OK;

@@ -55,7 +55,7 @@ static tg_status gather(tg_storage *s, const kept_part *p, tg_tensor *whole) {
     for (int r = 0; r < n; r++) counts[r] = share_of(whole->numel, r, n, &first);
     tg_work *w = whole->numel % n ? tg_comm_all_gather_v(p->comm, whole, p->part, counts)
                                   : tg_comm_all_gather(p->comm, whole, p->part);
-    return w ? tg_storage_need(s, NULL) : s->ctx->status;
+    return w ? tg_storage_need(s, NULL) : s->ctx->run.status;
 }
 
 /* The bytes are those that were there: nothing has been overwritten. */
@@ -66,7 +66,7 @@ static tg_status restore(void *user, tg_storage *s) {
     int64_t numel = (int64_t)(s->bytes / tg_dtype_size((tg_dtype)p->part->dtype));
     TG_TRY(tg_storage_bytes_again(s));
     tg_tensor *whole = tg_temp_new(s->ctx, (tg_dtype)p->part->dtype, 1, &numel, NULL, tg_storage_ref(s), 0);
-    tg_status status = whole ? gather(s, p, whole) : s->ctx->status;
+    tg_status status = whole ? gather(s, p, whole) : s->ctx->run.status;
     tg_temp_free(whole);
     s->version = version;
     if (status != TG_OK) tg_storage_discard(s, "a gather that failed", NULL);
@@ -90,7 +90,7 @@ static tg_tensor *own_part(const tg_tensor *x, const tg_comm *c) {
     tg_tensor *part = tg_temp_empty(ctx, (tg_dtype)x->dtype, 1, &n, TG_MEM_SAVED);
     if (!part || !n || ctx->meta) return part;
     const char *from = (const char *)tg_data(x) + (size_t)first * size;
-    if (ctx->ops->copy(ctx, tg_data(part), from, (size_t)n * size, TG_COPY_DEVICE) == TG_OK) return part;
+    if (ctx->run.ops->copy(ctx, tg_data(part), from, (size_t)n * size, TG_COPY_DEVICE) == TG_OK) return part;
     tg_temp_free(part);
     return NULL;
 }
@@ -121,11 +121,11 @@ tg_status tg_distribute(tg_tape *t, tg_tensor *x, tg_comm *c) {
     TG_TRY(tg_storage_need(s, x));
     tg_storage_extra *e = tg_storage_extra_of(s);
     kept_part *p = e ? part_new(t->ctx) : NULL;
-    if (!p) return t->ctx->status;
+    if (!p) return t->ctx->run.status;
     *p = (kept_part){.of = s, .part = own_part(x, c), .comm = c};
     if (!p->part) {
         part_end(p);
-        return t->ctx->status;
+        return t->ctx->run.status;
     }
     e->restore = restore;
     e->release = part_end;

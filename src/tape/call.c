@@ -31,7 +31,7 @@ tg_status tg_call_explain(tg_call *c) {
 
 tg_status tg_call_fail(tg_call *c, tg_status s, const char *format, ...) {
     if (!c) return TG_ERR_ARGUMENT;
-    if (c->ctx->status != TG_OK) return c->ctx->status;
+    if (c->ctx->run.status != TG_OK) return c->ctx->run.status;
     char text[1024] = "";
     va_list ap;
     va_start(ap, format);
@@ -125,12 +125,12 @@ tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t
                     !lends(c, c->in[0], ndim, shape)))
         TG_TRY(check_output(c, i, dtype, ndim, shape));
     tg_tensor *x = output_handle(c, dtype, ndim, shape);
-    if (TG_UNLIKELY(!x)) return c->ctx->status;
+    if (TG_UNLIKELY(!x)) return c->ctx->run.status;
     x->out = (uint16_t)i;
     c->out[i] = x;
     if (TG_UNLIKELY(c->op->inplace && i == 0)) return bind_inplace(c, x);
     tg_storage *s = tg_storage_new(c->ctx, (size_t)x->numel * tg_dtype_size(dtype), TG_MEM_TEMPORARY);
-    if (TG_UNLIKELY(!s)) return c->ctx->status;
+    if (TG_UNLIKELY(!s)) return c->ctx->run.status;
     s->temporary = true;
     s->maker = x;
     s->birth = x->serial;
@@ -146,7 +146,7 @@ tg_status tg_call_view(tg_call *c, int i, int64_t offset, int ndim, const int64_
     TG_TRY(check_view(c, base, offset, ndim, shape, stride));
     tg_tensor *x =
         tg_tape_tensor(c->tape, base->dtype, ndim, shape, stride, tg_storage_ref(base->storage), base->offset + offset);
-    if (!x) return c->ctx->status;
+    if (!x) return c->ctx->run.status;
     x->flags |= TG_F_VIEW;
     x->out = (uint16_t)i;
     c->out[i] = x;
@@ -160,13 +160,13 @@ tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_
         return tg_call_fail(c, TG_ERR_INTERNAL, "saved buffers are declared in order, at most 8");
     TG_TRY(check_shape(c, dtype, ndim, shape));
     tg_tensor *x = tg_temp_empty(c->ctx, dtype, ndim, shape, TG_MEM_SAVED);
-    if (!x) return c->ctx->status;
+    if (!x) return c->ctx->run.status;
     c->saved[c->n_saved++] = x;
     return TG_OK;
 }
 
 tg_status tg_call_out_in_flight(tg_call *c, int i, tg_work *w) {
-    if (!c || !w) return c ? c->ctx->status : TG_ERR_ARGUMENT;
+    if (!c || !w) return c ? c->ctx->run.status : TG_ERR_ARGUMENT;
     if (impl(c)->pass || i < 0 || i >= c->n_out || !c->out[i] || c->out[i]->flags & TG_F_VIEW) {
         tg_work_abandon(w);
         return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_out_in_flight: output %d of %d, in a forward", i, c->n_out);

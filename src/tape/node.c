@@ -15,7 +15,7 @@ const tg_node *tg_tape_node(tg_tape *t, int64_t i) {
     return t->cursor;
 }
 
-const tg_node *tg_node_of(const tg_tensor *x) { return tg_alive(x) ? x->node : NULL; }
+const tg_node *tg_node_of(const tg_tensor *x) { return tg_is_alive(x) ? x->node : NULL; }
 const tg_op *tg_node_op(const tg_node *n) { return n ? n->op : NULL; }
 int tg_node_inputs(const tg_node *n) { return n ? n->n_in : 0; }
 int tg_node_outputs(const tg_node *n) { return n ? n->n_out : 0; }

@@ -26,7 +26,7 @@ enum {
     TG_N_BUSY = 16,    /* a gradient of the call at work goes to one of its slots */
     TG_N_REACHED = 32, /* a gradient has gone past its slots: into the leaf's buffer, or it is zero */
     TG_N_DUE = 64,     /* ranks must meet in what it depends on */
-    TG_N_SEEN = 128,   /* an observer has numbered it */
+    TG_N_OBSERVED = 128,   /* an observer has numbered it */
 };
 
 struct tg_node {
@@ -64,7 +64,7 @@ typedef struct tg_node_extra {
     void *state;
     void (*destroy)(void *state);
     double forward_s, backward_s; /* seconds */
-    int64_t number;               /* the observer's; TG_N_SEEN says whether it has one */
+    int64_t number;               /* the observer's; TG_N_OBSERVED says whether it has one */
 } tg_node_extra;
 static inline tg_node_extra *tg_node_extra_of(const tg_node *n) {
     return (tg_node_extra *)(tg_node_versions(n) + ((tg_node_n_versions(n) + 1) & ~1));

@@ -38,7 +38,7 @@ static tg_buffer *find(tg_tape *t, const char *name, tg_dtype dtype, const void 
         if (b->dtype != dtype || strcmp(b->name, name) != 0) continue;
         instances++;
         if (!b->open && (!free || b->instance < free->instance)) free = b;
-        if (b->open && b->holder->serial == b->serial && tg_alive(b->holder) && b->holder->tape == t) {
+        if (b->open && b->holder->serial == b->serial && tg_is_alive(b->holder) && b->holder->tape == t) {
             refuse(t, b, site);
             return NULL;
         }
@@ -53,12 +53,12 @@ static tg_status lease(tg_tape *t, const char *name, tg_dtype dtype, const tg_sh
     if (!dtype) dtype = ctx->dtype;
     TG_TRY(tg_shape_check(ctx, shape, dtype, "tg_lease"));
     tg_buffer *b = find(t, name, dtype, site);
-    if (!b) return ctx->status;
+    if (!b) return ctx->run.status;
     size_t bytes = (size_t)tg_row_major((int)shape->ndim, shape->dim, NULL) * tg_dtype_size(dtype);
     TG_TRY(tg_buffer_reserve(ctx, b, bytes));
     tg_storage *s = tg_buffer_open(ctx, b, 0, bytes);
     tg_tensor *x = s ? tg_tape_tensor(t, dtype, (int)shape->ndim, shape->dim, NULL, s, 0) : NULL;
-    if (!x) return ctx->status;
+    if (!x) return ctx->run.status;
     set_asker(t, b, site);
     b->holder = x;
     b->serial = x->serial;

@@ -30,7 +30,7 @@ void *tg_tape_alloc(tg_tape *t, size_t bytes) {
 static tg_status next_slab(tg_tape *t) {
     tg_slab **link = t->at.slab ? &t->at.slab->next : &t->slabs;
     if (!*link) *link = tg_host_alloc(t->ctx, sizeof **link);
-    if (!*link) return t->ctx->status;
+    if (!*link) return t->ctx->run.status;
     t->at = (tg_cursor){*link, 0};
     return TG_OK;
 }
@@ -124,7 +124,7 @@ static const tg_tape dead_tape = {.ctx = (tg_ctx *)&tg_dead_ctx};
 
 tg_status tg_tapes_open(tg_ctx *ctx) {
     ctx->inert_tape = tg_host_alloc(ctx, sizeof *ctx->inert_tape);
-    if (!ctx->inert_tape) return ctx->status;
+    if (!ctx->inert_tape) return ctx->run.status;
     ctx->inert_tape->ctx = ctx;
     return TG_OK;
 }
@@ -199,7 +199,7 @@ static bool may_end(const tg_tape *t, const char *who) {
 void tg_tape_reset(tg_tape *t) {
     if (!t || !t->epoch || !may_end(t, "tg_tape_reset")) return;
     end_all(t, false);
-    if (t->ctx->ops->poll && tg_ok(t->ctx)) t->ctx->ops->poll(t->ctx);
+    if (t->ctx->run.ops->poll && tg_ok(t->ctx)) t->ctx->run.ops->poll(t->ctx);
     t->epoch = ++t->ctx->epochs;
     t->generation = !t->generation;
 }
@@ -259,7 +259,7 @@ tg_tape_listener *tg_tape_listen(tg_tape *t, const tg_tape_listener_ops *ops) {
 
 tg_status tg_tape_check(tg_tape *t, const char *who) {
     if (!t) return TG_ERR_ARGUMENT;
-    if (t->ctx->status != TG_OK) return t->ctx->status;
+    if (t->ctx->run.status != TG_OK) return t->ctx->run.status;
     if (!t->epoch) return tg_fail(t->ctx, TG_ERR_HANDLE, "%s: the tape was freed, or could not be made", who);
     return TG_OK;
 }
@@ -267,7 +267,7 @@ tg_status tg_tape_check(tg_tape *t, const char *who) {
 /* What was made without a context has none that could take an error. */
 static tg_ctx *ctx_of(tg_tensor *const *in, int n) {
     for (int i = 0; in && i < n; i++)
-        if (in[i] && !in[i]->ctx->dead) return in[i]->ctx;
+        if (in[i] && !in[i]->ctx->run.dead) return in[i]->ctx;
     return NULL;
 }
 
@@ -290,20 +290,20 @@ static bool set(tg_tape *t, bool *mode, bool on) {
     return before;
 }
 
-bool tg_set_training(tg_tape *t, bool on) { return t && set(t, &t->training, on); }
+bool tg_tape_set_training(tg_tape *t, bool on) { return t && set(t, &t->training, on); }
 /* An op's forward is without, whatever it asks for. A first run of a recomputation has no grad, but notes where the
  * second will have none. */
-bool tg_set_grad_mode(tg_tape *t, bool on) {
+bool tg_tape_set_grad_mode(tg_tape *t, bool on) {
     if (t && t->at_work && !((const tg_call_impl *)t->at_work->impl)->pass) return false;
     if (t && t->collects) return !set(t, &t->grad_off, !on);
     return t && set(t, &t->grad, on);
 }
 
-bool tg_training_p(const tg_tape *t) { return t && t->training; }
+bool tg_is_training(const tg_tape *t) { return t && t->training; }
 /* Within the first run of a recomputation, what the second one will have. */
-bool tg_grad_mode_p(const tg_tape *t) { return t && (t->collects ? !t->grad_off : t->grad); }
+bool tg_is_grad_on(const tg_tape *t) { return t && (t->collects ? !t->grad_off : t->grad); }
 
-void tg_tape_time(tg_tape *t, bool on) {
+void tg_tape_set_timing(tg_tape *t, bool on) {
     if (t && t->epoch) t->timed = on;
 }
 
@@ -333,7 +333,7 @@ static size_t leaf_index(const tg_tape *t, const tg_tensor *x) {
 static tg_status grow_leaves(tg_tape *t) {
     int64_t capacity = t->leaf_capacity ? t->leaf_capacity * 2 : 64;
     tg_leaf_entry *old = t->leaves, *fresh = tg_host_alloc(t->ctx, (size_t)capacity * sizeof *fresh);
-    if (!fresh) return t->ctx->status;
+    if (!fresh) return t->ctx->run.status;
     int64_t n = t->leaf_capacity;
     t->leaves = fresh;
     t->leaf_capacity = capacity;
@@ -404,9 +404,9 @@ const char *tg_tape_text(tg_tape *t, const char *text) {
 static tg_status open_scope(tg_tape *t, const char *name) {
     TG_TRY(tg_tape_check(t, "tg_scope_open"));
     tg_scope *s = tg_tape_alloc(t, sizeof *s);
-    if (!s) return t->ctx->status;
+    if (!s) return t->ctx->run.status;
     *s = (tg_scope){.parent = t->scope, .from = t->at, .serial = t->ctx->serial};
-    if (name && !(s->name = tg_tape_text(t, name))) return t->ctx->status;
+    if (name && !(s->name = tg_tape_text(t, name))) return t->ctx->run.status;
     t->scope = s;
     return TG_OK;
 }
@@ -420,7 +420,7 @@ tg_status tg_scope_open(tg_tape *t, const char *name) {
 
 static void mark_outputs(tg_tensor *const *outputs, int n, bool on) {
     for (int i = 0; i < n; i++)
-        if (tg_alive(outputs[i])) outputs[i]->storage->marked = on;
+        if (tg_is_alive(outputs[i])) outputs[i]->storage->marked = on;
 }
 
 static void discard_since(tg_tape *t, const tg_scope *scope, const void *site) {
@@ -443,13 +443,13 @@ static tg_status end_scope(tg_tape *t, tg_tensor *const *outputs, int n, const v
         if (l->ops->scope_closed) l->ops->scope_closed(l, t->scope->serial, site);
     discard_since(t, t->scope, site);
     mark_outputs(outputs, n, false);
-    return t->ctx->status;
+    return t->ctx->run.status;
 }
 
 tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n) {
     if (t && t->epoch && t->scopes_missed) {
         t->scopes_missed--;
-        return t->ctx->status;
+        return t->ctx->run.status;
     }
     tg_scope *s = t && t->epoch ? t->scope : NULL;
     tg_status status = end_scope(t, outputs, n, TG_SITE);

@@ -84,12 +84,12 @@ typedef struct tg_observer_ops {
     tg_status (*after_backward)(tg_call *c);  /* its gradients are where they belong */
 } tg_observer_ops;
 
-struct tg_seen;
+struct tg_op_event;
 
 typedef struct tg_observer {
     const tg_observer_ops *ops; /* NULL: the tape is not observed */
     int kinds;                  /* of tg_tape_find_nan */
-    tg_status (*fn)(void *user, tg_tape *t, const struct tg_seen *seen); /* of tg_tape_watch; NULL: none */
+    tg_status (*fn)(void *user, tg_tape *t, const struct tg_op_event *seen); /* of tg_tape_observe; NULL: none */
     void *user;
     int64_t count; /* ops observed forward since the reset */
 } tg_observer;

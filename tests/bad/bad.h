@@ -65,7 +65,7 @@ void bad_covers(bad_world *b, const char *op);
 void bad_stick(bad_world *b);
 void bad_stuck(bad_world *b, const char *symbol, const char *file, int line);
 
-static inline bool bad_inert(const tg_tensor *x) { return x && !tg_alive(x) && tg_ndim(x) == 0; }
+static inline bool bad_inert(const tg_tensor *x) { return x && !tg_is_alive(x) && tg_ndim(x) == 0; }
 
 #define BAD_ONCE(symbol, truth, ctx_, status, says)                                   \
     do {                                                                              \

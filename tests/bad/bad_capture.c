@@ -22,7 +22,7 @@ static bool captures_on(bad_world *b, bool begins, tg_status status, const char 
     other.host = false;
     other.capture_begin = begins ? refuse : NULL;
     tg_ctx *ctx = tg_ctx_new_on(&other, TG_CONFIG(.threads = 1));
-    tg_graph *g = tg_capture(ctx, nothing, NULL);
+    tg_graph *g = tg_graph_new(ctx, nothing, NULL);
     bool good = g && tg_ctx_status(ctx) == status && strstr(tg_ctx_message(ctx), says);
     tg_graph_free(g);
     tg_ctx_free(ctx);
@@ -30,21 +30,21 @@ static bool captures_on(bad_world *b, bool begins, tg_status status, const char 
 }
 
 static tg_graph *inert(bad_world *b) {
-    tg_graph *g = tg_capture(b->ctx, NULL, NULL);
+    tg_graph *g = tg_graph_new(b->ctx, NULL, NULL);
     tg_ctx_clear(b->ctx);
     return g;
 }
 
 static bool replays_later(bad_world *b) {
     int calls = 0;
-    tg_graph *g = tg_capture(b->ctx, later, &calls);
+    tg_graph *g = tg_graph_new(b->ctx, later, &calls);
     bool good = tg_graph_replay(g) != TG_OK;
     tg_graph_free(g);
     return good;
 }
 
 static bool queries(bad_world *b, tg_graph_info *out) {
-    tg_graph *g = tg_capture(b->ctx, nothing, NULL);
+    tg_graph *g = tg_graph_new(b->ctx, nothing, NULL);
     bool good = tg_graph_query(g, out) != TG_OK;
     tg_graph_free(g);
     return good;
@@ -52,12 +52,13 @@ static bool queries(bad_world *b, tg_graph_info *out) {
 
 void bad_capture(bad_world *b) {
     tg_graph_info unset = {0}, info = TG_GRAPH_INFO();
-    QUIET(tg_capture, tg_graph_replay(tg_capture(NULL, nothing, NULL)) == TG_ERR_MEMORY);
-    GIVES(tg_capture, ARGUMENT, "tg_capture: the function is NULL", tg_capture(b->ctx, NULL, NULL) != NULL);
-    GIVES(tg_capture, CALLBACK, "tg_capture: the step failed with TG_ERR_IO", tg_capture(b->ctx, fails, NULL) != NULL);
-    GIVES(tg_capture, SHAPE, "tg_zeros", tg_capture(b->ctx, shape, NULL) != NULL);
-    QUIET(tg_capture, captures_on(b, false, TG_ERR_UNSUPPORTED, "device \"other\" cannot record a step"));
-    QUIET(tg_capture, captures_on(b, true, TG_ERR_UNSUPPORTED, "device \"other\" cannot record a step"));
+    QUIET(tg_graph_new, tg_graph_replay(tg_graph_new(NULL, nothing, NULL)) == TG_ERR_MEMORY);
+    GIVES(tg_graph_new, ARGUMENT, "tg_graph_new: the function is NULL", tg_graph_new(b->ctx, NULL, NULL) != NULL);
+    GIVES(tg_graph_new, CALLBACK, "tg_graph_new: the step failed with TG_ERR_IO",
+          tg_graph_new(b->ctx, fails, NULL) != NULL);
+    GIVES(tg_graph_new, SHAPE, "tg_zeros", tg_graph_new(b->ctx, shape, NULL) != NULL);
+    QUIET(tg_graph_new, captures_on(b, false, TG_ERR_UNSUPPORTED, "device \"other\" cannot record a step"));
+    QUIET(tg_graph_new, captures_on(b, true, TG_ERR_UNSUPPORTED, "device \"other\" cannot record a step"));
     QUIET(tg_graph_replay, tg_graph_replay(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_graph_replay, tg_graph_replay(inert(b)) == TG_ERR_MEMORY);
     GIVES(tg_graph_replay, CALLBACK, "tg_graph_replay: the step failed with TG_ERR_IO", replays_later(b));

@@ -101,7 +101,7 @@ static void transports(bad_world *b) {
 /* ---- What they are ---- */
 
 static void questions(bad_world *b, tg_comm *c) {
-    tg_comm_counts no_size = {.size = 0};
+    tg_comm_info no_size = {.size = 0};
     QUIET(tg_comm_ctx, !tg_comm_ctx(NULL));
     QUIET(tg_comm_rank, tg_comm_rank(NULL) == 0);
     QUIET(tg_comm_size, tg_comm_size(NULL) == 1);
@@ -114,9 +114,9 @@ static void questions(bad_world *b, tg_comm *c) {
     QUIET(tg_comm_record, tg_comm_record(NULL, TG_TEXT, NULL, 0) == 0);
     GIVES(tg_comm_record, ARGUMENT, "format 7", tg_comm_record(c, (tg_format)7, NULL, 0) == 0);
     QUIET(tg_comm_record_dump, (tg_comm_record_dump(NULL, 1), tg_comm_record_dump(c, -1), true));
-    QUIET(tg_comm_count, tg_comm_count(NULL, NULL) == TG_ERR_ARGUMENT);
-    FAILS(tg_comm_count, ARGUMENT, "TG_COMM_COUNTS", tg_comm_count(c, NULL));
-    FAILS(tg_comm_count, ARGUMENT, "TG_COMM_COUNTS", tg_comm_count(c, &no_size));
+    QUIET(tg_comm_query, tg_comm_query(NULL, NULL) == TG_ERR_ARGUMENT);
+    FAILS(tg_comm_query, ARGUMENT, "TG_COMM_INFO", tg_comm_query(c, NULL));
+    FAILS(tg_comm_query, ARGUMENT, "TG_COMM_INFO", tg_comm_query(c, &no_size));
     QUIET(tg_comm_recover, tg_comm_recover(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_comm_split, is_inert_comm(tg_comm_split(NULL, 0, 0, "x", TG_TP)));
     GIVES(tg_comm_split, ARGUMENT, "axis 9", is_inert_comm(tg_comm_split(c, 0, 0, "x", (tg_axis)9)));

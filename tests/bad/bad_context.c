@@ -112,13 +112,13 @@ static void values(bad_world *b) {
 /* ---- Memory, threads, random streams ---- */
 
 static void memory(bad_world *b) {
-    tg_memory none = {0};
+    tg_memory_info none = {0};
     char buf[8] = "kept";
-    FAILS(tg_memory_stats, ARGUMENT, "out is NULL", tg_memory_stats(b->ctx, NULL));
-    FAILS(tg_memory_stats, ARGUMENT, "has no size", tg_memory_stats(b->ctx, &none));
-    QUIET(tg_memory_stats, tg_memory_stats(NULL, &none) == TG_ERR_ARGUMENT);
+    FAILS(tg_memory_query, ARGUMENT, "out is NULL", tg_memory_query(b->ctx, NULL));
+    FAILS(tg_memory_query, ARGUMENT, "has no size", tg_memory_query(b->ctx, &none));
+    QUIET(tg_memory_query, tg_memory_query(NULL, &none) == TG_ERR_ARGUMENT);
     QUIET(tg_memory_reset_peak, (tg_memory_reset_peak(NULL), true));
-    QUIET(tg_memory_trace, (tg_memory_trace(NULL, true), true));
+    QUIET(tg_memory_set_trace, (tg_memory_set_trace(NULL, true), true));
     QUIET(tg_memory_report, tg_memory_report(NULL, buf, sizeof buf) == 0 && !*buf);
     QUIET(tg_memory_report, tg_memory_report(b->ctx, NULL, 100) > 100);
     QUIET(tg_memory_report, tg_memory_report(b->ctx, buf, 2) > 2 && !buf[1]);

@@ -75,7 +75,7 @@ static tg_status compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
 static void slots(bad_world *b) {
     const tg_node *n = tg_node_of(b->r);
     tg_tensor *d = b->x;
-    QUIET(tg_node_needs, !tg_node_needs(NULL, 0) && !tg_node_needs(n, -1) && !tg_node_needs(n, 9));
+    QUIET(tg_node_needs_grad, !tg_node_needs_grad(NULL, 0) && !tg_node_needs_grad(n, -1) && !tg_node_needs_grad(n, 9));
     INERT(tg_sum_to, ARGUMENT, "the tape is NULL", tg_sum_to(NULL, b->x, b->v));
     INERT(tg_sum_to, ARGUMENT, "for the shape", tg_sum_to(b->t, b->x, NULL));
     INERT(tg_sum_to, ARGUMENT, "for the shape", tg_sum_to(b->t, b->x, b->foreign));
@@ -105,7 +105,7 @@ static void explanations(bad_world *b) {
     EACH_DEAD(x) GIVES(tg_explain_grad, HANDLE, "the tensor", tg_explain_grad(b->t, x, b->w, buf, sizeof buf) == 0);
 }
 
-static tg_status seen(void *user, tg_tape *t, const tg_seen *s) {
+static tg_status seen(void *user, tg_tape *t, const tg_op_event *s) {
     (void)user, (void)t, (void)s;
     return TG_OK;
 }
@@ -116,10 +116,10 @@ static void watchers(bad_world *b) {
     FAILS(tg_tape_find_nan, HANDLE, "freed", tg_tape_find_nan(b->freed, TG_FIND_NAN));
     FAILS(tg_tape_find_nan, ARGUMENT, "kinds 8, expected a sum of", tg_tape_find_nan(b->t, 8));
     FAILS(tg_tape_find_nan, ARGUMENT, "kinds -1", tg_tape_find_nan(b->t, -1));
-    QUIET(tg_tape_watch, tg_tape_watch(NULL, seen, NULL) == TG_ERR_ARGUMENT);
-    FAILS(tg_tape_watch, HANDLE, "freed", tg_tape_watch(b->freed, seen, NULL));
-    QUIET(tg_seen_site, tg_seen_site(NULL, buf, sizeof buf) == 0 && !*buf);
-    QUIET(tg_seen_site, tg_seen_site(&(tg_seen){0}, NULL, 8) == 0);
+    QUIET(tg_tape_observe, tg_tape_observe(NULL, seen, NULL) == TG_ERR_ARGUMENT);
+    FAILS(tg_tape_observe, HANDLE, "freed", tg_tape_observe(b->freed, seen, NULL));
+    QUIET(tg_op_event_site, tg_op_event_site(NULL, buf, sizeof buf) == 0 && !*buf);
+    QUIET(tg_op_event_site, tg_op_event_site(&(tg_op_event){0}, NULL, 8) == 0);
 }
 
 void bad_derivatives(bad_world *b) {

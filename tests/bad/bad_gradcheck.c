@@ -76,7 +76,7 @@ static void tensors(bad_world *b) {
 
 /* ---- A plain function, whose report is in the result; and the samples of ops ---- */
 
-static bool refused(tg_plain_fn fn, tg_plain_grad grad, const double *x, int64_t n, int64_t m,
+static bool refused(tg_plain_fn fn, tg_plain_grad_fn grad, const double *x, int64_t n, int64_t m,
                     const tg_gradcheck_opts *opts, tg_status status, const char *says) {
     tg_gradcheck_result r;
     return tg_gradcheck_fn(fn, grad, NULL, x, n, m, opts, &r) == status && strstr(r.report, says);

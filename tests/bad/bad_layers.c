@@ -167,8 +167,8 @@ static void attributes(bad_world *b, const tg_parallel *p) {
     QUIET(tg_tp_attributes, !tg_tp_attributes(NULL, &dim, &stride) && dim == -1 && stride == 1);
     QUIET(tg_tp_attributes, !tg_tp_attributes(b->w, NULL, NULL));
     DEAD_QUIET(tg_tp_attributes, !tg_tp_attributes(x, &dim, NULL));
-    QUIET(tg_tp_duplicate_p, !tg_tp_duplicate_p(NULL, b->w) && !tg_tp_duplicate_p(p, NULL));
-    DEAD_QUIET(tg_tp_duplicate_p, !tg_tp_duplicate_p(p, x));
+    QUIET(tg_is_tp_duplicate, !tg_is_tp_duplicate(NULL, b->w) && !tg_is_tp_duplicate(p, NULL));
+    DEAD_QUIET(tg_is_tp_duplicate, !tg_is_tp_duplicate(p, x));
 }
 
 /* ---- Sharded state ---- */

@@ -94,9 +94,9 @@ static bool owners(bad_world *b) {
     tg_module_add_child(m, "c", c);
     tg_tensor *p = tg_module_param(m, 0, NULL);
     tg_drop(p);
-    bool good = tg_alive(p) && tg_module_param_count(m) == 1;
+    bool good = tg_is_alive(p) && tg_module_param_count(m) == 1;
     tg_module_free(c);
-    good = good && !tg_alive(p) && tg_module_param_count(m) == 0 && !tg_module_child(m, "c");
+    good = good && !tg_is_alive(p) && tg_module_param_count(m) == 0 && !tg_module_child(m, "c");
     tg_module_free(m);
     return good;
 }

@@ -4,29 +4,29 @@
 #include "bad/bad.h"
 
 /* An optimiser that could not be made: every call on it does nothing, and it may be freed. */
-static bool no_optimiser(tg_optim *o) {
+static bool no_optimizer(tg_optim *o) {
     bool good = o && tg_optim_state_count(o) == 0 && tg_optim_step(o) != TG_OK && tg_optim_zero_grad(o) != TG_OK;
     tg_optim_free(o);
     return good;
 }
 
-#define NONE(symbol, code, says, call) GIVES(symbol, code, says, no_optimiser(call))
+#define NONE(symbol, code, says, call) GIVES(symbol, code, says, no_optimizer(call))
 
 /* ---- Making ---- */
 
-#define PARAMETERS(symbol, opts)                                                                                   \
-    do {                                                                                                           \
-        tg_tensor *twice[] = {b->w, b->w}, *none = NULL;                                                           \
-        QUIET(symbol, no_optimiser(symbol(NULL, &b->w, 1, opts)));                                                 \
-        NONE(symbol, ARGUMENT, "expected one or more", symbol(b->ctx, NULL, 1, opts));                             \
-        NONE(symbol, ARGUMENT, "0 parameters", symbol(b->ctx, &b->w, 0, opts));                                    \
-        NONE(symbol, ARGUMENT, "-1 parameters", symbol(b->ctx, &b->w, -1, opts));                                  \
-        NONE(symbol, ARGUMENT, "the tensor is NULL", symbol(b->ctx, &none, 1, opts));                              \
-        NONE(symbol, ARGUMENT, "parameter 1, w f32[2, 3], is given twice", symbol(b->ctx, twice, 2, opts));        \
-        NONE(symbol, STATE, "not a leaf of the context", symbol(b->ctx, &b->x, 1, opts));                          \
-        NONE(symbol, STATE, "not a leaf of the context", symbol(b->ctx, &b->r, 1, opts));                          \
-        NONE(symbol, HANDLE, "another context", symbol(b->ctx, &b->foreign, 1, opts));                             \
-        EACH_DEAD(x) NONE(symbol, HANDLE, "the tensor", symbol(b->ctx, &x, 1, opts));                              \
+#define PARAMETERS(symbol, opts)                                                                                       \
+    do {                                                                                                               \
+        tg_tensor *twice[] = {b->w, b->w}, *none = NULL;                                                               \
+        QUIET(symbol, no_optimizer(symbol(NULL, &b->w, 1, opts)));                                                     \
+        NONE(symbol, ARGUMENT, "expected one or more", symbol(b->ctx, NULL, 1, opts));                                 \
+        NONE(symbol, ARGUMENT, "0 parameters", symbol(b->ctx, &b->w, 0, opts));                                        \
+        NONE(symbol, ARGUMENT, "-1 parameters", symbol(b->ctx, &b->w, -1, opts));                                      \
+        NONE(symbol, ARGUMENT, "the tensor is NULL", symbol(b->ctx, &none, 1, opts));                                  \
+        NONE(symbol, ARGUMENT, "parameter 1, w f32[2, 3], is given twice", symbol(b->ctx, twice, 2, opts));            \
+        NONE(symbol, STATE, "not a leaf of the context", symbol(b->ctx, &b->x, 1, opts));                              \
+        NONE(symbol, STATE, "not a leaf of the context", symbol(b->ctx, &b->r, 1, opts));                              \
+        NONE(symbol, HANDLE, "another context", symbol(b->ctx, &b->foreign, 1, opts));                                 \
+        EACH_DEAD(x) NONE(symbol, HANDLE, "the tensor", symbol(b->ctx, &x, 1, opts));                                  \
     } while (0)
 
 #define OPTIONS(symbol, make, code, says, ...) NONE(symbol, code, says, symbol(b->ctx, &b->w, 1, make(__VA_ARGS__)))
@@ -104,7 +104,7 @@ static bool keeps_its_state(bad_world *b) {
     tg_optim *o = tg_adamw_new(b->ctx, &p, 1, NULL);
     tg_tensor *m = tg_optim_state(o, 0, NULL);
     tg_drop(m);
-    bool good = tg_alive(m) && tg_discard(m) == TG_ERR_STATE;
+    bool good = tg_is_alive(m) && tg_discard(m) == TG_ERR_STATE;
     tg_ctx_clear(b->ctx);
     tg_tape *t = tg_tape_new(b->ctx);
     tg_backward(t, tg_sum(t, tg_exp(t, p), TG_ALL_DIMS, false));
@@ -113,7 +113,7 @@ static bool keeps_its_state(bad_world *b) {
     good = good && tg_optim_step(o) == TG_ERR_DISCARDED;
     tg_ctx_clear(b->ctx);
     tg_optim_free(o);
-    good = good && !tg_alive(m);
+    good = good && !tg_is_alive(m);
     tg_drop(p);
     return good;
 }

@@ -33,7 +33,7 @@ static void groups(bad_world *b) {
     QUIET(tg_parallel_comm, !tg_parallel_comm(NULL, TG_TP) && !tg_parallel_comm(p, (tg_axis)99));
     QUIET(tg_parallel_rank, tg_parallel_rank(NULL, TG_TP) == 0 && tg_parallel_rank(p, (tg_axis)-1) == 0);
     QUIET(tg_parallel_size, tg_parallel_size(NULL, TG_TP) == 1 && tg_parallel_size(p, (tg_axis)99) == 1);
-    QUIET(tg_parallel_sp, !tg_parallel_sp(NULL));
+    QUIET(tg_is_sequence_parallel, !tg_is_sequence_parallel(NULL));
     QUIET(tg_parallel_rng, tg_parallel_rng(NULL) == TG_RNG_GLOBAL);
     QUIET(tg_parallel_vp, tg_parallel_vp(NULL) == 1 && tg_parallel_vp(p) == 1);
     QUIET(tg_parallel_dp_cp, !tg_parallel_dp_cp(NULL));

@@ -31,7 +31,7 @@ static bool survives(bad_world *b, bool by_free) {
     tg_tensor *y = tg_square(t, b->w);
     tg_on_grad(y, end_tape, &by_free);
     tg_tensor *loss = tg_sum(t, y, TG_ALL_DIMS, false);
-    bool refused = tg_backward(t, loss) != TG_OK && tg_alive(y);
+    bool refused = tg_backward(t, loss) != TG_OK && tg_is_alive(y);
     char message[256];
     snprintf(message, sizeof message, "%s", tg_ctx_message(b->ctx));
     tg_tape_free(t);
@@ -48,15 +48,16 @@ static void tapes(bad_world *b) {
     QUIET(tg_tape_reset, survives(b, false));
     QUIET(tg_tape_free, survives(b, true));
     QUIET(tg_tape_ctx, !tg_tape_ctx(NULL));
-    QUIET(tg_set_training, !tg_set_training(NULL, true));
-    QUIET(tg_set_training,
-          (tg_set_training(b->freed, false), tg_set_training(b->inert_t, true), !tg_training_p(b->inert_t)));
-    QUIET(tg_set_grad_mode, !tg_set_grad_mode(NULL, true));
-    QUIET(tg_set_grad_mode,
-          (tg_set_grad_mode(b->freed, false), tg_set_grad_mode(b->inert_t, true), !tg_grad_mode_p(b->inert_t)));
-    QUIET(tg_training_p, !tg_training_p(NULL));
-    QUIET(tg_grad_mode_p, !tg_grad_mode_p(NULL));
-    QUIET(tg_tape_time, (tg_tape_time(NULL, true), tg_tape_time(b->freed, true), tg_tape_time(b->inert_t, true), true));
+    QUIET(tg_tape_set_training, !tg_tape_set_training(NULL, true));
+    QUIET(tg_tape_set_training,
+          (tg_tape_set_training(b->freed, false), tg_tape_set_training(b->inert_t, true), !tg_is_training(b->inert_t)));
+    QUIET(tg_tape_set_grad_mode, !tg_tape_set_grad_mode(NULL, true));
+    QUIET(tg_tape_set_grad_mode, (tg_tape_set_grad_mode(b->freed, false), tg_tape_set_grad_mode(b->inert_t, true),
+                                  !tg_is_grad_on(b->inert_t)));
+    QUIET(tg_is_training, !tg_is_training(NULL));
+    QUIET(tg_is_grad_on, !tg_is_grad_on(NULL));
+    QUIET(tg_tape_set_timing, (tg_tape_set_timing(NULL, true), tg_tape_set_timing(b->freed, true),
+                               tg_tape_set_timing(b->inert_t, true), true));
 }
 
 /* ---- Inputs, scopes, discards ---- */
@@ -115,7 +116,7 @@ static void discards(bad_world *b) {
 static bool leased_twice(bad_world *b) {
     tg_tape *t = tg_tape_new(b->ctx);
     tg_tensor *first = tg_lease(t, "x", TG_F32, TG_SHAPE(2));
-    bool refused = tg_alive(first) && bad_inert(tg_lease(t, "x", TG_F32, TG_SHAPE(1)));
+    bool refused = tg_is_alive(first) && bad_inert(tg_lease(t, "x", TG_F32, TG_SHAPE(1)));
     tg_tape_free(t);
     return refused;
 }

@@ -91,7 +91,7 @@ static void wraps(bad_world *b) {
 static void questions(bad_world *b) {
     char buf[16];
     tg_tensor *null = NULL;
-    DEAD_QUIET(tg_alive, !tg_alive(x) && !tg_alive(NULL));
+    DEAD_QUIET(tg_is_alive, !tg_is_alive(x) && !tg_is_alive(NULL));
     DEAD_QUIET(tg_ctx_of, tg_ctx_of(x) == b->ctx && !tg_ctx_of(NULL));
     DEAD_QUIET(tg_ndim, tg_ndim(x) == 0 && tg_ndim(NULL) == 0);
     DEAD_QUIET(tg_dim, tg_dim(x, 0) == -1 && tg_dim(NULL, 0) == -1);
@@ -99,7 +99,7 @@ static void questions(bad_world *b) {
     DEAD_QUIET(tg_numel, tg_numel(x) == 0 && tg_numel(NULL) == 0);
     DEAD_QUIET(tg_shape_of, tg_shape_of(x).ndim == 0 && tg_shape_of(NULL).ndim == 0);
     DEAD_QUIET(tg_dtype_of, tg_dtype_of(x) == TG_DTYPE_DEFAULT && tg_dtype_of(NULL) == TG_DTYPE_DEFAULT);
-    DEAD_QUIET(tg_contiguous_p, !tg_contiguous_p(x) && !tg_contiguous_p(NULL));
+    DEAD_QUIET(tg_is_contiguous, !tg_is_contiguous(x) && !tg_is_contiguous(NULL));
     DEAD_QUIET(tg_requires_grad, !tg_requires_grad(x) && !tg_requires_grad(NULL));
     DEAD_QUIET(tg_name, !*tg_name(x) && !*tg_name(NULL));
     DEAD_QUIET(tg_describe, tg_describe(x, buf, sizeof buf) == 11 && strcmp(buf, "dead tensor") == 0);
@@ -123,7 +123,7 @@ static bool drops_do_nothing(bad_world *b) {
     EACH_DEAD(x) tg_drop(x);
     tg_drop(b->r);
     tg_drop(b->elsewhere);
-    return tg_alive(b->r) && tg_alive(b->elsewhere);
+    return tg_is_alive(b->r) && tg_is_alive(b->elsewhere);
 }
 
 static void setters(bad_world *b) {

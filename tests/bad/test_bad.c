@@ -110,8 +110,8 @@ static uint64_t hash(const tg_tensor *x) {
 }
 
 static int64_t live_bytes(tg_ctx *ctx) {
-    tg_memory m = TG_MEMORY();
-    tg_memory_stats(ctx, &m);
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &m);
     return m.live;
 }
 
@@ -128,8 +128,8 @@ static bad_state look(const bad_world *b) {
         s.bytes[i] = hash(watched[i]);
         s.version[i] = watched[i]->storage->version;
     }
-    s.training = tg_training_p(b->t);
-    s.grad = tg_grad_mode_p(b->t);
+    s.training = tg_is_training(b->t);
+    s.grad = tg_is_grad_on(b->t);
     s.has_grad = tg_has_grad(b->w);
     return s;
 }

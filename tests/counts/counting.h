@@ -9,7 +9,7 @@
 
 #include "kernels/cpu/cpu.h"
 
-typedef enum kind { PASSES, PRODUCTS, ATTENTION, OPTIMISER, KINDS } kind;
+typedef enum kind { PASSES, PRODUCTS, ATTENTION, OPTIMIZER, KINDS } kind;
 
 typedef struct counted {
     int64_t calls[KINDS], bytes[KINDS];
@@ -57,7 +57,7 @@ static inline tg_status count_iota(tg_ctx *c, tg_array out, double start, double
 
 /* Of the norm of an optimiser's step too. */
 static inline tg_status count_reduce(tg_ctx *c, tg_reduction r, tg_array out, tg_array in, double scale, bool add) {
-    note(r == TG_SUMSQ ? OPTIMISER : PASSES, written(out, add) + bytes_in(in));
+    note(r == TG_SUMSQ ? OPTIMIZER : PASSES, written(out, add) + bytes_in(in));
     return tg_cpu_device.reduce(c, r, out, in, scale, add);
 }
 
@@ -122,7 +122,7 @@ static inline tg_status count_attention_grad(tg_ctx *c, const tg_attention_args 
 }
 
 static inline tg_status count_prepare(tg_ctx *c, const tg_prepare_args *a) {
-    note(OPTIMISER, (int64_t)sizeof(double) * (a->n_sums + TG_STEP_STATE * 2 + a->n_groups * TG_STEP_WORD));
+    note(OPTIMIZER, (int64_t)sizeof(double) * (a->n_sums + TG_STEP_STATE * 2 + a->n_groups * TG_STEP_WORD));
     return tg_cpu_device.prepare(c, a);
 }
 
@@ -131,7 +131,7 @@ static inline tg_status count_adamw(tg_ctx *c, const tg_adamw_args *a, int n) {
     for (int i = 0; i < n; i++)
         bytes += bytes_in(a[i].grad) + 2 * (bytes_in(a[i].m) + bytes_in(a[i].v)) + bytes_in(a[i].param) +
                  (a[i].master.data ? 2 * bytes_in(a[i].master) : bytes_in(a[i].param));
-    note(OPTIMISER, bytes);
+    note(OPTIMIZER, bytes);
     return tg_cpu_device.adamw(c, a, n);
 }
 

@@ -115,8 +115,10 @@ static double value_of(const step *s, int row, tg_dtype dtype) {
     case 3: return (double)s->at.bytes[PASSES] / activation;
     case 4: return (double)s->at.bytes[PRODUCTS] / activation;
     case 5: return (double)s->at.bytes[ATTENTION] / activation;
-    case 6: return (double)s->at.calls[OPTIMISER];
-    case 7: return (double)s->at.bytes[OPTIMISER] / PER_LAYER;
+    case 6:
+        return (double)s->at.calls[OPTIMIZER];
+    case 7:
+        return (double)s->at.bytes[OPTIMIZER] / PER_LAYER;
     default: return (double)s->allocations;
     }
 }

@@ -103,8 +103,8 @@ cudaError_t allocate(const Rig &) {
     void *p;
     return cudaMalloc(&p, 64);
 }
-cudaError_t synchronise(const Rig &r) { return cudaStreamSynchronize(r.a); }
-cudaError_t synchronise_device(const Rig &) { return cudaDeviceSynchronize(); }
+cudaError_t synchronize(const Rig &r) { return cudaStreamSynchronize(r.a); }
+cudaError_t synchronize_device(const Rig &) { return cudaDeviceSynchronize(); }
 cudaError_t ask(const Rig &r) { return cudaStreamQuery(r.a); }
 cudaError_t wait_for_outside(const Rig &r) {
     cudaError_t e = cudaEventRecord(r.joined, r.b);
@@ -128,8 +128,8 @@ cudaError_t begin_again(const Rig &r) { return cudaStreamBeginCapture(r.a, cudaS
 
 bool refusals() {
     const cudaError_t unsupported = cudaErrorStreamCaptureUnsupported, invalid = cudaErrorStreamCaptureInvalidated;
-    return broken_by(allocate, unsupported, invalid) && broken_by(synchronise, unsupported, invalid) &&
-           broken_by(synchronise_device, unsupported, invalid) && broken_by(ask, unsupported, invalid) &&
+    return broken_by(allocate, unsupported, invalid) && broken_by(synchronize, unsupported, invalid) &&
+           broken_by(synchronize_device, unsupported, invalid) && broken_by(ask, unsupported, invalid) &&
            broken_by(wait_for_outside, cudaErrorStreamCaptureIsolation, invalid) &&
            broken_by(ask_captured_event, cudaErrorCapturedEvent, cudaSuccess) &&
            broken_by(fork_only, cudaSuccess, cudaErrorStreamCaptureUnjoined) &&

@@ -192,11 +192,11 @@ static void plain_value(void *state, const double *x, int64_t n, double *y, int6
     tg_tape_reset(f->r.tape);
     restart(f->r.ctx, &f->p);
     move_leaves(f, x);
-    tg_set_grad_mode(f->r.tape, false);
+    tg_tape_set_grad_mode(f->r.tape, false);
     run_plain(&f->r, false);
     *y = tg_ctx_status(f->r.ctx) == TG_OK ? tg_item(total(&f->r, f->r.tape)) : NAN; /* outside of some domain */
     tg_ctx_clear(f->r.ctx);
-    tg_set_grad_mode(f->r.tape, true);
+    tg_tape_set_grad_mode(f->r.tape, true);
 }
 
 static void plain_gradient(void *state, const double *x, int64_t n, const double *gy, int64_t m, double *gx) {
@@ -432,8 +432,8 @@ typedef struct place {
 } place;
 
 static int64_t live_of(tg_ctx *ctx) {
-    tg_memory m = TG_MEMORY();
-    tg_memory_stats(ctx, &m);
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &m);
     return m.live;
 }
 

@@ -203,7 +203,7 @@ static tg_tensor *load(tg_ctx *ctx, tg_safetensors *f, const tg_safetensors_entr
         fuzz_refused(ctx, unreadable, COUNT(unreadable));
         return NULL;
     }
-    fuzz_must(tg_alive(x) && tg_dtype_of(x) == e->dtype, "'%s' is not what its entry says", e->name);
+    fuzz_must(tg_is_alive(x) && tg_dtype_of(x) == e->dtype, "'%s' is not what its entry says", e->name);
     tg_read(x, bytes, n);
     fuzz_must(tg_ctx_status(ctx) == TG_OK && !memcmp(bytes, file + e->begin, n), "'%s' has other bytes", e->name);
     return x;

@@ -201,16 +201,16 @@ static tg_tensor *call_inplace(run *r, tg_tape *t, tg_tensor *const *v, int i) {
 bool call_run(run *r, tg_tape *t, tg_tensor **v, int i) {
     call *c = &r->p->call[i];
     tg_tensor *out[TG_CASE_OUTPUTS] = {NULL};
-    bool grad = tg_grad_mode_p(t);
+    bool grad = tg_is_grad_on(t);
     if (c->kind != CALL_OP && c->source[0] < 0) return true;
-    if (c->no_grad) tg_set_grad_mode(t, false);
+    if (c->no_grad) tg_tape_set_grad_mode(t, false);
     tg_tensor *x = c->source[0] < 0 ? NULL : value_at(r, v, c->source[0]);
     if (r->plain && x) x = tg_contiguous(t, x);
     if (c->kind == CALL_OP) call_op(r, t, v, i, out);
     if (c->kind == CALL_VIEW) out[0] = view_of(t, x, c->arg);
     if (c->kind == CALL_DETACH) out[0] = tg_detach(t, x);
     if (c->kind == CALL_INPLACE) out[0] = call_inplace(r, t, v, i);
-    if (c->no_grad) tg_set_grad_mode(t, grad);
+    if (c->no_grad) tg_tape_set_grad_mode(t, grad);
     if (tg_ctx_status(tg_tape_ctx(t)) != TG_OK) return false;
     for (int k = 0; k < RESULTS && out[k]; k++) {
         if (tg_dtype_of(out[k]) != TG_F64 || tg_numel(out[k]) == 0 || tg_numel(out[k]) > LARGEST_VALUE) continue;

@@ -117,8 +117,8 @@ typedef struct footprint {
 } footprint;
 
 static void measure(tg_ctx *ctx, footprint *f, int moment) {
-    tg_memory m = TG_MEMORY();
-    tg_memory_stats(ctx, &m);
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &m);
     f->live[moment] = m.live;
     f->peak = m.peak;
     memcpy(f->by_category[moment], m.by_category, sizeof f->by_category[moment]);

@@ -112,7 +112,7 @@ static tg_status gradients(void *state, tg_tape *t, tg_tensor *const *in, int n_
     const record *given = state;
     record r = *given;
     (void)n_in, (void)n_out;
-    bool grad = tg_set_grad_mode(t, true);
+    bool grad = tg_tape_set_grad_mode(t, true);
     int n = 0;
     for (int k = 0; k < r.c.n_in; k++)
         if (r.c.in[k]) r.c.in[k] = in[n++];
@@ -121,7 +121,7 @@ static tg_status gradients(void *state, tg_tape *t, tg_tensor *const *in, int n_
     if (s == TG_OK)
         s = tg_grad(t, r.roots, r.n_roots, r.in, r.n_in, out,
                     TG_GRAD(.seeds = in + n, .create_graph = true, .allow_unused = true));
-    tg_set_grad_mode(t, grad);
+    tg_tape_set_grad_mode(t, grad);
     return s;
 }
 

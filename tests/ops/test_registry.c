@@ -15,8 +15,8 @@ typedef struct state {
 
 static state look(tg_ctx *ctx, tg_tape *t) {
     state s = {0};
-    tg_memory m = TG_MEMORY();
-    tg_memory_stats(ctx, &m);
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &m);
     s.live = m.live;
     s.nodes = tg_tape_nodes(t);
     tg_rng_get(ctx, NULL, &s.rng);
@@ -52,14 +52,14 @@ static void check_refused(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtyp
     bool named = strstr(tg_ctx_message(ctx), op->name) != NULL;
     verdict(y, got == TG_OK || named, op, s, "the message does not name the op: \"%s\"", tg_ctx_message(ctx));
     bool inert = true;
-    for (int k = 0; got != TG_OK && k < c.n_out; k++) inert &= out[k] && !tg_alive(out[k]);
+    for (int k = 0; got != TG_OK && k < c.n_out; k++) inert &= out[k] && !tg_is_alive(out[k]);
     verdict(y, inert, op, s, "an output of a refused call is alive");
     tg_ctx_clear(ctx);
     state after = look(ctx, t);
     verdict(y, got == TG_OK || !memcmp(&before, &after, sizeof before), op, s,
             "left behind: %lld bytes, %lld nodes, %lld draws", (long long)(after.live - before.live),
             (long long)(after.nodes - before.nodes), (long long)(after.rng.counter - before.rng.counter));
-    verdict(y, tg_alive(tg_neg(t, x)), op, s, "the tape cannot be used after tg_ctx_clear: %s", tg_ctx_message(ctx));
+    verdict(y, tg_is_alive(tg_neg(t, x)), op, s, "the tape cannot be used after tg_ctx_clear: %s", tg_ctx_message(ctx));
     tg_tape_free(t);
     tg_drop(x);
     tg_case_close(&c);
@@ -96,7 +96,7 @@ static void check_writes(tally *y, tg_ctx *ctx, const tg_op *op, int i, int *cha
     uint32_t version[TG_SAMPLE_INPUTS];
     tg_case_open(&c, ctx, op, i, &(tg_case_opts){.dtype = TG_F64, .seed = 1});
     tg_tape *t = tg_tape_new(ctx);
-    tg_set_grad_mode(t, false); /* ops in place take leaves then */
+    tg_tape_set_grad_mode(t, false); /* ops in place take leaves then */
     tg_status status = tg_ctx_status(ctx);
     for (int k = 0; k < c.n_in && status == TG_OK; k++) {
         given[k] = c.in[k];
@@ -133,7 +133,7 @@ static tg_tensor *seed_as(tg_tape *t, const tg_tensor *root, tg_tensor *seed, se
     tg_ctx *ctx = tg_tape_ctx(t);
     tg_shape shape = tg_shape_of(root);
     int n = (int)shape.ndim;
-    bool grad = tg_set_grad_mode(t, false);
+    bool grad = tg_tape_set_grad_mode(t, false);
     tg_tensor *g = seed;
     if (layout >= SEED_EXPANDED) {
         const double one = 1.25;
@@ -148,7 +148,7 @@ static tg_tensor *seed_as(tg_tape *t, const tg_tensor *root, tg_tensor *seed, se
                      0, INT64_MAX, 2);
         g = tg_view(t, g, shape);
     }
-    tg_set_grad_mode(t, grad);
+    tg_tape_set_grad_mode(t, grad);
     return g;
 }
 
@@ -164,7 +164,7 @@ static void route_inputs(tg_tape *t, const tg_case *c, route way, tg_tensor **in
 static int add_later_users(tg_tape *t, const tg_case *c, tg_tensor *const *in, tg_tensor **roots, tg_tensor **seeds,
                            int n) {
     for (int k = 0; k < (c->sample->aliases ? 1 : c->n_in); k++) {
-        if (!in[k] || !tg_requires_grad(in[k]) || !tg_alive(in[k])) continue;
+        if (!in[k] || !tg_requires_grad(in[k]) || !tg_is_alive(in[k])) continue;
         roots[n] = tg_scale(t, in[k], 3);
         seeds[n] = make_seed(c->ctx, roots[n], 1);
         n++;
@@ -246,7 +246,7 @@ static void check_modes(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
     tg_rng_set(ctx, NULL, &rng);
     tg_case_open(&c, ctx, op, i, &o);
     tg_tape *t = tg_tape_new(ctx);
-    tg_set_grad_mode(t, false);
+    tg_tape_set_grad_mode(t, false);
     tg_case_run(&c, t, c.in, c.n_in, out, c.n_out);
     bare.n_out = count_out(&c, out);
     for (int k = 0; k < bare.n_out; k++) bare.out[k] = read_values(out[k]);
@@ -256,8 +256,8 @@ static void check_modes(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
     }
     verdict(y, tg_tape_nodes(t) == 0, op, s, "%lld nodes recorded without grad", (long long)tg_tape_nodes(t));
     check_same(y, ctx, op, s, &bare, &kept, 0, "without grad");
-    tg_set_grad_mode(t, true);
-    tg_set_training(t, false);
+    tg_tape_set_grad_mode(t, true);
+    tg_tape_set_training(t, false);
     verdict(y, tg_case_run(&c, t, c.in, c.n_in, out, c.n_out) == TG_OK, op, s, "in evaluation mode: %s",
             tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
@@ -311,13 +311,13 @@ static account account_of(tg_ctx *ctx, const tg_op *op, int i) {
     tg_case c;
     account a = {0};
     tg_tensor *out[TG_CASE_OUTPUTS] = {NULL}, *roots[TG_CASE_OUTPUTS], *seeds[TG_CASE_OUTPUTS];
-    tg_memory m = TG_MEMORY();
+    tg_memory_info m = TG_MEMORY_INFO();
     tg_case_open(&c, ctx, op, i, &(tg_case_opts){.dtype = TG_F64, .seed = 3});
     tg_tape *t = tg_tape_new(ctx);
     tg_case_run(&c, t, c.in, c.n_in, out, c.n_out);
     a.n_out = count_out(&c, out);
     for (int k = 0; k < a.n_out; k++) a.shape[k] = tg_shape_of(out[k]);
-    tg_memory_stats(ctx, &m);
+    tg_memory_query(ctx, &m);
     a.nodes = tg_tape_nodes(t);
     a.saved = m.by_category[TG_MEM_SAVED];
     a.live = m.live;
@@ -328,7 +328,7 @@ static account account_of(tg_ctx *ctx, const tg_op *op, int i) {
         seeds[n++] = tg_zeros(ctx, tg_dtype_of(out[k]), tg_shape_of(out[k]));
     }
     if (n) tg_backward_with(t, roots, n, TG_BACKWARD(.seeds = seeds));
-    tg_memory_stats(ctx, &m);
+    tg_memory_query(ctx, &m);
     a.gradients = m.by_category[TG_MEM_GRADIENT];
     drop_all(seeds, n);
     tg_tape_free(t);

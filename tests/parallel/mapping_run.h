@@ -72,9 +72,9 @@ static inline tg_tensor *make_cotangent(tg_tape *t, const tg_tensor *y, seed_lay
     for (int64_t i = 0; i < tg_numel(y); i++) v[i] = number(i, salt);
     tg_tensor *u = tg_zeros(tg_tape_ctx(t), tg_dtype_of(y), shape);
     if (tg_numel(y)) tg_write_f64(u, v, tg_numel(y));
-    bool grad = tg_set_grad_mode(t, false);
+    bool grad = tg_tape_set_grad_mode(t, false);
     if (swap) u = tg_transpose(t, u, n - 1, n - 2);
-    tg_set_grad_mode(t, grad);
+    tg_tape_set_grad_mode(t, grad);
     return u;
 }
 
@@ -122,9 +122,9 @@ static inline tg_status run_backward(mapping_run *m, tg_tape *t, own_case *o, tg
     }
     if (m->op->vjp && !m->backward) {
         tg_tensor *g = NULL, *u = seeds[0];
-        bool grad = tg_set_grad_mode(t, false);
+        bool grad = tg_tape_set_grad_mode(t, false);
         if (m->op->vjp(t, tg_node_of(y), &u, &g) == TG_OK) see(&r->vjp, g);
-        tg_set_grad_mode(t, grad);
+        tg_tape_set_grad_mode(t, grad);
     }
     tg_backward_with(t, roots, n, TG_BACKWARD(.seeds = seeds));
     if (tg_ctx_status(ctx) != TG_OK) return tg_ctx_status(ctx);

@@ -213,7 +213,7 @@ static inline tg_status p_compare_leaf(p_world *w, const p_job *job, int k, tg_p
     int64_t n = p_numel(&local);
     (void)root;
     if (tg_has_grad(l->x)) tg_read_f64(tg_grad_of(l->x), g, n);
-    if (!tg_ok(w->ctx)) return w->ctx->status;
+    if (!tg_ok(w->ctx)) return w->ctx->run.status;
     for (int64_t i = 0; i < n; i++) {
         int64_t at = p_index(w, l, &local, i);
         if (job->writes_reference)
@@ -229,7 +229,7 @@ static inline tg_status p_check(p_world *w, const p_job *job, tg_tensor *y) {
     tg_tensor *all[P_LEAVES], *root = p_root(w, y);
     int n = 0;
     double v = p_value_of(w, root);
-    if (!tg_ok(w->ctx)) return w->ctx->status;
+    if (!tg_ok(w->ctx)) return w->ctx->run.status;
     if (job->writes_reference)
         job->ref->value = v, job->ref->n_leaves = w->n_leaves;
     else if (!p_near(v, job->ref->value) || w->n_leaves != job->ref->n_leaves)
@@ -241,13 +241,13 @@ static inline tg_status p_check(p_world *w, const p_job *job, tg_tensor *y) {
     tg_grads_finalize(w->p, all, n, NULL);
     for (int i = 0; i < w->n_leaves && tg_ok(w->ctx); i++)
         if (w->leaf[i].grad) p_compare_leaf(w, job, i, tg_placement_of(root, TG_TP));
-    return w->ctx->status;
+    return w->ctx->run.status;
 }
 
 /* A wrong program is refused by placements, and by nothing else. */
 static inline tg_status p_refused(p_world *w, const p_job *job) {
     char text[600];
-    tg_status got = w->ctx->status;
+    tg_status got = w->ctx->run.status;
     snprintf(text, sizeof text, "%s", tg_ctx_message(w->ctx));
     tg_ctx_clear(w->ctx);
     if (job->erased && got != TG_OK)
@@ -270,7 +270,7 @@ static inline tg_status p_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     uint32_t axes = ctx->grid.axes;
     if (job->erased) ctx->grid.axes = 0;
     tg_tensor *y = job->program(w);
-    tg_status s = job->refused ? p_refused(w, job) : ctx->status == TG_OK ? p_check(w, job, y) : ctx->status;
+    tg_status s = job->refused ? p_refused(w, job) : ctx->run.status == TG_OK ? p_check(w, job, y) : ctx->run.status;
     ctx->grid.axes = axes;
     for (int i = 0; i < w->n_leaves; i++) tg_drop(w->leaf[i].x);
     tg_tape_free(w->t);

@@ -414,7 +414,7 @@ static tg_status push(maker *m, tg_tensor **roots, const int *root_of, int n, tg
     int rank = (int)(m->p - m->r->program);
     tg_jvp(m->t, roots, n, leaves, n_leaves, leaves, d);
     for (int i = 0; i < n && tg_ok(m->ctx); i++) m->r->tangent[rank][root_of[i]] = tg_item(d[i]);
-    return m->ctx->status;
+    return m->ctx->run.status;
 }
 
 /* Gradients on the graph, each of the dual placement; and the gradients of their squares, summed. */
@@ -430,11 +430,11 @@ static tg_status differentiate_twice(maker *m, tg_tensor **roots, int n, tg_tens
         tg_tensor *s = tg_sum(m->t, tg_square(m->t, whole(m, g[i])), TG_ALL_DIMS, false);
         if (tg_requires_grad(s)) squares[n_squares++] = s;
     }
-    if (!n_squares || !tg_ok(m->ctx)) return m->ctx->status;
+    if (!n_squares || !tg_ok(m->ctx)) return m->ctx->run.status;
     tg_grad(m->t, squares, n_squares, leaves, n_leaves, h, TG_GRAD(.retain = true, .allow_unused = true));
     for (int i = 0; i < n_leaves && tg_ok(m->ctx); i++)
         tg_read_f64(whole(m, h[i]), m->r->second[rank][node_of[i]], tg_numel(h[i]));
-    return m->ctx->status;
+    return m->ctx->run.status;
 }
 
 static tg_status finish(maker *m, int rank) {
@@ -459,7 +459,7 @@ static tg_status finish(maker *m, int rank) {
     bool taped = n && n_leaves && !m->j->overruled;
     if (taped && (push(m, roots, root_of, n, leaves, n_leaves) != TG_OK ||
                   differentiate_twice(m, roots, n, leaves, node_of, n_leaves) != TG_OK))
-        return m->ctx->status;
+        return m->ctx->run.status;
     if (n) tg_backward_with(m->t, roots, n, NULL);
     if (n) tg_grads_finalize(m->groups, leaves, n_leaves, NULL);
     for (int k = 0; k < m->p->n && tg_ok(m->ctx); k++) {
@@ -468,7 +468,7 @@ static tg_status finish(maker *m, int rank) {
         if (nd->op == OP_LEAF && nd->grad && tg_has_grad(m->x[k]))
             tg_read_f64(tg_grad_of(m->x[k]), m->r->grad[rank][k], random_numel(&nd->local));
     }
-    return m->ctx->status;
+    return m->ctx->run.status;
 }
 
 static tg_status run_one(maker *m, int rank, uint64_t seed) {
@@ -478,7 +478,7 @@ static tg_status run_one(maker *m, int rank, uint64_t seed) {
     for (int a = 0; a < m->p->n_axes; a++) m->p->size[a] = tg_parallel_size(m->groups, axis_of[a]);
     for (int i = 0; i < 2; i++) make_leaf(m, some_shape(m, 1 + below(m, 3)), TG_F64, 0);
     for (int ops = 0; ops < 40 && m->p->accepted < 10 && add_op(m);) ops++;
-    tg_status s = tg_ok(m->ctx) ? finish(m, rank) : m->ctx->status;
+    tg_status s = tg_ok(m->ctx) ? finish(m, rank) : m->ctx->run.status;
     tg_tape_free(m->t);
     for (int k = 0; k < m->p->n; k++)
         if (m->p->node[k].op == OP_LEAF) tg_drop(m->x[k]);

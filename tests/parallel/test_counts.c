@@ -29,7 +29,7 @@ static const row rows[] = {
 };
 
 typedef struct sent {
-    tg_comm_counts forward, all;
+    tg_comm_info forward, all;
     int64_t saved, parameters, peak;
 } sent;
 
@@ -57,16 +57,16 @@ static tg_status run_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
                                             .positions = LENGTH, .recompute = r->recompute, .parallel = p));
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, LENGTH));
-    sent s = {.forward = TG_COMM_COUNTS(), .all = TG_COMM_COUNTS(), .parameters = tg_module_numel(gpt)};
-    tg_memory m = TG_MEMORY();
+    sent s = {.forward = TG_COMM_INFO(), .all = TG_COMM_INFO(), .parameters = tg_module_numel(gpt)};
+    tg_memory_info m = TG_MEMORY_INFO();
     tg_memory_reset_peak(ctx);
     tg_tensor *loss = tg_gpt_loss(gpt, t, ids, ids, TG_LOSS_SUM);
-    tg_comm_count(world, &s.forward);
-    tg_memory_stats(ctx, &m);
+    tg_comm_query(world, &s.forward);
+    tg_memory_query(ctx, &m);
     s.saved = m.by_category[TG_MEM_SAVED];
     tg_backward(t, loss);
-    tg_comm_count(world, &s.all);
-    tg_memory_stats(ctx, &m);
+    tg_comm_query(world, &s.all);
+    tg_memory_query(ctx, &m);
     s.peak = m.peak;
     if (tg_comm_rank(world) == 0) *j->out = s;
     tg_tape_free(t);
@@ -97,7 +97,7 @@ static sent on_paper(const row *r, int layers) {
     return s;
 }
 
-static int64_t calls(const tg_comm_counts *a, const tg_comm_counts *b, tg_collective k) {
+static int64_t calls(const tg_comm_info *a, const tg_comm_info *b, tg_collective k) {
     return a->calls[k] - b->calls[k];
 }
 

@@ -15,7 +15,7 @@ static tg_status alone(void *arg, tg_ctx *ctx, tg_comm *c) {
     tg_tensor *x = grad_leaf(made(ctx, 1, TG_SHAPE(3, 5))), *inert = tg_copy_to_tp(NULL, x, c);
     if (tg_ctx_status(ctx) == TG_ERR_ARGUMENT) tg_ctx_clear(ctx); /* there is no tape */
     else return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "no tape, and no error");
-    EXPECT(ctx, !tg_alive(inert));
+    EXPECT(ctx, !tg_is_alive(inert));
     tg_tensor *const all[] = {tg_copy_to_tp(t, x, c),
                               tg_reduce_from_tp(t, x, c),
                               tg_scatter_to_tp(t, x, c),
@@ -44,8 +44,8 @@ static tg_status alone(void *arg, tg_ctx *ctx, tg_comm *c) {
                               tg_r_to_i(t, x, c)};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) EXPECT(ctx, all[i] == x);
     EXPECT(ctx, tg_tape_nodes(t) == 0 && tg_copy_to_tp(t, inert, c) == inert);
-    tg_comm_counts n = TG_COMM_COUNTS();
-    tg_comm_count(c, &n);
+    tg_comm_info n = TG_COMM_INFO();
+    tg_comm_query(c, &n);
     for (int k = 0; k < TG_COLLECTIVES; k++) EXPECT(ctx, n.calls[k] == 0);
     tg_tape_free(t);
     return tg_ctx_status(ctx);
@@ -139,7 +139,7 @@ static tg_status utilities(void *arg, tg_ctx *ctx, tg_comm *c) {
     tg_tensor *x = made(ctx, 2, TG_SHAPE(2, 3, 12)), *out[3];
     for (int dense = 0; dense < 2; dense++) {
         RUN(tg_split_last_dim(t, x, 3, dense, out));
-        for (int i = 0; i < 3; i++) EXPECT(ctx, off(out[i], x, 2, i, 3) == 0 && tg_contiguous_p(out[i]) == dense);
+        for (int i = 0; i < 3; i++) EXPECT(ctx, off(out[i], x, 2, i, 3) == 0 && tg_is_contiguous(out[i]) == dense);
     }
     int64_t first, last;
     RUN(tg_vocab_range(ctx, 24, me, n, &first, &last));
@@ -175,7 +175,7 @@ static tg_status data(void *arg, tg_ctx *ctx, tg_comm *c) {
     if (first)
         ids[0] = tg_from_host(ctx, TG_I64, TG_SHAPE(2), (const int64_t[]){4, 5}), ids[1] = made(ctx, 1, TG_SHAPE(2));
     REFUSED(ctx, TG_ERR_DTYPE, "tensor 1 of rank 0 is f64, expected i64", tg_broadcast_data(t, ids, 2, TG_I64, c));
-    EXPECT(ctx, first || (!tg_alive(ids[0]) && !tg_alive(ids[1])));
+    EXPECT(ctx, first || (!tg_is_alive(ids[0]) && !tg_is_alive(ids[1])));
     RUN(tg_broadcast_data(t, ids, 1, TG_I64, c));
     int64_t v[2];
     tg_read(ids[0], v, sizeof v);
@@ -267,7 +267,7 @@ static tg_status in_flight(void *arg, tg_ctx *ctx, tg_comm *c) {
             if (tg_comm_rank(c) == 0) atomic_store(seen, waits ? round : 1000);
             EXPECT(ctx, atomic_load(seen) < 1000);
             tg_tensor *once = tg_scale(t, y, 1); /* reads */
-            EXPECT(ctx, tg_storage_state_of(y) == TG_PRESENT && tg_alive(once));
+            EXPECT(ctx, tg_storage_state_of(y) == TG_PRESENT && tg_is_alive(once));
         }
     tg_tape_free(t);
     return tg_ctx_status(ctx);
@@ -323,8 +323,8 @@ END_TEST
 /* ---- Results in named buffers ---- */
 
 static int64_t in_buffers(tg_ctx *ctx) {
-    tg_memory m = TG_MEMORY();
-    tg_memory_stats(ctx, &m);
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &m);
     return m.by_category[TG_MEM_BUFFER];
 }
 
@@ -394,19 +394,19 @@ static tg_status step_of(const block *b, tg_tape *t, tg_comm *c) {
 }
 
 static tg_status steps(void *arg, tg_ctx *ctx, tg_comm *c) {
-    tg_comm_counts *counts = arg, before = TG_COMM_COUNTS();
+    tg_comm_info *counts = arg, before = TG_COMM_INFO();
     block b = make_block(ctx, tg_comm_size(c));
     tg_tape *t = tg_tape_new(ctx);
-    tg_memory m = TG_MEMORY(), settled = TG_MEMORY();
+    tg_memory_info m = TG_MEMORY_INFO(), settled = TG_MEMORY_INFO();
     for (int step = 0; step < 6; step++) {
-        tg_comm_count(c, &before);
+        tg_comm_query(c, &before);
         RUN(step_of(&b, t, c));
-        if (step == 2) tg_memory_stats(ctx, &settled);
+        if (step == 2) tg_memory_query(ctx, &settled);
     }
-    tg_memory_stats(ctx, &m);
+    tg_memory_query(ctx, &m);
     EXPECT(ctx, m.host_allocations == settled.host_allocations && m.reserved == settled.reserved);
-    tg_comm_counts after = TG_COMM_COUNTS();
-    tg_comm_count(c, &after);
+    tg_comm_info after = TG_COMM_INFO();
+    tg_comm_query(c, &after);
     for (int k = 0; tg_comm_rank(c) == 1 && k < TG_COLLECTIVES; k++) {
         counts->calls[k] = after.calls[k] - before.calls[k];
         counts->bytes[k] = after.bytes[k] - before.bytes[k];
@@ -417,14 +417,14 @@ static tg_status steps(void *arg, tg_ctx *ctx, tg_comm *c) {
 
 START_TEST(a_steady_step_allocates_nothing) {
     for (int n = 2; n <= 3; n++) {
-        tg_comm_counts counts = TG_COMM_COUNTS(), plan = TG_COMM_COUNTS();
+        tg_comm_info counts = TG_COMM_INFO(), plan = TG_COMM_INFO();
         on_ranks(n, steps, &counts);
         tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1, .dtype = TG_F64));
         tg_comm *c = tg_comm_plan_new(ctx, 1, n);
         tg_tape *t = tg_tape_new(ctx);
         block b = make_block(ctx, n);
         ck_assert_msg(step_of(&b, t, c) == TG_OK, "%s", tg_ctx_message(ctx));
-        tg_comm_count(c, &plan);
+        tg_comm_query(c, &plan);
         for (int k = 0; k < TG_COLLECTIVES; k++) {
             ck_assert_int_eq(plan.calls[k], counts.calls[k]);
             ck_assert_int_eq(plan.bytes[k], counts.bytes[k]);

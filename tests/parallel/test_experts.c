@@ -103,7 +103,7 @@ static tg_status parameters_lie(tg_ctx *ctx, const tg_parallel *p, const grid *g
         EXPECT(ctx, tg_global_shape(e->params[i]).dim[cut[i]] == tg_dim(a->e.params[i], cut[i]));
         EXPECT(ctx, tg_tp_attributes(e->params[i], &dim, &stride) == (g->tp > 1));
         EXPECT(ctx, dim == (g->tp > 1 ? cut[i] : -1) && stride == 1);
-        EXPECT(ctx, tg_tp_duplicate_p(p, e->params[i]) == (g->tp == 1 && r > 0));
+        EXPECT(ctx, tg_is_tp_duplicate(p, e->params[i]) == (g->tp == 1 && r > 0));
         tg_placement etp = tg_placement_of(e->params[i], TG_ETP), edp = tg_placement_of(e->params[i], TG_EDP);
         EXPECT(ctx, g->tp == 1 || (etp.kind == TG_VARYING && etp.dim == cut[i]));
         EXPECT(ctx, tg_parallel_size(p, TG_EDP) == 1 || edp.kind == TG_REPLICATED);

@@ -48,7 +48,7 @@ static tg_status logits_are(tg_tensor *y, double *want, bool first) {
 static tg_status read_all(tg_ctx *ctx, job *j, const tg_parallel *p, bool first) {
     tg_tape *t = tg_tape_new(ctx);
     tg_module *gpt = make(ctx, j, p);
-    tg_set_training(t, false);
+    tg_tape_set_training(t, false);
     tg_status s = logits_are(tg_gpt_logits(gpt, t, tokens(ctx, j, p, 0, LENGTH)), j->logits, first);
     tg_gpt_cache *c = tg_gpt_cache_new(gpt, BATCH, LENGTH);
     for (int at = 0, k = 0; at < LENGTH && s == TG_OK; k++) {

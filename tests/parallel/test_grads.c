@@ -310,17 +310,17 @@ static bool refused(tg_ctx *ctx, tg_status s, const char *says) {
 
 /* A step ends all sums, and says so before it starts one. */
 static void what_is_in_buckets(tg_ctx *ctx, tg_parallel *p, tg_tape *t, const model *m) {
-    tg_comm_counts before = TG_COMM_COUNTS(), after = TG_COMM_COUNTS();
+    tg_comm_info before = TG_COMM_INFO(), after = TG_COMM_INFO();
     for (int i = 0; i < 5; i++) tg_zero_grad(m->all[i]);
     tg_buckets *b = tg_buckets_new(p, m->all, 4, 1);
     tg_buckets_set_reduce(b, false);
     backward(ctx, t, m, 0, 4, true);
-    tg_comm_count(tg_parallel_world(p), &before);
+    tg_comm_query(tg_parallel_world(p), &before);
     tg_grads_finalize(p, m->all, 3, NULL);
     ck_assert(refused(ctx, TG_ERR_STATE, "b2 f64[1] is in buckets and not among the parameters"));
     tg_grads_finalize(p, m->all + 4, 1, NULL);
     ck_assert(refused(ctx, TG_ERR_STATE, "is in buckets and not among the parameters"));
-    tg_comm_count(tg_parallel_world(p), &after);
+    tg_comm_query(tg_parallel_world(p), &after);
     ck_assert_int_eq(before.calls[TG_ALL_REDUCE], after.calls[TG_ALL_REDUCE]);
     tg_zero_grad(m->b2);
     tg_set_requires_grad(m->b2, false); /* frozen: it cannot be listed */

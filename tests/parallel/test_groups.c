@@ -229,7 +229,7 @@ static tg_status step_of(void *state, tg_ctx *ctx) {
 static void make_model(model *m, tg_ctx *ctx, tg_parallel *p) {
     static const float ones[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     int tp = tg_parallel_size(p, TG_TP);
-    bool sp = tg_parallel_sp(p);
+    bool sp = tg_is_sequence_parallel(p);
     *m = (model){.ctx = ctx, .p = p, .tp = tg_parallel_comm(p, TG_TP), .t = tg_tape_new(ctx)};
     m->gpt = tg_gpt_new(ctx, TG_GPT(.vocab = 40, .layers = 1, .heads = 2, .hidden = 8, .positions = 8, .parallel = p));
     m->row = tg_nn_row_linear(p, 8, 8, NULL);
@@ -250,7 +250,7 @@ static void make_model(model *m, tg_ctx *ctx, tg_parallel *p) {
         m->infer_column = tg_nn_inference_column(p, 8, 8, NULL);
     }
     if (sp) tg_backward(m->t, tg_sum(m->t, tg_module_forward(m->column, m->t, m->rows), TG_ALL_DIMS, false));
-    m->graph = tg_capture(ctx, step_of, m); /* calls it once */
+    m->graph = tg_graph_new(ctx, step_of, m); /* calls it once */
     tg_set_requires_grad(m->whole, true);
     m->root = tg_sum(m->t, tg_copy_to_tp(m->t, m->whole, m->tp), TG_ALL_DIMS, false);
 }
@@ -346,11 +346,11 @@ static uint64_t skips_of(meets which, int ranks, const tg_parallel_opts *o) {
     model m;
     make_model(&m, ctx, p);
     ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
-    uint64_t before = ctx->skips;
+    uint64_t before = ctx->run.missed;
     tg_ctx_fail(ctx, TG_ERR_DATA, "a bad sample");
     meet(&m, which);
     ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_DATA);
-    uint64_t skips = ctx->skips - before;
+    uint64_t skips = ctx->run.missed - before;
     tg_ctx_clear(ctx);
     free_model(&m);
     tg_parallel_free(p);
@@ -405,11 +405,11 @@ START_TEST(who_is_refused_for_its_arguments_has_left_out_the_call) {
     make_model(&m, ctx, p);
     for (int i = 0; i < (int)(sizeof wrong_calls / sizeof *wrong_calls); i++) {
         ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
-        uint64_t before = ctx->skips;
+        uint64_t before = ctx->run.missed;
         wrong_calls[i](&m);
         ck_assert_msg(tg_ctx_status(ctx) == TG_ERR_ARGUMENT || tg_ctx_status(ctx) == TG_ERR_STATE, "call %d: %s", i,
                       tg_ctx_message(ctx));
-        ck_assert_msg(ctx->skips > before, "call %d: %s", i, tg_ctx_message(ctx));
+        ck_assert_msg(ctx->run.missed > before, "call %d: %s", i, tg_ctx_message(ctx));
         tg_ctx_clear(ctx);
     }
     free_model(&m);

@@ -83,7 +83,7 @@ static tg_status initial(void *arg, tg_ctx *ctx, tg_comm *world) {
             bool bias_of_row = !strcmp(path, "bias") && (i == 2 || i == 4);
             EXPECT(ctx, is == (n > 1 && !bias_of_row));
             EXPECT(ctx, !is || (dim == ((i == 2 || i == 4) ? 1 : 0) && stride == (i == 1 ? 3 : 1)));
-            EXPECT(ctx, tg_tp_duplicate_p(p, mine) == (n > 1 && bias_of_row && r > 0));
+            EXPECT(ctx, tg_is_tp_duplicate(p, mine) == (n > 1 && bias_of_row && r > 0));
             if (bias_of_row && n > 1)
                 EXPECT(ctx, tg_placement_of(mine, TG_TP).kind == (l->sp ? TG_REPLICATED : TG_INVARIANT));
         }
@@ -290,7 +290,7 @@ static tg_status ends(void *arg, tg_ctx *ctx, tg_comm *world) {
     alone a = alone_open();
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = n, .sequence_parallel = l->sp));
     int d = tg_parallel_rank(p, TG_DP), r = tg_parallel_rank(p, TG_TP);
-    bool sp = tg_parallel_sp(p);
+    bool sp = tg_is_sequence_parallel(p);
     for (int i = 0; i < 4 * S; i++) ids[i] = (i * 7 + i / 3) % V;
     tg_module *table[2] = {tg_nn_vocab_embedding(p, V, H, 0.5, NULL), tg_nn_vocab_embedding(a.p, V, H, 0.5, NULL)};
     tg_module *head[2] = {tg_nn_column_linear(p, H, F, NULL), tg_nn_column_linear(a.p, H, F, NULL)};
@@ -436,7 +436,7 @@ static tg_status on_request(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_module *tied = tg_nn_column_linear(p, H, F, TG_PLINEAR(.weight = w, .no_bias = true));
     EXPECT(ctx, tg_module_find(tied, "weight") == w && tg_module_param_count(tied) == 1);
     tg_module_free(m);
-    EXPECT(ctx, tg_alive(w));
+    EXPECT(ctx, tg_is_alive(w));
     tg_module_free(tied);
     tg_module_free(g);
     tg_tape_free(t);
@@ -460,13 +460,13 @@ static tg_status experts(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_module *up = tg_nn_column_linear(p, H, F, TG_PLINEAR(.expert = true)),
               *down = tg_nn_row_linear(p, F, H, TG_PLINEAR(.expert = true, .skip_bias_add = true));
     tg_tensor *w = tg_module_find(up, "weight");
-    tg_comm_counts before = TG_COMM_COUNTS(), after = TG_COMM_COUNTS();
+    tg_comm_info before = TG_COMM_INFO(), after = TG_COMM_INFO();
     EXPECT(ctx, tg_dim(w, 0) == F / 2 && tg_global_shape(w).dim[0] == 2 * F);
-    tg_comm_count(world, &before);
+    tg_comm_query(world, &before);
     tg_tensor *y = tg_module_forward(down, t, tg_gelu(t, tg_module_forward(up, t, x)));
     EXPECT(ctx, tg_placement_of(y, TG_ETP).kind == TG_PARTIAL && tg_placement_of(y, TG_EP).kind == TG_VARYING);
     tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false));
-    tg_comm_count(world, &after);
+    tg_comm_query(world, &after);
     EXPECT(ctx, !memcmp(&before, &after, sizeof before) && tg_has_grad(w) && tg_has_grad(x));
     tg_module_free(up);
     tg_module_free(down);

@@ -267,9 +267,9 @@ typedef struct run {
 static tg_status layer(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     run *r = state;
     (void)n_in, (void)n_out;
-    bool before = r->off ? tg_set_grad_mode(t, false) : false;
+    bool before = r->off ? tg_tape_set_grad_mode(t, false) : false;
     tg_tensor *h = tg_linear(t, in[0], in[1], NULL);
-    if (r->off) tg_set_grad_mode(t, before);
+    if (r->off) tg_tape_set_grad_mode(t, before);
     out[0] = tg_tanh(t, h);
     out[1] = tg_detach(t, in[1]);
     int call = r->calls++ > 0;
@@ -318,11 +318,11 @@ START_TEST(without_grad_equal_is_equal) {
     tg_place(g.p, p, TG_DP, TG_P);
     tg_linear(g.t, x, w, NULL);
     ck_refused(g, TG_ERR_PLACEMENT, "linear: on axis dp its inputs are V0 without gradient, I");
-    tg_set_grad_mode(g.t, false);
+    tg_tape_set_grad_mode(g.t, false);
     ck_place(tg_linear(g.t, x, w, NULL), "dp V0");
     tg_tanh(g.t, p); /* values are wrong all the same */
     ck_refused(g, TG_ERR_PLACEMENT, "reduce");
-    tg_set_grad_mode(g.t, true);
+    tg_tape_set_grad_mode(g.t, true);
     end(&g);
 }
 END_TEST
@@ -383,11 +383,11 @@ START_TEST(a_steady_step_allocates_nothing_for_placements) {
     tg_tensor *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3)), *w = tg_param(g.ctx, "w", TG_SHAPE(2, 3), 1);
     tg_place(g.p, x, TG_DP, TG_SHARD(0));
     tg_place(g.p, w, TG_DP, TG_R);
-    tg_memory m = TG_MEMORY();
+    tg_memory_info m = TG_MEMORY_INFO();
     int64_t before = 0;
     for (int i = 0; i < 6; i++) {
         step(&g, x, w);
-        tg_memory_stats(g.ctx, &m);
+        tg_memory_query(g.ctx, &m);
         if (i == 2) before = m.host_allocations;
     }
     ck_assert_int_eq(m.host_allocations, before);

@@ -129,12 +129,12 @@ static tg_status buffered(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tensor *x = grad_leaf(made(ctx, X, TG_SHAPE(S, B, IN))), *w = grad_leaf(made(ctx, W, TG_SHAPE(OUT, IN)));
     tg_tape *t = tg_tape_new(ctx);
     tg_linear_grad_opts *sp = TG_LINEAR_GRAD(.sequence_parallel = true);
-    tg_memory m = TG_MEMORY();
+    tg_memory_info m = TG_MEMORY_INFO();
     tg_tensor *y = tg_linear_with_grad_accumulation(t, x, w, NULL, world, sp);
-    tg_memory_stats(ctx, &m);
+    tg_memory_query(ctx, &m);
     EXPECT(ctx, m.by_category[TG_MEM_BUFFER] >= 8 * 2 * S * B * IN);
     tg_tensor *lease = tg_lease(t, "mpu", TG_F64, TG_SHAPE(3));
-    EXPECT(ctx, tg_alive(lease));
+    EXPECT(ctx, tg_is_alive(lease));
     tg_tensor *loss = tg_sum(t, y, TG_ALL_DIMS, false);
     tg_discard(lease);
     RUN(tg_backward(t, loss));
@@ -171,18 +171,18 @@ static tg_status lean(void *arg, tg_ctx *ctx, tg_comm *world) {
     int64_t allocations = 0;
     for (int step = 0; step < 5; step++) {
         bool sp = step & 1;
-        tg_memory m = TG_MEMORY();
+        tg_memory_info m = TG_MEMORY_INFO();
         tg_tensor *y = tg_linear_with_grad_accumulation(
             t, x, w, NULL, world, TG_LINEAR_GRAD(.sequence_parallel = sp, .allreduce_dgrad = !sp, .fused_wgrad = true));
         tg_tensor *loss = tg_sum(t, y, TG_ALL_DIMS, false);
-        tg_memory_stats(ctx, &m);
+        tg_memory_query(ctx, &m);
         int64_t before = m.live;
         tg_memory_reset_peak(ctx);
         tg_backward(t, loss);
-        tg_memory_stats(ctx, &m);
+        tg_memory_query(ctx, &m);
         EXPECT(ctx, step < 2 || m.peak - before < 8 * WIDE * WIDE / 4);
         tg_tape_reset(t);
-        tg_memory_stats(ctx, &m);
+        tg_memory_query(ctx, &m);
         EXPECT(ctx, step < 3 || m.host_allocations == allocations);
         allocations = m.host_allocations;
     }

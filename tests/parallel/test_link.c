@@ -213,7 +213,7 @@ static void *leaves(void *user) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 60));
     tg_comm *c = tg_comm_p2p_new(ctx, &line_ops, &all->lines[a.me], a.me, RANKS);
     all->end[a.me].opened = tg_comm_barrier(c);
-    if (all->late && a.me) ctx->deadline = 0.05;
+    if (all->late && a.me) ctx->run.deadline = 0.05;
     while (all->late && a.me == 0 && atomic_load(&all->left) < RANKS - 1)
         nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     tg_comm_free(c);

@@ -209,15 +209,15 @@ static tg_status with_windows(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     int me = tg_comm_rank(world);
     tg_tape *t = tg_tape_new(ctx);
-    tg_memory m = TG_MEMORY();
+    tg_memory_info m = TG_MEMORY_INFO();
     for (int round = 0; round < 3; round++) { /* each rank asks for another size: all get the least */
         tg_symmetric *s = tg_symmetric_new(world, (size_t)(8192 + 100 * me));
         RUN(use_window(ctx, world, s, t));
-        tg_memory_stats(ctx, &m);
+        tg_memory_query(ctx, &m);
         EXPECT(ctx, m.by_category[TG_MEM_BUFFER] >= 8192);
         tg_symmetric_free(s); /* its tensor keeps the memory */
         tg_tape_reset(t);
-        tg_memory_stats(ctx, &m);
+        tg_memory_query(ctx, &m);
         EXPECT(ctx, m.by_category[TG_MEM_BUFFER] == 0);
     }
     tg_comm *half = tg_comm_split(world, me % 2, me, "half", TG_TP);
@@ -247,7 +247,7 @@ static tg_status without_room(void *arg, tg_ctx *ctx, tg_comm *world) {
     const tg_shape shape = TG_SHAPE(8);
     tg_tensor *x;
     tg_symmetric *s = tg_symmetric_new(world, me == 1 ? (size_t)1 << 40 : (size_t)1 << 39); /* more than there is */
-    EXPECT(ctx, s && !tg_symmetric_take(s, t, &dtype, &shape, 1, &x) && !tg_alive(x));
+    EXPECT(ctx, s && !tg_symmetric_take(s, t, &dtype, &shape, 1, &x) && !tg_is_alive(x));
     tg_symmetric_free(s);
     s = tg_symmetric_new(world, me == 1 ? 0 : 4096); /* one wants none: none has any */
     EXPECT(ctx, s && !tg_symmetric_take(s, t, &dtype, &shape, 1, &x));

@@ -30,8 +30,8 @@ static tg_status squares(tg_tape *t, tg_tensor *y) {
 }
 
 static int64_t saved(tg_ctx *ctx) {
-    tg_memory m = TG_MEMORY();
-    tg_memory_stats(ctx, &m);
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &m);
     return m.by_category[TG_MEM_SAVED];
 }
 
@@ -282,13 +282,13 @@ END_TEST
 static tg_status steady(void *arg, tg_ctx *ctx, tg_comm *c) {
     (void)arg;
     double gx[N], gw[4 * COLUMNS];
-    tg_memory before = TG_MEMORY(), after = TG_MEMORY();
+    tg_memory_info before = TG_MEMORY_INFO(), after = TG_MEMORY_INFO();
     int64_t bytes;
     for (int step = 0; step < 6; step++) {
-        if (step == 3) tg_memory_stats(ctx, &before);
+        if (step == 3) tg_memory_query(ctx, &before);
         RUN(blocks(ctx, c, step % 2 ? DISTRIBUTED : REPLAYED, gx, gw, &bytes));
     }
-    tg_memory_stats(ctx, &after);
+    tg_memory_query(ctx, &after);
     EXPECT(ctx, after.host_allocations == before.host_allocations && after.live == before.live);
     return TG_OK;
 }

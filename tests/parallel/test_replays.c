@@ -79,7 +79,7 @@ static tg_status check_out(step *s, int round) {
 
 static tg_status replays(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
     step s;
-    tg_comm_counts before = TG_COMM_COUNTS(), after = TG_COMM_COUNTS();
+    tg_comm_info before = TG_COMM_INFO(), after = TG_COMM_INFO();
     tg_graph_info info = TG_GRAPH_INFO();
     static _Thread_local char text[1 << 16];
     (void)arg, (void)end;
@@ -87,9 +87,9 @@ static tg_status replays(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end)
     feed(&s, 0);
     step_of(&s, ctx);
     if (check_out(&s, 0) != TG_OK) return tg_ctx_status(ctx);
-    tg_comm_count(world, &before);
+    tg_comm_query(world, &before);
     feed(&s, 1);
-    tg_graph *g = tg_capture(ctx, step_of, &s);
+    tg_graph *g = tg_graph_new(ctx, step_of, &s);
     EXPECT(ctx, check_out(&s, 1) == TG_OK);
     for (int round = 2; round < 12; round++) {
         feed(&s, round);
@@ -99,7 +99,7 @@ static tg_status replays(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end)
             tg_graph_replay(g);
         EXPECT(ctx, check_out(&s, round) == TG_OK);
     }
-    tg_comm_count(world, &after);
+    tg_comm_query(world, &after);
     int64_t calls = s.pair ? 2 : 1, ranks = tg_comm_size(world);
     EXPECT(ctx, after.calls[TG_ALL_REDUCE] - before.calls[TG_ALL_REDUCE] == (ranks > 1 ? 11 * calls : 0));
     EXPECT(ctx, after.bytes[TG_ALL_REDUCE] - before.bytes[TG_ALL_REDUCE] == (ranks > 1 ? 11 * calls * 4 * N : 0));
@@ -128,9 +128,9 @@ static tg_status other_steps(void *arg, tg_ctx *ctx, tg_comm *world, world_end *
     float out[N];
     (void)arg, (void)end;
     if (open_step(&s, ctx, world) != TG_OK) return tg_ctx_status(ctx);
-    tg_graph *one = tg_capture(ctx, step_of, &s);
+    tg_graph *one = tg_graph_new(ctx, step_of, &s);
     s.calls = 2;
-    tg_graph *two = tg_capture(ctx, step_of, &s);
+    tg_graph *two = tg_graph_new(ctx, step_of, &s);
     if (tg_ctx_status(ctx) != TG_OK) return tg_ctx_status(ctx); /* another rank is ahead */
     for (int i = 0; i < 2; i++) { /* the first one's data may be there before its comparison is looked at */
         tg_graph_replay(tg_comm_rank(world) == 1 ? two : one);
@@ -147,7 +147,7 @@ static tg_status one_calls(void *arg, tg_ctx *ctx, tg_comm *world, world_end *en
     float out[N];
     (void)arg, (void)end;
     if (open_step(&s, ctx, world) != TG_OK) return tg_ctx_status(ctx);
-    tg_graph *g = tg_capture(ctx, step_of, &s);
+    tg_graph *g = tg_graph_new(ctx, step_of, &s);
     if (tg_ctx_status(ctx) != TG_OK) return tg_ctx_status(ctx); /* another rank is ahead */
     for (int i = 0; i < 2; i++) {
         if (tg_comm_rank(world) == 1)
@@ -172,7 +172,7 @@ static tg_status one_fails(void *arg, tg_ctx *ctx, tg_comm *world, world_end *en
     float out[N];
     (void)arg, (void)end;
     if (open_step(&s, ctx, world) != TG_OK) return tg_ctx_status(ctx);
-    tg_capture(ctx, tg_comm_rank(world) == 1 ? fails : step_of, &s);
+    tg_graph_new(ctx, tg_comm_rank(world) == 1 ? fails : step_of, &s);
     tg_read(s.out, out, sizeof out);
     tg_status status = tg_ctx_status(ctx);
     close_step(&s);
@@ -184,7 +184,7 @@ static tg_status barrier(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end)
     (void)arg, (void)end;
     if (open_step(&s, ctx, world) != TG_OK) return tg_ctx_status(ctx);
     s.meets = true;
-    tg_capture(ctx, step_of, &s);
+    tg_graph_new(ctx, step_of, &s);
     tg_status status = tg_ctx_status(ctx);
     close_step(&s);
     return status;
@@ -196,7 +196,7 @@ static tg_status group_ends(void *arg, tg_ctx *ctx, tg_comm *world, world_end *e
     if (open_step(&s, ctx, world) != TG_OK) return tg_ctx_status(ctx);
     tg_comm *all = tg_comm_split(world, 0, tg_comm_rank(world), "all", TG_MAX_AXES);
     s.world = all;
-    tg_graph *g = tg_capture(ctx, step_of, &s);
+    tg_graph *g = tg_graph_new(ctx, step_of, &s);
     if (tg_ctx_status(ctx) != TG_OK) return tg_ctx_status(ctx); /* another rank is ahead */
     tg_comm_free(all);
     tg_graph_replay(g);
@@ -300,7 +300,7 @@ static tg_status replays_of_shares(void *arg, tg_ctx *ctx, tg_comm *world, world
         if (g)
             tg_graph_replay(g);
         else
-            g = tg_capture(ctx, step_of_shares, &s);
+            g = tg_graph_new(ctx, step_of_shares, &s);
         for (int i = 0; i < 2; i++) tg_read(s.sum[i], got[i], sizeof got[i]);
         EXPECT(ctx, tg_ctx_status(ctx) == TG_OK);
         EXPECT(ctx, !memcmp(got, want[round], sizeof got) && got[1][0] != 0);
@@ -325,7 +325,7 @@ static tg_status lacks_one(void *arg, tg_ctx *ctx, tg_comm *world, world_end *en
     s.lacks = tg_comm_rank(world) == 0;
     feed_shares(&s, tg_comm_rank(world), 0);
     if (step_of_shares(&s, ctx) != TG_OK) return tg_ctx_status(ctx);
-    tg_capture(ctx, step_of_shares, &s);
+    tg_graph_new(ctx, step_of_shares, &s);
     tg_read(s.sum[0], sum, sizeof sum);
     tg_status status = tg_ctx_status(ctx);
     close_shares(&s);
@@ -340,7 +340,7 @@ START_TEST(what_cannot_be_replayed_is_refused) {
         ck_assert_msg(strstr(end->message[0], "has a parameter without a gradient on this rank"), "%s",
                       end->message[0]);
     }
-    ck_ends(2, barrier, TG_ERR_UNSUPPORTED, "barrier: the step that tg_capture records waits", TG_ERR_REMOTE);
+    ck_ends(2, barrier, TG_ERR_UNSUPPORTED, "barrier: the step that tg_graph_new records waits", TG_ERR_REMOTE);
     ck_ends(2, group_ends, TG_ERR_ABORTED, "a communicator of the step has ended", TG_ERR_REMOTE);
 }
 END_TEST

@@ -35,7 +35,7 @@ typedef struct share {
 typedef struct rank_share {
     int n;
     share of[TENSORS];
-    int64_t parameters, gradients, optimiser; /* live, as the report says */
+    int64_t parameters, gradients, optimizer; /* live, as the report says */
     int64_t saved;         /* behind the forward pass, likewise */
     int64_t logits, logits_freed; /* of tg_gpt_logits, before they are gathered: bytes; what freeing them gives back */
     tg_shape logits_shape;
@@ -118,10 +118,10 @@ static void take_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids, rank_share *
     }
     out->logits_shape = tg_shape_of(logits);
     out->logits = bytes_of(logits);
-    tg_memory before = TG_MEMORY(), after = TG_MEMORY();
-    tg_memory_stats(ctx, &before);
+    tg_memory_info before = TG_MEMORY_INFO(), after = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &before);
     tg_discard(logits);
-    tg_memory_stats(ctx, &after);
+    tg_memory_query(ctx, &after);
     out->logits_freed = before.live - after.live;
 }
 
@@ -151,7 +151,7 @@ static tg_status run_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_optim_step(o);
     out->parameters = reported(ctx, "parameters");
     out->gradients = reported(ctx, "gradients");
-    out->optimiser = reported(ctx, "optimiser state");
+    out->optimizer = reported(ctx, "optimiser state");
     if (tg_ctx_status(ctx) == TG_OK) take_shares(gpt, o, out);
     take_logits(gpt, t, ids, out);
     tg_tape_free(t);
@@ -213,7 +213,7 @@ static int check_share(const setup *s, int rank, const share *got, const share *
 
 /* What the optimiser has beside the moments: a few numbers for itself and for each parameter, of any size. */
 static int64_t beside_moments(const rank_share *r) {
-    int64_t n = r->optimiser;
+    int64_t n = r->optimizer;
     for (int i = 0; i < r->n && i < TENSORS; i++) n -= r->of[i].state_bytes;
     return n;
 }
@@ -234,7 +234,7 @@ static void check_rank(const setup *s, int rank, const rank_share *got, const ra
             (double)parameters);
     verdict(got->gradients == gradients, s, rank, "live bytes of", "gradients", (double)got->gradients,
             (double)gradients);
-    verdict(got->optimiser == states, s, rank, "live bytes of", "the optimiser", (double)got->optimiser,
+    verdict(got->optimizer == states, s, rank, "live bytes of", "the optimiser", (double)got->optimizer,
             (double)states);
     verdict(got->logits_shape.dim[2] * s->tp == s->vocab && got->logits_shape.dim[0] == LENGTH, s, rank, "the width of",
             "logits", (double)got->logits_shape.dim[2], (double)(s->vocab / s->tp));

@@ -14,7 +14,7 @@ static tg_status takes(void *arg, tg_ctx *ctx, tg_comm *c) {
     char *p = tg_host_data(x[0]);
     EXPECT(ctx, (char *)tg_host_data(x[1]) == p + 16 && (char *)tg_host_data(x[2]) == p + 16 + 128);
     EXPECT(ctx, tg_ndim(x[1]) == 2 && tg_dtype_of(x[2]) == TG_BF16);
-    EXPECT(ctx, !tg_symmetric_take(s, t, dtypes, shapes, 1, &y) && !tg_alive(y)); /* open */
+    EXPECT(ctx, !tg_symmetric_take(s, t, dtypes, shapes, 1, &y) && !tg_is_alive(y)); /* open */
     for (int i = 0; i < 3; i++) tg_discard(x[i]);
     const tg_shape most = TG_SHAPE(128), more = TG_SHAPE(129);
     EXPECT(ctx, tg_symmetric_take(s, t, &dtypes[1], &most, 1, &y) && (char *)tg_host_data(y) == p);
@@ -48,7 +48,7 @@ START_TEST(where_there_is_none_the_caller_does_without) {
     const tg_dtype dtype = TG_F32;
     const tg_shape shape = TG_SHAPE(4);
     tg_tensor *x;
-    ck_assert(s && !tg_symmetric_take(s, t, &dtype, &shape, 1, &x) && !tg_alive(x));
+    ck_assert(s && !tg_symmetric_take(s, t, &dtype, &shape, 1, &x) && !tg_is_alive(x));
     ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
     tg_symmetric_free(s);
     tg_tape_free(t);

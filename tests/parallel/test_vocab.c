@@ -126,9 +126,9 @@ static tg_status seeded(tg_tape *t, tg_tensor *loss, const loss_case *k, bool re
     return tg_backward_with(t, &loss, 1, TG_BACKWARD(.seeds = &seed, .retain = retain));
 }
 
-static tg_status at_most_three_reductions(tg_ctx *ctx, tg_comm *c, const tg_comm_counts *before, int64_t element) {
-    tg_comm_counts now = TG_COMM_COUNTS();
-    tg_comm_count(c, &now);
+static tg_status at_most_three_reductions(tg_ctx *ctx, tg_comm *c, const tg_comm_info *before, int64_t element) {
+    tg_comm_info now = TG_COMM_INFO();
+    tg_comm_query(c, &now);
     for (int kind = 0; kind < TG_COLLECTIVES; kind++)
         EXPECT(ctx, kind == TG_ALL_REDUCE || now.calls[kind] == before->calls[kind]);
     if (tg_comm_size(c) == 1) return TG_OK;
@@ -142,8 +142,8 @@ static tg_status loss_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
     int me = tg_comm_rank(c);
     tg_vocab_opts o = options(&s->k);
     tg_tape *t = tape_on_nans(ctx);
-    tg_comm_counts before = TG_COMM_COUNTS();
-    tg_comm_count(c, &before);
+    tg_comm_info before = TG_COMM_INFO();
+    tg_comm_query(c, &before);
     double g[ROWS * MOST_CLASSES];
     if (s->k.linear) {
         tg_tensor *h = leaf(ctx, s->k.dtype, ROWS, WIDTH, s->h[0]);
@@ -338,7 +338,7 @@ static tg_status in_place_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
     tg_tensor *x = grad_leaf(tg_randn(ctx, TG_SHAPE(4, N), 1));
     tg_tensor *target = tg_from_host(ctx, TG_I64, TG_SHAPE(4), (const int64_t[]){0, N + 1, N - 1, 7});
     const tg_vocab_opts *o = TG_VOCAB(.label_smoothing = 0.1);
-    tg_memory m = TG_MEMORY();
+    tg_memory_info m = TG_MEMORY_INFO();
     int64_t peak[2];
     for (int way = 0; way < 2; way++) {
         tg_tensor *logits = tg_scale(t, x, 2);
@@ -346,7 +346,7 @@ static tg_status in_place_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
         tg_tensor *loss = tg_vocab_parallel_cross_entropy(t, logits, target, c, way ? in_place : o);
         tg_memory_reset_peak(ctx);
         RUN(tg_backward_with(t, &loss, 1, TG_BACKWARD(.retain = true)));
-        tg_memory_stats(ctx, &m);
+        tg_memory_query(ctx, &m);
         peak[way] = m.peak;
         double v = 0;
         tg_tensor *sum = tg_sum(t, tg_square(t, tg_grad_of(x)), TG_ALL_DIMS, false);
@@ -365,7 +365,7 @@ static tg_status in_place_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
     REFUSED(ctx, TG_ERR_STATE, "a leaf", tg_vocab_parallel_cross_entropy(t, x, target, c, TG_VOCAB(.in_place = true)));
     REFUSED(ctx, TG_ERR_STATE, "share their bytes",
             tg_vocab_parallel_cross_entropy(t, logits, target, c, TG_VOCAB(.in_place = true)));
-    EXPECT(ctx, tg_alive(view));
+    EXPECT(ctx, tg_is_alive(view));
     tg_tape_free(t);
     return tg_ctx_status(ctx);
 }
@@ -515,8 +515,8 @@ START_TEST(no_rank_holds_its_whole_logits) {
     tg_tensor *y = tg_vocab_parallel_linear_cross_entropy(t, x, w, tg_zeros(ctx, TG_I64, TG_SHAPE(N)), c, NULL);
     tg_backward(t, y);
     ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
-    tg_memory m = TG_MEMORY();
-    tg_memory_stats(ctx, &m);
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &m);
     ck_assert_int_lt(m.peak, (int64_t)N * V * 4 / 5);
     tg_tape_free(t);
     tg_comm_free(c);

@@ -113,9 +113,9 @@ static tg_status steady(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     tg_tensor *x = filled(ctx, 1000 * n, me), *y = filled(ctx, 1000 * n, me), *part = filled(ctx, 1000, 0),
               *in = filled(ctx, 1000, 0);
     for (int r = 0; r < n; r++) counts[r] = 1000;
-    tg_memory m = TG_MEMORY();
+    tg_memory_info m = TG_MEMORY_INFO();
     for (int i = 0; i < WARM + STEPS; i++) {
-        if (i == WARM) before = tg_memory_stats(ctx, &m) == TG_OK ? m.host_allocations : 0;
+        if (i == WARM) before = tg_memory_query(ctx, &m) == TG_OK ? m.host_allocations : 0;
         tg_comm_all_reduce(c, x, x, TG_REDUCE_AVG);
         tg_comm_all_to_all(c, y, counts, x, counts);
         tg_comm_reduce_scatter_v(c, part, y, counts, TG_REDUCE_SUM);
@@ -126,7 +126,7 @@ static tg_status steady(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
         tg_comm_batch_close(c);
         EXPECT(ctx, tg_comm_barrier(c) == TG_OK);
     }
-    EXPECT(ctx, tg_memory_stats(ctx, &m) == TG_OK && m.host_allocations - before <= DEEPER);
+    EXPECT(ctx, tg_memory_query(ctx, &m) == TG_OK && m.host_allocations - before <= DEEPER);
     return tg_ctx_status(ctx);
 }
 
@@ -177,8 +177,8 @@ END_TEST
 /* ---- Counts ---- */
 
 static bool counted(const tg_comm *c, tg_collective k, int64_t calls, int64_t bytes) {
-    tg_comm_counts n = TG_COMM_COUNTS();
-    return tg_comm_count(c, &n) == TG_OK && n.calls[k] == calls && n.bytes[k] == bytes;
+    tg_comm_info n = TG_COMM_INFO();
+    return tg_comm_query(c, &n) == TG_OK && n.calls[k] == calls && n.bytes[k] == bytes;
 }
 
 static tg_status counts_of(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {

@@ -68,7 +68,7 @@ def loss_of(model, ids, target):
     return F.cross_entropy(logits.flatten(0, 1), target.flatten())
 
 
-def make_optimiser(model, r):
+def make_optimizer(model, r):
     params = list(model.parameters())
     groups = [{"params": [p for p in params if p.ndim > 1], "weight_decay": r.weight_decay},
               {"params": [p for p in params if p.ndim == 1], "weight_decay": 0.0}]
@@ -77,7 +77,7 @@ def make_optimiser(model, r):
 
 def train_torch(model, tokens, order, r):
     """The losses and gradient norms of all steps."""
-    optimiser = make_optimiser(model, r)
+    optimiser = make_optimizer(model, r)
     curve = []
     for step in range(1, r.steps + 1):
         for group in optimiser.param_groups:

@@ -54,7 +54,7 @@ int main(void) {
         fill(s.y, i + 1);
         tg_optim_set_lr(s.opt, tg_schedule_lr(cosine, i));
         if (i == 1)
-            graph = tg_capture(ctx, step, &s);
+            graph = tg_graph_new(ctx, step, &s);
         else
             tg_graph_replay(graph);
         if (i % 10 == 0) printf("%4d  %.5f  norm %.4f\n", i, tg_item(s.loss), tg_optim_norm(s.opt));

@@ -50,8 +50,8 @@ static int64_t run(tg_ctx *ctx, layer *l, tg_tensor *x, bool discard, double *gr
     tg_tensor *h = x;
     for (int i = 0; i < LAYERS; i++) h = mlp(t, &l[i], h, discard);
     tg_backward(t, tg_mean(t, tg_square(t, h), TG_ALL_DIMS, false));
-    tg_memory m = TG_MEMORY();
-    tg_memory_stats(ctx, &m);
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &m);
     tg_read_f64(tg_grad_of(l[0].norm), grad, WIDTH);
     for (int i = 0; i < LAYERS; i++) tg_zero_grad(l[i].norm), tg_zero_grad(l[i].up), tg_zero_grad(l[i].down);
     tg_tape_free(t);

@@ -14,7 +14,7 @@ typedef struct object {
 
 static object box(tg_ctx *ctx, tg_tensor *x) { return (object){ctx, tg_ref_of(x)}; }
 static tg_tensor *unbox(object o) { return tg_ref_get(o.ctx, o.ref); }
-static void finalise(object o) { tg_drop(unbox(o)); }
+static void finalize(object o) { tg_drop(unbox(o)); }
 
 static int failures;
 
@@ -25,14 +25,14 @@ static void expect(bool ok, const char *what) {
 /* The tensor has gone: inert, empty, no error by asking. */
 static bool gone(object o) {
     tg_tensor *x = unbox(o);
-    return !tg_alive(x) && tg_ndim(x) == 0 && tg_numel(x) == 0 && strcmp(tg_name(x), "") == 0 &&
+    return !tg_is_alive(x) && tg_ndim(x) == 0 && tg_numel(x) == 0 && strcmp(tg_name(x), "") == 0 &&
            tg_ctx_status(o.ctx) == TG_OK;
 }
 
 /* Use of the stale handle itself is refused, and costs nothing but a clear. */
 static bool refused(tg_ctx *ctx, tg_tape *t, tg_tensor *stale) {
     tg_tensor *y = tg_neg(t, stale);
-    bool ok = !tg_alive(y) && tg_ctx_status(ctx) == TG_ERR_HANDLE && tg_ctx_message(ctx)[0] != '\0';
+    bool ok = !tg_is_alive(y) && tg_ctx_status(ctx) == TG_ERR_HANDLE && tg_ctx_message(ctx)[0] != '\0';
     tg_ctx_clear(ctx);
     return ok;
 }
@@ -40,22 +40,22 @@ static bool refused(tg_ctx *ctx, tg_tape *t, tg_tensor *stale) {
 static void results_end_with_their_tape(tg_ctx *ctx, tg_tape *t, object weight) {
     tg_tensor *raw = tg_exp(t, unbox(weight));
     object result = box(ctx, raw), kept = box(ctx, tg_keep(raw));
-    expect(tg_alive(unbox(result)) && unbox(result) == raw, "a live reference gives its tensor");
+    expect(tg_is_alive(unbox(result)) && unbox(result) == raw, "a live reference gives its tensor");
     tg_tape_reset(t);
     expect(gone(result), "a result has gone after reset");
     expect(refused(ctx, t, raw), "the stale handle is refused");
-    expect(tg_alive(unbox(kept)) && tg_item(unbox(kept)) == 1.0, "a kept handle outlives the tape");
-    finalise(kept);
+    expect(tg_is_alive(unbox(kept)) && tg_item(unbox(kept)) == 1.0, "a kept handle outlives the tape");
+    finalize(kept);
     expect(gone(kept), "a dropped handle has gone");
-    finalise(kept);
-    finalise(result);
+    finalize(kept);
+    finalize(result);
     expect(tg_ctx_status(ctx) == TG_OK, "finalising twice is ignored");
 }
 
 static void in_place_supersedes(tg_ctx *ctx, tg_tape *t, object weight) {
     tg_tensor *before = tg_exp(t, unbox(weight));
     object old = box(ctx, before), after = box(ctx, tg_add_(t, before, unbox(weight)));
-    expect(!tg_alive(before) && gone(old), "the handle before an in-place op has gone");
+    expect(!tg_is_alive(before) && gone(old), "the handle before an in-place op has gone");
     expect(tg_item(unbox(after)) == 1.0, "the handle after it has the result");
     expect(refused(ctx, t, before), "the superseded handle is refused");
     tg_tape_reset(t);
@@ -76,9 +76,10 @@ static void references_outlive_reuse(tg_ctx *ctx, tg_tape *t, object weight) {
 static void references_are_of_one_context(tg_ctx *ctx, object weight) {
     tg_ctx *other = tg_ctx_new(NULL);
     tg_tape *t = tg_tape_new(other);
-    expect(!tg_alive(tg_ref_get(other, weight.ref)), "another context does not know the reference");
+    expect(!tg_is_alive(tg_ref_get(other, weight.ref)), "another context does not know the reference");
     tg_tensor *y = tg_neg(t, unbox(weight));
-    expect(!tg_alive(y) && tg_ctx_status(other) == TG_ERR_HANDLE, "a foreign tensor is refused, in the tape's context");
+    expect(!tg_is_alive(y) && tg_ctx_status(other) == TG_ERR_HANDLE,
+           "a foreign tensor is refused, in the tape's context");
     expect(tg_ctx_status(ctx) == TG_OK, "the tensor's own context has no error");
     tg_tape_free(t);
     tg_ctx_free(other);
@@ -95,7 +96,7 @@ int main(void) {
     references_outlive_reuse(ctx, t, weight);
     references_are_of_one_context(ctx, weight);
     expect(strcmp(tg_name(unbox(weight)), "weight") == 0, "the parameter was there all along");
-    finalise(weight);
+    finalize(weight);
     expect(gone(weight), "and has gone when dropped");
 
     expect(tg_ctx_status(ctx) == TG_OK, tg_ctx_message(ctx));

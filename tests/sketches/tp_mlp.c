@@ -34,7 +34,7 @@ static tg_status train(void *arg, tg_ctx *ctx, tg_comm *world) {
     /* A bare linear lacks the copy_to of the column layer: x's gradient would be this rank's share, taken for the
      * whole. The recorder refuses it and names the mend. */
     tg_tensor *wrong = tg_linear(t, tg_tape_input(t, x), params[0], NULL);
-    bool refused = !tg_alive(wrong) && tg_ctx_status(ctx) == TG_ERR_PLACEMENT;
+    bool refused = !tg_is_alive(wrong) && tg_ctx_status(ctx) == TG_ERR_PLACEMENT;
     if (refused) tg_ctx_clear(ctx);
 
     tg_optim_free(opt);

@@ -39,7 +39,7 @@ typedef struct run {
     tg_tensor *ids, *target;
     double loss[STEPS];
     uint64_t bits; /* of the parameters at the end */
-    tg_memory memory;
+    tg_memory_info memory;
 } run;
 
 typedef struct options {
@@ -52,7 +52,7 @@ typedef struct options {
 } options;
 
 static inline void run_open(run *r, const options *o) {
-    *r = (run){.memory = TG_MEMORY()};
+    *r = (run){.memory = TG_MEMORY_INFO()};
     tg_config c = {.size = sizeof c, .seed = 11, .threads = o->threads, .dtype = o->dtype, .device = o->device};
     if (o->f) c.allocator = (tg_allocator){faulty_alloc, faulty_free, o->f};
     r->ctx = tg_ctx_new(&c);
@@ -102,7 +102,7 @@ static inline uint64_t parameter_bits(const run *r) {
 }
 
 static inline void run_close(run *r) {
-    tg_memory_stats(r->ctx, &r->memory);
+    tg_memory_query(r->ctx, &r->memory);
     tg_optim_free(r->opt);
     tg_module_free(r->gpt);
     tg_tape_free(r->t);

@@ -83,8 +83,8 @@ static void compare_step(const model *m) {
         tg_optim_step(optim);
         tg_optim_zero_grad(optim);
     }
-    tg_memory memory = TG_MEMORY();
-    tg_memory_stats(ctx, &memory);
+    tg_memory_info memory = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &memory);
     ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
     const json_t *said = json_object_get(all, "memory");
     ck_assert_int_eq(value_of(all, "parameters"), tg_module_numel(gpt));

@@ -32,20 +32,20 @@ enum { STEPS = 2 };
 typedef struct real {
     train_options o;
     int64_t parameters;
-    tg_memory memory[STEPS];
-    tg_comm_counts sent[STEPS];
+    tg_memory_info memory[STEPS];
+    tg_comm_info sent[STEPS];
 } real;
 
 static void steps(real *out, trainer *r, tg_tokens *tokens) {
     int64_t offsets[64];
     for (int i = 0; i < r->batch; i++) offsets[i] = 100 * i;
     for (int step = 0; step < STEPS; step++) {
-        tg_comm_counts before = TG_COMM_COUNTS(), after = TG_COMM_COUNTS();
-        tg_memory memory = TG_MEMORY();
-        tg_comm_count(r->world, &before);
+        tg_comm_info before = TG_COMM_INFO(), after = TG_COMM_INFO();
+        tg_memory_info memory = TG_MEMORY_INFO();
+        tg_comm_query(r->world, &before);
         trainer_step(r, step + 1, tokens, offsets, offsets, false);
-        tg_comm_count(r->world, &after);
-        tg_memory_stats(r->ctx, &memory);
+        tg_comm_query(r->world, &after);
+        tg_memory_query(r->ctx, &memory);
         for (int k = 0; k < TG_COLLECTIVES; k++) {
             after.calls[k] -= before.calls[k];
             after.bytes[k] -= before.bytes[k];
@@ -93,8 +93,7 @@ static void trained(real *out, const char *options) {
 
 /* ---- The two ---- */
 
-static void compare_sent(const char *options, const json_t *all, const tg_comm_counts *step,
-                         const tg_comm_counts *layer) {
+static void compare_sent(const char *options, const json_t *all, const tg_comm_info *step, const tg_comm_info *layer) {
     size_t i, found = 0;
     json_t *row;
     json_array_foreach(json_object_get(all, "collectives"), i, row) {
@@ -113,7 +112,7 @@ static void compare_sent(const char *options, const json_t *all, const tg_comm_c
     ck_assert_int_eq(json_array_size(json_object_get(all, "collectives")), found);
 }
 
-static void compare_memory(const char *options, const json_t *all, const tg_memory *m) {
+static void compare_memory(const char *options, const json_t *all, const tg_memory_info *m) {
     static const char *const categories[] = {"parameters", "gradients", "optimiser", "saved", "temporaries", "buffers",
                                              "captured"};
     const json_t *said = json_object_get(all, "memory");
@@ -129,7 +128,7 @@ static void compare_memory(const char *options, const json_t *all, const tg_memo
 static void compare(const char *model, const char *composition) {
     char options[2][512];
     static real three, two;
-    tg_comm_counts layer = TG_COMM_COUNTS();
+    tg_comm_info layer = TG_COMM_INFO();
     for (int i = 0; i < 2; i++)
         snprintf(options[i], sizeof options[i], MODEL " --layers %d %s %s", 2 + i, model, composition);
     trained(&two, options[0]);

@@ -30,7 +30,7 @@ static double *values(tg_tensor *x) {
 static double error_of(tg_module *gpt, const char *model) {
     tg_ctx *ctx = tg_module_ctx(gpt);
     tg_tape *t = tg_tape_new(ctx);
-    tg_set_grad_mode(t, false);
+    tg_tape_set_grad_mode(t, false);
     tg_tensor *want = expected(ctx, model, "logits"), *got = tg_gpt_logits(gpt, t, expected(ctx, model, "ids"));
     ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
     ck_assert_int_eq(tg_numel(got), tg_numel(want));

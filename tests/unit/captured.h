@@ -91,16 +91,16 @@ static inline tg_status put(tg_tensor *to, tg_tensor *from, bool add) {
 
 /* p -= rate grad, in work of the device alone. */
 static inline tg_status descend(world *w, double rate) {
-    tg_set_grad_mode(w->t, false);
+    tg_tape_set_grad_mode(w->t, false);
     for (int i = 0; i < w->n && tg_ctx_status(w->ctx) == TG_OK; i++) {
         put(w->p[i], tg_scale(w->t, tg_grad_of(w->p[i]), -rate), true);
         tg_zero_grad(w->p[i]);
     }
-    tg_set_grad_mode(w->t, true);
+    tg_tape_set_grad_mode(w->t, true);
     return tg_ctx_status(w->ctx);
 }
 
-/* One training step: a tg_capture's function. */
+/* One training step: a tg_graph_new's function. */
 static inline tg_status step_of(void *state, tg_ctx *ctx) {
     world *w = state;
     for (int m = 0; m < MICRO; m++) {
@@ -135,7 +135,7 @@ static inline void eager(world *w, int n) {
 
 static inline tg_graph *captured(world *w) {
     feed(w);
-    tg_graph *g = tg_capture(w->ctx, step_of, w);
+    tg_graph *g = tg_graph_new(w->ctx, step_of, w);
     note_losses(w);
     return g;
 }
@@ -174,9 +174,9 @@ static inline void ck_same_run(world *a, world *b) {
     ck_assert(ra.seed == rb.seed && ra.stream == rb.stream && ra.counter == rb.counter);
 }
 
-static inline tg_memory memory_of(tg_ctx *ctx) {
-    tg_memory m = TG_MEMORY();
-    tg_memory_stats(ctx, &m);
+static inline tg_memory_info memory_of(tg_ctx *ctx) {
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &m);
     return m;
 }
 

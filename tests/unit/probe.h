@@ -41,8 +41,8 @@ typedef struct probe_params {
 static tg_status probe_infer(tg_call *c) {
     const tg_tensor *a = c->in[0], *b = c->in[1];
     if (tg_dtype_of(a) != TG_F64 || tg_dtype_of(b) != TG_F64) return tg_call_fail(c, TG_ERR_DTYPE, "expected float64");
-    if (tg_ndim(a) != 2 || tg_ndim(b) != 1 || tg_dim(a, 1) != tg_dim(b, 0) || !tg_contiguous_p(a) ||
-        !tg_contiguous_p(b))
+    if (tg_ndim(a) != 2 || tg_ndim(b) != 1 || tg_dim(a, 1) != tg_dim(b, 0) || !tg_is_contiguous(a) ||
+        !tg_is_contiguous(b))
         return tg_call_fail(c, TG_ERR_SHAPE, "expected a matrix and a row of it");
     tg_shape s = tg_shape_of(a);
     tg_status status = tg_call_save(c, 0, TG_F64, 2, s.dim);

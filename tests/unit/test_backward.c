@@ -29,10 +29,10 @@ static tg_status hook(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
 /* Records something of g that needs a gradient. */
 static tg_status grad_hook(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
     tg_tensor **kept = user, *own = kept ? *kept = tg_keep(*g) : *g;
-    bool before = tg_set_grad_mode(tape, true);
+    bool before = tg_tape_set_grad_mode(tape, true);
     tg_tensor *y = tg_mul(tape, own, x);
-    tg_set_grad_mode(tape, before);
-    return tg_alive(y) ? TG_OK : tg_ctx_status(ctx);
+    tg_tape_set_grad_mode(tape, before);
+    return tg_is_alive(y) ? TG_OK : tg_ctx_status(ctx);
 }
 
 START_TEST(a_node_does_not_keep_what_a_hook_is_lent) {
@@ -129,9 +129,9 @@ START_TEST(unused_and_unneeded_inputs) {
     ck_assert(tg_item(g) == 0);
     ck_assert(tg_backward(t, tg_detach(t, y)) == TG_ERR_STATE);
     tg_ctx_clear(ctx);
-    tg_set_grad_mode(t, false);
+    tg_tape_set_grad_mode(t, false);
     tg_tensor *n = tg_square(t, x);
-    tg_set_grad_mode(t, true);
+    tg_tape_set_grad_mode(t, true);
     ck_assert(!tg_requires_grad(n) && !tg_node_of(n));
     end();
 }
@@ -242,7 +242,7 @@ START_TEST(writing_what_was_saved_is_found) {
     tg_tensor *x = leaf(2), *y = tg_scale(t, x, 3), *z = tg_square(t, y);
     tg_tensor *y2 = tg_add_(t, y, tg_full(t, TG_F64, TG_SHAPE(), 1));
     ck_status(TG_OK);
-    ck_assert(!tg_alive(y) && tg_alive(y2));
+    ck_assert(!tg_is_alive(y) && tg_is_alive(y2));
     tg_neg(t, y);
     ck_status(TG_ERR_HANDLE);
     ck_says("in place");

@@ -152,7 +152,7 @@ START_TEST(a_lent_gradient_is_neither_discarded_nor_made_a_leaf) {
 }
 END_TEST
 
-static tg_status watch_discards(void *user, tg_tape *tape, const tg_seen *seen) {
+static tg_status watch_discards(void *user, tg_tape *tape, const tg_op_event *seen) {
     (void)user, (void)tape;
     for (int i = 0; seen->backward && i < seen->n_in; i++)
         if (seen->gin[i]) lent_status = tg_discard(seen->gin[i]);
@@ -162,7 +162,7 @@ static tg_status watch_discards(void *user, tg_tape *tape, const tg_seen *seen) 
 START_TEST(nor_is_one_that_a_watch_sees) {
     begin();
     tg_tensor *x = pair(1, 2);
-    tg_tape_watch(t, watch_discards, NULL);
+    tg_tape_observe(t, watch_discards, NULL);
     ck_assert(tg_backward(t, tg_sum(t, tg_square(t, tg_square(t, x)), TG_ALL_DIMS, false)) != TG_OK);
     ck_assert(lent_status == TG_ERR_STATE);
     tg_ctx_clear(ctx);
@@ -306,7 +306,7 @@ static tg_status frees_its_graph(void *state, tg_ctx *of) {
 START_TEST(a_step_does_not_free_its_graph) {
     begin();
     graph = NULL;
-    graph = tg_capture(ctx, frees_its_graph, NULL);
+    graph = tg_graph_new(ctx, frees_its_graph, NULL);
     ck_assert(tg_graph_replay(graph) == TG_ERR_STATE);
     ck_says("tg_graph_free");
     tg_ctx_clear(ctx);

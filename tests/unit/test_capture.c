@@ -27,7 +27,7 @@ START_TEST(replays_are_steps) {
 END_TEST
 
 /* The step's number, its rate, the clip and the scale of the loss go on by themselves. */
-START_TEST(the_optimiser_goes_on) {
+START_TEST(the_optimizer_goes_on) {
     for (int scaled = 0; scaled < 2; scaled++) {
         world *a = world_new(), *b = world_new();
         with_adamw(a, scaled), with_adamw(b, scaled);
@@ -136,7 +136,7 @@ START_TEST(named_streams_go_on) {
             if (how == 0)
                 draw_step(&d, ctx);
             else if (i == 0)
-                g = tg_capture(ctx, draw_step, &d);
+                g = tg_graph_new(ctx, draw_step, &d);
             else
                 tg_graph_replay(g);
             tg_read_f64(d.y, y[how][i], 16);
@@ -157,7 +157,7 @@ START_TEST(a_stream_that_went_is_missed) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 3, .threads = 1));
     tg_rng_add(ctx, "other", 9);
     draw d = {.t = tg_tape_new(ctx), .x = tg_uniform(ctx, TG_SHAPE(16), 1, 2)};
-    tg_graph *g = tg_capture(ctx, draw_step, &d);
+    tg_graph *g = tg_graph_new(ctx, draw_step, &d);
     ck_assert_int_eq(tg_graph_replay(g), TG_OK);
     ck_assert_int_eq(tg_rng_remove(ctx, "other"), TG_OK);
     ck_assert_int_eq(tg_graph_replay(g), TG_ERR_STATE);
@@ -213,7 +213,7 @@ START_TEST(an_input_that_was_dropped_stays_the_graphs) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     const float three[1000] = {3, 4};
     twice s = {.t = tg_tape_new(ctx), .x = tg_from_host(ctx, TG_F32, TG_SHAPE(1000), three)};
-    tg_graph *g = tg_capture(ctx, twice_step, &s);
+    tg_graph *g = tg_graph_new(ctx, twice_step, &s);
     float got[1000];
     if (on_device()) {
         tg_drop(s.x);
@@ -292,18 +292,18 @@ static const struct {
     const char *says;
     tg_status status;
 } wrongs[WRONGS] = {
-    [READS] = {"tg_read: the step that tg_capture records reads a value of the device", TG_ERR_UNSUPPORTED},
-    [ITEM] = {"tg_item: the step that tg_capture records reads a value", TG_ERR_UNSUPPORTED},
-    [WRITES] = {"tg_write: the step that tg_capture records writes values of the host", TG_ERR_UNSUPPORTED},
-    [WRITES_F64] = {"tg_write_f64: the step that tg_capture records writes", TG_ERR_UNSUPPORTED},
-    [FROM_HOST] = {"tg_from_host: the step that tg_capture records writes", TG_ERR_UNSUPPORTED},
-    [SETS] = {"tg_rng_set: the step that tg_capture records changes a random stream", TG_ERR_UNSUPPORTED},
+    [READS] = {"tg_read: the step that tg_graph_new records reads a value of the device", TG_ERR_UNSUPPORTED},
+    [ITEM] = {"tg_item: the step that tg_graph_new records reads a value", TG_ERR_UNSUPPORTED},
+    [WRITES] = {"tg_write: the step that tg_graph_new records writes values of the host", TG_ERR_UNSUPPORTED},
+    [WRITES_F64] = {"tg_write_f64: the step that tg_graph_new records writes", TG_ERR_UNSUPPORTED},
+    [FROM_HOST] = {"tg_from_host: the step that tg_graph_new records writes", TG_ERR_UNSUPPORTED},
+    [SETS] = {"tg_rng_set: the step that tg_graph_new records changes a random stream", TG_ERR_UNSUPPORTED},
     [ADDS] = {"tg_rng_add: the step", TG_ERR_UNSUPPORTED},
     [REMOVES] = {"tg_rng_remove: the step", TG_ERR_UNSUPPORTED},
     [NESTS] = {"captures do not nest", TG_ERR_STATE},
     [REPLAYS] = {"captures do not nest", TG_ERR_STATE},
-    [CLIPS] = {"tg_optim_clip: the step that tg_capture records reads a value of the device", TG_ERR_UNSUPPORTED},
-    [RATES] = {"tg_capture: the step", TG_ERR_UNSUPPORTED},
+    [CLIPS] = {"tg_optim_clip: the step that tg_graph_new records reads a value of the device", TG_ERR_UNSUPPORTED},
+    [RATES] = {"tg_graph_new: the step", TG_ERR_UNSUPPORTED},
     [FORKS] = {"leaves 1 forks of random streams open, and began with 0", TG_ERR_STATE},
     [CLEARS] = {"cleared an error", TG_ERR_STATE},
     [FAILS] = {"the step failed with TG_ERR_IO", TG_ERR_CALLBACK},
@@ -329,7 +329,9 @@ static tg_status wrong_step(void *state, tg_ctx *ctx) {
     case SETS: tg_rng_get(ctx, NULL, &rng), tg_rng_set(ctx, NULL, &rng); break;
     case ADDS: tg_rng_add(ctx, "new", 1); break;
     case REMOVES: tg_rng_remove(ctx, "there"); break;
-    case NESTS: tg_capture(ctx, nothing, NULL); break;
+    case NESTS:
+        tg_graph_new(ctx, nothing, NULL);
+        break;
     case REPLAYS: tg_graph_replay(s->other); break;
     case CLIPS: tg_optim_clip(s->optim, 1); break;
     case RATES: tg_optim_set_lr(s->optim, 1); break;
@@ -352,7 +354,7 @@ START_TEST(what_cannot_be_replayed_is_refused) {
     eager(a, 1);
     for (s.what = 0; s.what < WRONGS; s.what++) {
         int64_t live = memory_of(b->ctx).live;
-        tg_graph *g = tg_capture(b->ctx, wrong_step, &s);
+        tg_graph *g = tg_graph_new(b->ctx, wrong_step, &s);
         ck_assert_msg(strstr(tg_ctx_message(b->ctx), wrongs[s.what].says), "%d: %s", s.what, tg_ctx_message(b->ctx));
         ck_assert_int_eq(tg_ctx_status(b->ctx), wrongs[s.what].status);
         ck_assert_int_eq(tg_graph_replay(g), TG_ERR_MEMORY); /* inert */
@@ -362,7 +364,7 @@ START_TEST(what_cannot_be_replayed_is_refused) {
         tg_tape_reset(b->t);
         tg_item(s.kept); /* of the step that has not been */
         ck_assert_int_eq(tg_ctx_status(b->ctx), TG_ERR_DISCARDED);
-        ck_assert(strstr(tg_ctx_message(b->ctx), "a tg_capture that failed"));
+        ck_assert(strstr(tg_ctx_message(b->ctx), "a tg_graph_new that failed"));
         tg_ctx_clear(b->ctx);
         tg_drop(s.kept);
         ck_assert_int_eq(memory_of(b->ctx).live, live);
@@ -397,10 +399,10 @@ START_TEST(gradients_are_as_they_were_recorded) {
     if (!on_device()) return;
     world *a = world_new(), *b = world_new();
     feed(a), feed(b);
-    tg_graph *first = tg_capture(b->ctx, accumulate, b);
+    tg_graph *first = tg_graph_new(b->ctx, accumulate, b);
     ck_fine(b->ctx);
     cannot_replay(first, b->ctx, "has a gradient, and the step was recorded without: it would overwrite");
-    tg_graph *more = tg_capture(b->ctx, accumulate, b);
+    tg_graph *more = tg_graph_new(b->ctx, accumulate, b);
     tg_graph_replay(more);
     for (int i = 0; i < 3; i++) accumulate(a, a->ctx);
     descend(a, 0.1), descend(b, 0.1);
@@ -480,7 +482,7 @@ START_TEST(any_call_of_a_capture_may_fail) {
     int failures = 0;
     for (long n = 1;; n += stride(), failures++) {
         double_fail_at(n);
-        g = tg_capture(b->ctx, step_of, b);
+        g = tg_graph_new(b->ctx, step_of, b);
         if (!double_failed()) break;
         ck_assert_msg(tg_ctx_status(b->ctx) != TG_OK, "%s failed, and nobody noticed", double_failed());
         double_fail_at(0);
@@ -549,7 +551,7 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {replays_are_steps,
-                            the_optimiser_goes_on,
+                            the_optimizer_goes_on,
                             the_first_step_may_be_captured,
                             two_graphs_take_turns,
                             replays_draw_from_where_the_stream_is,

@@ -188,10 +188,10 @@ END_TEST
 static tg_status frozen_between(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out,
                                 int n_out) {
     (void)state, (void)n_in, (void)n_out;
-    bool grad = tg_grad_mode_p(tape);
-    tg_set_grad_mode(tape, false);
+    bool grad = tg_is_grad_on(tape);
+    tg_tape_set_grad_mode(tape, false);
     tg_tensor *factor = tg_square(tape, in[0]);
-    tg_set_grad_mode(tape, grad);
+    tg_tape_set_grad_mode(tape, grad);
     out[0] = tg_mul(tape, factor, in[1]);
     return grad ? TG_OK : TG_ERR_STATE;
 }

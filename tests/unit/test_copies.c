@@ -94,7 +94,7 @@ START_TEST(parts_and_other_layouts_are_sent_too) {
     tg_tape *t = tg_tape_new(ctx);
     float w[12];
     tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(4, 6));
-    tg_set_grad_mode(t, false);
+    tg_tape_set_grad_mode(t, false);
     fill(v, 24, 1);
     ck_assert(tg_upload(tg_slice(t, x, 0, 2, 4, 1), v, 12 * sizeof *v) == TG_OK); /* rows: contiguous */
     fill(w, 12, 5);
@@ -164,7 +164,7 @@ START_TEST(bytes_go_to_the_host_and_come_back) {
     float *kept[MANY];
     tg_work *w[MANY];
     tg_tensor *x[MANY];
-    tg_memory m = TG_MEMORY();
+    tg_memory_info m = TG_MEMORY_INFO();
     int64_t reserved = 0;
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < MANY; i++) {
@@ -183,7 +183,7 @@ START_TEST(bytes_go_to_the_host_and_come_back) {
             ck_assert(is(v, LARGE, i + round, 1));
             tg_drop(x[i]);
         }
-        tg_memory_stats(ctx, &m);
+        tg_memory_query(ctx, &m);
         if (round) ck_assert_int_eq(m.reserved, reserved);
         reserved = m.reserved;
     }
@@ -212,8 +212,8 @@ START_TEST(a_steady_step_allocates_nothing) {
         tg_tape_reset(t);
         for (int i = 0; i < 5; i++) ck_assert(tg_work_wait(w[i]) == TG_OK);
         ck_assert(sum[0] == sum[2] && is(got, LARGE, step, 2) && is(got + LARGE, LARGE, step + 1, 2));
-        tg_memory m = TG_MEMORY();
-        tg_memory_stats(ctx, &m);
+        tg_memory_info m = TG_MEMORY_INFO();
+        tg_memory_query(ctx, &m);
         if (step > 2) ck_assert_int_eq(m.host_allocations, allocations);
         allocations = m.host_allocations;
     }
@@ -253,7 +253,7 @@ static void run_fetching(world *w, int steps) {
         if (g)
             tg_graph_replay(g);
         else if (i)
-            g = tg_capture(w->ctx, step_of, w);
+            g = tg_graph_new(w->ctx, step_of, w);
         else
             step_of(w, w->ctx);
         for (int m = 0; m < MICRO; m++) work[i * MICRO + m] = tg_download_f64(w->loss[m], &w->losses[i * MICRO + m], 1);
@@ -294,10 +294,10 @@ START_TEST(a_captured_step_copies_nothing) {
     tg_ctx *ctx = new_ctx();
     tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(1));
     tg_status (*const step[])(void *, tg_ctx *) = {sends, fetches};
-    const char *const says[] = {"tg_upload: the step that tg_capture records writes",
-                                "tg_download: the step that tg_capture records reads"};
+    const char *const says[] = {"tg_upload: the step that tg_graph_new records writes",
+                                "tg_download: the step that tg_graph_new records reads"};
     for (int i = 0; i < 2; i++) {
-        tg_capture(ctx, step[i], x);
+        tg_graph_new(ctx, step[i], x);
         ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_UNSUPPORTED);
         ck_assert_msg(strstr(tg_ctx_message(ctx), says[i]), "%s", tg_ctx_message(ctx));
         tg_ctx_clear(ctx);

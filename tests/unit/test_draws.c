@@ -129,7 +129,7 @@ static tg_tensor *by_fill(tg_ctx *ctx, tg_tape *t, tg_tensor *x) {
 
 /* Ones that stay: those whose uniform is at least a half. */
 static tg_tensor *by_dropout(tg_ctx *ctx, tg_tape *t, tg_tensor *x) {
-    ctx->ops->fill(ctx, tg_array_of(x), 1);
+    ctx->run.ops->fill(ctx, tg_array_of(x), 1);
     return tg_dropout(t, x, 0.5);
 }
 

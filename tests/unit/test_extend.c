@@ -25,7 +25,7 @@ START_TEST(params_are_typed_and_copied) {
     for (int i = 0; i < 6; i++) ck_assert_double_eq_tol(g[i], 3 * v[i] * v[i] / 6, 1e-12);
     ck_assert(tg_apply(t, &probe_op, NULL, (tg_tensor *[]){a, b}, 2, out, 2, NULL, NULL, TG_SITE) == TG_ERR_ARGUMENT);
     ck_says("probe: params are NULL, expected 16 bytes");
-    ck_assert(!tg_alive(out[0]) && !tg_alive(out[1]));
+    ck_assert(!tg_is_alive(out[0]) && !tg_is_alive(out[1]));
     tg_ctx_clear(ctx);
     end();
 }
@@ -117,15 +117,15 @@ START_TEST(without_a_node_a_state_ends_with_the_call) {
     counter no_gradient = {0}, no_grad_mode = {0}, no_tape = {0}, failed_before = {0};
     counted(t, data, &no_gradient);
     ck_assert(no_gradient.calls == 1 && no_gradient.destroyed == 1);
-    tg_set_grad_mode(t, false);
+    tg_tape_set_grad_mode(t, false);
     counted(t, x, &no_grad_mode);
     ck_assert(no_grad_mode.calls == 1 && no_grad_mode.destroyed == 1);
-    tg_set_grad_mode(t, true);
+    tg_tape_set_grad_mode(t, true);
     tg_tensor *y;
     ck_assert(tg_apply(NULL, &counted_op, NULL, &x, 1, &y, 1, &no_tape, destroy, TG_SITE) == TG_ERR_ARGUMENT);
     ck_assert(no_tape.destroyed == 1);
     tg_ctx_fail(ctx, TG_ERR_DATA, "an earlier error");
-    ck_assert(!tg_alive(counted(t, x, &failed_before)) && failed_before.calls == 0 && failed_before.destroyed == 1);
+    ck_assert(!tg_is_alive(counted(t, x, &failed_before)) && failed_before.calls == 0 && failed_before.destroyed == 1);
     tg_ctx_clear(ctx);
     tg_tape_reset(t);
     ck_assert(no_gradient.destroyed == 1 && no_grad_mode.destroyed == 1 && failed_before.destroyed == 1);
@@ -138,11 +138,11 @@ START_TEST(a_failed_call_ends_its_state_once) {
     tg_tensor *x = tg_param(ctx, "x", TG_SHAPE(3), 1);
     counter infer = {.infer = TG_ERR_SHAPE}, forward = {.forward = TG_ERR_DATA},
             backward = {.backward = TG_ERR_UNSUPPORTED};
-    ck_assert(!tg_alive(counted(t, x, &infer)) && infer.destroyed == 1);
+    ck_assert(!tg_is_alive(counted(t, x, &infer)) && infer.destroyed == 1);
     ck_status(TG_ERR_SHAPE);
     ck_says("counted");
     tg_ctx_clear(ctx);
-    ck_assert(!tg_alive(counted(t, x, &forward)) && forward.destroyed == 1);
+    ck_assert(!tg_is_alive(counted(t, x, &forward)) && forward.destroyed == 1);
     ck_status(TG_ERR_DATA);
     tg_ctx_clear(ctx);
     ck_assert(tg_tape_nodes(t) <= 1); /* x, as a leaf */
@@ -170,7 +170,7 @@ START_TEST(ops_without_parts_are_refused) {
     for (int i = 0; i < 3; i++, tg_ctx_clear(ctx)) {
         counter s = {0};
         ck_assert(tg_apply(t, ops[i], NULL, &x, 1, &out, 1, &s, destroy, TG_SITE) == TG_ERR_ARGUMENT);
-        ck_assert(!tg_alive(out) && s.destroyed == 1);
+        ck_assert(!tg_is_alive(out) && s.destroyed == 1);
     }
     /* Without a backward it runs, and its result needs no gradient. */
     forward_only.backward = NULL;
@@ -202,7 +202,7 @@ START_TEST(outputs_are_those_that_infer_makes_and_forward_fills) {
     counter s = {0};
     ck_assert(tg_apply(t, &empty, NULL, &x, 1, &out, 1, &s, destroy, TG_SITE) == TG_ERR_ARGUMENT);
     ck_says("counted: infer makes output 0, and there is no forward to fill it");
-    ck_assert(!tg_alive(out) && s.destroyed == 1);
+    ck_assert(!tg_is_alive(out) && s.destroyed == 1);
     tg_ctx_clear(ctx);
     swaps.forward = replaces;
     const char *const says[] = {"forward put an input in the place of output 0", "forward put NULL",
@@ -211,7 +211,7 @@ START_TEST(outputs_are_those_that_infer_makes_and_forward_fills) {
         s = (counter){.calls = i};
         ck_assert(tg_apply(t, &swaps, NULL, &x, 1, &out, 1, &s, destroy, TG_SITE) == TG_ERR_ARGUMENT);
         ck_says(says[i]);
-        ck_assert(!tg_alive(out) && tg_alive(x) && s.destroyed == 1);
+        ck_assert(!tg_is_alive(out) && tg_is_alive(x) && s.destroyed == 1);
         tg_ctx_clear(ctx);
     }
     hands.infer = takes_input;
@@ -309,9 +309,9 @@ START_TEST(no_function_ends_what_runs_it) {
         ck_held(d);
         tg_recompute(t, ends_outer, &d, &x, 1, &out, 1, NULL);
         ck_held(d);
-        tg_set_grad_mode(t, false);
+        tg_tape_set_grad_mode(t, false);
         tg_recompute(t, ends_inner, &d, &x, 1, &out, 1, NULL);
-        tg_set_grad_mode(t, true);
+        tg_tape_set_grad_mode(t, true);
         ck_held(d);
         tg_gradcheck(t, ends_inner, &d, &x, 1, 1, NULL, NULL);
         ck_held(d);
@@ -342,7 +342,7 @@ END_TEST
 
 /* Its forward is made of other ops, and fails where its state says so. */
 static tg_status composed_forward(tg_call *c) {
-    ck_assert(!tg_grad_mode_p(c->tape) && !tg_set_grad_mode(c->tape, true) && !tg_grad_mode_p(c->tape));
+    ck_assert(!tg_is_grad_on(c->tape) && !tg_tape_set_grad_mode(c->tape, true) && !tg_is_grad_on(c->tape));
     tg_tensor *y = tg_square(c->tape, c->in[0]);
     ck_assert(!tg_node_of(y) && !tg_requires_grad(y));
     double v[4];
@@ -361,7 +361,7 @@ START_TEST(forwards_record_no_nodes) {
     ck_status(TG_ERR_DATA);
     tg_ctx_clear(ctx);
     ck_assert_int_eq(tg_tape_nodes(t), 0);
-    ck_assert(tg_grad_mode_p(t));
+    ck_assert(tg_is_grad_on(t));
     ck_assert(tg_apply(t, &op, NULL, &a, 1, &out, 1, &(tg_status){TG_OK}, NULL, TG_SITE) == TG_OK);
     ck_assert(tg_node_op(tg_node_of(out)) == &op);
     tg_backward(t, tg_sum(t, tg_square(t, out), TG_ALL_DIMS, false));

@@ -53,8 +53,8 @@ static tg_heap *heap_on(counted *c) {
     return tg_heap_new(&s);
 }
 
-static tg_memory stats_of(const tg_heap *h) {
-    tg_memory m = TG_MEMORY();
+static tg_memory_info stats_of(const tg_heap *h) {
+    tg_memory_info m = TG_MEMORY_INFO();
     tg_heap_stats(h, &m);
     return m;
 }
@@ -119,7 +119,7 @@ START_TEST(a_refused_segment_is_tried_at_the_least_size) {
 }
 END_TEST
 
-START_TEST(neighbours_merge_in_any_order) {
+START_TEST(neighbors_merge_in_any_order) {
     static const int order[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
     for (int i = 0; i < 6; i++) {
         counted c = {0};
@@ -152,10 +152,10 @@ START_TEST(the_peak_is_split_by_category_as_it_was) {
     tg_heap *h = heap_on(&c);
     tg_block *p = tg_heap_alloc(h, 1 * MIB, TG_MEM_PARAMETER);
     tg_block *t = tg_heap_alloc(h, 64 * KIB, TG_MEM_TEMPORARY);
-    tg_block_categorise(h, t, TG_MEM_SAVED);
+    tg_block_categorize(h, t, TG_MEM_SAVED);
     tg_heap_release(h, t);
     tg_heap_alloc(h, 64, TG_MEM_GRADIENT);
-    tg_memory m = stats_of(h);
+    tg_memory_info m = stats_of(h);
     ck_assert_int_eq(m.live, 1 * MIB + 64);
     ck_assert_int_eq(m.peak, 1 * MIB + 64 * KIB);
     ck_assert_int_eq(m.peak_by_category[TG_MEM_PARAMETER], 1 * MIB);
@@ -223,7 +223,7 @@ static void agrees(const tg_heap *h, const model *m) {
     tg_heap_each(h, step_over, &w);
     ck_assert(w.ordered && w.owned);
     ck_assert_int_eq(w.bytes, m->live);
-    tg_memory s = stats_of(h);
+    tg_memory_info s = stats_of(h);
     ck_assert_int_eq(s.live, m->live);
     ck_assert_mem_eq(s.by_category, m->by_category, sizeof m->by_category);
 }
@@ -316,12 +316,12 @@ static bool survives(int n) {
     uint32_t seed = 7;
     for (int i = 0; i < SLOTS; i++) {
         size_t bytes = draw(&seed) % (i % 9 ? 1500 : 200 * KIB);
-        tg_memory before = stats_of(h);
+        tg_memory_info before = stats_of(h);
         tg_block *b = tg_heap_alloc(h, bytes, TG_MEM_SAVED);
         if (b) {
             tg_heap_release(h, b);
         } else {
-            tg_memory after = stats_of(h);
+            tg_memory_info after = stats_of(h);
             ck_assert_mem_eq(&before, &after, sizeof before);
             agrees(h, &m);
         }
@@ -411,7 +411,7 @@ int main(void) {
         impossible_sizes_are_refused,
         segments_grow_from_small_to_the_limit,
         a_refused_segment_is_tried_at_the_least_size,
-        neighbours_merge_in_any_order,
+        neighbors_merge_in_any_order,
         small_blocks_come_back_last_in_first_out,
         the_peak_is_split_by_category_as_it_was,
         a_new_peak_is_reported_once_it_is_a_64th_higher,

@@ -429,7 +429,7 @@ START_TEST(null_is_an_empty_object) {
     ck_assert_ptr_null(tg_safetensors_metadata_at(NULL, 0));
     ck_assert_ptr_null(tg_safetensors_metadata(NULL, "x"));
     ck_assert_int_eq(tg_safetensors_read(NULL, "x", NULL, false), TG_ERR_ARGUMENT);
-    ck_assert(!tg_alive(tg_safetensors_load(NULL, "x")));
+    ck_assert(!tg_is_alive(tg_safetensors_load(NULL, "x")));
     ck_assert_int_eq(tg_safetensors_save(NULL, "x", NULL, 0, NULL, 0), TG_ERR_ARGUMENT);
     ck_assert_ptr_null(tg_tokens_open(NULL, "x", TG_TOKENS_TEXT, 0));
     tg_tokens_close(NULL);

@@ -10,14 +10,14 @@
 #include "world.h"
 
 static int64_t buffer_bytes(tg_ctx *ctx) {
-    tg_memory m = TG_MEMORY();
-    tg_memory_stats(ctx, &m);
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &m);
     return m.by_category[TG_MEM_BUFFER];
 }
 
 static int64_t allocations(tg_ctx *ctx) {
-    tg_memory m = TG_MEMORY();
-    tg_memory_stats(ctx, &m);
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &m);
     return m.host_allocations;
 }
 
@@ -28,7 +28,7 @@ START_TEST(the_bytes_come_back_and_only_grow) {
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = lease_floats(t, 1000);
     void *first = bytes_of(x);
-    ck_assert(tg_alive(x) && first && tg_dim(x, 0) == 1000 && tg_dtype_of(x) == TG_F32 && !tg_requires_grad(x));
+    ck_assert(tg_is_alive(x) && first && tg_dim(x, 0) == 1000 && tg_dtype_of(x) == TG_F32 && !tg_requires_grad(x));
     ck_assert_int_eq(buffer_bytes(ctx), 4032);
     tg_discard(x);
     ck_assert_int_eq(buffer_bytes(ctx), 4032);
@@ -38,7 +38,7 @@ START_TEST(the_bytes_come_back_and_only_grow) {
     tg_tensor *z = tg_lease(t, "mpu", TG_F32, TG_SHAPE(3, 5));
     ck_assert(bytes_of(z) == first && tg_ndim(z) == 2);
     tg_discard(z);
-    ck_assert(tg_alive(lease_floats(t, 5000)));
+    ck_assert(tg_is_alive(lease_floats(t, 5000)));
     ck_assert_int_eq(buffer_bytes(ctx), 20032);
     tg_tape_free(t);
     ck_assert_int_eq(buffer_bytes(ctx), 20032);
@@ -54,7 +54,7 @@ START_TEST(names_and_dtypes_are_apart) {
               *c = tg_lease(t, "mpu", TG_BF16, TG_SHAPE(16)), *d = tg_lease(t, "mpu", TG_I64, TG_SHAPE(0));
     void *p[] = {bytes_of(a), bytes_of(b), bytes_of(c)};
     ck_assert(p[0] && p[1] && p[2] && p[0] != p[1] && p[0] != p[2] && p[1] != p[2]);
-    ck_assert(tg_alive(d) && tg_numel(d) == 0);
+    ck_assert(tg_is_alive(d) && tg_numel(d) == 0);
     ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
     tg_tape_free(t);
     tg_ctx_free(ctx);
@@ -69,7 +69,7 @@ static tg_status doubled_infer(tg_call *c) {
 /* Holds the buffer open from its forward on. */
 static tg_status doubled_forward(tg_call *c) {
     tg_tensor *b = tg_lease(c->tape, "mpu", TG_F32, TG_SHAPE(8));
-    return tg_alive(b) ? tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(c->out[0]), 2) : tg_ctx_status(c->ctx);
+    return tg_is_alive(b) ? tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(c->out[0]), 2) : tg_ctx_status(c->ctx);
 }
 
 static const tg_op doubled_op = {.size = sizeof(tg_op),
@@ -89,25 +89,25 @@ START_TEST(an_open_lease_is_not_given_twice) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(2)), *held = lease_floats(t, 8);
-    ck_assert(!tg_alive(lease_floats(t, 4)));
+    ck_assert(!tg_is_alive(lease_floats(t, 4)));
     ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_STATE);
     ck_assert_msg(strstr(tg_ctx_message(ctx), "\"mpu\" f32, leased by "), "%s", tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     tg_discard(held);
     tg_scope_open(t, "layer");
-    ck_assert(tg_alive(doubled(t, x)));
+    ck_assert(tg_is_alive(doubled(t, x)));
     tg_scope_close(t, NULL, 0); /* a scope takes the lease back as it does a temporary */
     tg_scope_open(t, "first");
-    ck_assert(tg_alive(doubled(t, x)));
+    ck_assert(tg_is_alive(doubled(t, x)));
     tg_scope_open(t, "second");
-    ck_assert(!tg_alive(doubled(t, x)));
+    ck_assert(!tg_is_alive(doubled(t, x)));
     ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_STATE);
     ck_assert_msg(strstr(tg_ctx_message(ctx), "leased by op doubled, called from first, ") &&
                       strstr(tg_ctx_message(ctx), "asked for by op doubled, called from first.second, "),
                   "%s", tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     tg_tape_reset(t);
-    ck_assert(tg_alive(lease_floats(t, 8)));
+    ck_assert(tg_is_alive(lease_floats(t, 8)));
     tg_tape_free(t);
     tg_ctx_free(ctx);
 }
@@ -121,7 +121,7 @@ START_TEST(bytes_that_others_hold_are_not_had_again) {
     void *first = bytes_of(x);
     tg_tape_reset(t);
     tg_tensor *y = lease_floats(t, 64);
-    ck_assert(tg_alive(y) && bytes_of(y) != first && bytes_of(kept) == first);
+    ck_assert(tg_is_alive(y) && bytes_of(y) != first && bytes_of(kept) == first);
     tg_drop(kept);
     tg_discard(y);
     ck_assert_ptr_eq(bytes_of(lease_floats(t, 64)), first);
@@ -175,8 +175,8 @@ START_TEST(another_tape_has_its_own) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     tg_tape *t = tg_tape_new(ctx), *u = tg_tape_new(ctx);
     tg_tensor *a = lease_floats(t, 8), *b = lease_floats(u, 8);
-    ck_assert(tg_alive(a) && tg_alive(b) && bytes_of(a) != bytes_of(b));
-    ck_assert(!tg_alive(lease_floats(u, 8)));
+    ck_assert(tg_is_alive(a) && tg_is_alive(b) && bytes_of(a) != bytes_of(b));
+    ck_assert(!tg_is_alive(lease_floats(u, 8)));
     tg_ctx_clear(ctx);
     tg_tape_free(t);
     tg_tape_free(u);
@@ -220,17 +220,17 @@ START_TEST(works_of_the_holder_before_are_waited_for) {
     tg_discard(x);
     ck_assert_int_eq(waited, 0); /* it still reads */
     tg_tensor *y = lease_floats(t, 8);
-    ck_assert(tg_alive(y) && waited == 1 && freed == 1);
+    ck_assert(tg_is_alive(y) && waited == 1 && freed == 1);
     ck_assert(tg_storage_state_of(dst) == TG_PRESENT && tg_storage_state_of(other) == TG_IN_FLIGHT);
     start_work(ctx, y, NULL, &good); /* fills the buffer */
     tg_discard(y);
-    ck_assert(tg_alive(y = lease_floats(t, 8)) && waited == 2 && freed == 2);
+    ck_assert(tg_is_alive(y = lease_floats(t, 8)) && waited == 2 && freed == 2);
     start_work(ctx, dst, y, &bad);
     tg_discard(y);
-    ck_assert(!tg_alive(lease_floats(t, 8)));
+    ck_assert(!tg_is_alive(lease_floats(t, 8)));
     ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_REMOTE);
     tg_ctx_clear(ctx);
-    ck_assert(tg_alive(lease_floats(t, 8)));
+    ck_assert(tg_is_alive(lease_floats(t, 8)));
     tg_tape_free(t);
     tg_ctx_free(ctx);
     ck_assert_int_eq(freed, 4);
@@ -246,7 +246,7 @@ START_TEST(growing_waits_too) {
     waited = freed = 0;
     start_work(ctx, dst, x, &good);
     tg_discard(x);
-    ck_assert(tg_alive(lease_floats(t, 80000)) && waited == 1);
+    ck_assert(tg_is_alive(lease_floats(t, 80000)) && waited == 1);
     tg_tape_free(t);
     tg_ctx_free(ctx);
 }
@@ -291,7 +291,7 @@ START_TEST(leases_are_ordinary_tensors) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(4), 1), *x = lease_floats(t, 4);
-    ctx->ops->fill(ctx, tg_array_of(x), 3);
+    ctx->run.ops->fill(ctx, tg_array_of(x), 3);
     tg_tensor *loss = tg_sum(t, tg_mul(t, w, x), TG_ALL_DIMS, false);
     ck_assert_int_eq(tg_discard(x), TG_ERR_STATE);
     tg_ctx_clear(ctx);
@@ -300,7 +300,7 @@ START_TEST(leases_are_ordinary_tensors) {
     double g[4];
     tg_read_f64(tg_grad_of(w), g, 4);
     ck_assert(g[0] == 3 && g[3] == 3);
-    ck_assert(tg_alive(lease_floats(t, 4)));
+    ck_assert(tg_is_alive(lease_floats(t, 4)));
     ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
     tg_tape_free(t);
     tg_ctx_free(ctx);
@@ -310,7 +310,7 @@ END_TEST
 START_TEST(meta_leases_count) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta"));
     tg_tape *t = tg_tape_new(ctx);
-    ck_assert(tg_alive(lease_floats(t, 1 << 20)));
+    ck_assert(tg_is_alive(lease_floats(t, 1 << 20)));
     ck_assert_int_eq(buffer_bytes(ctx), 4 << 20);
     tg_tape_free(t);
     tg_ctx_free(ctx);

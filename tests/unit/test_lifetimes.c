@@ -253,12 +253,12 @@ START_TEST(a_reset_ends_the_handles_of_its_tape_alone) {
               *c = tg_mul(u, in, b);
     tg_ref old = tg_ref_of(a);
     tg_tape_reset(t);
-    ck_assert(!tg_alive(a) && tg_alive(b) && tg_alive(in) && tg_item(in) == 4); /* the bytes are held */
+    ck_assert(!tg_is_alive(a) && tg_is_alive(b) && tg_is_alive(in) && tg_item(in) == 4); /* the bytes are held */
     tg_backward(u, c);
     ck_assert(grad(x) == 4 * 4 && grad(in) == 4);
     tg_tape_reset(t);
     tg_tensor *again = tg_square(t, x); /* of the first slab once more */
-    ck_assert(tg_alive(again) && !tg_alive(tg_ref_get(ctx, old)));
+    ck_assert(tg_is_alive(again) && !tg_is_alive(tg_ref_get(ctx, old)));
     end();
 }
 END_TEST

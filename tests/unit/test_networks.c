@@ -152,7 +152,7 @@ START_TEST(running_statistics_follow) {
     expect_values(y, (const double[]){-1, -1, 1, 1}, 4, 1e-15, "by the batch");
     expect_values(s.mean, (const double[]){1, 2.5}, 2, 1e-15, "the mean, half way");
     expect_values(s.var, (const double[]){1.5, 9.5}, 2, 1e-15, "the unbiased variance, half way");
-    tg_set_training(t, false);
+    tg_tape_set_training(t, false);
     y = tg_batch_norm(t, x, NULL, NULL, s.mean, s.var, 0.5, 0);
     const double by[] = {0, -0.5 / sqrt(9.5), 2 / sqrt(1.5), 5.5 / sqrt(9.5)};
     expect_values(y, by, 4, 1e-15, "by running statistics");
@@ -170,9 +170,9 @@ START_TEST(statistics_of_a_node_are_its_own) {
     begin();
     tg_tensor *x, *g, *again;
     norm s = open_norm(&x);
-    tg_set_training(t, false);
+    tg_tape_set_training(t, false);
     tg_tensor *y = tg_batch_norm(t, x, NULL, NULL, s.mean, s.var, 0.5, 0); /* x itself */
-    tg_set_training(t, true);
+    tg_tape_set_training(t, true);
     tg_batch_norm(t, x, NULL, NULL, s.mean, s.var, 0.5, 0);
     tg_tensor *root = tg_sum(t, tg_square(t, y), TG_ALL_DIMS, false);
     tg_grad(t, &root, 1, &x, 1, &g, TG_GRAD(.create_graph = true));

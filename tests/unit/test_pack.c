@@ -18,7 +18,7 @@ typedef struct shelf {
 static tg_status put(void *user, tg_tape *tape, tg_tensor *x, void **packed) {
     shelf *s = user;
     (void)tape;
-    ck_assert(tg_ndim(x) == 1 && tg_alive(x) && !tg_grad_mode_p(tape));
+    ck_assert(tg_ndim(x) == 1 && tg_is_alive(x) && !tg_is_grad_on(tape));
     if (tg_numel(x) < s->least) return TG_OK;
     double *v = malloc((size_t)tg_numel(x) * sizeof *v);
     *packed = v;
@@ -107,8 +107,8 @@ START_TEST(memory_is_given_back) {
     for (int i = 0; i < 2; i++) {
         if (i) use(&s);
         scoped(x);
-        tg_memory m = TG_MEMORY();
-        tg_memory_stats(ctx, &m);
+        tg_memory_info m = TG_MEMORY_INFO();
+        tg_memory_query(ctx, &m);
         live[i] = m.live;
         tg_tape_reset(t);
     }
@@ -138,9 +138,9 @@ START_TEST(what_stays) {
     tg_tensor *outputs[] = {tg_transpose(t, a, 0, 1), b};
     tg_scope_close(t, outputs, 2); /* a view of it */
     ck_assert_int_eq(s.packed, 0);
-    tg_set_grad_mode(t, false);
+    tg_tape_set_grad_mode(t, false);
     scoped(x);
-    tg_set_grad_mode(t, true);
+    tg_tape_set_grad_mode(t, true);
     ck_assert_int_eq(s.packed, 0);
     end();
 }
@@ -221,7 +221,7 @@ START_TEST(read_by_another_tape) {
         tg_tape *other = tg_tape_new(ctx);
         use(s);
         tg_tensor *a = tg_exp(t, x), *b = tg_sin(t, a), *c = tg_square(t, b), *entered = tg_tape_input(other, a);
-        ck_assert(tg_pack(a) == TG_OK && tg_pack(b) == TG_OK && tg_alive(c));
+        ck_assert(tg_pack(a) == TG_OK && tg_pack(b) == TG_OK && tg_is_alive(c));
         ck_assert_int_eq(s->packed, 2);
         if (way == 2) s->fail_unpack = TG_ERR_IO;
         if (way == 1) tg_ctx_fail(ctx, TG_ERR_STATE, "on purpose");
@@ -254,7 +254,7 @@ START_TEST(a_context_ends_with_what_is_packed) {
     tg_tape *other = tg_tape_new(ctx);
     use(&s);
     tg_tensor *a = tg_exp(t, x), *b = tg_square(t, a);
-    ck_assert(tg_alive(tg_tape_input(other, a)) && tg_alive(b) && tg_pack(a) == TG_OK);
+    ck_assert(tg_is_alive(tg_tape_input(other, a)) && tg_is_alive(b) && tg_pack(a) == TG_OK);
     ck_status(TG_OK);
     tg_ctx_free(ctx);
     ck_assert(s.packed == 1 && s.unpacked == 0 && s.dropped == 1);

@@ -208,11 +208,11 @@ static tg_status product(void *state, tg_tape *t, tg_tensor *const *in, int n_in
 
 static tg_status product_gradient(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)state, (void)n_in, (void)n_out;
-    bool grad = tg_set_grad_mode(t, true);
+    bool grad = tg_tape_set_grad_mode(t, true);
     tg_tensor *p = tg_prod(t, in[0], TG_DIMS(1), false);
     tg_tensor *y = tg_sum(t, tg_square(t, tg_add_scalar(t, p, 1)), TG_ALL_DIMS, false);
     tg_status s = tg_grad(t, &y, 1, in, 1, out, TG_GRAD(.create_graph = true));
-    tg_set_grad_mode(t, grad);
+    tg_tape_set_grad_mode(t, grad);
     return s;
 }
 

@@ -9,8 +9,8 @@
 enum { N = 24 };
 
 static int64_t live(void) {
-    tg_memory m = TG_MEMORY();
-    tg_memory_stats(ctx, &m);
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &m);
     return m.live;
 }
 
@@ -351,13 +351,13 @@ START_TEST(without_grad_it_only_runs) {
     begin();
     tg_tensor *x = vector(0), *w = vector(1), *a;
     fn_state s = {.w = w}, frozen = {.w = tg_detach(t, w)};
-    tg_set_grad_mode(t, false);
+    tg_tape_set_grad_mode(t, false);
     tg_replay *r = tg_replay_open(t);
     tg_replay_run(r, layer, &s, &x, 1, &a, 1, TG_RECOMPUTE(.destroy = end_state));
     ck_assert_int_eq(s.ended, 1);
     tg_replay_close(r, a);
     ck_assert_int_eq(tg_storage_state_of(a), TG_PRESENT);
-    tg_set_grad_mode(t, true);
+    tg_tape_set_grad_mode(t, true);
     /* Nothing needs a gradient: the result stays, as nobody could bring it back. */
     tg_tensor *c = tg_zeros(ctx, TG_F64, TG_SHAPE(4, 6));
     frozen.w = tg_zeros(ctx, TG_F64, TG_SHAPE(4, 6));
@@ -373,15 +373,15 @@ START_TEST(a_steady_step_allocates_nothing) {
     begin();
     tg_tensor *x = vector(0), *w = vector(1), *y;
     fn_state s = {.drop = true, .w = w};
-    tg_memory before = TG_MEMORY(), after = TG_MEMORY();
+    tg_memory_info before = TG_MEMORY_INFO(), after = TG_MEMORY_INFO();
     for (int step = 0; step < 6; step++) {
-        if (step == 3) tg_memory_stats(ctx, &before);
+        if (step == 3) tg_memory_query(ctx, &before);
         y = x;
         for (int i = 0; i < 4; i++) with_replay(&s, t, &y, 1, &y, 1);
         tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false));
         tg_tape_reset(t);
     }
-    tg_memory_stats(ctx, &after);
+    tg_memory_query(ctx, &after);
     ck_assert_int_eq(after.host_allocations, before.host_allocations);
     ck_assert_int_eq(after.live, before.live);
     end();
@@ -406,7 +406,7 @@ START_TEST(a_leased_result) {
     tg_tensor *y = tg_mul(t, out[0], out[1]);
     tg_replay_close(r, y);
     ck_assert_int_eq(tg_storage_state_of(out[1]), TG_DISCARDED);
-    ck_assert(tg_alive(tg_lease(t, "replay", TG_F64, TG_SHAPE(4, 6))));
+    ck_assert(tg_is_alive(tg_lease(t, "replay", TG_F64, TG_SHAPE(4, 6))));
     tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false));
     double want[N];
     for (int i = 0; i < N; i++) want[i] = 4;
@@ -434,7 +434,7 @@ START_TEST(wrong_calls_are_refused) {
     tg_ctx_clear(ctx);
     tg_replay_run(r, layer, &s, &x, 1, &a, 1, TG_RECOMPUTE(.destroy = end_state));
     ck_status(TG_ERR_STATE), ck_says("tg_replay_run: the replay is closed");
-    ck_assert(!tg_alive(a) && s.ended == 1);
+    ck_assert(!tg_is_alive(a) && s.ended == 1);
     tg_ctx_clear(ctx);
     tg_tape_free(u);
     end();

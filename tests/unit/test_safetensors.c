@@ -175,12 +175,12 @@ START_TEST(destinations_must_fit) {
     expect_error(w.ctx, TG_ERR_HANDLE, "another context");
     tg_safetensors_read(f, "x", tg_wrap(w.ctx, TG_F32, TG_SHAPE(2, 3), (int64_t[]){0, 0}, &one, NULL, NULL), false);
     expect_error(w.ctx, TG_ERR_STATE, "expanded");
-    ck_assert(!tg_alive(tg_safetensors_load(f, "u")));
+    ck_assert(!tg_is_alive(tg_safetensors_load(f, "u")));
     expect_error(w.ctx, TG_ERR_UNSUPPORTED, "tensor 'u' is U16");
-    ck_assert(!tg_alive(tg_safetensors_load(f, NULL)));
+    ck_assert(!tg_is_alive(tg_safetensors_load(f, NULL)));
     expect_error(w.ctx, TG_ERR_ARGUMENT, "name is NULL");
     ck_assert_int_eq(truncate(w.path, tg_safetensors_find(f, "x")->begin + 5), 0);
-    ck_assert(!tg_alive(tg_safetensors_load(f, "x")));
+    ck_assert(!tg_is_alive(tg_safetensors_load(f, "x")));
     expect_error(w.ctx, TG_ERR_IO, "expected 19 more bytes");
     tg_safetensors_close(f);
     tg_ctx_free(other);

@@ -24,7 +24,7 @@ START_TEST(first_error_sticks) {
     ck_says(ctx, "[4, 5]");
     ck_says(ctx, "f32");
     ck_says(ctx, "called from");
-    ck_assert(!tg_alive(bad));
+    ck_assert(!tg_is_alive(bad));
     char first[2048];
     strcpy(first, tg_ctx_message(ctx));
     tg_matmul(t, bad, b);
@@ -35,7 +35,7 @@ START_TEST(first_error_sticks) {
     tg_ctx_clear(ctx);
     ck_status(ctx, TG_OK);
     ck_assert_str_eq(tg_ctx_message(ctx), "");
-    ck_assert(tg_alive(tg_add(t, a, a)));
+    ck_assert(tg_is_alive(tg_add(t, a, a)));
     tg_neg(t, bad);
     ck_status(ctx, TG_ERR_HANDLE);
     ck_says(ctx, "inert");
@@ -49,9 +49,9 @@ START_TEST(a_failed_call_changes_nothing) {
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *p = tg_param(ctx, "p", TG_SHAPE(3, 3), 1), *q = tg_randn(ctx, TG_SHAPE(2, 2), 1);
     tg_mul(t, p, p);
-    tg_memory before = TG_MEMORY(), after = TG_MEMORY();
+    tg_memory_info before = TG_MEMORY_INFO(), after = TG_MEMORY_INFO();
     tg_rng r0, r1;
-    tg_memory_stats(ctx, &before);
+    tg_memory_query(ctx, &before);
     tg_rng_get(ctx, NULL, &r0);
     int64_t nodes = tg_tape_nodes(t);
     tg_matmul(t, p, q);
@@ -59,7 +59,7 @@ START_TEST(a_failed_call_changes_nothing) {
     tg_dropout(t, p, 1.5);
     ck_status(ctx, TG_ERR_ARGUMENT);
     tg_ctx_clear(ctx);
-    tg_memory_stats(ctx, &after);
+    tg_memory_query(ctx, &after);
     tg_rng_get(ctx, NULL, &r1);
     ck_assert_int_eq(before.live, after.live);
     ck_assert_int_eq(nodes, tg_tape_nodes(t));
@@ -69,15 +69,15 @@ START_TEST(a_failed_call_changes_nothing) {
 }
 END_TEST
 
-START_TEST(stale_handles_are_recognised) {
+START_TEST(stale_handles_are_recognized) {
     tg_ctx *ctx = ctx_new();
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = tg_randn(ctx, TG_SHAPE(2), 1), *y = tg_neg(t, x);
     tg_ref ref = tg_ref_of(y);
     ck_assert(tg_ref_get(ctx, ref) == y);
     tg_tape_reset(t);
-    ck_assert(!tg_alive(y));
-    ck_assert(!tg_alive(tg_ref_get(ctx, ref)));
+    ck_assert(!tg_is_alive(y));
+    ck_assert(!tg_is_alive(tg_ref_get(ctx, ref)));
     ck_assert_int_eq(tg_ndim(y), 0);
     tg_neg(t, y);
     ck_status(ctx, TG_ERR_HANDLE);
@@ -91,7 +91,7 @@ START_TEST(stale_handles_are_recognised) {
     tg_drop(x); /* twice does nothing */
     tg_tensor *z = tg_full(t, TG_F32, TG_SHAPE(1), 2);
     tg_tape_free(t);
-    ck_assert(!tg_alive(z));
+    ck_assert(!tg_is_alive(z));
     tg_neg(t, z);
     ck_status(ctx, TG_ERR_HANDLE);
     tg_ctx_free(ctx);
@@ -108,7 +108,7 @@ START_TEST(handles_of_the_last_step_are_dead_while_the_next_one_records) {
         n = step % 2 ? MANY / 2 : MANY;
         for (int i = 0; i < n; i++) {
             now[i] = tg_full(t, TG_F32, TG_SHAPE(1), i);
-            for (int j = 0; j < n_last; j++) ck_assert(now[i] != last[j] && !tg_alive(last[j]));
+            for (int j = 0; j < n_last; j++) ck_assert(now[i] != last[j] && !tg_is_alive(last[j]));
         }
         for (int i = 0; i < n_last; i++) {
             ck_assert_int_eq(tg_numel(last[i]), 0);
@@ -133,7 +133,7 @@ START_TEST(references_outlive_reuse) {
     tg_ref refs[20];
     for (int step = 0; step < 20; step++) { /* slabs are reused many times over */
         refs[step] = tg_ref_of(tg_full(t, TG_F32, TG_SHAPE(1), step));
-        for (int i = 0; i < step; i++) ck_assert(!tg_alive(tg_ref_get(ctx, refs[i])));
+        for (int i = 0; i < step; i++) ck_assert(!tg_is_alive(tg_ref_get(ctx, refs[i])));
         ck_assert(tg_item(tg_ref_get(ctx, refs[step])) == step);
         tg_tape_reset(t);
     }
@@ -156,7 +156,7 @@ START_TEST(foreign_tensors_are_refused) {
     ck_status(b, TG_ERR_HANDLE);
     ck_says(b, "tg_tape_input");
     tg_ctx_clear(b);
-    ck_assert(tg_alive(tg_neg(tb2, tg_tape_input(tb2, r))));
+    ck_assert(tg_is_alive(tg_neg(tb2, tg_tape_input(tb2, r))));
     tg_tape_free(ta);
     tg_ctx_free(a);
     tg_ctx_free(b);
@@ -170,7 +170,7 @@ START_TEST(a_context_that_cannot_be_made_is_dead) {
     tg_tape *t = tg_tape_new(ctx);
     ck_assert_ptr_nonnull(t);
     tg_tensor *x = tg_randn(ctx, TG_SHAPE(2), 1);
-    ck_assert(!tg_alive(tg_neg(t, x)));
+    ck_assert(!tg_is_alive(tg_neg(t, x)));
     tg_ctx_clear(ctx);
     ck_status(ctx, TG_ERR_DEVICE); /* a dead context stays so */
     tg_tape_free(t);
@@ -191,16 +191,16 @@ START_TEST(a_limit_of_memory_is_kept) {
     tg_tape *tape = tg_tape_new(c);
     tg_tensor *w = tg_param(c, "w", TG_SHAPE(150000), 1), *small = tg_zeros(c, TG_F32, TG_SHAPE(1000));
     ck_assert_msg(tg_ctx_status(c) == TG_OK, "%s", tg_ctx_message(c));
-    ck_assert(!tg_alive(tg_exp(tape, w)) && tg_ctx_status(c) == TG_ERR_MEMORY);
+    ck_assert(!tg_is_alive(tg_exp(tape, w)) && tg_ctx_status(c) == TG_ERR_MEMORY);
     ck_assert_msg(strstr(tg_ctx_message(c), "600000 bytes asked for, the limit is 1048576, ") &&
                       strstr(tg_ctx_message(c), "(parameters 600"),
                   "%s", tg_ctx_message(c));
     tg_ctx_clear(c);
-    ck_assert(!tg_alive(tg_lease(tape, "big", TG_F32, TG_SHAPE(150000))) && tg_ctx_status(c) == TG_ERR_MEMORY);
+    ck_assert(!tg_is_alive(tg_lease(tape, "big", TG_F32, TG_SHAPE(150000))) && tg_ctx_status(c) == TG_ERR_MEMORY);
     tg_ctx_clear(c);
-    ck_assert(tg_alive(tg_exp(tape, small)) && tg_ctx_status(c) == TG_OK); /* what fits goes on */
+    ck_assert(tg_is_alive(tg_exp(tape, small)) && tg_ctx_status(c) == TG_OK); /* what fits goes on */
     tg_drop(w);
-    ck_assert(tg_alive(tg_zeros(c, TG_F32, TG_SHAPE(200000))) && tg_ctx_status(c) == TG_OK);
+    ck_assert(tg_is_alive(tg_zeros(c, TG_F32, TG_SHAPE(200000))) && tg_ctx_status(c) == TG_OK);
     tg_ctx_free(c);
 }
 END_TEST
@@ -212,7 +212,7 @@ START_TEST(a_limit_of_memory_counts_workspaces) {
         tg_tape *tape = tg_tape_new(c);
         tg_tensor *x = tg_zeros(c, TG_F32, TG_SHAPE(50000)), *y = tg_sort(tape, x, 0, false, NULL);
         tg_status expected = mib == 2 ? TG_ERR_MEMORY : TG_OK;
-        ck_assert_msg(tg_ctx_status(c) == expected && tg_alive(y) == !expected, "%s", tg_ctx_message(c));
+        ck_assert_msg(tg_ctx_status(c) == expected && tg_is_alive(y) == !expected, "%s", tg_ctx_message(c));
         ck_assert(!expected || strstr(tg_ctx_message(c), "1600000 bytes of workspace asked for, the limit is 2097152"));
         tg_ctx_clear(c);
         /* What is sorted, its order and the workspace are nearly 3 MB. */
@@ -220,7 +220,7 @@ START_TEST(a_limit_of_memory_counts_workspaces) {
         ck_assert_int_eq(tg_ctx_status(c), mib == 2 ? TG_OK : TG_ERR_MEMORY);
         tg_drop(more);
         tg_ctx_clear(c);
-        ck_assert(tg_alive(tg_exp(tape, x)));
+        ck_assert(tg_is_alive(tg_exp(tape, x)));
         tg_ctx_free(c);
     }
 }
@@ -292,7 +292,7 @@ START_TEST(shapes_and_sizes_are_checked) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         tg_tensor *x = tg_zeros(ctx, rows[i].dtype, rows[i].shape);
         ck_assert_msg(tg_ctx_status(ctx) == rows[i].status, "row %zu: %s", i, tg_ctx_message(ctx));
-        ck_assert(tg_alive(x) == (rows[i].status == TG_OK));
+        ck_assert(tg_is_alive(x) == (rows[i].status == TG_OK));
         tg_ctx_clear(ctx);
     }
     tg_ctx_free(ctx);
@@ -356,7 +356,7 @@ END_TEST
 int main(void) {
     const TTest *tests[] = {first_error_sticks,
                             a_failed_call_changes_nothing,
-                            stale_handles_are_recognised,
+                            stale_handles_are_recognized,
                             handles_of_the_last_step_are_dead_while_the_next_one_records,
                             references_outlive_reuse,
                             foreign_tensors_are_refused,

@@ -328,14 +328,14 @@ START_TEST(forks_allocate_nothing) {
     tg_ctx *ctx = layer_ctx(&w);
     tg_tape *t = tg_tape_new(ctx);
     layer l = {.forks = true};
-    tg_memory m = TG_MEMORY(), after = TG_MEMORY();
+    tg_memory_info m = TG_MEMORY_INFO(), after = TG_MEMORY_INFO();
     for (int step = 0; step < 6; step++) {
-        if (step == 3) tg_memory_stats(ctx, &m);
+        if (step == 3) tg_memory_query(ctx, &m);
         tg_recompute(t, drops, &l, &w, 1, &y, 1, NULL);
         tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false));
         tg_tape_reset(t);
     }
-    tg_memory_stats(ctx, &after);
+    tg_memory_query(ctx, &after);
     ck_assert_int_eq(after.host_allocations, m.host_allocations);
     expect_ok(ctx);
     tg_tape_free(t);

@@ -11,8 +11,8 @@
 #include "core/core.h"
 
 static int64_t live(void) {
-    tg_memory m = TG_MEMORY();
-    tg_memory_stats(ctx, &m);
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &m);
     return m.live;
 }
 
@@ -57,7 +57,7 @@ START_TEST(views_of_outputs_and_outer_tensors_survive_a_scope) {
     tg_scope_close(t, &v, 1);
     ck_assert(tg_storage_state_of(y) == TG_PRESENT && tg_storage_state_of(outer) == TG_PRESENT);
     tg_tape_reset(t);
-    ck_assert(tg_alive(kept) && tg_dim(kept, 0) == 3);
+    ck_assert(tg_is_alive(kept) && tg_dim(kept, 0) == 3);
     double v6[6];
     ck_assert(tg_read(kept, v6, sizeof v6) == TG_OK);
     tg_drop(kept);
@@ -107,7 +107,7 @@ START_TEST(parameters_collect_gradients_of_several_tapes) {
         tg_tensor *g = tg_grad_of(in[i]);
         tg_backward_with(t, &mid[i], 1, TG_BACKWARD(.seeds = &g));
         tg_tape_free(s[i]);
-        ck_assert(!tg_alive(out[i]));
+        ck_assert(!tg_is_alive(out[i]));
     }
     double g[3], a[3], b[3];
     tg_read(tg_grad_of(w), g, sizeof g);
@@ -123,7 +123,7 @@ START_TEST(a_parameter_dropped_too_early_is_kept_for_its_nodes) {
     tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(3), 1), *x = tg_param(ctx, "x", TG_SHAPE(3), 1);
     tg_tensor *y = tg_sum(t, tg_mul(t, w, x), TG_ALL_DIMS, false);
     tg_drop(w);
-    ck_assert(!tg_alive(w));
+    ck_assert(!tg_is_alive(w));
     ck_assert(tg_backward(t, y) == TG_OK);
     ck_assert(tg_has_grad(x));
     tg_tape_reset(t);
@@ -139,7 +139,7 @@ START_TEST(a_gradient_is_kept_for_its_nodes_when_its_leaf_ends) {
     tg_tape_reset(t);
     tg_tensor *g = tg_grad_of(p), *y = tg_mul(t, g, w);
     tg_drop(p);
-    ck_assert(!tg_alive(g));
+    ck_assert(!tg_is_alive(g));
     for (int i = 0; i < 200; i++) leaf(100); /* which would be found in its slot */
     tg_backward(t, y);
     ck_assert(grad(w) == 6);
@@ -296,7 +296,7 @@ END_TEST
 START_TEST(a_dump_names_ops_shapes_and_sites) {
     begin();
     tg_tensor *w = tg_param(ctx, "weights", TG_SHAPE(4), 0.1);
-    tg_tape_time(t, true);
+    tg_tape_set_timing(t, true);
     tg_backward_with(t, (tg_tensor *[]){tg_sum(t, tg_exp(t, w), TG_ALL_DIMS, false)}, 1, TG_BACKWARD(.retain = true));
     char text[4096], json[4096];
     size_t n = tg_tape_dump(t, TG_TEXT, text, sizeof text), m = tg_tape_dump(t, TG_JSON, json, sizeof json);
@@ -329,7 +329,7 @@ START_TEST(json_tells_what_feeds_what_in_utf8) {
     tg_tensor *d = tg_param(ctx, "d", TG_SHAPE(4), 0.1);
     tg_tensor *e = tg_exp(t, w), *y = tg_mul(t, tg_mul(t, e, d), tg_param(ctx, "f", TG_SHAPE(4), 0.1));
     tg_drop(d); /* it has no serial number any more */
-    ck_assert(tg_alive(y) && tg_tape_dump(t, TG_JSON, json, sizeof json) == strlen(json));
+    ck_assert(tg_is_alive(y) && tg_tape_dump(t, TG_JSON, json, sizeof json) == strlen(json));
     ck_assert_msg(strstr(json, "caf\xC3\xA9 caf\\ufffd \\ufffd\\ufffd"), "%s", json);
     ck_assert(tg_utf8_check(json, strlen(json)) == strlen(json));
     const char *exp_row = strstr(json, "\"op\": \"exp\""), *mul_row = strstr(json, "\"op\": \"mul\"");
@@ -348,7 +348,7 @@ END_TEST
 
 START_TEST(the_report_names_the_peak) {
     begin();
-    tg_memory_trace(ctx, true);
+    tg_memory_set_trace(ctx, true);
     tg_tensor *w = tg_param(ctx, "big.weight", TG_SHAPE(100000), 0.1);
     tg_backward(t, tg_sum(t, tg_exp(t, w), TG_ALL_DIMS, false));
     char text[16384];
@@ -375,10 +375,10 @@ static int64_t sum_of_rows(const char *text, int *rows) {
 START_TEST(the_report_adds_up) {
     for (int n = 30; n <= 9000; n *= 300) {
         begin();
-        tg_memory_trace(ctx, true);
+        tg_memory_set_trace(ctx, true);
         for (int i = 0; i < n; i++) tg_zeros(ctx, TG_F64, TG_SHAPE(1 + i % 7));
-        tg_memory m = TG_MEMORY();
-        tg_memory_stats(ctx, &m);
+        tg_memory_info m = TG_MEMORY_INFO();
+        tg_memory_query(ctx, &m);
         tg_zeros(ctx, TG_F64, TG_SHAPE(1000000)); /* a peak, of which it is itself no part yet */
         char text[16384];
         int rows;

@@ -33,15 +33,15 @@ START_TEST(made_forward) {
     const double v[] = {2, -1, 3, 4};
     tg_tensor *x = leaf_of(TG_SHAPE(2, 2), v);
     tg_set_name(x, "weights");
-    ck_assert(!tg_alive(tg_log(t, x)));
+    ck_assert(!tg_is_alive(tg_log(t, x)));
     ck_found("log made a NaN: result 0, f64[2, 2]: 1 NaN, 0 infinite, the numbers in [0.693147, 1.38629]",
              "; input 0, weights f64[2, 2]: 0 NaN, 0 infinite, all in [-1, 4]");
     tg_reciprocal(t, tg_sub(t, x, x));
     ck_found("reciprocal made an infinity: result 0", "0 NaN, 4 infinite; input 0, f64[2, 2]: 0 NaN");
     tg_tensor *zero = tg_sub(t, x, x), *none = tg_div(t, zero, zero);
-    ck_assert(!tg_alive(none));
+    ck_assert(!tg_is_alive(none));
     ck_found("div made a NaN", "; input 1, f64[2, 2]: 0 NaN, 0 infinite, all in [0, 0]");
-    ck_assert(tg_alive(tg_log(t, tg_exp(t, x))));
+    ck_assert(tg_is_alive(tg_log(t, tg_exp(t, x))));
     end();
 }
 END_TEST
@@ -53,7 +53,7 @@ START_TEST(only_what_was_asked) {
     tg_sub(t, y, y);
     ck_found("sub made a NaN", "; input 0, f64[]: 0 NaN, 1 infinite;");
     tg_tape_find_nan(t, TG_FIND_INF);
-    ck_assert(tg_alive(tg_log(t, tg_add_scalar(t, x, -1))));
+    ck_assert(tg_is_alive(tg_log(t, tg_add_scalar(t, x, -1))));
     tg_log(t, x);
     ck_found("log made an infinity", "");
     const double v[] = {0, -1}; /* NaN beside it does not hide it */
@@ -81,7 +81,7 @@ START_TEST(brought_by_a_leaf) {
     tg_neg(t, before);
     ck_found("neg: input 0 brought", "it was made before tg_tape_find_nan looked");
     tg_tensor *mask = tg_ne(t, x, tg_full(t, TG_F64, TG_SHAPE(), 0)); /* none is used */
-    ck_assert(tg_alive(tg_where(t, mask, w, tg_full(t, TG_F64, TG_SHAPE(), 0))));
+    ck_assert(tg_is_alive(tg_where(t, mask, w, tg_full(t, TG_F64, TG_SHAPE(), 0))));
     end();
 }
 END_TEST
@@ -89,11 +89,11 @@ END_TEST
 START_TEST(any_tensor) {
     begin_finding(BOTH);
     tg_tensor *none = tg_zeros(ctx, TG_F64, TG_SHAPE(0, 3)), *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(2));
-    ck_assert(tg_alive(tg_exp(t, none)) && tg_alive(tg_add(t, ids, ids)));
+    ck_assert(tg_is_alive(tg_exp(t, none)) && tg_is_alive(tg_add(t, ids, ids)));
     for (int d = 0; d < 3; d++) {
         const tg_dtype dtype[] = {TG_F32, TG_BF16, TG_F16};
         tg_tensor *x = tg_zeros(ctx, dtype[d], TG_SHAPE(3));
-        ck_assert(tg_alive(tg_exp(t, x)));
+        ck_assert(tg_is_alive(tg_exp(t, x)));
         tg_log(t, x);
         ck_found("log made an infinity", "3 infinite; input 0");
     }
@@ -253,7 +253,7 @@ typedef struct diary {
     bool records;
 } diary;
 
-static tg_status note(void *user, tg_tape *tape, const tg_seen *s) {
+static tg_status note(void *user, tg_tape *tape, const tg_op_event *s) {
     diary *d = user;
     size_t n = strlen(d->text);
     ck_assert(s->size == sizeof *s);
@@ -271,7 +271,7 @@ START_TEST(watchers) {
     begin();
     diary d = {.n = 0};
     tg_tensor *x = leaf(3), *h = tg_scale(t, x, 2);
-    ck_assert(tg_tape_watch(t, note, &d) == TG_OK);
+    ck_assert(tg_tape_observe(t, note, &d) == TG_OK);
     for (int records = 0; records < 2; records++) {
         d.records = records;
         d.text[0] = 0;
@@ -283,16 +283,16 @@ START_TEST(watchers) {
                                  "-scale#-1(108) ");
         tg_zero_grad(x);
         tg_tape_reset(t);
-        tg_tape_watch(t, NULL, NULL);
+        tg_tape_observe(t, NULL, NULL);
         h = tg_scale(t, x, 2);
-        tg_tape_watch(t, note, &d);
+        tg_tape_observe(t, note, &d);
     }
     d.fail_at = "square";
-    ck_assert(!tg_alive(tg_square(t, x)));
+    ck_assert(!tg_is_alive(tg_square(t, x)));
     ck_status(TG_ERR_CALLBACK);
     ck_says("the watcher failed with TG_ERR_DATA at op square");
     tg_ctx_clear(ctx);
-    tg_tape_watch(t, NULL, NULL);
+    tg_tape_observe(t, NULL, NULL);
     d.text[0] = 0;
     tg_square(t, x);
     ck_assert_str_eq(d.text, "");
@@ -300,7 +300,7 @@ START_TEST(watchers) {
 }
 END_TEST
 
-static tg_status fail_once(void *user, tg_tape *tape, const tg_seen *s) {
+static tg_status fail_once(void *user, tg_tape *tape, const tg_op_event *s) {
     int *failures = user;
     (void)tape;
     return s->backward && (*failures)++ == 0 ? TG_ERR_DATA : TG_OK;
@@ -320,7 +320,7 @@ START_TEST(a_backward_after_one_that_failed) {
         tg_tensor *x = leaf_of(TG_SHAPE(ROWS, 1), v), *w = leaf_of(TG_SHAPE(CLASSES, 1), v);
         tg_tensor *target = tg_from_host(ctx, TG_I64, TG_SHAPE(ROWS), classes);
         tg_tensor *loss = tg_linear_cross_entropy(t, x, w, target, NULL);
-        tg_tape_watch(t, fail_once, &failures);
+        tg_tape_observe(t, fail_once, &failures);
         tg_backward(t, loss);
         ck_status(failing ? TG_ERR_CALLBACK : TG_OK);
         if (failing) {
@@ -340,16 +340,16 @@ START_TEST(a_backward_after_one_that_failed) {
 }
 END_TEST
 
-static tg_status take_site(void *user, tg_tape *tape, const tg_seen *s) {
+static tg_status take_site(void *user, tg_tape *tape, const tg_op_event *s) {
     (void)tape;
-    tg_seen_site(s, user, 200);
+    tg_op_event_site(s, user, 200);
     return TG_OK;
 }
 
 START_TEST(sites) {
     begin();
     char site[200] = "";
-    tg_tape_watch(t, take_site, site);
+    tg_tape_observe(t, take_site, site);
     tg_scope_open(t, "outer");
     tg_tensor *y = tg_square(t, leaf(1));
     tg_scope_close(t, &y, 1);
@@ -357,7 +357,7 @@ START_TEST(sites) {
     site[0] = 0;
     tg_backward(t, y);
     ck_assert_msg(!strncmp(site, "outer, called from ", 19), "%s", site);
-    ck_assert(tg_seen_site(NULL, NULL, 0) == 0);
+    ck_assert(tg_op_event_site(NULL, NULL, 0) == 0);
     end();
 }
 END_TEST
@@ -367,7 +367,7 @@ static void never(void *state) { ck_assert_msg(state != NULL, "a node without st
 START_TEST(nodes_without_state) {
     begin_finding(BOTH);
     tg_tensor *x = leaf(1), *y;
-    tg_tape_time(t, true);
+    tg_tape_set_timing(t, true);
     ck_assert(tg_apply(t, tg_op_find("exp"), NULL, &x, 1, &y, 1, NULL, never, TG_SITE) == TG_OK);
     end();
 }

@@ -45,7 +45,7 @@ static const tg_op keeps_op = FOLLOW("keeps", .passes = 1, .saves_in = 2);
 static tg_status view_infer(tg_call *c) {
     return tg_call_view(c, 0, 0, c->in[0]->ndim, c->in[0]->shape, c->in[0]->stride);
 }
-static tg_status nothing(tg_call *c) { return c->ctx->status; }
+static tg_status nothing(tg_call *c) { return c->ctx->run.status; }
 static const tg_op view_op = {.size = sizeof(tg_op), .name = "view_of", .formula = "x", .n_in = 1, .n_out = 1,
                               .writes = 1, .infer = view_infer, .forward = nothing};
 
@@ -179,7 +179,7 @@ START_TEST(what_cannot_be_written_is_refused) {
 }
 END_TEST
 
-static tg_status refuse_add(void *user, tg_tape *tape, const tg_seen *s) {
+static tg_status refuse_add(void *user, tg_tape *tape, const tg_op_event *s) {
     (void)user, (void)tape;
     return strcmp(s->op, "add_") ? TG_OK : TG_ERR_IO;
 }
@@ -187,11 +187,11 @@ static tg_status refuse_add(void *user, tg_tape *tape, const tg_seen *s) {
 START_TEST(an_op_in_place_that_failed_has_written) {
     begin();
     tg_tensor *a = tg_exp(t, leaf(0)), *one = tg_full(t, TG_F64, TG_SHAPE(), 1);
-    tg_tape_watch(t, refuse_add, NULL);
+    tg_tape_observe(t, refuse_add, NULL);
     tg_add_(t, a, one);
     ck_status(TG_ERR_CALLBACK);
     tg_ctx_clear(ctx);
-    tg_tape_watch(t, NULL, NULL);
+    tg_tape_observe(t, NULL, NULL);
     tg_backward(t, a);
     ck_status(TG_ERR_VERSION);
     ck_says("overwritten by add_");

@@ -46,7 +46,7 @@ void tg_nccl_abort_all(tg_nccl_rank *self) {
     self->failed = true;
     for (tg_nccl_group *g = self->groups; g; g = g->next) {
         const tg_comm *control = g->control;
-        if (control && control->ops->abort) control->ops->abort(self->ctx, control->state, self->ctx->message);
+        if (control && control->ops->abort) control->ops->abort(self->ctx, control->state, self->ctx->run.message);
     }
     tg_nccl_abort_end(self);
 }
@@ -66,13 +66,13 @@ static tg_status pass_deadline(tg_nccl_group *g, double waited) {
     if (!c)
         return tg_fail(g->self->ctx, TG_ERR_TIMEOUT,
                        "the deadline of %g s has passed while group \"%s\" waited for its other ranks to join",
-                       g->self->ctx->deadline, g->name);
+                       g->self->ctx->run.deadline, g->name);
     tg_note_call(&c->note, call, sizeof call, &at);
     tg_describe_site((const void *)(uintptr_t)c->note.site, site, sizeof site);
     return tg_fail(g->self->ctx, TG_ERR_TIMEOUT,
                    "the deadline of %g s has passed after %.1f s in %s of group \"%s\", from %s; %s, and the GPUs "
                    "have not finished it",
-                   g->self->ctx->deadline, waited, call, g->name, site,
+                   g->self->ctx->run.deadline, waited, call, g->name, site,
                    c->control ? "not all ranks have called it" : "this rank has called it");
 }
 
@@ -106,7 +106,7 @@ static tg_status look_at(tg_nccl_group *g, const tg_nccl_call *c, double waited)
     tg_status s = g->self->failed ? tg_nccl_aborted(g) : TG_OK;
     if (s == TG_OK) s = look_at_control(g, c, waited);
     if (s == TG_OK) s = look_at_nccl(g);
-    if (s == TG_OK && waited > g->self->ctx->deadline) s = pass_deadline(g, waited);
+    if (s == TG_OK && waited > g->self->ctx->run.deadline) s = pass_deadline(g, waited);
     if (s != TG_OK) tg_nccl_abort_all(g->self);
     return s;
 }
@@ -126,7 +126,7 @@ tg_status tg_nccl_look(tg_cuda_watch *w, double waited) {
             continue;
         }
         tg_nccl_progress(g);
-        if (self->failed) return self->ctx->status != TG_OK ? self->ctx->status : tg_nccl_aborted(g);
+        if (self->failed) return self->ctx->run.status != TG_OK ? self->ctx->run.status : tg_nccl_aborted(g);
         if (g->first) s = look_at(g, awaited(g), waited);
     }
     return s;

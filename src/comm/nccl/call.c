@@ -31,10 +31,10 @@ tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call) {
 
 static tg_status one_more(tg_nccl_rank *self) {
     tg_nccl_call *c = tg_host_alloc(self->ctx, sizeof *c);
-    if (!c) return self->ctx->status;
+    if (!c) return self->ctx->run.status;
     if (tg_cuda_event_new(self->ctx, &c->done) != TG_OK) {
         tg_host_free(self->ctx, c, sizeof *c);
-        return self->ctx->status;
+        return self->ctx->run.status;
     }
     c->next = self->free;
     self->free = c;
@@ -142,7 +142,7 @@ static tg_status copy_src(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *
     if (t->kind != TG_ALL_TO_ALL || t->src != t->dst || !n) return TG_OK;
     size_t bytes = (size_t)n * tg_dtype_size(t->dtype);
     TG_TRY(tg_cuda_scratch_take(ctx, bytes, &c->scratch));
-    return ctx->ops->copy(ctx, c->scratch.data, t->src, bytes, TG_COPY_DEVICE);
+    return ctx->run.ops->copy(ctx, c->scratch.data, t->src, bytes, TG_COPY_DEVICE);
 }
 
 /* One call that is in no list yet, or those of a batch (NULL), as one launch; so are the parts of a call. While NCCL
@@ -177,8 +177,8 @@ static tg_status nccl_start(tg_ctx *ctx, void *state, const tg_transfer *t, void
     tg_nccl_group *g = state;
     if (g->self->failed) return tg_nccl_aborted(g);
     tg_nccl_progress(g);
-    tg_nccl_call *c = ctx->status == TG_OK ? call_new(g) : NULL;
-    if (!c) return ctx->status;
+    tg_nccl_call *c = ctx->run.status == TG_OK ? call_new(g) : NULL;
+    if (!c) return ctx->run.status;
     c->record = t->record;
     c->note = tg_transfer_note(t, g->size);
     c->captured = g->self->cuda->capturing != NULL;
@@ -247,7 +247,7 @@ static tg_status nccl_batch(tg_ctx *ctx, void *state, bool open) {
     g->batch = open;
     if (g->self->failed) return tg_nccl_aborted(g);
     if (was_open && !open)
-        s = ctx->status == TG_OK ? submit(g, NULL, "a batch of sends and receives") : ctx->status;
+        s = ctx->run.status == TG_OK ? submit(g, NULL, "a batch of sends and receives") : ctx->run.status;
     if (s != TG_OK) tg_nccl_abort_all(g->self);
     return s;
 }

@@ -51,7 +51,7 @@ static ncclConfig_t config_of(const tg_nccl_group *g) {
 
 /* ---- The id ---- */
 
-static tg_status broadcast_id(tg_ctx *ctx, tg_comm *control, tg_nccl_broadcast broadcast, void *user,
+static tg_status broadcast_id(tg_ctx *ctx, tg_comm *control, tg_nccl_broadcast_fn broadcast, void *user,
                               ncclUniqueId *id) {
     tg_transfer call = {.kind = TG_BROADCAST, .dtype = TG_U8, .dst = id, .count = sizeof *id};
     if (control) return control->size > 1 ? tg_comm_exchange(control, &call) : TG_OK;
@@ -61,7 +61,7 @@ static tg_status broadcast_id(tg_ctx *ctx, tg_comm *control, tg_nccl_broadcast b
 }
 
 /* An error of the first rank is told to the others as an id of zeros, or they would wait for it. */
-static tg_status share_id(tg_nccl_group *g, tg_nccl_broadcast broadcast, void *user, ncclUniqueId *id) {
+static tg_status share_id(tg_nccl_group *g, tg_nccl_broadcast_fn broadcast, void *user, ncclUniqueId *id) {
     static const ncclUniqueId none;
     tg_ctx *ctx = g->self->ctx;
     memset(id, 0, sizeof *id);
@@ -75,7 +75,7 @@ static tg_status share_id(tg_nccl_group *g, tg_nccl_broadcast broadcast, void *u
     return s;
 }
 
-static tg_status join(tg_nccl_group *g, tg_nccl_broadcast broadcast, void *user) {
+static tg_status join(tg_nccl_group *g, tg_nccl_broadcast_fn broadcast, void *user) {
     ncclUniqueId id;
     ncclConfig_t config = config_of(g);
     TG_TRY(share_id(g, broadcast, user, &id));
@@ -120,11 +120,11 @@ tg_status tg_nccl_split(tg_ctx *ctx, void *state, const int *ranks, int n, int r
     name_group(text, sizeof text, name, ranks[0]);
     tg_comm *control =
         parent->control ? tg_comm_split_known(parent->control, ranks, n, name, TG_MAX_AXES, all) : NULL;
-    if (control && !control->ops) return ctx->status;
+    if (control && !control->ops) return ctx->run.status;
     tg_nccl_group *g = group_new(parent->self, control, rank, n, text);
     if (!g) {
         tg_comm_free(control);
-        return ctx->status;
+        return ctx->run.status;
     }
     if ((all ? split_all(parent, g, ranks[0]) : join(g, NULL, NULL)) == TG_OK) {
         *group = g;
@@ -132,7 +132,7 @@ tg_status tg_nccl_split(tg_ctx *ctx, void *state, const int *ranks, int n, int r
     }
     tg_nccl_abort_all(parent->self);
     group_free(g);
-    return ctx->status;
+    return ctx->run.status;
 }
 
 /* ---- The end ---- */
@@ -226,7 +226,7 @@ static tg_nccl_rank *rank_new(tg_ctx *ctx, tg_comm *control, int rank, int size)
     return NULL;
 }
 
-tg_comm *tg_nccl_world(tg_ctx *ctx, tg_comm *control, int rank, int size, tg_nccl_broadcast broadcast, void *user) {
+tg_comm *tg_nccl_world(tg_ctx *ctx, tg_comm *control, int rank, int size, tg_nccl_broadcast_fn broadcast, void *user) {
     tg_nccl_rank *self = rank_new(ctx, control, rank, size);
     tg_nccl_group *g = self ? group_new(self, control, rank, size, "world") : NULL;
     if (!g) {

@@ -10,9 +10,9 @@
 #include "comm/nccl/world.h"
 
 static tg_status check_device(tg_ctx *ctx, const char *who) {
-    if (ctx->ops != &tg_cuda_device)
+    if (ctx->run.ops != &tg_cuda_device)
         return tg_fail(ctx, TG_ERR_DEVICE, "%s: the context is on device \"%s\", expected \"cuda\"", who,
-                       ctx->ops->name);
+                       ctx->run.ops->name);
     if (getenv("NCCL_COMM_ID"))
         return tg_fail(ctx, TG_ERR_STATE,
                        "%s: NCCL_COMM_ID is set in the environment, expected none: ids go through the communicator",
@@ -20,7 +20,7 @@ static tg_status check_device(tg_ctx *ctx, const char *who) {
     return TG_OK;
 }
 
-static tg_comm *world(tg_ctx *ctx, tg_comm *host, int rank, int size, tg_nccl_broadcast broadcast, void *user) {
+static tg_comm *world(tg_ctx *ctx, tg_comm *host, int rank, int size, tg_nccl_broadcast_fn broadcast, void *user) {
     return tg_nccl_world(ctx, host, rank, size, broadcast, user);
 }
 #else
@@ -30,7 +30,7 @@ static tg_status check_device(tg_ctx *ctx, const char *who) {
                    who);
 }
 
-static tg_comm *world(tg_ctx *ctx, tg_comm *host, int rank, int size, tg_nccl_broadcast broadcast, void *user) {
+static tg_comm *world(tg_ctx *ctx, tg_comm *host, int rank, int size, tg_nccl_broadcast_fn broadcast, void *user) {
     return (void)ctx, (void)host, (void)rank, (void)size, (void)broadcast, (void)user, NULL;
 }
 #endif
@@ -56,7 +56,7 @@ tg_comm *tg_comm_nccl_new(tg_comm *host) {
     return tg_comm_or_inert(world(ctx, host, host->rank, host->size, NULL, NULL));
 }
 
-tg_comm *tg_comm_nccl_new_by(tg_ctx *ctx, int rank, int size, tg_nccl_broadcast broadcast, void *user) {
+tg_comm *tg_comm_nccl_new_by(tg_ctx *ctx, int rank, int size, tg_nccl_broadcast_fn broadcast, void *user) {
     if (!tg_ok(ctx)) return tg_comm_or_inert(NULL);
     tg_status s = TG_OK;
     if (size < 1 || rank < 0 || rank >= size)

@@ -9,6 +9,6 @@
 extern const tg_comm_ops tg_nccl_transport;
 
 /* The world of a rank; control or broadcast, the other is NULL. NULL after recording the error. */
-tg_comm *tg_nccl_world(tg_ctx *ctx, tg_comm *control, int rank, int size, tg_nccl_broadcast broadcast, void *user);
+tg_comm *tg_nccl_world(tg_ctx *ctx, tg_comm *control, int rank, int size, tg_nccl_broadcast_fn broadcast, void *user);
 
 #endif

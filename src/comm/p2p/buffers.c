@@ -134,11 +134,11 @@ void tg_p2p_taken(tg_p2p_rank *self) {
 tg_status tg_p2p_open(tg_p2p_rank *self) {
     enum { OUT = 32 };
     char *bytes = tg_host_alloc(self->ctx, (size_t)TG_P2P_RECEIVES * TG_P2P_MESSAGE);
-    if (!bytes) return self->ctx->status;
+    if (!bytes) return self->ctx->run.status;
     for (int i = 0; i < TG_P2P_RECEIVES; i++) self->in[i].data = bytes + (size_t)i * TG_P2P_MESSAGE;
     for (int i = 0; i < TG_P2P_RECEIVES; i++) TG_TRY(listen(self, i));
     for (int i = 0; i < OUT + 4 * self->size; i++)
-        if (!sheet_new(self)) return self->ctx->status;
+        if (!sheet_new(self)) return self->ctx->run.status;
     return TG_OK;
 }
 

@@ -16,7 +16,7 @@ static tg_signature sign(const tg_p2p_group *g, const tg_transfer *t) {
     if (t->kind != TG_BARRIER) s.dtype = (uint8_t)t->dtype;
     if (t->kind == TG_ALL_REDUCE || t->kind == TG_REDUCE_SCATTER) s.op = (uint8_t)t->op;
     if (!parts && t->kind != TG_ALL_TO_ALL) s.count = t->count;
-    s.skips = g->self->ctx->skips - g->skips;
+    s.skips = g->self->ctx->run.missed - g->skips;
     if (parts) s.counts = digest(t->kind == TG_ALL_GATHER ? t->recv : t->send, t->count, g->size);
     return s;
 }
@@ -104,7 +104,7 @@ static tg_status keep_transfer(tg_p2p_call *c, const tg_transfer *t) {
     if (t->kind != TG_ALL_TO_ALL || t->src != t->dst || !t->src) return TG_OK;
     size_t bytes = (size_t)(c->send_at ? c->send_at[n] : t->count * n) * tg_p2p_element(c);
     c->t.src = c->copy = tg_p2p_copy_of(c->g, t->src, bytes); /* others read it after this rank has written over it */
-    return c->copy ? TG_OK : c->g->self->ctx->status;
+    return c->copy ? TG_OK : c->g->self->ctx->run.status;
 }
 
 static void place_begin(tg_p2p_call *c, uint64_t sequence) {
@@ -151,7 +151,7 @@ static tg_status start_mail(tg_p2p_group *g, const tg_transfer *t, tg_p2p_reques
     bool send = t->kind == TG_SEND;
     tg_p2p_mails *mails = send ? &g->member[t->root].send : &g->member[t->root].recv;
     tg_p2p_call *c = tg_p2p_mail_place(g, t->root, send, mails->next);
-    if (!c) return g->self->ctx->status;
+    if (!c) return g->self->ctx->run.status;
     place_begin(c, mails->next++);
     r->call = c;
     c->request = r;

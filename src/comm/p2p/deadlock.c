@@ -66,7 +66,7 @@ static void crossed(tg_p2p_call *c, tg_p2p_group *other, const tg_p2p_message *m
 
 /* After an error: the sender will find that out, and go on. What it has missed itself it said before it asked. */
 static bool has_missed_more(const tg_p2p_group *g, int member) {
-    return g->self->ctx->skips - g->skips > g->member[member].skips;
+    return g->self->ctx->run.missed - g->skips > g->member[member].skips;
 }
 
 void tg_p2p_probed(tg_p2p_group *g, const tg_p2p_message *m) {

@@ -161,7 +161,7 @@ static void look_at(const tg_p2p_call *c, int member) {
     char text[TG_P2P_FAILURE];
     size_t at = 0;
     bool gone = p->gone || m->left, failed = p->status != TG_OK;
-    if (m->skips > g->self->ctx->skips - g->skips) {
+    if (m->skips > g->self->ctx->run.missed - g->skips) {
         tg_p2p_fail_by(g, m->rank, failed ? "" : " (and has cleared its error)", tg_p2p_lost_from(c));
     } else if (failed && (gone || tg_system_now() - p->since > patience)) {
         tg_p2p_fail_by(g, m->rank, "", tg_p2p_lost_from(c));
@@ -181,7 +181,7 @@ static void pass_deadline(tg_p2p_call *c, double since) {
     size_t at = 0;
     int culprit = -1;
     tg_p2p_site(g->self, c->t.site, site, sizeof site);
-    tg_text(text, sizeof text, &at, "the deadline of %g s has passed in ", g->self->ctx->deadline);
+    tg_text(text, sizeof text, &at, "the deadline of %g s has passed in ", g->self->ctx->run.deadline);
     tg_note_call(&note, text, sizeof text, &at);
     tg_text(text, sizeof text, &at, ", call %llu of group \"%s\", from %s", (unsigned long long)note.sequence, g->name,
             site);
@@ -205,7 +205,7 @@ void tg_p2p_look(tg_p2p_call *c, double since) {
     for (int i = 0; i < g->size && !tg_p2p_over(c); i++)
         if (tg_p2p_awaited(c, i)) look_at(c, i);
     if (!tg_p2p_over(c)) tg_p2p_probe(c, since);
-    if (tg_system_now() - since > g->self->ctx->deadline) pass_deadline(c, since);
+    if (tg_system_now() - since > g->self->ctx->run.deadline) pass_deadline(c, since);
 }
 
 /* ---- This rank's context ---- */
@@ -215,9 +215,9 @@ static void announce(tg_p2p_rank *self, tg_p2p_kind kind) {
     for (int i = 0; i < self->size; i++) {
         tg_p2p_message *m = i == self->me || self->peer[i].gone ? NULL : tg_p2p_draft(self, kind, NULL);
         if (!m) continue;
-        m->status = (int32_t)ctx->status;
+        m->status = (int32_t)ctx->run.status;
         m->cause = self->cause;
-        tg_p2p_write(m, ctx->message);
+        tg_p2p_write(m, ctx->run.message);
         tg_p2p_post(self, m, i);
     }
 }
@@ -227,7 +227,7 @@ static void announce_skips(tg_p2p_rank *self) {
         for (int i = 0; !g->closed && i < g->size; i++) {
             tg_p2p_message *m = i == g->rank ? NULL : tg_p2p_draft(self, TG_P2P_SKIP, g);
             if (!m) continue;
-            m->sequence = self->ctx->skips - g->skips;
+            m->sequence = self->ctx->run.missed - g->skips;
             tg_p2p_post(self, m, g->member[i].rank);
         }
 }
@@ -252,7 +252,7 @@ static bool may_speak(tg_p2p_rank *self) {
 static void post_failure(tg_listener *l) {
     tg_p2p_rank *self = (tg_p2p_rank *)l;
     if (!may_speak(self)) return;
-    tg_p2p_peer_failed(self, self->me, self->ctx->status, self->cause, self->ctx->message);
+    tg_p2p_peer_failed(self, self->me, self->ctx->run.status, self->cause, self->ctx->run.message);
     announce(self, TG_P2P_FAILED);
 }
 

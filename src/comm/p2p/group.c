@@ -22,7 +22,7 @@ static tg_status name_group(tg_p2p_rank *self, const tg_p2p_key *parent, const i
     tg_p2p_base *b = base_of(self, key->base);
     if (!b) {
         b = tg_host_alloc(self->ctx, sizeof *b);
-        if (!b) return self->ctx->status;
+        if (!b) return self->ctx->run.status;
         *b = (tg_p2p_base){.next = self->bases, .base = key->base};
         self->bases = b;
     }
@@ -119,7 +119,7 @@ tg_status tg_p2p_buffers(tg_p2p_group *g) {
     if (g->buffers) return TG_OK;
     g->buffer_bytes = (size_t)g->size * EACH * g->piece;
     char *p = g->buffers = tg_host_alloc(g->self->ctx, g->buffer_bytes);
-    if (!p) return g->self->ctx->status;
+    if (!p) return g->self->ctx->run.status;
     for (int i = 0; i < g->size; i++)
         for (int k = 0; k < EACH; k++, p += g->piece) {
             int phase = k / TG_P2P_PIECES, which = k % TG_P2P_PIECES;
@@ -237,7 +237,7 @@ tg_p2p_group *tg_p2p_group_new(tg_p2p_rank *self, const tg_p2p_key *parent, cons
     g->bytes = bytes;
     g->world = !parent;
     g->culprit = g->reporter = -1;
-    g->skips = self->ctx->skips;
+    g->skips = self->ctx->run.missed;
     g->list = (uint8_t *)&g->member[n];
     tg_text(g->name, sizeof g->name, &at, "%s", name ? name : "");
     for (int i = 0; i < n; i++) g->member[i].rank = ranks[i];

@@ -106,7 +106,7 @@ static tg_status tell(tg_comm *world, const void *mine, void *all, int64_t words
 static tg_status all_can(tg_comm *world, const address *all, int fd, bool *can, bool *in_one) {
     size_t bytes = (size_t)world->size * sizeof(int64_t);
     int64_t mine = can_be_mapped(fd), *each = tg_host_alloc(world->ctx, bytes);
-    tg_status s = each ? tell(world, &mine, each, 1) : world->ctx->status;
+    tg_status s = each ? tell(world, &mine, each, 1) : world->ctx->run.status;
     *can = *in_one = s == TG_OK;
     for (int i = 0; s == TG_OK && i < world->size; i++) {
         bool here = all[i].node == all[world->rank].node;
@@ -132,13 +132,13 @@ static tg_status meet(tg_comm *world, address *all, tg_comm **node, bool *in_one
         *node = tg_comm_attach(world->ctx, fd, me, true);
     else if (fd >= 0)
         close(fd);
-    return s == TG_OK ? world->ctx->status : s;
+    return s == TG_OK ? world->ctx->run.status : s;
 }
 
 tg_status tg_p2p_meet(tg_comm *world, tg_comm **node, int64_t *nodes, bool *in_one) {
     size_t bytes = (size_t)world->size * sizeof(address);
     address *all = tg_host_alloc(world->ctx, bytes);
-    tg_status s = all ? meet(world, all, node, in_one) : world->ctx->status;
+    tg_status s = all ? meet(world, all, node, in_one) : world->ctx->run.status;
     for (int i = 0; s == TG_OK && i < world->size; i++) nodes[i] = all[i].node;
     tg_host_free(world->ctx, all, bytes);
     return s;

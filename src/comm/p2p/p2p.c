@@ -40,10 +40,10 @@ static tg_status p2p_start(tg_ctx *ctx, void *state, const tg_transfer *t, void 
     tg_p2p_progress(g->self); /* news of a failure */
     if (g->failed) return tg_p2p_failed(g, false);
     tg_p2p_request *r = request_new(g);
-    if (!r) return ctx->status;
+    if (!r) return ctx->run.status;
     if (tg_p2p_start(g, t, r) != TG_OK) {
         request_free(r);
-        return ctx->status;
+        return ctx->run.status;
     }
     request_start(r);
     *request = r;
@@ -147,14 +147,14 @@ static tg_status p2p_split(tg_ctx *ctx, void *state, const int *ranks, int n, in
     size_t bytes = (size_t)n * sizeof(int);
     if (seat->inner) {
         *group = split_inner(seat, ranks, n, rank, name, all);
-        return *group ? TG_OK : ctx->status;
+        return *group ? TG_OK : ctx->run.status;
     }
     int *of_world = tg_host_alloc(ctx, bytes);
-    if (!of_world) return ctx->status;
+    if (!of_world) return ctx->run.status;
     for (int i = 0; i < n; i++) of_world[i] = seat->g->member[ranks[i]].rank;
     *group = split(seat, of_world, n, rank, name, all);
     tg_host_free(ctx, of_world, bytes);
-    return *group ? TG_OK : ctx->status;
+    return *group ? TG_OK : ctx->run.status;
 }
 
 /* ---- The end ---- */
@@ -191,7 +191,8 @@ static void rank_free(tg_p2p_rank *self) {
         tg_host_free(ctx, r, sizeof *r);
     }
     tg_p2p_groups_free(self);
-    if (self->board && ctx->heartbeat == &self->board->card->heartbeat) ctx->heartbeat = &ctx->own_heartbeat;
+    if (self->board && ctx->run.heartbeat == &self->board->card->heartbeat)
+        ctx->run.heartbeat = &ctx->run.own_heartbeat;
     tg_board_unref(ctx, self->board);
     for (int i = 0; self->peer && i < self->size; i++) tg_host_free(ctx, self->peer[i].failure, TG_P2P_FAILURE);
     tg_host_free(ctx, self->nodes, (size_t)self->size * sizeof *self->nodes);
@@ -247,10 +248,10 @@ static tg_status await_layer(const tg_p2p_rank *self) {
     for (int round = 0; phase_of(self) != TG_P2P_OPEN; round++) {
         if (phase_of(self) == TG_P2P_ENDED)
             return tg_fail(self->ctx, TG_ERR_STATE, "tg_comm_p2p_new: %s has ended", self->layer->name);
-        if (tg_system_now() - start > self->ctx->deadline)
+        if (tg_system_now() - start > self->ctx->run.deadline)
             return tg_fail(self->ctx, TG_ERR_TIMEOUT,
                            "tg_comm_p2p_new: deadline of %g s passed before all ranks of %s were here",
-                           self->ctx->deadline, self->layer->name);
+                           self->ctx->run.deadline, self->layer->name);
         tg_p2p_rest(self, round);
     }
     return TG_OK;
@@ -268,16 +269,16 @@ static tg_p2p_group *world_group(tg_p2p_rank *self) {
 static tg_status rank_open(tg_p2p_rank *self) {
     tg_ctx *ctx = self->ctx;
     self->thread = pthread_self();
-    self->spins = tg_system_cores() >= self->size * (ctx->threads > 0 ? ctx->threads : 1) ? 500 : 20;
+    self->spins = tg_system_cores() >= self->size * (ctx->run.threads > 0 ? ctx->run.threads : 1) ? 500 : 20;
     self->early_end = &self->early;
     self->peer = tg_host_alloc(ctx, (size_t)self->size * sizeof *self->peer);
     self->board = tg_board_new(ctx, NULL, 1, self->me, self->size, 0, false);
-    if (!self->peer || !self->board) return ctx->status;
+    if (!self->peer || !self->board) return ctx->run.status;
     TG_TRY(await_layer(self));
     TG_TRY(tg_p2p_open(self));
     self->listener = tg_p2p_listener();
     tg_ctx_listen(ctx, &self->listener);
-    ctx->heartbeat = &self->board->card->heartbeat;
+    ctx->run.heartbeat = &self->board->card->heartbeat;
     return TG_OK;
 }
 
@@ -307,7 +308,7 @@ static tg_comm *settle(tg_comm *c) {
     for (int i = 0; i < c->size; i++) ranks[i] = i;
     tg_comm *meeting = tg_comm_split_known(c, ranks, c->size, "nodes", TG_MAX_AXES, true);
     tg_host_free(c->ctx, ranks, bytes);
-    tg_status s = meeting->ops ? tg_p2p_meet(meeting, &node, self->nodes, &in_one) : c->ctx->status;
+    tg_status s = meeting->ops ? tg_p2p_meet(meeting, &node, self->nodes, &in_one) : c->ctx->run.status;
     tg_comm_free(meeting);
     if (s == TG_OK && in_one) {
         tg_comm_free(c);

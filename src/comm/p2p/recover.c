@@ -46,7 +46,7 @@ void tg_p2p_came(tg_p2p_group *g, const tg_p2p_message *m) {
 
 /* The deadline, twice: once for those who decide, and for their word to arrive. */
 static bool agree(tg_p2p_group *g) {
-    double start = tg_system_now(), deadline = g->self->ctx->deadline;
+    double start = tg_system_now(), deadline = g->self->ctx->run.deadline;
     g->member[g->rank].came = true;
     say(g, TG_P2P_COME, NULL);
     for (int round = 0; !g->decided; round++) {
@@ -74,7 +74,7 @@ static int number(const tg_p2p_group *g, int *ranks, int *n) {
 /* Those who wait for this rank learn what it has cleared. */
 static void abandon(tg_p2p_group *g) {
     int me = g->self->me;
-    if (g->self->ctx->skips != g->skips)
+    if (g->self->ctx->run.missed != g->skips)
         tg_p2p_fail_by(g, me, " (and has cleared its error)", g->sequence);
     else
         tg_p2p_fail(g, TG_ERR_ABORTED, -1, me, "a rank has called tg_comm_recover", g->sequence);
@@ -85,7 +85,7 @@ tg_status tg_p2p_recover(tg_p2p_seat *seat, int *rank, int *size) {
     tg_ctx *ctx = old->self->ctx;
     size_t bytes = (size_t)old->size * sizeof(int);
     int n = 0, *ranks = tg_host_alloc(ctx, bytes);
-    if (!ranks) return ctx->status;
+    if (!ranks) return ctx->run.status;
     abandon(old);
     bool agreed = agree(old);
     int mine = agreed ? number(old, ranks, &n) : -1;
@@ -95,7 +95,7 @@ tg_status tg_p2p_recover(tg_p2p_seat *seat, int *rank, int *size) {
     if (mine < 0)
         return tg_fail(ctx, TG_ERR_ABORTED, "tg_comm_recover: the other ranks have begun anew without this one, which "
                                             "came too late");
-    if (!g) return ctx->status;
+    if (!g) return ctx->run.status;
     g->world = old->world;
     tg_p2p_group_close(old);
     seat->g = g;

@@ -136,7 +136,7 @@ tg_status tg_p2p_look_on(tg_p2p_group *g, tg_p2p_request *r, double waited) {
 bool tg_p2p_until(tg_p2p_rank *self, bool (*there)(tg_p2p_rank *self)) {
     double start = tg_system_now();
     for (int round = 0; !there(self); round++) {
-        if (self->broken || tg_system_now() - start > self->ctx->deadline) return false;
+        if (self->broken || tg_system_now() - start > self->ctx->run.deadline) return false;
         tg_p2p_progress(self);
         tg_p2p_rest(self, round);
     }

@@ -42,7 +42,7 @@ tg_status tg_shm_failed(tg_shm_group *s, bool arrived) {
 
 void tg_shm_quiesce(tg_shm_group *s) {
     const double patience = 0.25;
-    double until = tg_system_now() + (s->self->process ? patience : s->self->ctx->deadline);
+    double until = tg_system_now() + (s->self->process ? patience : s->self->ctx->run.deadline);
     for (int i = 0; i < s->size; i++)
         while (i != s->rank && atomic_load_explicit(&tg_shm_card(s, i)->busy, memory_order_seq_cst) == s->g->id &&
                tg_system_now() < until && tg_process_alive(&s->self->view, tg_group_member(s->g, i)->rank))
@@ -123,9 +123,9 @@ void tg_shm_fail_by(tg_shm_group *s, int rank, const char *after) {
 }
 
 void tg_shm_abandon(tg_shm_group *s, const char *why) {
-    if (s->self->ctx->skips != s->skips)
+    if (s->self->ctx->run.missed != s->skips)
         tg_shm_fail_by(s, s->self->view.me, " (and has cleared its error)");
-    else if (s->self->ctx->status != TG_OK)
+    else if (s->self->ctx->run.status != TG_OK)
         tg_shm_fail_by(s, s->self->view.me, "");
     else
         tg_shm_fail(s, TG_ERR_ABORTED, -1, why);
@@ -220,7 +220,7 @@ static void pass_deadline(tg_shm_group *s, const tg_shm_request *r) {
     char text[TEXT], site[192];
     size_t at = 0;
     int culprit = -1;
-    tg_text(text, sizeof text, &at, "the deadline of %g s has passed in ", s->self->ctx->deadline);
+    tg_text(text, sizeof text, &at, "the deadline of %g s has passed in ", s->self->ctx->run.deadline);
     if (r) {
         tg_describe_site((const void *)(uintptr_t)r->note.site, site, sizeof site);
         tg_note_call(&r->note, text, sizeof text, &at);
@@ -249,5 +249,5 @@ void tg_shm_look(tg_shm_group *s, const tg_shm_request *r, double since, double 
     for (int i = 0; i < s->size && !tg_shm_has_failed(s); i++)
         if (i != s->rank && !tg_shm_has_arrived(r, i)) look_at(s, r, i, failed_since);
     if (!tg_shm_has_failed(s)) tg_shm_look_at_processes(s);
-    if (tg_system_now() - since > s->self->ctx->deadline) pass_deadline(s, r);
+    if (tg_system_now() - since > s->self->ctx->run.deadline) pass_deadline(s, r);
 }

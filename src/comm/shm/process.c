@@ -88,13 +88,13 @@ tg_status tg_shm_stage(tg_shm_group *s, tg_transfer *t, tg_shm_request *r) {
     const tg_arena *arena = &s->self->process->arena;
     size_t size = tg_dtype_size(t->dtype), src_bytes = (size_t)src_count(t, s->size) * size;
     if (t->src && !arena_owns(arena, t->src)) {
-        if (!(r->staged_src = stage(s, src_bytes))) return s->self->ctx->status;
+        if (!(r->staged_src = stage(s, src_bytes))) return s->self->ctx->run.status;
         t->src = memcpy(tg_block_data(r->staged_src), t->src, src_bytes);
     }
     if (t->dst && !arena_owns(arena, t->dst)) {
         r->dst = t->dst;
         r->dst_bytes = (size_t)dst_count(t, s->size) * size;
-        if (!(r->staged_dst = stage(s, r->dst_bytes))) return s->self->ctx->status;
+        if (!(r->staged_dst = stage(s, r->dst_bytes))) return s->self->ctx->run.status;
         t->dst = tg_block_data(r->staged_dst);
         if (t->kind == TG_BROADCAST && t->root == s->rank) memcpy(t->dst, r->dst, r->dst_bytes);
     }
@@ -182,7 +182,7 @@ static tg_comm *attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
 tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
     tg_comm *c = NULL;
     if (tg_ok(ctx) && ctx->meta)
-        tg_fail(ctx, TG_ERR_DEVICE, "ranks of one node share host memory; device \"%s\" has none", ctx->ops->name);
+        tg_fail(ctx, TG_ERR_DEVICE, "ranks of one node share host memory; device \"%s\" has none", ctx->run.ops->name);
     else if (tg_ok(ctx))
         c = attach(ctx, fd, rank, own_fd);
     return tg_comm_or_inert(c);

@@ -44,7 +44,7 @@ static void decide(tg_shm_group *s) {
 }
 
 static const bool *agree(tg_shm_group *s) {
-    double until = tg_system_now() + s->self->ctx->deadline;
+    double until = tg_system_now() + s->self->ctx->run.deadline;
     atomic_store_explicit(&tg_group_member(s->g, s->rank)->came, true, memory_order_release);
     for (int decided; !(decided = atomic_load_explicit(&s->g->decided, memory_order_acquire)); tg_shm_nap(s))
         if (all_accounted_for(s) || tg_system_now() > until) decide(s);
@@ -67,7 +67,7 @@ tg_status tg_shm_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
     tg_shm_group *s = state;
     size_t bytes = (size_t)s->size * sizeof(int);
     int n = 0, *ranks = tg_host_alloc(ctx, bytes);
-    if (!ranks) return ctx->status;
+    if (!ranks) return ctx->run.status;
     tg_shm_abandon(s, "a rank has called tg_comm_recover");
     tg_shm_quiesce(s);
     int mine = number(s, agree(s), ranks, &n);
@@ -76,7 +76,7 @@ tg_status tg_shm_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
     if (mine < 0)
         return tg_fail(ctx, TG_ERR_ABORTED,
                        "tg_comm_recover: the other ranks have begun anew without this one, which came too late");
-    if (!g) return ctx->status;
+    if (!g) return ctx->run.status;
     tg_group_leave(&s->self->view, s->g, s->rank);
     memset(s->pairs, 0, s->pairs_bytes);
     s->g = g;
@@ -84,7 +84,7 @@ tg_status tg_shm_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
     s->size = n;
     s->next = s->mails = 0;
     s->told = false;
-    s->skips = ctx->skips;
+    s->skips = ctx->run.missed;
     *rank = mine;
     *size = n;
     return TG_OK;

@@ -255,8 +255,8 @@ void tg_shm_run(tg_shm_group *s, tg_slot *slot) {
                   .signature = signature,
                   .kernel = tg_ranks_kernel(tg_cpu_level(ctx), dtype),
                   .size = tg_dtype_size(dtype)};
-    if (all / s->size >= (int64_t)WORTH * ctx->threads)
-        tg_parallel_run(ctx, ctx->threads, work, &c);
+    if (all / s->size >= (int64_t)WORTH * ctx->run.threads)
+        tg_parallel_run(ctx, ctx->run.threads, work, &c);
     else
         work(&c, 0, 1);
     int64_t mine = atomic_load_explicit(&c.done, memory_order_acquire);

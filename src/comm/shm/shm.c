@@ -10,7 +10,7 @@ static tg_status more_requests(tg_shm_rank *self) {
     enum { MORE = 32 };
     for (int i = 0; i < MORE; i++) {
         tg_shm_request *r = tg_host_alloc(self->ctx, sizeof *r);
-        if (!r) return self->ctx->status;
+        if (!r) return self->ctx->run.status;
         r->next = self->free;
         self->free = r;
     }
@@ -63,7 +63,7 @@ static tg_signature signature(const tg_shm_group *s, const tg_transfer *t) {
                           .root = rooted ? t->root : -1,
                           .count = parts || t->kind == TG_ALL_TO_ALL ? 0 : t->count,
                           .counts = digest(t, s->size),
-                          .skips = s->self->ctx->skips - s->skips};
+                          .skips = s->self->ctx->run.missed - s->skips};
 }
 
 static bool same(const tg_signature *a, const tg_signature *b) {
@@ -85,7 +85,7 @@ static tg_status begins_room(tg_shm_group *s, const tg_transfer *t) {
     s->begins_bytes = sizeof(int64_t) * TG_CALLS * 2 * (size_t)(s->size + 1);
     if (!s->self->process) {
         s->begins = tg_host_alloc(s->self->ctx, s->begins_bytes);
-        return s->begins ? TG_OK : s->self->ctx->status;
+        return s->begins ? TG_OK : s->self->ctx->run.status;
     }
     s->begins_block = tg_process_alloc(s->self->process, s->begins_bytes);
     if (!s->begins_block)
@@ -196,7 +196,7 @@ static tg_status shm_start(tg_ctx *ctx, void *state, const tg_transfer *t, void 
     tg_shm_group *s = state;
     if (atomic_load_explicit(&s->g->failed, memory_order_acquire)) return tg_shm_failed(s, false);
     tg_shm_request *r = request_new(s, t);
-    if (!r) return ctx->status;
+    if (!r) return ctx->run.status;
     for (tg_shm_request *q = s->self->first, *next; q; q = next) { /* what is done makes room */
         next = q->next;
         tg_shm_check(q);
@@ -253,7 +253,7 @@ static void *group_state(tg_shm_rank *self, tg_group *g, int rank, int n) {
                         .size = n,
                         .pairs = pairs,
                         .pairs_bytes = sizeof *pairs * 3 * (size_t)n,
-                        .skips = self->ctx->skips,
+                        .skips = self->ctx->run.missed,
                         .sibling = self->group};
     self->group = s;
     return s;
@@ -264,13 +264,13 @@ static tg_status shm_split(tg_ctx *ctx, void *state, const int *ranks, int n, in
     (void)all;
     tg_shm_group *s = state;
     int *of_world = tg_host_alloc(ctx, (size_t)n * sizeof *of_world);
-    if (!of_world) return ctx->status;
+    if (!of_world) return ctx->run.status;
     for (int i = 0; i < n; i++) of_world[i] = tg_group_member(s->g, ranks[i])->rank;
     tg_group *g = tg_group_join(ctx, &s->self->view, s->g, of_world, n, rank, name);
     tg_host_free(ctx, of_world, (size_t)n * sizeof *of_world);
-    if (!g) return ctx->status;
+    if (!g) return ctx->run.status;
     *group = group_state(s->self, g, rank, n);
-    return *group ? TG_OK : ctx->status;
+    return *group ? TG_OK : ctx->run.status;
 }
 
 static void sign_off(tg_shm_rank *self);
@@ -329,10 +329,10 @@ static void post_failure(tg_listener *l) {
     tg_card *card = card_of(self);
     if (atomic_load_explicit(&card->state, memory_order_relaxed) == TG_RANK_RETURNED) return;
     uint64_t order = 1 + atomic_fetch_add_explicit(&self->view.region->failures, 1, memory_order_relaxed);
-    tg_box_write(&card->failure, self->ctx->message);
+    tg_box_write(&card->failure, self->ctx->run.message);
     atomic_store_explicit(&card->order, order, memory_order_relaxed);
     atomic_store_explicit(&card->cause, self->cause, memory_order_relaxed);
-    atomic_store_explicit(&card->status, (int)self->ctx->status, memory_order_relaxed);
+    atomic_store_explicit(&card->status, (int)self->ctx->run.status, memory_order_relaxed);
     atomic_store_explicit(&card->state, TG_RANK_FAILED, memory_order_release);
 }
 
@@ -347,7 +347,7 @@ static void post_recovery(tg_listener *l) {
 
 static void post_skip(tg_listener *l) {
     const tg_shm_rank *self = rank_of(l);
-    atomic_store_explicit(&card_of(self)->skips, self->ctx->skips, memory_order_release);
+    atomic_store_explicit(&card_of(self)->skips, self->ctx->run.missed, memory_order_release);
 }
 
 /* ---- The world ---- */
@@ -355,18 +355,19 @@ static void post_skip(tg_listener *l) {
 static void sign_on(tg_shm_rank *self) {
     tg_ctx *ctx = self->ctx;
     tg_card *card = card_of(self);
-    ctx->heartbeat = &card->heartbeat;
+    ctx->run.heartbeat = &card->heartbeat;
     self->listener = (tg_listener){.failed = post_failure, .cleared = post_recovery, .skipped = post_skip};
     tg_ctx_listen(ctx, &self->listener);
-    self->spins = tg_system_cores() >= self->view.region->size * (ctx->threads > 0 ? ctx->threads : 1) ? 2000 : 20;
-    atomic_store_explicit(&card->skips, ctx->skips, memory_order_relaxed);
+    self->spins =
+        tg_system_cores() >= self->view.region->size * (ctx->run.threads > 0 ? ctx->run.threads : 1) ? 2000 : 20;
+    atomic_store_explicit(&card->skips, ctx->run.missed, memory_order_relaxed);
     atomic_store_explicit(&card->state, TG_RANK_RUNNING, memory_order_release);
 }
 
 static void sign_off(tg_shm_rank *self) {
     tg_ctx *ctx = self->ctx;
     tg_ctx_unlisten(ctx, &self->listener);
-    ctx->heartbeat = &ctx->own_heartbeat;
+    ctx->run.heartbeat = &ctx->run.own_heartbeat;
     if (self->process) atomic_store_explicit(&card_of(self)->state, TG_RANK_RETURNED, memory_order_release);
 }
 

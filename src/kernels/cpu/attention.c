@@ -17,7 +17,7 @@ static tg_attention_job attention_job(const tg_attention_args *a) {
     job.pad_k = tg_lanes(job.dk);
     job.pad_v = tg_lanes(job.dv);
     job.blocks = tg_units(job.sq, TG_QUERIES);
-    job.seen = tg_seen_rules_of(a);
+    job.seen = tg_mask_rules_of(a);
     return job;
 }
 
@@ -39,7 +39,7 @@ static tg_status run(tg_ctx *ctx, tg_attention_job *job, tg_fused kernel) {
 
 tg_status tg_cpu_attention(tg_ctx *ctx, const tg_attention_args *a) {
     tg_attention_job job = attention_job(a);
-    if (a->bad && (*a->bad = tg_seen_bad(&job.seen, job.batch)) != 0) return TG_OK;
+    if (a->bad && (*a->bad = tg_mask_bad(&job.seen, job.batch)) != 0) return TG_OK;
     job.units = job.batch * job.heads * job.blocks;
     /* The carving of forward_block; q's rows pass through the keys' buffer. */
     job.slice = TG_QUERIES * (job.dk + job.pad_v) + 2 * TG_KEYS * TG_QUERIES + TG_KEYS * (job.pad_k + job.pad_v);

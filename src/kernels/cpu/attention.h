@@ -24,7 +24,7 @@ typedef struct tg_attention_job {
     int64_t units, jobs;         /* a job is a range of units that share one slice of scratch */
     void *scratch, *gk, *gv;     /* gk, gv: [chunks, batch groups sk, pad], NULL: summed where the gradient lies */
     int64_t slice;               /* elements of scratch a job */
-    tg_seen_rules seen;
+    tg_mask_rules seen;
     bool summed[4];              /* dims along which the mask's gradient is summed */
     int64_t parts[4];            /* of the mask's gradient: batches, heads, blocks of queries, tiles of keys */
 } tg_attention_job;

@@ -14,11 +14,11 @@ static void tg_cpu_close(tg_ctx *ctx, void *dev) {
 }
 
 static void *tg_cpu_alloc(tg_ctx *ctx, size_t bytes, size_t align) {
-    return ctx->host_alloc.alloc(ctx->host_alloc.user, bytes, align);
+    return ctx->run.allocator.alloc(ctx->run.allocator.user, bytes, align);
 }
 
 static void tg_cpu_free(tg_ctx *ctx, void *p, size_t bytes) {
-    ctx->host_alloc.free(ctx->host_alloc.user, p, bytes);
+    ctx->run.allocator.free(ctx->run.allocator.user, p, bytes);
 }
 
 static tg_status tg_cpu_copy(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind) {

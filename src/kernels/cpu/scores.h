@@ -17,7 +17,7 @@ static void look_around(const tg_attention_job *job, queries *q) {
     q->begin = q->all_to = job->sk;
     q->end = q->all_from = 0;
     for (int64_t i = 0; i < q->lanes; i++) {
-        tg_seen s = i < q->n ? tg_seen_by(&job->seen, q->b, q->i + i) : (tg_seen){0, 0};
+        tg_key_range s = i < q->n ? tg_mask_keys(&job->seen, q->b, q->i + i) : (tg_key_range){0, 0};
         q->from[i] = s.first;
         q->to[i] = s.end;
         if (i >= q->n) continue;

@@ -157,7 +157,7 @@ tg_status tg_cpu_sort(tg_ctx *ctx, tg_array y, tg_array order, tg_array x, bool 
     sort_job job = {.x = tg_rows_of(&x, 1), .y = tg_rows_of(&y, 1), .order = tg_rows_of(&order, 1), .falling = falling};
     if (y.numel == 0) return TG_OK;
     bool parallel = x.numel >= PARALLEL_FROM;
-    int64_t count = job.x.count, most = parallel ? ctx->threads : 1, units = count < most ? count : most;
+    int64_t count = job.x.count, most = parallel ? ctx->run.threads : 1, units = count < most ? count : most;
     job.per_unit = (count + units - 1) / units;
     job.select = job.y.n <= job.x.n / 16;
     job.slice = (job.select ? 1 : 2) * job.x.n;

@@ -51,7 +51,7 @@ struct Attention {
     int dk, dv, wide_k, wide_v;                  /* wide_*: in multiples of 16 */
     double scale, dropout;
     bool causal, add_q, add_k, add_v, add_mask, add_sink;
-    tg_seen_rules seen;
+    tg_mask_rules seen;
     tg_draws draws;
     void *delta; /* [batch, heads, sq] of the compute type: sum(gout out) */
 };
@@ -77,7 +77,7 @@ inline Attention attention_of(const tg_attention_args *a) {
     t.add_q = a->add_q, t.add_k = a->add_k, t.add_v = a->add_v;
     t.mask = heads_of(a->mask), t.gmask = heads_of(a->gmask), t.add_mask = a->add_mask;
     t.sink = numbers_of(a->sink), t.gsink = numbers_of(a->gsink), t.add_sink = a->add_sink;
-    t.seen = tg_seen_rules_of(a);
+    t.seen = tg_mask_rules_of(a);
     return t;
 }
 
@@ -172,7 +172,7 @@ __device__ inline RowsSeen rows_seen(const Attention &a, int64_t b, int64_t i) {
     RowsSeen s;
     for (int r = 0; r < 2; r++) {
         int64_t query = i + threadIdx.x % 32 / 4 + r * 8;
-        tg_seen k = tg_seen_by(&a.seen, b, query < a.sq ? query : a.sq - 1);
+        tg_key_range k = tg_mask_keys(&a.seen, b, query < a.sq ? query : a.sq - 1);
         s.first[r] = k.first, s.end[r] = k.end;
     }
     return s;

@@ -17,7 +17,7 @@ __device__ bool bad_start(const int64_t *starts, int64_t sequences, int64_t tota
 }
 
 __global__ void __launch_bounds__(THREADS)
-    check_extents(TG_PARAMETER(tg_seen_rules) r, int64_t batch, tg_cuda_fault fault) {
+    check_extents(TG_PARAMETER(tg_mask_rules) r, int64_t batch, tg_cuda_fault fault) {
     const int64_t n = r.lengths ? batch : 2 * (r.sequences + 1);
     for (int64_t i = threadIdx.x; i < n; i += THREADS) {
         int64_t s = i % (r.sequences + 1);
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention_grad_mask(TG_PARAMETER(M
             for (int64_t tile = first[2]; tile < last[2]; tile++) {
                 w.first = tile * ROWS;
                 int64_t end = w.first + ROWS < a.sq ? w.first + ROWS - 1 : a.sq - 1;
-                int64_t from = tg_seen_by(&a.seen, w.b, w.first).first, to = tg_seen_by(&a.seen, w.b, end).end;
+                int64_t from = tg_mask_keys(&a.seen, w.b, w.first).first, to = tg_mask_keys(&a.seen, w.b, end).end;
                 w.load_queries(a);
                 for (int64_t key = first[3] * ROWS; key < last[3] * ROWS; key += ROWS)
                     if (key < to && key + ROWS > from) w.pass(a, key);

@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(WARPS * 32) attention_grad_q(TG_PARAMETER(Atte
     int64_t group = h / (a.heads / a.groups), first = (a.tiles - 1 - blockIdx.x % a.tiles) * ROWS;
     int64_t mine = first + warp * 16;
     int64_t last = first + ROWS < a.sq ? first + ROWS - 1 : a.sq - 1;
-    int64_t begin = FULL ? tg_seen_by(&a.seen, b, first).first : 0;
-    int64_t seen = FULL ? tg_seen_by(&a.seen, b, last).end : keys_seen(a, last);
+    int64_t begin = FULL ? tg_mask_keys(&a.seen, b, first).first : 0;
+    int64_t seen = FULL ? tg_mask_keys(&a.seen, b, last).end : keys_seen(a, last);
     RowsSeen rows = {};
     if (FULL) rows = rows_seen(a, b, mine);
     Terms<T> terms[2];

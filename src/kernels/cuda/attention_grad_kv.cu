@@ -24,8 +24,8 @@ template <class E, int D, int WARPS, bool FULL> struct KeyTile {
         if (!FULL) return;
         const int64_t key = mine - threadIdx.x / 32 * 16;
         for (int i = threadIdx.x; i < ROWS; i += blockDim.x) {
-            tg_seen seen = {0, 0};
-            if (first + i < a.sq) seen = tg_seen_by(&a.seen, b, first + i);
+            tg_key_range seen = {0, 0};
+            if (first + i < a.sq) seen = tg_mask_keys(&a.seen, b, first + i);
             from[i] = within(seen.first - key, ROWS);
             to[i] = first + i < a.sq ? within(seen.end - key, ROWS) : 0;
         }
@@ -80,7 +80,7 @@ template <bool FIRST> __device__ inline int64_t query_behind(const Attention &a,
     int64_t low = 0, high = a.sq;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
-        tg_seen s = tg_seen_by(&a.seen, b, middle);
+        tg_key_range s = tg_mask_keys(&a.seen, b, middle);
         if ((FIRST ? s.first : s.end) > key)
             high = middle;
         else

@@ -40,11 +40,11 @@ static tg_status choose(tg_ctx *ctx, int *device) {
     if (e == cudaErrorNoDevice || (e == cudaSuccess && n == 0))
         return tg_fail(ctx, TG_ERR_DEVICE, "device \"cuda\": the driver finds no GPU; device \"cpu\" works without");
     TG_TRY(tg_cuda_check(ctx, e, "cudaGetDeviceCount"));
-    if (ctx->device_index < 0) return tg_cuda_check(ctx, cudaGetDevice(device), "cudaGetDevice");
-    if (ctx->device_index >= n)
-        return tg_fail(ctx, TG_ERR_DEVICE, "device \"cuda:%d\": there are %d GPUs, numbered from 0", ctx->device_index,
-                       n);
-    *device = ctx->device_index;
+    if (ctx->run.device_index < 0) return tg_cuda_check(ctx, cudaGetDevice(device), "cudaGetDevice");
+    if (ctx->run.device_index >= n)
+        return tg_fail(ctx, TG_ERR_DEVICE, "device \"cuda:%d\": there are %d GPUs, numbered from 0",
+                       ctx->run.device_index, n);
+    *device = ctx->run.device_index;
     return TG_OK;
 }
 
@@ -90,7 +90,7 @@ static void cuda_close(tg_ctx *ctx, void *dev) {
 
 static tg_status cuda_open(tg_ctx *ctx, void **dev) {
     tg_cuda *c = tg_host_alloc(ctx, sizeof *c);
-    if (!c) return ctx->status;
+    if (!c) return ctx->run.status;
     c->ctx = ctx;
     tg_status s = open_device(c);
     if (s == TG_OK)

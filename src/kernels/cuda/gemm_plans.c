@@ -40,7 +40,7 @@ static void forget_all(tg_cuda *c) {
 
 tg_status tg_cuda_plans_open(tg_cuda *c) {
     c->plans = tg_host_alloc(c->ctx, sizeof *c->plans);
-    return c->plans ? TG_OK : c->ctx->status;
+    return c->plans ? TG_OK : c->ctx->run.status;
 }
 
 void tg_cuda_plans_close(tg_cuda *c) {
@@ -184,7 +184,7 @@ tg_status tg_cuda_plan_of(tg_ctx *ctx, const tg_cuda_product *p, tg_cuda_plan **
             slot = slot_of(c->plans, p);
         }
         made = tg_host_alloc(ctx, sizeof *made);
-        if (!made) return ctx->status;
+        if (!made) return ctx->run.status;
         made->of = *p;
         tg_status s = describe(ctx, made);
         if (s == TG_OK) s = choose(ctx, made);

@@ -34,7 +34,7 @@ static void graph_free(tg_ctx *ctx, struct tg_cuda_graph *g) {
 tg_status tg_cuda_capture_begin(tg_ctx *ctx) {
     tg_cuda *c = tg_cuda_of(ctx);
     struct tg_cuda_graph *g = tg_host_alloc(ctx, sizeof *g);
-    if (!g) return ctx->status;
+    if (!g) return ctx->run.status;
     tg_status s = tg_cuda_check(ctx, cudaStreamBeginCapture(c->compute, cudaStreamCaptureModeThreadLocal),
                                 "cudaStreamBeginCapture");
     if (s == TG_OK)
@@ -63,14 +63,14 @@ tg_status tg_cuda_capture_end(tg_ctx *ctx, bool keep, void **recorded, int64_t *
     if (keep && s == TG_OK) s = instantiate(ctx, g, graph, nodes);
     e = graph ? cudaGraphDestroy(graph) : cudaSuccess;
     if (keep && s == TG_OK) s = tg_cuda_check(ctx, e, "cudaGraphDestroy");
-    if (keep && s == TG_OK && ctx->status == TG_OK) {
+    if (keep && s == TG_OK && ctx->run.status == TG_OK) {
         g->next = c->graphs;
         *recorded = c->graphs = g;
         return TG_OK;
     }
     cudaGetLastError(); /* of a recording that was given up: it does not stay */
     graph_free(ctx, g);
-    return ctx->status;
+    return ctx->run.status;
 }
 
 tg_status tg_cuda_capture_launch(tg_ctx *ctx, void *recorded) {

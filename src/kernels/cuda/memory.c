@@ -48,7 +48,7 @@ tg_status tg_cuda_scratch_take(tg_ctx *ctx, size_t bytes, tg_cuda_scratch *s) {
 }
 
 void tg_cuda_scratch_give(tg_ctx *ctx, tg_cuda_scratch *s) {
-    if (s->block) tg_heap_release(ctx->heap, s->block);
+    if (s->block) tg_heap_release(ctx->run.heap, s->block);
     *s = (tg_cuda_scratch){NULL, NULL};
 }
 
@@ -137,7 +137,7 @@ tg_status tg_cuda_memory_open(tg_cuda *c) {
     enum { LT_BYTES = 32 << 20 }; /* what cuBLAS takes on Hopper by default */
     char *data = NULL;
     c->pages = tg_host_alloc(c->ctx, PAGES * sizeof *c->pages);
-    if (!c->pages) return c->ctx->status;
+    if (!c->pages) return c->ctx->run.status;
     TG_TRY(tg_cuda_check(c->ctx, cudaMallocHost((void **)&data, (size_t)PAGES * PAGE_BYTES), "cudaMallocHost"));
     for (int i = 0; i < PAGES; i++) c->pages[i].data = data + (size_t)i * PAGE_BYTES;
     for (int i = 0; i < PAGES; i++)

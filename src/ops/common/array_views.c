@@ -125,7 +125,7 @@ tg_status tg_op_map(tg_call *c, tg_formula f, const tg_tensor *out, const tg_ten
         array_at(&a[i], in[i]);
         if (!tg_same_shape(in[i], out)) a[i] = tg_array_expand(a[i], out->ndim, out->shape, stride[i]);
     }
-    return c->ctx->ops->map(c->ctx, f, y, a, n_in, (const double[2]){p, q}, add);
+    return c->ctx->run.ops->map(c->ctx, f, y, a, n_in, (const double[2]){p, q}, add);
 }
 
 /* Input i's gradient (+)= scale * g summed over the dims in which input i was broadcast. */
@@ -133,7 +133,7 @@ static tg_status sum_into(tg_call *c, int i, const tg_tensor *g, double scale) {
     int64_t stride[TG_MAX_DIMS];
     tg_extent e;
     const tg_tensor *x = tg_call_gin(c, i);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     int front = g->ndim - x->ndim;
     for (int d = 0; d < g->ndim; d++) e.shape[d] = d < front ? 1 : x->shape[d - front];
     tg_array to = tg_array_expand(tg_array_of(x), g->ndim, e.shape, stride);
@@ -143,10 +143,10 @@ static tg_status sum_into(tg_call *c, int i, const tg_tensor *g, double scale) {
 tg_status tg_op_map_grad(tg_call *c, int i, tg_formula f, const tg_tensor *const *in, int n_in, double p, double q) {
     if (c->gin_mode[i] == TG_GRAD_NONE) return TG_OK;
     const tg_tensor *x = tg_call_gin(c, i), *y = c->out[0];
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (tg_same_shape(x, y)) return tg_op_map(c, f, x, in, n_in, p, q, tg_adds(c, i));
     tg_tensor *whole = tg_call_temp(c, tg_accumulate_dtype((tg_dtype)x->dtype), y->ndim, y->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, f, whole, in, n_in, p, q, false));
     return sum_into(c, i, whole, 1);
 }
@@ -157,7 +157,7 @@ tg_status tg_op_sum_to(tg_call *c, int i, tg_tensor *g, double scale) {
     if (same && scale == 1) return tg_call_pass(c, i, g);
     if (!same) return sum_into(c, i, g, scale);
     const tg_tensor *x = tg_call_gin(c, i);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     return tg_op_map(c, TG_FN_affine, x, TG_T1(g), 1, scale, 0, tg_adds(c, i));
 }
 
@@ -165,7 +165,7 @@ tg_status tg_op_pass_view(tg_call *c, int i, tg_tensor *g, int64_t offset, int n
                           const int64_t *stride) {
     if (c->gin_mode[i] == TG_GRAD_NONE) return TG_OK;
     tg_tensor *view = tg_call_view_of(c, g, offset, ndim, shape, stride);
-    return tg_ok(c->ctx) ? tg_call_pass(c, i, view) : c->ctx->status;
+    return tg_ok(c->ctx) ? tg_call_pass(c, i, view) : c->ctx->run.status;
 }
 
 tg_status tg_op_copy(tg_call *c, tg_array to, tg_array from, bool add) {
@@ -185,7 +185,7 @@ tg_status tg_op_put(tg_call *c, tg_array dst, tg_array src, tg_array index, int 
 tg_status tg_op_zero(tg_call *c, int i) {
     if (c->gin_mode[i] != TG_GRAD_WRITE) return TG_OK;
     const tg_tensor *x = tg_call_gin(c, i);
-    return tg_ok(c->ctx) ? tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(x), 0) : c->ctx->status;
+    return tg_ok(c->ctx) ? tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(x), 0) : c->ctx->run.status;
 }
 
 tg_status tg_op_bad(tg_call *c, int64_t bad, const char *what) {

@@ -72,10 +72,10 @@ static tg_status mean_of(tg_call *c, const tg_channel_norm *k, const tg_tensor *
 
 /* Of elements that are all equal the mean is exactly theirs: of float32 ones rounded from float64; in float64 the mean
  * of what the first one leaves is added. */
-static tg_status centre(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *t) {
+static tg_status center(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *t) {
     const tg_tensor *mean = c->saved[MEAN];
     tg_tensor *sum = tg_call_temp(c, TG_F64, DIMS, mean->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(mean_of(c, k, sum, x));
     TG_TRY(tg_op_map(c, TG_FN_id, mean, TG_T1(sum), 1, 0, 0, false));
     if (mean->dtype != TG_F64) return TG_OK;
@@ -86,7 +86,7 @@ static tg_status centre(tg_call *c, const tg_channel_norm *k, const tg_tensor *x
 
 /* Two passes: the mean, then the squared distances from it. */
 tg_status tg_norm_moments(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *t) {
-    TG_TRY(centre(c, k, x, t));
+    TG_TRY(center(c, k, x, t));
     TG_TRY(tg_op_map(c, TG_FN_sub_square, t, TG_T2(x, c->saved[MEAN]), 2, 0, 0, false));
     return mean_of(c, k, c->saved[RSTD], t);
 }
@@ -95,7 +95,7 @@ tg_status tg_norm_apply(tg_call *c, const tg_channel_norm *k, const tg_tensor *x
     const tg_tensor *mean = c->saved[MEAN], *rstd = c->saved[RSTD], *y = tg_norm_inside(c, k, c->out[0]);
     const tg_tensor *w = c->in[W] ? tg_norm_by_channel(c, k, c->in[W]) : NULL;
     const tg_tensor *b = c->in[B] ? tg_norm_by_channel(c, k, c->in[B]) : NULL;
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_rsqrt_affine, rstd, TG_T1(rstd), 1, 1, k->eps, false));
     TG_TRY(tg_op_map(c, TG_FN_sub_mul, h, TG_T3(x, mean, rstd), 3, 0, 0, false));
     if (w && b) return tg_op_map(c, TG_FN_mul_add, y, TG_T3(h, w, b), 3, 0, 0, false);
@@ -112,7 +112,7 @@ static tg_status grad_x(tg_call *c, const tg_channel_norm *k, const tg_tensor *g
     const tg_tensor *rstd = c->saved[RSTD], *g = gy, *w = c->in[W] ? tg_norm_by_channel(c, k, c->in[W]) : NULL;
     tg_tensor *weighted = w ? tg_norm_temp(c, k) : NULL, *gx = tg_norm_inside(c, k, c->gin[X]);
     tg_tensor *mean = tg_call_temp(c, (tg_dtype)rstd->dtype, DIMS, rstd->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (w) {
         TG_TRY(tg_op_map(c, TG_FN_mul, weighted, TG_T2(gy, w), 2, 0, 0, false));
         g = weighted;
@@ -129,11 +129,11 @@ static tg_status grad_x(tg_call *c, const tg_channel_norm *k, const tg_tensor *g
 /* With h = (x - mean) rstd: gw = sum(gy h), gb = sum(gy) of each channel. */
 tg_status tg_norm_back(tg_call *c, const tg_channel_norm *k) {
     tg_tensor *gy = tg_norm_inside(c, k, c->gout[0]);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (c->gin_mode[B]) TG_TRY(sum(c, tg_norm_by_channel(c, k, c->gin[B]), gy, of_channel, 1, tg_adds(c, B)));
     if (!c->gin_mode[X] && !c->gin_mode[W]) return TG_OK;
     tg_tensor *x = tg_norm_inside(c, k, c->in[X]), *h = tg_norm_temp(c, k), *t = tg_norm_temp(c, k);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_sub_mul, h, TG_T3(x, c->saved[MEAN], c->saved[RSTD]), 3, 0, 0, false));
     if (c->gin_mode[W]) {
         TG_TRY(tg_op_map(c, TG_FN_mul, t, TG_T2(gy, h), 2, 0, 0, false));

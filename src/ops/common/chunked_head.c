@@ -94,7 +94,7 @@ tg_status tg_head_forward(tg_call *c, const tg_tensor *loss) {
     tg_extent e;
     TG_TRY(open_head(c, &p));
     if (!logits) logits = chunk_buffer(c, &p, p.dtype);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     for (int64_t first = 0; first < p.rows; first += p.chunk) {
         int64_t n = rows_left(&p, first);
         TG_TRY(make_logits(c, &p, first, n, logits));
@@ -143,7 +143,7 @@ tg_status tg_head_backward(tg_call *c, const tg_tensor *row_grads) {
     TG_TRY(open_head(c, &p));
     tg_tensor *kept = kept_logits(c), *work = work_buffer(c, &p, kept, spent), *glogits = work;
     if (!work || p.dtype != p.w->dtype) glogits = chunk_buffer(c, &p, (tg_dtype)p.w->dtype);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(zero_rest(c, &p));
     if (p.rows == 0) return TG_OK;
     params->spent |= work == kept;

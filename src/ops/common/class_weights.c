@@ -45,7 +45,7 @@ static tg_status count(tg_call *c, tg_tensor *target, tally *n) {
     TG_TRY(tg_loss_counts(c, target, &n->counts));
     n->counts = vector(c, n->counts);
     n->total = tg_call_temp(c, (tg_dtype)weights_of(c)->dtype, 0, target->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     tg_extent e;
     return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, tg_array_keep(tg_array_of(n->total), 1, 1, &e),
                                       tg_array_of(c->in[W]), 1, false);
@@ -54,7 +54,7 @@ static tg_status count(tg_call *c, tg_tensor *target, tally *n) {
 /* weights[row] = w[target], 0 where ignored. */
 static tg_status pick(tg_call *c, tg_tensor *target, const tally *n) {
     tg_tensor *weights = weights_of(c), *at = tg_call_temp(c, TG_I64, 1, &target->numel), *t = vector(c, target);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_where_da, at, TG_T2(n->counts, t), 2, 0, 0, false));
     TG_TRY(tg_ctx_ops(c->ctx)->take(c->ctx, tg_array_of(weights), tg_array_of(c->in[W]), tg_array_of(at), 0, NULL));
     return tg_op_map(c, TG_FN_where_da, weights, TG_T2(n->counts, weights), 2, 0, 0, false);
@@ -69,7 +69,7 @@ static tg_status smooth(tg_call *c, tg_tensor *x, const tg_tensor *loss, const t
     tg_tensor *weighed = tg_call_temp(c, wide, 2, all), *u = tg_call_temp(c, wide, 1, all),
               *sum = tg_call_temp(c, wide, 1, all), *by_row = rows(c, x, v);
     tg_extent e;
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_sub_mul, weighed, TG_T3(by_row, top_col, c->in[W]), 3, 0, 0, false));
     TG_TRY(tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, tg_array_keep(tg_array_of(sum), 2, 2, &e), tg_array_of(weighed),
                                       1, false));
@@ -85,7 +85,7 @@ tg_status tg_loss_weigh(tg_call *c, tg_tensor *x, tg_tensor *target, tg_tensor *
     TG_TRY(count(c, target, &n));
     TG_TRY(pick(c, target, &n));
     loss = vector(c, loss);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_mul, loss, TG_T2(loss, weights_of(c)), 2, 0, 0, false));
     return params(c)->smoothing != 0 ? smooth(c, x, loss, &n) : TG_OK;
 }
@@ -104,7 +104,7 @@ static tg_status smooth_gradient(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_ten
     TG_TRY(count(c, target, &n));
     tg_tensor *top_col = column(c, top), *all_col = column(c, of_all), *q_col = column(c, q),
               *counts = column(c, n.counts);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_where_da, q, TG_T2(n.counts, g), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_affine, q, TG_T1(q), 1, p->smoothing / (double)v, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_mul, of_all, TG_T2(q, n.total), 2, 0, 0, false));
@@ -122,7 +122,7 @@ tg_status tg_loss_weighed_backward(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_t
     bool smoothed = p->smoothing != 0, wide = smoothed && gx->dtype != top->dtype;
     tg_tensor *to = wide ? tg_call_temp(c, (tg_dtype)top->dtype, 2, all) : rows(c, gx, v);
     tg_tensor *by_row = rows(c, gx, v), *each = g->ndim ? vector(c, g) : g, *logits = rows(c, x, v);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_mul, of_row, TG_T2(each, weights_of(c)), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_affine, of_row, TG_T1(of_row), 1, 1 - p->smoothing, 0, false));
     TG_TRY(tg_loss_backward(c, tg_array_of(to), tg_array_of(logits), target, of_row, 0, add && !wide));

@@ -12,7 +12,7 @@ tg_status tg_op_dense(tg_call *c, tg_tensor **x) {
     const tg_tensor *from = *x;
     if (from->flags & TG_F_CONTIGUOUS) return TG_OK;
     *x = tg_call_temp(c, (tg_dtype)from->dtype, from->ndim, from->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     return tg_op_map(c, TG_FN_id, *x, TG_T1(from), 1, 0, 0, false);
 }
 

@@ -116,7 +116,7 @@ tg_status tg_loss_buffer(tg_call *c, tg_tensor **loss) {
     const tg_tensor *target = c->in[c->n_in - 1];
     *loss = c->out[0];
     if (p->reduction != TG_LOSS_NONE) *loss = tg_call_temp(c, (tg_dtype)c->out[0]->dtype, 1, &target->numel);
-    return c->ctx->status;
+    return c->ctx->run.status;
 }
 
 /* The host can say which target it is; a device answers with the row alone, later. */
@@ -175,7 +175,7 @@ tg_status tg_loss_counts(tg_call *c, const tg_tensor *target, tg_tensor **counts
     const tg_loss_params *p = c->params;
     tg_tensor *ignored = tg_call_temp(c, TG_I64, 0, target->shape);
     *counts = tg_call_temp(c, TG_BOOL, target->ndim, target->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(ignored), (double)p->ignore_index));
     return tg_op_map(c, TG_FN_ne, *counts, TG_T2(target, ignored), 2, 0, 0, false);
 }
@@ -207,7 +207,7 @@ tg_status tg_loss_row_grads(tg_call *c, tg_tensor **g) {
     *g = c->gout[0];
     if (p->reduction != TG_LOSS_MEAN) return tg_op_dense(c, g);
     *g = tg_call_temp(c, (tg_dtype)c->gout[0]->dtype, 0, c->gout[0]->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     return tg_op_map(c, TG_FN_div, *g, TG_T2(c->gout[0], c->saved[TG_LOSS_COUNT]), 2, 0, 0, false);
 }
 

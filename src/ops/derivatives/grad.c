@@ -8,9 +8,9 @@
 
 /* Of create_graph: a tensor of its own on the graph, whatever the tape's mode. */
 static tg_tensor *own_taped(tg_tape *t, const tg_tensor *x, tg_tensor *g) {
-    bool grad = tg_set_grad_mode(t, true);
+    bool grad = tg_tape_set_grad_mode(t, true);
     tg_tensor *y = g ? tg_taped_view(t, g) : tg_full_like(t, x, 0);
-    tg_set_grad_mode(t, grad);
+    tg_tape_set_grad_mode(t, grad);
     return y;
 }
 
@@ -29,7 +29,7 @@ static tg_tensor *hand_over(tg_tape *t, tg_target *target, const tg_grad_opts *o
         }
         if (opts->create_graph) return own_taped(t, x, NULL);
         g = target->g = tg_temp_empty(ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
-        if (!g || ctx->ops->fill(ctx, tg_array_of(g), 0) != TG_OK) return tg_inert(ctx);
+        if (!g || ctx->run.ops->fill(ctx, tg_array_of(g), 0) != TG_OK) return tg_inert(ctx);
     }
     if (opts->create_graph) return own_taped(t, x, g);
     if (tg_gradient_own(&target->g) != TG_OK) return tg_inert(ctx);
@@ -86,7 +86,7 @@ static tg_status grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tenso
     TG_TRY(check_grad_call(t, roots, n_roots, inputs, n_inputs, grads));
     tg_target *targets = tg_tape_alloc(t, (size_t)n_inputs * sizeof *targets);
     tg_keyed *first = tg_tape_alloc(t, (size_t)n_inputs * sizeof *first);
-    if (!targets || !first) return ctx->status;
+    if (!targets || !first) return ctx->run.status;
     int n = number_inputs(inputs, n_inputs, targets, first);
     tg_pass_opts o = {.seeds = opts.seeds,
                       .targets = targets,
@@ -95,11 +95,11 @@ static tg_status grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tenso
                       .graph = opts.create_graph ? &tg_grad_graph : NULL};
     tg_backward_run(t, roots, n_roots, &o, "tg_grad");
     for (int k = 0; k < n; k++) {
-        targets[k].given = ctx->status == TG_OK ? hand_over(t, &targets[k], &opts, inputs) : tg_inert(ctx);
+        targets[k].given = ctx->run.status == TG_OK ? hand_over(t, &targets[k], &opts, inputs) : tg_inert(ctx);
         if (!opts.create_graph) tg_temp_free(targets[k].g);
     }
     for (int i = 0; i < n_inputs; i++) grads[i] = targets[tg_keyed_find(first, n_inputs, inputs[i])->at].given;
-    return ctx->status;
+    return ctx->run.status;
 }
 
 tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs,

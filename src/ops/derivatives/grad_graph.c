@@ -12,13 +12,13 @@
 
 tg_tensor *tg_full_like(tg_tape *t, const tg_tensor *x, double value) {
     tg_tensor *y = tg_full(t, (tg_dtype)x->dtype, tg_shape_kept(x), value);
-    if (tg_alive(y)) y->place = tg_placement_of_gradient(x, false);
+    if (tg_is_alive(y)) y->place = tg_placement_of_gradient(x, false);
     return y;
 }
 
 tg_tensor *tg_zero_tangent(tg_tape *t, const tg_tensor *x) {
     tg_tensor *y = tg_full(t, (tg_dtype)x->dtype, tg_shape_kept(x), 0);
-    if (tg_alive(y)) y->place = tg_place_of(x);
+    if (tg_is_alive(y)) y->place = tg_place_of(x);
     return y;
 }
 
@@ -26,7 +26,7 @@ tg_tensor *tg_taped_own(tg_tape *t, tg_tensor *g) { return g->tape ? g : tg_scal
 
 tg_status tg_taped_add(tg_tape *t, tg_slot *s, tg_tensor *g) {
     s->g = s->g ? tg_add(t, s->g, g) : g;
-    return t->ctx->status;
+    return t->ctx->run.status;
 }
 
 tg_status tg_taped_note(const tg_node *n, tg_status s) {
@@ -56,7 +56,7 @@ static tg_status seed_root(tg_pass *p, tg_tensor *root, int i, const char *who) 
     tg_tensor *given = p->o->seeds ? p->o->seeds[i] : NULL;
     char what[160];
     tg_node *n = tg_root_node(t, root, i, who);
-    if (!n) return t->ctx->status;
+    if (!n) return t->ctx->run.status;
     if (!tg_pass_needs(p, n)) return TG_OK;
     tg_describe(root, what, sizeof what);
     if (!given && root->numel != 1)
@@ -100,7 +100,7 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
         target->g = s->g;
         target->reached = true;
     }
-    return p->t->ctx->status;
+    return p->t->ctx->run.status;
 }
 
 static tg_status contribute(tg_pass *p, tg_node *n, tg_tensor **gin) {
@@ -128,12 +128,12 @@ static tg_status derive(tg_pass *p, tg_node *n) {
                        n->op->name);
     TG_TRY(tg_node_ready(n));
     tg_tensor **gin = tg_tape_alloc(t, ((size_t)n->n_in + n->n_out) * sizeof *gin);
-    if (!gin) return t->ctx->status;
+    if (!gin) return t->ctx->run.status;
     tg_tensor **gout = gin + n->n_in;
     for (int i = 0; i < n->n_in; i++) gin[i] = NULL;
     for (int i = 0; i < n->n_out; i++) gout[i] = tg_node_slots(n)[i].g;
     tg_status s = n->op->vjp(t, n, gout, gin);
-    if (s == TG_OK) s = t->ctx->status;
+    if (s == TG_OK) s = t->ctx->run.status;
     return s == TG_OK ? contribute(p, n, gin) : s;
 }
 
@@ -180,7 +180,7 @@ static tg_status run_nodes(tg_pass *p, tg_node *from, const tg_node *end) {
 static tg_status seed_and_run(tg_pass *p, tg_tensor *const *roots, int n, const char *who) {
     for (int i = 0; i < n; i++) { /* a root may be a leaf that no op has used: its node comes before the marks */
         TG_TRY(tg_check(p->t->ctx, roots[i], who));
-        if (!tg_root_node(p->t, roots[i], i, who)) return p->t->ctx->status;
+        if (!tg_root_node(p->t, roots[i], i, who)) return p->t->ctx->run.status;
     }
     TG_TRY(tg_pass_find_targets(p));
     tg_pass_mark(p);
@@ -228,10 +228,10 @@ void tg_needs_now(const tg_node *n, bool *changed) { turn_needs(n, changed, fals
 
 tg_status tg_compose(tg_tape *t, const tg_node *n, tg_compose_fn f, tg_tensor **out) {
     bool *changed = tg_needs_then(t, n);
-    if (!changed) return t->ctx->status;
+    if (!changed) return t->ctx->run.status;
     tg_status s = f(t, n, out);
     tg_needs_now(n, changed);
-    return s == TG_OK ? t->ctx->status : s;
+    return s == TG_OK ? t->ctx->run.status : s;
 }
 
 tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_compose_fn f) {
@@ -240,14 +240,14 @@ tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
     const tg_node *before = t->last;
     if (!p) return tg_fail(t->ctx, TG_ERR_STATE, "tg_vjp_composed: outside of a vjp");
     tg_tensor **out = tg_tape_alloc(t, (size_t)n->n_out * sizeof *out);
-    if (!out) return t->ctx->status;
+    if (!out) return t->ctx->run.status;
     for (int i = 0; i < n->n_out; i++) out[i] = NULL;
     TG_TRY(tg_compose(t, n, f, out));
     for (tg_node *m = before ? before->next : t->first; m; m = m->next)
         if (tg_pass_leads_on(p, m)) m->pass = p->id;
     for (int i = 0; i < n->n_out; i++) {
         /* A leaf that was handed through has a node too. */
-        tg_node *made = gout[i] && tg_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL;
+        tg_node *made = gout[i] && tg_is_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL;
         if (!tg_pass_needs(p, made)) continue;
         tg_tensor *g = gout[i];
         TG_TRY(tg_taped_fits(n, tg_node_out(n)[i], out[i], "composition", i));

@@ -64,7 +64,7 @@ static tg_status refuse(const tg_tape *t, const tg_node *n, int axis, tg_placeme
 tg_status tg_taped_place(tg_tape *t, const tg_node *n, tg_tensor **g, const tg_placing *to, const char *what) {
     tg_placement as[TG_MAX_AXES];
     const tg_placing *from = t->ctx->grid.axes ? tg_place_of(*g) : to;
-    if (from == to) return t->ctx->status;
+    if (from == to) return t->ctx->run.status;
     bool grad = (*g)->flags & TG_F_REQUIRES_GRAD;
     for (int a = 0; a < TG_MAX_AXES; a++) {
         tg_placement is = at(from, a), want = at(to, a);
@@ -74,7 +74,7 @@ tg_status tg_taped_place(tg_tape *t, const tg_node *n, tg_tensor **g, const tg_p
         as[a] = is; /* the same on every rank under either name */
     }
     const lie_params p = {tg_place_intern(t->ctx, as)};
-    TG_TRY(t->ctx->status);
+    TG_TRY(t->ctx->run.status);
     if (p.to != from) *g = tg_record(t, &derivative_placed, &p, g, 1, n->site);
-    return t->ctx->status;
+    return t->ctx->run.status;
 }

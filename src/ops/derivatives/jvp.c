@@ -29,7 +29,7 @@ static tg_status push(const tangents *w, tg_node *n) {
     tg_tape *t = w->t;
     tg_tensor **din = tg_tape_alloc(t, ((size_t)n->n_in + n->n_out) * sizeof *din);
     bool any = false;
-    if (!din) return t->ctx->status;
+    if (!din) return t->ctx->run.status;
     tg_tensor **dout = din + n->n_in;
     for (int i = 0; i < n->n_in; i++) {
         const tg_node *src = tg_node_src(n)[i];
@@ -43,7 +43,7 @@ static tg_status push(const tangents *w, tg_node *n) {
                        n->op->name);
     TG_TRY(tg_node_ready(n));
     tg_status s = n->op->jvp(t, n, din, dout);
-    TG_TRY(s == TG_OK ? t->ctx->status : s);
+    TG_TRY(s == TG_OK ? t->ctx->run.status : s);
     for (int i = 0; i < n->n_out; i++) {
         if (!dout[i]) continue;
         TG_TRY(tg_taped_fits(n, tg_node_out(n)[i], dout[i], "jvp", i));
@@ -135,7 +135,7 @@ static tg_status run(const tangents *w, tg_tensor *const *outs, int n_outs, tg_t
         if (d) TG_TRY(tg_taped_place(w->t, n, &d, tg_place_of(outs[i]), "tangent")); /* a sum may have been I */
         dout[i] = d ? tg_taped_view(w->t, d) : tg_zero_tangent(w->t, outs[i]);   /* the caller's own */
     }
-    return w->t->ctx->status;
+    return w->t->ctx->run.status;
 }
 
 static void clear(tg_tape *t) {
@@ -189,7 +189,7 @@ static tg_status hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int 
     }
     TG_TRY(tg_grad(t, &root, 1, inputs, n, hv, TG_GRAD(.create_graph = true, .allow_unused = true)));
     tg_tensor **g = tg_tape_alloc(t, (size_t)n * sizeof *g);
-    if (!g) return t->ctx->status;
+    if (!g) return t->ctx->run.status;
     memcpy(g, hv, (size_t)n * sizeof *g);
     return jvp(t, g, n, inputs, n, v, hv, "tg_hvp");
 }
@@ -206,17 +206,18 @@ tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_com
     tangents w = {t, t->tangents};
     tg_node *before = t->last;
     tg_tensor **out = tg_tape_alloc(t, (size_t)n->n_out * sizeof *out);
-    if (!out) return t->ctx->status;
+    if (!out) return t->ctx->run.status;
     for (int i = 0; i < n->n_out; i++) out[i] = NULL;
-    bool grad = tg_set_grad_mode(t, true); /* there are no nodes without */
+    bool grad = tg_tape_set_grad_mode(t, true); /* there are no nodes without */
     tg_status s = tg_compose(t, n, f, out);
-    tg_set_grad_mode(t, grad);
+    tg_tape_set_grad_mode(t, grad);
     TG_TRY(s);
     tg_node *first = before ? before->next : t->first;
     for (tg_node *m = first; m; m = m->next) m->pass = w.id;
     if (first) TG_TRY(push_all(&w, first, t->last));
     for (int i = 0; i < n->n_out; i++) {
-        const tg_node *made = tg_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL; /* a leaf handed through has one */
+        const tg_node *made =
+            tg_is_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL; /* a leaf handed through has one */
         if (made) dout[i] = tg_node_slots(made)[out[i]->out].g;
     }
     return TG_OK;

@@ -5,7 +5,7 @@
 #include "placement/rule.h"
 #include "ops/derivatives/grad_graph.h"
 
-bool tg_node_needs(const tg_node *n, int i) { return n && i >= 0 && i < n->n_in && tg_node_src(n)[i]; }
+bool tg_node_needs_grad(const tg_node *n, int i) { return n && i >= 0 && i < n->n_in && tg_node_src(n)[i]; }
 
 tg_tensor *tg_sum_to(tg_tape *t, tg_tensor *x, const tg_tensor *like) {
     if (tg_tape_check_with(t, &x, 1, "tg_sum_to") != TG_OK || tg_check(t->ctx, x, "tg_sum_to") != TG_OK)
@@ -42,7 +42,7 @@ static tg_status again(tg_tape *t, const tg_node *n, tg_tensor *const *in, tg_te
 tg_status tg_jvp_linear(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     if (!t || !n || !din || !dout) return TG_ERR_ARGUMENT;
     tg_tensor **in = tg_tape_alloc(t, (size_t)n->n_in * sizeof *in + 1);
-    if (!in) return t->ctx->status;
+    if (!in) return t->ctx->run.status;
     for (int i = 0; i < n->n_in; i++)
         in[i] = !carries(n, i) ? tg_node_in(n)[i] : din[i] ? din[i] : tg_zero_tangent(t, tg_node_in(n)[i]);
     return again(t, n, in, dout);
@@ -51,7 +51,7 @@ tg_status tg_jvp_linear(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_
 tg_status tg_jvp_multilinear(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     if (!t || !n || !din || !dout) return TG_ERR_ARGUMENT;
     tg_tensor **in = tg_tape_alloc(t, ((size_t)n->n_in + n->n_out) * sizeof *in);
-    if (!in) return t->ctx->status;
+    if (!in) return t->ctx->run.status;
     tg_tensor **part = in + n->n_in;
     for (int i = 0; i < n->n_in; i++) {
         if (!din[i]) continue;
@@ -60,7 +60,7 @@ tg_status tg_jvp_multilinear(tg_tape *t, const tg_node *n, tg_tensor *const *din
         TG_TRY(again(t, n, in, part));
         for (int k = 0; k < n->n_out; k++) dout[k] = dout[k] ? tg_add(t, dout[k], part[k]) : part[k];
     }
-    return t->ctx->status;
+    return t->ctx->run.status;
 }
 
 tg_status tg_jvp_pointwise(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
@@ -74,8 +74,13 @@ static tg_status free_cotangents(tg_tape *t, const tg_node *n, tg_tensor **g) {
         g[i] = NULL;
         if (!tg_is_float(tg_node_out(n)[i]->dtype)) continue;
         tg_tensor *zero = tg_full_like(t, tg_node_out(n)[i], 0);
-        g[i] = tg_alive(zero) ? tg_tape_enter(t, zero) : NULL;
-        if (!g[i]) return t->ctx->status;
+<<<<<<< HEAD
+        g[i] = tg_is_alive(zero) ? tg_tape_enter(t, zero) : NULL;
+        if (!g[i]) return t->ctx->run.status;
+=======
+        g[i] = tg_is_alive(zero) ? tg_tape_enter(t, zero) : NULL;
+        if (!g[i]) return t->ctx->run.status;
+>>>>>>> main
         g[i]->place = zero->place;
         tg_set_requires_grad(g[i], true);
     }
@@ -85,14 +90,14 @@ static tg_status free_cotangents(tg_tape *t, const tg_node *n, tg_tensor **g) {
 static tg_status transpose_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     size_t room = 4 * ((size_t)n->n_in + n->n_out);
     tg_tensor **gin = tg_tape_alloc(t, room * sizeof *gin);
-    if (!gin) return t->ctx->status;
+    if (!gin) return t->ctx->run.status;
     tg_tensor **g = gin + n->n_in, **roots = g + n->n_out, **seeds = roots + n->n_in, **by = seeds + n->n_in,
               **result = by + n->n_out;
     int n_roots = 0, n_by = 0;
     for (int i = 0; i < n->n_in; i++) gin[i] = NULL;
     TG_TRY(free_cotangents(t, n, g));
     tg_status s = n->op->vjp(t, n, g, gin);
-    TG_TRY(s == TG_OK ? t->ctx->status : s);
+    TG_TRY(s == TG_OK ? t->ctx->run.status : s);
     for (int i = 0; i < n->n_in; i++) {
         if (!din[i] || !gin[i] || !tg_requires_grad(gin[i])) continue;
         TG_TRY(tg_taped_place(t, n, &gin[i], tg_placement_of_gradient(tg_node_in(n)[i], false), "gradient"));
@@ -111,8 +116,8 @@ static tg_status transpose_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *d
 
 tg_status tg_jvp_by_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     if (!t || !n || !din || !dout) return TG_ERR_ARGUMENT;
-    bool grad = tg_set_grad_mode(t, true);
+    bool grad = tg_tape_set_grad_mode(t, true);
     tg_status s = transpose_vjp(t, n, din, dout);
-    tg_set_grad_mode(t, grad);
+    tg_tape_set_grad_mode(t, grad);
     return s;
 }

@@ -64,18 +64,18 @@ static tg_array element(tg_tensor *flat, int64_t at) {
 tg_tensor *tg_gradient_or_zero(tg_tensor *x) {
     tg_tensor *g = tg_gradient_buffer(x);
     if (!g || x->ext->has_grad) return g;
-    return x->ctx->ops->fill(x->ctx, tg_array_of(g), 0) == TG_OK ? g : NULL;
+    return x->ctx->run.ops->fill(x->ctx, tg_array_of(g), 0) == TG_OK ? g : NULL;
 }
 
 static tg_status start(tg_buckets *b, bucket *k) {
     tg_ctx *ctx = b->ctx;
     for (int i = k->first; i < k->first + k->n; i++) {
         const bucket_item *it = &b->item[i];
-        if (alive(it) && !tg_gradient_or_zero(it->param)) return ctx->status;
+        if (alive(it) && !tg_gradient_or_zero(it->param)) return ctx->run.status;
         bool has = alive(it) && it->param->ext->has_grad;
-        TG_TRY(ctx->ops->fill(ctx, element(k->flat, k->payload + i - k->first), has));
+        TG_TRY(ctx->run.ops->fill(ctx, element(k->flat, k->payload + i - k->first), has));
     }
-    return tg_comm_all_reduce(b->comm, k->flat, k->flat, TG_REDUCE_SUM) ? TG_OK : ctx->status;
+    return tg_comm_all_reduce(b->comm, k->flat, k->flat, TG_REDUCE_SUM) ? TG_OK : ctx->run.status;
 }
 
 /* As far as gradients are there. An object that only accumulates for now keeps its place: on another rank, which has
@@ -124,7 +124,7 @@ static tg_status read_flags(tg_buckets *b, bucket *k) {
         if (!alive(it) || it->param->ext->has_grad) continue;
         TG_TRY(tg_grads_may_read(ctx));
         tg_array from = element(k->flat, k->payload + i);
-        TG_TRY(ctx->ops->copy(ctx, &word, from.data, tg_dtype_size(k->flat->dtype), TG_COPY_TO_HOST));
+        TG_TRY(ctx->run.ops->copy(ctx, &word, from.data, tg_dtype_size(k->flat->dtype), TG_COPY_TO_HOST));
         double ranks = k->flat->dtype == TG_F64 ? word.d : (double)word.f;
         it->param->ext->has_grad = ranks > 0;
     }
@@ -176,7 +176,7 @@ static tg_status begin_anew(tg_buckets *b) {
     for (int k = 0; k < b->n_buckets; k++) {
         tg_tensor *flat = b->bucket[k].flat;
         TG_TRY(tg_storage_renew(flat->storage));
-        TG_TRY(b->ctx->ops->fill(b->ctx, tg_array_of(flat), 0));
+        TG_TRY(b->ctx->run.ops->fill(b->ctx, tg_array_of(flat), 0));
     }
     for (int i = 0; i < b->n; i++)
         if (alive(&b->item[i])) b->item[i].param->ext->has_grad = false;
@@ -240,16 +240,16 @@ static tg_status make_bucket(tg_buckets *b, bucket *k) {
     tg_ctx *ctx = b->ctx;
     tg_dtype dtype = tg_accumulate_dtype(b->item[k->first].param->dtype);
     k->flat = tg_owned_empty(ctx, dtype, 1, (const int64_t[]){k->payload + k->n}, TG_MEM_GRADIENT);
-    if (!k->flat) return ctx->status;
-    TG_TRY(ctx->ops->fill(ctx, tg_array_of(k->flat), 0)); /* the gaps stay so */
+    if (!k->flat) return ctx->run.status;
+    TG_TRY(ctx->run.ops->fill(ctx, tg_array_of(k->flat), 0)); /* the gaps stay so */
     for (int i = k->first; i < k->first + k->n; i++) {
         bucket_item *it = &b->item[i];
         it->view = tg_owned_new(ctx, dtype, it->param->ndim, it->param->shape, NULL, tg_storage_ref(k->flat->storage),
                                 it->offset);
-        if (!it->view) return ctx->status;
+        if (!it->view) return ctx->run.status;
         TG_TRY(tg_set_main_grad(it->param, it->view));
         it->hook = tg_on_accumulated(it->param, gradient_came, it);
-        if (!it->hook) return ctx->status;
+        if (!it->hook) return ctx->run.status;
     }
     return TG_OK;
 }
@@ -283,7 +283,7 @@ static tg_status check_call(tg_parallel *p, tg_tensor *const *params, int n, int
 
 tg_buckets *tg_buckets_new(const tg_parallel *given, tg_tensor *const *params, int n, int64_t elements) {
     tg_parallel *p = (tg_parallel *)given; /* it keeps the list of its buckets */
-    if (!p || p->ctx->status != TG_OK) return NULL;
+    if (!p || p->ctx->run.status != TG_OK) return NULL;
     tg_ctx *ctx = p->ctx;
     uint32_t axes = TG_DATA_AXES & ctx->grid.axes;
     if (check_call(p, params, n, elements, axes) != TG_OK) return NULL;

@@ -42,13 +42,13 @@ static bool belongs(const sum_set *s, const tg_tensor *x) {
 static tg_status sum_over(const sum_set *s, tg_tensor *g) {
     uint32_t axes = s->axes;
     if ((axes & TG_DATA_AXES) == TG_DATA_AXES) {
-        if (!tg_comm_all_reduce(s->p->dp_cp, g, g, TG_REDUCE_SUM)) return s->ctx->status;
+        if (!tg_comm_all_reduce(s->p->dp_cp, g, g, TG_REDUCE_SUM)) return s->ctx->run.status;
         axes &= ~(uint32_t)TG_DATA_AXES;
     }
     for (int a = 0; a < TG_MAX_AXES; a++) {
         if (!(axes >> a & 1)) continue;
         TG_TRY(tg_storage_need(g->storage, g));
-        if (!tg_comm_all_reduce(s->p->comm[a], g, g, TG_REDUCE_SUM)) return s->ctx->status;
+        if (!tg_comm_all_reduce(s->p->comm[a], g, g, TG_REDUCE_SUM)) return s->ctx->run.status;
     }
     return TG_OK;
 }
@@ -65,7 +65,7 @@ static tg_status move_small(const sum_set *s, tg_tensor *flat, bool in) {
         tg_tensor *x = s->params[i];
         if (!belongs(s, x) || x->numel >= LARGE) continue;
         tg_tensor *g = in ? tg_gradient_or_zero(x) : tg_gradient_buffer(x), *there = g ? part(flat, x, at) : NULL;
-        if (!there) return s->ctx->status;
+        if (!there) return s->ctx->run.status;
         tg_status moved = tg_gradient_put(in ? there : g, in ? g : there, false);
         tg_temp_free(there);
         TG_TRY(moved);
@@ -79,7 +79,7 @@ static tg_status move_small(const sum_set *s, tg_tensor *flat, bool in) {
         word.data = (char *)word.data + (size_t)at++ * tg_dtype_size(flat->dtype);
         word.shape = word.stride = one, word.numel = 1;
         if (in) {
-            TG_TRY(s->ctx->ops->fill(s->ctx, word, x->ext->has_grad));
+            TG_TRY(s->ctx->run.ops->fill(s->ctx, word, x->ext->has_grad));
             continue;
         }
         if (x->ext->has_grad) continue; /* then it has one everywhere */
@@ -87,8 +87,8 @@ static tg_status move_small(const sum_set *s, tg_tensor *flat, bool in) {
         double d = 0;
         float f = 0;
         bool wide = flat->dtype == TG_F64;
-        TG_TRY(
-            s->ctx->ops->copy(s->ctx, wide ? (void *)&d : &f, word.data, wide ? sizeof d : sizeof f, TG_COPY_TO_HOST));
+        TG_TRY(s->ctx->run.ops->copy(s->ctx, wide ? (void *)&d : &f, word.data, wide ? sizeof d : sizeof f,
+                                     TG_COPY_TO_HOST));
         x->ext->has_grad = d + (double)f > 0;
     }
     return TG_OK;
@@ -98,7 +98,7 @@ static tg_status sum_large(const sum_set *s) {
     for (int i = 0; i < s->n; i++) {
         tg_tensor *x = s->params[i], *g;
         if (!belongs(s, x) || x->numel < LARGE) continue;
-        if (!(g = tg_gradient_or_zero(x))) return s->ctx->status;
+        if (!(g = tg_gradient_or_zero(x))) return s->ctx->run.status;
         TG_TRY(sum_over(s, g));
     }
     return TG_OK;
@@ -109,7 +109,7 @@ static tg_status sum_one_set(const sum_set *s) {
     for (int i = 0; i < s->n; i++)
         if (belongs(s, s->params[i])) numel += 1 + (s->params[i]->numel < LARGE ? s->params[i]->numel : 0);
     tg_tensor *flat = tg_temp_empty(s->ctx, s->dtype, 1, &numel, TG_MEM_TEMPORARY);
-    if (!flat) return s->ctx->status;
+    if (!flat) return s->ctx->run.status;
     tg_status status = move_small(s, flat, true);
     if (status == TG_OK) status = sum_large(s); /* all start before anybody waits */
     if (status == TG_OK) status = sum_over(s, flat);
@@ -139,11 +139,11 @@ static tg_status share_of_tokens(tg_ctx *ctx, tg_tensor *tokens, tg_tensor *shar
     uint32_t data = TG_DATA_AXES & ctx->grid.axes;
     tg_array c = tg_array_of(share), given = tg_array_of(tokens);
     given.shape = c.shape, given.stride = c.stride, given.ndim = 1;
-    TG_TRY(ctx->ops->map(ctx, TG_FN_id, c, &given, 1, none, false));
+    TG_TRY(ctx->run.ops->map(ctx, TG_FN_id, c, &given, 1, none, false));
     if (data) TG_TRY(tg_grid_sum(ctx, &data, share, 1));
     c = tg_array_of(share);
-    TG_TRY(ctx->ops->map(ctx, TG_FN_clamp, c, &c, 1, least, false));
-    return ctx->ops->map(ctx, TG_FN_reciprocal, c, &c, 1, none, false);
+    TG_TRY(ctx->run.ops->map(ctx, TG_FN_clamp, c, &c, 1, least, false));
+    return ctx->run.ops->map(ctx, TG_FN_reciprocal, c, &c, 1, none, false);
 }
 
 /* wide, narrow: the share in float64, and in float32 for gradients in that. */
@@ -155,7 +155,7 @@ static tg_status scale_by(tg_tensor *const *params, int n, tg_tensor *wide, tg_t
         TG_TRY(tg_storage_may_change(g));
         tg_array a[2] = {tg_array_of(g)};
         a[1] = tg_array_spread(g->dtype == TG_F64 ? wide : narrow, 0, &a[0]);
-        TG_TRY(g->ctx->ops->map(g->ctx, TG_FN_mul, a[0], a, 2, none, false));
+        TG_TRY(g->ctx->run.ops->map(g->ctx, TG_FN_mul, a[0], a, 2, none, false));
     }
     return TG_OK;
 }
@@ -166,10 +166,10 @@ static tg_status divide_by_tokens(const tg_parallel *p, tg_tensor *const *params
     TG_TRY(tg_storage_need(tokens->storage, tokens));
     tg_tensor *wide = tg_temp_empty(ctx, TG_F64, 1, &one, TG_MEM_TEMPORARY);
     tg_tensor *narrow = wide ? tg_temp_empty(ctx, TG_F32, 1, &one, TG_MEM_TEMPORARY) : NULL;
-    tg_status s = narrow ? share_of_tokens(ctx, tokens, wide) : ctx->status;
+    tg_status s = narrow ? share_of_tokens(ctx, tokens, wide) : ctx->run.status;
     if (s == TG_OK) {
         tg_array share = tg_array_of(wide);
-        s = ctx->ops->map(ctx, TG_FN_id, tg_array_of(narrow), &share, 1, (const double[2]){0}, false);
+        s = ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(narrow), &share, 1, (const double[2]){0}, false);
     }
     if (s == TG_OK) s = scale_by(params, n, wide, narrow);
     if (narrow) tg_temp_free(narrow);
@@ -225,7 +225,7 @@ static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, co
         if (params[i]->tape || !(params[i]->flags & TG_F_REQUIRES_GRAD))
             return tg_fail(ctx, TG_ERR_STATE,
                            "tg_grads_finalize: parameter %d is not a leaf of the context that needs a gradient", i);
-        if (!tg_ext_of(params[i])) return ctx->status;
+        if (!tg_ext_of(params[i])) return ctx->run.status;
         for (int j = 0; j < i; j++)
             if (params[j] == params[i])
                 return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_grads_finalize: parameter %d is given twice", i);
@@ -242,7 +242,7 @@ static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, co
 static tg_status finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *given) {
     tg_finalize_opts o;
     tg_ctx *ctx = p->ctx;
-    TG_TRY(ctx->status);
+    TG_TRY(ctx->run.status);
     TG_TRY(tg_options(ctx, &o, sizeof o, given, "tg_grads_finalize: the options"));
     TG_TRY(check(p, params, n, &o));
     TG_TRY(tg_buckets_check_all(p, params, n));

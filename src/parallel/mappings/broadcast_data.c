@@ -42,7 +42,7 @@ static void describe(data *d) {
     for (int i = 0; i < d->n; i++) {
         int64_t *row = d->rows + (int64_t)i * ROW;
         const tg_tensor *x = d->x[i];
-        bool there = tg_alive(x) && x->ctx == d->ctx && (!x->tape || x->tape == d->t);
+        bool there = tg_is_alive(x) && x->ctx == d->ctx && (!x->tape || x->tape == d->t);
         row[NDIM] = !there ? NO_TENSOR : x->dtype != d->dtype ? OTHER_DTYPE - x->dtype : x->ndim;
         for (int k = 0; row[NDIM] > 0 && k < x->ndim; k++) row[SIZES + k] = x->shape[k];
         for (int a = 0; row[NDIM] >= 0 && a < TG_MAX_AXES; a++) row[PLACES + a] = packed(tg_place_on(x, (tg_axis)a));

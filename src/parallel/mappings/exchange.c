@@ -176,7 +176,7 @@ tg_tensor *tg_reshard(tg_tape *t, tg_tensor *x, int cat, int split, tg_comm *c) 
 /* ---- all_to_all_sp2hp and hp2sp: rows and the last dim change places ---- */
 
 static tg_tensor *as_rows(tg_tape *t, tg_tensor *x) {
-    if (!tg_alive(x) || x->ndim == 2) return x;
+    if (!tg_is_alive(x) || x->ndim == 2) return x;
     return tg_reshape(t, x, TG_SHAPE(-1, x->ndim ? x->shape[x->ndim - 1] : 1));
 }
 
@@ -193,7 +193,7 @@ static tg_status shift_infer(tg_call *c) {
     TG_TRY(tg_mapping_like(c));
     int n = tg_comm_size(p->comm);
     int64_t *zeros = tg_tape_alloc(c->tape, 2 * (size_t)n * sizeof *zeros);
-    if (!zeros) return c->ctx->status;
+    if (!zeros) return c->ctx->run.status;
     memset(zeros, 0, 2 * (size_t)n * sizeof *zeros);
     zeros[((tg_comm_rank(p->comm) + p->root) % n + n) % n] = c->in[0]->numel;
     zeros[n + ((tg_comm_rank(p->comm) - p->root) % n + n) % n] = c->in[0]->numel;

@@ -27,7 +27,7 @@ tg_status tg_mapping_view(tg_call *c) {
 tg_status tg_mapping_counts(tg_call *c, const int64_t **rows, int64_t each, const int64_t **counts) {
     int n = tg_comm_size(tg_mapping_of(c)->comm);
     int64_t *kept = tg_tape_alloc(c->tape, 2 * (size_t)n * sizeof *kept);
-    if (!kept) return c->ctx->status;
+    if (!kept) return c->ctx->run.status;
     for (int r = 0; r < n; r++) {
         kept[r] = (*rows)[r];
         if (kept[r] < 0 || __builtin_mul_overflow(kept[r], each, &kept[n + r]))
@@ -98,7 +98,7 @@ static tg_status result(tg_call *c, const int64_t *shape) {
     memcpy(s.dim, shape, x->ndim * sizeof *shape);
     tg_tensor *y = tg_lease(c->tape, p->buffer, (tg_dtype)x->dtype, s);
     p->buffer = NULL;
-    if (!tg_alive(y)) return tg_ctx_status(c->ctx);
+    if (!tg_is_alive(y)) return tg_ctx_status(c->ctx);
     c->out[0] = y;
     return TG_OK;
 }
@@ -162,5 +162,5 @@ tg_status tg_mapping_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, t
                          const tg_mapping_params *p) {
     tg_tensor *g = gout[0];
     gin[0] = tg_record(t, op, p ? p : tg_node_params_of(n), &g, 1, n->site);
-    return t->ctx->status;
+    return t->ctx->run.status;
 }

@@ -50,7 +50,7 @@ static tg_status as_opaque_infer(tg_call *c) {
 static tg_status read_otherwise_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     (void)n;
     gin[0] = gout[0];
-    return t->ctx->status;
+    return t->ctx->run.status;
 }
 
 static const tg_sample as_opaque_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};

@@ -82,7 +82,7 @@ static tg_status grow(tg_wgrads *d) {
     if (d->n < d->room) return TG_OK;
     int room = d->room ? 2 * d->room : 8;
     wgrad *more = tg_host_alloc(d->ctx, (size_t)room * sizeof *more);
-    if (!more) return d->ctx->status;
+    if (!more) return d->ctx->run.status;
     if (d->n) memcpy(more, d->item, (size_t)d->n * sizeof *more);
     tg_host_free(d->ctx, d->item, (size_t)d->room * sizeof *d->item);
     d->item = more;
@@ -148,7 +148,7 @@ static tg_tensor *rows_of(tg_wgrads *d, const wgrad *i, int turn) {
 
 static tg_status add_product(const wgrad *i, const tg_tensor *x) {
     tg_tensor *w = i->w, *sum = tg_gradient_buffer(w);
-    if (!sum) return w->ctx->status;
+    if (!sum) return w->ctx->run.status;
     TG_TRY(tg_storage_need(x->storage, x));
     TG_TRY(tg_linear_wgrad(i->gy, x, sum, w->ext->has_grad));
     tg_gradient_reached(w);
@@ -166,13 +166,13 @@ static tg_status run(tg_wgrads *d) {
     for (int i = 0; i < d->n; i++) TG_TRY(check_item(d, &d->item[i]));
     tg_tensor *next = d->n ? rows_of(d, &d->item[0], 0) : NULL;
     int done = 0;
-    tg_status s = d->ctx->status;
+    tg_status s = d->ctx->run.status;
     while (done < d->n && s == TG_OK) {
         wgrad *i = &d->item[done];
         tg_tensor *x = next, *w = i->w;
         if (i->comm) s = tg_storage_need(x->storage, x);
         if (s == TG_OK && done + 1 < d->n) next = rows_of(d, i + 1, (done + 1) & 1);
-        if (s == TG_OK) s = d->ctx->status;
+        if (s == TG_OK) s = d->ctx->run.status;
         if (s == TG_OK) s = add_product(i, x);
         if (s != TG_OK) break;
         if (i->comm) tg_storage_discard(x->storage, "tg_wgrads_run", i->site);
@@ -194,7 +194,7 @@ static bool meets(const tg_wgrads *d) {
 
 tg_status tg_wgrads_run(tg_wgrads *d) {
     if (!d) return TG_ERR_ARGUMENT;
-    tg_status s = d->ctx->status;
+    tg_status s = d->ctx->run.status;
     if (s == TG_OK) {
         s = run(d);
         tg_tape_reset(d->tape);

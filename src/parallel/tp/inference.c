@@ -25,9 +25,9 @@ static tg_tensor *multiply_normed(tg_module *m, tg_tape *t, tg_tensor *normed) {
 }
 
 static tg_tensor *column_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
-    bool grad = tg_set_grad_mode(t, false);
+    bool grad = tg_tape_set_grad_mode(t, false);
     tg_tensor *y = multiply_normed(m, t, tg_rms_norm(t, x, tg_module_own(m, "norm"), state_of(m)->eps));
-    tg_set_grad_mode(t, grad);
+    tg_tape_set_grad_mode(t, grad);
     return y;
 }
 
@@ -38,9 +38,9 @@ static tg_tensor *multiply_scatter(tg_module *m, tg_tape *t, tg_tensor *x) {
 }
 
 static tg_tensor *row_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
-    bool grad = tg_set_grad_mode(t, false);
+    bool grad = tg_tape_set_grad_mode(t, false);
     tg_tensor *y = multiply_scatter(m, t, x);
-    tg_set_grad_mode(t, grad);
+    tg_tape_set_grad_mode(t, grad);
     return y;
 }
 
@@ -78,12 +78,12 @@ static tg_tensor *next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor 
     if (check_next(row, column, t, residual) != TG_OK) return tg_inert(ctx);
     if (tg_scope_open(t, "inference_next") != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(ctx);
     tg_tensor *out[2];
-    bool grad = tg_set_grad_mode(t, false);
+    bool grad = tg_tape_set_grad_mode(t, false);
     tg_tensor *y = multiply_scatter(row, t, x);
     tg_tensor *normed =
         tg_residual_rms_norm(t, y, *residual, tg_module_own(column, "norm"), state_of(column)->eps, &out[1]);
     out[0] = multiply_normed(column, t, normed);
-    tg_set_grad_mode(t, grad);
+    tg_tape_set_grad_mode(t, grad);
     if (tg_scope_close(t, out, 2) != TG_OK) return tg_inert(ctx);
     *residual = out[1];
     return out[0];
@@ -91,7 +91,7 @@ static tg_tensor *next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor 
 
 tg_tensor *tg_inference_next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor *x, tg_tensor **residual) {
     tg_tensor *y = next(row, column, t, x, residual);
-    if (row && row->ops == &row_ops) tg_comm_missed(state_of(row)->comm, row->ctx->status);
+    if (row && row->ops == &row_ops) tg_comm_missed(state_of(row)->comm, row->ctx->run.status);
     return y;
 }
 
@@ -104,7 +104,7 @@ static tg_status complete(const tg_parallel *p, const char *who, tg_inference_op
     if (o->std == 0) o->std = 0.02;
     if (!(o->norm_eps > 0 && isfinite(o->norm_eps)))
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: norm_eps is %g, expected a positive number", who, o->norm_eps);
-    if (tg_parallel_size(p, TG_TP) > 1 && !tg_parallel_sp(p))
+    if (tg_parallel_size(p, TG_TP) > 1 && !tg_is_sequence_parallel(p))
         return tg_fail(ctx, TG_ERR_STATE,
                        "%s: tp has %d ranks without sequence parallelism, which its gather and reduce-scatter need; "
                        "expected TG_PARALLEL(.sequence_parallel = true)",
@@ -137,7 +137,7 @@ static void add(tg_module *m, const tg_parallel *p, const char *name, tg_tensor 
 static void add_norm(tg_module *m, const tg_parallel *p, tg_tensor *given, int64_t n) {
     add(m, p, "norm", given, (tg_shape){1, {n}}, 0, TG_R);
     tg_tensor *x = tg_module_own(m, "norm");
-    if (x && !given && tg_ok(m->ctx)) m->ctx->ops->fill(m->ctx, tg_array_of(x), 1);
+    if (x && !given && tg_ok(m->ctx)) m->ctx->run.ops->fill(m->ctx, tg_array_of(x), 1);
 }
 
 static tg_module *make(const tg_parallel *p, const tg_module_ops *ops, int64_t in, int64_t out, bool row,
@@ -151,7 +151,7 @@ static tg_module *make(const tg_parallel *p, const tg_module_ops *ops, int64_t i
     if (!good || complete(p, ops->kind, &o, given) != TG_OK) return tg_layer_checked(NULL);
     inference *s = tg_host_alloc(ctx, sizeof *s);
     if (!s) return tg_layer_checked(NULL);
-    *s = (inference){ctx, tg_parallel_comm(p, TG_TP), tg_parallel_sp(p), o.norm_eps};
+    *s = (inference){ctx, tg_parallel_comm(p, TG_TP), tg_is_sequence_parallel(p), o.norm_eps};
     tg_module *m = tg_module_new(ctx, ops, s);
     if (!tg_module_ok(m)) return m;
     if (!row) add_norm(m, p, o.norm, in);

@@ -91,7 +91,7 @@ static tg_status all_rows(tg_call *c, tg_tensor **x) {
     if (ranks(p) == 1) return TG_OK;
     TG_TRY(tg_op_dense(c, x));
     *x = tg_gather_rows(c->tape, "mpu", *x, p->comm, tg_call_site(c));
-    return c->ctx->status;
+    return c->ctx->run.status;
 }
 
 static void drop_rows(tg_call *c, const tg_tensor *x) {
@@ -114,13 +114,13 @@ static tg_status reduce_dgrad(tg_call *c, tg_tensor *part) {
     const tg_tensor *x = c->in[0];
     tg_tensor *g = part;
     if (p->sequence_parallel) g = tg_call_temp(c, (tg_dtype)x->dtype, x->ndim, x->shape);
-    if (!tg_ok(c->ctx)) return c->ctx->status;
+    if (!tg_ok(c->ctx)) return c->ctx->run.status;
     tg_comm_start(p->comm, &(tg_collective_args){.kind = p->sequence_parallel ? TG_REDUCE_SCATTER : TG_ALL_REDUCE,
                                                  .dst = g,
                                                  .src = part,
                                                  .op = TG_REDUCE_SUM,
                                                  .site = tg_call_site(c)});
-    TG_TRY(c->ctx->status);
+    TG_TRY(c->ctx->run.status);
     return tg_call_in_flight(c, 0, g, NULL);
 }
 
@@ -132,12 +132,12 @@ static tg_status dgrad(tg_call *c, tg_tensor **part) {
     *part = NULL;
     if (!p->sequence_parallel && !p->allreduce_dgrad) {
         const tg_tensor *gx = tg_call_gin(c, 0);
-        return tg_ok(c->ctx) ? tg_linear_dgrad(gy, w, gx, tg_adds(c, 0)) : c->ctx->status;
+        return tg_ok(c->ctx) ? tg_linear_dgrad(gy, w, gx, tg_adds(c, 0)) : c->ctx->run.status;
     }
     memcpy(shape, gy->shape, gy->ndim * sizeof *shape);
     shape[gy->ndim - 1] = w->shape[1];
     *part = tg_call_temp(c, (tg_dtype)c->in[0]->dtype, gy->ndim, shape);
-    return tg_ok(c->ctx) ? tg_linear_dgrad(gy, w, *part, false) : c->ctx->status;
+    return tg_ok(c->ctx) ? tg_linear_dgrad(gy, w, *part, false) : c->ctx->run.status;
 }
 
 /* The gather of x runs beside the first product, the reduction of gx beside the second: straight into the weight's
@@ -147,14 +147,14 @@ static tg_status linear_backward(tg_call *c) {
     tg_tensor *x = c->in[0], *gy = c->gout[0], *part = NULL;
     bool now =
         c->gin_mode[1] && !(c->state && tg_wgrads_take(c->state, c, 1, x, gy, p->sequence_parallel ? p->comm : NULL));
-    TG_TRY(c->ctx->status);
+    TG_TRY(c->ctx->run.status);
     if (now) TG_TRY(all_rows(c, &x));
     if (c->gin_mode[0]) TG_TRY(dgrad(c, &part));
     if (now) TG_TRY(tg_storage_need(x->storage, x));
     if (part) TG_TRY(reduce_dgrad(c, part));
     if (now) {
         const tg_tensor *gw = tg_call_gin(c, 1);
-        TG_TRY(c->ctx->status);
+        TG_TRY(c->ctx->run.status);
         TG_TRY(tg_linear_wgrad(gy, x, gw, tg_adds(c, 1)));
         drop_rows(c, x);
     }

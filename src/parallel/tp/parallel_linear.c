@@ -72,11 +72,11 @@ static tg_status complete(tg_plinear *s, const char *who, int shard, const tg_pl
     s->local_in = shard ? s->in / n : s->in;
     s->local_out = shard ? s->out : s->out / n;
     s->expert_comm = s->o.expert && (n > 1 || tg_parallel_size(s->p, TG_EP) > 1);
-    s->sp = tg_parallel_sp(s->p) && !s->o.expert;
+    s->sp = tg_is_sequence_parallel(s->p) && !s->o.expert;
     TG_TRY(check_options(s, who, shard));
     note_no_sp(s, who);
     if (s->o.deferred_wgrads) s->deferred = tg_wgrads_new(s->ctx, s->o.deferred_wgrads);
-    return s->ctx->status;
+    return s->ctx->run.status;
 }
 
 /* On the data axes a parameter is the same on every rank, and each has a share of its gradient. The experts of the ep
@@ -179,7 +179,7 @@ static tg_tensor *apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weigh
 
 tg_tensor *tg_plinear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output) {
     tg_tensor *y = apply(m, t, x, weight, gather_output);
-    if (tg_plinear_p(m)) tg_comm_missed(tg_plinear_of(m)->comm, m->ctx->status);
+    if (tg_plinear_p(m)) tg_comm_missed(tg_plinear_of(m)->comm, m->ctx->run.status);
     return y;
 }
 

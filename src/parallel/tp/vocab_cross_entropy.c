@@ -73,7 +73,7 @@ static tg_status give_bytes(tg_call *c) {
     TG_TRY(tg_storage_await_readers(x->storage));
     TG_TRY(gradient_into(c, x, false));
     tg_storage *bytes = tg_storage_take(x->storage, gone, tg_call_site(c));
-    if (!bytes) return c->ctx->status;
+    if (!bytes) return c->ctx->run.status;
     tg_storage_unref(g->storage);
     g->storage = bytes;
     return tg_call_pass(c, 0, g);

@@ -15,7 +15,7 @@ typedef struct embedding {
 static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *ids) {
     const embedding *s = m->state;
     tg_tensor *table = tg_module_own(m, "weight");
-    if (tg_ok(m->ctx) && tg_alive(ids) && ids->ndim != 2) {
+    if (tg_ok(m->ctx) && tg_is_alive(ids) && ids->ndim != 2) {
         char what[160];
         tg_describe(ids, what, sizeof what);
         tg_fail(m->ctx, TG_ERR_SHAPE, "vocab_embedding: the ids are %s, expected [b, s]", what);
@@ -37,15 +37,15 @@ static const tg_module_ops ops = {
 /* Rows from `vocab` on are zero, and take no draws: the others, and what is drawn next, are as without them. */
 static tg_status clear_padding(tg_tensor *table, int64_t vocab, int64_t rows, double std) {
     tg_ctx *ctx = table->ctx;
-    TG_TRY(ctx->status);
+    TG_TRY(ctx->run.status);
     int64_t width = table->shape[1], first = ctx->grid.rank[TG_TP] * table->shape[0], from = vocab - first;
     from = from < 0 ? 0 : from < table->shape[0] ? from : table->shape[0];
     if (std > 0) TG_TRY(tg_draws_give_back(table, (table->shape[0] - from) * width, (rows - vocab) * width));
     if (from == table->shape[0]) return TG_OK;
     tg_tensor *padding = tg_temp_new(ctx, table->dtype, 2, (int64_t[]){table->shape[0] - from, width}, table->stride,
                                      tg_storage_ref(table->storage), table->offset + from * width);
-    if (!padding) return ctx->status;
-    tg_status s = ctx->ops->fill(ctx, tg_array_of(padding), 0);
+    if (!padding) return ctx->run.status;
+    tg_status s = ctx->run.ops->fill(ctx, tg_array_of(padding), 0);
     tg_temp_free(padding);
     return s;
 }
@@ -70,7 +70,7 @@ tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t r
     *s = (embedding){.ctx = ctx,
                      .comm = tg_parallel_comm(p, TG_TP),
                      .vocab = vocab,
-                     .scatter = o.reduce_scatter ? o.reduce_scatter > 0 : tg_parallel_sp(p)};
+                     .scatter = o.reduce_scatter ? o.reduce_scatter > 0 : tg_is_sequence_parallel(p)};
     tg_module *m = tg_module_new(ctx, &ops, s);
     if (!tg_module_ok(m)) return m;
     tg_layer_add(m, "weight",

@@ -62,7 +62,7 @@ tg_status tg_vocab_rows(tg_call *c, tg_tensor **rows, tg_tensor **parts) {
     int more = tg_loss_by_partition(params_of(c));
     *rows = tg_call_temp(c, (tg_dtype)c->out[0]->dtype, 2, (int64_t[]){2 + more, rows_of(c)});
     *parts = rows_from(c, *rows, 1, 1 + more);
-    return c->ctx->status;
+    return c->ctx->run.status;
 }
 
 static tg_status reduce_now(tg_call *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op) {
@@ -82,7 +82,7 @@ static tg_status targets_here(tg_call *c, tg_tensor **here) {
                      (double)(p->first + p->columns - 1), false));
     TG_TRY(tg_op_map(c, TG_FN_eq, same, TG_T2(target, nearest), 2, 0, 0, false));
     *here = rows_from(c, same, 0, 1);
-    return c->ctx->status;
+    return c->ctx->run.status;
 }
 
 /* The parts are of logits less this rank's top, and become those of logits less the top of all. Of rows with nothing
@@ -148,7 +148,7 @@ tg_status tg_vocab_row_grads(tg_call *c, tg_tensor **g) {
     TG_TRY(tg_ctx_status(c->ctx));
     TG_TRY(tg_op_map(c, TG_FN_where_da, *g, TG_T2(counts, from), 2, 0, 0, false));
     if (target->ndim == 0) *g = tg_call_view_of(c, *g, 0, 1, (int64_t[]){1}, (int64_t[]){1});
-    return c->ctx->status;
+    return c->ctx->run.status;
 }
 
 /* ---- The same as taped ops: plain ones on each rank's own columns, and mappings ---- */
