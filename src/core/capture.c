@@ -62,13 +62,8 @@ tg_status tg_capture_refuse(tg_ctx *ctx, const char *who, const char *what, cons
     char where[192];
     if (TG_LIKELY(!g)) return TG_OK;
     g->refused = true;
-<<<<<<< HEAD
-    if (!who) who = ctx->running ? ctx->running : "tg_graph_new";
-    if (!site) site = ctx->running_site ? ctx->running_site : g->site;
-=======
     if (!who) who = ctx->run.running ? ctx->run.running : "tg_graph_new";
     if (!site) site = ctx->run.running_site ? ctx->run.running_site : g->site;
->>>>>>> main
     tg_describe_site(site, where, sizeof where);
     return tg_fail(ctx, TG_ERR_UNSUPPORTED,
                    "%s: the step that tg_graph_new records %s (called from %s); do it outside of the step, before or "
@@ -212,13 +207,8 @@ static tg_status open_memory(tg_graph *g) {
     tg_block *words =
         g->arena ? tg_heap_arena_pin(ctx->run.heap, g->arena, (size_t)g->n_streams * sizeof(tg_rng)) : NULL;
     if (!words)
-<<<<<<< HEAD
-        return tg_fail(ctx, TG_ERR_MEMORY, "tg_graph_new: out of memory on device \"%s\", or too many graphs are alive",
-                       ctx->ops->name);
-=======
         return tg_fail(ctx, TG_ERR_MEMORY, "tg_graph_new: out of memory on device \"%s\", or too many graphs are alive",
                        ctx->run.ops->name);
->>>>>>> main
     g->moved = tg_block_data(words);
     return TG_OK;
 }
@@ -274,13 +264,8 @@ void tg_graphs_riders(tg_ctx *ctx, void (*fn)(tg_rider *r, const void *arg), con
 /* Nothing has run: what the step has made holds no values. */
 static void undo(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
-<<<<<<< HEAD
-    for (tg_block *b; g->arena && (b = tg_heap_arena_any(ctx->heap, g->arena));)
-        tg_storage_discard(tg_block_owner(b), "a tg_graph_new that failed", g->site);
-=======
     for (tg_block *b; g->arena && (b = tg_heap_arena_any(ctx->run.heap, g->arena));)
         tg_storage_discard(tg_block_owner(b), "a tg_graph_new that failed", g->site);
->>>>>>> main
     for (int i = 0; i < g->n_leaves; i++) {
         const tg_tensor *x = g->leaves[i].ref.tensor;
         if (x->serial == g->leaves[i].ref.serial && x->ext) gradient_set(x, g->leaves[i].before);
@@ -297,13 +282,8 @@ static void note_gradients(tg_graph *g) {
 
 static tg_status begin(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
-<<<<<<< HEAD
-    if (!ctx->ops->capture_begin) {
-        TG_TRY(call_fn(g, "tg_graph_new"));
-=======
     if (!ctx->run.ops->capture_begin) {
         TG_TRY(call_fn(g, "tg_graph_new"));
->>>>>>> main
         g->steps++;
         return TG_OK;
     }
@@ -341,11 +321,7 @@ static tg_status check_capture(tg_ctx *ctx, const void *fn) {
         return tg_fail(ctx, TG_ERR_STATE, "tg_graph_new: a step is being captured; captures do not nest");
     }
     if (can_capture(ctx)) return TG_OK;
-<<<<<<< HEAD
-    return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_graph_new: device \"%s\" cannot record a step", ctx->ops->name);
-=======
     return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_graph_new: device \"%s\" cannot record a step", ctx->run.ops->name);
->>>>>>> main
 }
 
 static tg_graph *capture(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state, const void *site) {

@@ -24,15 +24,9 @@ struct tg_trace {
 tg_status tg_memory_query(tg_ctx *ctx, tg_memory_info *out) {
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     if (!out || out->size < sizeof(size_t))
-<<<<<<< HEAD
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_memory_query: out is NULL or has no size; use TG_MEMORY_INFO()");
-    tg_memory_info m = TG_MEMORY_INFO();
-    tg_heap_stats(ctx->heap, &m);
-=======
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_memory_query: out is NULL or has no size; use TG_MEMORY_INFO()");
     tg_memory_info m = TG_MEMORY_INFO();
     tg_heap_stats(ctx->run.heap, &m);
->>>>>>> main
     m.workspace = tg_workspace_bytes(ctx);
     m.host_allocations = ctx->run.host_allocations;
     size_t size = out->size < sizeof m ? out->size : sizeof m;

@@ -38,27 +38,16 @@ static void storage_slot_free(tg_storage *s) {
 
 /* A device that is being opened has no heap yet. */
 size_t tg_memory_room(const tg_ctx *ctx) {
-<<<<<<< HEAD
-    if (TG_LIKELY(ctx->memory == 0)) return SIZE_MAX;
-    tg_memory_info m = TG_MEMORY_INFO();
-    if (ctx->heap) tg_heap_stats(ctx->heap, &m);
-=======
     if (TG_LIKELY(ctx->run.memory_limit == 0)) return SIZE_MAX;
     tg_memory_info m = TG_MEMORY_INFO();
     if (ctx->run.heap) tg_heap_stats(ctx->run.heap, &m);
->>>>>>> main
     int64_t held = m.live + tg_workspace_bytes(ctx);
     return held < ctx->run.memory_limit ? (size_t)(ctx->run.memory_limit - held) : 0;
 }
 
 tg_status tg_memory_fail(tg_ctx *ctx, size_t bytes, const char *what) {
-<<<<<<< HEAD
-    tg_memory_info m = TG_MEMORY_INFO();
-    if (ctx->heap) tg_heap_stats(ctx->heap, &m);
-=======
     tg_memory_info m = TG_MEMORY_INFO();
     if (ctx->run.heap) tg_heap_stats(ctx->run.heap, &m);
->>>>>>> main
     char limit[64] = "";
     if (ctx->run.memory_limit > 0)
         snprintf(limit, sizeof limit, ", the limit is %lld", (long long)ctx->run.memory_limit);
@@ -277,11 +266,7 @@ tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x) {
 void tg_storage_categorize(tg_storage *s, tg_category c) {
     if (s->category == c || s->category == TG_MEM_BUFFER) return;
     s->category = c;
-<<<<<<< HEAD
-    if (s->block) tg_block_categorize(s->ctx->heap, s->block, c);
-=======
     if (s->block) tg_block_categorize(s->ctx->run.heap, s->block, c);
->>>>>>> main
 }
 
 /* ---- The public side ---- */

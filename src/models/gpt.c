@@ -291,7 +291,7 @@ static tg_status enter(const tg_module *gpt, const tg_tape *t, const char *who) 
 static tg_tensor *head_input(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
     if (tg_gpt_tp(c) == 1) return x;
     return tg_is_sequence_parallel(c->parallel) ? tg_gather_from_sp(t, x, tg_gpt_tp_comm(c), NULL)
-                                                : tg_copy_to_tp(t, x, tg_gpt_tp_comm(c));
+                                       : tg_copy_to_tp(t, x, tg_gpt_tp_comm(c));
 }
 
 /* x [.., h] of the trunk -> [.., vocab] */
@@ -419,15 +419,9 @@ static tg_tensor *next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *i
     int64_t n = ids->shape[1];
     bool grad = tg_tape_set_grad_mode(t, false), training = tg_tape_set_training(t, false);
     tg_tensor *y = next_logits(gpt, t, c, ids);
-<<<<<<< HEAD
-    tg_tape_set_grad_mode(t, grad);
-    tg_tape_set_training(t, training);
-    if (ctx->status == TG_OK) c->length += n;
-=======
     tg_tape_set_grad_mode(t, grad);
     tg_tape_set_training(t, training);
     if (ctx->run.status == TG_OK) c->length += n;
->>>>>>> main
     return y;
 }
 

@@ -41,13 +41,8 @@ static tg_status center(tg_call *c, const tg_tensor *rest, const tg_tensor *sum)
 static tg_status var_forward(tg_call *c) {
     const tg_tensor *x = c->in[0], *mean = c->saved[MEAN];
     tg_tensor *square = tg_reduce_whole(c, x), *sum = tg_reduce_small_f64(c, x);
-<<<<<<< HEAD
-    if (!tg_ok(c->ctx)) return c->ctx->status;
-    TG_TRY(center(c, square, sum));
-=======
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(center(c, square, sum));
->>>>>>> main
     TG_TRY(tg_op_map(c, TG_FN_sub_square, square, TG_T2(x, mean), 2, 0, 0, false));
     return tg_reduce_run(c, TG_SUM, c->out[0], square, var_scale(c, x));
 }
@@ -109,13 +104,8 @@ static tg_status std_forward(tg_call *c) {
     const tg_tensor *x = c->in[0], *deviation = c->saved[DEVIATION];
     tg_tensor *y = tg_reduce_kept(c, c->out[0], x->ndim), *sum = tg_reduce_small_f64(c, x);
     tg_tensor *square = tg_call_temp(c, TG_F64, x->ndim, x->shape);
-<<<<<<< HEAD
-    if (!tg_ok(c->ctx)) return c->ctx->status;
-    TG_TRY(center(c, square, sum));
-=======
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(center(c, square, sum));
->>>>>>> main
     TG_TRY(tg_op_map(c, TG_FN_id, sum, TG_T1(c->saved[MEAN]), 1, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_sub_square, square, TG_T2(x, sum), 2, 0, 0, false));
     TG_TRY(tg_reduce_run(c, TG_SUM, sum, square, var_scale(c, x)));

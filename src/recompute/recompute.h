@@ -50,8 +50,8 @@ tg_status tg_recompute_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, 
         .vjp = tg_recompute_vjp, .jvp = tg_recompute_jvp,                                                              \
     }
 
-/* sharded_inputs.c: keeps x, which a node of t has just saved, as this rank's part of its elements. The next read gathers
- * them. Where others need the bytes too it stays whole. */
+/* sharded_inputs.c: keeps x, which a node of t has just saved, as this rank's part of its elements. The next read
+ * gathers them. Where others need the bytes too, x stays whole. */
 tg_status tg_distribute(tg_tape *t, tg_tensor *x, tg_comm *c);
 tg_status tg_distribute_check(tg_ctx *ctx, const tg_tensor *x, tg_comm *c, const char *who);
 

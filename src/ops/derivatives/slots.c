@@ -74,13 +74,8 @@ static tg_status free_cotangents(tg_tape *t, const tg_node *n, tg_tensor **g) {
         g[i] = NULL;
         if (!tg_is_float(tg_node_out(n)[i]->dtype)) continue;
         tg_tensor *zero = tg_full_like(t, tg_node_out(n)[i], 0);
-<<<<<<< HEAD
         g[i] = tg_is_alive(zero) ? tg_tape_enter(t, zero) : NULL;
         if (!g[i]) return t->ctx->run.status;
-=======
-        g[i] = tg_is_alive(zero) ? tg_tape_enter(t, zero) : NULL;
-        if (!g[i]) return t->ctx->run.status;
->>>>>>> main
         g[i]->place = zero->place;
         tg_set_requires_grad(g[i], true);
     }
