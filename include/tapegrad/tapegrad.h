@@ -178,6 +178,9 @@ typedef struct tg_placement {
     int32_t chunks; /* of a strided layout: chunks of the dim per rank */
 } tg_placement;
 
+/* How a collective combines the elements of the ranks (comm.h). */
+typedef enum tg_reduce_op { TG_REDUCE_SUM, TG_REDUCE_MAX, TG_REDUCE_MIN, TG_REDUCE_AVG } tg_reduce_op;
+
 /* ---- Context ---- */
 
 /* The caller's memory for all of a context. alloc returns NULL when it cannot; align is a power of two up to 2 MiB. */

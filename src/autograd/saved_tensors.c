@@ -211,7 +211,7 @@ static tg_status pack_node(packing *of, const tg_node *n, uint64_t serial, const
 static tg_status pack_since(packing *of, uint64_t serial, const void *site) {
     const tg_tape *t = of->listener.tape;
     if (!of->packer.pack || t->ctx->meta) return TG_OK;
-    TG_TRY(tg_capture_refuse(t->ctx, "tg_tape_pack", "packs what nodes save", site));
+    TG_TRY(tg_recording_refuse(t->ctx, "tg_tape_pack", "packs what nodes save", site));
     for (tg_node *n = t->last; n; n = n->prev) {
         if (n->flags & TG_N_LEAF) continue; /* of a tensor that may be older */
         if (n->n_out && tg_node_out(n)[0]->serial <= serial) break;
@@ -295,7 +295,7 @@ tg_status tg_pack(tg_tensor *x) {
     TG_TRY(tg_check(ctx, x, "tg_pack"));
     packing *of = x->tape ? packing_of(x->tape) : NULL;
     if (!of || ctx->meta) return TG_OK;
-    TG_TRY(tg_capture_refuse(ctx, "tg_pack", "packs what nodes save", TG_SITE));
+    TG_TRY(tg_recording_refuse(ctx, "tg_pack", "packs what nodes save", TG_SITE));
     if (!x->storage->saves || !x->storage->temporary || !may_pack(x->tape, x)) return TG_OK;
     return pack_bytes(of, x, TG_SITE);
 }

@@ -1,3 +1,4 @@
+/* The thread pool of a context: how work is cut into parts, and how threads wait for it and sleep. */
 #include "base/thread_pool.h"
 
 #include <pthread.h>
@@ -6,8 +7,9 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "core/core.h"
+#include "base/host_memory.h"
 #include "base/os.h"
+#include "base/runtime.h"
 
 /* How long a thread waits awake before it sleeps. Pauses, some tens of microseconds: the serial stretches between
  * the kernels of a step. Then, giving way to whom else the core may serve, longer than the threads' parts differ: a

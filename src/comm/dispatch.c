@@ -257,7 +257,7 @@ static void note_call(const entry *e, tg_comm_request *r) {
 static tg_status start_captured(entry *e, tg_comm_request *r) {
     tg_comm *c = e->c;
     tg_note note = note_of(e, 0);
-    if (e->a->kind == TG_BARRIER) return tg_capture_refuse(c->ctx, e->name, TG_CAPTURE_WAIT, e->a->site);
+    if (e->a->kind == TG_BARRIER) return tg_recording_refuse(c->ctx, e->name, TG_RECORDING_WAIT, e->a->site);
     if (!c->ops->queued)
         return tg_fail(c->ctx, TG_ERR_UNSUPPORTED, "%s: transport \"%s\" cannot be captured: the host moves its data",
                        e->name, c->ops->name);

@@ -17,76 +17,11 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cuda/device_table.h"
 
-/* ---- Host memory ---- */
-
-void *tg_host_alloc(tg_ctx *ctx, size_t bytes) {
-    const tg_allocator *a = &ctx->run.allocator;
-    void *p = bytes < PTRDIFF_MAX ? a->alloc(a->user, bytes, _Alignof(max_align_t)) : NULL;
-    ctx->run.host_allocations++;
-    if (!p) {
-        tg_fail(ctx, TG_ERR_MEMORY, "out of memory: %zu bytes for the library's own objects", bytes);
-        return NULL;
-    }
-    return memset(p, 0, bytes);
-}
-
-void tg_host_free(tg_ctx *ctx, void *p, size_t bytes) {
-    if (p) ctx->run.allocator.free(ctx->run.allocator.user, p, bytes);
-}
-
-bool tg_host_grow(tg_ctx *ctx, void **items, int n, int *room, size_t size) {
-    if (n < *room) return true;
-    int more = *room ? 2 * *room : 64;
-    void *all = tg_host_alloc(ctx, (size_t)more * size);
-    if (!all) return false;
-    if (n) memcpy(all, *items, (size_t)n * size);
-    tg_host_free(ctx, *items, (size_t)*room * size);
-    *items = all;
-    *room = more;
-    return true;
-}
-
-char *tg_host_strdup(tg_ctx *ctx, const char *s) {
-    size_t n = strlen(s) + 1;
-    char *copy = tg_host_alloc(ctx, n);
-    return copy ? memcpy(copy, s, n) : NULL;
-}
-
-void tg_host_strfree(tg_ctx *ctx, char *s) {
-    if (s) tg_host_free(ctx, s, strlen(s) + 1);
-}
-
-int64_t tg_workspace_bytes(const tg_ctx *ctx) {
-    int64_t bytes = 0;
-    for (int i = 0; i < TG_WORKSPACES; i++) bytes += (int64_t)ctx->run.workspace[i].bytes;
-    return bytes;
-}
-
-void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes) {
-    if (!ctx) return NULL;
-    if (slot < 0 || slot >= TG_WORKSPACES) {
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_workspace: slot %d, expected 0 to %d", slot, TG_WORKSPACES - 1);
-        return NULL;
-    }
-    if (ctx->run.workspace[slot].bytes >= bytes && ctx->run.workspace[slot].p) return ctx->run.workspace[slot].p;
-    const tg_allocator *a = &ctx->run.allocator;
-    size_t want = bytes < 4096 ? 4096 : bytes < PTRDIFF_MAX / 2 ? bytes + bytes / 8 : bytes;
-    tg_host_free(ctx, ctx->run.workspace[slot].p, ctx->run.workspace[slot].bytes);
-    ctx->run.workspace[slot].p = NULL;
-    ctx->run.workspace[slot].bytes = 0;
-    size_t room = tg_memory_room(ctx);
-    if (want > room) want = bytes;
-    bool fits = want <= room && want < PTRDIFF_MAX;
-    void *p = fits ? a->alloc(a->user, want, want >= (size_t)2 << 20 ? (size_t)2 << 20 : 4096) : NULL;
-    ctx->run.host_allocations++;
-    if (!p) {
-        tg_memory_fail(ctx, want, " of workspace");
-        return NULL;
-    }
-    ctx->run.workspace[slot].p = p;
-    ctx->run.workspace[slot].bytes = want;
-    return p;
-}
+/* What a creation returns when there is no memory for a context. Const: tg_fail returns before it writes to one that has an error. */
+const tg_ctx tg_dead_ctx = {
+    .run = {.status = TG_ERR_MEMORY, .dead = true, .message = "tg_ctx_new: no memory for the context"},
+    .inert = {.ctx = (tg_ctx *)&tg_dead_ctx},
+};
 
 /* ---- The heap's source: the device's bytes, the host's descriptors ---- */
 
@@ -115,19 +50,6 @@ static void *heap_host(void *user, size_t bytes) {
 static void heap_host_free(void *user, void *p, size_t bytes) { tg_host_free(user, p, bytes); }
 
 /* ---- Threads ---- */
-
-void tg_parallel_run(tg_ctx *ctx, int64_t n, tg_range_fn body, void *arg) {
-    if (n <= 0 || !ctx) return;
-    if (TG_UNLIKELY(!body)) {
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_run: body is NULL");
-        return;
-    }
-    if (ctx->run.threads == 1 || n == 1) {
-        body(arg, 0, n);
-        return;
-    }
-    ctx->run.parallel_for(ctx->run.parallel_user, n, body, arg);
-}
 
 static tg_status start_threads(tg_ctx *ctx, const tg_config *config) {
     ctx->run.threads = config->threads > 0 ? config->threads : tg_system_cores();
@@ -323,11 +245,14 @@ void tg_ctx_free(tg_ctx *ctx) {
     a.free(a.user, ctx, sizeof *ctx);
 }
 
+void tg_ctx_may_skip(tg_ctx *ctx) {
+    const uint32_t after_backward = 1u << TG_DP | 1u << TG_EDP;
+    if (ctx->run.status != TG_OK && ctx->grid.axes & ~after_backward) tg_ctx_skip(ctx);
+}
+
 /* ---- What a context is ---- */
 
 int tg_ctx_threads(const tg_ctx *ctx) { return ctx ? ctx->run.threads : 0; }
+double tg_ctx_deadline(const tg_ctx *ctx) { return ctx ? ctx->run.deadline : 0; }
 const char *tg_ctx_device(const tg_ctx *ctx) { return ctx && ctx->run.ops ? ctx->run.ops->name : ""; }
 const char *tg_ctx_isa(const tg_ctx *ctx) { return ctx ? tg_cpu_level_name(ctx->run.cpu_level) : ""; }
-tg_cpu_level_t tg_cpu_level(const tg_ctx *ctx) { return ctx->run.cpu_level; }
-const tg_device_ops *tg_ctx_ops(const tg_ctx *ctx) { return ctx ? ctx->run.ops : NULL; }
-void *tg_ctx_device_state(const tg_ctx *ctx) { return ctx ? ctx->run.device_state : NULL; }

@@ -8,7 +8,11 @@
 
 #include <tapegrad/extend.h>
 
+#include "base/device_memory.h"
+#include "base/dtype.h"
+#include "base/host_memory.h"
 #include "base/runtime.h"
+#include "base/text.h"
 #include "placement/placing.h"
 
 typedef struct tg_graph tg_graph;
@@ -193,56 +197,15 @@ struct tg_ctx {
     struct tg_trace *trace; /* of the memory report */
 };
 
-/* ---- status.c ---- */
-
-/* The one writer of a context's status. Returns s; keeps the first error. Safe on the const dead context. */
-tg_status tg_fail(tg_ctx *ctx, tg_status s, const char *format, ...) TG_PRINTF(3, 4);
-tg_status tg_failv(tg_ctx *ctx, tg_status s, const char *format, va_list ap);
-/* Adds to the message of an error that is there already: where it happened. Returns the status. */
-tg_status tg_fail_note(tg_ctx *ctx, const char *format, ...) TG_PRINTF(2, 3);
-size_t tg_describe_site(const void *site, char *buf, size_t n);
-size_t tg_describe_symbol(const void *site, char *buf, size_t n); /* cheaper: without file and line */
-/* Ranks would have met here, had there been no error: those of the peers for whom there was none must not wait. */
-void tg_ctx_skip(tg_ctx *ctx);
+extern const tg_ctx tg_dead_ctx;
 /* After an error that may have kept this rank from a function of somebody else's: ranks may have met there, over any
  * axis of the grid but the data-parallel ones. Those meet when backward has ended, and a rank that has left out a
  * micro-batch is still in step with them. */
 void tg_ctx_may_skip(tg_ctx *ctx);
-/* This thread waits for other ranks: those who listen may use the time. */
-static inline void tg_ctx_idle(tg_ctx *ctx) {
-    for (tg_listener *l = ctx->run.listeners; l; l = l->next)
-        if (l->idle) l->idle(l);
-}
-void tg_ctx_listen(tg_ctx *ctx, tg_listener *l); /* l hears of it until tg_ctx_unlisten; the caller's memory */
-void tg_ctx_unlisten(tg_ctx *ctx, tg_listener *l);
-extern const tg_ctx tg_dead_ctx;
-/* The size that a struct of the caller begins with: set, and of no later version. A table must be whole besides. */
-tg_status tg_size_check(tg_ctx *ctx, size_t size, size_t known, const char *who);
-tg_status tg_table_check(tg_ctx *ctx, size_t size, size_t known, const char *who);
-/* Copies options from the caller's struct, which may be of an earlier version, or NULL; the rest is zero. */
-tg_status tg_options(tg_ctx *ctx, void *to, size_t known, const void *from, const char *who);
-
-static inline bool tg_ok(const tg_ctx *ctx) { return ctx && ctx->run.status == TG_OK; }
 static inline tg_tensor *tg_inert(const tg_ctx *ctx) { return (tg_tensor *)&ctx->inert; }
-
-/* ---- host memory: every byte of the library's own objects, by the context's allocator (context.c) ---- */
-
-void *tg_host_alloc(tg_ctx *ctx, size_t bytes);  /* zeroed; NULL after recording TG_ERR_MEMORY */
-void tg_host_free(tg_ctx *ctx, void *p, size_t bytes);
-/* Room in *items for one more than n things of size bytes; false after the error, when nothing has changed. */
-bool tg_host_grow(tg_ctx *ctx, void **items, int n, int *room, size_t size);
-int64_t tg_workspace_bytes(const tg_ctx *ctx); /* of all slots of tg_workspace */
-char *tg_host_strdup(tg_ctx *ctx, const char *s);
-void tg_host_strfree(tg_ctx *ctx, char *s);
 
 /* ---- storage.c ---- */
 
-/* What the caller's limit leaves beside what lives and the kernels' workspaces; SIZE_MAX: there is none. */
-size_t tg_memory_room(const tg_ctx *ctx);
-/* Records that bytes could not be had, with what is held; what: a word behind "bytes", or "". */
-tg_status tg_memory_fail(tg_ctx *ctx, size_t bytes, const char *what);
-/* From the context's heap, within the caller's limit; NULL: there are none. */
-tg_block *tg_take_block(tg_ctx *ctx, size_t bytes, tg_category category);
 tg_storage *tg_storage_new(tg_ctx *ctx, size_t bytes, tg_category category);
 tg_storage *tg_storage_wrap(tg_ctx *ctx, void *data, size_t bytes, void (*release)(void *), void *user);
 static inline tg_storage *tg_storage_ref(tg_storage *s) {
@@ -294,7 +257,7 @@ static inline void tg_storage_wrote(tg_storage *s, const char *by, const void *s
     s->version++;
     s->by = by;
     s->by_site = site;
-    if (TG_UNLIKELY(s->ctx->capture != NULL)) tg_capture_writes(s);
+    if (TG_UNLIKELY(tg_runtime_of(s->ctx)->recording)) tg_capture_writes(s);
 }
 
 /* ---- tensor.c ---- */
@@ -328,14 +291,8 @@ int64_t tg_row_major(int ndim, const int64_t *shape, int64_t *stride);
 bool tg_is_row_major(int ndim, const int64_t *shape, const int64_t *stride);
 /* Whether elements share memory: a dim is expanded, or the strides of several lead to one place. */
 bool tg_shares_elements(const tg_tensor *x);
-static inline size_t tg_dtype_size(tg_dtype d) {
-    static const uint8_t size[TG_DTYPE_COUNT] = {0, 4, 8, 2, 2, 8, 4, 1, 1, 1, 1, 1, 0};
-    return size[d];
-}
-static inline bool tg_is_float(tg_dtype d) { return d >= TG_F32 && d <= TG_F16; }
-static inline tg_dtype tg_accumulate_dtype(tg_dtype d) { return d == TG_F64 ? TG_F64 : tg_is_float(d) ? TG_F32 : d; }
 static inline void *tg_data(const tg_tensor *x) {
-    if (TG_UNLIKELY(x->storage->ctx->capture != NULL)) tg_capture_uses(x->storage);
+    if (TG_UNLIKELY(tg_runtime_of(x->storage->ctx)->recording)) tg_capture_uses(x->storage);
     return x->storage->data ? (char *)x->storage->data + (size_t)x->offset * tg_dtype_size(x->dtype) : NULL;
 }
 /* Element i of x, as an array of like's shape. */
@@ -349,10 +306,6 @@ static inline tg_array tg_array_spread(const tg_tensor *x, int64_t i, const tg_a
     return a;
 }
 size_t tg_shape_text(int ndim, const int64_t *shape, char *buf, size_t n); /* "[2, 3]" */
-/* Offset of the first byte that is not UTF-8 (RFC 3629: no overlong forms, no surrogates); n: there is none. */
-size_t tg_utf8_check(const char *s, size_t n);
-/* snprintf at a running position: *at grows by the whole length. */
-void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) TG_PRINTF(4, 5);
 tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b); /* draws from the default stream */
 
 #endif

@@ -11,7 +11,7 @@ static tg_status enter(tg_tensor *x, const char *who, bool read, const void *sit
     tg_ctx *ctx = x->ctx;
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     TG_TRY(tg_check(ctx, x, who));
-    TG_TRY(tg_capture_refuse(ctx, who, read ? TG_CAPTURE_READ : TG_CAPTURE_WRITE, site));
+    TG_TRY(tg_recording_refuse(ctx, who, read ? TG_RECORDING_READ : TG_RECORDING_WRITE, site));
     if (ctx->meta) return tg_fail(ctx, TG_ERR_DEVICE, "%s: a tensor of device \"meta\" has no values", who);
     return tg_storage_need(x->storage, x);
 }

@@ -220,7 +220,7 @@ static tg_status show_backward(tg_call *c, tg_tensor **gin) {
 /* ---- What the tape calls ---- */
 
 static tg_status may_read(const tg_call *c) {
-    return tg_capture_refuse(c->ctx, "tg_tape_find_nan", TG_CAPTURE_READ, tg_call_site(c));
+    return tg_recording_refuse(c->ctx, "tg_tape_find_nan", TG_RECORDING_READ, tg_call_site(c));
 }
 
 static tg_status observe_forward(tg_call *c) {

@@ -2,7 +2,8 @@
 #ifndef TG_COMPOSED_PARTS_H
 #define TG_COMPOSED_PARTS_H
 
-#include "core/core.h"
+#include "base/dtype.h"
+#include "base/runtime.h"
 #include "kernels/composed.h"
 #include "kernels/scalar.h"
 

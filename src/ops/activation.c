@@ -1,4 +1,5 @@
-/* Activations with numbers beside the tensor. Their backward reads x, so that no number has to be positive. */
+/* Activations that take a number in addition to the tensor. Their backward reads x rather than y, so the number may
+ * have any sign. */
 #include <tapegrad/ops.h>
 
 #include <math.h>
@@ -20,7 +21,7 @@ static tg_status backward_by(tg_call *c, tg_formula f) {
     return tg_op_map_grad(c, 0, f, TG_T2(c->gout[0], c->in[0]), 2, a->p, a->q);
 }
 
-/* The op of formulas `name` and `name`_d. */
+/* Defines the op that runs formula `name` forward and `name`_d backward. */
 #define ACTIVATION(name_, text, infer_, taped, samples_)                                                    \
     static tg_status name_##_forward(tg_call *c) { return forward_by(c, TG_FN_##name_); }                   \
     static tg_status name_##_backward(tg_call *c) { return backward_by(c, TG_FN_##name_##_d); }             \
@@ -46,14 +47,14 @@ static const tg_sample leaky_relu_samples[] = {
 
 ACTIVATION(leaky_relu, "x > 0 ? x : slope x", tg_infer_float, leaky_relu_taped, leaky_relu_samples)
 
-/* x above 0, slope x elsewhere; the gradient at 0 is slope. */
+/* Returns x where x is above 0 and slope x elsewhere. The gradient at 0 is slope. */
 tg_tensor *tg_leaky_relu(tg_tape *t, tg_tensor *x, double slope) {
     return TG_RECORD(t, tg_op_leaky_relu, &(activation_params){.p = slope}, x);
 }
 
 /* ---- elu ---- */
 
-/* The exponential takes nothing above 0: where it overflowed its own derivative would be NaN. */
+/* The exponential never sees a value above 0: where it overflowed, its own derivative would be NaN. */
 static tg_tensor *elu_taped(tg_tape *t, tg_tensor *g, tg_tensor *x, const activation_params *a) {
     tg_tensor *slope = tg_scale(t, tg_exp(t, tg_clamp(t, x, -INFINITY, 0)), a->p);
     return tg_where(t, tg_above(t, x, 0), g, tg_mul(t, g, slope));
@@ -68,7 +69,7 @@ static const tg_sample elu_samples[] = {
 
 ACTIVATION(elu, "x > 0 ? x : alpha (e^x - 1)", tg_infer_float, elu_taped, elu_samples)
 
-/* x above 0, alpha (e^x - 1) elsewhere; the gradient at 0 is alpha. */
+/* Returns x where x is above 0 and alpha (e^x - 1) elsewhere. The gradient at 0 is alpha. */
 tg_tensor *tg_elu(tg_tape *t, tg_tensor *x, double alpha) {
     return TG_RECORD(t, tg_op_elu, &(activation_params){.p = alpha}, x);
 }
@@ -78,8 +79,9 @@ tg_tensor *tg_elu(tg_tape *t, tg_tensor *x, double alpha) {
 static tg_status softplus_infer(tg_call *c) {
     const activation_params *a = c->params;
     if (!isfinite(a->p) || a->p == 0)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "beta %g: expected a finite number other than 0", a->p);
-    if (isnan(a->q)) return tg_call_fail(c, TG_ERR_ARGUMENT, "the threshold is NaN");
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "beta is %g; it must be finite and not 0", a->p);
+    if (isnan(a->q)) return tg_call_fail(c, TG_ERR_ARGUMENT, "threshold is NaN; it must be a number (infinity is "
+                                         "allowed)");
     return tg_infer_float(c);
 }
 
@@ -103,8 +105,8 @@ static const tg_sample softplus_samples[] = {
 ACTIVATION(softplus, "ln(1 + e^(beta x)) / beta; x where beta x > threshold", softplus_infer, softplus_taped,
            softplus_samples)
 
-/* ln(1 + e^(beta x)) / beta, and x itself where beta x is above the threshold (20 as a rule, which may be infinite);
- * beta may be negative. */
+/* Returns ln(1 + e^(beta x)) / beta, and x itself where beta x is above threshold (commonly 20; infinity is
+ * allowed). beta may be negative. */
 tg_tensor *tg_softplus(tg_tape *t, tg_tensor *x, double beta, double threshold) {
     return TG_RECORD(t, tg_op_softplus, (&(activation_params){beta, threshold}), x);
 }

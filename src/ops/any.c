@@ -1,4 +1,4 @@
-/* Whether masks hold over a set of dims. */
+/* Boolean reductions: whether any or all elements of a mask are true over a set of dims. */
 #include "ops/common/reduce.h"
 
 static tg_status holds_infer(tg_call *c) {
@@ -6,7 +6,7 @@ static tg_status holds_infer(tg_call *c) {
     return tg_reduce_infer(c, TG_BOOL);
 }
 
-/* The extremum of none is no bool. */
+/* The reduction kernel's extremum of no elements is not a bool, so empty groups are filled here. */
 static tg_status holds(tg_call *c, tg_reduction kind) {
     if (tg_reduce_group(c, c->in[0]) > 0) return tg_reduce_run(c, kind, c->out[0], c->in[0], 1);
     return tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(c->out[0]), kind == TG_MIN);
@@ -38,7 +38,8 @@ const tg_op tg_op_any = {
     .params_size = sizeof(tg_reduce_params), .family = TG_FAMILY_REDUCE, .infer = holds_infer,
     .forward = any_forward, .flops = tg_reduce_flops, TG_SAMPLES(holds_samples)};
 
-/* bool: whether any element over dims holds; false of none. x is bool. */
+/* Returns a bool tensor that is true where any element over dims is true; false where there are no elements. x is
+ * bool. */
 TG_REDUCTION(any)
 
 static tg_status all_forward(tg_call *c) { return holds(c, TG_MIN); }
@@ -48,5 +49,6 @@ const tg_op tg_op_all = {
     .params_size = sizeof(tg_reduce_params), .family = TG_FAMILY_REDUCE, .infer = holds_infer,
     .forward = all_forward, .flops = tg_reduce_flops, TG_SAMPLES(holds_samples)};
 
-/* bool: whether all elements over dims hold; true of none. x is bool. */
+/* Returns a bool tensor that is true where all elements over dims are true; true where there are no elements. x is
+ * bool. */
 TG_REDUCTION(all)

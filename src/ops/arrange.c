@@ -1,10 +1,10 @@
-/* Elements in another order, several times, or in windows: flip, roll, repeat, unfold. */
+/* Ops that reorder or repeat elements: flip, roll, repeat and unfold. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
 #define LIST(...) {.n = sizeof((int[]){__VA_ARGS__}) / sizeof(int), .dim = {__VA_ARGS__}}
 
-/* Every dim is free but those of mask. */
+/* Declares every dim free except those in mask. */
 static tg_status state_free(tg_call *c, uint32_t mask) {
     for (int d = 0; d < c->in[0]->ndim; d++)
         if (!(mask >> d & 1)) TG_TRY(tg_call_role(c, 0, d, d));
@@ -15,7 +15,7 @@ static tg_status state_free(tg_call *c, uint32_t mask) {
 
 typedef struct flip_params {
     tg_dims dims;
-    uint32_t mask; /* of dims, by infer */
+    uint32_t mask; /* bit mask of dims, filled by infer */
 } flip_params;
 
 static tg_status flip_infer(tg_call *c) {
@@ -25,7 +25,7 @@ static tg_status flip_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* What is read runs backwards: kernels order their walks by what they write. */
+/* The source runs backward and the destination forward, because kernels order their walk by what they write. */
 static tg_status flip_copy(tg_call *c, const tg_tensor *to, const tg_tensor *from, bool add) {
     uint32_t mask = ((const flip_params *)c->params)->mask;
     int64_t stride[TG_MAX_DIMS], offset = 0;
@@ -69,7 +69,7 @@ const tg_op tg_op_flip = {
     .forward = flip_forward, .backward = flip_backward, .vjp = flip_vjp, .jvp = tg_jvp_linear,
     TG_SAMPLES(flip_samples)};
 
-/* x with the order of its elements reversed along dims: a copy. */
+/* Returns a copy of x with the order of its elements reversed along each of dims. */
 tg_tensor *tg_flip(tg_tape *t, tg_tensor *x, tg_dims dims) {
     return TG_RECORD(t, tg_op_flip, &(flip_params){.dims = dims}, x);
 }
@@ -78,7 +78,7 @@ tg_tensor *tg_flip(tg_tape *t, tg_tensor *x, tg_dims dims) {
 
 typedef struct roll_params {
     int dim;
-    int64_t shift; /* infer brings it to [0, size) */
+    int64_t shift; /* infer reduces it to [0, size) */
 } roll_params;
 
 static tg_status roll_infer(tg_call *c) {
@@ -91,7 +91,7 @@ static tg_status roll_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* from's first n - shift elements come behind its last shift ones. */
+/* The last `shift` elements of `from` move to the front; its first n - shift elements follow them. */
 static tg_status roll_copy(tg_call *c, const tg_tensor *to, const tg_tensor *from, int64_t shift, bool add) {
     int dim = ((const roll_params *)c->params)->dim;
     int64_t n = from->shape[dim];
@@ -144,8 +144,8 @@ const tg_op tg_op_roll = {
     .forward = roll_forward, .backward = roll_backward, .vjp = roll_vjp, .jvp = tg_jvp_linear,
     TG_SAMPLES(roll_samples)};
 
-/* x moved by shift places along dim, towards the end where shift is positive; what falls off comes in at the other
- * end. */
+/* Returns x shifted by `shift` places along dim, toward the end if shift is positive. Elements that leave at one end
+ * enter at the other. */
 tg_tensor *tg_roll(tg_tape *t, tg_tensor *x, int64_t shift, int dim) {
     return TG_RECORD(t, tg_op_roll, (&(roll_params){dim, shift}), x);
 }
@@ -162,16 +162,18 @@ static tg_status repeat_infer(tg_call *c) {
     const tg_tensor *x = c->in[0];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_dim(c, 0, &p->dim));
-    if (x->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "the input has %d dims already", TG_MAX_DIMS);
-    if (p->times < 0) return tg_call_fail(c, TG_ERR_ARGUMENT, "%lld times: expected 0 or more", (long long)p->times);
+    if (x->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "x already has %d dims, the most that are "
+                                                    "allowed; repeat needs one more for its work", TG_MAX_DIMS);
+    if (p->times < 0) return tg_call_fail(c, TG_ERR_ARGUMENT, "times is %lld; it must be 0 or more",
+                                          (long long)p->times);
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     if (__builtin_mul_overflow(shape[p->dim], p->times, &shape[p->dim]))
-        return tg_call_fail(c, TG_ERR_SHAPE, "the size of dim %d overflows", p->dim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "the new size of dim %d overflows 64 bits", p->dim);
     TG_TRY(state_free(c, 1u << p->dim));
     return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
 }
 
-/* y, or its gradient, with dim cut into [times, x's size]. */
+/* y, or its gradient, with dim cut into [times, size of x]. */
 static tg_array cut_in_times(const tg_call *c, const tg_tensor *y, tg_extent *e) {
     const repeat_params *p = c->params;
     int64_t n = c->in[0]->shape[p->dim];
@@ -183,7 +185,7 @@ static tg_array cut_in_times(const tg_call *c, const tg_tensor *y, tg_extent *e)
     return tg_array_at(tg_array_of(y), 0, y->ndim + 1, e->shape, e->stride);
 }
 
-/* x, or its gradient, with a dim of size 1 where the times go. */
+/* x, or its gradient, with a dim of size 1 where the repetitions go. */
 static tg_array once(const tg_call *c, const tg_tensor *x, tg_extent *e) {
     return tg_array_keep(tg_array_of(x), x->ndim + 1, 1u << ((const repeat_params *)c->params)->dim, e);
 }
@@ -242,7 +244,7 @@ const tg_op tg_op_repeat = {
     .infer = repeat_infer, .forward = repeat_forward, .backward = repeat_backward, .vjp = repeat_vjp,
     .jvp = tg_jvp_linear, TG_SAMPLES(repeat_samples)};
 
-/* x so many times, 0 or more, one after another along dim: [.., times n, ..]. Of 7 dims at most. */
+/* Returns x repeated `times` times (0 or more) along dim: [.., times n, ..]. x has at most TG_MAX_DIMS - 1 dims. */
 tg_tensor *tg_repeat(tg_tape *t, tg_tensor *x, int dim, int64_t times) {
     return TG_RECORD(t, tg_op_repeat, (&(repeat_params){dim, times}), x);
 }
@@ -260,18 +262,19 @@ static tg_status unfold_infer(tg_call *c) {
     tg_extent e;
     TG_TRY(tg_need_dim(c, 0, &p->dim));
     int64_t n = x->shape[p->dim];
-    if (x->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "the input has %d dims already", TG_MAX_DIMS);
+    if (x->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "x already has %d dims, the most that are "
+                                                    "allowed; unfold adds one", TG_MAX_DIMS);
     if (p->size < 1 || p->step < 1)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "windows of %lld elements, %lld apart: expected 1 or more",
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "size is %lld and step is %lld; both must be 1 or more",
                             (long long)p->size, (long long)p->step);
     if (p->size > n)
-        return tg_call_fail(c, TG_ERR_SHAPE, "windows of %lld elements do not fit into dim %d, of size %lld",
-                            (long long)p->size, p->dim, (long long)n);
+        return tg_call_fail(c, TG_ERR_SHAPE, "size is %lld, but dim %d has only %lld elements; a window must fit into "
+                            "the dim", (long long)p->size, p->dim, (long long)n);
     memcpy(e.shape, x->shape, x->ndim * sizeof *x->shape);
     memcpy(e.stride, x->stride, x->ndim * sizeof *x->stride);
     e.shape[p->dim] = (n - p->size) / p->step + 1;
-    /* A step that is never taken; as a stride it might overflow. One of n has one window again, where a derivative is
-     * recorded with these params. */
+    /* Clamps a step that no window takes, because as a stride it could overflow. A dim of n elements still has one
+     * window, also when a derivative records the op again with these params. */
     if (e.shape[p->dim] == 1) p->step = n;
     e.stride[p->dim] *= p->step;
     e.shape[x->ndim] = p->size;
@@ -280,8 +283,8 @@ static tg_status unfold_infer(tg_call *c) {
     return tg_call_view(c, 0, 0, x->ndim + 1, e.shape, e.stride);
 }
 
-/* Elements j to j + step of all windows lie side by side, so that one map adds them. Where there are several such
- * pieces they are added in the order of j, those of 16 bits in float32. */
+/* Elements j to j + step of all windows are adjacent in memory, so one map adds them. If there are several such
+ * pieces, they are added in the order of j; 16-bit pieces are added in float32. */
 static tg_status unfold_backward(tg_call *c) {
     const unfold_params *p = c->params;
     const tg_tensor *g = c->gout[0], *x = c->gin[0];
@@ -357,7 +360,8 @@ const tg_op tg_op_unfold = {
     .infer = unfold_infer, .backward = unfold_backward, .vjp = unfold_vjp, .jvp = tg_jvp_linear,
     TG_SAMPLES(unfold_samples)};
 
-/* The windows of `size` elements of dim, step apart, that fit: [.., (n - size) / step + 1, .., size], a view. */
+/* Returns a view of the windows of `size` elements of dim whose starts are `step` apart and that fit: [.., (n -
+ * size) / step + 1, .., size]. */
 tg_tensor *tg_unfold(tg_tape *t, tg_tensor *x, int dim, int64_t size, int64_t step) {
     return TG_RECORD(t, tg_op_unfold, (&(unfold_params){dim, size, step}), x);
 }

@@ -6,18 +6,19 @@
 #include "kernels/composed.h"
 #include "autograd/apply.h"
 
-/* out [b, h, sq, dv] = softmax(scale q k^T + mask) v, q [b, h, sq, dk], k [b, g, sk, dk], v [b, g, sk, dv]; with a sink
- * the softmax has one logit more, whose probability nothing takes. */
+/* out [b, h, sq, dv] = softmax(scale q k^T + mask) v, with q [b, h, sq, dk], k [b, g, sk, dk] and v [b, g, sk, dv].
+ * A sink adds one logit to each softmax; its probability multiplies no value. */
 
 typedef struct attention_params {
-    tg_attention_opts opts; /* as infer resolves them: the scale, no dropout in evaluation, a window's bounds as 0 or
-                               more; its tensors are inputs */
+    /* The options after infer has resolved them: scale is set, dropout is 0 in evaluation mode, window bounds are 0 or
+     * more. Tensors in the options are inputs of the op. */
+    tg_attention_opts opts;
     bool left_bound, right_bound;
     tg_draws draws;
 } attention_params;
 
 enum { Q, K, V, MASK, SINK, LENGTHS, STARTS_Q, STARTS_K, INPUTS };
-enum { TOP, MASS }; /* private saved buffers: tg_attention_args' */
+enum { TOP, MASS }; /* private saved buffers, see tg_attention_args */
 
 static int64_t size(const tg_call *c, int i, int dim) {
     return c->in[i]->shape[dim];
@@ -26,18 +27,19 @@ static int64_t size(const tg_call *c, int i, int dim) {
 static tg_status attention_shapes(tg_call *c) {
     for (int i = Q; i <= V; i++)
         if (c->in[i]->ndim != 4)
-            return tg_call_fail(c, TG_ERR_SHAPE, "expected q, k and v of 4 dims: batch, heads, sequence, size");
+            return tg_call_fail(c, TG_ERR_SHAPE, "q, k and v must have 4 dims: batch, heads, sequence, size");
     int64_t h = size(c, Q, 1), g = size(c, K, 1);
     if (size(c, K, 0) != size(c, Q, 0) || size(c, V, 0) != size(c, Q, 0))
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected q, k and v of one batch size");
+        return tg_call_fail(c, TG_ERR_SHAPE, "q, k and v must have the same batch size (dim 0)");
     if (size(c, V, 1) != g || size(c, V, 2) != size(c, K, 2))
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected k and v with as many heads and of one length");
+        return tg_call_fail(c, TG_ERR_SHAPE, "k and v must have the same number of heads (dim 1) and the same length "
+                            "(dim 2)");
     if (size(c, K, 3) != size(c, Q, 3))
-        return tg_call_fail(c, TG_ERR_SHAPE, "q has heads of size %lld and k of %lld: expected one size",
+        return tg_call_fail(c, TG_ERR_SHAPE, "heads of q have size %lld but heads of k have %lld; they must be equal",
                             (long long)size(c, Q, 3), (long long)size(c, K, 3));
     if (g == 0 ? h != 0 : h % g != 0)
-        return tg_call_fail(c, TG_ERR_SHAPE, "%lld heads of q share %lld of k: expected a multiple", (long long)h,
-                            (long long)g);
+        return tg_call_fail(c, TG_ERR_SHAPE, "q has %lld heads and k has %lld; the heads of q must be a multiple of "
+                            "those of k", (long long)h, (long long)g);
     return TG_OK;
 }
 
@@ -46,12 +48,12 @@ static tg_status mask_fits(tg_call *c) {
     const int64_t full[4] = {q->shape[0], q->shape[1], q->shape[2], size(c, K, 2)};
     if (!m) return TG_OK;
     if (m->dtype != TG_BOOL && m->dtype != q->dtype && m->dtype != TG_F32)
-        return tg_call_fail(c, TG_ERR_DTYPE, "the mask is %s: expected bool, f32 or q's dtype",
+        return tg_call_fail(c, TG_ERR_DTYPE, "mask is %s; it must be bool, f32 or q's dtype",
                             tg_dtype_name((tg_dtype)m->dtype));
     bool fits = m->ndim <= 4;
     for (int d = 0, j = 4 - m->ndim; fits && d < m->ndim; d++, j++) fits = m->shape[d] == 1 || m->shape[d] == full[j];
     if (fits) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "expected a mask that broadcasts to [%lld, %lld, %lld, %lld]",
+    return tg_call_fail(c, TG_ERR_SHAPE, "mask does not broadcast to [%lld, %lld, %lld, %lld], the shape of the scores",
                         (long long)full[0], (long long)full[1], (long long)full[2], (long long)full[3]);
 }
 
@@ -59,44 +61,49 @@ static tg_status sink_fits(tg_call *c) {
     const tg_tensor *x = c->in[SINK], *q = c->in[Q];
     if (!x) return TG_OK;
     if (x->dtype != q->dtype && x->dtype != TG_F32)
-        return tg_call_fail(c, TG_ERR_DTYPE, "the sink is %s: expected f32 or q's dtype",
+        return tg_call_fail(c, TG_ERR_DTYPE, "sink is %s; it must be f32 or q's dtype",
                             tg_dtype_name((tg_dtype)x->dtype));
     if (x->ndim == 1 && x->shape[0] == q->shape[1]) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "expected a sink of %lld elements, one a head", (long long)q->shape[1]);
+    return tg_call_fail(c, TG_ERR_SHAPE, "sink must be a vector of %lld elements, one for each head of q",
+                        (long long)q->shape[1]);
 }
 
 static tg_status need_numbers(tg_call *c, int i, const char *what) {
     const tg_tensor *x = c->in[i];
     if (x->dtype != TG_I64)
-        return tg_call_fail(c, TG_ERR_DTYPE, "%s is %s: expected i64", what, tg_dtype_name((tg_dtype)x->dtype));
-    if (x->ndim != 1) return tg_call_fail(c, TG_ERR_SHAPE, "%s has %d dims: expected one", what, x->ndim);
+        return tg_call_fail(c, TG_ERR_DTYPE, "%s is %s; it must be i64", what, tg_dtype_name((tg_dtype)x->dtype));
+    if (x->ndim != 1) return tg_call_fail(c, TG_ERR_SHAPE, "%s has %d dims; it must be a vector", what, x->ndim);
     return TG_OK;
 }
 
-/* Padding and packing. */
+/* Checks the tensors that describe padding (lengths) and packing (starts). */
 static tg_status extents_fit(tg_call *c) {
     const tg_tensor *lengths = c->in[LENGTHS], *q = c->in[STARTS_Q], *k = c->in[STARTS_K];
-    if (!q != !k) return tg_call_fail(c, TG_ERR_ARGUMENT, "expected starts_q and starts_k together");
-    if (lengths && q) return tg_call_fail(c, TG_ERR_ARGUMENT, "expected lengths or starts, not both");
+    if (!q != !k) return tg_call_fail(c, TG_ERR_ARGUMENT, "only one of starts_q and starts_k is given; packing needs "
+                                      "both");
+    if (lengths && q) return tg_call_fail(c, TG_ERR_ARGUMENT, "lengths and starts are both given; use lengths for "
+                                          "padding or starts for packing");
     if (lengths) {
         TG_TRY(need_numbers(c, LENGTHS, "lengths"));
         if (lengths->shape[0] != size(c, Q, 0))
-            return tg_call_fail(c, TG_ERR_SHAPE, "expected %lld lengths, one a batch", (long long)size(c, Q, 0));
+            return tg_call_fail(c, TG_ERR_SHAPE, "lengths must have %lld elements, one for each batch entry",
+                                (long long)size(c, Q, 0));
     }
     if (!q) return TG_OK;
     TG_TRY(need_numbers(c, STARTS_Q, "starts_q"));
     TG_TRY(need_numbers(c, STARTS_K, "starts_k"));
     if (q->shape[0] != k->shape[0] || q->shape[0] < 2)
         return tg_call_fail(c, TG_ERR_SHAPE,
-                            "starts_q has %lld elements and starts_k %lld: expected n + 1 of n sequences",
-                            (long long)q->shape[0], (long long)k->shape[0]);
+                            "starts_q has %lld elements and starts_k has %lld; both must have n + 1 for n packed "
+                            "sequences", (long long)q->shape[0], (long long)k->shape[0]);
     if (size(c, Q, 0) != 1)
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected one batch, in which the sequences are packed");
+        return tg_call_fail(c, TG_ERR_SHAPE, "with starts_q and starts_k the batch size must be 1, because the "
+                            "sequences are packed into one");
     return TG_OK;
 }
 
-/* The probabilities [b, h, sq, sk] lie as q does, but that the keys' sequence is their last dim; where one input is
- * opaque, they are. */
+/* The probabilities [b, h, sq, sk] are placed as q is, except that their last dim is the sequence of the keys. If an
+ * input is opaque on an axis, so are they. */
 static void place_scores(const tg_call *c, tg_placement at[TG_MAX_AXES]) {
     for (int a = 0; a < TG_MAX_AXES; a++) {
         tg_placement q = tg_place_on(c->in[Q], (tg_axis)a), k = tg_place_on(c->in[K], (tg_axis)a);
@@ -122,7 +129,8 @@ static tg_status take_draws(tg_call *c) {
                          c->ctx->grid.axes ? at : NULL, &p->draws);
 }
 
-/* *extent as a bound of 0 or more, at most `most`, which bounds nothing; false: none. */
+/* Sets *extent to a bound of 0 or more; a bound of `most` restricts nothing. Returns false if the window has no
+ * bound. */
 static bool bound_of(int64_t *extent, int64_t most) {
     bool bound = *extent > 0 || *extent == TG_WINDOW_ZERO;
     *extent = !bound || *extent < 0 ? 0 : *extent < most ? *extent : most;
@@ -134,8 +142,8 @@ static tg_status resolve_window(tg_call *c) {
     int64_t most = size(c, Q, 2) + size(c, K, 2), given[] = {p->opts.left, p->opts.right};
     for (int i = 0; i < 2; i++)
         if (given[i] < -1 && given[i] != TG_WINDOW_ZERO)
-            return tg_call_fail(c, TG_ERR_ARGUMENT, "%s is %lld: expected the extent of a window, 0 or -1 for none, or "
-                                "TG_WINDOW_ZERO", i ? "right" : "left", (long long)given[i]);
+            return tg_call_fail(c, TG_ERR_ARGUMENT, "%s is %lld; it must be the extent of a window (1 or more), 0 or "
+                                "-1 for no bound, or TG_WINDOW_ZERO", i ? "right" : "left", (long long)given[i]);
     p->left_bound = bound_of(&p->opts.left, most);
     p->right_bound = bound_of(&p->opts.right, most);
     return TG_OK;
@@ -146,17 +154,17 @@ static tg_status attention_options(tg_call *c) {
     tg_attention_opts *o = &p->opts;
     const tg_tensor *q = c->in[Q];
     TG_TRY(tg_size_check(c->ctx, o->size, sizeof *o, "the options"));
-    if (!isfinite(o->scale)) return tg_call_fail(c, TG_ERR_ARGUMENT, "scale is %g: expected a number", o->scale);
+    if (!isfinite(o->scale)) return tg_call_fail(c, TG_ERR_ARGUMENT, "scale is %g; it must be finite", o->scale);
     if (!(o->dropout >= 0 && o->dropout < 1))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "dropout is %g: expected 0 <= p < 1", o->dropout);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "dropout is %g; it must be at least 0 and less than 1", o->dropout);
     if (o->scale == 0) o->scale = q->shape[3] ? 1 / sqrt((double)q->shape[3]) : 1;
     TG_TRY(resolve_window(c));
     if (!tg_is_training(c->tape)) o->dropout = 0;
     return o->dropout > 0 ? take_draws(c) : TG_OK;
 }
 
-/* What dims of the mask, the sink and the lengths have their parts in: those of the result; a dim of the mask that is
- * repeated has none. */
+/* Declares how dims of the mask, the sink and the lengths are sharded: as the dims of the result that they broadcast
+ * to. A dim of the mask that is repeated is not sharded. */
 static tg_status place_extras(tg_call *c, bool rows_whole) {
     const tg_tensor *m = c->in[MASK];
     for (int d = 0; m && d < m->ndim; d++) {
@@ -180,7 +188,8 @@ static tg_status attention_infer(tg_call *c) {
     TG_TRY(sink_fits(c));
     TG_TRY(extents_fit(c));
     TG_TRY(attention_options(c));
-    /* Which keys a query sees may depend on its row in the whole sequence. */
+    /* Which keys a query may see can depend on its position in the whole sequence, so the sequence must not be
+     * sharded. */
     bool rows_whole = p->opts.causal || p->left_bound || p->right_bound || c->in[STARTS_Q];
     if (rows_whole) TG_TRY(tg_call_role(c, Q, 2, TG_WHOLE));
     TG_TRY(place_extras(c, rows_whole));
@@ -189,7 +198,7 @@ static tg_status attention_infer(tg_call *c) {
     return tg_call_out(c, 0, dtype, 4, (int64_t[]){q->shape[0], q->shape[1], q->shape[2], size(c, V, 3)});
 }
 
-/* The mask, or its gradient, as [b, h, sq, sk] that repeats what the mask has once. */
+/* The mask, or its gradient, viewed as [b, h, sq, sk] with stride 0 in the dims that the mask lacks. */
 static tg_array stretched(const tg_call *c, const tg_tensor *x, tg_extent *e) {
     const int64_t full[4] = {size(c, Q, 0), size(c, Q, 1), size(c, Q, 2), size(c, K, 2)};
     tg_array a = tg_op_absent_or(x);
@@ -231,7 +240,7 @@ static tg_status attention_args(tg_call *c, tg_attention_args *a, tg_extent *mas
     return TG_OK;
 }
 
-/* What lengths or starts hold, named where the host can read it. */
+/* Reports a bad value in lengths or starts; the host reads the value if it can. */
 static tg_status bad_extent(tg_call *c, int64_t bad) {
     const tg_tensor *x = c->in[LENGTHS] ? c->in[LENGTHS] : c->in[STARTS_Q];
     int64_t i = bad - 1, total = size(c, Q, 2);
@@ -245,10 +254,10 @@ static tg_status bad_extent(tg_call *c, int64_t bad) {
     }
     long long found = ((const int64_t *)tg_data(x))[i * x->stride[0]];
     if (c->in[LENGTHS])
-        return tg_call_fail(c, TG_ERR_DATA, "lengths[%lld] is %lld: expected 0 to %lld", (long long)i, found,
+        return tg_call_fail(c, TG_ERR_DATA, "lengths[%lld] is %lld; it must be from 0 to %lld", (long long)i, found,
                             (long long)size(c, K, 2));
-    return tg_call_fail(c, TG_ERR_DATA, "%s[%lld] is %lld: expected 0 first, %lld last, and none below the one before",
-                        name, (long long)i, found, (long long)total);
+    return tg_call_fail(c, TG_ERR_DATA, "%s[%lld] is %lld; the first element must be 0, the last %lld, and none may "
+                        "be less than the one before it", name, (long long)i, found, (long long)total);
 }
 
 static tg_status attention_forward(tg_call *c) {
@@ -262,7 +271,7 @@ static tg_status attention_forward(tg_call *c) {
     return bad_extent(c, bad);
 }
 
-/* The probabilities are computed again, tile by tile, from q, k and what is saved of their rows. */
+/* Backward computes the probabilities again, tile by tile, from q, k and the saved row statistics. */
 static tg_status attention_backward(tg_call *c) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_attention_args a;
@@ -282,7 +291,7 @@ static tg_status attention_backward(tg_call *c) {
     return (ops->attention_grad ? ops->attention_grad : tg_composed_attention_grad)(c->ctx, &a);
 }
 
-/* Two products of sq x sk for every head, of what a window leaves; a causal mask leaves about half. */
+/* Counts two products of sq x sk for every head, limited to the window. A causal mask leaves about half. */
 static int64_t attention_flops(const tg_node *n) {
     const attention_params *p = tg_node_params(n);
     const tg_tensor *q = tg_node_input(n, Q), *v = tg_node_input(n, V);
@@ -290,12 +299,12 @@ static int64_t attention_flops(const tg_node *n) {
     int64_t row = tg_flops(2 * tg_dim(q, 0) * tg_dim(q, 1) * tg_dim(q, 2), tg_dim(q, 3) + tg_dim(v, 3));
     if (p->left_bound && (p->right_bound || p->opts.causal) && width < sk) return tg_flops(row, width);
     if (!p->opts.causal) return tg_flops(row, sk);
-    return row % 2 ? row : tg_flops(row / 2, sk); /* odd: more than fit already */
+    return row % 2 ? row : tg_flops(row / 2, sk); /* an odd number: more than fits already */
 }
 
-/* ---- Of other ops ---- */
+/* ---- The same computation as a composition of other ops ---- */
 
-/* Scores [b, h, sq, sk], and what hides some of them: at most one mask of each kind. */
+/* The scores [b, h, sq, sk] and what hides some of them: at most one mask of each kind. */
 typedef struct scores {
     const tg_node *n;
     tg_tensor *s, *hidden[8];
@@ -310,7 +319,7 @@ static tg_tensor *shifted(tg_tape *t, tg_tensor *places, int64_t by) {
 
 static void hide(scores *s, tg_tensor *hidden) { s->hidden[s->count++] = hidden; }
 
-/* The sequence of each of n places: [n]. */
+/* The index of the sequence to which each of n positions belongs: [n]. */
 static tg_tensor *sequence_of(tg_tape *t, tg_tensor *starts, int64_t n) {
     tg_tensor *first = tg_slice(t, starts, 0, 0, starts->shape[0] - 1, 1);
     tg_tensor *begun = tg_ge(t, tg_unsqueeze(t, index_row(t, n), 1), first);
@@ -322,7 +331,7 @@ static tg_tensor *ends_of(tg_tape *t, tg_tensor *starts, tg_tensor *sequences) {
     return tg_index_select(t, tg_slice(t, starts, 0, 1, starts->shape[0], 1), 0, sequences);
 }
 
-/* The place of each query among the keys: [sq, 1]. Hides keys of other sequences. */
+/* The position of each query among the keys: [sq, 1]. Hides keys of other sequences. */
 static tg_tensor *places(tg_tape *t, scores *s, int64_t sq, int64_t sk) {
     tg_tensor *starts_q = tg_node_in(s->n)[STARTS_Q], *starts_k = tg_node_in(s->n)[STARTS_K];
     if (!starts_q) return tg_unsqueeze(t, tg_arange(t, TG_I64, (double)(sk - sq), (double)sk, 1), 1);
@@ -344,7 +353,7 @@ static void hide_by_rules(tg_tape *t, scores *s, int64_t sq, int64_t sk) {
     if (lengths) hide(s, tg_ge(t, key, tg_reshape(t, lengths, TG_SHAPE(lengths->shape[0], 1, 1, 1))));
 }
 
-/* A bool mask hides; another is added, and hides where it is -inf. */
+/* A bool mask hides scores where it is false. A float mask is added, and hides scores where it is -inf. */
 static void apply_mask(tg_tape *t, scores *s) {
     tg_tensor *mask = tg_node_in(s->n)[MASK];
     if (!mask) return;
@@ -359,7 +368,7 @@ static void apply_mask(tg_tape *t, scores *s) {
     hide(s, none);
 }
 
-/* Probabilities beside a sink. Their maximum takes part as a number: it cancels. */
+/* Probabilities with a sink. The row maximum enters as a constant, because it cancels. */
 static tg_tensor *softmax_beside(tg_tape *t, tg_tensor *s, tg_tensor *sink) {
     sink = tg_reshape(t, tg_wide(t, sink), TG_SHAPE(sink->shape[0], 1, 1));
     if (sink->dtype != s->dtype) sink = tg_cast(t, sink, (tg_dtype)s->dtype);
@@ -369,7 +378,8 @@ static tg_tensor *softmax_beside(tg_tape *t, tg_tensor *s, tg_tensor *sink) {
     return tg_div(t, e, tg_add(t, tg_sum(t, e, TG_DIMS(-1), true), beside));
 }
 
-/* With all scores. Those that are hidden are finite, so that a row without any key has a gradient of 0, not NaN. */
+/* Uses the full matrix of scores. Hidden scores are finite, so that a row that sees no key has a gradient of 0 and
+ * not NaN. */
 static tg_status attention_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const attention_params *p = tg_node_params(n);
     const tg_tensor *y = tg_node_out(n)[0];
@@ -562,14 +572,15 @@ const tg_op tg_op_attention = {
     TG_SAMPLES(attention_samples),
 };
 
-/* Scaled dot-product attention: q [b, h, sq, dk], k [b, g, sk, dk] and v [b, g, sk, dv] give [b, h, sq, dv]. g divides
- * h: each key and value head serves h / g neighbouring query heads. Causal: query i sees keys j <= i + sk - sq, so the
- * last query sees all, as after a cache of earlier keys. A window moves with that place. Of packed sequences each is
- * attention by itself, the last of its queries beside the last of its keys. Masks are PyTorch's: bool, true where a key
- * may be seen, or added to the scores; lengths, window, packing and mask all have to let a key through. A query that
- * sees none gives zeros, and has no gradient. Dropout falls on the probabilities, in training mode only. The sq x sk
- * scores never exist as a whole (Dao et al., arXiv 2205.14135): it saves its inputs, the result and two numbers a row,
- * and backward computes them again. opts may be NULL. */
+/* Scaled dot-product attention: q [b, h, sq, dk], k [b, g, sk, dk] and v [b, g, sk, dv] give [b, h, sq, dv]. g must
+ * divide h: each key and value head serves h / g neighboring query heads. With a causal mask query i sees keys j <=
+ * i + sk - sq, so the last query sees all keys, as after a cache of earlier keys. A window is placed relative to
+ * that position. Packed sequences attend to themselves only, and the last query of each is aligned with its last
+ * key. Masks follow PyTorch: a bool mask is true where a key may be seen, a float mask is added to the scores. A key
+ * is seen only if lengths, window, packing and mask all allow it. A query that sees no key gives zeros and gets no
+ * gradient. Dropout applies to the probabilities, in training mode only. The sq x sk scores are never stored as a
+ * whole (Dao et al., arXiv 2205.14135): the op saves its inputs, the result and two numbers per row, and backward
+ * computes the scores again. opts may be NULL. */
 tg_tensor *tg_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, const tg_attention_opts *opts) {
     attention_params p = {.draws = {.n = 0}};
     tg_op_options(&p.opts, sizeof p.opts, opts);

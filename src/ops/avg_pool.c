@@ -1,13 +1,13 @@
-/* Means over windows. They and their gradient are each other's: both are sums over windows, of x or into x, and the
- * block takes its own derivatives. */
+/* Average pooling. Pooling and its gradient are sums over windows, of x or into x, and each is the derivative of the
+ * other, so one block serves both. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "ops/common/windows.h"
 
 typedef struct avg_pool_params {
     tg_windows w;
-    bool exclude; /* padding does not count */
-    bool back;    /* from the windows to x, of this size */
+    bool exclude; /* padding is not counted in the mean */
+    bool back;    /* the gradient: from windows to x, which has this size */
     int64_t in[2];
 } avg_pool_params;
 
@@ -19,7 +19,7 @@ static tg_status avg_pool_infer(tg_call *c) {
     int64_t out[2], shape[4];
     TG_TRY(tg_need_float(c, 0));
     if (p->w.apart[0] != 1 || p->w.apart[1] != 1)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "means have no dilation: expected 0 or 1");
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "dilation is set, but average pooling has none; leave it 0 or 1");
     if (!p->back) TG_TRY(tg_windows_infer_pool(c, &p->w, p->in, out));
     TG_TRY(tg_call_role(c, 0, 0, 0));
     TG_TRY(tg_call_role(c, 0, 1, 1));
@@ -28,13 +28,13 @@ static tg_status avg_pool_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)x->dtype, ndim, shape);
 }
 
-/* The windows' places of y, whichever of the two it is. */
+/* The windows' positions in y, whichever of the two tensors y is. */
 static void places(const avg_pool_params *p, const tg_tensor *y, int64_t out[2]) {
     out[0] = p->w.dims == 1 ? 1 : y->shape[2];
     out[1] = y->shape[y->ndim - 1];
 }
 
-/* What the sums are divided by: a number, or one a window. */
+/* The divisor of the sums: one number, or one for each window. */
 static tg_status counts(tg_call *c, tg_dtype dtype, const tg_tensor *y, tg_tensor **n) {
     const avg_pool_params *p = params(c);
     int64_t out[2];
@@ -54,7 +54,7 @@ static tg_status counts(tg_call *c, tg_dtype dtype, const tg_tensor *y, tg_tenso
     return tg_op_map(c, TG_FN_mul, *n, TG_T2(rows, along[1]), 2, 0, 0, false);
 }
 
-/* For every element of a window: y += x, or x += y. */
+/* For each element of a window: y += x, or x += y. */
 static tg_status sum_windows(tg_call *c, const tg_tensor *x, const tg_tensor *y, bool back) {
     const tg_windows *w = &params(c)->w;
     tg_extent ex, ey;
@@ -70,7 +70,7 @@ static tg_status sum_windows(tg_call *c, const tg_tensor *x, const tg_tensor *y,
     return TG_OK;
 }
 
-/* y (+)= the means of x. */
+/* y (+)= the window means of x. */
 static tg_status means(tg_call *c, const tg_tensor *y, const tg_tensor *x, bool add) {
     tg_dtype wide = tg_accumulate_dtype((tg_dtype)x->dtype);
     const tg_tensor *sum = add || y->dtype != wide ? tg_call_temp(c, wide, y->ndim, y->shape) : y;
@@ -81,7 +81,7 @@ static tg_status means(tg_call *c, const tg_tensor *y, const tg_tensor *x, bool 
     return tg_op_map(c, TG_FN_div, y, TG_T2(sum, n), 2, 0, 0, add);
 }
 
-/* x (+)= for each of its elements the sum of y / count over its windows. */
+/* x (+)= for each element of x the sum of y / count over the windows that contain it. */
 static tg_status spread(tg_call *c, const tg_tensor *x, const tg_tensor *y, bool add) {
     tg_dtype wide = tg_accumulate_dtype((tg_dtype)y->dtype);
     tg_tensor *share = tg_call_temp(c, wide, y->ndim, y->shape), *n;
@@ -102,7 +102,7 @@ static tg_status avg_pool_backward(tg_call *c) {
     return (params(c)->back ? means : spread)(c, c->gin[0], c->gout[0], tg_adds(c, 0));
 }
 
-/* ---- As taped ops ---- */
+/* ---- The same computation as a composition of other ops ---- */
 
 static tg_status avg_pool_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
 
@@ -192,15 +192,15 @@ static avg_pool_params params_of(int dims, const int64_t *size, const tg_pool_op
     return p;
 }
 
-/* The mean of every window of k elements of x [n, c, l]: [n, c, windows]. Windows are a stride, k where that is 0,
- * apart; those that do not fit into x with its padding are left out. Padding is zeros, which count among the k, or,
- * with exclude_padding, do not. There is no dilation. Sums of 16 bits run in float32. */
+/* Returns the mean of every window of k elements of x [n, c, l]: [n, c, windows]. Windows start `stride` elements
+ * apart (k if it is 0); windows that do not fit into x and its padding are left out. Padding is zeros, which count
+ * as elements unless exclude_padding is set. There is no dilation. 16-bit sums run in float32. */
 tg_tensor *tg_avg_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_pool_opts *opts) {
     avg_pool_params p = params_of(1, &k, opts);
     return TG_RECORD(t, tg_op_avg_pool1d, &p, x);
 }
 
-/* The same of windows of h x w elements of x [n, c, h, w]. */
+/* The same for windows of h x w elements of x [n, c, h, w]. */
 tg_tensor *tg_avg_pool2d(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_pool_opts *opts) {
     avg_pool_params p = params_of(2, (const int64_t[]){h, w}, opts);
     return TG_RECORD(t, tg_op_avg_pool2d, &p, x);

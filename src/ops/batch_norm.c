@@ -1,6 +1,6 @@
-/* Batch norm: x [n, c, ..], each channel brought to mean 0 and variance 1 over all the rest, then times w and plus b by
- * channel. The statistics are the batch's own, which running ones then follow, or, in evaluation mode, the running
- * ones. */
+/* Batch normalization: each channel of x [n, c, ..] is shifted and scaled to mean 0 and variance 1 over all other
+ * dims, then multiplied by w and added to b. The statistics are those of the batch, and running statistics follow
+ * them; in evaluation mode they are the running ones. */
 #include <math.h>
 
 #include "ops/common/channel_norm.h"
@@ -11,7 +11,7 @@ typedef enum norm_mode { BY_TAPE, BY_BATCH, BY_RUNNING } norm_mode;
 
 typedef struct batch_norm_params {
     double momentum, eps;
-    norm_mode mode; /* BY_TAPE: infer decides */
+    norm_mode mode; /* BY_TAPE: infer reads the tape's mode */
 } batch_norm_params;
 
 enum { X = TG_NORM_X, W, B, RUNNING_MEAN, RUNNING_VAR, INPUTS };
@@ -21,7 +21,7 @@ enum { MOVED = 1u << RUNNING_MEAN | 1u << RUNNING_VAR };
 static const batch_norm_params *params(const tg_call *c) { return c->params; }
 static bool by_batch(const tg_call *c) { return params(c)->mode == BY_BATCH; }
 
-/* Every channel is a group. */
+/* Treats every channel as a group. */
 static tg_channel_norm kind(const tg_call *c) {
     const tg_tensor *x = c->in[X];
     tg_channel_norm k = tg_channel_norm_of(x, x->shape[1], 1u << 0 | 1u << 2 | 1u << 3, params(c)->eps);
@@ -29,40 +29,43 @@ static tg_channel_norm kind(const tg_call *c) {
     return k;
 }
 
-/* A buffer that forward may write. */
+/* Checks a buffer that forward may write. */
 static tg_status need_running(tg_call *c, int i, const char *what) {
     const tg_tensor *r = c->in[i];
     tg_dtype dtype = (tg_dtype)c->in[X]->dtype, wide = tg_accumulate_dtype(dtype);
     if (!r) return TG_OK;
     TG_TRY(tg_need_channels(c, i, what));
     if (r->dtype != dtype && r->dtype != wide)
-        return tg_call_fail(c, TG_ERR_DTYPE, "%s is %s: expected %s or %s", what, tg_dtype_name((tg_dtype)r->dtype),
+        return tg_call_fail(c, TG_ERR_DTYPE, "%s is %s; it must be %s or %s", what, tg_dtype_name((tg_dtype)r->dtype),
                             tg_dtype_name(dtype), tg_dtype_name(wide));
     if (tg_needs(c, i))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "%s needs a gradient: it is a buffer, which has none", what);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "%s requires a gradient; it is a buffer that the op updates and must "
+                            "not require one", what);
     return TG_OK;
 }
 
 static tg_status check_numbers(tg_call *c) {
     const batch_norm_params *p = params(c);
     if (!(p->eps >= 0 && isfinite(p->eps)))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g: expected 0 or more, finite", p->eps);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g; it must be finite and 0 or more", p->eps);
     if (!(p->momentum >= 0 && p->momentum <= 1))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "momentum is %g: expected 0 to 1", p->momentum);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "momentum is %g; it must be from 0 to 1", p->momentum);
     if (!c->in[RUNNING_MEAN] == !c->in[RUNNING_VAR]) return TG_OK;
-    return tg_call_fail(c, TG_ERR_ARGUMENT, "one of running_mean and running_var is given: expected both, or none");
+    return tg_call_fail(c, TG_ERR_ARGUMENT, "only one of running_mean and running_var is given; give both or neither");
 }
 
 static int64_t members(const tg_tensor *x) { return x->shape[1] ? x->numel / x->shape[1] : 0; }
 
-/* What a batch's statistics ask for; unbiased variances, and what moves towards them, more. */
+/* Checks that the batch has enough values per channel: unbiased variances, and running statistics that follow them,
+ * need more than one. */
 static tg_status check_batch(tg_call *c) {
     if (!c->writes || members(c->in[X]) != 1 || !c->in[X]->shape[1]) return TG_OK;
     return tg_call_fail(c, TG_ERR_SHAPE,
-                        "one value a channel has no variance for running_var: expected more in training mode");
+                        "x has one value per channel, which has no unbiased variance for running_var; give more "
+                        "values in training mode");
 }
 
-/* With the batch's statistics all of a channel is needed; with running ones rows and places are free. */
+/* With the batch's statistics a channel is needed whole; with running statistics rows and positions are free. */
 static tg_status state_roles(tg_call *c) {
     for (int d = 0; d < c->in[X]->ndim; d++)
         if (d == 1 || !by_batch(c)) TG_TRY(tg_call_role(c, X, d, d));
@@ -71,8 +74,9 @@ static tg_status state_roles(tg_call *c) {
     return c->in[W] ? tg_call_linear(c, 1u << W | 1u << B) : tg_call_linear(c, 0);
 }
 
-/* Opaque, each rank has a batch of its own, and so would what is moved by it: buffers that are not opaque there would
- * no longer be what their placement says. The general rule lets anything stand beside what is opaque. */
+/* If x is opaque on an axis, each rank has a batch of its own, and so has each buffer that follows it. A buffer that
+ * is not opaque there would no longer match its placement. The general rule accepts any other input next to an
+ * opaque one, so this op checks its buffers itself. */
 static tg_status check_moved(tg_call *c) {
     if (!c->writes || !c->ctx->grid.axes) return TG_OK;
     for (int a = 0; a < TG_MAX_AXES; a++) {
@@ -82,9 +86,9 @@ static tg_status check_moved(tg_call *c) {
             tg_placement r = tg_place_on(c->in[i], (tg_axis)a);
             if (r.kind == TG_VARYING && r.layout == TG_OPAQUE) continue;
             return tg_call_fail(c, TG_ERR_PLACEMENT,
-                                "x is opaque on axis %s, and %s is not: each rank would move it by its own batch; "
-                                "give running statistics that are opaque there, or shard x",
-                                tg_axis_name((tg_axis)a), i == RUNNING_MEAN ? "running_mean" : "running_var");
+                                "x is opaque on axis %s but %s is not, and each rank would update it from its own "
+                                "batch; make the running statistics opaque there, or shard x", tg_axis_name((tg_axis)a),
+                                i == RUNNING_MEAN ? "running_mean" : "running_var");
         }
     }
     return TG_OK;
@@ -94,7 +98,7 @@ static tg_status batch_norm_infer(tg_call *c) {
     batch_norm_params *p = c->params;
     const tg_tensor *x = c->in[X];
     TG_TRY(tg_need_float(c, X));
-    if (x->ndim < 2) return tg_call_fail(c, TG_ERR_SHAPE, "expected x [n, c, ..] of 2 or more dims");
+    if (x->ndim < 2) return tg_call_fail(c, TG_ERR_SHAPE, "x has too few dims; it must be [n, c, ..] with 2 or more");
     TG_TRY(check_numbers(c));
     const tg_channel_norm k = kind(c);
     TG_TRY(tg_channel_norm_infer(c, &k));
@@ -108,7 +112,7 @@ static tg_status batch_norm_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* r := (1 - momentum) r + momentum scale s */
+/* r := (1 - momentum) r + momentum scale s. */
 static tg_status move(tg_call *c, const tg_channel_norm *k, int i, const tg_tensor *s, double scale) {
     tg_tensor *r = tg_norm_by_channel(c, k, c->in[i]);
     double momentum = params(c)->momentum;
@@ -116,7 +120,7 @@ static tg_status move(tg_call *c, const tg_channel_norm *k, int i, const tg_tens
     return tg_op_map(c, TG_FN_linear_sum, r, TG_T2(r, s), 2, 1 - momentum, momentum * scale, false);
 }
 
-/* Mean and variance: of the batch, which running ones follow; or these. */
+/* Chooses mean and variance: those of the batch, which the running ones then follow, or the running ones. */
 static tg_status statistics(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *t) {
     const double n = tg_norm_members(k);
     for (int i = MEAN; k->given && i <= RSTD; i++) {
@@ -146,7 +150,7 @@ static tg_status batch_norm_backward(tg_call *c) {
 
 static tg_tensor *column(tg_tape *t, tg_tensor *w) { return tg_unsqueeze(t, tg_wide(t, w), 1); }
 
-/* What forward made of the running statistics, which may have moved since. */
+/* The statistics that forward used; the running buffers may have changed since. */
 static tg_tensor *kept(tg_tape *t, const tg_node *n, int k) {
     const tg_tensor *s = tg_node_kept(n)[k];
     tg_tensor *y = tg_tape_tensor(t, s->dtype, 2, s->shape + 1, s->stride + 1, tg_storage_ref(s->storage), s->offset);
@@ -229,14 +233,14 @@ const tg_op tg_op_batch_norm = {
     TG_SAMPLES(batch_norm_samples),
 };
 
-/* The channels of x [n, c, ..], each brought to mean 0 and variance 1 over all the rest; then times w and plus b, each
- * [c] or NULL. On a tape in training mode by the batch's mean and (biased) variance: running_mean and running_var [c],
- * where given, are then moved towards the mean and the unbiased variance by momentum, at the end of forward, in their
- * own bytes, as an optimiser writes parameters; the second run of a recomputation leaves them as the first has made
- * them. In evaluation mode by these two, which stay as they are. They are buffers of x's dtype, or float32 for 16 bits,
- * and need no gradient; without them the batch's statistics serve in both modes. Statistics are float32 (float64 for
- * float64). Of x sharded over ranks the channels may lie on them with w, b and the buffers; a sharded batch is refused
- * in training mode, as a rank's statistics are not the batch's. */
+/* Normalizes the channels of x [n, c, ..]: each gets mean 0 and variance 1 over all other dims, is multiplied by w
+ * and added to b, each [c] or NULL. On a tape in training mode the op uses the batch's mean and biased variance.
+ * running_mean and running_var [c], if given, then move toward the mean and the unbiased variance by momentum, in
+ * place, at the end of forward; the second run of a recomputation does not move them again. In evaluation mode the
+ * op uses these two buffers and leaves them unchanged; without them it uses the batch's statistics in both modes.
+ * The buffers have x's dtype, or float32 for 16-bit x, and must not require a gradient. Statistics are float32
+ * (float64 for float64). x may be sharded over ranks along its channels, together with w, b and the buffers. A
+ * sharded batch is refused in training mode, because a rank's statistics are not those of the batch. */
 tg_tensor *tg_batch_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_tensor *running_mean,
                          tg_tensor *running_var, double momentum, double eps) {
     batch_norm_params p = {.momentum = momentum, .eps = eps};

@@ -1,4 +1,5 @@
-/* Binary cross-entropy of logits. With v = pw y, and v = y without pw: w (v softplus(-x) + (1 - y) softplus(x)). */
+/* Binary cross-entropy of logits. With v = pw y (v = y without pw) the loss of an element is w (v softplus(-x) + (1
+ * - y) softplus(x)). */
 #include "ops/common/derive.h"
 #include "ops/common/elementwise_loss.h"
 
@@ -8,14 +9,14 @@ enum { X, Y, W, PW };
 
 static tg_status bce_infer(tg_call *c) { return tg_losses_infer(c, TG_LOSS_NONE); }
 
-/* ln(1 + e^x) and ln(1 + e^-x), in room for two; exact for large |x| too, where e^-|x| is nothing beside 1. */
+/* Computes ln(1 + e^x) and ln(1 + e^-x) in two buffers. Large |x| stays exact: there e^-|x| vanishes next to 1. */
 static tg_status softpluses(tg_call *c, const tg_tensor *x, tg_tensor *plus, tg_tensor *minus) {
     tg_tensor *e = tg_losses_temp(c), *one = tg_losses_temp(c);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_PUT(abs, e, x);
     TG_PUT(neg, e, e);
     TG_PUT(exp, e, e);
-    /* ln(1 + e) = e ln(u) / (u - 1), where u = 1 + e as rounded, and e where u is 1 (Kahan). */
+    /* ln(1 + e) = e ln(u) / (u - 1), where u is 1 + e as rounded, and e where u is 1 (Kahan). */
     TG_PUT_P(affine, 1, 1, one, e);
     TG_PUT_P(affine, 1, -1, plus, one);
     TG_PUT(log, one, one);
@@ -30,7 +31,7 @@ static tg_status softpluses(tg_call *c, const tg_tensor *x, tg_tensor *plus, tg_
     return TG_OK;
 }
 
-/* *v = pw y, which is the target itself without pw; not = 1 - y. */
+/* *v = pw y, or the target itself without pw; *not = 1 - y. */
 static tg_status shares(tg_call *c, const tg_tensor **v, tg_tensor *not) {
     const tg_tensor *y = c->in[Y];
     TG_PUT_P(affine, -1, 1, not, y);
@@ -43,7 +44,7 @@ static tg_status shares(tg_call *c, const tg_tensor **v, tg_tensor *not) {
     return TG_OK;
 }
 
-/* What weights w multiply. */
+/* The factor that the weights w multiply. */
 static tg_status unweighted(tg_call *c, const tg_tensor *loss, const tg_tensor *plus, const tg_tensor *minus) {
     tg_tensor *not = tg_losses_temp(c);
     const tg_tensor *v;
@@ -182,9 +183,9 @@ const tg_op tg_op_bce_with_logits = {
     TG_SAMPLES(bce_samples),
 };
 
-/* Binary cross-entropy of logits x with targets y in [0, 1], of one shape. w weighs elements and pw what is positive, 1
- * where NULL; both broadcast to x. Every input that needs a gradient gets it. The mean is over all elements, whatever
- * the weights, as PyTorch's. */
+/* Returns the binary cross-entropy of logits x with targets y in [0, 1] of the same shape. w weighs elements and pw
+ * weighs positive targets; both are 1 if NULL and broadcast to x. Every input that requires a gradient gets one. The
+ * mean divides by the number of elements whatever the weights are, as in PyTorch. */
 tg_tensor *tg_bce_with_logits(tg_tape *t, tg_tensor *x, tg_tensor *y, tg_tensor *w, tg_tensor *pw,
                               const tg_loss_opts *opts) {
     tg_losses_params p = tg_losses_params_of(opts);

@@ -1,4 +1,5 @@
-/* Arithmetic of two tensors that broadcast. A gradient is summed over the dims in which its input was stretched. */
+/* Arithmetic of two tensors that broadcast against each other. A gradient is summed over the dims along which its
+ * input was broadcast. */
 #include <math.h>
 
 #include "ops/common/derive.h"
@@ -31,7 +32,7 @@ static tg_status number_infer(tg_call *c) {
     return tg_infer_broadcast(c, 0, TG_DTYPE_DEFAULT);
 }
 
-/* a's gradient reads the inputs of a_reads, b's those of b_reads (bit masks). */
+/* The gradient of a reads the inputs in a_reads, that of b those in b_reads (bit masks). */
 static void save_what_is_read(tg_call *c, uint32_t a_reads, uint32_t b_reads) {
     c->saves_in = (tg_needs(c, 0) ? a_reads : 0) | (tg_needs(c, 1) ? b_reads : 0);
 }
@@ -40,7 +41,8 @@ static void save_what_is_read(tg_call *c, uint32_t a_reads, uint32_t b_reads) {
     static tg_status name##_forward(tg_call *c) {                                                  \
         return tg_op_map(c, TG_FN_##name, c->out[0], TG_T2(c->in[0], c->in[1]), 2, 0, 0, false);   \
     }
-/* The vjp: expressions in t, g, the inputs a and b, and the output y, each summed back over what was stretched. */
+/* Defines the vjp from expressions in t, g, the inputs a and b, and the output y, each summed back over the
+ * broadcast dims. */
 #define TAPED(name, by_a, by_b)                                                                                        \
     static tg_status name##_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {               \
         tg_tensor *g = gout[0], *a = tg_node_in(n)[0], *b = tg_node_in(n)[1];                                          \
@@ -69,7 +71,7 @@ const tg_op tg_op_add = {
     .family = TG_FAMILY_ADDITIVE, .sums_f32 = true, .infer = number_infer, .forward = add_forward,
     .backward = add_backward, .vjp = add_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(sum_samples)};
 
-/* a + b, of floats or integers. */
+/* Returns a + b, for floats or integers. */
 PUBLIC(add)
 
 FORWARD(sub)
@@ -86,7 +88,7 @@ const tg_op tg_op_sub = {
     .family = TG_FAMILY_ADDITIVE, .sums_f32 = true, .infer = number_infer, .forward = sub_forward,
     .backward = sub_backward, .vjp = sub_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(sum_samples)};
 
-/* a - b, of floats or integers. */
+/* Returns a - b, for floats or integers. */
 PUBLIC(sub)
 
 /* ---- mul ---- */
@@ -110,7 +112,7 @@ const tg_op tg_op_mul = {
     .family = TG_FAMILY_FACTORS, .sums_f32 = true, .infer = mul_infer, .forward = mul_forward,
     .backward = mul_backward, .vjp = mul_vjp, .jvp = tg_jvp_multilinear, TG_SAMPLES(sum_samples)};
 
-/* a b, element by element, of floats or integers. */
+/* Returns a b element by element, for floats or integers. */
 PUBLIC(mul)
 
 /* ---- div ---- */
@@ -141,7 +143,7 @@ const tg_op tg_op_div = {
     .family = TG_FAMILY_QUOTIENT, .sums_f32 = true, .infer = div_infer, .forward = div_forward,
     .backward = div_backward, .vjp = div_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(div_samples)};
 
-/* a / b, of floats. */
+/* Returns a / b, for floats. */
 PUBLIC(div)
 
 /* ---- pow ---- */
@@ -159,9 +161,10 @@ static tg_status pow_backward(tg_call *c) {
     return tg_op_map_grad(c, 1, TG_FN_pow_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
 }
 
-/* As the rows of scalar.h have it: no slope where b is 0, nor to b where a is 0 and b is not negative. Arguments are
- * masked, not results, whose own derivatives would be 0 times infinity there; and for b = 0 only where 1 / a, which is
- * then the slope's own derivative by b, is not finite. */
+/* Follows the rows of scalar.h: the slope is 0 where b is 0, and the slope to b is 0 where a is 0 and b is not
+ * negative. The arguments are masked and not the results, because the results' own derivatives would be 0 times
+ * infinity there. For b = 0 they are masked only where 1 / a, which is then the derivative of the slope by b, is not
+ * finite. */
 static tg_tensor *pow_by_a(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b) {
     tg_tensor *none = tg_equals(t, b, 0), *finite = tg_below(t, tg_abs(t, tg_reciprocal(t, a)), INFINITY);
     tg_tensor *less = tg_masked_fill(t, tg_add_scalar(t, b, -1), tg_gt(t, none, finite), 0);
@@ -182,7 +185,8 @@ const tg_op tg_op_pow = {
     .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = real_infer, .forward = pow_forward,
     .backward = pow_backward, .vjp = pow_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(pow_samples)};
 
-/* a^b, of floats: NaN where a is negative and b no integer. b's gradient is 0 where a is 0 and b is not negative. */
+/* Returns a^b, for floats: NaN where a is negative and b is not an integer. The gradient of b is 0 where a is 0 and
+ * b is not negative. */
 PUBLIC(pow)
 
 /* ---- atan2, fmod ---- */
@@ -194,7 +198,8 @@ static tg_status atan2_backward(tg_call *c) {
     return tg_op_map_grad(c, 1, TG_FN_atan2_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
 }
 
-/* 1 / (most (1 + r^2)), r times that, or its negative: as the rows of scalar.h, without a square that overflows. */
+/* Computes 1 / (most (1 + r^2)), r times that, or its negative, as the rows of scalar.h do, without a square that
+ * overflows. */
 static tg_tensor *atan2_taped(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b, bool by_b) {
     tg_tensor *up = tg_abs(t, a), *along = tg_abs(t, b), *steep = tg_gt(t, up, along), *most = tg_where(t, steep, a, b);
     tg_tensor *origin = tg_equals(t, tg_add(t, up, along), 0), *one = tg_number_like(t, g, 1);
@@ -219,8 +224,8 @@ const tg_op tg_op_atan2 = {
     .saves_in = 3, .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = real_infer, .forward = atan2_forward,
     .backward = atan2_backward, .vjp = atan2_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(atan2_samples)};
 
-/* The angle between the axis of b and the point (b, a), of floats; both gradients are 0 at (0, 0), and NaN beside one.
- */
+/* Returns the angle between the axis of b and the point (b, a), for floats. Both gradients are 0 at (0, 0), and NaN
+ * if a or b is NaN. */
 PUBLIC(atan2)
 
 static tg_status fmod_infer(tg_call *c) {
@@ -236,7 +241,7 @@ static tg_status fmod_backward(tg_call *c) {
     return tg_op_map_grad(c, 1, TG_FN_fmod_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
 }
 
-/* trunc(a / b), which the remainder tells exactly where a / b rounds to an integer. */
+/* Computes trunc(a / b) from the exact remainder, which is right where a / b rounds to an integer. */
 static tg_tensor *whole_quotient(tg_tape *t, tg_tensor *a, tg_tensor *b) {
     return tg_round(t, tg_div(t, tg_sub(t, a, tg_fmod(t, a, b)), b));
 }
@@ -255,8 +260,8 @@ const tg_op tg_op_fmod = {
     .passes = 1, .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = fmod_infer, .forward = fmod_forward,
     .backward = fmod_backward, .vjp = fmod_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(fmod_samples)};
 
-/* The remainder of a / b, of floats, exact and with a's sign. The gradient to b is -trunc(a / b); where b is 0 or a
- * infinite, that and the value are NaN. */
+/* Returns the remainder of a / b, for floats: exact, with the sign of a. The gradient of b is -trunc(a / b). Value
+ * and gradient are NaN where b is 0 or a is infinite. */
 PUBLIC(fmod)
 
 /* ---- maximum, minimum ---- */
@@ -272,7 +277,7 @@ static const tg_sample extremum_samples[] = {
     {.note = "mixed", .n_in = 2, .in = {ROWS(-2, 2, 4, 5), ROWS(-2, 2, 4, 5)}, .kinked = true},
 };
 
-/* g where a wins, half of it where the two tie, NaN beside one. */
+/* g where a is selected, half of g where the two are equal, NaN where one is NaN. */
 static tg_tensor *share(tg_tape *t, tg_tensor *g, tg_tensor *wins, tg_tensor *ties, tg_tensor *loses) {
     tg_tensor *half = tg_number_like(t, g, 0.5), *all = tg_number_like(t, g, 1), *none = tg_number_like(t, g, 0);
     tg_tensor *less = tg_where(t, ties, half, tg_where(t, loses, none, tg_number_like(t, g, NAN)));
@@ -293,7 +298,7 @@ static tg_tensor *share(tg_tape *t, tg_tensor *g, tg_tensor *wins, tg_tensor *ti
         .backward = name_##_backward, .vjp = name_##_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(extremum_samples)};     \
     PUBLIC(name_)
 
-/* The greater and the smaller of a and b, floats or integers. Where they tie each gets half the gradient; NaN wins, and
- * both get it. */
+/* Return the greater and the smaller of a and b, for floats or integers. Equal elements get half the gradient each.
+ * If either is NaN, the result is NaN and both gradients are NaN. */
 EXTREMUM(maximum, "max(a, b)", tg_gt)
 EXTREMUM(minimum, "min(a, b)", tg_lt)

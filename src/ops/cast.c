@@ -1,4 +1,4 @@
-/* One tensor's values as they are: in another dtype, without a gradient, in row-major order. */
+/* Ops that return one tensor's values unchanged: in another dtype, without a gradient, or in row-major order. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
@@ -23,7 +23,7 @@ static tg_status cast_infer(tg_call *c) {
     const tg_tensor *x = c->in[0];
     if (*d == TG_DTYPE_DEFAULT) *d = c->ctx->dtype;
     if (*d < TG_F32 || *d > TG_BOOL)
-        return tg_call_fail(c, TG_ERR_DTYPE, "to %s: no op takes this dtype", tg_dtype_name(*d));
+        return tg_call_fail(c, TG_ERR_DTYPE, "dtype is %s; no op takes this dtype", tg_dtype_name(*d));
     if (!tg_is_float(*d) && *d != x->dtype) TG_TRY(tg_call_linear(c, 0)); /* integers round, bools saturate */
     return *d == x->dtype ? view_as_is(c) : tg_call_out(c, 0, *d, x->ndim, x->shape);
 }
@@ -58,8 +58,8 @@ const tg_op tg_op_cast = {
     .forward = copy_forward, .backward = cast_backward, .vjp = cast_vjp, .jvp = tg_jvp_linear,
     TG_SAMPLES(cast_samples)};
 
-/* x in another dtype, rounded to nearest even (a view where it is x's own); TG_DTYPE_DEFAULT is the context's. The
- * gradient is converted back; it ends at integers and bools. */
+/* Returns x in another dtype, rounded to nearest even; a view if x already has it. TG_DTYPE_DEFAULT is the context's
+ * dtype. The gradient is converted back; it stops at integers and bools. */
 tg_tensor *tg_cast(tg_tape *t, tg_tensor *x, tg_dtype dtype) {
     return TG_RECORD(t, tg_op_cast, &(cast_params){dtype}, x);
 }
@@ -81,7 +81,7 @@ const tg_op tg_op_detach = {
     .size = sizeof(tg_op), .name = "detach", .formula = "x, without a gradient", .n_in = 1, .n_out = 1,
     .family = TG_FAMILY_SCALE, .infer = view_as_is, TG_SAMPLES(as_is_samples)};
 
-/* A view of x through which no gradient flows. */
+/* Returns a view of x through which no gradient flows. */
 tg_tensor *tg_detach(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_detach, NULL, x); }
 
 /* ---- contiguous ---- */
@@ -99,7 +99,7 @@ const tg_op tg_op_contiguous = {
     .passes = 1, .family = TG_FAMILY_SCALE, .sums_f32 = true, .infer = contiguous_infer, .forward = copy_forward,
     .backward = contiguous_backward, .vjp = contiguous_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(as_is_samples)};
 
-/* x in row-major order without gaps: x itself where it already is so, else a copy. */
+/* Returns x in row-major order without gaps: x itself if it already is, otherwise a copy. */
 tg_tensor *tg_contiguous(tg_tape *t, tg_tensor *x) {
     bool ready =
         t && t->epoch && x && tg_ok(t->ctx) && tg_is_alive(x) && x->ctx == t->ctx && (!x->tape || x->tape == t);

@@ -1,11 +1,11 @@
-/* Cholesky's factor by halves: a = [a11 a21^T; a21 a22] has l11 of a11, l21 = a21 l11^-T, and l22 of a22 - l21 l21^T.
- * A matrix of one element is a root. */
+/* The Cholesky factor, computed by recursive halving: for a = [a11 a21^T; a21 a22], l11 is the factor of a11, l21 =
+ * a21 l11^-T, and l22 is the factor of a22 - l21 l21^T. The factor of a single element is its square root. */
 #include "ops/common/derive.h"
 #include "ops/common/product.h"
 #include "ops/solve.h"
 
 typedef struct cholesky_params {
-    double ridge; /* added to a's diagonal: how samples are made positive definite */
+    double ridge; /* added to the diagonal of a, to make samples positive definite */
 } cholesky_params;
 
 static tg_status cholesky_infer(tg_call *c) {
@@ -13,7 +13,7 @@ static tg_status cholesky_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* The diagonal elements first.. of all matrices, as [count, n]. */
+/* The diagonal elements starting at `first` of all matrices, as [count, n]. */
 static tg_array diagonal(const tg_triangles *t, int64_t first, int64_t n, tg_extent *e) {
     tg_array a = {.data = tg_solve_from(t->a, first, first).data, .dtype = (uint8_t)t->a.dtype};
     e->shape[0] = t->count;
@@ -23,7 +23,7 @@ static tg_array diagonal(const tg_triangles *t, int64_t first, int64_t n, tg_ext
     return tg_array_at(a, 0, 2, e->shape, e->stride);
 }
 
-/* Rows and columns first.. in place; what stands above the diagonal is of no account. */
+/* Factorizes rows and columns from `first` on in place; elements above the diagonal are ignored. */
 static tg_status factorise(tg_call *c, const tg_triangles *t, int64_t first, int64_t n) {
     tg_extent e;
     if (n == 1) {
@@ -42,7 +42,7 @@ static tg_status factorise(tg_call *c, const tg_triangles *t, int64_t first, int
     return factorise(c, t, next, rest);
 }
 
-/* Every diagonal element is above 0: the device reads past one element where it is not. */
+/* Checks that every diagonal element is above 0: the device reads past one element where it is not. */
 static tg_status check_pivots(tg_call *c, const tg_triangles *t) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const int64_t all[] = {t->count, t->n}, one[] = {t->count, 1}, none[] = {0, 0};
@@ -58,11 +58,11 @@ static tg_status check_pivots(tg_call *c, const tg_triangles *t) {
     TG_TRY(ops->take(c->ctx, tg_array_of(read), tg_array_at(tg_array_of(zero), 0, 2, one, none), tg_array_of(fails), 1,
                      &bad));
     if (TG_LIKELY(!bad)) return TG_OK;
-    return tg_call_fail(c, TG_ERR_DATA, "matrix %lld is not positive definite: its leading minor of order %lld is not",
-                        (long long)((bad - 1) / t->n), (long long)((bad - 1) % t->n + 1));
+    return tg_call_fail(c, TG_ERR_DATA, "matrix %lld is not positive definite: its leading minor of order %lld is not "
+                        "positive", (long long)((bad - 1) / t->n), (long long)((bad - 1) % t->n + 1));
 }
 
-/* x with its last dims swapped. */
+/* x with its last two dims swapped. */
 static tg_tensor *swapped(tg_call *c, tg_tensor *x) {
     int64_t stride[TG_MAX_DIMS];
     memcpy(stride, x->stride, x->ndim * sizeof *stride);
@@ -88,8 +88,9 @@ static tg_status cholesky_forward(tg_call *c) {
     return tg_op_map(c, TG_FN_where_da, y, TG_T2(mask, l), 2, 0, 0, false);
 }
 
-/* With P the lower triangle of l^T g, its diagonal halved, and Z = l^-T P l^-1: ga = (Z + Z^T) / 2. Triangles are
- * selected: what stands above may be infinite, which a product with 0 makes NaN. */
+/* Let P be the lower triangle of l^T g with its diagonal halved, and Z = l^-T P l^-1; then ga = (Z + Z^T) / 2.
+ * Triangles are selected, not multiplied by 0, because elements above the diagonal may be infinite, and 0 times
+ * infinity is NaN. */
 static tg_status cholesky_backward(tg_call *c) {
     tg_tensor *l, *g, *whole, *z = tg_call_temp(c, tg_accumulate_dtype((tg_dtype)c->in[0]->dtype), c->in[0]->ndim,
                                                c->in[0]->shape);
@@ -114,7 +115,7 @@ static tg_status cholesky_backward(tg_call *c) {
     return tg_op_map(c, TG_FN_linear_sum, c->gin[0], TG_T2(z, turned), 2, 0.5, 0.5, tg_adds(c, 0));
 }
 
-/* ---- As taped ops ---- */
+/* ---- The same computation as a composition of other ops ---- */
 
 static tg_tensor *half_triangle(tg_tape *t, tg_tensor *x) {
     return tg_scale(t, tg_add(t, tg_tril(t, x, 0), tg_tril(t, x, -1)), 0.5);
@@ -131,7 +132,7 @@ static tg_tensor *cholesky_back(tg_tape *t, tg_tensor *l, tg_tensor *g) {
 
 TG_VJP(cholesky_vjp, cholesky_back(t, y, g))
 
-/* dl = l P, P the lower triangle of l^-1 da l^-T, its diagonal halved. */
+/* dl = l P, where P is the lower triangle of l^-1 da l^-T with its diagonal halved. */
 static tg_status cholesky_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     tg_tensor *l = tg_node_out(n)[0], *half = tg_triangular_solve(t, l, symmetric(t, din[0]), NULL);
     dout[0] = tg_matmul(t, l, half_triangle(t, tg_triangular_solve(t, l, tg_solve_flipped(t, half), NULL)));
@@ -170,10 +171,11 @@ const tg_op tg_op_cholesky = {
     .infer = cholesky_infer, .forward = cholesky_forward, .backward = cholesky_backward, .vjp = cholesky_vjp,
     .jvp = cholesky_jvp, .flops = cholesky_flops, TG_SAMPLES(cholesky_samples)};
 
-/* The lower triangular l, with a diagonal above 0, of a = l l^T: of symmetric positive definite matrices a [.., n, n].
- * Where a is not symmetric, (a + a^T) / 2 is taken for it, and so the gradient is symmetric. A matrix that is not
- * positive definite is TG_ERR_DATA, which names its first leading minor that is not; a device tells later, as with all
- * errors in data. Of 16 bits it is factorised in float32. On every device, as triangular_solve. */
+/* Returns the lower triangular l with a positive diagonal and a = l l^T, for symmetric positive definite matrices a
+ * [.., n, n]. If a is not symmetric, (a + a^T) / 2 is used in its place, so the gradient is symmetric. A matrix that
+ * is not positive definite fails with TG_ERR_DATA, which names its first leading minor that is not positive; a GPU
+ * reports it later, as all errors in data. 16-bit matrices are factorized in float32. The op is composed of products
+ * and runs on every device, as triangular_solve does. */
 tg_tensor *tg_cholesky(tg_tape *t, tg_tensor *a) {
     return TG_RECORD(t, tg_op_cholesky, &(cholesky_params){.ridge = 0}, a);
 }

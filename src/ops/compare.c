@@ -1,4 +1,4 @@
-/* Comparisons: bool, with broadcasting, not differentiable. */
+/* Comparisons: they broadcast, return bool, and have no gradient. */
 #include "ops/common/op.h"
 
 static const tg_sample compare_samples[] = {

@@ -1,29 +1,30 @@
-/* Convolutions, and their gradients, which are two more of the same kind: of x, w and y any two give the third,
+/* Convolutions and their gradients, which are two more convolutions of the same kind: any two of x, w and y give the
+ * third in
  *
  *     y[n, o, p] = sum over c, k of x[n, c, p step + k apart - pad] w[o, c, k],
  *
- * linear in each. So the block has one set of functions for three ops and takes its own derivatives.
+ * which is linear in each. So one set of functions serves three ops, and the block is closed under derivatives.
  *
- * The elements of the windows are copied into columns [c kh kw, images, windows], as many images at a time, or rows of
- * one, as fit into some megabytes, by shape alone; products of matrices do the rest, one for each group. Windows of one
- * element side by side are x itself. */
+ * The elements of the windows are copied into columns [c kh kw, images, windows], as many images at a time (or rows
+ * of one image) as fit into a few megabytes; the choice depends on shapes alone. Matrix products, one for each
+ * group, do the rest. If windows are single adjacent elements, x itself serves as the columns. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "ops/common/product.h"
 #include "ops/common/windows.h"
 
 enum { X, W, Y, TENSORS };
-enum { B = 2 }; /* as an input of the op that gives y: its third */
+enum { B = 2 }; /* index of b among the inputs of the op that gives y */
 
 typedef struct conv_params {
     tg_windows w;
-    int64_t groups, in[2]; /* in: h and w of x */
-    int result;            /* what the op gives; its inputs are the other two, in their order */
+    int64_t groups, in[2]; /* in: height and width of x */
+    int result;            /* which of x, w and y the op gives; the other two are its inputs, in that order */
 } conv_params;
 
 static const conv_params *params(const tg_call *c) { return c->params; }
 
-/* The two others, in order. */
+/* The indices of the two others, in order. */
 static int other(int result, int i) { return i == 0 ? result == X ? W : X : result == Y ? W : Y; }
 
 /* ---- infer ---- */
@@ -31,19 +32,20 @@ static int other(int result, int i) { return i == 0 ? result == X ? W : X : resu
 static tg_status check_weight(tg_call *c, const tg_tensor *x, const tg_tensor *w) {
     conv_params *p = c->params;
     if (w->ndim != p->w.dims + 2)
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected w %s",
+        return tg_call_fail(c, TG_ERR_SHAPE, "w must be %s",
                             p->w.dims == 1 ? "[o, c / groups, k]" : "[o, c / groups, kh, kw]");
     for (int d = 2 - p->w.dims; d < 2; d++) p->w.size[d] = w->shape[d + p->w.dims];
-    if (p->groups < 1) return tg_call_fail(c, TG_ERR_ARGUMENT, "%lld groups: expected 1 or more", (long long)p->groups);
+    if (p->groups < 1) return tg_call_fail(c, TG_ERR_ARGUMENT, "groups is %lld; it must be 1 or more",
+                                           (long long)p->groups);
     if (x->shape[1] % p->groups || w->shape[0] % p->groups)
-        return tg_call_fail(c, TG_ERR_SHAPE, "%lld channels to %lld in %lld groups: expected groups of one size",
-                            (long long)x->shape[1], (long long)w->shape[0], (long long)p->groups);
+        return tg_call_fail(c, TG_ERR_SHAPE, "%lld input and %lld output channels do not divide evenly into %lld "
+                            "groups", (long long)x->shape[1], (long long)w->shape[0], (long long)p->groups);
     if (w->shape[1] == x->shape[1] / p->groups) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "w has %lld channels: expected the %lld of x in %lld groups",
-                        (long long)w->shape[1], (long long)x->shape[1], (long long)p->groups);
+    return tg_call_fail(c, TG_ERR_SHAPE, "w has %lld channels per group; it must have those of x, %lld, divided by "
+                        "%lld groups", (long long)w->shape[1], (long long)x->shape[1], (long long)p->groups);
 }
 
-/* Images are free, or summed over; so are channels, where there are no groups. */
+/* Images are free or summed; so are channels if there are no groups. */
 static tg_status state_roles(tg_call *c) {
     static const int8_t roles[TENSORS][TENSORS][2] = {
         [Y] = {[X] = {0, TG_SUMMED}, [W] = {1, TG_SUMMED}},
@@ -72,7 +74,8 @@ static tg_status conv_infer(tg_call *c) {
     TG_TRY(tg_windows_infer(c, &p->w, X, p->in, out));
     if (b) TG_TRY(tg_need_same_dtype(c, X, B));
     if (b && (b->ndim != 1 || b->shape[0] != w->shape[0]))
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected b of [%lld], the rows of w", (long long)w->shape[0]);
+        return tg_call_fail(c, TG_ERR_SHAPE, "b must be a vector of %lld elements, one for each output channel",
+                            (long long)w->shape[0]);
     TG_TRY(state_roles(c));
     if (!tg_needs(c, W)) c->saves_in &= ~(1u << X);
     if (!tg_needs(c, X)) c->saves_in &= ~(1u << W);
@@ -80,7 +83,7 @@ static tg_status conv_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)x->dtype, ndim, shape);
 }
 
-/* Of an op that gives x or w: shapes have been checked when the convolution was recorded. */
+/* Infers for the op that gives x or w; shapes were checked when the convolution was recorded. */
 static tg_status conv_other_infer(tg_call *c) {
     conv_params *p = c->params;
     const tg_tensor *a = c->in[0], *b = c->in[1];
@@ -94,7 +97,7 @@ static tg_status conv_other_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)a->dtype, ndim, shape);
 }
 
-/* ---- One of the three from the two others ---- */
+/* ---- One of the three from the other two ---- */
 
 typedef struct conv {
     tg_call *c;
@@ -102,15 +105,15 @@ typedef struct conv {
     tg_array x, w, y; /* of four dims; w is dense */
     tg_extent e[TENSORS];
     int64_t n, in, out, k; /* images, channels of x and of y, elements of a window */
-    tg_dtype dtype;        /* of what is given: the result may be wider */
-    bool add;              /* to the result */
-    int64_t images, rows;  /* of a chunk: of windows one above another */
-    tg_array cols, product, turned; /* rooms for a chunk */
+    tg_dtype dtype;        /* of the inputs; the result may be wider */
+    bool add;              /* add to the result */
+    int64_t images, rows;  /* of a chunk: images, and rows of windows */
+    tg_array cols, product, turned; /* work buffers for a chunk */
 } conv;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Chunks of images, or of rows of one. */
+/* Chooses chunks of images, or of rows of one image. */
 static void choose_chunk(conv *v) {
     enum { BYTES = 4 << 20 };
     int64_t elements = v->in * v->k > v->out ? v->in * v->k : v->out; /* of a column, in the larger room */
@@ -120,7 +123,7 @@ static void choose_chunk(conv *v) {
     v->images = rows > high && high ? least(rows / high, v->n) : 1;
 }
 
-/* Windows of one element side by side: x itself has the columns. */
+/* Whether windows are single adjacent elements, so that x itself holds the columns. */
 static bool plain(const conv *v) {
     const tg_windows *w = &v->p->w;
     bool one = v->k == 1;
@@ -133,12 +136,13 @@ static tg_array room(tg_call *c, tg_dtype dtype, int n, const int64_t *shape) {
     return tg_ok(c->ctx) ? tg_array_of(x) : (tg_array){0};
 }
 
-/* Images first.. and rows of windows from.. of y. */
+/* The images starting at `first` and rows of windows starting at `from`, of y. */
 static tg_array chunk_of(tg_array y, int64_t first, int64_t n, int64_t from, int64_t rows, tg_extent e[2]) {
     return tg_array_slice(tg_array_slice(y, 0, first, n, 1, &e[0]), 2, from, rows, 1, &e[1]);
 }
 
-/* A room's beginning as an array [c, kh, kw, n, rows, columns] seen as [n, c, kh, kw, rows, columns]. */
+/* The beginning of a work buffer, laid out as [c, kh, kw, n, rows, columns], viewed as [n, c, kh, kw, rows,
+ * columns]. */
 static tg_array columns(const conv *v, int64_t n, int64_t rows, tg_extent e[2]) {
     const int64_t *k = v->p->w.size, shape[] = {v->in, k[0], k[1], n, rows, v->y.shape[3]};
     static const int order[] = {3, 0, 1, 2, 4, 5};
@@ -148,7 +152,7 @@ static tg_array columns(const conv *v, int64_t n, int64_t rows, tg_extent e[2]) 
     return tg_array_permute(a, order, e[1].shape, e[1].stride);
 }
 
-/* The same of [out, n, rows, columns] as [n, out, rows, columns]. */
+/* The same for [out, n, rows, columns], viewed as [n, out, rows, columns]. */
 static tg_array turned(const conv *v, tg_array a, int64_t n, int64_t rows, tg_extent e[2]) {
     const int64_t shape[] = {v->out, n, rows, v->y.shape[3]};
     static const int order[] = {1, 0, 2, 3};
@@ -157,7 +161,7 @@ static tg_array turned(const conv *v, tg_array a, int64_t n, int64_t rows, tg_ex
     return tg_array_permute(tg_array_at(a, 0, 4, e[0].shape, e[0].stride), order, e[1].shape, e[1].stride);
 }
 
-/* rows x cols of each group, one under another. */
+/* A rows x cols matrix for each group, one after another. */
 static tg_matrix grouped(tg_array a, int64_t rows, int64_t cols) {
     return (tg_matrix){.data = a.data, .rs = cols, .cs = 1, .bs = {0, rows * cols}, .dtype = (tg_dtype)a.dtype};
 }
@@ -172,7 +176,7 @@ static tg_status multiply(const conv *v, int64_t m, int64_t n, int64_t k, tg_mat
 
 typedef tg_status (*chunk_fn)(conv *v, int64_t first, int64_t n, int64_t from, int64_t rows);
 
-/* The windows of rows from.. of images first... */
+/* The windows of rows starting at `from` of the images starting at `first`. */
 static tg_windows windows_from(const conv *v, int64_t from) {
     tg_windows w = v->p->w;
     w.pad[0] -= from * w.step[0];
@@ -185,7 +189,7 @@ static tg_status gather(conv *v, int64_t first, int64_t n, int64_t from, int64_t
     return tg_windows_gather(v->c, &w, columns(v, n, rows, cols), tg_array_slice(v->x, 0, first, n, 1, &e));
 }
 
-/* y's images first.. with the channels outermost. */
+/* The images of y starting at `first`, with the channels outermost. */
 static tg_status turn(conv *v, int64_t first, int64_t n, int64_t from, int64_t rows) {
     tg_extent e[2], room_e[2];
     return tg_op_copy(v->c, turned(v, v->turned, n, rows, room_e), chunk_of(v->y, first, n, from, rows, e), false);
@@ -200,7 +204,7 @@ static tg_status chunk_y(conv *v, int64_t first, int64_t n, int64_t from, int64_
     return tg_op_copy(v->c, chunk_of(v->y, first, n, from, rows, e), turned(v, v->product, n, rows, room_e), v->add);
 }
 
-/* The columns' gradients, added into x; those of 16 bits by way of float32. */
+/* Adds the gradients of the columns to x; 16-bit gradients go through float32. */
 static tg_status chunk_x(conv *v, int64_t first, int64_t n, int64_t from, int64_t rows) {
     int64_t cols = n * rows * v->y.shape[3], g = v->p->groups, k = v->in / g * v->k;
     tg_windows w = windows_from(v, from);
@@ -227,7 +231,7 @@ static tg_status chunk_w(conv *v, int64_t first, int64_t n, int64_t from, int64_
                     tg_matrix_transposed(grouped(v->cols, k, cols)), !begins || (v->add && !wide));
 }
 
-/* Every chunk in order. */
+/* Runs every chunk in order. */
 static tg_status run_chunks(conv *v, chunk_fn f) {
     int64_t high = v->y.shape[2];
     for (int64_t i = 0; i < v->n; i += v->images)
@@ -252,7 +256,7 @@ static tg_status run_columns(conv *v, int result) {
     return result == W && v->w.dtype != wide ? tg_op_copy(v->c, v->w, v->product, v->add) : TG_OK;
 }
 
-/* The products over x itself, of all images and groups; all three tensors are dense. */
+/* Products over x itself, for all images and groups; all three tensors are dense. */
 static tg_status run_plain(conv *v, int result) {
     const int64_t g = v->p->groups, places = v->y.shape[2] * v->y.shape[3], in = v->in / g, out = v->out / g;
     const tg_matrix x = {v->x.data, places, 1, {0, 0}, (tg_dtype)v->x.dtype},
@@ -280,7 +284,7 @@ static tg_status run_plain(conv *v, int result) {
     return wide ? tg_op_copy(v->c, v->w, sum, v->add) : TG_OK;
 }
 
-/* t[result] (+)= what follows from the two others. */
+/* t[result] (+)= what follows from the other two. */
 static tg_status run(tg_call *c, int result, tg_tensor *const t[TENSORS], bool add) {
     const conv_params *p = params(c);
     tg_tensor *d[TENSORS] = {t[X], t[W], t[Y]};
@@ -301,7 +305,7 @@ static tg_status run(tg_call *c, int result, tg_tensor *const t[TENSORS], bool a
     return dense ? run_plain(&v, result) : run_columns(&v, result);
 }
 
-/* b [o] along the channels of y. */
+/* Expands b [o] along the channels of y. */
 static tg_array along_channels(tg_array b, const tg_tensor *y, tg_extent *e) {
     for (int d = 0; d < y->ndim; d++) {
         e->shape[d] = d == 1 ? y->shape[1] : 1;
@@ -343,11 +347,11 @@ static tg_status conv_backward(tg_call *c) {
     return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, sum, tg_array_of(c->gout[0]), 1, tg_adds(c, B));
 }
 
-/* ---- As taped ops ---- */
+/* ---- The same computation as taped ops ---- */
 
 static tg_status conv_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
 
-/* Two for each product. */
+/* Two operations for each product of elements. */
 static int64_t conv_flops(const tg_node *n) {
     const conv_params *p = tg_node_params(n);
     const tg_tensor *w = p->result == W ? tg_node_output(n, 0) : tg_node_input(n, 1),
@@ -355,7 +359,7 @@ static int64_t conv_flops(const tg_node *n) {
     return 2 * tg_numel(y) * tg_dim(w, 1) * p->w.size[0] * p->w.size[1];
 }
 
-/* y of x and w; x of w and y; w of x and y. */
+/* y from x and w; x from w and y; w from x and y. */
 #define CONV_OF(result_, name_, formula_, infer_)                                                          \
     [result_] = {.size = sizeof(tg_op), .name = name_, .formula = formula_, .n_in = 2, .n_out = 1,         \
                  .params_size = sizeof(conv_params), .saves_in = 3, .family = TG_FAMILY_CUSTOM,            \
@@ -501,17 +505,18 @@ static conv_params params_of(int dims, const tg_conv_opts *given) {
     return p;
 }
 
-/* x [n, c, l] with w [o, c / groups, k] and b [o] or NULL: [n, o, windows], the sums over each window of k elements of
- * all channels of a group, times w (a cross-correlation, as in PyTorch), and b. Windows are a stride apart, and their
- * elements a dilation; x has padding zeros at each end. Output channels are in groups as the input's are. Sums run in
- * float32 for 16 bits, in one order for any number of threads; columns of a few megabytes exist at a time, and of
- * windows of one element none. opts may be NULL. */
+/* Convolves x [n, c, l] with w [o, c / groups, k] and adds b [o] (or NULL): [n, o, windows]. Each result is the sum
+ * over a window of k elements of all channels of a group, times w (a cross-correlation, as in PyTorch). Windows
+ * start `stride` apart and their elements are `dilation` apart; x is padded with zeros at each end. Output channels
+ * are divided into groups as input channels are. Sums run in float32 for 16-bit tensors, in one order for any number
+ * of threads. Columns take a few megabytes of work memory, and none if windows are single elements. opts may be
+ * NULL. */
 tg_tensor *tg_conv1d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts) {
     conv_params p = params_of(1, opts);
     return TG_RECORD(t, tg_op_conv1d, &p, x, w, b);
 }
 
-/* The same of images: x [n, c, h, w], w [o, c / groups, kh, kw]. */
+/* The same for images: x [n, c, h, w], w [o, c / groups, kh, kw]. */
 tg_tensor *tg_conv2d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts) {
     conv_params p = params_of(2, opts);
     return TG_RECORD(t, tg_op_conv2d, &p, x, w, b);

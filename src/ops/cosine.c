@@ -1,4 +1,4 @@
-/* The cosine of the angle between x and y along one dim. */
+/* Cosine similarity: the cosine of the angle between x and y along one dim. */
 #include <math.h>
 
 #include "ops/common/derive.h"
@@ -6,10 +6,10 @@
 
 typedef struct cosine_params {
     int dim;
-    double eps; /* norms are at least that */
+    double eps; /* lower bound of the norms */
 } cosine_params;
 
-enum { NORM_X, NORM_Y, COSINE }; /* private saved buffers, [.., 1, ..]: norms as they are, and the result */
+enum { NORM_X, NORM_Y, COSINE }; /* private saved buffers [.., 1, ..]: the norms before the bound, and the result */
 
 static tg_status cosine_infer(tg_call *c) {
     cosine_params *p = c->params;
@@ -18,10 +18,11 @@ static tg_status cosine_infer(tg_call *c) {
     int n = 0;
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
-    if (!tg_same_shape(x, c->in[1])) return tg_call_fail(c, TG_ERR_SHAPE, "x and y differ: expected one shape");
+    if (!tg_same_shape(x, c->in[1])) return tg_call_fail(c, TG_ERR_SHAPE, "x and y have different shapes; they must "
+                                                         "be equal");
     TG_TRY(tg_need_dim(c, 0, &p->dim));
     if (!(p->eps >= 0 && isfinite(p->eps)))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g: expected 0 or more, finite", p->eps);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g; it must be finite and 0 or more", p->eps);
     for (int d = 0; d < x->ndim; d++) shape[d] = d == p->dim ? 1 : x->shape[d];
     for (int i = NORM_X; i <= COSINE; i++)
         TG_TRY(tg_call_save(c, i, tg_accumulate_dtype((tg_dtype)x->dtype), x->ndim, shape));
@@ -37,13 +38,13 @@ static tg_status along(tg_call *c, tg_reduction kind, const tg_tensor *out, cons
     return tg_ctx_ops(c->ctx)->reduce(c->ctx, kind, tg_array_of(out), tg_array_of(x), 1, false);
 }
 
-/* out = the norm, no less than eps. */
+/* out = the norm, or eps if that is greater. */
 static tg_status at_least(tg_call *c, const tg_tensor *out, int norm) {
     return tg_op_map(c, TG_FN_clamp, out, TG_T1(c->saved[norm]), 1, ((const cosine_params *)c->params)->eps, INFINITY,
                      false);
 }
 
-/* Two temporaries of the reduced shape, the norms as they divide. */
+/* Two temporaries of the reduced shape: the norms as divisors. */
 static tg_status divisors(tg_call *c, tg_tensor **x, tg_tensor **y) {
     const tg_tensor *like = c->saved[NORM_X];
     *x = tg_call_temp(c, (tg_dtype)like->dtype, like->ndim, like->shape);
@@ -53,7 +54,7 @@ static tg_status divisors(tg_call *c, tg_tensor **x, tg_tensor **y) {
     return at_least(c, *y, NORM_Y);
 }
 
-/* A view of r, the result or its gradient, with the dim back. */
+/* A view of r, the result or its gradient, with the reduced dim restored. */
 static tg_tensor *with_dim(tg_call *c, tg_tensor *r) {
     tg_extent e;
     tg_array_keep(tg_array_of(r), c->in[0]->ndim, 1u << ((const cosine_params *)c->params)->dim, &e);
@@ -156,8 +157,8 @@ const tg_op tg_op_cosine_similarity = {
     TG_SAMPLES(cosine_samples),
 };
 
-/* The cosine of the angle between x and y, of one shape, along dim, which goes; their norms count as eps at least, and
- * have no slope below it. */
+/* Returns the cosine of the angle between x and y, of one shape, along dim, which is removed. Norms below eps are
+ * replaced by eps and have no slope there. */
 tg_tensor *tg_cosine_similarity(tg_tape *t, tg_tensor *x, tg_tensor *y, int dim, double eps) {
     cosine_params p = {.dim = dim, .eps = eps};
     return TG_RECORD(t, tg_op_cosine_similarity, &p, x, y);

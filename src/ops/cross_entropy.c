@@ -2,17 +2,18 @@
 #include "ops/common/row_loss.h"
 #include "ops/common/nn_op.h"
 
-/* The loss of each row x of logits [.., v] at its target t, smoothed by s: (1 - s) (lse - x[t]) + s (lse - mean(x)). */
+/* The loss of each row x of logits [.., v] at its target t, with smoothing s: (1 - s) (lse - x[t]) + s (lse -
+ * mean(x)). */
 
 static tg_status cross_entropy_infer(tg_call *c) {
     const tg_tensor *x = c->in[0];
     TG_TRY(tg_need_float(c, 0));
-    if (x->ndim < 1) return tg_call_fail(c, TG_ERR_SHAPE, "expected logits [.., v] of 1 or more dims");
+    if (x->ndim < 1) return tg_call_fail(c, TG_ERR_SHAPE, "logits is a scalar; it must be [.., v] with 1 or more dims");
     TG_TRY(tg_loss_weights_infer(c, x->shape[x->ndim - 1]));
     return tg_loss_infer(c, x->shape[x->ndim - 1]);
 }
 
-/* x [.., v] as rows. */
+/* x [.., v] viewed as rows. */
 static tg_array rows_of(const tg_tensor *x, tg_extent *e) {
     int64_t v = x->shape[x->ndim - 1];
     return tg_rows_array(tg_data(x), (tg_dtype)x->dtype, x->numel / v, v, e);
@@ -136,12 +137,13 @@ const tg_op tg_op_cross_entropy = {
     TG_SAMPLES(cross_entropy_samples),
 };
 
-/* Cross-entropy of logits [.., v] with the classes target [..], int64. A row whose target is ignore_index counts for
- * nothing; any other target outside [0, v) is TG_ERR_DATA. Smoothing s gives every class s / v of the row's weight, as
- * in PyTorch, or each wrong class s / (v - 1), as in Megatron-Core. The mean is over the rows that are not ignored;
- * where there are none it is 0 / 0, NaN, as PyTorch's, and the gradient 0. With weights of the classes a row's loss
- * counts its target's times, the smoothed part each class's own, and the mean is over the weights of the targets. The
- * loss is float32 for 16-bit logits. It saves the logits and two numbers a row. opts may be NULL. */
+/* Returns the cross-entropy of logits [.., v] with the classes target [..], int64. A row whose target is
+ * ignore_index does not count; any other target outside [0, v) fails with TG_ERR_DATA. Smoothing s gives every class
+ * s / v of the row's weight, as in PyTorch, or every wrong class s / (v - 1), as in Megatron-Core. The mean divides
+ * by the number of rows that count; if there are none it is NaN, as in PyTorch, and the gradient is 0. With class
+ * weights a row's loss is multiplied by the weight of its target and its smoothed part by the weight of each class,
+ * and the mean divides by the sum of the targets' weights. The loss is float32 for 16-bit logits. The op saves the
+ * logits and two numbers per row. opts may be NULL. */
 tg_tensor *tg_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *target, const tg_cross_entropy_opts *opts) {
     tg_loss_params p = tg_loss_params_of(opts);
     return TG_RECORD(t, tg_op_cross_entropy, &p, logits, tg_loss_weight_of(opts), target);

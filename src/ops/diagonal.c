@@ -1,4 +1,4 @@
-/* Matrices by their diagonals: tril, triu, diag. Diagonal k is that of the elements [i, i + k]. */
+/* Matrix diagonals: tril, triu and diag. Diagonal k holds the elements [i, i + k]. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
@@ -10,12 +10,13 @@ static int64_t diagonal_of(const tg_node *n) { return ((const diagonal_params *)
 
 /* ---- tril, triu ---- */
 
-/* Diagonals beyond a corner are the same as the one in it. */
+/* Clamps k: every diagonal beyond a corner of the matrix selects the same elements. */
 static tg_status triangle_infer(tg_call *c) {
     diagonal_params *p = c->params;
     const tg_tensor *x = c->in[0];
     if (x->ndim < 2)
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected a matrix, or a batch of them, not %d dims", x->ndim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "x has %d dims; it must be a matrix or a batch of matrices (2 or more "
+                            "dims)", x->ndim);
     int64_t rows = x->shape[x->ndim - 2], cols = x->shape[x->ndim - 1];
     if (p->k < -rows) p->k = -rows;
     if (p->k > cols) p->k = cols;
@@ -23,7 +24,7 @@ static tg_status triangle_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* to (+)= from where i + k stands to j as `keeps` says, 0 elsewhere. */
+/* to (+)= `from` where the position of i + k relative to j satisfies `keeps`, and 0 elsewhere. */
 static tg_status keep_triangle(tg_call *c, tg_formula keeps, const tg_tensor *to, const tg_tensor *from, bool add) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     int64_t rows = from->shape[from->ndim - 2], cols = from->shape[from->ndim - 1];
@@ -71,14 +72,15 @@ static const tg_sample triangle_samples[] = {
         return TG_RECORD(t, tg_op_##name_, &(diagonal_params){k}, x);                                              \
     }
 
-/* The lower triangle of each matrix [.., m, n], with diagonal k and what is below it; 0 above, where x may be NaN. */
+/* Returns the lower triangle of each matrix [.., m, n]: diagonal k and the elements below it. The elements above are
+ * 0, even where x is NaN. */
 TRIANGLE(tril, TG_FN_ge, "x[.., i, j] where j - i <= k, else 0")
-/* The upper triangle: diagonal k and what is above it. */
+/* Returns the upper triangle of each matrix: diagonal k and the elements above it. */
 TRIANGLE(triu, TG_FN_le, "x[.., i, j] where j - i >= k, else 0")
 
 /* ---- diag ---- */
 
-/* Diagonal k of a matrix, as an array or a view of it. */
+/* Diagonal k of a matrix, as an array or as a view. */
 typedef struct diagonal {
     int64_t offset, n, stride;
 } diagonal;
@@ -98,14 +100,15 @@ static tg_status diag_infer(tg_call *c) {
         diagonal d = find_diagonal(x, k);
         return tg_call_view(c, 0, d.offset, 1, &d.n, &d.stride);
     }
-    if (x->ndim != 1) return tg_call_fail(c, TG_ERR_SHAPE, "expected a vector or a matrix, not %d dims", x->ndim);
+    if (x->ndim != 1) return tg_call_fail(c, TG_ERR_SHAPE, "x has %d dims; it must be a vector or a matrix", x->ndim);
     int64_t size;
     if (k == INT64_MIN || __builtin_add_overflow(x->shape[0], k < 0 ? -k : k, &size))
-        return tg_call_fail(c, TG_ERR_SHAPE, "diagonal %lld: the size of the matrix overflows", (long long)k);
+        return tg_call_fail(c, TG_ERR_SHAPE, "diagonal %lld is too far out: the size of the matrix overflows 64 bits",
+                            (long long)k);
     return tg_call_out(c, 0, (tg_dtype)x->dtype, 2, (const int64_t[]){size, size});
 }
 
-/* v is diagonal k of m, whose other elements are 0, or are added nothing to. */
+/* Writes v to diagonal k of m, whose other elements become 0 or, if adding, stay. */
 static tg_status put_diagonal(tg_call *c, const tg_tensor *m, const tg_tensor *v, bool add) {
     diagonal d = find_diagonal(m, ((const diagonal_params *)c->params)->k);
     if (!add) TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(m), 0));
@@ -126,7 +129,7 @@ static tg_status diag_backward(tg_call *c) {
     return tg_ok(c->ctx) ? put_diagonal(c, x, g, tg_adds(c, 0)) : c->ctx->run.status;
 }
 
-/* x cut at, or filled up with zeros to, size along dim. */
+/* x cut to `size` along dim, or padded with zeros to it. */
 static tg_tensor *fitted(tg_tape *t, tg_tensor *x, int dim, int64_t size) {
     if (x->shape[dim] > size) return tg_slice(t, x, dim, 0, size, 1);
     return tg_pad(t, x, dim, 0, size - x->shape[dim], 0);
@@ -177,8 +180,8 @@ const tg_op tg_op_diag = {
     .infer = diag_infer, .forward = diag_forward, .backward = diag_backward, .vjp = diag_vjp, .jvp = tg_jvp_linear,
     TG_SAMPLES(diag_samples)};
 
-/* Of a vector [n]: the matrix [n + |k|, n + |k|] with x on diagonal k and 0 elsewhere. Of a matrix: its diagonal k, a
- * view; of no elements past a corner. */
+/* For a vector [n], returns the matrix [n + |k|, n + |k|] with x on diagonal k and 0 elsewhere. For a matrix,
+ * returns a view of its diagonal k, which has no elements if k lies beyond a corner. */
 tg_tensor *tg_diag(tg_tape *t, tg_tensor *x, int64_t k) {
     return TG_RECORD(t, tg_op_diag, &(diagonal_params){k}, x);
 }

@@ -1,4 +1,4 @@
-/* Losses of two tensors of one shape, element by element: l1, smooth_l1, huber, kl_div. */
+/* Element-wise losses of two tensors of one shape: l1, smooth_l1, huber and kl_div. */
 #include <math.h>
 
 #include "ops/common/derive.h"
@@ -82,8 +82,8 @@ const tg_op tg_op_l1 = {
     .forward = distance_forward, .backward = distance_backward, .vjp = distance_vjp, .jvp = distance_jvp,
     TG_SAMPLES(l1_samples)};
 
-/* The distance of x and y, with gradient 0 where they are equal: mean, sum, or one an element. Float32 for 16-bit
- * inputs, as all losses; the mean of none is NaN. */
+/* Returns |x - y|, reduced by mean, sum, or not at all. The gradient is 0 where x and y are equal. The loss is
+ * float32 for 16-bit inputs, as all losses are; the mean of no elements is NaN. */
 tg_tensor *tg_l1(tg_tape *t, tg_tensor *x, tg_tensor *y, const tg_loss_opts *opts) {
     tg_losses_params p = tg_losses_params_of(opts);
     return TG_RECORD(t, tg_op_l1, &p, x, y);
@@ -92,7 +92,7 @@ tg_tensor *tg_l1(tg_tape *t, tg_tensor *x, tg_tensor *y, const tg_loss_opts *opt
 static tg_status smooth_l1_infer(tg_call *c) {
     tg_losses_params *p = c->params;
     if (!(p->width >= 0 && isfinite(p->width)))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "beta is %g: expected 0 or more, finite", p->width);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "beta is %g; it must be finite and 0 or more", p->width);
     p->factor = p->width ? 1 / p->width : 1;
     return tg_losses_infer(c, TG_LOSS_NONE);
 }
@@ -109,7 +109,8 @@ const tg_op tg_op_smooth_l1 = {
     .forward = distance_forward, .backward = distance_backward, .vjp = distance_vjp, .jvp = distance_jvp,
     TG_SAMPLES(smooth_l1_samples)};
 
-/* The distance of x and y, its corner rounded within beta >= 0; with beta 0 that of tg_l1. */
+/* Returns the absolute difference of x and y, replaced by a parabola within beta >= 0 of zero. With beta 0 it is
+ * tg_l1. */
 tg_tensor *tg_smooth_l1(tg_tape *t, tg_tensor *x, tg_tensor *y, double beta, const tg_loss_opts *opts) {
     tg_losses_params p = tg_losses_params_of(opts);
     p.width = beta;
@@ -118,7 +119,7 @@ tg_tensor *tg_smooth_l1(tg_tape *t, tg_tensor *x, tg_tensor *y, double beta, con
 
 static tg_status huber_infer(tg_call *c) {
     const tg_losses_params *p = c->params;
-    if (!(p->width > 0)) return tg_call_fail(c, TG_ERR_ARGUMENT, "delta is %g: expected more than 0", p->width);
+    if (!(p->width > 0)) return tg_call_fail(c, TG_ERR_ARGUMENT, "delta is %g; it must be greater than 0", p->width);
     return tg_losses_infer(c, TG_LOSS_NONE);
 }
 
@@ -134,7 +135,7 @@ const tg_op tg_op_huber = {
     .forward = distance_forward, .backward = distance_backward, .vjp = distance_vjp, .jvp = distance_jvp,
     TG_SAMPLES(huber_samples)};
 
-/* Half the squared difference within delta > 0, straight beyond: delta times tg_smooth_l1. */
+/* Returns half the squared difference within delta > 0 and a straight line beyond: delta times tg_smooth_l1. */
 tg_tensor *tg_huber(tg_tape *t, tg_tensor *x, tg_tensor *y, double delta, const tg_loss_opts *opts) {
     tg_losses_params p = tg_losses_params_of(opts);
     p.width = delta;
@@ -145,7 +146,7 @@ tg_tensor *tg_huber(tg_tape *t, tg_tensor *x, tg_tensor *y, double delta, const 
 
 static tg_status kl_div_infer(tg_call *c) { return tg_losses_infer(c, TG_LOSS_BATCH_MEAN); }
 
-/* *q and its logarithm: the target is one of them. */
+/* Computes *q and its logarithm; the target is one of the two. */
 static tg_status probabilities(tg_call *c, tg_tensor *temp, const tg_tensor **q, const tg_tensor **log_q) {
     bool log = params(c)->log_target;
     const tg_tensor *y = c->in[1];
@@ -180,8 +181,8 @@ static tg_status kl_div_backward(tg_call *c) {
     return tg_op_map(c, TG_FN_where_da, c->gin[1], TG_T2(q, slope), 2, 0, 0, tg_adds(c, 1));
 }
 
-/* y (x0 - x), x0 being x without a derivative: 0, and so are its derivatives where y is 0, but for the mixed one, which
- * is -1 as elsewhere. An infinite x has none. */
+/* y (x0 - x), where x0 is x without a derivative. The value is 0, and so are the derivatives where y is 0, except
+ * the mixed one, which is -1 as elsewhere. An infinite x contributes none. */
 static tg_tensor *beside_zero(tg_tape *t, tg_tensor *x, tg_tensor *y) {
     tg_tensor *d = tg_sub(t, tg_detach(t, x), x);
     return tg_mul(t, y, tg_masked_fill(t, d, tg_ne(t, d, d), 0));
@@ -225,9 +226,10 @@ const tg_op tg_op_kl_div = {
     .forward = kl_div_forward, .backward = kl_div_backward, .vjp = kl_div_vjp, .jvp = kl_div_jvp,
     TG_SAMPLES(kl_div_samples)};
 
-/* The Kullback-Leibler divergence of log-probabilities x from the target's y, which are probabilities, or their
- * logarithms with .log_target; 0, value and gradient, where a probability is 0. TG_LOSS_BATCH_MEAN is the one that is
- * its definition for a batch of distributions along dim 0; the mean is over all elements, as PyTorch's. */
+/* Returns the Kullback-Leibler divergence of log-probabilities x from the target distribution y, given as
+ * probabilities, or as their logarithms with .log_target. Where a probability is 0, value and gradient are 0.
+ * TG_LOSS_BATCH_MEAN is the mathematical definition for a batch of distributions along dim 0; the default mean is
+ * over all elements, as in PyTorch. */
 tg_tensor *tg_kl_div(tg_tape *t, tg_tensor *x, tg_tensor *y, const tg_loss_opts *opts) {
     tg_losses_params p = tg_losses_params_of(opts);
     return TG_RECORD(t, tg_op_kl_div, &p, x, y);

@@ -2,20 +2,21 @@
 #include "ops/common/nn_op.h"
 #include "kernels/composed.h"
 
-/* y = x keep / (1 - p): keep of an element is 1 where its draw of the default stream is at least p. */
+/* y = x keep / (1 - p), where keep is 1 for an element whose draw from the default stream is at least p, else 0. */
 
 typedef struct dropout_params {
     double p;
     tg_draws draws;
-    bool identity; /* infer says: p is 0, or the tape evaluates */
-    bool drawn;    /* draws are those of another call */
+    bool identity; /* set by infer if p is 0 or the tape is in evaluation mode */
+    bool drawn;    /* the draws are those of another call */
 } dropout_params;
 
 static tg_status dropout_infer(tg_call *c) {
     dropout_params *p = c->params;
     const tg_tensor *x = c->in[0];
     TG_TRY(tg_need_float(c, 0));
-    if (!(p->p >= 0 && p->p < 1)) return tg_call_fail(c, TG_ERR_ARGUMENT, "p is %g: expected 0 <= p < 1", p->p);
+    if (!(p->p >= 0 && p->p < 1)) return tg_call_fail(c, TG_ERR_ARGUMENT, "p is %g; it must be at least 0 and less "
+                                                      "than 1", p->p);
     if (p->drawn) return tg_infer_same(c);
     p->identity = p->p == 0 || !tg_is_training(c->tape);
     if (p->identity) return tg_call_view(c, 0, 0, x->ndim, x->shape, x->stride);
@@ -34,7 +35,7 @@ static tg_status dropout_forward(tg_call *c) {
     return ((const dropout_params *)c->params)->identity ? TG_OK : drop(c, c->out[0], c->in[0], false);
 }
 
-/* The same draws again: nothing is saved. */
+/* Backward draws the same numbers again, so nothing is saved. */
 static tg_status dropout_backward(tg_call *c) {
     if (((const dropout_params *)c->params)->identity) return tg_call_pass(c, 0, c->gout[0]);
     const tg_tensor *gx = tg_call_gin(c, 0);
@@ -88,14 +89,14 @@ const tg_op tg_op_dropout = {
     TG_SAMPLES(dropout_samples),
 };
 
-/* Zeroes each element with probability p, 0 <= p < 1, and divides the others by 1 - p. Takes one draw an element of
- * the global tensor from the default stream and saves no mask: backward draws the same numbers again. With p = 0, or on
- * a tape in evaluation mode, the result is a view of x and nothing is drawn. */
+/* Sets each element to 0 with probability p, 0 <= p < 1, and divides the others by 1 - p. Takes one draw per element
+ * of the global tensor from the default stream. No mask is saved, because backward draws the same numbers again. If
+ * p is 0, or the tape is in evaluation mode, the result is a view of x and nothing is drawn. */
 tg_tensor *tg_dropout(tg_tape *t, tg_tensor *x, double p) {
     return TG_RECORD(t, tg_op_dropout, &(dropout_params){.p = p}, x);
 }
 
-/* Dropout with the draws of another call, which took them. */
+/* Runs dropout with the draws of an earlier call. */
 tg_tensor *tg_dropout_again(tg_tape *t, tg_tensor *x, double p, const tg_draws *draws) {
     return TG_RECORD(t, tg_op_dropout, (&(dropout_params){.p = p, .draws = *draws, .drawn = true}), x);
 }

@@ -1,14 +1,14 @@
-/* Sums of products: einsum, and outer and dot, which are two of its equations.
+/* Sums of products: einsum, and two of its equations, outer and dot.
  *
- * Every dim of the operands a and b and of the result y has a label. Dims of one label run together; a label that y has
- * not is summed over. The gradients are such sums too, of y's gradient and the other operand, if two things are
- * allowed that an equation refuses: a label that y alone has (what was summed in one operand alone is spread), and a
- * label twice in y (what was a diagonal lies on one, among zeros). So the block takes its own derivatives.
+ * Every dim of the operands a and b and of the result y has a label. Dims with the same label run together; a label
+ * that is not in y is summed over. The gradients are sums of the same kind, of y's gradient and the other operand, if
+ * two things are allowed that the public equation refuses: a label that only y has (it spreads what was summed in one
+ * operand alone), and a label that is twice in y (it writes a diagonal and zeros elsewhere). So the block is closed
+ * under derivatives.
  *
- * Without a label that both operands have and y has not there is nothing but products: a map. Else dims are grouped as
- * those of one batched product of matrices: batch in all three, m in a and y, n in b and y, k in a and b. A group that
- * does not lie in memory as one dim is copied so that it does.
- */
+ * If no label is in both operands and missing in y, the op is an element-wise product. Otherwise dims are grouped
+ * into one batched matrix product: batch labels are in all three, m in a and y, n in b and y, k in a and b. A group
+ * whose dims cannot be viewed as one dim is copied first. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
@@ -20,10 +20,10 @@ typedef struct labels {
 } labels;
 
 typedef struct einsum_params {
-    const char *equation;      /* the caller's, for infer alone */
-    bool labeled;              /* of[] is there: by infer, or given in place of an equation */
+    const char *equation;      /* the caller's; only infer reads it */
+    bool labeled;              /* of[] is filled, by infer or by a caller that gives labels */
     labels of[SIDES];
-    int64_t size[TG_MAX_DIMS]; /* of y's dims: counts where y alone has the label */
+    int64_t size[TG_MAX_DIMS]; /* sizes of y's dims; used where only y has the label */
 } einsum_params;
 
 static const einsum_params *params(const tg_call *c) { return c->params; }
@@ -39,14 +39,15 @@ static bool has(const labels *l, char label) { return count(l, label) > 0; }
 /* ---- The equation ---- */
 
 static tg_status append(tg_call *c, labels *l, char label) {
-    if (l->n == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "the equation lists more than %d dims", TG_MAX_DIMS);
+    if (l->n == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "the equation lists more than %d dims, the most "
+                                                 "that are allowed", TG_MAX_DIMS);
     l->at[l->n++] = label;
     return TG_OK;
 }
 
 static bool is_letter(char at) { return (at >= 'a' && at <= 'z') || (at >= 'A' && at <= 'Z'); }
 
-/* Without "->": the labels that occur once, in the order of the alphabet, capitals first. */
+/* Without "->" the result has the labels that occur once, in alphabetical order, capitals first. */
 static tg_status imply_result(tg_call *c, einsum_params *p) {
     for (char l = 'A'; l <= 'z'; l++)
         if (is_letter(l) && count(&p->of[A], l) + count(&p->of[B], l) == 1) TG_TRY(append(c, &p->of[Y], l));
@@ -58,7 +59,8 @@ static tg_status parse(tg_call *c, einsum_params *p) {
     for (int i = 0; i < SIDES; i++) p->of[i].n = 0;
     for (const char *s = p->equation; *s; s++) {
         if (*s == ' ') continue;
-        if (*s == '.') return tg_call_fail(c, TG_ERR_ARGUMENT, "an ellipsis: expected every dim to have a letter");
+        if (*s == '.') return tg_call_fail(c, TG_ERR_ARGUMENT, "the equation has an ellipsis, which is not supported; "
+                                           "give every dim a letter");
         if (*s == ',' && side == A)
             side = B;
         else if (*s == '-' && s[1] == '>' && side == B)
@@ -66,23 +68,25 @@ static tg_status parse(tg_call *c, einsum_params *p) {
         else if (is_letter(*s))
             TG_TRY(append(c, &p->of[side], *s));
         else
-            return tg_call_fail(c, TG_ERR_ARGUMENT, "character %d of the equation is unexpected: \"ij,jk->ik\" is one",
-                                (int)(s - p->equation));
+            return tg_call_fail(c, TG_ERR_ARGUMENT, "character %d of the equation is unexpected; a valid equation is "
+                                "\"ij,jk->ik\"", (int)(s - p->equation));
     }
-    if (side == A) return tg_call_fail(c, TG_ERR_ARGUMENT, "the equation has one operand: expected two, and a comma");
+    if (side == A) return tg_call_fail(c, TG_ERR_ARGUMENT, "the equation has one operand; it must have two, separated "
+                                       "by a comma");
     if (side == B) TG_TRY(imply_result(c, p));
     for (int d = 0; d < p->of[Y].n; d++) {
         char l = p->of[Y].at[d];
-        if (count(&p->of[Y], l) > 1) return tg_call_fail(c, TG_ERR_ARGUMENT, "label %c is in the result twice", l);
+        if (count(&p->of[Y], l) > 1) return tg_call_fail(c, TG_ERR_ARGUMENT, "label %c occurs twice in the result; it "
+                                                         "may occur once", l);
         if (!has(&p->of[A], l) && !has(&p->of[B], l))
-            return tg_call_fail(c, TG_ERR_ARGUMENT, "label %c of the result is in no operand", l);
+            return tg_call_fail(c, TG_ERR_ARGUMENT, "label %c of the result occurs in neither operand", l);
     }
     return TG_OK;
 }
 
 /* ---- Shapes and placements ---- */
 
-/* The size of a label in the operands; -1 where neither has it. */
+/* The size of a label in the operands, or -1 if neither has it. */
 static int64_t size_of(const tg_call *c, char label) {
     for (int i = A; i <= B; i++)
         for (int d = 0; d < params(c)->of[i].n; d++)
@@ -94,19 +98,20 @@ static tg_status check_sizes(tg_call *c) {
     for (int i = A; i <= B; i++) {
         const labels *l = &params(c)->of[i];
         if (l->n != c->in[i]->ndim)
-            return tg_call_fail(c, TG_ERR_SHAPE, "operand %d has %d dims, and %d labels in the equation", i,
-                                c->in[i]->ndim, l->n);
+            return tg_call_fail(c, TG_ERR_SHAPE, "operand %d has %d dims but %d labels in the equation; the counts "
+                                "must be equal", i, c->in[i]->ndim, l->n);
         for (int d = 0; d < l->n; d++) {
             int64_t size = size_of(c, l->at[d]);
             if (c->in[i]->shape[d] != size)
-                return tg_call_fail(c, TG_ERR_SHAPE, "label %c has sizes %lld and %lld", l->at[d], (long long)size,
-                                    (long long)c->in[i]->shape[d]);
+                return tg_call_fail(c, TG_ERR_SHAPE, "label %c has size %lld in one place and %lld in another; the "
+                                    "sizes must be equal", l->at[d], (long long)size, (long long)c->in[i]->shape[d]);
         }
     }
     return TG_OK;
 }
 
-/* Contracted dims pair in order, so they are summed where both operands list them in one order. */
+/* Contracted dims are paired in order, so they are declared summed only if both operands list them in the same
+ * order. */
 static bool contracts_in_order(const einsum_params *p) {
     char order[2][TG_MAX_DIMS];
     int n[2] = {0};
@@ -151,7 +156,7 @@ static tg_status labeled_infer(tg_call *c) {
 
 static tg_status einsum_infer(tg_call *c) {
     einsum_params *p = c->params;
-    if (!p->labeled && !p->equation) return tg_call_fail(c, TG_ERR_ARGUMENT, "no equation is given");
+    if (!p->labeled && !p->equation) return tg_call_fail(c, TG_ERR_ARGUMENT, "equation is NULL");
     if (!p->labeled) TG_TRY(parse(c, p));
     p->equation = NULL;
     p->labeled = true;
@@ -160,7 +165,7 @@ static tg_status einsum_infer(tg_call *c) {
 
 /* ---- One sum of products ---- */
 
-/* Dims by label, one each. A label that an array has twice runs along its diagonal. */
+/* One axis for each label. A label that an array has twice runs along its diagonal. */
 typedef struct axes {
     int n;
     char label[3 * TG_MAX_DIMS];
@@ -169,10 +174,10 @@ typedef struct axes {
 typedef struct operand {
     tg_array x;
     const labels *l;
-    tg_extent e, flat; /* layouts of x */
+    tg_extent e, flat; /* work space for layouts of x */
 } operand;
 
-/* x's step along a label; 0 where it has none. */
+/* The stride of x along a label, or 0 if x does not have it. */
 static int64_t step_of(const tg_array *x, const labels *l, char label) {
     int64_t step = 0;
     for (int d = 0; d < l->n; d++)
@@ -194,7 +199,7 @@ static void add_axes(axes *to, const labels *l, const labels *and, const labels 
     }
 }
 
-/* x with these axes as its dims: of size 1 where it has no such label, or of `like`'s sizes, without a step. */
+/* x with these axes as its dims. A label that x lacks has size 1, or the size in `like` with stride 0. */
 static tg_array along(tg_array x, const labels *l, const axes *a, const int64_t *like, tg_extent *e) {
     for (int d = 0; d < a->n; d++) {
         int64_t n = length_of(&x, l, a->label[d]);
@@ -204,7 +209,7 @@ static tg_array along(tg_array x, const labels *l, const axes *a, const int64_t 
     return tg_array_at(x, 0, a->n, e->shape, e->stride);
 }
 
-/* x summed over the labels that neither of the others has, in the dtype that sums run in. */
+/* x summed over the labels that neither of the others has, in the accumulation dtype. */
 static tg_status sum_lone(tg_call *c, operand *o, const labels *other, const labels *y, labels *left) {
     axes kept = {0}, all = {0};
     tg_extent e, few;
@@ -225,7 +230,7 @@ static tg_status sum_lone(tg_call *c, operand *o, const labels *other, const lab
     return TG_OK;
 }
 
-/* y (+)= p q, element by element: nothing is contracted. */
+/* y (+)= p q element by element, when nothing is contracted. */
 static tg_status multiply(tg_call *c, const operand *y, const operand *p, const operand *q, bool add) {
     axes all = {0};
     tg_extent ey, ep, eq;
@@ -235,7 +240,7 @@ static tg_status multiply(tg_call *c, const operand *y, const operand *p, const 
     return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_mul, to, in, 2, (const double[2]){0}, add);
 }
 
-/* Groups of axes, each as one dim: o->x as [batch, rows, cols], of dtype; through a copy where it does not lie so. */
+/* Makes o->x a view of the groups of axes [batch, rows, cols] in dtype; copies if the strides do not allow a view. */
 static bool grouped(operand *o, const axes *a, const int64_t *size) {
     o->x = along(o->x, o->l, a, NULL, &o->e);
     return tg_array_reshape(&o->x, 3, size, o->flat.stride);
@@ -263,7 +268,7 @@ static int64_t elements(const tg_array *x, const labels *l, const axes *a, int f
     return n;
 }
 
-/* to (+)= from, whose dims are the axes a; along other axes of y it is the same everywhere. */
+/* to (+)= from, whose dims are the axes a; repeated along the other axes of y. */
 static tg_status spread(tg_call *c, const operand *y, const axes *a, tg_array from, bool add) {
     labels l = {.n = a->n};
     axes all = {0};
@@ -274,12 +279,12 @@ static tg_status spread(tg_call *c, const operand *y, const axes *a, tg_array fr
     return tg_op_copy(c, to, along(from, &l, &all, to.shape, &ef), add);
 }
 
-/* y (+)= the batched product of p and q. */
+/* y (+)= the batched matrix product of p and q. */
 static tg_status contract(tg_call *c, const operand *y, operand *p, operand *q, bool add) {
     axes batch = {0}, ay, ap, aq;
     add_axes(&batch, y->l, p->l, NULL);
     int shared = 0;
-    for (int d = 0; d < batch.n; d++) /* those that q has too */
+    for (int d = 0; d < batch.n; d++) /* the batch labels that q has too */
         if (has(q->l, batch.label[d])) batch.label[shared++] = batch.label[d];
     batch.n = shared;
     ay = ap = aq = batch;
@@ -293,7 +298,7 @@ static tg_status contract(tg_call *c, const operand *y, operand *p, operand *q, 
     add_axes(&aq, p->l, q->l, y->l);
     int64_t u = elements(&p->x, p->l, &batch, 0, shared), m = elements(&p->x, p->l, &ap, shared, rows),
             n = elements(&q->x, q->l, &aq, shared, cols), k = elements(&p->x, p->l, &ap, rows, ap.n);
-    /* Of 16 bits both, unless one is a sum already. */
+    /* Both operands stay 16-bit unless one is a sum already. */
     tg_dtype dtype = p->x.dtype == q->x.dtype ? (tg_dtype)p->x.dtype : tg_accumulate_dtype((tg_dtype)p->x.dtype);
     TG_TRY(as_matrices(c, p, &ap, (const int64_t[]){u, m, k}, dtype));
     TG_TRY(as_matrices(c, q, &aq, (const int64_t[]){u, n, k}, dtype));
@@ -351,7 +356,7 @@ static tg_status einsum_backward(tg_call *c) {
     return sum_products(c, c->gin[1], &of[B], c->in[0], &of[A], g, &of[Y], tg_adds(c, 1));
 }
 
-/* ---- As taped ops ---- */
+/* ---- The same computation as taped ops ---- */
 
 extern const tg_op tg_op_einsum;
 
@@ -370,7 +375,7 @@ static tg_status einsum_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
     return TG_OK;
 }
 
-/* Two for each element of the product of all sizes. */
+/* Two operations for each element of the product of all sizes. */
 static int64_t einsum_flops(const tg_node *n) {
     const einsum_params *p = tg_node_params(n);
     int64_t flops = 2 * tg_numel(tg_node_input(n, 0));
@@ -434,9 +439,10 @@ const tg_op tg_op_einsum = {
     .infer = einsum_infer, .forward = einsum_forward, .backward = einsum_backward, .vjp = einsum_vjp,
     .jvp = tg_jvp_multilinear, .flops = einsum_flops, TG_SAMPLES(einsum_samples)};
 
-/* Two operands by the equation of NumPy and PyTorch: "bij,bjk->bik". A letter for each dim; what the result does not
- * list is summed over, a letter twice in one operand is its diagonal. Without "->": the letters that occur once, in the
- * order of the alphabet. Sizes of one letter are equal (1 does not broadcast); an ellipsis is refused. */
+/* Contracts two operands by an equation in the notation of NumPy and PyTorch, as "bij,bjk->bik". Each dim has one
+ * letter. A letter that the result does not list is summed over; a letter that occurs twice in one operand selects
+ * its diagonal. Without "->" the result has the letters that occur once, in alphabetical order. Dims with the same
+ * letter must have equal sizes (1 does not broadcast). An ellipsis is refused. */
 tg_tensor *tg_einsum(tg_tape *t, const char *equation, tg_tensor *a, tg_tensor *b) {
     return TG_RECORD(t, tg_op_einsum, &(einsum_params){.equation = equation}, a, b);
 }
@@ -446,7 +452,8 @@ tg_tensor *tg_einsum(tg_tape *t, const char *equation, tg_tensor *a, tg_tensor *
 static tg_status vectors_infer(tg_call *c, labels a, labels b, labels y) {
     einsum_params *p = c->params;
     if (c->in[0]->ndim != 1 || c->in[1]->ndim != 1)
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected vectors, not %d and %d dims", c->in[0]->ndim, c->in[1]->ndim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "inputs have %d and %d dims; both must be vectors", c->in[0]->ndim,
+                            c->in[1]->ndim);
     p->of[A] = a;
     p->of[B] = b;
     p->of[Y] = y;
@@ -493,7 +500,7 @@ static const tg_sample dot_samples[] = {
         return TG_RECORD(t, tg_op_##name_, &(einsum_params){.equation = NULL}, a, b);                              \
     }
 
-/* [m], [n] -> [m, n]: every product. */
+/* Returns every product of an element of a [m] and one of b [n]: [m, n]. */
 VECTORS(outer, "y[i, j] = a[i] b[j]")
-/* [n], [n] -> a scalar: the sum of the products. */
+/* Returns the sum of the products of two vectors [n], a scalar. */
 VECTORS(dot, "sum of a[i] b[i]")

@@ -1,5 +1,5 @@
-/* Group norm: x [n, c, ..] in groups of neighbouring channels, each with mean 0 and variance 1, then times w and plus b
- * by channel. */
+/* Group normalization: the channels of x [n, c, ..] are divided into groups of neighbors, each group is normalized
+ * to mean 0 and variance 1, multiplied by w and added to b per channel. */
 #include <math.h>
 
 #include "ops/common/channel_norm.h"
@@ -22,13 +22,14 @@ static tg_status group_norm_infer(tg_call *c) {
     const group_norm_params *p = c->params;
     const tg_tensor *x = c->in[X];
     TG_TRY(tg_need_float(c, X));
-    if (x->ndim < 2) return tg_call_fail(c, TG_ERR_SHAPE, "expected x [n, c, ..] of 2 or more dims");
-    if (p->groups < 1) return tg_call_fail(c, TG_ERR_ARGUMENT, "%lld groups: expected 1 or more", (long long)p->groups);
+    if (x->ndim < 2) return tg_call_fail(c, TG_ERR_SHAPE, "x has too few dims; it must be [n, c, ..] with 2 or more");
+    if (p->groups < 1) return tg_call_fail(c, TG_ERR_ARGUMENT, "groups is %lld; it must be 1 or more",
+                                           (long long)p->groups);
     if (x->shape[1] % p->groups)
-        return tg_call_fail(c, TG_ERR_SHAPE, "%lld channels in %lld groups: expected groups of one size",
+        return tg_call_fail(c, TG_ERR_SHAPE, "%lld channels do not divide evenly into %lld groups",
                             (long long)x->shape[1], (long long)p->groups);
     if (!(p->eps >= 0 && isfinite(p->eps)))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g: expected 0 or more, finite", p->eps);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g; it must be finite and 0 or more", p->eps);
     const tg_channel_norm k = kind(c);
     TG_TRY(tg_channel_norm_infer(c, &k));
     TG_TRY(tg_call_role(c, X, 0, 0));
@@ -117,9 +118,9 @@ const tg_op tg_op_group_norm = {
     TG_SAMPLES(group_norm_samples),
 };
 
-/* The channels of x [n, c, ..] in `groups` groups of neighbours, each brought, within one of the n, to mean 0 and
- * variance 1 (the biased one); then times w and plus b, each [c] or NULL. Statistics are float32 (float64 for float64).
- */
+/* Divides the channels of x [n, c, ..] into `groups` groups of neighbors and normalizes each, separately for each of
+ * the n, to mean 0 and (biased) variance 1; then multiplies by w and adds b, each [c] or NULL. Statistics are
+ * float32 (float64 for float64). */
 tg_tensor *tg_group_norm(tg_tape *t, tg_tensor *x, int64_t groups, tg_tensor *w, tg_tensor *b, double eps) {
     group_norm_params p = {.groups = groups, .eps = eps};
     return TG_RECORD(t, tg_op_group_norm, &p, x, w, b);

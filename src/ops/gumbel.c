@@ -1,4 +1,4 @@
-/* Noise of the Gumbel distribution, and draws from classes that gradients pass (Jang, Gu and Poole, Categorical
+/* Noise of the Gumbel distribution, and differentiable draws from classes (Jang, Gu and Poole, Categorical
  * Reparameterization with Gumbel-Softmax, 2017). */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
@@ -6,27 +6,27 @@
 #include <float.h>
 
 typedef struct gumbel_params {
-    bool classes; /* for gumbel_softmax: what that is given is checked before anything is drawn */
+    bool classes; /* used by gumbel_softmax, whose other arguments are checked before anything is drawn */
     double tau;
     int dim;
-    tg_draws draws; /* by infer */
+    tg_draws draws; /* filled by infer */
 } gumbel_params;
 
 static tg_status gumbel_infer(tg_call *c) {
     gumbel_params *p = c->params;
     TG_TRY(tg_infer_float(c));
     if (p->classes) TG_TRY(tg_need_dim(c, 0, &p->dim));
-    /* Logits are multiplied by 1 / tau in the dtype that sums run in. */
+    /* Logits are multiplied by 1 / tau in the accumulation dtype. */
     double most = tg_accumulate_dtype((tg_dtype)c->in[0]->dtype) == TG_F64 ? DBL_MAX : FLT_MAX;
     if (p->classes && !(p->tau > 0 && p->tau <= DBL_MAX && 1 / p->tau <= most))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "tau is %g: expected a number above 0 whose reciprocal is finite",
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "tau is %g; it must be greater than 0, with a finite reciprocal",
                             p->tau);
     p->draws = tg_call_draws(c, c->in[0]);
     return c->ctx->run.status;
 }
 
-/* u lies in the middle of one of 2^24 intervals, in float64 too: it is neither 0 nor 1, and the noise of all dtypes is
- * the same but for rounding. */
+/* u is the midpoint of one of 2^24 intervals, in float64 as well. So it is neither 0 nor 1, and the noise of all
+ * dtypes is equal but for rounding. */
 static tg_status gumbel_forward(tg_call *c) {
     const tg_tensor *x = c->in[0];
     tg_dtype wide = tg_accumulate_dtype((tg_dtype)x->dtype);
@@ -69,11 +69,11 @@ const tg_op tg_op_gumbel = {
     .params_size = sizeof(gumbel_params), .family = TG_FAMILY_POINTWISE, .infer = gumbel_infer,
     .forward = gumbel_forward, TG_SAMPLES(gumbel_samples)};
 
-/* Noise of the standard Gumbel distribution, of x's shape and dtype, on which its values have no influence. Takes one
- * draw an element of the global tensor from the default stream, on evaluating tapes too. It has no gradient. */
+/* Returns noise of the standard Gumbel distribution with x's shape and dtype; the values of x do not matter. Takes
+ * one draw per element of the global tensor from the default stream, in evaluation mode too. Has no gradient. */
 tg_tensor *tg_gumbel(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_gumbel, &plain, x); }
 
-/* Elements of y's shape along dim: 1 in the first place of its greatest, else 0. */
+/* A tensor of y's shape with 1 at the first greatest element along dim and 0 elsewhere. */
 static tg_tensor *first_greatest(tg_tape *t, tg_tensor *y, int dim) {
     int64_t n = tg_dim(y, dim);
     tg_shape along = {.ndim = tg_ndim(y)};
@@ -83,8 +83,9 @@ static tg_tensor *first_greatest(tg_tape *t, tg_tensor *y, int dim) {
     return tg_cast(t, tg_eq(t, tg_argmax(t, y, dim, true), places), (tg_dtype)y->dtype);
 }
 
-/* softmax((x + gumbel) / tau) along dim, tau > 0: rows near a single 1, whose place is drawn with the probabilities
- * softmax(x). hard: exactly one-hot, at the greatest, while the gradient is that of the soft result. */
+/* Returns softmax((x + gumbel) / tau) along dim, tau > 0: rows close to one-hot, where the position of the 1 is
+ * drawn with the probabilities softmax(x). With `hard` the result is exactly one-hot at the greatest element, and
+ * the gradient is that of the soft result. */
 tg_tensor *tg_gumbel_softmax(tg_tape *t, tg_tensor *x, double tau, bool hard, int dim) {
     const gumbel_params p = {.classes = true, .tau = tau, .dim = dim};
     tg_tensor *noisy = tg_add(t, x, TG_RECORD(t, tg_op_gumbel, &p, x));

@@ -1,9 +1,9 @@
-/* Reading, adding and writing at positions that a tensor of indices gives: gather, scatter_add, scatter, index_select,
- * embedding. The gradient of what was read is added at the same positions, in row-major order. */
+/* Reading, adding and writing at positions given by a tensor of indices: gather, scatter_add, scatter, index_select
+ * and embedding. Gradients of reads are added at the same positions, in row-major order. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
-/* Samples of indices that need more than TG_S_INDEX says. */
+/* Samples of indices that need more than TG_S_INDEX can express. */
 #define INDEX_I32(n_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_INDEX, .hi = (n_), .dtype = TG_I32}
 #define INDEX_IN(lo_, hi_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_INDEX, .lo = (lo_), .hi = (hi_)}
 #define INDEX_AS(layout_, n_, ...) \
@@ -22,11 +22,12 @@ static int64_t index_at(tg_array index, int64_t position) {
     return index.dtype == TG_I64 ? ((const int64_t *)index.data)[at] : ((const int32_t *)index.data)[at];
 }
 
-/* The host can say which index it is; a device answers with its position alone. */
+/* The host can read the bad index; a GPU reports only its position. */
 tg_status tg_op_bad_index(tg_call *c, int64_t bad, tg_array index, int64_t size) {
     if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "the indices");
     int64_t found = index_at(index, bad - 1);
-    return tg_call_fail(c, TG_ERR_DATA, "index %lld: expected 0 to %lld", (long long)found, (long long)size - 1);
+    return tg_call_fail(c, TG_ERR_DATA, "index %lld is out of range; it must be from 0 to %lld", (long long)found,
+                        (long long)size - 1);
 }
 
 static tg_status take(tg_call *c, tg_array out, tg_array src, tg_array index, int dim) {
@@ -41,19 +42,21 @@ static tg_status put_add(tg_call *c, tg_array dst, tg_array src, tg_array index,
     return tg_op_bad_index(c, bad, index, dst.shape[dim]);
 }
 
-/* The index is no larger than x, but for dim. */
+/* Checks that the index is no larger than x in every dim except dim. */
 static tg_status need_inside(tg_call *c, const tg_tensor *index, int dim) {
     const tg_tensor *x = c->in[0];
     if (index->ndim != x->ndim)
-        return tg_call_fail(c, TG_ERR_SHAPE, "the index has %d dims: expected %d, as input 0", index->ndim, x->ndim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "index has %d dims; it must have %d, as input 0 does", index->ndim,
+                            x->ndim);
     for (int d = 0; d < x->ndim; d++)
         if (d != dim && index->shape[d] > x->shape[d])
-            return tg_call_fail(c, TG_ERR_SHAPE, "the index has size %lld in dim %d: expected at most %lld, as input 0",
-                                (long long)index->shape[d], d, (long long)x->shape[d]);
+            return tg_call_fail(c, TG_ERR_SHAPE, "index has size %lld in dim %d; it must be at most %lld, the size of "
+                                "input 0", (long long)index->shape[d], d, (long long)x->shape[d]);
     return TG_OK;
 }
 
-/* Dims of x and of the tensors beside it that the op visits place by place: all but dim, where x is visited whole. */
+/* Declares the dims of x, and of the other tensors, that the op visits element by element: all except dim, in which
+ * x is visited as a whole. */
 static tg_status state_places(tg_call *c, int dim) {
     const tg_tensor *x = c->in[0], *index = c->in[1];
     for (int d = 0; tg_call_places(c) && d < x->ndim; d++)
@@ -127,7 +130,8 @@ const tg_op tg_op_gather = {
     .infer = gather_infer, .forward = gather_forward, .backward = gather_backward, .vjp = gather_vjp,
     .jvp = tg_jvp_linear, TG_SAMPLES(gather_samples)};
 
-/* Reads x along dim at index, of x's ndim and no larger than x in the other dims; y has the index's shape. */
+/* Reads x along dim at the positions in index, which has as many dims as x and is no larger than x in the others.
+ * The result has the index's shape. */
 tg_tensor *tg_gather(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index) {
     return TG_RECORD(t, tg_op_gather, &(index_params){dim}, x, index);
 }
@@ -143,7 +147,7 @@ static tg_status scatter_add_infer(tg_call *c) {
     TG_TRY(tg_need_dim(c, 0, dim));
     TG_TRY(need_inside(c, index, *dim));
     if (src->ndim != index->ndim || memcmp(src->shape, index->shape, src->ndim * sizeof *src->shape) != 0)
-        return tg_call_fail(c, TG_ERR_SHAPE, "index and src differ in shape");
+        return tg_call_fail(c, TG_ERR_SHAPE, "index and src have different shapes; they must be equal");
     if (!tg_needs(c, 2)) c->saves_in = 0;
     TG_TRY(state_places(c, *dim));
     TG_TRY(tg_call_linear(c, 5));
@@ -208,7 +212,8 @@ const tg_op tg_op_scatter_add = {
     .family = TG_FAMILY_CUSTOM, .infer = scatter_add_infer, .forward = scatter_add_forward,
     .backward = scatter_add_backward, .vjp = scatter_add_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(scatter_add_samples)};
 
-/* x with src added along dim at index; where several land on one element they are added in row-major order. */
+/* Returns x with src added along dim at the positions in index. Several additions to one element run in row-major
+ * order. */
 tg_tensor *tg_scatter_add(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src) {
     return TG_RECORD(t, tg_op_scatter_add, &(index_params){dim}, x, index, src);
 }
@@ -222,7 +227,8 @@ static tg_status scatter_infer(tg_call *c) {
     TG_TRY(tg_need_same_dtype(c, 0, 2));
     TG_TRY(tg_need_dim(c, 0, dim));
     TG_TRY(need_inside(c, index, *dim));
-    if (!tg_same_shape(src, index)) return tg_call_fail(c, TG_ERR_SHAPE, "index and src differ in shape");
+    if (!tg_same_shape(src, index)) return tg_call_fail(c, TG_ERR_SHAPE, "index and src have different shapes; they "
+                                                        "must be equal");
     TG_TRY(state_places(c, *dim));
     TG_TRY(tg_call_linear(c, 5));
     return tg_infer_same(c);
@@ -239,7 +245,7 @@ static tg_status scatter_forward(tg_call *c) {
     return tg_op_bad_index(c, bad, index, y.shape[dim]);
 }
 
-/* x's gradient is g where nothing landed. */
+/* x's gradient is g, and 0 where an element was overwritten. */
 static tg_status scatter_back_to_x(tg_call *c, int dim) {
     tg_tensor *g = c->gout[0], *rest = tg_call_temp(c, (tg_dtype)g->dtype, g->ndim, g->shape);
     tg_tensor *zero = tg_call_temp(c, (tg_dtype)g->dtype, 0, NULL);
@@ -254,7 +260,7 @@ static tg_status scatter_back_to_x(tg_call *c, int dim) {
     return tg_call_pass(c, 0, rest);
 }
 
-/* The numbers of the places along dim, seen in the index's shape. */
+/* The positions along dim as numbers, viewed in the index's shape. */
 static tg_status number_places(tg_call *c, int dim, tg_extent *e, tg_array *out) {
     const tg_tensor *index = c->in[1], *numbers = tg_call_temp(c, TG_I64, 1, &index->shape[dim]);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -265,7 +271,8 @@ static tg_status number_places(tg_call *c, int dim, tg_extent *e, tg_array *out)
     return tg_ctx_ops(c->ctx)->iota(c->ctx, tg_array_of(numbers), 0, 1);
 }
 
-/* src's gradient is g at its index, for what was not written over: whose number stays there when all are written. */
+/* src's gradient is g at its index if the element was not overwritten later: writing all position numbers shows
+ * which of them remain. */
 static tg_status scatter_back_to_src(tg_call *c, int dim) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const tg_tensor *x = c->in[0], *index = c->in[1], *g = c->gout[0];
@@ -293,7 +300,8 @@ static tg_status scatter_backward(tg_call *c) {
     return c->gin_mode[2] ? scatter_back_to_src(c, dim) : TG_OK;
 }
 
-/* y, made here of numbers that all ranks know, as x lies: shards and what is opaque, and elsewhere I as it is. */
+/* Gives y, made here from numbers that all ranks know, the placement of x: sharded and opaque axes are kept,
+ * elsewhere y is INVARIANT. */
 static tg_tensor *numbers_as(tg_tape *t, tg_tensor *y, const tg_tensor *x) {
     tg_placement at[TG_MAX_AXES] = {{0}};
     if (!tg_is_alive(y) || !t->ctx->grid.axes) return y;
@@ -305,7 +313,7 @@ static tg_tensor *numbers_as(tg_tape *t, tg_tensor *y, const tg_tensor *x) {
     return y;
 }
 
-/* Zeros of src's shape that lie as g does, which may be P where src is a constant. */
+/* Zeros of src's shape with the placement of g, which may be PARTIAL if src is a constant. */
 static tg_tensor *zeros_beside(tg_tape *t, tg_tensor *src, const tg_tensor *g) {
     tg_tensor *y = tg_zeros_like(t, src);
     if (tg_is_alive(y) && t->ctx->grid.axes) y->place = tg_place_of(g);
@@ -366,8 +374,8 @@ const tg_op tg_op_scatter = {
     .family = TG_FAMILY_CUSTOM, .infer = scatter_infer, .forward = scatter_forward, .backward = scatter_backward,
     .vjp = scatter_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(scatter_samples)};
 
-/* x with src written along dim at index; where several land on one element the last of them in row-major order is
- * there, and has the gradient. */
+/* Returns x with src written along dim at the positions in index. If several values go to one element, the last in
+ * row-major order remains and gets the gradient. */
 tg_tensor *tg_scatter(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src) {
     return TG_RECORD(t, tg_op_scatter, &(index_params){dim}, x, index, src);
 }
@@ -380,14 +388,15 @@ static tg_status index_select_infer(tg_call *c) {
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_index(c, 1));
     TG_TRY(tg_need_dim(c, 0, dim));
-    if (c->in[1]->ndim != 1) return tg_call_fail(c, TG_ERR_SHAPE, "the index has %d dims: expected 1", c->in[1]->ndim);
+    if (c->in[1]->ndim != 1) return tg_call_fail(c, TG_ERR_SHAPE, "index has %d dims; it must be a vector",
+                                                 c->in[1]->ndim);
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     shape[*dim] = c->in[1]->shape[0];
     for (int d = 0; d < x->ndim; d++) TG_TRY(tg_call_role(c, d == *dim, d == *dim ? 0 : d, d));
     return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
 }
 
-/* The index, seen in y's shape. */
+/* The index, viewed in y's shape. */
 static tg_array spread_index(const tg_call *c, tg_array y, int dim, tg_extent *e) {
     uint32_t others = ((1u << y.ndim) - 1) & ~(1u << dim);
     tg_array index = tg_array_keep(tg_array_of(c->in[1]), y.ndim, others, e);
@@ -444,7 +453,7 @@ const tg_op tg_op_index_select = {
     .vjp = index_select_vjp, .jvp = tg_jvp_linear,
     TG_SAMPLES(index_select_samples)};
 
-/* The slices of x along dim that index [n] lists. */
+/* Returns the slices of x along dim that index [n] lists. */
 tg_tensor *tg_index_select(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index) {
     return TG_RECORD(t, tg_op_index_select, &(index_params){dim}, x, index);
 }
@@ -455,8 +464,9 @@ static tg_status embedding_infer(tg_call *c) {
     const tg_tensor *table = c->in[0], *ids = c->in[1];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_index(c, 1));
-    if (table->ndim != 2) return tg_call_fail(c, TG_ERR_SHAPE, "the table has %d dims: expected [v, h]", table->ndim);
-    if (ids->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "the ids have %d dims already", TG_MAX_DIMS);
+    if (table->ndim != 2) return tg_call_fail(c, TG_ERR_SHAPE, "table has %d dims; it must be [v, h]", table->ndim);
+    if (ids->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "ids already have %d dims, the most that are "
+                                                      "allowed; the result has one more", TG_MAX_DIMS);
     if (ids->ndim) memcpy(shape, ids->shape, ids->ndim * sizeof *shape);
     shape[ids->ndim] = table->shape[1];
     TG_TRY(tg_call_role(c, 0, 1, ids->ndim));
@@ -464,7 +474,7 @@ static tg_status embedding_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)table->dtype, ids->ndim + 1, shape);
 }
 
-/* x in e's shape, of ndim dims; through a copy where its strides force one. */
+/* x viewed in e's shape of ndim dims; copied if its strides do not allow a view. */
 static tg_status in_shape(tg_call *c, const tg_tensor *x, int ndim, tg_extent *e, tg_array *out) {
     *out = tg_array_of(x);
     if (tg_array_reshape(out, ndim, e->shape, e->stride)) return TG_OK;
@@ -476,7 +486,7 @@ static tg_status in_shape(tg_call *c, const tg_tensor *x, int ndim, tg_extent *e
     return TG_OK;
 }
 
-/* The ids as [n, h], stretched along h. */
+/* The ids as [n, h], repeated along h. */
 static tg_status ids_of(tg_call *c, int64_t h, tg_extent *e, tg_array *out) {
     *e = (tg_extent){.shape = {c->in[1]->numel}};
     TG_TRY(in_shape(c, c->in[1], 1, e, out));
@@ -495,7 +505,7 @@ static tg_status embedding_forward(tg_call *c) {
     return take(c, to, tg_array_of(c->in[0]), ids, 0);
 }
 
-/* Adding visits the rows that were read, and no others. */
+/* Adding touches only the rows that were read. */
 static tg_status embedding_backward(tg_call *c) {
     int64_t h = c->gin[0]->shape[1];
     tg_extent g = {.shape = {c->in[1]->numel, h}}, index;
@@ -537,7 +547,7 @@ const tg_op tg_op_embedding = {
     .saves_in = 2, .family = TG_FAMILY_TAKE, .sums_f32 = true, .infer = embedding_infer, .forward = embedding_forward,
     .backward = embedding_backward, .vjp = embedding_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(embedding_samples)};
 
-/* The rows of table [v, h] that ids [..] name: [.., h]. An id outside [0, v) is a data error. */
+/* Returns the rows of table [v, h] that ids [..] name: [.., h]. An id outside [0, v) is a data error. */
 tg_tensor *tg_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids) {
     return TG_RECORD(t, tg_op_embedding, NULL, table, ids);
 }

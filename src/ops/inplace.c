@@ -1,9 +1,9 @@
-/* In-place ops: output 0 is a's storage under a new handle. b broadcasts to a, and never shares its bytes: the recorder
- * refuses that. Backward sees overwritten values, so what it needs of the old ones is saved before. */
+/* In-place ops: output 0 is a new handle on a's storage. b broadcasts to a and never shares bytes with it; the
+ * recorder refuses that. Backward sees overwritten values, so old values that it needs are saved before. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
-/* Who runs these samples gives the result of another op as a, but for those that are to be refused. */
+/* A test that runs these samples passes the result of another op as a, except in samples that must be refused. */
 #define FROZEN(...) {.shape = TG_S_SHAPE(__VA_ARGS__), .frozen = true}
 static const tg_sample inplace_samples[] = {
     {.note = "same shape", .n_in = 2, .in = {TG_S(3, 5), TG_S(3, 5)}},
@@ -23,13 +23,13 @@ static const tg_sample inplace_samples[] = {
     {.note = "big", .n_in = 2, .in = {TG_S(1024, 1024), TG_S(1024, 1024)}, .bench = true},
 };
 
-/* b stretches to a, not the other way round. */
+/* b may broadcast to a, but a may not broadcast to b. */
 static tg_status inplace_infer(tg_call *c) {
     const tg_tensor *a = c->in[0], *b = c->in[1];
     TG_TRY(tg_need_same_dtype(c, 0, 1));
     bool fits = b->ndim <= a->ndim;
     for (int d = 0; fits && d < b->ndim; d++) fits = b->shape[d] == 1 || b->shape[d] == a->shape[a->ndim - b->ndim + d];
-    if (!fits) return tg_call_fail(c, TG_ERR_SHAPE, "input 1 does not broadcast to input 0's shape");
+    if (!fits) return tg_call_fail(c, TG_ERR_SHAPE, "input 1 does not broadcast to the shape of input 0");
     return tg_infer_same(c);
 }
 
@@ -45,7 +45,8 @@ static tg_status update(tg_call *c, tg_formula f) {
 #define PUBLIC(name) \
     tg_tensor *tg_##name(tg_tape *t, tg_tensor *a, tg_tensor *b) { return TG_RECORD(t, tg_op_##name, NULL, a, b); }
 
-/* Tangents: never in place, as the given one is somebody's. What has none counts as zeros of the output's shape. */
+/* Tangents are never updated in place, because the given one belongs to the caller. A missing tangent counts as
+ * zeros of the output's shape. */
 static tg_tensor *tangent(tg_tape *t, const tg_node *n, tg_tensor *d) {
     return d ? tg_expand(t, d, tg_shape_kept(tg_node_out(n)[0])) : tg_zero_tangent(t, tg_node_out(n)[0]);
 }
@@ -75,7 +76,7 @@ const tg_op tg_op_add_ = {
     .family = TG_FAMILY_ADDITIVE, .inplace = true, .infer = arithmetic_infer, .forward = add__forward,
     .backward = add__backward, .vjp = add__vjp, .jvp = add__jvp, TG_SAMPLES(inplace_samples)};
 
-/* a := a + b. */
+/* Computes a := a + b. */
 PUBLIC(add_)
 
 static tg_status sub__forward(tg_call *c) { return update(c, TG_FN_sub); }
@@ -101,12 +102,12 @@ const tg_op tg_op_sub_ = {
     .family = TG_FAMILY_ADDITIVE, .inplace = true, .infer = arithmetic_infer, .forward = sub__forward,
     .backward = sub__backward, .vjp = sub__vjp, .jvp = sub__jvp, TG_SAMPLES(inplace_samples)};
 
-/* a := a - b. */
+/* Computes a := a - b. */
 PUBLIC(sub_)
 
 /* ---- mul_ ---- */
 
-/* b's gradient needs what a held before: a private copy. */
+/* The gradient of b needs the old value of a, so a private copy is saved. */
 static tg_status mul__infer(tg_call *c) {
     const tg_tensor *a = c->in[0];
     if (!tg_needs(c, 0)) c->saves_in = 0;
@@ -144,12 +145,12 @@ const tg_op tg_op_mul_ = {
     .family = TG_FAMILY_FACTORS, .inplace = true, .infer = mul__infer, .forward = mul__forward,
     .backward = mul__backward, .vjp = mul__vjp, .jvp = mul__jvp, TG_SAMPLES(inplace_samples)};
 
-/* a := a b. Keeps a copy of the old a where b needs a gradient. */
+/* Computes a := a b. Saves a copy of the old a if b requires a gradient. */
 PUBLIC(mul_)
 
 /* ---- copy_ ---- */
 
-/* What a held goes, so the result is linear in b alone. */
+/* The old value of a is lost, so the result is linear in b alone. */
 static tg_status copy__infer(tg_call *c) {
     TG_TRY(tg_call_linear(c, 2));
     TG_TRY(tg_call_linear(c, 3));
@@ -180,7 +181,7 @@ const tg_op tg_op_copy_ = {
     .family = TG_FAMILY_ADDITIVE, .inplace = true, .infer = copy__infer, .forward = copy__forward,
     .backward = copy__backward, .vjp = copy__vjp, .jvp = copy__jvp, TG_SAMPLES(inplace_samples)};
 
-/* a := b, in a's bytes; the old a gets no gradient. */
+/* Computes a := b in a's storage. The old a gets no gradient. */
 PUBLIC(copy_)
 
 /* ---- relu_ ---- */
@@ -217,5 +218,5 @@ const tg_op tg_op_relu_ = {
     .family = TG_FAMILY_POINTWISE, .inplace = true, .infer = relu__infer, .forward = relu__forward,
     .backward = relu__backward, .vjp = relu__vjp, .jvp = tg_jvp_pointwise, TG_SAMPLES(relu__samples)};
 
-/* a := max(a, 0). */
+/* Computes a := max(a, 0). */
 tg_tensor *tg_relu_(tg_tape *t, tg_tensor *a) { return TG_RECORD(t, tg_op_relu_, NULL, a); }

@@ -1,4 +1,4 @@
-/* Joining along a dim and its inverse: concat, stack, split and chunk, pad. */
+/* Joining tensors along a dim, and the inverse: concat, stack, split, chunk and pad. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 #include "autograd/apply.h"
@@ -7,23 +7,24 @@ typedef struct join_params {
     int dim;
 } join_params;
 
-/* The inputs agree in dtype and in every size but for dim `but`. */
+/* Checks that the inputs agree in dtype and in every size except that of dim `but`. */
 static tg_status need_alike(tg_call *c, int but) {
     const tg_tensor *a = c->in[0];
     for (int i = 1; i < c->n_in; i++) {
         const tg_tensor *b = c->in[i];
         TG_TRY(tg_need_same_dtype(c, 0, i));
         if (b->ndim != a->ndim)
-            return tg_call_fail(c, TG_ERR_SHAPE, "input %d has %d dims and input 0 has %d", i, b->ndim, a->ndim);
+            return tg_call_fail(c, TG_ERR_SHAPE, "input %d has %d dims but input 0 has %d; they must be equal", i,
+                                b->ndim, a->ndim);
         for (int d = 0; d < a->ndim; d++)
             if (d != but && a->shape[d] != b->shape[d])
-                return tg_call_fail(c, TG_ERR_SHAPE, "input %d has size %lld in dim %d: expected %lld, as input 0", i,
-                                    (long long)b->shape[d], d, (long long)a->shape[d]);
+                return tg_call_fail(c, TG_ERR_SHAPE, "input %d has size %lld in dim %d; it must be %lld, as in input 0",
+                                    i, (long long)b->shape[d], d, (long long)a->shape[d]);
     }
     return TG_OK;
 }
 
-/* Every dim of every input is free but one, and moves up from there on where it is a new one. */
+/* Declares every dim of every input free except one; dims after a new one move up. */
 static tg_status state_free(tg_call *c, int but, bool added) {
     for (int i = 0; tg_call_places(c) && i < c->n_in; i++)
         for (int d = 0; d < c->in[i]->ndim; d++)
@@ -41,7 +42,7 @@ static tg_status concat_infer(tg_call *c) {
     TG_TRY(need_alike(c, *dim));
     for (int i = 0; i < c->n_in; i++)
         if (__builtin_add_overflow(total, c->in[i]->shape[*dim], &total))
-            return tg_call_fail(c, TG_ERR_SHAPE, "the sizes of dim %d overflow", *dim);
+            return tg_call_fail(c, TG_ERR_SHAPE, "the sum of the sizes of dim %d overflows 64 bits", *dim);
     memcpy(shape, a->shape, a->ndim * sizeof *shape);
     shape[*dim] = total;
     TG_TRY(state_free(c, *dim, false));
@@ -62,7 +63,7 @@ static tg_status concat_forward(tg_call *c) {
     return TG_OK;
 }
 
-/* Each gradient is a part of g: handed on as a view. */
+/* Each input's gradient is a part of g and is passed on as a view. */
 static tg_status concat_backward(tg_call *c) {
     int dim = ((const join_params *)c->params)->dim;
     tg_tensor *g = c->gout[0];
@@ -110,7 +111,7 @@ const tg_op tg_op_concat = {
     .infer = concat_infer, .forward = concat_forward, .backward = concat_backward, .vjp = concat_vjp,
     .jvp = tg_jvp_linear, TG_SAMPLES(concat_samples)};
 
-/* The n tensors one after another along dim; they agree in dtype and in all other sizes. */
+/* Joins n tensors along dim, in order. They must agree in dtype and in all other sizes. */
 tg_tensor *tg_concat(tg_tape *t, tg_tensor *const *x, int n, int dim) {
     return tg_record(t, &tg_op_concat, &(join_params){dim}, x, n, TG_SITE);
 }
@@ -121,7 +122,8 @@ static tg_status stack_infer(tg_call *c) {
     int *dim = &((join_params *)c->params)->dim;
     int64_t shape[TG_MAX_DIMS];
     const tg_tensor *a = c->in[0];
-    if (a->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "the inputs have %d dims already", TG_MAX_DIMS);
+    if (a->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "the inputs already have %d dims, the most that "
+                                                    "are allowed; stack adds one", TG_MAX_DIMS);
     TG_TRY(tg_need_axis(c, a->ndim + 1, dim));
     TG_TRY(need_alike(c, -1));
     for (int d = 0; d <= a->ndim; d++) shape[d] = d == *dim ? c->n_in : a->shape[d - (d > *dim)];
@@ -179,21 +181,21 @@ const tg_op tg_op_stack = {
     .infer = stack_infer, .forward = stack_forward, .backward = stack_backward, .vjp = stack_vjp,
     .jvp = tg_jvp_linear, TG_SAMPLES(stack_samples)};
 
-/* The n tensors, of one dtype and shape, side by side along a new dim. */
+/* Joins n tensors of one dtype and shape along a new dim. */
 tg_tensor *tg_stack(tg_tape *t, tg_tensor *const *x, int n, int dim) {
     return tg_record(t, &tg_op_stack, &(join_params){dim}, x, n, TG_SITE);
 }
 
 /* ---- split ---- */
 
-/* sizes are the caller's, for infer alone: later they are the outputs' own. */
+/* sizes belongs to the caller and only infer reads it; later the outputs have them */
 typedef struct split_params {
     int dim, n;
     const int64_t *sizes;
-    bool chunks; /* equal parts, in place of sizes */
+    bool chunks; /* equal parts; sizes is not used */
 } split_params;
 
-/* The size of part i where `left` elements are left: ceil(size / n) as long as they last. */
+/* The size of part i when `left` elements remain: ceil(size / n), or what remains. */
 static int64_t part_size(const split_params *p, int i, int64_t size, int64_t left) {
     if (!p->chunks) return p->sizes[i];
     int64_t most = size / p->n + (size % p->n != 0);
@@ -205,7 +207,8 @@ static tg_status split_infer(tg_call *c) {
     const tg_tensor *x = c->in[0];
     int64_t shape[TG_MAX_DIMS], at = 0;
     TG_TRY(tg_need_dim(c, 0, &p->dim));
-    if (p->n < 1 || (!p->sizes && !p->chunks)) return tg_call_fail(c, TG_ERR_ARGUMENT, "no sizes are given");
+    if (p->n < 1 || (!p->sizes && !p->chunks)) return tg_call_fail(c, TG_ERR_ARGUMENT, "sizes is NULL or n is less "
+                                                                   "than 1; give the size of each part");
     TG_TRY(tg_call_outputs(c, p->n));
     TG_TRY(state_free(c, p->dim, false));
     TG_TRY(tg_call_cuts(c, p->dim));
@@ -214,8 +217,8 @@ static tg_status split_infer(tg_call *c) {
         int64_t left = x->shape[p->dim] - at, n = part_size(p, i, x->shape[p->dim], left);
         if (n < 0 || n > left || (i == p->n - 1 && n != left))
             return tg_call_fail(c, TG_ERR_SHAPE,
-                                "part %d has size %lld, with %lld elements left: expected sizes that add up to %lld", i,
-                                (long long)n, (long long)left, (long long)x->shape[p->dim]);
+                                "part %d has size %lld, but %lld elements remain; the sizes must be 0 or more and add "
+                                "up to %lld", i, (long long)n, (long long)left, (long long)x->shape[p->dim]);
         shape[p->dim] = n;
         TG_TRY(tg_call_view(c, i, at * x->stride[p->dim], x->ndim, shape, x->stride));
         at += n;
@@ -288,18 +291,18 @@ const tg_op tg_op_split = {
     .params_size = sizeof(split_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = split_infer,
     .backward = split_backward, .vjp = split_vjp, .jvp = split_jvp, TG_SAMPLES(split_samples)};
 
-/* Cuts dim into n parts of the given sizes, which add up to its own; out[] receives n views. */
+/* Cuts dim into n parts of the given sizes, which must add up to its size. out[] receives n views. */
 tg_status tg_split(tg_tape *t, tg_tensor *x, int dim, const int64_t *sizes, int n, tg_tensor **out) {
     const split_params p = {.dim = dim, .n = n, .sizes = sizes};
     return tg_apply(t, &tg_op_split, &p, &x, 1, out, n, NULL, NULL, TG_SITE);
 }
 
-/* tg_split in n parts of ceil(size / n) elements; the last ones have what is left, perhaps nothing. */
+/* As tg_split, into n parts of ceil(size / n) elements. The last parts have fewer elements, or none. */
 tg_status tg_chunk(tg_tape *t, tg_tensor *x, int dim, int n, tg_tensor **out) {
     const split_params p = {.dim = dim, .n = n, .chunks = true};
     if (n < 1) {
         TG_TRY(tg_tape_check_with(t, &x, 1, "chunk"));
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "chunk: %d parts, expected 1 or more", n);
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "chunk: n is %d; it must be 1 or more", n);
     }
     return tg_apply(t, &tg_op_split, &p, &x, 1, out, n, NULL, NULL, TG_SITE);
 }
@@ -319,14 +322,14 @@ static tg_status pad_infer(tg_call *c) {
     TG_TRY(tg_need_dim(c, 0, &p->dim));
     TG_TRY(tg_need_value(c, (tg_dtype)x->dtype, p->value, "the value"));
     if (p->before < 0 || p->after < 0)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "%lld before and %lld after: expected 0 or more (tg_slice cuts)",
-                            (long long)p->before, (long long)p->after);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "before is %lld and after is %lld; both must be 0 or more (tg_slice "
+                            "removes elements)", (long long)p->before, (long long)p->after);
     TG_TRY(state_free(c, p->dim, false));
     TG_TRY(tg_call_linear(c, p->value == 0));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     size = &shape[p->dim];
     if (__builtin_add_overflow(*size, p->before, size) || __builtin_add_overflow(*size, p->after, size))
-        return tg_call_fail(c, TG_ERR_SHAPE, "the size of dim %d overflows", p->dim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "the new size of dim %d overflows 64 bits", p->dim);
     return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
 }
 
@@ -384,7 +387,7 @@ const tg_op tg_op_pad = {
     .params_size = sizeof(pad_params), .passes = 1, .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = pad_infer,
     .forward = pad_forward, .backward = pad_backward, .vjp = pad_vjp, .jvp = pad_jvp, TG_SAMPLES(pad_samples)};
 
-/* x with `before` and `after` elements of value added at the ends of dim. */
+/* Returns x with `before` and `after` elements of `value` added at the two ends of dim. */
 tg_tensor *tg_pad(tg_tape *t, tg_tensor *x, int dim, int64_t before, int64_t after, double value) {
     return TG_RECORD(t, tg_op_pad, (&(pad_params){dim, before, after, value}), x);
 }

@@ -1,4 +1,4 @@
-/* Linear interpolation between two tensors, by a tensor or a number. */
+/* Linear interpolation between two tensors, with a tensor or a number as the weight. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
@@ -7,7 +7,7 @@
 static tg_status lerp_infer(tg_call *c) {
     c->saves_in = (tg_needs(c, 0) || tg_needs(c, 1) ? 4u : 0) | (tg_needs(c, 2) ? 3u : 0);
     TG_TRY(tg_need_float(c, 0));
-    TG_TRY(tg_call_linear(c, 3)); /* in a and b, by a weight that is whole */
+    TG_TRY(tg_call_linear(c, 3)); /* linear in a and b; the weight must be whole */
     return tg_infer_broadcast(c, 0, TG_DTYPE_DEFAULT);
 }
 
@@ -52,12 +52,12 @@ const tg_op tg_op_lerp = {
     .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = lerp_infer, .forward = lerp_forward,
     .backward = lerp_backward, .vjp = lerp_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(lerp_samples)};
 
-/* a + w (b - a), of floats: a for w = 0 and b for w = 1, exactly. */
+/* Returns a + w (b - a), for floats: exactly a for w = 0 and exactly b for w = 1. */
 tg_tensor *tg_lerp(tg_tape *t, tg_tensor *a, tg_tensor *b, tg_tensor *w) {
     return TG_RECORD(t, tg_op_lerp, NULL, a, b, w);
 }
 
-/* ---- lerp_scalar: its own op, as a weight of a 16-bit dtype would be rounded ---- */
+/* ---- lerp_scalar: an op of its own, because a weight in a 16-bit dtype would be rounded ---- */
 
 typedef struct lerp_params {
     double w;
@@ -112,7 +112,7 @@ const tg_op tg_op_lerp_scalar = {
     .infer = lerp_scalar_infer, .forward = lerp_scalar_forward, .backward = lerp_scalar_backward,
     .vjp = lerp_scalar_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(lerp_scalar_samples)};
 
-/* a + w (b - a), of floats, for a number w, which no dtype rounds. */
+/* Returns a + w (b - a), for floats, with a number w, which is not rounded to the tensors' dtype. */
 tg_tensor *tg_lerp_scalar(tg_tape *t, tg_tensor *a, tg_tensor *b, double w) {
     return TG_RECORD(t, tg_op_lerp_scalar, &(lerp_params){w}, a, b);
 }

@@ -4,7 +4,7 @@
 #include "ops/common/product.h"
 #include "autograd/apply.h"
 
-/* y [.., out] = act(x [.., in] w^T + b), w [out, in], b [out] or absent. One block serves the five activations. */
+/* y [.., out] = act(x [.., in] w^T + b), with w [out, in] and b [out] or absent. One block serves five activations. */
 
 typedef struct act_params {
     tg_activation act;
@@ -17,24 +17,25 @@ static tg_activation activation(const tg_call *c) {
 tg_status tg_linear_shapes(tg_call *c, int least) {
     const tg_tensor *x = c->in[0], *w = c->in[1], *b = c->in[2];
     if (x->ndim < least || w->ndim != 2)
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected x [.., in] of %d or more dims and w [out, in], not %d and %d",
-                            least, x->ndim, w->ndim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "x [.., in] must have %d or more dims and w [out, in] two, but they have "
+                            "%d and %d", least, x->ndim, w->ndim);
     if (x->shape[x->ndim - 1] != w->shape[1])
-        return tg_call_fail(c, TG_ERR_SHAPE, "x has rows of %lld and w of %lld: expected as many",
+        return tg_call_fail(c, TG_ERR_SHAPE, "x has %lld columns but w has %lld; they must be equal",
                             (long long)x->shape[x->ndim - 1], (long long)w->shape[1]);
     if (b && (b->ndim != 1 || b->shape[0] != w->shape[0]))
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected b of [%lld], one for each row of w", (long long)w->shape[0]);
+        return tg_call_fail(c, TG_ERR_SHAPE, "b must be a vector of %lld elements, one for each row of w",
+                            (long long)w->shape[0]);
     return TG_OK;
 }
 
-/* A sum over ranks of what the activation made of each share is another value. */
+/* The activation of a sum over ranks is not the sum of the activations, so PARTIAL inputs are refused with one. */
 static tg_status state_nonlinear(tg_call *c) {
     TG_TRY(tg_call_role(c, 0, c->in[0]->ndim - 1, TG_WHOLE));
     TG_TRY(tg_call_role(c, 1, 1, TG_WHOLE));
     return tg_call_linear(c, 0);
 }
 
-/* relu's gradient is read off y; the others need the value before the activation. */
+/* The gradient of relu is computed from y; the others need the value before the activation. */
 static tg_status linear_infer(tg_call *c) {
     int64_t shape[TG_MAX_DIMS];
     const tg_tensor *x = c->in[0];
@@ -52,7 +53,7 @@ static tg_status linear_infer(tg_call *c) {
     return tg_call_out(c, 0, dtype, x->ndim, shape);
 }
 
-/* A product of the rows of x, one by one, with w: leading dims are batch dims, which fold where strides allow. */
+/* Multiplies each row of x with w: leading dims are batch dims, which are merged where strides allow. */
 static tg_product row_product(const tg_tensor *a, const tg_tensor *b, const tg_tensor *out) {
     tg_product p = {.g = {.alpha = 1}, .n = a->ndim - 1};
     for (int i = 0; i < p.n; i++) {
@@ -109,7 +110,7 @@ static tg_status linear_forward(tg_call *c) {
     return tg_linear_rows(c->in[0], c->in[1], b, activation(c), c->out[0], c->n_saved ? c->saved[0] : NULL);
 }
 
-/* gy brought back through the activation. */
+/* The gradient before the activation, from gy. */
 static tg_status before_activation(tg_call *c, tg_tensor **g) {
     static const tg_formula grad[] = {
         [TG_ACT_RELU] = TG_FN_relu_d,
@@ -135,7 +136,7 @@ static tg_status linear_backward(tg_call *c) {
     return c->in[2] ? tg_op_sum_to(c, 2, g, 1) : TG_OK;
 }
 
-/* x [.., n] as [rows, n]. */
+/* x [.., n] viewed as [rows, n]. */
 static tg_tensor *as_rows(tg_tape *t, tg_tensor *x) {
     int64_t n = x->shape[x->ndim - 1], rows = 1;
     for (int d = 0; d < x->ndim - 1; d++) rows *= x->shape[d];
@@ -154,8 +155,9 @@ static tg_tensor *activate(tg_tape *t, tg_tensor *z, tg_activation act) {
 
 static const tg_op linear_known;
 
-/* x w^T + b of a node as a tensor whose gradient is theirs. Its value is what the node has saved: x, w and b may have
- * changed where it has not saved them. For relu its result does, which is above 0 where the sum is. */
+/* Records x w^T + b of a node again, as a tensor that has its gradient. Its value is what the node saved, because x,
+ * w and b may have changed if the node did not save them. For relu the result serves: it is above 0 where the sum
+ * is. */
 static tg_tensor *known_sum(tg_tape *t, const tg_node *n) {
     static const act_params none = {TG_ACT_NONE};
     tg_tensor *const *in = tg_node_in(n), *y = tg_node_out(n)[0], *of = n->n_saved ? tg_node_kept(n)[0] : y;
@@ -190,7 +192,7 @@ static tg_status linear_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din,
     return TG_OK;
 }
 
-/* x, w, b, and z, which is x w^T + b: nothing runs. */
+/* Inputs x, w, b and z = x w^T + b; nothing is computed. */
 static tg_status known_infer(tg_call *c) {
     const tg_tensor *z = c->in[3];
     if (!tg_needs(c, 1)) c->saves_in &= ~1u;
@@ -232,7 +234,7 @@ static int64_t linear_flops(const tg_node *n) {
     SAMPLE(p, "integer w", .in = {TG_S(2, 3), TG_S_INDEX(3, 2, 3), TG_S_ABSENT}, .refused = TG_ERR_DTYPE),         \
     SAMPLE(p, "512 x 768 to 3072", .in = {TG_S(512, 768), TG_S(3072, 768), TG_S(3072)}, .bench = true)
 
-/* The block of one activation: params, samples, op and the public function. */
+/* Defines the block of one activation: params, samples, op and public function. */
 #define LINEAR(name_, act_, formula_, out_)                                       \
     static const act_params name_##_params = {act_};                              \
     static const tg_sample name_##_samples[] = {LINEAR_SAMPLES(&name_##_params)}; \
@@ -260,10 +262,10 @@ static int64_t linear_flops(const tg_node *n) {
         return TG_RECORD(t, tg_op_##name_, &name_##_params, x, w, b);             \
     }
 
-/* x [.., in], w [out, in], b [out] or NULL give [.., out]: x w^T + b, one product with the bias in its epilogue. x may
- * have any leading dims and strides; the gradients of w and b are summed over all of them, in float32 where the caller
- * accumulates so. The others apply the activation in the same pass: relu saves its result, the rest the sum before
- * the activation, and only where a gradient is needed. */
+/* Returns x w^T + b for x [.., in], w [out, in] and b [out] or NULL: [.., out]. It is one product, with the bias
+ * added as the result is written. x may have any leading dims and strides; the gradients of w and b are summed over
+ * all of them, in float32 if the caller accumulates in float32. The variants apply an activation in the same pass:
+ * relu saves its result, the others save the sum before the activation, and only if a gradient is needed. */
 LINEAR(linear, TG_ACT_NONE, "x w^T + b", 0)
 LINEAR(linear_relu, TG_ACT_RELU, "relu(x w^T + b)", 1)
 LINEAR(linear_gelu, TG_ACT_GELU, "gelu(x w^T + b)", 0)

@@ -1,11 +1,12 @@
 #include "ops/common/derive.h"
 #include "ops/common/chunked_head.h"
 
-/* cross_entropy(x w^T, target), x [.., h], w [v, h]: the logits of some rows at a time. */
+/* cross_entropy(x w^T, target) for x [.., h] and w [v, h], computing the logits of a few rows at a time. */
 
 static tg_status linear_cross_entropy_infer(tg_call *c) {
     if (((const tg_loss_params *)c->params)->weighted)
-        return tg_call_fail(c, TG_ERR_UNSUPPORTED, "classes have no weights here: use tg_linear and tg_cross_entropy");
+        return tg_call_fail(c, TG_ERR_UNSUPPORTED, "weights of classes are given, which this op does not support; use "
+                            "tg_linear and tg_cross_entropy");
     return tg_head_infer(c);
 }
 
@@ -91,10 +92,11 @@ const tg_op tg_op_linear_cross_entropy = {
     TG_SAMPLES(linear_cross_entropy_samples),
 };
 
-/* cross_entropy(x w^T, target) of x [.., h], w [v, h] and target [..]: a language model's head and loss, without
- * weights of classes. The logits exist for a chunk of rows only, and no buffer of the weight's size is taken: it saves
- * x, w, two numbers a row and the last chunk's logits, and backward computes those of the other chunks again. They are
- * float32 even for 16-bit operands. Options and results as in tg_cross_entropy. */
+/* Returns cross_entropy(x w^T, target) for x [.., h], w [v, h] and target [..]: the head and the loss of a language
+ * model, without class weights. The logits exist for a chunk of rows at a time, and no buffer of the weight's size
+ * is allocated. The op saves x, w, two numbers per row and the logits of the last chunk; backward computes the
+ * logits of the other chunks again. Logits are float32 even for 16-bit inputs. Options and results are those of
+ * tg_cross_entropy. */
 tg_tensor *tg_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
                                    const tg_cross_entropy_opts *opts) {
     tg_loss_params p = tg_loss_params_of(opts);

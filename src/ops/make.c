@@ -1,4 +1,4 @@
-/* Tensors from nothing but numbers: arange and full. */
+/* Tensors made from numbers alone: arange and full. */
 #include "ops/common/op.h"
 #include "autograd/apply.h"
 
@@ -14,10 +14,11 @@ typedef struct arange_params {
 static tg_status arange_infer(tg_call *c) {
     arange_params *p = c->params;
     TG_TRY(tg_need_made(c, &p->dtype));
-    if (p->dtype == TG_BOOL) return tg_call_fail(c, TG_ERR_DTYPE, "dtype bool: expected a float or an integer dtype");
+    if (p->dtype == TG_BOOL) return tg_call_fail(c, TG_ERR_DTYPE, "dtype is bool; it must be a float or an integer "
+                                                 "dtype");
     if (!isfinite(p->start) || !isfinite(p->stop) || !isfinite(p->step) || p->step == 0)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "start %g, stop %g, step %g: expected finite ones, the step not 0",
-                            p->start, p->stop, p->step);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "start is %g, stop is %g and step is %g; they must be finite and step "
+                            "must not be 0", p->start, p->stop, p->step);
     double n = ceil((p->stop - p->start) / p->step);
     if (n > 0x1p53)
         return tg_call_fail(c, TG_ERR_SHAPE, "%g elements from %g to %g are too many", n, p->start, p->stop);
@@ -27,7 +28,7 @@ static tg_status arange_infer(tg_call *c) {
         TG_TRY(tg_need_value(c, p->dtype, p->start + (double)(size - 1) * p->step, "the last element"));
     }
     if (!tg_is_float(p->dtype) && p->step != floor(p->step))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "the step is %g: expected an integer, for %s", p->step,
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "step is %g; it must be an integer for dtype %s", p->step,
                             tg_dtype_name(p->dtype));
     return tg_call_out(c, 0, p->dtype, 1, &size);
 }
@@ -58,7 +59,8 @@ const tg_op tg_op_arange = {
     .params_size = sizeof(arange_params), .family = TG_FAMILY_STRICT, .infer = arange_infer,
     .forward = arange_forward, TG_SAMPLES(arange_samples)};
 
-/* [ceil((stop - start) / step)]: start + i step, before stop. For integer dtypes start and step are integers. */
+/* Returns start + i step for all i that stay before stop: [ceil((stop - start) / step)]. For integer dtypes start
+ * and step must be integers. */
 tg_tensor *tg_arange(tg_tape *t, tg_dtype dtype, double start, double stop, double step) {
     tg_tensor *const none = NULL;
     return tg_record(t, &tg_op_arange, &(arange_params){dtype, start, stop, step}, &none, 0, TG_SITE);
@@ -102,7 +104,7 @@ const tg_op tg_op_full = {
     .params_size = sizeof(full_params), .family = TG_FAMILY_STRICT, .infer = full_infer, .forward = full_forward,
     TG_SAMPLES(full_samples)};
 
-/* A tensor whose elements are all value, which an integer dtype must be able to hold. */
+/* Returns a tensor whose elements all are `value`, which an integer dtype must be able to represent. */
 tg_tensor *tg_full(tg_tape *t, tg_dtype dtype, tg_shape shape, double value) {
     tg_tensor *const none = NULL;
     return tg_record(t, &tg_op_full, &(full_params){dtype, shape, value}, &none, 0, TG_SITE);

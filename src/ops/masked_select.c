@@ -1,5 +1,5 @@
-/* The elements that a mask names, as a vector. How many they are is said by the caller and checked by the device: no
- * shape depends on data. */
+/* The elements that a mask selects, as a vector. The caller states how many there are and the device checks it,
+ * because no shape may depend on data. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
@@ -15,16 +15,16 @@ static tg_status masked_select_infer(tg_call *c) {
     TG_TRY(tg_need_bool(c, 1));
     for (int d = 0, front = x->ndim - mask->ndim; d < mask->ndim; d++)
         if (front < 0 || (mask->shape[d] != 1 && mask->shape[d] != x->shape[d + front]))
-            return tg_call_fail(c, TG_ERR_SHAPE, "the mask does not broadcast to input 0");
-    if (count < 0) return tg_call_fail(c, TG_ERR_ARGUMENT, "count %lld: expected 0 or more", (long long)count);
+            return tg_call_fail(c, TG_ERR_SHAPE, "mask does not broadcast to the shape of input 0");
+    if (count < 0) return tg_call_fail(c, TG_ERR_ARGUMENT, "count is %lld; it must be 0 or more", (long long)count);
     if (count > x->numel)
-        return tg_call_fail(c, TG_ERR_SHAPE, "count %lld: expected at most the input's %lld elements", (long long)count,
-                            (long long)x->numel);
+        return tg_call_fail(c, TG_ERR_SHAPE, "count is %lld; it must be at most %lld, the number of elements of input "
+                            "0", (long long)count, (long long)x->numel);
     TG_TRY(tg_call_save(c, 0, TG_I64, 1, &count));
     return tg_call_out(c, 0, (tg_dtype)x->dtype, 1, &count);
 }
 
-/* x in row-major order as one dim; through a copy where its strides force one. */
+/* x in row-major order as one dim; copied if its strides do not allow a view. */
 static tg_status flatten(tg_call *c, const tg_tensor *x, tg_extent *e, tg_array *flat) {
     e->shape[0] = x->numel;
     *flat = tg_array_of(x);
@@ -37,7 +37,7 @@ static tg_status flatten(tg_call *c, const tg_tensor *x, tg_extent *e, tg_array 
     return TG_OK;
 }
 
-/* The device compares what the mask holds with what the caller says: where they differ it reads past one element. */
+/* The device compares the number of selected elements with count; where they differ it reads past one element. */
 static tg_status check_count(tg_call *c, tg_array last, int64_t count) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const int64_t one = 1;
@@ -51,11 +51,12 @@ static tg_status check_count(tg_call *c, tg_array last, int64_t count) {
     TG_TRY(ops->take(c->ctx, tg_array_of(read), tg_array_of(said), tg_array_of(differs), 0, &bad));
     if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "the mask's count");
     memcpy(&held, last.data, sizeof held);
-    return tg_call_fail(c, TG_ERR_DATA, "the mask holds for %lld elements, and the count is %lld", (long long)held,
-                        (long long)count);
+    return tg_call_fail(c, TG_ERR_DATA, "the mask selects %lld elements but count is %lld; they must be equal",
+                        (long long)held, (long long)count);
 }
 
-/* The places in x of what the mask holds for: element i goes to the number of those before it, others to -1. */
+/* The target positions of the elements of x: a selected element goes to the number of selected ones before it, the
+ * others to -1. */
 static tg_status find_places(tg_call *c, const tg_tensor *places) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const tg_tensor *x = c->in[0], *mask = c->in[1];
@@ -104,7 +105,7 @@ static tg_tensor *masked_select_back(tg_tape *t, const tg_node *n, tg_tensor *g)
 
 TG_VJP(masked_select_vjp, masked_select_back(t, n, g))
 
-/* Masks that hold for known numbers of elements: those whose position modulo hi is lo or more. */
+/* Masks that select a known number of elements: those whose position modulo hi is lo or more. */
 #define HOLDS(lo_, hi_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_BOOL, .lo = (lo_), .hi = (hi_)}
 static const tg_sample masked_select_samples[] = {
     {.note = "every second", .params = &(const masked_select_params){7}, .n_in = 2,
@@ -150,8 +151,9 @@ const tg_op tg_op_masked_select = {
     .infer = masked_select_infer, .forward = masked_select_forward, .backward = masked_select_backward,
     .vjp = masked_select_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(masked_select_samples)};
 
-/* The elements of x where mask (bool, broadcasts to x's shape) holds, in row-major order: [count]. The caller says how
- * many they are, as no shape depends on data; a mask that holds for another number of elements is a data error. */
+/* Returns the elements of x where mask is true, in row-major order: [count]. mask is bool and broadcasts to x. The
+ * caller states their number, because no shape may depend on data; a mask that selects another number of elements is
+ * a data error. */
 tg_tensor *tg_masked_select(tg_tape *t, tg_tensor *x, tg_tensor *mask, int64_t count) {
     return TG_RECORD(t, tg_op_masked_select, &(masked_select_params){count}, x, mask);
 }

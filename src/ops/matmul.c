@@ -3,7 +3,7 @@
 
 /* y [.., m, n] = a [.., m, k] b [.., k, n]; the leading dims broadcast. */
 
-/* The size of x's batch dim i, counted from the inside, and its step: 0 where x broadcasts. */
+/* The size and the stride of batch dim i of x, counted from the inside; the stride is 0 where x broadcasts. */
 static int64_t batch_size(const tg_tensor *x, int i) {
     return i < x->ndim - 2 ? x->shape[x->ndim - 3 - i] : 1;
 }
@@ -19,16 +19,16 @@ static tg_status matmul_infer(tg_call *c) {
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
     if (a->ndim < 2 || b->ndim < 2)
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected operands of 2 or more dims, not %d and %d", a->ndim, b->ndim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "a has %d dims and b has %d; both must have 2 or more", a->ndim, b->ndim);
     shape[ndim - 2] = a->shape[a->ndim - 2];
     shape[ndim - 1] = b->shape[b->ndim - 1];
     if (a->shape[a->ndim - 1] != b->shape[b->ndim - 2])
-        return tg_call_fail(c, TG_ERR_SHAPE, "a has %lld columns and b %lld rows: expected as many",
+        return tg_call_fail(c, TG_ERR_SHAPE, "a has %lld columns but b has %lld rows; they must be equal",
                             (long long)a->shape[a->ndim - 1], (long long)b->shape[b->ndim - 2]);
     for (int i = 0; i < ndim - 2; i++) {
         int64_t m = batch_size(a, i), n = batch_size(b, i);
         if (m != n && m != 1 && n != 1)
-            return tg_call_fail(c, TG_ERR_SHAPE, "leading dims %lld and %lld do not broadcast", (long long)m,
+            return tg_call_fail(c, TG_ERR_SHAPE, "leading dims of sizes %lld and %lld do not broadcast", (long long)m,
                                 (long long)n);
         shape[ndim - 3 - i] = m == 1 ? n : m;
     }
@@ -37,7 +37,7 @@ static tg_status matmul_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)a->dtype, ndim, shape);
 }
 
-/* out (+)= a b, or with a or b transposed, over y's batch dims; summed where out lacks one. */
+/* out (+)= a b, with a or b transposed if asked, over y's batch dims; summed over those that out lacks. */
 static tg_status multiply(tg_call *c, const tg_tensor *y, const tg_tensor *out, const tg_tensor *a, bool ta,
                           const tg_tensor *b, bool tb, bool add) {
     tg_matrix ma = tg_matrix_of(a), mb = tg_matrix_of(b);
@@ -60,8 +60,8 @@ static tg_status matmul_forward(tg_call *c) {
     return multiply(c, c->out[0], c->out[0], c->in[0], false, c->in[1], false, false);
 }
 
-/* Input i's gradient: a product summed over the dims in which the input was broadcast. Many terms are summed in
- * float32 even where the gradient is of 16 bits. */
+/* The gradient of input i: a product, summed over the dims along which the input was broadcast. Many terms are
+ * summed in float32 even if the gradient is 16-bit. */
 static tg_status operand_grad(tg_call *c, int i, const tg_tensor *a, bool ta, const tg_tensor *b, bool tb) {
     const tg_tensor *y = c->gout[0], *gin = c->gin[i];
     bool sums = false;
@@ -137,9 +137,10 @@ const tg_op tg_op_matmul = {
     TG_SAMPLES(matmul_samples),
 };
 
-/* a [.., m, k] times b [.., k, n] gives [.., m, n]. Both have 2 or more dims; the leading ones broadcast, and an
- * operand's gradient is summed over the dims in which it was broadcast. Any strides: a transposed view costs no copy,
- * and one matrix on either side of a batch is one product. k = 0 gives zeros. */
+/* Returns the product of a [.., m, k] and b [.., k, n]: [.., m, n]. Both have 2 or more dims. The leading dims
+ * broadcast, and an operand's gradient is summed over the dims along which it was broadcast. Any strides are
+ * allowed: a transposed view is not copied, and a single matrix on either side of a batch becomes one product. k = 0
+ * gives zeros. */
 tg_tensor *tg_matmul(tg_tape *t, tg_tensor *a, tg_tensor *b) {
     return TG_RECORD(t, tg_op_matmul, NULL, a, b);
 }

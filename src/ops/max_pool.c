@@ -1,7 +1,7 @@
-/* The greatest element of each window: those of all windows in one place are compared with the greatest before, place
- * by place. An index of the elements of all windows in one plane of x serves all planes: it tells where the greatest
- * lies. Where a window reaches beyond x the index has the window's nearest element of x instead, which stands for
- * element 0 where no other is greater than -infinity. */
+/* Max pooling. The elements at one position of all windows are compared with the greatest so far, position by
+ * position. One index of the window elements in a plane of x serves all planes and tells where the greatest element
+ * lies. For a window that extends beyond x, the index has the nearest element of x inside the window, which stands
+ * for element 0 if no other is greater than -infinity. */
 #include <math.h>
 
 #include "ops/common/derive.h"
@@ -13,7 +13,7 @@ typedef struct max_pool_params {
     int64_t in[2], out[2];
 } max_pool_params;
 
-enum { AT }; /* private saved buffer: the place of each result in its plane of x, [n, c, windows of both dims] */
+enum { AT }; /* private saved buffer: the position of each result in its plane of x, [n, c, windows of both dims] */
 
 static const max_pool_params *params(const tg_call *c) { return c->params; }
 
@@ -30,7 +30,7 @@ static tg_status max_pool_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)x->dtype, ndim, shape);
 }
 
-/* A contiguous tensor as another shape of as many elements. */
+/* A contiguous tensor viewed in another shape with as many elements. */
 static tg_array as(const tg_tensor *x, int ndim, const int64_t *shape, tg_extent *e) {
     memcpy(e->shape, shape, (size_t)ndim * sizeof *shape);
     tg_row_major(ndim, shape, e->stride);
@@ -39,8 +39,8 @@ static tg_array as(const tg_tensor *x, int ndim, const int64_t *shape, tg_extent
 
 static int64_t area(const int64_t *size) { return size[0] * size[1]; }
 
-/* at [size, windows], float64: where element k of window o lies along dim d: start + apart k, k kept from and to where
- * that is inside. Halves make the quotients safe from rounding. */
+/* Fills at [size, windows], float64, with the position of element k of window o along dim d: start + apart k, where
+ * k is limited to the elements inside x. Halves keep the quotients safe from rounding. */
 static tg_status places_along(tg_call *c, int d, tg_tensor **at) {
     const max_pool_params *p = params(c);
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
@@ -61,7 +61,7 @@ static tg_status places_along(tg_call *c, int d, tg_tensor **at) {
     return tg_op_map(c, TG_FN_linear_sum, y, TG_T2(y, start), 2, apart, 1, false);
 }
 
-/* *index [kh kw, windows]: places in a plane of x. */
+/* *index [kh kw, windows]: positions in a plane of x. */
 static tg_status make_index(tg_call *c, tg_tensor **index) {
     const max_pool_params *p = params(c);
     const int64_t *k = p->w.size, *out = p->out, whole[] = {k[0], k[1], out[0], out[1]};
@@ -78,20 +78,20 @@ static tg_status make_index(tg_call *c, tg_tensor **index) {
     return tg_op_copy(c, as(*index, 4, whole, &e), tg_array_of(to), false);
 }
 
-/* Planes that are looked at together, by shape alone: what is compared stays near. */
+/* How many planes are processed together, chosen by shape alone so that the compared data stays in cache. */
 static int64_t chunk_planes(const max_pool_params *p, int64_t planes, tg_dtype dtype) {
     enum { BYTES = 1 << 18 };
     int64_t fit = BYTES / (area(p->out) * (int64_t)tg_dtype_size(dtype) + 1);
     return fit < 1 ? 1 : fit < planes ? fit : planes;
 }
 
-/* Of each window of a chunk: the greatest so far, which element it is, and whether it stays. Floats all, which kernels
- * are quickest with; at is `which` as an integer. */
+/* For each window of a chunk: the greatest element so far, its number, and whether it stays. All are floats, because
+ * kernels are fastest with floats; `at` is `which` as an integer. */
 typedef struct race {
     tg_tensor *best, *which, *stays, *is_nan, *at;
 } race;
 
-/* That can count the elements of a window. */
+/* A dtype that can count the elements of a window. */
 static tg_dtype number_dtype(const max_pool_params *p) { return area(p->w.size) > 1 << 24 ? TG_F64 : TG_F32; }
 
 static tg_status open_race(tg_call *c, int64_t chunk, race *r) {
@@ -104,8 +104,8 @@ static tg_status open_race(tg_call *c, int64_t chunk, race *r) {
     return c->ctx->run.status;
 }
 
-/* Element (i, j) of the windows that have it stands against the greatest so far; k is its number, without dims. The
- * first of equals stays, and so does NaN. */
+/* Compares element (i, j) of the windows that have it with the greatest so far; k is its number, without dims. The
+ * first of equal elements stays, and so does NaN. */
 static tg_status compare(tg_call *c, const race *r, tg_array x, int64_t i, int64_t j, const tg_tensor *k) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const int64_t *out = params(c)->out, four[] = {x.shape[0], 1, out[0], out[1]};
@@ -126,7 +126,7 @@ static tg_status compare(tg_call *c, const race *r, tg_array x, int64_t i, int64
     return ops->map(c->ctx, TG_FN_where, which, (const tg_array[]){stays, which, number}, 3, p, false);
 }
 
-/* Of n planes of x [n, 1, h, w]: the places of the greatest, at [n, windows]. k is room for a number. */
+/* Fills at [n, windows] with the positions for n planes of x [n, 1, h, w]. k has space for a number. */
 static tg_status find(tg_call *c, tg_array x, tg_array at, const tg_tensor *index, const race *r, const tg_tensor *k) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const tg_windows *w = &params(c)->w;
@@ -186,9 +186,9 @@ static tg_status max_pool_backward(tg_call *c) {
     return sums ? tg_op_map(c, TG_FN_id, x, TG_T1(to), 1, 0, 0, tg_adds(c, 0)) : TG_OK;
 }
 
-/* ---- As taped ops ---- */
+/* ---- The same computation as taped ops ---- */
 
-/* The places, as a tensor of the tape that lies over the ranks as the result does. */
+/* The positions as a tensor of the tape, with the placement of the result. */
 static tg_tensor *kept_places(tg_tape *t, const tg_node *n) {
     const tg_tensor *kept = tg_node_kept(n)[AT];
     tg_tensor *at = tg_tape_tensor(t, TG_I64, 3, kept->shape, kept->stride, tg_storage_ref(kept->storage),
@@ -289,15 +289,16 @@ static max_pool_params params_of(int dims, const int64_t *size, const tg_pool_op
     return p;
 }
 
-/* The greatest of every window of k elements of x [n, c, l]: [n, c, windows]. Windows are a stride, k where that is 0,
- * apart, and their elements a dilation; those that do not fit into x with its padding are left out. Padding counts for
- * nothing. The gradient goes to the first of equals, and NaN is greater than any number. It saves an index a window. */
+/* Returns the greatest of every window of k elements of x [n, c, l]: [n, c, windows]. Windows start `stride`
+ * elements apart (k if it is 0) and their elements are `dilation` apart; windows that do not fit into x and its
+ * padding are left out. Padding is never selected. The gradient goes to the first of equal elements, and NaN is
+ * greater than any number. The op saves one index per window. */
 tg_tensor *tg_max_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_pool_opts *opts) {
     max_pool_params p = params_of(1, &k, opts);
     return TG_RECORD(t, tg_op_max_pool1d, &p, x);
 }
 
-/* The same of windows of h x w elements of x [n, c, h, w]. */
+/* The same for windows of h x w elements of x [n, c, h, w]. */
 tg_tensor *tg_max_pool2d(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_pool_opts *opts) {
     max_pool_params p = params_of(2, (const int64_t[]){h, w}, opts);
     return TG_RECORD(t, tg_op_max_pool2d, &p, x);

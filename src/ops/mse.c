@@ -1,14 +1,14 @@
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 
-/* The mean of (x - y)^2 over all elements, x and y of one shape. */
+/* The mean of (x - y)^2 over all elements of x and y, which have one shape. */
 
 static tg_status mse_infer(tg_call *c) {
     const tg_tensor *x = c->in[0], *y = c->in[1];
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
     if (x->ndim != y->ndim || memcmp(x->shape, y->shape, x->ndim * sizeof *x->shape) != 0)
-        return tg_call_fail(c, TG_ERR_SHAPE, "x and y differ: expected one shape");
+        return tg_call_fail(c, TG_ERR_SHAPE, "x and y have different shapes; they must be equal");
     return tg_call_out(c, 0, tg_accumulate_dtype((tg_dtype)x->dtype), 0, x->shape);
 }
 
@@ -70,7 +70,8 @@ const tg_op tg_op_mse = {
     TG_SAMPLES(mse_samples),
 };
 
-/* The mean squared difference of two tensors of one shape, a scalar: float32 for 16-bit inputs, NaN for empty ones. */
+/* Returns the mean squared difference of two tensors of one shape, a scalar. It is float32 for 16-bit inputs and NaN
+ * for empty ones. */
 tg_tensor *tg_mse(tg_tape *t, tg_tensor *x, tg_tensor *y) {
     return TG_RECORD(t, tg_op_mse, NULL, x, y);
 }

@@ -1,22 +1,22 @@
-/* The negative log-likelihood of log-probabilities x [.., v] at targets t [..]: -w[t] x[t]. The mean is the sum divided
- * by the weights that were used. */
+/* The negative log-likelihood of log-probabilities x [.., v] at targets t [..]: -w[t] x[t]. The mean is the sum
+ * divided by the sum of the weights used. */
 #include "ops/common/derive.h"
 #include "ops/common/elementwise_loss.h"
 #include "ops/common/nn_op.h"
 
 enum { X, TARGET, W };
-enum { TOTAL }; /* private saved buffer: the weights of the rows that count, one number */
+enum { TOTAL }; /* private saved buffer: the sum of the weights of rows that count, one number */
 
-static const int64_t exact_in_double = (int64_t)1 << 53; /* for the device's fill */
+static const int64_t exact_in_double = (int64_t)1 << 53; /* limit of the device's fill, which takes a double */
 
 static const tg_losses_params *params(const tg_call *c) { return c->params; }
 
 static tg_status need_target(tg_call *c) {
     const tg_tensor *x = c->in[X], *target = c->in[TARGET];
     if (target->dtype != TG_I64)
-        return tg_call_fail(c, TG_ERR_DTYPE, "target is %s: expected i64", tg_dtype_name((tg_dtype)target->dtype));
+        return tg_call_fail(c, TG_ERR_DTYPE, "target is %s; it must be i64", tg_dtype_name((tg_dtype)target->dtype));
     if (target->ndim != x->ndim - 1 || memcmp(target->shape, x->shape, target->ndim * sizeof *x->shape) != 0)
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected a target for each row of input 0: its shape but the last dim");
+        return tg_call_fail(c, TG_ERR_SHAPE, "target must have the shape of input 0 without its last dim");
     return TG_OK;
 }
 
@@ -25,10 +25,10 @@ static tg_status need_weights(tg_call *c, int64_t classes) {
     if (!w) return TG_OK;
     TG_TRY(tg_need_same_dtype(c, X, W));
     if (w->ndim == 1 && w->shape[0] == classes) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "expected w of [%lld], the classes of input 0", (long long)classes);
+    return tg_call_fail(c, TG_ERR_SHAPE, "w must be a vector of %lld elements, one for each class", (long long)classes);
 }
 
-/* Rows are free, or added up; where their weights divide, whole. A row has the whole of w. */
+/* Rows are free or summed; if the sum is divided by their weights, they must be whole. Every row needs all of w. */
 static tg_status state_rows(tg_call *c) {
     tg_loss_reduction reduction = params(c)->reduction;
     for (int d = 0; reduction != TG_LOSS_MEAN && tg_call_places(c) && d < c->in[TARGET]->ndim; d++)
@@ -41,13 +41,14 @@ static tg_status nll_infer(tg_call *c) {
     TG_TRY(tg_losses_check(c, TG_LOSS_NONE));
     const tg_losses_params *p = params(c);
     TG_TRY(tg_need_float(c, X));
-    if (x->ndim < 1) return tg_call_fail(c, TG_ERR_SHAPE, "expected log-probabilities [.., v] of 1 or more dims");
+    if (x->ndim < 1) return tg_call_fail(c, TG_ERR_SHAPE, "x is a scalar; it must be log-probabilities [.., v] with 1 "
+                                         "or more dims");
     int64_t classes = x->shape[x->ndim - 1];
     TG_TRY(need_target(c));
     TG_TRY(need_weights(c, classes));
-    if (classes == 0) return tg_call_fail(c, TG_ERR_SHAPE, "there are no classes");
+    if (classes == 0) return tg_call_fail(c, TG_ERR_SHAPE, "x has no classes: its last dim has size 0");
     if (p->ignore_index < -exact_in_double || p->ignore_index > exact_in_double)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "ignore_index is %lld: expected at most 2^53 in size",
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "ignore_index is %lld; its magnitude must be at most 2^53",
                             (long long)p->ignore_index);
     tg_dtype dtype = tg_accumulate_dtype((tg_dtype)x->dtype);
     TG_TRY(state_rows(c));
@@ -60,13 +61,13 @@ static tg_status nll_infer(tg_call *c) {
 
 /* Temporaries of target's shape. */
 typedef struct rows {
-    tg_tensor *counts; /* bool: not ignored */
-    tg_tensor *at;     /* the class, 0 where ignored */
-    tg_tensor *picked; /* x there; what becomes of it */
-    tg_tensor *weight; /* w there, 0 where ignored */
+    tg_tensor *counts; /* bool: the row is not ignored */
+    tg_tensor *at;     /* the class, 0 in ignored rows */
+    tg_tensor *picked; /* x at the class, and later the row's loss */
+    tg_tensor *weight; /* w at the class, 0 in ignored rows */
 } rows;
 
-/* r as [.., 1]. */
+/* r viewed as [.., 1]. */
 static tg_array column(const tg_tensor *r, tg_extent *e) {
     tg_array a = tg_array_of(r);
     memcpy(e->shape, r->shape, r->ndim * sizeof *r->shape);
@@ -80,7 +81,7 @@ static tg_array column(const tg_tensor *r, tg_extent *e) {
     return a;
 }
 
-/* The rows one after the other. */
+/* The rows as one dim. */
 static tg_array flat(const tg_tensor *r, tg_extent *e) {
     tg_array a = tg_array_of(r);
     e->shape[0] = r->numel;
@@ -91,11 +92,11 @@ static tg_array flat(const tg_tensor *r, tg_extent *e) {
     return a;
 }
 
-/* The host can say which target it is; a device answers with the row alone, later. */
+/* The host can read the bad target; a GPU reports only the row, later. */
 static tg_status check_targets(tg_call *c, int64_t bad, const tg_tensor *at) {
     const tg_tensor *x = c->in[X];
     if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "target");
-    return tg_call_fail(c, TG_ERR_DATA, "target of row %lld is %lld: expected 0 to %lld, or ignore_index",
+    return tg_call_fail(c, TG_ERR_DATA, "target of row %lld is %lld; it must be from 0 to %lld, or ignore_index",
                         (long long)bad - 1, (long long)((const int64_t *)tg_data(at))[bad - 1],
                         (long long)x->shape[x->ndim - 1] - 1);
 }
@@ -150,7 +151,7 @@ static tg_status nll_forward(tg_call *c) {
     return TG_OK;
 }
 
-/* A row adds its value at its class. */
+/* Each row adds its value at its class. */
 static tg_status put_x(tg_call *c, const tg_tensor *value, const rows *r) {
     tg_extent e[2];
     if (c->gin_mode[X] == TG_GRAD_WRITE) TG_TRY(tg_op_zero(c, X));
@@ -168,8 +169,8 @@ static tg_status put_w(tg_call *c, const tg_tensor *value, const rows *r) {
     return tg_op_map(c, TG_FN_id, c->gin[W], TG_T1(sums), 1, 0, 0, tg_adds(c, W));
 }
 
-/* With L the mean and T the weights it divides by: gx[t] = -g w[t] / T, gw[t] += g (-x[t] - L) / T. Sums divide by
- * nothing and subtract nothing. */
+/* With L the mean and T the sum of weights that divides it: gx[t] = -g w[t] / T, gw[t] += g (-x[t] - L) / T. A sum
+ * does not divide by T and does not subtract L. */
 static tg_status nll_backward(tg_call *c) {
     bool mean = params(c)->reduction == TG_LOSS_MEAN;
     const tg_tensor *g = c->gout[0];
@@ -281,10 +282,10 @@ const tg_op tg_op_nll = {
     TG_SAMPLES(nll_samples),
 };
 
-/* The negative log-likelihood of log-probabilities x [.., v] (of tg_log_softmax) for classes target [..], int64: the
- * classes are the last dim. A row whose target is ignore_index counts for nothing; any other target outside [0, v) is
- * TG_ERR_DATA. w [v] weighs the classes, 1 where NULL; the mean divides by the weights of the rows that count, as
- * PyTorch's, and is NaN where there are none, with gradient 0. */
+/* Returns the negative log-likelihood of log-probabilities x [.., v] (as tg_log_softmax gives them) for classes
+ * target [..], int64. The classes are the last dim. A row whose target is ignore_index does not count; any other
+ * target outside [0, v) fails with TG_ERR_DATA. w [v] weighs the classes, 1 if NULL. The mean divides by the sum of
+ * the weights of the rows that count, as in PyTorch; without such rows it is NaN with gradient 0. */
 tg_tensor *tg_nll(tg_tape *t, tg_tensor *x, tg_tensor *target, tg_tensor *w, const tg_loss_opts *opts) {
     tg_losses_params p = tg_losses_params_of(opts);
     return TG_RECORD(t, tg_op_nll, &p, x, target, w);

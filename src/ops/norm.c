@@ -4,21 +4,22 @@
 #include "ops/common/nn_op.h"
 #include "kernels/composed.h"
 
-/* Layer norm and RMS norm over the last dim: x [.., h], w and b [h] or absent. */
+/* Layer normalization and RMS normalization over the last dim: x [.., h], w and b [h] or absent. */
 
 typedef struct norm_params {
     double eps;
     bool rms;
 } norm_params;
 
-enum { MEAN, RSTD }; /* the private saved buffers, [rows] each */
+enum { MEAN, RSTD }; /* private saved buffers, [rows] each */
 
 static tg_status need_weight(tg_call *c, int i, const char *what, int64_t h) {
     const tg_tensor *w = i < c->n_in ? c->in[i] : NULL;
     if (!w) return TG_OK;
     TG_TRY(tg_need_same_dtype(c, 0, i));
     if (w->ndim == 1 && w->shape[0] == h) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "expected %s of [%lld], the last dim of x", what, (long long)h);
+    return tg_call_fail(c, TG_ERR_SHAPE, "%s must be a vector of %lld elements, the size of the last dim of x", what,
+                        (long long)h);
 }
 
 static tg_status norm_infer(tg_call *c) {
@@ -27,9 +28,10 @@ static tg_status norm_infer(tg_call *c) {
     tg_dtype stats = tg_accumulate_dtype((tg_dtype)x->dtype);
     int64_t rows = 1;
     TG_TRY(tg_need_float(c, 0));
-    if (x->ndim < 1) return tg_call_fail(c, TG_ERR_SHAPE, "expected x of 1 or more dims: the last one is normalised");
+    if (x->ndim < 1) return tg_call_fail(c, TG_ERR_SHAPE, "x is a scalar; it must have 1 or more dims, of which the "
+                                         "last is normalized");
     if (!(p->eps >= 0 && isfinite(p->eps)))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g: expected 0 or more, finite", p->eps);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g; it must be finite and 0 or more", p->eps);
     TG_TRY(need_weight(c, 1, "w", x->shape[x->ndim - 1]));
     TG_TRY(need_weight(c, 2, "b", x->shape[x->ndim - 1]));
     for (int d = 0; d < x->ndim - 1; d++) rows *= x->shape[d];
@@ -40,7 +42,7 @@ static tg_status norm_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* What forward and backward have in common. The weight is not there where backward does not need it. */
+/* What forward and backward share. The weight is absent if backward does not need it. */
 static tg_norm_args norm_args(const tg_call *c, bool weighted) {
     const norm_params *p = c->params;
     return (tg_norm_args){
@@ -178,13 +180,14 @@ const tg_op tg_op_rms_norm = {
     TG_SAMPLES(rms_norm_samples),
 };
 
-/* Every row of the last dim brought to mean 0 and variance 1 (the biased one), then times w and plus b, each of [h] or
- * NULL. Statistics are float32 (float64 for float64); it saves x, w and one mean and deviation a row, not y. */
+/* Normalizes every row of the last dim to mean 0 and (biased) variance 1, then multiplies by w and adds b, each [h]
+ * or NULL. Statistics are float32 (float64 for float64). The op saves x, w, and one mean and reciprocal deviation
+ * per row, but not y. */
 tg_tensor *tg_layer_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps) {
     return TG_RECORD(t, tg_op_layer_norm, &(norm_params){.eps = eps}, x, w, b);
 }
 
-/* Every row of the last dim divided by the root of its mean square, then times w, of [h] or NULL. */
+/* Divides every row of the last dim by the root of its mean square, then multiplies by w, [h] or NULL. */
 tg_tensor *tg_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, double eps) {
     norm_params p = {.eps = eps, .rms = true};
     return TG_RECORD(t, tg_op_rms_norm, &p, x, w);

@@ -1,4 +1,4 @@
-/* Classes as vectors with a single 1. */
+/* Class ids as vectors with a single 1. */
 #include "ops/common/op.h"
 
 typedef struct one_hot_params {
@@ -12,9 +12,10 @@ static tg_status one_hot_infer(tg_call *c) {
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_index(c, 0));
     TG_TRY(tg_need_made(c, &p->dtype));
-    if (ids->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "the ids have %d dims already", TG_MAX_DIMS);
+    if (ids->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "ids already have %d dims, the most that are "
+                                                      "allowed; the result has one more", TG_MAX_DIMS);
     if (p->classes < 0)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "%lld classes: expected 0 or more", (long long)p->classes);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "classes is %lld; it must be 0 or more", (long long)p->classes);
     if (ids->ndim) memcpy(shape, ids->shape, ids->ndim * sizeof *shape);
     shape[ids->ndim] = p->classes;
     TG_TRY(tg_call_free(c, 0, 0));
@@ -22,7 +23,7 @@ static tg_status one_hot_infer(tg_call *c) {
     return tg_call_out(c, 0, p->dtype, ids->ndim + 1, shape);
 }
 
-/* A 1 is added at each id: the slot finds ids that are out of range. */
+/* Adds a 1 at each id; the slot also finds ids that are out of range. */
 static tg_status one_hot_forward(tg_call *c) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_array y = tg_array_of(c->out[0]);
@@ -76,8 +77,8 @@ const tg_op tg_op_one_hot = {
     .n_out = 1, .params_size = sizeof(one_hot_params), .family = TG_FAMILY_CUSTOM, .infer = one_hot_infer,
     .forward = one_hot_forward, TG_SAMPLES(one_hot_samples)};
 
-/* ids [..] of classes, as [.., classes] in any dtype that tensors are made in: 1 at the id, 0 elsewhere. An id outside
- * [0, classes) is a data error. */
+/* Returns ids [..] as [.., classes] in any dtype that tensors are made in: 1 at the id and 0 elsewhere. An id
+ * outside [0, classes) is a data error. */
 tg_tensor *tg_one_hot(tg_tape *t, tg_tensor *ids, int64_t classes, tg_dtype dtype) {
     return TG_RECORD(t, tg_op_one_hot, (&(one_hot_params){classes, dtype}), ids);
 }

@@ -9,9 +9,9 @@ static tg_status prod_infer(tg_call *c) {
 
 static tg_status prod_forward(tg_call *c) { return tg_reduce_run(c, TG_PROD, c->out[0], c->in[0], 1); }
 
-/* Each element's slope is the product of the others. With z marking zeros, and 1 put in their place: the product of all
- * divided by the element, where no other one of the group is 0; else 0, which times an infinity or NaN among the others
- * is NaN. */
+/* The slope of each element is the product of the others. With z marking zeros, which are replaced by 1: where no
+ * other element of the group is 0, it is the product of all divided by the element; elsewhere it is 0, and NaN if
+ * another element is infinite or NaN. */
 static tg_status prod_backward(tg_call *c) {
     const tg_tensor *x = c->in[0];
     tg_tensor *g = tg_reduce_kept(c, c->gout[0], x->ndim), *some = tg_reduce_whole(c, x);
@@ -35,7 +35,7 @@ static tg_status prod_backward(tg_call *c) {
     return tg_op_map(c, TG_FN_where, c->gin[0], TG_T3(zero, some, none), 3, 0, 0, tg_adds(c, 0));
 }
 
-/* As a tree of products of two, whose derivatives of any order are right beside zeros too: x [.., n] to [..]. */
+/* A tree of pairwise products, whose derivatives of any order are right next to zeros too: x [.., n] to [..]. */
 static tg_tensor *halves(tg_tape *t, tg_tensor *x) {
     int64_t n;
     while ((n = tg_dim(x, -1)) > 1) {
@@ -48,7 +48,7 @@ static tg_tensor *halves(tg_tape *t, tg_tensor *x) {
     return x;
 }
 
-/* The reduced dims go last and become one. */
+/* Moves the reduced dims to the end and merges them. */
 static tg_status prod_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const tg_reduce_params *p = tg_node_params(n);
     tg_tensor *x = tg_node_in(n)[0], *y = tg_node_out(n)[0];
@@ -60,7 +60,7 @@ static tg_status prod_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     for (int d = 0; d < x->ndim; d++)
         if (!(p->mask >> d & 1)) flat.dim[flat.ndim++] = x->shape[d];
     flat.dim[flat.ndim++] = tg_reduce_node_group(n);
-    if (x->numel == 0) return TG_OK; /* ones, or nothing: the same everywhere */
+    if (x->numel == 0) return TG_OK; /* ones or nothing: the same on every rank */
     x = tg_permute(t, tg_wide(t, x), order);
     out[0] = tg_cast(t, tg_reshape(t, halves(t, tg_reshape(t, x, flat)), tg_shape_kept(y)), (tg_dtype)y->dtype);
     return TG_OK;
@@ -84,6 +84,6 @@ const tg_op tg_op_prod = {
     .infer = prod_infer, .forward = prod_forward, .backward = prod_backward, .vjp = prod_vjp, .jvp = prod_jvp,
     .flops = tg_reduce_flops, TG_SAMPLES(prod_samples)};
 
-/* The product over dims, 1 of no elements; int64 for integers and bools. Its gradient is right beside zeros: one alone
- * in its group has the product of the others, and two or more leave 0. */
+/* Returns the product over dims, 1 for no elements; int64 for integers and bools. The gradient is right next to
+ * zeros: a single zero in its group gets the product of the others, and two or more zeros give 0. */
 TG_REDUCTION(prod)

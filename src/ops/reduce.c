@@ -1,4 +1,4 @@
-/* Sums, means, extremes and their places over a set of dims. */
+/* Sums, means, extrema and their positions over a set of dims. */
 #include "ops/common/reduce.h"
 
 #include "ops/common/derive.h"
@@ -38,7 +38,7 @@ int64_t tg_reduce_group(const tg_call *c, const tg_tensor *x) {
 
 tg_status tg_reduce_need_some(tg_call *c, const char *what) {
     if (c->out[0]->numel == 0 || tg_reduce_group(c, c->in[0]) > 0) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "no elements in the reduced dims: there is no %s", what);
+    return tg_call_fail(c, TG_ERR_SHAPE, "the reduced dims have no elements, so there is no %s", what);
 }
 
 tg_status tg_reduce_run(tg_call *c, tg_reduction kind, const tg_tensor *out, const tg_tensor *x, double scale) {
@@ -69,7 +69,7 @@ tg_tensor *tg_reduce_small(tg_call *c, const tg_tensor *x) {
 
 tg_tensor *tg_reduce_small_f64(tg_call *c, const tg_tensor *x) { return small(c, x, TG_F64); }
 
-/* Input 0's gradient is scale * g in every element that was summed. */
+/* The gradient of input 0 is scale * g in every element that was summed. */
 static tg_status spread(tg_call *c, double scale) {
     tg_extent e;
     const tg_tensor *x = c->in[0];
@@ -84,7 +84,7 @@ static tg_status spread(tg_call *c, double scale) {
     return tg_op_pass_view(c, 0, g, 0, x->ndim, x->shape, e.stride);
 }
 
-/* ---- The same as taped ops ---- */
+/* ---- The same computation as taped ops ---- */
 
 tg_tensor *tg_reduce_kept_taped(tg_tape *t, const tg_node *n, tg_tensor *r) {
     const tg_reduce_params *p = tg_node_params(n);
@@ -134,7 +134,7 @@ const tg_op tg_op_sum = {
     .forward = sum_forward, .backward = sum_backward, .vjp = sum_vjp, .jvp = tg_jvp_linear, .flops = tg_reduce_flops,
     TG_SAMPLES(sum_samples)};
 
-/* The sum over dims; int64 for integers and bools (it counts what holds). */
+/* Returns the sum over dims; int64 for integers and bools (for bools, the number of true elements). */
 TG_REDUCTION(sum)
 
 /* ---- mean ---- */
@@ -158,7 +158,7 @@ const tg_op tg_op_mean = {
     .infer = tg_reduce_float_infer, .forward = mean_forward, .backward = mean_backward, .vjp = mean_vjp,
     .jvp = tg_jvp_linear, .flops = tg_reduce_flops, TG_SAMPLES(mean_samples)};
 
-/* The mean over dims; NaN of no elements. */
+/* Returns the mean over dims; NaN for no elements. */
 TG_REDUCTION(mean)
 
 /* ---- max, min ---- */
@@ -169,7 +169,8 @@ static tg_status extremum_infer(tg_call *c) {
     return tg_reduce_need_some(c, "extremum");
 }
 
-/* The elements that equal the extremum share its gradient evenly; beside NaN none does, and 0 / 0 is everybody's. */
+/* Elements that equal the extremum share its gradient evenly. If an element is NaN none equals it, and every
+ * gradient is 0 / 0. */
 static tg_status extremum_backward(tg_call *c) {
     const tg_tensor *x = c->in[0];
     tg_tensor *g = tg_reduce_kept(c, c->gout[0], x->ndim), *y = tg_reduce_kept(c, c->out[0], x->ndim);
@@ -206,8 +207,8 @@ const tg_op tg_op_max = {
     .sums_f32 = true, .infer = extremum_infer, .forward = max_forward, .backward = extremum_backward,
     .vjp = extremum_vjp, .jvp = tg_jvp_by_vjp, .flops = tg_reduce_flops, TG_SAMPLES(extremum_samples)};
 
-/* The greatest element over dims; equal ones share the gradient evenly. NaN where there is one, and so is then the
- * gradient of all. */
+/* Returns the greatest element over dims; equal elements share the gradient evenly. If an element is NaN, the result
+ * and all gradients are NaN. */
 TG_REDUCTION(max)
 
 static tg_status min_forward(tg_call *c) { return tg_reduce_run(c, TG_MIN, c->out[0], c->in[0], 1); }
@@ -218,20 +219,21 @@ const tg_op tg_op_min = {
     .sums_f32 = true, .infer = extremum_infer, .forward = min_forward, .backward = extremum_backward,
     .vjp = extremum_vjp, .jvp = tg_jvp_by_vjp, .flops = tg_reduce_flops, TG_SAMPLES(extremum_samples)};
 
-/* The smallest element over dims; equal ones share the gradient evenly. NaN where there is one, and so is then the
- * gradient of all. */
+/* Returns the smallest element over dims; equal elements share the gradient evenly. If an element is NaN, the result
+ * and all gradients are NaN. */
 TG_REDUCTION(min)
 
 /* ---- logsumexp ---- */
 
-/* The private saved buffers, the result's shape with the reduced dims kept: the greatest x, and the sum of e^x less it.
- * As one number, their log-sum-exp, they would lose as many digits as x is large. */
+/* The private saved buffers have the result's shape with reduced dims kept: the greatest x, and the sum of e^(x -
+ * greatest). Stored as one number, their log-sum-exp, they would lose as many digits as x is large. */
 enum { TOP, MASS };
 
-/* Tops are finite: with them a row of -inf gives -inf, and one that holds inf gives inf, not NaN. */
+/* Makes the maxima finite, so that a row of -inf gives -inf and one with inf gives inf, and not NaN. */
 static double most_top(tg_dtype dtype) { return dtype == TG_F64 ? DBL_MAX : (double)FLT_MAX; }
 
-/* What derivatives divide by: sums are 1 to the number of elements, but 0 in a row of -inf, and inf beside one. */
+/* The divisor of derivatives. Sums are from 1 to the number of elements, but 0 in a row of -inf and inf if an
+ * element is inf. */
 static const double least_mass = 1, most_mass = 0x1p64;
 
 static tg_status logsumexp_infer(tg_call *c) {
@@ -266,7 +268,7 @@ static tg_status logsumexp_backward(tg_call *c) {
     return tg_op_map(c, TG_FN_exp_sub_mul, c->gin[0], TG_T3(x, top, g), 3, 0, 0, tg_adds(c, 0));
 }
 
-/* Each element's slope: its share of the sum. */
+/* The slope of each element: its share of the sum. */
 static tg_tensor *logsumexp_shares(tg_tape *t, const tg_node *n) {
     const tg_reduce_params *p = tg_node_params(n);
     tg_tensor *x = tg_wide(t, tg_node_in(n)[0]);
@@ -284,7 +286,7 @@ static tg_tensor *logsumexp_taped(tg_tape *t, const tg_node *n, tg_tensor *g) {
 
 TG_VJP(logsumexp_vjp, logsumexp_taped(t, n, g))
 
-/* An element that is inf, whose slope is inf, stays where it is with a tangent of 0. */
+/* An element that is inf, whose slope is inf, keeps a tangent of 0 as 0. */
 static tg_status logsumexp_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     const tg_reduce_params *p = tg_node_params(n);
     tg_tensor *share = logsumexp_shares(t, n), *d = tg_wide(t, din[0]), *still = tg_equals(t, d, 0);
@@ -306,7 +308,8 @@ const tg_op tg_op_logsumexp = {
     .infer = logsumexp_infer, .forward = logsumexp_forward, .backward = logsumexp_backward, .vjp = logsumexp_vjp,
     .jvp = logsumexp_jvp, .flops = tg_reduce_flops, TG_SAMPLES(logsumexp_samples)};
 
-/* ln sum e^x over dims, computed from x's maximum; -inf of no elements and of -inf alone (whose gradient is 0). */
+/* Returns ln sum e^x over dims, computed relative to the maximum of x. It is -inf for no elements, and for -inf
+ * alone (with gradient 0). */
 TG_REDUCTION(logsumexp)
 
 /* ---- argmax, argmin ---- */
@@ -336,7 +339,8 @@ const tg_op tg_op_argmax = {
     .params_size = sizeof(tg_reduce_params), .family = TG_FAMILY_REDUCE, .infer = place_infer,
     .forward = argmax_forward, .flops = tg_reduce_flops, TG_SAMPLES(place_samples)};
 
-/* int64: the index along dim of the greatest element, the first of equals; a NaN counts as the greatest. */
+/* Returns, as int64, the index along dim of the greatest element, the first of equal ones. NaN counts as the
+ * greatest. */
 tg_tensor *tg_argmax(tg_tape *t, tg_tensor *x, int dim, bool keepdim) {
     return TG_RECORD(t, tg_op_argmax, (&(tg_reduce_params){.dims = {.n = 1, .dim = {dim}}, .keepdim = keepdim}), x);
 }
@@ -348,7 +352,8 @@ const tg_op tg_op_argmin = {
     .params_size = sizeof(tg_reduce_params), .family = TG_FAMILY_REDUCE, .infer = place_infer,
     .forward = argmin_forward, .flops = tg_reduce_flops, TG_SAMPLES(place_samples)};
 
-/* int64: the index along dim of the smallest element, the first of equals; a NaN counts as the smallest. */
+/* Returns, as int64, the index along dim of the smallest element, the first of equal ones. NaN counts as the
+ * smallest. */
 tg_tensor *tg_argmin(tg_tape *t, tg_tensor *x, int dim, bool keepdim) {
     return TG_RECORD(t, tg_op_argmin, (&(tg_reduce_params){.dims = {.n = 1, .dim = {dim}}, .keepdim = keepdim}), x);
 }

@@ -4,8 +4,8 @@
 #include "ops/common/nn_op.h"
 #include "kernels/composed.h"
 
-/* Between the layers of a transformer: r = x + residual goes on, and y = rms_norm(r) w into the next one. x, residual,
- * r and y [.., h], w [h] or absent. */
+/* The residual addition and the normalization between two transformer layers: r = x + residual is passed on, and y =
+ * rms_norm(r) w enters the next layer. x, residual, r and y are [.., h], w is [h] or absent. */
 
 typedef struct residual_params {
     double eps;
@@ -13,15 +13,16 @@ typedef struct residual_params {
 
 enum { X, RESIDUAL, W };
 enum { R, Y };
-enum { MEAN, RSTD }; /* the private saved buffers; RMS norm leaves the mean alone */
+enum { MEAN, RSTD }; /* private saved buffers; RMS norm does not use the mean */
 
 static tg_status residual_shapes(tg_call *c) {
     const tg_tensor *x = c->in[X], *w = c->in[W];
-    if (x->ndim < 1) return tg_call_fail(c, TG_ERR_SHAPE, "expected x of 1 or more dims: the last one is normalised");
+    if (x->ndim < 1) return tg_call_fail(c, TG_ERR_SHAPE, "x is a scalar; it must have 1 or more dims, of which the "
+                                         "last is normalized");
     if (!tg_same_shape(x, c->in[RESIDUAL]))
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected a residual of x's shape: neither is stretched");
+        return tg_call_fail(c, TG_ERR_SHAPE, "residual must have x's shape; neither is broadcast");
     if (w && (w->ndim != 1 || w->shape[0] != x->shape[x->ndim - 1]))
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected w of [%lld], the last dim of x",
+        return tg_call_fail(c, TG_ERR_SHAPE, "w must be a vector of %lld elements, the size of the last dim of x",
                             (long long)x->shape[x->ndim - 1]);
     return TG_OK;
 }
@@ -36,7 +37,7 @@ static tg_status residual_infer(tg_call *c) {
     if (c->in[W]) TG_TRY(tg_need_same_dtype(c, X, W));
     TG_TRY(residual_shapes(c));
     if (!(eps >= 0 && isfinite(eps)))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g: expected 0 or more, finite", eps);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g; it must be finite and 0 or more", eps);
     for (int d = 0; d < x->ndim - 1; d++) rows *= x->shape[d];
     for (int i = X; i <= RESIDUAL; i++)
         for (int d = 0; d < x->ndim; d++) TG_TRY(tg_call_role(c, i, d, d < x->ndim - 1 ? d : TG_WHOLE));
@@ -65,7 +66,7 @@ static tg_status residual_forward(tg_call *c) {
     return (ops->norm ? ops->norm : tg_composed_norm)(c->ctx, &a);
 }
 
-/* The gradient of r is that of both addends: what came for r itself, and what the norm gives. */
+/* Both addends get the gradient of r: the one that arrives for r itself plus the one from the norm. */
 static tg_status residual_backward(tg_call *c) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_tensor *gr = c->gout[R], *gy = c->gout[Y], *g = gr;
@@ -86,7 +87,8 @@ static tg_status residual_backward(tg_call *c) {
     return c->gin_mode[RESIDUAL] ? tg_call_pass(c, RESIDUAL, g) : TG_OK;
 }
 
-/* In r, which is saved, for x and the residual are not: with n = r rstd and g = gy w, gr = rstd (g - n mean(g n)). */
+/* Written in r, which is saved, because x and residual are not: with n = r rstd and g = gy w, gr = rstd (g - n
+ * mean(g n)). */
 static tg_status residual_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     tg_tensor *r = tg_node_out(n)[R], *w = tg_node_in(n)[W], *gr = gout[R], *gy = gout[Y];
     tg_dtype dtype = (tg_dtype)r->dtype;
@@ -155,7 +157,7 @@ const tg_op tg_op_residual_rms_norm = {
     TG_SAMPLES(residual_samples),
 };
 
-/* One op for the addition and the norm that follows it: r, which *sum receives, is what it saves. */
+/* Adds and normalizes in one op. *sum receives r, which is also what the op saves. */
 tg_tensor *tg_residual_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *residual, tg_tensor *w, double eps,
                                 tg_tensor **sum) {
     tg_tensor *out[2];

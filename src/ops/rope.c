@@ -4,12 +4,13 @@
 #include "ops/common/nn_op.h"
 #include "autograd/apply.h"
 
-/* Rotary positions (Su et al., arXiv 2104.09864): x [.., s, d], pairs (i, i + d/2) turned by their position's angle. */
+/* Rotary position embedding (Su et al., arXiv 2104.09864): in x [.., s, d] each pair (i, i + d/2) is rotated by the
+ * angle of its position. */
 
 typedef struct rope_params {
     double base;
     int64_t offset;
-    bool back; /* the other way: the transpose */
+    bool back; /* rotate in the opposite direction: the transpose */
 } rope_params;
 
 static tg_status rope_infer(tg_call *c) {
@@ -17,16 +18,16 @@ static tg_status rope_infer(tg_call *c) {
     const tg_tensor *x = c->in[0];
     TG_TRY(tg_need_float(c, 0));
     if (x->ndim < 2 || x->shape[x->ndim - 1] % 2 != 0)
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected x [.., s, d] with an even d");
+        return tg_call_fail(c, TG_ERR_SHAPE, "x must be [.., s, d] with 2 or more dims and an even d");
     if (!(p->base > 0 && isfinite(p->base)))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "base is %g: expected a positive number", p->base);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "base is %g; it must be finite and greater than 0", p->base);
     for (int d = 0; d < x->ndim - 2; d++) TG_TRY(tg_call_role(c, 0, d, d)); /* positions are rows of the whole */
     TG_TRY(tg_call_linear(c, 1));
     return tg_infer_same(c);
 }
 
-/* Cosines and sines of all angles, [s, d/2] each. The angles are float64 up to their last step, so that far
- * positions keep their digits. */
+/* Cosines and sines of all angles, [s, d/2] each. Angles are float64 up to the last step, so that distant positions
+ * keep their digits. */
 typedef struct rotation {
     tg_tensor *cos, *sin;
 } rotation;
@@ -49,7 +50,7 @@ static tg_status make_rotation(tg_call *c, int64_t s, int64_t half, rotation *r)
     return tg_op_map(c, TG_FN_sin, r->sin, TG_T1(angle), 1, 0, 0, false);
 }
 
-/* y (+)= x turned, or turned back: of each pair (u, v), u cos -+ v sin and v cos +- u sin. */
+/* y (+)= x rotated forward or backward: each pair (u, v) becomes u cos -+ v sin and v cos +- u sin. */
 static tg_status rotate(tg_call *c, const tg_tensor *y, const tg_tensor *x, bool back, bool add) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     int last = x->ndim - 1;
@@ -72,7 +73,7 @@ static tg_status rope_forward(tg_call *c) {
     return rotate(c, c->out[0], c->in[0], ((const rope_params *)c->params)->back, false);
 }
 
-/* The transpose of a rotation turns the other way. */
+/* The transpose of a rotation is the rotation in the opposite direction. */
 static tg_status rope_backward(tg_call *c) {
     return rotate(c, c->gin[0], c->gout[0], !((const rope_params *)c->params)->back, tg_adds(c, 0));
 }
@@ -123,9 +124,9 @@ const tg_op tg_op_rope = {
     TG_SAMPLES(rope_samples),
 };
 
-/* x [.., s, d] with an even d: in row s of every head the pair (x[i], x[i + d/2]) is turned by the angle
- * (offset + s) base^(-2i/d), the layout of NeoX and Llama. offset is the position of row 0: that of the cache's end in
- * generation. Angles are computed in float64; nothing is saved. */
+/* Rotates x [.., s, d], d even: in row s of every head, the pair (x[i], x[i + d/2]) is rotated by the angle (offset
+ * + s) base^(-2i/d), the layout of GPT-NeoX and Llama. offset is the position of row 0: during generation, the
+ * length of the cache. Angles are computed in float64. Nothing is saved. */
 tg_tensor *tg_rope(tg_tape *t, tg_tensor *x, double base, int64_t offset) {
     rope_params p = {.base = base, .offset = offset};
     return TG_RECORD(t, tg_op_rope, &p, x);

@@ -1,10 +1,10 @@
-/* Running sums and products along a dim. */
+/* Cumulative sums and products along a dim. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
 typedef struct scan_params {
     int dim;
-    bool back; /* from the last element to the first: the gradient's direction */
+    bool back; /* from the last element to the first, as the gradient runs */
 } scan_params;
 
 static const scan_params *params_of(const tg_call *c) { return c->params; }
@@ -18,7 +18,7 @@ static tg_status scan_infer(tg_call *c) {
     return tg_call_out(c, 0, tg_is_float(d) ? d : TG_I64, x->ndim, x->shape);
 }
 
-/* to (+)= the sums, or products, of from. */
+/* to (+)= the cumulative sums, or products, of from. */
 static tg_status scan(tg_call *c, tg_reduction kind, const tg_tensor *to, const tg_tensor *from, bool back, bool add) {
     int dim = params_of(c)->dim;
     tg_extent ey, ex;
@@ -84,7 +84,8 @@ static tg_status cumsum_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
     return TG_OK;
 }
 
-/* Sums of each element and all before it along dim; int64 for integers and bools. Those of floats run in float64. */
+/* Returns the sum of each element and all elements before it along dim; int64 for integers and bools. Float sums run
+ * in float64. */
 tg_tensor *tg_cumsum(tg_tape *t, tg_tensor *x, int dim) {
     return TG_RECORD(t, tg_op_cumsum, SCAN(dim), x);
 }
@@ -93,9 +94,9 @@ tg_tensor *tg_cumsum(tg_tape *t, tg_tensor *x, int dim) {
 
 static tg_status cumprod_forward(tg_call *c) { return scan(c, TG_PROD, c->out[0], c->in[0], false, false); }
 
-/* With s(v)[k] the sum of v from k to the end, and y the products: x[k]'s gradient is s(g y)[k] / x[k] before the first
- * zero of its row, 0 behind it, and at it s(g y')[k], where y' are the products with 1 in its place. As y is y' before
- * the first zero and 0 from there on, y' alone is needed. */
+/* Let s(v)[k] be the sum of v from k to the end, and y the products. The gradient of x[k] is s(g y)[k] / x[k] before
+ * the first zero of its row, 0 after it, and at it s(g y')[k], where y' are the products with 1 in its place. y
+ * equals y' before the first zero and 0 from there on, so y' alone is needed. */
 static tg_status cumprod_backward(tg_call *c) {
     const tg_tensor *x = c->in[0], *g = c->gout[0];
     tg_dtype wide = tg_accumulate_dtype((tg_dtype)x->dtype);
@@ -119,7 +120,7 @@ static tg_status cumprod_backward(tg_call *c) {
     return tg_op_map(c, TG_FN_where_da, c->gin[0], TG_T2(live, sum), 2, 0, 0, tg_adds(c, 0));
 }
 
-/* In log n products of what is `by` places apart, whose derivatives of any order are right beside zeros too. */
+/* log n products of elements `by` positions apart, whose derivatives of any order are right next to zeros too. */
 static tg_status cumprod_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     int dim = ((const scan_params *)tg_node_params(n))->dim;
     tg_tensor *x = tg_node_in(n)[0], *y = tg_wide(t, x);
@@ -135,7 +136,7 @@ static tg_status cumprod_compose(tg_tape *t, const tg_node *n, tg_tensor **out) 
 
 TG_COMPOSED(cumprod)
 
-/* Zeros at known places: whole numbers from 0 to 2. */
+/* Zeros at known positions: integers from 0 to 2. */
 #define WHOLE(...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_INDEX, .hi = 3}
 static const tg_sample cumprod_samples[] = {
     SCAN_SAMPLES,
@@ -153,8 +154,8 @@ const tg_op tg_op_cumprod = {
     .infer = scan_infer, .forward = cumprod_forward, .backward = cumprod_backward, .vjp = cumprod_vjp,
     .jvp = cumprod_jvp, TG_SAMPLES(cumprod_samples)};
 
-/* Products of each element and all before it along dim; int64 for integers and bools. The gradient is right beside
- * zeros, of which there may be several. */
+/* Returns the product of each element and all elements before it along dim; int64 for integers and bools. The
+ * gradient is right next to zeros, also to several. */
 tg_tensor *tg_cumprod(tg_tape *t, tg_tensor *x, int dim) {
     return TG_RECORD(t, tg_op_cumprod, SCAN(dim), x);
 }

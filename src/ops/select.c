@@ -1,4 +1,4 @@
-/* Choosing element by element under a mask: where and masked_fill. All inputs broadcast. */
+/* Element-wise choice by a mask: where and masked_fill. All inputs broadcast. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
@@ -47,7 +47,8 @@ const tg_op tg_op_where = {
     .family = TG_FAMILY_SELECT, .sums_f32 = true, .infer = where_infer, .forward = where_forward,
     .backward = where_backward, .vjp = where_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(where_samples)};
 
-/* a where c (bool) holds, b elsewhere. What is not taken may be NaN: it reaches neither value nor gradient. */
+/* Returns a where c (bool) is true and b elsewhere. An element that is not selected may be NaN: it affects neither
+ * value nor gradient. */
 tg_tensor *tg_where(tg_tape *t, tg_tensor *c, tg_tensor *a, tg_tensor *b) {
     return TG_RECORD(t, tg_op_where, NULL, c, a, b);
 }
@@ -117,7 +118,7 @@ const tg_op tg_op_masked_fill = {
     .infer = masked_fill_infer, .forward = masked_fill_forward, .backward = masked_fill_backward,
     .vjp = masked_fill_vjp, .jvp = masked_fill_jvp, TG_SAMPLES(masked_fill_samples)};
 
-/* value where mask (bool) holds, x elsewhere; an infinite value is allowed. */
+/* Returns value where mask (bool) is true and x elsewhere. value may be infinite. */
 tg_tensor *tg_masked_fill(tg_tape *t, tg_tensor *x, tg_tensor *mask, double value) {
     return TG_RECORD(t, tg_op_masked_fill, &(masked_fill_params){value}, x, mask);
 }

@@ -1,4 +1,4 @@
-/* Shape: views of input 0. Backward hands a view of the gradient on where there is one to hand. */
+/* Ops that change the shape of input 0, mostly as views. Backward passes on a view of the gradient where it can. */
 #include <tapegrad/parallel.h>
 
 #include "ops/common/derive.h"
@@ -6,14 +6,14 @@
 
 typedef struct shape_params {
     tg_shape shape;
-    int shard; /* of a reshape: 1 + the dim that the call names for a shard; 0: none */
+    int shard; /* of a reshape: 1 + the dim that the caller names for a shard, or 0 for none */
 } shape_params;
 
 typedef struct dim_params {
     int dim;
 } dim_params;
 
-/* The backward of what keeps the row-major order of the elements: reshape, view, squeeze, unsqueeze. */
+/* The backward of ops that keep the row-major order of elements: reshape, view, squeeze and unsqueeze. */
 static tg_status reshape_backward(tg_call *c) {
     tg_tensor *g = c->gout[0];
     const tg_tensor *x = c->in[0];
@@ -29,34 +29,36 @@ static tg_status reshape_backward(tg_call *c) {
 
 TG_VJP(reshape_vjp, tg_reshape(t, g, tg_shape_kept(x)))
 
-/* Tangents may lie in memory as they like, where a view would be refused. */
+/* Tangents may have any strides, so they are reshaped where a view would be refused. */
 static tg_status reshape_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     dout[0] = tg_reshape(t, din[0], tg_shape_kept(tg_node_out(n)[0]));
     return TG_OK;
 }
 
-/* Replaces the one -1 by the size that it stands for. */
+/* Replaces the one size -1 by the size that it stands for. */
 static tg_status complete_shape(tg_call *c, tg_shape *s) {
     int64_t n = 1, numel = c->in[0]->numel;
     int open = -1;
-    if (s->ndim < 0 || s->ndim > TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "more than %d dims", TG_MAX_DIMS);
+    if (s->ndim < 0 || s->ndim > TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "the shape has more than %d dims, "
+                                                                  "the most that are allowed", TG_MAX_DIMS);
     for (int d = 0; d < s->ndim; d++) {
         if (s->dim[d] == -1 && open < 0) {
             open = d;
             continue;
         }
         if (s->dim[d] < 0)
-            return tg_call_fail(c, TG_ERR_SHAPE, "size %lld in dim %d: expected 0 or more, or one -1",
-                                (long long)s->dim[d], d);
-        if (__builtin_mul_overflow(n, s->dim[d], &n)) return tg_call_fail(c, TG_ERR_SHAPE, "the new shape overflows");
+            return tg_call_fail(c, TG_ERR_SHAPE, "size %lld in dim %d is invalid; it must be 0 or more, or -1 in at "
+                                "most one dim", (long long)s->dim[d], d);
+        if (__builtin_mul_overflow(n, s->dim[d], &n)) return tg_call_fail(c, TG_ERR_SHAPE, "the number of elements of "
+                                                                          "the new shape overflows 64 bits");
     }
     if (open >= 0 && n > 0 && numel % n == 0) {
         s->dim[open] = numel / n;
         n = numel;
     }
     if (n == numel && (open < 0 || s->dim[open] >= 0)) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %lld elements%s, the tensor %lld", (long long)n,
-                        open >= 0 ? " but for the dim -1" : "", (long long)numel);
+    return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %lld elements%s but the tensor has %lld; they must be "
+                        "equal", (long long)n, open >= 0 ? " but for the dim -1" : "", (long long)numel);
 }
 
 /* ---- reshape ---- */
@@ -113,17 +115,17 @@ const tg_op tg_op_reshape = {
     .infer = reshape_infer, .forward = reshape_forward, .backward = reshape_backward, .vjp = reshape_vjp,
     .jvp = reshape_jvp, TG_SAMPLES(reshape_samples)};
 
-/* x's elements, in row-major order, in another shape of as many; one size may be -1 and is completed. A view where x's
- * strides allow it, else a copy. */
+/* Returns the elements of x, in row-major order, in another shape with as many elements. One size may be -1, which
+ * is computed. The result is a view if x's strides allow it, otherwise a copy. */
 tg_tensor *tg_reshape(tg_tape *t, tg_tensor *x, tg_shape shape) {
     return TG_RECORD(t, tg_op_reshape, &(shape_params){.shape = shape}, x);
 }
 
-/* tg_reshape that names the dim which x's shard becomes, where the sizes leave that open: [s, b, h/n] V2 of one head to
- * [s, b, 1, h/n] V2. */
+/* As tg_reshape, but names the dim that the shard of x becomes, where the sizes leave that open: [s, b, h/n] sharded
+ * in dim 2, with one head per rank, to [s, b, 1, h/n] sharded in dim 2. */
 tg_tensor *tg_reshape_shard(tg_tape *t, tg_tensor *x, tg_shape shape, int dim) {
     if (dim < 0) dim += shape.ndim <= TG_MAX_DIMS ? (int)shape.ndim : 0;
-    if (dim < 0) dim = TG_MAX_DIMS; /* which no shape has */
+    if (dim < 0) dim = TG_MAX_DIMS; /* a dim that no shape has */
     return TG_RECORD(t, tg_op_reshape, (&(shape_params){shape, dim + 1}), x);
 }
 
@@ -137,7 +139,7 @@ static tg_status view_infer(tg_call *c) {
     TG_TRY(tg_call_reshapes(c, -1));
     if (tg_reshape_strides(x->ndim, x->shape, x->stride, (int)s->ndim, s->dim, stride))
         return tg_call_view(c, 0, 0, (int)s->ndim, s->dim, stride);
-    return tg_call_fail(c, TG_ERR_SHAPE, "the input's strides do not allow this shape without a copy: use tg_reshape");
+    return tg_call_fail(c, TG_ERR_SHAPE, "the strides of x do not allow this shape without a copy; use tg_reshape");
 }
 
 static const tg_sample view_samples[] = {
@@ -165,7 +167,7 @@ const tg_op tg_op_view = {
     .infer = view_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp,
     TG_SAMPLES(view_samples)};
 
-/* As tg_reshape, but refused where that would copy. */
+/* As tg_reshape, but fails where tg_reshape would copy. */
 tg_tensor *tg_view(tg_tape *t, tg_tensor *x, tg_shape shape) {
     return TG_RECORD(t, tg_op_view, &(shape_params){.shape = shape}, x);
 }
@@ -192,7 +194,7 @@ static tg_status permute_infer(tg_call *c) {
     uint32_t mask;
     int ndim = c->in[0]->ndim;
     if (order->n != ndim)
-        return tg_call_fail(c, TG_ERR_SHAPE, "the order lists %d dims: expected all %d of the input's", order->n, ndim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "order lists %d dims; it must list all %d dims of x", order->n, ndim);
     TG_TRY(tg_need_dims(c, 0, *order, &mask));
     for (int d = 0; d < ndim; d++)
         if (order->dim[d] < 0) order->dim[d] += ndim;
@@ -239,7 +241,7 @@ const tg_op tg_op_permute = {
     .infer = permute_infer, .backward = permute_backward, .vjp = permute_vjp, .jvp = tg_jvp_linear,
     TG_SAMPLES(permute_samples)};
 
-/* Dim i of the view is dim order[i] of x; every dim is listed once. */
+/* Returns a view whose dim i is dim order[i] of x. order lists every dim once. */
 tg_tensor *tg_permute(tg_tape *t, tg_tensor *x, tg_dims order) {
     return TG_RECORD(t, tg_op_permute, &(permute_params){order}, x);
 }
@@ -297,7 +299,7 @@ const tg_op tg_op_transpose = {
     .infer = transpose_infer, .backward = transpose_backward, .vjp = transpose_vjp, .jvp = tg_jvp_linear,
     TG_SAMPLES(transpose_samples)};
 
-/* Dims d0 and d1 of x swapped: a view. */
+/* Returns a view of x with dims d0 and d1 exchanged. */
 tg_tensor *tg_transpose(tg_tape *t, tg_tensor *x, int d0, int d1) {
     return TG_RECORD(t, tg_op_transpose, (&(transpose_params){d0, d1}), x);
 }
@@ -309,14 +311,14 @@ static tg_status expand_infer(tg_call *c) {
     const tg_tensor *x = c->in[0];
     int64_t stride[TG_MAX_DIMS], front = s->ndim - x->ndim;
     if (s->ndim > TG_MAX_DIMS || front < 0)
-        return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %lld dims: expected %d to %d", (long long)s->ndim,
-                            x->ndim, TG_MAX_DIMS);
+        return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %lld dims; it must have from %d to %d",
+                            (long long)s->ndim, x->ndim, TG_MAX_DIMS);
     for (int d = 0; d < s->ndim; d++) {
         int64_t have = d < front ? 1 : x->shape[d - front];
         if (s->dim[d] == -1 && d >= front) s->dim[d] = have;
         if (s->dim[d] < 0 || (have != 1 && have != s->dim[d]))
-            return tg_call_fail(c, TG_ERR_SHAPE, "size %lld of dim %d does not expand to %lld", (long long)have, d,
-                                (long long)s->dim[d]);
+            return tg_call_fail(c, TG_ERR_SHAPE, "size %lld of dim %d does not expand to %lld; only size 1 expands",
+                                (long long)have, d, (long long)s->dim[d]);
         bool grows = d < front || have != s->dim[d];
         stride[d] = grows ? 0 : x->stride[d - front];
         if (!grows) TG_TRY(tg_call_role(c, 0, (int)(d - front), d));
@@ -352,7 +354,8 @@ const tg_op tg_op_expand = {
     .infer = expand_infer, .backward = expand_backward, .vjp = expand_vjp, .jvp = tg_jvp_linear,
     TG_SAMPLES(expand_samples)};
 
-/* x seen in a shape that it broadcasts to: dims of size 1 stretch (stride 0), -1 keeps a size, new dims go in front. */
+/* Returns a view of x in a shape that it broadcasts to: dims of size 1 are repeated (stride 0), -1 keeps a size, and
+ * new dims are added in front. */
 tg_tensor *tg_expand(tg_tape *t, tg_tensor *x, tg_shape shape) {
     return TG_RECORD(t, tg_op_expand, &(shape_params){.shape = shape}, x);
 }
@@ -365,7 +368,7 @@ static tg_status squeeze_infer(tg_call *c) {
     tg_extent e;
     TG_TRY(tg_need_dim(c, 0, dim));
     if (x->shape[*dim] != 1)
-        return tg_call_fail(c, TG_ERR_SHAPE, "dim %d has size %lld: expected 1", *dim, (long long)x->shape[*dim]);
+        return tg_call_fail(c, TG_ERR_SHAPE, "dim %d has size %lld; it must be 1", *dim, (long long)x->shape[*dim]);
     for (int d = 0; d + 1 < x->ndim; d++) {
         int from = d + (d >= *dim);
         e.shape[d] = x->shape[from];
@@ -393,14 +396,15 @@ const tg_op tg_op_squeeze = {
     .infer = squeeze_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp,
     TG_SAMPLES(squeeze_samples)};
 
-/* x without dim, whose size must be 1: a view. */
+/* Returns a view of x without dim, whose size must be 1. */
 tg_tensor *tg_squeeze(tg_tape *t, tg_tensor *x, int dim) { return TG_RECORD(t, tg_op_squeeze, &(dim_params){dim}, x); }
 
 static tg_status unsqueeze_infer(tg_call *c) {
     int *dim = &((dim_params *)c->params)->dim;
     const tg_tensor *x = c->in[0];
     tg_extent e;
-    if (x->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "the input has %d dims already", TG_MAX_DIMS);
+    if (x->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "x already has %d dims, the most that are "
+                                                    "allowed; unsqueeze adds one", TG_MAX_DIMS);
     TG_TRY(tg_need_axis(c, x->ndim + 1, dim));
     for (int d = 0; d <= x->ndim; d++) {
         int from = d - (d > *dim);
@@ -430,14 +434,14 @@ const tg_op tg_op_unsqueeze = {
     .infer = unsqueeze_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp,
     TG_SAMPLES(unsqueeze_samples)};
 
-/* x with a new dim of size 1 at dim: -1 is the end. A view. */
+/* Returns a view of x with a new dim of size 1 at dim; -1 is the end. */
 tg_tensor *tg_unsqueeze(tg_tape *t, tg_tensor *x, int dim) {
     return TG_RECORD(t, tg_op_unsqueeze, &(dim_params){dim}, x);
 }
 
 /* ---- slice, select ---- */
 
-/* Input 0's gradient (+)= g in a part of it, and 0 elsewhere. */
+/* The gradient of input 0 (+)= g in a part of it, and 0 elsewhere. */
 static tg_status part_backward(tg_call *c, int dim, int64_t start, int64_t n, int64_t step, uint32_t gone) {
     tg_extent part, whole;
     tg_array g = tg_array_of(c->gout[0]);
@@ -458,26 +462,27 @@ static tg_status slice_infer(tg_call *c) {
     tg_extent e;
     TG_TRY(tg_need_dim(c, 0, &p->dim));
     int64_t size = x->shape[p->dim], start = p->start, stop = p->stop == INT64_MAX ? size : p->stop;
-    if (p->step < 1) return tg_call_fail(c, TG_ERR_ARGUMENT, "step %lld: expected 1 or more", (long long)p->step);
+    if (p->step < 1) return tg_call_fail(c, TG_ERR_ARGUMENT, "step is %lld; it must be 1 or more", (long long)p->step);
     if (start < 0) start += size;
     if (stop < 0) stop += size;
     if (start < 0 || stop < start || stop > size)
         return tg_call_fail(c, TG_ERR_SHAPE,
-                            "slice %lld to %lld of dim %d, of size %lld: expected a start, a stop not before it, "
-                            "and both within the size, counted from its end where negative",
+                            "start %lld and stop %lld do not fit dim %d of size %lld; both must be within the size "
+                            "(counted from the end if negative) and stop must not be less than start",
                             (long long)p->start, (long long)p->stop, p->dim, (long long)size);
     p->start = start;
     p->stop = stop;
     memcpy(e.shape, x->shape, x->ndim * sizeof *x->shape);
     memcpy(e.stride, x->stride, x->ndim * sizeof *x->stride);
     e.shape[p->dim] = stop == start ? 0 : (stop - start - 1) / p->step + 1;
-    /* A step past the end is never taken; as a stride it might overflow. The jvp records the op with these again. */
+    /* Clamps a step beyond the end, because as a stride it could overflow. The jvp records the op with these values
+     * again. */
     if (e.shape[p->dim] < 2) {
         p->step = 1;
         p->stop = start + e.shape[p->dim];
     }
     e.stride[p->dim] *= p->step;
-    for (int d = 0; d < x->ndim; d++) /* a dim that is cut is whole, unless nothing of it goes */
+    for (int d = 0; d < x->ndim; d++) /* a dim that is cut must be whole, unless the slice takes all of it */
         if (d != p->dim || e.shape[d] == size) TG_TRY(tg_call_role(c, 0, d, d));
     return tg_call_view(c, 0, start * x->stride[p->dim], x->ndim, e.shape, e.stride);
 }
@@ -521,8 +526,8 @@ const tg_op tg_op_slice = {
     .params_size = sizeof(slice_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = slice_infer,
     .backward = slice_backward, .vjp = slice_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(slice_samples)};
 
-/* Elements start, start + step, ... before stop of dim: a view. Negative start and stop count from the end, stop
- * INT64_MAX is the end; what lies outside the dim is refused, not cut. */
+/* Returns a view of the elements start, start + step, ... before stop of dim. Negative start and stop count from the
+ * end; INT64_MAX as stop is the end. Positions outside the dim are refused, not clamped. */
 tg_tensor *tg_slice(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t stop, int64_t step) {
     return TG_RECORD(t, tg_op_slice, (&(slice_params){dim, start, stop, step}), x);
 }
@@ -539,8 +544,8 @@ static tg_status select_infer(tg_call *c) {
     TG_TRY(tg_need_dim(c, 0, &p->dim));
     int64_t size = x->shape[p->dim], index = p->index < 0 ? p->index + size : p->index;
     if (index < 0 || index >= size)
-        return tg_call_fail(c, TG_ERR_SHAPE, "index %lld of dim %d, of size %lld", (long long)p->index, p->dim,
-                            (long long)size);
+        return tg_call_fail(c, TG_ERR_SHAPE, "index %lld is out of range for dim %d of size %lld", (long long)p->index,
+                            p->dim, (long long)size);
     p->index = index;
     for (int d = 0; d + 1 < x->ndim; d++) {
         int from = d + (d >= p->dim);
@@ -583,7 +588,7 @@ const tg_op tg_op_select = {
     .params_size = sizeof(select_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = select_infer,
     .backward = select_backward, .vjp = select_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(select_samples)};
 
-/* Element index of dim, which goes: a view. A negative index counts from the end. */
+/* Returns a view of element `index` of dim, which is removed. A negative index counts from the end. */
 tg_tensor *tg_select(tg_tape *t, tg_tensor *x, int dim, int64_t index) {
     return TG_RECORD(t, tg_op_select, (&(select_params){dim, index}), x);
 }

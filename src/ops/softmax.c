@@ -2,7 +2,7 @@
 #include "ops/common/nn_op.h"
 #include "kernels/composed.h"
 
-/* softmax and log_softmax of x over one dim, any strides. */
+/* softmax and log_softmax of x over one dim, with any strides. */
 
 typedef struct softmax_params {
     int dim;
@@ -36,7 +36,7 @@ static tg_status softmax_backward(tg_call *c) {
     return (ops->softmax_grad ? ops->softmax_grad : tg_composed_softmax_grad)(c->ctx, gx, gy, y, p->log, tg_adds(c, 0));
 }
 
-/* The Jacobian of softmax is symmetric: its vjp is its jvp. */
+/* The Jacobian of softmax is symmetric, so its vjp is also its jvp. */
 static tg_tensor *softmax_taped(tg_tape *t, const tg_node *n, tg_tensor *g, tg_tensor *y) {
     tg_dims dim = TG_DIMS(((const softmax_params *)tg_node_params(n))->dim);
     return tg_mul(t, y, tg_sub(t, g, tg_sum(t, tg_mul(t, g, y), dim, true)));
@@ -107,13 +107,13 @@ const tg_op tg_op_log_softmax = {
     TG_SAMPLES(log_softmax_samples),
 };
 
-/* exp(x) / sum(exp(x)) over dim, computed against the row's largest element, so no value overflows. dim may be
- * negative, and any dim of any strides; it saves y. */
+/* Returns exp(x) / sum(exp(x)) over dim, computed relative to the greatest element so that nothing overflows. dim
+ * may be negative; any strides are allowed. The op saves y. */
 tg_tensor *tg_softmax(tg_tape *t, tg_tensor *x, int dim) {
     return TG_RECORD(t, tg_op_softmax, (&(softmax_params){dim, false}), x);
 }
 
-/* log(softmax(x)) over dim without the rounding of the two steps; it saves y. */
+/* Returns log(softmax(x)) over dim without the rounding of two separate steps. The op saves y. */
 tg_tensor *tg_log_softmax(tg_tape *t, tg_tensor *x, int dim) {
     return TG_RECORD(t, tg_op_log_softmax, (&(softmax_params){dim, true}), x);
 }

@@ -1,5 +1,5 @@
-/* Triangular systems: a x = b by halves. The upper half of x gives, by one product of matrices, what is left of b for
- * the lower one, so that nearly all the work is products, and a matrix of one element is a division. */
+/* Triangular systems a x = b, solved by recursive halving: the upper half of x, by one matrix product, reduces b for
+ * the lower half. So nearly all the work is products, and a matrix of one element is a division. */
 #include "ops/solve.h"
 
 #include "ops/common/derive.h"
@@ -44,7 +44,7 @@ tg_status tg_solve_multiply(tg_call *c, int64_t count, int64_t m, int64_t n, int
     return count && m && n ? tg_ctx_ops(c->ctx)->gemm(c->ctx, &g) : TG_OK;
 }
 
-/* Row i of b over a's element there. */
+/* Divides row i of b by a's diagonal element there. */
 static tg_status divide_row(tg_call *c, const tg_triangles *a, tg_matrix b, int64_t k, int64_t i) {
     const int64_t shape[] = {a->count, k}, sb[] = {b.bs[1], b.cs}, sa[] = {a->a.bs[1], 0};
     tg_array row = {.dtype = (uint8_t)b.dtype}, by = row;
@@ -55,7 +55,7 @@ static tg_status divide_row(tg_call *c, const tg_triangles *a, tg_matrix b, int6
     return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_div, row, in, 2, (const double[2]){0}, false);
 }
 
-/* Rows first.. of b. */
+/* The rows of b starting at `first`. */
 static tg_status solve_rows(tg_call *c, const tg_triangles *a, tg_matrix b, int64_t k, int64_t first, int64_t n) {
     if (n == 1) return a->unit ? TG_OK : divide_row(c, a, b, k, first);
     int64_t half = n / 2, rest = n - half, one = a->upper ? first + half : first,
@@ -88,7 +88,7 @@ tg_status tg_solve_infer(tg_call *c, int i) {
     const tg_tensor *x = c->in[i];
     TG_TRY(tg_need_float(c, i));
     if (x->ndim < 2 || x->shape[x->ndim - 1] != x->shape[x->ndim - 2])
-        return tg_call_fail(c, TG_ERR_SHAPE, "input %d: expected square matrices [.., n, n]", i);
+        return tg_call_fail(c, TG_ERR_SHAPE, "input %d is not square; it must be [.., n, n]", i);
     for (int d = 0; d < x->ndim - 2; d++) TG_TRY(tg_call_role(c, i, d, d));
     return TG_OK;
 }
@@ -96,7 +96,7 @@ tg_status tg_solve_infer(tg_call *c, int i) {
 /* ---- The op ---- */
 
 typedef struct solve_params {
-    size_t size, known; /* of the caller's options, and of ours */
+    size_t size, known; /* the sizes of the caller's options and of ours */
     bool upper, transpose, unit;
 } solve_params;
 
@@ -109,7 +109,7 @@ static tg_status triangular_solve_infer(tg_call *c) {
     TG_TRY(tg_solve_infer(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
     if (b->ndim != a->ndim || memcmp(a->shape, b->shape, (size_t)(a->ndim - 1) * sizeof *a->shape) != 0)
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected b [.., n, k] of the leading dims and the n of a");
+        return tg_call_fail(c, TG_ERR_SHAPE, "b must be [.., n, k], with the leading dims and the n of a");
     for (int d = 0; d < b->ndim; d++)
         if (d != b->ndim - 2) TG_TRY(tg_call_role(c, 1, d, d));
     TG_TRY(tg_call_linear(c, 2));
@@ -117,7 +117,7 @@ static tg_status triangular_solve_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)b->dtype, b->ndim, b->shape);
 }
 
-/* x := a^-1 b, or a^-T b; x is dense, of b's shape, in the dtype that sums run in. */
+/* x := a^-1 b, or a^-T b. x is dense, has b's shape and the accumulation dtype. */
 static tg_status solve(tg_call *c, const tg_tensor *x, const tg_tensor *b, bool transpose) {
     const solve_params *p = params(c);
     tg_tensor *a;
@@ -155,11 +155,12 @@ static tg_status triangular_solve_backward(tg_call *c) {
     const tg_tensor *left = p->transpose ? y : gb, *right = p->transpose ? gb : y;
     TG_TRY(tg_solve_multiply(c, count_of(y), n, n, k, tg_solve_matrix(ga), tg_solve_matrix(left),
                              tg_matrix_transposed(tg_solve_matrix(right)), -1, 0));
-    /* Selected: what stands outside may be infinite, which a product with 0 makes NaN. */
+    /* The triangle is selected, not multiplied by 0: elements outside it may be infinite, and 0 times infinity is
+     * NaN. */
     return tg_op_map(c, TG_FN_where_da, c->gin[0], TG_T2(mask, ga), 2, 0, 0, tg_adds(c, 0));
 }
 
-/* ---- As taped ops ---- */
+/* ---- The same computation as taped ops ---- */
 
 static tg_tensor *taped(tg_tape *t, const solve_params *p, tg_tensor *a, tg_tensor *b, bool transpose) {
     return tg_triangular_solve(t, a, b, TG_SOLVE(.upper = p->upper, .unit = p->unit, .transpose = transpose));
@@ -240,11 +241,11 @@ const tg_op tg_op_triangular_solve = {
     .backward = triangular_solve_backward, .vjp = triangular_solve_vjp, .jvp = triangular_solve_jvp,
     .flops = triangular_solve_flops, TG_SAMPLES(triangular_solve_samples)};
 
-/* The solution x of a x = b, or of a^T x = b, where one triangle of a [.., n, n] is read, the lower one, and the other
- * taken for zeros; with `unit` its diagonal too is not read and counts as ones. b [.., n, k] has a's leading dims. A
- * zero on the diagonal gives infinities and NaN, no error. The gradient of a is in its triangle alone. Of 16 bits the
- * system is solved in float32. Products of matrices by halves: on every device, but in 2 n steps, so that small systems
- * on a GPU are slow. opts may be NULL. */
+/* Returns the solution x of a x = b, or of a^T x = b. Of a [.., n, n] one triangle is read, the lower one unless
+ * asked otherwise, and the other counts as zeros; with `unit` the diagonal is not read either and counts as ones. b
+ * [.., n, k] has a's leading dims. A zero on the diagonal gives infinities and NaN, not an error. The gradient of a
+ * lies in its triangle alone. 16-bit systems are solved in float32. The op is composed of products by halving and
+ * runs on every device, but in 2 n steps, so small systems are slow on a GPU. opts may be NULL. */
 tg_tensor *tg_triangular_solve(tg_tape *t, tg_tensor *a, tg_tensor *b, const tg_solve_opts *opts) {
     tg_solve_opts o;
     tg_op_options(&o, sizeof o, opts);

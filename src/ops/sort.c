@@ -1,5 +1,5 @@
-/* Elements in order along a dim: sort, topk, median. Each gives the elements and, as int64, the places where they
- * stood, to which their gradients go back. */
+/* Ordering elements along a dim: sort, topk and median. Each returns the elements and, as int64, their original
+ * positions, to which the gradients go. */
 #include "ops/common/derive.h"
 #include "ops/common/reduce.h"
 
@@ -7,16 +7,16 @@ enum { VALUES, PLACES, OUTPUTS };
 
 typedef struct sort_params {
     int dim;
-    int64_t k;    /* of topk */
-    bool falling; /* median: keepdim */
+    int64_t k;    /* for topk */
+    bool falling; /* descending; for median: keepdim */
 } sort_params;
 
 static const sort_params *params_of(const tg_call *c) { return c->params; }
 
-/* What cannot be composed of other slots. */
+/* Sorting cannot be composed of other slots. */
 static tg_status need_sort(tg_call *c) {
     if (tg_ctx_ops(c->ctx)->sort) return TG_OK;
-    return tg_call_fail(c, TG_ERR_UNSUPPORTED, "device %s does not sort", tg_ctx_ops(c->ctx)->name);
+    return tg_call_fail(c, TG_ERR_UNSUPPORTED, "device %s has no sort", tg_ctx_ops(c->ctx)->name);
 }
 
 static tg_status order_infer(tg_call *c, int64_t k) {
@@ -43,13 +43,13 @@ static tg_status order_forward(tg_call *c) {
     return order_run(c, c->out[VALUES], c->out[PLACES], params_of(c)->falling);
 }
 
-/* Of a median without its dim, that with size 1 again. */
+/* The result of a median without its dim, viewed with that dim of size 1. */
 static tg_array with_dim(const tg_call *c, const tg_tensor *r, tg_extent *e) {
     int ndim = c->in[0]->ndim;
     return r->ndim == ndim ? tg_array_of(r) : tg_array_keep(tg_array_of(r), ndim, 1u << params_of(c)->dim, e);
 }
 
-/* No place is named twice. */
+/* No position occurs twice. */
 static tg_status order_backward(tg_call *c) {
     tg_extent eg, ep;
     tg_array g = with_dim(c, c->gout[VALUES], &eg), places = with_dim(c, c->out[PLACES], &ep);
@@ -57,7 +57,7 @@ static tg_status order_backward(tg_call *c) {
     return tg_ctx_ops(c->ctx)->put_add(c->ctx, tg_array_of(c->gin[0]), g, places, params_of(c)->dim, NULL);
 }
 
-/* r with the dim of a median back, where it went. */
+/* r with the dim of a median restored if it was removed. */
 static tg_tensor *unsqueezed(tg_tape *t, const tg_node *n, tg_tensor *r) {
     bool went = tg_node_out(n)[PLACES]->ndim < tg_node_in(n)[0]->ndim;
     return went ? tg_unsqueeze(t, r, ((const sort_params *)tg_node_params(n))->dim) : r;
@@ -126,9 +126,9 @@ const tg_op tg_op_sort = {
     .sums_f32 = true, .infer = sort_infer, .forward = order_forward, .backward = order_backward, .vjp = order_vjp,
     .jvp = order_jvp, TG_SAMPLES(sort_samples)};
 
-/* x in rising order along dim, or in falling order where descending; *index (may be NULL) receives, as int64, where
- * each element stood. Equal elements stay in their order, and NaN is greater than any number. TG_ERR_UNSUPPORTED on a
- * device that does not sort. */
+/* Returns x sorted along dim, ascending or, with `descending`, descending. *index (may be NULL) receives the
+ * original position of each element as int64. Equal elements keep their order, and NaN is greater than any number.
+ * Fails with TG_ERR_UNSUPPORTED on a device that has no sort. */
 tg_tensor *tg_sort(tg_tape *t, tg_tensor *x, int dim, bool descending, tg_tensor **index) {
     return record(t, &tg_op_sort, BY(dim, .falling = descending), x, index, TG_SITE);
 }
@@ -139,9 +139,9 @@ static tg_status topk_infer(tg_call *c) {
     sort_params *p = c->params;
     TG_TRY(tg_need_dim(c, 0, &p->dim));
     int64_t n = c->in[0]->shape[p->dim];
-    if (p->k < 0) return tg_call_fail(c, TG_ERR_ARGUMENT, "k is %lld: expected 0 or more", (long long)p->k);
+    if (p->k < 0) return tg_call_fail(c, TG_ERR_ARGUMENT, "k is %lld; it must be 0 or more", (long long)p->k);
     if (p->k > n)
-        return tg_call_fail(c, TG_ERR_SHAPE, "k is %lld: expected at most %lld, the size of dim %d", (long long)p->k,
+        return tg_call_fail(c, TG_ERR_SHAPE, "k is %lld; it must be at most %lld, the size of dim %d", (long long)p->k,
                             (long long)n, p->dim);
     return order_infer(c, p->k);
 }
@@ -164,9 +164,9 @@ const tg_op tg_op_topk = {
     .family = TG_FAMILY_SOFTMAX, .sums_f32 = true, .infer = topk_infer, .forward = order_forward,
     .backward = order_backward, .vjp = order_vjp, .jvp = order_jvp, TG_SAMPLES(topk_samples)};
 
-/* The k greatest along dim in falling order, or the k smallest in rising order; *index (may be NULL) receives, as
- * int64, where they stood. Of equals the first come first, and NaN is greater than any number. TG_ERR_UNSUPPORTED on a
- * device that does not sort. */
+/* Returns the k greatest elements along dim in descending order, or the k smallest in ascending order. *index (may
+ * be NULL) receives their original positions as int64. Equal elements are taken in their order, and NaN is greater
+ * than any number. Fails with TG_ERR_UNSUPPORTED on a device that has no sort. */
 tg_tensor *tg_topk(tg_tape *t, tg_tensor *x, int64_t k, int dim, bool largest, tg_tensor **index) {
     return record(t, &tg_op_topk, BY(dim, .k = k, .falling = largest), x, index, TG_SITE);
 }
@@ -184,15 +184,15 @@ static tg_status median_infer(tg_call *c) {
     TG_TRY(tg_call_out(c, VALUES, (tg_dtype)x->dtype, n, shape));
     TG_TRY(tg_call_out(c, PLACES, TG_I64, n, shape));
     if (c->out[VALUES]->numel == 0 || x->shape[p->dim] > 0) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "no elements in dim %d: there is no median", p->dim);
+    return tg_call_fail(c, TG_ERR_SHAPE, "dim %d has no elements, so there is no median", p->dim);
 }
 
-/* out = f(in...) of x's shape with size 1 in the dim. */
+/* out = f(in...) in x's shape with size 1 in the dim. */
 static tg_status map(tg_call *c, tg_formula f, tg_array out, const tg_array *in, int n) {
     return tg_ctx_ops(c->ctx)->map(c->ctx, f, out, in, n, (const double[2]){0}, false);
 }
 
-/* Where there is a NaN, which is the maximum then, the first is the median. */
+/* If there is a NaN, which is then the maximum, the first NaN is the median. */
 static tg_status let_nan_win(tg_call *c, tg_array y, tg_array places) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_array x = tg_array_of(c->in[0]);
@@ -238,9 +238,9 @@ const tg_op tg_op_median = {
     .family = TG_FAMILY_REDUCE, .sums_f32 = true, .infer = median_infer, .forward = median_forward,
     .backward = order_backward, .vjp = order_vjp, .jvp = order_jvp, TG_SAMPLES(median_samples)};
 
-/* The median along dim, of an even number the lower one; *index (may be NULL) receives, as int64, where it stands: of
- * equals as a stable sort leaves them. Where there is a NaN, it is the first NaN. The gradient goes to that element
- * alone. TG_ERR_UNSUPPORTED on a device that does not sort. */
+/* Returns the median along dim, the lower one of an even number. *index (may be NULL) receives its position as
+ * int64, for equal elements as a stable sort leaves them. If there is a NaN, the result is the first NaN. The
+ * gradient goes to that one element. Fails with TG_ERR_UNSUPPORTED on a device that has no sort. */
 tg_tensor *tg_median(tg_tape *t, tg_tensor *x, int dim, bool keepdim, tg_tensor **index) {
     return record(t, &tg_op_median, BY(dim, .falling = keepdim), x, index, TG_SITE);
 }

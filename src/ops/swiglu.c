@@ -3,7 +3,7 @@
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 
-/* Gated units: swiglu and glu (Dauphin et al., arXiv 1612.08083; Shazeer, arXiv 2002.05202). */
+/* Gated linear units: swiglu and glu (Dauphin et al., arXiv 1612.08083; Shazeer, arXiv 2002.05202). */
 
 /* ---- swiglu: y = silu(gate) up, of one shape ---- */
 
@@ -12,7 +12,7 @@ static tg_status swiglu_infer(tg_call *c) {
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
     if (gate->ndim != up->ndim || memcmp(gate->shape, up->shape, gate->ndim * sizeof *gate->shape) != 0)
-        return tg_call_fail(c, TG_ERR_SHAPE, "gate and up differ: expected one shape");
+        return tg_call_fail(c, TG_ERR_SHAPE, "gate and up have different shapes; they must be equal");
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
     TG_TRY(tg_call_free(c, 0, 0));
     TG_TRY(tg_call_free(c, 1, 0));
@@ -69,12 +69,12 @@ const tg_op tg_op_swiglu = {
     TG_SAMPLES(swiglu_samples),
 };
 
-/* silu(gate) up of two tensors of one shape: the gated unit of Llama's MLP (Shazeer, arXiv 2002.05202). */
+/* Returns silu(gate) up for two tensors of one shape: the gated unit of Llama's MLP (Shazeer, arXiv 2002.05202). */
 tg_tensor *tg_swiglu(tg_tape *t, tg_tensor *gate, tg_tensor *up) {
     return TG_RECORD(t, tg_op_swiglu, NULL, gate, up);
 }
 
-/* ---- glu: y = a sigmoid(b), of the halves a and b of a dim ---- */
+/* ---- glu: y = a sigmoid(b), where a and b are the halves of a dim ---- */
 
 typedef struct glu_params {
     int dim;
@@ -90,7 +90,7 @@ static tg_status glu_infer(tg_call *c) {
     TG_TRY(tg_need_dim(c, 0, dim));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     if (shape[*dim] % 2)
-        return tg_call_fail(c, TG_ERR_SHAPE, "dim %d has size %lld: expected an even one, of two halves", *dim,
+        return tg_call_fail(c, TG_ERR_SHAPE, "dim %d has size %lld; it must be even, to be cut into halves", *dim,
                             (long long)shape[*dim]);
     shape[*dim] /= 2;
     for (int d = 0; d < x->ndim; d++)
@@ -98,13 +98,13 @@ static tg_status glu_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
 }
 
-/* Half number i of x along dim. */
+/* Half i of x along dim. */
 static tg_array half_of(const tg_tensor *x, int dim, int i, tg_extent *e) {
     int64_t n = x->shape[dim] / 2;
     return tg_array_slice(tg_array_of(x), dim, i * n, n, 1, e);
 }
 
-/* y (+)= a sigmoid(b): the slope of softplus at b times a, for every b. */
+/* y (+)= a sigmoid(b), computed as the slope of softplus at b, times a. */
 static tg_status gate(tg_call *c, tg_array y, tg_array a, tg_array b, bool add) {
     return c->ctx->run.ops->map(c->ctx, TG_FN_softplus_d, y, (const tg_array[]){a, b}, 2,
                                 (const double[2]){1, INFINITY}, add);
@@ -116,7 +116,7 @@ static tg_status glu_forward(tg_call *c) {
     return gate(c, tg_array_of(c->out[0]), half_of(c->in[0], dim, 0, &ea), half_of(c->in[0], dim, 1, &eb), false);
 }
 
-/* ga = g sigmoid(b), gb = g a sigmoid'(b), which 16-bit tensors have in float32 until the last product. */
+/* ga = g sigmoid(b), gb = g a sigmoid'(b); 16-bit tensors keep the latter in float32 until the last product. */
 static tg_status glu_backward(tg_call *c) {
     tg_extent ea, eb, egin;
     const tg_tensor *x = c->in[0], *g = c->gout[0], *gin = c->gin[0];
@@ -167,5 +167,5 @@ const tg_op tg_op_glu = {
     .params_size = sizeof(glu_params), .saves_in = 1, .family = TG_FAMILY_CUSTOM, .infer = glu_infer,
     .forward = glu_forward, .backward = glu_backward, .vjp = glu_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(glu_samples)};
 
-/* a sigmoid(b) of the two halves of x's dim `dim`, whose size is even. */
+/* Returns a sigmoid(b), where a and b are the two halves of x along dim, whose size must be even. */
 tg_tensor *tg_glu(tg_tape *t, tg_tensor *x, int dim) { return TG_RECORD(t, tg_op_glu, &(glu_params){dim}, x); }

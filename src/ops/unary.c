@@ -1,6 +1,6 @@
-/* Element-wise ops of one tensor: y = f(x). UNARY_X and UNARY_Y each make an op, with its public function, from rows of
- * kernels/scalar.h; the gradient's row takes (g, x) or (g, y), and the op saves x or y accordingly. Their last argument
- * is the same gradient as taped ops. */
+/* Element-wise ops of one tensor: y = f(x). UNARY_X and UNARY_Y each define an op and its public function from rows
+ * of kernels/scalar.h. The gradient's row takes (g, x) or (g, y), and the op saves x or y accordingly. The last
+ * argument of the macros is the same gradient as taped ops. */
 #include <math.h>
 
 #include <tapegrad/ops.h>
@@ -18,7 +18,7 @@ static tg_status number_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* y = name(x): forward is formula `name`, the gradient is formula `grad` of g and x or y. */
+/* y = name(x): forward is formula `name`, and the gradient is formula `grad` of g and x or y. */
 #define UNARY(name_, text, infer_, grad, x_saved, y_saved, saved, samples_, taped)                         \
     static tg_status name_##_forward(tg_call *c) {                                                         \
         return tg_op_map(c, TG_FN_##name_, c->out[0], TG_T1(c->in[0]), 1, 0, 0, false);                    \
@@ -50,8 +50,8 @@ UNARY_Y(relu, "max(x, 0)", number_infer, relu_d, nonzero_samples, tg_masked_fill
 static const tg_sample tan_samples[] = {RANGES(NULL, -1.2, 1.2, 2, 4.2)};
 static const tg_sample above_samples[] = {RANGES(NULL, -0.7, 2, 1, 8)}; /* above -1 */
 
-/* 1 / sqrt(1 - x^2), of the factors 1 - x and 1 + x: without cancellation. Its derivatives are those of 1 - x^2, which
- * are infinite at 1 and -1, where those of the factors, one of which is 0, are NaN. */
+/* 1 / sqrt(1 - x^2), computed from the factors 1 - x and 1 + x without cancellation. Its derivatives are those of 1
+ * - x^2, which are infinite at 1 and -1; those of the factors, one of which is 0, would be NaN. */
 static tg_tensor *unit_slope(tg_tape *t, tg_tensor *x) {
     tg_tensor *rest = tg_one_minus(t, tg_square(t, x)), *exact = tg_mul(t, tg_one_minus(t, x), tg_add_scalar(t, x, 1));
     return tg_rsqrt(t, tg_add(t, rest, tg_detach(t, tg_sub(t, exact, rest))));
@@ -85,7 +85,7 @@ UNARY_X(gelu, "x (1 + erf(x / sqrt 2)) / 2", tg_infer_float, gelu_d, signed_samp
 UNARY_X(gelu_tanh, "x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2", tg_infer_float, gelu_tanh_d, signed_samples,
         tg_mul(t, g, tg_gelu_tanh_slope(t, x)))
 
-/* ---- Steps: their gradient is 0 where it is defined, and 0 at the steps too ---- */
+/* ---- Step functions: the gradient is 0 wherever it is defined, and 0 at the steps ---- */
 
 static tg_status step_backward(tg_call *c) { return tg_op_zero(c, 0); }
 
@@ -93,7 +93,7 @@ TG_VJP(step_vjp, tg_zeros_like(t, x))
 
 static tg_status step_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     (void)t, (void)n, (void)din, (void)dout;
-    return TG_OK; /* none: zero */
+    return TG_OK; /* no gradient contribution: zero */
 }
 
 #define STEP(name_, text, infer_, samples_)                                                                \
@@ -109,14 +109,15 @@ static tg_status step_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, t
 static const tg_sample between_samples[] = {RANGES(NULL, 1.1, 1.9, -2.9, -2.1)};
 static const tg_sample near_samples[] = {RANGES(NULL, 0.6, 1.4, -2.4, -1.6)};
 
-/* -1, 0 or 1, of a float or integer tensor; 0 for NaN. */
+/* Returns -1, 0 or 1, the sign of a float or integer tensor; 0 for NaN. */
 STEP(sign, "-1, 0 or 1, as x", number_infer, nonzero_samples)
-/* To the next integer below, above, and to the nearest one (of two the even one); NaN and infinities stay. */
+/* Round to the next integer below, to the next above, and to the nearest (of two the even one). NaN and infinities
+ * stay. */
 STEP(floor, "the greatest integer <= x", tg_infer_float, between_samples)
 STEP(ceil, "the least integer >= x", tg_infer_float, between_samples)
 STEP(round, "the integer nearest to x, halves to even", tg_infer_float, near_samples)
 
-/* ---- With numbers beside the tensor ---- */
+/* ---- Ops with a number in addition to the tensor ---- */
 
 typedef struct affine_params {
     double a, b;
@@ -142,7 +143,7 @@ const tg_op tg_op_neg = {
     .sums_f32 = true, .infer = number_infer, .forward = neg_forward, .backward = neg_backward, .vjp = neg_vjp,
     .jvp = tg_jvp_linear, TG_SAMPLES(signed_samples)};
 
-/* -x, of a float or integer tensor. */
+/* Returns -x, for a float or integer tensor. */
 tg_tensor *tg_neg(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_neg, NULL, x); }
 
 TG_VJP(affine_vjp, tg_scale(t, g, ((const affine_params *)tg_node_params(n))->a))
@@ -155,7 +156,7 @@ const tg_op tg_op_scale = {
     .infer = tg_infer_float, .forward = affine_forward, .backward = affine_backward, .vjp = affine_vjp,
     .jvp = tg_jvp_linear, TG_SAMPLES(scale_samples)};
 
-/* a x, for a number a. What is added is -0, which leaves a -0 as it is. */
+/* a x, for a number a. The formula adds -0, which leaves a -0 unchanged. */
 tg_tensor *tg_scale(tg_tape *t, tg_tensor *x, double a) {
     return TG_RECORD(t, tg_op_scale, (&(affine_params){a, -0.0}), x);
 }
@@ -179,7 +180,8 @@ const tg_op tg_op_add_scalar = {
     .infer = add_scalar_infer, .forward = affine_forward, .backward = affine_backward, .vjp = affine_vjp,
     .jvp = tg_jvp_pointwise, TG_SAMPLES(add_scalar_samples)};
 
-/* x + b, for a number b; of integers, which wrap around as in tg_add, one of their dtype. */
+/* Returns x + b for a number b. For integers, which wrap around as in tg_add, b must be representable in their
+ * dtype. */
 tg_tensor *tg_add_scalar(tg_tape *t, tg_tensor *x, double b) {
     return TG_RECORD(t, tg_op_add_scalar, (&(affine_params){1, b}), x);
 }
@@ -197,7 +199,7 @@ static tg_status pow_scalar_backward(tg_call *c) {
     return tg_op_map_grad(c, 0, TG_FN_pow_scalar_d, TG_T2(c->gout[0], c->in[0]), 2, p, 0);
 }
 
-/* The slope of power 0 is 0, and not 0 times infinity at 0. */
+/* The slope of power 0 is 0, not 0 times infinity at 0. */
 static tg_tensor *pow_scalar_taped(tg_tape *t, tg_tensor *g, tg_tensor *x, double p) {
     return p == 0 ? tg_zeros_like(t, x) : tg_mul(t, g, tg_scale(t, tg_pow_scalar(t, x, p - 1), p));
 }
@@ -217,8 +219,8 @@ const tg_op tg_op_pow_scalar = {
     .infer = tg_infer_float, .forward = pow_scalar_forward, .backward = pow_scalar_backward,
     .vjp = pow_scalar_vjp, .jvp = tg_jvp_pointwise, TG_SAMPLES(pow_scalar_samples)};
 
-/* x^p: NaN where x is negative and p no integer, but for -infinity, of which only the powers 1/2 and -1/2 are NaN, as
- * PyTorch's, and others those of C's pow; the gradient for p = 0 is 0, also at x = 0. */
+/* Returns x^p. It is NaN where x is negative and p is not an integer; for -infinity only the powers 1/2 and -1/2 are
+ * NaN, as in PyTorch, and other powers are those of C's pow. The gradient for p = 0 is 0, also at x = 0. */
 tg_tensor *tg_pow_scalar(tg_tape *t, tg_tensor *x, double p) {
     return TG_RECORD(t, tg_op_pow_scalar, &(pow_params){p}, x);
 }
@@ -229,9 +231,10 @@ typedef struct clamp_params {
 
 static tg_status clamp_infer(tg_call *c) {
     const clamp_params *p = c->params;
-    if (!(p->lo <= p->hi)) return tg_call_fail(c, TG_ERR_ARGUMENT, "bounds %g and %g: expected lo <= hi", p->lo, p->hi);
+    if (!(p->lo <= p->hi)) return tg_call_fail(c, TG_ERR_ARGUMENT, "lo is %g and hi is %g; lo must be at most hi",
+                                               p->lo, p->hi);
     TG_TRY(tg_need_number(c, 0));
-    /* An infinite bound is none: kernels cut it to the integers that there are. */
+    /* An infinite bound restricts nothing; kernels reduce it to the range of the integer dtype. */
     if (p->lo != -INFINITY) TG_TRY(tg_need_value(c, (tg_dtype)c->in[0]->dtype, p->lo, "the lower bound"));
     if (p->hi != INFINITY) TG_TRY(tg_need_value(c, (tg_dtype)c->in[0]->dtype, p->hi, "the upper bound"));
     return tg_infer_same(c);
@@ -273,8 +276,9 @@ const tg_op tg_op_clamp = {
     .infer = clamp_infer, .forward = clamp_forward, .backward = clamp_backward,
     .vjp = clamp_vjp, .jvp = tg_jvp_pointwise, TG_SAMPLES(clamp_samples)};
 
-/* x cut to [lo, hi]; the gradient is 1 there, bounds included, so that what lies at a bound can come away from it, and
- * 0 outside, and where x is NaN, which stays. Bounds may be infinite; of integers other ones are of their dtype. */
+/* Returns x limited to [lo, hi]. The gradient is 1 inside and at the bounds, so that an element at a bound can leave
+ * it, and 0 outside and where x is NaN, which stays NaN. Bounds may be infinite; other bounds of integer tensors
+ * must be representable in their dtype. */
 tg_tensor *tg_clamp(tg_tape *t, tg_tensor *x, double lo, double hi) {
     return TG_RECORD(t, tg_op_clamp, (&(clamp_params){lo, hi}), x);
 }

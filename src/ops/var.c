@@ -2,7 +2,7 @@
 #include "ops/common/derive.h"
 #include "ops/common/reduce.h"
 
-enum { MEAN, DEVIATION }; /* the private saved buffers, the result's shape with the reduced dims kept */
+enum { MEAN, DEVIATION }; /* private saved buffers, in the result's shape with reduced dims kept */
 
 /* ---- var ---- */
 
@@ -11,10 +11,11 @@ static tg_status var_infer(tg_call *c) {
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_reduce_float_infer(c));
     const tg_reduce_params *p = c->params;
-    if (p->correction < 0) return tg_call_fail(c, TG_ERR_ARGUMENT, "correction %d: expected 0 or more", p->correction);
+    if (p->correction < 0) return tg_call_fail(c, TG_ERR_ARGUMENT, "correction is %d; it must be 0 or more",
+                                               p->correction);
     if (tg_reduce_group(c, x) <= p->correction)
-        return tg_call_fail(c, TG_ERR_SHAPE, "%lld elements, correction %d: expected more elements than that",
-                            (long long)tg_reduce_group(c, x), p->correction);
+        return tg_call_fail(c, TG_ERR_SHAPE, "each group has %lld elements and correction is %d; there must be more "
+                            "elements than the correction", (long long)tg_reduce_group(c, x), p->correction);
     tg_reduce_shape(x, p->mask, true, shape);
     return tg_call_save(c, MEAN, tg_accumulate_dtype((tg_dtype)x->dtype), x->ndim, shape);
 }
@@ -23,9 +24,9 @@ static double var_scale(const tg_call *c, const tg_tensor *x) {
     return 1.0 / (double)(tg_reduce_group(c, x) - tg_reduce_params_of(c)->correction);
 }
 
-/* The mean, which backward reads too; rest and sum are temporaries, the latter float64. Of elements that are all equal
- * it is exactly theirs: of float32 ones rounded from float64; in float64 the mean of what the first one leaves is
- * added. */
+/* The mean, which backward reads too; rest and sum are temporaries, the latter float64. If all elements are equal,
+ * the mean equals them exactly: for float32 it is rounded from float64, and in float64 the mean of the residuals of
+ * the first mean is added. */
 static tg_status center(tg_call *c, const tg_tensor *rest, const tg_tensor *sum) {
     const tg_tensor *x = c->in[0], *mean = c->saved[MEAN];
     double scale = 1.0 / (double)tg_reduce_group(c, x);
@@ -83,7 +84,8 @@ const tg_op tg_op_var = {
     .sums_f32 = true, .infer = var_infer, .forward = var_forward, .backward = var_backward, .vjp = var_vjp,
     .jvp = tg_jvp_by_vjp, .flops = tg_reduce_flops, TG_SAMPLES(var_samples)};
 
-/* The variance over dims of n elements, n > correction >= 0: 0 of a population, 1 the unbiased estimate of a sample. */
+/* Returns the variance over dims of n elements, divided by n - correction, n > correction >= 0: 0 for a population,
+ * 1 for the unbiased estimate from a sample. */
 tg_tensor *tg_var(tg_tape *t, tg_tensor *x, tg_dims dims, int correction, bool keepdim) {
     tg_reduce_params p = {.dims = dims, .keepdim = keepdim, .correction = correction};
     return TG_RECORD(t, tg_op_var, &p, x);
@@ -99,7 +101,7 @@ static tg_status std_infer(tg_call *c) {
     return tg_call_save(c, DEVIATION, tg_accumulate_dtype((tg_dtype)x->dtype), x->ndim, shape);
 }
 
-/* In float64, where no square of a float32 over- or underflows. */
+/* Computed in float64, where no square of a float32 overflows or underflows. */
 static tg_status std_forward(tg_call *c) {
     const tg_tensor *x = c->in[0], *deviation = c->saved[DEVIATION];
     tg_tensor *y = tg_reduce_kept(c, c->out[0], x->ndim), *sum = tg_reduce_small_f64(c, x);
@@ -113,7 +115,7 @@ static tg_status std_forward(tg_call *c) {
     return tg_op_map(c, TG_FN_id, y, TG_T1(deviation), 1, 0, 0, false);
 }
 
-/* gx = g (x - mean) / ((n - correction) y), and 0 where y is: elements that are all equal have no slope. */
+/* gx = g (x - mean) / ((n - correction) y), and 0 where y is 0: elements that are all equal have no slope. */
 static tg_status std_backward(tg_call *c) {
     const tg_tensor *x = c->in[0], *deviation = c->saved[DEVIATION];
     tg_tensor *g = tg_reduce_kept(c, c->gout[0], x->ndim), *share = tg_reduce_small(c, x);
@@ -140,7 +142,8 @@ const tg_op tg_op_std = {
     .infer = std_infer, .forward = std_forward, .backward = std_backward, .vjp = std_vjp, .jvp = std_jvp,
     .flops = tg_reduce_flops, TG_SAMPLES(var_samples)};
 
-/* The standard deviation over dims, the root of tg_var; its gradient is 0 where all elements are equal. */
+/* Returns the standard deviation over dims, the square root of tg_var. The gradient is 0 where all elements are
+ * equal. */
 tg_tensor *tg_std(tg_tape *t, tg_tensor *x, tg_dims dims, int correction, bool keepdim) {
     tg_reduce_params p = {.dims = dims, .keepdim = keepdim, .correction = correction};
     return TG_RECORD(t, tg_op_std, &p, x);

@@ -4,7 +4,7 @@
 #include "ops/common/derive.h"
 #include "ops/common/reduce.h"
 
-enum { NORM }; /* private saved buffer: the result before it is rounded, with the reduced dims kept */
+enum { NORM }; /* private saved buffer: the result before rounding, with reduced dims kept */
 
 static bool by_extremum(const tg_reduce_params *p) { return isinf(p->p); }
 
@@ -13,7 +13,7 @@ static tg_status norm_infer(tg_call *c) {
     const tg_tensor *x = c->in[0];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_reduce_float_infer(c));
-    if (isnan(p->p)) return tg_call_fail(c, TG_ERR_ARGUMENT, "p is %g: expected a number, or an infinity", p->p);
+    if (isnan(p->p)) return tg_call_fail(c, TG_ERR_ARGUMENT, "p is %g; it must be a number or an infinity", p->p);
     if (by_extremum(p)) TG_TRY(tg_reduce_need_some(c, "extremum"));
     else if (p->p < 0) TG_TRY(tg_reduce_need_some(c, "norm with a p below 0"));
     tg_reduce_shape(x, p->mask, true, shape);
@@ -24,8 +24,8 @@ static tg_status power(tg_call *c, const tg_tensor *x, double p) {
     return tg_op_map(c, TG_FN_pow_scalar, x, TG_T1(x), 1, p, 0, false);
 }
 
-/* y = the sum of |x|^p, or the extremum of |x|. For p < 0 it is infinite where an element is 0, and so that it is not
- * where one is small, y is float64. */
+/* y = the sum of |x|^p, or the extremum of |x|. For p < 0 the sum is infinite where an element is 0; y is float64 so
+ * that it is not also infinite where an element is merely small. */
 static tg_status sum_powers(tg_call *c, double p, const tg_tensor *y) {
     const tg_tensor *x = c->in[0];
     if (p == 2) return tg_reduce_run(c, TG_SUMSQ, y, x, 1);
@@ -54,8 +54,8 @@ static tg_status norm_forward(tg_call *c) {
     return tg_op_map(c, TG_FN_id, y, TG_T1(norm), 1, 0, 0, false);
 }
 
-/* The elements that have the extremum's size share its gradient evenly; beside NaN none does, and 0 / 0 is
- * everybody's. */
+/* Elements whose magnitude is the extremum share its gradient evenly. If an element is NaN none does, and every
+ * gradient is 0 / 0. */
 static tg_status extremum_backward(tg_call *c, const tg_tensor *g) {
     const tg_tensor *x = c->in[0];
     tg_tensor *ties = tg_call_temp(c, TG_BOOL, x->ndim, x->shape), *size = tg_reduce_whole(c, x);
@@ -69,8 +69,8 @@ static tg_status extremum_backward(tg_call *c, const tg_tensor *g) {
     return tg_op_map(c, TG_FN_abs_d, c->gin[0], TG_T2(size, x), 2, 0, 0, tg_adds(c, 0));
 }
 
-/* |x|^(p - 1) y^(1 - p), for 0 < p < 1. Beside much greater elements their quotient would be 0, and its power infinite;
- * in float64 no power of a float32 is. */
+/* |x|^(p - 1) y^(1 - p), for 0 < p < 1. Next to much greater elements the quotient would be 0 and its power
+ * infinite; in float64 no power of a float32 is. */
 static tg_status small_powers(tg_call *c, double p, const tg_tensor *slope) {
     tg_tensor *all = tg_reduce_small_f64(c, c->in[0]);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -96,7 +96,7 @@ static tg_status norm_backward(tg_call *c) {
         TG_TRY(tg_op_map(c, TG_FN_where_da, share, TG_T2(norm, share), 2, 0, 0, false));
         return tg_op_map(c, TG_FN_mul, c->gin[0], TG_T2(x, share), 2, 0, 0, tg_adds(c, 0));
     }
-    bool small = 0 < p && p < 1; /* below 0 no element is less than y */
+    bool small = 0 < p && p < 1; /* for p below 0 no element is less than y */
     tg_tensor *slope = small ? tg_call_temp(c, TG_F64, x->ndim, x->shape) : tg_reduce_whole(c, x);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_abs, slope, TG_T1(x), 1, 0, 0, false));
@@ -115,13 +115,13 @@ static tg_status norm_backward(tg_call *c) {
 static tg_status norm_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const tg_reduce_params *p = tg_node_params(n);
     tg_tensor *x = tg_node_in(n)[0], *y;
-    if (p->p == 0) return TG_OK; /* steps */
+    if (p->p == 0) return TG_OK; /* a step function: no gradient */
     x = p->p < 0 ? tg_cast(t, x, TG_F64) : tg_wide(t, x);
     if (p->p == 2) y = tg_root_or_0(t, tg_sum(t, tg_square(t, x), p->dims, p->keepdim));
     else if (by_extremum(p)) y = (p->p > 0 ? tg_max : tg_min)(t, tg_abs(t, x), p->dims, p->keepdim);
     else if (p->p == 1) y = tg_sum(t, tg_abs(t, x), p->dims, p->keepdim);
     else y = tg_power_or_0(t, tg_sum(t, tg_power_or_0(t, tg_abs(t, x), p->p), p->dims, p->keepdim), 1 / p->p);
-    if (p->p < 0 && !by_extremum(p)) /* where an element is 0 the norm is, and its gradient */
+    if (p->p < 0 && !by_extremum(p)) /* where an element is 0, norm and gradient are 0 */
         y = tg_masked_fill(t, y, tg_any(t, tg_equals(t, x, 0), p->dims, p->keepdim), 0);
     out[0] = tg_cast(t, y, (tg_dtype)tg_node_out(n)[0]->dtype);
     return TG_OK;
@@ -161,9 +161,10 @@ const tg_op tg_op_norm = {
     .infer = norm_infer, .forward = norm_forward, .backward = norm_backward, .vjp = norm_vjp, .jvp = norm_jvp,
     .flops = tg_reduce_flops, TG_SAMPLES(norm_samples)};
 
-/* The p-norm over dims, of any number p or an infinity: with INFINITY the greatest |x|, with -INFINITY the smallest
- * (equal ones share the gradient evenly), with 0 how many are not 0 (its gradient is 0); with p < 0 it is 0, and so is
- * its gradient, where an element is 0. The gradient at x = 0 is 0, as PyTorch's. */
+/* Returns the p-norm over dims, for any number p or an infinity: INFINITY gives the greatest |x| and -INFINITY the
+ * smallest (equal magnitudes share the gradient evenly), 0 gives the number of elements that are not 0 (with
+ * gradient 0). For p < 0 the norm and its gradient are 0 where an element is 0. The gradient at x = 0 is 0, as in
+ * PyTorch. */
 tg_tensor *tg_norm(tg_tape *t, tg_tensor *x, double p, tg_dims dims, bool keepdim) {
     return TG_RECORD(t, tg_op_norm, (&(tg_reduce_params){.dims = dims, .keepdim = keepdim, .p = p}), x);
 }

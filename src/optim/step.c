@@ -271,7 +271,7 @@ tg_status tg_optim_zero_grad(tg_optim *o) {
 static tg_status clip(tg_optim *o, double max_norm, double *norm, const void *site) {
     double sums[TG_STEP_SUMS] = {0}, state[TG_STEP_STATE], total = 0;
     TG_TRY(tg_optim_check(o));
-    TG_TRY(tg_capture_refuse(o->ctx, "tg_optim_clip", TG_CAPTURE_READ, site));
+    TG_TRY(tg_recording_refuse(o->ctx, "tg_optim_clip", TG_RECORDING_READ, site));
     TG_TRY(check_gradients(o, "tg_optim_clip"));
     if (!(max_norm >= 0))
         return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_clip: max_norm %g, expected 0 (none) or more", max_norm);

@@ -7,10 +7,6 @@
 #include "core/rng.h"
 #include "kernels/philox.h"
 
-uint64_t tg_draw_number(const tg_draws *d, int64_t position) {
-    return d ? d->rng.counter + tg_draws_at(d, position) : 0;
-}
-
 /* Digits of a local position, outermost first; to each belongs a step in the global one. */
 typedef struct digits {
     int n;

@@ -8,7 +8,7 @@
 #include <tapegrad/nn.h>
 #include <tapegrad/parallel.h>
 
-#include "parallel/device_ranks.h"
+#include "device_ranks.h"
 
 enum { BATCH = 2, LENGTH = 64, HIDDEN = 128, HEADS = 4, VOCAB = 256 };
 

@@ -9,7 +9,7 @@
 #include <tapegrad/nn.h>
 #include <tapegrad/parallel.h>
 
-#include "parallel/device_ranks.h"
+#include "device_ranks.h"
 
 enum { BATCH = 4, LENGTH = 8, VOCAB = 50 };
 

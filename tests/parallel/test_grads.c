@@ -6,7 +6,7 @@
 #include <tapegrad/optim.h>
 #include <tapegrad/parallel.h>
 
-#include "parallel/device_ranks.h"
+#include "device_ranks.h"
 
 #include "check_main.h"
 

@@ -7,7 +7,7 @@
 #include <tapegrad/nn.h>
 
 #include "core/core.h"
-#include "parallel/device_ranks.h"
+#include "device_ranks.h"
 
 #include "check_main.h"
 

@@ -3,7 +3,7 @@
 #include <tapegrad/ops.h>
 #include <tapegrad/optim.h>
 
-#include "parallel/on_ranks.h"
+#include "on_ranks.h"
 
 enum { ROWS = 8, COLS = 3 };
 

@@ -1,7 +1,7 @@
 /* Recomputation where ranks meet: functions with collectives, inputs of which each rank keeps a part. */
 #include <tapegrad/extend.h>
 
-#include "parallel/device_ranks.h"
+#include "device_ranks.h"
 
 #include "on_ranks.h"
 

@@ -1,5 +1,5 @@
 /* The embedding of a sharded vocabulary, on thread ranks: rows and gradients against plain loops over all rows. */
-#include "parallel/on_ranks.h"
+#include "on_ranks.h"
 
 enum { EMB_ROWS = 12, EMB_WIDTH = 3, EMB_IDS = 10, MOST_RANKS = 4 };
 

@@ -1,7 +1,7 @@
 /* The samples of the ops over a sharded vocabulary, on as many ranks as they say: refused as they say, or what the op
  * of one rank makes of the shards put together, in every dtype. */
 #include "parallel/mapping_run.h"
-#include "parallel/on_ranks.h"
+#include "on_ranks.h"
 
 #include "ops/common/row_loss.h"
 

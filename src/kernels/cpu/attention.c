@@ -1,5 +1,5 @@
 /* The driver of attention and its gradient: units of work, scratch, partial sums. */
-#include "core/core.h"
+#include "base/runtime.h"
 #include "kernels/cpu/attention.h"
 
 static tg_attention_job attention_job(const tg_attention_args *a) {

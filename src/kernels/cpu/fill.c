@@ -1,7 +1,8 @@
 /* The CPU's fill and iota slots. */
 #include <math.h>
+#include <string.h>
 
-#include "core/core.h"
+#include "base/dtype.h"
 #include "kernels/cpu/map.h"
 #include "kernels/cpu/required.h"
 #include "kernels/scalar.h"

@@ -2,7 +2,7 @@
  */
 #include "kernels/cpu/map.h"
 
-#include "core/core.h"
+#include "base/dtype.h"
 #include "kernels/cpu/required.h"
 #include "kernels/scalar.h"
 

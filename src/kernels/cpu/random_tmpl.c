@@ -1,5 +1,5 @@
 /* Uniform and normal draws, one by number. */
-#include "core/core.h"
+#include "base/dtype.h"
 #include "kernels/cpu/random.h"
 #include "kernels/cpu/span.h"
 #include "kernels/philox.h"

@@ -2,7 +2,7 @@
 #ifndef TG_RANKS_H
 #define TG_RANKS_H
 
-#include <tapegrad/comm.h>
+#include <tapegrad/device.h>
 
 #include "kernels/convert.h"
 #include "kernels/cpu/cpu.h"

@@ -2,7 +2,7 @@
  */
 #include "kernels/cpu/reduce.h"
 
-#include "core/core.h"
+#include "base/dtype.h"
 #include "kernels/cpu/required.h"
 
 enum { PARALLEL_FROM = 65536, PART = 65536, UNIT = 16384 };

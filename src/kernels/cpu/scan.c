@@ -1,7 +1,7 @@
 /* The CPU's scan slot: decides between rows one by one and rows side by side. */
 #include "kernels/cpu/scan.h"
 
-#include "core/core.h"
+#include "base/dtype.h"
 #include "kernels/cpu/required.h"
 
 enum { PARALLEL_FROM = 65536, UNIT = 16384 };

@@ -1,7 +1,8 @@
 /* The CPU's sort slot. Elements become whole numbers of the same order, which are sorted with their places: by the
  * digits of 8 bits from the last to the first (Knuth, The Art of Computer Programming, volume 3, 5.2.5), or, where few
  * are wanted, by a heap of the best so far. */
-#include "core/core.h"
+#include "base/dtype.h"
+#include "base/runtime.h"
 #include "kernels/convert.h"
 #include "kernels/cpu/required.h"
 #include "kernels/cpu/rows.h"
@@ -157,7 +158,7 @@ tg_status tg_cpu_sort(tg_ctx *ctx, tg_array y, tg_array order, tg_array x, bool 
     sort_job job = {.x = tg_rows_of(&x, 1), .y = tg_rows_of(&y, 1), .order = tg_rows_of(&order, 1), .falling = falling};
     if (y.numel == 0) return TG_OK;
     bool parallel = x.numel >= PARALLEL_FROM;
-    int64_t count = job.x.count, most = parallel ? ctx->run.threads : 1, units = count < most ? count : most;
+    int64_t count = job.x.count, most = parallel ? tg_runtime_of(ctx)->threads : 1, units = count < most ? count : most;
     job.per_unit = (count + units - 1) / units;
     job.select = job.y.n <= job.x.n / 16;
     job.slice = (job.select ? 1 : 2) * job.x.n;

@@ -1,6 +1,7 @@
 /* The CPU's take, put_add and put slots. Neighbouring elements that share one index form a run, which is copied or
  * added at once: an embedding moves whole rows. */
-#include "core/core.h"
+#include "base/dtype.h"
+#include "base/runtime.h"
 #include "kernels/cpu/map.h"
 #include "kernels/cpu/required.h"
 #include "kernels/scalar.h"

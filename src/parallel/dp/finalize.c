@@ -24,7 +24,7 @@ typedef struct sum_set {
 } sum_set;
 
 tg_status tg_grads_may_read(tg_ctx *ctx) {
-    return tg_capture_refuse(ctx, "tg_grads_finalize",
+    return tg_recording_refuse(ctx, "tg_grads_finalize",
                              "has a parameter without a gradient on this rank, and reads whether another rank has it",
                              NULL);
 }
