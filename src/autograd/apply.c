@@ -244,7 +244,7 @@ static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bo
     const void *site = impl(c)->site;
     TG_TRY(infer(c, params));
     if (TG_UNLIKELY(c->tape->collects)) tg_call_note_differentiable(c);
-    if (TG_UNLIKELY(c->ctx->grid.axes)) TG_TRY(tg_placement_derive(c));
+    if (TG_UNLIKELY(tg_grid_axes(c->ctx))) TG_TRY(tg_placement_derive(c));
     if (TG_UNLIKELY(c->writes)) TG_TRY(tg_call_begin_writes(c));
     /* Likewise before forward, which may fail half way, and before the node notes the versions of outputs. */
     if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);

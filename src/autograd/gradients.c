@@ -131,7 +131,12 @@ tg_tensor *tg_gradient_of(const tg_tensor *x) {
 
 void tg_gradient_place(tg_tensor *x) {
     tg_tensor *g = tg_gradient_of(x);
-    if (g && x->ctx->grid.axes) g->place = tg_placement_of_gradient(x, !x->ext->partial);
+    if (!g || !tg_grid_axes(x->ctx)) return;
+    g->place = tg_placement_of_gradient(x, !x->ext->partial);
+    if (g->flags & TG_F_GRADIENT && g->place && g->place->partial)
+        g->flags |= TG_F_PARTIAL;
+    else
+        g->flags &= (uint16_t)~TG_F_PARTIAL;
 }
 
 /* Nodes that have saved x's gradient, as an input, would find another one; and so would those of other tapes after a
@@ -147,7 +152,7 @@ void tg_gradient_reached(tg_tensor *x) {
     if (!e->has_grad) e->summed = false; /* what was, has gone */
     e->has_grad = true;
     wrote_gradient(x, "a backward, which accumulates a gradient there");
-    if (TG_LIKELY(!x->place) || e->partial || !(x->place->replicated & x->ctx->grid.axes)) return;
+    if (TG_LIKELY(!x->place) || e->partial || !(x->place->replicated & tg_grid_axes(x->ctx))) return;
     e->partial = true;
     tg_gradient_place(x);
 }
@@ -155,7 +160,7 @@ void tg_gradient_reached(tg_tensor *x) {
 void tg_gradient_summed(tg_tensor *x) {
     tg_ext *e = x->ext;
     e->partial = false;
-    e->summed = e->has_grad && x->place && x->place->replicated & x->ctx->grid.axes;
+    e->summed = e->has_grad && x->place && x->place->replicated & tg_grid_axes(x->ctx);
     if (e->summed) wrote_gradient(x, "tg_grads_finalize");
     tg_gradient_place(x);
 }

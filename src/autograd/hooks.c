@@ -9,7 +9,8 @@
  * again: on a tensor that was there before there would then be two. */
 static const char *hook_refused(const tg_tensor *x, bool accumulated) {
     bool first = x->tape && x->tape->collects, again = x->tape && x->tape->again;
-    if (x->ctx->recomputing >= x->serial && !first && !again)
+    const tg_tapes *tapes = tg_tapes_of(x->ctx);
+    if (tapes && tapes->recomputing >= x->serial && !first && !again)
         return "the tensor is not the recomputed function's own, which would set the hook again in backward; set it "
                "outside of the function";
     if (accumulated && first) return "a recomputed function accumulates no gradient; set the hook outside of it";
@@ -30,7 +31,7 @@ static uint64_t add_hook(tg_tensor *x, tg_hook_fn fn, void *user, bool accumulat
     tg_ext *e = tg_ext_of(x);
     tg_hook *h = e ? tg_hook_new(ctx) : NULL;
     if (!h) return 0;
-    *h = (tg_hook){.id = ++ctx->hook_ids, .fn = fn, .user = user, .accumulated = accumulated};
+    *h = (tg_hook){.id = ++ctx->serial, .fn = fn, .user = user, .accumulated = accumulated};
     tg_hook **end = &e->hooks;
     while (*end) end = &(*end)->next;
     *end = h;
@@ -40,7 +41,7 @@ static uint64_t add_hook(tg_tensor *x, tg_hook_fn fn, void *user, bool accumulat
 uint64_t tg_hook_first(tg_tensor *x, tg_hook_fn fn, void *user) {
     tg_hook *h = tg_hook_new(x->ctx);
     if (!h) return 0;
-    *h = (tg_hook){.id = ++x->ctx->hook_ids, .fn = fn, .user = user, .next = x->ext->hooks};
+    *h = (tg_hook){.id = ++x->ctx->serial, .fn = fn, .user = user, .next = x->ext->hooks};
     x->ext->hooks = h;
     return h->id;
 }
@@ -126,8 +127,9 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
     if (!x->ext) return TG_OK;
     bool grad = tg_tape_set_grad_mode(t, t->taped != NULL);
     tg_status s = TG_OK;
-    if (TG_UNLIKELY(t->ctx->grid.axes) && !accumulated && !t->taped) (*g)->place = tg_placement_of_gradient(x, false);
-    if (TG_UNLIKELY(t->ctx->grid.axes) && accumulated) tg_gradient_place(x);
+    const bool placed = tg_grid_axes(t->ctx);
+    if (TG_UNLIKELY(placed) && !accumulated && !t->taped) (*g)->place = tg_placement_of_gradient(x, false);
+    if (TG_UNLIKELY(placed) && accumulated) tg_gradient_place(x);
     x->ext->hooks_running++;
     t->busy++; /* what waited for a gradient runs its hooks outside of backward */
     for (tg_hook *h = x->ext->hooks; h && s == TG_OK; h = h->next) {

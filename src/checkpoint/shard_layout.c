@@ -9,7 +9,7 @@ int tg_shard_axes(const tg_tensor *x, tg_axis out[TG_MAX_AXES]) {
     const tg_placing *p = tg_place_of(x);
     int n = 0;
     for (int a = 0; p && a < TG_MAX_AXES; a++)
-        if (x->ctx->grid.axes >> a & 1 && shards(p, a)) out[n++] = (tg_axis)a;
+        if (tg_grid_axes(x->ctx) >> a & 1 && shards(p, a)) out[n++] = (tg_axis)a;
     return n;
 }
 
@@ -44,7 +44,7 @@ static int64_t chunk_of(tg_placement p, int64_t j, int64_t rank, int64_t n) {
 static int axis_at(const tg_tensor *x, int d, int order) {
     const tg_placing *p = tg_place_of(x);
     for (int a = 0; p && a < TG_MAX_AXES; a++)
-        if (x->ctx->grid.axes >> a & 1 && shards(p, a) && p->at[a].dim == d && p->at[a].order == order) return a;
+        if (tg_grid_axes(x->ctx) >> a & 1 && shards(p, a) && p->at[a].dim == d && p->at[a].order == order) return a;
     return TG_MAX_AXES;
 }
 
@@ -56,7 +56,7 @@ int64_t tg_shard_index(const tg_tensor *x, int d, const int at[TG_MAX_AXES], int
     for (int order = inner - 1; order >= 0; order--) { /* the minor axis has cut last */
         int a = axis_at(x, d, order);
         tg_placement p = tg_place_of(x)->at[a];
-        int64_t n = x->ctx->grid.size[a], chunk = size / tg_placement_chunks(p), within = index % chunk;
+        int64_t n = tg_grid_of(x->ctx)->size[a], chunk = size / tg_placement_chunks(p), within = index % chunk;
         if (chunk - within < *run) *run = chunk - within;
         index = chunk_of(p, index / chunk, at[a], n) * chunk + within;
         size *= n;

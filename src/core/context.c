@@ -4,7 +4,6 @@
 
 #include <tapegrad/io.h>
 
-#include "tape/tape.h"
 #include "core/scratch.h"
 #include "core/capture.h"
 #include "core/copies.h"
@@ -154,7 +153,6 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
     ctx->log_user = config->log_user;
     ctx->files = config->files;
     ctx->run.deadline = config->deadline > 0 ? config->deadline : 300;
-    TG_TRY(tg_tapes_open(ctx));
     TG_TRY(start_threads(ctx, config));
     TG_TRY(ctx->run.ops->open(ctx, &ctx->run.device_state));
     tg_heap_source source = {.segment = heap_segment, .segment_free = heap_segment_free, .host = heap_host,
@@ -179,7 +177,6 @@ static tg_ctx *open_context(const tg_device_ops *ops, const tg_config *given, co
     ctx->inert = (tg_tensor){.ctx = ctx};
     ctx->serial = TG_SERIAL_FIRST;
     ctx->run.heartbeat = &ctx->run.own_heartbeat;
-    for (int axis = 0; axis < TG_MAX_AXES; axis++) ctx->grid.size[axis] = 1;
     if (refused)
         tg_fail(ctx, TG_ERR_ARGUMENT, "%s", refused);
     else if (partial)
@@ -209,9 +206,22 @@ static void free_chunks(tg_ctx *ctx, tg_host_chunk *c) {
 /* Why the context cannot end now; NULL: it can. */
 static const char *why_held(const tg_ctx *ctx) {
     if (ctx->ending || ctx->capture) return ctx->ending ? "the context is ending" : "a step is being captured";
-    for (const tg_tape *t = ctx->tapes; t; t = t->next)
-        if (tg_tape_held(t)) return tg_tape_held(t);
+    for (int i = TG_PARTS - 1; i >= 0; i--) {
+        const tg_part *p = &ctx->part[i];
+        const char *why = p->ops && p->ops->held ? p->ops->held(ctx, p->state) : NULL;
+        if (why) return why;
+    }
     return ctx->busy ? "a function that a call of this context runs has not returned" : NULL;
+}
+
+static void end_parts(tg_ctx *ctx) {
+    for (int i = TG_PARTS - 1; i >= 0; i--)
+        if (ctx->part[i].ops && ctx->part[i].ops->end) ctx->part[i].ops->end(ctx, ctx->part[i].state);
+}
+
+static void release_parts(tg_ctx *ctx) {
+    for (int i = TG_PARTS - 1; i >= 0; i--)
+        if (ctx->part[i].ops && ctx->part[i].ops->release) ctx->part[i].ops->release(ctx, ctx->part[i].state);
 }
 
 void tg_ctx_free(tg_ctx *ctx) {
@@ -223,9 +233,8 @@ void tg_ctx_free(tg_ctx *ctx) {
     }
     ctx->ending = true;
     tg_graphs_free(ctx);
-    while (ctx->tapes) tg_tape_free(ctx->tapes);
+    end_parts(ctx);
     while (ctx->owned) tg_owned_free(ctx->owned);
-    tg_tapes_release(ctx);
     tg_pool_free(ctx, ctx->run.pool);
     tg_trace_free(ctx);
     tg_copies_free(ctx);
@@ -237,17 +246,12 @@ void tg_ctx_free(tg_ctx *ctx) {
     free_chunks(ctx, ctx->chunks);
     tg_works_free(ctx);
     tg_storage_extras_free(ctx);
-    tg_places_free(ctx);
+    release_parts(ctx);
     tg_hooks_free(ctx);
     tg_buffers_free(ctx);
     tg_rngs_free(ctx);
     tg_allocator a = ctx->run.allocator;
     a.free(a.user, ctx, sizeof *ctx);
-}
-
-void tg_ctx_may_skip(tg_ctx *ctx) {
-    const uint32_t after_backward = 1u << TG_DP | 1u << TG_EDP;
-    if (ctx->run.status != TG_OK && ctx->grid.axes & ~after_backward) tg_ctx_skip(ctx);
 }
 
 /* ---- What a context is ---- */

@@ -13,7 +13,7 @@
 #include "base/host_memory.h"
 #include "base/runtime.h"
 #include "base/text.h"
-#include "placement/placing.h"
+#include "core/parts.h"
 
 typedef struct tg_graph tg_graph;
 typedef struct tg_ext tg_ext;
@@ -65,7 +65,8 @@ enum {
     TG_F_DIFFERENTIABLE = 256, /* recorded without grad, and would need one with it (a recomputation's first run) */
     TG_F_COMPARED = 512,       /* check mode: its placement has been compared with the other ranks' bytes */
     TG_F_GRADIENT = 1024,      /* what tg_grad_of returned */
-    TG_F_UNRECORDED = 2048     /* it needs a gradient, and an op that kept no node has used it */
+    TG_F_UNRECORDED = 2048,    /* it needs a gradient, and an op that kept no node has used it */
+    TG_F_PARTIAL = 4096        /* of a gradient: it is one rank's share of a sum, so the host must not read it */
 };
 
 /* What a tape's handle that has ended still says: nothing else of it may be read. */
@@ -89,7 +90,7 @@ struct tg_tensor {
     const int64_t *shape, *stride;
     tg_node *node; /* that made it; NULL for a leaf, whose node is found through the tape */
     tg_ext *ext;   /* what few tensors have */
-    const tg_placing *place; /* interned; NULL: the same on every rank, INVARIANT */
+    const struct tg_placing *place; /* interned; NULL: the same on every rank, INVARIANT */
     uint16_t out; /* which output of node */
     uint16_t flags;
     uint8_t ndim, dtype;
@@ -155,10 +156,6 @@ struct tg_ctx {
     tg_dtype dtype;
     int busy; /* functions of the caller's that run, but those of ops and tapes, which say so themselves */
     uint64_t serial; /* of handles; only grows */
-    uint64_t epochs; /* of tape resets */
-    uint64_t hook_ids;
-    uint64_t recomputing; /* serial when the recomputed function that runs was called, the innermost; 0: none */
-    uint64_t backwards, finalized; /* that accumulated gradients; how many there were at the last tg_grads_finalize */
     tg_rng rng;                    /* of the stream that draws: the default one, but between a fork and its join */
     struct {
         struct tg_named_rng *first, *current; /* current NULL: the default stream draws */
@@ -168,12 +165,10 @@ struct tg_ctx {
         uint64_t ids;
         int forks, room, forks_missed;
     } streams;
-    bool draws_local; /* TG_RNG_MEGATRON: an element draws by its place in the local tensor */
     const tg_file_ops *files; /* NULL: the system's calls */
     tg_log_fn log;
     void *log_user;
-    tg_grid grid;                     /* the axes of the one tg_parallel of this context */
-    const tg_parallel *parallel;      /* that made the grid */
+    bool has_peers; /* placement has an axis of several ranks */
     tg_arena *arena; /* NULL: all comes from the device */
     /* Slots of handles and storages, kept until the context ends. */
     tg_host_chunk *chunks;
@@ -183,7 +178,6 @@ struct tg_ctx {
     tg_storage *free_storages;
     tg_storage_extra *free_extras;
     tg_work *free_works;
-    void *free_parts; /* of inputs that recomputations distribute */
     tg_hook *free_hooks;
     tg_work *readers;          /* works in flight that hold what they read */
     tg_work *works;            /* all that have not ended */
@@ -191,17 +185,15 @@ struct tg_ctx {
     tg_graph *graphs, *capture; /* alive; the one that is being recorded now */
     struct tg_buffer *buffers; /* named ones */
     tg_tensor *owned;    /* alive, linked through their ext */
-    tg_tape *tapes;      /* alive */
-    tg_tape *free_tapes; /* freed; their structs answer stale handles */
-    tg_tape *inert_tape; /* what tg_tape_new returns when it fails */
+    tg_part part[TG_PARTS];
     struct tg_trace *trace; /* of the memory report */
 };
 
 extern const tg_ctx tg_dead_ctx;
-/* After an error that may have kept this rank from a function of somebody else's: ranks may have met there, over any
- * axis of the grid but the data-parallel ones. Those meet when backward has ended, and a rank that has left out a
- * micro-batch is still in step with them. */
-void tg_ctx_may_skip(tg_ctx *ctx);
+static inline void *tg_part_of(const tg_ctx *ctx, int slot) { return ctx->part[slot].state; }
+static inline void tg_part_set(tg_ctx *ctx, int slot, const tg_part_ops *ops, void *state) {
+    ctx->part[slot] = (tg_part){ops, state};
+}
 static inline tg_tensor *tg_inert(const tg_ctx *ctx) { return (tg_tensor *)&ctx->inert; }
 
 /* ---- storage.c ---- */
@@ -306,6 +298,8 @@ static inline tg_array tg_array_spread(const tg_tensor *x, int64_t i, const tg_a
     return a;
 }
 size_t tg_shape_text(int ndim, const int64_t *shape, char *buf, size_t n); /* "[2, 3]" */
-tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b); /* draws from the default stream */
+/* Fills x from the stream that draws now, or from another one, which moves on by x's number of elements. */
+tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b);
+tg_status tg_fill_random_from(tg_tensor *x, tg_rng *from, tg_random kind, double a, double b);
 
 #endif

@@ -18,7 +18,7 @@ static tg_status enter(tg_tensor *x, const char *who, bool read, const void *sit
 
 /* Before tg_grads_finalize the gradient of what is R on an axis is one rank's share of it. */
 static tg_status whole(tg_tensor *x, const char *who) {
-    if (TG_LIKELY(!(x->flags & TG_F_GRADIENT) || !x->place || !x->place->partial)) return TG_OK;
+    if (TG_LIKELY(!(x->flags & TG_F_PARTIAL))) return TG_OK;
     return tg_fail(x->ctx, TG_ERR_STATE,
                    "%s: this gradient is one rank's share of a sum; tg_grads_finalize makes it whole", who);
 }

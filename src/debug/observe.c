@@ -1,11 +1,12 @@
 /* Ops as they run, forward and backward: shown to a watcher, and searched for the first NaN or infinity. */
 #include <stdio.h>
 
+#include <tapegrad/comm.h>
 #include <tapegrad/explain.h>
-#include <tapegrad/parallel.h>
 
 #include "autograd/grad_sink.h"
 #include "autograd/gradients.h"
+#include "placement/grid.h"
 #include "core/capture.h"
 #include "debug/tensor_stats.h"
 
@@ -56,7 +57,7 @@ static tg_status say_inputs(words *w, const tg_call *c) {
 }
 
 static tg_status refuse(words *w, tg_ctx *ctx) {
-    const tg_comm *world = ctx->parallel ? tg_parallel_world(ctx->parallel) : NULL;
+    const tg_comm *world = tg_grid_of(ctx)->world;
     if (world && tg_comm_size(world) > 1) SAY(w, ", on rank %d", tg_comm_rank(world));
     return tg_fail(ctx, TG_ERR_DATA, "%s", w->text);
 }

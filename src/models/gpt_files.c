@@ -3,6 +3,7 @@
  * GPT-2's Conv1D weights are stored [in, out], ours are [out, in]. */
 #include <stdio.h>
 
+#include "placement/grid.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "models/gpt.h"
@@ -236,7 +237,7 @@ static tg_status load_part(tg_module *gpt, tg_safetensors *f, tg_tensor *p, cons
         tg_temp_free(view);
     }
     if (part && s == TG_OK && view) s = tg_storage_may_change(p);
-    if (part && s == TG_OK && view) s = tg_shard_move(p, ctx->grid.rank, whole, p, false);
+    if (part && s == TG_OK && view) s = tg_shard_move(p, tg_grid_of(ctx)->rank, whole, p, false);
     if (part) tg_temp_free(whole);
     tg_storage_wrote(p->storage, "tg_gpt_load", NULL);
     return s == TG_OK ? ctx->run.status : s;
@@ -298,7 +299,7 @@ static tg_status begin_weights(tg_module *gpt, tg_safetensors_writer *w, const c
 static tg_status save_param(tg_module *gpt, tg_safetensors_writer *w, tg_tensor *p, const char *path) {
     const tg_parallel *parallel = tg_gpt_config_of(gpt)->parallel;
     tg_tensor *whole = p;
-    if (gpt->ctx->grid.axes) {
+    if (tg_grid_axes(gpt->ctx)) {
         const tg_shards s = {.ctx = gpt->ctx, .p = parallel};
         const tg_shard_item item = {.key = path, .x = p, .like = p, .rows = TG_NONE};
         whole = tg_shard_whole(&s, &item);

@@ -10,7 +10,7 @@
 #include "kernels/composed.h"
 #include "kernels/scalar.h"
 #include "optim/optim.h"
-#include "parallel/dp/grads.h"
+#include "placement/placing.h"
 
 /* ---- What lies on the device ---- */
 
@@ -138,7 +138,7 @@ static tg_status measure(tg_optim *o) {
     for (int k = 0; k < s.n; k++)
         TG_TRY(ctx->run.ops->reduce(ctx, TG_SUM, slice(o->sums, k, &one), slice(o->squares, s.first[k], &s.count[k]), 1,
                                 false));
-    if (ctx->grid.axes) TG_TRY(tg_grid_sum(ctx, s.mask, o->sums, s.n));
+    if (tg_grid_axes(ctx)) TG_TRY(tg_grid_sum(ctx, s.mask, o->sums, s.n));
     o->n_sums = s.n;
     return TG_OK;
 }
@@ -252,7 +252,7 @@ static tg_status step(tg_optim *o) {
 
 tg_status tg_optim_step(tg_optim *o) {
     if (!o) return TG_ERR_ARGUMENT;
-    bool meets = measures(o) && o->ctx->grid.axes;
+    bool meets = measures(o) && tg_grid_axes(o->ctx);
     tg_status s = step(o);
     if (s != TG_OK && meets) tg_ctx_skip(o->ctx);
     return s;
@@ -289,7 +289,7 @@ static tg_status clip(tg_optim *o, double max_norm, double *norm, const void *si
 
 double tg_optim_clip(tg_optim *o, double max_norm) {
     double norm = NAN;
-    if (clip(o, max_norm, &norm, TG_SITE) != TG_OK && o && o->ctx->grid.axes) tg_ctx_skip(o->ctx);
+    if (clip(o, max_norm, &norm, TG_SITE) != TG_OK && o && tg_grid_axes(o->ctx)) tg_ctx_skip(o->ctx);
     return norm;
 }
 

@@ -1,21 +1,12 @@
-/* Placements: how a tensor lies over the ranks of each group axis, and the grid of axes that a context has.
+/* Placements: how a tensor lies over the ranks of each group axis.
  *
  * A tg_placing is interned: tensors that lie alike share one, so comparing placements is comparing pointers. The rule
  * that derives them when an op is recorded is src/placement/rule.h's.
  */
-#ifndef TG_PLACE_H
-#define TG_PLACE_H
+#ifndef TG_PLACING_H
+#define TG_PLACING_H
 
-#include <tapegrad/extend.h>
-
-/* The axes of a context's tg_parallel: this rank's place on each. */
-typedef struct tg_grid {
-    uint32_t axes; /* bit a: axis a has more than one rank. 0: nothing is placed, nothing is checked */
-    int size[TG_MAX_AXES], rank[TG_MAX_AXES]; /* of unused axes: 1 and 0 */
-    struct tg_placing *places;                /* all that were interned */
-    struct tg_rules *rules;                   /* of the op at work (src/placement/rule.h), kept for the next */
-    size_t rules_bytes;
-} tg_grid;
+#include "placement/grid.h"
 
 typedef struct tg_placing {
     tg_placement at[TG_MAX_AXES]; /* unused bytes are zero, so that equal placements are equal bytes */
@@ -46,6 +37,6 @@ tg_status tg_place_check_shard(const tg_tensor *x, const tg_placing *p, tg_place
 tg_status tg_place_check_shards(const tg_tensor *x, const tg_placing *p, uint32_t yet, const char *who);
 /* What a gradient of a tensor that lies so has: R and P change places. */
 const tg_placing *tg_place_dual(tg_ctx *ctx, const tg_placing *p);
-void tg_places_free(tg_ctx *ctx);
+void tg_places_free(tg_ctx *ctx); /* all that were interned */
 
 #endif

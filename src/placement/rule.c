@@ -334,7 +334,7 @@ static tg_status derive_all(tg_call *c, tg_rules *r, bool gradients) {
     tg_placement to[TG_MAX_AXES] = {{0}};
     tg_rules_sets(c, r);
     for (int a = 0; a < TG_MAX_AXES; a++) {
-        if (!(c->ctx->grid.axes >> a & 1)) continue;
+        if (!(tg_grid_axes(c->ctx) >> a & 1)) continue;
         const tg_conversion *v = conversion_on(r, (tg_axis)a);
         on_axis o = {.c = c, .r = r, .axis = (tg_axis)a, .gradients = gradients};
         if (v) {
@@ -352,7 +352,7 @@ static bool lies_alike(const tg_ctx *ctx, const tg_placing *p, const tg_placing 
     for (int a = 0; a < TG_MAX_AXES; a++) {
         tg_placement x = p ? p->at[a] : invariant, y = q ? q->at[a] : invariant;
         bool same_valued = x.kind <= TG_REPLICATED && y.kind <= TG_REPLICATED;
-        if (ctx->grid.axes >> a & 1 && !same_valued && !tg_placement_same(x, y)) return false;
+        if (tg_grid_axes(ctx) >> a & 1 && !same_valued && !tg_placement_same(x, y)) return false;
     }
     return true;
 }
@@ -392,7 +392,7 @@ static tg_status compare_leaves(tg_call *c) {
 tg_status tg_placement_derive(tg_call *c) {
     bool any = any_placed(c);
     TG_TRY(c->ctx->run.status);
-    if (TG_UNLIKELY(c->ctx->check && c->ctx->parallel)) TG_TRY(compare_leaves(c));
+    if (TG_UNLIKELY(c->ctx->check && tg_grid_of(c->ctx)->owner)) TG_TRY(compare_leaves(c));
     if (impl(c)->placed) return TG_OK;
     if (!any && !(impl(c)->rules && impl(c)->rules->n_conversions)) return TG_OK;
     tg_rules *r = tg_rules_of(c);

@@ -6,6 +6,7 @@
 #ifndef TG_PLACEMENT_H
 #define TG_PLACEMENT_H
 
+#include "placement/placing.h"
 #include "tape/tape.h"
 
 typedef struct tg_rules tg_rules;
@@ -74,7 +75,7 @@ const tg_placing *tg_place_returned(tg_ctx *ctx, const tg_placing *p, tg_axis ax
 tg_status tg_call_convert_on(tg_call *c, int i, tg_placement from, int o, tg_placement to, tg_axis axis,
                              const char *mend);
 /* Whether anybody hears what is stated: without a grid these functions do nothing. */
-static inline bool tg_call_places(const tg_call *c) { return c->ctx->grid.axes != 0; }
+static inline bool tg_call_places(const tg_call *c) { return tg_grid_axes(c->ctx) != 0; }
 /* Every dim d of input i becomes output dim d + shift. */
 tg_status tg_call_free(tg_call *c, int i, int shift);
 /* The call reshapes input 0; named: the output dim that its shard becomes, -1 for the first that can be. */
@@ -95,8 +96,13 @@ void tg_call_placed(tg_call *c);
 tg_status tg_placement_compare(tg_tensor *x);
 /* x must have the same bytes on every rank of c: collective. */
 tg_status tg_placement_compare_over(tg_tensor *x, tg_comm *c, const char *who);
-/* Parameters have on the ranks of the data-parallel ones. Collective over those. */
-tg_status tg_placement_compare_params(const tg_parallel *p, tg_tensor *const *params, int n);
+/* The axes on which x claims to have the same bytes on every rank. */
+uint32_t tg_placement_claimed(const tg_tensor *x);
+/* Whether x has bytes that a hash can be taken of, and that hash. */
+bool tg_placement_comparable(const tg_tensor *x);
+tg_status tg_placement_hash(const tg_tensor *x, int64_t *out);
+/* Fails unless the hashes mine [n] of the tensors x [n] are the same on every rank of the axis. Collective. */
+tg_status tg_placement_compare_hashes(tg_tensor *const *x, const int64_t *mine, int64_t n, tg_axis axis);
 
 /* ---- Gradients ---- */
 

@@ -8,6 +8,7 @@
 #include <tapegrad/io.h>
 #include <tapegrad/optim.h>
 
+#include "placement/placing.h"
 #include "on_ranks.h"
 
 /* ---- Files ---- */

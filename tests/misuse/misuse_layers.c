@@ -3,6 +3,7 @@
 #include <tapegrad/mappings.h>
 #include <tapegrad/optim.h>
 
+#include "placement/placing.h"
 #include "misuse/misuse.h"
 
 static void linear(misuse_world *b) {

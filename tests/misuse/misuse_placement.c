@@ -2,9 +2,9 @@
 #include <tapegrad/parallel.h>
 
 #include "misuse/misuse.h"
-#include "core/core.h"
+#include "placement/grid.h"
 
-#define P (b->ctx->parallel)
+#define P (tg_grid_of(b->ctx)->owner)
 
 /* A leaf of its own for every call, as a leaf is placed once. */
 static tg_status places(misuse_world *b, tg_axis axis, tg_placement to) {

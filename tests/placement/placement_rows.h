@@ -167,7 +167,7 @@ static const row families[] = {
     {"batch_norm", "V1[4, 3] R[3] R[3]", "!"},
     {"batch_followed", "V1[4, 3] V0-[3] V0-[3]", "V1"},
     {"batch_followed", "V0[4, 3] I-[3] I-[3]", "!whole of the dim"},
-    {"batch_followed", "V[4, 3] I-[3] I-[3]", "!each rank would move it"},
+    {"batch_followed", "V[4, 3] I-[3] I-[3]", "!each rank would update it"},
     {"batch_followed", "V[4, 3] V-[3] V-[3]", "V"},
     /* Convolutions, pools, triangles. */
     {"conv1d", "V0[2, 4, 6] R[4, 4, 3]", "V0"},

@@ -18,7 +18,7 @@
 #include "device_ranks.h"
 
 #include "../check_main.h"
-#include "core/core.h"
+#include "placement/placing.h"
 
 enum { P_LEAVES = 40, P_ELEMENTS = 4096, P_AXES = 3 };
 static const tg_axis p_axis[P_AXES] = {TG_TP, TG_DP, TG_CP};
@@ -267,11 +267,11 @@ static inline tg_status p_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     w->tp = tg_parallel_comm(w->p, TG_TP);
     w->dp = tg_parallel_comm(w->p, TG_DP);
     w->cp = tg_parallel_comm(w->p, TG_CP);
-    uint32_t axes = ctx->grid.axes;
-    if (job->erased) ctx->grid.axes = 0;
+    uint32_t axes = tg_grid_axes(ctx);
+    if (job->erased) tg_grid_own(ctx)->axes = 0;
     tg_tensor *y = job->program(w);
     tg_status s = job->refused ? p_refused(w, job) : ctx->run.status == TG_OK ? p_check(w, job, y) : ctx->run.status;
-    ctx->grid.axes = axes;
+    tg_grid_own(ctx)->axes = axes;
     for (int i = 0; i < w->n_leaves; i++) tg_drop(w->leaf[i].x);
     tg_tape_free(w->t);
     tg_parallel_free(w->p);

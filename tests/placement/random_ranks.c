@@ -1,4 +1,5 @@
 /* Making a random program on the ranks, op by op, and running it backward there. */
+#include "placement/placing.h"
 #include "placement/random.h"
 
 #include <tapegrad/derivatives.h>
@@ -350,11 +351,11 @@ static bool add_op(maker *m) {
     tg_tensor *y = attempt(m, &nd);
     bool wrong = is_overruled(m, &nd);
     if (wrong) {
-        uint32_t axes = m->ctx->grid.axes;
+        uint32_t axes = tg_grid_axes(m->ctx);
         tg_ctx_clear(m->ctx);
-        m->ctx->grid.axes = 0;
+        tg_grid_own(m->ctx)->axes = 0;
         y = attempt(m, &nd);
-        m->ctx->grid.axes = axes;
+        tg_grid_own(m->ctx)->axes = axes;
         if (tg_ok(m->ctx)) {
             overrule(m, &nd, y);
             if (m->p == m->r->program) m->r->overruled = true; /* rank 0 says so for all */

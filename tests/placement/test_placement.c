@@ -5,7 +5,7 @@
 #include <tapegrad/tapegrad.h>
 
 #include "../check_main.h"
-#include "core/core.h"
+#include "placement/placing.h"
 #include "parallel/parallel.h"
 #include "placement/placement_losses.h"
 #include "placement/placement_rows.h"
@@ -20,10 +20,11 @@ static void begin_sizes(int tp, int dp, int cp) {
     const int sizes[PLACING_AXES] = {tp, dp, cp};
     ctx = tg_ctx_new(TG_CONFIG(.seed = 5, .threads = 1, .dtype = TG_F64));
     t = tg_tape_new(ctx);
-    ctx->parallel = GROUPS;
+    tg_grid *g = tg_grid_open(ctx);
+    g->owner = GROUPS;
     for (int i = 0; i < PLACING_AXES; i++) {
-        ctx->grid.size[placing_axis[i]] = sizes[i];
-        if (sizes[i] > 1) ctx->grid.axes |= 1u << placing_axis[i];
+        g->size[placing_axis[i]] = sizes[i];
+        if (sizes[i] > 1) g->axes |= 1u << placing_axis[i];
     }
 }
 
@@ -32,7 +33,7 @@ static void begin(void) { begin_sizes(2, 2, 2); }
 static void end(void) {
     ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
     tg_tape_free(t);
-    ctx->parallel = NULL;
+    tg_grid_clear(ctx);
     tg_ctx_free(ctx);
 }
 

@@ -2,6 +2,7 @@
 #ifndef TG_TAPED_H
 #define TG_TAPED_H
 
+#include "placement/placing.h"
 #include "autograd/backward.h"
 
 /* Makes a pass record its derivatives: its targets receive tensors of the tape. */

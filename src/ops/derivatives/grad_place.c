@@ -40,7 +40,7 @@ static const tg_op derivative_placed = {
     .infer = lie_infer, .backward = lie_backward, .vjp = lie_vjp, .jvp = lie_jvp};
 
 tg_tensor *tg_taped_view(tg_tape *t, tg_tensor *g) {
-    if (!t->ctx->grid.axes) return tg_reshape(t, g, tg_shape_of(g));
+    if (!tg_grid_axes(t->ctx)) return tg_reshape(t, g, tg_shape_of(g));
     return tg_record(t, &derivative_placed, &(lie_params){tg_place_of(g)}, &g, 1, TG_SITE);
 }
 
@@ -63,7 +63,7 @@ static tg_status refuse(const tg_tape *t, const tg_node *n, int axis, tg_placeme
 
 tg_status tg_taped_place(tg_tape *t, const tg_node *n, tg_tensor **g, const tg_placing *to, const char *what) {
     tg_placement as[TG_MAX_AXES];
-    const tg_placing *from = t->ctx->grid.axes ? tg_place_of(*g) : to;
+    const tg_placing *from = tg_grid_axes(t->ctx) ? tg_place_of(*g) : to;
     if (from == to) return t->ctx->run.status;
     bool grad = (*g)->flags & TG_F_REQUIRES_GRAD;
     for (int a = 0; a < TG_MAX_AXES; a++) {

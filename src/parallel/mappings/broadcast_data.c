@@ -30,7 +30,7 @@ static tg_placement unpacked(int64_t word) {
 
 /* The axes along which the ranks of c differ: there all have the same now. */
 static uint32_t spanned(const tg_ctx *ctx, const tg_comm *c) {
-    const tg_parallel *p = ctx->parallel;
+    const tg_parallel *p = tg_grid_of(ctx)->owner;
     if (tg_comm_axis(c) < TG_MAX_AXES) return 1u << tg_comm_axis(c);
     if (c == tg_parallel_world(p)) return ~0u;
     if (c == tg_parallel_model(p)) return 1u << TG_TP;
