@@ -13,8 +13,8 @@
 
 /* How long a thread waits awake before it sleeps. Pauses, some tens of microseconds: the serial stretches between
  * the kernels of a step. Then, giving way to whom else the core may serve, longer than the threads' parts differ: a
- * guest's core that sleeps between kernels does half its work for the next 50 ms (docs/speed.md). A pool with more
- * threads than cores sleeps at once. */
+ * guest's core that sleeps between kernels does half its work for the next 50 ms (docs/performance.md). A pool with
+ * more threads than cores sleeps at once. */
 enum { PAUSES = 2000 };
 static const double AWAKE = 2e-3; /* seconds */
 

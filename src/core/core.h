@@ -90,7 +90,7 @@ struct tg_tensor {
     const int64_t *shape, *stride;
     tg_node *node; /* that made it; NULL for a leaf, whose node is found through the tape */
     tg_ext *ext;   /* what few tensors have */
-    const struct tg_placing *place; /* interned; NULL: the same on every rank, INVARIANT */
+    const struct tg_placements *place; /* interned; NULL: the same on every rank, INVARIANT */
     uint16_t out; /* which output of node */
     uint16_t flags;
     uint8_t ndim, dtype;

@@ -237,7 +237,7 @@ static tg_status load_part(tg_module *gpt, tg_safetensors *f, tg_tensor *p, cons
         tg_temp_free(view);
     }
     if (part && s == TG_OK && view) s = tg_storage_may_change(p);
-    if (part && s == TG_OK && view) s = tg_shard_move(p, tg_grid_of(ctx)->rank, whole, p, false);
+    if (part && s == TG_OK && view) s = tg_shard_copy(p, tg_grid_of(ctx)->rank, whole, p, false);
     if (part) tg_temp_free(whole);
     tg_storage_wrote(p->storage, "tg_gpt_load", NULL);
     return s == TG_OK ? ctx->run.status : s;

@@ -284,7 +284,8 @@ static tg_parallel *make(tg_comm *world, const tg_parallel_opts *given) {
     tg_options(ctx, &o, sizeof o, given, "tg_parallel_new: the options");
     if (tg_grid_of(ctx)->owner)
         tg_fail(ctx, TG_ERR_STATE, "tg_parallel_new: the context has one already; tg_parallel_free it first");
-    if (ctx->run.status != TG_OK || check_sizes(ctx, &o, tg_comm_size(world)) != TG_OK || !tg_grid_open(ctx)) return NULL;
+    if (ctx->run.status != TG_OK || check_sizes(ctx, &o, tg_comm_size(world)) != TG_OK) return NULL;
+    if (!tg_grid_open(ctx)) return NULL;
     tg_parallel *p = tg_host_alloc(ctx, sizeof *p);
     if (!p) return NULL;
     *p = (tg_parallel){.ctx = ctx, .world = world, .o = o};

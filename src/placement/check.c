@@ -11,7 +11,7 @@ static const uint32_t expert_axes = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
 uint32_t tg_placement_claimed(const tg_tensor *x) {
     uint32_t placed = x->ext ? x->ext->placed : 0;
     uint32_t axes = placed & expert_axes ? placed : tg_grid_axes(x->ctx) & ~(expert_axes | 1u << TG_PP);
-    const tg_placing *p = x->place;
+    const tg_placements *p = x->place;
     return axes & tg_grid_axes(x->ctx) & ~(p ? p->varying | p->partial : 0);
 }
 

@@ -243,7 +243,7 @@ tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_pl
 tg_draws tg_call_draws(tg_call *c, const tg_tensor *x) {
     tg_draws d = {.n = 0};
     if (!c || tg_check(c->ctx, x, "tg_call_draws") != TG_OK) return d;
-    const tg_placing *p = tg_place_of(x);
+    const tg_placements *p = tg_place_of(x);
     tg_draws_take(c->ctx, x->ndim, x->shape, p ? p->at : NULL, &d);
     return d;
 }
@@ -287,7 +287,7 @@ static bool next_part(lie *l) {
 /* Where the pieces of a dim are no digits, they are drawn one after another. */
 tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b, bool expert) {
     tg_ctx *ctx = x->ctx;
-    const tg_placing *p = tg_place_of(x);
+    const tg_placements *p = tg_place_of(x);
     lie l;
     digits d;
     tg_rng *from;
@@ -303,7 +303,7 @@ tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b
 }
 
 tg_status tg_draws_give_back(const tg_tensor *x, int64_t local, int64_t global) {
-    const tg_placing *p = tg_place_of(x);
+    const tg_placements *p = tg_place_of(x);
     tg_rng *from;
     TG_TRY(stream_of(x->ctx, p ? p->at : NULL, false, &from));
     from->counter -= (uint64_t)(placed(x->ctx, p ? p->at : NULL) ? global : local);

@@ -84,7 +84,7 @@ tg_p2p_message *tg_p2p_draft(tg_p2p_rank *self, tg_p2p_kind kind, const tg_p2p_g
     *m = (tg_p2p_message){.kind = (uint8_t)kind, .rank = self->me};
     if (g) {
         m->group = g->key;
-        m->member = g->rank;
+        m->member = g->control.rank;
     }
     return m;
 }

@@ -1,4 +1,4 @@
-/* Progress, waiting and failure in the transport between nodes. */
+/* The mover of the transport between nodes: progress of this rank's calls, and what it does while nothing comes. */
 #include <sched.h>
 #include <time.h>
 
@@ -91,48 +91,6 @@ void tg_p2p_rest(const tg_p2p_rank *self, int round) {
         nanosleep(&nap, NULL);
 }
 
-static tg_status await(tg_p2p_group *g, const tg_p2p_request *r, tg_p2p_call *place) {
-    tg_p2p_rank *self = g->self;
-    double start = 0;
-    for (int round = 0;; round++) {
-        tg_p2p_call *c = r ? r->call : place;
-        if (r ? r->done : !place || !place->request) return TG_OK;
-        if (tg_p2p_over(c)) return tg_p2p_failed(g, r != NULL);
-        if (self->broken) return tg_fail(self->ctx, TG_ERR_ABORTED, "%s has failed before", self->layer->name);
-        tg_p2p_progress(self);
-        tg_ctx_idle(self->ctx);
-        if ((r ? r->done : !place->request) || tg_p2p_over(c) || round < self->spins) continue;
-        if (start == 0) start = tg_system_now();
-        tg_p2p_look(c, start);
-        tg_p2p_rest(self, round);
-    }
-}
-
-tg_status tg_p2p_await(tg_p2p_group *g, const tg_p2p_request *r, tg_p2p_call *place) {
-    g->self->first_question = g->self->questions + 1;
-    g->self->waits_for = r ? r->call : place;
-    tg_status s = await(g, r, place);
-    g->self->waits_for = NULL;
-    return s;
-}
-
-tg_status tg_p2p_look_on(tg_p2p_group *g, tg_p2p_request *r, double waited) {
-    tg_p2p_rank *self = g->self;
-    if (waited < 0 || !r) self->waits_for = NULL;
-    if (waited < 0) return TG_OK;
-    tg_p2p_progress(self);
-    if (self->broken) return tg_fail(self->ctx, TG_ERR_ABORTED, "%s has failed before", self->layer->name);
-    if (r && !r->done) {
-        if (self->waits_for != r->call) self->first_question = self->questions + 1;
-        self->waits_for = r->call;
-        if (!tg_p2p_over(r->call)) tg_p2p_look(r->call, tg_system_now() - waited);
-    }
-    bool lost = r && !r->done ? tg_p2p_over(r->call) : g->failed;
-    if (!lost) return TG_OK;
-    self->waits_for = NULL;
-    return tg_p2p_failed(g, r != NULL);
-}
-
 bool tg_p2p_until(tg_p2p_rank *self, bool (*there)(tg_p2p_rank *self)) {
     double start = tg_system_now();
     for (int round = 0; !there(self); round++) {
@@ -142,3 +100,17 @@ bool tg_p2p_until(tg_p2p_rank *self, bool (*there)(tg_p2p_rank *self)) {
     }
     return true;
 }
+
+/* ---- The mover ---- */
+
+static void advance(tg_control *c) { tg_p2p_progress(tg_p2p_of(c)->self); }
+
+static bool is_done(tg_control *c, const tg_wait *w) {
+    const tg_p2p_request *r = w->request;
+    const tg_p2p_call *place = w->place;
+    (void)c;
+    return r ? r->done : !place || !place->request;
+}
+
+/* Nobody touches this rank's tensors: pieces land in buffers of the transport. */
+const tg_mover_ops tg_p2p_mover = {.advance = advance, .done = is_done};
