@@ -196,8 +196,8 @@ tg_pool *tg_pool_new(tg_ctx *ctx, int threads) {
         p->workers[i] = (worker){.pool = p, .index = i + 1};
         int error = start_worker(&p->workers[i]);
         if (!error) continue;
-        tg_fail(ctx, TG_ERR_MEMORY, "cannot start thread %d of %d (error %d); ask for fewer threads", i + 2, threads,
-                error);
+        tg_fail(ctx, TG_ERR_MEMORY, "cannot start thread %d of %d: %s; ask for fewer threads", i + 2, threads,
+                strerror(error));
         stop_workers(p, i);
         tg_host_free(ctx, p, bytes);
         return NULL;
