@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "base/text.h"
 #include "base/os.h"
 #include "placement/rule.h"
 

@@ -5,12 +5,14 @@
  * hooks run after its last contribution and before anything recorded earlier runs.
  */
 #include "autograd/backward.h"
+#include "base/text.h"
 
 #include "autograd/grad_sink.h"
 #include "autograd/gradients.h"
 #include "autograd/hooks.h"
 #include "autograd/saved_tensors.h"
 #include "autograd/targets.h"
+#include "base/host_memory.h"
 #include "base/os.h"
 #include "placement/rule.h"
 

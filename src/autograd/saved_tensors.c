@@ -3,6 +3,7 @@
  */
 #include "autograd/saved_tensors.h"
 
+#include "base/host_memory.h"
 #include "core/capture.h"
 
 /* ---- Checks and release ---- */

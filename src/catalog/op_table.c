@@ -1,5 +1,7 @@
 /* The table of all ops, joined from the lists of the layers that have ops. */
-#include "core/core.h"
+#include <string.h>
+
+#include "core/context.h"
 
 #define TG_OP(name) extern const tg_op tg_op_##name;
 #include "ops/op_list.h"

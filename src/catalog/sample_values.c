@@ -1,5 +1,6 @@
 /* The values of sample inputs: random numbers of a stream of their own, so that they depend on a seed alone. */
 #include "catalog/sample_values.h"
+#include "base/host_memory.h"
 
 #include <math.h>
 

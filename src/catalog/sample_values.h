@@ -3,7 +3,7 @@
 #define TG_SAMPLE_VALUES_H
 
 #include "catalog/samples.h"
-#include "core/core.h"
+#include "core/context.h"
 
 /* The next number of the stream at *state. */
 uint64_t tg_sample_random(uint64_t *state);

@@ -3,6 +3,7 @@
 
 #include "autograd/gradients.h"
 #include "catalog/sample_values.h"
+#include "base/host_memory.h"
 
 /* ---- Layouts ---- */
 

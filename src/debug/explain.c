@@ -6,6 +6,7 @@
 #include "autograd/hooks.h"
 #include "autograd/targets.h"
 #include "debug/tensor_stats.h"
+#include "base/text.h"
 
 typedef struct text {
     char *buf;

@@ -6,6 +6,8 @@
 
 #include "autograd/grad_sink.h"
 #include "autograd/gradients.h"
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "placement/grid.h"
 #include "core/capture.h"
 #include "debug/tensor_stats.h"

@@ -2,7 +2,7 @@
 #ifndef TG_TENSOR_STATS_H
 #define TG_TENSOR_STATS_H
 
-#include "core/core.h"
+#include "core/context.h"
 
 typedef struct tg_range {
     double lo, hi;          /* of the numbers; lo > hi: there are none */

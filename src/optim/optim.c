@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "autograd/gradients.h"
+#include "base/host_memory.h"
 #include "optim/optim.h"
 
 /* What a failed creation returns: every call on it does nothing. */

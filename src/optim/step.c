@@ -6,6 +6,7 @@
 
 #include "autograd/gradients.h"
 #include "tape/tape.h"
+#include "base/host_memory.h"
 #include "core/capture.h"
 #include "kernels/composed.h"
 #include "kernels/scalar.h"

@@ -3,6 +3,8 @@
 #include "placement/rule.h"
 #include "tape/call.h"
 
+#include "base/text.h"
+
 static tg_call_impl *impl(const tg_call *c) { return c->impl; }
 
 /* ---- Who needs a gradient ---- */

@@ -1,5 +1,6 @@
 /* What an op calls while it is recorded: its outputs, views, saved buffers, temporaries, draws and errors. */
 #include "tape/call.h"
+#include "base/text.h"
 
 #include <stdio.h>
 

@@ -1,5 +1,6 @@
 /* What can be asked of a node: its op, its tensors, its cost, and where it was recorded. */
 #include "tape/tape.h"
+#include "base/text.h"
 
 const tg_op tg_leaf_op = {.size = sizeof(tg_op), .name = "leaf", .formula = "x", .n_in = 0, .n_out = 1};
 

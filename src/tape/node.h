@@ -2,7 +2,7 @@
 #ifndef TG_NODE_H
 #define TG_NODE_H
 
-#include "core/core.h"
+#include "core/context.h"
 
 typedef struct tg_scope tg_scope;
 

@@ -1,6 +1,9 @@
 /* The tape: its memory (handles in slabs, nodes in bump chunks, both kept over resets), its leaves and its scopes. */
 #include "tape/call.h"
 
+#include "base/host_memory.h"
+#include "base/text.h"
+
 /* ---- Memory ---- */
 
 static tg_arena_chunk *next_chunk(tg_tape *t, size_t bytes) {

@@ -2,6 +2,7 @@
 #ifndef TG_TAPE_H
 #define TG_TAPE_H
 
+#include "core/context.h"
 #include "tape/node.h"
 
 /* ---- Memory ---- */

@@ -6,7 +6,7 @@
 #define TG_OP_H
 
 #include "placement/rule.h"
-#include "core/core.h"
+#include "core/context.h"
 #include "kernels/scalar.h"
 #include "autograd/apply.h"
 

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/host_memory.h"
 #include "parallel/dp/grads.h"
 #include "autograd/gradients.h"
 #include "autograd/hooks.h"
