@@ -1,6 +1,7 @@
 /* The recorder: checks the inputs of an op, lets it infer, runs it, and keeps a node where a gradient is needed. */
 #include <stdio.h>
 
+#include "base/text.h"
 #include "placement/rule.h"
 #include "tape/tape.h"
 #include "placement/draws.h"
@@ -193,7 +194,7 @@ tg_rng tg_call_draw(tg_call *c, int64_t n) {
 tg_draws tg_call_draws(tg_call *c, const tg_tensor *x) {
     tg_draws d = {.n = 0};
     if (!c || tg_check(c->ctx, x, "tg_call_draws") != TG_OK) return d;
-    const tg_placing *p = tg_place_of(x);
+    const tg_placements *p = tg_place_of(x);
     tg_draws_take(c->ctx, x->ndim, x->shape, p ? p->at : NULL, &d);
     return d;
 }

@@ -12,7 +12,7 @@
 #include "base/runtime.h"
 
 /* How long a thread waits awake before it sleeps: longer than the threads' parts differ, as a guest's core that sleeps
- * between kernels does half its work for the next 50 ms (docs/speed.md). It waits in pauses of the CPU and keeps its
+ * between kernels does half its work for the next 50 ms (docs/performance.md). It waits in pauses of the CPU and keeps its
  * core: a thread that yields gives a whole time slice even to a program of the lowest priority, and the other threads
  * wait for it. Only where ranks share the cores does it yield, after the serial stretches between the kernels of a step
  * (some tens of microseconds), because the thread that it waits for may need this core. A pool with more threads than
@@ -204,8 +204,8 @@ tg_pool *tg_pool_new(tg_ctx *ctx, int threads) {
         p->workers[i] = (worker){.pool = p, .index = i + 1};
         int error = start_worker(&p->workers[i]);
         if (!error) continue;
-        tg_fail(ctx, TG_ERR_MEMORY, "cannot start thread %d of %d (error %d); ask for fewer threads", i + 2, threads,
-                error);
+        tg_fail(ctx, TG_ERR_MEMORY, "cannot start thread %d of %d: %s; ask for fewer threads", i + 2, threads,
+                strerror(error));
         stop_workers(p, i);
         tg_host_free(ctx, p, bytes);
         return NULL;

@@ -61,7 +61,7 @@ static tg_status put_together(const tg_tensor *like, const tg_axis *axes, int n,
         tg_tensor *one = tg_temp_new(ctx, parts->dtype, like->ndim, like->shape, NULL, tg_storage_ref(parts->storage),
                                      i * like->numel);
         if (!one) return ctx->run.status;
-        tg_status s = tg_shard_move(like, at, whole, one, true);
+        tg_status s = tg_shard_copy(like, at, whole, one, true);
         tg_temp_free(one);
         TG_TRY(s);
     }

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "base/host_memory.h"
 #include "placement/placing.h"
 #include "nn/module.h"
 #include "optim/optim.h"
@@ -54,7 +55,7 @@ static tg_status grow(tg_shards *s) {
 /* State that is put together from parts says where they belong. */
 static tg_status check_place(const tg_shards *s, const char *key, const tg_tensor *x, const char *who) {
     char text[128];
-    const tg_placing *p = tg_place_of(x);
+    const tg_placements *p = tg_place_of(x);
     bool whole = true;
     for (int a = 0; p && a < TG_MAX_AXES; a++)
         if (tg_grid_axes(s->ctx) >> a & 1)

@@ -5,6 +5,8 @@
  */
 #include <stdio.h>
 
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "core/rng.h"
 #include "parallel/parallel.h"
 
@@ -231,7 +233,7 @@ static void fill_grid(tg_parallel *p) {
         g->comm[a] = p->comm[a];
         if (g->size[a] > 1 && a != TG_PP && !(p->one_grid && of_experts)) g->axes |= 1u << a;
     }
-    p->ctx->has_peers = g->axes != 0;
+    p->ctx->run.has_peers = g->axes != 0;
 }
 
 static tg_status make_groups(tg_parallel *p) {
@@ -284,7 +286,8 @@ static tg_parallel *make(tg_comm *world, const tg_parallel_opts *given) {
     tg_options(ctx, &o, sizeof o, given, "tg_parallel_new: the options");
     if (tg_grid_of(ctx)->owner)
         tg_fail(ctx, TG_ERR_STATE, "tg_parallel_new: the context has one already; tg_parallel_free it first");
-    if (ctx->run.status != TG_OK || check_sizes(ctx, &o, tg_comm_size(world)) != TG_OK || !tg_grid_open(ctx)) return NULL;
+    if (ctx->run.status != TG_OK || check_sizes(ctx, &o, tg_comm_size(world)) != TG_OK) return NULL;
+    if (!tg_grid_open(ctx)) return NULL;
     tg_parallel *p = tg_host_alloc(ctx, sizeof *p);
     if (!p) return NULL;
     *p = (tg_parallel){.ctx = ctx, .world = world, .o = o};

@@ -91,7 +91,7 @@ static tg_status declare(tg_tensor *x, tg_axis axis, tg_placement to, uint32_t y
     tg_ctx *ctx = x->ctx;
     if (!(tg_grid_axes(ctx) >> axis & 1)) return TG_OK; /* one rank: it lies as on one */
     if (!tg_ext_of(x)) return ctx->run.status;
-    const tg_placing *p = tg_place_converted(ctx, tg_place_of(x), axis, to);
+    const tg_placements *p = tg_place_converted(ctx, tg_place_of(x), axis, to);
     TG_TRY(ctx->run.status);
     TG_TRY(tg_place_check_shards(x, p, yet, "tg_place"));
     x->place = p;

@@ -2,6 +2,7 @@
  *
  * Ranks of a tensor- or context-parallel group record the same ops, so there a leaf is compared at its first use. Data
  * parallel ranks may use other parameters than their neighbours: theirs are compared by tg_grads_finalize. */
+#include "base/host_memory.h"
 #include "placement/rule.h"
 
 static const uint32_t data_axes = 1u << TG_DP | 1u << TG_EDP;
@@ -11,7 +12,7 @@ static const uint32_t expert_axes = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
 uint32_t tg_placement_claimed(const tg_tensor *x) {
     uint32_t placed = x->ext ? x->ext->placed : 0;
     uint32_t axes = placed & expert_axes ? placed : tg_grid_axes(x->ctx) & ~(expert_axes | 1u << TG_PP);
-    const tg_placing *p = x->place;
+    const tg_placements *p = x->place;
     return axes & tg_grid_axes(x->ctx) & ~(p ? p->varying | p->partial : 0);
 }
 

@@ -279,7 +279,7 @@ static bool next_part(lie *l) {
 /* Where the pieces of a dim are no digits, they are drawn one after another. */
 tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b, bool expert) {
     tg_ctx *ctx = x->ctx;
-    const tg_placing *p = tg_place_of(x);
+    const tg_placements *p = tg_place_of(x);
     lie l;
     digits d;
     tg_rng *from;
@@ -295,7 +295,7 @@ tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b
 }
 
 tg_status tg_draws_give_back(const tg_tensor *x, int64_t local, int64_t global) {
-    const tg_placing *p = tg_place_of(x);
+    const tg_placements *p = tg_place_of(x);
     tg_rng *from;
     TG_TRY(stream_of(x->ctx, p ? p->at : NULL, false, &from));
     from->counter -= (uint64_t)(placed(x->ctx, p ? p->at : NULL) ? global : local);

@@ -6,7 +6,7 @@
 #ifndef TG_GRID_H
 #define TG_GRID_H
 
-#include "core/core.h"
+#include "core/context.h"
 
 typedef struct tg_grid {
     uint32_t axes; /* bit a: axis a has more than one rank. 0: nothing is placed, nothing is checked */
@@ -15,7 +15,7 @@ typedef struct tg_grid {
     const tg_comm *world;                     /* all ranks. NULL: there is no tg_parallel */
     const tg_parallel *owner;                 /* the tg_parallel that filled the grid in. NULL: none is alive */
     bool draws_local;                         /* TG_RNG_MEGATRON: an element draws by its place in the local tensor */
-    struct tg_placing *places;                /* all placements that were interned */
+    struct tg_placements *places;                /* all placements that were interned */
     struct tg_rules *rules;                   /* of the op that runs (src/placement/rule.h), kept for the next one */
     size_t rules_bytes;
 } tg_grid;

@@ -8,8 +8,8 @@
 #include <tapegrad/io.h>
 #include <tapegrad/optim.h>
 
-#include "placement/placing.h"
 #include "on_ranks.h"
+#include "placement/placing.h"
 
 /* ---- Files ---- */
 

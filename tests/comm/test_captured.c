@@ -3,7 +3,7 @@
 
 #include <tapegrad/capture.h>
 
-#include "core/core.h"
+#include "core/context.h"
 #include "kernels/scalar.h"
 
 enum { N = 300 };

@@ -9,7 +9,7 @@
 #include <tapegrad/p2p.h>
 
 #include "check_main.h"
-#include "core/core.h"
+#include "core/context.h"
 
 enum { RANKS = 4, ROOM = 64 };
 

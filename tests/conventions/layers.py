@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""layers.py includes SOURCE | symbols SOURCE BUILD: holds the code to the table of layers in layers.txt.
+"""layers.py includes SOURCE | symbols SOURCE BUILD | table SOURCE: holds the code to the table of layers in layers.txt.
 
 `includes` reads every #include under src/: the file that it names must lie in the same layer or in one that the table
 allows. `symbols` reads the undefined tg_ symbols of every object of the library with nm: each must be defined in an
-allowed layer. So calls through prototypes in headers that everybody may include are found as well.
+allowed layer. So calls through prototypes in headers that everybody may include are found as well. `table` compares
+the table of docs/design.md, which also says what each folder is for, with layers.txt.
 
 Breaks that are known stand in layers.known, one `FROM TO` a line. A break that is not listed fails, and so does a
 listed one that is gone. The table itself must have no circle, and umbrella headers are for users: src/ includes none.
@@ -107,6 +108,19 @@ def symbol_breaks(source, build, layers):
             yield file, symbol, layers.of(defined[symbol])
 
 
+def table_breaks(source, layers):
+    """Folders whose rows in docs/design.md and layers.txt differ."""
+    text = (source / 'docs/design.md').read_text()
+    rows = dict(re.findall(r'^\| `(src/[^`]*)` \|[^|]+\| ([^|]*) \|$', text, re.M))
+    wanted = {prefix: ' '.join(row.split('|')[2].split()) or '-'
+              for row in (HERE / 'layers.txt').read_text().splitlines()
+              for prefix in [row.split('|')[1].strip() if row.count('|') == 2 and row[0] != '#' else '']
+              if prefix.startswith('src/')}
+    for prefix in sorted(rows.keys() | wanted.keys()):
+        if rows.get(prefix) != wanted.get(prefix):
+            yield f'{prefix}: docs/design.md has {rows.get(prefix)!r}, layers.txt {wanted.get(prefix)!r}'
+
+
 def main():
     check, source = sys.argv[1], pathlib.Path(sys.argv[2]).resolve()
     layers = Layers((HERE / 'layers.txt').read_text())
@@ -114,6 +128,10 @@ def main():
     if layers.circle():
         print('layers.txt: layer', layers.circle(), 'may include itself through others')
         bad = 1
+    if check == 'table':
+        wrong = list(table_breaks(source, layers))
+        print('\n'.join(wrong))
+        return bool(wrong)
     if check == 'includes':
         found = list(include_breaks(source, layers))
     else:

@@ -3,8 +3,8 @@
 #include <tapegrad/mappings.h>
 #include <tapegrad/optim.h>
 
-#include "placement/placing.h"
 #include "misuse/misuse.h"
+#include "placement/placing.h"
 
 static void linear(misuse_world *b) {
     tg_comm *c = tg_comm_self_new(b->ctx);

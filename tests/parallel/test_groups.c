@@ -6,7 +6,7 @@
 #include <tapegrad/mappings.h>
 #include <tapegrad/nn.h>
 
-#include "core/core.h"
+#include "core/context.h"
 #include "device_ranks.h"
 
 #include "check_main.h"

@@ -2,7 +2,7 @@
  * Megatron's mode each has the streams of its formulas. */
 #include <tapegrad/extend.h>
 
-#include "core/core.h"
+#include "core/context.h"
 #include "on_ranks.h"
 #include "parallel/tp/layers.h"
 

@@ -4,6 +4,7 @@
 
 #include <tapegrad/tapegrad.h>
 
+#include "base/text.h"
 #include "../check_main.h"
 #include "placement/placing.h"
 #include "parallel/parallel.h"

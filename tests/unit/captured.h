@@ -11,7 +11,7 @@
 #include <tapegrad/optim.h>
 
 #include "check_main.h"
-#include "core/core.h"
+#include "core/context.h"
 #include "kernels/scalar.h"
 #include "on_device.h"
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "check_main.h"
-#include "core/core.h"
+#include "core/context.h"
 #include "base/thread_pool.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

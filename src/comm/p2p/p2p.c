@@ -1,5 +1,6 @@
 /* The slots of the transport between nodes, and its world. */
 
+#include "base/host_memory.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"

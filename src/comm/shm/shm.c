@@ -1,5 +1,6 @@
 #include "comm/shm/shm.h"
 
+#include "base/host_memory.h"
 #include "base/os.h"
 #include "base/thread_pool.h"
 

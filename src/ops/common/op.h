@@ -7,7 +7,7 @@
 
 #include "placement/rule.h"
 #include "tape/tape.h"
-#include "core/core.h"
+#include "core/context.h"
 #include "kernels/scalar.h"
 
 /* The recorder's one line: TG_RECORD(t, tg_op_add, NULL, a, b). params may be NULL. */

@@ -201,7 +201,7 @@ static tg_status check_tokens(const tg_tensor *x) {
     if (x->numel != 1)
         return tg_fail(ctx, TG_ERR_SHAPE, "tg_grads_finalize: tokens has %lld elements, expected one",
                        (long long)x->numel);
-    const tg_placing *p = tg_place_of(x);
+    const tg_placements *p = tg_place_of(x);
     uint32_t partial = p ? p->partial : 0, own = p ? p->varying | p->partial : 0;
     uint32_t said = !(x->flags & TG_F_LEAF) ? UINT32_MAX : x->ext ? x->ext->placed : 0;
     uint32_t shares = partial & ~(uint32_t)TG_DATA_AXES, again = TG_DATA_AXES & tg_grid_axes(ctx) & said & ~own;

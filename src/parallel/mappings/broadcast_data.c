@@ -101,7 +101,7 @@ static tg_status pack(data *d, const tg_tensor *flat) {
     return TG_OK;
 }
 
-static const tg_placing *place_of_row(const data *d, const int64_t *row) {
+static const tg_placements *place_of_row(const data *d, const int64_t *row) {
     tg_placement at[TG_MAX_AXES];
     uint32_t same = spanned(d->ctx, d->comm);
     for (int a = 0; a < TG_MAX_AXES; a++)

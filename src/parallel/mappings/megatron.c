@@ -84,7 +84,7 @@ tg_status tg_vocab_range(tg_ctx *ctx, int64_t vocab, int rank, int n, int64_t *f
 
 /* The axis of tensor parallelism on which x is a shard: tp, or etp of an expert. */
 static const tg_placement *shard_of(const tg_tensor *x, tg_axis *axis) {
-    const tg_placing *p = tg_is_alive(x) ? tg_place_of(x) : NULL;
+    const tg_placements *p = tg_is_alive(x) ? tg_place_of(x) : NULL;
     for (int i = 0; p && i < 2; i++) {
         *axis = i ? TG_ETP : TG_TP;
         if (p->at[*axis].kind == TG_VARYING && p->at[*axis].layout != TG_OPAQUE) return &p->at[*axis];
@@ -103,7 +103,7 @@ bool tg_tp_attributes(const tg_tensor *x, int *dim, int *stride) {
 /* A parameter that is placed on an axis of the expert grid is an expert's. */
 static bool expert(const tg_tensor *x) {
     const uint32_t grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
-    const tg_placing *p = tg_place_of(x);
+    const tg_placements *p = tg_place_of(x);
     return p && (p->varying | p->replicated) & grid;
 }
 
