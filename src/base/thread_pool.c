@@ -12,11 +12,11 @@
 #include "base/runtime.h"
 
 /* How long a thread waits awake before it sleeps: longer than the threads' parts differ, as a guest's core that sleeps
- * between kernels does half its work for the next 50 ms (docs/performance.md). It waits in pauses of the CPU and keeps its
- * core: a thread that yields gives a whole time slice even to a program of the lowest priority, and the other threads
- * wait for it. Only where ranks share the cores does it yield, after the serial stretches between the kernels of a step
- * (some tens of microseconds), because the thread that it waits for may need this core. A pool with more threads than
- * cores sleeps at once. */
+ * between kernels does half its work for the next 50 ms (docs/performance.md). It waits in pauses of the CPU and keeps
+ * its core: a thread that yields gives a whole time slice even to a program of the lowest priority, and the other
+ * threads wait for it. Only where ranks share the cores does it yield, after the serial stretches between the kernels of
+ * a step (some tens of microseconds), because the thread that it waits for may need this core. A pool with more threads
+ * than cores sleeps at once. */
 enum { PAUSES = 2000 };
 static const double AWAKE = 2e-3; /* seconds */
 
