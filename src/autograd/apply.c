@@ -1,6 +1,7 @@
 /* The recorder: checks the inputs of an op, lets it infer, runs it, and keeps a node where a gradient is needed. */
 #include <stdio.h>
 
+#include "base/text.h"
 #include "placement/rule.h"
 #include "tape/tape.h"
 #include "placement/draws.h"

@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 
+#include "base/host_memory.h"
 #include "placement/rule.h"
 #include "ops/derivatives/grad_graph.h"
 #include "base/os.h"

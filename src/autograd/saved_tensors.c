@@ -1,4 +1,5 @@
 /* What nodes save, kept otherwise until backward reads it: by the caller's functions, as the refill of a discard. */
+#include "base/host_memory.h"
 #include "autograd/backward.h"
 #include "core/capture.h"
 

@@ -62,6 +62,7 @@ typedef struct tg_runtime {
     _Atomic uint64_t *heartbeat; /* grows with every op that is recorded; other ranks may see it. Never NULL */
     _Atomic uint64_t own_heartbeat;
     tg_listener *listeners;
+    bool has_peers;  /* there is an axis with several ranks, so that others may wait for this one */
     uint64_t missed; /* calls in which ranks meet that an error kept this rank from */
     char message[2048];
 } tg_runtime;

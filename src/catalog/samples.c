@@ -1,6 +1,7 @@
 /* The sample inputs of an op, made from data alone. */
 #include <math.h>
 
+#include "base/host_memory.h"
 #include "autograd/backward.h"
 #include "gradcheck/difference.h"
 #include "catalog/samples.h"

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/host_memory.h"
 #include "io/file.h"
 
 struct tg_checkpoints {

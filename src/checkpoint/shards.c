@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "base/host_memory.h"
 #include "placement/placing.h"
 #include "nn/module.h"
 #include "optim/optim.h"

@@ -5,7 +5,7 @@
 #include <tapegrad/io.h>
 #include <tapegrad/parallel.h>
 
-#include "core/core.h"
+#include "core/context.h"
 
 /* One tensor. It lies as `like` does: itself, or the parameter whose state of an optimiser it is. */
 typedef struct tg_shard_item {

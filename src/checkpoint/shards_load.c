@@ -6,6 +6,7 @@
 
 #include <tapegrad/optim.h>
 
+#include "base/host_memory.h"
 #include "placement/grid.h"
 #include "io/safetensors.h"
 #include "comm/comm.h"

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/host_memory.h"
 #include "core/capture.h"
 #include "core/rng.h"
 #include "comm/comm.h"

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "base/host_memory.h"
 #include "io/safetensors.h"
 #include "optim/optim.h"
 #include "comm/comm.h"

@@ -1,6 +1,8 @@
 /* Communicators: what they are, their groups and their end. door.c has their calls. */
 #include "comm/comm.h"
 
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "core/work.h"
 
 /* What a constructor returns when it fails. Const: whoever writes checks for it before. */

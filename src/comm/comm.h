@@ -4,7 +4,7 @@
 
 #include <tapegrad/parallel.h>
 
-#include "core/core.h"
+#include "core/context.h"
 #include "comm/flight_recorder.h"
 
 /* One collective. What a kind does not use is zero. */

@@ -1,5 +1,6 @@
 /* Ranks that wait for each other in different calls, so that none of them will ever make the other's: no comparison of
  * signatures can see that. Each transport has a detector of its own (its deadlock.c); the error is made here. */
+#include "base/text.h"
 #include "comm/protocol.h"
 
 /* Both groups are claimed before one is published: a member of that one would fail, which would be another reason to

@@ -1,4 +1,6 @@
 /* The one door: every collective is checked, counted and started here. */
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "core/capture.h"
 #include "core/work.h"
 #include "comm/comm.h"

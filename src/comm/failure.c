@@ -1,5 +1,6 @@
 /* What ends a group: members that disagree, a member that failed, left, died or missed a call, and the deadline. The
  * words of these errors are made here for all transports. */
+#include "base/text.h"
 #include "base/os.h"
 #include "comm/protocol.h"
 

@@ -3,6 +3,7 @@
  * was. */
 #include "core/capture.h"
 
+#include "base/host_memory.h"
 #include "core/rng.h"
 #include "core/work.h"
 
@@ -325,7 +326,7 @@ static tg_graph *capture(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx),
 
 tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state) {
     tg_graph *g = capture(ctx, fn, state, TG_SITE);
-    if (!g && ctx && ctx->has_peers) tg_ctx_skip(ctx); /* in a step the ranks of any axis may meet */
+    if (!g && ctx && ctx->run.has_peers) tg_ctx_skip(ctx); /* in a step the ranks of any axis may meet */
     return g ? g : (tg_graph *)&inert;
 }
 
@@ -413,7 +414,7 @@ static tg_status replay(tg_graph *g, const void *site) {
 tg_status tg_graph_replay(tg_graph *g) {
     if (!g) return TG_ERR_ARGUMENT;
     tg_status s = replay(g, TG_SITE);
-    bool meets = g->recorded ? g->rider != NULL : g->ctx->has_peers;
+    bool meets = g->recorded ? g->rider != NULL : g->ctx->run.has_peers;
     if (s != TG_OK && meets) tg_ctx_skip(g->ctx);
     return s;
 }

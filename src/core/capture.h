@@ -5,7 +5,7 @@
 #include <tapegrad/capture.h>
 
 #include "base/recording.h"
-#include "core/core.h"
+#include "core/context.h"
 
 /* Where a replay will have moved this state of one of the context's streams to: tg_draws's moved. */
 const tg_rng *tg_capture_moved(tg_ctx *ctx, const tg_rng *stream);

@@ -4,6 +4,7 @@
 
 #include <tapegrad/io.h>
 
+#include "base/host_memory.h"
 #include "core/scratch.h"
 #include "core/capture.h"
 #include "core/copies.h"

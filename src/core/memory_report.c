@@ -1,6 +1,8 @@
 /* Memory statistics, and the report that explains the peak. */
 #include <stdlib.h>
 
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "core/scratch.h"
 #include "core/memory_report.h"
 

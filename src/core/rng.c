@@ -1,5 +1,6 @@
 #include "core/rng.h"
 
+#include "base/host_memory.h"
 #include "core/capture.h"
 
 /* ---- Finding ---- */

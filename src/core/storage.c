@@ -2,7 +2,9 @@
 #include <stdio.h>
 
 #include "core/scratch.h"
-#include "core/core.h"
+#include "base/device_memory.h"
+#include "base/host_memory.h"
+#include "core/context.h"
 #include "core/work.h"
 
 static tg_status more_storages(tg_ctx *ctx) {

@@ -2,7 +2,9 @@
 #include <math.h>
 
 #include "core/capture.h"
-#include "core/core.h"
+#include "base/host_memory.h"
+#include "base/text.h"
+#include "core/context.h"
 #include "kernels/uniform.h"
 
 /* ---- Shapes ---- */

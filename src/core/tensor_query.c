@@ -1,5 +1,7 @@
 /* What a tensor is: answers that are safe on any handle that this library gave out. */
-#include "core/core.h"
+#include "base/host_memory.h"
+#include "base/text.h"
+#include "core/context.h"
 
 bool tg_is_alive(const tg_tensor *x) {
     return x && tg_living(x);

@@ -3,6 +3,8 @@
 
 #include <tapegrad/comm.h>
 
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "autograd/backward.h"
 #include "placement/grid.h"
 #include "core/capture.h"

@@ -5,7 +5,8 @@
 
 #include <tapegrad/io.h>
 
-#include "core/core.h"
+#include "base/host_memory.h"
+#include "core/context.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the file formats are little-endian, and so must the machine be"

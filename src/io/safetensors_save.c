@@ -1,5 +1,7 @@
 /* Writing safetensors files: the header is formatted twice, once to learn its length; the data follow in pieces, and
  * last the header is put before them, with the checksums. */
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "io/safetensors.h"
 #include "kernels/scalar.h"
 

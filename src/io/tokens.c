@@ -1,6 +1,8 @@
 /* Token streams: plain text, raw little-endian ids, or Megatron-LM's. */
 #include "io/tokens.h"
 
+#include "base/host_memory.h"
+
 static const char *const format_names[] = {"text", "u16", "u32", "megatron"};
 static const int format_widths[] = {1, 2, 4, 0}; /* 0: the index says */
 

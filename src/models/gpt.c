@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/host_memory.h"
 #include "tape/tape.h"
 #include "models/gpt.h"
 #include "comm/comm.h"

@@ -3,6 +3,7 @@
  * GPT-2's Conv1D weights are stored [in, out], ours are [out, in]. */
 #include <stdio.h>
 
+#include "base/host_memory.h"
 #include "placement/grid.h"
 #include "io/json.h"
 #include "io/safetensors.h"

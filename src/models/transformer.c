@@ -2,6 +2,7 @@
  * RoPE, grouped-query, no biases). Activations are [s, b, h]; children have the names of the published checkpoints. */
 #include <math.h>
 
+#include "base/host_memory.h"
 #include "kernels/scalar.h"
 #include "tape/tape.h"
 #include "models/gpt.h"

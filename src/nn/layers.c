@@ -1,6 +1,7 @@
 /* Linear, embedding and norm layers. */
 #include <math.h>
 
+#include "base/host_memory.h"
 #include "kernels/scalar.h"
 #include "nn/module.h"
 

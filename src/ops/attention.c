@@ -1,3 +1,4 @@
+/* Scaled dot-product attention, with masks, windows, packed sequences, a sink and dropout. */
 #include <math.h>
 
 #include "ops/common/derive.h"

@@ -2,7 +2,7 @@
 #ifndef TG_LINEAR_H
 #define TG_LINEAR_H
 
-#include "core/core.h"
+#include "core/context.h"
 
 /* Checks the dims and sizes of inputs x, of `least` dims or more, w and b, which may be absent. */
 tg_status tg_linear_shapes(tg_call *c, int least);

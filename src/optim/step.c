@@ -4,6 +4,7 @@
 
 #include <tapegrad/ops.h>
 
+#include "base/host_memory.h"
 #include "autograd/backward.h"
 #include "core/capture.h"
 #include "kernels/composed.h"

@@ -5,6 +5,8 @@
  */
 #include <stdio.h>
 
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "core/rng.h"
 #include "parallel/parallel.h"
 
@@ -231,7 +233,7 @@ static void fill_grid(tg_parallel *p) {
         g->comm[a] = p->comm[a];
         if (g->size[a] > 1 && a != TG_PP && !(p->one_grid && of_experts)) g->axes |= 1u << a;
     }
-    p->ctx->has_peers = g->axes != 0;
+    p->ctx->run.has_peers = g->axes != 0;
 }
 
 static tg_status make_groups(tg_parallel *p) {

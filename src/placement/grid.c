@@ -1,6 +1,7 @@
 /* The grid of a context: how it is made, cleared, and freed. What fills it in is src/parallel/groups.c. */
 #include "placement/grid.h"
 
+#include "base/host_memory.h"
 #include "placement/placing.h"
 
 const tg_grid tg_no_grid = {.size = {1, 1, 1, 1, 1, 1, 1, 1}};
@@ -28,7 +29,7 @@ void tg_grid_clear(tg_ctx *ctx) {
     if (!g) return;
     *g = (tg_grid){.places = g->places, .rules = g->rules, .rules_bytes = g->rules_bytes};
     memcpy(g->size, tg_no_grid.size, sizeof g->size);
-    ctx->has_peers = false;
+    ctx->run.has_peers = false;
 }
 
 void tg_ctx_may_skip(tg_ctx *ctx) {

@@ -6,7 +6,7 @@
 #ifndef TG_GRID_H
 #define TG_GRID_H
 
-#include "core/core.h"
+#include "core/context.h"
 
 typedef struct tg_grid {
     uint32_t axes; /* bit a: axis a has more than one rank. 0: nothing is placed, nothing is checked */

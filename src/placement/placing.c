@@ -1,6 +1,9 @@
 /* Placements: interning, comparing, what a gradient has, the chunks of shards, and text. */
 #include "placement/placing.h"
 
+#include "base/host_memory.h"
+#include "base/text.h"
+
 #include <stdio.h>
 
 static const char *const axis_names[] = {"tp", "cp", "dp", "pp", "etp", "ep", "edp", "user"};

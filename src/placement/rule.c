@@ -2,6 +2,8 @@
  * refuses. rule.h states it. */
 #include "placement/rule.h"
 
+#include "base/text.h"
+
 static tg_call_impl *impl(const tg_call *c) { return c->impl; }
 
 /* ---- Who needs a gradient ---- */

@@ -4,6 +4,7 @@
  * A function that is replayed is run on a tape of its own, which its node's backward then goes through: each function
  * runs twice in all. What comes back under the results is the bytes of that second run, not a copy.
  */
+#include "base/host_memory.h"
 #include "placement/grid.h"
 #include "autograd/backward.h"
 #include "recompute/recompute.h"

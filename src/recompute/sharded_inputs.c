@@ -2,6 +2,7 @@
  * gathered again when the second run reads them. */
 #include <tapegrad/parallel.h>
 
+#include "base/host_memory.h"
 #include "placement/rule.h"
 #include "recompute/recompute.h"
 

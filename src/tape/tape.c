@@ -1,6 +1,9 @@
 /* The tape's memory: handles in slabs, nodes in bump chunks, both kept over resets; and its scopes. */
 #include "tape/tape.h"
 
+#include "base/host_memory.h"
+#include "base/text.h"
+
 /* ---- Memory ---- */
 
 static tg_arena_chunk *next_chunk(tg_tape *t, size_t bytes) {

@@ -4,7 +4,7 @@
 
 #include <tapegrad/explain.h>
 
-#include "core/core.h"
+#include "core/context.h"
 
 /* A room has two places for a handle, which take turns at each reset of the tape: at its beginning, and one head
  * further. So the handle of the last step is at another address than this step's, and there, in bytes that this step's

@@ -1,9 +1,9 @@
-/* Captured steps with collectives, on NCCL's ranks. */
+/* Captured steps with collectives, on ranks over NCCL. */
 #include "comm/worlds.h"
 
 #include <tapegrad/capture.h>
 
-#include "core/core.h"
+#include "core/context.h"
 #include "kernels/scalar.h"
 
 enum { N = 300 };

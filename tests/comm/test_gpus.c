@@ -7,7 +7,7 @@
 
 #include <tapegrad/parallel.h>
 
-#include "core/core.h"
+#include "core/context.h"
 #include "comm/nccl/world.h"
 
 enum { MOST = 8, EACH = 4096 };

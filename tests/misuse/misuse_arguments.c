@@ -44,7 +44,7 @@ static void numbers(misuse_world *b) {
     INERT(tg_l1, ARGUMENT, "reduction is 3", tg_l1(t, b->x, b->x, TG_LOSS(.reduction = TG_LOSS_BATCH_MEAN)));
     INERT(tg_kl_div, ARGUMENT, "reduction is 4", tg_kl_div(t, b->x, b->x, TG_LOSS(.reduction = (tg_loss_reduction)4)));
     INERT(tg_nll, ARGUMENT, "ignore_index is", tg_nll(t, b->x, b->ids, NULL, TG_LOSS(.ignore_index = INT64_MAX)));
-    INERT(tg_full, ARGUMENT, "expected an integer", tg_full(t, TG_I32, TG_SHAPE(2), 0.5));
+    INERT(tg_full, ARGUMENT, "the value is 0.5", tg_full(t, TG_I32, TG_SHAPE(2), 0.5));
     INERT(tg_full, ARGUMENT, "the value is nan", tg_full(t, TG_I64, TG_SHAPE(2), NAN));
     INERT(tg_full, ARGUMENT, "from 0 to 255", tg_full(t, TG_U8, TG_SHAPE(2), 256));
     INERT(tg_repeat, ARGUMENT, "times is -1; it must be 0 or more", tg_repeat(t, b->x, 0, -1));
@@ -52,15 +52,15 @@ static void numbers(misuse_world *b) {
     INERT(tg_unfold, ARGUMENT, "size is 1 and step is -2; both must be 1 or more", tg_unfold(t, b->x, 0, 1, -2));
     INERT(tg_one_hot, ARGUMENT, "classes is -1; it must be 0 or more", tg_one_hot(t, b->ids, -1, TG_F32));
     INERT(tg_masked_select, ARGUMENT, "count is -1; it must be 0 or more", tg_masked_select(t, b->x, b->mask, -1));
-    INERT(tg_pad, ARGUMENT, "expected an integer", tg_pad(t, b->ids, 0, 1, 1, 0.5));
-    INERT(tg_masked_fill, ARGUMENT, "expected an integer", tg_masked_fill(t, b->ids, b->mask, 0.5));
+    INERT(tg_pad, ARGUMENT, "the value is 0.5", tg_pad(t, b->ids, 0, 1, 1, 0.5));
+    INERT(tg_masked_fill, ARGUMENT, "the value is 0.5", tg_masked_fill(t, b->ids, b->mask, 0.5));
     INERT(tg_arange, ARGUMENT,
           "start is 0, stop is 5 and step is 0; they must be finite and step must not be 0",
           tg_arange(t, TG_F32, 0, 5, 0));
     INERT(tg_arange, ARGUMENT, "start is nan, stop is 5 and step is 1", tg_arange(t, TG_F32, NAN, 5, 1));
     INERT(tg_arange, ARGUMENT, "start is 0, stop is inf and step is 1", tg_arange(t, TG_F32, 0, INFINITY, 1));
     INERT(tg_arange, SHAPE, "too many", tg_arange(t, TG_F32, 0, 1e300, 1));
-    INERT(tg_arange, ARGUMENT, "expected an integer", tg_arange(t, TG_I32, 0, 1e10, 5e9));
+    INERT(tg_arange, ARGUMENT, "the last element is 5e+09", tg_arange(t, TG_I32, 0, 1e10, 5e9));
 }
 
 /* ---- Shapes and dims ---- */
@@ -110,7 +110,7 @@ static void broadcasts(misuse_world *b) {
     INERT(tg_linear, SHAPE, "w [out, in]", tg_linear(t, b->x, b->v, NULL));
     INERT(tg_linear, SHAPE, "b must be a vector of 2 elements, one for each row of w", tg_linear(t, b->x, b->x, b->v));
     INERT(tg_mse, SHAPE, "x and y have different shapes; they must be equal", tg_mse(t, b->x, b->v));
-    INERT(tg_l1, SHAPE, "one shape", tg_l1(t, b->x, b->v, NULL));
+    INERT(tg_l1, SHAPE, "x and y have different shapes; they must be equal", tg_l1(t, b->x, b->v, NULL));
     INERT(tg_cosine_similarity, SHAPE,
           "x and y have different shapes; they must be equal", tg_cosine_similarity(t, b->x, b->v, 0, 1e-8));
     INERT(tg_bce_with_logits, SHAPE, "does not broadcast", tg_bce_with_logits(t, b->x, b->x, odd, NULL, NULL));
@@ -122,7 +122,8 @@ static void broadcasts(misuse_world *b) {
           "w must be a vector of 3 elements, the size of the last dim of x", tg_layer_norm(t, b->x, odd, NULL, 1e-5));
     INERT(tg_layer_norm, SHAPE,
           "b must be a vector of 3 elements, the size of the last dim of x", tg_layer_norm(t, b->x, NULL, odd, 1e-5));
-    INERT(tg_group_norm, SHAPE, "expected w of [3]", tg_group_norm(t, b->x, 1, odd, NULL, 1e-5));
+    INERT(tg_group_norm, SHAPE,
+          "w must be a vector of 3 elements, one for each channel of x", tg_group_norm(t, b->x, 1, odd, NULL, 1e-5));
     INERT(tg_rms_norm, SHAPE,
           "w must be a vector of 3 elements, the size of the last dim of x", tg_rms_norm(t, b->x, odd, 1e-5));
     INERT(tg_rope, SHAPE, "even d", tg_rope(t, b->x, 10000, 0));
@@ -146,7 +147,7 @@ static void dims(misuse_world *b) {
         const int d = (const int[]){2, -3, INT32_MAX, INT32_MIN}[i];
         const int64_t halves[] = {1, 1};
         tg_tensor *out[2];
-        const char *says = "out of range: expected -2 to 1";
+        const char *says = "it must be from -2 to 1";
         INERT(tg_sum, SHAPE, says, tg_sum(t, b->x, ONE_DIM(d), false));
         INERT(tg_mean, SHAPE, says, tg_mean(t, b->x, ONE_DIM(d), true));
         INERT(tg_var, SHAPE, says, tg_var(t, b->x, ONE_DIM(d), 1, false));
@@ -185,8 +186,8 @@ static void dims(misuse_world *b) {
         INERT(tg_pad, SHAPE, says, tg_pad(t, b->x, d, 1, 1, 0));
         INERT(tg_index_select, SHAPE, says, tg_index_select(t, b->x, d, b->ids));
         if (d == 2) continue; /* of three, in the result */
-        INERT(tg_unsqueeze, SHAPE, "out of range", tg_unsqueeze(t, b->x, d == -3 ? -4 : d));
-        INERT(tg_stack, SHAPE, "out of range", tg_stack(t, &b->x, 1, d == -3 ? -4 : d));
+        INERT(tg_unsqueeze, SHAPE, "it must be from -3 to 2", tg_unsqueeze(t, b->x, d == -3 ? -4 : d));
+        INERT(tg_stack, SHAPE, "it must be from -3 to 2", tg_stack(t, &b->x, 1, d == -3 ? -4 : d));
     }
     INERT(tg_sum, SHAPE, "listed twice", tg_sum(t, b->x, TG_DIMS(0, -2), false));
     INERT(tg_sum, SHAPE, "more than 8 dims", tg_sum(t, b->x, TG_DIMS(0, 0, 0, 0, 0, 0, 0, 0, 0), false));
@@ -362,22 +363,24 @@ static void losses(misuse_world *b) {
           tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.smoothing = 2)));
     INERT(tg_cross_entropy, ARGUMENT, "smoothing is nan",
           tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.smoothing = NAN)));
-    INERT(tg_cross_entropy, ARGUMENT, "smoothing is 3: expected TG_SMOOTHING_TORCH",
+    INERT(tg_cross_entropy, ARGUMENT, "the kind of smoothing is 3",
           tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.smoothing_kind = 3)));
     INERT(tg_cross_entropy, ARGUMENT, "reduction is 9",
           tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.reduction = 9)));
-    INERT(tg_cross_entropy, SHAPE, "expected weight of [3]",
+    INERT(tg_cross_entropy, SHAPE, "weight must be a vector of 3 elements, one for each class of input 0",
           tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.weight = b->x)));
     INERT(tg_cross_entropy, HANDLE, "dropped",
           tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.weight = b->dropped)));
     INERT(tg_linear_cross_entropy, UNSUPPORTED, "weights of classes are given, which this op does not support",
           tg_linear_cross_entropy(t, b->x, b->x, b->ids, TG_CROSS_ENTROPY(.weight = b->v)));
-    INERT(tg_cross_entropy, SHAPE, "a target for each row", tg_cross_entropy(t, b->cube, b->ids, NULL));
+    INERT(tg_cross_entropy, SHAPE,
+          "target must have the shape of input 0 without its last dim", tg_cross_entropy(t, b->cube, b->ids, NULL));
     INERT(tg_cross_entropy, SHAPE, "1 or more dims", tg_cross_entropy(t, scalar, b->ids, NULL));
     INERT(tg_linear_cross_entropy, ARGUMENT, "size is 0", tg_linear_cross_entropy(t, b->x, b->x, b->ids, &zero));
     INERT(tg_linear_cross_entropy, ARGUMENT, "smoothing is -1",
           tg_linear_cross_entropy(t, b->x, b->x, b->ids, TG_CROSS_ENTROPY(.smoothing = -1)));
-    INERT(tg_linear_cross_entropy, SHAPE, "of one h", tg_linear_cross_entropy(t, b->x, b->cube, b->ids, NULL));
+    INERT(tg_linear_cross_entropy, SHAPE,
+          "x must be [.., h] and w [v, h] with the same h", tg_linear_cross_entropy(t, b->x, b->cube, b->ids, NULL));
     tg_drop(scalar);
 }
 
@@ -409,9 +412,13 @@ static void data(misuse_world *b) {
     INERT(tg_one_hot, DATA, "index -1 is out of range; it must be from 0 to 3", tg_one_hot(t, low, 4, TG_F32));
     INERT(tg_masked_select, DATA,
           "the mask selects 2 elements but count is 5; they must be equal", tg_masked_select(t, b->x, b->mask, 5));
-    INERT(tg_cross_entropy, DATA, "is 9: expected 0 to 2, or ignore_index", tg_cross_entropy(t, b->x, ids, NULL));
-    INERT(tg_cross_entropy, DATA, "is -1: expected 0 to 2", tg_cross_entropy(t, b->x, low, NULL));
-    INERT(tg_linear_cross_entropy, DATA, "is 9: expected 0 to 1", tg_linear_cross_entropy(t, b->x, b->x, ids, NULL));
+    INERT(tg_cross_entropy, DATA,
+          "target of row 1 is 9; it must be from 0 to 2, or ignore_index", tg_cross_entropy(t, b->x, ids, NULL));
+    INERT(tg_cross_entropy, DATA,
+          "target of row 0 is -1; it must be from 0 to 2, or ignore_index", tg_cross_entropy(t, b->x, low, NULL));
+    INERT(tg_linear_cross_entropy, DATA,
+          "target of row 1 is 9; it must be from 0 to 1, or ignore_index",
+          tg_linear_cross_entropy(t, b->x, b->x, ids, NULL));
     tg_drop(ids);
     tg_drop(low);
     tg_drop(far);
@@ -430,7 +437,8 @@ static void in_place(misuse_world *b) {
         INERT(tg_add_, STATE, "other live handles share", fn[i](t, shared, b->x));
         INERT(tg_add_, STATE, "shares the overwritten bytes", fn[i](t, z, z));
         INERT(tg_add_, SHAPE, "input 1 does not broadcast to the shape of input 0", fn[i](t, z, b->cube));
-        INERT(tg_add_, DTYPE, "expected one dtype", fn[i](t, z, b->ids));
+        INERT(tg_add_, DTYPE,
+              "input 0 is f32 and input 1 is i64; they must have one dtype (tg_cast converts)", fn[i](t, z, b->ids));
         INERT(tg_add_, STATE, "of the context from one that needs a gradient", fn[i](t, b->x, b->w));
     }
     INERT(tg_relu_, STATE, "in place on a view", tg_relu_(t, part));

@@ -3,8 +3,8 @@
 #include <tapegrad/mappings.h>
 #include <tapegrad/optim.h>
 
-#include "placement/placing.h"
 #include "misuse/misuse.h"
+#include "placement/placing.h"
 
 static void linear(misuse_world *b) {
     tg_comm *c = tg_comm_self_new(b->ctx);
@@ -15,9 +15,9 @@ static void linear(misuse_world *b) {
     do {                                                                                                               \
         OP(symbol, symbol(t, x, w, NULL, c, NULL));                                                                    \
         OP(symbol, symbol(t, b->x, x, NULL, c, NULL));                                                                 \
-        INERT(symbol, SHAPE, "they must be equal", symbol(b->t, b->cube, w, NULL, c, NULL));                             \
-        INERT(symbol, SHAPE, "b must be a vector of 2 elements", symbol(b->t, b->x, w, b->v, c, NULL));                               \
-        INERT(symbol, DTYPE, "expected", symbol(b->t, b->ids, w, NULL, c, NULL));                                      \
+        INERT(symbol, SHAPE, "they must be equal", symbol(b->t, b->cube, w, NULL, c, NULL));                           \
+        INERT(symbol, SHAPE, "b must be a vector of 2", symbol(b->t, b->x, w, b->v, c, NULL));                         \
+        INERT(symbol, DTYPE, "it must be f32", symbol(b->t, b->ids, w, NULL, c, NULL));                                \
         INERT(symbol, ARGUMENT, "choose one", symbol(b->t, b->x, w, NULL, NULL, both));                                \
         INERT(symbol, ARGUMENT, "the communicator is NULL",                                                            \
               symbol(b->t, b->x, w, NULL, NULL, TG_LINEAR_GRAD(.allreduce_dgrad = true)));                             \

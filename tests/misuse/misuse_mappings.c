@@ -156,8 +156,8 @@ static void vocabulary(misuse_world *b, tg_comm *c, tg_comm *far) {
         INERT(symbol, ARGUMENT, "smoothing is 7", symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.smoothing = 7)));  \
         INERT(symbol, ARGUMENT, "99 classes", symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.classes = 99)));       \
         INERT(symbol, ARGUMENT, "-1 classes", symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.classes = -1)));       \
-        INERT(symbol, DATA, "is 9: expected 0 to", symbol(b->t, __VA_ARGS__, ids, c, NULL));                        \
-        INERT(symbol, DTYPE, "expected i64", symbol(b->t, __VA_ARGS__, b->v, c, NULL));                             \
+        INERT(symbol, DATA, "is 9; it must be from 0 to", symbol(b->t, __VA_ARGS__, ids, c, NULL));                    \
+        INERT(symbol, DTYPE, "it must be i64", symbol(b->t, __VA_ARGS__, b->v, c, NULL));                           \
     } while (0)
     OP(tg_vocab_parallel_cross_entropy, tg_vocab_parallel_cross_entropy(t, x, b->ids, c, NULL));
     OP(tg_vocab_parallel_cross_entropy, tg_vocab_parallel_cross_entropy(t, b->x, x, c, NULL));

@@ -251,7 +251,7 @@ static void parts(misuse_world *b) {
         x = long_ids;                                                                             \
         INERT(symbol, SHAPE, "positions", call);                                                  \
         x = no_ids;                                                                               \
-        INERT(symbol, DATA, "index 77 is out of range; it must be from 0 to 4", call);                                   \
+        INERT(symbol, DATA, "index 77 is out of range; it must be from 0 to 4", call);                                 \
     } while (0);                                                                                  \
     DEAD_TENSOR(symbol, call)
 
@@ -283,7 +283,8 @@ static void model(misuse_world *b) {
     INERT(tg_gpt_loss, ARGUMENT, "the tape is NULL", tg_gpt_loss(m, NULL, ids, ids, TG_LOSS_MEAN));
     INERT(tg_gpt_loss, ARGUMENT, "reduction is 5", tg_gpt_loss(m, t, ids, ids, (tg_loss_reduction)5));
     INERT(tg_gpt_loss, ARGUMENT, "the tensor is NULL", tg_gpt_loss(m, t, ids, NULL, TG_LOSS_MEAN));
-    GIVES(tg_gpt_loss, DATA, "is 77: expected 0 to 4", no_loss(b, m, ids, no_ids));
+    GIVES(tg_gpt_loss, DATA,
+          "target of row 1 is 77; it must be from 0 to 4, or ignore_index", no_loss(b, m, ids, no_ids));
     INERT(tg_gpt_loss, SHAPE, "target is i64[1, 9], expected i64[1, 2]",
           tg_gpt_loss(m, t, ids, long_ids, TG_LOSS_MEAN));
     INERT(tg_gpt_loss, SHAPE, "target is f32[2, 3], expected i64[1, 2]", tg_gpt_loss(m, t, ids, b->x, TG_LOSS_MEAN));

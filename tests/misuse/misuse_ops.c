@@ -274,35 +274,46 @@ static void floats_only(misuse_world *b) {
                                                         tg_atan,       tg_sinh, tg_cosh, tg_log1p,
                                                         tg_expm1,      tg_floor, tg_ceil, tg_round};
     for (size_t i = 0; i < sizeof fn / sizeof *fn; i++) {
-        INERT(tg_exp, DTYPE, "i64: expected f32, f64, bf16 or f16", fn[i](b->t, b->ids));
-        INERT(tg_exp, DTYPE, "bool: expected f32, f64, bf16 or f16", fn[i](b->t, b->mask));
+        INERT(tg_exp, DTYPE, "input 0 is i64; it must be f32, f64, bf16 or f16", fn[i](b->t, b->ids));
+        INERT(tg_exp, DTYPE, "input 0 is bool; it must be f32, f64, bf16 or f16", fn[i](b->t, b->mask));
     }
-    INERT(tg_mean, DTYPE, "expected f32, f64, bf16 or f16", tg_mean(b->t, b->ids, TG_ALL_DIMS, false));
-    INERT(tg_var, DTYPE, "expected f32, f64, bf16 or f16", tg_var(b->t, b->ids, TG_ALL_DIMS, 1, false));
-    INERT(tg_std, DTYPE, "expected f32, f64, bf16 or f16", tg_std(b->t, b->ids, TG_ALL_DIMS, 1, false));
-    INERT(tg_norm, DTYPE, "expected f32, f64, bf16 or f16", tg_norm(b->t, b->ids, 2, TG_ALL_DIMS, false));
-    INERT(tg_any, DTYPE, "expected bool", tg_any(b->t, b->x, TG_ALL_DIMS, false));
-    INERT(tg_all, DTYPE, "expected bool", tg_all(b->t, b->x, TG_ALL_DIMS, false));
-    INERT(tg_logsumexp, DTYPE, "expected f32, f64, bf16 or f16", tg_logsumexp(b->t, b->ids, TG_ALL_DIMS, false));
-    INERT(tg_softmax, DTYPE, "expected f32, f64, bf16 or f16", tg_softmax(b->t, b->ids, 0));
-    INERT(tg_log_softmax, DTYPE, "expected f32, f64, bf16 or f16", tg_log_softmax(b->t, b->ids, 0));
-    INERT(tg_layer_norm, DTYPE, "expected f32, f64, bf16 or f16", tg_layer_norm(b->t, b->ids, NULL, NULL, 1e-5));
-    INERT(tg_group_norm, DTYPE, "expected f32, f64, bf16 or f16", tg_group_norm(b->t, b->ids, 1, NULL, NULL, 1e-5));
-    INERT(tg_rms_norm, DTYPE, "expected f32, f64, bf16 or f16", tg_rms_norm(b->t, b->ids, NULL, 1e-5));
-    INERT(tg_dropout, DTYPE, "expected f32, f64, bf16 or f16", tg_dropout(b->t, b->ids, 0.5));
-    INERT(tg_gumbel, DTYPE, "expected f32, f64, bf16 or f16", tg_gumbel(b->t, b->ids));
-    INERT(tg_gumbel_softmax, DTYPE, "expected f32, f64, bf16 or f16", tg_gumbel_softmax(b->t, b->ids, 1, false, 0));
-    INERT(tg_rope, DTYPE, "expected f32, f64, bf16 or f16", tg_rope(b->t, b->mask, 10000, 0));
-    INERT(tg_mse, DTYPE, "expected f32, f64, bf16 or f16", tg_mse(b->t, b->ids, b->ids));
-    INERT(tg_l1, DTYPE, "expected f32, f64, bf16 or f16", tg_l1(b->t, b->ids, b->ids, NULL));
-    INERT(tg_cosine_similarity, DTYPE, "expected f32, f64, bf16 or f16",
+    INERT(tg_mean, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_mean(b->t, b->ids, TG_ALL_DIMS, false));
+    INERT(tg_var, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_var(b->t, b->ids, TG_ALL_DIMS, 1, false));
+    INERT(tg_std, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_std(b->t, b->ids, TG_ALL_DIMS, 1, false));
+    INERT(tg_norm, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_norm(b->t, b->ids, 2, TG_ALL_DIMS, false));
+    INERT(tg_any, DTYPE, "input 0 is a mask but is f32; it must be bool", tg_any(b->t, b->x, TG_ALL_DIMS, false));
+    INERT(tg_all, DTYPE, "input 0 is a mask but is f32; it must be bool", tg_all(b->t, b->x, TG_ALL_DIMS, false));
+    INERT(tg_logsumexp, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_logsumexp(b->t, b->ids, TG_ALL_DIMS, false));
+    INERT(tg_softmax, DTYPE, "input 0 is i64; it must be f32, f64, bf16 or f16", tg_softmax(b->t, b->ids, 0));
+    INERT(tg_log_softmax, DTYPE, "input 0 is i64; it must be f32, f64, bf16 or f16", tg_log_softmax(b->t, b->ids, 0));
+    INERT(tg_layer_norm, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_layer_norm(b->t, b->ids, NULL, NULL, 1e-5));
+    INERT(tg_group_norm, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_group_norm(b->t, b->ids, 1, NULL, NULL, 1e-5));
+    INERT(tg_rms_norm, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_rms_norm(b->t, b->ids, NULL, 1e-5));
+    INERT(tg_dropout, DTYPE, "input 0 is i64; it must be f32, f64, bf16 or f16", tg_dropout(b->t, b->ids, 0.5));
+    INERT(tg_gumbel, DTYPE, "input 0 is i64; it must be f32, f64, bf16 or f16", tg_gumbel(b->t, b->ids));
+    INERT(tg_gumbel_softmax, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_gumbel_softmax(b->t, b->ids, 1, false, 0));
+    INERT(tg_rope, DTYPE, "input 0 is bool; it must be f32, f64, bf16 or f16", tg_rope(b->t, b->mask, 10000, 0));
+    INERT(tg_mse, DTYPE, "input 0 is i64; it must be f32, f64, bf16 or f16", tg_mse(b->t, b->ids, b->ids));
+    INERT(tg_l1, DTYPE, "input 0 is i64; it must be f32, f64, bf16 or f16", tg_l1(b->t, b->ids, b->ids, NULL));
+    INERT(tg_cosine_similarity, DTYPE, "input 0 is i64; it must be f32, f64, bf16 or f16",
           tg_cosine_similarity(b->t, b->ids, b->ids, 0, 1e-8));
-    INERT(tg_swiglu, DTYPE, "expected f32, f64, bf16 or f16", tg_swiglu(b->t, b->ids, b->ids));
-    INERT(tg_matmul, DTYPE, "expected f32, f64, bf16 or f16", tg_matmul(b->t, b->mask, b->mask));
-    INERT(tg_outer, DTYPE, "expected f32, f64, bf16 or f16", tg_outer(b->t, b->ids, b->ids));
-    INERT(tg_dot, DTYPE, "expected f32, f64, bf16 or f16", tg_dot(b->t, b->ids, b->ids));
-    INERT(tg_einsum, DTYPE, "expected f32, f64, bf16 or f16", tg_einsum(b->t, "i,i->", b->ids, b->ids));
-    INERT(tg_cross_entropy, DTYPE, "expected f32, f64, bf16 or f16", tg_cross_entropy(b->t, b->ids, b->ids, NULL));
+    INERT(tg_swiglu, DTYPE, "input 0 is i64; it must be f32, f64, bf16 or f16", tg_swiglu(b->t, b->ids, b->ids));
+    INERT(tg_matmul, DTYPE, "input 0 is bool; it must be f32, f64, bf16 or f16", tg_matmul(b->t, b->mask, b->mask));
+    INERT(tg_outer, DTYPE, "input 0 is i64; it must be f32, f64, bf16 or f16", tg_outer(b->t, b->ids, b->ids));
+    INERT(tg_dot, DTYPE, "input 0 is i64; it must be f32, f64, bf16 or f16", tg_dot(b->t, b->ids, b->ids));
+    INERT(tg_einsum, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_einsum(b->t, "i,i->", b->ids, b->ids));
+    INERT(tg_cross_entropy, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_cross_entropy(b->t, b->ids, b->ids, NULL));
 }
 
 static void dtypes(misuse_world *b) {
@@ -312,35 +323,61 @@ static void dtypes(misuse_world *b) {
         tg_add, tg_sub, tg_mul, tg_div, tg_pow, tg_maximum, tg_minimum, tg_eq, tg_lt, tg_mse, tg_swiglu, tg_matmul,
         tg_atan2, tg_fmod};
     for (size_t i = 0; i < sizeof fn / sizeof *fn; i++)
-        INERT(tg_add, DTYPE, "expected one dtype (tg_cast converts)", fn[i](b->t, b->x, d));
-    INERT(tg_neg, DTYPE, "bool: expected", tg_neg(b->t, b->mask));
-    INERT(tg_add, DTYPE, "bool: expected", tg_add(b->t, b->mask, b->mask));
-    INERT(tg_where, DTYPE, "f32: expected bool", tg_where(b->t, b->x, b->x, b->x));
-    INERT(tg_where, DTYPE, "expected one dtype", tg_where(b->t, b->mask, b->x, d));
-    INERT(tg_masked_fill, DTYPE, "f32: expected bool", tg_masked_fill(b->t, b->x, b->x, 0));
-    INERT(tg_masked_select, DTYPE, "f32: expected bool", tg_masked_select(b->t, b->x, b->x, 1));
-    INERT(tg_einsum, DTYPE, "expected one dtype", tg_einsum(b->t, "ij,ij->", b->x, d));
-    INERT(tg_one_hot, DTYPE, "f32: expected i64 or i32", tg_one_hot(b->t, b->v, 4, TG_F32));
-    INERT(tg_one_hot, DTYPE, "can be made", tg_one_hot(b->t, b->ids, 4, TG_F4E2M1));
-    INERT(tg_gather, DTYPE, "f32: expected i64 or i32", tg_gather(b->t, b->x, 0, b->x));
-    INERT(tg_scatter_add, DTYPE, "bool: expected i64 or i32", tg_scatter_add(b->t, b->x, 0, b->mask, b->x));
-    INERT(tg_scatter, DTYPE, "bool: expected i64 or i32", tg_scatter(b->t, b->x, 0, b->mask, b->x));
-    INERT(tg_scatter, DTYPE, "expected one dtype", tg_scatter(b->t, b->v, 0, b->ids, b->ids));
-    INERT(tg_index_select, DTYPE, "f32: expected i64 or i32", tg_index_select(b->t, b->x, 0, b->v));
-    INERT(tg_embedding, DTYPE, "f32: expected i64 or i32", tg_embedding(b->t, b->x, b->v));
-    INERT(tg_concat, DTYPE, "expected one dtype", tg_concat(b->t, (tg_tensor *[]){b->x, d}, 2, 0));
-    INERT(tg_stack, DTYPE, "expected one dtype", tg_stack(b->t, (tg_tensor *[]){b->x, d}, 2, 0));
-    INERT(tg_linear, DTYPE, "expected one dtype", tg_linear(b->t, b->x, d, NULL));
-    INERT(tg_attention, DTYPE, "expected one dtype", tg_attention(b->t, q, qd, q, NULL));
-    INERT(tg_cross_entropy, DTYPE, "target is f32: expected i64", tg_cross_entropy(b->t, b->x, b->v, NULL));
+        INERT(tg_add, DTYPE,
+              "input 0 is f32 and input 1 is f64; they must have one dtype (tg_cast converts)", fn[i](b->t, b->x, d));
+    INERT(tg_neg, DTYPE, "input 0 is bool; it must have a float or an integer dtype", tg_neg(b->t, b->mask));
+    INERT(tg_add, DTYPE, "input 0 is bool; it must have a float or an integer dtype", tg_add(b->t, b->mask, b->mask));
+    INERT(tg_where, DTYPE, "input 0 is a mask but is f32; it must be bool", tg_where(b->t, b->x, b->x, b->x));
+    INERT(tg_where, DTYPE,
+          "input 1 is f32 and input 2 is f64; they must have one dtype (tg_cast converts)",
+          tg_where(b->t, b->mask, b->x, d));
+    INERT(tg_masked_fill, DTYPE, "input 1 is a mask but is f32; it must be bool", tg_masked_fill(b->t, b->x, b->x, 0));
+    INERT(tg_masked_select, DTYPE,
+          "input 1 is a mask but is f32; it must be bool", tg_masked_select(b->t, b->x, b->x, 1));
+    INERT(tg_einsum, DTYPE,
+          "input 0 is f32 and input 1 is f64; they must have one dtype (tg_cast converts)",
+          tg_einsum(b->t, "ij,ij->", b->x, d));
+    INERT(tg_one_hot, DTYPE,
+          "input 0 holds indices but is f32; it must be i64 or i32", tg_one_hot(b->t, b->v, 4, TG_F32));
+    INERT(tg_one_hot, DTYPE, "tensors of dtype f4e2m1 cannot be made", tg_one_hot(b->t, b->ids, 4, TG_F4E2M1));
+    INERT(tg_gather, DTYPE, "input 1 holds indices but is f32; it must be i64 or i32", tg_gather(b->t, b->x, 0, b->x));
+    INERT(tg_scatter_add, DTYPE,
+          "input 1 holds indices but is bool; it must be i64 or i32", tg_scatter_add(b->t, b->x, 0, b->mask, b->x));
+    INERT(tg_scatter, DTYPE,
+          "input 1 holds indices but is bool; it must be i64 or i32", tg_scatter(b->t, b->x, 0, b->mask, b->x));
+    INERT(tg_scatter, DTYPE,
+          "input 0 is f32 and input 2 is i64; they must have one dtype (tg_cast converts)",
+          tg_scatter(b->t, b->v, 0, b->ids, b->ids));
+    INERT(tg_index_select, DTYPE,
+          "input 1 holds indices but is f32; it must be i64 or i32", tg_index_select(b->t, b->x, 0, b->v));
+    INERT(tg_embedding, DTYPE,
+          "input 1 holds indices but is f32; it must be i64 or i32", tg_embedding(b->t, b->x, b->v));
+    INERT(tg_concat, DTYPE,
+          "input 0 is f32 and input 1 is f64; they must have one dtype (tg_cast converts)",
+          tg_concat(b->t, (tg_tensor *[]){b->x, d}, 2, 0));
+    INERT(tg_stack, DTYPE,
+          "input 0 is f32 and input 1 is f64; they must have one dtype (tg_cast converts)",
+          tg_stack(b->t, (tg_tensor *[]){b->x, d}, 2, 0));
+    INERT(tg_linear, DTYPE,
+          "input 0 is f32 and input 1 is f64; they must have one dtype (tg_cast converts)",
+          tg_linear(b->t, b->x, d, NULL));
+    INERT(tg_attention, DTYPE,
+          "input 0 is f32 and input 1 is f64; they must have one dtype (tg_cast converts)",
+          tg_attention(b->t, q, qd, q, NULL));
+    INERT(tg_cross_entropy, DTYPE, "target is f32; it must be i64", tg_cross_entropy(b->t, b->x, b->v, NULL));
     INERT(tg_nll, DTYPE, "target is f32; it must be i64", tg_nll(b->t, b->x, b->v, NULL, NULL));
-    INERT(tg_nll, DTYPE, "expected one dtype", tg_nll(b->t, b->x, b->ids, d, NULL));
-    INERT(tg_bce_with_logits, DTYPE, "expected one dtype", tg_bce_with_logits(b->t, b->x, b->x, NULL, d, NULL));
-    INERT(tg_linear_cross_entropy, DTYPE, "expected i64", tg_linear_cross_entropy(b->t, b->x, b->x, b->v, NULL));
+    INERT(tg_nll, DTYPE,
+          "input 0 is f32 and input 2 is f64; they must have one dtype (tg_cast converts)",
+          tg_nll(b->t, b->x, b->ids, d, NULL));
+    INERT(tg_bce_with_logits, DTYPE,
+          "input 0 is f32 and input 3 is f64; they must have one dtype (tg_cast converts)",
+          tg_bce_with_logits(b->t, b->x, b->x, NULL, d, NULL));
+    INERT(tg_linear_cross_entropy, DTYPE,
+          "target is f32; it must be i64", tg_linear_cross_entropy(b->t, b->x, b->x, b->v, NULL));
     INERT(tg_cast, DTYPE, "no op takes this dtype", tg_cast(b->t, b->x, TG_F4E2M1));
     INERT(tg_cast, DTYPE, "no op takes this dtype", tg_cast(b->t, b->x, (tg_dtype)99));
-    INERT(tg_full, DTYPE, "can be made", tg_full(b->t, TG_F8E8M0, TG_SHAPE(2), 1));
-    INERT(tg_full, DTYPE, "can be made", tg_full(b->t, (tg_dtype)-1, TG_SHAPE(2), 1));
+    INERT(tg_full, DTYPE, "tensors of dtype f8e8m0 cannot be made", tg_full(b->t, TG_F8E8M0, TG_SHAPE(2), 1));
+    INERT(tg_full, DTYPE, "tensors of dtype ? cannot be made", tg_full(b->t, (tg_dtype)-1, TG_SHAPE(2), 1));
     INERT(tg_arange, DTYPE, "dtype is bool; it must be a float or an integer dtype", tg_arange(b->t, TG_BOOL, 0, 2, 1));
     tg_drop(d);
     tg_drop(q);

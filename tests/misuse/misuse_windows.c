@@ -39,18 +39,29 @@ static void places(misuse_world *b, const images *m) {
 static void dtypes(misuse_world *b, const images *m) {
     tg_tape *t = b->t;
     tg_tensor *d = tg_zeros(b->ctx, TG_F64, TG_SHAPE(2, 3)), *h = tg_zeros(b->ctx, TG_BF16, TG_SHAPE(3));
-    INERT(tg_conv1d, DTYPE, "expected f32, f64, bf16 or f16", tg_conv1d(t, b->ids, b->ids, NULL, NULL));
-    INERT(tg_conv2d, DTYPE, "expected f32, f64, bf16 or f16", tg_conv2d(t, b->ids, b->ids, NULL, NULL));
-    INERT(tg_conv1d, DTYPE, "expected one dtype", tg_conv1d(t, b->cube, d, NULL, NULL));
-    INERT(tg_conv2d, DTYPE, "expected one dtype", tg_conv2d(t, m->x, m->w, d, NULL));
-    INERT(tg_max_pool1d, DTYPE, "expected f32, f64, bf16 or f16", tg_max_pool1d(t, b->ids, 2, NULL));
-    INERT(tg_max_pool2d, DTYPE, "expected f32, f64, bf16 or f16", tg_max_pool2d(t, b->ids, 2, 2, NULL));
-    INERT(tg_avg_pool1d, DTYPE, "expected f32, f64, bf16 or f16", tg_avg_pool1d(t, b->ids, 2, NULL));
-    INERT(tg_avg_pool2d, DTYPE, "expected f32, f64, bf16 or f16", tg_avg_pool2d(t, b->ids, 2, 2, NULL));
-    INERT(tg_triangular_solve, DTYPE, "expected f32, f64, bf16 or f16", tg_triangular_solve(t, b->ids, b->ids, NULL));
-    INERT(tg_triangular_solve, DTYPE, "expected one dtype", tg_triangular_solve(t, m->s, d, NULL));
-    INERT(tg_cholesky, DTYPE, "expected f32, f64, bf16 or f16", tg_cholesky(t, b->mask));
-    INERT(tg_batch_norm, DTYPE, "expected f32, f64, bf16 or f16",
+    INERT(tg_conv1d, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_conv1d(t, b->ids, b->ids, NULL, NULL));
+    INERT(tg_conv2d, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_conv2d(t, b->ids, b->ids, NULL, NULL));
+    INERT(tg_conv1d, DTYPE,
+          "input 0 is f32 and input 1 is f64; they must have one dtype (tg_cast converts)",
+          tg_conv1d(t, b->cube, d, NULL, NULL));
+    INERT(tg_conv2d, DTYPE,
+          "input 0 is f32 and input 2 is f64; they must have one dtype (tg_cast converts)",
+          tg_conv2d(t, m->x, m->w, d, NULL));
+    INERT(tg_max_pool1d, DTYPE, "input 0 is i64; it must be f32, f64, bf16 or f16", tg_max_pool1d(t, b->ids, 2, NULL));
+    INERT(tg_max_pool2d, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_max_pool2d(t, b->ids, 2, 2, NULL));
+    INERT(tg_avg_pool1d, DTYPE, "input 0 is i64; it must be f32, f64, bf16 or f16", tg_avg_pool1d(t, b->ids, 2, NULL));
+    INERT(tg_avg_pool2d, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_avg_pool2d(t, b->ids, 2, 2, NULL));
+    INERT(tg_triangular_solve, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_triangular_solve(t, b->ids, b->ids, NULL));
+    INERT(tg_triangular_solve, DTYPE,
+          "input 0 is f32 and input 1 is f64; they must have one dtype (tg_cast converts)",
+          tg_triangular_solve(t, m->s, d, NULL));
+    INERT(tg_cholesky, DTYPE, "input 0 is bool; it must be f32, f64, bf16 or f16", tg_cholesky(t, b->mask));
+    INERT(tg_batch_norm, DTYPE, "input 0 is i64; it must be f32, f64, bf16 or f16",
           tg_batch_norm(t, b->ids, NULL, NULL, NULL, NULL, 0.1, 1e-5));
     INERT(tg_batch_norm, DTYPE, "running_mean is bf16; it must be f32 or f32",
           tg_batch_norm(t, b->x, NULL, NULL, h, b->v, 0.1, 1e-5));
@@ -62,24 +73,29 @@ static void of_windows(misuse_world *b, const images *m) {
     tg_tape *t = b->t;
     tg_conv_opts conv = {.size = sizeof conv + 8};
     tg_pool_opts pool = {.size = sizeof pool + 8};
-    INERT(tg_conv1d, SHAPE, "expected x [n, c, l]", tg_conv1d(t, b->x, b->cube, NULL, NULL));
+    INERT(tg_conv1d, SHAPE, "x must be [n, c, l]", tg_conv1d(t, b->x, b->cube, NULL, NULL));
     INERT(tg_conv1d, SHAPE, "w must be [o, c / groups, k]", tg_conv1d(t, b->cube, b->x, NULL, NULL));
     INERT(tg_conv1d, ARGUMENT,
           "groups is -1; it must be 1 or more", tg_conv1d(t, b->cube, b->cube, NULL, TG_CONV(.groups = -1)));
     INERT(tg_conv2d, SHAPE,
           "b must be a vector of 2 elements, one for each output channel", tg_conv2d(t, m->x, m->w, b->v, NULL));
-    INERT(tg_conv2d, SHAPE, "do not fit", tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.dilation = {4, 1})));
+    INERT(tg_conv2d, SHAPE,
+          "a window spans 5 elements, but x with its padding has 4",
+          tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.dilation = {4, 1})));
     INERT(tg_conv2d, SHAPE, "overflows", tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.padding = {INT64_MAX, 0})));
     INERT(tg_conv2d, ARGUMENT, "stride -1", tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.stride = {1, -1})));
     INERT(tg_conv2d, ARGUMENT, "padding -1", tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.padding = {-1, 0})));
     INERT(tg_conv2d, ARGUMENT, "dilation -2", tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.dilation = {-2, 1})));
     INERT(tg_conv2d, ARGUMENT, "this library knows", tg_conv2d(t, m->x, m->w, NULL, &conv));
-    INERT(tg_max_pool1d, ARGUMENT, "windows of 0", tg_max_pool1d(t, b->cube, 0, NULL));
+    INERT(tg_max_pool1d, ARGUMENT,
+          "window size is 0, stride 0, dilation 1 and padding 0", tg_max_pool1d(t, b->cube, 0, NULL));
     INERT(tg_max_pool1d, ARGUMENT, "at most half", tg_max_pool1d(t, b->cube, 3, TG_POOL(.padding = {2})));
-    INERT(tg_max_pool2d, SHAPE, "do not fit", tg_max_pool2d(t, m->x, 2, 5, NULL));
+    INERT(tg_max_pool2d, SHAPE,
+          "a window spans 5 elements, but x with its padding has 4", tg_max_pool2d(t, m->x, 2, 5, NULL));
     INERT(tg_max_pool2d, ARGUMENT, "this library knows", tg_max_pool2d(t, m->x, 2, 2, &pool));
-    INERT(tg_avg_pool1d, SHAPE, "expected x [n, c, l]", tg_avg_pool1d(t, m->x, 2, NULL));
-    INERT(tg_avg_pool2d, ARGUMENT, "windows of -1", tg_avg_pool2d(t, m->x, -1, 1, NULL));
+    INERT(tg_avg_pool1d, SHAPE, "x must be [n, c, l]", tg_avg_pool1d(t, m->x, 2, NULL));
+    INERT(tg_avg_pool2d, ARGUMENT,
+          "window size is -1, stride -1, dilation 1 and padding 0", tg_avg_pool2d(t, m->x, -1, 1, NULL));
     INERT(tg_avg_pool2d, ARGUMENT,
           "dilation is set, but average pooling has none; leave it 0 or 1",
           tg_avg_pool2d(t, m->x, 2, 2, TG_POOL(.dilation = {1, 2})));
@@ -105,8 +121,12 @@ static void of_norm(misuse_world *b) {
     INERT(tg_batch_norm, SHAPE,
           "x has too few dims; it must be [n, c, ..] with 2 or more",
           tg_batch_norm(t, b->v, NULL, NULL, NULL, NULL, 0.1, 1e-5));
-    INERT(tg_batch_norm, SHAPE, "expected w of [3]", tg_batch_norm(t, b->x, one, NULL, NULL, NULL, 0.1, 1e-5));
-    INERT(tg_batch_norm, SHAPE, "expected b of [3]", tg_batch_norm(t, b->x, NULL, one, NULL, NULL, 0.1, 1e-5));
+    INERT(tg_batch_norm, SHAPE,
+          "w must be a vector of 3 elements, one for each channel of x",
+          tg_batch_norm(t, b->x, one, NULL, NULL, NULL, 0.1, 1e-5));
+    INERT(tg_batch_norm, SHAPE,
+          "b must be a vector of 3 elements, one for each channel of x",
+          tg_batch_norm(t, b->x, NULL, one, NULL, NULL, 0.1, 1e-5));
     tg_drop(g);
     tg_drop(one);
 }

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "misuse/misuse.h"
-#include "core/core.h"
+#include "core/context.h"
 
 /* ---- The world ---- */
 

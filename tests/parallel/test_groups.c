@@ -1,4 +1,4 @@
-/* Groups: the mixed radix of RankGenerator, and what a tg_parallel makes of it on real ranks. */
+/* Groups: the mixed radix of Megatron-Core's RankGenerator, and tg_parallel on real ranks. */
 #include <string.h>
 #include <time.h>
 
@@ -6,7 +6,7 @@
 #include <tapegrad/mappings.h>
 #include <tapegrad/nn.h>
 
-#include "core/core.h"
+#include "core/context.h"
 #include "device_ranks.h"
 
 #include "check_main.h"

@@ -15,7 +15,7 @@
 
 #include <tapegrad/mappings.h>
 
-#include "core/core.h"
+#include "core/context.h"
 
 enum { AXES = 2, NODES = 48, INPUTS = 3, RANKS = 4, ELEMENTS = 1024 };
 

@@ -1,6 +1,6 @@
 /* Making a random program on the ranks, op by op, and running it backward there. */
-#include "placement/placing.h"
 #include "placement/random.h"
+#include "placement/placing.h"
 
 #include <tapegrad/derivatives.h>
 

@@ -1,7 +1,7 @@
-/* Placements of leaves, gradients, roots and seeds, hooks, recomputations; what check mode compares. */
+/* Placements of leaves, gradients, roots and seeds, in hooks and recomputations, and the comparisons of check mode. */
 #include <tapegrad/optim.h>
 
-#include "core/core.h"
+#include "core/context.h"
 #include "on_ranks.h"
 
 typedef struct groups {

@@ -1,5 +1,7 @@
 /* The file layer, JSON, token streams and checkpoint directories. */
 #define _GNU_SOURCE
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "io/json.h"
 #include "io/names.h"
 #include "io_fixture.h"

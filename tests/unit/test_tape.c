@@ -8,7 +8,8 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/tapegrad.h>
 
-#include "core/core.h"
+#include "base/text.h"
+#include "core/context.h"
 
 static int64_t live(void) {
     tg_memory_info m = TG_MEMORY_INFO();

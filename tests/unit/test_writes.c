@@ -1,12 +1,12 @@
-/* Buffers that an op writes besides its outputs (tg_op.writes): who has saved them is told, a second run leaves them,
- * and what cannot be written so is refused. */
+/* Buffers that an op writes besides its outputs (tg_op.writes): nodes that saved them report the change, a second run
+ * does not write them, and invalid uses are refused. */
 #include "world.h"
 
 #include <tapegrad/derivatives.h>
 #include <tapegrad/explain.h>
 #include <tapegrad/extend.h>
 
-#include "core/core.h"
+#include "core/context.h"
 
 typedef enum follow_mode { FOLLOWS, STAYS, FAILS } follow_mode;
 typedef struct follow_params {

@@ -1,4 +1,5 @@
 /* What the layer does for the transport: messages and pieces that fly, and finding out what has landed. */
+#include "base/host_memory.h"
 #include "comm/p2p/p2p.h"
 
 enum { MESSAGE_TAG = 0, ANYBODY = -1 };

@@ -1,4 +1,5 @@
 /* Calls: arriving at one, comparing what the members say of it, and what they ask of each other. */
+#include "base/text.h"
 #include "comm/p2p/p2p.h"
 
 /* ---- The balance of an all-to-all ---- */

@@ -1,4 +1,5 @@
 /* The control of the transport between nodes: what the messages of the other ranks have said of them. */
+#include "base/text.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"

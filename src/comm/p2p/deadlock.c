@@ -3,6 +3,7 @@
  * does, and has not made the call, passes the question on to those for whom it waits (Chandy, Misra and Haas, 1983).
  * Where it comes home, nothing can have moved in the meantime: each waits until the next one has made the call that it
  * has not. */
+#include "base/text.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"

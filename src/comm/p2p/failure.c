@@ -1,5 +1,7 @@
 /* How a group of the transport between nodes ends on this rank, how its members hear of it, and what this rank says to
  * all ranks of its own context. */
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"

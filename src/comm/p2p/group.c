@@ -1,4 +1,6 @@
 /* Groups of the transport between nodes: how members name them alike, and their memory. */
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "comm/p2p/p2p.h"
 
 /* ---- Names ---- */

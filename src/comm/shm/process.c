@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/host_memory.h"
 #include "comm/shm/launch.h"
 #include "comm/shm/shm.h"
 

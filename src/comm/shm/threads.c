@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <stdio.h>
 
+#include "base/text.h"
 #include "base/os.h"
 #include "comm/shm/shm.h"
 

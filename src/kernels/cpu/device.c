@@ -32,7 +32,7 @@ static tg_status tg_cpu_sync(tg_ctx *ctx) {
     return TG_OK;
 }
 
-/* All that came before an event is done: any address will do as its handle. */
+/* Everything before an event is already done, so any address can serve as its handle. */
 static tg_status tg_cpu_event_record(tg_ctx *ctx, void **event) {
     if (!*event) *event = ctx;
     return TG_OK;

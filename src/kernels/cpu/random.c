@@ -1,4 +1,4 @@
-/* The CPU's random slot. Integers and float64 are drawn in float64, all else in float32. */
+/* The CPU's random slot. Integers and float64 are drawn in float64, all other dtypes in float32. */
 #include "kernels/cpu/random.h"
 
 #include "base/dtype.h"

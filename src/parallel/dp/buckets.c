@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/host_memory.h"
 #include "autograd/backward.h"
 #include "parallel/dp/grads.h"
 

@@ -1,5 +1,6 @@
 /* Check mode: parameters that claim to be the same on data-parallel ranks are compared when tg_grads_finalize runs.
  * Those ranks need not use the same parameters in a step, so no op is a place at which all of them meet. */
+#include "base/host_memory.h"
 #include "parallel/dp/grads.h"
 
 static const uint32_t data_axes = 1u << TG_DP | 1u << TG_EDP;

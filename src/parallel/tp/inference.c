@@ -3,6 +3,7 @@
  * kept for backward. */
 #include <math.h>
 
+#include "base/host_memory.h"
 #include "tape/tape.h"
 #include "comm/comm.h"
 #include "parallel/tp/layers.h"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""torch_gradcheck.py: what PyTorch's gradcheck, slow and fast, finds of mistakes like those of the corpus.
+"""torch_gradcheck.py: what PyTorch's gradcheck, slow and fast, finds of mistakes like those of the lists here.
 
 An op of the list is computed by PyTorch; its gradients are PyTorch's own, made wrong in one way for one input, behind a
-torch.autograd.Function. Prints a table in Markdown: for every class of mistake how many were planted (those that change
+torch.autograd.Function. Prints a table in Markdown: for every class of mistake how many were seeded (those that change
 the gradient at that point) and how many each mode found with its default tolerances.
 """
 import torch
@@ -151,7 +151,7 @@ def found(fn, xs, mode):
 
 def main():
     print(f'PyTorch {torch.__version__}, {len(OPS)} ops, eps 1e-6; the modes with the usual atol 1e-5 and rtol 1e-3\n')
-    print('| mistake | planted | slow mode finds | fast mode finds | slow mode, atol 1e-9, rtol 1e-6 |')
+    print('| mistake | seeded | slow mode finds | fast mode finds | slow mode, atol 1e-9, rtol 1e-6 |')
     print('| --- | --- | --- | --- | --- |')
     total = [0] * 4
     for name, mistake in MISTAKES.items():
