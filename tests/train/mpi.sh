@@ -5,7 +5,7 @@ command -v mpirun >/dev/null || {
     echo "there is no mpirun here: skipped"
     exit 77
 }
-launch=$(realpath "$(dirname "$0")/../parallel/mpi.sh") mlp=$(realpath "$3")
+launch=$(realpath "$(dirname "$0")/../comm/mpi.sh") mlp=$(realpath "$3")
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 run="--data $text --layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --threads 1 --dropout 0.1"
