@@ -3,8 +3,10 @@
 
 #include <math.h>
 
+#include "autograd/hooks.h"
+#include "autograd/targets.h"
+#include "debug/tensor_stats.h"
 #include "base/text.h"
-#include "autograd/backward.h"
 
 typedef struct text {
     char *buf;

@@ -240,6 +240,14 @@ tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_pl
     return TG_OK;
 }
 
+tg_draws tg_call_draws(tg_call *c, const tg_tensor *x) {
+    tg_draws d = {.n = 0};
+    if (!c || tg_check(c->ctx, x, "tg_call_draws") != TG_OK) return d;
+    const tg_placements *p = tg_place_of(x);
+    tg_draws_take(c->ctx, x->ndim, x->shape, p ? p->at : NULL, &d);
+    return d;
+}
+
 /* ---- Fills ---- */
 
 static tg_status fill(tg_tensor *x, tg_array part, tg_random kind, double a, double b, const tg_draws *d) {

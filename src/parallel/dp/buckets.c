@@ -10,8 +10,9 @@
 #include <stdio.h>
 
 #include "base/host_memory.h"
-#include "autograd/backward.h"
 #include "parallel/dp/grads.h"
+#include "autograd/gradients.h"
+#include "autograd/hooks.h"
 
 typedef struct bucket_item {
     tg_buckets *of;
