@@ -3,7 +3,7 @@
 #include <tapegrad/ops.h>
 #include <tapegrad/optim.h>
 
-#include "core/core.h"
+#include "core/context.h"
 #include "on_ranks.h"
 
 enum { ROWS = 8, COLS = 3 };

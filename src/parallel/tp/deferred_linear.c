@@ -1,5 +1,6 @@
 /* A linear layer without ranks whose weight gradient waits for tg_wgrads_drain: what TG_GPT(.wgrad = TG_WGRAD_DEFERRED)
  * makes where no rank has a shard of the weight. */
+#include "base/host_memory.h"
 #include "parallel/tp/layers.h"
 
 typedef struct deferred_linear {
