@@ -2,6 +2,8 @@
  * and of as many as rows says. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/ops.h>
 
 #include "bench.h"
 

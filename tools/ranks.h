@@ -1,6 +1,6 @@
 /* Ranks of a subcommand: threads of this process, or processes that a launcher started. */
-#ifndef TAPEGRAD_RANKS_H
-#define TAPEGRAD_RANKS_H
+#ifndef TAPEGRAD_TOOLS_RANKS_H
+#define TAPEGRAD_TOOLS_RANKS_H
 
 #include <tapegrad/parallel.h>
 

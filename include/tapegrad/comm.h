@@ -9,7 +9,6 @@
 #ifndef TAPEGRAD_COMM_H
 #define TAPEGRAD_COMM_H
 
-#include <tapegrad/tapegrad.h>
 #include <tapegrad/work.h>
 
 #ifdef __cplusplus
@@ -41,8 +40,6 @@ TG_API tg_axis tg_comm_axis(const tg_comm *c);
 TG_API tg_status tg_comm_recover(tg_comm *c);
 
 /* ---- Collectives on tensors, outside the tape ---- */
-
-typedef enum tg_reduce_op { TG_REDUCE_SUM, TG_REDUCE_MAX, TG_REDUCE_MIN, TG_REDUCE_AVG } tg_reduce_op;
 
 /* Each starts at once and returns its work (NULL on error). The work belongs to the storage that it fills: whoever
  * reads dst waits, so nobody has to call tg_work_wait. The handle is borrowed and good until dst has been read; of a

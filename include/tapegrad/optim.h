@@ -10,7 +10,7 @@
 #ifndef TAPEGRAD_OPTIM_H
 #define TAPEGRAD_OPTIM_H
 
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/tape.h>
 
 #ifdef __cplusplus
 extern "C" {

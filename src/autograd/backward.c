@@ -7,6 +7,7 @@
 #include "autograd/backward.h"
 
 #include <stdio.h>
+#include <tapegrad/backward.h>
 
 #include "placement/rule.h"
 #include "ops/derivatives/grad_graph.h"

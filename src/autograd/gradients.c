@@ -1,5 +1,6 @@
 /* Gradients: how contributions are summed, where a leaf keeps its own, and the hooks on them. */
 #include <math.h>
+#include <tapegrad/backward.h>
 
 #include "autograd/backward.h"
 #include "placement/rule.h"

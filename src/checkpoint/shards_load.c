@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include <tapegrad/optim.h>
+#include <tapegrad/parallel.h>
 
 #include "io/safetensors.h"
 #include "comm/comm.h"

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <tapegrad/parallel.h>
 
 #include "core/capture.h"
 #include "core/rng.h"

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>
+#include <tapegrad/parallel.h>
 
 #include "io/safetensors.h"
 #include "optim/optim.h"

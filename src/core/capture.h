@@ -2,8 +2,6 @@
 #ifndef TG_CAPTURE_H
 #define TG_CAPTURE_H
 
-#include <tapegrad/capture.h>
-
 #include "core/core.h"
 
 /* What a step that is captured cannot have in it, in words. */

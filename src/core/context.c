@@ -2,8 +2,6 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#include <tapegrad/io.h>
-
 #include "tape/tape.h"
 #include "core/scratch.h"
 #include "core/capture.h"

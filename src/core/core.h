@@ -6,7 +6,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include <tapegrad/extend.h>
+#include <tapegrad/capture.h>
+#include <tapegrad/tensor.h>
 
 #include "base/runtime.h"
 #include "placement/placing.h"

@@ -3,8 +3,6 @@
 #ifndef TG_FILE_H
 #define TG_FILE_H
 
-#include <tapegrad/io.h>
-
 #include "core/core.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__

@@ -1,6 +1,8 @@
 /* Typed access to JSON documents. */
 #include "io/json.h"
 
+#include <tapegrad/io.h>
+
 enum { JSON_LIMIT = 16 << 20 };
 
 tg_status tg_json_parse(tg_json *j, tg_ctx *ctx, const char *path, const char *text, size_t bytes) {

@@ -2,6 +2,7 @@
 #include "ops/common/op.h"
 
 #include <math.h>
+#include <tapegrad/ops.h>
 
 /* ---- arange ---- */
 

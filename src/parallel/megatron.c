@@ -1,6 +1,8 @@
 /* Megatron-Core's tensor_parallel.utils: splits of the last dim, flat splits, ranges of a vocabulary. */
 #include "parallel/mappings/mapping.h"
 
+#include <tapegrad/megatron.h>
+
 /* ---- The last dim in equal parts ---- */
 
 static tg_status split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous, tg_tensor **out) {

@@ -4,6 +4,8 @@
 
 #include "comm/comm.h"
 
+#include <tapegrad/parallel.h>
+
 struct tg_parallel {
     tg_ctx *ctx;
     tg_comm *world;

@@ -1,5 +1,5 @@
 /* What Megatron-Core keeps as attributes of a parameter, read off its placements. */
-#include <tapegrad/mappings.h>
+#include <tapegrad/megatron.h>
 
 #include "core/core.h"
 

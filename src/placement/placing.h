@@ -6,7 +6,7 @@
 #ifndef TG_PLACE_H
 #define TG_PLACE_H
 
-#include <tapegrad/extend.h>
+#include <tapegrad/types.h>
 
 /* The axes of a context's tg_parallel: this rank's place on each. */
 typedef struct tg_grid {

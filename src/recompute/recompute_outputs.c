@@ -5,6 +5,9 @@
  * runs twice in all. What comes back under the results is the bytes of that second run, not a copy.
  */
 #include "autograd/backward.h"
+
+#include <tapegrad/backward.h>
+
 #include "recompute/recompute.h"
 
 typedef struct replay_run {

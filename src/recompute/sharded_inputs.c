@@ -1,6 +1,6 @@
 /* Inputs of recomputations that every rank of a group has alike: each keeps its part of the elements, and they are
  * gathered again when the second run reads them. */
-#include <tapegrad/parallel.h>
+#include <tapegrad/comm.h>
 
 #include "placement/rule.h"
 #include "recompute/recompute.h"

@@ -3,6 +3,7 @@
 #define TG_RECORD_H
 
 #include <tapegrad/explain.h>
+#include <tapegrad/op.h>
 
 #include "core/core.h"
 

@@ -1,6 +1,10 @@
 /* Tensors on a context, what can be asked of a handle, and values. */
 #include "bad/bad.h"
 
+#include <tapegrad/backward.h>
+#include <tapegrad/device.h>
+#include <tapegrad/work.h>
+
 /* ---- Makers ---- */
 
 /* The rows that every maker of a shape must refuse. `make` stands for the call with a shape s. */
@@ -86,7 +90,6 @@ static void wraps(bad_world *b) {
 }
 
 /* ---- Wrong handles ---- */
-
 
 static void questions(bad_world *b) {
     char buf[16];

@@ -3,6 +3,8 @@
  * environment: with many seeds, and a list of all. */
 #include "ops/registry.h"
 
+#include <tapegrad/gradcheck.h>
+
 #include "corpus/corpus.h"
 #include "kernels/composed.h"
 #include "kernels/scalar.h"

@@ -2,6 +2,8 @@
  * differences, for many seeds; and next to nothing of it is unsure. */
 #include "ops/registry.h"
 
+#include <tapegrad/gradcheck.h>
+
 enum { SEEDS = 6, LONG_SEEDS = 1000 };
 
 typedef struct sums {

@@ -3,6 +3,8 @@
  * device meta knows; and whether its node's params say all of it. */
 #include "ops/registry.h"
 
+#include <tapegrad/backward.h>
+
 #include "gradcheck/gradcheck.h"
 #include "ops/common/derive.h"
 

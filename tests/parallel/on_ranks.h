@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include <tapegrad/mappings.h>
+#include <tapegrad/ops.h>
+#include <tapegrad/ranks.h>
 
 #include "check_main.h"
 #include "parallel/device_ranks.h"

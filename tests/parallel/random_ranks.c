@@ -2,6 +2,10 @@
 #include "parallel/random.h"
 
 #include <tapegrad/derivatives.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/mappings.h>
+#include <tapegrad/ops.h>
 
 /* One rank's work. */
 typedef struct maker {

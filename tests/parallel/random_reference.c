@@ -1,6 +1,8 @@
 #include "parallel/random.h"
 
 #include <tapegrad/derivatives.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/megatron.h>
 
 const char *const random_op_names[OP_COUNT] = {
 #define X(name) #name,

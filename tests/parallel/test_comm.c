@@ -2,6 +2,8 @@
  * TG_LONG in the environment: to 8). */
 #include <math.h>
 #include <stdlib.h>
+#include <tapegrad/comm.h>
+#include <tapegrad/ops.h>
 
 #include "kernels/convert.h"
 #include "parallel/worlds.h"

@@ -7,6 +7,9 @@
 #include <tapegrad/mappings.h>
 #include <tapegrad/nn.h>
 #include <tapegrad/parallel.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/gpt.h>
+#include <tapegrad/ranks.h>
 
 #include "parallel/device_ranks.h"
 

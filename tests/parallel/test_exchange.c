@@ -2,6 +2,7 @@
 #include "parallel/on_ranks.h"
 
 #include <tapegrad/extend.h>
+#include <tapegrad/megatron.h>
 
 #include <stdatomic.h>
 

@@ -1,6 +1,10 @@
 /* What happens to the others when a rank disagrees, fails, returns, sleeps, is killed or stopped: they learn of it, in
  * time, in words that name the rank; and begin anew. Over threads and processes. */
 #include <stdlib.h>
+#include <tapegrad/device.h>
+#include <tapegrad/ops.h>
+#include <tapegrad/ranks.h>
+#include <tapegrad/transport.h>
 
 #include "parallel/worlds.h"
 

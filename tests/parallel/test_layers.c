@@ -1,6 +1,8 @@
 /* Parallel layers on 1, 2 and 4 ranks against the same program on one: bits of the parameters, values, gradients. */
 #include <tapegrad/extend.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/megatron.h>
 
 #include "parallel/on_ranks.h"
 

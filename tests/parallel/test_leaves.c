@@ -1,5 +1,11 @@
 /* Placements of leaves, gradients, roots and seeds, hooks, recomputations; what check mode compares. */
 #include <tapegrad/optim.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/explain.h>
+#include <tapegrad/ops.h>
+#include <tapegrad/ranks.h>
+#include <tapegrad/recompute.h>
 
 #include "core/core.h"
 #include "parallel/on_ranks.h"

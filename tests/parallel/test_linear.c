@@ -2,6 +2,7 @@
  * gradients that wait. */
 #include <tapegrad/extend.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/tensor_parallel.h>
 
 #include "parallel/on_ranks.h"
 

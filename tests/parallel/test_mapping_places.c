@@ -1,6 +1,9 @@
 /* Which placements each mapping takes, and what it makes of them; shards whose layout their placement tells. */
 #include "parallel/on_ranks.h"
 
+#include <tapegrad/backward.h>
+#include <tapegrad/megatron.h>
+
 #include "parallel/mappings/mapping.h"
 
 /* from: of I R P, S a shard along dim 0 and V opaque, those that the op takes where x needs a gradient. */

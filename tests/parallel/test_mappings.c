@@ -4,6 +4,8 @@
  * that test must find. */
 #include "parallel/mapping_run.h"
 
+#include <tapegrad/op.h>
+
 #include "check_main.h"
 
 typedef enum kind {

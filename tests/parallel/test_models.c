@@ -2,6 +2,9 @@
  * values and gradients. */
 #include "parallel/programs.h"
 
+#include <tapegrad/megatron.h>
+#include <tapegrad/recompute.h>
+
 #define I            TG_I
 #define R            TG_R
 #define V            TG_V

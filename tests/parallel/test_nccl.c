@@ -4,6 +4,8 @@
 #include <stdio.h>
 
 #include <tapegrad/nccl.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/tensor_parallel.h>
 
 #include "cuda_double/control.h"
 #include "parallel/on_ranks.h"

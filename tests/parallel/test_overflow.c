@@ -2,6 +2,9 @@
  * one scale. */
 #include <tapegrad/ops.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/ranks.h>
 
 #include "parallel/on_ranks.h"
 

@@ -2,6 +2,8 @@
  * and by nothing but placements; the right one gives one rank's values and gradients. docs/placements.md lists them. */
 #include "parallel/programs.h"
 
+#include <tapegrad/megatron.h>
+
 #define I TG_I
 #define R TG_R
 #define P TG_P

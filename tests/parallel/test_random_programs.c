@@ -2,6 +2,9 @@
  * tangents and second derivatives. And the test finds a rule that accepts too much: each refusal in turn is overruled,
  * and some program must then differ. TG_PROGRAMS=n runs so many programs, TG_SEED=n others than the usual. */
 #include "check_main.h"
+
+#include <tapegrad/ranks.h>
+
 #include "parallel/device_ranks.h"
 #include "parallel/random.h"
 

@@ -1,5 +1,6 @@
 /* Recomputation where ranks meet: functions with collectives, inputs of which each rank keeps a part. */
 #include <tapegrad/extend.h>
+#include <tapegrad/megatron.h>
 
 #include "parallel/device_ranks.h"
 

@@ -1,6 +1,9 @@
 /* Random draws on ranks: in global mode the ranks together draw what one rank draws, and their streams stay in step; in
  * Megatron's mode each has the streams of its formulas. */
 #include <tapegrad/extend.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/gpt.h>
+#include <tapegrad/megatron.h>
 
 #include "core/core.h"
 #include "on_ranks.h"

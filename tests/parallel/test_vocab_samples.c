@@ -1,6 +1,11 @@
 /* The samples of the ops over a sharded vocabulary, on as many ranks as they say: refused as they say, or what the op
  * of one rank makes of the shards put together, in every dtype. */
 #include "parallel/mapping_run.h"
+
+#include <tapegrad/backward.h>
+#include <tapegrad/comm.h>
+#include <tapegrad/derivatives.h>
+
 #include "parallel/on_ranks.h"
 
 #include "ops/common/row_loss.h"

@@ -1,5 +1,7 @@
 /* Works, groups, counts and the record of communicators, over threads and processes. */
 #include <jansson.h>
+#include <tapegrad/ops.h>
+#include <tapegrad/transport.h>
 
 #include "parallel/worlds.h"
 

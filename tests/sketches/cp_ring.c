@@ -2,6 +2,8 @@
  * while the part at hand is attended to; partial results merge by their log-sum-exps. The result and all gradients are
  * those of one rank. */
 #include <stdio.h>
+#include <tapegrad/mappings.h>
+#include <tapegrad/ranks.h>
 
 #include "planned.h"
 

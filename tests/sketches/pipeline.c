@@ -1,6 +1,7 @@
 /* Four pipeline stages, one forward one backward (1F1B): every micro-batch has a tape of its own, and up to four are
  * alive on a stage at once. */
 #include <stdio.h>
+#include <tapegrad/ranks.h>
 
 #include "planned.h"
 

@@ -1,6 +1,9 @@
 /* A tensor-parallel MLP on thread ranks: the same numbers for 1, 2 and 4 of them. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/ranks.h>
+#include <tapegrad/tensor_parallel.h>
 
 #include "planned.h"
 

@@ -1,6 +1,10 @@
 /* ZeRO-1: gradients are reduce-scattered from flat buffers while backward runs, each rank steps its shard, and the
  * parameters are gathered under the next forward. The model code does not know. */
 #include <stdio.h>
+#include <tapegrad/checkpoint.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/gpt.h>
+#include <tapegrad/ranks.h>
 
 #include "planned.h"
 

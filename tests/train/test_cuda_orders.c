@@ -2,6 +2,9 @@
  * the same bits. */
 #include "check_main.h"
 
+#include <tapegrad/backward.h>
+#include <tapegrad/gpt.h>
+
 #include "cuda_double/control.h"
 #include "train/small_run.h"
 #include "train/turns.h"

@@ -2,6 +2,9 @@
  * and for every thread count, and the same accounting on device meta (invariants 6, 12 and 13). */
 #include "check_main.h"
 
+#include <tapegrad/gpt.h>
+#include <tapegrad/optim.h>
+
 #include "train/small_run.h"
 
 /* NULL: the CPU. */

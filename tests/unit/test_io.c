@@ -1,6 +1,9 @@
 /* The file layer, JSON, token streams and checkpoint directories. */
 #define _GNU_SOURCE
 #include "io/json.h"
+
+#include <tapegrad/checkpoint.h>
+
 #include "io/names.h"
 #include "io_fixture.h"
 

@@ -4,6 +4,8 @@
 
 #include "kernels/cuda/array.h"
 
+#include <tapegrad/device.h>
+
 namespace tg {
 
 /* Division by a constant of the launch. Of numbers below 2^31 by a product (Granlund and Montgomery, "Division by

@@ -4,6 +4,8 @@
 
 #include "ops/common/op.h"
 
+#include <tapegrad/ops.h>
+
 typedef struct tg_loss_params {
     tg_comm *comm; /* over whose ranks the classes are sharded; NULL: they are all here */
     size_t size;   /* of the caller's options, of which `known` bytes are known */

@@ -4,6 +4,8 @@
 
 #include "autograd/backward.h"
 
+#include <tapegrad/derivatives.h>
+
 /* Runs the pass; its targets receive tensors of the tape. */
 tg_status tg_taped_run(tg_pass *p, tg_tensor *const *roots, int n, const char *who);
 

@@ -1,6 +1,9 @@
 /* Mappings that cut a tensor into the ranks' parts, or put it together: the backward of each is one of the others. */
 #include "parallel/mappings/mapping.h"
 
+#include <tapegrad/derivatives.h>
+#include <tapegrad/megatron.h>
+
 /* What several ops under different names share. */
 
 static tg_status own_forward(tg_call *c) { return tg_move_part(c, tg_array_of(c->out[0]), tg_array_of(c->in[0])); }

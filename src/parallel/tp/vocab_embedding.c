@@ -1,6 +1,9 @@
 /* The vocabulary-parallel embedding: each rank has vocab / tp rows of the table (Megatron-Core's
  * VocabParallelEmbedding). */
 #include "tape/tape.h"
+
+#include <tapegrad/megatron.h>
+
 #include "placement/draws.h"
 #include "parallel/tp/layers.h"
 

@@ -5,6 +5,7 @@
  * tiles and packs the B that it needs. Where K has several blocks, sums wait in tiles of their own between them, so
  * that C is touched once. A batch of small products is cut by product instead, each made by one thread from end to end.
  */
+#include "base/runtime.h"
 #include "kernels/cpu/gemm/gemm.h"
 
 enum {
@@ -216,7 +217,7 @@ static void make_products(void *arg, int64_t begin, int64_t end) {
 
 tg_status tg_gemm_blocked(tg_ctx *ctx, const tg_gemm_kernels *kn, const tg_gemm *g, bool bias_by_row) {
     plan p = make_plan(kn, g);
-    int64_t n = g->batch[0] * g->batch[1], threads = tg_ctx_threads(ctx);
+    int64_t n = g->batch[0] * g->batch[1], threads = tg_runtime_of(ctx)->threads;
     double work = (double)g->m * (double)g->n * (double)g->k;
     bool by_product = n >= 4 * threads || work < SMALL;
     int lanes = work * (double)n < SMALL ? 1 : (int)threads;
