@@ -18,7 +18,7 @@ own product, which is oneDNN's too, does not); the fastest counts. Rates of memo
 of memcpy in the same time; 16 MiB lie within the last cache of many CPUs. In bf16 the peer's step is autocast over
 float32 weights, ours has bf16 weights with float32 masters. A node's bytes: all that grows with the tape in
 resident memory, but for the tensors' own bytes: node, the room of its result's handle in this and the last step, storage,
-the allocator's descriptor. docs/speed.md says why the kernels' rows stand where they do."""
+the allocator's descriptor. docs/performance.md says why the kernels' rows stand where they do."""
 
 
 @dataclasses.dataclass

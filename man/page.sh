@@ -34,12 +34,11 @@ else
             if (!options++) print ".SH OPTIONS"
             name = $1
             value = ""
-            sub(/^ *[^ ]+ /, "")
-            if (name !~ /\[no-\]/ && name != "--help") { value = $1; sub(/^ *[^ ]+ +/, "") }
+            sub(/^ *[^ ]+ ?/, "")
+            if (name !~ /\[no-\]/ && name != "--help") { value = $1; sub(/^ *[^ ]+ */, "") }
             sub(/^ +/, "")
-            printf ".TP\n.B %s%s\n%s\n", escape(name), value == "" ? "" : " \\fI" escape(value) "\\fR", escape($0)
-            next
+            printf ".TP\n.B %s%s\n", escape(name), value == "" ? "" : " \\fI" escape(value) "\\fR"
         }
-        NF { print escape($0) }'
+        NF { sub(/^ +/, ""); print escape($0) }'
 fi
 cat "$part"

@@ -1,4 +1,4 @@
-/* tapegrad diff: two recorded steps, op by op. */
+/* tapegrad diff: compares two recorded steps op by op. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -13,20 +13,23 @@ typedef struct diff_options {
 } diff_options;
 
 static const option rows[] = {
-    {"ulp", OPTION_INT, offsetof(diff_options, ulp), "N", "elements that differ by at most so much count as equal", 0,
-     9e18, false},
-    {"all", OPTION_FLAG, offsetof(diff_options, all), "", "every op that differs, not the first alone", .fixed = false},
-    {"json", OPTION_FLAG, offsetof(diff_options, json), "", "as JSON", .fixed = false},
+    {"ulp", OPTION_INT, offsetof(diff_options, ulp), "N",
+     "count elements that differ by at most N units in the last place as equal", 0,
+     LARGEST, false},
+    {"all", OPTION_FLAG, offsetof(diff_options, all), "",
+     "print every op that differs, not only the first one", .fixed = false},
+    {"json", OPTION_FLAG, offsetof(diff_options, json), "", "print JSON", .fixed = false},
 };
 
 static const command diff_command = {
     .name = "diff",
     .usage = "FILE FILE [OPTION...]",
     .summary =
-        "Compares two steps that tapegrad train --record has written: the first op whose results, or in backward\n"
-        "whose gradients, differ, in the order in which they ran, and by how many units in the last place.\n"
-        "Ends with status 0 where all are equal, 1 where some differ, 2 where the files cannot be compared:\n"
-        "they are no records, or of different programs.",
+        "Compares two steps that tapegrad train --record has written. Prints the first op, in\n"
+        "the order in which they ran, whose results or, in backward, whose gradients differ,\n"
+        "and by how many units in the last place. The exit status is 0 if all ops are equal,\n"
+        "1 if some differ, and 2 if the files cannot be compared, because they are no records\n"
+        "or record different programs.",
     .options = rows,
     .n_options = sizeof rows / sizeof rows[0],
     .operands = 2,

@@ -1,9 +1,11 @@
-/* tapegrad eval: the loss of a model on a file. */
+/* tapegrad eval: computes the loss of a model on a file of tokens. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ranks.h"
+#include "data_kind.h"
+#include "model_files.h"
+#include "start.h"
 
 typedef struct eval_options {
     const char *model, *data, *device;
@@ -16,36 +18,39 @@ typedef struct eval_options {
 #define AT(field) offsetof(eval_options, field)
 
 static const option rows[] = {
-    {"model", OPTION_TEXT, AT(model), "DIR", "config.json and model.safetensors", .fixed = false},
-    {"data", OPTION_TEXT, AT(data), "FILE", "what to predict", .fixed = false},
+    {"model", OPTION_TEXT, AT(model), "DIR", "a model directory, or that of a training run; required", .fixed = false},
+    {"data", OPTION_TEXT, AT(data), "FILE", "the tokens to predict; required", .fixed = false},
     {"data-format", OPTION_CHOICE, AT(data_format), DATA_FORMATS, DATA_FORMATS_HELP,
      .fixed = false},
-    {"seq-len", OPTION_INT, AT(seq_len), "N", "tokens of a window; 0: the model's positions", 0, MANY, false},
-    {"batch", OPTION_INT, AT(batch), "N", "windows at once", 1, MANY, false},
+    {"seq-len", OPTION_INT, AT(seq_len), "N", "tokens in a window; 0: the model's positions", 0, MANY, false},
+    {"batch", OPTION_INT, AT(batch), "N", "windows to compute at once", 1, MANY, false},
     RANK_ROWS(eval_options),
     COMM_ROWS(eval_options),
-    {"device", OPTION_TEXT, AT(device), "cpu|cuda|cuda:N", "where tensors are and kernels run", .fixed = false},
-    {"threads", OPTION_INT, AT(threads), "N", "of each rank; 0: one for each core, shared out", 0, 1024, false},
-    {"precision", OPTION_CHOICE, AT(precision), PRECISIONS, "of the arithmetic", .fixed = false},
-    {"json", OPTION_FLAG, AT(json), "", "as JSON", .fixed = false},
+    {"device", OPTION_DEVICE, AT(device), DEVICES, "where tensors lie and kernels run", .fixed = false},
+    {"threads", OPTION_INT, AT(threads), "N",
+     "threads of each rank; 0: the cores, divided among the ranks", 0, 1024, false},
+    {"precision", OPTION_CHOICE, AT(precision), PRECISIONS, "dtype of parameters and arithmetic", .fixed = false},
+    {"json", OPTION_FLAG, AT(json), "", "print JSON", .fixed = false},
 };
 
 static const command eval_command = {
     .name = "eval",
     .usage = "--model DIR --data FILE [OPTION...]",
-    .summary = "Prints the mean loss in nats a token, the perplexity, and the bits a token (a byte, of text). The\n"
-               "file is cut into windows that do not overlap; every token but the first is predicted once.",
+    .summary = "Prints the mean loss in nats per token, the perplexity, and the bits per token, or\n"
+               "per byte of text. The data are cut into windows that do not overlap; every token\n"
+               "but the first is predicted once. The model of a training run that has not ended\n"
+               "is its newest checkpoint.",
     .options = rows,
     .n_options = sizeof rows / sizeof rows[0],
 };
 
-/* What the ranks begin with. */
+/* What all ranks begin with. */
 typedef struct evaluation {
     eval_options o;
-    tg_gpt_config config;
+    model_files model;
 } evaluation;
 
-/* The sum over all windows, the last of which may be short. Each data-parallel rank has its part of them. */
+/* Returns the sum of this rank's losses; each data-parallel rank has a part of the windows. The last may be short. */
 static double sum_over_file(const eval_options *o, tg_module *gpt, tg_tape *t, tg_tokens *tokens) {
     const tg_parallel *p = tg_gpt_config_of(gpt)->parallel;
     int64_t n = tg_tokens_count(tokens) - 1, positions = tg_gpt_config_of(gpt)->positions;
@@ -64,7 +69,10 @@ static double sum_over_file(const eval_options *o, tg_module *gpt, tg_tape *t, t
 static int report(const eval_options *o, int64_t tokens, double sum) {
     double loss = sum / (double)tokens, bits = loss / log(2);
     const char *unit = o->data_format == TG_TOKENS_TEXT ? "byte" : "token";
-    if (!isfinite(loss)) return fail("the loss is %g", loss);
+    if (!isfinite(loss))
+        return fail("the loss is %g, expected a finite number: the weights are not finite, or --precision is too "
+                    "narrow for them",
+                    loss);
     if (o->json)
         return print_json(json_pack("{s:I, s:f, s:o, s:f}", "tokens", (json_int_t)tokens, "loss", loss, "perplexity",
                                     isfinite(exp(loss)) ? json_real(exp(loss)) : json_null(), /* JSON has no inf */
@@ -74,23 +82,35 @@ static int report(const eval_options *o, int64_t tokens, double sum) {
     return 0;
 }
 
+/* All ranks read the same tokens. */
+static bool same_tokens(tg_ctx *ctx, tg_comm *world, tg_tokens *tokens) {
+    start_facts f = {0};
+    facts_add_sum(&f, FACT_FILE, "the checksum of --data", tokens_sum(tokens));
+    return facts_agree(&f, ctx, world);
+}
+
 static int evaluate(const evaluation *e, tg_ctx *ctx, tg_comm *world, tg_module *gpt, tg_tape *t) {
     const eval_options *o = &e->o;
     if (!check(ctx)) return 1;
-    tg_tokens *tokens = tg_tokens_open(ctx, o->data, (tg_token_format)o->data_format, e->config.vocab);
+    tg_tokens *tokens = tg_tokens_open(ctx, o->data, (tg_token_format)o->data_format, e->model.config.vocab);
     int64_t predicted = tg_tokens_count(tokens) - 1;
-    double sum = tokens && predicted > 0 ? sum_over_file(o, gpt, t, tokens) : NAN;
+    bool good = check(ctx) && same_tokens(ctx, world, tokens);
+    double sum = good && predicted > 0 ? sum_over_file(o, gpt, t, tokens) : NAN;
     tg_tokens_close(tokens);
-    if (!check(ctx)) return 1;
-    if (predicted < 1) return fail("'%s' has one token; there is nothing to predict", o->data);
+    if (!good || !check(ctx)) return 1;
+    if (predicted < 1)
+        return fail("--data '%s' has one token, expected two or more: the first is not predicted", o->data);
     if (!sum_over_ranks(ctx, world, &sum, 1)) return 1;
     return is_chief(world) ? report(o, predicted, sum) : 0;
 }
 
 static int eval_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     const evaluation *e = arg;
+    start_facts f = {0};
+    facts_add_start(&f, &eval_command, &e->o, ctx);
+    if (!facts_agree(&f, ctx, world)) return 1;
     tg_parallel *p = groups_of_ranks(&e->o.on, world);
-    tg_module *gpt = load_on_ranks(ctx, p, &e->config, e->o.model);
+    tg_module *gpt = load_on_ranks(ctx, p, &e->model.config, e->model.dir);
     tg_tape *t = tg_tape_new(ctx);
     int status = evaluate(e, ctx, world, gpt, t);
     tg_tape_free(t);
@@ -101,10 +121,10 @@ static int eval_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 
 static int eval_on_ranks(evaluation *e) {
     const eval_options *o = &e->o;
-    char *path = path_in(o->model, "config.json");
-    bool good = path && read_model_config(path, &e->config) && check_seq_len(o->seq_len, &e->config);
-    free(path);
-    if (!good) return 1;
+    if (!model_find(&e->model, o->model, true) || !check_seq_len(o->seq_len, &e->model.config) ||
+        !model_takes_data(&e->model, o->data_format))
+        return 1;
+    warn_of_data(o->data, o->data_format);
     tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)o->threads,
                                    .dtype = dtype_of_precision(o->precision));
     return run_on_ranks(&o->on, config, eval_rank, e);
@@ -116,8 +136,8 @@ int run_eval(int argc, char **argv) {
     parsed p;
     bool chief;
     if (!options_parse(&eval_command, o, &p, argc, argv)) return p.status;
-    if (!o->model) return usage_error(&eval_command, "--model DIR is missing");
-    if (!o->data) return usage_error(&eval_command, "--data FILE is missing");
+    if (!o->model) return usage_error(&eval_command, "--model DIR, the model, is missing");
+    if (!o->data) return usage_error(&eval_command, "--data FILE, the tokens to predict, is missing");
     int status = rank_options_check(&eval_command, &p, &o->on);
     if (status || (status = ranks_begin(&o->on, &chief))) return status;
     status = eval_on_ranks(&e);

@@ -1,11 +1,12 @@
-/* tapegrad generate: continues a prompt, one token at a time. */
+/* tapegrad generate: continues a prompt, one token at a time, drawn from what the model predicts. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ranks.h"
+#include "model_files.h"
+#include "start.h"
 
 typedef struct generate_options {
     const char *model, *prompt, *prompt_ids, *device;
@@ -18,26 +19,31 @@ typedef struct generate_options {
 #define AT(field) offsetof(generate_options, field)
 
 static const option rows[] = {
-    {"model", OPTION_TEXT, AT(model), "DIR", "config.json and model.safetensors", .fixed = false},
-    {"prompt", OPTION_TEXT, AT(prompt), "TEXT", "for a model whose vocabulary is the 256 bytes", .fixed = false},
-    {"prompt-ids", OPTION_TEXT, AT(prompt_ids), "1,2,3", "token ids, for any model", .fixed = false},
-    {"tokens", OPTION_INT, AT(tokens), "N", "how many to add", 0, MANY, false},
-    {"temperature", OPTION_REAL, AT(temperature), "X", "0: always the likeliest token", 0, 1e6, false},
-    {"top-k", OPTION_INT, AT(top_k), "N", "draw from the N likeliest; 0: from all", 0, MANY, false},
-    {"top-p", OPTION_REAL, AT(top_p), "X", "draw from the likeliest that reach this probability together", 1e-9, 1,
+    {"model", OPTION_TEXT, AT(model), "DIR", "a model directory, or that of a training run; required", .fixed = false},
+    {"prompt", OPTION_TEXT, AT(prompt), "TEXT",
+     "text to continue, by a model whose vocabulary is the 256 bytes", .fixed = false},
+    {"prompt-ids", OPTION_TEXT, AT(prompt_ids), "1,2,3", "token ids to continue, by any model", .fixed = false},
+    {"tokens", OPTION_INT, AT(tokens), "N", "tokens to add", 0, MANY, false},
+    {"temperature", OPTION_REAL, AT(temperature), "X",
+     "temperature of the draws; 0: always take the likeliest token", 0, 1e6, false},
+    {"top-k", OPTION_INT, AT(top_k), "N", "draw from the N likeliest tokens; 0: from all", 0, MANY, false},
+    {"top-p", OPTION_REAL, AT(top_p), "X", "draw from the fewest tokens whose probabilities sum to X", 1e-9, 1,
      false},
-    {"seed", OPTION_INT, AT(seed), "N", "of the draws", 0, 9.2e18, false},
+    {"seed", OPTION_INT, AT(seed), "N", "seed of the draws", 0, LARGEST, false},
     RANK_ROWS(generate_options),
     COMM_ROWS(generate_options),
-    {"device", OPTION_TEXT, AT(device), "cpu|cuda|cuda:N", "where tensors are and kernels run", .fixed = false},
-    {"threads", OPTION_INT, AT(threads), "N", "of each rank; 0: one for each core, shared out", 0, 1024, false},
-    {"precision", OPTION_CHOICE, AT(precision), PRECISIONS, "of the arithmetic", .fixed = false},
+    {"device", OPTION_DEVICE, AT(device), DEVICES, "where tensors lie and kernels run", .fixed = false},
+    {"threads", OPTION_INT, AT(threads), "N",
+     "threads of each rank; 0: the cores, divided among the ranks", 0, 1024, false},
+    {"precision", OPTION_CHOICE, AT(precision), PRECISIONS, "dtype of parameters and arithmetic", .fixed = false},
 };
 
 static const command generate_command = {
     .name = "generate",
-    .usage = "--model DIR --prompt TEXT | --prompt-ids IDS [OPTION...]",
-    .summary = "Continues a prompt. Behind the model's last position it goes on from the newest half of the positions.",
+    .usage = "--model DIR --prompt TEXT|--prompt-ids IDS [OPTION...]",
+    .summary = "Prints a prompt and its continuation. When the model's positions are used up, it\n"
+               "starts again from the newest half of the tokens. The model of a training run that\n"
+               "has not ended is its newest checkpoint.",
     .options = rows,
     .n_options = sizeof rows / sizeof rows[0],
 };
@@ -47,17 +53,17 @@ typedef struct candidate {
     int64_t id;
 } candidate;
 
-/* What the ranks begin with. */
+/* What all ranks begin with. */
 typedef struct prompt {
     generate_options o;
-    tg_gpt_config config;
+    model_files model;
     int64_t *ids, count;
 } prompt;
 
-/* One rank's; all of them draw the same tokens from the same logits. */
+/* The state of one rank. All ranks draw the same tokens from the same logits. */
 typedef struct generator {
     const generate_options *o;
-    bool chief; /* who prints */
+    bool chief; /* this rank prints */
     tg_ctx *ctx;
     tg_parallel *parallel;
     tg_module *gpt;
@@ -65,7 +71,7 @@ typedef struct generator {
     tg_gpt_cache *cache;
     int64_t vocab, positions;
     int64_t *ids, count; /* the prompt and what was added */
-    int64_t fed;         /* of ids: those that the cache has seen */
+    int64_t fed;         /* how many of ids the cache holds */
     double *logits;
     candidate *candidates;
 } generator;
@@ -85,10 +91,11 @@ static int parse_ids(prompt *p, const char *text) {
         char *end;
         errno = 0;
         long long id = strtoll(at, &end, 10);
-        if (errno || end == at || id < 0 || id >= p->config.vocab || (*end && *end != ','))
-            return usage_error(&generate_command,
-                               "--prompt-ids '%s': id %lld, at character %lld, is not a number from 0 to %lld", text,
-                               (long long)p->count + 1, (long long)(at - text) + 1, (long long)p->config.vocab - 1);
+        if (errno || end == at || id < 0 || id >= p->model.config.vocab || (*end && *end != ','))
+            return usage_error(
+                &generate_command,
+                "--prompt-ids '%s': id %lld, at character %lld, is not a whole number from 0 to %lld", text,
+                (long long)p->count + 1, (long long)(at - text) + 1, (long long)p->model.config.vocab - 1);
         p->ids[p->count++] = id;
         if (!*end) return 0;
         at = end;
@@ -97,12 +104,14 @@ static int parse_ids(prompt *p, const char *text) {
 
 static int read_prompt(prompt *p) {
     const generate_options *o = &p->o;
-    if (o->prompt && p->config.vocab != 256)
-        return usage_error(&generate_command, "'%s' has a vocabulary of %lld ids, not the 256 bytes: give --prompt-ids",
-                           o->model, (long long)p->config.vocab);
+    if (o->prompt && p->model.config.vocab != 256)
+        return usage_error(&generate_command,
+                           "the model in '%s' has a vocabulary of %lld ids, and --prompt gives the 256 bytes: give "
+                           "--prompt-ids",
+                           o->model, (long long)p->model.config.vocab);
     int64_t n = o->prompt ? (int64_t)strlen(o->prompt) : count_ids(o->prompt_ids);
     p->ids = calloc((size_t)n + 1, sizeof *p->ids);
-    if (!p->ids) return fail("no memory for the tokens");
+    if (!p->ids) return fail("no memory for the tokens of the prompt");
     if (!o->prompt) return parse_ids(p, o->prompt_ids);
     for (p->count = 0; p->count < n; p->count++) p->ids[p->count] = (unsigned char)o->prompt[p->count];
     return 0;
@@ -110,7 +119,7 @@ static int read_prompt(prompt *p) {
 
 /* ---- The model ---- */
 
-/* An empty cache, that is fed from the newest ids on: all that fit at first, half of the positions later. */
+/* Empties the cache, to be filled with the newest ids: all that fit at first, half of the positions later. */
 static bool restart(generator *g) {
     int64_t most = g->fed ? (g->positions + 1) / 2 : g->positions;
     tg_gpt_cache_free(g->cache);
@@ -119,18 +128,18 @@ static bool restart(generator *g) {
     return check(g->ctx);
 }
 
-/* Of a model that has lost its numbers no token is likelier than another. */
+/* Refuses logits that are not finite, among which no token is the likeliest. */
 static bool check_logits(const generator *g) {
     for (int64_t i = 0; i < g->vocab; i++)
         if (!isfinite(g->logits[i]))
-            return fail("the logit of id %lld behind %lld tokens is %s, expected a finite number: the model's weights "
+            return fail("the logit of id %lld after %lld tokens is %s, expected a finite number: the model's weights "
                         "are not finite, or --precision is too narrow for them",
                         (long long)i, (long long)g->count, isnan(g->logits[i]) ? "NaN" : "infinite"),
                    false;
     return true;
 }
 
-/* The logits behind the last id. */
+/* Computes the logits of the token after the last one. */
 static bool predict(generator *g) {
     if (!g->cache || tg_gpt_cache_length(g->cache) + g->count - g->fed > g->positions)
         if (!restart(g)) return false;
@@ -159,7 +168,7 @@ static int64_t likeliest(const generator *g) {
     return best;
 }
 
-/* Candidates in falling order, cut at top-k and top-p; their probabilities' sum. */
+/* Sorts the candidates by falling probability, cuts them to *n by --top-k and --top-p, and returns their sum. */
 static double cut(generator *g, int64_t *n) {
     const generate_options *o = g->o;
     for (int64_t i = 0; i < g->vocab; i++) g->candidates[i] = (candidate){g->logits[i], i};
@@ -199,7 +208,7 @@ static bool continue_prompt(generator *g) {
         if (!predict(g)) return false;
         g->ids[g->count] = draw(g, i);
         print_token(g, g->count++);
-        if (fflush(stdout) != 0) return false; /* main says so */
+        if (fflush(stdout) != 0) return false; /* main prints why */
     }
     if (g->chief) leave_line(false);
     say("\n");
@@ -208,14 +217,14 @@ static bool continue_prompt(generator *g) {
 
 static bool open_generator(generator *g, const prompt *p) {
     const generate_options *o = &p->o;
-    g->gpt = load_on_ranks(g->ctx, g->parallel, &p->config, o->model);
+    g->gpt = load_on_ranks(g->ctx, g->parallel, &p->model.config, p->model.dir);
     g->tape = tg_tape_new(g->ctx);
-    g->vocab = p->config.vocab;
-    g->positions = p->config.positions;
+    g->vocab = p->model.config.vocab;
+    g->positions = p->model.config.positions;
     g->ids = calloc((size_t)(p->count + o->tokens) + 1, sizeof *g->ids);
     g->logits = calloc((size_t)g->vocab, sizeof *g->logits);
     g->candidates = calloc((size_t)g->vocab, sizeof *g->candidates);
-    if (!g->ids || !g->logits || !g->candidates) return fail("no memory for the tokens"), false;
+    if (!g->ids || !g->logits || !g->candidates) return fail("no memory for the tokens of the prompt"), false;
     memcpy(g->ids, p->ids, (size_t)p->count * sizeof *g->ids);
     g->count = p->count;
     return check(g->ctx);
@@ -224,12 +233,15 @@ static bool open_generator(generator *g, const prompt *p) {
 static int generate_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     const prompt *p = arg;
     generator g = {.o = &p->o, .chief = is_chief(world), .ctx = ctx};
+    start_facts f = {0};
+    facts_add_start(&f, &generate_command, &p->o, ctx);
+    if (!facts_agree(&f, ctx, world)) return 1;
     g.parallel = groups_of_ranks(&p->o.on, world);
     int replicas = tg_parallel_size(g.parallel, TG_DP);
     bool good = check(ctx);
     if (good && replicas > 1)
-        good = !fail("%d ranks with --tp %lld are %d replicas of the model, and one text is no work for them: give "
-                     "--tp %d",
+        good = !fail("%d ranks with --tp %lld are %d replicas of the model, but one text is generated by one replica: "
+                     "give --tp %d",
                      tg_comm_size(world), (long long)p->o.on.tp, replicas, tg_comm_size(world));
     good = good && open_generator(&g, p) && continue_prompt(&g);
     tg_gpt_cache_free(g.cache);
@@ -244,10 +256,7 @@ static int generate_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 
 static int generate_on_ranks(prompt *p) {
     const generate_options *o = &p->o;
-    char *path = path_in(o->model, "config.json");
-    bool good = path && read_model_config(path, &p->config);
-    free(path);
-    if (!good) return 1;
+    if (!model_find(&p->model, o->model, true)) return 1;
     int status = read_prompt(p);
     if (status) return status;
     tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)o->threads,
@@ -257,12 +266,13 @@ static int generate_on_ranks(prompt *p) {
 
 static int check_options(const generate_options *o, const parsed *p) {
     const command *c = &generate_command;
-    if (!o->model) return usage_error(c, "--model DIR is missing");
-    if (!o->prompt == !o->prompt_ids) return usage_error(c, "expected one of --prompt and --prompt-ids");
+    if (!o->model) return usage_error(c, "--model DIR, the model, is missing");
+    if (!o->prompt == !o->prompt_ids) return usage_error(c, "expected one of --prompt and --prompt-ids, not both");
     int status = rank_options_check(c, p, &o->on);
     if (!status && o->on.ranks > o->on.tp)
         return usage_error(c,
-                           "--ranks %lld with --tp %lld are replicas of the model, and one text is no work for them: "
+                           "--ranks %lld with --tp %lld are replicas of the model, but one text is generated by one "
+                           "replica: "
                            "give --tp %lld",
                            (long long)o->on.ranks, (long long)o->on.tp, (long long)o->on.ranks);
     return status;

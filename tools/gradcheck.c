@@ -1,4 +1,4 @@
-/* tapegrad gradcheck: every op's gradients against finite differences, on the op's own samples. */
+/* tapegrad gradcheck: compares the gradients of ops with finite differences, on samples that come with each op. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,34 +19,39 @@ typedef struct gradcheck_options {
 #define AT(field) offsetof(gradcheck_options, field)
 
 static const option rows[] = {
-    {"eps", OPTION_REAL, AT(eps), "X", "step of the differences; 0: chosen by their error", 0, 1, false},
-    {"atol", OPTION_REAL, AT(atol), "X", "tolerance; 0: a thousandth of rtol", 0, 1, false},
-    {"rtol", OPTION_REAL, AT(rtol), "X", "tolerance; 0: the sample's own, 1e-6 where it is smooth", 0, 1, false},
-    {"projections", OPTION_INT, AT(projections), "N", "random directions; 0: every element", 0, 1e6, false},
-    {"seed", OPTION_INT, AT(seed), "N", "of inputs, cotangents and directions", 0, 9.2e18, false},
-    {"device", OPTION_TEXT, AT(device), "cpu|cuda|cuda:N", "where tensors are and kernels run", .fixed = false},
-    {"threads", OPTION_INT, AT(threads), "N", "0: one for each core", 0, 1024, false},
-    {"strict", OPTION_FLAG, AT(strict), "", "elements of which nothing can be told fail", .fixed = false},
-    {"taped", OPTION_FLAG, AT(taped), "", "derivatives as taped ops too, and second ones", .fixed = false},
-    {"report", OPTION_TEXT, AT(report), "FILE", "where the first failure is written; else gradcheck-OP-SAMPLE.json",
+    {"eps", OPTION_REAL, AT(eps), "X", "step of the differences; 0: chosen by their estimated error", 0, 1, false},
+    {"atol", OPTION_REAL, AT(atol), "X", "absolute tolerance; 0: a thousandth of --rtol", 0, 1, false},
+    {"rtol", OPTION_REAL, AT(rtol), "X",
+     "relative tolerance; 0: the sample's own, 1e-6 where the op is smooth", 0, 1, false},
+    {"projections", OPTION_INT, AT(projections), "N", "check N random directions; 0: every element", 0, 1e6, false},
+    {"seed", OPTION_INT, AT(seed), "N", "seed of inputs, output gradients and directions", 0, LARGEST, false},
+    {"device", OPTION_DEVICE, AT(device), DEVICES, "where tensors lie and kernels run", .fixed = false},
+    {"threads", OPTION_INT, AT(threads), "N", "threads; 0: one for each core", 0, 1024, false},
+    {"strict", OPTION_FLAG, AT(strict), "", "count elements that cannot be checked as failures", .fixed = false},
+    {"taped", OPTION_FLAG, AT(taped), "",
+     "check derivatives that are recorded on the tape, and second derivatives, too", .fixed = false},
+    {"report", OPTION_TEXT, AT(report), "FILE",
+     "write the first failure here; if not given, to gradcheck-OP-SAMPLE.json",
      .fixed = false},
-    {"replay", OPTION_TEXT, AT(replay), "FILE", "repeats the failure that a report tells of", .fixed = false},
-    {"slow", OPTION_FLAG, AT(slow), "", "with the samples that take long", .fixed = false},
+    {"replay", OPTION_TEXT, AT(replay), "FILE", "repeat the failure in a report", .fixed = false},
+    {"slow", OPTION_FLAG, AT(slow), "", "check the samples that take long, too", .fixed = false},
 };
 
 static const command gradcheck_command = {
     .name = "gradcheck",
     .usage = "[OP] [OPTION...]",
-    .summary = "Checks gradients in float64 by central differences: a row for every op, or for every sample of OP.\n"
-               "worst is the largest |analytic - numerical| / (atol + rtol |numerical|); above 1 is a failure.\n"
-               "kinks are coordinates where the one-sided differences disagree; unsure ones, where they are known\n"
-               "less well than the tolerance. Both are left out.",
+    .summary = "Checks the gradients of all ops, or of OP, in float64 by central differences.\n"
+               "Prints a row for each op, or for each sample of OP. In it, worst is the largest\n"
+               "|analytic - numerical| / (atol + rtol |numerical|); above 1 the check fails.\n"
+               "Two kinds of elements are not checked: kinks, where the differences to the left\n"
+               "and to the right disagree, and unsure ones, where the error of the differences\n"
+               "is larger than the tolerance.",
     .options = rows,
     .n_options = sizeof rows / sizeof rows[0],
     .operands = 1,
 };
 
-/* What one op, or one sample, came to. */
+/* The results of one op, or of one sample. */
 typedef struct tally {
     int samples, failures;
     int64_t checked, kinks, unsure;
@@ -63,7 +68,7 @@ static const tg_sample *sample_at(const tg_op *op, int i) {
     return (const tg_sample *)((const char *)op->samples + (size_t)i * size);
 }
 
-/* The first failure of all is written to a file, whose name the message has. */
+/* Checks a sample. The first failure of all is written to a file, which the message names. */
 static void check_sample(gradcheck_options *o, tg_ctx *ctx, const tg_op *op, int i, tally *t) {
     tg_gradcheck_result r = {.size = sizeof r};
     char usual[128], *path = usual;
@@ -75,7 +80,7 @@ static void check_sample(gradcheck_options *o, tg_ctx *ctx, const tg_op *op, int
                                          &r);
     if (s != TG_OK) {
         r.failed = true;
-        o->reported |= s == TG_ERR_GRADIENT; /* any other error has written none */
+        o->reported |= s == TG_ERR_GRADIENT; /* other errors write no report */
         snprintf(r.report, sizeof r.report, "%s", tg_ctx_message(ctx));
     }
     tg_ctx_clear(ctx);
@@ -133,13 +138,13 @@ static int check_one(gradcheck_options *o, tg_ctx *ctx, const tg_op *op) {
     return print_total(samples - failed, failed);
 }
 
-/* What a report says of the device, where the call says nothing. */
+/* Returns --device, or the device of the report. */
 static const char *device_of(const gradcheck_options *o, json_t *report) {
     const char *device = json_string_value(json_object_get(report, "device"));
     return o->device ? o->device : device;
 }
 
-/* The first option given that would change what is repeated; NULL: none. */
+/* Returns the first option given that the report sets; NULL: none. */
 static const char *fixed_by_report(const gradcheck_options *o) {
     return o->eps != 0         ? "--eps"
            : o->atol != 0      ? "--atol"
@@ -156,7 +161,7 @@ static const char *fixed_by_report(const gradcheck_options *o) {
 static int replay(const gradcheck_options *o) {
     FILE *f = open_regular(o->replay);
     if (!f) return 1;
-    json_t *report = json_loadf(f, 0, NULL); /* what is wrong in it is said when it is read again */
+    json_t *report = json_loadf(f, 0, NULL); /* tg_gradcheck_replay_op prints what is wrong in it */
     fclose(f);
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = device_of(o, report), .threads = (int)o->threads));
     tg_gradcheck_result r;
@@ -187,13 +192,14 @@ int run_gradcheck(int argc, char **argv) {
     gradcheck_options o = {0};
     parsed p;
     if (!options_parse(&gradcheck_command, &o, &p, argc, argv)) return p.status;
-    if (o.replay && p.operand[0]) return usage_error(&gradcheck_command, "--replay repeats the report's own op");
+    if (o.replay && p.operand[0]) return usage_error(&gradcheck_command,
+                                                     "--replay repeats the op that the report names; leave OP out");
     if (o.replay && fixed_by_report(&o))
-        return usage_error(&gradcheck_command, "--replay: %s is decided by the report", fixed_by_report(&o));
+        return usage_error(&gradcheck_command, "--replay: %s is set by the report; leave it out", fixed_by_report(&o));
     if (o.replay) return replay(&o);
     const tg_op *op = p.operand[0] ? tg_op_find(p.operand[0]) : NULL;
     if (p.operand[0] && !op) return refuse_op(p.operand[0]);
-    if (op && !op->backward) return fail("%s has no gradient", op->name);
+    if (op && !op->backward) return fail("op %s has no gradient to check", op->name);
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = o.device, .threads = (int)o.threads, .seed = (uint64_t)o.seed));
     int status = !check(ctx) ? 1 : op ? check_one(&o, ctx, op) : check_all(&o, ctx);
     tg_ctx_free(ctx);

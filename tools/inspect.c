@@ -1,5 +1,5 @@
-/* tapegrad inspect: what a training step of a model takes. The step that `tapegrad train` runs is recorded on device
- * meta, where nothing is computed and no bytes are taken, so the figures are those of the real run. */
+/* tapegrad inspect: the parameters, FLOPs and memory of a model's training step. The step of `tapegrad train` is
+ * recorded on device meta, where nothing is computed and no memory is taken: the figures are those of the real run. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +7,7 @@
 
 #include <tapegrad/extend.h>
 
+#include "model_files.h"
 #include "train.h"
 
 typedef struct inspect_options {
@@ -20,25 +21,26 @@ typedef struct inspect_options {
 #define AT(field) offsetof(inspect_options, field)
 
 static const option rows[] = {
-    {"config", OPTION_TEXT, AT(config), "FILE", "a config.json, in place of the model's options", .fixed = false},
-    {"model", OPTION_TEXT, AT(dir), "DIR", "a model directory, likewise", .fixed = false},
+    {"config", OPTION_TEXT, AT(config), "FILE", "a config.json, in place of the options of the model", .fixed = false},
+    {"model", OPTION_TEXT, AT(dir), "DIR", "a model directory, in place of the options of the model", .fixed = false},
     MODEL_ROWS(inspect_options),
     RANK_ROWS(inspect_options),
     SP_ROW(inspect_options),
-    {"batch", OPTION_INT, AT(batch), "N", "sequences of a step, over all ranks", 1, MANY, false},
-    {"accumulate", OPTION_INT, AT(accumulate), "N", "micro-batches that a step's batch is cut into", 1, MANY, false},
-    {"json", OPTION_FLAG, AT(json), "", "as JSON", .fixed = false},
+    {"batch", OPTION_INT, AT(batch), "N", "sequences in a step, over all ranks", 1, MANY, false},
+    {"accumulate", OPTION_INT, AT(accumulate), "N", "micro-batches into which a step's batch is cut", 1, MANY, false},
+    {"json", OPTION_FLAG, AT(json), "", "print JSON", .fixed = false},
 };
 
 static const command inspect_command = {
     .name = "inspect",
     .usage = "[--config FILE | --model DIR | OPTION...]",
-    .summary = "Prints parameters, FLOPs and memory of one training step, and the tape by op. Nothing is computed.",
+    .summary = "Prints the parameters, FLOPs, memory and communication of one training step, and\n"
+               "the ops on its tape. Nothing is computed, so the model may be of any size.",
     .options = rows,
     .n_options = sizeof rows / sizeof rows[0],
 };
 
-/* The nodes of one op. */
+/* The nodes of one op, summed. */
 typedef struct op_row {
     const tg_op *op;
     int64_t count, flops, saved;
@@ -67,14 +69,14 @@ static op_row *row_of(findings *f, const tg_op *op) {
     return &f->ops[f->n_ops++];
 }
 
-/* Counts are 64-bit: what does not fit is said, not wrapped. */
+/* Refuses counts that do not fit 64 bits. */
 static bool too_many(void) {
-    return fail("a step takes more than %" PRId64 " FLOPs or bytes, which cannot be counted; give a smaller model or "
+    return fail("a step takes more than %" PRId64 " FLOPs or bytes, the most that are counted; give a smaller model or "
                 "--batch", INT64_MAX),
            false;
 }
 
-/* Adds the tape's nodes to the rows, and their FLOPs to *flops. False where these do not fit. */
+/* Adds the tape's nodes to the rows, and their FLOPs to *flops. False if these do not fit 64 bits. */
 static bool count_nodes(findings *f, tg_tape *t, int64_t *flops) {
     for (int64_t i = 0; i < tg_tape_nodes(t); i++) {
         const tg_node *n = tg_tape_node(t, i);
@@ -89,7 +91,7 @@ static bool count_nodes(findings *f, tg_tape *t, int64_t *flops) {
     return true;
 }
 
-/* A rank of a world that exists on paper: device meta, and a communicator that counts. */
+/* A rank that runs nothing: device meta, and a communicator that counts calls and bytes. */
 typedef struct paper {
     tg_ctx *ctx;
     tg_comm *world;
@@ -272,13 +274,13 @@ static void print_text(const findings *f, const train_options *o) {
 
 /* ---- The program ---- */
 
-/* The model, and the step's options that go with it. */
+/* Sets the model's config, and the length of sequences if it was not given. */
 static bool choose_model(inspect_options *o, const parsed *p, findings *f) {
-    char *path = o->dir ? path_in(o->dir, "config.json") : NULL;
-    if (o->dir && !path) return false;
     bool from_file = o->config || o->dir;
-    bool good = !from_file || read_model_config(o->config ? o->config : path, &f->config);
-    free(path);
+    model_files m;
+    bool good = !o->dir || model_find(&m, o->dir, false);
+    if (good && o->dir) f->config = m.config;
+    if (good && o->config) good = read_model_config(o->config, &f->config);
     if (!from_file) {
         if (!o->model.vocab) o->model.vocab = 256;
         f->config = model_config(&o->model);
@@ -306,21 +308,22 @@ static int inspect(inspect_options *o, const parsed *p, findings *f) {
     return 0;
 }
 
-/* Options of the model that a config decides. */
+/* Refuses options that a config sets, and those that do not fit each other. */
 static int check_options(const inspect_options *o, const parsed *p) {
     static const char *const decided[] = {"arch", "layers", "heads", "kv-heads", "hidden", "ffn", "vocab", "dropout"};
     const command *c = &inspect_command;
-    if (o->config && o->dir) return usage_error(c, "expected one of --config and --model");
+    if (o->config && o->dir) return usage_error(c, "expected one of --config and --model, not both");
     for (size_t i = 0; (o->config || o->dir) && i < sizeof decided / sizeof decided[0]; i++)
         if (option_given(c, p, decided[i]))
-            return usage_error(c, "--%s is decided by the config; leave it out", decided[i]);
+            return usage_error(c, "--%s is set by the config; leave it out", decided[i]);
     if (o->on.ranks % o->on.tp)
-        return usage_error(c, "--ranks %" PRId64 " is not divisible by --tp %" PRId64, o->on.ranks, o->on.tp);
+        return usage_error(c, "--ranks %" PRId64 " is not divisible by --tp %" PRId64 "; each replica has --tp ranks",
+                           o->on.ranks, o->on.tp);
     if (tp_options_check(c, p, &o->on, o->model.recompute)) return 2;
     if (o->batch % o->accumulate)
         return usage_error(c, "--batch %" PRId64 " cannot be cut into --accumulate %" PRId64 " equal micro-batches",
                            o->batch, o->accumulate);
-    return o->config || o->dir ? 0 : model_options_check(c, &o->model);
+    return o->config || o->dir ? 0 : model_options_check(c, &o->model, o->on.tp);
 }
 
 int run_inspect(int argc, char **argv) {

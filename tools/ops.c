@@ -1,4 +1,4 @@
-/* tapegrad ops: the op table. */
+/* tapegrad ops: prints the table of ops. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,14 +11,15 @@ typedef struct ops_options {
 } ops_options;
 
 static const option rows[] = {
-    {"json", OPTION_FLAG, offsetof(ops_options, json), "", "as JSON", .fixed = false},
-    {"markdown", OPTION_FLAG, offsetof(ops_options, markdown), "", "as a table in Markdown", .fixed = false},
+    {"json", OPTION_FLAG, offsetof(ops_options, json), "", "print JSON", .fixed = false},
+    {"markdown", OPTION_FLAG, offsetof(ops_options, markdown), "", "print a table in Markdown", .fixed = false},
 };
 
 static const command ops_command = {
     .name = "ops",
     .usage = "[--json | --markdown]",
-    .summary = "Prints every op: name, formula, inputs, and the family that says how its dims may be sharded.",
+    .summary = "Prints every op: its name, formula and inputs, and its family, which decides how\n"
+               "its dimensions may be sharded.",
     .options = rows,
     .n_options = sizeof rows / sizeof rows[0],
 };
@@ -32,7 +33,7 @@ static const char *family_name(tg_family f) {
     return (unsigned)f <= TG_FAMILY_CUSTOM ? names[f] : "?";
 }
 
-/* "2", "2 or 3" where trailing ones are optional, "1 or more". */
+/* Writes "2", "2 to 3" if trailing inputs are optional, or "1 or more". Returns buf. */
 static const char *inputs_text(const tg_op *op, char *buf, size_t n) {
     int optional = 0;
     for (int i = 0; i < op->n_in; i++) optional += op->optional >> i & 1;
@@ -50,7 +51,7 @@ static const char *notes(const tg_op *op) {
     return op->backward ? "" : "no gradient";
 }
 
-/* Markdown takes a bar for the end of a cell. */
+/* Escapes bars, which end a cell in Markdown. */
 static void print_cell(const char *text) {
     for (; *text; text++) {
         if (*text == '|') putchar('\\');
@@ -58,13 +59,14 @@ static void print_cell(const char *text) {
     }
 }
 
-/* What no column tells: refusals by a device, and for what is given. */
+/* Refusals that no column shows. */
 static const char refusals[] =
-    "Devices `cpu` and `cuda` run all of them: `cuda` has every slot that ops compute with. It refuses `attention`\n"
-    "with heads of more than 256 elements (TG_ERR_SHAPE). `linear_cross_entropy` with class weights is refused\n"
-    "everywhere (TG_ERR_UNSUPPORTED). What another device lacks is composed of the slots that each has, but for\n"
-    "`sort`, `topk` and `median`, and where the host does not read its memory `attention` with a window, lengths or\n"
-    "packed sequences: these are TG_ERR_UNSUPPORTED there.\n\n";
+    "Devices `cpu` and `cuda` run all ops. `cuda` refuses `attention` with heads of more than 256\n"
+    "elements (TG_ERR_SHAPE). All devices refuse `linear_cross_entropy` with class weights\n"
+    "(TG_ERR_UNSUPPORTED). Another device may leave functions out: ops are then composed of those\n"
+    "that every device has. `sort`, `topk` and `median` cannot be composed, nor can `attention` with a\n"
+    "window, lengths or packed sequences where the host cannot read the device's memory: these fail\n"
+    "with TG_ERR_UNSUPPORTED.\n\n";
 
 static void print_markdown(void) {
     char inputs[32];
@@ -106,7 +108,7 @@ int run_ops(int argc, char **argv) {
     ops_options o = {0};
     parsed p;
     if (!options_parse(&ops_command, &o, &p, argc, argv)) return p.status;
-    if (o.json && o.markdown) return usage_error(&ops_command, "expected one of --json and --markdown");
+    if (o.json && o.markdown) return usage_error(&ops_command, "expected one of --json and --markdown, not both");
     if (o.json) return print_json(ops_json());
     if (o.markdown)
         print_markdown();

@@ -1,4 +1,4 @@
-/* Parsing of command lines, and the help that their tables give. */
+/* Parsing of command lines, their errors, and the help that the tables of options give. */
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 int usage_error(const command *c, const char *format, ...) {
     va_list args;
-    if (!is_first_process()) return 2; /* the same command line gives all of them the same error */
+    if (!is_first_process()) return 2; /* all processes of a job get one command line, and this error */
     va_start(args, format);
     print_error(c->name, format, args);
     va_end(args);
@@ -20,7 +20,7 @@ int usage_error(const command *c, const char *format, ...) {
 
 /* ---- Values ---- */
 
-/* The i-th of the words in "a|b|c"; NULL past the last. */
+/* Returns word i of "a|b|c", and its length; NULL after the last. */
 static const char *word_at(const char *words, int i, size_t *length) {
     for (; i > 0 && words; i--) {
         words = strchr(words, '|');
@@ -59,10 +59,20 @@ static bool set_real(const option *o, const char *text, double *out) {
     return true;
 }
 
-static const char *number_text(double v, char *buf, size_t n) {
-    if (fabs(v) >= 9e18) return v < 0 ? "the least" : "the largest";
-    snprintf(buf, n, "%.10g", v);
+static const char *number_text(const option *o, double v, char *buf, size_t n) {
+    if (o->kind == OPTION_INT && fabs(v) < LARGEST)
+        snprintf(buf, n, "%lld", (long long)v);
+    else if (o->kind == OPTION_INT)
+        snprintf(buf, n, "%lld", (long long)(v < 0 ? INT64_MIN : INT64_MAX));
+    else
+        snprintf(buf, n, "%.10g", v);
     return buf;
+}
+
+static bool is_device(const char *text) {
+    size_t n = strncmp(text, "cuda:", 5) == 0 ? strlen(text + 5) : 0;
+    if (n) return n <= 4 && strspn(text + 5, "0123456789") == n;
+    return strcmp(text, "cpu") == 0 || strcmp(text, "cuda") == 0;
 }
 
 const char *option_set(const option *o, void *into, const char *text) {
@@ -80,6 +90,9 @@ const char *option_set(const option *o, void *into, const char *text) {
         return *text ? NULL : "a value that is not empty";
     case OPTION_CHOICE:
         return set_choice(o->values, text, field) ? NULL : "one of";
+    case OPTION_DEVICE:
+        *(const char **)field = text;
+        return is_device(text) ? NULL : "one of";
     }
     return "nothing";
 }
@@ -102,6 +115,7 @@ void option_text(const option *o, const void *from, char *buf, size_t n) {
         if (strtod(buf, NULL) != *(const double *)field) snprintf(buf, n, "%.17g", *(const double *)field);
         break;
     case OPTION_TEXT:
+    case OPTION_DEVICE:
         if (*(const char *const *)field) snprintf(buf, n, "%s", *(const char *const *)field);
         break;
     case OPTION_CHOICE:
@@ -113,7 +127,7 @@ void option_text(const option *o, const void *from, char *buf, size_t n) {
 
 /* ---- Near names ---- */
 
-/* Levenshtein's distance, of names of up to 31 characters. */
+/* Returns Levenshtein's distance of two names; the second has at most 31 characters. */
 static int distance(const char *a, const char *b) {
     enum { LONGEST = 31 };
     int row[LONGEST + 1], n = (int)strlen(b);
@@ -151,20 +165,49 @@ static const char *name_of_option(const void *of, int i) {
 
 /* ---- Help ---- */
 
-static void print_option(const option *o, const void *defaults) {
-    char left[80], value[256];
-    const char *none = o->kind == OPTION_FLAG ? "" : o->values;
-    snprintf(left, sizeof left, "  --%s%s%s%s", o->kind == OPTION_FLAG ? "[no-]" : "", o->name, *none ? " " : "", none);
-    printf("%s%*s%s", left, strlen(left) < 30 ? 30 - (int)strlen(left) : 1, " ", o->help);
-    option_text(o, defaults, value, sizeof value);
-    if (o->kind != OPTION_FLAG && *value) printf(" [%s]", value);
+enum { COLUMN = 30, WIDTH = 80 };
+
+/* Prints the words of text from column `at` of a line on, in lines that begin at `column`. */
+static void print_wrapped(const char *text, int at, int column) {
+    bool first = true;
+    while (*text) {
+        int n = (int)strcspn(text, " \n");
+        if (!first && at + 1 + n >= WIDTH) {
+            printf("\n");
+            at = 0;
+            first = true;
+        }
+        if (first)
+            at += printf("%*s%.*s", column - at, "", n, text);
+        else
+            at += printf(" %.*s", n, text);
+        first = false;
+        text += n;
+        text += strspn(text, " \n");
+    }
     printf("\n");
 }
 
+static void print_option(const option *o, const void *defaults) {
+    char value[256], text[768];
+    const char *none = o->kind == OPTION_FLAG ? "" : o->values;
+    int at = printf("  --%s%s%s%s", o->kind == OPTION_FLAG ? "[no-]" : "", o->name, *none ? " " : "", none);
+    if (at >= COLUMN) {
+        printf("\n");
+        at = 0;
+    }
+    option_text(o, defaults, value, sizeof value);
+    bool shown = o->kind != OPTION_FLAG && *value;
+    snprintf(text, sizeof text, "%s%s%s%s", o->help, shown ? " [" : "", shown ? value : "", shown ? "]" : "");
+    print_wrapped(text, at, COLUMN);
+}
+
 static void print_help(const command *c, const void *defaults) {
-    printf("usage: tapegrad %s %s\n\n%s\n\n", c->name, c->usage, c->summary);
+    printf("usage: tapegrad %s %s\n\n", c->name, c->usage);
+    print_wrapped(c->summary, 0, 0);
+    printf("\n");
     for (int i = 0; i < c->n_options; i++) print_option(&c->options[i], defaults);
-    printf("  --help                      this text; defaults are in brackets\n");
+    printf("  --help                      print this text; defaults are in brackets\n");
 }
 
 /* ---- Parsing ---- */
@@ -188,17 +231,18 @@ static int refuse_unknown(const command *c, const char *name) {
 
 static int refuse_value(const command *c, const option *o, const char *text, const char *expected) {
     char lo[32], hi[32];
-    if (o->kind == OPTION_CHOICE) return usage_error(c, "--%s is '%s', expected one of %s", o->name, text, o->values);
+    if (o->kind == OPTION_CHOICE || o->kind == OPTION_DEVICE)
+        return usage_error(c, "--%s is '%s', expected one of %s", o->name, text, o->values);
     if (o->kind == OPTION_TEXT) return usage_error(c, "--%s is empty, expected %s", o->name, expected);
     return usage_error(c, "--%s is '%s', expected %s from %s to %s", o->name, text, expected,
-                       number_text(o->lo, lo, sizeof lo), number_text(o->hi, hi, sizeof hi));
+                       number_text(o, o->lo, lo, sizeof lo), number_text(o, o->hi, hi, sizeof hi));
 }
 
 static bool is_flag(const command *c, int i) {
     return i >= 0 && c->options[i].kind == OPTION_FLAG;
 }
 
-/* One "--name value", "--name=value", "--flag" or "--no-flag" at argv[*i]; 0, or an exit status. */
+/* Takes one "--name value", "--name=value", "--flag" or "--no-flag" at argv[*i]. Returns 0, or an exit status. */
 static int parse_one(const command *c, void *into, parsed *p, int argc, char **argv, int *i) {
     char name[64];
     const char *text = argv[*i] + 2, *equals = strchr(text, '=');
@@ -206,15 +250,17 @@ static int parse_one(const command *c, void *into, parsed *p, int argc, char **a
     int k = option_find(c, name);
     bool off = k < 0 && strncmp(name, "no-", 3) == 0 && is_flag(c, option_find(c, name + 3));
     if (off) k = option_find(c, name + 3);
+    if (k < 0 && equals && !strcmp(name, "help")) return usage_error(c, "--help takes no value");
     if (k < 0) return refuse_unknown(c, name);
     const option *o = &c->options[k];
     const char *value = off ? "false" : equals ? equals + 1 : "true";
-    if (o->kind == OPTION_FLAG && equals) return usage_error(c, "--%s takes no value", name);
+    if (o->kind == OPTION_FLAG && equals)
+        return usage_error(c, "--%s takes no value; give --%s or --no-%s", name, o->name, o->name);
     if (o->kind != OPTION_FLAG && !equals) {
         if (*i + 1 >= argc) return usage_error(c, "--%s needs a value: %s", name, o->values);
         value = argv[++*i];
         if (strncmp(value, "--", 2) == 0 && option_find(c, value + 2) >= 0)
-            return usage_error(c, "--%s needs a value: %s; '%s' follows", name, o->values, value);
+            return usage_error(c, "--%s needs a value: %s; but '%s' follows", name, o->values, value);
     }
     const char *expected = option_set(o, into, value);
     if (expected) return refuse_value(c, o, value, expected);
@@ -222,13 +268,14 @@ static int parse_one(const command *c, void *into, parsed *p, int argc, char **a
     return 0;
 }
 
-/* Whether the next word is the value of this one. */
+/* Returns whether the next word is the value of this one. */
 static bool takes_next(const command *c, const char *word) {
     int k = strncmp(word, "--", 2) == 0 ? option_find(c, word + 2) : -1;
     return k >= 0 && !is_flag(c, k);
 }
 
-/* Anywhere, but for a value "-h"; "--help" is one only behind "=", as every option's name. */
+/* Returns whether help is asked for anywhere. "-h" after an option that takes a value is that value; "--help" can be a
+ * value only after "=", as can the name of every option. */
 static bool asks_for_help(const command *c, int argc, char **argv) {
     for (int i = 0; i < argc; i++)
         if (!strcmp(argv[i], "--help") || (!strcmp(argv[i], "-h") && !(i && takes_next(c, argv[i - 1])))) return true;
@@ -236,8 +283,8 @@ static bool asks_for_help(const command *c, int argc, char **argv) {
 }
 
 static int refuse_word(const command *c, const char *word) {
-    if (c->operands && word[0] != '-') return usage_error(c, "'%s' is one too many; expected %s", word, c->usage);
-    return usage_error(c, "'%s' is not an option", word);
+    if (c->operands && word[0] != '-') return usage_error(c, "'%s' is one word too many; expected %s", word, c->usage);
+    return usage_error(c, "'%s' is not an option; options begin with --", word);
 }
 
 bool options_parse(const command *c, void *into, parsed *p, int argc, char **argv) {

@@ -1,4 +1,4 @@
-/* What the subcommands share. */
+/* Messages, files, the options that describe a model, and losses: what the subcommands share. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "ranks.h"
+#include "text.h"
 
 static const char *command_name = "";
 
@@ -18,6 +19,7 @@ void name_command(const char *name) {
 }
 
 static _Thread_local bool silent;
+static bool line_open; /* only rank 0 prints such lines */
 static int rank_name;
 
 void mute(bool on) {
@@ -36,6 +38,14 @@ void say(const char *format, ...) {
     va_end(args);
 }
 
+void flush_or_go_on(void) {
+    if (fflush(stdout) == 0 && !ferror(stdout)) return;
+    int error = errno;
+    line_open = false;
+    if (!freopen("/dev/null", "w", stdout)) clearerr(stdout);
+    warn("cannot write to standard output (%s); the run goes on without it", strerror(error));
+}
+
 bool is_first_process(void) {
     static const char *const launchers[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"};
     if (tg_comm_launched_rank() >= 0) return tg_comm_launched_rank() == 0;
@@ -44,21 +54,33 @@ bool is_first_process(void) {
     return true;
 }
 
-static bool line_open; /* of rank 0 alone, as what is printed */
-
 void leave_line(bool open) {
     line_open = open;
 }
 
+static _Thread_local char *held; /* where this thread's errors go instead of standard error; NULL: nowhere else */
+static _Thread_local size_t held_size;
+
+void hold_errors(char *buffer, size_t n) {
+    held = buffer;
+    held_size = n;
+    if (held) held[0] = 0;
+}
+
 void print_error(const char *name, const char *format, va_list args) {
-    char line[4096], rank[32] = "";
+    char message[4096], text[4096], line[4200], rank[32] = "";
+    vsnprintf(message, sizeof message, format, args); /* longer ones are cut */
+    text_drop_sites(message);
+    if (held) {
+        if (!held[0]) snprintf(held, held_size, "%s", message);
+        return;
+    }
     if (rank_name) snprintf(rank, sizeof rank, "rank %d: ", rank_name);
-    int n = snprintf(line, sizeof line - 1, "tapegrad%s%s: %s", *name ? " " : "", name, rank);
-    vsnprintf(line + n, sizeof line - 1 - (size_t)n, format, args); /* longer ones are cut */
+    snprintf(line, sizeof line, "tapegrad%s%s: %s%s\n", *name ? " " : "", name, rank,
+             text_escape(text, sizeof text, message));
     if (line_open) putchar('\n');
     line_open = false;
     fflush(stdout);
-    strcat(line, "\n");
     fputs(line, stderr);
 }
 
@@ -69,6 +91,16 @@ int fail(const char *format, ...) {
     print_error(command_name, format, args);
     va_end(args);
     return 1;
+}
+
+void warn(const char *format, ...) {
+    char message[4096];
+    va_list args;
+    if (silent || rank_name || held) return;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    fail("warning: %s", message);
 }
 
 bool check(const tg_ctx *ctx) {
@@ -86,6 +118,7 @@ int print_json(json_t *json) {
     return 0;
 }
 
+/* NULL: a regular file. */
 static const char *kind_of(const struct stat *st) {
     return S_ISREG(st->st_mode) ? NULL : S_ISDIR(st->st_mode) ? "a directory" : "a device, pipe or socket";
 }
@@ -124,7 +157,20 @@ tg_dtype dtype_of_precision(int precision) {
     return dtypes[precision];
 }
 
-int model_options_check(const command *c, const model_options *o) {
+/* Checks what tg_gpt_new would refuse, where the command line alone decides it. */
+static int check_tp(const command *c, const model_options *o, int64_t kv_heads, int64_t tp) {
+    if (o->heads % tp)
+        return usage_error(c, "--heads %lld is not divisible by --tp %lld; each rank has the same number of heads",
+                           (long long)o->heads, (long long)tp);
+    if (kv_heads < tp ? tp % kv_heads : kv_heads % tp)
+        return usage_error(c, "--kv-heads %lld and --tp %lld: one must be divisible by the other", (long long)kv_heads,
+                           (long long)tp);
+    if (o->ffn % tp)
+        return usage_error(c, "--ffn %lld is not divisible by --tp %lld", (long long)o->ffn, (long long)tp);
+    return 0;
+}
+
+int model_options_check(const command *c, const model_options *o, int64_t tp) {
     int64_t kv_heads = o->kv_heads ? o->kv_heads : o->heads;
     bool llama = o->arch == 1;
     if (o->hidden % o->heads)
@@ -134,13 +180,16 @@ int model_options_check(const command *c, const model_options *o) {
         return usage_error(c, "--heads %lld is not a multiple of --kv-heads %lld", (long long)o->heads,
                            (long long)kv_heads);
     if (!llama && kv_heads != o->heads)
-        return usage_error(c, "--kv-heads %lld: gpt2 has as many as --heads %lld", (long long)kv_heads,
-                           (long long)o->heads);
+        return usage_error(c, "--kv-heads %lld: --arch gpt2 has as many as --heads %lld; leave --kv-heads out",
+                           (long long)kv_heads, (long long)o->heads);
     if (llama && o->hidden / o->heads % 2)
-        return usage_error(c, "--hidden %lld / --heads %lld is odd; the rotary positions of llama need pairs",
+        return usage_error(c,
+                           "--hidden %lld / --heads %lld is odd; --arch llama rotates pairs of elements and needs an "
+                           "even number of them for each head",
                            (long long)o->hidden, (long long)o->heads);
-    if (llama && o->dropout > 0) return usage_error(c, "--dropout %g: llama has none", o->dropout);
-    return 0;
+    if (llama && o->dropout > 0)
+        return usage_error(c, "--dropout %g: --arch llama has no dropout; leave --dropout out", o->dropout);
+    return check_tp(c, o, kv_heads, tp);
 }
 
 tg_gpt_config model_config(const model_options *o) {
@@ -172,7 +221,8 @@ int64_t count_parameters(const tg_gpt_config *config) {
 
 bool check_seq_len(int64_t seq_len, const tg_gpt_config *config) {
     if (seq_len <= config->positions) return true;
-    fail("--seq-len %lld is more than the model's %lld positions", (long long)seq_len, (long long)config->positions);
+    fail("--seq-len %lld is more than the model's %lld positions; give at most that many", (long long)seq_len,
+         (long long)config->positions);
     return false;
 }
 

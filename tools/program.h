@@ -1,5 +1,6 @@
-/* What the subcommands share. Each run_* gets the arguments behind its name and returns the exit status: 0, 1 for
- * errors of data, files and the library, 2 for errors of the command line. */
+/* What the subcommands share: their entry points, messages, files, the options that describe a model, and the loss of
+ * a model on sequences. Each run_* gets the arguments after its name and returns the exit status: 0, 1 for errors of
+ * data, files and the library, 2 for errors of the command line. */
 #ifndef TAPEGRAD_PROGRAM_H
 #define TAPEGRAD_PROGRAM_H
 
@@ -24,31 +25,42 @@ int run_gradcheck(int argc, char **argv);
 int run_diff(int argc, char **argv);
 int run_ops(int argc, char **argv);
 
-/* Which subcommand runs: error messages begin with it. */
+/* Sets the subcommand whose name error messages begin with. */
 void name_command(const char *name);
-/* A rank whose messages another prints says nothing; one among processes says which it is. */
+/* Silences this thread: a thread rank other than the first, whose messages rank 0 prints. */
 void mute(bool on);
+/* Sets the rank that the messages of this process name, one of several processes. */
 void name_rank(int rank);
-/* printf, but for a rank that is mute or not the first. */
+/* printf, unless this thread is silenced or this process is not rank 0. */
 void say(const char *format, ...) TG_PRINTF(1, 2);
-/* Whether a launcher started this process as rank 0, or none did: the others are silent about what all were given. */
+/* Writes out what say and printf have printed. If that fails, as on a closed pipe, warns once, and from then on prints
+ * to nowhere: a run is worth more than its messages. */
+void flush_or_go_on(void);
+/* Returns whether a launcher started this process as rank 0, or no launcher did. Errors that all processes of a job
+ * have in common, as those of the command line, are printed by this one alone. */
 bool is_first_process(void);
-/* "tapegrad NAME: ..." to stderr as one line, in one piece: other ranks write there too. NAME may be "". */
+/* Prints "tapegrad NAME: ..." to standard error as one line, by one write, because other ranks write there too. NAME
+ * may be "". Control characters are escaped. */
 void print_error(const char *name, const char *format, va_list args);
-/* Standard output has the beginning of a line, behind which a message would stand: print_error ends it. */
+/* Says whether standard output ends with the beginning of a line, which print_error then ends first. */
 void leave_line(bool open);
-/* print_error of the subcommand that runs; 1. */
+/* Prints an error of the subcommand that runs. Returns 1, its exit status. */
 int fail(const char *format, ...) TG_PRINTF(1, 2);
-/* Whether the context is in order; else its message is printed. */
+/* Prints a warning of the subcommand that runs; rank 0 alone does. */
+void warn(const char *format, ...) TG_PRINTF(1, 2);
+/* Keeps the first of the errors that follow on this thread in the buffer of n bytes, and prints none of them. NULL:
+ * errors are printed again. */
+void hold_errors(char *buffer, size_t n);
+/* Returns whether the context is in order; prints its message if it is not. */
 bool check(const tg_ctx *ctx);
-/* Prints json and frees it; the exit status. */
+/* Prints json and frees it. Returns the exit status. */
 int print_json(json_t *json);
-/* What path is where it is no regular file, in words; NULL: it is one, or not there yet. What is written to is to be
- * so: a device gives lines without end, and would lose its name to a file that takes its place. */
+/* Returns what kind of file path names if that is no regular file ("a directory"); NULL: it is one, or does not exist.
+ * Files to write to must be regular: a device would be replaced by a file of its name. */
 const char *not_regular(const char *path);
-/* A regular file for reading; NULL after printing what is wrong. A pipe is not waited for. */
+/* Opens a regular file for reading, without waiting for a pipe. NULL after printing what is wrong. */
 FILE *open_regular(const char *path);
-/* The directory's file as a path to free; NULL is for no memory, which has been printed. */
+/* Returns "dir/name", to be freed. NULL if there is no memory, which has been printed. */
 char *path_in(const char *dir, const char *name);
 
 /* ---- Models on the command line ---- */
@@ -59,53 +71,59 @@ typedef struct model_options {
     double dropout;
 } model_options;
 
-#define RECOMPUTE "none|full|selective|distributed" /* as tg_gpt_recompute */
+#define RECOMPUTE "none|full|selective|distributed" /* in the order of tg_gpt_recompute */
 #define PRECISIONS "fp32|bf16|fp16|fp64"
 #define DATA_FORMATS "text|u16|u32|megatron"
 #define DATA_FORMATS_HELP                                                                                              \
-    "text: a token is a byte; u16, u32: raw token ids; megatron: FILE.bin and FILE.idx as Megatron-LM makes them"
+    "text: each byte is a token; u16, u32: raw little-endian token ids; megatron: FILE.bin and FILE.idx of Megatron-LM"
+#define DEVICES "cpu|cuda|cuda:N"
 #define MANY 1e9
-#define MANY_LAYERS 1e4 /* each is made, one after the other */
+#define MANY_LAYERS 1e4 /* layers are made one after the other */
+#define LARGEST 9223372036854775807.0
 
-/* Rows for the field `model` of the struct S. */
+/* Rows of options for the field `model` of the struct S. */
 #define MODEL_ROWS(S)                                                                                                  \
     {"arch", OPTION_CHOICE, offsetof(S, model.arch), "gpt2|llama", "kind of model", .fixed = true},                    \
     {"layers", OPTION_INT, offsetof(S, model.layers), "N", "transformer layers", 1, MANY_LAYERS, true},                \
     {"heads", OPTION_INT, offsetof(S, model.heads), "N", "attention heads", 1, MANY, true},                            \
-    {"kv-heads", OPTION_INT, offsetof(S, model.kv_heads), "N", "key-value heads; 0: as many as heads", 0, MANY, true}, \
+    {"kv-heads", OPTION_INT, offsetof(S, model.kv_heads), "N", "key-value heads; 0: as many as --heads", 0, MANY,      \
+     true},                                                                                                            \
     {"hidden", OPTION_INT, offsetof(S, model.hidden), "N", "width of the model", 1, MANY, true},                       \
-    {"ffn", OPTION_INT, offsetof(S, model.ffn), "N", "width of the MLP; 0: the kind's own", 0, MANY, true},            \
-    {"vocab", OPTION_INT, offsetof(S, model.vocab), "N", "token ids; 0: 256 for text", 0, 4294967296.0, true},         \
+    {"ffn", OPTION_INT, offsetof(S, model.ffn), "N", "width of the MLP; 0: what is usual for --arch", 0, MANY, true},  \
+    {"vocab", OPTION_INT, offsetof(S, model.vocab), "N", "number of token ids; 0: 256, for text", 0, 4294967296.0,     \
+     true},                                                                                                            \
     {"seq-len", OPTION_INT, offsetof(S, model.seq_len), "N", "tokens of a sequence", 1, MANY, true},                   \
-    {"dropout", OPTION_REAL, offsetof(S, model.dropout), "P", "dropout (gpt2)", 0, 0.999, true},                       \
-    {"precision", OPTION_CHOICE, offsetof(S, model.precision), PRECISIONS, "of parameters and arithmetic",             \
+    {"dropout", OPTION_REAL, offsetof(S, model.dropout), "P", "dropout probability (gpt2 only)", 0, 0.999, true},      \
+    {"precision", OPTION_CHOICE, offsetof(S, model.precision), PRECISIONS, "dtype of parameters and arithmetic",       \
      .fixed = true},                                                                                                   \
     {"recompute", OPTION_CHOICE, offsetof(S, model.recompute), RECOMPUTE,                                              \
-     "in backward: each layer (its input shared out over tp: distributed), or norms and activations", .fixed = false}
+     "what backward computes again to save memory: nothing; each layer (full); norms and activations (selective); "   \
+     "each layer, whose input is split over --tp (distributed)", .fixed = false}
 
 #define MODEL_DEFAULTS {.layers = 4, .heads = 4, .hidden = 128, .seq_len = 128}
 
 tg_dtype dtype_of_precision(int precision);
-/* Checks what belongs together; 0, or the exit status after printing. */
-int model_options_check(const command *c, const model_options *o);
-/* The config of the options. */
+/* Checks that the options fit each other and tp tensor-parallel ranks. Returns 0, or the exit status after printing. */
+int model_options_check(const command *c, const model_options *o, int64_t tp);
+/* Returns the config that the options describe. */
 tg_gpt_config model_config(const model_options *o);
-/* How many parameters the model has, whatever the ranks and their padding; -1 after printing what is wrong. */
+/* Returns the number of the whole model's parameters, without padding for ranks; -1 after printing what is wrong. */
 int64_t count_parameters(const tg_gpt_config *config);
-/* Whether the model takes such sequences; else it prints so. */
+/* Returns whether the model takes sequences of that length; prints why if it does not. */
 bool check_seq_len(int64_t seq_len, const tg_gpt_config *config);
-/* The config in a config.json; false after printing what is wrong. */
+/* Reads a config.json. False after printing what is wrong. */
 bool read_model_config(const char *path, tg_gpt_config *out);
 
 /* ---- Losses ---- */
 
-/* The sum of the losses of n sequences of seq_len tokens that begin at the offsets, in evaluation mode, at most
- * `batch` of them at once. Data-parallel ranks each have their own. NaN after an error. */
+/* Returns the sum of the losses of n sequences of seq_len tokens that begin at the offsets, in evaluation mode, at most
+ * `batch` of them at once. Data-parallel ranks each pass their own. NaN after an error, which the context has. */
 double sum_of_losses(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t seq_len,
                      int64_t batch);
 
-/* ---- Random numbers of the program's own: number i of the sequence that a key names ---- */
+/* ---- Random numbers of the program's own ---- */
 
+/* Returns number i of the sequence that key names. */
 static inline uint64_t random_at(uint64_t key, uint64_t i) {
     uint64_t z = key + (i + 1) * 0x9E3779B97F4A7C15u; /* SplitMix64 (Steele et al., OOPSLA 2014) */
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;

@@ -1,4 +1,5 @@
-/* Ranks of a subcommand: threads of this process, or processes that a launcher started. */
+/* The ranks of a subcommand, threads of this process or processes that a launcher started: their options, starting
+ * them, and values on which they agree. */
 #ifndef TAPEGRAD_TOOLS_RANKS_H
 #define TAPEGRAD_TOOLS_RANKS_H
 
@@ -18,54 +19,55 @@ typedef enum rank_kind { RANKS_AUTO, RANKS_THREADS, RANKS_SHM, RANKS_MPI, RANKS_
 
 /* Rows for the field `on` of the struct S. */
 #define RANK_ROWS(S)                                                                                                   \
-    {"ranks", OPTION_INT, offsetof(S, on.ranks), "N", "thread ranks; data-parallel over those that --tp leaves", 1,    \
-     1024, false},                                                                                                     \
-    {"tp", OPTION_INT, offsetof(S, on.tp), "N", "tensor-parallel ranks of a replica", 1, 1024, false}
+    {"ranks", OPTION_INT, offsetof(S, on.ranks), "N", "ranks that are threads; --ranks / --tp is the number of "       \
+     "data-parallel replicas", 1, 1024, false},                                                                        \
+    {"tp", OPTION_INT, offsetof(S, on.tp), "N", "tensor-parallel ranks that share a replica", 1, 1024, false}
 #define SP_ROW(S)                                                                                                      \
-    {"sp", OPTION_FLAG, offsetof(S, on.sp), "", "sequence parallelism between tensor-parallel regions",                \
+    {"sp", OPTION_FLAG, offsetof(S, on.sp), "", "sequence parallelism between tensor-parallel layers",                 \
      .fixed = false}
-/* Of ranks that meet. */
+/* Rows for commands whose ranks communicate. */
 #define COMM_ROWS(S)                                                                                                   \
     {"comm", OPTION_CHOICE, offsetof(S, on.comm), "auto|threads|shm|mpi|nccl",                                         \
-     "how ranks meet; auto: threads, shm under `tapegrad run`, mpi under mpirun. On device cuda they meet so, and "   \
-     "data go by NCCL; nccl: as auto, on device cuda alone", .fixed = false},                                          \
-    {"deadline", OPTION_REAL, offsetof(S, on.deadline), "S", "seconds that a rank waits for the others", 0.001, 1e6,   \
-     false}
+     "how ranks communicate; auto: shm under `tapegrad run`, mpi under mpirun, else threads. With --device cuda data " \
+     "go by NCCL in any case; nccl: like auto, but requires --device cuda", .fixed = false},                           \
+    {"deadline", OPTION_REAL, offsetof(S, on.deadline), "S",                                                           \
+     "seconds that a rank waits for another one before the run fails", 0.001, 1e6, false}
 
 #define RANK_DEFAULTS {.ranks = 1, .tp = 1, .deadline = 300}
 
-/* What one rank runs. Returns an exit status. */
+/* The function that one rank runs. Returns an exit status. */
 typedef int (*rank_main)(void *arg, tg_ctx *ctx, tg_comm *world);
 
-/* Checks what belongs together; 0, or the exit status after printing. */
+/* Checks that the options fit each other and the launcher. Returns 0, or the exit status after printing. */
 int rank_options_check(const command *c, const parsed *p, const rank_options *o);
-/* The part of it that --resume cannot wait with: --comm alone. */
+/* Checks --comm alone, which --resume must know before it reads the other options from a checkpoint. */
 int comm_option_check(const command *c, const rank_options *o);
-/* Refuses what was given and does nothing without tensor-parallel ranks; recompute is the model's option. */
+/* Refuses options that do nothing without tensor-parallel ranks; recompute is the model's option. */
 int tp_options_check(const command *c, const parsed *p, const rank_options *o, int recompute);
-/* Before anything else: starts MPI where that is how ranks meet, and says whether this process has rank 0. 0, or the
- * exit status after printing. */
+/* Starts MPI if the ranks communicate by it, and sets whether this process has rank 0. Is called before anything else.
+ * Returns 0, or the exit status after printing. */
 int ranks_begin(const rank_options *o, bool *chief);
 void ranks_end(const rank_options *o, int status);
-/* Writes the record of calls (tg_comm_record_dump) to stderr, once, from a signal handler too. Only of ranks of MPI,
- * whose launcher ends all when it has lost one: by SIGTERM, and soon after by SIGKILL. */
+/* Writes the record of calls (tg_comm_record_dump) to stderr, once; may be called from a signal handler. Does nothing
+ * but under MPI, whose launcher ends all ranks when it has lost one, by SIGTERM and soon afterwards by SIGKILL. */
 void dump_record(void);
-/* Runs fn on every rank that is this process's to run; config's deadline comes from the options. The exit status. */
+/* Runs fn on every rank that belongs to this process; config's deadline comes from the options. Returns the exit
+ * status. */
 int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *arg);
-/* What stands before `tapegrad` on the command line of such ranks, "" or with a blank behind it; buf. */
+/* Writes what precedes `tapegrad` on the command line of these ranks, with a blank after it, or "". Returns buf. */
 const char *launcher_text(const rank_options *o, const tg_comm *world, char *buf, size_t n);
-/* The groups of a rank. Errors are the context's. */
+/* Returns the groups of a rank. Errors are the context's. */
 tg_parallel *groups_of_ranks(const rank_options *o, tg_comm *world);
-/* The model in a directory, in the shards of the groups; never NULL. Errors are the context's. */
+/* Loads the model in a directory, as this rank's shards of it; never NULL. Errors are the context's. */
 tg_module *load_on_ranks(tg_ctx *ctx, const tg_parallel *p, const tg_gpt_config *config, const char *dir);
 
 static inline bool is_chief(const tg_comm *world) { return tg_comm_rank(world) == 0; }
-/* Rank 0's numbers to all. False after an error. */
+/* Sets v to rank 0's numbers. Collective. False after an error, which has been printed. */
 bool agree(tg_ctx *ctx, tg_comm *world, int64_t *v, int n);
-/* The sum over all ranks, in place; sums in rank order. */
+/* Sets v to the sums over all ranks, added in the order of ranks. Collective. False as above. */
 bool sum_over_ranks(tg_ctx *ctx, tg_comm *world, double *v, int n);
-/* ids of this rank's part of a batch [b, s]: the same on tp; on dp a shard of the batch, or of ranks that each have
- * their own number of sequences, opaque. */
+/* Places the ids [b, s] of this rank's part of a batch: the same on all tp ranks; on dp a shard of the batch, or
+ * varying, if each rank has a number of sequences of its own. */
 void place_batch(const tg_parallel *p, tg_tensor *ids, bool shard);
 
 #endif

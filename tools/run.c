@@ -1,4 +1,5 @@
-/* tapegrad run: a program as N processes that are ranks of one node. */
+/* tapegrad run: starts a program as N processes that are ranks of one node, passes signals on to them, and ends with
+ * them. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,32 +13,32 @@
 
 enum { MAX_PROCESSES = 256 };
 
-/* Seconds that the others have to end by themselves when one has failed, and from SIGTERM to SIGKILL. */
+/* Seconds that the others have to end by themselves after one has failed, and from SIGTERM to SIGKILL. */
 static const double grace = 15, last_grace = 5;
 
+/* Ranks that have ended stay zombies until all have: so the ids of their process groups stay theirs. */
 typedef struct team {
     tg_launch launch;
     int n, alive;
-    pid_t pid[MAX_PROCESSES]; /* 0: it has ended */
-    int status;               /* exit status: of the first rank that was killed, or else of the first that failed */
-    double failed_at;         /* 0: none has */
-    bool lost;                /* a rank was killed, by others than this launcher: peers that fail fail because of it */
-    bool told, killed;
+    pid_t pid[MAX_PROCESSES]; /* also the id of the rank's process group; 0: it was not started */
+    bool ended[MAX_PROCESSES];
+    int status;              /* exit status: of the first rank that was killed, or else of the first that failed */
+    double failed_at;        /* 0: none has */
+    bool lost;               /* a rank was killed, not by this launcher; other ranks then fail because of it */
+    bool terminated, killed; /* the ranks have been sent SIGTERM, SIGKILL */
 } team;
 
-static volatile sig_atomic_t signalled;
+static volatile sig_atomic_t signalled, stopped;
 
-/* A terminal's interrupt reaches the ranks by itself; what a process sends here alone is passed on. */
-static void on_signal(int number, siginfo_t *info, void *context) {
-    (void)context;
-    if (info->si_code == SI_USER || number != SIGINT) signalled = number;
-}
+static void on_signal(int number) { signalled = number; }
+static void on_stop(int number) { stopped = number; }
 
 static void catch_signals(void) {
-    struct sigaction a = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART};
+    struct sigaction a = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigemptyset(&a.sa_mask);
-    catch_signal(SIGINT, &a);
-    catch_signal(SIGTERM, &a);
+    for (int i = 0; i < PASSED_ON; i++) catch_signal(passed_on[i], &a);
+    a.sa_handler = on_stop;
+    catch_signal(SIGTSTP, &a);
 }
 
 static double now(void) {
@@ -46,39 +47,48 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Signals the process groups of all ranks, also of those that have ended: what they started may run on. */
 static void send_all(const team *t, int number) {
     for (int i = 0; i < t->n; i++)
-        if (t->pid[i]) kill(t->pid[i], number);
+        if (t->pid[i]) kill(-t->pid[i], number);
 }
 
 static void note_end(team *t, int rank, int wait_status) {
     int code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status);
-    t->pid[rank] = 0;
+    bool interrupted = code == 128 + SIGINT || code == 128 + SIGTERM || code == 128 + SIGHUP;
+    t->ended[rank] = true;
     t->alive--;
     tg_launch_ended(&t->launch, rank, wait_status);
     if (!code) return;
     if (WIFSIGNALED(wait_status))
         fail("rank %d was ended by signal %d (%s)", rank, WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));
-    else if (!t->failed_at && code != 128 + SIGINT && code != 128 + SIGTERM) /* who was interrupted has said so */
+    else if (!t->failed_at && !interrupted) /* an interrupted rank has printed that itself */
         fail("rank %d ended with status %d", rank, code);
-    bool lost = WIFSIGNALED(wait_status) && !t->told && !t->lost;
+    bool lost = WIFSIGNALED(wait_status) && !t->terminated && !t->lost;
     if (lost || !t->failed_at) t->status = code;
     t->lost |= lost;
     if (!t->failed_at) t->failed_at = now();
 }
 
-static void reap(team *t) {
-    int wait_status;
-    for (pid_t pid; (pid = waitpid(-1, &wait_status, WNOHANG)) > 0;)
-        for (int i = 0; i < t->n; i++)
-            if (t->pid[i] == pid) note_end(t, i, wait_status);
+/* As waitpid gives it. */
+static int wait_status_of(const siginfo_t *info) {
+    return info->si_code == CLD_EXITED ? (info->si_status & 255) << 8 : info->si_status & 127;
 }
 
-/* Who does not end by itself after another has failed is ended. */
-static void press(team *t) {
+static void note_ends(team *t) {
+    for (int i = 0; i < t->n; i++) {
+        siginfo_t info = {.si_pid = 0};
+        if (!t->pid[i] || t->ended[i]) continue;
+        if (waitid(P_PID, (id_t)t->pid[i], &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid)
+            note_end(t, i, wait_status_of(&info));
+    }
+}
+
+/* Ends the ranks that do not end by themselves after one has failed. */
+static void end_slow_ranks(team *t) {
     double since = t->failed_at ? now() - t->failed_at : 0;
-    if (since > grace && !t->told) {
-        t->told = true;
+    if (since > grace && !t->terminated) {
+        t->terminated = true;
         send_all(t, SIGTERM);
     }
     if (since > grace + last_grace && !t->killed) {
@@ -87,23 +97,40 @@ static void press(team *t) {
     }
 }
 
+/* Ctrl-Z stops the ranks with the launcher, and the shell's fg or bg lets all of them go on. */
+static void stop(const team *t) {
+    stopped = 0;
+    send_all(t, SIGSTOP);
+    raise(SIGSTOP);
+    send_all(t, SIGCONT);
+}
+
+/* Ends what the ranks' programs have started and left, and frees the ranks' ids. */
+static void end_groups(const team *t) {
+    send_all(t, SIGKILL);
+    for (int i = 0; i < t->n; i++)
+        if (t->pid[i]) waitpid(t->pid[i], NULL, 0);
+}
+
 static int watch(team *t) {
     const struct timespec nap = {.tv_nsec = 5000000};
     while (t->alive) {
-        reap(t);
-        press(t);
+        note_ends(t);
+        end_slow_ranks(t);
         if (signalled) {
             send_all(t, signalled);
             signalled = 0;
         }
+        if (stopped) stop(t);
         if (t->alive) nanosleep(&nap, NULL);
     }
+    end_groups(t);
     return t->status;
 }
 
 static int start(team *t, char *const *argv) {
     int error = tg_launch_open(&t->launch, t->n);
-    if (error) return fail("no shared memory for %d ranks: %s", t->n, strerror(error));
+    if (error) return fail("there is no shared memory for %d ranks: %s", t->n, strerror(error));
     catch_signals();
     for (int i = 0; i < t->n; i++, t->alive++)
         if ((error = spawn_rank(&t->launch, i, argv, &t->pid[i]))) {
@@ -121,9 +148,12 @@ static int start(team *t, char *const *argv) {
 static int usage(FILE *to) {
     fprintf(to,
             "usage: tapegrad run -n N -- PROGRAM [ARGUMENT...]\n\n"
-            "Starts PROGRAM as N processes, ranks 0 to N - 1 of this node, which meet in shared memory\n"
-            "(tg_comm_launched_new). Ends with 0, or the status of the first rank that was killed, or failed; the\n"
-            "others are told of it, and ended after %d seconds.\n",
+            "Starts PROGRAM as N processes, ranks 0 to N - 1 on this node, that communicate\n"
+            "through shared memory (tg_comm_launched_new). If a rank is killed or fails, the\n"
+            "others get an error; those that have not ended %d seconds later are terminated.\n"
+            "The exit status is 0, or that of the first rank that was killed or, if none\n"
+            "was, of the first that failed. When all ranks have ended, the processes that\n"
+            "they started and left running are killed.\n",
             (int)grace);
     return to == stdout ? 0 : 2;
 }
@@ -135,9 +165,9 @@ int run_run(int argc, char **argv) {
     bool counted = end && !*end && n >= 1 && n <= MAX_PROCESSES;
     if (!counted || argc < 4 || strcmp(argv[2], "--") != 0) {
         if (counted)
-            fail("expected -- and a program behind -n %ld", n);
+            fail("expected -- and a program after -n %ld", n);
         else
-            fail("expected -n N, N from 1 to %d", MAX_PROCESSES);
+            fail("expected -n N as the first option, with N from 1 to %d", MAX_PROCESSES);
         return usage(stderr);
     }
     team *t = calloc(1, sizeof *t);

@@ -1,4 +1,5 @@
-/* Starting one rank of `tapegrad run`. */
+/* Starting one rank of `tapegrad run`: its environment, its signals, and the errors of the child before it is the
+ * program. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -14,13 +15,15 @@
 
 enum { OURS = 3, LENGTH = 48 };
 
+const int passed_on[PASSED_ON] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+
 static bool is_ours(const char *variable) {
     return !strncmp(variable, TG_LAUNCH_FD "=", sizeof TG_LAUNCH_FD) ||
            !strncmp(variable, TG_LAUNCH_RANK "=", sizeof TG_LAUNCH_RANK) ||
            !strncmp(variable, TG_LAUNCH_SIZE "=", sizeof TG_LAUNCH_SIZE);
 }
 
-/* Our environment with the rank's variables; to free. */
+/* Returns our environment with the rank's variables, to be freed. */
 static char **environment(const tg_launch *l, int rank, char ours[OURS][LENGTH]) {
     size_t n = 0, kept = 0;
     while (environ[n]) n++;
@@ -36,28 +39,28 @@ static char **environment(const tg_launch *l, int rank, char ours[OURS][LENGTH])
     return variables;
 }
 
-/* Signals as they were before the launcher caught them, where they were not ignored. */
+/* Resets the signals that the launcher catches, unless they were ignored. */
 static void leave_signals(void) {
     struct sigaction a = {.sa_handler = SIG_DFL};
     sigemptyset(&a.sa_mask);
-    catch_signal(SIGINT, &a);
-    catch_signal(SIGTERM, &a);
-    signal(SIGXFSZ, SIG_DFL); /* which main ignores for this program, and exec would for every other */
+    for (int i = 0; i < PASSED_ON; i++) catch_signal(passed_on[i], &a);
+    signal(SIGXFSZ, SIG_DFL); /* main ignores it for this program; exec would pass that on */
 }
 
-/* In the child: a rank ends with its launcher, however that one ends; also if it has ended before it could be asked for
- * that. Signals have waited until nobody would catch them for the launcher. */
-static void become(char *const *argv, char **variables, const sigset_t *mask, pid_t launcher, int tell) {
+/* Turns the child into the program. The kernel kills it when the launcher ends, however that ends; if the launcher has
+ * ended already, the child does not begin. Signals were blocked until the launcher's handlers were gone. */
+static void become(char *const *argv, char **variables, const sigset_t *mask, pid_t launcher, int report) {
     leave_signals();
+    setpgid(0, 0);
     sigprocmask(SIG_SETMASK, mask, NULL);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == launcher) execvpe(argv[0], argv, variables);
     int error = errno;
-    if (write(tell, &error, sizeof error) < 0) _exit(126);
+    if (write(report, &error, sizeof error) < 0) _exit(126);
     _exit(127);
 }
 
-/* What the child has to say: nothing, once it is the program. */
-static int hear(int from) {
+/* Returns the errno that the child reports; 0: it is the program. */
+static int read_error(int from) {
     int error = 0;
     ssize_t n;
     do n = read(from, &error, sizeof error);
@@ -84,7 +87,7 @@ int spawn_rank(const tg_launch *l, int rank, char *const *argv, pid_t *pid) {
     if (*pid < 0) error = errno;
     sigprocmask(SIG_SETMASK, &mask, NULL);
     close(ends[1]);
-    if (!error && (error = hear(ends[0]))) waitpid(*pid, NULL, 0);
+    if (!error && (error = read_error(ends[0]))) waitpid(*pid, NULL, 0);
     close(ends[0]);
     free(variables);
     return error;

@@ -1,4 +1,4 @@
-/* Starting one rank of `tapegrad run`, and the signals of those who start and are started. */
+/* Starting one rank of `tapegrad run`, and the signals of a program that catches some of them. */
 #ifndef TAPEGRAD_SPAWN_H
 #define TAPEGRAD_SPAWN_H
 
@@ -6,12 +6,16 @@
 
 #include "comm/shm/launch.h"
 
-/* Starts argv[0] (looked for in PATH) as that rank, which the kernel ends with this process: 0 and its pid, or an
- * errno. */
+/* Starts argv[0] (searched for in PATH) as that rank, in a process group of its own, whose id is its pid. The kernel
+ * kills the rank when this process ends. Returns 0 and the pid, or an errno. */
 int spawn_rank(const tg_launch *l, int rank, char *const *argv, pid_t *pid);
 
-/* sigaction, but a signal that was ignored at the start stays so: a shell has its background jobs ignore SIGINT, which
- * is for the job in front of the terminal. */
+/* The signals that a launcher passes on to its ranks, whose process groups a terminal's signals do not reach. */
+enum { PASSED_ON = 4 };
+extern const int passed_on[PASSED_ON];
+
+/* sigaction, unless the signal was ignored when the program began: a shell makes its background jobs ignore SIGINT,
+ * which is meant for the job in the foreground, and nohup makes a program ignore SIGHUP. */
 static inline void catch_signal(int number, const struct sigaction *a) {
     struct sigaction was;
     if (sigaction(number, NULL, &was) == 0 && was.sa_handler != SIG_IGN) sigaction(number, a, NULL);

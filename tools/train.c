@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model_files.h"
 #include "record.h"
 #include "spawn.h"
+#include "start.h"
 #include "train.h"
 
 /* What is settled before the ranks begin, and the same for all of them. */
@@ -17,7 +19,7 @@ typedef struct plan {
     bool chief;              /* this process has rank 0, which writes the run's files */
     run_directory directory; /* open where it does */
     json_t *state;           /* of the checkpoint resumed; NULL: a new run */
-    char from[4096];
+    char from[4096], held[4096]; /* held: why the checkpoint cannot be used, until it is printed */
     int64_t done; /* steps */
     bool begun;   /* the directory has a line of metrics */
     int ended_by; /* the signal that ended the run before its last step; 0: none */
@@ -30,6 +32,7 @@ typedef struct run {
     tg_ctx *ctx;
     tg_comm *world;
     bool chief;
+    model_files model; /* of --init */
     trainer trainer;
     train_data data;
     metrics metrics;
@@ -54,18 +57,49 @@ static void catch_interrupts(void) {
     sigemptyset(&a.sa_mask);
     catch_signal(SIGINT, &a);
     catch_signal(SIGTERM, &a);
+    catch_signal(SIGHUP, &a);
+    signal(SIGPIPE, SIG_IGN); /* flush_or_go_on: a closed pipe takes the run's messages, and not the run */
 }
 
 /* ---- What was there before ---- */
 
-/* The step of the newest checkpoint; 0: none, so that the run begins at its first step, also one that was killed before
- * its first checkpoint; -1 after printing why the run cannot begin. */
+/* Prints why a checkpoint cannot be used; if that is damage, with the newest one that is whole. */
+static bool refuse_checkpoint(const plan *r) {
+    char remedy[256] = "";
+    hold_errors(NULL, 0);
+    if (r->chief && !checkpoint_is_whole(r->from)) {
+        int64_t step = checkpoint_newest_whole(r->o.out, r->done);
+        if (step)
+            snprintf(remedy, sizeof remedy,
+                     "; the newest whole checkpoint is that of step %" PRId64 ": add --resume-step %" PRId64
+                     " to go on from it",
+                     step, step);
+        else
+            snprintf(remedy, sizeof remedy, "; no checkpoint of this run is whole");
+    }
+    return fail("%s%s", r->held, remedy), false;
+}
+
+/* The step of --resume-step, if it has a checkpoint; else -1 after printing. */
+static int64_t find_given_step(const plan *r) {
+    int64_t newest = newest_checkpoint(r->o.out);
+    for (int64_t step = newest; step > 0; step = newest_checkpoint_before(r->o.out, step))
+        if (step == r->o.resume_step) return step;
+    fail("--resume-step %" PRId64 ": '%s' has no checkpoint of that step%s", r->o.resume_step, r->o.out,
+         newest ? "" : ", nor any other");
+    return -1;
+}
+
+/* The step of the checkpoint to go on from; 0: there is none, and the run begins at its first step, as does one that
+ * was killed before its first checkpoint; -1 after printing why the run cannot begin. */
 static int64_t look_for_checkpoint(plan *r) {
     run_directory *d = &r->directory;
-    if (!r->chief) return r->o.resume ? directory_peek(r->o.out) : 0;
+    if (!r->chief && r->o.resume_step) return r->o.resume_step;
+    if (!r->chief) return r->o.resume ? newest_checkpoint(r->o.out) : 0;
     if (!directory_open(d, r->o.out)) return -1;
     if (!r->o.resume) return directory_unused(d) ? 0 : -1;
     if (!directory_resumable(d)) return -1;
+    if (r->o.resume_step) return find_given_step(r);
     if (d->newest >= 0) return d->newest;
     if (!r->o.data)
         return fail("there is no checkpoint in '%s': give the --out of a run that has one, or --data FILE and the "
@@ -81,7 +115,10 @@ static bool find_checkpoint(plan *r) {
     if (r->done <= 0) return r->done == 0;
     if (snprintf(r->from, sizeof r->from, "%s/checkpoints/step-%010" PRId64, r->o.out, r->done) >= (int)sizeof r->from)
         return fail("the path of '%s' is too long", r->o.out), false;
-    return checkpoint_read_options(r->from, &r->o, &r->p, &r->state);
+    hold_errors(r->held, sizeof r->held);
+    bool good = checkpoint_read_options(r->from, &r->o, &r->p, &r->state);
+    hold_errors(NULL, 0);
+    return good || refuse_checkpoint(r);
 }
 
 /* ---- Model ---- */
@@ -108,10 +145,10 @@ static bool choose_model(run *r, tg_gpt_config *config, const char **weights) {
         *config = model_config(&r->o.model);
         return true;
     }
-    char *path = path_in(*weights, "config.json");
-    bool good = path && read_model_config(path, config);
-    free(path);
-    if (!good) return false;
+    if (!model_find(&r->model, *weights, !r->plan->state)) return false;
+    *weights = r->model.dir;
+    *config = r->model.config;
+    if (!r->plan->state && !model_takes_data(&r->model, r->o.data_format)) return false;
     if (!r->plan->state) take_config(r, config);
     if (!check_seq_len(r->o.model.seq_len, config)) return false;
     config->dropout = r->o.model.dropout;
@@ -137,8 +174,8 @@ static bool print_run(const run *r) {
             tg_comm_transport(r->world), tg_parallel_size(r->trainer.parallel, TG_TP),
             tg_is_sequence_parallel(r->trainer.parallel) ? " with sequence parallelism" : "", r->trainer.dp,
             tg_module_numel(r->trainer.gpt));
-    if (r->plan->state) say("resumed behind step %" PRId64 "\n", r->plan->done);
-    fflush(stdout);
+    if (r->plan->state) say("resumed after step %" PRId64 "\n", r->plan->done);
+    flush_or_go_on();
     return true;
 }
 
@@ -147,23 +184,43 @@ static bool open_recorder(run *r) {
     if (!r->o.record) return true;
     if (!r->o.record_step) r->o.record_step = done + 1;
     if (r->o.record_step <= done || r->o.record_step > r->o.steps)
-        return fail("--record-step %" PRId64 ": the run goes on behind step %" PRId64 ", to step %" PRId64,
+        return fail("--record-step %" PRId64 ": the run goes on after step %" PRId64 ", to step %" PRId64,
                     r->o.record_step, done, r->o.steps),
                false;
     return (r->recorder = recorder_open(r->o.record, r->o.record_values, r->ctx, r->world)) != NULL;
+}
+
+/* All ranks read the same tokens. */
+static bool same_data(run *r) {
+    start_facts f = {0};
+    facts_add_sum(&f, FACT_FILE, "the number of tokens in --data, in hexadecimal,", (uint64_t)r->data.count);
+    facts_add_sum(&f, FACT_FILE, "the checksum of --data", r->data.hash);
+    if (r->data.order) facts_add_sum(&f, FACT_FILE, "the checksum of --order", data_order_sum(&r->data, r->o.steps));
+    return facts_agree(&f, r->ctx, r->world);
+}
+
+/* The model, and a checkpoint's state. */
+static bool open_trainer(run *r, const tg_gpt_config *config, const char *weights) {
+    plan *p = r->plan;
+    if (p->state && r->chief) hold_errors(p->held, sizeof p->held);
+    bool good = trainer_open(&r->trainer, &r->o, r->ctx, r->world, config, weights) &&
+                (!p->state || checkpoint_restore(p->from, p->state, &r->o, &r->trainer, &r->data));
+    if (!p->state || !r->chief) return good;
+    hold_errors(NULL, 0);
+    return good || refuse_checkpoint(p);
 }
 
 static bool open_run(run *r) {
     tg_gpt_config config;
     const char *weights;
     if (!choose_model(r, &config, &weights)) return false;
-    if (!trainer_open(&r->trainer, &r->o, r->ctx, r->world, &config, weights)) return false;
-    if (!data_open(&r->data, r->ctx, &r->o, &config)) return false;
+    if (!data_open(&r->data, r->ctx, &r->o, &config) || !same_data(r)) return false; /* small, where a model is large */
+    if (!open_trainer(r, &config, weights)) return false;
     const plan *p = r->plan;
-    if (p->state && !checkpoint_restore(p->from, p->state, &r->o, &r->trainer, &r->data)) return false;
     r->offsets = calloc(2 * (size_t)r->o.batch, sizeof *r->offsets);
-    if (!r->offsets) return fail("no memory for a batch"), false;
+    if (!r->offsets) return fail("no memory for a batch of %" PRId64 " sequences", r->o.batch), false;
     if (!open_recorder(r)) return false;
+    if (r->chief && !directory_set_aside(&p->directory, p->done)) return false;
     if (r->chief && !metrics_open(&r->metrics, r->ctx, r->o.out, r->o.steps, p->done)) return false;
     return print_run(r);
 }
@@ -232,7 +289,8 @@ static bool run_step(run *r, int64_t step, bool *stop) {
     step_result s = trainer_step(&r->trainer, step, r->data.tokens, r->offsets, next, interrupted != 0);
     if (recorded && tg_ctx_status(r->ctx) == TG_OK && !recorder_end(r->recorder, r->trainer.tape)) return false;
     if (next) memcpy(r->offsets, next, (size_t)r->o.batch * sizeof *next);
-    double tokens_per_s = (double)(r->o.batch * r->o.model.seq_len) / s.seconds;
+    double tokens = (double)(r->o.batch * r->o.model.seq_len);
+    double tokens_per_s = s.seconds > 0 ? tokens / s.seconds : NAN; /* a clock may stand still, or be set back */
     double val_loss = tg_ctx_status(r->ctx) == TG_OK ? validate(r, step) : NAN;
     if (tg_ctx_status(r->ctx) != TG_OK && r->chief) metrics_end_line(&r->metrics);
     if (!check(r->ctx)) return false;
@@ -274,7 +332,7 @@ static void say_option(const run *r, const char *name) {
 
 static void say_how_to_go_on(const run *r, int64_t step) {
     char launcher[64];
-    say("interrupted behind step %" PRId64 "; to go on: %stapegrad train --resume --out ", step,
+    say("interrupted after step %" PRId64 "; to go on: %stapegrad train --resume --out ", step,
         launcher_text(&r->o.on, r->world, launcher, sizeof launcher));
     say_word(r->o.out);
     say_option(r, "device");
@@ -308,9 +366,12 @@ static bool run_steps(run *r) {
 
 /* ---- Ranks ---- */
 
-/* Processes have looked into the directory by themselves. */
+/* Ranks that are processes got their command lines one by one, and have looked into the directory by themselves. */
 static bool same_start(run *r) {
+    start_facts f = {0};
     int64_t done = r->plan->done;
+    facts_add_start(&f, &train_command, &r->o, r->ctx);
+    if (!facts_agree(&f, r->ctx, r->world)) return false;
     if (!agree(r->ctx, r->world, &done, 1)) return false;
     if (done == r->plan->done) return true;
     fail("the newest checkpoint is of step %" PRId64 " here and of step %" PRId64
@@ -329,6 +390,7 @@ static int train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     recorder_free(r->recorder);
     data_close(&r->data);
     trainer_close(&r->trainer);
+    if (r->chief) flush_or_go_on();
     free(r->offsets);
     free(r);
     return good ? 0 : 1;

@@ -24,6 +24,7 @@ typedef struct train_options {
     int64_t val_every, val_batches, log_every, checkpoint_every, keep, scale_window, hysteresis;
     double loss_scale, initial_scale, min_scale; /* with fp16; loss_scale 0: it moves */
     double lr, min_lr, beta1, beta2, eps, weight_decay, clip, val_fraction;
+    int64_t resume_step;
     bool resume, capture, find_nan;
     const char *record; /* a file; NULL: no step is recorded */
     int64_t record_step, record_values;
@@ -118,7 +119,8 @@ typedef struct metrics {
     int64_t room;            /* of the two that follow */
     double *loss, *val_loss; /* of every step; NaN where there is none */
     double started, drawn, last_val;
-    bool terminal;
+    bool terminal, escapes; /* progress is one line that is written over; by escape sequences */
+    int drawn_length;
 } metrics;
 
 /* Begins metrics.jsonl, or goes on behind the given step. */
@@ -142,6 +144,7 @@ typedef struct run_directory {
     tg_checkpoints *checkpoints;
     int64_t newest; /* step of the checkpoint found; -1: none */
     bool made;      /* it was not there before */
+    bool made_checkpoints; /* its directory checkpoints was not */
     bool held;      /* locked by this process */
 } run_directory;
 
@@ -150,8 +153,8 @@ bool directory_open(run_directory *d, const char *path);
 void directory_close(run_directory *d);
 /* Of one that is held: removes metrics without a line, and the directory where it was made and holds nothing else. */
 void directory_unmake(const run_directory *d);
-/* The newest checkpoint of a directory that another process has locked; 0: none. */
-int64_t directory_peek(const char *path);
+/* Renames the checkpoints after that step, so that a run which goes on from it can write new ones. */
+bool directory_set_aside(const run_directory *d, int64_t done);
 bool directory_unused(const run_directory *d);
 /* A whole model without checkpoints is a finished run, which must not begin again; one that was killed before may. */
 bool directory_resumable(const run_directory *d);
@@ -160,6 +163,10 @@ bool directory_resumable(const run_directory *d);
 
 /* Reads a checkpoint's state.json into the options that were not given; refuses fixed ones that differ. */
 bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p, json_t **state);
+/* Returns the step of the newest checkpoint in the run's directory that is whole, of those before a step; 0: there is
+ * none. Reads all of their bytes, and prints nothing. */
+int64_t checkpoint_newest_whole(const char *run, int64_t before);
+bool checkpoint_is_whole(const char *dir);
 /* The optimiser, the random streams; checks that the data, and an order so far, are the same. Collective, as
  * saving is. */
 bool checkpoint_restore(const char *dir, const json_t *state, const train_options *o, trainer *r,

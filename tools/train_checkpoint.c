@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "model_files.h"
 #include "train.h"
 
 /* ---- state.json ---- */
@@ -16,8 +18,8 @@ enum { FORMAT = 4 }; /* up to 3 the random streams were in it */
 
 /* What a run is told anew each time: it is not of the run. */
 static bool is_of_the_call(const char *name) {
-    static const char *const names[] = {"resume", "comm",        "device",       "find-nan",
-                                        "record", "record-step", "record-values"};
+    static const char *const names[] = {"resume", "resume-step", "comm",        "device",
+                                        "record", "record-step", "record-values", "find-nan"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (!strcmp(name, names[i])) return true;
     return false;
@@ -89,28 +91,15 @@ static bool sum_config(const char *dir, char out[DIGITS + 1]) {
 static const char *const tensor_files[] = {"model.safetensors", "state-00000.safetensors"};
 enum { TENSOR_FILES = sizeof tensor_files / sizeof *tensor_files };
 
-/* The sum of a safetensors file's header with the eight bytes before it that say its length. */
-static bool read_header_sum(FILE *f, uint64_t *sum) {
-    enum { LENGTH = 8, MOST = 100 << 20 };
-    unsigned char length[LENGTH];
-    uint64_t n = 0;
-    if (fread(length, 1, LENGTH, f) != LENGTH) return false;
-    for (int i = LENGTH; i-- > 0;) n = n << 8 | length[i];
-    unsigned char *header = n <= MOST ? malloc(LENGTH + (size_t)n) : NULL;
-    if (header) memcpy(header, length, LENGTH);
-    bool good = header && fread(header + LENGTH, 1, (size_t)n, f) == (size_t)n;
-    if (good) *sum = tg_checksum(header, LENGTH + (size_t)n);
-    free(header);
-    return good;
-}
-
 static bool sum_header(const char *dir, const char *name, char out[DIGITS + 1]) {
     char *path = path_in(dir, name);
     FILE *f = path ? open_regular(path) : NULL;
-    uint64_t sum = 0;
-    bool good = f && read_header_sum(f, &sum);
+    size_t n = 0;
+    char *header = f ? read_tensors_header(f, &n) : NULL;
+    bool good = header != NULL;
     if (f && !good) fail("'%s' is damaged: its header is not whole", path);
-    put_sum(out, sum);
+    put_sum(out, header ? tg_checksum(header, n) : 0);
+    free(header);
     if (f) fclose(f);
     free(path);
     return good;
@@ -181,13 +170,26 @@ static json_t *data_json(const train_data *d, int64_t step) {
     return data;
 }
 
+static bool is_relative(const char *path) { return path && path[0] != '/'; }
+
+/* The directory that paths among the options start from, if some do; NULL: none does, or its name is no UTF-8. */
+static json_t *origin_json(const train_options *o) {
+    char *here = is_relative(o->data) || is_relative(o->init) || is_relative(o->order) ? getcwd(NULL, 0) : NULL;
+    json_t *origin = here ? json_string(here) : NULL;
+    free(here);
+    return origin;
+}
+
 static json_t *state_json(const char *dir, int64_t step, const train_options *o, const train_data *d) {
     char config[DIGITS + 1];
     json_t *headers = sum_config(dir, config) ? headers_json(dir) : NULL;
     if (!headers) return NULL;
-    return json_pack("{s:i, s:s, s:I, s:o, s:o, s:o, s:s, s:s}", "format", FORMAT, "version", tg_version(), "step",
-                     (json_int_t)step, "data", data_json(d, step), "options", options_json(o), "headers_xxh64", headers,
-                     "config_xxh64", config, "xxh64", NO_SUM);
+    json_t *state = json_pack("{s:i, s:s, s:I, s:o, s:o, s:o, s:s, s:s}", "format", FORMAT, "version", tg_version(),
+                              "step", (json_int_t)step, "data", data_json(d, step), "options", options_json(o),
+                              "headers_xxh64", headers, "config_xxh64", config, "xxh64", NO_SUM);
+    json_t *origin = state ? origin_json(o) : NULL;
+    if (origin) json_object_set_new(state, "directory", origin);
+    return state;
 }
 
 static bool save_state(const char *dir, int64_t step, const train_options *o, trainer *r, const train_data *d) {
@@ -264,6 +266,53 @@ static bool merge_option(const option *row, bool given, const char *saved, train
     return true;
 }
 
+/* Megatron's files have the path with one of two endings. */
+static bool is_readable(const char *path) {
+    char index[4096];
+    snprintf(index, sizeof index, "%s.idx", path);
+    return access(path, R_OK) == 0 || access(index, R_OK) == 0;
+}
+
+static bool refuse_path(const char *name, const char *path, const char *origin) {
+    if (!is_relative(path))
+        fail("the checkpoint's --%s is '%s', which cannot be opened (%s); give --%s FILE", name, path, strerror(ENOENT),
+             name);
+    else if (origin)
+        fail("the checkpoint's --%s is '%s', given in the directory '%s'; there is no such file there, nor in the "
+             "current directory: give --%s FILE",
+             name, path, origin, name);
+    else
+        fail("the checkpoint's --%s is '%s', given in a directory that the checkpoint does not name; there is no such "
+             "file in the current directory: give --%s FILE",
+             name, path, name);
+    return false;
+}
+
+static bool is_current(const char *directory) {
+    char *here = getcwd(NULL, 0);
+    bool same = here && !strcmp(here, directory);
+    free(here);
+    return same;
+}
+
+/* A relative path of the checkpoint's options is one of the directory where the run was then; a directory tree that has
+ * been moved as a whole has it in the current directory. What it is now lives as long as the state. */
+static bool resolve_path(const char *name, json_t *state, const char **path) {
+    const char *origin = json_string_value(json_object_get(state, "directory"));
+    if (!*path || (!is_relative(*path) && is_readable(*path))) return true;
+    bool moved = origin && is_relative(*path) && !is_current(origin);
+    char *there = moved ? path_in(origin, *path) : NULL;
+    bool found = there && is_readable(there);
+    if (found) {
+        char key[32];
+        snprintf(key, sizeof key, "path of --%s", name);
+        json_object_set_new(state, key, json_string(there));
+        *path = json_string_value(json_object_get(state, key));
+    }
+    free(there);
+    return found || is_readable(*path) || refuse_path(name, *path, origin);
+}
+
 bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p, json_t **state) {
     if (!load_state(dir, state)) return false;
     const json_t *options = json_object_get(*state, "options");
@@ -273,7 +322,43 @@ bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p,
         if (is_of_the_call(row->name) || strcmp(row->name, "out") == 0) continue;
         if (!merge_option(row, p->given[i], saved ? saved : "", o)) return false;
     }
-    return true;
+    bool data = option_given(&train_command, p, "data"), order = option_given(&train_command, p, "order");
+    return (data || resolve_path("data", *state, &o->data)) && (order || resolve_path("order", *state, &o->order));
+}
+
+/* ---- Which checkpoint is whole ---- */
+
+static bool tensors_are_whole(const char *dir, const char *name) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    char *path = path_in(dir, name);
+    tg_safetensors *f = path ? tg_safetensors_open(ctx, path) : NULL;
+    for (int i = 0; i < tg_safetensors_count(f) && tg_ctx_status(ctx) == TG_OK; i++)
+        tg_drop(tg_safetensors_load(f, tg_safetensors_at(f, i)->name));
+    bool whole = f && tg_ctx_status(ctx) == TG_OK;
+    tg_safetensors_close(f);
+    free(path);
+    tg_ctx_free(ctx);
+    return whole;
+}
+
+bool checkpoint_is_whole(const char *dir) {
+    char why[512];
+    json_t *state = NULL;
+    hold_errors(why, sizeof why);
+    bool whole = load_state(dir, &state);
+    hold_errors(NULL, 0);
+    json_decref(state);
+    for (int i = 0; whole && i < TENSOR_FILES; i++) whole = tensors_are_whole(dir, tensor_files[i]);
+    return whole;
+}
+
+int64_t checkpoint_newest_whole(const char *run, int64_t before) {
+    char dir[4096];
+    for (int64_t step; (step = newest_checkpoint_before(run, before)) > 0; before = step) {
+        snprintf(dir, sizeof dir, "%s/checkpoints/step-%010" PRId64, run, step);
+        if (checkpoint_is_whole(dir)) return step;
+    }
+    return 0;
 }
 
 /* ---- The optimiser's state, in the shards that ranks have of it, and the random streams ---- */

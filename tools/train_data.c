@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "data_kind.h"
 #include "train.h"
 
 /* ---- The order file ---- */
@@ -117,27 +118,14 @@ static bool open_validation(train_data *d, const train_options *o) {
 
 /* ---- Open ---- */
 
-/* FNV-1a over up to 64 evenly spread parts of the stream: enough to notice other data. */
-static uint64_t hash_of(const train_data *d) {
-    enum { PARTS = 64, PART = 4096 };
-    int64_t ids[PART];
-    int64_t n = d->count < PART ? d->count : PART;
-    uint64_t h = 0xcbf29ce484222325u;
-    for (int64_t i = 0; i < PARTS; i++) {
-        int64_t first = (int64_t)((double)(d->count - n) * (double)i / (PARTS - 1));
-        if (tg_tokens_read(d->tokens, first, n, ids) != TG_OK) return 0;
-        for (int64_t j = 0; j < n; j++) h = (h ^ (uint64_t)ids[j]) * 0x100000001b3u;
-    }
-    return h;
-}
-
 bool data_open(train_data *d, tg_ctx *ctx, const train_options *o, const tg_gpt_config *config) {
     *d = (train_data){.batch = o->batch, .seq_len = o->model.seq_len, .seed = (uint64_t)o->seed};
     d->tokens = tg_tokens_open(ctx, o->data, (tg_token_format)o->data_format, config->vocab);
     if (!check(ctx)) return false;
+    warn_of_data(o->data, o->data_format);
     d->count = tg_tokens_count(d->tokens);
     d->train_count = d->count - (int64_t)(o->val_fraction * (double)d->count);
-    d->hash = hash_of(d);
+    d->hash = tokens_sum(d->tokens);
     if (!check(ctx)) return false;
     if (d->train_count <= d->seq_len)
         return fail("'%s' has %lld tokens to train on, expected at least --seq-len + 1 = %lld", o->data,

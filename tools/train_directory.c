@@ -1,12 +1,14 @@
 /* The directory of a run: made, locked, and cleared of what a killed run left half-written. */
 #include <dirent.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "io/file.h"
+#include "model_files.h"
 #include "train.h"
 
 static bool there(const char *dir, const char *name) {
@@ -47,6 +49,7 @@ bool directory_open(run_directory *d, const char *path) {
     if (d->made) tg_sync_directory_of(d->files, path);
     char *checkpoints = path_in(path, "checkpoints");
     if (!checkpoints) return false;
+    d->made_checkpoints = access(checkpoints, F_OK) != 0;
     d->checkpoints = tg_checkpoints_open(d->files, checkpoints);
     free(checkpoints);
     d->held = check(d->files);
@@ -55,35 +58,38 @@ bool directory_open(run_directory *d, const char *path) {
     return check(d->files);
 }
 
-int64_t directory_peek(const char *path) {
-    char *checkpoints = path_in(path, "checkpoints");
-    DIR *names = checkpoints ? opendir(checkpoints) : NULL;
-    int64_t newest = 0;
-    for (struct dirent *e; names && (e = readdir(names));) {
-        int64_t step = tg_checkpoint_step(e->d_name);
-        if (step > newest) newest = step;
-    }
-    if (names) closedir(names);
-    free(checkpoints);
-    return newest;
-}
-
 void directory_close(run_directory *d) {
     tg_checkpoints_close(d->checkpoints);
     if (d->files) tg_ctx_free(d->files);
 }
 
+bool directory_set_aside(const run_directory *d, int64_t done) {
+    for (int64_t step; (step = newest_checkpoint(d->path)) > done;) {
+        char from[4096], to[4096];
+        int n = snprintf(from, sizeof from, "%s/checkpoints/step-%010" PRId64, d->path, step);
+        for (int i = 0; i < 1000; i++) {
+            snprintf(to, sizeof to, i ? "%s.unused-%d" : "%s.unused", from, i);
+            if (access(to, F_OK) != 0) break;
+        }
+        if (n >= (int)sizeof from - 16 || rename(from, to) != 0)
+            return fail("cannot rename '%s' to '%s': %s", from, to, strerror(errno)), false;
+        say("set aside: '%s' is now '%s'\n", from, to);
+    }
+    return true;
+}
+
 void directory_unmake(const run_directory *d) {
-    if (!d->held) return; /* what is there may be another run's */
+    if (!d->path) return;
     char *lock = path_in(d->path, "checkpoints/.lock"), *checkpoints = path_in(d->path, "checkpoints");
     char *metrics = path_in(d->path, "metrics.jsonl");
     struct stat of;
-    if (metrics && stat(metrics, &of) == 0 && of.st_size == 0) unlink(metrics);
-    if (d->made && lock && checkpoints) {
+    bool held = d->held && metrics && lock && checkpoints; /* else what is there may be another run's */
+    if (held && stat(metrics, &of) == 0 && of.st_size == 0) unlink(metrics);
+    if (held && d->made_checkpoints && newest_checkpoint(d->path) == 0) {
         unlink(lock);
-        rmdir(checkpoints);
-        rmdir(d->path);
+        rmdir(checkpoints); /* these remove only what is empty */
     }
+    if (d->made) rmdir(d->path);
     free(metrics);
     free(lock);
     free(checkpoints);

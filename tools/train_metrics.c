@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "io/file.h"
@@ -148,13 +149,20 @@ static bool read_back(metrics *m, int64_t done) {
     return good;
 }
 
+/* A dumb terminal may not go back to the beginning of a line: it gets plain lines, as a file does. */
+static bool can_overwrite(void) {
+    const char *term = getenv("TERM");
+    return isatty(STDOUT_FILENO) && !(term && !strcmp(term, "dumb"));
+}
+
 bool metrics_open(metrics *m, tg_ctx *ctx, const char *dir, int64_t steps, int64_t done) {
     *m = (metrics){.fd = -1,
                    .steps = steps,
                    .first_step = done,
                    .last_val = NAN,
                    .started = seconds_now(),
-                   .terminal = isatty(STDOUT_FILENO),
+                   .terminal = can_overwrite(),
+                   .escapes = !(getenv("NO_COLOR") && *getenv("NO_COLOR")),
                    .path = path_in(dir, "metrics.jsonl")};
     const char *is = m->path ? not_regular(m->path) : NULL;
     if (is) return fail("'%s' is %s, expected a regular file", m->path, is), false;
@@ -222,41 +230,67 @@ bool metrics_sync(metrics *m) {
 
 /* ---- Progress ---- */
 
+enum { TEXT = 256 };
+
+/* "1h05", "2:30"; "?" where the clock has not gone forward. */
 static void remaining_text(const metrics *m, char *buf, size_t n) {
     double each = (seconds_now() - m->started) / (double)(m->step - m->first_step);
-    int64_t s = (int64_t)(each * (double)(m->steps - m->step) + 0.5);
-    if (s >= 3600)
+    double left = each * (double)(m->steps - m->step) + 0.5;
+    int64_t s = left >= 0 && left < 1e15 ? (int64_t)left : -1;
+    if (s < 0)
+        snprintf(buf, n, "?");
+    else if (s >= 3600)
         snprintf(buf, n, "%" PRId64 "h%02d", s / 3600, (int)(s / 60 % 60));
     else
         snprintf(buf, n, "%d:%02d", (int)(s / 60), (int)(s % 60));
 }
 
-static void print_progress(const metrics *m, const step_result *r, double tokens_per_s) {
-    char eta[32];
+static void progress_text(const metrics *m, const step_result *r, double tokens_per_s, char out[TEXT]) {
+    char eta[32], rate[32] = "?";
     remaining_text(m, eta, sizeof eta);
-    printf("step %" PRId64 "/%" PRId64 "  loss %.4f", m->step, m->steps, r->loss);
-    if (!isnan(m->last_val)) printf("  val %.4f", m->last_val);
-    printf("  %.0f tokens/s  ETA %s", tokens_per_s, eta);
+    if (isfinite(tokens_per_s)) snprintf(rate, sizeof rate, "%.0f", tokens_per_s);
+    int n = snprintf(out, TEXT, "step %" PRId64 "/%" PRId64 "  loss %.4f", m->step, m->steps, r->loss);
+    if (!isnan(m->last_val)) n += snprintf(out + n, TEXT - (size_t)n, "  val %.4f", m->last_val);
+    snprintf(out + n, TEXT - (size_t)n, "  %s tokens/s  ETA %s", rate, eta);
+}
+
+/* Columns of the terminal; one that does not know has 80. */
+static int columns(void) {
+    struct winsize size;
+    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    return known ? size.ws_col : 80;
+}
+
+/* Writes the line over the last one. A longer line than the terminal's would not go back as a whole. */
+static void draw_line(metrics *m, char *text) {
+    int most = columns() - 1, n = (int)strlen(text);
+    if (n > most) n = most > 0 ? most : 0;
+    printf("\r%.*s", n, text);
+    if (m->escapes)
+        printf("\033[K"); /* clears what the last line had more */
+    else
+        printf("%*s", m->drawn_length > n ? m->drawn_length - n : 0, "");
+    m->drawn_length = n;
 }
 
 void metrics_show(metrics *m, const step_result *r, double tokens_per_s, double val_loss, int64_t log_every) {
+    char text[TEXT];
     bool last = m->step == m->steps;
     if (m->terminal) {
-        double now = seconds_now();
-        if (now - m->drawn < 0.1 && !last) return; /* ten times a second is enough for eyes */
+        double now = seconds_now(), since = now - m->drawn;
+        if (since >= 0 && since < 0.1 && m->drawn > 0 && !last) return; /* ten times a second is enough for eyes */
         m->drawn = now;
-        printf("\r");
-        print_progress(m, r, tokens_per_s);
-        printf("\033[K");
-        fflush(stdout);
+        progress_text(m, r, tokens_per_s, text);
+        draw_line(m, text);
     } else if (m->step % log_every == 0 || !isnan(val_loss) || last || m->step == m->first_step + 1) {
-        print_progress(m, r, tokens_per_s);
-        printf("\n");
-        fflush(stdout);
+        progress_text(m, r, tokens_per_s, text);
+        printf("%s\n", text);
     }
+    flush_or_go_on();
 }
 
 void metrics_end_line(metrics *m) {
     if (m->terminal && m->drawn > 0) printf("\n");
     m->drawn = 0;
+    m->drawn_length = 0;
 }

@@ -1,4 +1,4 @@
-/* The options of `tapegrad train`. */
+/* The options of `tapegrad train`: the table, the defaults, and the checks that need nothing but the command line. */
 #include <stdio.h>
 
 #include "train.h"
@@ -6,77 +6,96 @@
 #define AT(field) offsetof(train_options, field)
 
 static const option rows[] = {
-    {"data", OPTION_TEXT, AT(data), "FILE", "what to train on", .fixed = false},
+    {"data", OPTION_TEXT, AT(data), "FILE",
+     "the data to train on; required, unless --resume finds a checkpoint", .fixed = false},
     {"data-format", OPTION_CHOICE, AT(data_format), DATA_FORMATS, DATA_FORMATS_HELP,
      .fixed = true},
-    {"out", OPTION_TEXT, AT(out), "DIR", "where the run is kept", .fixed = false},
-    {"init", OPTION_TEXT, AT(init), "DIR", "a model directory to start from; its config decides the architecture",
+    {"out", OPTION_TEXT, AT(out), "DIR", "the directory of the run; required", .fixed = false},
+    {"init", OPTION_TEXT, AT(init), "DIR", "a model directory to start from, whose config sets the architecture",
      .fixed = true},
-    {"resume", OPTION_FLAG, AT(resume), "", "go on from the newest checkpoint in --out, with its options",
+    {"resume", OPTION_FLAG, AT(resume), "", "continue from the newest checkpoint in --out, with its options",
      .fixed = false},
-    MODEL_ROWS(train_options),
-    {"batch", OPTION_INT, AT(batch), "N", "sequences of a step", 1, MANY, true},
-    {"accumulate", OPTION_INT, AT(accumulate), "N", "micro-batches that a step's batch is cut into", 1, MANY, true},
-    {"steps", OPTION_INT, AT(steps), "N", "steps of the whole run", 1, MANY, false},
-    {"lr", OPTION_REAL, AT(lr), "X", "learning rate", 0, 1e6, false},
-    {"min-lr", OPTION_REAL, AT(min_lr), "X", "where the schedule ends", 0, 1e6, false},
-    {"warmup", OPTION_INT, AT(warmup), "N", "steps of linear warm-up; when not given, at most a tenth of --steps", 0,
-     MANY, false},
-    {"schedule", OPTION_CHOICE, AT(schedule), "constant|linear|cosine|inverse-sqrt|wsd", "after the warm-up",
-     .fixed = false},
-    {"wsd-steps", OPTION_INT, AT(wsd_steps), "N", "steps of wsd's decay; 0: a tenth of all", 0, MANY, false},
-    {"wsd-decay", OPTION_CHOICE, AT(wsd_decay), "linear|cosine|exponential|minus-sqrt", "wsd's decay", .fixed = false},
-    {"beta1", OPTION_REAL, AT(beta1), "X", "AdamW", 0, 0.9999999, false},
-    {"beta2", OPTION_REAL, AT(beta2), "X", "AdamW", 0, 0.9999999, false},
-    {"eps", OPTION_REAL, AT(eps), "X", "AdamW", 0, 1, false},
-    {"weight-decay", OPTION_REAL, AT(weight_decay), "X", "AdamW; not on biases and other 1-D parameters", 0, 1e6,
+    {"resume-step", OPTION_INT, AT(resume_step), "N",
+     "with --resume: continue from the checkpoint of step N, and rename later ones; 0: from the newest", 0, MANY,
      false},
-    {"clip", OPTION_REAL, AT(clip), "X", "gradients are clipped to this global norm; 0: not", 0, 1e9, false},
-    {"loss-scale", OPTION_REAL, AT(loss_scale), "X", "fp16: the loss is multiplied with this; 0: it moves", 0, 1e30,
+    MODEL_ROWS(train_options),
+    {"batch", OPTION_INT, AT(batch), "N", "sequences in a step, over all ranks", 1, MANY, true},
+    {"accumulate", OPTION_INT, AT(accumulate), "N", "micro-batches into which a step's batch is cut", 1, MANY, true},
+    {"steps", OPTION_INT, AT(steps), "N", "steps of the whole run, those before a resume included", 1, MANY, false},
+    {"lr", OPTION_REAL, AT(lr), "X", "learning rate", 0, 1e6, false},
+    {"min-lr", OPTION_REAL, AT(min_lr), "X", "learning rate at the end of the schedule", 0, 1e6, false},
+    {"warmup", OPTION_INT, AT(warmup), "N", "steps of linear warm-up; at most a tenth of --steps if not given", 0,
+     MANY, false},
+    {"schedule", OPTION_CHOICE, AT(schedule), "constant|linear|cosine|inverse-sqrt|wsd",
+     "how the rate falls after the warm-up",
+     .fixed = false},
+    {"wsd-steps", OPTION_INT, AT(wsd_steps), "N",
+     "length of the decay of --schedule wsd; 0: a tenth of --steps", 0, MANY, false},
+    {"wsd-decay", OPTION_CHOICE, AT(wsd_decay), "linear|cosine|exponential|minus-sqrt",
+     "form of the decay of --schedule wsd", .fixed = false},
+    {"beta1", OPTION_REAL, AT(beta1), "X", "AdamW: decay of the first moment", 0, 0.9999999, false},
+    {"beta2", OPTION_REAL, AT(beta2), "X", "AdamW: decay of the second moment", 0, 0.9999999, false},
+    {"eps", OPTION_REAL, AT(eps), "X", "AdamW: added to the denominator", 0, 1, false},
+    {"weight-decay", OPTION_REAL, AT(weight_decay), "X",
+     "AdamW: weight decay; biases and other 1-D parameters have none", 0, 1e6,
+     false},
+    {"clip", OPTION_REAL, AT(clip), "X", "clip gradients to this global norm; 0: do not clip", 0, 1e9, false},
+    {"loss-scale", OPTION_REAL, AT(loss_scale), "X", "fp16: fixed scale of the loss; 0: dynamic loss scaling", 0, 1e30,
      true},
-    {"initial-loss-scale", OPTION_REAL, AT(initial_scale), "X", "where a scale that moves begins", 1e-30, 1e30, true},
-    {"min-loss-scale", OPTION_REAL, AT(min_scale), "X", "where its fall ends", 1e-30, 1e30, false},
-    {"loss-scale-window", OPTION_INT, AT(scale_window), "N", "steps without an overflow behind which it doubles", 1,
+    {"initial-loss-scale", OPTION_REAL, AT(initial_scale), "X",
+     "dynamic loss scaling: the first scale", 1e-30, 1e30, true},
+    {"min-loss-scale", OPTION_REAL, AT(min_scale), "X", "dynamic loss scaling: the smallest scale", 1e-30, 1e30, false},
+    {"loss-scale-window", OPTION_INT, AT(scale_window), "N",
+     "dynamic loss scaling: steps without an overflow after which the scale doubles", 1,
      MANY, false},
-    {"hysteresis", OPTION_INT, AT(hysteresis), "N", "overflows, since it doubled, from which on each halves it", 1,
+    {"hysteresis", OPTION_INT, AT(hysteresis), "N",
+     "dynamic loss scaling: overflows since it doubled, from which on each one halves the scale", 1,
      MANY, false},
-    {"seed", OPTION_INT, AT(seed), "N", "of initial weights, dropout and the order of the data", 0, 9.2e18, true},
+    {"seed", OPTION_INT, AT(seed), "N", "seed of initial weights, dropout and the order of the data", 0, LARGEST, true},
     RANK_ROWS(train_options),
     SP_ROW(train_options),
     COMM_ROWS(train_options),
     {"rng", OPTION_CHOICE, AT(on.rng), "global|megatron",
-     "how ranks draw dropout: each element what one rank draws, or from streams seeded by Megatron-Core's formulas",
+     "how ranks draw dropout; global: the numbers that one rank would draw; megatron: from streams that are seeded by "
+     "Megatron-Core's formulas",
      .fixed = true},
-    {"device", OPTION_TEXT, AT(device), "cpu|cuda|cuda:N", "where tensors are and kernels run", .fixed = false},
-    {"capture", OPTION_FLAG, AT(capture), "", "record a step and replay it, which the host launches at once (cuda)",
+    {"device", OPTION_DEVICE, AT(device), DEVICES, "where tensors lie and kernels run", .fixed = false},
+    {"capture", OPTION_FLAG, AT(capture), "", "capture a step as a graph and replay it (cuda)",
      .fixed = false},
     {"find-nan", OPTION_FLAG, AT(find_nan), "",
-     "end at the first op that makes a NaN or an infinity, forward or backward, and name it; slow", .fixed = false},
+     "stop at the first op that makes a NaN or an infinity, forward or backward, and name it; slow", .fixed = false},
     {"record", OPTION_TEXT, AT(record), "FILE",
-     "write what each op of a step makes, for tapegrad diff; FILE.RANK where there are several", .fixed = false},
-    {"record-step", OPTION_INT, AT(record_step), "N", "that step; 0: the first that is done", 0, MANY, false},
-    {"record-values", OPTION_INT, AT(record_values), "N", "elements that are kept of each tensor; 0: all", 0, MANY,
+     "write the results of each op of a step to FILE, or to FILE.RANK if there are several ranks, for "
+     "tapegrad diff", .fixed = false},
+    {"record-step", OPTION_INT, AT(record_step), "N",
+     "the step to record; 0: the first one of this call", 0, MANY, false},
+    {"record-values", OPTION_INT, AT(record_values), "N", "elements to record of each tensor; 0: all", 0, MANY,
      false},
-    {"threads", OPTION_INT, AT(threads), "N", "of each rank; 0: one for each core, shared out", 0, 1024, false},
+    {"threads", OPTION_INT, AT(threads), "N",
+     "threads of each rank; 0: the cores, divided among the ranks", 0, 1024, false},
     {"order", OPTION_TEXT, AT(order), "FILE",
-     "little-endian int64 offset into the tokens of every sequence of every step, in place of the shuffle",
+     "offsets of all sequences of all steps in the tokens, as little-endian int64, in place of the shuffle",
      .fixed = true},
-    {"val-fraction", OPTION_REAL, AT(val_fraction), "X", "of the tokens, at the end, that validate", 0, 0.9, true},
+    {"val-fraction", OPTION_REAL, AT(val_fraction), "X",
+     "share of the tokens, at the end of the data, that are used for validation", 0, 0.9, true},
     {"val-every", OPTION_INT, AT(val_every), "N", "steps between validations; 0: never", 0, MANY, false},
-    {"val-batches", OPTION_INT, AT(val_batches), "N", "batches of a validation, evenly spread; 0: all", 0, MANY, false},
-    {"log-every", OPTION_INT, AT(log_every), "N", "steps between lines of progress, without a terminal", 1, MANY,
+    {"val-batches", OPTION_INT, AT(val_batches), "N",
+     "batches in a validation, evenly spread over its tokens; 0: all", 0, MANY, false},
+    {"log-every", OPTION_INT, AT(log_every), "N",
+     "steps between lines of progress when the output is no terminal", 1, MANY,
      false},
     {"checkpoint-every", OPTION_INT, AT(checkpoint_every), "N",
-     "steps between checkpoints; 0: never, but for an interrupted run", 0, MANY, false},
-    {"keep", OPTION_INT, AT(keep), "N", "the newest checkpoints that are kept", 1, 1e6, false},
+     "steps between checkpoints; 0: none but when the run is interrupted", 0, MANY, false},
+    {"keep", OPTION_INT, AT(keep), "N", "how many of the newest checkpoints to keep", 1, 1e6, false},
 };
 
 const command train_command = {
     .name = "train",
     .usage = "--data FILE --out DIR [OPTION...]",
-    .summary = "Trains a GPT language model. DIR gets the model (config.json, model.safetensors), metrics.jsonl,\n"
-               "loss.svg and checkpoints. An interrupt (Ctrl-C) saves a checkpoint and ends, with\n"
-               "status 130; --resume --out DIR goes on from the newest one as if the run had never stopped.",
+    .summary = "Trains a GPT language model on a file. Writes the model (config.json and\n"
+               "model.safetensors), metrics.jsonl, loss.svg and checkpoints to the directory\n"
+               "DIR. SIGINT (Ctrl-C), SIGTERM and SIGHUP end the run after its step, with a\n"
+               "checkpoint; --resume --out DIR continues it as if it had never stopped.",
     .options = rows,
     .n_options = sizeof rows / sizeof rows[0],
 };
@@ -114,13 +133,13 @@ train_options train_defaults(void) {
     };
 }
 
-/* What the config of --init decides. */
+/* Options that the config of --init sets. */
 static const char *const decided[] = {"arch", "layers", "heads", "kv-heads", "hidden", "ffn", "vocab"};
 
 static int check_init(const parsed *p) {
     for (size_t i = 0; i < sizeof decided / sizeof decided[0]; i++)
         if (option_given(&train_command, p, decided[i]))
-            return usage_error(&train_command, "--%s is decided by the config in --init; leave it out", decided[i]);
+            return usage_error(&train_command, "--%s is set by the config in --init; leave it out", decided[i]);
     return 0;
 }
 
@@ -128,33 +147,44 @@ bool train_scales(const train_options *o) {
     return dtype_of_precision(o->model.precision) == TG_F16;
 }
 
-/* What is said of the scale fits the precision, and itself. */
+/* Checks that the options of loss scaling fit the precision and each other. */
 static int check_scale(const train_options *o, const parsed *p) {
     static const char *const all[] = {"loss-scale", "initial-loss-scale", "min-loss-scale", "loss-scale-window",
                                       "hysteresis"};
     const command *c = &train_command;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (!option_given(c, p, all[i])) continue;
-        if (!train_scales(o)) return usage_error(c, "--%s is for --precision fp16", all[i]);
-        if (i && o->loss_scale > 0) return usage_error(c, "--%s: --loss-scale %g does not move", all[i], o->loss_scale);
+        if (!train_scales(o))
+            return usage_error(c, "--%s is for --precision fp16; leave it out, or add --precision fp16", all[i]);
+        if (i && o->loss_scale > 0)
+            return usage_error(c,
+                               "--%s is for dynamic loss scaling, but --loss-scale %g is a fixed scale; leave one of "
+                               "them out",
+                                              all[i], o->loss_scale);
     }
     if (o->loss_scale == 0 && o->min_scale > o->initial_scale)
         return usage_error(c, "--min-loss-scale %g is above --initial-loss-scale %g", o->min_scale, o->initial_scale);
     return 0;
 }
 
-/* What looks at each op as it runs. */
+/* Checks the options that observe each op as it runs. */
 static int check_watched(const train_options *o, const parsed *p) {
     const command *c = &train_command;
-    if (o->record && o->capture) return usage_error(c, "--record looks at ops as they run; leave --capture out");
+    if (o->record && o->capture)
+        return usage_error(c,
+                           "--record observes ops as they run, and --capture replays a step without them; leave one "
+                           "out");
     if (!o->record && (option_given(c, p, "record-step") || option_given(c, p, "record-values")))
-        return usage_error(c, "--record-step and --record-values are for --record FILE");
+        return usage_error(c, "--record-step and --record-values are for --record FILE, which is missing");
     if (o->record_step > o->steps)
         return usage_error(c, "--record-step %lld: the run ends at --steps %lld", (long long)o->record_step,
                            (long long)o->steps);
-    if (o->find_nan && o->capture) return usage_error(c, "--find-nan looks at ops as they run; leave --capture out");
+    if (o->find_nan && o->capture)
+        return usage_error(c,
+                           "--find-nan observes ops as they run, and --capture replays a step without them; leave one "
+                           "out");
     if (o->find_nan && train_scales(o) && o->loss_scale == 0)
-        return usage_error(c, "--find-nan: a loss scale that moves overflows on purpose; give --loss-scale X");
+        return usage_error(c, "--find-nan: dynamic loss scaling overflows on purpose; give a fixed --loss-scale X");
     return 0;
 }
 
@@ -164,13 +194,13 @@ static bool is_utf8(const char *text) {
     return string != NULL;
 }
 
-/* A resumed run finds its files by the paths in state.json, which is JSON: text in UTF-8. */
+/* A resumed run finds its files by the paths in state.json, and JSON is text in UTF-8. */
 static int check_paths(const train_options *o) {
     const struct { const char *name, *path; } all[] = {{"data", o->data}, {"init", o->init}, {"order", o->order}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i].path && !is_utf8(all[i].path))
             return usage_error(&train_command,
-                               "--%s is '%s', expected a path in UTF-8: a checkpoint could not name it to --resume",
+                               "--%s is '%s', expected a path in UTF-8: checkpoints record it for --resume, as JSON",
                                all[i].name, all[i].path);
     return 0;
 }
@@ -182,7 +212,7 @@ void train_options_complete(train_options *o, const parsed *p) {
 
 int train_options_check(const train_options *o, const parsed *p) {
     const command *c = &train_command;
-    if (!o->data) return usage_error(c, "--data FILE is missing");
+    if (!o->data) return usage_error(c, "--data FILE, the data to train on, is missing");
     if (o->batch % o->accumulate)
         return usage_error(c, "--batch %lld cannot be cut into --accumulate %lld equal micro-batches",
                            (long long)o->batch, (long long)o->accumulate);
@@ -192,16 +222,18 @@ int train_options_check(const train_options *o, const parsed *p) {
     if (o->wsd_steps > o->steps)
         return usage_error(c, "--wsd-steps %lld is more than --steps %lld", (long long)o->wsd_steps,
                            (long long)o->steps);
-    if (o->on.rng == TG_RNG_MEGATRON && !o->seed) return usage_error(c, "--rng megatron needs a --seed of 1 or more");
+    if (o->on.rng == TG_RNG_MEGATRON && !o->seed)
+        return usage_error(c, "--rng megatron needs a --seed of 1 or more, but --seed is 0; give --seed N");
     if (o->data_format != TG_TOKENS_TEXT && !o->model.vocab && !o->init)
-        return usage_error(c, "--vocab N is missing: token ids do not say how many there are");
+        return usage_error(c, "--vocab N is missing: a file of token ids does not say how many ids there are");
+    if (o->resume_step && !o->resume) return usage_error(c, "--resume-step is for --resume; give both");
     int status = check_paths(o);
     if (!status) status = check_scale(o, p);
     if (!status) status = check_watched(o, p);
     if (!status) status = rank_options_check(c, p, &o->on);
     if (!status) status = tp_options_check(c, p, &o->on, o->model.recompute);
     if (status) return status;
-    return o->init ? check_init(p) : model_options_check(c, &o->model);
+    return o->init ? check_init(p) : model_options_check(c, &o->model, o->on.tp);
 }
 
 tg_schedule train_schedule(const train_options *o) {

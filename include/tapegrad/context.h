@@ -59,11 +59,6 @@ TG_API void tg_ctx_free(tg_ctx *ctx);
  * is no registry. A table that is NULL, not of this version's size, or lacks a required slot is refused. */
 TG_API tg_ctx *tg_ctx_new_on(const tg_device_ops *ops, const tg_config *config);
 
-TG_API tg_status tg_ctx_status(const tg_ctx *ctx);
-/* The first error: what was wrong, what was expected, where. "" when there is none. Valid until the next clear. */
-TG_API const char *tg_ctx_message(const tg_ctx *ctx);
-TG_API void tg_ctx_clear(tg_ctx *ctx);
-
 TG_API int tg_ctx_threads(const tg_ctx *ctx);
 TG_API const char *tg_ctx_device(const tg_ctx *ctx);
 TG_API const char *tg_ctx_isa(const tg_ctx *ctx);

@@ -89,7 +89,11 @@ TG_API tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_te
 
 /* A model directory: config.json and model.safetensors with the names, layouts and keys of the published GPT-2 and
  * Llama checkpoints (Hugging Face transformers). Loading refuses missing, unknown and misshapen tensors, and damaged
- * ones where there are checksums (io.h), before it changes the model. */
+ * ones where there are checksums (io.h), before it changes the model.
+ *
+ * What tg_gpt_save writes names its other half, for a program that wants to know whether the two belong together: the
+ * weights' metadata "tapegrad.config" is the config as one line of JSON, and config.json's "tapegrad_weights_xxh64" is
+ * the weights' "tapegrad.xxh64.header" (io.h). Loading compares neither; `tapegrad` warns where they differ. */
 TG_API tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir);
 TG_API tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path); /* random weights; a config.json */
 /* Fills gpt, of the same shapes, from such a directory; its config.json is not read. */

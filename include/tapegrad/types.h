@@ -75,6 +75,10 @@ typedef enum tg_status {
 TG_API const char *tg_status_name(tg_status s); /* "TG_ERR_SHAPE"; never NULL */
 TG_API const char *tg_version(void);            /* the library's TG_VERSION */
 
+TG_API tg_status tg_ctx_status(const tg_ctx *ctx);
+/* The first error: what was wrong, what was expected, where. "" when there is none. Valid until the next clear. */
+TG_API const char *tg_ctx_message(const tg_ctx *ctx);
+TG_API void tg_ctx_clear(tg_ctx *ctx);
 /* Records an error of the caller's own (a callback, a data source) unless one is there already; returns s. */
 TG_API tg_status tg_ctx_fail(tg_ctx *ctx, tg_status s, const char *format, ...) TG_PRINTF(3, 4);
 
@@ -185,6 +189,7 @@ typedef void (*tg_parallel_for_fn)(void *user, int64_t n, tg_range_fn body, void
 typedef enum tg_log_level { TG_LOG_INFO, TG_LOG_WARNING } tg_log_level;
 typedef void (*tg_log_fn)(void *user, tg_log_level level, const char *message);
 
+/* How a collective combines the elements of the ranks (comm.h). */
 typedef enum tg_reduce_op { TG_REDUCE_SUM, TG_REDUCE_MAX, TG_REDUCE_MIN, TG_REDUCE_AVG } tg_reduce_op;
 
 typedef enum tg_format { TG_TEXT, TG_JSON, TG_DOT } tg_format;

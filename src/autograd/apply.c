@@ -1,6 +1,7 @@
 /* The recorder: checks the inputs of an op, lets it infer, runs it, and keeps a node where a gradient is needed. */
 #include <stdio.h>
 
+#include "base/text.h"
 #include "placement/rule.h"
 #include "tape/tape.h"
 #include "placement/draws.h"
@@ -193,7 +194,7 @@ tg_rng tg_call_draw(tg_call *c, int64_t n) {
 tg_draws tg_call_draws(tg_call *c, const tg_tensor *x) {
     tg_draws d = {.n = 0};
     if (!c || tg_check(c->ctx, x, "tg_call_draws") != TG_OK) return d;
-    const tg_placing *p = tg_place_of(x);
+    const tg_placements *p = tg_place_of(x);
     tg_draws_take(c->ctx, x->ndim, x->shape, p ? p->at : NULL, &d);
     return d;
 }
@@ -465,7 +466,7 @@ static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bo
     const void *site = impl(c)->site;
     TG_TRY(infer(c, params));
     if (TG_UNLIKELY(c->tape->collects)) tg_call_note_differentiable(c);
-    if (TG_UNLIKELY(c->ctx->grid.axes)) TG_TRY(tg_placement_derive(c));
+    if (TG_UNLIKELY(tg_grid_axes(c->ctx))) TG_TRY(tg_placement_derive(c));
     if (TG_UNLIKELY(c->writes)) TG_TRY(tg_call_begin_writes(c));
     /* Likewise before forward, which may fail half way, and before the node notes the versions of outputs. */
     if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <tapegrad/backward.h>
 
+#include "base/host_memory.h"
 #include "placement/rule.h"
 #include "ops/derivatives/grad_graph.h"
 #include "base/os.h"
@@ -341,7 +342,7 @@ static tg_status run_pass(tg_pass *p, tg_tensor *const *roots, int n, const char
     if (s == TG_OK) s = tg_pass_find_targets(p);
     if (!p->all) tg_pass_mark(p);
     if (s == TG_OK) s = run_nodes(p);
-    if (!p->o->targets) p->t->ctx->backwards++;
+    if (!p->o->targets) tg_tapes_of(p->t->ctx)->backwards++;
     if (s != TG_OK) forget_pass(p->t);
     return s;
 }

@@ -130,7 +130,12 @@ tg_tensor *tg_gradient_of(const tg_tensor *x) {
 
 static void place_gradient(tg_tensor *x) {
     tg_tensor *g = tg_gradient_of(x);
-    if (g && x->ctx->grid.axes) g->place = tg_placement_of_gradient(x, !x->ext->partial);
+    if (!g || !tg_grid_axes(x->ctx)) return;
+    g->place = tg_placement_of_gradient(x, !x->ext->partial);
+    if (g->flags & TG_F_GRADIENT && g->place && g->place->partial)
+        g->flags |= TG_F_PARTIAL;
+    else
+        g->flags &= (uint16_t)~TG_F_PARTIAL;
 }
 
 /* Nodes that have saved x's gradient, as an input, would find another one; and so would those of other tapes after a
@@ -146,7 +151,7 @@ void tg_gradient_reached(tg_tensor *x) {
     if (!e->has_grad) e->summed = false; /* what was, has gone */
     e->has_grad = true;
     wrote_gradient(x, "a backward, which accumulates a gradient there");
-    if (TG_LIKELY(!x->place) || e->partial || !(x->place->replicated & x->ctx->grid.axes)) return;
+    if (TG_LIKELY(!x->place) || e->partial || !(x->place->replicated & tg_grid_axes(x->ctx))) return;
     e->partial = true;
     place_gradient(x);
 }
@@ -154,7 +159,7 @@ void tg_gradient_reached(tg_tensor *x) {
 void tg_gradient_summed(tg_tensor *x) {
     tg_ext *e = x->ext;
     e->partial = false;
-    e->summed = e->has_grad && x->place && x->place->replicated & x->ctx->grid.axes;
+    e->summed = e->has_grad && x->place && x->place->replicated & tg_grid_axes(x->ctx);
     if (e->summed) wrote_gradient(x, "tg_grads_finalize");
     place_gradient(x);
 }
@@ -254,7 +259,8 @@ tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf) {
  * again: on a tensor that was there before there would then be two. */
 static const char *hook_refused(const tg_tensor *x, bool accumulated) {
     bool first = x->tape && x->tape->collects, again = x->tape && x->tape->again;
-    if (x->ctx->recomputing >= x->serial && !first && !again)
+    const tg_tapes *tapes = tg_tapes_of(x->ctx);
+    if (tapes && tapes->recomputing >= x->serial && !first && !again)
         return "the tensor is not the recomputed function's own, which would set the hook again in backward; set it "
                "outside of the function";
     if (accumulated && first) return "a recomputed function accumulates no gradient; set the hook outside of it";
@@ -275,7 +281,7 @@ static uint64_t add_hook(tg_tensor *x, tg_hook_fn fn, void *user, bool accumulat
     tg_ext *e = tg_ext_of(x);
     tg_hook *h = e ? tg_hook_new(ctx) : NULL;
     if (!h) return 0;
-    *h = (tg_hook){.id = ++ctx->hook_ids, .fn = fn, .user = user, .accumulated = accumulated};
+    *h = (tg_hook){.id = ++ctx->serial, .fn = fn, .user = user, .accumulated = accumulated};
     tg_hook **end = &e->hooks;
     while (*end) end = &(*end)->next;
     *end = h;
@@ -285,7 +291,7 @@ static uint64_t add_hook(tg_tensor *x, tg_hook_fn fn, void *user, bool accumulat
 uint64_t tg_hook_first(tg_tensor *x, tg_hook_fn fn, void *user) {
     tg_hook *h = tg_hook_new(x->ctx);
     if (!h) return 0;
-    *h = (tg_hook){.id = ++x->ctx->hook_ids, .fn = fn, .user = user, .next = x->ext->hooks};
+    *h = (tg_hook){.id = ++x->ctx->serial, .fn = fn, .user = user, .next = x->ext->hooks};
     x->ext->hooks = h;
     return h->id;
 }
@@ -371,8 +377,8 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
     if (!x->ext) return TG_OK;
     bool grad = tg_tape_set_grad_mode(t, t->taped != NULL);
     tg_status s = TG_OK;
-    if (TG_UNLIKELY(t->ctx->grid.axes) && !accumulated && !t->taped) (*g)->place = tg_placement_of_gradient(x, false);
-    if (TG_UNLIKELY(t->ctx->grid.axes) && accumulated) place_gradient(x);
+    if (TG_UNLIKELY(tg_grid_axes(t->ctx)) && !accumulated && !t->taped) (*g)->place = tg_placement_of_gradient(x, false);
+    if (TG_UNLIKELY(tg_grid_axes(t->ctx)) && accumulated) place_gradient(x);
     x->ext->hooks_running++;
     t->busy++; /* what waited for a gradient runs its hooks outside of backward */
     for (tg_hook *h = x->ext->hooks; h && s == TG_OK; h = h->next) {

@@ -1,4 +1,5 @@
 /* What nodes save, kept otherwise until backward reads it: by the caller's functions, as the refill of a discard. */
+#include "base/host_memory.h"
 #include "autograd/backward.h"
 #include "core/capture.h"
 
@@ -133,7 +134,7 @@ static tg_status pack_node(tg_tape *t, const tg_node *n, uint64_t serial, const 
 
 tg_status tg_pack_since(tg_tape *t, uint64_t serial, const void *site) {
     if (t->ctx->meta) return TG_OK;
-    TG_TRY(tg_capture_refuse(t->ctx, "tg_tape_pack", "packs what nodes save", site));
+    TG_TRY(tg_recording_refuse(t->ctx, "tg_tape_pack", "packs what nodes save", site));
     for (tg_node *n = t->last; n; n = n->prev) {
         if (n->flags & TG_N_LEAF) continue; /* of a tensor that may be older */
         if (n->n_out && tg_node_out(n)[0]->serial <= serial) break;
@@ -194,7 +195,7 @@ tg_status tg_pack(tg_tensor *x) {
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     TG_TRY(tg_check(ctx, x, "tg_pack"));
     if (!x->tape || !x->tape->packer.pack || ctx->meta) return TG_OK;
-    TG_TRY(tg_capture_refuse(ctx, "tg_pack", "packs what nodes save", TG_SITE));
+    TG_TRY(tg_recording_refuse(ctx, "tg_pack", "packs what nodes save", TG_SITE));
     if (!x->storage->saves || !x->storage->temporary || !may_pack(x->tape, x)) return TG_OK;
     return pack_bytes(x->tape, x, TG_SITE);
 }

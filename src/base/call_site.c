@@ -3,7 +3,8 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
-#include "core/core.h"
+#include "base/runtime.h"
+#include "base/text.h"
 
 static const char *base_name(const char *path) {
     const char *slash = strrchr(path, '/');

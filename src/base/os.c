@@ -1,3 +1,4 @@
+/* What the library asks of the operating system. Large blocks of memory are mapped, so that they can have huge pages. */
 #define _GNU_SOURCE /* sched_getaffinity, MAP_ANONYMOUS, MADV_HUGEPAGE */
 #include "base/os.h"
 

@@ -13,6 +13,7 @@
 #include <tapegrad/device.h>
 
 #include "base/heap.h"
+#include "base/recording.h"
 
 /* Returns from the calling function unless the expression is TG_OK. */
 #define TG_TRY(expr)                                \
@@ -45,6 +46,7 @@ typedef struct tg_runtime {
      * them. NULL: none runs. */
     const char *running;
     const void *running_site;
+    tg_recording *recording; /* the step that is being recorded (tg_graph_new); NULL: none */
     tg_heap *heap;        /* of the device's bytes */
     int64_t memory_limit; /* of live bytes and workspaces together; 0: no limit */
     tg_allocator allocator; /* of host memory */
@@ -60,10 +62,49 @@ typedef struct tg_runtime {
     _Atomic uint64_t *heartbeat; /* grows with every op that is recorded; other ranks may see it. Never NULL */
     _Atomic uint64_t own_heartbeat;
     tg_listener *listeners;
+    bool has_peers;  /* there is an axis with several ranks, so that others may wait for this one */
     uint64_t missed; /* calls in which ranks meet that an error kept this rank from */
     char message[2048];
 } tg_runtime;
 
 static inline tg_runtime *tg_runtime_of(const tg_ctx *ctx) { return (tg_runtime *)ctx; }
+static inline bool tg_ok(const tg_ctx *ctx) { return ctx && tg_runtime_of(ctx)->status == TG_OK; }
+
+/* ---- Errors (status.c) ---- */
+
+/* Records an error unless the context has one already: the first error stays. Returns s, or the status that was there.
+ * Safe on NULL and on the constant context that tg_ctx_new returns without memory. */
+tg_status tg_fail(tg_ctx *ctx, tg_status s, const char *format, ...) TG_PRINTF(3, 4);
+tg_status tg_failv(tg_ctx *ctx, tg_status s, const char *format, va_list ap);
+/* Adds text to the message of an error that was recorded, such as where it happened. Returns the status. */
+tg_status tg_fail_note(tg_ctx *ctx, const char *format, ...) TG_PRINTF(2, 3);
+/* Checks the size that a caller's struct begins with: it must have been set, and not be larger than `known`, the size in
+ * this version. The error begins with `who`. */
+tg_status tg_size_check(tg_ctx *ctx, size_t size, size_t known, const char *who);
+/* The same for a table of functions, which must have exactly the known size. */
+tg_status tg_table_check(tg_ctx *ctx, size_t size, size_t known, const char *who);
+/* Copies options from the caller's struct, which may be of an earlier version or NULL. What it lacks becomes zero. */
+tg_status tg_options(tg_ctx *ctx, void *to, size_t known, const void *from, const char *who);
+
+/* ---- Listeners (status.c) ---- */
+
+/* Calls the functions of l from now on, until tg_ctx_unlisten. l is the caller's memory. */
+void tg_ctx_listen(tg_ctx *ctx, tg_listener *l);
+void tg_ctx_unlisten(tg_ctx *ctx, tg_listener *l);
+/* Reports that an error has kept this rank from a call in which ranks meet, so that its peers do not wait for it. */
+void tg_ctx_skip(tg_ctx *ctx);
+/* Called while this thread waits for other ranks: listeners may use the time. */
+static inline void tg_ctx_idle(tg_ctx *ctx) {
+    for (tg_listener *l = tg_runtime_of(ctx)->listeners; l; l = l->next)
+        if (l->idle) l->idle(l);
+}
+
+/* ---- Call sites (call_site.c) ---- */
+
+/* Describes a return address as "file.c:12", or as tg_describe_symbol does where there is no debug information. Returns
+ * the length of the whole text. */
+size_t tg_describe_site(const void *site, char *buf, size_t n);
+/* Describes it as "symbol+0x12 (program)". This costs less. */
+size_t tg_describe_symbol(const void *site, char *buf, size_t n);
 
 #endif

@@ -1,14 +1,9 @@
-/* Status codes, and the one function that writes a context's error. */
+/* Status codes and errors: the one function that writes a context's error, the listeners that hear of it, and the
+ * checks of the size that a caller's struct begins with. */
 #define _GNU_SOURCE
 #include <stdio.h>
 
-#include "core/core.h"
-
-/* What a creation returns when there is no memory for a context. Const: tg_fail returns before writing to it. */
-const tg_ctx tg_dead_ctx = {
-    .run = {.status = TG_ERR_MEMORY, .dead = true, .message = "tg_ctx_new: no memory for the context"},
-    .inert = {.ctx = (tg_ctx *)&tg_dead_ctx},
-};
+#include "base/runtime.h"
 
 const char *tg_status_name(tg_status s) {
     static const char *const names[] = {
@@ -65,11 +60,12 @@ tg_status tg_options(tg_ctx *ctx, void *to, size_t known, const void *from, cons
 
 tg_status tg_failv(tg_ctx *ctx, tg_status s, const char *format, va_list ap) {
     if (!ctx) return s;
-    if (ctx->run.status != TG_OK) return ctx->run.status;
-    ctx->run.status = s;
-    int n = format ? vsnprintf(ctx->run.message, sizeof ctx->run.message, format, ap) : 0;
-    if (n <= 0) snprintf(ctx->run.message, sizeof ctx->run.message, "%s", status_text(s));
-    for (tg_listener *l = ctx->run.listeners; l; l = l->next)
+    tg_runtime *r = tg_runtime_of(ctx);
+    if (r->status != TG_OK) return r->status;
+    r->status = s;
+    int n = format ? vsnprintf(r->message, sizeof r->message, format, ap) : 0;
+    if (n <= 0) snprintf(r->message, sizeof r->message, "%s", status_text(s));
+    for (tg_listener *l = r->listeners; l; l = l->next)
         if (l->failed) l->failed(l);
     return s;
 }
@@ -83,13 +79,14 @@ tg_status tg_fail(tg_ctx *ctx, tg_status s, const char *format, ...) {
 }
 
 tg_status tg_fail_note(tg_ctx *ctx, const char *format, ...) {
-    if (ctx->run.dead || ctx->run.status == TG_OK) return ctx->run.status;
-    size_t used = strlen(ctx->run.message);
+    tg_runtime *r = tg_runtime_of(ctx);
+    if (r->dead || r->status == TG_OK) return r->status;
+    size_t used = strlen(r->message);
     va_list ap;
     va_start(ap, format);
-    vsnprintf(ctx->run.message + used, sizeof ctx->run.message - used, format, ap);
+    vsnprintf(r->message + used, sizeof r->message - used, format, ap);
     va_end(ap);
-    return ctx->run.status;
+    return r->status;
 }
 
 tg_status tg_ctx_fail(tg_ctx *ctx, tg_status s, const char *format, ...) {
@@ -102,27 +99,27 @@ tg_status tg_ctx_fail(tg_ctx *ctx, tg_status s, const char *format, ...) {
     return s;
 }
 
-tg_status tg_ctx_status(const tg_ctx *ctx) { return ctx ? ctx->run.status : TG_ERR_ARGUMENT; }
+tg_status tg_ctx_status(const tg_ctx *ctx) { return ctx ? tg_runtime_of(ctx)->status : TG_ERR_ARGUMENT; }
 
-double tg_ctx_deadline(const tg_ctx *ctx) { return ctx ? ctx->run.deadline : 0; }
-
-const char *tg_ctx_message(const tg_ctx *ctx) { return ctx ? ctx->run.message : "context is NULL"; }
+const char *tg_ctx_message(const tg_ctx *ctx) { return ctx ? tg_runtime_of(ctx)->message : "context is NULL"; }
 
 void tg_ctx_clear(tg_ctx *ctx) {
-    if (!ctx || ctx->run.dead || ctx->run.status == TG_OK) return;
-    ctx->run.status = TG_OK;
-    ctx->run.message[0] = 0;
-    for (tg_listener *l = ctx->run.listeners; l; l = l->next)
+    if (!ctx) return;
+    tg_runtime *r = tg_runtime_of(ctx);
+    if (r->dead || r->status == TG_OK) return;
+    r->status = TG_OK;
+    r->message[0] = 0;
+    for (tg_listener *l = r->listeners; l; l = l->next)
         if (l->cleared) l->cleared(l);
 }
 
 void tg_ctx_listen(tg_ctx *ctx, tg_listener *l) {
-    l->next = ctx->run.listeners;
-    ctx->run.listeners = l;
+    l->next = tg_runtime_of(ctx)->listeners;
+    tg_runtime_of(ctx)->listeners = l;
 }
 
 void tg_ctx_unlisten(tg_ctx *ctx, tg_listener *l) {
-    for (tg_listener **at = &ctx->run.listeners; *at; at = &(*at)->next)
+    for (tg_listener **at = &tg_runtime_of(ctx)->listeners; *at; at = &(*at)->next)
         if (*at == l) {
             *at = l->next;
             return;
@@ -130,21 +127,10 @@ void tg_ctx_unlisten(tg_ctx *ctx, tg_listener *l) {
 }
 
 void tg_ctx_skip(tg_ctx *ctx) {
-    if (!ctx || ctx->run.dead) return;
-    ctx->run.missed++;
-    for (tg_listener *l = ctx->run.listeners; l; l = l->next)
+    if (!ctx) return;
+    tg_runtime *r = tg_runtime_of(ctx);
+    if (r->dead) return;
+    r->missed++;
+    for (tg_listener *l = r->listeners; l; l = l->next)
         if (l->skipped) l->skipped(l);
-}
-
-void tg_ctx_may_skip(tg_ctx *ctx) {
-    const uint32_t after_backward = 1u << TG_DP | 1u << TG_EDP;
-    if (ctx->run.status != TG_OK && ctx->grid.axes & ~after_backward) tg_ctx_skip(ctx);
-}
-
-void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) {
-    va_list ap;
-    va_start(ap, format);
-    int k = *at < n ? vsnprintf(buf + *at, n - *at, format, ap) : vsnprintf(NULL, 0, format, ap);
-    va_end(ap);
-    if (k > 0) *at += (size_t)k;
 }

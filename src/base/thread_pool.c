@@ -1,3 +1,4 @@
+/* The thread pool of a context: how work is cut into parts, and how threads wait for it and sleep. */
 #include "base/thread_pool.h"
 
 #include <pthread.h>
@@ -6,13 +7,14 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "core/core.h"
+#include "base/host_memory.h"
 #include "base/os.h"
+#include "base/runtime.h"
 
 /* How long a thread waits awake before it sleeps. Pauses, some tens of microseconds: the serial stretches between
  * the kernels of a step. Then, giving way to whom else the core may serve, longer than the threads' parts differ: a
- * guest's core that sleeps between kernels does half its work for the next 50 ms (docs/speed.md). A pool with more
- * threads than cores sleeps at once. */
+ * guest's core that sleeps between kernels does half its work for the next 50 ms (docs/performance.md). A pool with
+ * more threads than cores sleeps at once. */
 enum { PAUSES = 2000 };
 static const double AWAKE = 2e-3; /* seconds */
 
@@ -194,8 +196,8 @@ tg_pool *tg_pool_new(tg_ctx *ctx, int threads) {
         p->workers[i] = (worker){.pool = p, .index = i + 1};
         int error = start_worker(&p->workers[i]);
         if (!error) continue;
-        tg_fail(ctx, TG_ERR_MEMORY, "cannot start thread %d of %d (error %d); ask for fewer threads", i + 2, threads,
-                error);
+        tg_fail(ctx, TG_ERR_MEMORY, "cannot start thread %d of %d: %s; ask for fewer threads", i + 2, threads,
+                strerror(error));
         stop_workers(p, i);
         tg_host_free(ctx, p, bytes);
         return NULL;

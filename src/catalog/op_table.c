@@ -1,4 +1,5 @@
 /* The op table, and what can be asked of a node. */
+#include "base/text.h"
 #include "tape/tape.h"
 
 #define TG_OP(name) extern const tg_op tg_op_##name;

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <tapegrad/ops.h>
 
+#include "base/host_memory.h"
 #include "autograd/backward.h"
 #include "gradcheck/difference.h"
 #include "catalog/samples.h"

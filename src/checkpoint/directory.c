@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <tapegrad/checkpoint.h>
 
+#include "base/host_memory.h"
 #include "io/file.h"
 
 struct tg_checkpoints {

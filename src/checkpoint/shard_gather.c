@@ -58,13 +58,13 @@ static tg_status put_together(const tg_tensor *like, const tg_axis *axes, int n,
     for (int64_t i = 0; i * like->numel < parts->numel; i++) {
         int64_t left = i;
         for (int k = 0; k < n; k++) {
-            at[axes[k]] = (int)(left % ctx->grid.size[axes[k]]);
-            left /= ctx->grid.size[axes[k]];
+            at[axes[k]] = (int)(left % tg_grid_of(ctx)->size[axes[k]]);
+            left /= tg_grid_of(ctx)->size[axes[k]];
         }
         tg_tensor *one = tg_temp_new(ctx, parts->dtype, like->ndim, like->shape, NULL, tg_storage_ref(parts->storage),
                                      i * like->numel);
         if (!one) return ctx->run.status;
-        tg_status s = tg_shard_move(like, at, whole, one, true);
+        tg_status s = tg_shard_copy(like, at, whole, one, true);
         tg_temp_free(one);
         TG_TRY(s);
     }

@@ -6,13 +6,15 @@
 #include "kernels/scalar.h"
 #include "checkpoint/shards.h"
 
-static bool shards(const tg_placing *p, int a) { return p->at[a].kind == TG_VARYING && p->at[a].layout != TG_OPAQUE; }
+static bool shards(const tg_placements *p, int a) {
+    return p->at[a].kind == TG_VARYING && p->at[a].layout != TG_OPAQUE;
+}
 
 int tg_shard_axes(const tg_tensor *x, tg_axis out[TG_MAX_AXES]) {
-    const tg_placing *p = tg_place_of(x);
+    const tg_placements *p = tg_place_of(x);
     int n = 0;
     for (int a = 0; p && a < TG_MAX_AXES; a++)
-        if (x->ctx->grid.axes >> a & 1 && shards(p, a)) out[n++] = (tg_axis)a;
+        if (tg_grid_axes(x->ctx) >> a & 1 && shards(p, a)) out[n++] = (tg_axis)a;
     return n;
 }
 
@@ -20,7 +22,7 @@ int tg_shard_axes(const tg_tensor *x, tg_axis out[TG_MAX_AXES]) {
 int tg_shard_replica(const tg_parallel *p, const tg_tensor *x) {
     static const tg_axis dense[] = {TG_TP, TG_CP, TG_DP}, experts[] = {TG_ETP, TG_EP, TG_EDP};
     const uint32_t grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
-    const tg_placing *q = tg_place_of(x);
+    const tg_placements *q = tg_place_of(x);
     bool expert = q && (q->varying | q->replicated) & grid;
     int replica = 0;
     for (int i = 0; i < 3; i++) {
@@ -45,9 +47,9 @@ static int64_t chunk_of(tg_placement p, int64_t j, int64_t rank, int64_t n) {
 
 /* The axis that shards dim d, with `order` others of it further out; TG_MAX_AXES: none. */
 static int axis_at(const tg_tensor *x, int d, int order) {
-    const tg_placing *p = tg_place_of(x);
+    const tg_placements *p = tg_place_of(x);
     for (int a = 0; p && a < TG_MAX_AXES; a++)
-        if (x->ctx->grid.axes >> a & 1 && shards(p, a) && p->at[a].dim == d && p->at[a].order == order) return a;
+        if (tg_grid_axes(x->ctx) >> a & 1 && shards(p, a) && p->at[a].dim == d && p->at[a].order == order) return a;
     return TG_MAX_AXES;
 }
 
@@ -59,7 +61,7 @@ int64_t tg_shard_index(const tg_tensor *x, int d, const int at[TG_MAX_AXES], int
     for (int order = inner - 1; order >= 0; order--) { /* the minor axis has cut last */
         int a = axis_at(x, d, order);
         tg_placement p = tg_place_of(x)->at[a];
-        int64_t n = x->ctx->grid.size[a], chunk = size / tg_placement_chunks(p), within = index % chunk;
+        int64_t n = tg_grid_of(x->ctx)->size[a], chunk = size / tg_placement_chunks(p), within = index % chunk;
         if (chunk - within < *run) *run = chunk - within;
         index = chunk_of(p, index / chunk, at[a], n) * chunk + within;
         size *= n;
@@ -102,7 +104,7 @@ static tg_status move_from(mover *m, int d, int64_t whole, int64_t part) {
     return TG_OK;
 }
 
-tg_status tg_shard_move(const tg_tensor *x, const int at[TG_MAX_AXES], tg_tensor *whole, tg_tensor *part,
+tg_status tg_shard_copy(const tg_tensor *x, const int at[TG_MAX_AXES], tg_tensor *whole, tg_tensor *part,
                         bool to_whole) {
     mover m = {.x = x, .at = at, .whole = whole, .part = part, .to_whole = to_whole};
     if (!part->numel) return TG_OK;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <tapegrad/parallel.h>
 
+#include "base/host_memory.h"
 #include "placement/placing.h"
 #include "nn/module.h"
 #include "optim/optim.h"
@@ -55,10 +56,10 @@ static tg_status grow(tg_shards *s) {
 /* State that is put together from parts says where they belong. */
 static tg_status check_place(const tg_shards *s, const char *key, const tg_tensor *x, const char *who) {
     char text[128];
-    const tg_placing *p = tg_place_of(x);
+    const tg_placements *p = tg_place_of(x);
     bool whole = true;
     for (int a = 0; p && a < TG_MAX_AXES; a++)
-        if (s->ctx->grid.axes >> a & 1)
+        if (tg_grid_axes(s->ctx) >> a & 1)
             whole &=
                 p->at[a].kind != TG_PARTIAL &&
                 (p->at[a].kind != TG_VARYING || (p->at[a].layout != TG_OPAQUE && tg_parallel_comm(s->p, (tg_axis)a)));
@@ -220,7 +221,7 @@ tg_status tg_shards_at(const tg_shards *s, int i, tg_shard_info *out) {
     info.offset.ndim = info.global.ndim;
     for (int d = 0; d < e->like->ndim; d++) {
         int64_t run;
-        info.offset.dim[d] = e->like->shape[d] ? tg_shard_index(e->like, d, s->ctx->grid.rank, 0, &run) : 0;
+        info.offset.dim[d] = e->like->shape[d] ? tg_shard_index(e->like, d, tg_grid_of(s->ctx)->rank, 0, &run) : 0;
     }
     for (int a = 0; a < TG_MAX_AXES; a++) info.placement[a] = tg_place_on(e->like, (tg_axis)a);
     info.replica = tg_shard_replica(s->p, e->like);

@@ -4,7 +4,7 @@
 
 #include <tapegrad/checkpoint.h>
 
-#include "core/core.h"
+#include "core/context.h"
 
 /* One tensor. It lies as `like` does: itself, or the parameter whose state of an optimiser it is. */
 typedef struct tg_shard_item {
@@ -43,7 +43,7 @@ tg_shape tg_shard_global(const tg_tensor *x);
  * many follow each other there. */
 int64_t tg_shard_index(const tg_tensor *x, int d, const int at[TG_MAX_AXES], int64_t local, int64_t *run);
 /* Copies between the part of x that the rank at these places has (data, row-major) and the whole tensor (row-major). */
-tg_status tg_shard_move(const tg_tensor *x, const int at[TG_MAX_AXES], tg_tensor *whole, tg_tensor *part,
+tg_status tg_shard_copy(const tg_tensor *x, const int at[TG_MAX_AXES], tg_tensor *whole, tg_tensor *part,
                         bool to_whole);
 
 /* ---- shard_gather.c ---- */

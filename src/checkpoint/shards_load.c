@@ -7,6 +7,8 @@
 #include <tapegrad/optim.h>
 #include <tapegrad/parallel.h>
 
+#include "base/host_memory.h"
+#include "placement/grid.h"
 #include "io/safetensors.h"
 #include "comm/comm.h"
 #include "checkpoint/shards_file.h"
@@ -177,7 +179,7 @@ static tg_status read_part(source *f, const tg_shard_item *i, const void *site) 
     tg_status s = read_whole(f, i, whole);
     if (s == TG_OK) s = tg_storage_may_change(i->x);
     if (s == TG_OK) tg_storage_wrote(i->x->storage, "tg_shards_load", site);
-    if (s == TG_OK) s = tg_shard_move(i->like, ctx->grid.rank, whole, i->x, false);
+    if (s == TG_OK) s = tg_shard_copy(i->like, tg_grid_of(ctx)->rank, whole, i->x, false);
     tg_temp_free(whole);
     return s;
 }

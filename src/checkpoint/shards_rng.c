@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <tapegrad/parallel.h>
 
+#include "base/host_memory.h"
 #include "core/capture.h"
 #include "core/rng.h"
 #include "comm/comm.h"
@@ -148,7 +149,7 @@ static tg_status check_known(const tg_shards *s, const char *dir, const tg_safet
 
 tg_status tg_shards_read_streams(const tg_shards *s, const char *dir, const tg_safetensors *file, tg_rng *out) {
     if (!s->rng) return TG_OK;
-    TG_TRY(tg_capture_refuse(s->ctx, "tg_shards_load", TG_CAPTURE_STREAM, TG_SITE));
+    TG_TRY(tg_recording_refuse(s->ctx, "tg_shards_load", TG_RECORDING_STREAM, TG_SITE));
     for (int i = 0, n = tg_shards_streams(s); i < n; i++) {
         char key[TG_SHARDS_KEY];
         TG_TRY(key_of(s, i, key));

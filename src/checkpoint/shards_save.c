@@ -5,6 +5,7 @@
 #include <time.h>
 #include <tapegrad/parallel.h>
 
+#include "base/host_memory.h"
 #include "io/safetensors.h"
 #include "optim/optim.h"
 #include "comm/comm.h"
@@ -135,7 +136,7 @@ static tg_status save_with(tg_shards *s, const char *dir, common *all, tg_safete
     if (writes) TG_TRY(begin(s, dir, all, w));
     TG_TRY(put_all(s, writes ? w : NULL));
     TG_TRY(tg_comm_barrier(world)); /* every file is complete */
-    if (writes) TG_TRY(tg_safetensors_commit(w));
+    if (writes) TG_TRY(tg_safetensors_commit(w, NULL));
     return tg_comm_barrier(world);
 }
 

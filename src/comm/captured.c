@@ -1,6 +1,8 @@
 /* Collectives within captured steps. While the step is recorded its calls are noted here; each replay counts them, and
  * makes one call of each group that they are of, without data, for the record and for the ranks to compare: so who
  * replays another step, or none, is told as in any other call, and the deadline holds. */
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "core/capture.h"
 #include "comm/comm.h"
 

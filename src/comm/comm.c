@@ -1,6 +1,8 @@
 /* Communicators: what they are, their groups and their end. door.c has their calls. */
 #include "comm/comm.h"
 
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "core/work.h"
 
 /* What a constructor returns when it fails. Const: whoever writes checks for it before. */
@@ -43,29 +45,6 @@ tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank
                    .counts = TG_COMM_INFO()};
     c->live.next = c->live.prev = &c->live;
     return c;
-}
-
-/* ---- The end of a group ---- */
-
-static tg_status end_seen_by(int me, const tg_group_end *end, bool arrived, bool told) {
-    bool mine = end->culprit == me;
-    if (told || end->status == TG_OK) return TG_ERR_ABORTED;
-    if (end->status == TG_ERR_TIMEOUT) return arrived && !mine ? TG_ERR_TIMEOUT : TG_ERR_REMOTE;
-    return mine ? TG_ERR_ABORTED : end->status;
-}
-
-tg_status tg_comm_tell_end(tg_ctx *ctx, int me, const tg_group_end *end, bool arrived, bool *told, int *cause) {
-    tg_status status = end_seen_by(me, end, arrived, *told);
-    *told = true;
-    *cause = end->culprit == me ? -1 : end->culprit;
-    if (status == TG_ERR_ABORTED)
-        tg_fail(ctx, status, "group \"%s\" was aborted (%s); tg_comm_recover begins anew", end->name, end->text);
-    else if (status == TG_ERR_REMOTE && end->status == TG_ERR_TIMEOUT)
-        tg_fail(ctx, status, "rank %d has given up waiting for this one: %s", end->reporter, end->text);
-    else
-        tg_fail(ctx, status, "%s", end->text);
-    *cause = -1;
-    return status;
 }
 
 /* ---- A caller's transport hears of the context's errors by its abort; ours listen for themselves ---- */

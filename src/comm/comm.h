@@ -4,7 +4,7 @@
 
 #include <tapegrad/transport.h>
 
-#include "core/core.h"
+#include "core/context.h"
 #include "comm/flight_recorder.h"
 
 /* One collective. What a kind does not use is zero. */
@@ -78,17 +78,13 @@ struct tg_comm {
     int ownerless; /* works in flight that no storage owns */
 };
 
-/* What ended a group of a transport: written once, and told to each member. */
+/* What ended a group of a transport. */
 typedef struct tg_group_end {
-    const char *name; /* the group's */
     tg_status status;
     int culprit, reporter; /* ranks of the world; culprit -1: none */
     const char *text;
 } tg_group_end;
 
-/* Records it as it looks from rank me, which may have arrived since others gave up waiting for it. told: has been told
- * of it before, and is now. cause: the rank, -1: none, whose failure is being recorded, for those who listen. */
-tg_status tg_comm_tell_end(tg_ctx *ctx, int me, const tg_group_end *end, bool arrived, bool *told, int *cause);
 /* Whether c can be used: or records why not where there is a context. */
 bool tg_comm_ok(const tg_comm *c);
 /* s, which kept this rank from a call of c unless it is TG_OK: its peers must not wait for it. */

@@ -1,4 +1,6 @@
 /* The one door: every collective is checked, counted and started here. */
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "core/capture.h"
 #include "core/work.h"
 #include "comm/comm.h"
@@ -257,7 +259,7 @@ static void note_call(const entry *e, tg_comm_request *r) {
 static tg_status start_captured(entry *e, tg_comm_request *r) {
     tg_comm *c = e->c;
     tg_note note = note_of(e, 0);
-    if (e->a->kind == TG_BARRIER) return tg_capture_refuse(c->ctx, e->name, TG_CAPTURE_WAIT, e->a->site);
+    if (e->a->kind == TG_BARRIER) return tg_recording_refuse(c->ctx, e->name, TG_RECORDING_WAIT, e->a->site);
     if (!c->ops->queued)
         return tg_fail(c->ctx, TG_ERR_UNSUPPORTED, "%s: transport \"%s\" cannot be captured: the host moves its data",
                        e->name, c->ops->name);

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "comm/flight_recorder.h"
 
+#include "base/host_memory.h"
+
 #include <time.h>
 
 _Static_assert(TG_NOTE_WORDS * sizeof(uint64_t) == sizeof(tg_note), "a note is whole words");

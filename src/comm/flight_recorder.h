@@ -7,7 +7,7 @@
 
 #include <stdalign.h>
 
-#include "core/core.h"
+#include "core/context.h"
 
 enum { TG_LINE = 64, TG_RING = 256, TG_SITES = 128, TG_SITE_TEXT = 120, TG_BOX_WORDS = 192 };
 

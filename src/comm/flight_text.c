@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "comm/flight_recorder.h"
 #include "comm/comm.h"
 #include "comm/shm/launch.h"

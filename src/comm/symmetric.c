@@ -1,6 +1,7 @@
 /* Symmetric buffers: one block a rank, the same size on all of them, from which the tensors of fused collectives are
  * taken. Ranks that share an address space can use each other's blocks as they lie; a transport may have windows, which
  * are memory that it knows on all ranks. Elsewhere there is none, and the caller does without. */
+#include "base/host_memory.h"
 #include "tape/tape.h"
 #include "core/scratch.h"
 #include "comm/comm.h"

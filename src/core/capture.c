@@ -3,6 +3,7 @@
  * was. */
 #include "core/capture.h"
 
+#include "base/host_memory.h"
 #include "core/rng.h"
 #include "core/work.h"
 
@@ -36,11 +37,10 @@ struct tg_graph {
     tg_graph *next, *prev; /* of the context's */
     tg_status (*fn)(void *state, tg_ctx *ctx);
     void *state;
-    const void *site; /* of tg_graph_new's caller */
+    tg_recording recording;
     void *recorded;   /* the device's; NULL: fn is called, or it has ended */
     const char *ended; /* why it cannot be replayed any more; NULL: it can */
     int arena;
-    bool refused; /* something that cannot be captured was tried */
     int running;  /* calls of fn by a replay that have not returned */
     int64_t nodes, bytes, steps;
     use *uses;
@@ -56,20 +56,6 @@ struct tg_graph {
 static const tg_graph inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
 
 /* ---- While it is recorded ---- */
-
-tg_status tg_capture_refuse(tg_ctx *ctx, const char *who, const char *what, const void *site) {
-    tg_graph *g = ctx->capture;
-    char where[192];
-    if (TG_LIKELY(!g)) return TG_OK;
-    g->refused = true;
-    if (!who) who = ctx->run.running ? ctx->run.running : "tg_graph_new";
-    if (!site) site = ctx->run.running_site ? ctx->run.running_site : g->site;
-    tg_describe_site(site, where, sizeof where);
-    return tg_fail(ctx, TG_ERR_UNSUPPORTED,
-                   "%s: the step that tg_graph_new records %s (called from %s); do it outside of the step, before or "
-                   "behind tg_graph_replay",
-                   who, what, where);
-}
 
 /* Without room it is the context's error, and the capture fails. */
 static void keep_block(tg_graph *g, tg_block *b, bool written) {
@@ -195,7 +181,7 @@ static tg_status call_fn(tg_graph *g, const char *who) {
 static tg_status run_fn(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     TG_TRY(call_fn(g, "tg_graph_new"));
-    if (g->refused)
+    if (g->recording.refused)
         return tg_fail(ctx, TG_ERR_STATE, "tg_graph_new: the step cleared an error of what cannot be captured");
     TG_TRY(tg_works_settle(ctx, NULL, NULL)); /* works on other streams end within the recording */
     return note_draws(g);
@@ -233,7 +219,9 @@ static tg_status record(tg_graph *g) {
     if (s == TG_OK) s = ctx->run.ops->capture_begin(ctx);
     if (s == TG_OK) {
         ctx->capture = g;
+        ctx->run.recording = &g->recording;
         s = run_fn(g);
+        ctx->run.recording = NULL;
         ctx->capture = NULL;
         tg_status ended = ctx->run.ops->capture_end(ctx, s == TG_OK, &g->recorded, &g->nodes);
         if (s == TG_OK) s = ended;
@@ -265,7 +253,7 @@ void tg_graphs_riders(tg_ctx *ctx, void (*fn)(tg_rider *r, const void *arg), con
 static void undo(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     for (tg_block *b; g->arena && (b = tg_heap_arena_any(ctx->run.heap, g->arena));)
-        tg_storage_discard(tg_block_owner(b), "a tg_graph_new that failed", g->site);
+        tg_storage_discard(tg_block_owner(b), "a tg_graph_new that failed", g->recording.site);
     for (int i = 0; i < g->n_leaves; i++) {
         const tg_tensor *x = g->leaves[i].ref.tensor;
         if (x->serial == g->leaves[i].ref.serial && x->ext) gradient_set(x, g->leaves[i].before);
@@ -288,7 +276,7 @@ static tg_status begin(tg_graph *g) {
         return TG_OK;
     }
     tg_status s = record(g);
-    if (s == TG_OK) s = launch(g, true, g->site);
+    if (s == TG_OK) s = launch(g, true, g->recording.site);
     if (s == TG_OK)
         note_gradients(g);
     else
@@ -317,7 +305,7 @@ static bool can_capture(tg_ctx *ctx) {
 static tg_status check_capture(tg_ctx *ctx, const void *fn) {
     if (!fn) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_graph_new: the function is NULL");
     if (ctx->capture) {
-        ctx->capture->refused = true;
+        ctx->capture->recording.refused = true;
         return tg_fail(ctx, TG_ERR_STATE, "tg_graph_new: a step is being captured; captures do not nest");
     }
     if (can_capture(ctx)) return TG_OK;
@@ -328,7 +316,7 @@ static tg_graph *capture(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx),
     if (!tg_ok(ctx) || check_capture(ctx, (const void *)(uintptr_t)fn) != TG_OK) return NULL;
     tg_graph *g = tg_host_alloc(ctx, sizeof *g);
     if (!g) return NULL;
-    *g = (tg_graph){.ctx = ctx, .fn = fn, .state = state, .site = site, .next = ctx->graphs};
+    *g = (tg_graph){.ctx = ctx, .fn = fn, .state = state, .recording.site = site, .next = ctx->graphs};
     if (g->next) g->next->prev = g;
     ctx->graphs = g;
     if (begin(g) == TG_OK) return g;
@@ -338,7 +326,7 @@ static tg_graph *capture(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx),
 
 tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state) {
     tg_graph *g = capture(ctx, fn, state, TG_SITE);
-    if (!g && ctx && ctx->grid.axes) tg_ctx_skip(ctx); /* in a step the ranks of any axis may meet */
+    if (!g && ctx && ctx->run.has_peers) tg_ctx_skip(ctx); /* in a step the ranks of any axis may meet */
     return g ? g : (tg_graph *)&inert;
 }
 
@@ -387,7 +375,7 @@ static bool is_beside(const void *arg, const tg_work *w) {
 static tg_status check_replay(const tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     if (ctx->capture) {
-        ctx->capture->refused = true;
+        ctx->capture->recording.refused = true;
         return tg_fail(ctx, TG_ERR_STATE, "tg_graph_replay: a step is being captured; captures do not nest");
     }
     if (g->ended)
@@ -426,7 +414,7 @@ static tg_status replay(tg_graph *g, const void *site) {
 tg_status tg_graph_replay(tg_graph *g) {
     if (!g) return TG_ERR_ARGUMENT;
     tg_status s = replay(g, TG_SITE);
-    bool meets = g->recorded ? g->rider != NULL : g->ctx->grid.axes != 0;
+    bool meets = g->recorded ? g->rider != NULL : g->ctx->run.has_peers;
     if (s != TG_OK && meets) tg_ctx_skip(g->ctx);
     return s;
 }

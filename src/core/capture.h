@@ -2,17 +2,9 @@
 #ifndef TG_CAPTURE_H
 #define TG_CAPTURE_H
 
-#include "core/core.h"
+#include "base/recording.h"
+#include "core/context.h"
 
-/* What a step that is captured cannot have in it, in words. */
-#define TG_CAPTURE_READ "reads a value of the device, which has not computed it"
-#define TG_CAPTURE_WRITE "writes values of the host, which a replay would write again"
-#define TG_CAPTURE_STREAM "changes a random stream, which a replay would not"
-#define TG_CAPTURE_WAIT "waits for the device, which does not run"
-
-/* TG_OK but while a step is captured; then the error, and the capture will fail, though somebody clears it. who and
- * site NULL: the op that runs. */
-tg_status tg_capture_refuse(tg_ctx *ctx, const char *who, const char *what, const void *site);
 /* Where a replay will have moved this state of one of the context's streams to: tg_draws's moved. */
 const tg_rng *tg_capture_moved(tg_ctx *ctx, const tg_rng *stream);
 /* Whether x has a gradient is about to be changed; read: it also decides what is recorded. */

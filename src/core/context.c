@@ -2,7 +2,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#include "tape/tape.h"
+#include "base/host_memory.h"
 #include "core/scratch.h"
 #include "core/capture.h"
 #include "core/copies.h"
@@ -15,76 +15,11 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cuda/device_table.h"
 
-/* ---- Host memory ---- */
-
-void *tg_host_alloc(tg_ctx *ctx, size_t bytes) {
-    const tg_allocator *a = &ctx->run.allocator;
-    void *p = bytes < PTRDIFF_MAX ? a->alloc(a->user, bytes, _Alignof(max_align_t)) : NULL;
-    ctx->run.host_allocations++;
-    if (!p) {
-        tg_fail(ctx, TG_ERR_MEMORY, "out of memory: %zu bytes for the library's own objects", bytes);
-        return NULL;
-    }
-    return memset(p, 0, bytes);
-}
-
-void tg_host_free(tg_ctx *ctx, void *p, size_t bytes) {
-    if (p) ctx->run.allocator.free(ctx->run.allocator.user, p, bytes);
-}
-
-bool tg_host_grow(tg_ctx *ctx, void **items, int n, int *room, size_t size) {
-    if (n < *room) return true;
-    int more = *room ? 2 * *room : 64;
-    void *all = tg_host_alloc(ctx, (size_t)more * size);
-    if (!all) return false;
-    if (n) memcpy(all, *items, (size_t)n * size);
-    tg_host_free(ctx, *items, (size_t)*room * size);
-    *items = all;
-    *room = more;
-    return true;
-}
-
-char *tg_host_strdup(tg_ctx *ctx, const char *s) {
-    size_t n = strlen(s) + 1;
-    char *copy = tg_host_alloc(ctx, n);
-    return copy ? memcpy(copy, s, n) : NULL;
-}
-
-void tg_host_strfree(tg_ctx *ctx, char *s) {
-    if (s) tg_host_free(ctx, s, strlen(s) + 1);
-}
-
-int64_t tg_workspace_bytes(const tg_ctx *ctx) {
-    int64_t bytes = 0;
-    for (int i = 0; i < TG_WORKSPACES; i++) bytes += (int64_t)ctx->run.workspace[i].bytes;
-    return bytes;
-}
-
-void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes) {
-    if (!ctx) return NULL;
-    if (slot < 0 || slot >= TG_WORKSPACES) {
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_workspace: slot %d, expected 0 to %d", slot, TG_WORKSPACES - 1);
-        return NULL;
-    }
-    if (ctx->run.workspace[slot].bytes >= bytes && ctx->run.workspace[slot].p) return ctx->run.workspace[slot].p;
-    const tg_allocator *a = &ctx->run.allocator;
-    size_t want = bytes < 4096 ? 4096 : bytes < PTRDIFF_MAX / 2 ? bytes + bytes / 8 : bytes;
-    tg_host_free(ctx, ctx->run.workspace[slot].p, ctx->run.workspace[slot].bytes);
-    ctx->run.workspace[slot].p = NULL;
-    ctx->run.workspace[slot].bytes = 0;
-    size_t room = tg_memory_room(ctx);
-    if (want > room) want = bytes;
-    bool fits = want <= room && want < PTRDIFF_MAX;
-    void *p = fits ? a->alloc(a->user, want, want >= (size_t)2 << 20 ? (size_t)2 << 20 : 4096) : NULL;
-    ctx->run.host_allocations++;
-    if (!p) {
-        tg_memory_fail(ctx, want, " of workspace");
-        return NULL;
-    }
-    ctx->run.workspace[slot].p = p;
-    ctx->run.workspace[slot].bytes = want;
-    return p;
-}
+/* What a creation returns when there is no memory for a context. Const: tg_fail returns before it writes to one that has an error. */
+const tg_ctx tg_dead_ctx = {
+    .run = {.status = TG_ERR_MEMORY, .dead = true, .message = "tg_ctx_new: no memory for the context"},
+    .inert = {.ctx = (tg_ctx *)&tg_dead_ctx},
+};
 
 /* ---- The heap's source: the device's bytes, the host's descriptors ---- */
 
@@ -113,19 +48,6 @@ static void *heap_host(void *user, size_t bytes) {
 static void heap_host_free(void *user, void *p, size_t bytes) { tg_host_free(user, p, bytes); }
 
 /* ---- Threads ---- */
-
-void tg_parallel_run(tg_ctx *ctx, int64_t n, tg_range_fn body, void *arg) {
-    if (n <= 0 || !ctx) return;
-    if (TG_UNLIKELY(!body)) {
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_run: body is NULL");
-        return;
-    }
-    if (ctx->run.threads == 1 || n == 1) {
-        body(arg, 0, n);
-        return;
-    }
-    ctx->run.parallel_for(ctx->run.parallel_user, n, body, arg);
-}
 
 static tg_status start_threads(tg_ctx *ctx, const tg_config *config) {
     ctx->run.threads = config->threads > 0 ? config->threads : tg_system_cores();
@@ -230,7 +152,6 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
     ctx->log_user = config->log_user;
     ctx->files = config->files;
     ctx->run.deadline = config->deadline > 0 ? config->deadline : 300;
-    TG_TRY(tg_tapes_open(ctx));
     TG_TRY(start_threads(ctx, config));
     TG_TRY(ctx->run.ops->open(ctx, &ctx->run.device_state));
     tg_heap_source source = {.segment = heap_segment, .segment_free = heap_segment_free, .host = heap_host,
@@ -255,7 +176,6 @@ static tg_ctx *open_context(const tg_device_ops *ops, const tg_config *given, co
     ctx->inert = (tg_tensor){.ctx = ctx};
     ctx->serial = TG_SERIAL_FIRST;
     ctx->run.heartbeat = &ctx->run.own_heartbeat;
-    for (int axis = 0; axis < TG_MAX_AXES; axis++) ctx->grid.size[axis] = 1;
     if (refused)
         tg_fail(ctx, TG_ERR_ARGUMENT, "%s", refused);
     else if (partial)
@@ -285,9 +205,22 @@ static void free_chunks(tg_ctx *ctx, tg_host_chunk *c) {
 /* Why the context cannot end now; NULL: it can. */
 static const char *why_held(const tg_ctx *ctx) {
     if (ctx->ending || ctx->capture) return ctx->ending ? "the context is ending" : "a step is being captured";
-    for (const tg_tape *t = ctx->tapes; t; t = t->next)
-        if (tg_tape_held(t)) return tg_tape_held(t);
+    for (int i = TG_PARTS - 1; i >= 0; i--) {
+        const tg_part *p = &ctx->part[i];
+        const char *why = p->ops && p->ops->held ? p->ops->held(ctx, p->state) : NULL;
+        if (why) return why;
+    }
     return ctx->busy ? "a function that a call of this context runs has not returned" : NULL;
+}
+
+static void end_parts(tg_ctx *ctx) {
+    for (int i = TG_PARTS - 1; i >= 0; i--)
+        if (ctx->part[i].ops && ctx->part[i].ops->end) ctx->part[i].ops->end(ctx, ctx->part[i].state);
+}
+
+static void release_parts(tg_ctx *ctx) {
+    for (int i = TG_PARTS - 1; i >= 0; i--)
+        if (ctx->part[i].ops && ctx->part[i].ops->release) ctx->part[i].ops->release(ctx, ctx->part[i].state);
 }
 
 void tg_ctx_free(tg_ctx *ctx) {
@@ -299,9 +232,8 @@ void tg_ctx_free(tg_ctx *ctx) {
     }
     ctx->ending = true;
     tg_graphs_free(ctx);
-    while (ctx->tapes) tg_tape_free(ctx->tapes);
+    end_parts(ctx);
     while (ctx->owned) tg_owned_free(ctx->owned);
-    tg_tapes_release(ctx);
     tg_pool_free(ctx, ctx->run.pool);
     tg_trace_free(ctx);
     tg_copies_free(ctx);
@@ -313,7 +245,7 @@ void tg_ctx_free(tg_ctx *ctx) {
     free_chunks(ctx, ctx->chunks);
     tg_works_free(ctx);
     tg_storage_extras_free(ctx);
-    tg_places_free(ctx);
+    release_parts(ctx);
     tg_hooks_free(ctx);
     tg_buffers_free(ctx);
     tg_rngs_free(ctx);
@@ -324,8 +256,6 @@ void tg_ctx_free(tg_ctx *ctx) {
 /* ---- What a context is ---- */
 
 int tg_ctx_threads(const tg_ctx *ctx) { return ctx ? ctx->run.threads : 0; }
+double tg_ctx_deadline(const tg_ctx *ctx) { return ctx ? ctx->run.deadline : 0; }
 const char *tg_ctx_device(const tg_ctx *ctx) { return ctx && ctx->run.ops ? ctx->run.ops->name : ""; }
 const char *tg_ctx_isa(const tg_ctx *ctx) { return ctx ? tg_cpu_level_name(ctx->run.cpu_level) : ""; }
-tg_cpu_level_t tg_cpu_level(const tg_ctx *ctx) { return ctx->run.cpu_level; }
-const tg_device_ops *tg_ctx_ops(const tg_ctx *ctx) { return ctx ? ctx->run.ops : NULL; }
-void *tg_ctx_device_state(const tg_ctx *ctx) { return ctx ? ctx->run.device_state : NULL; }

@@ -3,6 +3,7 @@
  * more. */
 #include "core/copies.h"
 
+#include "base/host_memory.h"
 #include "core/work.h"
 
 enum { SMALLEST = 12, SIZES = 64 - SMALLEST, MOST = 8, LEAST = 2, UNORDERED = 4 };

@@ -3,7 +3,7 @@
 #ifndef TG_COPIES_H
 #define TG_COPIES_H
 
-#include "core/core.h"
+#include "core/context.h"
 
 /* x, contiguous and present, is in flight when it returns: its storage owns the work. */
 tg_status tg_copies_upload(tg_tensor *x, const void *src, size_t bytes);

@@ -1,7 +1,8 @@
 /* Memory statistics, and the report that explains the peak. */
 #include <stdlib.h>
 
-#include "tape/tape.h"
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "core/scratch.h"
 #include "core/memory_report.h"
 
@@ -60,10 +61,15 @@ static void trace_block(void *user, const tg_block *b) {
     const tg_tensor *x = tg_storage_maker(s);
     if (!x) return;
     copy_text(r->name, NAME, x->ext && x->ext->name ? x->ext->name : "");
-    if (!x->node) return;
-    r->op = x->node->op->name;
-    r->site = x->node->site;
-    tg_scope_path(x->node->scope, r->path, PATH);
+    const tg_ctx *ctx = s->ctx;
+    tg_maker maker;
+    for (int i = 0; i < TG_PARTS; i++) {
+        if (!ctx->part[i].ops || !ctx->part[i].ops->maker || !ctx->part[i].ops->maker(x, &maker)) continue;
+        r->op = maker.op;
+        r->site = maker.site;
+        copy_text(r->path, PATH, maker.scope);
+        return;
+    }
 }
 
 static void trace_peak(void *user) {

@@ -2,7 +2,7 @@
 #ifndef TG_REPORT_H
 #define TG_REPORT_H
 
-#include "core/core.h"
+#include "core/context.h"
 
 extern const tg_device_ops tg_meta_device; /* meta.c */
 void tg_trace_free(tg_ctx *ctx);

@@ -1,5 +1,6 @@
 #include "core/rng.h"
 
+#include "base/host_memory.h"
 #include "core/capture.h"
 
 /* ---- Finding ---- */
@@ -73,7 +74,7 @@ static tg_named_rng *add(tg_ctx *ctx, const char *name) {
 
 tg_status tg_rng_add(tg_ctx *ctx, const char *name, uint64_t seed) {
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
-    TG_TRY(tg_capture_refuse(ctx, "tg_rng_add", TG_CAPTURE_STREAM, TG_SITE));
+    TG_TRY(tg_recording_refuse(ctx, "tg_rng_add", TG_RECORDING_STREAM, TG_SITE));
     TG_TRY(check_new(ctx, name, seed));
     tg_named_rng *r = add(ctx, name);
     if (!r) return ctx->run.status;
@@ -98,7 +99,7 @@ static void drop(tg_ctx *ctx, tg_named_rng *r) {
 
 tg_status tg_rng_remove(tg_ctx *ctx, const char *name) {
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
-    TG_TRY(tg_capture_refuse(ctx, "tg_rng_remove", TG_CAPTURE_STREAM, TG_SITE));
+    TG_TRY(tg_recording_refuse(ctx, "tg_rng_remove", TG_RECORDING_STREAM, TG_SITE));
     if (!name) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_remove: the name is NULL");
     tg_named_rng *r = find(ctx, name);
     if (!r) return unknown(ctx, name, "tg_rng_remove");
@@ -144,7 +145,7 @@ tg_status tg_rng_get(tg_ctx *ctx, const char *name, tg_rng *out) {
 tg_status tg_rng_set(tg_ctx *ctx, const char *name, const tg_rng *s) {
     tg_rng *state = NULL;
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
-    TG_TRY(tg_capture_refuse(ctx, "tg_rng_set", TG_CAPTURE_STREAM, TG_SITE));
+    TG_TRY(tg_recording_refuse(ctx, "tg_rng_set", TG_RECORDING_STREAM, TG_SITE));
     if (!s) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_set: the state is NULL");
     if (s->stream >> 63)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_set: the state's stream is %llu, expected less than 2^63",
@@ -282,7 +283,7 @@ static tg_status check_seeds(tg_ctx *ctx, const uint64_t *seed) {
 tg_status tg_rng_seed_ranks(tg_ctx *ctx, uint64_t seed, int tp, int ep, int etp) {
     const uint64_t seeds[RANK_STREAMS] = {seed, seed + 2718 + (uint64_t)tp,
                                           seed + 1024 + 100 * (uint64_t)ep + (uint64_t)etp};
-    TG_TRY(tg_capture_refuse(ctx, "tg_rng_seed_parallel", TG_CAPTURE_STREAM, NULL));
+    TG_TRY(tg_recording_refuse(ctx, "tg_rng_seed_parallel", TG_RECORDING_STREAM, NULL));
     if (seed == 0) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_seed_parallel: the seed is 0, expected 1 or more");
     TG_TRY(check_seeds(ctx, seeds));
     for (int i = 0; i < RANK_STREAMS; i++) {

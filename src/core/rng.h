@@ -2,7 +2,7 @@
 #ifndef TG_RNG_H
 #define TG_RNG_H
 
-#include "core/core.h"
+#include "core/context.h"
 
 typedef struct tg_named_rng {
     struct tg_named_rng *next;

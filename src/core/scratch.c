@@ -2,6 +2,9 @@
 
 #include <math.h>
 
+#include "base/device_memory.h"
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "base/tlsf.h"
 #include "core/work.h"
 

@@ -2,7 +2,7 @@
 #ifndef TG_BUFFER_H
 #define TG_BUFFER_H
 
-#include "core/core.h"
+#include "core/context.h"
 
 typedef struct tg_buffer {
     struct tg_buffer *next; /* of the context's list */

@@ -2,7 +2,9 @@
 #include <stdio.h>
 
 #include "core/scratch.h"
-#include "core/core.h"
+#include "base/device_memory.h"
+#include "base/host_memory.h"
+#include "core/context.h"
 #include "core/work.h"
 
 static tg_status more_storages(tg_ctx *ctx) {
@@ -34,35 +36,6 @@ static void storage_slot_free(tg_storage *s) {
     tg_ctx *ctx = s->ctx;
     s->data = ctx->free_storages;
     ctx->free_storages = s;
-}
-
-/* A device that is being opened has no heap yet. */
-size_t tg_memory_room(const tg_ctx *ctx) {
-    if (TG_LIKELY(ctx->run.memory_limit == 0)) return SIZE_MAX;
-    tg_memory_info m = TG_MEMORY_INFO();
-    if (ctx->run.heap) tg_heap_stats(ctx->run.heap, &m);
-    int64_t held = m.live + tg_workspace_bytes(ctx);
-    return held < ctx->run.memory_limit ? (size_t)(ctx->run.memory_limit - held) : 0;
-}
-
-tg_status tg_memory_fail(tg_ctx *ctx, size_t bytes, const char *what) {
-    tg_memory_info m = TG_MEMORY_INFO();
-    if (ctx->run.heap) tg_heap_stats(ctx->run.heap, &m);
-    char limit[64] = "";
-    if (ctx->run.memory_limit > 0)
-        snprintf(limit, sizeof limit, ", the limit is %lld", (long long)ctx->run.memory_limit);
-    return tg_fail(ctx, TG_ERR_MEMORY,
-                   "out of memory on device \"%s\": %zu bytes%s asked for%s, %lld of workspaces, %lld live "
-                   "(parameters %lld, gradients %lld, optimiser %lld, saved activations %lld, temporaries %lld, named "
-                   "buffers %lld, captured steps %lld)",
-                   ctx->run.ops->name, bytes, what, limit, (long long)tg_workspace_bytes(ctx), (long long)m.live,
-                   (long long)m.by_category[0], (long long)m.by_category[1], (long long)m.by_category[2],
-                   (long long)m.by_category[3], (long long)m.by_category[4], (long long)m.by_category[5],
-                   (long long)m.by_category[6]);
-}
-
-tg_block *tg_take_block(tg_ctx *ctx, size_t bytes, tg_category category) {
-    return bytes <= tg_memory_room(ctx) ? tg_heap_alloc(ctx->run.heap, bytes, category) : NULL;
 }
 
 /* Bytes from the heap; the error says what was asked for and what is held. */

@@ -2,7 +2,9 @@
 #include <math.h>
 
 #include "core/capture.h"
-#include "core/core.h"
+#include "base/host_memory.h"
+#include "base/text.h"
+#include "core/context.h"
 #include "kernels/uniform.h"
 
 /* ---- Shapes ---- */
@@ -318,7 +320,7 @@ tg_tensor *tg_from_host(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const void 
     tg_tensor *x = make(ctx, dtype, &shape, TG_MEM_TEMPORARY, "tg_from_host");
     if (x && x->numel > 0 && !data)
         return filled(ctx, x, tg_fail(ctx, TG_ERR_ARGUMENT, "tg_from_host: data is NULL"));
-    if (tg_capture_refuse(ctx, "tg_from_host", TG_CAPTURE_WRITE, TG_SITE) != TG_OK)
+    if (tg_recording_refuse(ctx, "tg_from_host", TG_RECORDING_WRITE, TG_SITE) != TG_OK)
         return filled(ctx, x, ctx->run.status);
     if (x) x->flags |= TG_F_GIVEN;
     size_t bytes = x ? (size_t)x->numel * tg_dtype_size(x->dtype) : 0;

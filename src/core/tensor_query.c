@@ -1,28 +1,11 @@
 /* What a tensor is: answers that are safe on any handle that this library gave out. */
-#include <stdio.h>
+#include "base/host_memory.h"
+#include "base/text.h"
+#include "core/context.h"
 
-#include "tape/tape.h"
-#include "core/core.h"
-
-const char *tg_dtype_name(tg_dtype d) {
-    static const char *const names[] = {"default",
-#define TG_X(NAME, name, bits, kind) #name,
-                                        TG_DTYPE_LIST(TG_X)
-#undef TG_X
-    };
-    return (unsigned)d < TG_LEN(names) ? names[d] : "?";
+bool tg_is_alive(const tg_tensor *x) {
+    return x && tg_living(x);
 }
-
-int tg_dtype_bits(tg_dtype d) {
-    static const uint8_t all[] = {0,
-#define TG_X(NAME, name, bits, kind) bits,
-                                  TG_DTYPE_LIST(TG_X)
-#undef TG_X
-    };
-    return (unsigned)d < TG_LEN(all) ? all[d] : 0;
-}
-
-bool tg_is_alive(const tg_tensor *x) { return x && tg_living(x); }
 
 static tg_status refuse(tg_ctx *ctx, const tg_tensor *x, const char *what) {
     if (!x) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the tensor is NULL", what);

@@ -12,14 +12,14 @@ static tg_status enter(tg_tensor *x, const char *who, bool read, const void *sit
     tg_ctx *ctx = x->ctx;
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     TG_TRY(tg_check(ctx, x, who));
-    TG_TRY(tg_capture_refuse(ctx, who, read ? TG_CAPTURE_READ : TG_CAPTURE_WRITE, site));
+    TG_TRY(tg_recording_refuse(ctx, who, read ? TG_RECORDING_READ : TG_RECORDING_WRITE, site));
     if (ctx->meta) return tg_fail(ctx, TG_ERR_DEVICE, "%s: a tensor of device \"meta\" has no values", who);
     return tg_storage_need(x->storage, x);
 }
 
 /* Before tg_grads_finalize the gradient of what is R on an axis is one rank's share of it. */
 static tg_status whole(tg_tensor *x, const char *who) {
-    if (TG_LIKELY(!(x->flags & TG_F_GRADIENT) || !x->place || !x->place->partial)) return TG_OK;
+    if (TG_LIKELY(!(x->flags & TG_F_PARTIAL))) return TG_OK;
     return tg_fail(x->ctx, TG_ERR_STATE,
                    "%s: this gradient is one rank's share of a sum; tg_grads_finalize makes it whole", who);
 }

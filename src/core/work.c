@@ -1,5 +1,7 @@
 #include "core/work.h"
 
+#include "base/host_memory.h"
+
 tg_work *tg_work_new(tg_ctx *ctx, const tg_work_ops *ops, void *self) {
     if (!tg_ok(ctx)) return NULL;
     if (!ops || tg_table_check(ctx, ops->size, sizeof *ops, "tg_work_new: the table") != TG_OK || !ops->wait) {

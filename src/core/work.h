@@ -2,7 +2,7 @@
 #ifndef TG_WORK_H
 #define TG_WORK_H
 
-#include "core/core.h"
+#include "core/context.h"
 
 #include <tapegrad/work.h>
 

@@ -1,4 +1,5 @@
 /* tg_tape_dump: the tape as a table, as JSON, or as a graph in the language of Graphviz. */
+#include "base/text.h"
 #include "tape/tape.h"
 
 static void shapes(const tg_node *n, bool outputs, char *buf, size_t size) {

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "base/text.h"
 #include "autograd/backward.h"
 
 typedef struct text {

@@ -1,9 +1,12 @@
 /* Ops as they run, forward and backward: shown to a watcher, and searched for the first NaN or infinity. */
 #include <stdio.h>
 
-#include <tapegrad/parallel.h>
+#include <tapegrad/comm.h>
 
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "autograd/backward.h"
+#include "placement/grid.h"
 #include "core/capture.h"
 
 /* What an error says of a tensor or of two, within the context's message. */
@@ -53,7 +56,7 @@ static tg_status say_inputs(words *w, const tg_call *c) {
 }
 
 static tg_status refuse(words *w, tg_ctx *ctx) {
-    const tg_comm *world = ctx->parallel ? tg_parallel_world(ctx->parallel) : NULL;
+    const tg_comm *world = tg_grid_of(ctx)->world;
     if (world && tg_comm_size(world) > 1) SAY(w, ", on rank %d", tg_comm_rank(world));
     return tg_fail(ctx, TG_ERR_DATA, "%s", w->text);
 }
@@ -214,7 +217,7 @@ static tg_status show_backward(tg_call *c, tg_tensor **gin) {
 /* ---- What the tape calls ---- */
 
 static tg_status may_read(const tg_call *c) {
-    return tg_capture_refuse(c->ctx, "tg_tape_find_nan", TG_CAPTURE_READ, tg_call_site(c));
+    return tg_recording_refuse(c->ctx, "tg_tape_find_nan", TG_RECORDING_READ, tg_call_site(c));
 }
 
 tg_status tg_observe_forward(tg_call *c) {

@@ -1,6 +1,7 @@
 /* What a tensor holds: how far its numbers reach, and whether all of it is numbers. */
 #include <math.h>
 
+#include "base/host_memory.h"
 #include "autograd/backward.h"
 
 tg_tensor *tg_gradient_look(const tg_tensor *g) {

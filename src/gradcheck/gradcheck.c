@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/host_memory.h"
 #include "autograd/backward.h"
 #include "gradcheck/gradcheck.h"
 

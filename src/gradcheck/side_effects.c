@@ -2,6 +2,7 @@
  * cotangents as good as zeros, strided ones as good as others, sums where it adds, nothing changed but gradients. */
 #include <math.h>
 
+#include "base/host_memory.h"
 #include "autograd/backward.h"
 #include "gradcheck/gradcheck.h"
 

@@ -4,7 +4,7 @@
 #ifndef TG_CHECKSUM_H
 #define TG_CHECKSUM_H
 
-#include "core/core.h"
+#include "core/context.h"
 
 enum { TG_CHECKSUM_DIGITS = 16 };
 

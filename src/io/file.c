@@ -9,6 +9,8 @@
 
 #include "io/file.h"
 
+#include "base/host_memory.h"
+
 /* ---- The system's calls, as slots ---- */
 
 static int system_open(void *user, const char *path, int flags, int mode) {

@@ -3,7 +3,8 @@
 #ifndef TG_FILE_H
 #define TG_FILE_H
 
-#include "core/core.h"
+#include "base/host_memory.h"
+#include "core/context.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the file formats are little-endian, and so must the machine be"

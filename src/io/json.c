@@ -3,6 +3,8 @@
 
 #include <tapegrad/io.h>
 
+#include "base/host_memory.h"
+
 enum { JSON_LIMIT = 16 << 20 };
 
 tg_status tg_json_parse(tg_json *j, tg_ctx *ctx, const char *path, const char *text, size_t bytes) {

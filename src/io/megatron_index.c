@@ -2,6 +2,7 @@
  * they are and where each sequence begins. Read as one stream, in the order of the file. */
 #include <stdio.h>
 
+#include "base/host_memory.h"
 #include "io/tokens.h"
 
 enum { HEADER = 34 }; /* magic 9, version 8, dtype 1, sequences 8, documents 8 */

@@ -2,7 +2,7 @@
 #ifndef TG_NAMES_H
 #define TG_NAMES_H
 
-#include "core/core.h"
+#include "core/context.h"
 
 /* Fills index[n] with pointers to items[n], sorted by name; each item is of size bytes and begins with its name, a
  * const char *. Returns a name that stands there twice, or NULL. */

@@ -1,5 +1,6 @@
 /* Reading safetensors files. */
 #include "io/safetensors.h"
+#include "base/host_memory.h"
 #include "kernels/scalar.h"
 
 /* ---- Open ---- */

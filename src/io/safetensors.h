@@ -64,7 +64,9 @@ typedef struct tg_safetensors_writer {
 tg_status tg_safetensors_begin(tg_safetensors_writer *w, tg_ctx *ctx, const char *path, const tg_named_tensor *tensors,
                                int n_tensors, const tg_metadata *metadata, int n_metadata);
 tg_status tg_safetensors_put(tg_safetensors_writer *w, tg_tensor *x);
-tg_status tg_safetensors_commit(tg_safetensors_writer *w); /* on failure it is abandoned */
+/* Ends the file; on failure it is abandoned. sum (may be NULL) gets the digits of the header's checksum, which covers
+ * those of all tensors. */
+tg_status tg_safetensors_commit(tg_safetensors_writer *w, char sum[TG_CHECKSUM_DIGITS + 1]);
 void tg_safetensors_abandon(tg_safetensors_writer *w);
 
 /* A tensor in row-major pieces of at most TG_IO_CHUNK / 8 elements, each a view of the same bytes. */

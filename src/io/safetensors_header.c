@@ -3,6 +3,8 @@
  * It is parsed here and not by the JSON library, for three reasons: its grammar is three fixed levels; a tree of
  * general values costs up to a hundred bytes for each byte of a hostile header, where this needs a few; and errors can
  * name the byte. */
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "io/safetensors.h"
 
 #include <stdio.h>

@@ -1,5 +1,7 @@
 /* Writing safetensors files: the header is formatted twice, once to learn its length; the data follow in pieces, and
  * last the header is put before them, with the checksums. */
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "io/safetensors.h"
 #include "kernels/scalar.h"
 
@@ -235,8 +237,12 @@ static tg_status seal(tg_safetensors_writer *w) {
     return tg_writer_put_at(&w->file, 0, w->header, w->bytes);
 }
 
-tg_status tg_safetensors_commit(tg_safetensors_writer *w) {
+tg_status tg_safetensors_commit(tg_safetensors_writer *w, char sum[TG_CHECKSUM_DIGITS + 1]) {
     tg_status s = seal(w);
+    if (s == TG_OK && sum) {
+        memcpy(sum, w->header + w->sum, TG_CHECKSUM_DIGITS);
+        sum[TG_CHECKSUM_DIGITS] = 0;
+    }
     if (s == TG_OK) s = tg_writer_commit(&w->file);
     tg_safetensors_abandon(w);
     return s;
@@ -258,7 +264,7 @@ tg_status tg_safetensors_save(tg_ctx *ctx, const char *path, const tg_named_tens
     TG_TRY(begin(&w, &j));
     tg_status s = TG_OK;
     for (int i = 0; i < n_tensors && s == TG_OK; i++) s = tg_safetensors_put(&w, tensors[i].tensor);
-    if (s == TG_OK) return tg_safetensors_commit(&w);
+    if (s == TG_OK) return tg_safetensors_commit(&w, NULL);
     tg_safetensors_abandon(&w);
     return s;
 }

@@ -1,6 +1,8 @@
 /* Token streams: plain text, raw little-endian ids, or Megatron-LM's. */
 #include "io/tokens.h"
 
+#include "base/host_memory.h"
+
 static const char *const format_names[] = {"text", "u16", "u32", "megatron"};
 static const int format_widths[] = {1, 2, 4, 0}; /* 0: the index says */
 
@@ -50,6 +52,17 @@ static tg_status validate_ids(tg_tokens *t) {
     return s;
 }
 
+/* A file of size 0 that gives bytes, as those of /proc, is made as it is read. */
+static tg_status refuse_empty(const tg_tokens *t, tg_token_format format) {
+    char byte;
+    if (t->file.ops.pread(t->file.ops.user, t->file.fd, &byte, 1, 0) > 0)
+        return tg_fail(t->file.ctx, TG_ERR_DATA,
+                       "'%s' says that it has 0 bytes but gives more when it is read, as files of /proc do; copy it to "
+                       "a regular file first",
+                       t->file.path);
+    return tg_fail(t->file.ctx, TG_ERR_DATA, "'%s' is empty, expected tokens (%s)", t->file.path, format_names[format]);
+}
+
 static tg_status open_stream(tg_tokens *t, tg_ctx *ctx, const char *path, tg_token_format format, int64_t vocab) {
     int64_t expected = -1;
     if (format == TG_TOKENS_MEGATRON) {
@@ -64,8 +77,7 @@ static tg_status open_stream(tg_tokens *t, tg_ctx *ctx, const char *path, tg_tok
         return tg_fail(ctx, TG_ERR_FORMAT,
                        "'%s' has %lld bytes, expected %lld: its index lists %lld tokens of %d bytes", path,
                        (long long)t->file.size, (long long)(expected * t->width), (long long)expected, t->width);
-    if (t->file.size == 0)
-        return tg_fail(ctx, TG_ERR_DATA, "'%s' is empty, expected tokens (%s)", path, format_names[format]);
+    if (t->file.size == 0) return refuse_empty(t, format);
     t->count = t->file.size / t->width;
     if (t->file.size % t->width != 0)
         return tg_fail(ctx, TG_ERR_FORMAT,

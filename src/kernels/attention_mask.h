@@ -1,5 +1,5 @@
-/* Which keys a query of attention may see, the same on every device: C, C++ and CUDA include it. They are neighbours,
- * whatever is asked for but a mask: tg_attention_args says by which rules. */
+/* Which keys an attention query may see, shared by every device: C, C++ and CUDA include it. Without a mask tensor
+ * the visible keys are one contiguous range; tg_attention_args states the rules. */
 #ifndef TG_ATTENTION_MASK_H
 #define TG_ATTENTION_MASK_H
 
@@ -18,8 +18,8 @@ typedef struct tg_key_range {
 
 typedef struct tg_mask_rules {
     int64_t sq, sk, left, right;
-    bool left_bound, right_bound; /* causal: right_bound of 0 */
-    bool more;                    /* than causal, or all */
+    bool left_bound, right_bound; /* causal: right_bound with a bound of 0 */
+    bool more;                    /* more rules than causal or none */
     const int64_t *lengths, *starts_q, *starts_k;
     int64_t length_stride, sequences;
 } tg_mask_rules;
@@ -42,7 +42,7 @@ TG_MASK_FN tg_mask_rules tg_mask_rules_of(const tg_attention_args *a) {
     return r;
 }
 
-/* The last sequence that begins at i or before. Whatever starts hold, it is one of them. */
+/* The last sequence that begins at i or before. For any contents of starts the result is a valid index. */
 TG_MASK_FN int64_t tg_sequence_at(const int64_t *starts, int64_t sequences, int64_t i) {
     int64_t low = 0, high = sequences;
     while (high - low > 1) {
@@ -55,7 +55,8 @@ TG_MASK_FN int64_t tg_sequence_at(const int64_t *starts, int64_t sequences, int6
     return low;
 }
 
-/* Of query i of batch b: within the keys, whatever lengths and starts hold. Both ends rise with i, or stay. */
+/* The visible keys of query i of batch entry b. The range lies within the keys for any contents of lengths and
+ * starts. Both ends are non-decreasing in i. */
 TG_MASK_FN tg_key_range tg_mask_keys(const tg_mask_rules *r, int64_t b, int64_t i) {
     int64_t first = 0, end = r->sk, place = i + r->sk - r->sq;
     if (r->starts_q) {
@@ -74,7 +75,8 @@ TG_MASK_FN tg_key_range tg_mask_keys(const tg_mask_rules *r, int64_t b, int64_t 
     return s;
 }
 
-/* 1 + the position of what is wrong first in what the host can read, as tg_attention_args.bad has it; 0: nothing. */
+/* Returns 1 + the position of the first invalid value that the host can read, as in tg_attention_args.bad; 0 if
+ * there is none. */
 TG_MASK_FN int64_t tg_mask_bad_starts(const int64_t *starts, int64_t sequences, int64_t total) {
     if (starts[0] != 0) return 1;
     for (int64_t s = 1; s <= sequences; s++)

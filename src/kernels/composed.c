@@ -1,4 +1,4 @@
-/* The row-wise slots, composed. composed_attention.c has the attention's. */
+/* The row-wise optional slots, composed of required ones. The attention slots are in composed_attention.c. */
 #include <float.h>
 #include <math.h>
 
@@ -76,7 +76,7 @@ tg_status tg_composed_norm(tg_ctx *ctx, const tg_norm_args *a) {
         REDUCE(TG_SUM, mean.a, a->x, 1.0 / (double)n, false);
         MAP(sub, h.a, a->x, mean.a);
         REDUCE(TG_SUM, rstd.a, h.a, 1.0 / (double)n, false);
-        MAP(add, mean.a, mean.a, rstd.a); /* of elements that are all equal, exactly theirs */
+        MAP(add, mean.a, mean.a, rstd.a); /* exact when all elements are equal */
         MAP(sub_square, h.a, a->x, mean.a);
         REDUCE(TG_SUM, rstd.a, h.a, 1.0 / (double)n, false);
     }
@@ -159,15 +159,15 @@ static void view_column(view *v, const tg_array *x) {
     v->a.ndim = 2;
 }
 
-/* What both directions need, as columns: target; named, 0 where ignored; counts, 1 where the row counts, else 0; here,
- * 1 where it does and its class is among the columns, and at, which of them, else 0; top and mass; two spare ones;
- * and t, a [rows, columns] temporary. */
+/* The columns that both directions need: target; named, 0 in ignored rows; counts, 1 where the row counts, else 0;
+ * here, 1 where it counts and its class is among these columns; at, the position of the class, else 0; top and mass;
+ * two spare columns; and t, a [rows, columns] temporary. */
 typedef struct entropy {
     view target, named, counts, here, at, top, mass, word, row, other, t;
     int64_t classes;
 } entropy;
 
-/* yes = 1 where x, less first, is in [0, n), else 0; at = x less first. */
+/* yes = 1 where x - first is in [0, n), else 0; at = x - first. */
 static tg_status within(tg_ctx *ctx, tg_array yes, tg_array at, tg_array x, int64_t first, int64_t n) {
     MAP_P(affine, at, 1, (double)-first, false, x);
     MAP_P(clamp, yes, 0, (double)(n ? n - 1 : 0), false, at);
@@ -204,7 +204,8 @@ static tg_status entropy_open(tg_ctx *ctx, const tg_cross_entropy_args *a, entro
     return TG_OK;
 }
 
-/* top and mass; with d = x - top, row = -(1 - s) d[target], if that is here, less s / classes sum(d). */
+/* Fills top and mass. With d = x - top, row = -(1 - s) d[target], if the target is among these columns, minus s /
+ * classes sum(d). */
 static tg_status entropy_terms(tg_ctx *ctx, const tg_cross_entropy_args *a, const entropy *e) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
     double least = e->t.a.dtype == TG_F64 ? -DBL_MAX : -(double)FLT_MAX;
@@ -214,7 +215,7 @@ static tg_status entropy_terms(tg_ctx *ctx, const tg_cross_entropy_args *a, cons
         return ops->fill(ctx, e->row.a, 0);
     }
     REDUCE(TG_MAX, e->top.a, a->logits, 1, false);
-    MAP_P(clamp, e->other.a, least, INFINITY, false, e->top.a); /* of a row of -inf, x - top is -inf as x is */
+    MAP_P(clamp, e->other.a, least, INFINITY, false, e->top.a); /* in a row of -inf, x - top is -inf like x */
     MAP(exp_sub, e->t.a, a->logits, e->other.a);
     REDUCE(TG_SUM, e->mass.a, e->t.a, 1, false);
     MAP(sub, e->t.a, a->logits, e->other.a);
@@ -222,12 +223,12 @@ static tg_status entropy_terms(tg_ctx *ctx, const tg_cross_entropy_args *a, cons
     TG_TRY(ops->take(ctx, e->row.a, e->t.a, e->at.a, 1, NULL));
     MAP_P(affine, e->row.a, a->smoothing - 1, 0, false, e->row.a);
     MAP(where_da, e->row.a, e->here.a, e->row.a);
-    if (a->smoothing != 0) /* else 0 times -inf */
+    if (a->smoothing != 0) /* otherwise 0 times -inf */
         REDUCE(TG_SUM, e->row.a, e->t.a, -a->smoothing / (double)e->classes, true);
     return TG_OK;
 }
 
-/* What a read of one number, at each target of as many classes, says of targets that are out of range. */
+/* Finds targets that are out of range: reads one number at each target, and the read reports positions outside. */
 static tg_status find_bad(tg_ctx *ctx, const tg_cross_entropy_args *a, const entropy *e) {
     view all;
     view_expand(&all, &e->word.a, 2, (const int64_t[]){a->logits.shape[0], e->classes});
@@ -279,7 +280,7 @@ tg_status tg_composed_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, con
     return TG_OK;
 }
 
-/* ---- The optimiser's step ---- */
+/* ---- The optimizer step ---- */
 
 tg_status tg_composed_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
@@ -296,7 +297,7 @@ tg_status tg_composed_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
     return ops->copy(ctx, a->words, words, (size_t)a->n_groups * TG_STEP_WORD * sizeof *words, TG_COPY_FROM_HOST);
 }
 
-/* What changes from step to step is read where it lies, on the device: each as an array of one element. */
+/* Values that change from step to step are read on the device, each as an array of one element. */
 static tg_status step_one(tg_ctx *ctx, const tg_adamw_args *a) {
     tg_array param = a->master.data ? a->master : a->param;
     tg_dtype d = compute_of(&a->param);

@@ -1,5 +1,5 @@
-/* The optional slots of a device, composed of its required ones: what an op runs where the device leaves the slot NULL.
- * Slower and with temporaries in the context's work memory, but of the same contract (tg_device_ops in extend.h). */
+/* The optional slots of a device, composed of its required slots. Ops use them where the device leaves a slot NULL.
+ * They are slower and keep temporaries in the context's work memory, but follow the same contract (tg_device_ops). */
 #ifndef TG_COMPOSED_H
 #define TG_COMPOSED_H
 

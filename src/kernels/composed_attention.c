@@ -1,16 +1,16 @@
-/* Attention, composed: the scores of one head at a time are in memory. */
+/* Attention composed of required slots: the scores of one head at a time are in memory. */
 #include <float.h>
 #include <math.h>
 
 #include "kernels/attention_mask.h"
 #include "kernels/composed_parts.h"
 
-/* One head's operands and gradients in the compute type, dense; o is the output or its gradient. */
+/* The operands and gradients of one head, dense and in the compute type; o is the output or its gradient. */
 typedef struct head {
     view q, k, v, o, gq, gk, gv, product; /* product: of out and its gradient */
-    view p, gp, hidden, u;                /* [sq, sk]: probabilities, their gradient, 1 where not seen, draws */
-    view row, other, scale, key;          /* [sq, 1] each, but key [1, sk] */
-    view sum, total;                      /* [sq, sk], [1, 1]: of the mask's and the sink's gradient */
+    view p, gp, hidden, u;                /* [sq, sk]: probabilities, their gradient, 1 where hidden, draws */
+    view row, other, scale, key;          /* [sq, 1] each; key is [1, sk] */
+    view sum, total;                      /* [sq, sk] and [1, 1]: gradients of the mask and the sink */
     tg_mask_rules seen;
 } head;
 
@@ -49,7 +49,7 @@ static tg_status head_open(tg_ctx *ctx, const tg_attention_args *a, head *h) {
     return TG_OK;
 }
 
-/* h->hidden, of a batch, by rules that are more than causal: the host writes it. */
+/* Fills h->hidden for a batch entry when the rules are more than causal; the host writes it. */
 static tg_status hide_by_rules(tg_ctx *ctx, const head *h, int64_t b) {
     int64_t sk = h->seen.sk;
     if (!h->seen.more)
@@ -68,7 +68,7 @@ static tg_status hide_by_rules(tg_ctx *ctx, const head *h, int64_t b) {
     return TG_OK;
 }
 
-/* Rows of head (b, h): [s, d], or [s, 1] of an array that holds one value a row. */
+/* The rows of head (b, h): [s, d], or [s, 1] for an array with one value per row. */
 static tg_array slice(view *v, const tg_array *x, int64_t b, int64_t h) {
     bool column = x->ndim == 3;
     int64_t at = b * x->stride[0] + h * x->stride[1];
@@ -113,14 +113,14 @@ static tg_status multiply(tg_ctx *ctx, const view *a, bool ta, const view *b, bo
     return tg_ctx_ops(ctx)->gemm(ctx, &g);
 }
 
-/* One number, as a [1, 1] of an array that holds one a head. */
+/* One number, as a [1, 1] view of an array that holds one per head. */
 static tg_array number(view *v, const tg_array *x, int64_t h) {
     view_dense(v, (char *)x->data + h * x->stride[0] * tg_dtype_bits((tg_dtype)x->dtype) / 8, (tg_dtype)x->dtype, 2,
                (const int64_t[]){1, 1});
     return v->a;
 }
 
-/* h->p: scores of head (b, i) from the loaded q and k, -inf where not seen. Uses h->gp. */
+/* Computes h->p, the scores of head (b, i) from the loaded q and k, -inf where hidden. Uses h->gp. */
 static tg_status scores(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
     view mask;
     TG_TRY(multiply(ctx, &h->q, false, &h->k, true, &h->p, a->scale, 0));
@@ -135,22 +135,23 @@ static tg_status scores(tg_ctx *ctx, const tg_attention_args *a, const head *h, 
     return TG_OK;
 }
 
-/* x is multiplied by the factors of head (b, i)'s dropout. */
+/* Multiplies x by the dropout factors of head (b, i). */
 static tg_status drop(tg_ctx *ctx, const tg_attention_args *a, const head *h, const view *x, int64_t b, int64_t i) {
     double p = a->dropout;
     tg_draws draws = a->draws;
     if (p <= 0)
         return TG_OK;
-    /* The head's first position has zeros in all digits that count within a head, so its others only add to it. */
+    /* The head's first position has zeros in all digits that count within a head, so adding positions within the
+     * head never carries. */
     draws.rng.counter = tg_draw_number(&draws, (b * a->q.shape[1] + i) * h->p.a.numel);
     TG_TRY(tg_ctx_ops(ctx)->random(ctx, TG_RANDOM_UNIFORM, h->u.a, 0, 1, &draws));
     MAP_P(keep, x->a, (float)p, p < 1 ? 1 / (1 - p) : 0, false, x->a, h->u.a);
     return TG_OK;
 }
 
-/* h->p: probabilities; h->row: the greatest score; h->other: the sum of exp(score - that). A row that sees no key has
- * the lowest number as its maximum, not -inf: its exponentials are then 0, and the reciprocal of their sum is taken as
- * 0. The sink takes part as one key more. */
+/* Computes h->p, the probabilities; h->row, the greatest score; and h->other, the sum of exp(score - greatest). The
+ * maximum of a row that sees no key is the lowest finite number and not -inf, so its exponentials are 0; the
+ * reciprocal of their sum is taken as 0. The sink takes part as one more key. */
 static tg_status softmax(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t i) {
     view sink;
     bool sunk = a->sink.data != NULL;
@@ -193,8 +194,8 @@ tg_status tg_composed_attention(tg_ctx *ctx, const tg_attention_args *a) {
     return TG_OK;
 }
 
-/* h->row: the greatest score of each row of head (b, i); h->scale: 1 / the sum of exp(score - that), 0 where there is
- * none; h->other: sum(gout out), gout being loaded. */
+/* Computes h->row, the greatest score of each row of head (b, i); h->scale, 1 / the sum of exp(score - greatest), 0
+ * if the row sees no key; and h->other, sum(gout out), with gout loaded. */
 static tg_status row_terms(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
     view out;
     TG_TRY(load(ctx, &h->row, &a->top, b, i));
@@ -207,7 +208,7 @@ static tg_status row_terms(tg_ctx *ctx, const tg_attention_args *a, const head *
     return TG_OK;
 }
 
-/* h->p: probabilities with dropout; h->gp: the gradient of the scaled scores. */
+/* Computes h->p, the probabilities with dropout, and h->gp, the gradient of the scaled scores. */
 static tg_status score_grad(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
     TG_TRY(load(ctx, &h->q, &a->q, b, i));
     TG_TRY(load(ctx, &h->o, &a->gout, b, i));
@@ -220,7 +221,7 @@ static tg_status score_grad(tg_ctx *ctx, const tg_attention_args *a, const head 
     return drop(ctx, a, h, &h->p, b, i);
 }
 
-/* The heads of a group in order: their shares of gk and gv are summed in the compute type. */
+/* Processes the heads of a group in order: their contributions to gk and gv are summed in the compute type. */
 static tg_status group_grad(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t g) {
     int64_t heads = a->q.shape[1] / a->k.shape[1];
     TG_TRY(load(ctx, &h->k, &a->k, b, g));
@@ -238,7 +239,8 @@ static tg_status group_grad(tg_ctx *ctx, const tg_attention_args *a, const head 
     return save(ctx, &a->gv, b, g, &h->gv, a->add_v);
 }
 
-/* Head (b, i) of the mask's gradient, from the heads that it is a sum of: their batches from b on, and heads from i. */
+/* The gradient of the mask for head (b, i), summed over the batch entries from b on and the heads from i on that
+ * share it. */
 static tg_status mask_grad(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
     int64_t batches = a->gmask.stride[0] ? b + 1 : a->q.shape[0], heads = a->gmask.stride[1] ? i + 1 : a->q.shape[1];
     TG_TRY(tg_ctx_ops(ctx)->fill(ctx, h->sum.a, 0));

@@ -1,18 +1,20 @@
-/* For the compositions: short names of a device's required slots, and temporaries in the context's work memory. */
+/* Helpers for the composed slots: short names for a device's required slots, and temporaries in the context's work
+ * memory. */
 #ifndef TG_COMPOSED_PARTS_H
 #define TG_COMPOSED_PARTS_H
 
-#include "core/core.h"
+#include "base/dtype.h"
+#include "base/runtime.h"
 #include "kernels/composed.h"
 #include "kernels/scalar.h"
 
-/* An array with its layout. a points into the struct: it is set up where it stands, and not copied. */
+/* An array with its layout. The array points into the struct, so the struct is set up in place and never copied. */
 typedef struct view {
     tg_array a;
     int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
 } view;
 
-/* Bytes for the temporaries of one call, handed out one after another. */
+/* Memory for the temporaries of one call, handed out in order. */
 typedef struct arena {
     char *at;
 } arena;
@@ -32,7 +34,8 @@ static inline void view_dense(view *v, void *data, tg_dtype d, int ndim, const i
                       .dtype = (uint8_t)d, .contiguous = true};
 }
 
-/* x's dims before the last, and 1: what a reduction of rows writes. data holds one value a row, dense. */
+/* The dims of x before the last, and 1: the shape that a reduction of rows writes. data holds one value per row,
+ * dense. */
 static inline void view_rows(view *v, void *data, tg_dtype d, const tg_array *x) {
     int64_t shape[TG_MAX_DIMS];
     for (int i = 0; i < x->ndim; i++)
@@ -40,7 +43,7 @@ static inline void view_rows(view *v, void *data, tg_dtype d, const tg_array *x)
     view_dense(v, data, d, x->ndim, shape);
 }
 
-/* x seen with this shape: its dims of size 1, and missing leading ones, are repeated. */
+/* x broadcast to this shape: its dims of size 1 and missing leading dims are repeated. */
 static inline void view_expand(view *v, const tg_array *x, int ndim, const int64_t *shape) {
     v->a = *x;
     v->a.numel = 1;
@@ -56,7 +59,7 @@ static inline void view_expand(view *v, const tg_array *x, int ndim, const int64
     v->a.ndim = (uint8_t)ndim;
 }
 
-/* Bytes that take rounds up to. */
+/* The size to which take rounds a request up. */
 static inline size_t taken(int64_t n, tg_dtype d) {
     return ((size_t)n * (size_t)tg_dtype_bits(d) / 8 + 63) / 64 * 64;
 }
@@ -67,7 +70,7 @@ static inline void *take(arena *m, int64_t n, tg_dtype d) {
     return p;
 }
 
-/* out (+)= f(in...), each input repeated to out's shape. */
+/* out (+)= f(in...), with each input broadcast to out's shape. */
 static inline tg_status map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n, double p, double q,
                             bool add) {
     view v[TG_FN_INPUTS];

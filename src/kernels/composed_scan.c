@@ -1,14 +1,14 @@
-/* Running sums and products, and writing at indices, composed. */
+/* Cumulative sums and products, and writes at indices, composed of required slots. */
 #include "kernels/composed_parts.h"
 
-/* What a scan runs in. */
+/* The dtype in which a scan runs. */
 static tg_dtype compute_both(const tg_array *x, const tg_array *y) {
     return tg_is_float((tg_dtype)x->dtype) || tg_is_float((tg_dtype)y->dtype) ? TG_F64 : TG_I64;
 }
 
 /* ---- Scan ---- */
 
-/* n elements of each row of x from start on, step apart. */
+/* n elements of each row of x, from start on, `step` apart. */
 static void view_part(view *v, const tg_array *x, int64_t start, int64_t n, int64_t step) {
     int last = x->ndim - 1;
     v->a = *x;
@@ -23,7 +23,8 @@ static void view_part(view *v, const tg_array *x, int64_t start, int64_t n, int6
     v->stride[last] *= step;
 }
 
-/* Every element from `to` on, step apart, takes in the one `by` places before it; back: all of this from the end. */
+/* Combines every element from `to` on, `step` apart, with the one `by` positions before it; with `back`, counted
+ * from the end. */
 static tg_status take_in(tg_ctx *ctx, tg_reduction kind, tg_array x, int64_t to, int64_t by, int64_t step, bool back) {
     int64_t size = x.shape[x.ndim - 1], n = to < size ? (size - 1 - to) / step + 1 : 0;
     int64_t start = back ? size - 1 - to - (n - 1) * step : to;
@@ -57,11 +58,11 @@ tg_status tg_composed_scan(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array 
 /* ---- Put ---- */
 
 typedef struct put_parts {
-    view place, last, hits, mine; /* place: numbers the indexed dim; last, hits: of dst's elements; mine: of src's */
+    view place, last, hits, mine; /* mine is per element of src, last and hits per element of dst */
 } put_parts;
 
-/* The greatest place that lands on each element, from its highest bit to its lowest: whether one of at least as much
- * lands there is the next bit. */
+/* Finds the greatest position that is written to each element, bit by bit from the highest: the next bit is 1 if a
+ * position with at least that value writes there. */
 static tg_status find_last(tg_ctx *ctx, put_parts *p, tg_array index, int dim, int64_t *bad) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
     int64_t bit = 1;
@@ -80,8 +81,8 @@ static tg_status find_last(tg_ctx *ctx, put_parts *p, tg_array index, int dim, i
     return TG_OK;
 }
 
-/* Elements on which something lands become -0, which leaves what is added as it is; all but the last of those that land
- * there get an index that is left out. */
+/* Elements that are written become -0, which does not change what is added to it. All writes to one element except
+ * the last get an index that is skipped. */
 tg_status tg_composed_put(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
     int64_t along[TG_MAX_DIMS];

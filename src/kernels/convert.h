@@ -1,6 +1,6 @@
-/* Conversions between the dtypes, one element at a time: round to nearest even, NaN preserved. Without branches, so
- * that loops over them vectorise. Floats become integers as in C, toward zero, but saturating, and NaN becomes 0.
- */
+/* Conversions between the dtypes, one element at a time: floats round to nearest even and NaN is preserved. There
+ * are no branches, so loops over them vectorize. Floats become integers as in C, toward zero, but saturate, and NaN
+ * becomes 0. */
 #ifndef TG_CONVERT_H
 #define TG_CONVERT_H
 
@@ -29,14 +29,14 @@ static inline uint16_t tg_f32_to_bf16(float x) {
     return (uint16_t)(((u & 0x7fffffff) > 0x7f800000 ? quiet : rounded) >> 16);
 }
 
-/* The exponent is moved by a multiplication, which is exact and brings subnormals to their place. */
+/* A multiplication rebases the exponent. It is exact and normalizes subnormal numbers. */
 static inline float tg_f16_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, m = (uint32_t)(h & 0x7fff) << 13;
     uint32_t finite = tg_bits_f32(tg_f32_bits(m) * 0x1p112f);
     return tg_f32_bits(sign | (m >= 0x0f800000 ? m | 0x7f800000 : finite));
 }
 
-/* Adding 0.5, whose unit in the last place is the smallest float16, rounds what becomes subnormal. */
+/* Adding 0.5, whose unit in the last place is the smallest float16, rounds results that become subnormal. */
 static inline uint16_t tg_f32_to_f16(float x) {
     uint32_t u = tg_bits_f32(x), m = u & 0x7fffffff;
     uint32_t normal = (m + 0xfff + ((m >> 13) & 1) - (112u << 23)) >> 13;
@@ -46,7 +46,7 @@ static inline uint16_t tg_f32_to_f16(float x) {
     return (uint16_t)(((u >> 16) & 0x8000) | h);
 }
 
-/* Rounds to odd, so that rounding once more, to a 16-bit format, gives what rounding x itself would. */
+/* Rounds to odd, so that a second rounding to a 16-bit format gives the same as rounding x once. */
 static inline float tg_f64_to_f32_odd(double x) {
     float f = (float)x;
     uint32_t u = tg_bits_f32(f);

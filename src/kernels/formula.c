@@ -1,4 +1,4 @@
-/* The formulas as extend.h shows them: names, numbers of inputs, and their values on doubles. */
+/* The element-wise formulas as the public headers show them: names, numbers of inputs, and values on doubles. */
 #include <stddef.h>
 
 #include <tapegrad/device.h>

@@ -1,12 +1,11 @@
 /* Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011), for CPU and GPU.
  *
- * Draw number i of a stream is a pure function of (seed, stream, i): any range can start anywhere. The key is the seed.
- * The counter's four words are i / 4 (low, high) and the stream (low, high, less than 2^63); word i % 4 of that block
- * is the draw's first word. Its second word comes from the same place of the plane whose counter has the top bit of
- * word 3 set, and is computed only where one does not do: float32 uniforms take 24 bits of the first; float64 uniforms
- * the first and 21 bits of the second, so that both agree to rounding; normals turn the first into the radius and the
- * second into the angle of Box and Muller.
- */
+ * Draw number i of a stream is a pure function of (seed, stream, i), so any range can start anywhere. The key is the
+ * seed. The counter's four words are i / 4 (low, high) and the stream (low, high, less than 2^63); word i % 4 of
+ * that block is the first word of the draw. The second word comes from the same position of the plane whose counter
+ * has the top bit of word 3 set, and is computed only if one word is not enough. float32 uniforms use 24 bits of the
+ * first word; float64 uniforms use the first word and 21 bits of the second, so both agree up to rounding. Normals
+ * use the first word for the radius and the second for the angle of the Box-Muller method. */
 #ifndef TG_PHILOX_H
 #define TG_PHILOX_H
 
@@ -57,7 +56,7 @@ TG_PHILOX_FN float tg_philox_uniform(const tg_rng *rng, uint64_t i) {
     return tg_uniform_of_word(tg_philox_word(rng, i, 0));
 }
 
-/* What is to be added to rng.counter for the draw of an element: see tg_draws. */
+/* The number to add to rng.counter for the draw of an element; see tg_draws. */
 TG_PHILOX_FN uint64_t tg_draws_at(const tg_draws *d, int64_t position) {
     uint64_t at = 0;
     for (int k = d->n - 1; k > 0; k--) {

@@ -12,7 +12,7 @@
 #define TG_PREPARE_FN static inline
 #endif
 
-/* What one step did to the scale of the loss; state is before it. */
+/* How one step changed the loss scale; `state` is the state before it. */
 TG_PREPARE_FN void tg_prepare_scale(const tg_prepare_args *a, bool overflow) {
     double *s = a->state, grown = s[TG_STEP_SCALE] * a->growth, less = s[TG_STEP_SCALE] * a->backoff;
     if (overflow) {
@@ -25,10 +25,10 @@ TG_PREPARE_FN void tg_prepare_scale(const tg_prepare_args *a, bool overflow) {
     if (s[TG_STEP_CLEAN] < a->interval) return;
     s[TG_STEP_CLEAN] = 0;
     s[TG_STEP_HYSTERESIS] = a->hysteresis;
-    if (grown - grown == 0) s[TG_STEP_SCALE] = grown; /* never infinite, from where nothing leads back */
+    if (grown - grown == 0) s[TG_STEP_SCALE] = grown; /* never infinite, from which the scale could not return */
 }
 
-/* bad: the device knows of an error in the step's data. */
+/* bad: the device has found an error in the step's data. */
 TG_PREPARE_FN void tg_prepare_step(const tg_prepare_args *a, bool bad) {
     double *s = a->state, scale = s[TG_STEP_SCALE], sum = 0, norm = NAN, clip = 1, t = s[TG_STEP_COUNT] + 1;
     double limit = a->max_norm == a->max_norm ? a->max_norm : s[TG_STEP_MAX_NORM];

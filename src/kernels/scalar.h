@@ -1,13 +1,12 @@
 /* The element-wise formulas, forward and derivative, shared by every device: one row each.
  *
  * X(name, inputs, value): value is an expression in the inputs a, b, c, d and the parameters p, q, all of type T. A new
- * formula is a new row; its number is TG_FN_name. Derivatives end in _d (_da, _db: by the first or second argument),
- * take the output's gradient first, and then what their forward saved: x, or y where that is enough.
+ * formula is a new row; its number is TG_FN_name. Derivatives end in _d (_da and _db for the first and second
+ * argument). Their inputs are the output's gradient and then what forward saved: x, or y if that is enough.
  *
- * Who wants the numbers alone just includes this file. A C file that expands the rows first defines T (float, double,
- * int64_t) and TG_M(f), which names the elementary function f for T; with TG_SCALAR_INT only TG_FORMULAS_ANY compiles.
- * In C++ and CUDA the helpers are templates, for T float or double.
- */
+ * A file that needs only the numbers includes this header. A C file that expands the rows first defines T (float,
+ * double, int64_t) and TG_M(f), which names the elementary function f for T; with TG_SCALAR_INT only TG_FORMULAS_ANY
+ * compiles. In C++ and CUDA the helpers are templates for T float or double. */
 #ifndef TG_SCALAR_H
 #define TG_SCALAR_H
 
@@ -20,7 +19,7 @@
     X(abs, 1, TG_M(abs)(a))                                              \
     X(sign, 1, tg_sign_of(a))                                            \
     X(square, 1, a * a)                                                  \
-    X(relu, 1, a < 0 ? (T)0 : a)                         /* -0 stays */  \
+    X(relu, 1, a < 0 ? (T)0 : a)                         /* -0 stays -0 */  \
     X(relu_d, 2, b <= 0 ? (T)0 : a)                      /* g, x or y */ \
     X(clamp, 1, tg_clamp_of(a, p, q))                    /* to [p, q] */ \
     X(clamp_d, 2, ((b >= p) & (b <= q)) ? a : (T)0)      /* g, x */      \
@@ -199,7 +198,7 @@ TG_SCALAR tg_clamp_of(T x, T lo, T hi) {
     return y > hi ? hi : y;
 }
 
-/* NaN wins. */
+/* NaN wins over any number. */
 TG_SCALAR tg_max_of(T a, T b) {
     return a > b ? a : a <= b ? b : a + b;
 }
@@ -215,7 +214,7 @@ TG_SCALAR tg_sign_of(T x) {
 
 #ifndef TG_SCALAR_INT
 
-/* Of the gradient of max(a, b), the share of a: half where they tie, NaN beside one. */
+/* The part of the gradient of max(a, b) that goes to a: half if they are equal, NaN if one is NaN. */
 TG_SCALAR tg_greater_share(T a, T b) {
     return a > b ? (T)1 : a == b ? (T)0.5 : a < b ? (T)0 : a + b;
 }
@@ -225,13 +224,13 @@ TG_SCALAR tg_silu_slope(T x) {
     return s * ((T)1 + x * ((T)1 - s));
 }
 
-/* (1 + tanh(u)) / 2 is sigmoid(2 u), without its cancellation. */
+/* (1 + tanh(u)) / 2 is sigmoid(2 u), which does not cancel. */
 TG_SCALAR tg_gelu_tanh_of(T x) {
     T u = (T)1.5957691216057308 * (x + (T)0.044715 * x * x * x);
     return x * TG_M(sigmoid)(u);
 }
 
-/* Beyond 100 the slope is 0 or 1 to the last bit, and x^3 may overflow. */
+/* Beyond 100 the slope is 0 or 1 to the last bit, and x^3 could overflow. */
 TG_SCALAR tg_gelu_tanh_slope(T given) {
     T x = tg_clamp_of(given, (T)-100, (T)100);
     T u = (T)1.5957691216057308 * (x + (T)0.044715 * x * x * x);
@@ -249,20 +248,20 @@ TG_SCALAR tg_gelu_slope(T x) {
     return TG_M(normal_cdf)(x) + x * phi;
 }
 
-/* sqrt(1 - x^2), without its cancellation near 1. */
+/* sqrt(1 - x^2), without cancellation near 1. */
 TG_SCALAR tg_unit_leg(T x) {
     return TG_M(sqrt)(((T)1 - x) * ((T)1 + x));
 }
 
-/* ln(1 + e^(beta x)) / beta; x itself where beta x is above the threshold. Nothing overflows, whatever that is. */
+/* ln(1 + e^(beta x)) / beta, and x itself where beta x is above the threshold. Nothing overflows for any threshold. */
 TG_SCALAR tg_softplus_of(T x, T beta, T threshold) {
     T z = x * beta;
     T y = (z > 0 ? z : (T)0) + TG_M(log1p)(TG_M(exp)(z > 0 ? -z : z));
     return z > threshold ? x : y / beta;
 }
 
-/* b / (a^2 + b^2) and -a / (a^2 + b^2), by the quotient of the smaller and the greater: no square overflows. 0 where
- * both are; a, which may be NaN, where b is. */
+/* b / (a^2 + b^2) and -a / (a^2 + b^2), computed with the quotient of the smaller and the greater so that no square
+ * overflows. The result is 0 if both are 0, and a, which may be NaN, if b is 0. */
 TG_SCALAR tg_atan2_da_of(T a, T b) {
     bool steep = TG_M(abs)(a) > TG_M(abs)(b);
     T most = steep ? a : b, r = (steep ? b : a) / most;
@@ -275,13 +274,13 @@ TG_SCALAR tg_atan2_db_of(T a, T b) {
     return most == 0 ? a : (steep ? (T)-1 : -r) / (most * ((T)1 + r * r));
 }
 
-/* Exact at both ends, and between two equals. */
+/* Exact at both ends, and if both ends are equal. */
 TG_SCALAR tg_lerp_of(T a, T b, T w) {
     T d = b - a;
     return TG_M(abs)(w) < (T)0.5 ? a + w * d : b - d * ((T)1 - w);
 }
 
-/* x^p for a number p. To pow -infinity is an integer, so large that it is even; no square root of it is a number. */
+/* x^p for a number p. C's pow treats -infinity as an even integer base; its square roots are NaN here. */
 TG_SCALAR tg_power_of(T x, T p) {
     return ((TG_M(abs)(p) == (T)0.5) & (x < 0)) ? TG_M(sqrt)(x) : TG_M(pow)(x, p);
 }
@@ -290,12 +289,12 @@ TG_SCALAR tg_power_slope(T g, T x, T p) {
     return p == 0 ? (T)0 : g * p * tg_power_of(x, p - (T)1);
 }
 
-/* A zero exponent has slope 0 also at a = 0. */
+/* For exponent 0 the slope is 0, also at a = 0. */
 TG_SCALAR tg_pow_da_of(T g, T a, T b) {
     return b == 0 ? (T)0 : g * b * TG_M(pow)(a, b - (T)1);
 }
 
-/* 0^b has slope 0 for b >= 0. */
+/* For b >= 0 the slope of 0^b is 0. */
 TG_SCALAR tg_pow_db_of(T g, T a, T b) {
     return ((a == 0) & (b >= 0)) ? (T)0 : g * TG_M(pow)(a, b) * TG_M(log)(a);
 }

@@ -1,4 +1,4 @@
-/* Which numbers of a dtype a uniform draw from [lo, hi) may be, for CPU and GPU. */
+/* Which numbers of a dtype a uniform draw from [lo, hi) can give, for CPU and GPU. */
 #ifndef TG_UNIFORM_H
 #define TG_UNIFORM_H
 
@@ -8,20 +8,20 @@
 
 #include "kernels/convert.h"
 
-/* The dtype's number nearest to x; infinite where x is out of range. Integers are drawn as float64. */
+/* The dtype's number nearest to x; infinite if x is out of range. Integers are drawn as float64. */
 static inline double tg_uniform_nearest(tg_dtype t, double x) {
     if (t == TG_BF16) return tg_bf16_to_f32(tg_f64_to_bf16(x));
     if (t == TG_F16) return tg_f16_to_f32(tg_f64_to_f16(x));
     return t == TG_F32 ? (double)(float)x : x;
 }
 
-/* The bits of a 16-bit float, one number up or down. */
+/* Moves the bits of a 16-bit float one number up or down. */
 static inline uint16_t tg_uniform_beside_16(uint16_t h, bool up) {
     if ((h & 0x7fff) == 0) return up ? 0x0001 : 0x8001;
     return (uint16_t)((h >> 15) == (uint16_t)up ? h - 1 : h + 1);
 }
 
-/* The dtype's number above or below x, which is one of its numbers. */
+/* The dtype's number next above or below x, which is one of its numbers. */
 static inline double tg_uniform_beside(tg_dtype t, double x, bool up) {
     double to = up ? INFINITY : -INFINITY;
     if (t == TG_BF16) return tg_bf16_to_f32(tg_uniform_beside_16(tg_f64_to_bf16(x), up));
@@ -29,8 +29,8 @@ static inline double tg_uniform_beside(tg_dtype t, double x, bool up) {
     return t == TG_F32 ? (double)nextafterf((float)x, (float)to) : nextafter(x, to);
 }
 
-/* The bounds of what is drawn, which rounding must not pass: the least number of [lo, hi) and the largest one, or in
- * float32 the one below where hi itself rounds down. least is not below hi where the interval has none. */
+/* The bounds of the draw, which rounding must not cross: the least and the greatest number in [lo, hi); for float32
+ * the number below hi if hi itself rounds down. If the interval contains no number, least is not below hi. */
 static inline void tg_uniform_ends(tg_dtype t, double lo, double hi, double *least, double *below) {
     double l = tg_uniform_nearest(t, lo), h = tg_uniform_nearest(t, hi);
     bool narrow = t == TG_BF16 || t == TG_F16;

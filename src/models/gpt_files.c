@@ -3,6 +3,8 @@
  * GPT-2's Conv1D weights are stored [in, out], ours are [out, in]. */
 #include <stdio.h>
 
+#include "base/host_memory.h"
+#include "placement/grid.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "models/gpt.h"
@@ -148,16 +150,36 @@ static const char *torch_name(tg_dtype d) {
     return d == TG_F64 ? "float64" : d == TG_BF16 ? "bfloat16" : d == TG_F16 ? "float16" : "float32";
 }
 
-static tg_status save_config(tg_module *gpt, const char *path) {
+static tg_status no_memory_for_config(tg_ctx *ctx) {
+    return tg_fail(ctx, TG_ERR_MEMORY, "tg_gpt_save: no memory for the config");
+}
+
+/* The config as config.json has it, but for the checksum of the weights. NULL after recording an error. */
+static json_t *config_json(tg_module *gpt) {
     const tg_gpt_config *c = tg_gpt_config_of(gpt);
     json_t *root = c->arch == TG_GPT2 ? gpt2_json(c) : llama_json(c);
-    if (!root || json_object_set_new(root, "torch_dtype", json_string(torch_name(tg_gpt_head(gpt)->dtype)))) {
-        json_decref(root);
-        return tg_fail(gpt->ctx, TG_ERR_MEMORY, "tg_gpt_save: no memory for the config");
-    }
-    tg_status s = tg_json_save(gpt->ctx, path, root);
+    if (root && !json_object_set_new(root, "torch_dtype", json_string(torch_name(tg_gpt_head(gpt)->dtype))))
+        return root;
     json_decref(root);
-    return s;
+    no_memory_for_config(gpt->ctx);
+    return NULL;
+}
+
+/* One line of JSON, the value of the weights' metadata "tapegrad.config". Ended by tg_host_strfree. */
+static char *config_line(tg_ctx *ctx, const json_t *root) {
+    enum { FLAGS = JSON_COMPACT | JSON_SORT_KEYS };
+    size_t n = json_dumpb(root, NULL, 0, FLAGS | JSON_REAL_PRECISION(17));
+    char *text = n ? tg_host_alloc(ctx, n + 1) : NULL;
+    if (text) json_dumpb(root, text, n, FLAGS | JSON_REAL_PRECISION(17));
+    char *copy = text ? tg_host_strdup(ctx, text) : NULL;
+    if (text) tg_host_free(ctx, text, n + 1);
+    if (!n) no_memory_for_config(ctx);
+    return copy;
+}
+
+static tg_status save_config(tg_ctx *ctx, const char *path, json_t *root, const char *weights_sum) {
+    if (json_object_set_new(root, "tapegrad_weights_xxh64", json_string(weights_sum))) return no_memory_for_config(ctx);
+    return tg_json_save(ctx, path, root);
 }
 
 /* ---- Weights ---- */
@@ -236,7 +258,7 @@ static tg_status load_part(tg_module *gpt, tg_safetensors *f, tg_tensor *p, cons
         tg_temp_free(view);
     }
     if (part && s == TG_OK && view) s = tg_storage_may_change(p);
-    if (part && s == TG_OK && view) s = tg_shard_move(p, ctx->grid.rank, whole, p, false);
+    if (part && s == TG_OK && view) s = tg_shard_copy(p, tg_grid_of(ctx)->rank, whole, p, false);
     if (part) tg_temp_free(whole);
     tg_storage_wrote(p->storage, "tg_gpt_load", NULL);
     return s == TG_OK ? ctx->run.status : s;
@@ -271,8 +293,8 @@ static tg_status load_weights(tg_module *gpt, tg_safetensors *f, const char *pat
     return TG_OK;
 }
 
-/* The header: names, and shapes as stored. */
-static tg_status begin_weights(tg_module *gpt, tg_safetensors_writer *w, const char *path) {
+/* Begins the file: names, shapes as stored, and the config that the weights belong to. */
+static tg_status begin_weights(tg_module *gpt, tg_safetensors_writer *w, const char *path, const char *config) {
     tg_ctx *ctx = gpt->ctx;
     int n = tg_module_param_count(gpt);
     size_t bytes = (size_t)n * (sizeof(tg_named_tensor) + sizeof(tg_tensor) + TG_MAX_DIMS * sizeof(int64_t));
@@ -288,7 +310,8 @@ static tg_status begin_weights(tg_module *gpt, tg_safetensors_writer *w, const c
         for (int d = 0; d < p->ndim; d++) x[i].numel *= dims[d] = shape.dim[d];
         named[i] = (tg_named_tensor){tg_host_strdup(ctx, name), &x[i]};
     }
-    if (tg_ok(ctx)) tg_safetensors_begin(w, ctx, path, named, n, (const tg_metadata[]){{"format", "pt"}}, 1);
+    const tg_metadata metadata[] = {{"format", "pt"}, {"tapegrad.config", config}};
+    if (tg_ok(ctx)) tg_safetensors_begin(w, ctx, path, named, n, metadata, TG_LEN(metadata));
     for (int i = 0; i < n; i++) tg_host_strfree(ctx, (char *)named[i].name);
     tg_host_free(ctx, named, bytes);
     return ctx->run.status;
@@ -298,7 +321,7 @@ static tg_status begin_weights(tg_module *gpt, tg_safetensors_writer *w, const c
 static tg_status save_param(tg_module *gpt, tg_safetensors_writer *w, tg_tensor *p, const char *path) {
     const tg_parallel *parallel = tg_gpt_config_of(gpt)->parallel;
     tg_tensor *whole = p;
-    if (gpt->ctx->grid.axes) {
+    if (tg_grid_axes(gpt->ctx)) {
         const tg_shards s = {.ctx = gpt->ctx, .p = parallel};
         const tg_shard_item item = {.key = path, .x = p, .like = p, .rows = TG_NONE};
         whole = tg_shard_whole(&s, &item);
@@ -313,18 +336,30 @@ static tg_status save_param(tg_module *gpt, tg_safetensors_writer *w, tg_tensor 
     return status == TG_OK ? gpt->ctx->run.status : status;
 }
 
-/* path NULL: this rank does not write. */
-static tg_status save_weights(tg_module *gpt, const char *path) {
+/* Writes model.safetensors, and its header's checksum to sum. path NULL: this rank does not write. */
+static tg_status save_weights(tg_module *gpt, const char *path, const char *config, char sum[TG_CHECKSUM_DIGITS + 1]) {
     tg_safetensors_writer w = {0};
-    tg_status s = path ? begin_weights(gpt, &w, path) : TG_OK;
+    tg_status s = path ? begin_weights(gpt, &w, path, config) : TG_OK;
     for (int i = 0, n = tg_module_param_count(gpt); i < n && s == TG_OK; i++) {
         const char *name;
         tg_tensor *p = tg_module_param(gpt, i, &name);
         s = save_param(gpt, path ? &w : NULL, p, name);
     }
-    if (path && s == TG_OK) s = tg_safetensors_commit(&w);
+    if (path && s == TG_OK) s = tg_safetensors_commit(&w, sum);
     if (path) tg_safetensors_abandon(&w);
     return s;
+}
+
+/* config.json is written last: where it is there, the directory is whole. */
+static tg_status save_files(tg_module *gpt, const char *config, const char *weights) {
+    tg_ctx *ctx = gpt->ctx;
+    char sum[TG_CHECKSUM_DIGITS + 1] = "";
+    json_t *root = config_json(gpt);
+    char *line = root ? config_line(ctx, root) : NULL;
+    if (line && save_weights(gpt, weights, line, sum) == TG_OK) save_config(ctx, config, root, sum);
+    tg_host_strfree(ctx, line);
+    json_decref(root);
+    return ctx->run.status;
 }
 
 /* ---- The public side ---- */
@@ -372,7 +407,10 @@ tg_status tg_gpt_save(tg_module *gpt, const char *dir) {
     bool writes = !p || tg_shards_writer(&(const tg_shards){.ctx = ctx, .p = p});
     char *config = tg_format_path(ctx, "%s/config.json", dir),
          *weights = tg_format_path(ctx, "%s/model.safetensors", dir);
-    if (config && weights && save_weights(gpt, writes ? weights : NULL) == TG_OK && writes) save_config(gpt, config);
+    if (config && weights && writes)
+        save_files(gpt, config, weights);
+    else if (config && weights)
+        save_weights(gpt, NULL, NULL, NULL);
     tg_host_strfree(ctx, config);
     tg_host_strfree(ctx, weights);
     return ctx->run.status;

@@ -4,6 +4,7 @@
 #include <tapegrad/megatron.h>
 #include <tapegrad/recompute.h>
 
+#include "base/host_memory.h"
 #include "kernels/scalar.h"
 #include "tape/tape.h"
 #include "models/gpt.h"

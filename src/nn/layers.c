@@ -2,6 +2,7 @@
 #include <math.h>
 #include <tapegrad/ops.h>
 
+#include "base/host_memory.h"
 #include "kernels/scalar.h"
 #include "nn/module.h"
 

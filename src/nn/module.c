@@ -1,6 +1,8 @@
 /* Modules: named parameters and children, and the state dict that a walk over them gives. */
 #include <stdio.h>
 
+#include "base/host_memory.h"
+#include "placement/grid.h"
 #include "tape/tape.h"
 #include "nn/module.h"
 

@@ -4,7 +4,7 @@
 
 #include <tapegrad/nn.h>
 
-#include "core/core.h"
+#include "core/context.h"
 
 /* A parameter or a child, in the order of adding. */
 typedef struct tg_module_entry {

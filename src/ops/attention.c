@@ -1,3 +1,4 @@
+/* Scaled dot-product attention, with masks, windows, packed sequences, a sink and dropout. */
 #include <math.h>
 
 #include "ops/common/derive.h"
@@ -123,9 +124,9 @@ static tg_status take_draws(tg_call *c) {
     attention_params *p = c->params;
     const tg_tensor *q = c->in[Q];
     tg_placement at[TG_MAX_AXES];
-    if (c->ctx->grid.axes) place_scores(c, at);
+    if (tg_grid_axes(c->ctx)) place_scores(c, at);
     return tg_draws_take(c->ctx, 4, (int64_t[]){q->shape[0], q->shape[1], q->shape[2], size(c, K, 2)},
-                         c->ctx->grid.axes ? at : NULL, &p->draws);
+                         tg_grid_axes(c->ctx) ? at : NULL, &p->draws);
 }
 
 /* Sets *extent to a bound of 0 or more; a bound of `most` restricts nothing. Returns false if the window has no

@@ -3,6 +3,7 @@
  * them; in evaluation mode they are the running ones. */
 #include <math.h>
 
+#include "placement/grid.h"
 #include "ops/common/channel_norm.h"
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
@@ -78,7 +79,7 @@ static tg_status state_roles(tg_call *c) {
  * is not opaque there would no longer match its placement. The general rule accepts any other input next to an
  * opaque one, so this op checks its buffers itself. */
 static tg_status check_moved(tg_call *c) {
-    if (!c->writes || !c->ctx->grid.axes) return TG_OK;
+    if (!c->writes || !tg_grid_axes(c->ctx)) return TG_OK;
     for (int a = 0; a < TG_MAX_AXES; a++) {
         tg_placement x = tg_place_on(c->in[X], (tg_axis)a);
         if (x.kind != TG_VARYING || x.layout != TG_OPAQUE) continue;

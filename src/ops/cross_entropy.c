@@ -1,3 +1,4 @@
+/* Cross-entropy of logits with class targets. */
 #include "ops/common/derive.h"
 #include "ops/common/row_loss.h"
 #include "ops/common/nn_op.h"

@@ -1,3 +1,4 @@
+/* Dropout. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "kernels/composed.h"

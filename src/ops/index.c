@@ -1,5 +1,6 @@
 /* Reading, adding and writing at positions given by a tensor of indices: gather, scatter_add, scatter, index_select
  * and embedding. Gradients of reads are added at the same positions, in row-major order. */
+#include "placement/grid.h"
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
@@ -304,7 +305,7 @@ static tg_status scatter_backward(tg_call *c) {
  * elsewhere y is INVARIANT. */
 static tg_tensor *numbers_as(tg_tape *t, tg_tensor *y, const tg_tensor *x) {
     tg_placement at[TG_MAX_AXES] = {{0}};
-    if (!tg_is_alive(y) || !t->ctx->grid.axes) return y;
+    if (!tg_is_alive(y) || !tg_grid_axes(t->ctx)) return y;
     for (int a = 0; a < TG_MAX_AXES; a++) {
         tg_placement p = tg_place_on(x, (tg_axis)a);
         if (p.kind == TG_VARYING) at[a] = p;
@@ -316,7 +317,7 @@ static tg_tensor *numbers_as(tg_tape *t, tg_tensor *y, const tg_tensor *x) {
 /* Zeros of src's shape with the placement of g, which may be PARTIAL if src is a constant. */
 static tg_tensor *zeros_beside(tg_tape *t, tg_tensor *src, const tg_tensor *g) {
     tg_tensor *y = tg_zeros_like(t, src);
-    if (tg_is_alive(y) && t->ctx->grid.axes) y->place = tg_place_of(g);
+    if (tg_is_alive(y) && tg_grid_axes(t->ctx)) y->place = tg_place_of(g);
     return y;
 }
 

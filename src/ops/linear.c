@@ -1,3 +1,4 @@
+/* The linear layer's product, with and without an activation. */
 #include "ops/common/derive.h"
 #include "ops/linear.h"
 #include "ops/common/nn_op.h"

@@ -2,7 +2,7 @@
 #ifndef TG_LINEAR_H
 #define TG_LINEAR_H
 
-#include "core/core.h"
+#include "core/context.h"
 
 #include <tapegrad/op.h>
 

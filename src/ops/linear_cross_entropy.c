@@ -1,3 +1,4 @@
+/* A linear head and its cross-entropy in one op. */
 #include "ops/common/derive.h"
 #include "ops/common/chunked_head.h"
 

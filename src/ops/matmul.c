@@ -1,3 +1,4 @@
+/* The batched matrix product. */
 #include "ops/common/derive.h"
 #include "ops/common/product.h"
 

@@ -1,3 +1,4 @@
+/* The mean squared error. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 

@@ -1,3 +1,4 @@
+/* Layer normalization and RMS normalization. */
 #include <math.h>
 
 #include "ops/common/derive.h"

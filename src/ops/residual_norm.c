@@ -1,3 +1,4 @@
+/* A residual addition and the RMS normalization that follows it, in one op. */
 #include <math.h>
 
 #include "ops/common/derive.h"

@@ -1,3 +1,4 @@
+/* Rotary position embedding. */
 #include <math.h>
 
 #include "ops/common/derive.h"

@@ -1,3 +1,4 @@
+/* Softmax and log-softmax. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "kernels/composed.h"

@@ -1,3 +1,4 @@
+/* Gated linear units. */
 #include <math.h>
 
 #include "ops/common/derive.h"

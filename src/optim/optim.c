@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/host_memory.h"
 #include "autograd/backward.h"
 #include "optim/optim.h"
 

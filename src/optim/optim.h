@@ -4,7 +4,7 @@
 
 #include <tapegrad/optim.h>
 
-#include "core/core.h"
+#include "core/context.h"
 
 enum { TG_OPTIM_STATES = 3 };
 #define TG_OPTIM_SCALE_NAME "loss_scale"

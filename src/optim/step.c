@@ -4,12 +4,13 @@
 
 #include <tapegrad/ops.h>
 
+#include "base/host_memory.h"
 #include "autograd/backward.h"
 #include "core/capture.h"
 #include "kernels/composed.h"
 #include "kernels/scalar.h"
 #include "optim/optim.h"
-#include "parallel/dp/grads.h"
+#include "placement/placing.h"
 
 /* ---- What lies on the device ---- */
 
@@ -137,7 +138,7 @@ static tg_status measure(tg_optim *o) {
     for (int k = 0; k < s.n; k++)
         TG_TRY(ctx->run.ops->reduce(ctx, TG_SUM, slice(o->sums, k, &one), slice(o->squares, s.first[k], &s.count[k]), 1,
                                 false));
-    if (ctx->grid.axes) TG_TRY(tg_grid_sum(ctx, s.mask, o->sums, s.n));
+    if (tg_grid_axes(ctx)) TG_TRY(tg_grid_sum(ctx, s.mask, o->sums, s.n));
     o->n_sums = s.n;
     return TG_OK;
 }
@@ -251,7 +252,7 @@ static tg_status step(tg_optim *o) {
 
 tg_status tg_optim_step(tg_optim *o) {
     if (!o) return TG_ERR_ARGUMENT;
-    bool meets = measures(o) && o->ctx->grid.axes;
+    bool meets = measures(o) && tg_grid_axes(o->ctx);
     tg_status s = step(o);
     if (s != TG_OK && meets) tg_ctx_skip(o->ctx);
     return s;
@@ -270,7 +271,7 @@ tg_status tg_optim_zero_grad(tg_optim *o) {
 static tg_status clip(tg_optim *o, double max_norm, double *norm, const void *site) {
     double sums[TG_STEP_SUMS] = {0}, state[TG_STEP_STATE], total = 0;
     TG_TRY(tg_optim_check(o));
-    TG_TRY(tg_capture_refuse(o->ctx, "tg_optim_clip", TG_CAPTURE_READ, site));
+    TG_TRY(tg_recording_refuse(o->ctx, "tg_optim_clip", TG_RECORDING_READ, site));
     TG_TRY(check_gradients(o, "tg_optim_clip"));
     if (!(max_norm >= 0))
         return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_clip: max_norm %g, expected 0 (none) or more", max_norm);
@@ -288,7 +289,7 @@ static tg_status clip(tg_optim *o, double max_norm, double *norm, const void *si
 
 double tg_optim_clip(tg_optim *o, double max_norm) {
     double norm = NAN;
-    if (clip(o, max_norm, &norm, TG_SITE) != TG_OK && o && o->ctx->grid.axes) tg_ctx_skip(o->ctx);
+    if (clip(o, max_norm, &norm, TG_SITE) != TG_OK && o && tg_grid_axes(o->ctx)) tg_ctx_skip(o->ctx);
     return norm;
 }
 

@@ -5,8 +5,10 @@
  */
 #include <stdio.h>
 
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "core/rng.h"
-#include "parallel/dp/grads.h"
+#include "parallel/parallel.h"
 
 enum { GRID = 5 }; /* axes that an order names: tp, cp, ep, dp, pp */
 
@@ -220,19 +222,22 @@ static tg_status compare_grids(tg_parallel *p, const grid *dense, const grid *ex
 
 /* The axes that placements have: of the experts' grid only where it is not the dense one. */
 static void fill_grid(tg_parallel *p) {
-    tg_grid *g = &p->ctx->grid;
+    tg_grid *g = tg_grid_own(p->ctx);
     g->axes = 0;
-    p->ctx->draws_local = p->o.rng == TG_RNG_MEGATRON;
+    g->draws_local = p->o.rng == TG_RNG_MEGATRON;
+    g->world = p->world;
     for (int a = 0; a < TG_MAX_AXES; a++) {
         bool of_experts = a == TG_ETP || a == TG_EP || a == TG_EDP;
         g->size[a] = tg_parallel_size(p, (tg_axis)a);
         g->rank[a] = tg_parallel_rank(p, (tg_axis)a);
+        g->comm[a] = p->comm[a];
         if (g->size[a] > 1 && a != TG_PP && !(p->one_grid && of_experts)) g->axes |= 1u << a;
     }
+    p->ctx->run.has_peers = g->axes != 0;
 }
 
 static tg_status make_groups(tg_parallel *p) {
-    p->ctx->grid.axes = 0;
+    tg_grid_own(p->ctx)->axes = 0;
     const tg_parallel_opts *o = &p->o;
     int world = tg_comm_size(p->world), dp = world / (o->tp * o->cp * o->pp), edp = world / (o->etp * o->ep * o->pp);
     grid dense, expert;
@@ -268,9 +273,7 @@ static void drop_groups(tg_parallel *p) {
     for (int a = 0; a < TG_MAX_AXES; a++) tg_comm_free(p->comm[a]);
     memset(p->comm, 0, sizeof p->comm);
     p->dp_cp = p->model = p->embedding = NULL;
-    for (int a = 0; a < TG_MAX_AXES; a++) p->ctx->grid.size[a] = 1, p->ctx->grid.rank[a] = 0;
-    p->ctx->grid.axes = 0;
-    p->ctx->draws_local = false;
+    tg_grid_clear(p->ctx);
 }
 
 static const tg_parallel inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
@@ -281,9 +284,10 @@ static tg_parallel *make(tg_comm *world, const tg_parallel_opts *given) {
     tg_parallel_opts o;
     if (!tg_ok(ctx)) return NULL;
     tg_options(ctx, &o, sizeof o, given, "tg_parallel_new: the options");
-    if (ctx->parallel)
+    if (tg_grid_of(ctx)->owner)
         tg_fail(ctx, TG_ERR_STATE, "tg_parallel_new: the context has one already; tg_parallel_free it first");
     if (ctx->run.status != TG_OK || check_sizes(ctx, &o, tg_comm_size(world)) != TG_OK) return NULL;
+    if (!tg_grid_open(ctx)) return NULL;
     tg_parallel *p = tg_host_alloc(ctx, sizeof *p);
     if (!p) return NULL;
     *p = (tg_parallel){.ctx = ctx, .world = world, .o = o};
@@ -297,7 +301,7 @@ static tg_parallel *make(tg_comm *world, const tg_parallel_opts *given) {
         tg_host_free(ctx, p, sizeof *p);
         return NULL;
     }
-    ctx->parallel = p;
+    tg_grid_own(ctx)->owner = p;
     return p;
 }
 
@@ -310,9 +314,8 @@ tg_parallel *tg_parallel_new(tg_comm *world, const tg_parallel_opts *given) {
 void tg_parallel_free(tg_parallel *p) {
     if (!p || p == &inert) return;
     tg_ctx *ctx = p->ctx;
-    tg_buckets_orphan(p);
+    for (tg_parallel_listener *l = p->listeners; l; l = l->next) l->ended(l);
     drop_groups(p);
-    ctx->parallel = NULL;
     tg_host_free(ctx, p, sizeof *p);
 }
 
@@ -327,7 +330,8 @@ tg_status tg_parallel_recover(tg_parallel *p) {
                        "does not divide; free it, and make another over the world",
                        world, model, experts);
     TG_TRY(make_groups(p));
-    return tg_buckets_recover(p);
+    for (tg_parallel_listener *l = p->listeners; l; l = l->next) TG_TRY(l->recovered(l));
+    return TG_OK;
 }
 
 /* ---- What it is ---- */

@@ -17,7 +17,7 @@ static tg_status check_at(const tg_parallel *p, tg_ctx *ctx, const tg_place_at *
             if (at[k].axis == at[i].axis)
                 return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param_placed: axis %s is placed twice",
                                tg_axis_name(at[i].axis));
-    return ctx->parallel == p ? TG_OK
+    return tg_grid_of(ctx)->owner == p ? TG_OK
                               : tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param_placed: the groups are not the context's");
 }
 

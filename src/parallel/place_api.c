@@ -23,7 +23,7 @@ static int axes_of(const tg_parallel *p, tg_axis axis, tg_axis out[2]) {
 tg_placement tg_placement_of(const tg_tensor *x, tg_axis axis) {
     tg_axis at[2];
     if (!tg_is_alive(x) || (unsigned)axis >= TG_MAX_AXES) return (tg_placement){.kind = TG_INVARIANT};
-    bool inner = axes_of(x->ctx->parallel, axis, at) == 2 && !(x->ctx->grid.axes >> at[0] & 1);
+    bool inner = axes_of(tg_grid_of(x->ctx)->owner, axis, at) == 2 && !(tg_grid_axes(x->ctx) >> at[0] & 1);
     return tg_place_on(x, at[inner]);
 }
 
@@ -42,7 +42,7 @@ size_t tg_placement_text(const tg_tensor *x, char *buf, size_t n) {
 /* ---- Declaring a leaf ---- */
 
 static tg_status check_grid(const tg_parallel *p, const tg_ctx *ctx, tg_axis axis, const char *who) {
-    if (!p || ctx->parallel != p)
+    if (!p || tg_grid_of(ctx)->owner != p)
         return tg_fail((tg_ctx *)ctx, TG_ERR_ARGUMENT, "%s: the groups at %p are not those of the tensor's context",
                        who, (const void *)p);
     if ((unsigned)axis >= TG_MAX_AXES || axis == TG_PP)
@@ -89,9 +89,9 @@ static tg_status check_leaf(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_
 /* yet: the axes that come after it. */
 static tg_status declare(tg_tensor *x, tg_axis axis, tg_placement to, uint32_t yet) {
     tg_ctx *ctx = x->ctx;
-    if (!(ctx->grid.axes >> axis & 1)) return TG_OK; /* one rank: it lies as on one */
+    if (!(tg_grid_axes(ctx) >> axis & 1)) return TG_OK; /* one rank: it lies as on one */
     if (!tg_ext_of(x)) return ctx->run.status;
-    const tg_placing *p = tg_place_converted(ctx, tg_place_of(x), axis, to);
+    const tg_placements *p = tg_place_converted(ctx, tg_place_of(x), axis, to);
     TG_TRY(ctx->run.status);
     TG_TRY(tg_place_check_shards(x, p, yet, "tg_place"));
     x->place = p;
@@ -108,7 +108,7 @@ tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_place
     TG_TRY(check_grid(p, ctx, axis, "tg_place"));
     tg_axis at[2];
     int n = axes_of(p, axis, at);
-    uint32_t yet = ctx->grid.axes & ~((leaf->ext ? leaf->ext->placed : 0) | 1u << at[0] | 1u << at[n - 1]);
+    uint32_t yet = tg_grid_axes(ctx) & ~((leaf->ext ? leaf->ext->placed : 0) | 1u << at[0] | 1u << at[n - 1]);
     TG_TRY(check_placement(leaf, &placement, yet, "tg_place"));
     if (n == 2 && placement.kind == TG_VARYING && placement.layout == TG_ZIGZAG)
         return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_place: a zigzag over edp, which is dp and cp here; place those");
@@ -131,7 +131,7 @@ static tg_status assume_infer(tg_call *c) {
     TG_TRY(tg_call_view(c, 0, 0, x->ndim, x->shape, x->stride));
     tg_call_placed(c);
     c->out[0]->place = tg_place_of(x);
-    if (c->ctx->grid.axes >> p->axis & 1)
+    if (tg_grid_axes(c->ctx) >> p->axis & 1)
         c->out[0]->place =
             (p->back ? tg_place_returned : tg_place_converted)(c->ctx, tg_place_of(x), p->axis, p->to);
     return c->ctx->run.status;

@@ -1,3 +1,4 @@
+/* tg_module_replicate: places a module's parameters as R on the axes over which their gradients are summed. */
 #include <tapegrad/parallel.h>
 
 #include "nn/module.h"

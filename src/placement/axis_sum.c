@@ -1,4 +1,7 @@
-#include "parallel/dp/grads.h"
+/* Sums of numbers over the axes of the grid, on the device: norms and counts of what is sharded. */
+#include "placement/grid.h"
+
+#include <tapegrad/comm.h>
 
 /* sums[from, to) over one axis, where they lie. */
 static tg_status sum_run(tg_comm *comm, tg_tensor *sums, int from, int to) {
@@ -19,7 +22,7 @@ tg_status tg_grid_sum(tg_ctx *ctx, const uint32_t *mask, tg_tensor *sums, int n)
             to = i + 1;
             if (!(mask[i] >> a & 1)) continue;
             while (to < n && mask[to] >> a & 1) to++;
-            TG_TRY(sum_run(ctx->parallel->comm[a], sums, i, to));
+            TG_TRY(sum_run(tg_grid_of(ctx)->comm[a], sums, i, to));
         }
     return TG_OK;
 }

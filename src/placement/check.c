@@ -2,19 +2,21 @@
  *
  * Ranks of a tensor- or context-parallel group record the same ops, so there a leaf is compared at its first use. Data
  * parallel ranks may use other parameters than their neighbours: theirs are compared by tg_grads_finalize. */
-#include "autograd/backward.h"
+#include "base/host_memory.h"
+
+#include <tapegrad/comm.h>
+
 #include "placement/rule.h"
-#include "parallel/dp/grads.h"
 
 static const uint32_t data_axes = 1u << TG_DP | 1u << TG_EDP;
 static const uint32_t expert_axes = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
 
 /* The axes on which x claims to be equal: of the grid that it belongs to, and never pp. */
-static uint32_t claimed(const tg_tensor *x) {
+uint32_t tg_placement_claimed(const tg_tensor *x) {
     uint32_t placed = x->ext ? x->ext->placed : 0;
-    uint32_t axes = placed & expert_axes ? placed : x->ctx->grid.axes & ~(expert_axes | 1u << TG_PP);
-    const tg_placing *p = x->place;
-    return axes & x->ctx->grid.axes & ~(p ? p->varying | p->partial : 0);
+    uint32_t axes = placed & expert_axes ? placed : tg_grid_axes(x->ctx) & ~(expert_axes | 1u << TG_PP);
+    const tg_placements *p = x->place;
+    return axes & tg_grid_axes(x->ctx) & ~(p ? p->varying | p->partial : 0);
 }
 
 static uint64_t hash_bytes(const unsigned char *p, size_t n) {
@@ -24,7 +26,7 @@ static uint64_t hash_bytes(const unsigned char *p, size_t n) {
 }
 
 /* Of a device the bytes are read by the host: check mode may be slow. */
-static tg_status hash(const tg_tensor *x, int64_t *out) {
+tg_status tg_placement_hash(const tg_tensor *x, int64_t *out) {
     tg_ctx *ctx = x->ctx;
     TG_TRY(tg_storage_need(x->storage, x));
     size_t n = (size_t)x->numel * tg_dtype_size((tg_dtype)x->dtype);
@@ -70,32 +72,32 @@ static tg_status find_other(tg_ctx *ctx, tg_comm *comm, const int64_t *mine, int
 }
 
 /* One hash for each of n tensors. */
-static tg_status compare(tg_tensor *const *x, const int64_t *mine, int64_t n, tg_axis axis) {
+tg_status tg_placement_compare_hashes(tg_tensor *const *x, const int64_t *mine, int64_t n, tg_axis axis) {
     tg_ctx *ctx = x[0]->ctx;
     int64_t wrong;
-    TG_TRY(find_other(ctx, tg_parallel_comm(ctx->parallel, axis), mine, n, &wrong));
+    TG_TRY(find_other(ctx, tg_grid_of(ctx)->comm[axis], mine, n, &wrong));
     return wrong < 0 ? TG_OK : differs(x[wrong % n], axis, (int)(wrong / n));
 }
 
-static bool comparable(const tg_tensor *x) { return !x->ctx->meta && x->flags & TG_F_CONTIGUOUS; }
+bool tg_placement_comparable(const tg_tensor *x) { return !x->ctx->meta && x->flags & TG_F_CONTIGUOUS; }
 
 tg_status tg_placement_compare(tg_tensor *x) {
-    uint32_t axes = claimed(x) & ~data_axes;
+    uint32_t axes = tg_placement_claimed(x) & ~data_axes;
     x->flags |= TG_F_COMPARED;
-    if (!axes || !comparable(x)) return TG_OK;
+    if (!axes || !tg_placement_comparable(x)) return TG_OK;
     int64_t mine;
-    TG_TRY(hash(x, &mine));
+    TG_TRY(tg_placement_hash(x, &mine));
     for (int a = 0; a < TG_MAX_AXES; a++)
-        if (axes >> a & 1) TG_TRY(compare(&x, &mine, 1, (tg_axis)a));
+        if (axes >> a & 1) TG_TRY(tg_placement_compare_hashes(&x, &mine, 1, (tg_axis)a));
     return TG_OK;
 }
 
 tg_status tg_placement_compare_over(tg_tensor *x, tg_comm *c, const char *who) {
     char what[160];
     int64_t wrong;
-    if (!comparable(x)) return TG_OK;
+    if (!tg_placement_comparable(x)) return TG_OK;
     int64_t mine;
-    TG_TRY(hash(x, &mine));
+    TG_TRY(tg_placement_hash(x, &mine));
     TG_TRY(find_other(x->ctx, c, &mine, 1, &wrong));
     if (wrong < 0) return TG_OK;
     tg_describe(x, what, sizeof what);
@@ -103,23 +105,4 @@ tg_status tg_placement_compare_over(tg_tensor *x, tg_comm *c, const char *who) {
                    "%s: %s has other bytes on ranks 0 and %d of \"%s\", who would get back parts of each other's; "
                    "distribute what is the same on all of them",
                    who, what, (int)wrong, tg_comm_name(c));
-}
-
-tg_status tg_placement_compare_params(const tg_parallel *p, tg_tensor *const *params, int n) {
-    tg_ctx *ctx = tg_parallel_ctx(p);
-    if (!ctx->check || !(ctx->grid.axes & data_axes)) return TG_OK;
-    size_t bytes = (size_t)n * (sizeof(tg_tensor *) + sizeof(int64_t));
-    tg_tensor **x = bytes ? tg_host_alloc(ctx, bytes) : NULL;
-    int64_t *mine = (int64_t *)(x + n);
-    for (int a = 0; x && a < TG_MAX_AXES && ctx->run.status == TG_OK; a++) {
-        int k = 0;
-        for (int i = 0; data_axes >> a & 1 && i < n; i++) {
-            if (!(claimed(params[i]) >> a & 1) || !comparable(params[i])) continue;
-            x[k] = params[i];
-            if (hash(params[i], &mine[k++]) != TG_OK) tg_ctx_skip(ctx);
-        }
-        if (k && ctx->run.status == TG_OK) compare(x, mine, k, (tg_axis)a);
-    }
-    tg_host_free(ctx, x, bytes);
-    return ctx->run.status;
 }

@@ -14,7 +14,7 @@ tg_status tg_call_convert_on(tg_call *c, int i, tg_placement from, int o, tg_pla
     if (i < 0 || i >= c->n_in || o < 0 || o >= c->n_out)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_convert: input %d of %d, output %d of %d", i, c->n_in, o,
                             c->n_out);
-    if ((unsigned)axis >= TG_MAX_AXES || !(c->ctx->grid.axes >> axis & 1)) return TG_OK;
+    if ((unsigned)axis >= TG_MAX_AXES || !(tg_grid_axes(c->ctx) >> axis & 1)) return TG_OK;
     tg_rules *r = tg_rules_of(c);
     if (!r) return c->ctx->run.status;
     if (r->n_conversions == TG_MAX_CONVERSIONS)
@@ -25,14 +25,14 @@ tg_status tg_call_convert_on(tg_call *c, int i, tg_placement from, int o, tg_pla
 
 /* ---- Axes that share a dim: orders, major first ---- */
 
-static int sharers(const tg_ctx *ctx, const tg_placing *p, int dim, tg_axis but) {
+static int sharers(const tg_ctx *ctx, const tg_placements *p, int dim, tg_axis but) {
     int n = 0;
     for (int a = 0; p && a < TG_MAX_AXES; a++)
-        n += a != (int)but && ctx->grid.axes >> a & 1 && sharded(p->at[a]) && p->at[a].dim == dim;
+        n += a != (int)but && tg_grid_axes(ctx) >> a & 1 && sharded(p->at[a]) && p->at[a].dim == dim;
     return n;
 }
 
-const tg_placing *tg_place_returned(tg_ctx *ctx, const tg_placing *p, tg_axis axis, tg_placement to) {
+const tg_placements *tg_place_returned(tg_ctx *ctx, const tg_placements *p, tg_axis axis, tg_placement to) {
     tg_placement at[TG_MAX_AXES] = {{0}};
     if (p) memcpy(at, p->at, sizeof at);
     tg_placement old = at[axis];
@@ -47,7 +47,7 @@ const tg_placing *tg_place_returned(tg_ctx *ctx, const tg_placing *p, tg_axis ax
     return tg_place_intern(ctx, at);
 }
 
-const tg_placing *tg_place_converted(tg_ctx *ctx, const tg_placing *p, tg_axis axis, tg_placement to) {
+const tg_placements *tg_place_converted(tg_ctx *ctx, const tg_placements *p, tg_axis axis, tg_placement to) {
     to.order = UINT8_MAX;
     return tg_place_returned(ctx, p, axis, to);
 }

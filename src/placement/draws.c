@@ -7,10 +7,6 @@
 #include "core/rng.h"
 #include "kernels/philox.h"
 
-uint64_t tg_draw_number(const tg_draws *d, int64_t position) {
-    return d ? d->rng.counter + tg_draws_at(d, position) : 0;
-}
-
 /* Digits of a local position, outermost first; to each belongs a step in the global one. */
 typedef struct digits {
     int n;
@@ -135,17 +131,17 @@ static int cuts_of(const tg_ctx *ctx, const tg_placement *at, int d, cut *cuts) 
     for (int order = 0; order < TG_MAX_AXES; order++)
         for (int a = 0; a < TG_MAX_AXES; a++) {
             const tg_placement *p = &at[a];
-            bool cuts_d = ctx->grid.axes >> a & 1 && p->kind == TG_VARYING && p->layout != TG_OPAQUE && p->dim == d;
-            if (cuts_d && p->order == order) cuts[n++] = (cut){ctx->grid.rank[a], ctx->grid.size[a], *p};
+            bool cuts_d = tg_grid_axes(ctx) >> a & 1 && p->kind == TG_VARYING && p->layout != TG_OPAQUE && p->dim == d;
+            if (cuts_d && p->order == order) cuts[n++] = (cut){tg_grid_of(ctx)->rank[a], tg_grid_of(ctx)->size[a], *p};
         }
     return n;
 }
 
 static void stack(const tg_ctx *ctx, const tg_placement *at, lie *l) {
     for (int a = 0; a < TG_MAX_AXES; a++) {
-        if (!(ctx->grid.axes >> a & 1) || at[a].kind != TG_VARYING || at[a].layout != TG_OPAQUE) continue;
-        l->base += ctx->grid.rank[a] * l->numel;
-        l->numel *= ctx->grid.size[a];
+        if (!(tg_grid_axes(ctx) >> a & 1) || at[a].kind != TG_VARYING || at[a].layout != TG_OPAQUE) continue;
+        l->base += tg_grid_of(ctx)->rank[a] * l->numel;
+        l->numel *= tg_grid_of(ctx)->size[a];
     }
 }
 
@@ -195,11 +191,13 @@ static tg_status draws_of(tg_ctx *ctx, const digits *d, tg_draws *out) {
     return TG_OK;
 }
 
-static bool placed(const tg_ctx *ctx, const tg_placement *at) { return at && ctx->grid.axes && !ctx->draws_local; }
+static bool placed(const tg_ctx *ctx, const tg_placement *at) {
+    return at && tg_grid_axes(ctx) && !tg_grid_of(ctx)->draws_local;
+}
 
 static bool varies(const tg_ctx *ctx, const tg_placement *at, uint32_t axes) {
     bool any = false;
-    for (int a = 0; a < TG_MAX_AXES; a++) any |= axes & ctx->grid.axes & 1u << a && at[a].kind == TG_VARYING;
+    for (int a = 0; a < TG_MAX_AXES; a++) any |= axes & tg_grid_axes(ctx) & 1u << a && at[a].kind == TG_VARYING;
     return any;
 }
 
@@ -207,7 +205,7 @@ static bool varies(const tg_ctx *ctx, const tg_placement *at, uint32_t axes) {
  * rank's; but where the caller has forked one, that. expert: it is one's, though it lies on the dense grid. */
 static tg_status stream_of(tg_ctx *ctx, const tg_placement *at, bool expert, tg_rng **out) {
     *out = &ctx->rng;
-    if (!ctx->draws_local || !at || ctx->streams.current) return TG_OK;
+    if (!tg_grid_of(ctx)->draws_local || !at || ctx->streams.current) return TG_OK;
     bool experts = varies(ctx, at, 1u << TG_ETP | 1u << TG_EP), dense = varies(ctx, at, 1u << TG_TP);
     if (!experts && !dense) return TG_OK;
     const char *name = expert || experts ? "expert-parallel-rng" : "model-parallel-rng";
@@ -248,16 +246,6 @@ static tg_status fill(tg_tensor *x, tg_array part, tg_random kind, double a, dou
     return x->ctx->run.ops->random(x->ctx, kind, part, a, b, d);
 }
 
-static tg_status fill_from(tg_tensor *x, tg_rng *from, tg_random kind, double a, double b) {
-    tg_draws d = {.rng = *from, .moved = tg_capture_moved(x->ctx, from)};
-    from->counter += (uint64_t)x->numel;
-    return fill(x, tg_array_of(x), kind, a, b, &d);
-}
-
-tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b) {
-    return fill_from(x, &x->ctx->rng, kind, a, b);
-}
-
 /* The part of x that l's pieces are. */
 static tg_status fill_part(tg_tensor *x, const lie *l, tg_random kind, double a, double b) {
     digits d;
@@ -291,12 +279,12 @@ static bool next_part(lie *l) {
 /* Where the pieces of a dim are no digits, they are drawn one after another. */
 tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b, bool expert) {
     tg_ctx *ctx = x->ctx;
-    const tg_placing *p = tg_place_of(x);
+    const tg_placements *p = tg_place_of(x);
     lie l;
     digits d;
     tg_rng *from;
     TG_TRY(stream_of(ctx, p ? p->at : NULL, expert, &from));
-    if (!placed(ctx, p ? p->at : NULL)) return fill_from(x, from, kind, a, b);
+    if (!placed(ctx, p ? p->at : NULL)) return tg_fill_random_from(x, from, kind, a, b);
     TG_TRY(lie_of(ctx, x->ndim, x->shape, p->at, &l));
     if (!l.numel) return TG_OK;
     for (int i; (i = digits_of(&l, &d)) >= 0;) l.pieces[i] = l.shape[i] / piece_of(l.cuts[i], l.n[i], l.shape[i]);
@@ -307,7 +295,7 @@ tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b
 }
 
 tg_status tg_draws_give_back(const tg_tensor *x, int64_t local, int64_t global) {
-    const tg_placing *p = tg_place_of(x);
+    const tg_placements *p = tg_place_of(x);
     tg_rng *from;
     TG_TRY(stream_of(x->ctx, p ? p->at : NULL, false, &from));
     from->counter -= (uint64_t)(placed(x->ctx, p ? p->at : NULL) ? global : local);

@@ -2,7 +2,7 @@
 #ifndef TG_DRAWS_H
 #define TG_DRAWS_H
 
-#include "core/core.h"
+#include "placement/placing.h"
 
 /* Takes the draws of a tensor of this local shape from the current stream, as tg_call_draws says. at NULL: placed on no
  * axis. On an error *out is zero. */

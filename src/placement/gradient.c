@@ -3,9 +3,9 @@
 
 static const tg_placement invariant = {.kind = TG_INVARIANT};
 
-const tg_placing *tg_placement_of_gradient(const tg_tensor *x, bool whole) {
+const tg_placements *tg_placement_of_gradient(const tg_tensor *x, bool whole) {
     tg_ctx *ctx = x->ctx;
-    const tg_placing *p = ctx->grid.axes ? tg_place_dual(ctx, tg_place_of(x)) : NULL;
+    const tg_placements *p = tg_grid_axes(ctx) ? tg_place_dual(ctx, tg_place_of(x)) : NULL;
     if (!p || !whole || !p->partial) return p;
     tg_placement at[TG_MAX_AXES];
     memcpy(at, p->at, sizeof at);
@@ -23,12 +23,12 @@ static bool fits(tg_placement want, tg_placement is) {
 
 tg_status tg_placement_fits(const tg_tensor *x, const tg_tensor *g, const char *what) {
     tg_ctx *ctx = x->ctx;
-    if (!ctx->grid.axes) return TG_OK;
-    const tg_placing *want = tg_placement_of_gradient(x, false), *is = tg_place_of(g);
+    if (!tg_grid_axes(ctx)) return TG_OK;
+    const tg_placements *want = tg_placement_of_gradient(x, false), *is = tg_place_of(g);
     for (int a = 0; a < TG_MAX_AXES; a++) {
         char wanted[24], found[24], text[160];
         tg_placement w = want ? want->at[a] : invariant, i = is ? is->at[a] : invariant;
-        if (!(ctx->grid.axes >> a & 1) || fits(w, i)) continue;
+        if (!(tg_grid_axes(ctx) >> a & 1) || fits(w, i)) continue;
         tg_placement_name(w, wanted, sizeof wanted);
         tg_placement_name(i, found, sizeof found);
         tg_describe(x, text, sizeof text);
@@ -40,9 +40,9 @@ tg_status tg_placement_fits(const tg_tensor *x, const tg_tensor *g, const char *
 }
 
 double tg_placement_seed(const tg_tensor *root) {
-    const tg_placing *p = root->ctx->grid.axes ? tg_place_of(root) : NULL;
+    const tg_placements *p = tg_grid_axes(root->ctx) ? tg_place_of(root) : NULL;
     double seed = 1;
     for (int a = 0; p && a < TG_MAX_AXES; a++)
-        if (p->at[a].kind == TG_REPLICATED) seed /= root->ctx->grid.size[a];
+        if (p->at[a].kind == TG_REPLICATED) seed /= tg_grid_of(root->ctx)->size[a];
     return seed;
 }

@@ -1,8 +1,10 @@
+/* Placements: interning, comparing, what a gradient has, the chunks of shards, and text. */
 #include "placement/placing.h"
 
-#include <stdio.h>
+#include "base/host_memory.h"
+#include "base/text.h"
 
-#include "core/core.h"
+#include <stdio.h>
 
 static const char *const axis_names[] = {"tp", "cp", "dp", "pp", "etp", "ep", "edp", "user"};
 
@@ -28,8 +30,8 @@ bool tg_placement_same(tg_placement a, tg_placement b) {
 
 /* ---- Interning ---- */
 
-static const tg_placing *add(tg_ctx *ctx, const tg_placement at[TG_MAX_AXES]) {
-    tg_placing *p = tg_host_alloc(ctx, sizeof *p);
+static const tg_placements *add(tg_ctx *ctx, const tg_placement at[TG_MAX_AXES]) {
+    tg_placements *p = tg_host_alloc(ctx, sizeof *p);
     if (!p) return NULL;
     memcpy(p->at, at, sizeof p->at);
     for (int a = 0; a < TG_MAX_AXES; a++) {
@@ -37,36 +39,34 @@ static const tg_placing *add(tg_ctx *ctx, const tg_placement at[TG_MAX_AXES]) {
         p->partial |= (uint32_t)(at[a].kind == TG_PARTIAL) << a;
         p->replicated |= (uint32_t)(at[a].kind == TG_REPLICATED) << a;
     }
-    p->next = ctx->grid.places;
-    return ctx->grid.places = p;
+    p->next = tg_grid_own(ctx)->places; /* something is placed, so there is a grid */
+    return tg_grid_own(ctx)->places = p;
 }
 
-const tg_placing *tg_place_intern(tg_ctx *ctx, const tg_placement given[TG_MAX_AXES]) {
+const tg_placements *tg_place_intern(tg_ctx *ctx, const tg_placement given[TG_MAX_AXES]) {
     tg_placement at[TG_MAX_AXES] = {{0}};
     bool any = false;
     for (int a = 0; a < TG_MAX_AXES; a++) {
-        if (!(ctx->grid.axes >> a & 1)) continue;
+        if (!(tg_grid_axes(ctx) >> a & 1)) continue;
         at[a] = normal(given[a]);
         any |= at[a].kind != TG_INVARIANT;
     }
     if (!any) return NULL;
-    for (const tg_placing *p = ctx->grid.places; p; p = p->next) /* few: a program has a handful of them */
+    for (const tg_placements *p = tg_grid_of(ctx)->places; p; p = p->next) /* few: a program has a handful of them */
         if (!memcmp(p->at, at, sizeof at)) return p;
     return add(ctx, at);
 }
 
 void tg_places_free(tg_ctx *ctx) {
-    for (tg_placing *p = ctx->grid.places, *next; p; p = next) {
+    for (tg_placements *p = tg_grid_of(ctx)->places, *next; p; p = next) {
         next = p->next;
         tg_host_free(ctx, p, sizeof *p);
     }
-    ctx->grid.places = NULL;
-    tg_host_free(ctx, ctx->grid.rules, ctx->grid.rules_bytes);
-    ctx->grid.rules = NULL;
+    tg_grid_own(ctx)->places = NULL;
 }
 
-const tg_placing *tg_place_of(const tg_tensor *x) {
-    if (x->place || !(x->flags & TG_F_GIVEN) || !x->ctx->grid.axes) return x->place;
+const tg_placements *tg_place_of(const tg_tensor *x) {
+    if (x->place || !(x->flags & TG_F_GIVEN) || !tg_grid_axes(x->ctx)) return x->place;
     tg_placement at[TG_MAX_AXES] = {{0}};
     for (int a = 0; a < TG_MAX_AXES; a++)
         if (given_axes >> a & 1) at[a] = opaque;
@@ -74,12 +74,12 @@ const tg_placing *tg_place_of(const tg_tensor *x) {
 }
 
 tg_placement tg_place_on(const tg_tensor *x, tg_axis axis) {
-    const tg_placing *p = tg_place_of(x);
-    bool placed = p && x->ctx->grid.axes >> axis & 1;
+    const tg_placements *p = tg_place_of(x);
+    bool placed = p && tg_grid_axes(x->ctx) >> axis & 1;
     return placed ? p->at[axis] : (tg_placement){.kind = TG_INVARIANT};
 }
 
-const tg_placing *tg_place_dual(tg_ctx *ctx, const tg_placing *p) {
+const tg_placements *tg_place_dual(tg_ctx *ctx, const tg_placements *p) {
     tg_placement at[TG_MAX_AXES];
     if (!p || !(p->partial | p->replicated)) return p;
     memcpy(at, p->at, sizeof at);
@@ -93,10 +93,11 @@ const tg_placing *tg_place_dual(tg_ctx *ctx, const tg_placing *p) {
 }
 
 int64_t tg_place_scale(const tg_tensor *x, int d) {
-    const tg_placing *p = tg_place_of(x);
+    const tg_placements *p = tg_place_of(x);
     int64_t n = 1;
     for (int a = 0; p && a < TG_MAX_AXES; a++)
-        if (p->at[a].kind == TG_VARYING && p->at[a].layout != TG_OPAQUE && p->at[a].dim == d) n *= x->ctx->grid.size[a];
+        if (p->at[a].kind == TG_VARYING && p->at[a].layout != TG_OPAQUE && p->at[a].dim == d)
+            n *= tg_grid_of(x->ctx)->size[a];
     return n;
 }
 
@@ -104,9 +105,9 @@ int64_t tg_place_scale(const tg_tensor *x, int d) {
 
 static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
 
-tg_status tg_place_check_shard(const tg_tensor *x, const tg_placing *p, tg_placement is, uint32_t yet,
+tg_status tg_place_check_shard(const tg_tensor *x, const tg_placements *p, tg_placement is, uint32_t yet,
                                const char *who) {
-    const tg_grid *g = &x->ctx->grid;
+    const tg_grid *g = tg_grid_of(x->ctx);
     int64_t chunks = tg_placement_chunks(is), rest = chunks < 1 ? 1 : x->shape[is.dim] % chunks;
     for (int a = 0; a < TG_MAX_AXES; a++) {
         bool within = p && g->axes >> a & 1 && sharded(p->at[a]) && p->at[a].dim == is.dim && p->at[a].order > is.order;
@@ -119,9 +120,9 @@ tg_status tg_place_check_shard(const tg_tensor *x, const tg_placing *p, tg_place
                    (long long)chunks);
 }
 
-tg_status tg_place_check_shards(const tg_tensor *x, const tg_placing *p, uint32_t yet, const char *who) {
+tg_status tg_place_check_shards(const tg_tensor *x, const tg_placements *p, uint32_t yet, const char *who) {
     for (int a = 0; p && a < TG_MAX_AXES; a++)
-        if (x->ctx->grid.axes >> a & 1 && sharded(p->at[a])) TG_TRY(tg_place_check_shard(x, p, p->at[a], yet, who));
+        if (tg_grid_axes(x->ctx) >> a & 1 && sharded(p->at[a])) TG_TRY(tg_place_check_shard(x, p, p->at[a], yet, who));
     return TG_OK;
 }
 
@@ -143,12 +144,12 @@ size_t tg_placement_name(tg_placement p, char *buf, size_t n) {
     return at;
 }
 
-size_t tg_place_text(const tg_ctx *ctx, const tg_placing *p, char *buf, size_t n) {
+size_t tg_place_text(const tg_ctx *ctx, const tg_placements *p, char *buf, size_t n) {
     size_t at = 0;
     if (n) buf[0] = 0;
     for (int a = 0; p && a < TG_MAX_AXES; a++) {
         char one[24];
-        if (!(ctx->grid.axes >> a & 1) || p->at[a].kind == TG_INVARIANT) continue;
+        if (!(tg_grid_axes(ctx) >> a & 1) || p->at[a].kind == TG_INVARIANT) continue;
         tg_placement_name(p->at[a], one, sizeof one);
         tg_text(buf, n, &at, "%s%s %s", at ? ", " : "", axis_names[a], one);
     }

@@ -1,37 +1,29 @@
-/* Placements: how a tensor lies over the ranks of each group axis, and the grid of axes that a context has.
+/* Placements: how a tensor lies over the ranks of each group axis.
  *
- * A tg_placing is interned: tensors that lie alike share one, so comparing placements is comparing pointers. The rule
- * that derives them when an op is recorded is src/placement/rule.h's.
+ * A tg_placements, one placement an axis, is interned: tensors that lie alike share one, so comparing placements is
+ * comparing pointers. The rule that derives them when an op is recorded is src/placement/rule.h's.
  */
-#ifndef TG_PLACE_H
-#define TG_PLACE_H
+#ifndef TG_PLACING_H
+#define TG_PLACING_H
 
-#include <tapegrad/types.h>
+#include "placement/grid.h"
 
-/* The axes of a context's tg_parallel: this rank's place on each. */
-typedef struct tg_grid {
-    uint32_t axes; /* bit a: axis a has more than one rank. 0: nothing is placed, nothing is checked */
-    int size[TG_MAX_AXES], rank[TG_MAX_AXES]; /* of unused axes: 1 and 0 */
-    struct tg_placing *places;                /* all that were interned */
-    struct tg_rules *rules;                   /* of the op at work (src/placement/rule.h), kept for the next */
-    size_t rules_bytes;
-} tg_grid;
-
-typedef struct tg_placing {
+typedef struct tg_placements {
     tg_placement at[TG_MAX_AXES]; /* unused bytes are zero, so that equal placements are equal bytes */
     uint32_t varying, partial, replicated; /* the axes of each kind; the others are INVARIANT */
-    struct tg_placing *next;
-} tg_placing;
+    struct tg_placements *next;
+} tg_placements;
 
-/* The one tg_placing of these placements: NULL where all are INVARIANT. On no memory NULL after recording the error. */
-const tg_placing *tg_place_intern(tg_ctx *ctx, const tg_placement at[TG_MAX_AXES]);
+/* Returns the one tg_placements of these: NULL where all are INVARIANT. Without memory it records the error and returns
+ * NULL. */
+const tg_placements *tg_place_intern(tg_ctx *ctx, const tg_placement at[TG_MAX_AXES]);
 /* x's placement on every axis, as the rule sees it: a caller's bytes that were never placed are opaque on every axis of
  * the dense grid. */
-const tg_placing *tg_place_of(const tg_tensor *x);
+const tg_placements *tg_place_of(const tg_tensor *x);
 tg_placement tg_place_on(const tg_tensor *x, tg_axis axis);
 bool tg_placement_same(tg_placement a, tg_placement b);
 /* "dp R, tp V0:s3"; "" when all are I. */
-size_t tg_place_text(const tg_ctx *ctx, const tg_placing *p, char *buf, size_t n);
+size_t tg_place_text(const tg_ctx *ctx, const tg_placements *p, char *buf, size_t n);
 const char *tg_axis_name(tg_axis axis);
 size_t tg_placement_name(tg_placement p, char *buf, size_t n); /* "V0:s3" */
 /* In how many chunks a shard's dim is cut on each rank. */
@@ -42,10 +34,11 @@ static inline int64_t tg_placement_chunks(tg_placement p) {
 int64_t tg_place_scale(const tg_tensor *x, int d);
 /* Whether an axis that lies so can have cut its dim in chunks: it has cut the local size times the ranks of the axes
  * within it, as p has them, and of those that may come within it yet. The second: of each axis of p. */
-tg_status tg_place_check_shard(const tg_tensor *x, const tg_placing *p, tg_placement is, uint32_t yet, const char *who);
-tg_status tg_place_check_shards(const tg_tensor *x, const tg_placing *p, uint32_t yet, const char *who);
+tg_status tg_place_check_shard(const tg_tensor *x, const tg_placements *p, tg_placement is, uint32_t yet,
+                               const char *who);
+tg_status tg_place_check_shards(const tg_tensor *x, const tg_placements *p, uint32_t yet, const char *who);
 /* What a gradient of a tensor that lies so has: R and P change places. */
-const tg_placing *tg_place_dual(tg_ctx *ctx, const tg_placing *p);
-void tg_places_free(tg_ctx *ctx);
+const tg_placements *tg_place_dual(tg_ctx *ctx, const tg_placements *p);
+void tg_places_free(tg_ctx *ctx); /* all that were interned */
 
 #endif

@@ -1,4 +1,5 @@
 /* What ops say of their dims: what infer stated, and what their families fill in. */
+#include "base/host_memory.h"
 #include "placement/rule.h"
 
 static tg_call_impl *impl(const tg_call *c) { return c->impl; }
@@ -7,7 +8,7 @@ static tg_call_impl *impl(const tg_call *c) { return c->impl; }
 
 /* One block a context, as infer and the rule follow each other without another op between them. */
 static tg_rules *block(tg_ctx *ctx, size_t bytes) {
-    tg_grid *g = &ctx->grid;
+    tg_grid *g = tg_grid_own(ctx);
     if (g->rules_bytes >= bytes) return g->rules;
     tg_rules *more = tg_host_alloc(ctx, 2 * bytes);
     if (!more) return NULL;
@@ -31,7 +32,7 @@ tg_rules *tg_rules_of(tg_call *c) {
 }
 
 /* Without a grid nothing is placed, and what ops say is not kept. */
-static bool heard(const tg_call *c) { return c->ctx->grid.axes != 0; }
+static bool heard(const tg_call *c) { return tg_grid_axes(c->ctx) != 0; }
 
 /* ---- What infer states ---- */
 

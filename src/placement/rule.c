@@ -1,4 +1,8 @@
+/* The rule of placements on one axis: what an op makes of inputs that are PARTIAL, VARYING or neither, and what it
+ * refuses. rule.h states it. */
 #include "placement/rule.h"
+
+#include "base/text.h"
 
 static tg_call_impl *impl(const tg_call *c) { return c->impl; }
 
@@ -48,7 +52,7 @@ typedef struct on_axis {
 static const tg_placement invariant = {.kind = TG_INVARIANT};
 
 static tg_placement at(const on_axis *o, int i) {
-    const tg_placing *p = o->c->in[i]->place;
+    const tg_placements *p = o->c->in[i]->place;
     return p ? p->at[o->axis] : invariant;
 }
 
@@ -293,7 +297,7 @@ static const tg_conversion *conversion_on(const tg_rules *r, tg_axis axis) {
 }
 
 /* Equal placements are one pointer: most often that of an input. */
-static const tg_placing *place_like_input(const tg_call *c, const tg_placement to[TG_MAX_AXES]) {
+static const tg_placements *place_like_input(const tg_call *c, const tg_placement to[TG_MAX_AXES]) {
     for (int i = 0; i < c->n_in && i < 3; i++)
         if (c->in[i] && c->in[i]->place && !memcmp(c->in[i]->place->at, to, sizeof c->in[i]->place->at))
             return c->in[i]->place;
@@ -318,7 +322,7 @@ static void close_up(tg_placement to[TG_MAX_AXES]) {
 }
 
 static tg_status place_outputs(tg_call *c, const tg_rules *r, tg_placement to[TG_MAX_AXES]) {
-    const tg_placing *p = place_like_input(c, to);
+    const tg_placements *p = place_like_input(c, to);
     for (int i = 0; i < c->n_out; i++) {
         c->out[i]->place = p;
         for (int k = 0; k < r->n_conversions; k++)
@@ -333,7 +337,7 @@ static tg_status derive_all(tg_call *c, tg_rules *r, bool gradients) {
     tg_placement to[TG_MAX_AXES] = {{0}};
     tg_rules_sets(c, r);
     for (int a = 0; a < TG_MAX_AXES; a++) {
-        if (!(c->ctx->grid.axes >> a & 1)) continue;
+        if (!(tg_grid_axes(c->ctx) >> a & 1)) continue;
         const tg_conversion *v = conversion_on(r, (tg_axis)a);
         on_axis o = {.c = c, .r = r, .axis = (tg_axis)a, .gradients = gradients};
         if (v) {
@@ -347,11 +351,11 @@ static tg_status derive_all(tg_call *c, tg_rules *r, bool gradients) {
     return place_outputs(c, r, to);
 }
 
-static bool lies_alike(const tg_ctx *ctx, const tg_placing *p, const tg_placing *q) {
+static bool lies_alike(const tg_ctx *ctx, const tg_placements *p, const tg_placements *q) {
     for (int a = 0; a < TG_MAX_AXES; a++) {
         tg_placement x = p ? p->at[a] : invariant, y = q ? q->at[a] : invariant;
         bool same_valued = x.kind <= TG_REPLICATED && y.kind <= TG_REPLICATED;
-        if (ctx->grid.axes >> a & 1 && !same_valued && !tg_placement_same(x, y)) return false;
+        if (tg_grid_axes(ctx) >> a & 1 && !same_valued && !tg_placement_same(x, y)) return false;
     }
     return true;
 }
@@ -391,7 +395,7 @@ static tg_status compare_leaves(tg_call *c) {
 tg_status tg_placement_derive(tg_call *c) {
     bool any = any_placed(c);
     TG_TRY(c->ctx->run.status);
-    if (TG_UNLIKELY(c->ctx->check && c->ctx->parallel)) TG_TRY(compare_leaves(c));
+    if (TG_UNLIKELY(c->ctx->check && tg_grid_of(c->ctx)->owner)) TG_TRY(compare_leaves(c));
     if (impl(c)->placed) return TG_OK;
     if (!any && !(impl(c)->rules && impl(c)->rules->n_conversions)) return TG_OK;
     tg_rules *r = tg_rules_of(c);

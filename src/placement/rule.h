@@ -6,13 +6,14 @@
 #ifndef TG_PLACEMENT_H
 #define TG_PLACEMENT_H
 
+#include "placement/placing.h"
 #include "tape/tape.h"
 
 typedef struct tg_rules tg_rules;
 
 /* How a shard of input i along a dim that this call moves comes out on one axis: *to is the input's placement and
  * becomes the output's, or the call is refused. */
-typedef tg_status (*tg_shard_move)(tg_call *c, tg_axis axis, tg_placement *to);
+typedef tg_status (*tg_shard_rule)(tg_call *c, tg_axis axis, tg_placement *to);
 
 enum { TG_ROLE_OPEN = -3, TG_MAX_SETS = 4, TG_MAX_CONVERSIONS = 8, TG_ALL_INPUTS = -1 };
 
@@ -31,7 +32,7 @@ struct tg_rules {
     uint32_t alike;          /* inputs of which all or none are sharded along a stretched dim */
     uint32_t uneven;         /* output dims in which shards may have several local sizes, in one proportion */
     uint32_t within;         /* inputs that every term of a sum over a sharded dim holds whole */
-    tg_shard_move move;      /* NULL: roles say it all */
+    tg_shard_rule move;      /* NULL: roles say it all */
     int move_dim;            /* of the inputs; TG_ALL_INPUTS: every dim */
     int move_to;             /* of a reshape: the output dim that the call names, or -1 */
     int n_conversions;
@@ -64,9 +65,9 @@ void tg_call_note_differentiable(tg_call *c);
 tg_status tg_placement_convert(tg_call *c, const tg_rules *r, tg_axis axis);
 /* p with axis converted. Where axes share a dim the one that comes is minor, and those inside the one that goes close
  * up. */
-const tg_placing *tg_place_converted(tg_ctx *ctx, const tg_placing *p, tg_axis axis, tg_placement to);
+const tg_placements *tg_place_converted(tg_ctx *ctx, const tg_placements *p, tg_axis axis, tg_placement to);
 /* The same with the axis in its place among them, to.order, as it had it before a conversion. */
-const tg_placing *tg_place_returned(tg_ctx *ctx, const tg_placing *p, tg_axis axis, tg_placement to);
+const tg_placements *tg_place_returned(tg_ctx *ctx, const tg_placements *p, tg_axis axis, tg_placement to);
 
 /* ---- For infer, beside tg_call_role and tg_call_linear of extend.h ---- */
 
@@ -74,7 +75,7 @@ const tg_placing *tg_place_returned(tg_ctx *ctx, const tg_placing *p, tg_axis ax
 tg_status tg_call_convert_on(tg_call *c, int i, tg_placement from, int o, tg_placement to, tg_axis axis,
                              const char *mend);
 /* Whether anybody hears what is stated: without a grid these functions do nothing. */
-static inline bool tg_call_places(const tg_call *c) { return c->ctx->grid.axes != 0; }
+static inline bool tg_call_places(const tg_call *c) { return tg_grid_axes(c->ctx) != 0; }
 /* Every dim d of input i becomes output dim d + shift. */
 tg_status tg_call_free(tg_call *c, int i, int shift);
 /* The call reshapes input 0; named: the output dim that its shard becomes, -1 for the first that can be. */
@@ -95,13 +96,18 @@ void tg_call_placed(tg_call *c);
 tg_status tg_placement_compare(tg_tensor *x);
 /* x must have the same bytes on every rank of c: collective. */
 tg_status tg_placement_compare_over(tg_tensor *x, tg_comm *c, const char *who);
-/* Parameters have on the ranks of the data-parallel ones. Collective over those. */
-tg_status tg_placement_compare_params(const tg_parallel *p, tg_tensor *const *params, int n);
+/* The axes on which x claims to have the same bytes on every rank. */
+uint32_t tg_placement_claimed(const tg_tensor *x);
+/* Whether x has bytes that a hash can be taken of, and that hash. */
+bool tg_placement_comparable(const tg_tensor *x);
+tg_status tg_placement_hash(const tg_tensor *x, int64_t *out);
+/* Fails unless the hashes mine [n] of the tensors x [n] are the same on every rank of the axis. Collective. */
+tg_status tg_placement_compare_hashes(tg_tensor *const *x, const int64_t *mine, int64_t n, tg_axis axis);
 
 /* ---- Gradients ---- */
 
 /* What x's gradient has: the dual of its placement; whole, the same on every rank where that was PARTIAL. */
-const tg_placing *tg_placement_of_gradient(const tg_tensor *x, bool whole);
+const tg_placements *tg_placement_of_gradient(const tg_tensor *x, bool whole);
 /* g can be a gradient of x, of which `what` says whose it is. */
 tg_status tg_placement_fits(const tg_tensor *x, const tg_tensor *g, const char *what);
 /* What a root is seeded with: 1, or 1/n on an axis of n ranks where it is R. */

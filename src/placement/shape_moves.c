@@ -5,8 +5,8 @@ static const char *const gather_first = "gather it first (tg_gather_from, tg_all
 
 /* ---- What infer states ---- */
 
-static tg_status state(tg_call *c, tg_shard_move move, int dim, int to) {
-    tg_rules *r = c->ctx->grid.axes ? tg_rules_of(c) : NULL;
+static tg_status state(tg_call *c, tg_shard_rule move, int dim, int to) {
+    tg_rules *r = tg_grid_axes(c->ctx) ? tg_rules_of(c) : NULL;
     if (!r) return c->ctx->run.status;
     r->move = move;
     r->move_dim = dim;
@@ -20,9 +20,9 @@ static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout !=
 
 /* Axes but one that shard dim d of x. */
 static bool shared(const tg_call *c, const tg_tensor *x, int d, tg_axis but) {
-    const tg_placing *p = x->place;
+    const tg_placements *p = x->place;
     for (int a = 0; p && a < TG_MAX_AXES; a++)
-        if (a != (int)but && c->ctx->grid.axes >> a & 1 && sharded(p->at[a]) && p->at[a].dim == d) return true;
+        if (a != (int)but && tg_grid_axes(c->ctx) >> a & 1 && sharded(p->at[a]) && p->at[a].dim == d) return true;
     return false;
 }
 
@@ -31,7 +31,8 @@ static int64_t minor_ranks(const tg_call *c, const tg_tensor *x, tg_placement p)
     int64_t n = 1;
     for (int a = 0; a < TG_MAX_AXES; a++) {
         tg_placement q = x->place->at[a];
-        if (c->ctx->grid.axes >> a & 1 && sharded(q) && q.dim == p.dim && q.order > p.order) n *= c->ctx->grid.size[a];
+        if (tg_grid_axes(c->ctx) >> a & 1 && sharded(q) && q.dim == p.dim && q.order > p.order)
+            n *= tg_grid_of(c->ctx)->size[a];
     }
     return n;
 }

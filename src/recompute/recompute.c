@@ -70,12 +70,12 @@ static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int befo
 
 static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *const *in, tg_tensor **out) {
     int forks = t->ctx->streams.forks;
-    uint64_t outer = t->ctx->recomputing;
-    if (t->collects || t->again) t->ctx->recomputing = t->ctx->serial;
+    uint64_t outer = tg_tapes_of(t->ctx)->recomputing;
+    if (t->collects || t->again) tg_tapes_of(t->ctx)->recomputing = t->ctx->serial;
     t->busy++;
     tg_status s = p->fn(p->state, t, in, p->n_in, out, p->n_out);
     t->busy--;
-    t->ctx->recomputing = outer;
+    tg_tapes_of(t->ctx)->recomputing = outer;
     TG_TRY(check_forks(t->ctx, p, forks));
     if (t->ctx->run.status != TG_OK) return t->ctx->run.status;
     if (s != TG_OK)

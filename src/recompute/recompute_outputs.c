@@ -4,10 +4,12 @@
  * A function that is replayed is run on a tape of its own, which its node's backward then goes through: each function
  * runs twice in all. What comes back under the results is the bytes of that second run, not a copy.
  */
-#include "autograd/backward.h"
+#include "base/host_memory.h"
 
 #include <tapegrad/backward.h>
 
+#include "placement/grid.h"
+#include "autograd/backward.h"
 #include "recompute/recompute.h"
 
 typedef struct replay_run {

@@ -2,6 +2,7 @@
  * gathered again when the second run reads them. */
 #include <tapegrad/comm.h>
 
+#include "base/host_memory.h"
 #include "placement/rule.h"
 #include "recompute/recompute.h"
 
@@ -12,9 +13,14 @@ typedef struct kept_part {
     tg_comm *comm;
 } kept_part;
 
+/* The free ones: the context's part of this layer is the first of them. Their memory is among the context's chunks. */
+enum { TG_PART_RECOMPUTE = 2 };
+static const tg_part_ops kept_parts = {.held = NULL};
+
 static kept_part *part_new(tg_ctx *ctx) {
     enum { COUNT = 32 };
-    if (!ctx->free_parts) {
+    kept_part *first = tg_part_of(ctx, TG_PART_RECOMPUTE);
+    if (!first) {
         size_t bytes = sizeof(tg_host_chunk) + COUNT * sizeof(kept_part);
         tg_host_chunk *c = tg_host_alloc(ctx, bytes);
         if (!c) return NULL;
@@ -23,21 +29,20 @@ static kept_part *part_new(tg_ctx *ctx) {
         ctx->chunks = c;
         kept_part *p = (kept_part *)c->slots;
         for (int i = 0; i < COUNT; i++) {
-            p[i].next = ctx->free_parts;
-            ctx->free_parts = &p[i];
+            p[i].next = first;
+            first = &p[i];
         }
     }
-    kept_part *p = ctx->free_parts;
-    ctx->free_parts = p->next;
-    return p;
+    tg_part_set(ctx, TG_PART_RECOMPUTE, &kept_parts, first->next);
+    return first;
 }
 
 static void part_end(void *user) {
     kept_part *p = user;
     tg_ctx *ctx = p->of->ctx;
     tg_temp_free(p->part);
-    *p = (kept_part){.next = ctx->free_parts};
-    ctx->free_parts = p;
+    *p = (kept_part){.next = tg_part_of(ctx, TG_PART_RECOMPUTE)};
+    tg_part_set(ctx, TG_PART_RECOMPUTE, &kept_parts, p);
 }
 
 /* Elements [*first, *first + what is returned) of numel are rank r's. */
@@ -99,10 +104,10 @@ tg_status tg_distribute_check(tg_ctx *ctx, const tg_tensor *x, tg_comm *c, const
     tg_axis axis = tg_comm_axis(c);
     if (!x) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: distribute needs an input", who);
     if (tg_comm_ctx(c) != ctx) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: distribute is of another context", who);
-    if (tg_comm_size(c) == 1 || !ctx->grid.axes) return TG_OK;
+    if (tg_comm_size(c) == 1 || !tg_grid_axes(ctx)) return TG_OK;
     char what[160];
     tg_describe(x, what, sizeof what);
-    if ((unsigned)axis >= TG_MAX_AXES || !(ctx->grid.axes >> axis & 1))
+    if ((unsigned)axis >= TG_MAX_AXES || !(tg_grid_axes(ctx) >> axis & 1))
         return tg_fail(ctx, TG_ERR_PLACEMENT,
                        "%s: distribute over \"%s\", which is of no axis of the grid: nobody knows whether input 0, %s, "
                        "is the same on its ranks; take the communicator of an axis (tg_parallel_comm)",

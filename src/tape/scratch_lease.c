@@ -1,4 +1,5 @@
 /* Leases of named buffers (invariant 11). */
+#include "base/text.h"
 #include "tape/tape.h"
 #include "core/scratch.h"
 

@@ -1,6 +1,9 @@
 /* The tape's memory: handles in slabs, nodes in bump chunks, both kept over resets; and its scopes. */
 #include "tape/tape.h"
 
+#include "base/host_memory.h"
+#include "base/text.h"
+
 /* ---- Memory ---- */
 
 static tg_arena_chunk *next_chunk(tg_tape *t, size_t bytes) {
@@ -112,38 +115,85 @@ void tg_tape_rollback(tg_tape *t, tg_cursor at) {
 
 /* ---- New, reset, free ---- */
 
-static void link_tape(tg_tape *t) {
-    tg_ctx *ctx = t->ctx;
+static void link_tape(tg_tapes *all, tg_tape *t) {
     t->prev = NULL;
-    t->next = ctx->tapes;
-    if (ctx->tapes) ctx->tapes->prev = t;
-    ctx->tapes = t;
+    t->next = all->alive;
+    if (all->alive) all->alive->prev = t;
+    all->alive = t;
 }
 
 static const tg_tape dead_tape = {.ctx = (tg_ctx *)&tg_dead_ctx};
 
-tg_status tg_tapes_open(tg_ctx *ctx) {
-    ctx->inert_tape = tg_host_alloc(ctx, sizeof *ctx->inert_tape);
-    if (!ctx->inert_tape) return ctx->run.status;
-    ctx->inert_tape->ctx = ctx;
-    return TG_OK;
+static const char *tapes_held(const tg_ctx *ctx, const void *state) {
+    (void)ctx;
+    for (const tg_tape *t = ((const tg_tapes *)state)->alive; t; t = t->next)
+        if (tg_tape_held(t)) return tg_tape_held(t);
+    return NULL;
+}
+
+static void tapes_end(tg_ctx *ctx, void *state) {
+    (void)ctx;
+    for (tg_tapes *all = state; all->alive;) tg_tape_free(all->alive);
+}
+
+static void tapes_release(tg_ctx *ctx, void *state) {
+    tg_tapes *all = state;
+    for (tg_tape *t = all->freed, *next; t; t = next) {
+        next = t->next;
+        for (tg_slab *s = t->slabs, *after; s; s = after) {
+            after = s->next;
+            tg_host_free(ctx, s, sizeof *s);
+        }
+        for (tg_arena_chunk *c = t->chunks, *after; c; c = after) {
+            after = c->next;
+            tg_host_free(ctx, c, sizeof *c + c->bytes);
+        }
+        tg_tape_free_replays(t);
+        tg_host_free(ctx, t->leaves, (size_t)t->leaf_capacity * sizeof *t->leaves);
+        tg_host_free(ctx, t->scratch, t->scratch_bytes);
+        tg_host_free(ctx, t, sizeof *t);
+    }
+    tg_host_free(ctx, all, sizeof *all);
+}
+
+static bool tape_maker(const tg_tensor *x, tg_maker *out) {
+    if (!x->node) return false;
+    out->op = x->node->op->name;
+    out->site = x->node->site;
+    tg_scope_path(x->node->scope, out->scope, sizeof out->scope);
+    return true;
+}
+
+static const tg_part_ops tape_part = {
+    .held = tapes_held, .end = tapes_end, .release = tapes_release, .maker = tape_maker};
+
+/* What a context keeps for its tapes, made with the first one. NULL after recording the error. */
+static tg_tapes *tapes_made(tg_ctx *ctx) {
+    tg_tapes *all = tg_tapes_of(ctx);
+    if (all || ctx->run.dead) return all;
+    all = tg_host_alloc(ctx, sizeof *all);
+    if (!all) return NULL;
+    all->inert.ctx = ctx;
+    tg_part_set(ctx, TG_PART_TAPE, &tape_part, all);
+    return all;
 }
 
 tg_tape *tg_tape_new(tg_ctx *ctx) {
-    if (!ctx || !ctx->inert_tape) return (tg_tape *)&dead_tape;
-    if (!tg_ok(ctx)) return ctx->inert_tape;
-    tg_tape *t = ctx->free_tapes;
+    tg_tapes *all = ctx ? tapes_made(ctx) : NULL;
+    if (!all) return (tg_tape *)&dead_tape;
+    if (!tg_ok(ctx)) return &all->inert;
+    tg_tape *t = all->freed;
     if (t)
-        ctx->free_tapes = t->next;
+        all->freed = t->next;
     else if (!(t = tg_host_alloc(ctx, sizeof *t)))
-        return ctx->inert_tape;
+        return &all->inert;
     t->ctx = ctx;
-    t->epoch = ++ctx->epochs;
+    t->epoch = ++all->epochs;
     t->training = t->grad = true;
     t->timed = t->collects = t->grad_off = t->watched = t->again = false;
     t->watch = (tg_observing){0};
     t->packer = (tg_packer){0};
-    link_tape(t);
+    link_tape(all, t);
     return t;
 }
 
@@ -201,7 +251,7 @@ void tg_tape_reset(tg_tape *t) {
     if (!t || !t->epoch || !may_end(t, "tg_tape_reset")) return;
     end_all(t);
     if (t->ctx->run.ops->poll && tg_ok(t->ctx)) t->ctx->run.ops->poll(t->ctx);
-    t->epoch = ++t->ctx->epochs;
+    t->epoch = ++tg_tapes_of(t->ctx)->epochs;
     t->turn = !t->turn;
 }
 
@@ -210,35 +260,15 @@ void tg_tape_free(tg_tape *t) {
     end_all(t);
     t->epoch = 0;
     t->turn = !t->turn;
-    tg_ctx *ctx = t->ctx;
+    tg_tapes *all = tg_tapes_of(t->ctx);
     if (t->prev)
         t->prev->next = t->next;
     else
-        ctx->tapes = t->next;
+        all->alive = t->next;
     if (t->next) t->next->prev = t->prev;
     t->prev = NULL;
-    t->next = ctx->free_tapes;
-    ctx->free_tapes = t;
-}
-
-void tg_tapes_release(tg_ctx *ctx) {
-    for (tg_tape *t = ctx->free_tapes, *next; t; t = next) {
-        next = t->next;
-        for (tg_slab *s = t->slabs, *after; s; s = after) {
-            after = s->next;
-            tg_host_free(ctx, s, sizeof *s);
-        }
-        for (tg_arena_chunk *c = t->chunks, *after; c; c = after) {
-            after = c->next;
-            tg_host_free(ctx, c, sizeof *c + c->bytes);
-        }
-        tg_tape_free_replays(t);
-        tg_host_free(ctx, t->leaves, (size_t)t->leaf_capacity * sizeof *t->leaves);
-        tg_host_free(ctx, t->scratch, t->scratch_bytes);
-        tg_host_free(ctx, t, sizeof *t);
-    }
-    ctx->free_tapes = NULL;
-    tg_host_free(ctx, ctx->inert_tape, sizeof *ctx->inert_tape);
+    t->next = all->freed;
+    all->freed = t;
 }
 
 tg_status tg_tape_check(tg_tape *t, const char *who) {

@@ -5,7 +5,7 @@
 #include <tapegrad/explain.h>
 #include <tapegrad/op.h>
 
-#include "core/core.h"
+#include "core/context.h"
 
 /* A room has two places for a handle, which take turns at each reset of the tape: at its beginning, and one head
  * further. So the handle of the last step is at another address than this step's, and there, in bytes that this step's
@@ -160,9 +160,22 @@ struct tg_tape {
     struct tg_packed *packed; /* what it has packed, and nobody has dropped */
 };
 
+/* The tapes of a context: its part of number TG_PART_TAPE. */
+enum { TG_PART_TAPE = 0 };
+typedef struct tg_tapes {
+    tg_tape *alive;
+    tg_tape *freed;       /* their structs answer stale handles */
+    tg_tape inert;        /* what tg_tape_new returns when it fails */
+    uint64_t epochs;      /* resets of all tapes */
+    uint64_t recomputing; /* serial when the innermost recomputed function that runs was called; 0: none runs */
+    uint64_t backwards;   /* passes that accumulated gradients */
+    uint64_t finalized;   /* how many there were at the last tg_grads_finalize */
+} tg_tapes;
+/* NULL before the first tape. */
+static inline tg_tapes *tg_tapes_of(const tg_ctx *ctx) { return tg_part_of(ctx, TG_PART_TAPE); }
+
 /* ---- tape.c ---- */
 
-tg_status tg_tapes_open(tg_ctx *ctx); /* what a context's tapes need before the first */
 void tg_tape_append(tg_tape *t, tg_node *n);
 void *tg_tape_alloc(tg_tape *t, size_t bytes); /* 8-byte aligned, not zeroed; NULL after recording the error */
 const char *tg_tape_text(tg_tape *t, const char *text); /* a copy; likewise */
@@ -178,7 +191,6 @@ static inline const char *tg_tape_held(const tg_tape *t) {
            : t->at_work || t->busy ? "a function that a call of this tape runs has not returned"
                                    : NULL;
 }
-void tg_tapes_release(tg_ctx *ctx); /* the memory of freed tapes */
 void tg_tape_free_replays(tg_tape *t); /* replay.c: their memory */
 void tg_tape_rollback(tg_tape *t, tg_cursor at); /* ends the handles made since */
 /* A tape's handle on a storage, whose reference it takes over. */

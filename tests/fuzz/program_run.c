@@ -1,5 +1,5 @@
 /* A program as it says: in scopes, recomputed, replayed, discarded. */
-#include "core/core.h"
+#include "core/context.h"
 #include "program.h"
 
 /* ---- Leaves ---- */

@@ -12,7 +12,7 @@
 #include <tapegrad/ranks.h>
 
 #include "catalog/samples.h"
-#include "parallel/device_ranks.h"
+#include "device_ranks.h"
 #include "parallel/mappings/mapping.h"
 
 enum { MOST_RANKS = 4, MOST_NUMEL = 512 };

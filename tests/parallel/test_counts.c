@@ -11,7 +11,7 @@
 #include <tapegrad/gpt.h>
 #include <tapegrad/ranks.h>
 
-#include "parallel/device_ranks.h"
+#include "device_ranks.h"
 
 enum { BATCH = 2, LENGTH = 64, HIDDEN = 128, HEADS = 4, VOCAB = 256 };
 

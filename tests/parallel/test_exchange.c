@@ -1,5 +1,5 @@
 /* Mappings beyond the samples: groups of one, parts that are uneven, exchanges, data, what is in flight, placements. */
-#include "parallel/on_ranks.h"
+#include "on_ranks.h"
 
 #include <tapegrad/extend.h>
 #include <tapegrad/megatron.h>

@@ -14,7 +14,7 @@
 #include <tapegrad/ranks.h>
 #include <tapegrad/tensor_parallel.h>
 
-#include "parallel/device_ranks.h"
+#include "device_ranks.h"
 
 enum { BATCH = 4, LENGTH = 8, VOCAB = 50 };
 

@@ -6,7 +6,7 @@
 #include <tapegrad/backward.h>
 #include <tapegrad/gpt.h>
 
-#include "parallel/on_ranks.h"
+#include "on_ranks.h"
 
 enum { BATCH = 2, LENGTH = 8, VOCAB = 50, PROMPT = 3, NUMBERS = BATCH * LENGTH * VOCAB };
 

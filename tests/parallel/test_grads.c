@@ -10,7 +10,7 @@
 #include <tapegrad/megatron.h>
 #include <tapegrad/ranks.h>
 
-#include "parallel/device_ranks.h"
+#include "device_ranks.h"
 
 #include "check_main.h"
 

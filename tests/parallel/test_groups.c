@@ -11,8 +11,8 @@
 #include <tapegrad/ranks.h>
 #include <tapegrad/recompute.h>
 
-#include "core/core.h"
-#include "parallel/device_ranks.h"
+#include "core/context.h"
+#include "device_ranks.h"
 
 #include "check_main.h"
 

@@ -4,7 +4,7 @@
 #include <tapegrad/data_parallel.h>
 #include <tapegrad/megatron.h>
 
-#include "parallel/on_ranks.h"
+#include "on_ranks.h"
 
 enum { S = 8, B = 2, H = 12, F = 24, V = 16, X = 1 };
 

@@ -4,7 +4,7 @@
 #include <tapegrad/optim.h>
 #include <tapegrad/tensor_parallel.h>
 
-#include "parallel/on_ranks.h"
+#include "on_ranks.h"
 
 enum { S = 8, B = 2, IN = 6, OUT = 12, X = 1, W, BIAS, GY, GY2 };
 

@@ -6,7 +6,7 @@
 #include <tapegrad/data_parallel.h>
 #include <tapegrad/ranks.h>
 
-#include "parallel/on_ranks.h"
+#include "on_ranks.h"
 
 enum { ROWS = 8, COLS = 3 };
 

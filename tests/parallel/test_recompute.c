@@ -1,8 +1,9 @@
 /* Recomputation where ranks meet: functions with collectives, inputs of which each rank keeps a part. */
 #include <tapegrad/extend.h>
 #include <tapegrad/megatron.h>
+#include <tapegrad/ranks.h>
 
-#include "parallel/device_ranks.h"
+#include "device_ranks.h"
 
 #include "on_ranks.h"
 

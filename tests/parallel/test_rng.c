@@ -5,7 +5,7 @@
 #include <tapegrad/gpt.h>
 #include <tapegrad/megatron.h>
 
-#include "core/core.h"
+#include "core/context.h"
 #include "on_ranks.h"
 #include "parallel/tp/layers.h"
 

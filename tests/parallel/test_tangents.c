@@ -1,6 +1,6 @@
 /* Forward mode and products with the Hessian of a perceptron whose layers are split over tp: on 2 and 4 ranks what one
  * rank gives, whichever of the parameters has a tangent. */
-#include "parallel/on_ranks.h"
+#include "on_ranks.h"
 
 #include <tapegrad/derivatives.h>
 #include <tapegrad/parallel.h>

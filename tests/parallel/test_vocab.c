@@ -1,6 +1,6 @@
 /* The losses of a sharded vocabulary, on thread ranks: values and gradients against plain loops over all classes, and
  * against the op of one rank. */
-#include "parallel/on_ranks.h"
+#include "on_ranks.h"
 
 #include <tapegrad/backward.h>
 #include <tapegrad/recompute.h>

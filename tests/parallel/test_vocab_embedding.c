@@ -1,5 +1,5 @@
 /* The embedding of a sharded vocabulary, on thread ranks: rows and gradients against plain loops over all rows. */
-#include "parallel/on_ranks.h"
+#include "on_ranks.h"
 
 #include <tapegrad/backward.h>
 #include <tapegrad/tensor_parallel.h>

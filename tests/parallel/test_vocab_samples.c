@@ -6,7 +6,7 @@
 #include <tapegrad/comm.h>
 #include <tapegrad/derivatives.h>
 
-#include "parallel/on_ranks.h"
+#include "on_ranks.h"
 
 #include "ops/common/row_loss.h"
 

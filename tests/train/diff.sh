@@ -121,10 +121,10 @@ piped() {
 }
 holds "a pipe" piped
 ends 2 "expected two FILEs" diff a.rec
-ends 2 "'c.rec' is one too many; expected FILE FILE" diff a.rec b.rec c.rec
+ends 2 "'c.rec' is one word too many; expected FILE FILE" diff a.rec b.rec c.rec
 
 # Runs that record nothing.
-refuses 2 "leave --capture out" train $run --out x --record y --capture
+refuses 2 "--capture replays a step without them; leave one out" train $run --out x --record y --capture
 refuses 2 "are for --record FILE" train $run --out x --record-step 2
 refuses 2 "--record-step 4: the run ends at --steps 3" train $run --out x --record y --record-step 4
 refuses 1 "cannot write 'none/y': No such file" train $run --out x --record none/y
@@ -139,7 +139,7 @@ refuses 1 "made a" train $run --out x --record y --record-step 3 --find-nan --pr
 holds "nothing is left of it" test "$(echo y*)" = "y*"
 runs train $run --out resumed --checkpoint-every 2 --record first.rec
 "$tapegrad" train --resume --out resumed --record y --record-step 2 >printed 2>&1
-holds "a step that is over" grep -q "the run goes on behind step 3" printed
+holds "a step that is over" grep -q "the run goes on after step 3" printed
 runs train --resume --out resumed --steps 4 --record fourth.rec
 ends 1 "ops differ" diff first.rec fourth.rec
 finish

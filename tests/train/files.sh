@@ -15,6 +15,8 @@ refuses 1 "cannot open 'none': No such file" train --data none $run
 refuses 1 "is a directory" train --data . $run
 refuses 1 "is a device, pipe or socket" train --data /dev/zero $run
 refuses 1 "'empty' is empty" train --data empty $run
+refuses 1 "'/proc/cpuinfo' says that it has 0 bytes but gives more" train --data /proc/cpuinfo $run
+refuses 1 "tokens to train on, expected at least --seq-len + 1 = 500000001" train --data "$text" $run --seq-len 500000000
 refuses 1 "'short' has 16 tokens to train on, expected at least --seq-len + 1 = 17" \
     train --data short $run --val-fraction 0
 refuses 1 "or --val-fraction 0" train --data little $run
@@ -55,7 +57,7 @@ refuses 1 "'odd' has 1001 bytes" eval --model whole --data odd --data-format u16
 refuses 1 "expected less than 256" eval --model whole --data even --data-format u16
 head -c 1 even >one
 refuses 1 "has one token" eval --model whole --data one
-refuses 2 "id 2, at character 3, is not a number from 0 to 255" generate --model whole --prompt-ids 1,256
+refuses 2 "id 2, at character 3, is not a whole number from 0 to 255" generate --model whole --prompt-ids 1,256
 runs train --resume --out whole
 holds "a run that is done changes nothing" same_run whole before
 

@@ -50,7 +50,7 @@ for step in 1 3 11 25 38; do
     cp -r b c
     find c/checkpoints -name 'step-*' | awk -F- -v s=$step '$NF + 0 > s' | xargs rm -r
     runs train --resume --out c
-    holds "the same bits behind step $step" same_run b c
+    holds "the same bits after step $step" same_run b c
 done
 "$tapegrad" train --data "$text" --out high $tiny --steps 20 --precision fp16 --loss-scale 1e30 >/dev/null 2>printed
 holds "a scale that is too high is named" grep -q "10 such steps in a row; try a lower --loss-scale" printed

@@ -1,5 +1,5 @@
 #!/bin/bash
-# gpu_check.sh SOURCE BUILD: scripts/gpu-check in small, on the double: a step and the benches. Then with programs that
+# gpu_check.sh SOURCE BUILD: scripts/gpu-check in small, on the emulator: a step and the benches. Then with programs that
 # fail, hang and do not answer: each part has its verdict, and the others run.
 # shellcheck disable=SC2016 # $programs is for gpu-check
 set -u

@@ -81,7 +81,7 @@ while [ $kills -lt "$points" ]; do
     runs $(command_of $kind) --resume
     cd ..
     cp cut/printed printed
-    ! grep -q "^resumed behind step" printed || resumed=$((resumed + 1))
+    ! grep -q "^resumed after step" printed || resumed=$((resumed + 1))
     rm cut/printed
     holds "the same bytes ($how, kind $kind, drawn $drawn)" same_bytes whole$kind/run cut/run
     holds "nothing is left over" test -z "$(find cut \( -name '*tmp*' -o -name '.step-*' \))"

@@ -50,7 +50,7 @@ kill -s INT $launcher
 wait $launcher
 holds "interrupted, it ends so" test $? = 130
 holds "and has not failed" test "$(grep -c '^tapegrad' printed)" = 0
-again=$(sed -n 's/^interrupted behind step [0-9]*; to go on: //p' printed)
+again=$(sed -n 's/^interrupted after step [0-9]*; to go on: //p' printed)
 done=$(wc -l <"$cut/metrics.jsonl")
 holds "it says how to go on" test "$again" = "tapegrad run -n 2 -- tapegrad train --resume --out 'cut, it'\\''s'"
 (PATH="$work/bin:$PATH" && eval "$again --steps $((done + 5)) --warmup 0") >printed 2>&1

@@ -47,7 +47,7 @@ for model in gpt2 llama; do
     says $model --prompt "$(head -c 500 "$text")" --tokens 3 >again
     holds "$model: a prompt longer than the positions" test "$(wc -c <again)" = 504
 done
-refuses 2 "has a vocabulary of 300 ids, not the 256 bytes: give --prompt-ids" generate --model wide --prompt a
+refuses 2 "has a vocabulary of 300 ids, and --prompt gives the 256 bytes: give --prompt-ids" generate --model wide --prompt a
 runs generate --model wide --prompt-ids 299 --tokens 5
 
 # The whole validation of train is the loss of eval on those bytes, where the windows agree.

@@ -125,7 +125,7 @@ runs train --out many $llama --ranks 4 --tp 4 --sp
 holds "llama with replicated key-value heads" follows many
 
 refuses 2 "--ranks 4 is not divisible by --tp 3" train --data "$text" --out x $model --steps 3 --ranks 4 --tp 3
-refuses 1 "4 heads are not divisible by tp = 8" train --data "$text" --out x $model --steps 3 --ranks 8 --tp 8
+refuses 2 "--heads 4 is not divisible by --tp 8" train --data "$text" --out x $model --steps 3 --ranks 8 --tp 8
 refuses 1 "cannot be cut into equal parts for 3" train --data "$text" --out x $model --steps 3 --ranks 3
 refuses 1 "cannot open 'none'" train --data none --out x $model --steps 3 --ranks 2
 refuses 2 "needs \`tapegrad run" train --data "$text" --out x $model --steps 3 --comm shm

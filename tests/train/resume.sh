@@ -16,8 +16,8 @@ interrupt() {
     kill -s "$1" $child
     wait $child
     holds "SIG$1 ends it with status $2" test $? = "$2"
-    holds "it says how to go on" grep -q "^interrupted behind step [0-9]*; to go on: .* --resume --out long" log
-    step=$(sed -n 's/^interrupted behind step \([0-9]*\);.*/\1/p' log)
+    holds "it says how to go on" grep -q "^interrupted after step [0-9]*; to go on: .* --resume --out long" log
+    step=$(sed -n 's/^interrupted after step \([0-9]*\);.*/\1/p' log)
     holds "the metrics end with the step" test "$(wc -l <long/metrics.jsonl)" = "$step"
     holds "it leaves a model" test -s long/model.safetensors
     holds "it leaves a checkpoint" test -d "long/checkpoints/step-$(printf %010d "$step")"

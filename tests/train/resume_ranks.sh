@@ -6,7 +6,7 @@
 model="--layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --threads 1 --dropout 0.2"
 run="--data $text $model --steps 30 --val-every 10 --checkpoint-every 12 --keep 9"
 
-# stopped: `cut` is the run in `whole` as it was behind step 12.
+# stopped: `cut` is the run in `whole` as it was after step 12.
 stopped() {
     rm -rf cut
     cp -r whole cut

@@ -1,4 +1,4 @@
-/* On the double: copies between host and device have a stream of their own, whose order with the kernels is that of
+/* On the emulator: copies between host and device have a stream of their own, whose order with the kernels is that of
  * events; and every call of them may fail. */
 #include "check_main.h"
 
@@ -8,7 +8,7 @@
 #include <tapegrad/work.h>
 #include <tapegrad/ops.h>
 
-#include "cuda_double/control.h"
+#include "cuda_emulator/control.h"
 #include "train/small_run.h"
 
 enum { ELEMENTS = 3000, EVENTS = 256, STEPS_OF_COPIES = 3 };
@@ -43,14 +43,14 @@ START_TEST(copies_run_beside_kernels) {
     tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(ELEMENTS)), *y = tg_zeros(ctx, TG_F32, TG_SHAPE(ELEMENTS));
     tg_upload(x, v, sizeof v);
     tg_work_wait(tg_download(y, got, sizeof got));
-    double_watch(saw);
+    emulator_watch(saw);
     trace.on = true;
     tg_upload(x, v, sizeof v);
     tg_tensor *beside = tg_scale(t, y, 2), *reader = tg_scale(t, x, 2);
     tg_work *w = tg_download(beside, got, sizeof got);
     tg_scale(t, reader, 3);
     trace.on = false;
-    double_watch(NULL);
+    emulator_watch(NULL);
     ck_assert(tg_work_wait(w) == TG_OK);
     int up = find(0, "a copy of", NULL, true);
     ck_assert_int_lt(up, trace.n);
@@ -105,10 +105,10 @@ static void send_and_fetch(tg_ctx *ctx, tg_tape *t) {
 static void check_leaks(const faulty *host, const char *behind) {
     static const char *const kinds[] = {"stream", "event", "memory", "pinned"};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
-        ck_assert_msg(double_live(kinds[k]) == 0, "%ld of kind %s leak behind %s", double_live(kinds[k]), kinds[k],
+        ck_assert_msg(emulator_live(kinds[k]) == 0, "%ld of kind %s leak behind %s", emulator_live(kinds[k]), kinds[k],
                       behind);
     ck_assert_msg(host->blocks == 0, "%lld blocks of host memory leak behind %s", (long long)host->blocks, behind);
-    ck_assert_str_eq(double_message(), "");
+    ck_assert_str_eq(emulator_message(), "");
 }
 
 /* The nth call, or allocation of the host, fails; the steps are then repeated. Whether there was an nth one. */
@@ -120,13 +120,13 @@ static bool fails_at(long n, bool allocation) {
     tg_tape *t = tg_tape_new(ctx);
     ck_assert(tg_ctx_status(ctx) == TG_OK);
     host.fail_at = allocation ? host.calls + n : 0;
-    double_fail_at(allocation ? 0 : n);
+    emulator_fail_at(allocation ? 0 : n);
     send_and_fetch(ctx, t);
     bool failed = tg_ctx_status(ctx) != TG_OK;
     if (failed) snprintf(behind, sizeof behind, "%s", tg_ctx_message(ctx));
-    ck_assert_msg(!double_failed() || failed, "%s fails in silence", double_failed());
-    bool reached = allocation ? host.calls >= host.fail_at : double_failed() != NULL;
-    double_fail_at(0);
+    ck_assert_msg(!emulator_failed() || failed, "%s fails in silence", emulator_failed());
+    bool reached = allocation ? host.calls >= host.fail_at : emulator_failed() != NULL;
+    emulator_fail_at(0);
     tg_ctx_clear(ctx);
     tg_tape_reset(t);
     send_and_fetch(ctx, t);

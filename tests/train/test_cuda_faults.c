@@ -1,6 +1,6 @@
-/* On the double: every fallible call of CUDA and cuBLASLt fails in turn while a GPT trains, is saved, goes on from its
- * files, and generates. Each failure is told, by the name of the call; nothing hangs or leaks; and after tg_ctx_clear
- * what was repeated gives the same bits (invariant 13). */
+/* On the emulator: every fallible call of CUDA and cuBLASLt fails in turn while a GPT trains, is saved, goes on from
+ * its files, and generates. Each failure is reported with the name of the call; nothing hangs or leaks; and after
+ * tg_ctx_clear the repeated step gives the same bits (invariant 13). */
 #include "check_main.h"
 
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include <tapegrad/gpt.h>
 #include <tapegrad/optim.h>
 
-#include "cuda_double/control.h"
+#include "cuda_emulator/control.h"
 #include "train/small_run.h"
 #include "train/turns.h"
 
@@ -145,7 +145,7 @@ static void bits(faults *f, int i) {
 /* What the call that failed, if one has, left behind is told, and in its words. Memory is the heap's to tell of; what
  * cuBLASLt answers has a name of its own. */
 static void check_told(const faults *f) {
-    const char *call = double_failed(), *message = tg_ctx_message(f->r.ctx);
+    const char *call = emulator_failed(), *message = tg_ctx_message(f->r.ctx);
     ck_assert_msg(call != NULL, "fails, though no call did: %s", message);
     bool named = strstr(message, call) || (!strcmp(call, "cudaMalloc") && tg_ctx_status(f->r.ctx) == TG_ERR_MEMORY) ||
                  (!strcmp(call, "a kernel's launch") && strstr(message, "cudaErrorLaunchOutOfResources"));
@@ -154,14 +154,14 @@ static void check_told(const faults *f) {
 
 /* Repeats a stage that fails, once. `fresh`: it makes the context. */
 static void stage(faults *f, void (*run_it)(faults *, int), int i, bool fresh) {
-    bool failed_before = double_failed() != NULL;
+    bool failed_before = emulator_failed() != NULL;
     f->back_to = NULL;
     tg_rng rng = {0};
     if (!fresh) tg_rng_get(f->r.ctx, NULL, &rng);
     run_it(f, i);
     if (tg_ctx_status(f->r.ctx) == TG_OK) return;
     check_told(f);
-    ck_assert_msg(!failed_before, "fails again, after %s: %s", double_failed(), tg_ctx_message(f->r.ctx));
+    ck_assert_msg(!failed_before, "fails again, after %s: %s", emulator_failed(), tg_ctx_message(f->r.ctx));
     f->told++;
     if (fresh) {
         run_close(&f->r);
@@ -173,14 +173,15 @@ static void stage(faults *f, void (*run_it)(faults *, int), int i, bool fresh) {
         if (f->back_to) restore(f->back_to, &f->r);
     }
     run_it(f, i);
-    ck_assert_msg(tg_ctx_status(f->r.ctx) == TG_OK, "repeated after %s: %s", double_failed(), tg_ctx_message(f->r.ctx));
+    ck_assert_msg(tg_ctx_status(f->r.ctx) == TG_OK, "repeated after %s: %s", emulator_failed(),
+                  tg_ctx_message(f->r.ctx));
 }
 
 static faults all_stages(const options *o, long fail_at, bool noting) {
     faults f = {.o = *o, .noting = noting};
     faulty host = {0};
     f.o.f = &host;
-    double_fail_at(fail_at);
+    emulator_fail_at(fail_at);
     stage(&f, begin, 0, true);
     for (int i = 0; i < STEPS; i++) stage(&f, step, i, false);
     stage(&f, save, 0, false);
@@ -194,9 +195,9 @@ static faults all_stages(const options *o, long fail_at, bool noting) {
     ck_assert_msg(host.blocks == 0, "%lld blocks of host memory leak", (long long)host.blocks);
     static const char *const kinds[] = {"stream", "event", "memory", "pinned", "cublas", "graph"};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
-        ck_assert_msg(double_live(kinds[k]) == 0, "%ld of kind %s leak after %s", double_live(kinds[k]), kinds[k],
-                      double_failed() ? double_failed() : "no failure");
-    ck_assert_str_eq(double_message(), "");
+        ck_assert_msg(emulator_live(kinds[k]) == 0, "%ld of kind %s leak after %s", emulator_live(kinds[k]), kinds[k],
+                      emulator_failed() ? emulator_failed() : "no failure");
+    ck_assert_str_eq(emulator_message(), "");
     return f;
 }
 
@@ -212,13 +213,13 @@ static bool may_be_silent(const char *call) {
 
 static void fail_every_call(const options *o, long one_in) {
     faults noted = all_stages(o, 0, true), right = all_stages(o, 0, false);
-    long calls = double_calls(), silent = 0, told = 0, failed = 0;
+    long calls = emulator_calls(), silent = 0, told = 0, failed = 0;
     turns t = turns_of("failing calls", one_in);
     ck_assert(right.bits != 0 && right.bits == noted.bits && right.told == 0 && calls > 500);
     for (long n = 1; n <= calls; n++) {
         if (!its_turn(&t, n)) continue;
         faults f = all_stages(o, n, false);
-        const char *call = double_failed();
+        const char *call = emulator_failed();
         ck_assert_msg(call != NULL, "call %ld of %ld never came", n, calls);
         ck_assert_msg(f.told || may_be_silent(call), "call %ld, %s, fails in silence", n, call);
         ck_assert_msg(f.bits == right.bits, "other parameters after call %ld, %s", n, call);

@@ -1,11 +1,11 @@
-/* On the double: whatever the order of a kernel's threads and blocks, and however streams are scheduled, training gives
- * the same bits. */
+/* On the emulator: training gives the same bits in any order of a kernel's threads and blocks, and in any schedule of
+ * streams. */
 #include "check_main.h"
 
 #include <tapegrad/backward.h>
 #include <tapegrad/gpt.h>
 
-#include "cuda_double/control.h"
+#include "cuda_emulator/control.h"
 #include "train/small_run.h"
 #include "train/turns.h"
 
@@ -64,23 +64,23 @@ static results train_all(void) {
         ck_assert_msg(tg_ctx_status(r.ctx) == TG_OK, "%s", tg_ctx_message(r.ctx));
         run_close(&r);
     }
-    ck_assert_str_eq(double_message(), "");
+    ck_assert_str_eq(emulator_message(), "");
     return all;
 }
 
 START_TEST(orders_and_schedules_make_no_difference) {
     turns t = turns_of("orders and schedules", 16);
     int done = 0;
-    double_order(0);
-    double_schedule("eager");
+    emulator_order(0);
+    emulator_schedule("eager");
     results first = train_all();
     for (int i = 0; i < ORDERS * SCHEDULES; i++) {
         char schedule[16];
         int order = i / SCHEDULES;
         if (!its_turn(&t, i % SCHEDULES + order)) continue; /* a diagonal: every order with some schedule */
         schedule_of(i % SCHEDULES, schedule, sizeof schedule);
-        double_order((unsigned)order);
-        double_schedule(schedule);
+        emulator_order((unsigned)order);
+        emulator_schedule(schedule);
         results now = train_all();
         for (int v = 0; v < VARIANTS; v++)
             ck_assert_msg(now.parameters[v] == first.parameters[v], "variant %d: other bits in order %d, schedule %s",

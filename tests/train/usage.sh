@@ -15,6 +15,7 @@ holds "the nearest command is named" grep -q "did you mean 'train'" printed
 
 for command in train generate eval inspect gradcheck diff ops; do
     runs $command --help
+    holds "help of $command fits 80 columns" test "$(awk 'length > 80' printed | wc -l)" = 0
     holds "help of $command" grep -q "^usage: tapegrad $command" printed
     cp printed by_option
     runs help $command
@@ -23,6 +24,9 @@ for command in train generate eval inspect gradcheck diff ops; do
     refuses 2 "'-x' is not an option" $command -x
 done
 runs train --help
+# An option with the lines of its help as one line.
+awk '/^                              / { sub(/^ +/, " "); line = line $0; next } { print line; line = $0 } END { print line }' printed >joined
+mv joined printed
 for default in 'arch gpt2|llama .*\[gpt2\]' 'steps N .*\[[0-9]*\]' 'lr X .*\[[0-9.e-]*\]' 'beta2 X .*\[[0-9.]*\]' \
     'precision fp32|bf16|fp16|fp64 .*\[fp32\]' 'loss-scale X .*\[0\]' 'initial-loss-scale X .*\[65536\]' 'recompute none|full|selective|distributed .*\[none\]' 'checkpoint-every N .*\[[0-9]*\]'; do
     holds "help says --$default" grep -q -e "^  --$default" printed
@@ -33,6 +37,15 @@ refuses 2 "--steps needs a value: N" train $run --steps
 refuses 2 "'--out' follows" train --data --out x
 refuses 2 "'stray' is not an option" train $run stray
 refuses 2 "--resume takes no value" train $run --resume=yes
+refuses 2 "--help takes no value" train --help=3
+refuses 2 "--seed is '-1', expected a whole number from 0 to 9223372036854775807" train $run --seed -1
+refuses 2 "--seed is '9223372036854775808'" train $run --seed 9223372036854775808
+for device in tpu meta cuda: cuda:x; do
+    refuses 2 "--device is '$device', expected one of cpu|cuda|cuda:N" train $run --device $device
+done
+refuses 2 "--heads 2 is not divisible by --tp 3" train $run --ranks 3 --tp 3
+refuses 2 "--heads 4 is not divisible by --tp 3" inspect --ranks 3 --tp 3
+refuses 2 "--ffn 6 is not divisible by --tp 4" inspect --ffn 6 --ranks 4 --tp 4
 refuses 2 "--steps is '0', expected a whole number from 1" train $run --steps 0
 refuses 2 "--steps is '1e3', expected a whole number" train $run --steps 1e3
 refuses 2 "--steps is '', expected a whole number" train $run --steps ''
@@ -43,14 +56,14 @@ refuses 2 "--lr is 'nan'" train $run --lr nan
 refuses 2 "--beta1 is '1'" train $run --beta1 1
 refuses 2 "--dropout is '1'" train $run --dropout 1
 refuses 2 "--arch is 'gpt3', expected one of gpt2|llama" train $run --arch gpt3
-refuses 2 "--data FILE is missing" train --out x
+refuses 2 "--data FILE, the data to train on, is missing" train --out x
 refuses 2 "--out DIR is missing" train --data "$text"
 refuses 1 "there is no checkpoint in 'x': give the --out of a run that has one" train --resume --out x
 refuses 2 "--batch 4 cannot be cut into --accumulate 3" train $run --accumulate 3
 refuses 2 "--hidden 16 is not a multiple of --heads 3" train $run --heads 3
 refuses 2 "--heads 2 is not a multiple of --kv-heads 3" train $run --arch llama --kv-heads 3
-refuses 2 "is odd; the rotary positions" train $run --arch llama --hidden 18 --heads 6
-refuses 2 "llama has none" train $run --arch llama --dropout 0.1
+refuses 2 "is odd; --arch llama rotates pairs" train $run --arch llama --hidden 18 --heads 6
+refuses 2 "--arch llama has no dropout" train $run --arch llama --dropout 0.1
 refuses 2 "--min-lr 1 is above --lr 0.1" train $run --lr 0.1 --min-lr 1
 refuses 2 "--warmup 9 is longer than --steps 3" train $run --warmup 9
 refuses 2 "--wsd-steps 9 is more than --steps 3" train $run --wsd-steps 9
@@ -62,31 +75,31 @@ refuses 2 "--loss-scale is 'inf'" train $run --precision fp16 --loss-scale inf
 refuses 2 "--initial-loss-scale is '0'" train $run --precision fp16 --initial-loss-scale 0
 refuses 2 "--loss-scale-window is '0'" train $run --precision fp16 --loss-scale-window 0
 refuses 2 "--hysteresis is '0'" train $run --precision fp16 --hysteresis 0
-refuses 2 "--min-loss-scale: --loss-scale 8 does not move" train $run --precision fp16 --loss-scale 8 --min-loss-scale 1
+refuses 2 "--min-loss-scale is for dynamic loss scaling, but --loss-scale 8 is a fixed scale" train $run --precision fp16 --loss-scale 8 --min-loss-scale 1
 refuses 2 "--min-loss-scale 8 is above --initial-loss-scale 4" train $run --precision fp16 --initial-loss-scale 4 \
     --min-loss-scale 8
-refuses 2 "leave --capture out" train $run --find-nan --capture
-refuses 2 "a loss scale that moves overflows on purpose" train $run --precision fp16 --find-nan
+refuses 2 "--capture replays a step without them; leave one out" train $run --find-nan --capture
+refuses 2 "dynamic loss scaling overflows on purpose" train $run --precision fp16 --find-nan
 refuses 2 "--vocab N is missing" train $run --data-format u16
-refuses 2 "--hidden is decided by the config in --init" train --data "$text" --out x --init y --hidden 8
+refuses 2 "--hidden is set by the config in --init" train --data "$text" --out x --init y --hidden 8
 refuses 1 "overflows" train $run --hidden 1000000000 --heads 1 --vocab 4294967295
 refuses 2 "expected a path in UTF-8" train $run --order "$(printf 'order\377')"
 refuses 2 "--data is '" train --data "$(printf 'data\377')" --out x
 refuses 2 "--init is '" train --data "$text" --out x --init "$(printf 'init\377')"
 
-refuses 2 "--model DIR is missing" generate --prompt a
+refuses 2 "--model DIR, the model, is missing" generate --prompt a
 refuses 1 "cannot open 'y/config.json'" generate --model y --prompt -h
 runs generate --model y -h
 holds "-h behind a value is no value" grep -q "^usage: tapegrad generate" printed
-refuses 2 "'relu' is one too many; expected" gradcheck softmax relu
+refuses 2 "'relu' is one word too many; expected" gradcheck softmax relu
 refuses 2 "expected one of --prompt and --prompt-ids" generate --model y
 refuses 2 "expected one of --prompt and --prompt-ids" generate --model y --prompt a --prompt-ids 1
 refuses 2 "--prompt is empty" generate --model y --prompt ''
 refuses 2 "--top-p is '0'" generate --model y --prompt a --top-p 0
 refuses 1 "cannot open 'y/config.json'" generate --model y --prompt a
-refuses 2 "--data FILE is missing" eval --model y
+refuses 2 "--data FILE, the tokens to predict, is missing" eval --model y
 refuses 2 "expected one of --config and --model" inspect --model y --config z
-refuses 2 "--layers is decided by the config" inspect --model y --layers 3
+refuses 2 "--layers is set by the config" inspect --model y --layers 3
 refuses 1 "cannot open 'y/config.json'" inspect --model y
 refuses 1 "overflows" inspect --hidden 1000000000 --heads 1 --vocab 4294967295
 gpt3="--layers 96 --heads 96 --hidden 12288 --seq-len 2048 --vocab 50257"
@@ -101,9 +114,9 @@ holds "many layers" timeout 30 "$tapegrad" inspect --layers 1600 --hidden 8 --js
 refuses 2 "there is no op 'ad'; did you mean 'add'?" gradcheck ad
 refuses 1 "argmax has no gradient" gradcheck argmax
 refuses 1 "cannot open 'y.json'" gradcheck --replay y.json
-refuses 2 "--replay repeats the report's own op" gradcheck add --replay y.json
+refuses 2 "--replay repeats the op that the report names" gradcheck add --replay y.json
 for option in '--strict' '--taped' '--eps 1e-3' '--rtol 1e-3' '--seed 3' '--slow' '--report z.json'; do
-    refuses 2 "--replay: ${option%% *} is decided by the report" gradcheck --replay y.json $option
+    refuses 2 "--replay: ${option%% *} is set by the report" gradcheck --replay y.json $option
 done
 fails_twice() {
     ! "$tapegrad" gradcheck sin --rtol 1e-18 --atol 1e-300 --report y.json >printed &&

@@ -13,7 +13,7 @@
 #include <tapegrad/gpt.h>
 
 #include "check_main.h"
-#include "core/core.h"
+#include "core/context.h"
 #include "kernels/scalar.h"
 #include "on_device.h"
 

@@ -466,17 +466,17 @@ START_TEST(errors_in_data_are_named) {
 }
 END_TEST
 
-/* ---- Failures, where the double of CUDA makes them ---- */
+/* ---- Failures, where the emulator of CUDA makes them ---- */
 
-#ifdef TG_CUDA_DOUBLE
-#include "cuda_double/control.h"
+#ifdef TG_CUDA_EMULATOR
+#include "cuda_emulator/control.h"
 
 /* Every n-th call fails: quick runs take some of them. */
 static long stride(void) { return getenv("TG_TEST_QUICK") ? 9 : 1; }
 
 START_TEST(any_call_of_a_capture_may_fail) {
     if (!on_device()) return;
-    long graphs = double_live("graph"); /* of tests that have failed */
+    long graphs = emulator_live("graph"); /* of tests that have failed */
     world *a = world_new(), *b = world_new();
     eager(a, 6);
     eager(b, 1);
@@ -486,18 +486,18 @@ START_TEST(any_call_of_a_capture_may_fail) {
     int64_t live = memory_of(b->ctx).live;
     int failures = 0;
     for (long n = 1;; n += stride(), failures++) {
-        double_fail_at(n);
+        emulator_fail_at(n);
         g = tg_graph_new(b->ctx, step_of, b);
-        if (!double_failed()) break;
-        ck_assert_msg(tg_ctx_status(b->ctx) != TG_OK, "%s failed, and nobody noticed", double_failed());
-        double_fail_at(0);
+        if (!emulator_failed()) break;
+        ck_assert_msg(tg_ctx_status(b->ctx) != TG_OK, "%s failed, and nobody noticed", emulator_failed());
+        emulator_fail_at(0);
         tg_ctx_clear(b->ctx);
         tg_tape_reset(b->t);
         ck_assert_msg(memory_of(b->ctx).live == live, "%lld bytes leak after the failure of call %ld",
                       (long long)(memory_of(b->ctx).live - live), n);
-        ck_assert_int_eq(double_live("graph"), graphs);
+        ck_assert_int_eq(emulator_live("graph"), graphs);
     }
-    double_fail_at(0);
+    emulator_fail_at(0);
     ck_assert_int_gt(failures * stride(), 300);
     ck_fine(b->ctx);
     note_losses(b);
@@ -506,8 +506,8 @@ START_TEST(any_call_of_a_capture_may_fail) {
     ck_same_run(a, b);
     world_free(a);
     world_free(b);
-    ck_assert_int_eq(double_live("graph"), graphs);
-    ck_assert_str_eq(double_message(), "");
+    ck_assert_int_eq(emulator_live("graph"), graphs);
+    ck_assert_str_eq(emulator_message(), "");
 }
 END_TEST
 
@@ -518,13 +518,13 @@ START_TEST(any_call_of_a_replay_may_fail) {
     tg_graph *g = captured(b);
     for (int i = 0; i < 10; i++) {
         feed(b);
-        double_fail_at(i + 1);
+        emulator_fail_at(i + 1);
         if (tg_graph_replay(g) != TG_OK) {
-            ck_assert(double_failed());
+            ck_assert(emulator_failed());
             tg_ctx_clear(b->ctx);
             tg_graph_replay(g); /* the same step */
         }
-        double_fail_at(0);
+        emulator_fail_at(0);
         note_losses(b);
     }
     eager(a, b->steps);
@@ -537,19 +537,19 @@ END_TEST
 /* The device's memory does not grow with steps, nor by graphs that come and go. */
 START_TEST(device_memory_is_steady) {
     if (!on_device()) return;
-    long graphs = double_live("graph");
+    long graphs = emulator_live("graph");
     world *w = world_new();
     eager(w, 2);
     size_t used = 0;
     for (int i = 0; i < 4; i++) {
         tg_graph *g = captured(w);
         replay(w, g, 3);
-        if (i == 1) used = double_memory_used(0);
+        if (i == 1) used = emulator_memory_used(0);
         tg_graph_free(g);
     }
-    ck_assert(double_memory_used(0) == used);
+    ck_assert(emulator_memory_used(0) == used);
     world_free(w);
-    ck_assert_int_eq(double_live("graph"), graphs);
+    ck_assert_int_eq(emulator_live("graph"), graphs);
 }
 END_TEST
 #endif
@@ -570,7 +570,7 @@ int main(void) {
                             gradients_are_as_they_were_recorded,
                             what_a_backward_needs_is_not_overwritten,
                             errors_in_data_are_named,
-#ifdef TG_CUDA_DOUBLE
+#ifdef TG_CUDA_EMULATOR
                             any_call_of_a_capture_may_fail,
                             any_call_of_a_replay_may_fail,
                             device_memory_is_steady

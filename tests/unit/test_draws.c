@@ -8,6 +8,7 @@
 
 #include "check_main.h"
 #include "placement/draws.h"
+#include "placement/grid.h"
 #include "core/rng.h"
 
 enum { AXES = 3, MAX = 4096, SEED = 77 };
@@ -28,12 +29,13 @@ static int64_t dice(int64_t n) {
 
 static tg_ctx *rank_of(const grid_case *c, const int *rank) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.seed = SEED, .threads = 1));
+    tg_grid *g = tg_grid_open(ctx);
     for (int a = 0; a < AXES; a++) {
-        ctx->grid.size[a] = c->size[a];
-        ctx->grid.rank[a] = rank[a];
-        ctx->grid.axes |= (uint32_t)(c->size[a] > 1) << a;
+        g->size[a] = c->size[a];
+        g->rank[a] = rank[a];
+        g->axes |= (uint32_t)(c->size[a] > 1) << a;
     }
-    ctx->draws_local = c->megatron;
+    g->draws_local = c->megatron;
     if (c->megatron) tg_rng_add(ctx, "model-parallel-rng", SEED); /* what varies over tp draws from it */
     return ctx;
 }

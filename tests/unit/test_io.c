@@ -1,9 +1,11 @@
 /* The file layer, JSON, token streams and checkpoint directories. */
 #define _GNU_SOURCE
-#include "io/json.h"
+#include "base/host_memory.h"
 
 #include <tapegrad/checkpoint.h>
 
+#include "base/text.h"
+#include "io/json.h"
 #include "io/names.h"
 #include "io_fixture.h"
 

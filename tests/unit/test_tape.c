@@ -9,7 +9,8 @@
 #include <tapegrad/tapegrad.h>
 #include <tapegrad/explain.h>
 
-#include "core/core.h"
+#include "base/text.h"
+#include "core/context.h"
 
 static int64_t live(void) {
     tg_memory_info m = TG_MEMORY_INFO();

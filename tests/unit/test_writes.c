@@ -6,7 +6,7 @@
 #include <tapegrad/explain.h>
 #include <tapegrad/extend.h>
 
-#include "core/core.h"
+#include "core/context.h"
 
 typedef enum follow_mode { FOLLOWS, STAYS, FAILS } follow_mode;
 typedef struct follow_params {

@@ -1,6 +1,7 @@
 /* Calls, from start to end. */
 #include <sched.h>
 
+#include "base/host_memory.h"
 #include "base/os.h"
 #include "comm/nccl/nccl.h"
 

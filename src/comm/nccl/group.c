@@ -2,6 +2,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "base/host_memory.h"
 #include "comm/nccl/nccl.h"
 
 /* ---- States ---- */

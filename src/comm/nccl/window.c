@@ -1,4 +1,5 @@
 /* Windows: memory that NCCL knows on all ranks of a communicator, and whose collectives it moves without copies. */
+#include "base/host_memory.h"
 #include "comm/nccl/nccl.h"
 
 struct tg_nccl_window {

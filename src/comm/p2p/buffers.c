@@ -1,4 +1,5 @@
 /* What the layer does for the transport: messages and pieces that fly, and finding out what has landed. */
+#include "base/host_memory.h"
 #include "comm/p2p/p2p.h"
 
 enum { MESSAGE_TAG = 0, ANYBODY = -1 };
@@ -84,7 +85,7 @@ tg_p2p_message *tg_p2p_draft(tg_p2p_rank *self, tg_p2p_kind kind, const tg_p2p_g
     *m = (tg_p2p_message){.kind = (uint8_t)kind, .rank = self->me};
     if (g) {
         m->group = g->key;
-        m->member = g->rank;
+        m->member = g->control.rank;
     }
     return m;
 }

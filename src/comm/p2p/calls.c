@@ -1,25 +1,8 @@
 /* Calls: arriving at one, comparing what the members say of it, and what they ask of each other. */
+#include "base/text.h"
 #include "comm/p2p/p2p.h"
 
-/* ---- Signatures ---- */
-
-static uint64_t digest(const int64_t *counts, int64_t count, int n) {
-    uint64_t h = 14695981039346656037u; /* FNV-1a over words */
-    for (int r = 0; r < n; r++) h = (h ^ (uint64_t)(counts ? counts[r] : count)) * 1099511628211u;
-    return h;
-}
-
-static tg_signature sign(const tg_p2p_group *g, const tg_transfer *t) {
-    bool parts = t->kind == TG_ALL_GATHER || t->kind == TG_REDUCE_SCATTER;
-    bool rooted = t->kind == TG_BROADCAST || t->kind == TG_GATHER || t->kind == TG_SCATTER;
-    tg_signature s = {.kind = (uint8_t)t->kind, .root = rooted ? t->root : -1};
-    if (t->kind != TG_BARRIER) s.dtype = (uint8_t)t->dtype;
-    if (t->kind == TG_ALL_REDUCE || t->kind == TG_REDUCE_SCATTER) s.op = (uint8_t)t->op;
-    if (!parts && t->kind != TG_ALL_TO_ALL) s.count = t->count;
-    s.skips = g->self->ctx->run.missed - g->skips;
-    if (parts) s.counts = digest(t->kind == TG_ALL_GATHER ? t->recv : t->send, t->count, g->size);
-    return s;
-}
+/* ---- The balance of an all-to-all ---- */
 
 static uint64_t digest_pair(int from, int to, int64_t count) {
     uint64_t h = ((uint64_t)from << 32 | (uint64_t)to) * 0x9E3779B97F4A7C15u ^ (uint64_t)count * 0xbf58476d1ce4e5b9u;
@@ -27,28 +10,12 @@ static uint64_t digest_pair(int from, int to, int64_t count) {
     return h ^ h >> 29;
 }
 
-static int64_t between(const int64_t *at, int64_t count, int i) { return at ? at[i + 1] - at[i] : count; }
-
 static uint64_t balance_of(const tg_p2p_call *c) {
     uint64_t sum = 0;
-    for (int i = 0; c->t.kind == TG_ALL_TO_ALL && i < c->g->size; i++)
-        sum += digest_pair(c->g->rank, i, between(c->send_at, c->t.count, i)) -
-               digest_pair(i, c->g->rank, between(c->recv_at, c->t.count, i));
+    for (int i = 0; c->t.kind == TG_ALL_TO_ALL && i < c->g->control.size; i++)
+        sum += digest_pair(c->g->control.rank, i, tg_part_size(c->send_at, c->t.count, i)) -
+               digest_pair(i, c->g->control.rank, tg_part_size(c->recv_at, c->t.count, i));
     return sum;
-}
-
-bool tg_p2p_same(const tg_signature *a, const tg_signature *b) {
-    return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->root == b->root &&
-           a->count == b->count && a->counts == b->counts;
-}
-
-tg_note tg_p2p_note(const tg_signature *s, int64_t count, int peer, uint64_t sequence) {
-    return (tg_note){.kind = s->kind,
-                     .dtype = s->dtype,
-                     .op = s->op,
-                     .root = s->kind == TG_SEND || s->kind == TG_RECV ? peer : s->root,
-                     .count = count,
-                     .sequence = sequence + 1};
 }
 
 /* As the door has described it for the record. */
@@ -66,9 +33,9 @@ void tg_p2p_site(const tg_p2p_rank *self, const void *site, char *buf, size_t n)
 bool tg_p2p_agree(const tg_p2p_call *c, int member) {
     const tg_p2p_side *o = tg_p2p_side_of(c, member);
     if (c->mail) return o->count == c->t.count && o->signature.dtype == c->signature.dtype;
-    if (!tg_p2p_same(&c->signature, &o->signature)) return false;
-    return c->t.kind != TG_ALL_TO_ALL || (o->to_me == between(c->recv_at, c->t.count, member) &&
-                                          o->from_me == between(c->send_at, c->t.count, member));
+    if (!tg_signature_equal(&c->signature, &o->signature)) return false;
+    tg_pair_counts ours = {tg_part_size(c->send_at, c->t.count, member), tg_part_size(c->recv_at, c->t.count, member)};
+    return c->t.kind != TG_ALL_TO_ALL || tg_pair_agrees(ours, (tg_pair_counts){o->to_me, o->from_me});
 }
 
 /* Of those who have missed different numbers of calls the one with more is to blame. */
@@ -76,31 +43,24 @@ static void compare(tg_p2p_call *c, int member) {
     tg_p2p_group *g = c->g;
     const tg_p2p_side *o = tg_p2p_side_of(c, member);
     if (!c->request || !o->arrived || tg_p2p_over(c)) return;
-    uint64_t theirs = o->signature.skips, ours = c->signature.skips;
+    uint64_t theirs = o->signature.missed, ours = c->signature.missed;
+    tg_wait w = {.place = c};
     if (theirs != ours)
-        tg_p2p_fail_by(g, g->member[theirs > ours ? member : g->rank].rank, ", and has missed a call since",
-                        tg_p2p_lost_from(c));
+        tg_control_fail_by(&g->control, &w, theirs > ours ? member : g->control.rank,
+                           ", and has missed a call since");
     else if (!tg_p2p_agree(c, member))
         c->disputed = true;
 }
 
 /* ---- Arriving ---- */
 
-static int64_t *begins(int64_t *at, const int64_t *counts, int n) {
-    int64_t sum = 0;
-    if (!counts) return NULL;
-    for (int r = 0; r < n; r++) at[r] = sum, sum += counts[r];
-    at[n] = sum;
-    return at;
-}
-
 static tg_status keep_transfer(tg_p2p_call *c, const tg_transfer *t) {
-    int n = c->g->size;
+    int n = c->g->control.size;
     c->t = *t;
     c->t.send = c->t.recv = NULL;
     if (c->mail) return TG_OK;
-    c->send_at = begins(c->begins, t->send, n);
-    c->recv_at = begins(c->begins + n + 1, t->recv, n);
+    c->send_at = tg_parts_begin(c->begins, t->send, n);
+    c->recv_at = tg_parts_begin(c->begins + n + 1, t->recv, n);
     if (t->kind != TG_ALL_TO_ALL || t->src != t->dst || !t->src) return TG_OK;
     size_t bytes = (size_t)(c->send_at ? c->send_at[n] : t->count * n) * tg_p2p_element(c);
     c->t.src = c->copy = tg_p2p_copy_of(c->g, t->src, bytes); /* others read it after this rank has written over it */
@@ -121,8 +81,8 @@ static void tell(tg_p2p_call *c, int member, const char *site) {
     m->sequence = c->sequence;
     m->signature = c->signature;
     m->count = c->t.count;
-    m->to_you = between(c->send_at, c->t.count, member);
-    m->from_you = between(c->recv_at, c->t.count, member);
+    m->to_you = tg_part_size(c->send_at, c->t.count, member);
+    m->from_you = tg_part_size(c->recv_at, c->t.count, member);
     m->balance = c->balance;
     tg_p2p_write(m, site);
     if (f.n && tg_p2p_few(c, f, 0)) {
@@ -136,15 +96,15 @@ static void arrive(tg_p2p_call *c) {
     tg_p2p_group *g = c->g;
     char site[TG_P2P_SITE];
     tg_p2p_site(g->self, c->t.site, site, sizeof site);
-    c->side[g->rank].arrived = true;
-    c->side[g->rank].signature = c->signature;
-    c->side[g->rank].count = c->t.count;
-    c->side[g->rank].balance = c->balance;
-    memcpy(c->side[g->rank].site, site, sizeof site);
+    c->side[g->control.rank].arrived = true;
+    c->side[g->control.rank].signature = c->signature;
+    c->side[g->control.rank].count = c->t.count;
+    c->side[g->control.rank].balance = c->balance;
+    memcpy(c->side[g->control.rank].site, site, sizeof site);
     c->arrived++;
-    for (int k = 1; k < g->size; k++) tell(c, (g->rank + k) % g->size, site);
-    for (int i = 0; i < g->size; i++)
-        if (i != g->rank) compare(c, i);
+    for (int k = 1; k < g->control.size; k++) tell(c, (g->control.rank + k) % g->control.size, site);
+    for (int i = 0; i < g->control.size; i++)
+        if (i != g->control.rank) compare(c, i);
 }
 
 static tg_status start_mail(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r) {
@@ -156,7 +116,7 @@ static tg_status start_mail(tg_p2p_group *g, const tg_transfer *t, tg_p2p_reques
     r->call = c;
     c->request = r;
     keep_transfer(c, t);
-    c->signature = sign(g, t);
+    c->signature = tg_signature_of(t, g->control.size, tg_control_missed(&g->control));
     char site[TG_P2P_SITE];
     tg_p2p_site(g->self, t->site, site, sizeof site);
     if (send)
@@ -169,21 +129,22 @@ static tg_status start_mail(tg_p2p_group *g, const tg_transfer *t, tg_p2p_reques
 tg_status tg_p2p_start(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r) {
     uint64_t sequence = g->sequence, window = (uint64_t)g->window;
     if (t->kind == TG_SEND || t->kind == TG_RECV) return start_mail(g, t, r);
-    TG_TRY(tg_p2p_await(g, NULL, sequence < window ? NULL : tg_p2p_call_at(g, sequence - window)));
+    tg_p2p_call *before = sequence < window ? NULL : tg_p2p_call_at(g, sequence - window);
+    TG_TRY(tg_control_wait(&g->control, NULL, before, sequence));
     tg_p2p_call *c = tg_p2p_call_at(g, sequence);
     TG_TRY(keep_transfer(c, t));
     place_begin(c, sequence);
     g->sequence++;
     r->call = c;
     c->request = r;
-    c->signature = sign(g, t);
+    c->signature = tg_signature_of(t, g->control.size, tg_control_missed(&g->control));
     c->balance = balance_of(c);
     arrive(c);
     return TG_OK;
 }
 
 void tg_p2p_settle(tg_p2p_call *c) {
-    int n = c->mail ? 1 : c->g->size;
+    int n = c->mail ? 1 : c->g->control.size;
     if (c->request) c->request->done = true;
     if (c->copy) tg_p2p_copy_end(c->g, c->copy);
     c->request = NULL;
@@ -216,7 +177,7 @@ static void keep_side(tg_p2p_call *c, const tg_p2p_message *m) {
 
 static void keep_last(tg_p2p_member *member, const tg_p2p_message *m) {
     size_t at = 0;
-    member->last = tg_p2p_note(&m->signature, m->count, 0, m->sequence);
+    member->last = tg_signature_note(&m->signature, m->count, 0, m->sequence);
     tg_text(member->site, sizeof member->site, &at, "%s", m->body);
 }
 

@@ -3,6 +3,7 @@
  * does, and has not made the call, passes the question on to those for whom it waits (Chandy, Misra and Haas, 1983).
  * Where it comes home, nothing can have moved in the meantime: each waits until the next one has made the call that it
  * has not. */
+#include "base/text.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"
@@ -12,8 +13,10 @@ static void ask(const tg_p2p_call *c, int of, uint64_t question) {
     tg_p2p_group *g = c->g;
     char text[512];
     size_t at = 0;
-    tg_p2p_quote(c, g->rank, c->peer, text, sizeof text, &at);
-    for (int i = 0; i < g->size; i++) {
+    tg_quoted own;
+    tg_p2p_quote(c, g->control.rank, c->peer, &own);
+    tg_quote(&own, text, sizeof text, &at);
+    for (int i = 0; i < g->control.size; i++) {
         tg_p2p_message *m = tg_p2p_awaited(c, i) ? tg_p2p_draft(g->self, TG_P2P_PROBE, g) : NULL;
         if (!m) continue;
         m->mail = c->mail;
@@ -43,30 +46,24 @@ static bool has_answered(const tg_p2p_group *g, const tg_p2p_message *m) {
     return (m->phase ? from->send.next : from->recv.next) > m->sequence;
 }
 
-static void crossed(tg_p2p_call *c, tg_p2p_group *other, const tg_p2p_message *m) {
+/* The lower rank's call is quoted first. The other rank knows of both groups when its call fails. */
+static void fail_both(tg_p2p_call *c, tg_p2p_group *other, const tg_p2p_message *m) {
     tg_p2p_group *g = c->g;
-    char text[TG_P2P_FAILURE];
-    size_t at = 0;
     bool first = g->self->me < m->rank;
-    uint64_t from = m->mail ? other->sequence : m->sequence;
-    tg_text(text, sizeof text, &at,
-            "the ranks disagree about what comes next, and wait for each other: in group \"%s\" ",
-            first ? g->name : other->name);
-    if (first) tg_p2p_quote(c, g->rank, c->peer, text, sizeof text, &at);
-    tg_text(text, sizeof text, &at, first ? ", in group \"%s\" %s" : "%s%s", first ? other->name : "", m->body);
-    if (!first) {
-        tg_text(text, sizeof text, &at, ", in group \"%s\" ", g->name);
-        tg_p2p_quote(c, g->rank, c->peer, text, sizeof text, &at);
-    }
-    c->lost = true;
-    /* The other rank knows of both when its call fails. */
-    tg_p2p_fail(g, TG_ERR_MISMATCH, -1, g->self->me, text, tg_p2p_lost_from(c));
-    tg_p2p_fail(other, TG_ERR_MISMATCH, -1, g->self->me, text, from);
+    const char *const names[] = {first ? g->name : other->name, first ? other->name : g->name};
+    tg_wait w = {.place = c}, w_other = {.sequence = m->mail ? other->sequence : m->sequence};
+    char text[TG_P2P_FAILURE / 2];
+    size_t at = 0;
+    tg_quoted own;
+    tg_p2p_quote(c, g->control.rank, c->peer, &own);
+    tg_quote(&own, text, sizeof text, &at);
+    tg_control_deadlock(&g->control, &w, &other->control, &w_other, names, first ? text : m->body,
+                        first ? m->body : text);
 }
 
 /* After an error: the sender will find that out, and go on. What it has missed itself it said before it asked. */
 static bool has_missed_more(const tg_p2p_group *g, int member) {
-    return g->self->ctx->run.missed - g->skips > g->member[member].skips;
+    return tg_control_missed(&g->control) > g->member[member].skips;
 }
 
 void tg_p2p_probed(tg_p2p_group *g, const tg_p2p_message *m) {
@@ -79,6 +76,6 @@ void tg_p2p_probed(tg_p2p_group *g, const tg_p2p_message *m) {
         self->peer[m->cause].question = question;
         ask(c, m->cause, question);
     } else if (question >= self->first_question) {
-        crossed(c, g, m);
+        fail_both(c, g, m);
     }
 }

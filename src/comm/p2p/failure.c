@@ -1,4 +1,7 @@
-/* What ends a group of the transport between nodes, and how ranks tell each other. */
+/* How a group of the transport between nodes ends on this rank, how its members hear of it, and what this rank says to
+ * all ranks of its own context. */
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"
@@ -6,7 +9,7 @@
 /* ---- The group's failure ---- */
 
 static void refuse_all(tg_p2p_group *g, tg_p2p_call *c) {
-    for (int i = 0; i < g->size && c->owed; i++) {
+    for (int i = 0; i < g->control.size && c->owed; i++) {
         tg_p2p_side *s = &c->side[c->mail ? 0 : i];
         int rank = g->member[c->mail ? c->peer : i].rank;
         for (int phase = 0; phase < TG_P2P_PHASES; phase++)
@@ -24,7 +27,7 @@ bool tg_p2p_over(const tg_p2p_call *c) {
 static void give_up(tg_p2p_group *g) {
     for (tg_p2p_request *r = g->self->first; r; r = r->next)
         if (r->group == g && tg_p2p_over(r->call)) refuse_all(g, r->call);
-    for (int i = 0; i < g->size; i++)
+    for (int i = 0; i < g->control.size; i++)
         for (int k = 0; k < TG_P2P_PHASES * TG_P2P_PIECES; k++) {
             tg_p2p_piece *p = &g->member[i].in[k / TG_P2P_PIECES][k % TG_P2P_PIECES];
             if (p->call && tg_p2p_over(p->call)) p->call = NULL;
@@ -32,9 +35,10 @@ static void give_up(tg_p2p_group *g) {
 }
 
 static void tell_members(tg_p2p_group *g) {
-    for (int i = 0; i < g->size; i++) {
+    for (int i = 0; i < g->control.size; i++) {
         int rank = g->member[i].rank;
-        tg_p2p_message *m = i == g->rank || g->self->peer[rank].gone ? NULL : tg_p2p_draft(g->self, TG_P2P_FAIL, g);
+        bool skip = i == g->control.rank || g->self->peer[rank].gone;
+        tg_p2p_message *m = skip ? NULL : tg_p2p_draft(g->self, TG_P2P_FAIL, g);
         if (!m) continue;
         m->status = (int32_t)g->status;
         m->cause = g->culprit;
@@ -61,7 +65,7 @@ void tg_p2p_fail(tg_p2p_group *g, tg_status status, int culprit, int reporter, c
 
 /* A disagreement is one for all members, so that each passes it on before the others can hear that it has failed for
  * it: from the one who found it they may hear later. It may be one of two groups. */
-static void pass_on(tg_p2p_rank *self) {
+void tg_p2p_pass_on(tg_p2p_rank *self) {
     for (tg_p2p_group *g = self->groups; g; g = g->next) {
         if (!g->failed || g->closed || g->passed_on || g->status != TG_ERR_MISMATCH) continue;
         g->passed_on = true;
@@ -69,54 +73,28 @@ static void pass_on(tg_p2p_rank *self) {
     }
 }
 
-tg_status tg_p2p_failed(tg_p2p_group *g, bool arrived) {
-    const tg_group_end end = {g->name, g->status, g->culprit, g->reporter, g->failure};
-    pass_on(g->self);
-    return tg_comm_tell_end(g->self->ctx, g->self->me, &end, arrived, &g->told, &g->self->cause);
-}
-
-/* A failure that was itself another's is passed on in that one's words. */
-void tg_p2p_fail_by(tg_p2p_group *g, int rank, const char *after, uint64_t from) {
-    const tg_p2p_peer *p = &g->self->peer[rank];
-    const char *words = p->failure ? p->failure : "";
-    char text[TG_P2P_FAILURE];
-    size_t at = 0;
-    if (p->status == TG_ERR_REMOTE && p->cause >= 0) {
-        tg_p2p_fail(g, TG_ERR_REMOTE, p->cause, g->self->me, words, from);
-        return;
-    }
-    tg_text(text, sizeof text, &at, "rank %d failed%s: %s", rank, after, words);
-    tg_p2p_fail(g, TG_ERR_REMOTE, rank, g->self->me, text, from);
-}
-
 /* ---- Disagreement ---- */
 
-void tg_p2p_quote(const tg_p2p_call *c, int member, int peer, char *buf, size_t n, size_t *at) {
+void tg_p2p_quote(const tg_p2p_call *c, int member, int peer, tg_quoted *q) {
     const tg_p2p_group *g = c->g;
-    const tg_p2p_side *side = c->mail && member == g->rank ? NULL : tg_p2p_side_of(c, member);
-    tg_note note = side ? tg_p2p_note(&side->signature, side->count, peer, c->sequence)
-                        : tg_p2p_note(&c->signature, c->t.count, peer, c->sequence);
-    char site[TG_P2P_SITE];
-    if (!side) tg_p2p_site(g->self, c->t.site, site, sizeof site);
-    tg_text(buf, n, at, "rank %d called ", g->member[member].rank);
-    tg_note_call(&note, buf, n, at);
-    tg_text(buf, n, at, " from %s", side ? side->site : site);
+    const tg_p2p_side *side = c->mail && member == g->control.rank ? NULL : tg_p2p_side_of(c, member);
+    size_t at = 0;
+    *q = (tg_quoted){.member = member, .rank = g->member[member].rank};
+    q->note = side ? tg_signature_note(&side->signature, side->count, peer, c->sequence)
+                   : tg_signature_note(&c->signature, c->t.count, peer, c->sequence);
+    if (c->mail) q->note.sequence = 0;
+    if (side)
+        tg_text(q->site, sizeof q->site, &at, "%s", side->site);
+    else
+        tg_p2p_site(g->self, c->t.site, q->site, TG_P2P_SITE);
 }
 
 static void mismatch(tg_p2p_call *c, int a, int b) {
-    tg_p2p_group *g = c->g;
-    char text[TG_P2P_FAILURE];
-    size_t at = 0;
-    if (c->mail)
-        tg_text(text, sizeof text, &at, "the ranks disagree about a message in group \"%s\": ", g->name);
-    else
-        tg_text(text, sizeof text, &at, "the ranks disagree about call %llu of group \"%s\": ",
-                (unsigned long long)c->sequence + 1, g->name);
-    tg_p2p_quote(c, a < b ? a : b, a < b ? b : a, text, sizeof text, &at);
-    tg_text(text, sizeof text, &at, ", ");
-    tg_p2p_quote(c, a < b ? b : a, a < b ? a : b, text, sizeof text, &at);
-    c->lost = true;
-    tg_p2p_fail(g, TG_ERR_MISMATCH, -1, g->self->me, text, tg_p2p_lost_from(c));
+    tg_wait w = {.place = c};
+    tg_quoted one, two;
+    tg_p2p_quote(c, a, b, &one);
+    tg_p2p_quote(c, b, a, &two);
+    tg_control_mismatch(&c->g->control, &w, &one, &two);
 }
 
 /* The first who has arrived, and the first who differs from it; pairs that differ only in what they exchange know that
@@ -124,88 +102,21 @@ static void mismatch(tg_p2p_call *c, int a, int b) {
 void tg_p2p_settle_dispute(tg_p2p_call *c) {
     int first = 0;
     while (!c->mail && !c->side[first].arrived) first++;
-    for (int i = first + 1; !c->mail && i < c->g->size; i++)
-        if (c->side[i].arrived && !tg_p2p_same(&c->side[first].signature, &c->side[i].signature)) {
+    for (int i = first + 1; !c->mail && i < c->g->control.size; i++)
+        if (c->side[i].arrived && !tg_signature_equal(&c->side[first].signature, &c->side[i].signature)) {
             mismatch(c, first, i);
             return;
         }
-    for (int i = 0; i < c->g->size && !c->g->failed; i++)
-        if (c->mail ? i == c->peer : i != c->g->rank && c->side[i].arrived && !tg_p2p_agree(c, i))
-            mismatch(c, c->g->rank, i);
+    for (int i = 0; i < c->g->control.size && !c->g->failed; i++)
+        if (c->mail ? i == c->peer : i != c->g->control.rank && c->side[i].arrived && !tg_p2p_agree(c, i))
+            mismatch(c, c->g->control.rank, i);
 }
 
 /* ---- Peers ---- */
 
 bool tg_p2p_awaited(const tg_p2p_call *c, int member) {
-    if (member == c->g->rank) return false;
+    if (member == c->g->control.rank) return false;
     return c->mail ? member == c->peer && !c->arrived : !c->side[member].arrived;
-}
-
-static void describe_last(const tg_p2p_member *m, char *buf, size_t n, size_t *at) {
-    if (!m->last.sequence) {
-        tg_text(buf, n, at, "it has made no call in it yet");
-        return;
-    }
-    tg_text(buf, n, at, "its last call was ");
-    tg_note_call(&m->last, buf, n, at);
-    tg_text(buf, n, at, ", call %llu of the group, from %s", (unsigned long long)m->last.sequence, m->site);
-}
-
-/* That an error is there counts only after a while: the peer may be about to clear it. But who has missed a call that
- * we have not, is out of step for good. */
-static void look_at(const tg_p2p_call *c, int member) {
-    const double patience = 0.1;
-    tg_p2p_group *g = c->g;
-    const tg_p2p_member *m = &g->member[member];
-    const tg_p2p_peer *p = &g->self->peer[m->rank];
-    char text[TG_P2P_FAILURE];
-    size_t at = 0;
-    bool gone = p->gone || m->left, failed = p->status != TG_OK;
-    if (m->skips > g->self->ctx->run.missed - g->skips) {
-        tg_p2p_fail_by(g, m->rank, failed ? "" : " (and has cleared its error)", tg_p2p_lost_from(c));
-    } else if (failed && (gone || tg_system_now() - p->since > patience)) {
-        tg_p2p_fail_by(g, m->rank, "", tg_p2p_lost_from(c));
-    } else if (gone) {
-        tg_text(text, sizeof text, &at, "rank %d has %s after %llu calls; ", m->rank,
-                p->gone || g->world ? "returned" : "freed this communicator",
-                (unsigned long long)m->last.sequence);
-        describe_last(m, text, sizeof text, &at);
-        tg_p2p_fail(g, TG_ERR_REMOTE, m->rank, g->self->me, text, tg_p2p_lost_from(c));
-    }
-}
-
-static void pass_deadline(tg_p2p_call *c, double since) {
-    tg_p2p_group *g = c->g;
-    tg_note note = tg_p2p_note(&c->signature, c->t.count, c->peer, c->sequence);
-    char text[TG_P2P_FAILURE], site[TG_P2P_SITE];
-    size_t at = 0;
-    int culprit = -1;
-    tg_p2p_site(g->self, c->t.site, site, sizeof site);
-    tg_text(text, sizeof text, &at, "the deadline of %g s has passed in ", g->self->ctx->run.deadline);
-    tg_note_call(&note, text, sizeof text, &at);
-    tg_text(text, sizeof text, &at, ", call %llu of group \"%s\", from %s", (unsigned long long)note.sequence, g->name,
-            site);
-    for (int i = 0; i < g->size; i++) {
-        if (!tg_p2p_awaited(c, i)) continue;
-        if (culprit < 0) culprit = g->member[i].rank;
-        bool busy = g->self->peer[g->member[i].rank].heard > since;
-        tg_text(text, sizeof text, &at, "; rank %d has not arrived: it is %s, ", g->member[i].rank,
-                busy ? "busy (with other groups)" : "missing (nothing has come from it)");
-        describe_last(&g->member[i], text, sizeof text, &at);
-    }
-    c->lost = true;
-    if (culprit < 0) tg_text(text, sizeof text, &at, "; all have arrived, but not all that they owe");
-    tg_p2p_fail(g, TG_ERR_TIMEOUT, culprit, g->self->me, text, tg_p2p_lost_from(c));
-}
-
-void tg_p2p_look(tg_p2p_call *c, double since) {
-    const double patience = 0.1;
-    const tg_p2p_group *g = c->g;
-    if (c->disputed && tg_system_now() - since > patience) tg_p2p_settle_dispute(c);
-    for (int i = 0; i < g->size && !tg_p2p_over(c); i++)
-        if (tg_p2p_awaited(c, i)) look_at(c, i);
-    if (!tg_p2p_over(c)) tg_p2p_probe(c, since);
-    if (tg_system_now() - since > g->self->ctx->run.deadline) pass_deadline(c, since);
 }
 
 /* ---- This rank's context ---- */
@@ -224,10 +135,10 @@ static void announce(tg_p2p_rank *self, tg_p2p_kind kind) {
 
 static void announce_skips(tg_p2p_rank *self) {
     for (tg_p2p_group *g = self->groups; g; g = g->next)
-        for (int i = 0; !g->closed && i < g->size; i++) {
-            tg_p2p_message *m = i == g->rank ? NULL : tg_p2p_draft(self, TG_P2P_SKIP, g);
+        for (int i = 0; !g->closed && i < g->control.size; i++) {
+            tg_p2p_message *m = i == g->control.rank ? NULL : tg_p2p_draft(self, TG_P2P_SKIP, g);
             if (!m) continue;
-            m->sequence = self->ctx->run.missed - g->skips;
+            m->sequence = tg_control_missed(&g->control);
             tg_p2p_post(self, m, g->member[i].rank);
         }
 }

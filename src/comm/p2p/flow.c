@@ -22,29 +22,26 @@ static tg_p2p_flow flow(const tg_p2p_call *c, const void *base, int64_t at, int6
     return (tg_p2p_flow){(char *)base + at * (int64_t)tg_p2p_element(c), n};
 }
 
-static int64_t begin(const int64_t *at, int64_t count, int part) { return at ? at[part] : count * part; }
-
 static tg_p2p_flow part(const tg_p2p_call *c, const void *base, const int64_t *at, int i) {
-    int64_t from = begin(at, c->t.count, i);
-    return flow(c, base, from, begin(at, c->t.count, i + 1) - from);
+    return flow(c, base, tg_part_begin(at, c->t.count, i), tg_part_size(at, c->t.count, i));
 }
 
 /* What member i sums of an all-reduce: equal parts but for one element. */
 static tg_p2p_flow share(const tg_p2p_call *c, const void *base, int i) {
-    int64_t each = c->t.count / c->g->size, rest = c->t.count % c->g->size;
+    int64_t each = c->t.count / c->g->control.size, rest = c->t.count % c->g->control.size;
     return flow(c, base, each * i + (i < rest ? i : rest), each + (i < rest));
 }
 
 /* ---- Flows ---- */
 
 static tg_p2p_flow out_of_all_reduce(const tg_p2p_call *c, int to, int phase) {
-    if (phase) return tg_p2p_whole(c) ? nothing : share(c, c->t.dst, c->g->rank);
+    if (phase) return tg_p2p_whole(c) ? nothing : share(c, c->t.dst, c->g->control.rank);
     return tg_p2p_whole(c) ? flow(c, c->t.src, 0, c->t.count) : share(c, c->t.src, to);
 }
 
 tg_p2p_flow tg_p2p_out(const tg_p2p_call *c, int to, int phase) {
     const tg_transfer *t = &c->t;
-    bool root = c->g->rank == t->root;
+    bool root = c->g->control.rank == t->root;
     if (t->kind == TG_ALL_REDUCE) return out_of_all_reduce(c, to, phase);
     if (phase) return nothing;
     switch (t->kind) {
@@ -69,7 +66,7 @@ tg_p2p_flow tg_p2p_in(const tg_p2p_call *c, int from, int phase) {
     case TG_REDUCE_SCATTER: return (tg_p2p_flow){NULL, tg_p2p_sum(c, &own).n};
     case TG_ALL_TO_ALL:
     case TG_ALL_GATHER: return part(c, t->dst, c->recv_at, from);
-    case TG_GATHER: return c->g->rank == t->root ? part(c, t->dst, NULL, from) : nothing;
+    case TG_GATHER: return c->g->control.rank == t->root ? part(c, t->dst, NULL, from) : nothing;
     case TG_SCATTER:
     case TG_BROADCAST: return from == t->root ? flow(c, t->dst, 0, t->count) : nothing;
     case TG_RECV: return flow(c, t->dst, 0, t->count);
@@ -81,13 +78,13 @@ tg_p2p_flow tg_p2p_sum(const tg_p2p_call *c, const char **own) {
     const tg_transfer *t = &c->t;
     tg_p2p_flow mine;
     if (t->kind == TG_REDUCE_SCATTER) {
-        mine = part(c, t->src, c->send_at, c->g->rank);
+        mine = part(c, t->src, c->send_at, c->g->control.rank);
         *own = mine.data;
         return flow(c, t->dst, 0, mine.n);
     }
-    mine = tg_p2p_whole(c) ? flow(c, t->src, 0, t->count) : share(c, t->src, c->g->rank);
+    mine = tg_p2p_whole(c) ? flow(c, t->src, 0, t->count) : share(c, t->src, c->g->control.rank);
     *own = mine.data;
-    return tg_p2p_whole(c) ? flow(c, t->dst, 0, t->count) : share(c, t->dst, c->g->rank);
+    return tg_p2p_whole(c) ? flow(c, t->dst, 0, t->count) : share(c, t->dst, c->g->control.rank);
 }
 
 /* ---- Pieces ---- */

@@ -1,4 +1,6 @@
 /* Groups of the transport between nodes: how members name them alike, and their memory. */
+#include "base/host_memory.h"
+#include "base/text.h"
 #include "comm/p2p/p2p.h"
 
 /* ---- Names ---- */
@@ -37,9 +39,9 @@ static size_t round_up(size_t n) { return (n + 63) / 64 * 64; }
 /* Fewer of everything where there are many members. */
 static void size_group(tg_p2p_group *g) {
     enum { BUFFERS = 8 << 20, LARGEST = 128 << 10, SMALLEST = 4 << 10 };
-    size_t all = (size_t)g->size * TG_P2P_PIECES * (TG_P2P_PHASES + 1);
-    g->window = g->size <= 64 ? 32 : 8;
-    g->few = g->size <= 8 ? 1024 : g->size <= 64 ? 256 : 64;
+    size_t all = (size_t)g->control.size * TG_P2P_PIECES * (TG_P2P_PHASES + 1);
+    g->window = g->control.size <= 64 ? 32 : 8;
+    g->few = g->control.size <= 8 ? 1024 : g->control.size <= 64 ? 256 : 64;
     for (g->piece = LARGEST; g->piece > SMALLEST && g->piece * all > BUFFERS;) g->piece /= 2;
 }
 
@@ -117,10 +119,10 @@ tg_p2p_call *tg_p2p_mail_place(tg_p2p_group *g, int member, bool send, uint64_t 
 tg_status tg_p2p_buffers(tg_p2p_group *g) {
     enum { EACH = TG_P2P_PIECES * (TG_P2P_PHASES + 1) };
     if (g->buffers) return TG_OK;
-    g->buffer_bytes = (size_t)g->size * EACH * g->piece;
+    g->buffer_bytes = (size_t)g->control.size * EACH * g->piece;
     char *p = g->buffers = tg_host_alloc(g->self->ctx, g->buffer_bytes);
     if (!p) return g->self->ctx->run.status;
-    for (int i = 0; i < g->size; i++)
+    for (int i = 0; i < g->control.size; i++)
         for (int k = 0; k < EACH; k++, p += g->piece) {
             int phase = k / TG_P2P_PIECES, which = k % TG_P2P_PIECES;
             *(phase < TG_P2P_PHASES ? &g->member[i].in[phase][which].box.data : &g->member[i].out[which].data) = p;
@@ -195,7 +197,7 @@ static void take_early(tg_p2p_rank *self, tg_p2p_group *g) {
 /* ---- Begin and end ---- */
 
 static bool flies(const tg_p2p_group *g) {
-    for (int i = 0; i < g->size; i++)
+    for (int i = 0; i < g->control.size; i++)
         for (int k = 0; k < TG_P2P_PIECES; k++) {
             const tg_p2p_member *m = &g->member[i];
             if (m->in[0][k].box.flying || m->in[1][k].box.flying || m->out[k].flying) return true;
@@ -205,7 +207,7 @@ static bool flies(const tg_p2p_group *g) {
 
 static void group_free(tg_p2p_group *g) {
     tg_ctx *ctx = g->self->ctx;
-    for (int i = 0; i < g->size; i++) {
+    for (int i = 0; i < g->control.size; i++) {
         tg_host_free(ctx, g->member[i].send.call, g->member[i].send.room * sizeof(tg_p2p_call *));
         tg_host_free(ctx, g->member[i].recv.call, g->member[i].recv.room * sizeof(tg_p2p_call *));
     }
@@ -225,20 +227,27 @@ static void group_free(tg_p2p_group *g) {
 
 tg_p2p_group *tg_p2p_group_new(tg_p2p_rank *self, const tg_p2p_key *parent, const int *ranks, int n, int rank,
                                const char *name) {
-    size_t bytes = sizeof(tg_p2p_group) + (size_t)n * (sizeof(tg_p2p_member) + 1), at = 0;
+    size_t bytes = sizeof(tg_p2p_group) + (size_t)n * (sizeof(tg_p2p_member) + sizeof(bool)), at = 0;
     tg_p2p_key key;
     if (name_group(self, parent, ranks, n, &key) != TG_OK) return NULL;
     tg_p2p_group *g = tg_host_alloc(self->ctx, bytes);
     if (!g) return NULL;
     g->self = self;
     g->key = key;
-    g->rank = rank;
-    g->size = n;
+    g->control = (tg_control){.ops = &tg_p2p_control,
+                              .mover = &tg_p2p_mover,
+                              .ctx = self->ctx,
+                              .name = g->name,
+                              .me = self->me,
+                              .rank = rank,
+                              .size = n,
+                              .cause = &self->cause,
+                              .patience = self->spins,
+                              .missed = self->ctx->run.missed};
     g->bytes = bytes;
     g->world = !parent;
     g->culprit = g->reporter = -1;
-    g->skips = self->ctx->run.missed;
-    g->list = (uint8_t *)&g->member[n];
+    g->list = (bool *)&g->member[n];
     tg_text(g->name, sizeof g->name, &at, "%s", name ? name : "");
     for (int i = 0; i < n; i++) g->member[i].rank = ranks[i];
     size_group(g);
@@ -255,8 +264,8 @@ tg_p2p_group *tg_p2p_group_new(tg_p2p_rank *self, const tg_p2p_key *parent, cons
 }
 
 void tg_p2p_group_close(tg_p2p_group *g) {
-    for (int i = 0; i < g->size; i++)
-        if (i != g->rank && !g->self->peer[g->member[i].rank].gone)
+    for (int i = 0; i < g->control.size; i++)
+        if (i != g->control.rank && !g->self->peer[g->member[i].rank].gone)
             tg_p2p_post(g->self, tg_p2p_draft(g->self, TG_P2P_LEAVE, g), g->member[i].rank);
     g->closed = true;
 }

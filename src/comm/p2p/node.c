@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/host_memory.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"
 

@@ -1,5 +1,6 @@
 /* The slots of the transport between nodes, and its world. */
 
+#include "base/host_memory.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"
@@ -38,7 +39,7 @@ static tg_status p2p_start(tg_ctx *ctx, void *state, const tg_transfer *t, void 
     if (seat->inner) return NODE(seat, start, t, request);
     tg_p2p_group *g = seat->g;
     tg_p2p_progress(g->self); /* news of a failure */
-    if (g->failed) return tg_p2p_failed(g, false);
+    if (g->failed) return tg_control_failed(&g->control, false);
     tg_p2p_request *r = request_new(g);
     if (!r) return ctx->run.status;
     if (tg_p2p_start(g, t, r) != TG_OK) {
@@ -63,13 +64,13 @@ static bool p2p_test(tg_ctx *ctx, void *state, void *request) {
 static tg_status p2p_wait(tg_ctx *ctx, void *state, void *request) {
     (void)ctx;
     tg_p2p_seat *seat = state;
-    return seat->inner ? NODE(seat, wait, request) : tg_p2p_await(seat->g, request, NULL);
+    return seat->inner ? NODE(seat, wait, request) : tg_control_wait(&seat->g->control, request, NULL, 0);
 }
 
 static tg_status p2p_look(tg_ctx *ctx, void *state, void *request, double waited) {
     (void)ctx;
     tg_p2p_seat *seat = state;
-    return seat->inner ? NODE(seat, look, request, waited) : tg_p2p_look_on(seat->g, request, waited);
+    return seat->inner ? NODE(seat, look, request, waited) : tg_control_watch(&seat->g->control, request, waited);
 }
 
 static void p2p_drop(tg_ctx *ctx, void *state, void *request) {
@@ -80,7 +81,7 @@ static void p2p_drop(tg_ctx *ctx, void *state, void *request) {
         NODE(seat, drop, request);
         return;
     }
-    if (!r->done && tg_p2p_await(seat->g, r, NULL) != TG_OK && !r->done) tg_p2p_forget(r);
+    if (!r->done && tg_control_wait(&seat->g->control, r, NULL, 0) != TG_OK && !r->done) tg_p2p_forget(r);
     request_free(r);
 }
 
@@ -93,10 +94,28 @@ static void p2p_abort(tg_ctx *ctx, void *state, const char *why) {
         tg_p2p_fail(seat->g, TG_ERR_ABORTED, seat->self->me, seat->self->me, why, seat->g->sequence);
 }
 
+static tg_status recover(tg_p2p_seat *seat, int *rank, int *size) {
+    tg_p2p_group *old = seat->g, *g = NULL;
+    tg_ctx *ctx = old->self->ctx;
+    size_t bytes = (size_t)old->control.size * sizeof(int);
+    int n = 0, mine = -1, *ranks = tg_host_alloc(ctx, bytes);
+    if (!ranks) return ctx->run.status;
+    if (tg_control_regroup(&old->control, ranks, &n, &mine) == TG_OK)
+        g = tg_p2p_group_new(old->self, &old->key, ranks, n, mine, old->name);
+    tg_host_free(ctx, ranks, bytes);
+    if (!g) return ctx->run.status;
+    g->world = old->world;
+    tg_p2p_group_close(old);
+    seat->g = g;
+    *rank = mine;
+    *size = n;
+    return TG_OK;
+}
+
 static tg_status p2p_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
     (void)ctx;
     tg_p2p_seat *seat = state;
-    return seat->inner ? NODE(seat, recover, rank, size) : tg_p2p_recover(seat, rank, size);
+    return seat->inner ? NODE(seat, recover, rank, size) : recover(seat, rank, size);
 }
 
 /* ---- Groups ---- */

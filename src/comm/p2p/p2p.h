@@ -16,7 +16,7 @@
 
 #include <tapegrad/p2p.h>
 
-#include "comm/comm.h"
+#include "comm/protocol.h"
 #include "comm/shm/region.h"
 
 enum {
@@ -210,24 +210,23 @@ typedef struct tg_p2p_seat {
 } tg_p2p_seat;
 
 struct tg_p2p_group {
+    tg_control control; /* first */
     tg_p2p_rank *self;
     tg_p2p_group *next;
     tg_p2p_key key;
-    int rank, size;
     int window;         /* collectives that may be in flight; twice as many have a place */
     size_t few;         /* bytes that travel with a message */
     size_t piece;       /* bytes */
     uint64_t sequence;  /* of the next collective */
-    uint64_t skips;     /* of the context when the group was formed */
     bool held[TG_P2P_PHASES]; /* an older call could not yet ask for all that it needs: younger ones wait */
     bool world; /* of all ranks, or what tg_comm_recover has made of it */
-    bool closed, failed, told;
+    bool closed, failed;
     bool passed_on; /* its disagreement, to the other members */
     tg_status status;
     int culprit, reporter; /* ranks of the world; -1: none */
     uint64_t failed_at;    /* the first collective that is lost: those before it go on */
     bool decided;           /* who is still there after tg_comm_recover: */
-    uint8_t *list;          /* 1 for each member that is */
+    bool *list;             /* of the members that are */
     char name[32], failure[TG_P2P_FAILURE];
     size_t bytes, buffer_bytes, calls_bytes;
     char *buffers; /* of the pieces; NULL before the first */
@@ -317,8 +316,6 @@ void tg_p2p_mail_taken(tg_p2p_group *g, const tg_p2p_message *m);
 void tg_p2p_settle(tg_p2p_call *c);
 /* Where this rank made a call. */
 void tg_p2p_site(const tg_p2p_rank *self, const void *site, char *buf, size_t n);
-bool tg_p2p_same(const tg_signature *a, const tg_signature *b);
-tg_note tg_p2p_note(const tg_signature *s, int64_t count, int peer, uint64_t sequence);
 
 /* ---- flow.c: what goes from whom to whom ---- */
 
@@ -352,15 +349,11 @@ void tg_p2p_land(tg_p2p_group *g);
  * one. */
 tg_status tg_p2p_meet(tg_comm *world, tg_comm **node, int64_t *nodes, bool *in_one);
 
-/* ---- wait.c: progress, waiting, failure ---- */
+/* ---- progress.c ---- */
 
 void tg_p2p_progress(tg_p2p_rank *self);
 /* Takes a call that cannot be finished out of what is in flight. */
 void tg_p2p_forget(tg_p2p_request *r);
-/* Until r is done (or, with r NULL, that call has a free place), or the group has failed. */
-tg_status tg_p2p_await(tg_p2p_group *g, const tg_p2p_request *r, tg_p2p_call *place);
-/* The slot `look` of a group. */
-tg_status tg_p2p_look_on(tg_p2p_group *g, tg_p2p_request *r, double waited);
 void tg_p2p_rest(const tg_p2p_rank *self, int round); /* longer and longer */
 /* Makes progress until there, or the deadline of the context: false. */
 bool tg_p2p_until(tg_p2p_rank *self, bool (*there)(tg_p2p_rank *self));
@@ -373,16 +366,13 @@ bool tg_p2p_over(const tg_p2p_call *c);
 /* The first failure is kept; `from`, the first collective that is lost, may sink. reporter: a member that has found it;
  * where it is this rank the others are told. */
 void tg_p2p_fail(tg_p2p_group *g, tg_status status, int culprit, int reporter, const char *text, uint64_t from);
-/* ... with the words of the rank that failed. */
-void tg_p2p_fail_by(tg_p2p_group *g, int rank, const char *after, uint64_t from);
-/* Records the group's failure in the context; arrived: this rank had made the call that failed. */
-tg_status tg_p2p_failed(tg_p2p_group *g, bool arrived);
+/* Tells the members of every group that has failed for a disagreement why, before they can hear that this rank has
+ * failed for it: from the rank that found it they may hear later. It may be one of two groups. */
+void tg_p2p_pass_on(tg_p2p_rank *self);
 /* Whether the call still waits for that member to arrive. */
 bool tg_p2p_awaited(const tg_p2p_call *c, int member);
-/* "rank 1 called barrier() from ...": what that member, which has arrived, has called; peer: a message's other one. */
-void tg_p2p_quote(const tg_p2p_call *c, int member, int peer, char *buf, size_t n, size_t *at);
-/* Looks whether those for whom the call waits can still come. */
-void tg_p2p_look(tg_p2p_call *c, double since);
+/* What that member, which has arrived, has called; peer: a message's other rank. */
+void tg_p2p_quote(const tg_p2p_call *c, int member, int peer, tg_quoted *q);
 /* Ends the group where members disagree about the call: all of them in the same words, once all have arrived. */
 void tg_p2p_settle_dispute(tg_p2p_call *c);
 bool tg_p2p_agree(const tg_p2p_call *c, int member); /* one that has arrived with this rank */
@@ -396,10 +386,13 @@ void tg_p2p_peer_failed(tg_p2p_rank *self, int rank, tg_status status, int cause
 void tg_p2p_probe(const tg_p2p_call *c, double since);
 void tg_p2p_probed(tg_p2p_group *g, const tg_p2p_message *m);
 
-/* ---- recover.c ---- */
+/* ---- control.c ---- */
 
-tg_status tg_p2p_recover(tg_p2p_seat *seat, int *rank, int *size);
+extern const tg_control_ops tg_p2p_control;
+extern const tg_mover_ops tg_p2p_mover;
+static inline tg_p2p_group *tg_p2p_of(tg_control *c) { return (tg_p2p_group *)c; }
 void tg_p2p_came(tg_p2p_group *g, const tg_p2p_message *m);
+
 extern const tg_comm_ops tg_p2p_transport;
 
 #endif

@@ -8,7 +8,7 @@
 static void sum(const tg_p2p_call *c, const void *const *src, tg_p2p_flow to) {
     void *dst = to.data;
     tg_ranks_fn kernel = tg_ranks_kernel(tg_cpu_level(c->g->self->ctx), c->t.dtype);
-    if (to.n) kernel(c->t.op, src, c->g->size, &dst, 1, to.n);
+    if (to.n) kernel(c->t.op, src, c->g->control.size, &dst, 1, to.n);
 }
 
 /* All shares came with the messages. */
@@ -16,7 +16,7 @@ static void sum_few(tg_p2p_call *c) {
     const void *src[TG_MAX_RANKS];
     const char *own;
     tg_p2p_flow to = tg_p2p_sum(c, &own);
-    for (int i = 0; i < c->g->size; i++) src[i] = i == c->g->rank ? own : c->side[i].few;
+    for (int i = 0; i < c->g->control.size; i++) src[i] = i == c->g->control.rank ? own : c->side[i].few;
     sum(c, src, to);
 }
 
@@ -32,16 +32,16 @@ static bool sum_next(tg_p2p_call *c) {
     const void *src[TG_MAX_RANKS];
     const char *own;
     tg_p2p_flow all = tg_p2p_sum(c, &own), to = tg_p2p_piece_of(c, all, c->summed);
-    for (int i = 0; i < c->g->size; i++) {
-        const tg_p2p_piece *p = i == c->g->rank ? NULL : landed(c, i, 0, c->summed);
-        if (i != c->g->rank && !p) return false;
+    for (int i = 0; i < c->g->control.size; i++) {
+        const tg_p2p_piece *p = i == c->g->control.rank ? NULL : landed(c, i, 0, c->summed);
+        if (i != c->g->control.rank && !p) return false;
         src[i] = p ? p->box.data : own + c->summed * (int64_t)c->g->piece;
     }
     sum(c, src, to);
-    for (int i = 0; i < c->g->size; i++)
-        if (i != c->g->rank) landed(c, i, 0, c->summed)->call = NULL;
+    for (int i = 0; i < c->g->control.size; i++)
+        if (i != c->g->control.rank) landed(c, i, 0, c->summed)->call = NULL;
     c->summed++;
-    c->in -= c->g->size - 1;
+    c->in -= c->g->control.size - 1;
     return true;
 }
 
@@ -75,14 +75,14 @@ static void begin_mail(tg_p2p_call *c) {
 }
 
 void tg_p2p_begin(tg_p2p_call *c) {
-    int me = c->g->rank;
+    int me = c->g->control.rank;
     const char *own;
     c->ready = true;
     if (c->mail) {
         begin_mail(c);
         return;
     }
-    for (int i = 0; i < c->g->size; i++)
+    for (int i = 0; i < c->g->control.size; i++)
         if (i != me) expect(c, i);
     if (tg_p2p_sums(c)) {
         tg_p2p_flow to = tg_p2p_sum(c, &own);
@@ -148,8 +148,8 @@ static void ask_all(tg_p2p_call *c) {
     for (int phase = 0; phase < TG_P2P_PHASES; phase++) {
         bool all = true;
         if (g->held[phase]) continue;
-        for (int i = 0; i < g->size; i++)
-            if (i != g->rank) all &= ask_member(c, i, phase);
+        for (int i = 0; i < g->control.size; i++)
+            if (i != g->control.rank) all &= ask_member(c, i, phase);
         g->held[phase] = !all;
     }
 }
@@ -206,20 +206,20 @@ static void land(tg_p2p_group *g, int from, int phase, tg_p2p_piece *p) {
 }
 
 void tg_p2p_land(tg_p2p_group *g) {
-    for (int i = 0; g->buffers && i < g->size; i++)
+    for (int i = 0; g->buffers && i < g->control.size; i++)
         for (int phase = 0; phase < TG_P2P_PHASES; phase++)
             for (int k = 0; k < TG_P2P_PIECES; k++) land(g, i, phase, &g->member[i].in[phase][k]);
 }
 
 static bool is_balanced(const tg_p2p_call *c) {
     uint64_t sum = 0;
-    for (int i = 0; !c->mail && i < c->g->size; i++) sum += c->side[i].balance;
+    for (int i = 0; !c->mail && i < c->g->control.size; i++) sum += c->side[i].balance;
     return sum == 0;
 }
 
 static bool agreed(tg_p2p_call *c) {
     if (c->ready) return true;
-    if (c->arrived < (c->mail ? 1 : c->g->size)) return false;
+    if (c->arrived < (c->mail ? 1 : c->g->control.size)) return false;
     if (!c->disputed && is_balanced(c)) return true;
     tg_p2p_settle_dispute(c);
     return false;
@@ -233,8 +233,8 @@ void tg_p2p_advance(tg_p2p_call *c) {
         while (c->summed < c->sums && sum_next(c)) continue;
         if (c->mail && c->t.kind == TG_RECV) ask_member(c, c->peer, 0);
         if (!c->mail) ask_all(c);
-        for (int i = 0; i < c->g->size && c->owed; i++)
-            if (i != c->g->rank && (!c->mail || i == c->peer)) serve_member(c, i);
+        for (int i = 0; i < c->g->control.size && c->owed; i++)
+            if (i != c->g->control.rank && (!c->mail || i == c->peer)) serve_member(c, i);
     }
     if (!c->in && !c->out && c->summed == c->sums) tg_p2p_settle(c);
 }

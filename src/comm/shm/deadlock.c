@@ -22,7 +22,7 @@ static tg_shm_group *group_of(const tg_shm_rank *self, uint64_t id) {
 }
 
 static int member_of(const tg_shm_group *s, int rank) {
-    for (int i = 0; i < s->size; i++)
+    for (int i = 0; i < s->control.size; i++)
         if (tg_group_member(s->g, i)->rank == rank) return i;
     return -1;
 }
@@ -31,7 +31,7 @@ static int member_of(const tg_shm_group *s, int rank) {
 static bool has_answered(const tg_shm_group *s, uint32_t call, int rank) {
     if (!(call & MESSAGE)) return (int32_t)((uint32_t)s->next - (call - 1)) > 0;
     int peer = (int)(call >> NUMBER_BITS & ((1u << PEER_BITS) - 1)), from = member_of(s, rank);
-    if (peer != s->rank || from < 0) return true;
+    if (peer != s->control.rank || from < 0) return true;
     uint32_t mine = number_bits(s->pairs[2 * from + !!(call & RECEIVES)]);
     return number_bits(mine - number_bits(call)) - 1 < 1u << (NUMBER_BITS - 1);
 }
@@ -40,11 +40,25 @@ static bool has_answered(const tg_shm_group *s, uint32_t call, int rank) {
  * `blocked` was written is seen after it is read. */
 static bool one_will_find_out(const tg_shm_group *s, int member, const tg_shm_group *other, int rank) {
     int there = member_of(other, rank);
-    return tg_shm_has_missed_more(s, member, s->rank) ||
-           (there >= 0 && tg_shm_has_missed_more(other, other->rank, there));
+    return tg_shm_has_missed_more(s, member, s->control.rank) ||
+           (there >= 0 && tg_shm_has_missed_more(other, other->control.rank, there));
 }
 
-void tg_shm_look_crossed(tg_shm_group *s, const tg_shm_request *r, int member) {
+static void fail_both(tg_shm_group *s, tg_shm_group *other, int member, const tg_note *mine, const tg_note *theirs) {
+    const char *const names[] = {s->g->name, other->g->name};
+    char first[TG_FAILURE_TEXT / 2], second[TG_FAILURE_TEXT / 2];
+    size_t at = 0, to = 0;
+    tg_quoted one, two;
+    tg_shm_quote(s, s->control.rank, mine, &one);
+    tg_shm_quote(s, member, theirs, &two);
+    tg_quote(&one, first, sizeof first, &at);
+    tg_quote(&two, second, sizeof second, &to);
+    tg_control_deadlock(&s->control, NULL, &other->control, NULL, names, first, second);
+}
+
+void tg_shm_check_deadlock(tg_control *c, const tg_wait *w, int member) {
+    tg_shm_group *s = tg_shm_of(c);
+    const tg_shm_request *r = w->request;
     const tg_card *card = tg_shm_card(s, member);
     int rank = tg_group_member(s->g, member)->rank;
     uint64_t blocked = atomic_load_explicit(&card->blocked, memory_order_acquire);
@@ -54,5 +68,5 @@ void tg_shm_look_crossed(tg_shm_group *s, const tg_shm_request *r, int member) {
     if (one_will_find_out(s, member, other, rank)) return;
     if (!tg_card_note(card, atomic_load_explicit(&card->waiting, memory_order_acquire), &theirs)) return;
     if (tg_shm_has_arrived(r, member) || atomic_load_explicit(&card->blocked, memory_order_acquire) != blocked) return;
-    tg_shm_crossed(s, other, member, &r->note, &theirs);
+    fail_both(s, other, member, &r->note, &theirs);
 }

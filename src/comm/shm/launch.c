@@ -1,5 +1,7 @@
 #include "comm/shm/launch.h"
 
+#include "base/text.h"
+
 #include <errno.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -11,7 +11,7 @@ static uint64_t state_of(const tg_mail *m) { return atomic_load_explicit(&m->sta
 static int phase(uint64_t state) { return (int)(state & 3); }
 
 static tg_mail *free_mail(tg_shm_group *s) {
-    tg_mail *box = tg_group_mails(s->g, s->rank);
+    tg_mail *box = tg_group_mails(s->g, s->control.rank);
     if (s->boxed == TG_MAILS) return NULL;
     for (int i = 0; i < TG_MAILS; i++) {
         tg_mail *m = &box[(s->mails + (uint64_t)i) % TG_MAILS];
@@ -23,7 +23,8 @@ static tg_mail *free_mail(tg_shm_group *s) {
 /* Peers see that there are some, and go on waiting for this rank to move them. */
 static void count_unposted(tg_shm_request *r, bool waits) {
     r->unposted = waits;
-    atomic_fetch_add_explicit(&tg_group_member(r->s->g, r->s->rank)->unposted, waits ? 1 : -1, memory_order_acq_rel);
+    tg_member *own = tg_group_member(r->s->g, r->s->control.rank);
+    atomic_fetch_add_explicit(&own->unposted, waits ? 1 : -1, memory_order_acq_rel);
 }
 
 /* Into the box, where there is room. */
@@ -42,7 +43,7 @@ static bool put(tg_shm_request *r) {
     uint64_t was = atomic_load_explicit(&m->state, memory_order_relaxed);
     atomic_store_explicit(&m->state, (was & ~(uint64_t)3) + 4 + TG_MAIL_POSTED, memory_order_release);
     atomic_store_explicit(&m->key, r->key, memory_order_release);
-    atomic_fetch_add_explicit(&tg_group_member(s->g, s->rank)->posts, 1, memory_order_release);
+    atomic_fetch_add_explicit(&tg_group_member(s->g, s->control.rank)->posts, 1, memory_order_release);
     if (r->unposted) count_unposted(r, false);
     tg_shm_ring(s);
     return true;
@@ -54,7 +55,7 @@ void tg_shm_post_mail(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) 
     const void *data = send ? t->src : t->dst;
     r->data = data ? (tg_shared)((uintptr_t)data - s->self->view.base) : 0;
     r->key = key_of(send, t->root, n);
-    r->match = key_of(!send, s->rank, n);
+    r->match = key_of(!send, s->control.rank, n);
     if (!put(r)) count_unposted(r, true);
 }
 
@@ -107,7 +108,7 @@ static tg_note half_note(const tg_shm_group *s, const half *h, bool send, int pe
     return (tg_note){.kind = send ? TG_SEND : TG_RECV,
                      .dtype = h->dtype,
                      .root = peer,
-                     .size = s->size,
+                     .size = s->control.size,
                      .count = h->count,
                      .site = h->site};
 }
@@ -115,8 +116,8 @@ static tg_note half_note(const tg_shm_group *s, const half *h, bool send, int pe
 static void mail_mismatch(const tg_shm_request *r, const half *own, const half *other) {
     tg_shm_group *s = r->s;
     bool sends = r->kind == TG_SEND;
-    tg_note mine = half_note(s, own, sends, r->peer), theirs = half_note(s, other, !sends, s->rank);
-    tg_shm_mismatch(s, s->rank, r->peer, &mine, &theirs);
+    tg_note mine = half_note(s, own, sends, r->peer), theirs = half_note(s, other, !sends, s->control.rank);
+    tg_shm_mismatch(s, s->control.rank, r->peer, &mine, &theirs);
 }
 
 /* The receiver's half decides who moves it. One that is in no box nobody else can see. */

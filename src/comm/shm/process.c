@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/host_memory.h"
 #include "comm/shm/launch.h"
 #include "comm/shm/shm.h"
 
@@ -86,17 +87,17 @@ static tg_block *stage(tg_shm_group *s, size_t bytes) {
 
 tg_status tg_shm_stage(tg_shm_group *s, tg_transfer *t, tg_shm_request *r) {
     const tg_arena *arena = &s->self->process->arena;
-    size_t size = tg_dtype_size(t->dtype), src_bytes = (size_t)src_count(t, s->size) * size;
+    size_t size = tg_dtype_size(t->dtype), src_bytes = (size_t)src_count(t, s->control.size) * size;
     if (t->src && !arena_owns(arena, t->src)) {
         if (!(r->staged_src = stage(s, src_bytes))) return s->self->ctx->run.status;
         t->src = memcpy(tg_block_data(r->staged_src), t->src, src_bytes);
     }
     if (t->dst && !arena_owns(arena, t->dst)) {
         r->dst = t->dst;
-        r->dst_bytes = (size_t)dst_count(t, s->size) * size;
+        r->dst_bytes = (size_t)dst_count(t, s->control.size) * size;
         if (!(r->staged_dst = stage(s, r->dst_bytes))) return s->self->ctx->run.status;
         t->dst = tg_block_data(r->staged_dst);
-        if (t->kind == TG_BROADCAST && t->root == s->rank) memcpy(t->dst, r->dst, r->dst_bytes);
+        if (t->kind == TG_BROADCAST && t->root == s->control.rank) memcpy(t->dst, r->dst, r->dst_bytes);
     }
     return TG_OK;
 }

@@ -20,12 +20,11 @@ void tg_shm_exit(tg_shm_group *s) {
 /* ---- Parts ---- */
 
 static int64_t begin_of(const tg_vantage *v, tg_shared at, int64_t count, int part) {
-    const int64_t *begins = tg_at(v, at);
-    return begins ? begins[part] : count * part;
+    return tg_part_begin(tg_at(v, at), count, part);
 }
 
 static int64_t count_of(const tg_vantage *v, tg_shared at, int64_t count, int part) {
-    return begin_of(v, at, count, part + 1) - begin_of(v, at, count, part);
+    return tg_part_size(tg_at(v, at), count, part);
 }
 
 static int64_t largest_part(const tg_shm_group *s, const tg_slot *slot) {
@@ -33,14 +32,14 @@ static int64_t largest_part(const tg_shm_group *s, const tg_slot *slot) {
     const tg_post *p = slot->post;
     int64_t largest = 0;
     if (p->signature.kind == TG_ALL_TO_ALL) {
-        for (int i = 0; i < s->size; i++)
-            for (int j = 0; j < s->size; j++) {
+        for (int i = 0; i < s->control.size; i++)
+            for (int j = 0; j < s->control.size; j++) {
                 int64_t n = count_of(v, p[i].send_at, p[i].count, j);
                 if (n > largest) largest = n;
             }
         return largest;
     }
-    for (int i = 0; i < s->size; i++) /* each member's own part is its count */
+    for (int i = 0; i < s->control.size; i++) /* each member's own part is its count */
         if (p[i].count > largest) largest = p[i].count;
     return largest;
 }
@@ -57,7 +56,7 @@ static int64_t parts_of(tg_collective kind, int n) {
 
 /* Calls without bytes on any rank are compared, and move nothing. */
 static bool has_bytes(const tg_shm_group *s, const tg_slot *slot) {
-    for (int i = 0; i < s->size; i++)
+    for (int i = 0; i < s->control.size; i++)
         if (slot->post[i].src || slot->post[i].dst) return true;
     return false;
 }
@@ -66,8 +65,8 @@ void tg_shm_cut(tg_shm_group *s, tg_slot *slot) {
     const tg_signature *g = &slot->post[0].signature;
     int64_t largest = has_bytes(s, slot) ? largest_part(s, slot) : 0;
     int64_t size = (int64_t)tg_dtype_size(g->dtype ? g->dtype : TG_U8);
-    slot->parts = parts_of(g->kind, s->size);
-    int64_t bytes = slot->parts * largest * size / (PIECES * s->size) & -LEAST_PIECE;
+    slot->parts = parts_of(g->kind, s->control.size);
+    int64_t bytes = slot->parts * largest * size / (PIECES * s->control.size) & -LEAST_PIECE;
     bytes = bytes < LEAST_PIECE ? LEAST_PIECE : bytes > MOST_PIECE ? MOST_PIECE : bytes;
     slot->piece = bytes / size;
     slot->pieces = (largest + slot->piece - 1) / slot->piece;
@@ -108,15 +107,15 @@ static void copy(const piece *p, char *dst, const char *src, int64_t n) {
 
 static void reduce(const piece *p, void *const *dst, int n_dst, int64_t src_at, int64_t n) {
     const void *src[TG_MAX_RANKS];
-    for (int i = 0; i < p->s->size; i++) src[i] = of_src(p, i, src_at);
-    p->kernel(p->signature->op, src, p->s->size, dst, n_dst, n);
+    for (int i = 0; i < p->s->control.size; i++) src[i] = of_src(p, i, src_at);
+    p->kernel(p->signature->op, src, p->s->control.size, dst, n_dst, n);
 }
 
 static void all_reduce(const piece *p) {
     void *dst[TG_MAX_RANKS];
     int64_t n = length(p, p->slot->post[0].count);
-    for (int i = 0; i < p->s->size; i++) dst[i] = of_dst(p, i, p->at);
-    if (n) reduce(p, dst, p->s->size, p->at, n);
+    for (int i = 0; i < p->s->control.size; i++) dst[i] = of_dst(p, i, p->at);
+    if (n) reduce(p, dst, p->s->control.size, p->at, n);
 }
 
 static void reduce_scatter(const piece *p) {
@@ -129,14 +128,15 @@ static void reduce_scatter(const piece *p) {
 static void broadcast(const piece *p) {
     int root = p->signature->root;
     int64_t n = length(p, p->slot->post[root].count);
-    for (int i = 0; n && i < p->s->size; i++)
+    for (int i = 0; n && i < p->s->control.size; i++)
         if (i != root) copy(p, of_dst(p, i, p->at), of_dst(p, root, p->at), n);
 }
 
 static void all_gather(const piece *p) {
     const tg_post *post = &p->slot->post[p->part];
     int64_t n = length(p, post->count), begin = begin_of(&p->s->self->view, post->recv_at, post->count, p->part);
-    for (int i = 0; n && i < p->s->size; i++) copy(p, of_dst(p, i, begin + p->at), of_src(p, p->part, p->at), n);
+    for (int i = 0; n && i < p->s->control.size; i++)
+        copy(p, of_dst(p, i, begin + p->at), of_src(p, p->part, p->at), n);
 }
 
 static void gather(const piece *p) {
@@ -168,7 +168,7 @@ static lane lane_of(const piece *p, int from, int to) {
 /* Both directions of a pair in one piece, since either end may be in place. */
 static void all_to_all(const piece *p) {
     enum { BUFFER = 4096 };
-    int i = p->part / p->s->size, j = p->part % p->s->size;
+    int i = p->part / p->s->control.size, j = p->part % p->s->control.size;
     char buffer[BUFFER];
     if (i > j) return;
     lane there = lane_of(p, i, j), back = lane_of(p, j, i);
@@ -204,11 +204,11 @@ static int64_t share(int64_t all, int n, int m) { return all / n * m + (all % n 
 
 static bool is_left(const tg_shm_group *s, const tg_slot *slot, int64_t all, int m) {
     int64_t taken = atomic_load_explicit(&slot->post[m].next, memory_order_relaxed);
-    return taken < share(all, s->size, m + 1) - share(all, s->size, m);
+    return taken < share(all, s->control.size, m + 1) - share(all, s->control.size, m);
 }
 
 static int64_t run_share(piece *p, tg_slot *slot, int64_t all, int m) {
-    int64_t first = share(all, p->s->size, m), n = share(all, p->s->size, m + 1) - first, done = 0;
+    int64_t first = share(all, p->s->control.size, m), n = share(all, p->s->control.size, m + 1) - first, done = 0;
     for (int64_t i; (i = atomic_fetch_add_explicit(&slot->post[m].next, 1, memory_order_relaxed)) < n; done++) {
         p->part = (int)((first + i) / slot->pieces);
         p->at = (first + i) % slot->pieces * slot->piece;
@@ -231,10 +231,10 @@ static void work(void *arg, int64_t begin, int64_t end) {
     crew *c = arg;
     piece p = c->p;
     int64_t done = 0;
-    int n = p.s->size;
+    int n = p.s->control.size;
     (void)begin, (void)end;
     for (int k = 0; k < n; k++) {
-        int m = p.s->rank + k < n ? p.s->rank + k : p.s->rank + k - n;
+        int m = p.s->control.rank + k < n ? p.s->control.rank + k : p.s->control.rank + k - n;
         if (is_left(p.s, c->slot, c->all, m)) done += run_share(&p, c->slot, c->all, m);
     }
     atomic_fetch_add_explicit(&c->done, done, memory_order_acq_rel);
@@ -245,7 +245,7 @@ void tg_shm_run(tg_shm_group *s, tg_slot *slot) {
     int64_t all = slot->parts * slot->pieces;
     tg_ctx *ctx = s->self->ctx;
     bool left = false;
-    for (int m = 0; m < s->size && !left; m++) left = is_left(s, slot, all, m);
+    for (int m = 0; m < s->control.size && !left; m++) left = is_left(s, slot, all, m);
     if (!left || !tg_shm_enter(s)) return;
     const tg_signature *signature = &slot->post[0].signature;
     tg_dtype dtype = signature->dtype ? signature->dtype : TG_U8;
@@ -255,7 +255,7 @@ void tg_shm_run(tg_shm_group *s, tg_slot *slot) {
                   .signature = signature,
                   .kernel = tg_ranks_kernel(tg_cpu_level(ctx), dtype),
                   .size = tg_dtype_size(dtype)};
-    if (all / s->size >= (int64_t)WORTH * ctx->run.threads)
+    if (all / s->control.size >= (int64_t)WORTH * ctx->run.threads)
         tg_parallel_run(ctx, ctx->run.threads, work, &c);
     else
         work(&c, 0, 1);

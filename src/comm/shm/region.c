@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "comm/shm/region.h"
 
+#include "base/text.h"
+
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/stat.h>

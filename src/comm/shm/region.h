@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "comm/flight_recorder.h"
+#include "comm/signature.h"
 
 enum {
     TG_MAX_RANKS = 1024,
@@ -17,15 +18,6 @@ enum {
 typedef uint64_t tg_shared; /* 0: nothing */
 
 /* ---- Groups ---- */
-
-/* What all ranks of a group must agree on. */
-typedef struct tg_signature {
-    uint8_t kind, dtype, op;
-    int32_t root;
-    int64_t count;   /* elements; of an all-to-all 0: pairs have their own check */
-    uint64_t counts; /* a digest, where parts may differ */
-    uint64_t skips;  /* calls that the rank has missed after errors: the same for all, or they are out of step */
-} tg_signature;
 
 /* One member's part of one call. Written before `posted`, or before it arrives. */
 typedef struct tg_post {

@@ -1,5 +1,6 @@
 #include "comm/shm/shm.h"
 
+#include "base/host_memory.h"
 #include "base/os.h"
 
 /* ---- Requests ---- */
@@ -23,7 +24,7 @@ static tg_shm_request *request_new(tg_shm_group *s, const tg_transfer *t) {
     tg_shm_request *r = self->free;
     self->free = r->next;
     *r = (tg_shm_request){.s = s, .kind = t->kind, .peer = t->root, .sequence = s->next, .record = t->record};
-    r->note = tg_transfer_note(t, s->size);
+    r->note = tg_transfer_note(t, s->control.size);
     r->note.sequence = s->next + 1;
     return r;
 }
@@ -45,51 +46,23 @@ static void request_start(tg_shm_request *r) {
 
 /* ---- Posting ---- */
 
-static uint64_t digest(const tg_transfer *t, int n) {
-    const int64_t *counts = t->kind == TG_ALL_GATHER ? t->recv : t->kind == TG_REDUCE_SCATTER ? t->send : NULL;
-    uint64_t h = 14695981039346656037u; /* FNV-1a over words */
-    if (t->kind != TG_ALL_GATHER && t->kind != TG_REDUCE_SCATTER) return 0;
-    for (int r = 0; r < n; r++) h = (h ^ (uint64_t)(counts ? counts[r] : t->count)) * 1099511628211u;
-    return h;
-}
-
-static tg_signature signature(const tg_shm_group *s, const tg_transfer *t) {
-    bool parts = t->kind == TG_ALL_GATHER || t->kind == TG_REDUCE_SCATTER;
-    bool reduces = t->kind == TG_ALL_REDUCE || t->kind == TG_REDUCE_SCATTER;
-    bool rooted = t->kind == TG_BROADCAST || t->kind == TG_GATHER || t->kind == TG_SCATTER;
-    return (tg_signature){.kind = (uint8_t)t->kind,
-                          .dtype = t->kind == TG_BARRIER ? 0 : (uint8_t)t->dtype,
-                          .op = reduces ? (uint8_t)t->op : 0,
-                          .root = rooted ? t->root : -1,
-                          .count = parts || t->kind == TG_ALL_TO_ALL ? 0 : t->count,
-                          .counts = digest(t, s->size),
-                          .skips = s->self->ctx->run.missed - s->skips};
-}
-
-static bool same(const tg_signature *a, const tg_signature *b) {
-    return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->root == b->root &&
-           a->count == b->count && a->counts == b->counts;
-}
-
 /* Where each rank's part begins, kept until the slot is used again. */
 static tg_shared begins(tg_shm_group *s, uint64_t sequence, const int64_t *counts, int which) {
     if (!counts) return 0;
-    int64_t *at = s->begins + ((sequence % TG_CALLS) * 2 + (size_t)which) * (size_t)(s->size + 1), sum = 0;
-    for (int r = 0; r < s->size; r++) at[r] = sum, sum += counts[r];
-    at[s->size] = sum;
-    return (tg_shared)((uintptr_t)at - s->self->view.base);
+    int64_t *at = s->begins + ((sequence % TG_CALLS) * 2 + (size_t)which) * (size_t)(s->control.size + 1);
+    return (tg_shared)((uintptr_t)tg_parts_begin(at, counts, s->control.size) - s->self->view.base);
 }
 
 static tg_status begins_room(tg_shm_group *s, const tg_transfer *t) {
     if ((!t->send && !t->recv) || s->begins) return TG_OK;
-    s->begins_bytes = sizeof(int64_t) * TG_CALLS * 2 * (size_t)(s->size + 1);
+    s->begins_bytes = sizeof(int64_t) * TG_CALLS * 2 * (size_t)(s->control.size + 1);
     if (!s->self->process) {
         s->begins = tg_host_alloc(s->self->ctx, s->begins_bytes);
         return s->begins ? TG_OK : s->self->ctx->run.status;
     }
     s->begins_block = tg_process_alloc(s->self->process, s->begins_bytes);
     if (!s->begins_block)
-        return tg_fail(s->self->ctx, TG_ERR_MEMORY, "out of shared memory: counts for %d ranks", s->size);
+        return tg_fail(s->self->ctx, TG_ERR_MEMORY, "out of shared memory: counts for %d ranks", s->control.size);
     s->begins = tg_block_data(s->begins_block);
     return TG_OK;
 }
@@ -105,7 +78,7 @@ static void fill_post(tg_shm_group *s, tg_post *p, const tg_transfer *t, uint64_
     p->recv_at = begins(s, sequence, t->recv, 1);
     p->count = t->count;
     p->site = (uint64_t)(uintptr_t)t->site;
-    p->signature = signature(s, t);
+    p->signature = tg_signature_of(t, s->control.size, tg_control_missed(&s->control));
     atomic_store_explicit(&p->posted, sequence + 1, memory_order_release);
 }
 
@@ -117,41 +90,37 @@ static void mismatch(tg_shm_group *s, const tg_slot *slot, uint64_t sequence, in
 /* Compares with the first who has come: of two that differ the second finds it, whoever else is still missing. */
 static void compare(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     int none = 0;
-    if (atomic_compare_exchange_strong_explicit(&slot->first, &none, s->rank + 1, memory_order_acq_rel,
+    if (atomic_compare_exchange_strong_explicit(&slot->first, &none, s->control.rank + 1, memory_order_acq_rel,
                                                 memory_order_acquire))
         return;
-    const tg_signature *a = &slot->post[none - 1].signature, *b = &slot->post[s->rank].signature;
-    if (a->skips != b->skips)
-        tg_shm_fail_by(s, tg_group_member(s->g, a->skips > b->skips ? none - 1 : s->rank)->rank,
-                       ", and has missed a call since");
-    else if (!same(a, b))
-        mismatch(s, slot, sequence, none - 1, s->rank);
+    const tg_signature *a = &slot->post[none - 1].signature, *b = &slot->post[s->control.rank].signature;
+    if (a->missed != b->missed)
+        tg_control_fail_by(&s->control, NULL, a->missed > b->missed ? none - 1 : s->control.rank,
+                           ", and has missed a call since");
+    else if (!tg_signature_equal(a, b))
+        mismatch(s, slot, sequence, none - 1, s->control.rank);
 }
 
-static int64_t pair_count(const tg_vantage *v, tg_shared at, int64_t count, int other) {
-    const int64_t *begin = tg_at(v, at);
-    return begin ? begin[other + 1] - begin[other] : count;
+static tg_pair_counts pair_of(const tg_vantage *v, const tg_post *p, int other) {
+    return (tg_pair_counts){tg_part_size(tg_at(v, p->send_at), p->count, other),
+                            tg_part_size(tg_at(v, p->recv_at), p->count, other)};
 }
 
 static bool has_posted(const tg_slot *slot, int member, uint64_t sequence) {
     return atomic_load_explicit(&slot->post[member].posted, memory_order_acquire) == sequence + 1;
 }
 
-static bool pair_agrees(const tg_vantage *v, const tg_post *a, int i, const tg_post *b, int j) {
-    return pair_count(v, a->send_at, a->count, j) == pair_count(v, b->recv_at, b->count, i) &&
-           pair_count(v, b->send_at, b->count, i) == pair_count(v, a->recv_at, a->count, j);
-}
-
 /* What each sends is what the other expects: of two the later finds it, before anything of theirs may move. The fence:
  * of two that come at once one at least sees the other. */
 static void compare_pairs(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
-    const tg_post *mine = &slot->post[s->rank];
+    const tg_post *mine = &slot->post[s->control.rank];
+    const tg_vantage *v = &s->self->view;
     if (mine->signature.kind != TG_ALL_TO_ALL) return;
     atomic_thread_fence(memory_order_seq_cst);
-    for (int i = 0; i < s->size; i++) {
-        if (i == s->rank || !has_posted(slot, i, sequence)) continue;
-        if (pair_agrees(&s->self->view, mine, s->rank, &slot->post[i], i)) continue;
-        mismatch(s, slot, sequence, s->rank, i);
+    for (int i = 0; i < s->control.size; i++) {
+        if (i == s->control.rank || !has_posted(slot, i, sequence)) continue;
+        if (tg_pair_agrees(pair_of(v, mine, i), pair_of(v, &slot->post[i], s->control.rank))) continue;
+        mismatch(s, slot, sequence, s->control.rank, i);
         return;
     }
 }
@@ -159,7 +128,7 @@ static void compare_pairs(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
 static void arrive(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     compare(s, slot, sequence);
     if (!tg_shm_has_failed(s)) compare_pairs(s, slot, sequence);
-    if (atomic_fetch_add_explicit(&slot->arrived, 1, memory_order_acq_rel) + 1 < s->size) return;
+    if (atomic_fetch_add_explicit(&slot->arrived, 1, memory_order_acq_rel) + 1 < s->control.size) return;
     if (tg_shm_has_failed(s)) return;
     tg_shm_cut(s, slot);
     atomic_store_explicit(&slot->ready, sequence + 1, memory_order_release);
@@ -172,10 +141,10 @@ static tg_status post(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) 
     tg_slot *slot = tg_group_slot(s->g, sequence);
     TG_TRY(begins_room(s, t));
     if (atomic_load_explicit(&slot->turn, memory_order_acquire) != sequence / TG_CALLS)
-        TG_TRY(tg_shm_await(s, NULL, slot, sequence));
+        TG_TRY(tg_control_wait(&s->control, NULL, slot, sequence));
     s->next++;
     r->slot = slot;
-    fill_post(s, &slot->post[s->rank], t, sequence);
+    fill_post(s, &slot->post[s->control.rank], t, sequence);
     request_start(r);
     arrive(s, slot, sequence);
     return TG_OK;
@@ -194,7 +163,7 @@ static tg_status post_call(tg_shm_group *s, const tg_transfer *given, tg_shm_req
 
 static tg_status shm_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
     tg_shm_group *s = state;
-    if (atomic_load_explicit(&s->g->failed, memory_order_acquire)) return tg_shm_failed(s, false);
+    if (atomic_load_explicit(&s->g->failed, memory_order_acquire)) return tg_control_failed(&s->control, false);
     tg_shm_request *r = request_new(s, t);
     if (!r) return ctx->run.status;
     for (tg_shm_request *q = s->self->first, *next; q; q = next) { /* what is done makes room */
@@ -222,21 +191,33 @@ static bool shm_test(tg_ctx *ctx, void *state, void *request) {
 
 static tg_status shm_wait(tg_ctx *ctx, void *state, void *request) {
     (void)ctx;
-    tg_shm_request *r = request;
-    return r->done ? TG_OK : tg_shm_await(state, r, NULL, 0);
+    return tg_control_wait(state, request, NULL, 0);
 }
 
 static void shm_drop(tg_ctx *ctx, void *state, void *request) {
     (void)ctx;
     tg_shm_request *r = request;
     tg_shm_rank *self = r->s->self;
-    if (!r->done && tg_shm_await(state, r, NULL, 0) != TG_OK) {
-        tg_shm_quiesce(state);
+    if (tg_control_wait(state, r, NULL, 0) != TG_OK) {
         tg_shm_unstage(r, false);
         *(r->prev ? &r->prev->next : &self->first) = r->next;
         *(r->next ? &r->next->prev : &self->last) = r->prev;
     }
     request_free(r);
+}
+
+static tg_control control_of(tg_shm_group *s, int rank, int n) {
+    tg_shm_rank *self = s->self;
+    return (tg_control){.ops = &tg_shm_control,
+                        .mover = &tg_shm_mover,
+                        .ctx = self->ctx,
+                        .name = s->g->name,
+                        .me = self->view.me,
+                        .rank = rank,
+                        .size = n,
+                        .cause = &self->cause,
+                        .patience = tg_shm_patience(self),
+                        .missed = self->ctx->run.missed};
 }
 
 static void *group_state(tg_shm_rank *self, tg_group *g, int rank, int n) {
@@ -249,12 +230,10 @@ static void *group_state(tg_shm_rank *self, tg_group *g, int rank, int n) {
     }
     *s = (tg_shm_group){.self = self,
                         .g = g,
-                        .rank = rank,
-                        .size = n,
                         .pairs = pairs,
                         .pairs_bytes = sizeof *pairs * 3 * (size_t)n,
-                        .skips = self->ctx->run.missed,
                         .sibling = self->group};
+    s->control = control_of(s, rank, n);
     self->group = s;
     return s;
 }
@@ -290,7 +269,7 @@ static void rank_free(tg_shm_rank *self) {
 static void shm_close(tg_ctx *ctx, void *state) {
     tg_shm_group *s = state;
     tg_shm_rank *self = s->self;
-    tg_group_leave(&self->view, s->g, s->rank);
+    tg_group_leave(&self->view, s->g, s->control.rank);
     if (s->begins_block)
         tg_process_free(self->process, s->begins_block);
     else
@@ -307,13 +286,41 @@ static void shm_close(tg_ctx *ctx, void *state) {
 
 static void shm_abort(tg_ctx *ctx, void *state, const char *why) {
     (void)ctx;
-    tg_shm_abandon(state, why);
+    tg_control_abandon(state, why);
+}
+
+static tg_status shm_look(tg_ctx *ctx, void *state, void *request, double waited) {
+    (void)ctx;
+    return tg_control_watch(state, request, waited);
+}
+
+static void renew(tg_shm_group *s, tg_group *g, int rank, int size) {
+    tg_group_leave(&s->self->view, s->g, s->control.rank);
+    memset(s->pairs, 0, s->pairs_bytes);
+    s->g = g;
+    s->control = control_of(s, rank, size);
+    s->next = s->mails = 0;
+}
+
+static tg_status shm_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
+    tg_shm_group *s = state;
+    size_t bytes = (size_t)s->control.size * sizeof(int);
+    int n = 0, mine = -1, *ranks = tg_host_alloc(ctx, bytes);
+    if (!ranks) return ctx->run.status;
+    tg_status status = tg_control_regroup(&s->control, ranks, &n, &mine);
+    tg_group *g = status == TG_OK ? tg_group_join(ctx, &s->self->view, s->g, ranks, n, mine, s->g->name) : NULL;
+    tg_host_free(ctx, ranks, bytes);
+    if (!g) return ctx->run.status;
+    renew(s, g, mine, n);
+    *rank = mine;
+    *size = n;
+    return TG_OK;
 }
 
 #define TRANSPORT(name_)                                                                                     \
     {.size = sizeof(tg_comm_ops), .name = name_, .host = true, .start = shm_start, .test = shm_test,         \
      .wait = shm_wait, .drop = shm_drop, .split = shm_split, .close = shm_close, .abort = shm_abort,         \
-     .recover = tg_shm_recover, .look = tg_shm_look_on}
+     .recover = shm_recover, .look = shm_look}
 
 const tg_comm_ops tg_threads_transport = TRANSPORT("threads");
 const tg_comm_ops tg_processes_transport = TRANSPORT("shm");
@@ -358,8 +365,6 @@ static void sign_on(tg_shm_rank *self) {
     ctx->run.heartbeat = &card->heartbeat;
     self->listener = (tg_listener){.failed = post_failure, .cleared = post_recovery, .skipped = post_skip};
     tg_ctx_listen(ctx, &self->listener);
-    self->spins =
-        tg_system_cores() >= self->view.region->size * (ctx->run.threads > 0 ? ctx->run.threads : 1) ? 2000 : 20;
     atomic_store_explicit(&card->skips, ctx->run.missed, memory_order_relaxed);
     atomic_store_explicit(&card->state, TG_RANK_RUNNING, memory_order_release);
 }
@@ -381,12 +386,19 @@ static tg_group *join_world(tg_ctx *ctx, const tg_vantage *view) {
     return g;
 }
 
+/* Few where the ranks have more threads than there are cores: another rank may need this one's. */
+static int spins_of(const tg_ctx *ctx, int ranks) {
+    return tg_system_cores() >= ranks * (ctx->run.threads > 0 ? ctx->run.threads : 1) ? 2000 : 20;
+}
+
 static tg_shm_group *world_state(tg_ctx *ctx, const tg_vantage *view, tg_process *process) {
     int n = view->region->size;
     tg_shm_rank *self = tg_host_alloc(ctx, sizeof *self);
     tg_board *board = self ? tg_board_new(ctx, view->region->card, n, 0, n, view->me, !process) : NULL;
     tg_group *g = board ? join_world(ctx, view) : NULL;
-    if (board) *self = (tg_shm_rank){.ctx = ctx, .view = *view, .board = board, .process = process, .cause = -1};
+    if (board)
+        *self = (tg_shm_rank){.ctx = ctx, .view = *view, .board = board, .process = process, .cause = -1,
+                              .spins = spins_of(ctx, n)};
     tg_shm_group *s = g ? group_state(self, g, view->me, n) : NULL;
     if (s) return s;
     tg_board_unref(ctx, board);

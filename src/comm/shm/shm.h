@@ -6,7 +6,7 @@
 #ifndef TG_SHM_H
 #define TG_SHM_H
 
-#include "comm/comm.h"
+#include "comm/protocol.h"
 #include "comm/shm/region.h"
 
 typedef struct tg_shm_request tg_shm_request;
@@ -24,6 +24,7 @@ typedef struct tg_shm_rank {
     double polled;       /* when peers' processes were last looked at */
     tg_shm_group *group; /* all of its communicators' states */
     int spins;
+    uint32_t bell; /* as it was before progress was made last */
     int cause; /* the rank whose failure is being recorded as this one's; -1 */
     tg_shm_request *first, *last; /* in flight, in the order of their start */
     tg_shm_request *free;
@@ -31,16 +32,14 @@ typedef struct tg_shm_rank {
 
 /* A communicator's state. */
 struct tg_shm_group {
+    tg_control control; /* first */
     tg_shm_rank *self;
     tg_group *g;
-    int rank, size;
     uint64_t next;     /* sequence number of the next collective */
     uint64_t mails;    /* sends and receives posted so far */
     int boxed;         /* those that are in the box */
-    bool told;         /* that the group has failed */
-    uint64_t skips;    /* of the context when the group was formed */
-    double failed_since; /* of a wait elsewhere, as tg_shm_look has it; and which call that is for: */
-    const tg_shm_request *looked_for;
+    double failed_since; /* when this wait first saw a peer that holds an error; 0: it has seen none */
+    const tg_shm_request *watched; /* the call that a wait elsewhere is for */
     size_t pairs_bytes;
     uint64_t *pairs;   /* messages so far to, and from, each member; then their heartbeats when a wait began */
     tg_shm_group *sibling;
@@ -74,7 +73,7 @@ extern const tg_comm_ops tg_threads_transport, tg_processes_transport;
 /* The communicator of all ranks of a region. Takes over process. NULL after recording the error. */
 tg_comm *tg_shm_world(tg_ctx *ctx, const tg_vantage *view, tg_process *process);
 
-/* ---- shm_run.c ---- */
+/* ---- reduce.c ---- */
 
 /* Cuts a call that all have posted: parts and pieces. */
 void tg_shm_cut(tg_shm_group *s, tg_slot *slot);
@@ -84,7 +83,7 @@ void tg_shm_run(tg_shm_group *s, tg_slot *slot);
 bool tg_shm_enter(tg_shm_group *s);
 void tg_shm_exit(tg_shm_group *s);
 
-/* ---- shm_mail.c ---- */
+/* ---- messages.c ---- */
 
 enum { TG_MAIL_NUMBER = 16 }; /* from this bit on a key is the number of the message between its two ranks */
 
@@ -97,45 +96,36 @@ bool tg_shm_mail_done(const tg_shm_request *r);
 bool tg_shm_mail_answered(const tg_shm_request *r);
 void tg_shm_end_mail(tg_shm_request *r);
 
-/* ---- shm_wait.c ---- */
+/* ---- progress.c ---- */
 
-/* Helps every call of this rank along. */
+/* Advances every call of this rank. */
 void tg_shm_progress(tg_shm_rank *self);
-/* Until r is done (or, with r NULL, slot is ready for the call `sequence`); or the group has failed. */
-tg_status tg_shm_await(tg_shm_group *s, tg_shm_request *r, tg_slot *slot, uint64_t sequence);
-tg_status tg_shm_look_on(tg_ctx *ctx, void *state, void *request, double waited); /* the slot `look` */
 bool tg_shm_check(tg_shm_request *r); /* finds out whether it is done */
 void tg_shm_ring(tg_shm_group *s);    /* wakes the members that sleep */
-void tg_shm_nap(tg_shm_group *s); /* about a millisecond */
 static inline tg_card *tg_shm_card(const tg_shm_group *s, int member) {
     return &s->self->view.region->card[tg_group_member(s->g, member)->rank];
 }
+static inline tg_card *tg_shm_own_card(const tg_shm_rank *self) { return &self->view.region->card[self->view.me]; }
 static inline bool tg_shm_has_failed(const tg_shm_group *s) {
     return atomic_load_explicit(&s->g->failed, memory_order_acquire) != TG_GROUP_WHOLE;
 }
 
-/* ---- shm_fail.c ---- */
+/* ---- control.c ---- */
 
-/* The first failure of a group is kept. culprit: a rank of the world, -1: none. */
-void tg_shm_fail(tg_shm_group *s, tg_status status, int culprit, const char *text);
-/* Records the group's failure in the context; arrived: this rank had made the call that failed. */
-tg_status tg_shm_failed(tg_shm_group *s, bool arrived);
-/* Ends the group with what rank's card says; after: of the time of its failure. */
-void tg_shm_fail_by(tg_shm_group *s, int rank, const char *after);
-/* This rank leaves the group. Peers that wait for a call that it missed after an error are told of that. */
-void tg_shm_abandon(tg_shm_group *s, const char *why);
-/* Until no peer works in the memory of this failed group's members. */
-void tg_shm_quiesce(tg_shm_group *s);
-/* Looks whether those for whom r waits can still come. since: when the wait began; failed_since: its own memory of when
- * it first saw a peer that holds an error, 0 before. */
-void tg_shm_look(tg_shm_group *s, const tg_shm_request *r, double since, double *failed_since);
-/* Even a peer who has arrived may have died. */
-void tg_shm_look_at_processes(tg_shm_group *s);
-void tg_shm_begin_look(tg_shm_group *s);
+extern const tg_control_ops tg_shm_control;
+extern const tg_mover_ops tg_shm_mover;
+static inline tg_shm_group *tg_shm_of(tg_control *c) { return (tg_shm_group *)c; }
+int tg_shm_patience(const tg_shm_rank *self);
+/* Two members disagree about a call, or about a message between them. */
 void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_note *of_a, const tg_note *of_b);
 tg_note tg_shm_post_note(const tg_post *p, uint64_t sequence);
+void tg_shm_quote(const tg_shm_group *s, int member, const tg_note *note, tg_quoted *q);
+/* Whether member a has missed more of the group's calls, after errors, than b has. */
+bool tg_shm_has_missed_more(const tg_shm_group *s, int a, int b);
+/* Whether the member has made its part of what r waits for. */
+bool tg_shm_has_arrived(const tg_shm_request *r, int member);
 
-/* ---- shm_process.c ---- */
+/* ---- process.c ---- */
 
 /* This process as that rank of the region in a launcher's file; own_fd: to be closed at the end. Inert on error. */
 tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank, bool own_fd);
@@ -150,21 +140,9 @@ tg_status tg_shm_stage(tg_shm_group *s, tg_transfer *t, tg_shm_request *r);
 /* After the call: what has arrived is copied to where it belongs (done), and the shared memory let go. */
 void tg_shm_unstage(tg_shm_request *r, bool done);
 
-/* Two ranks that wait for each other, this one in a call of s and the member in one of other, have disagreed. */
-void tg_shm_crossed(tg_shm_group *s, tg_shm_group *other, int member, const tg_note *mine, const tg_note *theirs);
-/* Whether the member has made its part of what r waits for. */
-bool tg_shm_has_arrived(const tg_shm_request *r, int member);
-
-/* Whether member a has missed more of the group's calls, after errors, than b has. */
-bool tg_shm_has_missed_more(const tg_shm_group *s, int a, int b);
-
-/* ---- shm_crossed.c ---- */
+/* ---- deadlock.c ---- */
 
 uint64_t tg_shm_blocked_in(const tg_shm_request *r); /* as it stands on the card */
-void tg_shm_look_crossed(tg_shm_group *s, const tg_shm_request *r, int member);
-
-/* ---- shm_recover.c ---- */
-
-tg_status tg_shm_recover(tg_ctx *ctx, void *state, int *rank, int *size);
+void tg_shm_check_deadlock(tg_control *c, const tg_wait *w, int member);
 
 #endif

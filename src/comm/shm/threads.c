@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <tapegrad/ranks.h>
 
+#include "base/text.h"
 #include "base/os.h"
 #include "comm/shm/shm.h"
 

@@ -33,7 +33,7 @@ static void step_tile(coefficients c, int64_t n, real *restrict p, const real *r
     }
 }
 
-/* A tile to be changed: in place, or loaded into buf, for tile_put to bring home. */
+/* A tile to be changed: in place, or loaded into buf, from which tile_put stores it. */
 static real *tile_inout(const tg_rows *x, int64_t j, int64_t n, real *buf) {
     return (real *)tile_in(x, 0, j, n, buf);
 }

@@ -1,5 +1,5 @@
-/* The driver of attention and its gradient: units of work, scratch, partial sums. */
-#include "core/core.h"
+/* The drivers of attention and its gradient: units of work, scratch memory and partial sums. */
+#include "base/runtime.h"
 #include "kernels/cpu/attention.h"
 
 static tg_attention_job attention_job(const tg_attention_args *a) {
@@ -41,19 +41,19 @@ tg_status tg_cpu_attention(tg_ctx *ctx, const tg_attention_args *a) {
     tg_attention_job job = attention_job(a);
     if (a->bad && (*a->bad = tg_mask_bad(&job.seen, job.batch)) != 0) return TG_OK;
     job.units = job.batch * job.heads * job.blocks;
-    /* The carving of forward_block; q's rows pass through the keys' buffer. */
+    /* Divides the scratch memory of forward_block; q's rows pass through the buffer of the keys. */
     job.slice = TG_QUERIES * (job.dk + job.pad_v) + 2 * TG_KEYS * TG_QUERIES + TG_KEYS * (job.pad_k + job.pad_v);
     if (a->mask.data) job.slice += TG_KEYS * TG_QUERIES;
     return run(ctx, &job, TG_FUSED_attention);
 }
 
-/* Whether products can be summed where the gradient lies. */
+/* Whether products can be summed directly in the gradient. */
 static bool sums_in_place(const tg_attention_job *job, const tg_array *g) {
     tg_dtype compute = job->a->q.dtype == TG_F64 ? TG_F64 : TG_F32;
     return !g->data || (g->dtype == compute && g->stride[3] == 1 && g->shape[3] % TG_LANES == 0);
 }
 
-/* Few groups leave threads idle: their query blocks are then cut into chunks, by shape alone. */
+/* With few groups threads would be idle, so the query blocks of a group are cut into chunks, by shape alone. */
 static int64_t chunks_of(const tg_attention_job *job) {
     enum { ENOUGH_UNITS = 16 };
     int64_t groups = job->batch * job->groups, blocks = job->blocks * (job->heads / job->groups);
@@ -91,7 +91,7 @@ static void sum_chunks(tg_ctx *ctx, const tg_attention_job *job, const tg_array 
     tg_fused_run(ctx, TG_FUSED_sum_partials, job->a->q.dtype == TG_F64, sum.out.count * sum.tiles, &sum);
 }
 
-/* Whatever of gq, gk and gv is wanted. */
+/* Computes those of gq, gk and gv that are wanted. */
 static tg_status main_grad(tg_ctx *ctx, tg_attention_job *job) {
     const tg_attention_args *a = job->a;
     if (!a->gq.data && !a->gk.data && !a->gv.data) return TG_OK;

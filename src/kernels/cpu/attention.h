@@ -1,8 +1,7 @@
-/* What the attention's driver and its templates share.
+/* What the attention drivers and templates share.
  *
- * Scores exist as tiles of TG_KEYS keys by up to TG_QUERIES queries, keys along the rows: the queries are then the
- * lanes of every vector, so that the softmax needs no sum across lanes and keys and values are used where they lie.
- */
+ * Scores exist as tiles of TG_KEYS keys by up to TG_QUERIES queries, with keys along the rows. The queries are the
+ * lanes of every vector, so the softmax needs no sum across lanes, and keys and values are used where they are. */
 #ifndef TG_ATTENTION_H
 #define TG_ATTENTION_H
 
@@ -18,11 +17,11 @@ static inline int64_t tg_lanes(int64_t n) {
 typedef struct tg_attention_job {
     const tg_attention_args *a;
     int64_t batch, heads, groups, sq, sk, dk, dv;
-    int64_t pad_k, pad_v;        /* dk and dv in whole lanes */
-    int64_t blocks;              /* of queries, in a head */
-    int64_t chunks;              /* the query blocks of a group are cut into, each with its own sums for gk and gv */
+    int64_t pad_k, pad_v;        /* dk and dv rounded up to whole lanes */
+    int64_t blocks;              /* query blocks per head */
+    int64_t chunks;              /* parts of the query blocks of a group, each with its own sums for gk and gv */
     int64_t units, jobs;         /* a job is a range of units that share one slice of scratch */
-    void *scratch, *gk, *gv;     /* gk, gv: [chunks, batch groups sk, pad], NULL: summed where the gradient lies */
+    void *scratch, *gk, *gv;     /* gk, gv: [chunks, batch groups sk, pad]; NULL: summed directly in the gradient */
     int64_t slice;               /* elements of scratch a job */
     tg_mask_rules seen;
     bool summed[4];              /* dims along which the mask's gradient is summed */

@@ -5,14 +5,14 @@
  * sums over batches and heads have one owner and one order. */
 #include "kernels/cpu/scores.h"
 
-/* What a unit holds: its sums for one group's gk and gv, and tiles. */
+/* The memory of a unit: its sums for the gk and gv of one group, and tiles. */
 typedef struct unit {
     matrix q, k, v, out, gout;
     real *gk, *gv; /* [sk, ldk], [sk, ldv] */
     int64_t ldk, ldv;
     real *qt, *gt, *s, *gs, *keep, *qbuf, *kbuf, *vbuf, *gbuf, *gq, *mask;
-    block qr, gr; /* a block's queries and their gout, */
-    real dot[TG_QUERIES], top[TG_QUERIES], share[TG_QUERIES]; /* and terms */
+    block qr, gr; /* the queries of a block and their gout */
+    real dot[TG_QUERIES], top[TG_QUERIES], share[TG_QUERIES]; /* and their terms */
 } unit;
 
 static void carve_tiles(const tg_attention_job *job, unit *w, real *scratch) {
@@ -29,8 +29,8 @@ static void carve_tiles(const tg_attention_job *job, unit *w, real *scratch) {
     w->mask = job->a->mask.data ? carve(&scratch, TG_KEYS * TG_QUERIES) : NULL;
 }
 
-/* Per query: D, the greatest score and 1 / the sum of exp(score - that); both 0 where no key is seen, as every score is
- * -inf there. Uses vbuf for rows of out. */
+/* For each query: D, the greatest score, and 1 / the sum of exp(score - greatest). The last two are 0 if the query
+ * sees no key, because then every score is -inf. Uses vbuf for rows of out. */
 static void row_terms(const tg_attention_job *job, const queries *q, unit *w) {
     block g = w->gr;
     real *dot = w->dot, *top = w->top, *share = w->share;
@@ -79,7 +79,7 @@ static void take_queries(const tg_attention_job *job, const queries *q, unit *w)
     row_terms(job, q, w);
 }
 
-/* w->s and w->gs of n keys from `key` on. False where a mask hides them all: both are zero. */
+/* Computes w->s and w->gs for n keys from `key` on. Returns false if a mask hides them all; then both are zero. */
 static bool take_tile(const tg_attention_job *job, const queries *q, unit *w, int64_t key, int64_t n, real scale,
                       block *k) {
     int64_t lanes = q->lanes;
@@ -127,7 +127,7 @@ static void backward_block(const tg_attention_job *job, const queries *q, unit *
         matrix_put(&gq, q->i + i, w->gq + i * job->pad_k, a->add_q);
 }
 
-/* Where a unit sums gk or gv: in its part of the partial sums, else in the gradient itself. NULL: not wanted. */
+/* Where a unit sums gk or gv: in its part of the partial sums, or directly in the gradient. NULL: not wanted. */
 static real *sums_of(const tg_attention_job *job, const tg_array *grad, bool add, real *parts, int64_t part,
                      int64_t head, int64_t pad, int64_t *ld) {
     if (!grad->data)
@@ -178,7 +178,7 @@ static void mask_share(const tg_attention_job *job, const queries *q, unit *w, i
             sum[(j - key) * TG_QUERIES + i] += w->gs[(j - from) * q->lanes + i];
 }
 
-/* Brings home the sums of a block of queries and a tile of keys, summed once more where that is asked for. */
+/* Stores the sums of a block of queries and a tile of keys, reduced once more if the mask was broadcast. */
 static void mask_put(const tg_attention_job *job, int64_t b, int64_t h, int64_t i, int64_t key, const real *sum) {
     matrix to = matrix_of(&job->a->gmask, b, h);
     int64_t n = job->summed[2] ? 1 : job->sq - i < TG_QUERIES ? job->sq - i : TG_QUERIES;
@@ -194,7 +194,7 @@ static void mask_put(const tg_attention_job *job, int64_t b, int64_t h, int64_t 
     }
 }
 
-/* Unit u: a tile of the gradient, or what is summed into one. */
+/* Unit u: a tile of the gradient, or the tiles that are summed into one. */
 static void mask_unit(const tg_attention_job *job, int64_t u, real *scratch) {
     int64_t first[4], last[4], all[4] = {job->batch, job->heads, job->blocks, tg_units(job->sk, TG_KEYS)};
     for (int d = 3; d >= 0; u /= job->parts[d], d--) {
@@ -231,7 +231,7 @@ void TG_K(attention_grad_mask)(void *arg, int64_t begin, int64_t end) {
 
 /* ---- The sink's gradient ---- */
 
-/* Unit h: a head's, over all batches and queries. */
+/* Unit h: one head, over all batch entries and queries. */
 static void sink_unit(const tg_attention_job *job, int64_t h, real *scratch) {
     const tg_array *g = &job->a->gsink;
     double sink = (double)sink_of(job, h), sum = 0;

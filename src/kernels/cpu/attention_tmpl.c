@@ -1,12 +1,12 @@
-/* Attention without its matrix of scores: for a block of queries, tiles of keys pass by, and a running maximum and sum
- * make the softmax as they do (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135). */
+/* Attention without its matrix of scores: a block of queries goes through tiles of keys with a running maximum and
+ * sum, which give the softmax (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135). */
 #include "kernels/cpu/scores.h"
 
 typedef struct running {
     real max[TG_QUERIES], sum[TG_QUERIES], rescale[TG_QUERIES];
 } running;
 
-/* Scores become exp(score - max); rescale is what earlier tiles must be multiplied by. */
+/* Scores become exp(score - max); rescale is the factor for the results of earlier tiles. */
 static void pass_tile(running *s, int64_t keys, int64_t lanes, real *restrict t) {
     real ref[TG_QUERIES], max[TG_QUERIES], sum[TG_QUERIES];
     for (int64_t i = 0; i < lanes; i++)
@@ -30,7 +30,7 @@ static void pass_tile(running *s, int64_t keys, int64_t lanes, real *restrict t)
         s->sum[i] = sum[i];
 }
 
-/* The sink counts as one key more, without a value. */
+/* The sink counts as one more key, without a value. */
 static void add_sink(const tg_attention_job *job, const queries *q, running *s, real *o) {
     real sink = sink_of(job, q->h);
     for (int64_t i = 0; i < q->n; i++) {
@@ -43,7 +43,7 @@ static void add_sink(const tg_attention_job *job, const queries *q, running *s, 
     }
 }
 
-/* Divides by the sums and brings home. A query that sees no key gets zeros. */
+/* Divides by the sums and stores. A query that sees no key gets zeros. */
 static void finish(const tg_attention_job *job, const queries *q, const running *s, real *o) {
     matrix out = matrix_of(&job->a->out, q->b, q->h);
     for (int64_t i = 0; i < q->n; i++) {
@@ -96,8 +96,8 @@ static void forward_block(const tg_attention_job *job, const queries *q, real *s
     finish(job, q, &run, o);
 }
 
-/* Units are query blocks of all heads, in an order that pairs the short with the long ones of causal attention, so that
- * any cut into ranges is fair. */
+/* Units are query blocks of all heads, ordered so that short and long blocks of causal attention alternate and any
+ * division into ranges is balanced. */
 void TG_K(attention)(void *arg, int64_t begin, int64_t end) {
     const tg_attention_job *job = arg;
     real *scratch = (real *)job->scratch + begin * job->slice;

@@ -1,10 +1,9 @@
-/* What the CPU's kernel families share: instruction-set levels and how templates are named.
+/* What the CPU's kernel families share: instruction-set levels and the naming of templates.
  *
  * Files named *_tmpl.c are compiled once per instruction set and compute type by src/kernels/cpu/meson.build, with
  * TG_ISA (portable, avx2, avx512) and TG_T (f32, f64) defined; TG_K(name) gives each copy its own symbol. A family's
  * header declares a table of function pointers, each copy of its template defines one const table, and the family's
- * driver picks by tg_cpu_level.
- */
+ * driver selects one by tg_cpu_level. */
 #ifndef TG_CPU_H
 #define TG_CPU_H
 
@@ -18,9 +17,9 @@ typedef enum tg_cpu_level_t {
     TG_CPU_LEVELS
 } tg_cpu_level_t;
 
-/* The level chosen for this context (by CPUID, or by its config). */
+/* The level of this context, from CPUID or from its config. */
 tg_cpu_level_t tg_cpu_level(const tg_ctx *ctx);
-/* The best that this machine runs, by CPUID. */
+/* The highest level that this machine supports, from CPUID. */
 tg_cpu_level_t tg_cpu_detect(void);
 const char *tg_cpu_level_name(tg_cpu_level_t level);
 

@@ -1,9 +1,10 @@
-/* Cross-entropy of rows of logits. Forward's greatest logit and sum of exponentials are all that the gradient needs. */
+/* Cross-entropy of rows of logits. The gradient needs only the greatest logit and the sum of exponentials from
+ * forward. */
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/lse.h"
 
-/* Whether row r counts: its target is a class, and not the ignored one (the driver reports what is out of range).
- * column: where that class is, if 0 to n - 1; else it is in another shard. */
+/* Whether row r counts: its target is a class and not the ignored one (the driver reports targets out of range).
+ * *column is the position of that class, from 0 to n - 1; otherwise the class is in another shard. */
 static bool counts(const tg_cross_entropy_job *job, int64_t r, int64_t *column) {
     int64_t t = *(const int64_t *)tg_row_at(&job->target, r, 0);
     *column = t - job->first;
@@ -31,7 +32,7 @@ static real sum_logits(const tg_rows *x, int64_t r, real ref) {
     return sum;
 }
 
-/* Of a shard: what the loss has of it beside log(mass) over all shards. */
+/* For a shard: its part of the loss without log(mass), which needs all shards. */
 static real row_loss(const tg_cross_entropy_job *job, int64_t r, lse z) {
     int64_t t;
     real s = (real)job->smoothing, from = job->shard ? 0 : (real)log(z.sum), loss = 0;

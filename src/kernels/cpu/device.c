@@ -1,5 +1,5 @@
 /* The CPU as a device: its memory is the host's, and every slot has finished when it returns. */
-#include "core/core.h"
+#include "base/runtime.h"
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/required.h"
 
@@ -14,11 +14,11 @@ static void tg_cpu_close(tg_ctx *ctx, void *dev) {
 }
 
 static void *tg_cpu_alloc(tg_ctx *ctx, size_t bytes, size_t align) {
-    return ctx->run.allocator.alloc(ctx->run.allocator.user, bytes, align);
+    return tg_runtime_of(ctx)->allocator.alloc(tg_runtime_of(ctx)->allocator.user, bytes, align);
 }
 
 static void tg_cpu_free(tg_ctx *ctx, void *p, size_t bytes) {
-    ctx->run.allocator.free(ctx->run.allocator.user, p, bytes);
+    tg_runtime_of(ctx)->allocator.free(tg_runtime_of(ctx)->allocator.user, p, bytes);
 }
 
 static tg_status tg_cpu_copy(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind) {
@@ -32,7 +32,7 @@ static tg_status tg_cpu_sync(tg_ctx *ctx) {
     return TG_OK;
 }
 
-/* All that came before an event is done: any address will do as its handle. */
+/* Everything before an event is already done, so any address can serve as its handle. */
 static tg_status tg_cpu_event_record(tg_ctx *ctx, void **event) {
     if (!*event) *event = ctx;
     return TG_OK;
@@ -46,6 +46,8 @@ static tg_status tg_cpu_event_wait(tg_ctx *ctx, void *event) {
 static void tg_cpu_event_free(tg_ctx *ctx, void *event) {
     (void)ctx, (void)event;
 }
+
+tg_cpu_level_t tg_cpu_level(const tg_ctx *ctx) { return tg_runtime_of(ctx)->cpu_level; }
 
 const tg_device_ops tg_cpu_device = {
     .size = sizeof(tg_device_ops),

@@ -1,14 +1,15 @@
 /* The CPU's fill and iota slots. */
 #include <math.h>
+#include <string.h>
 
-#include "core/core.h"
+#include "base/dtype.h"
 #include "kernels/cpu/map.h"
 #include "kernels/cpu/required.h"
 #include "kernels/scalar.h"
 
 enum { PARALLEL_FROM = 65536, UNIT = 16384, BUFFER = 512 };
 
-/* A value is a broadcast array of one element: int64 for the integer dtypes, so that what int64 holds stays exact. */
+/* A value is a broadcast array of one element: int64 for integer dtypes, so that large integers stay exact. */
 tg_status tg_cpu_fill(tg_ctx *ctx, tg_array out, double value) {
     static const int64_t no_stride[TG_MAX_DIMS] = {0};
     if (out.contiguous && value == 0 && !signbit(value) && out.numel < PARALLEL_FROM) {
@@ -23,7 +24,7 @@ typedef struct iota_job {
     const tg_map_kernels *kernels;
     tg_array out;
     double start, step;
-    bool exact; /* whole numbers into an integer dtype */
+    bool exact; /* integers into an integer dtype */
 } iota_job;
 
 /* Elements [i, i + n) into the conversion buffer, as int64 or double. */

@@ -1,4 +1,5 @@
-/* The drivers of the row-wise slots: arrays to rows, rows to units of work. attention.c has the attention's. */
+/* The drivers of the row-wise slots: they turn arrays into rows and rows into units of work. attention.c has the
+ * drivers of attention. */
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/prepare.h"
@@ -80,7 +81,7 @@ tg_status tg_cpu_norm_grad(tg_ctx *ctx, const tg_norm_args *a) {
     tg_norm_job job = norm_job(a);
     int64_t per = tg_units(job.x.count, MAX_UNITS);
     job.per_unit = per > LEAST_ROWS ? per : LEAST_ROWS;
-    /* One unit even of no rows: it writes the zeros that are the sum of none. */
+    /* At least one unit even without rows: it writes the zeros that are the sum of nothing. */
     int64_t units = job.x.count ? tg_units(job.x.count, job.per_unit) : 1;
     size_t bytes = (size_t)(units * job.x.n) * (f64 ? sizeof(double) : sizeof(float));
     if (a->gw.data || a->gb.data) {
@@ -116,7 +117,7 @@ static tg_cross_entropy_job cross_entropy_job(const tg_cross_entropy_args *a) {
         .shard = a->classes != 0,
         .add = a->add,
     };
-    if (!a->logits.numel) { /* of a shard without columns there may be no bytes */
+    if (!a->logits.numel) { /* a shard without columns may have no bytes */
         job.logits.count = a->logits.shape[0];
         job.logits.n = 0;
     }

@@ -1,9 +1,8 @@
 /* The CPU's optional slots (softmax, norm, cross-entropy, attention, dropout, adamw): the functions of the device
- * table, and what their drivers hand to the templates.
+ * table, and what their drivers pass to the templates.
  *
- * Every kernel is a tg_range_fn over units of work that shapes alone decide; all arithmetic is in the template's
- * compute type: float for float32, bfloat16 and float16, double for float64.
- */
+ * Every kernel is a tg_range_fn over units of work that depend on shapes alone. Arithmetic is in the template's
+ * compute type: float for float32, bfloat16 and float16, double for float64. */
 #ifndef TG_FUSED_H
 #define TG_FUSED_H
 
@@ -55,10 +54,10 @@ typedef enum tg_fused {
     TG_FUSED_COUNT
 } tg_fused;
 
-/* Runs a kernel's copy for the context's level and this compute type over [0, units). */
+/* Runs the copy of a kernel for the context's level and this compute type over [0, units). */
 void tg_fused_run(tg_ctx *ctx, tg_fused kernel, bool f64, int64_t units, void *job);
 
-/* Cuts `count` rows of n elements into units worth starting a thread for. */
+/* Divides `count` rows of n elements into units that are worth starting a thread for. */
 int64_t tg_rows_per_unit(int64_t count, int64_t n);
 static inline int64_t tg_units(int64_t count, int64_t per_unit) {
     return (count + per_unit - 1) / per_unit;
@@ -67,10 +66,10 @@ static inline int64_t tg_unit_end(int64_t count, int64_t per_unit, int64_t end) 
     return end * per_unit < count ? end * per_unit : count;
 }
 
-/* Elements of a row that a kernel handles at a time: small enough for the first cache. */
+/* Elements of a row that a kernel handles at a time: few enough for the first-level cache. */
 enum { TG_TILE = 1024 };
 
-/* Work memory: slots 5 and 6 of the context are this family's. */
+/* This family uses slots 5 and 6 of the context's work memory. */
 enum { TG_WS_PARTIALS = 5, TG_WS_SCRATCH = 6 };
 
 typedef struct tg_softmax_job {
@@ -84,12 +83,12 @@ typedef struct tg_norm_job {
     int64_t per_unit;
     double eps;
     bool rms, add_x;
-    bool streams; /* y goes past the caches: stream.h */
+    bool streams; /* y is written with non-temporal stores: stream.h */
     void *gw, *gb; /* [units, n] in the compute type; NULL: not wanted */
 } tg_norm_job;
 
-/* out[r, :] (+)= the sum of count parts in order, parts part_size elements apart and their rows row_size. A unit is
- * one of a row's tiles. */
+/* out[r, :] (+)= the sum of `count` parts in order. Parts are part_size elements apart and their rows row_size. A
+ * unit is one tile of a row. */
 typedef struct tg_sum_job {
     tg_rows out;
     const void *parts; /* in the compute type */
@@ -100,7 +99,7 @@ typedef struct tg_sum_job {
 typedef struct tg_cross_entropy_job {
     tg_rows logits, target, loss, top, mass, gloss, glogits;
     int64_t per_unit, ignore_index;
-    int64_t first, classes; /* column 0 is class `first` of so many */
+    int64_t first, classes; /* column 0 is class `first` of `classes` */
     double smoothing;
     bool shard, add;
 } tg_cross_entropy_job;

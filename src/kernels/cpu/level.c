@@ -1,4 +1,4 @@
-/* Which instruction sets this machine and its system offer. */
+/* Detects which instruction sets this machine and its operating system support. */
 #include "kernels/cpu/cpu.h"
 
 #ifdef __x86_64__

@@ -1,18 +1,18 @@
-/* For templates only: the stable sum of a row's exponentials, in one pass over memory. Its reference and its logarithm
- * stay two numbers: added up and rounded, they would lose as much as the row's values are large. */
+/* For templates only: the stable sum of a row's exponentials in one pass over memory. Its reference and its
+ * logarithm stay two numbers: added and rounded, they would lose as many digits as the row's values are large. */
 #ifndef TG_LSE_H
 #define TG_LSE_H
 
 #include "kernels/cpu/tile.h"
 
-/* The sum of exp over a row is sum * exp(ref), with ref its maximum; 0 for a row of -inf, so that no -inf - -inf arises
- * before the caller divides by the sum. */
+/* The sum of exp over a row is sum * exp(ref), where ref is its maximum. For a row of -inf the sum is 0, so that no
+ * -inf - -inf arises before the caller divides by it. */
 typedef struct lse {
     real ref, sum;
 } lse;
 
-/* NaNs never win here; they reach the result through the sum. Lanes of a maximum are folded by halves: a reduction that
- * must mind NaN stays scalar. */
+/* The maximum ignores NaN, which reaches the result through the sum instead. Lanes are combined by halves, because a
+ * reduction that respects NaN would stay scalar. */
 TILE_REDUCTION tile_max(const real *t, int64_t n) {
     real lane[LANES], m = -INFINITY;
     int64_t i = 0;

@@ -1,8 +1,8 @@
-/* The CPU's map slot: chooses the compute type and the row function, and cuts what is not one gapless run into tiles.
- */
+/* The CPU's map slot: chooses the compute type and the row function, and cuts into tiles what is not one contiguous
+ * run. */
 #include "kernels/cpu/map.h"
 
-#include "core/core.h"
+#include "base/dtype.h"
 #include "kernels/cpu/required.h"
 #include "kernels/scalar.h"
 
@@ -20,8 +20,8 @@ const tg_map_kernels *tg_map_kernels_of(const tg_ctx *ctx, tg_dtype compute) {
     return compute == TG_F32 ? f32[level] : compute == TG_F64 ? f64[level] : i64[level];
 }
 
-/* The widest of the inputs, and of the output when it is added to. Integers count as float64 where the formula has no
- * integer form. */
+/* The widest type of the inputs, and of the output when it is added to. Integers count as float64 if the formula has
+ * no integer form. */
 static tg_dtype compute_type(tg_formula f, const tg_array *out, const tg_array *in, int n_in, bool add) {
     bool is_float = add && tg_is_float(out->dtype), is_f64 = add && out->dtype == TG_F64;
     for (int i = 0; i < n_in; i++) {
@@ -31,7 +31,8 @@ static tg_dtype compute_type(tg_formula f, const tg_array *out, const tg_array *
     return is_f64 || (!is_float && f >= FIRST_REAL) ? TG_F64 : is_float ? TG_F32 : TG_I64;
 }
 
-/* Everything gapless and of one compute type: what small tensors are, and what must cost next to nothing. */
+/* Handles arrays that are all contiguous and of one compute type: the case of small tensors, which must have almost
+ * no overhead. */
 static bool plain(const tg_array *out, const tg_array *in, int n_in) {
     bool ok = out->contiguous && (out->dtype == TG_F32 || out->dtype == TG_F64);
     for (int i = 0; i < n_in; i++) ok = ok && in[i].contiguous && in[i].dtype == out->dtype;
@@ -50,7 +51,7 @@ static void swap_dims(tg_map_plan *m, int a, int b) {
     }
 }
 
-/* Takes the dims that are not of size 1, by falling stride of the output. */
+/* Collects the dims that are not of size 1, by decreasing stride of the output. */
 static void order_dims(tg_map_plan *m, const tg_array *const *a) {
     m->ndim = 0;
     for (int d = 0; d < a[0]->ndim; d++) {
@@ -79,7 +80,7 @@ static void merge_dims(tg_map_plan *m) {
     m->ndim = m->ndim ? top + 1 : 0;
 }
 
-/* Dims of size 1 in front until there are two. */
+/* Adds leading dims of size 1 until there are two. */
 static void pad_dims(tg_map_plan *m) {
     while (m->ndim < 2) {
         m->shape[m->ndim] = 1;
@@ -88,7 +89,7 @@ static void pad_dims(tg_map_plan *m) {
     }
 }
 
-/* The dim along which a transposed input lies in memory without gaps; -1: none is transposed. */
+/* The dim along which a transposed input is contiguous in memory; -1 if no input is transposed. */
 static int transposed_dim(const tg_map_plan *m) {
     int last = m->ndim - 1;
     for (int i = 1; i <= m->n_in; i++)
@@ -97,8 +98,8 @@ static int transposed_dim(const tg_map_plan *m) {
     return -1;
 }
 
-/* A tile is a run of the last dim, or several where it is short; where an input is transposed, a block whose rows and
- * columns are both whole cache lines. */
+/* A tile is a run of the last dim, or several runs if it is short; if an input is transposed, a block whose rows and
+ * columns are whole cache lines. */
 static void choose_tile(tg_map_plan *m) {
     int last = m->ndim - 1, row = transposed_dim(m);
     bool block = row >= 0;

@@ -1,9 +1,8 @@
-/* Element-wise kernels: what the driver (map.c) hands to the templates (map_tmpl.c).
+/* Element-wise kernels: what the driver (map.c) passes to the templates (map_tmpl.c).
  *
- * A formula's row function runs over unit-stride arrays of one compute type. Everything else, be it another dtype, a
- * broadcast or a transposition, is cut into two-dimensional tiles that fit the first-level cache: operands which are
- * not of the compute type or not without gaps are converted into a buffer, and the output is converted back.
- */
+ * A formula's row function runs over unit-stride arrays of one compute type. Everything else (another dtype, a
+ * broadcast, a transposition) is cut into two-dimensional tiles that fit the first-level cache: operands that have
+ * another dtype or are not contiguous are converted into a buffer, and the output is converted back. */
 #ifndef TG_MAP_H
 #define TG_MAP_H
 
@@ -15,7 +14,7 @@ enum {
     TG_MAP_INPUTS = 4
 };
 
-/* out[i] (+)= formula(in[0][i], ...). Inputs that the formula does not take may be NULL. */
+/* out[i] (+)= formula(in[0][i], ...). Inputs that the formula does not use may be NULL. */
 typedef void (*tg_map_row_fn)(int64_t n, void *out, const void *const *in, double p, double q, bool add);
 
 typedef struct tg_map_operand {
@@ -23,8 +22,8 @@ typedef struct tg_map_operand {
     int64_t stride[TG_MAX_DIMS + 1]; /* in elements */
     int64_t size;                    /* bytes of an element */
     tg_dtype dtype;
-    bool direct;  /* every tile is a gapless run of the compute type */
-    bool by_rows; /* neighbours in memory are neighbours along the rows of a tile: transposed */
+    bool direct;  /* every tile is a contiguous run of the compute type */
+    bool by_rows; /* transposed: neighbors in memory are neighbors along the rows of a tile */
 } tg_map_operand;
 
 /* Dims are ordered by the output's strides and merged. The last is the columns of a tile, the one before it the rows.

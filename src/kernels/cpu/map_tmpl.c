@@ -15,7 +15,7 @@
 #define TG_M(f)     MAP_M(f, TG_T)
 #include "kernels/scalar.h"
 
-/* An input may be the output itself, element for element: no iteration depends on another. */
+/* An input may be the output itself, element for element, because no iteration depends on another. */
 #ifdef __clang__
 #define MAP_IVDEP
 #else
@@ -64,7 +64,7 @@ static void store(void *dst, tg_dtype dtype, int64_t stride, int64_t n, const vo
     span_store(dst, dtype, stride, n, t);
 }
 
-/* Turns a block whose columns lie one after another in memory, four columns at a time. */
+/* Transposes a block whose columns are contiguous in memory, four columns at a time. */
 static void transpose(T *restrict buf, const T *restrict columns, int64_t rows, int64_t cols) {
     int64_t c = 0;
     for (; c + 4 <= cols; c += 4)
@@ -74,7 +74,7 @@ static void transpose(T *restrict buf, const T *restrict columns, int64_t rows, 
         for (int64_t r = 0; r < rows; r++) buf[r * cols + c] = columns[c * rows + r];
 }
 
-/* A tile at `at`, rows x cols, into buf row by row. */
+/* Copies a tile at `at`, rows x cols, into buf row by row. */
 static void gather(T *buf, const tg_map_operand *x, const char *at, int ndim, int64_t rows, int64_t cols) {
     int64_t row_step = x->stride[ndim - 2], col_step = x->stride[ndim - 1];
     if (!x->by_rows) {
@@ -91,7 +91,7 @@ static void scatter(const T *buf, const tg_map_operand *x, char *at, int ndim, i
         store(at + r * x->stride[ndim - 2] * x->size, x->dtype, x->stride[ndim - 1], cols, buf + r * cols);
 }
 
-/* Where tile t begins: an offset in bytes for every operand, and its size. */
+/* The beginning of tile t as a byte offset for every operand, and its size. */
 static void locate(const tg_map_plan *m, int64_t t, int64_t *offset, int64_t *rows, int64_t *cols) {
     int last = m->ndim - 1;
     int64_t across = (m->shape[last] + m->cols - 1) / m->cols, down = (m->shape[last - 1] + m->rows - 1) / m->rows;

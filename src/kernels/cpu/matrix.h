@@ -38,7 +38,7 @@ typedef struct block {
     int64_t ld;
 } block;
 
-/* Rows [i, i + n), in place where their columns are whole lanes; else in buf, with zeros up to whole lanes. */
+/* Rows [i, i + n), in place if their columns are whole lanes; otherwise in buf, padded with zeros to whole lanes. */
 static inline block block_rows(const matrix *x, int64_t i, int64_t n, real *buf) {
     int64_t ld = tg_lanes(x->cols);
     if (matrix_direct(x) && ld == x->cols)
@@ -51,7 +51,7 @@ static inline block block_rows(const matrix *x, int64_t i, int64_t n, real *buf)
     return (block){buf, ld};
 }
 
-/* t[j, r] = scale rows[r, j] for n rows, and zeros up to `lanes`. */
+/* t[j, r] = scale rows[r, j] for n rows, padded with zeros to `lanes`. */
 static inline void block_transpose(block rows, int64_t n, int64_t cols, int64_t lanes, real scale, real *t) {
     for (int64_t j = 0; j < cols; j++) {
         for (int64_t r = 0; r < n; r++)
@@ -61,7 +61,7 @@ static inline void block_transpose(block rows, int64_t n, int64_t cols, int64_t 
     }
 }
 
-/* Brings a row of results home. */
+/* Stores a row of results. */
 static inline void matrix_put(const matrix *y, int64_t i, const real *row, bool add) {
     if (!add) {
         tile_store(matrix_row(y, i), y->dtype, y->cs, y->cols, row);
@@ -76,7 +76,7 @@ static inline void fill(real *t, int64_t n, real v) {
         t[i] = v;
 }
 
-/* The next n elements of scratch. */
+/* Takes the next n elements of scratch. */
 static inline real *carve(real **scratch, int64_t n) {
     real *t = *scratch;
     *scratch += n;

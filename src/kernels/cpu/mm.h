@@ -1,4 +1,4 @@
-/* For templates only: products of small tiles that lie in the first two caches. */
+/* For templates only: products of small tiles that fit the first two cache levels. */
 #ifndef TG_MM_H
 #define TG_MM_H
 
@@ -21,7 +21,7 @@ typedef struct operand {
     int64_t rs, cs;
 } operand;
 
-/* C[rows, cols vectors] (+)= A[rows, k] B[k, cols vectors], with rows and cols known where it is inlined. */
+/* C[rows, cols vectors] (+)= A[rows, k] B[k, cols vectors], where rows and cols are constants after inlining. */
 static inline __attribute__((always_inline)) void mm_block(int rows, int cols, int64_t k, operand a, const real *b,
                                                            int64_t ldb, real *c, int64_t ldc, bool add) {
     vec sum[MM_ROWS][2];

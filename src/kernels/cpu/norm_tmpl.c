@@ -65,8 +65,9 @@ static real sum_row(const tg_rows *x, int64_t r) {
     return sum;
 }
 
-/* The mean of a row; its variance, from a second pass over cached memory instead of a difference of large numbers. What
- * that pass finds left of x - mean goes to the mean, so that elements that are all equal are exactly their mean. */
+/* The mean of a row and its variance, from a second pass over cached memory rather than a difference of large
+ * numbers. The residual sum of x - mean from that pass corrects the mean, so that equal elements equal their mean
+ * exactly. */
 static real moments(const tg_rows *x, int64_t r, real *variance) {
     real buf[TILE], n = (real)x->n, mean = sum_row(x, r) / n, rest = 0, sum = 0, left;
     for (int64_t j = 0; j < x->n; j += TILE) {
@@ -80,7 +81,7 @@ static real moments(const tg_rows *x, int64_t r, real *variance) {
     return mean + rest;
 }
 
-/* Elements [j, j + n) of a vector of weights or biases; `absent` everywhere where there is none. */
+/* Elements [j, j + n) of a vector of weights or biases; `absent` everywhere if there is none. */
 static const real *vector_tile(const tg_rows *w, int64_t j, int64_t n, real absent, real *buf) {
     if (w->data)
         return tile_in(w, 0, j, n, buf);
@@ -103,7 +104,7 @@ static void tile_affine(real *y, const real *x, const real *w, const real *b, in
         y[i] = (x[i] - mean) * rstd * w[i] + b[i];
 }
 
-/* The same, past the caches: n elements are whole lines. */
+/* The same with non-temporal stores: n elements are whole cache lines. */
 static void tile_affine_streamed(real *y, const real *x, const real *w, const real *b, int64_t n, real mean, real rstd,
                                  const real *next) {
     enum { LINE = TG_STREAM_LINE / sizeof(real) };
@@ -161,7 +162,7 @@ typedef struct row_grad {
     real sum_g, sum_gh;
 } row_grad;
 
-/* Adds row r's share to gw and gb as it takes the two sums. */
+/* Adds the contribution of row r to gw and gb while it computes the two sums. */
 static void grad_sums(const tg_norm_job *job, int64_t r, real *gw, real *gb, row_grad *s) {
     real xbuf[TILE], gbuf[TILE], wbuf[TILE], mean = s->mean, rstd = s->rstd;
     for (int64_t j = 0; j < job->x.n; j += TILE) {
@@ -194,7 +195,7 @@ static void grad_x(const tg_norm_job *job, int64_t r, const row_grad *s) {
     }
 }
 
-/* Unit u sums gw and gb of its own rows; sum_partials adds the units up. */
+/* Unit u sums gw and gb over its own rows; sum_partials adds the units. */
 static void grad_unit(const tg_norm_job *job, int64_t u) {
     int64_t n = job->x.n, last = tg_unit_end(job->x.count, job->per_unit, u + 1);
     real *gw = job->gw ? (real *)job->gw + u * n : NULL, *gb = job->gb ? (real *)job->gb + u * n : NULL;

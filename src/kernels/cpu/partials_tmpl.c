@@ -1,4 +1,4 @@
-/* Sums of partial results, in the order of the parts: the second half of reductions whose bits must not depend on
+/* Sums partial results in the order of the parts: the second half of reductions whose bits must not depend on
  * threads. */
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/tile.h"

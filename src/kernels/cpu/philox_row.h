@@ -1,8 +1,7 @@
-/* Rows of Philox draws on the CPU: many blocks at once. kernels/philox.h includes this file.
+/* Rows of Philox draws on the CPU, many blocks at once. kernels/philox.h includes this file.
  *
- * A word lives in the low half of a 64-bit lane. What stands in the high half does no harm: the product of two low
- * halves is the one instruction that a round needs and that plain C does not name.
- */
+ * A word occupies the low half of a 64-bit lane. The contents of the high half do not matter: a round needs the
+ * product of two low halves, which is one instruction that plain C cannot name. */
 #ifndef TG_PHILOX_ROW_H
 #define TG_PHILOX_ROW_H
 
@@ -27,7 +26,7 @@
 #endif
 
 typedef uint64_t tg_philox_vec __attribute__((vector_size(TG_PHILOX_VEC)));
-/* Four vectors are in flight, for a round is a chain of dependent operations. */
+/* Four vectors are processed together, because a round is a chain of dependent operations. */
 enum {
     TG_PHILOX_WIDTH = TG_PHILOX_VEC / 8,
     TG_PHILOX_LANES = 4 * TG_PHILOX_WIDTH,
@@ -73,7 +72,7 @@ static inline void tg_philox_lanes(uint64_t key, uint64_t block, uint64_t c23, u
     for (int v = 0; v < 4; v++) tg_philox_store(c[v], w + 4 * TG_PHILOX_WIDTH * v);
 }
 
-/* Word `plane` of the n draws from number rng->counter + i on. */
+/* Word `plane` of n draws from number rng->counter + i on. */
 static inline void tg_philox_row(const tg_rng *rng, uint64_t i, int64_t n, int plane, uint32_t *w) {
     uint64_t at = rng->counter + i, stream = rng->stream | (uint64_t)plane << 63;
     while (n > 0) {
@@ -88,7 +87,7 @@ static inline void tg_philox_row(const tg_rng *rng, uint64_t i, int64_t n, int p
     }
 }
 
-/* How many elements from position i on draw consecutive numbers. */
+/* How many elements from position i on have consecutive draw numbers. */
 static inline int64_t tg_draws_run(const tg_draws *d, int64_t i) {
     int k = d->n - 1;
     if (k < 0) return INT64_MAX;
@@ -98,7 +97,7 @@ static inline int64_t tg_draws_run(const tg_draws *d, int64_t i) {
 
 /* Word `plane` of the draws of n elements from position i on. */
 static inline void tg_draws_row(const tg_draws *d, int64_t i, int64_t n, int plane, uint32_t *w) {
-    enum { SHORT = 4 }; /* draws that are had cheaper one by one than as the lanes of vectors */
+    enum { SHORT = 4 }; /* number of draws below which single draws are cheaper than vectors */
     while (n > 0) {
         int64_t run = tg_draws_run(d, i), take = run < n ? run : n;
         uint64_t at = tg_draws_at(d, i);
@@ -112,7 +111,7 @@ static inline void tg_draws_row(const tg_draws *d, int64_t i, int64_t n, int pla
     }
 }
 
-/* Their uniforms in [0, 1). */
+/* The same as uniforms in [0, 1). */
 static inline void tg_draws_uniform_row(const tg_draws *d, int64_t i, int64_t n, float *u) {
     while (n > 0) {
         uint32_t w[TG_PHILOX_WORDS];

@@ -1,7 +1,7 @@
-/* The CPU's random slot. Integers and float64 are drawn in float64, all else in float32. */
+/* The CPU's random slot. Integers and float64 are drawn in float64, all other dtypes in float32. */
 #include "kernels/cpu/random.h"
 
-#include "core/core.h"
+#include "base/dtype.h"
 #include "kernels/cpu/required.h"
 #include "kernels/uniform.h"
 

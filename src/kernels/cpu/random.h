@@ -1,4 +1,4 @@
-/* Random fills: what the driver (random.c) hands to the templates (random_tmpl.c). */
+/* Random fills: what the driver (random.c) passes to the templates (random_tmpl.c). */
 #ifndef TG_RANDOM_H
 #define TG_RANDOM_H
 
@@ -9,7 +9,7 @@ enum { TG_RANDOM_TILE = 512 };
 typedef struct tg_random_job {
     tg_random kind;
     tg_array out;
-    double a, b, least, below; /* least, below: the bounds of uniforms */
+    double a, b, least, below; /* least, below: the bounds of uniform draws */
     tg_draws draws;
     int64_t inner, per_unit; /* elements of a unit; runs end where the last dim does, unless out is contiguous */
 } tg_random_job;

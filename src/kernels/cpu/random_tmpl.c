@@ -1,5 +1,5 @@
-/* Uniform and normal draws, one by number. */
-#include "core/core.h"
+/* Uniform and normal draws, each computed from its number. */
+#include "base/dtype.h"
 #include "kernels/cpu/random.h"
 #include "kernels/cpu/span.h"
 #include "kernels/philox.h"
@@ -27,7 +27,7 @@ static void normals(const tg_random_job *job, const uint32_t *first, const uint3
     for (int64_t i = 0; i < n; i++) y[i] = mean + deviation * NORMAL(first[i], second[i]);
 }
 
-/* Elements [i, i + n), which follow each other at stride. */
+/* Elements [i, i + n), `stride` apart. */
 static void draw_run(const tg_random_job *job, int64_t i, int64_t n, char *at, int64_t stride) {
     uint32_t first[TG_RANDOM_TILE], second[TG_RANDOM_TILE];
     T y[TG_RANDOM_TILE];

@@ -1,3 +1,4 @@
+/* Selects the reduction kernel of collectives by instruction set and dtype. */
 #include "kernels/cpu/rank_sums.h"
 
 tg_ranks_fn tg_ranks_kernel(tg_cpu_level_t level, tg_dtype dtype) {

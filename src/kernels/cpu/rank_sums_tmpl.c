@@ -1,4 +1,4 @@
-/* Sums over ranks of one dtype: up to four ranks in one pass over memory. */
+/* Reductions over ranks for one dtype: up to four ranks in one pass over memory. */
 #include "kernels/cpu/rank_sums.h"
 
 enum { BLOCK = 1024 };
@@ -53,8 +53,8 @@ ALWAYS stored finish(tg_reduce_op op, summed x, int n) {
     return STORE(op == TG_REDUCE_AVG ? (summed)(x / (summed)n) : x);
 }
 
-/* Up to four ranks' elements in one pass, to m of them. What an output may share memory with is the srcs' element of
- * the same place alone. */
+/* Reduces the elements of up to four ranks in one pass and writes them to m ranks. An output may share memory with a
+ * source only element for element. */
 ALWAYS void pass_of(tg_reduce_op op, const stored *const *s, int k, stored *const *out, int m, int64_t n) {
     const stored *a = s[0], *b = s[1], *c = k > 2 ? s[2] : a, *d = k > 3 ? s[3] : a;
     stored *p = out[0], *q = m > 1 ? out[1] : p, *r = m > 2 ? out[2] : p, *t = m > 3 ? out[3] : p;

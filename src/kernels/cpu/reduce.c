@@ -1,8 +1,8 @@
-/* The CPU's reduce slot: sorts the dims into kept and reduced, and decides between rows and columns and how many parts.
- */
+/* The CPU's reduce slot: divides the dims into kept and reduced, and chooses rows or columns and the number of
+ * parts. */
 #include "kernels/cpu/reduce.h"
 
-#include "core/core.h"
+#include "base/dtype.h"
 #include "kernels/cpu/required.h"
 
 enum { PARALLEL_FROM = 65536, PART = 65536, UNIT = 16384 };
@@ -25,7 +25,7 @@ static tg_dtype compute_type(tg_dtype in, tg_dtype out) {
     return tg_is_float(in) ? TG_F32 : TG_I64;
 }
 
-/* Keeps the dims sorted by falling stride of the input, so that the walk follows memory. */
+/* Keeps the dims sorted by decreasing stride of the input, so that the walk follows memory. */
 static void take_dim(tg_reduce_dims *d, int64_t shape, int64_t in, int64_t out) {
     int at = d->n++;
     for (; at > 0 && d->in[at - 1] < in; at--) {
@@ -67,7 +67,7 @@ static void sort_dims(tg_reduce_plan *m, const tg_array *out, const tg_array *in
     merge_dims(&m->reduced);
 }
 
-/* Columns, where the outputs lie closer together than what is reduced, and there are enough of them. */
+/* Chooses columns if outputs are closer together in memory than the reduced elements, and there are enough of them. */
 static bool by_columns(const tg_reduce_plan *m) {
     const tg_reduce_dims *k = &m->kept, *r = &m->reduced;
     if (k->n == 0 || r->n == 0) return k->n > 0;
@@ -78,7 +78,7 @@ static int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-/* parts: how long a part may be at most, in elements of the input. */
+/* parts: the greatest length of a part, in elements of the input. */
 static void cut(tg_reduce_plan *m, bool columns, int64_t part) {
     int64_t width = columns ? m->kept.shape[m->kept.n - 1] : 1, across = ceil_div(width, TG_REDUCE_RUN);
     int64_t tile_width = width < TG_REDUCE_RUN ? width : TG_REDUCE_RUN;
@@ -98,7 +98,7 @@ static void run(tg_ctx *ctx, const tg_reduce_plan *m, tg_range_fn body) {
         body((void *)m, 0, units);
 }
 
-/* Every part writes its results, row-major, into its row of partial; they are then reduced as columns. */
+/* Every part writes its results, row-major, to its row of `partial`; they are then reduced as columns. */
 static void split_parts(tg_reduce_plan *parts, tg_reduce_plan *rest, void *partial, tg_dtype compute) {
     *rest = *parts;
     rest->kind = parts->kind == TG_SUMSQ ? TG_SUM : parts->kind;

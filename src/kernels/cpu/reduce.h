@@ -1,10 +1,9 @@
-/* Reductions: what the driver (reduce.c) hands to the templates (reduce_tmpl.c).
+/* Reductions: what the driver (reduce.c) passes to the templates (reduce_tmpl.c).
  *
- * The order of a reduction follows from shapes alone. Along rows, runs of TG_REDUCE_RUN elements are summed in the
- * lanes of a few vectors, and the runs pairwise; down columns, blocks of TG_REDUCE_BLOCK rows are summed, then blocks
- * of blocks. So rounding errors grow with the logarithm of the count. Long reductions are cut into parts, whose results
- * are reduced by the same code.
- */
+ * The order of a reduction depends on shapes alone. Along rows, runs of TG_REDUCE_RUN elements are summed in the
+ * lanes of a few vectors, and the runs pairwise. Along columns, blocks of TG_REDUCE_BLOCK rows are summed, then
+ * blocks of blocks. So rounding errors grow with the logarithm of the count. Long reductions are cut into parts,
+ * whose results are reduced by the same code. */
 #ifndef TG_REDUCE_H
 #define TG_REDUCE_H
 
@@ -29,12 +28,12 @@ typedef struct tg_reduce_plan {
     tg_reduce_dims kept, reduced;
     int64_t parts, part_len; /* reduced elements of a part */
     int64_t part_step;       /* from one part's results to the next's, in elements of out */
-    int64_t tiles, per_unit; /* tiles: (group of outputs, part); and how many make a parallel unit */
+    int64_t tiles, per_unit; /* tiles: (group of outputs, part); per_unit: tiles of a parallel unit */
 } tg_reduce_plan;
 
 typedef struct tg_reduce_kernels {
     tg_range_fn rows; /* a tile is one output */
-    tg_range_fn cols; /* a tile is up to TG_REDUCE_RUN neighbours along the last kept dim */
+    tg_range_fn cols; /* a tile is up to TG_REDUCE_RUN neighbors along the last kept dim */
     tg_range_fn arg;  /* a tile is one output */
 } tg_reduce_kernels;
 

@@ -1,4 +1,4 @@
-/* Reductions along rows and down columns, and the positions of extremes. */
+/* Reductions along rows and columns, and the positions of extrema. */
 #include "kernels/cpu/reduce.h"
 #include "kernels/cpu/span.h"
 
@@ -47,7 +47,7 @@ INLINE T identity(tg_reduction kind) {
     }
 }
 
-/* What two results of one kind make. NaN wins. */
+/* Combines two results of one kind. NaN wins. */
 INLINE T join(tg_reduction kind, T a, T b) {
     switch (kind) {
     case TG_PROD:
@@ -63,7 +63,7 @@ INLINE T join(tg_reduction kind, T a, T b) {
     }
 }
 
-/* acc = acc joined with x, lane by lane, squared first where asked. */
+/* acc = acc combined with x, lane by lane; x is squared first if asked. */
 INLINE void step(tg_reduction kind, vec *acc, const T *at) {
     vec x;
     memcpy(&x, at, sizeof x);
@@ -121,8 +121,8 @@ static T reduce_run(tg_reduction kind, int64_t n, const T *x) {
     }
 }
 
-/* Pairwise joining of any number of results in order: level l holds the join of 2^l of them when bit l of count is set.
- */
+/* Combines any number of results pairwise and in order: level l holds the combination of 2^l of them when bit l of
+ * count is set. */
 typedef struct cascade {
     uint64_t count;
     T level[64];
@@ -146,7 +146,7 @@ static T cascade_end(const cascade *c, tg_reduction kind) {
     return v;
 }
 
-/* Offsets of flat index i over these dims. */
+/* The offsets of flat index i over these dims. */
 static int64_t locate(const tg_reduce_dims *d, int64_t i, int64_t *out) {
     int64_t in = 0;
     *out = 0;
@@ -159,7 +159,8 @@ static int64_t locate(const tg_reduce_dims *d, int64_t i, int64_t *out) {
     return in;
 }
 
-/* The next elements, at most TG_REDUCE_RUN, of the reduced range from i on: in place where they lie so, else in buf. */
+/* The next elements, at most TG_REDUCE_RUN, of the reduced range from i on: in place if they are contiguous,
+ * otherwise in buf. */
 static const T *next_run(const tg_reduce_plan *m, const char *base, int64_t i, int64_t end, T *buf, int64_t *n) {
     const tg_reduce_dims *d = &m->reduced;
     int64_t inner = d->n ? d->shape[d->n - 1] : 1, stride = d->n ? d->in[d->n - 1] : 1, unused, have = 0;
@@ -211,7 +212,7 @@ static void reduce_row(const tg_reduce_plan *m, int64_t tile) {
     finish(m, m->out + (out + part * m->part_step) * m->out_size, 1, 1, &v);
 }
 
-/* acc = first ? x : acc joined with x, element by element; squares first where asked. */
+/* acc = first ? x : acc combined with x, element by element; x is squared first if asked. */
 static void fold(tg_reduction kind, bool first, bool squares, int64_t n, T *restrict acc, const T *restrict x) {
     if (squares)
         for (int64_t j = 0; j < n; j++) acc[j] = first ? x[j] * x[j] : acc[j] + x[j] * x[j];
@@ -227,7 +228,7 @@ static void fold(tg_reduction kind, bool first, bool squares, int64_t n, T *rest
         for (int64_t j = 0; j < n; j++) acc[j] += x[j];
 }
 
-/* Rows joined in blocks, blocks in blocks of blocks: the column twin of a cascade. */
+/* Combines rows in blocks and blocks in blocks of blocks, as the cascade does for elements of a row. */
 typedef struct blocks {
     int filled[TG_REDUCE_LEVELS];
     T level[TG_REDUCE_LEVELS][TG_REDUCE_RUN];
@@ -274,7 +275,7 @@ static void reduce_col(const tg_reduce_plan *m, int64_t tile) {
     finish(m, m->out + (out + part * m->part_step) * m->out_size, out_step, n, sum);
 }
 
-/* The first position of v, or of NaN when v is one. */
+/* The first position of v, or of NaN if v is NaN. */
 static int64_t find(int64_t n, const T *x, T v) {
     int64_t j = 0;
     while (j + 1 < n && x[j] != v && !(IS_NAN(v) && IS_NAN(x[j]))) j++;

@@ -1,4 +1,4 @@
-/* The CPU's required slots, those that are like them, and how their drivers find the copies of a template. */
+/* The CPU's required slots and those implemented like them, and how their drivers find the copies of a template. */
 #ifndef TG_CPU_REQUIRED_H
 #define TG_CPU_REQUIRED_H
 
@@ -17,10 +17,10 @@ tg_status tg_cpu_sort(tg_ctx *ctx, tg_array y, tg_array order, tg_array x, bool 
 tg_status tg_cpu_put(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
 tg_status tg_cpu_random(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_draws *draws);
 
-/* Work memory: slots 3 and 4 of the context are this family's. */
+/* This family uses slots 3 and 4 of the context's work memory. */
 enum { TG_WS_REDUCE = 3, TG_WS_SORT = 4 };
 
-/* Declares the copies of a template's table, and lists them by level. Only the portable one exists off x86-64. */
+/* Declares the copies of a template's table and lists them by level. Off x86-64 only the portable one exists. */
 #ifdef __x86_64__
 #define TG_CPU_COPIES(type, name, t)                                                                                   \
     extern const type tg_##name##_##t##_portable, tg_##name##_##t##_avx2, tg_##name##_##t##_avx512;

@@ -1,3 +1,4 @@
+/* Builds the view of an array as rows; see rows.h. */
 #include "kernels/cpu/rows.h"
 
 tg_rows tg_rows_of(const tg_array *a, int inner) {

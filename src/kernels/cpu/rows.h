@@ -1,4 +1,4 @@
-/* An array as rows: its last dim, or single elements, with the leading dims merged where their strides allow. */
+/* An array viewed as rows: its last dim, or single elements, with the leading dims merged if their strides allow. */
 #ifndef TG_ROWS_H
 #define TG_ROWS_H
 
@@ -14,12 +14,12 @@ typedef struct tg_rows {
     int64_t shape[TG_MAX_DIMS], step[TG_MAX_DIMS]; /* of these, innermost first */
 } tg_rows;
 
-/* Rows of the last `inner` dims: 1, or 0 for an array that holds one value a row. */
+/* Rows of the last `inner` dims: 1, or 0 for an array with one value per row. */
 tg_rows tg_rows_of(const tg_array *a, int inner);
 /* A contiguous array as one long row. */
 tg_rows tg_flat_of(const tg_array *a);
 
-/* Bytes of element j of row r. */
+/* The address of element j of row r. */
 static inline char *tg_row_at(const tg_rows *x, int64_t r, int64_t j) {
     int64_t at = j * x->stride;
     int last = x->ndim - 1;

@@ -1,7 +1,7 @@
-/* The CPU's scan slot: decides between rows one by one and rows side by side. */
+/* The CPU's scan slot: chooses between rows one at a time and adjacent rows together. */
 #include "kernels/cpu/scan.h"
 
-#include "core/core.h"
+#include "base/dtype.h"
 #include "kernels/cpu/required.h"
 
 enum { PARALLEL_FROM = 65536, UNIT = 16384 };
@@ -22,8 +22,8 @@ static const tg_scan_kernels *kernels_of(const tg_ctx *ctx, const tg_array *x, c
 
 static int64_t distance(int64_t step) { return step < 0 ? -step : step; }
 
-/* Rows that are a step apart in both arrays. Merged dims are products of the same trailing dims: the smaller divides
- * the greater. */
+/* Rows that are `step` apart in both arrays. Merged dims are products of the same trailing dims, so the smaller
+ * count divides the greater. */
 static void find_lanes(tg_scan_job *job) {
     job->lanes = job->x.shape[0] < job->y.shape[0] ? job->x.shape[0] : job->y.shape[0];
     job->x_lane = job->x.step[0];

@@ -1,8 +1,7 @@
-/* Running sums and products: what the driver (scan.c) hands to the templates (scan_tmpl.c).
+/* Cumulative sums and products: what the driver (scan.c) passes to the templates (scan_tmpl.c).
  *
- * A row is scanned element after element, floats in float64, so its bits depend on nothing but itself. Rows that lie
- * side by side are scanned together, an element of each at a time.
- */
+ * A row is scanned element by element, floats in float64, so its bits depend on nothing else. Adjacent rows are
+ * scanned together, one element of each at a time. */
 #ifndef TG_SCAN_H
 #define TG_SCAN_H
 

@@ -1,7 +1,8 @@
+/* Cumulative sums and products of rows, one row at a time or several adjacent rows together. */
 #include "kernels/cpu/scan.h"
 #include "kernels/cpu/span.h"
 
-/* What runs along a row. */
+/* The running value of a row. */
 typedef double run_f32;
 typedef double run_f64;
 typedef int64_t run_i64;
@@ -17,7 +18,7 @@ static void put(const tg_scan_job *job, char *at, int64_t stride, int64_t n, T *
     span_store(at, job->y.dtype, stride, n, t);
 }
 
-/* In place; returns the last. */
+/* In place; returns the last value. */
 static run scan_run(T *t, int64_t n, run so_far, bool prod, bool back) {
     int64_t i = back ? n - 1 : 0, step = back ? -1 : 1;
     if (prod)

@@ -1,4 +1,4 @@
-/* For templates only: what attention's forward and backward do alike to a tile of scores, [keys, lanes]. */
+/* For templates only: what the forward and backward of attention share for a tile of scores, [keys, lanes]. */
 #ifndef TG_SCORES_H
 #define TG_SCORES_H
 
@@ -8,8 +8,8 @@
 /* A block of queries of one head: queries [i, i + n), padded to whole lanes. */
 typedef struct queries {
     int64_t b, h, i, n, lanes;
-    int64_t begin, end; /* keys that any of them sees */
-    int64_t all_from, all_to; /* keys that each of them sees, where the rules are more than causal; and each's own */
+    int64_t begin, end; /* keys that at least one of them sees */
+    int64_t all_from, all_to; /* if the rules are more than causal: keys that all of them see, and the range of each */
     int64_t from[TG_QUERIES], to[TG_QUERIES];
 } queries;
 
@@ -43,7 +43,7 @@ static inline void queries_of(const tg_attention_job *job, int64_t b, int64_t h,
         q->end = q->i + q->n + job->sk - job->sq;
 }
 
-/* The rules' own tile: a lane's keys are [from, to). */
+/* The tile when the rules are more than causal: the keys of a lane are [from, to). */
 static void hide_by_rules(const queries *q, int64_t key, int64_t keys, real *s) {
     if (key >= q->all_from && key + keys <= q->all_to)
         return;
@@ -58,7 +58,7 @@ static void hide_by_rules(const queries *q, int64_t key, int64_t keys, real *s) 
             s[j * q->lanes + i] = j >= from[i] && j < to[i] ? s[j * q->lanes + i] : -(real)INFINITY;
 }
 
-/* Scores that must not be seen become -inf; causal: those of query i with keys after i + sk - sq. */
+/* Sets hidden scores to -inf; causal: those of query i with keys after i + sk - sq. */
 static inline void hide_tile(const tg_attention_job *job, const queries *q, int64_t key, int64_t keys, real *s) {
     if (job->seen.more) {
         hide_by_rules(q, key, keys, s);
@@ -72,12 +72,12 @@ static inline void hide_tile(const tg_attention_job *job, const queries *q, int6
     }
 }
 
-/* m[j, i]: what the mask adds to the scores, 0 or -inf where it is bool. False where it hides all of them. */
+/* m[j, i]: what the mask adds to the scores, 0 or -inf for a bool mask. Returns false if it hides all of them. */
 static bool mask_load(const tg_attention_job *job, const queries *q, int64_t key, int64_t keys, real *m) {
     const tg_array *mask = &job->a->mask;
     int64_t size = tg_dtype_bits((tg_dtype)mask->dtype) / 8, step = mask->stride[3];
     real row[TG_KEYS];
-    bool any = false; /* NaN is seen too */
+    bool any = false; /* NaN counts as visible */
     for (int64_t i = 0; i < q->lanes; i++) {
         const char *from = (const char *)mask->data + (q->b * mask->stride[0] + q->h * mask->stride[1] +
                                                        (q->i + i) * mask->stride[2] + key * step) * size;
@@ -101,7 +101,7 @@ static inline void mask_add(int64_t n, const real *restrict m, real *restrict s)
         s[i] += m[i];
 }
 
-/* The logit beside a head's keys. */
+/* The sink's logit of a head. */
 static inline real sink_of(const tg_attention_job *job, int64_t h) {
     const tg_array *x = &job->a->sink;
     real v;
@@ -110,7 +110,7 @@ static inline real sink_of(const tg_attention_job *job, int64_t h) {
     return v;
 }
 
-/* keep[j, i]: 1 / (1 - p) where key j of query i stays, 0 where it is dropped. */
+/* keep[j, i]: 1 / (1 - p) if key j of query i is kept, 0 if it is dropped. */
 static inline void keep_tile(const tg_attention_job *job, const queries *q, int64_t key, int64_t keys, real *keep) {
     float u[TG_KEYS], p = (float)job->a->dropout;
     real scale = p < 1 ? (real)(1 / (1 - job->a->dropout)) : 0;
@@ -125,7 +125,7 @@ static inline void keep_tile(const tg_attention_job *job, const queries *q, int6
             keep[j * q->lanes + i] = 0;
 }
 
-/* Where x has its number of query i. */
+/* Where x holds its number for query i. */
 static inline real *row_at(const tg_array *x, const queries *q, int64_t i) {
     return (real *)x->data + q->b * x->stride[0] + q->h * x->stride[1] + (q->i + i) * x->stride[2];
 }

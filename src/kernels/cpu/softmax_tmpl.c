@@ -35,11 +35,11 @@ TILE_REDUCTION tile_exp(real *restrict y, const real *restrict x, int64_t n, rea
     return sum + lanes_sum(lane);
 }
 
-/* A row of one tile takes each exponential once. */
+/* A row of one tile computes each exponential once. */
 static void short_row(const tg_softmax_job *job, int64_t r) {
     int64_t n = job->x.n;
     real in[TILE], out[TILE];
-    in[0] = 0; /* gcc warns of a row without elements */
+    in[0] = 0; /* silences a gcc warning about rows without elements */
     const real *x = tile_in(&job->x, r, 0, n, in);
     real *y = tile_out(&job->y, r, 0, false, out), max = tile_max(x, n);
     real scale = 1 / tile_exp(y, x, n, max, tile_next(&job->x, r, 0, x));
@@ -48,7 +48,7 @@ static void short_row(const tg_softmax_job *job, int64_t r) {
     tile_put(&job->y, r, 0, n, false, y);
 }
 
-/* A longer one takes it twice, and reads memory twice instead of three times. */
+/* A longer row computes each exponential twice, and reads memory twice instead of three times. */
 static void long_row(const tg_softmax_job *job, int64_t r) {
     lse s = lse_of_row(&job->x, r);
     real in[TILE], out[TILE], scale = 1 / s.sum;

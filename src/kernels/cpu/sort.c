@@ -1,7 +1,8 @@
-/* The CPU's sort slot. Elements become whole numbers of the same order, which are sorted with their places: by the
- * digits of 8 bits from the last to the first (Knuth, The Art of Computer Programming, volume 3, 5.2.5), or, where few
- * are wanted, by a heap of the best so far. */
-#include "core/core.h"
+/* The CPU's sort slot. Elements become integers in the same order, which are sorted with their positions: by radix
+ * sort over 8-bit digits from the last to the first (Knuth, The Art of Computer Programming, volume 3, 5.2.5), or,
+ * if only a few are wanted, with a heap of the best so far. */
+#include "base/dtype.h"
+#include "base/runtime.h"
 #include "kernels/convert.h"
 #include "kernels/cpu/required.h"
 #include "kernels/cpu/rows.h"
@@ -17,13 +18,13 @@ typedef struct sort_job {
     tg_rows x, y, order;
     bool falling, select;
     int64_t per_unit; /* rows */
-    pair *scratch;    /* room for a row, `slice` for each unit */
+    pair *scratch;    /* memory for one row, `slice` pairs, per unit */
     int64_t slice;
 } sort_job;
 
 /* ---- Keys ---- */
 
-/* -0 and 0 are equal, and every NaN is the greatest. */
+/* -0 and 0 are equal, and every NaN is greatest. */
 static uint64_t key_of_f32(float v) {
     uint32_t u = tg_bits_f32(v == 0 ? 0 : v);
     return v != v ? UINT32_MAX : u >> 31 ? ~u : u | 0x80000000u;
@@ -58,7 +59,7 @@ static void load_row(const tg_rows *x, int64_t r, bool falling, pair *p) {
     }
 }
 
-/* ---- Few ---- */
+/* ---- A few elements ---- */
 
 static void insert_all(pair *p, int64_t n) {
     for (int64_t i = 1; i < n; i++) {
@@ -71,7 +72,7 @@ static void insert_all(pair *p, int64_t n) {
 
 static bool before(const pair *a, const pair *b) { return a->key != b->key ? a->key < b->key : a->at < b->at; }
 
-/* v takes its place in the heap of n below `at`, where nothing is: parents come behind their children. */
+/* Puts v into the heap of n below `at`, which is free: no parent comes before its children in the order. */
 static void sift(pair *heap, int64_t n, int64_t at, pair v) {
     for (int64_t child; (child = 2 * at + 1) < n; at = child) {
         if (child + 1 < n && before(&heap[child], &heap[child + 1])) child++;
@@ -81,11 +82,11 @@ static void sift(pair *heap, int64_t n, int64_t at, pair v) {
     heap[at] = v;
 }
 
-/* The first k of n in order, in place: a heap of the best so far, the worst on top, which is then taken down. */
+/* Sorts the first k of n in place: a heap of the best so far, with the worst on top, is emptied at the end. */
 static void select_first(pair *p, int64_t n, int64_t k) {
     for (int64_t i = k / 2 - 1; i >= 0; i--) sift(p, k, i, p[i]);
     for (int64_t i = k; i < n; i++)
-        if (p[i].key < p[0].key) sift(p, k, 0, p[i]); /* of equals the earlier is there */
+        if (p[i].key < p[0].key) sift(p, k, 0, p[i]); /* of equal elements the earlier one is kept */
     for (int64_t i = k - 1; i > 0; i--) {
         pair last = p[i];
         p[i] = p[0];
@@ -93,9 +94,9 @@ static void select_first(pair *p, int64_t n, int64_t k) {
     }
 }
 
-/* ---- Many ---- */
+/* ---- Many elements ---- */
 
-/* Into `to` by one digit, whose counts become starts. */
+/* Distributes the pairs into `to` by one digit; the counts become start positions. */
 static void deal(const pair *from, pair *to, int64_t n, int shift, int64_t *starts) {
     int64_t sum = 0;
     for (int d = 0; d < DIGIT; d++) {
@@ -106,7 +107,8 @@ static void deal(const pair *from, pair *to, int64_t n, int shift, int64_t *star
     for (int64_t i = 0; i < n; i++) to[starts[from[i].key >> shift & (DIGIT - 1)]++] = from[i];
 }
 
-/* p has room for 2 n; the result is where the answer says. Digits that are the same in all numbers are passed over. */
+/* p has space for 2 n pairs; the return value points at the sorted half. Digits that are equal in all numbers are
+ * skipped. */
 static const pair *sort_all(pair *p, int64_t n) {
     int64_t counts[DIGITS][DIGIT] = {{0}};
     pair *other = p + n;
@@ -157,7 +159,7 @@ tg_status tg_cpu_sort(tg_ctx *ctx, tg_array y, tg_array order, tg_array x, bool 
     sort_job job = {.x = tg_rows_of(&x, 1), .y = tg_rows_of(&y, 1), .order = tg_rows_of(&order, 1), .falling = falling};
     if (y.numel == 0) return TG_OK;
     bool parallel = x.numel >= PARALLEL_FROM;
-    int64_t count = job.x.count, most = parallel ? ctx->run.threads : 1, units = count < most ? count : most;
+    int64_t count = job.x.count, most = parallel ? tg_runtime_of(ctx)->threads : 1, units = count < most ? count : most;
     job.per_unit = (count + units - 1) / units;
     job.select = job.y.n <= job.x.n / 16;
     job.slice = (job.select ? 1 : 2) * job.x.n;

@@ -1,8 +1,7 @@
-/* For templates only: the compute type T, and spans of any dtype and stride to and from a buffer of T.
+/* For templates only: the compute type T, and copies between spans of any dtype and stride and a buffer of T.
  *
- * TG_T may be f32, f64 or i64. Each case is a loop that vectorises: the dtype and the kind of stride are decided
- * outside.
- */
+ * TG_T may be f32, f64 or i64. Each case is a loop that vectorizes: the dtype and the kind of stride are chosen
+ * outside of it. */
 #ifndef TG_SPAN_H
 #define TG_SPAN_H
 
@@ -24,7 +23,7 @@
 
 typedef SPAN_CAT(SPAN_TYPE_, TG_T) T;
 
-/* T to an integer dtype: floats saturate, integers wrap. To a 16-bit float: rounded once. */
+/* Converts T to an integer dtype: floats saturate, integers wrap. A 16-bit float is rounded once. */
 #define SPAN_TO_BF16_f32    tg_f32_to_bf16
 #define SPAN_TO_BF16_f64    tg_f64_to_bf16
 #define SPAN_TO_BF16_i64(x) tg_f64_to_bf16((double)(x))

@@ -1,8 +1,9 @@
-/* Outputs that go past the caches: a store otherwise first reads the line that it fills, a third of a large copy's
- * traffic. For kernels that memory bounds, and outputs so large that who reads them next would not find them in a
- * cache; where arithmetic hides memory's time, as in GELU and softmax, plain stores are faster.
+/* Non-temporal stores for large outputs: an ordinary store first reads the cache line that it fills, which is a third
+ * of the traffic of a large copy. They serve kernels that are bound by memory, with outputs so large that the next
+ * reader would not find them in a cache. Where arithmetic hides the time of memory, as in GELU and softmax, ordinary
+ * stores are faster.
  *
- * Such stores are seen in no order with others: a body that has made them ends with tg_stream_fence. */
+ * Such stores are not ordered with others, so code that uses them ends with tg_stream_fence. */
 #ifndef TG_STREAM_H
 #define TG_STREAM_H
 
@@ -13,16 +14,17 @@
 #include <immintrin.h>
 #endif
 
-/* Half of the last cache of common CPUs. (What the system says of it counts all caches of a machine of which a guest
- * has a few cores.) Lines: of every cache that is known here. */
+/* Half of the last-level cache of common CPUs. (The size that the system reports may cover the whole machine, of
+ * which a guest has a few cores.) Line size: that of every cache known here. */
 enum { TG_STREAM_FROM = 16 << 20, TG_STREAM_LINE = 64 };
 
-/* Whether an output of so many bytes at data goes past the caches, in pieces that are multiples of `piece` bytes. */
+/* Whether an output of this many bytes at data is written with non-temporal stores, in pieces that are multiples of
+ * `piece` bytes. */
 static inline bool tg_streams(const void *data, int64_t bytes, int64_t piece) {
     return bytes >= TG_STREAM_FROM && (uintptr_t)data % TG_STREAM_LINE == 0 && piece % TG_STREAM_LINE == 0;
 }
 
-/* Whole lines. */
+/* Whole cache lines. */
 static inline void tg_stream(void *restrict dst, const void *restrict src, int64_t bytes) {
 #if defined(__AVX512F__)
     for (int64_t i = 0; i < bytes; i += 64)

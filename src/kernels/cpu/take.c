@@ -1,20 +1,22 @@
-/* The CPU's take, put_add and put slots. Neighbouring elements that share one index form a run, which is copied or
- * added at once: an embedding moves whole rows. */
-#include "core/core.h"
+/* The CPU's take, put_add and put slots. Adjacent elements that share one index form a run, which is copied or added
+ * at once: an embedding moves whole rows. */
+#include "base/dtype.h"
+#include "base/runtime.h"
 #include "kernels/cpu/map.h"
 #include "kernels/cpu/required.h"
 #include "kernels/scalar.h"
 
 enum { PARALLEL_FROM = 65536, UNIT = 16384, RUN_BLOCK = 256, BUFFER = 512 };
 
-/* a: the array that has the index's shape (take's output, put's source); b: the one that is indexed along dim. */
+/* a: the array with the index's shape (the output of take, the source of put); b: the array that is indexed along
+ * dim. */
 typedef struct take_plan {
     const tg_map_kernels *kernels; /* of the type in which values are converted and added */
     tg_dtype compute;
     tg_array a, b, index;
     int dim;
     bool put, add;
-    int ndim;          /* of the walk: the leading dims, the run's left out */
+    int ndim;          /* dims of the walk: the leading ones, without those of the run */
     int64_t positions; /* runs in all */
     int64_t run, a_step, b_step;
     int64_t per_unit; /* of take: runs; of put: elements of the run */
@@ -33,7 +35,7 @@ static void note_bad(take_plan *t, int64_t position) {
         continue;
 }
 
-/* Offsets of run r in both arrays, in elements. False where its index is out of range. */
+/* The offsets of run r in both arrays, in elements. Returns false if its index is out of range. */
 static bool find_run(take_plan *t, int64_t r, int64_t *a, int64_t *b) {
     int64_t position = r * t->run, at_index = 0, in_dim = 0;
     *a = *b = 0;
@@ -73,7 +75,7 @@ static void copy_one(char *dst, const char *src, size_t size) {
     }
 }
 
-/* n elements of a run, from the array that is read to the one that is written, which start at these. */
+/* Copies n elements of a run from the array that is read to the one that is written, starting at these offsets. */
 static void copy_run(const take_plan *t, int64_t a, int64_t b, int64_t n) {
     const tg_array *to = t->put ? &t->b : &t->a, *from = t->put ? &t->a : &t->b;
     int64_t to_step = t->put ? t->b_step : t->a_step, from_step = t->put ? t->a_step : t->b_step;
@@ -115,7 +117,7 @@ static void take_runs(void *plan, int64_t begin, int64_t end) {
         if (find_run(t, r, &a, &b)) copy_run(t, a, b, t->run);
 }
 
-/* Every unit puts its own columns of all runs, in order: the order of sums is that of src. */
+/* Every unit puts its own columns of all runs, in order, so sums follow the order of src. */
 static void put_columns(void *plan, int64_t begin, int64_t end) {
     take_plan *t = plan;
     int64_t first = begin * t->per_unit, last = end * t->per_unit < t->run ? end * t->per_unit : t->run, a, b;
@@ -124,7 +126,7 @@ static void put_columns(void *plan, int64_t begin, int64_t end) {
             (t->add ? add_run : copy_run)(t, a + first * t->a_step, b + first * t->b_step, last - first);
 }
 
-/* Trailing dims along which the index does not change and both arrays go on in one step become the run. */
+/* Trailing dims along which the index is constant and both arrays advance by one step form the run. */
 static void choose_run(take_plan *t) {
     int d = t->ndim = t->a.ndim;
     t->run = t->a_step = t->b_step = 1;

@@ -1,8 +1,7 @@
 /* For templates only: the compute type, and rows of any dtype and stride as tiles of it.
  *
- * A tile is at most TILE elements of a row. Where a row already lies as the compute type without gaps, its tiles are
- * its own memory; else they are converted through a small buffer of the caller's, which lives on the stack.
- */
+ * A tile is at most TILE elements of a row. If a row is contiguous and has the compute type, its tiles are its own
+ * memory; otherwise they are converted through a small buffer on the caller's stack. */
 #ifndef TG_TILE_H
 #define TG_TILE_H
 
@@ -99,7 +98,7 @@ static inline const real *tile_in(const tg_rows *x, int64_t r, int64_t j, int64_
     return buf;
 }
 
-/* Where to compute elements from j on of row r: in place, or in buf. tile_put then brings them home. */
+/* Where to compute the elements of row r from j on: in place, or in buf, from which tile_put stores them. */
 static inline real *tile_out(const tg_rows *y, int64_t r, int64_t j, bool add, real *buf) {
     return tile_direct(y) && !add ? (real *)tg_row_at(y, r, j) : buf;
 }
@@ -114,9 +113,9 @@ static inline void tile_put(const tg_rows *y, int64_t r, int64_t j, int64_t n, b
         tile_store(at, y->dtype, y->stride, n, t);
 }
 
-/* The tile that a walk along the rows takes after this one; the tile itself where there is none, or where tiles are
- * converted. A pass that computes fetches it, line by line: the machine itself looks ahead to the end of a page, where
- * many a row ends. */
+/* The next tile of a walk along the rows; the tile itself if there is no next one, or if tiles are converted. A pass
+ * that computes prefetches it line by line, because the hardware prefetches only up to the end of a page, where many
+ * rows end. */
 static inline const real *tile_next(const tg_rows *x, int64_t r, int64_t j, const real *tile) {
     bool last = j + TILE >= x->n;
     if (!tile_direct(x) || (last && r + 1 >= x->count))
@@ -124,7 +123,7 @@ static inline const real *tile_next(const tg_rows *x, int64_t r, int64_t j, cons
     return (const real *)(last ? tg_row_at(x, r + 1, 0) : tg_row_at(x, r, j + TILE));
 }
 
-/* The one value of row r, of arrays that hold one a row. */
+/* The value of row r, in arrays that hold one per row. */
 static inline real row_value(const tg_rows *x, int64_t r) {
     real v;
     tile_load(&v, tg_row_at(x, r, 0), x->dtype, 1, 1);
@@ -135,8 +134,8 @@ static inline void row_set(const tg_rows *x, int64_t r, real v) {
     tile_store(tg_row_at(x, r, 0), x->dtype, 1, 1, &v);
 }
 
-/* Reductions stay out of line: gcc 12, where it inlines them, splits off the in-place case with a scalar loop. Sums run
- * in lanes that are spelled out, four vectors of them, so that no addition need wait for the one before. */
+/* Reductions are not inlined: gcc 12 would split off the in-place case with a scalar loop. Sums run in explicit
+ * lanes, four vectors of them, so that no addition waits for the one before. */
 #define TILE_REDUCTION static __attribute__((noinline, unused)) real
 
 #if defined(__AVX512F__)

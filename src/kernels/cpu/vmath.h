@@ -1,10 +1,9 @@
-/* Elementary functions as inline arithmetic without branches, so that a loop over them vectorises on any instruction
- * set. float32: polynomials fitted by minimax (relative error of the fit at most 6e-9), results within 2 ulp and
- * (erf: 4) right at zeros, infinities, NaN and subnormals. float64: libm's, for accuracy comes first there.
+/* Elementary functions as inline arithmetic without branches, so that loops over them vectorize on any instruction set.
+ * float32: minimax polynomials (relative error of the fit at most 6e-9); results are within 2 ulp (erf: 4) and right at
+ * zeros, infinities, NaN and subnormal numbers. float64: libm, because accuracy matters more there.
  *
- * Fused multiply-adds are spelled out, and used where the instruction set has them: with -ffp-contract=off an element's
- * bits do not depend on its place in a loop.
- */
+ * Fused multiply-adds are written explicitly and used where the instruction set has them: with -ffp-contract=off the
+ * bits of an element do not depend on its position in a loop. */
 #ifndef TG_VMATH_H
 #define TG_VMATH_H
 
@@ -28,7 +27,8 @@ static inline double tg_fma_f64(double a, double b, double c) {
 }
 #endif
 
-/* x = n ln 2 + r with |r| <= ln 2 / 2: returns e^r - 1 to full relative accuracy. NaN stays NaN, with n whatever. */
+/* x = n ln 2 + r with |r| <= ln 2 / 2: returns e^r - 1 to full relative accuracy. NaN stays NaN, with an arbitrary
+ * n. */
 static inline float tg_exp_split_f32(float x, uint32_t *n) {
     const float shift = 0x1.8p23f; /* adding it leaves the nearest integer in the low bits */
     float z = tg_fma_f32(x, 1.44269504f, shift), k = z - shift;
@@ -56,7 +56,7 @@ static inline float tg_exp_f32(float x) {
     return tg_fma_f32(e, s, s) * tg_pow2_f32(n - half);
 }
 
-/* e^x of what is seldom above 0, as beside the largest of a row: x <= 88, and what is below e^-87 is 0. */
+/* e^x for x that is rarely above 0, such as a difference to a row's maximum: x <= 88; below -87 the result is 0. */
 static inline float tg_exp_below_f32(float x) {
     uint32_t n;
     float e = tg_exp_split_f32(x, &n), s = tg_pow2_f32(n);
@@ -74,10 +74,10 @@ static inline float tg_expm1_small_f32(float x) {
     return tg_fma_f32(e, s, s - 1.0f);
 }
 
-/* e^x - 1 of any x; -0 stays. */
+/* e^x - 1 for any x; -0 stays -0. */
 static inline float tg_expm1_f32(float x) {
     uint32_t n;
-    int high = x > 88.0f; /* 2^n might not be finite: half of it is */
+    int high = x > 88.0f; /* 2^n might not be finite, so half of it is used */
     float z = x < -30.0f ? -30.0f : x > 89.0f ? 89.0f : x;
     float e = tg_exp_split_f32(z, &n), s = tg_pow2_f32(high ? n - 1 : n);
     float y = tg_fma_f32(e, s, s - 1.0f);
@@ -116,7 +116,7 @@ static inline float tg_log_f32(float x) {
     return x < INFINITY ? y : x;
 }
 
-/* log(1 + x): the part of x that rounding cut from 1 + x goes into the fraction. -0 stays. */
+/* log(1 + x): the part of x that rounding removed from 1 + x is added to the fraction. -0 stays -0. */
 static inline float tg_log1p_f32(float x) {
     float u = 1.0f + x, cut = x < 1.0f ? x - (u - 1.0f) : 1.0f - (u - x);
     float k, r = tg_log_split_f32(u, &k);
@@ -130,14 +130,15 @@ static inline float tg_sigmoid_f32(float x) {
     return 1.0f / (1.0f + tg_exp_f32(-x));
 }
 
-/* -0 stays. */
+/* -0 stays -0. */
 static inline float tg_tanh_f32(float x) {
     float z = x > 10.0f ? 10.0f : x;
     float e = tg_expm1_small_f32(2 * z);
     return x == 0 ? x : e / (e + 2.0f);
 }
 
-/* erf(x) = 1 - exp(-a G(a)) with a = |x|, at most 4: one polynomial for all, exact to relative rounding also near 0. */
+/* erf(x) = 1 - exp(-a G(a)) with a = |x|, at most 4: one polynomial for all x, which keeps the relative accuracy
+ * near 0. */
 static inline float tg_erf_f32(float x) {
     uint32_t n, sign = tg_bits_f32(x) & 0x80000000u;
     float a = tg_f32_bits(tg_bits_f32(x) ^ sign);
@@ -156,9 +157,9 @@ static inline float tg_erf_f32(float x) {
     return tg_f32_bits(tg_bits_f32(y) ^ sign);
 }
 
-/* The normal distribution's: 1/2 + x P(x^2) / Q(x^2) within 2.1e-7 where |x| is at most 5.6, from there on exactly 0
- * or 1. A division costs less than the exponential that erf takes. The limits are set in integers, an instruction each;
- * a NaN is taken for a large number. */
+/* The normal distribution function: 1/2 + x P(x^2) / Q(x^2), within 2.1e-7 for |x| up to 5.6 and exactly 0 or 1
+ * beyond. A division costs less than the exponential of erf. The limits are applied to integers, one instruction
+ * each; a NaN counts as a large number. */
 static inline float tg_normal_cdf_f32(float x) {
     uint32_t sign = tg_bits_f32(x) & 0x80000000u;
     int32_t a = (int32_t)(tg_bits_f32(x) ^ sign), most = 0x40b33333 /* 5.6 */, half = 0x3f000000 /* 0.5 */;
@@ -196,7 +197,7 @@ static inline float tg_cos_turn_f32(uint32_t turn) {
     return quarter == 1 || quarter == 2 ? -y : y;
 }
 
-/* A normal draw from a draw's two words (Box and Muller). Near radius 0 the logarithm takes 1 - u, which is exact. */
+/* A normal draw from the two words of a draw (Box-Muller). Near radius 0 the logarithm takes 1 - u, which is exact. */
 static inline float tg_normal_f32(uint32_t first, uint32_t second) {
     float k, r = tg_log_split_f32(((float)first + 0.5f) * 0x1p-32f, &k);
     float rest = ((float)~first + 0.5f) * 0x1p-32f;
@@ -226,7 +227,7 @@ static inline float tg_pow_f32(float x, float y) {
     return powf(x, y);
 }
 
-/* libm's, an element at a time: they are rare in hot loops. */
+/* libm, one element at a time: these are rare in hot loops. */
 static inline float tg_tan_f32(float x) {
     return tanf(x);
 }
@@ -252,7 +253,7 @@ static inline float tg_fmod_f32(float x, float y) {
     return fmodf(x, y);
 }
 
-/* An instruction each from SSE4.1 on. */
+/* One instruction each from SSE4.1 on. */
 static inline float tg_floor_f32(float x) {
     return floorf(x);
 }

@@ -11,8 +11,8 @@ namespace tg {
 namespace {
 
 enum { ADAMW_THREADS = 256, ADAMW_QUADS = 2 };
-/* Arguments of a launch may have 32764 bytes. In the double, each thread gets a copy of its own. */
-#ifdef TG_CUDA_DOUBLE
+/* Arguments of a launch may have 32764 bytes. In the emulator, each thread gets a copy of its own. */
+#ifdef TG_CUDA_EMULATOR
 enum { ADAMW_MANY = 16 };
 #else
 enum { ADAMW_MANY = 256 };

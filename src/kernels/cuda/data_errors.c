@@ -1,5 +1,6 @@
 /* The device's error word: errors in data that kernels find, and how the host comes to know of them. */
-#include "core/core.h"
+#include "base/host_memory.h"
+#include "base/runtime.h"
 #include "kernels/cuda/graphs.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/streams.h"
@@ -11,7 +12,7 @@ static const unsigned long long numbers = ~0ull >> POSITION_BITS >> 1; /* of cal
 tg_status tg_cuda_fault_open(tg_cuda *c) {
     tg_ctx *ctx = c->ctx;
     c->names = tg_host_alloc(ctx, CALLS * sizeof *c->names);
-    if (!c->names) return ctx->run.status;
+    if (!c->names) return tg_runtime_of(ctx)->status;
     TG_TRY(tg_cuda_check(ctx, cudaMalloc((void **)&c->fault, sizeof *c->fault), "cudaMalloc"));
     TG_TRY(tg_cuda_check(ctx, cudaMallocHost((void **)&c->seen, sizeof *c->seen), "cudaMallocHost"));
     TG_TRY(tg_cuda_event_new(ctx, &c->fetched));
@@ -29,7 +30,7 @@ void tg_cuda_fault_close(tg_cuda *c) {
 tg_cuda_fault tg_cuda_fault_for(tg_ctx *ctx, const char *slot) {
     tg_cuda *c = tg_cuda_of(ctx);
     unsigned long long call = c->calls++ & numbers;
-    tg_cuda_call name = {slot, ctx->run.running, ctx->run.running_site};
+    tg_cuda_call name = {slot, tg_runtime_of(ctx)->running, tg_runtime_of(ctx)->running_site};
     c->names[call % CALLS] = name;
     if (c->capturing) tg_cuda_graph_call(c, call, &name);
     return (tg_cuda_fault){c->fault, call};

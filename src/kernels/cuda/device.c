@@ -1,5 +1,6 @@
 /* CUDA as a device: a context's streams and library handles, and the table of its slots. */
-#include "core/core.h"
+#include "base/host_memory.h"
+#include "base/runtime.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/graphs.h"
 #include "kernels/cuda/memory.h"
@@ -40,11 +41,11 @@ static tg_status choose(tg_ctx *ctx, int *device) {
     if (e == cudaErrorNoDevice || (e == cudaSuccess && n == 0))
         return tg_fail(ctx, TG_ERR_DEVICE, "device \"cuda\": the driver finds no GPU; device \"cpu\" works without");
     TG_TRY(tg_cuda_check(ctx, e, "cudaGetDeviceCount"));
-    if (ctx->run.device_index < 0) return tg_cuda_check(ctx, cudaGetDevice(device), "cudaGetDevice");
-    if (ctx->run.device_index >= n)
+    if (tg_runtime_of(ctx)->device_index < 0) return tg_cuda_check(ctx, cudaGetDevice(device), "cudaGetDevice");
+    if (tg_runtime_of(ctx)->device_index >= n)
         return tg_fail(ctx, TG_ERR_DEVICE, "device \"cuda:%d\": there are %d GPUs, numbered from 0",
-                       ctx->run.device_index, n);
-    *device = ctx->run.device_index;
+                       tg_runtime_of(ctx)->device_index, n);
+    *device = tg_runtime_of(ctx)->device_index;
     return TG_OK;
 }
 
@@ -90,7 +91,7 @@ static void cuda_close(tg_ctx *ctx, void *dev) {
 
 static tg_status cuda_open(tg_ctx *ctx, void **dev) {
     tg_cuda *c = tg_host_alloc(ctx, sizeof *c);
-    if (!c) return ctx->run.status;
+    if (!c) return tg_runtime_of(ctx)->status;
     c->ctx = ctx;
     tg_status s = open_device(c);
     if (s == TG_OK)

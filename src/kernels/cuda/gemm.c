@@ -8,7 +8,7 @@
 #include "kernels/cuda/gemm_plans.h"
 #include "kernels/cuda/slots.h"
 
-#include "core/core.h"
+#include "base/runtime.h"
 #include "kernels/scalar.h"
 
 static int64_t size_of(tg_dtype d) { return tg_dtype_bits(d) / 8; }

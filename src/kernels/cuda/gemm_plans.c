@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-#include "core/core.h"
+#include "base/host_memory.h"
+#include "base/runtime.h"
 
 /* A hash table of open addressing. When it is full the plans are forgotten: what has that many shapes makes few of them
  * twice. */
@@ -40,7 +41,7 @@ static void forget_all(tg_cuda *c) {
 
 tg_status tg_cuda_plans_open(tg_cuda *c) {
     c->plans = tg_host_alloc(c->ctx, sizeof *c->plans);
-    return c->plans ? TG_OK : c->ctx->run.status;
+    return c->plans ? TG_OK : c->tg_runtime_of(ctx)->status;
 }
 
 void tg_cuda_plans_close(tg_cuda *c) {
@@ -184,7 +185,7 @@ tg_status tg_cuda_plan_of(tg_ctx *ctx, const tg_cuda_product *p, tg_cuda_plan **
             slot = slot_of(c->plans, p);
         }
         made = tg_host_alloc(ctx, sizeof *made);
-        if (!made) return ctx->run.status;
+        if (!made) return tg_runtime_of(ctx)->status;
         made->of = *p;
         tg_status s = describe(ctx, made);
         if (s == TG_OK) s = choose(ctx, made);

@@ -2,7 +2,8 @@
  * the thread's own, so that other threads' contexts may do what a capture may not. */
 #include "kernels/cuda/graphs.h"
 
-#include "core/core.h"
+#include "base/host_memory.h"
+#include "base/runtime.h"
 
 struct tg_cuda_graph {
     cudaGraphExec_t exec;
@@ -34,7 +35,7 @@ static void graph_free(tg_ctx *ctx, struct tg_cuda_graph *g) {
 tg_status tg_cuda_capture_begin(tg_ctx *ctx) {
     tg_cuda *c = tg_cuda_of(ctx);
     struct tg_cuda_graph *g = tg_host_alloc(ctx, sizeof *g);
-    if (!g) return ctx->run.status;
+    if (!g) return tg_runtime_of(ctx)->status;
     tg_status s = tg_cuda_check(ctx, cudaStreamBeginCapture(c->compute, cudaStreamCaptureModeThreadLocal),
                                 "cudaStreamBeginCapture");
     if (s == TG_OK)
@@ -63,14 +64,14 @@ tg_status tg_cuda_capture_end(tg_ctx *ctx, bool keep, void **recorded, int64_t *
     if (keep && s == TG_OK) s = instantiate(ctx, g, graph, nodes);
     e = graph ? cudaGraphDestroy(graph) : cudaSuccess;
     if (keep && s == TG_OK) s = tg_cuda_check(ctx, e, "cudaGraphDestroy");
-    if (keep && s == TG_OK && ctx->run.status == TG_OK) {
+    if (keep && s == TG_OK && tg_runtime_of(ctx)->status == TG_OK) {
         g->next = c->graphs;
         *recorded = c->graphs = g;
         return TG_OK;
     }
     cudaGetLastError(); /* of a recording that was given up: it does not stay */
     graph_free(ctx, g);
-    return ctx->run.status;
+    return tg_runtime_of(ctx)->status;
 }
 
 tg_status tg_cuda_capture_launch(tg_ctx *ctx, void *recorded) {

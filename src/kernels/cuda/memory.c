@@ -3,7 +3,10 @@
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/streams.h"
 
-#include "core/capture.h"
+#include "base/device_memory.h"
+#include "base/host_memory.h"
+#include "base/recording.h"
+#include "base/runtime.h"
 
 enum { PAGES = 8, PAGE_BYTES = 256 << 10 };
 
@@ -48,7 +51,7 @@ tg_status tg_cuda_scratch_take(tg_ctx *ctx, size_t bytes, tg_cuda_scratch *s) {
 }
 
 void tg_cuda_scratch_give(tg_ctx *ctx, tg_cuda_scratch *s) {
-    if (s->block) tg_heap_release(ctx->run.heap, s->block);
+    if (s->block) tg_heap_release(tg_runtime_of(ctx)->heap, s->block);
     *s = (tg_cuda_scratch){NULL, NULL};
 }
 
@@ -96,7 +99,7 @@ tg_status tg_cuda_copy(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg
     tg_cuda *c = tg_cuda_of(ctx);
     if (!bytes) return TG_OK;
     if (kind != TG_COPY_DEVICE)
-        TG_TRY(tg_capture_refuse(ctx, NULL, kind == TG_COPY_TO_HOST ? TG_CAPTURE_READ : TG_CAPTURE_WRITE, NULL));
+        TG_TRY(tg_recording_refuse(ctx, NULL, kind == TG_COPY_TO_HOST ? TG_RECORDING_READ : TG_RECORDING_WRITE, NULL));
     if (kind == TG_COPY_FROM_HOST) return from_host(c, dst, src, bytes);
     if (kind == TG_COPY_TO_HOST) return to_host(c, dst, src, bytes);
     return copy_async(c, dst, src, bytes, cudaMemcpyDeviceToDevice);
@@ -121,7 +124,7 @@ void tg_cuda_host_free(tg_ctx *ctx, void *p, size_t bytes) {
 tg_status tg_cuda_copy_beside(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind, void **event) {
     tg_cuda *c = tg_cuda_of(ctx);
     bool up = kind == TG_COPY_FROM_HOST;
-    TG_TRY(tg_capture_refuse(ctx, NULL, up ? TG_CAPTURE_WRITE : TG_CAPTURE_READ, NULL));
+    TG_TRY(tg_recording_refuse(ctx, NULL, up ? TG_RECORDING_WRITE : TG_RECORDING_READ, NULL));
     if (!*event) TG_TRY(tg_cuda_event_new(ctx, (cudaEvent_t *)event));
     TG_TRY(tg_cuda_follow(ctx, c->compute, c->queued, c->beside));
     cudaError_t e = cudaMemcpyAsync(dst, src, bytes, up ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, c->beside);
@@ -137,7 +140,7 @@ tg_status tg_cuda_memory_open(tg_cuda *c) {
     enum { LT_BYTES = 32 << 20 }; /* what cuBLAS takes on Hopper by default */
     char *data = NULL;
     c->pages = tg_host_alloc(c->ctx, PAGES * sizeof *c->pages);
-    if (!c->pages) return c->ctx->run.status;
+    if (!c->pages) return c->tg_runtime_of(ctx)->status;
     TG_TRY(tg_cuda_check(c->ctx, cudaMallocHost((void **)&data, (size_t)PAGES * PAGE_BYTES), "cudaMallocHost"));
     for (int i = 0; i < PAGES; i++) c->pages[i].data = data + (size_t)i * PAGE_BYTES;
     for (int i = 0; i < PAGES; i++)

@@ -3,7 +3,8 @@
 #include <sched.h>
 #include <time.h>
 
-#include "core/capture.h"
+#include "base/recording.h"
+#include "base/runtime.h"
 #include "base/os.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/streams.h"
@@ -90,7 +91,7 @@ tg_status tg_cuda_follow(tg_ctx *ctx, cudaStream_t first, cudaEvent_t e, cudaStr
 
 tg_status tg_cuda_sync(tg_ctx *ctx) {
     tg_cuda *c = tg_cuda_of(ctx);
-    TG_TRY(tg_capture_refuse(ctx, NULL, TG_CAPTURE_WAIT, NULL));
+    TG_TRY(tg_recording_refuse(ctx, NULL, TG_RECORDING_WAIT, NULL));
     TG_TRY(tg_cuda_fault_fetch(c));
     TG_TRY(tg_cuda_await(c, c->fetched));
     return tg_cuda_fault_tell(c);
@@ -120,6 +121,6 @@ bool tg_cuda_event_test(tg_ctx *ctx, void *event) {
 }
 
 tg_status tg_cuda_event_await(tg_ctx *ctx, void *event) {
-    TG_TRY(tg_capture_refuse(ctx, NULL, TG_CAPTURE_WAIT, NULL));
+    TG_TRY(tg_recording_refuse(ctx, NULL, TG_RECORDING_WAIT, NULL));
     return tg_cuda_await(tg_cuda_of(ctx), event);
 }

@@ -1,4 +1,5 @@
-/* Arrays in other layouts, and the element-wise and summing steps that forward and backward functions are made of. */
+/* Arrays in other layouts, and the element-wise and summing steps that forward and backward functions are built
+ * from. */
 #include "ops/common/op.h"
 #include "kernels/composed.h"
 
@@ -82,7 +83,7 @@ bool tg_reshape_strides(int ndim, const int64_t *shape, const int64_t *stride, i
         step_of[m++] = stride[d];
     }
     if (numel == 0) return tg_row_major(n, want, out) == 0;
-    /* Old dims that follow each other without a gap form a chunk; new dims must fill each chunk exactly. */
+    /* Adjacent dims without a gap between them form a chunk; new dims must fill each chunk exactly. */
     for (int d = m - 1; d >= 0; d--) {
         int64_t chunk = old[d], step = step_of[d], size = 1;
         while (d > 0 && step_of[d - 1] == step * chunk) chunk *= old[--d];
@@ -102,7 +103,7 @@ bool tg_array_reshape(tg_array *a, int n, const int64_t *shape, int64_t *stride)
     return true;
 }
 
-/* tg_array_of, written where it is read: to copy it at once would wait for its small stores. */
+/* tg_array_of, written out where the fields are read: copying the struct at once would wait for its small stores. */
 static inline void array_at(tg_array *a, const tg_tensor *x) {
     a->data = tg_data(x);
     a->shape = x->shape;
@@ -113,7 +114,7 @@ static inline void array_at(tg_array *a, const tg_tensor *x) {
     a->contiguous = (x->flags & TG_F_CONTIGUOUS) != 0;
 }
 
-/* Up to this many inputs has a formula. */
+/* The greatest number of inputs of a formula. */
 enum { MAP_INPUTS = 4 };
 
 tg_status tg_op_map(tg_call *c, tg_formula f, const tg_tensor *out, const tg_tensor *const *in, int n_in, double p,
@@ -128,7 +129,7 @@ tg_status tg_op_map(tg_call *c, tg_formula f, const tg_tensor *out, const tg_ten
     return c->ctx->run.ops->map(c->ctx, f, y, a, n_in, (const double[2]){p, q}, add);
 }
 
-/* Input i's gradient (+)= scale * g summed over the dims in which input i was broadcast. */
+/* The gradient of input i (+)= scale * g summed over the dims in which input i was broadcast. */
 static tg_status sum_into(tg_call *c, int i, const tg_tensor *g, double scale) {
     int64_t stride[TG_MAX_DIMS];
     tg_extent e;

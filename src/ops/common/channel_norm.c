@@ -1,3 +1,4 @@
+/* The shared computation of batch norm and group norm; see channel_norm.h. */
 #include "ops/common/channel_norm.h"
 
 #include "ops/common/nn_op.h"
@@ -5,7 +6,7 @@
 enum { X = TG_NORM_X, W, B };
 enum { MEAN = TG_NORM_MEAN, RSTD };
 enum { DIMS = TG_NORM_DIMS };
-static const uint32_t of_channel = 9; /* the dims that the gradients of w and b are sums over */
+static const uint32_t of_channel = 9; /* the dims over which the gradients of w and b are summed */
 
 tg_channel_norm tg_channel_norm_of(const tg_tensor *x, int64_t groups, uint32_t means, double eps) {
     const int64_t per = groups ? x->shape[1] / groups : 1;
@@ -18,7 +19,8 @@ tg_status tg_need_channels(tg_call *c, int i, const char *what) {
     const tg_tensor *w = c->in[i];
     const int64_t channels = c->in[X]->shape[1];
     if (!w || (w->ndim == 1 && w->shape[0] == channels)) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "expected %s of [%lld], the channels of x", what, (long long)channels);
+    return tg_call_fail(c, TG_ERR_SHAPE, "%s must be a vector of %lld elements, one for each channel of x", what,
+                        (long long)channels);
 }
 
 tg_status tg_channel_norm_infer(tg_call *c, const tg_channel_norm *k) {
@@ -39,7 +41,7 @@ double tg_norm_members(const tg_channel_norm *k) {
     return n;
 }
 
-/* ---- Views as they are inside ---- */
+/* ---- Views in the internal shape ---- */
 
 tg_tensor *tg_norm_inside(tg_call *c, const tg_channel_norm *k, tg_tensor *x) {
     int64_t stride[DIMS];
@@ -70,8 +72,8 @@ static tg_status mean_of(tg_call *c, const tg_channel_norm *k, const tg_tensor *
 
 /* ---- Forward ---- */
 
-/* Of elements that are all equal the mean is exactly theirs: of float32 ones rounded from float64; in float64 the mean
- * of what the first one leaves is added. */
+/* If all elements are equal, the mean equals them exactly: for float32 it is rounded from float64, and in float64
+ * the mean of the residuals of the first mean is added. */
 static tg_status center(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *t) {
     const tg_tensor *mean = c->saved[MEAN];
     tg_tensor *sum = tg_call_temp(c, TG_F64, DIMS, mean->shape);
@@ -106,7 +108,7 @@ tg_status tg_norm_apply(tg_call *c, const tg_channel_norm *k, const tg_tensor *x
 
 /* ---- Backward ---- */
 
-/* With g = gy w: gx = rstd (g - mean(g) - h mean(g h)); of given statistics rstd g. */
+/* With g = gy w: gx = rstd (g - mean(g) - h mean(g h)); with given statistics gx = rstd g. */
 static tg_status grad_x(tg_call *c, const tg_channel_norm *k, const tg_tensor *gy, const tg_tensor *h,
                         const tg_tensor *t) {
     const tg_tensor *rstd = c->saved[RSTD], *g = gy, *w = c->in[W] ? tg_norm_by_channel(c, k, c->in[W]) : NULL;
@@ -126,7 +128,7 @@ static tg_status grad_x(tg_call *c, const tg_channel_norm *k, const tg_tensor *g
     return tg_op_map(c, TG_FN_sub_mul, gx, TG_T3(g, t, rstd), 3, 0, 0, tg_adds(c, X));
 }
 
-/* With h = (x - mean) rstd: gw = sum(gy h), gb = sum(gy) of each channel. */
+/* With h = (x - mean) rstd: gw = sum(gy h) and gb = sum(gy) for each channel. */
 tg_status tg_norm_back(tg_call *c, const tg_channel_norm *k) {
     tg_tensor *gy = tg_norm_inside(c, k, c->gout[0]);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;

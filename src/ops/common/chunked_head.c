@@ -1,11 +1,12 @@
+/* Linear heads with a loss, computed in chunks of rows; see chunked_head.h. */
 #include "ops/common/chunked_head.h"
 #include "ops/common/nn_op.h"
 #include "ops/common/product.h"
 #include "tape/tape.h"
 
-/* Rows of a chunk, by shape and dtype alone: about 8 MiB of logits, but enough rows that each pass over w and over its
- * gradient pays: with 128 of them the gradient's product runs at half the speed that it has with 512. Products of
- * 16-bit operands take half the time, so that they want twice as many. */
+/* Rows of a chunk, from shape and dtype alone: about 8 MiB of logits, but enough rows that each pass over w and its
+ * gradient pays. With 128 rows the gradient's product runs at half the speed that it has with 512. Products of
+ * 16-bit operands take half the time, so they use twice as many rows. */
 static int64_t chunk_rows(const tg_call *c, int64_t v) {
     enum { BYTES = 8 << 20, LEAST = 512 };
     tg_dtype of_operands = (tg_dtype)c->in[1]->dtype, of_logits = tg_accumulate_dtype(of_operands);
@@ -24,18 +25,18 @@ tg_status tg_head_infer(tg_call *c) {
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
     if (x->ndim < 1 || w->ndim != 2 || x->shape[x->ndim - 1] != w->shape[1])
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected x [.., h] and w [v, h] of one h");
+        return tg_call_fail(c, TG_ERR_SHAPE, "x must be [.., h] and w [v, h] with the same h");
     TG_TRY(tg_loss_infer(c, w->shape[0]));
     if (!c->needs) return TG_OK;
     int64_t v = columns_of(c);
     return tg_call_save(c, c->n_saved, dtype, 2, (int64_t[]){chunk_rows(c, v), v});
 }
 
-/* What the logits of a chunk are made of. */
+/* What is needed to compute the logits of a chunk. */
 typedef struct head {
     tg_tensor *x, *target; /* contiguous */
     const tg_tensor *w;
-    int64_t rows, h, v, chunk; /* v: columns of the logits, w's first rows */
+    int64_t rows, h, v, chunk; /* v: columns of the logits, which use the first rows of w */
     tg_dtype dtype;            /* of the logits: float32 even for 16-bit operands */
 } head;
 
@@ -53,18 +54,18 @@ static tg_status open_head(tg_call *c, head *p) {
     return tg_op_dense(c, &p->target);
 }
 
-/* Room for a chunk of logits or of their gradient. */
+/* Memory for a chunk of logits or of their gradient. */
 static tg_tensor *chunk_buffer(tg_call *c, const head *p, tg_dtype dtype) {
     return tg_call_temp(c, dtype, 2, (int64_t[]){p->chunk, p->v});
 }
 
-/* The buffer that infer declared last, beside those of every loss; NULL: no gradient is needed. */
+/* The buffer that infer declared last, after those of every loss; NULL if no gradient is needed. */
 static tg_tensor *kept_logits(const tg_call *c) {
     int others = ((const tg_loss_params *)c->params)->reduction == TG_LOSS_MEAN ? TG_LOSS_COUNT : TG_LOSS_MASS;
     return c->n_saved > others + 1 ? c->saved[c->n_saved - 1] : NULL;
 }
 
-/* Rows from first on of a contiguous tensor of n columns. */
+/* The rows from `first` on of a contiguous tensor with n columns. */
 static tg_matrix rows_at(const tg_tensor *x, int64_t first, int64_t n) {
     char *data = tg_data(x);
     if (data) data += first * n * (int64_t)tg_dtype_size((tg_dtype)x->dtype);
@@ -78,7 +79,7 @@ static tg_status multiply(tg_call *c, int64_t m, int64_t n, int64_t k, tg_matrix
     return tg_ctx_ops(c->ctx)->gemm(c->ctx, &g);
 }
 
-/* logits = x w^T of n rows. */
+/* logits = x w^T for n rows. */
 static tg_status make_logits(tg_call *c, const head *p, int64_t first, int64_t n, const tg_tensor *logits) {
     return multiply(c, n, p->v, p->h, rows_at(logits, 0, p->v), rows_at(p->x, first, p->h),
                     tg_matrix_transposed(tg_matrix_of(p->w)), false);
@@ -105,7 +106,7 @@ tg_status tg_head_forward(tg_call *c, const tg_tensor *loss) {
 
 /* ---- backward ---- */
 
-/* The gradients that n rows give: gx = glogits w, gw += glogits^T x. */
+/* The gradients from n rows: gx = glogits w, gw += glogits^T x. */
 static tg_status chunk_grads(tg_call *c, const head *p, int64_t first, int64_t n, const tg_tensor *glogits) {
     tg_matrix g = rows_at(glogits, 0, p->v);
     bool begins = first + n == p->rows;
@@ -116,7 +117,7 @@ static tg_status chunk_grads(tg_call *c, const head *p, int64_t first, int64_t n
                     tg_adds(c, 1) || !begins);
 }
 
-/* The rows of w that no logits are made of, and all of them where x has no rows, have no part in the loss. */
+/* Zeroes the gradient of rows of w that no logits use; all of them if x has no rows. */
 static tg_status zero_rest(tg_call *c, const head *p) {
     tg_extent e;
     if (c->gin_mode[1] != TG_GRAD_WRITE) return TG_OK;
@@ -125,16 +126,16 @@ static tg_status zero_rest(tg_call *c, const head *p) {
     return tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_slice(tg_array_of(c->gin[1]), 0, first, all - first, 1, &e), 0);
 }
 
-/* Where backward makes the logits of the other chunks: with no further backward to come, in the memory of those that
- * were kept. NULL: all that there are were kept. */
+/* Memory in which backward computes the logits of the other chunks: that of the saved chunk if no further backward
+ * follows. NULL if all logits were saved. */
 static tg_tensor *work_buffer(tg_call *c, const head *p, tg_tensor *kept, bool spent) {
     if (!tg_call_retains(c)) return kept;
     return p->chunk < p->rows || spent ? chunk_buffer(c, p, p->dtype) : NULL;
 }
 
-/* From the last chunk, whose logits were kept, to the first: those of the others are made again, as are the last one's
- * by a backward after one that failed. The gradient takes their place where the products, which want it in the
- * operands' dtype, can have it there. */
+/* Runs from the last chunk, whose logits were saved, to the first. The logits of the others are computed again, and
+ * so are the last one's in a backward that follows a failed one. The gradient overwrites the logits if the products,
+ * which need it in the operands' dtype, can read it there. */
 tg_status tg_head_backward(tg_call *c, const tg_tensor *row_grads) {
     head p;
     tg_extent e, eg;

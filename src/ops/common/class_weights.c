@@ -1,4 +1,4 @@
-/* Weights of classes in a cross entropy. Of a row x with target t and smoothing s over K classes it is
+/* Class weights in a cross-entropy. For a row x with target t and smoothing s over K classes the loss is
  *
  *     (1 - s) w[t] (lse - x[t]) + s / K sum over j of w[j] (lse - x[j]):
  *
@@ -19,12 +19,14 @@ tg_status tg_loss_weights_infer(tg_call *c, int64_t classes) {
     if (!w) return TG_OK;
     TG_TRY(tg_need_same_dtype(c, 0, W));
     if (w->ndim != 1 || w->shape[0] != classes)
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected weight of [%lld], the classes of input 0", (long long)classes);
+        return tg_call_fail(c, TG_ERR_SHAPE, "weight must be a vector of %lld elements, one for each class of input 0",
+                            (long long)classes);
     if (!tg_needs(c, W)) return TG_OK;
-    return tg_call_fail(c, TG_ERR_ARGUMENT, "weight needs a gradient, which weights of classes have not: tg_detach it");
+    return tg_call_fail(c, TG_ERR_ARGUMENT, "weight requires a gradient, but class weights have none; pass tg_detach "
+                        "of it");
 }
 
-/* A contiguous tensor as a vector; as [rows, n]; a vector as a column, or as a row. */
+/* Views of a contiguous tensor: as a vector; as [rows, n]; a vector as a column or as a row. */
 static tg_tensor *vector(tg_call *c, tg_tensor *x) {
     return tg_call_view_of(c, x, 0, 1, &x->numel, (const int64_t[]){1});
 }
@@ -37,8 +39,8 @@ static tg_tensor *column(tg_call *c, tg_tensor *x) { return rows(c, x, 1); }
 
 /* Numbers that both directions need. */
 typedef struct tally {
-    tg_tensor *counts; /* [rows]: not ignored */
-    tg_tensor *total;  /* sum(w), no dims */
+    tg_tensor *counts; /* [rows]: the row is not ignored */
+    tg_tensor *total;  /* sum(w), a scalar */
 } tally;
 
 static tg_status count(tg_call *c, tg_tensor *target, tally *n) {
@@ -51,7 +53,7 @@ static tg_status count(tg_call *c, tg_tensor *target, tally *n) {
                                       tg_array_of(c->in[W]), 1, false);
 }
 
-/* weights[row] = w[target], 0 where ignored. */
+/* weights[row] = w[target], 0 in ignored rows. */
 static tg_status pick(tg_call *c, tg_tensor *target, const tally *n) {
     tg_tensor *weights = weights_of(c), *at = tg_call_temp(c, TG_I64, 1, &target->numel), *t = vector(c, target);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -90,8 +92,8 @@ tg_status tg_loss_weigh(tg_call *c, tg_tensor *x, tg_tensor *target, tg_tensor *
     return params(c)->smoothing != 0 ? smooth(c, x, loss, &n) : TG_OK;
 }
 
-/* gx += s / K g (sum(w) softmax(x) - w), of rows that count: ignored ones may hold what is infinite or NaN, which a
- * product with their 0 does not hide. */
+/* gx += s / K g (sum(w) softmax(x) - w) in rows that count. Ignored rows may hold infinities or NaN, which a product
+ * with 0 would not remove, so they are masked. */
 static tg_status smooth_gradient(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_tensor *target, const tg_tensor *g) {
     const tg_loss_params *p = params(c);
     tg_tensor *top = c->saved[TG_LOSS_TOP];

@@ -1,4 +1,4 @@
-/* Pieces of derivatives that several blocks record. */
+/* Parts of derivatives that several op blocks record. */
 #include "ops/common/derive.h"
 
 /* s (1 + x (1 - s)), s = sigmoid(x) */
@@ -7,14 +7,14 @@ tg_tensor *tg_silu_slope(tg_tape *t, tg_tensor *x) {
     return tg_mul(t, s, tg_add_scalar(t, tg_mul(t, x, tg_one_minus(t, s)), 1));
 }
 
-/* Phi(x) + x phi(x); Phi through the op itself, as gelu(x) = x Phi(x), would divide by 0. */
+/* Phi(x) + x phi(x). Computing Phi from the op itself, as gelu(x) / x, would divide by 0. */
 tg_tensor *tg_gelu_slope(tg_tape *t, tg_tensor *x) {
     tg_tensor *cdf = tg_add_scalar(t, tg_scale(t, tg_erf(t, tg_scale(t, x, 0.70710678118654752)), 0.5), 0.5);
     tg_tensor *density = tg_scale(t, tg_exp(t, tg_scale(t, tg_square(t, x), -0.5)), 0.39894228040143268);
     return tg_add(t, cdf, tg_mul(t, x, density));
 }
 
-/* With u = 2 sqrt(2/pi) (x + 0.044715 x^3) and s = sigmoid(u): s + x s (1 - s) u'. Beyond 100 that is 0 or 1. */
+/* With u = 2 sqrt(2/pi) (x + 0.044715 x^3) and s = sigmoid(u): s + x s (1 - s) u'. Beyond 100 it is 0 or 1. */
 tg_tensor *tg_gelu_tanh_slope(tg_tape *t, tg_tensor *given) {
     const double k = 1.5957691216057308;
     tg_tensor *x = tg_clamp(t, tg_wide(t, given), -100, 100), *square = tg_square(t, x);
@@ -29,8 +29,8 @@ tg_tensor *tg_power_or_0(tg_tape *t, tg_tensor *x, double p) {
     return tg_masked_fill(t, p == 0.5 ? tg_sqrt(t, some) : tg_pow_scalar(t, some, p), none, 0);
 }
 
-/* step - 1 zeros behind each element of dim. The dims before and behind it are one each, as there may be no room for
- * another. */
+/* Inserts step - 1 zeros after each element of dim. The dims before it, and those after it, are merged into one
+ * each, because there may be no free dim otherwise. */
 static tg_tensor *spaced(tg_tape *t, tg_tensor *x, int dim, int64_t step) {
     tg_shape shape = tg_shape_of(x), apart = TG_SHAPE(1, shape.dim[dim], 1, 1);
     for (int d = 0; d < dim; d++) apart.dim[0] *= shape.dim[d];
@@ -51,7 +51,7 @@ tg_tensor *tg_node_kept_input(tg_tape *t, const tg_node *n, int i, int k) {
     tg_tensor *y = tg_tape_tensor(t, copy->dtype, copy->ndim, copy->shape, copy->stride, tg_storage_ref(copy->storage),
                                   copy->offset);
     if (!y) return tg_inert(t->ctx);
-    y->node = x->node; /* its gradient is x's */
+    y->node = x->node; /* its gradient is that of x */
     y->out = x->out;
     y->flags |= x->flags & TG_F_REQUIRES_GRAD;
     y->place = x->place;

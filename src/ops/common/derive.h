@@ -1,4 +1,4 @@
-/* What the blocks' vjp slots are written in: derivatives as ops of the tape. */
+/* Helpers for the vjp slots of op blocks, which express derivatives as ops of the tape. */
 #ifndef TG_DERIVE_H
 #define TG_DERIVE_H
 
@@ -6,7 +6,7 @@
 
 #include "ops/derivatives/grad_graph.h"
 
-/* The vjp of an op of one input and one output: an expression in t, n, and the tensors g, x and y. */
+/* Defines the vjp of an op with one input and one output from an expression in t, n and the tensors g, x and y. */
 #define TG_VJP(name, taped)                                                                              \
     static tg_status name(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {       \
         tg_tensor *g = gout[0], *x = tg_node_in(n)[0], *y = tg_node_out(n)[0];                           \
@@ -15,7 +15,7 @@
         return TG_OK;                                                                                    \
     }
 
-/* Both slots of an op from the one function that composes it of others (tg_compose_fn). */
+/* Defines both slots of an op from the function that composes it of other ops (tg_compose_fn). */
 #define TG_COMPOSED(name)                                                                                       \
     static tg_status name##_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {        \
         (void)gin;                                                                                              \
@@ -31,7 +31,7 @@ static inline tg_tensor *tg_one_minus(tg_tape *t, tg_tensor *x) { return tg_add_
 /* Zeros as a gradient of x. */
 static inline tg_tensor *tg_zeros_like(tg_tape *t, const tg_tensor *x) { return tg_full_like(t, x, 0); }
 
-/* Masks: x against a number. */
+/* Masks: x compared with a number. */
 static inline tg_tensor *tg_number_like(tg_tape *t, const tg_tensor *x, double v) {
     return tg_full(t, (tg_dtype)x->dtype, TG_SHAPE(), v);
 }
@@ -43,18 +43,18 @@ static inline tg_tensor *tg_equals(tg_tape *t, tg_tensor *x, double v) { return 
 tg_tensor *tg_power_or_0(tg_tape *t, tg_tensor *x, double p);
 static inline tg_tensor *tg_root_or_0(tg_tape *t, tg_tensor *x) { return tg_power_or_0(t, x, 0.5); }
 
-/* 16-bit tensors as float32, in which sums run. */
+/* Converts 16-bit tensors to float32, in which sums run. */
 static inline tg_tensor *tg_wide(tg_tape *t, tg_tensor *x) {
     tg_dtype dtype = tg_accumulate_dtype((tg_dtype)x->dtype);
     return dtype == x->dtype ? x : tg_cast(t, x, dtype);
 }
 
-/* Input i as it was when the node was recorded, where the op overwrote it and kept a copy as its private buffer k. */
+/* Input i as it was when the node was recorded, if the op overwrote it and saved a copy in its private buffer k. */
 tg_tensor *tg_node_kept_input(tg_tape *t, const tg_node *n, int i, int k);
 
-/* Layer norm, or RMS norm, of x, of primitive ops; w and b may be NULL. */
+/* Layer norm or RMS norm of x, composed of primitive ops; w and b may be NULL. */
 tg_tensor *tg_norm_taped(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps, bool rms);
-/* Dropout of another call's draws (dropout.c). */
+/* Dropout with the draws of another call (dropout.c). */
 tg_tensor *tg_dropout_again(tg_tape *t, tg_tensor *x, double p, const tg_draws *draws);
 
 /* The slopes of activations. */
@@ -62,7 +62,7 @@ tg_tensor *tg_silu_slope(tg_tape *t, tg_tensor *x);
 tg_tensor *tg_gelu_slope(tg_tape *t, tg_tensor *x);
 tg_tensor *tg_gelu_tanh_slope(tg_tape *t, tg_tensor *x);
 
-/* x [.., n, ..] with zeros around it along dim: at start, step apart, of `size` in all. */
+/* Spreads x [.., n, ..] along dim among zeros: from `start` on, `step` apart, `size` elements in all. */
 tg_tensor *tg_spread(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t step, int64_t size);
 
 #endif

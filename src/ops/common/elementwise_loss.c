@@ -1,3 +1,4 @@
+/* Options, shapes and reductions of element-wise losses; see elementwise_loss.h. */
 #include "ops/common/elementwise_loss.h"
 
 #include "ops/common/derive.h"
@@ -19,11 +20,11 @@ tg_status tg_losses_check(tg_call *c, tg_loss_reduction last) {
     TG_TRY(tg_size_check(c->ctx, p->size, p->known, "the options"));
     if (p->factor == 0) p->factor = 1;
     if (p->reduction >= TG_LOSS_MEAN && p->reduction <= last) return TG_OK;
-    return tg_call_fail(c, TG_ERR_ARGUMENT, "reduction is %d: expected TG_LOSS_MEAN, _SUM%s", (int)p->reduction,
+    return tg_call_fail(c, TG_ERR_ARGUMENT, "reduction is %d; it must be TG_LOSS_MEAN, _SUM%s", (int)p->reduction,
                         last == TG_LOSS_NONE ? " or _NONE" : ", _NONE or _BATCH_MEAN");
 }
 
-/* Weights of another shape lie along the last dims of x. */
+/* Weights of another shape align with the last dims of x. */
 static bool stretches(const tg_call *c, int i) { return c->in[i] && !tg_same_shape(c->in[i], c->in[0]); }
 
 static bool spans(const tg_call *c, int i, int dim) {
@@ -31,14 +32,14 @@ static bool spans(const tg_call *c, int i, int dim) {
     return d >= 0 && c->in[i]->shape[d] != 1;
 }
 
-/* Elements are free; weights stretch. */
+/* Elements are free; weights broadcast. */
 static tg_status state_free(tg_call *c) {
     for (int i = 0; i < c->n_in; i++)
         if (c->in[i]) TG_TRY(tg_call_free(c, i, c->in[0]->ndim - c->in[i]->ndim));
     return tg_call_stretch(c, ~3u);
 }
 
-/* Elements are added up along the dims of which every term has all weights. */
+/* Elements are summed along the dims in which every term has all weights. */
 static tg_status state_summed(tg_call *c) {
     uint32_t within = 0;
     for (int d = 0; d < c->in[0]->ndim; d++) {
@@ -53,7 +54,7 @@ static tg_status state_summed(tg_call *c) {
     return tg_call_within(c, within);
 }
 
-/* Input i broadcasts to input 0. */
+/* Checks that input i broadcasts to input 0. */
 static tg_status need_weight(tg_call *c, int i) {
     const tg_tensor *x = c->in[0], *w = c->in[i];
     if (!w) return TG_OK;
@@ -61,7 +62,7 @@ static tg_status need_weight(tg_call *c, int i) {
     int front = x->ndim - w->ndim;
     bool fits = front >= 0;
     for (int d = 0; fits && d < w->ndim; d++) fits = w->shape[d] == 1 || w->shape[d] == x->shape[front + d];
-    return fits ? TG_OK : tg_call_fail(c, TG_ERR_SHAPE, "input %d does not broadcast to input 0", i);
+    return fits ? TG_OK : tg_call_fail(c, TG_ERR_SHAPE, "input %d does not broadcast to the shape of input 0", i);
 }
 
 tg_status tg_losses_infer(tg_call *c, tg_loss_reduction last) {
@@ -70,10 +71,12 @@ tg_status tg_losses_infer(tg_call *c, tg_loss_reduction last) {
     const tg_losses_params *p = c->params;
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
-    if (!tg_same_shape(x, c->in[1])) return tg_call_fail(c, TG_ERR_SHAPE, "x and y differ: expected one shape");
+    if (!tg_same_shape(x, c->in[1])) return tg_call_fail(c, TG_ERR_SHAPE, "x and y have different shapes; they must "
+                                                         "be equal");
     for (int i = 2; i < c->n_in; i++) TG_TRY(need_weight(c, i));
     if (p->reduction == TG_LOSS_BATCH_MEAN && x->ndim == 0)
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected x of 1 or more dims: the mean is over the first one");
+        return tg_call_fail(c, TG_ERR_SHAPE, "x is a scalar; TG_LOSS_BATCH_MEAN needs 1 or more dims, of which the "
+                            "first is the batch");
     if (tg_call_places(c) && p->reduction == TG_LOSS_NONE) TG_TRY(state_free(c));
     if (tg_call_places(c) && p->reduction == TG_LOSS_SUM) TG_TRY(state_summed(c));
     return tg_call_out(c, 0, tg_accumulate_dtype((tg_dtype)x->dtype), p->reduction == TG_LOSS_NONE ? x->ndim : 0,
@@ -89,7 +92,7 @@ tg_tensor *tg_losses_buffer(tg_call *c) {
     return p->reduction == TG_LOSS_NONE ? c->out[0] : tg_losses_temp(c);
 }
 
-/* What a sum over all elements of x is multiplied by. */
+/* The factor of a sum over all elements of x. */
 static double scale_of(const tg_losses_params *p, const tg_tensor *x) {
     if (p->reduction == TG_LOSS_MEAN) return p->factor / (double)x->numel;
     return p->reduction == TG_LOSS_BATCH_MEAN ? p->factor / (double)x->shape[0] : p->factor;

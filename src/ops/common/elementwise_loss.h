@@ -1,5 +1,5 @@
-/* What the losses share that are one number an element, or a row: options, shapes, and the way from those numbers to
- * the result and back. */
+/* What losses with one number per element, or per row, share: options, shapes, and the reduction to the result and
+ * its gradient. */
 #ifndef TG_LOSSES_H
 #define TG_LOSSES_H
 
@@ -8,38 +8,39 @@
 #include <tapegrad/ops.h>
 
 typedef struct tg_losses_params {
-    size_t size; /* of the caller's options, of which `known` bytes are known */
+    size_t size; /* of the caller's options, of which we know `known` bytes */
     size_t known;
     tg_loss_reduction reduction;
     bool log_target;
     int64_t ignore_index;
-    double width;  /* of the middle, of losses that are straight outside; 0: none */
-    double factor; /* of every number; by infer */
+    double width;  /* of the curved middle of losses that are straight outside; 0: none */
+    double factor; /* of every number; set by infer */
 } tg_losses_params;
 
-/* Params of a sample. */
+/* The params of a sample. */
 #define TG_LOSSES(reduction_, ...)                                                                          \
     &(const tg_losses_params) {                                                                             \
         .size = sizeof(size_t), .known = sizeof(size_t), .reduction = TG_LOSS_##reduction_, __VA_ARGS__     \
     }
 
 tg_losses_params tg_losses_params_of(const tg_loss_opts *opts);
-/* The options; `last` is the last reduction that the loss has. */
+/* Checks the options; `last` is the last reduction that the loss supports. */
 tg_status tg_losses_check(tg_call *c, tg_loss_reduction last);
-/* Inputs 0 and 1 are floats of one dtype and shape, further ones broadcast to them; the result is of that shape or a
- * number. */
+/* Checks that inputs 0 and 1 are floats of one dtype and shape and that further inputs broadcast to them. The result
+ * has that shape or is a scalar. */
 tg_status tg_losses_infer(tg_call *c, tg_loss_reduction last);
 
-/* Where every element's loss goes: the result itself, or a temporary that tg_losses_reduce sums. */
+/* Where the loss of every element goes: the result itself, or a temporary that tg_losses_reduce sums. */
 tg_tensor *tg_losses_buffer(tg_call *c);
 tg_tensor *tg_losses_temp(tg_call *c); /* of input 0's shape, in the result's dtype */
 tg_status tg_losses_reduce(tg_call *c, const tg_tensor *loss);
-/* The gradient of every element's loss, times sign: a number for all, or input 0's shape. Inert on error. */
+/* The gradient of every element's loss, times sign: a scalar for all, or a tensor of input 0's shape. Inert on
+ * error. */
 tg_tensor *tg_losses_gradient(tg_call *c, double sign);
-/* The same way forward as taped ops. */
+/* The forward computation as taped ops. */
 tg_tensor *tg_losses_taped(tg_tape *t, const tg_node *n, tg_tensor *loss);
 
-/* out = formula(in...) of one to four tensors, or return the error. */
+/* out = formula(in...) for one to four tensors; returns on error. */
 #define TG_PUT(fn, out, ...) TG_PUT_P(fn, 0, 0, out, __VA_ARGS__)
 #define TG_PUT_P(fn, p, q, out, ...)                                                  \
     TG_TRY(tg_op_map(c, TG_FN_##fn, out, (const tg_tensor *const[]){__VA_ARGS__},     \

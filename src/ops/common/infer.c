@@ -1,4 +1,4 @@
-/* What the infer functions of ops share: checks of dtypes and dims, output shapes. */
+/* What the infer functions of ops share: checks of dtypes and dims, and output shapes. */
 #include "ops/common/op.h"
 
 #include <math.h>
@@ -8,37 +8,39 @@ static tg_dtype dtype_of(const tg_call *c, int i) { return (tg_dtype)c->in[i]->d
 tg_status tg_need_float(tg_call *c, int i) {
     tg_dtype d = dtype_of(c, i);
     if (TG_LIKELY(tg_is_float(d))) return TG_OK;
-    return tg_call_fail(c, TG_ERR_DTYPE, "input %d is %s: expected f32, f64, bf16 or f16", i, tg_dtype_name(d));
+    return tg_call_fail(c, TG_ERR_DTYPE, "input %d is %s; it must be f32, f64, bf16 or f16", i, tg_dtype_name(d));
 }
 
 tg_status tg_need_number(tg_call *c, int i) {
     tg_dtype d = dtype_of(c, i);
     if (TG_LIKELY(d >= TG_F32 && d <= TG_U8)) return TG_OK;
-    return tg_call_fail(c, TG_ERR_DTYPE, "input %d is %s: expected a float or an integer dtype", i, tg_dtype_name(d));
+    return tg_call_fail(c, TG_ERR_DTYPE, "input %d is %s; it must have a float or an integer dtype", i,
+                        tg_dtype_name(d));
 }
 
 tg_status tg_need_index(tg_call *c, int i) {
     tg_dtype d = dtype_of(c, i);
     if (TG_LIKELY(d == TG_I64 || d == TG_I32)) return TG_OK;
-    return tg_call_fail(c, TG_ERR_DTYPE, "input %d holds indices but is %s: expected i64 or i32", i, tg_dtype_name(d));
+    return tg_call_fail(c, TG_ERR_DTYPE, "input %d holds indices but is %s; it must be i64 or i32", i,
+                        tg_dtype_name(d));
 }
 
 tg_status tg_need_bool(tg_call *c, int i) {
     tg_dtype d = dtype_of(c, i);
     if (TG_LIKELY(d == TG_BOOL)) return TG_OK;
-    return tg_call_fail(c, TG_ERR_DTYPE, "input %d is a mask but is %s: expected bool", i, tg_dtype_name(d));
+    return tg_call_fail(c, TG_ERR_DTYPE, "input %d is a mask but is %s; it must be bool", i, tg_dtype_name(d));
 }
 
 tg_status tg_need_same_dtype(tg_call *c, int i, int j) {
     if (TG_LIKELY(dtype_of(c, i) == dtype_of(c, j))) return TG_OK;
-    return tg_call_fail(c, TG_ERR_DTYPE, "input %d is %s and input %d is %s: expected one dtype (tg_cast converts)", i,
-                        tg_dtype_name(dtype_of(c, i)), j, tg_dtype_name(dtype_of(c, j)));
+    return tg_call_fail(c, TG_ERR_DTYPE, "input %d is %s and input %d is %s; they must have one dtype (tg_cast "
+                        "converts)", i, tg_dtype_name(dtype_of(c, i)), j, tg_dtype_name(dtype_of(c, j)));
 }
 
 tg_status tg_need_made(tg_call *c, tg_dtype *dtype) {
     if (*dtype == TG_DTYPE_DEFAULT) *dtype = c->ctx->dtype;
     if (*dtype >= TG_F32 && *dtype <= TG_BOOL) return TG_OK;
-    return tg_call_fail(c, TG_ERR_DTYPE, "no tensors of dtype %s can be made", tg_dtype_name(*dtype));
+    return tg_call_fail(c, TG_ERR_DTYPE, "tensors of dtype %s cannot be made", tg_dtype_name(*dtype));
 }
 
 tg_status tg_need_axis(tg_call *c, int ndim, int *dim) {
@@ -47,26 +49,27 @@ tg_status tg_need_axis(tg_call *c, int ndim, int *dim) {
         *dim = d;
         return TG_OK;
     }
-    if (ndim == 0) return tg_call_fail(c, TG_ERR_SHAPE, "dim %d of a tensor without dims", *dim);
-    return tg_call_fail(c, TG_ERR_SHAPE, "dim %d is out of range: expected %d to %d", *dim, -ndim, ndim - 1);
+    if (ndim == 0) return tg_call_fail(c, TG_ERR_SHAPE, "dim is %d, but the tensor is a scalar and has no dims", *dim);
+    return tg_call_fail(c, TG_ERR_SHAPE, "dim %d is out of range; it must be from %d to %d", *dim, -ndim, ndim - 1);
 }
 
 tg_status tg_need_dim(tg_call *c, int i, int *dim) { return tg_need_axis(c, c->in[i]->ndim, dim); }
 
 tg_status tg_need_dims(tg_call *c, int i, tg_dims dims, uint32_t *mask) {
     int ndim = c->in[i]->ndim;
-    if (dims.n > TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "more than %d dims are listed", TG_MAX_DIMS);
+    if (dims.n > TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "dims lists more than %d dims, the most that a "
+                                                  "tensor has", TG_MAX_DIMS);
     *mask = dims.n < 0 ? (1u << ndim) - 1 : 0;
     for (int k = 0; k < dims.n; k++) {
         int d = dims.dim[k];
         TG_TRY(tg_need_axis(c, ndim, &d));
-        if (*mask >> d & 1) return tg_call_fail(c, TG_ERR_SHAPE, "dim %d is listed twice", d);
+        if (*mask >> d & 1) return tg_call_fail(c, TG_ERR_SHAPE, "dim %d is listed twice in dims", d);
         *mask |= 1u << d;
     }
     return TG_OK;
 }
 
-/* The numbers that an integer dtype can hold, as doubles that are exact. */
+/* The range of an integer dtype, as doubles that are exact. */
 static void integer_range(tg_dtype d, double *lo, double *hi) {
     *lo = d == TG_I64 ? -0x1p63 : d == TG_I32 ? -0x1p31 : 0;
     *hi = d == TG_I64 ? 0x1p63 - 1024 : d == TG_I32 ? 0x1p31 - 1 : d == TG_U8 ? 255 : 1;
@@ -77,8 +80,8 @@ tg_status tg_need_value(tg_call *c, tg_dtype dtype, double value, const char *wh
     if (tg_is_float(dtype)) return TG_OK;
     integer_range(dtype, &lo, &hi);
     if (TG_LIKELY(value >= lo && value <= hi && value == floor(value))) return TG_OK;
-    return tg_call_fail(c, TG_ERR_ARGUMENT, "%s is %g: expected an integer from %g to %g, for %s", what, value, lo, hi,
-                        tg_dtype_name(dtype));
+    return tg_call_fail(c, TG_ERR_ARGUMENT, "%s is %g; it must be an integer from %g to %g for dtype %s", what, value,
+                        lo, hi, tg_dtype_name(dtype));
 }
 
 tg_status tg_infer_same(tg_call *c) {
@@ -91,7 +94,7 @@ tg_status tg_infer_float(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* shape, of ndim dims, grows to what it and x broadcast to. */
+/* Broadcasts x into shape, which has ndim dims. */
 static tg_status broadcast_with(tg_call *c, const tg_tensor *x, int *ndim, int64_t *shape) {
     while (*ndim < x->ndim) {
         memmove(shape + 1, shape, (size_t)*ndim * sizeof *shape);
@@ -102,8 +105,8 @@ static tg_status broadcast_with(tg_call *c, const tg_tensor *x, int *ndim, int64
         int64_t *s = &shape[*ndim - x->ndim + d], n = x->shape[d];
         if (*s == 1) *s = n;
         if (TG_UNLIKELY(*s != n && n != 1))
-            return tg_call_fail(c, TG_ERR_SHAPE, "sizes %lld and %lld meet in dim %d and do not broadcast",
-                                (long long)*s, (long long)n, d - x->ndim);
+            return tg_call_fail(c, TG_ERR_SHAPE, "sizes %lld and %lld of dim %d do not broadcast; they must be equal, "
+                                "or one of them 1", (long long)*s, (long long)n, d - x->ndim);
     }
     return TG_OK;
 }

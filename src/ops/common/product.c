@@ -1,3 +1,4 @@
+/* Runs batched matrix products with as few gemm calls as strides allow; see product.h. */
 #include "ops/common/product.h"
 
 tg_matrix tg_matrix_of(const tg_tensor *x) {
@@ -12,7 +13,7 @@ tg_matrix tg_matrix_transposed(tg_matrix m) {
     return m;
 }
 
-/* Makes dim d part of m, n or k, where the operands lie so that one matrix holds them all. */
+/* Merges dim d into m, n or k if the operands' strides allow one matrix to hold them all. */
 static bool fold(tg_gemm *g, tg_batch_dim d) {
     if (d.c != 0 && d.b == 0 && (g->m == 1 || (d.a == g->m * g->a.rs && d.c == g->m * g->c.rs))) {
         if (g->m == 1) g->a.rs = d.a, g->c.rs = d.c;
@@ -32,7 +33,7 @@ static bool fold(tg_gemm *g, tg_batch_dim d) {
     return false;
 }
 
-/* Makes the outer dim d part of the inner one. */
+/* Merges the outer dim d into the inner one. */
 static bool merge(tg_batch_dim *inner, tg_batch_dim d) {
     int64_t n = inner->count;
     if (d.a != n * inner->a || d.b != n * inner->b || d.c != n * inner->c) return false;
@@ -57,7 +58,7 @@ static void simplify(tg_product *p) {
     p->n = kept;
 }
 
-/* The two innermost dims that do not sum become the gemm's own batch. */
+/* The two innermost dims that do not sum become the batch of gemm. */
 static void take_batch(tg_product *p) {
     tg_gemm *g = &p->g;
     int kept = 0, slot = 1;
@@ -80,7 +81,7 @@ static void advance(tg_matrix *x, int64_t step) {
     if (x->data) x->data = (char *)x->data + step * (int64_t)tg_dtype_size(x->dtype);
 }
 
-/* The loop over dim i of p and those inside it. A dim that sums adds from its second turn on. */
+/* Loops over dim i of p and those inside it. A dim that sums adds from its second iteration on. */
 static tg_status run_dim(tg_ctx *ctx, const tg_product *p, tg_gemm g, int i) {
     if (i < 0) return tg_ctx_ops(ctx)->gemm(ctx, &g);
     const tg_batch_dim *d = &p->dim[i];

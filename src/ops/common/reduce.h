@@ -1,4 +1,4 @@
-/* What the reductions over a set of dims share. Inside, the reduced dims stay, with size 1, so that everything
+/* What the reductions over a set of dims share. Internally the reduced dims stay, with size 1, so that everything
  * broadcasts. */
 #ifndef TG_REDUCE_H
 #define TG_REDUCE_H
@@ -10,34 +10,34 @@ typedef struct tg_reduce_params {
     bool keepdim;
     int correction; /* var, std */
     double p;       /* norm */
-    uint32_t mask;  /* of dims, by infer */
+    uint32_t mask;  /* of dims; set by infer */
 } tg_reduce_params;
 
 static inline const tg_reduce_params *tg_reduce_params_of(const tg_call *c) { return c->params; }
 
-/* The result has this dtype; input 0 is a float. */
+/* The result has this dtype; input 0 must be a float. */
 tg_status tg_reduce_infer(tg_call *c, tg_dtype dtype);
 tg_status tg_reduce_float_infer(tg_call *c);
-/* TG_ERR_SHAPE where a result would be taken from no elements: there is no `what`. */
+/* Fails with TG_ERR_SHAPE if a result would be taken from no elements; `what` names the result. */
 tg_status tg_reduce_need_some(tg_call *c, const char *what);
 
-/* The shape without the dims of mask, or with size 1 there; its ndim. */
+/* The shape without the dims of mask, or with size 1 there; returns its ndim. */
 int tg_reduce_shape(const tg_tensor *x, uint32_t mask, bool keepdim, int64_t *shape);
-/* How many elements of x make one of the result. */
+/* How many elements of x are reduced to one of the result. */
 int64_t tg_reduce_group(const tg_call *c, const tg_tensor *x);
 tg_status tg_reduce_run(tg_call *c, tg_reduction kind, const tg_tensor *out, const tg_tensor *x, double scale);
-/* A view of r, a result of the reduction or its gradient, with the reduced dims back. */
+/* A view of r, a result of the reduction or its gradient, with the reduced dims restored. */
 tg_tensor *tg_reduce_kept(tg_call *c, tg_tensor *r, int ndim);
-/* Temporaries, in the dtype that sums run in: of x's shape, and of the result's with the reduced dims kept. */
+/* Temporaries in the accumulation dtype: of x's shape, and of the result's shape with reduced dims kept. */
 tg_tensor *tg_reduce_whole(tg_call *c, const tg_tensor *x);
 tg_tensor *tg_reduce_small(tg_call *c, const tg_tensor *x);
 tg_tensor *tg_reduce_small_f64(tg_call *c, const tg_tensor *x);
 
-/* The same as taped ops: r, a result or its gradient, with the reduced dims back; the group of a node. */
+/* The same as taped ops: r, a result or its gradient, with the reduced dims restored; the group size of a node. */
 tg_tensor *tg_reduce_kept_taped(tg_tape *t, const tg_node *n, tg_tensor *r);
 int64_t tg_reduce_node_group(const tg_node *n);
 
-/* Reductions count the elements that they read. */
+/* The cost of a reduction is the number of elements that it reads. */
 int64_t tg_reduce_flops(const tg_node *n);
 
 #define TG_REDUCTION(name)                                                                                \
@@ -45,7 +45,7 @@ int64_t tg_reduce_flops(const tg_node *n);
         return TG_RECORD(t, tg_op_##name, (&(const tg_reduce_params){.dims = dims, .keepdim = keepdim}), x); \
     }
 
-/* ---- Samples. The other fields of the params are the arguments behind. ---- */
+/* ---- Samples. The arguments after the fixed ones are the other fields of the params. ---- */
 
 #define TG_LIST(...) {.n = sizeof((int[]){__VA_ARGS__}) / sizeof(int), .dim = {__VA_ARGS__}}
 #define TG_OVER(...) &(const tg_reduce_params){.dims = TG_LIST(__VA_ARGS__)}
@@ -67,7 +67,7 @@ int64_t tg_reduce_flops(const tg_node *n);
     {.note = "no result", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(0, 3)}},                               \
     TG_REDUCE_REFUSED,                                                                                        \
     {.note = "big", .params = TG_OVER(-1), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true}
-/* What makes no sense for var: groups of one element. */
+/* Invalid for var: groups of one element. */
 #define TG_SMALL_SAMPLES                                                  \
     {.note = "size 1", .params = TG_OVER(0), .n_in = 1, .in = {TG_S(1)}}, \
     {.note = "scalar", .params = TG_ALL, .n_in = 1, .in = {TG_S_SCALAR}}, \

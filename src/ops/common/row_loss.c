@@ -1,3 +1,4 @@
+/* The shared computation of the cross-entropies; see row_loss.h. */
 #include "ops/common/row_loss.h"
 
 #include "ops/common/derive.h"
@@ -5,7 +6,7 @@
 #include "kernels/composed.h"
 
 enum { PYTORCH_IGNORE_INDEX = -100 };
-static const int64_t exact_in_double = (int64_t)1 << 53; /* for the device's fill */
+static const int64_t exact_in_double = (int64_t)1 << 53; /* limit of the device's fill, which takes a double */
 
 int64_t tg_loss_ignore_index(int64_t given) {
     return given == 0 ? PYTORCH_IGNORE_INDEX : given == TG_IGNORE_ZERO ? 0 : given;
@@ -32,9 +33,9 @@ tg_loss_params tg_loss_params_of(const tg_cross_entropy_opts *opts) {
 static tg_status need_target(tg_call *c, int i) {
     const tg_tensor *x = c->in[0], *target = c->in[i];
     if (target->dtype != TG_I64)
-        return tg_call_fail(c, TG_ERR_DTYPE, "target is %s: expected i64", tg_dtype_name((tg_dtype)target->dtype));
+        return tg_call_fail(c, TG_ERR_DTYPE, "target is %s; it must be i64", tg_dtype_name((tg_dtype)target->dtype));
     if (target->ndim != x->ndim - 1 || memcmp(target->shape, x->shape, target->ndim * sizeof *x->shape) != 0)
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected a target for each row of input 0: its shape but the last dim");
+        return tg_call_fail(c, TG_ERR_SHAPE, "target must have the shape of input 0 without its last dim");
     return TG_OK;
 }
 
@@ -42,29 +43,28 @@ static tg_status check_options(tg_call *c) {
     const tg_loss_params *p = c->params;
     TG_TRY(tg_size_check(c->ctx, p->size, p->known, "the options"));
     if (!(p->smoothing >= 0 && p->smoothing <= 1))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "smoothing is %g: expected 0 to 1", p->smoothing);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "smoothing is %g; it must be from 0 to 1", p->smoothing);
     if (p->kind < TG_SMOOTHING_TORCH || p->kind > TG_SMOOTHING_MEGATRON_PARTITION)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
-                            "the kind of smoothing is %d: expected TG_SMOOTHING_TORCH, _MEGATRON or "
-                            "_MEGATRON_PARTITION",
-                            (int)p->kind);
+                            "the kind of smoothing is %d; it must be TG_SMOOTHING_TORCH, _MEGATRON or "
+                            "_MEGATRON_PARTITION", (int)p->kind);
     if (p->ignore_index < -exact_in_double || p->ignore_index > exact_in_double)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "ignore_index is %lld: expected at most 2^53 in size",
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "ignore_index is %lld; its magnitude must be at most 2^53",
                             (long long)p->ignore_index);
     if (p->reduction < TG_LOSS_MEAN || p->reduction > TG_LOSS_NONE)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "reduction is %d: expected TG_LOSS_MEAN, _SUM or _NONE",
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "reduction is %d; it must be TG_LOSS_MEAN, _SUM or _NONE",
                             (int)p->reduction);
     return TG_OK;
 }
 
-/* a / (K - 1) on each of the K - 1 wrong classes is PyTorch's smoothing by a K / (K - 1). */
+/* Smoothing a / (K - 1) on each of the K - 1 wrong classes equals PyTorch's smoothing by a K / (K - 1). */
 static void resolve_smoothing(tg_loss_params *p) {
     int64_t k = p->kind == TG_SMOOTHING_MEGATRON_PARTITION ? p->columns : p->classes;
     if (p->kind == TG_SMOOTHING_TORCH) return;
     p->smoothing = k > 1 ? p->smoothing * (double)k / (double)(k - 1) : 0;
 }
 
-/* Rows are free, added up, or needed as a whole where their count divides; the rest of each tensor is whole. */
+/* Rows are free, summed, or needed whole if their count divides; all other dims are whole. */
 static tg_status state_rows(tg_call *c) {
     static const int roles[] = {[TG_LOSS_MEAN] = TG_WHOLE, [TG_LOSS_SUM] = TG_SUMMED};
     tg_loss_reduction reduction = ((const tg_loss_params *)c->params)->reduction;
@@ -82,7 +82,7 @@ tg_status tg_loss_infer(tg_call *c, int64_t classes) {
     tg_dtype dtype = tg_accumulate_dtype((tg_dtype)c->in[0]->dtype);
     TG_TRY(check_options(c));
     TG_TRY(need_target(c, c->n_in - 1));
-    if (classes == 0) return tg_call_fail(c, TG_ERR_SHAPE, "there are no classes");
+    if (classes == 0) return tg_call_fail(c, TG_ERR_SHAPE, "x has no classes: its last dim has size 0");
     TG_TRY(state_rows(c));
     if (!p->comm) p->columns = p->classes = classes;
     resolve_smoothing(p);
@@ -101,7 +101,7 @@ tg_array tg_rows_array(void *data, tg_dtype dtype, int64_t rows, int64_t n, tg_e
     return (tg_array){data, e->shape, e->stride, rows * n, 2, (uint8_t)dtype, true};
 }
 
-/* Elements [first, first + n) of a contiguous tensor; of one that holds a single number, that number n times. */
+/* Elements [first, first + n) of a contiguous tensor; for a tensor with a single number, that number n times. */
 static tg_array part(const tg_tensor *x, int64_t first, int64_t n, tg_extent *e) {
     bool one = x->ndim == 0;
     char *data = tg_data(x);
@@ -119,10 +119,10 @@ tg_status tg_loss_buffer(tg_call *c, tg_tensor **loss) {
     return c->ctx->run.status;
 }
 
-/* The host can say which target it is; a device answers with the row alone, later. */
+/* The host can read the bad target; a GPU reports only the row, later. */
 static tg_status bad_target(tg_call *c, const tg_tensor *target, int64_t row, int64_t classes) {
     if (!c->ctx->host) return tg_op_bad(c, row + 1, "target");
-    return tg_call_fail(c, TG_ERR_DATA, "target of row %lld is %lld: expected 0 to %lld, or ignore_index",
+    return tg_call_fail(c, TG_ERR_DATA, "target of row %lld is %lld; it must be from 0 to %lld, or ignore_index",
                         (long long)row, (long long)((const int64_t *)tg_data(target))[row], (long long)classes - 1);
 }
 
@@ -135,10 +135,10 @@ static tg_array column(tg_array x, tg_extent *e) {
     return (tg_array){x.data, e->shape, e->stride, x.numel, 2, x.dtype, false};
 }
 
-/* mean = that of the rows of logits, less top where mass is not 0. */
+/* mean = the mean of each row of logits, less top where mass is not 0. */
 static tg_status mean_logits(tg_call *c, tg_array logits, tg_array top, tg_array mass, tg_array mean) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
-    tg_tensor *wide = tg_call_temp(c, TG_F64, 1, logits.shape); /* whose digits are not lost in the difference */
+    tg_tensor *wide = tg_call_temp(c, TG_F64, 1, logits.shape); /* wide enough that the difference loses no digits */
     tg_extent e;
     int64_t n = logits.shape[1];
     const double none[2] = {0};
@@ -180,7 +180,8 @@ tg_status tg_loss_counts(tg_call *c, const tg_tensor *target, tg_tensor **counts
     return tg_op_map(c, TG_FN_ne, *counts, TG_T2(target, ignored), 2, 0, 0, false);
 }
 
-/* count = how many targets are not ignored, or what they weigh: a number of the device, as no shape depends on it. */
+/* count = the number of targets that are not ignored, or the sum of their weights: a number on the device, because
+ * no shape depends on it. */
 static tg_status count_rows(tg_call *c, const tg_tensor *target, const tg_tensor *count) {
     tg_tensor *counts = c->saved[c->n_saved - 1];
     tg_extent e;
@@ -211,7 +212,7 @@ tg_status tg_loss_row_grads(tg_call *c, tg_tensor **g) {
     return tg_op_map(c, TG_FN_div, *g, TG_T2(c->gout[0], c->saved[TG_LOSS_COUNT]), 2, 0, 0, false);
 }
 
-/* The slot has spread the smoothing over all classes: what is to be spread over this rank's alone. */
+/* The slot spreads the smoothing over all classes; this corrects it to spread over this rank's classes alone. */
 static tg_status spread_over_partition(tg_call *c, tg_array glogits, tg_array g) {
     const tg_loss_params *p = c->params;
     tg_extent e;
@@ -256,7 +257,7 @@ tg_tensor *tg_loss_taped_reduce(tg_tape *t, const tg_loss_params *p, tg_tensor *
     return tg_div(t, loss, tg_cast(t, count, (tg_dtype)loss->dtype));
 }
 
-/* Divides the sum over rows by what the targets weigh. */
+/* Divides the sum over rows by the sum of the targets' weights. */
 static tg_tensor *weighed_mean(tg_tape *t, tg_tensor *loss, tg_tensor *weights, tg_tensor *ignored) {
     tg_tensor *all = tg_sum(t, tg_masked_fill(t, weights, ignored, 0), TG_ALL_DIMS, false);
     return tg_div(t, tg_sum(t, tg_masked_fill(t, loss, ignored, 0), TG_ALL_DIMS, false), all);

@@ -1,3 +1,4 @@
+/* Window geometry of convolutions and pools; see windows.h. */
 #include "ops/common/windows.h"
 
 tg_windows tg_windows_of(int dims, const int64_t *size, const int64_t *step, const int64_t *or_step, const int64_t *pad,
@@ -12,20 +13,19 @@ tg_windows tg_windows_of(int dims, const int64_t *size, const int64_t *step, con
     return w;
 }
 
-/* How many windows fit along dim d of `in` elements. */
+/* How many windows fit along dim d with `in` elements. */
 static tg_status count_windows(tg_call *c, const tg_windows *w, int d, int64_t in, int64_t *out) {
     int64_t extent, padded;
     if (w->size[d] < 1 || w->step[d] < 1 || w->apart[d] < 1 || w->pad[d] < 0)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
-                            "windows of %lld elements, stride %lld, dilation %lld, padding %lld: expected 1 or more, "
-                            "and padding 0 or more",
-                            (long long)w->size[d], (long long)w->step[d], (long long)w->apart[d],
-                            (long long)w->pad[d]);
+                            "window size is %lld, stride %lld, dilation %lld and padding %lld; the first three must "
+                            "be 1 or more and padding 0 or more", (long long)w->size[d], (long long)w->step[d],
+                            (long long)w->apart[d], (long long)w->pad[d]);
     if (__builtin_mul_overflow(w->size[d] - 1, w->apart[d], &extent) || __builtin_add_overflow(extent, 1, &extent) ||
         __builtin_add_overflow(w->pad[d], w->pad[d], &padded) || __builtin_add_overflow(padded, in, &padded))
-        return tg_call_fail(c, TG_ERR_SHAPE, "the size of a window, or of x with padding, overflows");
+        return tg_call_fail(c, TG_ERR_SHAPE, "the size of a window, or of x with its padding, overflows 64 bits");
     if (extent > padded)
-        return tg_call_fail(c, TG_ERR_SHAPE, "windows of %lld elements do not fit into %lld, padding counted",
+        return tg_call_fail(c, TG_ERR_SHAPE, "a window spans %lld elements, but x with its padding has %lld",
                             (long long)extent, (long long)padded);
     *out = (padded - extent) / w->step[d] + 1;
     return TG_OK;
@@ -35,7 +35,7 @@ tg_status tg_windows_infer(tg_call *c, const tg_windows *w, int i, int64_t in[2]
     const tg_tensor *x = c->in[i];
     TG_TRY(tg_size_check(c->ctx, w->given, w->known, "the options"));
     if (x->ndim != w->dims + 2)
-        return tg_call_fail(c, TG_ERR_SHAPE, "expected x %s", w->dims == 1 ? "[n, c, l]" : "[n, c, h, w]");
+        return tg_call_fail(c, TG_ERR_SHAPE, "x must be %s", w->dims == 1 ? "[n, c, l]" : "[n, c, h, w]");
     for (int d = 0; d < 2; d++) {
         in[d] = d < 2 - w->dims ? 1 : x->shape[d + w->dims];
         TG_TRY(count_windows(c, w, d, in[d], &out[d]));
@@ -67,8 +67,8 @@ bool tg_windows_overlap(const tg_windows *w) {
 
 /* ---- Parts ---- */
 
-/* Of the windows along a dim, those whose element k lies in x: n of them from `first` on; that of the first lies at
- * `at`, those of the others step apart. */
+/* The windows along a dim whose element k lies in x: n of them, from `first` on. That of the first is at `at`, the
+ * others are `step` apart. */
 typedef struct run {
     int64_t first, n, at;
 } run;
@@ -98,7 +98,7 @@ static tg_array cut(tg_array a, const run r[2], const int64_t *step, tg_extent *
     for (int d = 0, at = a.ndim - 2; d < 2; d++, at++) {
         offset += (step ? r[d].at : r[d].first) * a.stride[at];
         e->shape[at] = r[d].n;
-        if (step && r[d].n > 1) e->stride[at] *= step[d]; /* of one, a step of any size has no meaning */
+        if (step && r[d].n > 1) e->stride[at] *= step[d]; /* for a single element a stride of any size has no meaning */
     }
     return tg_array_at(a, offset, a.ndim, e->shape, e->stride);
 }
@@ -117,7 +117,7 @@ bool tg_windows_part(const tg_windows *w, int64_t i, int64_t j, tg_array x, tg_a
     return true;
 }
 
-/* y but for the runs r := 0: rows above and below, and what is left of the others. */
+/* Zeroes y except the runs r: the rows above and below, and the rest of the others. */
 static tg_status clear_around(tg_call *c, tg_array y, const run r[2]) {
     int64_t h = y.shape[y.ndim - 2], w = y.shape[y.ndim - 1], below = r[0].first + r[0].n, behind = r[1].first + r[1].n;
     const run border[][2] = {{{0, r[0].first, 0}, {0, w, 0}},
@@ -131,7 +131,7 @@ static tg_status clear_around(tg_call *c, tg_array y, const run r[2]) {
     return TG_OK;
 }
 
-/* Of cols, the element (i, j) of every window: [n, c, windows, windows]. */
+/* Element (i, j) of every window in cols: [n, c, windows, windows]. */
 static tg_array element_of(tg_array cols, int64_t i, int64_t j, tg_extent *e) {
     for (int d = 0; d < 4; d++) {
         e->shape[d] = cols.shape[d + (d < 2 ? 0 : 2)];
@@ -179,13 +179,13 @@ tg_status tg_windows_infer_pool(tg_call *c, const tg_windows *w, int64_t in[2], 
     TG_TRY(tg_windows_infer(c, w, 0, in, out));
     for (int d = 0; d < 2; d++) {
         if (w->pad[d] > w->size[d] / 2)
-            return tg_call_fail(c, TG_ERR_ARGUMENT, "padding %lld of windows of %lld: expected at most half",
-                                (long long)w->pad[d], (long long)w->size[d]);
-        /* Where x has as many elements as lie between two of a window, the window has one of them. */
+            return tg_call_fail(c, TG_ERR_ARGUMENT, "padding is %lld for windows of %lld elements; it must be at most "
+                                "half of the window", (long long)w->pad[d], (long long)w->size[d]);
+        /* If x has at least as many elements as separate two elements of a window, every window contains one of
+         * them. */
         for (int64_t o = 0; in[d] < w->apart[d] && o < out[d]; o++)
             if (first_element(w, d, o) >= in[d])
-                return tg_call_fail(c, TG_ERR_SHAPE, "window %lld has no element of x, but padding alone",
-                                    (long long)o);
+                return tg_call_fail(c, TG_ERR_SHAPE, "window %lld has no element of x, only padding", (long long)o);
     }
     return TG_OK;
 }

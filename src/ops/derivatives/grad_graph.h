@@ -2,9 +2,11 @@
 #ifndef TG_TAPED_H
 #define TG_TAPED_H
 
-#include "autograd/backward.h"
+#include "placement/placing.h"
 
 #include <tapegrad/derivatives.h>
+
+#include "autograd/backward.h"
 
 /* Runs the pass; its targets receive tensors of the tape. */
 tg_status tg_taped_run(tg_pass *p, tg_tensor *const *roots, int n, const char *who);
@@ -29,7 +31,7 @@ tg_status tg_taped_note(const tg_node *n, tg_status s);
 /* A view of *g that lies over the ranks as `to` says, by an op whose derivatives are as free: what a derivative is made
  * of may have led the rule to less, or to another name of the same bytes. Where it is I and needs a gradient it stays I
  * or is refused: the ranks' gradients of it would have to be added up. */
-tg_status tg_taped_place(tg_tape *t, const tg_node *n, tg_tensor **g, const tg_placing *to, const char *what);
+tg_status tg_taped_place(tg_tape *t, const tg_node *n, tg_tensor **g, const tg_placements *to, const char *what);
 /* Another handle on g, which lies as it does. */
 tg_tensor *tg_taped_view(tg_tape *t, tg_tensor *g);
 /* g is a derivative of x: of its shape and dtype. */

@@ -7,7 +7,7 @@
 /* ---- The op ---- */
 
 typedef struct lie_params {
-    const tg_placing *to;
+    const tg_placements *to;
 } lie_params;
 
 static tg_status lie_infer(tg_call *c) {
@@ -39,7 +39,7 @@ static const tg_op derivative_placed = {
     .infer = lie_infer, .backward = lie_backward, .vjp = lie_vjp, .jvp = lie_jvp};
 
 tg_tensor *tg_taped_view(tg_tape *t, tg_tensor *g) {
-    if (!t->ctx->grid.axes) return tg_reshape(t, g, tg_shape_of(g));
+    if (!tg_grid_axes(t->ctx)) return tg_reshape(t, g, tg_shape_of(g));
     return tg_record(t, &derivative_placed, &(lie_params){tg_place_of(g)}, &g, 1, TG_SITE);
 }
 
@@ -47,7 +47,7 @@ tg_tensor *tg_taped_view(tg_tape *t, tg_tensor *g) {
 
 static const tg_placement invariant = {.kind = TG_INVARIANT};
 
-static tg_placement at(const tg_placing *p, int axis) { return p ? p->at[axis] : invariant; }
+static tg_placement at(const tg_placements *p, int axis) { return p ? p->at[axis] : invariant; }
 
 static tg_status refuse(const tg_tape *t, const tg_node *n, int axis, tg_placement is, tg_placement want,
                         const char *what) {
@@ -60,9 +60,9 @@ static tg_status refuse(const tg_tape *t, const tg_node *n, int axis, tg_placeme
                    n->op->name, tg_axis_name((tg_axis)axis), what, found, wanted);
 }
 
-tg_status tg_taped_place(tg_tape *t, const tg_node *n, tg_tensor **g, const tg_placing *to, const char *what) {
+tg_status tg_taped_place(tg_tape *t, const tg_node *n, tg_tensor **g, const tg_placements *to, const char *what) {
     tg_placement as[TG_MAX_AXES];
-    const tg_placing *from = t->ctx->grid.axes ? tg_place_of(*g) : to;
+    const tg_placements *from = tg_grid_axes(t->ctx) ? tg_place_of(*g) : to;
     if (from == to) return t->ctx->run.status;
     bool grad = (*g)->flags & TG_F_REQUIRES_GRAD;
     for (int a = 0; a < TG_MAX_AXES; a++) {

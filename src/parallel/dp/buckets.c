@@ -11,6 +11,7 @@
 #include <tapegrad/backward.h>
 #include <tapegrad/data_parallel.h>
 
+#include "base/host_memory.h"
 #include "autograd/backward.h"
 #include "parallel/dp/grads.h"
 
@@ -32,6 +33,7 @@ typedef struct bucket {
 } bucket;
 
 struct tg_buckets {
+    tg_parallel_listener listener; /* first: a callback gets its address */
     tg_ctx *ctx;
     tg_parallel *p; /* NULL: it has ended */
     tg_buckets *next;
@@ -172,7 +174,8 @@ tg_status tg_buckets_check_all(const tg_parallel *p, tg_tensor *const *params, i
 }
 
 /* What a step that failed has left: sums that ran are lost, and gradients with them. */
-static tg_status begin_anew(tg_buckets *b) {
+static tg_status begin_anew(tg_parallel_listener *l) {
+    tg_buckets *b = (tg_buckets *)l;
     reset(b);
     for (int k = 0; k < b->n_buckets; k++) {
         tg_tensor *flat = b->bucket[k].flat;
@@ -184,17 +187,28 @@ static tg_status begin_anew(tg_buckets *b) {
     return TG_OK;
 }
 
-tg_status tg_buckets_recover(tg_parallel *p) {
-    for (tg_buckets *b = p->buckets; b; b = b->next) TG_TRY(begin_anew(b));
-    return TG_OK;
+/* The groups have ended, so nothing can be summed any more: the buckets only hold gradients from now on. */
+static void orphan(tg_parallel_listener *l) {
+    tg_buckets *b = (tg_buckets *)l;
+    b->p = NULL;
+    b->reduce = false;
+    reset(b);
 }
 
-void tg_buckets_orphan(tg_parallel *p) {
-    for (tg_buckets *b = p->buckets; b; b = b->next) {
-        b->p = NULL;
-        b->reduce = false; /* there is nobody to sum with */
-        reset(b);
-    }
+static void listen(tg_buckets *b) {
+    b->listener = (tg_parallel_listener){.recovered = begin_anew, .ended = orphan, .next = b->p->listeners};
+    b->p->listeners = &b->listener;
+    b->next = b->p->buckets;
+    b->p->buckets = b;
+}
+
+static void unlisten(tg_buckets *b) {
+    tg_parallel_listener **l = &b->p->listeners;
+    tg_buckets **link = &b->p->buckets;
+    while (*l != &b->listener) l = &(*l)->next;
+    *l = b->listener.next;
+    while (*link != b) link = &(*link)->next;
+    *link = b->next;
 }
 
 /* ---- Making ---- */
@@ -286,7 +300,7 @@ tg_buckets *tg_buckets_new(const tg_parallel *given, tg_tensor *const *params, i
     tg_parallel *p = (tg_parallel *)given; /* it keeps the list of its buckets */
     if (!p || p->ctx->run.status != TG_OK) return NULL;
     tg_ctx *ctx = p->ctx;
-    uint32_t axes = TG_DATA_AXES & ctx->grid.axes;
+    uint32_t axes = TG_DATA_AXES & tg_grid_axes(ctx);
     if (check_call(p, params, n, elements, axes) != TG_OK) return NULL;
     size_t bytes = sizeof(tg_buckets) + (size_t)n * (sizeof(bucket_item) + sizeof(bucket));
     tg_buckets *b = tg_host_alloc(ctx, bytes);
@@ -295,8 +309,7 @@ tg_buckets *tg_buckets_new(const tg_parallel *given, tg_tensor *const *params, i
     b->bucket = (bucket *)(b->item + n);
     int64_t standard = (int64_t)fmax(40e6, 1e6 * tg_comm_size(p->dp_cp));
     b->n_buckets = lay_out(b, params, elements == TG_NONE ? INT64_MAX : elements ? elements : standard);
-    b->next = p->buckets;
-    p->buckets = b;
+    listen(b);
     for (int k = 0; k < b->n_buckets; k++)
         if (make_bucket(b, &b->bucket[k]) != TG_OK) {
             tg_buckets_free(b);
@@ -317,9 +330,7 @@ static void free_item(bucket_item *it) {
 void tg_buckets_free(tg_buckets *b) {
     if (!b) return;
     tg_ctx *ctx = b->ctx;
-    tg_buckets **link = b->p ? &b->p->buckets : NULL;
-    while (link && *link && *link != b) link = &(*link)->next;
-    if (link && *link) *link = b->next;
+    if (b->p) unlisten(b);
     for (int i = 0; i < b->n; i++) free_item(&b->item[i]);
     for (int k = 0; k < b->n_buckets; k++) tg_drop(b->bucket[k].flat);
     tg_host_free(ctx, b, b->bytes);

@@ -25,7 +25,7 @@ typedef struct sum_set {
 } sum_set;
 
 tg_status tg_grads_may_read(tg_ctx *ctx) {
-    return tg_capture_refuse(ctx, "tg_grads_finalize",
+    return tg_recording_refuse(ctx, "tg_grads_finalize",
                              "has a parameter without a gradient on this rank, and reads whether another rank has it",
                              NULL);
 }
@@ -137,7 +137,7 @@ static tg_status sum_sets(const tg_parallel *p, tg_tensor *const *params, int n)
 /* share [1] becomes 1 by the sum of tokens over dp and cp, where that is 1 or more. */
 static tg_status share_of_tokens(tg_ctx *ctx, tg_tensor *tokens, tg_tensor *share) {
     const double least[2] = {1, INFINITY}, none[2] = {0};
-    uint32_t data = TG_DATA_AXES & ctx->grid.axes;
+    uint32_t data = TG_DATA_AXES & tg_grid_axes(ctx);
     tg_array c = tg_array_of(share), given = tg_array_of(tokens);
     given.shape = c.shape, given.stride = c.stride, given.ndim = 1;
     TG_TRY(ctx->run.ops->map(ctx, TG_FN_id, c, &given, 1, none, false));
@@ -202,10 +202,10 @@ static tg_status check_tokens(const tg_tensor *x) {
     if (x->numel != 1)
         return tg_fail(ctx, TG_ERR_SHAPE, "tg_grads_finalize: tokens has %lld elements, expected one",
                        (long long)x->numel);
-    const tg_placing *p = tg_place_of(x);
+    const tg_placements *p = tg_place_of(x);
     uint32_t partial = p ? p->partial : 0, own = p ? p->varying | p->partial : 0;
     uint32_t said = !(x->flags & TG_F_LEAF) ? UINT32_MAX : x->ext ? x->ext->placed : 0;
-    uint32_t shares = partial & ~(uint32_t)TG_DATA_AXES, again = TG_DATA_AXES & ctx->grid.axes & said & ~own;
+    uint32_t shares = partial & ~(uint32_t)TG_DATA_AXES, again = TG_DATA_AXES & tg_grid_axes(ctx) & said & ~own;
     if (shares)
         return refuse_tokens(x, shares,
                              "so that each rank would divide by its share of the count; expected the whole there: "
@@ -233,7 +233,8 @@ static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, co
     }
     if (o->tokens) TG_TRY(tg_check(ctx, o->tokens, "tg_grads_finalize: tokens"));
     if (o->tokens) TG_TRY(check_tokens(o->tokens));
-    if (ctx->backwards == ctx->finalized && has_gradients(params, n))
+    const tg_tapes *tapes = tg_tapes_of(ctx);
+    if ((!tapes || tapes->backwards == tapes->finalized) && has_gradients(params, n))
         return tg_fail(ctx, TG_ERR_STATE,
                        "tg_grads_finalize: no backward has run since the last one, whose gradients are still there; it "
                        "sums the gradients of a step once");
@@ -248,7 +249,7 @@ static tg_status finalize(const tg_parallel *p, tg_tensor *const *params, int n,
     TG_TRY(check(p, params, n, &o));
     TG_TRY(tg_buckets_check_all(p, params, n));
     for (int i = 0; i < n; i++) TG_TRY(tg_gradient_need_drained(params[i], "tg_grads_finalize"));
-    TG_TRY(tg_placement_compare_params(p, params, n));
+    TG_TRY(tg_grads_compare_params(p, params, n));
     TG_TRY(tg_buckets_finish(p));
     TG_TRY(sum_sets(p, params, n));
     for (int i = 0; i < n; i++) {
@@ -257,7 +258,8 @@ static tg_status finalize(const tg_parallel *p, tg_tensor *const *params, int n,
         tg_gradient_summed(params[i]);
     }
     if (o.tokens) TG_TRY(divide_by_tokens(p, params, n, o.tokens));
-    ctx->finalized = ctx->backwards;
+    tg_tapes *tapes = tg_tapes_of(ctx);
+    if (tapes) tapes->finalized = tapes->backwards;
     return TG_OK;
 }
 

@@ -32,7 +32,7 @@ static tg_placement unpacked(int64_t word) {
 
 /* The axes along which the ranks of c differ: there all have the same now. */
 static uint32_t spanned(const tg_ctx *ctx, const tg_comm *c) {
-    const tg_parallel *p = ctx->parallel;
+    const tg_parallel *p = tg_grid_of(ctx)->owner;
     if (tg_comm_axis(c) < TG_MAX_AXES) return 1u << tg_comm_axis(c);
     if (c == tg_parallel_world(p)) return ~0u;
     if (c == tg_parallel_model(p)) return 1u << TG_TP;
@@ -103,7 +103,7 @@ static tg_status pack(data *d, const tg_tensor *flat) {
     return TG_OK;
 }
 
-static const tg_placing *place_of_row(const data *d, const int64_t *row) {
+static const tg_placements *place_of_row(const data *d, const int64_t *row) {
     tg_placement at[TG_MAX_AXES];
     uint32_t same = spanned(d->ctx, d->comm);
     for (int a = 0; a < TG_MAX_AXES; a++)

@@ -1,14 +1,18 @@
 /* Mappings that cut a tensor into the ranks' parts, or put it together: the backward of each is one of the others. */
-#include "parallel/mappings/mapping.h"
+#include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>
 #include <tapegrad/megatron.h>
 
 /* What several ops under different names share. */
 
-static tg_status own_forward(tg_call *c) { return tg_move_part(c, tg_array_of(c->out[0]), tg_array_of(c->in[0])); }
-static tg_status gather_forward(tg_call *c) { return tg_move_gather(c, c->out[0], c->in[0]); }
-static tg_status reduce_scatter_forward(tg_call *c) { return tg_move_reduce_scatter(c, c->out[0], c->in[0]); }
+static tg_status own_forward(tg_call *c) {
+    return tg_collective_copy_part(c, tg_array_of(c->out[0]), tg_array_of(c->in[0]));
+}
+static tg_status gather_forward(tg_call *c) { return tg_collective_copy_gather(c, c->out[0], c->in[0]); }
+static tg_status reduce_scatter_forward(tg_call *c) {
+    return tg_collective_copy_reduce_scatter(c, c->out[0], c->in[0]);
+}
 
 static tg_status scatter_infer(tg_call *c) {
     TG_TRY(tg_mapping_cut(c));
@@ -210,7 +214,7 @@ static tg_status unshard_infer(tg_call *c) {
 
 static tg_status unshard_forward(tg_call *c) {
     TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(c->out[0]), 0));
-    return tg_move_place(c, tg_array_of(c->out[0]), tg_array_of(c->in[0]), false);
+    return tg_collective_copy_place(c, tg_array_of(c->out[0]), tg_array_of(c->in[0]), false);
 }
 
 static tg_status unshard_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {

@@ -24,7 +24,7 @@ typedef struct tg_mapping_params {
     int64_t rows;          /* of a table: ids are below; those behind are padding. 0: all of the ranks' */
 } tg_mapping_params;
 
-/* ---- infer ---- */
+/* ---- mapping_infer.c ---- */
 
 static inline tg_mapping_params *tg_mapping_of(const tg_call *c) { return c->params; }
 /* The communicator is there, and of this context. */
@@ -46,19 +46,27 @@ tg_status tg_mapping_counts(tg_call *c, const int64_t **rows, int64_t each, cons
 
 extern const tg_placement tg_at_i, tg_at_r, tg_at_p, tg_at_v;
 
-/* ---- Moves: dst is contiguous and fresh, and may be in flight afterwards; src has any strides ---- */
+/* ---- collective_copy.c. dst is contiguous and fresh, and may be in flight afterwards; src has any strides ---- */
 
-tg_status tg_move(tg_call *c, tg_collective_args a); /* a collective at the call's site; a.src made dense */
-tg_status tg_move_sum(tg_call *c, tg_tensor *dst, tg_tensor *src);
-tg_status tg_move_gather(tg_call *c, tg_tensor *dst, tg_tensor *src);
-tg_status tg_move_reduce_scatter(tg_call *c, tg_tensor *dst, tg_tensor *src);
+/* Starts a collective at the call's site, of a dense copy of a.src. */
+tg_status tg_collective_start(tg_call *c, tg_collective_args a);
+tg_status tg_collective_copy_sum(tg_call *c, tg_tensor *dst, tg_tensor *src);
+tg_status tg_collective_copy_gather(tg_call *c, tg_tensor *dst, tg_tensor *src);
+tg_status tg_collective_copy_reduce_scatter(tg_call *c, tg_tensor *dst, tg_tensor *src);
 /* What is cut along `cut` becomes whole there and is cut along `dim`, or the other way round. */
-tg_status tg_move_exchange(tg_call *c, tg_tensor *dst, tg_tensor *src, int join, int cut);
-/* Between a rank's part and its place in the whole. */
-tg_status tg_move_part(tg_call *c, tg_array part, tg_array whole);
-tg_status tg_move_place(tg_call *c, tg_array whole, tg_array part, bool add);
+tg_status tg_collective_copy_exchange(tg_call *c, tg_tensor *dst, tg_tensor *src, int join, int cut);
+/* Chunk j of rank r's part: where it begins along the dim, in the part and in the whole, and how long it is. */
+typedef struct tg_piece {
+    int64_t part, whole, size;
+} tg_piece;
 
-/* ---- backward ---- */
+/* size: of the part. */
+tg_piece tg_mapping_piece(const tg_mapping_params *p, int64_t size, int r, int j);
+/* Copies between this rank's part and its place in the whole. */
+tg_status tg_collective_copy_part(tg_call *c, tg_array part, tg_array whole);
+tg_status tg_collective_copy_place(tg_call *c, tg_array whole, tg_array part, bool add);
+
+/* ---- mapping_backward.c ---- */
 
 /* A temporary like input 0, for its gradient; then: it is the gradient, perhaps in flight. */
 tg_tensor *tg_mapping_gradient(tg_call *c);
@@ -70,7 +78,7 @@ tg_status tg_mapping_reduce_scatter(tg_call *c);
 tg_status tg_mapping_own(tg_call *c);    /* this rank's part is */
 tg_status tg_mapping_unown(tg_call *c);  /* it is this rank's part, the rest is 0 */
 
-/* ---- Recording ---- */
+/* ---- Recording (mapping_infer.c) ---- */
 
 /* Records a mapping of x, or returns x itself on a group of one. */
 tg_tensor *tg_mapping_record(tg_tape *t, const tg_op *op, const tg_mapping_params *p, tg_tensor *x, const void *site);
@@ -89,30 +97,5 @@ extern const tg_op tg_op_copy_to_tp, tg_op_reduce_from_tp, tg_op_scatter_to, tg_
 #define TG_MAPPING(name_, formula_)                                                                                 \
     .size = sizeof(tg_op), .name = name_, .formula = formula_, .n_in = 1, .n_out = 1,                               \
     .params_size = sizeof(tg_mapping_params), .passes = 1, .family = TG_FAMILY_CUSTOM
-
-/* ---- Samples: data for tests/parallel, which fills in the communicator ---- */
-
-#define TG_M_OPTS(...) &(const tg_mapping_params){__VA_ARGS__}
-#define TG_M_SAMPLE(ranks_, note_, params_, ...) \
-    {.note = note_, .params = params_, .n_in = 1, .ranks = ranks_, .in = {__VA_ARGS__}}
-#define TG_M_REFUSED(note_, params_, status_, ...) \
-    {.note = note_, .params = params_, .n_in = 1, .refused = status_, .in = {__VA_ARGS__}}
-
-/* Of any mapping: the layouts and sizes that must not matter. */
-#define TG_M_SAMPLES_LIKE(params_)                                                                                   \
-    TG_M_SAMPLE(2, "two ranks", params_, TG_S(3, 5)), TG_M_SAMPLE(3, "three ranks", params_, TG_S(2, 3, 4)),          \
-    TG_M_SAMPLE(4, "transposed", params_, TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 3)),                                       \
-    TG_M_SAMPLE(2, "strided", params_, TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)),                                             \
-    TG_M_SAMPLE(2, "expanded", params_, TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)),                                           \
-    TG_M_SAMPLE(2, "scalar", params_, TG_S_SCALAR), TG_M_SAMPLE(3, "nothing", params_, TG_S(0, 4)),                   \
-    TG_M_REFUSED("no communicator", params_, TG_ERR_ARGUMENT, TG_S(2, 3))
-/* Of a mapping that cuts dim 1 of 12. */
-#define TG_M_SAMPLES_CUT(params_)                                                                                    \
-    TG_M_SAMPLE(2, "two ranks", params_, TG_S(5, 12)), TG_M_SAMPLE(3, "three ranks", params_, TG_S(2, 12)),           \
-    TG_M_SAMPLE(4, "transposed", params_, TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 12)),                                      \
-    TG_M_SAMPLE(2, "strided", params_, TG_S_AS(TG_SAMPLE_STRIDED, 3, 12)),                                            \
-    TG_M_SAMPLE(2, "expanded", params_, TG_S_AS(TG_SAMPLE_EXPANDED, 3, 12)),                                          \
-    TG_M_SAMPLE(4, "size 1", params_, TG_S(1, 12)), TG_M_SAMPLE(2, "nothing", params_, TG_S(0, 12)),                  \
-    TG_M_REFUSED("no communicator", params_, TG_ERR_ARGUMENT, TG_S(3, 12))
 
 #endif

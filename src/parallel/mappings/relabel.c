@@ -1,5 +1,5 @@
 /* Mappings that move nothing: what each rank holds is read in another way. */
-#include "parallel/mappings/mapping.h"
+#include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>
 #include <tapegrad/mappings.h>

@@ -1,5 +1,5 @@
 /* Sequence parallelism: rows gathered and reduce-scattered, in equal or given parts. */
-#include "parallel/mappings/mapping.h"
+#include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>
 #include <tapegrad/megatron.h>
@@ -37,7 +37,7 @@ static tg_status gather_from_sp_infer(tg_call *c) {
     return tg_mapping_convert(c, tg_mapping_from(c), invariant ? tg_at_i : tg_at_r, "gather along the sharded dim");
 }
 
-static tg_status gather_from_sp_forward(tg_call *c) { return tg_move_gather(c, c->out[0], c->in[0]); }
+static tg_status gather_from_sp_forward(tg_call *c) { return tg_collective_copy_gather(c, c->out[0], c->in[0]); }
 
 static tg_status gather_from_sp_backward(tg_call *c) {
     return tg_mapping_of(c)->invariant ? tg_mapping_own(c) : tg_mapping_reduce_scatter(c);
@@ -81,7 +81,7 @@ static tg_status reduce_scatter_to_sp_infer(tg_call *c) {
 }
 
 static tg_status reduce_scatter_to_sp_forward(tg_call *c) {
-    return tg_move_reduce_scatter(c, c->out[0], c->in[0]);
+    return tg_collective_copy_reduce_scatter(c, c->out[0], c->in[0]);
 }
 
 static tg_status reduce_scatter_to_sp_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {

@@ -1,5 +1,6 @@
 /* Weight gradients that wait: their products run when the caller has time for them, such as in a pipeline's bubble
  * (Megatron-Core's defer_embedding_wgrad_compute). Each holds its layer's input and output gradient by reference. */
+#include "base/host_memory.h"
 #include "parallel/tp/wgrads.h"
 
 #include "autograd/backward.h"

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <tapegrad/megatron.h>
 
+#include "base/host_memory.h"
 #include "tape/tape.h"
 #include "comm/comm.h"
 #include "parallel/tp/layers.h"

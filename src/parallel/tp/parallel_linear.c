@@ -1,4 +1,5 @@
 /* What column and row layers have in common: options, parameters and their placements, one call with overrides. */
+#include "base/host_memory.h"
 #include "parallel/tp/layers.h"
 
 #include <stdio.h>

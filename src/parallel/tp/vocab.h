@@ -6,7 +6,7 @@
 
 #include <tapegrad/tensor_parallel.h>
 
-#include "parallel/mappings/mapping.h"
+#include "parallel/mappings/mapping_samples.h"
 
 tg_loss_params tg_vocab_params(tg_comm *c, const tg_vocab_opts *opts);
 /* Before tg_loss_infer: which of the classes this rank's v columns are. */

@@ -1,9 +1,10 @@
 /* The vocabulary-parallel embedding: each rank has vocab / tp rows of the table (Megatron-Core's
  * VocabParallelEmbedding). */
-#include "tape/tape.h"
+#include "base/host_memory.h"
 
 #include <tapegrad/megatron.h>
 
+#include "tape/tape.h"
 #include "placement/draws.h"
 #include "parallel/tp/layers.h"
 
@@ -41,7 +42,7 @@ static const tg_module_ops ops = {
 static tg_status clear_padding(tg_tensor *table, int64_t vocab, int64_t rows, double std) {
     tg_ctx *ctx = table->ctx;
     TG_TRY(ctx->run.status);
-    int64_t width = table->shape[1], first = ctx->grid.rank[TG_TP] * table->shape[0], from = vocab - first;
+    int64_t width = table->shape[1], first = tg_grid_of(ctx)->rank[TG_TP] * table->shape[0], from = vocab - first;
     from = from < 0 ? 0 : from < table->shape[0] ? from : table->shape[0];
     if (std > 0) TG_TRY(tg_draws_give_back(table, (table->shape[0] - from) * width, (rows - vocab) * width));
     if (from == table->shape[0]) return TG_OK;

@@ -1,37 +1,37 @@
-/* The general product: both operands are packed into panels, and tiles multiply panels.
+/* The general matrix product: both operands are packed into panels, and tiles multiply panels.
  *
- * K is cut into blocks, so that panels stay in near caches: one of A, or some (near_bytes), and a few of B. A chunk of
- * A (some rows, some blocks of K) is packed by all threads together; then every thread takes a share of the chunk's
- * tiles and packs the B that it needs. Where K has several blocks, sums wait in tiles of their own between them, so
- * that C is touched once. A batch of small products is cut by product instead, each made by one thread from end to end.
- */
+ * K is cut into blocks so that panels stay in the near caches: one panel of A, or a few (near_bytes), and a few of
+ * B. A chunk of A (some rows, some blocks of K) is packed by all threads together. Then every thread takes a share
+ * of the chunk's tiles and packs the part of B that it needs. If K has several blocks, partial sums stay in tiles of
+ * their own between them, so that C is touched once. A batch of small products is cut by product instead, and each
+ * product is computed by one thread. */
 #include "base/runtime.h"
 #include "kernels/cpu/gemm/gemm.h"
 
 enum {
-    PANEL_BYTES = 3072,      /* of one unit-wide column of a block of K */
-    GROUP_BYTES = 320 << 10, /* of the B panels that a thread holds packed */
+    PANEL_BYTES = 3072,      /* of one column, one unit wide, of a block of K */
+    GROUP_BYTES = 320 << 10, /* of the packed B panels of a thread */
     CHUNK_BYTES = 3 << 20,   /* of packed A */
-    SUMS_BYTES = 8 << 20,    /* of sums that wait */
-    SMALL = 1 << 15,         /* multiplications that are not worth waking a thread for */
+    SUMS_BYTES = 8 << 20,    /* of partial sums */
+    SMALL = 1 << 15,         /* number of multiplications below which no other thread is started */
 };
 
-/* How a shape is cut: by the shape alone. Lengths of K count units. */
+/* How a product is cut, which depends on its shape alone. Lengths along K count units. */
 typedef struct plan {
     const tg_gemm_kernels *kn;
-    int64_t depth, blocks;        /* units in a block of K; blocks */
-    int64_t group, near;          /* columns of a thread's B panels, a multiple of nr; A panels beside them */
+    int64_t depth, blocks;        /* units in a block of K; number of blocks */
+    int64_t group, near;          /* columns of a thread's B panels, a multiple of nr; A panels used with them */
     int64_t rows, cols, chunk;    /* of a chunk: rows (multiple of mr), columns (of group), blocks of K */
     size_t a_bytes, b_bytes, sum_bytes; /* of the buffers: of a chunk's A, of a thread's B, of a chunk's sums */
 } plan;
 
-/* One product on its way, with the chunk that is being made. */
+/* One product in progress, with the current chunk. */
 typedef struct progress {
     const plan *p;
     tg_gemm_item t;
     tg_ctx *ctx;
-    int lanes;    /* shares of the work; 1: the caller's thread does all */
-    bool at_once; /* whole tiles go to the output at once */
+    int lanes;    /* number of shares of the work; 1: the calling thread does all */
+    bool at_once; /* whole tiles are written to the output directly */
     char *a, *b, *sum;
     int64_t row, rows, col, cols, block, blocks;
 } progress;
@@ -64,7 +64,7 @@ static void run(progress *w, int64_t n, tg_range_fn body) {
     else body(w, 0, n);
 }
 
-/* Units in block i of K, and the packed A panel of the chunk that starts at row r. */
+/* The units in block i of K, and the packed A panel of the chunk that starts at row r. */
 static int64_t units_of(const progress *w, int64_t i) {
     int64_t units = ceil_div(w->t.k, w->p->kn->pair);
     return min_of(w->p->depth, units - i * w->p->depth);
@@ -75,7 +75,7 @@ static char *panel_of(const progress *w, int64_t i, int64_t r) {
     return w->a + ((i - w->block) * p->rows + r) * p->depth * p->kn->unit_size;
 }
 
-/* Panels [begin, end) of the chunk's A, over all its blocks. */
+/* Packs panels [begin, end) of the chunk's A, over all its blocks. */
 static void pack_rows(void *arg, int64_t begin, int64_t end) {
     const progress *w = arg;
     const plan *p = w->p;
@@ -90,7 +90,7 @@ static void pack_rows(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* The B panels of columns [j, j + cols) in block i of K. */
+/* Packs the B panels of columns [j, j + cols) in block i of K. */
 static void pack_group(const progress *w, char *to, int64_t i, int64_t j, int64_t cols) {
     const plan *p = w->p;
     const tg_matrix *b = &w->t.b;
@@ -101,7 +101,7 @@ static void pack_group(const progress *w, char *to, int64_t i, int64_t j, int64_
     }
 }
 
-/* Asks for the lines of C that a tile will be added to or stored in, while the tile is being made. */
+/* Prefetches the lines of C to which a tile will be added or stored. */
 static void fetch_out(const tg_gemm_out *o, int64_t i, int64_t j, int64_t rows, int64_t cols) {
     int64_t size = tg_dtype_bits(o->c.dtype) / 8;
     if (o->c.cs != 1) return;
@@ -111,7 +111,7 @@ static void fetch_out(const tg_gemm_out *o, int64_t i, int64_t j, int64_t rows, 
     }
 }
 
-/* One tile of block i: row r and column c of the chunk, b its packed B panel. */
+/* Computes one tile of block i at row r and column c of the chunk; b is its packed B panel. */
 static void make_tile(const progress *w, int64_t i, int64_t r, int64_t c, const char *b) {
     const plan *p = w->p;
     const tg_gemm_kernels *kn = p->kn;
@@ -129,7 +129,7 @@ static void make_tile(const progress *w, int64_t i, int64_t r, int64_t c, const 
     if (last) kn->finish(&w->t.out, w->row + r, w->col + c, rows, cols, sum, kn->nr);
 }
 
-/* Panels of rows [begin, end) times the group of columns that starts at c, over the chunk's blocks. */
+/* Multiplies the panels of rows [begin, end) with the group of columns that starts at c, over the chunk's blocks. */
 static void make_group(const progress *w, char *b, int64_t c, int64_t begin, int64_t end) {
     const plan *p = w->p;
     int64_t cols = min_of(p->group, w->cols - c), mr = p->kn->mr, nr = p->kn->nr, column = p->depth * p->kn->unit_size;
@@ -142,8 +142,8 @@ static void make_group(const progress *w, char *b, int64_t c, int64_t begin, int
     }
 }
 
-/* Where the work of a chunk stands when so many of its tiles are done: groups of columns outermost, panels of rows
- * within, the tiles of a panel together. The last group is narrower, so that it is tiles that count. */
+/* The position in a chunk after a number of tiles: groups of columns are outermost, then panels of rows, then the
+ * tiles of a panel. Tiles are counted because the last group is narrower. */
 typedef struct position {
     int64_t group, panel;
 } position;
@@ -154,7 +154,7 @@ static position position_of(const progress *w, int64_t tiles) {
     return (position){group, here > 0 ? tiles % (panels * full) / here : 0};
 }
 
-/* Shares [begin, end) of the chunk. */
+/* Computes shares [begin, end) of the chunk. */
 static void make_shares(void *arg, int64_t begin, int64_t end) {
     const progress *w = arg;
     int64_t panels = ceil_div(w->rows, w->p->kn->mr), all = panels * ceil_div(w->cols, w->p->kn->nr);
@@ -167,7 +167,7 @@ static void make_shares(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* As tile_out wants it. */
+/* Converts to the form that tile_out takes. */
 static bool goes_at_once(const tg_gemm_out *o, const tg_gemm_kernels *kn) {
     return o->c.cs == 1 && tg_dtype_bits(o->c.dtype) == 8 * kn->sum_size && !(o->bias && o->bias_by_row) &&
            !o->pre.data && o->act == TG_ACT_NONE;
@@ -189,7 +189,7 @@ static void make_item(progress *w) {
     }
 }
 
-/* A batch in `lanes` shares, each with buffers of its own. */
+/* Computes a batch in `lanes` shares, each with its own buffers. */
 typedef struct batch {
     const plan *p;
     const tg_gemm *g;

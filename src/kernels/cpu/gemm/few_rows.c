@@ -1,12 +1,13 @@
-/* Products with few rows: B, the big operand, is read in place, once; columns are cut among the threads. */
+/* Products with few rows: B, the large operand, is read once and in place; its columns are divided among the
+ * threads. */
 #include "kernels/cpu/gemm/gemm.h"
 
 typedef struct rows {
     const tg_gemm_kernels *kn;
     const tg_gemm *g;
     bool bias_by_row, along_k; /* B is contiguous along k */
-    int64_t step, steps;       /* columns at a time; of those in one product */
-    char *x;                   /* A gathered, product by product; NULL: A will do as it lies */
+    int64_t step, steps;       /* columns per step, and steps per product */
+    char *x;                   /* A gathered, product by product; NULL: A is used as it is */
     int64_t x_bytes;
 } rows;
 

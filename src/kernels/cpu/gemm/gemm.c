@@ -1,4 +1,4 @@
-/* The CPU's gemm slot: which kernels, which orientation, which way. */
+/* The CPU's gemm slot: chooses the kernels, the orientation and the algorithm. */
 #include "kernels/cpu/gemm/gemm.h"
 
 static const tg_gemm_kernels *kernels_for(const tg_ctx *ctx, const tg_gemm *g) {
@@ -36,7 +36,7 @@ static tg_matrix transposed(tg_matrix x) {
     return x;
 }
 
-/* The same product seen from the other side: the transpose of C is that of B times that of A. */
+/* The transposed product: the transpose of C is the transpose of B times the transpose of A. */
 static tg_gemm transposed_product(const tg_gemm *g) {
     tg_gemm t = *g;
     t.m = g->n, t.n = g->m;

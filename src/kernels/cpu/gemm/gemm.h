@@ -1,9 +1,8 @@
-/* The CPU's matrix product, inside: one table of kernels for each instruction set and compute type, and the two ways
- * through it. gemm.c chooses, blocked.c packs panels and multiplies them, few_rows.c reads the big operand in place.
+/* The internals of the CPU's matrix product: a table of kernels for each instruction set and compute type, and two
+ * algorithms. gemm.c chooses, blocked.c packs panels and multiplies them, few_rows.c reads the large operand in place.
  *
- * The order in which an element's products are added depends on n, k, strides and dtypes alone, so threads and
- * neighbours never change a bit of it.
- */
+ * The order in which the products of an element are added depends on n, k, strides and dtypes alone, so neither
+ * threads nor neighboring elements change its bits. */
 #ifndef TG_CPU_GEMM_H
 #define TG_CPU_GEMM_H
 
@@ -11,13 +10,13 @@
 
 tg_status tg_cpu_gemm(tg_ctx *ctx, const tg_gemm *g);
 
-/* Where the sums of one product go, and what becomes of them on the way. */
+/* Where the sums of a product are stored, and how they are transformed on the way. */
 typedef struct tg_gemm_out {
-    tg_matrix c, pre; /* bs is spent: data points at this product of the batch */
+    tg_matrix c, pre; /* batch strides are already applied: data points at this product of the batch */
     double alpha, beta;
     const void *bias;
     tg_dtype bias_dtype;
-    bool bias_by_row; /* the product was transposed: bias runs along its rows */
+    bool bias_by_row; /* the product was transposed: the bias varies along rows */
     tg_activation act;
 } tg_gemm_out;
 
@@ -28,38 +27,40 @@ typedef struct tg_gemm_item {
     tg_gemm_out out;
 } tg_gemm_item;
 
-/* A tile is mr x nr. A packed panel holds, for every step of k, `width` units side by side: width mr for A, nr for B. A
- * unit is one element of the compute type, or a pair of bf16 neighbours in k. Sums are of the compute type. */
+/* A tile is mr x nr. A packed panel holds `width` adjacent units for every step of k; width is mr for A and nr for
+ * B. A unit is one element of the compute type, or a pair of bf16 neighbors in k. Sums have the compute type. */
 typedef struct tg_gemm_kernels {
     int mr, nr;
-    int dot_cols;   /* columns of a call of dot */
+    int dot_cols;   /* columns of one call of dot */
     int pair;       /* elements of k in a unit */
     int unit_size;  /* bytes of a unit */
     int sum_size;   /* bytes of a sum */
-    int near_bytes; /* of A's panels that stay in a near cache while B's panels pass; at least one panel does */
-    /* Packs elements (p, q) = src[p ps + q ks] of one panel: p up to the width, q < nk, whole units. np elements are
-     * there along p, perhaps more than the width; what is not there becomes zero. */
+    int near_bytes; /* bytes of A panels that stay in a near cache while B panels pass; at least one panel is used */
+    /* Packs elements (p, q) = src[p ps + q ks] of one panel: p up to the width, q < nk, in whole units. np elements
+     * exist along p, possibly more than the width; missing elements become zero. */
     void (*pack_a)(void *dst, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk, tg_dtype dtype);
     void (*pack_b)(void *dst, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk, tg_dtype dtype);
-    /* sum[mr][nr] (+)= the product of two panels over `units` steps; only the first `cols` columns are wanted. */
+    /* sum[mr][nr] (+)= the product of two panels over `units` steps; only the first `cols` columns are needed. */
     void (*tile)(void *sum, const void *a, const void *b, int64_t units, int64_t cols, bool add);
-    /* The last of them, of a whole tile, which goes to the output's elements (i.., j..) at once: from sum[mr][nr], or
-     * from 0 where that is NULL. C is of the compute type and contiguous along its rows, as the bias is; there is
-     * neither an activation nor what it was made of. */
+    /* The last such product of a whole tile, stored to the output's elements (i.., j..) directly. It starts from
+     * sum[mr][nr], or from 0 if that is NULL. C has the compute type and is contiguous along its rows, as is the
+     * bias; there is neither an activation nor a saved pre-activation. */
     void (*tile_out)(const tg_gemm_out *o, int64_t i, int64_t j, const void *sum, const void *a, const void *b,
                      int64_t units);
-    /* Elements (i.., j..) of the output from sums whose rows lie ld apart; reads sums up to a multiple of nr. */
+    /* Stores elements (i.., j..) of the output from sums whose rows are ld apart; reads sums up to a multiple of nr. */
     void (*finish)(const tg_gemm_out *o, int64_t i, int64_t j, int64_t rows, int64_t cols, const void *sum,
                    int64_t ld);
-    /* Few rows, B in place, for columns [j, j + cols). x is A with rows ldx apart, contiguous along k, of the compute
-     * type. dot: B is contiguous along k; cols <= dot_cols. axpy: along n; cols <= TG_GEMM_STRIP. */
+    /* Few rows, B in place, for columns [j, j + cols). x is A with rows ldx apart, contiguous along k, in the
+     * compute type. dot: B is contiguous along k and cols <= dot_cols. axpy: B is contiguous along n and cols <=
+     * TG_GEMM_STRIP. */
     void (*dot)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
     void (*axpy)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
-    /* x[m][k] of the compute type, from any strides. */
+    /* Copies x[m][k] to the compute type, from any strides. */
     void (*gather)(const tg_gemm_item *t, void *x);
 } tg_gemm_kernels;
 
-/* At most so many rows go the way of few rows (beyond, packing B pays), in strips of at most so many columns. */
+/* The number of rows up to which few_rows.c is used (with more, packing B pays), and the number of columns of a
+ * strip. */
 enum { TG_GEMM_ROWS = 12, TG_GEMM_STRIP = 512 };
 
 extern const tg_gemm_kernels tg_gemm_kernels_f32_portable, tg_gemm_kernels_f64_portable;

@@ -1,4 +1,4 @@
-/* What becomes of a product's sums, for the GEMM's templates: scale, add C and bias, activate, round, store. */
+/* For the GEMM's templates: how sums become output elements: scale, add C and bias, activate, round, store. */
 #ifndef TG_GEMM_FINISH_H
 #define TG_GEMM_FINISH_H
 
@@ -14,7 +14,7 @@
 #define TG_M(f) TG_M__(f, TG_T)
 #include "kernels/scalar.h"
 
-/* The formulas are scalar; a loop over the lanes lets the compiler make vectors of them again. */
+/* The formulas are scalar; a loop over the lanes lets the compiler vectorize them again. */
 static vec activate(vec v, tg_activation act) {
     real x[LANES];
     put(x, v);
@@ -36,7 +36,7 @@ static vec activate(vec v, tg_activation act) {
     return get(x);
 }
 
-/* n <= LANES elements of row i from column j on; c is C's dtype, unit: C is contiguous along the row. */
+/* n <= LANES elements of row i from column j on; c is the dtype of C; unit: C is contiguous along the row. */
 TG_INLINE void finish_lanes(const tg_gemm_out *o, int64_t i, int64_t j, int64_t n, vec v, tg_dtype d, bool unit) {
     int64_t cs = unit ? 1 : o->c.cs;
     char *c = (char *)o->c.data + (i * o->c.rs + j * cs) * dtype_bytes(d);

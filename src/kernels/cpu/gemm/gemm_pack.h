@@ -4,14 +4,14 @@
 
 #include "kernels/cpu/gemm/gemm_vec.h"
 
-/* A unit fills a lane: one element of the compute type, or with TG_PAIRS two bf16 numbers that follow in k. */
+/* A unit fills a lane: one element of the compute type, or with TG_PAIRS two bf16 numbers adjacent in k. */
 #ifdef TG_PAIRS
 enum { PAIR = 2 };
 #else
 enum { PAIR = 1 };
 #endif
 
-/* Units along k: LANES of them from n elements, contiguous. */
+/* Loads LANES units along k from n contiguous elements. */
 TG_INLINE vec units_along(const void *p, int64_t n, tg_dtype d) {
 #ifdef TG_PAIRS
     vec v = {0};
@@ -24,7 +24,7 @@ TG_INLINE vec units_along(const void *p, int64_t n, tg_dtype d) {
 #endif
 }
 
-/* One unit of k for each of LANES places, of which n are there, ps apart; nk elements of k are left. */
+/* Loads one unit of k for each of LANES positions, `ps` apart, of which n exist; nk elements of k remain. */
 TG_INLINE vec units_across(const void *p, int64_t ps, int64_t ks, int64_t n, int64_t nk, tg_dtype d) {
 #ifdef TG_PAIRS
     vec_bits even = (vec_bits)load_n(p, ps, n, d), odd = {0};
@@ -36,11 +36,11 @@ TG_INLINE vec units_across(const void *p, int64_t ps, int64_t ks, int64_t n, int
 #endif
 }
 
-/* Packing waits for memory more than it works: lines are asked for this many bytes, or steps of k, ahead. */
+/* Packing mostly waits for memory: lines are prefetched this many bytes, or steps of k, ahead. */
 enum { AHEAD_BYTES = 1024, AHEAD_STEPS = 32 };
 
-/* One square of LANES x LANES units, transposed in registers; `there` rows of it are wanted. ahead: the square that
- * will be wanted some steps later. */
+/* Transposes one square of LANES x LANES units in registers, of which `there` rows are needed. ahead: the square to
+ * prefetch. */
 TG_INLINE void pack_square(real *dst, int width, const void *src, const void *ahead, int64_t ps, int there,
                            tg_dtype d) {
     vec r[LANES];
@@ -52,7 +52,7 @@ TG_INLINE void pack_square(real *dst, int width, const void *src, const void *ah
     for (int i = 0; i < LANES; i++) memcpy(dst + i * width, &r[i], (size_t)there * sizeof(real));
 }
 
-/* The same at an edge: np rows and n elements along k are there. */
+/* The same at an edge, where only np rows and n elements along k exist. */
 TG_INLINE void pack_corner(real *dst, int width, const void *src, int64_t ps, int there, int64_t np, int64_t n,
                            tg_dtype d) {
     vec r[LANES];
@@ -70,7 +70,7 @@ TG_INLINE void pack_transposed(real *dst, int width, const void *src, int64_t ps
         int64_t q = 0;
         if (c + there <= np)
             for (; q + step <= nk; q += step) {
-                /* Past the end of these rows lies the start of the next ones. */
+                /* After the end of these rows the next rows begin. */
                 int64_t next = q + ahead < nk ? q + ahead : q + ahead - nk + there * ps;
                 pack_square(dst + q / PAIR * width + c, width, at(row, q, d), at(row, next, d), ps, there, d);
             }

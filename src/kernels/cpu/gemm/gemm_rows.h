@@ -4,11 +4,11 @@
 
 #include "kernels/cpu/gemm/gemm_finish.h"
 
-/* B is asked for this many bytes, or rows, ahead. */
+/* How far ahead B is prefetched, in bytes or rows. */
 enum { DOT_AHEAD = 1024, AXPY_STEP = 8 };
 
-/* Dot products of so many rows run side by side, with as many columns as the register file has sums for; columns of a
- * call. */
+/* The number of rows whose dot products run side by side, with as many columns as the register file has sums for;
+ * and the columns of a call. */
 enum { DOT_ROWS = MR * NV < 24 ? 4 : 8, DOT_COLS = 3 * LANES };
 
 /* sum[i][j] = x row i times B column j, for mr rows and nc columns: their dot products run side by side. */
@@ -53,8 +53,8 @@ TG_INLINE void dot_columns(const real *x, int64_t ldx, int64_t m, const void *b,
 }
 
 TG_INLINE void dot_any(const tg_gemm_item *t, const real *x, int64_t ldx, int64_t j, int64_t cols, tg_dtype d) {
-    enum { FEW = 4, MANY = MR * NV / DOT_ROWS }; /* columns beside less than DOT_ROWS rows, and beside as many */
-    real sum[TG_GEMM_ROWS * DOT_COLS] = {0};      /* finish goes by whole lanes */
+    enum { FEW = 4, MANY = MR * NV / DOT_ROWS }; /* columns used with fewer than DOT_ROWS rows, and with DOT_ROWS */
+    real sum[TG_GEMM_ROWS * DOT_COLS] = {0};      /* finish works on whole lanes */
     const void *b = at(t->b.data, j * t->b.cs, d);
     int64_t cs = t->b.cs, c = 0;
     if (t->m < DOT_ROWS)
@@ -64,7 +64,7 @@ TG_INLINE void dot_any(const tg_gemm_item *t, const real *x, int64_t ldx, int64_
     finish(&t->out, 0, j, t->m, cols, sum, DOT_COLS);
 }
 
-/* `rows` rows of B, n <= LANES columns of them: added to m rows of sums. */
+/* Adds `rows` rows of B, n <= LANES columns of them, to m rows of sums. */
 TG_INLINE void axpy_lanes(real *sum, int64_t m, const real *x, int64_t ldx, const void *b, int64_t rs, int rows,
                           int64_t n, tg_dtype d) {
     vec w[AXPY_STEP];
@@ -86,7 +86,7 @@ TG_INLINE void axpy_rows(real *sum, int64_t m, const real *x, int64_t ldx, const
     if (c < cols) axpy_lanes(sum + c, m, x, ldx, at(b, c, d), rs, rows, cols - c, d);
 }
 
-/* A few rows of B at a time pass over a strip of sums that stays in the nearest cache. */
+/* A few rows of B at a time are added to a strip of sums that stays in the nearest cache. */
 TG_INLINE void axpy_any(const tg_gemm_item *t, const real *x, int64_t ldx, int64_t j, int64_t cols, tg_dtype d) {
     real sum[TG_GEMM_ROWS * TG_GEMM_STRIP];
     int64_t rs = t->b.rs, q = 0;

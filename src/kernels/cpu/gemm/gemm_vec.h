@@ -1,8 +1,8 @@
-/* Vectors of the compute type for the GEMM's templates: loads that convert, stores that round, a square transpose.
+/* Vectors of the compute type for the GEMM's templates: loads that convert, stores that round, and the transposition of
+ * a square.
  *
- * Written with the vector extensions that gcc and clang share, so that one text serves every instruction set. Needs
- * TG_T (f32 or f64).
- */
+ * They use the vector extensions that gcc and clang share, so one text serves every instruction set. TG_T (f32 or
+ * f64) must be defined. */
 #ifndef TG_GEMM_VEC_H
 #define TG_GEMM_VEC_H
 
@@ -16,8 +16,8 @@
 #define TG_IS_F64_f64 1
 #define TG_F64_HERE TG_GLUE(TG_IS_F64_, TG_T)
 
-/* Bytes of a vector, and the tile that fills the register file: MR x NV vectors of sums, NV of B, one of A. NEAR: half
- * of the second cache, where that was found faster than one panel of A at a time. */
+/* Bytes of a vector, and the tile that fills the register file: MR x NV vectors of sums, NV of B, one of A. NEAR is
+ * half of the second-level cache where that was measured to be faster than one panel of A at a time. */
 #if defined(__AVX512F__)
 #define TG_VEC_BYTES 64
 enum { MR = 8, NV = 3, NEAR = 0 };
@@ -48,7 +48,7 @@ typedef uint16_t vec_half __attribute__((vector_size(LANES * 2)));
 
 #define TG_INLINE static inline __attribute__((always_inline))
 
-/* Before a loop over registers. */
+/* Placed before a loop over registers. */
 #define TG_UNROLL _Pragma("GCC unroll 16")
 
 #define TG_LIST_2(F, s) F(s, 0), F(s, 1)
@@ -67,7 +67,7 @@ typedef uint16_t vec_half __attribute__((vector_size(LANES * 2)));
 #define TG_LANES_TOKEN 2
 #endif
 
-/* Lane j of rows i and i + s after bit s of i and j has changed places. */
+/* Lane j of rows i and i + s after bit s of i and j has been exchanged. */
 #define TG_LOW(s, j) ((j) & (s) ? TG_LANES + (j) - (s) : (j))
 #define TG_HIGH(s, j) ((j) & (s) ? TG_LANES + (j) : (j) + (s))
 #define TG_SWAP_BIT(r, s)                                                          \
@@ -94,7 +94,7 @@ TG_INLINE void transpose(vec r[LANES]) {
 #endif
 }
 
-/* The sum of the lanes, by halves: a fixed order. */
+/* The sum of the lanes, by halves, which is a fixed order. */
 #define TG_FLIP(s, j) ((j) ^ (s))
 TG_INLINE real sum_lanes(vec v) {
 #if TG_LANES > 8
@@ -115,7 +115,7 @@ TG_INLINE const void *at(const void *p, int64_t i, tg_dtype d) { return (const c
 
 #if !TG_F64_HERE
 /* Half-precision numbers widen in integer lanes: shifted into place and scaled by 2^112, which is exact and also
- * normalises subnormal ones; the top exponent (inf, NaN) is then set by hand. */
+ * normalizes subnormal numbers; the top exponent (inf, NaN) is then set separately. */
 TG_INLINE vec widen_f16(vec_half h) {
     vec_bits w = __builtin_convertvector(h, vec_bits);
     vec_bits magnitude = (w & 0x7fff) << 13, top = (vec_bits)(magnitude >= 0x0f800000);
@@ -125,15 +125,15 @@ TG_INLINE vec widen_f16(vec_half h) {
 
 TG_INLINE vec widen_bf16(vec_half h) { return (vec)(__builtin_convertvector(h, vec_bits) << 16); }
 
-/* Round to nearest even; a NaN stays one. */
+/* Rounds to nearest even; a NaN stays NaN. */
 TG_INLINE vec_half narrow_bf16(vec v) {
     vec_bits b = (vec_bits)v, nan = (vec_bits)((b & 0x7fffffff) > 0x7f800000);
     vec_bits rounded = b + 0x7fff + ((b >> 16) & 1);
     return __builtin_convertvector(((nan & (b | 0x400000)) | (~nan & rounded)) >> 16, vec_half);
 }
 
-/* Round to nearest even. Normal results round in integers after the exponent is rebased; for subnormal ones the float
- * adder rounds: adding 1/2 leaves the wanted bits at the bottom of the mantissa. */
+/* Rounds to nearest even. Normal results round as integers after the exponent is rebased; subnormal results are
+ * rounded by the float adder: adding 1/2 leaves the wanted bits at the bottom of the mantissa. */
 TG_INLINE vec_half narrow_f16(vec v) {
     vec_bits b = (vec_bits)v, magnitude = b & 0x7fffffff;
     vec_bits nan = (vec_bits)(magnitude > 0x7f800000), over = (vec_bits)(magnitude >= 0x477ff000);
@@ -174,7 +174,7 @@ TG_INLINE void store(void *p, vec v, tg_dtype d) {
     put(p, v);
 }
 
-/* n < LANES elements, stride apart, then zeros. */
+/* n < LANES elements, `stride` apart, followed by zeros. */
 TG_INLINE vec load_some(const void *p, int64_t stride, int64_t n, tg_dtype d) {
     uint64_t buffer[TG_VEC_BYTES / 8] = {0};
     int64_t size = dtype_bytes(d);

@@ -1,0 +1,78 @@
+/* Host memory of a context: the library's own objects, and the workspaces of kernels. */
+#include "base/host_memory.h"
+
+#include "base/device_memory.h"
+#include "base/runtime.h"
+void *tg_host_alloc(tg_ctx *ctx, size_t bytes) {
+    tg_runtime *r = tg_runtime_of(ctx);
+    const tg_allocator *a = &r->allocator;
+    void *p = bytes < PTRDIFF_MAX ? a->alloc(a->user, bytes, _Alignof(max_align_t)) : NULL;
+    r->host_allocations++;
+    if (!p) {
+        tg_fail(ctx, TG_ERR_MEMORY, "out of memory: %zu bytes for the library's own objects", bytes);
+        return NULL;
+    }
+    return memset(p, 0, bytes);
+}
+
+void tg_host_free(tg_ctx *ctx, void *p, size_t bytes) {
+    const tg_allocator *a = &tg_runtime_of(ctx)->allocator;
+    if (p) a->free(a->user, p, bytes);
+}
+
+bool tg_host_grow(tg_ctx *ctx, void **items, int n, int *room, size_t size) {
+    if (n < *room) return true;
+    int more = *room ? 2 * *room : 64;
+    void *all = tg_host_alloc(ctx, (size_t)more * size);
+    if (!all) return false;
+    if (n) memcpy(all, *items, (size_t)n * size);
+    tg_host_free(ctx, *items, (size_t)*room * size);
+    *items = all;
+    *room = more;
+    return true;
+}
+
+char *tg_host_strdup(tg_ctx *ctx, const char *s) {
+    size_t n = strlen(s) + 1;
+    char *copy = tg_host_alloc(ctx, n);
+    return copy ? memcpy(copy, s, n) : NULL;
+}
+
+void tg_host_strfree(tg_ctx *ctx, char *s) {
+    if (s) tg_host_free(ctx, s, strlen(s) + 1);
+}
+
+int64_t tg_workspace_bytes(const tg_ctx *ctx) {
+    const tg_runtime *r = tg_runtime_of(ctx);
+    int64_t bytes = 0;
+    for (int i = 0; i < TG_WORKSPACES; i++) bytes += (int64_t)r->workspace[i].bytes;
+    return bytes;
+}
+
+void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes) {
+    if (!ctx) return NULL;
+    tg_runtime *r = tg_runtime_of(ctx);
+    if (slot < 0 || slot >= TG_WORKSPACES) {
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_workspace: slot %d, expected 0 to %d", slot, TG_WORKSPACES - 1);
+        return NULL;
+    }
+    if (r->workspace[slot].bytes >= bytes && r->workspace[slot].p) return r->workspace[slot].p;
+    const tg_allocator *a = &r->allocator;
+    size_t want = bytes < 4096 ? 4096 : bytes < PTRDIFF_MAX / 2 ? bytes + bytes / 8 : bytes;
+    tg_host_free(ctx, r->workspace[slot].p, r->workspace[slot].bytes);
+    r->workspace[slot].p = NULL;
+    r->workspace[slot].bytes = 0;
+    size_t room = tg_memory_room(ctx);
+    if (want > room) want = bytes;
+    bool fits = want <= room && want < PTRDIFF_MAX;
+    void *p = fits ? a->alloc(a->user, want, want >= (size_t)2 << 20 ? (size_t)2 << 20 : 4096) : NULL;
+    r->host_allocations++;
+    if (!p) {
+        tg_memory_fail(ctx, want, " of workspace");
+        return NULL;
+    }
+    r->workspace[slot].p = p;
+    r->workspace[slot].bytes = want;
+    return p;
+}
+

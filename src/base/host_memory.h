@@ -1,0 +1,20 @@
+/* Host memory for the library's own objects. Every byte comes from the context's allocator and is counted.
+ *
+ * Scratch memory of kernels is tg_workspace (tapegrad/device.h), which is implemented here as well.
+ */
+#ifndef TG_HOST_MEMORY_H
+#define TG_HOST_MEMORY_H
+
+#include <tapegrad/types.h>
+
+/* Returns zeroed memory, or NULL after recording TG_ERR_MEMORY. */
+void *tg_host_alloc(tg_ctx *ctx, size_t bytes);
+void tg_host_free(tg_ctx *ctx, void *p, size_t bytes); /* bytes as they were allocated; p may be NULL */
+/* Makes room in *items for one more than n elements of `size` bytes. *room is the capacity, in elements. Returns false
+ * after recording the error; then nothing has changed. */
+bool tg_host_grow(tg_ctx *ctx, void **items, int n, int *room, size_t size);
+char *tg_host_strdup(tg_ctx *ctx, const char *s); /* NULL after recording the error */
+void tg_host_strfree(tg_ctx *ctx, char *s);
+int64_t tg_workspace_bytes(const tg_ctx *ctx); /* the sum over all slots of tg_workspace */
+
+#endif

@@ -1,0 +1,18 @@
+/* Refuses what must not happen while a step is recorded for replay. */
+#include "base/recording.h"
+
+#include "base/runtime.h"
+
+tg_status tg_recording_refuse(tg_ctx *ctx, const char *who, const char *what, const void *site) {
+    const tg_runtime *r = tg_runtime_of(ctx);
+    char where[192];
+    if (TG_LIKELY(!r->recording)) return TG_OK;
+    r->recording->refused = true;
+    if (!who) who = r->running ? r->running : "tg_graph_new";
+    if (!site) site = r->running_site ? r->running_site : r->recording->site;
+    tg_describe_site(site, where, sizeof where);
+    return tg_fail(ctx, TG_ERR_UNSUPPORTED,
+                   "%s: the step that tg_graph_new records %s (called from %s); do it outside of the step, before or "
+                   "behind tg_graph_replay",
+                   who, what, where);
+}

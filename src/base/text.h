@@ -1,0 +1,14 @@
+/* Text: formatted output at a running position, and the check of UTF-8. */
+#ifndef TG_TEXT_H
+#define TG_TEXT_H
+
+#include <tapegrad/types.h>
+
+/* Works as snprintf does, at position *at of buf, which has n bytes. Adds the length of the whole text to *at, even
+ * where the text did not fit. */
+void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) TG_PRINTF(4, 5);
+/* Returns the offset of the first byte that is not UTF-8 (RFC 3629: no overlong forms, no surrogates), or n if there is
+ * none. */
+size_t tg_utf8_check(const char *s, size_t n);
+
+#endif

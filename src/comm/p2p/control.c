@@ -1,0 +1,201 @@
+/* The control of the transport between nodes: what the messages of the other ranks have said of them. */
+#include "base/text.h"
+#include "base/os.h"
+#include "comm/p2p/p2p.h"
+#include "comm/shm/shm.h"
+
+/* NULL: there is none. */
+static tg_p2p_call *call_of(const tg_wait *w) {
+    return !w ? NULL : w->request ? ((tg_p2p_request *)w->request)->call : w->place;
+}
+
+/* ---- The end of the group ---- */
+
+static bool claim(tg_control *c) { return (void)c, true; } /* tg_p2p_fail keeps the first failure */
+
+static void publish(tg_control *c, const tg_wait *w, tg_status status, int culprit, const char *text) {
+    tg_p2p_group *g = tg_p2p_of(c);
+    tg_p2p_call *call = call_of(w);
+    if (call && status != TG_ERR_REMOTE) call->lost = true;
+    tg_p2p_fail(g, status, culprit, c->me, text, call ? tg_p2p_lost_from(call) : w ? w->sequence : g->sequence);
+}
+
+static bool has_ended(tg_control *c, const tg_wait *w) {
+    const tg_p2p_call *call = call_of(w);
+    return call ? tg_p2p_over(call) : tg_p2p_of(c)->failed;
+}
+
+static void end_of(tg_control *c, tg_group_end *end, char *buf, size_t n) {
+    const tg_p2p_group *g = tg_p2p_of(c);
+    size_t at = 0;
+    tg_p2p_pass_on(g->self);
+    tg_text(buf, n, &at, "%s", g->failure);
+    *end = (tg_group_end){g->status, g->culprit, g->reporter, buf};
+}
+
+/* ---- Members ---- */
+
+static bool awaits(tg_control *c, const tg_wait *w, int i) { return (void)c, tg_p2p_awaited(call_of(w), i); }
+
+static void view_member(tg_control *c, const tg_wait *w, int i, tg_member_view *view) {
+    const tg_p2p_group *g = tg_p2p_of(c);
+    const tg_p2p_member *m = &g->member[i];
+    const tg_p2p_peer *p = &g->self->peer[m->rank];
+    *view = (tg_member_view){
+        .rank = m->rank,
+        .returned = p->gone || (m->left && g->world),
+        .left = m->left,
+        .missed = m->skips > tg_control_missed(c),
+        .alive = w && p->heard > w->since,
+        .status = p->status,
+        .cause = p->cause,
+        .failed_for = p->status == TG_OK ? 0 : tg_system_now() - p->since,
+        .calls = m->last.sequence,
+    };
+}
+
+static void error_of(tg_control *c, int i, char *buf, size_t n) {
+    const tg_p2p_group *g = tg_p2p_of(c);
+    const char *text = g->self->peer[g->member[i].rank].failure;
+    size_t at = 0;
+    tg_text(buf, n, &at, "%s", text ? text : "");
+}
+
+static void last_call(tg_control *c, int i, char *buf, size_t n, size_t *at) {
+    const tg_p2p_member *m = &tg_p2p_of(c)->member[i];
+    if (!m->last.sequence) {
+        tg_text(buf, n, at, "it has made no call in it yet");
+        return;
+    }
+    tg_text(buf, n, at, "its last call was ");
+    tg_note_call(&m->last, buf, n, at);
+    tg_text(buf, n, at, ", call %llu of the group, from %s", (unsigned long long)m->last.sequence, m->site);
+}
+
+static bool describe_call(tg_control *c, const tg_wait *w, tg_note *note, char *site, size_t n) {
+    const tg_p2p_call *call = call_of(w);
+    *note = tg_signature_note(&call->signature, call->t.count, call->peer, call->sequence);
+    tg_p2p_site(tg_p2p_of(c)->self, call->t.site, site, n < TG_P2P_SITE ? n : TG_P2P_SITE);
+    return true;
+}
+
+/* ---- Waiting ---- */
+
+static void begin(tg_control *c, const tg_wait *w) {
+    tg_p2p_rank *self = tg_p2p_of(c)->self;
+    self->first_question = self->questions + 1;
+    self->waits_for = call_of(w);
+}
+
+static void over(tg_control *c, const tg_wait *w) {
+    (void)w;
+    tg_p2p_of(c)->self->waits_for = NULL;
+}
+
+static void watch(tg_control *c, const tg_wait *w) {
+    tg_p2p_rank *self = tg_p2p_of(c)->self;
+    if (!w)
+        self->waits_for = NULL;
+    else if (self->waits_for != call_of(w))
+        begin(c, w);
+}
+
+static void rest(tg_control *c, const tg_wait *w, int round) {
+    (void)w;
+    tg_p2p_rest(tg_p2p_of(c)->self, round);
+}
+
+static const char *broken(tg_control *c) {
+    const tg_p2p_rank *self = tg_p2p_of(c)->self;
+    return self->broken ? self->layer->name : NULL;
+}
+
+/* Members that differ are quoted when all have arrived, or after a while. */
+static void settle(tg_control *c, const tg_wait *w) {
+    const double patience = 0.1;
+    tg_p2p_call *call = call_of(w);
+    (void)c;
+    if (call->disputed && tg_system_now() - w->since > patience) tg_p2p_settle_dispute(call);
+}
+
+static void check(tg_control *c, const tg_wait *w) {
+    (void)c;
+    if (w) tg_p2p_probe(call_of(w), w->since);
+}
+
+/* ---- Recovery ---- */
+
+static void say(tg_p2p_group *g, tg_p2p_kind kind, const bool *list) {
+    for (int i = 0; i < g->control.size; i++) {
+        int rank = g->member[i].rank;
+        bool told = i == g->control.rank || g->self->peer[rank].gone;
+        tg_p2p_message *m = told ? NULL : tg_p2p_draft(g->self, kind, g);
+        if (!m) continue;
+        if (list) memcpy(m->body, list, (size_t)g->control.size);
+        m->payload = list ? (uint32_t)g->control.size : 0;
+        tg_p2p_post(g->self, m, rank);
+    }
+}
+
+static void come(tg_control *c) {
+    tg_p2p_group *g = tg_p2p_of(c);
+    g->member[c->rank].came = true;
+    say(g, TG_P2P_COME, NULL);
+}
+
+static bool is_expected(tg_control *c, int i) {
+    const tg_p2p_group *g = tg_p2p_of(c);
+    const tg_p2p_member *m = &g->member[i];
+    return !m->came && !m->left && !g->self->peer[m->rank].gone;
+}
+
+static bool is_here(tg_control *c, int i) {
+    const tg_p2p_member *m = &tg_p2p_of(c)->member[i];
+    return m->came && !m->left;
+}
+
+static bool *own_list(tg_control *c) { return tg_p2p_of(c)->list; }
+
+static void decide(tg_control *c) {
+    tg_p2p_group *g = tg_p2p_of(c);
+    g->decided = true;
+    say(g, TG_P2P_DECIDE, g->list);
+}
+
+static const bool *decided(tg_control *c) { return tg_p2p_of(c)->decided ? tg_p2p_of(c)->list : NULL; }
+
+void tg_p2p_came(tg_p2p_group *g, const tg_p2p_message *m) {
+    g->member[m->member].came = true;
+    if (m->kind != TG_P2P_DECIDE || g->decided) return;
+    memcpy(g->list, m->body, (size_t)g->control.size);
+    g->decided = true;
+}
+
+const tg_control_ops tg_p2p_control = {
+    .busy = "busy (with other groups)",
+    .missing = "missing (nothing has come from it)",
+    .unfinished = "; all have arrived, but not all that they owe",
+    .one_decides = true,
+    .awaits = awaits,
+    .member = view_member,
+    .error_of = error_of,
+    .last_call = last_call,
+    .call = describe_call,
+    .ended = has_ended,
+    .claim = claim,
+    .publish = publish,
+    .end = end_of,
+    .begin = begin,
+    .over = over,
+    .rest = rest,
+    .watch = watch,
+    .broken = broken,
+    .settle = settle,
+    .check = check,
+    .come = come,
+    .expected = is_expected,
+    .is_here = is_here,
+    .list = own_list,
+    .decide = decide,
+    .decided = decided,
+};

@@ -1,0 +1,116 @@
+/* The mover of the transport between nodes: progress of this rank's calls, and what it does while nothing comes. */
+#include <sched.h>
+#include <time.h>
+
+#include "base/os.h"
+#include "comm/p2p/p2p.h"
+#include "comm/shm/shm.h"
+
+/* ---- Messages ---- */
+
+void tg_p2p_deliver(tg_p2p_group *g, const tg_p2p_message *m) {
+    switch (m->kind) {
+    case TG_P2P_CALL:
+    case TG_P2P_SEND: tg_p2p_arrival(g, m); break;
+    case TG_P2P_TAKEN: tg_p2p_mail_taken(g, m); break;
+    case TG_P2P_FAIL: tg_p2p_fail(g, (tg_status)m->status, m->cause, m->rank, m->body, m->sequence); break;
+    case TG_P2P_LEAVE: g->member[m->member].left = true; break;
+    case TG_P2P_SKIP: g->member[m->member].skips = m->sequence; break;
+    case TG_P2P_COME:
+    case TG_P2P_DECIDE: tg_p2p_came(g, m); break;
+    case TG_P2P_PROBE: tg_p2p_probed(g, m); break;
+    default: break;
+    }
+}
+
+static void deliver(tg_p2p_rank *self, const tg_p2p_message *m) {
+    tg_p2p_group *g;
+    self->peer[m->rank].heard = tg_system_now();
+    switch (m->kind) {
+    case TG_P2P_ASK: tg_p2p_asked(self, m); break;
+    case TG_P2P_FAILED: tg_p2p_peer_failed(self, m->rank, (tg_status)m->status, m->cause, m->body); break;
+    case TG_P2P_CLEARED: self->peer[m->rank].status = TG_OK; break;
+    case TG_P2P_BYE: self->peer[m->rank].gone = true; break;
+    default:
+        g = tg_p2p_find(self, m);
+        if (g) tg_p2p_deliver(g, m);
+    }
+}
+
+/* ---- Progress ---- */
+
+static void request_leaves(tg_p2p_request *r) {
+    tg_p2p_rank *self = r->group->self;
+    *(r->prev ? &r->prev->next : &self->first) = r->next;
+    *(r->next ? &r->next->prev : &self->last) = r->prev;
+}
+
+void tg_p2p_progress(tg_p2p_rank *self) {
+    if (self->announce) self->listener.failed(&self->listener);
+    tg_p2p_poll(self);
+    for (const tg_p2p_message *m; (m = tg_p2p_next(self));) {
+        deliver(self, m);
+        tg_p2p_taken(self);
+    }
+    bool closed = false;
+    for (tg_p2p_group *g = self->groups; g; g = g->next) {
+        g->held[0] = g->held[1] = false;
+        closed |= g->closed;
+        tg_p2p_land(g);
+    }
+    for (tg_p2p_request *r = self->first, *next; r; r = next) {
+        next = r->next;
+        if (!tg_p2p_over(r->call)) tg_p2p_advance(r->call);
+        if (r->done) request_leaves(r);
+    }
+    if (closed) tg_p2p_groups_sweep(self);
+}
+
+void tg_p2p_forget(tg_p2p_request *r) {
+    r->call->request = NULL;
+    request_leaves(r);
+}
+
+/* ---- Waiting ---- */
+
+static inline void pause_briefly(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+/* Another rank may need this core. */
+void tg_p2p_rest(const tg_p2p_rank *self, int round) {
+    enum { YIELDS = 32 };
+    struct timespec nap = {.tv_nsec = 20000};
+    if (round < self->spins)
+        pause_briefly();
+    else if (round < self->spins + YIELDS)
+        sched_yield();
+    else
+        nanosleep(&nap, NULL);
+}
+
+bool tg_p2p_until(tg_p2p_rank *self, bool (*there)(tg_p2p_rank *self)) {
+    double start = tg_system_now();
+    for (int round = 0; !there(self); round++) {
+        if (self->broken || tg_system_now() - start > self->ctx->run.deadline) return false;
+        tg_p2p_progress(self);
+        tg_p2p_rest(self, round);
+    }
+    return true;
+}
+
+/* ---- The mover ---- */
+
+static void advance(tg_control *c) { tg_p2p_progress(tg_p2p_of(c)->self); }
+
+static bool is_done(tg_control *c, const tg_wait *w) {
+    const tg_p2p_request *r = w->request;
+    const tg_p2p_call *place = w->place;
+    (void)c;
+    return r ? r->done : !place || !place->request;
+}
+
+/* Nobody touches this rank's tensors: pieces land in buffers of the transport. */
+const tg_mover_ops tg_p2p_mover = {.advance = advance, .done = is_done};

@@ -1,0 +1,58 @@
+/* A group that begins anew with the members that are still there. Each member says that it has come. When all have, or
+ * the others will not come any more (or the deadline has passed), one of them writes down which members are here; the
+ * first such list holds for all. */
+#include "base/os.h"
+#include "comm/protocol.h"
+
+/* Whether this rank may write the list now. late: the deadline has passed. */
+static bool may_decide(tg_control *c, bool late) {
+    for (int i = 0; i < c->size; i++) {
+        if (!late && c->ops->expected(c, i)) return false;
+        if (c->ops->one_decides && i < c->rank && c->ops->is_here(c, i)) return false;
+    }
+    return true;
+}
+
+static void decide(tg_control *c) {
+    bool *list = c->ops->list(c);
+    for (int i = 0; i < c->size; i++) list[i] = c->ops->is_here(c, i);
+    c->ops->decide(c);
+}
+
+/* Waits for the deadline twice: once for the members that decide, and for their word to arrive. */
+static const bool *agree(tg_control *c) {
+    double start = tg_system_now(), deadline = c->ctx->run.deadline;
+    const bool *list;
+    c->ops->come(c);
+    for (int round = 0; !(list = c->ops->decided(c)); round++) {
+        double waited = tg_system_now() - start;
+        if (may_decide(c, waited > deadline)) decide(c);
+        if (waited > 2 * deadline || (c->ops->broken && c->ops->broken(c))) return NULL;
+        c->mover->advance(c);
+        c->ops->rest(c, NULL, round);
+    }
+    return list;
+}
+
+static void number(tg_control *c, const bool *list, int *ranks, int *n, int *mine) {
+    *mine = -1;
+    *n = 0;
+    for (int i = 0; i < c->size; i++) {
+        tg_member_view view = {0};
+        if (!list[i]) continue;
+        if (i == c->rank) *mine = *n;
+        c->ops->member(c, NULL, i, &view);
+        ranks[(*n)++] = view.rank;
+    }
+}
+
+tg_status tg_control_regroup(tg_control *c, int *ranks, int *n, int *mine) {
+    tg_control_abandon(c, "a rank has called tg_comm_recover");
+    if (c->mover->quiesce) c->mover->quiesce(c);
+    const bool *list = agree(c);
+    if (!list) return tg_fail(c->ctx, TG_ERR_TIMEOUT, "tg_comm_recover: the other ranks have not come");
+    number(c, list, ranks, n, mine);
+    if (*mine >= 0) return TG_OK;
+    return tg_fail(c->ctx, TG_ERR_ABORTED,
+                   "tg_comm_recover: the other ranks have begun anew without this one, which came too late");
+}

@@ -1,0 +1,307 @@
+/* The control of the shared-memory transport: what the rank slots and the groups in the region say of the members. */
+#define _GNU_SOURCE
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/os.h"
+#include "comm/shm/shm.h"
+
+static const tg_shm_request *request_of(const tg_wait *w) { return w ? w->request : NULL; }
+
+/* ---- The end of the group ---- */
+
+/* Until the rank that has claimed the group has published why, others that see the group wait. */
+static bool claim(tg_control *c) {
+    int whole = TG_GROUP_WHOLE;
+    return atomic_compare_exchange_strong_explicit(&tg_shm_of(c)->g->failed, &whole, TG_GROUP_FAILING,
+                                                   memory_order_seq_cst, memory_order_seq_cst);
+}
+
+static void publish(tg_control *c, const tg_wait *w, tg_status status, int culprit, const char *text) {
+    tg_shm_group *s = tg_shm_of(c);
+    (void)w;
+    s->g->status = status;
+    s->g->culprit = culprit;
+    s->g->reporter = c->me;
+    tg_box_write(&s->g->failure, text);
+    atomic_store_explicit(&s->g->failed, TG_GROUP_FAILED, memory_order_seq_cst);
+    tg_shm_ring(s);
+}
+
+static bool has_ended(tg_control *c, const tg_wait *w) { return (void)w, tg_shm_has_failed(tg_shm_of(c)); }
+
+static void end_of(tg_control *c, tg_group_end *end, char *buf, size_t n) {
+    tg_group *g = tg_shm_of(c)->g;
+    for (int i = 0; i < 1000000 && atomic_load_explicit(&g->failed, memory_order_acquire) == TG_GROUP_FAILING; i++)
+        sched_yield();
+    if (atomic_load_explicit(&g->failed, memory_order_acquire) == TG_GROUP_FAILED) tg_box_read(&g->failure, buf, n);
+    *end = (tg_group_end){g->status, g->culprit, g->reporter, buf};
+}
+
+/* ---- Disagreement ---- */
+
+tg_note tg_shm_post_note(const tg_post *p, uint64_t sequence) {
+    tg_note note = tg_signature_note(&p->signature, p->count, -1, sequence);
+    note.site = p->site;
+    return note;
+}
+
+void tg_shm_quote(const tg_shm_group *s, int member, const tg_note *note, tg_quoted *q) {
+    *q = (tg_quoted){.member = member, .rank = tg_group_member(s->g, member)->rank, .note = *note};
+    tg_board_site(s->self->board, q->rank, note->site, q->site, sizeof q->site);
+}
+
+void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_note *of_a, const tg_note *of_b) {
+    tg_quoted one, two;
+    tg_shm_quote(s, a, of_a, &one);
+    tg_shm_quote(s, b, of_b, &two);
+    tg_control_mismatch(&s->control, NULL, &one, &two);
+}
+
+/* ---- Members ---- */
+
+bool tg_shm_has_arrived(const tg_shm_request *r, int member) {
+    if (!r) return false;
+    if (tg_shm_is_mail(r)) return member != r->peer || tg_shm_mail_answered(r);
+    return atomic_load_explicit(&r->slot->post[member].posted, memory_order_acquire) == r->sequence + 1;
+}
+
+static bool awaits(tg_control *c, const tg_wait *w, int i) {
+    return (void)c, !tg_shm_has_arrived(request_of(w), i);
+}
+
+/* Of the calls of the group; 0 before the member has joined. */
+static uint64_t missed_by(const tg_shm_group *s, int member) {
+    uint64_t before = atomic_load_explicit(&tg_group_member(s->g, member)->skips, memory_order_acquire);
+    return before ? atomic_load_explicit(&tg_shm_card(s, member)->skips, memory_order_acquire) - (before - 1) : 0;
+}
+
+bool tg_shm_has_missed_more(const tg_shm_group *s, int a, int b) { return missed_by(s, a) > missed_by(s, b); }
+
+/* Seconds since this wait first saw a peer that holds an error. */
+static double failed_for(tg_shm_group *s, const tg_card *card) {
+    if (atomic_load_explicit(&card->status, memory_order_acquire) == TG_OK) return 0;
+    if (s->failed_since == 0) s->failed_since = tg_system_now();
+    return tg_system_now() - s->failed_since;
+}
+
+static void view_member(tg_control *c, const tg_wait *w, int i, tg_member_view *view) {
+    tg_shm_group *s = tg_shm_of(c);
+    const tg_card *card = tg_shm_card(s, i);
+    const tg_member *m = tg_group_member(s->g, i);
+    (void)w;
+    *view = (tg_member_view){
+        .rank = m->rank,
+        .returned = atomic_load_explicit(&card->state, memory_order_acquire) == TG_RANK_RETURNED,
+        .left = atomic_load_explicit(&m->gone, memory_order_acquire),
+        .missed = tg_shm_has_missed_more(s, i, c->rank),
+        .alive = atomic_load_explicit(&card->heartbeat, memory_order_relaxed) != s->pairs[2 * c->size + i],
+        .failed_for = failed_for(s, card),
+        .calls = atomic_load_explicit(&card->calls, memory_order_relaxed),
+    };
+    view->status = (tg_status)atomic_load_explicit(&card->status, memory_order_acquire);
+    view->cause = atomic_load_explicit(&card->cause, memory_order_relaxed);
+}
+
+static void error_of(tg_control *c, int i, char *buf, size_t n) {
+    tg_box_read(&tg_shm_card(tg_shm_of(c), i)->failure, buf, n);
+}
+
+static void last_call(tg_control *c, int i, char *buf, size_t n, size_t *at) {
+    const tg_shm_group *s = tg_shm_of(c);
+    tg_board_last(s->self->board, tg_group_member(s->g, i)->rank, buf, n, at);
+}
+
+static bool call_of(tg_control *c, const tg_wait *w, tg_note *note, char *site, size_t n) {
+    const tg_shm_request *r = request_of(w);
+    (void)c;
+    if (!r) return false;
+    *note = r->note;
+    tg_describe_site((const void *)(uintptr_t)r->note.site, site, n);
+    return true;
+}
+
+/* A member that has arrived may have died as well, with a piece of the work. */
+static void check_processes(tg_shm_group *s) {
+    const double period = 0.02;
+    double now = tg_system_now();
+    if (!s->self->process || now - s->self->polled < period) return;
+    s->self->polled = now;
+    for (int i = 0; i < s->control.size && !tg_shm_has_failed(s); i++) {
+        int rank = tg_group_member(s->g, i)->rank;
+        if (i != s->control.rank && !tg_process_alive(&s->self->view, rank))
+            tg_control_died(&s->control, NULL, i, (long long)tg_process_pid(&s->self->view, rank));
+    }
+}
+
+static bool any_failed(const tg_shm_group *s) {
+    for (int i = 0; i < s->control.size; i++)
+        if (atomic_load_explicit(&tg_shm_card(s, i)->status, memory_order_relaxed) != TG_OK) return true;
+    return false;
+}
+
+static void check(tg_control *c, const tg_wait *w) {
+    tg_shm_group *s = tg_shm_of(c);
+    if (w && !any_failed(s)) s->failed_since = 0;
+    check_processes(s);
+}
+
+/* ---- Waiting ---- */
+
+enum { YIELDS = 32 };
+
+static inline void pause_briefly(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* For a short while: a peer that dies does not ring. */
+static void sleep_until_rung(tg_card *card, uint32_t bell, long nanoseconds) {
+    struct timespec t = {.tv_nsec = nanoseconds};
+    syscall(SYS_futex, &card->bell, FUTEX_WAIT, bell, &t, NULL, 0);
+}
+
+/* The bell is read, and this rank seen to sleep, before progress is made for the last time. */
+static void prepare(tg_control *c, int round) {
+    tg_shm_rank *self = tg_shm_of(c)->self;
+    tg_card *card = tg_shm_own_card(self);
+    self->bell = atomic_load_explicit(&card->bell, memory_order_acquire);
+    if (round >= c->patience) atomic_store_explicit(&card->sleeping, 1, memory_order_seq_cst);
+}
+
+static void remember_heartbeats(tg_shm_group *s) {
+    uint64_t *beats = s->pairs + 2 * s->control.size;
+    for (int i = 0; i < s->control.size; i++)
+        beats[i] = atomic_load_explicit(&tg_shm_card(s, i)->heartbeat, memory_order_relaxed);
+}
+
+static void begin(tg_control *c, const tg_wait *w) {
+    tg_shm_group *s = tg_shm_of(c);
+    s->failed_since = 0;
+    remember_heartbeats(s);
+    if (w->request)
+        atomic_store_explicit(&tg_shm_own_card(s->self)->blocked, tg_shm_blocked_in(w->request), memory_order_release);
+}
+
+static void over(tg_control *c, const tg_wait *w) {
+    tg_card *card = tg_shm_own_card(tg_shm_of(c)->self);
+    if (w->since == 0) return;
+    atomic_store_explicit(&card->sleeping, 0, memory_order_relaxed);
+    atomic_store_explicit(&card->blocked, 0, memory_order_release);
+}
+
+/* What begin keeps until over stays with the group when the host waits elsewhere. */
+static void watch(tg_control *c, const tg_wait *w) {
+    tg_shm_group *s = tg_shm_of(c);
+    const tg_shm_request *r = request_of(w);
+    tg_card *card = tg_shm_own_card(s->self);
+    if (s->watched == r) return;
+    s->watched = r;
+    s->failed_since = 0;
+    if (r) remember_heartbeats(s);
+    uint64_t blocked = atomic_load_explicit(&card->blocked, memory_order_relaxed);
+    if (!r && (uint32_t)(blocked >> 32) != (uint32_t)s->g->id) return; /* it is another group's */
+    atomic_store_explicit(&card->waiting, r ? r->record : 0, memory_order_relaxed);
+    atomic_store_explicit(&card->blocked, r ? tg_shm_blocked_in(r) : 0, memory_order_release);
+}
+
+static void rest(tg_control *c, const tg_wait *w, int round) {
+    enum { NAP = 2000000 };
+    tg_shm_group *s = tg_shm_of(c);
+    tg_card *card = tg_shm_own_card(s->self);
+    if (!w) {
+        sleep_until_rung(card, atomic_load_explicit(&card->bell, memory_order_acquire), NAP / 2);
+    } else if (round < s->self->spins) {
+        pause_briefly();
+    } else if (round < c->patience) {
+        sched_yield();
+    } else {
+        bool soon = tg_system_now() - w->since < 0.1;
+        if (!tg_shm_has_failed(s)) sleep_until_rung(card, s->self->bell, soon ? NAP : 4 * NAP);
+        atomic_store_explicit(&card->sleeping, 0, memory_order_relaxed);
+    }
+}
+
+int tg_shm_patience(const tg_shm_rank *self) { return self->spins + YIELDS + 1; }
+
+/* ---- Recovery ---- */
+
+static void come(tg_control *c) {
+    atomic_store_explicit(&tg_group_member(tg_shm_of(c)->g, c->rank)->came, true, memory_order_release);
+}
+
+static bool has_come(const tg_member *m) { return atomic_load_explicit(&m->came, memory_order_acquire); }
+static bool has_left(const tg_member *m) { return atomic_load_explicit(&m->gone, memory_order_acquire); }
+
+static bool is_expected(tg_control *c, int i) {
+    tg_shm_group *s = tg_shm_of(c);
+    const tg_member *m = tg_group_member(s->g, i);
+    return !has_come(m) && !has_left(m) &&
+           atomic_load_explicit(&tg_shm_card(s, i)->state, memory_order_acquire) != TG_RANK_RETURNED &&
+           tg_process_alive(&s->self->view, m->rank);
+}
+
+static bool is_here(tg_control *c, int i) {
+    const tg_member *m = tg_group_member(tg_shm_of(c)->g, i);
+    return has_come(m) && !has_left(m);
+}
+
+static bool *own_list(tg_control *c) { return tg_group_list(tg_shm_of(c)->g, c->rank); }
+
+/* A member that died before it left the group never will leave it. */
+static int count_dead(tg_shm_group *s) {
+    int n = 0;
+    for (int i = 0; i < s->control.size; i++) {
+        const tg_member *m = tg_group_member(s->g, i);
+        n += !has_left(m) && !tg_process_alive(&s->self->view, m->rank);
+    }
+    return n;
+}
+
+static void decide(tg_control *c) {
+    tg_shm_group *s = tg_shm_of(c);
+    int none = 0;
+    if (atomic_compare_exchange_strong_explicit(&s->g->decided, &none, c->rank + 1, memory_order_acq_rel,
+                                                memory_order_acquire))
+        tg_group_lost(&s->self->view, s->g, count_dead(s));
+}
+
+static const bool *decided(tg_control *c) {
+    tg_group *g = tg_shm_of(c)->g;
+    int by = atomic_load_explicit(&g->decided, memory_order_acquire);
+    return by ? tg_group_list(g, by - 1) : NULL;
+}
+
+const tg_control_ops tg_shm_control = {
+    .busy = "busy (its heartbeat moves)",
+    .missing = "missing (its heartbeat stands still)",
+    .places = TG_CALLS,
+    .awaits = awaits,
+    .member = view_member,
+    .error_of = error_of,
+    .last_call = last_call,
+    .call = call_of,
+    .ended = has_ended,
+    .claim = claim,
+    .publish = publish,
+    .end = end_of,
+    .prepare = prepare,
+    .begin = begin,
+    .over = over,
+    .rest = rest,
+    .watch = watch,
+    .check = check,
+    .deadlock = tg_shm_check_deadlock,
+    .come = come,
+    .expected = is_expected,
+    .is_here = is_here,
+    .list = own_list,
+    .decide = decide,
+    .decided = decided,
+};

@@ -1,0 +1,99 @@
+/* The mover of the shared-memory transport: progress of the calls of this rank, and waking peers that sleep. */
+#define _GNU_SOURCE
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/os.h"
+#include "comm/shm/shm.h"
+
+/* ---- Bells ---- */
+
+/* The fence: what was published before is seen by who goes to sleep now, or he is seen to sleep. */
+void tg_shm_ring(tg_shm_group *s) {
+    atomic_thread_fence(memory_order_seq_cst);
+    for (int i = 0; i < s->control.size; i++) {
+        tg_card *card = tg_shm_card(s, i);
+        if (i == s->control.rank || !atomic_load_explicit(&card->sleeping, memory_order_seq_cst)) continue;
+        atomic_fetch_add_explicit(&card->bell, 1, memory_order_seq_cst);
+        syscall(SYS_futex, &card->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+    }
+}
+
+/* ---- Progress ---- */
+
+static void leave(tg_shm_group *s, tg_slot *slot) {
+    if (atomic_fetch_add_explicit(&slot->left, 1, memory_order_acq_rel) + 1 < s->control.size) return;
+    atomic_store_explicit(&slot->first, 0, memory_order_relaxed);
+    atomic_store_explicit(&slot->arrived, 0, memory_order_relaxed);
+    atomic_store_explicit(&slot->left, 0, memory_order_relaxed);
+    for (int i = 0; i < s->control.size; i++) atomic_store_explicit(&slot->post[i].next, 0, memory_order_relaxed);
+    atomic_store_explicit(&slot->done, 0, memory_order_relaxed);
+    atomic_fetch_add_explicit(&slot->turn, 1, memory_order_release);
+    tg_shm_ring(s);
+}
+
+static bool is_ready(const tg_shm_request *r) {
+    return atomic_load_explicit(&r->slot->ready, memory_order_acquire) == r->sequence + 1;
+}
+
+static void settled(tg_shm_request *r) {
+    tg_shm_rank *self = r->s->self;
+    tg_shm_unstage(r, true);
+    if (tg_shm_is_mail(r))
+        tg_shm_end_mail(r);
+    else
+        leave(r->s, r->slot);
+    *(r->prev ? &r->prev->next : &self->first) = r->next;
+    *(r->next ? &r->next->prev : &self->last) = r->prev;
+    r->done = true;
+}
+
+bool tg_shm_check(tg_shm_request *r) {
+    const tg_slot *slot = r->slot;
+    if (r->done) return true;
+    bool done = tg_shm_is_mail(r) ? tg_shm_mail_done(r)
+                                  : is_ready(r) && atomic_load_explicit(&slot->done, memory_order_acquire) ==
+                                                       slot->parts * slot->pieces;
+    if (done) settled(r);
+    return done;
+}
+
+void tg_shm_progress(tg_shm_rank *self) {
+    for (tg_shm_request *r = self->first, *next; r; r = next) {
+        next = r->next;
+        if (tg_shm_is_mail(r))
+            tg_shm_try_mail(r);
+        else if (is_ready(r))
+            tg_shm_run(r->s, r->slot);
+        tg_shm_check(r);
+    }
+}
+
+/* ---- The mover ---- */
+
+static void advance(tg_control *c) { tg_shm_progress(tg_shm_of(c)->self); }
+
+static bool is_done(tg_control *c, const tg_wait *w) {
+    const tg_slot *slot = w->place;
+    (void)c;
+    if (w->request) return tg_shm_check(w->request);
+    return atomic_load_explicit(&slot->turn, memory_order_acquire) == w->sequence / TG_CALLS;
+}
+
+static bool works_here(tg_shm_group *s, int i) {
+    return atomic_load_explicit(&tg_shm_card(s, i)->busy, memory_order_seq_cst) == s->g->id &&
+           tg_process_alive(&s->self->view, tg_group_member(s->g, i)->rank);
+}
+
+/* Until no peer works in the memory of this failed group's members. */
+static void quiesce(tg_control *c) {
+    const double patience = 0.25;
+    tg_shm_group *s = tg_shm_of(c);
+    double until = tg_system_now() + (s->self->process ? patience : c->ctx->run.deadline);
+    for (int i = 0; i < c->size; i++)
+        while (i != c->rank && tg_system_now() < until && works_here(s, i)) sched_yield();
+}
+
+const tg_mover_ops tg_shm_mover = {.advance = advance, .done = is_done, .quiesce = quiesce};

@@ -1,0 +1,42 @@
+/* Signatures: what all members of a group must agree on about one call, where the parts of a call lie, and the checks
+ * of pairs that exchange parts of different sizes. */
+#ifndef TG_SIGNATURE_H
+#define TG_SIGNATURE_H
+
+#include "comm/comm.h"
+
+typedef struct tg_signature {
+    uint8_t kind, dtype, op;
+    int32_t root;
+    int64_t count;   /* elements; 0 for an all-to-all, whose pairs have a check of their own */
+    uint64_t counts; /* a digest of the sizes of parts, where they may differ */
+    uint64_t missed; /* calls of the group that the rank has missed after errors; members must agree on that, too */
+} tg_signature;
+
+/* The signature of a call in a group of so many ranks. */
+tg_signature tg_signature_of(const tg_transfer *t, int size, uint64_t missed);
+/* Compares all but the missed calls, whose difference is another error. */
+bool tg_signature_equal(const tg_signature *a, const tg_signature *b);
+/* The call of a signature as errors quote it. peer: the other rank of a send or a receive. sequence counts from 0. */
+tg_note tg_signature_note(const tg_signature *s, int64_t count, int peer, uint64_t sequence);
+
+/* Writes where the parts of these sizes begin: n + 1 numbers. Returns at, or NULL where counts is NULL. */
+int64_t *tg_parts_begin(int64_t *at, const int64_t *counts, int n);
+/* Where part i begins, and its size; begins NULL: all parts have `count` elements. */
+static inline int64_t tg_part_begin(const int64_t *begins, int64_t count, int i) {
+    return begins ? begins[i] : count * i;
+}
+static inline int64_t tg_part_size(const int64_t *begins, int64_t count, int i) {
+    return begins ? begins[i + 1] - begins[i] : count;
+}
+
+/* What one member of an all-to-all sends another, and expects of it. */
+typedef struct tg_pair_counts {
+    int64_t sends, expects;
+} tg_pair_counts;
+
+static inline bool tg_pair_agrees(tg_pair_counts a, tg_pair_counts b) {
+    return a.sends == b.expects && b.sends == a.expects;
+}
+
+#endif

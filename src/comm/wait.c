@@ -1,0 +1,58 @@
+/* Waiting for a call: whoever waits makes progress, and checks after a while whether its peers can still come. */
+#include "base/os.h"
+#include "comm/protocol.h"
+
+/* What is wrong with the group, if anything is. */
+static tg_status check_group(tg_control *c, const tg_wait *w, bool arrived) {
+    if (c->ops->ended(c, w)) {
+        if (c->mover->quiesce) c->mover->quiesce(c);
+        return tg_control_failed(c, arrived);
+    }
+    const char *broken = c->ops->broken ? c->ops->broken(c) : NULL;
+    return broken ? tg_fail(c->ctx, TG_ERR_ABORTED, "%s has failed before", broken) : TG_OK;
+}
+
+static void check_peers(tg_control *c, tg_wait *w) {
+    if (w->since == 0) {
+        w->since = tg_system_now();
+        c->ops->begin(c, w);
+    }
+    tg_control_check_peers(c, w);
+}
+
+tg_status tg_control_wait(tg_control *c, void *request, void *place, uint64_t sequence) {
+    tg_wait w = {.request = request, .place = place, .sequence = sequence};
+    tg_status s = TG_OK;
+    if (c->mover->done(c, &w)) return TG_OK;
+    for (int round = 0;; round++) {
+        if (c->ops->prepare) c->ops->prepare(c, round);
+        c->mover->advance(c);
+        tg_ctx_idle(c->ctx);
+        if (c->mover->done(c, &w) || (s = check_group(c, &w, request != NULL)) != TG_OK) break;
+        if (round >= c->patience) check_peers(c, &w);
+        c->ops->rest(c, &w, round);
+    }
+    c->ops->over(c, &w);
+    return s;
+}
+
+tg_status tg_control_watch(tg_control *c, void *request, double waited) {
+    tg_wait w = {.request = request, .since = tg_system_now() - waited};
+    bool over = waited < 0;
+    if (!over) {
+        c->mover->advance(c);
+        tg_ctx_idle(c->ctx);
+    }
+    if (over || (request && c->mover->done(c, &w))) w.request = NULL;
+    bool ended = c->ops->ended(c, w.request ? &w : NULL);
+    if (!ended) {
+        c->ops->watch(c, w.request ? &w : NULL);
+        if (w.request)
+            tg_control_check_peers(c, &w);
+        else if (c->ops->check)
+            c->ops->check(c, NULL);
+    }
+    tg_status s = over ? TG_OK : check_group(c, w.request ? &w : NULL, true);
+    if (s != TG_OK && w.request) c->ops->over(c, &w);
+    return s;
+}

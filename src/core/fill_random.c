@@ -1,0 +1,14 @@
+/* Fills a tensor with random numbers of one stream, by each element's place in this tensor. Draws that follow the place
+ * in the tensor over all ranks are in src/placement/draws.c. */
+#include "core/capture.h"
+#include "core/rng.h"
+
+tg_status tg_fill_random_from(tg_tensor *x, tg_rng *from, tg_random kind, double a, double b) {
+    tg_draws d = {.rng = *from, .moved = tg_capture_moved(x->ctx, from)};
+    from->counter += (uint64_t)x->numel;
+    return x->ctx->run.ops->random(x->ctx, kind, tg_array_of(x), a, b, &d);
+}
+
+tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b) {
+    return tg_fill_random_from(x, &x->ctx->rng, kind, a, b);
+}

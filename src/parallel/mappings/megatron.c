@@ -1,0 +1,115 @@
+/* Functions of Megatron-Core's tensor_parallel that are no mappings of their own: splits of the last dim, flat splits,
+ * ranges of a vocabulary (utils.py), and what Megatron keeps as attributes of a parameter (layers.py). */
+#include "parallel/mappings/mapping.h"
+
+#include <tapegrad/megatron.h>
+
+/* ---- The last dim in equal parts ---- */
+
+static tg_status split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous, tg_tensor **out) {
+    char what[160];
+    TG_TRY(tg_tape_check_with(t, &x, 1, "tg_split_last_dim"));
+    TG_TRY(tg_check(t->ctx, x, "tg_split_last_dim"));
+    int64_t size = x->ndim ? x->shape[x->ndim - 1] : 0;
+    tg_describe(x, what, sizeof what);
+    if (n < 1 || !out)
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_split_last_dim: %d parts of %s at %p, expected 1 or more, and room",
+                       n, what, (void *)out);
+    if (!x->ndim || size % n)
+        return tg_fail(t->ctx, TG_ERR_SHAPE, "tg_split_last_dim: the last dim of %s is not divisible in %d parts", what,
+                       n);
+    int64_t *sizes = tg_tape_alloc(t, (size_t)n * sizeof *sizes);
+    if (!sizes) return t->ctx->run.status;
+    for (int i = 0; i < n; i++) sizes[i] = size / n;
+    TG_TRY(tg_split(t, x, -1, sizes, n, out));
+    for (int i = 0; contiguous && i < n; i++) out[i] = tg_contiguous(t, out[i]);
+    return t->ctx->run.status;
+}
+
+tg_status tg_split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous, tg_tensor **out) {
+    tg_status s = split_last_dim(t, x, n, contiguous, out);
+    for (int i = 0; s != TG_OK && out && i < n; i++) out[i] = tg_tape_inert(t, &x, 1);
+    return s;
+}
+
+/* ---- Flat splits ---- */
+
+/* The parts of so many elements; NULL where they are equal, or after an error. */
+static const int64_t *flat_parts(tg_tape *t, int64_t numel, int n) {
+    int64_t each = (numel + n - 1) / n;
+    if (numel % n == 0) return NULL;
+    int64_t *parts = tg_tape_alloc(t, (size_t)n * sizeof *parts);
+    for (int r = 0; parts && r < n; r++) {
+        int64_t left = numel - r * each;
+        parts[r] = left < 0 ? 0 : left < each ? left : each;
+    }
+    return parts;
+}
+
+/* This rank's n-th of the elements of x, which is the same on every rank, in row-major order: [numel/n], rounded up but
+ * for the last ranks. Backward gathers. */
+tg_tensor *tg_split_1d(tg_tape *t, tg_tensor *x, tg_comm *c) {
+    tg_tensor *flat = tg_reshape(t, x, TG_SHAPE(-1));
+    tg_mapping_params p = {.comm = c};
+    if (tg_is_alive(flat)) p.splits = flat_parts(t, flat->numel, tg_comm_size(c));
+    return tg_mapping_record(t, &tg_op_scatter_to, &p, flat, TG_SITE);
+}
+
+/* The numel elements that tg_split_1d cut into the ranks' x, the same on every rank. */
+tg_tensor *tg_gather_1d(tg_tape *t, tg_tensor *x, int64_t numel, tg_comm *c) {
+    tg_mapping_params p = {.comm = c};
+    if (t && tg_ok(t->ctx) && numel < 0) {
+        tg_comm_missed(c, tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_gather_1d: %lld elements, expected 0 or more",
+                                  (long long)numel));
+        return tg_inert(t->ctx);
+    }
+    if (t && tg_is_alive(x)) p.splits = flat_parts(t, numel, tg_comm_size(c));
+    return tg_mapping_record(t, &tg_op_gather_from, &p, x, TG_SITE);
+}
+
+/* ---- Vocabulary ---- */
+
+tg_status tg_vocab_range(tg_ctx *ctx, int64_t vocab, int rank, int n, int64_t *first, int64_t *last) {
+    if (!tg_ok(ctx)) return ctx ? tg_ctx_status(ctx) : TG_ERR_ARGUMENT;
+    if (n < 1 || rank < 0 || rank >= n || vocab < 0)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_vocab_range: rank %d of %d, vocabulary %lld: expected 0 <= rank < n",
+                       rank, n, (long long)vocab);
+    if (vocab % n)
+        return tg_fail(ctx, TG_ERR_SHAPE, "tg_vocab_range: a vocabulary of %lld is not divisible by %d ranks; pad it",
+                       (long long)vocab, n);
+    if (first) *first = vocab / n * rank;
+    if (last) *last = vocab / n * (rank + 1);
+    return TG_OK;
+}
+
+/* ---- Attributes of a parameter, read off its placements ---- */
+
+/* The axis of tensor parallelism on which x is a shard: tp, or etp of an expert. */
+static const tg_placement *shard_of(const tg_tensor *x, tg_axis *axis) {
+    const tg_placements *p = tg_is_alive(x) ? tg_place_of(x) : NULL;
+    for (int i = 0; p && i < 2; i++) {
+        *axis = i ? TG_ETP : TG_TP;
+        if (p->at[*axis].kind == TG_VARYING && p->at[*axis].layout != TG_OPAQUE) return &p->at[*axis];
+    }
+    return NULL;
+}
+
+bool tg_tp_attributes(const tg_tensor *x, int *dim, int *stride) {
+    tg_axis axis;
+    const tg_placement *at = shard_of(x, &axis);
+    if (dim) *dim = at ? at->dim : -1;
+    if (stride) *stride = at && at->layout == TG_STRIDED ? at->chunks : 1;
+    return at != NULL;
+}
+
+/* A parameter that is placed on an axis of the expert grid is an expert's. */
+static bool expert(const tg_tensor *x) {
+    const uint32_t grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
+    const tg_placements *p = tg_place_of(x);
+    return p && (p->varying | p->replicated) & grid;
+}
+
+bool tg_is_tp_duplicate(const tg_parallel *p, const tg_tensor *x) {
+    if (!p || !tg_is_alive(x) || tg_tp_attributes(x, NULL, NULL)) return false;
+    return tg_parallel_rank(p, expert(x) ? TG_ETP : TG_TP) > 0;
+}

@@ -1,0 +1,38 @@
+/* The grid of a context: how it is made, cleared, and freed. What fills it in is src/parallel/groups.c. */
+#include "placement/grid.h"
+
+#include "base/host_memory.h"
+#include "placement/placing.h"
+
+const tg_grid tg_no_grid = {.size = {1, 1, 1, 1, 1, 1, 1, 1}};
+_Static_assert(TG_MAX_AXES == 8, "tg_no_grid has a size for every axis");
+
+static void release(tg_ctx *ctx, void *state) {
+    tg_grid *g = state;
+    tg_places_free(ctx);
+    tg_host_free(ctx, g->rules, g->rules_bytes);
+    tg_host_free(ctx, g, sizeof *g);
+}
+
+static const tg_part_ops part_ops = {.release = release};
+
+tg_grid *tg_grid_open(tg_ctx *ctx) {
+    tg_grid *g = tg_grid_own(ctx);
+    if (g || !(g = tg_host_alloc(ctx, sizeof *g))) return g;
+    *g = tg_no_grid;
+    tg_part_set(ctx, TG_PART_PLACEMENT, &part_ops, g);
+    return g;
+}
+
+void tg_grid_clear(tg_ctx *ctx) {
+    tg_grid *g = tg_grid_own(ctx);
+    if (!g) return;
+    *g = (tg_grid){.places = g->places, .rules = g->rules, .rules_bytes = g->rules_bytes};
+    memcpy(g->size, tg_no_grid.size, sizeof g->size);
+    ctx->run.has_peers = false;
+}
+
+void tg_ctx_may_skip(tg_ctx *ctx) {
+    const uint32_t after_backward = 1u << TG_DP | 1u << TG_EDP;
+    if (ctx->run.status != TG_OK && tg_grid_axes(ctx) & ~after_backward) tg_ctx_skip(ctx);
+}

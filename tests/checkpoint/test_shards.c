@@ -1,0 +1,498 @@
+/* Sharded state: saved by any number of ranks, loaded by any other, bit for bit. */
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <tapegrad/io.h>
+#include <tapegrad/optim.h>
+#include <tapegrad/checkpoint.h>
+#include <tapegrad/nn.h>
+#include <tapegrad/parallel.h>
+#include <tapegrad/ranks.h>
+
+#include "on_ranks.h"
+#include "placement/placing.h"
+
+/* ---- Files ---- */
+
+static char root[] = "/tmp/tapegrad-shards-XXXXXX";
+
+static const char *in_root(char *buf, size_t n, const char *name, int k) {
+    snprintf(buf, n, "%s/%s-%d", root, name, k);
+    return buf;
+}
+
+static char *slurp(const char *dir, long *n) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/state-00000.safetensors", dir);
+    FILE *f = fopen(path, "rb");
+    if (!f) return NULL;
+    fseek(f, 0, SEEK_END);
+    *n = ftell(f);
+    rewind(f);
+    char *data = malloc((size_t)*n + 1);
+    if (fread(data, 1, (size_t)*n, f) != (size_t)*n) *n = -1;
+    fclose(f);
+    return data;
+}
+
+static bool same_files(const char *a, const char *b) {
+    long n = 0, m = 0;
+    char *x = slurp(a, &n), *y = slurp(b, &m);
+    bool same = x && y && n > 0 && n == m && !memcmp(x, y, (size_t)n);
+    free(x);
+    free(y);
+    return same;
+}
+
+/* ---- A state with every kind of layout ---- */
+
+enum { TABLE_ROWS = 16, WIDTH = 12 };
+
+typedef struct grid {
+    int ranks, tp, cp;
+} grid;
+
+/* A parameter whose values are those of tensor number k at this rank's global places. */
+static tg_tensor *filled(const tg_parallel *p, const char *name, int k, tg_dtype dtype, tg_shape whole,
+                         const tg_place_at *at_, int n_at, double scale) {
+    tg_ctx *ctx = tg_parallel_ctx(p);
+    tg_shape mine = whole;
+    double v[8192];
+    for (int i = 0; i < n_at; i++)
+        if (at_[i].placement.kind == TG_VARYING) mine.dim[at_[i].placement.dim] /= tg_parallel_size(p, at_[i].axis);
+    tg_tensor *x = tg_param_of(ctx, name, dtype, mine, 0);
+    for (int i = 0; i < n_at; i++) tg_place(p, x, at_[i].axis, at_[i].placement);
+    int64_t inner = 1;
+    for (int d = 1; d < mine.ndim; d++) inner *= mine.dim[d];
+    for (int64_t i = 0; i < tg_numel(x); i++) {
+        int64_t row = mine.ndim ? i / inner : 0, col = mine.ndim ? i % inner : 0;
+        int64_t rows = mine.ndim ? mine.dim[0] : 1;
+        int64_t width = 1;
+        for (int d = 1; d < whole.ndim; d++) width *= whole.dim[d];
+        for (int q = n_at - 1; q >= 0; q--) { /* the axis placed last is the minor one */
+            tg_placement pl = at_[q].placement;
+            int64_t n = tg_parallel_size(p, at_[q].axis), r = tg_parallel_rank(p, at_[q].axis);
+            if (pl.kind != TG_VARYING) continue;
+            if (pl.dim == 1) {
+                col += r * inner;
+                continue;
+            }
+            int64_t chunks = pl.layout == TG_ZIGZAG ? 2 : pl.layout == TG_STRIDED ? pl.chunks : 1, size = rows / chunks;
+            int64_t chunk = row / size;
+            chunk = pl.layout == TG_ZIGZAG ? (chunk ? 2 * n - 1 - r : r) : chunk * n + r;
+            row = chunk * size + row % size;
+            rows *= n;
+        }
+        v[i] = scale * at(k, row * width + col);
+    }
+    tg_write_f64(x, v, tg_numel(x));
+    return x;
+}
+
+typedef struct state {
+    tg_tensor *x[8];
+    tg_module *m;
+    tg_optim *o;
+    tg_shards *s;
+} state;
+
+static const tg_module_ops box = {.size = sizeof(tg_module_ops), .kind = "box"};
+
+/* The same program for every grid; values differ by scale, steps by steps. */
+static state state_new(const tg_parallel *p, double scale, int steps) {
+    tg_ctx *ctx = tg_parallel_ctx(p);
+    state s = {0};
+    int k = 0;
+#define PARAM(name, dtype, shape, ...) s.x[k] = filled(p, name, k, dtype, shape, TG_PLACES(__VA_ARGS__), scale), k++
+    PARAM("weight", TG_F64, TG_SHAPE(TABLE_ROWS, WIDTH), {TG_TP, TG_SHARD(0)}, {TG_DP, TG_R});
+    PARAM("weight", TG_BF16, TG_SHAPE(3 * WIDTH, 5), {TG_TP, TG_SHARD_STRIDED(0, 3)}, {TG_DP, TG_R});
+    PARAM("weight", TG_F32, TG_SHAPE(6, WIDTH), {TG_TP, TG_SHARD(1)}, {TG_DP, TG_R});
+    PARAM("bias", TG_F64, TG_SHAPE(7), {TG_TP, TG_I}, {TG_DP, TG_R});
+    PARAM("weight", TG_F64, TG_SHAPE(16, 3), {TG_CP, TG_SHARD_ZIGZAG(0)}, {TG_TP, TG_SHARD(0)}, {TG_DP, TG_R});
+    PARAM("scale", TG_F64, TG_SHAPE(), {TG_DP, TG_R});
+    s.m = tg_module_new(ctx, &box, NULL);
+    for (int i = 0; i < k; i++) {
+        char name[16];
+        tg_module *child = tg_module_new(ctx, &box, NULL);
+        snprintf(name, sizeof name, "l%d", i);
+        tg_module_add_param(child, tg_name(s.x[i]), s.x[i]);
+        tg_module_add_child(s.m, name, child);
+    }
+    s.o = tg_adamw_new(ctx, s.x, k, TG_ADAMW(.lr = 1e-2));
+    for (int i = 0; i < tg_optim_state_count(s.o); i++) {
+        double v[8192];
+        tg_tensor *x = tg_optim_state(s.o, i, NULL);
+        tg_tensor *of = s.x[0];
+        for (int j = 0, left = i; j < k; left -= tg_dtype_of(s.x[j]) == TG_BF16 ? 3 : 2, j++)
+            if (left >= 0 && left < (tg_dtype_of(s.x[j]) == TG_BF16 ? 3 : 2)) of = s.x[j];
+        tg_read_f64(of, v, tg_numel(of));
+        for (int64_t j = 0; j < tg_numel(x); j++) v[j] *= 1 + i;
+        tg_write_f64(x, v, tg_numel(x));
+    }
+    tg_optim_set_steps(s.o, steps);
+    s.s = tg_shards_new(p);
+    tg_shards_add_module(s.s, "model", s.m);
+    tg_shards_add_optim(s.s, "optim", s.o);
+    tg_shards_set_rows(s.s, "model.l0.weight", TABLE_ROWS - 3);
+    return s;
+}
+
+static void state_free(state *s) {
+    tg_shards_free(s->s);
+    tg_optim_free(s->o);
+    tg_module_free(s->m);
+}
+
+typedef struct job {
+    grid g;
+    const char *from, *to; /* loads from one, where it is not NULL, then saves to the other */
+} job;
+
+static tg_status load_and_save(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const job *j = arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = j->g.tp, .cp = j->g.cp));
+    state s = state_new(p, j->from ? -3 : 1, j->from ? 5 : 77);
+    if (j->from) {
+        RUN(tg_shards_load(s.s, j->from));
+        EXPECT(ctx, tg_optim_steps(s.o) == 77);
+    }
+    RUN(tg_shards_save(s.s, j->to));
+    state_free(&s);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(any_ranks_load_what_any_ranks_saved) {
+    static const grid grids[] = {{1, 1, 1}, {2, 2, 1}, {4, 4, 1}, {2, 1, 1},
+                                 {4, 2, 1}, {2, 1, 2}, {4, 2, 2}, {4, 1, 2}};
+    enum { N = sizeof grids / sizeof *grids };
+    char from[256], to[256], first[256];
+    in_root(first, sizeof first, "saved", 0);
+    for (int i = 0; i < N; i++) {
+        in_root(from, sizeof from, "saved", i);
+        on_ranks(grids[i].ranks, load_and_save, &(job){grids[i], NULL, from});
+        ck_assert_msg(same_files(first, from), "grid %d saves another file", i);
+    }
+    for (int i = 0; i < N; i++)
+        for (int k = 0; k < N; k++) {
+            in_root(from, sizeof from, "saved", i);
+            in_root(to, sizeof to, "again", k);
+            if ((i * N + k) % 3 && i) continue;
+            on_ranks(grids[k].ranks, load_and_save, &(job){grids[k], from, to});
+            ck_assert_msg(same_files(first, to), "grid %d loads grid %d's file otherwise", k, i);
+        }
+}
+END_TEST
+
+/* ---- What the file holds ---- */
+
+START_TEST(the_file_is_global_and_without_padding) {
+    char dir[256], path[300];
+    tg_ctx *ctx = tg_ctx_new(NULL);
+    in_root(dir, sizeof dir, "saved", 2);
+    snprintf(path, sizeof path, "%s/state-00000.safetensors", dir);
+    tg_safetensors *f = tg_safetensors_open(ctx, path);
+    ck_assert_msg(f != NULL, "%s", tg_ctx_message(ctx));
+    const tg_safetensors_entry *e = tg_safetensors_find(f, "model.l0.weight");
+    ck_assert(e && e->shape.dim[0] == TABLE_ROWS - 3 && e->shape.dim[1] == WIDTH);
+    e = tg_safetensors_find(f, "optim.model.l0.weight.v");
+    ck_assert(e && e->shape.dim[0] == TABLE_ROWS - 3);
+    e = tg_safetensors_find(f, "optim.model.l1.weight.master");
+    ck_assert(e && e->dtype == TG_F32 && e->shape.dim[0] == 3 * WIDTH);
+    ck_assert_str_eq(tg_safetensors_metadata(f, "optim.steps"), "77");
+    double v[6 * WIDTH];
+    tg_tensor *x = tg_safetensors_load(f, "model.l2.weight");
+    ck_assert(tg_read_f64(x, v, 6 * WIDTH) == TG_OK);
+    for (int i = 0; i < 6 * WIDTH; i++) ck_assert(v[i] == (float)at(2, i));
+    tg_safetensors_close(f);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+static tg_status padded(void *arg, tg_ctx *ctx, tg_comm *world) {
+    int n = *(const int *)arg;
+    char dir[256];
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = n));
+    state s = state_new(p, -3, 0);
+    RUN(tg_shards_load(s.s, in_root(dir, sizeof dir, "saved", 0)));
+    double v[TABLE_ROWS * WIDTH];
+    int64_t rows = TABLE_ROWS / n, first = tg_parallel_rank(p, TG_TP) * rows;
+    RUN(tg_read_f64(s.x[0], v, rows * WIDTH));
+    for (int64_t i = 0; i < rows * WIDTH; i++) {
+        bool padding = first + i / WIDTH >= TABLE_ROWS - 3;
+        EXPECT(ctx, v[i] == (padding ? 0 : at(0, first * WIDTH + i)));
+    }
+    state_free(&s);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(rows_of_padding_are_zero) {
+    for (int n = 1; n <= 4; n *= 2) on_ranks(n, padded, &n);
+}
+END_TEST
+
+static tg_status information(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    state s = state_new(p, 1, 0);
+    tg_shard_info i = TG_SHARD_INFO();
+    int r = tg_parallel_rank(p, TG_TP), d = tg_parallel_rank(p, TG_DP);
+    RUN(tg_shards_at(s.s, 1, &i));
+    EXPECT(ctx, !strcmp(i.key, "model.l1.weight") && i.tensor == s.x[1] && i.replica == d);
+    EXPECT(ctx, i.global.dim[0] == 3 * WIDTH && i.offset.dim[0] == r * WIDTH / 2 && i.offset.dim[1] == 0);
+    EXPECT(ctx, i.placement[TG_TP].chunks == 3 && i.placement[TG_DP].kind == TG_REPLICATED);
+    RUN(tg_shards_at(s.s, 3, &i));
+    EXPECT(ctx, i.replica == (r * 2 + d) && i.offset.dim[0] == 0);
+    EXPECT(ctx, tg_shards_count(s.s) == 6 + tg_optim_state_count(s.o));
+    state_free(&s);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(each_tensor_says_where_it_lies) { on_ranks(4, information, NULL); }
+END_TEST
+
+/* ---- What is refused, and changes nothing ---- */
+
+static tg_status refuse(tg_ctx *ctx, tg_comm *world, tg_shards *s, tg_tensor *x, const char *dir, const char *says) {
+    double before[8192], after[8192];
+    tg_read_f64(x, before, tg_numel(x));
+    REFUSED(ctx, TG_ERR_FORMAT, says, tg_shards_load(s, dir));
+    tg_read_f64(x, after, tg_numel(x));
+    EXPECT(ctx, !memcmp(before, after, (size_t)tg_numel(x) * sizeof *before));
+    (void)world;
+    return TG_OK;
+}
+
+/* One rank: after an error ranks would have to recover. */
+static tg_status other_keys(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    char dir[256];
+    in_root(dir, sizeof dir, "saved", 2);
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    state s = state_new(p, -3, 0);
+    tg_tensor *more = tg_zeros(ctx, TG_F64, TG_SHAPE(2));
+    tg_shards *missing = tg_shards_new(p), *unknown = tg_shards_new(p);
+    tg_shards_add_module(missing, "model", s.m);
+    tg_shards_add_optim(missing, "optim", s.o);
+    tg_shards_set_rows(missing, "model.l0.weight", TABLE_ROWS - 3);
+    tg_shards_add_tensor(missing, "more", more);
+    RUN(refuse(ctx, world, missing, s.x[0], dir, "has no tensor 'more'"));
+    tg_shards_add_module(unknown, "model", s.m);
+    tg_shards_set_rows(unknown, "model.l0.weight", TABLE_ROWS - 3);
+    RUN(refuse(ctx, world, unknown, s.x[0], dir, "that is not in the list"));
+    tg_shards_set_rows(s.s, "model.l0.weight", TABLE_ROWS);
+    RUN(refuse(ctx, world, s.s, s.x[1], dir, "is F64[13, 12], expected f64[16, 12]"));
+    tg_shards_set_rows(s.s, "model.l0.weight", TABLE_ROWS - 3);
+    RUN(tg_shards_load(s.s, dir));
+    REFUSED(ctx, TG_ERR_IO, "state-00000", tg_shards_load(s.s, "/nonexistent"));
+    REFUSED(ctx, TG_ERR_IO, "/nonexistent", tg_shards_save(s.s, "/nonexistent/here"));
+    tg_shards_free(missing);
+    tg_shards_free(unknown);
+    tg_drop(more);
+    state_free(&s);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(keys_must_agree) { on_ranks(1, other_keys, NULL); }
+END_TEST
+
+/* A rank whose list differs in shape stops all of them before any value changes. */
+static tg_status one_differs(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    char dir[256];
+    double before[8192], after[8192];
+    in_root(dir, sizeof dir, "saved", 2);
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    state s = state_new(p, -3, 0);
+    tg_read_f64(s.x[4], before, tg_numel(s.x[4]));
+    if (tg_comm_rank(world) == 1) tg_shards_set_rows(s.s, "model.l0.weight", TABLE_ROWS);
+    tg_status got = tg_shards_load(s.s, dir);
+    bool right = got == (tg_comm_rank(world) == 1 ? TG_ERR_FORMAT : TG_ERR_REMOTE);
+    tg_ctx_clear(ctx);
+    tg_read_f64(s.x[4], after, tg_numel(s.x[4]));
+    right = right && !memcmp(before, after, (size_t)tg_numel(s.x[4]) * sizeof *before);
+    state_free(&s);
+    tg_parallel_free(p);
+    return right ? TG_OK : tg_ctx_fail(ctx, TG_ERR_INTERNAL, "a rank got %s", tg_status_name(got));
+}
+
+START_TEST(nobody_changes_where_one_refuses) { on_ranks(2, one_differs, NULL); }
+END_TEST
+
+/* A damaged byte is seen by the rank that looks at its tensor, before any value changes. */
+static tg_status one_is_damaged(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const char *dir = arg;
+    double before[8192], after[8192];
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    state s = state_new(p, -3, 0);
+    tg_read_f64(s.x[4], before, tg_numel(s.x[4]));
+    tg_status got = tg_shards_load(s.s, dir);
+    bool looks = tg_comm_rank(world) == 1; /* at tensors 1, 3, ... */
+    bool right = looks ? got == TG_ERR_DATA && strstr(tg_ctx_message(ctx), "the file is damaged")
+                       : got == TG_ERR_REMOTE;
+    char says[700];
+    snprintf(says, sizeof says, "%s", tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    tg_read_f64(s.x[4], after, tg_numel(s.x[4]));
+    right = right && !memcmp(before, after, (size_t)tg_numel(s.x[4]) * sizeof *before);
+    state_free(&s);
+    tg_parallel_free(p);
+    return right ? TG_OK : tg_ctx_fail(ctx, TG_ERR_INTERNAL, "a rank got %s: %s", tg_status_name(got), says);
+}
+
+START_TEST(nobody_changes_where_bytes_are_damaged) {
+    char dir[256], damaged[256], path[300];
+    in_root(dir, sizeof dir, "saved", 2);
+    in_root(damaged, sizeof damaged, "damaged", 0);
+    snprintf(path, sizeof path, "%s/state-00000.safetensors", dir);
+    tg_ctx *ctx = tg_ctx_new(NULL);
+    tg_safetensors *file = tg_safetensors_open(ctx, path);
+    int64_t at = tg_safetensors_at(file, 3)->begin;
+    tg_safetensors_close(file);
+    tg_ctx_free(ctx);
+    long n = 0;
+    char *bytes = slurp(dir, &n);
+    bytes[at] ^= 16;
+    snprintf(path, sizeof path, "%s/state-00000.safetensors", damaged);
+    ck_assert(mkdir(damaged, 0777) == 0);
+    FILE *f = fopen(path, "wb");
+    ck_assert(f && fwrite(bytes, 1, (size_t)n, f) == (size_t)n && fclose(f) == 0);
+    free(bytes);
+    on_ranks(2, one_is_damaged, damaged);
+}
+END_TEST
+
+/* ---- Pipelines: a file of each stage, and a tensor that stages share ---- */
+
+typedef struct stages {
+    int tp, pp;
+    const char *from, *to;
+} stages;
+
+static tg_status move_stages(const stages *j, tg_shards *s, tg_tensor *const *x, int tp_rank) {
+    tg_ctx *ctx = NULL;
+    if (j->from) RUN(tg_shards_load(s, j->from));
+    for (int k = 0; k < 3; k++) {
+        double v[32];
+        if (!x[k]) continue;
+        ctx = tg_ctx_of(x[k]);
+        int64_t n = tg_numel(x[k]), first = n * tp_rank;
+        RUN(tg_read_f64(x[k], v, n));
+        for (int64_t i = 0; i < n; i++) EXPECT(ctx, v[i] == at(k, first + i));
+    }
+    return j->to ? tg_shards_save(s, j->to) : TG_OK;
+}
+
+static tg_status pipeline(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const stages *j = arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = j->tp, .pp = j->pp));
+    tg_shards *s = tg_shards_new(p);
+    tg_tensor *x[3] = {NULL};
+    for (int k = 0; k < 3; k++) { /* 0 and 1: of a stage; 2: of both */
+        char key[16];
+        if (k < 2 && j->pp == 2 && k != tg_parallel_rank(p, TG_PP)) continue;
+        x[k] = filled(p, "w", k, TG_F64, TG_SHAPE(8, 4), TG_PLACES({TG_TP, TG_SHARD(0)}), j->from ? -3 : 1);
+        snprintf(key, sizeof key, "w%d", k);
+        tg_shards_add_tensor(s, key, x[k]);
+    }
+    tg_status status = move_stages(j, s, x, tg_parallel_rank(p, TG_TP));
+    tg_shards_free(s);
+    for (int k = 0; k < 3; k++) tg_drop(x[k]);
+    tg_parallel_free(p);
+    return status == TG_OK ? tg_ctx_status(ctx) : status;
+}
+
+START_TEST(stages_have_a_file_each) {
+    char two[256], one[256], again[256];
+    in_root(two, sizeof two, "stages", 2);
+    in_root(one, sizeof one, "stages", 1);
+    in_root(again, sizeof again, "stages", 3);
+    on_ranks(4, pipeline, &(stages){2, 2, NULL, two});
+    on_ranks(2, pipeline, &(stages){1, 2, two, NULL});
+    on_ranks(2, pipeline, &(stages){2, 1, two, one});
+    on_ranks(4, pipeline, &(stages){2, 2, one, again});
+    on_ranks(1, pipeline, &(stages){1, 1, again, NULL});
+}
+END_TEST
+
+/* A file of another save among them is found. */
+START_TEST(files_of_one_save_belong_together) {
+    char two[256], again[256], from[320], to[320], message[1024];
+    in_root(two, sizeof two, "stages", 2);
+    in_root(again, sizeof again, "stages", 3);
+    snprintf(from, sizeof from, "%s/state-00001.safetensors", again);
+    snprintf(to, sizeof to, "%s/state-00001.safetensors", two);
+    ck_assert(rename(from, to) == 0);
+    tg_status s = tg_ranks_run(1, pipeline, &(stages){1, 1, two, NULL},
+                               TG_RANKS(.message = message, .message_size = sizeof message));
+    ck_assert_msg(s == TG_ERR_FORMAT && strstr(message, "its save is"), "%s: %s", tg_status_name(s), message);
+}
+END_TEST
+
+/* ---- Files that fail ---- */
+
+static int64_t no_room(void *user, int fd, const void *buf, size_t n, int64_t offset) {
+    int *left = user;
+    if ((*left)-- > 0) return pwrite(fd, buf, n, offset);
+    errno = ENOSPC;
+    return -1;
+}
+
+START_TEST(a_failed_save_leaves_the_old_files) {
+    char dir[256], copy[256];
+    in_root(dir, sizeof dir, "saved", 0);
+    in_root(copy, sizeof copy, "saved", 1);
+    for (int writes = 0; writes < 8; writes += 3) {
+        int left = writes;
+        tg_ctx *ctx = tg_ctx_new(
+            TG_CONFIG(.threads = 1, .dtype = TG_F64, .files = TG_FILE_OPS(.pwrite = no_room, .user = &left)));
+        tg_comm *self = tg_comm_self_new(ctx);
+        tg_parallel *p = tg_parallel_new(self, NULL);
+        state s = state_new(p, 9, 3);
+        ck_assert(tg_shards_save(s.s, dir) == TG_ERR_IO);
+        ck_assert_msg(strstr(tg_ctx_message(ctx), "No space"), "%s", tg_ctx_message(ctx));
+        ck_assert(same_files(dir, copy));
+        tg_ctx_clear(ctx);
+        state_free(&s);
+        tg_parallel_free(p);
+        tg_comm_free(self);
+        tg_ctx_free(ctx);
+    }
+}
+END_TEST
+
+static int remove_below(const char *path) {
+    char sub[1024];
+    DIR *d = opendir(path);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
+        snprintf(sub, sizeof sub, "%s/%s", path, e->d_name);
+        if (remove(sub) != 0) remove_below(sub);
+    }
+    if (d) closedir(d);
+    return remove(path);
+}
+
+int main(void) {
+    const TTest *const tests[] = {
+        any_ranks_load_what_any_ranks_saved,
+        the_file_is_global_and_without_padding,
+        rows_of_padding_are_zero,
+        each_tensor_says_where_it_lies,
+        keys_must_agree,
+        nobody_changes_where_one_refuses,
+        nobody_changes_where_bytes_are_damaged,
+        stages_have_a_file_each,
+        files_of_one_save_belong_together,
+        a_failed_save_leaves_the_old_files,
+    };
+    if (!mkdtemp(root)) return EXIT_FAILURE;
+    int failed = tg_check_main("shards", tests, sizeof tests / sizeof *tests);
+    return remove_below(root) == 0 ? failed : EXIT_FAILURE;
+}

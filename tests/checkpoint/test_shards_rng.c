@@ -1,0 +1,126 @@
+/* Random streams in sharded state: who goes on with which state, and what is refused. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <tapegrad/io.h>
+#include <tapegrad/checkpoint.h>
+#include <tapegrad/parallel.h>
+
+#include "on_ranks.h"
+
+static void remove_state(const char *dir) {
+    char path[300];
+    snprintf(path, sizeof path, "%s/state-00000.safetensors", dir);
+    ck_assert(remove(path) == 0 && rmdir(dir) == 0);
+}
+
+enum { DRAWN = 77 };
+
+/* Streams as rank r of tp has left them, or as a new run of another seed finds them. */
+static void seed_streams(tg_ctx *ctx, int tp_rank, int rank, bool used) {
+    tg_rng own = {.seed = 100 + (uint64_t)tp_rank, .stream = used, .counter = used ? 10 * (uint64_t)rank + 5 : 1};
+    tg_rng_set(ctx, NULL, &(tg_rng){.seed = used ? 9 : 8, .counter = used ? DRAWN : 0});
+    tg_rng_add(ctx, "own", own.seed);
+    tg_rng_set(ctx, "own", &own);
+}
+
+typedef struct draws {
+    int tp;
+    const char *from, *to;
+    uint64_t seed[8], counter[8]; /* of "own", by rank, when it was loaded */
+} draws;
+
+static tg_status streams(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const draws *j = arg;
+    int rank = tg_comm_rank(world);
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = j->tp));
+    tg_shards *s = tg_shards_new(p);
+    tg_rng all, own;
+    tg_shards_add_rng(s);
+    seed_streams(ctx, tg_parallel_rank(p, TG_TP), rank, j->to);
+    if (j->to) tg_shards_save(s, j->to);
+    tg_rng_fork(ctx, "own"); /* whichever draws when it is loaded */
+    if (j->from) tg_shards_load(s, j->from);
+    tg_rng_join(ctx);
+    tg_rng_get(ctx, NULL, &all);
+    tg_rng_get(ctx, "own", &own);
+    if (j->from) {
+        EXPECT(ctx, all.seed == 9 && all.counter == DRAWN);
+        EXPECT(ctx, own.seed == j->seed[rank] && own.counter == j->counter[rank]);
+    }
+    tg_rng_remove(ctx, "own");
+    tg_shards_free(s);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+/* Each place goes on with its own state; among other tp ranks behind all of them. */
+START_TEST(streams_go_on_where_they_were) {
+    char dir[] = "/tmp/tapegrad-streams-XXXXXX";
+    ck_assert(mkdtemp(dir) != NULL);
+    on_ranks(4, streams, &(draws){.tp = 2, .to = dir});
+    on_ranks(4, streams, &(draws){2, dir, NULL, {100, 101, 100, 101}, {5, 15, 25, 35}});
+    on_ranks(2, streams, &(draws){2, dir, NULL, {100, 101}, {5, 15}});
+    on_ranks(8, streams,
+             &(draws){2, dir, NULL, {100, 101, 100, 101, 100, 101, 100, 101}, {5, 15, 25, 35, 5, 15, 5, 15}});
+    on_ranks(1, streams, &(draws){1, dir, NULL, {100}, {35}});
+    on_ranks(4, streams, &(draws){4, dir, NULL, {100, 101, 102, 103}, {35, 35, 35, 35}});
+    remove_state(dir);
+}
+END_TEST
+
+/* What a file says of streams, and what is said of it: a context of one rank with stream "own". */
+START_TEST(streams_must_fit) {
+    static const char fine[] = "9 0 77", own[] = "1 1 1 1 0 0 0 0 100 1 5";
+    static const struct { const char *all, *key, *text, *said; } rows[] = {
+        {fine, "rng/own", own, NULL},
+        {NULL, "rng/own", own, "stream '(default)' is missing"},
+        {"9 0", "rng/own", own, "stream '(default)' is malformed"},
+        {"9 0 77 1", "rng/own", own, "stream '(default)' is malformed"},
+        {"9 0 -77", "rng/own", own, "stream '(default)' is malformed"},
+        {fine, "rng/other", own, "stream 'own' is missing"},
+        {fine, "rng/own", "1 1 1", "stream 'own' is malformed"},
+        {fine, "rng/own", "1 1 1 1", "stream 'own' is malformed"},
+        {fine, "rng/own", "1 1 1 1 0 0 0 0 100 1", "stream 'own' is malformed"},
+        {fine, "rng/own", "1 1 1 1 0 0 0 0 100 1 5x", "stream 'own' is malformed"},
+    };
+    char dir[] = "/tmp/tapegrad-streams-XXXXXX", path[300];
+    ck_assert(mkdtemp(dir) != NULL);
+    snprintf(path, sizeof path, "%s/state-00000.safetensors", dir);
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_comm *self = tg_comm_self_new(ctx);
+    tg_parallel *p = tg_parallel_new(self, NULL);
+    tg_shards *s = tg_shards_new(p);
+    seed_streams(ctx, 0, 0, false);
+    ck_assert(tg_shards_add_rng(s) == TG_OK);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        tg_rng got;
+        tg_metadata m[5] = {{"format", "tapegrad-state-1"}, {"files", "1"}, {"save", "0"}, {rows[i].key, rows[i].text}};
+        if (rows[i].all) m[4] = (tg_metadata){"rng", rows[i].all};
+        ck_assert(tg_safetensors_save(ctx, path, NULL, 0, m, rows[i].all ? 5 : 4) == TG_OK);
+        tg_rng_set(ctx, "own", &(tg_rng){.seed = 100, .counter = 1});
+        tg_status status = tg_shards_load(s, dir);
+        ck_assert_msg(status == (rows[i].said ? TG_ERR_FORMAT : TG_OK), "row %zu: %s", i, tg_ctx_message(ctx));
+        if (rows[i].said) ck_assert_msg(strstr(tg_ctx_message(ctx), rows[i].said), "%s", tg_ctx_message(ctx));
+        tg_ctx_clear(ctx);
+        tg_rng_get(ctx, "own", &got);
+        ck_assert_uint_eq(got.counter, rows[i].said ? 1 : 5);
+    }
+    tg_rng_remove(ctx, "own");
+    const tg_metadata good[] = {
+        {"format", "tapegrad-state-1"}, {"files", "1"}, {"save", "0"}, {"rng", fine}, {"rng/own", own}};
+    ck_assert(tg_safetensors_save(ctx, path, NULL, 0, good, 5) == TG_OK);
+    ck_assert(tg_shards_load(s, dir) == TG_ERR_FORMAT && strstr(tg_ctx_message(ctx), "that this context has not"));
+    tg_ctx_clear(ctx);
+    tg_shards_free(s);
+    tg_parallel_free(p);
+    tg_comm_free(self);
+    tg_ctx_free(ctx);
+    remove_state(dir);
+}
+END_TEST
+
+int main(void) {
+    const TTest *const tests[] = {streams_go_on_where_they_were, streams_must_fit};
+    return tg_check_main("shards_rng", tests, sizeof tests / sizeof *tests);
+}

@@ -1,0 +1,355 @@
+/* Captured steps with collectives, on NCCL's ranks. */
+#include "comm/worlds.h"
+
+#include <tapegrad/capture.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/ops.h>
+
+#include "core/context.h"
+#include "kernels/scalar.h"
+
+enum { N = 300 };
+
+typedef struct step {
+    tg_comm *world, *pair; /* pair: NULL in small worlds */
+    tg_tape *t;
+    tg_tensor *x, *sum, *both, *out; /* static */
+    int calls;                       /* that differ between ranks, where a test wants that */
+    bool meets;
+} step;
+
+static tg_status put(tg_tensor *to, tg_tensor *from) {
+    const double none[2] = {0, 0};
+    tg_ctx *ctx = tg_ctx_of(to);
+    if (tg_ctx_status(ctx) != TG_OK) return tg_ctx_status(ctx);
+    tg_array out = tg_array_of(to), in = tg_array_of(from);
+    return tg_ctx_ops(ctx)->map(ctx, TG_FN_id, out, &in, 1, none, false);
+}
+
+/* out = the sum over all ranks of 2 x, and of x over the pair; a product runs beside the first one. */
+static tg_status step_of(void *state, tg_ctx *ctx) {
+    step *s = state;
+    for (int i = 0; i < s->calls; i++) tg_comm_all_reduce(s->world, s->sum, tg_scale(s->t, s->x, 2), TG_REDUCE_SUM);
+    tg_tensor *beside = tg_square(s->t, s->x);
+    if (s->pair) tg_comm_all_reduce(s->pair, s->both, s->x, TG_REDUCE_SUM);
+    if (s->meets) tg_comm_barrier(s->world);
+    tg_tensor *y = tg_add(s->t, tg_add(s->t, tg_tape_input(s->t, s->sum), tg_tape_input(s->t, s->both)), beside);
+    put(s->out, y);
+    tg_tape_reset(s->t);
+    return tg_ctx_status(ctx);
+}
+
+static tg_status open_step(step *s, tg_ctx *ctx, tg_comm *world) {
+    *s = (step){.world = world, .t = tg_tape_new(ctx), .calls = 1};
+    if (tg_comm_size(world) == 4) s->pair = tg_comm_split(world, tg_comm_rank(world) / 2, 0, "pair", TG_MAX_AXES);
+    s->x = tg_zeros(ctx, TG_F32, TG_SHAPE(N));
+    s->sum = tg_zeros(ctx, TG_F32, TG_SHAPE(N));
+    s->both = tg_zeros(ctx, TG_F32, TG_SHAPE(N));
+    s->out = tg_zeros(ctx, TG_F32, TG_SHAPE(N));
+    return tg_ctx_status(ctx);
+}
+
+static void close_step(step *s) {
+    tg_comm_free(s->pair);
+    tg_tape_free(s->t);
+}
+
+static float value(int rank, int round, int i) { return (float)(rank + 1) * 0.25f + (float)(round * 3 + i % 7); }
+
+static void feed(step *s, int round) {
+    float x[N];
+    for (int i = 0; i < N; i++) x[i] = value(tg_comm_rank(s->world), round, i);
+    tg_write(s->x, x, sizeof x);
+}
+
+static tg_status check_out(step *s, int round) {
+    tg_ctx *ctx = tg_tape_ctx(s->t);
+    int me = tg_comm_rank(s->world);
+    float out[N];
+    tg_read(s->out, out, sizeof out);
+    EXPECT(ctx, tg_ctx_status(ctx) == TG_OK);
+    for (int i = 0; i < N; i++) {
+        float want = value(me, round, i) * value(me, round, i);
+        for (int r = 0; r < tg_comm_size(s->world); r++) {
+            want += 2 * value(r, round, i);
+            if (s->pair && r / 2 == me / 2) want += value(r, round, i);
+        }
+        EXPECT(ctx, out[i] == want);
+    }
+    return TG_OK;
+}
+
+static tg_status replays(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
+    step s;
+    tg_comm_info before = TG_COMM_INFO(), after = TG_COMM_INFO();
+    tg_graph_info info = TG_GRAPH_INFO();
+    static _Thread_local char text[1 << 16];
+    (void)arg, (void)end;
+    if (open_step(&s, ctx, world) != TG_OK) return tg_ctx_status(ctx);
+    feed(&s, 0);
+    step_of(&s, ctx);
+    if (check_out(&s, 0) != TG_OK) return tg_ctx_status(ctx);
+    tg_comm_query(world, &before);
+    feed(&s, 1);
+    tg_graph *g = tg_graph_new(ctx, step_of, &s);
+    EXPECT(ctx, check_out(&s, 1) == TG_OK);
+    for (int round = 2; round < 12; round++) {
+        feed(&s, round);
+        if (round % 5 == 0)
+            step_of(&s, ctx); /* a called step between replays */
+        else
+            tg_graph_replay(g);
+        EXPECT(ctx, check_out(&s, round) == TG_OK);
+    }
+    tg_comm_query(world, &after);
+    int64_t calls = s.pair ? 2 : 1, ranks = tg_comm_size(world);
+    EXPECT(ctx, after.calls[TG_ALL_REDUCE] - before.calls[TG_ALL_REDUCE] == (ranks > 1 ? 11 * calls : 0));
+    EXPECT(ctx, after.bytes[TG_ALL_REDUCE] - before.bytes[TG_ALL_REDUCE] == (ranks > 1 ? 11 * calls * 4 * N : 0));
+    tg_graph_query(g, &info);
+    EXPECT(ctx, info.collectives == (ranks > 1 ? calls : 0) && info.steps == 9);
+    size_t n = tg_comm_record(world, TG_TEXT, text, sizeof text);
+    const char *replay = strstr(text, " replay of 1 collectives");
+    EXPECT(ctx, n < sizeof text && !replay == (ranks == 1));
+    EXPECT(ctx, !replay || strstr(replay, "#0 all_reduce f32[300] sum"));
+    n = tg_comm_record(world, TG_JSON, text, sizeof text);
+    EXPECT(ctx, n < sizeof text && !strstr(text, "\"kind\": \"replay\"") == (ranks == 1));
+    tg_graph_free(g);
+    close_step(&s);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(replays_are_steps_of_all_ranks) {
+    for (int kind = 0; kind < WORLD_KINDS; kind++)
+        for (int n = 1; n <= 4; n *= 2) expect_world((world_kind)kind, n, replays, NULL);
+}
+END_TEST
+
+/* Rank 1 replays another step. */
+static tg_status other_steps(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
+    step s;
+    float out[N];
+    (void)arg, (void)end;
+    if (open_step(&s, ctx, world) != TG_OK) return tg_ctx_status(ctx);
+    tg_graph *one = tg_graph_new(ctx, step_of, &s);
+    s.calls = 2;
+    tg_graph *two = tg_graph_new(ctx, step_of, &s);
+    if (tg_ctx_status(ctx) != TG_OK) return tg_ctx_status(ctx); /* another rank is ahead */
+    for (int i = 0; i < 2; i++) { /* the first one's data may be there before its comparison is looked at */
+        tg_graph_replay(tg_comm_rank(world) == 1 ? two : one);
+        tg_read(s.out, out, sizeof out);
+    }
+    tg_status status = tg_ctx_status(ctx);
+    close_step(&s);
+    return status;
+}
+
+/* Rank 1 calls its step. */
+static tg_status one_calls(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
+    step s;
+    float out[N];
+    (void)arg, (void)end;
+    if (open_step(&s, ctx, world) != TG_OK) return tg_ctx_status(ctx);
+    tg_graph *g = tg_graph_new(ctx, step_of, &s);
+    if (tg_ctx_status(ctx) != TG_OK) return tg_ctx_status(ctx); /* another rank is ahead */
+    for (int i = 0; i < 2; i++) {
+        if (tg_comm_rank(world) == 1)
+            step_of(&s, ctx);
+        else
+            tg_graph_replay(g);
+        tg_read(s.out, out, sizeof out);
+    }
+    tg_status status = tg_ctx_status(ctx);
+    close_step(&s);
+    return status;
+}
+
+static tg_status fails(void *state, tg_ctx *ctx) {
+    step_of(state, ctx);
+    return tg_ctx_fail(ctx, TG_ERR_IO, "no more of this");
+}
+
+/* Rank 1 fails while it captures: the others learn it in their first replay. */
+static tg_status one_fails(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
+    step s;
+    float out[N];
+    (void)arg, (void)end;
+    if (open_step(&s, ctx, world) != TG_OK) return tg_ctx_status(ctx);
+    tg_graph_new(ctx, tg_comm_rank(world) == 1 ? fails : step_of, &s);
+    tg_read(s.out, out, sizeof out);
+    tg_status status = tg_ctx_status(ctx);
+    close_step(&s);
+    return status;
+}
+
+static tg_status barrier(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
+    step s;
+    (void)arg, (void)end;
+    if (open_step(&s, ctx, world) != TG_OK) return tg_ctx_status(ctx);
+    s.meets = true;
+    tg_graph_new(ctx, step_of, &s);
+    tg_status status = tg_ctx_status(ctx);
+    close_step(&s);
+    return status;
+}
+
+static tg_status group_ends(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
+    step s;
+    (void)arg, (void)end;
+    if (open_step(&s, ctx, world) != TG_OK) return tg_ctx_status(ctx);
+    tg_comm *all = tg_comm_split(world, 0, tg_comm_rank(world), "all", TG_MAX_AXES);
+    s.world = all;
+    tg_graph *g = tg_graph_new(ctx, step_of, &s);
+    if (tg_ctx_status(ctx) != TG_OK) return tg_ctx_status(ctx); /* another rank is ahead */
+    tg_comm_free(all);
+    tg_graph_replay(g);
+    tg_status status = tg_ctx_status(ctx);
+    close_step(&s);
+    return status;
+}
+
+static void ck_ends(int n, world_fn fn, tg_status status, const char *says, tg_status other) {
+    for (int kind = 0; kind < WORLD_KINDS; kind++) {
+        const world_end *end = run_world((world_kind)kind, n, fn, NULL, NULL);
+        bool said = false;
+        for (int r = 0; r < n; r++) {
+            ck_assert_msg(end->ended[r] && (end->status[r] == status || end->status[r] == other),
+                          "rank %d of %d %s: %s: %s", r, n, world_names[kind], tg_status_name(end->status[r]),
+                          end->message[r]);
+            said |= strstr(end->message[r], says) != NULL;
+        }
+        ck_assert_msg(said, "%s", end->message[0]);
+    }
+}
+
+START_TEST(ranks_that_disagree_are_told) {
+    ck_ends(2, other_steps, TG_ERR_MISMATCH, "replay(2 collectives", TG_ERR_MISMATCH);
+    ck_ends(4, other_steps, TG_ERR_MISMATCH, "replay(1 collectives", TG_ERR_REMOTE);
+    ck_ends(2, one_calls, TG_ERR_MISMATCH, "all_reduce(f32, 300 elements", TG_ERR_MISMATCH);
+    ck_ends(2, one_fails, TG_ERR_IO, "no more of this", TG_ERR_REMOTE);
+}
+END_TEST
+
+/* ---- Data-parallel ranks ---- */
+
+enum { WIDE = 6, HIGH = 5 };
+
+/* One has w2's gradient in its buckets, or left for tg_grads_finalize to sum. */
+typedef struct shares {
+    tg_parallel *p;
+    tg_buckets *b;
+    tg_tape *t;
+    tg_tensor *w1, *w2, *x, *tokens; /* x [HIGH, WIDE] */
+    tg_tensor *sum[2];               /* gradients of the last step, whole */
+    bool lacks;                      /* w2's, on this rank */
+} shares;
+
+static tg_status step_of_shares(void *state, tg_ctx *ctx) {
+    shares *s = state;
+    tg_tensor *y = tg_linear(s->t, s->x, s->w1, NULL);
+    if (!s->lacks) y = tg_linear(s->t, tg_tanh(s->t, y), s->w2, NULL);
+    tg_backward(s->t, tg_sum(s->t, tg_square(s->t, y), TG_ALL_DIMS, false));
+    tg_tape_reset(s->t);
+    tg_tensor *params[] = {s->w1, s->w2};
+    if (tg_grads_finalize(s->p, params, 2, TG_FINALIZE(.tokens = s->tokens)) != TG_OK) return tg_ctx_status(ctx);
+    for (int i = 0; i < 2; i++) put(s->sum[i], tg_grad_of(params[i]));
+    for (int i = 0; i < 2; i++) tg_zero_grad(params[i]);
+    return tg_ctx_status(ctx);
+}
+
+static tg_status open_shares(shares *s, tg_ctx *ctx, tg_comm *world, int bucketed) {
+    double rows = HIGH;
+    *s = (shares){.p = tg_parallel_new(world, NULL), .t = tg_tape_new(ctx)};
+    s->w1 = tg_param_of(ctx, "w1", TG_F32, TG_SHAPE(WIDE, WIDE), 0.5);
+    s->w2 = tg_param_of(ctx, "w2", TG_F32, TG_SHAPE(WIDE, WIDE), 0.5);
+    s->x = tg_zeros(ctx, TG_F32, TG_SHAPE(HIGH, WIDE));
+    s->tokens = tg_zeros(ctx, TG_F64, TG_SHAPE());
+    tg_tensor *params[] = {s->w1, s->w2};
+    for (int i = 0; i < 2; i++) tg_place(s->p, params[i], TG_DP, TG_R);
+    for (int i = 0; i < 2; i++) s->sum[i] = tg_zeros(ctx, TG_F32, TG_SHAPE(WIDE, WIDE));
+    tg_write_f64(s->tokens, &rows, 1);
+    s->b = tg_buckets_new(s->p, params, bucketed, 0);
+    return tg_ctx_status(ctx);
+}
+
+static void close_shares(shares *s) {
+    tg_buckets_free(s->b);
+    tg_tape_free(s->t);
+    tg_parallel_free(s->p);
+}
+
+static void feed_shares(shares *s, int me, int round) {
+    float x[HIGH * WIDE];
+    for (int i = 0; i < HIGH * WIDE; i++) x[i] = value(me, round, i) / 16;
+    tg_write(s->x, x, sizeof x);
+}
+
+/* Called and replayed in turn, the same inputs give the same bits. */
+static tg_status replays_of_shares(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
+    enum { ROUNDS = 6 };
+    shares s;
+    float got[2][WIDE * WIDE], want[ROUNDS][2][WIDE * WIDE];
+    (void)end;
+    if (open_shares(&s, ctx, world, *(const int *)arg) != TG_OK) return tg_ctx_status(ctx);
+    int me = tg_comm_rank(world);
+    for (int round = 0; round < ROUNDS; round++) {
+        feed_shares(&s, me, round);
+        step_of_shares(&s, ctx);
+        for (int i = 0; i < 2; i++) tg_read(s.sum[i], want[round][i], sizeof want[round][i]);
+    }
+    tg_graph *g = NULL;
+    for (int round = 0; round < ROUNDS; round++) {
+        feed_shares(&s, me, round);
+        if (g)
+            tg_graph_replay(g);
+        else
+            g = tg_graph_new(ctx, step_of_shares, &s);
+        for (int i = 0; i < 2; i++) tg_read(s.sum[i], got[i], sizeof got[i]);
+        EXPECT(ctx, tg_ctx_status(ctx) == TG_OK);
+        EXPECT(ctx, !memcmp(got, want[round], sizeof got) && got[1][0] != 0);
+    }
+    tg_graph_free(g);
+    close_shares(&s);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(data_parallel_steps_are_replayed) {
+    for (int bucketed = 1; bucketed <= 2; bucketed++)
+        for (int n = 2; n <= 4; n *= 2) expect_world(THREADS, n, replays_of_shares, &bucketed);
+}
+END_TEST
+
+/* Rank 0 has no gradient of w2, and would have to read whether another one has. */
+static tg_status lacks_one(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
+    shares s;
+    float sum[WIDE * WIDE];
+    (void)end;
+    if (open_shares(&s, ctx, world, *(const int *)arg) != TG_OK) return tg_ctx_status(ctx);
+    s.lacks = tg_comm_rank(world) == 0;
+    feed_shares(&s, tg_comm_rank(world), 0);
+    if (step_of_shares(&s, ctx) != TG_OK) return tg_ctx_status(ctx);
+    tg_graph_new(ctx, step_of_shares, &s);
+    tg_read(s.sum[0], sum, sizeof sum);
+    tg_status status = tg_ctx_status(ctx);
+    close_shares(&s);
+    return status;
+}
+
+START_TEST(what_cannot_be_replayed_is_refused) {
+    for (int bucketed = 1; bucketed <= 2; bucketed++) {
+        const world_end *end = run_world(THREADS, 2, lacks_one, &bucketed, NULL);
+        ck_assert_msg(end->status[0] == TG_ERR_UNSUPPORTED && end->status[1] == TG_ERR_REMOTE, "%s; %s",
+                      end->message[0], end->message[1]);
+        ck_assert_msg(strstr(end->message[0], "has a parameter without a gradient on this rank"), "%s",
+                      end->message[0]);
+    }
+    ck_ends(2, barrier, TG_ERR_UNSUPPORTED, "barrier: the step that tg_graph_new records waits", TG_ERR_REMOTE);
+    ck_ends(2, group_ends, TG_ERR_ABORTED, "a communicator of the step has ended", TG_ERR_REMOTE);
+}
+END_TEST
+
+int main(void) {
+    const TTest *tests[] = {replays_are_steps_of_all_ranks, ranks_that_disagree_are_told,
+                            data_parallel_steps_are_replayed, what_cannot_be_replayed_is_refused};
+    return tg_check_main("replays", tests, sizeof tests / sizeof *tests);
+}

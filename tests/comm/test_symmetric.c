@@ -1,0 +1,66 @@
+/* Symmetric buffers on ranks: packed, of one size, taken again once free. */
+#include "on_ranks.h"
+
+#include <tapegrad/comm.h>
+#include <tapegrad/tape.h>
+
+static tg_status takes(void *arg, tg_ctx *ctx, tg_comm *c) {
+    (void)arg;
+    tg_tape *t = tg_tape_new(ctx);
+    int n = tg_comm_size(c), me = tg_comm_rank(c);
+    /* Each rank asks for another size: all get the least. */
+    tg_symmetric *s = tg_symmetric_new(c, (size_t)(1024 + 64 * me));
+    const tg_dtype dtypes[] = {TG_U8, TG_F64, TG_BF16};
+    const tg_shape shapes[] = {TG_SHAPE(5), TG_SHAPE(2, 8), TG_SHAPE(3)};
+    tg_tensor *x[3], *y;
+    EXPECT(ctx, s && tg_symmetric_take(s, t, dtypes, shapes, 3, x));
+    char *p = tg_host_data(x[0]);
+    EXPECT(ctx, (char *)tg_host_data(x[1]) == p + 16 && (char *)tg_host_data(x[2]) == p + 16 + 128);
+    EXPECT(ctx, tg_ndim(x[1]) == 2 && tg_dtype_of(x[2]) == TG_BF16);
+    EXPECT(ctx, !tg_symmetric_take(s, t, dtypes, shapes, 1, &y) && !tg_is_alive(y)); /* open */
+    for (int i = 0; i < 3; i++) tg_discard(x[i]);
+    const tg_shape most = TG_SHAPE(128), more = TG_SHAPE(129);
+    EXPECT(ctx, tg_symmetric_take(s, t, &dtypes[1], &most, 1, &y) && (char *)tg_host_data(y) == p);
+    tg_tape_reset(t);
+    EXPECT(ctx, !tg_symmetric_take(s, t, &dtypes[1], &more, 1, &y));
+    EXPECT(ctx, tg_symmetric_take(s, t, &dtypes[1], &most, 1, &y));
+    double *v = tg_host_data(y);
+    for (int i = 0; i < 128; i++) v[i] = me + 1;
+    tg_comm_all_reduce(c, y, y, TG_REDUCE_SUM);
+    tg_symmetric_free(s); /* the tensor keeps the bytes */
+    v = tg_host_data(y);
+    EXPECT(ctx, v && v[127] == n * (n + 1) / 2);
+    s = tg_symmetric_new(c, 64);
+    EXPECT(ctx, tg_symmetric_take(s, t, &dtypes[0], &shapes[0], 1, &x[0]));
+    EXPECT(ctx, tg_host_data(x[0]) != v);
+    tg_symmetric_free(s);
+    tg_tape_free(t);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(tensors_are_packed_and_taken_again) {
+    for (int n = 1; n <= 4 && !ranks_on_gpus(); n++) on_ranks(n, takes, NULL);
+}
+END_TEST
+
+START_TEST(where_there_is_none_the_caller_does_without) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
+    tg_comm *plan = tg_comm_plan_new(ctx, 1, 4);
+    tg_symmetric *s = tg_symmetric_new(plan, 1 << 20);
+    tg_tape *t = tg_tape_new(ctx);
+    const tg_dtype dtype = TG_F32;
+    const tg_shape shape = TG_SHAPE(4);
+    tg_tensor *x;
+    ck_assert(s && !tg_symmetric_take(s, t, &dtype, &shape, 1, &x) && !tg_is_alive(x));
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
+    tg_symmetric_free(s);
+    tg_tape_free(t);
+    tg_comm_free(plan);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+int main(void) {
+    const TTest *const tests[] = {tensors_are_packed_and_taken_again, where_there_is_none_the_caller_does_without};
+    return tg_check_main("symmetric", tests, sizeof tests / sizeof *tests);
+}

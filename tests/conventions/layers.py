@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""layers.py includes SOURCE | symbols SOURCE BUILD | table SOURCE: holds the code to the table of layers in layers.txt.
+
+`includes` reads every #include under src/: the file that it names must lie in the same layer or in one that the table
+allows. `symbols` reads the undefined tg_ symbols of every object of the library with nm: each must be defined in an
+allowed layer. So calls through prototypes in headers that everybody may include are found as well. `table` compares
+the table of docs/design.md, which also says what each folder is for, with layers.txt.
+
+Breaks that are known stand in layers.known, one `FROM TO` a line. A break that is not listed fails, and so does a
+listed one that is gone. The table itself must have no circle, and umbrella headers are for users: src/ includes none.
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+UMBRELLAS = {'include/tapegrad/tapegrad.h', 'include/tapegrad/extend.h'}
+
+
+class Layers:
+    def __init__(self, text):
+        self.prefixes, self.allowed = {}, {}
+        for line in text.splitlines():
+            line = line.split('#')[0]
+            if not line.strip():
+                continue
+            layer, prefix, allowed = (field.strip() for field in line.split('|'))
+            self.prefixes[prefix] = layer
+            self.allowed.setdefault(layer, set()).update(allowed.split())
+
+    def of(self, path):
+        """The layer of a file: that of the longest prefix."""
+        fitting = [prefix for prefix in self.prefixes if path.startswith(prefix)]
+        return self.prefixes[max(fitting, key=len)] if fitting else None
+
+    def allows(self, user, used):
+        if user == used:
+            return True
+        whole_user, whole_used = user.split('/')[0], used.split('/')[0]
+        if whole_user == whole_used:
+            return used in self.allowed[user]
+        allowed = self.allowed[user] | self.allowed[whole_user]
+        return used in allowed or whole_used in allowed
+
+    def circle(self):
+        """A layer that reaches itself through whole layers, or None."""
+        whole = {}
+        for layer, allowed in self.allowed.items():
+            top = layer.split('/')[0]
+            whole.setdefault(top, set()).update(name.split('/')[0] for name in allowed if name.split('/')[0] != top)
+        done = set()
+
+        def visit(layer, above):
+            if layer in above:
+                return layer
+            if layer in done:
+                return None
+            done.add(layer)
+            return next(filter(None, (visit(below, above | {layer}) for below in sorted(whole[layer]))), None)
+
+        return next(filter(None, (visit(layer, set()) for layer in whole)), None)
+
+
+def named_file(source, user, name):
+    """The file that an #include names: beside its user, in include/, or in src/. None: it is not ours."""
+    for folder in (user.parent, source / 'include', source / 'src'):
+        if (folder / name).is_file():
+            return (folder / name).resolve().relative_to(source).as_posix()
+    return None
+
+
+def include_breaks(source, layers):
+    for user in sorted((source / 'src').rglob('*')):
+        if user.suffix not in ('.c', '.h', '.cu', '.in'):
+            continue
+        path = user.relative_to(source).as_posix()
+        for name in re.findall(r'^\s*#\s*include\s+["<]([^">]+)[">]', user.read_text(), re.M):
+            used = named_file(source, user, name)
+            if not used:
+                continue
+            if used in UMBRELLAS or layers.of(used) is None or not layers.allows(layers.of(path), layers.of(used)):
+                yield path, used, layers.of(used)
+
+
+def symbol_breaks(source, build, layers):
+    files = {}  # object: source
+    for command in json.loads((build / 'compile_commands.json').read_text()):
+        file = (pathlib.Path(command['directory']) / command['file']).resolve()
+        if source in file.parents and '/src/' in file.as_posix() and 'libtapegrad' in command['output']:
+            files[command['output']] = file.relative_to(source).as_posix()
+    files = {o: f for o, f in files.items() if f.startswith('src/') and (build / o).exists()}
+    if not files:
+        raise SystemExit('layers.py: no objects in ' + str(build))
+    defined, needed = {}, []
+    for name, file in files.items():
+        for line in subprocess.check_output(['nm', '-p', build / name], text=True).splitlines():
+            kind, symbol = line.split()[-2:]
+            if not symbol.startswith('tg_'):
+                continue
+            if kind == 'U':
+                needed.append((file, symbol))
+            elif kind.isupper():
+                defined[symbol] = file
+    for file, symbol in sorted(set(needed)):
+        if symbol in defined and not layers.allows(layers.of(file), layers.of(defined[symbol])):
+            yield file, symbol, layers.of(defined[symbol])
+
+
+def table_breaks(source, layers):
+    """Folders whose rows in docs/design.md and layers.txt differ."""
+    text = (source / 'docs/design.md').read_text()
+    rows = dict(re.findall(r'^\| `(src/[^`]*)` \|[^|]+\| ([^|]*) \|$', text, re.M))
+    wanted = {prefix: ' '.join(row.split('|')[2].split()) or '-'
+              for row in (HERE / 'layers.txt').read_text().splitlines()
+              for prefix in [row.split('|')[1].strip() if row.count('|') == 2 and row[0] != '#' else '']
+              if prefix.startswith('src/')}
+    for prefix in sorted(rows.keys() | wanted.keys()):
+        if rows.get(prefix) != wanted.get(prefix):
+            yield f'{prefix}: docs/design.md has {rows.get(prefix)!r}, layers.txt {wanted.get(prefix)!r}'
+
+
+def main():
+    check, source = sys.argv[1], pathlib.Path(sys.argv[2]).resolve()
+    layers = Layers((HERE / 'layers.txt').read_text())
+    bad = 0
+    if layers.circle():
+        print('layers.txt: layer', layers.circle(), 'may include itself through others')
+        bad = 1
+    if check == 'table':
+        wrong = list(table_breaks(source, layers))
+        print('\n'.join(wrong))
+        return bool(wrong)
+    if check == 'includes':
+        found = list(include_breaks(source, layers))
+    else:
+        found = list(symbol_breaks(source, pathlib.Path(sys.argv[3]).resolve(), layers))
+    found = {f'{user} {used}': f'layer {layers.of(user)} may not use {layer or "it"}' for user, used, layer in found}
+    list_file = HERE / f'layers.{check}.known'
+    known = set(list_file.read_text().splitlines()) if list_file.exists() else set()
+    if '--write-known' in sys.argv:
+        list_file.write_text(''.join(line + '\n' for line in sorted(found)))
+        return 0
+    for line in sorted(found.keys() - known):
+        print(f'{line}: {found[line]}')
+        bad = 1
+    for line in sorted(known - found.keys()):
+        print(f'{line}: this is allowed now; remove the line from {list_file.name}')
+        bad = 1
+    return bad
+
+
+sys.exit(main())

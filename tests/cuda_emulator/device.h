@@ -1,0 +1,289 @@
+/* device.h - CUDA's device side for a host compiler: a .cu file that includes this instead of being compiled by nvcc
+ * runs its kernels on the CPU. Kernels are launched by TG_LAUNCH and take dynamic shared memory by TG_DYN_SHARED; code
+ * that the host cannot run (PTX, tensor cores, cooperative groups) needs a portable twin. */
+#ifndef TG_CUDA_EMULATOR_DEVICE_H
+#define TG_CUDA_EMULATOR_DEVICE_H
+
+#include <cuda_runtime.h>
+#include <math_constants.h>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+/* Static shared arrays lie in one section, so that the runner can fill them with NaN before every block: what was read
+ * without having been set shows. */
+#undef __shared__
+#define __shared__ static __attribute__((section("emulator_shared")))
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+
+#define TG_DYN_SHARED(type, name) type *name = reinterpret_cast<type *>(emu::dynamic_shared)
+#define TG_LAUNCH(kernel, ...)    emu::launch(#kernel, kernel, __VA_ARGS__)
+
+namespace emu {
+
+/* One CUDA thread, and what it waits for. */
+struct Thread {
+    uint3 index;
+    unsigned linear;
+    int state;
+    const char *file;
+    int line;
+    int kind;
+    unsigned mask, lane; /* of a warp's operation: who takes part, whose value is read */
+    uint64_t value, result;
+    void *fiber;
+};
+
+extern Thread *current;
+extern uint3 block_index;
+extern dim3 block_size, grid_size;
+extern unsigned char *dynamic_shared;
+
+enum Wait { wait_block, wait_block_votes, wait_shuffle, wait_ballot, wait_warp };
+uint64_t wait_in_block(int kind, uint64_t value, const char *file, int line);
+uint64_t wait_in_warp(int kind, unsigned mask, uint64_t value, unsigned lane, const char *file, int line);
+
+/* An argument's type without taking part in deduction, so that atomicAdd(&u64, 1) compiles as it does under nvcc. */
+template <class T> struct Same { using type = T; };
+template <class T> using same = typename Same<T>::type;
+
+/* What one thread of a launch does: the kernel with its arguments. Every kernel has one of these, and every file of
+ * kernels is compiled with this header: hence nothing of the standard library's. */
+struct Body {
+    virtual ~Body() {}
+    virtual void run() const = 0;
+};
+template <class F> struct BodyOf final : Body {
+    const F f;
+    explicit BodyOf(const F &g) : f(g) {}
+    void run() const override { f(); }
+};
+
+struct Launch {
+    const char *name;
+    const void *kernel;
+    dim3 grid, block;
+    size_t shared;
+    cudaStream_t stream;
+    const void *const *pointers; /* its arguments that are pointers; not kept */
+    int n_pointers;
+};
+void launch_kernel(const Launch &launch, Body *body); /* which becomes the emulator's */
+
+template <class T> void note_pointer(const T &, const void **, int *) {}
+template <class T> void note_pointer(T *const &p, const void **to, int *n) { to[(*n)++] = p; }
+
+template <class... P>
+void launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+            same<P>... a) {
+    const void *pointers[sizeof...(P) + 1];
+    Launch l{name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream, pointers, 0};
+    (note_pointer(a, pointers, &l.n_pointers), ...);
+    auto thread = [kernel, a...] { kernel(a...); };
+    launch_kernel(l, new BodyOf<decltype(thread)>(thread));
+}
+
+template <class T> T shuffle(unsigned mask, T value, unsigned lane, const char *file, int line) {
+    static_assert(sizeof(T) <= 8, "a shuffle is of at most 8 bytes");
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof value);
+    bits = wait_in_warp(wait_shuffle, mask, bits, lane, file, line);
+    memcpy(static_cast<void *>(&value), &bits, sizeof value);
+    return value;
+}
+
+/* The lane that a shuffle among WIDTH lanes reads: TO, or the own one where TO lies outside the segment. */
+inline unsigned lane_in_segment(int to, int width) {
+    int own = static_cast<int>(current->linear & 31), first = own & ~(width - 1);
+    return static_cast<unsigned>(to < first || to >= first + width ? own : to);
+}
+
+template <class T, class F> T read_modify_write(T *p, F change) {
+    T old, changed;
+    __atomic_load(p, &old, __ATOMIC_RELAXED);
+    do changed = change(old);
+    while (!__atomic_compare_exchange(p, &old, &changed, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return old;
+}
+
+} // namespace emu
+
+#define threadIdx (emu::current->index)
+#define blockIdx  emu::block_index
+#define blockDim  emu::block_size
+#define gridDim   emu::grid_size
+enum { warpSize = 32 };
+
+#define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
+inline void __syncthreads(EMU_HERE) { emu::wait_in_block(emu::wait_block, 0, file, line); }
+inline int __syncthreads_count(int predicate, EMU_HERE) {
+    return static_cast<int>(emu::wait_in_block(emu::wait_block_votes, predicate != 0, file, line));
+}
+inline int __syncthreads_or(int predicate, EMU_HERE) {
+    return emu::wait_in_block(emu::wait_block_votes, predicate != 0, file, line) != 0;
+}
+inline int __syncthreads_and(int predicate, EMU_HERE) {
+    return emu::wait_in_block(emu::wait_block_votes, predicate == 0, file, line) == 0;
+}
+inline void __syncwarp(unsigned mask = ~0u, EMU_HERE) { emu::wait_in_warp(emu::wait_warp, mask, 0, 0, file, line); }
+
+inline unsigned __ballot_sync(unsigned mask, int predicate, EMU_HERE) {
+    return static_cast<unsigned>(emu::wait_in_warp(emu::wait_ballot, mask, predicate != 0, 0, file, line));
+}
+inline int __any_sync(unsigned mask, int predicate, EMU_HERE) {
+    return emu::wait_in_warp(emu::wait_ballot, mask, predicate != 0, 0, file, line) != 0;
+}
+inline int __all_sync(unsigned mask, int predicate, EMU_HERE) {
+    return emu::wait_in_warp(emu::wait_ballot, mask, predicate == 0, 0, file, line) == 0;
+}
+
+template <class T> T __shfl_sync(unsigned mask, T value, int lane, int width = 32, EMU_HERE) {
+    unsigned first = emu::current->linear & 31 & ~static_cast<unsigned>(width - 1);
+    return emu::shuffle(mask, value, first + (static_cast<unsigned>(lane) & static_cast<unsigned>(width - 1)), file,
+                        line);
+}
+template <class T> T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, EMU_HERE) {
+    int own = static_cast<int>(emu::current->linear & 31);
+    return emu::shuffle(mask, value, emu::lane_in_segment(own ^ bits, width), file, line);
+}
+template <class T> T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32, EMU_HERE) {
+    int own = static_cast<int>(emu::current->linear & 31);
+    return emu::shuffle(mask, value, emu::lane_in_segment(own + static_cast<int>(by), width), file, line);
+}
+template <class T> T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32, EMU_HERE) {
+    int own = static_cast<int>(emu::current->linear & 31);
+    return emu::shuffle(mask, value, emu::lane_in_segment(own - static_cast<int>(by), width), file, line);
+}
+
+template <class T> T atomicAdd(T *p, emu::same<T> v) {
+    return emu::read_modify_write(p, [=](T o) { return T(o + v); });
+}
+template <class T> T atomicSub(T *p, emu::same<T> v) {
+    return emu::read_modify_write(p, [=](T o) { return T(o - v); });
+}
+template <class T> T atomicMax(T *p, emu::same<T> v) {
+    return emu::read_modify_write(p, [=](T o) { return o > v ? o : v; });
+}
+template <class T> T atomicMin(T *p, emu::same<T> v) {
+    return emu::read_modify_write(p, [=](T o) { return o < v ? o : v; });
+}
+template <class T> T atomicOr(T *p, emu::same<T> v) {
+    return emu::read_modify_write(p, [=](T o) { return T(o | v); });
+}
+template <class T> T atomicAnd(T *p, emu::same<T> v) {
+    return emu::read_modify_write(p, [=](T o) { return T(o & v); });
+}
+template <class T> T atomicXor(T *p, emu::same<T> v) {
+    return emu::read_modify_write(p, [=](T o) { return T(o ^ v); });
+}
+template <class T> T atomicExch(T *p, emu::same<T> v) {
+    return emu::read_modify_write(p, [=](T) { return v; });
+}
+template <class T> T atomicCAS(T *p, emu::same<T> expected, emu::same<T> v) {
+    return emu::read_modify_write(p, [=](T o) { return o == expected ? v : o; });
+}
+inline unsigned atomicInc(unsigned *p, unsigned limit) {
+    return emu::read_modify_write(p, [=](unsigned o) { return o >= limit ? 0u : o + 1; });
+}
+
+inline void __threadfence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence_block(void) { __threadfence(); }
+inline void __threadfence_system(void) { __threadfence(); }
+inline void __nanosleep(unsigned) {}
+inline void __trap(void) { __builtin_trap(); }
+
+template <class T> T __ldg(const T *p) { return *p; }
+template <class T> T __ldcs(const T *p) { return *p; }
+template <class T> T __ldcg(const T *p) { return *p; }
+template <class T> void __stcs(T *p, emu::same<T> v) { *p = v; }
+template <class T> void __stcg(T *p, emu::same<T> v) { *p = v; }
+
+template <class T> T max(T a, emu::same<T> b) { return a < b ? b : a; }
+template <class T> T min(T a, emu::same<T> b) { return b < a ? b : a; }
+
+/* glibc declares functions of these names, so they are macros. */
+#define __expf(x)          expf(x)
+#define __exp10f(x)        exp10f(x)
+#define __logf(x)          logf(x)
+#define __log2f(x)         log2f(x)
+#define __log10f(x)        log10f(x)
+#define __powf(x, y)       powf(x, y)
+#define __sinf(x)          sinf(x)
+#define __cosf(x)          cosf(x)
+#define __tanf(x)          tanf(x)
+#define __sincosf(x, s, c) sincosf(x, s, c)
+
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+inline double rsqrt(double x) { return 1.0 / sqrt(x); }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __frcp_rn(float x) { return 1.0f / x; }
+inline float __fsqrt_rn(float x) { return sqrtf(x); }
+inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) {
+    volatile float product = a * b; /* keeps the host compiler from contracting it into an addition */
+    return product;
+}
+inline double __dmul_rn(double a, double b) {
+    volatile double product = a * b;
+    return product;
+}
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline float __saturatef(float x) { return x > 0 ? x < 1 ? x : 1.0f : 0.0f; }
+inline float normcdff(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
+inline double normcdf(double x) { return 0.5 * erfc(-x * 0.70710678118654752); }
+inline void sincospif(float x, float *s, float *c) {
+    double turn = x * 3.14159265358979323846;
+    *s = static_cast<float>(sin(turn));
+    *c = static_cast<float>(cos(turn));
+}
+inline void sincospi(double x, double *s, double *c) {
+    *s = sin(x * 3.14159265358979323846);
+    *c = cos(x * 3.14159265358979323846);
+}
+
+inline int __float2int_rn(float x) { return static_cast<int>(nearbyintf(x)); }
+inline int __float2int_rz(float x) { return static_cast<int>(x); }
+inline int __float2int_rd(float x) { return static_cast<int>(floorf(x)); }
+inline float __int2float_rn(int x) { return static_cast<float>(x); }
+inline float __uint2float_rn(unsigned x) { return static_cast<float>(x); }
+
+namespace emu {
+template <class To, class From> To bits_as(From from) {
+    static_assert(sizeof(To) == sizeof(From), "the same size");
+    To to;
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+} // namespace emu
+inline int __float_as_int(float x) { return emu::bits_as<int>(x); }
+inline unsigned __float_as_uint(float x) { return emu::bits_as<unsigned>(x); }
+inline float __int_as_float(int x) { return emu::bits_as<float>(x); }
+inline float __uint_as_float(unsigned x) { return emu::bits_as<float>(x); }
+inline long long __double_as_longlong(double x) { return emu::bits_as<long long>(x); }
+inline double __longlong_as_double(long long x) { return emu::bits_as<double>(x); }
+
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
+inline int __clz(int x) { return x ? __builtin_clz(static_cast<unsigned>(x)) : 32; }
+inline int __clzll(long long x) { return x ? __builtin_clzll(static_cast<unsigned long long>(x)) : 64; }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __ffsll(long long x) { return __builtin_ffsll(x); }
+inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(static_cast<uint64_t>(a) * b >> 32); }
+inline int __mulhi(int a, int b) { return static_cast<int>(static_cast<int64_t>(a) * b >> 32); }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    __extension__ using wide = unsigned __int128;
+    return static_cast<unsigned long long>(static_cast<wide>(a) * b >> 64);
+}
+inline unsigned __brev(unsigned x) {
+    unsigned y = 0;
+    for (int i = 0; i < 32; i++) y |= (x >> i & 1) << (31 - i);
+    return y;
+}
+
+#endif

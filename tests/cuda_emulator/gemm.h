@@ -1,0 +1,48 @@
+/* gemm.h - products of matrices for the emulators of cuBLAS and cuBLASLt, with what may follow in one go. */
+#ifndef TG_CUDA_EMULATOR_GEMM_H
+#define TG_CUDA_EMULATOR_GEMM_H
+
+#include "emulator.h"
+#include <library_types.h>
+
+namespace emu {
+
+/* Element (i, j) of batch b lies at b * batch + i * row + j * column. */
+struct Matrix {
+    void *at;
+    cudaDataType type;
+    int64_t rows, columns, row, column, batch;
+};
+
+enum class Activation { none, relu, gelu, drelu, dgelu };
+
+struct Product {
+    int64_t batches;
+    Matrix a, b, c, d; /* d = activation(alpha a b + beta c + bias) */
+    bool wide;         /* sums in double */
+    const void *alpha, *beta;
+    bool scalars_on_device;
+    double alpha_value, beta_value; /* otherwise */
+    Activation activation;
+    Matrix bias;                                            /* a column; at == NULL: none */
+    bool bias_gradient_d, bias_gradient_a, bias_gradient_b; /* the sums that bias receives instead */
+    void *aux; /* the input of GELU, in `aux_type`, or bits of where ReLU let pass */
+    cudaDataType aux_type;
+    int64_t aux_ld, aux_batch;
+    bool aux_written;
+    void *workspace;
+    size_t workspace_size;
+};
+
+size_t bytes_of(cudaDataType type); /* 0: a type that is not known here */
+size_t span_of(const Matrix &m, int64_t batches);
+
+/* Empty when all that the product touches lies in allocations of the stream's device. */
+std::string out_of_bounds(const Product &p, int device);
+
+/* Queues it. */
+cudaError_t queue_product(const char *what, Product p, cudaStream_t stream);
+
+} // namespace emu
+
+#endif

@@ -1,0 +1,34 @@
+#!/bin/sh
+# orders.sh N PROGRAM...: runs it N times, in N of the 8 orders of threads and 16 schedules of streams that the emulator
+# has. Which ones goes round from commit to commit: .ci/run sets TG_TEST_TURN by the time of the commit.
+# The memory is hidden from the host in the first order alone: what a host touches does not go by the order of threads,
+# and hiding it takes half of the time. Ends with how many runs passed.
+n=$1
+shift
+turn=${TG_TEST_TURN:-0}
+turn=$((turn % 128))
+passed=0 failed=0 k=0
+printed=$(mktemp)
+trap 'rm -f "$printed"' EXIT
+while [ $k -lt "$n" ]; do
+    case=$(((turn * n + k) * 37 % 128))
+    k=$((k + 1))
+    order=$((case / 16))
+    case $((case % 16)) in
+    0) schedule=eager ;;
+    1) schedule=lazy ;;
+    *) schedule=$((case % 16 - 1)) ;;
+    esac
+    guard=off
+    [ $order != 0 ] || guard=${TG_EMULATOR_GUARD:-auto}
+    if TG_EMULATOR_GUARD=$guard TG_EMULATOR_ORDER=$order TG_EMULATOR_SCHEDULE=$schedule "$@" >"$printed" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "wrong: status $? with TG_EMULATOR_ORDER=$order TG_EMULATOR_SCHEDULE=$schedule"
+        tail -n 20 "$printed"
+    fi
+done
+echo "TG_TEST_TURN=$turn, the last: order $order, schedule $schedule"
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

@@ -1,0 +1,310 @@
+// streams.cpp - the runtime's calls about streams, events and kernels.
+#include "device.h"
+#include "emulator.h"
+
+namespace emu {
+
+namespace {
+
+std::map<const void *, size_t> dynamic_limit; // what cudaFuncSetAttribute allowed
+std::set<cudaEvent_t> events;
+long launches;
+const size_t shared_default = 48 << 10, shared_most = 227 << 10;
+
+// Empty where the configuration is one that a device takes.
+std::string wrong_launch(const Launch &l) {
+    size_t threads = static_cast<size_t>(l.block.x) * l.block.y * l.block.z;
+    if (!threads || threads > 1024 || l.block.z > 64) return "a block of " + std::to_string(threads) + " threads";
+    if (!l.grid.x || !l.grid.y || !l.grid.z) return "an empty grid";
+    if (l.grid.x > 0x7fffffff || l.grid.y > 65535 || l.grid.z > 65535) return "too large a grid";
+    auto it = dynamic_limit.find(l.kernel);
+    size_t limit = it == dynamic_limit.end() ? shared_default : it->second;
+    if (l.shared <= limit) return "";
+    return std::to_string(l.shared) + " bytes of dynamic shared memory, " + std::to_string(limit) +
+           " at most until cudaFuncSetAttribute allows more";
+}
+
+// Empty where the device can reach all that the kernel is pointed to.
+std::string wrong_pointer(const Launch &l, int device) {
+    for (int i = 0; i < l.n_pointers; i++) {
+        const void *p = l.pointers[i];
+        if (!p || is_pinned(p, 1)) continue;
+        Block *b = find_block(p);
+        if (b && (b->device == device || peers(device, b->device))) continue;
+        std::string what = b ? "memory of device " + std::to_string(b->device) : describe(p, 1);
+        return "pointer " + std::to_string(i + 1) + " of its arguments is to " + what;
+    }
+    return "";
+}
+
+std::string plain(std::string name) {
+    bool wrapped = name.size() > 2 && name.front() == '(' && name.back() == ')';
+    return wrapped ? name.substr(1, name.size() - 2) : name;
+}
+
+cudaError_t new_event(cudaEvent_t *e, unsigned flags) {
+    *e = new CUevent_st{};
+    (*e)->flags = flags;
+    (*e)->device = current_device();
+    events.insert(*e);
+    count_live("event", 1);
+    return cudaSuccess;
+}
+
+bool recorded(cudaEvent_t e) { return e->mark != nullptr; }
+
+// Who asks again and again waits: work goes on, also where it is lazy, or is told what it will never get.
+cudaError_t still_running() {
+    static unsigned asked;
+    if (++asked % 64 == 0 && !step()) find_deadlock();
+    return cudaErrorNotReady;
+}
+
+cudaError_t record(cudaEvent_t e, cudaStream_t stream) {
+    cudaStream_t s = stream_of(stream);
+    if (!events.count(e) || !stream_alive(s)) return cudaErrorInvalidResourceHandle;
+    if (e->device != s->device) return cudaErrorInvalidResourceHandle;
+    if (s->capture) {
+        capture_event(e, s);
+        return cudaSuccess;
+    }
+    e->capture = nullptr;
+    e->nodes.clear();
+    Op op;
+    op.what = "an event";
+    op.run = [] { return true; };
+    cudaError_t refused = capture_implicit(s);
+    if (refused != cudaSuccess) return refused;
+    e->mark = enqueue(s, std::move(op), {});
+    run_some();
+    return cudaSuccess;
+}
+
+cudaError_t wait_event(cudaStream_t stream, cudaEvent_t e) {
+    cudaStream_t s = stream_of(stream);
+    if (!events.count(e) || !stream_alive(s)) return cudaErrorInvalidResourceHandle;
+    bool captured = false;
+    cudaError_t error = capture_wait(s, e, &captured);
+    if (captured || error != cudaSuccess || !recorded(e)) return error;
+    Op op;
+    op.what = "a wait for an event";
+    op.run = [] { return true; };
+    enqueue(s, std::move(op), {e->mark});
+    run_some();
+    return cudaSuccess;
+}
+
+cudaError_t create_stream(const char *name, cudaStream_t *s, unsigned flags, int priority) {
+    Call c(name);
+    if (c.refused(cudaErrorMemoryAllocation)) return c.error;
+    if (flags & ~static_cast<unsigned>(cudaStreamNonBlocking)) return c.end(cudaErrorInvalidValue);
+    *s = new_stream(current_device(), flags, priority, false);
+    count_live("stream", 1);
+    return c.end();
+}
+
+} // namespace
+
+void launch_kernel(const Launch &l, Body *body) {
+    std::shared_ptr<Body> kept(body);
+    Call c("a kernel's launch");
+    launches++;
+    if (c.refused(cudaErrorLaunchOutOfResources)) return;
+    std::string wrong = wrong_launch(l), name = plain(l.name);
+    if (!wrong.empty()) {
+        say("kernel " + name + ": " + wrong);
+        set_last_error(cudaErrorInvalidConfiguration);
+        return;
+    }
+    cudaStream_t s = stream_of(l.stream);
+    if (!stream_alive(s) || s->device != current_device()) {
+        say("kernel " + name + ": its stream is of another device, or gone");
+        set_last_error(cudaErrorInvalidResourceHandle);
+        return;
+    }
+    wrong = wrong_pointer(l, s->device);
+    if (!wrong.empty()) report("kernel " + name + ": " + wrong, s->device);
+    Op op;
+    const dim3 grid = l.grid, block = l.block;
+    const size_t shared = l.shared;
+    op.what = "kernel " + name;
+    for (int i = 0; i < l.n_pointers; i++)
+        for (const Name &n : names_of({l.pointers[i]})) op.names.push_back(n);
+    // The operation is its last owner: it ends in the order of its stream, which the thread here knows nothing of.
+    op.run = [=, kept = std::move(kept)] { return run_grid(name, grid, block, shared, *kept), true; };
+    c.end(push(s, std::move(op)));
+}
+
+} // namespace emu
+
+using namespace emu;
+
+extern "C" {
+
+long emulator_launches(void) {
+    Lock lock(mutex());
+    return launches;
+}
+
+cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute what, int value) {
+    Call c(__func__);
+    if (c.refused(cudaErrorInvalidValue)) return c.error;
+    if (what != cudaFuncAttributeMaxDynamicSharedMemorySize) return c.end();
+    if (value < 0 || static_cast<size_t>(value) > shared_most) return c.end(cudaErrorInvalidValue);
+    dynamic_limit[kernel] = static_cast<size_t>(value);
+    return c.end();
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *kernel) {
+    Call c(__func__);
+    if (c.refused(cudaErrorInvalidValue)) return c.error;
+    memset(static_cast<void *>(a), 0, sizeof *a);
+    auto it = dynamic_limit.find(kernel);
+    a->maxDynamicSharedSizeBytes = static_cast<int>(it == dynamic_limit.end() ? shared_default : it->second);
+    a->maxThreadsPerBlock = 1024;
+    a->numRegs = 32;
+    return c.end();
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *, int threads, size_t) {
+    Call c(__func__);
+    if (c.refused(cudaErrorInvalidValue)) return c.error;
+    *blocks = threads > 0 && threads <= 1024 ? std::max(1, std::min(32, 2048 / threads)) : 0;
+    return c.end();
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t *s) { return create_stream(__func__, s, cudaStreamDefault, 0); }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned f) { return create_stream(__func__, s, f, 0); }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority) {
+    return create_stream(__func__, s, flags, priority);
+}
+
+// Its work still runs; the handle may not be used any more.
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+    Call c(__func__);
+    if (!stream_alive(s) || s->is_default) return c.end(cudaErrorInvalidResourceHandle);
+    bool refused = c.refused(cudaErrorUnknown);
+    s->doomed = true;
+    count_live("stream", -1);
+    if (s->queue.empty()) drop_stream(s);
+    return refused ? c.error : c.end();
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    Call c(__func__);
+    if (c.refused(cudaErrorUnknown)) return c.error;
+    cudaStream_t s = stream_of(stream);
+    if (!stream_alive(s)) return c.end(cudaErrorInvalidResourceHandle);
+    cudaError_t e = capture_breaks(s);
+    return c.end(e != cudaSuccess ? e : wait(c.lock, s->last, s->device));
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    Call c(__func__);
+    if (c.refused(cudaErrorUnknown)) return c.error;
+    cudaStream_t s = stream_of(stream);
+    if (!stream_alive(s)) return c.end(cudaErrorInvalidResourceHandle);
+    cudaError_t e = capture_breaks(s);
+    if (e != cudaSuccess) return c.end(e);
+    run_asked();
+    if (s->last && !s->last->done) return c.end(still_running());
+    if (s->last) order_acquire(s->last.get());
+    return c.end();
+}
+
+cudaError_t cudaStreamGetFlags(cudaStream_t s, unsigned *flags) {
+    Call c(__func__);
+    *flags = stream_of(s)->flags;
+    return c.end();
+}
+
+cudaError_t cudaStreamGetPriority(cudaStream_t s, int *priority) {
+    Call c(__func__);
+    *priority = stream_of(s)->priority;
+    return c.end();
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    Call c(__func__);
+    if (c.refused(cudaErrorUnknown)) return c.error;
+    *least = 0;
+    *greatest = -5;
+    return c.end();
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *argument) {
+    Call c(__func__);
+    if (c.refused(cudaErrorUnknown)) return c.error;
+    Op op;
+    op.what = "a host function";
+    op.host = true;
+    op.run = [=] { return function(argument), true; };
+    return c.end(push(stream, std::move(op)));
+}
+
+cudaError_t cudaDeviceSynchronize(void) {
+    Call c(__func__, true);
+    return c.refused(cudaErrorUnknown) ? c.error : c.end(wait_device(c.lock, current_device()));
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *e) { return cudaEventCreateWithFlags(e, cudaEventDefault); }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) {
+    Call c(__func__);
+    return c.refused(cudaErrorMemoryAllocation) ? c.error : c.end(new_event(e, flags));
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+    Call c(__func__);
+    if (!events.erase(e)) return c.end(cudaErrorInvalidResourceHandle);
+    bool refused = c.refused(cudaErrorUnknown);
+    delete e;
+    count_live("event", -1);
+    return refused ? c.error : c.end();
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream) {
+    Call c(__func__);
+    return c.refused(cudaErrorUnknown) ? c.error : c.end(record(e, stream));
+}
+
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t stream, unsigned) {
+    return cudaEventRecord(e, stream);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned) {
+    Call c(__func__);
+    return c.refused(cudaErrorUnknown) ? c.error : c.end(wait_event(stream, e));
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+    Call c(__func__, true);
+    if (c.refused(cudaErrorUnknown)) return c.error;
+    if (!events.count(e)) return c.end(cudaErrorInvalidResourceHandle);
+    if (e->capture) return c.end(cudaErrorCapturedEvent);
+    run_asked();
+    if (recorded(e) && !e->mark->done) return c.end(still_running());
+    if (recorded(e)) order_acquire(e->mark.get());
+    return c.end();
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+    Call c(__func__, true);
+    if (c.refused(cudaErrorUnknown)) return c.error;
+    if (!events.count(e)) return c.end(cudaErrorInvalidResourceHandle);
+    if (e->capture) return c.end(cudaErrorCapturedEvent);
+    return c.end(wait(c.lock, e->mark, e->device));
+}
+
+// Time is not simulated.
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
+    Call c(__func__, true);
+    if (c.refused(cudaErrorUnknown)) return c.error;
+    if (!events.count(start) || !events.count(end)) return c.end(cudaErrorInvalidResourceHandle);
+    if ((start->flags | end->flags) & cudaEventDisableTiming || !recorded(start) || !recorded(end))
+        return c.end(cudaErrorInvalidResourceHandle);
+    if (!start->mark->done || !end->mark->done) return c.end(cudaErrorNotReady);
+    *ms = 0;
+    return c.end();
+}
+
+} // extern "C"

@@ -1,0 +1,138 @@
+/* Bad input, row by row: what a wrong call must answer, and that it leaves no trace.
+ *
+ * A row names the exported function that it is about, makes one wrong call, and says which error the context must then
+ * hold and what its message must contain. Around every row the frame looks at bytes, nodes, random streams, versions
+ * and values, which must be as before, and trains one step, which must give the usual gradient. tests/misuse/symbols.sh
+ * compares the names of the rows with the library's exports: a function that does no more than record the op of its
+ * name may do with those of misuse_table. */
+#ifndef TG_TESTS_MISUSE_H
+#define TG_TESTS_MISUSE_H
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tapegrad/extend.h>
+#include <tapegrad/tapegrad.h>
+
+enum { MISUSE_WATCHED = 8, MISUSE_HANDLES = 13 };
+
+/* A tape and a tensor that do not go together, and the error that says so. */
+typedef struct misuse_handle {
+    tg_tape *tape;
+    tg_tensor *x;
+    tg_ctx *ctx; /* that records the error; NULL: there is none to record it in */
+    tg_status status;
+    const char *says;
+} misuse_handle;
+
+/* What must be the same after a row as before it. */
+typedef struct misuse_state {
+    int64_t live, far_live, nodes, far_nodes;
+    tg_rng rng;
+    uint64_t bytes[MISUSE_WATCHED];
+    uint32_t version[MISUSE_WATCHED];
+    bool training, grad, has_grad;
+} misuse_state;
+
+typedef struct misuse_world {
+    tg_ctx *ctx, *far;
+    tg_tape *t, *far_t, *other, *fresh; /* other: a second tape of ctx; fresh: for the step after each row */
+    tg_tape *freed, *inert_t;
+    tg_tensor *w, *x, *v, *ids, *mask,
+        *cube; /* f32[2, 3] that needs a gradient, f32[2, 3], f32[3], i64[2], bool[2, 3], f32[2, 3, 4] */
+    tg_tensor *r;                             /* of t: w squared */
+    tg_tensor *inert, *reset, *reset_next, *dropped, *overwritten, *elsewhere, *foreign, *gone;
+    misuse_handle handle[MISUSE_HANDLES]; /* the last one is of a tensor whose bytes were discarded */
+    const char *dir;                /* for files: empty, removed at the end */
+    misuse_state before;
+    int passed, failed, n_symbols;
+    const char *symbol[8192]; /* of every row */
+    int n_ops;
+    const char *op[512]; /* that misuse_table has run */
+    bool quiet;
+} misuse_world;
+
+void misuse_begin(misuse_world *b);
+/* truth: that the call answered as its row says. */
+void misuse_end(misuse_world *b, const char *symbol, const char *file, int line, bool truth, tg_ctx *ctx,
+                tg_status status, const char *says);
+/* What is listed: the function that a row is about; the op that misuse_table has run. */
+void misuse_names(misuse_world *b, const char *symbol);
+void misuse_covers(misuse_world *b, const char *op);
+/* The same call again while an older error sticks: misuse_stick, the call, misuse_stuck. */
+void misuse_stick(misuse_world *b);
+void misuse_stuck(misuse_world *b, const char *symbol, const char *file, int line);
+
+static inline bool misuse_inert(const tg_tensor *x) { return x && !tg_is_alive(x) && tg_ndim(x) == 0; }
+
+#define MISUSE_ONCE(symbol, truth, ctx_, status, says)                                   \
+    do {                                                                              \
+        (void)&symbol;                                                                \
+        misuse_names(b, #symbol);                                                        \
+        misuse_begin(b);                                                                 \
+        bool truth_ = (truth);                                                        \
+        misuse_end(b, #symbol, __FILE__, __LINE__, truth_, ctx_, status, says);          \
+    } while (0)
+#define MISUSE_TWICE(symbol, truth, ctx_, status, says)                                  \
+    do {                                                                              \
+        MISUSE_ONCE(symbol, truth, ctx_, status, says);                                  \
+        misuse_stick(b);                                                                 \
+        (void)(truth);                                                                \
+        misuse_stuck(b, #symbol, __FILE__, __LINE__);                                    \
+    } while (0)
+
+/* The call returns the error's status; or an inert tensor; or what `truth` says of its answer. */
+#define FAILS(symbol, code, says, call) MISUSE_TWICE(symbol, (call) == TG_ERR_##code, b->ctx, TG_ERR_##code, says)
+#define INERT(symbol, code, says, call) MISUSE_TWICE(symbol, misuse_inert(call), b->ctx, TG_ERR_##code, says)
+#define GIVES(symbol, code, says, truth) MISUSE_TWICE(symbol, truth, b->ctx, TG_ERR_##code, says)
+/* No error: the function has none, or no context to record it in, or makes its own. */
+#define QUIET(symbol, truth) MISUSE_ONCE(symbol, truth, NULL, TG_OK, "")
+
+/* An op with x, of the tape t, in one of its places: every wrong pair of tape and tensor is refused. A view does not
+ * read, so it takes a tensor whose bytes have gone. */
+#define MISUSE_OP(symbol, n, answer)                                                     \
+    for (int i_ = 0; i_ < (n); i_++) {                                                \
+        const misuse_handle *h_ = &b->handle[i_];                                        \
+        tg_tape *t = h_->tape;                                                        \
+        tg_tensor *x = i_ ? h_->x : b->dropped;                                       \
+        (void)t, (void)x;                                                             \
+        MISUSE_TWICE(symbol, answer, h_->ctx, h_->status, h_->says);                     \
+    }
+#define OP(symbol, call) MISUSE_OP(symbol, MISUSE_HANDLES, misuse_inert(call))
+#define VIEW(symbol, call) MISUSE_OP(symbol, MISUSE_HANDLES - 1, misuse_inert(call))
+
+/* The handles that are no tensor of b->ctx any more, in turn. */
+#define EACH_DEAD(x)                                                                                                 \
+    for (tg_tensor **at_ = (tg_tensor *[]){b->inert, b->reset, b->reset_next, b->dropped, b->overwritten, NULL}, *x; \
+         (x = *at_); at_++)
+#define DEAD_STATUS(symbol, call) EACH_DEAD(x) FAILS(symbol, HANDLE, "the tensor", call)
+#define DEAD_TENSOR(symbol, call) EACH_DEAD(x) INERT(symbol, HANDLE, "the tensor", call)
+#define DEAD_QUIET(symbol, truth) EACH_DEAD(x) QUIET(symbol, truth)
+
+/* One for each header, or a part of it. */
+void misuse_context(misuse_world *b);
+void misuse_tensor(misuse_world *b);
+void misuse_tape(misuse_world *b);
+void misuse_capture(misuse_world *b);
+void misuse_backward(misuse_world *b);
+void misuse_derivatives(misuse_world *b);
+void misuse_ops(misuse_world *b);
+void misuse_table(misuse_world *b); /* every op by tg_apply */
+void misuse_windows(misuse_world *b);
+void misuse_arguments(misuse_world *b); /* of ops */
+void misuse_extend(misuse_world *b);
+void misuse_gradcheck(misuse_world *b);
+void misuse_nn(misuse_world *b);
+void misuse_optim(misuse_world *b);
+void misuse_io(misuse_world *b);
+void misuse_comm(misuse_world *b);
+void misuse_parallel(misuse_world *b);
+void misuse_placement(misuse_world *b);
+void misuse_mappings(misuse_world *b);
+void misuse_p2p(misuse_world *b);
+void misuse_mpi(misuse_world *b); /* nothing where there is no MPI */
+void misuse_layers(misuse_world *b);
+
+#endif

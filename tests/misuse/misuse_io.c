@@ -1,0 +1,210 @@
+/* Files. What is wrong inside them has tests of its own (unit/test_safetensors.c, unit/test_io.c); here are the calls.
+ */
+#define _GNU_SOURCE
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <tapegrad/io.h>
+#include <tapegrad/checkpoint.h>
+
+#include "misuse/misuse.h"
+
+typedef struct path {
+    char name[512];
+} path;
+
+static path path_of(const misuse_world *b, const char *name) {
+    path p;
+    snprintf(p.name, sizeof p.name, "%s/%s", b->dir, name);
+    return p;
+}
+
+/* In the world's directory; good until the end of the expression. */
+#define at(b, file) (path_of(b, file).name)
+
+static void files(misuse_world *b) {
+    mkdir(at(b, "directory"), 0777);
+    QUIET(tg_file_save, tg_file_save(NULL, at(b, "x"), "x", 1) == TG_ERR_ARGUMENT);
+    FAILS(tg_file_save, ARGUMENT, "path is NULL", tg_file_save(b->ctx, NULL, "x", 1));
+    FAILS(tg_file_save, ARGUMENT, "data is NULL", tg_file_save(b->ctx, at(b, "x"), NULL, 1));
+    FAILS(tg_file_save, IO, "no/such", tg_file_save(b->ctx, at(b, "no/such"), "x", 1));
+    FAILS(tg_file_save, IO, "", tg_file_save(b->ctx, "", "x", 1));
+    FAILS(tg_file_save, IO, "directory", tg_file_save(b->ctx, at(b, "directory"), "x", 1));
+    QUIET(tg_file_save, access(at(b, "x"), F_OK) != 0);
+}
+
+/* ---- safetensors ---- */
+
+static void lists(misuse_world *b) {
+    QUIET(tg_safetensors_close, (tg_safetensors_close(NULL), true));
+    QUIET(tg_safetensors_count, tg_safetensors_count(NULL) == 0);
+    QUIET(tg_safetensors_at, !tg_safetensors_at(NULL, 0));
+    QUIET(tg_safetensors_find, !tg_safetensors_find(NULL, "w"));
+    QUIET(tg_safetensors_metadata_count, tg_safetensors_metadata_count(NULL) == 0);
+    QUIET(tg_safetensors_metadata_at, !tg_safetensors_metadata_at(NULL, 0));
+    QUIET(tg_safetensors_metadata, !tg_safetensors_metadata(NULL, "k"));
+    QUIET(tg_checksum, tg_checksum(NULL, 0) == 0xef46db3751d8e999 && tg_checksum(NULL, 1) == tg_checksum(NULL, 0));
+    QUIET(tg_safetensors_open, !tg_safetensors_open(NULL, at(b, "x")));
+    GIVES(tg_safetensors_open, ARGUMENT, "NULL", !tg_safetensors_open(b->ctx, NULL));
+    GIVES(tg_safetensors_open, IO, "no/such", !tg_safetensors_open(b->ctx, at(b, "no/such")));
+    GIVES(tg_safetensors_open, IO, "is a directory", !tg_safetensors_open(b->ctx, b->dir));
+    tg_file_save(b->ctx, at(b, "short"), "1234567", 7);
+    GIVES(tg_safetensors_open, FORMAT, "7 bytes, expected a safetensors file",
+          !tg_safetensors_open(b->ctx, at(b, "short")));
+    tg_file_save(b->ctx, at(b, "long"), "\377\377\377\377\377\377\377\377{}", 10);
+    GIVES(tg_safetensors_open, FORMAT, "expected at most", !tg_safetensors_open(b->ctx, at(b, "long")));
+}
+
+static void reads(misuse_world *b) {
+    static float one[1];
+    const tg_named_tensor named = {"x", b->x};
+    const tg_metadata metadata = {"key", "value"};
+    const int64_t expanded[] = {0, 0};
+    tg_safetensors_save(b->ctx, at(b, "file"), &named, 1, &metadata, 1);
+    tg_safetensors *f = tg_safetensors_open(b->ctx, at(b, "file"));
+    tg_tensor *dst = tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 3)), *f64 = tg_zeros(b->ctx, TG_F64, TG_SHAPE(2, 3));
+    tg_tensor *shared = tg_wrap(b->ctx, TG_F32, TG_SHAPE(2, 3), expanded, one, NULL, NULL);
+    QUIET(tg_safetensors_at, !tg_safetensors_at(f, -1) && !tg_safetensors_at(f, 1));
+    QUIET(tg_safetensors_find, !tg_safetensors_find(f, NULL) && !tg_safetensors_find(f, ""));
+    QUIET(tg_safetensors_metadata_at, !tg_safetensors_metadata_at(f, -1) && !tg_safetensors_metadata_at(f, 1));
+    QUIET(tg_safetensors_metadata, !tg_safetensors_metadata(f, NULL) && !tg_safetensors_metadata(f, "other"));
+    QUIET(tg_safetensors_read, tg_safetensors_read(NULL, "x", dst, false) == TG_ERR_ARGUMENT);
+    FAILS(tg_safetensors_read, ARGUMENT, "name is NULL", tg_safetensors_read(f, NULL, dst, false));
+    FAILS(tg_safetensors_read, DATA, "has no tensor 'other'", tg_safetensors_read(f, "other", dst, false));
+    FAILS(tg_safetensors_read, ARGUMENT, "the tensor is NULL", tg_safetensors_read(f, "x", NULL, false));
+    FAILS(tg_safetensors_read, SHAPE, "is [2, 3], expected [3]", tg_safetensors_read(f, "x", b->v, false));
+    FAILS(tg_safetensors_read, DTYPE, "is F32, expected f64", tg_safetensors_read(f, "x", f64, false));
+    FAILS(tg_safetensors_read, DTYPE, "only floats are converted", tg_safetensors_read(f, "x", b->mask, true));
+    FAILS(tg_safetensors_read, STATE, "share memory", tg_safetensors_read(f, "x", shared, false));
+    FAILS(tg_safetensors_read, HANDLE, "another context", tg_safetensors_read(f, "x", b->foreign, false));
+    FAILS(tg_safetensors_read, DISCARDED, "tg_discard", tg_safetensors_read(f, "x", b->gone, false));
+    EACH_DEAD(x) FAILS(tg_safetensors_read, HANDLE, "the tensor", tg_safetensors_read(f, "x", x, false));
+    QUIET(tg_safetensors_load, misuse_inert(tg_safetensors_load(NULL, "x")));
+    INERT(tg_safetensors_load, ARGUMENT, "name is NULL", tg_safetensors_load(f, NULL));
+    INERT(tg_safetensors_load, DATA, "has no tensor", tg_safetensors_load(f, "X"));
+    tg_safetensors_close(f);
+    tg_drop(dst);
+    tg_drop(f64);
+    tg_drop(shared);
+}
+
+static bool saves(misuse_world *b, tg_tensor *x, const char *name, tg_status status, const char *says) {
+    const tg_named_tensor named = {name, x};
+    tg_status s = tg_safetensors_save(b->ctx, at(b, "saved"), &named, 1, NULL, 0);
+    bool good = s == status && strstr(tg_ctx_message(b->ctx), says) && access(at(b, "saved"), F_OK) != 0;
+    tg_ctx_clear(b->ctx);
+    return good;
+}
+
+static void writes(misuse_world *b) {
+    const tg_named_tensor named[] = {{"x", b->x}, {"x", b->v}};
+    const tg_metadata no_key = {NULL, "v"}, no_value = {"k", NULL}, twice[] = {{"k", "1"}, {"k", "2"}};
+    const tg_metadata sums = {"tapegrad.xxh64", ""};
+    const path saved = path_of(b, "saved");
+    const char *path = saved.name;
+    QUIET(tg_safetensors_save, tg_safetensors_save(NULL, path, named, 1, NULL, 0) == TG_ERR_ARGUMENT);
+    FAILS(tg_safetensors_save, ARGUMENT, "path NULL", tg_safetensors_save(b->ctx, NULL, named, 1, NULL, 0));
+    FAILS(tg_safetensors_save, ARGUMENT, "1 tensors at NULL", tg_safetensors_save(b->ctx, path, NULL, 1, NULL, 0));
+    FAILS(tg_safetensors_save, ARGUMENT, "-1 tensors", tg_safetensors_save(b->ctx, path, named, -1, NULL, 0));
+    FAILS(tg_safetensors_save, ARGUMENT, "1 metadata at NULL", tg_safetensors_save(b->ctx, path, named, 1, NULL, 1));
+    FAILS(tg_safetensors_save, ARGUMENT, "-2 metadata", tg_safetensors_save(b->ctx, path, named, 1, twice, -2));
+    FAILS(tg_safetensors_save, ARGUMENT, "name 'x' is given twice",
+          tg_safetensors_save(b->ctx, path, named, 2, NULL, 0));
+    FAILS(tg_safetensors_save, ARGUMENT, "key of metadata 0 is NULL",
+          tg_safetensors_save(b->ctx, path, named, 1, &no_key, 1));
+    FAILS(tg_safetensors_save, ARGUMENT, "value of metadata 0 is NULL",
+          tg_safetensors_save(b->ctx, path, named, 1, &no_value, 1));
+    FAILS(tg_safetensors_save, ARGUMENT, "'k' is given twice", tg_safetensors_save(b->ctx, path, named, 1, twice, 2));
+    FAILS(tg_safetensors_save, ARGUMENT, "keeps the metadata key 'tapegrad.xxh64'",
+          tg_safetensors_save(b->ctx, path, named, 1, &sums, 1));
+    FAILS(tg_safetensors_save, IO, "no/such", tg_safetensors_save(b->ctx, at(b, "no/such"), named, 1, NULL, 0));
+    QUIET(tg_safetensors_save, saves(b, b->x, NULL, TG_ERR_ARGUMENT, "name of tensor 0 is NULL"));
+    QUIET(tg_safetensors_save, saves(b, b->x, "\xff", TG_ERR_ARGUMENT, "not UTF-8"));
+    QUIET(tg_safetensors_save, saves(b, b->x, "__metadata__", TG_ERR_ARGUMENT, "__metadata__"));
+    QUIET(tg_safetensors_save, saves(b, NULL, "n", TG_ERR_ARGUMENT, "NULL"));
+    QUIET(tg_safetensors_save, saves(b, b->foreign, "n", TG_ERR_HANDLE, "another context"));
+    QUIET(tg_safetensors_save, saves(b, b->gone, "n", TG_ERR_DISCARDED, "tg_discard"));
+    EACH_DEAD(x) QUIET(tg_safetensors_save, saves(b, x, "n", TG_ERR_HANDLE, "the tensor"));
+    tg_ctx *meta = tg_ctx_new(TG_CONFIG(.device = "meta"));
+    const tg_named_tensor nowhere = {"n", tg_zeros(meta, TG_F32, TG_SHAPE(1))};
+    QUIET(tg_safetensors_save,
+          tg_safetensors_save(meta, path, &nowhere, 1, NULL, 0) == TG_ERR_DEVICE && access(path, F_OK) != 0);
+    tg_ctx_free(meta);
+}
+
+/* ---- Tokens ---- */
+
+#define OPENS(code, says, path, format, vocab)                                                                         \
+    GIVES(tg_tokens_open, code, says, !tg_tokens_open(b->ctx, path, format, vocab))
+
+static void tokens(misuse_world *b) {
+    int64_t out[4] = {7, 7, 7, 7};
+    tg_file_save(b->ctx, at(b, "text"), "abc", 3);
+    tg_file_save(b->ctx, at(b, "empty"), NULL, 0);
+    const path text_path = path_of(b, "text");
+    const char *text = text_path.name;
+    QUIET(tg_tokens_open, !tg_tokens_open(NULL, text, TG_TOKENS_TEXT, 0));
+    OPENS(ARGUMENT, "path NULL", NULL, TG_TOKENS_TEXT, 0);
+    OPENS(ARGUMENT, "format 9", text, (tg_token_format)9, 0);
+    OPENS(ARGUMENT, "format -1", text, (tg_token_format)-1, 0);
+    OPENS(ARGUMENT, "vocab -1", text, TG_TOKENS_TEXT, -1);
+    OPENS(IO, "no/such", at(b, "no/such"), TG_TOKENS_TEXT, 0);
+    OPENS(IO, "is a directory", b->dir, TG_TOKENS_TEXT, 0);
+    OPENS(DATA, "is empty", at(b, "empty"), TG_TOKENS_TEXT, 0);
+    OPENS(FORMAT, "3 bytes, expected a multiple of 2", text, TG_TOKENS_U16, 0);
+    OPENS(DATA, "token 2 at offset 2 is 99, expected less than 99", text, TG_TOKENS_TEXT, 99);
+    tg_tokens *t = tg_tokens_open(b->ctx, text, TG_TOKENS_TEXT, 0);
+    QUIET(tg_tokens_close, (tg_tokens_close(NULL), true));
+    QUIET(tg_tokens_count, tg_tokens_count(NULL) == 0 && tg_tokens_count(t) == 3);
+    QUIET(tg_tokens_read, tg_tokens_read(NULL, 0, 1, out) == TG_ERR_ARGUMENT);
+    FAILS(tg_tokens_read, ARGUMENT, "1 tokens from -1", tg_tokens_read(t, -1, 1, out));
+    FAILS(tg_tokens_read, ARGUMENT, "-1 tokens from 0", tg_tokens_read(t, 0, -1, out));
+    FAILS(tg_tokens_read, ARGUMENT, "4 tokens from 0", tg_tokens_read(t, 0, 4, out));
+    FAILS(tg_tokens_read, ARGUMENT, "has 3", tg_tokens_read(t, 2, INT64_MAX, out));
+    FAILS(tg_tokens_read, ARGUMENT, "has 3", tg_tokens_read(t, INT64_MAX, 1, out));
+    FAILS(tg_tokens_read, ARGUMENT, "into NULL", tg_tokens_read(t, 0, 1, NULL));
+    QUIET(tg_tokens_read, out[0] == 7 && out[3] == 7);
+    tg_tokens_close(t);
+}
+
+/* ---- Checkpoints ---- */
+
+static void checkpoints(misuse_world *b) {
+    char buf[16] = "kept";
+    const path dir_path = path_of(b, "checkpoints");
+    const char *dir = dir_path.name;
+    QUIET(tg_checkpoints_open, !tg_checkpoints_open(NULL, dir));
+    GIVES(tg_checkpoints_open, ARGUMENT, "dir is NULL", !tg_checkpoints_open(b->ctx, NULL));
+    GIVES(tg_checkpoints_open, ARGUMENT, "dir is empty", !tg_checkpoints_open(b->ctx, ""));
+    GIVES(tg_checkpoints_open, IO, "no/such", !tg_checkpoints_open(b->ctx, at(b, "no/such")));
+    GIVES(tg_checkpoints_open, IO, "text", !tg_checkpoints_open(b->ctx, at(b, "text")));
+    tg_checkpoints *c = tg_checkpoints_open(b->ctx, dir);
+    GIVES(tg_checkpoints_open, STATE, "in use by another run", !tg_checkpoints_open(b->ctx, dir));
+    QUIET(tg_checkpoints_close, (tg_checkpoints_close(NULL), true));
+    QUIET(tg_checkpoints_newest, tg_checkpoints_newest(NULL) == -1 && tg_checkpoints_newest(c) == -1);
+    QUIET(tg_checkpoints_path, tg_checkpoints_path(NULL, 1, buf, sizeof buf) == 0);
+    QUIET(tg_checkpoints_path, tg_checkpoints_path(c, -1, buf, sizeof buf) == 0);
+    QUIET(tg_checkpoints_path, tg_checkpoints_path(c, 1, NULL, 0) > 16 && tg_checkpoints_path(c, 1, NULL, 9) > 16);
+    QUIET(tg_checkpoints_begin, !tg_checkpoints_begin(NULL, 1));
+    GIVES(tg_checkpoints_begin, ARGUMENT, "step -1, expected 0 or more", !tg_checkpoints_begin(c, -1));
+    QUIET(tg_checkpoints_commit, tg_checkpoints_commit(NULL) == TG_ERR_ARGUMENT);
+    FAILS(tg_checkpoints_commit, STATE, "no checkpoint has begun", tg_checkpoints_commit(c));
+    QUIET(tg_checkpoints_abandon, (tg_checkpoints_abandon(NULL), tg_checkpoints_abandon(c), true));
+    tg_checkpoints_begin(c, 3);
+    GIVES(tg_checkpoints_begin, STATE, "another checkpoint has begun", !tg_checkpoints_begin(c, 4));
+    tg_checkpoints_commit(c);
+    GIVES(tg_checkpoints_begin, STATE, "is there already", !tg_checkpoints_begin(c, 3));
+    QUIET(tg_checkpoints_keep, tg_checkpoints_keep(NULL, 1) == TG_ERR_ARGUMENT);
+    FAILS(tg_checkpoints_keep, ARGUMENT, "n is -1, expected 0 or more", tg_checkpoints_keep(c, -1));
+    QUIET(tg_checkpoints_newest, tg_checkpoints_newest(c) == 3);
+    tg_checkpoints_close(c);
+}
+
+void misuse_io(misuse_world *b) {
+    files(b);
+    lists(b);
+    reads(b);
+    writes(b);
+    tokens(b);
+    checkpoints(b);
+}

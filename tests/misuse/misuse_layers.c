@@ -1,0 +1,266 @@
+/* Linear layers of tensor parallelism, on one rank. */
+#include <tapegrad/io.h>
+#include <tapegrad/mappings.h>
+#include <tapegrad/optim.h>
+#include <tapegrad/checkpoint.h>
+#include <tapegrad/megatron.h>
+
+#include "misuse/misuse.h"
+#include "placement/placing.h"
+
+static void linear(misuse_world *b) {
+    tg_comm *c = tg_comm_self_new(b->ctx);
+    tg_linear_grad_opts *both = TG_LINEAR_GRAD(.sequence_parallel = true, .allreduce_dgrad = true);
+    tg_linear_grad_opts zero = {0}, later = {.size = sizeof later + 8};
+    tg_tensor *w = b->x; /* [2, 3] */
+#define LINEAR(symbol)                                                                                                 \
+    do {                                                                                                               \
+        OP(symbol, symbol(t, x, w, NULL, c, NULL));                                                                    \
+        OP(symbol, symbol(t, b->x, x, NULL, c, NULL));                                                                 \
+        INERT(symbol, SHAPE, "they must be equal", symbol(b->t, b->cube, w, NULL, c, NULL));                           \
+        INERT(symbol, SHAPE, "b must be a vector of 2", symbol(b->t, b->x, w, b->v, c, NULL));                         \
+        INERT(symbol, DTYPE, "it must be f32", symbol(b->t, b->ids, w, NULL, c, NULL));                                \
+        INERT(symbol, ARGUMENT, "choose one", symbol(b->t, b->x, w, NULL, NULL, both));                                \
+        INERT(symbol, ARGUMENT, "the communicator is NULL",                                                            \
+              symbol(b->t, b->x, w, NULL, NULL, TG_LINEAR_GRAD(.allreduce_dgrad = true)));                             \
+        INERT(symbol, ARGUMENT, "size is 0", symbol(b->t, b->x, w, NULL, c, &zero));                                   \
+        INERT(symbol, ARGUMENT, "this library knows", symbol(b->t, b->x, w, NULL, c, &later));                         \
+    } while (0)
+    LINEAR(tg_linear_with_grad_accumulation);
+    LINEAR(tg_linear_with_frozen_weight);
+    INERT(tg_linear_with_grad_accumulation, STATE, "expected a leaf, or no fusion",
+          tg_linear_with_grad_accumulation(b->t, b->x, b->r, NULL, c, TG_LINEAR_GRAD(.fused_wgrad = true)));
+    INERT(tg_linear_with_frozen_weight, ARGUMENT, "no gradient to fuse",
+          tg_linear_with_frozen_weight(b->t, b->x, w, NULL, c, TG_LINEAR_GRAD(.fused_wgrad = true)));
+    tg_comm_free(c);
+}
+
+static void waiting(misuse_world *b) {
+    QUIET(tg_wgrads_new, !tg_wgrads_new(NULL, 1));
+    GIVES(tg_wgrads_new, ARGUMENT, "limit -2", !tg_wgrads_new(b->ctx, -2));
+    QUIET(tg_wgrads_free, (tg_wgrads_free(NULL), true));
+    QUIET(tg_wgrads_count, tg_wgrads_count(NULL) == 0);
+    QUIET(tg_wgrads_run, tg_wgrads_run(NULL) == TG_ERR_ARGUMENT);
+}
+
+/* ---- Placed parameters, layers ---- */
+
+static void placed(misuse_world *b, const tg_parallel *p) {
+    const tg_shape shape = TG_SHAPE(4, 3), wide = {.ndim = 9};
+    const tg_place_at rows = {TG_TP, TG_SHARD(0)}, twice[2] = {{TG_TP, TG_I}, {TG_TP, TG_R}},
+                      far = {TG_TP, TG_SHARD(2)}, none = {TG_PP, TG_I}, partial = {TG_TP, TG_P};
+#define PLACED(code, says, ...) INERT(tg_param_placed, code, says, tg_param_placed(p, "w", __VA_ARGS__))
+    QUIET(tg_param_placed, misuse_inert(tg_param_placed(NULL, "w", TG_F32, shape, 1, &rows, 1)));
+    PLACED(ARGUMENT, "std is nan", TG_F32, shape, NAN, &rows, 1);
+    PLACED(ARGUMENT, "std is -1", TG_F32, shape, -1, &rows, 1);
+    PLACED(ARGUMENT, "-1 placements", TG_F32, shape, 1, &rows, -1);
+    PLACED(ARGUMENT, "1 placements at", TG_F32, shape, 1, NULL, 1);
+    PLACED(ARGUMENT, "axis tp is placed twice", TG_F32, shape, 1, twice, 2);
+    PLACED(ARGUMENT, "places nothing", TG_F32, shape, 1, &none, 1);
+    PLACED(SHAPE, "dim 2 of 2", TG_F32, shape, 1, &far, 1);
+    PLACED(SHAPE, "dims", TG_F32, wide, 1, &rows, 1);
+    PLACED(DTYPE, "expected a float", TG_I64, shape, 1, &rows, 1);
+    PLACED(PLACEMENT, "a parameter is I, R or a shard", TG_F32, shape, 1, &partial, 1);
+}
+
+static bool no_module(tg_module *m) {
+    bool good = m && tg_module_param_count(m) == 0;
+    tg_module_free(m);
+    return good;
+}
+
+static void layers(misuse_world *b, const tg_parallel *p) {
+    tg_plinear_opts zero = {0}, later = {.size = sizeof later + 8};
+    tg_module *box = tg_nn_linear(b->ctx, 2, 2, true, 1);
+#define NONE(symbol, code, says, call) GIVES(symbol, code, says, no_module(call))
+#define EITHER(symbol)                                                                                                 \
+    do {                                                                                                               \
+        QUIET(symbol, no_module(symbol(NULL, 2, 2, NULL)));                                                            \
+        NONE(symbol, ARGUMENT, "expected a positive number", symbol(p, 0, 2, NULL));                                   \
+        NONE(symbol, ARGUMENT, "expected a positive number", symbol(p, 2, -1, NULL));                                  \
+        NONE(symbol, SHAPE, "overflows", symbol(p, INT64_MAX, INT64_MAX, NULL));                                       \
+        NONE(symbol, ARGUMENT, "size is 0", symbol(p, 2, 2, &zero));                                                   \
+        NONE(symbol, ARGUMENT, "this library knows", symbol(p, 2, 2, &later));                                         \
+        NONE(symbol, ARGUMENT, "std is nan", symbol(p, 2, 2, TG_PLINEAR(.std = NAN)));                                 \
+        NONE(symbol, ARGUMENT, "limit -2", symbol(p, 2, 2, TG_PLINEAR(.deferred_wgrads = -2)));                        \
+        NONE(symbol, SHAPE, "-1 strides", symbol(p, 2, 2, TG_PLINEAR(.strides = -1)));                                 \
+        NONE(symbol, SHAPE, "3 strides", symbol(p, 2, 2, TG_PLINEAR(.strides = 3)));                                   \
+        NONE(symbol, SHAPE, "expected [2, 2]", symbol(p, 2, 2, TG_PLINEAR(.weight = b->x)));                           \
+        NONE(symbol, HANDLE, "another context", symbol(p, 2, 2, TG_PLINEAR(.weight = b->foreign)));                    \
+        NONE(symbol, ARGUMENT, "choose one", symbol(p, 3, 2, TG_PLINEAR(.weight = b->x, .no_weight = true)));          \
+        EACH_DEAD(x) NONE(symbol, HANDLE, "the tensor", symbol(p, 3, 2, TG_PLINEAR(.weight = x)));                     \
+    } while (0)
+    EITHER(tg_nn_column_linear);
+    EITHER(tg_nn_row_linear);
+    NONE(tg_nn_column_linear, ARGUMENT, "input_is_whole is",
+         tg_nn_column_linear(p, 2, 2, TG_PLINEAR(.input_is_whole = true)));
+    NONE(tg_nn_row_linear, ARGUMENT, "gather_output is", tg_nn_row_linear(p, 2, 2, TG_PLINEAR(.gather_output = true)));
+    QUIET(tg_nn_vocab_embedding, no_module(tg_nn_vocab_embedding(NULL, 2, 2, 1, NULL)));
+    NONE(tg_nn_vocab_embedding, ARGUMENT, "vocab is 0", tg_nn_vocab_embedding(p, 0, 2, 1, NULL));
+    NONE(tg_nn_vocab_embedding, ARGUMENT, "hidden is -2", tg_nn_vocab_embedding(p, 2, -2, 1, NULL));
+    NONE(tg_nn_vocab_embedding, ARGUMENT, "std is inf", tg_nn_vocab_embedding(p, 2, 2, INFINITY, NULL));
+    NONE(tg_nn_vocab_embedding, ARGUMENT, "size is 0",
+         tg_nn_vocab_embedding(p, 2, 2, 1, &(tg_vocab_embedding_opts){0}));
+    QUIET(tg_wgrads_drain, tg_wgrads_drain(NULL) == TG_ERR_ARGUMENT);
+    QUIET(tg_wgrads_drain, tg_wgrads_drain(box) == TG_OK);
+    QUIET(tg_plinear_apply, misuse_inert(tg_plinear_apply(NULL, b->t, b->x, NULL, -1)));
+    INERT(tg_plinear_apply, ARGUMENT, "a linear, expected a column or row linear",
+          tg_plinear_apply(box, b->t, b->x, NULL, -1));
+    tg_module_free(box);
+}
+
+static void calls(misuse_world *b, const tg_parallel *p) {
+    tg_module *m = tg_nn_column_linear(p, 3, 2, NULL), *r = tg_nn_row_linear(p, 3, 2, NULL),
+              *bare = tg_nn_row_linear(p, 3, 2, TG_PLINEAR(.no_weight = true)),
+              *e = tg_nn_vocab_embedding(p, 4, 2, 1, NULL);
+    INERT(tg_plinear_apply, ARGUMENT, "the tape is NULL", tg_plinear_apply(m, NULL, b->x, NULL, -1));
+    INERT(tg_plinear_apply, HANDLE, "different contexts", tg_plinear_apply(m, b->far_t, b->foreign, NULL, -1));
+    INERT(tg_plinear_apply, HANDLE, "freed", tg_plinear_apply(m, b->freed, b->x, NULL, -1));
+    INERT(tg_plinear_apply, ARGUMENT, "an option of the column layer", tg_plinear_apply(r, b->t, b->x, NULL, 1));
+    INERT(tg_plinear_apply, ARGUMENT, "no weight was given", tg_plinear_apply(bare, b->t, b->x, NULL, -1));
+    INERT(tg_plinear_apply, SHAPE, "expected [2, 3]", tg_plinear_apply(m, b->t, b->x, b->cube, -1));
+    INERT(tg_plinear_apply, ARGUMENT, "the tensor is NULL", tg_plinear_apply(m, b->t, NULL, NULL, -1));
+    INERT(tg_plinear_apply, SHAPE,
+          "x has 4 columns but w has 3; they must be equal", tg_plinear_apply(m, b->t, b->cube, NULL, -1));
+    DEAD_TENSOR(tg_plinear_apply, tg_plinear_apply(m, b->t, x, NULL, -1));
+    DEAD_TENSOR(tg_plinear_apply, tg_plinear_apply(r, b->t, b->x, x, -1));
+    INERT(tg_nn_vocab_embedding, SHAPE, "expected [b, s]", tg_module_forward(e, b->t, b->ids));
+    DEAD_TENSOR(tg_nn_vocab_embedding, tg_module_forward(e, b->t, x));
+    tg_module_free(m);
+    tg_module_free(r);
+    tg_module_free(bare);
+    tg_module_free(e);
+}
+
+static void forward_only(misuse_world *b, const tg_parallel *p) {
+    tg_inference_opts zero = {0}, later = {.size = sizeof later + 8};
+    tg_module *c = tg_nn_inference_column(p, 3, 2, NULL), *r = tg_nn_inference_row(p, 2, 3, NULL);
+    tg_tensor *res = b->x, *none = NULL, *two = tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 2));
+#define FORWARD_ONLY(symbol)                                                                                           \
+    do {                                                                                                               \
+        QUIET(symbol, no_module(symbol(NULL, 2, 2, NULL)));                                                            \
+        NONE(symbol, ARGUMENT, "expected", symbol(p, 0, 2, NULL));                                                     \
+        NONE(symbol, ARGUMENT, "expected", symbol(p, 2, -1, NULL));                                                    \
+        NONE(symbol, ARGUMENT, "size is 0", symbol(p, 2, 2, &zero));                                                   \
+        NONE(symbol, ARGUMENT, "this library knows", symbol(p, 2, 2, &later));                                         \
+        NONE(symbol, ARGUMENT, "norm_eps is nan", symbol(p, 2, 2, TG_INFERENCE(.norm_eps = NAN)));                     \
+        NONE(symbol, ARGUMENT, "std is -1", symbol(p, 2, 2, TG_INFERENCE(.std = -1)));                                 \
+        NONE(symbol, SHAPE, "expected [2, 2]", symbol(p, 2, 2, TG_INFERENCE(.weight = b->x)));                         \
+    } while (0)
+    FORWARD_ONLY(tg_nn_inference_column);
+    FORWARD_ONLY(tg_nn_inference_row);
+    NONE(tg_nn_inference_column, SHAPE, "the norm given is",
+         tg_nn_inference_column(p, 2, 2, TG_INFERENCE(.norm = b->v)));
+    QUIET(tg_inference_next, misuse_inert(tg_inference_next(NULL, c, b->t, two, &res)));
+    INERT(tg_inference_next, ARGUMENT, "expected an inference_row", tg_inference_next(c, r, b->t, two, &res));
+    INERT(tg_inference_next, ARGUMENT, "expected an inference_row", tg_inference_next(r, NULL, b->t, two, &res));
+    INERT(tg_inference_next, ARGUMENT, "the tape is NULL", tg_inference_next(r, c, NULL, two, &res));
+    INERT(tg_inference_next, HANDLE, "different contexts", tg_inference_next(r, c, b->far_t, two, &res));
+    INERT(tg_inference_next, ARGUMENT, "the residual is NULL", tg_inference_next(r, c, b->t, two, &none));
+    INERT(tg_inference_next, ARGUMENT, "the residual is NULL", tg_inference_next(r, c, b->t, two, NULL));
+    DEAD_TENSOR(tg_inference_next, tg_inference_next(r, c, b->t, x, &res));
+    tg_drop(two);
+    tg_module_free(c);
+    tg_module_free(r);
+}
+
+/* ---- Attributes ---- */
+
+static void attributes(misuse_world *b, const tg_parallel *p) {
+    int dim = 7, stride = 7;
+    QUIET(tg_tp_attributes, !tg_tp_attributes(NULL, &dim, &stride) && dim == -1 && stride == 1);
+    QUIET(tg_tp_attributes, !tg_tp_attributes(b->w, NULL, NULL));
+    DEAD_QUIET(tg_tp_attributes, !tg_tp_attributes(x, &dim, NULL));
+    QUIET(tg_is_tp_duplicate, !tg_is_tp_duplicate(NULL, b->w) && !tg_is_tp_duplicate(p, NULL));
+    DEAD_QUIET(tg_is_tp_duplicate, !tg_is_tp_duplicate(p, x));
+}
+
+/* ---- Sharded state ---- */
+
+static void adding_shards(misuse_world *b, const tg_parallel *p) {
+    tg_shards *s = tg_shards_new(p);
+    tg_module *m = tg_nn_linear(b->ctx, 2, 2, true, 1), *far = tg_nn_linear(b->far, 2, 2, true, 1);
+    tg_tensor *params[2] = {tg_module_param(m, 0, NULL), tg_module_param(m, 1, NULL)};
+    tg_optim *o = tg_sgd_new(b->ctx, params, 2, TG_SGD(.lr = 1, .momentum = 0.5));
+    char longest[600];
+    memset(longest, 'x', sizeof longest);
+    longest[sizeof longest - 1] = 0;
+    tg_shards_add_tensor(s, "w", b->w);
+    QUIET(tg_shards_add_tensor, tg_shards_add_tensor(NULL, "k", b->w) == TG_ERR_ARGUMENT);
+    FAILS(tg_shards_add_tensor, ARGUMENT, "the key is NULL", tg_shards_add_tensor(s, NULL, b->w));
+    FAILS(tg_shards_add_tensor, ARGUMENT, "the key is empty", tg_shards_add_tensor(s, "", b->w));
+    FAILS(tg_shards_add_tensor, ARGUMENT, "too long", tg_shards_add_tensor(s, longest, b->w));
+    FAILS(tg_shards_add_tensor, STATE, "'w' is there already", tg_shards_add_tensor(s, "w", b->x));
+    FAILS(tg_shards_add_tensor, STATE, "owned by a tape", tg_shards_add_tensor(s, "r", b->r));
+    FAILS(tg_shards_add_tensor, ARGUMENT, "the tensor is NULL", tg_shards_add_tensor(s, "n", NULL));
+    FAILS(tg_shards_add_tensor, HANDLE, "another context", tg_shards_add_tensor(s, "f", b->foreign));
+    DEAD_STATUS(tg_shards_add_tensor, tg_shards_add_tensor(s, "d", x));
+    QUIET(tg_shards_add_module, tg_shards_add_module(NULL, "m", m) == TG_ERR_ARGUMENT);
+    FAILS(tg_shards_add_module, ARGUMENT, "the module is NULL", tg_shards_add_module(s, "m", NULL));
+    FAILS(tg_shards_add_module, HANDLE, "another context", tg_shards_add_module(s, "m", far));
+    FAILS(tg_shards_add_module, ARGUMENT, "expected at most", tg_shards_add_module(s, longest, m));
+    QUIET(tg_shards_add_rng, tg_shards_add_rng(NULL) == TG_ERR_ARGUMENT);
+    tg_shards_add_rng(s);
+    FAILS(tg_shards_add_rng, STATE, "are there already", tg_shards_add_rng(s));
+    QUIET(tg_shards_add_optim, tg_shards_add_optim(NULL, "o", o) == TG_ERR_ARGUMENT);
+    FAILS(tg_shards_add_optim, ARGUMENT, "the optimiser is NULL", tg_shards_add_optim(s, "o", NULL));
+    FAILS(tg_shards_add_optim, ARGUMENT, "expected at most", tg_shards_add_optim(s, longest, o));
+    tg_shards_add_optim(s, "o", o);
+    FAILS(tg_shards_add_optim, STATE, "'o.steps' is there already", tg_shards_add_optim(s, "o", o));
+    QUIET(tg_shards_set_rows, tg_shards_set_rows(NULL, "w", 1) == TG_ERR_ARGUMENT);
+    FAILS(tg_shards_set_rows, ARGUMENT, "there is no key '(NULL)'", tg_shards_set_rows(s, NULL, 1));
+    FAILS(tg_shards_set_rows, ARGUMENT, "there is no key 'v'", tg_shards_set_rows(s, "v", 1));
+    FAILS(tg_shards_set_rows, ARGUMENT, "3 rows of 'w', expected 1 to 2", tg_shards_set_rows(s, "w", 3));
+    FAILS(tg_shards_set_rows, ARGUMENT, "0 rows of 'w'", tg_shards_set_rows(s, "w", 0));
+    tg_shards_free(s);
+    tg_optim_free(o);
+    tg_module_free(m);
+    tg_module_free(far);
+}
+
+static void shards(misuse_world *b, const tg_parallel *p) {
+    tg_shards *s = tg_shards_new(p), *gone = tg_shards_new(p);
+    tg_shard_info info = TG_SHARD_INFO(), zero = {0}, later = {.size = sizeof later + 8};
+    tg_tensor *x = tg_zeros(b->ctx, TG_F32, TG_SHAPE(2));
+    tg_shards_add_tensor(s, "w", b->w);
+    tg_shards_add_tensor(gone, "x", x);
+    tg_drop(x);
+    QUIET(tg_shards_new, !tg_shards_new(NULL));
+    QUIET(tg_shards_free, (tg_shards_free(NULL), true));
+    QUIET(tg_shards_count, tg_shards_count(NULL) == 0 && tg_shards_count(s) == 1);
+    QUIET(tg_shards_at, tg_shards_at(NULL, 0, &info) == TG_ERR_ARGUMENT);
+    FAILS(tg_shards_at, ARGUMENT, "out is NULL", tg_shards_at(s, 0, NULL));
+    FAILS(tg_shards_at, ARGUMENT, "size is 0", tg_shards_at(s, 0, &zero));
+    FAILS(tg_shards_at, ARGUMENT, "this library knows", tg_shards_at(s, 0, &later));
+    FAILS(tg_shards_at, ARGUMENT, "tensor -1 of 1", tg_shards_at(s, -1, &info));
+    FAILS(tg_shards_at, ARGUMENT, "tensor 1 of 1", tg_shards_at(s, 1, &info));
+    FAILS(tg_shards_at, HANDLE, "'x' was dropped", tg_shards_at(gone, 0, &info));
+    QUIET(tg_shards_save, tg_shards_save(NULL, b->dir) == TG_ERR_ARGUMENT);
+    FAILS(tg_shards_save, ARGUMENT, "dir is NULL", tg_shards_save(s, NULL));
+    FAILS(tg_shards_save, ARGUMENT, "dir is empty", tg_shards_save(s, ""));
+    FAILS(tg_shards_save, HANDLE, "'x' was dropped", tg_shards_save(gone, b->dir));
+    FAILS(tg_shards_save, IO, "/nonexistent", tg_shards_save(s, "/nonexistent/dir"));
+    QUIET(tg_shards_load, tg_shards_load(NULL, b->dir) == TG_ERR_ARGUMENT);
+    FAILS(tg_shards_load, ARGUMENT, "dir is NULL", tg_shards_load(s, NULL));
+    FAILS(tg_shards_load, ARGUMENT, "dir is empty", tg_shards_load(s, ""));
+    FAILS(tg_shards_load, HANDLE, "'x' was dropped", tg_shards_load(gone, b->dir));
+    FAILS(tg_shards_load, IO, "state-00000.safetensors", tg_shards_load(s, b->dir));
+    tg_shards_free(s);
+    tg_shards_free(gone);
+}
+
+void misuse_layers(misuse_world *b) {
+    tg_comm *self = tg_comm_self_new(b->ctx);
+    tg_parallel *p = tg_parallel_new(self, NULL);
+    linear(b);
+    waiting(b);
+    placed(b, p);
+    layers(b, p);
+    calls(b, p);
+    forward_only(b, p);
+    attributes(b, p);
+    adding_shards(b, p);
+    shards(b, p);
+    tg_parallel_free(p);
+    tg_comm_free(self);
+}

@@ -1,0 +1,393 @@
+/* Modules, layers and the GPT. */
+#include <tapegrad/nn.h>
+#include <tapegrad/gpt.h>
+
+#include "misuse/misuse.h"
+
+/* A module that could not be made: every call on it does nothing, and it may be freed. */
+static bool no_module(tg_module *m) {
+    bool good = m && tg_module_param_count(m) == 0 && tg_module_numel(m) == 0 && !tg_module_child(m, "weight") &&
+                !tg_module_find(m, "weight");
+    tg_module_free(m);
+    return good;
+}
+
+#define NONE(symbol, code, says, call) GIVES(symbol, code, says, no_module(call))
+
+/* ---- Modules ---- */
+
+static int ended;
+static void count_end(void *state) {
+    (void)state;
+    ended++;
+}
+
+static const tg_module_ops box = {.size = sizeof box, .kind = "box", .free = count_end};
+
+static bool ends_its_state(tg_ctx *ctx, const tg_module_ops *ops, bool frees) {
+    int state;
+    ended = 0;
+    return no_module(tg_module_new(ctx, ops, &state)) && ended == frees;
+}
+
+static void modules(misuse_world *b) {
+    const tg_module_ops size = {.kind = "box", .free = count_end}, kind = {.size = sizeof kind, .free = count_end};
+    const tg_module_ops later = {.size = sizeof later + 8, .kind = "box", .free = count_end};
+    QUIET(tg_module_new, ends_its_state(NULL, &box, true));
+    GIVES(tg_module_new, ARGUMENT, "the table is NULL", ends_its_state(b->ctx, NULL, false));
+    GIVES(tg_module_new, ARGUMENT, "size is 0", ends_its_state(b->ctx, &size, false));
+    GIVES(tg_module_new, ARGUMENT, "this library knows", ends_its_state(b->ctx, &later, false));
+    GIVES(tg_module_new, ARGUMENT, "a kind", ends_its_state(b->ctx, &kind, true));
+    QUIET(tg_module_free, (tg_module_free(NULL), true));
+    QUIET(tg_module_ctx, !tg_module_ctx(NULL));
+    QUIET(tg_module_state, !tg_module_state(NULL));
+    QUIET(tg_module_kind, !*tg_module_kind(NULL));
+    QUIET(tg_module_param_count, tg_module_param_count(NULL) == 0);
+    QUIET(tg_module_numel, tg_module_numel(NULL) == 0);
+    QUIET(tg_module_params, tg_module_params(NULL, NULL, 5) == 0);
+    QUIET(tg_module_find, !tg_module_find(NULL, "a.b"));
+    QUIET(tg_module_child, !tg_module_child(NULL, "a"));
+}
+
+/* ---- Adding ---- */
+
+static bool refuses_param(misuse_world *b, tg_tensor *p, const char *name, tg_status status, const char *says) {
+    tg_module *m = tg_module_new(b->ctx, &box, NULL);
+    tg_status s = tg_module_add_param(m, name, p);
+    bool good = s == status && strstr(tg_ctx_message(b->ctx), says) && tg_module_param_count(m) == 0;
+    tg_ctx_clear(b->ctx);
+    tg_module_free(m);
+    return good;
+}
+
+/* The child is ended by a failed call, but for one that is in a module already. */
+static bool refuses_child(misuse_world *b, tg_ctx *of, const char *name, tg_status status) {
+    int state;
+    tg_module *m = tg_module_new(b->ctx, &box, NULL);
+    ended = 0;
+    tg_status s = tg_module_add_child(m, name, tg_module_new(of, &box, &state));
+    bool good = s == status && ended == 1 && !tg_module_child(m, "c");
+    tg_ctx_clear(b->ctx);
+    tg_module_free(m);
+    return good;
+}
+
+static bool one_parent(misuse_world *b) {
+    int state;
+    tg_module *m = tg_module_new(b->ctx, &box, NULL), *o = tg_module_new(b->ctx, &box, NULL),
+              *c = tg_module_new(b->ctx, &box, &state);
+    ended = 0;
+    bool good = tg_module_add_child(m, "c", c) == TG_OK && tg_module_add_child(o, "c", c) == TG_ERR_STATE;
+    tg_ctx_clear(b->ctx);
+    good = good && tg_module_add_child(m, "again", m) == TG_ERR_STATE;
+    tg_ctx_clear(b->ctx);
+    good = good && tg_module_add_child(c, "up", m) == TG_ERR_STATE && ended == 0;
+    tg_ctx_clear(b->ctx);
+    tg_module_free(o);
+    good = good && tg_module_child(m, "c") == c;
+    tg_module_free(m);
+    return good && ended == 1;
+}
+
+/* A child that is freed leaves its parent; a parameter is its modules', so dropping it does nothing. */
+static bool owners(misuse_world *b) {
+    tg_module *m = tg_module_new(b->ctx, &box, NULL), *c = tg_nn_linear(b->ctx, 2, 2, false, 0);
+    tg_module_add_child(m, "c", c);
+    tg_tensor *p = tg_module_param(m, 0, NULL);
+    tg_drop(p);
+    bool good = tg_is_alive(p) && tg_module_param_count(m) == 1;
+    tg_module_free(c);
+    good = good && !tg_is_alive(p) && tg_module_param_count(m) == 0 && !tg_module_child(m, "c");
+    tg_module_free(m);
+    return good;
+}
+
+static bool same_name_twice(misuse_world *b) {
+    tg_module *m = tg_nn_linear(b->ctx, 2, 2, true, 0);
+    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(1), 0);
+    bool good = tg_module_add_param(m, "weight", p) == TG_ERR_STATE && tg_module_param_count(m) == 2;
+    tg_ctx_clear(b->ctx);
+    tg_drop(p);
+    tg_module_free(m);
+    return good;
+}
+
+static void adding(misuse_world *b) {
+    int state;
+    QUIET(tg_module_add_param, tg_module_add_param(NULL, "p", b->w) == TG_ERR_ARGUMENT);
+    QUIET(tg_module_add_param, refuses_param(b, NULL, "p", TG_ERR_ARGUMENT, "NULL"));
+    QUIET(tg_module_add_param, refuses_param(b, b->w, NULL, TG_ERR_ARGUMENT, "(NULL)"));
+    QUIET(tg_module_add_param, refuses_param(b, b->w, "", TG_ERR_ARGUMENT, "without dots"));
+    QUIET(tg_module_add_param, refuses_param(b, b->w, "a.b", TG_ERR_ARGUMENT, "without dots"));
+    QUIET(tg_module_add_param, refuses_param(b, b->r, "p", TG_ERR_STATE, "owned by a tape"));
+    QUIET(tg_module_add_param, refuses_param(b, b->foreign, "p", TG_ERR_HANDLE, "another context"));
+    EACH_DEAD(x) QUIET(tg_module_add_param, refuses_param(b, x, "p", TG_ERR_HANDLE, "the tensor"));
+    QUIET(tg_module_add_param, same_name_twice(b));
+    ended = 0;
+    QUIET(tg_module_add_child,
+          tg_module_add_child(NULL, "c", tg_module_new(b->ctx, &box, &state)) == TG_ERR_ARGUMENT && ended == 1);
+    QUIET(tg_module_add_child, refuses_child(b, b->ctx, NULL, TG_ERR_ARGUMENT));
+    QUIET(tg_module_add_child, refuses_child(b, b->ctx, "x.y", TG_ERR_ARGUMENT));
+    QUIET(tg_module_add_child, refuses_child(b, b->far, "c", TG_ERR_HANDLE));
+    QUIET(tg_module_add_child, one_parent(b));
+    QUIET(tg_module_free, owners(b));
+}
+
+/* ---- Looking, forward ---- */
+
+static void forwards(misuse_world *b) {
+    tg_module *m = tg_nn_linear(b->ctx, 3, 2, true, 1), *container = tg_module_new(b->ctx, &box, NULL);
+    tg_tensor *two[2] = {NULL, NULL};
+    QUIET(tg_module_param, misuse_inert(tg_module_param(NULL, 0, NULL)));
+    INERT(tg_module_param, ARGUMENT, "parameter -1 of 2", tg_module_param(m, -1, NULL));
+    INERT(tg_module_param, ARGUMENT, "parameter 2 of 2", tg_module_param(m, 2, NULL));
+    QUIET(tg_module_params, tg_module_params(m, two, 1) == 2 && two[0] && !two[1]);
+    QUIET(tg_module_params, tg_module_params(m, NULL, 9) == 2 && tg_module_params(m, two, -1) == 2);
+    QUIET(tg_module_find, !tg_module_find(m, NULL) && !tg_module_find(m, "") && !tg_module_find(m, "weight.more"));
+    QUIET(tg_module_child, !tg_module_child(m, NULL) && !tg_module_child(m, "weight"));
+    QUIET(tg_module_forward, misuse_inert(tg_module_forward(NULL, b->t, b->x)));
+    INERT(tg_module_forward, ARGUMENT, "the tape is NULL", tg_module_forward(m, NULL, b->x));
+    INERT(tg_module_forward, HANDLE, "different contexts", tg_module_forward(m, b->far_t, b->foreign));
+    INERT(tg_module_forward, HANDLE, "freed", tg_module_forward(m, b->freed, b->x));
+    INERT(tg_module_forward, UNSUPPORTED, "a box has no forward", tg_module_forward(container, b->t, b->x));
+    INERT(tg_module_forward, ARGUMENT, "the tensor is NULL", tg_module_forward(m, b->t, NULL));
+    INERT(tg_module_forward, SHAPE,
+          "x has 4 columns but w has 3; they must be equal", tg_module_forward(m, b->t, b->cube));
+    DEAD_TENSOR(tg_module_forward, tg_module_forward(m, b->t, x));
+    tg_module_free(m);
+    tg_module_free(container);
+}
+
+/* ---- Layers ---- */
+
+static void layers(misuse_world *b) {
+    const int64_t most = INT64_MAX;
+    tg_ctx *ctx = b->ctx;
+    QUIET(tg_nn_linear, no_module(tg_nn_linear(NULL, 2, 2, true, 1)));
+    NONE(tg_nn_linear, ARGUMENT, "sizes 0 and 2", tg_nn_linear(ctx, 0, 2, true, 1));
+    NONE(tg_nn_linear, ARGUMENT, "expected positive ones", tg_nn_linear(ctx, 2, -1, true, 1));
+    NONE(tg_nn_linear, SHAPE, "overflows", tg_nn_linear(ctx, most, most, true, 1));
+    NONE(tg_nn_linear, ARGUMENT, "std is nan", tg_nn_linear(ctx, 2, 2, true, NAN));
+    NONE(tg_nn_linear, ARGUMENT, "std is -1", tg_nn_linear(ctx, 2, 2, false, -1));
+    QUIET(tg_nn_embedding, no_module(tg_nn_embedding(NULL, 2, 2, 1)));
+    NONE(tg_nn_embedding, ARGUMENT, "expected positive ones", tg_nn_embedding(ctx, -2, 2, 1));
+    NONE(tg_nn_embedding, SHAPE, "overflows", tg_nn_embedding(ctx, most, 2, 1));
+    NONE(tg_nn_embedding, ARGUMENT, "std is inf", tg_nn_embedding(ctx, 2, 2, INFINITY));
+    QUIET(tg_nn_layer_norm, no_module(tg_nn_layer_norm(NULL, 2, 1e-5)));
+    NONE(tg_nn_layer_norm, ARGUMENT, "expected positive ones", tg_nn_layer_norm(ctx, 0, 1e-5));
+    NONE(tg_nn_layer_norm, SHAPE, "overflows", tg_nn_layer_norm(ctx, most, 1e-5));
+    NONE(tg_nn_layer_norm, ARGUMENT, "eps nan", tg_nn_layer_norm(ctx, 2, NAN));
+    NONE(tg_nn_layer_norm, ARGUMENT, "eps -1", tg_nn_layer_norm(ctx, 2, -1));
+    QUIET(tg_nn_rms_norm, no_module(tg_nn_rms_norm(NULL, 2, 1e-5)));
+    NONE(tg_nn_rms_norm, ARGUMENT, "expected positive ones", tg_nn_rms_norm(ctx, -1, 1e-5));
+    NONE(tg_nn_rms_norm, SHAPE, "overflows", tg_nn_rms_norm(ctx, most, 1e-5));
+    NONE(tg_nn_rms_norm, ARGUMENT, "eps inf", tg_nn_rms_norm(ctx, 2, INFINITY));
+}
+
+/* ---- Configs: all makers that take one refuse the same ---- */
+
+#define SMALL .vocab = 5, .layers = 1, .heads = 2, .hidden = 4, .positions = 8
+
+static void configs(misuse_world *b, tg_module *(*make)(tg_ctx *ctx, const tg_gpt_config *c)) {
+    tg_ctx *ctx = b->ctx;
+    tg_gpt_config zero = {0}, later = {.size = sizeof later + 8, SMALL};
+    const int64_t big = (int64_t)1 << 39;
+    QUIET(tg_gpt_new, no_module(make(NULL, TG_GPT(SMALL))));
+#define CONFIG(code, says, ...) NONE(tg_gpt_new, code, says, make(ctx, TG_GPT(__VA_ARGS__)))
+    NONE(tg_gpt_new, ARGUMENT, "the config is NULL", make(ctx, NULL));
+    NONE(tg_gpt_new, ARGUMENT, "size is 0", make(ctx, &zero));
+    NONE(tg_gpt_new, ARGUMENT, "this library knows", make(ctx, &later));
+    CONFIG(ARGUMENT, "head_dim is 1099511627776, expected 1 to 1099511627775", SMALL, .head_dim = (int64_t)1 << 40);
+    CONFIG(ARGUMENT, "vocab is 0, expected 1 to 1099511627775", .layers = 1, .heads = 2, .hidden = 4, .positions = 8);
+    CONFIG(ARGUMENT, "vocab is -5", .vocab = -5, .layers = 1, .heads = 2, .hidden = 4, .positions = 8);
+    CONFIG(ARGUMENT, "layers is 0", .vocab = 5, .heads = 2, .hidden = 4, .positions = 8);
+    CONFIG(ARGUMENT, "layers is 9223372036854775807", .vocab = 5, .layers = INT64_MAX, .heads = 2, .hidden = 4,
+           .positions = 8);
+    CONFIG(ARGUMENT, "heads is 0", .vocab = 5, .layers = 1, .hidden = 4, .positions = 8);
+    CONFIG(ARGUMENT, "hidden is 0", .vocab = 5, .layers = 1, .heads = 2, .positions = 8);
+    CONFIG(ARGUMENT, "positions is 0", .vocab = 5, .layers = 1, .heads = 2, .hidden = 4);
+    CONFIG(ARGUMENT, "not a multiple of 3 heads", .vocab = 5, .layers = 1, .heads = 3, .hidden = 4, .positions = 8);
+    CONFIG(ARGUMENT, "heads of 549755813888", .vocab = 5, .layers = 1, .heads = big, .hidden = 4, .head_dim = big,
+           .positions = 8);
+    CONFIG(ARGUMENT, "not a multiple of 3 key-value heads", SMALL, .kv_heads = 3);
+    CONFIG(ARGUMENT, "key-value heads", SMALL, .kv_heads = -1);
+    CONFIG(ARGUMENT, "arch 7, expected", SMALL, .arch = (tg_gpt_arch)7);
+    CONFIG(ARGUMENT, "ffn is -4", SMALL, .ffn = -4);
+    CONFIG(ARGUMENT, "head_dim is -2", SMALL, .head_dim = -2);
+    CONFIG(ARGUMENT, "head_dim 3 is odd", SMALL, .arch = TG_LLAMA, .head_dim = 3);
+    CONFIG(ARGUMENT, "dropout 1", SMALL, .dropout = 1);
+    CONFIG(ARGUMENT, "dropout nan", SMALL, .dropout = NAN);
+    CONFIG(ARGUMENT, "norm_eps nan", SMALL, .norm_eps = NAN);
+    CONFIG(ARGUMENT, "norm_eps inf", SMALL, .norm_eps = INFINITY);
+    CONFIG(ARGUMENT, "init_std -1", SMALL, .init_std = -1);
+    CONFIG(ARGUMENT, "init_std inf", SMALL, .init_std = INFINITY);
+    CONFIG(ARGUMENT, "rope_base -1", SMALL, .rope_base = -1);
+    CONFIG(ARGUMENT, "rope_base inf", SMALL, .rope_base = INFINITY);
+#undef CONFIG
+}
+
+/* Named once for each of the makers that configs runs over. */
+static void parts(misuse_world *b) {
+    configs(b, tg_gpt_new);
+    configs(b, tg_nn_attention);
+    configs(b, tg_nn_mlp);
+    configs(b, tg_nn_transformer_layer);
+    NONE(tg_nn_attention, ARGUMENT, "the config is NULL", tg_nn_attention(b->ctx, NULL));
+    NONE(tg_nn_mlp, ARGUMENT, "the config is NULL", tg_nn_mlp(b->ctx, NULL));
+    NONE(tg_nn_transformer_layer, ARGUMENT, "the config is NULL", tg_nn_transformer_layer(b->ctx, NULL));
+}
+
+/* ---- The model ---- */
+
+#define IDS(symbol, call)                                                                         \
+    do {                                                                                          \
+        tg_tensor *x = NULL;                                                                      \
+        INERT(symbol, ARGUMENT, "the tensor is NULL", call);                                      \
+        x = b->foreign;                                                                           \
+        INERT(symbol, HANDLE, "another context", call);                                           \
+        x = b->ids;                                                                               \
+        INERT(symbol, SHAPE, "ids are i64[2], expected i64[", call);                              \
+        x = b->x;                                                                                 \
+        INERT(symbol, SHAPE, "ids are f32[2, 3], expected i64[", call);                           \
+        x = long_ids;                                                                             \
+        INERT(symbol, SHAPE, "positions", call);                                                  \
+        x = no_ids;                                                                               \
+        INERT(symbol, DATA, "index 77 is out of range; it must be from 0 to 4", call);                                 \
+    } while (0);                                                                                  \
+    DEAD_TENSOR(symbol, call)
+
+/* What is wrong with the classes is seen by the last op alone: the others stay on their tape. */
+static bool no_loss(misuse_world *b, tg_module *m, tg_tensor *ids, tg_tensor *target) {
+    tg_tape *t = tg_tape_new(b->ctx);
+    bool inert = misuse_inert(tg_gpt_loss(m, t, ids, target, TG_LOSS_MEAN));
+    tg_tape_free(t);
+    return inert;
+}
+
+static void model(misuse_world *b) {
+    tg_module *m = tg_gpt_new(b->ctx, TG_GPT(SMALL)), *linear = tg_nn_linear(b->ctx, 3, 2, true, 1);
+    tg_module *twin = tg_gpt_new(b->ctx, TG_GPT(SMALL));
+    tg_gpt_cache *c = tg_gpt_cache_new(m, 1, 8);
+    tg_tape *t = b->t;
+    const int64_t far[2] = {0, 77};
+    tg_tensor *ids = tg_zeros(b->ctx, TG_I64, TG_SHAPE(1, 2)), *long_ids = tg_zeros(b->ctx, TG_I64, TG_SHAPE(1, 9));
+    tg_tensor *no_ids = tg_from_host(b->ctx, TG_I64, TG_SHAPE(1, 2), far);
+    QUIET(tg_gpt_config_of, !tg_gpt_config_of(NULL) && !tg_gpt_config_of(linear));
+    QUIET(tg_gpt_logits, misuse_inert(tg_gpt_logits(NULL, t, ids)));
+    INERT(tg_gpt_logits, ARGUMENT, "a linear, not a gpt", tg_gpt_logits(linear, t, ids));
+    INERT(tg_gpt_logits, ARGUMENT, "the tape is NULL", tg_gpt_logits(m, NULL, ids));
+    INERT(tg_gpt_logits, HANDLE, "different contexts", tg_gpt_logits(m, b->far_t, ids));
+    INERT(tg_gpt_logits, HANDLE, "freed", tg_gpt_logits(m, b->freed, ids));
+    IDS(tg_gpt_logits, tg_gpt_logits(m, t, x));
+    QUIET(tg_gpt_loss, misuse_inert(tg_gpt_loss(NULL, t, ids, ids, TG_LOSS_MEAN)));
+    INERT(tg_gpt_loss, ARGUMENT, "a linear, not a gpt", tg_gpt_loss(linear, t, ids, ids, TG_LOSS_SUM));
+    INERT(tg_gpt_loss, ARGUMENT, "the tape is NULL", tg_gpt_loss(m, NULL, ids, ids, TG_LOSS_MEAN));
+    INERT(tg_gpt_loss, ARGUMENT, "reduction is 5", tg_gpt_loss(m, t, ids, ids, (tg_loss_reduction)5));
+    INERT(tg_gpt_loss, ARGUMENT, "the tensor is NULL", tg_gpt_loss(m, t, ids, NULL, TG_LOSS_MEAN));
+    GIVES(tg_gpt_loss, DATA,
+          "target of row 1 is 77; it must be from 0 to 4, or ignore_index", no_loss(b, m, ids, no_ids));
+    INERT(tg_gpt_loss, SHAPE, "target is i64[1, 9], expected i64[1, 2]",
+          tg_gpt_loss(m, t, ids, long_ids, TG_LOSS_MEAN));
+    INERT(tg_gpt_loss, SHAPE, "target is f32[2, 3], expected i64[1, 2]", tg_gpt_loss(m, t, ids, b->x, TG_LOSS_MEAN));
+    DEAD_TENSOR(tg_gpt_loss, tg_gpt_loss(m, t, ids, x, TG_LOSS_MEAN));
+    IDS(tg_gpt_loss, tg_gpt_loss(m, t, x, x, TG_LOSS_MEAN));
+    QUIET(tg_gpt_cache_new, !tg_gpt_cache_new(NULL, 1, 1));
+    GIVES(tg_gpt_cache_new, ARGUMENT, "expected a gpt", !tg_gpt_cache_new(linear, 1, 1));
+    GIVES(tg_gpt_cache_new, ARGUMENT, "batch 0", !tg_gpt_cache_new(m, 0, 1));
+    GIVES(tg_gpt_cache_new, ARGUMENT, "batch -1", !tg_gpt_cache_new(m, -1, 1));
+    GIVES(tg_gpt_cache_new, ARGUMENT, "0 positions", !tg_gpt_cache_new(m, 1, 0));
+    GIVES(tg_gpt_cache_new, ARGUMENT, "up to the model's", !tg_gpt_cache_new(m, 1, 9));
+    GIVES(tg_gpt_cache_new, SHAPE, "overflows", !tg_gpt_cache_new(m, INT64_MAX, 8));
+    QUIET(tg_gpt_cache_free, (tg_gpt_cache_free(NULL), true));
+    QUIET(tg_gpt_cache_length, tg_gpt_cache_length(NULL) == 0);
+    QUIET(tg_gpt_next, misuse_inert(tg_gpt_next(NULL, t, c, ids)));
+    INERT(tg_gpt_next, ARGUMENT, "not this model's", tg_gpt_next(m, t, NULL, ids));
+    INERT(tg_gpt_next, ARGUMENT, "not this model's", tg_gpt_next(twin, t, c, ids));
+    INERT(tg_gpt_next, ARGUMENT, "the tape is NULL", tg_gpt_next(m, NULL, c, ids));
+    IDS(tg_gpt_next, tg_gpt_next(m, t, c, x));
+    QUIET(tg_gpt_cache_length, tg_gpt_cache_length(c) == 0);
+    tg_gpt_cache_free(c);
+    tg_module_free(m);
+    tg_module_free(twin);
+    tg_module_free(linear);
+    tg_drop(ids);
+    tg_drop(long_ids);
+    tg_drop(no_ids);
+}
+
+/* ---- Model directories ---- */
+
+static void write_file(const misuse_world *b, const char *name, const char *text) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", b->dir, name);
+    FILE *f = fopen(path, "w");
+    if (f && fputs(text, f) >= 0) fclose(f);
+}
+
+/* A config's 0 is a default, a file's is not; rotary positions that are scaled are not computed, under either key. */
+static void numbers_of_files(misuse_world *b, const char *config) {
+    static const char gpt2[] = "{\"model_type\": \"gpt2\", \"vocab_size\": 5, \"n_embd\": 4, \"n_layer\": 1, "
+                               "\"n_head\": 1, \"n_positions\": 3";
+    static const char llama[] = "{\"model_type\": \"llama\", \"vocab_size\": 5, \"hidden_size\": 4, "
+                                "\"num_hidden_layers\": 1, \"num_attention_heads\": 1, \"intermediate_size\": 8, "
+                                "\"max_position_embeddings\": 3";
+    static const struct {
+        const char *model, *rest, *message;
+    } rows[] = {
+        {gpt2, "\"layer_norm_epsilon\": 0.0}", "\"layer_norm_epsilon\" is 0, supported are numbers above 0"},
+        {gpt2, "\"initializer_range\": 0}", "\"initializer_range\" is 0, supported"},
+        {llama, "\"rms_norm_eps\": 0}", "\"rms_norm_eps\" is 0, supported"},
+        {llama, "\"rope_theta\": 0}", "\"rope_theta\" is 0, supported"},
+        {llama, "\"rope_parameters\": {\"rope_theta\": 0}}", "\"rope_theta\" is 0, supported"},
+        {llama, "\"rope_parameters\": {\"rope_type\": \"default\"}, \"rope_scaling\": {\"rope_type\": \"linear\"}}",
+         "\"rope_type\" is \"linear\", supported is \"default\""},
+        {llama, "\"rope_parameters\": {\"rope_type\": \"yarn\"}, \"rope_scaling\": {\"type\": \"default\"}}",
+         "\"rope_type\" is \"yarn\", supported is \"default\""},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[512];
+        snprintf(text, sizeof text, "%s, %s", rows[i].model, rows[i].rest);
+        write_file(b, "config.json", text);
+        NONE(tg_gpt_from_config, UNSUPPORTED, rows[i].message, tg_gpt_from_config(b->ctx, config));
+    }
+}
+
+static void directories(misuse_world *b) {
+    tg_module *m = tg_gpt_new(b->ctx, TG_GPT(SMALL)), *linear = tg_nn_linear(b->ctx, 3, 2, true, 1);
+    char config[512], nowhere[512];
+    snprintf(config, sizeof config, "%s/config.json", b->dir);
+    snprintf(nowhere, sizeof nowhere, "%s/no/such", b->dir);
+    QUIET(tg_gpt_load, no_module(tg_gpt_load(NULL, b->dir)));
+    NONE(tg_gpt_load, ARGUMENT, "the directory is NULL", tg_gpt_load(b->ctx, NULL));
+    NONE(tg_gpt_load, IO, "no/such/config.json", tg_gpt_load(b->ctx, nowhere));
+    QUIET(tg_gpt_from_config, no_module(tg_gpt_from_config(NULL, config)));
+    NONE(tg_gpt_from_config, ARGUMENT, "the path is NULL", tg_gpt_from_config(b->ctx, NULL));
+    NONE(tg_gpt_from_config, IO, "config.json", tg_gpt_from_config(b->ctx, config));
+    write_file(b, "config.json", "{\"model_type\": \"bert\", \"vocab_size\": 5}");
+    NONE(tg_gpt_from_config, UNSUPPORTED, "\"bert\", supported are", tg_gpt_from_config(b->ctx, config));
+    write_file(b, "config.json", "{\"model_type\": \"gpt2\", \"vocab_size\": -5}");
+    NONE(tg_gpt_from_config, FORMAT, "vocab_size", tg_gpt_from_config(b->ctx, config));
+    numbers_of_files(b, config);
+    write_file(b, "config.json", "{");
+    NONE(tg_gpt_load, FORMAT, "config.json", tg_gpt_load(b->ctx, b->dir));
+    QUIET(tg_gpt_load_weights, tg_gpt_load_weights(NULL, b->dir) == TG_ERR_ARGUMENT);
+    FAILS(tg_gpt_load_weights, ARGUMENT, "expected a gpt", tg_gpt_load_weights(linear, b->dir));
+    FAILS(tg_gpt_load_weights, ARGUMENT, "a directory", tg_gpt_load_weights(m, NULL));
+    FAILS(tg_gpt_load_weights, IO, "model.safetensors", tg_gpt_load_weights(m, b->dir));
+    QUIET(tg_gpt_save, tg_gpt_save(NULL, b->dir) == TG_ERR_ARGUMENT);
+    FAILS(tg_gpt_save, ARGUMENT, "expected a gpt", tg_gpt_save(linear, b->dir));
+    FAILS(tg_gpt_save, ARGUMENT, "a directory", tg_gpt_save(m, NULL));
+    FAILS(tg_gpt_save, IO, "no/such/model.safetensors", tg_gpt_save(m, nowhere));
+    tg_module_free(m);
+    tg_module_free(linear);
+}
+
+void misuse_nn(misuse_world *b) {
+    modules(b);
+    adding(b);
+    forwards(b);
+    layers(b);
+    parts(b);
+    model(b);
+    directories(b);
+}

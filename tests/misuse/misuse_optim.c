@@ -1,0 +1,257 @@
+/* Optimisers and schedules. */
+#include <tapegrad/optim.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/ops.h>
+
+#include "misuse/misuse.h"
+
+/* An optimiser that could not be made: every call on it does nothing, and it may be freed. */
+static bool no_optimizer(tg_optim *o) {
+    bool good = o && tg_optim_state_count(o) == 0 && tg_optim_step(o) != TG_OK && tg_optim_zero_grad(o) != TG_OK;
+    tg_optim_free(o);
+    return good;
+}
+
+#define NONE(symbol, code, says, call) GIVES(symbol, code, says, no_optimizer(call))
+
+/* ---- Making ---- */
+
+#define PARAMETERS(symbol, opts)                                                                                       \
+    do {                                                                                                               \
+        tg_tensor *twice[] = {b->w, b->w}, *none = NULL;                                                               \
+        QUIET(symbol, no_optimizer(symbol(NULL, &b->w, 1, opts)));                                                     \
+        NONE(symbol, ARGUMENT, "expected one or more", symbol(b->ctx, NULL, 1, opts));                                 \
+        NONE(symbol, ARGUMENT, "0 parameters", symbol(b->ctx, &b->w, 0, opts));                                        \
+        NONE(symbol, ARGUMENT, "-1 parameters", symbol(b->ctx, &b->w, -1, opts));                                      \
+        NONE(symbol, ARGUMENT, "the tensor is NULL", symbol(b->ctx, &none, 1, opts));                                  \
+        NONE(symbol, ARGUMENT, "parameter 1, w f32[2, 3], is given twice", symbol(b->ctx, twice, 2, opts));            \
+        NONE(symbol, STATE, "not a leaf of the context", symbol(b->ctx, &b->x, 1, opts));                              \
+        NONE(symbol, STATE, "not a leaf of the context", symbol(b->ctx, &b->r, 1, opts));                              \
+        NONE(symbol, HANDLE, "another context", symbol(b->ctx, &b->foreign, 1, opts));                                 \
+        EACH_DEAD(x) NONE(symbol, HANDLE, "the tensor", symbol(b->ctx, &x, 1, opts));                                  \
+    } while (0)
+
+#define OPTIONS(symbol, make, code, says, ...) NONE(symbol, code, says, symbol(b->ctx, &b->w, 1, make(__VA_ARGS__)))
+#define ADAM(code, says, ...)                            \
+    OPTIONS(tg_adam_new, TG_ADAMW, code, says, __VA_ARGS__); \
+    OPTIONS(tg_adamw_new, TG_ADAMW, code, says, __VA_ARGS__)
+#define SGD(code, says, ...) OPTIONS(tg_sgd_new, TG_SGD, code, says, __VA_ARGS__)
+
+static void making(misuse_world *b) {
+    tg_sgd_opts sgd0 = {0}, sgd_later = {.size = sizeof sgd_later + 8, .lr = 1};
+    tg_adamw_opts adam0 = {0}, adam_later = {.size = sizeof adam_later + 8};
+    PARAMETERS(tg_sgd_new, TG_SGD(.lr = 0.1));
+    PARAMETERS(tg_adam_new, NULL);
+    PARAMETERS(tg_adamw_new, NULL);
+    NONE(tg_sgd_new, ARGUMENT, "lr must be given", tg_sgd_new(b->ctx, &b->w, 1, NULL));
+    NONE(tg_sgd_new, ARGUMENT, "size is 0", tg_sgd_new(b->ctx, &b->w, 1, &sgd0));
+    NONE(tg_sgd_new, ARGUMENT, "this library knows", tg_sgd_new(b->ctx, &b->w, 1, &sgd_later));
+    NONE(tg_adam_new, ARGUMENT, "size is 0", tg_adam_new(b->ctx, &b->w, 1, &adam0));
+    NONE(tg_adamw_new, ARGUMENT, "size is 0", tg_adamw_new(b->ctx, &b->w, 1, &adam0));
+    NONE(tg_adamw_new, ARGUMENT, "this library knows", tg_adamw_new(b->ctx, &b->w, 1, &adam_later));
+    SGD(ARGUMENT, "learning rate nan", .lr = NAN);
+    SGD(ARGUMENT, "learning rate inf", .lr = INFINITY);
+    SGD(ARGUMENT, "learning rate -1", .lr = -1);
+    SGD(ARGUMENT, "momentum 1", .lr = 1, .momentum = 1);
+    SGD(ARGUMENT, "momentum nan", .lr = 1, .momentum = NAN);
+    SGD(ARGUMENT, "dampening 2", .lr = 1, .dampening = 2);
+    SGD(ARGUMENT, "weight_decay -1", .lr = 1, .weight_decay = -1);
+    SGD(ARGUMENT, "weight_decay inf", .lr = 1, .weight_decay = INFINITY);
+    SGD(ARGUMENT, "weight_decay nan", .lr = 1, .weight_decay = NAN);
+    SGD(ARGUMENT, "momentum without dampening", .lr = 1, .nesterov = true);
+    ADAM(ARGUMENT, "learning rate nan", .lr = NAN);
+    ADAM(ARGUMENT, "learning rate -2", .lr = -2);
+    ADAM(ARGUMENT, "betas 1 and", .beta1 = 1);
+    ADAM(ARGUMENT, "betas in [0, 1)", .beta1 = NAN);
+    ADAM(ARGUMENT, "betas in [0, 1)", .beta2 = -0.5);
+    ADAM(ARGUMENT, "betas in [0, 1)", .beta2 = NAN);
+    ADAM(ARGUMENT, "eps nan", .eps = NAN);
+    ADAM(ARGUMENT, "eps inf", .eps = INFINITY);
+    ADAM(ARGUMENT, "eps -3", .eps = -3);
+    ADAM(ARGUMENT, "weight_decay nan", .weight_decay = NAN);
+    ADAM(ARGUMENT, "weight_decay inf", .weight_decay = INFINITY);
+    ADAM(ARGUMENT, "weight_decay -3", .weight_decay = -3);
+}
+
+/* ---- One that works ---- */
+
+/* A parameter that has gone: nothing reads it, and no other parameter is stepped. */
+static bool without_its_parameter(misuse_world *b) {
+    tg_tensor *p[] = {tg_param(b->ctx, "p", TG_SHAPE(2), 0), tg_param(b->ctx, "q", TG_SHAPE(2), 0)};
+    tg_optim *o = tg_adamw_new(b->ctx, p, 2, NULL);
+    tg_tape *t = tg_tape_new(b->ctx);
+    double before[2], after[2];
+    tg_backward(t, tg_sum(t, tg_exp(t, p[0]), TG_ALL_DIMS, false));
+    tg_tape_free(t);
+    tg_read_f64(p[0], before, 2);
+    tg_drop(p[1]);
+    bool good = tg_optim_step(o) == TG_ERR_HANDLE && strstr(tg_ctx_message(b->ctx), "parameter 1 was dropped");
+    tg_ctx_clear(b->ctx);
+    good = good && isnan(tg_optim_clip(o, 1)) && tg_ctx_status(b->ctx) == TG_ERR_HANDLE;
+    tg_ctx_clear(b->ctx);
+    good = good && tg_optim_no_decay_1d(o) == TG_ERR_HANDLE;
+    tg_ctx_clear(b->ctx);
+    good = good && tg_optim_assign(o, 0, &p[1], 1) == TG_ERR_HANDLE;
+    tg_ctx_clear(b->ctx);
+    tg_read_f64(p[0], after, 2);
+    good = good && tg_optim_zero_grad(o) == TG_OK && memcmp(before, after, sizeof before) == 0;
+    tg_optim_free(o);
+    tg_drop(p[0]);
+    return good;
+}
+
+/* Its state is the optimiser's, not the caller's to drop or discard. */
+static bool keeps_its_state(misuse_world *b) {
+    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 0);
+    tg_optim *o = tg_adamw_new(b->ctx, &p, 1, NULL);
+    tg_tensor *m = tg_optim_state(o, 0, NULL);
+    tg_drop(m);
+    bool good = tg_is_alive(m) && tg_discard(m) == TG_ERR_STATE;
+    tg_ctx_clear(b->ctx);
+    tg_tape *t = tg_tape_new(b->ctx);
+    tg_backward(t, tg_sum(t, tg_exp(t, p), TG_ALL_DIMS, false));
+    tg_tape_free(t);
+    tg_discard(tg_grad_of(p));
+    good = good && tg_optim_step(o) == TG_ERR_DISCARDED;
+    tg_ctx_clear(b->ctx);
+    tg_optim_free(o);
+    good = good && !tg_is_alive(m);
+    tg_drop(p);
+    return good;
+}
+
+static void groups(misuse_world *b) {
+    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 1), *other = tg_param(b->ctx, "other", TG_SHAPE(2), 1),
+              *none = NULL;
+    tg_optim *o = tg_adamw_new(b->ctx, &p, 1, NULL), *full = tg_adamw_new(b->ctx, &p, 1, NULL);
+    while (tg_optim_group(full, 1, 0) >= 0) continue;
+    tg_ctx_clear(b->ctx);
+    QUIET(tg_optim_free, (tg_optim_free(NULL), true));
+    QUIET(tg_optim_group, tg_optim_group(NULL, 1, 0) < 0);
+    GIVES(tg_optim_group, ARGUMENT, "lr_scale -1", tg_optim_group(o, -1, 0) < 0);
+    GIVES(tg_optim_group, ARGUMENT, "lr_scale nan", tg_optim_group(o, NAN, 0) < 0);
+    GIVES(tg_optim_group, ARGUMENT, "lr_scale inf", tg_optim_group(o, INFINITY, 0) < 0);
+    GIVES(tg_optim_group, ARGUMENT, "weight_decay -2", tg_optim_group(o, 1, -2) < 0);
+    GIVES(tg_optim_group, ARGUMENT, "weight_decay nan", tg_optim_group(o, 1, NAN) < 0);
+    GIVES(tg_optim_group, ARGUMENT, "weight_decay inf", tg_optim_group(o, 1, INFINITY) < 0);
+    GIVES(tg_optim_group, ARGUMENT, "at most 8 groups", tg_optim_group(full, 1, 0) < 0);
+    FAILS(tg_optim_no_decay_1d, ARGUMENT, "at most 8 groups", tg_optim_no_decay_1d(full));
+    QUIET(tg_optim_no_decay_1d, tg_optim_no_decay_1d(NULL) == TG_ERR_ARGUMENT);
+    QUIET(tg_optim_assign, tg_optim_assign(NULL, 0, &p, 1) == TG_ERR_ARGUMENT);
+    FAILS(tg_optim_assign, ARGUMENT, "group -1 of 1", tg_optim_assign(o, -1, &p, 1));
+    FAILS(tg_optim_assign, ARGUMENT, "group 1 of 1", tg_optim_assign(o, 1, &p, 1));
+    FAILS(tg_optim_assign, ARGUMENT, "-1 parameters", tg_optim_assign(o, 0, &p, -1));
+    FAILS(tg_optim_assign, ARGUMENT, "1 parameters", tg_optim_assign(o, 0, NULL, 1));
+    FAILS(tg_optim_assign, ARGUMENT, "the tensor is NULL", tg_optim_assign(o, 0, &none, 1));
+    FAILS(tg_optim_assign, ARGUMENT, "parameter 0 is not this optimiser's", tg_optim_assign(o, 0, &other, 1));
+    DEAD_STATUS(tg_optim_assign, tg_optim_assign(o, 0, &x, 1));
+    tg_optim_free(o);
+    tg_optim_free(full);
+    tg_drop(p);
+    tg_drop(other);
+}
+
+static void steps(misuse_world *b) {
+    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 1);
+    tg_optim *o = tg_adamw_new(b->ctx, &p, 1, TG_ADAMW(.lr = 0.5));
+    QUIET(tg_optim_step, tg_optim_step(NULL) == TG_ERR_ARGUMENT);
+    QUIET(tg_optim_step, without_its_parameter(b));
+    QUIET(tg_optim_zero_grad, tg_optim_zero_grad(NULL) == TG_ERR_ARGUMENT);
+    QUIET(tg_optim_set_lr, tg_optim_set_lr(NULL, 1) == TG_ERR_ARGUMENT);
+    FAILS(tg_optim_set_lr, ARGUMENT, "learning rate nan", tg_optim_set_lr(o, NAN));
+    FAILS(tg_optim_set_lr, ARGUMENT, "learning rate -1", tg_optim_set_lr(o, -1));
+    FAILS(tg_optim_set_lr, ARGUMENT, "learning rate inf", tg_optim_set_lr(o, INFINITY));
+    QUIET(tg_optim_lr, isnan(tg_optim_lr(NULL)) && tg_optim_lr(o) == 0.5);
+    QUIET(tg_optim_steps, tg_optim_steps(NULL) == 0 && tg_optim_steps(o) == 0);
+    QUIET(tg_optim_clip, isnan(tg_optim_clip(NULL, 1)));
+    GIVES(tg_optim_clip, ARGUMENT, "max_norm -1", isnan(tg_optim_clip(o, -1)));
+    GIVES(tg_optim_clip, ARGUMENT, "max_norm nan", isnan(tg_optim_clip(o, NAN)));
+    QUIET(tg_optim_set_steps, tg_optim_set_steps(NULL, 1) == TG_ERR_ARGUMENT);
+    FAILS(tg_optim_set_steps, ARGUMENT, "-1 steps, expected 0 or more", tg_optim_set_steps(o, -1));
+    QUIET(tg_optim_state_count, tg_optim_state_count(NULL) == 0 && tg_optim_state_count(o) == 2);
+    QUIET(tg_optim_state, misuse_inert(tg_optim_state(NULL, 0, NULL)));
+    QUIET(tg_optim_state, keeps_its_state(b));
+    INERT(tg_optim_state, ARGUMENT, "state -1 of 2", tg_optim_state(o, -1, NULL));
+    INERT(tg_optim_state, ARGUMENT, "state 2 of 2", tg_optim_state(o, 2, NULL));
+    tg_optim_free(o);
+    tg_drop(p);
+}
+
+/* ---- Clipping on the device, the scale of the loss ---- */
+
+#define SCALE(says, ...) FAILS(tg_optim_set_scale, ARGUMENT, says, tg_optim_set_scale(o, TG_LOSS_SCALE(__VA_ARGS__)))
+
+static bool no_scale(const tg_optim *o) { return isnan(tg_optim_scale(o)) && isnan(tg_optim_norm(o)); }
+
+static void scales(misuse_world *b) {
+    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 1);
+    tg_optim *o = tg_adamw_new(b->ctx, &p, 1, NULL);
+    tg_loss_scale unset = {.initial = 2}, later = {.size = sizeof later + 8};
+    QUIET(tg_optim_set_clip, tg_optim_set_clip(NULL, 1) == TG_ERR_ARGUMENT);
+    FAILS(tg_optim_set_clip, ARGUMENT, "max_norm -1", tg_optim_set_clip(o, -1));
+    FAILS(tg_optim_set_clip, ARGUMENT, "max_norm nan", tg_optim_set_clip(o, NAN));
+    QUIET(tg_optim_norm, isnan(tg_optim_norm(NULL)) && isnan(tg_optim_norm(o)));
+    QUIET(tg_optim_scale, no_scale(NULL) && tg_optim_scale(o) == 1);
+    QUIET(tg_optim_set_scale, tg_optim_set_scale(NULL, NULL) == TG_ERR_ARGUMENT);
+    FAILS(tg_optim_set_scale, ARGUMENT, "size is 0", tg_optim_set_scale(o, &unset));
+    FAILS(tg_optim_set_scale, ARGUMENT, "this library knows", tg_optim_set_scale(o, &later));
+    SCALE("initial -1", .initial = -1);
+    SCALE("initial nan", .initial = NAN);
+    SCALE("initial inf", .initial = INFINITY);
+    SCALE("growth 1", .growth = 1);
+    SCALE("growth inf", .growth = INFINITY);
+    SCALE("growth nan", .growth = NAN);
+    SCALE("backoff 1", .backoff = 1);
+    SCALE("backoff -0.5", .backoff = -0.5);
+    SCALE("backoff nan", .backoff = NAN);
+    SCALE("min 8", .initial = 4, .min = 8);
+    SCALE("min -1", .min = -1);
+    SCALE("min nan", .min = NAN);
+    SCALE("interval -3", .interval = -3);
+    SCALE("hysteresis -1", .hysteresis = -1);
+    QUIET(tg_optim_scale, tg_optim_scale(o) == 1); /* what was refused has changed nothing */
+    tg_optim_set_scale(o, TG_LOSS_SCALE(0));
+    INERT(tg_scale_loss, ARGUMENT, "the optimiser is NULL", tg_scale_loss(b->t, b->x, NULL));
+    OP(tg_scale_loss, tg_scale_loss(t, x, o));
+    tg_optim_free(o);
+    tg_drop(p);
+}
+
+/* ---- Schedules ---- */
+
+static bool invalid(tg_schedule s, int64_t step) { return isnan(tg_schedule_lr(&s, step)); }
+
+#define SCHEDULE(...) QUIET(tg_schedule_lr, invalid(TG_SCHEDULE_OF(.lr = 1, .steps = 10, __VA_ARGS__), 3))
+#define TG_SCHEDULE_OF(...) ((tg_schedule){.size = sizeof(tg_schedule), __VA_ARGS__})
+
+static void schedules(misuse_world *b) {
+    tg_schedule unset = {.lr = 1, .steps = 10}, later = {.size = sizeof later + 8, .lr = 1, .steps = 10};
+    QUIET(tg_schedule_lr, isnan(tg_schedule_lr(NULL, 1)));
+    QUIET(tg_schedule_lr, invalid(unset, 1) && invalid(later, 1));
+    QUIET(tg_schedule_lr, invalid(TG_SCHEDULE_OF(.lr = 1, .steps = 10), -1));
+    QUIET(tg_schedule_lr, invalid(TG_SCHEDULE_OF(.lr = NAN, .steps = 10), 1));
+    QUIET(tg_schedule_lr, invalid(TG_SCHEDULE_OF(.lr = INFINITY, .steps = 10), 1));
+    QUIET(tg_schedule_lr, invalid(TG_SCHEDULE_OF(.lr = -1, .steps = 10), 1));
+    QUIET(tg_schedule_lr, invalid(TG_SCHEDULE_OF(.lr = 1, .steps = -1), 1));
+    SCHEDULE(.min_lr = 2);
+    SCHEDULE(.min_lr = NAN);
+    SCHEDULE(.min_lr = -1);
+    SCHEDULE(.start_lr = -1);
+    SCHEDULE(.start_lr = NAN);
+    SCHEDULE(.start_lr = INFINITY, .warmup = 5);
+    SCHEDULE(.warmup = -1);
+    SCHEDULE(.warmup = 11);
+    SCHEDULE(.decay = (tg_decay)9);
+    SCHEDULE(.decay = (tg_decay)-1);
+    SCHEDULE(.decay = TG_DECAY_WSD, .wsd = (tg_wsd)7, .wsd_steps = 9);
+    SCHEDULE(.decay = TG_DECAY_WSD, .wsd_steps = 11);
+    SCHEDULE(.decay = TG_DECAY_WSD, .wsd_steps = -1);
+}
+
+void misuse_optim(misuse_world *b) {
+    making(b);
+    groups(b);
+    steps(b);
+    scales(b);
+    schedules(b);
+}

@@ -1,0 +1,88 @@
+/* Groups, gradients over ranks. */
+#include <tapegrad/nn.h>
+#include <tapegrad/parallel.h>
+#include <tapegrad/data_parallel.h>
+
+#include "misuse/misuse.h"
+
+/* On one rank of two that exist on paper. */
+static void groups(misuse_world *b) {
+    tg_comm *world = tg_comm_plan_new(b->ctx, 0, 2);
+    tg_parallel_opts zero = {0}, later = {.size = sizeof later + 8};
+    const int sizes[] = {2, 2};
+    QUIET(tg_parallel_new, (tg_parallel_free(tg_parallel_new(NULL, NULL)), true));
+#define NEW(code, says, ...)                                                                                           \
+    GIVES(tg_parallel_new, code, says, (tg_parallel_free(tg_parallel_new(world, __VA_ARGS__)), true))
+    NEW(ARGUMENT, "size is 0", &zero);
+    NEW(ARGUMENT, "this library knows", &later);
+    NEW(ARGUMENT, "tp is 3", TG_PARALLEL(.tp = 3));
+    NEW(ARGUMENT, "cp is -2", TG_PARALLEL(.cp = -2));
+    NEW(ARGUMENT, "pp is 5", TG_PARALLEL(.pp = 5));
+    NEW(ARGUMENT, "is not divisible by tp x cp x pp = 2 x 2 x 1", TG_PARALLEL(.tp = 2, .cp = 2));
+    NEW(ARGUMENT, "is not divisible by etp x ep x pp = 2 x 2 x 1", TG_PARALLEL(.tp = 2, .ep = 2));
+    NEW(ARGUMENT, "is not a list of", TG_PARALLEL(.order = "tp,dp"));
+    NEW(ARGUMENT, "does not name it", TG_PARALLEL(.tp = 2, .order = "dp-pp"));
+    NEW(ARGUMENT, "rng is 9", TG_PARALLEL(.rng = (tg_rng_mode)9));
+    NEW(ARGUMENT, "vp is 2 with pp 1", TG_PARALLEL(.vp = 2));
+    NEW(ARGUMENT, "vp is -1", TG_PARALLEL(.vp = -1));
+    tg_comm *alone = tg_comm_self_new(b->ctx);
+    tg_parallel *p = tg_parallel_new(alone, NULL);
+    NEW(STATE, "has one already", NULL);
+    QUIET(tg_parallel_free, (tg_parallel_free(NULL), true));
+    QUIET(tg_parallel_ctx, tg_ctx_status(tg_parallel_ctx(NULL)) != TG_OK && tg_parallel_ctx(p) == b->ctx);
+    QUIET(tg_parallel_world, !tg_parallel_world(NULL));
+    QUIET(tg_parallel_comm, !tg_parallel_comm(NULL, TG_TP) && !tg_parallel_comm(p, (tg_axis)99));
+    QUIET(tg_parallel_rank, tg_parallel_rank(NULL, TG_TP) == 0 && tg_parallel_rank(p, (tg_axis)-1) == 0);
+    QUIET(tg_parallel_size, tg_parallel_size(NULL, TG_TP) == 1 && tg_parallel_size(p, (tg_axis)99) == 1);
+    QUIET(tg_is_sequence_parallel, !tg_is_sequence_parallel(NULL));
+    QUIET(tg_parallel_rng, tg_parallel_rng(NULL) == TG_RNG_GLOBAL);
+    QUIET(tg_parallel_vp, tg_parallel_vp(NULL) == 1 && tg_parallel_vp(p) == 1);
+    QUIET(tg_parallel_dp_cp, !tg_parallel_dp_cp(NULL));
+    QUIET(tg_parallel_model, !tg_parallel_model(NULL));
+    QUIET(tg_parallel_embedding, !tg_parallel_embedding(NULL));
+    QUIET(tg_parallel_recover, tg_parallel_recover(NULL) == TG_ERR_ARGUMENT);
+    QUIET(tg_rank_groups, tg_rank_groups(NULL, sizes, "tp", NULL, NULL) == -1);
+    QUIET(tg_rank_groups, tg_rank_groups("tp-dp", NULL, "tp", NULL, NULL) == -1);
+    QUIET(tg_rank_groups, tg_rank_groups("tp-dp", sizes, NULL, NULL, NULL) == -1);
+    QUIET(tg_rank_groups, tg_rank_groups("tp-dp", sizes, "cp", NULL, NULL) == -1);
+    tg_parallel_free(p);
+    tg_comm_free(alone);
+    tg_comm_free(world);
+}
+
+static void gradients(misuse_world *b) {
+    tg_comm *world = tg_comm_self_new(b->ctx);
+    tg_parallel *p = tg_parallel_new(world, NULL);
+    tg_tensor *w = tg_param(b->ctx, "w", TG_SHAPE(2), 1);
+    tg_tensor *none = NULL, *twice[] = {w, w};
+    tg_finalize_opts zero = {0};
+    QUIET(tg_grads_finalize, tg_grads_finalize(NULL, &w, 1, NULL) == TG_ERR_ARGUMENT);
+#define FINALIZE(code, says, ...) GIVES(tg_grads_finalize, code, says, tg_grads_finalize(p, __VA_ARGS__) != TG_OK)
+    FINALIZE(ARGUMENT, "-1 parameters", &w, -1, NULL);
+    FINALIZE(ARGUMENT, "1 parameters at", NULL, 1, NULL);
+    FINALIZE(ARGUMENT, "a parameter", &none, 1, NULL);
+    FINALIZE(STATE, "not a leaf", &b->x, 1, NULL);
+    FINALIZE(ARGUMENT, "size is 0", &w, 1, &zero);
+    FINALIZE(SHAPE, "expected one", &w, 1, TG_FINALIZE(.tokens = b->x));
+    QUIET(tg_buckets_new, !tg_buckets_new(NULL, &w, 1, 0));
+#define BUCKETS(code, says, ...) GIVES(tg_buckets_new, code, says, !tg_buckets_new(p, __VA_ARGS__))
+    BUCKETS(ARGUMENT, "0 parameters", &w, 0, 0);
+    BUCKETS(ARGUMENT, "1 parameters at", NULL, 1, 0);
+    BUCKETS(ARGUMENT, "-2 elements", &w, 1, -2);
+    BUCKETS(ARGUMENT, "a parameter", &none, 1, 0);
+    BUCKETS(ARGUMENT, "given twice", twice, 2, 0);
+    QUIET(tg_buckets_free, (tg_buckets_free(NULL), true));
+    QUIET(tg_buckets_set_reduce, !tg_buckets_set_reduce(NULL, true));
+    QUIET(tg_module_replicate, tg_module_replicate(NULL, p) == TG_ERR_ARGUMENT);
+    tg_module *m = tg_nn_linear(b->ctx, 2, 2, true, 0.1);
+    QUIET(tg_module_replicate, tg_module_replicate(m, NULL) == TG_ERR_ARGUMENT);
+    tg_module_free(m);
+    tg_drop(w);
+    tg_parallel_free(p);
+    tg_comm_free(world);
+}
+
+void misuse_parallel(misuse_world *b) {
+    groups(b);
+    gradients(b);
+}

@@ -1,0 +1,161 @@
+/* Convolutions, pools, batch norm, triangular systems: every place with every wrong tensor, and what they refuse. */
+#include "misuse/misuse.h"
+
+#include <tapegrad/ops.h>
+
+/* Optional places: every handle but NULL. */
+#define OPTIONAL(symbol, call)                                                    \
+    for (int i_ = 0; i_ < MISUSE_HANDLES; i_++) {                                    \
+        const misuse_handle *h_ = &b->handle[i_];                                    \
+        tg_tape *t = h_->tape;                                                    \
+        tg_tensor *x = i_ ? h_->x : b->dropped;                                   \
+        (void)t;                                                                  \
+        if (x) MISUSE_TWICE(symbol, misuse_inert(call), h_->ctx, h_->status, h_->says); \
+    }
+
+typedef struct images {
+    tg_tensor *x, *w, *s; /* f32[1, 2, 4, 4], f32[2, 2, 2, 2], f32[2, 2] */
+} images;
+
+static void places(misuse_world *b, const images *m) {
+    OP(tg_conv1d, tg_conv1d(t, x, b->cube, NULL, NULL));
+    OP(tg_conv1d, tg_conv1d(t, b->cube, x, NULL, NULL));
+    OPTIONAL(tg_conv1d, tg_conv1d(t, b->cube, b->cube, x, NULL));
+    OP(tg_conv2d, tg_conv2d(t, x, m->w, NULL, NULL));
+    OP(tg_conv2d, tg_conv2d(t, m->x, x, NULL, NULL));
+    OPTIONAL(tg_conv2d, tg_conv2d(t, m->x, m->w, x, NULL));
+    OP(tg_max_pool1d, tg_max_pool1d(t, x, 2, NULL));
+    OP(tg_max_pool2d, tg_max_pool2d(t, x, 2, 2, NULL));
+    OP(tg_avg_pool1d, tg_avg_pool1d(t, x, 2, NULL));
+    OP(tg_avg_pool2d, tg_avg_pool2d(t, x, 2, 2, NULL));
+    OP(tg_triangular_solve, tg_triangular_solve(t, x, b->x, NULL));
+    OP(tg_triangular_solve, tg_triangular_solve(t, m->s, x, NULL));
+    OP(tg_cholesky, tg_cholesky(t, x));
+    OP(tg_batch_norm, tg_batch_norm(t, x, NULL, NULL, NULL, NULL, 0.1, 1e-5));
+    OPTIONAL(tg_batch_norm, tg_batch_norm(t, b->x, x, NULL, NULL, NULL, 0.1, 1e-5));
+    OPTIONAL(tg_batch_norm, tg_batch_norm(t, b->x, NULL, x, NULL, NULL, 0.1, 1e-5));
+    OPTIONAL(tg_batch_norm, tg_batch_norm(t, b->x, NULL, NULL, x, b->v, 0.1, 1e-5));
+    OPTIONAL(tg_batch_norm, tg_batch_norm(t, b->x, NULL, NULL, b->v, x, 0.1, 1e-5));
+}
+
+static void dtypes(misuse_world *b, const images *m) {
+    tg_tape *t = b->t;
+    tg_tensor *d = tg_zeros(b->ctx, TG_F64, TG_SHAPE(2, 3)), *h = tg_zeros(b->ctx, TG_BF16, TG_SHAPE(3));
+    INERT(tg_conv1d, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_conv1d(t, b->ids, b->ids, NULL, NULL));
+    INERT(tg_conv2d, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_conv2d(t, b->ids, b->ids, NULL, NULL));
+    INERT(tg_conv1d, DTYPE,
+          "input 0 is f32 and input 1 is f64; they must have one dtype (tg_cast converts)",
+          tg_conv1d(t, b->cube, d, NULL, NULL));
+    INERT(tg_conv2d, DTYPE,
+          "input 0 is f32 and input 2 is f64; they must have one dtype (tg_cast converts)",
+          tg_conv2d(t, m->x, m->w, d, NULL));
+    INERT(tg_max_pool1d, DTYPE, "input 0 is i64; it must be f32, f64, bf16 or f16", tg_max_pool1d(t, b->ids, 2, NULL));
+    INERT(tg_max_pool2d, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_max_pool2d(t, b->ids, 2, 2, NULL));
+    INERT(tg_avg_pool1d, DTYPE, "input 0 is i64; it must be f32, f64, bf16 or f16", tg_avg_pool1d(t, b->ids, 2, NULL));
+    INERT(tg_avg_pool2d, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_avg_pool2d(t, b->ids, 2, 2, NULL));
+    INERT(tg_triangular_solve, DTYPE,
+          "input 0 is i64; it must be f32, f64, bf16 or f16", tg_triangular_solve(t, b->ids, b->ids, NULL));
+    INERT(tg_triangular_solve, DTYPE,
+          "input 0 is f32 and input 1 is f64; they must have one dtype (tg_cast converts)",
+          tg_triangular_solve(t, m->s, d, NULL));
+    INERT(tg_cholesky, DTYPE, "input 0 is bool; it must be f32, f64, bf16 or f16", tg_cholesky(t, b->mask));
+    INERT(tg_batch_norm, DTYPE, "input 0 is i64; it must be f32, f64, bf16 or f16",
+          tg_batch_norm(t, b->ids, NULL, NULL, NULL, NULL, 0.1, 1e-5));
+    INERT(tg_batch_norm, DTYPE, "running_mean is bf16; it must be f32 or f32",
+          tg_batch_norm(t, b->x, NULL, NULL, h, b->v, 0.1, 1e-5));
+    tg_drop(d);
+    tg_drop(h);
+}
+
+static void of_windows(misuse_world *b, const images *m) {
+    tg_tape *t = b->t;
+    tg_conv_opts conv = {.size = sizeof conv + 8};
+    tg_pool_opts pool = {.size = sizeof pool + 8};
+    INERT(tg_conv1d, SHAPE, "x must be [n, c, l]", tg_conv1d(t, b->x, b->cube, NULL, NULL));
+    INERT(tg_conv1d, SHAPE, "w must be [o, c / groups, k]", tg_conv1d(t, b->cube, b->x, NULL, NULL));
+    INERT(tg_conv1d, ARGUMENT,
+          "groups is -1; it must be 1 or more", tg_conv1d(t, b->cube, b->cube, NULL, TG_CONV(.groups = -1)));
+    INERT(tg_conv2d, SHAPE,
+          "b must be a vector of 2 elements, one for each output channel", tg_conv2d(t, m->x, m->w, b->v, NULL));
+    INERT(tg_conv2d, SHAPE,
+          "a window spans 5 elements, but x with its padding has 4",
+          tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.dilation = {4, 1})));
+    INERT(tg_conv2d, SHAPE, "overflows", tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.padding = {INT64_MAX, 0})));
+    INERT(tg_conv2d, ARGUMENT, "stride -1", tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.stride = {1, -1})));
+    INERT(tg_conv2d, ARGUMENT, "padding -1", tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.padding = {-1, 0})));
+    INERT(tg_conv2d, ARGUMENT, "dilation -2", tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.dilation = {-2, 1})));
+    INERT(tg_conv2d, ARGUMENT, "this library knows", tg_conv2d(t, m->x, m->w, NULL, &conv));
+    INERT(tg_max_pool1d, ARGUMENT,
+          "window size is 0, stride 0, dilation 1 and padding 0", tg_max_pool1d(t, b->cube, 0, NULL));
+    INERT(tg_max_pool1d, ARGUMENT, "at most half", tg_max_pool1d(t, b->cube, 3, TG_POOL(.padding = {2})));
+    INERT(tg_max_pool2d, SHAPE,
+          "a window spans 5 elements, but x with its padding has 4", tg_max_pool2d(t, m->x, 2, 5, NULL));
+    INERT(tg_max_pool2d, ARGUMENT, "this library knows", tg_max_pool2d(t, m->x, 2, 2, &pool));
+    INERT(tg_avg_pool1d, SHAPE, "x must be [n, c, l]", tg_avg_pool1d(t, m->x, 2, NULL));
+    INERT(tg_avg_pool2d, ARGUMENT,
+          "window size is -1, stride -1, dilation 1 and padding 0", tg_avg_pool2d(t, m->x, -1, 1, NULL));
+    INERT(tg_avg_pool2d, ARGUMENT,
+          "dilation is set, but average pooling has none; leave it 0 or 1",
+          tg_avg_pool2d(t, m->x, 2, 2, TG_POOL(.dilation = {1, 2})));
+    INERT(tg_avg_pool2d, ARGUMENT, "this library knows", tg_avg_pool2d(t, m->x, 2, 2, &pool));
+}
+
+static void of_norm(misuse_world *b) {
+    tg_tape *t = b->t;
+    tg_tensor *g = tg_zeros(b->ctx, TG_F32, TG_SHAPE(3)), *one = tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 3));
+    tg_set_requires_grad(g, true);
+    INERT(tg_batch_norm, ARGUMENT, "eps is nan", tg_batch_norm(t, b->x, NULL, NULL, NULL, NULL, 0.1, NAN));
+    INERT(tg_batch_norm, ARGUMENT, "momentum is 2", tg_batch_norm(t, b->x, NULL, NULL, NULL, NULL, 2, 1e-5));
+    INERT(tg_batch_norm, ARGUMENT, "momentum is nan", tg_batch_norm(t, b->x, NULL, NULL, NULL, NULL, NAN, 1e-5));
+    INERT(tg_batch_norm, ARGUMENT,
+          "only one of running_mean and running_var is given; give both or neither",
+          tg_batch_norm(t, b->x, NULL, NULL, b->v, NULL, 0.1, 1e-5));
+    INERT(tg_batch_norm, ARGUMENT, "share bytes", tg_batch_norm(t, b->x, NULL, NULL, b->v, b->v, 0.1, 1e-5));
+    INERT(tg_batch_norm, ARGUMENT,
+          "running_mean requires a gradient", tg_batch_norm(t, b->x, NULL, NULL, g, b->v, 0.1, 1e-5));
+    INERT(tg_batch_norm, SHAPE,
+          "x has one value per channel, which has no unbiased variance for running_var",
+          tg_batch_norm(t, one, NULL, NULL, b->v, b->v, 0.1, 1e-5));
+    INERT(tg_batch_norm, SHAPE,
+          "x has too few dims; it must be [n, c, ..] with 2 or more",
+          tg_batch_norm(t, b->v, NULL, NULL, NULL, NULL, 0.1, 1e-5));
+    INERT(tg_batch_norm, SHAPE,
+          "w must be a vector of 3 elements, one for each channel of x",
+          tg_batch_norm(t, b->x, one, NULL, NULL, NULL, 0.1, 1e-5));
+    INERT(tg_batch_norm, SHAPE,
+          "b must be a vector of 3 elements, one for each channel of x",
+          tg_batch_norm(t, b->x, NULL, one, NULL, NULL, 0.1, 1e-5));
+    tg_drop(g);
+    tg_drop(one);
+}
+
+static void of_triangles(misuse_world *b, const images *m) {
+    tg_tape *t = b->t;
+    tg_solve_opts later = {.size = sizeof later + 8};
+    INERT(tg_triangular_solve, SHAPE, "square", tg_triangular_solve(t, b->x, b->x, NULL));
+    INERT(tg_triangular_solve, SHAPE,
+          "b must be [.., n, k], with the leading dims and the n of a", tg_triangular_solve(t, m->s, b->v, NULL));
+    INERT(tg_triangular_solve, SHAPE,
+          "b must be [.., n, k], with the leading dims and the n of a", tg_triangular_solve(t, m->w, b->x, NULL));
+    INERT(tg_triangular_solve, ARGUMENT, "this library knows", tg_triangular_solve(t, m->s, b->x, &later));
+    INERT(tg_cholesky, SHAPE, "square", tg_cholesky(t, b->x));
+    INERT(tg_cholesky, SHAPE, "square", tg_cholesky(t, b->v));
+    INERT(tg_cholesky, DATA, "matrix 0 is not positive definite: its leading minor of order 1", tg_cholesky(t, m->s));
+}
+
+void misuse_windows(misuse_world *b) {
+    images m = {tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 2, 4, 4)), tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 2, 2, 2)),
+                tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 2))};
+    places(b, &m);
+    dtypes(b, &m);
+    of_windows(b, &m);
+    of_norm(b);
+    of_triangles(b, &m);
+    tg_drop(m.x);
+    tg_drop(m.w);
+    tg_drop(m.s);
+}

@@ -1,0 +1,115 @@
+/* Random programs over the op table: what a program is, and its one-rank reference.
+ *
+ * A program is a list of nodes, each a leaf or an op on earlier nodes. Ranks build it op by op: what the rule refuses
+ * is left out, what it accepts is kept with the placement that it gave. The reference then computes what those
+ * placements denote: the op on whole tensors, or, where the result is opaque, the op on what each rank has.
+ */
+#ifndef TG_TEST_RANDOM_H
+#define TG_TEST_RANDOM_H
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tapegrad/mappings.h>
+
+#include "core/context.h"
+
+enum { AXES = 2, NODES = 48, INPUTS = 3, RANKS = 4, ELEMENTS = 1024 };
+
+/* X(name): ops of one tensor or several of its shape, products, reductions, shapes, indices, losses, mappings. */
+#define RANDOM_OPS(X)                                                                                            \
+    X(LEAF) X(NEG) X(SCALE) X(TANH) X(SQUARE) X(ADD_SCALAR) X(DETACH) X(CONTIGUOUS) X(DROPOUT) X(ADD) X(SUB)     \
+    X(MUL) X(DIV) X(MAXIMUM) X(WHERE) X(FILL) X(SWIGLU) X(ADD_) X(COPY_) X(MATMUL) X(LINEAR) X(LINEAR_BIAS)      \
+    X(LINEAR_GELU) X(SUM) X(MEAN) X(MAX) X(VAR) X(LOGSUMEXP) X(SOFTMAX) X(RMS_NORM) X(LAYER_NORM)                \
+    X(RESIDUAL_NORM) X(ROPE) X(TRANSPOSE) X(RESHAPE) X(EXPAND) X(SQUEEZE) X(UNSQUEEZE) X(SLICE) X(SELECT)        \
+    X(CONCAT) X(STACK) X(SPLIT) X(PAD) X(EMBEDDING) X(GATHER) X(INDEX_SELECT) X(SCATTER_ADD) X(CROSS_ENTROPY)    \
+    X(LINEAR_CROSS_ENTROPY) X(MSE) X(ATTENTION) X(COPY_TO) X(REDUCE_FROM) X(ALL_REDUCE) X(SCATTER_TO) X(SHARD)   \
+    X(GATHER_FROM) X(ALL_GATHER) X(REDUCE_SCATTER) X(RESHARD) X(AS_PARTIAL) X(AS_OPAQUE) X(AS_SHARD) X(I_TO_P)   \
+    X(R_TO_I) X(SHIFT) X(BROADCAST)
+enum {
+#define X(name) OP_##name,
+    RANDOM_OPS(X)
+#undef X
+    OP_COUNT
+};
+
+typedef struct node {
+    int op, n_in, in[INPUTS];
+    int arg[4];          /* dims, counts and choices, as the op reads them */
+    int axis;            /* of a mapping */
+    tg_shape local;      /* on one rank */
+    tg_shape whole;      /* what is denoted, on each coordinate of the axes where it is opaque */
+    tg_shape target;     /* of a reshape or an expansion, on one rank */
+    tg_dtype dtype;
+    int64_t below;       /* of indices */
+    tg_placement at[AXES];
+    bool grad, sink;     /* a leaf with gradient; nobody uses it */
+    double coefficient;
+} node;
+
+typedef struct program {
+    int n_axes, size[AXES]; /* ranks on each axis */
+    int n, accepted, refused, unshaped;
+    node node[NODES];
+} program;
+
+extern const char *const random_op_names[OP_COUNT];
+
+/* The call of one op, of one rank or on whole tensors: target is what a reshape makes. comm NULL: no mapping. */
+tg_tensor *random_apply(tg_tape *t, const node *nd, tg_tensor **x, const tg_shape *target, tg_comm *comm);
+
+/* ---- Places ---- */
+
+static inline bool is_shard(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
+static inline bool is_opaque(tg_placement p) { return p.kind == TG_VARYING && p.layout == TG_OPAQUE; }
+
+int64_t random_numel(const tg_shape *s);
+/* The number in the whole tensor of element i of the part that the rank at c has. */
+int64_t random_index(const program *p, const node *nd, const int *c, int64_t i);
+/* Element i of what leaf number k denotes, at the coordinates where it is opaque. */
+double random_value(const program *p, int k, const node *nd, const int *c, int64_t i);
+double random_coefficient(const node *nd, const program *p, const int *c, int64_t i);
+
+/* ---- On ranks ---- */
+
+enum { BATCH = 8, LOCAL = 256 };
+
+/* What the ranks found of one program. */
+typedef struct result {
+    program program[RANKS];
+    double root[RANKS][NODES], tangent[RANKS][NODES]; /* of every sink; tangents along the leaves themselves */
+    double grad[RANKS][NODES][LOCAL], second[RANKS][NODES][LOCAL];
+    bool overruled, done;
+} result;
+
+/* Programs that the same ranks run one after another. */
+typedef struct job {
+    uint64_t seed;
+    int first, n, n_axes, ranks;
+    const char *overruled; /* refusals that say so are overruled; NULL: none, and there are second derivatives */
+    pthread_barrier_t barrier;
+    result result[BATCH];
+} job;
+
+/* A rank's part of a job: tg_ranks_run's function, of a job. */
+tg_status random_on_rank(void *arg, tg_ctx *ctx, tg_comm *world);
+
+/* ---- The reference ---- */
+
+typedef struct reference {
+    double root[NODES];                   /* of every sink: what it denotes, times coefficients, summed */
+    double tangent[NODES];                /* the same along the leaves themselves */
+    double *grad[NODES][RANKS];           /* of every leaf with gradient, at each coordinate, or the first */
+    double *second[NODES][RANKS];         /* the gradient of all these gradients' squares, summed */
+    bool finite;
+} reference;
+
+/* False: the program means nothing on one rank; says then has the error. room: for gradients. */
+bool random_reference(const program *p, reference *r, double *room, char *says, size_t n);
+/* A coordinate's number, of the axes where nd is opaque. */
+int random_slot(const program *p, const node *nd, const int *c);
+
+#endif

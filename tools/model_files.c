@@ -1,0 +1,183 @@
+/* Finding a model's files, and checking that they belong together and fit the data. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "io/file.h"
+#include "model_files.h"
+
+static bool is_there(const char *dir, const char *name) {
+    char *path = path_in(dir, name);
+    bool found = path && access(path, F_OK) == 0;
+    free(path);
+    return found;
+}
+
+/* ---- Where the model is ---- */
+
+int64_t newest_checkpoint(const char *run) { return newest_checkpoint_before(run, INT64_MAX); }
+
+int64_t newest_checkpoint_before(const char *run, int64_t before) {
+    char *checkpoints = path_in(run, "checkpoints");
+    DIR *names = checkpoints ? opendir(checkpoints) : NULL;
+    int64_t newest = 0;
+    for (struct dirent *e; names && (e = readdir(names));) {
+        int64_t step = tg_checkpoint_step(e->d_name);
+        if (step > newest && step < before) newest = step;
+    }
+    if (names) closedir(names);
+    free(checkpoints);
+    return newest;
+}
+
+/* config.json of a run's own model is written when the run ends: without it the newest checkpoint is the model. */
+static bool find_directory(model_files *m, const char *given) {
+    int64_t step = is_there(given, "config.json") ? 0 : newest_checkpoint(given);
+    int n = step ? snprintf(m->dir, sizeof m->dir, "%s/checkpoints/step-%010" PRId64, given, step)
+                 : snprintf(m->dir, sizeof m->dir, "%s", given);
+    if (n >= (int)sizeof m->dir) return fail("the path '%s' is too long", given), false;
+    if (step)
+        warn("the run in '%s' has not ended and has no model of its own yet; its newest checkpoint is taken, '%s'",
+             given, m->dir);
+    return true;
+}
+
+static bool check_weights_there(const model_files *m) {
+    static const char index[] = "model.safetensors.index.json";
+    if (is_there(m->dir, "model.safetensors") || !is_there(m->dir, index)) return true;
+    return fail("'%s' holds a model in several files (%s); expected one file, model.safetensors: merge them, for "
+                "example with save_pretrained(DIR, max_shard_size=\"1TB\") of Hugging Face transformers",
+                m->dir, index),
+           false;
+}
+
+/* ---- Whether config.json and model.safetensors belong together ---- */
+
+char *read_tensors_header(FILE *f, size_t *n) {
+    enum { LENGTH = 8, MOST = 100 << 20 };
+    unsigned char length[LENGTH];
+    uint64_t bytes = 0;
+    if (fread(length, 1, LENGTH, f) != LENGTH) return NULL;
+    for (int i = LENGTH; i-- > 0;) bytes = bytes << 8 | length[i];
+    char *header = bytes <= MOST ? malloc(LENGTH + (size_t)bytes + 1) : NULL;
+    if (!header) return NULL;
+    memcpy(header, length, LENGTH);
+    header[LENGTH + bytes] = 0;
+    *n = LENGTH + (size_t)bytes;
+    if (fread(header + LENGTH, 1, (size_t)bytes, f) == (size_t)bytes) return header;
+    free(header);
+    return NULL;
+}
+
+enum { DIGITS = 16 };
+
+/* The header's own checksum, as its digits; "": it has none. Damage is found when the file is loaded. */
+static void read_weights_sum(const char *path, char out[DIGITS + 1]) {
+    static const char key[] = "\"tapegrad.xxh64.header\":\"";
+    size_t n = 0;
+    FILE *f = fopen(path, "re");
+    char *header = f ? read_tensors_header(f, &n) : NULL;
+    const char *at = header ? memmem(header, n, key, sizeof key - 1) : NULL;
+    out[0] = 0;
+    if (at && n - (size_t)(at - header) >= sizeof key - 1 + DIGITS)
+        snprintf(out, DIGITS + 1, "%.*s", DIGITS, at + sizeof key - 1);
+    free(header);
+    if (f) fclose(f);
+}
+
+/* The config that the weights were saved with; NULL: the file does not say. */
+static json_t *config_of_weights(const char *path) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    tg_safetensors *f = tg_safetensors_open(ctx, path);
+    const char *text = f ? tg_safetensors_metadata(f, "tapegrad.config") : NULL;
+    json_t *config = text ? json_loads(text, 0, NULL) : NULL;
+    tg_safetensors_close(f);
+    tg_ctx_free(ctx);
+    return config;
+}
+
+static bool same_value(const json_t *a, const json_t *b) {
+    if (json_is_number(a) && json_is_number(b)) return json_number_value(a) == json_number_value(b);
+    return json_equal(a, b);
+}
+
+typedef struct changes {
+    char text[1024];
+    int count;
+} changes;
+
+/* Adds '"key" is NOW, was BEFORE' to the list, of which the first three are kept. */
+static void add_change(changes *c, const char *key, const json_t *now, const json_t *before) {
+    enum { SHOWN = 3 };
+    const size_t flags = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15);
+    char *is = now ? json_dumps(now, flags) : NULL, *was = before ? json_dumps(before, flags) : NULL;
+    size_t at = strlen(c->text);
+    if (c->count++ < SHOWN)
+        snprintf(c->text + at, sizeof c->text - at, "%s\"%.60s\" is %.100s, was %.100s", at ? "; " : "", key,
+                 is ? is : "missing", was ? was : "not there");
+    free(is);
+    free(was);
+}
+
+static const char sum_key[] = "tapegrad_weights_xxh64";
+
+static changes compare_configs(json_t *now, json_t *before) {
+    changes c = {.count = 0};
+    const char *key;
+    json_t *value;
+    json_object_foreach(before, key, value) {
+        const json_t *is = json_object_get(now, key);
+        if (!is || !same_value(is, value)) add_change(&c, key, is, value);
+    }
+    json_object_foreach(now, key, value)
+        if (strcmp(key, sum_key) != 0 && !json_object_get(before, key)) add_change(&c, key, value, NULL);
+    return c;
+}
+
+static void warn_of_changes(const char *config, const char *weights, const changes *c) {
+    char others[40] = "";
+    if (c->count > 3) snprintf(others, sizeof others, "; and %d more", c->count - 3);
+    warn("'%s' is not the config that '%s' was saved with: %s%s; restore it, unless you changed it on purpose", config,
+         weights, c->text, others);
+}
+
+static void compare_files(const char *config, const char *weights) {
+    char sum[DIGITS + 1];
+    json_t *now = json_load_file(config, 0, NULL), *before = now ? config_of_weights(weights) : NULL;
+    const char *expected = json_string_value(json_object_get(now, sum_key));
+    read_weights_sum(weights, sum);
+    changes c = before ? compare_configs(now, before) : (changes){.count = 0};
+    if (c.count) warn_of_changes(config, weights, &c);
+    if (before && expected && *sum && strcmp(expected, sum) != 0)
+        warn("'%s' does not hold the weights that '%s' was saved with (the checksum of its header is %s, expected %s): "
+             "they may be another run's",
+             weights, config, sum, expected);
+    json_decref(now);
+    json_decref(before);
+}
+
+/* ---- The whole ---- */
+
+bool model_find(model_files *m, const char *given, bool weights) {
+    if (!find_directory(m, given)) return false;
+    char *config = path_in(m->dir, "config.json"), *tensors = path_in(m->dir, "model.safetensors");
+    bool good = config && tensors && read_model_config(config, &m->config);
+    if (good && weights) good = check_weights_there(m);
+    if (good && weights) compare_files(config, tensors);
+    free(config);
+    free(tensors);
+    return good;
+}
+
+bool model_takes_data(const model_files *m, int data_format) {
+    const long long vocab = (long long)m->config.vocab;
+    if (data_format != TG_TOKENS_TEXT || vocab == 256) return true;
+    const char *tokenizer = is_there(m->dir, "tokenizer.json") ? " (its tokenizer.json)" : "";
+    return fail("the model in '%s' has a vocabulary of %lld token ids, but --data-format text gives the 256 values of "
+                "bytes; encode the data with the model's own tokenizer%s and give the ids with --data-format %s",
+                m->dir, vocab, tokenizer, vocab <= 65536 ? "u16" : "u32"),
+           false;
+}

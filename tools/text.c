@@ -1,0 +1,64 @@
+/* Escaping of text from files, and removal of addresses from messages. */
+#include <stdio.h>
+#include <string.h>
+
+#include "text.h"
+
+/* Bytes of the UTF-8 character at s if it can be printed as it is; 0: its first byte is to be escaped. Characters of
+ * the C1 set (U+0080 to U+009F) control terminals too. */
+static size_t printable(const unsigned char *s) {
+    size_t n = s[0] < 0x80                    ? 1
+               : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
+               : (s[0] & 0xf0) == 0xe0       ? 3
+               : (s[0] & 0xf8) == 0xf0       ? 4
+                                             : 0;
+    if (n == 1) return s[0] >= 0x20 && s[0] != 0x7f;
+    for (size_t i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    return n == 2 && s[0] == 0xc2 && s[1] < 0xa0 ? 0 : n;
+}
+
+static size_t escape_byte(char out[8], unsigned char c) {
+    if (c == '\n' || c == '\t' || c == '\r')
+        return (size_t)snprintf(out, 8, "\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
+    return (size_t)snprintf(out, 8, "\\x%02x", c);
+}
+
+char *text_escape(char *out, size_t n, const char *text) {
+    size_t at = 0;
+    while (*text) {
+        char escaped[8];
+        size_t whole = printable((const unsigned char *)text), length = whole;
+        const char *from = text;
+        if (!whole) length = escape_byte(escaped, (unsigned char)*text), from = escaped;
+        if (at + length >= n) break;
+        memcpy(out + at, from, length);
+        at += length;
+        text += whole ? whole : 1;
+    }
+    out[at] = 0;
+    return out;
+}
+
+/* Length of "NAME+0xHEX" at s, where NAME is this program's; 0: it is something else. */
+static size_t address_length(const char *s) {
+    static const char ours[] = "tapegrad+0x";
+    if (strncmp(s, ours, sizeof ours - 1) != 0) return 0;
+    size_t digits = strspn(s + sizeof ours - 1, "0123456789abcdef");
+    return digits ? sizeof ours - 1 + digits : 0;
+}
+
+void text_drop_sites(char *message) {
+    static const char *const before[] = {", called from ", " (called from ", "; called from "};
+    char *to = message;
+    for (const char *from = message; *from;) {
+        size_t skip = 0;
+        for (size_t i = 0; i < sizeof before / sizeof *before && !skip; i++) {
+            size_t n = strlen(before[i]), address = strncmp(from, before[i], n) == 0 ? address_length(from + n) : 0;
+            if (address) skip = n + address + (before[i][1] == '(' && from[n + address] == ')');
+        }
+        from += skip;
+        if (!skip) *to++ = *from++;
+    }
+    *to = 0;
+}
