@@ -1,4 +1,4 @@
-/* Rows of the bench: what is measured, one measurement at a time. */
+/* Rows of the bench: each measures one thing, one measurement at a time. */
 #ifndef TAPEGRAD_BENCH_H
 #define TAPEGRAD_BENCH_H
 

@@ -1,5 +1,5 @@
-/* What an op costs beside its arithmetic: a chain of adds and muls of one element, forward and backward; of 1,000 ops,
- * and of as many as rows says. */
+/* The cost of an op besides its arithmetic: a chain of adds and muls of one element, forward and backward, of 1,000 ops
+ * or as many as the row says. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <tapegrad/backward.h>

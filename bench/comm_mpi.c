@@ -1,4 +1,4 @@
-/* The peer of comm.c: MPI_Allreduce of the same sizes, measured in the same way. */
+/* The reference for comm.c: MPI_Allreduce of the same sizes, measured in the same way. */
 #include <mpi.h>
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* A GPT-2 training step, of 124M unless told: forward, backward, AdamW, as a program that uses the library writes it,
- * called or captured; and its AdamW alone. */
+/* A training step of GPT-2 (124M unless options say otherwise): forward, backward, AdamW, written like a user's
+ * program, called or captured; and its AdamW alone. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

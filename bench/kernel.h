@@ -1,4 +1,4 @@
-/* What the rows of kernels share: a kernel called bare on the device's slots, on random values. */
+/* Shared by the rows of kernels: a kernel called directly on the device's slots, on random values. */
 #ifndef TAPEGRAD_BENCH_KERNEL_H
 #define TAPEGRAD_BENCH_KERNEL_H
 

@@ -1,6 +1,6 @@
-/* Kernels by themselves, called bare on the device's slots, on random values. What each must move and compute is
- * counted by bench/run.py and bench/gpu.py, which hold its time against a peer's and against the rates of a copy and of
- * a product; the options' sizes are to be such that no cache holds them. */
+/* Single kernels, called directly on the device's slots, on random values. bench/run.py and bench/gpu.py count what
+ * each must move and compute, and compare its time with a peer's and with the rates of a copy and of a product. Choose
+ * sizes that no cache holds. */
 #include "kernel.h"
 
 #include "kernels/scalar.h"

@@ -1,4 +1,4 @@
-/* The smallest training step that is one: an MLP 16-16-16-1 on a single sample, forward, backward, AdamW. */
+/* A very small training step: an MLP 16-16-16-1 on a single sample, forward, backward, AdamW. */
 #include <stdlib.h>
 
 #include <tapegrad/nn.h>

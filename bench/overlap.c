@@ -1,6 +1,6 @@
-/* tapegrad-bench-overlap [ROUNDS]: what it gives that a collective is in flight while its rank computes. Steps of GPT-2
- * 124M on two ranks, each round in another way: every call waited for at once; moved on in waits, as the library does;
- * moved on by a thread of each rank's own. */
+/* tapegrad-bench-overlap [ROUNDS]: measures the gain of collectives in flight while their rank computes. Steps of GPT-2
+ * 124M on two ranks, each round in another way: every call waited for at once; advanced by waits, as the library does;
+ * advanced by a thread of each rank. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Products by themselves, called bare on the device's slot, and the rate at which memory is read. */
+/* Single matrix products, called directly on the device's slot, and the rate at which memory is read. */
 #include "kernel.h"
 
 /* ---- [rows, inner] x [inner, columns] ---- */

@@ -1,4 +1,4 @@
-/* Teams of ranks that train the same model, a step each in turn: what a bench of parallel steps times. */
+/* Teams of ranks that train the same model, one step each in turn, for benches of parallel steps. */
 #ifndef TAPEGRAD_BENCH_TEAMS_H
 #define TAPEGRAD_BENCH_TEAMS_H
 

@@ -1,4 +1,4 @@
-/* The tutorial's network, from step 3 on, and its validation: it predicts the next character from the last CONTEXT ones. */
+/* The tutorial's network, from step 3 on, and its validation: it predicts the next character from the last few. */
 #ifndef TUTORIAL_MODEL_H
 #define TUTORIAL_MODEL_H
 

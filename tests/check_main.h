@@ -1,6 +1,6 @@
-/* The main of a Check program: one process, so that sanitizers and threads work, and one line of result. CK_RUN_CASE is
- * the name of the one test to run, where it is set; of all else one in N runs where TG_TEST_SHARE_name=N is set for the
- * program of that name, chosen by TG_TEST_TURN. */
+/* The main function of a Check program: one process, so that sanitizers and threads work, and one line of result.
+ * CK_RUN_CASE names the one test case to run. Without it all run; if TG_TEST_SHARE_name=N is set for the program of
+ * that name, every N-th one runs, and TG_TEST_TURN chooses which. */
 #ifndef TG_CHECK_MAIN_H
 #define TG_CHECK_MAIN_H
 

@@ -1,4 +1,4 @@
-/* Ranks on the device that TG_TEST_DEVICE names: on "cuda" each thread has a GPU, and what the function gets is NCCL's
+/* Ranks on the device that TG_TEST_DEVICE names. On "cuda" each thread has a GPU, and the rank function gets NCCL's
  * communicator. */
 #ifndef TG_TEST_DEVICE_RANKS_H
 #define TG_TEST_DEVICE_RANKS_H

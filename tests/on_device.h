@@ -1,5 +1,5 @@
-/* The device of a test: what TG_TEST_DEVICE names, or the CPU. Bytes that no tensor reads or writes are reached here
- * alone, as the host may not touch those of a GPU. */
+/* The device of a test: the one that TG_TEST_DEVICE names, or the CPU. Tests reach raw device memory only through the
+ * functions here, because the host must not touch a GPU's. */
 #ifndef TG_TEST_ON_DEVICE_H
 #define TG_TEST_ON_DEVICE_H
 

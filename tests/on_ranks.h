@@ -1,4 +1,4 @@
-/* What tests of ops and layers over thread ranks share: float64 contexts, values by global index, comparisons. */
+/* Helpers for tests of ops and layers on thread ranks: float64 contexts, values by global index, comparisons. */
 #ifndef TG_ON_RANKS_H
 #define TG_ON_RANKS_H
 

@@ -1,5 +1,5 @@
-/* chain TIMES: builds 1,000 adds and muls of one element, and runs them forward and backward, so many times, for
- * chain.sh, which counts the instructions. The portable kernels, so that every CPU has the same. */
+/* chain TIMES: builds 1,000 adds and muls of one element, and runs them forward and backward TIMES times, for chain.sh,
+ * which counts the instructions. Uses the portable kernels, which are the same on every CPU. */
 #include <stdlib.h>
 
 #include <tapegrad/tapegrad.h>

@@ -1,7 +1,7 @@
 #!/bin/sh
-# chain.sh PROGRAM MOST: how many instructions an op of one element takes, recorded, run and differentiated, by
-# valgrind's callgrind: at most MOST (0: printed only), and more than nine tenths of it, or MOST is to be lowered. What
-# 10 chains of 1,000 ops take more than 5, so that nothing counts but them.
+# chain.sh PROGRAM MOST: counts the instructions of an op of one element, recorded, run and differentiated, with
+# valgrind's callgrind. Fails above MOST (0: only prints), and at nine tenths of it or less, so that MOST is lowered.
+# The figure is the difference of 10 and 5 chains of 1,000 ops, so that nothing else counts.
 program=$1 most=$2
 # shellcheck source=tests/budgets/instructions.sh
 . "$(dirname "$0")/instructions.sh"

@@ -1,6 +1,6 @@
-/* A device that counts: the CPU's slots, each of which notes its calls and the bytes that it must read and write.
- * An array counts once a call, elements that strides repeat once; what stays in a cache between two calls counts again:
- * that is a pass over memory. */
+/* A device that counts: the CPU's slots, each of which records its calls and the bytes that it must read and write. An
+ * array counts once for each call, elements that strides repeat count once, and bytes that stay in a cache between two
+ * calls count again. */
 #ifndef TG_TEST_COUNTING_H
 #define TG_TEST_COUNTING_H
 

@@ -1,5 +1,5 @@
-/* layers LAYERS TIMES: so many training steps of a small GPT of so many layers, for layers.sh, which counts the
- * instructions. The portable kernels, so that every CPU has the same. */
+/* layers LAYERS TIMES: runs TIMES training steps of a small GPT with LAYERS layers, for layers.sh, which counts the
+ * instructions. Uses the portable kernels, which are the same on every CPU. */
 #include <stdio.h>
 #include <stdlib.h>
 

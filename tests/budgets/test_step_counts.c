@@ -1,5 +1,5 @@
-/* What a step of GPT-2 does, counted: nodes, calls of kernels, bytes that these pass over, and allocations. A figure is
- * what two more layers add to a model, halved, and what is left without layers. docs/design.md has a table of them. */
+/* Counts a training step of GPT-2: nodes, calls of kernels, bytes that they read and write, allocations. A figure of a
+ * layer is half of what two more layers add. docs/design.md has the table. */
 #include <stdio.h>
 #include <stdlib.h>
 

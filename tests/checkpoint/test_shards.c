@@ -1,4 +1,4 @@
-/* Sharded state: saved by any number of ranks, loaded by any other, bit for bit. */
+/* Sharded state: state saved by any number of ranks is loaded by any other number, bit for bit. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>

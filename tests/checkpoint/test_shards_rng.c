@@ -1,4 +1,4 @@
-/* Random streams in sharded state: who goes on with which state, and what is refused. */
+/* Random streams in sharded state: which rank resumes with which state, and which mismatches are refused. */
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# mpi.sh RANKS PROGRAM...: the program under mpirun, in one node without a network, as root too. What it prints comes
-# from rank 0 alone. Skipped where there is no mpirun.
+# mpi.sh RANKS PROGRAM...: runs a program under mpirun, on one node without a network, as root too. Only rank 0
+# prints. Skipped if there is no mpirun.
 command -v mpirun >/dev/null || {
     echo "there is no mpirun here: skipped"
     exit 77

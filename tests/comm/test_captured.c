@@ -1,4 +1,4 @@
-/* Captured steps with collectives, on NCCL's ranks. */
+/* Captured steps with collectives, on ranks over NCCL. */
 #include "comm/worlds.h"
 
 #include <tapegrad/capture.h>

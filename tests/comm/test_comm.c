@@ -1,5 +1,5 @@
-/* The contract of a transport: every collective against plain loops, over threads and processes, on 1 to 4 ranks (with
- * TG_LONG in the environment: to 8). */
+/* The contract of a transport: every collective is compared with plain loops, over threads and processes, on 1 to 4
+ * ranks (with TG_LONG in the environment: to 8). */
 #include <math.h>
 #include <stdlib.h>
 #include <tapegrad/comm.h>

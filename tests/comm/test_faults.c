@@ -1,5 +1,5 @@
-/* What happens to the others when a rank disagrees, fails, returns, sleeps, is killed or stopped: they learn of it, in
- * time, in words that name the rank; and begin anew. Over threads and processes. */
+/* Failures of a rank: it disagrees, fails, returns, sleeps, is killed or stopped. The other ranks must get an error in
+ * time that names the rank, and must be able to recover. Over threads and processes. */
 #include <stdlib.h>
 #include <tapegrad/device.h>
 #include <tapegrad/ops.h>

@@ -1,6 +1,6 @@
-/* Bytes that a collective in flight still reads are not changed: neither by a gradient that is added into them, nor in
- * place, nor by the host, nor by a step; and those that it still fills are not read. One rank is late, so that the data
- * move after the others have gone on. */
+/* Collectives in flight: bytes that a collective still reads are not changed by gradients, in-place ops, the host or
+ * the optimizer's step, and bytes that it still fills are not read. One rank is late, so that the data move after the
+ * others have gone on. */
 #include <math.h>
 #include <stdatomic.h>
 #include <time.h>

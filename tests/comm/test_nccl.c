@@ -1,4 +1,5 @@
-/* What is NCCL's own: a communicator by the caller's exchange, what it refuses, and collectives beside products. */
+/* What only NCCL has: a communicator made through the caller's exchange, refused arguments, and collectives that run
+ * while a product is computed. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

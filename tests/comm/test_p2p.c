@@ -1,5 +1,5 @@
-/* The transport between nodes over a layer of this file's own, which can hold back what one rank sends another: orders
- * in which messages of different ranks may arrive, and seldom do. */
+/* The message transport over a message layer of this file, which can hold messages of one rank to another back. So
+ * messages of different ranks arrive in orders that are rare elsewhere. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Symmetric buffers on ranks: packed, of one size, taken again once free. */
+/* Symmetric buffers on ranks: they are packed, have one size, and are used again once free. */
 #include "on_ranks.h"
 
 #include <tapegrad/comm.h>

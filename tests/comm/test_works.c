@@ -1,4 +1,4 @@
-/* Works, groups, counts and the record of communicators, over threads and processes. */
+/* Works, groups, counters and the flight record of communicators, over threads and processes. */
 #include <jansson.h>
 #include <tapegrad/ops.h>
 #include <tapegrad/transport.h>

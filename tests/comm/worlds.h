@@ -1,7 +1,6 @@
-/* One rank function over each transport of a node: threads, and processes that are forked here. A program compiled with
- * TG_WORLD_MPI has the ranks of MPI in the place of processes: each of its own processes runs all the tests, as one
- * rank where a world has so many. One compiled with TG_WORLD_NCCL gives each of them a GPU, and what the function gets
- * is NCCL's communicator over theirs. */
+/* Runs one rank function over each transport of a node: threads, and processes that are forked here. Compiled with
+ * TG_WORLD_MPI, MPI's ranks take the place of processes: each process runs all tests, as one rank of each world that is
+ * large enough. Compiled with TG_WORLD_NCCL, each rank has a GPU and gets NCCL's communicator. */
 #ifndef TG_TEST_WORLDS_H
 #define TG_TEST_WORLDS_H
 

@@ -1,5 +1,5 @@
-/* Elements that lie more than 2^31 elements from the first: offsets are of 64 bits. Of the memory between them nothing
- * is touched; the CPU's device is left out, as its allocator may fill what it gives. */
+/* Arrays whose elements lie more than 2^31 elements apart: offsets need 64 bits. The memory between them is not
+ * touched. The CPU device is left out, as its allocator may fill new memory. */
 #include <string.h>
 
 #include "device_contract.h"

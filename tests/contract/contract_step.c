@@ -1,4 +1,4 @@
-/* The contract of prepare, against the sentences of step.h. */
+/* The contract of slot prepare, compared with the description in step.h. */
 #include <math.h>
 #include <string.h>
 #include <tapegrad/step.h>

@@ -1,4 +1,4 @@
-/* What the parts of the contract share: mirrors of device arrays, values, comparisons. */
+/* Shared by the parts of the contract: host copies of device arrays, values, comparisons. */
 #include "contract/device_contract.h"
 
 #include <math.h>

@@ -1,7 +1,6 @@
-/* The contract of a device: every slot of a tg_device_ops against naive loops, over many shapes, strides, dtypes and
- * modes. Links with the library's static archive (it draws its reference from kernels/philox.h); an embedder's device
- * gets the same test by a context of its own.
- */
+/* The contract of a device: every slot of tg_device_ops is compared with naive loops, over many shapes, strides, dtypes
+ * and modes. It links the library's static archive, because its reference draws come from kernels/philox.h. To test
+ * another device, pass a context of that device. */
 #ifndef DEVICE_CONTRACT_H
 #define DEVICE_CONTRACT_H
 

@@ -1,4 +1,4 @@
-/* The CPU's levels and the contract of its device, on one thread and on three. */
+/* The contract for the CPU's instruction sets, on one thread and on three, and for device cuda. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 #!/bin/sh
-# calls.sh LIBRARY.a: nothing in the library prints, ends the process, or changes state of the process; and no call
-# whose result lies in memory that all threads share. nvcc registers its kernels when a program starts, in objects
-# *.cu.o: what the same files say themselves is seen where they are built against the emulator.
+# calls.sh LIBRARY.a: nothing in the library prints, ends the process, changes the state of the process, or calls a
+# function whose result lies in memory that threads share. Objects *.cu.o are left out, as nvcc registers kernels when
+# a program starts; the same sources are checked in builds with the emulator.
 set -eu
 forbidden='printf|vprintf|__printf_chk|__vprintf_chk|puts|putchar|perror|stdout|stderr|stdin
 abort|exit|_exit|_Exit|quick_exit|raise|kill|__assert_fail|__assert_perror_fail

@@ -1,6 +1,7 @@
 #!/bin/sh
-# docs.sh PROGRAM SOURCE: the documents say what the code says. docs/ops.md is the program's own table; each test that
-# design.md names exists; README's program is examples/mlp.c; no document links to a missing file.
+# docs.sh PROGRAM SOURCE: documents and code agree. docs/ops.md is the program's own table, test cases and functions
+# that design.md names exist, README's program is examples/mlp.c, README has at most 120 lines, and links lead to
+# files.
 set -eu
 program=$(realpath "$1")
 cd "$2"
@@ -24,6 +25,8 @@ done
 sed -n '/^```c$/,/^```$/p' README.md | sed '1d' | sed '/^```$/,$d' >"${TMPDIR:-/tmp}/readme.$$"
 grep -v '^/\* The README' examples/mlp.c | cmp -s - "${TMPDIR:-/tmp}/readme.$$" || complain "README's program is not examples/mlp.c"
 rm -f "${TMPDIR:-/tmp}/readme.$$"
+
+[ "$(wc -l <README.md)" -le 120 ] || complain "README.md has more than 120 lines"
 
 for document in README.md CHANGELOG.md docs/*.md; do
     for link in $(grep -o '](\([^)#]*\))' "$document" | sed 's/](\(.*\))/\1/' | grep -v '^http' || true); do

@@ -1,5 +1,5 @@
 #!/bin/sh
-# exports.sh LIBRARY.so: every symbol that it exports begins with tg_, and it has a soname with a number.
+# exports.sh LIBRARY.so: every exported symbol begins with tg_, and the library has a numbered soname.
 set -eu
 nm -D --defined-only "$1" | awk '
     { seen++ }

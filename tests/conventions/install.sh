@@ -1,7 +1,7 @@
 #!/bin/sh
-# install.sh BUILD HELLO.c RANKS.c: installs into an empty directory; a program of one file builds there, as the
-# pkg-config file says, against the shared and the static library, and runs; so does the installed program. Where MPI is
-# installed RANKS.c is built against its library, which alone needs MPI.
+# install.sh BUILD HELLO.c RANKS.c: installs into an empty directory, builds a program of one file there with the
+# pkg-config file's flags, against the shared and the static library, and runs it and the installed program. If MPI is
+# installed, RANKS.c is built against libtapegrad-mpi; libtapegrad must not need MPI.
 set -eu
 build=$1 hello=$2 ranks=$3
 root=$(mktemp -d)

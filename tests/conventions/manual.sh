@@ -1,6 +1,6 @@
 #!/bin/sh
-# manual.sh PROGRAM COMMAND PAGE: the page has every option that the command's --help prints, or every command of the
-# program, and a formatter takes it without a word.
+# manual.sh PROGRAM COMMAND PAGE: the manual page has every option of the command's --help, or every command of the
+# program, and a formatter accepts it without a warning.
 set -eu
 program=$1 command=$2 page=$3
 plain=$(sed 's/\\-/-/g; s/\\fI//g; s/\\fR//g' "$page")

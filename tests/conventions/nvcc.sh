@@ -1,6 +1,6 @@
 #!/bin/sh
 # nvcc.sh SOURCE: a plain `meson setup` finds nvcc, and builds library and program for every architecture of option
-# gpu_arch; the program says what is missing where there is no GPU.
+# gpu_arch; without a GPU the program says what is missing.
 set -eu
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT

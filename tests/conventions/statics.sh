@@ -1,6 +1,6 @@
 #!/bin/sh
-# statics.sh LIBRARY.a: no object has writable data of its own. Tables of pointers that the dynamic linker fills and
-# then protects (.data.rel.ro) are not writable. nvcc's own registers of kernels (in *.cu.o) are left out: see calls.sh.
+# statics.sh LIBRARY.a: no object has writable static data. Tables of pointers that the dynamic linker fills and then
+# protects (.data.rel.ro) are not writable. Objects *.cu.o are left out: see calls.sh.
 set -eu
 readelf -SW "$1" | awk '
     /^File: / { object = $2; objects++ }

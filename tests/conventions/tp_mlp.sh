@@ -1,6 +1,6 @@
 #!/bin/sh
-# tp_mlp.sh TAPEGRAD TP_MLP README: the example of ranks prints what README says, on any number of threads and processes; and
-# what a wrong program is told is what README quotes, whichever rank is the first to see it.
+# tp_mlp.sh TAPEGRAD TP_MLP README: examples/tp_mlp.c prints what README shows, on any number of threads and
+# processes, and its wrong variant fails with the message that README quotes, whichever rank finds the error first.
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,5 +1,5 @@
-// collectives.cpp - operations between ranks. Each is queued on a stream; it gives its data when its turn comes, looks
-// whether the others call the same, and ends when all have come.
+// collectives.cpp - operations between ranks. Each is queued on a stream. When it runs it offers its data, checks that the
+// other ranks call the same, and ends when all have arrived.
 #include "comm.h"
 #include <csignal>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* comm.h - a communicator of the NCCL double, and the parts of a call that nccl.cpp and collectives.cpp share. */
+/* comm.h - a communicator of the NCCL emulator, and the parts of a call that nccl.cpp and collectives.cpp share. */
 #ifndef TG_CUDA_EMULATOR_COMM_H
 #define TG_CUDA_EMULATOR_COMM_H
 

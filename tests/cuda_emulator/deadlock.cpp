@@ -1,6 +1,6 @@
-// deadlock.cpp - operations that wait for each other. A stream's first operation waits for what stands behind the first
-// of another stream, and so on around: whatever the host still does, none of these can go on. That the ranks called the
-// operations of two communicators in two orders is found so, at once.
+// deadlock.cpp - finds operations that wait for each other. A stream's first operation waits for an operation that is
+// queued after the first one of another stream, and so on in a circle: whatever the host does, none can go on. This finds
+// ranks that call the operations of two communicators in two orders, at once.
 #include "emulator.h"
 
 namespace emu {

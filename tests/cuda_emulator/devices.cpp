@@ -1,4 +1,4 @@
-// devices.cpp - what the devices say of themselves, and the names of errors. They pose as devices of capability 9.0.
+// devices.cpp - properties of the devices, which report compute capability 9.0, and the names of errors.
 #include "emulator.h"
 #include <cstdio>
 

@@ -1,5 +1,5 @@
-// engine.cpp - streams are queues. Whatever call is made runs queued operations, as the schedule allows; nothing runs
-// beside the calls, so that a seed repeats what it did.
+// engine.cpp - streams are queues. Each CUDA call runs queued operations, as the schedule allows. Nothing runs between
+// calls, so a seed repeats a run exactly.
 #include "emulator.h"
 #include "sanitizers.h"
 #include <chrono>

@@ -1,5 +1,5 @@
 // gemm.cpp - operands are converted to panels of float or double, multiplied in a fixed order by a loop that compilers
-// vectorise, and finished element by element.
+// vectorize, and finished element by element.
 #include "gemm.h"
 #include <cmath>
 #include <cuda_bf16.h>

@@ -1,4 +1,4 @@
-/* gemm.h - products of matrices for the emulators of cuBLAS and cuBLASLt, with what may follow in one go. */
+/* gemm.h - matrix products of the emulators of cuBLAS and cuBLASLt, with their epilogues. */
 #ifndef TG_CUDA_EMULATOR_GEMM_H
 #define TG_CUDA_EMULATOR_GEMM_H
 

@@ -1,6 +1,5 @@
-// memory.cpp - device memory: one range of addresses, of which the host sees nothing. A new allocation is NaN; the
-// bytes after it are a red zone, looked at whenever the host waits; freed memory is taken away, so that any use of it
-// faults.
+// memory.cpp - device memory: one range of addresses that the host cannot access. A new allocation is NaN. The bytes
+// after it are a red zone, checked whenever the host waits. Freed memory is unmapped, so that any use of it faults.
 #include "emulator.h"
 #include "sanitizers.h"
 #include <algorithm>

@@ -1,4 +1,5 @@
-/* Linked with -Wl,--wrap=tg_ctx_new: a program that knows nothing of GPUs makes its contexts on device cuda. */
+/* Linked with -Wl,--wrap=tg_ctx_new, this makes a program's contexts on device cuda, although its source names the CPU.
+ * */
 #include <tapegrad/tapegrad.h>
 
 tg_ctx *__real_tg_ctx_new(const tg_config *config);

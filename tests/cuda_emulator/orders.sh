@@ -1,8 +1,8 @@
 #!/bin/sh
-# orders.sh N PROGRAM...: runs it N times, in N of the 8 orders of threads and 16 schedules of streams that the emulator
-# has. Which ones goes round from commit to commit: .ci/run sets TG_TEST_TURN by the time of the commit.
-# The memory is hidden from the host in the first order alone: what a host touches does not go by the order of threads,
-# and hiding it takes half of the time. Ends with how many runs passed.
+# orders.sh N PROGRAM...: runs a program N times, in N of the emulator's 8 thread orders times 16 stream schedules.
+# TG_TEST_TURN chooses which; .ci/run derives it from the time of the commit. Device memory is hidden from the host in
+# the first order only: accesses of the host do not depend on the order of threads, and hiding takes half of the time.
+# The last line counts the runs that passed.
 n=$1
 shift
 turn=${TG_TEST_TURN:-0}

@@ -1,6 +1,6 @@
 #!/bin/sh
-# same_output.sh A B: both programs end well and print the same words, and numbers within 1e-3 of each other. Call sites,
-# which name the program where nothing tells its lines, are left out.
+# same_output.sh A B: both programs succeed and print the same words, and numbers within 1e-3 of each other. Call
+# sites are ignored, as they may contain the program's name.
 a=$(mktemp) b=$(mktemp)
 trap 'rm -f "$a" "$b"' EXIT
 "$1" >"$a" || { echo "$1: status $?"; exit 1; }

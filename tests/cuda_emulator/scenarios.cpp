@@ -1,5 +1,5 @@
-// scenarios.cpp - the runtime: kernels, streams, events, memory. Those after the row without a name are wrong on
-// purpose.
+// scenarios.cpp - the runtime: kernels, streams, events, memory. Those after the row without a name are wrong
+// on purpose.
 #include "scenarios.h"
 #include "control.h"
 #include "kernels.h"

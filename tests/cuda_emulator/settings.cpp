@@ -1,4 +1,4 @@
-// settings.cpp - what the environment or the test chose; the failing of calls; the errors that were found.
+// settings.cpp - settings from the environment and from tests, calls that fail on purpose, and the errors found.
 #include "emulator.h"
 #include <atomic>
 #include <cstdio>
@@ -27,7 +27,7 @@ void choose_schedule(Settings &s, const char *text) {
     s.seed = s.schedule == Schedule::random ? strtoull(word.c_str(), nullptr, 10) : 1;
 }
 
-// A program that has found nothing wrong with itself ends so where the emulator has.
+// Exit status of a program that succeeds although the emulator has found an error.
 void end_strictly() {
     if (!messages.empty()) _exit(99);
 }

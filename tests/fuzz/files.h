@@ -1,5 +1,5 @@
-/* Files in memory for a context (TG_CONFIG(.files)), and memory that is counted and limited (.allocator): what a parser
- * holds when it has ended, and how much it asked for, shows. */
+/* Files in memory for a context (TG_CONFIG(.files)), and an allocator that counts and limits memory (.allocator), to
+ * find what a parser leaks and how much it asks for. */
 #ifndef TG_TEST_FUZZ_FILES_H
 #define TG_TEST_FUZZ_FILES_H
 

@@ -1,5 +1,5 @@
-/* Any bytes as two recorded steps, with the end that they need: refused with a reason, or compared, and then each is
- * equal to itself. tools/record.c and tools/diff.c are run as they are; what they say is caught here. */
+/* Takes any bytes as two recorded steps, with the required end: they are refused with a reason, or compared, and each
+ * equals itself. tools/record.c and tools/diff.c are compiled in; their output is captured. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <inttypes.h>

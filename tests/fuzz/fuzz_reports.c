@@ -1,5 +1,5 @@
-/* Any text as the report of a failed gradient check: refused with a reason, or what it tells of is checked again; and
- * nothing is left of it. */
+/* Takes any text as the report of a failed gradient check: it is refused with a reason, or the check runs again;
+ * nothing leaks. */
 #define _GNU_SOURCE
 #include <tapegrad/extend.h>
 #include <tapegrad/gradcheck.h>

@@ -1,6 +1,6 @@
-/* Any bytes as a safetensors file: refused with a reason, or every tensor can be read, and a copy that is written again
- * holds the same. What is refused is no such file for another reader of JSON either, and what is accepted is one, but
- * for checksums, which that does not know. */
+/* Takes any bytes as a safetensors file: it is refused with a reason, or every tensor can be read, and a copy that is
+ * written again is equal. Another reader of JSON must refuse and accept the same files, except for checksums, which it
+ * does not know. */
 #define _GNU_SOURCE
 #include <jansson.h>
 

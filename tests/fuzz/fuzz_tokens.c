@@ -1,5 +1,5 @@
-/* Any bytes as a file of tokens: text, numbers, or Megatron's two files. Refused with a reason, or every window lies
- * inside the file, holds what the bytes say, and ids below the vocabulary. */
+/* Takes any bytes as a token file: text, numbers, or Megatron's two files. It is refused with a reason, or every window
+ * lies within the file, has the right contents, and has ids below the vocabulary. */
 #define _GNU_SOURCE
 #include "files.h"
 

@@ -1,4 +1,4 @@
-/* What is done to the bytes of an input, where its target knows nothing better. */
+/* Mutations of an input's bytes, for targets that have no mutator of their own. */
 #include <stdarg.h>
 
 #include "fuzz.h"

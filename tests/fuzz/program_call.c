@@ -1,4 +1,4 @@
-/* One call of a program: what is given to the op, and how. */
+/* One call of a program: which inputs the op gets, and how it is called. */
 #include "program.h"
 
 /* ---- From one shape and domain to another ---- */

@@ -1,4 +1,4 @@
-/* A program as it says: in scopes, recomputed, replayed, discarded. */
+/* Runs a program as its bytes say: in scopes, recomputed, with discarded tensors. */
 #include "core/context.h"
 #include "program.h"
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# symbols.sh PROGRAM LIBRARY.so...: every symbol that the libraries export has a row, or is that of an op which all ops'
-# rows have run, and every row a symbol.
+# symbols.sh PROGRAM LIBRARY.so...: every exported symbol has a row in the misuse tests, or belongs to an op that the
+# rows of all ops have run; and every row names an exported symbol.
 set -eu
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT

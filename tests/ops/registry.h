@@ -1,5 +1,5 @@
-/* What the programs that run from the op table share: the loop over its samples, one run of a sample with its results
- * and gradients as doubles, and the count of verdicts. */
+/* Shared by the programs that run from the op table: the loop over its samples, one run of a sample with results and
+ * gradients as doubles, and the count of verdicts. */
 #ifndef TG_TEST_REGISTRY_H
 #define TG_TEST_REGISTRY_H
 

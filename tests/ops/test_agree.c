@@ -1,6 +1,6 @@
 /* Every op of the table on each of its samples, run in different ways that must agree: dtypes, instruction sets, thread
- * counts, a device without optional slots, CUDA where there is one, and device meta, whose shapes and bytes are those
- * of the real run. */
+ * counts, a device without optional slots, device cuda if there is one, and device meta, whose shapes and bytes are
+ * those of the real run. */
 #include "ops/registry.h"
 
 #include <tapegrad/backward.h>

@@ -1,5 +1,5 @@
-/* No false alarm: every gradient of the table, on every sample, passes with other inputs, cotangents and so other
- * differences, for many seeds; and next to nothing of it is unsure. */
+/* False alarms of gradcheck: every gradient of the table, on every sample, passes with many seeds for inputs and
+ * cotangents, and almost no element is unsure. */
 #include "ops/registry.h"
 
 #include <tapegrad/gradcheck.h>

@@ -1,7 +1,7 @@
-/* Every op of the table that has taped derivatives, on each of its samples. Reverse: in every float dtype tg_grad's
- * create_graph gives what the backward gives; in float64 it is itself right by finite differences, in the inputs and in
- * the cotangents. Forward: for a random cotangent c and tangent v, <c, J v> is <J^T c, v>. And every op with a backward
- * has both. */
+/* Recorded derivatives of every op of the table, on each of its samples. Reverse: in every float dtype tg_grad with
+ * create_graph gives backward's gradients, and in float64 it is itself checked by finite differences, in the inputs and
+ * in the cotangents. Forward: for a random cotangent c and tangent v, <c, J v> is <J^T c, v>. Every op with a backward
+ * must have both. */
 #include "ops/registry.h"
 
 #include <tapegrad/backward.h>

@@ -1,6 +1,6 @@
-/* Automatic mutants: the backward of every op of the table, on each of its samples, made wrong in every way of the list
- * below. tg_gradcheck_op must catch each one and name its cause. A mutant that gives what the op itself gives on that
- * sample (no gradient there, a symmetric one, nothing to add to) is equivalent: it notices that, and is skipped. */
+/* Automatic mutants: the backward of every op of the table, on each of its samples, is made wrong in every way of the
+ * list below. tg_gradcheck_op must find each one and name its cause. A mutant that gives the op's own gradient on a
+ * sample (no gradient, a symmetric one, nothing to add to) is equivalent, and is skipped. */
 #define QUICK_PART 8 /* each op is checked some hundred times */
 #include "ops/registry.h"
 

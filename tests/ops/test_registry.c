@@ -1,6 +1,6 @@
-/* Every op of the table on each of its samples, in float64: refused or right, its gradient by finite differences, and
- * how its backward behaves towards memory: written over NaN, added, from cotangents of any layout; what it takes, as
- * device meta knows; and whether its node's params say all of it. */
+/* Every op of the table on each of its samples, in float64: refused or correct, its gradient checked by finite
+ * differences. Its backward is run over memory of NaN, adding, and with cotangents of any layout; its memory is
+ * compared with device meta's; and its node's parameters must describe the call completely. */
 #include "ops/registry.h"
 
 #include <tapegrad/backward.h>

@@ -1,5 +1,5 @@
-/* One sample of a mapping on thread ranks: inputs drawn by placement, forward, backward, and what every rank saw of it,
- * in memory that the test reads when the ranks have gone. */
+/* Runs one sample of a mapping on thread ranks: inputs drawn by placement, forward, backward. The values of every rank
+ * are copied to memory that the test reads after the ranks have ended. */
 #ifndef TG_MAPPING_RUN_H
 #define TG_MAPPING_RUN_H
 

@@ -1,5 +1,6 @@
-/* What a layer of a GPT sends and keeps on tensor-parallel ranks: collectives counted, bytes measured by the allocator
- * against the formulas of docs/parallel.md (Korthikanti et al., arXiv 2205.05198), on paper the same as in a run. */
+/* What a layer of a GPT sends and keeps on tensor-parallel ranks: collectives are counted, and bytes in the allocator
+ * compared with the formulas of docs/parallel.md (Korthikanti et al., arXiv 2205.05198). A step recorded on device meta
+ * must give the same numbers as a run. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

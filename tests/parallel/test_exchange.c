@@ -1,4 +1,5 @@
-/* Mappings beyond the samples: groups of one, parts that are uneven, exchanges, data, what is in flight, placements. */
+/* Cases of mappings that their samples do not have: groups of one rank, uneven parts, exchanges, results in flight,
+ * placements. */
 #include "on_ranks.h"
 
 #include <tapegrad/extend.h>

@@ -1,5 +1,5 @@
-/* Experts whose grid is the dense one (ep 1, etp tp): their layers lie over tp and dp as the others' do. Parameters,
- * values, gradients, the norm that clips and sharded state, against one rank. */
+/* Experts whose grid is the dense one (ep 1, etp tp): parameters, values, gradients, the clipping norm and sharded
+ * state equal one rank's. */
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-/* GPTs on ranks: every composition of tensor, sequence and data parallelism, recomputation, kind of weight gradient and
+/* GPTs on ranks: every combination of tensor, sequence and data parallelism, recomputation, weight-gradient mode and
  * dropout gives one rank's loss and gradients. */
 #include <math.h>
 #include <stdio.h>

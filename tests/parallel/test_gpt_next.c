@@ -1,5 +1,5 @@
-/* GPTs that are read and written on tensor-parallel ranks: logits and generation with a cache give one rank's, without
- * the columns of padding; ids that are no tokens are refused in one rank's words. */
+/* GPT generation on tensor-parallel ranks: logits, and generation with a cache, equal one rank's without the columns of
+ * padding; invalid ids are refused with one rank's message. */
 #include <stdlib.h>
 
 #include <tapegrad/nn.h>

@@ -1,4 +1,4 @@
-/* Groups: the mixed radix of RankGenerator, and what a tg_parallel makes of it on real ranks. */
+/* Groups: the mixed radix of Megatron-Core's RankGenerator, and tg_parallel on real ranks. */
 #include <string.h>
 #include <time.h>
 

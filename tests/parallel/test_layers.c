@@ -1,4 +1,5 @@
-/* Parallel layers on 1, 2 and 4 ranks against the same program on one: bits of the parameters, values, gradients. */
+/* Parallel layers on 1, 2 and 4 ranks compared with the same program on one rank: bits of parameters, values,
+ * gradients. */
 #include <tapegrad/extend.h>
 #include <tapegrad/optim.h>
 #include <tapegrad/data_parallel.h>

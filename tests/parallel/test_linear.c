@@ -1,5 +1,5 @@
-/* The linear layer whose communication overlaps: against tg_linear on one rank, the order of its events, and weight
- * gradients that wait. */
+/* The linear layer whose communication overlaps with products: compared with tg_linear on one rank, the order of its
+ * events, and deferred weight gradients. */
 #include <tapegrad/extend.h>
 #include <tapegrad/optim.h>
 #include <tapegrad/tensor_parallel.h>

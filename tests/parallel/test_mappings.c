@@ -1,7 +1,7 @@
-/* Mappings: each on all of its samples, on as many thread ranks as they say. Results against plain loops; every op
- * together with its backward by the adjoint test, <u, forward(v)> = <backward(u), v>, in which u and v are drawn by
- * placement, pairs of INVARIANT tensors count once and others are summed over the ranks; and wrong backwards, which
- * that test must find. */
+/* Every mapping on all of its samples, on the number of thread ranks that each sample asks for. Results are compared
+ * with plain loops, and each op with its backward by the adjoint test, <u, forward(v)> = <backward(u), v>: u and v are
+ * drawn by placement; pairs of INVARIANT tensors count once, others are summed over the ranks. Seeded wrong backwards
+ * must be found by that test. */
 #include "parallel/mapping_run.h"
 
 #include <tapegrad/op.h>

@@ -1,5 +1,5 @@
-/* Norms and overflows over a grid: whatever one rank's gradients have, all ranks clip alike, skip alike, and go on with
- * one scale. */
+/* Norms and overflows over a grid: if one rank's gradients overflow, all ranks skip the step, and they clip alike and
+ * keep one loss scale. */
 #include <tapegrad/ops.h>
 #include <tapegrad/optim.h>
 #include <tapegrad/backward.h>

@@ -1,4 +1,4 @@
-/* Recomputation where ranks meet: functions with collectives, inputs of which each rank keeps a part. */
+/* Recomputation with collectives in the function, and with inputs that are distributed over the ranks. */
 #include <tapegrad/extend.h>
 #include <tapegrad/megatron.h>
 #include <tapegrad/ranks.h>

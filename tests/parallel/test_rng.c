@@ -1,5 +1,5 @@
-/* Random draws on ranks: in global mode the ranks together draw what one rank draws, and their streams stay in step; in
- * Megatron's mode each has the streams of its formulas. */
+/* Random draws on ranks. In global mode the ranks together draw what one rank draws, and their streams stay equal; in
+ * Megatron's mode each rank has the streams of Megatron-Core's formulas. */
 #include <tapegrad/extend.h>
 #include <tapegrad/data_parallel.h>
 #include <tapegrad/gpt.h>

@@ -1,5 +1,5 @@
-/* Anything may fail, once: every allocation and every collective of one rank of a tensor-parallel training step is
- * refused in turn. Every rank ends with an error, nobody waits for ever, and nothing is left behind. */
+/* Anything may fail once: every allocation and every collective of one rank of a tensor-parallel training step fails in
+ * turn. Every rank ends with an error, no rank hangs, and nothing leaks. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Forward mode and products with the Hessian of a perceptron whose layers are split over tp: on 2 and 4 ranks what one
- * rank gives, whichever of the parameters has a tangent. */
+/* Forward mode and Hessian products of a perceptron whose layers are split over tp: 2 and 4 ranks give one rank's
+ * results, whichever parameters have a tangent. */
 #include "on_ranks.h"
 
 #include <tapegrad/derivatives.h>

@@ -1,5 +1,5 @@
-/* The losses of a sharded vocabulary, on thread ranks: values and gradients against plain loops over all classes, and
- * against the op of one rank. */
+/* Losses over a sharded vocabulary, on thread ranks: values and gradients are compared with plain loops over all
+ * classes, and with the op of one rank. */
 #include "on_ranks.h"
 
 #include <tapegrad/backward.h>

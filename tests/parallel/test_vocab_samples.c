@@ -1,5 +1,5 @@
-/* The samples of the ops over a sharded vocabulary, on as many ranks as they say: refused as they say, or what the op
- * of one rank makes of the shards put together, in every dtype. */
+/* Samples of the ops over a sharded vocabulary, on as many ranks as each asks for: each is refused as expected, or
+ * equals the op of one rank on the joined shards, in every dtype. */
 #include "parallel/mapping_run.h"
 
 #include <tapegrad/backward.h>

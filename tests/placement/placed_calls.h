@@ -1,6 +1,7 @@
-/* Leaves by text, for tests of placements: "R/V0:s2-[4, 3]" is a tensor [4, 3], R on tp and V0:s2 on dp, that needs no
- * gradient. Placements are I, R, P, V, Vd, Vd:sk and Vd:z, of the axes tp, dp and cp in this order; what is not named
- * is I. A '^' in front places the axes from the last one to the first. After the shape: i for int64, b for bool. */
+/* Makes placed tensors from text, for tests of placements: "R/V0:s2-[4, 3]" is a tensor [4, 3] that is R on tp and
+ * V0:s2 on dp and needs no gradient. Placements are I, R, P, V, Vd, Vd:sk and Vd:z, for the axes tp, dp and cp in this
+ * order; axes that are not named are I. A leading '^' places the axes from the last to the first. After the shape, i
+ * stands for int64 and b for bool. */
 #ifndef TG_TEST_PLACING_H
 #define TG_TEST_PLACING_H
 

@@ -1,4 +1,4 @@
-/* The rows of test_placement.c: op, inputs, the result's placements or what the refusal says. */
+/* The rows of test_placement.c: an op, its inputs, and the placements of the result or a part of the error message. */
 #ifndef TG_TEST_PLACEMENT_ROWS_H
 #define TG_TEST_PLACEMENT_ROWS_H
 

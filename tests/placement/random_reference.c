@@ -1,3 +1,4 @@
+/* The one-rank reference of a random program: computes on whole tensors what the placements of the ranks denote. */
 #include "placement/random.h"
 
 #include <tapegrad/derivatives.h>

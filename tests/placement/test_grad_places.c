@@ -1,5 +1,5 @@
-/* Derivatives as taped ops lie over the ranks as backward's gradients do, whatever the ops between have led to; what
- * they are then given to gives one rank's numbers, or is refused. */
+/* Recorded derivatives have the placements of backward's gradients, whatever the ops between require. Programs that use
+ * them give one rank's numbers, or are refused. */
 #include "on_ranks.h"
 
 #include <tapegrad/derivatives.h>

@@ -1,4 +1,4 @@
-/* Placements of leaves, gradients, roots and seeds, hooks, recomputations; what check mode compares. */
+/* Placements of leaves, gradients, roots and seeds, in hooks and recomputations, and the comparisons of check mode. */
 #include <tapegrad/optim.h>
 #include <tapegrad/backward.h>
 #include <tapegrad/data_parallel.h>

@@ -1,4 +1,4 @@
-/* Which placements each mapping takes, and what it makes of them; shards whose layout their placement tells. */
+/* The placements that each mapping accepts and returns, and shards whose placement says their layout. */
 #include "on_ranks.h"
 
 #include <tapegrad/backward.h>

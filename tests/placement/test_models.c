@@ -1,5 +1,5 @@
-/* Ordinary programs over ranks, placed at leaves and parameters alone: the rule accepts them, and they give one rank's
- * values and gradients. */
+/* Ordinary programs over ranks in which only leaves and parameters are placed: the rule accepts them, and they give one
+ * rank's values and gradients. */
 #include "placement/programs.h"
 
 #include <tapegrad/megatron.h>

@@ -1,5 +1,5 @@
-/* The one rule of placements, op by op: what every op makes of inputs that lie so, and what it refuses. The grid of the
- * context is set by hand, so no ranks are needed. docs/placements.md has the rule. */
+/* The rule of placements, op by op: the placements that every op gives for placed inputs, and those that it refuses.
+ * The grid of the context is set by hand, so no ranks run. docs/placements.md has the rule. */
 #include <stdio.h>
 
 #include <tapegrad/tapegrad.h>

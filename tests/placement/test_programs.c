@@ -1,5 +1,5 @@
-/* The programs that placements must refuse, each beside its right twin: the wrong one is refused when it is recorded,
- * and by nothing but placements; the right one gives one rank's values and gradients. docs/placements.md lists them. */
+/* Wrong programs that placements must refuse, each with its correct twin. The wrong one is refused when it is recorded,
+ * for its placements alone; the correct one gives one rank's values and gradients. docs/placements.md lists them. */
 #include "placement/programs.h"
 
 #include <tapegrad/megatron.h>

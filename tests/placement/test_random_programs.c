@@ -1,6 +1,7 @@
-/* Random programs over the op table, on 2 to 4 ranks: whatever the rule accepts gives one rank's values, gradients,
- * tangents and second derivatives. And the test finds a rule that accepts too much: each refusal in turn is overruled,
- * and some program must then differ. TG_PROGRAMS=n runs so many programs, TG_SEED=n others than the usual. */
+/* Random programs over the op table, on 2 to 4 ranks. Programs that the rule accepts give one rank's values, gradients,
+ * tangents and second derivatives. The test also shows that it would find a rule that accepts too much: each refusal is
+ * overruled in turn, and some program must then differ. TG_PROGRAMS=n sets the number of programs, TG_SEED=n other
+ * seeds. */
 #include "check_main.h"
 
 #include <tapegrad/ranks.h>

@@ -1,6 +1,6 @@
-/* What each tensor-parallel rank has after a training step: of what is sharded exactly 1 / tp of one rank's, in shapes,
- * in bytes, and in the allocator's own account of parameters, gradients and moments; of the rest the whole; and of
- * logits 1 / tp. The figures are those of real steps on thread ranks, from their tensors and from tg_memory_report. */
+/* What a tensor-parallel rank holds after a training step: of sharded tensors exactly 1 / tp of one rank's, in shapes,
+ * bytes and the allocator's account of parameters, gradients and moments; of all other tensors the whole; of logits 1 /
+ * tp. The figures come from real steps on thread ranks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

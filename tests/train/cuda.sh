@@ -1,5 +1,5 @@
 #!/bin/sh
-# cuda.sh PROGRAM TEXT: on device cuda (or its double) the program trains, goes on and predicts as on the CPU.
+# cuda.sh PROGRAM TEXT: on device cuda, or its emulator, the program trains, resumes and predicts as on the CPU.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 model="--layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 4 --threads 1"

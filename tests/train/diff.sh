@@ -1,5 +1,5 @@
 #!/bin/sh
-# diff.sh PROGRAM TEXT: recorded steps: what `tapegrad train --record` writes, and what `tapegrad diff` says of two.
+# diff.sh PROGRAM TEXT: what `tapegrad train --record` writes, and how `tapegrad diff` compares two recorded steps.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 tr '\n' ' ' <"$text" >plain

@@ -1,6 +1,6 @@
 #!/bin/sh
-# files.sh PROGRAM TEXT: data, directories and disks that are not as they should be: refused with status 1 and one line
-# that names file, offset and what was expected; what was there before is still there and whole.
+# files.sh PROGRAM TEXT: unusable data, directories and disks are refused with status 1 and one line that names file,
+# offset and what was expected; files that existed before are unchanged.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 run="--out x $tiny --steps 3"

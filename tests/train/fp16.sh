@@ -1,5 +1,5 @@
 #!/bin/sh
-# fp16.sh PROGRAM TEXT: training in float16: the scale of the loss, on one rank and several, over a stop.
+# fp16.sh PROGRAM TEXT: training in float16: the scale of the loss, on one rank and several, and after a resume.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 

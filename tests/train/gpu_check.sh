@@ -1,6 +1,6 @@
 #!/bin/bash
-# gpu_check.sh SOURCE BUILD: scripts/gpu-check in small, on the emulator: a step and the benches. Then with programs that
-# fail, hang and do not answer: each part has its verdict, and the others run.
+# gpu_check.sh SOURCE BUILD: runs a small part of scripts/gpu-check on the emulator: a step and the benches. Then with
+# programs that fail, hang or do not answer: each part has its verdict, and the other parts run.
 # shellcheck disable=SC2016 # $programs is for gpu-check
 set -u
 cd "$1" || exit 1

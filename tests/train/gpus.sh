@@ -1,6 +1,6 @@
 #!/bin/sh
-# gpus.sh PROGRAM TEXT [mpi]: two ranks that have a GPU each and meet through NCCL train to the same bits, whether they
-# are threads, processes of `tapegrad run` or, with a third argument, of MPI.
+# gpus.sh PROGRAM TEXT [mpi]: two ranks that have a GPU each and use NCCL train to the same bits, as threads, as
+# processes of `tapegrad run` and, with the third argument, as MPI processes.
 launch=$(realpath "$(dirname "$0")/../parallel/mpi.sh")
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"

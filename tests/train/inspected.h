@@ -1,4 +1,5 @@
-/* What `tapegrad inspect` says, for tests that compare it with a real step. The program's path is in TAPEGRAD. */
+/* Reads the output of `tapegrad inspect`, for tests that compare it with a real step. TAPEGRAD is the program's path.
+ * */
 #ifndef TG_TEST_INSPECTED_H
 #define TG_TEST_INSPECTED_H
 

@@ -1,7 +1,7 @@
-/* A library to be preloaded: counts the calls by which a process changes files, and kills it at one of them, as kill -9
- * does. TG_KILL_AT=N: before the N-th call, from 1 on; within a write when half of it is done. TG_KILL_COUNT=FILE: a
- * line with the number of calls is added to FILE when a process ends. TG_KILL_TRACE=FILE: each of them but the writes
- * is a line of FILE, with the path. */
+/* A library for LD_PRELOAD that counts the calls by which a process changes files, and kills it at one of them like
+ * kill -9. TG_KILL_AT=N: before the N-th call, counted from 1; within a write, when half of it is done.
+ * TG_KILL_COUNT=FILE: appends the number of calls to FILE when a process ends. TG_KILL_TRACE=FILE: writes a line for
+ * each call except writes, with the path. */
 #define _GNU_SOURCE
 #undef _FILE_OFFSET_BITS /* it would give two of these one name */
 #include <dlfcn.h>

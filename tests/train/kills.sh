@@ -1,9 +1,9 @@
 #!/bin/sh
-# kills.sh PROGRAM TEXT POINTS [KILLER]: a run with a checkpoint behind every step is killed (kill -9) at POINTS moments,
-# resumed to its end, and ends with every byte of the run that was never stopped: model, checkpoints with the optimiser's
-# state, metrics but for what the clock says, loss curve. Every third is killed once more as it goes on. KILLER
-# (killer.c) kills at calls that change files, so mostly within saves; for every second four points, and without it, a
-# moment of the time that a run takes is drawn. TG_SEED draws others.
+# kills.sh PROGRAM TEXT POINTS [KILLER]: a run that saves a checkpoint after every step is killed (kill -9) at POINTS
+# moments and resumed to its end. It must end with every byte of a run that was never stopped: model, checkpoints with
+# the optimizer's state, loss curve, and metrics except for times. Every third run is killed again after the resume.
+# KILLER (killer.c) kills at calls that change files, so mostly within saves; for every second group of four points,
+# and without it, a random moment of the run is chosen. TG_SEED chooses others.
 # shellcheck disable=SC2046,SC2086,SC2317
 points=$3 killer=${4:+$(realpath "$4")}
 # shellcheck source=tests/train/check.sh

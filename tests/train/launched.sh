@@ -1,6 +1,6 @@
 #!/bin/sh
-# launched.sh PROGRAM TEXT: what the user of ranks is told: one message for all processes, a way to go on that works, options
-# that would do nothing; and runs that race for one directory, of which one wins and keeps it.
+# launched.sh PROGRAM TEXT: messages to users of ranks: one message for all processes, a command that resumes, options
+# without effect are refused; and of runs that start in one directory at once, one wins and keeps it.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 run="--data $text $tiny --steps 6 --val-every 0"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# mishaps.sh PROGRAM TEXT: what goes wrong around a run: data of another vocabulary, or none at all; ranks that were
-# started differently; a config that was edited; another directory; hangups and closed pipes; damaged checkpoints; names
-# that control terminals; clocks that go backward. The runs that it needs are shared.
+# mishaps.sh PROGRAM TEXT: accidents around a run: data of another vocabulary, or none; ranks started with different
+# options; an edited config; another directory; hangups and closed pipes; damaged checkpoints; names with control
+# characters; clocks that go backward. The tests share the runs that they need.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 head -c 3000 "$text" >book

@@ -1,5 +1,5 @@
 #!/bin/sh
-# model.sh PROGRAM TEXT: generate, eval, inspect, gradcheck and ops on models of our own making.
+# model.sh PROGRAM TEXT: generate, eval, inspect, gradcheck and ops, on models that the test trains.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 

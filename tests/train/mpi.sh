@@ -1,6 +1,6 @@
 #!/bin/sh
-# mpi.sh PROGRAM TEXT TP_MLP: ranks of MPI, in one node and as if each had a node of its own, train to the bits of
-# thread ranks, and leave their record when one of them is lost. TP_MLP is examples/tp_mlp.c.
+# mpi.sh PROGRAM TEXT TP_MLP: MPI ranks, on one node and as if each had a node of its own, train to the bits of thread
+# ranks, and write their record when one of them is lost. TP_MLP is examples/tp_mlp.c.
 command -v mpirun >/dev/null || {
     echo "there is no mpirun here: skipped"
     exit 77

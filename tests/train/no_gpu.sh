@@ -1,6 +1,6 @@
 #!/bin/sh
-# no_gpu.sh PROGRAM TEXT: nvcc's build where there is no GPU: one message says what is missing, and the rest works as it
-# does without CUDA. Where there is a GPU only the second is tested.
+# no_gpu.sh PROGRAM TEXT: nvcc's build on a machine without a GPU: one message says what is missing, and everything
+# else works as without CUDA. With a GPU only the second part is tested.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 train="train --data $text $tiny --steps 2 --val-every 0"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# ranks.sh PROGRAM TEXT: on ranks the program trains to the numbers of one rank, twice the same bits, and any composition
-# of ranks goes on from the checkpoint of any other.
+# ranks.sh PROGRAM TEXT: on ranks the program trains to the numbers of one rank, with the same bits twice, and any
+# composition of ranks resumes the checkpoint of any other.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 shape="--layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --dropout 0.1"

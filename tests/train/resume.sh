@@ -1,5 +1,5 @@
 #!/bin/sh
-# resume.sh PROGRAM TEXT: a run that is interrupted, terminated, or killed at any moment, and goes on, ends with the
+# resume.sh PROGRAM TEXT: a run that is interrupted, terminated or killed at any moment, and resumed, ends with the
 # bits of one that was never stopped; two runs never share a directory.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# resume_ranks.sh PROGRAM TEXT: a run with dropout on ranks, in both modes of random numbers, goes on from a checkpoint
-# with the bits of the run that was never stopped: the default stream and those with names are where they were.
+# resume_ranks.sh PROGRAM TEXT: a run with dropout on ranks, in both modes of random numbers, resumes from a
+# checkpoint with the bits of a run that was never stopped.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 model="--layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --threads 1 --dropout 0.2"

@@ -1,6 +1,5 @@
-/* seal CHECKPOINT: gives the files of a checkpoint that were changed the checksums that the program would have given
- * them: those of its files' headers, each in the file and in state.json, and state.json's own. So what stands behind
- * the checks is reached. */
+/* seal CHECKPOINT: recomputes the checksums of a checkpoint whose files were changed by a test: those of the files'
+ * headers, in the files and in state.json, and state.json's own. So the test reaches the code after the checks. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* A GPT that trains in no time, on any device: what tests of whole steps share. */
+/* A GPT that trains in a fraction of a second on any device, for tests of whole steps. */
 #ifndef TG_TEST_SMALL_RUN_H
 #define TG_TEST_SMALL_RUN_H
 

@@ -1,5 +1,5 @@
-/* On the emulator: copies between host and device have a stream of their own, whose order with the kernels is that of
- * events; and every call of them may fail. */
+/* On the emulator: copies between host and device have a stream of their own, whose order with the kernels comes from
+ * events; and each of their calls fails in turn. */
 #include "check_main.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* What `tapegrad inspect` says of a step on device meta is what the step is on the CPU: memory by category, and the
- * tape's nodes, FLOPs and saved bytes by op. */
+/* `tapegrad inspect` records a step on device meta; its figures equal those of the step on the CPU: memory by category,
+ * and the tape's nodes, FLOPs and saved bytes by op. */
 #include "check_main.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* What `tapegrad inspect --ranks N --tp T` says on paper is what the trainer's step does on ranks: memory by category
- * at the peak, parameters, and every collective and the bytes that it sends, of a step and of a layer. */
+/* `tapegrad inspect --ranks N --tp T` gives the figures of the trainer's step on ranks: memory by category at the peak,
+ * parameters, and every collective with its bytes, of a step and of a layer. */
 #include <stdio.h>
 #include <string.h>
 #include <tapegrad/gpt.h>

@@ -1,5 +1,5 @@
-/* Model directories against PyTorch: those of tests/reference load, in every precision, and give the logits that
- * transformers gave; what we save is the same again; what the library does not compute is refused. */
+/* Model directories compared with PyTorch: those of tests/reference load in every precision and give the logits of
+ * transformers; saving writes the same again; models that the library does not compute are refused. */
 #define _GNU_SOURCE
 #include <math.h>
 

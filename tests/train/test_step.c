@@ -1,5 +1,6 @@
-/* A whole GPT training step: every allocation failed in turn, no allocation in the steady state, the same bits twice
- * and for every thread count, and the same accounting on device meta (invariants 6, 12 and 13). */
+/* A whole GPT training step: every allocation fails in turn, a steady step allocates nothing, the bits are equal on
+ * every run and for every thread count, and device meta gives the same accounting (promises 6, 12 and 13 of
+ * docs/design.md). */
 #include "check_main.h"
 
 #include <tapegrad/gpt.h>

@@ -1,5 +1,5 @@
 #!/bin/sh
-# train.sh PROGRAM TEXT: `tapegrad train` as it is meant to be used: what it writes, what every option does to the run.
+# train.sh PROGRAM TEXT: ordinary use of `tapegrad train`: the files that it writes, and the effect of every option.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 tr '\n' ' ' <"$text" >plain # one long line: sed below makes other formats of it

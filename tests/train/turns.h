@@ -1,6 +1,5 @@
-/* Where there are more cases than a run of the tests has time for: a choice of them that goes round from commit to
- * commit (TG_TEST_TURN, which .ci/run sets), and is printed, so that it can be had again. All of them in the long
- * suite. */
+/* Chooses some of many cases, others for each commit (TG_TEST_TURN, which .ci/run sets). The choice is printed so that
+ * it can be repeated. The long suite runs all cases. */
 #ifndef TG_TEST_TURNS_H
 #define TG_TEST_TURNS_H
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# usage.sh PROGRAM TEXT: command lines that are wrong are refused with status 2, one line that says what was expected,
-# and nothing done; help names every option with its default.
+# usage.sh PROGRAM TEXT: wrong command lines are refused with status 2 and one line that says what was expected, and
+# change nothing; --help lists every option with its default.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 run="--data $text --out x $tiny --steps 3"

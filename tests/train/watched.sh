@@ -1,5 +1,5 @@
 #!/bin/sh
-# watched.sh PROGRAM TEXT: runs that look at their ops: for the first NaN.
+# watched.sh PROGRAM TEXT: runs that observe their ops to find the first NaN.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 tr '\n' ' ' <"$text" >plain

@@ -1,5 +1,5 @@
-/* What tests of captured steps share: a GPT's training step with dropout, recomputation and accumulation, on the device
- * that TG_TEST_DEVICE names, called one by one or captured. */
+/* Shared by tests of captured steps: a GPT's training step with dropout, recomputation and accumulation, on the device
+ * that TG_TEST_DEVICE names, run op by op or captured. */
 #ifndef TG_TEST_CAPTURED_H
 #define TG_TEST_CAPTURED_H
 

@@ -1,5 +1,5 @@
-/* Arrays of any dtype and layout on plain memory, read and written as doubles: for tests of device slots. Writing a
- * slot's output starts from NaN, and what it holds afterwards is compared and added to a digest of bits. */
+/* Arrays of any dtype and layout in plain memory, read and written as doubles, for tests of device slots. A slot's
+ * output starts as NaN; its values are compared and added to a digest of bits. */
 #ifndef TG_TEST_ARRAYS_H
 #define TG_TEST_ARRAYS_H
 

@@ -1,4 +1,5 @@
-/* What the tests of the io layer share: a directory of their own, files in it, and a system that fails on request. */
+/* Shared by the tests of the io layer: a directory for each test, files in it, and file functions that fail on request.
+ * */
 #ifndef TG_IO_FIXTURE_H
 #define TG_IO_FIXTURE_H
 

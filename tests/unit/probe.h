@@ -1,5 +1,5 @@
-/* An op of a user's own, from the public headers alone, whose backward can be wrong in every way that gradcheck knows:
- * y = a^2 / n + b and z = sum(a), a [r, c] with n elements, b [c]. The host runs it, whatever the device. */
+/* A user-defined op, made with the public headers alone, whose backward can be wrong in every way that gradcheck knows:
+ * y = a^2 / n + b and z = sum(a), for a [r, c] with n elements and b [c]. It runs on the host, whatever the device. */
 #ifndef TG_TEST_PROBE_H
 #define TG_TEST_PROBE_H
 

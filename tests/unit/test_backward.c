@@ -1,5 +1,5 @@
-/* The executor: accumulation, seeds, pruning, hooks, works in flight, versions and in-place ops (invariants 5 and 10).
- */
+/* The executor of backward: accumulation, seeds, pruning, hooks, works in flight, versions and in-place ops (promises 5
+ * and 10 of docs/design.md). */
 #include "world.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* What hooks, watches, refills and callers may do to what a pass holds: gradients that are lent, seeds that are written
- * again, flags that change, leaves that are dropped. */
+/* What hooks, observers, refills and callers may do to tensors of a backward pass: lent gradients, seeds that are
+ * written again, flags that change, leaves that are dropped. */
 #include "world.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Captured steps: what a replay must have in common with a step that is called, and what is refused. On the CPU, where
- * nothing is recorded, the same calls give the same numbers. */
+/* Captured steps: a replay gives the bits of a called step, and calls that cannot be replayed are refused. On the CPU,
+ * which records nothing, the same calls give the same numbers. */
 #include "unit/captured.h"
 
 #include <tapegrad/backward.h>

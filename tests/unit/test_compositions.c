@@ -1,5 +1,5 @@
-/* What each part does alone it does together: recomputation with hooks, leaves and scopes; seeds and replacements that
- * are a tape's own tensors; gradients of chosen inputs before a whole backward (invariants 5 and 10). */
+/* Features used together: recomputation with hooks, leaves and scopes; seeds and replaced gradients that are tensors of
+ * the tape; gradients of chosen inputs before a whole backward (promises 5 and 10 of docs/design.md). */
 #include <math.h>
 
 #include <tapegrad/extend.h>

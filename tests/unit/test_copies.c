@@ -1,6 +1,6 @@
-/* Copies beside the device's work: what is sent is there before it is read, what is fetched is of the moment, memory
- * that is given back meanwhile is used again behind the copy. On the CPU, where all is done at once, and on the device
- * that TG_TEST_DEVICE names. */
+/* Copies that run next to the device's work: uploads arrive before they are read, downloads have the values of the
+ * moment of the call, and memory freed meanwhile is used again only after the copy. On the CPU, where copies are
+ * immediate, and on the device that TG_TEST_DEVICE names. */
 #include <stdio.h>
 
 #include "captured.h"

@@ -1,5 +1,5 @@
-/* Checkpoints with damaged bytes: any bit of a header, a bit of any page of data, cut short anywhere, gone on. Each is
- * refused with a reason that names the file, and nothing is half loaded. */
+/* Damaged checkpoints: any bit of a header flipped, a bit of any page of data flipped, files cut short or extended
+ * anywhere. Each is refused with a reason that names the file, and nothing is partly loaded. */
 #define _GNU_SOURCE
 #include <tapegrad/comm.h>
 #include <tapegrad/nn.h>

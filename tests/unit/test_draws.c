@@ -1,6 +1,6 @@
-/* Draws by global coordinates: for any placement on any grid, the shards of all ranks put together are the tensor that
- * one rank draws, bit for bit, and every rank's stream has moved by the same number of draws. The reference lists the
- * positions of each rank one by one; the grids are set by hand, so no ranks have to run. */
+/* Draws by global coordinates: for any placement on any grid, the joined shards are the tensor that one rank draws, bit
+ * for bit, and every rank's stream moves by the same number of draws. The reference lists the positions of each rank
+ * one by one; grids are set by hand, so no ranks run. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

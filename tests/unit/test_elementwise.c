@@ -1,5 +1,5 @@
-/* Element-wise ops where formulas go wrong: at zeros, infinities, NaN, ties, and far out; and how many units in the
- * last place float32 is off, on every instruction set. TG_TEST_DEVICE names another device. */
+/* Element-wise ops at difficult arguments: zeros, infinities, NaN, ties, huge values; and the error of float32 in units
+ * in the last place, on every instruction set. TG_TEST_DEVICE names another device. */
 #include <math.h>
 
 #include <tapegrad/ops.h>

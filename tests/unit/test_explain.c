@@ -1,4 +1,4 @@
-/* What tg_explain_grad says, for every kind of answer. */
+/* The text of tg_explain_grad, for every kind of answer. */
 #include "world.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Ops of a user's own: typed params, and a state whose destructor runs exactly once, whatever becomes of the call. */
+/* User-defined ops: typed parameters, and a state whose destructor runs exactly once, whatever happens to the call. */
 #include "world.h"
 #include "probe.h"
 

@@ -1,5 +1,5 @@
-/* The optional slots of a host device, and their compositions, against naive loops over doubles: every dtype and
- * layout, odd sizes, writing over NaN, adding, and the same bits for 1 and 2 threads. */
+/* The optional slots of a host device, and their compositions, compared with naive loops over doubles: every dtype and
+ * layout, odd sizes, writing over NaN, adding, and equal bits for 1 and 2 threads. */
 #include "check_main.h"
 #include "fused_run.h"
 #include "kernels/cpu/stream.h"

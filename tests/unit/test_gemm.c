@@ -1,5 +1,5 @@
-/* The CPU's gemm slot against naive loops in double: shapes, layouts, dtypes and epilogues in rotation, every
- * instruction set that is here, and the same bits for one thread and two. */
+/* The CPU's gemm slot compared with naive loops in double: shapes, layouts, dtypes and epilogues in rotation, every
+ * available instruction set, and equal bits for one thread and two. */
 #include "check_main.h"
 #include <math.h>
 #include <string.h>

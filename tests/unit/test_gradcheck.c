@@ -1,4 +1,4 @@
-/* Gradient checking: what is right passes, every kind of error is found and named, kinks are said. */
+/* Gradient checks: correct gradients pass, every kind of error is found and named, and kinks are reported. */
 #include "world.h"
 #include "probe.h"
 

@@ -1,4 +1,4 @@
-/* Gradient checking beyond backward's numbers: what the tolerance hides, and derivatives as taped ops. */
+/* More of gradient checks: errors that the tolerance hides, and recorded derivatives. */
 #include "world.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* A failed gradient check as a file: it repeats, elsewhere too; a damaged one is refused. The macros for tests. */
+/* Reports of failed gradient checks: the failure repeats from the file, on another machine too; damaged reports are
+ * refused. And the macros for Check and assert. */
 #include "world.h"
 #include "probe.h"
 

@@ -1,5 +1,5 @@
-/* Who holds what, and until when: hooks that come and go while they run, works that nobody waits for, memory of the
- * caller, accumulation buffers, tapes beside each other (invariants 4, 5, 10, 12 and 16). */
+/* Owners and lifetimes: hooks added and removed while they run, works that are never waited for, the caller's memory,
+ * accumulation buffers, several tapes (promises 4, 5, 10, 12 and 16 of docs/design.md). */
 #include "world.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* What an optimiser has on the device: the norm and its limit, the scale of the loss, steps that are skipped. On the
- * CPU, on a device that lacks the optional slots, and on device cuda where there is one. */
+/* The optimizer's state on the device: the norm and its limit, the scale of the loss, skipped steps. On the CPU, on a
+ * device without the optional slots, and on device cuda if there is one. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

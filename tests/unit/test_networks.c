@@ -1,5 +1,5 @@
-/* Convolutions against plain loops, pools at ties and NaN, running statistics of batch norm through modes and
- * recomputation, weights of classes by hand, factors that do not exist. TG_TEST_DEVICE names another device. */
+/* Convolutions compared with plain loops, pools at ties and NaN, running statistics of batch norm through modes and
+ * recomputation, class weights, factors that do not exist. TG_TEST_DEVICE names another device. */
 #include <math.h>
 
 #include <tapegrad/extend.h>

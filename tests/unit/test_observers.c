@@ -1,4 +1,4 @@
-/* Ops that are watched: the first NaN or infinity, by name, and what a watcher is shown. */
+/* Observers of ops: the first NaN or infinity is found and named, and the arguments that an observer gets. */
 #include "world.h"
 
 #include <math.h>

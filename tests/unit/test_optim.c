@@ -1,5 +1,5 @@
-/* Optimisers against their formulas, groups, clipping, float32 master weights and their return from a file; schedules.
- */
+/* Optimizers compared with their formulas; groups, clipping, float32 master weights and their restoration from a file;
+ * schedules. */
 #include <math.h>
 
 #include <tapegrad/ops.h>

@@ -1,6 +1,6 @@
-/* Our Philox4x32-10 is cuRAND's, word for word: as its generator on the host draws, which needs no GPU. Its numbers are
- * block 0 of STREAMS subsequences one after another, then block 1 of each, and so on; a subsequence is what we call a
- * stream. */
+/* Our Philox4x32-10 gives cuRAND's numbers, word for word. The reference is cuRAND's generator on the host, which needs
+ * no GPU. It returns block 0 of STREAMS subsequences, then block 1 of each, and so on; a subsequence is what Tapegrad
+ * calls a stream. */
 #include <curand.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-/* Recomputation without output: discarded results come back, under every view, before they are needed; each function
- * runs twice in all. */
+/* Recomputation that discards its outputs: they are filled again, through every view, before they are read; each
+ * function runs exactly twice. */
 #include <math.h>
 
 #include <tapegrad/extend.h>

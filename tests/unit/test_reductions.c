@@ -1,4 +1,4 @@
-/* Reductions and losses where formulas go wrong: at zeros, ties, infinities, far out, and where nothing counts.
+/* Reductions and losses at difficult arguments: zeros, ties, infinities, huge values, and nothing to reduce.
  * TG_TEST_DEVICE names another device. */
 #include <math.h>
 

@@ -1,4 +1,4 @@
-/* safetensors: round trips, and everything that a malformed file may be. */
+/* safetensors: round trips, and every way in which a file can be malformed. */
 #define _GNU_SOURCE
 #include <tapegrad/extend.h>
 

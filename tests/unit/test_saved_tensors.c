@@ -1,4 +1,4 @@
-/* What nodes save, kept by the caller until backward reads it. */
+/* tg_tape_pack: tensors saved by nodes are kept by the caller until backward reads them. */
 #include "world.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Scans, sorting and scattering where they go wrong: at zeros, ties, NaN, and where several land on one place; draws
- * from classes. What is expected is PyTorch's, or follows from the comment beside it. TG_TEST_DEVICE names another
+/* Scans, sorting and scattering at difficult arguments: zeros, ties, NaN, several values for one destination; and draws
+ * from classes. Expected values are PyTorch's, or follow from the comment next to them. TG_TEST_DEVICE names another
  * device. */
 #include <math.h>
 #include <stdlib.h>

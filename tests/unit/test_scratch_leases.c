@@ -1,5 +1,5 @@
-/* Named buffers: the bytes of a name come back, grow, and are never had by two; works that still use them are waited
- * for. */
+/* Named scratch buffers: the bytes of a name are kept and grow, two holders never share them, and works that still use
+ * them are waited for. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Derivatives of derivatives on whole programs: any order, hooks, recomputation, ops put in place, what is refused. */
+/* Derivatives of derivatives of whole programs: any order, hooks, recomputation, in-place ops, refused cases. */
 #include "world.h"
 
 #include <math.h>

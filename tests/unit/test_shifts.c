@@ -1,5 +1,5 @@
-/* What all logits of a row, or all scores of a query, have in common changes nothing: in float32, where it is so great
- * that a rounded log-sum-exp would be off by hundredths. TG_TEST_DEVICE names another device. */
+/* A constant added to all logits of a row, or all scores of a query, changes nothing: in float32, with constants so
+ * large that a rounded log-sum-exp would be wrong by hundredths. TG_TEST_DEVICE names another device. */
 #include <math.h>
 
 #include <tapegrad/derivatives.h>

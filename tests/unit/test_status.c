@@ -1,4 +1,5 @@
-/* Errors, handles and ownership: invariants 2 and 4, and the serials that recognise stale handles. */
+/* Errors, handles and ownership (promises 2 and 4 of docs/design.md), and the serial numbers that recognize stale
+ * handles. */
 #include "check_main.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Named random streams: forks, states by value, recomputation, the seeds of ranks. */
+/* Named random streams: forks, states as values, recomputation, seeds of ranks. */
 #include <string.h>
 
 #include <tapegrad/gradcheck.h>

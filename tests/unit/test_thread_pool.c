@@ -1,4 +1,5 @@
-/* The thread pool, alone: coverage, order of memory, nesting, sleep, fork, signals, and a thread that cannot start. */
+/* The thread pool by itself: coverage of ranges, memory order, nesting, sleep, fork, signals, and threads that cannot
+ * start. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>

@@ -1,5 +1,5 @@
-/* Buffers that an op writes besides its outputs (tg_op.writes): who has saved them is told, a second run leaves them,
- * and what cannot be written so is refused. */
+/* Buffers that an op writes besides its outputs (tg_op.writes): nodes that saved them report the change, a second run
+ * does not write them, and invalid uses are refused. */
 #include "world.h"
 
 #include <tapegrad/derivatives.h>

@@ -1,4 +1,4 @@
-/* What tests of tapes share: a float64 context in check mode with one tape, made and ended by each test, on the device
+/* Shared by tests of tapes: a float64 context in check mode with one tape, made and ended by each test, on the device
  * that TG_TEST_DEVICE names. */
 #ifndef TG_TEST_WORLD_H
 #define TG_TEST_WORLD_H

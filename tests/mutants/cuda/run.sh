@@ -1,20 +1,20 @@
 #!/bin/bash
-# run.sh BUILD LIST [WORD]: the bugs that LIST mutants in the project's own sources, each of which must be found, and
-# by what is named; WORD chooses those whose name has it, and TG_TEST_SHARE_cuda_mutants=N one in N of them, by turns
-# (TG_TEST_TURN). A bug is a paragraph of LIST:
+# run.sh BUILD LIST [WORD]: seeds each fault of LIST in the project's sources, and checks that the named program finds it.
+# WORD selects the mutants whose name contains it; TG_TEST_SHARE_cuda_mutants=N runs every N-th one, and TG_TEST_TURN
+# chooses which. A mutant is a paragraph of LIST:
 #
-#   mutant WHAT            its name
-#   file PATH             of the source or header that is changed
-#   unit NAME             of the source that is compiled with it, where that is another one
-#   run PROGRAM [TEST]    what must find it, of BUILD; TEST is its argument and, to Check, the test's name
-#   with NAME=VALUE...    in its environment
-#   found PATTERN         in what it says (an extended regular expression); it must also fail
-#   - LINE                what is in the file, exactly once (of the first and last line a part is enough) ...
-#   + LINE                ... and what stands there instead
+#   mutant WHAT           its name
+#   file PATH             the source or header that is changed
+#   unit NAME             the source that is compiled with it, if that is another file
+#   run PROGRAM [TEST]    the program of BUILD that must find it; TEST is its argument and the name of Check's test case
+#   with NAME=VALUE...    environment of the program
+#   found PATTERN         extended regular expression that its output must match; it must also fail
+#   - LINE                lines that the file has exactly once (of the first and last line a part is enough) ...
+#   + LINE                ... and the lines that replace them
 #
-# Unchanged, the same program with the same settings must pass and say nothing of it. The changed source is compiled by
-# the command that BUILD has for it, less optimised, and linked before everything else, so that it takes the place of
-# the member of its archive, or of what is in the library that the program shares.
+# The unchanged program, with the same settings, must pass without a message of the emulator. The changed source is
+# compiled with BUILD's own command, less optimized, and linked before everything else, so that it replaces the member
+# of the archive or of the shared library.
 set -uo pipefail
 build=$(realpath "$1") list=$(realpath "$2") word=${3-}
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)

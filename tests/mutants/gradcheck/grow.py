@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""grow.py BUILD OUT.c OUT.a DEPFILE LIST...: the mistakes that the lists mutant in backward functions, as objects.
+"""grow.py BUILD OUT.c OUT.a DEPFILE LIST...: compiles the mutants of the lists: mistakes seeded in backward functions.
 
-A list has paragraphs, and lines that hold for all paragraphs behind them:
+A list has paragraphs, one for each mutant, and lines that hold for all paragraphs after them:
 
-  file PATH             what is changed
-  unit PATH...          the sources that are compiled with it, the op's own among them, where that is another one
-  slot NAME             what is changed is the composed slot of a device, not the op; "none": the op again
-  mutant OP INPUT CLASS: WHAT    the op whose samples find it, the input, and the class that the report must name
-  in FUNCTION           where it is
-  formula NAME          or it is this row of kernels/scalar.h, whose whole value follows
-  - LINE                what is there, once (of the first and last line a part is enough) ...
-  + LINE                ... and what stands there instead
+  file PATH             the file that is changed
+  unit PATH...          the sources that are compiled with it, if these are others; the op's own is among them
+  slot NAME             the change is in this composed slot of a device, not in the op; "none": in the op again
+  mutant OP INPUT CLASS: WHAT    the op whose samples find it, the input, and the kind that the report must name
+  in FUNCTION           the function that is changed
+  formula NAME          or the row of kernels/scalar.h that is changed, whose whole value follows
+  - LINE                lines that are there once (of the first and last line a part is enough) ...
+  + LINE                ... and the lines that replace them
 
-A mutant's sources are compiled as BUILD does it, less optimised; all their symbols become local but the op's or slot's
-own, which is called mutant_N. OUT.a has them, OUT.c the table of all, and the formulas.
+The sources of a mutant are compiled with BUILD's commands, less optimized. All their symbols become local except the
+op's or slot's own, which becomes mutant_N. OUT.a has the objects, OUT.c the table of all mutants, and the formulas.
 """
 import concurrent.futures
 import json

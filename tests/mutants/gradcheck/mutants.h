@@ -1,4 +1,4 @@
-/* The table of planted mistakes that grow.py writes. */
+/* The table of mutants that grow.py writes. */
 #ifndef TG_TEST_GRADCHECK_MUTANTS_H
 #define TG_TEST_GRADCHECK_MUTANTS_H
 

@@ -1,6 +1,6 @@
-/* The corpus: each mistake of the lists here, in the backward of an op, a formula or a device's slot, is found by
- * tg_gradcheck_op on the op's own samples, and the report of one of them names op, input and class. TG_LONG in the
- * environment: with many seeds, and a list of all. */
+/* Each mutant of the lists, in the backward of an op, in a formula or in a device's slot, is found by tg_gradcheck_op
+ * on the op's own samples, and the report of one of them names op, input and kind of mistake. With TG_LONG in the
+ * environment: with many seeds, and a list of all mutants. */
 #include "ops/registry.h"
 
 #include <tapegrad/gradcheck.h>
