@@ -1,9 +1,6 @@
 /* The file layer, JSON, token streams and checkpoint directories. */
 #define _GNU_SOURCE
 #include "base/host_memory.h"
-
-#include <tapegrad/checkpoint.h>
-
 #include "base/text.h"
 #include "io/json.h"
 #include "io/names.h"
