@@ -1,236 +1,15 @@
-/* The recorder: checks the inputs of an op, lets it infer, runs it, and keeps a node where a gradient is needed. */
+/* tg_apply: checks the inputs of an op, lets it infer, runs it, and keeps a node where a gradient is needed. */
+#include "autograd/apply.h"
+
 #include <stdio.h>
 
 #include "base/text.h"
-#include "placement/rule.h"
-#include "tape/tape.h"
-#include "placement/draws.h"
 #include "base/os.h"
-#include "core/work.h"
-
-const tg_op tg_leaf_op = {.size = sizeof(tg_op), .name = "leaf", .formula = "x", .n_in = 0, .n_out = 1};
+#include "placement/rule.h"
 
 enum { MAX_LIST = 65535 }; /* inputs, or outputs, of a node */
 
 static tg_call_impl *impl(const tg_call *c) { return c->impl; }
-
-/* ---- Errors of a call ---- */
-
-static void describe_inputs(const tg_call *c, char *buf, size_t n) {
-    size_t at = 0;
-    if (n) buf[0] = 0;
-    for (int i = 0; i < c->n_in && i < 8; i++) {
-        char one[160];
-        tg_describe(c->in[i], one, sizeof one);
-        tg_text(buf, n, &at, "%s%s", i ? ", " : "", c->in[i] ? one : "absent");
-    }
-    if (c->n_in > 8) tg_text(buf, n, &at, " and %d more", c->n_in - 8);
-}
-
-static tg_status note_call(tg_call *c) {
-    char inputs[768], site[192], path[192];
-    describe_inputs(c, inputs, sizeof inputs);
-    tg_describe_site(impl(c)->site, site, sizeof site);
-    tg_scope_path(c->tape->scope, path, sizeof path);
-    return tg_fail_note(c->ctx, " (op %s%s%s, called from %s%s%s)", c->op->name ? c->op->name : "?",
-                        *inputs ? " of " : "", inputs, path, *path ? ", " : "", site);
-}
-
-tg_status tg_call_fail(tg_call *c, tg_status s, const char *format, ...) {
-    if (!c) return TG_ERR_ARGUMENT;
-    if (c->ctx->run.status != TG_OK) return c->ctx->run.status;
-    char text[1024] = "";
-    va_list ap;
-    va_start(ap, format);
-    if (format) vsnprintf(text, sizeof text, format, ap);
-    va_end(ap);
-    return tg_fail(c->ctx, s == TG_OK ? TG_ERR_INTERNAL : s, "%s: %s", c->op->name, text);
-}
-
-/* ---- infer's side of a call ---- */
-
-tg_status tg_call_outputs(tg_call *c, int n) {
-    if (!c) return TG_ERR_ARGUMENT;
-    if (c->op->n_out >= 0 || n < 0 || n > c->n_out)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "%d outputs, room for %d", n, c->n_out);
-    c->n_out = n;
-    return TG_OK;
-}
-
-/* Shapes of a tape's own handles live as long as the handle that borrows them. */
-static bool lends(const tg_call *c, const tg_tensor *x, int ndim, const int64_t *shape) {
-    return x && x->tape == c->tape && x->shape == shape && x->ndim == ndim && x->flags & TG_F_CONTIGUOUS;
-}
-
-static tg_tensor *output_handle(tg_call *c, tg_dtype dtype, int ndim, const int64_t *shape) {
-    tg_tensor *x = tg_tape_handle(c->tape);
-    if (TG_UNLIKELY(!x)) return NULL;
-    x->flags = TG_F_CONTIGUOUS;
-    x->dtype = (uint8_t)dtype;
-    x->ndim = (uint8_t)ndim;
-    for (int i = 0; i < c->n_in && i < 2; i++) {
-        if (!lends(c, c->in[i], ndim, shape)) continue;
-        x->shape = shape;
-        x->stride = c->in[i]->stride;
-        x->numel = c->in[i]->numel;
-        return x;
-    }
-    int64_t *dims = tg_tape_alloc(c->tape, 2 * (size_t)ndim * sizeof *dims);
-    if (TG_UNLIKELY(!dims)) return NULL;
-    for (int i = 0; i < ndim; i++) dims[i] = shape[i];
-    x->numel = tg_row_major(ndim, dims, dims + ndim);
-    x->shape = dims;
-    x->stride = dims + ndim;
-    return x;
-}
-
-static tg_status check_shape(tg_call *c, tg_dtype dtype, int ndim, const int64_t *shape) {
-    tg_shape s = {.ndim = ndim};
-    if (ndim > 0 && !shape) return tg_call_fail(c, TG_ERR_ARGUMENT, "the shape is NULL");
-    for (int d = 0; d < ndim && d < TG_MAX_DIMS; d++) s.dim[d] = shape[d];
-    return tg_shape_check(c->ctx, &s, dtype, c->op->name);
-}
-
-static tg_status check_output(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
-    if (i < 0 || i >= c->n_out || c->out[i])
-        return tg_call_fail(c, TG_ERR_INTERNAL, "infer sets output %d of %d, each once", i, c->n_out);
-    return check_shape(c, dtype, ndim, shape);
-}
-
-/* A view of x, offset elements further, stays within the bytes of x's storage. Its shape has been checked. */
-static tg_status check_view(tg_call *c, const tg_tensor *x, int64_t offset, int ndim, const int64_t *shape,
-                            const int64_t *stride) {
-    int64_t first = 0, last = 0, step;
-    bool over = __builtin_add_overflow(x->offset, offset, &first), empty = false;
-    if (ndim && !stride) return tg_call_fail(c, TG_ERR_ARGUMENT, "the strides of the view are NULL");
-    last = first;
-    for (int d = 0; d < ndim && !over; d++) {
-        empty |= shape[d] == 0;
-        over = __builtin_mul_overflow(shape[d] - 1, stride[d], &step) ||
-               (step < 0 ? __builtin_add_overflow(first, step, &first) : __builtin_add_overflow(last, step, &last));
-    }
-    if (empty || (!over && first >= 0 && last < (int64_t)(x->storage->bytes / tg_dtype_size(x->dtype)))) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "the view reaches outside the bytes of its tensor");
-}
-
-/* Output 0 of an in-place op is input 0's storage under a new handle. */
-static tg_status bind_inplace(tg_call *c, tg_tensor *x) {
-    tg_tensor *a = c->in[0];
-    if (x->numel != a->numel || x->dtype != a->dtype)
-        return tg_call_fail(c, TG_ERR_SHAPE, "in place, the result must have the first input's shape and dtype");
-    x->storage = tg_storage_ref(a->storage);
-    x->offset = a->offset;
-    return TG_OK;
-}
-
-tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
-    if (TG_UNLIKELY(!c)) return TG_ERR_ARGUMENT;
-    if (TG_UNLIKELY(!c->op->forward))
-        return tg_call_fail(c, TG_ERR_ARGUMENT,
-                            "infer makes output %d, and there is no forward to fill it; tg_call_view makes views", i);
-    if (TG_UNLIKELY(i < 0 || i >= c->n_out || c->out[i] || ndim > TG_MAX_DIMS || !c->n_in ||
-                    !lends(c, c->in[0], ndim, shape)))
-        TG_TRY(check_output(c, i, dtype, ndim, shape));
-    tg_tensor *x = output_handle(c, dtype, ndim, shape);
-    if (TG_UNLIKELY(!x)) return c->ctx->run.status;
-    x->out = (uint16_t)i;
-    c->out[i] = x;
-    if (TG_UNLIKELY(c->op->inplace && i == 0)) return bind_inplace(c, x);
-    tg_storage *s = tg_storage_new(c->ctx, (size_t)x->numel * tg_dtype_size(dtype), TG_MEM_TEMPORARY);
-    if (TG_UNLIKELY(!s)) return c->ctx->run.status;
-    s->temporary = true;
-    s->maker = x;
-    s->birth = x->serial;
-    x->storage = s;
-    return TG_OK;
-}
-
-tg_status tg_call_view(tg_call *c, int i, int64_t offset, int ndim, const int64_t *shape, const int64_t *stride) {
-    tg_tensor *base = c && c->n_in ? c->in[0] : NULL;
-    if (!c) return TG_ERR_ARGUMENT;
-    if (!base) return tg_call_fail(c, TG_ERR_ARGUMENT, "a view needs input 0");
-    TG_TRY(check_output(c, i, base->dtype, ndim, shape));
-    TG_TRY(check_view(c, base, offset, ndim, shape, stride));
-    tg_tensor *x =
-        tg_tape_tensor(c->tape, base->dtype, ndim, shape, stride, tg_storage_ref(base->storage), base->offset + offset);
-    if (!x) return c->ctx->run.status;
-    x->flags |= TG_F_VIEW;
-    x->out = (uint16_t)i;
-    c->out[i] = x;
-    return TG_OK;
-}
-
-tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
-    enum { MAX_SAVED = 8 };
-    if (!c) return TG_ERR_ARGUMENT;
-    if (i != c->n_saved || i >= MAX_SAVED)
-        return tg_call_fail(c, TG_ERR_INTERNAL, "saved buffers are declared in order, at most 8");
-    TG_TRY(check_shape(c, dtype, ndim, shape));
-    tg_tensor *x = tg_temp_empty(c->ctx, dtype, ndim, shape, TG_MEM_SAVED);
-    if (!x) return c->ctx->run.status;
-    c->saved[c->n_saved++] = x;
-    return TG_OK;
-}
-
-tg_status tg_call_out_in_flight(tg_call *c, int i, tg_work *w) {
-    if (!c || !w) return c ? c->ctx->run.status : TG_ERR_ARGUMENT;
-    if (impl(c)->pass || i < 0 || i >= c->n_out || !c->out[i] || c->out[i]->flags & TG_F_VIEW) {
-        tg_work_abandon(w);
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_out_in_flight: output %d of %d, in a forward", i, c->n_out);
-    }
-    return tg_work_fills(w, c->out[i]->storage);
-}
-
-tg_rng tg_call_draw(tg_call *c, int64_t n) {
-    if (!c) return (tg_rng){0};
-    tg_rng at = c->ctx->rng;
-    if (n < 0)
-        tg_call_fail(c, TG_ERR_ARGUMENT, "%lld draws, expected 0 or more", (long long)n);
-    else
-        c->ctx->rng.counter += (uint64_t)n;
-    return at;
-}
-
-tg_draws tg_call_draws(tg_call *c, const tg_tensor *x) {
-    tg_draws d = {.n = 0};
-    if (!c || tg_check(c->ctx, x, "tg_call_draws") != TG_OK) return d;
-    const tg_placements *p = tg_place_of(x);
-    tg_draws_take(c->ctx, x->ndim, x->shape, p ? p->at : NULL, &d);
-    return d;
-}
-
-/* ---- Temporaries of a call ---- */
-
-static tg_tensor *keep_temp(tg_call *c, tg_tensor *x) {
-    if (!x) return tg_inert(c->ctx);
-    x->node = (tg_node *)impl(c)->temps;
-    impl(c)->temps = x;
-    return x;
-}
-
-tg_tensor *tg_call_temp(tg_call *c, tg_dtype dtype, int ndim, const int64_t *shape) {
-    if (!c) return tg_inert(&tg_dead_ctx);
-    if (check_shape(c, dtype, ndim, shape) != TG_OK) return tg_inert(c->ctx);
-    return keep_temp(c, tg_temp_empty(c->ctx, dtype, ndim, shape, TG_MEM_TEMPORARY));
-}
-
-tg_tensor *tg_call_view_of(tg_call *c, tg_tensor *g, int64_t offset, int ndim, const int64_t *shape,
-                           const int64_t *stride) {
-    if (!c) return tg_inert(&tg_dead_ctx);
-    if (tg_check(c->ctx, g, c->op->name) != TG_OK || check_shape(c, g->dtype, ndim, shape) != TG_OK ||
-        check_view(c, g, offset, ndim, shape, stride) != TG_OK)
-        return tg_inert(c->ctx);
-    return keep_temp(
-        c, tg_temp_new(c->ctx, g->dtype, ndim, shape, stride, tg_storage_ref(g->storage), g->offset + offset));
-}
-
-void tg_call_temps_free(tg_call *c) {
-    for (tg_tensor *x = impl(c)->temps, *next; x; x = next) {
-        next = (tg_tensor *)x->node;
-        tg_temp_free(x);
-    }
-    impl(c)->temps = NULL;
-}
 
 /* ---- Checks before ---- */
 
@@ -336,7 +115,7 @@ static void fill_node(tg_call *c, tg_node *n, const void *site) {
 }
 
 static tg_status keep_node(tg_call *c, const void *site, void (*destroy)(void *), double seconds) {
-    bool extra = c->state || c->tape->timed || c->tape->watched;
+    bool extra = c->state || c->tape->timed || c->tape->observer.ops;
     tg_node *n = tg_tape_alloc(c->tape, node_bytes(c, extra));
     if (!n) return c->ctx->run.status;
     n->n_in = (uint16_t)c->n_in;
@@ -347,11 +126,11 @@ static tg_status keep_node(tg_call *c, const void *site, void (*destroy)(void *)
     TG_TRY(link_inputs(c, n));
     fill_node(c, n, site);
     if (extra) {
-        n->flags |= TG_N_STATE | (c->tape->timed ? TG_N_TIMED : 0) | (c->tape->watched ? TG_N_OBSERVED : 0);
+        n->flags |= TG_N_STATE | (c->tape->timed ? TG_N_TIMED : 0) | (c->tape->observer.ops ? TG_N_OBSERVED : 0);
         *tg_node_extra_of(n) = (tg_node_extra){.state = c->state,
                                                .destroy = c->state ? destroy : NULL,
                                                .forward_s = seconds,
-                                               .number = c->tape->watch.seen - 1};
+                                               .number = c->tape->observer.count - 1};
     }
     tg_tape_append(c->tape, n);
     return TG_OK;
@@ -472,7 +251,7 @@ static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bo
     if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);
     TG_TRY(forward(c, &seconds));
     TG_TRY(check_outputs(c, "forward"));
-    if (TG_UNLIKELY(c->tape->watched)) TG_TRY(tg_observe_forward(c));
+    if (TG_UNLIKELY(c->tape->observer.ops)) TG_TRY(c->tape->observer.ops->forward(c));
     c->tape->collectives |= c->op->collective;
     if (c->needs) {
         TG_TRY(keep_node(c, site, destroy, seconds));
@@ -530,7 +309,7 @@ tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *c
         if (!kept)
             for (int i = 0; i < c.n_saved; i++) tg_temp_free(saved[i]);
         if (TG_UNLIKELY(s != TG_OK)) {
-            note_call(&c);
+            tg_call_explain(&c);
             t->ctx->rng = rng;
             tg_tape_rollback(t, at);
         }

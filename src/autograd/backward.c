@@ -5,20 +5,21 @@
  * hooks run after its last contribution and before anything recorded earlier runs.
  */
 #include "autograd/backward.h"
+#include "base/text.h"
 
-#include <stdio.h>
-#include <tapegrad/backward.h>
-
+#include "autograd/grad_sink.h"
+#include "autograd/gradients.h"
+#include "autograd/hooks.h"
+#include "autograd/saved_tensors.h"
+#include "autograd/targets.h"
 #include "base/host_memory.h"
-#include "placement/rule.h"
-#include "ops/derivatives/grad_graph.h"
 #include "base/os.h"
+#include "placement/rule.h"
 
 /* ---- Which nodes are needed ---- */
 
 tg_node *tg_tape_node_of(const tg_tape *t, const tg_tensor *x) { return x->node ? x->node : tg_tape_find_leaf(t, x); }
 
-/* Marks the nodes from which a wanted leaf or target can be reached: dead branches never run. */
 void tg_pass_mark(tg_pass *p) {
     for (int i = 0; i < p->o->n_targets; i++)
         if (p->o->targets[i].node) p->o->targets[i].node->pass = p->id;
@@ -94,65 +95,6 @@ static tg_status seed_roots(tg_pass *p, tg_tensor *const *roots, int n, const ch
 
 /* ---- One node ---- */
 
-static tg_status saved_changed(const tg_node *n, const tg_tensor *x, const char *which, int i) {
-    char site[160], by_site[160] = "";
-    const tg_storage *s = x->storage;
-    tg_describe_site(n->site, site, sizeof site);
-    if (s && s->by_site) tg_describe_site(s->by_site, by_site, sizeof by_site);
-    return tg_fail(x->ctx, TG_ERR_VERSION,
-                   "%s of op %s (called from %s), saved for backward as %s %d, was overwritten by %s%s%s",
-                   *tg_name(x) ? tg_name(x) : "a tensor", n->op->name, site, which, i,
-                   s && s->by ? s->by : "an in-place op", *by_site ? ", called from " : "", by_site);
-}
-
-tg_status tg_node_check_saved(const tg_node *n) {
-    tg_tensor **in = tg_node_in(n), **out = tg_node_out(n);
-    const uint32_t *version = tg_node_versions(n);
-    for (int i = 0; n->saves_in && i < n->n_in; i++, version++) {
-        if (!in[i] || !tg_bit(n->saves_in, i)) continue;
-        if (!in[i]->storage || in[i]->storage->version != *version) return saved_changed(n, in[i], "input", i);
-        TG_TRY(tg_storage_need(in[i]->storage, in[i]));
-    }
-    for (int i = 0; n->saves_out && i < n->n_out; i++, version++) {
-        if (!tg_bit(n->saves_out, i)) continue;
-        if (!out[i]->storage || out[i]->storage->version != *version) return saved_changed(n, out[i], "output", i);
-        TG_TRY(tg_storage_need(out[i]->storage, out[i]));
-    }
-    for (int i = 0; i < n->n_saved; i++) {
-        tg_tensor *x = tg_node_kept(n)[i];
-        TG_TRY(tg_storage_need(x->storage, x));
-    }
-    return TG_OK;
-}
-
-tg_status tg_node_ready(const tg_node *n) {
-    if (TG_LIKELY(!(n->flags & TG_N_CONSUMED))) return tg_node_check_saved(n);
-    char site[160];
-    tg_describe_site(n->site, site, sizeof site);
-    return tg_fail(tg_node_out(n)[0]->ctx, TG_ERR_STATE,
-                   "op %s (called from %s) has given back what it saved: an earlier backward consumed it; run that one "
-                   "with .retain = true",
-                   n->op->name, site);
-}
-
-static void unsave(const tg_tape *t, tg_tensor *x, const char *by, const void *site) {
-    tg_storage *s = x->storage;
-    if (!s || --s->saves > 0) return;
-    if (s->temporary && tg_storage_is_of(s, t)) tg_storage_discard(s, by, site);
-    if (TG_UNLIKELY(s->extra != NULL)) tg_pack_drop(s);
-}
-
-/* Gives back what the node kept, as backward passes it. */
-static void consume(const tg_tape *t, tg_node *n) {
-    tg_tensor **in = tg_node_in(n), **out = tg_node_out(n);
-    for (int i = 0; n->saves_in && i < n->n_in; i++)
-        if (in[i] && tg_bit(n->saves_in, i)) unsave(t, in[i], "the backward of an op that had saved them", n->site);
-    for (int i = 0; n->saves_out && i < n->n_out; i++)
-        if (tg_bit(n->saves_out, i)) unsave(t, out[i], "the backward of the op that made them", n->site);
-    for (int i = 0; i < n->n_saved; i++) tg_temp_free(tg_node_kept(n)[i]);
-    n->flags |= TG_N_CONSUMED;
-}
-
 static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tensor **gin, uint8_t *mode) {
     tg_ctx *ctx = p->t->ctx;
     tg_call_impl im = {.site = n->site, .node = n, .pass = p};
@@ -168,14 +110,14 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
     const void *outer_site = ctx->run.running_site;
     ctx->run.running = n->op->name;
     ctx->run.running_site = n->site;
-    tg_status s = tg_receipts_open(p, &c);
-    if (TG_UNLIKELY(p->t->watched) && s == TG_OK) s = tg_observe_before(&c);
+    tg_status s = tg_sinks_open(p, &c);
+    if (TG_UNLIKELY(p->t->observer.ops) && s == TG_OK) s = p->t->observer.ops->before_backward(&c);
     if (s == TG_OK && (s = n->op->backward(&c)) != TG_OK)
         tg_fail(ctx, s, "%s: backward failed with %s", n->op->name, tg_status_name(s));
     p->t->at_work = outer;
     if (im.temps) tg_call_temps_free(&c);
-    s = tg_receipts_close(p, &c);
-    if (TG_UNLIKELY(p->t->watched) && s == TG_OK) s = tg_observe_backward(&c);
+    s = tg_sinks_close(p, &c);
+    if (TG_UNLIKELY(p->t->observer.ops) && s == TG_OK) s = p->t->observer.ops->after_backward(&c);
     ctx->run.running = outer_running;
     ctx->run.running_site = outer_site;
     if (n->flags & TG_N_TIMED) tg_node_extra_of(n)->backward_s = tg_system_now() - start;
@@ -191,13 +133,13 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
 static tg_status run_op(tg_pass *p, tg_node *n) {
     enum { FEW = 8 };
     tg_tensor *few[2 * FEW];
-    tg_receipt few_receipts[FEW];
+    tg_grad_sink few_sinks[FEW];
     uint8_t few_modes[FEW];
     tg_tensor **gin = few, **gout = few + FEW;
     uint8_t *mode = few_modes;
-    p->receipts = few_receipts;
+    p->sinks = few_sinks;
     if (TG_UNLIKELY(n->n_in > FEW || n->n_out > FEW)) {
-        size_t bytes = n->n_in * (sizeof(tg_receipt) + sizeof(void *) + 1) + n->n_out * sizeof(void *);
+        size_t bytes = n->n_in * (sizeof(tg_grad_sink) + sizeof(void *) + 1) + n->n_out * sizeof(void *);
         if (p->t->scratch_bytes < bytes) {
             void *more = tg_host_alloc(p->t->ctx, 2 * bytes);
             if (!more) return p->t->ctx->run.status;
@@ -205,8 +147,8 @@ static tg_status run_op(tg_pass *p, tg_node *n) {
             p->t->scratch = more;
             p->t->scratch_bytes = 2 * bytes;
         }
-        p->receipts = p->t->scratch;
-        gin = (tg_tensor **)(p->receipts + n->n_in);
+        p->sinks = p->t->scratch;
+        gin = (tg_tensor **)(p->sinks + n->n_in);
         gout = gin + n->n_in;
         mode = (uint8_t *)(gout + n->n_out);
     }
@@ -228,8 +170,7 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
         if (n->flags & TG_N_LEAF || !p->o->n_targets) continue;
         tg_target *target = tg_pass_target(p, n, i);
         if (!target) continue;
-        target->g = tg_temp_new(x->ctx, s->g->dtype, s->g->ndim, s->g->shape, s->g->stride,
-                                tg_storage_ref(s->g->storage), s->g->offset);
+        target->g = tg_gradient_alias(s->g);
         if (!target->g) return x->ctx->run.status;
         target->reached = true;
     }
@@ -270,8 +211,6 @@ bool tg_pass_leads_on(const tg_pass *p, const tg_node *n) {
     return false;
 }
 
-/* Ranks must meet in the same nodes, so one that the roots depend on runs even where no gradient came on this rank: it
- * gets zeros. What it depends on is due in turn. */
 void tg_pass_note_due(const tg_pass *p, tg_node *n) {
     tg_node **src = tg_node_src(n);
     for (int i = 0; i < n->n_in; i++)
@@ -323,8 +262,8 @@ static tg_status run_nodes(tg_pass *p) {
         TG_TRY(run_node(p, n, &ran));
         n->flags &= ~TG_N_DUE;
         for (int i = 0; i < n->n_out; i++) tg_slot_drop(&tg_node_slots(n)[i]);
-        if (ran && !p->o->retain) consume(p->t, n);
-        if (TG_UNLIKELY(p->t->packer.pack) && ran && p->o->retain) tg_pack_again(n);
+        if (ran && !p->o->retain) tg_node_release(p->t, n);
+        if (TG_UNLIKELY(p->t->listeners != NULL) && ran && p->o->retain) tg_saved_repack(p->t, n);
     }
     return TG_OK;
 }
@@ -351,152 +290,14 @@ tg_status tg_backward_run(tg_tape *t, tg_tensor *const *roots, int n, const tg_p
     if (t->in_backward) return tg_fail(t->ctx, TG_ERR_STATE, "%s: a backward of this tape is running", who);
     tg_pass p = {.t = t, .o = o, .id = ++t->pass, .all = !o->targets && !o->only};
     t->in_backward = true;
-    tg_status s = o->create_graph ? tg_taped_run(&p, roots, n, who) : run_pass(&p, roots, n, who);
+    tg_status s = o->graph ? o->graph->run(&p, roots, n, who) : run_pass(&p, roots, n, who);
     t->in_backward = false;
     return s;
 }
 
-/* ---- The public side ---- */
+bool tg_call_retains(const tg_call *c) { return ((const tg_call_impl *)c->impl)->pass->o->retain; }
 
-/* A pass that ended early has left out calls that other ranks may wait in. */
-static tg_status ended(const tg_tape *t, tg_status s) {
+tg_status tg_backward_ended(const tg_tape *t, tg_status s) {
     if (s != TG_OK && t && t->collectives) tg_ctx_skip(t->ctx);
-    return s;
-}
-
-tg_status tg_backward(tg_tape *t, tg_tensor *root) {
-    tg_pass_opts o = {0};
-    tg_status s = tg_tape_check_with(t, &root, 1, "tg_backward");
-    return ended(t, s == TG_OK ? tg_backward_run(t, &root, 1, &o, "tg_backward") : s);
-}
-
-static tg_status backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_backward_opts *given) {
-    TG_TRY(tg_tape_check_with(t, roots, n, "tg_backward_with"));
-    tg_ctx *ctx = t->ctx;
-    tg_backward_opts opts;
-    TG_TRY(tg_options(ctx, &opts, sizeof opts, given, "tg_backward_with: the options"));
-    if (n <= 0 || !roots)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_backward_with: %d roots at %p, expected one or more", n,
-                       (const void *)roots);
-    if (opts.n_inputs < 0 || (opts.n_inputs && !opts.inputs))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_backward_with: %d inputs at %p", opts.n_inputs,
-                       (const void *)opts.inputs);
-    for (int i = 0; i < opts.n_inputs; i++) {
-        TG_TRY(tg_check(ctx, opts.inputs[i], "tg_backward_with: an input"));
-        if (opts.inputs[i]->tape && opts.inputs[i]->tape != t)
-            return tg_fail(ctx, TG_ERR_HANDLE, "tg_backward_with: input %d is of another tape", i);
-        if (opts.inputs[i]->node || !(opts.inputs[i]->flags & TG_F_REQUIRES_GRAD))
-            return tg_fail(ctx, TG_ERR_STATE,
-                           "tg_backward_with: input %d is not a leaf that needs a gradient; tg_grad takes results", i);
-    }
-    tg_pass_opts o = {.seeds = opts.seeds, .only = opts.inputs, .n_only = opts.n_inputs, .retain = opts.retain};
-    return tg_backward_run(t, roots, n, &o, "tg_backward_with");
-}
-
-tg_status tg_backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_backward_opts *opts) {
-    return ended(t, backward_with(t, roots, n, opts));
-}
-
-/* Of create_graph: a tensor of its own on the graph, whatever the tape's mode. */
-static tg_tensor *own_taped(tg_tape *t, const tg_tensor *x, tg_tensor *g) {
-    bool grad = tg_tape_set_grad_mode(t, true);
-    tg_tensor *y = g ? tg_taped_view(t, g) : tg_full_like(t, x, 0);
-    tg_tape_set_grad_mode(t, grad);
-    return y;
-}
-
-/* The target's gradient as a tensor of the tape; zeros where no root depends on it. */
-static tg_tensor *hand_over(tg_tape *t, tg_target *target, const tg_grad_opts *opts, tg_tensor *const *inputs) {
-    tg_ctx *ctx = t->ctx;
-    tg_tensor *x = target->x, *g = target->g;
-    if (!target->reached) {
-        char what[160];
-        int i = 0;
-        tg_describe(x, what, sizeof what);
-        while (inputs[i] != x) i++;
-        if (!opts->allow_unused) {
-            tg_fail(ctx, TG_ERR_STATE, "tg_grad: no root depends on input %d, %s; .allow_unused gives zeros", i, what);
-            return tg_inert(ctx);
-        }
-        if (opts->create_graph) return own_taped(t, x, NULL);
-        g = target->g = tg_temp_empty(ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
-        if (!g || ctx->run.ops->fill(ctx, tg_array_of(g), 0) != TG_OK) return tg_inert(ctx);
-    }
-    if (opts->create_graph) return own_taped(t, x, g);
-    if (tg_gradient_own(&target->g) != TG_OK) return tg_inert(ctx);
-    g = target->g;
-    tg_tensor *y = tg_tape_tensor(t, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
-    if (y) y->place = tg_placement_of_gradient(x, false);
-    return y ? y : tg_inert(ctx);
-}
-
-tg_status tg_check_inputs(tg_tape *t, tg_tensor *const *inputs, int n, const char *who) {
-    tg_ctx *ctx = t->ctx;
-    char what[64];
-    snprintf(what, sizeof what, "%s: an input", who);
-    for (int i = 0; i < n; i++) {
-        TG_TRY(tg_check(ctx, inputs[i], what));
-        if (inputs[i]->tape && inputs[i]->tape != t)
-            return tg_fail(ctx, TG_ERR_HANDLE, "%s: input %d is of another tape", who, i);
-        if (!(inputs[i]->flags & TG_F_REQUIRES_GRAD))
-            return tg_fail(ctx, TG_ERR_STATE, "%s: input %d does not need a gradient", who, i);
-    }
-    return TG_OK;
-}
-
-static tg_status check_grad_call(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n,
-                                 tg_tensor **grads) {
-    tg_ctx *ctx = t->ctx;
-    if (n_roots <= 0 || n <= 0 || !roots || !inputs || !grads)
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_grad: %d roots, %d inputs, expected one or more of each, and room for the gradients",
-                       n_roots, n);
-    return tg_check_inputs(t, inputs, n, "tg_grad");
-}
-
-/* A target for each input, once: how many. first tells which is whose. */
-static int number_inputs(tg_tensor *const *inputs, int n_inputs, tg_target *targets, tg_keyed *first) {
-    int n = 0;
-    for (int i = 0; i < n_inputs; i++) first[i] = (tg_keyed){inputs[i], -1};
-    tg_keyed_sort(first, n_inputs);
-    for (int i = 0; i < n_inputs; i++) {
-        tg_keyed *k = tg_keyed_find(first, n_inputs, inputs[i]);
-        if (k->at >= 0) continue;
-        k->at = n;
-        targets[n++] = (tg_target){.x = inputs[i]};
-    }
-    return n;
-}
-
-static tg_status grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs,
-                      tg_tensor **grads, const tg_grad_opts *given) {
-    TG_TRY(tg_tape_check_with(t, roots, n_roots, "tg_grad"));
-    tg_ctx *ctx = t->ctx;
-    tg_grad_opts opts;
-    TG_TRY(tg_options(ctx, &opts, sizeof opts, given, "tg_grad: the options"));
-    TG_TRY(check_grad_call(t, roots, n_roots, inputs, n_inputs, grads));
-    tg_target *targets = tg_tape_alloc(t, (size_t)n_inputs * sizeof *targets);
-    tg_keyed *first = tg_tape_alloc(t, (size_t)n_inputs * sizeof *first);
-    if (!targets || !first) return ctx->run.status;
-    int n = number_inputs(inputs, n_inputs, targets, first);
-    tg_pass_opts o = {.seeds = opts.seeds,
-                      .targets = targets,
-                      .n_targets = n,
-                      .retain = opts.retain,
-                      .create_graph = opts.create_graph};
-    tg_backward_run(t, roots, n_roots, &o, "tg_grad");
-    for (int k = 0; k < n; k++) {
-        targets[k].given = ctx->run.status == TG_OK ? hand_over(t, &targets[k], &opts, inputs) : tg_inert(ctx);
-        if (!opts.create_graph) tg_temp_free(targets[k].g);
-    }
-    for (int i = 0; i < n_inputs; i++) grads[i] = targets[tg_keyed_find(first, n_inputs, inputs[i])->at].given;
-    return ctx->run.status;
-}
-
-tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs,
-                  tg_tensor **grads, const tg_grad_opts *opts) {
-    tg_status s = ended(t, grad(t, roots, n_roots, inputs, n_inputs, grads, opts));
-    if (s != TG_OK)
-        for (int i = 0; grads && i < n_inputs; i++) grads[i] = tg_tape_inert(t, roots, n_roots);
     return s;
 }

@@ -1,71 +1,19 @@
-/* Receipts: where the gradients that one node's backward produces go. A contribution is written or added straight
+/* Where the gradients that one node's backward produces go. A contribution is written or added straight
  * into its slot, or into the leaf's accumulation buffer; only one tensor given twice to an op, an op that cannot
  * produce the dtype of a leaf's buffer, and a leaf's gradient that a node has saved need a buffer between.
  */
 #include <math.h>
 
-#include "autograd/backward.h"
+#include "autograd/grad_sink.h"
+#include "autograd/gradients.h"
+#include "autograd/hooks.h"
+#include "autograd/targets.h"
 #include "core/work.h"
-
-/* ---- Targets, found by address ---- */
-
-static void sift(tg_keyed *a, int64_t i, int64_t n) {
-    for (int64_t child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && (uintptr_t)a[child + 1].key > (uintptr_t)a[child].key) child++;
-        if ((uintptr_t)a[child].key <= (uintptr_t)a[i].key) return;
-        tg_keyed t = a[i];
-        a[i] = a[child];
-        a[child] = t;
-    }
-}
-
-/* A heap's, in place: qsort takes memory, and a step is to take none. */
-void tg_keyed_sort(tg_keyed *a, int64_t n) {
-    for (int64_t i = n / 2; i-- > 0;) sift(a, i, n);
-    for (int64_t end = n; end-- > 1;) {
-        tg_keyed t = a[0];
-        a[0] = a[end];
-        a[end] = t;
-        sift(a, 0, end);
-    }
-}
-
-tg_keyed *tg_keyed_find(tg_keyed *a, int64_t n, const void *key) {
-    int64_t lo = 0, hi = n;
-    while (lo < hi) {
-        int64_t middle = lo + (hi - lo) / 2;
-        if ((uintptr_t)a[middle].key < (uintptr_t)key)
-            lo = middle + 1;
-        else
-            hi = middle;
-    }
-    return lo < n && a[lo].key == key ? &a[lo] : NULL;
-}
-
-tg_status tg_pass_find_targets(tg_pass *p) {
-    enum { FEW = 8 };
-    int n = p->o->n_targets;
-    for (int i = 0; i < n; i++) p->o->targets[i].node = tg_tape_node_of(p->t, p->o->targets[i].x);
-    if (n <= FEW) return TG_OK;
-    if (!(p->by_x = tg_tape_alloc(p->t, (size_t)n * sizeof *p->by_x))) return p->t->ctx->run.status;
-    for (int i = 0; i < n; i++) p->by_x[i] = (tg_keyed){p->o->targets[i].x, i};
-    tg_keyed_sort(p->by_x, n);
-    return TG_OK;
-}
-
-tg_target *tg_pass_target(const tg_pass *p, const tg_node *n, int out) {
-    const tg_tensor *x = tg_node_out(n)[out];
-    const tg_keyed *k = p->by_x ? tg_keyed_find(p->by_x, p->o->n_targets, x) : NULL;
-    if (k) return &p->o->targets[k->at];
-    for (int i = 0; i < p->o->n_targets && !p->by_x; i++)
-        if (p->o->targets[i].x == x) return &p->o->targets[i];
-    return NULL;
-}
 
 /* ---- Where gradients go ---- */
 
 static tg_pass *pass_of(const tg_call *c) { return ((tg_call_impl *)c->impl)->pass; }
-static tg_receipt *receipt(const tg_call *c, int i) { return &pass_of(c)->receipts[i]; }
+static tg_grad_sink *sink(const tg_call *c, int i) { return &pass_of(c)->sinks[i]; }
 static tg_node *source(const tg_call *c, int i) { return tg_node_src(((tg_call_impl *)c->impl)->node)[i]; }
 static tg_slot *slot_of(const tg_call *c, int i) { return &tg_node_slots(source(c, i))[c->in[i]->out]; }
 
@@ -83,20 +31,20 @@ static tg_tensor *direct_buffer(const tg_pass *p, tg_node *n, bool *holds) {
     return g;
 }
 
-static tg_receipt_kind receipt_kind(tg_pass *p, tg_call *c, int i, uint8_t *mode) {
+static tg_grad_sink_kind sink_kind(tg_pass *p, tg_call *c, int i, uint8_t *mode) {
     tg_node *n = source(c, i);
     bool holds;
     *mode = TG_GRAD_WRITE;
-    if (n->flags & TG_N_BUSY) return TG_TO_EXTRA;
+    if (n->flags & TG_N_BUSY) return TG_SINK_SIDE;
     tg_tensor *leaf = direct_buffer(p, n, &holds);
     if (!leaf) {
         *mode = slot_of(c, i)->g ? TG_GRAD_ADD : TG_GRAD_WRITE;
-        return TG_TO_SLOT;
+        return TG_SINK_SLOT;
     }
-    if (leaf->dtype != c->in[i]->dtype && !c->op->sums_f32) return TG_TO_EXTRA;
-    if (TG_UNLIKELY(leaf->storage->saves)) return TG_TO_EXTRA; /* perhaps by this node, which still reads it */
+    if (leaf->dtype != c->in[i]->dtype && !c->op->sums_f32) return TG_SINK_SIDE;
+    if (TG_UNLIKELY(leaf->storage->saves)) return TG_SINK_SIDE; /* perhaps by this node, which still reads it */
     *mode = holds ? TG_GRAD_ADD : TG_GRAD_WRITE;
-    return TG_TO_LEAF;
+    return TG_SINK_LEAF;
 }
 
 /* In check mode a gradient that is to be written begins as NaN, so that an op which reads what it should write, or
@@ -134,25 +82,25 @@ static tg_tensor *slot_buffer(tg_call *c, int i) {
 }
 
 static tg_tensor *materialize(tg_call *c, int i) {
-    switch (receipt(c, i)->kind) {
-    case TG_TO_SLOT: return slot_buffer(c, i);
-    case TG_TO_LEAF: return leaf_buffer(c, i);
-    case TG_TO_EXTRA: return receipt(c, i)->extra = fresh(c, i);
+    switch (sink(c, i)->kind) {
+    case TG_SINK_SLOT: return slot_buffer(c, i);
+    case TG_SINK_LEAF: return leaf_buffer(c, i);
+    case TG_SINK_SIDE: return sink(c, i)->side = fresh(c, i);
     default: return NULL;
     }
 }
 
-tg_status tg_receipts_open(tg_pass *p, tg_call *c) {
+tg_status tg_sinks_open(tg_pass *p, tg_call *c) {
     uint8_t *mode = (uint8_t *)c->gin_mode;
-    for (int i = 0; i < c->n_in; i++) { /* all of them first: tg_receipts_close reads all, also after an error */
-        p->receipts[i] = (tg_receipt){TG_TO_NOBODY, NULL};
+    for (int i = 0; i < c->n_in; i++) { /* all of them first: tg_sinks_close reads all, also after an error */
+        p->sinks[i] = (tg_grad_sink){TG_SINK_NONE, NULL};
         c->gin[i] = NULL;
         mode[i] = TG_GRAD_NONE;
     }
     for (int i = 0; i < c->n_in; i++) {
         if (!tg_pass_needs(p, source(c, i))) continue;
         c->needs |= 1u << (i < 31 ? i : 31);
-        p->receipts[i].kind = receipt_kind(p, c, i, &mode[i]);
+        p->sinks[i].kind = sink_kind(p, c, i, &mode[i]);
         source(c, i)->flags |= TG_N_BUSY;
         if (tg_bit(c->op->passes, i)) continue;
         c->gin[i] = materialize(c, i);
@@ -171,11 +119,11 @@ static void leaf_reached(const tg_pass *p, tg_node *n) {
 }
 
 /* Adds a buffer that was kept apart, which it frees. */
-static tg_status settle_extra(tg_pass *p, tg_call *c, int i) {
-    tg_tensor *g = receipt(c, i)->extra;
+static tg_status settle_side(tg_pass *p, tg_call *c, int i) {
+    tg_tensor *g = sink(c, i)->side;
     tg_node *n = source(c, i);
     bool holds;
-    receipt(c, i)->extra = NULL;
+    sink(c, i)->side = NULL;
     if (!g) return TG_OK;
     tg_tensor *leaf = direct_buffer(p, n, &holds);
     if (!leaf) return tg_slot_add(slot_of(c, i), g);
@@ -185,28 +133,28 @@ static tg_status settle_extra(tg_pass *p, tg_call *c, int i) {
     return s;
 }
 
-tg_status tg_receipts_close(tg_pass *p, tg_call *c) {
+tg_status tg_sinks_close(tg_pass *p, tg_call *c) {
     tg_status status = c->ctx->run.status;
     for (int i = 0; i < c->n_in; i++) {
-        if (p->receipts[i].kind == TG_TO_NOBODY) continue;
+        if (p->sinks[i].kind == TG_SINK_NONE) continue;
         source(c, i)->flags &= ~TG_N_BUSY;
-        if (status == TG_OK && p->receipts[i].kind == TG_TO_LEAF) leaf_reached(p, source(c, i));
+        if (status == TG_OK && p->sinks[i].kind == TG_SINK_LEAF) leaf_reached(p, source(c, i));
     }
     for (int i = 0; i < c->n_in; i++) {
-        if (p->receipts[i].kind != TG_TO_EXTRA) continue;
+        if (p->sinks[i].kind != TG_SINK_SIDE) continue;
         if (status == TG_OK)
-            status = settle_extra(p, c, i);
+            status = settle_side(p, c, i);
         else
-            tg_temp_free(p->receipts[i].extra);
+            tg_temp_free(p->sinks[i].side);
     }
     return status;
 }
 
-tg_tensor *tg_receipt_gradient(const tg_call *c, int i) {
-    tg_receipt_kind kind = receipt(c, i)->kind;
+tg_tensor *tg_sink_gradient(const tg_call *c, int i) {
+    tg_grad_sink_kind kind = sink(c, i)->kind;
     bool holds = false;
-    if (kind == TG_TO_NOBODY) return NULL;
-    bool summed = kind == TG_TO_LEAF || kind == TG_TO_EXTRA;
+    if (kind == TG_SINK_NONE) return NULL;
+    bool summed = kind == TG_SINK_LEAF || kind == TG_SINK_SIDE;
     tg_tensor *leaf = summed ? direct_buffer(pass_of(c), source(c, i), &holds) : NULL;
     return !leaf ? slot_of(c, i)->g : holds ? leaf : NULL;
 }
@@ -240,43 +188,41 @@ tg_tensor *tg_call_gin(tg_call *c, int i) {
 
 tg_status tg_call_pass(tg_call *c, int i, tg_tensor *g) {
     TG_TRY(check_gradient(c, i, g, "tg_call_pass"));
-    tg_receipt *r = receipt(c, i);
-    if (r->kind == TG_TO_NOBODY) return TG_OK;
-    if (r->kind != TG_TO_SLOT || c->gin_mode[i] == TG_GRAD_ADD) {
+    tg_grad_sink *r = sink(c, i);
+    if (r->kind == TG_SINK_NONE) return TG_OK;
+    if (r->kind != TG_SINK_SLOT || c->gin_mode[i] == TG_GRAD_ADD) {
         tg_tensor *gin = tg_call_gin(c, i);
         if (c->ctx->run.status != TG_OK) return c->ctx->run.status;
         return tg_gradient_put(gin, g, c->gin_mode[i] == TG_GRAD_ADD);
     }
     tg_slot *s = slot_of(c, i);
     tg_tensor *share =
-        tg_temp_new(c->ctx, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
+        tg_gradient_alias(g);
     if (!share) return c->ctx->run.status;
     if (s->g) tg_temp_free(s->g);
     s->g = share;
     c->gin[i] = NULL;
-    r->kind = TG_TO_DONE;
+    r->kind = TG_SINK_DONE;
     return TG_OK;
 }
 
 bool tg_call_accumulates(const tg_call *c, int i) {
     const tg_pass *p = pass_of(c);
-    if (receipt(c, i)->kind != TG_TO_LEAF) return false;
+    if (sink(c, i)->kind != TG_SINK_LEAF) return false;
     const tg_target *target = p->o->n_targets ? tg_pass_target(p, source(c, i), 0) : NULL;
     return target ? target->accumulates : !p->o->targets;
 }
 
 void tg_call_decline(tg_call *c, int i) {
-    tg_receipt *r = receipt(c, i);
-    if (r->kind == TG_TO_SLOT && c->gin_mode[i] != TG_GRAD_ADD) { /* else what is there stays */
+    tg_grad_sink *r = sink(c, i);
+    if (r->kind == TG_SINK_SLOT && c->gin_mode[i] != TG_GRAD_ADD) { /* else what is there stays */
         tg_temp_free(slot_of(c, i)->g);
         slot_of(c, i)->g = NULL;
     }
-    if (r->extra) tg_temp_free(r->extra);
+    if (r->side) tg_temp_free(r->side);
     c->gin[i] = NULL;
-    *r = (tg_receipt){TG_TO_DONE, NULL};
+    *r = (tg_grad_sink){TG_SINK_DONE, NULL};
 }
-
-bool tg_call_retains(const tg_call *c) { return ((const tg_call_impl *)c->impl)->pass->o->retain; }
 
 tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w) {
     tg_status status = check_gradient(c, i, g, "tg_call_in_flight");
@@ -286,24 +232,24 @@ tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w) {
         if (w) tg_work_abandon(w);
         return status;
     }
-    tg_receipt *r = receipt(c, i);
+    tg_grad_sink *r = sink(c, i);
     if (w) TG_TRY(tg_work_fills(w, g->storage));
-    if (r->kind == TG_TO_NOBODY) return TG_OK;
+    if (r->kind == TG_SINK_NONE) return TG_OK;
     tg_pending *p = tg_tape_alloc(c->tape, sizeof *p);
     tg_tensor *share =
-        p ? tg_temp_new(c->ctx, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset) : NULL;
+        p ? tg_gradient_alias(g) : NULL;
     if (!share) return c->ctx->run.status;
     *p = (tg_pending){NULL, share};
     tg_slot *s = slot_of(c, i);
-    if (r->kind == TG_TO_SLOT && c->gin_mode[i] == TG_GRAD_WRITE && s->g) {
+    if (r->kind == TG_SINK_SLOT && c->gin_mode[i] == TG_GRAD_WRITE && s->g) {
         tg_temp_free(s->g);
         s->g = NULL;
     }
-    if (r->extra) tg_temp_free(r->extra);
+    if (r->side) tg_temp_free(r->side);
     tg_pending **end = &s->pending;
     while (*end) end = &(*end)->next;
     *end = p;
     c->gin[i] = NULL;
-    *r = (tg_receipt){TG_TO_DONE, NULL};
+    *r = (tg_grad_sink){TG_SINK_DONE, NULL};
     return TG_OK;
 }

@@ -1,12 +1,11 @@
-/* Gradients: how contributions are summed, where a leaf keeps its own, and the hooks on them. */
-#include <math.h>
+/* Gradients: how contributions are summed, and where a leaf keeps its own. */
+#include "autograd/gradients.h"
+
 #include <tapegrad/backward.h>
 
-#include "autograd/backward.h"
-#include "placement/rule.h"
-#include "ops/derivatives/grad_graph.h"
 #include "core/capture.h"
 #include "kernels/scalar.h"
+#include "placement/rule.h"
 
 tg_status tg_gradient_put(tg_tensor *dst, const tg_tensor *src, bool add) {
     tg_ctx *ctx = dst->ctx;
@@ -27,9 +26,13 @@ tg_tensor *tg_gradient_copy(const tg_tensor *g) {
     return c;
 }
 
-tg_tensor *tg_gradient_share(const tg_tensor *g) {
-    if (g->storage->temporary || g->storage->category == TG_MEM_GRADIENT) return tg_gradient_copy(g);
+tg_tensor *tg_gradient_alias(const tg_tensor *g) {
     return tg_temp_new(g->ctx, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
+}
+
+tg_tensor *tg_gradient_share(const tg_tensor *g) {
+    bool shared = g->storage->temporary || g->storage->category == TG_MEM_GRADIENT;
+    return shared ? tg_gradient_copy(g) : tg_gradient_alias(g);
 }
 
 tg_status tg_gradient_own(tg_tensor **g) {
@@ -128,7 +131,7 @@ tg_tensor *tg_gradient_of(const tg_tensor *x) {
     return e->main_grad->serial == e->main_serial ? e->main_grad : NULL;
 }
 
-static void place_gradient(tg_tensor *x) {
+void tg_gradient_place(tg_tensor *x) {
     tg_tensor *g = tg_gradient_of(x);
     if (!g || !tg_grid_axes(x->ctx)) return;
     g->place = tg_placement_of_gradient(x, !x->ext->partial);
@@ -153,7 +156,7 @@ void tg_gradient_reached(tg_tensor *x) {
     wrote_gradient(x, "a backward, which accumulates a gradient there");
     if (TG_LIKELY(!x->place) || e->partial || !(x->place->replicated & tg_grid_axes(x->ctx))) return;
     e->partial = true;
-    place_gradient(x);
+    tg_gradient_place(x);
 }
 
 void tg_gradient_summed(tg_tensor *x) {
@@ -161,7 +164,7 @@ void tg_gradient_summed(tg_tensor *x) {
     e->partial = false;
     e->summed = e->has_grad && x->place && x->place->replicated & tg_grid_axes(x->ctx);
     if (e->summed) wrote_gradient(x, "tg_grads_finalize");
-    place_gradient(x);
+    tg_gradient_place(x);
 }
 
 void tg_gradient_forget(tg_tensor *x) {
@@ -200,7 +203,7 @@ tg_tensor *tg_grad_of(tg_tensor *x) {
     tg_tensor *g = tg_gradient_of(x);
     if (g) {
         g->flags |= TG_F_GRADIENT;
-        place_gradient(x);
+        tg_gradient_place(x);
         return g;
     }
     char what[160];
@@ -251,149 +254,4 @@ tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf) {
     e->main_serial = buf ? buf->serial : 0;
     tg_gradient_forget(x);
     return TG_OK;
-}
-
-/* ---- Hooks ---- */
-
-/* Why x takes no hook; NULL: it does. What the first run of a recomputation sets ends with it, and the second sets it
- * again: on a tensor that was there before there would then be two. */
-static const char *hook_refused(const tg_tensor *x, bool accumulated) {
-    bool first = x->tape && x->tape->collects, again = x->tape && x->tape->again;
-    const tg_tapes *tapes = tg_tapes_of(x->ctx);
-    if (tapes && tapes->recomputing >= x->serial && !first && !again)
-        return "the tensor is not the recomputed function's own, which would set the hook again in backward; set it "
-               "outside of the function";
-    if (accumulated && first) return "a recomputed function accumulates no gradient; set the hook outside of it";
-    if (accumulated && x->node) return "the tensor is not a leaf";
-    /* The second run's tensors need a gradient where the first's would with grad. */
-    bool needs = x->flags & (TG_F_REQUIRES_GRAD | (first ? TG_F_DIFFERENTIABLE : 0));
-    return needs ? NULL : "the tensor needs no gradient";
-}
-
-static uint64_t add_hook(tg_tensor *x, tg_hook_fn fn, void *user, bool accumulated, const char *who) {
-    if (!x || !tg_ok(x->ctx) || tg_check(x->ctx, x, who) != TG_OK) return 0;
-    tg_ctx *ctx = x->ctx;
-    const char *refused = hook_refused(x, accumulated);
-    if (!fn || refused) {
-        tg_fail(ctx, fn ? TG_ERR_STATE : TG_ERR_ARGUMENT, "%s: %s", who, fn ? refused : "the hook is NULL");
-        return 0;
-    }
-    tg_ext *e = tg_ext_of(x);
-    tg_hook *h = e ? tg_hook_new(ctx) : NULL;
-    if (!h) return 0;
-    *h = (tg_hook){.id = ++ctx->serial, .fn = fn, .user = user, .accumulated = accumulated};
-    tg_hook **end = &e->hooks;
-    while (*end) end = &(*end)->next;
-    *end = h;
-    return h->id;
-}
-
-uint64_t tg_hook_first(tg_tensor *x, tg_hook_fn fn, void *user) {
-    tg_hook *h = tg_hook_new(x->ctx);
-    if (!h) return 0;
-    *h = (tg_hook){.id = ++x->ctx->serial, .fn = fn, .user = user, .next = x->ext->hooks};
-    x->ext->hooks = h;
-    return h->id;
-}
-
-uint64_t tg_on_grad(tg_tensor *x, tg_hook_fn fn, void *user) { return add_hook(x, fn, user, false, "tg_on_grad"); }
-
-uint64_t tg_on_accumulated(tg_tensor *x, tg_hook_fn fn, void *user) {
-    return add_hook(x, fn, user, true, "tg_on_accumulated");
-}
-
-/* Frees the hooks that were removed, unless one of the list is running. */
-static void sweep_hooks(tg_tensor *x) {
-    if (x->ext->hooks_running) return;
-    for (tg_hook **h = &x->ext->hooks; *h;) {
-        tg_hook *gone = *h;
-        if (gone->fn) {
-            h = &gone->next;
-            continue;
-        }
-        *h = gone->next;
-        tg_hook_free(x->ctx, gone);
-    }
-}
-
-bool tg_hook_drop(tg_tensor *x, uint64_t id) {
-    for (tg_hook *h = x->ext ? x->ext->hooks : NULL; h; h = h->next) {
-        if (h->id != id || !h->fn) continue;
-        h->fn = NULL;
-        sweep_hooks(x);
-        return true;
-    }
-    return false;
-}
-
-tg_status tg_remove_hook(tg_tensor *x, uint64_t id) {
-    if (!x) return TG_ERR_ARGUMENT;
-    tg_ctx *ctx = x->ctx;
-    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
-    TG_TRY(tg_check(ctx, x, "tg_remove_hook"));
-    if (tg_hook_drop(x, id)) return TG_OK;
-    return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_remove_hook: the tensor has no hook %llu", (unsigned long long)id);
-}
-
-bool tg_hooks_any(const tg_tensor *x, bool accumulated) {
-    for (const tg_hook *h = x->ext ? x->ext->hooks : NULL; h; h = h->next)
-        if (h->accumulated == accumulated) return true;
-    return false;
-}
-
-/* A hook's own result takes the place of the gradient. */
-static tg_status replace(tg_tape *t, tg_tensor *x, tg_tensor **g, tg_tensor *by) {
-    tg_ctx *ctx = x->ctx;
-    TG_TRY(tg_check(ctx, by, "a gradient hook's result"));
-    TG_TRY(tg_storage_need(by->storage, by));
-    if (by->dtype != (*g)->dtype || by->ndim != (*g)->ndim ||
-        memcmp(by->shape, (*g)->shape, by->ndim * sizeof *by->shape)) {
-        char want[160], got[160];
-        tg_describe(*g, want, sizeof want);
-        tg_describe(by, got, sizeof got);
-        return tg_fail(ctx, TG_ERR_SHAPE, "a gradient hook returned %s, expected %s", got, want);
-    }
-    TG_TRY(tg_placement_fits(x, by, "a gradient hook's result"));
-    /* A copy, as the hook may write its tensor again for another gradient. */
-    if (t->taped) {
-        *g = tg_taped_own(t, by);
-        return ctx->run.status;
-    }
-    tg_tensor *temp = tg_gradient_copy(by);
-    if (!temp) return ctx->run.status;
-    temp->place = (*g)->place;
-    tg_temp_free(*g);
-    *g = temp;
-    return TG_OK;
-}
-
-static tg_status hook_failed(const tg_tensor *x, tg_status s) {
-    char what[160];
-    tg_describe(x, what, sizeof what);
-    return tg_fail(x->ctx, TG_ERR_CALLBACK, "a gradient hook of %s failed with %s", what, tg_status_name(s));
-}
-
-tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated) {
-    if (!x->ext) return TG_OK;
-    bool grad = tg_tape_set_grad_mode(t, t->taped != NULL);
-    tg_status s = TG_OK;
-    if (TG_UNLIKELY(tg_grid_axes(t->ctx)) && !accumulated && !t->taped) (*g)->place = tg_placement_of_gradient(x, false);
-    if (TG_UNLIKELY(tg_grid_axes(t->ctx)) && accumulated) place_gradient(x);
-    x->ext->hooks_running++;
-    t->busy++; /* what waited for a gradient runs its hooks outside of backward */
-    for (tg_hook *h = x->ext->hooks; h && s == TG_OK; h = h->next) {
-        if (h->accumulated != accumulated || !h->fn) continue;
-        tg_tensor *given = *g;
-        s = h->fn(h->user, t, x, &given);
-        if (s == TG_OK) s = t->ctx->run.status;
-        if (s != TG_OK)
-            s = hook_failed(x, s);
-        else if (given != *g && !accumulated)
-            s = replace(t, x, g, given);
-    }
-    t->busy--;
-    x->ext->hooks_running--;
-    sweep_hooks(x);
-    tg_tape_set_grad_mode(t, grad);
-    return s;
 }

@@ -1,16 +1,90 @@
-/* What nodes save, kept otherwise until backward reads it: by the caller's functions, as the refill of a discard. */
+/* What nodes save for backward: whether it is still what it was, its release, and packing it until backward reads it.
+ * Functions of the caller pack; unpacking is the refill of a discard.
+ */
+#include "autograd/saved_tensors.h"
+
 #include "base/host_memory.h"
-#include "autograd/backward.h"
 #include "core/capture.h"
 
-typedef struct tg_packed {
-    tg_tape *tape; /* that has packed it, and its others */
-    struct tg_packed *next, *prev;
+/* ---- Checks and release ---- */
+
+static tg_status saved_changed(const tg_node *n, const tg_tensor *x, const char *which, int i) {
+    char site[160], by_site[160] = "";
+    const tg_storage *s = x->storage;
+    tg_describe_site(n->site, site, sizeof site);
+    if (s && s->by_site) tg_describe_site(s->by_site, by_site, sizeof by_site);
+    return tg_fail(x->ctx, TG_ERR_VERSION,
+                   "%s of op %s (called from %s), saved for backward as %s %d, was overwritten by %s%s%s",
+                   *tg_name(x) ? tg_name(x) : "a tensor", n->op->name, site, which, i,
+                   s && s->by ? s->by : "an in-place op", *by_site ? ", called from " : "", by_site);
+}
+
+tg_status tg_node_check_saved(const tg_node *n) {
+    tg_tensor **in = tg_node_in(n), **out = tg_node_out(n);
+    const uint32_t *version = tg_node_versions(n);
+    for (int i = 0; n->saves_in && i < n->n_in; i++, version++) {
+        if (!in[i] || !tg_bit(n->saves_in, i)) continue;
+        if (!in[i]->storage || in[i]->storage->version != *version) return saved_changed(n, in[i], "input", i);
+        TG_TRY(tg_storage_need(in[i]->storage, in[i]));
+    }
+    for (int i = 0; n->saves_out && i < n->n_out; i++, version++) {
+        if (!tg_bit(n->saves_out, i)) continue;
+        if (!out[i]->storage || out[i]->storage->version != *version) return saved_changed(n, out[i], "output", i);
+        TG_TRY(tg_storage_need(out[i]->storage, out[i]));
+    }
+    for (int i = 0; i < n->n_saved; i++) {
+        tg_tensor *x = tg_node_kept(n)[i];
+        TG_TRY(tg_storage_need(x->storage, x));
+    }
+    return TG_OK;
+}
+
+tg_status tg_node_ready(const tg_node *n) {
+    if (TG_LIKELY(!(n->flags & TG_N_CONSUMED))) return tg_node_check_saved(n);
+    char site[160];
+    tg_describe_site(n->site, site, sizeof site);
+    return tg_fail(tg_node_out(n)[0]->ctx, TG_ERR_STATE,
+                   "op %s (called from %s) has given back what it saved: an earlier backward consumed it; run that one "
+                   "with .retain = true",
+                   n->op->name, site);
+}
+
+static void unsave(const tg_tape *t, tg_tensor *x, const char *by, const void *site) {
+    tg_storage *s = x->storage;
+    if (!s || --s->saves > 0) return;
+    if (s->temporary && tg_storage_is_of(s, t)) tg_storage_discard(s, by, site);
+    if (TG_UNLIKELY(s->extra != NULL)) tg_saved_drop(s);
+}
+
+void tg_node_release(const tg_tape *t, tg_node *n) {
+    tg_tensor **in = tg_node_in(n), **out = tg_node_out(n);
+    for (int i = 0; n->saves_in && i < n->n_in; i++)
+        if (in[i] && tg_bit(n->saves_in, i)) unsave(t, in[i], "the backward of an op that had saved them", n->site);
+    for (int i = 0; n->saves_out && i < n->n_out; i++)
+        if (tg_bit(n->saves_out, i)) unsave(t, out[i], "the backward of the op that made them", n->site);
+    for (int i = 0; i < n->n_saved; i++) tg_temp_free(tg_node_kept(n)[i]);
+    n->flags |= TG_N_CONSUMED;
+}
+
+/* ---- Packed ---- */
+
+typedef struct tg_packed tg_packed;
+
+/* What packing keeps with a tape. */
+typedef struct packing {
+    tg_tape_listener listener;
+    tg_packer packer; /* pack NULL: none */
+    tg_packed *packed; /* what it has packed, and nobody has dropped */
+} packing;
+
+struct tg_packed {
+    packing *of;
+    struct tg_packed *next, *prev; /* of the tape's */
     tg_packer by;
     void *packed;
     tg_storage *storage; /* whose extra holds this */
     uint8_t dtype;
-} tg_packed;
+};
 
 /* All elements of a storage, whatever handles it has. */
 static tg_tensor *whole_of(tg_storage *s, uint8_t dtype) {
@@ -21,7 +95,7 @@ static tg_tensor *whole_of(tg_storage *s, uint8_t dtype) {
 static void end_packed(void *user) {
     tg_packed *p = user;
     tg_ctx *ctx = p->storage->ctx;
-    *(p->prev ? &p->prev->next : &p->tape->packed) = p->next;
+    *(p->prev ? &p->prev->next : &p->of->packed) = p->next;
     if (p->next) p->next->prev = p->prev;
     if (p->by.drop) p->by.drop(p->by.user, p->packed);
     tg_host_free(ctx, p, sizeof *p);
@@ -53,7 +127,7 @@ static tg_status unpack(void *user, tg_ctx *ctx, void *dst, size_t bytes) {
     s->by = by;
     s->by_site = by_site;
     if (!s->temporary)
-        tg_pack_drop(s); /* who has kept it may outlive the packer */
+        tg_saved_drop(s); /* the tensor that has kept it may outlive the packer */
     else
         s->temporary = temporary;
     return status;
@@ -63,17 +137,18 @@ static tg_packed *packed_of(const tg_storage *s) {
     return s->extra && s->extra->refill == unpack ? s->extra->user : NULL;
 }
 
-static tg_status keep_packed(tg_tape *t, tg_storage *s, void *packed, uint8_t dtype) {
+static tg_status keep_packed(packing *of, tg_storage *s, void *packed, uint8_t dtype) {
+    tg_ctx *ctx = of->listener.tape->ctx;
     tg_storage_extra *e = tg_storage_extra_of(s);
-    tg_packed *p = e ? tg_host_alloc(t->ctx, sizeof *p) : NULL;
+    tg_packed *p = e ? tg_host_alloc(ctx, sizeof *p) : NULL;
     if (!p) {
-        if (t->packer.drop) t->packer.drop(t->packer.user, packed);
-        return t->ctx->run.status;
+        if (of->packer.drop) of->packer.drop(of->packer.user, packed);
+        return ctx->run.status;
     }
     *p = (tg_packed){
-        .tape = t, .next = t->packed, .by = t->packer, .packed = packed, .storage = s, .dtype = dtype};
+        .of = of, .next = of->packed, .by = of->packer, .packed = packed, .storage = s, .dtype = dtype};
     if (p->next) p->next->prev = p;
-    t->packed = p;
+    of->packed = p;
     e->refill = unpack;
     e->version = s->version;
     e->release = end_packed;
@@ -81,7 +156,8 @@ static tg_status keep_packed(tg_tape *t, tg_storage *s, void *packed, uint8_t dt
     return TG_OK;
 }
 
-static tg_status pack_bytes(tg_tape *t, const tg_tensor *x, const void *site) {
+static tg_status pack_bytes(packing *of, const tg_tensor *x, const void *site) {
+    tg_tape *t = of->listener.tape;
     tg_storage *s = x->storage;
     void *packed = NULL;
     TG_TRY(tg_storage_need(s, x));
@@ -91,7 +167,7 @@ static tg_status pack_bytes(tg_tape *t, const tg_tensor *x, const void *site) {
     t->grad = false;
     s->temporary = true; /* until a tg_keep within the call: such bytes stay */
     t->busy++;
-    tg_status status = t->packer.pack(t->packer.user, t, whole, &packed);
+    tg_status status = of->packer.pack(of->packer.user, t, whole, &packed);
     t->busy--;
     t->grad = grad;
     bool kept = !s->temporary;
@@ -99,12 +175,12 @@ static tg_status pack_bytes(tg_tape *t, const tg_tensor *x, const void *site) {
     tg_temp_free(whole);
     if (status == TG_OK) status = t->ctx->run.status;
     if (status != TG_OK) {
-        if (packed && t->packer.drop) t->packer.drop(t->packer.user, packed);
+        if (packed && of->packer.drop) of->packer.drop(of->packer.user, packed);
         return tg_fail(t->ctx, TG_ERR_CALLBACK, "the packer of what is saved failed with %s", tg_status_name(status));
     }
-    if (packed && kept && t->packer.drop) t->packer.drop(t->packer.user, packed);
+    if (packed && kept && of->packer.drop) of->packer.drop(of->packer.user, packed);
     if (!packed || kept) return TG_OK;
-    TG_TRY(keep_packed(t, s, packed, x->dtype));
+    TG_TRY(keep_packed(of, s, packed, x->dtype));
     tg_storage_discard(s, "tg_tape_pack", site);
     return TG_OK;
 }
@@ -117,33 +193,35 @@ static bool may_pack(const tg_tape *t, const tg_tensor *x) {
            !(e && (e->refill || e->restore || e->buffer || e->release || e->shared));
 }
 
-static tg_status pack_saved(tg_tape *t, const tg_tensor *x, uint64_t serial, const void *site) {
-    if (!x || !may_pack(t, x) || !x->storage->temporary || x->storage->birth <= serial) return TG_OK;
-    return pack_bytes(t, x, site);
+static tg_status pack_saved(packing *of, const tg_tensor *x, uint64_t serial, const void *site) {
+    if (!x || !may_pack(of->listener.tape, x) || !x->storage->temporary || x->storage->birth <= serial) return TG_OK;
+    return pack_bytes(of, x, site);
 }
 
-static tg_status pack_node(tg_tape *t, const tg_node *n, uint64_t serial, const void *site) {
+static tg_status pack_node(packing *of, const tg_node *n, uint64_t serial, const void *site) {
     for (int i = 0; i < n->n_in; i++)
-        if (tg_bit(n->saves_in, i)) TG_TRY(pack_saved(t, tg_node_in(n)[i], serial, site));
+        if (tg_bit(n->saves_in, i)) TG_TRY(pack_saved(of, tg_node_in(n)[i], serial, site));
     for (int i = 0; i < n->n_out; i++)
-        if (tg_bit(n->saves_out, i)) TG_TRY(pack_saved(t, tg_node_out(n)[i], serial, site));
+        if (tg_bit(n->saves_out, i)) TG_TRY(pack_saved(of, tg_node_out(n)[i], serial, site));
     for (int i = 0; i < n->n_saved; i++)
-        if (may_pack(t, tg_node_kept(n)[i])) TG_TRY(pack_bytes(t, tg_node_kept(n)[i], site));
+        if (may_pack(of->listener.tape, tg_node_kept(n)[i])) TG_TRY(pack_bytes(of, tg_node_kept(n)[i], site));
     return TG_OK;
 }
 
-tg_status tg_pack_since(tg_tape *t, uint64_t serial, const void *site) {
-    if (t->ctx->meta) return TG_OK;
+/* Packs what nodes have saved since a scope was opened, except for what is marked as its output. */
+static tg_status pack_since(packing *of, uint64_t serial, const void *site) {
+    const tg_tape *t = of->listener.tape;
+    if (!of->packer.pack || t->ctx->meta) return TG_OK;
     TG_TRY(tg_recording_refuse(t->ctx, "tg_tape_pack", "packs what nodes save", site));
     for (tg_node *n = t->last; n; n = n->prev) {
         if (n->flags & TG_N_LEAF) continue; /* of a tensor that may be older */
         if (n->n_out && tg_node_out(n)[0]->serial <= serial) break;
-        if (!(n->flags & TG_N_CONSUMED)) TG_TRY(pack_node(t, n, serial, site));
+        if (!(n->flags & TG_N_CONSUMED)) TG_TRY(pack_node(of, n, serial, site));
     }
     return TG_OK;
 }
 
-void tg_pack_drop(tg_storage *s) {
+void tg_saved_drop(tg_storage *s) {
     tg_packed *p = packed_of(s);
     if (!p) return;
     s->extra->refill = NULL;
@@ -152,14 +230,16 @@ void tg_pack_drop(tg_storage *s) {
     end_packed(p);
 }
 
-/* Another tape has entered it, and reads it later. Under an error nothing is unpacked: the bytes are gone then, and who
- * reads them is told so. */
-void tg_pack_end(tg_tape *t) {
-    for (const tg_packed *p; (p = t->packed);) {
+/* The tape's handles have ended. What is still packed has other readers, as another tape that has entered it. It is
+ * unpacked now, because the packer may end with the step. Under an error nothing is unpacked: the bytes are lost, and
+ * whoever reads them gets an error. */
+static void unpack_all(packing *of) {
+    const tg_ctx *ctx = of->listener.tape->ctx;
+    for (const tg_packed *p; (p = of->packed);) {
         tg_storage *s = p->storage;
-        if (tg_ok(t->ctx) && !t->ctx->ending) tg_storage_need(s, NULL);
-        tg_pack_drop(s);
-        if (t->packed == p) return; /* it is being unpacked now, by whoever resets its tape meanwhile */
+        if (tg_ok(ctx) && !ctx->ending) tg_storage_need(s, NULL);
+        tg_saved_drop(s);
+        if (of->packed == p) return; /* it is being unpacked now, by a function that resets its tape meanwhile */
     }
 }
 
@@ -169,7 +249,26 @@ static void again(const tg_tensor *x, bool saved) {
     if (packed && (saved || s->temporary)) tg_storage_discard(s, "tg_tape_pack", NULL);
 }
 
-void tg_pack_again(const tg_node *n) {
+static void close_scope(tg_tape_listener *l, uint64_t serial, const void *site) {
+    pack_since((packing *)l, serial, site);
+}
+
+static void reset(tg_tape_listener *l, bool freed) {
+    packing *of = (packing *)l;
+    unpack_all(of);
+    if (freed) of->packer = (tg_packer){0};
+}
+
+static const tg_tape_listener_ops packing_ops = {
+    .size = sizeof(packing), .scope_closed = close_scope, .reset = reset};
+
+static packing *packing_of(const tg_tape *t) {
+    packing *of = (packing *)tg_tape_listener_of(t, &packing_ops);
+    return of && of->packer.pack ? of : NULL;
+}
+
+void tg_saved_repack(const tg_tape *t, const tg_node *n) {
+    if (!packing_of(t)) return;
     for (int i = 0; i < n->n_in; i++)
         if (tg_bit(n->saves_in, i)) again(tg_node_in(n)[i], false);
     for (int i = 0; i < n->n_out; i++)
@@ -185,8 +284,9 @@ tg_status tg_tape_pack(tg_tape *t, const tg_packer *given) {
     TG_TRY(tg_options(t->ctx, &p, sizeof p, given, "tg_tape_pack: the packer"));
     if (given && (!p.pack || !p.unpack))
         return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_tape_pack: the packer needs pack and unpack");
-    t->packer = p;
-    return TG_OK;
+    packing *of = (packing *)(given ? tg_tape_listen(t, &packing_ops) : tg_tape_listener_of(t, &packing_ops));
+    if (of) of->packer = p;
+    return t->ctx->run.status;
 }
 
 tg_status tg_pack(tg_tensor *x) {
@@ -194,8 +294,9 @@ tg_status tg_pack(tg_tensor *x) {
     tg_ctx *ctx = x->ctx;
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     TG_TRY(tg_check(ctx, x, "tg_pack"));
-    if (!x->tape || !x->tape->packer.pack || ctx->meta) return TG_OK;
+    packing *of = x->tape ? packing_of(x->tape) : NULL;
+    if (!of || ctx->meta) return TG_OK;
     TG_TRY(tg_recording_refuse(ctx, "tg_pack", "packs what nodes save", TG_SITE));
     if (!x->storage->saves || !x->storage->temporary || !may_pack(x->tape, x)) return TG_OK;
-    return pack_bytes(x->tape, x, TG_SITE);
+    return pack_bytes(of, x, TG_SITE);
 }

@@ -1,6 +1,6 @@
 /* What an op overwrites, in place or of its inputs: nothing that others may read unseen. */
+#include "autograd/apply.h"
 #include "placement/rule.h"
-#include "tape/tape.h"
 
 /* The bytes that x's elements lie in: their first, and what is behind the last. */
 static void bytes_of(const tg_tensor *x, uintptr_t *first, uintptr_t *end) {

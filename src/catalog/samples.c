@@ -2,47 +2,9 @@
 #include <math.h>
 #include <tapegrad/ops.h>
 
+#include "autograd/gradients.h"
+#include "catalog/sample_values.h"
 #include "base/host_memory.h"
-#include "autograd/backward.h"
-#include "gradcheck/difference.h"
-#include "catalog/samples.h"
-#include "kernels/convert.h"
-
-/* ---- Values ---- */
-
-static double to_grid(double v, tg_dtype grid) {
-    switch (grid) {
-    case TG_F32: return (float)v;
-    case TG_BF16: return tg_bf16_to_f32(tg_f64_to_bf16(v));
-    case TG_F16: return tg_f16_to_f32(tg_f64_to_f16(v));
-    default: return v;
-    }
-}
-
-/* Element number i. Bools hold at even odds; with hi at the same places always, where i mod hi is lo or more. */
-static double draw(const tg_sample_input *s, int64_t i, tg_dtype grid, double jitter, uint64_t *state) {
-    switch (s->kind) {
-    case TG_SAMPLE_INDEX: return floor(s->lo + (s->hi - s->lo) * tg_diff_uniform(state));
-    case TG_SAMPLE_BOOL: return s->hi > 0 ? fmod((double)i, s->hi) >= s->lo : (double)(tg_diff_random(state) >> 63);
-    case TG_SAMPLE_STARTS: return floor(s->hi * (double)(i * i) / pow((double)s->shape.dim[0] - 1, 2));
-    default: break;
-    }
-    double v = s->lo == 0 && s->hi == 0 ? tg_diff_normal(state) : s->lo + (s->hi - s->lo) * tg_diff_uniform(state);
-    if (s->zeros && i % s->zeros == s->zeros - 1) v = 0;
-    uint64_t aside = ~*state; /* so that the values before the jitter are the same with and without */
-    return to_grid(v, grid) * (1 + jitter * (2 * tg_diff_uniform(&aside) - 1));
-}
-
-static tg_status fill_values(tg_tensor *x, const tg_sample_input *s, const tg_case_opts *o, uint64_t state) {
-    if (x->ctx->meta || !x->numel) return TG_OK;
-    size_t bytes = (size_t)x->numel * sizeof(double);
-    double *v = tg_host_alloc(x->ctx, bytes);
-    if (!v) return x->ctx->run.status;
-    for (int64_t i = 0; i < x->numel; i++) v[i] = draw(s, i, o->grid ? o->grid : o->dtype, o->jitter, &state);
-    tg_status status = tg_write_f64(x, v, x->numel);
-    tg_host_free(x->ctx, v, bytes);
-    return status;
-}
 
 /* ---- Layouts ---- */
 
@@ -70,12 +32,12 @@ static int64_t lay_out(const tg_shape *shape, tg_sample_layout layout, int64_t *
 /* Writes through a handle with one row instead of many, where rows share their memory. */
 static tg_status fill_shared(tg_tensor *x, const tg_sample_input *s, const tg_case_opts *o, uint64_t state) {
     int64_t shape[TG_MAX_DIMS];
-    if (s->layout != TG_SAMPLE_EXPANDED || x->ndim == 0 || x->numel == 0) return fill_values(x, s, o, state);
+    if (s->layout != TG_SAMPLE_EXPANDED || x->ndim == 0 || x->numel == 0) return tg_sample_fill(x, s, o, state);
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     shape[0] = 1;
     tg_tensor *row = tg_owned_new(x->ctx, x->dtype, x->ndim, shape, x->stride, tg_storage_ref(x->storage), x->offset);
     if (!row) return x->ctx->run.status;
-    tg_status status = fill_values(row, s, o, state);
+    tg_status status = tg_sample_fill(row, s, o, state);
     tg_owned_free(row);
     return status;
 }

@@ -1,11 +1,14 @@
 /* tg_explain_grad: the gradients of everything on the way from x to root, and the first op that tells why. */
+#include <tapegrad/explain.h>
 #include <tapegrad/backward.h>
 #include <tapegrad/ops.h>
 
 #include <math.h>
 
+#include "autograd/hooks.h"
+#include "autograd/targets.h"
+#include "debug/tensor_stats.h"
 #include "base/text.h"
-#include "autograd/backward.h"
 
 typedef struct text {
     char *buf;

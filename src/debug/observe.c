@@ -1,13 +1,16 @@
 /* Ops as they run, forward and backward: shown to a watcher, and searched for the first NaN or infinity. */
+#include <tapegrad/explain.h>
 #include <stdio.h>
 
 #include <tapegrad/comm.h>
 
+#include "autograd/grad_sink.h"
+#include "autograd/gradients.h"
 #include "base/host_memory.h"
 #include "base/text.h"
-#include "autograd/backward.h"
 #include "placement/grid.h"
 #include "core/capture.h"
+#include "debug/tensor_stats.h"
 
 /* What an error says of a tensor or of two, within the context's message. */
 typedef struct words {
@@ -76,7 +79,7 @@ static tg_status culprit(const tg_call *c, int *input, int *kinds) {
         int has;
         if ((i == 0 && c->op->inplace) || !readable(c->in[i])) continue;
         TG_TRY(tg_kinds_in(c->in[i], &has));
-        if (!(has &= c->tape->watch.kinds)) continue;
+        if (!(has &= c->tape->observer.kinds)) continue;
         *input = i;
         *kinds = has;
     }
@@ -107,7 +110,7 @@ static tg_status search_results(tg_call *c) {
         if (!tg_is_float(c->out[i]->dtype)) continue;
         TG_TRY(tg_storage_need(c->out[i]->storage, c->out[i]));
         TG_TRY(tg_kinds_in(c->out[i], &kinds));
-        kinds &= c->tape->watch.kinds;
+        kinds &= c->tape->observer.kinds;
         if (kinds) return report_forward(c, i, kinds);
     }
     return TG_OK;
@@ -135,7 +138,7 @@ static tg_status search_came(tg_call *c) {
         int kinds;
         if (!c->gout[i]) continue;
         TG_TRY(tg_kinds_in(c->gout[i], &kinds));
-        if (!(kinds &= c->tape->watch.kinds)) continue;
+        if (!(kinds &= c->tape->observer.kinds)) continue;
         SAY(&w, "the gradient of result %d of %s has %s, from a seed, a hook, another rank or a sum of numbers: ", i,
             c->op->name, name_of_kinds(kinds));
         TG_TRY(say_range(&w, c->gout[i]));
@@ -151,10 +154,10 @@ static tg_status search_accumulated(tg_call *c) {
         int kinds;
         /* Of a leaf that sums in another dtype the op writes, and what it wrote is added afterwards. */
         if (c->gin_mode[i] == TG_GRAD_NONE || !(tg_node_src(node_at_work(c))[i]->flags & TG_N_LEAF)) continue;
-        tg_tensor *g = tg_receipt_gradient(c, i);
+        tg_tensor *g = tg_sink_gradient(c, i);
         if (!g || !readable(g)) continue;
         TG_TRY(tg_kinds_in(g, &kinds));
-        if (!(kinds &= c->tape->watch.kinds)) continue;
+        if (!(kinds &= c->tape->observer.kinds)) continue;
         tg_describe(c->in[i], what, sizeof what);
         SAY(&w, "the gradient of %s had %s before this backward: ", what, name_of_kinds(kinds));
         TG_TRY(say_range(&w, g));
@@ -166,10 +169,10 @@ static tg_status search_accumulated(tg_call *c) {
 static tg_status search_gradients(tg_call *c) {
     for (int i = 0; i < c->n_in; i++) {
         int kinds;
-        const tg_tensor *g = tg_receipt_gradient(c, i);
+        const tg_tensor *g = tg_sink_gradient(c, i);
         if (!g || !readable(g)) continue;
         TG_TRY(tg_kinds_in(g, &kinds));
-        kinds &= c->tape->watch.kinds;
+        kinds &= c->tape->observer.kinds;
         if (kinds) return report_gradient(c, i, g, kinds);
     }
     return TG_OK;
@@ -177,7 +180,9 @@ static tg_status search_gradients(tg_call *c) {
 
 /* ---- The watcher ---- */
 
-/* What it records is not shown in turn, and keeps nothing. */
+static void update(tg_tape *t);
+
+/* What the watcher records is not shown in turn, and keeps no nodes. */
 static tg_status show(tg_call *c, tg_op_event *seen) {
     tg_tape *t = c->tape;
     seen->size = sizeof *seen;
@@ -188,10 +193,11 @@ static tg_status show(tg_call *c, tg_op_event *seen) {
     seen->out = c->out;
     seen->call = c;
     bool grad = t->grad;
-    t->watched = t->grad = false;
-    tg_status s = t->watch.fn(t->watch.user, t, seen);
+    t->observer.ops = NULL;
+    t->grad = false;
+    tg_status s = t->observer.fn(t->observer.user, t, seen);
     t->grad = grad;
-    t->watched = t->watch.fn || t->watch.kinds;
+    update(t);
     if (s == TG_OK) return t->ctx->run.status;
     return tg_fail(t->ctx, TG_ERR_CALLBACK, "the watcher failed with %s at op %s", tg_status_name(s), c->op->name);
 }
@@ -201,8 +207,8 @@ static tg_status show_backward(tg_call *c, tg_tensor **gin) {
     const tg_node *n = node_at_work(c);
     tg_status s = TG_OK;
     for (int i = 0; i < c->n_in; i++) {
-        const tg_tensor *g = tg_receipt_gradient(c, i);
-        gin[i] = g && readable(g) ? tg_gradient_look(g) : NULL;
+        const tg_tensor *g = tg_sink_gradient(c, i);
+        gin[i] = g && readable(g) ? tg_gradient_alias(g) : NULL;
     }
     if (c->ctx->run.status == TG_OK)
         s = show(c, &(tg_op_event){.backward = true,
@@ -220,9 +226,9 @@ static tg_status may_read(const tg_call *c) {
     return tg_recording_refuse(c->ctx, "tg_tape_find_nan", TG_RECORDING_READ, tg_call_site(c));
 }
 
-tg_status tg_observe_forward(tg_call *c) {
-    tg_observing *w = &c->tape->watch;
-    int64_t number = w->seen++;
+static tg_status observe_forward(tg_call *c) {
+    tg_observer *w = &c->tape->observer;
+    int64_t number = w->count++;
     if (w->kinds && c->op->forward && !c->ctx->meta) {
         TG_TRY(may_read(c));
         TG_TRY(search_results(c));
@@ -230,24 +236,28 @@ tg_status tg_observe_forward(tg_call *c) {
     return w->fn ? show(c, &(tg_op_event){.number = number}) : TG_OK;
 }
 
-tg_status tg_observe_before(tg_call *c) {
-    if (!c->tape->watch.kinds || c->ctx->meta) return TG_OK;
+static tg_status observe_before_backward(tg_call *c) {
+    if (!c->tape->observer.kinds || c->ctx->meta) return TG_OK;
     TG_TRY(may_read(c));
     TG_TRY(search_came(c));
     return search_accumulated(c);
 }
 
-tg_status tg_observe_backward(tg_call *c) {
+static tg_status observe_after_backward(tg_call *c) {
     enum { FEW = 16 };
     tg_tensor *few[FEW], **gin = few;
-    if (c->tape->watch.kinds && !c->ctx->meta) TG_TRY(search_gradients(c));
-    if (!c->tape->watch.fn) return TG_OK;
+    if (c->tape->observer.kinds && !c->ctx->meta) TG_TRY(search_gradients(c));
+    if (!c->tape->observer.fn) return TG_OK;
     size_t bytes = (size_t)c->n_in * sizeof(tg_tensor *);
     if (c->n_in > FEW && !(gin = tg_host_alloc(c->ctx, bytes))) return c->ctx->run.status;
     tg_status s = show_backward(c, gin);
     if (gin != few) tg_host_free(c->ctx, gin, bytes);
     return s;
 }
+
+static const tg_observer_ops observer_ops = {observe_forward, observe_before_backward, observe_after_backward};
+
+static void update(tg_tape *t) { t->observer.ops = t->observer.fn || t->observer.kinds ? &observer_ops : NULL; }
 
 /* ---- The public side ---- */
 
@@ -256,16 +266,16 @@ tg_status tg_tape_find_nan(tg_tape *t, int kinds) {
     if (kinds & ~(TG_FIND_NAN | TG_FIND_INF))
         return tg_fail(t->ctx, TG_ERR_ARGUMENT,
                        "tg_tape_find_nan: kinds %d, expected a sum of TG_FIND_NAN and TG_FIND_INF", kinds);
-    t->watch.kinds = kinds;
-    t->watched = kinds || t->watch.fn;
+    t->observer.kinds = kinds;
+    update(t);
     return TG_OK;
 }
 
 tg_status tg_tape_observe(tg_tape *t, tg_observe_fn fn, void *user) {
     TG_TRY(tg_tape_check(t, "tg_tape_observe"));
-    t->watch.fn = fn;
-    t->watch.user = user;
-    t->watched = fn || t->watch.kinds;
+    t->observer.fn = fn;
+    t->observer.user = user;
+    update(t);
     return TG_OK;
 }
 

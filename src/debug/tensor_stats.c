@@ -1,15 +1,15 @@
-/* What a tensor holds: how far its numbers reach, and whether all of it is numbers. */
+/* What a tensor holds: the range of its numbers, and how many are NaN or infinite. */
+#include "debug/tensor_stats.h"
+
 #include <math.h>
 
+#include <tapegrad/explain.h>
 #include "base/host_memory.h"
-#include "autograd/backward.h"
 
-tg_tensor *tg_gradient_look(const tg_tensor *g) {
-    return tg_temp_new(g->ctx, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
-}
+#include "autograd/gradients.h"
 
 static tg_status read_all(const tg_tensor *x, double *v) {
-    tg_tensor *own = tg_gradient_look(x); /* what is one rank's share is read all the same */
+    tg_tensor *own = tg_gradient_alias(x); /* what is one rank's share is read all the same */
     if (!own) return x->ctx->run.status;
     tg_status s = tg_read_f64(own, v, own->numel);
     tg_temp_free(own);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "catalog/sample_values.h"
 #include "gradcheck/difference.h"
 
 void tg_diff_say(char *buf, size_t size, const char *format, ...) {
@@ -126,7 +127,7 @@ static tg_status compare_directions(tg_diff *d, int part, tally *t) {
     for (int k = 0; k < d->projections && p->n; k++) {
         double dot = 0;
         for (int64_t i = p->at; i < p->at + p->n; i++) {
-            double number = tg_diff_normal(&state);
+            double number = tg_sample_normal(&state);
             d->direction[i] = k % 2 ? number : number < 0 ? -1 : 1;
             dot += d->direction[i] * d->gx[i];
         }

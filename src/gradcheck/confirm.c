@@ -2,6 +2,7 @@
  * makes of it, or steps that miss what f does between them. */
 #include <math.h>
 
+#include "catalog/sample_values.h"
 #include "gradcheck/difference.h"
 
 /* By other steps. Where they contradict the slope the estimate of its error was too small. What is far off may be so
@@ -48,7 +49,7 @@ static tg_status noise_of(tg_diff *d, int part, int64_t i, double step, double *
     uint64_t state = d->seed ^ (uint64_t)i;
     for (int k = 0; k < POINTS; k++) {
         tg_change c;
-        at[k] = 0.38 * (k - SIDE + 0.5 * tg_diff_uniform(&state));
+        at[k] = 0.38 * (k - SIDE + 0.5 * tg_sample_uniform(&state));
         tg_status status = tg_diff_change(d, part, i, at[k] * step, &c);
         if (status != TG_OK) return status;
         f[k] = c.sum;

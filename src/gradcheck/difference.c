@@ -6,26 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "catalog/sample_values.h"
 #include "gradcheck/difference.h"
 
 /* Steps are h 2^k: so many below h, and above. */
 enum { MOST_DOWN = 10, MOST_UP = 3, RUNGS = MOST_DOWN + MOST_UP + 3 };
-
-/* ---- Random numbers ---- */
-
-uint64_t tg_diff_random(uint64_t *state) {
-    uint64_t z = *state += 0x9E3779B97F4A7C15u;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
-}
-
-double tg_diff_uniform(uint64_t *state) { return ((double)(tg_diff_random(state) >> 11) + 0.5) * 0x1p-53; }
-
-double tg_diff_normal(uint64_t *state) {
-    double r = sqrt(-2 * log(tg_diff_uniform(state)));
-    return r * cos(6.283185307179586 * tg_diff_uniform(state));
-}
 
 double tg_diff_largest(const double *v, int64_t n) {
     double most = 0;
@@ -92,7 +77,7 @@ void tg_diff_arrays(tg_diff *d, double *room) {
 
 void tg_diff_cotangent(tg_diff *d) {
     uint64_t state = d->seed;
-    for (int64_t j = 0; j < d->m; j++) d->gy[j] = tg_diff_normal(&state);
+    for (int64_t j = 0; j < d->m; j++) d->gy[j] = tg_sample_normal(&state);
 }
 
 void tg_diff_fail(tg_diff *d, const char *cause, const char *format, ...) {

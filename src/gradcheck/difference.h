@@ -82,9 +82,4 @@ void tg_diff_place(const tg_diff *d, int part, int64_t k, char *buf, size_t size
 void tg_diff_say(char *buf, size_t size, const char *format, ...) TG_PRINTF(3, 4);
 double tg_diff_largest(const double *v, int64_t n); /* magnitude; NaN where one is */
 
-/* Numbers of a stream of its own: splitmix64 (Steele et al., OOPSLA 2014). */
-uint64_t tg_diff_random(uint64_t *state);
-double tg_diff_uniform(uint64_t *state); /* in (0, 1) */
-double tg_diff_normal(uint64_t *state);
-
 #endif

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/host_memory.h"
-#include "autograd/backward.h"
 #include "gradcheck/gradcheck.h"
+#include "autograd/gradients.h"
 
 /* ---- Runs ---- */
 

@@ -3,8 +3,8 @@
 #define TG_GRADCHECK_IMPL_H
 
 #include "gradcheck/difference.h"
-#include "tape/tape.h"
 #include "core/rng.h"
+#include "autograd/backward.h"
 
 typedef struct tg_check_run {
     tg_diff d;

@@ -8,6 +8,7 @@
 #include <tapegrad/derivatives.h>
 #include <tapegrad/ops.h>
 
+#include "catalog/sample_values.h"
 #include "gradcheck/gradcheck.h"
 
 /* ---- vjp ---- */
@@ -73,7 +74,7 @@ static tg_status check_jvp(tg_check_run *r, int part, uint64_t *state) {
     const tg_diff_part *p = &d->parts[part];
     double forward = 0, reverse = 0, size = 0;
     for (int64_t i = 0; i < p->n; i++) {
-        d->direction[i] = tg_diff_normal(state);
+        d->direction[i] = tg_sample_normal(state);
         reverse += d->direction[i] * d->gx[p->at + i];
         size += fabs(d->direction[i] * d->gx[p->at + i]);
     }

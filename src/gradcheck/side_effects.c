@@ -3,8 +3,8 @@
 #include <math.h>
 
 #include "base/host_memory.h"
-#include "autograd/backward.h"
 #include "gradcheck/gradcheck.h"
+#include "autograd/gradients.h"
 
 /* ---- Nothing changed ---- */
 

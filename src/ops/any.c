@@ -1,4 +1,5 @@
 /* Boolean reductions: whether any or all elements of a mask are true over a set of dims. */
+
 #include <tapegrad/ops.h>
 
 #include "ops/common/reduce.h"

@@ -5,6 +5,7 @@
 #include "ops/common/nn_op.h"
 #include "placement/draws.h"
 #include "kernels/composed.h"
+#include "autograd/apply.h"
 
 /* out [b, h, sq, dv] = softmax(scale q k^T + mask) v, with q [b, h, sq, dk], k [b, g, sk, dk] and v [b, g, sk, dv].
  * A sink adds one logit to each softmax; its probability multiplies no value. */

@@ -1,4 +1,5 @@
 /* Comparisons: they broadcast, return bool, and have no gradient. */
+
 #include <tapegrad/ops.h>
 
 #include "ops/common/op.h"

@@ -1,6 +1,7 @@
 /* Joining tensors along a dim, and the inverse: concat, stack, split, chunk and pad. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
+#include "autograd/apply.h"
 
 typedef struct join_params {
     int dim;

@@ -3,6 +3,7 @@
 #include "ops/linear.h"
 #include "ops/common/nn_op.h"
 #include "ops/common/product.h"
+#include "autograd/apply.h"
 
 /* y [.., out] = act(x [.., in] w^T + b), with w [out, in] and b [out] or absent. One block serves five activations. */
 

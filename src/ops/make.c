@@ -1,5 +1,6 @@
 /* Tensors made from numbers alone: arange and full. */
 #include "ops/common/op.h"
+#include "autograd/apply.h"
 
 #include <math.h>
 #include <tapegrad/ops.h>

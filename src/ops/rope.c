@@ -3,6 +3,7 @@
 
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
+#include "autograd/apply.h"
 
 /* Rotary position embedding (Su et al., arXiv 2104.09864): in x [.., s, d] each pair (i, i + d/2) is rotated by the
  * angle of its position. */

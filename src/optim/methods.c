@@ -1,6 +1,6 @@
 /* The methods: SGD with momentum (Sutskever et al., ICML 2013), Adam (Kingma and Ba, arXiv 1412.6980) and AdamW
  * (Loshchilov and Hutter, arXiv 1711.05101). */
-#include "autograd/backward.h"
+#include "autograd/gradients.h"
 #include "kernels/composed.h"
 #include "kernels/scalar.h"
 #include "optim/optim.h"

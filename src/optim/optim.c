@@ -2,8 +2,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "autograd/gradients.h"
 #include "base/host_memory.h"
-#include "autograd/backward.h"
 #include "optim/optim.h"
 
 /* What a failed creation returns: every call on it does nothing. */

@@ -4,8 +4,9 @@
 
 #include <tapegrad/ops.h>
 
+#include "autograd/gradients.h"
+#include "tape/tape.h"
 #include "base/host_memory.h"
-#include "autograd/backward.h"
 #include "core/capture.h"
 #include "kernels/composed.h"
 #include "kernels/scalar.h"

@@ -3,6 +3,8 @@
  * in one piece share one. */
 #include "placement/draws.h"
 
+#include <tapegrad/op.h>
+
 #include "core/capture.h"
 #include "core/rng.h"
 #include "kernels/philox.h"
@@ -238,6 +240,14 @@ tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_pl
     if (l.numel) TG_TRY(draws_of(ctx, &d, out));
     ctx->rng.counter += (uint64_t)l.numel;
     return TG_OK;
+}
+
+tg_draws tg_call_draws(tg_call *c, const tg_tensor *x) {
+    tg_draws d = {.n = 0};
+    if (!c || tg_check(c->ctx, x, "tg_call_draws") != TG_OK) return d;
+    const tg_placements *p = tg_place_of(x);
+    tg_draws_take(c->ctx, x->ndim, x->shape, p ? p->at : NULL, &d);
+    return d;
 }
 
 /* ---- Fills ---- */

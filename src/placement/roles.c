@@ -1,6 +1,7 @@
 /* What ops say of their dims: what infer stated, and what their families fill in. */
 #include "base/host_memory.h"
 #include "placement/rule.h"
+#include "tape/call.h"
 
 static tg_call_impl *impl(const tg_call *c) { return c->impl; }
 

@@ -1,6 +1,7 @@
 /* The rule of placements on one axis: what an op makes of inputs that are PARTIAL, VARYING or neither, and what it
  * refuses. rule.h states it. */
 #include "placement/rule.h"
+#include "tape/call.h"
 
 #include "base/text.h"
 

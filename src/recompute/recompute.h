@@ -1,8 +1,8 @@
-/* Functions that are run again in backward: what recomputation and replays share. */
+/* Functions that run again in backward: what tg_recompute and replays share. */
 #ifndef TG_RECOMPUTE_IMPL_H
 #define TG_RECOMPUTE_IMPL_H
 
-#include "tape/tape.h"
+#include "autograd/apply.h"
 
 #include <tapegrad/recompute.h>
 
@@ -53,8 +53,8 @@ tg_status tg_recompute_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, 
         .vjp = tg_recompute_vjp, .jvp = tg_recompute_jvp,                                                              \
     }
 
-/* distribute.c: keeps x, which a node of t has just saved, as this rank's part of its elements; whoever reads it next
- * gathers them. Where others need the bytes too it stays whole. */
+/* sharded_inputs.c: keeps x, which a node of t has just saved, as this rank's part of its elements. The next read
+ * gathers them. Where others need the bytes too, x stays whole. */
 tg_status tg_distribute(tg_tape *t, tg_tensor *x, tg_comm *c);
 tg_status tg_distribute_check(tg_ctx *ctx, const tg_tensor *x, tg_comm *c, const char *who);
 

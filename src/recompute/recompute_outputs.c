@@ -10,6 +10,8 @@
 
 #include "placement/grid.h"
 #include "autograd/backward.h"
+#include "autograd/hooks.h"
+#include "autograd/saved_tensors.h"
 #include "recompute/recompute.h"
 
 typedef struct replay_run {
@@ -31,12 +33,18 @@ struct tg_replay {
     bool closed, done;
 };
 
-/* A place for two replays that nothing else takes, as a tape's handles have theirs: one of the last step is still
- * there, and is seen to have ended. */
-struct tg_replay_room {
-    struct tg_replay_room *next;
-    tg_replay turn[2];
-};
+/* Two replays that take turns at each reset of the tape, as handles do: a pointer to one of the last step can still be
+ * read, and says that it has ended. */
+typedef struct replay_slot {
+    struct replay_slot *next;
+    tg_replay replay[2];
+} replay_slot;
+
+/* What a tape keeps for replays. */
+typedef struct replay_list {
+    tg_tape_listener listener;
+    replay_slot *slots, *last; /* all; the last one taken since the reset, NULL: none */
+} replay_list;
 
 /* ---- The results' bytes ---- */
 
@@ -100,7 +108,7 @@ static tg_status run_again(replay_run *r) {
     const tg_recompute_params *p = r->p;
     tg_tape *inner = tg_tape_new(r->replay->t->ctx);
     TG_TRY(tg_tape_ctx(inner)->run.status);
-    tg_observe_share(inner, r->replay->t);
+    tg_tape_observe_as(inner, r->replay->t);
     tg_tape_set_training(inner, p->training);
     r->inner = inner;
     r->in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *r->in + 1);
@@ -182,22 +190,31 @@ static const tg_op replay_of_ranks_op = TG_RECOMPUTE_OP("replay", true, replay_b
 
 /* ---- The public side ---- */
 
-static tg_replay *next_room(tg_tape *t) {
-    struct tg_replay_room **link = t->replay ? &t->replay->next : &t->replays;
-    if (!*link && !(*link = tg_host_alloc(t->ctx, sizeof **link))) return NULL;
-    t->replay = *link;
-    return &t->replay->turn[t->turn];
+static void reset(tg_tape_listener *l, bool freed) {
+    (void)freed;
+    ((replay_list *)l)->last = NULL;
 }
 
-void tg_tape_free_replays(tg_tape *t) {
-    for (struct tg_replay_room *r = t->replays, *next; r; r = next) {
-        next = r->next;
-        tg_host_free(t->ctx, r, sizeof *r);
+static void release(tg_tape_listener *l) {
+    for (replay_slot *s = ((replay_list *)l)->slots, *next; s; s = next) {
+        next = s->next;
+        tg_host_free(l->tape->ctx, s, sizeof *s);
     }
 }
 
+static const tg_tape_listener_ops replays_ops = {.size = sizeof(replay_list), .reset = reset, .released = release};
+
+static tg_replay *new_replay(tg_tape *t) {
+    replay_list *all = (replay_list *)tg_tape_listen(t, &replays_ops);
+    if (!all) return NULL;
+    replay_slot **link = all->last ? &all->last->next : &all->slots;
+    if (!*link && !(*link = tg_host_alloc(t->ctx, sizeof **link))) return NULL;
+    all->last = *link;
+    return &all->last->replay[t->generation];
+}
+
 tg_replay *tg_replay_open(tg_tape *t) {
-    tg_replay *p = tg_tape_check(t, "tg_replay_open") == TG_OK ? next_room(t) : NULL;
+    tg_replay *p = tg_tape_check(t, "tg_replay_open") == TG_OK ? new_replay(t) : NULL;
     if (p)
         *p = (tg_replay){.t = t, .epoch = t->epoch, .end = &p->first};
     else if (t)

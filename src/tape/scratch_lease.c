@@ -1,7 +1,7 @@
 /* Leases of named buffers (invariant 11). */
 #include "base/text.h"
-#include "tape/tape.h"
 #include "core/scratch.h"
+#include "tape/call.h"
 
 static void set_asker(tg_tape *t, tg_buffer *b, const void *site) {
     b->op = t->at_work ? t->at_work->op->name : NULL;

@@ -1,5 +1,5 @@
-/* The tape's memory: handles in slabs, nodes in bump chunks, both kept over resets; and its scopes. */
-#include "tape/tape.h"
+/* The tape: its memory (handles in slabs, nodes in bump chunks, both kept over resets), its leaves and its scopes. */
+#include "tape/call.h"
 
 #include "base/host_memory.h"
 #include "base/text.h"
@@ -38,14 +38,14 @@ static tg_status next_slab(tg_tape *t) {
     return TG_OK;
 }
 
-/* The place in the room whose turn it is. */
-static tg_tensor *place_in(const tg_tape *t, tg_room *r) {
-    return t->turn ? (tg_tensor *)((tg_head *)r + 1) : &r->first;
+/* The place in the slot that this generation of handles takes. */
+static tg_tensor *place_in(const tg_tape *t, tg_handle_slot *s) {
+    return t->generation ? (tg_tensor *)((tg_head *)s + 1) : &s->first;
 }
 
 tg_tensor *tg_tape_handle(tg_tape *t) {
     if (TG_UNLIKELY(!t->at.slab || t->at.used == TG_SLAB_HANDLES) && next_slab(t) != TG_OK) return NULL;
-    tg_tensor *x = place_in(t, &t->at.slab->room[t->at.used++]);
+    tg_tensor *x = place_in(t, &t->at.slab->slot[t->at.used++]);
     *x = (tg_tensor){.serial = ++t->ctx->serial, .ctx = t->ctx, .other = {TG_SERIAL_RESET, t->ctx}, .tape = t};
     return x;
 }
@@ -100,7 +100,7 @@ static handle_walk walk_from(const tg_tape *t, tg_cursor from) {
 static tg_tensor *walk_next(handle_walk *w) {
     while (w->slab) {
         if (w->i < (w->slab == w->t->at.slab ? w->t->at.used : TG_SLAB_HANDLES))
-            return place_in(w->t, &w->slab->room[w->i++]);
+            return place_in(w->t, &w->slab->slot[w->i++]);
         w->slab = w->slab == w->t->at.slab ? NULL : w->slab->next;
         w->i = 0;
     }
@@ -148,7 +148,11 @@ static void tapes_release(tg_ctx *ctx, void *state) {
             after = c->next;
             tg_host_free(ctx, c, sizeof *c + c->bytes);
         }
-        tg_tape_free_replays(t);
+        for (tg_tape_listener *l = t->listeners, *after; l; l = after) {
+            after = l->next;
+            if (l->ops->released) l->ops->released(l);
+            tg_host_free(ctx, l, l->ops->size);
+        }
         tg_host_free(ctx, t->leaves, (size_t)t->leaf_capacity * sizeof *t->leaves);
         tg_host_free(ctx, t->scratch, t->scratch_bytes);
         tg_host_free(ctx, t, sizeof *t);
@@ -190,9 +194,8 @@ tg_tape *tg_tape_new(tg_ctx *ctx) {
     t->ctx = ctx;
     t->epoch = ++all->epochs;
     t->training = t->grad = true;
-    t->timed = t->collects = t->grad_off = t->watched = t->again = false;
-    t->watch = (tg_observing){0};
-    t->packer = (tg_packer){0};
+    t->timed = t->collects = t->grad_off = t->again = false;
+    t->observer = (tg_observer){0};
     link_tape(all, t);
     return t;
 }
@@ -221,12 +224,13 @@ static void end_node(tg_node *n) {
 }
 
 /* What ends with a node or a tensor may be the caller's function. */
-static void end_all(tg_tape *t) {
+static void end_all(tg_tape *t, bool freed) {
     t->busy++;
     for (tg_node *n = t->first; n; n = n->next) end_node(n);
     handle_walk w = walk_from(t, (tg_cursor){0});
     for (tg_tensor *x; (x = walk_next(&w));) end_handle(x);
-    if (TG_UNLIKELY(t->packed != NULL)) tg_pack_end(t);
+    for (tg_tape_listener *l = t->listeners; l; l = l->next)
+        if (l->ops->reset) l->ops->reset(l, freed);
     if (t->n_leaves) memset(t->leaves, 0, (size_t)t->leaf_capacity * sizeof *t->leaves);
     t->first = t->last = t->cursor = NULL;
     t->n_nodes = t->n_leaves = 0;
@@ -234,9 +238,8 @@ static void end_all(tg_tape *t) {
     t->scopes_missed = 0;
     t->mark = (tg_mark){0};
     t->at = (tg_cursor){0};
-    t->replay = NULL;
     t->pass = 0;
-    t->watch.seen = 0;
+    t->observer.count = 0;
     t->collectives = false;
     t->busy--;
 }
@@ -249,17 +252,17 @@ static bool may_end(const tg_tape *t, const char *who) {
 
 void tg_tape_reset(tg_tape *t) {
     if (!t || !t->epoch || !may_end(t, "tg_tape_reset")) return;
-    end_all(t);
+    end_all(t, false);
     if (t->ctx->run.ops->poll && tg_ok(t->ctx)) t->ctx->run.ops->poll(t->ctx);
     t->epoch = ++tg_tapes_of(t->ctx)->epochs;
-    t->turn = !t->turn;
+    t->generation = !t->generation;
 }
 
 void tg_tape_free(tg_tape *t) {
     if (!t || !t->epoch || !may_end(t, "tg_tape_free")) return;
-    end_all(t);
+    end_all(t, true);
     t->epoch = 0;
-    t->turn = !t->turn;
+    t->generation = !t->generation;
     tg_tapes *all = tg_tapes_of(t->ctx);
     if (t->prev)
         t->prev->next = t->next;
@@ -269,6 +272,19 @@ void tg_tape_free(tg_tape *t) {
     t->prev = NULL;
     t->next = all->freed;
     all->freed = t;
+}
+
+tg_tape_listener *tg_tape_listener_of(const tg_tape *t, const tg_tape_listener_ops *ops) {
+    tg_tape_listener *l = t->listeners;
+    while (l && l->ops != ops) l = l->next;
+    return l;
+}
+
+tg_tape_listener *tg_tape_listen(tg_tape *t, const tg_tape_listener_ops *ops) {
+    tg_tape_listener *l = tg_tape_listener_of(t, ops);
+    if (l || !(l = tg_host_alloc(t->ctx, ops->size))) return l;
+    *l = (tg_tape_listener){ops, t->listeners, t};
+    return t->listeners = l;
 }
 
 tg_status tg_tape_check(tg_tape *t, const char *who) {
@@ -453,7 +469,8 @@ static tg_status end_scope(tg_tape *t, tg_tensor *const *outputs, int n, const v
         return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_scope_close: %d outputs at %p", n, (void *)outputs);
     for (int i = 0; i < n; i++) TG_TRY(tg_check(t->ctx, outputs[i], "tg_scope_close"));
     mark_outputs(outputs, n, true);
-    if (TG_UNLIKELY(t->packer.pack)) tg_pack_since(t, t->scope->serial, site);
+    for (tg_tape_listener *l = t->listeners; l; l = l->next)
+        if (l->ops->scope_closed) l->ops->scope_closed(l, t->scope->serial, site);
     discard_since(t, t->scope, site);
     mark_outputs(outputs, n, false);
     return t->ctx->run.status;

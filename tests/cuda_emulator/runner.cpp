@@ -16,7 +16,7 @@ extern "C" char __start_emulator_shared[] __attribute__((weak)), __stop_emulator
 
 extern "C" void emulator_switch_stack(void **save, void *to);
 #ifdef __x86_64__
-asm(".text\n.globl emulator_switch_stack\n.type emulator_switch_stack,@function\ndouble_switch_stack:\n"
+asm(".text\n.globl emulator_switch_stack\n.type emulator_switch_stack,@function\nemulator_switch_stack:\n"
     "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
     "mov %rsp,(%rdi)\nmov %rsi,%rsp\n"
     "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n"

@@ -8,6 +8,7 @@
 
 #include "autograd/backward.h"
 #include "tape/tape.h"
+#include "autograd/gradients.h"
 
 /* ---- What can be wrong ---- */
 

@@ -142,7 +142,7 @@ START_TEST(ids_of_padding_are_no_tokens) {
         tg_ctx *ctx = one_context();
         ck_assert_int_eq(refuses(ctx, j, NULL, j->refusal, sizeof j->refusal), TG_ERR_DATA);
         tg_ctx_free(ctx);
-        snprintf(range, sizeof range, "index %lld: expected 0 to 49", (long long)bad[i]);
+        snprintf(range, sizeof range, "index %lld is out of range; it must be from 0 to 49", (long long)bad[i]);
         ck_assert_msg(strstr(j->refusal, range), "%s", j->refusal);
         for (int tp = 1; tp <= 4; tp *= 2)
             for (j->sp = false;; j->sp = true) {

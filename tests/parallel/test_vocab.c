@@ -447,14 +447,14 @@ static tg_status out_of_range_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
     tg_tensor *x = grad_leaf(made(ctx, 1, TG_SHAPE(3, 2))), *w = grad_leaf(made(ctx, 2, TG_SHAPE(2, 2)));
     tg_tensor *target = tg_from_host(ctx, TG_I64, TG_SHAPE(3), (const int64_t[]){0, 8, 1});
     tg_tensor *padding = tg_from_host(ctx, TG_I64, TG_SHAPE(3), (const int64_t[]){0, 1, 3});
-    REFUSED(ctx, TG_ERR_DATA, "target of row 1 is 8: expected 0 to 7",
+    REFUSED(ctx, TG_ERR_DATA, "target of row 1 is 8; it must be from 0 to 7",
             tg_vocab_parallel_cross_entropy(t, x, target, c, NULL));
-    REFUSED(ctx, TG_ERR_DATA, "target of row 2 is 3: expected 0 to 2",
+    REFUSED(ctx, TG_ERR_DATA, "target of row 2 is 3; it must be from 0 to 2",
             tg_vocab_parallel_cross_entropy(t, x, padding, c, TG_VOCAB(.classes = 3)));
     REFUSED(ctx, TG_ERR_DATA, "target of row 1 is 8", tg_vocab_parallel_linear_cross_entropy(t, x, w, target, c, NULL));
     REFUSED(ctx, TG_ERR_DATA, "target of row 2 is 3",
             tg_vocab_parallel_linear_cross_entropy(t, x, w, padding, c, TG_VOCAB(.classes = 3)));
-    REFUSED(ctx, TG_ERR_DATA, "index 8: expected 0 to 7", tg_vocab_parallel_embedding(t, w, target, c));
+    REFUSED(ctx, TG_ERR_DATA, "index 8 is out of range", tg_vocab_parallel_embedding(t, w, target, c));
     tg_tape_free(t);
     return tg_ctx_status(ctx);
 }

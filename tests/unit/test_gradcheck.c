@@ -7,6 +7,7 @@
 
 #include <tapegrad/gradcheck.h>
 
+#include "catalog/sample_values.h"
 #include "gradcheck/difference.h"
 
 #define ck_in(text, in) ck_assert_msg(strstr((in), (text)), "\"%s\" in: %s", (text), (in))
@@ -536,7 +537,7 @@ START_TEST(error_estimates_hold) {
     uint64_t state = 1;
     for (int f = 0; f < 6; f++)
         for (int k = 0; k < 400; k++, trials++) {
-            double x = 2 * tg_diff_normal(&state), at = x, gy = 1, y, moved, weight;
+            double x = 2 * tg_sample_normal(&state), at = x, gy = 1, y, moved, weight;
             tg_diff_part part = {.n = 1};
             tg_diff d = {.value = point,
                          .self = &f,

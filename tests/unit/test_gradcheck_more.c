@@ -7,6 +7,7 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/gradcheck.h>
 
+#include "catalog/sample_values.h"
 #include "gradcheck/difference.h"
 
 #define ck_in(text, in) ck_assert_msg(strstr((in), (text)), "\"%s\" in: %s", (text), (in))
@@ -99,7 +100,7 @@ static int count_wrong(hidden h, int points, double spread, tg_gradcheck_result 
     int wrong = 0;
     double x[N];
     for (int k = 0; k < points; k++) {
-        for (int i = 0; i < N; i++) x[i] = spread * tg_diff_normal(&random);
+        for (int i = 0; i < N; i++) x[i] = spread * tg_sample_normal(&random);
         tg_gradcheck_fn(hidden_values, hidden_gradient, &h, x, N, h.sum ? 1 : h.both ? N + 1 : N,
                         TG_GRADCHECK(.name = h.name, .rtol = h.rtol, .seed = (uint64_t)k), r);
         wrong += r->failed && strcmp(r->cause, "unknown");

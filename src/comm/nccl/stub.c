@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+
 #include <tapegrad/nccl.h>
 
 #include "comm/comm.h"

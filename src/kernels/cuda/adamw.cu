@@ -1,5 +1,5 @@
-/* The CUDA device's slots of an optimiser's step. prepare is one thread; adamw one pass over parameter, gradient and
- * moments, with as many parameters in a launch as its arguments hold. */
+/* The CUDA device's slots of an optimizer step. prepare is one thread; adamw is one pass over parameter, gradient
+ * and moments, with as many parameters in a launch as its arguments can hold. */
 #include <math.h>
 
 #include "kernels/cuda/slots.h"
@@ -11,7 +11,7 @@ namespace tg {
 namespace {
 
 enum { ADAMW_THREADS = 256, ADAMW_QUADS = 2 };
-/* Arguments of a launch may have 32764 bytes. In the emulator, each thread gets a copy of its own. */
+/* The arguments of a launch may have 32764 bytes. In the emulator each thread gets a copy of its own. */
 #ifdef TG_CUDA_EMULATOR
 enum { ADAMW_MANY = 16 };
 #else
@@ -23,7 +23,7 @@ struct AdamwItem {
     char *data[ADAMW_ARRAYS]; /* no master: NULL */
     uint8_t dtype[ADAMW_ARRAYS];
     bool whole, decoupled;
-    unsigned first; /* of the blocks that it has */
+    unsigned first; /* the first of its blocks */
     int64_t n;
     double beta1, beta2, eps, decay;
     const double *step;
@@ -31,7 +31,7 @@ struct AdamwItem {
 
 template <int MOST> struct AdamwList {
     int n;
-    const unsigned long long *fault; /* the device's error word: nothing is stepped with gradients of bad data */
+    const unsigned long long *fault; /* the device's error word: no step is taken with gradients of bad data */
     AdamwItem item[MOST];
 };
 static_assert(sizeof(AdamwList<ADAMW_MANY>) <= 32764, "the arguments of a launch");
@@ -156,7 +156,7 @@ bool is_wide(const tg_adamw_args &a) {
            (a.master.data && a.master.dtype == TG_F64);
 }
 
-/* The next items of this width from *i on, as many as fit. */
+/* Collects the next items of this width from *i on, as many as fit. */
 template <class T, int MOST> tg_status launch_some(tg_ctx *ctx, const tg_adamw_args *a, int n, int *i) {
     const int64_t each = ADAMW_THREADS * ADAMW_QUADS * Quad<T>::size;
     AdamwList<MOST> list;
@@ -184,7 +184,7 @@ template <class T> tg_status step_list(tg_ctx *ctx, const tg_adamw_args *a, int 
     return TG_OK;
 }
 
-/* Once for a step: every word of it follows from a few numbers. */
+/* Runs once per step: a few numbers determine every word of it. */
 __global__ void prepare_step(const __grid_constant__ tg_prepare_args a, const unsigned long long *fault) {
     if (threadIdx.x == 0) tg_prepare_step(&a, *fault != ~0ull);
 }

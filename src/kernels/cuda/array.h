@@ -1,5 +1,5 @@
-/* What a kernel sees of a tg_array: the layout by value, and its elements in any dtype as a compute type T (float,
- * double or int64_t). The dtype is the same for every thread of a launch, so the switch costs no divergence. */
+/* A tg_array as a kernel sees it: the layout by value, and elements of any dtype as a compute type T (float, double
+ * or int64_t). The dtype is the same for every thread of a launch, so the switch on it does not diverge. */
 #ifndef TG_CUDA_ARRAY_H
 #define TG_CUDA_ARRAY_H
 
@@ -13,7 +13,8 @@
 
 #include "kernels/cuda/launch.h"
 
-/* Before a loop of constant length over what must stay in registers; before one whose code is long enough once. */
+/* Placed before a loop of constant length over values that must stay in registers; and before one whose code must
+ * not be repeated. */
 #ifdef __CUDACC__
 #define TG_UNROLL _Pragma("unroll")
 #define TG_ROLLED _Pragma("unroll 1")
@@ -98,8 +99,8 @@ template <class T> __device__ inline void store(char *data, int dtype, int64_t i
     }
 }
 
-/* A product and a sum that are not made one operation, where the CPU's bits are wanted, or those of another kernel: the
- * gradients' scores are attention's own to the bit. */
+/* A product and a sum that are not fused into one operation, where the bits must equal the CPU's or another
+ * kernel's: the scores that gradients compute equal attention's own in every bit. */
 #ifdef __CUDA_ARCH__
 __device__ inline float multiplied(float a, float b) { return __fmul_rn(a, b); }
 __device__ inline double multiplied(double a, double b) { return __dmul_rn(a, b); }

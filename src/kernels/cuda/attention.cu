@@ -1,5 +1,5 @@
-/* Attention without its matrix of scores: for a tile of queries, tiles of keys pass by, and a running maximum and sum
- * make the softmax as they do (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv 2307.08691). */
+/* Attention without its matrix of scores: a tile of queries goes through tiles of keys with a running maximum and
+ * sum, which give the softmax (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv 2307.08691). */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/slots.h"
 
@@ -7,7 +7,7 @@ using namespace tg;
 
 namespace {
 
-/* Of the two rows that a lane has a part of, g and g + 8: what all keys so far come to. */
+/* For the two rows that a lane has a part of, g and g + 8: the state after all keys so far. */
 template <class T> struct Running {
     T max[2], sum[2], rescale[2];
 };
@@ -17,8 +17,8 @@ template <class T, class Join> __device__ inline T quad_joined(T v, Join join) {
     return join(v, __shfl_xor_sync(~0u, v, 2));
 }
 
-/* Scores become exp(score - max); rescale is what earlier tiles must be multiplied by. A row without a key so far has 0
- * for its maximum here, which keeps -inf - -inf away. */
+/* Scores become exp(score - max); rescale is the factor for the results of earlier tiles. A row without a key so far
+ * uses 0 as its maximum, which avoids -inf - -inf. */
 template <class E, int NF, class T> __device__ inline void pass_tile(Running<T> &s, T (&c)[NF][4]) {
     TG_UNROLL
     for (int r = 0; r < 2; r++) {
@@ -39,7 +39,7 @@ template <class E, int NF, class T> __device__ inline void pass_tile(Running<T> 
     }
 }
 
-/* Scores of 16 queries from `first` on with keys from `key` on: scaled, -inf where hidden. */
+/* The scores of 16 queries from `first` on with keys from `key` on: scaled, -inf where hidden. */
 template <int NF, class T>
 __device__ inline void scale_and_mask(const Attention &a, int64_t first, int64_t key, T (&c)[NF][4]) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -60,7 +60,7 @@ __device__ inline void drop(const Attention &a, int64_t b, int64_t h, int64_t fi
     for (int i = 0; i < 4 * NF; i++) c[i / 4][i % 4] *= bits >> i & 1 ? scale : (T)0;
 }
 
-/* The sink counts as one key more, without a value; rescale is for what there is so far. */
+/* The sink counts as one more key, without a value; rescale is for the results so far. */
 template <class T> __device__ inline void add_sink(const Attention &a, int64_t h, Running<T> &s) {
     const T sink = load<T>(head_row(a.sink, 0, h, 0), a.sink.dtype, 0);
     for (int r = 0; r < 2; r++) {
@@ -71,7 +71,7 @@ template <class T> __device__ inline void add_sink(const Attention &a, int64_t h
     }
 }
 
-/* Divides by the sums and brings home. A query that sees no key gets zeros. */
+/* Divides by the sums and stores. A query that sees no key gets zeros. */
 template <class E, int NF, class T>
 __device__ inline void finish(const Attention &a, int64_t b, int64_t h, int64_t first, Running<T> &s,
                               const T (&o)[NF][4]) {
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention(TG_PARAMETER(Attention) 
     const int ld = tile_pitch<E>(D), ldp = tile_pitch<E>(ROWS), warp = threadIdx.x / 32;
     E *k = q + ROWS * ld, *v = k + ROWS * ld, *p = v + ROWS * ld + warp * 16 * ldp, *own = q + warp * 16 * ld;
     T *mask = FULL && a.mask.data ? (T *)(v + ROWS * (ld + ldp)) : NULL;
-    /* The longest of causal attention's tiles come first. */
+    /* The longest tiles of causal attention come first. */
     int64_t head = blockIdx.x / a.tiles, b = head / a.heads, h = head % a.heads;
     int64_t group = h / (a.heads / a.groups), first = (a.tiles - 1 - blockIdx.x % a.tiles) * ROWS;
     int64_t mine = first + warp * 16;

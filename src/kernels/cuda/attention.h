@@ -1,8 +1,9 @@
-/* What attention's forward and backward share: operands, tiles, masks, and which kernel does what.
+/* What attention's forward and backward share: operands, tiles, masks, and the choice of kernels.
  *
- * A block of WARPS warps has a tile of 16 WARPS rows, queries or keys, and passes over tiles of as many of the other. A
- * warp owns 16 rows: their scores and sums are in its registers, spread as tile_product spreads them. Tiles lie in
- * shared memory as elements E: the arrays' own 16-bit dtype where all have the same, else the compute type. */
+ * A block of WARPS warps has a tile of 16 WARPS rows, queries or keys, and passes over tiles of as many rows of the
+ * other. A warp owns 16 rows; their scores and sums are in its registers, distributed as tile_product distributes
+ * them. Tiles are in shared memory as elements E: the arrays' own 16-bit dtype if all have the same, otherwise the
+ * compute type. */
 #ifndef TG_CUDA_ATTENTION_H
 #define TG_CUDA_ATTENTION_H
 
@@ -14,7 +15,7 @@
 #include "kernels/philox.h"
 #include "kernels/scalar.h"
 
-/* A kernel's parameter that is read where it lies, by functions too; and a function too long to be everywhere. */
+/* A kernel parameter that is read in place, by functions too; and a function too long to be inlined everywhere. */
 #ifdef __CUDACC__
 #define TG_PARAMETER(type) const __grid_constant__ type
 #define TG_APART           __noinline__
@@ -29,7 +30,7 @@ namespace tg {
 struct Heads {
     char *data; /* NULL: absent */
     int dtype, size;
-    bool wide; /* rows are contiguous, begin at 16 bytes, and end so */
+    bool wide; /* rows are contiguous, and begin and end at multiples of 16 bytes */
     int64_t stride[4];
 };
 
@@ -81,12 +82,13 @@ inline Attention attention_of(const tg_attention_args *a) {
     return t;
 }
 
-/* Where row i of head (b, h) begins. */
+/* The beginning of row i of head (b, h). */
 __device__ inline char *head_row(const Heads &x, int64_t b, int64_t h, int64_t i) {
     return x.data + (b * x.stride[0] + h * x.stride[1] + i * x.stride[2]) * x.size;
 }
 
-/* Rows [first, first + rows) of a head, of which `total` exist, as a tile of D columns: zeros beside what exists. */
+/* Loads rows [first, first + rows) of a head, of which `total` exist, as a tile of D columns; missing elements are
+ * 0. */
 template <int D, class E>
 __device__ inline void tile_load(E *to, const Heads &x, int64_t b, int64_t h, int64_t first, int rows, int64_t total,
                                  int cols) {
@@ -116,12 +118,12 @@ template <class T> __device__ TG_APART void put_element(char *row, int dtype, in
     store<T>(row, dtype, at, add ? v + load<T>(row, dtype, at) : v);
 }
 
-/* Two neighbours of a row. */
+/* Two neighbors in a row. */
 template <class E> struct alignas(2 * sizeof(E)) Two {
     E e[2];
 };
 
-/* The warp's fragments, times factor[0] in rows g and factor[1] in rows g + 8, to where they belong in a head. */
+/* Stores the warp's fragments, times factor[0] in rows g and factor[1] in rows g + 8, to their rows of a head. */
 template <class E, int NF, class T>
 __device__ inline void rows_put(const Heads &x, int64_t b, int64_t h, int64_t first, int64_t total, int cols, bool add,
                                 const T (&c)[NF][4], const T (&factor)[2]) {
@@ -146,7 +148,7 @@ __device__ inline void rows_put(const Heads &x, int64_t b, int64_t h, int64_t fi
     }
 }
 
-/* How many keys query i sees, and so do those before it at most; 0 or less: none. */
+/* The number of keys that query i sees, which is an upper bound for earlier queries; 0 or less: none. */
 __device__ inline int64_t keys_seen(const Attention &a, int64_t i) {
     int64_t seen = a.causal ? i + 1 + a.sk - a.sq : a.sk;
     return seen < a.sk ? seen : a.sk;
@@ -156,14 +158,14 @@ __device__ inline int64_t first_to_see(const Attention &a, int64_t j) {
     int64_t i = a.causal ? j - (a.sk - a.sq) : 0;
     return i > 0 ? i : 0;
 }
-/* A place relative to a tile of `rows`, in it or at its end. */
+/* A position relative to a tile of `rows`, limited to the tile or its end. */
 __device__ inline int within(int64_t at, int rows) { return at < 0 ? 0 : at > rows ? rows : (int)at; }
 
-/* ---- Masks, and rules that are more than causal: for kernels of their own, FULL, beside the plain ones ---- */
+/* ---- Masks, and rules that are more than causal: used by separate kernels, FULL, next to the plain ones ---- */
 
 inline bool is_full(const Attention &a) { return a.mask.data || a.seen.more; }
 
-/* Of the two rows of a tile that a lane has a part of: the keys that its queries see. */
+/* For the two rows of a tile that a lane has a part of: the keys that their queries see. */
 struct RowsSeen {
     int64_t first[2], end[2];
 };
@@ -178,14 +180,14 @@ __device__ inline RowsSeen rows_seen(const Attention &a, int64_t b, int64_t i) {
     return s;
 }
 
-/* What a mask adds to a score: 0, or -inf, where it is bool. */
+/* What a mask adds to a score; a bool mask adds 0 or -inf. */
 template <class T> __device__ inline T mask_at(const Attention &a, int64_t b, int64_t h, int64_t i, int64_t j) {
     T v = load<T>(head_row(a.mask, b, h, i), a.mask.dtype, j * a.mask.stride[3]);
     return a.mask.dtype != TG_BOOL ? v : v != 0 ? (T)0 : -(T)INFINITY;
 }
 
-/* A mask's tile [queries, keys], rows tile_pitch<T>(ROWS) apart; zeros beside what exists. False where it hides all:
- * the whole block knows. Ends in a barrier. */
+/* Loads a tile of the mask [queries, keys], rows tile_pitch<T>(ROWS) apart; missing elements are 0. Returns false,
+ * in the whole block, if it hides all of them. Ends in a barrier. */
 template <int ROWS, class T>
 __device__ inline bool mask_load(const Attention &a, int64_t b, int64_t h, int64_t query, int64_t key, T *m) {
     int seen = 0;
@@ -200,13 +202,13 @@ __device__ inline bool mask_load(const Attention &a, int64_t b, int64_t h, int64
     return __syncthreads_or(seen);
 }
 
-/* Bytes of a mask's tile. */
+/* Bytes of a tile of the mask. */
 template <class T, int ROWS> constexpr size_t mask_bytes() {
     return sizeof(T) * (size_t)(ROWS * (ROWS + 16 / (int)sizeof(T)));
 }
 
-/* Scores of the warp's 16 queries with the keys of a tile: scaled, with what a mask adds, m being its tile from the
- * warp's first row on, or NULL; -inf where hidden. */
+/* The scores of the warp's 16 queries with the keys of a tile: scaled, with what a mask adds (m is its tile from the
+ * warp's first row on, or NULL), -inf where hidden. */
 template <int NF, class T>
 __device__ inline void scale_and_hide(const Attention &a, const RowsSeen &seen, int64_t key, const T *m,
                                       T (&c)[NF][4]) {
@@ -230,8 +232,8 @@ __device__ inline void scale_and_hide(const Attention &a, const RowsSeen &seen, 
     }
 }
 
-/* Which of the lane's scores dropout keeps: bit 4 f + e stands for c[f][e]. Rows are queries from i on and columns keys
- * from j on, or with BY_KEY the other way round. One loop that is not unrolled: a draw is a lot of code. */
+/* Which of the lane's scores dropout keeps: bit 4 f + e stands for c[f][e]. Rows are queries from i on and columns
+ * keys from j on, or with BY_KEY the other way round. The loop is not unrolled, because a draw is a lot of code. */
 template <int NF, bool BY_KEY>
 __device__ inline uint32_t kept(const Attention &a, int64_t b, int64_t h, int64_t i, int64_t j) {
     static_assert(4 * NF <= 32, "a bit each");
@@ -250,12 +252,12 @@ __device__ inline uint32_t kept(const Attention &a, int64_t b, int64_t h, int64_
     return bits;
 }
 
-/* What dropout multiplies by what it keeps. */
+/* The factor by which dropout multiplies what it keeps. */
 template <class T> __device__ inline T kept_scale(const Attention &a) {
     return a.dropout < 1 ? (T)(1 / (1 - a.dropout)) : (T)0;
 }
 
-/* Exponentials of scores: as exact as the tiles they become part of. */
+/* Exponentials of scores, as exact as the tiles that they enter. */
 template <class E> __device__ inline typename Element<E>::T score_exp(typename Element<E>::T x) {
 #ifdef __CUDA_ARCH__
     if (sizeof(E) == 2) return __expf((float)x);
@@ -275,22 +277,23 @@ inline ElementKind kind_of(const tg_attention_args *a) {
     return !same ? KIND_FLOAT : a->q.dtype == TG_BF16 ? KIND_BF16 : a->q.dtype == TG_F16 ? KIND_F16 : KIND_FLOAT;
 }
 
-/* How many warps' tiles fit a block's shared memory, with rows of D elements; FULL: beside a mask's tile, in a
- * gradient. */
+/* How many warps' tiles with rows of D elements fit the shared memory of a block; FULL: together with a tile of the
+ * mask, in a gradient. */
 template <class E, int D, bool FULL = false> constexpr int warps_of() {
     if (FULL && sizeof(E) == 4 && D > 64) return 2;
     return sizeof(E) == 2 || (sizeof(E) == 4 && D <= 128) ? 4 : sizeof(E) == 8 && D > 128 ? 1 : 2;
 }
-/* Bytes of so many tiles of D columns, and one of scores. */
+/* Bytes of this number of tiles of D columns, and of one tile of scores. */
 template <class E, int D, bool FULL = false> constexpr size_t shared_of(int tiles) {
     constexpr int rows = 16 * warps_of<E, D, FULL>(), pad = 16 / (int)sizeof(E);
     return sizeof(E) * (size_t)rows * (size_t)(tiles * (D + pad) + rows + pad);
 }
 
-/* A block's most on the smallest device with these tiles, of compute capability 8.0: 163 KiB. */
+/* The shared memory that a block can have on the smallest supported device with these tiles, compute capability 8.0:
+ * 163 KiB. */
 constexpr size_t MOST_SHARED = 163 * 1024;
 
-/* What shared memory and registers have room for. */
+/* The number of warps for which shared memory and registers suffice. */
 enum { WIDEST_HEAD = 256 };
 
 inline tg_status too_wide(tg_ctx *ctx, int size) {
@@ -298,14 +301,14 @@ inline tg_status too_wide(tg_ctx *ctx, int size) {
                        size, WIDEST_HEAD);
 }
 
-/* The attribute is the kernel's, in all threads and contexts: so it is the most that any launch of it takes. */
+/* The attribute belongs to the kernel, in all threads and contexts, so it is set to the most that any launch needs. */
 template <class K> inline tg_status allow_shared(tg_ctx *ctx, K kernel, size_t most) {
     if (most <= 48 * 1024) return TG_OK;
     const cudaFuncAttribute what = cudaFuncAttributeMaxDynamicSharedMemorySize;
     return tg_cuda_check(ctx, cudaFuncSetAttribute((const void *)kernel, what, (int)most), "cudaFuncSetAttribute");
 }
 
-/* Calls f<E, D>(arguments...) for the kind of elements and the greater of the heads' sizes. */
+/* Calls f<E, D>(arguments...) for the kind of elements and the greater of the head sizes. */
 #define TG_ATTENTION_WIDTHS(f, E, d, ...) \
     ((d) <= 64 ? f<E, 64>(__VA_ARGS__) : (d) <= 128 ? f<E, 128>(__VA_ARGS__) : f<E, 256>(__VA_ARGS__))
 #define TG_ATTENTION_KINDS(f, kind, d, ...)                                                       \
@@ -314,10 +317,10 @@ template <class K> inline tg_status allow_shared(tg_ctx *ctx, K kernel, size_t m
      : (kind) == KIND_DOUBLE ? TG_ATTENTION_WIDTHS(f, double, d, __VA_ARGS__)                     \
                              : TG_ATTENTION_WIDTHS(f, float, d, __VA_ARGS__))
 
-/* f<E, D, FULL>: for what a wants. */
+/* f<E, D, FULL>, as a requires. */
 #define TG_ATTENTION_FULL(f, E, D, ctx, a) (is_full(a) ? f<E, D, true>(ctx, a) : f<E, D, false>(ctx, a))
 
-/* Kernels of attention_extras.cu. */
+/* Functions of attention_extras.cu. */
 tg_status attention_check(tg_ctx *ctx, const Attention &a);                            /* of lengths and starts */
 tg_status attention_extras_grad(tg_ctx *ctx, const tg_attention_args *a, Attention t); /* of mask and sink */
 

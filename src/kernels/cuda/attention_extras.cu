@@ -1,6 +1,6 @@
-/* What only some calls of attention want: that lengths and starts are right, and the gradients of mask and sink. The
- * mask's is that of the scaled scores, the sink's -P D with its own P: each from scores of its own, so that sums over
- * batches and heads have one owner and one order. */
+/* What only some calls of attention need: checks of lengths and starts, and the gradients of mask and sink. The
+ * gradient of the mask is that of the scaled scores, that of the sink is -P D with its own P. Each is computed from
+ * scores of its own, so that sums over batches and heads have one owner and one order. */
 #include "kernels/cuda/attention_scores.h"
 #include "kernels/cuda/slots.h"
 
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(THREADS)
 struct MaskJob {
     Attention a;
     bool summed[4];           /* batches, heads, queries, keys */
-    int64_t all[4], parts[4]; /* all: of the last two, tiles; parts: as many, or 1 where they are summed */
+    int64_t all[4], parts[4]; /* all: tiles in the last two dims; parts: as many, or 1 where they are summed */
 };
 
 /* A block's tile: queries of head (b, h) from `first` on, and keys. */
@@ -81,7 +81,7 @@ template <class E, int D, int WARPS> struct MaskTile {
         }
     }
 
-    /* The sums to where they belong, by way of the mask's tile; those of a dim that is summed as one. */
+    /* Stores the sums by way of the mask's tile; a dim along which the mask was broadcast is summed. */
     __device__ void put(const MaskJob &job, const int64_t (&at)[4]) {
         const Attention &a = job.a;
         const int pitch = tile_pitch<T>(ROWS), m = job.summed[2] ? 1 : ROWS, n = job.summed[3] ? 1 : ROWS;

@@ -1,11 +1,11 @@
-/* The keys' and values' gradients of attention: attention_grad.cu says what is summed. */
+/* The gradients of attention's keys and values; attention_grad.cu says what is summed. */
 #include "kernels/cuda/attention_scores.h"
 
 using namespace tg;
 
 namespace {
 
-/* A tile of queries of head (b, h), from `first` on, and what a tile of keys has of it. Scores are transposed: rows are
+/* A tile of queries of head (b, h), from `first` on, and its part of a tile of keys. Scores are transposed: rows are
  * keys. */
 template <class E, int D, int WARPS, bool FULL> struct KeyTile {
     typedef typename Element<E>::T T;
@@ -13,7 +13,7 @@ template <class E, int D, int WARPS, bool FULL> struct KeyTile {
     E *k, *v, *q, *o, *p; /* k, v, p: from this warp's rows on */
     Terms<T> *terms;      /* of the tile of queries */
     T *mask;              /* FULL: a mask's tile, or NULL; */
-    int *from, *to;       /* and of each query the keys that it sees among these */
+    int *from, *to;       /* and for each query the keys that it sees among these */
     int64_t mine;         /* this warp's first key */
     T gk[ND][4], gv[ND][4];
 
@@ -75,7 +75,7 @@ template <class E, int D, int WARPS, bool FULL> struct KeyTile {
     }
 };
 
-/* The first query whose keys end (or begin, with FIRST) behind key: they rise. */
+/* The first query whose keys end (with FIRST: begin) after key; the ends do not decrease. */
 template <bool FIRST> __device__ inline int64_t query_behind(const Attention &a, int64_t b, int64_t key) {
     int64_t low = 0, high = a.sq;
     while (low < high) {

@@ -1,4 +1,4 @@
-/* What the kernels of attention's gradients share: of rows, and of scores made again. */
+/* What the kernels of attention's gradients share: the terms of rows, and scores that are computed again. */
 #ifndef TG_CUDA_ATTENTION_SCORES_H
 #define TG_CUDA_ATTENTION_SCORES_H
 
@@ -6,13 +6,13 @@
 
 namespace tg {
 
-/* What scores of a query become P and gs with: its greatest score and 1 / the sum of exp(score - that), both 0 where no
- * key is seen, as every score is -inf there; and D. */
+/* What turns the scores of a query into P and gs: its greatest score and 1 / the sum of exp(score - greatest), both
+ * 0 if it sees no key, because then every score is -inf; and D. */
 template <class T> struct Terms {
     T top, share, delta;
 };
 
-/* Of query i; zeros where there is none. */
+/* The terms of query i; zeros if it does not exist. */
 template <class T> __device__ inline Terms<T> row_terms(const Attention &a, int64_t b, int64_t h, int64_t i) {
     Terms<T> w = {0, 0, 0};
     if (i >= a.sq) return w;
@@ -22,8 +22,8 @@ template <class T> __device__ inline Terms<T> row_terms(const Attention &a, int6
     return w;
 }
 
-/* From a score (SCALED: with its scale, -inf where hidden) to P K, and from an element of gout v' to one of gs,
- * times scale. */
+/* Turns a score (SCALED: with its scale, -inf where hidden) into P K, and an element of gout v' into one of gs times
+ * scale. */
 template <class E, bool SCALED, class T>
 __device__ inline void score_grad(const Attention &a, bool none, T keep, const Terms<T> &w, T scale, T *s, T *gs) {
     T p = none ? (T)0 : score_exp<E>((SCALED ? *s : multiplied(*s, (T)a.scale)) - w.top) * w.share;
@@ -31,7 +31,7 @@ __device__ inline void score_grad(const Attention &a, bool none, T keep, const T
     *gs = none ? (T)0 : p * (*gs * keep - w.delta) * scale;
 }
 
-/* Kernels of attention_grad_kv.cu: the gradients of keys and values, D being there. */
+/* Kernels of attention_grad_kv.cu: the gradients of keys and values; D has been computed. */
 tg_status attention_grad_keys(tg_ctx *ctx, const Attention &a, ElementKind kind, int most);
 
 } // namespace tg

@@ -1,5 +1,4 @@
-/* Sums of partial results over rows: the second half of reductions whose bits must not depend on the order of threads.
- */
+/* Sums partial results over rows: the second half of reductions whose bits must not depend on the order of threads. */
 #ifndef TG_CUDA_COLUMNS_H
 #define TG_CUDA_COLUMNS_H
 
@@ -7,7 +6,7 @@
 
 namespace tg {
 
-enum { COLUMNS = 32, LANES = 16 }; /* a block's: a thread sums every LANES-th part of its column */
+enum { COLUMNS = 32, LANES = 16 }; /* of a block: each thread sums every LANES-th part of its column */
 
 /* out[j] (+)= the sum of parts[0..units)[j]. */
 template <class T> __global__ void column_sums(Rows out, const T *parts, int64_t units, bool add) {

@@ -1,4 +1,5 @@
-/* Cross-entropy of rows of logits. Forward's greatest logit and sum of exponentials are all that the gradient needs. */
+/* Cross-entropy of rows of logits. The gradient needs only the greatest logit and the sum of exponentials from
+ * forward. */
 #include "kernels/cuda/lse.h"
 #include "kernels/cuda/slots.h"
 
@@ -8,14 +9,14 @@ namespace {
 
 struct Job {
     Rows logits, target, loss, top, mass, gloss, glogits;
-    int64_t ignored, first, classes; /* column 0 is class `first` of so many */
+    int64_t ignored, first, classes; /* column 0 is class `first` of `classes` */
     double smoothing;
     bool shard, add;
     tg_cuda_fault fault;
 };
 
-/* Whether row r counts: its target is a class, and not the ignored one. column: where that class is, if 0 to n - 1;
- * else it is in another shard. */
+/* Whether row r counts: its target is a class and not the ignored one. column: the position of that class, from 0 to
+ * n - 1; otherwise the class is in another shard. */
 __device__ inline bool counts(const Job &job, int64_t r, int64_t *column) {
     int64_t t = *(const int64_t *)row_at(job.target, r);
     *column = t - job.first;
@@ -28,7 +29,7 @@ __device__ inline void report_bad(const Job &job, int64_t r) {
         atomicMin(job.fault.word, job.fault.call << 40 | (unsigned long long)r);
 }
 
-/* sum: of the logits less z.ref. Of a shard: what the loss has of it beside log(mass) over all shards. */
+/* sum: of the logits less z.ref. For a shard: its part of the loss without log(mass), which needs all shards. */
 template <class T> __device__ inline T row_loss(const Job &job, int64_t r, Lse<T> z, T sum) {
     int64_t t;
     T s = (T)job.smoothing, from = job.shard ? (T)0 : tg_m_log(z.sum), loss = 0;
@@ -67,8 +68,8 @@ template <class T, int W, int KEPT> __global__ void cross_entropy(Plan p, Job jo
     }
 }
 
-/* glogits (+)= (softmax - (1 - s) onehot - s / classes) gloss. A thread writes what it alone has read: glogits may be
- * the logits. */
+/* glogits (+)= (softmax - (1 - s) onehot - s / classes) gloss. Each thread writes only what it alone has read,
+ * because glogits may be the logits. */
 template <class T, int W> __device__ inline void grad_row(const Job &job, const Group &g, int64_t r) {
     int64_t t;
     bool some = counts(job, r, &t);

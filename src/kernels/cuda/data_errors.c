@@ -1,4 +1,4 @@
-/* The device's error word: errors in data that kernels find, and how the host comes to know of them. */
+/* The device's error word: errors in data that kernels find, and how the host learns of them. */
 #include "base/host_memory.h"
 #include "base/runtime.h"
 #include "kernels/cuda/graphs.h"
@@ -7,7 +7,7 @@
 
 enum { CALLS = 1024, POSITION_BITS = 40 };
 static const unsigned long long none = ~0ull, positions = (1ull << POSITION_BITS) - 1;
-static const unsigned long long numbers = ~0ull >> POSITION_BITS >> 1; /* of calls: then they begin anew */
+static const unsigned long long numbers = ~0ull >> POSITION_BITS >> 1; /* of calls; after that they start again */
 
 tg_status tg_cuda_fault_open(tg_cuda *c) {
     tg_ctx *ctx = c->ctx;
@@ -36,7 +36,7 @@ tg_cuda_fault tg_cuda_fault_for(tg_ctx *ctx, const char *slot) {
     return (tg_cuda_fault){c->fault, call};
 }
 
-/* A graph's calls have the numbers of when it was captured. NULL: too long ago. */
+/* The calls of a graph have the numbers they had when it was captured. NULL: too long ago. */
 static const tg_cuda_call *name_of(const tg_cuda *c, unsigned long long call) {
     const tg_cuda_call *of = tg_cuda_graph_name(c, call);
     if (of) return of;
@@ -53,7 +53,7 @@ tg_status tg_cuda_fault_fetch(tg_cuda *c) {
     return TG_OK;
 }
 
-/* The word is free again for the next error, once this one has been told. */
+/* Frees the word for the next error, after this one has been reported. */
 tg_status tg_cuda_fault_tell(tg_cuda *c) {
     unsigned long long word = *c->seen, call = word >> POSITION_BITS;
     if (TG_LIKELY(word == none)) return TG_OK;

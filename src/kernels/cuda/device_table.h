@@ -1,4 +1,4 @@
-/* The CUDA device's table, where the library is built with it (TG_HAVE_CUDA). */
+/* The table of the CUDA device, in builds that have it (TG_HAVE_CUDA). */
 #ifndef TG_CUDA_TABLE_H
 #define TG_CUDA_TABLE_H
 

@@ -1,4 +1,4 @@
-/* Where a random stream is by now, in a captured step that is replayed: see tg_draws. */
+/* The current position of a random stream in a captured step that is replayed; see tg_draws. */
 #ifndef TG_CUDA_MOVED_H
 #define TG_CUDA_MOVED_H
 

@@ -1,5 +1,5 @@
 /* Draws in kernels, by cuRAND's Philox4x32-10; kernels/philox.h says which word of which block a draw is. A thread
- * draws for four neighbours, which share a block where their draws are consecutive. */
+ * draws for four neighbors, which share a block if their draws are consecutive. */
 #ifndef TG_CUDA_DRAWS_H
 #define TG_CUDA_DRAWS_H
 
@@ -14,11 +14,11 @@ namespace tg {
 
 enum { DRAWS = 4 };
 
-/* A tg_draws, ready to divide by. lead: how far the first draw stands in its block; threads begin that much earlier, so
- * that the four draws of each are one block. */
+/* A tg_draws prepared for divisions. lead: the position of the first draw in its block; threads start that much
+ * earlier, so that the four draws of each are one block. */
 struct Draws {
     tg_rng rng;
-    const tg_rng *moved; /* of a captured step: see tg_draws */
+    const tg_rng *moved; /* for a captured step: see tg_draws */
     int n, lead;
     Divider extent[TG_DRAW_DIGITS];
     uint64_t stride[TG_DRAW_DIGITS];
@@ -37,10 +37,10 @@ inline Draws draws_of(const tg_draws &d) {
     return r;
 }
 
-/* How many threads draw n elements. */
+/* The number of threads that draw n elements. */
 inline int64_t draw_threads(const Draws &d, int64_t n) { return ceil_div(n + d.lead, DRAWS); }
 
-/* Of a stream that begins at counter `at`. */
+/* For a stream that begins at counter `at`. */
 __device__ inline uint64_t draw_number(const Draws &d, uint64_t at, int64_t position) {
     for (int k = d.n - 1; k > 0; k--) {
         int64_t outer = quotient(position, d.extent[k]);
@@ -61,7 +61,7 @@ __device__ inline uint32_t word_of(uint4 block, unsigned i) {
     return i == 0 ? block.x : i == 1 ? block.y : i == 2 ? block.z : block.w;
 }
 
-/* The words of positions [first, first + DRAWS), as far as they are in [0, end): w[plane][k]. */
+/* The words of positions [first, first + DRAWS) that lie in [0, end): w[plane][k]. */
 template <int PLANES>
 __device__ inline void draw(const Draws &d, int64_t first, int64_t end, uint32_t (&w)[PLANES][DRAWS]) {
     const tg_rng rng = rng_now(d.rng, d.moved);

@@ -1,5 +1,5 @@
-/* The CUDA device's dropout slot: y (+)= x keep / (1 - p). Forward and backward are the same pass, and the mask is the
- * CPU's, bit for bit. */
+/* The CUDA device's dropout slot: y (+)= x keep / (1 - p). Forward and backward are the same pass, and the mask
+ * equals the CPU's bit for bit. */
 #include "kernels/cuda/draws.h"
 #include "kernels/cuda/slots.h"
 #include "kernels/cuda/vector.h"
@@ -24,7 +24,7 @@ struct DropoutJob {
     double scale;
 };
 
-/* Four neighbours, gapless. */
+/* Four contiguous neighbors. */
 template <class T> __device__ inline void drop_quads(const DropoutJob &job, int64_t first, const uint32_t *w) {
     constexpr int Q = Quad<T>::size;
     Raw x[DRAWS / Q], y[DRAWS / Q];

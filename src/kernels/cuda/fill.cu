@@ -11,7 +11,7 @@ namespace {
 
 enum { FILL_THREADS = 256, FILL_EACH = 4 };
 
-/* The element that holds this value, rounded as everywhere. */
+/* The element that holds this value, rounded as everywhere else. */
 uint64_t element_of(double v, int dtype) {
     uint64_t bits = 0;
     float f = (float)v;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(FILL_THREADS) fill_each(Walk<1> walk, char *da
     put_one(data, size, at, bits);
 }
 
-/* Whole numbers into an integer dtype are counted exactly. */
+/* Integers into an integer dtype are counted exactly. */
 __global__ void __launch_bounds__(FILL_THREADS) count_up(Walk<1> walk, char *data, int dtype, int64_t n, double start,
                                                          double step, bool exact) {
     int64_t i = (int64_t)blockIdx.x * FILL_THREADS + threadIdx.x, at;

@@ -1,10 +1,10 @@
 /* The gemm slot: products by cuBLASLt.
  *
- * It knows column-major matrices alone. A row-major C is the column-major transpose of C, which is B' A': so the
- * operands change places, and a bias that runs along n runs along the columns that cuBLASLt adds it to. Operands of
- * which neither stride is 1 are copied into rows. What cuBLASLt does not fuse as the CPU does it (bias or C of other
- * dtypes, exact GELU, SiLU, and ReLU, which lets NaN through here) is left to map: where possible on what the product
- * wrote, at full precision; else on the product in scratch memory, in the compute type. */
+ * cuBLASLt takes column-major matrices only. A row-major C is the column-major transpose of C, which is B' A': so
+ * the operands exchange places, and a bias along n runs along the columns to which cuBLASLt adds it. Operands with
+ * neither stride 1 are copied into rows. What cuBLASLt does not fuse as the CPU computes it (a bias or C of other
+ * dtypes, exact GELU, SiLU, and ReLU, which passes NaN here) is left to map: applied to the product's output at full
+ * precision if possible, otherwise to the product in scratch memory in the compute type. */
 #include "kernels/cuda/gemm_plans.h"
 #include "kernels/cuda/slots.h"
 
@@ -65,8 +65,8 @@ static tg_formula formula_of(tg_activation act) {
 
 /* A matrix whose rows, or else whose columns, are contiguous. */
 typedef struct lines {
-    bool cols;  /* they are the columns */
-    int64_t ld; /* from one to the next */
+    bool cols;  /* the columns are contiguous */
+    int64_t ld; /* distance from one to the next */
 } lines;
 
 static bool lines_of(const tg_matrix *x, int64_t rows, int64_t cols, lines *l) {
@@ -79,7 +79,7 @@ static bool lines_of(const tg_matrix *x, int64_t rows, int64_t cols, lines *l) {
     return unit_r && (cols == 1 || x->cs >= rows);
 }
 
-/* Makes x one that lines_of takes: a copy, of one matrix where a batch repeats it. */
+/* Makes x acceptable to lines_of: a copy, of a single matrix if a batch repeats it. */
 static tg_status straighten(tg_ctx *ctx, tg_matrix *x, const int64_t batch[2], int64_t rows, int64_t cols,
                             tg_cuda_scratch *s) {
     int64_t own[2] = {x->bs[0] ? batch[0] : 1, x->bs[1] ? batch[1] : 1};
@@ -98,7 +98,7 @@ static tg_status straighten(tg_ctx *ctx, tg_matrix *x, const int64_t batch[2], i
 
 /* ---- Products ---- */
 
-/* How a batch of two levels is gone through: `times` products of `count` matrices. */
+/* How a batch with two levels is run: `times` products of `count` matrices. */
 typedef struct walk {
     int64_t times, count;
     int outer, inner; /* levels: the one looped over, the one that cuBLASLt does; inner alone where they are one */
@@ -126,7 +126,7 @@ static void *place(const tg_matrix *x, const walk *w, int64_t i) {
     return x->data ? (char *)x->data + i * x->bs[w->outer] * size_of(x->dtype) : NULL;
 }
 
-/* The plan of g where its epilogue is fused; *plan NULL where that cannot be. C's rows are contiguous. */
+/* The plan of g with its epilogue fused; *plan is NULL if that is not possible. C's rows are contiguous. */
 static tg_status plan_of(tg_ctx *ctx, const tg_gemm *g, const walk *w, tg_cuda_plan **plan) {
     lines a, b, c, pre = {false, 0};
     tg_cuda_product p;
@@ -156,7 +156,7 @@ static tg_status plan_of(tg_ctx *ctx, const tg_gemm *g, const walk *w, tg_cuda_p
     return tg_cuda_plan_of(ctx, &p, plan);
 }
 
-/* Runs g as one fused product, if it can be. */
+/* Runs g as one fused product if possible. */
 static tg_status run_fused(tg_ctx *ctx, const tg_gemm *g, bool *done) {
     walk w = walk_of(g);
     tg_cuda_plan *plan;
@@ -175,7 +175,7 @@ static tg_status run_fused(tg_ctx *ctx, const tg_gemm *g, bool *done) {
 
 /* ---- Epilogues ---- */
 
-/* Whether C may be computed without a detour through scratch memory, by this product first. */
+/* Whether C can be computed without scratch memory, by this product first. */
 static bool direct(const tg_gemm *g, tg_gemm *first) {
     bool narrow = is_half(g->c.dtype);
     *first = *g;
@@ -192,7 +192,7 @@ static bool direct(const tg_gemm *g, tg_gemm *first) {
     return true;
 }
 
-/* What is left to do after that product. */
+/* What remains to be done after that product. */
 static tg_status finish(tg_ctx *ctx, const tg_gemm *g, const tg_gemm *first) {
     if (g->pre.data && !first->pre.data && first->c.data != g->pre.data)
         TG_TRY(map(ctx, g, TG_FN_id, &g->pre, &first->c, NULL, 0, 0));
@@ -244,7 +244,7 @@ static tg_matrix transposed(tg_matrix x) {
     return x;
 }
 
-/* Where C's columns are contiguous: the same product seen from the other side. A bias would run along its rows. */
+/* If C's columns are contiguous: the transposed product. A bias would run along its rows. */
 static tg_gemm seen_by_rows(const tg_gemm *g) {
     tg_gemm t = *g;
     lines c;

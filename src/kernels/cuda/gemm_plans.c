@@ -1,5 +1,5 @@
-/* Plans of products: descriptions and algorithm, found once for each distinct one. The algorithm is the first that the
- * heuristic names, never one that was timed: so that two runs have the same bits. */
+/* Plans of products: description and algorithm, found once for each distinct product. The algorithm is the first
+ * that the heuristic returns, never one that was timed, so that two runs give the same bits. */
 #include "kernels/cuda/gemm_plans.h"
 
 #include <string.h>
@@ -7,8 +7,8 @@
 #include "base/host_memory.h"
 #include "base/runtime.h"
 
-/* A hash table of open addressing. When it is full the plans are forgotten: what has that many shapes makes few of them
- * twice. */
+/* A hash table with open addressing. When it is full all plans are dropped: a program with that many shapes repeats
+ * few of them. */
 enum { SLOTS = 2048, MOST_PLANS = 1024 };
 
 struct tg_cuda_plan {
@@ -41,7 +41,7 @@ static void forget_all(tg_cuda *c) {
 
 tg_status tg_cuda_plans_open(tg_cuda *c) {
     c->plans = tg_host_alloc(c->ctx, sizeof *c->plans);
-    return c->plans ? TG_OK : c->tg_runtime_of(ctx)->status;
+    return c->plans ? TG_OK : tg_runtime_of(c->ctx)->status;
 }
 
 void tg_cuda_plans_close(tg_cuda *c) {
@@ -89,7 +89,7 @@ static tg_status describe(tg_ctx *ctx, tg_cuda_plan *plan) {
     const tg_cuda_product *p = &plan->of;
     bool f64 = p->in == TG_F64, ta = p->op_a == CUBLAS_OP_T, tb = p->op_b == CUBLAS_OP_T;
     cudaDataType_t type = type_of(p->out);
-    const void *some = (const void *)(uintptr_t)TG_CUDA_EPILOGUE_ALIGN; /* how aligned they will be */
+    const void *some = (const void *)(uintptr_t)TG_CUDA_EPILOGUE_ALIGN; /* for their alignment only */
     TG_TRY(tg_cuda_blas_check(ctx,
                               cublasLtMatmulDescCreate(&plan->desc, f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                                                        f64 ? CUDA_R_64F : CUDA_R_32F),
@@ -111,8 +111,8 @@ static tg_status describe(tg_ctx *ctx, tg_cuda_plan *plan) {
     return layout(ctx, &plan->d, p->out, p->m, p->n, p->ldd, p->batch, p->step_d);
 }
 
-/* Sums that are cut along k are added up in the compute type, in an order of their own: no scheme that adds in the
- * type of D. */
+/* If k is split, the parts are added in the compute type in a fixed order; schemes that add in the type of D are
+ * excluded. */
 static tg_status prefer(tg_ctx *ctx, cublasLtMatmulPreference_t want, const tg_cuda_product *p) {
     uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     uint64_t space = tg_cuda_of(ctx)->lt_bytes;

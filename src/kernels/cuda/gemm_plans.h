@@ -6,14 +6,14 @@
 
 #include "kernels/cuda/cuda.h"
 
-/* As tg_cuda_check, of cuBLAS. */
+/* As tg_cuda_check, for cuBLAS. */
 tg_status tg_cuda_blas_check(tg_ctx *ctx, cublasStatus_t s, const char *call);
 
 tg_status tg_cuda_plans_open(tg_cuda *c);
 void tg_cuda_plans_close(tg_cuda *c);
 
-/* A product of column-major matrices, D[m,n] = epilogue(alpha op(A) op(B) + beta D): all that a plan depends on.
- * Written field by field into zeroed memory, for products are compared as bytes. */
+/* A product of column-major matrices, D[m,n] = epilogue(alpha op(A) op(B) + beta D): everything that a plan depends
+ * on. It is written field by field into zeroed memory, because products are compared as bytes. */
 typedef struct tg_cuda_product {
     int64_t m, n, k, batch;
     int64_t lda, ldb, ldd, ld_aux;
@@ -28,8 +28,8 @@ typedef struct tg_cuda_plan tg_cuda_plan;
 
 enum { TG_CUDA_EPILOGUE_ALIGN = 16 }; /* bytes, of bias and aux */
 
-/* The plan of a product, made when it is first asked for; *plan NULL where cuBLASLt has no algorithm for it. Good until
- * the next call. */
+/* Finds the plan of a product, or makes it; *plan is NULL if cuBLASLt has no algorithm for it. Valid until the next
+ * call. */
 tg_status tg_cuda_plan_of(tg_ctx *ctx, const tg_cuda_product *p, tg_cuda_plan **plan);
 
 typedef struct tg_cuda_operands {
@@ -37,7 +37,8 @@ typedef struct tg_cuda_operands {
     void *d, *aux;
     double alpha, beta;
 } tg_cuda_operands;
-/* refused: cuBLASLt will not have it after all, whatever its heuristic has said; there is no plan of it from now on. */
+/* refused: cuBLASLt rejected the plan although its heuristic proposed it; there is no plan for the product from then
+ * on. */
 tg_status tg_cuda_plan_run(tg_ctx *ctx, tg_cuda_plan *plan, const tg_cuda_operands *o, bool *refused);
 
 #endif

@@ -1,5 +1,5 @@
-/* Captured steps as CUDA graphs: the compute stream records instead of running, with what events tie to it. The mode is
- * the thread's own, so that other threads' contexts may do what a capture may not. */
+/* Captured steps as CUDA graphs: the compute stream, and what events tie to it, records instead of running. The
+ * capture mode is per thread, so that contexts of other threads may do what a capture must not. */
 #include "kernels/cuda/graphs.h"
 
 #include "base/host_memory.h"
@@ -45,7 +45,7 @@ tg_status tg_cuda_capture_begin(tg_ctx *ctx) {
     return s;
 }
 
-/* What was recorded as something to launch. */
+/* The recording as an executable graph. */
 static tg_status instantiate(tg_ctx *ctx, struct tg_cuda_graph *g, cudaGraph_t graph, int64_t *nodes) {
     size_t n = 0;
     TG_TRY(tg_cuda_check(ctx, cudaGraphGetNodes(graph, NULL, &n), "cudaGraphGetNodes"));
@@ -69,7 +69,7 @@ tg_status tg_cuda_capture_end(tg_ctx *ctx, bool keep, void **recorded, int64_t *
         *recorded = c->graphs = g;
         return TG_OK;
     }
-    cudaGetLastError(); /* of a recording that was given up: it does not stay */
+    cudaGetLastError(); /* clears the error of an abandoned recording */
     graph_free(ctx, g);
     return tg_runtime_of(ctx)->status;
 }

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/cuda.h"
 
-/* What the number of a call that may find errors in data stands for. */
+/* What the number of a call that can find errors in data stands for. */
 struct tg_cuda_call {
     const char *slot, *op;
     const void *site;
@@ -16,8 +16,8 @@ tg_status tg_cuda_capture_end(tg_ctx *ctx, bool keep, void **graph, int64_t *nod
 tg_status tg_cuda_capture_launch(tg_ctx *ctx, void *graph);
 void tg_cuda_capture_free(tg_ctx *ctx, void *graph);
 
-/* Notes a call of the step that is captured: each replay makes it under this number. */
+/* Notes a call of the step that is being captured: each replay makes it under this number. */
 void tg_cuda_graph_call(tg_cuda *c, unsigned long long call, const tg_cuda_call *name);
-const tg_cuda_call *tg_cuda_graph_name(const tg_cuda *c, unsigned long long call); /* NULL: no graph's */
+const tg_cuda_call *tg_cuda_graph_name(const tg_cuda *c, unsigned long long call); /* NULL: not in any graph */
 
 #endif

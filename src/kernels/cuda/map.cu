@@ -1,4 +1,4 @@
-/* The CUDA device's map slot: chooses the compute type, and how the elements are gone through. */
+/* The CUDA device's map slot: chooses the compute type and the path through the elements. */
 #include "kernels/cuda/map.h"
 
 #include "kernels/cuda/slots.h"
@@ -7,8 +7,8 @@
 namespace tg {
 namespace {
 
-/* The widest of the inputs, and of the output when it is added to. Integers count as float64 where the formula has no
- * integer form. */
+/* The widest type of the inputs, and of the output when it is added to. Integers count as float64 if the formula has
+ * no integer form. */
 int compute_type(tg_formula f, const tg_array &out, const tg_array *in, int n_in, bool add) {
     bool any_float = add && is_float(out.dtype), any_f64 = add && out.dtype == TG_F64;
     for (int i = 0; i < n_in; i++) {
@@ -20,7 +20,7 @@ int compute_type(tg_formula f, const tg_array &out, const tg_array *in, int n_in
 
 typedef Dims<1 + MAP_INPUTS> MapDims;
 
-/* Dims by falling stride of the output, merged; there is at least one. Operands that the formula does not take follow
+/* The dims by decreasing stride of the output, merged; at least one. Operands that the formula does not use follow
  * the output. */
 MapDims dims_of_job(const MapJob &job, const tg_array &out, const tg_array *in) {
     const tg_array *a[1 + MAP_INPUTS] = {&out, &out, &out, &out, &out};
@@ -36,7 +36,7 @@ MapDims dims_of_job(const MapJob &job, const tg_array &out, const tg_array *in) 
     return m;
 }
 
-/* The dim along which a transposed input lies in memory without gaps; -1: none is transposed. */
+/* The dim along which a transposed input is contiguous in memory; -1 if no input is transposed. */
 int transposed_dim(const MapJob &job, const MapDims &m) {
     int last = m.n - 1;
     for (int i = 1; i <= job.n_in; i++)

@@ -1,5 +1,5 @@
-/* Element-wise kernels: what the driver (map.cu) hands to the templates (map_kernels.h), which are compiled once for
- * each compute type (map_f32.cu, map_f64.cu, map_i64.cu). */
+/* Element-wise kernels: what the driver (map.cu) passes to the templates (map_kernels.h), which are compiled once
+ * for each compute type (map_f32.cu, map_f64.cu, map_i64.cu). */
 #ifndef TG_CUDA_MAP_H
 #define TG_CUDA_MAP_H
 
@@ -15,13 +15,13 @@ enum { MAP_INPUTS = 4, MAP_THREADS = 256, MAP_EACH = 4, MAP_TILE = 32, MAP_TILE_
 struct MapOperand {
     char *data;
     int dtype, size;
-    int64_t row, col; /* strides along the two dims that a path takes for itself */
-    bool whole;       /* MAP_ROWS: quads lie on their own boundaries */
-    bool turned;      /* MAP_TILES: neighbours in memory are neighbours along the rows */
+    int64_t row, col; /* strides along the two dims that a path handles itself */
+    bool whole;       /* MAP_ROWS: quads are aligned to their own size */
+    bool turned;      /* MAP_TILES: neighbors in memory are neighbors along the rows */
 };
 
 enum MapPath {
-    MAP_ROWS, /* the last dim in quads, two a thread; operands that it finds apart come element by element */
+    MAP_ROWS, /* the last dim in quads, two per thread; operands that are not contiguous are read element by element */
     MAP_FLAT, /* every element by its position */
     MAP_TILES /* the last dim and one more in square tiles: an input is transposed */
 };
@@ -34,10 +34,10 @@ struct MapJob {
     MapPath path;
     int64_t count; /* MAP_ROWS, MAP_FLAT: of threads' shares; MAP_TILES: of tiles */
     MapOperand x[1 + MAP_INPUTS];
-    Walk<1 + MAP_INPUTS> walk; /* the dims that the path does not take for itself */
+    Walk<1 + MAP_INPUTS> walk; /* the dims that the path does not handle itself */
     int64_t rows, cols;
-    /* MAP_ROWS: a thread's second quad lies `spread` quads after its first. Neighbours (1) can be one access where
-     * elements have 16 bits; 32 makes every access of a warp one run of memory. */
+    /* MAP_ROWS: a thread's second quad is `spread` quads after its first. With 1 both can be one access if elements
+     * have 16 bits; with 32 every access of a warp is one run of memory. */
     int spread;
     bool joined;
     Divider across; /* shares of a row; tiles of a row */

@@ -1,5 +1,5 @@
-/* The templates of map: T is the compute type, NI how many inputs the formula takes. A thread computes several elements
- * and looks up the formula once. */
+/* The templates of map: T is the compute type, NI the number of inputs of the formula. A thread computes several
+ * elements and looks up the formula once. */
 #include <math.h>
 
 #include "kernels/cuda/map.h"
@@ -11,7 +11,7 @@ namespace {
 template <class T> __device__ inline T parameter(double p) { return (T)p; }
 template <> __device__ inline int64_t parameter(double p) { return as_i64(p); }
 
-/* int64 has the formulas before the first that wants a float. */
+/* int64 has the formulas before the first that needs a float. */
 template <class T, int F> constexpr bool exists = F < TG_FN_abs_d || T(1) / T(2) != T(0);
 
 template <class T, int NI, int N>
@@ -53,7 +53,7 @@ template <int Q> __device__ inline Share share_of(const MapJob &job, int64_t i) 
     return s;
 }
 
-/* Both quads of a row that begins at base; two that are neighbours of 16-bit elements are one access. */
+/* Both quads of a row that begins at base; two adjacent quads of 16-bit elements are one access. */
 template <int Q>
 __device__ inline void fetch_share(const MapJob &job, const MapOperand &x, int64_t base, const Share &s, Raw (&r)[2]) {
     if (Q == 4 && job.joined && x.whole && s.n[1] == Q) {
@@ -109,7 +109,7 @@ template <class T, int NI> __global__ void __launch_bounds__(MAP_THREADS) map_ro
     put_share<Q>(job, job.x[0], offset[0], share, raw[0]);
 }
 
-/* The elements of a thread lie a block's width apart, so that neighbours in the output are neighbours in the warp. */
+/* The elements of a thread are a block's width apart, so that neighbors in the output are neighbors in the warp. */
 template <class T, int NI> __global__ void __launch_bounds__(MAP_THREADS) map_flat(MapJob job) {
     int64_t first = (int64_t)blockIdx.x * (MAP_THREADS * MAP_EACH) + threadIdx.x;
     int64_t out_at[MAP_EACH];
@@ -139,8 +139,8 @@ template <class T, int NI> __global__ void __launch_bounds__(MAP_THREADS) map_fl
     }
 }
 
-/* A block takes a tile. Transposed inputs are read along the rows, where they lie in runs, and turned in shared memory;
- * MAP_TILE + 1 keeps its banks apart. */
+/* A block takes a tile. Transposed inputs are read along the rows, where they are contiguous, and transposed in
+ * shared memory; MAP_TILE + 1 avoids bank conflicts. */
 template <class T, int NI> __global__ void __launch_bounds__(MAP_TILE * MAP_TILE_ROWS) map_tiles(MapJob job) {
     constexpr int EACH = MAP_TILE / MAP_TILE_ROWS;
     __shared__ T tile[NI][MAP_TILE][MAP_TILE + 1];

@@ -1,5 +1,5 @@
-/* Device memory and copies. The heap (core/memory.c) cuts blocks from the segments made here; a block that was let go
- * is given out again at once, which is safe because all that used it, and all that will, is queued on one stream. */
+/* Device memory and copies. The heap (base/heap.c) cuts blocks from the segments made here. A freed block is given
+ * out again at once, which is safe because all its users, past and future, are queued on one stream. */
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/streams.h"
 
@@ -10,7 +10,7 @@
 
 enum { PAGES = 8, PAGE_BYTES = 256 << 10 };
 
-/* A piece of pinned memory through which the host's bytes reach the device while the host goes on. */
+/* A piece of pinned memory through which the host's bytes reach the device while the host continues. */
 struct tg_cuda_host_page {
     char *data;
     cudaEvent_t used; /* the copy out of it has run */
@@ -21,14 +21,14 @@ struct tg_cuda_host_page {
 
 void *tg_cuda_alloc(tg_ctx *ctx, size_t bytes, size_t align) {
     void *p = NULL;
-    (void)align; /* cudaMalloc's is 256 */
-    /* While this thread captures, allocating is not refused in this mode; outside of a capture it is nothing. */
+    (void)align; /* cudaMalloc aligns to 256 */
+    /* In this mode allocation is allowed while the thread captures; outside of a capture the mode has no effect. */
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     cudaThreadExchangeStreamCaptureMode(&mode);
     cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
     cudaThreadExchangeStreamCaptureMode(&mode);
     if (e == cudaSuccess) return p;
-    cudaGetLastError(); /* out of memory is the heap's to tell, with what holds it; it does not stay */
+    cudaGetLastError(); /* the heap reports out of memory, with what holds it; the runtime must not keep the error */
     if (e != cudaErrorMemoryAllocation) tg_cuda_check(ctx, e, "cudaMalloc");
     return NULL;
 }
@@ -36,7 +36,7 @@ void *tg_cuda_alloc(tg_ctx *ctx, size_t bytes, size_t align) {
 void tg_cuda_free(tg_ctx *ctx, void *p, size_t bytes) {
     (void)bytes;
     const tg_cuda *c = tg_cuda_of(ctx);
-    cudaStreamSynchronize(c->compute); /* it may still be in use, by replays, say */
+    cudaStreamSynchronize(c->compute); /* it may still be in use, for example by replays */
     cudaStreamSynchronize(c->beside);
     cudaFree(p);
 }
@@ -61,7 +61,7 @@ static tg_status copy_async(tg_cuda *c, void *dst, const void *src, size_t bytes
     return tg_cuda_check(c->ctx, cudaMemcpyAsync(dst, src, bytes, kind, c->compute), "cudaMemcpyAsync");
 }
 
-/* A page whose last copy has run: the one longest in use is waited for, if need be. */
+/* A page whose last copy has run. If there is none, waits for the one that has been in use longest. */
 static tg_status page_of(tg_cuda *c, tg_cuda_host_page **page) {
     tg_cuda_host_page *p = &c->pages[c->next_page];
     c->next_page = (c->next_page + 1) % PAGES;
@@ -71,8 +71,8 @@ static tg_status page_of(tg_cuda *c, tg_cuda_host_page **page) {
     return TG_OK;
 }
 
-/* The caller may change src as soon as this returns. Large copies are staged by the driver, page by page, as well as we
- * could; it would wait for the stream by itself, and for ever where that hangs. */
+/* The caller may change src as soon as this returns. The driver stages large copies page by page as well as we
+ * could; but it would wait for the stream itself, forever if the stream hangs. */
 static tg_status from_host(tg_cuda *c, char *dst, const char *src, size_t bytes) {
     tg_cuda_host_page *page;
     if (bytes > PAGE_BYTES) {
@@ -88,7 +88,7 @@ static tg_status from_host(tg_cuda *c, char *dst, const char *src, size_t bytes)
     return TG_OK;
 }
 
-/* The host reads: it waits, and hears of errors in data. */
+/* The host reads: it waits, and learns of errors in data. */
 static tg_status to_host(tg_cuda *c, void *dst, const void *src, size_t bytes) {
     TG_TRY(tg_cuda_sync(c->ctx));
     TG_TRY(copy_async(c, dst, src, bytes, cudaMemcpyDeviceToHost));
@@ -105,7 +105,7 @@ tg_status tg_cuda_copy(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg
     return copy_async(c, dst, src, bytes, cudaMemcpyDeviceToDevice);
 }
 
-/* ---- Copies beside the kernels ---- */
+/* ---- Copies next to the kernels ---- */
 
 void *tg_cuda_host_alloc(tg_ctx *ctx, size_t bytes) {
     void *p = NULL;
@@ -130,17 +130,17 @@ tg_status tg_cuda_copy_beside(tg_ctx *ctx, void *dst, const void *src, size_t by
     cudaError_t e = cudaMemcpyAsync(dst, src, bytes, up ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, c->beside);
     TG_TRY(tg_cuda_check(ctx, e, "cudaMemcpyAsync"));
     tg_status s = tg_cuda_check(ctx, cudaEventRecord(*event, c->beside), "cudaEventRecord");
-    if (s != TG_OK) cudaStreamSynchronize(c->beside); /* nobody could wait for it */
+    if (s != TG_OK) cudaStreamSynchronize(c->beside); /* no caller could wait for it */
     return s;
 }
 
 /* ---- Open and close ---- */
 
 tg_status tg_cuda_memory_open(tg_cuda *c) {
-    enum { LT_BYTES = 32 << 20 }; /* what cuBLAS takes on Hopper by default */
+    enum { LT_BYTES = 32 << 20 }; /* what cuBLAS uses on Hopper by default */
     char *data = NULL;
     c->pages = tg_host_alloc(c->ctx, PAGES * sizeof *c->pages);
-    if (!c->pages) return c->tg_runtime_of(ctx)->status;
+    if (!c->pages) return tg_runtime_of(c->ctx)->status;
     TG_TRY(tg_cuda_check(c->ctx, cudaMallocHost((void **)&data, (size_t)PAGES * PAGE_BYTES), "cudaMallocHost"));
     for (int i = 0; i < PAGES; i++) c->pages[i].data = data + (size_t)i * PAGE_BYTES;
     for (int i = 0; i < PAGES; i++)

@@ -5,7 +5,7 @@
 #include "kernels/cuda/cuda.h"
 
 tg_status tg_cuda_memory_open(tg_cuda *c);
-void tg_cuda_memory_close(tg_cuda *c); /* also after an open that failed half way */
+void tg_cuda_memory_close(tg_cuda *c); /* also after an open that failed */
 
 void *tg_cuda_alloc(tg_ctx *ctx, size_t bytes, size_t align);
 void tg_cuda_free(tg_ctx *ctx, void *p, size_t bytes);
@@ -14,14 +14,15 @@ void *tg_cuda_host_alloc(tg_ctx *ctx, size_t bytes);
 void tg_cuda_host_free(tg_ctx *ctx, void *p, size_t bytes);
 tg_status tg_cuda_copy_beside(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind, void **event);
 
-/* ---- The error word: fault.c ---- */
+/* ---- The error word: data_errors.c ---- */
 
 tg_status tg_cuda_fault_open(tg_cuda *c);
 void tg_cuda_fault_close(tg_cuda *c);
-/* Queues the copy of the word to the host; records what it said, once the stream has come so far. */
+/* Queues the copy of the word to the host; records its error once the stream has reached the copy. */
 tg_status tg_cuda_fault_fetch(tg_cuda *c);
 tg_status tg_cuda_fault_tell(tg_cuda *c);
-/* The slot: what the last call's fetch found, and the next fetch. The host is then at most a step ahead. */
+/* The slot: reports what the last call's fetch found and queues the next fetch. The host is then at most one step
+ * behind. */
 tg_status tg_cuda_poll(tg_ctx *ctx);
 
 #endif

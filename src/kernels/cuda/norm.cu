@@ -13,9 +13,9 @@ struct Job {
     bool rms;
 };
 
-/* The mean of a row and what to multiply by. The second sum is of squared differences, of what the first pass kept,
- * instead of a difference of large numbers. What is left of the differences goes to the mean: of elements that are all
- * equal it is exactly theirs. */
+/* The mean of a row and the factor. The second sum is of squared differences from what the first pass kept, rather
+ * than a difference of large numbers. The residual sum of the differences corrects the mean, so that equal elements
+ * equal their mean exactly. */
 template <class T, int W, int KEPT>
 __device__ inline void moments(Share<T, W, KEPT, 1> &row, const Sources<1> &x, const Job &job, const Group &g, T *mean,
                                T *rstd) {

@@ -17,7 +17,7 @@ struct Job {
     void *gw, *gb;      /* [units, n] of the compute type; NULL: not wanted */
 };
 
-/* One thread's sums of its columns: in registers beside a row that is kept there, else where they are wanted. */
+/* One thread's sums of its columns: in registers next to a row that is kept there, otherwise where they are needed. */
 template <class T, int W, int KEPT> struct Totals {
     T *to, sum[KEPT][W];
     __device__ Totals(void *parts, int64_t at, const Group &) : to(parts ? (T *)parts + at : nullptr) {
@@ -95,8 +95,8 @@ template <class T, int W, int KEPT> __global__ void norm_grad(Plan p, Job job) {
     }
 }
 
-/* Where weights' gradients are wanted, enough rows a unit that its sums are little beside them, and units enough to
- * fill a device. One unit even of no rows: it writes the zeros that are the sum of none. */
+/* If the gradients of weights are wanted: enough rows per unit that its sums are small next to them, and enough
+ * units to fill a device. At least one unit even without rows: it writes the zeros that are the sum of nothing. */
 void cut_into_units(Job *job, bool columns) {
     const int64_t least = 8, most_units = 2048, count = job->x.count, per = (count + most_units - 1) / most_units;
     job->per = !columns ? 1 : per > least ? per : least;

@@ -1,8 +1,8 @@
 /* The CUDA device's put_add and put slots. Every element of the destination is summed by one thread, in the order of
- * the source, and rounded once; or it becomes the last that goes there.
+ * the source, and rounded once; or it becomes the last value written to it.
  *
- * Where few positions share a group, a thread looks through all of them. Else positions are sorted by where they go
- * (stably, so that their order stays), and a thread has what goes to one place. */
+ * If few positions share a group, a thread looks through all of them. Otherwise positions are sorted by destination
+ * (stably, so that their order stays), and a thread handles those with one destination. */
 #include "kernels/cuda/slots.h"
 #include "kernels/cuda/sort.h"
 #include "kernels/cuda/take.h"
@@ -25,17 +25,17 @@ template <class T> __device__ inline void store_run(const TakeSide &x, int64_t a
     put<Quad<T>::size>(r, x.data, x.size, at + j * x.step, x.step, n, x.whole);
 }
 
-/* ---- Few positions to a group ---- */
+/* ---- Few positions in a group ---- */
 
-/* One of the positions first to end - 1, from `at` on, goes there too. */
+/* Whether one of the positions first to end - 1, from `at` on, has the same destination. */
 __device__ inline bool seen_among(const TakeJob &job, int64_t at, int64_t first, int64_t end, int64_t chosen) {
     bool seen = false;
     for (int64_t e = first; e < end; e++) seen |= index_at(job, at + e * job.stride[TAKE_INDEX]) == chosen;
     return seen;
 }
 
-/* A thread has a quad of the run of one group. The first of those that go to one place sums them all, without ADD the
- * last is written there. */
+/* A thread has a quad of the run of one group. The first of the positions with one destination sums them all;
+ * without ADD the last is written. */
 template <class T, bool ADD>
 __global__ void __launch_bounds__(TAKE_THREADS) put_few(TakeJob job, int64_t n, Divider by_quads) {
     constexpr int Q = Quad<T>::size;
@@ -76,9 +76,9 @@ template <class T> void launch_few(const TakeJob &job, bool add, cudaStream_t st
         TG_LAUNCH((put_few<T, false>), grid, TAKE_THREADS, 0, stream, job, n, divider_of(quads));
 }
 
-/* ---- Many: sorted by destination ---- */
+/* ---- Many positions: sorted by destination ---- */
 
-/* The key of a position: its group and index, or the number of all keys where that is out of range. */
+/* The key of a position: its group and index, or the number of all keys if the index is out of range. */
 template <class Id> __global__ void __launch_bounds__(TAKE_THREADS) put_keys(TakeJob job, Id *keys) {
     int64_t position = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x, at[TAKE_ARRAYS];
     if (position >= job.positions) return;
@@ -89,8 +89,8 @@ template <class Id> __global__ void __launch_bounds__(TAKE_THREADS) put_keys(Tak
     keys[position] = (Id)(fits ? at[TAKE_GROUP] * job.extent + chosen : job.groups * job.extent);
 }
 
-/* A thread has a quad of the run of one sorted position, and works if that is the first of its key, without ADD the
- * last. */
+/* A thread has a quad of the run of one sorted position, and works if the position is the first of its key; without
+ * ADD the last. */
 template <class T, class Id, bool ADD>
 __global__ void __launch_bounds__(TAKE_THREADS) put_sorted(TakeJob job, const Id *keys, const Id *order, int64_t n,
                                                            Divider by_quads) {

@@ -1,4 +1,5 @@
-/* The CUDA device's random slot. Integers and float64 are drawn in float64, all else in float32, as on the CPU. */
+/* The CUDA device's random slot. Integers and float64 are drawn in float64, all other dtypes in float32, as on the
+ * CPU. */
 #include "kernels/cuda/draws.h"
 #include "kernels/cuda/slots.h"
 #include "kernels/cuda/vector.h"
@@ -15,14 +16,14 @@ struct RandomJob {
     char *out;
     int dtype, size;
     int64_t n;
-    bool whole; /* four neighbours can be stored as quads */
-    double a, width, least, below; /* least, below: the bounds of uniforms */
+    bool whole; /* four neighbors can be stored as quads */
+    double a, width, least, below; /* least, below: the bounds of uniform draws */
 };
 
 __device__ inline float unit(uint32_t first, uint32_t, float) { return tg_uniform_of_word(first); }
 __device__ inline double unit(uint32_t first, uint32_t second, double) { return tg_uniform_of_words(first, second); }
 
-/* Rounding, here and to the tensor's dtype, must not leave [a, b). The product is rounded by itself, as on the CPU. */
+/* Rounding, here and to the tensor's dtype, must not leave [a, b). The product is rounded separately, as on the CPU. */
 template <class T> __device__ inline T uniform_of(const RandomJob &job, uint32_t first, uint32_t second) {
     T v = added((T)job.a, multiplied((T)job.width, unit(first, second, T())));
     T least = (T)job.least, below = (T)job.below;

@@ -1,5 +1,5 @@
-/* The CUDA device's reduce slot: sorts the dims into kept and reduced, and decides between rows and columns and how
- * many parts, by shape alone. */
+/* The CUDA device's reduce slot: divides the dims into kept and reduced, and chooses rows or columns and the number
+ * of parts, by shape alone. */
 #include "kernels/cuda/reduce.h"
 
 #include "kernels/cuda/slots.h"
@@ -33,7 +33,7 @@ Sides sides_of(const tg_array &out, const tg_array &in) {
     return s;
 }
 
-/* Columns, where the outputs lie closer together than what is reduced, and there are enough of them. */
+/* Chooses columns if outputs are closer together in memory than the reduced elements, and there are enough of them. */
 bool by_columns(const Sides &s) {
     const Dims<2> &k = s.kept, &r = s.reduced;
     if (k.n == 0 || r.n == 0) return false;
@@ -61,7 +61,7 @@ void cut(ReduceJob &job, int64_t parts, int64_t multiple) {
 
 int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Parts are as many as make BLOCKS blocks, if each has PART elements. */
+/* There are as many parts as make BLOCKS blocks, if each has PART elements. */
 enum { BLOCKS = 2048, PART = 8192, PART_ROWS = 64 };
 
 void plan_rows(ReduceJob &job, const Sides &s, bool arg) {
@@ -87,7 +87,7 @@ void plan_columns(ReduceJob &job, const Sides &s, int quad) {
                 whole_strides(s.reduced, s.reduced.n, job.in_size);
 }
 
-/* Everything but what is reduced from where to where. */
+/* Everything except what is reduced from where to where. */
 void plan(ReduceJob &job, const Sides &s, int quad, bool arg) {
     int last = s.reduced.n - 1;
     job.outputs = s.kept.count;
@@ -115,10 +115,10 @@ void launch(const ReduceJob &job, int compute, cudaStream_t stream) {
         reduce_i64(job, stream);
 }
 
-/* The parts of one output lie side by side, so that they are reduced along rows; rows are whole quads apart. */
+/* The parts of one output are adjacent, so that they are reduced along rows; rows are whole quads apart. */
 int64_t pitch_of(const ReduceJob &parts) { return ceil_div(parts.parts, 4) * 4; }
 
-/* rest reduces what parts leaves to where that would have put it. */
+/* rest reduces the results of parts and writes where parts alone would have. */
 void split(ReduceJob &parts, ReduceJob &rest, const Sides &s, void *results, void *positions, int compute, int quad) {
     bool arg = parts.path == REDUCE_ARG;
     int64_t step = pitch_of(parts), out_step[TG_MAX_DIMS] = {};

@@ -22,7 +22,7 @@ template <class T, int K> __device__ inline T identity() {
     return (T)0;
 }
 
-/* What two results of one kind make. NaN wins. */
+/* Combines two results of one kind. NaN wins. */
 template <class T, int K> __device__ inline T join(T a, T b) {
     if constexpr (K == TG_PROD) return a * b;
     if constexpr (K == TG_MAX) return a > b ? a : a <= b ? b : a + b;
@@ -30,7 +30,7 @@ template <class T, int K> __device__ inline T join(T a, T b) {
     return a + b;
 }
 
-/* What one element adds to a result. */
+/* Adds one element to a result. */
 template <class T, int K> __device__ inline T taken(T a, T x) {
     if constexpr (K == TG_SUMSQ) return a + x * x;
     return join<T, K>(a, x);
@@ -46,7 +46,7 @@ template <class T> __device__ inline void finish(const ReduceJob &job, int64_t a
     store<T>(job.out, job.out_dtype, at, v);
 }
 
-/* The quads of one lane, four at a time under way. */
+/* The quads of one lane, four in flight at a time. */
 template <class T, int K>
 __device__ inline void lane_quads(const ReduceJob &job, int64_t base, int64_t begin, int64_t end, int lane, T *acc) {
     constexpr int Q = Quad<T>::size, AHEAD = 4;
@@ -72,7 +72,7 @@ __device__ inline void lane_quads(const ReduceJob &job, int64_t base, int64_t be
     }
 }
 
-/* The same in the same order, where several dims are reduced that are not one. */
+/* The same, in the same order, if several dims are reduced that do not merge. */
 template <class T, int K>
 __device__ inline void lane_scattered(const ReduceJob &job, int64_t base, int64_t begin, int64_t end, int lane,
                                       T *acc) {
@@ -183,14 +183,14 @@ template <class T, int K> __global__ void __launch_bounds__(REDUCE_THREADS) redu
     }
 }
 
-/* ---- Positions of extremes ---- */
+/* ---- Positions of extrema ---- */
 
 template <class T> struct Extreme {
     T v;
     int64_t at; /* -1: none yet */
 };
 
-/* The better of two: NaN, then the extreme, then the first. */
+/* The better of two: NaN first, then the extremum, then the first position. */
 template <class T, int K> __device__ inline Extreme<T> better(Extreme<T> a, Extreme<T> b) {
     if (a.at < 0 || b.at < 0) return a.at < 0 ? b : a;
     bool a_nan = a.v != a.v, b_nan = b.v != b.v;

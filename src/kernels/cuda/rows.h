@@ -1,9 +1,9 @@
-/* Rows, as the kernels of softmax, norms and cross-entropy read them: a row belongs to a group of threads, which holds
- * it in registers, in shared memory or not at all.
+/* Rows as the kernels of softmax, norms and cross-entropy read them: a row belongs to a group of threads, which holds
+ * it in registers, in shared memory, or not at all.
  *
- * A thread of a group of G has chunks t, t + G, ... of the row, each W elements: 8 where every row lies contiguous and
- * aligned (one access of 16 bytes, or two or four of them), else 1. Sums go over a thread's chunks, then over its
- * group by halves, so that their order follows from the length of a row alone. */
+ * Thread t of a group of G has chunks t, t + G, ... of the row, W elements each: 8 if every row is contiguous and
+ * aligned (one access of 16 bytes, or two or four of them), otherwise 1. Sums go over a thread's chunks, then over
+ * its group by halves, so their order depends on the length of a row alone. */
 #ifndef TG_CUDA_ROWS_H
 #define TG_CUDA_ROWS_H
 
@@ -12,7 +12,7 @@
 
 namespace tg {
 
-/* The last dim, or single elements, with the leading dims merged where their strides allow: innermost first. */
+/* The last dim, or single elements, with the leading dims merged if their strides allow: innermost first. */
 struct Rows {
     char *data; /* NULL for an absent array */
     int64_t count, n, stride;
@@ -20,7 +20,7 @@ struct Rows {
     int64_t shape[TG_MAX_DIMS], step[TG_MAX_DIMS];
 };
 
-/* inner: 1, or 0 for an array that holds one value a row. */
+/* inner: 1, or 0 for an array with one value per row. */
 inline Rows rows_of(const tg_array &a, int inner) {
     Rows x = {};
     x.data = (char *)a.data;
@@ -51,7 +51,7 @@ inline Rows rows_of(const tg_array &a, int inner) {
 
 enum { WIDE = 8 };
 
-/* Whether chunks of WIDE elements will do. An absent array is no hindrance. */
+/* Whether chunks of WIDE elements can be used. An absent array does not prevent it. */
 inline bool wide_rows(const Rows &x) {
     if (!x.data) return true;
     bool fits = x.n % WIDE == 0 && (x.stride == 1 || x.n == 0) && (uintptr_t)x.data % 16 == 0;
@@ -145,7 +145,7 @@ __device__ inline void chunk_put(const Rows &x, char *row, int64_t j, bool add, 
     chunk_store<T>(x, row, j, v);
 }
 
-/* Elements of a vector of weights, `absent` where there is none. */
+/* Elements of a vector of weights, `absent` if there is none. */
 template <class T, int W>
 __device__ inline void chunk_or(const Rows &x, int64_t j, T absent, T (&v)[W]) {
     if (x.data) return chunk_load<T>(x, x.data, j, v);
@@ -158,19 +158,19 @@ __device__ inline void chunk_or(const Rows &x, int64_t j, T absent, T (&v)[W]) {
 /* The threads of one row: `threads` of them, a power of two, in one warp or the whole block. */
 struct Group {
     int thread, threads;
-    int64_t n;    /* of the row; 0 where there is none for this group */
-    void *shared; /* of the block, where it is one group: room for a value a warp */
+    int64_t n;    /* of the row; 0 if this group has none */
+    void *shared; /* of the block, if it is one group: space for a value per warp */
 };
 
 struct Sum {
     template <class T> __device__ T operator()(T a, T b) const { return a + b; }
 };
-/* NaN never wins: it reaches results through sums. */
+/* The maximum ignores NaN, which reaches results through sums. */
 struct Greatest {
     template <class T> __device__ T operator()(T a, T b) const { return b > a ? b : a; }
 };
 
-/* Every thread of the group gets the same; all threads of the block call it together. */
+/* Every thread of the group gets the same result; all threads of the block must call it together. */
 template <class T, class Join> __device__ inline T joined(const Group &g, T v, Join join) {
     for (int o = (g.threads < 32 ? g.threads : 32) / 2; o; o >>= 1) v = join(v, __shfl_xor_sync(~0u, v, o));
     if (g.threads <= 32) return v;
@@ -183,7 +183,7 @@ template <class T, class Join> __device__ inline T joined(const Group &g, T v, J
     return v;
 }
 
-/* Where N rows of one length begin that are read side by side. */
+/* The beginnings of N rows of one length that are read together. */
 template <int N> struct Sources {
     const Rows *x[N];
     const char *at[N];
@@ -194,9 +194,9 @@ template <class T, int W, int N> __device__ inline void chunks_load(const Source
     for (int k = 0; k < N; k++) chunk_load<T>(*s.x[k], s.at[k], j, v[k]);
 }
 
-/* One thread's share of N rows, as elements of T: in registers where KEPT chunks of a thread are enough, else in the
- * cache, which has room for the rows, or, without one, in its own memory. `read` and then `again` call f(j, v, i) for
- * each chunk, the thread's i-th where registers keep it. */
+/* One thread's share of N rows, as elements of T: in registers if KEPT chunks per thread are enough, otherwise in
+ * the cache, which has space for the rows, or, without one, in its own memory. `read` and then `again` call f(j, v,
+ * i) for each chunk, the thread's i-th if registers keep it. */
 template <class T, int W, int KEPT, int N> struct Share {
     T kept[KEPT][N][W];
     __device__ Share(T *, int64_t) {}
@@ -245,7 +245,7 @@ template <class T, int W, int N> struct Share<T, W, 0, N> {
 
 /* ---- Launches ---- */
 
-/* How rows of n elements are shared out: units of rows go to groups, `groups` of them to a block. */
+/* How rows of n elements are distributed: units of rows go to groups, `groups` of them per block. */
 struct Plan {
     bool wide, kept, cached;
     int threads, groups;
@@ -255,15 +255,15 @@ struct Plan {
 
 enum { PARTS = 256, CACHE_MOST = 44 * 1024 }; /* bytes of shared memory: for joined(), and for a row */
 
-/* Chunks that a thread keeps in registers. */
+/* The number of chunks that a thread keeps in registers. */
 template <int W> constexpr int kept_chunks() { return W == 1 ? 16 : 4; }
 
-/* The cache of a block of one group, behind what joined() needs. NULL: rows are read again. */
+/* The cache of a block of one group, after what joined() needs. NULL: rows are read again. */
 template <class T> __device__ inline T *cache_of(const Plan &p, T *shared) {
     return p.cached ? shared + PARTS / sizeof(T) : nullptr;
 }
 
-/* units: of rows, one a group. cache: how many rows of a group would be worth keeping. */
+/* units: of rows, one per group. cache: how many rows of a group would be worth caching. */
 inline Plan plan_rows(int64_t units, int64_t n, bool wide, size_t size, int cache) {
     Plan p = {};
     int64_t chunks = wide ? n / WIDE : n, most = wide ? kept_chunks<WIDE>() : kept_chunks<1>();
@@ -282,8 +282,8 @@ inline Plan plan_rows(int64_t units, int64_t n, bool wide, size_t size, int cach
     return p;
 }
 
-/* The unit of this thread's group in turn `block`. Every thread of a block takes as many turns, for they join together:
- * where there is no such unit, with a row of nothing. */
+/* The unit of this thread's group in iteration `block`. Every thread of a block takes part in as many iterations,
+ * because they synchronize; if there is no such unit, with a row of length 0. */
 __device__ inline int64_t unit_of(const Plan &p, int64_t block) {
     return block * p.groups + (int)threadIdx.x / p.threads;
 }

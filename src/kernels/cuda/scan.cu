@@ -1,6 +1,6 @@
-/* The CUDA device's scan slot. A row is cut into chunks of one length, and these into tiles: of a tile every thread has
- * some neighbours, which it scans by itself; then the threads' totals are scanned, and then the chunks'. Where there
- * are many rows side by side, or short ones, a thread has a row. Shapes alone decide. Floats run in float64. */
+/* The CUDA device's scan slot. A row is cut into chunks of one length, and these into tiles. Every thread scans some
+ * neighbors of a tile; then the threads' totals are scanned, and then those of the chunks. If there are many
+ * adjacent rows, or short ones, a thread has a row. Shapes alone decide. Floats run in float64. */
 #include "kernels/cuda/slots.h"
 #include "kernels/cuda/vector.h"
 #include "kernels/cuda/walk.h"
@@ -29,7 +29,7 @@ template <> __device__ inline int64_t joined(const ScanJob &job, int64_t a, int6
     return (int64_t)(job.prod ? (uint64_t)a * (uint64_t)b : (uint64_t)a + (uint64_t)b);
 }
 
-/* Element number k of a row in the order of the scan. */
+/* Element k of a row in the order of the scan. */
 template <class T> __device__ inline T scan_load(const ScanJob &job, const int64_t *at, int64_t k) {
     int64_t j = job.back ? job.n - 1 - k : k;
     return load<T>(job.x, job.x_dtype, at[SCAN_X] + j * job.x_step);
@@ -51,7 +51,7 @@ template <class T> __global__ void __launch_bounds__(SCAN_THREADS) scan_rows(Sca
     }
 }
 
-/* What the threads before this one hold together, and all of them. */
+/* The combined total of the threads before this one, and that of all. */
 template <class T> __device__ inline T scan_threads(const ScanJob &job, T mine, T *all) {
     __shared__ T sums[2][SCAN_THREADS];
     int i = threadIdx.x, now = 0;
@@ -68,8 +68,8 @@ template <class T> __device__ inline T scan_threads(const ScanJob &job, T mine, 
     return before;
 }
 
-/* A block has a chunk. totals: receives what a chunk comes to, and y nothing; else carries, where they are given, holds
- * what the chunks up to each come to. */
+/* A block has a chunk. If totals is given it receives the total of a chunk, and y is not written; otherwise carries,
+ * if given, holds the total of the chunks up to each. */
 template <class T>
 __global__ void __launch_bounds__(SCAN_THREADS) scan_chunks(ScanJob job, T *totals, const T *carries) {
     int64_t r = quotient((int64_t)blockIdx.x, job.chunks), c = (int64_t)blockIdx.x - r * job.chunks.by;
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(SCAN_THREADS) scan_chunks(ScanJob job, T *tota
     if (totals && threadIdx.x == 0) totals[blockIdx.x] = so_far;
 }
 
-/* The totals of chunks, as rows that are scanned where they lie. */
+/* The totals of chunks, as rows that are scanned in place. */
 template <class T> ScanJob totals_job(const ScanJob &job, T *totals, int dtype) {
     ScanJob t = {};
     t.x = t.y = (char *)totals;

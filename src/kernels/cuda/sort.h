@@ -1,5 +1,5 @@
-/* A stable sort of numbers, by the digits of 8 bits from the last to the first (Knuth, The Art of Computer Programming,
- * volume 3, 5.2.5). Id is uint32_t, or uint64_t where there are more numbers or greater ones. */
+/* A stable radix sort of numbers over 8-bit digits from the last to the first (Knuth, The Art of Computer
+ * Programming, volume 3, 5.2.5). Id is uint32_t, or uint64_t for more or greater numbers. */
 #ifndef TG_CUDA_SORT_H
 #define TG_CUDA_SORT_H
 
@@ -10,8 +10,8 @@ namespace tg {
 
 enum { SORT_THREADS = 64, SORT_EACH = 16, SORT_TILE = SORT_THREADS * SORT_EACH, SORT_BITS = 8, SORT_DIGITS = 256 };
 
-/* keys[0] holds n numbers, in the order that they stand in; order[] needs no contents. starts: scratch of
- * SORT_DIGITS * ceil(n / SORT_TILE). */
+/* keys[0] holds n numbers in their original order; order[] needs no contents. starts: scratch of SORT_DIGITS *
+ * ceil(n / SORT_TILE). */
 template <class Id> struct SortJob {
     Id *keys[2], *order[2], *starts;
     int64_t n, tiles;
@@ -23,7 +23,7 @@ template <class Id> __device__ inline int digit_of(Id key, int shift) {
     return (int)(key >> shift & (SORT_DIGITS - 1));
 }
 
-/* starts[digit][tile]: how often the tile has the digit. */
+/* starts[digit][tile]: how often the tile contains the digit. */
 template <class Id>
 __global__ void __launch_bounds__(SORT_THREADS) sort_count(const Id *keys, Id *starts, int64_t n, int64_t tiles,
                                                            int shift) {
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(SORT_THREADS) sort_count(const Id *keys, Id *s
     for (int d = threadIdx.x; d < SORT_DIGITS; d += SORT_THREADS) starts[d * tiles + blockIdx.x] = (Id)counts[d];
 }
 
-/* Turns counts into sums of all before them. A thread has a digit. */
+/* Turns counts into the sums of all before them. Each thread handles one digit. */
 template <class Id> __global__ void __launch_bounds__(SORT_DIGITS) sort_sums(Id *starts, int64_t tiles) {
     __shared__ Id sums[2][SORT_DIGITS];
     int d = threadIdx.x, now = 0;
@@ -60,7 +60,7 @@ template <class Id> __global__ void __launch_bounds__(SORT_DIGITS) sort_sums(Id 
     }
 }
 
-/* Every thread has SORT_EACH neighbours, and counts its digits for itself: so equal digits keep their order. */
+/* Every thread has SORT_EACH neighbors and counts its digits separately, so equal digits keep their order. */
 template <class Id>
 __global__ void __launch_bounds__(SORT_THREADS) sort_place(SortJob<Id> job, int from, int shift, bool first) {
     __shared__ uint16_t counts[SORT_THREADS][SORT_DIGITS];
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(SORT_THREADS) sort_place(SortJob<Id> job, int 
     }
 }
 
-/* From keys[from] on; ordered: order[from] says what they stand for. */
+/* From keys[from] on; ordered: order[from] gives what they stand for. */
 template <class Id> int sort_from(const SortJob<Id> &job, int from, bool ordered, int bits, cudaStream_t stream) {
     for (int shift = 0; shift == 0 || shift < bits; shift += SORT_BITS, from = !from) {
         unsigned grid = (unsigned)job.tiles;
@@ -108,12 +108,12 @@ template <class Id> int sort_from(const SortJob<Id> &job, int from, bool ordered
     return from;
 }
 
-/* Sorts numbers of so many bits; the result is in keys[i] and order[i] for the i returned. */
+/* Sorts numbers with this many bits; the result is in keys[i] and order[i] for the returned i. */
 template <class Id> int sort_stably(const SortJob<Id> &job, int bits, cudaStream_t stream) {
     return sort_from(job, 0, false, bits, stream);
 }
 
-/* The same of other numbers, which stand in keys[from] for what order[from] says. */
+/* The same for other numbers, in keys[from], which stand for what order[from] gives. */
 template <class Id> int sort_further(const SortJob<Id> &job, int from, int bits, cudaStream_t stream) {
     return sort_from(job, from, true, bits, stream);
 }

@@ -1,4 +1,4 @@
-/* Order: events between streams, and the one place where the host waits for the device. */
+/* Ordering: events between streams, and the one place where the host waits for the device. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <time.h>
@@ -28,7 +28,8 @@ static tg_status look(tg_cuda *c, double waited) {
     return TG_OK;
 }
 
-/* Those who watch have ended what kept the device busy: what reads or writes the host's memory comes to an end. */
+/* The observers have ended what kept the device busy, so work that reads or writes the host's memory comes to an
+ * end. */
 static void drain(cudaEvent_t e) {
     const double patience = 5;
     double since = tg_system_now();

@@ -6,7 +6,7 @@
 namespace tg {
 namespace {
 
-/* The wider of the two, floats before integers. An int64 beside floats asks for double, whose quads hold it. */
+/* The wider of the two, floats before integers. An int64 next to floats needs double, whose quads hold it. */
 int compute_type(const tg_array &a, const tg_array &b) {
     bool real = is_float(a.dtype) || is_float(b.dtype);
     bool wide = element_size(a.dtype) == 8 || element_size(b.dtype) == 8;
@@ -22,7 +22,7 @@ TakeSide side_of(const tg_array &x) {
     return s;
 }
 
-/* How many leading dims are left when those of the run are taken away. */
+/* How many leading dims remain when those of the run are removed. */
 int choose_run(TakeJob &job, const tg_array &a, const tg_array &b, const tg_array &index, int dim) {
     int d = a.ndim;
     job.run = 1;
@@ -40,19 +40,19 @@ int choose_run(TakeJob &job, const tg_array &a, const tg_array &b, const tg_arra
     return d;
 }
 
-/* Quads may be had in one access: every offset that is not within a run is a multiple of theirs. */
+/* Whether quads can be read in one access: every offset outside a run is a multiple of theirs. */
 bool whole_side(const TakeSide &x, const Dims<TAKE_ARRAYS> &m, int side, int64_t more, int64_t run, int quad) {
     bool whole = x.step == 1 && run >= quad && aligned(x.data, 16) && x.size * quad <= 16;
     for (int d = 0; d < m.n; d++) whole = whole && m.stride[side][d] * x.size % 16 == 0;
     return whole && more * x.size % 16 == 0;
 }
 
-/* What a thread has: one part of those of a position, and the row from which that is taken. */
+/* The work of a thread: one part of the elements of a position, and the row from which it is taken. */
 struct TakePlace {
     int64_t at[TAKE_ARRAYS], part, chosen;
 };
 
-/* False: nothing, or a row that is not there, which the first part of the position tells. */
+/* Returns false if there is no work, or if the row does not exist, which the first part of the position reports. */
 __device__ inline bool place_of(const TakeJob &job, int64_t n, const Divider &by_parts, TakePlace &p) {
     int64_t i = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x;
     if (i >= n) return false;
@@ -72,7 +72,7 @@ template <class T> __global__ void __launch_bounds__(TAKE_THREADS) take_each(Tak
     store<T>(job.a.data, job.a.dtype, p.at[TAKE_A] + p.part * job.a.step, load<T>(job.b.data, job.b.dtype, from));
 }
 
-/* Runs of one dtype without gaps, 16 bytes a thread. */
+/* Contiguous runs of one dtype, 16 bytes per thread. */
 __global__ void __launch_bounds__(TAKE_THREADS) take_runs(TakeJob job, int64_t n, Divider by_chunks) {
     TakePlace p;
     if (!place_of(job, n, by_chunks, p)) return;

@@ -1,8 +1,8 @@
 /* What take, put and put_add share: how elements of an array are found by an index along one dim.
  *
- * a is the array that has the index's shape (take's output, the source of put and put_add), b the one that is indexed.
- * Trailing dims along which the index does not change and both arrays go on in one step form a run; positions number
- * the runs. */
+ * a is the array with the index's shape (the output of take, the source of put and put_add), b the one that is
+ * indexed. Trailing dims along which the index is constant and both arrays advance by one step form a run; positions
+ * number the runs. */
 #ifndef TG_CUDA_TAKE_H
 #define TG_CUDA_TAKE_H
 
@@ -19,7 +19,7 @@ struct TakeSide {
     char *data;
     int dtype, size;
     int64_t step; /* from one element of a run to the next */
-    bool whole;   /* quads of T lie on their own boundaries */
+    bool whole;   /* quads of T are aligned to their own size */
 };
 
 struct TakeJob {
@@ -27,12 +27,12 @@ struct TakeJob {
     TakeSide a, b;
     const char *index;
     bool narrow; /* int32 */
-    /* Dims of a position. Along the indexed dim b's stride is 0. Positions that differ in the indexed dim alone are one
-     * group. */
+    /* The dims of a position. Along the indexed dim b's stride is 0. Positions that differ only in the indexed dim
+     * form a group. */
     Walk<TAKE_ARRAYS> walk;
     int64_t positions, run;
     int64_t extent, b_stride; /* of b along the indexed dim */
-    /* The indexed dim by itself, and the walk without it. */
+    /* The indexed dim alone, and the walk without it. */
     Walk<TAKE_ARRAYS> others;
     int64_t along, stride[TAKE_ARRAYS], groups;
     tg_cuda_fault fault;
@@ -50,7 +50,7 @@ __device__ inline int64_t index_at(const TakeJob &job, int64_t at) {
 
 __device__ inline bool in_range(const TakeJob &job, int64_t i) { return i >= 0 && i < job.extent; }
 
-/* To the error word, where it is an error: the first position wins. */
+/* Writes to the error word if there is an error: the first position wins. */
 __device__ inline void report(const TakeJob &job, int64_t position) {
     if (!job.fault.word) return;
     const unsigned long long most = (1ull << 40) - 1, at = (unsigned long long)position;

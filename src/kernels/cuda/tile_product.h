@@ -1,8 +1,8 @@
-/* Products of tiles in shared memory, by one warp: the heart of attention's kernels.
+/* Products of tiles in shared memory by one warp: the core of attention's kernels.
  *
- * The sums of a 16 x 8 fragment are spread over the warp as mma.sync spreads them. With g = lane / 4 and t = lane % 4,
- * a lane holds {(g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)}. Float and double go by ordinary arithmetic, and so
- * do 16-bit elements where there are no tensor cores. */
+ * The sums of a 16 x 8 fragment are distributed over the warp as mma.sync distributes them. With g = lane / 4 and t
+ * = lane % 4, a lane holds {(g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)}. Float and double use ordinary
+ * arithmetic, and so do 16-bit elements without tensor cores. */
 #ifndef TG_CUDA_TILE_PRODUCT_H
 #define TG_CUDA_TILE_PRODUCT_H
 
@@ -30,11 +30,11 @@ template <> struct Element<__half> {
     static __device__ __half of(T v) { return __float2half_rn(v); }
 };
 
-/* Between the rows of a tile: sixteen bytes more than they have, so that rows lie in different banks. */
+/* The distance between the rows of a tile: 16 bytes more than their length, so that rows lie in different banks. */
 template <class E> __device__ constexpr int tile_pitch(int cols) { return cols + (int)(16 / sizeof(E)); }
 
-/* c (+)= A B for the warp's 16 rows of A, [16, k] by rows. B is [n, k] by rows, or with BY_K [k, n]; n of at most NF
- * fragments. k and n are multiples of 16; what is beyond the matrices' own is zero. */
+/* c (+)= A B for the warp's 16 rows of A, [16, k] by rows. B is [n, k] by rows, or with BY_K [k, n], with n at most
+ * NF fragments. k and n are multiples of 16; elements beyond the matrices are zero. */
 template <bool BY_K, int NF, class E, class T>
 __device__ inline void tile_product(T (&c)[NF][4], const E *a, int lda, const E *b, int ldb, int n, int k) {
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -56,7 +56,7 @@ __device__ inline void tile_product(T (&c)[NF][4], const E *a, int lda, const E 
 
 #ifdef __CUDACC__
 
-/* Four matrices of 8 x 8 elements of 16 bits, whose 32 rows begin at the lanes' addresses. */
+/* Loads four matrices of 8 x 8 16-bit elements, whose 32 rows begin at the lanes' addresses. */
 template <bool TRANSPOSED> __device__ inline void load_matrices(uint32_t (&r)[4], const void *row) {
 #ifdef __CUDA_ARCH__
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
@@ -91,7 +91,7 @@ __device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t 
 #endif
 }
 
-/* By tensor cores: two fragments of B come with one load. */
+/* With tensor cores: one load brings two fragments of B. */
 template <bool BY_K, int NF, class E>
 __device__ inline void tensor_product(float (&c)[NF][4], const E *a, int lda, const E *b, int ldb, int n, int k) {
     int lane = threadIdx.x % 32, half = lane / 16, eighth = lane / 8 % 2;
@@ -128,7 +128,7 @@ template <int NF, class T> __device__ inline void clear(T (&c)[NF][4]) {
     for (int f = 0; f < NF; f++) c[f][0] = c[f][1] = c[f][2] = c[f][3] = 0;
 }
 
-/* The warp's fragments into a tile. */
+/* Stores the warp's fragments to a tile. */
 template <int NF, class E, class T> __device__ inline void tile_set(E *to, int ld, const T (&c)[NF][4]) {
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     TG_UNROLL

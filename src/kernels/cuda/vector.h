@@ -1,9 +1,8 @@
-/* Quads: the elements of an operand that a thread moves at once, 16 bytes of the compute type T, so four of float and
- * two of double or int64_t.
+/* Quads: the elements of an operand that a thread moves at once, 16 bytes of the compute type T: four of float and two
+ * of double or int64_t.
  *
- * A quad is fetched as raw bytes by the size of its elements, and decoded by their dtype afterwards: so a thread has
- * the bytes of all operands under way before it looks at any. Elements wider than T's have no quads.
- */
+ * A quad is fetched as raw bytes by the size of its elements and decoded by their dtype afterward, so a thread has
+ * the bytes of all operands in flight before it looks at any. Elements wider than those of T have no quads. */
 #ifndef TG_CUDA_VECTOR_H
 #define TG_CUDA_VECTOR_H
 
@@ -78,8 +77,8 @@ template <class S, int Q> __device__ inline void fetch_as(Raw &r, const char *da
     memcpy(&r, &pack, sizeof pack);
 }
 
-/* n elements from `at` on, a stride apart; what lies behind them is anything. whole: the stride is 1 and quads lie on
- * their own boundaries. */
+/* n elements from `at` on, `stride` apart; the rest is undefined. whole: the stride is 1 and quads are aligned to
+ * their own size. */
 template <int Q> __device__ inline void fetch(Raw &r, const char *data, int size, int64_t at, int64_t stride, int n,
                                               bool whole) {
     switch (size) {

@@ -1,4 +1,5 @@
-/* Dims of several arrays at once: the host orders and merges them, a kernel turns flat positions into offsets. */
+/* The dims of several arrays together: the host orders and merges them, and a kernel turns flat positions into
+ * offsets. */
 #ifndef TG_CUDA_WALK_H
 #define TG_CUDA_WALK_H
 
@@ -8,8 +9,8 @@
 
 namespace tg {
 
-/* Division by a constant of the launch. Of numbers below 2^31 by a product (Granlund and Montgomery, "Division by
- * invariant integers using multiplication", PLDI 1994); of greater ones as the machine does it. */
+/* Division by a constant of the launch: numbers below 2^31 by a product (Granlund and Montgomery, "Division by
+ * invariant integers using multiplication", PLDI 1994), greater ones by the machine's division. */
 struct Divider {
     int64_t by;
     uint32_t factor, shift;
@@ -75,13 +76,13 @@ template <int K> inline void push_dim(Dims<K> &m, int64_t size, const int64_t (&
     m.n++;
 }
 
-/* By falling stride of array `by`; of equal ones the order stays. */
+/* Sorts by decreasing stride of array `by`; equal ones keep their order. */
 template <int K> inline void order_dims(Dims<K> &m, int by) {
     for (int d = 1; d < m.n; d++)
         for (int e = d; e > 0 && m.stride[by][e] > m.stride[by][e - 1]; e--) swap_dims(m, e, e - 1);
 }
 
-/* Neighbours that every array goes through in one step become one dim. */
+/* Merges adjacent dims through which every array advances in one step. */
 template <int K> inline void merge_dims(Dims<K> &m) {
     int top = 0;
     for (int d = 1; d < m.n; d++) {

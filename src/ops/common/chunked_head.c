@@ -2,7 +2,7 @@
 #include "ops/common/chunked_head.h"
 #include "ops/common/nn_op.h"
 #include "ops/common/product.h"
-#include "tape/tape.h"
+#include "autograd/backward.h"
 
 /* Rows of a chunk, from shape and dtype alone: about 8 MiB of logits, but enough rows that each pass over w and its
  * gradient pays. With 128 rows the gradient's product runs at half the speed that it has with 512. Products of

@@ -6,9 +6,9 @@
 #define TG_OP_H
 
 #include "placement/rule.h"
-#include "tape/tape.h"
 #include "core/context.h"
 #include "kernels/scalar.h"
+#include "autograd/apply.h"
 
 /* Records an op: TG_RECORD(t, tg_op_add, NULL, a, b). params may be NULL. */
 #define TG_RECORD(t, op, params, ...)                                                                \

@@ -5,6 +5,9 @@
 
 #include <tapegrad/ops.h>
 
+#include "autograd/hooks.h"
+#include "autograd/saved_tensors.h"
+#include "autograd/targets.h"
 #include "placement/rule.h"
 
 tg_tensor *tg_full_like(tg_tape *t, const tg_tensor *x, double value) {
@@ -186,7 +189,7 @@ static tg_status seed_and_run(tg_pass *p, tg_tensor *const *roots, int n, const 
     return run_nodes(p, last, NULL);
 }
 
-tg_status tg_taped_run(tg_pass *p, tg_tensor *const *roots, int n, const char *who) {
+static tg_status run(tg_pass *p, tg_tensor *const *roots, int n, const char *who) {
     tg_tape *t = p->t;
     tg_pass *outer = t->taped;
     bool grad = t->grad, derives = t->derives;
@@ -202,6 +205,8 @@ tg_status tg_taped_run(tg_pass *p, tg_tensor *const *roots, int n, const char *w
     }
     return s;
 }
+
+const tg_pass_ops tg_grad_graph = {run, tg_taped_own};
 
 /* ---- An op as a composition of others ---- */
 

@@ -8,13 +8,11 @@
 
 #include "autograd/backward.h"
 
-/* Runs the pass; its targets receive tensors of the tape. */
-tg_status tg_taped_run(tg_pass *p, tg_tensor *const *roots, int n, const char *who);
+/* Makes a pass record its derivatives: its targets receive tensors of the tape. */
+extern const tg_pass_ops tg_grad_graph;
 
-/* The node whose slot holds root's gradient; NULL after recording the error. */
-tg_node *tg_root_node(tg_tape *t, tg_tensor *root, int i, const char *who);
-/* Marks, for pass p, what leads from a target to somewhere. */
-void tg_pass_mark(tg_pass *p);
+/* Checks that inputs are of this tape or none, and need a gradient. */
+tg_status tg_check_inputs(tg_tape *t, tg_tensor *const *inputs, int n, const char *who);
 
 /* The shape of a node's tensor, which it keeps when an op in place has superseded it. */
 static inline tg_shape tg_shape_kept(const tg_tensor *x) { return tg_shape_make(x->ndim, x->shape); }

@@ -3,6 +3,7 @@
 
 #include "placement/rule.h"
 #include "ops/derivatives/grad_graph.h"
+#include "autograd/apply.h"
 
 /* ---- The op ---- */
 

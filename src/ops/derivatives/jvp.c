@@ -5,6 +5,7 @@
 
 #include "placement/rule.h"
 #include "ops/derivatives/grad_graph.h"
+#include "autograd/saved_tensors.h"
 
 typedef struct tangents {
     tg_tape *t;

@@ -12,8 +12,9 @@
 #include <tapegrad/data_parallel.h>
 
 #include "base/host_memory.h"
-#include "autograd/backward.h"
 #include "parallel/dp/grads.h"
+#include "autograd/gradients.h"
+#include "autograd/hooks.h"
 
 typedef struct bucket_item {
     tg_buckets *of;

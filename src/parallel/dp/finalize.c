@@ -7,11 +7,11 @@
 #include <math.h>
 #include <tapegrad/data_parallel.h>
 
-#include "autograd/backward.h"
 #include "placement/rule.h"
 #include "core/capture.h"
 #include "kernels/scalar.h"
 #include "parallel/dp/grads.h"
+#include "autograd/gradients.h"
 
 enum { LARGE = 1 << 18 }; /* elements from which a gradient is summed in place */
 

@@ -3,11 +3,13 @@
 #include "base/host_memory.h"
 #include "parallel/tp/wgrads.h"
 
-#include "autograd/backward.h"
 #include "ops/linear.h"
 #include "kernels/scalar.h"
 #include "nn/module.h"
 #include "comm/comm.h"
+#include "autograd/gradients.h"
+#include "autograd/hooks.h"
+#include "autograd/grad_sink.h"
 
 /* x and gy are handles of this list. Theirs are the bytes of the moment when the list took them. */
 typedef struct wgrad {

@@ -1,5 +1,6 @@
-/* The op table: one row an op, TG_OP(name) for the `const tg_op tg_op_name` of its block. No include guard: define
- * TG_OP, include, undefine. The order is that of `tapegrad ops` and of the documentation. */
+/* The list of the ops of this folder: one row an op, TG_OP(name) for the `const tg_op tg_op_name` of its block. It has
+ * no include guard: define TG_OP, include the list, undefine TG_OP. src/catalog/op_table.c joins it with that of
+ * src/parallel. The order is that of `tapegrad ops` and of the documentation. */
 
 /* Unary */
 TG_OP(neg)
@@ -103,7 +104,6 @@ TG_OP(dot)
 TG_OP(einsum)
 TG_OP(triangular_solve)
 TG_OP(cholesky)
-TG_OP(LinearWithGradAccumulationAndAsyncCommunication)
 
 /* Shape */
 TG_OP(reshape)
@@ -173,39 +173,3 @@ TG_OP(bce_with_logits)
 TG_OP(kl_div)
 TG_OP(nll)
 TG_OP(cosine_similarity)
-
-/* Ranks: mappings */
-TG_OP(copy_to_tp)
-TG_OP(reduce_from_tp)
-TG_OP(scatter_to_tp)
-TG_OP(gather_from_tp)
-TG_OP(scatter_to_sp)
-TG_OP(gather_from_sp)
-TG_OP(reduce_scatter_to_sp)
-TG_OP(all_gather_last_dim)
-TG_OP(reduce_scatter_last_dim)
-TG_OP(all_to_all)
-TG_OP(all_reduce)
-TG_OP(all_reduce_max)
-TG_OP(scatter_to)
-TG_OP(gather_from)
-TG_OP(all_gather)
-TG_OP(reduce_scatter)
-TG_OP(shard)
-TG_OP(unshard)
-TG_OP(reshard)
-TG_OP(shift)
-TG_OP(broadcast)
-TG_OP(on_root)
-TG_OP(as_partial)
-TG_OP(as_local)
-TG_OP(as_opaque)
-TG_OP(as_shard)
-TG_OP(i_to_p)
-TG_OP(r_to_i)
-TG_OP(assume_placement)
-
-/* Ranks: ops over shards */
-TG_OP(vocab_parallel_embedding)
-TG_OP(vocab_parallel_cross_entropy)
-TG_OP(vocab_parallel_linear_cross_entropy)

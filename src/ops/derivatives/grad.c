@@ -1,0 +1,112 @@
+/* tg_grad: gradients as tensors of the tape, of leaves and of results. */
+#include <stdio.h>
+#include <tapegrad/backward.h>
+
+#include "autograd/gradients.h"
+#include "autograd/targets.h"
+#include "ops/derivatives/grad_graph.h"
+#include "placement/rule.h"
+
+/* Of create_graph: a tensor of its own on the graph, whatever the tape's mode. */
+static tg_tensor *own_taped(tg_tape *t, const tg_tensor *x, tg_tensor *g) {
+    bool grad = tg_tape_set_grad_mode(t, true);
+    tg_tensor *y = g ? tg_taped_view(t, g) : tg_full_like(t, x, 0);
+    tg_tape_set_grad_mode(t, grad);
+    return y;
+}
+
+/* The target's gradient as a tensor of the tape; zeros where no root depends on it. */
+static tg_tensor *hand_over(tg_tape *t, tg_target *target, const tg_grad_opts *opts, tg_tensor *const *inputs) {
+    tg_ctx *ctx = t->ctx;
+    tg_tensor *x = target->x, *g = target->g;
+    if (!target->reached) {
+        char what[160];
+        int i = 0;
+        tg_describe(x, what, sizeof what);
+        while (inputs[i] != x) i++;
+        if (!opts->allow_unused) {
+            tg_fail(ctx, TG_ERR_STATE, "tg_grad: no root depends on input %d, %s; .allow_unused gives zeros", i, what);
+            return tg_inert(ctx);
+        }
+        if (opts->create_graph) return own_taped(t, x, NULL);
+        g = target->g = tg_temp_empty(ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
+        if (!g || ctx->run.ops->fill(ctx, tg_array_of(g), 0) != TG_OK) return tg_inert(ctx);
+    }
+    if (opts->create_graph) return own_taped(t, x, g);
+    if (tg_gradient_own(&target->g) != TG_OK) return tg_inert(ctx);
+    g = target->g;
+    tg_tensor *y = tg_tape_tensor(t, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
+    if (y) y->place = tg_placement_of_gradient(x, false);
+    return y ? y : tg_inert(ctx);
+}
+
+tg_status tg_check_inputs(tg_tape *t, tg_tensor *const *inputs, int n, const char *who) {
+    tg_ctx *ctx = t->ctx;
+    char what[64];
+    snprintf(what, sizeof what, "%s: an input", who);
+    for (int i = 0; i < n; i++) {
+        TG_TRY(tg_check(ctx, inputs[i], what));
+        if (inputs[i]->tape && inputs[i]->tape != t)
+            return tg_fail(ctx, TG_ERR_HANDLE, "%s: input %d is of another tape", who, i);
+        if (!(inputs[i]->flags & TG_F_REQUIRES_GRAD))
+            return tg_fail(ctx, TG_ERR_STATE, "%s: input %d does not need a gradient", who, i);
+    }
+    return TG_OK;
+}
+
+static tg_status check_grad_call(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n,
+                                 tg_tensor **grads) {
+    tg_ctx *ctx = t->ctx;
+    if (n_roots <= 0 || n <= 0 || !roots || !inputs || !grads)
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_grad: %d roots, %d inputs, expected one or more of each, and room for the gradients",
+                       n_roots, n);
+    return tg_check_inputs(t, inputs, n, "tg_grad");
+}
+
+/* A target for each input, once: how many. first tells which is whose. */
+static int number_inputs(tg_tensor *const *inputs, int n_inputs, tg_target *targets, tg_keyed *first) {
+    int n = 0;
+    for (int i = 0; i < n_inputs; i++) first[i] = (tg_keyed){inputs[i], -1};
+    tg_keyed_sort(first, n_inputs);
+    for (int i = 0; i < n_inputs; i++) {
+        tg_keyed *k = tg_keyed_find(first, n_inputs, inputs[i]);
+        if (k->at >= 0) continue;
+        k->at = n;
+        targets[n++] = (tg_target){.x = inputs[i]};
+    }
+    return n;
+}
+
+static tg_status grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs,
+                      tg_tensor **grads, const tg_grad_opts *given) {
+    TG_TRY(tg_tape_check_with(t, roots, n_roots, "tg_grad"));
+    tg_ctx *ctx = t->ctx;
+    tg_grad_opts opts;
+    TG_TRY(tg_options(ctx, &opts, sizeof opts, given, "tg_grad: the options"));
+    TG_TRY(check_grad_call(t, roots, n_roots, inputs, n_inputs, grads));
+    tg_target *targets = tg_tape_alloc(t, (size_t)n_inputs * sizeof *targets);
+    tg_keyed *first = tg_tape_alloc(t, (size_t)n_inputs * sizeof *first);
+    if (!targets || !first) return ctx->run.status;
+    int n = number_inputs(inputs, n_inputs, targets, first);
+    tg_pass_opts o = {.seeds = opts.seeds,
+                      .targets = targets,
+                      .n_targets = n,
+                      .retain = opts.retain,
+                      .graph = opts.create_graph ? &tg_grad_graph : NULL};
+    tg_backward_run(t, roots, n_roots, &o, "tg_grad");
+    for (int k = 0; k < n; k++) {
+        targets[k].given = ctx->run.status == TG_OK ? hand_over(t, &targets[k], &opts, inputs) : tg_inert(ctx);
+        if (!opts.create_graph) tg_temp_free(targets[k].g);
+    }
+    for (int i = 0; i < n_inputs; i++) grads[i] = targets[tg_keyed_find(first, n_inputs, inputs[i])->at].given;
+    return ctx->run.status;
+}
+
+tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs,
+                  tg_tensor **grads, const tg_grad_opts *opts) {
+    tg_status s = tg_backward_ended(t, grad(t, roots, n_roots, inputs, n_inputs, grads, opts));
+    if (s != TG_OK)
+        for (int i = 0; grads && i < n_inputs; i++) grads[i] = tg_tape_inert(t, roots, n_roots);
+    return s;
+}

@@ -1,0 +1,81 @@
+/* Nodes of a tape: what an op has left for backward, and how its parts are found. */
+#ifndef TG_NODE_H
+#define TG_NODE_H
+
+#include "core/context.h"
+
+#include <tapegrad/op.h>
+
+typedef struct tg_scope tg_scope;
+
+/* Contributions to a gradient whose bytes a work still fills. */
+typedef struct tg_pending {
+    struct tg_pending *next;
+    tg_tensor *g;
+} tg_pending;
+
+/* The gradient of one output of one node, while a backward runs. */
+typedef struct tg_slot {
+    tg_tensor *g; /* a temporary; NULL: nothing has arrived yet */
+    tg_pending *pending;
+} tg_slot;
+
+enum {
+    TG_N_CONSUMED = 1, /* a backward has freed what the node saved */
+    TG_N_LEAF = 2,
+    TG_N_STATE = 4,    /* the node has a tg_node_extra */
+    TG_N_TIMED = 8,    /* its times are measured */
+    TG_N_BUSY = 16,    /* a gradient of the call at work goes to one of its slots */
+    TG_N_REACHED = 32, /* a gradient has gone past its slots: into the leaf's buffer, or it is zero */
+    TG_N_DUE = 64,     /* ranks must meet in what it depends on */
+    TG_N_OBSERVED = 128,   /* an observer has numbered it */
+};
+
+struct tg_node {
+    const tg_op *op;
+    tg_node *prev, *next;
+    const void *site;
+    tg_scope *scope;
+    uint32_t pass;  /* the last backward that needed it */
+    uint32_t needs; /* inputs that need a gradient */
+    uint32_t saves_in, saves_out;
+    uint16_t n_in, n_out, n_saved;
+    uint16_t flags;
+    void *tail[]; /* inputs, their nodes, outputs, slots, params, saved, then versions, state and times */
+};
+
+static inline tg_tensor **tg_node_in(const tg_node *n) { return (tg_tensor **)n->tail; }
+/* The node whose gradient slot input i's gradient goes to; NULL: it needs none. */
+static inline tg_node **tg_node_src(const tg_node *n) { return (tg_node **)n->tail + n->n_in; }
+static inline tg_tensor **tg_node_out(const tg_node *n) { return (tg_tensor **)n->tail + 2 * n->n_in; }
+static inline tg_slot *tg_node_slots(const tg_node *n) { return (tg_slot *)(n->tail + 2 * n->n_in + n->n_out); }
+/* Where the pointer to them is, if the op has any. */
+static inline int tg_node_params_at(const tg_node *n) { return 2 * n->n_in + 3 * n->n_out; }
+static inline void *tg_node_params_of(const tg_node *n) {
+    return n->op->params_size ? n->tail[tg_node_params_at(n)] : NULL;
+}
+static inline tg_tensor **tg_node_kept(const tg_node *n) {
+    return (tg_tensor **)(n->tail + tg_node_params_at(n) + (n->op->params_size != 0));
+}
+/* Versions when they were saved: of all inputs, where any was, and of all outputs, where any was. */
+static inline uint32_t *tg_node_versions(const tg_node *n) { return (uint32_t *)(tg_node_kept(n) + n->n_saved); }
+static inline int tg_node_n_versions(const tg_node *n) {
+    return (n->saves_in ? n->n_in : 0) + (n->saves_out ? n->n_out : 0);
+}
+typedef struct tg_node_extra {
+    void *state;
+    void (*destroy)(void *state);
+    double forward_s, backward_s; /* seconds */
+    int64_t number;               /* the observer's; TG_N_OBSERVED says whether it has one */
+} tg_node_extra;
+static inline tg_node_extra *tg_node_extra_of(const tg_node *n) {
+    return (tg_node_extra *)(tg_node_versions(n) + ((tg_node_n_versions(n) + 1) & ~1));
+}
+static inline bool tg_bit(uint32_t mask, int i) { return mask >> (i < 31 ? i : 31) & 1; }
+
+/* ---- node.c ---- */
+
+/* The op of a node that stands for a leaf. */
+extern const tg_op tg_leaf_op;
+
+#endif
