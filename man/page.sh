@@ -1,11 +1,11 @@
 #!/bin/sh
-# page.sh PROGRAM COMMAND PART >PAGE: the manual page of a subcommand, of `tapegrad COMMAND --help` and of the sections
-# in the file PART, which may be empty; COMMAND tapegrad: that of the program.
+# page.sh PROGRAM COMMAND PART >PAGE: prints the manual page of a subcommand, made of `tapegrad COMMAND --help` and of
+# the sections in the file PART, which may be empty. COMMAND tapegrad: prints that of the program.
 set -eu
 program=$1 command=$2 part=$3
 version=$("$program" --version | cut -d ' ' -f 2)
 
-# One line of text as troff takes it: no request, no hyphen that breaks.
+# Escapes a line of text for troff: no line is a request, and hyphens do not break.
 escape='function escape(s) {
     gsub(/\\/, "\\e", s)
     gsub(/-/, "\\-", s)

@@ -15,6 +15,7 @@ have() {
     libc6-dev) [ -e /usr/include/stdio.h ] ;;
     ninja-build) command -v ninja ;;
     libjansson-dev) pkg-config --exists jansson ;;
+    libdw-dev) pkg-config --exists libdw ;;
     libjemalloc2) compgen -G '/usr/lib*/*/libjemalloc.so.2' || compgen -G '/usr/lib*/libjemalloc.so.2' ;;
     check) pkg-config --exists check ;;
     python3-venv) python3 -c 'import ensurepip' ;;
@@ -52,7 +53,7 @@ need() {
 }
 
 # shellcheck disable=SC2034 # used by those who include this
-build_needs=(gcc libc6-dev meson ninja-build pkg-config libjansson-dev)
+build_needs=(gcc libc6-dev meson ninja-build pkg-config libjansson-dev libdw-dev)
 # shellcheck disable=SC2034
 test_needs=(check g++ valgrind wamerican wngerman wfrench)
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "record.h"
+#include "text.h"
 
 enum { EQUAL, DIFFERENT, REFUSED };
 
@@ -38,7 +39,7 @@ static const command diff_command = {
 /* ---- Elements ---- */
 
 typedef struct element {
-    uint64_t place; /* among the numbers of its dtype, in their order; both zeros have one */
+    uint64_t place; /* rank among the numbers of its dtype; the two zeros have the same */
     double value;
 } element;
 
@@ -72,7 +73,7 @@ static element element_of(const recorded *x, int64_t i) {
     return (element){(uint64_t)whole + ((uint64_t)1 << 63), (double)whole};
 }
 
-/* In units of the last place; a NaN is as far as can be from a number. */
+/* Returns the distance in units in the last place. A NaN is UINT64_MAX from every number. */
 static uint64_t distance(element a, element b) {
     if (isnan(a.value) || isnan(b.value)) return isnan(a.value) && isnan(b.value) ? 0 : UINT64_MAX;
     return a.place < b.place ? b.place - a.place : a.place - b.place;
@@ -82,9 +83,9 @@ static uint64_t distance(element a, element b) {
 
 typedef struct difference {
     bool differs;
-    int64_t elements; /* that differ, of those kept */
+    int64_t elements; /* that differ, of those recorded */
     uint64_t most;    /* ulp */
-    int64_t at;       /* where, in row-major order; -1: in no element that is kept */
+    int64_t at;       /* index of the largest difference in row-major order; -1: no recorded element differs */
     double a, b;
 } difference;
 
@@ -118,7 +119,7 @@ static const char *text_of(const json_t *op, const char *key) { return json_stri
 static bool is_backward(const json_t *op) { return !strcmp(text_of(op, "pass"), "backward"); }
 
 static int refuse_damaged(const record_file *r) {
-    fail("'%s': op %" PRId64 " has a tensor that is not described as it should be", r->path, r->at - 1);
+    fail("'%s': op %" PRId64 " has a tensor whose description is malformed", r->path, r->at - 1);
     return REFUSED;
 }
 
@@ -133,7 +134,7 @@ static int check_tensors(const record_file *a, const record_file *b, const json_
                          const char *list) {
     const json_t *of_x = json_object_get(x, list), *of_y = json_object_get(y, list);
     if (json_array_size(of_x) != json_array_size(of_y))
-        return refuse_programs(a, x, y, "the numbers of its tensors differ");
+        return refuse_programs(a, x, y, "the numbers of their tensors differ");
     for (size_t i = 0; i < json_array_size(of_x); i++) {
         recorded p, q;
         char was[200], is[200], what[500];
@@ -144,8 +145,8 @@ static int check_tensors(const record_file *a, const record_file *b, const json_
         recorded_text(&q, is, sizeof is);
         snprintf(what, sizeof what, "%s %zu is %s, and %s%s", !strcmp(list, "in") ? "input" : "result", i, was, is,
                  strcmp(was, is)        ? ""
-                 : p.hashed != q.hashed ? ", which has no bytes in one of them"
-                                        : " with other elements kept");
+                 : p.hashed != q.hashed ? ", whose bytes only one of them has"
+                                        : " with other elements recorded");
         return refuse_programs(a, x, y, what);
     }
     return EQUAL;
@@ -153,12 +154,12 @@ static int check_tensors(const record_file *a, const record_file *b, const json_
 
 static int check_ops(const record_file *a, const record_file *b, const json_t *x, const json_t *y) {
     if (strcmp(text_of(x, "op"), text_of(y, "op")) != 0 || is_backward(x) != is_backward(y))
-        return refuse_programs(a, x, y, "other ops");
+        return refuse_programs(a, x, y, "the ops differ");
     int status = check_tensors(a, b, x, y, "in");
     return status ? status : check_tensors(a, b, x, y, "out");
 }
 
-/* Goes through both at once: fn for each pair of ops, until it gives another status than EQUAL. */
+/* Calls fn for each pair of ops, until it returns another status than EQUAL. Returns the last status. */
 static int each_pair(record_file *a, record_file *b, void *user,
                      int (*fn)(void *user, const record_file *a, const record_file *b, const json_t *x,
                                const json_t *y)) {
@@ -183,7 +184,7 @@ static int check_programs(record_file *a, record_file *b) {
     int status = each_pair(a, b, NULL, check_pair);
     if (status || a->ops == b->ops) return status;
     fail("the runs are of different programs: one has %" PRId64 " ops and the other %" PRId64
-         ", of which the first %" PRId64 " are alike",
+         "; the first %" PRId64 " are alike",
          a->ops, b->ops, a->ops < b->ops ? a->ops : b->ops);
     return REFUSED;
 }
@@ -193,7 +194,7 @@ static int check_programs(record_file *a, record_file *b) {
 typedef struct comparison {
     const diff_options *o;
     int64_t ops, differing, first, farthest;
-    int64_t near, unseen; /* tensors that differ, but count as equal; that have no bytes in either run */
+    int64_t near, unseen; /* tensors that differ but count as equal; tensors without bytes in either run */
     uint64_t most;
     json_t *list; /* with --json */
 } comparison;
@@ -225,17 +226,17 @@ static void print_tensor(const recorded *x, size_t i, bool backward, const diffe
     recorded_text(x, what, sizeof what);
     printf("  %s %zu, %s: ", backward ? "gradient of input" : "result", i, what);
     if (d->at < 0 && x->every == 1) {
-        printf("differs only in the bits of NaN\n");
+        printf("differs only in the bits of NaNs\n");
         return;
     }
     if (d->at < 0) {
-        printf("differs, but in none of the %" PRId64 " elements that are kept\n", x->kept);
+        printf("differs, but in none of the %" PRId64 " elements that are recorded\n", x->kept);
         return;
     }
     distance_text(d, x->dtype, far, sizeof far);
     place_text(x, d->at, place, sizeof place);
     printf("%" PRId64 " of %" PRId64 " elements differ%s, the most by %s, at %s: %.9g and %.9g\n", d->elements, x->kept,
-           x->every > 1 ? " of those that are kept" : "", far, place, d->a, d->b);
+           x->every > 1 ? " of those that are recorded" : "", far, place, d->a, d->b);
 }
 
 static void print_inputs(const json_t *x, const json_t *y, bool backward) {
@@ -252,12 +253,14 @@ static void print_inputs(const json_t *x, const json_t *y, bool backward) {
         printf("  %s %zu, %s, differs already\n", what, i, text);
         differ++;
     }
-    if (!differ) printf("  %s are equal\n", backward ? "the gradients that it was given" : "its inputs");
+    if (!differ) printf("  %s are equal\n", backward ? "the gradients of its results" : "its inputs");
 }
 
 static void print_op(const comparison *c, const json_t *x, int64_t at) {
+    char op[128], site[512];
     printf("%sop %" PRId64 " of %" PRId64 ", %s%s (%s):\n", c->differing == 1 ? "the first that differs is " : "", at,
-           c->ops, is_backward(x) ? "the backward of " : "", text_of(x, "op"), text_of(x, "site"));
+           c->ops, is_backward(x) ? "the backward of " : "", text_escape(op, sizeof op, text_of(x, "op")),
+           text_escape(site, sizeof site, text_of(x, "site")));
 }
 
 static void list_tensor(const comparison *c, const json_t *x, int64_t at, size_t i, const difference *d) {
@@ -283,9 +286,9 @@ static int compare_pair(void *user, const record_file *a, const record_file *b, 
         c->unseen += p.dtype && !p.hashed;
         if (!d.differs) continue;
         if (c->differing == before) c->differing++;
-        bool told = c->o->all || c->differing == 1;
-        if (told && c->list) list_tensor(c, x, at, i, &d);
-        if (!told || c->list) continue;
+        bool shown = c->o->all || c->differing == 1;
+        if (shown && c->list) list_tensor(c, x, at, i, &d);
+        if (!shown || c->list) continue;
         if (c->first != at) print_op(c, x, at);
         c->first = at;
         print_tensor(&p, i, is_backward(x), &d);
@@ -294,13 +297,13 @@ static int compare_pair(void *user, const record_file *a, const record_file *b, 
     return EQUAL;
 }
 
-/* What "equal" does not say. */
-static void print_untold(const comparison *c) {
+/* Prints what "equal" leaves out. */
+static void print_remarks(const comparison *c) {
     if (c->near)
-        printf("%" PRId64 " tensors differ in their bytes, by no more than --ulp in the elements that are kept\n",
+        printf("%" PRId64 " tensors differ in their bytes, by no more than --ulp in the elements that are recorded\n",
                c->near);
     if (c->unseen)
-        printf("%" PRId64 " tensors had no bytes in either run, and were not compared\n", c->unseen);
+        printf("%" PRId64 " tensors had no bytes in either run and were not compared\n", c->unseen);
 }
 
 static int sum_up(const comparison *c) {
@@ -314,7 +317,7 @@ static int sum_up(const comparison *c) {
                    : c->differing > 0;
     if (!c->differing) {
         printf("the runs are equal%s: %" PRId64 " ops, forward and backward\n", within, c->ops);
-        print_untold(c);
+        print_remarks(c);
         return EQUAL;
     }
     printf("%" PRId64 " of the %" PRId64 " ops differ", c->differing, c->ops);
@@ -342,7 +345,7 @@ int run_diff(int argc, char **argv) {
     record_file a = {0}, b = {0};
     parsed p;
     if (!options_parse(&diff_command, &o, &p, argc, argv)) return p.status;
-    if (!p.operand[1]) return usage_error(&diff_command, "expected two FILEs, as tapegrad train --record writes them");
+    if (!p.operand[1]) return usage_error(&diff_command, "expected two FILEs that tapegrad train --record has written");
     int status = diff(&o, &a, &b, p.operand);
     record_close(&a);
     record_close(&b);

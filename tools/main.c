@@ -1,4 +1,4 @@
-/* tapegrad: the program. Finds the subcommand; the rest is in the file of its name. */
+/* tapegrad, the program: finds the subcommand and calls it. Each subcommand is in the file of its name. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -16,13 +16,13 @@ typedef struct entry {
 
 static const entry entries[] = {
     {"train", run_train, "train a GPT language model on a file"},
-    {"run", run_run, "a program as ranks: processes of this node that meet in shared memory"},
+    {"run", run_run, "start a program as N processes that share memory"},
     {"generate", run_generate, "continue a prompt"},
-    {"eval", run_eval, "loss and perplexity of a model on a file"},
-    {"inspect", run_inspect, "parameters, tape, memory and FLOPs of a model, without running it"},
+    {"eval", run_eval, "compute the loss and perplexity of a model on a file"},
+    {"inspect", run_inspect, "print the parameters, FLOPs and memory of a training step"},
     {"gradcheck", run_gradcheck, "check the ops' gradients against finite differences"},
     {"diff", run_diff, "compare two recorded steps op by op"},
-    {"ops", run_ops, "the table of ops"},
+    {"ops", run_ops, "print the table of ops"},
 };
 
 enum { ENTRIES = sizeof entries / sizeof entries[0] };
@@ -34,7 +34,7 @@ static const char *name_of_entry(const void *of, int i) {
 static int help(FILE *to) {
     fprintf(to, "usage: tapegrad COMMAND [OPTION...]\n\n");
     for (int i = 0; i < ENTRIES; i++) fprintf(to, "  %-11s %s\n", entries[i].name, entries[i].summary);
-    fprintf(to, "\n'tapegrad COMMAND --help' lists a command's options; 'tapegrad --version' says the version.\n");
+    fprintf(to, "\n'tapegrad COMMAND --help' lists a command's options; 'tapegrad --version' prints\nthe version.\n");
     return to == stdout ? 0 : 2;
 }
 
@@ -69,8 +69,8 @@ static int run(int argc, char **argv) {
     return unknown(name);
 }
 
-/* Files that are opened would take the place of descriptors 0 to 2 where the caller closed them, and get what is
- * printed: /dev/null takes it. */
+/* Opens /dev/null for those of descriptors 0 to 2 that the caller closed. Otherwise the next files that are opened
+ * would get them, and with them what is printed. */
 static bool fill_descriptors(void) {
     for (int fd = 0; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) return false;
@@ -79,10 +79,10 @@ static bool fill_descriptors(void) {
 
 int main(int argc, char **argv) {
     if (!fill_descriptors()) return fail("cannot open '/dev/null' in place of closed output: %s", strerror(errno));
-    signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error of its write */
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond the limit of a file's size then fails with EFBIG */
     int status = run(argc, argv);
     bool written = fflush(stdout) == 0 && !ferror(stdout);
     if (written) return status;
     fail("cannot write to standard output");
-    return argc > 1 && strcmp(argv[1], "diff") == 0 ? 2 : 1; /* of diff 1 says that runs differ */
+    return argc > 1 && strcmp(argv[1], "diff") == 0 ? 2 : 1; /* diff ends with 1 if runs differ */
 }

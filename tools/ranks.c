@@ -1,4 +1,4 @@
-/* Which ranks there are, and what they agree on. */
+/* The kinds of ranks: checking their options, starting them, and exchanging a few numbers. */
 #include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -22,7 +22,7 @@
 static bool under_mpirun(void) { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK"); }
 
 #ifndef TG_HAVE_MPI
-/* One of several processes, each of which would take itself for the whole job. */
+/* Whether this process is one of several; without MPI each of them would be a whole run. */
 static bool one_of_several(void) {
     const char *size = getenv("OMPI_COMM_WORLD_SIZE") ? getenv("OMPI_COMM_WORLD_SIZE") : getenv("PMI_SIZE");
     return size && atoi(size) > 1;
@@ -35,23 +35,24 @@ static rank_kind kind_of(const rank_options *o) {
 #ifdef TG_HAVE_MPI
     if (under_mpirun()) return RANKS_MPI;
 #else
-    if (one_of_several()) return RANKS_MPI; /* which is refused */
+    if (one_of_several()) return RANKS_MPI; /* rank_options_check refuses it */
 #endif
     return RANKS_THREADS;
 }
 
 int comm_option_check(const command *c, const rank_options *o) {
     if (o->comm != RANKS_THREADS || tg_comm_launched_rank() < 0) return 0;
-    return usage_error(c, "--comm threads: under `tapegrad run` every process would be a run of its own; leave it out");
+    return usage_error(c, "--comm threads: under `tapegrad run` every process would be a run of its own; leave --comm "
+                          "out");
 }
 
 int tp_options_check(const command *c, const parsed *p, const rank_options *o, int recompute) {
     enum { DISTRIBUTED = 3 }; /* in RECOMPUTE */
     if (o->tp > 1) return 0;
     if (o->sp && option_given(c, p, "sp"))
-        return usage_error(c, "--sp needs --tp N of 2 or more, over which it cuts sequences");
+        return usage_error(c, "--sp needs --tp N of 2 or more, because it splits sequences over --tp");
     if (recompute == DISTRIBUTED && option_given(c, p, "recompute"))
-        return usage_error(c, "--recompute distributed needs --tp N of 2 or more; of one rank it is --recompute full");
+        return usage_error(c, "--recompute distributed needs --tp N of 2 or more; with one rank give --recompute full");
     return 0;
 }
 
@@ -60,24 +61,28 @@ int rank_options_check(const command *c, const parsed *p, const rank_options *o)
     int status = comm_option_check(c, o);
     if (status) return status;
     if (kind != RANKS_THREADS && option_given(c, p, "ranks"))
-        return usage_error(c, "--ranks is for thread ranks; under a launcher it gives the world");
+        return usage_error(c, "--ranks is for ranks that are threads; a launcher gives the number of ranks: leave "
+                              "--ranks out");
     if (kind == RANKS_SHM && tg_comm_launched_rank() < 0)
         return usage_error(c, "--comm shm needs `tapegrad run -n N -- tapegrad %s ...`", c->name);
 #ifndef TG_HAVE_MPI
-    if (kind == RANKS_MPI) return usage_error(c, "ranks of mpirun: this build has no MPI (Meson option mpi)");
+    if (kind == RANKS_MPI)
+        return usage_error(c, "mpirun started several processes, but this build has no MPI; build with -Dmpi=enabled");
 #endif
-    if (kind == RANKS_MPI && !under_mpirun()) return usage_error(c, "--comm mpi needs mpirun");
-    if (kind == RANKS_THREADS && o->ranks % o->tp && !option_given(c, p, "tp")) /* which a checkpoint said then */
+    if (kind == RANKS_MPI && !under_mpirun())
+        return usage_error(c, "--comm mpi needs mpirun -n N tapegrad %s ...", c->name);
+    if (kind == RANKS_THREADS && o->ranks % o->tp && !option_given(c, p, "tp")) /* --tp is from a checkpoint */
         return usage_error(c,
                            "the run was made with --tp %lld, and --ranks is %lld: give --ranks %lld, or another "
                            "multiple, or --tp 1",
                            (long long)o->tp, (long long)o->ranks, (long long)o->tp);
     if (kind == RANKS_THREADS && o->ranks % o->tp)
-        return usage_error(c, "--ranks %lld is not divisible by --tp %lld", (long long)o->ranks, (long long)o->tp);
+        return usage_error(c, "--ranks %lld is not divisible by --tp %lld; each replica has --tp ranks",
+                           (long long)o->ranks, (long long)o->tp);
     return 0;
 }
 
-/* ---- GPUs: one for each rank, whose data go by NCCL ---- */
+/* ---- GPUs: one for each rank; data go by NCCL ---- */
 
 typedef struct gpu_job {
     rank_main fn;
@@ -94,7 +99,7 @@ static int gpu_rank(void *arg, tg_ctx *ctx, tg_comm *host) {
     return status;
 }
 
-/* The GPU of a process's own, among those of its node. */
+/* Gives a process the GPU of its rank on the node. */
 static void choose_gpu(tg_config *config, int local_rank, char *name, size_t n) {
     if (!is_on_gpu(config)) return;
     snprintf(name, n, "cuda:%d", local_rank);
@@ -130,18 +135,18 @@ static int run_threads(int n, const tg_config *config, rank_main fn, void *arg) 
         if (j->status[i] > status) status = j->status[i];
     free(j);
     if (s == TG_OK) return status;
-    return chief ? chief : fail("%s", message); /* rank 0 has said what it knows */
+    return chief ? chief : fail("%s", message); /* rank 0 has printed its error */
 }
 
 /* ---- Processes ---- */
 
 #ifdef TG_HAVE_MPI
-static const tg_comm *_Atomic recorded; /* whose record dump_record writes; NULL: nobody's (any more) */
+static const tg_comm *_Atomic recorded; /* the communicator whose record dump_record writes; NULL: none */
 static atomic_int dumping;
 
 static void record_ends(void) {
     atomic_store(&recorded, NULL);
-    while (atomic_load(&dumping)) sched_yield(); /* in a handler, on a thread of the pool */
+    while (atomic_load(&dumping)) sched_yield(); /* a signal handler, on another thread, is writing */
 }
 #endif
 
@@ -174,7 +179,7 @@ static int run_launched(tg_config config, rank_main fn, void *arg) {
 }
 
 #ifdef TG_HAVE_MPI
-/* Who could not go on because of another may be ended before it is asked for its record. */
+/* Whether the error came from another rank. mpirun may end this one before it asks for its record. */
 static bool is_of_peers(tg_status s) {
     return s == TG_ERR_REMOTE || s == TG_ERR_TIMEOUT || s == TG_ERR_MISMATCH || s == TG_ERR_ABORTED;
 }
@@ -216,7 +221,7 @@ int ranks_begin(const rank_options *o, bool *chief) {
     int level;
     if (kind == RANKS_MPI && (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS ||
                               MPI_Comm_rank(MPI_COMM_WORLD, &rank) != MPI_SUCCESS))
-        return fail("MPI cannot start");
+        return fail("MPI_Init_thread or MPI_Comm_rank failed: MPI cannot start");
 #endif
     name_rank(rank);
     *chief = rank == 0;
@@ -233,7 +238,7 @@ void ranks_end(const rank_options *o, int status) {
     (void)o, (void)status;
 }
 
-/* How many ranks that are processes share this node's cores. */
+/* The number of ranks that are processes on this node, and share its cores. */
 static int processes_here(const rank_options *o) {
     const char *n = getenv(TG_LAUNCH_SIZE);
     if (kind_of(o) == RANKS_SHM && n) return atoi(n);
@@ -258,10 +263,11 @@ int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *ar
     bool several = kind_of(o) != RANKS_THREADS || o->ranks > 1;
     gpu_job of_gpu = {fn, arg};
     if (config.threads == 0 && here > 1) config.threads = cores > here ? cores / here : 1;
-    if (o->comm == RANKS_NCCL && !is_on_gpu(&config)) return fail("--comm nccl: ranks of NCCL need --device cuda");
+    if (o->comm == RANKS_NCCL && !is_on_gpu(&config))
+        return fail("--comm nccl needs --device cuda; leave --comm out, or add --device cuda");
     if (several && is_on_gpu(&config)) {
         if (strcmp(config.device, "cuda"))
-            return fail("--device %s: each rank has a GPU of its own; give --device cuda", config.device);
+            return fail("--device %s: each rank gets a GPU of its own; give --device cuda", config.device);
         fn = gpu_rank;
         arg = &of_gpu;
     }
@@ -290,11 +296,11 @@ tg_module *load_on_ranks(tg_ctx *ctx, const tg_parallel *p, const tg_gpt_config 
     return gpt;
 }
 
-/* ---- What ranks agree on ---- */
+/* ---- Numbers of all ranks ---- */
 
 static bool exchange(tg_ctx *ctx, tg_comm *world, tg_dtype dtype, void *v, int n, bool sum) {
     if (tg_comm_size(world) == 1) return check(ctx);
-    bool paper = !strcmp(tg_ctx_device(ctx), "meta"); /* has no values, but counts */
+    bool paper = !strcmp(tg_ctx_device(ctx), "meta"); /* there are no values, but calls are counted */
     tg_tensor *x = tg_zeros(ctx, dtype, TG_SHAPE(n));
     if (!paper) tg_write(x, v, 8 * (size_t)n);
     if (sum)
@@ -310,7 +316,7 @@ bool agree(tg_ctx *ctx, tg_comm *world, int64_t *v, int n) { return exchange(ctx
 bool sum_over_ranks(tg_ctx *ctx, tg_comm *world, double *v, int n) { return exchange(ctx, world, TG_F64, v, n, true); }
 
 void place_batch(const tg_parallel *p, tg_tensor *ids, bool shard) {
-    if (!p) return; /* a model without ranks */
+    if (!p) return; /* the model has no ranks */
     tg_place(p, ids, TG_TP, TG_I);
     tg_place(p, ids, TG_DP, shard ? TG_SHARD(0) : TG_V);
 }

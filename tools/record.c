@@ -1,4 +1,4 @@
-/* Recorded steps: the file, read with distrust. */
+/* Reading recorded steps: every line and field is checked, because files may be damaged or of other programs. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "record.h"
+#include "text.h"
 
 uint64_t record_hash(uint64_t h, const void *p, size_t n) {
     const unsigned char *at = p;
@@ -31,7 +32,7 @@ static bool bad(const record_file *r, const char *what) {
     return fail("'%s' is not a whole record of a step: %s", r->path, what), false;
 }
 
-/* A line with its end; 0: none is left; -1: it is torn. */
+/* Reads a line. Returns its length; 0: there is no other; -1: it has no end. */
 static ssize_t next_line(record_file *r) {
     ssize_t n = getline(&r->line, &r->room, r->f);
     return n <= 0 ? 0 : r->line[n - 1] == '\n' ? n : -1;
@@ -40,14 +41,14 @@ static ssize_t next_line(record_file *r) {
 static bool read_head(record_file *r, ssize_t n) {
     r->head = n > 0 ? json_loadb(r->line, (size_t)n, JSON_REJECT_DUPLICATES, NULL) : NULL;
     const json_t *format = json_object_get(r->head, "tapegrad_record");
-    if (!json_is_integer(format)) return bad(r, "its first line is not that of one");
+    if (!json_is_integer(format)) return bad(r, "its first line is not the header of a record");
     if (json_integer_value(format) == RECORD_FORMAT) return true;
-    return fail("'%s' has format %" JSON_INTEGER_FORMAT ", this version reads %d", r->path, json_integer_value(format),
-                RECORD_FORMAT),
+    return fail("'%s' has format %" JSON_INTEGER_FORMAT ", expected %d, which this version reads", r->path,
+                json_integer_value(format), RECORD_FORMAT),
            false;
 }
 
-/* The last line: how many ops, and the hash of what comes before it. */
+/* Checks the last line: the number of ops, and the hash of the lines before it. */
 static bool read_end(const record_file *r, ssize_t n, int64_t ops, uint64_t hash) {
     char text[20];
     json_t *end = json_loadb(r->line, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
@@ -77,13 +78,13 @@ static bool check_whole(record_file *r) {
     return read_end(r, last, r->ops, before);
 }
 
-/* It is read twice: a pipe would have nothing left. */
+/* Refuses pipes: the file is read twice. */
 static bool check_regular(const record_file *r) {
     struct stat st;
     if (fstat(fileno(r->f), &st) != 0) return fail("cannot read '%s': %s", r->path, strerror(errno)), false;
     if (S_ISREG(st.st_mode)) return true;
     if (S_ISDIR(st.st_mode)) return fail("cannot read '%s': %s", r->path, strerror(EISDIR)), false;
-    return fail("'%s' is not a regular file, which can be read twice: keep what it gives in one", r->path), false;
+    return fail("'%s' is not a regular file, and it must be read twice: save its contents to a file", r->path), false;
 }
 
 bool record_open(record_file *r, const char *path) {
@@ -98,7 +99,7 @@ bool record_open(record_file *r, const char *path) {
 void record_rewind(record_file *r) {
     rewind(r->f);
     r->at = 0;
-    next_line(r); /* the head */
+    next_line(r); /* the header */
 }
 
 json_t *record_next(record_file *r) {
@@ -113,7 +114,7 @@ json_t *record_next(record_file *r) {
         return op;
     }
     json_decref(op);
-    bad(r, "an op is not described");
+    bad(r, "the line of an op is malformed");
     return NULL;
 }
 
@@ -179,7 +180,9 @@ bool recorded_of(const json_t *tensor, recorded *out) {
 
 size_t recorded_text(const recorded *x, char *buf, size_t n) {
     size_t at = 0;
-    int k = snprintf(buf, n, x->dtype ? "%s%s%s[" : "nothing", x->name, *x->name ? " " : "", tg_dtype_name(x->dtype));
+    char name[160];
+    text_escape(name, sizeof name, x->name);
+    int k = snprintf(buf, n, x->dtype ? "%s%s%s[" : "nothing", name, *name ? " " : "", tg_dtype_name(x->dtype));
     at += (size_t)k;
     for (int i = 0; i < x->ndim && at < n; i++)
         at += (size_t)snprintf(buf + at, n - at, "%s%" PRId64, i ? ", " : "", x->shape[i]);

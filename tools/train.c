@@ -1,4 +1,5 @@
-/* tapegrad train: a run from its options to its files. */
+/* tapegrad train: a run from its options to its files. Finds the checkpoint to continue from, starts the ranks, and
+ * runs the steps. */
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -12,16 +13,16 @@
 #include "start.h"
 #include "train.h"
 
-/* What is settled before the ranks begin, and the same for all of them. */
+/* What is decided before the ranks begin, and shared by all of them. */
 typedef struct plan {
     train_options o;
     parsed p;
     bool chief;              /* this process has rank 0, which writes the run's files */
-    run_directory directory; /* open where it does */
-    json_t *state;           /* of the checkpoint resumed; NULL: a new run */
+    run_directory directory; /* open if chief */
+    json_t *state;           /* of the checkpoint to continue from; NULL: a new run */
     char from[4096], held[4096]; /* held: why the checkpoint cannot be used, until it is printed */
     int64_t done; /* steps */
-    bool begun;   /* the directory has a line of metrics */
+    bool begun;   /* metrics.jsonl has a line */
     int ended_by; /* the signal that ended the run before its last step; 0: none */
 } plan;
 
@@ -36,17 +37,17 @@ typedef struct run {
     trainer trainer;
     train_data data;
     metrics metrics;
-    recorder *recorder; /* of the step that is to be recorded, until it is done */
-    int64_t *offsets; /* of the step's sequences, and behind them of the next one's */
+    recorder *recorder; /* of --record, until its step is done */
+    int64_t *offsets; /* of the step's sequences, followed by the next step's */
     int64_t saved; /* the step of the newest checkpoint */
-    int bad_steps; /* in a row: with a loss or gradient that is not finite */
+    int bad_steps; /* consecutive steps whose loss or gradient was not finite */
 } run;
 
 /* ---- Interrupts ---- */
 
 static volatile sig_atomic_t interrupted;
 
-/* The first one ends the run after its step, the second one the program: the handler is reset. */
+/* The first signal ends the run after its step. The second one ends the program, because the handler is reset. */
 static void on_interrupt(int number) {
     interrupted = number;
     if (number == SIGTERM) dump_record();
@@ -61,7 +62,7 @@ static void catch_interrupts(void) {
     signal(SIGPIPE, SIG_IGN); /* flush_or_go_on: a closed pipe takes the run's messages, and not the run */
 }
 
-/* ---- What was there before ---- */
+/* ---- The checkpoint to continue from ---- */
 
 /* Prints why a checkpoint cannot be used; if that is damage, with the newest one that is whole. */
 static bool refuse_checkpoint(const plan *r) {
@@ -227,7 +228,7 @@ static bool open_run(run *r) {
 
 /* ---- Steps ---- */
 
-/* Each data-parallel rank validates its part of the windows. */
+/* Returns the validation loss; NaN: it is not due, or an error. Each data-parallel rank has a part of the windows. */
 static double validate(run *r, int64_t step) {
     const train_data *d = &r->data;
     bool due = r->o.val_every && (step % r->o.val_every == 0 || step == r->o.steps);
@@ -242,19 +243,20 @@ static double validate(run *r, int64_t step) {
     return sum / (double)(d->n_validation * d->seq_len);
 }
 
-/* Overflows are what a scale that moves finds its height by: until it is as low as it may be. */
+/* Returns whether the step is an overflow that dynamic loss scaling expects: its scale can still fall. */
 static bool is_overflow(const run *r, const step_result *s) {
     return r->trainer.scaled && r->o.loss_scale == 0 && s->loss_scale > r->o.min_scale && isfinite(s->loss);
 }
 
-/* What may help against steps whose numbers are not finite: a scale that stays as it was given can be the cause. */
+/* Returns what may help if steps are not finite. A fixed loss scale can be the cause. */
 static const char *remedy(const run *r) {
     bool fixed = r->trainer.scaled && r->o.loss_scale != 0;
     return fixed ? "a lower --loss-scale, or without one; else a lower --lr or a longer --warmup"
                  : "a lower --lr or a longer --warmup";
 }
 
-/* A step whose gradients are not finite changes nothing; a run of them will not end by itself. */
+/* Counts steps that are not finite. A step with such gradients changes nothing, so many in a row will not end by
+ * themselves: false. */
 static bool note_bad_step(run *r, int64_t step, const step_result *s) {
     enum { PATIENCE = 10 };
     if (isfinite(s->loss) && isfinite(s->grad_norm)) {
@@ -263,7 +265,7 @@ static bool note_bad_step(run *r, int64_t step, const step_result *s) {
     }
     if (is_overflow(r, s)) return true;
     r->bad_steps++;
-    if (!r->chief) return r->bad_steps < PATIENCE; /* the numbers are the same on all ranks */
+    if (!r->chief) return r->bad_steps < PATIENCE; /* all ranks have the same numbers */
     metrics_end_line(&r->metrics);
     fail("step %" PRId64 ": the %s is not finite%s", step, isfinite(s->grad_norm) ? "loss" : "gradient norm",
          isfinite(s->grad_norm) ? "" : ": the step was skipped");
@@ -274,7 +276,7 @@ static bool note_bad_step(run *r, int64_t step, const step_result *s) {
 static bool save_checkpoint(run *r, int64_t step) {
     if (r->saved == step) return true;
     r->saved = step;
-    if (r->chief) metrics_end_line(&r->metrics); /* for a message that may follow */
+    if (r->chief) metrics_end_line(&r->metrics); /* a message may follow */
     if (r->chief && !metrics_sync(&r->metrics)) return false;
     if (!checkpoint_save(r->chief ? &r->plan->directory : NULL, step, &r->o, &r->trainer, &r->data)) return false;
     return !r->chief || plot_losses(r->ctx, r->o.out, &r->metrics);
@@ -305,7 +307,7 @@ static bool run_step(run *r, int64_t step, bool *stop) {
     return !due || save_checkpoint(r, step);
 }
 
-/* As one word of a shell. */
+/* Prints text as one word of a shell. */
 static void say_word(const char *text) {
     size_t plain = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+,:@%-");
     if (!text[plain]) {
@@ -321,7 +323,7 @@ static void say_word(const char *text) {
     say("'");
 }
 
-/* What a checkpoint does not keep, as it was given. */
+/* Prints an option that checkpoints do not keep, if it was given. */
 static void say_option(const run *r, const char *name) {
     char text[4096];
     if (!option_given(&train_command, &r->plan->p, name)) return;
@@ -346,9 +348,9 @@ static bool finish(run *r, int64_t step) {
     if (!whole && !save_checkpoint(r, step)) return false;
     if (r->chief && !checkpoint_prune(&r->plan->directory, &r->o)) return false;
     if (r->chief && !plot_losses(r->ctx, r->o.out, &r->metrics)) return false;
-    tg_gpt_save(r->trainer.gpt, r->o.out); /* config.json last: that it is there says that the run is done */
+    tg_gpt_save(r->trainer.gpt, r->o.out); /* writes config.json last: it marks a run that has ended */
     if (!check(r->ctx)) return false;
-    if (!whole && r->chief) r->plan->ended_by = interrupted ? interrupted : SIGINT; /* 0: another rank got it */
+    if (!whole && r->chief) r->plan->ended_by = interrupted ? interrupted : SIGINT; /* 0: another rank got the signal */
     if (!whole) say_how_to_go_on(r, step);
     say("the model is in %s, its loss curve in %s/loss.svg\n", r->o.out, r->o.out);
     return true;
@@ -374,8 +376,8 @@ static bool same_start(run *r) {
     if (!facts_agree(&f, r->ctx, r->world)) return false;
     if (!agree(r->ctx, r->world, &done, 1)) return false;
     if (done == r->plan->done) return true;
-    fail("the newest checkpoint is of step %" PRId64 " here and of step %" PRId64
-         " for rank 0: the ranks do not see one directory",
+    fail("the newest checkpoint in --out is of step %" PRId64 " on this rank, but of step %" PRId64
+         " on rank 0; all ranks must see the same directory",
          r->plan->done, done);
     return false;
 }
@@ -423,11 +425,11 @@ int run_train(int argc, char **argv) {
     else
         status = r->o.out ? train(r) : usage_error(&train_command, "--out DIR is missing");
     if (r->chief) {
-        if (status != 0 && !r->begun) directory_unmake(&r->directory); /* it failed before its first step */
+        if (status != 0 && !r->begun) directory_unmake(&r->directory); /* the run failed before its first step */
         directory_close(&r->directory);
     }
     ranks_end(&r->o.on, status);
-    if (status == 0 && r->ended_by) status = 128 + r->ended_by; /* behind ranks_end: nothing has failed */
+    if (status == 0 && r->ended_by) status = 128 + r->ended_by; /* after ranks_end, because nothing has failed */
     json_decref(r->state);
     free(r);
     return status;

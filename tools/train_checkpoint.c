@@ -1,4 +1,4 @@
-/* Checkpoints of a run: the model's directory, the optimiser's state-00000.safetensors, and state.json, which holds the
+/* Checkpoints of a run: the model's directory, the optimizer's state-00000.safetensors, and state.json, which holds the
  * options, what tells the data, and checksums of config.json, of itself, and of the headers of the files of tensors:
  * these hold those of the tensors, so that no file of another checkpoint passes for this one's. */
 #define _GNU_SOURCE
@@ -16,7 +16,7 @@
 
 enum { FORMAT = 4 }; /* up to 3 the random streams were in it */
 
-/* What a run is told anew each time: it is not of the run. */
+/* Options of one call, which are not kept for the run. */
 static bool is_of_the_call(const char *name) {
     static const char *const names[] = {"resume", "resume-step", "comm",        "device",
                                         "record", "record-step", "record-values", "find-nan"};
@@ -25,7 +25,7 @@ static bool is_of_the_call(const char *name) {
     return false;
 }
 
-/* NULL: some value is no text that JSON holds. Of --out that does no harm, for a resumed run is given it. */
+/* NULL: a value is not UTF-8. In --out that does no harm, because a resumed run is given it. */
 static json_t *options_json(const train_options *o) {
     json_t *object = json_object();
     bool good = object != NULL;
@@ -41,7 +41,7 @@ static json_t *options_json(const train_options *o) {
     return NULL;
 }
 
-/* 64-bit words as text: JSON's numbers do not hold them. */
+/* Writes a 64-bit word as text: JSON's integers are signed. */
 static json_t *word(uint64_t v) {
     char text[24];
     snprintf(text, sizeof text, "%" PRIu64, v);
@@ -60,7 +60,7 @@ enum { DIGITS = 16 };
 
 static void put_sum(char out[DIGITS + 1], uint64_t sum) { snprintf(out, DIGITS + 1, "%016" PRIx64, sum); }
 
-/* All of a file, to free; NULL after printing why. */
+/* Reads all of a file, to be freed; NULL after printing why. */
 static char *read_whole(const char *path, size_t *n) {
     enum { MOST = 16 << 20 };
     FILE *f = open_regular(path);
@@ -71,14 +71,14 @@ static char *read_whole(const char *path, size_t *n) {
     if (text && ferror(f))
         fail("cannot read '%s': %s", path, strerror(errno));
     else if (!good)
-        fail(text ? "'%s' is too long for what it should be" : "no memory to read '%s'", path);
+        fail(text ? "'%s' is longer than 16 MiB, which no such file is" : "no memory to read '%s'", path);
     fclose(f);
     if (good) return text;
     free(text);
     return NULL;
 }
 
-/* That of config.json, as text. */
+/* Writes the checksum of config.json as text. */
 static bool sum_config(const char *dir, char out[DIGITS + 1]) {
     size_t n = 0;
     char *path = path_in(dir, "config.json"), *text = path ? read_whole(path, &n) : NULL;
@@ -133,8 +133,8 @@ static bool check_headers(const char *dir, const json_t *state) {
     return true;
 }
 
-/* Where the text of state.json has the digits of its own checksum, which counts them as zeros; NULL: it has none. No
- * string in it can look so, for its quotes would be escaped. */
+/* Finds the digits of the checksum in the text of state.json, which is computed with zeros in their place; NULL: it has
+ * none. No string in the file can look like the key, because its quotes would be escaped. */
 static char *find_sum(char *text, size_t n) {
     static const char key[] = "\"xxh64\": \"";
     char *at = memmem(text, n, key, sizeof key - 1);
@@ -142,7 +142,7 @@ static char *find_sum(char *text, size_t n) {
     return at && text + n - at > DIGITS && at[DIGITS] == '"' ? at : NULL;
 }
 
-/* Zeroes the digits that it finds. */
+/* Compares the checksum, and sets its digits to zeros. */
 static bool check_sum(const char *path, char *text, size_t n) {
     char *digits = find_sum(text, n), expected[DIGITS + 1], sum[DIGITS + 1];
     if (!digits) return fail("'%s' has no checksum", path), false;
@@ -163,7 +163,7 @@ static bool check_config(const char *dir, const json_t *state) {
 
 /* ---- The file ---- */
 
-/* What tells the data; of an order the steps done, for a longer run has a longer one. */
+/* Describes the data. Of --order only the steps done count, because a longer run has a longer file. */
 static json_t *data_json(const train_data *d, int64_t step) {
     json_t *data = json_pack("{s:I, s:o}", "tokens", (json_int_t)d->count, "hash", word(d->hash));
     if (data && d->order) json_object_set_new(data, "order", word(data_order_sum(d, step)));
@@ -201,7 +201,7 @@ static bool save_state(const char *dir, int64_t step, const train_options *o, tr
         memcpy(digits, sum, DIGITS);
         tg_file_save(r->ctx, path, text, strlen(text));
     } else
-        tg_ctx_fail(r->ctx, TG_ERR_IO, "cannot put '%s/state.json' together", dir);
+        tg_ctx_fail(r->ctx, TG_ERR_IO, "cannot make '%s/state.json': no memory, or an option is not UTF-8", dir);
     json_decref(state);
     free(text);
     free(path);
@@ -213,8 +213,8 @@ static bool check_format(const char *path, const json_t *state) {
     if (!json_is_integer(format) || !json_is_object(json_object_get(state, "options")))
         return fail("'%s' is not the state of a run: it has no format, or no options", path), false;
     if (json_integer_value(format) == FORMAT) return true;
-    return fail("'%s' has format %lld, and this version reads format %d", path, (long long)json_integer_value(format),
-                FORMAT),
+    return fail("'%s' has format %lld, expected %d, which this version reads", path,
+                (long long)json_integer_value(format), FORMAT),
            false;
 }
 
@@ -223,12 +223,12 @@ static bool check_state(const char *dir, const char *path, char *text, size_t n,
            check_headers(dir, state);
 }
 
-/* A checkpoint's directory says its step, and so does its state. */
+/* Compares the step in the directory's name with that in the state. */
 static bool check_step(const char *dir, const json_t *state) {
     const char *dash = strrchr(dir, '-');
     const json_t *step = json_object_get(state, "step");
     if (!dash || !json_is_integer(step) || strtoll(dash + 1, NULL, 10) == json_integer_value(step)) return true;
-    return fail("'%s' holds the checkpoint of step %lld: its name was changed, or its files are another one's", dir,
+    return fail("'%s' holds the checkpoint of step %lld: the directory was renamed, or its files were replaced", dir,
                 (long long)json_integer_value(step)),
            false;
 }
@@ -247,7 +247,7 @@ static bool load_state(const char *dir, json_t **state) {
 
 /* ---- Options ---- */
 
-/* Takes over a saved value, or tells apart what was given from it. */
+/* Takes a saved value over if the option was not given; else compares the two. */
 static bool merge_option(const option *row, bool given, const char *saved, train_options *o) {
     char now[4096];
     option_text(row, o, now, sizeof now);
@@ -259,10 +259,10 @@ static bool merge_option(const option *row, bool given, const char *saved, train
     }
     if (strcmp(now, saved) == 0) return true;
     if (row->fixed)
-        return fail("--%s is %s, but the run in --out was made with %s; leave it out, or begin another run", row->name,
-                    now, *saved ? saved : "none"),
+        return fail("--%s is %s, but the run in --out was begun with %s; leave --%s out, or begin another run",
+                    row->name, now, *saved ? saved : "none", row->name),
                false;
-    if (strcmp(row->name, "data") != 0) say("--%s is %s from here on; it was %s\n", row->name, now, saved);
+    if (strcmp(row->name, "data") != 0) say("--%s is %s from now on; it was %s\n", row->name, now, saved);
     return true;
 }
 
@@ -361,9 +361,9 @@ int64_t checkpoint_newest_whole(const char *run, int64_t before) {
     return 0;
 }
 
-/* ---- The optimiser's state, in the shards that ranks have of it, and the random streams ---- */
+/* ---- The optimizer's state, in the shards that ranks have of it, and the random streams ---- */
 
-/* A padded vocabulary's rows are not written, so that any composition of ranks can load the file. */
+/* Leaves the rows out that pad the vocabulary, so that any number of ranks can load the file. */
 static void cut_padding(tg_shards *s, const trainer *r) {
     const tg_gpt_config *c = tg_gpt_config_of(r->gpt);
     for (int i = 0; i < tg_shards_count(s); i++) {
@@ -390,11 +390,12 @@ static bool sharded_state(const char *dir, trainer *r, bool save) {
 
 /* ---- Save and restore ---- */
 
-/* A checkpoint of before has no checksum of its order. */
+/* Checkpoints of earlier versions have no checksum of --order. */
 static bool check_order(const json_t *state, const json_t *data, const train_data *d, const char *path) {
     int64_t step = json_integer_value(json_object_get(state, "step"));
     if (!d->order || !json_object_get(data, "order") || word_of(data, "order") == data_order_sum(d, step)) return true;
-    return fail("'%s' is not the order that the run began with: its offsets of steps 1 to %" PRId64 " differ", path,
+    return fail("--order '%s' is not the one that the run began with: the offsets of steps 1 to %" PRId64
+                " differ", path,
                 step),
            false;
 }
@@ -403,13 +404,13 @@ bool checkpoint_restore(const char *dir, const json_t *state, const train_option
     const json_t *data = json_object_get(state, "data");
     int64_t tokens = json_integer_value(json_object_get(data, "tokens"));
     if (tokens != d->count || word_of(data, "hash") != d->hash)
-        return fail("the data are not those that the run began with: %" PRId64 " tokens%s, expected %" PRId64, d->count,
-                    tokens == d->count ? " of other content" : "", tokens),
+        return fail("--data is not what the run began with: it has %" PRId64 " tokens%s, expected %" PRId64, d->count,
+                    tokens == d->count ? " with other contents" : "", tokens),
                false;
     return check_order(state, data, d, o->order) && sharded_state(dir, r, false);
 }
 
-/* Fills the directory of one that has begun. The chief writes; the others give it their parts. */
+/* Fills the directory of a checkpoint that has begun. Rank 0 writes; the others send it their parts. */
 static bool fill_checkpoint(const char *dir, bool chief, int64_t step, const train_options *o, trainer *r,
                             const train_data *d) {
     tg_gpt_save(r->gpt, dir);

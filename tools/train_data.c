@@ -1,4 +1,4 @@
-/* The data of a run: which tokens train and which validate, and in which order. */
+/* The data of a run: which tokens train and which validate, and the order of the sequences. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,22 +11,22 @@
 
 static bool check_order_size(const char *path, FILE *f, int64_t expected) {
     struct stat st;
-    if (fstat(fileno(f), &st) != 0) return fail("cannot look at '%s': %s", path, strerror(errno)), false;
+    if (fstat(fileno(f), &st) != 0) return fail("cannot get the size of '%s': %s", path, strerror(errno)), false;
     if (st.st_size == expected) return true;
-    return fail("'%s' has %lld bytes, expected %lld: 8 (an int64 offset) for every sequence of every step", path,
+    return fail("--order '%s' has %lld bytes, expected %lld: an int64 offset for each sequence of each step", path,
                 (long long)st.st_size, (long long)expected),
            false;
 }
 
-/* Whole, as bytes that the caller frees; NULL after printing why. */
+/* Reads the whole file; the caller frees the bytes. NULL after printing why. */
 static unsigned char *read_order(const char *path, int64_t expected) {
     FILE *f = open_regular(path);
     if (!f) return NULL;
     bool good = check_order_size(path, f, expected);
     unsigned char *bytes = good ? malloc((size_t)expected) : NULL;
-    if (good && !bytes) fail("no memory for the order in '%s'", path);
+    if (good && !bytes) fail("no memory for the offsets in --order '%s'", path);
     if (bytes && fread(bytes, 1, (size_t)expected, f) != (size_t)expected) {
-        fail("cannot read '%s': %s", path, ferror(f) ? strerror(errno) : "it is shorter than it was");
+        fail("cannot read '%s': %s", path, ferror(f) ? strerror(errno) : "it became shorter");
         free(bytes);
         bytes = NULL;
     }
@@ -52,17 +52,17 @@ static bool open_order(train_data *d, const char *path, int64_t steps) {
     for (int64_t i = 0; d->order && i < n; i++) {
         d->order[i] = little_endian(bytes + 8 * i);
         if (d->order[i] >= 0 && d->order[i] <= last) continue;
-        fail("'%s': offset %lld (sequence %lld of step %lld) is not in the data, expected 0 to %lld", path,
+        fail("--order '%s': offset %lld (sequence %lld of step %lld) is not in the data, expected 0 to %lld", path,
              (long long)d->order[i], (long long)(i % d->batch), (long long)(1 + i / d->batch), (long long)last);
         free(bytes);
         return false;
     }
     free(bytes);
-    if (!d->order) fail("no memory for the order in '%s'", path);
+    if (!d->order) fail("no memory for the offsets in --order '%s'", path);
     return d->order != NULL;
 }
 
-/* ---- The shuffle: windows that do not overlap, each epoch in an order that (seed, epoch) alone decides ---- */
+/* ---- The shuffle: windows that do not overlap, in an order that depends on the seed and the epoch alone ---- */
 
 static void shuffle(train_data *d, int64_t epoch) {
     uint64_t key = random_at(d->seed, (uint64_t)epoch);
@@ -93,23 +93,23 @@ static bool open_shuffle(train_data *d) {
     d->windows = (d->train_count - 1) / d->seq_len;
     d->shuffled = malloc((size_t)d->windows * sizeof *d->shuffled);
     d->epoch = -1;
-    return d->shuffled || (fail("no memory for the order of %lld windows", (long long)d->windows), false);
+    return d->shuffled || (fail("no memory to shuffle %lld windows", (long long)d->windows), false);
 }
 
-/* ---- Validation: windows of the stream's end, evenly spread ---- */
+/* ---- Validation: windows at the end of the data, evenly spread ---- */
 
 static bool open_validation(train_data *d, const train_options *o) {
     int64_t tail = d->count - d->train_count, windows = (tail - 1) / d->seq_len;
     if (tail == 0 || o->val_every == 0) return true;
     if (windows < 1)
-        return fail("--val-fraction %g of '%s' are %lld tokens, expected at least --seq-len + 1 = %lld, or "
-                    "--val-fraction 0",
+        return fail("--val-fraction %g of '%s' is %lld tokens, expected at least --seq-len + 1 = %lld; give a larger "
+                    "--val-fraction, or --val-fraction 0",
                     o->val_fraction, o->data, (long long)tail, (long long)(d->seq_len + 1)),
                false;
     int64_t wanted = o->val_batches * d->batch;
     d->n_validation = wanted > 0 && wanted < windows ? wanted : windows;
     d->validation = malloc((size_t)d->n_validation * sizeof *d->validation);
-    if (!d->validation) return fail("no memory for the validation"), false;
+    if (!d->validation) return fail("no memory for the windows of the validation"), false;
     for (int64_t i = 0; i < d->n_validation; i++)
         d->validation[i] =
             d->train_count + (int64_t)((double)i * (double)windows / (double)d->n_validation) * d->seq_len;
@@ -128,7 +128,8 @@ bool data_open(train_data *d, tg_ctx *ctx, const train_options *o, const tg_gpt_
     d->hash = tokens_sum(d->tokens);
     if (!check(ctx)) return false;
     if (d->train_count <= d->seq_len)
-        return fail("'%s' has %lld tokens to train on, expected at least --seq-len + 1 = %lld", o->data,
+        return fail("'%s' has %lld tokens to train on, expected at least --seq-len + 1 = %lld; give more data or a "
+                    "shorter --seq-len", o->data,
                     (long long)d->train_count, (long long)(d->seq_len + 1)),
                false;
     return (o->order ? open_order(d, o->order, o->steps) : open_shuffle(d)) && open_validation(d, o);

@@ -1,4 +1,5 @@
-/* The directory of a run: made, locked, and cleared of what a killed run left half-written. */
+/* The directory of a run: making and locking it, removing what a killed run left unfinished, and checking whether a run
+ * may begin or continue in it. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -18,7 +19,7 @@ static bool there(const char *dir, const char *name) {
     return found;
 }
 
-/* Whether it is the temporary file of one that we write here. */
+/* Whether the name is that of a temporary file of a run. */
 static bool leftover(const char *name) {
     static const char *const written[] = {"config.json", "model.safetensors", "loss.svg", "metrics.jsonl"};
     for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
@@ -95,7 +96,7 @@ void directory_unmake(const run_directory *d) {
     free(checkpoints);
 }
 
-/* A model with its config.json, which is written last, and no checkpoint to go on from. */
+/* Whether the run has ended and has no checkpoint to continue from; config.json is written last. */
 static bool is_done(const run_directory *d) { return d->newest < 0 && there(d->path, "config.json"); }
 
 bool directory_unused(const run_directory *d) {
@@ -104,14 +105,15 @@ bool directory_unused(const run_directory *d) {
                        : there(d->path, "config.json")   ? "config.json"
                                                          : NULL;
     if (!left) return true;
-    fail("'%s' holds a run already (%s): %schoose another --out", d->path, left,
-         is_done(d) ? "" : "go on with it by --resume, or ");
+    fail("--out '%s' holds a run already (%s): %schoose another --out", d->path, left,
+         is_done(d) ? "" : "add --resume to continue it, or ");
     return false;
 }
 
 bool directory_resumable(const run_directory *d) {
     if (!is_done(d)) return true;
-    fail("'%s' holds a model but no checkpoint: there is nothing to resume; begin another run from it by --init",
+    fail("--out '%s' holds a model but no checkpoint, so there is nothing to resume; begin another run from it by "
+         "--init",
          d->path);
     return false;
 }

@@ -1,4 +1,4 @@
-/* metrics.jsonl, and the lines of progress. */
+/* metrics.jsonl, one line for each step, and the lines of progress. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -45,20 +45,20 @@ static double number_or_nan(const json_t *line, const char *key) {
 
 typedef enum line_kind { LINE_KEPT, LINE_LATER, LINE_DAMAGED } line_kind;
 
-/* What the lines of the steps done are. */
+/* What was found in the lines of the steps done. */
 typedef struct lines_found {
-    int64_t kept, damaged, missing; /* missing: the first step without one; 0: none is */
-    bool gap;                       /* those kept are not the file's first ones */
+    int64_t kept, damaged, missing; /* missing: the first step without a line; 0: there is none */
+    bool gap;                       /* a line before the last one kept is dropped */
 } lines_found;
 
-/* NULL: it is torn, or no JSON. step: 0 where it has none. */
+/* NULL: the line is incomplete or no JSON. step: 0 if it has none. */
 static json_t *parse_line(const char *line, size_t n, int64_t *step) {
     json_t *object = line[n - 1] == '\n' ? json_loadb(line, n, 0, NULL) : NULL;
     *step = json_integer_value(json_object_get(object, "step"));
     return object;
 }
 
-/* Whether the next line is of a step behind the last one that a line of `step` would leave out: its number is wrong. */
+/* Returns whether the number of a line is wrong: the next line is of a step that this one skips. */
 static bool is_too_far(const metrics *m, FILE *from, int64_t step) {
     off_t here = ftello(from);
     char *line = NULL;
@@ -67,11 +67,11 @@ static bool is_too_far(const metrics *m, FILE *from, int64_t step) {
     ssize_t n = getline(&line, &room, from);
     if (n > 0) json_decref(parse_line(line, (size_t)n, &next));
     free(line);
-    clearerr(from); /* there may be no next one */
+    clearerr(from); /* this may be the last line */
     return fseeko(from, here, SEEK_SET) == 0 && next > m->step && next <= step;
 }
 
-/* Remembers that of a step behind the last one. */
+/* Classifies a line, and remembers the losses of one that is kept. */
 static line_kind read_line(metrics *m, FILE *from, const char *line, size_t n, int64_t done) {
     int64_t step;
     json_t *object = parse_line(line, n, &step);
@@ -86,8 +86,8 @@ static line_kind read_line(metrics *m, FILE *from, const char *line, size_t n, i
     return kind;
 }
 
-/* Reads the lines of the steps done, and writes them to `to` where it is not NULL. Those behind are left out: the run
- * writes them again, and the last may be torn. */
+/* Reads the lines of the steps done, and writes them to `to` unless it is NULL. Later lines are dropped: the run writes
+ * them again, and the last one may be incomplete. */
 static bool read_lines(metrics *m, FILE *from, FILE *to, int64_t done, lines_found *r) {
     char *line = NULL;
     size_t room = 0;
@@ -112,7 +112,7 @@ static bool read_lines(metrics *m, FILE *from, FILE *to, int64_t done, lines_fou
     return good && !ferror(from);
 }
 
-/* Lines that go from the midst of the file do so in a new one, so that at no moment good ones are lost. */
+/* Removes lines from the middle of the file by writing a new one, so that good lines are not lost at any moment. */
 static bool write_anew(metrics *m, FILE *from, int64_t done) {
     char part[4096];
     lines_found found;
@@ -171,8 +171,8 @@ bool metrics_open(metrics *m, tg_ctx *ctx, const char *dir, int64_t steps, int64
     m->step = done;
     m->fd = open(m->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (m->fd < 0 || ftruncate(m->fd, m->end) != 0)
-        return fail("cannot %s '%s': %s", m->fd < 0 ? "open" : "cut", m->path, strerror(errno)), false;
-    tg_sync_directory(ctx, dir); /* its name, before a checkpoint that counts on it */
+        return fail("cannot %s '%s': %s", m->fd < 0 ? "open" : "truncate", m->path, strerror(errno)), false;
+    tg_sync_directory(ctx, dir); /* before a checkpoint that relies on the file's name */
     return check(ctx);
 }
 
@@ -205,14 +205,14 @@ static size_t line_text(char out[LINE], int64_t step, const step_result *r, doub
     return (size_t)n;
 }
 
-/* Whole, or not at all. */
+/* Appends a line; after an error none of it is left. */
 static bool append(metrics *m, const char *line, size_t n) {
     for (size_t done = 0; done < n;) {
         ssize_t k = pwrite(m->fd, line + done, n - done, m->end + (off_t)done);
         if (k > 0) done += (size_t)k;
         if (k > 0 || (k < 0 && errno == EINTR)) continue;
         fail("cannot write '%s': %s", m->path, strerror(k < 0 ? errno : ENOSPC));
-        if (ftruncate(m->fd, m->end) != 0) fail("cannot cut '%s': %s", m->path, strerror(errno));
+        if (ftruncate(m->fd, m->end) != 0) fail("cannot truncate '%s': %s", m->path, strerror(errno));
         return false;
     }
     m->end += (off_t)n;

@@ -1,4 +1,4 @@
-/* loss.svg: the training loss, smoothed, over its raw values, and the validation loss. */
+/* loss.svg: a plot of the smoothed training loss over its raw values, and of the validation loss. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@ typedef struct plot {
     FILE *out;
     const metrics *m;
     double *smooth;
-    double lo, hi; /* of the losses shown */
+    double lo, hi; /* range of the losses shown */
 } plot;
 
 static double x_of(const plot *p, double step) {
@@ -22,13 +22,13 @@ static double y_of(const plot *p, double loss) {
     return TOP + (HEIGHT - TOP - BOTTOM) * (p->hi - loss) / (p->hi - p->lo);
 }
 
-/* 1, 2 or 5 times a power of ten: about `parts` of them in the range. */
+/* Returns 1, 2 or 5 times a power of ten, of which the range has about `parts`. */
 static double nice_step(double range, double parts) {
     double rough = range / parts, power = pow(10, floor(log10(rough))), digit = rough / power;
     return power * (digit < 1.5 ? 1 : digit < 3.5 ? 2 : digit < 7.5 ? 5 : 10);
 }
 
-/* An exponential mean whose memory is a fiftieth of the run; its start is not biased towards zero. */
+/* Computes an exponential mean with a memory of a fiftieth of the run, corrected for its start. */
 static void smooth_losses(plot *p) {
     double keep = 1 - 1 / fmax(1, (double)p->m->step / 50), sum = 0, weight = 0;
     for (int64_t i = 1; i <= p->m->step; i++) {
@@ -44,7 +44,7 @@ static void find_range(plot *p) {
     p->lo = INFINITY;
     p->hi = -INFINITY;
     for (int64_t i = 1; i <= p->m->step; i++) {
-        p->lo = fmin(p->lo, fmin(p->smooth[i], p->m->val_loss[i])); /* fmin and fmax pass over NaN */
+        p->lo = fmin(p->lo, fmin(p->smooth[i], p->m->val_loss[i])); /* fmin and fmax ignore NaN */
         p->hi = fmax(p->hi, fmax(p->smooth[i], p->m->val_loss[i]));
     }
     if (!isfinite(p->lo) || !isfinite(p->hi)) p->lo = 0, p->hi = 1;

@@ -1,4 +1,4 @@
-/* `tapegrad train --record`: a step's ops as they run, written to a file. */
+/* `tapegrad train --record`: writes the ops of a step to a file as they run. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -13,13 +13,13 @@
 #include "record.h"
 
 struct recorder {
-    char *path, *part; /* its name when it is whole, and until then */
+    char *path, *part; /* the file's name when it is complete, and until then */
     FILE *f;
     tg_ctx *ctx;
     int rank, ranks;
     int64_t kept, ops;
     uint64_t hash;
-    unsigned char *bytes; /* of the tensor at work */
+    unsigned char *bytes; /* of the current tensor */
     char *hex;
     size_t room;
 };
@@ -30,7 +30,7 @@ static tg_status write_failed(const recorder *r, const char *path) {
     return tg_ctx_fail(r->ctx, TG_ERR_IO, "cannot write '%s': %s", path, strerror(errno));
 }
 
-/* Takes the line over. */
+/* Writes a line, and frees it. */
 static tg_status put(recorder *r, json_t *line) {
     char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
     json_decref(line);
@@ -53,8 +53,8 @@ static json_t *hash_text(uint64_t hash) {
     return json_string(text);
 }
 
-/* A name of its own, for another run may write a record of the same name; those that a killed run of the same process
- * id left are passed over. */
+/* Opens a temporary file. Its name has the process id, because another run may write a record of the same name, and a
+ * number, because a killed run with this process id may have left one. */
 static bool open_part(recorder *r) {
     for (int i = 0; i < 1000; i++) {
         sprintf(r->part, "%s.part-%ld-%d", r->path, (long)getpid(), i);
@@ -113,7 +113,7 @@ static bool make_room(recorder *r, size_t n) {
     return false;
 }
 
-/* Every n-th element, as it lies in r->bytes. */
+/* Writes every n-th element of r->bytes in hexadecimal. */
 static json_t *values_text(recorder *r, int64_t n, int64_t every, size_t size) {
     static const char digits[] = "0123456789abcdef";
     size_t at = 0;
@@ -132,7 +132,8 @@ static json_t *shape_json(const tg_tensor *x) {
     return shape;
 }
 
-/* What has no bytes now is described alone. named: whose name it has, its own or that of what it is a gradient of. */
+/* Describes a tensor, with a hash and elements if it has bytes now. named: the tensor whose name is recorded, x or the
+ * one of which x is the gradient. */
 static json_t *tensor_json(recorder *r, tg_tensor *x, const tg_tensor *named, bool values) {
     if (!tg_is_alive(x)) return json_null();
     json_t *to = json_pack("{s:s, s:o}", "dtype", tg_dtype_name(tg_dtype_of(x)), "shape", shape_json(x));

@@ -1,4 +1,4 @@
-/* One training step, and what it works on. `tapegrad inspect` runs the same step on device meta. */
+/* The training step, with its model, optimizer and inputs. `tapegrad inspect` runs the same step on device meta. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static bool open_optimizer(trainer *r, const train_options *o) {
     r->n_params = tg_module_param_count(r->gpt);
     r->params = calloc((size_t)r->n_params, sizeof(tg_tensor *));
     if (!r->params) return fail("no memory"), false;
-    for (int i = 0; i < r->n_params; i++) { /* by their paths, which the optimiser's state then has */
+    for (int i = 0; i < r->n_params; i++) { /* named by their paths, which the optimizer's state uses */
         const char *path;
         r->params[i] = tg_module_param(r->gpt, i, &path);
         tg_set_name(r->params[i], path);
@@ -31,7 +31,7 @@ static bool open_optimizer(trainer *r, const train_options *o) {
                                      .beta2 = zero_as_none(o->beta2), .eps = zero_as_none(o->eps),
                                      .weight_decay = zero_as_none(o->weight_decay)));
     tg_optim_no_decay_1d(r->optim);
-    tg_optim_set_clip(r->optim, o->clip > 0 ? o->clip : INFINITY); /* the norm is measured in any case */
+    tg_optim_set_clip(r->optim, o->clip > 0 ? o->clip : INFINITY); /* the norm is computed in any case */
     r->scaled = train_scales(o);
     if (r->scaled)
         tg_optim_set_scale(r->optim, TG_LOSS_SCALE(.initial = o->loss_scale > 0 ? o->loss_scale : o->initial_scale,
@@ -40,7 +40,7 @@ static bool open_optimizer(trainer *r, const train_options *o) {
     return check(r->ctx);
 }
 
-/* Gradients have their memory before the first step, so that all steps peak alike, also the first behind a resume. */
+/* Allocates gradients before the first step, so that all steps have the same peak of memory, also after a resume. */
 static bool open_gradients(trainer *r) {
     if (r->dp > 1) {
         r->buckets = tg_buckets_new(r->parallel, r->params, r->n_params, 0);
@@ -56,10 +56,10 @@ static bool open_gradients(trainer *r) {
     return check(r->ctx);
 }
 
-/* What a captured step has of each micro-batch, n_micro of each. */
+/* The tensors of a captured step, n_micro of each. */
 enum { IDS, TARGETS, LOSSES, NEXT, KINDS = 5 };
 
-/* A captured step has all its micro-batches' inputs at once, and the next one's beside them. */
+/* Allocates the inputs of all micro-batches of a captured step, and those of the next one. */
 static bool open_captured(trainer *r) {
     r->all = calloc(KINDS * (size_t)r->n_micro, sizeof(tg_tensor *));
     if (!r->all) return fail("no memory for a batch"), false;
@@ -81,7 +81,7 @@ static bool open_batch(trainer *r, const train_options *o) {
                false;
     int tp = tg_parallel_size(r->parallel, TG_TP);
     if (tg_is_sequence_parallel(r->parallel) && r->seq_len % tp)
-        return fail("--seq-len %lld is not divisible by --tp %d, over which --sp cuts it", (long long)r->seq_len, tp),
+        return fail("--seq-len %lld is not divisible by --tp %d, over which --sp splits it", (long long)r->seq_len, tp),
                false;
     int64_t mine = r->micro / r->dp;
     for (int i = 0; i < (o->capture ? 0 : 2); i++) {
@@ -146,25 +146,25 @@ void trainer_close(trainer *r) {
     tg_parallel_free(r->parallel);
 }
 
-/* out [n, seq_len] = the tokens at each offset, `shift` tokens further on. */
+/* out [n, seq_len] = the tokens from each offset + shift on. */
 static void fill(trainer *r, tg_tensor *out, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t shift) {
     for (int64_t i = 0; i < n; i++)
         tg_tokens_read(tokens, offsets[i] + shift, r->seq_len, r->buffer + i * r->seq_len);
     tg_upload(out, r->buffer, (size_t)(n * r->seq_len) * sizeof *r->buffer);
 }
 
-/* This rank's part of a micro-batch, on its way. */
+/* Sends this rank's part of a micro-batch to the device. */
 static void feed(trainer *r, tg_tensor *ids, tg_tensor *target, tg_tokens *tokens, const int64_t *offsets) {
     int64_t n = r->micro / r->dp;
     fill(r, ids, tokens, offsets + r->dp_rank * n, n, 0);
     fill(r, target, tokens, offsets + r->dp_rank * n, n, 1);
 }
 
-/* What a loss is in the batch's mean. */
+/* Returns the weight of a token's loss in the mean over the batch. */
 static double share(const trainer *r) { return 1.0 / (double)(r->batch * r->seq_len); }
 
-/* The sum of its losses; with one data-parallel rank as a share of the batch's mean: else tg_grads_finalize divides by
- * the tokens of all of them. */
+/* Runs forward and backward from the sum of the losses. With one replica the sum is scaled to its share of the batch's
+ * mean; with several, tg_grads_finalize divides by the number of tokens. */
 static tg_tensor *back_through(trainer *r, tg_tensor *ids, tg_tensor *target) {
     tg_tensor *loss = tg_gpt_loss(r->gpt, r->tape, ids, target, TG_LOSS_SUM);
     if (r->dp == 1) loss = tg_scale(r->tape, loss, share(r));
@@ -181,7 +181,7 @@ static double sum_of_fetched(trainer *r) {
     return sum;
 }
 
-/* The next one's tokens are sent before this one's work is queued, so that they arrive beside it. */
+/* The next micro-batch is sent before the work of this one is queued, so that it arrives meanwhile. */
 static void run_micro_batch(trainer *r, int i, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
     int now = r->turn;
     if (tokens && !r->sent) feed(r, r->in[now].ids, r->in[now].target, tokens, offsets);
@@ -199,7 +199,7 @@ static void end_step(trainer *r) {
     tg_optim_zero_grad(r->optim);
 }
 
-/* The whole step, on inputs that are there: work of the device alone. */
+/* The whole step on inputs that are on the device; the host does nothing but queue it. */
 static tg_status step_on_device(void *state, tg_ctx *ctx) {
     trainer *r = state;
     tg_tensor **ids = r->all, **target = ids + TARGETS * r->n_micro, **losses = ids + LOSSES * r->n_micro;
@@ -218,7 +218,7 @@ static void feed_all(trainer *r, tg_tensor **to, tg_tokens *tokens, const int64_
     for (int i = 0; i < r->n_micro; i++) feed(r, to[i], to[r->n_micro + i], tokens, offsets + i * r->micro);
 }
 
-/* The inputs stay where they are: what was sent for this step lies beside them. */
+/* Copies what was sent for this step to the inputs, whose addresses the graph has. */
 static void take_sent(trainer *r) {
     bool grad = tg_tape_set_grad_mode(r->tape, false);
     for (int i = 0; i < 2 * r->n_micro; i++) tg_copy_(r->tape, r->all[i], r->all[NEXT * r->n_micro + i]);
@@ -235,7 +235,7 @@ static void feed_captured(trainer *r, tg_tokens *tokens, const int64_t *offsets,
     r->sent = next != NULL;
 }
 
-/* The first step makes what lives longer than a step; the second one is recorded. */
+/* The first step allocates what outlives a step; the second one is captured. */
 static void run_captured(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
     if (tokens) feed_captured(r, tokens, offsets, next);
     if (r->graph)
@@ -248,7 +248,7 @@ static void run_captured(trainer *r, tg_tokens *tokens, const int64_t *offsets, 
     for (int i = 0; tokens && i < r->n_micro; i++) fetch_loss(r, i, r->all[LOSSES * r->n_micro + i]);
 }
 
-/* The losses of all data-parallel ranks, and whether one was asked to end. */
+/* Sums the losses over data-parallel ranks, and finds out whether a rank was asked to end. */
 static void gather_result(trainer *r, step_result *result) {
     double v[2] = {tg_parallel_rank(r->parallel, TG_TP) == 0 ? result->loss : 0, result->interrupted};
     if (tg_ctx_status(r->ctx) != TG_OK || !sum_over_ranks(r->ctx, r->world, v, 2)) return;
@@ -256,7 +256,7 @@ static void gather_result(trainer *r, step_result *result) {
     result->interrupted = v[1] > 0;
 }
 
-/* The micro-batches of a step that is called. */
+/* Runs the micro-batches of a step that is not captured. */
 static void run_called(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
     for (int i = 0; i < r->n_micro; i++) {
         bool last = i + 1 == r->n_micro;

@@ -11,12 +11,10 @@
 #include "base/os.h"
 #include "base/runtime.h"
 
-/* How long a thread waits awake before it sleeps: longer than the threads' parts differ, as a guest's core that sleeps
- * between kernels does half its work for the next 50 ms (docs/performance.md). It waits in pauses of the CPU and keeps
- * its core: a thread that yields gives a whole time slice even to a program of the lowest priority, and the other
- * threads wait for it. Only where ranks share the cores does it yield, after the serial stretches between the kernels of
- * a step (some tens of microseconds), because the thread that it waits for may need this core. A pool with more threads
- * than cores sleeps at once. */
+/* How long a thread waits awake before it sleeps. Pauses, some tens of microseconds: the serial stretches between
+ * the kernels of a step. Then, giving way to whom else the core may serve, longer than the threads' parts differ: a
+ * guest's core that sleeps between kernels does half its work for the next 50 ms (docs/performance.md). A pool with
+ * more threads than cores sleeps at once. */
 enum { PAUSES = 2000 };
 static const double AWAKE = 2e-3; /* seconds */
 
@@ -31,7 +29,6 @@ typedef struct worker {
 struct tg_pool {
     int threads;
     bool stays_awake;
-    atomic_bool yields; /* while it waits awake */
     pid_t process;
     bool busy;
     int64_t n;
@@ -81,10 +78,7 @@ static inline bool await_awake(const tg_pool *p, bool (*there)(const tg_pool *p,
     }
     for (double until = tg_system_now() + AWAKE; tg_system_now() < until;) {
         if (there(p, round)) return true;
-        if (atomic_load_explicit(&p->yields, memory_order_relaxed))
-            sched_yield();
-        else
-            pause_briefly();
+        sched_yield();
     }
     return there(p, round);
 }
@@ -158,8 +152,6 @@ void tg_pool_run(void *user, int64_t n, tg_range_fn body, void *arg) {
     run_part(p, 0);
     end_round(p);
 }
-
-void tg_pool_yield(tg_pool *p) { atomic_store_explicit(&p->yields, true, memory_order_relaxed); }
 
 /* ---- Life ---- */
 

@@ -9,9 +9,6 @@ typedef struct tg_pool tg_pool;
 
 /* threads >= 1, the caller's included; memory from ctx. NULL after recording the error. */
 tg_pool *tg_pool_new(tg_ctx *ctx, int threads);
-/* From now on waiting threads yield their cores: more threads run than there are cores, those of other ranks among
- * them. */
-void tg_pool_yield(tg_pool *p);
 void tg_pool_free(tg_ctx *ctx, tg_pool *p); /* joins */
 /* A tg_parallel_for_fn: user is the pool. Static chunks: thread i of n takes the i-th part. */
 void tg_pool_run(void *user, int64_t n, tg_range_fn body, void *arg);

@@ -95,6 +95,8 @@ void tg_note_call(const tg_note *note, char *buf, size_t n, size_t *at);
 void tg_card_site(const tg_card *c, uint64_t site, char *buf, size_t n); /* as the rank itself has described it */
 /* Where card i's rank made a call. */
 void tg_board_site(const tg_board *b, int i, uint64_t site, char *buf, size_t n);
+/* Writes the records of all ranks as snprintf would. ctx: whose record it is, for the calls of replayed steps; or NULL. */
+size_t tg_board_record(const tg_board *b, tg_ctx *ctx, tg_format format, char *buf, size_t n);
 /* What card i's rank did last, and does. */
 void tg_board_last(const tg_board *b, int i, char *buf, size_t n, size_t *at);
 

@@ -5,7 +5,6 @@
 #include "base/text.h"
 #include "comm/flight_recorder.h"
 #include "comm/comm.h"
-#include "comm/shm/launch.h"
 
 /* Where characters go: into a buffer as snprintf puts them, or into a file descriptor. */
 typedef struct sink {
@@ -299,24 +298,21 @@ static void put_board(sink *s, const tg_board *b, bool json) {
     flush(s);
 }
 
-size_t tg_comm_record(tg_comm *c, tg_format format, char *buf, size_t n) {
-    sink s = {.buf = buf, .n = buf ? n : 0, .fd = -1, .ctx = c ? c->ctx : NULL};
+size_t tg_board_record(const tg_board *b, tg_ctx *ctx, tg_format format, char *buf, size_t n) {
+    sink s = {.buf = buf, .n = buf ? n : 0, .fd = -1, .ctx = ctx};
     if (s.n) buf[0] = 0;
+    put_board(&s, b, format == TG_JSON);
+    return s.at;
+}
+
+size_t tg_comm_record(tg_comm *c, tg_format format, char *buf, size_t n) {
+    if (buf && n) buf[0] = 0;
     if (!c || !c->board) return 0;
     if (format != TG_TEXT && format != TG_JSON) {
         tg_fail(c->ctx, TG_ERR_ARGUMENT, "tg_comm_record: format %d, expected TG_TEXT or TG_JSON", (int)format);
         return 0;
     }
-    put_board(&s, c->board, format == TG_JSON);
-    return s.at;
-}
-
-size_t tg_launch_record(const tg_launch *l, tg_format format, char *buf, size_t n) {
-    tg_board b = {.card = l->region->card, .n = l->n, .size = l->n, .me = -1};
-    sink s = {.buf = buf, .n = buf ? n : 0, .fd = -1};
-    if (s.n) buf[0] = 0;
-    put_board(&s, &b, format == TG_JSON);
-    return s.at;
+    return tg_board_record(c->board, c->ctx, format, buf, n);
 }
 
 void tg_comm_record_dump(const tg_comm *c, int fd) {

@@ -55,12 +55,12 @@ holds "forward, then backward" sh -c 'sed -n "/the backward of/,\$p" printed | g
     ! sed -n "/the backward of/,\$p" printed | grep "^op" | grep -v "the backward of"'
 ends 1 '"pass": "backward",' diff a.rec c.rec --all --json
 records d --record-values 0
-ends 2 "with other elements kept" diff a.rec d.rec
+ends 2 "with other elements recorded" diff a.rec d.rec
 records e --record-values 0 --lr 1.001e-3
 ends 1 "of 4096 elements differ, the most by " diff d.rec e.rec --all
 records few --record-values 1 --lr 1.001e-3
 records one --record-values 1
-ends 1 " of 1 elements differ of those that are kept" diff few.rec one.rec --all
+ends 1 " of 1 elements differ of those that are recorded" diff few.rec one.rec --all
 records half --precision fp16 --loss-scale 8 --record-step 1
 records halves --precision fp16 --loss-scale 16 --record-step 1
 ends 1 "the first that differs is op " diff half.rec halves.rec
@@ -108,11 +108,11 @@ ends 2 "it was changed or damaged" diff a.rec changed.rec
 sed '3d' a.rec >shorter.rec
 ends 2 "it was changed or damaged" diff a.rec shorter.rec
 : >empty.rec
-ends 2 "its first line is not that of one" diff empty.rec a.rec
-ends 2 "its first line is not that of one" diff a.rec plain
-ends 2 "its first line is not that of one" diff a.rec a/model.safetensors
+ends 2 "its first line is not the header of a record" diff empty.rec a.rec
+ends 2 "its first line is not the header of a record" diff a.rec plain
+ends 2 "its first line is not the header of a record" diff a.rec a/model.safetensors
 sed '1s/"tapegrad_record":1/"tapegrad_record":9/' a.rec >later.rec
-ends 2 "has format 9, this version reads 1" diff a.rec later.rec
+ends 2 "has format 9, expected 1" diff a.rec later.rec
 ends 2 "cannot open 'none': No such file" diff none a.rec
 ends 2 "cannot read '.': Is a directory" diff . a.rec
 piped() {

@@ -28,7 +28,7 @@ refuses 1 "'ids': token 1 at offset 2 is 65281, expected less than 30000" \
 refuses 1 "expected less than 100 (the vocabulary)" train --data "$text" --vocab 100 $run
 
 printf '\0\0\0\0' >order
-refuses 1 "'order' has 4 bytes, expected 96" train --data "$text" $run --order order
+refuses 1 "--order 'order' has 4 bytes, expected 96" train --data "$text" $run --order order
 refuses 1 "'/dev/zero' is a device, pipe or socket, expected a regular file" \
     train --data "$text" $run --order /dev/zero
 mkfifo pipe
@@ -49,8 +49,8 @@ runs train --data "$text" --out whole $tiny --steps 20 --checkpoint-every 10 --v
 cp -r whole before
 refuses 1 "'whole' holds a run already" train --data "$text" --out whole
 refuses 1 "has done 20 steps, more than --steps 10" train --resume --out whole --steps 10
-refuses 1 "--hidden is 32, but the run in --out was made with 16" train --resume --out whole --hidden 32
-refuses 1 "the data are not those that the run began with" train --resume --out whole --data even
+refuses 1 "--hidden is 32, but the run in --out was begun with 16" train --resume --out whole --hidden 32
+refuses 1 "--data is not what the run began with" train --resume --out whole --data even
 refuses 1 "--seq-len 17 is more than the model's 16 positions" train --data "$text" --out x --init whole --seq-len 17
 refuses 1 "--seq-len 17 is more than the model's 16 positions" eval --model whole --data even --seq-len 17
 refuses 1 "'odd' has 1001 bytes" eval --model whole --data odd --data-format u16
@@ -69,7 +69,7 @@ cp -r ordered unordered
 offsets 8 '\002' >>order
 runs train --resume --out ordered --steps 4
 (offsets 7 '\001'; offsets 9 '\002') >order
-refuses 1 "'order' is not the order that the run began with: its offsets of steps 1 to 2 differ" \
+refuses 1 "'order' is not the one that the run began with: the offsets of steps 1 to 2 differ" \
     train --resume --out unordered --steps 4
 state=unordered/checkpoints/step-0000000002
 sed -i '/"order": "[0-9]*"/d; s/\("hash": "[0-9]*"\),/\1/' $state/state.json
@@ -110,7 +110,7 @@ sed 's/"data-format": "text"/"data-format": "a"/' before/$last/state.json >hurt/
 "$SEAL" hurt/$last
 refuses 1 "the checkpoint's --data-format is 'a', expected one of text|u16|u32" train --resume --out hurt
 sed 's/"format": 4/"format": 3/' before/$last/state.json >hurt/$last/state.json
-refuses 1 "state.json' has format 3, and this version reads format 4" train --resume --out hurt
+refuses 1 "state.json' has format 3, expected 4" train --resume --out hurt
 for change in 's/"format": 4/"format": "4"/' 's/"options"/"option"/'; do
     sed "$change" before/$last/state.json >hurt/$last/state.json
     refuses 1 "state.json' is not the state of a run: it has no format, or no options" train --resume --out hurt

@@ -54,8 +54,8 @@ for step in 1 3 11 25 38; do
 done
 "$tapegrad" train --data "$text" --out high $tiny --steps 20 --precision fp16 --loss-scale 1e30 >/dev/null 2>printed
 holds "a scale that is too high is named" grep -q "10 such steps in a row; try a lower --loss-scale" printed
-refuses 1 "--precision is fp32, but the run in --out was made with fp16" train --resume --out c --precision fp32
-refuses 1 "--loss-scale is 8, but the run in --out was made with 0" train --resume --out c --loss-scale 8
+refuses 1 "--precision is fp32, but the run in --out was begun with fp16" train --resume --out c --precision fp32
+refuses 1 "--loss-scale is 8, but the run in --out was begun with 0" train --resume --out c --loss-scale 8
 
 # Ranks find the overflows of each other.
 for on in "--ranks 2" "--ranks 2 --tp 2" "--ranks 4 --tp 2 --sp"; do

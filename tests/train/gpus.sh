@@ -1,7 +1,7 @@
 #!/bin/sh
 # gpus.sh PROGRAM TEXT [mpi]: two ranks that have a GPU each and use NCCL train to the same bits, as threads, as
 # processes of `tapegrad run` and, with the third argument, as MPI processes.
-launch=$(realpath "$(dirname "$0")/../parallel/mpi.sh")
+launch=$(realpath "$(dirname "$0")/../comm/mpi.sh")
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 run="--data $text --layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 4 --threads 1 --dropout 0.1 --device cuda"

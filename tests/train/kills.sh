@@ -100,7 +100,7 @@ for before in $(if [ -n "$killer" ]; then seq 0 14; fi); do
         refuses 1 "holds a model but no checkpoint" $(command_of 4) --resume
         refuses 1 "'run' holds a run already (metrics.jsonl): choose another --out" $(command_of 4)
     else
-        refuses 1 "'run' holds a run already (metrics.jsonl): go on with it by --resume" $(command_of 4)
+        refuses 1 "'run' holds a run already (metrics.jsonl): add --resume to continue it" $(command_of 4)
         runs $(command_of 4) --resume
     fi
     rm printed

@@ -17,7 +17,7 @@ refused() {
     holds "nothing is left of $*" test ! -e x
 }
 refused "did you mean --steps?" train $run --out x --stpes 3
-refused "--ranks is for thread ranks" train $run --out x --ranks 3
+refused "--ranks is for ranks that are threads" train $run --out x --ranks 3
 refused "--comm threads: under \`tapegrad run\`" train $run --out x --comm threads
 holds "nobody speaks for another" test "$(grep -v '^tapegrad run: ' printed | grep -c 'rank 1')" = 0
 

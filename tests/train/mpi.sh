@@ -5,7 +5,7 @@ command -v mpirun >/dev/null || {
     echo "there is no mpirun here: skipped"
     exit 77
 }
-launch=$(realpath "$(dirname "$0")/../parallel/mpi.sh") mlp=$(realpath "$3")
+launch=$(realpath "$(dirname "$0")/../comm/mpi.sh") mlp=$(realpath "$3")
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 run="--data $text --layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --threads 1 --dropout 0.1"
@@ -46,7 +46,7 @@ done
 holds "they go on from the checkpoint" over 2 2 "$tapegrad" train --resume --comm mpi --out mpi --steps 25 --tp 2
 holds "with as many steps" test "$(wc -l <mpi/metrics.jsonl)" = 25
 over 2 2 "$tapegrad" train --out x $run --ranks 2
-holds "the launcher gives the world" grep -q -e "--ranks is for thread ranks" printed
+holds "the launcher gives the world" grep -q -e "--ranks is for ranks that are threads" printed
 over 2 2 "$tapegrad" train --out x $run --tp 3
 holds "what does not divide is refused" grep -q "tp" printed
 refuses 2 "needs mpirun" train --data "$text" --out x --comm mpi

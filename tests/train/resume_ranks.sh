@@ -38,7 +38,7 @@ holds "streams by rank" test "$(seeds model-parallel-rng)" = "2719 2720 2719 272
 holds "streams outside" test "$(seeds data-parallel-rng)" = "1 1 1 1 "
 stopped
 "$tapegrad" run -n 4 -- "$tapegrad" train --resume --out cut --ranks 1 >printed 2>&1
-holds "the launcher gives the world" grep -q "it gives the world" printed
+holds "the launcher gives the world" grep -q "a launcher gives the number of ranks" printed
 runs run -n 4 -- "$tapegrad" train --resume --out cut
 holds "processes go on with the bits of threads" same_run whole cut
 
@@ -75,6 +75,6 @@ lost() {
 }
 lost rng
 lost rng/model-parallel-rng --ranks 2 --tp 2 --rng megatron
-refuses 1 "--rng is global, but the run in --out was made with megatron" train --resume --out whole --rng global
+refuses 1 "--rng is global, but the run in --out was begun with megatron" train --resume --out whole --rng global
 refuses 2 "--rng megatron needs a --seed of 1 or more" train --data "$text" --out x $model --rng megatron --seed 0
 finish

@@ -288,8 +288,7 @@ static tg_p2p_group *world_group(tg_p2p_rank *self) {
 static tg_status rank_open(tg_p2p_rank *self) {
     tg_ctx *ctx = self->ctx;
     self->thread = pthread_self();
-    self->crowded = tg_system_cores() < self->size * (ctx->run.threads > 0 ? ctx->run.threads : 1);
-    self->spins = self->crowded ? 20 : 500;
+    self->spins = tg_system_cores() >= self->size * (ctx->run.threads > 0 ? ctx->run.threads : 1) ? 500 : 20;
     self->early_end = &self->early;
     self->peer = tg_host_alloc(ctx, (size_t)self->size * sizeof *self->peer);
     self->board = tg_board_new(ctx, NULL, 1, self->me, self->size, 0, false);

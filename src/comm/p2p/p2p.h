@@ -117,9 +117,7 @@ struct tg_p2p_rank {
     const tg_p2p_ops *layer;
     void *state; /* of the layer; NULL: closed */
     pthread_t thread; /* that may call it */
-    int me, size;
-    bool crowded; /* the ranks have more threads than there are cores */
-    int spins;    /* rounds that a wait pauses at first */
+    int me, size, spins;
     int cause;     /* the rank whose failure this one's context has recorded */
     int open;      /* communicators */
     tg_comm *node; /* of the ranks of this node, which have their numbers of the world; NULL: there is none */

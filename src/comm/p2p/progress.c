@@ -79,13 +79,13 @@ static inline void pause_briefly(void) {
 #endif
 }
 
-/* Another rank may need this core; where the cores suffice none does, and a yield would serve other programs. */
+/* Another rank may need this core. */
 void tg_p2p_rest(const tg_p2p_rank *self, int round) {
     enum { YIELDS = 32 };
     struct timespec nap = {.tv_nsec = 20000};
     if (round < self->spins)
         pause_briefly();
-    else if (self->crowded && round < self->spins + YIELDS)
+    else if (round < self->spins + YIELDS)
         sched_yield();
     else
         nanosleep(&nap, NULL);

@@ -228,9 +228,7 @@ static void rest(tg_control *c, const tg_wait *w, int round) {
     }
 }
 
-/* A rank that yields gives a time slice even to a program of the lowest priority, so it does that only where other
- * ranks need its core. */
-int tg_shm_patience(const tg_shm_rank *self) { return self->spins + (self->crowded ? YIELDS : 0); }
+int tg_shm_patience(const tg_shm_rank *self) { return self->spins + YIELDS + 1; }
 
 /* ---- Recovery ---- */
 

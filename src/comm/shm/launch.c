@@ -1,3 +1,4 @@
+/* The launcher's side of ranks that are processes: the file that they share, how they end, and their record. */
 #include "comm/shm/launch.h"
 
 #include "base/text.h"
@@ -39,4 +40,9 @@ void tg_launch_ended(const tg_launch *l, int rank, int wait_status) {
     atomic_store_explicit(&card->status, TG_ERR_REMOTE, memory_order_relaxed);
     atomic_store_explicit(&card->cause, -1, memory_order_relaxed);
     if (state == TG_RANK_AWAITED) atomic_store_explicit(&card->state, TG_RANK_RETURNED, memory_order_release);
+}
+
+size_t tg_launch_record(const tg_launch *l, tg_format format, char *buf, size_t n) {
+    tg_board b = {.card = l->region->card, .n = l->n, .size = l->n, .me = -1};
+    return tg_board_record(&b, NULL, format, buf, n);
 }

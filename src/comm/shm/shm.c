@@ -2,7 +2,6 @@
 
 #include "base/host_memory.h"
 #include "base/os.h"
-#include "base/thread_pool.h"
 
 /* ---- Requests ---- */
 
@@ -387,12 +386,9 @@ static tg_group *join_world(tg_ctx *ctx, const tg_vantage *view) {
     return g;
 }
 
-/* Where the ranks have more threads than there are cores, another rank may need this one's core. */
-static void share_cores(tg_shm_rank *self, int ranks) {
-    tg_runtime *run = &self->ctx->run;
-    self->crowded = tg_system_cores() < ranks * (run->threads > 0 ? run->threads : 1);
-    self->spins = self->crowded ? 20 : 2000;
-    if (self->crowded && run->pool) tg_pool_yield(run->pool);
+/* Few where the ranks have more threads than there are cores: another rank may need this one's. */
+static int spins_of(const tg_ctx *ctx, int ranks) {
+    return tg_system_cores() >= ranks * (ctx->run.threads > 0 ? ctx->run.threads : 1) ? 2000 : 20;
 }
 
 static tg_shm_group *world_state(tg_ctx *ctx, const tg_vantage *view, tg_process *process) {
@@ -401,8 +397,8 @@ static tg_shm_group *world_state(tg_ctx *ctx, const tg_vantage *view, tg_process
     tg_board *board = self ? tg_board_new(ctx, view->region->card, n, 0, n, view->me, !process) : NULL;
     tg_group *g = board ? join_world(ctx, view) : NULL;
     if (board)
-        *self = (tg_shm_rank){.ctx = ctx, .view = *view, .board = board, .process = process, .cause = -1};
-    if (board) share_cores(self, n);
+        *self = (tg_shm_rank){.ctx = ctx, .view = *view, .board = board, .process = process, .cause = -1,
+                              .spins = spins_of(ctx, n)};
     tg_shm_group *s = g ? group_state(self, g, view->me, n) : NULL;
     if (s) return s;
     tg_board_unref(ctx, board);

@@ -23,8 +23,7 @@ typedef struct tg_shm_rank {
     tg_process *process; /* NULL: a thread */
     double polled;       /* when peers' processes were last looked at */
     tg_shm_group *group; /* all of its communicators' states */
-    bool crowded; /* the ranks have more threads than there are cores */
-    int spins;    /* rounds that a wait pauses at first */
+    int spins;
     uint32_t bell; /* as it was before progress was made last */
     int cause; /* the rank whose failure is being recorded as this one's; -1 */
     tg_shm_request *first, *last; /* in flight, in the order of their start */
