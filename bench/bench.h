@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include <tapegrad/device.h>
+#include <tapegrad/context.h>
 
 typedef struct bench_options {
     const char *device;

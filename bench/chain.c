@@ -2,6 +2,8 @@
  * or as many as the row says. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/ops.h>
 
 #include "bench.h"
 

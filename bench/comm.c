@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include <tapegrad/parallel.h>
+#include <tapegrad/ranks.h>
 
 #include "bench.h"
 #include "../tools/spawn.h"

@@ -7,6 +7,9 @@
 #include <tapegrad/capture.h>
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/explain.h>
+#include <tapegrad/gpt.h>
 
 #include "bench.h"
 

@@ -3,6 +3,7 @@
 #define TAPEGRAD_BENCH_KERNEL_H
 
 #include <stdlib.h>
+#include <tapegrad/tensor.h>
 
 #include "bench.h"
 

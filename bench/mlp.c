@@ -3,6 +3,8 @@
 
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/ops.h>
 
 #include "bench.h"
 

@@ -12,6 +12,10 @@
 
 #include <tapegrad/optim.h>
 #include <tapegrad/parallel.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/megatron.h>
+#include <tapegrad/ranks.h>
 
 #ifdef TG_HAVE_MPI
 #include <mpi.h>

@@ -1,5 +1,7 @@
 /* Tutorial, step 5: the same training on several ranks, each with its share of every batch. */
 #include <tapegrad/parallel.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/ranks.h>
 
 #include "tutorial_model.h"
 

@@ -8,6 +8,7 @@
 
 #include <tapegrad/nccl.h>
 #include <tapegrad/parallel.h>
+#include <tapegrad/ranks.h>
 
 typedef struct gpu_rank {
     tg_rank_fn fn;

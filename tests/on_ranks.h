@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <tapegrad/mappings.h>
+#include <tapegrad/ops.h>
 
 #include "check_main.h"
 #include "device_ranks.h"

@@ -5,6 +5,8 @@
 
 #include "program.h"
 
+#include <tapegrad/gpt.h>
+
 typedef struct model_files {
     char dir[4096]; /* the directory with config.json and model.safetensors */
     tg_gpt_config config;

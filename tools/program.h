@@ -12,6 +12,7 @@
 #include <tapegrad/io.h>
 #include <tapegrad/nn.h>
 #include <tapegrad/tapegrad.h>
+#include <tapegrad/gpt.h>
 
 #include "options.h"
 

@@ -12,6 +12,7 @@
 #include "ranks.h"
 
 #include <tapegrad/nccl.h>
+#include <tapegrad/ranks.h>
 
 #ifdef TG_HAVE_MPI
 #include <mpi.h>

@@ -1,7 +1,7 @@
 /* The ranks of a subcommand, threads of this process or processes that a launcher started: their options, starting
  * them, and values on which they agree. */
-#ifndef TAPEGRAD_RANKS_H
-#define TAPEGRAD_RANKS_H
+#ifndef TAPEGRAD_TOOLS_RANKS_H
+#define TAPEGRAD_TOOLS_RANKS_H
 
 #include <tapegrad/parallel.h>
 

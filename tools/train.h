@@ -9,6 +9,7 @@
 #include <tapegrad/explain.h>
 #include <tapegrad/optim.h>
 #include <tapegrad/work.h>
+#include <tapegrad/checkpoint.h>
 
 #include "ranks.h"
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <tapegrad/data_parallel.h>
 
 #include "train.h"
 

@@ -18,7 +18,7 @@
 #ifndef TAPEGRAD_CAPTURE_H
 #define TAPEGRAD_CAPTURE_H
 
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/context.h>
 
 #ifdef __cplusplus
 extern "C" {

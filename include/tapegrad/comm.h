@@ -9,7 +9,6 @@
 #ifndef TAPEGRAD_COMM_H
 #define TAPEGRAD_COMM_H
 
-#include <tapegrad/tapegrad.h>
 #include <tapegrad/work.h>
 
 #ifdef __cplusplus

@@ -6,7 +6,7 @@
 #ifndef TAPEGRAD_DERIVATIVES_H
 #define TAPEGRAD_DERIVATIVES_H
 
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/op.h>
 
 #ifdef __cplusplus
 extern "C" {

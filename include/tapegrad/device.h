@@ -5,7 +5,7 @@
 #ifndef TAPEGRAD_DEVICE_H
 #define TAPEGRAD_DEVICE_H
 
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/types.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -140,8 +140,6 @@ typedef struct tg_cross_entropy_args {
 typedef struct tg_prepare_args tg_prepare_args;
 typedef struct tg_adamw_args tg_adamw_args;
 
-typedef struct tg_device_ops tg_device_ops;
-
 /* Slots return TG_OK or call tg_ctx_fail. Arrays have been checked by the caller: shapes fit, dtypes are among the
  * eight of the core. `add` adds to the output instead of writing; a writing slot never reads its output. Outputs do not
  * overlap inputs, except where an element-wise slot's output is exactly an input. */
@@ -230,9 +228,6 @@ struct tg_device_ops {
     tg_status (*event_await)(tg_ctx *ctx, void *event); /* the host waits */
 };
 
-/* A context on the caller's own device, which must outlive it; config->device is ignored. Devices are arguments, there
- * is no registry. A table that is NULL, not of this version's size, or lacks a required slot is refused. */
-TG_API tg_ctx *tg_ctx_new_on(const tg_device_ops *ops, const tg_config *config);
 TG_API const tg_device_ops *tg_ctx_ops(const tg_ctx *ctx);
 TG_API void *tg_ctx_device_state(const tg_ctx *ctx);
 /* Runs body over [0, n) on the context's threads; chunk boundaries are up to the pool. */

@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_EXPLAIN_H
 #define TAPEGRAD_EXPLAIN_H
 
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/tape.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -16,6 +16,11 @@ extern "C" {
  * consumes nothing; what the nodes saved must be there. Writes at most n bytes of text, 0 at the end, and returns how
  * many the whole has; 0 after an error, which is recorded: a tensor that is dead, of another context or tape. */
 TG_API size_t tg_explain_grad(tg_tape *t, tg_tensor *root, tg_tensor *x, char *buf, size_t n);
+
+/* ---- The nodes of a tape ---- */
+
+/* One row a node: op, shapes, saved bytes, FLOPs, times, call site (JSON: by tensors' ids what feeds what); or DOT. */
+TG_API size_t tg_tape_dump(tg_tape *t, tg_format format, char *buf, size_t n);
 
 /* ---- Where numbers end ---- */
 

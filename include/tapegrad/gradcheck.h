@@ -9,7 +9,7 @@
 #ifndef TAPEGRAD_GRADCHECK_H
 #define TAPEGRAD_GRADCHECK_H
 
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/op.h>
 
 #ifdef __cplusplus
 extern "C" {

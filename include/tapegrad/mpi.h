@@ -4,7 +4,7 @@
 
 #include <mpi.h>
 
-#include <tapegrad/parallel.h>
+#include <tapegrad/comm.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -8,7 +8,7 @@
 #ifndef TAPEGRAD_OPS_H
 #define TAPEGRAD_OPS_H
 
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/tape.h>
 
 #ifdef __cplusplus
 extern "C" {

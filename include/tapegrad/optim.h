@@ -11,6 +11,7 @@
 #define TAPEGRAD_OPTIM_H
 
 #include <tapegrad/schedule.h>
+#include <tapegrad/tape.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_P2P_H
 #define TAPEGRAD_P2P_H
 
-#include <tapegrad/parallel.h>
+#include <tapegrad/comm.h>
 
 #ifdef __cplusplus
 extern "C" {

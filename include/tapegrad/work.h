@@ -6,7 +6,7 @@
 #ifndef TAPEGRAD_WORK_H
 #define TAPEGRAD_WORK_H
 
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/tensor.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,6 +1,8 @@
 /* tg_backward and tg_backward_with: checks of what they are given. */
 #include "autograd/backward.h"
 
+#include <tapegrad/backward.h>
+
 tg_status tg_backward(tg_tape *t, tg_tensor *root) {
     tg_pass_opts o = {0};
     tg_status s = tg_tape_check_with(t, &root, 1, "tg_backward");

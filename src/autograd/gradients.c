@@ -1,6 +1,8 @@
 /* Gradients: how contributions are summed, and where a leaf keeps its own. */
 #include "autograd/gradients.h"
 
+#include <tapegrad/backward.h>
+
 #include "core/capture.h"
 #include "kernels/scalar.h"
 #include "placement/rule.h"

@@ -1,6 +1,8 @@
 /* Hooks on gradients: set, removed, and run by a backward. */
 #include "autograd/hooks.h"
 
+#include <tapegrad/backward.h>
+
 #include "autograd/backward.h"
 #include "autograd/gradients.h"
 #include "placement/rule.h"

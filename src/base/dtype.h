@@ -2,7 +2,7 @@
 #ifndef TG_DTYPE_H
 #define TG_DTYPE_H
 
-#include <tapegrad/device.h>
+#include <tapegrad/types.h>
 
 /* Returns the bytes of one element; 0 for the 4-bit format, which no op takes. */
 static inline size_t tg_dtype_size(tg_dtype d) {

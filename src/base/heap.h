@@ -4,7 +4,7 @@
 #ifndef TG_MEMORY_H
 #define TG_MEMORY_H
 
-#include <tapegrad/device.h>
+#include <tapegrad/types.h>
 
 typedef struct tg_block tg_block;
 typedef struct tg_heap tg_heap;

@@ -5,7 +5,7 @@
 #ifndef TG_HOST_MEMORY_H
 #define TG_HOST_MEMORY_H
 
-#include <tapegrad/device.h>
+#include <tapegrad/types.h>
 
 /* Returns zeroed memory, or NULL after recording TG_ERR_MEMORY. */
 void *tg_host_alloc(tg_ctx *ctx, size_t bytes);

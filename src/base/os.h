@@ -2,7 +2,7 @@
 #ifndef TG_SYSTEM_H
 #define TG_SYSTEM_H
 
-#include <tapegrad/device.h>
+#include <tapegrad/types.h>
 
 /* The allocator of a context that was given none. */
 tg_allocator tg_system_allocator(void);

@@ -2,7 +2,7 @@
 #ifndef TG_RECORDING_H
 #define TG_RECORDING_H
 
-#include <tapegrad/device.h>
+#include <tapegrad/types.h>
 
 /* The recording that is under way, as the runtime points to it. */
 typedef struct tg_recording {

@@ -2,7 +2,7 @@
 #ifndef TG_TEXT_H
 #define TG_TEXT_H
 
-#include <tapegrad/device.h>
+#include <tapegrad/types.h>
 
 /* Works as snprintf does, at position *at of buf, which has n bytes. Adds the length of the whole text to *at, even
  * where the text did not fit. */

@@ -3,7 +3,7 @@
 #ifndef TG_POOL_H
 #define TG_POOL_H
 
-#include <tapegrad/device.h>
+#include <tapegrad/types.h>
 
 typedef struct tg_pool tg_pool;
 

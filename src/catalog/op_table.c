@@ -1,5 +1,6 @@
 /* The table of all ops, joined from the lists of the layers that have ops. */
 #include <string.h>
+#include <tapegrad/op.h>
 
 #include "core/context.h"
 

@@ -1,5 +1,6 @@
 /* The sample inputs of an op, made from data alone. */
 #include <math.h>
+#include <tapegrad/ops.h>
 
 #include "autograd/gradients.h"
 #include "catalog/sample_values.h"

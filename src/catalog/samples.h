@@ -2,7 +2,7 @@
 #ifndef TG_SAMPLES_H
 #define TG_SAMPLES_H
 
-#include <tapegrad/extend.h>
+#include <tapegrad/op.h>
 
 typedef struct tg_case_opts {
     tg_dtype dtype; /* of the float inputs that name none */

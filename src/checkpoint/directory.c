@@ -10,6 +10,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <tapegrad/checkpoint.h>
 
 #include "base/host_memory.h"
 #include "io/file.h"

@@ -1,5 +1,8 @@
 /* One global tensor at a time on the rank that writes it: gathered over each axis that shards it. */
 #include "placement/placing.h"
+
+#include <tapegrad/parallel.h>
+
 #include "kernels/scalar.h"
 #include "comm/comm.h"
 #include "checkpoint/shards.h"

@@ -1,5 +1,8 @@
 /* Where a rank's part lies in the global tensor: by the layouts of the axes that shard each dim. */
 #include "placement/placing.h"
+
+#include <tapegrad/parallel.h>
+
 #include "kernels/scalar.h"
 #include "checkpoint/shards.h"
 

@@ -2,6 +2,7 @@
 #include "checkpoint/shards_file.h"
 
 #include <stdio.h>
+#include <tapegrad/parallel.h>
 
 #include "base/host_memory.h"
 #include "placement/placing.h"

@@ -2,8 +2,7 @@
 #ifndef TG_SHARDS_H
 #define TG_SHARDS_H
 
-#include <tapegrad/io.h>
-#include <tapegrad/parallel.h>
+#include <tapegrad/checkpoint.h>
 
 #include "core/context.h"
 

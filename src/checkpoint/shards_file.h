@@ -4,6 +4,8 @@
 
 #include "checkpoint/shards.h"
 
+#include <tapegrad/io.h>
+
 #define TG_SHARDS_FILE   "%s/state-%05d.safetensors" /* of a pipeline stage */
 #define TG_SHARDS_FORMAT "tapegrad-state-1"
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include <tapegrad/optim.h>
+#include <tapegrad/parallel.h>
 
 #include "base/host_memory.h"
 #include "placement/grid.h"

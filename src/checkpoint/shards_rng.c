@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <tapegrad/parallel.h>
 
 #include "base/host_memory.h"
 #include "core/capture.h"

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>
+#include <tapegrad/parallel.h>
 
 #include "base/host_memory.h"
 #include "io/safetensors.h"

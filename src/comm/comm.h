@@ -2,7 +2,7 @@
 #ifndef TG_COMM_H
 #define TG_COMM_H
 
-#include <tapegrad/parallel.h>
+#include <tapegrad/transport.h>
 
 #include "core/context.h"
 #include "comm/flight_recorder.h"

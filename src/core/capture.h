@@ -2,8 +2,6 @@
 #ifndef TG_CAPTURE_H
 #define TG_CAPTURE_H
 
-#include <tapegrad/capture.h>
-
 #include "base/recording.h"
 #include "core/context.h"
 

@@ -2,8 +2,6 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#include <tapegrad/io.h>
-
 #include "base/host_memory.h"
 #include "core/scratch.h"
 #include "core/capture.h"

@@ -4,6 +4,9 @@
 #define TG_CONTEXT_H
 
 #include "core/parts.h"
+
+#include <tapegrad/capture.h>
+
 #include "core/tensor.h"
 
 typedef struct tg_graph tg_graph;

@@ -7,7 +7,7 @@
 #ifndef TG_PARTS_H
 #define TG_PARTS_H
 
-#include <tapegrad/device.h>
+#include <tapegrad/types.h>
 
 enum { TG_PARTS = 8 };
 

@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include <tapegrad/extend.h>
+#include <tapegrad/tensor.h>
 
 #include "base/runtime.h"
 

@@ -1,5 +1,6 @@
 /* Values: explicit reads and writes by the host. Whatever fills the tensor is waited for. */
 #include <math.h>
+#include <tapegrad/work.h>
 
 #include "core/capture.h"
 #include "core/copies.h"

@@ -4,6 +4,8 @@
 
 #include "core/context.h"
 
+#include <tapegrad/work.h>
+
 struct tg_work {
     tg_ctx *ctx;
     const tg_work_ops *ops; /* NULL: ended, and on the context's free list */

@@ -1,4 +1,6 @@
 /* tg_tape_dump: the tape as a table, as JSON, or as a graph in the language of Graphviz. */
+#include <tapegrad/explain.h>
+
 #include "base/text.h"
 #include "tape/tape.h"
 

@@ -1,5 +1,7 @@
 /* tg_explain_grad: the gradients of everything on the way from x to root, and the first op that tells why. */
 #include <tapegrad/explain.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/ops.h>
 
 #include <math.h>
 

@@ -1,8 +1,8 @@
 /* Ops as they run, forward and backward: shown to a watcher, and searched for the first NaN or infinity. */
+#include <tapegrad/explain.h>
 #include <stdio.h>
 
 #include <tapegrad/comm.h>
-#include <tapegrad/explain.h>
 
 #include "autograd/grad_sink.h"
 #include "autograd/gradients.h"

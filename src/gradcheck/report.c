@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <tapegrad/extend.h>
 #include <tapegrad/gradcheck.h>
 
 #include "base/host_memory.h"

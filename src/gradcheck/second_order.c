@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include <tapegrad/backward.h>
 #include <tapegrad/derivatives.h>
 #include <tapegrad/ops.h>
 

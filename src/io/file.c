@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <tapegrad/io.h>
 
 #include "io/file.h"
 

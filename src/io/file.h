@@ -3,8 +3,6 @@
 #ifndef TG_FILE_H
 #define TG_FILE_H
 
-#include <tapegrad/io.h>
-
 #include "base/host_memory.h"
 #include "core/context.h"
 

@@ -1,6 +1,8 @@
 /* Typed access to JSON documents. */
 #include "io/json.h"
 
+#include <tapegrad/io.h>
+
 #include "base/host_memory.h"
 
 enum { JSON_LIMIT = 16 << 20 };

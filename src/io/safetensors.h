@@ -3,6 +3,9 @@
 #define TG_SAFETENSORS_H
 
 #include "io/checksum.h"
+
+#include <tapegrad/io.h>
+
 #include "io/file.h"
 #include "io/names.h"
 

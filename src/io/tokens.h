@@ -3,6 +3,8 @@
 
 #include "io/file.h"
 
+#include <tapegrad/io.h>
+
 struct tg_tokens {
     tg_file file;
     int width; /* bytes a token */

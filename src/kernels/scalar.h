@@ -10,6 +10,8 @@
 #ifndef TG_SCALAR_H
 #define TG_SCALAR_H
 
+#include <tapegrad/types.h>
+
 /* For float, double and int64. */
 #define TG_FORMULAS_ANY(X)                                               \
     X(id, 1, a)                                                          \

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include <tapegrad/device.h>
+#include <tapegrad/types.h>
 
 #include "kernels/convert.h"
 

@@ -1,6 +1,8 @@
 /* The GPT language model: embedding, transformer layers, last norm, output. */
 #include <math.h>
 #include <stdio.h>
+#include <tapegrad/megatron.h>
+#include <tapegrad/recompute.h>
 
 #include "base/host_memory.h"
 #include "tape/tape.h"

@@ -2,7 +2,7 @@
 #ifndef TG_GPT_PARTS_H
 #define TG_GPT_PARTS_H
 
-#include <tapegrad/mappings.h>
+#include <tapegrad/gpt.h>
 
 #include "nn/module.h"
 #include "parallel/tp/layers.h"

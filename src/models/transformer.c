@@ -1,6 +1,8 @@
 /* Attention, MLP and transformer layers, in the two styles: GPT-2 (LayerNorm, GELU, biases) and Llama (RMSNorm, SwiGLU,
  * RoPE, grouped-query, no biases). Activations are [s, b, h]; children have the names of the published checkpoints. */
 #include <math.h>
+#include <tapegrad/megatron.h>
+#include <tapegrad/recompute.h>
 
 #include "base/host_memory.h"
 #include "kernels/scalar.h"

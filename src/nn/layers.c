@@ -1,5 +1,6 @@
 /* Linear, embedding and norm layers. */
 #include <math.h>
+#include <tapegrad/ops.h>
 
 #include "base/host_memory.h"
 #include "kernels/scalar.h"

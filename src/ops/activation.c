@@ -1,6 +1,5 @@
 /* Activations that take a number in addition to the tensor. Their backward reads x rather than y, so the number may
  * have any sign. */
-#include <tapegrad/ops.h>
 
 #include <math.h>
 

@@ -1,4 +1,7 @@
 /* Boolean reductions: whether any or all elements of a mask are true over a set of dims. */
+
+#include <tapegrad/ops.h>
+
 #include "ops/common/reduce.h"
 
 static tg_status holds_infer(tg_call *c) {

@@ -1,4 +1,7 @@
 /* Comparisons: they broadcast, return bool, and have no gradient. */
+
+#include <tapegrad/ops.h>
+
 #include "ops/common/op.h"
 
 static const tg_sample compare_samples[] = {

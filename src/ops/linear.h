@@ -4,6 +4,8 @@
 
 #include "core/context.h"
 
+#include <tapegrad/op.h>
+
 /* Checks the dims and sizes of inputs x, of `least` dims or more, w and b, which may be absent. */
 tg_status tg_linear_shapes(tg_call *c, int least);
 /* y = act(x w^T + b); b [out], contiguous, or NULL. pre, where not NULL, receives the value before the activation. */

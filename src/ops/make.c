@@ -3,6 +3,7 @@
 #include "autograd/apply.h"
 
 #include <math.h>
+#include <tapegrad/ops.h>
 
 /* ---- arange ---- */
 

@@ -1,6 +1,8 @@
 /* Class ids as vectors with a single 1. */
 #include "ops/common/op.h"
 
+#include <tapegrad/ops.h>
+
 typedef struct one_hot_params {
     int64_t classes;
     tg_dtype dtype;

@@ -1,5 +1,5 @@
 /* Ops that change the shape of input 0, mostly as views. Backward passes on a view of the gradient where it can. */
-#include <tapegrad/parallel.h>
+#include <tapegrad/placement.h>
 
 #include "ops/common/derive.h"
 #include "ops/common/op.h"

@@ -3,8 +3,6 @@
  * argument of the macros is the same gradient as taped ops. */
 #include <math.h>
 
-#include <tapegrad/ops.h>
-
 #include "ops/common/derive.h"
 #include "ops/unary.h"
 

@@ -3,7 +3,6 @@
 #define TG_OPTIM_PARTS_H
 
 #include <tapegrad/optim.h>
-#include <tapegrad/step.h>
 
 #include "core/context.h"
 

@@ -3,6 +3,9 @@
 #define TG_PARALLEL_H
 
 #include "comm/comm.h"
+
+#include <tapegrad/parallel.h>
+
 #include "placement/grid.h"
 
 /* Callbacks of an object that works over the groups of a tg_parallel. */

@@ -1,5 +1,5 @@
 /* Placements as programs see them: declared at leaves, read off any tensor. */
-#include <tapegrad/parallel.h>
+#include <tapegrad/derivatives.h>
 
 #include "ops/common/op.h"
 #include "placement/rule.h"

@@ -1,6 +1,8 @@
 /* Sums of numbers over the axes of the grid, on the device: norms and counts of what is sharded. */
 #include "placement/grid.h"
 
+#include <tapegrad/comm.h>
+
 /* sums[from, to) over one axis, where they lie. */
 static tg_status sum_run(tg_comm *comm, tg_tensor *sums, int from, int to) {
     tg_ctx *ctx = sums->ctx;

@@ -3,6 +3,9 @@
  * Ranks of a tensor- or context-parallel group record the same ops, so there a leaf is compared at its first use. Data
  * parallel ranks may use other parameters than their neighbours: theirs are compared by tg_grads_finalize. */
 #include "base/host_memory.h"
+
+#include <tapegrad/comm.h>
+
 #include "placement/rule.h"
 
 static const uint32_t data_axes = 1u << TG_DP | 1u << TG_EDP;

@@ -3,6 +3,8 @@
  * in one piece share one. */
 #include "placement/draws.h"
 
+#include <tapegrad/op.h>
+
 #include "core/capture.h"
 #include "core/rng.h"
 #include "kernels/philox.h"

@@ -9,8 +9,8 @@
 
 #include <stdio.h>
 
-#include <tapegrad/ops.h>
 #include <tapegrad/comm.h>
+#include <tapegrad/ops.h>
 
 #include "placement/rule.h"
 #include "ops/derivatives/grad_graph.h"

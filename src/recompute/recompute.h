@@ -3,6 +3,9 @@
 #define TG_RECOMPUTE_IMPL_H
 
 #include "autograd/apply.h"
+
+#include <tapegrad/recompute.h>
+
 #include "core/rng.h"
 
 /* The params of a node that stands for a function. */

@@ -5,6 +5,9 @@
  * runs twice in all. What comes back under the results is the bytes of that second run, not a copy.
  */
 #include "base/host_memory.h"
+
+#include <tapegrad/backward.h>
+
 #include "placement/grid.h"
 #include "autograd/backward.h"
 #include "autograd/hooks.h"

@@ -4,6 +4,8 @@
 
 #include "core/context.h"
 
+#include <tapegrad/op.h>
+
 typedef struct tg_scope tg_scope;
 
 /* Contributions to a gradient whose bytes a work still fills. */

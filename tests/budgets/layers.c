@@ -5,6 +5,8 @@
 
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/gpt.h>
 
 enum { ROWS = 2, LENGTH = 8, VOCAB = 64, MOST_PARAMS = 1024 };
 

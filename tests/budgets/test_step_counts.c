@@ -5,6 +5,9 @@
 
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/gpt.h>
+#include <tapegrad/op.h>
 
 #include "budgets/counting.h"
 

@@ -7,6 +7,10 @@
 
 #include <tapegrad/io.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/checkpoint.h>
+#include <tapegrad/nn.h>
+#include <tapegrad/parallel.h>
+#include <tapegrad/ranks.h>
 
 #include "on_ranks.h"
 #include "placement/placing.h"

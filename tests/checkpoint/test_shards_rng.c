@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <tapegrad/io.h>
+#include <tapegrad/checkpoint.h>
+#include <tapegrad/parallel.h>
 
 #include "on_ranks.h"
 

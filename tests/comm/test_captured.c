@@ -2,6 +2,9 @@
 #include "comm/worlds.h"
 
 #include <tapegrad/capture.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/ops.h>
 
 #include "core/context.h"
 #include "kernels/scalar.h"

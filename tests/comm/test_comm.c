@@ -2,6 +2,8 @@
  * ranks (with TG_LONG in the environment: to 8). */
 #include <math.h>
 #include <stdlib.h>
+#include <tapegrad/comm.h>
+#include <tapegrad/ops.h>
 
 #include "kernels/convert.h"
 #include "comm/worlds.h"

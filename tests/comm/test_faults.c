@@ -1,6 +1,10 @@
 /* Failures of a rank: it disagrees, fails, returns, sleeps, is killed or stopped. The other ranks must get an error in
  * time that names the rank, and must be able to recover. Over threads and processes. */
 #include <stdlib.h>
+#include <tapegrad/device.h>
+#include <tapegrad/ops.h>
+#include <tapegrad/ranks.h>
+#include <tapegrad/transport.h>
 
 #include "comm/worlds.h"
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <tapegrad/parallel.h>
+#include <tapegrad/ranks.h>
 
 #include "core/context.h"
 #include "comm/nccl/world.h"

@@ -6,6 +6,9 @@
 #include <time.h>
 
 #include <tapegrad/optim.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/megatron.h>
 
 #include "on_ranks.h"
 

@@ -5,6 +5,8 @@
 #include <stdio.h>
 
 #include <tapegrad/nccl.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/tensor_parallel.h>
 
 #include "cuda_emulator/control.h"
 #include "on_ranks.h"

@@ -1,6 +1,9 @@
 /* Symmetric buffers on ranks: they are packed, have one size, and are used again once free. */
 #include "on_ranks.h"
 
+#include <tapegrad/comm.h>
+#include <tapegrad/tape.h>
+
 static tg_status takes(void *arg, tg_ctx *ctx, tg_comm *c) {
     (void)arg;
     tg_tape *t = tg_tape_new(ctx);

@@ -1,5 +1,7 @@
 /* Works, groups, counters and the flight record of communicators, over threads and processes. */
 #include <jansson.h>
+#include <tapegrad/ops.h>
+#include <tapegrad/transport.h>
 
 #include "comm/worlds.h"
 

@@ -19,6 +19,7 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/nccl.h>
 #include <tapegrad/parallel.h>
+#include <tapegrad/ranks.h>
 
 #include "check_main.h"
 #include "comm/shm/launch.h"

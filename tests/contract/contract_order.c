@@ -1,6 +1,7 @@
 /* The contract of scan and sort. */
 #include <math.h>
 #include <stdlib.h>
+#include <tapegrad/device.h>
 
 #include "contract/device_contract.h"
 

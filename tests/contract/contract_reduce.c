@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tapegrad/context.h>
+#include <tapegrad/device.h>
 
 #include "contract/device_contract.h"
 

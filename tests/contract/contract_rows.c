@@ -1,6 +1,7 @@
 /* The contract of softmax, norm and cross-entropy, and of their gradients. */
 #include <math.h>
 #include <stdlib.h>
+#include <tapegrad/device.h>
 
 #include "contract/device_contract.h"
 

@@ -1,6 +1,7 @@
 /* The contract of prepare and fault_sum, against the sentences of step.h. */
 #include <math.h>
 #include <string.h>
+#include <tapegrad/step.h>
 
 #include "contract/device_contract.h"
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tapegrad/device.h>
 
 /* What lies beside the elements of a mirror is this, and stays. */
 enum { BESIDE = 0xa5 };

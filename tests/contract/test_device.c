@@ -5,6 +5,7 @@
 
 #include <tapegrad/ops.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/backward.h>
 
 #include "check_main.h"
 #include "contract/device_contract.h"

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include <tapegrad/nn.h>
+#include <tapegrad/gpt.h>
 
 #include "files.h"
 #include "io/json.h"

@@ -2,6 +2,8 @@
  * option structs without a size, data out of range, and aliasing in place. */
 #include "misuse/misuse.h"
 
+#include <tapegrad/ops.h>
+
 static void numbers(misuse_world *b) {
     tg_tape *t = b->t;
     INERT(tg_clamp, ARGUMENT, "lo is 1 and hi is 0; lo must be at most hi", tg_clamp(t, b->x, 1, 0));

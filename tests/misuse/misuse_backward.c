@@ -1,6 +1,9 @@
 /* Backward, gradients, accumulation buffers and hooks. */
 #include "misuse/misuse.h"
 
+#include <tapegrad/backward.h>
+#include <tapegrad/ops.h>
+
 /* ---- Roots, seeds, inputs ---- */
 
 /* On a tape of its own, with a graph that a backward could run: y = w^2. Nothing may reach w's gradient. */

@@ -1,5 +1,7 @@
 /* Captured steps. */
 #include <tapegrad/capture.h>
+#include <tapegrad/device.h>
+#include <tapegrad/tensor.h>
 
 #include "misuse/misuse.h"
 

@@ -1,6 +1,8 @@
 /* Ranks and communicators. What ranks do to each other has tests of its own (parallel/); here are the calls, on a plan
  * of three ranks and on a group of one. */
 #include <tapegrad/parallel.h>
+#include <tapegrad/ranks.h>
+#include <tapegrad/transport.h>
 
 #include "misuse/misuse.h"
 

@@ -1,5 +1,7 @@
 /* Status, dtypes and shapes, contexts, memory, threads and random streams. */
 #include <tapegrad/parallel.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/ops.h>
 
 #include "misuse/misuse.h"
 

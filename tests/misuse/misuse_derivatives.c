@@ -2,6 +2,9 @@
 #include "misuse/misuse.h"
 
 #include <tapegrad/explain.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/derivatives.h>
+#include <tapegrad/ops.h>
 
 /* y = sum(w^2) on a tape of its own; a tangent, or a vector, for w. */
 static bool push(misuse_world *b, tg_tensor *out, tg_tensor *input, int n, tg_tensor *tangent) {

@@ -2,6 +2,10 @@
  * discards with a refill, the op table. */
 #include "misuse/misuse.h"
 
+#include <tapegrad/backward.h>
+#include <tapegrad/op.h>
+#include <tapegrad/ops.h>
+
 /* ---- Formulas, devices, workspaces ---- */
 
 static bool new_on(const tg_device_ops *ops, const char *says) {

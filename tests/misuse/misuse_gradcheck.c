@@ -1,6 +1,7 @@
 /* The gradient checks. */
 #include <tapegrad/gradcheck.h>
 #include <tapegrad/io.h>
+#include <tapegrad/ops.h>
 
 #include "misuse/misuse.h"
 

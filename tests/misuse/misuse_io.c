@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <tapegrad/io.h>
+#include <tapegrad/checkpoint.h>
 
 #include "misuse/misuse.h"
 

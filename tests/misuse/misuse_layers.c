@@ -2,6 +2,8 @@
 #include <tapegrad/io.h>
 #include <tapegrad/mappings.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/checkpoint.h>
+#include <tapegrad/megatron.h>
 
 #include "misuse/misuse.h"
 #include "placement/placing.h"

@@ -1,5 +1,6 @@
 /* Mappings and ops over shards, on a communicator of two ranks that moves nothing. */
 #include <tapegrad/parallel.h>
+#include <tapegrad/megatron.h>
 
 #include "misuse/misuse.h"
 

@@ -1,5 +1,6 @@
 /* Modules, layers and the GPT. */
 #include <tapegrad/nn.h>
+#include <tapegrad/gpt.h>
 
 #include "misuse/misuse.h"
 

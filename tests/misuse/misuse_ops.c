@@ -2,6 +2,8 @@
  * tensors of the world stand in the other places. */
 #include "misuse/misuse.h"
 
+#include <tapegrad/ops.h>
+
 #define UNARY(symbol) OP(symbol, symbol(t, x))
 #define BINARY(symbol)                \
     do {                              \

@@ -1,5 +1,7 @@
 /* Optimisers and schedules. */
 #include <tapegrad/optim.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/ops.h>
 
 #include "misuse/misuse.h"
 

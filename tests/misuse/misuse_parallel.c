@@ -1,6 +1,7 @@
 /* Groups, gradients over ranks. */
 #include <tapegrad/nn.h>
 #include <tapegrad/parallel.h>
+#include <tapegrad/data_parallel.h>
 
 #include "misuse/misuse.h"
 

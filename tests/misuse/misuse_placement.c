@@ -1,5 +1,6 @@
 /* Placements: declared at leaves, stated by ops. The world's context is rank 0 of two on a tp axis meanwhile. */
 #include <tapegrad/parallel.h>
+#include <tapegrad/op.h>
 
 #include "misuse/misuse.h"
 #include "placement/grid.h"

@@ -1,5 +1,10 @@
 /* Tapes, their modes and scopes, discards, recomputation, and what can be asked of a tape and its nodes. */
 #include <tapegrad/parallel.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/explain.h>
+#include <tapegrad/op.h>
+#include <tapegrad/ops.h>
+#include <tapegrad/recompute.h>
 
 #include "misuse/misuse.h"
 

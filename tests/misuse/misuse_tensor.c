@@ -1,6 +1,10 @@
 /* Tensors on a context, what can be asked of a handle, and values. */
 #include "misuse/misuse.h"
 
+#include <tapegrad/backward.h>
+#include <tapegrad/device.h>
+#include <tapegrad/work.h>
+
 /* ---- Makers ---- */
 
 /* The rows that every maker of a shape must refuse. `make` stands for the call with a shape s. */
@@ -86,7 +90,6 @@ static void wraps(misuse_world *b) {
 }
 
 /* ---- Wrong handles ---- */
-
 
 static void questions(misuse_world *b) {
     char buf[16];

@@ -1,6 +1,8 @@
 /* Convolutions, pools, batch norm, triangular systems: every place with every wrong tensor, and what they refuse. */
 #include "misuse/misuse.h"
 
+#include <tapegrad/ops.h>
+
 /* Optional places: every handle but NULL. */
 #define OPTIONAL(symbol, call)                                                    \
     for (int i_ = 0; i_ < MISUSE_HANDLES; i_++) {                                    \

@@ -2,6 +2,9 @@
 #define _GNU_SOURCE
 #include <ftw.h>
 #include <unistd.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/op.h>
+#include <tapegrad/ops.h>
 
 #include "misuse/misuse.h"
 #include "core/context.h"

@@ -3,6 +3,9 @@
  * those of the real run. */
 #include "ops/registry.h"
 
+#include <tapegrad/backward.h>
+#include <tapegrad/op.h>
+
 #include "kernels/cpu/cpu.h"
 
 static tg_case_opts opts_of(tg_dtype dtype) { return (tg_case_opts){.dtype = dtype, .seed = 5}; }

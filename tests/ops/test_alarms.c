@@ -2,6 +2,8 @@
  * cotangents, and almost no element is unsure. */
 #include "ops/registry.h"
 
+#include <tapegrad/gradcheck.h>
+
 enum { SEEDS = 6, LONG_SEEDS = 1000 };
 
 typedef struct sums {

@@ -4,6 +4,10 @@
  * must have both. */
 #include "ops/registry.h"
 
+#include <tapegrad/backward.h>
+#include <tapegrad/derivatives.h>
+#include <tapegrad/gradcheck.h>
+
 enum { ROOM = TG_CASE_OUTPUTS + TG_SAMPLE_INPUTS };
 
 /* ---- One recorded call ---- */

@@ -4,6 +4,8 @@
 #define QUICK_PART 8 /* each op is checked some hundred times */
 #include "ops/registry.h"
 
+#include <tapegrad/gradcheck.h>
+
 #include "autograd/backward.h"
 #include "tape/tape.h"
 #include "autograd/gradients.h"

@@ -3,6 +3,8 @@
  * compared with device meta's; and its node's parameters must describe the call completely. */
 #include "ops/registry.h"
 
+#include <tapegrad/backward.h>
+
 #include "gradcheck/gradcheck.h"
 #include "ops/common/derive.h"
 

@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/ops.h>
+#include <tapegrad/ranks.h>
 
 #include "catalog/samples.h"
 #include "device_ranks.h"

@@ -8,6 +8,9 @@
 #include <tapegrad/mappings.h>
 #include <tapegrad/nn.h>
 #include <tapegrad/parallel.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/gpt.h>
+#include <tapegrad/ranks.h>
 
 #include "device_ranks.h"
 

@@ -3,6 +3,7 @@
 #include "on_ranks.h"
 
 #include <tapegrad/extend.h>
+#include <tapegrad/megatron.h>
 
 #include <stdatomic.h>
 

@@ -5,6 +5,10 @@
 
 #include <tapegrad/io.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/checkpoint.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/megatron.h>
 
 #include "on_ranks.h"
 

@@ -8,6 +8,11 @@
 #include <tapegrad/mappings.h>
 #include <tapegrad/nn.h>
 #include <tapegrad/parallel.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/gpt.h>
+#include <tapegrad/ranks.h>
+#include <tapegrad/tensor_parallel.h>
 
 #include "device_ranks.h"
 

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 
 #include <tapegrad/nn.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/gpt.h>
 
 #include "on_ranks.h"
 

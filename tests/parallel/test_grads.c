@@ -5,6 +5,10 @@
 
 #include <tapegrad/optim.h>
 #include <tapegrad/parallel.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/megatron.h>
+#include <tapegrad/ranks.h>
 
 #include "device_ranks.h"
 

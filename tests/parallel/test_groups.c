@@ -5,6 +5,11 @@
 #include <tapegrad/capture.h>
 #include <tapegrad/mappings.h>
 #include <tapegrad/nn.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/gpt.h>
+#include <tapegrad/megatron.h>
+#include <tapegrad/ranks.h>
+#include <tapegrad/recompute.h>
 
 #include "core/context.h"
 #include "device_ranks.h"

@@ -2,6 +2,8 @@
  * gradients. */
 #include <tapegrad/extend.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/megatron.h>
 
 #include "on_ranks.h"
 

@@ -2,6 +2,7 @@
  * events, and deferred weight gradients. */
 #include <tapegrad/extend.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/tensor_parallel.h>
 
 #include "on_ranks.h"
 

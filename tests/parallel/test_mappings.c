@@ -4,6 +4,8 @@
  * must be found by that test. */
 #include "parallel/mapping_run.h"
 
+#include <tapegrad/op.h>
+
 #include "check_main.h"
 
 typedef enum kind {

@@ -2,6 +2,9 @@
  * keep one loss scale. */
 #include <tapegrad/ops.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/ranks.h>
 
 #include "core/context.h"
 #include "on_ranks.h"

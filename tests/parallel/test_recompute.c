@@ -1,5 +1,7 @@
 /* Recomputation with collectives in the function, and with inputs that are distributed over the ranks. */
 #include <tapegrad/extend.h>
+#include <tapegrad/megatron.h>
+#include <tapegrad/ranks.h>
 
 #include "device_ranks.h"
 

@@ -1,6 +1,9 @@
 /* Random draws on ranks. In global mode the ranks together draw what one rank draws, and their streams stay equal; in
  * Megatron's mode each rank has the streams of Megatron-Core's formulas. */
 #include <tapegrad/extend.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/gpt.h>
+#include <tapegrad/megatron.h>
 
 #include "core/context.h"
 #include "on_ranks.h"

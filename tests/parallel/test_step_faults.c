@@ -8,6 +8,10 @@
 #include <tapegrad/mappings.h>
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/gpt.h>
+#include <tapegrad/ranks.h>
 
 #include "comm/comm.h"
 

@@ -4,6 +4,7 @@
 
 #include <tapegrad/derivatives.h>
 #include <tapegrad/parallel.h>
+#include <tapegrad/megatron.h>
 
 enum { S = 3, IN = 4, HIDDEN = 8, OUT = 2, PARAMS = 3 };
 

@@ -2,6 +2,10 @@
  * classes, and with the op of one rank. */
 #include "on_ranks.h"
 
+#include <tapegrad/backward.h>
+#include <tapegrad/recompute.h>
+#include <tapegrad/tensor_parallel.h>
+
 #include "catalog/samples.h"
 #include "ops/common/row_loss.h"
 

@@ -1,6 +1,9 @@
 /* The embedding of a sharded vocabulary, on thread ranks: rows and gradients against plain loops over all rows. */
 #include "on_ranks.h"
 
+#include <tapegrad/backward.h>
+#include <tapegrad/tensor_parallel.h>
+
 enum { EMB_ROWS = 12, EMB_WIDTH = 3, EMB_IDS = 10, MOST_RANKS = 4 };
 
 typedef struct embedded {

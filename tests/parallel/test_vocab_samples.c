@@ -1,6 +1,11 @@
 /* Samples of the ops over a sharded vocabulary, on as many ranks as each asks for: each is refused as expected, or
  * equals the op of one rank on the joined shards, in every dtype. */
 #include "parallel/mapping_run.h"
+
+#include <tapegrad/backward.h>
+#include <tapegrad/comm.h>
+#include <tapegrad/derivatives.h>
+
 #include "on_ranks.h"
 
 #include "ops/common/row_loss.h"

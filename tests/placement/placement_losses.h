@@ -2,6 +2,8 @@
 #ifndef TG_PLACEMENT_LOSSES_H
 #define TG_PLACEMENT_LOSSES_H
 
+#include <tapegrad/ops.h>
+
 #define LOSS_CALLS(X) \
     X(loss_mean, tg_cross_entropy(t, x[0], x[1], NULL))                                                                \
     X(loss_sum, tg_cross_entropy(t, x[0], x[1], TG_CROSS_ENTROPY(.reduction = TG_LOSS_SUM)))                           \

@@ -14,6 +14,10 @@
 
 #include <tapegrad/mappings.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/megatron.h>
+#include <tapegrad/ranks.h>
 
 #include "device_ranks.h"
 

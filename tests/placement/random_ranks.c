@@ -3,6 +3,10 @@
 #include "placement/placing.h"
 
 #include <tapegrad/derivatives.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/mappings.h>
+#include <tapegrad/ops.h>
 
 /* One rank's work. */
 typedef struct maker {

@@ -2,6 +2,8 @@
 #include "placement/random.h"
 
 #include <tapegrad/derivatives.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/megatron.h>
 
 const char *const random_op_names[OP_COUNT] = {
 #define X(name) #name,

@@ -4,6 +4,10 @@
 
 #include <tapegrad/derivatives.h>
 #include <tapegrad/parallel.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/megatron.h>
+#include <tapegrad/ranks.h>
 
 enum { ROWS = 8, COLS = 4, RANKS = 4 };
 

@@ -1,5 +1,11 @@
 /* Placements of leaves, gradients, roots and seeds, in hooks and recomputations, and the comparisons of check mode. */
 #include <tapegrad/optim.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/explain.h>
+#include <tapegrad/ops.h>
+#include <tapegrad/ranks.h>
+#include <tapegrad/recompute.h>
 
 #include "core/context.h"
 #include "on_ranks.h"

@@ -1,6 +1,9 @@
 /* The placements that each mapping accepts and returns, and shards whose placement says their layout. */
 #include "on_ranks.h"
 
+#include <tapegrad/backward.h>
+#include <tapegrad/megatron.h>
+
 #include "parallel/mappings/mapping.h"
 
 /* from: of I R P, S a shard along dim 0 and V opaque, those that the op takes where x needs a gradient. */

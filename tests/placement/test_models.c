@@ -2,6 +2,9 @@
  * rank's values and gradients. */
 #include "placement/programs.h"
 
+#include <tapegrad/megatron.h>
+#include <tapegrad/recompute.h>
+
 #define I            TG_I
 #define R            TG_R
 #define V            TG_V

@@ -2,6 +2,8 @@
  * for its placements alone; the correct one gives one rank's values and gradients. docs/placements.md lists them. */
 #include "placement/programs.h"
 
+#include <tapegrad/megatron.h>
+
 #define I TG_I
 #define R TG_R
 #define P TG_P

@@ -3,6 +3,9 @@
  * overruled in turn, and some program must then differ. TG_PROGRAMS=n sets the number of programs, TG_SEED=n other
  * seeds. */
 #include "check_main.h"
+
+#include <tapegrad/ranks.h>
+
 #include "device_ranks.h"
 #include "placement/random.h"
 #include "placement/placing.h"

@@ -10,6 +10,9 @@
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
 #include <tapegrad/parallel.h>
+#include <tapegrad/data_parallel.h>
+#include <tapegrad/gpt.h>
+#include <tapegrad/ranks.h>
 
 #include "device_ranks.h"
 

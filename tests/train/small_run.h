@@ -7,6 +7,8 @@
 
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/gpt.h>
 
 enum { BATCH = 2, SEQ = 8, VOCAB = 19, STEPS = 3 };
 

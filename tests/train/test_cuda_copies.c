@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include <tapegrad/work.h>
+#include <tapegrad/ops.h>
 
 #include "cuda_emulator/control.h"
 #include "train/small_run.h"

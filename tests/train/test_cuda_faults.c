@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <tapegrad/io.h>
+#include <tapegrad/gpt.h>
+#include <tapegrad/optim.h>
 
 #include "cuda_emulator/control.h"
 #include "train/small_run.h"

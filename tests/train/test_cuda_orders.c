@@ -2,6 +2,9 @@
  * streams. */
 #include "check_main.h"
 
+#include <tapegrad/backward.h>
+#include <tapegrad/gpt.h>
+
 #include "cuda_emulator/control.h"
 #include "train/small_run.h"
 #include "train/turns.h"

@@ -8,6 +8,7 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/gpt.h>
 
 #include "inspected.h"
 

@@ -2,6 +2,9 @@
  * parameters, and every collective with its bytes, of a step and of a layer. */
 #include <stdio.h>
 #include <string.h>
+#include <tapegrad/gpt.h>
+#include <tapegrad/io.h>
+#include <tapegrad/ranks.h>
 
 #include "train.h" /* before Check's own macro `fail` */
 

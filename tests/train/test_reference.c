@@ -4,6 +4,8 @@
 #include <math.h>
 
 #include <tapegrad/nn.h>
+#include <tapegrad/gpt.h>
+#include <tapegrad/io.h>
 
 #include "unit/io_fixture.h"
 

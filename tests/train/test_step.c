@@ -3,6 +3,9 @@
  * docs/design.md). */
 #include "check_main.h"
 
+#include <tapegrad/gpt.h>
+#include <tapegrad/optim.h>
+
 #include "train/small_run.h"
 
 /* NULL: the CPU. */

@@ -9,6 +9,8 @@
 #include <tapegrad/capture.h>
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/gpt.h>
 
 #include "check_main.h"
 #include "core/context.h"

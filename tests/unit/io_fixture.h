@@ -14,6 +14,8 @@
 
 #include <tapegrad/io.h>
 
+#include <tapegrad/checkpoint.h>
+
 #include "check_main.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))

@@ -2,6 +2,11 @@
  * which records nothing, the same calls give the same numbers. */
 #include "unit/captured.h"
 
+#include <tapegrad/backward.h>
+#include <tapegrad/capture.h>
+#include <tapegrad/gpt.h>
+#include <tapegrad/optim.h>
+
 /* ---- The same bits ---- */
 
 START_TEST(replays_are_steps) {

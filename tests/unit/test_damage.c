@@ -5,6 +5,8 @@
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
 #include <tapegrad/parallel.h>
+#include <tapegrad/checkpoint.h>
+#include <tapegrad/gpt.h>
 
 #include "io/checksum.h"
 #include "io_fixture.h"

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <tapegrad/ops.h>
 
 #include "check_main.h"
 #include "placement/draws.h"

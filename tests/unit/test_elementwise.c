@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include <tapegrad/ops.h>
+#include <tapegrad/backward.h>
 
 #include "check_main.h"
 #include "on_device.h"

@@ -1,6 +1,7 @@
 /* The caching allocator over a source that counts its calls and can refuse one of them. */
 #include <stdlib.h>
 #include <string.h>
+#include <tapegrad/tensor.h>
 
 #include "check_main.h"
 #include "base/heap.h"

@@ -9,6 +9,7 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/mappings.h>
 #include <tapegrad/parallel.h>
+#include <tapegrad/ranks.h>
 
 enum { BOTH = TG_FIND_NAN | TG_FIND_INF };
 

@@ -5,6 +5,7 @@
 #include <tapegrad/derivatives.h>
 #include <tapegrad/gradcheck.h>
 #include <tapegrad/ops.h>
+#include <tapegrad/backward.h>
 
 #include "check_main.h"
 

@@ -6,6 +6,7 @@
 
 #include <tapegrad/extend.h>
 #include <tapegrad/nn.h>
+#include <tapegrad/gpt.h>
 
 /* A copy on the host of what has so many elements or more. */
 typedef struct shelf {

@@ -7,6 +7,7 @@
 
 #include <tapegrad/device.h>
 #include <tapegrad/ops.h>
+#include <tapegrad/backward.h>
 
 #include "check_main.h"
 #include "kernels/cpu/cpu.h"

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <tapegrad/op.h>
 
 #include "check_main.h"
 #include "core/scratch.h"

@@ -6,6 +6,7 @@
 
 #include <tapegrad/extend.h>
 #include <tapegrad/nn.h>
+#include <tapegrad/gpt.h>
 
 #define ck_near(a, b) ck_assert_double_eq_tol(a, b, 1e-10 * (1 + fabs((double)(b))))
 

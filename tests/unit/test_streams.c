@@ -2,6 +2,9 @@
 #include <string.h>
 
 #include <tapegrad/gradcheck.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/ops.h>
+#include <tapegrad/recompute.h>
 
 #include "check_main.h"
 #include "core/rng.h"

@@ -7,6 +7,7 @@
 
 #include <tapegrad/extend.h>
 #include <tapegrad/tapegrad.h>
+#include <tapegrad/explain.h>
 
 #include "base/text.h"
 #include "core/context.h"

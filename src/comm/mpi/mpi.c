@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <tapegrad/extend.h>
+#include <tapegrad/transport.h>
 #include <tapegrad/p2p.h>
 #include <tapegrad/mpi.h>
 

@@ -1,7 +1,9 @@
 /* The constructors of NCCL's communicators, in every build: where NCCL is not there they say so. */
-#include <tapegrad/nccl.h>
 
 #include <stdlib.h>
+
+
+#include <tapegrad/nccl.h>
 
 #include "comm/comm.h"
 

@@ -1,6 +1,7 @@
 /* Ranks as threads of one process: a context and a communicator for each. */
 #include <limits.h>
 #include <stdio.h>
+#include <tapegrad/ranks.h>
 
 #include "base/text.h"
 #include "base/os.h"

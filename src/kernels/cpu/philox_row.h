@@ -17,6 +17,7 @@
 #define TG_PHILOX_MUL(a, b) (tg_philox_vec) _mm256_mul_epu32((__m256i)(a), (__m256i)(b))
 #elif defined(__SSE2__)
 #include <immintrin.h>
+#include <tapegrad/device.h>
 #define TG_PHILOX_VEC       16
 #define TG_PHILOX_MUL(a, b) (tg_philox_vec) _mm_mul_epu32((__m128i)(a), (__m128i)(b))
 #else

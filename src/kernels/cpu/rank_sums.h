@@ -2,8 +2,6 @@
 #ifndef TG_RANKS_H
 #define TG_RANKS_H
 
-#include <tapegrad/device.h>
-
 #include "kernels/convert.h"
 #include "kernels/cpu/cpu.h"
 

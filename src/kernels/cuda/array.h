@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include <tapegrad/device.h>
+#include <tapegrad/types.h>
 
 #include "kernels/cuda/launch.h"
 

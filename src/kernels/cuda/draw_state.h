@@ -2,7 +2,7 @@
 #ifndef TG_CUDA_MOVED_H
 #define TG_CUDA_MOVED_H
 
-#include <tapegrad/device.h>
+#include <tapegrad/types.h>
 
 #include "kernels/cuda/launch.h"
 

@@ -5,6 +5,8 @@
 
 #include "kernels/cuda/array.h"
 
+#include <tapegrad/device.h>
+
 namespace tg {
 
 /* Division by a constant of the launch: numbers below 2^31 by a product (Granlund and Montgomery, "Division by

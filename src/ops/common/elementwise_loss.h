@@ -5,6 +5,8 @@
 
 #include "ops/common/op.h"
 
+#include <tapegrad/ops.h>
+
 typedef struct tg_losses_params {
     size_t size; /* of the caller's options, of which we know `known` bytes */
     size_t known;

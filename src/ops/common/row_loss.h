@@ -4,6 +4,8 @@
 
 #include "ops/common/op.h"
 
+#include <tapegrad/ops.h>
+
 typedef struct tg_loss_params {
     tg_comm *comm; /* the ranks over which the classes are sharded; NULL: they are all here */
     size_t size;   /* of the caller's options, of which we know `known` bytes */

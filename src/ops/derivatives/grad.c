@@ -1,5 +1,6 @@
 /* tg_grad: gradients as tensors of the tape, of leaves and of results. */
 #include <stdio.h>
+#include <tapegrad/backward.h>
 
 #include "autograd/gradients.h"
 #include "autograd/targets.h"

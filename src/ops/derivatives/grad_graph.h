@@ -3,6 +3,9 @@
 #define TG_TAPED_H
 
 #include "placement/placing.h"
+
+#include <tapegrad/derivatives.h>
+
 #include "autograd/backward.h"
 
 /* Makes a pass record its derivatives: its targets receive tensors of the tape. */

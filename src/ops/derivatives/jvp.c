@@ -1,7 +1,7 @@
 /* Forward mode: tangents go through the recorded nodes in their order, each by its op's jvp, which records ops. While
  * it runs a node's slots hold the tangents of its outputs.
  */
-#include <tapegrad/ops.h>
+#include <tapegrad/backward.h>
 
 #include "placement/rule.h"
 #include "ops/derivatives/grad_graph.h"

@@ -1,5 +1,6 @@
 /* What the vjp and jvp slots of most ops are made of: a sum back over what broadcasting stretched, and forward
  * derivatives that follow from what the op is. */
+#include <tapegrad/backward.h>
 #include <tapegrad/ops.h>
 
 #include "placement/rule.h"

@@ -8,6 +8,8 @@
  */
 #include <math.h>
 #include <stdio.h>
+#include <tapegrad/backward.h>
+#include <tapegrad/data_parallel.h>
 
 #include "base/host_memory.h"
 #include "parallel/dp/grads.h"

@@ -5,6 +5,7 @@
  * where they lie. A number behind the small ones tells, for each parameter of the set, whether any rank had a gradient.
  */
 #include <math.h>
+#include <tapegrad/data_parallel.h>
 
 #include "placement/rule.h"
 #include "core/capture.h"

@@ -1,6 +1,8 @@
 /* broadcast_data: rank 0's tensors on every rank, by two broadcasts: what they are, then all their elements. */
 #include "parallel/mappings/mapping.h"
 
+#include <tapegrad/mappings.h>
+
 /* Of each tensor: dims, or the error that it is, their sizes, and how it lies on each axis. */
 enum { NDIM, SIZES, PLACES = SIZES + TG_MAX_DIMS, ROW = PLACES + TG_MAX_AXES, NO_TENSOR = -1, OTHER_DTYPE = -2 };
 

@@ -1,6 +1,9 @@
 /* Mappings that keep the shape: sums, the largest, broadcasts. */
 #include "parallel/mappings/mapping_samples.h"
 
+#include <tapegrad/derivatives.h>
+#include <tapegrad/megatron.h>
+
 /* ---- CopyToModelParallelRegion: I -> R. What each rank does with x from here on is its share of the whole. ---- */
 
 static tg_status copy_to_tp_infer(tg_call *c) {

@@ -1,6 +1,9 @@
 /* Mappings that cut a tensor into the ranks' parts, or put it together: the backward of each is one of the others. */
 #include "parallel/mappings/mapping_samples.h"
 
+#include <tapegrad/derivatives.h>
+#include <tapegrad/megatron.h>
+
 /* What several ops under different names share. */
 
 static tg_status own_forward(tg_call *c) {

@@ -1,6 +1,9 @@
 /* Exchanges: every rank sends a part to every rank. */
 #include "parallel/mappings/mapping_samples.h"
 
+#include <tapegrad/derivatives.h>
+#include <tapegrad/megatron.h>
+
 /* ---- AllToAll: V -> V, rows of dim 0; its backward is itself with the sizes swapped ---- */
 
 static int64_t row_numel(const tg_tensor *x) {

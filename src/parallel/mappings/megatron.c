@@ -2,6 +2,8 @@
  * ranges of a vocabulary (utils.py), and what Megatron keeps as attributes of a parameter (layers.py). */
 #include "parallel/mappings/mapping.h"
 
+#include <tapegrad/megatron.h>
+
 /* ---- The last dim in equal parts ---- */
 
 static tg_status split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous, tg_tensor **out) {

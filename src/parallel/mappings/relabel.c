@@ -1,6 +1,9 @@
 /* Mappings that move nothing: what each rank holds is read in another way. */
 #include "parallel/mappings/mapping_samples.h"
 
+#include <tapegrad/derivatives.h>
+#include <tapegrad/mappings.h>
+
 /* ---- as_partial: V -> P, and as_local, its conjugate: R -> V ---- */
 
 static tg_status as_partial_infer(tg_call *c) {

@@ -1,6 +1,9 @@
 /* Sequence parallelism: rows gathered and reduce-scattered, in equal or given parts. */
 #include "parallel/mappings/mapping_samples.h"
 
+#include <tapegrad/derivatives.h>
+#include <tapegrad/megatron.h>
+
 /* Without a tape nothing, which recording refuses. */
 static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given, const char *who,
                            tg_mapping_params *p) {

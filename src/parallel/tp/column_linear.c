@@ -1,6 +1,9 @@
 /* The column-parallel linear layer: each rank has out / tp rows of the weight (Megatron-Core's ColumnParallelLinear).
  */
 #include "tape/tape.h"
+
+#include <tapegrad/megatron.h>
+
 #include "parallel/tp/layers.h"
 
 tg_tensor *tg_column_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given, int gather) {

@@ -2,6 +2,7 @@
  * product; product, reduce-scatter; and between them the residual's addition and the next norm as one op. Nothing is
  * kept for backward. */
 #include <math.h>
+#include <tapegrad/megatron.h>
 
 #include "base/host_memory.h"
 #include "tape/tape.h"

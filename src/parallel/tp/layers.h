@@ -2,7 +2,7 @@
 #ifndef TG_LAYERS_H
 #define TG_LAYERS_H
 
-#include <tapegrad/mappings.h>
+#include <tapegrad/tensor_parallel.h>
 
 #include "nn/module.h"
 

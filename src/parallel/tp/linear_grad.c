@@ -1,7 +1,7 @@
 /* The linear layer of tensor parallelism: its backward overlaps the input gradient's communication with the weight
  * gradient's product (Megatron-Core's LinearWithGradAccumulationAndAsyncCommunication; Shoeybi et al., arXiv
  * 1909.08053; sequence parallelism: Korthikanti et al., arXiv 2205.05198). */
-#include <tapegrad/mappings.h>
+#include <tapegrad/megatron.h>
 
 #include "ops/common/derive.h"
 #include "ops/linear.h"

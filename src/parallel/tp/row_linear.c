@@ -1,6 +1,9 @@
 /* The row-parallel linear layer: each rank has in / tp columns of the weight, and its output is a share of the sum
  * (Megatron-Core's RowParallelLinear). */
 #include "tape/tape.h"
+
+#include <tapegrad/megatron.h>
+
 #include "parallel/tp/layers.h"
 
 /* The bias counts once: it is added to the sum. */

@@ -3,6 +3,9 @@
 #define TG_VOCAB_H
 
 #include "ops/common/row_loss.h"
+
+#include <tapegrad/tensor_parallel.h>
+
 #include "parallel/mappings/mapping_samples.h"
 
 tg_loss_params tg_vocab_params(tg_comm *c, const tg_vocab_opts *opts);

@@ -1,6 +1,9 @@
 /* The vocabulary-parallel embedding: each rank has vocab / tp rows of the table (Megatron-Core's
  * VocabParallelEmbedding). */
 #include "base/host_memory.h"
+
+#include <tapegrad/megatron.h>
+
 #include "tape/tape.h"
 #include "placement/draws.h"
 #include "parallel/tp/layers.h"

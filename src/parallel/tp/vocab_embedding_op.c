@@ -1,4 +1,3 @@
-#include <tapegrad/mappings.h>
 
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include <tapegrad/mappings.h>
+#include <tapegrad/megatron.h>
 
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"

@@ -2,7 +2,7 @@
 #ifndef TG_WGRADS_H
 #define TG_WGRADS_H
 
-#include <tapegrad/mappings.h>
+#include <tapegrad/tensor_parallel.h>
 
 #include "tape/tape.h"
 

@@ -3,6 +3,8 @@
  * environment: with many seeds, and a list of all mutants. */
 #include "ops/registry.h"
 
+#include <tapegrad/gradcheck.h>
+
 #include "mutants/gradcheck/mutants.h"
 #include "kernels/composed.h"
 #include "kernels/scalar.h"

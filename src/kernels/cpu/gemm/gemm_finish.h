@@ -3,6 +3,9 @@
 #define TG_GEMM_FINISH_H
 
 #include "kernels/cpu/gemm/gemm_vec.h"
+
+#include <tapegrad/device.h>
+
 #include "kernels/cpu/vmath.h"
 
 #define T real

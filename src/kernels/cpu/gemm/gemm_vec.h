@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 #include <string.h>
+#include <tapegrad/types.h>
 
 #define TG_GLUE_(a, b) a##b
 #define TG_GLUE(a, b) TG_GLUE_(a, b)
