@@ -1,7 +1,7 @@
 /* A GPT's children that a user has put in the place of the library's own: each is called, learns, and changes what the
  * model computes, on one rank and on tensor-parallel ranks alike. And what a GPT refuses or honors without tensor
  * parallelism: pipeline stages, and weight gradients that wait. */
-#include <tapegrad/nn.h>
+#include <tapegrad/gpt.h>
 #include <tapegrad/ops.h>
 #include <tapegrad/optim.h>
 
