@@ -4,6 +4,7 @@
 #include <tapegrad/gpt.h>
 #include <tapegrad/ops.h>
 #include <tapegrad/optim.h>
+#include <tapegrad/tensor_parallel.h>
 
 #include "on_ranks.h"
 
