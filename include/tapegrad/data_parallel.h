@@ -11,9 +11,10 @@ extern "C" {
 
 typedef struct tg_finalize_opts {
     size_t size;
-    /* Scalar, this rank's own count over its micro-batches: gradients are divided by the sum over dp and cp, at least
-     * 1. TG_ERR_PLACEMENT where a declaration or an op has placed it as the same on ranks of dp or cp (I, R), which a
-     * count that was summed already is, and where it is P on another axis. NULL: not divided. */
+    /* Scalar: the number of tokens whose loss this rank has computed in its micro-batches. Gradients are divided by its
+     * sum over dp, cp and pp, but by 1 if that is less. A stage that computes no loss gives NULL or 0; if all stages
+     * give NULL, gradients are not divided. Fails with TG_ERR_PLACEMENT if a declaration or an op has placed it as the
+     * same on the ranks of dp or cp (I, R), as a count that was summed before is, or if it is P on another axis. */
     tg_tensor *tokens;
 } tg_finalize_opts;
 
@@ -21,8 +22,9 @@ typedef struct tg_finalize_opts {
 
 /* Once after the last backward of a step: waits for bucket works, sums what is still PARTIAL over the axes where its
  * parameter is R, coalesced by axis set. Before it, norm, clip, step and reading a PARTIAL gradient as a number are
- * TG_ERR_STATE; so is a second call before the gradients are zeroed. Collective over those axes; a rank that had no
- * micro-batch calls it too (its tokens are 0), and gets what the others have summed. A parameter given twice is
+ * TG_ERR_STATE; so is a second call before the gradients are zeroed. Collective over those axes and, if
+ * there are stages, over dp, cp and pp. A rank that had no micro-batch calls it too (its tokens are 0), and gets what
+ * the others have summed. A parameter given twice is
  * TG_ERR_ARGUMENT; one that is in buckets and not given TG_ERR_STATE, unless it is frozen. opts may be NULL. */
 TG_API tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *opts);
 

@@ -207,6 +207,10 @@ struct tg_device_ops {
     /* What kernels had found wrong in data when it was called last, as TG_ERR_DATA; each reset of a tape calls it, so
      * that errors are known two resets later. NULL: slots tell at once. A device that has it leaves bad[0] alone. */
     tg_status (*poll)(tg_ctx *ctx);
+    /* Adds NaN to *sum, a float64 on the device, if kernels have found an error in data that poll has not returned yet;
+     * else leaves it alone. Queued like other work. A device that has poll has it. NULL: slots return such errors at
+     * once. */
+    tg_status (*fault_sum)(tg_ctx *ctx, double *sum);
     /* Captured steps (capture.h): all four, or none. From begin to end slots record what they would queue. end: what
      * was recorded, and how many nodes it has; keep false, or an error: nothing. free comes behind all launches. */
     tg_status (*capture_begin)(tg_ctx *ctx);

@@ -49,7 +49,8 @@ typedef struct tg_gpt_config {
     tg_gpt_wgrad wgrad;
     /* Shards the model over its tp, and places its parameters on every axis; heads and ffn are divisible by tp. The
      * vocabulary is padded to a multiple of 128 tp inside, so that every tp gives one rank's numbers; where kv_heads is
-     * smaller than tp, which it then divides, keys and values are replicated. */
+     * smaller than tp, which it then divides, keys and values are replicated. tg_gpt_new fails with TG_ERR_UNSUPPORTED
+     * if pp is above 1. */
     const tg_parallel *parallel;
 } tg_gpt_config;
 

@@ -10,6 +10,7 @@
 #ifndef TAPEGRAD_OPTIM_H
 #define TAPEGRAD_OPTIM_H
 
+#include <tapegrad/schedule.h>
 #include <tapegrad/tape.h>
 
 #ifdef __cplusplus
@@ -41,21 +42,44 @@ TG_API tg_optim *tg_adam_new(tg_ctx *ctx, tg_tensor *const *params, int n, const
 TG_API tg_optim *tg_adamw_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_adamw_opts *opts);
 TG_API void tg_optim_free(tg_optim *o);
 
-/* Every parameter starts in group 0, which has the options given. A new group (its number; < 0 on error) scales the
- * learning rate and has its own weight decay (TG_NONE: none). */
-TG_API int tg_optim_group(tg_optim *o, double lr_scale, double weight_decay);
+/* A group of parameters, which are stepped with the same numbers. */
+typedef struct tg_group_opts {
+    size_t size;
+    double lr_scale;             /* Multiplies the learning rate. 0: 1; TG_NONE: 0. */
+    double weight_decay;         /* 0: that of group 0; TG_NONE: none */
+    double beta1, beta2, eps;    /* 0: those of group 0; TG_NONE: 0. SGD has none: TG_ERR_ARGUMENT. */
+    const tg_schedule *schedule; /* The group's learning rate by step; copied. NULL: the rate that is set. */
+} tg_group_opts;
+
+#define TG_GROUP(...) (&(tg_group_opts){.size = sizeof(tg_group_opts), __VA_ARGS__})
+
+/* Adds a group and returns its number, or a negative number on error. opts may be NULL. An optimizer starts with group
+ * 0, which holds every parameter and has the options that the optimizer was made with; it may have up to 32 groups
+ * (TG_STEP_GROUPS). A group with a schedule takes its rate of each step from it, on the device: a skipped step does not
+ * count, and captured steps follow it. */
+TG_API int tg_optim_group(tg_optim *o, const tg_group_opts *opts);
+/* Moves n of the optimizer's parameters into a group. */
 TG_API tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int n);
 /* No weight decay on biases and other 1-D parameters: moves those with ndim < 2, of each group that has a decay, to a
  * twin of it without. */
 TG_API tg_status tg_optim_no_decay_1d(tg_optim *o);
 
 /* Parameters without a gradient stay. Adam's bias correction counts the optimiser's steps, not a parameter's, and SGD's
- * dampening spares its first step, not a parameter's first gradient. A step that measures the norm (tg_optim_set_clip,
- * tg_optim_set_scale) is collective over the axes that shard parameters. */
+ * dampening spares its first step, not a parameter's first gradient.
+ *
+ * With ranks (tg_parallel_new) a step that measures the norm (tg_optim_set_clip, tg_optim_set_scale) is collective over
+ * the axes that shard parameters and over pp: the norm is that of the whole model, and all stages clip or skip alike.
+ * On a device that finds errors in data late (CUDA) every step is collective over all ranks: if one rank finds such an
+ * error, for example an id outside the vocabulary, all ranks skip the step. */
 TG_API tg_status tg_optim_step(tg_optim *o);
 TG_API tg_status tg_optim_zero_grad(tg_optim *o); /* frees nothing; forgets a clip that no step has used */
+/* Sets the learning rate of every group that has no schedule, and of groups to come. Each group multiplies it by its
+ * lr_scale. */
 TG_API tg_status tg_optim_set_lr(tg_optim *o, double lr);
-TG_API double tg_optim_lr(const tg_optim *o); /* as set last */
+/* Sets the learning rate of one group, until the next call of tg_optim_set_lr. The group multiplies it by its lr_scale.
+ * TG_ERR_STATE for a group that has a schedule. */
+TG_API tg_status tg_optim_set_lr_of(tg_optim *o, int group, double lr);
+TG_API double tg_optim_lr(const tg_optim *o); /* as tg_optim_set_lr set it last */
 TG_API int64_t tg_optim_steps(const tg_optim *o); /* reads it; 0 on error */
 
 /* From now on each step measures the L2 norm of all gradients, and scales them by max_norm / (norm + 1e-6) where that
@@ -99,31 +123,6 @@ TG_API tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o);
 TG_API int tg_optim_state_count(const tg_optim *o);
 TG_API tg_tensor *tg_optim_state(tg_optim *o, int i, const char **name);
 TG_API tg_status tg_optim_set_steps(tg_optim *o, int64_t steps);
-
-/* ---- Schedules: the learning rate of a step (Megatron-Core's shapes) ---- */
-
-typedef enum tg_decay {
-    TG_DECAY_CONSTANT,
-    TG_DECAY_LINEAR,
-    TG_DECAY_COSINE,
-    TG_DECAY_INVERSE_SQRT, /* lr sqrt(warmup) / sqrt(step) */
-    TG_DECAY_WSD,          /* warm-up, stable, then decay over the last wsd_steps */
-} tg_decay;
-
-typedef enum tg_wsd { TG_WSD_LINEAR, TG_WSD_COSINE, TG_WSD_EXPONENTIAL, TG_WSD_MINUS_SQRT } tg_wsd;
-
-typedef struct tg_schedule {
-    size_t size;
-    double lr, min_lr, start_lr; /* start_lr: at step 0 of the warm-up */
-    int64_t warmup, steps;       /* steps: at which the decay ends, warm-up included */
-    tg_decay decay;
-    tg_wsd wsd;
-    int64_t wsd_steps;
-} tg_schedule;
-
-#define TG_SCHEDULE(...) (&(tg_schedule){.size = sizeof(tg_schedule), __VA_ARGS__})
-/* The rate of update number step, from 1 for the first. NaN for an invalid schedule. */
-TG_API double tg_schedule_lr(const tg_schedule *s, int64_t step);
 
 #ifdef __cplusplus
 }

@@ -30,7 +30,7 @@ typedef struct tg_parallel_opts {
     const char *order; /* the leftmost axis varies fastest; NULL: "tp-cp-ep-dp-pp" */
     bool sequence_parallel; /* activations between tensor-parallel regions are sharded on dim 0 */
     tg_rng_mode rng;
-    int vp; /* 0: 1. Stages of layers on each pp rank, for schedules that interleave them: above 1 needs pp above 1 */
+    int vp; /* Stages of layers on each pp rank. 0: 1. Above 1: TG_ERR_UNSUPPORTED, until a schedule interleaves them. */
 } tg_parallel_opts;
 
 #define TG_PARALLEL(...) (&(tg_parallel_opts){.size = sizeof(tg_parallel_opts), __VA_ARGS__})

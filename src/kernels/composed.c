@@ -284,13 +284,15 @@ tg_status tg_composed_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, con
 
 tg_status tg_composed_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
-    double sums[TG_STEP_SUMS] = {0}, state[TG_STEP_STATE] = {0}, words[TG_STEP_GROUPS * TG_STEP_WORD];
+    double sums[TG_STEP_SUMS] = {0}, state[TG_STEP_STATE] = {0}, words[TG_STEP_GROUPS * TG_STEP_WORD], fault = 0;
     tg_prepare_args here = *a;
     here.sums = sums;
+    here.fault = &fault;
     here.state = state;
     here.words = words;
     if (a->n_sums)
         TG_TRY(ops->copy(ctx, sums, a->sums, (size_t)a->n_sums * sizeof *sums, TG_COPY_TO_HOST));
+    if (a->fault) TG_TRY(ops->copy(ctx, &fault, a->fault, sizeof fault, TG_COPY_TO_HOST));
     TG_TRY(ops->copy(ctx, state, a->state, sizeof state, TG_COPY_TO_HOST));
     tg_prepare_step(&here, false);
     TG_TRY(ops->copy(ctx, a->state, state, sizeof state, TG_COPY_FROM_HOST));

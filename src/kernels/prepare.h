@@ -6,13 +6,15 @@
 
 #include <tapegrad/step.h>
 
+#include "kernels/schedule.h"
+
 #ifdef __CUDACC__
 #define TG_PREPARE_FN static __host__ __device__ inline
 #else
 #define TG_PREPARE_FN static inline
 #endif
 
-/* How one step changed the loss scale; `state` is the state before it. */
+/* Moves the loss scale by what one step found. */
 TG_PREPARE_FN void tg_prepare_scale(const tg_prepare_args *a, bool overflow) {
     double *s = a->state, grown = s[TG_STEP_SCALE] * a->growth, less = s[TG_STEP_SCALE] * a->backoff;
     if (overflow) {
@@ -28,20 +30,27 @@ TG_PREPARE_FN void tg_prepare_scale(const tg_prepare_args *a, bool overflow) {
     if (grown - grown == 0) s[TG_STEP_SCALE] = grown; /* never infinite, from which the scale could not return */
 }
 
-/* bad: the device has found an error in the step's data. */
-TG_PREPARE_FN void tg_prepare_step(const tg_prepare_args *a, bool bad) {
+/* Returns the learning rate of step number t for group g. */
+TG_PREPARE_FN double tg_prepare_rate(const tg_prepare_args *a, int g, double t) {
+    const tg_schedule *s = &a->schedule[g];
+    return (s->size ? tg_schedule_at(s, t) : a->state[TG_STEP_LR + g]) * a->lr_scale[g];
+}
+
+/* found: this device knows of an error in the step's data. */
+TG_PREPARE_FN void tg_prepare_step(const tg_prepare_args *a, bool found) {
     double *s = a->state, scale = s[TG_STEP_SCALE], sum = 0, norm = NAN, clip = 1, t = s[TG_STEP_COUNT] + 1;
     double limit = a->max_norm == a->max_norm ? a->max_norm : s[TG_STEP_MAX_NORM];
     for (int i = 0; i < a->n_sums; i++) sum += a->sums[i];
     if (a->n_sums) norm = sqrt(sum) / scale;
-    bool overflow = a->n_sums && !(norm - norm == 0), skip = overflow || bad;
+    bool bad = found || (a->fault && *a->fault != 0), overflow = a->n_sums && !(norm - norm == 0);
+    bool skip = overflow || bad;
     if (a->n_sums && !overflow && limit > 0 && limit < norm + 1e-6) clip = limit / (norm + 1e-6);
     for (int g = 0; g < a->n_groups; g++) {
         double *w = a->words + g * TG_STEP_WORD;
-        w[TG_WORD_LR] = s[TG_STEP_LR] * a->lr_scale[g];
+        w[TG_WORD_LR] = tg_prepare_rate(a, g, t);
         w[TG_WORD_COEFFICIENT] = clip / scale;
-        w[TG_WORD_UNBIAS1] = 1 - pow(a->beta1, t);
-        w[TG_WORD_UNBIAS2] = 1 - pow(a->beta2, t);
+        w[TG_WORD_UNBIAS1] = 1 - pow(a->beta1[g], t);
+        w[TG_WORD_UNBIAS2] = 1 - pow(a->beta2[g], t);
         w[TG_WORD_SKIP] = skip ? 1 : 0;
         w[TG_WORD_FIRST] = t == 1 ? 1 : 0;
     }

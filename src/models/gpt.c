@@ -66,6 +66,16 @@ static tg_status check_parallel(tg_ctx *ctx, const tg_gpt_config *c) {
     return TG_OK;
 }
 
+/* A model is the whole of it: it has no stages yet. */
+static tg_status check_stages(tg_ctx *ctx, const tg_gpt_config *c) {
+    int pp = tg_parallel_size(c->parallel, TG_PP);
+    if (pp == 1) return TG_OK;
+    return tg_fail(ctx, TG_ERR_UNSUPPORTED,
+                   "tg_gpt_new: the groups of .parallel have pp = %d; pipeline stages of a GPT are not supported yet: "
+                   "make the groups with pp 1, or build each stage from tg_nn_transformer_layer",
+                   pp);
+}
+
 int64_t tg_gpt_rows(const tg_gpt_config *c) {
     int64_t unit = 128 * (int64_t)tg_gpt_tp(c);
     return tg_gpt_tp(c) == 1 ? c->vocab : (c->vocab + unit - 1) / unit * unit;
@@ -164,7 +174,7 @@ static tg_module *empty_gpt(tg_ctx *ctx, const tg_gpt_config *given) {
     if (!given) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: the config is NULL");
     tg_options(ctx, &c, sizeof c, given, "tg_gpt_new: the config");
     c.size = sizeof c;
-    if (ctx->run.status != TG_OK || tg_gpt_complete(ctx, &c) != TG_OK) return NULL;
+    if (ctx->run.status != TG_OK || tg_gpt_complete(ctx, &c) != TG_OK || check_stages(ctx, &c) != TG_OK) return NULL;
     size_t bytes = sizeof(gpt_state) + (size_t)c.layers * sizeof(layer_fn);
     gpt_state *s = tg_host_alloc(ctx, bytes);
     if (!s) return NULL;
@@ -211,10 +221,19 @@ tg_tensor *tg_gpt_head(const tg_module *gpt) {
     return w;
 }
 
+/* The embeddings of positions offset to offset + n - 1, [n, h]. The library's own embedding needs no indices: its rows
+ * are a slice. Any other module is called with them. */
+static tg_tensor *position_rows(tg_module *gpt, tg_tape *t, int64_t offset, int64_t n) {
+    const tg_module *wpe = tg_module_part(body_of(gpt), "wpe");
+    if (tg_is_own_embedding(wpe)) return tg_slice(t, tg_module_own(wpe, "weight"), 0, offset, offset + n, 1);
+    tg_tensor *at = tg_arange(t, TG_I64, (double)offset, (double)(offset + n), 1);
+    return tg_module_run(body_of(gpt), "wpe", t, at);
+}
+
 /* Positions [s, 1, h], of sequence-parallel ranks each its part. */
 static tg_tensor *positions(tg_module *gpt, tg_tape *t, int64_t offset, int64_t n) {
     const tg_gpt_config *c = &state_of(gpt)->c;
-    tg_tensor *p = tg_slice(t, tg_module_own_at(body_of(gpt), "wpe", "weight"), 0, offset, offset + n, 1);
+    tg_tensor *p = position_rows(gpt, t, offset, n);
     if (tg_is_sequence_parallel(c->parallel)) p = tg_shard(t, p, 0, tg_gpt_tp_comm(c));
     return tg_unsqueeze(t, p, 1);
 }
@@ -297,11 +316,23 @@ static tg_tensor *head_input(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
                                        : tg_copy_to_tp(t, x, tg_gpt_tp_comm(c));
 }
 
-/* x [.., h] of the trunk -> [.., vocab] */
+/* Whether lm_head is not the module that the library made. It is then called, and gives logits [.., vocab]: whole, or
+ * over tp ranks as shards of the last dim. */
+static bool head_is_given(const tg_module *gpt) {
+    const tg_gpt_config *c = &state_of(gpt)->c;
+    const tg_module *head = is_tied(c) ? NULL : tg_module_child(gpt, "lm_head");
+    return head && !(tg_gpt_tp(c) == 1 ? tg_is_own_linear(head) : tg_is_vocab_embedding(head));
+}
+
+static bool is_shard(const tg_tensor *y) { return tg_placement_of(y, TG_TP).kind == TG_VARYING; }
+
+/* x [.., h] of the trunk -> [.., vocab], whole on every rank */
 static tg_tensor *logits_of(tg_module *gpt, tg_tape *t, tg_tensor *x) {
     const tg_gpt_config *c = &state_of(gpt)->c;
-    tg_tensor *y = tg_linear(t, x, tg_gpt_head(gpt), NULL);
-    if (tg_gpt_tp(c) == 1) return y;
+    bool given = head_is_given(gpt);
+    tg_tensor *y = given ? tg_module_run(gpt, "lm_head", t, x)
+                         : tg_linear(t, head_input(c, t, x), tg_gpt_head(gpt), NULL);
+    if (given ? !is_shard(y) : tg_gpt_tp(c) == 1) return y;
     y = tg_gather_from_tp(t, y, tg_gpt_tp_comm(c));
     return tg_slice(t, y, tg_ndim(y) - 1, 0, c->vocab, 1);
 }
@@ -314,8 +345,7 @@ static tg_tensor *leave(const tg_module *gpt, tg_tensor *y) {
 
 static tg_tensor *logits(tg_module *gpt, tg_tape *t, tg_tensor *ids) {
     if (enter(gpt, t, "tg_gpt_logits") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
-    tg_tensor *x = head_input(&state_of(gpt)->c, t, tg_gpt_trunk(gpt, t, ids, NULL));
-    return tg_transpose(t, logits_of(gpt, t, x), 0, 1);
+    return tg_transpose(t, logits_of(gpt, t, tg_gpt_trunk(gpt, t, ids, NULL)), 0, 1);
 }
 
 tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids) { return leave(gpt, logits(gpt, t, ids)); }
@@ -336,11 +366,20 @@ static tg_status check_target(tg_ctx *ctx, const tg_tensor *ids, const tg_tensor
     return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_loss: target is %s, expected %s, as ids", got, want);
 }
 
+static tg_tensor *loss_of_logits(const tg_gpt_config *c, tg_tape *t, tg_tensor *y, tg_tensor *to,
+                                 tg_loss_reduction reduction) {
+    if (!is_shard(y)) return tg_cross_entropy(t, y, to, TG_CROSS_ENTROPY(.reduction = reduction));
+    return tg_vocab_parallel_cross_entropy(t, y, to, tg_gpt_tp_comm(c),
+                                           TG_VOCAB(.reduction = reduction, .classes = c->vocab));
+}
+
 static tg_tensor *loss_of(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target, tg_loss_reduction reduction) {
     if (enter(gpt, t, "tg_gpt_loss") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
     if (check_target(gpt->ctx, ids, target, reduction) != TG_OK) return tg_inert(gpt->ctx);
     const tg_gpt_config *c = &state_of(gpt)->c;
-    tg_tensor *x = head_input(c, t, tg_gpt_trunk(gpt, t, ids, NULL)), *to = tg_transpose(t, target, 0, 1);
+    tg_tensor *x = tg_gpt_trunk(gpt, t, ids, NULL), *to = tg_transpose(t, target, 0, 1);
+    if (head_is_given(gpt)) return loss_of_logits(c, t, tg_module_run(gpt, "lm_head", t, x), to, reduction);
+    x = head_input(c, t, x);
     if (tg_gpt_tp(c) == 1)
         return tg_linear_cross_entropy(t, x, tg_gpt_head(gpt), to, TG_CROSS_ENTROPY(.reduction = reduction));
     return tg_vocab_parallel_linear_cross_entropy(t, x, tg_gpt_head(gpt), to, tg_gpt_tp_comm(c),
@@ -370,16 +409,16 @@ tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions)
                 "its groups without sequence_parallel");
         return NULL;
     }
-    const tg_tensor *head = tg_gpt_head(gpt);
-    if (!head) return NULL;
+    if (!head_is_given(gpt) && !tg_gpt_head(gpt)) return NULL;
     size_t bytes = sizeof(tg_gpt_cache) + 2 * (size_t)c->layers * sizeof(tg_tensor *);
     tg_gpt_cache *k = tg_host_alloc(ctx, bytes);
     if (!k) return NULL;
     *k = (tg_gpt_cache){
         .ctx = ctx, .gpt = gpt, .batch = batch, .positions = positions, .layers = c->layers, .bytes = bytes};
+    tg_dtype dtype = tg_dtype_of(tg_module_param(gpt, 0, NULL));
     int64_t heads = c->kv_heads < tg_gpt_tp(c) ? 1 : c->kv_heads / tg_gpt_tp(c);
     for (int64_t i = 0; i < 2 * c->layers; i++) {
-        k->kv[i] = tg_zeros(ctx, head->dtype, (tg_shape){4, {batch, heads, positions, c->head_dim}});
+        k->kv[i] = tg_zeros(ctx, dtype, (tg_shape){4, {batch, heads, positions, c->head_dim}});
         if (tg_gpt_tp(c) > 1) tg_place(c->parallel, k->kv[i], TG_TP, TG_SHARD(1));
     }
     if (ctx->run.status == TG_OK) return k;
@@ -399,8 +438,7 @@ int64_t tg_gpt_cache_length(const tg_gpt_cache *c) { return c ? c->length : 0; }
 static tg_tensor *next_logits(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids) {
     if (tg_scope_open(t, "generate") != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(c->ctx);
     tg_tensor *x = tg_gpt_trunk(gpt, t, ids, c);
-    tg_tensor *last = tg_select(t, head_input(tg_gpt_config_of(gpt), t, x), 0, tg_dim(ids, 1) - 1);
-    tg_tensor *y = logits_of(gpt, t, last);
+    tg_tensor *y = logits_of(gpt, t, tg_select(t, x, 0, tg_dim(ids, 1) - 1));
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(c->ctx);
 }
 

@@ -124,10 +124,10 @@ static tg_tensor *mlp_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
     const tg_gpt_config *c = config(m);
     bool gpt2 = c->arch == TG_GPT2, again = c->recompute == TG_GPT_SELECTIVE && t->grad;
     const char *down = gpt2 ? "c_proj" : "down_proj";
-    if (gpt2 && tg_gpt_tp(c) == 1 && !again)
-        return tg_module_run(
-            m, down, t,
-            tg_linear_gelu_tanh(t, x, tg_module_own_at(m, "c_fc", "weight"), tg_module_own_at(m, "c_fc", "bias")));
+    const tg_module *up = gpt2 ? tg_module_part(m, "c_fc") : NULL;
+    if (tg_is_own_linear(up) && !again)
+        return tg_module_run(m, down, t,
+                             tg_linear_gelu_tanh(t, x, tg_module_own(up, "weight"), tg_module_own(up, "bias")));
     tg_tensor *h[2] = {NULL}, *a = NULL;
     h[0] = tg_module_run(m, gpt2 ? "c_fc" : "gate_proj", t, x);
     if (!gpt2) h[1] = tg_module_run(m, "up_proj", t, x);
@@ -230,7 +230,9 @@ typedef enum projection_kind { COLUMN, ROW, WHOLE } projection_kind;
 static tg_module *projection(tg_ctx *ctx, const tg_gpt_config *c, projection_kind kind, int64_t in, int64_t out,
                              int parts, double std) {
     bool bias = c->arch == TG_GPT2;
-    if (tg_gpt_tp(c) == 1 || kind == WHOLE) return tg_nn_linear(ctx, in, out, bias, std);
+    if (tg_gpt_tp(c) == 1 || kind == WHOLE)
+        return c->wgrad == TG_WGRAD_DEFERRED ? tg_deferred_linear_new(ctx, in, out, bias, std)
+                                             : tg_nn_linear(ctx, in, out, bias, std);
     const tg_plinear_opts *o = TG_PLINEAR(.no_bias = !bias, .std = std, .strides = parts,
                                          .fused_wgrad = c->wgrad != TG_WGRAD_PLAIN,
                                          .deferred_wgrads = c->wgrad == TG_WGRAD_DEFERRED ? TG_NONE : 0);

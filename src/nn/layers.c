@@ -46,12 +46,19 @@ static tg_tensor *linear_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
 
 static const tg_module_ops linear_ops = {.size = sizeof(tg_module_ops), .kind = "linear", .forward = linear_forward};
 
-tg_module *tg_nn_linear(tg_ctx *ctx, int64_t in, int64_t out, bool bias, double std) {
-    tg_module *m = tg_module_new(sizes(ctx, "tg_nn_linear", in, out) ? ctx : NULL, &linear_ops, NULL);
+bool tg_is_own_linear(const tg_module *m) { return m && m->ops == &linear_ops; }
+
+tg_module *tg_linear_module(tg_ctx *ctx, const tg_module_ops *ops, void *state, int64_t in, int64_t out, bool bias,
+                            double std) {
+    tg_module *m = tg_module_new(sizes(ctx, "tg_nn_linear", in, out) ? ctx : NULL, ops, state);
     if (!tg_module_ok(m)) return m;
     add(m, "weight", tg_param(ctx, "weight", (tg_shape){2, {out, in}}, std));
     if (bias) add(m, "bias", tg_param(ctx, "bias", (tg_shape){1, {out}}, 0));
     return checked(m);
+}
+
+tg_module *tg_nn_linear(tg_ctx *ctx, int64_t in, int64_t out, bool bias, double std) {
+    return tg_linear_module(ctx, &linear_ops, NULL, in, out, bias, std);
 }
 
 /* ---- Embedding ---- */
@@ -62,6 +69,8 @@ static tg_tensor *embedding_forward(tg_module *m, tg_tape *t, tg_tensor *ids) {
 
 static const tg_module_ops embedding_ops = {
     .size = sizeof(tg_module_ops), .kind = "embedding", .forward = embedding_forward};
+
+bool tg_is_own_embedding(const tg_module *m) { return m && m->ops == &embedding_ops; }
 
 tg_module *tg_nn_embedding(tg_ctx *ctx, int64_t vocab, int64_t hidden, double std) {
     tg_module *m = tg_module_new(sizes(ctx, "tg_nn_embedding", vocab, hidden) ? ctx : NULL, &embedding_ops, NULL);

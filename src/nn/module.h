@@ -33,6 +33,13 @@ struct tg_module {
 };
 
 bool tg_module_ok(const tg_module *m); /* and its context */
+/* Whether m is what tg_nn_linear (tg_nn_embedding) makes: a forward that knows may then use its parameters in an op of
+ * its own. Any other module in its place is called. */
+bool tg_is_own_linear(const tg_module *m);
+bool tg_is_own_embedding(const tg_module *m);
+/* A module of this kind with the parameters of tg_nn_linear; state is the table's to free. Inert on error. */
+tg_module *tg_linear_module(tg_ctx *ctx, const tg_module_ops *ops, void *state, int64_t in, int64_t out, bool bias,
+                            double std);
 /* The entries of the library's own layers by name; NULL where there is none. */
 tg_tensor *tg_module_own(const tg_module *m, const char *name);
 /* The child that m's forward needs; NULL after recording that it has left, or where m is NULL. */

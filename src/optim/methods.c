@@ -65,15 +65,16 @@ const tg_optim_method tg_sgd_method = {
 /* ---- Adam ---- */
 
 static tg_adamw_args adam_args(const tg_optim *o, const tg_optim_item *it, const tg_tensor *grad) {
+    const tg_optim_group_t *group = &o->group[it->group];
     return (tg_adamw_args){.param = tg_array_of(it->param),
                            .grad = tg_array_of(grad),
                            .m = tg_array_of(it->state[0]),
                            .v = tg_array_of(it->state[1]),
                            .master = tg_array_of(it->master),
-                           .beta1 = o->adam.beta1,
-                           .beta2 = o->adam.beta2,
-                           .eps = o->adam.eps,
-                           .weight_decay = o->group[it->group].weight_decay,
+                           .beta1 = group->beta1,
+                           .beta2 = group->beta2,
+                           .eps = group->eps,
+                           .weight_decay = group->weight_decay,
                            .decoupled = o->decoupled,
                            .step = tg_array_spread(o->words, it->group * TG_STEP_WORD, &(tg_array){0}).data};
 }

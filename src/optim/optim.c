@@ -123,9 +123,11 @@ static tg_optim *adam_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg
                 who, opts.beta1, opts.beta2, opts.eps, opts.weight_decay);
     tg_optim *o = make(ctx, &tg_adam_method, params, n, who);
     if (!o) return made(NULL);
-    o->adam = opts;
     o->decoupled = decoupled;
     o->group[0].weight_decay = opts.weight_decay;
+    o->group[0].beta1 = opts.beta1;
+    o->group[0].beta2 = opts.beta2;
+    o->group[0].eps = opts.eps;
     tg_optim_set_lr(o, opts.lr);
     return o;
 }
@@ -164,18 +166,57 @@ tg_status tg_optim_check_items(tg_optim *o, const char *who) {
     return TG_OK;
 }
 
-int tg_optim_group(tg_optim *o, double lr_scale, double weight_decay) {
-    if (tg_optim_check(o) != TG_OK) return -1;
-    if (!(lr_scale >= 0) || !(weight_decay >= 0 || weight_decay == TG_NONE) || isinf(lr_scale + weight_decay) ||
-        o->n_groups == TG_LEN(o->group)) {
-        tg_fail(o->ctx, TG_ERR_ARGUMENT,
-                "tg_optim_group: lr_scale %g, weight_decay %g in group %d; expected finite numbers, 0 or more, and at "
-                "most %d groups",
-                lr_scale, weight_decay, o->n_groups, TG_LEN(o->group));
+/* A number of a group: its default for 0, and 0 for TG_NONE. */
+static double given_or(double given, double usual) { return given == 0 ? usual : given == TG_NONE ? 0 : given; }
+
+/* Adds a group, whose rate it sends to the device. Returns its number; < 0 on an error. */
+static int add_group(tg_optim *o, const tg_optim_group_t *g, const char *who) {
+    if (o->n_groups == TG_LEN(o->group)) {
+        tg_fail(o->ctx, TG_ERR_ARGUMENT, "%s: the optimizer has %d groups already; expected at most %d groups", who,
+                o->n_groups, TG_LEN(o->group));
         return -1;
     }
-    o->group[o->n_groups] = (tg_optim_group_t){lr_scale, weight_decay == TG_NONE ? 0 : weight_decay};
-    return o->n_groups++;
+    o->group[o->n_groups] = *g;
+    return tg_optim_send_rate(o, o->n_groups) == TG_OK ? o->n_groups++ : -1;
+}
+
+static tg_status check_group(const tg_optim *o, const tg_group_opts *given, const tg_optim_group_t *g) {
+    tg_ctx *ctx = o->ctx;
+    if (!(g->lr_scale >= 0 && g->weight_decay >= 0) || isinf(g->lr_scale + g->weight_decay))
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_optim_group: lr_scale %g, weight_decay %g; expected finite numbers, 0 or more, or TG_NONE",
+                       g->lr_scale, g->weight_decay);
+    if (o->method != &tg_adam_method && (given->beta1 != 0 || given->beta2 != 0 || given->eps != 0))
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_optim_group: beta1 %g, beta2 %g, eps %g; %s has none of them: leave them 0", given->beta1,
+                       given->beta2, given->eps, o->method->name);
+    if (!(g->beta1 >= 0 && g->beta1 < 1 && g->beta2 >= 0 && g->beta2 < 1 && g->eps >= 0 && isfinite(g->eps)))
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_optim_group: betas %g and %g, eps %g; expected betas in [0, 1), and eps finite, 0 or more",
+                       g->beta1, g->beta2, g->eps);
+    if (g->schedule.size && !tg_schedule_ok(&g->schedule))
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_optim_group: the schedule (lr %g, min_lr %g, %lld steps) is not valid: tg_schedule_lr gives "
+                       "NaN for it",
+                       g->schedule.lr, g->schedule.min_lr, (long long)g->schedule.steps);
+    return TG_OK;
+}
+
+int tg_optim_group(tg_optim *o, const tg_group_opts *given) {
+    tg_group_opts opts;
+    if (tg_optim_check(o) != TG_OK || tg_options(o->ctx, &opts, sizeof opts, given, "tg_optim_group: the options"))
+        return -1;
+    const tg_optim_group_t *first = &o->group[0];
+    tg_optim_group_t g = {.lr_scale = given_or(opts.lr_scale, 1),
+                          .weight_decay = given_or(opts.weight_decay, first->weight_decay),
+                          .beta1 = given_or(opts.beta1, first->beta1),
+                          .beta2 = given_or(opts.beta2, first->beta2),
+                          .eps = given_or(opts.eps, first->eps),
+                          .lr = o->lr};
+    if (opts.schedule &&
+        tg_options(o->ctx, &g.schedule, sizeof g.schedule, opts.schedule, "tg_optim_group: the schedule"))
+        return -1;
+    return check_group(o, &opts, &g) == TG_OK ? add_group(o, &g, "tg_optim_group") : -1;
 }
 
 tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int n) {
@@ -206,7 +247,9 @@ tg_status tg_optim_no_decay_1d(tg_optim *o) {
     TG_TRY(tg_optim_check_items(o, "tg_optim_no_decay_1d"));
     for (int g = 0, groups = o->n_groups; g < groups; g++) {
         if (o->group[g].weight_decay == 0 || !holds_vectors(o, g)) continue;
-        int twin = tg_optim_group(o, o->group[g].lr_scale, TG_NONE);
+        tg_optim_group_t without = o->group[g];
+        without.weight_decay = 0;
+        int twin = add_group(o, &without, "tg_optim_no_decay_1d");
         if (twin < 0) return tg_optim_check(o);
         for (int i = 0; i < o->n; i++)
             if (o->item[i].group == g && o->item[i].param->ndim < 2) o->item[i].group = twin;

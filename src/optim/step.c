@@ -53,6 +53,7 @@ tg_status tg_optim_device_open(tg_optim *o) {
     o->list = tg_host_alloc(ctx, (size_t)o->n * sizeof *o->list);
     o->squares = doubles(ctx, o->n);
     o->sums = doubles(ctx, TG_STEP_SUMS);
+    if (ctx->run.ops->fault_sum) o->fault = doubles(ctx, 1);
     o->state = doubles(ctx, TG_STEP_STATE);
     o->words = doubles(ctx, words);
     if (tg_ok(ctx)) o->words32 = tg_owned_empty(ctx, TG_F32, 1, &words, TG_MEM_OPTIMIZER);
@@ -66,7 +67,8 @@ tg_status tg_optim_device_open(tg_optim *o) {
 
 void tg_optim_device_close(tg_optim *o) {
     tg_optim_drop_state(o->scale_state);
-    tg_tensor *const all[] = {o->scale_view, o->scale32, o->words32, o->words, o->state, o->sums, o->squares};
+    tg_tensor *const all[] = {o->scale_view, o->scale32, o->words32, o->words, o->state, o->fault, o->sums,
+                              o->squares};
     for (int i = 0; i < TG_LEN(all); i++)
         if (all[i]) tg_drop(all[i]);
     tg_host_free(o->ctx, o->list, (size_t)o->n * sizeof *o->list);
@@ -121,6 +123,19 @@ static tg_status square_one(tg_optim *o, const tg_tensor *g, int64_t at) {
     return o->ctx->run.ops->reduce(o->ctx, TG_SUMSQ, sum, tg_array_of(g), 1, false);
 }
 
+/* The sums of this stage become one number, which becomes that of all stages: other stages may have other sets. */
+static tg_status sum_stages(tg_optim *o) {
+    static const int64_t one = 1;
+    const tg_device_ops *ops = o->ctx->run.ops;
+    const uint32_t stages = 1u << TG_PP;
+    int64_t n = o->n_sums;
+    tg_array first = slice(o->sums, 0, &one), sum = slice(o->squares, 0, &one);
+    TG_TRY(ops->reduce(o->ctx, TG_SUM, sum, slice(o->sums, 0, &n), 1, false));
+    TG_TRY(ops->map(o->ctx, TG_FN_id, first, &sum, 1, (const double[2]){0}, false));
+    o->n_sums = 1;
+    return tg_grid_sum(o->ctx, &stages, o->sums, 1);
+}
+
 /* Sums of squares over all parameters, each counted once: shards are summed over the axes that they lie on, and what is
  * the same on every rank of an axis counts as one. */
 static tg_status measure(tg_optim *o) {
@@ -141,7 +156,20 @@ static tg_status measure(tg_optim *o) {
                                 false));
     if (tg_grid_axes(ctx)) TG_TRY(tg_grid_sum(ctx, s.mask, o->sums, s.n));
     o->n_sums = s.n;
-    return TG_OK;
+    return tg_grid_of(ctx)->size[TG_PP] > 1 ? sum_stages(o) : TG_OK;
+}
+
+/* ---- Errors in data that another rank found ---- */
+
+/* Whether other ranks may know of an error in data that this rank's device does not know of. A device without
+ * fault_sum reports such errors at once, and its rank takes no step. */
+static bool shares_faults(const tg_optim *o) { return o->fault && tg_grid_has_peers(o->ctx); }
+
+/* Leaves 0 in o->fault if no rank found an error in the step's data. */
+static tg_status share_faults(tg_optim *o) {
+    TG_TRY(o->ctx->run.ops->fill(o->ctx, tg_array_of(o->fault), 0));
+    TG_TRY(o->ctx->run.ops->fault_sum(o->ctx, tg_data(o->fault)));
+    return tg_grid_sum_world(o->ctx, o->fault);
 }
 
 /* ---- The step ---- */
@@ -197,14 +225,12 @@ static bool measures(const tg_optim *o) { return (o->max_norm > 0 || o->scale.si
 static tg_status prepare(tg_optim *o, bool normed) {
     const tg_device_ops *ops = o->ctx->run.ops;
     TG_TRY(tg_storage_may_change(o->state));
-    bool adam = o->method == &tg_adam_method;
     tg_prepare_args a = {.sums = tg_data(o->sums),
+                         .fault = shares_faults(o) ? tg_data(o->fault) : NULL,
                          .n_sums = normed ? o->n_sums : 0,
                          .n_groups = o->n_groups,
                          .state = tg_data(o->state),
                          .words = tg_data(o->words),
-                         .beta1 = adam ? o->adam.beta1 : 0,
-                         .beta2 = adam ? o->adam.beta2 : 0,
                          .max_norm = o->summed ? o->next_norm : NAN,
                          .dynamic = tg_optim_scale_moves(o),
                          .growth = o->scale.growth,
@@ -212,7 +238,10 @@ static tg_status prepare(tg_optim *o, bool normed) {
                          .min = o->scale.min,
                          .interval = (double)o->scale.interval,
                          .hysteresis = (double)o->scale.hysteresis};
-    for (int i = 0; i < o->n_groups; i++) a.lr_scale[i] = o->group[i].lr_scale;
+    for (int i = 0; i < o->n_groups; i++) {
+        const tg_optim_group_t *g = &o->group[i];
+        a.lr_scale[i] = g->lr_scale, a.beta1[i] = g->beta1, a.beta2[i] = g->beta2, a.schedule[i] = g->schedule;
+    }
     TG_TRY((ops->prepare ? ops->prepare : tg_composed_prepare)(o->ctx, &a));
     tg_storage_wrote(o->state->storage, "tg_optim_step", TG_SITE);
     return TG_OK;
@@ -239,6 +268,7 @@ static tg_status step(tg_optim *o) {
     for (int i = 0; i < o->n; i++) TG_TRY(agree_with_master(&o->item[i]));
     bool normed = o->summed || measures(o);
     if (measures(o)) TG_TRY(measure(o));
+    if (shares_faults(o)) TG_TRY(share_faults(o));
     TG_TRY(prepare(o, normed));
     TG_TRY(refresh_scale(o, "tg_optim_step", TG_SITE));
     o->summed = false;
@@ -253,7 +283,7 @@ static tg_status step(tg_optim *o) {
 
 tg_status tg_optim_step(tg_optim *o) {
     if (!o) return TG_ERR_ARGUMENT;
-    bool meets = measures(o) && tg_grid_axes(o->ctx);
+    bool meets = tg_grid_has_peers(o->ctx) && (measures(o) || shares_faults(o));
     tg_status s = step(o);
     if (s != TG_OK && meets) tg_ctx_skip(o->ctx);
     return s;
@@ -290,7 +320,7 @@ static tg_status clip(tg_optim *o, double max_norm, double *norm, const void *si
 
 double tg_optim_clip(tg_optim *o, double max_norm) {
     double norm = NAN;
-    if (clip(o, max_norm, &norm, TG_SITE) != TG_OK && o && tg_grid_axes(o->ctx)) tg_ctx_skip(o->ctx);
+    if (clip(o, max_norm, &norm, TG_SITE) != TG_OK && o && tg_grid_has_peers(o->ctx)) tg_ctx_skip(o->ctx);
     return norm;
 }
 
@@ -365,8 +395,28 @@ tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o) {
 tg_status tg_optim_set_lr(tg_optim *o, double lr) {
     TG_TRY(tg_optim_check(o));
     if (!tg_optim_rate(o->ctx, lr, "tg_optim_set_lr")) return o->ctx->run.status;
-    TG_TRY(put(o, TG_STEP_LR, &lr, 1));
+    double rate[TG_STEP_GROUPS];
+    for (int g = 0; g < o->n_groups; g++) rate[g] = lr;
+    TG_TRY(put(o, TG_STEP_LR, rate, o->n_groups));
+    for (int g = 0; g < o->n_groups; g++) o->group[g].lr = lr;
     o->lr = lr;
+    return TG_OK;
+}
+
+tg_status tg_optim_send_rate(tg_optim *o, int group) { return put(o, TG_STEP_LR + group, &o->group[group].lr, 1); }
+
+tg_status tg_optim_set_lr_of(tg_optim *o, int group, double lr) {
+    TG_TRY(tg_optim_check(o));
+    if (group < 0 || group >= o->n_groups)
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_lr_of: group %d; expected 0 to %d", group,
+                       o->n_groups - 1);
+    if (!tg_optim_rate(o->ctx, lr, "tg_optim_set_lr_of")) return o->ctx->run.status;
+    if (o->group[group].schedule.size)
+        return tg_fail(o->ctx, TG_ERR_STATE,
+                       "tg_optim_set_lr_of: group %d has a schedule, which sets its rate; make the group without one",
+                       group);
+    TG_TRY(put(o, TG_STEP_LR + group, &lr, 1));
+    o->group[group].lr = lr;
     return TG_OK;
 }
 

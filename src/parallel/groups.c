@@ -148,9 +148,11 @@ static tg_status check_sizes(tg_ctx *ctx, tg_parallel_opts *o, int world) {
     if (!o->ep) o->ep = 1;
     if (!o->vp) o->vp = 1;
     if (!o->order) o->order = "tp-cp-ep-dp-pp";
-    if (o->vp < 1 || (o->vp > 1 && o->pp == 1))
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_parallel_new: vp is %d with pp %d: expected 1, or more where pp is above 1", o->vp, o->pp);
+    if (o->vp < 1)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: vp is %d, expected 1 (0: default)", o->vp);
+    if (o->vp > 1)
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED,
+                       "tg_parallel_new: vp is %d; interleaved stages are not supported yet: leave vp 0 or 1", o->vp);
     if (world % ((int64_t)o->tp * o->cp * o->pp))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_parallel_new: the world of %d ranks is not divisible by tp x cp x pp = %d x %d x %d", world,

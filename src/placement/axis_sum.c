@@ -15,6 +15,8 @@ static tg_status sum_run(tg_comm *comm, tg_tensor *sums, int from, int to) {
     return s;
 }
 
+tg_status tg_grid_sum_world(tg_ctx *ctx, tg_tensor *x) { return sum_run((tg_comm *)tg_grid_of(ctx)->world, x, 0, 1); }
+
 /* Neighbours that an axis shards go in one call: mostly they all do. */
 tg_status tg_grid_sum(tg_ctx *ctx, const uint32_t *mask, tg_tensor *sums, int n) {
     for (int a = 0; a < TG_MAX_AXES; a++)

@@ -34,6 +34,10 @@ static inline const tg_grid *tg_grid_of(const tg_ctx *ctx) {
 }
 /* The axes that have more than one rank, as bits. */
 static inline uint32_t tg_grid_axes(const tg_ctx *ctx) { return tg_grid_of(ctx)->axes; }
+/* Whether the grid has more than one rank, on any axis or in pipeline stages alone. */
+static inline bool tg_grid_has_peers(const tg_ctx *ctx) {
+    return tg_grid_axes(ctx) || tg_grid_of(ctx)->size[TG_PP] > 1;
+}
 /* Every axis has one rank again. Placements of tensors stay as they are. */
 void tg_grid_clear(tg_ctx *ctx);
 
@@ -45,5 +49,7 @@ void tg_ctx_may_skip(tg_ctx *ctx);
 /* Replaces sums [n] by their sums over ranks, on the device: element i over the axes of mask[i]. Collective: every rank
  * gives the same masks. */
 tg_status tg_grid_sum(tg_ctx *ctx, const uint32_t *mask, tg_tensor *sums, int n);
+/* Replaces x [1] by its sum over all ranks of the grid, on the device. Collective over them. */
+tg_status tg_grid_sum_world(tg_ctx *ctx, tg_tensor *x);
 
 #endif

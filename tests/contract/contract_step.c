@@ -1,4 +1,4 @@
-/* The contract of slot prepare, compared with the description in step.h. */
+/* The contract of prepare and fault_sum, against the sentences of step.h. */
 #include <math.h>
 #include <string.h>
 #include <tapegrad/step.h>
@@ -6,17 +6,20 @@
 #include "contract/device_contract.h"
 
 /* What prepare has to leave, by the rules spelt out; and where they apply to this call. */
-static void prepare_reference(const tg_prepare_args *a, const double *sums, double *s, double *words) {
+static void prepare_reference(const tg_prepare_args *a, const double *sums, double fault, double *s,
+                              double *words) {
     double squares = 0, limit = isnan(a->max_norm) ? s[TG_STEP_MAX_NORM] : a->max_norm;
     for (int i = 0; i < a->n_sums; i++) squares += sums[i];
     double norm = a->n_sums ? sqrt(squares) / s[TG_STEP_SCALE] : NAN;
-    bool skip = a->n_sums > 0 && !isfinite(norm);
+    bool overflow = a->n_sums > 0 && !isfinite(norm), skip = overflow || fault != 0;
     double coefficient = limit > 0 && isfinite(norm) ? fmin(1, limit / (norm + 1e-6)) : 1;
     for (int g = 0; g < a->n_groups; g++) {
-        double t = s[TG_STEP_COUNT] + 1, word[TG_STEP_WORD] = {s[TG_STEP_LR] * a->lr_scale[g],
+        double rate = a->schedule[g].size ? tg_schedule_lr(&a->schedule[g], (int64_t)s[TG_STEP_COUNT] + 1)
+                                          : s[TG_STEP_LR + g];
+        double t = s[TG_STEP_COUNT] + 1, word[TG_STEP_WORD] = {rate * a->lr_scale[g],
                                                                  coefficient / s[TG_STEP_SCALE],
-                                                                 1 - pow(a->beta1, t),
-                                                                 1 - pow(a->beta2, t),
+                                                                 1 - pow(a->beta1[g], t),
+                                                                 1 - pow(a->beta2[g], t),
                                                                  skip,
                                                                  t == 1};
         memcpy(words + g * TG_STEP_WORD, word, sizeof word);
@@ -24,7 +27,7 @@ static void prepare_reference(const tg_prepare_args *a, const double *sums, doub
     s[TG_STEP_NORM] = norm;
     s[TG_STEP_SKIPPED] = skip;
     s[TG_STEP_COUNT] += !skip;
-    if (!a->dynamic || !a->n_sums) return;
+    if (!a->dynamic || !a->n_sums || fault != 0) return;
     s[TG_STEP_CLEAN] = skip ? 0 : s[TG_STEP_CLEAN] + 1;
     if (skip && --s[TG_STEP_HYSTERESIS] <= 0) s[TG_STEP_SCALE] = fmax(s[TG_STEP_SCALE] * a->backoff, a->min);
     if (s[TG_STEP_CLEAN] != a->interval) return;
@@ -54,8 +57,10 @@ static void numbers_check(contract *c, numbers *x, int n, const char *what, int 
 /* A run of steps, each from the state that the one before left on the device. */
 static void prepare_run(contract *c, tg_prepare_args a, double lr, double max_norm, double scale, bool overflows) {
     numbers sums = numbers_of(c, TG_STEP_SUMS), state = numbers_of(c, TG_STEP_STATE);
-    numbers words = numbers_of(c, TG_STEP_GROUPS * TG_STEP_WORD);
-    double begin[TG_STEP_STATE] = {0, lr, max_norm, NAN, 0, scale, 0, a.hysteresis};
+    numbers words = numbers_of(c, TG_STEP_GROUPS * TG_STEP_WORD), fault = numbers_of(c, 1);
+    double begin[TG_STEP_STATE] = {[TG_STEP_MAX_NORM] = max_norm, [TG_STEP_NORM] = NAN, [TG_STEP_SCALE] = scale,
+                                   [TG_STEP_HYSTERESIS] = a.hysteresis};
+    for (int g = 0; g < TG_STEP_GROUPS; g++) begin[TG_STEP_LR + g] = lr * (1 + g);
     for (int i = 0; i < TG_STEP_STATE; i++) contract_set(&state.m, i, state.want[i] = begin[i]);
     contract_push(c, &state.m);
     contract_push(c, &words.m);
@@ -66,25 +71,46 @@ static void prepare_run(contract *c, tg_prepare_args a, double lr, double max_no
         if (overflows && contract_roll(c, 4) == 0)
             contract_set(&sums.m, 0, sums.want[0] = contract_roll(c, 2) ? INFINITY : NAN);
         contract_push(c, &sums.m);
+        bool found = contract_roll(c, 6) == 0;
+        contract_set(&fault.m, 0, fault.want[0] = found ? NAN : 0);
+        contract_push(c, &fault.m);
+        a.fault = found || contract_roll(c, 2) ? fault.m.on.data : NULL;
         a.max_norm = contract_roll(c, 5) ? NAN : (double)contract_roll(c, 3);
         contract_check(c, c->ops->prepare(c->ctx, &a) == TG_OK, "prepare: status");
-        prepare_reference(&a, sums.want, state.want, words.want);
+        prepare_reference(&a, sums.want, fault.want[0], state.want, words.want);
         numbers_check(c, &state, TG_STEP_STATE, "state", step);
         numbers_check(c, &words, a.n_groups * TG_STEP_WORD, "word", step);
     }
     contract_drop(c, &sums.m);
     contract_drop(c, &state.m);
     contract_drop(c, &words.m);
+    contract_drop(c, &fault.m);
+}
+
+/* Nothing is wrong with the data: the sum stays. That it becomes NaN where something is, tests of ranks show. */
+void contract_fault_sum(contract *c) {
+    if (!c->ops->fault_sum) return;
+    numbers sum = numbers_of(c, 2);
+    for (int i = 0; i < 2; i++) contract_set(&sum.m, i, sum.want[i] = 3 + i);
+    contract_push(c, &sum.m);
+    contract_check(c, c->ops->fault_sum(c->ctx, sum.m.on.data) == TG_OK, "fault_sum: status");
+    numbers_check(c, &sum, 2, "sum", 0);
+    contract_drop(c, &sum.m);
 }
 
 void contract_prepare(contract *c) {
     if (!c->ops->prepare) return;
-    tg_prepare_args a = {.n_groups = 1, .lr_scale = {1, 0.5, 0, 2, 3, 4, 5, 6}, .beta1 = 0.9, .beta2 = 0.95};
+    tg_prepare_args a = {.n_groups = 1, .lr_scale = {1, 0.5, 0, 2, 3, 4, 5, 6}};
+    for (int g = 0; g < TG_STEP_GROUPS; g++) a.beta1[g] = 0.9 - 0.02 * g, a.beta2[g] = 0.95 - 0.01 * g;
+    for (int g = 8; g < TG_STEP_GROUPS; g++) a.lr_scale[g] = 1.0 / g;
+    for (int g = 0; g < 15; g++)
+        a.schedule[3 + g] = *TG_SCHEDULE(.lr = 1 + g, .min_lr = 0.25, .start_lr = 0.5, .warmup = 2 * (g % 3),
+                                         .steps = 30, .decay = (tg_decay)(g % 5), .wsd = (tg_wsd)(g % 4), .wsd_steps = 12);
     prepare_run(c, a, 0.1, 0, 1, false);
     a.n_sums = 1, a.n_groups = TG_STEP_GROUPS;
     prepare_run(c, a, 0.1, 2, 1, true);
     prepare_run(c, a, 0.1, INFINITY, 1, true);
-    a.n_sums = TG_STEP_SUMS, a.beta1 = 0;
+    a.n_sums = TG_STEP_SUMS, a.beta1[0] = 0;
     prepare_run(c, a, 1e-3, 3, 64, true);
     a.dynamic = true, a.growth = 2, a.backoff = 0.5, a.min = 4, a.interval = 3, a.hysteresis = 2;
     prepare_run(c, a, 1e-3, 3, 4096, true);

@@ -31,6 +31,7 @@
     X(adamw)                                                                                                           \
     X(adamw_list)                                                                                                      \
     X(prepare)                                                                                                         \
+    X(fault_sum)                                                                                                       \
     X(softmax)                                                                                                         \
     X(softmax_grad)                                                                                                    \
     X(norm)                                                                                                            \

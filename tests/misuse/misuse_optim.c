@@ -120,22 +120,36 @@ static bool keeps_its_state(misuse_world *b) {
     return good;
 }
 
+#define GROUP(o, code, says, ...) GIVES(tg_optim_group, code, says, tg_optim_group(o, TG_GROUP(__VA_ARGS__)) < 0)
+
 static void groups(misuse_world *b) {
     tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 1), *other = tg_param(b->ctx, "other", TG_SHAPE(2), 1),
               *none = NULL;
     tg_optim *o = tg_adamw_new(b->ctx, &p, 1, NULL), *full = tg_adamw_new(b->ctx, &p, 1, NULL);
-    while (tg_optim_group(full, 1, 0) >= 0) continue;
+    tg_optim *sgd = tg_sgd_new(b->ctx, &p, 1, TG_SGD(.lr = 1));
+    tg_group_opts opts0 = {0}, later = {.size = sizeof later + 8};
+    tg_schedule schedule0 = {0};
+    while (tg_optim_group(full, NULL) >= 0) continue;
     tg_ctx_clear(b->ctx);
     QUIET(tg_optim_free, (tg_optim_free(NULL), true));
-    QUIET(tg_optim_group, tg_optim_group(NULL, 1, 0) < 0);
-    GIVES(tg_optim_group, ARGUMENT, "lr_scale -1", tg_optim_group(o, -1, 0) < 0);
-    GIVES(tg_optim_group, ARGUMENT, "lr_scale nan", tg_optim_group(o, NAN, 0) < 0);
-    GIVES(tg_optim_group, ARGUMENT, "lr_scale inf", tg_optim_group(o, INFINITY, 0) < 0);
-    GIVES(tg_optim_group, ARGUMENT, "weight_decay -2", tg_optim_group(o, 1, -2) < 0);
-    GIVES(tg_optim_group, ARGUMENT, "weight_decay nan", tg_optim_group(o, 1, NAN) < 0);
-    GIVES(tg_optim_group, ARGUMENT, "weight_decay inf", tg_optim_group(o, 1, INFINITY) < 0);
-    GIVES(tg_optim_group, ARGUMENT, "at most 8 groups", tg_optim_group(full, 1, 0) < 0);
-    FAILS(tg_optim_no_decay_1d, ARGUMENT, "at most 8 groups", tg_optim_no_decay_1d(full));
+    QUIET(tg_optim_group, tg_optim_group(NULL, NULL) < 0);
+    GIVES(tg_optim_group, ARGUMENT, "size is 0", tg_optim_group(o, &opts0) < 0);
+    GIVES(tg_optim_group, ARGUMENT, "this library knows", tg_optim_group(o, &later) < 0);
+    GROUP(o, ARGUMENT, "lr_scale -2", .lr_scale = -2);
+    GROUP(o, ARGUMENT, "lr_scale nan", .lr_scale = NAN);
+    GROUP(o, ARGUMENT, "lr_scale inf", .lr_scale = INFINITY);
+    GROUP(o, ARGUMENT, "weight_decay -2", .weight_decay = -2);
+    GROUP(o, ARGUMENT, "weight_decay nan", .weight_decay = NAN);
+    GROUP(o, ARGUMENT, "weight_decay inf", .weight_decay = INFINITY);
+    GROUP(o, ARGUMENT, "betas 1 and", .beta1 = 1);
+    GROUP(o, ARGUMENT, "betas in [0, 1)", .beta2 = NAN);
+    GROUP(o, ARGUMENT, "eps inf", .eps = INFINITY);
+    GROUP(o, ARGUMENT, "size is 0", .schedule = &schedule0);
+    GROUP(o, ARGUMENT, "tg_schedule_lr gives NaN", .schedule = TG_SCHEDULE(.lr = -1));
+    GROUP(sgd, ARGUMENT, "sgd has none", .beta1 = 0.5);
+    GROUP(sgd, ARGUMENT, "sgd has none", .eps = TG_NONE);
+    GROUP(full, ARGUMENT, "at most 32 groups", .lr_scale = 1);
+    FAILS(tg_optim_no_decay_1d, ARGUMENT, "at most 32 groups", tg_optim_no_decay_1d(full));
     QUIET(tg_optim_no_decay_1d, tg_optim_no_decay_1d(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_optim_assign, tg_optim_assign(NULL, 0, &p, 1) == TG_ERR_ARGUMENT);
     FAILS(tg_optim_assign, ARGUMENT, "group -1 of 1", tg_optim_assign(o, -1, &p, 1));
@@ -147,6 +161,7 @@ static void groups(misuse_world *b) {
     DEAD_STATUS(tg_optim_assign, tg_optim_assign(o, 0, &x, 1));
     tg_optim_free(o);
     tg_optim_free(full);
+    tg_optim_free(sgd);
     tg_drop(p);
     tg_drop(other);
 }
@@ -161,6 +176,12 @@ static void steps(misuse_world *b) {
     FAILS(tg_optim_set_lr, ARGUMENT, "learning rate nan", tg_optim_set_lr(o, NAN));
     FAILS(tg_optim_set_lr, ARGUMENT, "learning rate -1", tg_optim_set_lr(o, -1));
     FAILS(tg_optim_set_lr, ARGUMENT, "learning rate inf", tg_optim_set_lr(o, INFINITY));
+    QUIET(tg_optim_set_lr_of, tg_optim_set_lr_of(NULL, 0, 1) == TG_ERR_ARGUMENT);
+    FAILS(tg_optim_set_lr_of, ARGUMENT, "learning rate nan", tg_optim_set_lr_of(o, 0, NAN));
+    FAILS(tg_optim_set_lr_of, ARGUMENT, "group -1", tg_optim_set_lr_of(o, -1, 1));
+    FAILS(tg_optim_set_lr_of, ARGUMENT, "group 1; expected 0 to 0", tg_optim_set_lr_of(o, 1, 1));
+    int scheduled = tg_optim_group(o, TG_GROUP(.schedule = TG_SCHEDULE(.lr = 1)));
+    FAILS(tg_optim_set_lr_of, STATE, "has a schedule", tg_optim_set_lr_of(o, scheduled, 1));
     QUIET(tg_optim_lr, isnan(tg_optim_lr(NULL)) && tg_optim_lr(o) == 0.5);
     QUIET(tg_optim_steps, tg_optim_steps(NULL) == 0 && tg_optim_steps(o) == 0);
     QUIET(tg_optim_clip, isnan(tg_optim_clip(NULL, 1)));

@@ -69,6 +69,7 @@ static void fill(int64_t *ids, int64_t *target) {
 static void one_rank(const composition *given, reference *out) {
     composition c = *given;
     c.recompute = TG_GPT_KEEP;
+    c.wgrad = TG_WGRAD_PLAIN;
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.dtype = TG_F64, .seed = 4, .threads = 1));
     tg_module *gpt = make(ctx, &c, NULL);
     tg_tape *t = tg_tape_new(ctx);

@@ -418,6 +418,37 @@ START_TEST(shares_of_a_count_are_summed_once) { on_ranks(2, count_shards, NULL);
 END_TEST
 
 /* On a plan, as above. */
+/* Only the last stage computes a loss. The first gives no count, or a count of 0; the sum divides on both. The sum over
+ * all stages being 0 divides by 1. */
+static tg_status count_of_stages(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const int *given = arg; /* how the first stage says that it has none; 2: nor has the last */
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.pp = 2));
+    bool last = tg_parallel_rank(p, TG_PP) == 1;
+    tg_tensor *w = tg_param_placed(p, "w", TG_F64, TG_SHAPE(1), 1, TG_PLACES({TG_DP, TG_R}));
+    double mine = last && *given < 2 ? 3 + 2 * tg_parallel_rank(p, TG_DP) : 0, g = 0, n = tg_parallel_size(p, TG_DP);
+    tg_tensor *count = tg_from_host(ctx, TG_F64, TG_SHAPE(), &mine);
+    tg_tape *t = tg_tape_new(ctx);
+    tg_backward(t, tg_sum(t, tg_scale(t, w, 7), TG_ALL_DIMS, false));
+    tg_grads_finalize(p, &w, 1, TG_FINALIZE(.tokens = last || *given ? count : NULL));
+    tg_read_f64(tg_grad_of(w), &g, 1);
+    double want = *given == 2 ? 7 : 7 / (n == 1 ? 3.0 : 8.0);
+    if (tg_ctx_status(ctx) == TG_OK && !(fabs(g - want) < 1e-12))
+        tg_ctx_fail(ctx, TG_ERR_GRADIENT, "the gradient is %g, expected %g", g, want);
+    tg_tape_free(t);
+    tg_drop(count);
+    tg_drop(w);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_count_is_that_of_all_stages) {
+    for (int given = 0; given < 3; given++) {
+        on_ranks(2, count_of_stages, &given);
+        on_ranks(4, count_of_stages, &given);
+    }
+}
+END_TEST
+
 START_TEST(a_count_is_the_ranks_own) {
     const double four = 4;
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.dtype = TG_F64));
@@ -482,6 +513,7 @@ int main(void) {
                             buckets_of_a_dropped_parameter_claim_no_other,
                             what_is_not_whole_is_not_used,
                             shares_of_a_count_are_summed_once,
+                            a_count_is_that_of_all_stages,
                             a_count_is_the_ranks_own,
                             parameters_are_compared_once_they_have_come};
     return tg_check_main("grads", tests, sizeof tests / sizeof *tests);

@@ -6,6 +6,7 @@
 #include <tapegrad/data_parallel.h>
 #include <tapegrad/ranks.h>
 
+#include "core/context.h"
 #include "on_ranks.h"
 
 enum { ROWS = 8, COLS = 3 };
@@ -123,6 +124,131 @@ START_TEST(a_step_measures_what_is_asked_for) {
 }
 END_TEST
 
+/* ---- Pipeline stages ---- */
+
+/* Stage 0 has both parameters, the others have the second alone: other sets of axes on each stage. */
+static model stage_of(tg_ctx *ctx, tg_comm *world, int tp, int pp) {
+    model m = {.ctx = ctx, .t = tg_tape_new(ctx), .tp = tp, .dp = 1};
+    m.p = tg_parallel_new(world, TG_PARALLEL(.tp = tp, .pp = pp));
+    m.param[0] = tg_param_placed(m.p, "w", TG_F64, TG_SHAPE(ROWS, COLS), 1, TG_PLACES({TG_TP, TG_SHARD(0)}));
+    m.param[1] = tg_param_placed(m.p, "v", TG_F64, TG_SHAPE(COLS), 1, NULL, 0);
+    bool first = tg_parallel_rank(m.p, TG_PP) == 0;
+    m.o = tg_sgd_new(ctx, first ? m.param : m.param + 1, first ? 2 : 1, TG_SGD(.lr = 1));
+    return m;
+}
+
+/* The norm is that of all stages, whether a step measures it or tg_optim_clip does. An overflow of one stage is one of
+ * all. */
+static tg_status stages_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
+    int tp = *(int *)arg, pp = tg_comm_size(world) / tp;
+    model m = stage_of(ctx, world, tp, pp);
+    bool last = tg_parallel_rank(m.p, TG_PP) == pp - 1;
+    double v[COLS], begin[COLS], norm = 0.5 * sqrt(ROWS * COLS + COLS * pp), coefficient = 1 / (norm + 1e-6);
+    tg_optim_set_scale(m.o, TG_LOSS_SCALE(.initial = 4, .fixed = true));
+    for (int i = 0; i < 4; i++) {
+        bool bad = i == 2;
+        if (i == 1) tg_optim_set_clip(m.o, 1);
+        tg_read_f64(m.param[1], begin, COLS);
+        RUN(give(&m, bad && last ? NAN : 0.5));
+        if (i == 0) EXPECT(ctx, near_to(tg_optim_clip(m.o, 1), norm));
+        RUN(tg_optim_step(m.o));
+        tg_zero_grad(m.param[0]);
+        tg_optim_zero_grad(m.o);
+        tg_read_f64(m.param[1], v, COLS);
+        EXPECT(ctx, bad ? isnan(tg_optim_norm(m.o)) : near_to(tg_optim_norm(m.o), norm));
+        for (int j = 0; j < COLS; j++)
+            EXPECT(ctx, bad ? v[j] == begin[j] : fabs(v[j] - (begin[j] - 0.5 * coefficient)) < 1e-12);
+    }
+    EXPECT(ctx, tg_optim_steps(m.o) == 3);
+    model_free(&m);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(stages_have_one_norm) {
+    on_ranks(2, stages_rank, &(int){1});
+    on_ranks(3, stages_rank, &(int){1});
+    on_ranks(4, stages_rank, &(int){2});
+}
+END_TEST
+
+/* ---- Errors in data that one rank finds ---- */
+
+/* On the CPU: a device that finds such errors late, as a GPU does. */
+static _Thread_local bool found;
+static _Thread_local tg_device_ops late;
+
+static tg_status add_found(tg_ctx *ctx, double *sum) {
+    (void)ctx;
+    if (found) *sum += NAN;
+    return TG_OK;
+}
+
+/* A wrong id on this rank, which its device notes. */
+static void look_up_wrong_id(tg_ctx *ctx, tg_tape *t) {
+    if (tg_ctx_ops(ctx)->host) {
+        found = true;
+        return;
+    }
+    tg_tensor *table = tg_zeros(ctx, TG_F64, TG_SHAPE(2, 2));
+    tg_tensor *id = tg_from_host(ctx, TG_I64, TG_SHAPE(1), &(int64_t){7});
+    tg_embedding(t, table, id);
+    tg_drop(table);
+    tg_drop(id);
+}
+
+/* The rank whose data was wrong learns of it when it reads. */
+static tg_status read_after(tg_ctx *ctx, tg_tensor *x, double *v, int64_t n, bool wrong) {
+    if (wrong && !tg_ctx_ops(ctx)->host) {
+        if (tg_read_f64(x, v, n) != TG_ERR_DATA)
+            return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the wrong id was not reported");
+        tg_ctx_clear(ctx);
+    }
+    found = false;
+    return tg_read_f64(x, v, n);
+}
+
+typedef struct fault_job {
+    int tp, pp;
+    bool scaled;
+} fault_job;
+
+static tg_status fault_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const fault_job *j = arg;
+    int me = tg_comm_rank(world), n = tg_comm_size(world);
+    if (ctx->run.ops->host) {
+        late = *ctx->run.ops;
+        late.fault_sum = add_found;
+        ctx->run.ops = &late;
+    }
+    model m = j->pp > 1 ? stage_of(ctx, world, j->tp, j->pp) : model_of(ctx, world, j->tp);
+    double before[COLS], after[COLS];
+    if (j->scaled) tg_optim_set_scale(m.o, TG_LOSS_SCALE(.initial = 64, .interval = 1000, .hysteresis = 1));
+    for (int i = 0; i <= n; i++) {
+        bool bad = i < n, mine = i == me;
+        tg_read_f64(m.param[1], before, COLS);
+        RUN(give(&m, 0.5));
+        if (mine) look_up_wrong_id(ctx, m.t);
+        RUN(tg_optim_step(m.o));
+        RUN(read_after(ctx, m.param[1], after, COLS, mine));
+        tg_zero_grad(m.param[0]);
+        tg_optim_zero_grad(m.o);
+        EXPECT(ctx, (memcmp(before, after, sizeof before) == 0) == bad);
+        EXPECT(ctx, tg_optim_steps(m.o) == !bad && (!j->scaled || tg_optim_scale(m.o) == 64));
+        tg_tape_reset(m.t);
+    }
+    model_free(&m);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(all_ranks_skip_a_step_of_wrong_data) {
+    for (int scaled = 0; scaled < 2; scaled++) {
+        on_ranks(2, fault_rank, &(fault_job){1, 1, scaled}); /* dp 2 */
+        on_ranks(4, fault_rank, &(fault_job){2, 1, scaled});
+        on_ranks(2, fault_rank, &(fault_job){1, 2, scaled});
+    }
+}
+END_TEST
+
 /* A rank that cannot step leaves nobody in the norm's sums. */
 static tg_status missing_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     model m = model_of(ctx, world, *(int *)arg);
@@ -144,6 +270,7 @@ START_TEST(a_rank_misses_the_norm) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {all_ranks_skip_alike, a_step_measures_what_is_asked_for, a_rank_misses_the_norm};
+    const TTest *tests[] = {all_ranks_skip_alike, a_step_measures_what_is_asked_for, stages_have_one_norm,
+                            all_ranks_skip_a_step_of_wrong_data, a_rank_misses_the_norm};
     return tg_check_main("overflow", tests, sizeof tests / sizeof *tests);
 }

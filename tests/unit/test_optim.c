@@ -68,7 +68,7 @@ START_TEST(vectors_do_not_decay) {
     tg_tensor *p[4];
     for (int i = 0; i < 4; i++) p[i] = leaf_of(i % 2 ? TG_SHAPE(1) : TG_SHAPE(1, 1), &(double){1});
     tg_optim *o = tg_adamw_new(ctx, p, 4, TG_ADAMW(.lr = 0.1, .weight_decay = 0.5));
-    int slow = tg_optim_group(o, 0.1, 0.2);
+    int slow = tg_optim_group(o, TG_GROUP(.lr_scale = 0.1, .weight_decay = 0.2));
     tg_optim_assign(o, slow, p + 2, 2);
     tg_optim_no_decay_1d(o);
     for (int i = 0; i < 4; i++) give(p[i], 0);
@@ -77,6 +77,71 @@ START_TEST(vectors_do_not_decay) {
     ck_near(value(p[1]), 1);
     ck_near(value(p[2]), 1 - 0.01 * 0.2);
     ck_near(value(p[3]), 1);
+    tg_optim_free(o);
+    end();
+}
+END_TEST
+
+/* A group steps as an optimizer made with its numbers does. */
+START_TEST(a_group_has_its_own_numbers) {
+    begin();
+    tg_tensor *both[2], *alone;
+    for (int i = 0; i < 2; i++) both[i] = leaf(1);
+    alone = leaf(1);
+    tg_optim *o = tg_adamw_new(ctx, both, 2, TG_ADAMW(.lr = 0.1, .weight_decay = 0.5));
+    tg_optim *a = tg_adamw_new(ctx, &alone, 1,
+                               TG_ADAMW(.lr = 0.04, .beta1 = 0.5, .beta2 = 0.7, .eps = 1e-2, .weight_decay = TG_NONE));
+    int own = tg_optim_group(o, TG_GROUP(.lr_scale = 0.5, .weight_decay = TG_NONE, .beta1 = 0.5, .beta2 = 0.7,
+                                         .eps = 1e-2));
+    int same = tg_optim_group(o, NULL);
+    tg_optim_assign(o, own, &both[1], 1);
+    tg_optim_assign(o, same, &both[0], 1);
+    tg_optim_set_lr_of(o, own, 0.08);
+    for (int i = 0; i < 3; i++) {
+        give(both[0], 0), give(both[1], 1 + i), give(alone, 1 + i);
+        tg_optim_step(o);
+        tg_optim_step(a);
+        tg_optim_zero_grad(o);
+        tg_optim_zero_grad(a);
+    }
+    ck_assert(value(both[1]) == value(alone));
+    ck_near(value(both[0]), pow(1 - 0.1 * 0.5, 3));
+    tg_optim_set_lr(o, 0); /* of every group */
+    give(both[0], 1), give(both[1], 1);
+    double before[2] = {value(both[0]), value(both[1])};
+    tg_optim_step(o);
+    ck_assert(value(both[0]) == before[0] && value(both[1]) == before[1]);
+    tg_optim_free(o);
+    tg_optim_free(a);
+    end();
+}
+END_TEST
+
+/* The rate of a schedule is that of the step which is taken: one that is skipped does not count. */
+START_TEST(a_group_follows_its_schedule) {
+    begin();
+    tg_tensor *x[32];
+    const tg_schedule *s = TG_SCHEDULE(.lr = 1, .min_lr = 0.25, .warmup = 2, .steps = 6, .decay = TG_DECAY_COSINE);
+    for (int i = 0; i < 32; i++) x[i] = leaf(0);
+    tg_optim *o = tg_sgd_new(ctx, x, 32, TG_SGD(.lr = 0.5));
+    tg_optim_set_clip(o, INFINITY);
+    for (int i = 1; i < 32; i++)
+        ck_assert(tg_optim_group(o, TG_GROUP(.lr_scale = i, .schedule = i % 2 ? s : NULL)) == i);
+    for (int i = 1; i < 32; i++) tg_optim_assign(o, i, &x[i], 1);
+    double want[32] = {0};
+    int64_t taken = 0;
+    for (int i = 0; i < 9; i++) {
+        bool bad = i == 1 || i == 4;
+        for (int j = 0; j < 32; j++) give(x[j], bad ? NAN : 1);
+        tg_optim_set_lr(o, 0.5 + i);
+        tg_optim_step(o);
+        tg_optim_zero_grad(o);
+        taken += !bad;
+        for (int j = 0; j < 32; j++) {
+            if (!bad) want[j] -= (j % 2 ? tg_schedule_lr(s, taken) : 0.5 + i) * (j ? j : 1);
+            ck_near(value(x[j]), want[j]);
+        }
+    }
     tg_optim_free(o);
     end();
 }
@@ -189,8 +254,13 @@ START_TEST(schedules_pass_through_their_points) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {adamw_is_its_formula,           sgd_is_its_formula,
-                            vectors_do_not_decay,           a_clip_is_of_the_gradients_that_it_saw,
-                            masters_come_back_in_any_order, schedules_pass_through_their_points};
+    const TTest *tests[] = {adamw_is_its_formula,
+                            sgd_is_its_formula,
+                            vectors_do_not_decay,
+                            a_group_has_its_own_numbers,
+                            a_group_follows_its_schedule,
+                            a_clip_is_of_the_gradients_that_it_saw,
+                            masters_come_back_in_any_order,
+                            schedules_pass_through_their_points};
     return tg_check_main("optim", tests, sizeof tests / sizeof *tests);
 }

@@ -1,5 +1,5 @@
-/* The CUDA device's slots of an optimizer step. prepare is one thread; adamw is one pass over parameter, gradient
- * and moments, with as many parameters in a launch as its arguments can hold. */
+/* The CUDA device's slots of an optimizer's step. fault_sum and prepare are one thread each. adamw is one pass over
+ * parameter, gradient and moments, with as many parameters in a launch as its arguments hold. */
 #include <math.h>
 
 #include "kernels/cuda/slots.h"
@@ -189,8 +189,17 @@ __global__ void prepare_step(const __grid_constant__ tg_prepare_args a, const un
     if (threadIdx.x == 0) tg_prepare_step(&a, *fault != ~0ull);
 }
 
+__global__ void add_fault(double *sum, const unsigned long long *fault) {
+    if (threadIdx.x == 0 && *fault != ~0ull) *sum += (double)NAN;
+}
+
 } // namespace
 } // namespace tg
+
+extern "C" tg_status tg_cuda_fault_sum(tg_ctx *ctx, double *sum) {
+    TG_LAUNCH(tg::add_fault, 1, 1, 0, tg_cuda_of(ctx)->compute, sum, tg_cuda_of(ctx)->fault);
+    return tg_cuda_launched(ctx, "fault_sum");
+}
 
 extern "C" tg_status tg_cuda_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
     TG_LAUNCH(tg::prepare_step, 1, 1, 0, tg_cuda_of(ctx)->compute, *a, tg_cuda_of(ctx)->fault);

@@ -114,6 +114,7 @@ const tg_device_ops tg_cuda_device = {
     .event_wait = tg_cuda_event_wait,
     .event_free = tg_cuda_event_free,
     .poll = tg_cuda_poll,
+    .fault_sum = tg_cuda_fault_sum,
     .capture_begin = tg_cuda_capture_begin,
     .capture_end = tg_cuda_capture_end,
     .capture_launch = tg_cuda_capture_launch,

@@ -30,6 +30,7 @@ tg_status tg_cuda_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_args *a
 tg_status tg_cuda_attention(tg_ctx *ctx, const tg_attention_args *a);
 tg_status tg_cuda_attention_grad(tg_ctx *ctx, const tg_attention_args *a);
 tg_status tg_cuda_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add);
+tg_status tg_cuda_fault_sum(tg_ctx *ctx, double *sum);
 tg_status tg_cuda_prepare(tg_ctx *ctx, const tg_prepare_args *a);
 /* One launch for some hundreds of parameters of one width. */
 tg_status tg_cuda_adamw(tg_ctx *ctx, const tg_adamw_args *a, int n);

@@ -134,14 +134,17 @@ static tg_status sum_sets(const tg_parallel *p, tg_tensor *const *params, int n)
 
 /* ---- Tokens ---- */
 
-/* share [1] becomes 1 by the sum of tokens over dp and cp, where that is 1 or more. */
+static bool has_stages(const tg_ctx *ctx) { return tg_grid_of(ctx)->size[TG_PP] > 1; }
+
+/* share [1] becomes 1 / max(sum, 1), with the sum of tokens over dp, cp and pp. NULL, from a stage that computes no
+ * loss, counts as 0. */
 static tg_status share_of_tokens(tg_ctx *ctx, tg_tensor *tokens, tg_tensor *share) {
     const double least[2] = {1, INFINITY}, none[2] = {0};
-    uint32_t data = TG_DATA_AXES & tg_grid_axes(ctx);
+    uint32_t axes = (TG_DATA_AXES & tg_grid_axes(ctx)) | (has_stages(ctx) ? 1u << TG_PP : 0);
     tg_array c = tg_array_of(share), given = tg_array_of(tokens);
     given.shape = c.shape, given.stride = c.stride, given.ndim = 1;
-    TG_TRY(ctx->run.ops->map(ctx, TG_FN_id, c, &given, 1, none, false));
-    if (data) TG_TRY(tg_grid_sum(ctx, &data, share, 1));
+    TG_TRY(tokens ? ctx->run.ops->map(ctx, TG_FN_id, c, &given, 1, none, false) : ctx->run.ops->fill(ctx, c, 0));
+    if (axes) TG_TRY(tg_grid_sum(ctx, &axes, share, 1));
     c = tg_array_of(share);
     TG_TRY(ctx->run.ops->map(ctx, TG_FN_clamp, c, &c, 1, least, false));
     return ctx->run.ops->map(ctx, TG_FN_reciprocal, c, &c, 1, none, false);
@@ -164,7 +167,7 @@ static tg_status scale_by(tg_tensor *const *params, int n, tg_tensor *wide, tg_t
 static tg_status divide_by_tokens(const tg_parallel *p, tg_tensor *const *params, int n, tg_tensor *tokens) {
     tg_ctx *ctx = p->ctx;
     static const int64_t one = 1;
-    TG_TRY(tg_storage_need(tokens->storage, tokens));
+    if (tokens) TG_TRY(tg_storage_need(tokens->storage, tokens));
     tg_tensor *wide = tg_temp_empty(ctx, TG_F64, 1, &one, TG_MEM_TEMPORARY);
     tg_tensor *narrow = wide ? tg_temp_empty(ctx, TG_F32, 1, &one, TG_MEM_TEMPORARY) : NULL;
     tg_status s = narrow ? share_of_tokens(ctx, tokens, wide) : ctx->run.status;
@@ -257,7 +260,7 @@ static tg_status finalize(const tg_parallel *p, tg_tensor *const *params, int n,
         if (g) TG_TRY(tg_storage_need(g->storage, g));
         tg_gradient_summed(params[i]);
     }
-    if (o.tokens) TG_TRY(divide_by_tokens(p, params, n, o.tokens));
+    if (o.tokens || has_stages(ctx)) TG_TRY(divide_by_tokens(p, params, n, o.tokens));
     tg_tapes *tapes = tg_tapes_of(ctx);
     if (tapes) tapes->finalized = tapes->backwards;
     return TG_OK;

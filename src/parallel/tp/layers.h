@@ -39,8 +39,13 @@ extern const tg_module_ops tg_column_linear_ops, tg_row_linear_ops;
  * are refused as those behind the table are. */
 tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t rows, int64_t hidden, double std,
                                   const tg_vocab_embedding_opts *opts);
+bool tg_is_vocab_embedding(const tg_module *m); /* whether m is what either of them makes */
 /* tg_vocab_parallel_embedding of the first rows of all ranks' table. */
 tg_tensor *tg_padded_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_comm *c, int64_t rows);
+
+/* tg_nn_linear whose weight gradient waits for tg_wgrads_drain. Its list; NULL where m is no such module. */
+tg_module *tg_deferred_linear_new(tg_ctx *ctx, int64_t in, int64_t out, bool bias, double std);
+tg_wgrads *tg_deferred_linear_wgrads(const tg_module *m);
 
 /* Hands a parameter to its module, or drops it. */
 void tg_layer_add(tg_module *m, const char *name, tg_tensor *param);

@@ -187,7 +187,8 @@ tg_tensor *tg_plinear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *w
 /* After an error as well: each list knows whether ranks would have met for it. */
 tg_status tg_wgrads_drain(tg_module *m) {
     if (!m) return TG_ERR_ARGUMENT;
-    if (tg_plinear_p(m) && tg_plinear_of(m)->deferred) tg_wgrads_run(tg_plinear_of(m)->deferred);
+    tg_wgrads *waiting = tg_plinear_p(m) ? tg_plinear_of(m)->deferred : tg_deferred_linear_wgrads(m);
+    if (waiting) tg_wgrads_run(waiting);
     for (const tg_module_entry *e = m->first; e; e = e->next)
         if (e->child) tg_wgrads_drain(e->child);
     return tg_ctx_status(m->ctx);

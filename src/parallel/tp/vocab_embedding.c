@@ -38,6 +38,8 @@ static void embedding_free(void *state) {
 static const tg_module_ops ops = {
     .size = sizeof(tg_module_ops), .kind = "vocab_embedding", .forward = forward, .free = embedding_free};
 
+bool tg_is_vocab_embedding(const tg_module *m) { return m && m->ops == &ops; }
+
 /* Rows from `vocab` on are zero, and take no draws: the others, and what is drawn next, are as without them. */
 static tg_status clear_padding(tg_tensor *table, int64_t vocab, int64_t rows, double std) {
     tg_ctx *ctx = table->ctx;
