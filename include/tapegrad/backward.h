@@ -1,4 +1,4 @@
-/* Backward: gradients of what a tape has recorded, hooks, and how saved tensors are kept meanwhile. */
+/* Backward: the gradients of what a tape has recorded, and hooks on them. tapegrad.h includes this header. */
 #ifndef TAPEGRAD_BACKWARD_H
 #define TAPEGRAD_BACKWARD_H
 
@@ -12,48 +12,63 @@ extern "C" {
 
 typedef struct tg_backward_opts {
     size_t size;
-    tg_tensor *const *seeds;  /* one cotangent per root, NULL entries: ones (a scalar root) */
-    tg_tensor *const *inputs; /* gradients of these leaves only; NULL: of every leaf */
+    /* a gradient per root, of its shape and dtype; NULL, or a NULL entry: 1 (the root must have one element) */
+    tg_tensor *const *seeds;
+    tg_tensor *const *inputs; /* accumulate into these leaves only; NULL: into every leaf */
     int n_inputs;
-    bool retain; /* keep what backward needs, so that it can run again */
+    bool retain; /* keep the saved tensors, so that backward can run again */
 } tg_backward_opts;
 
 #define TG_BACKWARD(...) (&(tg_backward_opts){.size = sizeof(tg_backward_opts), __VA_ARGS__})
 
-/* Adds d root / d leaf into the gradient of every leaf that needs one. Nodes run in the reverse of the recorded
- * order; a leaf's hooks run after its last contribution. Consumes what the nodes saved, unless told to retain: results
- * that an op saved (a hidden state, a loss by tg_sqrt ..) go with it, so read or tg_keep them before, or retain. */
-TG_API tg_status tg_backward(tg_tape *t, tg_tensor *root); /* a scalar, seeded 1 */
+/* Adds d root / d leaf to the gradient of every leaf that requires one. Nodes run in the reverse of the order in which
+ * they were recorded. The hooks of a leaf run after its last contribution. Backward releases what the nodes saved,
+ * unless retain is set. That includes results that an op saved (a hidden state, the result of tg_sqrt): read or tg_keep
+ * such a result before, or set retain. tg_backward takes one root with one element, whose seed is 1. */
+TG_API tg_status tg_backward(tg_tape *t, tg_tensor *root);
 TG_API tg_status tg_backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_backward_opts *opts);
 
+/* Options of tg_grad; seeds and retain are those of tg_backward_opts. */
 typedef struct tg_grad_opts {
     size_t size;
     tg_tensor *const *seeds;
     bool retain;
-    bool create_graph; /* record the gradients' own computation, for second derivatives */
-    bool allow_unused; /* an input that no root depends on gives zeros instead of an error */
+    bool create_graph; /* record how the gradients are computed, for second derivatives */
+    bool allow_unused; /* an input on which no root depends gets zeros; false: it is an error */
 } tg_grad_opts;
 
 #define TG_GRAD(...) (&(tg_grad_opts){.size = sizeof(tg_grad_opts), __VA_ARGS__})
 
-/* grads[i] = d (sum of roots) / d inputs[i], tensors of the tape in the inputs' dtypes. Accumulates nowhere. Inputs
- * may be leaves or results; one given twice has one gradient, twice. On an error grads[] are inert. */
+/* Sets grads[i] = d (sum of roots) / d inputs[i]. The results are tensors of the tape in the inputs' dtypes; no leaf's
+ * gradient changes. Inputs may be leaves or results. If the same input is given twice, both entries are the same
+ * gradient. On an error all of grads[] are inert. */
 TG_API tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs,
                          tg_tensor **grads, const tg_grad_opts *opts);
 
+/* Returns whether x has a gradient. */
 TG_API bool tg_has_grad(const tg_tensor *x);
-TG_API tg_tensor *tg_grad_of(tg_tensor *x); /* the leaf's accumulated gradient, borrowed; an error where none is */
-TG_API tg_status tg_zero_grad(tg_tensor *x); /* the next contribution overwrites; nothing is freed */
-/* Accumulate into buf (same shape; float32, or x's dtype where wider), a view of a flat buffer say; NULL: the
- * library's own again. buf must outlive its use here. */
+/* Returns the accumulated gradient of a leaf, borrowed. Fails with TG_ERR_STATE if there is none. */
+TG_API tg_tensor *tg_grad_of(tg_tensor *x);
+/* Clears the gradient of a leaf: x then has none, and the next contribution overwrites the memory, which is kept. */
+TG_API tg_status tg_zero_grad(tg_tensor *x);
+/* Makes buf the place where the gradient of leaf x is accumulated, for example a view of a flat buffer. buf has the
+ * shape of x and is contiguous; its dtype is float32, or the dtype of x if that is wider. It must be owned by the
+ * context, must not share bytes with x, and must outlive its use. NULL: the library's own buffer again. Forgets the
+ * present gradient. */
 TG_API tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf);
 
-/* Hooks. fn may read *grad, which is lent, record no-grad ops on t and put their result into *grad (same shape and
- * dtype; copied), and may fail, which ends the backward. on_grad: of any tensor, when its gradient is complete.
- * on_accumulated: of a leaf, after this backward's has been added (*grad is the accumulated one and stays). They run in
- * the order of adding; a hook may add (for the next backward) and remove hooks: what it removes no longer runs. */
-TG_API uint64_t tg_on_grad(tg_tensor *x, tg_hook_fn fn, void *user); /* an id; 0 on error */
+/* Adds a hook fn(user, t, x, &grad) and returns its id; 0 on an error. tg_on_grad: on any tensor; fn is called when the
+ * gradient of x is complete. tg_on_accumulated: on a leaf; fn is called after this backward's gradient has been added,
+ * and *grad is the accumulated gradient, which it cannot replace.
+ *
+ * fn may read *grad, which is borrowed, and may record no-grad ops on t. It may replace *grad by a tensor of the same
+ * shape and dtype, which is copied. If fn fails, backward ends with TG_ERR_CALLBACK. Hooks run in the order in which
+ * they were added. A hook may add hooks, which run from the next backward on, and remove hooks, which then do not run
+ * any more.
+ */
+TG_API uint64_t tg_on_grad(tg_tensor *x, tg_hook_fn fn, void *user);
 TG_API uint64_t tg_on_accumulated(tg_tensor *x, tg_hook_fn fn, void *user);
+/* Removes the hook with this id. Fails with TG_ERR_ARGUMENT if x has no such hook. */
 TG_API tg_status tg_remove_hook(tg_tensor *x, uint64_t id);
 
 #ifdef __cplusplus

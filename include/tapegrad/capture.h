@@ -1,19 +1,20 @@
-/* A step recorded once and replayed: the device runs all that it launched without the host (CUDA graphs).
+/* Captured steps: a training step is recorded once and replayed, so that the device runs all its launches without the
+ * host (CUDA graphs). A program that trains on a GPU includes this header.
  *
- *     tg_graph *g = tg_graph_new(ctx, step, &state);         // the first step
+ *     tg_graph *g = tg_graph_new(ctx, step, &state);         // records the step and runs it once
  *     for (int i = 1; i < steps; i++) {
- *         tg_write(ids, batch(i), bytes);                  // inputs are tensors that stay where they are
- *         tg_graph_replay(g);                              // one more; tg_item(loss) reads what it left
+ *         tg_write(ids, batch(i), bytes);                    // the inputs are tensors that stay where they are
+ *         tg_graph_replay(g);                                // runs one more step; tg_item(loss) then reads its loss
  *     }
  *
- * A replayed run has the bits of one whose steps are called one by one, and the two may follow each other as they like:
- * random streams go on with every replay from where they are, gradients and what tg_keep holds are there after each.
+ * A replayed run gives the same bits as a run that calls each step, and the two can be mixed. Each replay continues the
+ * random streams from their present state. Gradients, and tensors held by tg_keep, are available after each replay.
  *
- * What a replay cannot repeat is refused, with the place in the step: reading a value on the host (tg_item, tg_read,
- * tg_optim_clip ...), writing one from there (tg_write, tg_from_host), setting or adding a random stream. So are copies
- * of work.h, which go on beside a replay where the step does not touch their tensors. Shapes and the host's decisions
- * are those of the recording. Who captures runs a step or two as it is before: what lives longer
- * than a step, as gradients and named buffers, is then there.
+ * What a replay cannot repeat is refused, with its place in the step: reading a value on the host (tg_item, tg_read,
+ * tg_optim_clip), writing one from the host (tg_write, tg_from_host), setting or adding a random stream, and the copies
+ * of work.h. Such copies may run in parallel with a replay whose step does not use their tensors. Shapes, and the
+ * decisions that the host takes, are those of the recording. Run one or two steps without capture first, so that
+ * whatever lives longer than a step, such as gradients and named buffers, exists already.
  */
 #ifndef TAPEGRAD_CAPTURE_H
 #define TAPEGRAD_CAPTURE_H
@@ -26,34 +27,42 @@ extern "C" {
 
 typedef struct tg_graph tg_graph;
 
-/* Does one step: runs fn, whose work is recorded instead of run, and replays it for the first time. fn may do all that
- * a training step does, and reset its tapes; its own state on the host moves on this once only. Memory that the step
- * takes is the graph's until it is freed; what else the step uses (parameters, inputs) is not given to anybody else as
- * long, though it be dropped. Where fn or the recording fails, nothing has been done: random streams and gradients are
- * as before, results of fn are discarded, its tapes want a reset. Inert, never NULL, on an error.
+/* Performs one step: calls fn, records the device's work instead of running it, and replays it for the first time.
+ * Never returns NULL: on an error the graph is inert. state must live as long as the graph.
  *
- * On the CPU nothing is recorded: fn is called, by this and by every replay. A device that cannot record answers
- * TG_ERR_UNSUPPORTED. state must live as long as the graph. Captures do not nest, which is seen where one is
- * recorded. */
+ * fn may do everything that a training step does, and may reset its tapes. Its own state on the host advances only this
+ * once. The memory that the step takes belongs to the graph until tg_graph_free. Other memory that the step uses, such
+ * as parameters and inputs, is not reused in that time, even if its tensors are dropped. If fn or the recording fails,
+ * no work has run: random streams and gradients are as before, the results of fn are discarded, and its tapes must be
+ * reset.
+ *
+ * On the CPU nothing is recorded: this call and every replay call fn. A device that cannot record fails with
+ * TG_ERR_UNSUPPORTED. Captures do not nest (TG_ERR_STATE); this is detected only on a device that records.
+ */
 TG_API tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state);
 
-/* One more step. On an error, which may tell of data of an earlier step (TG_ERR_DATA), it has not been done. Refused
- * (TG_ERR_STATE) where it would not be the step that fn does now: a parameter has a gradient and had none when the step
- * was recorded, or the other way round; a tensor that it writes is saved for a backward to come; another random stream
- * draws. Collective where the step has collectives: every rank replays. */
+/* Runs the step once more. On an error the step has not run; the error may concern data of an earlier step
+ * (TG_ERR_DATA).
+ *
+ * Fails with TG_ERR_STATE if the recorded step is not what fn would do now: a parameter has a gradient but had none
+ * when the step was recorded, or the reverse; a tensor that the step writes is saved for a later backward; or another
+ * random stream draws. If the step has collectives, the replay is collective: every rank must replay.
+ */
 TG_API tg_status tg_graph_replay(tg_graph *g);
-/* Its memory is the context's again, but for what handles still hold. Freed with its context at the latest. */
+/* Frees the graph. Its memory returns to the context, except what handles still hold. The context frees a graph at the
+ * latest. */
 TG_API void tg_graph_free(tg_graph *g);
 
 typedef struct tg_graph_info {
     size_t size;
-    int64_t nodes;       /* kernels and copies of the device; 0 on the CPU */
-    int64_t bytes;       /* of device memory that are the graph's */
-    int64_t collectives; /* that a replay starts */
-    int64_t steps;       /* so far, the first one among them */
+    int64_t nodes;       /* kernels and copies on the device; 0 on the CPU */
+    int64_t bytes;       /* bytes of device memory that the graph owns */
+    int64_t collectives; /* collectives in one replay */
+    int64_t steps;       /* steps so far, including the first */
 } tg_graph_info;
 
 #define TG_GRAPH_INFO() ((tg_graph_info){.size = sizeof(tg_graph_info)})
+/* Fills *out, which TG_GRAPH_INFO() initializes. */
 TG_API tg_status tg_graph_query(const tg_graph *g, tg_graph_info *out);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-/* A context: status, configuration, memory, random streams. */
+/* A context: the object that owns every tensor, tape and random stream, and that holds the error, the configuration and
+ * the memory. A program creates one per rank or thread. tapegrad.h includes this header. */
 #ifndef TAPEGRAD_CONTEXT_H
 #define TAPEGRAD_CONTEXT_H
 
@@ -8,9 +9,10 @@
 extern "C" {
 #endif
 
-/* What the library asks of the system, for TG_CONFIG(.files): tests put failing calls here, an embedder its own
- * storage behind file descriptors. Each behaves as the call of its name, returns -1 with errno set when it fails, and
- * may transfer less than it was asked for. A NULL slot is the system's call. The struct must outlive the context. */
+/* File functions that replace the system's calls, for TG_CONFIG(.files): tests inject failures with them, and an
+ * embedding program can supply its own storage. Each slot behaves like the system call of its name: it returns -1 with
+ * errno set if it fails, and may transfer fewer bytes than asked. NULL slot: the system's call. The struct must outlive
+ * the context. */
 struct tg_file_ops {
     size_t size;
     int (*open)(void *user, const char *path, int flags, int mode);
@@ -28,66 +30,83 @@ struct tg_file_ops {
 
 typedef struct tg_config {
     size_t size;
-    const char *device; /* "cpu" (default), "cuda", "cuda:N", "meta" (shapes only: nothing runs); or tg_ctx_new_on */
-    uint64_t seed;      /* of the default random stream */
-    int threads;        /* of this context; 0: the cores that this process may use */
-    tg_dtype dtype;     /* of creations that name none: TG_F32 (default), TG_F64, TG_BF16 or TG_F16 */
-    const char *isa;    /* CPU kernels: NULL (the best here), "portable", "avx2", "avx512", "avx512_bf16" */
-    bool check;         /* check mode: recomputation must give the same bits, gradients begin as NaN */
+    /* "cpu" (default), "cuda", "cuda:N", or "meta" (computes shapes only, no values); see also tg_ctx_new_on */
+    const char *device;
+    uint64_t seed;      /* seed of the default random stream */
+    int threads;        /* threads of this context, 0 to 1024; 0: one per core that the process may use */
+    tg_dtype dtype;     /* default dtype of new tensors: TG_F32 (default), TG_F64, TG_BF16 or TG_F16 */
+    /* CPU kernels: NULL (the best that this CPU runs), "portable", "avx2", "avx512" or "avx512_bf16" */
+    const char *isa;
+    bool check;         /* check mode: a recomputation must give the same bits; new gradients are filled with NaN */
     tg_allocator allocator;
-    tg_parallel_for_fn parallel_for; /* instead of the context's own thread pool */
+    tg_parallel_for_fn parallel_for; /* replaces the context's own thread pool; NULL: the pool */
     void *parallel_user;
-    tg_log_fn log; /* for diagnostics; NULL: silent, as the library never prints */
+    tg_log_fn log; /* receives diagnostics; NULL: none. The library never prints. */
     void *log_user;
-    double deadline; /* seconds that a collective may wait; 0: 300 */
-    const tg_file_ops *files; /* instead of the system's calls (io.h) */
-    int64_t
-        memory; /* so many bytes live and of workspace at most (tg_memory_info), more is TG_ERR_MEMORY; 0: no limit */
+    double deadline; /* seconds a collective may wait; 0: 300 */
+    const tg_file_ops *files; /* replaces the system's file calls (io.h); NULL: the system's */
+    /* Limit, in bytes, on live tensors plus workspaces (tg_memory_query). Exceeding it fails with TG_ERR_MEMORY. 0: no
+     * limit. */
+    int64_t memory;
 } tg_config;
 
 #define TG_CONFIG(...) (&(tg_config){.size = sizeof(tg_config), __VA_ARGS__})
 
-/* Never NULL: a context that could not be made is dead (tg_ctx_status says why) and everything made on it inert.
- * config may be NULL. */
+/* Creates a context. config NULL: all defaults. Never returns NULL: if creation fails, the context is dead.
+ * tg_ctx_status then says why, and every object made on it is inert. */
 TG_API tg_ctx *tg_ctx_new(const tg_config *config);
-/* Ends every tensor and tape made on the context; modules, optimisers and files are freed before it. No handle of it
- * may be used afterwards, not even to drop or free it: an object that holds one holds the context too. While a function
- * that a call has been given runs (a hook, an op's) its context, and tape, cannot end: an error, nothing is freed. */
+/* Frees a context with all its tensors and tapes. Free modules, optimizers and files first. Afterwards no handle of the
+ * context may be used, not even to drop or free it; an object that holds such a handle must not outlive the context.
+ * Fails with TG_ERR_STATE, and frees nothing, while a callback of the context runs (a hook, or a function of an op).
+ * The same holds for freeing a tape. NULL is ignored. */
 TG_API void tg_ctx_free(tg_ctx *ctx);
 
-/* A context on the caller's own device, which must outlive it; config->device is ignored. Devices are arguments, there
- * is no registry. A table that is NULL, not of this version's size, or lacks a required slot is refused. */
+/* Creates a context on the caller's own device, which must outlive the context. There is no registry: a device is
+ * always an argument. config->device is ignored. Refuses a table that is NULL, has another version's size, or lacks a
+ * required slot. */
 TG_API tg_ctx *tg_ctx_new_on(const tg_device_ops *ops, const tg_config *config);
 
+/* Return the number of threads (0 for NULL), and the names of the device and of the CPU kernels ("" for NULL). */
 TG_API int tg_ctx_threads(const tg_ctx *ctx);
 TG_API const char *tg_ctx_device(const tg_ctx *ctx);
 TG_API const char *tg_ctx_isa(const tg_ctx *ctx);
 
-TG_API double tg_ctx_deadline(const tg_ctx *ctx); /* seconds that a transport's wait may last; 0 for NULL */
+TG_API double tg_ctx_deadline(const tg_ctx *ctx); /* Returns the seconds that a transport may wait; 0 for NULL. */
 
 /* ---- Memory ---- */
 
+/* Fills *out, which TG_MEMORY_INFO() initializes, with the memory statistics of the context. */
 TG_API tg_status tg_memory_query(tg_ctx *ctx, tg_memory_info *out);
+/* Makes the current use the new peak. */
 TG_API void tg_memory_reset_peak(tg_ctx *ctx);
-/* With on, the report names what was alive at the peak: tensor, node, call site. Costs time: off by default. */
+/* Turns the memory trace on or off. While it is on, tg_memory_report names the tensors that were alive at the peak,
+ * with their nodes and call sites. Off by default, because it costs time. */
 TG_API void tg_memory_set_trace(tg_ctx *ctx, bool on);
 
-/* Functions that write text do it as snprintf does: at most n bytes with the terminating zero, and they return the
- * length of the whole text; with buf NULL they write nothing. */
+/* Writes a text report of the memory in use.
+ *
+ * Every function that writes text works like snprintf: it writes at most n bytes, including the terminating zero, and
+ * returns the length of the whole text. buf NULL: it writes nothing.
+ */
 TG_API size_t tg_memory_report(tg_ctx *ctx, char *buf, size_t n);
 
 /* ---- Random streams ---- */
 
-/* Streams by name, besides the default one. Names and seeds are unique among them (TG_ERR_ARGUMENT), as their draws
- * would be equal otherwise: one with the default one's seed draws its numbers. Unknown names are TG_ERR_ARGUMENT. */
+/* Add and remove a named random stream, in addition to the default one. The name and the seed must differ from those of
+ * the other named streams; otherwise TG_ERR_ARGUMENT, because two streams of one seed draw the same numbers. The seed
+ * is not compared with that of the default stream: if they are equal, both draw the same numbers. Removing an unknown
+ * name fails with TG_ERR_ARGUMENT. */
 TG_API tg_status tg_rng_add(tg_ctx *ctx, const char *name, uint64_t seed);
 TG_API tg_status tg_rng_remove(tg_ctx *ctx, const char *name);
-TG_API const char *tg_rng_name(const tg_ctx *ctx, int i); /* the i-th to come; NULL past the last */
-/* The state by value; name NULL: of the stream that draws now, the default one but between a fork and its join. */
+TG_API const char *tg_rng_name(const tg_ctx *ctx, int i); /* Returns the i-th name, oldest first; NULL past the last. */
+/* Copy the state of a stream out or in. name NULL: the stream that draws now, which is the default stream unless a fork
+ * is open. An unknown name fails with TG_ERR_ARGUMENT. */
 TG_API tg_status tg_rng_get(tg_ctx *ctx, const char *name, tg_rng *out);
 TG_API tg_status tg_rng_set(tg_ctx *ctx, const char *name, const tg_rng *s);
-/* From fork to join the named stream draws, going on where it was left; a default stream seeded anew meanwhile is
- * logged. Forks nest, also of one name; every fork, a failed one too, has its join; a join alone is TG_ERR_STATE. */
+/* Switch to the named stream, and back. Between fork and join all draws come from the named stream, which continues
+ * from its last state. Forks nest, also with the same name. Every fork needs a join, even a fork that failed; a join
+ * without a fork fails with TG_ERR_STATE. If the default stream is reseeded in between, the last join logs a
+ * warning. */
 TG_API tg_status tg_rng_fork(tg_ctx *ctx, const char *name);
 TG_API tg_status tg_rng_join(tg_ctx *ctx);
 

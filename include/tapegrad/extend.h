@@ -1,4 +1,5 @@
-/* Umbrella header for writers of ops, devices, transports and bindings: the tables behind the API. */
+/* Umbrella header for those who write ops, devices, transports or language bindings. It adds the tables of functions
+ * that such extensions fill in, and includes tapegrad.h. */
 #ifndef TAPEGRAD_EXTEND_H
 #define TAPEGRAD_EXTEND_H
 

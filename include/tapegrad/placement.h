@@ -1,4 +1,5 @@
-/* Placements: how a tensor lies over the ranks of an axis. */
+/* Placements: how a tensor is distributed over the ranks of an axis, and how a program declares and reads that. A
+ * program that trains on more than one rank includes this header; docs/placements.md explains the rules. */
 #ifndef TAPEGRAD_PLACEMENT_H
 #define TAPEGRAD_PLACEMENT_H
 
@@ -10,7 +11,8 @@ extern "C" {
 
 /* ---- Placements ---- */
 
-/* By value; the names of docs/placements.md. */
+/* The placements by their names in docs/placements.md: invariant, replicated, partial, varying, and the shards of dim
+ * d. */
 #ifndef __cplusplus
 #define TG_I ((tg_placement){.kind = TG_INVARIANT})
 #define TG_R ((tg_placement){.kind = TG_REPLICATED})
@@ -21,41 +23,47 @@ extern "C" {
 #define TG_SHARD_ZIGZAG(d) ((tg_placement){.kind = TG_VARYING, .layout = TG_ZIGZAG, .dim = (d)})
 #endif
 
-/* Declares how a leaf lies on one axis of p, before its first use: a claim that the library cannot see (check mode
- * compares I and R leaves over the axis: on tp and cp at their first use, on dp by tg_grads_finalize). Undeclared:
- * parameters and what the library made are I, the caller's bytes (tg_from_host, tg_wrap, tg_write) V on tp, cp and dp,
- * and I on the expert grid's axes; pp places nothing. Parameters are never P, nor V without a layout. Where several
- * axes shard one dim, the axis placed first is the major one, whose chunks the others may cut. An axis of one rank
- * takes any placement and keeps none. A leaf is placed once on an axis (TG_ERR_STATE), which etp and tp may share
- * (tg_parallel_opts). */
+/* Declares how a leaf is distributed over one axis of p. Call it before the first use of the leaf.
+ *
+ * The library cannot verify the claim, except in check mode. There it compares I and R leaves over the axis: on tp and
+ * cp at their first use, on dp in tg_grads_finalize. Without a declaration, parameters and tensors that the library
+ * filled are I. The caller's bytes (tg_from_host, tg_wrap, tg_write) are V on tp, cp and dp, and I on the axes of the
+ * expert grid. pp has no placements. A parameter must not be P, nor V without a layout. If several axes shard one dim,
+ * the axis placed first is the major one, and the others may divide its chunks. On an axis of one rank any placement is
+ * accepted and ignored. Fails with TG_ERR_STATE if the leaf is placed on an axis twice; etp and tp may be the same axis
+ * (tg_parallel_opts).
+ */
 TG_API tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_placement placement);
-/* What can be read off any tensor; an op's result has what the one rule gave. I where x was never placed. */
+/* Return the placement of x on an axis, and the shape of the global tensor. They work on any tensor: the result of an
+ * op has the placement that the placement rule gave. I if x was never placed, or is dead. */
 TG_API tg_placement tg_placement_of(const tg_tensor *x, tg_axis axis);
 TG_API tg_shape tg_global_shape(const tg_tensor *x);
-TG_API size_t tg_placement_text(const tg_tensor *x, char *buf, size_t n); /* "dp R, tp V0:s3"; "" when all are I */
-/* The escape hatch: x with another placement on an axis, identity both ways, nothing checked. The name says it in
- * dumps and errors. */
+TG_API size_t tg_placement_text(const tg_tensor *x, char *buf, size_t n); /* writes "dp R, tp V0:s3"; "" if all are I */
+/* Returns x with another placement on an axis, without any check. The function is the identity in both directions. Its
+ * name appears in dumps and errors. */
 TG_API tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, tg_axis axis, tg_placement to);
 
-/* A parameter of this rank: of the global shape, placed; its local shape follows. Drawn by global coordinates, so
- * that shards of any tp put together are the parameter of one rank, bit for bit; with TG_RNG_MEGATRON each shard from
- * its rank's stream, an expert's one where at[] names an axis of that grid. Where several axes shard one dim the order
- * in at[] is the order of the axes, major first. */
+/* One entry of the last arguments of tg_param_placed: an axis and the placement on it. */
 typedef struct tg_place_at {
     tg_axis axis;
     tg_placement placement;
 } tg_place_at;
 
-/* TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}): the last two arguments in one. */
+/* Gives the last two arguments of tg_param_placed: TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}). */
 #define TG_PLACES(...)                  \
     (const tg_place_at[]){__VA_ARGS__}, \
         (int)(sizeof((const tg_place_at[]){__VA_ARGS__}) / sizeof(tg_place_at))
 
+/* Creates this rank's part of a parameter with the given global shape and the n placements at[]; the local shape
+ * follows from them. Values are drawn by global coordinates: the shards of any tp, joined, equal the parameter of one
+ * rank bit for bit. With TG_RNG_MEGATRON each shard is drawn from the stream of its rank, or from the expert stream if
+ * at[] names an axis of the expert grid. If several axes shard one dim, the first of them in at[] is the major one.
+ * Fails with TG_ERR_SHAPE if a sharded dim is not a multiple of the axis's ranks. */
 TG_API tg_tensor *tg_param_placed(const tg_parallel *p, const char *name, tg_dtype dtype, tg_shape global, double std,
                                   const tg_place_at *at, int n);
 
-/* tg_reshape that says which dim of the result x's shard becomes, where the sizes leave that open: one head a rank,
- * [s, b, h/n] V2 to [s, b, 1, h/n] V2, not V3. */
+/* Reshapes like tg_reshape, and states which dim of the result x's shard becomes. Needed where the sizes leave that
+ * open: with one head per rank, [s, b, h/n] sharded along dim 2 becomes [s, b, 1, h/n] sharded along dim 2, not 3. */
 TG_API tg_tensor *tg_reshape_shard(tg_tape *t, tg_tensor *x, tg_shape shape, int dim);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-/* Learning-rate schedules: the rate of each step, in Megatron-Core's shapes. */
+/* Learning-rate schedules: functions that give the learning rate of each step, with the shapes of Megatron-Core. An
+ * optimizer takes one per group of parameters (optim.h). */
 #ifndef TAPEGRAD_SCHEDULE_H
 #define TAPEGRAD_SCHEDULE_H
 
@@ -12,8 +13,8 @@ typedef enum tg_decay {
     TG_DECAY_CONSTANT,
     TG_DECAY_LINEAR,
     TG_DECAY_COSINE,
-    TG_DECAY_INVERSE_SQRT, /* lr sqrt(warmup) / sqrt(step) */
-    TG_DECAY_WSD,          /* warm-up, stable, then decay over the last wsd_steps */
+    TG_DECAY_INVERSE_SQRT, /* lr * sqrt(warmup) / sqrt(step) */
+    TG_DECAY_WSD,          /* warm-up, then constant, then a decay over the last wsd_steps */
 } tg_decay;
 
 typedef enum tg_wsd { TG_WSD_LINEAR, TG_WSD_COSINE, TG_WSD_EXPONENTIAL, TG_WSD_MINUS_SQRT } tg_wsd;
@@ -21,16 +22,16 @@ typedef enum tg_wsd { TG_WSD_LINEAR, TG_WSD_COSINE, TG_WSD_EXPONENTIAL, TG_WSD_M
 typedef struct tg_schedule {
     size_t size;
     double lr, min_lr, start_lr; /* start_lr: rate at step 0 of the warm-up. 0 <= min_lr <= lr. */
-    int64_t warmup, steps;       /* in steps; the decay ends at step `steps`, which counts the warm-up too */
+    int64_t warmup, steps;       /* in steps. The decay ends at step `steps`, which counts the warm-up too. */
     tg_decay decay;
     tg_wsd wsd;
-    int64_t wsd_steps; /* 0 to steps */
+    int64_t wsd_steps; /* length of the decay of TG_DECAY_WSD, 0 to steps */
 } tg_schedule;
 
 #define TG_SCHEDULE(...) (&(tg_schedule){.size = sizeof(tg_schedule), __VA_ARGS__})
 
-/* Returns the learning rate of update number `step`, which is 1 for the first. NaN for an invalid schedule, NULL
- * included, and for a negative step. */
+/* Returns the learning rate of update number `step`; the first update is number 1. Returns NaN if the schedule is
+ * invalid or NULL, and if step is negative. */
 TG_API double tg_schedule_lr(const tg_schedule *s, int64_t step);
 
 #ifdef __cplusplus

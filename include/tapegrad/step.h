@@ -1,8 +1,10 @@
-/* An optimizer's step on a device: the arguments of the slots prepare and adamw (device.h).
+/* An optimizer's step on a device: the arguments of the slots prepare and adamw. device.h includes this header, for
+ * those who write a device.
  *
- * What changes from step to step lies on the device, in float64: the optimizer's state, and the words of each group.
- * The host writes the state between steps (tg_optim_set_lr and others). prepare computes the words from it, and the
- * state after the step. The host decides nothing in a step, so a step can be captured and replayed.
+ * The numbers that change from step to step are on the device, in float64: the optimizer's state, and the words of each
+ * group of parameters. The host writes the state between steps (tg_optim_set_lr and others). prepare computes the words
+ * from the state, and the state after the step. The host decides nothing within a step, so a step can be captured and
+ * replayed.
  */
 #ifndef TAPEGRAD_STEP_H
 #define TAPEGRAD_STEP_H
@@ -14,7 +16,7 @@
 extern "C" {
 #endif
 
-/* Limits: groups of an optimizer, and sums of squares that one step adds up. */
+/* Limits: the groups of an optimizer, and the sums of squares that one step adds up. */
 enum { TG_STEP_GROUPS = 32, TG_STEP_SUMS = 16 };
 
 /* The state of an optimizer: the index of each number. */

@@ -1,4 +1,5 @@
-/* A tape: what is recorded, scopes, and named scratch memory. */
+/* A tape: it records ops so that backward can run through them, and owns their results until it is reset. Also scopes,
+ * named scratch buffers, and the packing of saved tensors. tapegrad.h includes this header. */
 #ifndef TAPEGRAD_TAPE_H
 #define TAPEGRAD_TAPE_H
 
@@ -10,62 +11,80 @@ extern "C" {
 
 /* ---- Tape ---- */
 
-TG_API tg_tape *tg_tape_new(tg_ctx *ctx); /* never NULL: one that could not be made refuses every op */
-TG_API void tg_tape_free(tg_tape *t);     /* a freed tape is refused, until a later tg_tape_new uses its memory */
-/* Ends every handle and node of the tape and keeps the memory for the next step. */
+/* Creates a tape. Never returns NULL: if creation fails, every op refuses the tape. */
+TG_API tg_tape *tg_tape_new(tg_ctx *ctx);
+/* Frees a tape and ends its handles. The tape is refused afterwards, until a later tg_tape_new reuses its memory. Fails
+ * with TG_ERR_STATE, and frees nothing, while a callback of the tape runs. */
+TG_API void tg_tape_free(tg_tape *t);
+/* Ends every handle and node of the tape, and keeps the memory for the next step. A stale handle is recognized after
+ * one reset; after two resets it may be read as another tensor (tensor.h). Fails like tg_tape_free. */
 TG_API void tg_tape_reset(tg_tape *t);
 TG_API tg_ctx *tg_tape_ctx(tg_tape *t);
-/* Both return what was set before. Training (default) or evaluation: dropout reads it. Grad (default) or no-grad:
- * results are still owned by the tape, but nothing is kept for backward. */
+/* Set a mode of the tape and return its previous value. Training: true (default) or false for evaluation; dropout
+ * depends on it. Grad mode: true (default) or false; in no-grad mode the tape still owns results, but keeps nothing for
+ * backward. */
 TG_API bool tg_tape_set_training(tg_tape *t, bool on);
 TG_API bool tg_tape_set_grad_mode(tg_tape *t, bool on);
 TG_API bool tg_is_training(const tg_tape *t);
 TG_API bool tg_is_grad_on(const tg_tape *t);
 
-/* A leaf of this tape on x's bytes, where x is a result of this or another tape, or of the context. It needs a gradient
- * where x does, or by tg_set_requires_grad; the gradient is this tape's: read it by tg_grad_of until the next reset. */
+/* Returns a leaf of this tape that shares the bytes of x. x may belong to this tape, another tape or the context. The
+ * leaf requires a gradient if x does, or after tg_set_requires_grad. Its gradient belongs to this tape: read it with
+ * tg_grad_of before the next reset. */
 TG_API tg_tensor *tg_tape_input(tg_tape *t, tg_tensor *x);
 
-/* Discards at close what was made since open, but for what a node saved and for the outputs. Scopes nest; each open has
- * its close, also where either fails. name (copied, may be NULL) is part of the path in call sites and reports. */
+/* Open and close a scope. Closing releases the bytes of all tensors made since the scope was opened, except the n
+ * outputs and those that a node saved for backward. Scopes nest. Each open needs one close, even if either fails; a
+ * close without an open fails with TG_ERR_STATE. name is copied and may be NULL; call sites and reports show it as part
+ * of a path. */
 TG_API tg_status tg_scope_open(tg_tape *t, const char *name);
 TG_API tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n);
-/* A tape-owned tensor, contents undefined, on bytes that stay with the context under (name, dtype) when its last
- * reference goes, and only grow. Asking again waits for the works that still use them; while a lease is open on the
- * same tape, alive and not discarded, it is TG_ERR_STATE, naming both. What another tape holds, as the one outside a
- * recomputation, is let alone: the lease is then an instance of its own. tg_memory_report counts them all. */
+/* Leases a named scratch buffer: returns a tensor of the tape with undefined contents. TG_DTYPE_DEFAULT: the default
+ * dtype.
+ *
+ * The context keeps the buffer under (name, dtype) after its last reference has ended, and reuses it for the next lease
+ * of that name. A buffer grows but never shrinks. A new lease waits for works that still use the buffer. If a lease of
+ * the name is still open on the same tape (alive and not discarded), the call fails with TG_ERR_STATE, and the message
+ * names both. If another tape holds the buffer, as the outer tape does during a recomputation, the lease gets a second
+ * buffer. tg_memory_report lists all of them.
+ */
 TG_API tg_tensor *tg_lease(tg_tape *t, const char *name, tg_dtype dtype, tg_shape shape);
-TG_API void tg_tape_set_timing(tg_tape *t, bool on); /* measure nodes from now on */
+TG_API void tg_tape_set_timing(tg_tape *t, bool on); /* Sets whether the nodes that run from now on are timed. */
 
 /* ---- Functions of tensors ---- */
 
-/* Records on t; in[] and out[] are the caller's arrays. The same type serves gradcheck.h. */
+/* A function that records ops on t. It reads n_in tensors from in[] and writes n_out results to out[]; the caller owns
+ * both arrays. state is the caller's. gradcheck.h uses the same type. */
 typedef tg_status (*tg_fn)(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out);
 
 /* ---- Saved tensors ---- */
 
-/* How what nodes save for backward is kept meanwhile: on the host, in fewer bits. x is one-dimensional: all elements of
- * what a storage holds, whatever shapes its tensors have. */
+/* Callbacks that store saved tensors in another form until backward needs them, for example on the host or in fewer
+ * bits. Each callback gets x as a one-dimensional tensor of all elements of a storage, whatever the shapes of the
+ * tensors on it. */
 typedef struct tg_packer {
     size_t size;
-    /* Keeps what unpack will need and sets *packed to it: x's bytes are then given back. NULL, as it is: x stays. May
-     * record no-grad ops on t; tg_keep keeps a result. */
+    /* Stores what unpack will need, and sets *packed to it; then the bytes of x are released. If *packed stays NULL, as
+     * it is at the call, x is left as it is. May record no-grad ops on t, and keep a result with tg_keep. */
     tg_status (*pack)(void *user, tg_tape *t, tg_tensor *x, void **packed);
-    /* Writes x, which may be in flight when it returns. Called when somebody reads the bytes, mostly backward; what it
-     * gives is what they read. */
+    /* Fills x again; x may still be in flight when this returns. Called when the bytes are read again, mostly by
+     * backward. */
     tg_status (*unpack)(void *user, void *packed, tg_tensor *x);
-    /* Backward has passed the last node that saved x, x is kept (tg_keep), or the tape is reset. */
+    /* Ends packed. Called when backward has passed the last node that saved x, when x is kept (tg_keep), or when the
+     * tape is reset. May be NULL. */
     void (*drop)(void *user, void *packed);
-    void *user; /* must be there until the tape is reset */
+    void *user; /* must stay valid until the tape is reset */
 } tg_packer;
 
 #define TG_PACKER(...) (&(tg_packer){.size = sizeof(tg_packer), __VA_ARGS__})
 
-/* From now on tg_scope_close packs what was made since open, a node saved, and is no output. NULL: it stays, as ever.
- * Tapes of recomputations keep theirs. Not within a captured step. A callback that fails is TG_ERR_CALLBACK. */
+/* Sets the tape's packer; p is copied. From now on tg_scope_close packs each tensor that was made in the scope, that a
+ * node saved, and that is not an output. p NULL: saved tensors stay as they are (default). The tapes of recomputations
+ * are not affected. Within a captured step, packing fails with TG_ERR_STATE. A pack callback that fails makes the call
+ * that packs fail with TG_ERR_CALLBACK. */
 TG_API tg_status tg_tape_pack(tg_tape *t, const tg_packer *p);
-/* Packs a result now, behind its last use in forward, where no scope does. Nothing happens where no node has saved it,
- * or its tape has no packer. */
+/* Packs x now, where no scope does. Call it after the last use of x in forward. Does nothing if no node has saved x, or
+ * if the tape of x has no packer. */
 TG_API tg_status tg_pack(tg_tensor *x);
 
 #ifdef __cplusplus

@@ -1,18 +1,21 @@
-/* Tapegrad: an autograd tensor runtime with an explicit tape.
+/* Tapegrad: an autograd tensor runtime with an explicit tape. A program includes this header.
  *
- * Umbrella header: status, dtypes, context, tensors, tape, backward, recomputation, random streams.
- * The ops are in ops.h, which this header includes at its end.
+ * It includes the headers for status codes, dtypes, contexts, random streams, tensors, tapes, backward, recomputation,
+ * asynchronous works and the ops (ops.h).
  *
- * Errors are sticky. A failed call records the first error in its context (given no tape, in that of the first tensor;
- * given neither, as by tg_full(NULL, ...), nowhere: whoever takes what it returns refuses it) and returns an inert
- * tensor; every later call on that context does nothing until tg_ctx_clear, but for free, drop, reset, status, message
- * and clear. Check once, at the end: tg_ctx_status.
+ * Errors are sticky. A failed call records its error in the context and returns an inert tensor. From then on every
+ * call on that context does nothing, until tg_ctx_clear; only free, drop, reset, status, message and clear still work.
+ * So a program may check once, at the end, with tg_ctx_status; it reports the first error. A call without a tape uses
+ * the context of its first tensor. A call with neither, such as tg_full(NULL, ...), records no error: it returns an
+ * inert tensor, which the next call refuses.
  *
- * Ownership in three words: what *_new returns is released by *_free; what tg_keep returns is released by tg_drop;
- * all else is borrowed. A tensor made on a context lives until tg_drop or tg_ctx_free; a tensor made by an op lives
- * until its tape is reset.
+ * Ownership:
+ * - what a *_new function returns is released by the matching *_free;
+ * - what tg_keep returns is released by tg_drop;
+ * - everything else is borrowed. A tensor created on a context lives until tg_drop or tg_ctx_free. A tensor that an op
+ *   returns lives until its tape is reset.
  *
- * Threads: a context and everything made on it is used by one thread at a time. Different contexts are independent.
+ * Threads: only one thread at a time may use a context and the objects made on it. Different contexts are independent.
  */
 #ifndef TAPEGRAD_H
 #define TAPEGRAD_H

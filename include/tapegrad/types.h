@@ -1,4 +1,5 @@
-/* Types that every part of Tapegrad shares: status, dtypes, shapes, placements, and the names of handles. */
+/* Types that every part of Tapegrad shares: status codes, dtypes, shapes, placements and the opaque object types. Every
+ * other header includes this one; a program seldom includes it directly. */
 #ifndef TAPEGRAD_TYPES_H
 #define TAPEGRAD_TYPES_H
 
@@ -13,7 +14,7 @@
 #if defined(__GNUC__)
 #define TG_API __attribute__((visibility("default")))
 #define TG_PRINTF(f, a) __attribute__((format(printf, f, a)))
-#define TG_SITE __builtin_return_address(0) /* the call site that errors quote (tg_apply) */
+#define TG_SITE __builtin_return_address(0) /* the caller's address, which error messages quote (tg_apply) */
 #else
 #define TG_API
 #define TG_PRINTF(f, a)
@@ -41,7 +42,7 @@ typedef struct tg_file_ops tg_file_ops;
 
 /* ---- Status ---- */
 
-/* X(name, text): the one list of which the enum and tg_status_name are made. */
+/* X(name, text): the list of status codes. The enum below and tg_status_name are generated from it. */
 #define TG_STATUS_LIST(X)                                                                      \
     X(OK, "ok")                                                                                \
     X(ERR_ARGUMENT, "invalid argument")      /* NULL, out of range, not finite, overlapping */ \
@@ -49,11 +50,11 @@ typedef struct tg_file_ops tg_file_ops;
     X(ERR_DTYPE, "dtype mismatch")                                                             \
     X(ERR_DEVICE, "device mismatch")                                                           \
     X(ERR_PLACEMENT, "placement mismatch")                                                     \
-    X(ERR_HANDLE, "dead or foreign handle")  /* freed, reset, superseded, of another context */ \
-    X(ERR_STATE, "wrong state")              /* right call, wrong moment */                    \
+    X(ERR_HANDLE, "dead or foreign handle")  /* freed, reset, overwritten, foreign */          \
+    X(ERR_STATE, "wrong state")              /* a valid call at the wrong time */              \
     X(ERR_VERSION, "saved tensor was overwritten")                                             \
     X(ERR_DISCARDED, "bytes were discarded")                                                   \
-    X(ERR_DATA, "invalid data")              /* values, not shapes: ids out of range, NaN */   \
+    X(ERR_DATA, "invalid data")              /* wrong values: an id out of range, a NaN */     \
     X(ERR_MEMORY, "out of memory")                                                             \
     X(ERR_IO, "input/output error")                                                            \
     X(ERR_FORMAT, "malformed file")                                                            \
@@ -72,20 +73,28 @@ typedef enum tg_status {
 #undef TG_X
 } tg_status;
 
-TG_API const char *tg_status_name(tg_status s); /* "TG_ERR_SHAPE"; never NULL */
-TG_API const char *tg_version(void);            /* the library's TG_VERSION */
+/* Returns a code's name, such as "TG_ERR_SHAPE". "?" for an unknown code; never NULL. */
+TG_API const char *tg_status_name(tg_status s);
+TG_API const char *tg_version(void);            /* Returns the TG_VERSION that the library was built with. */
 
+/* Returns the status of the first error since the last clear. TG_OK if there is none; TG_ERR_ARGUMENT for NULL. */
 TG_API tg_status tg_ctx_status(const tg_ctx *ctx);
-/* The first error: what was wrong, what was expected, where. "" when there is none. Valid until the next clear. */
+/* Returns the message of the first error: what was wrong, what was expected, and where. "" if there is no error. The
+ * text is valid until the next tg_ctx_clear. */
 TG_API const char *tg_ctx_message(const tg_ctx *ctx);
+/* Clears the error, so that calls on ctx work again. Does nothing for NULL and for a context that could not be
+ * created. */
 TG_API void tg_ctx_clear(tg_ctx *ctx);
-/* Records an error of the caller's own (a callback, a data source) unless one is there already; returns s. */
+/* Records an error of the caller's own, for example from a callback or a data source. The first error is kept: a later
+ * one is ignored. Returns the status of the context, which is s if no error came before. TG_OK and unknown codes count
+ * as TG_ERR_INTERNAL; a NULL ctx returns TG_ERR_ARGUMENT. */
 TG_API tg_status tg_ctx_fail(tg_ctx *ctx, tg_status s, const char *format, ...) TG_PRINTF(3, 4);
 
 /* ---- Dtypes, shapes ---- */
 
-/* X(NAME, name, bits, kind): kind f (float), i (integer), b (boolean), q (quantised: a tg_quant gives the scale).
- * The 8- and 4-bit formats have their numbers now so that files and bindings keep them; no op takes them yet. */
+/* X(NAME, name, bits, kind): the list of dtypes. kind is f (float), i (integer), b (boolean) or q (quantized: a
+ * tg_quant gives the scales). No op takes the 8-bit and 4-bit formats yet. They are listed so that their numbers stay
+ * fixed in files and bindings. */
 #define TG_DTYPE_LIST(X)         \
     X(F32, f32, 32, 'f')         \
     X(F64, f64, 64, 'f')         \
@@ -108,11 +117,12 @@ typedef enum tg_dtype {
     TG_DTYPE_COUNT
 } tg_dtype;
 
-TG_API const char *tg_dtype_name(tg_dtype d); /* "f32"; "?" for an unknown one */
-TG_API int tg_dtype_bits(tg_dtype d);         /* 0 for an unknown one */
+TG_API const char *tg_dtype_name(tg_dtype d); /* Returns a name, such as "f32"; "?" for an unknown dtype. */
+TG_API int tg_dtype_bits(tg_dtype d);         /* Returns bits per element; 0 for an unknown dtype. */
 
-/* How a quantised tensor's scales lie: one scale of scale_dtype for every block of block[i] elements along dim i
- * (0: the whole dim). Carried by a tensor of kind q; unused by the dtypes that ops take today. */
+/* How the scales of a quantized tensor are laid out. There is one scale, of type scale_dtype, for each block of
+ * block[i] elements along dim i; block[i] 0 means the whole dim. Only dtypes of kind q use it, and no op takes those
+ * yet. */
 typedef struct tg_quant {
     size_t size;
     tg_dtype scale_dtype;
@@ -122,19 +132,20 @@ typedef struct tg_quant {
 
 enum { TG_MAX_DIMS = 8 };
 
-/* A shape by value. ndim > TG_MAX_DIMS marks one that was given too many dims: every function refuses it. */
+/* A shape, passed by value. If ndim > TG_MAX_DIMS, the shape was given too many dims, and every function refuses it. */
 typedef struct tg_shape {
     int64_t ndim;
     int64_t dim[TG_MAX_DIMS];
 } tg_shape;
 
-/* A list of dims to reduce over; negative ones count from the end. n < 0: all of them. */
+/* A list of dims to reduce over. Negative dims count from the end. n < 0: all dims. */
 typedef struct tg_dims {
     int n;
     int dim[TG_MAX_DIMS];
 } tg_dims;
 
-/* More than TG_MAX_DIMS dims, or NULL for some, make a shape and a list that every function refuses. */
+/* Build a shape and a list of dims from an array of n numbers. If n > TG_MAX_DIMS, or if dims is NULL while n > 0,
+ * every function refuses the result. */
 TG_API tg_shape tg_shape_make(size_t n, const int64_t *dims);
 TG_API tg_dims tg_dims_make(size_t n, const int64_t *dims);
 
@@ -146,43 +157,46 @@ TG_API tg_dims tg_dims_make(size_t n, const int64_t *dims);
 #define TG_ALL_DIMS ((tg_dims){.n = -1})
 #endif
 
-/* Every struct that a caller fills begins with its size. The TG_* macros set it; C++ and bindings call
- * tg_struct_init(&s, sizeof s), which zeroes the struct and sets it. A size that was never set, and one that is larger
- * than the library knows, is TG_ERR_ARGUMENT. A zero field means its default; TG_NONE (for
- * numbers) stands where a zero itself is wanted. */
+/* Every struct that a caller fills begins with its size. The TG_* macros set the size; C++ and bindings call
+ * tg_struct_init instead. A size that was never set, or that is larger than the library knows, fails with
+ * TG_ERR_ARGUMENT. A field that is 0 has its default; where 0 is itself a meaningful number, TG_NONE stands for it. */
 #define TG_NONE (-1)
+/* Sets every byte of a struct to 0, then writes `size` into its first field: tg_struct_init(&s, sizeof s). Does nothing
+ * if s is NULL. */
 TG_API void tg_struct_init(void *s, size_t size);
 
-/* ---- Placements (how a tensor lies over the ranks of a group axis; docs/placements.md) ---- */
+/* ---- Placements: how a tensor is distributed over the ranks of an axis (docs/placements.md) ---- */
 
 typedef enum tg_axis { TG_TP, TG_CP, TG_DP, TG_PP, TG_ETP, TG_EP, TG_EDP, TG_AXIS_USER, TG_MAX_AXES } tg_axis;
 
 typedef enum tg_placement_kind {
-    TG_INVARIANT,  /* the same on every rank; so is its gradient */
+    TG_INVARIANT,  /* the same on every rank, and its gradient is too */
     TG_REPLICATED, /* the same on every rank; its gradient is PARTIAL */
-    TG_VARYING,    /* each rank its own: a shard along dim, or opaque */
-    TG_PARTIAL,    /* the sum over the ranks; its gradient is REPLICATED */
+    TG_VARYING,    /* each rank has its own: a shard along dim, or opaque */
+    TG_PARTIAL,    /* its value is the sum over the ranks; its gradient is REPLICATED */
 } tg_placement_kind;
 
 typedef enum tg_layout { TG_OPAQUE, TG_CONTIGUOUS, TG_STRIDED, TG_ZIGZAG } tg_layout;
 
 typedef struct tg_placement {
     uint8_t kind;   /* tg_placement_kind */
-    uint8_t layout; /* tg_layout, of VARYING */
-    int8_t dim;     /* the sharded dim, unless opaque */
-    uint8_t order;  /* where several axes shard one dim: 0 is the major one */
-    int32_t chunks; /* of a strided layout: chunks of the dim per rank */
+    uint8_t layout; /* tg_layout; used by VARYING */
+    int8_t dim;     /* the sharded dim; unused if the layout is TG_OPAQUE */
+    uint8_t order;  /* if several axes shard one dim: 0 is the major axis */
+    int32_t chunks; /* TG_STRIDED: chunks of the dim per rank */
 } tg_placement;
 
-/* The caller's memory for all of a context. alloc returns NULL when it cannot; align is a power of two up to 2 MiB. */
+/* The caller's allocator, which provides all memory of a context. alloc returns NULL if it fails. align is a power of
+ * two up to 2 MiB. */
 typedef struct tg_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t align);
     void (*free)(void *user, void *p, size_t bytes);
     void *user;
 } tg_allocator;
 
-/* Runs body(arg, begin, end) so that [0, n) is covered in disjoint ranges; returns when all have run. Which thread
- * runs what must not matter to the result: kernels cut work by shape alone. */
+/* Runs body(arg, begin, end) on disjoint ranges that together cover [0, n), and returns when all of them have finished.
+ * The ranges may run on any threads: kernels split their work by shape alone, so results do not depend on the
+ * threads. */
 typedef void (*tg_range_fn)(void *arg, int64_t begin, int64_t end);
 typedef void (*tg_parallel_for_fn)(void *user, int64_t n, tg_range_fn body, void *arg);
 
@@ -200,29 +214,29 @@ typedef enum tg_category {
     TG_MEM_OPTIMIZER,
     TG_MEM_SAVED,     /* activations that a node saved for backward */
     TG_MEM_TEMPORARY, /* everything else */
-    TG_MEM_BUFFER,    /* named buffers, leased or not */
-    TG_MEM_GRAPH,     /* what captured steps took (capture.h) */
+    TG_MEM_BUFFER,    /* named scratch buffers, leased or not (tg_lease) */
+    TG_MEM_GRAPH,     /* memory that captured steps hold (capture.h) */
     TG_MEM_CATEGORIES,
-    TG_MEM_MAX_CATEGORIES = 8 /* so that tg_memory_info keeps its layout when one is added */
+    TG_MEM_MAX_CATEGORIES = 8 /* room for new categories without a change of tg_memory_info's layout */
 } tg_category;
 
 typedef struct tg_memory_info {
     size_t size;
-    int64_t live, peak;           /* bytes handed out, rounded as the allocator rounds */
-    int64_t reserved;             /* bytes taken from the system for them */
-    int64_t workspace;            /* of kernels, besides */
+    int64_t live, peak;           /* bytes in use, now and at most; rounded up by the allocator */
+    int64_t reserved;             /* bytes obtained from the system for them */
+    int64_t workspace;            /* bytes of the kernels' work memory, in addition to the above */
     int64_t by_category[TG_MEM_MAX_CATEGORIES];
     int64_t peak_by_category[TG_MEM_MAX_CATEGORIES]; /* at the moment of the peak */
-    int64_t host_allocations;     /* calls of the allocator so far: constant in a steady training step */
+    int64_t host_allocations;     /* calls of the allocator so far; a steady training step adds none */
 } tg_memory_info;
 
 #define TG_MEMORY_INFO() ((tg_memory_info){.size = sizeof(tg_memory_info)})
 
-/* A hook of a tensor (backward.h). */
+/* A gradient hook (backward.h). */
 typedef tg_status (*tg_hook_fn)(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad);
 
-/* Philox4x32-10 (Salmon et al., SC 2011): draws are a pure function of these words. Saving and restoring a stream
- * is a copy of this struct. */
+/* A Philox4x32-10 stream (Salmon et al., SC 2011). Each draw depends on these three numbers only, so copying this
+ * struct saves or restores a stream. */
 typedef struct tg_rng {
     uint64_t seed;
     uint64_t stream; /* less than 2^63 */
@@ -231,7 +245,8 @@ typedef struct tg_rng {
 
 #ifdef __cplusplus
 }
-/* In C++17 the structs that C fills by macro are made so: auto c = tg_make<tg_config>(); c.seed = 1; tg_ctx_new(&c). */
+/* In C++17 a template replaces the macros that C fills a struct with:
+ *     auto c = tg_make<tg_config>(); c.seed = 1; tg_ctx_new(&c) */
 template <class S> inline S tg_make() {
     S s;
     tg_struct_init(&s, sizeof s);

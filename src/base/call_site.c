@@ -1,4 +1,4 @@
-/* Call sites: return addresses, turned into text only when somebody prints one. */
+/* Call sites: return addresses, which are converted to text only when they are printed. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -15,21 +15,23 @@ static const char *base_name(const char *path) {
 #include <elfutils/libdwfl.h>
 #include <unistd.h>
 
-/* Only what the program's own files hold: a search for separate ones could reach a network. */
+/* Only debug information inside the program's own files is used: a search for separate debug files could access a
+ * network. */
 static int no_search(Dwfl_Module *module, void **data, const char *name, Dwarf_Addr base, const char *file,
                      const char *link, GElf_Word crc, char **found) {
     (void)module, (void)data, (void)name, (void)base, (void)file, (void)link, (void)crc, (void)found;
     return -1;
 }
 
-/* "file.c:12". Opened anew for each, half a millisecond, so that no descriptor stays open. */
+/* Writes "file.c:12". Opens the debug information for every call, which takes half a millisecond, so that no file
+ * descriptor stays open. */
 static bool describe_line(const void *site, char *buf, size_t n, size_t *at) {
     static const Dwfl_Callbacks callbacks = {.find_elf = dwfl_linux_proc_find_elf, .find_debuginfo = no_search};
     Dwfl *process = dwfl_begin(&callbacks);
     int number = 0;
     const char *file = NULL;
     if (process && dwfl_linux_proc_report(process, getpid()) == 0 && dwfl_report_end(process, NULL, NULL) == 0) {
-        /* The call ends right before the address to which it returns. */
+        /* The call instruction ends right before its return address. */
         Dwfl_Line *line = dwfl_getsrc(process, (Dwarf_Addr)(uintptr_t)site - 1);
         file = line ? dwfl_lineinfo(line, NULL, &number, NULL, NULL, NULL) : NULL;
         if (file) tg_text(buf, n, at, "%s:%d", base_name(file), number);
@@ -44,7 +46,7 @@ static bool describe_line(const void *site, char *buf, size_t n, size_t *at) {
 }
 #endif
 
-/* "symbol+0x12 (program)", or "program+0x1234" where no symbol is exported. */
+/* Writes "symbol+0x12 (program)", or "program+0x1234" if no symbol is exported. */
 size_t tg_describe_symbol(const void *site, char *buf, size_t n) {
     Dl_info info;
     size_t at = 0;

@@ -1,4 +1,5 @@
-/* Blocks of the device's memory within the caller's limit, and the error that says what holds it. */
+/* Takes blocks of the device's memory within the caller's limit, and records the error that says what holds the
+ * memory. */
 #include "base/device_memory.h"
 
 #include <stdio.h>
@@ -10,7 +11,7 @@ size_t tg_memory_room(const tg_ctx *ctx) {
     const tg_runtime *r = tg_runtime_of(ctx);
     if (TG_LIKELY(r->memory_limit == 0)) return SIZE_MAX;
     tg_memory_info m = TG_MEMORY_INFO();
-    if (r->heap) tg_heap_stats(r->heap, &m); /* there is none while a device is being opened */
+    if (r->heap) tg_heap_stats(r->heap, &m); /* no heap exists while a device is being opened */
     int64_t held = m.live + tg_workspace_bytes(ctx);
     return held < r->memory_limit ? (size_t)(r->memory_limit - held) : 0;
 }

@@ -1,4 +1,4 @@
-/* The device's memory within the limit that the caller has set (tg_config.memory). The heap itself is heap.h. */
+/* The device's memory within the limit that the caller has set (tg_config.memory). The heap itself is in heap.h. */
 #ifndef TG_DEVICE_MEMORY_H
 #define TG_DEVICE_MEMORY_H
 
@@ -6,10 +6,11 @@
 
 /* Returns how many bytes the limit leaves after the live blocks and the workspaces; SIZE_MAX if there is no limit. */
 size_t tg_memory_room(const tg_ctx *ctx);
-/* Records TG_ERR_MEMORY for a request of so many bytes, with a list of what is held. `what` follows the word "bytes" in
- * the message; it may be "". */
+/* Records TG_ERR_MEMORY for a request of this many bytes and lists what holds the memory. `what` follows the word
+ * "bytes" in the message; it may be "". */
 tg_status tg_memory_fail(tg_ctx *ctx, size_t bytes, const char *what);
-/* Takes a block from the context's heap. Returns NULL, without an error, if the heap or the limit has no room. */
+/* Takes a block from the context's heap. Returns NULL, without recording an error, if the heap is out of memory or
+ * the block would exceed the limit. */
 tg_block *tg_take_block(tg_ctx *ctx, size_t bytes, tg_category category);
 
 #endif

@@ -1,3 +1,5 @@
+/* The caching heap: its cache of small blocks, its live and peak counts, and the arenas of captured steps. Ranges of
+ * larger sizes are found in tlsf.c. */
 #include "base/heap.h"
 
 #include <string.h>
@@ -5,14 +7,14 @@
 #include "base/shadow.h"
 #include "base/tlsf.h"
 
-/* Blocks of up to SMALL units are carved from chunks and, once released, wait in a list of their size for the next
- * request of that size. They never go back into the bins, so they do not cut the large free ranges into pieces; their
- * descriptors need no neighbours, and lie in the order in which they were carved. */
+/* Blocks of up to SMALL units are cut from chunks. A released one waits in a list of its size for the next request
+ * of that size. It never returns to the bins, so small blocks do not cut the large free ranges into pieces. Their
+ * descriptors need no neighbors and lie in the order in which the blocks were cut. */
 enum { SMALL = 16, CHUNK = 1024, ARENAS = 256, CARVED = 100 };
 
 static const size_t LARGEST = (size_t)1 << 45;
 
-/* Memory that is not the heap's. */
+/* Memory that the heap does not own. */
 typedef struct adopted {
     tg_block *block;
     void (*end)(void *user);
@@ -23,7 +25,7 @@ typedef struct adopted {
 typedef struct carved {
     struct carved *next;
     tg_block block[CARVED];
-    tg_block end; /* no block: its link is the first one of next */
+    tg_block end; /* not a block: its link is the first block of `next` */
 } carved;
 
 struct tg_heap {
@@ -34,18 +36,18 @@ struct tg_heap {
     void *on_peak_user;
     int64_t notify; /* on_peak is called when live reaches this */
     tg_range *chunk;
-    size_t used; /* units of chunk */
+    size_t used; /* units of the chunk that are in use */
     carved *carved, *carved_last;
-    int n_carved; /* of carved_last */
+    int n_carved; /* number of blocks in carved_last */
     tg_tlsf tlsf;
-    /* Of captured steps: memory.h. */
-    tg_heap *arena[ARENAS]; /* by number; 0 stays NULL */
-    int capturing;          /* the one that blocks come from now; 0: none */
-    tg_heap *outer;         /* of an arena: where its segments come from, */
-    tg_block *borrowed;     /* and these are they, by link */
+    /* Fields of captured steps: see heap.h. */
+    tg_heap *arena[ARENAS]; /* indexed by number; arena[0] stays NULL */
+    int capturing;          /* number of the arena that new blocks come from; 0: none */
+    tg_heap *outer;         /* in an arena: the heap that its segments come from */
+    tg_block *borrowed;     /* in an arena: the blocks of `outer` that are its segments, linked */
     tg_block *pin;
     uint8_t number;
-    bool ended; /* its graph has gone */
+    bool ended; /* in an arena: its graph has been freed */
     adopted *adopted;
 };
 
@@ -123,7 +125,7 @@ static tg_block *carve(tg_heap *h, size_t units) {
     return b;
 }
 
-/* The block that was carved behind b; its data are NULL where there is none. */
+/* Returns the block that was cut after b. Its data is NULL if there is none. */
 static const tg_block *carved_behind(const tg_block *b) {
     b++;
     return b->link && !b->data ? b->link : b;
@@ -161,8 +163,8 @@ static inline void count(tg_heap *h, const tg_block *b) {
     if (h->live > h->peak) peak_passed(h);
 }
 
-/* The snapshot is taken when the peak ends rather than when it is reached: what is saved for backward has been
- * categorised so by then. */
+/* The categories are copied when the peak ends, not when it is reached: by then the bytes that are saved for
+ * backward have been assigned to that category. */
 static inline void uncount(tg_heap *h, const tg_block *b) {
     if (h->live == h->peak) memcpy(h->peak_by_category, h->by_category, sizeof h->by_category);
     h->live -= (int64_t)b->bytes;
@@ -250,7 +252,7 @@ bool tg_block_held(const tg_block *b) { return b->holds > 0; }
 
 /* ---- Arenas ---- */
 
-/* The blocks of the outer heap that an arena's segments are. */
+/* Takes a segment of an arena as a block of the outer heap. */
 static void *arena_segment(void *user, size_t bytes, size_t align) {
     tg_heap *h = user;
     tg_block *b = tg_heap_alloc(h->outer, bytes, TG_MEM_GRAPH);
@@ -310,7 +312,8 @@ static void arena_free(tg_heap *a) {
     h->tlsf.source.host_free(h->tlsf.source.user, a, sizeof *a);
 }
 
-/* An arena without a graph: whole segments that are free go back, and with the last block but its pin the arena. */
+/* Shrinks an arena whose graph has been freed: returns the segments that are entirely free, and frees the arena when
+ * no block but its pin is live. */
 static void arena_shrink(tg_heap *a) {
     if (a->live > (a->pin ? (int64_t)a->pin->bytes : 0)) {
         tg_tlsf_trim(&a->tlsf);

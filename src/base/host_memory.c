@@ -1,4 +1,4 @@
-/* Host memory of a context: the library's own objects, and the workspaces of kernels. */
+/* Host memory of a context: memory for the library's own objects, and the workspaces of kernels. */
 #include "base/host_memory.h"
 
 #include "base/device_memory.h"

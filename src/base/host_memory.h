@@ -9,9 +9,9 @@
 
 /* Returns zeroed memory, or NULL after recording TG_ERR_MEMORY. */
 void *tg_host_alloc(tg_ctx *ctx, size_t bytes);
-void tg_host_free(tg_ctx *ctx, void *p, size_t bytes); /* bytes as they were allocated; p may be NULL */
-/* Makes room in *items for one more than n elements of `size` bytes. *room is the capacity, in elements. Returns false
- * after recording the error; then nothing has changed. */
+void tg_host_free(tg_ctx *ctx, void *p, size_t bytes); /* `bytes` is the size that was allocated; p may be NULL */
+/* Grows *items so that it can hold one more than n elements of `size` bytes. *room is the capacity in elements. On
+ * failure it returns false after recording the error, and nothing has changed. */
 bool tg_host_grow(tg_ctx *ctx, void **items, int n, int *room, size_t size);
 char *tg_host_strdup(tg_ctx *ctx, const char *s); /* NULL after recording the error */
 void tg_host_strfree(tg_ctx *ctx, char *s);

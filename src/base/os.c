@@ -1,4 +1,5 @@
-/* What the library asks of the operating system. Large blocks of memory are mapped, so that they can have huge pages. */
+/* What the library asks of the operating system: memory, cores and time. Large blocks are mapped, so that they can
+ * use huge pages. */
 #define _GNU_SOURCE /* sched_getaffinity, MAP_ANONYMOUS, MADV_HUGEPAGE */
 #include "base/os.h"
 
@@ -15,7 +16,7 @@ static size_t whole_pages(size_t bytes) {
     return (bytes + page - 1) / page * page;
 }
 
-/* Maps more than asked for and gives the ends back, so that the kernel can put huge pages under the whole. */
+/* Maps more bytes than requested and unmaps both ends, so that the kernel can use huge pages for the whole block. */
 static void *map(size_t bytes) {
     if (bytes > SIZE_MAX / 2) return NULL;
     bytes = whole_pages(bytes);
@@ -25,7 +26,7 @@ static void *map(size_t bytes) {
     size_t before = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE, after = room - before - bytes;
     if (before) munmap(p, before);
     if (after) munmap(p + before + bytes, after);
-    madvise(p + before, bytes, MADV_HUGEPAGE); /* a wish: the memory is as good without */
+    madvise(p + before, bytes, MADV_HUGEPAGE); /* only a hint: if it fails, the memory works just as well */
     return p + before;
 }
 

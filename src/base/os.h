@@ -4,10 +4,10 @@
 
 #include <tapegrad/types.h>
 
-/* The allocator of a context that was given none. */
+/* The allocator of a context whose config names none. */
 tg_allocator tg_system_allocator(void);
-/* Cores that this process may run on; at least 1. */
+/* Returns the number of cores that this process may run on; at least 1. */
 int tg_system_cores(void);
-double tg_system_now(void); /* seconds, of a clock that only goes forward */
+double tg_system_now(void); /* seconds on a monotonic clock */
 
 #endif

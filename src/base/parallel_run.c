@@ -1,4 +1,4 @@
-/* Work shared out over the threads of a context. */
+/* Divides work among the threads of a context. */
 #include "base/runtime.h"
 
 void tg_parallel_run(tg_ctx *ctx, int64_t n, tg_range_fn body, void *arg) {

@@ -1,4 +1,4 @@
-/* Refuses what must not happen while a step is recorded for replay. */
+/* Refuses operations that are not allowed while a step is recorded for replay. */
 #include "base/recording.h"
 
 #include "base/runtime.h"

@@ -1,4 +1,4 @@
-/* What a device may ask of the context that it was opened for. */
+/* Functions by which a device queries the context that it was opened for. */
 #include "base/runtime.h"
 
 const tg_device_ops *tg_ctx_ops(const tg_ctx *ctx) { return ctx ? tg_runtime_of(ctx)->ops : NULL; }

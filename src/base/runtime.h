@@ -1,8 +1,7 @@
-/* The part of a context that every layer may use: its status, its memory, its threads, and what it runs now.
+/* The part of a context that every layer may use: its status, its memory, its threads, and the op that is running.
  *
- * tg_runtime is the first member of tg_ctx, so the files of src/base and src/kernels, which know no more of a context,
- * reach it by tg_runtime_of. Errors are reported here too: tg_fail is the only function that writes a status.
- */
+ * tg_runtime is the first member of tg_ctx. The files of src/base and src/kernels know nothing else of a context and
+ * reach it by tg_runtime_of. Errors are reported here too: tg_fail is the only function that writes a status. */
 #ifndef TG_RUNTIME_H
 #define TG_RUNTIME_H
 
@@ -25,31 +24,31 @@
 #define TG_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define TG_LEN(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
-/* Callbacks of a communicator, or of anything else that must follow the state of a context. Each may be NULL. */
+/* Callbacks of a communicator, or of any other object that must follow the state of a context. Each may be NULL. */
 typedef struct tg_listener {
     void (*failed)(struct tg_listener *l);  /* the context has recorded an error */
     void (*cleared)(struct tg_listener *l); /* tg_ctx_clear has removed the error */
-    void (*skipped)(struct tg_listener *l); /* this rank has missed a call in which ranks meet (tg_ctx_skip) */
-    void (*idle)(struct tg_listener *l);    /* the context's thread waits for other ranks */
+    void (*skipped)(struct tg_listener *l); /* this rank has skipped a call in which ranks meet (tg_ctx_skip) */
+    void (*idle)(struct tg_listener *l);    /* the context's thread is waiting for other ranks */
     struct tg_listener *next;
 } tg_listener;
 
 typedef struct tg_runtime {
     tg_status status;
-    bool dead; /* the context could not be made: its error stays */
+    bool dead; /* creation of the context failed: its error is permanent */
     int cpu_level;
-    int device_index; /* of "cuda:2"; -1: none was given */
+    int device_index; /* 2 for "cuda:2"; -1 if the config gives no number */
     int threads;
     const tg_device_ops *ops;
     void *device_state;
-    /* The op whose forward or backward runs, and the call site that recorded it. Devices that find errors later quote
-     * them. NULL: none runs. */
+    /* The op whose forward or backward is running, and the call site that recorded it. Devices that detect errors
+     * later quote them. NULL: no op is running. */
     const char *running;
     const void *running_site;
     tg_recording *recording; /* the step that is being recorded (tg_graph_new); NULL: none */
-    tg_heap *heap;        /* of the device's bytes */
-    int64_t memory_limit; /* of live bytes and workspaces together; 0: no limit */
-    tg_allocator allocator; /* of host memory */
+    tg_heap *heap;        /* the heap of the device's memory */
+    int64_t memory_limit; /* limit on live bytes plus workspaces; 0: no limit */
+    tg_allocator allocator; /* the allocator of host memory */
     int64_t host_allocations;
     struct {
         void *p;
@@ -58,12 +57,12 @@ typedef struct tg_runtime {
     struct tg_pool *pool; /* NULL: one thread, or the caller's parallel_for */
     tg_parallel_for_fn parallel_for;
     void *parallel_user;
-    double deadline;             /* seconds that a wait for other ranks may last */
-    _Atomic uint64_t *heartbeat; /* grows with every op that is recorded; other ranks may see it. Never NULL */
+    double deadline;             /* how many seconds a wait for other ranks may take */
+    _Atomic uint64_t *heartbeat; /* incremented for every recorded op; other ranks may read it. Never NULL */
     _Atomic uint64_t own_heartbeat;
     tg_listener *listeners;
-    bool has_peers;  /* there is an axis with several ranks, so that others may wait for this one */
-    uint64_t missed; /* calls in which ranks meet that an error kept this rank from */
+    bool has_peers;  /* some axis has several ranks, so other ranks may wait for this one */
+    uint64_t missed; /* number of calls in which ranks meet that this rank skipped because of an error */
     char message[2048];
 } tg_runtime;
 
@@ -72,28 +71,29 @@ static inline bool tg_ok(const tg_ctx *ctx) { return ctx && tg_runtime_of(ctx)->
 
 /* ---- Errors (status.c) ---- */
 
-/* Records an error unless the context has one already: the first error stays. Returns s, or the status that was there.
- * Safe on NULL and on the constant context that tg_ctx_new returns without memory. */
+/* Records an error unless the context already has one: the first error is kept. Returns s, or the status that was
+ * already set. It is safe on NULL and on the constant context that tg_ctx_new returns when it is out of memory. */
 tg_status tg_fail(tg_ctx *ctx, tg_status s, const char *format, ...) TG_PRINTF(3, 4);
 tg_status tg_failv(tg_ctx *ctx, tg_status s, const char *format, va_list ap);
-/* Adds text to the message of an error that was recorded, such as where it happened. Returns the status. */
+/* Appends text, such as where the error happened, to the message of the recorded error. Returns the status. */
 tg_status tg_fail_note(tg_ctx *ctx, const char *format, ...) TG_PRINTF(2, 3);
-/* Checks the size that a caller's struct begins with: it must have been set, and not be larger than `known`, the size in
- * this version. The error begins with `who`. */
+/* Checks the size field at the start of a caller's struct: it must have been set and must not exceed `known`, the
+ * size in this version. The error message begins with `who`. */
 tg_status tg_size_check(tg_ctx *ctx, size_t size, size_t known, const char *who);
-/* The same for a table of functions, which must have exactly the known size. */
+/* Does the same for a table of functions, whose size must equal the known size. */
 tg_status tg_table_check(tg_ctx *ctx, size_t size, size_t known, const char *who);
-/* Copies options from the caller's struct, which may be of an earlier version or NULL. What it lacks becomes zero. */
+/* Copies options from the caller's struct, which may come from an earlier version or be NULL. Missing fields become
+ * zero. */
 tg_status tg_options(tg_ctx *ctx, void *to, size_t known, const void *from, const char *who);
 
 /* ---- Listeners (status.c) ---- */
 
-/* Calls the functions of l from now on, until tg_ctx_unlisten. l is the caller's memory. */
+/* Calls the functions of l from now on, until tg_ctx_unlisten. The caller owns l. */
 void tg_ctx_listen(tg_ctx *ctx, tg_listener *l);
 void tg_ctx_unlisten(tg_ctx *ctx, tg_listener *l);
-/* Reports that an error has kept this rank from a call in which ranks meet, so that its peers do not wait for it. */
+/* Reports that an error made this rank skip a call in which ranks meet, so that its peers do not wait for it. */
 void tg_ctx_skip(tg_ctx *ctx);
-/* Called while this thread waits for other ranks: listeners may use the time. */
+/* Called while this thread waits for other ranks. Listeners may use the time. */
 static inline void tg_ctx_idle(tg_ctx *ctx) {
     for (tg_listener *l = tg_runtime_of(ctx)->listeners; l; l = l->next)
         if (l->idle) l->idle(l);
@@ -101,10 +101,10 @@ static inline void tg_ctx_idle(tg_ctx *ctx) {
 
 /* ---- Call sites (call_site.c) ---- */
 
-/* Describes a return address as "file.c:12", or as tg_describe_symbol does where there is no debug information. Returns
+/* Describes a return address as "file.c:12", or as tg_describe_symbol does if there is no debug information. Returns
  * the length of the whole text. */
 size_t tg_describe_site(const void *site, char *buf, size_t n);
-/* Describes it as "symbol+0x12 (program)". This costs less. */
+/* Describes it as "symbol+0x12 (program)". This is cheaper. */
 size_t tg_describe_symbol(const void *site, char *buf, size_t n);
 
 #endif

@@ -1,6 +1,7 @@
-/* What a checker of memory is told of the allocator's blocks, which are cut from segments that it knows whole: nobody
- * may touch a block that is free, nor what lies behind the bytes asked for; and a block begins undefined. Heard by
- * AddressSanitizer where it is built in, by memcheck in a build with option memcheck, else by nobody. */
+/* Notifications to memory checkers. A checker knows only the whole segments from which the allocator cuts its
+ * blocks. These calls tell it that a free block, and the bytes after the requested size, must not be accessed, and
+ * that a new block is undefined. AddressSanitizer receives them if it is built in, and memcheck in a build with
+ * option memcheck. Otherwise they do nothing. */
 #ifndef TG_SHADOW_H
 #define TG_SHADOW_H
 

@@ -1,5 +1,5 @@
-/* Status codes and errors: the one function that writes a context's error, the listeners that hear of it, and the
- * checks of the size that a caller's struct begins with. */
+/* Status codes and errors: the one function that writes a context's error, the listeners that are notified of it,
+ * and the checks of the size field at the start of a caller's struct. */
 #define _GNU_SOURCE
 #include <stdio.h>
 

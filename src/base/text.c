@@ -12,8 +12,8 @@ void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) {
     if (k > 0) *at += (size_t)k;
 }
 
-/* Length of the UTF-8 sequence at s, of which n bytes are there; 0: it is none. The ranges of the second byte are
- * those of RFC 3629, table 3-7 of the Unicode standard. */
+/* Returns the length of the UTF-8 sequence at s, which has n bytes left, or 0 if there is no valid sequence. The
+ * ranges of the second byte are those of RFC 3629 and of table 3-7 of the Unicode standard. */
 static size_t sequence_length(const unsigned char *s, size_t n) {
     unsigned char c = s[0], low = 0x80, high = 0xBF;
     if (c < 0x80) return 1;

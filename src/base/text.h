@@ -4,11 +4,11 @@
 
 #include <tapegrad/types.h>
 
-/* Works as snprintf does, at position *at of buf, which has n bytes. Adds the length of the whole text to *at, even
- * where the text did not fit. */
+/* Works like snprintf, at position *at of buf, which has n bytes. Adds the length of the whole text to *at, even if
+ * the text did not fit. */
 void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) TG_PRINTF(4, 5);
-/* Returns the offset of the first byte that is not UTF-8 (RFC 3629: no overlong forms, no surrogates), or n if there is
- * none. */
+/* Returns the offset of the first byte that is not valid UTF-8 (RFC 3629: no overlong forms, no surrogates), or n if
+ * there is none. */
 size_t tg_utf8_check(const char *s, size_t n);
 
 #endif

@@ -1,4 +1,4 @@
-/* The thread pool of a context: how work is cut into parts, and how threads wait for it and sleep. */
+/* The thread pool of a context: how work is cut into parts, and how threads wait for work and sleep. */
 #include "base/thread_pool.h"
 
 #include <pthread.h>
@@ -11,10 +11,11 @@
 #include "base/os.h"
 #include "base/runtime.h"
 
-/* How long a thread waits awake before it sleeps. Pauses, some tens of microseconds: the serial stretches between
- * the kernels of a step. Then, giving way to whom else the core may serve, longer than the threads' parts differ: a
- * guest's core that sleeps between kernels does half its work for the next 50 ms (docs/performance.md). A pool with
- * more threads than cores sleeps at once. */
+/* How long a thread waits awake before it sleeps. It first spins for PAUSES pauses, some tens of microseconds, which
+ * covers the serial stretches between the kernels of a step. Then it yields the core to other threads for AWAKE
+ * seconds, which is longer than the threads' parts of a job differ: a virtual machine's core that sleeps between
+ * kernels does half its work for the next 50 ms (docs/performance.md). In a pool with more threads than cores,
+ * threads sleep at once. */
 enum { PAUSES = 2000 };
 static const double AWAKE = 2e-3; /* seconds */
 
@@ -24,8 +25,8 @@ typedef struct worker {
     pthread_t thread;
 } worker;
 
-/* The job's fields and busy are written by the leading thread before it publishes a new round, and after the last
- * worker has left the old one; so every read of theirs is ordered by round and pending. */
+/* The leading thread writes the job's fields and `busy` before it publishes a new round, and after the last worker
+ * has left the old one. So `round` and `pending` order every read of them. */
 struct tg_pool {
     int threads;
     bool stays_awake;
@@ -38,8 +39,8 @@ struct tg_pool {
     atomic_int pending; /* workers that have not finished this round */
     pthread_mutex_t lock;
     pthread_cond_t begun, finished;
-    int sleepers;       /* workers that wait for begun */
-    bool waiting, stop; /* the leading thread waits for finished; the workers are to return */
+    int sleepers;       /* workers that wait for `begun` */
+    bool waiting, stop; /* waiting: the leading thread waits for `finished`; stop: the workers must return */
     size_t bytes;
     worker workers[];
 };
@@ -69,7 +70,7 @@ static bool is_over(const tg_pool *p, unsigned round) {
     return atomic_load_explicit(&p->pending, memory_order_acquire) == 0;
 }
 
-/* Whether it came in that time. */
+/* Returns whether the condition became true while the thread was awake. */
 static inline bool await_awake(const tg_pool *p, bool (*there)(const tg_pool *p, unsigned round), unsigned round) {
     if (!p->stays_awake) return there(p, round);
     for (int i = 0; i < PAUSES; i++) {
@@ -85,7 +86,7 @@ static inline bool await_awake(const tg_pool *p, bool (*there)(const tg_pool *p,
 
 /* ---- Workers ---- */
 
-/* Returns when a round after seen has begun; false where it is the pool's end. */
+/* Returns true when a round after `seen` has begun, and false when the pool is being freed. */
 static bool await_round(tg_pool *p, unsigned seen) {
     if (!await_awake(p, has_begun, seen)) {
         pthread_mutex_lock(&p->lock);
@@ -140,7 +141,8 @@ static void end_round(tg_pool *p) {
     p->busy = false;
 }
 
-/* Serial where there is nothing to share out, in a body of this pool, and in a forked child, which has no workers. */
+/* Runs serially if there is only one part, if a body of this pool calls it, and in a forked child, which has no
+ * workers. */
 void tg_pool_run(void *user, int64_t n, tg_range_fn body, void *arg) {
     tg_pool *p = user;
     if (n <= 0) return;
@@ -155,7 +157,8 @@ void tg_pool_run(void *user, int64_t n, tg_range_fn body, void *arg) {
 
 /* ---- Life ---- */
 
-/* Workers leave the program's signals to its own threads; only faults of their own reach them. */
+/* Workers block the program's signals, which its own threads handle. Only faults that a worker causes itself reach
+ * it. */
 static int start_worker(worker *w) {
     sigset_t all, before;
     sigfillset(&all);
@@ -205,7 +208,7 @@ tg_pool *tg_pool_new(tg_ctx *ctx, int threads) {
     return p;
 }
 
-/* A forked child has neither the workers nor a lock in a known state: there only the memory goes. */
+/* A forked child has no workers, and the state of the locks is unknown. There it only frees the memory. */
 void tg_pool_free(tg_ctx *ctx, tg_pool *p) {
     if (!p) return;
     if (getpid() == p->process) stop_workers(p, p->threads - 1);

@@ -1,9 +1,11 @@
+/* Two-level segregated fit: descriptors, bins and segments, and how ranges are taken and returned. */
 #include "base/tlsf.h"
 
 #include <string.h>
 
-/* How far a list is walked for the address order of a bin and for a fit in the bin that may be too small: a constant,
- * so every call takes constant time, and more than the lists of a training step hold. */
+/* WALK limits how far a list is searched, both to keep a bin in address order and to find a fit in a bin whose
+ * ranges may be too small. The limit is constant, so every call takes constant time. It exceeds the length of the
+ * lists in a training step. */
 enum { WALK = 16, DESCRIPTORS = 63 };
 
 static const size_t HUGE_PAGE = (size_t)2 << 20;
@@ -68,8 +70,8 @@ static int bin_of(size_t bytes) {
     return (log - TG_FINE_LOG + 1) * TG_FINE + (int)(units >> (log - TG_FINE_LOG)) - TG_FINE;
 }
 
-/* Short lists are in address order, so that the same free ranges serve the same requests alike, however they came to
- * be free: a training step that has run once finds its memory again. */
+/* Short lists are in address order, so the same free ranges serve the same requests, in whatever order they became
+ * free: a training step that has run once gets the same memory again. */
 static void bin_insert(tg_tlsf *t, tg_range *b) {
     int bin = bin_of(b->block.bytes);
     tg_range *before = NULL, *after = t->bin[bin];
@@ -103,7 +105,7 @@ static void bin_remove(tg_tlsf *t, tg_range *b) {
     if (!t->fine[coarse]) t->coarse &= ~((uint64_t)1 << coarse);
 }
 
-/* The bin of the request itself holds ranges a little smaller and a little larger; every range of a later bin fits. */
+/* The bin of the request itself holds ranges that are a little smaller or larger. Every range of a later bin fits. */
 static tg_range *find(const tg_tlsf *t, size_t bytes) {
     int bin = bin_of(bytes), coarse = bin / TG_FINE;
     tg_range *b = t->bin[bin];
@@ -136,8 +138,8 @@ static void *segment_bytes(tg_tlsf *t, size_t least, size_t *bytes) {
     return t->source.segment(t->source.user, least, HUGE_PAGE);
 }
 
-/* A free range of at least bytes in a new segment. Segments double up to the limit, so that a small program stays
- * small. Needs two spare descriptors. */
+/* Returns a free range of at least this many bytes in a new segment. Segment sizes double up to the limit, so that a
+ * small program stays small. Needs two spare descriptors. */
 static tg_range *grow(tg_tlsf *t, size_t bytes) {
     size_t limit = t->source.segment_bytes ? t->source.segment_bytes : GROWTH_LIMIT, got;
     size_t least = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
@@ -178,7 +180,7 @@ tg_range *tg_tlsf_take(tg_tlsf *t, size_t units) {
     return b;
 }
 
-/* The right one of two neighbours becomes part of the left one. */
+/* Merges the right one of two neighbors into the left one. */
 static void merge(tg_tlsf *t, tg_range *left, tg_range *right) {
     left->block.bytes += right->block.bytes;
     left->next = right->next;

@@ -1,17 +1,18 @@
-/* Collectives within captured steps. While the step is recorded its calls are noted here; each replay counts them, and
- * makes one call of each group that they are of, without data, for the record and for the ranks to compare: so who
- * replays another step, or none, is told as in any other call, and the deadline holds. */
+/* Collectives within captured steps. While a step is recorded, its calls are collected here. Each replay counts
+ * them. For each group that the step uses, the replay also starts one call without data, which is recorded and
+ * compared between ranks. So a rank that replays a different step, or none, is reported as for any other call, and
+ * the deadline applies. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "core/capture.h"
 #include "comm/comm.h"
 
-/* The calls of one group. */
+/* The recorded calls of one group. */
 typedef struct part {
     tg_comm *c;
-    int collectives; /* messages between two ranks are not compared: the others know nothing of them */
+    int collectives; /* messages between two ranks are not compared: other ranks do not know of them */
     uint32_t digest;
-    void *request;   /* of the replay that begins */
+    void *request;   /* the request of the replay that is starting */
     bool begun;
 } part;
 
@@ -22,7 +23,7 @@ typedef struct call {
 } call;
 
 typedef struct replay {
-    tg_rider rider; /* first: it is what the graph has */
+    tg_rider rider; /* first, as the graph points to it */
     tg_ctx *ctx;
     part *parts;
     call *calls;
@@ -62,7 +63,7 @@ static tg_status begin_part(part *p, const void *site) {
     t.record = tg_card_post(c->board, &note);
     p->request = NULL;
     p->begun = true;
-    if (c->ops->batch) TG_TRY(c->ops->batch(c->ctx, c->state, true)); /* so that it ends behind the launch */
+    if (c->ops->batch) TG_TRY(c->ops->batch(c->ctx, c->state, true)); /* so that it ends after the launch */
     return c->ops->start(c->ctx, c->state, &t, &p->request);
 }
 
@@ -139,7 +140,7 @@ tg_status tg_replay_note(tg_comm *c, const tg_note *note, int64_t bytes, bool ev
     return TG_OK;
 }
 
-/* ---- Looking at all graphs ---- */
+/* ---- All graphs of a context ---- */
 
 static bool ends_with(tg_rider *rider, const void *c) {
     const replay *r = (const replay *)rider;

@@ -1,4 +1,4 @@
-/* The public collectives: each is one line over the door. */
+/* The public collectives. Each is one line that calls tg_comm_start (dispatch.c). */
 #include "core/work.h"
 #include "comm/comm.h"
 

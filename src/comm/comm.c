@@ -1,11 +1,12 @@
-/* Communicators: what they are, their groups and their end. door.c has their calls. */
+/* Communicators: their construction, splitting, recovery and end. Their calls are in dispatch.c. */
 #include "comm/comm.h"
 
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "core/work.h"
 
-/* What a constructor returns when it fails. Const: whoever writes checks for it before. */
+/* Returned by a constructor that fails. It is const: every function that writes to a communicator checks for it
+ * first. */
 static const tg_comm inert = {.ctx = (tg_ctx *)&tg_dead_ctx, .size = 1, .axis = TG_MAX_AXES};
 
 tg_status tg_comm_missed(const tg_comm *c, tg_status s) {
@@ -47,7 +48,7 @@ tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank
     return c;
 }
 
-/* ---- A caller's transport hears of the context's errors by its abort; ours listen for themselves ---- */
+/* ---- Listening for errors: a caller's transport is notified by its abort slot; ours register listeners ---- */
 
 static void hear_skip(tg_listener *l) {
     tg_comm *c = (tg_comm *)l;
@@ -82,7 +83,7 @@ tg_comm *tg_comm_new_on(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int ra
         else
             ops->close(ctx, state);
     } else if (ctx && ops && ops->size >= offsetof(tg_comm_ops, close) + sizeof ops->close && ops->close) {
-        /* A table of another version has the slot at the same place: later ones are added behind it. */
+        /* A table of another version has close at the same offset, as new slots are only added at the end. */
         ops->close(ctx, state);
     }
     return tg_comm_or_inert(c);
@@ -175,7 +176,8 @@ typedef struct colored {
     int64_t color, key;
 } colored;
 
-/* Ranks of mine's color in the order of (key, rank); insertion keeps equal keys in theirs. */
+/* Lists the ranks that have the color of rank `mine`, ordered by (key, rank). Insertion keeps ranks with equal keys
+ * in rank order. */
 static int members(const colored *all, int n, int mine, int *ranks) {
     int count = 0;
     for (int r = 0; r < n; r++) {
@@ -187,14 +189,14 @@ static int members(const colored *all, int n, int mine, int *ranks) {
     return count;
 }
 
-/* Whether every rank is in a group of two or more. */
+/* Returns whether every rank is in a group of two or more. */
 static bool nobody_is_left_out(const colored *all, int n, int *ranks) {
     for (int r = 0; r < n; r++)
         if (all[r].color < 0 || members(all, n, r, ranks) < 2) return false;
     return true;
 }
 
-/* By transports that move what is on a device. */
+/* For transports that move device memory. */
 static tg_status exchange_on_device(tg_comm *c, tg_transfer *call, const colored *mine, colored *all) {
     tg_ctx *ctx = c->ctx;
     tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(2), mine);
@@ -269,7 +271,7 @@ tg_status tg_comm_rejoin(tg_comm *g, const int *ranks, int n, bool all) {
     return TG_OK;
 }
 
-/* ---- What a communicator is ---- */
+/* ---- Queries and recovery ---- */
 
 tg_ctx *tg_comm_ctx(const tg_comm *c) { return c ? c->ctx : NULL; }
 int tg_comm_rank(const tg_comm *c) { return c ? c->rank : 0; }
@@ -311,7 +313,7 @@ tg_status tg_comm_recover(tg_comm *c) {
         return tg_fail(c->ctx, TG_ERR_UNSUPPORTED, "tg_comm_recover: transport \"%s\" cannot begin anew", c->ops->name);
     for (tg_comm *child = c->child; child; child = child->sibling) end_with_parent(child);
     tg_comm_finish_all(c);
-    tg_ctx_clear(c->ctx); /* of what those calls have recorded: they are lost, as the caller knows */
+    tg_ctx_clear(c->ctx); /* clears errors of those calls, which the caller knows to be lost */
     tg_replays_end(c);
     TG_TRY(c->ops->recover(c->ctx, c->state, &rank, &size));
     c->rank = rank;

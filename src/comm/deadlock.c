@@ -1,10 +1,11 @@
-/* Ranks that wait for each other in different calls, so that none of them will ever make the other's: no comparison of
- * signatures can see that. Each transport has a detector of its own (its deadlock.c); the error is made here. */
+/* Deadlocks: ranks that wait for each other in different calls, so that none will ever make the other's call.
+ * Comparing signatures cannot detect this. Each transport has its own detector (its deadlock.c); the error is made
+ * here. */
 #include "base/text.h"
 #include "comm/protocol.h"
 
-/* Both groups are claimed before one is published: a member of that one would fail, which would be another reason to
- * end the other one. */
+/* Claims both groups before publishing either: otherwise a member of the published group would fail and end the
+ * other group for a different reason. */
 void tg_control_deadlock(tg_control *mine, const tg_wait *w, tg_control *other, const tg_wait *w_other,
                          const char *const names[2], const char *first, const char *second) {
     char text[TG_FAILURE_TEXT];

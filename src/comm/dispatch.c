@@ -1,11 +1,11 @@
-/* The one door: every collective is checked, counted and started here. */
+/* Dispatch: every collective is checked, counted and started here. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "core/capture.h"
 #include "core/work.h"
 #include "comm/comm.h"
 
-/* A call on its way through the door. */
+/* A call while it is being dispatched. */
 typedef struct entry {
     tg_comm *c;
     const tg_collective_args *a;
@@ -98,7 +98,7 @@ static tg_status check_size(const entry *e, const tg_tensor *x, const char *role
                    (long long)x->numel, (long long)expected, why);
 }
 
-/* whole is n parts; counts, where they are given, say how large each is. */
+/* Sizes the n parts of `whole`. counts, if given, are the sizes of the parts. */
 static tg_status size_parts(entry *e, const tg_tensor *whole, const char *whole_role, const tg_tensor *part,
                             const char *part_role, const int64_t *counts) {
     e->t.count = part->numel;
@@ -153,7 +153,7 @@ static int64_t before(const int64_t *counts, int64_t count, int rank) {
     return sum;
 }
 
-/* Where src lies behind dst when the call is in place, in elements. */
+/* Returns the offset in elements from dst to src that an in-place call must have. */
 static int64_t in_place_at(const entry *e) {
     switch (e->a->kind) {
     case TG_ALL_GATHER: return before(e->t.recv, e->t.count, e->c->rank);
@@ -179,8 +179,9 @@ static tg_status check_overlap(const entry *e) {
     return TG_OK;
 }
 
-/* Waits for what still fills them: a src has its value, and one storage has one work; and for what still reads dst. (A
- * message might wait for its own other half: there it is the caller's care.) */
+/* Waits for pending works: those that fill src or dst, as src must have its value and a storage has at most one
+ * work; and those that still read dst. A receive does not wait for readers of dst: that could be a wait for the
+ * other half of its own message, so the caller must take care there. */
 static tg_status settle(entry *e) {
     tg_tensor *d = e->a->dst, *s = e->a->src;
     const tg_comm_ops *ops = e->c->ops;
@@ -198,7 +199,7 @@ static tg_status settle(entry *e) {
     return check_overlap(e);
 }
 
-/* ---- Through the door ---- */
+/* ---- Dispatch ---- */
 
 static tg_status check_entry(entry *e) {
     TG_TRY(check_scalars(e));
@@ -208,7 +209,7 @@ static tg_status check_entry(entry *e) {
     return settle(e);
 }
 
-/* On a group of one dst receives src. */
+/* In a group of one rank, dst receives src. */
 static tg_status copy_own(const entry *e) {
     tg_ctx *ctx = e->c->ctx;
     if (!e->t.dst || !e->t.src || e->t.dst == e->t.src) return TG_OK;
@@ -245,7 +246,7 @@ static tg_note note_of(const entry *e, uint64_t sequence) {
     return note;
 }
 
-/* Signs the record; a rank that makes calls is alive. */
+/* Records the call. It also counts as a heartbeat, as a rank that makes calls is alive. */
 static void note_call(const entry *e, tg_comm_request *r) {
     tg_comm *c = e->c;
     uint64_t beats = atomic_load_explicit(c->ctx->run.heartbeat, memory_order_relaxed);
@@ -255,7 +256,7 @@ static void note_call(const entry *e, tg_comm_request *r) {
     r->note = tg_card_post(c->board, &note);
 }
 
-/* Nothing moves now: replays are what is counted, compared and recorded. */
+/* No data move now. The replays are counted, compared and recorded. */
 static tg_status start_captured(entry *e, tg_comm_request *r) {
     tg_comm *c = e->c;
     tg_note note = note_of(e, 0);
@@ -279,7 +280,7 @@ static tg_status start(entry *e, tg_comm_request *r) {
     return r->status;
 }
 
-/* The work is dst's from now on; without a dst it is the communicator's, until it is found done. */
+/* Hands the work over to dst's storage. A work without dst belongs to the communicator until it is found done. */
 static tg_work *give_away(const entry *e, tg_comm_request *r) {
     tg_work *w = r->work;
     if (e->a->src && (!e->a->dst || e->a->dst->storage != e->a->src->storage)) tg_work_reads(w, e->a->src->storage);
@@ -292,7 +293,7 @@ static tg_work *give_away(const entry *e, tg_comm_request *r) {
     return tg_work_fills(w, e->a->dst->storage) == TG_OK ? w : NULL;
 }
 
-/* This rank does not take part: its peers must not wait for it. */
+/* Notifies the peers that this rank does not take part, so that they do not wait for it. */
 static tg_work *miss(tg_comm *c) {
     tg_comm_missed(c, TG_ERR_ABORTED);
     return NULL;
@@ -345,12 +346,12 @@ static tg_status request_wait(tg_ctx *ctx, void *self) {
     return r->status;
 }
 
-static void request_abort(void *self) { (void)self; } /* the drop that follows does it */
+static void request_abort(void *self) { (void)self; } /* the drop that follows ends the call */
 
-/* The transport's part of it. */
+/* Ends the transport's request. */
 static void end_request(tg_comm_request *r) {
     tg_comm *c = r->comm;
-    if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* for the record */
+    if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* for the flight recorder */
     if (r->request) c->ops->drop(c->ctx, c->state, r->request);
     if (r->note && !(c->ops->queued && r->request))
         tg_card_settle(c->board, r->note, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);
@@ -393,10 +394,10 @@ tg_comm_request *tg_comm_request_new(tg_comm *c) {
     return r;
 }
 
-/* Their handles may still be in the caller's hands, so the last KEPT of them stay. */
+/* The caller may still hold handles of works that no storage owns, so the last KEPT of them stay. */
 enum { KEPT = 32 };
 
-/* Room for those that will stay, before the first of them. */
+/* Allocates the requests of works that stay, before the first of them is started. */
 static tg_status reserve(tg_comm *c) {
     if (c->reserved) return TG_OK;
     TG_TRY(tg_works_reserve(c->ctx, 2 * KEPT));

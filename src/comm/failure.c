@@ -1,5 +1,5 @@
-/* What ends a group: members that disagree, a member that failed, left, died or missed a call, and the deadline. The
- * words of these errors are made here for all transports. */
+/* The reasons why a group ends: members that disagree, a member that failed, left, died or missed a call, and the
+ * deadline. The text of these errors is made here for all transports. */
 #include "base/text.h"
 #include "base/os.h"
 #include "comm/protocol.h"
@@ -17,7 +17,7 @@ static tg_status end_seen_by(int me, const tg_group_end *end, bool arrived, bool
     return mine ? TG_ERR_ABORTED : end->status;
 }
 
-/* This rank may have arrived since others gave up waiting for it. */
+/* `arrived`: this rank may have made the call after other ranks stopped waiting for it. */
 tg_status tg_control_failed(tg_control *c, bool arrived) {
     char text[TG_FAILURE_TEXT] = "";
     tg_group_end end = {.text = text};
@@ -59,7 +59,7 @@ void tg_control_mismatch(tg_control *c, const tg_wait *w, const tg_quoted *a, co
 
 /* ---- Members ---- */
 
-/* A failure that was itself another rank's is passed on in that rank's words. */
+/* A failure that was caused by another rank is reported with that rank's message. */
 void tg_control_fail_by(tg_control *c, const tg_wait *w, int i, const char *after) {
     char message[TG_FAILURE_TEXT - 64] = "", text[TG_FAILURE_TEXT];
     tg_member_view view = {.cause = -1};
@@ -106,9 +106,9 @@ void tg_control_abandon(tg_control *c, const char *why) {
         tg_control_fail(c, NULL, TG_ERR_ABORTED, -1, why);
 }
 
-/* An error counts only after a while, as the peer may be about to clear it, as this rank has cleared its own. But a
- * member that has missed a call which this rank has not missed is out of step for good. The view is read before it is
- * asked again whether the member has arrived. */
+/* Ends the group if member i can no longer arrive. An error counts only after a while, as the peer may be about to
+ * clear it, just as this rank has cleared its own. A member that has missed a call which this rank has not missed is
+ * out of step for good. The view is read before the check that the member has not arrived is repeated. */
 static void check_member(tg_control *c, const tg_wait *w, int i) {
     const double patience = 0.1;
     tg_member_view view = {.cause = -1};

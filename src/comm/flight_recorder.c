@@ -1,3 +1,5 @@
+/* The flight recorder: writing and reading the rank slots, the call sites in them, and the entries of calls.
+ * flight_text.c prints them. */
 #define _GNU_SOURCE
 #include "comm/flight_recorder.h"
 
@@ -39,12 +41,12 @@ static bool read_once(const tg_text_box *b, char *text, size_t n) {
     return !(v & 1) && atomic_load_explicit(&b->version, memory_order_relaxed) == v;
 }
 
-/* A writer that died in the middle leaves an odd version: what is there is then taken as it is. */
+/* If the writer died while writing, the version stays odd, and after 1000 attempts the text is taken as it is. */
 void tg_box_read(const tg_text_box *b, char *text, size_t n) {
     for (int i = 0; n && i < 1000 && !read_once(b, text, n); i++) continue;
 }
 
-/* ---- The board ---- */
+/* ---- The board of rank slots ---- */
 
 tg_board *tg_board_new(tg_ctx *ctx, tg_card *cards, int n, int first, int size, int me, bool threads) {
     tg_board *b = tg_host_alloc(ctx, sizeof *b);
@@ -67,9 +69,9 @@ void tg_board_unref(tg_ctx *ctx, tg_board *b) {
 
 /* ---- Call sites ---- */
 
-/* Others cannot look this process's addresses up; and a signal handler may not. So each site is described when it is
- * first met: file and line for other processes, the symbol, which costs less, where they can find the line by
- * themselves. */
+/* Describes a call site when it is first met. Later would be too late: other processes cannot look up this process's
+ * addresses, and a signal handler must not. Other processes need file and line; among threads the symbol is enough,
+ * which costs less, as each can find the line itself. */
 void tg_board_keep_site(tg_board *b, uint64_t site) {
     tg_card *c = &b->card[b->me];
     for (uint64_t i = 0, at = site >> 2; i < 8; i++, at++) {
@@ -86,7 +88,7 @@ void tg_board_keep_site(tg_board *b, uint64_t site) {
     }
 }
 
-/* ---- The record ---- */
+/* ---- Entries of calls ---- */
 
 uint64_t tg_board_now(void) {
     struct timespec t;
@@ -118,7 +120,8 @@ bool tg_card_note(const tg_card *c, uint64_t index, tg_note *note) {
     return index && note->index == index && atomic_load_explicit(&from[0], memory_order_relaxed) == index;
 }
 
-/* Of the words that change only this rank's own writes follow. */
+/* Marks a call as done or failed. The entry is written in place without clearing its index: of the words that
+ * change, only this rank writes later values. */
 void tg_card_settle(tg_board *b, uint64_t index, int state) {
     tg_card *c = &b->card[b->me];
     tg_note note;

@@ -1,7 +1,8 @@
-/* The control board: a card for each rank of a node, with the record of its calls, what it does now, and why it failed.
+/* The flight recorder of a node: a slot (tg_card) for each rank, with its latest calls, its current activity, and the
+ * reason of its failure. All slots form a board.
  *
- * A card is written by its rank alone (but for the bell) and read by anybody at any time, from other processes too; so
- * all of it is atomic, and a reader who meets a writer reads again. */
+ * A slot is written by its rank alone, except for the bell. Any rank may read it at any time, also from other
+ * processes. Therefore all fields are atomic, and a reader that meets a write in progress reads again. */
 #ifndef TG_BOARD_H
 #define TG_BOARD_H
 
@@ -11,9 +12,9 @@
 
 enum { TG_LINE = 64, TG_RING = 256, TG_SITES = 128, TG_SITE_TEXT = 120, TG_BOX_WORDS = 192 };
 
-/* Text that others may read while its owner writes it. */
+/* Text that other ranks may read while its owner writes it. */
 typedef struct tg_text_box {
-    _Atomic uint32_t version; /* odd while it is written */
+    _Atomic uint32_t version; /* odd while the text is being written */
     _Atomic uint64_t word[TG_BOX_WORDS];
 } tg_text_box;
 
@@ -21,83 +22,84 @@ void tg_box_write(tg_text_box *b, const char *text);
 void tg_box_read(const tg_text_box *b, char *text, size_t n);
 
 typedef enum tg_rank_state {
-    TG_RANK_AWAITED, /* not here yet */
+    TG_RANK_AWAITED, /* it has not started yet */
     TG_RANK_RUNNING,
     TG_RANK_FAILED,   /* its context holds an error */
-    TG_RANK_RETURNED, /* its function has, or it has freed its communicator */
+    TG_RANK_RETURNED, /* its function has returned, or it has freed its communicator */
 } tg_rank_state;
 
 enum { TG_CALL_STARTED, TG_CALL_DONE, TG_CALL_FAILED };
 
-/* One line of the record. */
+/* The entry of one call. */
 typedef struct tg_note {
     uint64_t index; /* 1 + how many calls the rank made before it; 0: none */
     uint8_t kind, dtype, op, state;
-    int32_t root, size; /* of the group */
+    int32_t root, size; /* size: ranks in the group */
     int64_t count;
-    uint64_t site, sequence; /* of the group's calls */
+    uint64_t site, sequence; /* sequence: the call's number in its group */
     char group[16];
-    uint64_t began, ended; /* nanoseconds, of CLOCK_MONOTONIC */
+    uint64_t began, ended; /* nanoseconds of CLOCK_MONOTONIC */
 } tg_note;
 
 enum { TG_NOTE_WORDS = sizeof(tg_note) / sizeof(uint64_t) };
 
 typedef struct tg_card {
     alignas(TG_LINE) _Atomic uint64_t heartbeat;
-    _Atomic uint64_t busy; /* the id of the group in whose members' memory it works right now; 0: none */
-    alignas(TG_LINE) _Atomic uint32_t bell, sleeping; /* futex: rung for a sleeper when something has happened */
+    _Atomic uint64_t busy; /* id of the group whose members' memory this rank uses now; 0: none */
+    alignas(TG_LINE) _Atomic uint32_t bell, sleeping; /* futex: rung to wake the rank when something has happened */
     alignas(TG_LINE) _Atomic int state, status;
-    _Atomic int cause;        /* the rank whose failure this is, where it is not its own; -1 */
-    _Atomic uint64_t order;   /* of its failure among all */
+    _Atomic int cause;        /* the rank that caused this rank's failure; -1: itself */
+    _Atomic uint64_t order;   /* of its failure among all failures */
     _Atomic uint64_t calls;   /* collectives it has started */
     _Atomic uint64_t skips;   /* calls that it has missed after errors */
     _Atomic uint64_t waiting; /* index of the call it waits for; 0: it does not wait */
-    _Atomic uint64_t blocked; /* the same as its peers see it (shm_crossed.c) */
+    _Atomic uint64_t blocked; /* the same call as peers see it (shm/deadlock.c) */
     _Atomic int64_t pid;
     tg_text_box failure;
     struct {
-        _Atomic uint64_t word[TG_NOTE_WORDS]; /* the first is 0 while the rest is written */
+        _Atomic uint64_t word[TG_NOTE_WORDS]; /* the first is 0 while the others are being written */
     } ring[TG_RING];
     struct {
-        _Atomic uint64_t site; /* 0: free; the text is there before it */
+        _Atomic uint64_t site; /* 0: free; set after the text is written */
         char text[TG_SITE_TEXT];
     } sites[TG_SITES];
 } tg_card;
 
-/* The cards that one rank can see. */
+/* The rank slots that one rank can see. */
 typedef struct tg_board {
     int refs;
-    tg_card *card; /* of rank first and so on */
-    int n, first, size; /* cards; the first one's rank; ranks in all */
-    int me; /* index of this rank's card */
-    bool threads; /* all are of one process: addresses of code mean the same */
+    tg_card *card; /* the first is that of rank `first` */
+    int n, first, size; /* number of slots; the first one's rank; all ranks */
+    int me; /* index of this rank's slot */
+    bool threads; /* all ranks share a process, so code addresses mean the same */
     bool own;
 } tg_board;
 
-/* cards NULL: one of its own, of rank `first` of size. */
+/* cards NULL: the board gets one slot of its own, for rank `first` of `size`. */
 tg_board *tg_board_new(tg_ctx *ctx, tg_card *cards, int n, int first, int size, int me, bool threads);
 void tg_board_unref(tg_ctx *ctx, tg_board *b);
 
-/* ---- The record ---- */
+/* ---- Entries of calls ---- */
 
 uint64_t tg_board_now(void); /* nanoseconds */
-/* Adds a call to the rank's own card: its index. */
+/* Adds a call to the rank's own slot. Returns its index. */
 uint64_t tg_card_post(tg_board *b, tg_note *note);
-void tg_board_keep_site(tg_board *b, uint64_t site); /* so that other ranks can say where it is */
+void tg_board_keep_site(tg_board *b, uint64_t site); /* so that other ranks can describe it */
 void tg_card_settle(tg_board *b, uint64_t index, int state);
 bool tg_card_note(const tg_card *c, uint64_t index, tg_note *note); /* false: overwritten since */
 bool tg_card_last(const tg_card *c, tg_note *note);
 
-/* ---- Texts (board_text.c) ---- */
+/* ---- Texts (flight_text.c) ---- */
 
-/* "all_reduce(f32, 5 elements, sum)" */
+/* Writes a call as "all_reduce(f32, 5 elements, sum)". */
 void tg_note_call(const tg_note *note, char *buf, size_t n, size_t *at);
 void tg_card_site(const tg_card *c, uint64_t site, char *buf, size_t n); /* as the rank itself has described it */
-/* Where card i's rank made a call. */
+/* Writes where the rank of slot i made a call. */
 void tg_board_site(const tg_board *b, int i, uint64_t site, char *buf, size_t n);
-/* Writes the records of all ranks as snprintf would. ctx: whose record it is, for the calls of replayed steps; or NULL. */
+/* Writes the entries of all ranks. Returns the length as snprintf does. ctx: the context of this rank, for the calls
+ * of replayed steps; may be NULL. */
 size_t tg_board_record(const tg_board *b, tg_ctx *ctx, tg_format format, char *buf, size_t n);
-/* What card i's rank did last, and does. */
+/* Writes the last call of slot i's rank and what the rank does now. */
 void tg_board_last(const tg_board *b, int i, char *buf, size_t n, size_t *at);
 
 #endif

@@ -1,4 +1,4 @@
-/* The record as text and JSON. Nothing here allocates or calls printf, so that a signal handler may write it too. */
+/* The flight recorder as text and JSON. Nothing here allocates or calls printf, so that a signal handler may use it. */
 #include <errno.h>
 #include <unistd.h>
 
@@ -6,13 +6,13 @@
 #include "comm/flight_recorder.h"
 #include "comm/comm.h"
 
-/* Where characters go: into a buffer as snprintf puts them, or into a file descriptor. */
+/* An output: a buffer that is filled as snprintf fills one, or a file descriptor. */
 typedef struct sink {
     char *buf;
     size_t n, at;
-    int fd; /* -1: the buffer */
-    bool safe; /* of a signal handler: no look-ups */
-    tg_ctx *ctx; /* whose record it is; NULL: nobody's */
+    int fd; /* -1: the buffer is used */
+    bool safe; /* used in a signal handler: addresses are not looked up */
+    tg_ctx *ctx; /* the context of this rank; NULL: none */
     size_t used;
     char part[512];
 } sink;
@@ -164,7 +164,7 @@ void tg_board_last(const tg_board *b, int i, char *buf, size_t n, size_t *at) {
             call_state(&note), site);
 }
 
-/* ---- The record ---- */
+/* ---- The recorder as text ---- */
 
 /* A call within a replay. */
 typedef struct replayed {
@@ -190,7 +190,7 @@ static void replayed_json(void *user, const tg_note *call) {
     json_note(r->s, r->b, r->i, call);
 }
 
-/* The lists are this rank's own, and not for signal handlers. */
+/* The list of a replay's calls is local to this rank, and a signal handler must not read it. */
 static void replayed_of(sink *s, const tg_board *b, int i, const tg_note *note,
                         void (*fn)(void *user, const tg_note *call)) {
     replayed r = {s, b, i, false};

@@ -1,8 +1,8 @@
-/* Transports without peers: self, a group of one; and plan, any rank of any size, whose calls are counted and move
- * nothing. */
+/* Transports without peers: self, a group of one rank; and plan, which stands for one rank of a group of any size,
+ * counts the calls and moves no data. */
 #include "comm/comm.h"
 
-/* The door copies on a group of one, so nothing arrives here. */
+/* Dispatch copies in a group of one rank, so no call arrives here. */
 static tg_status start_nothing(tg_ctx *ctx, void *state, const tg_transfer *call, void **request) {
     (void)ctx, (void)state, (void)call;
     *request = NULL;

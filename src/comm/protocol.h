@@ -1,8 +1,8 @@
-/* The failure protocol of all transports, in two roles. A control knows which members of a group have come and which
- * have failed; a mover moves bytes. A transport supplies the facts, as the two tables below. What follows from them is
- * common to all transports: waiting, checking the peers, the words of every error, deadlocks and recovery.
+/* The failure protocol of all transports, in two roles. A control knows which members of a group have arrived and which
+ * have failed; a mover moves bytes. Each transport implements both as the two tables below. The code on top is common
+ * to all transports: waiting, checking the peers, the text of every error, deadlocks and recovery.
  *
- * All slots return at once, and the context's thread alone calls them. */
+ * All slots return at once. Only the context's thread calls them. */
 #ifndef TG_PROTOCOL_H
 #define TG_PROTOCOL_H
 
@@ -14,8 +14,8 @@ enum { TG_FAILURE_TEXT = TG_BOX_WORDS * 8, TG_SITE_ROOM = 192 };
 
 /* What a rank waits for in a group. */
 typedef struct tg_wait {
-    void *request;     /* its own call; NULL: it waits until an older call has left its place */
-    void *place;       /* of the call, or the one that it waits for; of the transport's type */
+    void *request;     /* this rank's own call; NULL: it waits until an older call frees its slot */
+    void *place;       /* slot of the call, or the one it waits for; its type is the transport's */
     uint64_t sequence; /* of the call */
     double since;      /* tg_system_now() when the rank began to check its peers; 0: not yet */
 } tg_wait;
@@ -29,25 +29,25 @@ typedef struct tg_member_view {
     bool alive;        /* it has shown a sign of life since the wait began */
     tg_status status;  /* of its context */
     int cause;         /* the rank whose failure that status is; -1: its own */
-    double failed_for; /* seconds since this rank saw the error first */
+    double failed_for; /* Seconds since this rank first saw the error */
     uint64_t calls;    /* that it has made */
 } tg_member_view;
 
 typedef struct tg_control_ops {
     const char *busy, *missing; /* how an absent member is described, with and without a sign of life */
     const char *unfinished;     /* what a deadline says when all members have arrived; NULL: nothing */
-    int places;                 /* calls of a group that may be in flight; 0: waits for places name the older call */
-    bool one_decides;           /* in recovery the first member that has come decides; false: any member may */
+    int places;                 /* calls of a group that may be in flight; 0: waits for a slot name the older call */
+    bool one_decides;           /* in recovery only the first member that has come decides; false: any member may */
 
     /* Facts about a call and the members */
     bool (*awaits)(tg_control *c, const tg_wait *w, int i); /* whether member i has yet to arrive */
     void (*member)(tg_control *c, const tg_wait *w, int i, tg_member_view *view);
     void (*error_of)(tg_control *c, int i, char *buf, size_t n); /* the message of member i's error */
     void (*last_call)(tg_control *c, int i, char *buf, size_t n, size_t *at);
-    /* The call of w and where it was made. Returns false where this rank waits for a place only. */
+    /* Writes the call of w and where it was made. Returns false if this rank only waits for a slot. */
     bool (*call)(tg_control *c, const tg_wait *w, tg_note *note, char *site, size_t n);
 
-    /* The end of the group. w NULL: of all its calls. */
+    /* Whether the group has ended for w; NULL: for all its calls. */
     bool (*ended)(tg_control *c, const tg_wait *w);
     bool (*claim)(tg_control *c); /* whether this rank is the first to end it, and will publish why */
     void (*publish)(tg_control *c, const tg_wait *w, tg_status status, int culprit, const char *text);
@@ -58,9 +58,9 @@ typedef struct tg_control_ops {
     void (*begin)(tg_control *c, const tg_wait *w);     /* the checks begin: peers may see what this rank waits for */
     void (*over)(tg_control *c, const tg_wait *w);      /* the wait is over */
     void (*rest)(tg_control *c, const tg_wait *w, int round); /* spins, yields or sleeps; w NULL: no call is awaited */
-    void (*watch)(tg_control *c, const tg_wait *w);     /* instead of begin: the host waits elsewhere, and returns */
-    const char *(*broken)(tg_control *c); /* optional; what has failed, so that nothing will come; or NULL */
-    void (*settle)(tg_control *c, const tg_wait *w);    /* optional; of disagreements that are not reported at once */
+    void (*watch)(tg_control *c, const tg_wait *w);     /* replaces begin if the host waits elsewhere; returns at once */
+    const char *(*broken)(tg_control *c); /* optional; the reason why nothing can arrive any more, or NULL */
+    void (*settle)(tg_control *c, const tg_wait *w);    /* optional; ends disagreements that are not reported at once */
     void (*check)(tg_control *c, const tg_wait *w);     /* optional; after the members. w NULL: no call is awaited */
     void (*deadlock)(tg_control *c, const tg_wait *w, int i); /* optional; whether member i waits for this rank */
 
@@ -75,7 +75,7 @@ typedef struct tg_control_ops {
 
 typedef struct tg_mover_ops {
     void (*advance)(tg_control *c);                /* moves what can be moved now, of all calls of this rank */
-    bool (*done)(tg_control *c, const tg_wait *w); /* whether w is over: the call is done, or the place is free */
+    bool (*done)(tg_control *c, const tg_wait *w); /* whether w is over: the call is done, or the slot is free */
     void (*quiesce)(tg_control *c); /* optional; of a failed group: returns when no peer touches this rank's memory */
 } tg_mover_ops;
 
@@ -120,7 +120,7 @@ void tg_control_died(tg_control *c, const tg_wait *w, int i, long long pid);
 void tg_control_abandon(tg_control *c, const char *why);
 /* Records the group's failure in the context. arrived: this rank has made the call that failed. */
 tg_status tg_control_failed(tg_control *c, bool arrived);
-/* Checks whether the members for whom w waits can still come, and the deadline. */
+/* Checks whether the members that w waits for can still arrive, and the deadline. */
 void tg_control_check_peers(tg_control *c, const tg_wait *w);
 
 /* ---- wait.c ---- */
@@ -128,21 +128,21 @@ void tg_control_check_peers(tg_control *c, const tg_wait *w);
 /* Waits until the request is done or, with request NULL, until `place` is free for the call `sequence`. Fails when the
  * group does. */
 tg_status tg_control_wait(tg_control *c, void *request, void *place, uint64_t sequence);
-/* Called while the host waits elsewhere, as for a device, and has waited so many seconds; less than 0: that wait is
- * over. request NULL: for no call of the group. Advances calls and reports the group's failure. */
+/* Called while the host waits elsewhere, for example for a device. waited: seconds so far; negative: that wait is
+ * over. request NULL: the host waits for no call of the group. Advances calls and reports the group's failure. */
 tg_status tg_control_watch(tg_control *c, void *request, double waited);
 
 /* ---- deadlock.c ---- */
 
-/* Ends both groups: this rank waits in one, and a peer in the other, and neither will make the call that the other one
- * waits for. first, second: the calls in quoted words. `names` are those of their groups. */
+/* Ends two groups that are deadlocked: this rank waits in one, a peer in the other, and neither will make the call
+ * that the other waits for. first, second: the calls as errors quote them; `names`: the names of their groups. */
 void tg_control_deadlock(tg_control *mine, const tg_wait *w, tg_control *other, const tg_wait *w_other,
                          const char *const names[2], const char *first, const char *second);
 
 /* ---- recover.c ---- */
 
-/* Ends the group, and agrees with the members that come which of them form the next one. ranks: room for all members;
- * receives the n ranks of the world in their old order. mine: this rank's place among them. */
+/* Ends the group, and agrees with the members that come on who forms the next one. ranks: has space for all members;
+ * receives the n ranks of the world in their old order. mine: this rank's index among them. */
 tg_status tg_control_regroup(tg_control *c, int *ranks, int *n, int *mine);
 
 #endif

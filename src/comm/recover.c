@@ -1,6 +1,6 @@
-/* A group that begins anew with the members that are still there. Each member says that it has come. When all have, or
- * the others will not come any more (or the deadline has passed), one of them writes down which members are here; the
- * first such list holds for all. */
+/* Recovery: a group starts again with the members that are still there. Each member announces that it has come. When
+ * all have come, or the others can come no more, or the deadline has passed, one member writes the list of members
+ * that are present. The first such list is valid for all. */
 #include "base/os.h"
 #include "comm/protocol.h"
 
@@ -19,7 +19,7 @@ static void decide(tg_control *c) {
     c->ops->decide(c);
 }
 
-/* Waits for the deadline twice: once for the members that decide, and for their word to arrive. */
+/* Waits up to two deadlines: one for the members that decide, and one for their decision to arrive. */
 static const bool *agree(tg_control *c) {
     double start = tg_system_now(), deadline = c->ctx->run.deadline;
     const bool *list;

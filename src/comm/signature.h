@@ -9,8 +9,8 @@ typedef struct tg_signature {
     uint8_t kind, dtype, op;
     int32_t root;
     int64_t count;   /* elements; 0 for an all-to-all, whose pairs have a check of their own */
-    uint64_t counts; /* a digest of the sizes of parts, where they may differ */
-    uint64_t missed; /* calls of the group that the rank has missed after errors; members must agree on that, too */
+    uint64_t counts; /* a digest of the sizes of parts, where these may differ */
+    uint64_t missed; /* calls of the group that the rank has missed after errors; members must agree on that too */
 } tg_signature;
 
 /* The signature of a call in a group of so many ranks. */
@@ -30,7 +30,7 @@ static inline int64_t tg_part_size(const int64_t *begins, int64_t count, int i) 
     return begins ? begins[i + 1] - begins[i] : count;
 }
 
-/* What one member of an all-to-all sends another, and expects of it. */
+/* The sizes that one member of an all-to-all sends to another and expects from it. */
 typedef struct tg_pair_counts {
     int64_t sends, expects;
 } tg_pair_counts;

@@ -1,11 +1,12 @@
-/* Symmetric buffers: one block a rank, the same size on all of them, from which the tensors of fused collectives are
- * taken. Ranks that share an address space can use each other's blocks as they lie; a transport may have windows, which
- * are memory that it knows on all ranks. Elsewhere there is none, and the caller does without. */
+/* Symmetric buffers: one block of the same size on every rank, from which the tensors of fused collectives are
+ * allocated. Ranks that share an address space use each other's blocks directly. A transport may offer windows,
+ * which are memory registered on all ranks. On other transports there are no symmetric buffers, and the caller works
+ * without them. */
 #include "base/host_memory.h"
 #include "comm/comm.h"
 #include "comm/symmetric.h"
 
-/* The least of what the ranks can give, so that all of them decide alike. */
+/* Takes the minimum of what the ranks can allocate, so that all ranks decide alike. */
 static tg_status agree(tg_comm *c, int64_t *bytes) {
     tg_tensor *x = tg_from_host(c->ctx, TG_I64, TG_SHAPE(1), bytes);
     tg_comm_all_reduce(c, x, x, TG_REDUCE_MIN);
@@ -20,7 +21,7 @@ static bool shares_memory(const tg_comm *c) {
     return !strcmp(transport, "self") || (c->ctx->host && !strcmp(transport, "threads"));
 }
 
-/* One that a freed symmetric buffer has left, or a new one. */
+/* Returns a buffer object that a freed symmetric buffer has left, or a new one. */
 static tg_buffer *buffer_of(tg_ctx *ctx) {
     for (tg_buffer *b = ctx->buffers; b; b = b->next)
         if (b->ended && !b->open) {
@@ -30,7 +31,7 @@ static tg_buffer *buffer_of(tg_ctx *ctx) {
     return tg_buffer_new(ctx, "", TG_U8, 0);
 }
 
-/* What a transport's window is until its memory is let go. */
+/* Owns a transport's window until its memory is released. */
 typedef struct window {
     tg_ctx *ctx;
     const tg_comm_ops *ops;
@@ -43,7 +44,8 @@ static void window_free(void *user) {
     tg_host_free(w->ctx, w, sizeof *w);
 }
 
-/* All ranks have memory before any makes it known to the others; none: one of them had no more. */
+/* Registers the memory of all ranks as a window. No rank registers its memory before all have allocated theirs. If
+ * one rank had no memory, none registers. */
 static tg_status open_window(tg_symmetric *s, tg_comm *c, window *w, size_t bytes) {
     int64_t all;
     w->data = c->ops->window_alloc(c->ctx, c->state, bytes, &w->its);

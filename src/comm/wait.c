@@ -1,8 +1,8 @@
-/* Waiting for a call: whoever waits makes progress, and checks after a while whether its peers can still come. */
+/* Waiting for a call: a rank that waits makes progress, and after a while checks whether its peers can still arrive. */
 #include "base/os.h"
 #include "comm/protocol.h"
 
-/* What is wrong with the group, if anything is. */
+/* Returns the error of the group, if there is one. */
 static tg_status check_group(tg_control *c, const tg_wait *w, bool arrived) {
     if (c->ops->ended(c, w)) {
         if (c->mover->quiesce) c->mover->quiesce(c);

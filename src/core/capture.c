@@ -1,16 +1,15 @@
-/* Captured steps. The device records what slots queue; here is what makes the recording good for more than once: memory
- * that stays, random streams that go on, and what the host knows of gradients and saved tensors, which must be as it
- * was. */
+/* Captured steps. The device records what the slots queue. This file makes the recording repeatable: it keeps the
+ * memory in place, moves the random streams on, and restores what the host knows about gradients and saved tensors. */
 #include "core/capture.h"
 
 #include "base/host_memory.h"
 #include "core/rng.h"
 #include "core/work.h"
 
-/* Memory outside of the arena that the step uses, or in it that is still held behind it. */
+/* A block that the step uses: either outside its arena, or inside it and still held after the step. */
 typedef struct use {
     tg_block *block;
-    bool written; /* as a tensor: what saved it for backward would find other bytes */
+    bool written; /* written as a tensor: nodes that saved it for backward would find other bytes */
 } use;
 
 /* What the host knows of a leaf's gradient. */
@@ -20,11 +19,11 @@ typedef struct gradient {
 
 typedef struct leaf {
     tg_ref ref;
-    bool read; /* the step depends on it */
+    bool read; /* what the step does depends on it */
     gradient before, behind;
 } leaf;
 
-/* A random stream that was there. */
+/* A random stream that existed before the step. */
 typedef struct stream {
     uint64_t id;
     bool draws;
@@ -34,12 +33,12 @@ typedef struct stream {
 
 struct tg_graph {
     tg_ctx *ctx;
-    tg_graph *next, *prev; /* of the context's */
+    tg_graph *next, *prev; /* in the context's list */
     tg_status (*fn)(void *state, tg_ctx *ctx);
     void *state;
     tg_recording recording;
-    void *recorded;   /* the device's; NULL: fn is called, or it has ended */
-    const char *ended; /* why it cannot be replayed any more; NULL: it can */
+    void *recorded;   /* the device's recording; NULL: replays call fn, or the recording has ended */
+    const char *ended; /* why it can no longer be replayed; NULL: it can */
     int arena;
     int running;  /* calls of fn by a replay that have not returned */
     int64_t nodes, bytes, steps;
@@ -47,17 +46,17 @@ struct tg_graph {
     leaf *leaves;
     stream *streams;
     int n_uses, room_uses, n_leaves, room_leaves, n_streams, forks;
-    uint64_t current; /* the stream that draws */
-    tg_rng *moved;    /* on the device, one a stream; and as the host sends it */
+    uint64_t current; /* id of the stream that draws */
+    tg_rng *moved;    /* states on the device, one per stream, and the host's copy to send */
     tg_rng *words;
     tg_rider *rider;
 };
 
 static const tg_graph inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
 
-/* ---- While it is recorded ---- */
+/* ---- During the recording ---- */
 
-/* Without room it is the context's error, and the capture fails. */
+/* If there is no memory for the entry, the context has the error and the capture fails. */
 static void keep_block(tg_graph *g, tg_block *b, bool written) {
     if (!tg_host_grow(g->ctx, (void **)&g->uses, g->n_uses, &g->room_uses, sizeof *g->uses)) return;
     if (tg_heap_arena_use(g->ctx->run.heap, b)) g->uses[g->n_uses++] = (use){.block = b, .written = written};
@@ -143,7 +142,7 @@ static tg_status note_draws(tg_graph *g) {
     return TG_OK;
 }
 
-/* To the device: from where each stream draws now, as the recording sees it. */
+/* Sends to the device the position from which each stream draws now, relative to the recording. */
 static tg_status send_streams(tg_graph *g, bool first) {
     tg_ctx *ctx = g->ctx;
     bool any = false;
@@ -183,7 +182,7 @@ static tg_status run_fn(tg_graph *g) {
     TG_TRY(call_fn(g, "tg_graph_new"));
     if (g->recording.refused)
         return tg_fail(ctx, TG_ERR_STATE, "tg_graph_new: the step cleared an error of what cannot be captured");
-    TG_TRY(tg_works_settle(ctx, NULL, NULL)); /* works on other streams end within the recording */
+    TG_TRY(tg_works_settle(ctx, NULL, NULL)); /* works on other streams must end within the recording */
     return note_draws(g);
 }
 
@@ -214,7 +213,7 @@ static void close_memory(tg_graph *g) {
 static tg_status record(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     TG_TRY(open_streams(g));
-    TG_TRY(tg_works_settle(ctx, NULL, NULL)); /* the recording cannot wait for what it has not begun */
+    TG_TRY(tg_works_settle(ctx, NULL, NULL)); /* the recording cannot wait for work that began before it */
     tg_status s = open_memory(g);
     if (s == TG_OK) s = ctx->run.ops->capture_begin(ctx);
     if (s == TG_OK) {
@@ -230,7 +229,7 @@ static tg_status record(tg_graph *g) {
     return s == TG_OK ? ctx->run.status : s;
 }
 
-/* What rides along has begun, so it ends, too. */
+/* A rider whose begin has been called also gets its end call. */
 static tg_status launch(tg_graph *g, bool first, const void *site) {
     TG_TRY(send_streams(g, first));
     if (g->rider) TG_TRY(g->rider->begin(g->rider, site));
@@ -249,7 +248,7 @@ void tg_graphs_riders(tg_ctx *ctx, void (*fn)(tg_rider *r, const void *arg), con
         if (g->rider) fn(g->rider, arg);
 }
 
-/* Nothing has run: what the step has made holds no values. */
+/* The recording executed nothing, so the tensors that the step made hold no values. */
 static void undo(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     for (tg_block *b; g->arena && (b = tg_heap_arena_any(ctx->run.heap, g->arena));)
@@ -326,7 +325,7 @@ static tg_graph *capture(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx),
 
 tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state) {
     tg_graph *g = capture(ctx, fn, state, TG_SITE);
-    if (!g && ctx && ctx->run.has_peers) tg_ctx_skip(ctx); /* in a step the ranks of any axis may meet */
+    if (!g && ctx && ctx->run.has_peers) tg_ctx_skip(ctx); /* ranks of any axis may meet in a step */
     return g ? g : (tg_graph *)&inert;
 }
 
@@ -362,7 +361,7 @@ static tg_status check_gradients(const tg_graph *g) {
     return TG_OK;
 }
 
-/* A copy of what the step does not touch, as of the next one's inputs, goes on beside it. */
+/* A copy of memory that the step does not touch, such as the next step's inputs, continues during the replay. */
 static bool is_beside(const void *arg, const tg_work *w) {
     const tg_graph *g = arg;
     const tg_block *b = w->fills ? w->fills->block : w->reads;

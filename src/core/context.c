@@ -1,4 +1,5 @@
-/* A context: one rank's world. Made from a config, it owns every object below it. */
+/* Contexts: creation from a config, and release. A context is the state of one rank and owns every object made on
+ * it. */
 #include <limits.h>
 #include <stdlib.h>
 
@@ -15,13 +16,14 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cuda/device_table.h"
 
-/* What a creation returns when there is no memory for a context. Const: tg_fail returns before it writes to one that has an error. */
+/* The result of a creation that has no memory for a context. It can be const: tg_fail does not write to a context
+ * that has an error. */
 const tg_ctx tg_dead_ctx = {
     .run = {.status = TG_ERR_MEMORY, .dead = true, .message = "tg_ctx_new: no memory for the context"},
     .inert = {.ctx = (tg_ctx *)&tg_dead_ctx},
 };
 
-/* ---- The heap's source: the device's bytes, the host's descriptors ---- */
+/* ---- The source of the heap: the device's bytes and the host's descriptors ---- */
 
 static void *heap_segment(void *user, size_t bytes, size_t align) {
     tg_ctx *ctx = user;
@@ -72,7 +74,7 @@ static const tg_device_ops *const cuda_device = &tg_cuda_device;
 static const tg_device_ops *const cuda_device = NULL;
 #endif
 
-/* "cuda", or "cuda:" and the number of a GPU. */
+/* Parses "cuda", or "cuda:" and the number of a GPU. */
 static bool is_cuda(const char *name, int *index) {
     char *end;
     if (strncmp(name, "cuda", 4) != 0) return false;
@@ -162,7 +164,8 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
     return tg_fail(ctx, TG_ERR_MEMORY, "tg_ctx_new: no memory for the heap");
 }
 
-/* Reads the config's allocator first: whatever else is wrong with the config is said in a context of that memory. */
+/* Reads the allocator of the config first: any other fault of the config is reported in a context that was allocated
+ * with it. */
 static tg_ctx *open_context(const tg_device_ops *ops, const tg_config *given, const char *refused) {
     tg_config config = {.size = sizeof config};
     if (given && given->size <= sizeof config) memcpy(&config, given, given->size);
@@ -202,7 +205,7 @@ static void free_chunks(tg_ctx *ctx, tg_host_chunk *c) {
     }
 }
 
-/* Why the context cannot end now; NULL: it can. */
+/* Returns why the context cannot end now, or NULL if it can. */
 static const char *why_held(const tg_ctx *ctx) {
     if (ctx->ending || ctx->capture) return ctx->ending ? "the context is ending" : "a step is being captured";
     for (int i = TG_PARTS - 1; i >= 0; i--) {
@@ -237,7 +240,7 @@ void tg_ctx_free(tg_ctx *ctx) {
     tg_pool_free(ctx, ctx->run.pool);
     tg_trace_free(ctx);
     tg_copies_free(ctx);
-    while (ctx->works) tg_work_abandon(ctx->works); /* nobody has waited for them */
+    while (ctx->works) tg_work_abandon(ctx->works); /* the caller has not waited for these */
     if (ctx->run.heap) tg_heap_free(ctx->run.heap);
     for (int i = 0; i < TG_WORKSPACES; i++) tg_host_free(ctx, ctx->run.workspace[i].p, ctx->run.workspace[i].bytes);
     if (ctx->run.ops && ctx->run.heap) ctx->run.ops->close(ctx, ctx->run.device_state);
@@ -253,7 +256,7 @@ void tg_ctx_free(tg_ctx *ctx) {
     a.free(a.user, ctx, sizeof *ctx);
 }
 
-/* ---- What a context is ---- */
+/* ---- Queries ---- */
 
 int tg_ctx_threads(const tg_ctx *ctx) { return ctx ? ctx->run.threads : 0; }
 double tg_ctx_deadline(const tg_ctx *ctx) { return ctx ? ctx->run.deadline : 0; }

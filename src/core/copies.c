@@ -1,6 +1,8 @@
-/* Pages are of sizes that are powers of two. A size's first pages are one piece, taken with the first copy of that
- * size, and are used in turn, so that a steady step allocates nothing; where downloads keep all of them there are
- * more. */
+/* Asynchronous copies between host and device, through pages of host memory that the device can access.
+ *
+ * Page sizes are powers of two. The first pages of a size are one allocation, made with the first copy of that size,
+ * and are used in turn, so a steady step allocates nothing. If downloads keep all of them in use, more pages are
+ * allocated. */
 #include "core/copies.h"
 
 #include "base/host_memory.h"
@@ -13,21 +15,22 @@ typedef struct copy {
     tg_ctx *ctx;
     char *page;
     int size; /* 2^(SMALLEST + size) bytes */
-    bool busy; /* the event stands behind what may still use the page */
+    bool busy; /* the event follows the last work that may still use the page */
     void *event;
-    void *dst; /* of a download */
+    void *dst; /* destination of a download */
     size_t bytes;
     tg_work *work;
-    struct copy *next;            /* of its size's free ones */
-    struct copy *older, *younger; /* of the downloads that have not ended */
-    struct copy *sibling;         /* of all */
-    size_t piece; /* bytes that begin at page and are its own to free; 0: a part of another one's */
+    struct copy *next;            /* next free page of this size */
+    struct copy *older, *younger; /* neighbors in the list of downloads that have not ended */
+    struct copy *sibling;         /* next in the list of all pages */
+    /* size of the allocation that starts at page and is freed with it; 0: page lies inside another one's allocation */
+    size_t piece;
 } copy;
 
 struct tg_copies {
     struct { copy *first, **end; } size[SIZES];
     copy *all, *oldest, *youngest;
-    int unordered; /* downloads whose source is held */
+    int unordered; /* number of downloads whose source is held */
 };
 
 /* ---- Pages ---- */
@@ -54,7 +57,7 @@ static void page_give(copy *c) {
     all->size[c->size].end = &c->next;
 }
 
-/* n pages in one piece. */
+/* Allocates n pages at once. */
 static tg_status more_pages(tg_ctx *ctx, int size, int n) {
     struct tg_copies *all = ctx->copies;
     copy *fresh[MOST];
@@ -88,7 +91,7 @@ static int pages_to_add(const struct tg_copies *all, int size) {
     return n > MOST ? MOST : n < LEAST ? LEAST : (int)n;
 }
 
-/* A page that nothing uses any more: the one longest in use is waited for, if need be. */
+/* Returns a page that is no longer in use. If all are in use, waits for the one that has been in use longest. */
 static copy *page_take(tg_ctx *ctx, size_t bytes) {
     struct tg_copies *all = copies_of(ctx);
     int size = size_of(bytes);
@@ -110,7 +113,7 @@ static copy *page_take(tg_ctx *ctx, size_t bytes) {
 
 static bool copy_test(void *self) {
     const copy *c = self;
-    if (c->ctx->capture) return false; /* the device cannot be asked */
+    if (c->ctx->capture) return false; /* the device cannot be queried during a capture */
     return !c->busy || c->ctx->run.ops->event_test(c->ctx, c->event);
 }
 
@@ -124,14 +127,14 @@ static void upload_free(void *self) { page_give(self); }
 static const tg_work_ops upload_ops = {.size = sizeof(tg_work_ops), .name = "tg_upload", .test = copy_test,
                                        .wait = copy_order, .free = upload_free, .order = copy_order};
 
-/* Its source is held no longer. */
+/* Notes that the source of a download is no longer held. */
 static void let_go(copy *c) {
     if (c->work && c->work->reads) c->ctx->copies->unordered--;
 }
 
 static tg_status download_order(tg_ctx *ctx, void *self) {
     TG_TRY(copy_order(ctx, self));
-    let_go(self); /* the caller ends the hold */
+    let_go(self); /* the caller ends the hold itself */
     return TG_OK;
 }
 
@@ -172,7 +175,7 @@ static tg_status start(copy *c, void *dst, const void *src, size_t bytes, tg_cop
     return TG_OK;
 }
 
-/* What is read and written in every step comes behind the copy at once. */
+/* For tensors that are read and written in every step, the device's later work is ordered after the copy at once. */
 static bool outlives_steps(const tg_storage *s) {
     return s->category == TG_MEM_PARAMETER || s->category == TG_MEM_GRADIENT || s->category == TG_MEM_OPTIMIZER;
 }
@@ -196,16 +199,16 @@ tg_status tg_copies_upload(tg_tensor *x, const void *src, size_t bytes) {
     return outlives_steps(x->storage) ? tg_storage_need(x->storage, x) : TG_OK;
 }
 
-/* Memory that was given back goes on to its next use once a few more downloads have begun, whoever waits for this one:
- * in an order that does not depend on how fast they are. */
+/* Orders the oldest downloads once enough newer ones have begun, so that memory that was released can be used again.
+ * This happens in an order that does not depend on how fast the downloads are, or on who waits for them. */
 static tg_status order_oldest(tg_ctx *ctx) {
     for (copy *c = ctx->copies->oldest; c && ctx->copies->unordered >= UNORDERED; c = c->younger)
         if (c->work->reads) TG_TRY(tg_work_order(c->work));
     return TG_OK;
 }
 
-/* What a tape has made is written where nobody reads it any more. What the context has, as gradients, may be written
- * without asking: all that follows comes behind the copy. */
+/* The bytes of a tape's tensor are overwritten only once nothing reads them any more. A tensor of the context, such
+ * as a gradient, may be overwritten without a check, so all later work of the device is ordered after the copy. */
 tg_work *tg_copies_download(tg_tensor *x, void *dst, size_t bytes, bool own) {
     tg_ctx *ctx = x->ctx;
     if (!ctx->run.ops->copy_beside || !bytes) {
@@ -237,7 +240,7 @@ tg_work *tg_copies_download(tg_tensor *x, void *dst, size_t bytes, bool own) {
     return NULL;
 }
 
-/* Downloads that nobody has waited for write nothing. */
+/* Downloads that the caller has not waited for write nothing. */
 void tg_copies_free(tg_ctx *ctx) {
     struct tg_copies *all = ctx->copies;
     for (tg_work *w = ctx->works, *next; w; w = next) {

@@ -1,4 +1,4 @@
-/* Fills a tensor with random numbers of one stream, by each element's place in this tensor. Draws that follow the place
+/* Fills a tensor with random numbers of one stream, by each element's position in this tensor. Draws by the position
  * in the tensor over all ranks are in src/placement/draws.c. */
 #include "core/capture.h"
 #include "core/rng.h"

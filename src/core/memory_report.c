@@ -1,4 +1,4 @@
-/* Memory statistics, and the report that explains the peak. */
+/* Memory statistics, and the report that explains the memory peak. */
 #include <stdlib.h>
 
 #include "base/host_memory.h"
@@ -18,7 +18,7 @@ typedef struct trace_row {
 
 struct tg_trace {
     int n;
-    int64_t others; /* bytes of rows that found no room */
+    int64_t others; /* bytes of the rows that did not fit */
     trace_row row[TRACE_ROWS];
 };
 
@@ -39,7 +39,7 @@ void tg_memory_reset_peak(tg_ctx *ctx) {
     if (tg_ok(ctx)) tg_heap_reset_peak(ctx->run.heap);
 }
 
-/* ---- The trace: one row a block that is alive at the peak ---- */
+/* ---- The trace: one row per block that is alive at the peak ---- */
 
 static void copy_text(char *dst, size_t n, const char *src) {
     size_t k = strlen(src);

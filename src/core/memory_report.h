@@ -1,4 +1,4 @@
-/* The memory report: what was alive at the peak, by tensor, node and call site. */
+/* The memory report: which tensors were alive at the peak, by tensor, node and call site. */
 #ifndef TG_REPORT_H
 #define TG_REPORT_H
 

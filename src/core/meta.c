@@ -1,5 +1,6 @@
-/* Device "meta": the same calls, allocations and accounting as a real run, and no bytes. Its segments are addresses
- * that nobody may follow, so the heap packs them just as it packs real ones; its kernels do nothing. */
+/* Device "meta": the same calls, allocations and accounting as in a real run, but without bytes. Its segments are
+ * addresses that must not be dereferenced, so the heap packs them exactly as it packs real ones. Its kernels do
+ * nothing. */
 #include "core/memory_report.h"
 
 static tg_status meta_open(tg_ctx *ctx, void **dev) {
@@ -10,7 +11,7 @@ static tg_status meta_open(tg_ctx *ctx, void **dev) {
 
 static void meta_close(tg_ctx *ctx, void *dev) { (void)ctx, (void)dev; }
 
-/* Addresses far from each other, by the count of segments so far: their order alone matters. */
+/* Returns widely spaced addresses, computed from the number of segments so far: only their order matters. */
 static void *meta_alloc(tg_ctx *ctx, size_t bytes, size_t align) {
     (void)bytes, (void)align;
     uintptr_t n = (uintptr_t)ctx->run.device_state + 1;

@@ -1,9 +1,8 @@
-/* Parts: what the layers above core keep in a context.
+/* Parts: the state that the layers above core keep in a context.
  *
- * Core does not know these layers. It has a fixed number of slots; a layer sets its own slot when it first needs it, and
- * core calls the layer's functions when a context ends and when the memory report looks for the op that made a tensor.
- * Each layer defines the number of its slot in its own header: tape 0, placement 1, recompute 2.
- */
+ * Core does not know these layers. It has a fixed number of slots. A layer sets its own slot when it first needs it.
+ * Core calls the layer's functions when a context ends, and when the memory report looks for the op that made a
+ * tensor. Each layer defines the number of its slot in its own header: tape 0, placement 1, recompute 2. */
 #ifndef TG_PARTS_H
 #define TG_PARTS_H
 
@@ -14,17 +13,17 @@ enum { TG_PARTS = 8 };
 /* The op that made a tensor, for the memory report. */
 typedef struct tg_maker {
     const char *op;
-    const void *site; /* of the call that recorded it */
-    char scope[96];   /* path of the scopes around it; "" where there are none */
+    const void *site; /* call site that recorded the op */
+    char scope[96];   /* path of the enclosing scopes; "" if there are none */
 } tg_maker;
 
-/* Each function may be NULL. held, end and release are called for the highest slot first. */
+/* Each function may be NULL. held, end and release are called in order of descending slot number. */
 typedef struct tg_part_ops {
     /* Returns why the context cannot end now, or NULL if it can. */
     const char *(*held)(const tg_ctx *ctx, const void *state);
-    /* The context ends; tensors are still alive. */
+    /* Called when the context ends, while tensors are still alive. */
     void (*end)(tg_ctx *ctx, void *state);
-    /* Last of all: frees state. */
+    /* Called last; frees the state. */
     void (*release)(tg_ctx *ctx, void *state);
     /* Fills out and returns true if an op of this layer made x. */
     bool (*maker)(const tg_tensor *x, tg_maker *out);

@@ -1,9 +1,10 @@
+/* The random streams of a context: adding and finding them, saving and restoring their states, and forks. */
 #include "core/rng.h"
 
 #include "base/host_memory.h"
 #include "core/capture.h"
 
-/* ---- Finding ---- */
+/* ---- Look-up ---- */
 
 static tg_named_rng *find(const tg_ctx *ctx, const char *name) {
     for (tg_named_rng *r = ctx->streams.first; r; r = r->next)
@@ -21,7 +22,7 @@ static tg_status unknown(tg_ctx *ctx, const char *name, const char *who) {
     return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: no random stream is named \"%s\"; tg_rng_add makes one", who, name);
 }
 
-/* Where the state of a stream is: that of the one that draws is ctx->rng. */
+/* Returns where the state of a stream is stored. The stream that draws has its state in ctx->rng. */
 static tg_rng *state_of(tg_ctx *ctx, tg_named_rng *r) {
     if (ctx->streams.current == r) return &ctx->rng;
     return r ? &r->rng : &ctx->streams.base;
@@ -109,7 +110,7 @@ tg_status tg_rng_remove(tg_ctx *ctx, const char *name) {
     return TG_OK;
 }
 
-/* The list has the newest first. */
+/* Numbers count from the oldest stream, but the list has the newest one first. */
 const char *tg_rng_name(const tg_ctx *ctx, int i) {
     int n = 0;
     if (!ctx || ctx->run.dead || i < 0) return NULL;
@@ -203,8 +204,8 @@ static tg_status fork_to(tg_ctx *ctx, const char *name, tg_named_rng **to) {
     return TG_OK;
 }
 
-/* Forks and joins go in pairs, also under an error and when it is cleared between them: a fork that fails stays with
- * the stream that draws. */
+/* Every fork needs a join, even under an error and if the error is cleared between the two. So a fork that fails
+ * still counts, and keeps the stream that draws. */
 tg_status tg_rng_fork(tg_ctx *ctx, const char *name) {
     if (!ctx || ctx->run.dead) return tg_ctx_status(ctx);
     tg_named_rng *to = ctx->streams.current;
@@ -219,7 +220,8 @@ tg_status tg_rng_fork(tg_ctx *ctx, const char *name) {
     return s;
 }
 
-/* Draws inside a fork leave the default stream alone: who moves it has seeded it, and would not expect it here. */
+/* Warns if the default stream has changed since the outermost fork. Draws inside a fork do not advance it, so it was
+ * seeded there, which is probably a mistake. */
 static void warn_if_moved(tg_ctx *ctx) {
     const tg_rng *now = state_of(ctx, NULL), *then = &ctx->streams.outside;
     bool same = now->seed == then->seed && now->stream == then->stream && now->counter == then->counter;

@@ -1,4 +1,4 @@
-/* The random streams of a context: the default one, those with a name, and which of them draws now. */
+/* The random streams of a context: the default stream, the named ones, and which of them draws now. */
 #ifndef TG_RNG_H
 #define TG_RNG_H
 
@@ -7,12 +7,12 @@
 typedef struct tg_named_rng {
     struct tg_named_rng *next;
     char *name;
-    uint64_t id;   /* never another's */
-    uint64_t seed; /* as it was added */
-    tg_rng rng;    /* while it is not the one that draws */
+    uint64_t id;   /* unique; never used again for another stream */
+    uint64_t seed; /* the seed that it was added with */
+    tg_rng rng;    /* its state while another stream draws */
 } tg_named_rng;
 
-/* All states by value, and which stream draws. */
+/* Copies of all states, and which stream draws. */
 typedef struct tg_rng_states {
     tg_rng now, base;
     uint64_t current; /* id; 0: the default stream */
@@ -23,17 +23,19 @@ typedef struct tg_rng_states {
     } stream[];
 } tg_rng_states;
 
-tg_rng *tg_rng_named(tg_ctx *ctx, const char *name); /* its state, wherever that is now; NULL: there is none */
-/* By number, which is never another's; the default stream's is 0. NULL: it has been removed. */
+/* its state, wherever that is stored now; NULL: there is no such stream */
+tg_rng *tg_rng_named(tg_ctx *ctx, const char *name);
+/* Finds a stream by its id, which is never used again; 0 is the default stream. NULL: it has been removed. */
 tg_rng *tg_rng_by_id(tg_ctx *ctx, uint64_t id);
-uint64_t tg_rng_id(const tg_ctx *ctx, const tg_rng *state); /* of the stream whose state is there */
-size_t tg_rng_states_bytes(const tg_ctx *ctx);       /* of the streams that are there now */
+uint64_t tg_rng_id(const tg_ctx *ctx, const tg_rng *state); /* id of the stream whose state is at this address */
+size_t tg_rng_states_bytes(const tg_ctx *ctx);       /* size for the streams that exist now */
 void tg_rng_states_save(const tg_ctx *ctx, tg_rng_states *to);
-/* Streams that were removed since are left out, those added since stay as they are. The forks that are open stay. */
+/* Restores the states. Streams that have been removed since are skipped, and those added since keep their state.
+ * Open forks stay open. */
 void tg_rng_states_load(tg_ctx *ctx, const tg_rng_states *from);
-/* Closes the forks above so many: of a function that failed between fork and join. */
+/* Closes the forks above this number, after a function failed between a fork and its join. */
 void tg_rng_unwind(tg_ctx *ctx, int forks);
-/* tg_rng_seed_parallel's streams for explicit ranks, the first of which is tp's. */
+/* Creates the streams of tg_rng_seed_parallel for explicit ranks, the first of which is the tensor-parallel rank. */
 tg_status tg_rng_seed_ranks(tg_ctx *ctx, uint64_t seed, int tp, int ep, int etp);
 void tg_rngs_free(tg_ctx *ctx);
 

@@ -1,3 +1,4 @@
+/* Named scratch buffers: blocks that stay with the context between their leases. */
 #include "core/scratch.h"
 
 #include <math.h>
@@ -17,7 +18,7 @@ tg_buffer *tg_buffer_new(tg_ctx *ctx, const char *name, tg_dtype dtype, int inst
     return NULL;
 }
 
-/* Check mode: who reads what an earlier lease has left reads NaN, or -1. */
+/* In check mode, fills the buffer with NaN, or -1, so that a read of values from an earlier lease is found. */
 static void poison(tg_ctx *ctx, tg_buffer *b) {
     b->dirty = false;
     if (!ctx->check || ctx->meta || !b->block) return;
@@ -39,7 +40,7 @@ tg_status tg_buffer_reserve(tg_ctx *ctx, tg_buffer *b, size_t bytes) {
         return TG_OK;
     }
     tg_heap_release(ctx->run.heap, b->block);
-    /* All of the block: a later lease may be longer than this one. */
+    /* The lease gets all bytes of the block, because a later lease may be longer than this one. */
     size_t whole = bytes < PTRDIFF_MAX ? (bytes + TG_UNIT - 1) / TG_UNIT * TG_UNIT : bytes;
     b->block = tg_take_block(ctx, whole, TG_MEM_BUFFER);
     if (!b->block)

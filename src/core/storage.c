@@ -1,4 +1,5 @@
-/* Storages: counted bytes that may be present, in flight, or discarded. All early freeing is tg_storage_discard. */
+/* Storages: counted bytes that may be present, in flight, or discarded. All early freeing goes through
+ * tg_storage_discard. */
 #include <stdio.h>
 
 #include "core/scratch.h"
@@ -38,11 +39,11 @@ static void storage_slot_free(tg_storage *s) {
     ctx->free_storages = s;
 }
 
-/* Bytes from the heap; the error says what was asked for and what is held. */
+/* Takes the bytes from the heap. An error says how many were requested and what holds the memory. */
 static tg_status storage_bytes(tg_storage *s) {
     tg_ctx *ctx = s->ctx;
     s->block = tg_take_block(ctx, s->bytes, s->category);
-    if (TG_UNLIKELY(!s->block) && ctx->readers) { /* what copies still read may have been given back */
+    if (TG_UNLIKELY(!s->block) && ctx->readers) { /* copies may still hold blocks that have been released */
         TG_TRY(tg_works_order_readers(ctx));
         s->block = tg_take_block(ctx, s->bytes, s->category);
     }
@@ -119,7 +120,8 @@ static void give_back(tg_storage *s) {
     s->data = NULL;
 }
 
-/* The only reference cannot become two while its holder gives it back: no atomic change is needed then. */
+/* If there is only one reference, no second one can appear while its holder releases it, so no atomic change is
+ * needed. */
 static bool last_reference(tg_storage *s) {
     return atomic_load_explicit(&s->refs, memory_order_acquire) == 1 ||
            atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1;
@@ -242,7 +244,7 @@ void tg_storage_categorize(tg_storage *s, tg_category c) {
     if (s->block) tg_block_categorize(s->ctx->run.heap, s->block, c);
 }
 
-/* ---- The public side ---- */
+/* ---- Public functions ---- */
 
 tg_storage_state tg_storage_state_of(const tg_tensor *x) {
     return tg_is_alive(x) ? (tg_storage_state)x->storage->state : TG_DISCARDED;
@@ -265,7 +267,7 @@ static tg_status may_discard(tg_tensor *x, const char *who) {
 tg_status tg_discard(tg_tensor *x) {
     TG_TRY(may_discard(x, "tg_discard"));
     tg_storage_extra *e = x->storage->extra;
-    if (e && e->refill) { /* of an earlier tg_discard_with: its bytes are not these */
+    if (e && e->refill) { /* a refill of an earlier tg_discard_with would make other bytes */
         if (e->release) e->release(e->user);
         e->refill = NULL;
         e->release = NULL;

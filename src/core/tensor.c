@@ -1,4 +1,4 @@
-/* Handles: slots that live as long as their context, and the tensors made on a context. */
+/* Handles: slots that live as long as their context, and the functions that create tensors on a context. */
 #include <math.h>
 
 #include "core/capture.h"
@@ -19,8 +19,9 @@ int64_t tg_row_major(int ndim, const int64_t *shape, int64_t *stride) {
     return numel;
 }
 
-/* Whether steps of up to most[d] along n dims, whose strides rise, lead from `apart` back to 0, the first of them up.
- * No more are tried along a dim than the ones before it can make up for: one, where strides are those of a matrix. */
+/* Returns whether steps along n dims, of up to most[d] each, can lead from `apart` back to 0. Strides are ascending,
+ * and the first step is positive. Along a dim only as many steps are tried as the earlier dims can compensate for:
+ * for the strides of a matrix that is one. */
 static bool leads_back(int n, const int64_t *most, const int64_t *stride, int64_t apart, bool moved) {
     int64_t rest = 0;
     if (!n--) return moved && apart == 0;
@@ -38,7 +39,7 @@ bool tg_shares_elements(const tg_tensor *x) {
     int n = 0;
     if (x->flags & TG_F_CONTIGUOUS || x->numel == 0) return false;
     for (int d = 0, at; d < x->ndim; d++) {
-        int64_t step = x->stride[d] < 0 ? -x->stride[d] : x->stride[d]; /* a dim the other way round is as wide */
+        int64_t step = x->stride[d] < 0 ? -x->stride[d] : x->stride[d]; /* a reversed dim spans as many bytes */
         if (x->shape[d] == 1) continue;
         if (step == 0) return true;
         for (at = n++; at > 0 && stride[at - 1] > step; at--) {
@@ -108,7 +109,7 @@ static void *slots(tg_ctx *ctx, size_t bytes) {
     return c->slots;
 }
 
-/* Free handles wait in line through their node pointer. */
+/* Free handles are linked through their node pointer. */
 static void handle_slot_free(tg_ctx *ctx, tg_tensor *x) {
     *x = (tg_tensor){.ctx = ctx};
     if (ctx->free_last)
@@ -210,7 +211,7 @@ void tg_ext_free(tg_ctx *ctx, tg_ext *e) {
         tg_hook_free(ctx, h);
         h = next;
     }
-    if (e->grad) { /* which nodes may still use */
+    if (e->grad) { /* nodes may still use the gradient */
         e->grad->ext->grad_of = NULL;
         tg_drop(e->grad);
     }
@@ -275,7 +276,7 @@ void tg_temp_free(tg_tensor *x) {
     tg_temp *p = (tg_temp *)x;
     tg_ctx *ctx = x->ctx;
     tg_storage *s = x->storage;
-    if (TG_UNLIKELY(x->ext != NULL)) tg_ext_free(ctx, x->ext); /* a hook has named its gradient */
+    if (TG_UNLIKELY(x->ext != NULL)) tg_ext_free(ctx, x->ext); /* a hook may have given its gradient a name */
     x->serial = 0;
     x->storage = NULL;
     p->next = ctx->free_temps;
@@ -283,11 +284,11 @@ void tg_temp_free(tg_tensor *x) {
     if (s) tg_storage_unref(s);
 }
 
-/* ---- Made on a context ---- */
+/* ---- Creation on a context ---- */
 
 static tg_tensor *made(const tg_ctx *ctx, tg_tensor *x) { return x ? x : tg_inert(ctx); }
 
-/* The checked beginning of every maker: an uninitialised tensor, or NULL after recording the error. */
+/* The checks that every creation starts with. Returns an uninitialized tensor, or NULL after recording the error. */
 static tg_tensor *make(tg_ctx *ctx, tg_dtype dtype, const tg_shape *shape, tg_category category, const char *who) {
     if (!dtype) dtype = ctx->dtype;
     if (tg_shape_check(ctx, shape, dtype, who) != TG_OK) return NULL;
@@ -302,7 +303,7 @@ static tg_tensor *filled(tg_ctx *ctx, tg_tensor *x, tg_status s) {
     return made(ctx, x);
 }
 
-/* A context to make something on, or the inert tensor of a failed one. */
+/* Returns the inert tensor from the calling function if the context is NULL or has failed. */
 #define TG_ENTER(ctx)                                                    \
     do {                                                                 \
         if (!(ctx)) return tg_inert(&tg_dead_ctx);                       \
@@ -327,7 +328,7 @@ tg_tensor *tg_from_host(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const void 
     return filled(ctx, x, bytes ? ctx->run.ops->copy(ctx, tg_data(x), data, bytes, TG_COPY_FROM_HOST) : TG_OK);
 }
 
-/* Bytes from the first to the last element that the strides reach. */
+/* Returns the number of bytes between the first and the last element that the strides reach. */
 static tg_status wrapped_bytes(tg_ctx *ctx, const tg_shape *shape, const int64_t *stride, tg_dtype dtype,
                                size_t *bytes) {
     int64_t last = 0, step;
@@ -362,10 +363,10 @@ static tg_tensor *wrap(tg_ctx *ctx, tg_dtype dtype, const tg_shape *shape, const
                 tg_dtype_size(dtype));
         return NULL;
     }
-    /* Of no elements the address is any: kernels take an array at NULL for one that is not there. */
+    /* With no elements any address will do, but not NULL: kernels treat an array at NULL as absent. */
     tg_storage *s = tg_storage_wrap(ctx, data ? data : ctx, bytes, release, user);
     if (!s) return NULL;
-    tg_storage_ref(s); /* so that a failure below leaves the release to the caller of wrap */
+    tg_storage_ref(s); /* on a failure below, the caller of wrap releases its bytes itself */
     tg_tensor *x = tg_owned_new(ctx, dtype, (int)shape->ndim, shape->dim, strides, s, 0);
     if (x) x->flags |= TG_F_GIVEN;
     if (!x && s->extra) s->extra->release = NULL;
@@ -436,7 +437,7 @@ tg_tensor *tg_param(tg_ctx *ctx, const char *name, tg_shape shape, double std) {
     return tg_param_of(ctx, name, TG_DTYPE_DEFAULT, shape, std);
 }
 
-/* The bytes are the caller's now and stay: what would refill them may end before they do. */
+/* The bytes now belong to the caller and stay: the state that would refill them may end before they do. */
 static void end_refill(tg_storage *s) {
     tg_storage_extra *e = s->extra;
     if (!e || !e->refill) return;
@@ -466,6 +467,6 @@ void tg_drop(tg_tensor *x) {
         tg_owned_free(x);
         return;
     }
-    x->serial = 0; /* dead to the caller; freed when the nodes that use it have ended */
+    x->serial = 0; /* the caller may no longer use it; it is freed when the nodes that use it have ended */
     x->flags |= TG_F_DROPPED;
 }

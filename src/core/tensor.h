@@ -1,4 +1,4 @@
-/* Tensors: handles with a shape on a storage. Handles are owned by a context, by a tape, or, for a short time, by the
+/* Tensors: handles with a shape on a storage. A handle is owned by a context, by a tape, or, briefly, by the
  * executor (temps). */
 #ifndef TG_TENSOR_H
 #define TG_TENSOR_H
@@ -18,26 +18,28 @@ enum {
     TG_F_SUPERSEDED = 16,
     TG_F_CONTIGUOUS = 32,
     TG_F_DROPPED = 64,
-    TG_F_GIVEN = 128,          /* the bytes are the caller's: unless it was placed, they may differ from rank to rank */
-    TG_F_DIFFERENTIABLE = 256, /* recorded without grad, and would need one with it (first run of a recomputation) */
-    TG_F_COMPARED = 512,       /* check mode: its placement has been compared with the other ranks' bytes */
+    /* the bytes are the caller's: unless the tensor was placed, they may differ between ranks */
+    TG_F_GIVEN = 128,
+    /* recorded without grad, but would need a gradient with it (first run of a recomputation) */
+    TG_F_DIFFERENTIABLE = 256,
+    TG_F_COMPARED = 512,       /* check mode: its bytes have been compared between ranks, as its placement requires */
     TG_F_GRADIENT = 1024,      /* what tg_grad_of returned */
-    TG_F_UNRECORDED = 2048,    /* it needs a gradient, and an op that kept no node has used it */
-    TG_F_PARTIAL = 4096        /* of a gradient: it is one rank's share of a sum, so the host must not read it */
+    TG_F_UNRECORDED = 2048,    /* it needs a gradient, but an op that recorded no node has used it */
+    TG_F_PARTIAL = 4096        /* set on a gradient that is one rank's share of a sum, so the host must not read it */
 };
 
-/* The first bytes of a handle. Of a tape's handle that has ended nothing else may be read. */
+/* The first bytes of a handle. If a tape's handle has ended, nothing else of it may be read. */
 typedef struct tg_head {
     uint64_t serial; /* of the handle, or TG_SERIAL_NONE or TG_SERIAL_RESET */
     tg_ctx *ctx;
 } tg_head;
 
-/* NONE: the handle was dropped, and lives on only for the nodes that use it. RESET: it ended when its tape was reset.
- * FIRST: the first serial of a live handle. */
+/* NONE: the handle was dropped, and lives on only for the nodes that use it. RESET: it ended when its tape was
+ * reset. FIRST: the lowest serial of a live handle. */
 enum { TG_SERIAL_NONE, TG_SERIAL_RESET, TG_SERIAL_FIRST };
 
-/* A slot of a handle stays allocated until the context ends, so that a stale pointer can be recognized: once the handle
- * has ended, its serial is none, or another handle's. */
+/* The slot of a handle stays allocated until the context ends, so that a stale pointer can be recognized: after the
+ * handle has ended, the serial in its slot is NONE or that of another handle. */
 struct tg_tensor {
     uint64_t serial; /* as in tg_head */
     tg_ctx *ctx;
@@ -46,10 +48,10 @@ struct tg_tensor {
     tg_storage *storage;
     int64_t offset, numel; /* in elements */
     const int64_t *shape, *stride;
-    tg_node *node; /* that made it; NULL for a leaf, whose node is found through the tape */
-    tg_ext *ext;   /* what few tensors have */
+    tg_node *node; /* the node that made it; NULL for a leaf, whose node is found through the tape */
+    tg_ext *ext;   /* fields that only few tensors need */
     const struct tg_placements *place; /* interned; NULL: INVARIANT, the same on every rank */
-    uint16_t out; /* which output of node */
+    uint16_t out; /* index of this tensor among the outputs of node */
     uint16_t flags;
     uint8_t ndim, dtype;
 };
@@ -65,71 +67,72 @@ struct tg_hook {
     uint64_t id;
     tg_hook_fn fn;
     void *user;
-    bool accumulated; /* called with the accumulated gradient, not with each contribution */
+    bool accumulated; /* called with the accumulated gradient instead of each contribution */
     tg_hook *next;
 };
 
-/* What only few tensors have. */
+/* Fields that only few tensors need. */
 struct tg_ext {
     char *name;
     tg_tensor *grad;      /* a leaf's accumulated gradient, owned by the context */
-    tg_ext *grad_of;      /* of a gradient: its leaf's */
+    tg_ext *grad_of;      /* in a gradient: the tg_ext of its leaf */
     tg_tensor *main_grad; /* the caller's buffer for the gradient */
-    uint64_t main_serial; /* of main_grad: different once it was dropped */
-    uint32_t pins;        /* nodes that use this context-owned handle as an input, or as their leaf */
+    uint64_t main_serial; /* serial of main_grad when it was set: differs once that handle was dropped */
+    uint32_t pins;        /* number of nodes that use this context-owned handle as an input or as their leaf */
     tg_ext *next_free;
-    bool has_grad;        /* grad holds a value; otherwise the next contribution overwrites it */
+    bool has_grad;        /* grad holds a value; if not, the next contribution overwrites it */
     bool partial;         /* the gradient is this rank's share of the sum over the axes where the leaf is REPLICATED */
-    bool summed;          /* it was partial, and tg_grads_finalize has summed it */
-    uint32_t placed;      /* the axes that tg_place declared, as bits */
+    bool summed;          /* the gradient was partial, and tg_grads_finalize has summed it */
+    uint32_t placed;      /* bit mask of the axes that tg_place declared */
     tg_hook *hooks;
-    int hooks_running;    /* while any run, a removed hook stays in the list without its function */
-    int deferred;         /* products of linear layers that are still to be added to the gradient (tg_wgrads) */
-    int owners;           /* modules that list it, and the optimizer whose state it is: tg_drop leaves it to them */
+    int hooks_running;    /* while any hook runs, a removed hook stays in the list without its function */
+    int deferred;         /* number of products of linear layers that will be added to the gradient later (tg_wgrads) */
+    /* number of modules that list it, plus the optimizer whose state it is: tg_drop leaves it to them */
+    int owners;
     /* The leaf's node on the tape that used it last; other tapes find theirs in a map. */
     tg_tape *leaf_tape;
     uint64_t leaf_epoch;
     tg_node *leaf_node;
-    tg_tensor *next_owned, *prev_owned; /* of a context-owned handle */
-    int64_t dims[2 * TG_MAX_DIMS];      /* its shape and strides */
+    tg_tensor *next_owned, *prev_owned; /* the list of context-owned handles */
+    int64_t dims[2 * TG_MAX_DIMS];      /* shape, then strides */
 };
 
 static inline bool tg_living(const tg_tensor *x) {
     return x->serial >= TG_SERIAL_FIRST && !(x->flags & TG_F_SUPERSEDED);
 }
-/* Checks a handle that a caller gave; `what` begins the error. */
+/* Checks a handle that a caller passed; the error message begins with `what`. */
 tg_status tg_check(tg_ctx *ctx, const tg_tensor *x, const char *what);
-/* Returns whether x is a gradient that a hook or observer has for the time of its call. */
+/* Returns whether x is a gradient that a hook or observer may use during its call. */
 static inline bool tg_is_lent(const tg_tensor *x) { return !x->tape && !(x->flags & TG_F_LEAF); }
 tg_status tg_refuse_lent(const tg_tensor *x, const char *who);
-/* Makes a context-owned handle. Takes over the reference to s, on an error too. NULL after recording the error. */
+/* Makes a context-owned handle. Takes over the reference to s, even on an error. NULL after recording the error. */
 tg_tensor *tg_owned_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
                         tg_storage *s, int64_t offset);
 void tg_owned_free(tg_tensor *x);
 tg_tensor *tg_owned_empty(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, tg_category category);
-/* Makes a temp. Takes over the reference to s, on an error too. stride NULL: row-major. */
+/* Makes a temp. Takes over the reference to s, even on an error. stride NULL: row-major. */
 tg_tensor *tg_temp_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
                        tg_storage *s, int64_t offset);
 void tg_temp_free(tg_tensor *x);
 tg_tensor *tg_temp_empty(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, tg_category category);
-tg_ext *tg_ext_of(tg_tensor *x); /* made on demand; NULL after recording the error */
+tg_ext *tg_ext_of(tg_tensor *x); /* created on demand; NULL after recording the error */
 void tg_ext_free(tg_ctx *ctx, tg_ext *e);
 tg_hook *tg_hook_new(tg_ctx *ctx); /* NULL after recording the error */
 void tg_hook_free(tg_ctx *ctx, tg_hook *h);
 void tg_hooks_free(tg_ctx *ctx);
 tg_status tg_shape_check(tg_ctx *ctx, const tg_shape *s, tg_dtype dtype, const char *what);
-/* Fills the row-major strides (NULL: does not) and returns the number of elements; -1 on overflow. */
+/* Writes the row-major strides, unless `stride` is NULL, and returns the number of elements, or -1 on overflow. */
 int64_t tg_row_major(int ndim, const int64_t *shape, int64_t *stride);
 bool tg_is_row_major(int ndim, const int64_t *shape, const int64_t *stride);
-/* Returns whether elements share memory: a dim is expanded, or several strides lead to one place. */
+/* Returns whether elements share memory: a dim is expanded, or several indices have the same address. */
 bool tg_shares_elements(const tg_tensor *x);
 size_t tg_shape_text(int ndim, const int64_t *shape, char *buf, size_t n); /* "[2, 3]" */
-/* Returns the address of the first element; NULL on device meta, and where the bytes are discarded. */
+/* Returns the address of the first element; NULL on device meta, and if the bytes are discarded. */
 static inline void *tg_data(const tg_tensor *x) {
     if (TG_UNLIKELY(tg_runtime_of(x->storage->ctx)->recording)) tg_capture_uses(x->storage);
     return x->storage->data ? (char *)x->storage->data + (size_t)x->offset * tg_dtype_size(x->dtype) : NULL;
 }
-/* Returns element i of x, repeated as an array of like's shape. */
+/* Returns element i of x, expanded to the shape of `like`. */
 static inline tg_array tg_array_spread(const tg_tensor *x, int64_t i, const tg_array *like) {
     static const int64_t still[TG_MAX_DIMS];
     tg_array a = *like;
@@ -139,16 +142,16 @@ static inline tg_array tg_array_spread(const tg_tensor *x, int64_t i, const tg_a
     a.contiguous = a.numel == 1;
     return a;
 }
-/* Fills x with draws from the stream that draws now. */
+/* Fills x with draws from the current stream. */
 tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b);
-/* Fills x with draws from another stream, which moves on by the number of elements of x. */
+/* Fills x with draws from another stream, and advances that stream by the number of elements of x. */
 tg_status tg_fill_random_from(tg_tensor *x, tg_rng *from, tg_random kind, double a, double b);
 
-/* Returns the handle that the storage was made for while that handle lives; otherwise NULL. */
+/* Returns the handle that the storage was made for, or NULL if that handle has ended. */
 static inline const tg_tensor *tg_storage_maker(const tg_storage *s) {
     return s->maker && s->maker->serial == s->birth ? s->maker : NULL;
 }
-/* Returns whether t may take the bytes: those of another tape's tensor are for that tape to take. */
+/* Returns whether t may release the bytes: only the tape that made a tensor may release its bytes. */
 static inline bool tg_storage_is_of(const tg_storage *s, const tg_tape *t) {
     const tg_tensor *maker = tg_storage_maker(s);
     return !maker || maker->tape == t;

@@ -1,4 +1,4 @@
-/* What a tensor is: answers that are safe on any handle that this library gave out. */
+/* Queries about tensors. They are safe on any handle that this library has returned. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "core/context.h"

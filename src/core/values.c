@@ -1,4 +1,4 @@
-/* Values: explicit reads and writes by the host. Whatever fills the tensor is waited for. */
+/* Values: explicit reads and writes by the host. They wait for any work that fills the tensor. */
 #include <math.h>
 #include <tapegrad/work.h>
 
@@ -6,7 +6,7 @@
 #include "core/copies.h"
 #include "kernels/scalar.h"
 
-/* Common checks; the bytes are present afterwards. */
+/* The checks of every function; afterwards the bytes are present. */
 static tg_status enter(tg_tensor *x, const char *who, bool read, const void *site) {
     if (!x) return TG_ERR_ARGUMENT;
     tg_ctx *ctx = x->ctx;
@@ -17,14 +17,14 @@ static tg_status enter(tg_tensor *x, const char *who, bool read, const void *sit
     return tg_storage_need(x->storage, x);
 }
 
-/* Before tg_grads_finalize the gradient of what is R on an axis is one rank's share of it. */
+/* Before tg_grads_finalize, the gradient of a tensor that is REPLICATED on an axis is one rank's share of the sum. */
 static tg_status whole(tg_tensor *x, const char *who) {
     if (TG_LIKELY(!(x->flags & TG_F_PARTIAL))) return TG_OK;
     return tg_fail(x->ctx, TG_ERR_STATE,
                    "%s: this gradient is one rank's share of a sum; tg_grads_finalize makes it whole", who);
 }
 
-/* Copies between x and a row-major host buffer of another dtype, through a row-major staging tensor where needed. */
+/* Copies between x and a row-major host buffer of another dtype, through a row-major staging tensor if needed. */
 static tg_status transfer(tg_tensor *x, tg_dtype dtype, void *host, bool read) {
     tg_ctx *ctx = x->ctx;
     size_t bytes = (size_t)x->numel * tg_dtype_size(dtype);
@@ -81,7 +81,7 @@ static tg_status writable(tg_tensor *x, const char *who, const void *site) {
         return tg_fail(x->ctx, TG_ERR_STATE, "%s: the tensor's strides overlap: its elements share memory", who);
     TG_TRY(tg_storage_await_readers(x->storage));
     tg_storage_wrote(x->storage, who, site);
-    /* What the caller writes may differ from rank to rank, where nothing was declared. */
+    /* What the caller writes may differ between ranks, unless a placement was declared. */
     if (!x->tape && !(x->flags & (TG_F_PARAM | TG_F_GRADIENT)) && !(x->ext && (x->ext->placed || x->ext->grad_of)))
         x->flags |= TG_F_GIVEN;
     x->flags &= (uint16_t)~TG_F_COMPARED;
@@ -115,7 +115,7 @@ tg_status tg_write_f64(tg_tensor *x, const double *src, int64_t n) {
     return transfer(x, TG_F64, (void *)src, false);
 }
 
-/* ---- Beside the device's work ---- */
+/* ---- Copies that run next to the device's work ---- */
 
 tg_status tg_upload(tg_tensor *x, const void *src, size_t bytes) {
     TG_TRY(sized(x, src, bytes, "tg_upload", false, TG_SITE));
@@ -123,7 +123,7 @@ tg_status tg_upload(tg_tensor *x, const void *src, size_t bytes) {
     return x->flags & TG_F_CONTIGUOUS ? tg_copies_upload(x, src, bytes) : transfer(x, x->dtype, (void *)src, false);
 }
 
-/* Through a row-major tensor of the wanted dtype, where x is none. */
+/* Copies through a row-major tensor of the wanted dtype, unless x already is one. */
 static tg_work *download(tg_tensor *x, tg_dtype dtype, void *dst) {
     tg_ctx *ctx = x->ctx;
     size_t bytes = (size_t)x->numel * tg_dtype_size(dtype);

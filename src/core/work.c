@@ -1,3 +1,4 @@
+/* Works: operations in flight that fill or read storages; how they are started, waited for, ordered and ended. */
 #include "core/work.h"
 
 #include "base/host_memory.h"
@@ -118,12 +119,12 @@ tg_status tg_works_order_readers(tg_ctx *ctx) {
 static tg_status wait_reader(tg_work *w) {
     if (w->fills) return tg_storage_need(w->fills, NULL);
     if (w->ops->order) return tg_work_order(w);
-    tg_status s = w->ops->wait(w->ctx, w->self); /* it stays its owner's to end */
+    tg_status s = w->ops->wait(w->ctx, w->self); /* its owner ends it later */
     tg_work_read(w);
     return s;
 }
 
-/* Waiting for one may end others: it begins again behind each that ends. */
+/* Waiting for one work may end others, so the loop starts again after each work that ends. */
 tg_status tg_works_settle(tg_ctx *ctx, bool (*but)(const void *arg, const tg_work *w), const void *arg) {
     for (tg_work *w = ctx->works; w;) {
         if (but && but(arg, w)) {
@@ -146,7 +147,7 @@ tg_status tg_works_wait_readers(tg_ctx *ctx, const tg_block *b) {
     return TG_OK;
 }
 
-/* The caller's bytes have no block: who reads them holds their storage. */
+/* The caller's bytes have no block: works that read them hold their storage instead. */
 static tg_status wait_holders(const tg_storage *s) {
     for (tg_work *w = s->ctx->works; w;) {
         bool holds = w->holds == s;

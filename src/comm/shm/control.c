@@ -1,4 +1,5 @@
-/* The control of the shared-memory transport: what the rank slots and the groups in the region say of the members. */
+/* The control of the shared-memory transport: reads the state of the members from the rank slots and the groups in
+ * the region. */
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <sched.h>
@@ -13,7 +14,7 @@ static const tg_shm_request *request_of(const tg_wait *w) { return w ? w->reques
 
 /* ---- The end of the group ---- */
 
-/* Until the rank that has claimed the group has published why, others that see the group wait. */
+/* Claims the group. Until the rank that claimed it has published the reason, other ranks that see the claim wait. */
 static bool claim(tg_control *c) {
     int whole = TG_GROUP_WHOLE;
     return atomic_compare_exchange_strong_explicit(&tg_shm_of(c)->g->failed, &whole, TG_GROUP_FAILING,
@@ -73,7 +74,7 @@ static bool awaits(tg_control *c, const tg_wait *w, int i) {
     return (void)c, !tg_shm_has_arrived(request_of(w), i);
 }
 
-/* Of the calls of the group; 0 before the member has joined. */
+/* Returns the calls of the group that the member has missed; 0 before the member has joined. */
 static uint64_t missed_by(const tg_shm_group *s, int member) {
     uint64_t before = atomic_load_explicit(&tg_group_member(s->g, member)->skips, memory_order_acquire);
     return before ? atomic_load_explicit(&tg_shm_card(s, member)->skips, memory_order_acquire) - (before - 1) : 0;
@@ -81,7 +82,7 @@ static uint64_t missed_by(const tg_shm_group *s, int member) {
 
 bool tg_shm_has_missed_more(const tg_shm_group *s, int a, int b) { return missed_by(s, a) > missed_by(s, b); }
 
-/* Seconds since this wait first saw a peer that holds an error. */
+/* Returns the seconds since this wait first saw a peer that holds an error. */
 static double failed_for(tg_shm_group *s, const tg_card *card) {
     if (atomic_load_explicit(&card->status, memory_order_acquire) == TG_OK) return 0;
     if (s->failed_since == 0) s->failed_since = tg_system_now();
@@ -124,7 +125,8 @@ static bool call_of(tg_control *c, const tg_wait *w, tg_note *note, char *site, 
     return true;
 }
 
-/* A member that has arrived may have died as well, with a piece of the work. */
+/* Checks the processes of all members. Those that have arrived are included, as they may have died while working on
+ * a piece. */
 static void check_processes(tg_shm_group *s) {
     const double period = 0.02;
     double now = tg_system_now();
@@ -161,13 +163,13 @@ static inline void pause_briefly(void) {
 #endif
 }
 
-/* For a short while: a peer that dies does not ring. */
+/* Sleeps until the bell is rung. The timeout is short, as a peer that dies does not ring. */
 static void sleep_until_rung(tg_card *card, uint32_t bell, long nanoseconds) {
     struct timespec t = {.tv_nsec = nanoseconds};
     syscall(SYS_futex, &card->bell, FUTEX_WAIT, bell, &t, NULL, 0);
 }
 
-/* The bell is read, and this rank seen to sleep, before progress is made for the last time. */
+/* Reads the bell and sets this rank's sleeping flag before the last attempt to make progress. */
 static void prepare(tg_control *c, int round) {
     tg_shm_rank *self = tg_shm_of(c)->self;
     tg_card *card = tg_shm_own_card(self);
@@ -196,7 +198,7 @@ static void over(tg_control *c, const tg_wait *w) {
     atomic_store_explicit(&card->blocked, 0, memory_order_release);
 }
 
-/* What begin keeps until over stays with the group when the host waits elsewhere. */
+/* When the host waits elsewhere, the state that begin() sets up stays in the group until over(). */
 static void watch(tg_control *c, const tg_wait *w) {
     tg_shm_group *s = tg_shm_of(c);
     const tg_shm_request *r = request_of(w);
@@ -206,7 +208,7 @@ static void watch(tg_control *c, const tg_wait *w) {
     s->failed_since = 0;
     if (r) remember_heartbeats(s);
     uint64_t blocked = atomic_load_explicit(&card->blocked, memory_order_relaxed);
-    if (!r && (uint32_t)(blocked >> 32) != (uint32_t)s->g->id) return; /* it is another group's */
+    if (!r && (uint32_t)(blocked >> 32) != (uint32_t)s->g->id) return; /* the word describes a call of another group */
     atomic_store_explicit(&card->waiting, r ? r->record : 0, memory_order_relaxed);
     atomic_store_explicit(&card->blocked, r ? tg_shm_blocked_in(r) : 0, memory_order_release);
 }
@@ -254,7 +256,7 @@ static bool is_here(tg_control *c, int i) {
 
 static bool *own_list(tg_control *c) { return tg_group_list(tg_shm_of(c)->g, c->rank); }
 
-/* A member that died before it left the group never will leave it. */
+/* Counts members that died before they left the group, as they will never leave it. */
 static int count_dead(tg_shm_group *s) {
     int n = 0;
     for (int i = 0; i < s->control.size; i++) {

@@ -1,5 +1,6 @@
-/* Two ranks that wait for each other in different calls: neither will ever make the other's, which no comparison of
- * signatures can see. What a rank is blocked in stands on its card, in one word, so that it is read whole. */
+/* Deadlock detection: two ranks wait for each other in different calls, and neither will ever make the other's.
+ * Comparing signatures cannot detect this. Each rank's slot holds the call that blocks it in one word, so that it is
+ * read as a whole. */
 #include "comm/shm/shm.h"
 
 enum { RECEIVES = 1 << 30, PEER_BITS = 10, NUMBER_BITS = 20 };
@@ -27,7 +28,7 @@ static int member_of(const tg_shm_group *s, int rank) {
     return -1;
 }
 
-/* Whether this rank has made its own part of the call that `rank` is blocked in: then that one will go on. */
+/* Returns whether this rank has made its own part of the call that blocks `rank`; if so, that rank will go on. */
 static bool has_answered(const tg_shm_group *s, uint32_t call, int rank) {
     if (!(call & MESSAGE)) return (int32_t)((uint32_t)s->next - (call - 1)) > 0;
     int peer = (int)(call >> NUMBER_BITS & ((1u << PEER_BITS) - 1)), from = member_of(s, rank);
@@ -36,8 +37,8 @@ static bool has_answered(const tg_shm_group *s, uint32_t call, int rank) {
     return number_bits(mine - number_bits(call)) - 1 < 1u << (NUMBER_BITS - 1);
 }
 
-/* Who waits for a call that the other has missed after an error will find that out, and go on. What was missed before
- * `blocked` was written is seen after it is read. */
+/* Returns whether one of the two waits for a call that the other has missed after an error. That rank will notice
+ * this and go on. Misses that were counted before `blocked` was written are visible after it is read. */
 static bool one_will_find_out(const tg_shm_group *s, int member, const tg_shm_group *other, int rank) {
     int there = member_of(other, rank);
     return tg_shm_has_missed_more(s, member, s->control.rank) ||

@@ -31,7 +31,7 @@ void tg_launch_ended(const tg_launch *l, int rank, int wait_status) {
     size_t at = 0;
     int state = atomic_load_explicit(&card->state, memory_order_acquire);
     if (state == TG_RANK_RETURNED || atomic_load_explicit(&card->status, memory_order_acquire) != TG_OK)
-        return; /* it has spoken for itself */
+        return; /* the rank has reported its own end */
     if (WIFSIGNALED(wait_status))
         tg_text(text, sizeof text, &at, "its process was killed by signal %d", WTERMSIG(wait_status));
     else

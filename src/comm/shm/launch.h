@@ -1,4 +1,4 @@
-/* Starting the ranks of one node as processes: what `tapegrad run` is made of. */
+/* Starting the ranks of one node as processes, for `tapegrad run`. */
 #ifndef TG_LAUNCH_H
 #define TG_LAUNCH_H
 
@@ -6,21 +6,23 @@
 
 #include "comm/shm/region.h"
 
-/* The environment of a rank: the descriptor of the region's file, which it inherits; its rank; how many there are. */
+/* The environment variables of a rank: the inherited descriptor of the region's file, the rank, and the number of
+ * ranks. */
 #define TG_LAUNCH_FD "TAPEGRAD_FD"
 #define TG_LAUNCH_RANK "TAPEGRAD_RANK"
 #define TG_LAUNCH_SIZE "TAPEGRAD_SIZE"
 
 typedef struct tg_launch {
     int n, fd;
-    tg_region *region; /* its cards */
+    tg_region *region; /* with the rank slots */
 } tg_launch;
 
-/* 0, or an errno. */
+/* Returns 0, or an errno. */
 int tg_launch_open(tg_launch *l, int n);
-/* That rank's process has ended, with what waitpid has said: its peers will be told, also if it never came to join. */
+/* Called when the process of a rank has ended. wait_status: from waitpid. The peers are notified, even if the
+ * process never joined. */
 void tg_launch_ended(const tg_launch *l, int rank, int wait_status);
-/* The record of all ranks, as tg_comm_record gives it. */
+/* Writes the flight recorder of all ranks, as tg_comm_record does. */
 size_t tg_launch_record(const tg_launch *l, tg_format format, char *buf, size_t n);
 void tg_launch_close(tg_launch *l);
 

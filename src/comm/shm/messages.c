@@ -1,8 +1,10 @@
-/* Sends and receives: each is posted in its rank's own box, if there is room; whichever end waits first, once both are
- * there, moves the message. One that found no room is moved by its own rank alone. */
+/* Sends and receives. Each half of a message is posted in its rank's own array of message slots (tg_mail) if one is
+ * free. Once both halves are posted, the first rank that waits moves the message. A half that found no free slot can
+ * only be moved by its own rank. */
 #include "comm/shm/shm.h"
 
-/* Of the n-th message from one member to another: as its receiver, or as its sender, posts it. */
+/* Returns the key of the n-th message between two members. Sender and receiver each compute their own and the
+ * other's key. */
 static uint64_t key_of(bool send, int peer, uint64_t n) {
     return 1 | (uint64_t)send << 1 | (uint64_t)peer << 2 | n << TG_MAIL_NUMBER;
 }
@@ -20,14 +22,14 @@ static tg_mail *free_mail(tg_shm_group *s) {
     return NULL;
 }
 
-/* Peers see that there are some, and go on waiting for this rank to move them. */
+/* Counts messages that found no slot. Peers see the count and keep waiting for this rank to move them. */
 static void count_unposted(tg_shm_request *r, bool waits) {
     r->unposted = waits;
     tg_member *own = tg_group_member(r->s->g, r->s->control.rank);
     atomic_fetch_add_explicit(&own->unposted, waits ? 1 : -1, memory_order_acq_rel);
 }
 
-/* Into the box, where there is room. */
+/* Posts the half in a message slot if one is free. */
 static bool put(tg_shm_request *r) {
     tg_shm_group *s = r->s;
     if (r->mail || r->moved) return r->mail;
@@ -59,8 +61,8 @@ void tg_shm_post_mail(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) 
     if (!put(r)) count_unposted(r, true);
 }
 
-/* The key tells which message it is, and there is never another of that key; that the state is the same before and
- * after tells that it is this message's. */
+/* Finds the other half of the message. Its key identifies the message and is never used again. If the state is
+ * unchanged after the key is read, the key belongs to that use of the slot. */
 static tg_mail *other_half(const tg_shm_request *r, uint64_t *state) {
     tg_mail *box = tg_group_mails(r->s->g, r->peer);
     for (int i = 0; i < TG_MAILS; i++) {
@@ -72,7 +74,8 @@ static tg_mail *other_half(const tg_shm_request *r, uint64_t *state) {
     return NULL;
 }
 
-/* The same, for one who asks again and again: many may wait at a time. */
+/* The same for repeated calls, as many messages may wait at a time: skips the search unless the peer has posted
+ * since. */
 static tg_mail *new_half(tg_shm_request *r, uint64_t *state) {
     const tg_member *peer = tg_group_member(r->s->g, r->peer);
     uint64_t posts = atomic_load_explicit(&peer->posts, memory_order_acquire);
@@ -82,7 +85,7 @@ static tg_mail *new_half(tg_shm_request *r, uint64_t *state) {
     return m;
 }
 
-/* What the one who moves a message knows of an end of it: mail is NULL where it has not found room. */
+/* What the rank that moves a message knows of one half. mail is NULL if the half found no slot. */
 typedef struct half {
     tg_mail *mail;
     tg_shared data;
@@ -91,7 +94,7 @@ typedef struct half {
     uint8_t dtype;
 } half;
 
-/* What take() then finds to be that of another use is forgotten. */
+/* If take() then finds that the slot is in another use, the copy is discarded. */
 static half half_of(tg_mail *m) {
     return (half){.mail = m,
                   .data = atomic_load_explicit(&m->data, memory_order_relaxed),
@@ -120,7 +123,8 @@ static void mail_mismatch(const tg_shm_request *r, const half *own, const half *
     tg_shm_mismatch(s, s->control.rank, r->peer, &mine, &theirs);
 }
 
-/* The receiver's half decides who moves it. One that is in no box nobody else can see. */
+/* The state of the receiver's half decides which rank moves the message. No other rank can see a half that is in no
+ * slot. */
 static bool take(tg_mail *recv, uint64_t state) {
     return !recv || (phase(state) == TG_MAIL_POSTED && atomic_compare_exchange_strong_explicit(
                                                            &recv->state, &state, state - TG_MAIL_POSTED + TG_MAIL_TAKEN,
@@ -168,7 +172,8 @@ bool tg_shm_mail_done(const tg_shm_request *r) {
     return r->mail ? phase(state_of(r->mail)) == TG_MAIL_DONE : r->moved;
 }
 
-/* Ours is no longer waiting, or theirs is there, or may be among those that the peer has yet to move. */
+/* Returns true if our half is no longer waiting, if the peer's half is posted, or if it may be among those that the
+ * peer has not posted. */
 bool tg_shm_mail_answered(const tg_shm_request *r) {
     uint64_t state;
     const tg_member *peer = tg_group_member(r->s->g, r->peer);

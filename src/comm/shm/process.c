@@ -1,4 +1,5 @@
-/* Ranks that are processes of one node: they map one file, take their contexts' memory from it, and see who dies. */
+/* Ranks that are processes of one node: they map one file, allocate their contexts' memory from it, and detect
+ * processes that die. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -10,15 +11,16 @@
 #include "comm/shm/launch.h"
 #include "comm/shm/shm.h"
 
-/* This process's mapping: of its communicators, and of its context's heap, which may outlive them. */
+/* This process's mapping of the file. Its communicators use it, and so does its context's heap, which may outlive
+ * them. */
 struct tg_process {
-    tg_arena arena; /* first: it is what the context calls */
+    tg_arena arena; /* first, as the context holds a pointer to it */
     tg_ctx *ctx;
     tg_region *region;
     int fd, rank;
     bool own_fd, closed;
     char *next, *end; /* of this rank's memory */
-    tg_heap *heap;    /* for copies of what lies elsewhere */
+    tg_heap *heap;    /* for copies of data outside the shared memory */
 };
 
 /* ---- Memory ---- */
@@ -61,7 +63,7 @@ tg_block *tg_process_alloc(tg_process *p, size_t bytes) {
 
 void tg_process_free(tg_process *p, tg_block *b) { tg_heap_release(p->heap, b); }
 
-/* ---- Copies of what lies elsewhere ---- */
+/* ---- Copies of data outside the shared memory ---- */
 
 static int64_t sum(const int64_t *counts, int n) {
     int64_t all = 0;
@@ -112,8 +114,8 @@ void tg_shm_unstage(tg_shm_request *r, bool done) {
 
 /* ---- Life and death ---- */
 
-/* A rank holds the lock on its byte of the file as long as its process lives: the kernel lets it go with the process,
- * whose number may come back. */
+/* A rank locks its byte of the file for as long as its process lives. The kernel releases the lock when the process
+ * ends; a process id would not do, as it may be reused. */
 static struct flock byte_of(int rank, short type) {
     return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
 }
@@ -189,7 +191,7 @@ tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
     return tg_comm_or_inert(c);
 }
 
-/* ---- What the launcher says ---- */
+/* ---- The launcher's environment variables ---- */
 
 static bool number_in(const char *variable, int *value) {
     const char *text = getenv(variable);

@@ -10,7 +10,7 @@
 
 /* ---- Bells ---- */
 
-/* The fence: what was published before is seen by who goes to sleep now, or he is seen to sleep. */
+/* Wakes the members that sleep. Fence: either the sleeper sees what we published, or we see its sleeping flag. */
 void tg_shm_ring(tg_shm_group *s) {
     atomic_thread_fence(memory_order_seq_cst);
     for (int i = 0; i < s->control.size; i++) {
@@ -87,7 +87,7 @@ static bool works_here(tg_shm_group *s, int i) {
            tg_process_alive(&s->self->view, tg_group_member(s->g, i)->rank);
 }
 
-/* Until no peer works in the memory of this failed group's members. */
+/* Waits until no peer works in the memory of the members of this failed group. */
 static void quiesce(tg_control *c) {
     const double patience = 0.25;
     tg_shm_group *s = tg_shm_of(c);

@@ -1,8 +1,9 @@
-/* What the pieces of a collective are, and what doing one means. */
+/* Cutting a collective into pieces, and executing a piece. */
 #include "kernels/cpu/rank_sums.h"
 #include "comm/shm/shm.h"
 
-/* Bytes of a piece: a few for each rank, as far as they are worth the taking. */
+/* Limits on the bytes of a piece. The target is a few pieces for each rank, unless they would be too small to be
+ * worth the overhead. */
 enum { LEAST_PIECE = 8 << 10, MOST_PIECE = 64 << 10, PIECES = 4 };
 
 bool tg_shm_enter(tg_shm_group *s) {
@@ -39,7 +40,7 @@ static int64_t largest_part(const tg_shm_group *s, const tg_slot *slot) {
             }
         return largest;
     }
-    for (int i = 0; i < s->control.size; i++) /* each member's own part is its count */
+    for (int i = 0; i < s->control.size; i++) /* the count of member i is its own part */
         if (p[i].count > largest) largest = p[i].count;
     return largest;
 }
@@ -54,7 +55,7 @@ static int64_t parts_of(tg_collective kind, int n) {
     }
 }
 
-/* Calls without bytes on any rank are compared, and move nothing. */
+/* Returns whether any rank has bytes to move. A call without bytes is only compared. */
 static bool has_bytes(const tg_shm_group *s, const tg_slot *slot) {
     for (int i = 0; i < s->control.size; i++)
         if (slot->post[i].src || slot->post[i].dst) return true;
@@ -95,7 +96,7 @@ static char *of_dst(const piece *p, int member, int64_t at) {
     return data ? data + at * (int64_t)p->size : NULL;
 }
 
-/* How many of the elements from p->at on belong to this piece, where the part has count. */
+/* Returns how many elements from p->at on belong to this piece, in a part of `count` elements. */
 static int64_t length(const piece *p, int64_t count) {
     int64_t left = count - p->at;
     return left < 0 ? 0 : left < p->slot->piece ? left : p->slot->piece;
@@ -149,7 +150,7 @@ static void scatter(const piece *p) {
     if (n) copy(p, of_dst(p, p->part, p->at), of_src(p, p->signature->root, count * p->part + p->at), n);
 }
 
-/* What `from` sends to `to`: where it lies, where it goes, how much of it is in the piece. */
+/* The elements that `from` sends to `to`: their source, their destination, and how many of them are in the piece. */
 typedef struct lane {
     char *dst;
     const char *src;
@@ -165,7 +166,7 @@ static lane lane_of(const piece *p, int from, int to) {
                   of_src(p, from, begin_of(v, a->send_at, a->count, to) + p->at), n};
 }
 
-/* Both directions of a pair in one piece, since either end may be in place. */
+/* Moves both directions of a pair in one piece, since either rank may be in place. */
 static void all_to_all(const piece *p) {
     enum { BUFFER = 4096 };
     int i = p->part / p->s->control.size, j = p->part % p->s->control.size;
@@ -199,7 +200,7 @@ static void run_piece(const piece *p) {
     }
 }
 
-/* Member m's share of all pieces begins at m's. */
+/* Returns the first piece of member m's share. */
 static int64_t share(int64_t all, int n, int m) { return all / n * m + (all % n < m ? all % n : m); }
 
 static bool is_left(const tg_shm_group *s, const tg_slot *slot, int64_t all, int m) {
@@ -218,7 +219,7 @@ static int64_t run_share(piece *p, tg_slot *slot, int64_t all, int m) {
     return done;
 }
 
-/* The threads of a context on one call. */
+/* The threads of a context that work on one call. */
 typedef struct crew {
     piece p;
     tg_slot *slot;
@@ -226,7 +227,7 @@ typedef struct crew {
     _Atomic int64_t done;
 } crew;
 
-/* Its own share first, then what others have not got to. */
+/* Does this rank's own share first, then pieces that other ranks have not started. */
 static void work(void *arg, int64_t begin, int64_t end) {
     crew *c = arg;
     piece p = c->p;
@@ -241,7 +242,7 @@ static void work(void *arg, int64_t begin, int64_t end) {
 }
 
 void tg_shm_run(tg_shm_group *s, tg_slot *slot) {
-    enum { WORTH = 8 }; /* so many pieces a thread */
+    enum { WORTH = 8 }; /* least number of pieces a thread */
     int64_t all = slot->parts * slot->pieces;
     tg_ctx *ctx = s->self->ctx;
     bool left = false;

@@ -1,4 +1,4 @@
-/* Memory that ranks share: of threads from their allocator, of processes a file without a name. */
+/* Memory that ranks share: threads use their allocator, processes map an unnamed file. */
 #define _GNU_SOURCE
 #include "comm/shm/region.h"
 
@@ -11,7 +11,7 @@
 
 static const uint64_t MAGIC = 0x6e67657267706174;
 
-/* Programs of different versions must not share one. */
+/* Returns a digest of the struct sizes: programs of different versions must not share a region. */
 static uint64_t layout(void) {
     return sizeof(tg_region) ^ sizeof(tg_card) << 12 ^ sizeof(tg_group) << 32 ^ sizeof(tg_slot) << 44 ^
            sizeof(tg_post) << 52;
@@ -19,7 +19,7 @@ static uint64_t layout(void) {
 
 static size_t cards_bytes(int n) { return sizeof(tg_region) + (size_t)n * sizeof(tg_card); }
 
-/* ---- Of threads ---- */
+/* ---- Regions of threads ---- */
 
 tg_region *tg_region_new(int n, const tg_allocator *allocator) {
     size_t bytes = cards_bytes(n);
@@ -37,7 +37,7 @@ tg_region *tg_region_new(int n, const tg_allocator *allocator) {
 void tg_region_free(tg_region *r) {
     if (!r) return;
     tg_allocator a = r->allocator;
-    for (tg_group *g = (tg_group *)(uintptr_t)r->groups, *next; g; g = next) { /* that some never joined */
+    for (tg_group *g = (tg_group *)(uintptr_t)r->groups, *next; g; g = next) { /* those that some never joined */
         next = (tg_group *)(uintptr_t)g->next;
         a.free(a.user, g, g->bytes);
     }
@@ -45,13 +45,13 @@ void tg_region_free(tg_region *r) {
     a.free(a.user, r, r->bytes);
 }
 
-/* ---- Of processes ---- */
+/* ---- Regions of processes ---- */
 
-static const size_t PAGE = (size_t)2 << 20; /* a huge one, where the kernel gives them */
+static const size_t PAGE = (size_t)2 << 20; /* a huge page, where the kernel provides them */
 
 static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
-/* As much room for each rank's memory as can be mapped here; pages that nobody touches cost nothing. */
+/* Returns the bytes of each rank's arena: as many as can be mapped here. Pages that are never touched cost nothing. */
 static size_t arena_bytes(int n) {
     const size_t most = (size_t)64 << 30, least = (size_t)64 << 20;
     for (size_t bytes = most; bytes > least; bytes /= 2) {
@@ -115,7 +115,7 @@ tg_region *tg_region_map(int fd, bool whole, const char **why) {
     *why = "the memory of all ranks cannot be mapped; raise the limit on address space (ulimit -v)";
     r = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (r == MAP_FAILED) return NULL;
-    madvise(r, bytes, MADV_HUGEPAGE); /* a wish */
+    madvise(r, bytes, MADV_HUGEPAGE); /* a hint; may fail */
     return r;
 }
 
@@ -123,7 +123,7 @@ void tg_region_unmap(tg_region *r, bool whole) { munmap(r, whole ? r->bytes : r-
 
 /* ---- Shared memory for groups ---- */
 
-/* A free piece of the processes' heap. */
+/* A free block of the heap that processes share. */
 typedef struct hole {
     tg_shared next;
     size_t bytes;
@@ -153,7 +153,7 @@ static void give(const tg_vantage *v, void *p, size_t bytes) {
     r->heap_free = (uintptr_t)p - v->base;
 }
 
-/* A rank that died with the lock leaves a list that is whole: each change is one store. */
+/* If a rank died with the lock, the list is still consistent, as each change is a single store. */
 static void lock(tg_region *r) {
     if (pthread_mutex_lock(&r->lock) == EOWNERDEAD) pthread_mutex_consistent(&r->lock);
 }
@@ -197,7 +197,8 @@ static bool is_group(tg_group *g, uint64_t parent, const int *ranks, int n, int 
     return true;
 }
 
-/* The oldest that this rank has not joined: members form groups of one list in one order. */
+/* Finds the oldest matching group that this rank has not joined. Members form groups of the same list in the same
+ * order. */
 static tg_group *find(const tg_vantage *v, uint64_t parent, const int *ranks, int n, int mine) {
     tg_group *found = NULL;
     for (tg_group *g = tg_at(v, v->region->groups); g; g = tg_at(v, g->next))
@@ -235,8 +236,8 @@ void tg_group_lost(const tg_vantage *v, tg_group *g, int n) {
     pthread_mutex_unlock(&v->region->lock);
 }
 
-/* The memory goes with the last of those who will ever have it: of a group that failed before all had joined, too, as
- * nobody joins it any more. */
+/* The last member that still holds the group frees its memory. A group that failed before all had joined is freed
+ * too, as nobody joins it any more. */
 void tg_group_leave(const tg_vantage *v, tg_group *g, int mine) {
     tg_region *r = v->region;
     atomic_store_explicit(&tg_group_member(g, mine)->gone, true, memory_order_release);

@@ -1,6 +1,6 @@
-/* The memory that the ranks of one node share: a board with a place for each rank, and the groups with the calls that
- * their members have posted. Threads share it by address, processes map one file; so what lies in it refers to other
- * parts of it, and to tensors' bytes, by a tg_shared: an address, or for processes an offset into the file. */
+/* The memory that the ranks of one node share: a slot for each rank, and the groups with the calls that their
+ * members have posted. Threads share it by address; processes map one file. References within it, and to tensors'
+ * bytes, are therefore of type tg_shared: an address, or for processes an offset into the file. */
 #ifndef TG_REGION_H
 #define TG_REGION_H
 
@@ -11,41 +11,43 @@
 
 enum {
     TG_MAX_RANKS = 1024,
-    TG_CALLS = 32, /* of one group that may be in flight at once: whoever starts one more waits for the oldest */
-    TG_MAILS = 64  /* sends and receives of one rank in one group */
+    TG_CALLS = 32, /* calls of one group in flight; a rank that starts one more waits for the oldest */
+    TG_MAILS = 64  /* message slots: sends and receives of one rank in one group */
 };
 
 typedef uint64_t tg_shared; /* 0: nothing */
 
 /* ---- Groups ---- */
 
-/* One member's part of one call. Written before `posted`, or before it arrives. */
+/* One member's part of one call. It is written before `posted` is set or the member arrives. */
 typedef struct tg_post {
     alignas(TG_LINE) _Atomic uint64_t posted; /* 1 + the sequence number */
     tg_shared src, dst, send_at, recv_at; /* where parts begin: size + 1 numbers; 0: equal parts of count */
     int64_t count;
     uint64_t site;
     tg_signature signature;
-    _Atomic int64_t next; /* the first piece of this member's share that nobody has taken yet */
+    _Atomic int64_t next; /* the first piece of this member's share that no rank has taken yet */
 } tg_post;
 
-/* A call that members arrive at. Whoever waits takes pieces of it, its own share first, which is likely to lie in its
- * cache; it is done when all are. The last member to see that readies it for the call TG_CALLS later. */
+/* A call at which members arrive. A rank that waits takes pieces of it, its own share first, which is likely to be
+ * in its cache. The call is done when all pieces are. The last member to see that prepares the slot for the call
+ * TG_CALLS later. */
 typedef struct tg_slot {
-    alignas(TG_LINE) _Atomic uint64_t turn; /* how often it was used: call s may enter when it is s / TG_CALLS */
-    _Atomic uint64_t ready;                 /* 1 + the sequence number, when all have arrived and agree */
+    alignas(TG_LINE) _Atomic uint64_t turn; /* generation: call s may use the slot when this is s / TG_CALLS */
+    _Atomic uint64_t ready;                 /* 1 + the sequence number, once all have arrived and agree */
     _Atomic int first;                      /* 1 + the member with whom the others compare */
     _Atomic int arrived, left;
-    int64_t parts, pieces, piece; /* pieces of so many elements in each part */
+    int64_t parts, pieces, piece; /* piece: elements of a piece; a part has `pieces` of them */
     alignas(TG_LINE) _Atomic int64_t done;
     alignas(TG_LINE) tg_post post[];
 } tg_slot;
 
-/* A send or a receive that waits for its other half. */
+/* A message slot: a send or a receive that waits for its other half. */
 typedef struct tg_mail {
-    _Atomic uint64_t state; /* its use so far and a tg_mail_state: no use looks like another's */
-    _Atomic uint64_t key;   /* which of a pair's messages it is; 0: none */
-    /* Read before it is known whether they are still this use's: who finds another state then forgets them. */
+    _Atomic uint64_t state; /* counts the uses and holds a tg_mail_state, so no two uses have equal values */
+    _Atomic uint64_t key;   /* identifies the message of the pair; 0: none */
+    /* These may be read before it is known that they belong to this use. A reader that then finds another state
+     * discards them. */
     _Atomic tg_shared data;
     _Atomic int64_t count;
     _Atomic uint64_t site;
@@ -56,16 +58,16 @@ enum { TG_MAIL_FREE, TG_MAIL_POSTED, TG_MAIL_TAKEN, TG_MAIL_DONE };
 
 typedef struct tg_group {
     uint64_t id;
-    tg_shared next, parent; /* of the region's list; the group it was split from */
+    tg_shared next, parent; /* next in the region's list; the group it was split from */
     size_t bytes, slot_bytes;
-    int size, joined, left, lost; /* members who have it; who have given it back; who died with it */
+    int size, joined, left, lost; /* members that hold it, that have left it, that died with it */
     _Atomic int failed;     /* a tg_group_state */
     tg_status status;
     int culprit, reporter; /* ranks of the world; -1: none */
     tg_text_box failure;
     char name[32];
-    _Atomic int decided; /* 1 + the member whose list of the ranks still there is the one that holds */
-    size_t at_slots, at_mails, at_members, at_lists; /* where they begin, in bytes */
+    _Atomic int decided; /* 1 + the member whose list of present ranks is valid */
+    size_t at_slots, at_mails, at_members, at_lists; /* offsets in bytes */
 } tg_group;
 
 enum { TG_GROUP_WHOLE, TG_GROUP_FAILING, TG_GROUP_FAILED };
@@ -73,24 +75,24 @@ enum { TG_GROUP_WHOLE, TG_GROUP_FAILING, TG_GROUP_FAILED };
 typedef struct tg_member {
     int rank; /* of the world */
     bool joined;
-    _Atomic bool gone;  /* has freed its communicator */
-    _Atomic bool came;  /* to tg_comm_recover */
-    _Atomic uint64_t skips; /* 1 + its context's, when it joined; 0: it has not joined yet */
-    _Atomic int unposted;   /* messages that it has started and that found no room in its box */
-    _Atomic uint64_t posts; /* messages that have been in its box */
+    _Atomic bool gone;  /* it has freed its communicator */
+    _Atomic bool came;  /* it has called tg_comm_recover */
+    _Atomic uint64_t skips; /* 1 + its context's missed calls when it joined; 0: not joined yet */
+    _Atomic int unposted;   /* messages that it has started and that found no message slot */
+    _Atomic uint64_t posts; /* messages that it has posted in a slot so far */
 } tg_member;
 
 typedef struct tg_region {
-    uint64_t magic, layout; /* of this version's structs */
-    size_t bytes; /* of the whole */
+    uint64_t magic, layout; /* layout: digest of this version's structs */
+    size_t bytes; /* size of the region */
     int size;     /* ranks */
-    pthread_mutex_t lock; /* of the groups' list and what is in it */
+    pthread_mutex_t lock; /* protects the list of groups and their contents */
     tg_shared groups, world;
     uint64_t group_ids;
     _Atomic uint64_t failures;
-    tg_allocator allocator; /* of threads; those of processes share what follows the cards: */
+    tg_allocator allocator; /* for threads; processes share the memory after the rank slots: */
     tg_shared heap_next, heap_end, heap_free;
-    tg_shared arenas; /* of each rank, one after the other; pages are there once they are touched */
+    tg_shared arenas; /* one for each rank, consecutive; pages exist once they are touched */
     size_t arena_bytes;
     tg_card card[];
 } tg_region;
@@ -98,8 +100,8 @@ typedef struct tg_region {
 /* One rank's view of the region. */
 typedef struct tg_vantage {
     tg_region *region;
-    uintptr_t base; /* of references; 0 among threads */
-    int me, fd;     /* of the file; threads have none */
+    uintptr_t base; /* base address of references; 0 among threads */
+    int me, fd;     /* fd: the file; unused by threads */
 } tg_vantage;
 
 static inline bool tg_of_processes(const tg_vantage *v) { return v->base != 0; }
@@ -113,23 +115,24 @@ static inline tg_mail *tg_group_mails(tg_group *g, int member) {
 static inline tg_member *tg_group_member(tg_group *g, int i) {
     return (tg_member *)((char *)g + g->at_members) + i;
 }
-/* Member i's list of the ranks still there: a flag for each member. */
+/* Returns member i's list of the present ranks: a flag for each member. */
 static inline bool *tg_group_list(tg_group *g, int i) {
     return (bool *)((char *)g + g->at_lists) + (size_t)i * (size_t)g->size;
 }
 
-/* The region of n threads; NULL when there is no memory. */
+/* Makes the region of n threads; NULL when memory is short. */
 tg_region *tg_region_new(int n, const tg_allocator *allocator);
 void tg_region_free(tg_region *r);
-/* A file that is the region of n processes; -1 with errno. */
+/* Makes a file that is the region of n processes. Returns its descriptor, or -1 with errno. */
 int tg_region_file(int n);
-/* Maps it; NULL after writing why. whole: with the arenas. */
+/* Maps the file. Returns NULL and sets *why on failure. whole: maps the arenas too. */
 tg_region *tg_region_map(int fd, bool whole, const char **why);
 void tg_region_unmap(tg_region *r, bool whole);
-/* Joins the group of those ranks of the world, which the first of them makes. parent NULL: the world itself. */
+/* Joins the group of these ranks of the world; the first of them to arrive creates it. parent NULL: the world
+ * itself. */
 tg_group *tg_group_join(tg_ctx *ctx, const tg_vantage *v, const tg_group *parent, const int *ranks, int n, int mine,
                         const char *name);
-/* So many members have died without leaving, and never will. */
+/* n members have died without leaving, and never will leave. */
 void tg_group_lost(const tg_vantage *v, tg_group *g, int n);
 void tg_group_leave(const tg_vantage *v, tg_group *g, int mine);
 

@@ -1,3 +1,4 @@
+/* The slots of the shared-memory transport: requests, posting of calls, the rank slot, and the world communicator. */
 #include "comm/shm/shm.h"
 
 #include "base/host_memory.h"
@@ -5,8 +6,8 @@
 
 /* ---- Requests ---- */
 
-/* How many are in flight at once depends on how fast the peers are: some more than were needed so far are at hand, so
- * that a steady step never allocates. */
+/* Allocates requests. The number in flight depends on how fast the peers are. Some more than were needed so far are
+ * kept free, so that a steady step never allocates. */
 static tg_status more_requests(tg_shm_rank *self) {
     enum { MORE = 32 };
     for (int i = 0; i < MORE; i++) {
@@ -46,7 +47,7 @@ static void request_start(tg_shm_request *r) {
 
 /* ---- Posting ---- */
 
-/* Where each rank's part begins, kept until the slot is used again. */
+/* Copies where each rank's part begins; the copy is kept until the slot is reused. */
 static tg_shared begins(tg_shm_group *s, uint64_t sequence, const int64_t *counts, int which) {
     if (!counts) return 0;
     int64_t *at = s->begins + ((sequence % TG_CALLS) * 2 + (size_t)which) * (size_t)(s->control.size + 1);
@@ -87,7 +88,8 @@ static void mismatch(tg_shm_group *s, const tg_slot *slot, uint64_t sequence, in
     tg_shm_mismatch(s, a, b, &one, &two);
 }
 
-/* Compares with the first who has come: of two that differ the second finds it, whoever else is still missing. */
+/* Compares this call with that of the first member to arrive. When two members differ, the second one reports it,
+ * even if others have not arrived. */
 static void compare(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     int none = 0;
     if (atomic_compare_exchange_strong_explicit(&slot->first, &none, s->control.rank + 1, memory_order_acq_rel,
@@ -110,8 +112,8 @@ static bool has_posted(const tg_slot *slot, int member, uint64_t sequence) {
     return atomic_load_explicit(&slot->post[member].posted, memory_order_acquire) == sequence + 1;
 }
 
-/* What each sends is what the other expects: of two the later finds it, before anything of theirs may move. The fence:
- * of two that come at once one at least sees the other. */
+/* Checks that each member sends what the other expects. The later of two members does so before any data of theirs
+ * may move. Fence: if two arrive at the same time, at least one sees the other. */
 static void compare_pairs(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     const tg_post *mine = &slot->post[s->control.rank];
     const tg_vantage *v = &s->self->view;
@@ -166,7 +168,7 @@ static tg_status shm_start(tg_ctx *ctx, void *state, const tg_transfer *t, void 
     if (atomic_load_explicit(&s->g->failed, memory_order_acquire)) return tg_control_failed(&s->control, false);
     tg_shm_request *r = request_new(s, t);
     if (!r) return ctx->run.status;
-    for (tg_shm_request *q = s->self->first, *next; q; q = next) { /* what is done makes room */
+    for (tg_shm_request *q = s->self->first, *next; q; q = next) { /* finished calls free their message slots */
         next = q->next;
         tg_shm_check(q);
     }
@@ -325,12 +327,12 @@ static tg_status shm_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
 const tg_comm_ops tg_threads_transport = TRANSPORT("threads");
 const tg_comm_ops tg_processes_transport = TRANSPORT("shm");
 
-/* ---- The rank's card ---- */
+/* ---- The rank slot ---- */
 
 static tg_shm_rank *rank_of(tg_listener *l) { return (tg_shm_rank *)l; }
 static tg_card *card_of(const tg_shm_rank *self) { return &self->view.region->card[self->view.me]; }
 
-/* The context's first error goes onto the board at once: peers that wait for this rank will find it there. */
+/* Publishes the context's first error in the rank slot at once, so that peers that wait for this rank find it. */
 static void post_failure(tg_listener *l) {
     const tg_shm_rank *self = rank_of(l);
     tg_card *card = card_of(self);
@@ -343,7 +345,7 @@ static void post_failure(tg_listener *l) {
     atomic_store_explicit(&card->state, TG_RANK_FAILED, memory_order_release);
 }
 
-/* The text stays: a peer may yet find that this rank has missed a call. */
+/* Keeps the error's text: a peer may notice later that this rank has missed a call. */
 static void post_recovery(tg_listener *l) {
     tg_card *card = card_of(rank_of(l));
     if (atomic_load_explicit(&card->state, memory_order_relaxed) == TG_RANK_RETURNED) return;
@@ -386,7 +388,8 @@ static tg_group *join_world(tg_ctx *ctx, const tg_vantage *view) {
     return g;
 }
 
-/* Few where the ranks have more threads than there are cores: another rank may need this one's. */
+/* Returns how often a wait spins. Few spins if the ranks have more threads than there are cores, as another rank may
+ * need this core. */
 static int spins_of(const tg_ctx *ctx, int ranks) {
     return tg_system_cores() >= ranks * (ctx->run.threads > 0 ? ctx->run.threads : 1) ? 2000 : 20;
 }

@@ -54,7 +54,7 @@ static void run_rank(rank_thread *t, tg_ctx *ctx) {
     tg_comm_free_all(world);
 }
 
-/* "cuda" alone gives each rank a GPU of its own. */
+/* The device "cuda" without an index gives each rank its own GPU. */
 static void *rank_main(void *arg) {
     rank_thread *t = arg;
     tg_config own = *t->config;
@@ -67,13 +67,14 @@ static void *rank_main(void *arg) {
     return NULL;
 }
 
-/* ---- All of them ---- */
+/* ---- All ranks ---- */
 
 static void say(const tg_ranks_opts *o, const char *format, int rank, const char *message) {
     if (o->message && o->message_size) snprintf(o->message, o->message_size, format, rank, message);
 }
 
-/* Of ranks that fail alike the lowest is named, so that a program which fails on all of them always says the same. */
+/* Among ranks that fail alike, the lowest is named, so that a program that fails on all ranks always reports the
+ * same. */
 static tg_status first_failure(const rank_thread *t, int n, const tg_ranks_opts *o) {
     const rank_thread *first = NULL;
     for (int i = 0; i < n; i++)
@@ -88,7 +89,7 @@ static tg_status run_all(rank_thread *t, int n, const tg_ranks_opts *o) {
     int started = 0, error = 0;
     for (; started < n; started++)
         if ((error = pthread_create(&t[started].thread, NULL, rank_main, &t[started]))) break;
-    for (int i = started; i < n; i++) { /* the others must not wait for them */
+    for (int i = started; i < n; i++) { /* the other ranks must not wait for ranks that did not start */
         tg_card *card = &t[i].region->card[i];
         tg_box_write(&card->failure, "its thread could not be started");
         atomic_store_explicit(&card->status, TG_ERR_MEMORY, memory_order_relaxed);
