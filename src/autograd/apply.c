@@ -1,4 +1,5 @@
-/* tg_apply: checks the inputs of an op, lets it infer, runs it, and keeps a node where a gradient is needed. */
+/* tg_apply: checks the inputs of an op, lets it infer its outputs, runs it, and records a node if a gradient is
+ * needed. */
 #include "autograd/apply.h"
 
 #include <stdio.h>
@@ -7,11 +8,11 @@
 #include "base/os.h"
 #include "placement/rule.h"
 
-enum { MAX_LIST = 65535 }; /* inputs, or outputs, of a node */
+enum { MAX_LIST = 65535 }; /* limit on the inputs, and on the outputs, of a node */
 
 static tg_call_impl *impl(const tg_call *c) { return c->impl; }
 
-/* ---- Checks before ---- */
+/* ---- Checks before the op ---- */
 
 static tg_status check_arity(tg_tape *t, const tg_op *op, int n_in, int n_out) {
     if (TG_UNLIKELY(op->size != sizeof *op)) return tg_table_check(t->ctx, op->size, sizeof *op, "tg_apply: the op");
@@ -33,14 +34,14 @@ static tg_status refuse_input(tg_call *c, int i) {
                    "%s is a result of another tape; enter it with tg_tape_input, or as an input of tg_recompute", what);
 }
 
-/* Alive, of this context and tape, and present; sets c->needs. */
+/* Checks that inputs are alive, belong to this context and tape, and are present; sets c->needs. */
 static tg_status check_inputs(tg_call *c) {
     for (int i = 0; i < c->n_in; i++) {
         tg_tensor *x = c->in[i];
         if (!x && tg_bit(c->op->optional, i)) continue;
         bool known = x && tg_living(x) && x->ctx == c->ctx;
         if (TG_UNLIKELY(!known || (x->tape && x->tape != c->tape))) return refuse_input(c, i);
-        if (c->op->forward) TG_TRY(tg_storage_need(x->storage, x)); /* views do not wait */
+        if (c->op->forward) TG_TRY(tg_storage_need(x->storage, x)); /* views need no bytes, so they do not wait */
         if (x->flags & TG_F_REQUIRES_GRAD) c->needs |= 1u << (i < 31 ? i : 31);
     }
     return TG_OK;
@@ -61,7 +62,7 @@ static size_t node_bytes(const tg_call *c, bool extra) {
     return bytes + (extra ? sizeof(tg_node_extra) : 0);
 }
 
-/* A gradient in the hands of a hook is no handle that a node could keep. */
+/* A gradient that is lent to a hook ends when the hook returns, so a node cannot keep it. */
 static tg_status refuse_lent(tg_call *c, int i) {
     return tg_call_fail(c, TG_ERR_HANDLE,
                         "input %d is lent to a hook or a watch until that returns, and backward would need it later; "
@@ -69,7 +70,7 @@ static tg_status refuse_lent(tg_call *c, int i) {
                         i);
 }
 
-/* Where the gradient of an input goes. */
+/* Stores, for each input, the node whose slot receives its gradient. */
 static tg_status link_inputs(tg_call *c, tg_node *n) {
     tg_tensor **in = tg_node_in(n);
     tg_node **src = tg_node_src(n);
@@ -147,7 +148,7 @@ static tg_status copy_params(tg_call *c, const void *params) {
     return TG_OK;
 }
 
-/* The first run of a recomputation notes the leaves that it uses. */
+/* In the first run of a recomputation, notes the leaves that the op uses. */
 static tg_status collect_leaves(tg_call *c) {
     for (int i = 0; i < c->n_in; i++)
         if (c->in[i] && !c->in[i]->tape && c->in[i]->flags & TG_F_REQUIRES_GRAD && !tg_tape_leaf(c->tape, c->in[i]))
@@ -155,13 +156,13 @@ static tg_status collect_leaves(tg_call *c) {
     return TG_OK;
 }
 
-/* Who keeps no node loses gradients of what needs one: tg_explain_grad can say so. */
+/* If no node is recorded, inputs that require a gradient get none from this op; tg_explain_grad reports it. */
 static void note_unrecorded(tg_call *c) {
     for (int i = 0; i < c->n_in; i++)
         if (c->in[i] && c->in[i]->flags & TG_F_REQUIRES_GRAD) c->in[i]->flags |= TG_F_UNRECORDED;
 }
 
-/* The outputs are the handles that infer has made, each in its place. */
+/* The outputs must be the handles that infer has made, each at its own index. */
 static tg_status check_outputs(tg_call *c, const char *by) {
     for (int i = 0; i < c->n_out; i++) {
         const tg_tensor *y = c->out[i];
@@ -198,8 +199,8 @@ static tg_status infer(tg_call *c, const void *params) {
     return check_outputs(c, "infer");
 }
 
-/* After an in-place op the old handle is refused, but for a context's own buffer: no gradient flows into it, and its
- * handle goes on. */
+/* After an in-place op the old handle is refused. The exception is a context's own buffer: no gradient flows into
+ * it, so its handle stays valid. */
 static void supersede(tg_call *c) {
     tg_tensor *a = c->in[0];
     if (!a->tape) {
@@ -209,7 +210,7 @@ static void supersede(tg_call *c) {
         c->out[0] = a;
         return;
     }
-    /* No other handle has its bytes: nodes that had saved them hold `a`, and will not give them back. */
+    /* No other handle uses its bytes. Nodes that had saved them refer to `a` and will not decrement this count. */
     int32_t saves = 0;
     for (int i = 0; c->needs && i < c->n_out; i++)
         saves += tg_bit(c->saves_out, i) && c->out[i]->storage == a->storage;
@@ -219,7 +220,7 @@ static void supersede(tg_call *c) {
     a->storage = NULL;
 }
 
-/* What an op's forward records keeps no nodes, as nothing could lead to them: the op's backward is its own. */
+/* Ops that an op's forward calls record no nodes: nothing could depend on them, because the op has its own backward. */
 static tg_status forward(tg_call *c, double *seconds) {
     if (!c->op->forward) return TG_OK;
     double start = c->tape->timed ? tg_system_now() : 0;
@@ -247,7 +248,7 @@ static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bo
     if (TG_UNLIKELY(c->tape->collects)) tg_call_note_differentiable(c);
     if (TG_UNLIKELY(tg_grid_axes(c->ctx))) TG_TRY(tg_placement_derive(c));
     if (TG_UNLIKELY(c->writes)) TG_TRY(tg_call_begin_writes(c));
-    /* Likewise before forward, which may fail half way, and before the node notes the versions of outputs. */
+    /* This also comes before forward, which may fail halfway, and before the node notes the versions of its outputs. */
     if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);
     TG_TRY(forward(c, &seconds));
     TG_TRY(check_outputs(c, "forward"));
@@ -274,7 +275,7 @@ static tg_status check_apply(tg_tape *t, const tg_op *op, tg_tensor *const *in, 
     return TG_OK;
 }
 
-/* This rank is alive. It alone writes its word, so that no atomic addition is needed. */
+/* Shows other ranks that this rank is alive. Only this rank writes its counter, so no atomic addition is needed. */
 static inline void beat(const tg_ctx *ctx) {
     uint64_t n = atomic_load_explicit(ctx->run.heartbeat, memory_order_relaxed);
     atomic_store_explicit(ctx->run.heartbeat, n + 1, memory_order_relaxed);

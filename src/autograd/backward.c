@@ -1,9 +1,9 @@
-/* The executor: runs backward from roots to leaves, in the reverse of the recorded order.
+/* The executor: runs backward from the roots to the leaves, in the reverse of the recorded order.
  *
- * A node runs once, when all of its consumers have: they were recorded after it. Contributions to one gradient are
- * summed in that order, those that a work still fills last. A leaf's node comes right before its first user's, so its
- * hooks run after its last contribution and before anything recorded earlier runs.
- */
+ * A node runs once, after all nodes that use its outputs, because those were recorded later. Contributions to one
+ * gradient are summed in that order; those that a work is still filling are added last. A leaf's node comes right
+ * before the node of its first user. So the leaf's hooks run after its last contribution, and before anything that
+ * was recorded earlier runs. */
 #include "autograd/backward.h"
 #include "base/text.h"
 
@@ -16,7 +16,7 @@
 #include "base/os.h"
 #include "placement/rule.h"
 
-/* ---- Which nodes are needed ---- */
+/* ---- Finding the needed nodes ---- */
 
 tg_node *tg_tape_node_of(const tg_tape *t, const tg_tensor *x) { return x->node ? x->node : tg_tape_find_leaf(t, x); }
 
@@ -72,7 +72,8 @@ tg_node *tg_root_node(tg_tape *t, tg_tensor *root, int i, const char *who) {
         return NULL;
     }
     if (!node && root->flags & TG_F_REQUIRES_GRAD) return tg_tape_leaf(t, root);
-    if (root->node && !(root->flags & TG_F_REQUIRES_GRAD)) node = NULL; /* of an op whose other results do */
+    /* only other results of its op need a gradient */
+    if (root->node && !(root->flags & TG_F_REQUIRES_GRAD)) node = NULL;
     if (!node) tg_fail(t->ctx, TG_ERR_STATE, "%s: root %d depends on nothing that needs a gradient", who, i);
     return node;
 }
@@ -129,7 +130,8 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
                         site);
 }
 
-/* Arrays of n_in and n_out entries for one call: on the stack for few, in the tape's scratch for many. */
+/* Allocates arrays of n_in and n_out entries for one call: on the stack if they are short, else in the tape's
+ * scratch. */
 static tg_status run_op(tg_pass *p, tg_node *n) {
     enum { FEW = 8 };
     tg_tensor *few[2 * FEW];
@@ -156,7 +158,7 @@ static tg_status run_op(tg_pass *p, tg_node *n) {
     return call_backward(p, n, gout, gin, mode);
 }
 
-/* Completes the gradients of a node's outputs: waits, sums, runs hooks, hands targets theirs. */
+/* Completes the gradients of a node's outputs: waits, sums, runs hooks, and hands targets their gradients. */
 static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
     for (int i = 0; i < n->n_out; i++) {
         tg_slot *s = &tg_node_slots(n)[i];
@@ -166,7 +168,7 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
         *any = true;
         if (TG_UNLIKELY(x->ext && x->ext->hooks) && tg_pass_hooks(p, x))
             TG_TRY(tg_hooks_run(p->t, x, &s->g, false));
-        TG_TRY(tg_storage_need(s->g->storage, s->g)); /* a caller's, as a seed is, may have been discarded */
+        TG_TRY(tg_storage_need(s->g->storage, s->g)); /* a caller's tensor, such as a seed, may have been discarded */
         if (n->flags & TG_N_LEAF || !p->o->n_targets) continue;
         tg_target *target = tg_pass_target(p, n, i);
         if (!target) continue;
@@ -200,7 +202,7 @@ static tg_status run_leaf(tg_pass *p, tg_node *n) {
     bool reached = g || n->flags & TG_N_REACHED;
     n->flags &= ~TG_N_REACHED;
     tg_tensor *sum = tg_gradient_of(x);
-    if (x->ext && x->ext->deferred) return TG_OK; /* more is to be added: its drain runs the hooks */
+    if (x->ext && x->ext->deferred) return TG_OK; /* more will be added later; the hooks run after that */
     return reached && sum && tg_hooks_any(x, true) ? tg_hooks_run(p->t, x, &sum, true) : TG_OK;
 }
 
@@ -229,7 +231,7 @@ static tg_status zero_outputs(tg_node *n) {
     return TG_OK;
 }
 
-/* Sets *ran where the op's backward ran, or failed to. */
+/* Sets *ran if the op's backward ran, or failed to run. */
 static tg_status run_node(tg_pass *p, tg_node *n, bool *ran) {
     bool any = false;
     TG_TRY(finish_outputs(p, n, &any));
@@ -268,7 +270,7 @@ static tg_status run_nodes(tg_pass *p) {
     return TG_OK;
 }
 
-/* After an error: nothing of the pass is left for the next one. */
+/* Called after an error: clears everything of the pass, so that the next one starts clean. */
 static void forget_pass(tg_tape *t) {
     for (tg_node *n = t->last; n; n = n->prev) {
         for (int i = 0; i < n->n_out; i++) tg_slot_drop(&tg_node_slots(n)[i]);

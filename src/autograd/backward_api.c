@@ -1,4 +1,4 @@
-/* tg_backward and tg_backward_with: checks of what they are given. */
+/* tg_backward and tg_backward_with: the checks of their arguments. */
 #include "autograd/backward.h"
 
 #include <tapegrad/backward.h>

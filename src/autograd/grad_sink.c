@@ -1,7 +1,6 @@
-/* Where the gradients that one node's backward produces go. A contribution is written or added straight
- * into its slot, or into the leaf's accumulation buffer; only one tensor given twice to an op, an op that cannot
- * produce the dtype of a leaf's buffer, and a leaf's gradient that a node has saved need a buffer between.
- */
+/* Where the gradients that one node's backward produces go. A contribution is written or added directly into its
+ * slot or into the leaf's accumulation buffer. A separate buffer is needed in three cases only: a tensor is given
+ * twice to an op, an op cannot produce the dtype of a leaf's buffer, or a node has saved the leaf's gradient. */
 #include <math.h>
 
 #include "autograd/grad_sink.h"
@@ -10,14 +9,15 @@
 #include "autograd/targets.h"
 #include "core/work.h"
 
-/* ---- Where gradients go ---- */
+/* ---- Choosing the destination ---- */
 
 static tg_pass *pass_of(const tg_call *c) { return ((tg_call_impl *)c->impl)->pass; }
 static tg_grad_sink *sink(const tg_call *c, int i) { return &pass_of(c)->sinks[i]; }
 static tg_node *source(const tg_call *c, int i) { return tg_node_src(((tg_call_impl *)c->impl)->node)[i]; }
 static tg_slot *slot_of(const tg_call *c, int i) { return &tg_node_slots(source(c, i))[c->in[i]->out]; }
 
-/* A leaf's buffer that contributions may go to directly, and whether it holds something; NULL: none. */
+/* Returns a leaf's buffer if contributions may go to it directly, and whether it already holds a value; otherwise
+ * NULL. */
 static tg_tensor *direct_buffer(const tg_pass *p, tg_node *n, bool *holds) {
     tg_tensor *x = tg_node_out(n)[0];
     if (!(n->flags & TG_N_LEAF) || (tg_hooks_any(x, false) && tg_pass_hooks(p, x))) return NULL;
@@ -42,19 +42,20 @@ static tg_grad_sink_kind sink_kind(tg_pass *p, tg_call *c, int i, uint8_t *mode)
         return TG_SINK_SLOT;
     }
     if (leaf->dtype != c->in[i]->dtype && !c->op->sums_f32) return TG_SINK_SIDE;
-    if (TG_UNLIKELY(leaf->storage->saves)) return TG_SINK_SIDE; /* perhaps by this node, which still reads it */
+    /* this node itself may have saved it and still read it */
+    if (TG_UNLIKELY(leaf->storage->saves)) return TG_SINK_SIDE;
     *mode = holds ? TG_GRAD_ADD : TG_GRAD_WRITE;
     return TG_SINK_LEAF;
 }
 
-/* In check mode a gradient that is to be written begins as NaN, so that an op which reads what it should write, or
- * leaves a part unwritten, is found. */
+/* In check mode a gradient that will be written is first filled with NaN. This exposes an op that reads it, or that
+ * leaves a part of it unwritten. */
 static tg_tensor *begun(const tg_call *c, tg_tensor *g) {
     if (g && c->ctx->check) c->ctx->run.ops->fill(c->ctx, tg_array_of(g), NAN);
     return g;
 }
 
-/* A gradient buffer for input i. */
+/* Makes a gradient buffer for input i. */
 static tg_tensor *fresh(tg_call *c, int i) {
     tg_tensor *x = c->in[i];
     return begun(c, tg_temp_empty(c->ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY));
@@ -66,7 +67,7 @@ static tg_tensor *leaf_buffer(const tg_call *c, int i) {
     return holds ? g : begun(c, g);
 }
 
-/* The slot's buffer, made its own where it is shared. */
+/* Returns the slot's buffer, copied first if it is shared. */
 static tg_tensor *slot_buffer(tg_call *c, int i) {
     tg_slot *s = slot_of(c, i);
     if (!s->g) return s->g = fresh(c, i);
@@ -92,7 +93,8 @@ static tg_tensor *materialize(tg_call *c, int i) {
 
 tg_status tg_sinks_open(tg_pass *p, tg_call *c) {
     uint8_t *mode = (uint8_t *)c->gin_mode;
-    for (int i = 0; i < c->n_in; i++) { /* all of them first: tg_sinks_close reads all, also after an error */
+    /* initialize all of them first: tg_sinks_close reads all, even after an error */
+    for (int i = 0; i < c->n_in; i++) {
         p->sinks[i] = (tg_grad_sink){TG_SINK_NONE, NULL};
         c->gin[i] = NULL;
         mode[i] = TG_GRAD_NONE;
@@ -118,7 +120,7 @@ static void leaf_reached(const tg_pass *p, tg_node *n) {
         tg_gradient_reached(tg_node_out(n)[0]);
 }
 
-/* Adds a buffer that was kept apart, which it frees. */
+/* Adds a side buffer to its destination, and frees it. */
 static tg_status settle_side(tg_pass *p, tg_call *c, int i) {
     tg_tensor *g = sink(c, i)->side;
     tg_node *n = source(c, i);
@@ -159,7 +161,7 @@ tg_tensor *tg_sink_gradient(const tg_call *c, int i) {
     return !leaf ? slot_of(c, i)->g : holds ? leaf : NULL;
 }
 
-/* ---- What an op's backward calls ---- */
+/* ---- Functions for an op's backward ---- */
 
 static tg_status enter(tg_call *c, int i, const char *who) {
     if (!c) return TG_ERR_ARGUMENT;
@@ -168,7 +170,7 @@ static tg_status enter(tg_call *c, int i, const char *who) {
     return TG_OK;
 }
 
-/* g can stand for input i's gradient. */
+/* Checks that g can be the gradient of input i. */
 static tg_status check_gradient(tg_call *c, int i, const tg_tensor *g, const char *who) {
     TG_TRY(enter(c, i, who));
     TG_TRY(tg_check(c->ctx, g, who));
@@ -215,7 +217,7 @@ bool tg_call_accumulates(const tg_call *c, int i) {
 
 void tg_call_decline(tg_call *c, int i) {
     tg_grad_sink *r = sink(c, i);
-    if (r->kind == TG_SINK_SLOT && c->gin_mode[i] != TG_GRAD_ADD) { /* else what is there stays */
+    if (r->kind == TG_SINK_SLOT && c->gin_mode[i] != TG_GRAD_ADD) { /* otherwise the slot keeps its value */
         tg_temp_free(slot_of(c, i)->g);
         slot_of(c, i)->g = NULL;
     }

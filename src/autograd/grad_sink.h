@@ -7,10 +7,11 @@
 typedef enum tg_grad_sink_kind {
     TG_SINK_NONE,
     TG_SINK_SLOT, /* the slot's own buffer */
-    TG_SINK_LEAF, /* the leaf's accumulation buffer, or a target's: no temporary */
-    TG_SINK_SIDE, /* a buffer that is added afterwards: of a tensor given twice, of another dtype than its leaf's, or of
-                   * a leaf whose gradient nodes have saved */
-    TG_SINK_DONE, /* passed on, or in flight */
+    TG_SINK_LEAF, /* the accumulation buffer of the leaf, or of a target: no temporary */
+    /* a buffer that is added afterwards: for a tensor that is given twice, for another dtype than its leaf's, or for
+     * a leaf whose gradient nodes have saved */
+    TG_SINK_SIDE,
+    TG_SINK_DONE, /* passed on already, or in flight */
 } tg_grad_sink_kind;
 
 typedef struct tg_grad_sink {
@@ -18,17 +19,18 @@ typedef struct tg_grad_sink {
     tg_tensor *side;
 } tg_grad_sink;
 
-/* Decides where each input's gradient goes; makes the buffers, except for the inputs that the op passes on. */
+/* Decides where each input's gradient goes. Makes the buffers, except for inputs to which the op passes a gradient
+ * on. */
 tg_status tg_sinks_open(tg_pass *p, tg_call *c);
-/* Adds what was received in buffers at the side, and notes which leaves now have a gradient. */
+/* Adds the contents of the side buffers, and notes which leaves now have a gradient. */
 tg_status tg_sinks_close(tg_pass *p, tg_call *c);
-/* Where the gradient of input i has gone, or goes. NULL: nowhere, or there is none yet. */
+/* Returns the tensor that receives, or has received, the gradient of input i. NULL: none, or not yet. */
 tg_tensor *tg_sink_gradient(const tg_call *c, int i);
 
-/* In a backward: input i has no gradient after all, as nothing that the roots depend on has used it, or as it will be
- * added later. */
+/* Within a backward: input i gets no gradient after all, because nothing that the roots depend on has used it, or
+ * because it will be added later. */
 void tg_call_decline(tg_call *c, int i);
-/* In a backward: input i is a leaf, to whose accumulated gradient this call adds, now or later. */
+/* Within a backward: returns whether input i is a leaf to whose accumulated gradient this call adds, now or later. */
 bool tg_call_accumulates(const tg_call *c, int i);
 
 #endif

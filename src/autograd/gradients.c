@@ -1,4 +1,4 @@
-/* Gradients: how contributions are summed, and where a leaf keeps its own. */
+/* Gradients: how contributions are summed, and where a leaf keeps its gradient. */
 #include "autograd/gradients.h"
 
 #include <tapegrad/backward.h>
@@ -14,7 +14,7 @@ tg_status tg_gradient_put(tg_tensor *dst, const tg_tensor *src, bool add) {
     return ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(dst), &in, 1, none, add);
 }
 
-/* Its own bytes, laid out as a gradient should be. */
+/* Returns whether g has bytes of its own in row-major order. */
 static bool exclusive(const tg_tensor *g) { return tg_storage_is_own(g->storage) && g->flags & TG_F_CONTIGUOUS; }
 
 tg_tensor *tg_gradient_copy(const tg_tensor *g) {
@@ -88,7 +88,7 @@ void tg_slot_drop(tg_slot *s) {
 
 static tg_tensor *changeable(tg_tensor *g) { return tg_storage_may_change(g) == TG_OK ? g : NULL; }
 
-/* The caller's buffer, which must be there still. */
+/* Checks that the buffer which the caller gave still exists. */
 static tg_tensor *main_buffer(tg_tensor *x) {
     tg_tensor *g = x->ext->main_grad;
     char what[160];
@@ -98,7 +98,7 @@ static tg_tensor *main_buffer(tg_tensor *x) {
     return NULL;
 }
 
-/* A share cannot be added to a sum over ranks. */
+/* Fails if the gradient has been summed over ranks: one rank's share cannot be added to that sum. */
 static bool closed(const tg_tensor *x) {
     char what[160];
     if (TG_LIKELY(!x->ext->summed || !x->ext->has_grad)) return false;
@@ -113,7 +113,7 @@ tg_tensor *tg_gradient_buffer(tg_tensor *x) {
     if (!e || closed(x)) return NULL;
     if (e->main_grad) return main_buffer(x);
     if (e->grad && e->grad->storage->state == TG_DISCARDED && !e->has_grad) {
-        e->grad->ext->grad_of = NULL; /* a new one takes its place */
+        e->grad->ext->grad_of = NULL; /* a new buffer replaces it */
         tg_drop(e->grad);
         e->grad = NULL;
     }
@@ -141,8 +141,8 @@ void tg_gradient_place(tg_tensor *x) {
         g->flags &= (uint16_t)~TG_F_PARTIAL;
 }
 
-/* Nodes that have saved x's gradient, as an input, would find another one; and so would those of other tapes after a
- * replay. Else it is held, not saved. */
+/* Nodes that have saved x's gradient as an input would now read other bytes, and after a replay so would nodes of
+ * other tapes. Without them the gradient is held but not saved, and nothing needs marking. */
 static void wrote_gradient(const tg_tensor *x, const char *by) {
     const tg_tensor *g = tg_gradient_of(x);
     if (g && TG_UNLIKELY(g->storage->saves || x->ctx->capture)) tg_storage_wrote(g->storage, by, NULL);
@@ -151,7 +151,7 @@ static void wrote_gradient(const tg_tensor *x, const char *by) {
 void tg_gradient_reached(tg_tensor *x) {
     tg_ext *e = x->ext;
     if (TG_UNLIKELY(x->ctx->capture != NULL)) tg_capture_gradient(x, true);
-    if (!e->has_grad) e->summed = false; /* what was, has gone */
+    if (!e->has_grad) e->summed = false; /* the old value is gone */
     e->has_grad = true;
     wrote_gradient(x, "a backward, which accumulates a gradient there");
     if (TG_LIKELY(!x->place) || e->partial || !(x->place->replicated & tg_grid_axes(x->ctx))) return;

@@ -1,38 +1,39 @@
-/* Gradients: how contributions are summed, and where a leaf keeps its own. */
+/* Gradients: how contributions are summed, and where a leaf keeps its gradient. */
 #ifndef TG_GRADIENTS_H
 #define TG_GRADIENTS_H
 
 #include "tape/node.h"
 
-/* Sums g, which it takes over, into a slot. */
+/* Adds g into a slot. Takes over g. */
 tg_status tg_slot_add(tg_slot *s, tg_tensor *g);
-/* Waits for what is in flight and sums it, in the order of arrival. */
+/* Waits for contributions that are in flight and sums them in the order of arrival. */
 tg_status tg_slot_finish(tg_slot *s);
 void tg_slot_drop(tg_slot *s);
-/* The caller's g as a gradient: its bytes, or a copy where a tape may take those away, or a backward add to them; and
- * always a copy. NULL after an error. */
+/* Both return the caller's g as a gradient, or NULL after an error. tg_gradient_share uses the same bytes, or copies
+ * them if a tape may release them or a backward may add to them. tg_gradient_copy always copies. */
 tg_tensor *tg_gradient_share(const tg_tensor *g);
 tg_tensor *tg_gradient_copy(const tg_tensor *g);
-/* Bytes of its own in place of those that a seed or another gradient has as well. */
+/* Replaces *g by a copy if a seed or another gradient uses the same bytes. */
 tg_status tg_gradient_own(tg_tensor **g);
-/* dst (+)= src, converting. */
+/* dst = src or dst += src, with conversion. */
 tg_status tg_gradient_put(tg_tensor *dst, const tg_tensor *src, bool add);
-/* The buffer in which x's gradient is accumulated. NULL after recording the error. */
+/* Returns the buffer in which x's gradient accumulates. NULL after recording the error. */
 tg_tensor *tg_gradient_buffer(tg_tensor *x);
-tg_tensor *tg_gradient_of(const tg_tensor *x); /* NULL: it has none */
-/* A backward has contributed to the gradient of leaf x, which is partial where x is R. */
+tg_tensor *tg_gradient_of(const tg_tensor *x); /* NULL: x has no gradient */
+/* Called when a backward has contributed to the gradient of leaf x. On axes where x is REPLICATED it is now partial. */
 void tg_gradient_reached(tg_tensor *x);
-/* The gradient of leaf x has been summed over the axes where x is R. */
+/* Called when the gradient of leaf x has been summed over the axes where x is REPLICATED. */
 void tg_gradient_summed(tg_tensor *x);
-/* Nothing is there: the next contribution overwrites. */
+/* Marks the gradient as empty: the next contribution overwrites it. */
 void tg_gradient_forget(tg_tensor *x);
-/* TG_ERR_STATE where a product that belongs to x's gradient waits (tg_wgrads). */
+/* Fails with TG_ERR_STATE if a product that belongs to x's gradient has not been added yet (tg_wgrads). */
 tg_status tg_gradient_need_drained(const tg_tensor *x, const char *who);
-/* TG_ERR_STATE where x's gradient is partial: for whoever would take it as a number. */
+/* Fails with TG_ERR_STATE if x's gradient is partial. For callers that need the complete value. */
 tg_status tg_gradient_need_whole(const tg_tensor *x, const char *who);
-/* A handle of its own on the bytes of g, whatever g is a share of: a temporary. NULL after recording the error. */
+/* Returns a temporary handle on the bytes of g that has no placement, even if g is one rank's share of a sum. NULL
+ * after recording the error. */
 tg_tensor *tg_gradient_alias(const tg_tensor *g);
-/* Gives x's gradient the placement that follows from x's. */
+/* Gives x's gradient the placement that follows from that of x. */
 void tg_gradient_place(tg_tensor *x);
 
 #endif

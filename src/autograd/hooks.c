@@ -1,4 +1,4 @@
-/* Hooks on gradients: set, removed, and run by a backward. */
+/* Hooks on gradients: added, removed, and run by backward. */
 #include "autograd/hooks.h"
 
 #include <tapegrad/backward.h>
@@ -7,8 +7,8 @@
 #include "autograd/gradients.h"
 #include "placement/rule.h"
 
-/* Why x takes no hook; NULL: it does. What the first run of a recomputation sets ends with it, and the second sets it
- * again: on a tensor that was there before there would then be two. */
+/* Returns why x accepts no hook, or NULL if it does. A hook that the first run of a recomputation sets ends with
+ * that run, and the second run sets it again. On a tensor that existed before the call there would then be two. */
 static const char *hook_refused(const tg_tensor *x, bool accumulated) {
     bool first = x->tape && x->tape->collects, again = x->tape && x->tape->again;
     const tg_tapes *tapes = tg_tapes_of(x->ctx);
@@ -17,7 +17,7 @@ static const char *hook_refused(const tg_tensor *x, bool accumulated) {
                "outside of the function";
     if (accumulated && first) return "a recomputed function accumulates no gradient; set the hook outside of it";
     if (accumulated && x->node) return "the tensor is not a leaf";
-    /* The second run's tensors need a gradient where the first's would with grad. */
+    /* Tensors of the second run need a gradient where those of the first run would need one with grad on. */
     bool needs = x->flags & (TG_F_REQUIRES_GRAD | (first ? TG_F_DIFFERENTIABLE : 0));
     return needs ? NULL : "the tensor needs no gradient";
 }
@@ -54,7 +54,7 @@ uint64_t tg_on_accumulated(tg_tensor *x, tg_hook_fn fn, void *user) {
     return add_hook(x, fn, user, true, "tg_on_accumulated");
 }
 
-/* Frees the hooks that were removed, unless one of the list is running. */
+/* Frees the hooks that were removed, unless a hook of the list is running. */
 static void sweep_hooks(tg_tensor *x) {
     if (x->ext->hooks_running) return;
     for (tg_hook **h = &x->ext->hooks; *h;) {
@@ -93,7 +93,7 @@ bool tg_hooks_any(const tg_tensor *x, bool accumulated) {
     return false;
 }
 
-/* A hook's own result takes the place of the gradient. */
+/* Replaces the gradient by the hook's result. */
 static tg_status replace(tg_tape *t, tg_tensor *x, tg_tensor **g, tg_tensor *by) {
     tg_ctx *ctx = x->ctx;
     TG_TRY(tg_check(ctx, by, "a gradient hook's result"));
@@ -106,7 +106,7 @@ static tg_status replace(tg_tape *t, tg_tensor *x, tg_tensor **g, tg_tensor *by)
         return tg_fail(ctx, TG_ERR_SHAPE, "a gradient hook returned %s, expected %s", got, want);
     }
     TG_TRY(tg_placement_fits(x, by, "a gradient hook's result"));
-    /* A copy, as the hook may write its tensor again for another gradient. */
+    /* Copied, because the hook may reuse its tensor for another gradient. */
     if (t->taped) {
         *g = t->taped->o->graph->own(t, by);
         return ctx->run.status;
@@ -133,7 +133,7 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
     if (TG_UNLIKELY(placed) && !accumulated && !t->taped) (*g)->place = tg_placement_of_gradient(x, false);
     if (TG_UNLIKELY(placed) && accumulated) tg_gradient_place(x);
     x->ext->hooks_running++;
-    t->busy++; /* what waited for a gradient runs its hooks outside of backward */
+    t->busy++; /* hooks of a delayed gradient run outside of backward */
     for (tg_hook *h = x->ext->hooks; h && s == TG_OK; h = h->next) {
         if (h->accumulated != accumulated || !h->fn) continue;
         tg_tensor *given = *g;

@@ -1,6 +1,5 @@
-/* What nodes save for backward: whether it is still what it was, its release, and packing it until backward reads it.
- * Functions of the caller pack; unpacking is the refill of a discard.
- */
+/* Tensors that nodes save for backward: checks that they are unchanged, their release, and packing them until
+ * backward reads them. Functions of the caller pack. Unpacking is the refill of a discarded storage. */
 #include "autograd/saved_tensors.h"
 
 #include "base/host_memory.h"
@@ -66,27 +65,27 @@ void tg_node_release(const tg_tape *t, tg_node *n) {
     n->flags |= TG_N_CONSUMED;
 }
 
-/* ---- Packed ---- */
+/* ---- Packing ---- */
 
 typedef struct tg_packed tg_packed;
 
-/* What packing keeps with a tape. */
+/* The state of packing that is kept with a tape. */
 typedef struct packing {
     tg_tape_listener listener;
-    tg_packer packer; /* pack NULL: none */
-    tg_packed *packed; /* what it has packed, and nobody has dropped */
+    tg_packer packer; /* pack NULL: no packer is set */
+    tg_packed *packed; /* list of packed storages that have not been dropped */
 } packing;
 
 struct tg_packed {
     packing *of;
-    struct tg_packed *next, *prev; /* of the tape's */
+    struct tg_packed *next, *prev; /* neighbors in the tape's list */
     tg_packer by;
     void *packed;
-    tg_storage *storage; /* whose extra holds this */
+    tg_storage *storage; /* the storage whose extra refers to this */
     uint8_t dtype;
 };
 
-/* All elements of a storage, whatever handles it has. */
+/* Returns a handle on all elements of a storage, independent of the handles that it has. */
 static tg_tensor *whole_of(tg_storage *s, uint8_t dtype) {
     int64_t n = (int64_t)(s->bytes / tg_dtype_size(dtype));
     return tg_temp_new(s->ctx, dtype, 1, &n, NULL, tg_storage_ref(s), 0);
@@ -101,7 +100,7 @@ static void end_packed(void *user) {
     tg_host_free(ctx, p, sizeof *p);
 }
 
-/* The refill. Who writes through the handle changes no version: these are the bytes that were saved. */
+/* The refill. Writes through the handle do not count as a new version: they restore the bytes that were saved. */
 static tg_status unpack(void *user, tg_ctx *ctx, void *dst, size_t bytes) {
     tg_packed *p = user;
     tg_storage *s = p->storage;
@@ -113,8 +112,8 @@ static tg_status unpack(void *user, tg_ctx *ctx, void *dst, size_t bytes) {
     if (!x) return ctx->run.status;
     tg_storage_extra *e = s->extra;
     bool temporary = s->temporary;
-    s->temporary = true; /* until a tg_keep within the call, */
-    e->refill = NULL;    /* which would end it */
+    s->temporary = true; /* unless the caller's function calls tg_keep, */
+    e->refill = NULL;    /* which would end the refill */
     e->release = NULL;
     tg_status status = p->by.unpack(p->by.user, p->packed, x);
     if (status == TG_OK) status = ctx->run.status;
@@ -127,7 +126,7 @@ static tg_status unpack(void *user, tg_ctx *ctx, void *dst, size_t bytes) {
     s->by = by;
     s->by_site = by_site;
     if (!s->temporary)
-        tg_saved_drop(s); /* the tensor that has kept it may outlive the packer */
+        tg_saved_drop(s); /* the tensor was kept and may outlive the packer */
     else
         s->temporary = temporary;
     return status;
@@ -165,7 +164,7 @@ static tg_status pack_bytes(packing *of, const tg_tensor *x, const void *site) {
     if (!whole) return t->ctx->run.status;
     bool grad = t->grad, temporary = s->temporary;
     t->grad = false;
-    s->temporary = true; /* until a tg_keep within the call: such bytes stay */
+    s->temporary = true; /* unless the caller's function calls tg_keep: kept bytes stay */
     t->busy++;
     tg_status status = of->packer.pack(of->packer.user, t, whole, &packed);
     t->busy--;
@@ -185,7 +184,7 @@ static tg_status pack_bytes(packing *of, const tg_tensor *x, const void *site) {
     return TG_OK;
 }
 
-/* The tape's own bytes, that nobody else has something to do with. */
+/* Returns whether x has bytes of this tape that nothing else manages. */
 static bool may_pack(const tg_tape *t, const tg_tensor *x) {
     const tg_storage *s = x->storage;
     const tg_storage_extra *e = s ? s->extra : NULL;
@@ -208,13 +207,13 @@ static tg_status pack_node(packing *of, const tg_node *n, uint64_t serial, const
     return TG_OK;
 }
 
-/* Packs what nodes have saved since a scope was opened, except for what is marked as its output. */
+/* Packs what nodes have saved since a scope was opened, except for tensors that are marked as outputs of the scope. */
 static tg_status pack_since(packing *of, uint64_t serial, const void *site) {
     const tg_tape *t = of->listener.tape;
     if (!of->packer.pack || t->ctx->meta) return TG_OK;
     TG_TRY(tg_recording_refuse(t->ctx, "tg_tape_pack", "packs what nodes save", site));
     for (tg_node *n = t->last; n; n = n->prev) {
-        if (n->flags & TG_N_LEAF) continue; /* of a tensor that may be older */
+        if (n->flags & TG_N_LEAF) continue; /* its tensor may be older than the scope */
         if (n->n_out && tg_node_out(n)[0]->serial <= serial) break;
         if (!(n->flags & TG_N_CONSUMED)) TG_TRY(pack_node(of, n, serial, site));
     }
@@ -230,9 +229,9 @@ void tg_saved_drop(tg_storage *s) {
     end_packed(p);
 }
 
-/* The tape's handles have ended. What is still packed has other readers, as another tape that has entered it. It is
- * unpacked now, because the packer may end with the step. Under an error nothing is unpacked: the bytes are lost, and
- * whoever reads them gets an error. */
+/* Called when the tape's handles have ended. Storages that are still packed have other readers, such as another tape
+ * that uses them as inputs. They are unpacked now, because the packer may end with the step. Under an error nothing
+ * is unpacked: the bytes are lost, and later reads fail. */
 static void unpack_all(packing *of) {
     const tg_ctx *ctx = of->listener.tape->ctx;
     for (const tg_packed *p; (p = of->packed);) {
@@ -276,7 +275,7 @@ void tg_saved_repack(const tg_tape *t, const tg_node *n) {
     for (int i = 0; i < n->n_saved; i++) again(tg_node_kept(n)[i], true);
 }
 
-/* ---- The public side ---- */
+/* ---- Public functions ---- */
 
 tg_status tg_tape_pack(tg_tape *t, const tg_packer *given) {
     tg_packer p;

@@ -11,7 +11,7 @@ static void sift(tg_keyed *a, int64_t i, int64_t n) {
     }
 }
 
-/* A heap's, in place: qsort takes memory, and a step is to take none. */
+/* Heapsort, in place: qsort may allocate, and a step must not allocate. */
 void tg_keyed_sort(tg_keyed *a, int64_t n) {
     for (int64_t i = n / 2; i-- > 0;) sift(a, i, n);
     for (int64_t end = n; end-- > 1;) {

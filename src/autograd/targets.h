@@ -4,20 +4,20 @@
 
 #include "autograd/backward.h"
 
-/* Numbers found by address. */
+/* An index that is looked up by address. */
 typedef struct tg_keyed {
     const void *key;
     int64_t at;
 } tg_keyed;
 
-/* Sorts by address, in place and without memory. */
+/* Sorts by address, in place, without allocating. */
 void tg_keyed_sort(tg_keyed *a, int64_t n);
-/* Returns the first of equals in a sorted list. NULL: there is none. */
+/* Returns the first entry with this key in a sorted list, or NULL if there is none. */
 tg_keyed *tg_keyed_find(tg_keyed *a, int64_t n, const void *key);
 
 /* Finds the nodes of the pass's targets, and prepares tg_pass_target. */
 tg_status tg_pass_find_targets(tg_pass *p);
-/* The target that is the node's output. NULL: it is none. */
+/* Returns the target that is this output of the node, or NULL if it is not a target. */
 tg_target *tg_pass_target(const tg_pass *p, const tg_node *n, int out);
 
 #endif

@@ -1,8 +1,9 @@
-/* What an op overwrites, in place or of its inputs: nothing that others may read unseen. */
+/* Checks of the tensors that an op overwrites, in place or among its inputs: a write must not go unnoticed by other
+ * readers. */
 #include "autograd/apply.h"
 #include "placement/rule.h"
 
-/* The bytes that x's elements lie in: their first, and what is behind the last. */
+/* Returns the address range of x's elements: the first byte, and the byte after the last. */
 static void bytes_of(const tg_tensor *x, uintptr_t *first, uintptr_t *end) {
     int64_t low = x->offset, high = x->offset + 1, size = (int64_t)tg_dtype_size((tg_dtype)x->dtype);
     for (int d = 0; d < x->ndim; d++) {
@@ -14,7 +15,7 @@ static void bytes_of(const tg_tensor *x, uintptr_t *first, uintptr_t *end) {
     *end = (uintptr_t)x->storage->data + (uintptr_t)((x->numel ? high : low) * size);
 }
 
-/* Two storages lie on the same memory where that of one is the caller's. */
+/* Two storages can share memory if the memory of one of them is the caller's. */
 static bool share_bytes(const tg_tensor *a, const tg_tensor *b) {
     uintptr_t first[2], end[2];
     if (a->storage == b->storage) return true;

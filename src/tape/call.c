@@ -1,4 +1,5 @@
-/* What an op calls while it is recorded: its outputs, views, saved buffers, temporaries, draws and errors. */
+/* Functions that an op calls while it is recorded: for its outputs, views, saved buffers, temporaries, draws and
+ * errors. */
 #include "tape/call.h"
 #include "base/text.h"
 
@@ -41,7 +42,7 @@ tg_status tg_call_fail(tg_call *c, tg_status s, const char *format, ...) {
     return tg_fail(c->ctx, s == TG_OK ? TG_ERR_INTERNAL : s, "%s: %s", c->op->name, text);
 }
 
-/* ---- infer's side of a call ---- */
+/* ---- Functions for infer ---- */
 
 tg_status tg_call_outputs(tg_call *c, int n) {
     if (!c) return TG_ERR_ARGUMENT;
@@ -51,7 +52,7 @@ tg_status tg_call_outputs(tg_call *c, int n) {
     return TG_OK;
 }
 
-/* Shapes of a tape's own handles live as long as the handle that borrows them. */
+/* The shapes of a tape's own handles live as long as the handles that borrow them. */
 static bool lends(const tg_call *c, const tg_tensor *x, int ndim, const int64_t *shape) {
     return x && x->tape == c->tape && x->shape == shape && x->ndim == ndim && x->flags & TG_F_CONTIGUOUS;
 }
@@ -91,7 +92,8 @@ static tg_status check_output(tg_call *c, int i, tg_dtype dtype, int ndim, const
     return check_shape(c, dtype, ndim, shape);
 }
 
-/* A view of x, offset elements further, stays within the bytes of x's storage. Its shape has been checked. */
+/* Makes a view of x that starts `offset` elements further on; it must stay within the bytes of x's storage. Its
+ * shape has been checked. */
 static tg_status check_view(tg_call *c, const tg_tensor *x, int64_t offset, int ndim, const int64_t *shape,
                             const int64_t *stride) {
     int64_t first = 0, last = 0, step;
@@ -107,7 +109,7 @@ static tg_status check_view(tg_call *c, const tg_tensor *x, int64_t offset, int 
     return tg_call_fail(c, TG_ERR_SHAPE, "the view reaches outside the bytes of its tensor");
 }
 
-/* Output 0 of an in-place op is input 0's storage under a new handle. */
+/* Output 0 of an in-place op is a new handle on the storage of input 0. */
 static tg_status bind_inplace(tg_call *c, tg_tensor *x) {
     tg_tensor *a = c->in[0];
     if (x->numel != a->numel || x->dtype != a->dtype)

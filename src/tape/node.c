@@ -1,4 +1,4 @@
-/* What can be asked of a node: its op, its tensors, its cost, and where it was recorded. */
+/* Queries about a node: its op, its tensors, its cost, and where it was recorded. */
 #include "tape/tape.h"
 #include "base/text.h"
 
@@ -27,7 +27,7 @@ const void *tg_node_params(const tg_node *n) { return n ? tg_node_params_of(n) :
 int64_t tg_node_flops(const tg_node *n) {
     if (!n || n->flags & TG_N_LEAF) return 0;
     if (n->op->flops) return n->op->flops(n);
-    if (!n->op->forward) return 0; /* a view */
+    if (!n->op->forward) return 0; /* an op without forward is a view */
     int64_t sum = 0;
     for (int i = 0; i < n->n_out; i++) sum += tg_node_out(n)[i]->numel;
     return sum;
@@ -35,7 +35,8 @@ int64_t tg_node_flops(const tg_node *n) {
 
 static int64_t bytes_of(const tg_tensor *x) { return x ? x->numel * (int64_t)tg_dtype_size(x->dtype) : 0; }
 
-/* What this node alone keeps of the tape's own tensors: inputs that are parameters or data cost nothing more. */
+/* Returns how many bytes of the tape's own tensors this node keeps. Inputs that are parameters or data are not
+ * counted, because they stay allocated anyway. */
 int64_t tg_node_saved_bytes(const tg_node *n) {
     if (!n || n->flags & (TG_N_LEAF | TG_N_CONSUMED)) return 0;
     int64_t sum = 0;

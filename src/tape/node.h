@@ -1,4 +1,4 @@
-/* Nodes of a tape: what an op has left for backward, and how its parts are found. */
+/* Nodes of a tape: what an op keeps for backward, and how the parts of a node are found. */
 #ifndef TG_NODE_H
 #define TG_NODE_H
 
@@ -8,15 +8,15 @@
 
 typedef struct tg_scope tg_scope;
 
-/* Contributions to a gradient whose bytes a work still fills. */
+/* A list of contributions to a gradient whose bytes a work is still filling. */
 typedef struct tg_pending {
     struct tg_pending *next;
     tg_tensor *g;
 } tg_pending;
 
-/* The gradient of one output of one node, while a backward runs. */
+/* The gradient of one output of one node while a backward runs. */
 typedef struct tg_slot {
-    tg_tensor *g; /* a temporary; NULL: nothing has arrived yet */
+    tg_tensor *g; /* a temporary; NULL: no contribution has arrived yet */
     tg_pending *pending;
 } tg_slot;
 
@@ -25,10 +25,10 @@ enum {
     TG_N_LEAF = 2,
     TG_N_STATE = 4,    /* the node has a tg_node_extra */
     TG_N_TIMED = 8,    /* its times are measured */
-    TG_N_BUSY = 16,    /* a gradient of the call at work goes to one of its slots */
-    TG_N_REACHED = 32, /* a gradient has gone past its slots: into the leaf's buffer, or it is zero */
-    TG_N_DUE = 64,     /* ranks must meet in what it depends on */
-    TG_N_OBSERVED = 128,   /* an observer has numbered it */
+    TG_N_BUSY = 16,    /* a gradient of the running call goes to one of its slots */
+    TG_N_REACHED = 32, /* a gradient has bypassed its slots: it went directly into the leaf's buffer, or it is zero */
+    TG_N_DUE = 64,     /* the node depends on nodes in which ranks must meet, or is one */
+    TG_N_OBSERVED = 128,   /* an observer has given it a number */
 };
 
 struct tg_node {
@@ -36,20 +36,20 @@ struct tg_node {
     tg_node *prev, *next;
     const void *site;
     tg_scope *scope;
-    uint32_t pass;  /* the last backward that needed it */
-    uint32_t needs; /* inputs that need a gradient */
+    uint32_t pass;  /* number of the last backward that needed it */
+    uint32_t needs; /* bit mask of the inputs that need a gradient */
     uint32_t saves_in, saves_out;
     uint16_t n_in, n_out, n_saved;
     uint16_t flags;
-    void *tail[]; /* inputs, their nodes, outputs, slots, params, saved, then versions, state and times */
+    void *tail[]; /* inputs, their nodes, outputs, slots, params, saved tensors, then versions, state and times */
 };
 
 static inline tg_tensor **tg_node_in(const tg_node *n) { return (tg_tensor **)n->tail; }
-/* The node whose gradient slot input i's gradient goes to; NULL: it needs none. */
+/* Returns the nodes whose slots receive the gradients of the inputs. NULL entry: that input needs no gradient. */
 static inline tg_node **tg_node_src(const tg_node *n) { return (tg_node **)n->tail + n->n_in; }
 static inline tg_tensor **tg_node_out(const tg_node *n) { return (tg_tensor **)n->tail + 2 * n->n_in; }
 static inline tg_slot *tg_node_slots(const tg_node *n) { return (tg_slot *)(n->tail + 2 * n->n_in + n->n_out); }
-/* Where the pointer to them is, if the op has any. */
+/* Returns the index in `tail` of the pointer to the params, if the op has any. */
 static inline int tg_node_params_at(const tg_node *n) { return 2 * n->n_in + 3 * n->n_out; }
 static inline void *tg_node_params_of(const tg_node *n) {
     return n->op->params_size ? n->tail[tg_node_params_at(n)] : NULL;
@@ -57,7 +57,8 @@ static inline void *tg_node_params_of(const tg_node *n) {
 static inline tg_tensor **tg_node_kept(const tg_node *n) {
     return (tg_tensor **)(n->tail + tg_node_params_at(n) + (n->op->params_size != 0));
 }
-/* Versions when they were saved: of all inputs, where any was, and of all outputs, where any was. */
+/* Returns the versions at the time of saving: of all inputs if any input was saved, then of all outputs if any
+ * output was. */
 static inline uint32_t *tg_node_versions(const tg_node *n) { return (uint32_t *)(tg_node_kept(n) + n->n_saved); }
 static inline int tg_node_n_versions(const tg_node *n) {
     return (n->saves_in ? n->n_in : 0) + (n->saves_out ? n->n_out : 0);
@@ -66,7 +67,7 @@ typedef struct tg_node_extra {
     void *state;
     void (*destroy)(void *state);
     double forward_s, backward_s; /* seconds */
-    int64_t number;               /* the observer's; TG_N_OBSERVED says whether it has one */
+    int64_t number;               /* number given by the observer; valid if TG_N_OBSERVED is set */
 } tg_node_extra;
 static inline tg_node_extra *tg_node_extra_of(const tg_node *n) {
     return (tg_node_extra *)(tg_node_versions(n) + ((tg_node_n_versions(n) + 1) & ~1));
@@ -75,7 +76,7 @@ static inline bool tg_bit(uint32_t mask, int i) { return mask >> (i < 31 ? i : 3
 
 /* ---- node.c ---- */
 
-/* The op of a node that stands for a leaf. */
+/* The op of a node that represents a leaf. */
 extern const tg_op tg_leaf_op;
 
 #endif

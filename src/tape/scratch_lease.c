@@ -1,4 +1,4 @@
-/* Leases of named buffers (invariant 11). */
+/* Leases of named scratch buffers (invariant 11). */
 #include "base/text.h"
 #include "core/scratch.h"
 #include "tape/call.h"
@@ -30,8 +30,8 @@ static tg_status refuse(tg_tape *t, const tg_buffer *b, const void *site) {
                    b->name, tg_dtype_name(b->dtype), first, second);
 }
 
-/* The first of the name's instances that is free, or a new one: what another tape holds, as the one outside a
- * recomputation, is let alone. */
+/* Returns the first free instance of this name, or a new one. A buffer that another tape holds, such as the tape
+ * outside a recomputation, is not touched. */
 static tg_buffer *find(tg_tape *t, const char *name, tg_dtype dtype, const void *site) {
     tg_buffer *free = NULL;
     int instances = 0;

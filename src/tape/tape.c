@@ -38,7 +38,7 @@ static tg_status next_slab(tg_tape *t) {
     return TG_OK;
 }
 
-/* The place in the slot that this generation of handles takes. */
+/* Returns the position in the slot that the current generation of handles uses. */
 static tg_tensor *place_in(const tg_tape *t, tg_handle_slot *s) {
     return t->generation ? (tg_tensor *)((tg_head *)s + 1) : &s->first;
 }
@@ -85,7 +85,7 @@ static void end_handle(tg_tensor *x) {
     x->serial = TG_SERIAL_RESET;
 }
 
-/* The handles made since a cursor, one after another: the first one, then the next of each; NULL at the end. */
+/* Iterates over the handles made since a cursor, in order. walk_next returns NULL at the end. */
 typedef struct handle_walk {
     const tg_tape *t;
     tg_slab *slab;
@@ -113,7 +113,7 @@ void tg_tape_rollback(tg_tape *t, tg_cursor at) {
     t->at = at;
 }
 
-/* ---- New, reset, free ---- */
+/* ---- Creation, reset, release ---- */
 
 static void link_tape(tg_tapes *all, tg_tape *t) {
     t->prev = NULL;
@@ -171,7 +171,7 @@ static bool tape_maker(const tg_tensor *x, tg_maker *out) {
 static const tg_part_ops tape_part = {
     .held = tapes_held, .end = tapes_end, .release = tapes_release, .maker = tape_maker};
 
-/* What a context keeps for its tapes, made with the first one. NULL after recording the error. */
+/* Returns the context's state for its tapes, which the first tape creates. NULL after recording the error. */
 static tg_tapes *tapes_made(tg_ctx *ctx) {
     tg_tapes *all = tg_tapes_of(ctx);
     if (all || ctx->run.dead) return all;
@@ -200,12 +200,13 @@ tg_tape *tg_tape_new(tg_ctx *ctx) {
     return t;
 }
 
-/* A node that had this handle has ended. */
+/* Called for each handle of a node that has ended. */
 static void unpin(tg_tensor *x) {
     if (x && !x->tape && --x->ext->pins == 0 && x->flags & TG_F_DROPPED) tg_owned_free(x);
 }
 
-/* A node that backward did not consume still holds what it saved; storages of the context must learn that it ended. */
+/* A node that backward did not consume still holds what it saved, so its end must be counted in storages of the
+ * context. */
 static void end_node(tg_node *n) {
     tg_tensor **in = tg_node_in(n), **out = tg_node_out(n);
     if (!(n->flags & (TG_N_CONSUMED | TG_N_LEAF))) {
@@ -223,7 +224,7 @@ static void end_node(tg_node *n) {
     }
 }
 
-/* What ends with a node or a tensor may be the caller's function. */
+/* Ending a node or a tensor may call functions of the caller, so the tape is busy meanwhile. */
 static void end_all(tg_tape *t, bool freed) {
     t->busy++;
     for (tg_node *n = t->first; n; n = n->next) end_node(n);
@@ -294,7 +295,7 @@ tg_status tg_tape_check(tg_tape *t, const char *who) {
     return TG_OK;
 }
 
-/* What was made without a context has none that could take an error. */
+/* Tensors that were made without a valid context have no context that could record an error. */
 static tg_ctx *ctx_of(tg_tensor *const *in, int n) {
     for (int i = 0; in && i < n; i++)
         if (in[i] && !in[i]->ctx->run.dead) return in[i]->ctx;
@@ -321,8 +322,8 @@ static bool set(tg_tape *t, bool *mode, bool on) {
 }
 
 bool tg_tape_set_training(tg_tape *t, bool on) { return t && set(t, &t->training, on); }
-/* An op's forward is without, whatever it asks for. A first run of a recomputation has no grad, but notes where the
- * second will have none. */
+/* The forward of an op runs without grad and cannot change that. The first run of a recomputation has no grad
+ * either, but it notes the parts that the second run will record without grad. */
 bool tg_tape_set_grad_mode(tg_tape *t, bool on) {
     if (t && t->at_work && !((const tg_call_impl *)t->at_work->impl)->pass) return false;
     if (t && t->collects) return !set(t, &t->grad_off, !on);
@@ -330,7 +331,7 @@ bool tg_tape_set_grad_mode(tg_tape *t, bool on) {
 }
 
 bool tg_is_training(const tg_tape *t) { return t && t->training; }
-/* Within the first run of a recomputation, what the second one will have. */
+/* Within the first run of a recomputation, returns the mode that the second run will have. */
 bool tg_is_grad_on(const tg_tape *t) { return t && (t->collects ? !t->grad_off : t->grad); }
 
 void tg_tape_set_timing(tg_tape *t, bool on) {
@@ -384,7 +385,7 @@ static tg_node *new_leaf_node(tg_tape *t, tg_tensor *x) {
     n->scope = t->scope;
     tg_node_out(n)[0] = x;
     if (!x->tape) x->ext->pins++;
-    x->out = 0; /* it may be the result of an op that kept no node */
+    x->out = 0; /* it may be a result of an op that recorded no node */
     tg_tape_append(t, n);
     return n;
 }
@@ -430,7 +431,7 @@ const char *tg_tape_text(tg_tape *t, const char *text) {
     return copy ? memcpy(copy, text, bytes) : NULL;
 }
 
-/* The name is copied: nodes keep their scope, and say where they are when it has closed. */
+/* The name is copied: nodes keep their scope and report it even after it has closed. */
 static tg_status open_scope(tg_tape *t, const char *name) {
     TG_TRY(tg_tape_check(t, "tg_scope_open"));
     tg_scope *s = tg_tape_alloc(t, sizeof *s);
@@ -441,7 +442,8 @@ static tg_status open_scope(tg_tape *t, const char *name) {
     return TG_OK;
 }
 
-/* Under an error opens and closes still go in pairs, also when it is cleared between them. */
+/* Every open needs a close, even under an error and if the error is cleared between the two, so failed opens are
+ * counted. */
 tg_status tg_scope_open(tg_tape *t, const char *name) {
     tg_status status = open_scope(t, name);
     if (status != TG_OK && t && t->epoch) t->scopes_missed++;
@@ -483,7 +485,7 @@ tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n) {
     }
     tg_scope *s = t && t->epoch ? t->scope : NULL;
     tg_status status = end_scope(t, outputs, n, TG_SITE);
-    if (s) t->scope = s->parent; /* whatever was wrong */
+    if (s) t->scope = s->parent; /* the scope closes even after an error */
     return status;
 }
 
