@@ -175,8 +175,8 @@ TG_API tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const
 TG_API tg_rng tg_call_draw(tg_call *c, int64_t n);
 /* Takes the draws of a tensor placed like x: as many as the global tensor has elements, on every rank. So the streams
  * of the ranks stay in step. A shard draws by its place in the global tensor. An opaque tensor draws as if the ranks'
- * tensors were stacked by rank. Tensors that are the same on an axis draw the same numbers there. With TG_RNG_MEGATRON it
- * takes only as many draws as x itself has elements, from the stream that tg_rng_mode selects. */
+ * tensors were stacked by rank. Tensors that are the same on an axis draw the same numbers there. With TG_RNG_MEGATRON
+ * it takes only as many draws as x itself has elements, from the stream that tg_rng_mode selects. */
 TG_API tg_draws tg_call_draws(tg_call *c, const tg_tensor *x);
 /* Makes work w fill output i; readers of the output wait for w. Only in forward. Takes over w, on an error too; w NULL
  * returns the error that is recorded. The work must keep the memory that it reads alive (a tg_comm does so). */
