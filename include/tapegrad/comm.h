@@ -1,10 +1,11 @@
-/* Communicators: how ranks reach each other, and what they move.
+/* Communicators: how ranks reach each other, and the collectives that move data between them. Include it in every
+ * program with several ranks; parallel.h includes it.
  *
- * A communicator belongs to a context; all its calls are collective: every rank makes the same ones in the same order.
- * A rank that does not is named in an error on all ranks of its node before data moves (TG_ERR_MISMATCH), at the latest
- * at the deadline of the context (TG_ERR_TIMEOUT). After a failure anywhere the peers that wait for the failed rank get
- * TG_ERR_REMOTE with its message; after tg_ctx_clear local calls work again, and collectives answer TG_ERR_ABORTED
- * until tg_comm_recover (of a grid: tg_parallel_recover).
+ * A communicator belongs to one context. All its calls are collective: every rank makes the same calls in the same
+ * order. If a rank makes a different call, all ranks of its node report that rank in an error (TG_ERR_MISMATCH)
+ * before data moves, or at the latest at the context's deadline (TG_ERR_TIMEOUT). After a failure, peers that wait
+ * for the failed rank get TG_ERR_REMOTE with its message. After tg_ctx_clear local calls work again, and collectives
+ * fail with TG_ERR_ABORTED until tg_comm_recover (for a grid: tg_parallel_recover).
  */
 #ifndef TAPEGRAD_COMM_H
 #define TAPEGRAD_COMM_H
@@ -17,17 +18,20 @@ extern "C" {
 
 /* ---- Communicators ---- */
 
-/* Made before the first tensor of a context, they also give it its arenas, so that in-node collectives copy nothing;
- * made later they work, with copies. A plan is one rank of a group without the others: what it would get is left as it
- * was, so that it goes with device meta. Inert, never NULL, on error (as a context is): calls on it do nothing. */
+/* The first three functions create a communicator: of one rank; of a plan; of the processes that `tapegrad run`
+ * started. If it is created before the context's first tensor, it also provides the context's memory arenas, and
+ * collectives within a node copy nothing. If it is created later, collectives work but copy. A plan is one rank of a
+ * group without its peers: results keep their old contents, so a plan suits device "meta". Each returns an inert
+ * communicator, never NULL, on error; calls on it do nothing. */
 TG_API tg_comm *tg_comm_self_new(tg_ctx *ctx);                     /* size 1 */
-TG_API tg_comm *tg_comm_plan_new(tg_ctx *ctx, int rank, int size); /* counts; nothing arrives */
-TG_API tg_comm *tg_comm_launched_new(tg_ctx *ctx); /* a rank of `tapegrad run`; TG_ERR_STATE elsewhere */
-TG_API int tg_comm_launched_rank(void);            /* which rank this process is; -1: it is none */
+TG_API tg_comm *tg_comm_plan_new(tg_ctx *ctx, int rank, int size); /* counts calls and bytes; receives nothing */
+TG_API tg_comm *tg_comm_launched_new(tg_ctx *ctx); /* a rank of `tapegrad run`; elsewhere TG_ERR_STATE */
+TG_API int tg_comm_launched_rank(void);            /* this process's rank; -1: not started by `tapegrad run` */
 TG_API void tg_comm_free(tg_comm *c);
 
-/* Ranks of equal color form a group, ordered by key, then by rank. name is copied ("tp"); axis says which placement
- * its collectives convert, TG_MAX_AXES: none (statistics, pipelines). color < 0: this rank is in no group, NULL. */
+/* Splits c into groups. Ranks with equal color form a group, ordered by key, then by rank. `name` is copied ("tp").
+ * `axis` is the axis whose placement the group's collectives convert; TG_MAX_AXES: none (statistics, pipelines).
+ * Returns NULL if color < 0: this rank is in no group. */
 TG_API tg_comm *tg_comm_split(tg_comm *c, int color, int key, const char *name, tg_axis axis);
 TG_API tg_ctx *tg_comm_ctx(const tg_comm *c);
 TG_API int tg_comm_rank(const tg_comm *c);
@@ -35,43 +39,53 @@ TG_API int tg_comm_size(const tg_comm *c);
 TG_API const char *tg_comm_name(const tg_comm *c);
 TG_API const char *tg_comm_transport(const tg_comm *c); /* "self", "threads", "shm", "mpi", "plan" ... */
 TG_API tg_axis tg_comm_axis(const tg_comm *c);
-/* Drops what has failed and begins anew with the ranks that are still there, numbered in their old order: collective
- * over those. Groups split from c are ended. tg_parallel_recover does this for a grid. */
+/* Drops the failed ranks and restarts c with the remaining ranks, renumbered in their old order. Collective over the
+ * remaining ranks. Groups split from c end. Use tg_parallel_recover for a grid. */
 TG_API tg_status tg_comm_recover(tg_comm *c);
 
 /* ---- Collectives on tensors, outside the tape ---- */
 
-/* Each starts at once and returns its work (NULL on error). The work belongs to the storage that it fills: whoever
- * reads dst waits, so nobody has to call tg_work_wait. The handle is borrowed and good until dst has been read; of a
- * call without dst, as a send, until 32 more of those. While it runs the work holds src's bytes: src may be dropped or
- * discarded and its tape reset; who changes it through the library waits for the work. dst and src are contiguous, of
- * one dtype (any of the eight); dst == src is in place. Sums are ordered by rank, and 16-bit ones accumulate in
- * float32; AVG needs floats. On a group of size 1 dst receives src and nothing is sent. */
+/* Each starts at once and returns its work (NULL on error). The work belongs to the storage that it fills: reading
+ * dst waits for it, so tg_work_wait is not required. The handle is borrowed. It is valid until dst has been read;
+ * for a call without dst, such as a send, until 32 more such calls. The work keeps src's bytes while it runs: src
+ * may be dropped or discarded, and its tape reset; a library call that changes src waits for the work. dst and src
+ * are contiguous and have one dtype (any of the eight); dst may equal src. Sums are ordered by rank, and 16-bit sums
+ * accumulate in float32. AVG needs floats. On a group of size 1, src is copied to dst and nothing is sent. */
 TG_API tg_work *tg_comm_all_reduce(tg_comm *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op);
-TG_API tg_work *tg_comm_all_gather(tg_comm *c, tg_tensor *dst, tg_tensor *src); /* dst numel = n x src, by rank */
-TG_API tg_work *tg_comm_reduce_scatter(tg_comm *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op); /* src = n x dst */
+/* dst has n times src's elements, ordered by rank */
+TG_API tg_work *tg_comm_all_gather(tg_comm *c, tg_tensor *dst, tg_tensor *src);
+/* src has n times dst's elements */
+TG_API tg_work *tg_comm_reduce_scatter(tg_comm *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op);
 TG_API tg_work *tg_comm_broadcast(tg_comm *c, tg_tensor *x, int root);
-/* Counts in elements, one for each rank, laid one after the other; both NULL: equal parts. Also all-gather and
- * reduce-scatter of unequal parts: see tg_comm_all_gather_v. */
+/* Sends part r of src to rank r and receives part r of dst from it. Counts are in elements, one for each rank; the
+ * parts lie one after another. Both NULL: equal parts. For unequal parts of an all-gather or a reduce-scatter see
+ * the next two functions. */
 TG_API tg_work *tg_comm_all_to_all(tg_comm *c, tg_tensor *dst, const int64_t *recv_counts, tg_tensor *src,
                                    const int64_t *send_counts);
-/* counts[r] elements come from (go to) rank r; the same counts on every rank. */
+/* All-gather and reduce-scatter of unequal parts: counts[r] elements come from (go to) rank r. Every rank passes the
+ * same counts. */
 TG_API tg_work *tg_comm_all_gather_v(tg_comm *c, tg_tensor *dst, tg_tensor *src, const int64_t *counts);
 TG_API tg_work *tg_comm_reduce_scatter_v(tg_comm *c, tg_tensor *dst, tg_tensor *src, const int64_t *counts,
                                          tg_reduce_op op);
-TG_API tg_work *tg_comm_gather(tg_comm *c, tg_tensor *dst, tg_tensor *src, int root);  /* dst NULL but at the root */
-TG_API tg_work *tg_comm_scatter(tg_comm *c, tg_tensor *dst, tg_tensor *src, int root); /* src NULL but at the root */
+/* dst is NULL except at the root */
+TG_API tg_work *tg_comm_gather(tg_comm *c, tg_tensor *dst, tg_tensor *src, int root);
+/* src is NULL except at the root */
+TG_API tg_work *tg_comm_scatter(tg_comm *c, tg_tensor *dst, tg_tensor *src, int root);
 TG_API tg_work *tg_comm_send(tg_comm *c, tg_tensor *src, int to);
 TG_API tg_work *tg_comm_recv(tg_comm *c, tg_tensor *dst, int from);
-/* Sends and receives between open and close start together, in any order on any rank: rings cannot lock. */
+/* Open and close a batch. The sends and receives between them start together, in any order on any rank, so a ring
+ * cannot deadlock. */
 TG_API tg_status tg_comm_batch_open(tg_comm *c);
 TG_API tg_status tg_comm_batch_close(tg_comm *c);
 TG_API tg_status tg_comm_barrier(tg_comm *c);
 
-/* Memory of one size on all ranks of c, for fused collectives: of ranks that are threads, or, over NCCL, a window of
- * NCCL's, whose collectives it moves best. Collective to make; NULL on an error. take packs n tensors of the tape at
- * multiples of 16 bytes; false, without an error: not available on this transport, too small, or tensors of an earlier
- * take are still open: the caller does without. */
+/* Memory of one size on all ranks of c, for fused collectives. It is available to ranks that are threads and, as an
+ * NCCL window, over NCCL.
+ *
+ * tg_symmetric_new is collective and returns NULL on error. tg_symmetric_take packs n tensors of the tape at
+ * multiples of 16 bytes. It returns false without an error if the memory is too small or not available on this
+ * transport, or if tensors of an earlier take are still open; the caller then uses other memory.
+ */
 typedef struct tg_symmetric tg_symmetric;
 TG_API tg_symmetric *tg_symmetric_new(tg_comm *c, size_t bytes);
 TG_API void tg_symmetric_free(tg_symmetric *s);
@@ -80,13 +94,14 @@ TG_API bool tg_symmetric_take(tg_symmetric *s, tg_tape *t, const tg_dtype *dtype
 
 /* ---- The record ---- */
 
-/* The last calls (256 or more) of every rank of this node: sequence, group, kind, dtype, count, reduction, root, call
- * site, state; and what each rank does now. tg_record_dump writes this rank's view into an open file descriptor, from a
- * signal handler too. */
+/* tg_comm_record writes the last calls (256 or more) of every rank of this node as text or JSON: sequence number,
+ * group, kind, dtype, count, reduction, root, call site, state, and each rank's present activity.
+ * tg_comm_record_dump writes this rank's view to an open file descriptor; it may be called from a signal handler. */
 TG_API size_t tg_comm_record(tg_comm *c, tg_format format, char *buf, size_t n);
 TG_API void tg_comm_record_dump(const tg_comm *c, int fd);
 
-/* What this rank has sent so far over a communicator and the groups split from it, by kind of collective. */
+/* Kinds of collectives. tg_comm_query counts what this rank has sent by kind, over a communicator and the groups
+ * split from it. */
 typedef enum tg_collective {
     TG_ALL_REDUCE,
     TG_ALL_GATHER,
@@ -104,7 +119,8 @@ typedef enum tg_collective {
 typedef struct tg_comm_info {
     size_t size;
     int64_t calls[16];
-    int64_t bytes[16]; /* of payload: all-reduce its vector once, all-gather its result, reduce-scatter its source */
+    /* payload bytes: an all-reduce counts its vector once, an all-gather its result, a reduce-scatter its source */
+    int64_t bytes[16];
 } tg_comm_info;
 
 #define TG_COMM_INFO() ((tg_comm_info){.size = sizeof(tg_comm_info)})

@@ -1,4 +1,4 @@
-/* Ranks of MPI. */
+/* Communicators over MPI. Include it in programs that start their ranks with MPI. */
 #ifndef TAPEGRAD_MPI_H
 #define TAPEGRAD_MPI_H
 
@@ -10,9 +10,10 @@
 extern "C" {
 #endif
 
-/* The communicator of comm's ranks, which stays the caller's; collective over them, as is tg_comm_free, which waits for
- * the others. MPI is the caller's: begun before, ended after tg_comm_free; TG_ERR_STATE else. Where MPI was begun with
- * less than MPI_THREAD_SERIALIZED, ctx belongs to the thread that began it. Inert on error. */
+/* Creates a communicator of the ranks of comm, which the caller keeps. It is collective over these ranks.
+ * tg_comm_free is collective too, and waits for the other ranks. The caller initializes MPI before this call and
+ * finalizes it after tg_comm_free; otherwise the call fails with TG_ERR_STATE. If MPI was initialized with less than
+ * MPI_THREAD_SERIALIZED, only the thread that initialized it may use ctx. Returns an inert communicator on error. */
 TG_API tg_comm *tg_comm_mpi_new(tg_ctx *ctx, MPI_Comm comm);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-/* For writers of ops: the table of an op, what its functions may call, and the nodes of a tape. */
+/* Ops: the table that defines an op, the functions that its callbacks may call, and the nodes of a tape. Those who
+ * write an op include this header, mostly through extend.h. */
 #ifndef TAPEGRAD_OP_H
 #define TAPEGRAD_OP_H
 
@@ -13,66 +14,68 @@ extern "C" {
 /* ---- Ops ---- */
 
 typedef enum tg_grad_mode {
-    TG_GRAD_NONE,  /* not needed: leave gin[i] alone (it is NULL) */
-    TG_GRAD_WRITE, /* first contribution: overwrite whatever the memory holds */
-    TG_GRAD_ADD,   /* add to what is there */
+    TG_GRAD_NONE,  /* no gradient is needed: leave gin[i] alone (it is NULL) */
+    TG_GRAD_WRITE, /* first contribution: overwrite the memory, whatever it holds */
+    TG_GRAD_ADD,   /* add to the values in memory */
 } tg_grad_mode;
 
-/* One call of an op, as its functions see it. Absent optional inputs are NULL. */
+/* One call of an op, as its callbacks see it. Optional inputs that are absent are NULL. */
 typedef struct tg_call {
     tg_ctx *ctx;
     tg_tape *tape;
     const tg_op *op;
     void *params; /* the tape's copy; infer may complete it */
-    void *state;  /* of a user-defined op */
+    void *state;  /* state of a user-defined op (tg_apply) */
     int n_in, n_out, n_saved;
     tg_tensor *const *in;
     tg_tensor **out;
-    tg_tensor **saved;           /* private buffers declared by infer */
-    uint32_t needs;              /* bit i: input i needs a gradient (31: any from 31 on) */
+    tg_tensor **saved;           /* private buffers that infer declared */
+    uint32_t needs;              /* bit i: input i needs a gradient (bit 31: any input from 31 on) */
     uint32_t saves_in, saves_out; /* infer may clear bits that the needed gradients do not read */
-    uint32_t writes;              /* infer may clear bits of what this call leaves alone: forward writes these alone */
-    tg_tensor *const *gout;      /* backward: any strides; NULL where none came (it is zero); never all NULL */
-    tg_tensor **gin;             /* backward: input i's gradient, of its shape, contiguous, as gin_mode[i] says */
+    uint32_t writes; /* bits of the inputs that forward writes; infer may clear those that this call does not write */
+    tg_tensor *const *gout; /* backward: the gradients of the outputs, with any strides; NULL: zero; never all NULL */
+    /* backward: the gradient of input i, with its shape, contiguous; gin_mode[i] says how to write it */
+    tg_tensor **gin;
     const uint8_t *gin_mode;     /* tg_grad_mode */
-    uint32_t dims; /* infer: input 0's dims that the family calls reduced, cut or needed whole (bit mask) */
+    uint32_t dims; /* infer: bit mask of the dims of input 0 that the family reduces, cuts or needs whole */
     void *impl;
 } tg_call;
 
-/* How an op's dims behave under a shard, and where it is linear (docs/placements.md). */
+/* How the dims of an op behave if they are sharded, and in which inputs the op is linear (docs/placements.md). "Free":
+ * a dim may be sharded. "Whole": it may not. */
 typedef enum tg_family {
-    TG_FAMILY_STRICT, /* all dims whole, none linear: always safe */
-    TG_FAMILY_POINTWISE, /* free, broadcasting; nonlinear */
+    TG_FAMILY_STRICT, /* all dims whole, not linear: always safe */
+    TG_FAMILY_POINTWISE, /* free, broadcasting; not linear */
     TG_FAMILY_SCALE,     /* free; linear in its first input (neg, times a constant, identity) */
     TG_FAMILY_ADDITIVE,  /* free, broadcasting; jointly linear in all inputs */
     TG_FAMILY_FACTORS,   /* free, broadcasting; linear in each input */
-    TG_FAMILY_QUOTIENT,  /* free, broadcasting; linear in the first */
-    TG_FAMILY_SELECT,    /* where: jointly linear in the last two */
+    TG_FAMILY_QUOTIENT,  /* free, broadcasting; linear in the first input */
+    TG_FAMILY_SELECT,    /* where: jointly linear in the last two inputs */
     TG_FAMILY_MATMUL,
     TG_FAMILY_LINEAR,
     TG_FAMILY_SUM,
     TG_FAMILY_MEAN,
-    TG_FAMILY_REDUCE,  /* reduced dims whole, nonlinear */
-    TG_FAMILY_SOFTMAX, /* the last dim whole, the rest free, nonlinear */
+    TG_FAMILY_REDUCE,  /* reduced dims whole; not linear */
+    TG_FAMILY_SOFTMAX, /* the last dim whole, the others free; not linear */
     TG_FAMILY_SHAPE,   /* linear in all inputs; the op's infer moves shards */
-    TG_FAMILY_TAKE,    /* embedding, gather: linear in the first */
+    TG_FAMILY_TAKE,    /* embedding, gather: linear in the first input */
     TG_FAMILY_LOSS,
     TG_FAMILY_ATTENTION,
-    TG_FAMILY_CUSTOM, /* infer states roles and linear sets */
+    TG_FAMILY_CUSTOM, /* infer states roles and linear sets (tg_call_role, tg_call_linear) */
 } tg_family;
 
-/* ---- Samples: the inputs that every test from the op table runs an op on ---- */
+/* ---- Samples: the inputs on which every test that runs over the op table runs an op ---- */
 
 typedef enum tg_sample_kind {
     TG_SAMPLE_FLOAT,
     TG_SAMPLE_INDEX,
     TG_SAMPLE_BOOL,
     TG_SAMPLE_ABSENT,
-    TG_SAMPLE_STARTS, /* int64 that rise from 0 to hi, in steps that grow */
+    TG_SAMPLE_STARTS, /* int64 numbers that rise from 0 to hi, in growing steps */
 } tg_sample_kind;
 typedef enum tg_sample_layout {
     TG_SAMPLE_ROWS,       /* row-major */
-    TG_SAMPLE_TRANSPOSED, /* last two dims swapped in memory */
+    TG_SAMPLE_TRANSPOSED, /* the last two dims are swapped in memory */
     TG_SAMPLE_STRIDED,    /* every second element along the last dim */
     TG_SAMPLE_EXPANDED,   /* stride 0 along the first dim */
 } tg_sample_layout;
@@ -81,10 +84,10 @@ typedef struct tg_sample_input {
     tg_shape shape;
     tg_sample_kind kind;
     tg_sample_layout layout;
-    double lo, hi; /* floats: uniform in [lo, hi); both 0: normal. INDEX: integers in [lo, hi) */
-    bool frozen;   /* needs no gradient */
-    tg_dtype dtype; /* of an input that must have another than the test's */
-    int zeros;      /* floats: the last of every so many is 0; 0: none is made so */
+    double lo, hi; /* floats: uniform in [lo, hi), or normal if both are 0. INDEX: integers in [lo, hi) */
+    bool frozen;   /* requires no gradient */
+    tg_dtype dtype; /* dtype of an input that does not follow the test's dtype */
+    int zeros;      /* floats: one element in every `zeros`, the last, is 0; 0: none */
 } tg_sample_input;
 
 enum { TG_SAMPLE_INPUTS = 10 };
@@ -93,17 +96,20 @@ typedef struct tg_sample {
     const void *params;
     int n_in;
     tg_sample_input in[TG_SAMPLE_INPUTS];
-    tg_status refused; /* not TG_OK: this call must be refused so, when recorded (or by forward: TG_ERR_DATA) */
-    double rtol;       /* of gradcheck; 0: 1e-6 */
-    bool kinked;       /* values may sit near a kink: gradcheck may report kinks */
-    bool bench;        /* big: for the bench, skipped by the tests */
-    bool slow;         /* for the long suite */
-    bool aliases;      /* one tensor is given for all inputs */
-    int ranks;         /* of an op in which ranks meet: so many, 0: one; params begin with the tg_comm *, which whoever
-                          runs the sample fills in */
+    /* not TG_OK: the status with which this call must fail when recorded (TG_ERR_DATA: in forward) */
+    tg_status refused;
+    double rtol;       /* tolerance of gradcheck; 0: 1e-6 */
+    bool kinked;       /* values may be near a kink, so gradcheck may report kinks */
+    bool bench;        /* large: for benchmarks; the tests skip it */
+    bool slow;         /* only the long test suite runs it */
+    bool aliases;      /* one tensor is given as all inputs */
+    /* For a collective op: the number of ranks; 0: 1. Its params begin with a tg_comm *, which the caller that runs the
+     * sample fills in. */
+    int ranks;
 } tg_sample;
 
-/* Inputs of samples: TG_S(2, 3) is a normal float32 [2, 3]; TG_S_(scalar shape). TG_S_IN(lo, hi, dims...). */
+/* Inputs of samples. TG_S(2, 3) is a normal float32 [2, 3]. TG_S_SCALAR is a scalar. TG_S_IN(lo, hi, dims...) is
+ * uniform. */
 #define TG_S_SHAPE(...) {.ndim = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), .dim = {__VA_ARGS__}}
 #define TG_S(...) {.shape = TG_S_SHAPE(__VA_ARGS__)}
 #define TG_S_SCALAR {.shape = {.ndim = 0, .dim = {0}}}
@@ -118,100 +124,127 @@ typedef struct tg_sample {
 
 struct tg_op {
     size_t size;
-    const char *name, *formula; /* errors, docs, traces and benches use them */
-    int n_in, n_out;            /* n_in < 0: variadic, at least -n_in; n_out < 0: infer says how many */
+    const char *name, *formula; /* used in errors, docs, traces and benchmarks */
+    int n_in, n_out;            /* n_in < 0: variadic, at least -n_in inputs; n_out < 0: infer sets the number */
     size_t params_size;
-    uint32_t saves_in, saves_out; /* bit masks of what backward reads (bit 31: all from 31 on) */
+    uint32_t saves_in, saves_out; /* bit masks of the inputs and outputs that backward reads (bit 31: all from 31 on) */
     uint32_t optional; /* bit mask of inputs that may be NULL */
-    uint32_t passes; /* of inputs whose gradient backward gives by tg_call_pass or writes into tg_call_gin: no buffer is
-                        made for them before the call */
-    /* Bit mask of inputs that forward may write, as batch_norm does its running statistics. They are buffers: a written
-     * one needs no gradient and shares its bytes with no other input or output, and who has saved it before is told.
-     * What the outputs are must not depend on what these held: in the second run of a recomputation the call's bits are
-     * clear, and it leaves them as the first has made them. */
+    /* Bit mask of inputs whose gradient backward gives by tg_call_pass or writes into tg_call_gin. No buffer is made
+     * for them before the call. */
+    uint32_t passes;
+    /* Bit mask of inputs that forward may write, as batch_norm writes its running statistics. They are buffers: a
+     * written input requires no gradient, and shares its bytes with no other input or output. If a node saved it
+     * earlier, backward reports that it was overwritten. The outputs must not depend on what these inputs held: in the
+     * second run of a recomputation the bits of the call are clear, and forward leaves these inputs as the first run
+     * made them. */
     uint32_t writes;
     tg_family family;
-    bool inplace; /* output 0 overwrites input 0's storage */
+    bool inplace; /* output 0 overwrites the storage of input 0 */
     bool sums_f32; /* backward can write or add float32 gradients of 16-bit inputs (main_grad) */
-    /* Ranks meet in it. Its backward runs on every rank whenever one that needs it runs: where no gradient came on this
-     * rank, gout is zeros, never pruned away, or its peers would wait for ever. */
+    /* The ranks run the op together. Its backward runs on every rank whenever any rank needs it. If no gradient came on
+     * this rank, gout is zeros; the node is never skipped, because the other ranks would wait forever. */
     bool collective;
     tg_status (*infer)(tg_call *c);
-    /* Fills the outputs. What it records is in no-grad mode. NULL: infer made views of them all, nothing runs. */
+    /* Fills the outputs. Ops that it records are in no-grad mode. NULL: infer made views of all outputs, and nothing
+     * runs. */
     tg_status (*forward)(tg_call *c);
     tg_status (*backward)(tg_call *c); /* NULL: not differentiable */
-    /* As taped ops (derivatives.h), of what the node saves and the tensors given, NULL where none came. */
+    /* The derivatives as ops on a tape (derivatives.h), computed from what the node saves and from the given tensors,
+     * which are NULL where no gradient came. */
     tg_status (*vjp)(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
     tg_status (*jvp)(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);
-    int64_t (*flops)(const tg_node *n); /* of forward; NULL: counts as one an output element */
+    int64_t (*flops)(const tg_node *n); /* of forward; NULL: one per output element */
     const tg_sample *samples;
     int n_samples;
-    size_t sample_size; /* sizeof(tg_sample), which may grow; 0: today's */
+    size_t sample_size; /* sizeof(tg_sample), which may grow in later versions; 0: its present size */
 };
 
-/* For infer. What these refuse they record; a NULL call is TG_ERR_ARGUMENT. */
+/* For infer: these functions record an error before they return it. A NULL call returns TG_ERR_ARGUMENT.
+ *
+ * Creates output i, which forward fills, with this dtype and shape.
+ */
 TG_API tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape);
-/* Output i is a view of input 0: the same bytes, offset elements further, with these strides, and no others. */
+/* Makes output i a view of input 0: it has the same bytes, begins `offset` elements later, and has these strides. It
+ * must stay within the bytes of input 0 (TG_ERR_SHAPE). */
 TG_API tg_status tg_call_view(tg_call *c, int i, int64_t offset, int ndim, const int64_t *shape, const int64_t *stride);
-TG_API tg_status tg_call_outputs(tg_call *c, int n); /* for n_out < 0: before the first tg_call_out */
+/* Sets the number of outputs if the op's n_out < 0. Call it before the first tg_call_out. */
+TG_API tg_status tg_call_outputs(tg_call *c, int n);
+/* Declares saved buffer i, which forward fills and backward reads. Buffers are declared in order, at most 8. */
 TG_API tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape);
-/* Takes n draws (0 or more) of the default random stream: the state to draw from. */
+/* Takes n draws (0 or more) from the default random stream, and returns the state to draw from. */
 TG_API tg_rng tg_call_draw(tg_call *c, int64_t n);
-/* Takes the draws of a tensor that lies like x: as many as the global tensor has elements, on every rank, so that the
- * ranks' streams stay in step. Shards draw by global coordinates; an opaque tensor draws as if stacked by rank, and
- * what is the same on an axis draws the same. With TG_RNG_MEGATRON: x's own number, from the stream that tg_rng_mode
- * says. */
+/* Takes the draws of a tensor placed like x: as many as the global tensor has elements, on every rank. So the streams
+ * of the ranks stay in step. A shard draws by its place in the global tensor. An opaque tensor draws as if the ranks'
+ * tensors were stacked by rank. Tensors that are the same on an axis draw the same numbers there. With TG_RNG_MEGATRON
+ * it takes only as many draws as x itself has elements, from the stream that tg_rng_mode selects. */
 TG_API tg_draws tg_call_draws(tg_call *c, const tg_tensor *x);
-/* The work will fill output i, whose readers wait for it. In a forward; takes w over (NULL: an error is there already).
- * What the work reads is its maker's care (tg_comm holds it). */
+/* Makes work w fill output i; readers of the output wait for w. Only in forward. Takes over w, on an error too; w NULL
+ * returns the error that is recorded. The work must keep the memory that it reads alive (a tg_comm does so). */
 TG_API tg_status tg_call_out_in_flight(tg_call *c, int i, tg_work *w);
-/* For ops whose dim roles are not their family's (docs/placements.md), and for TG_FAMILY_CUSTOM. Input dim d of input i
- * becomes output dim j (free), or is summed or whole; what is not stated is whole. The inputs' summed dims pair in
- * order. set: bit i for input i; up to 4 sets of inputs in which the op is jointly linear with no constant term, in
- * place of the family's; 0: there is none. */
+/* For ops whose dims do not behave like their family's (docs/placements.md), and for TG_FAMILY_CUSTOM.
+ *
+ * tg_call_role states that dim d of input i becomes output dim j (free), is summed (TG_SUMMED), or is whole (TG_WHOLE).
+ * A dim without a role is whole. The summed dims of the inputs are paired in order.
+ *
+ * tg_call_linear states one set of inputs (bit i: input i) in which the op is jointly linear, without a constant term.
+ * It may be called up to 4 times, and replaces the family's sets; 0 states that there is none.
+ */
 enum { TG_WHOLE = -1, TG_SUMMED = -2 };
 TG_API tg_status tg_call_role(tg_call *c, int i, int d, int j);
 TG_API tg_status tg_call_linear(tg_call *c, uint32_t set);
-/* For mappings (TG_FAMILY_CUSTOM): refuses unless input i is `from` on comm's axis, where output o gets `to`. Inputs
- * that no conversion names must be the same on every rank there, and need no gradient. Other axes follow the rule by
- * the roles and sets that infer states; of an op with one input they pass through, dim by dim, where it states none.
- * c->dims lists the dims along which rows move between the ranks. mend names what to do instead, in the error. A comm
- * without an axis converts nothing. */
+/* For ops of TG_FAMILY_CUSTOM that map a placement to another: requires that input i is `from` on comm's axis, and
+ * gives output o the placement `to` there. Otherwise the op fails with TG_ERR_PLACEMENT, and the message quotes `mend`,
+ * which says what to do instead.
+ *
+ * Inputs that no conversion names must be the same on every rank of the axis, and need no gradient. Other axes follow
+ * the rule, by the roles and linear sets that infer states. If infer states none and the op has one input, they pass
+ * through dim by dim. c->dims lists the dims along which rows move between ranks. If comm belongs to no axis, the call
+ * does nothing.
+ */
 TG_API tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placement to, const tg_comm *comm,
                                  const char *mend);
-/* Records an error that names the op, and every input's dtype and shape (TG_OK counts as TG_ERR_INTERNAL). */
+/* Records an error that names the op and the dtype and shape of every input. TG_OK counts as TG_ERR_INTERNAL. */
 TG_API tg_status tg_call_fail(tg_call *c, tg_status s, const char *format, ...) TG_PRINTF(3, 4);
 
-/* For forward and backward: tensors are inert on error. A temporary of this call, gone when it returns. */
+/* For forward and backward: these functions return inert tensors on an error.
+ *
+ * Creates a temporary tensor that is freed when the call returns.
+ */
 TG_API tg_tensor *tg_call_temp(tg_call *c, tg_dtype dtype, int ndim, const int64_t *shape);
-/* Input i's gradient is g itself or a view of it, without a copy: g is an output gradient of this call or a
- * temporary, and has input i's shape. Honours gin_mode. In a backward only, as tg_call_gin and tg_call_in_flight. */
+/* Makes g, or a view of it, the gradient of input i, without a copy. g is an output gradient of this call or a
+ * temporary, and has the shape of input i. Respects gin_mode. Only in a backward, like tg_call_gin and
+ * tg_call_in_flight. */
 TG_API tg_status tg_call_pass(tg_call *c, int i, tg_tensor *g);
-/* Input i's gradient to write or add into, made on demand; gin[i], where that is not NULL. Inert on error, and where
- * none is needed. */
+/* Returns the gradient of input i to write or add into: gin[i] if that is not NULL, otherwise a buffer that is made
+ * now. Inert on an error, and if no gradient is needed. */
 TG_API tg_tensor *tg_call_gin(tg_call *c, int i);
-/* A handle on g's bytes with another layout, for tg_call_pass; gone when the call returns. */
+/* Returns a handle on the bytes of g with another layout, for tg_call_pass. It ends when the call returns. */
 TG_API tg_tensor *tg_call_view_of(tg_call *c, tg_tensor *g, int64_t offset, int ndim, const int64_t *shape,
                                   const int64_t *stride);
-/* Gives input i's gradient through a work that will fill g: nobody waits before a reader needs it. Takes w over, on an
- * error too: then it is aborted. w NULL: g is in flight already, filled by a collective of this call. */
+/* Makes g the gradient of input i, while work w fills it; nothing waits until a reader needs g. Takes over w; on an
+ * error w is aborted. w NULL: g is in flight already, filled by a collective of this call. */
 TG_API tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w);
 
-/* Records one op: copies params, infers, runs forward and, where a gradient is needed, keeps the node. state (may be
- * NULL) is the op's own, destroyed when its node ends, also on failure. site: the caller's return address (TG_SITE),
- * quoted in errors. out[] receives n_out handles, inert ones on failure. Lists have at most 65535 tensors. */
+/* Records one op: copies params, calls infer, runs forward and, if a gradient is needed, keeps the node.
+ *
+ * state, which may be NULL, belongs to the op: destroy(state) is called when its node ends, also on failure. site is
+ * the caller's return address (TG_SITE), quoted in errors. out[] receives n_out handles, inert ones on failure. A list
+ * has at most 65535 tensors.
+ */
 TG_API tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in,
                           tg_tensor **out, int n_out, void *state, void (*destroy)(void *state), const void *site);
 
 /* ---- The op table, nodes ---- */
 
 TG_API int tg_op_count(void);
-TG_API const tg_op *tg_op_at(int i); /* in the order of op_list.h; NULL out of range */
+TG_API const tg_op *tg_op_at(int i); /* Returns the i-th op, in the order of op_list.h; NULL if out of range. */
+/* Returns the op with this name; NULL if there is none. */
 TG_API const tg_op *tg_op_find(const char *name);
 
 TG_API int64_t tg_tape_nodes(const tg_tape *t);
-TG_API const tg_node *tg_tape_node(tg_tape *t, int64_t i); /* in recorded order; NULL out of range */
-TG_API const tg_node *tg_node_of(const tg_tensor *x);      /* that made x; NULL for a leaf */
+/* Returns the i-th node in recorded order; NULL if out of range. */
+TG_API const tg_node *tg_tape_node(tg_tape *t, int64_t i);
+TG_API const tg_node *tg_node_of(const tg_tensor *x);      /* Returns the node that made x; NULL for a leaf. */
 TG_API const tg_op *tg_node_op(const tg_node *n);
 TG_API int tg_node_inputs(const tg_node *n);
 TG_API int tg_node_outputs(const tg_node *n);
@@ -220,7 +253,7 @@ TG_API tg_tensor *tg_node_output(const tg_node *n, int i);
 TG_API const void *tg_node_params(const tg_node *n);
 TG_API int64_t tg_node_flops(const tg_node *n);
 TG_API int64_t tg_node_saved_bytes(const tg_node *n);
-TG_API size_t tg_node_site(const tg_node *n, char *buf, size_t size); /* "module path, symbol+offset" */
+TG_API size_t tg_node_site(const tg_node *n, char *buf, size_t size); /* Writes "module path, symbol+offset". */
 
 #ifdef __cplusplus
 }

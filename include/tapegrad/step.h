@@ -66,9 +66,9 @@ struct tg_prepare_args {
     double growth, backoff, min, interval, hysteresis;
 };
 
-/* One AdamW step (Loshchilov and Hutter, arXiv 1711.05101) of one parameter. The arrays are contiguous and have the same
- * number of elements. master is the float32 (float64) copy that is stepped; if its data is NULL, the parameter itself is
- * stepped. */
+/* One AdamW step (Loshchilov and Hutter, arXiv 1711.05101) of one parameter. The arrays are contiguous and have the
+ * same number of elements. master is the float32 (float64) copy that is stepped; if its data is NULL, the parameter
+ * itself is stepped. */
 struct tg_adamw_args {
     tg_array param, grad, m, v, master;
     double beta1, beta2, eps, weight_decay;
